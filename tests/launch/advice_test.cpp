@@ -1,5 +1,5 @@
-// What the program advises can be followed: every flag and subcommand that its texts name exists, and every command
-// that it prints as a next step runs as printed (placeholders filled in).
+// Advice in messages is valid: every flag and subcommand named in texts exists, and every command printed as a next
+// step runs as printed (with placeholders filled in).
 #include <fstream>
 #include <regex>
 #include <set>
@@ -20,7 +20,7 @@ struct Literal {
   std::string where, text;
 };
 
-// String literals of the program's sources, without comments.
+// Returns the string literals of the program's sources, without comments.
 std::vector<Literal> literals() {
   static const std::regex kString(R"re("((?:[^"\\]|\\.)*)")re");
   std::vector<Literal> out;
@@ -41,7 +41,7 @@ std::vector<Literal> literals() {
   return out;
 }
 
-// The command behind `mark` in a program's output, up to the line's end, without "gpttrain ".
+// Returns the command after `mark` in a program's output, up to the end of the line, without "gpttrain ".
 std::string advised(const Outcome& r, const std::string& mark) {
   const size_t at = r.out.find(mark + "gpttrain ");
   INFO(r.out);
@@ -61,7 +61,7 @@ std::string filled(std::string command, const std::map<std::string, std::string>
 TEST_CASE("every config flag that a text of the program names exists") {
   static const std::regex kFlag(R"(--([a-z][a-z0-9_]*\.[a-z][a-z0-9_]*))");
   Config config;
-  std::set<std::string> keys{"section.key"};  // of a text about flags
+  std::set<std::string> keys{"section.key"};  // used in a text about flags
   for (const Option& o : list_options(config)) keys.insert(o.key());
   int named = 0;
   for (const Literal& l : literals())
@@ -75,7 +75,7 @@ TEST_CASE("every config flag that a text of the program names exists") {
 
 TEST_CASE("every subcommand that a text of the program names exists") {
   static const std::regex kCommand(R"(gpttrain ([a-z]+)( [a-z]+)?)");
-  // Words that follow the program's name in a sentence.
+  // Words that follow the program's name in prose.
   const std::set<std::string> prose{"itself", "process", "trains", "train", "gemm", "verb", "without"};
   int named = 0;
   for (const Literal& l : literals())
@@ -133,10 +133,10 @@ TEST_CASE("every command that is printed as a next step runs as it is printed") 
     CHECK(r.code == 2);
     return r;
   };
-  // The command that was meant, whole, with data.
+  // The complete suggested command, with data.
   const std::string eval = "eval --load runs/x --steps 1";
   follow(advised(refused(eval), "With that data:\n  "));
-  // Text without a tokenizer: the command that makes one, and the flag to add.
+  // Text without a tokenizer: the command that trains one, and the flag to add.
   const std::string train = model + "--data.train text.txt --train.steps 1 --log.name y ";
   const std::string make = advised(refused(train), "needs a tokenizer; ");
   const size_t then = make.find(", then add ");
@@ -146,7 +146,7 @@ TEST_CASE("every command that is printed as a next step runs as it is printed") 
   // Text where tokens are expected.
   follow(advised(refused("eval --load runs/x --data.train text.txt"), "prepare it with: "),
          {{"TOKENIZER.model", "tok.model"}});
-  // A model of llm.c where its tokens are expected.
+  // An llm.c model where llm.c tokens are expected.
   const std::string small = source_dir() + "/tests/golden/llmc/small.bin";
   follow(advised(refused(model + "--train.steps 1 --data.train " + small), "that of a model: ") +
          " --output llmc/checkpoints");

@@ -23,7 +23,7 @@ std::vector<std::string> agreed_errors(int ranks, const std::function<void(Proce
         out[static_cast<size_t>(r)] = cat(static_cast<int>(e.code()), e.speaker() ? " speaks: " : ": ", e.what());
       }
     });
-  threads.clear();  // joins
+  threads.clear();  // joins the threads
   return out;
 }
 

@@ -1,4 +1,4 @@
-// Errors that all ranks of a job agree on (launch/ranks/agree.h), collected by rank.
+// Collects, per rank, errors agreed on by all ranks of a job (launch/ranks/agree.h).
 #pragma once
 #include <functional>
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace gt {
 
-// Runs `check` on `ranks` ranks that are threads. Returns, by rank, "2 speaks: what" of an AgreedError with that code
-// on the rank that prints it, "2: what" on the others, "" without an error.
+// Runs `check` on `ranks` ranks as threads. Returns per rank "2 speaks: what" for an AgreedError with code 2 on the
+// rank that prints it, "2: what" on the others, and "" without an error.
 std::vector<std::string> agreed_errors(int ranks, const std::function<void(ProcessGroup& world, int rank)>& check);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// Ranks that would train on different things are found before the first step: which thing, on which machine.
+// Ranks with different build, data or options are detected before the first step, naming the trait and the machine.
 #include "launch/ranks/alike.h"
 
 #include "data/token_file.h"
@@ -14,7 +14,7 @@ using Catch::Contains;
 
 namespace {
 
-// What each rank says of these traits.
+// Returns each rank's error for these traits.
 std::vector<std::string> said(const std::vector<std::vector<Trait>>& traits) {
   return agreed_errors(static_cast<int>(traits.size()),
                        [&](ProcessGroup& world, int rank) { require_alike(world, traits[static_cast<size_t>(rank)]); });
@@ -49,7 +49,7 @@ TEST_CASE("ranks that are alike say nothing, others name the difference once, wi
                             Contains("\n  data: 5 bytes on ") && Contains(", 6 bytes on ") &&
                             Contains(" (rank 2); copy the files"));
   for (size_t r = 1; r < 4; ++r) CHECK_THAT(errors[r], Catch::StartsWith("2: "));
-  c.pop_back();  // another number of things
+  c.pop_back();  // a different number of traits
   CHECK_THAT(said({a, c})[0], Contains("data: 5 bytes on ") && Contains("nothing on "));
   CHECK_THAT(said({c, a})[0], Contains("not train on the same things"));
 }

@@ -1,6 +1,5 @@
-// Mixed precision on threads of one process: layouts that differ in pipeline, schedule, ZeRO stage or recomputation
-// alone give the same bits at every level; half values are their masters rounded; what is cast, where, and how often;
-// bytes.
+// Mixed precision on ranks as threads. Layouts that differ only in pipeline, schedule, ZeRO stage or recomputation are
+// bitwise identical at every level; 16-bit weights are their rounded masters; casts and their counts; memory.
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -148,7 +147,7 @@ TEST_CASE("without masters half values are what is trained, and bytes are those 
 }
 
 TEST_CASE("an update that half precision would lose moves the master, and in time the parameter") {
-  // The masters after a step of 2^-12 differ from those before, whatever their rounded values do.
+  // Masters change after a step of 2^-12, whether or not their rounded values do.
   MeshRun run = small({}, kLevels[3]);
   run.engine.lr.peak = 0x1p-14;
   run.steps = 8;
@@ -170,7 +169,7 @@ TEST_CASE("an update that half precision would lose moves the master, and in tim
 }
 
 TEST_CASE("values rounded at random are the same under every layout that computes the same") {
-  // One step: the gradients of tensor ranks differ in the last bits of halves, and steps multiply that.
+  // One step only: gradients of TP ranks differ in the last bits of 16-bit values, and further steps amplify that.
   const Level level{"", {.level = 2, .half = DType::kBF16, .masters = false}, false, true};
   const auto weights = [&](MeshShape mesh, std::optional<uint64_t> seed) {
     MeshRun run = small(mesh, level);
@@ -185,9 +184,9 @@ TEST_CASE("values rounded at random are the same under every layout that compute
       for (size_t i = 0; i < values.size(); ++i, ++all) same += values[i] == other.at(name)[i];
     return static_cast<double>(same) / static_cast<double>(all);
   };
-  CHECK(equal_part(weights({}, std::nullopt)) < 0.8);  // to nearest
+  CHECK(equal_part(weights({}, std::nullopt)) < 0.8);  // round to nearest
   CHECK(equal_part(weights({}, 12)) < 0.8);
-  // Tensor ranks hold other pieces and draw the same numbers for them.
+  // TP ranks hold other shards but draw the same random numbers for them.
   CHECK(equal_part(weights({.tp = 2}, 11)) > 0.97);
   CHECK(equal_part(weights({.pp = 2, .tp = 2}, 11)) > 0.97);
 }
@@ -218,7 +217,7 @@ struct TypeTrace {
   static void before(const char*, const Args&) {}
 };
 
-// What an evaluation of one block runs, with types.
+// Returns the ops of one block's evaluation with their dtypes.
 std::vector<std::string> trace_of(const Precision& precision) {
   static const Backend tracing = [] {
     Backend b = cpu_backend();
@@ -254,7 +253,7 @@ TEST_CASE("the types of a block's ops are those of the table of levels") {
                                         "norm f32 -> f32", "cast f32 -> half", "gemm half half -> half",
                                         "gemm half half -> half", "norm f32 -> f32", "cast f32 -> half",
                                         "gemm half half -> half", "loss half -> f32"});
-  CHECK(casts == 3);  // of activations; weights are rounded once a step, none is cast here
+  CHECK(casts == 3);  // activation casts; weights are rounded once a step, so none is cast here
   CHECK(trace_of({.level = 2}) == Trace{"embedding half", "norm half -> half", "gemm half half -> half",
                                         "attention half -> half", "gemm half half -> half", "norm half -> half",
                                         "gemm half half -> half", "gemm half half -> half", "norm half -> half",
@@ -330,8 +329,8 @@ TEST_CASE("fp16 that overflows at first finds its scale, and a resume in the mid
   const auto scales = logged(dir / "runs/whole", "loss_scale"), skipped = logged(dir / "runs/whole", "skipped");
   REQUIRE(scales.size() == 12);
   CHECK(scales[0] == 16777216);
-  CHECK(skipped[2] == 3);   // the checkpoint of step 3 is in the middle of the streak
-  CHECK(skipped[11] < 12);  // which ends
+  CHECK(skipped[2] == 3);   // the checkpoint of step 3 is inside the streak of skips
+  CHECK(skipped[11] < 12);  // the streak ends
   for (const char* end : {"3", "9"}) {
     const std::string part = "runs/part-" + std::string(end);
     REQUIRE(shell("mkdir -p " + part + " && cp -r runs/whole/checkpoints " + part, dir.path()).code == 0);

@@ -1,4 +1,4 @@
-// Bad input, driven from outside: each a clear message, the right exit code, nothing lost.
+// Bad input from outside: clear message, correct exit code, no data lost.
 #include <filesystem>
 
 #include "tests/launch/process.h"
@@ -10,8 +10,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A prepared corpus (a licence text that every Debian has), a tokenizer and one finished run; made once, copied for
-// each case.
+// A prepared corpus (a licence text present on every Debian), a tokenizer and one finished run; created once, copied
+// for each case.
 const std::string& world() {
   static const TempDir kDir;
   static const bool kMade = [] {
@@ -37,7 +37,7 @@ const std::string& world() {
   return kDir.path();
 }
 
-// A copy of that folder to spoil.
+// A copy of that folder for a case to corrupt.
 struct Copy {
   TempDir dir;
   Copy() { fs::copy(world(), dir.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing); }
@@ -88,7 +88,7 @@ TEST_CASE("bad command lines name the flag, the reason and the nearest legal val
   expect(dir, kData + "--device.isa sse9", 2, {"sse9"});
   expect(dir, kData + "--schedule.type cosin", 2, {"cosin", "cosine"});
   expect(dir, kData + "--tp 3 --pp 9 --modle.x 1 --optim.lr -1", 2,
-         {"tp 3", "9 stages", "--modle.x", "optim.lr"});  // all at once
+         {"tp 3", "9 stages", "--modle.x", "optim.lr"});  // all reported at once
   expect(dir, kTrain, 2, {"data.train"});
 }
 

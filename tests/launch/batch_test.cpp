@@ -1,4 +1,4 @@
-// The batch equation: whole divisions first, the check after, and messages that show every number.
+// The batch equation: exact division, consistency check, and messages that show every number.
 #include "launch/config/batch.h"
 
 #include "tests/launch/deepspeed_rig.h"

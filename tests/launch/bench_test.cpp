@@ -1,5 +1,4 @@
-// gpttrain bench and its modes, driven as a user would: what they print and write. Times are figures: nothing is
-// asserted about them.
+// gpttrain bench and its modes: printed and written output. Measured times are not asserted.
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -30,7 +29,7 @@ double number(const JsonValue& v, const std::string& key) {
   return std::stod(v.find(key)->text);
 }
 
-// Ceilings of a device where programs that run in `dir` look for them: its user's cache is there.
+// Writes ceilings of a device to the user cache of programs that run in `dir`.
 void put_ceilings(const TempDir& dir, const std::string& device, int64_t head_dim, int64_t seq) {
   ::setenv("XDG_CACHE_HOME", dir.path().c_str(), 1);
   save_ceilings(
@@ -91,7 +90,7 @@ TEST_CASE("bench records say what they were measured with and under which condit
   }
   const JsonValue* c = a.find("conditions");
   REQUIRE(c != nullptr);
-  CHECK(c->find("watts")->kind == JsonValue::Kind::kNull);  // of a processor
+  CHECK(c->find("watts")->kind == JsonValue::Kind::kNull);  // unknown for a CPU
   CHECK_THAT(c->find("why_unknown")->text, Catch::StartsWith("power of a processor is not read"));
   const bool clocked = c->find("clock_mhz")->kind != JsonValue::Kind::kNull;
   CHECK(clocked == (c->find("why_unknown")->text.find("no clock") == std::string::npos));
@@ -106,7 +105,7 @@ TEST_CASE("a history finds the last record of its device, ranks and config", "[P
   CHECK(must(run + " --optim.lr 1e-5", dir).says("the first of its kind"));
   std::vector<std::string> lines = lines_of(dir / "h.jsonl");
   REQUIRE(lines.size() == 3);
-  // As if a thousandth as fast, of an older version: with a key that is gone, without one that is new.
+  // Simulates a record of an older version at a thousandth of the speed: one removed key, one missing key.
   const auto replace = [](std::string& in, const std::string& a, const std::string& b) {
     REQUIRE(in.find(a) != std::string::npos);
     in.replace(in.find(a), a.size(), b);
@@ -221,7 +220,7 @@ TEST_CASE("bench comm times every call of every group of the layout, on threads 
     const JsonValue c = parse_json(lines_of(dir / "c.json").at(0), "c.json");
     const JsonValue* calls = c.find("calls");
     REQUIRE(calls != nullptr);
-    CHECK(calls->items.size() == (3 + 3 + 1) * 5);  // of tp, dp and pp, of 4 KiB to 1 MiB
+    CHECK(calls->items.size() == (3 + 3 + 1) * 5);  // tp, dp and pp groups at 4 KiB to 1 MiB
     std::map<std::string, int> groups;
     for (const JsonValue& call : calls->items) {
       ++groups[call.find("group")->text];

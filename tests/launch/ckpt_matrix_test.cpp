@@ -1,6 +1,6 @@
-// Checkpoints under every layout of up to 8 ranks (powers of two, ZeRO 0 to 3): a run that is stopped and goes on is
-// bitwise the run that is not, and exported bytes do not tell which layout wrote them. A few layouts here; nightly.sh
-// asks for all with GPT_TEST_LAYOUTS.
+// Checkpoints under every layout of up to 8 ranks (powers of two, ZeRO 0 to 3). A stopped and resumed run is bitwise
+// identical to an uninterrupted one, and exported bytes do not depend on the layout. Runs a few layouts by default;
+// nightly.sh sets GPT_TEST_LAYOUTS to run all.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -27,7 +27,7 @@ std::string flags_of(const EightRanks& l) {
          " --zero.stage " + std::to_string(l.zero) + " ";
 }
 
-// All of them, or some that differ in everything.
+// All of them, or a maximally diverse subset.
 std::vector<EightRanks> chosen(int standard) {
   const std::vector<EightRanks> all = layouts_of_eight();
   const size_t n = std::min<size_t>(all.size(), static_cast<size_t>(from_environment("GPT_TEST_LAYOUTS", standard)));
@@ -51,7 +51,7 @@ TEST_CASE("a run that stops and goes on is bitwise the run that does not, under 
   int good = 0;
   for (const EightRanks& l : layouts) {
     TempDir dir;
-    const bool half_precision = (&l - layouts.data()) % 3 == 1;  // with a scale that must be remembered
+    const bool half_precision = (&l - layouts.data()) % 3 == 1;  // with a loss scale that must be restored
     const std::string run =
                           kModel + flags_of(l) +
                           (half_precision ? "--precision.amp O2 --precision.dtype fp16 --precision.loss_scale_window 3"
@@ -91,7 +91,7 @@ TEST_CASE("exported bytes have one SHA-256 whichever layout wrote the checkpoint
   for (const EightRanks& l : layouts) {
     INFO(flags_of(l));
     const std::string run = "r" + std::to_string(k++);
-    // A rate so small that no weight moves: other shards, the same weights.
+    // Learning rate too small to change any weight: other shards, same weights.
     must(kModel + flags_of(l) +
              " --load runs/origin --finetune --train.steps 1 --optim.lr 1e-30 "
              "--optim.weight_decay 0 --log.name " +

@@ -1,5 +1,4 @@
-// Checkpoints from outside: a run that saves while it trains, the verbs that look after checkpoints, what a resume
-// refuses.
+// Checkpoints from outside: saving during training, the ckpt subcommands, and rejected resumes.
 #include <signal.h>
 #include <unistd.h>
 
@@ -38,7 +37,7 @@ TEST_CASE("saving in the background and saving at once give the same checkpoints
   must(kTiny + "--train.steps 6 --log.name b --tp 2 --pp 1 --dp 1 --checkpoint.async false", dir.path());
   must(kTiny + "--train.steps 6 --log.name c --tp 1 --pp 1 --dp 1 --train.seed 5", dir.path());
   CHECK(must("ckpt verify runs/a --all", dir.path()).says("good"));
-  // tp 2 both times: bitwise equal whatever pp is, optimizer state included.
+  // Same tp: bitwise equal whatever pp is, including optimizer state.
   CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("120 tensors compared, 120 of them equal in every bit"));
   const Outcome r = gpttrain("ckpt diff runs/a runs/c --show 3", dir.path());
   CHECK(r.code == 1);
@@ -50,7 +49,7 @@ TEST_CASE("saving in the background and saving at once give the same checkpoints
   CHECK(gpttrain("ckpt diff runs/a", dir.path()).code == 2);
   CHECK(gpttrain("ckpt diff runs/a runs/b runs/c", dir.path()).code == 2);
   CHECK(gpttrain("ckpt diff runs/a runs/nowhere", dir.path()).code == 2);
-  // Saves are logged with how long training stood still and how long the disk took.
+  // Saves are logged with their stall time and write time.
   CHECK(logged(dir / "runs/a", "stall_seconds", "checkpoint").size() == 3);
 }
 
@@ -66,7 +65,7 @@ TEST_CASE("verify says what is damaged with exit code 65, resume falls back and 
   CHECK(gpttrain("ckpt verify runs/a --all --json", dir.path()).code == 65);
   CHECK(gpttrain("ckpt verify runs/a/checkpoints/step-000000002", dir.path()).code == 0);
   CHECK(gpttrain("ckpt verify runs/b", dir.path()).code == 2);
-  CHECK(gpttrain("ckpt prune runs/a --keep 1", dir.path()).code == 65);  // would have left nothing
+  CHECK(gpttrain("ckpt prune runs/a --keep 1", dir.path()).code == 65);  // would leave no checkpoint
   CHECK(fs::exists(steps + "/step-000000002"));
   const Outcome resumed = must(kTiny + "--train.steps 6 --log.name a", dir.path());
   CHECK(resumed.says("from step 2"));
@@ -105,7 +104,7 @@ TEST_CASE("a resume with other settings is refused with old and new value unless
   CHECK(r.says("--checkpoint.allow_change"));
   CHECK(gpttrain(resume + "--optim.lr 0.001 --optim.eps 1e-7 --checkpoint.allow_change optim.lr", dir.path()).code ==
         2);
-  // Refused before anything was touched; layouts, steps and logs may change freely.
+  // Rejected before anything was modified; layouts, steps and logs may change freely.
   CHECK(fs::exists(dir / "runs/a/checkpoints/step-000000002"));
   must(resume + "--optim.lr 0.001 --optim.eps 1e-7 --checkpoint.allow_change optim --tp 2 --log.every 2", dir.path());
   CHECK(gpttrain(resume + "--train.steps 6 --train.seed 9", dir.path())
@@ -132,7 +131,7 @@ TEST_CASE("two jobs in one run directory: the second is refused and names the fi
   CHECK(second == 2);
   CHECK(said.find("another job uses this folder") != std::string::npos);
   CHECK(fs::exists(dir / "runs/a/checkpoints/.lock"));
-  must(kTiny + "--train.steps 2 --log.name a", dir.path());  // the dead owner's lock is no obstacle
+  must(kTiny + "--train.steps 2 --log.name a", dir.path());  // the lock of a dead owner is ignored
   CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/.lock"));
 }
 
@@ -165,7 +164,7 @@ TEST_CASE("without a checkpoint there is no success: processes, one message, and
   INFO(once.out);
   CHECK(once.code == 74);
   CHECK(once.count("finished at step 8, but no checkpoint of it could be written; there is none: ") ==
-        2);  // two starts
+        2);  // once for each of the two starts
   const Outcome two = gpttrain(kTiny + nowhere +
                                    "--launch.ranks processes --dp 2 --checkpoint.async false --log.name b "
                                    "--checkpoint.fail_policy abort",
@@ -178,18 +177,18 @@ TEST_CASE("without a checkpoint there is no success: processes, one message, and
 
 TEST_CASE("saves that fail are counted, under fail_policy abort the third in a row ends the run with 74") {
   TempDir dir;
-  // No file may grow beyond 64 KiB: logs fit, shards do not.
+  // Limits file sizes to 64 KiB: logs fit, shards do not.
   const std::string small = "trap '' XFSZ; ulimit -f 64; " + binary_dir() + "/gpttrain " + kTiny + "--train.steps 10 ";
   const Outcome goes_on = shell(small + "--log.name a", dir.path());
   INFO(goes_on.out);
-  // Training goes on to its end, which is no success: what it made is nowhere. libhdf5 does not crash at exit over what
-  // it could not write.
+  // Training continues to its end, but fails because its result is not saved. libhdf5 does not crash at exit because of
+  // unwritten data.
   CHECK(goes_on.code == 74);
   CHECK(logged(dir / "runs/a", "loss").size() == 10);
   CHECK(goes_on.says(
       "finished at step 10, but no checkpoint of it could be written; there is none: checkpoint of step 10"));
   CHECK(goes_on.says("the same command again begins anew"));
-  // The same reason is said once, when it comes, and counted at the end.
+  // A repeated reason is printed once, with a count at the end.
   CHECK(goes_on.count("not written: checkpoint of step ") == 2);
   CHECK(goes_on.says(" times)"));
   const Outcome stops = shell(small + "--log.name b --checkpoint.fail_policy abort", dir.path());

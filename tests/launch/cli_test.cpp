@@ -1,4 +1,4 @@
-// Verbs, their flags, and what is said when they are wrong.
+// Subcommands, their flags, and messages for wrong ones.
 #include "launch/commands/cli.h"
 #include "launch/commands/subcommands.h"
 

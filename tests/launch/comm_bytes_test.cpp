@@ -1,4 +1,4 @@
-// What a training step sends, against the closed forms, to the byte; and delays that must change nothing.
+// Communication volume of a training step against closed forms, exact to the byte; delays must not change results.
 #include <atomic>
 
 #include "launch/verify/mesh_run.h"
@@ -23,10 +23,10 @@ MeshRun run_of(MeshShape mesh, int zero = 1, bool tied = true) {
   return run;
 }
 
-// Elements of one rank's flat buffers, padding included, in the scopes of layers [begin, end) of the list.
+// Padded flat-buffer elements of one rank, for the FSDP units of layers [begin, end).
 struct Scopes {
   std::vector<int64_t> padded;
-  int64_t table = 0, head = 0;  // of the two tables where they are here
+  int64_t table = 0, head = 0;  // of the embedding and head, if present on this stage
 };
 Scopes scopes_of(const MeshRun& run, int pp_rank) {
   const TransformerConfig& c = run.engine.model;
@@ -45,7 +45,7 @@ Scopes scopes_of(const MeshRun& run, int pp_rank) {
       out.table = padded({vp / t * h});
       out.padded.push_back(out.table);
       out.padded.push_back(padded({c.seq * h}));
-    } else if (k <= c.layers) {  // norms, qkv, out, up, down; row-parallel biases are whole
+    } else if (k <= c.layers) {  // norms, qkv, out, up, down; row-parallel biases are replicated
       out.padded.push_back(
           padded({4 * h, 3 * h * h / t, 3 * h / t, h * h / t, h, f * h / t, f / t, h * f / t, h}));
     } else if (k < last) {
@@ -69,32 +69,33 @@ void check_bytes(const MeshRun& run, const MeshResult& result) {
     const bool first = pp == 0, last = pp == run.mesh.pp - 1;
     INFO("tp " << t << " pp " << p << " dp " << d << " zero " << run.engine.zero.stage << " rank " << rank);
 
-    // Tensor parallel: four all-reduces a block and microbatch; one for the embedding, one for the head's input; the
-    // head's statistics, three numbers a token and rank.
+    // Tensor parallel: four all-reduces per block and microbatch, one for the embedding, one for the head's input, and
+    // the head's statistics of three numbers per token and rank.
     int64_t blocks = 0;
     for (int k = bounds[static_cast<size_t>(pp)]; k < bounds[static_cast<size_t>(pp) + 1]; ++k)
       blocks += k >= 1 && k <= c.layers;
     const int64_t all_reduces = 4 * blocks + (first ? 1 : 0) + (last ? 1 : 0);
     const CommCounters& tp = comm.at("tp");
-    const int64_t messages = m * ((last ? 0 : 1) + (first ? 0 : 1));  // sent, and as many received
-    const int64_t piece = n * e / t;  // tp ranks hold the same boundary: each sends its part, receivers gather
+    const int64_t messages = m * ((last ? 0 : 1) + (first ? 0 : 1));  // messages sent, and as many received
+    const int64_t piece = n * e / t;  // TP ranks hold the same boundary: each sends its shard, receivers all-gather
     if (t > 1) {
       CHECK(tp.all_reduce == m * (8 * blocks + 2 * (all_reduces - 4 * blocks)) * (t - 1) * n * e / t);
       CHECK(tp.of(CommOp::kAllReduce).calls == m * all_reduces);
       CHECK(tp.all_gather == (last ? m * (t - 1) * 3 * b * c.seq * e : 0) + messages * (t - 1) * piece);
       CHECK(tp.total() == tp.all_reduce + tp.all_gather);
     }
-    // Pipeline: b*s*h/t elements forward to the next stage, and back to the one before, a microbatch.
+    // Pipeline: b*s*h/t elements per microbatch forward to the next stage and backward to the previous one.
     const CommCounters& line = comm.at("pp");
     if (p > 1) {
-      const int64_t before = BoundaryOptions().preamble_bytes();  // of debug builds
+      const int64_t before = BoundaryOptions().preamble_bytes();  // debug builds only
       CHECK(line.send == messages * (piece + before));
       CHECK(line.of(CommOp::kSend).calls == messages * (before ? 2 : 1));
       CHECK(line.of(CommOp::kRecv).bytes == messages * (piece + before));
       CHECK(line.total() == line.send);
     }
-    // Data parallel: reduce-scatter of gradients, all-gather of gradients (0) or parameters (1): 2a, padding included.
-    // With both uses of a tied table on one rank, two gradients are reduced and one table is gathered.
+    // Data parallel: reduce-scatter of gradients, all-gather of gradients (stage 0) or parameters (stage 1): 2a,
+    // padding included. If both uses of a tied embedding are on one rank, two gradients are reduced and one table is
+    // gathered.
     const Scopes scopes = scopes_of(run, pp);
     int64_t elements = 0;
     for (int64_t k : scopes.padded) elements += k;
@@ -106,9 +107,9 @@ void check_bytes(const MeshRun& run, const MeshResult& result) {
       CHECK(dp.of(CommOp::kReduceScatter).calls == static_cast<int64_t>(scopes.padded.size()));
       CHECK(dp.total() == dp.reduce_scatter + dp.all_gather);
     }
-    // Tied tables: an all-reduce of the gradient's shard between two ranks.
+    // Tied embeddings: an all-reduce of the gradient's shard between two ranks.
     if (p > 1) CHECK(comm.at("ends").total() == (c.tied ? (scopes.table + scopes.head) / d * e : 0));
-    // Everything that the world must agree on travels in one vector.
+    // World-wide values are reduced in one vector.
     if (run.mesh.world() > 1) CHECK(comm.at("world").of(CommOp::kAllReduce).calls == 1);
   }
 }

@@ -47,9 +47,9 @@ TEST_CASE("log.comm ends a run with a table of its calls and bytes, as threads a
       CHECK(row.at("seconds") > 0);
       CHECK(row.at("blocked_seconds") > 0);
       rows[k].push_back({group, op, row.at("calls"), row.at("bytes"), row.at("payload")});
-      // Evaluations and checkpoints are left out: both directions of one boundary, a microbatch and replica.
+      // Evaluations and checkpoints are excluded: both directions of one boundary, per microbatch and replica.
       if (group == "pp" && op == "send") {
-        const int messages = 2 * kMicrobatches * 2 * kSteps * 2;  // each tp rank sends its half
+        const int messages = 2 * kMicrobatches * 2 * kSteps * 2;  // each TP rank sends its half
         CHECK(row.at("bytes") == messages * (kSeq * kHidden * 4 / 2 + BoundaryOptions().preamble_bytes()));
       }
     }

@@ -1,4 +1,4 @@
-// Summaries of looks at devices, what is said of them, and who looks when.
+// Device conditions: summaries of samples, their text, and sampling intervals.
 #include "launch/observe/conditions.h"
 
 #include <atomic>
@@ -22,7 +22,7 @@ DeviceConditions look(double mhz, double watts, double celsius, double busy, uin
   return {.clock_mhz = mhz, .watts = watts, .celsius = celsius, .busy = busy, .limits = limits, .limits_known = true};
 }
 
-// A device whose clock is the number of the look.
+// A device whose clock is the index of the sample.
 std::atomic<int> looks{0};
 std::atomic<bool> knows{true};
 DeviceConditions counted(int index, std::string* why) {
@@ -41,7 +41,7 @@ TEST_CASE("conditions are the smallest, middle and largest of the looks that kne
                                            look(1200, 300, kNan, kNan, bit_of("power_cap") | bit_of("sw_thermal")),
                                            look(1500, 500, kNan, 0.5)};
   const ConditionsSummary all = summary_of(seen), busy = summary_of(seen, true);
-  CHECK((all.looks == 4 && busy.looks == 3));  // a device that does not say whether it is busy is taken for busy
+  CHECK((all.looks == 4 && busy.looks == 3));  // a device with unknown utilization counts as busy
   CHECK((all.clock_mhz.min == 345 && all.clock_mhz.median == 1500 && all.clock_mhz.max == 1980));
   CHECK((busy.clock_mhz.min == 1200 && busy.clock_mhz.median == 1500 && busy.clock_mhz.max == 1980));
   CHECK((all.watts.min == 300 && all.watts.median == 500 && all.watts.max == 700));
@@ -64,17 +64,18 @@ TEST_CASE("of several devices the hottest, the slowest and the most held down ar
   devices.push_back(summary_of(std::vector{look(1000, 400, 75, 1), look(1900, 400, 75, 1)}));
   CHECK(conditions_text(devices, "rank") ==
         "1900 MHz (1900 to 1900)   500 W (500 to 500)   60 C (60 to 60)\n"
-        "rank 2 the hottest, 80 C; rank 2 with the lowest clock, 1700 MHz");  // a moment's dip is no low clock
+        // a momentary dip does not count as a low clock
+        "rank 2 the hottest, 80 C; rank 2 with the lowest clock, 1700 MHz");
   CHECK(limits_text(devices, "rank") ==
         "hw_thermal in 100 % of 2 looks (rank 2), power_cap in 50 % of 2 looks (rank 0, and 1 more)");
   const JsonValue j = parse_json(conditions_json(devices, "", "rank"), "conditions");
   CHECK(j.find("hottest")->find("rank")->text == "2");
   CHECK(j.find("why_unknown")->kind == JsonValue::Kind::kNull);
-  CHECK(j.find("limits")->find("hw_thermal") == nullptr);  // of the first device alone
+  CHECK(j.find("limits")->find("hw_thermal") == nullptr);  // a limit of the first device only
   CHECK(j.find("limits_anywhere")->find("clock_settings")->find("ranks")->text == "1");
   std::vector<DeviceConditions> mostly(100, look(1900, 500, 60, 1));
   mostly[7].limits = cap;
-  CHECK(limits_text(std::vector{summary_of(mostly)}, "rank").empty());  // a moment
+  CHECK(limits_text(std::vector{summary_of(mostly)}, "rank").empty());  // momentary
   const std::vector<ConditionsSummary> blind(2, summary_of({}));
   CHECK(conditions_text(blind, "rank").empty());
   CHECK(limits_text(blind, "rank").empty());
@@ -103,7 +104,7 @@ TEST_CASE("a watch looks between start and stop, and not at all where nothing is
   watch.stop();
   watch.start();
   watch.stop();
-  REQUIRE(watch.seen().size() == 1);  // however short, one look
+  REQUIRE(watch.seen().size() == 1);  // at least one sample, however short the run
   CHECK(watch.seen()[0].clock_mhz == seen);
 
   knows = false;

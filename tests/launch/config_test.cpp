@@ -1,5 +1,4 @@
-// The config: every way in which one can be wrong is found, all at once, with a fix that works; a right one survives a
-// round trip.
+// Config validation: every error is found, all at once, with a fix that works; a valid config survives a round trip.
 #include "launch/config/config.h"
 
 #include <unistd.h>
@@ -246,7 +245,7 @@ TEST_CASE("every value that waits for its machinery is refused, and the value it
     INFO(n.key);
     if (!working.empty()) CHECK(set_from_words(*o, {working}) == "");
     CHECK_NOTHROW(working.empty() ? load("") : load("--" + o->key() + "=" + working));
-    // Some other legal value of the domain.
+    // Any other legal value of the domain.
     std::string other = "2";
     for (const std::string& choice : choices(*o))
       if (("|" + std::string(n.working) + "|").find("|" + choice + "|") == std::string::npos && choice != "NUMBER")
@@ -385,7 +384,7 @@ TEST_CASE("any two of micro_batch, global_batch and grad_accum give the third") 
   const TempFile file(R"({"train": {"micro_batch": 4, "global_batch": 64, "grad_accum": 16}})");
   const Config c =
       load_config({.file = file.path, .flags = words_of("--train.micro_batch 2 --train.grad_accum 4")}).config;
-  CHECK(c.train.global_batch == 8);  // two flags overrule the file's third
+  CHECK(c.train.global_batch == 8);  // two flags override the file's third value
 }
 
 TEST_CASE("flags win over the file, aliases and Megatron's names reach the same keys") {
@@ -418,7 +417,8 @@ TEST_CASE("flags win over the file, aliases and Megatron's names reach the same 
 TEST_CASE("sequence parallelism is a choice of three that JSON may spell as true and false") {
   CHECK(load("").parallel.sequence_parallel == "auto");
   CHECK(load("--tp 2").sequence_parallel());
-  CHECK(load("--parallel.sequence_parallel --tp 2").parallel.sequence_parallel == "true");  // the flag may stand alone
+  // the flag may have no value
+  CHECK(load("--parallel.sequence_parallel --tp 2").parallel.sequence_parallel == "true");
   for (const char* value : {"true", "false", "\"true\"", "\"auto\""}) {
     INFO(value);
     const TempFile file("{\"parallel\": {\"tp\": 2, \"sequence_parallel\": " + std::string(value) + "}}");
@@ -430,7 +430,7 @@ TEST_CASE("sequence parallelism is a choice of three that JSON may spell as true
              Catch::Contains("parallel.sequence_parallel: expected auto or true or false, found \"1\"") &&
                  Catch::Contains("train.steps: expected a whole number, found true or false") &&
                  Catch::Contains("zero.overlap: expected true or false, found a number"));
-  const LoadedConfig odd = load_config({.flags = words_of("--tp 4 --model.seq 1022")});  // auto: off, and it says so
+  const LoadedConfig odd = load_config({.flags = words_of("--tp 4 --model.seq 1022")});  // auto: off, with a note
   CHECK_FALSE(odd.config.sequence_parallel());
   CHECK(std::find(odd.notes.begin(), odd.notes.end(),
                   "no sequence parallelism: model.seq 1022 is not divisible by tp 4, but 1020, 1024 would be") !=
@@ -460,7 +460,7 @@ TEST_CASE("training needs data that exists") {
                  Catch::Contains("--data.tokenizer: /no/tok: no such file"));
   CHECK(problems_in({.flags = {"--data.train", "mock"}, .needs_data = true}) == "accepted");
   CHECK_THAT(problems_in({.file = "/no/such.json"}), Catch::Contains("/no/such.json: cannot be read: No such file"));
-  // The demo's configuration before the demo: who makes its files.
+  // The demo's config before the demo has run: names the script that creates its files.
   CHECK_THAT(problems_in({.file = source_dir() + "/configs/demo.json",
                           .flags = {"--data.train", "/no/a", "--data.valid", "mock", "--data.tokenizer", "/no/tok"},
                           .needs_data = true}),
@@ -484,7 +484,7 @@ TEST_CASE("the effective config reads back to itself, with all defaults and what
     const LoadedConfig again = load_config({.file = file.path});
     CHECK(config_json(again.config) == once);
     Config c = again.config;
-    CHECK(again.origin.size() == list_options(c).size());  // nothing is left to defaults
+    CHECK(again.origin.size() == list_options(c).size());  // every option has an origin
   }
 }
 

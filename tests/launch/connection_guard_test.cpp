@@ -1,4 +1,4 @@
-// Ports of ranks on several hosts: who may connect is decided by the kernel, from the addresses of the job's hosts.
+// Rank ports on several hosts: the kernel admits connections by the addresses of the job's hosts.
 #include "launch/hosts/connection_guard.h"
 
 #include <arpa/inet.h>
@@ -36,7 +36,7 @@ AddressBytes bytes_of(const char* text) {
   return AddressBytes(out, 16);
 }
 
-// Takes IPv4 connections too.
+// Also accepts IPv4 connections.
 Socket listener(int& port) {
   Socket s(socket(AF_INET6, SOCK_STREAM, 0));
   const int off = 0;
@@ -51,7 +51,7 @@ Socket listener(int& port) {
   return s;
 }
 
-// From an address of the loopback device to itself or, in IPv4, to 127.0.0.1.
+// Connects from a loopback address to itself or, in IPv4, to 127.0.0.1.
 Socket connection(const char* from, int port, bool& connected, int wait_ms = 10000) {
   const bool v4 = bytes_of(from).size() == 4;
   Socket s(socket(v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK, 0));
@@ -86,7 +86,7 @@ TEST_CASE("a listener takes connections of the job's hosts and drops requests of
 
   ConnectionGuard guard;
   guard.admit({bytes_of("127.0.0.3"), bytes_of("::7")});
-  CHECK(before.readable(1000));  // was closed: of a foreign host
+  CHECK(before.readable(1000));  // was closed: its peer is a foreign host
   CHECK_FALSE(fair.readable(0));
   REQUIRE(send(fair.get(), "hello", 5, 0) == 5);
   CHECK(kept.readable(1000));

@@ -1,4 +1,4 @@
-// Sequences that grow: whole runs over lengths that change from step to step, in every kind of layout.
+// Sequence-length curriculum: whole runs with lengths that change between steps, in every kind of layout.
 #include "launch/config/config_curriculum.h"
 #include "parallel/comm/null_group.h"
 #include "tests/launch/deepspeed_rig.h"
@@ -98,7 +98,7 @@ TEST_CASE("a step of another length trains on these tokens alone") {
   run.engine.model.dropout = 0;
   run.curriculum.lengths = {8, 32};
   run.curriculum.until = {1};
-  MeshRun small = run;  // a model that knows no longer ones, with the same weights
+  MeshRun small = run;  // a model with a shorter maximum length and the same weights
   const MeshResult grown = run_mesh(run);
   small.engine.model.seq = 8;
   small.engine.lengths.clear();
@@ -131,11 +131,11 @@ TEST_CASE("a run whose sequences grow resumes bit for bit in another layout, and
   const std::vector<double> tokens = logged(a, "tokens");
   CHECK(tokens[0] == 32);
   CHECK(tokens.back() == 4 * (8 + 8 + 16 + 16 + 16 + 24 + 24 + 32 + 32 + 32));
-  // Curves over samples go by steps, whatever the length.
+  // Curves over samples advance per step, whatever the length.
   CHECK_THAT(read_file(dir / "csv/Train_Samples_train_loss.csv"), Contains("\n20,") && Contains("\n40,"));
   CHECK_THAT(read_file(dir / "csv2/Train_Samples_train_loss.csv"),
              Contains("step,train_loss\n24,") && Contains("\n40,"));
-  // Another curriculum is another run, unless it is asked for; then the change is said.
+  // Changing the curriculum is rejected unless allowed; an allowed change is reported.
   const Outcome other = gpttrain(kTiny + "--log.name parts --train.steps 12 --data.curriculum_steps 30", dir.path());
   CHECK(other.code == 2);
   CHECK(other.says("data.curriculum_steps"));

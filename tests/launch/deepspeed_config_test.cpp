@@ -1,4 +1,4 @@
-// --deepspeed_config: what becomes of files as their users write them, who wins over whom, and what hostile ones get.
+// --deepspeed_config: translation of realistic files, precedence, and hostile files.
 #include "launch/config/translate/deepspeed.h"
 #include "tests/launch/deepspeed_rig.h"
 #include "tests/launch/process.h"
@@ -46,7 +46,7 @@ TEST_CASE("a pipeline user's file with LAMB and OneCycle becomes our keys") {
   CHECK(c.log.every == 10);
   CHECK(c.optim.type == "lamb");
   CHECK(c.optim.lamb_variant == "deepspeed");
-  CHECK(c.optim.lr == 1e-3);  // the schedule's
+  CHECK(c.optim.lr == 1e-3);  // from the schedule
   CHECK(c.optim.eps == 1e-8);
   CHECK(c.optim.weight_decay == 0.01);
   CHECK(c.optim.lamb_max_coeff == 5);
@@ -101,7 +101,7 @@ TEST_CASE("the file wins over --config, flags win over the file, and both are sa
 TEST_CASE("what a file leaves out is DeepSpeed's default where a block is given, and our own config elsewhere") {
   const LoadedConfig plain = load_deepspeed({.json = R"({"train_batch_size": 8})"});
   CHECK(plain.config.schedule.type == "constant");
-  CHECK(plain.config.optim.weight_decay == 0.1);  // no optimizer block: ours
+  CHECK(plain.config.optim.weight_decay == 0.1);  // no optimizer block: our default
   CHECK_THAT(joined_notes(plain), Contains("no scheduler: the learning rate is constant"));
   CHECK(load_deepspeed({.json = R"({"train_batch_size": 8})", .flags = {"--schedule.type", "cosine"}})
             .config.schedule.type == "cosine");
@@ -141,7 +141,7 @@ TEST_CASE("precision blocks become a level, a type and a scaler, and two of them
   struct Case {
     const char *json, *key, *value;
   };
-  // Read below the checker: levels that wait for their machinery are refused there, by the key that asked.
+  // Uses the translation below the checker, which rejects unimplemented levels by the key that requested them.
   const auto settings = [](const char* json) {
     Problems problems;
     DsConfig out = translate_deepspeed(read_deepspeed({"ds.json", json}, false, problems), problems);
@@ -234,7 +234,7 @@ TEST_CASE("sizes in elements become bytes and whole blocks") {
                       .flags = {"--train.global_batch", "8"}});
   CHECK(c.config.zero.bucket_bytes == 4000);
   CHECK(c.config.zero.persist_numel == 12345);
-  CHECK(c.config.zero.prefetch == 4);  // 25,000,000 / 7,087,872 of a block of 768
+  CHECK(c.config.zero.prefetch == 4);  // 25,000,000 / 7,087,872 per block of width 768
   CHECK_THAT(joined_notes(c),
              Contains("stage3_prefetch_bucket_size 25000000 -> zero.prefetch 4 (blocks of 7087872 elements)"));
 }

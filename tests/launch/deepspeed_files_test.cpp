@@ -1,5 +1,5 @@
-// DeepSpeed files as their users write them run unchanged on eight ranks; what is wrong with one is said all at once.
-// The files: tests/launch/deepspeed_files/.
+// Realistic DeepSpeed files (tests/launch/deepspeed_files/) run unchanged on eight ranks; all errors of a file are
+// reported at once.
 #include <cmath>
 #include <filesystem>
 
@@ -19,7 +19,7 @@ const std::string kFiles = source_dir() + "/tests/launch/deepspeed_files/";
 const std::string kTiny = "--config " + source_dir() + "/configs/tiny.json --device.kind cpu --log.tensorboard false ";
 
 struct Case {
-  const char *file, *layout;                                 // layout: 8 ranks
+  const char *file, *layout;                                 // 8 ranks
   std::vector<std::pair<const char*, std::string>> becomes;  // our keys
   std::vector<const char*> says;
 };
@@ -71,7 +71,7 @@ const std::vector<Case> kCases{
      {"amp.opt_level O1 -> precision.amp O1 (dtype fp16, as apex has it)"}},
 };
 
-// `path` must not be longer than what a file's author would see.
+// Requires: the file name is no longer than its author would see.
 std::string run_of(const Case& c) { return kTiny + c.layout + " --deepspeed_config " + kFiles + c.file; }
 
 }  // namespace
@@ -93,7 +93,7 @@ TEST_CASE("DeepSpeed's files as users write them run unchanged on eight ranks") 
     CHECK(run.world() == 8);
     const std::vector<double> losses = logged(dir / "runs/x", "loss");
     REQUIRE(losses.size() == 3);
-    for (const double loss : losses) CHECK(std::abs(loss - std::log(512)) < 1);  // random tokens of 512
+    for (const double loss : losses) CHECK(std::abs(loss - std::log(512)) < 1);  // random tokens of a vocabulary of 512
   }
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("apex's levels run with every ZeRO stage, with and without a pipeline,
     const std::string amp = cat(R"({"enabled": true, "opt_level": ")", level, "\"}");
     const std::string asked = deepspeed_problems(
         {.json = "{\"amp\": " + amp + "}", .flags = {"--train.global_batch", "8", "--model.seq", "32"}});
-    if (asked != "accepted") {  // waits for its machinery
+    if (asked != "accepted") {  // not implemented yet
       CHECK_THAT(asked, Contains(cat("precision.amp: ", level, " is not built yet")));
       continue;
     }

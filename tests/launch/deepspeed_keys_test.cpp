@@ -1,4 +1,4 @@
-// Every row of DeepSpeed's key table: what it promises about its key is held against what loading such a file does.
+// Every row of DeepSpeed's key table: the declared treatment of its key against the result of loading such a file.
 #include "launch/config/translate/deepspeed_keys.h"
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace {
 
 std::string name_of(const DsKey& k) { return std::string(k.path); }
 
-// A value that the row accepts and that is not DeepSpeed's default.
+// Returns a value that the row accepts and that differs from DeepSpeed's default.
 std::string sample(const DsKey& k) {
   if (k.path == "optimizer.type") return "\"AdamW\"";
   if (k.path == "scheduler.type") return "\"WarmupLR\"";
@@ -42,7 +42,7 @@ std::string sample(const DsKey& k) {
 
 std::string wrong_type(const DsKey& k) { return k.type == DsType::kText || k.type == DsType::kInt ? "true" : "{}"; }
 
-// {"a": {"b": VALUE}} for a.b, with what its block needs to stand.
+// Returns {"a": {"b": VALUE}} for a.b, plus the keys that its block requires.
 std::string file_with(const std::string& path, const std::string& value, std::string_view of = {}) {
   const size_t dot = path.rfind('.');
   if (dot == std::string::npos) return "{\"" + path + "\": " + value + "}";
@@ -75,7 +75,7 @@ std::string file_with(const std::string& path, const std::string& value, std::st
 
 const std::vector<std::string> kBatch{"--train.global_batch", "8"};
 
-// Problems other than values of ours that wait for their machinery, each of which names the key that asked.
+// Removes problems about values that are not implemented yet; each must name the requesting key.
 std::string without_not_built(const std::string& problems, const std::string& path) {
   std::string out;
   size_t at = 0;
@@ -126,7 +126,7 @@ TEST_CASE("every key alone does what its row of the table says") {
       continue;
     }
     CHECK(without_not_built(found, path) == "");
-    if (found != "accepted") continue;  // waits for its machinery
+    if (found != "accepted") continue;  // not implemented yet
     const LoadedConfig c = load_deepspeed(load);
     const std::string notes = joined_notes(c);
     CHECK_THAT(notes, Contains("deepspeed: " + path + " "));
@@ -196,7 +196,7 @@ TEST_CASE("all keys that are honoured fit into one file, which is read in no tim
   INFO(json);
   const auto begin = std::chrono::steady_clock::now();
   CHECK(deepspeed_problems({.json = json}) == "accepted");
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));  // a hang is the failure
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));  // otherwise the test would hang
 }
 
 TEST_CASE("a refused key at DeepSpeed's default asks for nothing") {

@@ -1,4 +1,4 @@
-// Loads DeepSpeed files from text, for tests of what becomes of them.
+// Loads DeepSpeed files from text, for tests of their translation.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -27,7 +27,7 @@ inline LoadedConfig load_deepspeed(const DsLoad& l) {
                       .world_source = l.world > 0 ? "OMPI_COMM_WORLD_RANK" : ""});
 }
 
-// The list of problems, or "accepted".
+// Returns the list of problems, or "accepted".
 inline std::string deepspeed_problems(const DsLoad& l) {
   try {
     load_deepspeed(l);

@@ -1,4 +1,4 @@
-// Runs with a DeepSpeed file from outside: the effective config, the curves over samples, the report.
+// Runs with a DeepSpeed file from outside: effective config, curves over samples, report.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -18,7 +18,7 @@ const std::string kTiny =
     "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
     "--device.kind cpu --checkpoint.every 0 ";
 
-// Points of an event file: tag -> steps, by the protobuf fields that a scalar has.
+// Returns the points of an event file, tag → steps, parsed from the protobuf fields of scalars.
 std::map<std::string, std::vector<int64_t>> points_of(const std::string& folder) {
   std::map<std::string, std::vector<int64_t>> out;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -85,7 +85,7 @@ TEST_CASE("a run with a DeepSpeed file: translated config, curves at 16, 32, 48,
   CHECK(value_in(config, "stage") == "0");
   const auto lr = logged(dir / "runs/x", "lr");
   REQUIRE(lr.size() == 3);
-  CHECK(lr[0] == 0);  // DeepSpeed's: two steps at warmup_min_lr
+  CHECK(lr[0] == 0);  // as in DeepSpeed: two steps at warmup_min_lr
   CHECK(lr[1] == 0);
   CHECK(lr[2] == Approx(1e-6));
 
@@ -139,7 +139,7 @@ TEST_CASE("a curve over samples has one value a step, whatever part of the run w
   CHECK(samples(file) == std::vector<int64_t>{4, 8, 12, 16, 20, 24});
   CHECK(samples(evals) == std::vector<int64_t>{12, 24});
   const std::string calm = read_file(file);
-  // From an older checkpoint, with half a line at the end of one file, as a killed run leaves it.
+  // Resumes from an older checkpoint, with an incomplete last line in one file, as left by a killed run.
   write_file(evals, read_file(evals) + "28,5.6");
   REQUIRE(gpttrain(run + "--train.steps 6 --train.eval_every 5 --train.eval_steps 1 --checkpoint.resume 2 "
                          "--checkpoint.allow_change train",
@@ -147,7 +147,7 @@ TEST_CASE("a curve over samples has one value a step, whatever part of the run w
               .code == 0);
   CHECK(read_file(file) == calm);
   CHECK(samples(evals) == std::vector<int64_t>{20, 24});
-  // Another batch goes on where the first one ended; another run begins anew and puts the old curve aside.
+  // A changed batch continues from the last sample count; a new run starts over and renames the old curve.
   REQUIRE(gpttrain(run + "--train.steps 7 --train.global_batch 8 --checkpoint.allow_change train", dir.path()).code ==
           0);
   CHECK(samples(file) == std::vector<int64_t>{4, 8, 12, 16, 20, 24, 32});

@@ -1,4 +1,4 @@
-// Room for checkpoints, judged before the first step.
+// Disk space for checkpoints, checked before the first step.
 #include "launch/train/disk_room.h"
 
 #include <filesystem>
@@ -18,7 +18,7 @@ TEST_CASE("a disk without room for one checkpoint is refused, one without room f
   room.free = 399;
   CHECK_THAT(judge_disk(room), Contains("/data/run: 4 more checkpoints of 100 B (100 bytes) each") &&
                                    Contains("the disk has 399 B (399 bytes) free") && Contains("--checkpoint.keep"));
-  room.there = 1;  // the oldest one goes when the fourth is written
+  room.there = 1;  // the oldest one is removed when the fourth is written
   CHECK(judge_disk(room).empty());
   room.there = 0, room.saves = 3;
   CHECK(judge_disk(room).empty());
@@ -26,7 +26,7 @@ TEST_CASE("a disk without room for one checkpoint is refused, one without room f
   CHECK_FALSE(judge_disk(room).empty());
   room.there = 9, room.free = 100;
   CHECK(judge_disk(room).empty());
-  room.free = 87;  // resumed
+  room.free = 87;  // when resumed
   CHECK_FALSE(judge_disk(room).empty());
   room.there = 0, room.free = 88;  // within the margin
   CHECK_FALSE(judge_disk(room).empty());
@@ -39,14 +39,14 @@ TEST_CASE("a disk without room for one checkpoint is refused, one without room f
     CHECK_THAT(e.what(), Contains("a checkpoint of this run takes 100 B (100 bytes)") &&
                              Contains("87 B (87 bytes) free") && Contains("--checkpoint.dir"));
   }
-  room.free = 0, room.saves = 0;  // nothing is left to do
+  room.free = 0, room.saves = 0;  // no saves left
   CHECK(judge_disk(room).empty());
   room.free = -1, room.saves = 1;
   CHECK(judge_disk(room).empty());
 }
 
 TEST_CASE("free bytes are those of the disk that a folder will be made on") {
-  CHECK(free_bytes("/proc") == -1);  // has no size
+  CHECK(free_bytes("/proc") == -1);  // /proc has no size
   const std::string here = std::filesystem::temp_directory_path().string();
   const int64_t free = free_bytes(here + "/not/made/yet");
   CHECK(free > 0);

@@ -1,5 +1,5 @@
-// Dropout belongs to samples and modules, not to ranks or to time: every layout, schedule, recompute mode and
-// resumption trains under the masks of one rank, and evaluation under none.
+// Dropout masks depend on samples and modules, not on ranks or time: every layout, schedule, recompute mode and resume
+// uses the masks of one rank. Evaluation uses none.
 #include <signal.h>
 #include <unistd.h>
 
@@ -73,7 +73,7 @@ TEST_CASE("with dropout pipelines, schedules and recomputation are bitwise equal
 
 TEST_CASE("both rates act on training, another seed drops other elements, and evaluation drops nothing") {
   MeshRun run = run_of({}, 0, 0);
-  run.engine.lr.peak = 1e-30;  // the weights stay what they are
+  run.engine.lr.peak = 1e-30;  // the weights do not change
   const MeshResult plain = run_mesh(run);
   for (const auto& [p, attention] : {std::pair{0.1, 0.0}, std::pair{0.0, 0.1}}) {
     INFO("dropout " << p << " attn_dropout " << attention);
@@ -83,7 +83,7 @@ TEST_CASE("both rates act on training, another seed drops other elements, and ev
     const MeshResult r = run_mesh(with);
     for (size_t k = 0; k < r.losses.size(); ++k) CHECK(r.losses[k] != plain.losses[k]);
     CHECK(r.eval_loss == Approx(plain.eval_loss).epsilon(1e-9));
-    Logical weights = plain.weights;  // the same for every seed
+    Logical weights = plain.weights;  // equal for every seed
     with.weights = &weights;
     const MeshResult first = run_mesh(with);
     with.engine.seed += 1;

@@ -1,4 +1,4 @@
-// A dry run: one process that starts nothing, writes nothing and holds no weights, with the figures of the real run.
+// Dry run: one process that starts nothing, writes nothing and allocates no weights, with the figures of the real run.
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -46,7 +46,7 @@ std::string row(const Rows& rows, const std::string& name) {
   return "";
 }
 
-// Refuses, by ending the process with SIGSYS, to make processes, to open files for writing, and to change a folder.
+// Kills the process with SIGSYS if it creates processes, opens files for writing or modifies a folder.
 void forbid_starting_and_writing() {
 #define GT_WORD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, field))
 #define GT_KILL BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
@@ -56,7 +56,8 @@ void forbid_starting_and_writing() {
       GT_WORD(nr), GT_NEVER(SYS_fork), GT_NEVER(SYS_vfork), GT_NEVER(SYS_mkdir), GT_NEVER(SYS_mkdirat),
       GT_NEVER(SYS_rename), GT_NEVER(SYS_renameat), GT_NEVER(SYS_renameat2), GT_NEVER(SYS_unlink),
       GT_NEVER(SYS_unlinkat), GT_NEVER(SYS_symlink), GT_NEVER(SYS_link), GT_NEVER(SYS_creat),
-      // clone3 has its flags in memory: the C library takes clone where it is missing.
+      // clone3 takes its flags from memory, which a filter cannot read: report it missing, so that libc falls back to
+      // clone.
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 4), GT_WORD(args[0]),
       BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 1, 0), GT_KILL,
@@ -72,8 +73,8 @@ void forbid_starting_and_writing() {
     _exit(111);
 }
 
-// The exit code of the program under these rules and with at most `megabytes` of data, 128 + n for a signal; what it
-// printed goes to `out`.
+// Returns the exit code of the program under this filter and with at most `megabytes` of data, 128 + n for a signal;
+// its output goes to `out`.
 int under_rules(const std::string& flags, const std::string& cwd, int64_t megabytes, std::string* out) {
   std::vector<std::string> words = words_of(binary_dir() + "/gpttrain " + flags);
   std::vector<char*> argv;
@@ -152,8 +153,8 @@ TEST_CASE("a dry run starts no process, writes no file and holds no weights, wha
   SUCCEED("sanitizers write reports and map shadow memory");
 #else
   TempDir dir;
-  // Of GPT-2 1558M the weights alone are 6.2 GB. Where the CUDA backend is built, looking for a GPU loads libcublasLt,
-  // whose 194 MB of writable segments count as data though nothing touches them.
+  // The weights of GPT-2 1558M alone are 6.2 GB. In builds with the CUDA backend, probing for a GPU loads libcublasLt,
+  // whose 194 MB of writable segments count as data although untouched.
   constexpr int64_t kMegabytes = 120, kWithCublas = kMegabytes + 200;
   std::string out;
   REQUIRE(under_rules("--config " + source_dir() + "/configs/gpt2-1558m.json --data.train mock --dry-run", dir.path(),
@@ -165,7 +166,7 @@ TEST_CASE("a dry run starts no process, writes no file and holds no weights, wha
                       dir.path(), kMegabytes, &out) == 0);
   CHECK_THAT(out, Contains("4096 ranks") && Contains("-n 4096") && Contains("dry run: nothing was started"));
   CHECK(std::filesystem::is_empty(dir.path()));
-  out.clear();  // the rules hold: a run is ended by them
+  out.clear();  // the filter works: a real run is killed
   CHECK(under_rules(kTiny + "--train.steps 1", dir.path(), 4000, &out) == 128 + SIGSYS);
   CHECK(under_rules(kTiny + "--train.steps 1 --pp 2", dir.path(), 4000, &out) == 128 + SIGSYS);
 #endif

@@ -1,4 +1,4 @@
-// The engine on ranks that are threads: skipped steps, stop wishes, evaluation, planned against measured memory.
+// The engine on ranks as threads: skipped steps, stop requests, evaluation, planned against measured memory.
 #include "launch/engine/engine.h"
 
 #include <cmath>
@@ -27,7 +27,7 @@ EngineOptions small(MeshShape shape) {
   return o;
 }
 
-// The layouts once more, where there is a pipeline also chunked and with split backwards.
+// Returns the base options; for pipelines also with chunks and with split backwards.
 std::vector<EngineOptions> schedules_for(const EngineOptions& base, MeshShape shape) {
   std::vector<EngineOptions> out{base};
   if (shape.pp == 1) return out;
@@ -45,7 +45,7 @@ std::vector<EngineOptions> schedules_for(const EngineOptions& base, MeshShape sh
 
 const std::vector<MeshShape> kLayouts{{}, {.dp = 2}, {.tp = 2}, {.pp = 2}, {.pp = 2, .dp = 2, .tp = 2}};
 
-// An element of a block's weight that this rank updates.
+// Returns an element of a block's weight that this rank updates.
 float* planted(Engine& engine) {
   for (Parameter* p : engine.store().parameters()) {
     if (p->name.find(".mlp.") == std::string::npos || p->full_shape.rank < 2) continue;
@@ -91,7 +91,7 @@ TEST_CASE("a gradient that is not finite on one rank skips the step on all and c
           r.engine.store().publish();
           const StepResult next = r.step(1);
           GT_CHECK(!next.skipped && r.engine.applied_steps() == 2, "the step after a skipped one");
-          // Weights and moments as if the skipped step had never been.
+          // Weights and moments as if the skipped step had not happened.
           GT_CHECK(r.state() == clean[static_cast<size_t>(r.mesh.rank())], "a skipped step left traces");
         });
       }
@@ -131,7 +131,7 @@ TEST_CASE("evaluation gives the training loss of the same weights and tokens and
       const double two = r.evaluate(0, 2 * m), both = r.evaluate(0, m);
       GT_CHECK(two > both, "more microbatches, more loss");
     });
-    CHECK(first == Approx(std::log(kVocab)).epsilon(0.02));  // an untrained model knows nothing
+    CHECK(first == Approx(std::log(kVocab)).epsilon(0.02));  // an untrained model predicts uniformly
   }
 }
 
@@ -209,7 +209,7 @@ TEST_CASE("memory planned without computing equals what a real run uses, byte fo
 TEST_CASE("copies of weights that the CPU keeps in a layout of its own are planned") {
   for (const MeshShape& shape : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.pp = 2}}) {
     EngineOptions o = small(shape);
-    o.model.ffn = 2048;  // rows of 1024 floats or more lie whole pages apart: always worth a copy
+    o.model.ffn = 2048;  // rows of 1024 floats or more are whole pages apart: always copied
     on_engines(o, shape, [&](EngineRank& r) {
       const int64_t planned = plan_memory(o, shape, r.mesh.rank()).memory.copies;
       r.step(0);
@@ -237,7 +237,7 @@ TEST_CASE("a tied table whose copies part is found at the next comparison, which
       run.hooks = &hooks;
       hooks.after_step = [](Engine& engine, int step) {
         if (step != 1 || !engine.mesh().last_stage()) return;
-        for (const ShardView& v : engine.store().value_views())  // the copy goes by its owner's name
+        for (const ShardView& v : engine.store().value_views())  // the copy has its owner's name
           if (v.name == "master/embed.weight" && v.begin == 0) v.data.as<float>()[0] += 1;
       };
       INFO("pp 2 dp " << shape.dp << " zero " << zero);

@@ -1,5 +1,5 @@
-// Weights out and in: a GPT-2 that transformers wrote predicts here what it predicts there, what we export it reads,
-// and the bytes of an export do not depend on who computed where.
+// Export and import: a GPT-2 written by transformers has the same predictions here, transformers reads our exports, and
+// exported bytes do not depend on the layout.
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -23,11 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kFixture = source_dir() + "/tests/golden/hf_gpt2";  // made by make_hf_gpt2.py
+const std::string kFixture = source_dir() + "/tests/golden/hf_gpt2";  // created by make_hf_gpt2.py
 
 std::vector<Prompt> fixture_prompts() { return prompts_of(kFixture); }
 
-// Gives a copy of the fixture with another header, or config, to `change`.
+// Copies the fixture with a modified header or config.
 void copy_fixture(const TempDir& dir, const std::string& from, const std::string& to) {
   fs::create_directories(dir / "hf");
   for (const char* name : {"config.json", "model.safetensors"}) {
@@ -74,7 +74,7 @@ TEST_CASE("export gives back what was imported, bit for bit, and export of that 
   for (const char* name : {"model.safetensors", "config.json"})
     CHECK(read_file(dir / (std::string("hf/") + name)) == read_file(dir / (std::string("hf2/") + name)));
   CHECK(must("ckpt diff a b", dir).says("28 of them equal in every bit"));
-  // Our own forms.
+  // Native formats.
   must("export --load a --format hdf5 --output w.h5", dir);
   must("import --from w.h5 --output c", dir);
   must("export --load c --format hdf5 --output w2.h5", dir);
@@ -83,7 +83,7 @@ TEST_CASE("export gives back what was imported, bit for bit, and export of that 
   must("import --from native --output d", dir);
   CHECK(must("ckpt diff a c", dir).says("equal"));
   CHECK(must("ckpt diff a d", dir).says("equal"));
-  // Rounded, and taken back in.
+  // Rounded, then imported again.
   must("export --load a --dtype bf16 --output bf", dir);
   CHECK(nlohmann::json::parse(read_file(dir / "bf/config.json"))["torch_dtype"] == "bfloat16");
   must("import --from bf --output e", dir);
@@ -94,7 +94,7 @@ TEST_CASE("export gives back what was imported, bit for bit, and export of that 
   CHECK(rounded < 0.1);
 }
 
-// exp of the mean loss over all next tokens of the fixture's prompts.
+// Perplexity over all next tokens of the fixture's prompts.
 double perplexity(LoadedModel& m) {
   double loss = 0;
   int64_t count = 0;
@@ -132,7 +132,7 @@ TEST_CASE("an int8 export keeps every matrix within half a step of its row's sca
     for (size_t k = 0; k < w.size(); ++k) wrong += std::fabs(back[k] - w[k]) > 0.5001f * scale->second[k / cols];
     CHECK(wrong == 0);
   }
-  CHECK(matrices == 2 + 2 * 4);  // two tables, four linears a block
+  CHECK(matrices == 2 + 2 * 4);  // two embeddings, four linears a block
   CHECK(stored.size() == exact.size() + matrices);
   must("import --from q --output a", dir);
   must("import --from q.h5 --output b", dir);
@@ -145,7 +145,7 @@ TEST_CASE("an int8 export keeps every matrix within half a step of its row's sca
 TEST_CASE("rows of zeros and rows far apart keep their int8 scales to themselves") {
   const Int8Rows q = quantize_rows({0, 0, 0, 1e-3f, -5e-4f, 254e-3f / 254, 127, -63.5f, 62.5f}, 3);
   CHECK(q.scale == std::vector<float>{1, 1e-3f / 127, 1});
-  CHECK(q.values == std::vector<float>{0, 0, 0, 127, -64, 127, 127, -64, 62});  // halves to even
+  CHECK(q.values == std::vector<float>{0, 0, 0, 127, -64, 127, 127, -64, 62});  // ties to even
   CHECK(restore_rows(q)[6] == 127);
   CHECK(quantize_rows({}, 0).values.empty());
 }
@@ -156,7 +156,7 @@ TEST_CASE("one export, whichever layout wrote the checkpoint, and training goes 
   must("export --load in --output hf", dir);
   must("export --load in --format hdf5 --output w.h5", dir);
   const std::string hf = sha256_hex(read_file(dir / "hf/model.safetensors")), h5 = sha256_hex(read_file(dir / "w.h5"));
-  // A step so small that no weight moves, under other layouts: other shards, the same weights.
+  // A step too small to change any weight, under other layouts: other shards, same weights.
   const std::string step =
       "--config in/step-000000000/config.json --data.train mock --train.steps 1 --train.global_batch 4 "
       "--train.micro_batch 1 "

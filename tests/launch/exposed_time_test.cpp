@@ -1,5 +1,4 @@
-// Where the time of collectives goes: delays that are injected into waits come out in the timer of their axis, and not
-// in forward or backward.
+// Time of collectives: delays injected into waits appear in the timer of their axis, and not in forward or backward.
 #include "tests/launch/engine_ranks.h"
 #include "tests/support/delayed_group.h"
 #include "tests/support/test.h"
@@ -21,15 +20,15 @@ EngineOptions tiny() {
   return o;
 }
 
-// What one rank saw of a step, seconds.
+// Times of one rank and step, in seconds.
 struct Seen {
-  Timers timers{};    // mean of the replicas of its pipeline rank; equal on all of them
-  double whole = 0;   // from the begin of the step to its end
-  double inside = 0;  // in its compute actions
+  Timers timers{};    // mean over the replicas of its pipeline rank; equal on all of them
+  double whole = 0;   // from begin to end of the step
+  double inside = 0;  // inside compute actions
   double slept[kNumCommOps] = {};
 };
 
-// [rank][step]. Every wait of a group with more than one rank is prolonged by up to a millisecond.
+// Returns [rank][step]. Every wait of a group with more than one rank is delayed by up to a millisecond.
 std::vector<std::vector<Seen>> run_delayed(const EngineOptions& o, MeshShape shape) {
   std::vector<std::vector<Seen>> out(static_cast<size_t>(shape.world()), std::vector<Seen>(kSteps));
   std::vector<Delays*> delays(out.size());
@@ -65,7 +64,7 @@ std::vector<std::vector<Seen>> run_delayed(const EngineOptions& o, MeshShape sha
 
 double busy(const Timers& t) { return t[kForwardTime] + t[kBackwardTime] + t[kInputGradTime] + t[kWeightGradTime]; }
 
-// Mean of a rank's replicas, those of pipeline rank `pp`.
+// Mean over the replicas of pipeline rank `pp`.
 template <class F>
 double replicas(const std::vector<std::vector<Seen>>& seen, MeshShape shape, int pp, F of) {
   double sum = 0;
@@ -103,16 +102,16 @@ TEST_CASE("waits for ZeRO's gathers and reductions are not computing, and each h
           const double whole = replicas(seen, shape, pp, [&](const auto& s) { return s[k].whole; });
           const double inside = replicas(seen, shape, pp, [&](const auto& s) { return s[k].inside; });
           const auto rank = static_cast<size_t>(pp * shape.dp);
-          // Reductions and gathers of a step are told with the next one.
+          // Reductions and gathers of a step are reported with the next one.
           const Timers &now = seen[rank][k].timers, &next = seen[rank][k + 1].timers;
           CHECK(slept(CommOp::kAllGather) > 0);
           CHECK(slept(CommOp::kReduceScatter) > 0);
           CHECK(next[kGatherTime] >= slept(CommOp::kAllGather));
           CHECK(next[kReduceTime] >= slept(CommOp::kReduceScatter));
           CHECK(busy(now) > 0);
-          if (way.stage == 3)  // most waits stood inside compute actions
+          if (way.stage == 3)  // most waits were inside compute actions
             CHECK(busy(now) + (slept(CommOp::kAllGather) + slept(CommOp::kReduceScatter)) / 2 <= inside);
-          // Nothing is counted twice.
+          // No time is counted twice.
           CHECK(busy(now) + now[kWaitTime] + now[kTpTime] + next[kReduceTime] + next[kNormsTime] +
                     next[kOptimizerTime] + next[kGatherTime] <=
                 whole * (1 + 1e-9));
@@ -128,7 +127,7 @@ TEST_CASE("waits for tensor-parallel collectives have their timer, and belong to
     const auto seen = run_delayed(o, shape);
     for (int pp = 0; pp < 2; ++pp)
       for (size_t k = 0; k < kSteps; ++k) {
-        // The other all-reduces are those of the world, one wait, and of the tied tables.
+        // The remaining all-reduces are one of the world and those of the tied embeddings.
         const double slept = replicas(seen, shape, pp, [&](const std::vector<Seen>& s) {
           const double world = 2 * 1e-3;
           return s[k].slept[static_cast<int>(CommOp::kAllGather)] +

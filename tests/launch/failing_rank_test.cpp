@@ -1,5 +1,5 @@
-// A rank among threads that throws while the others may be reading its buffers: all leave together, with one message
-// and its exit code.
+// A rank as a thread that throws while others may be reading its buffers: all exit together with one message and its
+// exit code.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using namespace gt;
 
 namespace {
 
-thread_local int calls_left = -1;  // of the norms of this rank's blocks, forward and backward
+thread_local int calls_left = -1;  // remaining calls of this rank's norms, forward and backward
 
 const Backend& failing_backend() {
   static const OpTable table = [] {
@@ -37,7 +37,7 @@ const Backend& failing_backend() {
   return backend;
 }
 
-// What is written to standard error while `run` runs.
+// Returns what is written to standard error during `run`.
 template <class Run>
 std::string standard_error(const std::string& file, Run run) {
   const int keep = dup(2), out = open(file.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);

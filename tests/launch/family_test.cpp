@@ -1,5 +1,5 @@
-// Families beside GPT-2: a model that transformers wrote predicts here what it predicts there, its gradients are the same
-// on every layout (tests/golden/make_hf_llama.py), and it goes out and in, resumes and writes text like any other model.
+// Families other than GPT-2: predictions equal to transformers', gradients equal on every layout
+// (tests/golden/make_hf_llama.py), and export, import, resume and generation.
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -42,12 +42,12 @@ void check_exchange(const std::string& folder, const std::string& arch, int tens
     INFO(key);
     CHECK(value == original[key]);
   }
-  must("export --load in --format hdf5 --output w.h5", dir);  // our own form says which family it is
+  must("export --load in --format hdf5 --output w.h5", dir);  // the native format records the family
   must("import --from w.h5 --output b", dir);
   CHECK(must("ckpt diff in b", dir).says(count + " of them equal in every bit"));
 }
 
-// [4, 17] tokens of grads.safetensors.
+// Returns the [4, 17] tokens of grads.safetensors.
 std::vector<std::vector<int32_t>> samples_of(const std::string& file) {
   const std::string bytes = read_file(file);
   uint64_t n = 0;

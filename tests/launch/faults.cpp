@@ -27,7 +27,7 @@ class FaultyGroup final : public ProcessGroup {
   void poll() override { inner_->poll(); }
 
  protected:
-  void wait(uint64_t, Stream) override {}  // tickets are those of the inner group
+  void wait(uint64_t, Stream) override {}  // tickets belong to the inner group
 
  private:
   bool skips(SkippedCall::Op op) {
@@ -56,7 +56,7 @@ class FaultyFactory final : public GroupFactory {
   SkippedCall fault_;
 };
 
-// Ranks are threads that live for one run, so a thread's count is a rank's count.
+// Each rank is a thread that lives for one run, so a thread's count is the rank's count.
 int doubled_call = 0;
 thread_local int bias_calls = 0;
 

@@ -1,5 +1,5 @@
-// Faults for the oracle to find: groups whose n-th call of a kind does not happen, kernels that get one call wrong.
-// Each applies to every rank of the faulty layout alike, as a bug in the code would.
+// Injected faults for the verification oracle: groups that skip their n-th call of an op, kernels that compute one call
+// wrongly. Each applies to every rank of the faulty layout, like a bug in the code.
 #pragma once
 #include <memory>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace gt {
 
-// Call number `call` (from 0, counted a rank and a group, `every`: all calls) of `op` in groups whose label begins with
-// `group` ("tp", "dp", "ends", "pp") returns at once and moves nothing.
+// Call `call` of `op` (from 0, per rank and group; `every`: all calls) returns immediately without moving data, in
+// groups whose label begins with `group` ("tp", "dp", "ends", "pp").
 struct SkippedCall {
   enum class Op : uint8_t { kAllReduce, kAllGather, kReduceScatter } op = Op::kAllReduce;
   std::string group = "tp";
@@ -19,9 +19,9 @@ struct SkippedCall {
 };
 std::unique_ptr<GroupFactory> skip_call(GroupFactory& inner, const SkippedCall&);
 
-// The CPU backend with one fault. Numbers count from 0 on each rank's thread.
-const Backend& doubled_row_bias(int call);  // adds the bias of this call of add_bias twice
-const Backend& padded_logits_zero();        // padding takes part in the softmax, with logit 0
-const Backend& forgotten_weight_decay();    // the optimizer leaves decay out
+// The CPU backend with one fault. Calls count from 0 on each rank's thread.
+const Backend& doubled_row_bias(int call);  // adds the bias twice in this call of add_bias
+const Backend& padded_logits_zero();        // padding takes part in the softmax with logit 0
+const Backend& forgotten_weight_decay();    // the optimizer omits weight decay
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// The table of FLOPs by module: its sums are the formula's, its times those of the ops, and a run prints it.
+// FLOPs table by module: its sums match the formula, its times match the ops, and a run prints it.
 #include <fmt/format.h>
 
 #include <sstream>
@@ -108,5 +108,5 @@ TEST_CASE("a run prints the table after the step that it is asked for, whatever 
   CHECK_FALSE(file.says("FLOPs of step 1"));
   const std::vector<double> plain = logged(dir / "runs/y", "loss");
   REQUIRE(gpttrain(run + "--train.global_batch 4 --log.name z", dir.path()).code == 0);
-  CHECK(logged(dir / "runs/z", "loss") == plain);  // timing changes no bit
+  CHECK(logged(dir / "runs/z", "loss") == plain);  // timing does not change results
 }

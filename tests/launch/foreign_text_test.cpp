@@ -1,5 +1,5 @@
-// What comes from elsewhere, on its way to a terminal, a shell or a parser: strings of manifests, names, files that are
-// none.
+// Untrusted text on its way to a terminal, a shell or a parser: manifest strings, names, and paths that are not regular
+// files.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -144,7 +144,7 @@ TEST_CASE("a pipe, a device and a folder in place of a file are refused by name 
   write_file(dir / "large", std::string(200000, 'x'));
   CHECK(read_whole_file(dir / "large", 200000).size() == 200000);
   CHECK_THAT(error_of([&] { read_whole_file(dir / "large", 199999); }), Contains("expected at most 199999 bytes"));
-  CHECK(read_whole_file("/proc/self/status").size() > 100);  // whose size is said to be 0
+  CHECK(read_whole_file("/proc/self/status").size() > 100);  // reports a size of 0
 }
 
 TEST_CASE("a name of a run that is no name of a folder is refused, whatever is in it") {

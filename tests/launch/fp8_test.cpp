@@ -1,5 +1,5 @@
-// Products of 8 bits in the trainer: every layout is one rank, what only moves work or memory changes no bit, the loss
-// is that of bf16, memory is planned.
+// FP8 training: every layout matches one rank, options that only move work or memory are bitwise identical, the loss
+// matches bf16, memory is planned.
 #include <algorithm>
 #include <cmath>
 
@@ -20,7 +20,7 @@ constexpr Precision kHalf{.level = 2}, kCurrent{.level = 2, .fp8 = true},
 
 MeshRun small(MeshShape mesh, Precision precision = kCurrent) { return small_amp_run(mesh, precision, false); }
 
-// Over many steps: the loss of a small model with these settings of precision.
+// Mean of the last n losses.
 double mean_of_last(const std::vector<double>& losses, size_t n) {
   double sum = 0;
   for (size_t i = losses.size() - n; i < losses.size(); ++i) sum += losses[i];
@@ -49,7 +49,7 @@ TEST_CASE("layouts of products of 8 bits are close to one rank", "[PK11]") {
   }
 }
 
-// A norm of 32 elements: second moments, squares of its gradient, stand further apart than the gradient does.
+// A norm of 32 elements: second moments, being squares of its gradient, differ more than the gradient does.
 TEST_CASE("verify calls a narrow model of 8 bits equal to one rank") {
   TempDir dir;
   const Outcome o = must(
@@ -132,7 +132,7 @@ TEST_CASE("delayed scaling takes the largest of the steps before, of all microba
     run.steps = steps;
     return run_mesh(run);
   };
-  // Nothing is known in the first step: it is one of current scaling, and so is what it sees.
+  // The first step has no history, so it uses current scaling and computes the same amax.
   const MeshResult first = after({}, kDelayed, 1), now = after({}, kCurrent, 1);
   CHECK(first.losses == now.losses);
   CHECK((first.weights == now.weights));
@@ -147,16 +147,17 @@ TEST_CASE("delayed scaling takes the largest of the steps before, of all microba
     const std::vector<float>& other = cut.state.at(name);
     for (size_t t = 0; t < history.size(); ++t) {
       CHECK((history[t] > 0) == (t < 3));
-      CHECK(other[t] == Approx(history[t]).epsilon(t == 0 ? 0.02 : 0.2));  // rates are high: steps part runs
+      // the learning rate is high: runs diverge with every step
+      CHECK(other[t] == Approx(history[t]).epsilon(t == 0 ? 0.02 : 0.2));
     }
   }
-  CHECK(histories == 2 * 4 * 2);  // what enters and what comes back, of four linears a block
+  CHECK(histories == 2 * 4 * 2);  // inputs and output gradients of four linears a block
 }
 
 TEST_CASE("the first block and the last stay as they are where that is asked for") {
   Precision inner = kCurrent;
   inner.fp8_skip_ends = true;
-  check_same(run_mesh(small({}, inner)), run_mesh(small({}, kHalf)));  // of two blocks both are ends
+  check_same(run_mesh(small({}, inner)), run_mesh(small({}, kHalf)));  // both of two blocks are skipped
   const auto of_three = [](Precision p, MeshShape mesh) {
     MeshRun run = small(mesh, p);
     run.engine.model.layers = 3;
@@ -176,7 +177,7 @@ TEST_CASE("200 steps of the tiny config end within 1 % of the loss of bf16", "[E
     run.engine.lr = {.type = "constant", .peak = 1e-3, .total_steps = 200};
     run.engine.micro_batch = 2;
     run.steps = 200;
-    run.samples = synthetic_samples(1600, 32, 512, 5);  // with something to learn
+    run.samples = synthetic_samples(1600, 32, 512, 5);  // learnable data
     return run_mesh(run).losses;
   };
   const std::vector<double> half = losses(kHalf);
@@ -209,7 +210,7 @@ TEST_CASE("a run with products of 8 bits goes on from its checkpoint bit for bit
            "--pp 2 --dp 2 --zero 3 --zero.persist_numel 0 --zero.grad_reduce end --checkpoint.resume 3 --log.name part",
        dir);
   CHECK(logged(dir / "runs/part", "loss") == std::vector<double>(whole.begin() + 3, whole.end()));
-  // `eval` computes as the run did, and in half where that is asked for.
+  // `eval` computes as the run did, and in 16 bits if requested.
   const auto evaluated = [&](const std::string& flags) {
     const std::string out = must("eval --load runs/whole --split valid --steps 1 " + flags, dir).out;
     return std::stod(out.substr(out.rfind("\nloss ") + 6));
@@ -218,7 +219,7 @@ TEST_CASE("a run with products of 8 bits goes on from its checkpoint bit for bit
   REQUIRE(!logged_eval.empty());
   CHECK(evaluated("") == Approx(logged_eval.back()).margin(2e-6));  // six digits are printed
   CHECK(std::abs(evaluated("--precision.fp8 off") - logged_eval.back()) > 4e-6);
-  // A checkpoint of a run without codes has no histories: they begin, and end, where a run likes.
+  // A checkpoint of a run without FP8 has no amax histories: they can start and end with any run.
   REQUIRE(shell("mkdir -p runs/later && cp -r runs/whole/checkpoints runs/later", dir.path()).code == 0);
   const char* other = scaling == "current" ? "delayed" : "off";
   must(run + "--dp 2 --checkpoint.allow_change precision --checkpoint.resume 3 --log.name later --precision.fp8 " +

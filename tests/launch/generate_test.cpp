@@ -1,4 +1,4 @@
-// Generation: cached decoding against the full forward, layouts, batches, prompts; evaluation against training's own.
+// Generation: cached decoding against the full forward, layouts, batches, prompts; evaluation against the trainer's.
 #include <signal.h>
 
 #include <cstring>
@@ -21,7 +21,7 @@ const std::string kTiny =
     "--model.vocab 400 --train.micro_batch 2 --train.global_batch 4 --optim.lr 5e-3 --device.kind cpu "
     "--device.threads 1 --schedule.type constant --log.name run ";
 
-// A run on the text of a license, with a tokenizer; cases take the model that they want.
+// A run on the text of a licence, with a tokenizer; each case selects the model.
 struct Rig : TempDir {
   explicit Rig(const std::string& model, const std::string& more = "--train.steps 3") {
     write_file(*this / "text.txt", read_file("/usr/share/common-licenses/GPL-3"));
@@ -47,8 +47,8 @@ bool same(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-// Greedy decoding of several sequences at once, from prompts of different lengths and past the end of the context:
-// every logit of every step has the bits of a forward pass over the whole window, alone.
+// Greedy decoding of several sequences at once, with prompts of different lengths and past the end of the context.
+// Every logit is bitwise identical to that of a forward pass over the whole window alone.
 void expect_same_bits(const std::string& checkpoint, int64_t steps, int64_t shift) {
   const auto m = load_model(checkpoint, {"--device.kind", "cpu", "--device.threads", "2"}, Products::kHalf);
   Decoder together(*m, 3, true, shift), whole(*m, 1, false, shift);
@@ -72,9 +72,9 @@ void expect_same_bits(const std::string& checkpoint, int64_t steps, int64_t shif
     }
   }
   CHECK(static_cast<int64_t>(live[2].ids.size()) > seq + 4);
-  CHECK(live[2].begin >= 4);  // past the context
+  CHECK(live[2].begin >= 4);  // beyond the context
   CHECK(live[2].begin % shift == 0);
-  CHECK(live[0].cached == steps);  // the cache was in use to the end
+  CHECK(live[0].cached == steps);  // the cache was used to the end
 }
 
 }  // namespace
@@ -162,7 +162,7 @@ TEST_CASE("Ctrl-C ends generate with what was made and 130") {
     return read_file(out);
   };
   for (const char* layout : {"", " --pp 2 --launch.ranks threads", " --pp 2"}) {
-    // Texts without end: one of them may meet the end of a document by chance.
+    // Endless texts, because one of them may end at a document boundary by chance.
     const std::string text =
         interrupted("--prompt \"The GNU\" --num-samples 1000000 --max-tokens 1048576" + std::string(layout), 100);
     CHECK(text.find("The GNU") != std::string::npos);
@@ -207,7 +207,7 @@ TEST_CASE("eval is training's own evaluation, on every layout") {
     CHECK(out.find(loss) != std::string::npos);
   }
   const Rig half("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --amp O2",
-                 "--train.steps 4 --train.eval_every 4 --train.eval_steps 3");  // whose eval holds no masters
+                 "--train.steps 4 --train.eval_every 4 --train.eval_steps 3");  // its evaluation allocates no masters
   std::snprintf(loss, sizeof loss, "loss %.6f", logged(half / "runs/run", "loss", "eval").back());
   CHECK(half.out("eval --load runs/run --data.train tokens --data.split 90,10 --steps 3").find(loss) !=
         std::string::npos);

@@ -1,5 +1,5 @@
-// Checkpoints of released formats load for ever: what tests/golden/ckpt-v1.0 holds was written once, by the version
-// that its manifest names, and is never written again.
+// Checkpoints of released formats must remain loadable. tests/golden/ckpt-v1.0 was written once, by the version in its
+// manifest, and is never regenerated.
 #include <filesystem>
 
 #include "kernels/core/sha256.h"

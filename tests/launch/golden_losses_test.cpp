@@ -1,4 +1,4 @@
-// Twenty steps of a tiny GPT-2 under every optimizer, against losses that PyTorch and plain equations made
+// Twenty steps of a tiny GPT-2 with every optimizer, against losses from PyTorch and plain equations
 // (tests/golden/make_gpt_losses.py), on one rank and on several.
 #include <fstream>
 #include <sstream>
@@ -11,7 +11,7 @@ using namespace gt;
 
 namespace {
 
-// As the script sets them.
+// Same settings as the script.
 EngineOptions options_of(const std::string& name) {
   EngineOptions o;
   o.grad_clip = 1;

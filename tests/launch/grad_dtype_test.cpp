@@ -1,5 +1,5 @@
-// Gradients kept and added up in bf16 (precision.grad_dtype): the bits that layouts share, the bounds of halves where
-// they do not, half the bytes, what the curve pays, and whole runs.
+// Gradients stored and accumulated in bf16 (precision.grad_dtype): layouts that are bitwise identical, 16-bit error
+// bounds otherwise, half the memory, the effect on the loss curve, and whole runs.
 #include "launch/config/config_precision.h"
 #include "launch/verify/mesh_run.h"
 #include "launch/verify/verifier.h"
@@ -82,7 +82,7 @@ TEST_CASE("bf16 gradients: what the optimizer sees is bf16, kept in half the byt
     CHECK(static_cast<double>(half.gradients) == Approx(whole / 2).epsilon(0.01));
     CHECK(half.weights == full.weights);
     CHECK(half.optimizer == full.optimizer);
-    // What is sent as FP32 lives beside what is kept while it travels, a bucket of it.
+    // Gradients reduced as FP32 need an extra buffer while in flight: one bucket.
     const MemoryReport sent_wide = plan(DType::kBF16, DType::kF32);
     CHECK(sent_wide.gradients <= half.gradients + 2 * o.zero.bucket_bytes);
   }
@@ -121,7 +121,7 @@ TEST_CASE("bf16 gradients: 60 steps of 8 microbatches end where those of FP32 gr
       run.engine.model.dropout = 0;
       run.engine.lr.peak = 3e-3;
       run.steps = 60;
-      run.samples = synthetic_samples(8, 16, 300, 3);  // the same again and again: it can be learnt
+      run.samples = synthetic_samples(8, 16, 300, 3);  // repeated: learnable
       for (int k = 1; k < run.steps; ++k)
         for (int i = 0; i < 8; ++i) run.samples.push_back(run.samples[static_cast<size_t>(i)]);
       const MeshResult r = run_mesh(run);

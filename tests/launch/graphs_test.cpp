@@ -1,5 +1,5 @@
-// Which work of a training step is replayed as graphs, by layout: over a device that computes nothing but says that it
-// has graphs. That replayed work is the same work: tests/kernels/replay_test.cpp and tests/cuda/graphs.sh.
+// Work of a training step that is replayed as graphs, by layout, on a device that computes nothing but supports graphs.
+// Equality of replayed work: tests/kernels/replay_test.cpp and tests/cuda/graphs.sh.
 #include <algorithm>
 
 #include "kernels/core/host.h"
@@ -38,8 +38,8 @@ bool computes(Act a) {
   return a == Act::kForward || a == Act::kBackward || a == Act::kBackwardInput || a == Act::kBackwardWeight;
 }
 
-// Pieces of work that become graphs in a step of this rank: compute actions of one microbatch side by side are one, and
-// the update with its norms is one.
+// Returns the number of graphs in a step of this rank: adjacent compute actions of one microbatch form one, and the
+// update with its norms forms one.
 int64_t pieces(Engine& engine, int rank_in_pipeline) {
   const Schedule& s = engine.executor().schedule();
   int64_t n = 1;
@@ -51,7 +51,7 @@ int64_t pieces(Engine& engine, int rank_in_pipeline) {
   return n;
 }
 
-// Steps until no work of a step runs for its first time; at most `most`.
+// Runs at most `most` steps until a step contains no first-time work.
 void expect_replayed(const EngineOptions& o, MeshShape shape, int most = 2) {
   for (int rank = 0; rank < shape.world(); ++rank) {
     INFO("rank " << rank);

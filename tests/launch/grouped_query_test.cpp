@@ -1,6 +1,6 @@
-// Grouped-query attention: fewer key and value heads than query heads, split over tensor ranks or, where there are
-// fewer of them than ranks, held by several. Every layout trains as one rank does, and one rank as a model with a head
-// of keys and values for each query head whose copies are equal.
+// Grouped-query attention: fewer KV heads than query heads, sharded over TP ranks or, if there are fewer than ranks,
+// replicated on several. Every layout matches one rank. One rank matches a model with a KV head per query head whose
+// copies are equal.
 #include <filesystem>
 #include <functional>
 
@@ -39,7 +39,7 @@ MeshRun with(MeshRun run, const std::function<void(EngineOptions&)>& edit) {
   return run;
 }
 
-// Rows of [Q; K; V] of `columns` each with every key and value head written once for each query head that reads it.
+// Repeats every KV head of [Q; K; V] (rows of `columns`) once for each query head that reads it.
 std::vector<float> repeat_heads(const std::vector<float>& grouped, int64_t kv_heads, int64_t columns) {
   const auto head = [&](int64_t i) { return grouped.begin() + i * kHead * columns; };
   std::vector<float> out(grouped.begin(), head(kHeads));
@@ -203,7 +203,7 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
   for (const char* layout : {"--tp 4", "--tp 2 --dp 2 --zero 3", "--tp 4 --pp 2 --zero 0"}) {
     INFO(layout);
     const std::string run = "r" + std::to_string(k++);
-    // Step 1 of another layout, which the next one takes up; and back on one rank.
+    // Step 1 is continued by another layout, that one by the next, and finally by one rank.
     for (const char* end : {"-start", "-still"}) std::filesystem::create_directories(dir / (run + end));
     std::filesystem::copy(dir / "runs/one/checkpoints/step-000000001", dir / (run + "-start/step-000000001"),
                           std::filesystem::copy_options::recursive);
@@ -214,7 +214,7 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
     const std::vector<double> want = logged(dir / "runs/one", "loss"), got = logged(dir / ("runs/" + run), "loss");
     REQUIRE(got.size() == 3);
     for (size_t i = 0; i < 3; ++i) CHECK(got[i] == Approx(want[i + 1]).epsilon(1e-5));
-    // With a step that moves nothing the weights are the same bits.
+    // After a step that changes nothing, the weights are bitwise identical.
     std::filesystem::copy(dir / "runs/one/checkpoints/step-000000001", dir / (run + "-still/step-000000001"),
                           std::filesystem::copy_options::recursive);
     must("train " + model + "--log.name s" + run + " --checkpoint.dir " + run + "-still --train.steps 2 " +

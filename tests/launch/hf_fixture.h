@@ -1,4 +1,5 @@
-// Tiny models that transformers wrote, with what it predicts (tests/golden/make_hf_*.py), and the same question asked here.
+// Tiny models written by transformers, with their predictions (tests/golden/make_hf_*.py), and our predictions for the
+// same prompts.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,19 +11,19 @@ namespace gt {
 
 struct Prompt {
   std::vector<int32_t> tokens;
-  std::vector<float> logits;  // after the last of them
+  std::vector<float> logits;  // after the last token
 };
-std::vector<Prompt> prompts_of(const std::string& folder);  // of its logits.safetensors
+std::vector<Prompt> prompts_of(const std::string& folder);  // from its logits.safetensors
 
-// Logits after a prompt, by the forward pass of training.
+// Returns the logits after a prompt, computed by the training forward pass.
 std::vector<float> logits_of(LoadedModel&, const std::vector<int32_t>& tokens);
 
 double largest_difference(const std::vector<float>&, const std::vector<float>&);
 
-// All tensors of a safetensors file or folder, by name; integers as they are in `integers`.
+// Returns all tensors of a safetensors file or folder by name; integer tensors keep integral values.
 Logical tensors_of(const std::string& path);
 
-// Tensors by Hugging Face's names, `prefix` in front of them, as the model's parameters by ours.
+// Converts tensors with Hugging Face's names (prefixed by `prefix`) to the model's parameters with ours.
 Logical native_tensors(const ModelConfig&, const Logical& theirs, const std::string& prefix = "");
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// What hosts report of themselves, and what of it would keep a job from starting.
+// Host facts, and those that would prevent a job from starting.
 #include "launch/ranks/start/host_facts.h"
 
 #include "launch/ranks/start/host_probe.h"

@@ -1,5 +1,5 @@
-// Hostfiles and host filters: the table of DeepSpeed's documentation, every error with its place, and ranks that really
-// start on the slots.
+// Hostfiles and host filters: the table of DeepSpeed's documentation, every error with its position, and ranks that
+// start on the selected slots.
 #include "launch/hosts/hostfile.h"
 
 #include <unistd.h>
@@ -90,7 +90,7 @@ TEST_CASE("filters choose as DeepSpeed's documentation says") {
   CHECK(filter_hosts(kHosts, "worker-1", "") == Slots{{"worker-1", {0, 1, 2, 3}}});
   CHECK(filter_hosts(kHosts, "worker-0@worker-1:0,2", "") == Slots{{"worker-0", {0, 1, 2, 3}}, {"worker-1", {0, 2}}});
   CHECK(filter_hosts(kHosts, "", "worker-0:1,3@worker-2") == Slots{{"worker-0", {0, 2}}, {"worker-1", {0, 1, 2, 3}}});
-  // Repeated nodes add up, slots are sorted and counted once, hosts keep the order of the file.
+  // Repeated nodes accumulate, slots are sorted and deduplicated, hosts keep the file order.
   CHECK(filter_hosts(kHosts, "worker-1:3,0@worker-0:1@worker-1:0", "") ==
         Slots{{"worker-0", {1}}, {"worker-1", {0, 3}}});
   const struct {
@@ -128,7 +128,7 @@ TEST_CASE("slots give the number of ranks where dp is left out, and limit it whe
   CHECK_THAT(problems_of({"--hostfile", file, "--num_nodes", "3"}), Contains("--num_nodes: 3, but there are 2"));
   CHECK_THAT(problems_of({"--hostfile", dir / "none"}), Contains("cannot be read"));
   CHECK_THAT(problems_of({"--hostfile", file, "--launch.ranks", "threads"}), Contains("threads live in one process"));
-  CHECK(problems_of({"--hostfile", dir / "none"}, 2) == "accepted");  // a launcher has placed the ranks
+  CHECK(problems_of({"--hostfile", dir / "none"}, 2) == "accepted");  // the launcher has already placed the ranks
   CHECK(load_config({.flags = {"--include", "localhost:" + std::to_string(this_machine()[0].slots[0])}})
             .config.parallel.dp == 1);
 }

@@ -1,4 +1,4 @@
-// Weights brought in: never more than one tensor in memory, and a tokenizer that comes along.
+// Weight import: at most one tensor in memory at a time, and an accompanying tokenizer.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ struct Gpt2Shape {
   int32_t seq, vocab, layers, heads, width;
 };
 
-// A GPT-2 of llm.c with small values, and the bytes of it.
+// Writes an llm.c GPT-2 with small values; returns its size in bytes.
 int64_t write_llmc(const std::string& path, const Gpt2Shape& s) {
   std::ofstream out(path, std::ios::binary);
   int32_t head[256] = {20240326, 3, s.seq, s.vocab, s.layers, s.heads, s.width, s.vocab};
@@ -39,7 +39,7 @@ int64_t write_llmc(const std::string& path, const Gpt2Shape& s) {
   return 4 * n;
 }
 
-// Largest memory that `gpttrain <words>` had, bytes.
+// Returns the peak memory of `gpttrain <words>` in bytes.
 int64_t peak_of(const std::vector<std::string>& words, const TempDir& dir) {
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -61,7 +61,7 @@ int64_t peak_of(const std::vector<std::string>& words, const TempDir& dir) {
 
 TEST_CASE("import and export hold one tensor at a time, whatever the size of the model") {
   TempDir dir;
-  const char* size = std::getenv("GPT_TEST_IMPORT");  // "124m": GPT-2's
+  const char* size = std::getenv("GPT_TEST_IMPORT");  // "124m": the size of GPT-2
   const bool full = size != nullptr && std::string(size) == "124m";
   const Gpt2Shape large = full ? Gpt2Shape{1024, 50257, 12, 12, 768} : Gpt2Shape{64, 20000, 20, 4, 256};
   write_llmc(dir / "small.bin", {8, 50, 1, 2, 16});
@@ -75,9 +75,9 @@ TEST_CASE("import and export hold one tensor at a time, whatever the size of the
                    << " MB; memory beyond a small model's: "
                    << "import " << import / 1000000 << " MB, export hdf5 " << hdf5 / 1000000 << " MB, safetensors "
                    << folder / 1000000 << " MB, import of that " << back / 1000000 << " MB");
-  // A tensor and its turned copy, and windows of 8 MiB.
+  // A tensor and its transposed copy, plus windows of 8 MiB.
   for (const int64_t peak : {import, hdf5, folder, back})
-    if (!kSanitized) CHECK(peak < 2 * largest + (24 << 20));  // sanitizers keep what was freed
+    if (!kSanitized) CHECK(peak < 2 * largest + (24 << 20));  // sanitizers keep freed memory
   CHECK(must("ckpt verify l", dir).says("good"));
 }
 

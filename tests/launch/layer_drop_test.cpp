@@ -1,5 +1,5 @@
-// Progressive layer drop: which blocks a step leaves out is a function of (seed, step, block), so no layout, schedule,
-// ZeRO stage, recompute mode or resumption changes it; a block that is left out is not there.
+// Progressive layer drop: the dropped layers of a step are a function of (seed, step, block), independent of layout,
+// schedule, ZeRO stage, recompute mode and resume. A dropped layer has no effect at all.
 #include "model/layer_drop.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ using Catch::Contains;
 
 namespace {
 
-constexpr LayerDrop kOften{.theta = 0.2, .gamma = 10};  // all but all of it from the second step on
+constexpr LayerDrop kOften{.theta = 0.2, .gamma = 10};  // nearly full drop rate from the second step on
 constexpr int64_t kLayers = 6;
 
 MeshRun run_of(MeshShape mesh) {
@@ -50,7 +50,7 @@ void check_same(const MeshResult& a, const MeshResult& b) {
   }
 }
 
-// What only some steps need was planned: nothing took more than that.
+// Memory that only some steps need is planned: no step exceeds the plan.
 void check_within_plan(const MeshResult& r) {
   for (size_t rank = 0; rank < r.planned.size(); ++rank) {
     INFO("rank " << rank);
@@ -91,7 +91,7 @@ TEST_CASE("theta falls from 1 as the formula says, deeper blocks go more often, 
     CHECK(std::abs(gone[i] / kSteps - p) <= 4 * std::sqrt(p * (1 - p) / kSteps));
   }
   draw_blocks(flat, 7, kSteps, again);
-  CHECK(again == keep);  // nothing but (seed, step, block)
+  CHECK(again == keep);  // depends on (seed, step, block) only
 }
 
 TEST_CASE("a block that is left out is not there, and the branches of one that stays are divided by its probability") {
@@ -101,8 +101,8 @@ TEST_CASE("a block that is left out is not there, and the branches of one that s
   whole.microbatches = 2;
   EngineOptions small = whole;
   small.model.layers = 2;
-  whole.layer_drop = {.theta = 0.5, .gamma = 0.001};  // memory is planned for it
-  // Blocks 0 and 2 of four are the two of the small model, whose products back into the stream are doubled.
+  whole.layer_drop = {.theta = 0.5, .gamma = 0.001};  // so that memory is planned for it
+  // Blocks 0 and 2 of four are the blocks of the small model, where the second one's output projections are doubled.
   std::map<std::string, std::vector<float>> all, two;
   double with_all = 0, with_two = 0, eval_all = 0, norm_all = 0;
   whole.lr = small.lr = {.type = "constant", .peak = 1e-30};
@@ -133,7 +133,7 @@ TEST_CASE("a block that is left out is not there, and the branches of one that s
   });
   CHECK(with_all == Approx(with_two).epsilon(1e-6));
   CHECK(norm_all > 0);
-  CHECK(std::abs(eval_all - with_all) > 1e-5);  // which runs all four, as they are
+  CHECK(std::abs(eval_all - with_all) > 1e-5);  // evaluation runs all four blocks undropped and unscaled
 }
 
 TEST_CASE("with layer drop pipelines, schedules, ZeRO and recomputation are bitwise equal to a flat run") {
@@ -265,7 +265,8 @@ TEST_CASE("memory is planned for whatever blocks have not run yet and do not kno
           mb.batch = 2, mb.seq = 16;
           mb.tokens = mb.targets = tokens.tensor({2, 16}, DType::kI32);
           const std::vector<MicroBatch> batch(5, mb);
-          uint32_t draw = 1;  // blocks that know, anew every step: more orders than a run could meet
+          // random subset of blocks with known scales in every step: more orders than a run could meet
+          uint32_t draw = 1;
           for (int k = 0; k < kSteps; ++k) {
             INFO("pp " << shape.pp << ' ' << schedule << " recompute " << static_cast<int>(how) << " dropout " << dropout
                        << " step " << k);

@@ -1,6 +1,6 @@
-// Layouts drawn at random from all that there are: each legal one equals one rank, bit by bit its twin without
-// pipeline, recomputation and ZeRO, and each illegal one is refused with a reason and a way out. GPT_TEST_SEED draws
-// others, GPT_TEST_LAYOUTS more.
+// Random layouts: each legal one matches one rank and is bitwise identical to its flat reference, without pipeline,
+// recomputation and ZeRO. Each illegal one is rejected with a reason and a fix. GPT_TEST_SEED selects others,
+// GPT_TEST_LAYOUTS more.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -54,8 +54,8 @@ Config tiny(std::vector<std::string> flags) {
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// One value for each axis, at most kRanks ranks together, and what else a user chooses. Mostly values that go together,
-// or nearly all draws would be illegal.
+// Draws one value for each axis, at most kRanks ranks in total, and other user choices. Mostly compatible values;
+// otherwise nearly all draws would be illegal.
 Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_64& random) {
   const auto one_in = [&](uint64_t n) { return random() % n == 0; };
   std::map<std::string, std::string> s;
@@ -70,7 +70,7 @@ Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_
   s["model.dropout"] = one_in(2) ? "0.1" : "0";
   s["model.attn_dropout"] = one_in(3) ? "0.2" : "0";
   s["model.tied"] = one_in(2) ? "true" : "false";
-  // Of 4 heads; 3 is illegal, 1 and 2 are shared by the ranks of tp 4.
+  // Of 4 heads: 3 is illegal, 1 and 2 are shared by the ranks of tp 4.
   s["model.kv_heads"] = one_in(2) ? "0" : one_in(8) ? "3" : one_in(2) ? "1" : "2";
   s["train.loss_mean"] = one_in(4) ? "microbatch" : "token";
   if (one_in(4)) s["parallel.partition"] = "uniform";
@@ -91,7 +91,7 @@ Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_
     s["data.curriculum_lengths"] = "4,8";
     s["data.curriculum_until"] = "5";
   }
-  // O3 scales no loss unasked: gradients of a mean over so few tokens would be subnormals of fp16.
+  // O3 has no default loss scaling: gradients of a mean over so few tokens would be fp16 subnormals.
   if (s["precision.amp"] == "O3" && s["precision.dtype"] == "fp16") s["precision.loss_scale"] = "4096";
   return {s.begin(), s.end()};
 }
@@ -115,7 +115,8 @@ void require_way_out(const Settings& s, const std::vector<Problem>& problems) {
 
 namespace {
 
-// Draws `wanted` legal layouts of a model and holds each against one rank; every illegal one is refused with a way out.
+// Draws `wanted` legal layouts of a model and compares each with one rank; every illegal draw must be rejected with a
+// fix.
 void check_random_layouts(const Config& base, uint64_t seed, uint64_t wanted) {
   const std::vector<LayoutAxis> axes = layout_axes(base, kRanks);
   std::mt19937_64 random(seed);
@@ -158,11 +159,11 @@ void check_random_layouts(const Config& base, uint64_t seed, uint64_t wanted) {
         if (level != "O0" && check_layout(base, {{a.key, level}}).problems.empty())
           expected.insert(level + " bf16"), expected.insert(level + " fp16");
   for (const std::string& level : expected) CHECK((wanted < 64 || levels[level] > 0));
-  // Each tensor by its own length, where equality asks for 1e-5. Mostly it is below 1e-6 (9.4e-7 with seed 1); what goes
-  // above it, to 1.3e-6 with seed 2, are weights and biases of norms in this model of hidden size 16: sums that cancel,
+  // Error of each tensor relative to its own length, where equality requires 1e-5. Mostly below 1e-6 (9.4e-7 with seed
+  // 1). Larger values, up to 1.3e-6 with seed 2, are weights and biases of norms at hidden size 16: sums that cancel to
   // 1e-4 of the gradient's length. All gradients as one vector stay below 3.3e-7, and at hidden 64 and 128 every tensor
-  // below 7e-7 (10 layouts each). Adding up a norm's gradient in double instead gives 1.4e-6 where float gives 1.3e-6
-  // (seed 2, 40 layouts): the rounding is in what is added.
+  // below 7e-7 (10 layouts each). Accumulating a norm's gradient in double gives 1.4e-6 instead of 1.3e-6 (seed 2, 40
+  // layouts): the rounding is in the addends.
   CHECK(worst <= 2e-6);
 }
 

@@ -57,7 +57,7 @@ class CountingSink : public Sink {
   int fail_at_;
 };
 
-// Waits in its first step until it is let go.
+// Blocks in its first step until released.
 class StuckSink : public Sink {
  public:
   explicit StuckSink(std::mutex& gate) : gate_(gate) {}
@@ -84,7 +84,7 @@ class WarningSink : public Sink {
   std::vector<std::string>& said_;
 };
 
-// No file of this process grows beyond `bytes` while it lives.
+// Limits the size of this process's files to `bytes` while alive.
 class SmallFiles {
  public:
   explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -120,7 +120,7 @@ TEST_CASE("records reach every sink in order, one that fails is switched off and
   for (int i = 0; i < 3; ++i) writer.warn(20, "the same warning");
   writer.end({});
   CHECK((good.steps == 20 && good.last == 20 && good.evals == 1 && good.ends == 1));
-  CHECK(good.events == 2);  // the warning once, the failed sink once
+  CHECK(good.events == 2);  // one for the warning, one for the failed sink
   CHECK((bad.steps == 3 && bad.ends == 0));
   REQUIRE(writer.failures().size() == 1);
   CHECK(writer.failures()[0] == "counting is switched off: disk full");
@@ -162,7 +162,7 @@ TEST_CASE("log.jsonl holds one object a line, unknown is null, non-finite a stri
     sink.eval({.step = 3, .loss = 2});
     sink.flush();
   }
-  std::ofstream(path, std::ios::app) << "{\"type\": \"step\", \"st";  // a run that was killed while writing
+  std::ofstream(path, std::ios::app) << "{\"type\": \"step\", \"st";  // a run killed while writing
   {
     JsonlSink sink;
     sink.start({.run_dir = folder.path, .resumed_from = 3});
@@ -240,13 +240,13 @@ TEST_CASE("a log that is removed is made again with a warning, folder and all, a
   std::filesystem::remove_all(run);
   writer.push(step_of(2));
   REQUIRE(writer.flush());
-  REQUIRE(writer.flush());  // of the warnings
+  REQUIRE(writer.flush());  // writes the warnings
   REQUIRE(said.size() == 2);
   CHECK(said[0] == path + ": was removed while the run goes on; it is made again, without what it held");
   CHECK(said[1].find("events.out.tfevents") != std::string::npos);
   CHECK(lines_of(path) == 4);  // the start, the step, both warnings
 
-  // No file may grow: what a full disk does, without one.
+  // Limits file growth, which simulates a full disk.
   const auto events = [&] {
     for (const auto& e : std::filesystem::directory_iterator(run))
       if (e.path().filename().string().rfind("events", 0) == 0) return e.path().string();
@@ -254,7 +254,8 @@ TEST_CASE("a log that is removed is made again with a warning, folder and all, a
   };
   const auto tensorboard_before = std::filesystem::file_size(events());
   {
-    const SmallFiles limit(static_cast<rlim_t>(std::filesystem::file_size(path) + 10));  // ten bytes: a torn line
+    // ten bytes: an incomplete line
+    const SmallFiles limit(static_cast<rlim_t>(std::filesystem::file_size(path) + 10));
     for (int i = 3; i <= 40; ++i) {
       writer.push(step_of(i));
       writer.flush();
@@ -277,7 +278,7 @@ TEST_CASE("a log that is removed is made again with a warning, folder and all, a
   std::ifstream in(path);
   std::vector<int64_t> steps;
   for (std::string line; std::getline(in, line);) {
-    const JsonValue j = parse_json(line, "line");  // no line is torn
+    const JsonValue j = parse_json(line, "line");  // no line is incomplete
     if (j.find("type")->text == "step") steps.push_back(std::stoll(j.find("step")->text));
   }
   REQUIRE(steps.size() == 40);
@@ -312,7 +313,7 @@ TEST_CASE("the TensorBoard sink writes every known value of a step under its tag
     sink.start({.command = "c", .config_json = "{}\n", .run_dir = folder.path});
     StepRecord r = step_of(1);
     r.mfu = 0.3;
-    sink.step(r);  // no multiple of 2: no point
+    sink.step(r);  // not a multiple of 2: no point
     r.step = 2;
     sink.step(r);
     sink.eval({.step = 2, .loss = 1});
@@ -334,7 +335,7 @@ TEST_CASE("the TensorBoard sink writes every known value of a step under its tag
     INFO(tag);
     CHECK(count(tag) == 1);
   }
-  CHECK(count("perf/hfu") == 0);  // not known
+  CHECK(count("perf/hfu") == 0);  // unknown
 }
 
 TEST_CASE("a GPU's clock, power and temperature are curves of a point a second at most") {
@@ -343,7 +344,7 @@ TEST_CASE("a GPU's clock, power and temperature are curves of a point a second a
   {
     TensorBoardSink sink(1, [&] {
       ++looks;
-      return DeviceConditions{.clock_mhz = 1755, .watts = 412.25, .busy = 0.75};  // it does not tell its temperature
+      return DeviceConditions{.clock_mhz = 1755, .watts = 412.25, .busy = 0.75};  // no temperature available
     });
     sink.start({.command = "c", .config_json = "{}\n", .run_dir = folder.path});
     StepRecord r = step_of(1);
@@ -360,7 +361,7 @@ TEST_CASE("a GPU's clock, power and temperature are curves of a point a second a
     std::ifstream in(e.path(), std::ios::binary);
     all.assign(std::istreambuf_iterator<char>(in), {});
   }
-  const auto points = [&](const char* tag, float value) {  // records of TensorBoard have the value behind its tag
+  const auto points = [&](const char* tag, float value) {  // TensorBoard records store the value after its tag
     const std::string bits(reinterpret_cast<const char*>(&value), sizeof value);
     int n = 0;
     for (size_t at = all.find(tag); at != std::string::npos; at = all.find(tag, at + 1))

@@ -1,5 +1,5 @@
-// What the loss of a step is a mean of: all tokens of the global batch that carry loss, or the means of microbatches;
-// and targets that carry none.
+// Normalization of a step's loss: mean over all unmasked tokens of the global batch, or mean of microbatch means; and
+// masked targets.
 #include <cmath>
 
 #include "data/token_file.h"
@@ -12,7 +12,8 @@ using namespace gt;
 
 namespace {
 
-// The first tokens of a sample say how many of its targets carry no loss: microbatches of 3 to 16 tokens, or of none.
+// The first tokens of a sample determine how many of its targets are masked: microbatches of 3 to 16 tokens, or of
+// none.
 int64_t masked(const MicroBatch& mb) { return mb.tokens.as<int32_t>()[1] % 17; }
 
 MeshHooks masking() {
@@ -68,7 +69,7 @@ TEST_CASE("the mean of microbatches' means has their mean gradient", "[L7]") {
   const auto [name, error] = worst_error(all.grads, grads);
   INFO(name);
   CHECK(error <= 1e-5);
-  // The other mean is another number where microbatches differ in length.
+  // The other mean differs if microbatches differ in length.
   MeshRun tokens = run;
   tokens.engine.mean_of_microbatches = false;
   CHECK(std::abs(run_mesh(tokens).losses[0] - loss) > 1e-3);
@@ -164,6 +165,6 @@ TEST_CASE("a global batch without a target is reported once, and the run goes on
        ++at)
     ++said;
   INFO(r.out);
-  CHECK(said == 2);  // when it happens first, and with its count in the end block
+  CHECK(said == 2);  // at its first occurrence, and with a count in the end block
   for (const char* key : {"loss", "grad_norm"}) CHECK(logged(dir / "runs/x", key) == std::vector<double>{0, 0, 0});
 }

@@ -1,5 +1,5 @@
-// Loss scaling through the engine and the trainer, in FP32: scales that are powers of two change no bit, an overflow on
-// any rank skips the step on all, too many skips end the run with a cause, a resume goes on with the scale.
+// Loss scaling through engine and trainer, in FP32. Power-of-two scales are bitwise neutral, and an overflow on any
+// rank skips the step on all. Too many skips end the run with a cause; a resume restores the scale.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -29,8 +29,8 @@ MeshRun small(MeshShape mesh) {
 
 constexpr MeshShape kEight{.pp = 2, .dp = 2, .tp = 2};
 
-// A backend whose norms spoil the first gradient they write, of their own or of the row bias in front of them, on the
-// thread that says so.
+// A backend whose norms corrupt the first gradient that they write, their own or that of the preceding row bias, on the
+// selected thread.
 thread_local bool spoils_norms = false, spoils_sums = false;
 void spoilt_norm_grad(const LayerNormGrad& a, Stream s) {
   cpu_backend().ops->layer_norm_grad(a, s);
@@ -72,7 +72,7 @@ TEST_CASE("a loss scale that is a power of two changes no bit of FP32 training o
     }
 }
 
-// fp16 activations' gradients hold loss scale x gradient of the global batch's mean, whatever the layout.
+// fp16 activation gradients are scaled by loss scale × gradient of the global mean, in every layout.
 TEST_CASE("which steps overflow does not depend on micro_batch, accumulation or data-parallel ranks") {
   struct Layout {
     int64_t micro;
@@ -97,7 +97,7 @@ TEST_CASE("which steps overflow does not depend on micro_batch, accumulation or 
     run_mesh(run);
     return scales;
   };
-  // From a scale at which steps overflow to one at which none does: all layouts descend alike.
+  // From a scale that overflows to one that does not: all layouts decrease it equally.
   const auto check = [&](double high, const Layout& first, std::initializer_list<Layout> others) {
     const std::vector<double> scales = skips(first, high, false);
     REQUIRE(scales.size() == 8);
@@ -125,7 +125,8 @@ TEST_CASE("an overflow on any one of eight ranks, in a replica too, skips the st
       INFO((norms ? "norm" : "bias") << " gradient of rank " << who);
       MeshRun run = small(kEight);
       run.steps = 2;
-      run.engine.sequence_parallel = false;  // then norms and row biases are replicas, which the global norm skips
+      // norms and row biases are then replicated, and only one replica counts in the global norm
+      run.engine.sequence_parallel = false;
       run.engine.loss_scale = {.dynamic = true, .init = 0x1p14, .window = 1, .delta = 0, .hysteresis = 1};
       std::vector<int64_t> applied(8);
       std::vector<double> scales(8);
@@ -177,7 +178,7 @@ TEST_CASE("too many skipped steps in a row end the run on all ranks and name the
   run.steps = 2;
   run_mesh(run);
   CHECK(codes == std::vector<Exit>(8, Exit::kNumerical));
-  std::string said;  // one rank speaks for all
+  std::string said;  // printed by one rank
   for (const std::string& end : ends) said += end;
   CHECK_THAT(said, Catch::StartsWith("step 9: 3 steps in a row had gradients that are not finite"));
   CHECK_THAT(said, Catch::Contains("that is not finite is that of layers.0.norm2.weight (rank ") &&

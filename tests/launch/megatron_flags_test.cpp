@@ -1,4 +1,4 @@
-// Every row of Megatron's table, and command lines in the shape of its examples: what becomes of each flag.
+// Every row of Megatron's flag table, and command lines like those of its examples.
 #include "launch/config/translate/megatron_flags.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using Catch::Contains;
 
 namespace {
 
-// As `gpttrain bench`, which takes the flags of a run and needs no data.
+// Parses as `gpttrain bench`, which takes the flags of a run and needs no data.
 Command parse(std::vector<std::string> words) {
   words.insert(words.begin(), "bench");
   return parse_command(words, RankEnv{});
@@ -39,7 +39,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return out;
 }
 
-// Values that a row takes.
+// Values that a row accepts.
 std::vector<std::string> sample(const MegatronFlag& f) {
   static const std::map<std::string_view, std::string> kWords{{"optimizer", "adam"},
                                                               {"lr-decay-style", "inverse-square-root"},
@@ -61,7 +61,7 @@ std::vector<std::string> sample(const MegatronFlag& f) {
   return std::vector<std::string>(static_cast<size_t>(f.values), it != kWords.end() ? it->second : "1");
 }
 
-// What a row needs beside it, and one of Megatron's own command lines around it.
+// A Megatron command line with the other flags that a row requires.
 std::vector<std::string> around(const MegatronFlag& f) {
   std::vector<std::string> words = words_of(
       "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 2 --seq-length 64 "
@@ -84,7 +84,7 @@ TEST_CASE("every row of Megatron's table does what it promises, and its report n
   for (const MegatronFlag& f : megatron_flags()) {
     INFO("--" << f.name);
     CHECK(names.insert(f.name).second);
-    CHECK(find_alias(std::string(f.name)) == nullptr);  // one place a flag
+    CHECK(find_alias(std::string(f.name)) == nullptr);  // a flag is in one table only
     std::vector<std::string> words = around(f);
     const Config before = parse(words).loaded.config;
     words.push_back(cat("--", f.name));
@@ -129,7 +129,7 @@ TEST_CASE("what Megatron's flags become") {
   CHECK(value("--fp16", "precision.loss_scale_profile") == "megatron");
   CHECK(value("--adam-beta1 0.8 --adam-beta2 0.95", "optim.betas") == "0.8,0.95");
   CHECK(value("--adam-beta2 0.95", "optim.betas") == "0.9,0.95");
-  CHECK(value("--adam-beta1 0.8", "optim.betas") == "0.8,0.999");  // Megatron's default beside it
+  CHECK(value("--adam-beta1 0.8", "optim.betas") == "0.8,0.999");  // with Megatron's default for the other beta
   CHECK(value("--optimizer adam", "optim.type") == "adamw");
   CHECK(value("--lr-decay-style WSD --lr-wsd-decay-iters 20", "schedule.type") == "wsd");
   CHECK(value("--lr-decay-iters 150 --lr-warmup-fraction .1", "schedule.warmup_steps") == "15");
@@ -159,7 +159,7 @@ TEST_CASE("what Megatron's flags become") {
              Contains("--adam-beta3: unknown flag; did you mean --adam-beta"));
 }
 
-// In the shape of Megatron-LM's examples for GPT of 345 million parameters, fp16, one node.
+// Like Megatron-LM's example for GPT 345M, fp16, one node.
 TEST_CASE("an example command line of Megatron starts as it stands, and a line says what becomes of each flag") {
   const std::string example =
       "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
@@ -201,7 +201,7 @@ TEST_CASE("an example command line of Megatron starts as it stands, and a line s
                              "--attention-dropout 0.1 (here 0); give them"));
   CHECK_THAT(problems(words_of(example + " --rampup-batch-size 16 16 5859375")),
              Contains("--rampup-batch-size: is refused: the batch does not grow within a run"));
-  // Every flag that is refused is named at once.
+  // All rejected flags are reported at once.
   CHECK_THAT(problems(words_of(example + " --qk-layernorm --num-experts 8")),
              Contains("--qk-layernorm") && Contains("--num-experts"));
 }

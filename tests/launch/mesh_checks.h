@@ -1,18 +1,18 @@
-// What the tests of layouts demand of two runs of run_mesh (launch/verify/mesh_run.h).
+// Equality checks for two runs of run_mesh (launch/verify/mesh_run.h).
 #pragma once
 #include "launch/verify/mesh_run.h"
 
 namespace gt {
 
-// Losses, norms, first gradients, final parameters, LAMB's ratios and the evaluation, bit by bit.
+// Requires bitwise equal losses, norms, first gradients, final parameters, LAMB ratios and evaluation.
 void check_bitwise(const MeshResult& a, const MeshResult& b);
 
-// A layout against one rank that trains on the same batches: the first step within 1e-6 (every gradient within 1e-5 of
-// its tensor, relative L2), losses and the evaluation within 1e-5 to the end.
+// Compares a layout with one rank trained on the same batches. First step within 1e-6 (every gradient within 1e-5 of
+// its tensor, relative L2); losses and the evaluation within 1e-5 to the end.
 void check_close(const MeshResult& layout, const MeshResult& one);
 
-// Every rank used the memory that was planned for it, and sent over data parallelism in each of `steps` steps what was
-// planned.
+// Requires that every rank used exactly the planned memory, and sent the planned data-parallel traffic in each of
+// `steps` steps.
 void check_planned(const MeshResult&, int steps);
 
 }  // namespace gt

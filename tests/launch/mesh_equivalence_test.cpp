@@ -1,4 +1,4 @@
-// The layout does not change the result: every tp x pp x dp up to 8 ranks against one rank.
+// Layout independence: every tp x pp x dp of up to 8 ranks against one rank.
 #include <optional>
 
 #include "tests/launch/mesh_checks.h"
@@ -11,8 +11,8 @@ namespace {
 MeshRun small_run(MeshShape mesh, int steps = 20) {
   MeshRun run;
   run.engine.model = {
-      .layers = 5, .hidden = 32, .heads = 8, .ffn = 96, .vocab = 300, .seq = 16};  // 300: padding differs by tp
-  run.engine.loss_chunk = 16;                                                // several chunks a microbatch
+      .layers = 5, .hidden = 32, .heads = 8, .ffn = 96, .vocab = 300, .seq = 16};  // 300: padding depends on tp
+  run.engine.loss_chunk = 16;                                                      // several logit chunks a microbatch
   run.engine.optim.weight_decay = 0.1f;
   run.engine.lr = {.type = "cosine", .peak = 3e-3, .min_lr = 1e-4, .warmup_steps = 3, .total_steps = 40};
   run.mesh = mesh;
@@ -39,7 +39,7 @@ const std::vector<MeshShape>& layouts() {
 TEST_CASE("every layout up to 8 ranks equals one rank over 20 steps") {
   REQUIRE(layouts().size() == 20);
   const MeshResult one = run_mesh(small_run({}));
-  CHECK(one.losses.back() < 0.97 * one.losses.front());  // it learns
+  CHECK(one.losses.back() < 0.97 * one.losses.front());  // the model learns
   for (const MeshShape& mesh : layouts()) {
     INFO("tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
     check_close(run_mesh(small_run(mesh)), one);
@@ -64,9 +64,9 @@ TEST_CASE("layouts that differ in pp or schedule alone are bitwise equal", "[R10
   }
 }
 
-// What README.md promises of ZeRO. Reduced once a step, every stage adds in one order. Reduced after each microbatch,
-// the default of stage 3 and of stage 2 without a pipeline, it is another order, the same for both stages; with one
-// microbatch a step there is nothing to reorder.
+// The guarantees of README.md about ZeRO. Gradients reduced once a step are added in the same order by every stage.
+// Reduced per microbatch (the default of stage 3, and of stage 2 without a pipeline), the order differs, but is equal
+// for both stages. With one microbatch a step the orders coincide.
 TEST_CASE("ZeRO stages 0 to 3 are bitwise equal, by default up to the order in which microbatches are added", "[R10]") {
   for (const MeshShape mesh : {MeshShape{.dp = 2}, MeshShape{.pp = 2, .dp = 2}, MeshShape{.dp = 2, .tp = 2}}) {
     const MeshResult base = run_mesh(small_run(mesh, 4));
@@ -83,7 +83,7 @@ TEST_CASE("ZeRO stages 0 to 3 are bitwise equal, by default up to the order in w
         }
         check_close(r, base);
         CHECK(r.losses[0] == base.losses[0]);
-        CHECK(r.grads != base.grads);  // else README.md promises too little
+        CHECK(r.grads != base.grads);  // otherwise README.md promises too little
         if (each) check_bitwise(r, *each);
         each = r;
       }

@@ -1,4 +1,4 @@
-// One rank of a small model whose device and groups compute and move nothing: what the host does in a step remains.
+// One rank of a small model with a null device and null groups, which leaves only the host work of a step.
 #pragma once
 #include <vector>
 
@@ -7,7 +7,7 @@
 
 namespace gt {
 
-// Four blocks of 16, with the rest of `o`.
+// Returns `o` with a model of four blocks of width 16.
 inline EngineOptions small_model(EngineOptions o = {}) {
   o.model.layers = 4;
   o.model.hidden = 16;
@@ -35,7 +35,7 @@ struct NullRank {
         tokens(o.microbatches * o.micro_batch * o.model.seq * 4, stream.device, *null_backend().device),
         batch(static_cast<size_t>(o.microbatches)) {}
 
-  // Tokens lie elsewhere in every step. `seq`: instead of the model's.
+  // Runs a step whose tokens are at new addresses. `seq` overrides the model's.
   void step(int64_t seq = 0) {
     const EngineOptions& o = engine.options();
     for (size_t k = 0; k < batch.size(); ++k) {

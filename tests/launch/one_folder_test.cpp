@@ -1,4 +1,4 @@
-// Ranks that do not see one folder are found at the start, by name.
+// Ranks without a shared folder are detected at the start and named.
 #include "launch/ranks/one_folder.h"
 
 #include <filesystem>
@@ -11,7 +11,7 @@ using namespace gt;
 
 namespace {
 
-// What each rank says when rank k is given dirs[k].
+// Returns each rank's error if rank k uses dirs[k].
 std::vector<std::string> said(const std::vector<std::string>& dirs) {
   return agreed_errors(static_cast<int>(dirs.size()), [&](ProcessGroup& world, int rank) {
     require_one_folder(world, dirs[static_cast<size_t>(rank)]);
@@ -24,7 +24,7 @@ TEST_CASE("ranks that see one folder agree, and nothing is left in it") {
   TempDir dir;
   CHECK(said({dir / "new", dir / "new", dir / "new"}) == std::vector<std::string>(3));
   CHECK(std::filesystem::is_empty(dir / "new"));
-  CHECK(said({dir / "other"}) == std::vector<std::string>(1));  // nobody to disagree
+  CHECK(said({dir / "other"}) == std::vector<std::string>(1));  // one rank: nothing to compare
 }
 
 TEST_CASE("ranks on machines that do not share the folder are named before the first step, exit code 2") {

@@ -1,4 +1,4 @@
-// The sections optim and schedule: defaults by type, keys of other types, notes; the verb lr; resume and range test
+// Sections optim and schedule: defaults by type, keys of other types, notes; the subcommand lr; resume and range test
 // from outside.
 #include <unistd.h>
 
@@ -101,7 +101,7 @@ TEST_CASE("a key of another type is refused with the types that it belongs to") 
     const std::string found = problems_of(c.flags);
     CHECK_THAT(found, Contains(c.message) && Contains("1 problem, nothing was started"));
   }
-  // Of the default value nothing has to come.
+  // A key at its default value is accepted although it has no effect.
   CHECK(problems_of("--optim.momentum 0 --schedule.pct_start 0.3") == "accepted");
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("every optimizer and schedule reads back from its own config.json") {
       write_file(dir / "c.json", once);
       INFO(optimizer << " " << schedule);
       CHECK(config_json(load("", dir / "c.json").config) == once);
-      // And another optimizer may be asked for on top of it.
+      // Another optimizer can be selected on top of it.
       CHECK(problems_of("--optim.type lamb --schedule.type constant", dir / "c.json") == "accepted");
     }
 }
@@ -185,7 +185,7 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
     const Outcome whole = gpttrain(run + "--log.name whole-" + k.name, dir.path());
     INFO(whole.out);
     REQUIRE(whole.code == 0);
-    // The same curve, ended after four of its steps; then the other pipeline depth and another ZeRO stage.
+    // The same curve, stopped after four of its steps; then another pipeline depth and another ZeRO stage.
     const std::string curve = std::string(k.name) == "sgd" ? "" : "--schedule.total_steps 8 ";
     const std::string part = kTiny + k.flags + " --train.steps 4 --tp 2 " + curve + "--log.name parts-" + k.name;
     REQUIRE(gpttrain(part, dir.path()).code == 0);
@@ -226,7 +226,7 @@ TEST_CASE("LAMB's trust ratios reach the logs from every stage, and momentum whe
   REQUIRE(many.code == 0);
   const std::vector<double> one = logged(dir / "runs/one", "value", "scalar"),
                             all = logged(dir / "runs/many", "value", "scalar");
-  CHECK(one.size() == 1);  // a key a step: the last record counts
+  CHECK(one.size() == 1);  // one key per step: the last record wins
   CHECK(all.size() == 1);
   const std::string log = read_file(dir / "runs/many/log.jsonl");
   for (const char* tensor : {"embed.weight", "layers.0.attn.qkv.weight", "layers.2.mlp.up.weight"})
@@ -248,7 +248,7 @@ TEST_CASE("a range test lets the rate grow, proposes a peak and saves nothing") 
   CHECK_FALSE(std::filesystem::exists(dir / "runs/x-lr-range/checkpoints"));
   const std::string csv = read_file(dir / "runs/x-lr-range/lr_range.csv");
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 41);
-  // Beside the run, not in it, with a name or without; wild rates end it early.
+  // Writes beside the run, not into it, with or without a name; extreme rates end it early.
   const Outcome wild = gpttrain(
       kTiny + "--optim.type sgd --optim.lr 100 --optim.grad_clip 0 --train.steps 400 --lr_range_test", dir.path());
   INFO(wild.out);

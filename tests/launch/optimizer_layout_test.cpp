@@ -1,5 +1,5 @@
-// Optimizers do not know the layout: LAMB's trust ratios are those of one rank on every one, and what only moves work
-// around changes no bit of any optimizer.
+// Optimizers are layout independent: LAMB's trust ratios match one rank on every layout, and changes that only move
+// work are bitwise identical for every optimizer.
 #include <cmath>
 
 #include "tests/launch/mesh_checks.h"
@@ -55,7 +55,7 @@ TEST_CASE("LAMB's trust ratios are those of one rank on every layout, bit for bi
         INFO(variant << " " << name_of(flat));
         check_ratios(with(flat, 1, 1).ratios, first.ratios, 1e-6);
         const MeshResult base = with(flat, 3, 1);
-        check_ratios(base.ratios, third.ratios, 1e-4);  // by then gradients differ by rounding of two steps
+        check_ratios(base.ratios, third.ratios, 1e-4);  // by then gradients differ by the rounding of two steps
         if (variant != std::string("paper") && tp * dp > 2) continue;
         check_bitwise(with(flat, 3, 0), base);
         if (tp * dp <= 4) check_bitwise(with({.pp = 2, .dp = dp, .tp = tp}, 3, 1), base);
@@ -78,7 +78,7 @@ TEST_CASE("twenty steps of LAMB lead to the same parameters on every layout") {
                                  MeshShape{.dp = 2, .tp = 4}, MeshShape{.dp = 8}}) {
       INFO(variant << " " << name_of(mesh));
       const MeshResult many = with(mesh, mesh.dp == 8 ? 2 : 1, 20);
-      double difference = 0, size = 0;  // of all parameters as one vector
+      double difference = 0, size = 0;  // over all parameters as one vector
       for (const auto& [name, values] : one.weights)
         for (size_t i = 0; i < values.size(); ++i) {
           const double a = static_cast<double>(values[i]), b = static_cast<double>(many.weights.at(name)[i]);
@@ -96,7 +96,7 @@ TEST_CASE("LAMB's trust ratios do not depend on ZeRO 2 and 3 nor on sequence par
     GradReduce reduce;
     int64_t persist;
   };
-  // 5000 keeps the smaller scopes whole and shards the others.
+  // 5000 keeps the smaller FSDP units whole and shards the others.
   const Way ways[] = {{2, GradReduce::kEnd, 0},  {2, GradReduce::kEach, 0},   {3, GradReduce::kEnd, 0},
                       {3, GradReduce::kEach, 0}, {3, GradReduce::kEnd, 5000}, {3, GradReduce::kEach, 5000}};
   for (const char* variant : {"paper", "apex", "deepspeed"}) {
@@ -161,7 +161,7 @@ TEST_CASE("a decay pattern takes the decay from the tensors it finds, under ever
       CHECK(relative_error(some.at(name), values) > 1e-3);
       ++changed;
     } else {
-      CHECK(relative_error(some.at(name), values) < 1e-3);  // its decay is as before; its second gradient is not
+      CHECK(relative_error(some.at(name), values) < 1e-3);  // its decay is unchanged, but its second gradient is not
     }
   }
   CHECK(changed == 3);  // two embeddings and one matrix

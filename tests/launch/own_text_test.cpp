@@ -1,4 +1,4 @@
-// A newcomer's path: a text file, three commands, text that a model wrote.
+// A new user's path: a text file, three commands, generated text.
 #include "launch/commands/own_text.h"
 
 #include <fcntl.h>
@@ -41,7 +41,7 @@ Config run_on(const TempDir& dir, const std::string& text) {
   return c;
 }
 
-// Tokens that a text becomes; an error as text.
+// Returns the tokens of a text, or the error as text.
 std::string prepared(const TempDir& dir, const std::string& bytes) {
   write_file(dir / "text", bytes);
   Config c = run_on(dir, dir / "text");
@@ -70,13 +70,13 @@ TEST_CASE("text of any form becomes tokens, or is refused with what is wrong") {
   CHECK(one.ends_with(" tokens"));
   const std::vector<std::string> texts{
       line + "\n",       line + "\r\n" + line + "\r\n",
-      line + "\xFF\xC3",  // no UTF-8
+      line + "\xFF\xC3",  // invalid UTF-8
       "   \n \n",        std::string(5000, 'x') + '\0' + "late", std::string(3 << 20, 'y')};
   for (const std::string& text : texts) {
     INFO(text.substr(0, 60));
     CHECK(prepared(dir, text).ends_with(" tokens"));
   }
-  CHECK(prepared(dir, "\xEF\xBB\xBF" + line) == one);  // the mark is no text
+  CHECK(prepared(dir, "\xEF\xBB\xBF" + line) == one);  // the byte-order mark is not text
   for (const auto& [text, why] :
        {std::pair<std::string, std::string>{"", "no text"}, {std::string("GIF\0\0", 5), "zero bytes"}}) {
     INFO(why);
@@ -97,7 +97,7 @@ TEST_CASE("a text is read once, whatever the number of ranks and starts") {
   write_file(dir / "mine.txt", text);
   must("tokenizer train --input mine.txt --vocab 300 --output tok.model --sample-mb 0.1", dir);
   Config first = run_on(dir, dir / "mine.txt");
-  usleep(200000);  // a file that is younger than 0.1 s may still change within one tick of its clock
+  usleep(200000);  // a file younger than 0.1 s may still change within one clock tick
   prepare_own_text(first);
   for (int rank = 0; rank < 3; ++rank) {
     Config c = run_on(dir, dir / "mine.txt");
@@ -106,7 +106,7 @@ TEST_CASE("a text is read once, whatever the number of ranks and starts") {
     CHECK(bytes_read() - before < kBytes / 4);
     CHECK(c.data.train[0].path == first.data.train[0].path);
   }
-  text[kBytes / 2] = 'X';  // as long as before
+  text[kBytes / 2] = 'X';  // same length as before
   write_file(dir / "mine.txt", text);
   Config changed = run_on(dir, dir / "mine.txt");
   prepare_own_text(changed);
@@ -118,7 +118,7 @@ TEST_CASE("Ctrl-C in tokenizer train says so, ends with 130, and leaves nothing"
   REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
   const auto interrupt = [&](int pid) {
     const int fd = open((dir / "pipe").c_str(), O_WRONLY);
-    const std::string text(1 << 18, 'a');  // more than a pipe holds: it is being read
+    const std::string text(1 << 18, 'a');  // more than a pipe buffers: the reader is active
     CHECK(write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
     kill(pid, SIGINT);
     wait_until_taken(pid, SIGINT);
@@ -147,7 +147,7 @@ TEST_CASE("from a text file to text in three commands, and the text is prepared 
   CHECK_FALSE(fs::exists(dir / "runs/mine"));
   const Outcome first = must(train + "5", dir);
   CHECK(first.says("prepare "));
-  CHECK(first.says("1 document is too few"));  // and data.split cuts its tokens, so there is something to evaluate on
+  CHECK(first.says("1 document is too few"));  // data.split applies, so there is data to evaluate on
   CHECK(logged(dir / "runs/mine", "loss", "eval").size() == 1);
   CHECK(token_files(dir / "runs/mine/data") == 1);
   const Outcome again = must(train + "10 --checkpoint.allow_change train.steps", dir);
@@ -156,7 +156,7 @@ TEST_CASE("from a text file to text in three commands, and the text is prepared 
   CHECK(token_files(dir / "runs/mine/data") == 1);
   CHECK(must("generate --load runs/mine --prompt \"The\" --max-tokens 4", dir).says("The"));
   write_file(dir / "mine.txt", "Other text.\nOf two lines, and so on, and so on, and so on, and so on.\n");
-  CHECK(gpttrain(train + "12", dir.path()).code == 2);  // other data than the checkpoint's
+  CHECK(gpttrain(train + "12", dir.path()).code == 2);  // data differs from the checkpoint's
 }
 
 TEST_CASE("what is no text says so, and a model too small for the tokenizer says how large it must be") {

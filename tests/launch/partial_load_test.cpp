@@ -1,4 +1,4 @@
-// Runs that begin with another run's checkpoint, whole or in parts; and tensors that one side may lack.
+// Runs that start from another run's checkpoint, whole or in part; tensors that one side may lack.
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -18,7 +18,7 @@ const std::string kTiny =
     "--train.global_batch 4 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --launch.ranks threads "
     "--checkpoint.every 4 --schedule.warmup_steps 10 --schedule.total_steps 100 --train.steps ";
 
-// Groups of tensors, "master" and "optim", that differ between two runs' newest checkpoints.
+// Returns the groups of tensors ("master", "optim") that differ between two runs' newest checkpoints.
 std::set<std::string> different(const std::string& a, const std::string& b, const TempDir& dir) {
   std::set<std::string> out;
   const auto report = nlohmann::json::parse(gpttrain("ckpt diff " + a + " " + b + " --json", dir.path()).out);
@@ -50,7 +50,7 @@ TEST_CASE("a run that begins with all of another's checkpoint goes on as that on
   REQUIRE(rest.size() == 4);
   CHECK(std::vector<double>(whole.end() - 4, whole.end()) == rest);
   CHECK(different("runs/whole", "runs/b", dir).empty());
-  // Its own checkpoints win: the same command goes on.
+  // Its own checkpoints take precedence: the same command resumes.
   CHECK(must(kTiny + "10 --log.name b --tp 2 --load runs/a", dir).says("from step 8"));
 }
 
@@ -63,7 +63,7 @@ TEST_CASE("each part of a checkpoint can be left out, and then begins afresh") {
        {"weights", "weights optim", "weights schedule", "weights data", "optim schedule data"}) {
     INFO(parts);
     const auto has = [&](const char* part) { return parts.find(part) != std::string::npos; };
-    // A rate so small that no weight moves: what differs was not loaded.
+    // Learning rate too small to change any weight: what differs was not loaded.
     const std::string run = "p" + std::to_string(k++);
     const int64_t begin = has("schedule") ? 4 : 0;
     must(kTiny + std::to_string(begin + 1) + " --log.name " + run +
@@ -77,9 +77,9 @@ TEST_CASE("each part of a checkpoint can be left out, and then begins afresh") {
     CHECK(logged(dir / ("runs/" + run), "lr").back() == Approx(first_lr * 1e-30 / 3e-4 * (has("schedule") ? 5 : 1)));
     CHECK(must("ckpt inspect runs/" + run, dir).says(has("optim") ? "applied 5 updates" : "applied 1 updates"));
   }
-  // Of the moments: the first of a fresh start is 0.1 of one gradient, a kept one remembers four others.
+  // The first moment of a fresh start is 0.1 of one gradient; a loaded one contains four others.
   CHECK(different("runs/p0", "runs/p1", dir) == std::set<std::string>{"optim"});
-  // A resume of a run whose optimizer and schedule stand apart keeps them apart.
+  // Resuming a run whose optimizer and schedule have different step counts keeps both.
   must(kTiny + "7 --log.name p2 --dp 2 --optim.lr 1e-30 --optim.weight_decay 0", dir);
   CHECK(logged(dir / "runs/p2", "lr").back() == Approx(first_lr * 1e-30 / 3e-4 * 7));
   CHECK(must("ckpt inspect runs/p2", dir).says("applied 3 updates"));
@@ -122,7 +122,7 @@ TEST_CASE("tensors that one side lacks are refused unless they are allowed by na
   CHECK(r.code == 2);
   CHECK(r.says("only in the checkpoint: master/head.weight"));
   must(shrink + "--checkpoint.allow_extra master/head.weight optim/*", dir);
-  // Another shape is never allowed.
+  // A different shape is never allowed.
   r = gpttrain(kTiny +
                    "3 --log.name z --load runs/tied --finetune --model.hidden 32 --checkpoint.allow_change model "
                    "--checkpoint.allow_missing '*' --checkpoint.allow_extra '*'",

@@ -1,5 +1,5 @@
-// The oracle finds what it is for: each planted fault makes it fail, and it names the tensor where the fault shows
-// first.
+// Fault detection of the oracle: each injected fault fails verification, and the report names the tensor where it first
+// appears.
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +22,7 @@ Config tiny(const std::vector<std::string>& flags) {
   return load_config({.file = "", .flags = all}).config;
 }
 
-// The verdict's first bad tensor as text; "" when the layout passes.
+// Returns the first mismatching tensor as text; "" if the layout passes.
 std::string found(const Config& layout, const MeshHooks& hooks) {
   static Verifier verifier({});
   const Verdict v = verifier.check(layout, &hooks);
@@ -58,7 +58,7 @@ TEST_CASE("the report of a fault ends with the first difference, that of a right
 }
 
 TEST_CASE("a skipped all-reduce of a row-parallel layer names the layer whose sum is missing") {
-  // Of each microbatch's forward: the embedding's, then attention's and the MLP's of every block.
+  // All-reduces of each microbatch's forward: the embedding's, then those of attention and MLP of every block.
   const Config tp2 = tiny({"--tp", "2"});
   CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 0})), Catch::Contains("the output of embed in step 1"));
   CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 3})),
@@ -68,7 +68,7 @@ TEST_CASE("a skipped all-reduce of a row-parallel layer names the layer whose su
 }
 
 TEST_CASE("a skipped all-reduce of a column-parallel layer's backward names the gradient before it") {
-  // After 7 of the forward: the head's, then MLP's and attention's of the last block.
+  // After 7 of the forward: the head's, then those of MLP and attention of the last block.
   const Config tp2 = tiny({"--tp", "2"});
   CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 7})),
              Catch::Contains("the gradient of final_norm.bias in step 1"));
@@ -77,7 +77,7 @@ TEST_CASE("a skipped all-reduce of a column-parallel layer's backward names the 
 }
 
 TEST_CASE("with sequence parallelism a row-parallel layer whose rows were not summed is named") {
-  // Of each microbatch's forward: the embedding's, then attention's and the MLP's of every block.
+  // Reduce-scatters of each microbatch's forward: the embedding's, then those of attention and MLP of every block.
   const Config sp = tiny({"--tp", "2", "--parallel.sequence_parallel", "true"});
   CHECK(found(sp, {}) == "");
   CHECK_THAT(found(sp, skipping({Op::kReduceScatter, "tp", 3})),
@@ -86,9 +86,9 @@ TEST_CASE("with sequence parallelism a row-parallel layer whose rows were not su
 
 TEST_CASE("a row bias that is added twice names its layer") {
   MeshHooks hooks;
-  hooks.backend = &doubled_row_bias(2);  // attention's of block 1
+  hooks.backend = &doubled_row_bias(2);  // attention of block 1
   CHECK_THAT(found(tiny({"--tp", "2"}), hooks), Catch::Contains("the output of layers.1.attn.out in step 1"));
-  hooks.backend = &doubled_row_bias(5);  // the MLP's of block 2
+  hooks.backend = &doubled_row_bias(5);  // MLP of block 2
   CHECK_THAT(found(tiny({"--tp", "2"}), hooks), Catch::Contains("the output of layers.2.mlp.down in step 1"));
 }
 
@@ -117,13 +117,13 @@ TEST_CASE("padded logits that take part in the softmax name the head") {
 }
 
 TEST_CASE("a reduction over the replicas that is left out names the gradient") {
-  // Scopes reduce from the last to the first: head, final norm, blocks.
+  // FSDP units are reduced from the last to the first: head, final norm, blocks.
   CHECK_THAT(found(tiny({"--dp", "2"}), skipping({Op::kReduceScatter, "dp", 3})),
              Catch::Contains("the gradient of layers.1.mlp.down.bias in step 1"));
 }
 
 TEST_CASE("parameters that are not gathered after the step name the stale copy or the tensor") {
-  // Calls 0 to 5 publish the initial values of the six scopes.
+  // Calls 0 to 5 all-gather the initial values of the six FSDP units.
   CHECK_THAT(found(tiny({"--dp", "2"}), skipping({Op::kAllGather, "dp", 6})),
              Catch::Contains("the copy of embed.weight") && Catch::Contains("after step 1"));
 }
@@ -131,7 +131,7 @@ TEST_CASE("parameters that are not gathered after the step name the stale copy o
 TEST_CASE("a rank that holds another value names the parameter and the rank") {
   MeshHooks hooks;
   hooks.after_step = [](Engine& engine, int step) {
-    if (engine.mesh().rank() != 0 || step != 1) return;  // the other one's is saved and compared
+    if (engine.mesh().rank() != 0 || step != 1) return;  // the other rank's value is saved and compared
     for (const ShardView& v : engine.store().value_views())
       if (v.name == "master/layers.1.norm1.weight") v.data.as<float>()[0] *= 1.0001f;
   };

@@ -1,5 +1,5 @@
-// Preemption: a stop signal, whichever process gets it, makes the run commit at a step boundary and exit with 75; the
-// same command resumes bitwise identical to a run that was never stopped.
+// Preemption: a stop signal to any of the processes makes the run commit at a step boundary and exit with 75. The same
+// command resumes bitwise identical to an uninterrupted run.
 #include <signal.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ const std::string kTiny =
     "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant "
     "--train.steps 40 --fault.inject delay@step:rank=0,ms=100 ";
 
-// The newest committed step of a run; -1: none.
+// Returns the newest committed step of a run; -1 if none.
 int64_t newest_step(const std::string& run) {
   int64_t newest = -1;
   std::error_code ec;
@@ -60,13 +60,13 @@ TEST_CASE("a rank, all ranks or the launcher, by INT, TERM or USR1, once or twic
       for (int k = 0; k < c.times; ++k) {
         if (c.launcher) kill(pid, c.signal);
         for (int rank : c.ranks) send_signal(pids[static_cast<size_t>(rank)], c.signal);
-        if (k + 1 < c.times) wait_until_taken(pid, c.signal);  // else both may count as one
+        if (k + 1 < c.times) wait_until_taken(pid, c.signal);  // otherwise both may merge into one
       }
     });
     INFO(c.name << "\n" << r.out);
     CHECK(r.code == 75);
     const auto steps = static_cast<int64_t>(logged(folder, "loss").size());
-    CHECK(newest_step(folder) == steps);  // of the step that it ended with
+    CHECK(newest_step(folder) == steps);  // of its last step
     CHECK(steps < 40);
     CHECK(left_behind(dir.path(), pids) == "");
     const Outcome rest = gpttrain(run + " --launch.ranks threads", dir.path());
@@ -85,7 +85,7 @@ TEST_CASE("a stop while a checkpoint is written finishes it, and one during the 
   const std::string run = kTiny + "--tp 2 --checkpoint.every 1 --log.name save ";
   const Outcome saving = gpttrain(run, dir.path(), 120, [&](int pid) {
     wait_until("a checkpoint", [&] { return newest_step(dir / "runs/save") >= 1; });
-    kill(pid, SIGTERM);  // with a save at every step there is always one under way
+    kill(pid, SIGTERM);  // saving at every step keeps a save in progress
   });
   INFO(saving.out);
   CHECK(saving.code == 75);
@@ -96,7 +96,7 @@ TEST_CASE("a stop while a checkpoint is written finishes it, and one during the 
   INFO(fine.out);
   CHECK(fine.code == 0);
 
-  // In the launcher's start, in the ranks' start, and between MPI's start and the first step.
+  // During the launcher's start, the ranks' start, and between MPI_Init and the first step.
   using Ready = std::function<bool(int pid, const std::string& run)>;
   const std::pair<std::string, Ready> phases[] = {
       {"mpirun", [](int pid, const std::string&) { return !children(pid).empty(); }},

@@ -1,5 +1,5 @@
-// Dividing gradients before or after the data-parallel ranks add them up: the same but for rounding in FP32, and what a
-// half type can hold of the sum where that is what travels.
+// Dividing gradients before or after the data-parallel reduction: equal up to rounding in FP32; with a 16-bit reduction
+// dtype, the range of the sum decides.
 #include "tests/launch/engine_ranks.h"
 #include "tests/launch/mesh_checks.h"
 #include "tests/support/test.h"
@@ -71,7 +71,7 @@ TEST_CASE("a sum that fp16 cannot hold is held when gradients are divided first,
     });
     return std::pair(skipped, norm);
   };
-  // The largest loss scale of a power of two at which nothing overflows undivided.
+  // The largest power-of-two loss scale without overflow when gradients are not predivided.
   double scale = 1;
   while (scale < 1e12 && !step(1, scale * 2).first) scale *= 2;
   REQUIRE(scale < 1e12);
@@ -79,6 +79,6 @@ TEST_CASE("a sum that fp16 cannot hold is held when gradients are divided first,
   const auto [skipped, norm] = step(0.25, scale * 2);
   CHECK_FALSE(skipped);
   CHECK(norm == Approx(step(1, 1024).second).epsilon(1e-2));
-  // At the other end a factor of 2^-24 leaves next to nothing: fp16 ends at 2^-24.
+  // Conversely, a factor of 2^-24 flushes nearly everything: fp16's smallest subnormal is 2^-24.
   CHECK(step(0x1p-24, 1).second < 0.9 * step(1, 1).second);
 }

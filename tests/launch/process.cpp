@@ -47,7 +47,7 @@ Outcome shell(const std::string& command, const std::string& cwd, int limit_s,
     const int null = open("/dev/null", O_RDONLY);
     dup2(null, 0);
     if (chdir(cwd.c_str()) != 0) _exit(127);
-    setenv("XDG_CACHE_HOME", cwd.c_str(), 1);  // nothing outside the test's folder
+    setenv("XDG_CACHE_HOME", cwd.c_str(), 1);  // confine the cache to the test's folder
     execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
     _exit(127);
   }
@@ -106,7 +106,7 @@ std::vector<double> logged(const std::string& run_dir, const std::string& key, c
   for (std::string line; std::getline(in, line);) {
     const auto record = nlohmann::json::parse(line);
     if (record["type"] != type) continue;
-    const auto& value = record[key];  // a string where no number is finite; comparable, which nan is not
+    const auto& value = record[key];  // non-finite values are strings; comparable, unlike nan
     by_step[record["step"]] = value.is_string() ? std::numeric_limits<double>::infinity() : value.get<double>();
   }
   std::vector<double> out;

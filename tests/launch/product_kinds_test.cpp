@@ -1,6 +1,6 @@
-// How many kinds of matrix products a model has: cuBLASLt needs a plan, and with device.gemm_tune a timing, for each
-// (kernels/cuda/gemm_lt.cpp). Recorded on the null table, so a change that makes a product's shape depend on the
-// microbatch or the layer is seen without a GPU.
+// Number of distinct GEMM shapes of a model: cuBLASLt needs a plan, and with device.gemm_tune a timing, for each
+// (kernels/cuda/gemm_lt.cpp). Recorded on the null table, so a change that makes a GEMM's shape depend on the
+// microbatch or layer is detected without a GPU.
 #include "launch/engine/product_kinds.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ TEST_CASE("a model has at most 40 kinds of products, whatever its depth and its 
   size_t most = 0;
   for (const auto& file : std::filesystem::directory_iterator(source_dir() + "/configs")) {
     if (file.path().extension() != ".json") continue;
-    if (kSanitized && std::filesystem::path(file).stem() != "demo") continue;  // the others need more addresses
+    if (kSanitized && std::filesystem::path(file).stem() != "demo") continue;  // the others need more address space
     for (const char* precision : {"O0", "O1", "O2"})
       for (const MeshShape& shape : {MeshShape{}, MeshShape{.pp = 2}, MeshShape{.tp = 2}}) {
         LoadedConfig loaded = load_config({.file = file.path().string(), .flags = {"--precision.amp", precision}});

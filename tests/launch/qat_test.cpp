@@ -1,5 +1,5 @@
-// Quantization-aware training: what it computes with is what an int8 export stores; gradients go straight through;
-// layouts, checkpoints and evaluation.
+// Quantization-aware training: the computed weights are those of an int8 export; straight-through gradients; layouts,
+// checkpoints and evaluation.
 #include "checkpoint/int8_rows.h"
 #include "checkpoint/vfs.h"
 #include "checkpoint/weights.h"
@@ -29,7 +29,7 @@ MeshRun small(MeshShape mesh, bool int8) {
   return run;
 }
 
-// What training computes with, by name.
+// Returns the dequantized weights that training computes with, by name.
 Logical codes_of(const Logical& weights) {
   Logical out;
   for (const auto& [name, w] : weights) {

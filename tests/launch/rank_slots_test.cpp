@@ -1,5 +1,5 @@
-// What the launcher's flags do to ranks: which cores and GPUs they are left, variables from .deepspeed_env, and
-// machines that are reached by ssh, here by a program in its place that starts a clean shell, as ssh would.
+// Effect of launcher flags on ranks: available cores and GPUs, variables of .deepspeed_env, and machines reached by
+// ssh, here replaced by a program that starts a clean shell as ssh would.
 #include "launch/hosts/rank_slots.h"
 
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ namespace {
 
 const std::string kTiny = "--config " + source_dir() + "/configs/tiny.json --device.kind cpu ";
 
-// Sets a variable of this process for a while; nullptr unsets it.
+// Sets a variable of this process within a scope; nullptr unsets it.
 class ScopedVariable {
  public:
   ScopedVariable(const char* name, const char* value) : name_(name) {
@@ -59,19 +59,19 @@ std::vector<std::string> lines_of(const std::string& file) {
   return out;
 }
 
-// A stand-in for ssh: options, then the host, then a command line, which it runs in an empty environment.
+// Replacement for ssh: takes options, a host and a command line, which it runs in an empty environment.
 std::string fake_ssh(const TempDir& dir) {
   const std::string file = dir / "fake-ssh";
   write_file(file, "#!/bin/sh\necho \"$@\" | cut -c1-300 >> " + dir.path() +
                        "/ssh.log\nwhile :; do case \"$1\" in -p | -o) shift 2 ;; -*) shift ;; *) break ;; esac; done\n"
                        "host=$1; shift\nmkdir -p " +
                        dir.path() + "/$host\nexec env -i PATH=\"$PATH\" HOME=" + dir.path() + " TMPDIR=" + dir.path() +
-                       "/$host FAR=$host sh -c \"$*\"\n");  // daemons of one machine make and remove one folder
+                       "/$host FAR=$host sh -c \"$*\"\n");  // daemons of one machine create and remove one folder
   chmod(file.c_str(), 0755);
   return file;
 }
 
-// Empty where there is no list.
+// Empty if there is no list.
 std::vector<int> parse_core_list_or(const std::string& text) {
   return text.empty() ? std::vector<int>() : parse_core_list(text);
 }
@@ -103,7 +103,7 @@ TEST_CASE("slots are GPUs where there are some, and cores where a filter names t
   const std::vector<int> all = this_machine()[0].slots;
   launch.include = "";
   CHECK(gpus_of({0}).empty());
-  CHECK(cores_of(launch, {all[0]}, 0, 1).empty());  // "slots=1" of a hostfile is a number of ranks
+  CHECK(cores_of(launch, {all[0]}, 0, 1).empty());  // "slots=1" of a hostfile is a number of ranks, not a core
   launch.include = "localhost:0";
   CHECK(cores_of(launch, {all[0]}, 0, 1) == std::vector<int>{all[0]});
   CHECK(cores_of(launch, {1000}, 0, 1) == all);  // no such core here
@@ -142,7 +142,7 @@ TEST_CASE(".deepspeed_env chooses no code, and is read only where nobody else co
   CHECK_THROWS_WITH(read_env_files(), Contains(".deepspeed_env: others may write it"));
   std::filesystem::permissions(home / ".deepspeed_env", std::filesystem::perms(0640));
   CHECK(read_env_files().variables.size() == 1);
-  if (::geteuid() != 0) return;  // only root gives files away
+  if (::geteuid() != 0) return;  // only root can chown files
   REQUIRE(::chown((home / ".deepspeed_env").c_str(), 12345, 0) == 0);
   CHECK_THROWS_WITH(read_env_files(), Contains(".deepspeed_env: belongs to user 12345"));
 }
@@ -208,7 +208,7 @@ TEST_CASE(
   CHECK(dry.says("dry run: nothing was started"));
   CHECK_FALSE(std::filesystem::exists(dir / "ssh.log"));
 
-  // Its shared memory would meet that of the other "machine", which is this one too.
+  // The shared memory of both "machines" would collide, because they are the same machine.
   const Outcome far = gpttrain(tiny + "-H hosts --log.name far --launcher_args=\"--mca btl self,tcp\"", dir.path());
   INFO(far.out);
   REQUIRE(far.code == 0);
@@ -222,7 +222,7 @@ TEST_CASE("a machine whose ranks die twice is left out of the next start, where 
   TempDir dir;
   write_file(dir / "hosts", "far0 slots=2\nfar1 slots=2\nfar2 slots=2\n");
   const std::string ssh = fake_ssh(dir), log = dir / "runs/x/log.jsonl";
-  // On far1 the first rank that is seen is killed, once another twenty lines are in the log.
+  // Kills the first rank found on far1 after another twenty lines in the log.
   write_file(dir / "killer", "lines() { cat " + log + " 2>/dev/null | wc -l; }\n" + R"sh(
 for i in $(seq 600); do
   for e in /proc/[0-9]*/environ; do
@@ -254,7 +254,8 @@ done
   CHECK(r.says("far1 is left out from now on"));
   std::vector<nlohmann::json> story;
   for (const std::string& line : lines_of(dir / "runs/x/restarts.jsonl")) story.push_back(nlohmann::json::parse(line));
-  // One more where ranks that the launcher ended were seen before the one that was killed: another machine is suspected once.
+  // One more attempt if ranks ended by the launcher were reported before the killed one: another machine is then
+  // suspected once.
   REQUIRE((story.size() == 2 || story.size() == 3));
   size_t left_out = 0;
   for (const auto& j : story) {
@@ -277,7 +278,7 @@ TEST_CASE("with Slurm ranks are started by srun, and what it decides itself is r
   CHECK_THAT(problems_of({"--launcher", "pdsh"}),
              Contains("pdsh is not built yet in this version (this launcher); use openmpi or slurm"));
   CHECK_THAT(problems_of({"--launcher", "srun"}), Contains("expected openmpi"));
-  // An srun that starts as many ranks as it is asked for, here.
+  // An srun that starts the requested number of ranks here.
   write_file(dir / "srun", "#!/bin/sh\necho \"$@\" >> " + dir.path() +
                                "/srun.log\nexec mpirun --oversubscribe -n ${1#--ntasks=} $(shift; "
                                "while :; do case \"$1\" in --*) shift ;; *) break ;; esac; done; echo \"$@\")\n");
@@ -299,7 +300,7 @@ TEST_CASE("each rank keeps to its share of the cores") {
   if (all.size() < 2) GT_SKIP("a machine of one core");
   TempDir dir;
   const std::string run = kTiny + "--dp 2 --bind_cores_to_rank ";
-  std::map<int, std::string> cores;  // of each rank while it trains
+  std::map<int, std::string> cores;  // of each rank during training
   const Outcome r = gpttrain(run + "--train.steps 120 --log.name x", dir.path(), 120, [&](int pid) {
     if (!wait_for_step(dir / "runs/x/log.jsonl", 1)) return;
     for (const int rank : {0, 1}) {

@@ -1,5 +1,4 @@
-// What we write is read by software that we did not write: TensorBoard, h5py, SentencePiece's own tools
-// (tests/readers/).
+// Our files are readable by independent software: TensorBoard, h5py, SentencePiece's own tools (tests/readers/).
 #include <filesystem>
 
 #include "tests/launch/process.h"

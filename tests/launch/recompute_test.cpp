@@ -1,4 +1,4 @@
-// Recomputation changes no bit of a result; it saves exactly the bytes and costs exactly the operations that it says.
+// Recomputation is bitwise neutral; it saves exactly the predicted bytes and costs exactly the predicted operations.
 #include <map>
 
 #include "kernels/core/memory.h"
@@ -25,7 +25,7 @@ const std::vector<Mode> kModes{{Recompute::kFull, 0},      {Recompute::kFull, 1}
 
 MeshRun run_of(MeshShape mesh, bool tied) {
   MeshRun run;
-  // 92 and 300: rows that no vector register divides, padding that differs by tp.
+  // 92 and 300: rows that no vector width divides, and padding that depends on tp.
   run.engine.model = {.layers = 5, .hidden = 32, .heads = 4, .ffn = 92, .vocab = 300, .seq = 16, .tied = tied};
   run.engine.loss_chunk = 16;
   run.engine.lr = {.type = "constant", .peak = 3e-3};
@@ -63,7 +63,7 @@ void check_modes(MeshShape mesh, const std::vector<std::string>& schedules) {
   }
 }
 
-// What one step or evaluation of every rank calls on a backend that computes nothing.
+// Counts the op calls of one step or evaluation of every rank on a backend that computes nothing.
 struct Count {
   static inline int64_t gemm = 0, attention = 0;
   static inline std::map<std::string, int64_t> calls;
@@ -154,7 +154,7 @@ TEST_CASE("recomputation is bitwise equal to none with several chunks a rank and
 
 TEST_CASE("a stage of more ranks and microbatches than blocks recomputes what it has") {
   MeshRun run = run_of({.pp = 4, .tp = 2}, true);
-  run.engine.partition = "0,3,2,0";  // the embedding alone, and norm and head alone
+  run.engine.partition = "0,3,2,0";  // stages with only the embedding, and only norm and head
   const MeshResult none = run_mesh(run);
   for (const Mode& mode : {Mode{Recompute::kFull, 0}, Mode{Recompute::kFull, 3}, Mode{Recompute::kSelective, 3}}) {
     INFO(text(mode));
@@ -204,7 +204,7 @@ TEST_CASE("a recomputed block costs one more forward, and a selective one two no
     const EngineOptions o = engine_of(kNone);
     const TransformerConfig& c = o.model;
     const int64_t n = o.micro_batch * c.seq * o.microbatches * shape.dp;
-    const int64_t ranks = int64_t{o.microbatches} * shape.dp * shape.tp;  // that run a block, times microbatches
+    const int64_t ranks = int64_t{o.microbatches} * shape.dp * shape.tp;  // ranks that run a block, times microbatches
     const std::vector<int> bounds = stage_boundaries(o, shape.pp);
     const Cost none = cost(o, shape, true), evaluation = cost(o, shape, false);
     for (int64_t k : {0, 1, 2}) {

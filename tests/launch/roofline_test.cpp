@@ -1,5 +1,5 @@
-// The roofline against the tables of the performance plan, which were made by hand with the same rates: single ops,
-// whole steps, FLOPs to the integer, and bytes that no lost fusion may raise unseen.
+// Roofline against the hand-computed tables of the performance plan with the same rates: single ops, whole steps, exact
+// FLOPs, and bytes that a lost fusion would raise.
 #include "launch/observe/roofline.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@
 namespace gt {
 namespace {
 
-// One of configs/, in bf16, `sequences` a microbatch, 64 a step.
+// A config of configs/ in bf16 with `sequences` a microbatch, 64 a step.
 EngineOptions shipped(const std::string& name, int sequences, std::vector<std::string> more = {}) {
   std::vector<std::string> flags{
       "--precision.amp",      "O2", "--precision.dtype", "bf16", "--train.micro_batch", std::to_string(sequences),
@@ -36,7 +36,7 @@ const OpCall& find(const std::vector<OpCall>& calls, const std::string& op, cons
   return calls.front();
 }
 
-// Bytes of all calls of one kind, as they are.
+// Returns the unfused bytes of all calls of one op.
 double bytes_of(const std::vector<OpCall>& calls, const std::string& op) {
   double sum = 0;
   for (const OpCall& c : calls)
@@ -51,7 +51,7 @@ TEST_CASE("R and R0 of the shipped GPT-2 configs are those of the performance pl
     int sequences;
     double r0, r, tokens_per_second;
   };
-  // 65,536 tokens. The plan leaves the final norm out, 0.2 % of the smallest model's R, and rounds.
+  // 65,536 tokens. The plan omits the final norm, 0.2 % of the smallest model's R, and rounds.
   for (const Row& want : {Row{"gpt2-124m", 64, 75.5, 88.1, 744e3}, Row{"gpt2-355m", 64, 208, 242, 271e3},
                           Row{"gpt2-774m", 64, 443, 506, 130e3}, Row{"gpt2-1558m", 32, 871, 976, 67.2e3}}) {
     INFO(want.config);
@@ -74,10 +74,10 @@ TEST_CASE("single ops of GPT-2 take what the plan's table says, at G and at B", 
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   struct Row {
     const char *op, *what;
-    double products, memory;  // us; 0: the table has none
+    double products, memory;  // us; 0: not in the table
   };
   const auto check = [](const char* config, int sequences, std::initializer_list<Row> rows) {
-    // Head and loss in one piece, as the table has them.
+    // Head and loss in one chunk, as in the table.
     const auto calls = step_ops(shipped(config, sequences, {"--model.loss_chunk", "65536"}), {}, 0);
     const double share = 64. / sequences;
     for (const Row& want : rows) {
@@ -85,8 +85,8 @@ TEST_CASE("single ops of GPT-2 take what the plan's table says, at G and at B", 
       const CallBound b = call_bound(find(calls, want.op, want.what), planning_ceilings(DType::kBF16), true);
       CHECK(b.products * share * 1e6 == Approx(want.products).epsilon(0.003).margin(0.6));
       if (want.memory == 0) continue;
-      // The table has one figure for all three products of a linear layer: the weight gradient's, which adds to 4 bytes
-      // a weight that are there. Statistics and biases, below 1 %, it leaves out.
+      // The table has one figure for all three GEMMs of a linear layer: that of the weight gradient, which accumulates
+      // into 4 bytes a weight. It omits statistics and biases, below 1 %.
       CHECK(b.fused * share * 1e6 <= want.memory * 1.02 + 0.6);
       CHECK(b.fused * share * 1e6 >= want.memory * 0.95 - 0.6);
     }
@@ -145,7 +145,7 @@ TEST_CASE("FLOPs that count for MFU are those of the formula to the integer, on 
   }
 }
 
-// A fusion that is lost adds an op or bytes; one that is won takes a line away below.
+// A lost fusion adds an op or bytes; a new one removes a row below.
 TEST_CASE("ops move what the plan's closed forms say, but for the fusions that are known to be missing", "[PN5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const EngineOptions o = shipped("gpt2-124m", 64, {"--model.loss_chunk", "65536"});
@@ -169,10 +169,10 @@ TEST_CASE("ops move what the plan's closed forms say, but for the fusions that a
   CHECK(find(calls, "sum_squares", "").calls == 1);
   CHECK(find(calls, "sum_squares", "").cost.bytes == bytes_of(calls, "sum_squares"));
   const std::map<std::string, double> missing{
-      {"sum_squares", 4 * P},                             // the gradients' norm is not the reduction's
-      {"axpy", 12 * V * C},                               // the tied table's two gradients
+      {"sum_squares", 4 * P},  // the gradient norm is not fused into the reduction
+      {"axpy", 12 * V * C},    // the two gradients of the tied embedding
       {"add_position", 2 * act},
-      {"position_grad", act + 4 * 1024 * C},  // passes beside those of the token table
+      {"position_grad", act + 4 * 1024 * C},  // passes in addition to those of the token embedding
       {"embedding", 2 * act},
       {"embedding_grad", 2 * act + 4 * V * C}};
   for (const auto& [op, bytes] : missing) {
@@ -180,7 +180,7 @@ TEST_CASE("ops move what the plan's closed forms say, but for the fusions that a
     CHECK(bytes_of(calls, op) <= 1.02 * bytes);
     CHECK(bytes_of(calls, op) > 0);
   }
-  const std::set<std::string> small{"copy", "sum", "clip_factor"};  // of single numbers
+  const std::set<std::string> small{"copy", "sum", "clip_factor"};  // of scalars
   for (const OpCall& c : calls) {
     INFO(c.op << " " << c.what << " " << shape_text(c.args));
     CHECK((closed.count(c.op) + missing.count(c.op) == 1 || (small.count(c.op) == 1 && c.cost.bytes < 1e6)));
@@ -214,7 +214,7 @@ TEST_CASE("ranks that share a device add up, pipeline ranks are held to the slow
 
 TEST_CASE("a roofline without a ceiling that it needs is not known", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
-  EngineOptions o = shipped("gpt2-124m", 8, {"--model.seq", "512"});  // attention of 512 tokens: no figure
+  EngineOptions o = shipped("gpt2-124m", 8, {"--model.seq", "512"});  // attention of 512 tokens has no figure
   const StepRoofline r = planned(o);
   CHECK(std::isnan(r.r));
   CHECK(r.r0 > 0);
@@ -226,20 +226,22 @@ TEST_CASE("products of 8 bits are held to their own ceiling", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const StepRoofline half = planned(shipped("gpt2-1558m", 8));
   const StepRoofline fp8 = planned(shipped("gpt2-1558m", 8, {"--precision.fp8", "delayed"}));
-  // Blocks' products at 1250 instead of 790 TFLOP/s; head and attention as they were.
+  // The blocks' GEMMs at 1250 instead of 790 TFLOP/s; head and attention unchanged.
   const double head = 6. * 65536 * 50304 * 1600 / 790e12;
   const auto products = [](const StepRoofline& r) { return r.ranks[0].fused_seconds[0]; };
   CHECK(products(fp8) == Approx(head + (products(half) - head) * 790 / 1250).epsilon(0.005));
-  // A norm writes two codes where it wrote 16 bits; codes of what is stored besides are no work of a fused graph.
+  // A norm writes two FP8 copies instead of one 16-bit tensor. FP8 copies of tensors that are stored anyway are no work
+  // of a fused graph.
   const std::vector<OpCall>&calls = fp8.ranks[0].calls, &halves = half.ranks[0].calls;
   CHECK(find(calls, "layer_norm", "norm2").cost.fused_bytes ==
         Approx(find(halves, "layer_norm", "norm2").cost.fused_bytes).epsilon(0.001));
   const OpCost backward = find(calls, "layer_norm_grad", "norm2").cost;
   CHECK(backward.fused_bytes == Approx(find(halves, "layer_norm_grad", "norm2").cost.fused_bytes).epsilon(0.001));
-  CHECK(backward.bytes == backward.fused_bytes + 2. * 8 * 1024 * 1600);  // codes of what it adds to the stream
+  // FP8 copies of its contribution to the residual stream
+  CHECK(backward.bytes == backward.fused_bytes + 2. * 8 * 1024 * 1600);
   for (const OpCall& c : calls)
     if (const auto* q = std::get_if<QuantizeFp8>(&c.args)) {
-      CHECK(q->fp8.codes());  // scales are known: nothing is only looked at
+      CHECK(q->fp8.codes());  // scales are known: no pass computes only an amax
       CHECK((c.cost.fused_bytes == 0) == (q->of == CodesOf::kPlain));
     }
   Ceilings none = planning_ceilings(DType::kBF16);

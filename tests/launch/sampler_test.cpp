@@ -1,4 +1,4 @@
-// The choice of the next token: pure, so every rule can be counted.
+// Token sampling: pure, so that distributions can be counted.
 #include "launch/commands/generate/sampler.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@ using namespace gt;
 
 namespace {
 
-// Share of each token over a fine, even grid of draws: the distribution itself up to the grid.
+// Returns the share of each token over an even grid of draws, which approximates the distribution.
 std::map<int32_t, double> shares(const std::vector<float>& logits, const SamplerOptions& o, int draws = 20000) {
   std::map<int32_t, double> out;
   for (int i = 0; i < draws; ++i) out[sample_token(logits, o, (i + 0.5) / draws)] += 1.0 / draws;
@@ -39,7 +39,7 @@ TEST_CASE("temperature 1 samples the softmax and other temperatures sharpen or f
   CHECK(one.at(1) == Approx(0.4).margin(2e-4));
   CHECK(one.at(2) == Approx(0.2).margin(2e-4));
   CHECK(one.at(3) == Approx(0.3).margin(2e-4));
-  const auto half = shares(kLogits, {.temperature = 0.5});  // probabilities squared: 1 16 4 9 of 30
+  const auto half = shares(kLogits, {.temperature = 0.5});  // squared probabilities: 1 16 4 9 of 30
   CHECK(half.at(0) == Approx(1 / 30.0).margin(2e-4));
   CHECK(half.at(1) == Approx(16 / 30.0).margin(2e-4));
   CHECK(half.at(3) == Approx(9 / 30.0).margin(2e-4));
@@ -51,7 +51,7 @@ TEST_CASE("top_k keeps exactly k tokens, the lower ids of a tie, and renormalise
   CHECK(two.size() == 2);
   CHECK(two.at(1) == Approx(4 / 7.0).margin(2e-4));
   CHECK(two.at(3) == Approx(3 / 7.0).margin(2e-4));
-  CHECK(shares(kLogits, {.temperature = 1, .top_k = 100}).size() == 4);  // more than there are: all
+  CHECK(shares(kLogits, {.temperature = 1, .top_k = 100}).size() == 4);  // more than the vocabulary: all
   CHECK(shares(kLogits, {.temperature = 1, .top_k = 1}).size() == 1);
   const auto tie = shares({2, 5, 2, 2}, {.temperature = 1, .top_k = 2});
   CHECK(tie.size() == 2);
@@ -66,8 +66,8 @@ TEST_CASE("top_p keeps the smallest set that reaches its mass, after top_k") {
   CHECK(p.at(1) == Approx(4 / 7.0).margin(2e-4));
   CHECK(shares(kLogits, {.temperature = 1, .top_p = 0.75}).size() == 3);
   CHECK(shares(kLogits, {.temperature = 1, .top_p = 1}).size() == 4);
-  CHECK(shares(kLogits, {.temperature = 1, .top_p = 1e-9}).size() == 1);  // never nothing
-  // Of the three that top_k left (4 3 2 of 9), 0.75 needs two: 7/9.
+  CHECK(shares(kLogits, {.temperature = 1, .top_p = 1e-9}).size() == 1);  // never empty
+  // Of the three tokens kept by top_k (4 3 2 of 9), 0.75 needs two: 7/9.
   CHECK(shares(kLogits, {.temperature = 1, .top_k = 3, .top_p = 0.75}).size() == 2);
 }
 

@@ -1,5 +1,4 @@
-// When and how a run saves: by the clock, into how much memory, in which files, what ranks must agree on; and what is
-// said of names that name nothing.
+// Save policy: timing, host memory, file layout, agreement between ranks; and messages for paths that do not exist.
 #include <atomic>
 #include <filesystem>
 #include <map>
@@ -55,7 +54,7 @@ TEST_CASE("saves by the clock: Young's interval, five minutes before the first, 
   CHECK(timer.interval() == Approx(105.64).epsilon(1e-4));
   CHECK_FALSE(timer.due(1405));
   CHECK(timer.due(1406));
-  timer.saved(1406, 100);  // one slow save of three is no reason to save less often
+  timer.saved(1406, 100);  // one slow save of three does not lengthen the interval
   timer.saved(1506, 0.5);
   CHECK(timer.interval() == Approx(105.64).epsilon(1e-4));
   for (int k = 0; k < 4; ++k) timer.saved(2000, 1e-3);
@@ -99,7 +98,7 @@ TEST_CASE("a step tells every rank that the clock of one wants a checkpoint") {
 TEST_CASE("a run that saves by the clock saves while it trains, the same bits, and says so") {
   TempDir dir;
   const std::string run = kTiny + "--train.steps 400 --checkpoint.keep 1000 --tp 2 ";
-  const Outcome often = must(run + "--log.name often --checkpoint.mtbf_hours 1e-7", dir);  // a failure each 0.4 ms
+  const Outcome often = must(run + "--log.name often --checkpoint.mtbf_hours 1e-7", dir);  // one failure per 0.4 ms
   CHECK(often.says("by Young's rule (checkpoint.every auto)"));
   CHECK(steps_in(dir / "runs/often") > 2);
   const Outcome rarely = must(run + "--log.name rarely", dir);
@@ -125,14 +124,15 @@ TEST_CASE("without a budget the copy is made where this machine has room for it 
   o.model = {.layers = 2, .hidden = 16, .heads = 2, .ffn = 64, .vocab = 90, .seq = 8};
   const StagePlans plans = plan_stages(o, {}, cpu_backend());
   CHECK(snapshot_fits({}, plans, cpu_backend(), 1));
-  CHECK_FALSE(snapshot_fits({}, plans, cpu_backend(), 1 << 30));  // ranks, a few hundred kB each
+  CHECK_FALSE(snapshot_fits({}, plans, cpu_backend(), 1 << 30));  // ranks of a few hundred kB each
   on_engines(o, {.dp = 2}, [&](EngineRank& r) {
     Config config;
     config.checkpoint.every = "7";
     config.parallel.dp = 2;
     RunSaver saver(config, r.mesh, cpu_backend(), {});
     GT_CHECK(!saver.due());
-    saver.prepare(r.engine.checkpoint_views(), r.mesh.rank() != 1, true);  // one machine has no room: nobody copies
+    // one machine lacks memory: no rank takes a snapshot
+    saver.prepare(r.engine.checkpoint_views(), r.mesh.rank() != 1, true);
     GT_CHECK(saver.describe().find("every 7 steps; training waits for them") == 0 &&
                  saver.describe().find("does not fit the memory that is left") != std::string::npos,
              saver.describe());
@@ -155,7 +155,7 @@ TEST_CASE("parts, helpers, index.h5 and a commit without rename come from the co
   CHECK(must(run + "--train.steps 6 --tp 2", dir).says("from step 4"));
   CHECK(
       must("ckpt diff runs/a/checkpoints/step-000000004 runs/a/checkpoints/step-000000004", dir.path()).says("equal"));
-  // What a dead attempt leaves is no checkpoint, and goes.
+  // Leftovers of a dead attempt are not a checkpoint and are removed.
   fs::create_directories(dir / "runs/a/checkpoints/step-000000099");
   write_file(dir / "runs/a/checkpoints/.attempt-step-000000099", "x\n");
   CHECK(must("ckpt ls runs/a", dir.path()).says("attempt"));
@@ -264,8 +264,9 @@ TEST_CASE("a verdict names ranks, ranks name a host, and a host named twice is l
   CHECK(blame.after(137, "rank 2 (b) died", hosts, 4).empty());  // once may be chance
   CHECK(blame.after(137, "rank 1 (a) died", hosts, 4).empty());
   CHECK(blame.after(124, "stalled: not arrived: rank 2, 3; …", hosts, 4) == "b");
-  CHECK(blame.after(137, "rank 0 (a) died", {hosts[0], hosts[2]}, 4).empty());       // no room for four without it
-  CHECK(HostBlame().after(16, "step 5: rank 0 (a, pp0) differs", hosts, 4) == "a");  // at once
+  // the other hosts lack slots for four ranks
+  CHECK(blame.after(137, "rank 0 (a) died", {hosts[0], hosts[2]}, 4).empty());
+  CHECK(HostBlame().after(16, "step 5: rank 0 (a, pp0) differs", hosts, 4) == "a");  // excluded at once
   HostBlame both;
   for (int k = 0; k < 3; ++k) CHECK(both.after(16, "step 5: ranks 1 (a), 2 (b) differ", hosts, 4).empty());
   CHECK_FALSE(RestartPolicy(5).after({.code = 16}).restart);

@@ -1,5 +1,4 @@
-// The batch script for Slurm: what it asks for, what it refuses, and that it does what it says, with stand-ins for srun
-// and scontrol.
+// Slurm batch script: its requests, rejected layouts, and its behaviour with replacements for srun and scontrol.
 #include "launch/commands/cli.h"
 #include "launch/commands/subcommands.h"
 #include "launch/ranks/start/sbatch.h"

@@ -1,5 +1,5 @@
-// Every schedule trains the same model: each generator and schedules from files, on every tp, dp and pp, bit for bit
-// equal to one pipeline rank; and each rank does what the simulator said, with as many activations alive.
+// Every schedule, generated or from a file, trains bitwise identical to one pipeline rank for every tp, dp and pp. Each
+// rank executes the simulated actions with as many live activations.
 #include <filesystem>
 
 #include "launch/config/schedule_file.h"
@@ -18,13 +18,14 @@ struct Named {
 };
 constexpr Named kSchedules[] = {{"1f1b", 1}, {"gpipe", 1}, {"interleaved", 2}, {"interleaved", 3}, {"zb-h1", 1}};
 
-// 12 layers with embedding, norm and head: at pp 4 and vpp 3 every stage is one layer.
+// 12 layers with embedding, norm and head: at pp 4 and vpp 3 every stage has one layer.
 MeshRun tiny_run(MeshShape mesh, int microbatches, bool tied) {
   static const auto kSamples = synthetic_samples(48, 4, 30, 11);
   MeshRun run;
   run.engine.model = {.layers = 9, .hidden = 8, .heads = 2, .ffn = 16, .vocab = 30, .seq = 4};
   run.engine.model.tied = tied;
-  run.engine.loss_chunk = 3;  // two chunks a microbatch: the head's gradient is a sum within a microbatch too
+  // two chunks a microbatch, so that the head's gradient is accumulated within a microbatch too
+  run.engine.loss_chunk = 3;
   run.engine.optim.weight_decay = 0.1f;
   run.engine.lr = {.type = "cosine", .peak = 1e-2, .min_lr = 1e-4, .warmup_steps = 1, .total_steps = 20};
   run.mesh = mesh;
@@ -42,7 +43,7 @@ Program compute_of(const Program& p) {
   return out;
 }
 
-// Executed actions, slots and live activations are those of the schedule that was asked for.
+// Executed actions, buffer slots and live activations equal those of the requested schedule.
 void require_as_simulated(const MeshResult& r, const MeshRun& run, const Schedule& s) {
   const Report report = simulate(s);
   for (int rank = 0; rank < run.mesh.world(); ++rank) {
@@ -54,7 +55,7 @@ void require_as_simulated(const MeshResult& r, const MeshRun& run, const Schedul
   }
 }
 
-// The value of parallel.schedule that means this text.
+// Returns the value of parallel.schedule for this text.
 std::string file_of(const TempDir& dir, const std::string& text) {
   write_file(dir / "x.schedule", text);
   return "file:" + (dir / "x.schedule");
@@ -73,8 +74,7 @@ TEST_CASE("every schedule, pp, tp, dp, ZeRO stage and number of microbatches is 
         for (int pp : {2, 3, 4})
           for (const Named& s : kSchedules)
             for (int zero : {0, 1}) {
-              if (base.dp == 1 && zero != (m + pp) % 2)
-                continue;  // without dp the stage decides nothing but code paths
+              if (base.dp == 1 && zero != (m + pp) % 2) continue;  // without dp the stage only selects code paths
               MeshRun run = tiny_run({.pp = pp, .dp = base.dp, .tp = base.tp}, m, tied);
               run.engine.schedule = s.name;
               run.engine.vpp = s.vpp;
@@ -110,7 +110,7 @@ TEST_CASE("gradients do not depend on where the partition cuts a chunked model")
     run.engine.schedule = "interleaved";
     run.engine.vpp = 2;
     run.engine.partition = partition;
-    if (std::string(partition) == "5,2,0,2") {  // a stage without any layer
+    if (std::string(partition) == "5,2,0,2") {  // a stage without layers
       CHECK_THROWS_WITH(run_mesh(run), Catch::Contains("5,2,0,2"));
       continue;
     }
@@ -142,7 +142,8 @@ TEST_CASE("a schedule read from a file is bitwise equal to its generator, comple
 
 TEST_CASE("a schedule that no generator makes trains the same weights") {
   const TempDir dir;
-  // All forwards chunk by chunk, then the backwards of the last chunk split and the first chunk's whole, weights late.
+  // All forwards chunk by chunk; then the last chunk's backwards split and the first chunk's whole, with late weight
+  // gradients.
   const std::string text =
       "# looping gpipe, two chunks a rank, three microbatches\n"
       "0F0 0F1 0F2 2F0 2F1 2F2  2I0 2I1 2I2 2W0 2W1 0B0 0B1 0B2 2W2\n"
@@ -182,7 +183,7 @@ TEST_CASE("a file that is not for this run, or that the simulator refuses, is a 
   refused(to_string(make_schedule("forward", 2, 1, 3)), "no backward actions");
   refused(to_string(make_schedule("1f1b", 2, 1, 3, true)), "leave T out", false);
   refused("0F0 0F1 0F2 0B0 0B1 0B2\n1F0 1B0 1F2 1F1 1B1 1B2\n", "1F2");     // not in ascending order
-  refused("0F0 0B0 0F1 0F2 0B1 0B2\n1F0 1F1 1F2 1B0 1B1 1B2\n", "stalls");  // each waits for the other
+  refused("0F0 0B0 0F1 0F2 0B1 0B2\n1F0 1F1 1F2 1B0 1B1 1B2\n", "stalls");  // deadlock
   refused("0F0 0F1 0F2 0I0 0I1 0I2 0W0 0W1\n1F0 1B0 1F1 1B1 1F2 1B2\n", "before the last weight gradient");
   refused("0F0 0F1 0F2 0B0 0B1 0B2 0T\n1F0 1B0 1F1 1B1 1F2 1B2 1T\n", "T without G");
 }
@@ -232,7 +233,7 @@ TEST_CASE("microbatches of different lengths train as on one pipeline rank, unde
       run.engine.vpp = s.vpp;
       check_bitwise(run_mesh(run), flat);
     }
-    run.vary_length = false;  // and what varies matters
+    run.vary_length = false;  // varying the length changes results
     run.engine.schedule = "1f1b";
     run.engine.vpp = 1;
     CHECK(run_mesh(run).losses != flat.losses);

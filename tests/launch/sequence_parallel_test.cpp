@@ -1,5 +1,5 @@
-// Sequence parallelism: tokens cut over the tp ranks between tensor-parallel layers. It changes where sums are taken
-// and what is kept, so results stay close to one rank; among themselves such runs are bitwise equal as all others are.
+// Sequence parallelism: tokens sharded over the TP ranks between tensor-parallel layers. It changes summation order and
+// stored activations, so results are close to one rank; among each other such runs are bitwise identical.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,8 @@ using namespace gt;
 
 namespace {
 
-// 300: not divisible by 128 t, padding differs by tp. 3 sequences a microbatch: rows of a rank begin inside one.
+// 300: not divisible by 128 t, so padding depends on tp. With 3 sequences a microbatch, a rank's rows can begin inside
+// one.
 MeshRun run_of(MeshShape mesh, bool tied = true, int steps = 20) {
   MeshRun run;
   run.engine.model = {.layers = 3, .hidden = 24, .heads = 4, .ffn = 52, .vocab = 300, .seq = 8, .tied = tied};
@@ -65,7 +66,7 @@ TEST_CASE("with sequence parallelism pipelines, schedules, ZeRO stages, buckets 
     for (const bool tied : {true, false}) {
       const MeshResult flat = run_mesh(run_of(base, tied, 3));
       check_bitwise(run_mesh(run_of(base, tied, 3)), flat);
-      int turn = 0;  // stages, buckets and overlap walk along with the schedules
+      int turn = 0;  // cycles through stages, buckets and overlap
       for (int pp : {1, 2})
         for (const char* schedule : {"1f1b", "gpipe", "interleaved", "zb-h1"})
           for (const auto& [bucket, overlap] :
@@ -126,7 +127,7 @@ TEST_CASE("gradients of every class of parameter under sequence parallelism are 
     norm = std::sqrt(norm);
     INFO(name << " of gradient norm " << norm);
     REQUIRE(norm > 1e-6);
-    const double step = std::min(0.02 / norm, 0.01);  // small beside the weights, large beside the noise
+    const double step = std::min(0.02 / norm, 0.01);  // small against the weights, large against the noise
     double loss[2];
     for (const int side : {0, 1}) {
       Logical moved = start.weights;
@@ -155,7 +156,7 @@ struct Traffic {
   CommCounters tp, pp;
 };
 
-// What one rank sends in a step, or in the same number of microbatches evaluated.
+// Traffic of one rank in a training step, or in an evaluation of as many microbatches.
 Traffic traffic(const EngineOptions& o, MeshShape shape, int rank, bool train) {
   NullFactory factory(rank, shape.world());
   const Mesh mesh(shape, factory);
@@ -176,7 +177,7 @@ Traffic traffic(const EngineOptions& o, MeshShape shape, int rank, bool train) {
   return {mesh.group(Axis::kTp).counters(), mesh.group(Axis::kPp).counters()};
 }
 
-// (t - 1) / t of a microbatch's activations, bytes: what one all-gather or reduce-scatter of them sends.
+// Bytes sent by one all-gather or reduce-scatter of a microbatch's activations: (t - 1) / t of them.
 int64_t share(const EngineOptions& o, int tp) {
   return o.micro_batch * o.model.seq * o.model.hidden * 4 * (tp - 1) / tp;
 }
@@ -196,7 +197,7 @@ TEST_CASE("a layer sends what the formula says: 8 (t-1)/t n E, and 2 more where 
         ++o.model.layers;
         const CommCounters five = traffic(o, shape, tp - 1, true).tp;
         const int64_t n = share(o, tp), forward_again = how == Recompute::kFull ? 1 : 0;
-        // The sums of the layer's partial gradients: two norms and two row biases, once a step.
+        // All-reduce of the layer's partial gradients: two norms and two row biases, once a step.
         const int64_t partial = sp ? 2 * (4 + 2) * o.model.hidden * 4 * (tp - 1) / tp : 0;
         CHECK(five.all_reduce - four.all_reduce == (sp ? 0 : (8 + 4 * forward_again) * n) + partial);
         CHECK(five.all_gather - four.all_gather == (sp ? (6 + 2 * forward_again) * n : 0));
@@ -211,13 +212,13 @@ TEST_CASE("a whole step and an evaluation send what the formulas of their layers
       const EngineOptions o = engine_of(sp);
       const TransformerConfig& c = o.model;
       const int64_t n = share(o, tp), m = o.microbatches, rows = o.micro_batch * c.seq;
-      const int64_t stats = rows * 3 * 4 * (tp - 1);  // of the cross-entropy: three floats a token from every rank
-      // Position table, norms, row biases.
+      const int64_t stats = rows * 3 * 4 * (tp - 1);  // of the cross-entropy: three floats per token from every rank
+      // Position embedding, norms, row biases.
       const int64_t partial = (c.seq + 6 * c.layers + 2) * c.hidden * 4 * 2 * (tp - 1) / tp;
       INFO("tp " << tp << " sequence parallel " << sp);
       const CommCounters step = traffic(o, {.tp = tp}, 0, true).tp, eval = traffic(o, {.tp = tp}, 0, false).tp;
       if (sp) {
-        // Embedding: scatter, gather in the backward; head: gather, scatter in the backward.
+        // Embedding: reduce-scatter, all-gather in the backward; head: all-gather, reduce-scatter in the backward.
         CHECK(step.all_reduce == partial);
         CHECK(step.all_gather == m * ((6 * c.layers + 2) * n + stats));
         CHECK(step.reduce_scatter == m * (4 * c.layers + 2) * n);
@@ -248,7 +249,7 @@ TEST_CASE("stage boundaries carry 1/t of the activations to each tp rank, which 
         CHECK(t.pp.send == m * (inner ? 2 : 1) * (n / tp + BoundaryOptions().preamble_bytes()));
         if (rank % tp == 0) tp_total.all_gather += t.tp.all_gather;
       }
-      // One gather a message: two boundaries, forward and backward.
+      // One all-gather per message: two boundaries, forward and backward.
       CHECK(tp_total.all_gather - flat.all_gather == (sp ? 0 : m * 4 * share(o, tp)));
     }
 }
@@ -265,7 +266,7 @@ TEST_CASE("a block keeps 1/t of what is computed token by token") {
     const EngineOptions o = engine_of(true);
     const int64_t rows = o.micro_batch * o.model.seq, stream = rows * o.model.hidden * 4, part = stream / tp,
                   stats = align_up(rows * 4), part_stats = align_up(rows / tp * 4);
-    // Sum and output of two norms with their mean and deviation, and the outputs of both row layers.
+    // Sum and output of two norms with their mean and deviation, and the outputs of both row-parallel layers.
     CHECK(block(false) - block(true) == 6 * (stream - part) + 4 * (stats - part_stats));
   }
 }

@@ -1,4 +1,4 @@
-// The small model over which tests of mixed precision compare layouts bit for bit, and the comparison.
+// Small model and comparison for bitwise tests of mixed precision across layouts.
 #pragma once
 #include <cstring>
 
@@ -7,7 +7,7 @@
 
 namespace gt {
 
-// Four steps of eight samples with dropout; `scaled`: under a loss scale that grows and shrinks within them.
+// Four steps of eight samples with dropout; `scaled`: with a loss scale that grows and shrinks within them.
 inline MeshRun small_amp_run(MeshShape mesh, const Precision& precision, bool scaled) {
   MeshRun run;
   run.engine.model = {.layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocab = 300, .seq = 16};
@@ -28,7 +28,7 @@ inline MeshRun small_amp_run(MeshShape mesh, const Precision& precision, bool sc
 
 inline void check_same(const MeshResult& a, const MeshResult& b) {
   CHECK(a.losses == b.losses);
-  CHECK(std::memcmp(a.norms.data(), b.norms.data(), a.norms.size() * sizeof(double)) == 0);  // of skipped steps: nan
+  CHECK(std::memcmp(a.norms.data(), b.norms.data(), a.norms.size() * sizeof(double)) == 0);  // nan in skipped steps
   CHECK((a.weights == b.weights));
   CHECK((a.state == b.state));
 }

@@ -1,5 +1,4 @@
-// Starting ranks through mpirun: exit codes, environment, signals. The ranks are a shell, so nothing here initialises
-// MPI.
+// Starting ranks through mpirun: exit codes, environment, signals. The ranks are shells, so MPI is not initialized.
 #include "launch/ranks/start/spawn.h"
 
 #include <signal.h>
@@ -35,7 +34,7 @@ std::string read_all(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Runs `body` in a child, sends the signals one after another once the file holds `ready` bytes, returns the child's
+// Runs `body` in a child process, sends the signals in order once the file holds `ready` bytes, and returns the child's
 // exit status.
 template <class F>
 int signalled(F&& body, const std::string& file, size_t ready, const std::vector<int>& signals) {

@@ -1,4 +1,4 @@
-// The start of a job as its parent sees it: reports of ranks, what mpirun says, time limits, limits of the machine.
+// Job start seen from the parent: reports of ranks, mpirun's messages, time limits, limits of the machine.
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -27,7 +27,7 @@ namespace {
 
 const std::string kDashes(74, '-');
 
-// What a child that runs `body` with this standard error leaves behind there.
+// Returns what reaches standard error from a child that runs `body` with this filter.
 template <class F>
 std::string through(LauncherOutput& output, F&& body) {
   int ends[2];
@@ -110,7 +110,7 @@ TEST_CASE("codes that only mpirun knows become those of our table") {
   const auto code = [](int n, bool started) { return code_of_launcher(n, started, {}).code; };
   for (const int n : {1, 205, 213, 255}) CHECK(code(n, false) == static_cast<int>(Exit::kIo));
   for (const int n : {205, 213, 255}) CHECK(code(n, true) == static_cast<int>(Exit::kIo));
-  CHECK(code(1, true) == 1);  // of a comparing verb
+  CHECK(code(1, true) == 1);  // exit code of ckpt diff
   for (const int n : {126, 127}) CHECK(code(n, false) == static_cast<int>(Exit::kUsage));
   for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     CHECK(code(128 + n, false) == static_cast<int>(Exit::kInterrupted));
@@ -152,7 +152,8 @@ TEST_CASE("a process that does not run is named while ranks start, and later whe
   REQUIRE(is_running(lively));
   const BegunRank still{host_name(), stopped, pid_space()}, moves{host_name(), lively, pid_space()};
   const StartLimits limits{.world = 2, .start_s = 1000, .frozen_warn_s = 2, .frozen_abort_s = 13};
-  // Seconds of the watch's clock until it ends the job; a moment of real time each, for the other one to move.
+  // Seconds of the watch's clock until it ends the job; each takes a moment of real time, so that the other process
+  // runs.
   const auto ends_at = [&](const std::map<int, BegunRank>& ranks, bool started) {
     StartWatch watch(limits);
     for (int t = 0; t < 30; ++t) {
@@ -166,7 +167,7 @@ TEST_CASE("a process that does not run is named while ranks start, and later whe
     return -1;
   };
   CHECK(ends_at({{0, still}, {1, moves}}, false) == 13);
-  CHECK(ends_at({{0, still}, {1, moves}}, true) == -1);  // rank 1 will say it
+  CHECK(ends_at({{0, still}, {1, moves}}, true) == -1);  // rank 1 will report it
   CHECK(ends_at({{0, still}}, true) == 13);
   for (const pid_t pid : {stopped, lively}) {
     kill(pid, SIGKILL);

@@ -1,5 +1,5 @@
-// What a step costs, counted on the null table through a decorated op table: floating-point operations of every layout,
-// op calls of a block, and the planned bytes of a layout against a run that really computes.
+// Cost of a step, counted through a decorated null op table: FLOPs of every layout, op calls of a block, and planned
+// bytes of a layout against a real run.
 #include <map>
 
 #include "launch/engine/engine.h"
@@ -12,7 +12,7 @@ namespace {
 
 struct Count {
   static inline int64_t gemm = 0, attention = 0;
-  static inline int64_t between = 0;  // bytes that are read and written between the products of layers of 8 bits
+  static inline int64_t between = 0;  // bytes read and written between the GEMMs of FP8 layers
   static inline std::map<std::string, int> calls;
   static void clear() {
     gemm = attention = between = 0;
@@ -26,14 +26,14 @@ struct Count {
     ++calls[name];
     if constexpr (std::is_same_v<A, Gemm>)
       gemm += 2 * a.out.numel() * (a.trans_a ? a.a.shape.rows() : a.a.shape.cols());
-    // A causal mask halves the products: QK^T and PV forward; dP, dV, dQ and dK backward, the second QK^T not counted.
+    // A causal mask halves the GEMMs: QK^T and PV forward; dP, dV, dQ and dK backward, without the recomputed QK^T.
     if constexpr (std::is_same_v<A, Attention>) attention += 2 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
     if constexpr (std::is_same_v<A, AttentionGrad>) attention += 4 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
     if constexpr (std::is_same_v<A, LayerNorm>) move({a.x, a.delta, a.sum, a.out, a.fp8.rows, a.fp8.columns});
     if constexpr (std::is_same_v<A, LayerNormGrad>) 
       move({a.x, a.dout, a.dsum, a.dx, a.fp8.rows, a.fp8.columns, a.ddelta});
     if constexpr (std::is_same_v<A, QuantizeFp8>)
-      if (a.fp8.seen) move({a.x, a.pre, a.fp8.rows, a.fp8.columns});  // of weights nothing is noted
+      if (a.fp8.seen) move({a.x, a.pre, a.fp8.rows, a.fp8.columns});  // weights have no amax here
     if constexpr (std::is_same_v<A, SumRows>) move({a.x});
     if constexpr (std::is_same_v<A, Gelu>) move({a.x, a.out});
     if constexpr (std::is_same_v<A, GeluGrad>) move({a.x, a.dout, a.dx});
@@ -48,12 +48,12 @@ EngineOptions small() {
   return o;
 }
 
-// Ops that run once a block and microbatch, not once a step.
+// Ops that run per block and microbatch, not once a step.
 bool of_the_model(const std::string& op) {
   return op != "sum_squares" && op != "adamw" && op != "clip_factor" && op != "max_abs";
 }
 
-// One training step (or evaluation) of one rank that computes nothing; adds to Count.
+// Runs one training step (or evaluation) of one rank without computation; adds to Count.
 void run(const EngineOptions& o, MeshShape shape, int rank, bool train) {
   Backend backend = null_backend();
   backend.ops = &decorate<Count>(*null_backend().ops);
@@ -83,8 +83,8 @@ void run_world(const EngineOptions& o, MeshShape shape, bool train) {
   for (int rank = 0; rank < shape.world(); ++rank) run(o, shape, rank, train);
 }
 
-// Calls of one block: what a sixth layer adds to one microbatch. An evaluation also moves the block's two results, each
-// by a copy, which is no call of the block and left out.
+// Op calls of one block: the difference that a further layer makes for one microbatch. An evaluation also copies the
+// block's two results, which do not count as calls of the block.
 std::map<std::string, int> block_calls(MeshShape shape, bool train, EngineOptions o = small()) {
   o.microbatches = 1;
   std::map<std::string, int> out;
@@ -119,7 +119,7 @@ TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the int
           if (chunk != 0 && (pp != 2 || dp != 2)) continue;
           INFO("tp " << tp << " pp " << pp << " dp " << dp << " loss_chunk " << chunk);
           EngineOptions o = small();
-          o.sequence_parallel = (pp + dp) % 2 == 1;  // the same operations
+          o.sequence_parallel = (pp + dp) % 2 == 1;  // same FLOPs
           o.loss_chunk = chunk;
           const TransformerConfig& c = o.model;
           const int64_t n = o.micro_batch * c.seq * o.microbatches * dp;
@@ -190,7 +190,7 @@ TEST_CASE("dropout adds no op call to a block: the norms and attention apply it"
   CHECK(Count::calls.count("dropout") == 0);
 }
 
-// Biases' gradients are made by the norms behind, the GELU's product and qkv's.
+// Bias gradients are computed by the following norms, the GELU's GEMM and qkv's.
 TEST_CASE("a block is 11 op calls backward", "[PK1]") {
   const auto forward = block_calls({}, false);
   auto backward = block_calls({}, true);
@@ -209,9 +209,10 @@ EngineOptions small_fp8(bool delayed) {
 }
 }  // namespace
 
-// Besides norms and products: attention's result and the GELU's forward; backward the gradients of qkv's output and of
-// the GELU's input, each read once for both ways round and for its bias. Those of what the block adds to the stream are
-// encoded by the norms that make them. Nothing only turns codes, only sums or only measures.
+// Besides norms and GEMMs, forward quantizes the attention output and the GELU. Backward quantizes the gradients of
+// qkv's output and of the GELU's input, each read once for rowwise and columnwise data and for its bias gradient.
+// Gradients of the residual stream are quantized by the norms that compute them. No op only transposes FP8 data, only
+// sums or only computes an amax.
 TEST_CASE("a block of 8 bits is 9 op calls forward and 13 backward, its weights are encoded once a step", "[PK11]") {
   const EngineOptions o = small_fp8(true);
   const auto forward = block_calls({}, false, o);
@@ -236,7 +237,8 @@ TEST_CASE("norms encode what row-parallel layers read, through their sum over ra
   };
   constexpr int kGradients = 2, kWeights = 4, kRanks = 2;
   CHECK(encoded({.tp = kRanks}, false) == kRanks * (kGradients + kWeights));
-  // Rows that are cut are gathered first, and so is what enters column-parallel layers, once more for their weights.
+  // Sharded rows are all-gathered first, as are the inputs of column-parallel layers, once more for their weight
+  // gradients.
   CHECK(encoded({.tp = kRanks}, true) == kRanks * (kGradients + 2 + 2 + kWeights));
 }
 
@@ -249,8 +251,9 @@ TEST_CASE("between its products a block of 8 bits moves 52 C + 10 F bytes a toke
     bytes += sign * Count::between;
     ++o.model.layers;
   }
-  // A half is 2 bytes, codes both ways round are 2. Forward: two norms (x, branch; sum, codes), attention's result,
-  // the GELU. Backward: gradients of qkv (3 C) and of the GELU, two norms (x, gradients of result and sum; dx, codes).
+  // 16-bit values take 2 bytes, rowwise plus columnwise FP8 data 2. Forward: two norms (x, branch; sum, FP8), attention
+  // output, GELU. Backward: gradients of qkv (3 C) and of the GELU, two norms (x, gradients of result and sum; dx,
+  // FP8).
   const int64_t hidden = o.model.hidden, ffn = o.model.ffn, tokens = o.micro_batch * o.model.seq;
   CHECK(bytes == tokens * ((2 * 8 * hidden + 4 * hidden + 4 * ffn) +
                            (4 * 3 * hidden + 6 * ffn + 2 * 10 * hidden)));
@@ -258,7 +261,7 @@ TEST_CASE("between its products a block of 8 bits moves 52 C + 10 F bytes a toke
 
 TEST_CASE("current scaling looks at a tensor where it is made, and encodes it in a second pass") {
   const auto forward = block_calls({}, false, small_fp8(false));
-  constexpr int kNorms = 2, kLooked = 2;  // attention's result and the GELU's
+  constexpr int kNorms = 2, kLooked = 2;  // attention output and GELU
   CHECK(forward ==
         std::map<std::string, int>{
             {"layer_norm", kNorms}, {"quantize_fp8", kNorms + 2 * kLooked}, {"gemm_fp8", 4}, {"attention", 1}});
@@ -285,7 +288,7 @@ TEST_CASE("sequence parallelism calls the same ops, norms and biases on fewer ro
     o.sequence_parallel = false;
     run_world(o, {.tp = 2}, train);
     std::map<std::string, int> whole = Count::calls;
-    if (train) whole["copy"] -= 2;  // the head's input gradient, which is summed in a copy when it is whole
+    if (train) whole["copy"] -= 2;  // the head's input gradient, which is accumulated in a copy unless sharded
     o.sequence_parallel = true;
     run_world(o, {.tp = 2}, train);
     CHECK(Count::calls == whole);

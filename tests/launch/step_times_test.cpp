@@ -1,4 +1,4 @@
-// The breakdown of a step: bubbles measured and predicted, and the warning about slow data.
+// Breakdown of a step: measured and predicted bubbles, and the slow-data warning.
 #include "launch/engine/step_times.h"
 
 #include "launch/observe/data_wait.h"
@@ -69,8 +69,8 @@ TEST_CASE("a step is put together with its own update, and its parts are never m
     b.add(StepTimes(t), seconds);
   };
   add(0.5, 0, 0.125, 1);     // its update takes 0.25
-  add(0.25, 0.25, 0, 0.5);   // and this one's 0.25
-  add(9, 0.25, 9, 9);        // of which no update is known
+  add(0.25, 0.25, 0, 0.5);   // its update takes 0.25
+  add(9, 0.25, 9, 9);        // its update is unknown
   CHECK(b.table() ==
         "ms a step            stage0\n"
         "forward               375.0\n"
@@ -86,7 +86,7 @@ TEST_CASE("a step is put together with its own update, and its parts are never m
 }
 
 TEST_CASE("the predicted bubble is the formula where stages are equal, and more where the partition is uneven") {
-  EngineOptions o = model_of(13);  // 13 blocks and a head of FLOPs that no cut balances
+  EngineOptions o = model_of(13);  // 13 blocks and a head whose FLOPs no partition balances
   const Cost cost = stage_cost(o, 4);
   REQUIRE(cost.stage_f.size() == 4);
   double sum = 0;
@@ -99,7 +99,7 @@ TEST_CASE("the predicted bubble is the formula where stages are equal, and more 
   CHECK(predict_pipeline(o, 4).bubble > formula + 1e-3);
   o.model.vocab = 2;
   o.model.layers = 8;
-  CHECK(predict_pipeline(o, 4).bubble == Approx(formula).margin(2e-3));  // a head of 2 tokens is next to nothing
+  CHECK(predict_pipeline(o, 4).bubble == Approx(formula).margin(2e-3));  // a head of 2 tokens is negligible
   o.recompute = Recompute::kFull;
   CHECK(stage_cost(o, 4).stage_b[0] == Approx(3 * stage_cost(o, 4).stage_f[0]));
   o.recompute_layers = 1;  // of two blocks a stage
@@ -108,7 +108,7 @@ TEST_CASE("the predicted bubble is the formula where stages are equal, and more 
 
 TEST_CASE("waiting for data more than one per cent of twenty steps is said once, with what helps") {
   DataWaitWatch quick;
-  for (int k = 0; k < 100; ++k) CHECK_FALSE(quick.step(k < 2 ? 1 : 0.0099, 1));  // the first ones do not count
+  for (int k = 0; k < 100; ++k) CHECK_FALSE(quick.step(k < 2 ? 1 : 0.0099, 1));  // the first steps do not count
   DataWaitWatch slow;
   int said = 0, at = 0;
   for (int k = 0; k < 100; ++k)

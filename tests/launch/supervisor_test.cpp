@@ -1,4 +1,4 @@
-// The supervisor: what is started again and what is not, and that nothing of it shows in the losses.
+// Supervisor: restart decisions, and losses unaffected by restarts.
 #include "launch/ranks/start/supervisor.h"
 
 #include <signal.h>
@@ -30,7 +30,8 @@ std::vector<nlohmann::json> restarts(const std::string& run) {
   return out;
 }
 
-// The last `n` steps: a killed process may have kept a second of its log to itself, steps that were done again excepted.
+// Returns the last `n` values. A killed process may lose up to a second of its log, except for steps that were
+// repeated.
 std::vector<double> tail(const std::string& run, const std::string& key, size_t n) {
   const std::vector<double> all = logged(run, key);
   return {all.end() - static_cast<ptrdiff_t>(std::min(n, all.size())), all.end()};
@@ -143,7 +144,7 @@ TEST_CASE("a killed and then a stopped rank: the job starts again and its losses
   CHECK(story.back()["action"] == "restart");
   CHECK(left_behind(dir.path(), pids) == "");
   for (const auto& e : std::filesystem::directory_iterator(dir / "runs/x"))
-    CHECK(e.path().filename().string().rfind(".", 0) != 0);  // no verdict
+    CHECK(e.path().filename().string().rfind(".", 0) != 0);  // no verdict files
   for (const auto& e : std::filesystem::directory_iterator(dir / "runs/x/checkpoints"))
     CHECK(e.path().filename().string().rfind(".", 0) != 0);  // neither attempts nor a lock
 }
@@ -157,7 +158,7 @@ TEST_CASE("one rank and ranks that are threads are supervised too", "[R28]") {
     const Outcome r = gpttrain(run + "--launch.max_restarts 2 --log.name x --fault.inject delay@step:ms=50", dir.path(),
                                100, [&](int pid) {
       wait_for(dir / "runs/x/checkpoints/step-000000005");
-      for (int child : children(pid)) send_signal(child, kSanitized ? SIGKILL : SIGSEGV);  // a sanitizer takes it
+      for (int child : children(pid)) send_signal(child, kSanitized ? SIGKILL : SIGSEGV);  // sanitizers handle SIGSEGV
     });
     INFO(r.out);
     CHECK(r.code == 0);

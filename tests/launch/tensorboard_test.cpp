@@ -37,7 +37,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Records whose checksums are right, up to the first that is not or is cut.
+// Returns the number of records with valid checksums before the first invalid or truncated one.
 size_t count_records(const std::string& file) {
   size_t n = 0;
   const auto masked = [](uint32_t c) { return ((c >> 15) | (c << 17)) + 0xA282EAD8u; };

@@ -1,19 +1,20 @@
-// What tests/golden/make_torch_gpt2.py wrote: weights, samples, and what PyTorch made of them.
+// Fixture of tests/golden/make_torch_gpt2.py: weights, samples, and PyTorch's results.
 #pragma once
 #include "launch/verify/mesh_run.h"
 
 namespace gt {
 
 struct TorchFixture {
-  Logical f32;                                           // all tensors but the samples, by name: "weight/embed.weight"
+  // all tensors except the samples, by name: "weight/embed.weight"
+  Logical f32;
   std::vector<std::vector<int32_t>> samples;             // seq+1 tokens each
-  Logical with_prefix(const std::string& prefix) const;  // named without it
+  Logical with_prefix(const std::string& prefix) const;  // names without the prefix
 };
 
-// A file below tests/golden.
+// Reads a file below tests/golden.
 TorchFixture read_torch_fixture(const std::string& name);
 
-// Ten steps of AdamW on the fixture's model, as the script takes them.
+// Ten AdamW steps on the fixture's model, with the script's settings.
 MeshRun torch_fixture_run(const TorchFixture&, const Logical& weights, MeshShape);
 
 }  // namespace gt

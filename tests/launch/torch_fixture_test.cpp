@@ -1,5 +1,4 @@
-// The same weights and tokens in PyTorch and here: loss, every gradient, ten AdamW steps
-// (tests/golden/make_torch_gpt2.py).
+// Same weights and tokens in PyTorch and here: loss, every gradient, ten AdamW steps (tests/golden/make_torch_gpt2.py).
 #include "tests/launch/torch_fixture.h"
 #include "tests/support/test.h"
 

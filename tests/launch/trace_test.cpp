@@ -31,13 +31,13 @@ std::string unpacked(const std::string& path) {
 
 struct Seen {
   std::map<std::string, int> slices;            // by name without numbers: "F", "B", "opt", …
-  std::map<std::string, std::set<int>> tracks;  // by category: the threads of its slices
+  std::map<std::string, std::set<int>> tracks;  // category → threads of its slices
   int arrows = 0, counters = 0;
   std::set<int> processes;
   std::map<std::pair<int, int>, std::string> threads;
 };
 
-// What the format demands of every event, and what ours promises beyond it.
+// Requirements of the event format, and our additional guarantees.
 Seen require_valid(const json& trace) {
   REQUIRE(trace.at("displayTimeUnit") == "ms");
   REQUIRE(trace.at("otherData").is_object());
@@ -58,9 +58,9 @@ Seen require_valid(const json& trace) {
     if (ph == "X") {
       const double dur = e.at("dur");
       const std::pair<int, int> thread{pid, e.at("tid")};
-      REQUIRE(seen.threads.count(thread) == 1);  // named before it is used
+      REQUIRE(seen.threads.count(thread) == 1);  // named before use
       REQUIRE(dur >= 0);
-      REQUIRE(ts >= last[thread] - 1e-3);  // slices of a thread do not overlap and stand in order
+      REQUIRE(ts >= last[thread] - 1e-3);  // slices of a thread do not overlap and are in order
       last[thread] = ts + dur;
       REQUIRE(e.at("args").at("step") >= 1);
       const std::string name = e.at("name");
@@ -110,7 +110,7 @@ TEST_CASE("a simulated schedule is a valid trace with every action, message and 
   CHECK(seen.slices.at("F") == 15);
   CHECK(seen.slices.at("I") == 15);
   CHECK(seen.slices.at("W") == 15);
-  CHECK(seen.arrows == 2 * 2 * 5);  // two boundaries, both ways
+  CHECK(seen.arrows == 2 * 2 * 5);  // two boundaries, both directions
   CHECK(seen.counters > 0);
   const Report back = executed_report(ranks, 1);
   CHECK(back.makespan == Approx(report.makespan));
@@ -185,7 +185,7 @@ TEST_CASE("traced steps of a run become a valid trace and a timeline, and train 
   CHECK(seen.slices.at("data") == 2 * 2);
   CHECK(seen.slices.at("G") == 2 * 2);
   CHECK(seen.arrows == 2 * 2 * 4);
-  // Tensor-parallel calls stand on a track of their own: with sequence parallelism every block gathers and scatters.
+  // Tensor-parallel calls have their own track: with sequence parallelism every block gathers and scatters.
   CHECK(seen.threads.at({0, 1}) == "tp");
   CHECK(seen.tracks.at("tp_exposed") == std::set<int>{1});
   for (const char* op : {"reduce_scatter", "all_gather"}) CHECK(seen.slices.at(op) >= 2 * 2 * 4 * 4);

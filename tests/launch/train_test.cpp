@@ -57,7 +57,7 @@ TEST_CASE("a run that stops half way and resumes is bitwise the run that does no
   const std::string layout =
       kTiny + "--tp 2 --pp 2 --dp 2 --launch.ranks threads --checkpoint.every 6 --schedule.type linear ";
   REQUIRE(gpttrain(layout + "--train.steps 12 --log.name whole", dir.path()).code == 0);
-  // The same command, killed after step 6's checkpoint: its schedule is that of 12 steps.
+  // Same command, killed after step 6's checkpoint; its schedule is that of 12 steps.
   const Outcome part = gpttrain(layout + "--train.steps 12 --log.name parts", dir.path(), 120, [&](int pid) {
     for (int i = 0; i < 1000 && !std::filesystem::exists(dir / "runs/parts/checkpoints/step-000000006"); ++i)
       usleep(5000);
@@ -69,7 +69,7 @@ TEST_CASE("a run that stops half way and resumes is bitwise the run that does no
   REQUIRE(rest.code == 0);
   CHECK(rest.says("from step"));
   for (const char* key :
-       {"loss", "grad_norm", "lr"}) {  // the kill may have cost log lines of the first six steps, no more
+       {"loss", "grad_norm", "lr"}) {  // the kill may lose log lines of the first six steps, but no others
     INFO(key);
     const std::vector<double> whole = logged(dir / "runs/whole", key), parts = logged(dir / "runs/parts", key);
     REQUIRE(whole.size() == 12);
@@ -125,7 +125,7 @@ TEST_CASE("Ctrl-C finishes the step, saves, exits 75, and the same command goes 
 }
 
 TEST_CASE("a run directory that turns read-only ends its logs, not the training") {
-  if (geteuid() == 0) {  // permissions do not bind root: a file where the folder should be does
+  if (geteuid() == 0) {  // root ignores permissions: put a file in place of the folder
     TempDir dir;
     std::filesystem::create_directories(dir / "runs/x/checkpoints");
     std::filesystem::remove(dir / "runs/x/checkpoints");
@@ -162,7 +162,7 @@ TEST_CASE("a pipeline that would idle much is told before it starts, and what it
   const Outcome idle = gpttrain(kTiny + "--pp 4 --train.grad_accum 2 --train.global_batch 2 --dry-run", dir.path());
   INFO(idle.out);
   REQUIRE(idle.code == 0);
-  CHECK(idle.says("the pipeline idles 6"));  // 3 / (2 + 3), and what the partition adds
+  CHECK(idle.says("the pipeline idles 6"));  // 3 / (2 + 3), plus the partition's imbalance
   for (const char* stage : {"stage 0: embedding", "stage 1: ", "stage 2: ", "stage 3: "}) CHECK(idle.says(stage));
   const Outcome busy = gpttrain(kTiny + "--pp 2 --train.grad_accum 8 --dry-run", dir.path());
   REQUIRE(busy.code == 0);

@@ -1,4 +1,4 @@
-// FLOPs of a step against the figures of the formulas' sources, peaks by name, and ceilings on disk.
+// FLOPs of a step against published figures of the formulas' sources, peaks by device name, and stored ceilings.
 #include "launch/observe/utilization.h"
 
 #include <cmath>
@@ -29,7 +29,7 @@ TEST_CASE("FLOPs of a step of GPT-2 124M are those of the published formulas, re
   CHECK(step_flops(o, 1, 1, 1024, -1).hardware == 798031872);
   o.recompute = Recompute::kFull;
   CHECK(step_flops(o, 1, 1, 1024, -1).hardware == 986775552);
-  // Four stages of 15 layers have 3, 4, 4 and 1 blocks; two of each are computed twice: seven of twelve.
+  // Four stages of 15 layers have 3, 4, 4 and 1 blocks; two of each are recomputed: seven of twelve.
   o.recompute_layers = 2;
   o.partition = "uniform";
   CHECK(step_flops(o, 4, 1, 1024, -1).hardware == 798031872 + (986775552 - 798031872) * 7.0 / 12);

@@ -1,4 +1,4 @@
-// The verbs that do not train, called as main calls them: a command line in, exit code and everything printed out.
+// Subcommands other than training, called as main calls them: a command line in, exit code and output out.
 #include "launch/commands/subcommands.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ using Words = std::vector<std::string>;
 
 namespace {
 
-// A file as a standard stream for as long as it lives.
+// Redirects a standard stream to a file within a scope.
 class Redirect {
  public:
   Redirect(int fd, const std::string& path, int flags) : fd_(fd), saved_(::dup(fd)) {
@@ -88,7 +88,7 @@ void refused(const Words& words, Exit code, const Words& parts, const std::strin
   for (const std::string& p : parts) CHECK_THAT(s.error, Contains(p));
 }
 
-// A folder with a text and two tokenizers, made once; cases write into folders of their own.
+// A folder with a text and two tokenizers, created once; cases write into their own folders.
 struct World : TempDir {
   World() {
     write_file(*this / "text.txt", made_up_text(2500));
@@ -101,7 +101,7 @@ struct World : TempDir {
   std::string tok() const { return *this / "tok.model"; }
   std::string other() const { return *this / "other.model"; }
   std::string text() const { return *this / "text.txt"; }
-  std::string train;  // what training said
+  std::string train;  // output of training
 };
 const World& world() {
   static const World w;
@@ -218,7 +218,7 @@ TEST_CASE("data prepare and data inspect: what goes in comes out") {
   CHECK_THAT(output_of({"data", "inspect", dir / "a.idx", "--tokenizer", w.tok(), "--doc", "1"}),
              Contains("\nsecond<|endoftext|>\n") && !Contains("verdict"));
 
-  // Blank lines end documents, nothing marks their end.
+  // Blank lines separate documents, without end-of-document tokens.
   write_file(dir / "b.txt", "one\nmore\n\ntwo\n");
   output_of({"data", "prepare", "--input", dir / "b.txt", "--split-docs", "blank-line", "--no-eod", "--tokenizer",
              w.tok(), "--output", dir / "b", "--threads", "2", "--memory-mb", "200", "--check-cache"});
@@ -330,7 +330,7 @@ TEST_CASE("Ctrl-C during data prepare leaves a journal, ends with 75, and the sa
   };
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
-  if (child == 0) {  // the flag of a signal stays set for the life of a process: not in this one
+  if (child == 0) {  // child process, because a signal's flag stays set for the life of a process
     install_stop_signals();
     ::raise(SIGINT);
     try {
@@ -432,8 +432,8 @@ TEST_CASE("schedule reads files, complete ones and ones of compute actions only"
     refused(words, Exit::kUsage, parts);
   };
   bad("0F0 0X0 0B0\n", {"bad.schedule", "line 1, token 2 '0X0'", "unknown act"});
-  bad("0F0 0B0\n1B0 1F0\n", {"bad.schedule", "1B0"});   // backward first
-  bad("0F0 0F1 0B0 0B1\n1F0 1B0\n", {"bad.schedule"});  // a microbatch that stage 1 never sees
+  bad("0F0 0B0\n1B0 1F0\n", {"bad.schedule", "1B0"});   // backward before forward
+  bad("0F0 0F1 0B0 0B1\n1F0 1B0\n", {"bad.schedule"});  // a microbatch that stage 1 never processes
   bad("", {"bad.schedule", "no actions"});
   bad("0F0 0B0\n1F0 1B0\n", {"--pp 4", "bad.schedule has 2", "leave the flag out"}, {"--pp", "4"});
   bad("0F0 0B0 0T\n1F0 1B0 1T\n", {"bad.schedule", "T without G"});
@@ -451,7 +451,7 @@ TEST_CASE("the work line is redrawn on terminals and written out elsewhere") {
     CHECK(written.substr(20) == "\rshort" + std::string(14, ' ') + std::string(14, '\b'));
     written.clear();
   }
-  CHECK(written == "\r     \r");  // gone at the end
+  CHECK(written == "\r     \r");  // erased at the end
   written.clear();
   {
     WorkLine line(0, write);
@@ -466,7 +466,7 @@ TEST_CASE("the version names libraries, compiler and instruction set") {
   CHECK_THAT(v, Catch::StartsWith("gpttrain ") && Contains("compiler") && Contains("oneDNN") &&
                     Contains("SentencePiece  0.") && Contains("CUDA"));
   CHECK(parse_command(Words{"--version"}, RankEnv{}).text == v);
-  std::string binary(4096, '\0');  // of which everything is linked
+  std::string binary(4096, '\0');  // linked against everything
   FILE* pipe = ::popen((binary_dir() + "/gpttrain --version").c_str(), "r");
   REQUIRE(pipe != nullptr);
   binary.resize(std::fread(binary.data(), 1, binary.size(), pipe));

@@ -1,4 +1,4 @@
-// gpttrain verify as a user drives it, and the rules by which it makes a model small.
+// gpttrain verify as a user runs it, and the rules by which it shrinks a model.
 #include <fmt/format.h>
 
 #include "launch/config/config_check.h"
@@ -136,7 +136,7 @@ TEST_CASE("verify proves a layout, prints what it tested, and ends with 0") {
                            "layers.*.attn.qkv.weight", "final_norm.bias", "bit by bit the same as tp 2 pp 1 dp 2",
                            "equal: the layout computes"})
     CHECK(o.says(text));
-  CHECK(std::filesystem::is_empty(dir.path()));  // it leaves nothing behind
+  CHECK(std::filesystem::is_empty(dir.path()));  // leaves no files
 }
 
 TEST_CASE("verify --on here proves the ranks that it starts, or those of a launcher, as threads and as processes") {
@@ -147,7 +147,7 @@ TEST_CASE("verify --on here proves the ranks that it starts, or those of a launc
     CHECK(o.code == 0);
     CHECK(o.says("4 ranks (launched)"));
     CHECK(o.says("equal: the layout computes"));
-    CHECK(o.out.find("equal: the layout") == o.out.rfind("equal: the layout"));  // one rank speaks
+    CHECK(o.out.find("equal: the layout") == o.out.rfind("equal: the layout"));  // printed by one rank only
   }
 }
 

@@ -1,5 +1,5 @@
-// From its third step on a training step takes no heap memory, on any rank of any layout: the engine, the tape, the
-// parameter store and the executor.
+// From its third step on, a training step allocates no heap memory on any rank of any layout: engine, tape, parameter
+// store and executor.
 #include "tests/launch/null_rank.h"
 #include "tests/support/heap/count_allocations.h"
 #include "tests/support/test.h"
@@ -8,7 +8,7 @@ using namespace gt;
 
 namespace {
 
-// Allocations of one warm step of a rank on backends that compute and move nothing: oneDNN takes memory in every call.
+// Returns the allocations of one warm step of a rank on null backends; oneDNN would allocate in every call.
 int64_t warm_step(const EngineOptions& given, MeshShape shape, int rank) {
   EngineOptions o = small_model(given);
   o.microbatches = 3;

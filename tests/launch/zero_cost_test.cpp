@@ -1,4 +1,4 @@
-// What each ZeRO stage holds and sends: planned on the null backend for large models, against the closed forms.
+// Memory and traffic of each ZeRO stage: planned on the null backend for large models, against closed forms.
 #include <deque>
 #include <map>
 #include <set>
@@ -28,7 +28,7 @@ EngineOptions options_of(const TransformerConfig& model, int stage, GradReduce r
 const TransformerConfig kSmall{.layers = 6, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 1000, .seq = 32};
 const TransformerConfig kLarge{.layers = 48, .hidden = 1600, .heads = 16, .ffn = 6400, .vocab = 50257, .seq = 1024};
 
-// Flat sizes, padding included, of the scopes of pipeline rank `rank` in forward order. 1f1b, one chunk a rank.
+// Padded flat sizes of the FSDP units of pipeline rank `rank` in forward order. 1f1b, one chunk a rank.
 struct Scopes {
   std::vector<int64_t> size;
   bool tied_here = false;  // the last one is a second copy of the first one
@@ -61,11 +61,11 @@ int64_t sum(const std::vector<int64_t>& v) {
   for (int64_t x : v) n += x;
   return n;
 }
-// Elements that a step updates: without the second copy.
+// Elements updated by a step: without the second copy.
 int64_t updated(const Scopes& s) { return sum(s.size) - (s.tied_here ? s.size.back() : 0); }
 
-// What the windows of prefetch w over the scopes in order of use gather in m microbatches: a second way to say it,
-// from the sets themselves. Small scopes stay whole.
+// All-gather volume and peak size of prefetch windows of w FSDP units in execution order over m microbatches, computed
+// independently from the sets themselves. Small units stay whole.
 struct Windows {
   int64_t gathered = 0, most = 0;
 };
@@ -94,7 +94,7 @@ Windows windows(const Scopes& s, const std::vector<bool>& backward, size_t w, in
   return out;
 }
 
-// Forwards and backwards of a pipeline rank in 1f1b.
+// Returns the forwards (false) and backwards (true) of a pipeline rank in 1f1b.
 std::vector<bool> passes(int pp, int rank, int m) {
   const Schedule s = one_f_one_b(pp, m);
   std::vector<bool> out;
@@ -123,7 +123,7 @@ TEST_CASE("elements sent in a step equal the closed forms exactly, padding inclu
               EngineOptions o = options_of(kSmall, stage, reduce, m);
               o.model.tied = tied;
               o.zero.prefetch = prefetch;
-              o.zero.persist_numel = 5000;  // the position table and the final norm stay whole
+              o.zero.persist_numel = 5000;  // the position embedding and the final norm stay whole
               for (int rank = 0; rank < mesh.pp; ++rank) {
                 INFO(text(mesh, o, rank));
                 const Scopes s = scopes_of(o, mesh, rank);
@@ -158,14 +158,14 @@ TEST_CASE("stage 3 gathers twice a microbatch, less what its turns from forward 
     const int64_t gathered = 2 * m * all - m * last - (m - 1) * first;
     const CommCounters each = plan_memory(o, mesh, 0).sent.data_parallel;
     CHECK(each.all_gather == sent(gathered));
-    CHECK(each.reduce_scatter == m * sent(all));  // together: 3m a, less the turns
-    o.recompute = Recompute::kFull;         // a block is gathered once for its second forward and its backward
+    CHECK(each.reduce_scatter == m * sent(all));  // total: 3m a, minus reuse at the turns
+    o.recompute = Recompute::kFull;               // one gather serves a block's recomputation and backward
     CHECK(plan_memory(o, mesh, 0).sent.data_parallel.all_gather == each.all_gather);
     o.recompute = Recompute::kNone;
     o.zero.grad_reduce = kEnd;
     const CommCounters end = plan_memory(o, mesh, 0).sent.data_parallel;
     CHECK(end.all_gather == each.all_gather);
-    CHECK(end.reduce_scatter == sent(all));  // together: (2m + 1) a, less the turns
+    CHECK(end.reduce_scatter == sent(all));  // total: (2m + 1) a, minus reuse at the turns
   }
 }
 
@@ -182,7 +182,7 @@ TEST_CASE("bytes of parameters, gradients and optimizer state are the closed for
           INFO(text(mesh, o, rank));
           const Scopes s = scopes_of(o, mesh, rank);
           const auto psi = static_cast<double>(updated(s)), n = static_cast<double>(mesh.dp);
-          const auto grads = static_cast<double>(sum(s.size));  // a second copy has gradients of its own
+          const auto grads = static_cast<double>(sum(s.size));  // a second copy has its own gradients
           double want = stage == 0 ? (kW + kK) * psi + kG * grads : kK * psi / n;
           if (stage == 1 || stage == 2) want += kW * psi;
           if (stage == 3)
@@ -192,7 +192,8 @@ TEST_CASE("bytes of parameters, gradients and optimizer state are the closed for
           const MemoryReport plan = plan_memory(o, mesh, rank * mesh.dp * mesh.tp).memory;
           auto held = static_cast<double>(plan.weights + plan.gradients + plan.optimizer);
           if (stage > 1 && reduce == kEach) {
-            // Whole gradients on their way: beside the largest scope at most one before it, by what a stage ends with.
+            // Unsharded gradients in flight: the largest unit and at most the one before it, depending on a stage's
+            // last unit.
             const auto alive = static_cast<double>(plan_memory(o, mesh, rank * mesh.dp * mesh.tp).zero.gradients);
             const auto largest = static_cast<double>(*std::max_element(s.size.begin(), s.size.end()));
             CHECK(alive >= kG * largest);
@@ -206,7 +207,7 @@ TEST_CASE("bytes of parameters, gradients and optimizer state are the closed for
 
 TEST_CASE("small buckets and no overlap keep one scope of whole gradients, overlap two") {
   TransformerConfig c = kLarge;
-  c.vocab = 1000;  // blocks are the largest scopes
+  c.vocab = 1000;  // blocks are the largest units
   const MeshShape mesh{.dp = 8};
   EngineOptions o = options_of(c, 2, kEach);
   const int64_t block = scopes_of(o, mesh, 0).size[5];
@@ -217,7 +218,7 @@ TEST_CASE("small buckets and no overlap keep one scope of whole gradients, overl
   const int64_t two = plan_memory(o, mesh, 0).zero.gradients;
   CHECK(two >= 2 * block * 4);
   CHECK(two <= 2 * block * 4 + norm + table + 4096);  // alignment
-  o.zero.bucket_bytes = block * 4 * 3;                // three blocks travel while three fill
+  o.zero.bucket_bytes = block * 4 * 3;                // three blocks in flight while three fill
   CHECK(plan_memory(o, mesh, 0).zero.gradients > 5 * block * 4);
 }
 
@@ -233,7 +234,7 @@ TEST_CASE("evaluation and a larger prefetch take the memory of their windows") {
       const int64_t most = 4 * windows(s, passes(1, 0, 3), prefetch, 0).most;
       const int64_t planned = plan_memory(o, mesh, 0).zero.gathered;
       CHECK(planned >= most);
-      if (prefetch < 2) CHECK(planned == most);  // no holes between two neighbours
+      if (prefetch < 2) CHECK(planned == most);  // no gaps between two neighbours
       CHECK(planned <= most + 4 * *std::max_element(s.size.begin(), s.size.end()));
     }
 }

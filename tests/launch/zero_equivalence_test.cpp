@@ -1,6 +1,5 @@
-// ZeRO stages do not change the result: 0 to 3 bit for bit where gradients are reduced once a step, close where they
-// are reduced every microbatch, under every axis, schedule and recomputation; and each run uses the memory that was
-// planned and sends what was planned.
+// ZeRO stages 0 to 3 do not change results: bitwise identical if gradients are reduced once a step, close if reduced
+// per microbatch, under every axis, schedule and recomputation. Each run matches its planned memory and traffic.
 #include "tests/launch/mesh_checks.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
@@ -33,7 +32,7 @@ MeshRun run_of(const Setting& s, const ZeroOptions& zero) {
   static const auto kSamples = synthetic_samples(48, 8, 60, 11);
   MeshRun run;
   run.engine.model = {.layers = 5, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 60, .seq = 8, .tied = s.tied};
-  run.engine.loss_chunk = 5;  // two chunks a microbatch
+  run.engine.loss_chunk = 5;  // two logit chunks a microbatch
   run.engine.recompute = s.recompute;
   run.engine.model.dropout = s.dropout;
   run.engine.sequence_parallel = s.mesh.tp > 1;
@@ -50,7 +49,7 @@ MeshRun run_of(const Setting& s, const ZeroOptions& zero) {
   return run;
 }
 
-// The same batches, added up in another order.
+// Same batches, added in another order.
 void check_reordered(const MeshResult& a, const MeshResult& b) {
   CHECK(a.losses[0] == b.losses[0]);
   CHECK(a.norms[0] == Approx(b.norms[0]).epsilon(1e-6));
@@ -77,7 +76,7 @@ constexpr GradReduce kEach = GradReduce::kEach, kEnd = GradReduce::kEnd;
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> kAll{
       {.mesh = {.dp = 2}},
-      {.mesh = {.dp = 3}, .tied = false},  // shards that cut parameters at odd places
+      {.mesh = {.dp = 3}, .tied = false},  // shards that split parameters at odd offsets
       {.mesh = {.dp = 2}, .recompute = Recompute::kFull},
       {.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kSelective},
       {.mesh = {.dp = 2}, .microbatches = 1},
@@ -112,7 +111,7 @@ TEST_CASE("gradients reduced every microbatch are close, and bitwise equal betwe
     const MeshResult base = checked_run(s, zero(1, GradReduce::kAuto));
     const MeshResult two = checked_run(s, zero(2, kEach));
     check_reordered(two, base);
-    if (s.microbatches == 1) check_bitwise(two, base);  // nothing to add up in another order
+    if (s.microbatches == 1) check_bitwise(two, base);  // nothing to reorder
     check_bitwise(checked_run(s, zero(3, kEach)), two);
   }
 }
@@ -194,7 +193,7 @@ TEST_CASE("gradients are reduced every microbatch unless a pipeline makes that d
   for (int stage : {0, 1}) CHECK(mode(stage, 1, 4) == kEnd);
   CHECK(mode(2, 1, 4) == kEach);
   CHECK(mode(2, 2, 4) == kEnd);
-  CHECK(mode(2, 2, 1) == kEach);  // sends the same and holds less
+  CHECK(mode(2, 2, 1) == kEach);  // same traffic, less memory
   CHECK(mode(3, 1, 4) == kEach);
   CHECK(mode(3, 2, 4) == kEach);
   CHECK(mode(2, 1, 4, kEnd) == kEnd);

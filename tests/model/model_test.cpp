@@ -1,4 +1,4 @@
-// The model as data: parameter counts, costs, names, shapes, cuts. Nothing here computes.
+// Model descriptions: parameter counts, costs, names, shapes, partitions. No computation.
 #include "model/model_stage.h"
 
 #include <map>
@@ -31,7 +31,7 @@ std::map<std::string, Parameter> parameters(const TransformerConfig& c, MeshShap
   std::map<std::string, Parameter> out;
   for (const ScopeSpec& s : b.stage->scopes())
     for (const Parameter* p : s.params) {
-      CHECK(p->name.rfind(s.name + ".", 0) == 0);  // the scope's name leads the parameter's
+      CHECK(p->name.rfind(s.name + ".", 0) == 0);  // parameters are prefixed by the unit's name
       CHECK(out.emplace(p->name, *p).second);
     }
   return out;
@@ -69,7 +69,7 @@ TEST_CASE("layer costs are the integers that the partition fixture fixes") {
   REQUIRE(costs.size() == 15);
   CHECK(costs[0].type == "embedding");
   CHECK(costs[0].flops == 0);
-  CHECK(costs[0].parameters == 38597376 + 1024 * 768);  // token and position tables
+  CHECK(costs[0].parameters == 38597376 + 1024 * 768);  // token and position embeddings
   for (size_t i = 1; i <= 12; ++i) {
     CHECK(costs[i].type == "block");
     CHECK(costs[i].flops == 15728640);
@@ -82,7 +82,7 @@ TEST_CASE("layer costs are the integers that the partition fixture fixes") {
   CHECK(costs[14].parameters == 38597376);
   CHECK(partition("flops", costs, 4) == std::vector<int>{0, 5, 9, 13, 15});
   CHECK(costs[13].parameters == 2 * 768);
-  // The fixture {0, 1, 7, 14, 15} gives the norm no weight; its real 1536 parameters are better off with the head.
+  // The fixture {0, 1, 7, 14, 15} gives the norm no weight; with its actual 1536 parameters it belongs with the head.
   CHECK(partition("parameters", costs, 4) == std::vector<int>{0, 1, 7, 13, 15});
   CHECK(partition("uniform", costs, 4) == std::vector<int>{0, 4, 8, 12, 15});
 }
@@ -133,7 +133,7 @@ TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not")
     }
     CHECK(got.at("head.weight").tied_to == "embed.weight");
     CHECK(got.at("embed.weight").tied_owner);
-    // Projections back into the residual stream start smaller by 1/sqrt(2 L).
+    // Projections into the residual stream are initialized smaller by 1/sqrt(2 L).
     CHECK(got.at("layers.0.attn.out.weight").init.stddev == Approx(0.02 / 2));
     CHECK(got.at("layers.1.mlp.down.weight").init.stddev == Approx(0.02 / 2));
     CHECK(got.at("layers.0.attn.qkv.weight").init.stddev == 0.02f);
@@ -188,7 +188,7 @@ TEST_CASE("the stages of every partition hold each parameter exactly once, under
         Built b(c, {.pp = pp}, s, cut[static_cast<size_t>(s)], cut[static_cast<size_t>(s) + 1]);
         for (const ScopeSpec& scope : b.stage->scopes()) {
           CHECK(scope.stage == s);
-          CHECK(scope.index > last);  // ascending in model order, whatever the cut
+          CHECK(scope.index > last);  // ascending in model order for every partition
           last = scope.index;
           CHECK(scope.index < describe(c).units());
           CHECK(scopes.emplace(scope.index, scope.name).second);

@@ -6,7 +6,7 @@
 #   cmake --install build/cpu --prefix NEW/FOLDER            the same as a folder
 # Contents: bin/ (gpttrain, libgpttrain_cuda.so, mpirun, orted), lib/, etc/, share/ (runtime data of Open MPI and PMIx),
 # configs/, licenses/, share/gpttrain/bundle.txt with the minimum glibc.
-# Not included: cuBLASLt (541 MB; from a CUDA 13 toolkit in /usr/local/cuda or LD_LIBRARY_PATH), cuDNN (same places,
+# Not included: cuBLASLt (541 MB; from a CUDA 13 toolkit in /usr/local/cuda or LD_LIBRARY_PATH), cuDNN (same paths,
 # optional), the driver, ssh, and libraries of fast networks: ranks communicate over shared memory and TCP. All machines
 # of a job need the bundle at the same path. launch/ranks/start/bundle.h is the program's side.
 #   launch/bundle.sh PROGRAM BACKEND SOURCE FOLDER [CUDNN_FRONTEND]     BACKEND may be missing

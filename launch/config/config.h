@@ -444,7 +444,7 @@ struct Config {
   CommConfig comm;
   FaultConfig fault;
 
-  // Requires: a checked config. Sequence parallelism is off with one TP rank, whatever the option says.
+  // Requires: a checked config. Sequence parallelism is off with one TP rank regardless of the option.
   bool sequence_parallel() const {
     return parallel.tp > 1 && parallel.sequence_parallel != "false" && model.seq % parallel.tp == 0;
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The portable bundle, as cpack makes it: unpacked in one place, moved to another, run there without LD_LIBRARY_PATH and
-# without the tools of this machine in PATH. Every library of every file in it comes from the bundle or from a list of
-# what each system has; nothing refers to where it was built.
+# The portable bundle as built by cpack: unpacked, moved to another path, and run there without LD_LIBRARY_PATH and
+# without this machine's tools in PATH. Every library of every file in it resolves to the bundle or to a list of base
+# system libraries; nothing refers to the build folder.
 #   tests/launch/bundle.sh BUILD
 set -euo pipefail
 build=$(realpath "$1")
@@ -41,7 +41,7 @@ ls "$there"/licenses/*.txt >/dev/null || fail "no licences"
 floor=$(sed -n 's/^glibc: \([0-9.]*\) or later$/\1/p' "$there/share/gpttrain/bundle.txt")
 [ -n "$floor" ] || fail "bundle.txt does not say which glibc is needed"
 
-# Nothing of this machine's: no MPI in PATH, and settings of another MPI in the environment.
+# Isolated from this machine: no MPI in PATH, and settings of another MPI in the environment.
 mkdir home
 run() { env -i HOME="$work/home" PATH=/nowhere OPAL_PREFIX=/nowhere "$there/bin/gpttrain" "$@"; }
 run --version >version.txt || fail "--version"

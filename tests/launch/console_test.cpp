@@ -125,8 +125,7 @@ TEST_CASE("on a terminal lines scroll above the bar") {
     CHECK(erased != std::string::npos);
     CHECK(line != std::string::npos);
     CHECK(erased < line);
-    size_t start =
-        0;  // nothing between two returns or newlines is wider than the terminal, but the lines above the bar
+    size_t start = 0;  // only the lines above the bar may be wider than the terminal
     for (size_t i = 0; i <= out.size(); ++i)
       if (i == out.size() || out[i] == '\r' || out[i] == '\n') {
         if (out.compare(start, 4, "step") == 0) CHECK(i - start < static_cast<size_t>(width));

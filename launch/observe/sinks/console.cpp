@@ -77,7 +77,7 @@ void ConsoleSink::start(const StartInfo& info) {
   if (!options_.quiet && !info.rows.empty()) print(block(info.rows) + '\n');
 }
 
-// Erases the bar by overwriting it with spaces. No escape codes, which NO_COLOR and simple terminals would not accept.
+// Erases the bar by overwriting it with spaces. No escape codes, for NO_COLOR and simple terminals.
 void ConsoleSink::erase() {
   if (bar_columns_ == 0) return;
   options_.write('\r' + std::string(bar_columns_, ' ') + '\r');

@@ -17,15 +17,18 @@ namespace gt::fuzz {
 class Witness {
  public:
   explicit Witness(const std::string& target) : path_(cat(binary_dir(), "/fuzz-", target, ".input")) {
-    const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0644);
-    GT_CHECK(fd >= 0 && ::ftruncate(fd, kBytes) == 0, path_);
-    void* p = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    ::close(fd);
+    // A new file with its blocks: another process of the same target keeps its own, and a full disk fails here instead
+    // of at a store (SIGBUS).
+    ::unlink(path_.c_str());
+    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0644);
+    GT_CHECK(fd_ >= 0 && ::posix_fallocate(fd_, 0, kBytes) == 0, path_);
+    void* p = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     GT_CHECK(p != MAP_FAILED, path_);
     place_ = static_cast<char*>(p);
   }
   ~Witness() {
     ::munmap(place_, kBytes);
+    ::close(fd_);
     if (clean_) ::unlink(path_.c_str());
   }
   Witness(const Witness&) = delete;
@@ -41,13 +44,14 @@ class Witness {
   void end() { clean_ = true; }
   // Truncates the file to the input and returns its path.
   std::string keep() {
-    GT_CHECK(::truncate(path_.c_str(), static_cast<off_t>(size_)) == 0);
+    GT_CHECK(::ftruncate(fd_, static_cast<off_t>(size_)) == 0);
     return path_;
   }
 
  private:
   static constexpr size_t kBytes = 1 << 20;
   std::string path_;
+  int fd_ = -1;
   char* place_ = nullptr;
   size_t size_ = 0;
   bool clean_ = true;

@@ -151,3 +151,16 @@ TEST_CASE("every command that is printed as a next step runs as it is printed") 
   follow(advised(refused(model + "--train.steps 1 --data.train " + small), "that of a model: ") +
          " --output llmc/checkpoints");
 }
+
+TEST_CASE("the file of ceilings that a refused roofline asks for is made by the command that it prints") {
+  TempDir dir;
+  const std::string model =
+      " --model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.global_batch 2 "
+      "--train.micro_batch 1 --device.kind cpu";
+  write_file(dir / "broken.json", "{}");
+  const Outcome refused = gpttrain("bench roofline --ceilings broken.json" + model, dir.path());
+  CHECK(refused.code == 2);
+  const std::string command = filled(advised(refused, "; "), {{" makes such a file", ""}, {"FILE", "ceilings.json"}});
+  must(command + model, dir);
+  must("bench roofline --ceilings ceilings.json" + model, dir);
+}

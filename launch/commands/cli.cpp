@@ -16,7 +16,7 @@
 namespace gt {
 namespace {
 
-constexpr const char* kLaterVerbs[] = {"plan", "report", "bench cpu"};
+constexpr const char* kLaterVerbs[] = {"report", "bench cpu"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/plan/machine_types.h"
+
 namespace gt {
 
 struct TrainArgs {
@@ -179,6 +181,31 @@ struct ScheduleArgs {
     v("tied", tied, "", "first and last stage share their embedding: adds T");
     v("check", check, "", "a text schedule: say whether a run would accept it, print nothing else");
     v("trace", trace, "", "also write the simulated step to this file, for ui.perfetto.dev (X.json.gz, X.json)");
+  }
+};
+
+struct PlanArgs {
+  int64_t devices = 0, devices_per_node = 0, top = 10;
+  bool search = false, require_fit = false, json = false;
+  std::string device_type = "H100", profile, fit, rows, output;
+  std::vector<std::string> keep;
+  double price = 0, watts = 0;
+  template <class V>
+  void fields(V& v) {
+    v("devices", devices, "0..1048576", "devices of the run; 0: as many as tp x pp x dp of the config");
+    v("device_type", device_type, device_type_names(), "what they are; none needs to be here");
+    v("devices_per_node", devices_per_node, "0..1024", "that the fast links connect; 0: what is usual of the type");
+    v("search", search, "", "list the fastest layouts that fit instead of planning the config's own");
+    v("top", top, "1..1000 layouts", "search: how many");
+    v("keep", keep, "", "search: keys with fixed values, such as parallel.tp=8");
+    v("profile", profile, "", "constants of a machine by --fit: FILE, or FILE:NAME; empty: what is typical of the type");
+    v("require_fit", require_fit, "", "end with 2 where the plan does not fit");
+    v("price", price, "0..1e6", "of a device hour, for the cost of the run");
+    v("watts", watts, "0..1e5 W", "of a device with its share of the machine, for the energy of the run");
+    v("json", json, "", "the plan as one JSON object");
+    v("fit", fit, "", "a table of measured steps (CSV): fit the constants of its machines, write them to --output");
+    v("rows", rows, "", "a table of measured steps (CSV): predict each, with --profile where it is given");
+    v("output", output, "", "file of --fit (JSON) or --rows (CSV); rows without it: standard output");
   }
 };
 

@@ -43,6 +43,7 @@ Exit run_generate(const Command&);
 Exit run_eval(const Command&);
 Exit run_schedule(const Command&);
 Exit run_lr(const Command&);
+Exit run_plan(const Command&);
 Exit run_tokenizer_train(const Command&);
 Exit run_tokenizer_encode(const Command&);
 Exit run_tokenizer_decode(const Command&);

@@ -38,7 +38,7 @@ const std::map<std::string, Names> kInsideParallel{
 
 // Inside launch/: a layer may include itself and those before it.
 const std::vector<std::string> kLaunchLayers{"options", "hosts",  "config", "ranks",   "engine",
-                                             "observe", "train",  "verify", "commands"};
+                                             "observe", "train",  "verify", "plan", "commands"};
 
 int launch_layer(const std::string& path) {
   const std::string rest = path.substr(7);

@@ -1,0 +1,62 @@
+#include "launch/plan/machine_types.h"
+
+#include "kernels/core/check.h"
+#include "launch/options/options.h"
+
+namespace gt {
+
+const std::vector<DeviceType>& device_types() {
+  static const std::vector<DeviceType> kAll = {
+      // name       memory   f32      16 bits  FP8      memory    link    ports   devices
+      {"V100-16",   16e9,    15.7e12, 125e12,  0,       0.9e12,   80e9,   11e9,   8},
+      {"V100-32",   32e9,    15.7e12, 125e12,  0,       0.9e12,   80e9,   11e9,   8},
+      {"A100-40",   40e9,    19.5e12, 312e12,  0,       1.56e12,  200e9,  160e9,  8},
+      {"A100-80",   80e9,    19.5e12, 312e12,  0,       2.04e12,  200e9,  160e9,  8},
+      {"H100-PCIe", 80e9,    51e12,   756e12,  1513e12, 2.0e12,   45e9,   45e9,   8},
+      {"H100-NVL",  94e9,    60e12,   835e12,  1671e12, 3.9e12,   45e9,   45e9,   8},
+      {"H100",      80e9,    67e12,   989e12,  1979e12, 3.35e12,  330e9,  320e9,  8},
+      {"H200",      141e9,   67e12,   989e12,  1979e12, 4.8e12,   330e9,  320e9,  8},
+      {"B200",      180e9,   75e12,   2250e12, 4500e12, 7.7e12,   650e9,  320e9,  8},
+      {"B300",      270e9,   72e12,   2250e12, 4500e12, 7.7e12,   650e9,  640e9,  8},
+      {"GB200",     186e9,   80e12,   2450e12, 4900e12, 8.0e12,   650e9,  1800e9, 72},
+      {"GB300",     279e9,   77e12,   2450e12, 4900e12, 8.0e12,   650e9,  3600e9, 72},
+  };
+  return kAll;
+}
+
+const char* device_type_names() {
+  static const std::string kNames = [] {
+    std::string out;
+    for (const DeviceType& d : device_types()) out += (out.empty() ? "" : "|") + std::string(d.name);
+    return out;
+  }();
+  return kNames.c_str();
+}
+
+const DeviceType& device_type(std::string_view name) {
+  std::vector<std::string> names;
+  for (const DeviceType& d : device_types()) {
+    if (d.name == name) return d;
+    names.push_back(d.name);
+  }
+  const std::string guess = did_you_mean(name, names);
+  fail(Exit::kUsage, "--device_type: expected ", device_type_names(), ", found \"", std::string(name), "\"",
+       guess.empty() ? "" : " (did you mean " + guess + "?)");
+}
+
+MachineModel machine_model(const DeviceType& d, DType compute) {
+  MachineModel m;
+  const bool f32 = size_of(compute) == 4, fp8 = size_of(compute) == 1;
+  GT_REQUIRE(!fp8 || d.fp8 > 0, Exit::kUsage, "--device_type ", d.name, " has no FP8 GEMMs; use precision.fp8 off");
+  m.peak = f32 ? d.f32 : fp8 ? d.fp8 : d.half;
+  m.per_node = d.per_node;
+  m.link = d.link, m.nic = d.nic;
+  const bool ampere_or_older = d.half <= 312e12;
+  m.gemm_efficiency = d.half == 312e12 ? 0.75 : fp8 ? 0.5 : 0.65;
+  m.gemm_half = ampere_or_older ? 150 : 250;
+  m.memory = 0.75 * d.bandwidth;
+  if (!ampere_or_older) m.block_latency = 4e-5;
+  return m;
+}
+
+}  // namespace gt

@@ -1,0 +1,65 @@
+#include "launch/plan/memory_model.h"
+
+#include <algorithm>
+
+#include "model/module.h"
+
+namespace gt {
+namespace {
+
+constexpr double kBytes = 2;        // of an activation
+constexpr double kLogitBytes = 10;  // of a logit: 16-bit, f32 and its gradient
+
+double tokens(const Workload& w) { return static_cast<double>(w.micro_batch * w.seq) / static_cast<double>(w.cp); }
+
+// Microbatches whose activations a stage holds at its peak, in units of whole stages.
+double in_flight(const Workload& w, int64_t stage) {
+  const auto pp = static_cast<double>(w.pp), vpp = static_cast<double>(w.vpp);
+  const double own = static_cast<double>(std::min(w.pp - stage, w.microbatches()));
+  return w.vpp == 1 ? own : own * (1 + (pp - 1) / (pp * vpp));
+}
+
+double stage_parameters(const Workload& w, int64_t stage) {
+  const auto vocab = static_cast<double>(w.vocab), hidden = static_cast<double>(w.hidden);
+  const double table = vocab * hidden / static_cast<double>(w.tp);
+  double n = static_cast<double>(w.layers) / static_cast<double>(w.pp) * w.block_weights() / static_cast<double>(w.tp);
+  if (stage == 0) n += table;
+  if (stage == w.pp - 1 && (w.pp > 1 || w.untied)) n += table;
+  return n;
+}
+
+}  // namespace
+
+double block_activations(const Workload& w, Recompute how) {
+  const double n = tokens(w), h = static_cast<double>(w.hidden), t = static_cast<double>(w.tp);
+  const double rows = w.sequence_parallel ? t : 1;  // what the layers between GEMMs keep is cut by it
+  if (how == Recompute::kFull) return kBytes * n * h / rows;
+  const double width = 2 * w.q_width() + 2 * w.kv_width() + static_cast<double>(w.ffn) * (2 + w.gated);
+  double bytes = n * (10 * h / rows + kBytes * width / t);
+  const double scores = static_cast<double>(w.micro_batch * w.heads) / t;
+  if (w.fused_attention) return bytes + 4 * scores * static_cast<double>(w.seq);
+  if (how == Recompute::kNone) bytes += 5 * scores * static_cast<double>(w.seq) * static_cast<double>(w.seq);
+  return bytes;
+}
+
+MemoryTerms stage_memory(const Workload& w, int64_t stage) {
+  MemoryTerms m;
+  m.state = stage_parameters(w, stage) * (w.kept_bytes + w.sharded_bytes / static_cast<double>(w.dp * w.cp));
+  const double layers = static_cast<double>(w.layers) / static_cast<double>(w.pp);
+  m.activations = block_activations(w, w.recompute) * layers * in_flight(w, stage);
+  if (w.recompute == Recompute::kFull) m.working_set = block_activations(w, Recompute::kNone);
+  if (stage == w.pp - 1)
+    m.working_set += tokens(w) * static_cast<double>(w.vocab) / static_cast<double>(w.tp) * kLogitBytes;
+  return m;
+}
+
+MemoryTerms largest_stage_memory(const Workload& w) {
+  MemoryTerms most;
+  for (int64_t k = 0; k < w.pp; ++k) {
+    const MemoryTerms m = stage_memory(w, k);
+    if (m.total() > most.total()) most = m;
+  }
+  return most;
+}
+
+}  // namespace gt

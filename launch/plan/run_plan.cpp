@@ -1,0 +1,149 @@
+#include "launch/plan/run_plan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "launch/config/config_precision.h"
+#include "launch/engine/engine_options.h"
+#include "launch/observe/predict.h"
+#include "launch/observe/utilization.h"
+#include "launch/options/console_text.h"
+#include "launch/options/json_text.h"
+
+namespace gt {
+namespace {
+
+const EnginePlan& largest(const RunPlan& p) { return p.stages[static_cast<size_t>(p.limiting)]; }
+
+std::string seconds_text(double s) { return s < 10 ? fmt::format("{:.0f} ms", 1e3 * s) : fmt::format("{:.2f} s", s); }
+
+// Bytes that the limiting rank sends in a step, by the links that they take.
+struct Traffic {
+  double inside = 0, across = 0;
+};
+
+Traffic traffic(const RunPlan& p, const MachineModel& m) {
+  const StepTraffic& t = largest(p).sent;
+  const auto& par = p.config.parallel;
+  Traffic out;
+  const auto add = [&](const CommCounters& c, int64_t reach) {
+    (reach <= m.per_node ? out.inside : out.across) += static_cast<double>(c.total());
+  };
+  add(t.tensor_parallel, par.tp), add(t.key_value, par.tp);
+  add(t.data_parallel, par.tp * par.dp);
+  add(t.pipeline, p.config.world()), add(t.embedding, p.config.world());
+  return out;
+}
+
+struct WholeRun {
+  double seconds, tokens, device_hours;
+};
+WholeRun whole_run(const RunPlan& p) {
+  const double steps = static_cast<double>(p.config.train.steps);
+  const double seconds = steps * p.terms.total();
+  return {seconds, steps * p.tokens(), seconds / 3600 * static_cast<double>(p.config.world())};
+}
+
+}  // namespace
+
+RunPlan plan_run(const Config& config, const DeviceType& device, const MachineModel& machine) {
+  RunPlan p;
+  p.config = config;
+  Config target = config;
+  target.device.kind = "cuda";  // layouts of weights and chunks of logits as on a GPU
+  const EngineOptions o = engine_options(target, 1);
+  const MeshShape mesh = mesh_shape(target);
+  p.stages = plan_stages(o, mesh, null_backend());
+  for (size_t k = 0; k < p.stages.size(); ++k)
+    if (p.stages[k].memory.total() > largest(p).memory.total()) p.limiting = static_cast<int64_t>(k);
+  p.usable = kUsableShare * device.memory;
+  p.needed = static_cast<double>(largest(p).memory.total()) + kLibraryBytes;
+  p.bubble = predict_pipeline(o, mesh.pp).bubble;
+  p.terms = step_terms(workload_of(config), machine);
+  const StepFlops flops = step_flops(o, mesh.pp, config.train.global_batch * config.model.seq, config.model.seq, -1);
+  p.flops = flops.causal, p.hardware_flops = flops.hardware;
+  p.peak = machine.peak * static_cast<double>(config.world());
+  return p;
+}
+
+std::string plan_text(const RunPlan& p, const DeviceType& device, const std::string& constants, const RunPrice& price) {
+  const Config& c = p.config;
+  const double step = p.terms.total(), share = p.needed / p.usable;
+  const MemoryReport& m = largest(p).memory;
+  Rows rows;
+  rows.push_back({"layout", fmt::format("tp {} pp {} dp {}{}, ZeRO {}, {} on {} {}", c.parallel.tp, c.parallel.pp, c.parallel.dp,
+                                        c.parallel.vpp > 1 ? fmt::format(" vpp {}", c.parallel.vpp) : "", c.zero.stage,
+                                        c.world() == 1 ? "1 rank" : fmt::format("{} ranks", c.world()), device.name,
+                                        c.world() == 1 ? "device" : "devices")});
+  rows.push_back({"batch", fmt::format("{} sequences of {} tokens: micro_batch {}, {} microbatches; recompute {}",
+                                       c.train.global_batch, c.model.seq, c.train.micro_batch, c.train.grad_accum,
+                                       c.parallel.recompute)});
+  rows.push_back({"memory", fmt::format("{}: pipeline rank {} needs {} of {} ({:.0f} %)", !p.fits() ? "does not fit" : share > 0.92 ? "tight" : "fits",
+                                        p.limiting, format_bytes(p.needed), format_bytes(p.usable), 100 * share)});
+  rows.push_back({"", memory_line(m) + fmt::format(", libraries {}", format_bytes(kLibraryBytes))});
+  rows.push_back({"step", fmt::format("{} ({})", seconds_text(step), constants)});
+  std::string parts;
+  for (const auto& [name, seconds] : p.terms.list())
+    if (seconds > 0.005 * step) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, seconds_text(seconds));
+  rows.push_back({"", parts});
+  rows.push_back({"throughput", fmt::format("{} tokens/s, MFU {:.1f} %, HFU {:.1f} %", format_count(p.tokens() / step),
+                                            100 * p.flops / step / p.peak, 100 * p.hardware_flops / step / p.peak)});
+  rows.push_back({"bubble", fmt::format("{:.1f} % of the pipeline's time", 100 * p.bubble)});
+  MachineModel links;
+  links.per_node = device.per_node;
+  const Traffic t = traffic(p, links);
+  rows.push_back({"traffic", fmt::format("{} a step and rank inside a node, {} across nodes", format_bytes(t.inside), format_bytes(t.across))});
+  const WholeRun all = whole_run(p);
+  std::string run = fmt::format("{} for {} steps, {} tokens, {} device hours", format_duration(all.seconds), c.train.steps,
+                                format_count(all.tokens), format_count(all.device_hours));
+  if (price.watts > 0) run += fmt::format(", {} kWh", format_count(all.device_hours * price.watts / 1000));
+  if (price.device_hour > 0) run += fmt::format(", {} at {:g} an hour", format_count(all.device_hours * price.device_hour), price.device_hour);
+  rows.push_back({"run", run});
+  return block(rows);
+}
+
+std::string plan_json(const RunPlan& p, const DeviceType& device, const std::string& constants, const RunPrice& price) {
+  const Config& c = p.config;
+  const MemoryReport& m = largest(p).memory;
+  const double step = p.terms.total();
+  std::string out = "{";
+  const auto raw = [&](const char* key, const std::string& value) {
+    out += fmt::format("{}\"{}\": {}", out.size() > 1 && out.back() != '{' ? ", " : "", key, value);
+  };
+  const auto number = [&](const char* key, double value) { raw(key, json_number(value)); };
+  const auto text = [&](const char* key, const std::string& value) {
+    std::string quoted;
+    append_json_string(quoted, value);
+    raw(key, quoted);
+  };
+  text("device_type", device.name), text("constants", constants);
+  for (const auto& [key, value] : {std::pair{"tp", c.parallel.tp}, {"pp", c.parallel.pp}, {"vpp", c.parallel.vpp},
+                                   {"dp", c.parallel.dp}, {"zero", c.zero.stage}, {"micro_batch", c.train.micro_batch},
+                                   {"microbatches", c.train.grad_accum}, {"global_batch", c.train.global_batch}})
+    raw(key, std::to_string(value));
+  text("recompute", c.parallel.recompute);
+  raw("fits", p.fits() ? "true" : "false");
+  raw("limiting_pipeline_rank", std::to_string(p.limiting));
+  number("usable_bytes", p.usable), number("needed_bytes", p.needed);
+  raw("memory_bytes", "{");
+  for (const auto& [key, value] : {std::pair{"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer},
+                                   {"activations", m.activations}, {"buffers", m.buffers}})
+    raw(key, std::to_string(value));
+  number("libraries", kLibraryBytes);
+  out += "}";
+  number("step_seconds", step);
+  raw("step_terms", "{");
+  for (const auto& [name, seconds] : p.terms.list()) number(name, seconds);
+  out += "}";
+  number("tokens_per_second", p.tokens() / step);
+  number("mfu", p.flops / step / p.peak), number("hfu", p.hardware_flops / step / p.peak);
+  number("bubble", p.bubble);
+  const WholeRun all = whole_run(p);
+  number("run_seconds", all.seconds), number("run_tokens", all.tokens), number("device_hours", all.device_hours);
+  if (price.watts > 0) number("kwh", all.device_hours * price.watts / 1000);
+  if (price.device_hour > 0) number("cost", all.device_hours * price.device_hour);
+  return out + "}\n";
+}
+
+}  // namespace gt

@@ -1,0 +1,117 @@
+#include "launch/plan/search.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "launch/verify/layouts.h"
+#include "model/module.h"
+
+namespace gt {
+namespace {
+
+constexpr double kTie = 0.01;  // of the time of a step
+
+struct Ordered {
+  Config config;  // not checked yet
+  Workload work;
+  StepTerms terms;
+  double memory;
+};
+
+bool fixed(const SearchSpace& space, const std::string& key, const std::string& value) {
+  return std::all_of(space.keep.begin(), space.keep.end(), [&](const auto& k) { return k.first != key || k.second == value; });
+}
+bool fixed(const SearchSpace& space, const std::string& key, int64_t value) {
+  return fixed(space, key, std::to_string(value));
+}
+
+// Divisors of n up to `most`, ascending.
+std::vector<int64_t> divisors(int64_t n, int64_t most) {
+  std::vector<int64_t> out;
+  for (int64_t k = 1; k <= std::min(n, most); ++k)
+    if (n % k == 0) out.push_back(k);
+  return out;
+}
+
+// tp, pp, dp and vpp on all devices.
+std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space) {
+  std::vector<ParallelConfig> out;
+  for (const int64_t tp : divisors(space.devices, base.model.heads)) {
+    if (base.model.heads % tp != 0 || base.model.ffn % tp != 0 || !fixed(space, "parallel.tp", tp)) continue;
+    for (const int64_t pp : divisors(space.devices / tp, base.model.layers))
+      for (const int64_t vpp : divisors(pp > 1 ? std::max<int64_t>(1, base.model.layers / pp) : 1, 8)) {
+        ParallelConfig p = base.parallel;
+        p.tp = tp, p.pp = pp, p.vpp = vpp, p.dp = space.devices / (tp * pp);
+        p.schedule = vpp > 1 ? "interleaved" : base.parallel.schedule == "interleaved" ? "1f1b" : base.parallel.schedule;
+        if (fixed(space, "parallel.pp", pp) && fixed(space, "parallel.dp", p.dp) && fixed(space, "parallel.vpp", vpp))
+          out.push_back(p);
+      }
+  }
+  return out;
+}
+
+std::vector<Ordered> candidates(const Config& base, const SearchSpace& space, const MachineModel& machine, double capacity) {
+  std::vector<Ordered> out;
+  Config c = base;
+  for (const ParallelConfig& mesh : meshes(base, space)) {
+    if (base.train.global_batch % mesh.dp != 0) continue;
+    for (const int64_t micro : divisors(base.train.global_batch / mesh.dp, 16)) {
+      if (!fixed(space, "train.micro_batch", micro)) continue;
+      for (const char* recompute : {"none", "selective", "full"}) {
+        if (!fixed(space, "parallel.recompute", recompute)) continue;
+        for (int64_t stage = 0; stage <= (mesh.dp > 1 ? 3 : 0); ++stage) {
+          if (mesh.dp > 1 && !fixed(space, "zero.stage", stage)) continue;
+          c.parallel = mesh, c.parallel.recompute = recompute, c.parallel.recompute_layers = 0;
+          c.zero.stage = stage;
+          c.train.micro_batch = micro, c.train.grad_accum = base.train.global_batch / mesh.dp / micro;
+          const Workload w = workload_of(c);
+          const double memory = largest_stage_memory(w).total();
+          if (memory <= capacity) out.push_back({c, w, step_terms(w, machine), memory});
+        }
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Workload workload_of(const Config& c) {
+  const ModelConfig& m = c.model;
+  Workload w;
+  w.layers = m.layers, w.hidden = m.hidden, w.heads = m.heads, w.kv_heads = m.groups(), w.head_dim = m.head_width();
+  w.ffn = m.ffn, w.vocab = m.vocab, w.seq = m.seq, w.gated = m.gated, w.untied = !m.tied;
+  w.tp = c.parallel.tp, w.pp = c.parallel.pp, w.vpp = c.parallel.vpp, w.dp = c.parallel.dp;
+  w.zero = static_cast<int>(c.zero.stage);
+  w.recompute = c.parallel.recompute == "full"        ? Recompute::kFull
+                : c.parallel.recompute == "selective" ? Recompute::kSelective
+                                                      : Recompute::kNone;
+  w.sequence_parallel = w.scatter_gather = c.sequence_parallel();
+  w.overlap = c.zero.overlap;
+  w.global_batch = c.train.global_batch, w.micro_batch = c.train.micro_batch;
+  w.gradient_bytes = c.precision.reduce_dtype == "fp32" ? 4 : 2;
+  const bool half = c.precision.amp == "O2" || c.precision.amp == "O3", masters = half && c.precision.amp == "O2";
+  const double weights = half ? 2 : 4, gradients = c.precision.grad_dtype == "bf16" ? 2 : 4;
+  const double state = (c.optim.type == "sgd" || c.optim.type == "lion" || c.optim.type == "adagrad" ? 4 : 8) + (masters ? 4 : 0);
+  w.sharded_bytes = (w.zero > 0 ? state : 0) + (w.zero > 1 ? gradients : 0) + (w.zero > 2 ? weights : 0);
+  w.kept_bytes = weights + gradients + state - w.sharded_bytes;
+  return w;
+}
+
+std::vector<Candidate> search_layouts(const Config& base, const SearchSpace& space, const MachineModel& machine,
+                                      double capacity, size_t most) {
+  std::vector<Ordered> all = candidates(base, space, machine, capacity);
+  std::sort(all.begin(), all.end(), [](const Ordered& a, const Ordered& b) {
+    const double ka = std::floor(std::log(a.terms.total()) / kTie), kb = std::floor(std::log(b.terms.total()) / kTie);
+    return ka != kb ? ka < kb : a.memory < b.memory;
+  });
+  std::vector<Candidate> out;
+  for (const Ordered& o : all) {
+    if (out.size() == most) break;
+    CheckedLayout checked = check_layout(o.config, {});
+    if (checked.problems.empty()) out.push_back({std::move(checked.config), o.terms, o.memory});
+  }
+  return out;
+}
+
+}  // namespace gt

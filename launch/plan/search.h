@@ -1,0 +1,33 @@
+// Layouts of a config on a number of devices, ordered by predicted step time.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "launch/config/config.h"
+#include "launch/plan/memory_model.h"
+#include "launch/plan/step_model.h"
+
+namespace gt {
+
+// What closed forms need of a checked config.
+Workload workload_of(const Config&);
+
+struct Candidate {
+  Config config;     // checked
+  StepTerms terms;
+  double memory = 0;  // bytes of the fullest device by closed forms
+};
+
+struct SearchSpace {
+  int64_t devices = 1;
+  std::vector<std::pair<std::string, std::string>> keep;  // keys whose values are fixed: {"parallel.tp", "8"}
+};
+
+// Every legal layout of `base` on the devices (tp, pp, vpp, dp, micro_batch, recompute, ZeRO stage; the global batch
+// stays) whose closed-form memory fits `capacity` bytes a device: the `most` fastest, fastest first; where times differ by
+// less than 1 %, by memory. Empty: none fits.
+std::vector<Candidate> search_layouts(const Config& base, const SearchSpace&, const MachineModel&, double capacity,
+                                      size_t most);
+
+}  // namespace gt

@@ -1,0 +1,165 @@
+#include "launch/plan/step_model.h"
+
+#include <algorithm>
+
+#include "model/module.h"
+
+namespace gt {
+namespace {
+
+// Seconds of one block and one microbatch on one rank.
+struct BlockTime {
+  double linear, attention, attention_backward, elementwise, recompute, tensor_parallel, latency;
+  double device() const {
+    return 3 * linear + attention + attention_backward + 2.6 * elementwise + recompute + tensor_parallel;
+  }
+};
+
+class StepModel {
+ public:
+  StepModel(const Workload& w, const MachineModel& m)
+      : w_(w), m_(m), tp_(static_cast<double>(w.tp)), hidden_(static_cast<double>(w.hidden)),
+        tokens_(static_cast<double>(w.micro_batch * w.seq) / static_cast<double>(w.cp)),
+        microbatches_(static_cast<double>(w.microbatches())),
+        layers_((static_cast<double>(w.layers) + w.embedding_slot) / static_cast<double>(w.pp)) {}
+
+  StepTerms terms() const {
+    StepTerms t;
+    const BlockTime block = block_time();
+    const double blocks = microbatches_ * layers_;
+    const double again = full() ? 1 : 0;
+    t.linear = blocks * (3 + again) * block.linear;
+    t.attention = blocks * ((1 + again) * block.attention + block.attention_backward);
+    t.elementwise = blocks * (2.6 + again) * block.elementwise;
+    t.recompute = full() ? 0 : blocks * block.recompute;
+    t.tensor_parallel = blocks * block.tensor_parallel;
+    const double waiting = std::max(0.0, m_.host * (3 + again) - block.device());
+    t.latency = blocks * (block.latency + waiting);
+    t.head = microbatches_ * head_time();
+    t.p2p = microbatches_ * p2p_time();
+    const double stage = layers_ * (block.device() + block.latency + waiting) + p2p_time();
+    t.bubble = static_cast<double>(w_.pp - 1) * stage / static_cast<double>(w_.vpp);
+    t.data_parallel = data_parallel_time(t.pipeline());
+    const double parameters = local_parameters();
+    t.optimizer = ((w_.zero > 0 ? parameters / replicas() : parameters) * 30 + 4 * parameters) / m_.memory;
+    t.fixed = m_.step_latency;
+    return t;
+  }
+
+ private:
+  bool full() const { return w_.recompute == Recompute::kFull; }
+  double replicas() const { return static_cast<double>(w_.dp * w_.cp); }
+
+  double gemm(double rows, double columns, double depth) const {
+    return 2 * rows * columns * depth / (m_.peak * m_.gemm_efficiency) *
+           (1 + m_.gemm_half / std::min(columns, depth) + m_.gemm_half / (2 * rows));
+  }
+
+  BlockTime block_time() const {
+    const double q = w_.q_width(), ffn = static_cast<double>(w_.ffn), glu = w_.gated ? 1 : 0;
+    BlockTime b{};
+    b.linear = gemm(tokens_, (q + 2 * w_.kv_width()) / tp_, hidden_) + gemm(tokens_, hidden_, q / tp_) +
+               gemm(tokens_, ffn * (1 + glu) / tp_, hidden_) + gemm(tokens_, hidden_, ffn / tp_);
+    attention_time(b);
+    b.elementwise = m_.elementwise * tokens_ * hidden_ / (2 * m_.memory) *
+                    (0.45 / (w_.sequence_parallel ? tp_ : 1) + 0.1375 * ffn * (1 + glu) / (hidden_ * tp_));
+    if (full()) b.recompute = b.linear + b.attention + b.elementwise;
+    if (w_.recompute == Recompute::kSelective) b.recompute = w_.fused_attention ? 0.3 * b.elementwise : b.attention;
+    // Two all-reduces a forward and two a backward; both forward ones again under full recomputation.
+    if (w_.tp > 1)
+      b.tensor_parallel = (4 + 2 * full()) * 2 * (tp_ - 1) / tp_ * tokens_ * hidden_ * 2 /
+                          (w_.tp <= m_.per_node ? m_.link : m_.nic * m_.nic_tp);
+    b.latency = m_.block_latency * (2 + full());
+    return b;
+  }
+
+  // Causal: half of the scores. Small heads use the matrix units worse; unfused attention reads and writes its scores.
+  void attention_time(BlockTime& b) const {
+    const double shape = (1 + 16 / std::min(static_cast<double>(w_.head_dim), 128.0)) *
+                         (w_.head_dim % 8 != 0 ? m_.misaligned : 1);
+    const auto seq = static_cast<double>(w_.seq);
+    const double core = (w_.fused_attention ? 2 : 4) * tokens_ * seq * w_.q_width() / tp_ /
+                        (m_.peak * m_.attention_efficiency) * shape;
+    if (w_.fused_attention) {
+      b.attention = core, b.attention_backward = 2.5 * core;
+      return;
+    }
+    const double scores =
+        11 * static_cast<double>(w_.micro_batch) * static_cast<double>(w_.heads) / tp_ * seq * seq / m_.memory;
+    b.attention = core + scores, b.attention_backward = 2 * core + 1.4 * scores;
+  }
+
+  // Logits and their loss, forward and backward, of one microbatch.
+  double head_time() const {
+    const double vocab = static_cast<double>(w_.vocab) / tp_;
+    return 3 * gemm(tokens_, vocab, hidden_) + (12 * tokens_ * vocab + 4 * tokens_ * hidden_) / m_.memory;
+  }
+
+  // Exposed messages between stages, of one microbatch, both ways; ranks of a node share its ports.
+  double p2p_time() const {
+    if (w_.pp == 1) return 0;
+    const auto pp = static_cast<double>(w_.pp), vpp = static_cast<double>(w_.vpp);
+    const double bytes = tokens_ * hidden_ * 2 / (w_.scatter_gather ? tp_ : 1);
+    return std::min(2.0, std::max(pp * vpp - 1, 1.0)) * vpp * bytes *
+           std::min(static_cast<double>(m_.per_node), tp_) / m_.nic * m_.p2p_exposed;
+  }
+
+  // Of a pipeline rank with the embedding, which is the largest.
+  double local_parameters() const {
+    return layers_ * w_.block_weights() / tp_ + static_cast<double>(w_.vocab) * hidden_ / tp_;
+  }
+
+  double data_parallel_time(double pipeline) const {
+    const double n = replicas(), node = static_cast<double>(m_.per_node);
+    const double rings = node / std::min(n, std::max(1.0, static_cast<double>(m_.per_node / w_.tp)));
+    const double bus = n * tp_ <= node ? m_.link : std::min(m_.link, m_.nic * m_.nic_dp / rings);
+    const double pass = (n - 1) / n * local_parameters() * w_.gradient_bytes / bus;
+    if (w_.zero < 2) {
+      const double all = 2 * pass;
+      return w_.overlap ? std::max(all - 0.6 * pipeline / microbatches_, (1 - m_.hidden) * all) : all;
+    }
+    const double passes = w_.zero == 3 ? 3 : 1 + 1 / microbatches_;
+    const double each = passes * (pass + layers_ * (n - 1) * m_.hop);
+    return microbatches_ * std::max(each - pipeline / microbatches_, (1 - m_.hidden) * each);
+  }
+
+  const Workload& w_;
+  const MachineModel& m_;
+  double tp_, hidden_, tokens_, microbatches_, layers_;
+};
+
+}  // namespace
+
+const std::vector<MachineConstant>& machine_constants() {
+  using M = MachineModel;
+  static const std::vector<MachineConstant> kAll = {{"gemm_efficiency", &M::gemm_efficiency, 0.15},
+                                                    {"gemm_half", &M::gemm_half, 0.8},
+                                                    {"attention_efficiency", &M::attention_efficiency, 0.35},
+                                                    {"elementwise", &M::elementwise, 0.5},
+                                                    {"memory", &M::memory, 0.12},
+                                                    {"link", &M::link, 0.4},
+                                                    {"nic", &M::nic, 0.4},
+                                                    {"nic_tp", &M::nic_tp, 0.4},
+                                                    {"nic_dp", &M::nic_dp, 0.3},
+                                                    {"p2p_exposed", &M::p2p_exposed, 0.5},
+                                                    {"hidden", &M::hidden, 0.3},
+                                                    {"block_latency", &M::block_latency, 0.8},
+                                                    {"host", &M::host, 0.5},
+                                                    {"step_latency", &M::step_latency, 1},
+                                                    {"misaligned", &M::misaligned, 0.5},
+                                                    {"hop", &M::hop, 0.6}};
+  return kAll;
+}
+
+std::vector<std::pair<const char*, double>> StepTerms::list() const {
+  return {{"linear", linear},       {"attention", attention},
+          {"elementwise", elementwise}, {"recompute", recompute},
+          {"tensor_parallel", tensor_parallel}, {"latency", latency},
+          {"p2p", p2p},             {"head", head},
+          {"bubble", bubble},       {"data_parallel", data_parallel},
+          {"optimizer", optimizer}, {"fixed", fixed}};
+}
+
+StepTerms step_terms(const Workload& w, const MachineModel& m) { return StepModel(w, m).terms(); }
+
+}  // namespace gt

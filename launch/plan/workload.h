@@ -1,0 +1,39 @@
+// What a step computes, in the numbers that closed forms need: model sizes, layout, batch. Made from a config, or from a
+// row of published measurements.
+#pragma once
+#include <cstdint>
+
+namespace gt {
+
+enum class Recompute : uint8_t;  // model/module.h: kNone, kSelective, kFull
+
+struct Workload {
+  // Model. Channels: heads * head_dim of queries, kv_heads * head_dim of keys and of values.
+  int64_t layers = 1, hidden = 1, heads = 1, kv_heads = 1, head_dim = 1, ffn = 1, vocab = 1, seq = 1;
+  bool gated = false, untied = false;
+  // Layout.
+  int64_t tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
+  int zero = 0;                          // ZeRO stage
+  Recompute recompute{};                 // kNone
+  bool sequence_parallel = false;
+  bool scatter_gather = false;           // pipeline messages are split over the TP ranks
+  bool overlap = false;                  // gradients are reduced during the backward pass
+  bool embedding_slot = false;           // the embedding counts as one layer of the pipeline partition
+  bool fused_attention = true;           // no scores in memory
+  // Batch, in sequences.
+  int64_t global_batch = 1, micro_batch = 1;
+  // Bytes per parameter: of gradients on the wire; of what every rank keeps; of what dp ranks shard.
+  double gradient_bytes = 2, kept_bytes = 18, sharded_bytes = 0;
+
+  int64_t devices() const { return tp * pp * cp * dp; }
+  int64_t microbatches() const { return global_batch / (dp * micro_batch); }
+  double q_width() const { return static_cast<double>(heads * head_dim); }
+  double kv_width() const { return static_cast<double>(kv_heads * head_dim); }
+  // Weights of a block's linear layers, of all TP ranks.
+  double block_weights() const {
+    const auto h = static_cast<double>(hidden), f = static_cast<double>(ffn);
+    return h * (q_width() + 2 * kv_width()) + h * q_width() + h * f * (2 + gated);
+  }
+};
+
+}  // namespace gt

@@ -1,0 +1,220 @@
+// The planner: closed forms against their published fixtures and against measured steps of others, the memory of a plan
+// against the engine's own, searches, and the errors of gpttrain plan. Sources of the rows are in their tables.
+#include "launch/plan/calibrate.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/check.h"
+#include "launch/plan/machine_types.h"
+#include "launch/plan/memory_model.h"
+#include "model/module.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+constexpr double kGiB = 1024. * 1024 * 1024;
+
+const std::string kRows = source_dir() + "/tests/launch/plan_rows/";
+
+// Constants of an A100 as the planning document has them: no host time.
+MachineModel a100() {
+  MachineModel m;
+  m.host = 0;
+  return m;
+}
+
+// 145.6B of Narayanan et al. 2021, table 1.
+Workload gpt_145b() {
+  Workload w{.layers = 80, .hidden = 12288, .heads = 96, .kv_heads = 96, .head_dim = 128, .ffn = 49152, .vocab = 51200, .seq = 2048};
+  w.tp = 8, w.pp = 8, w.vpp = 2, w.dp = 24, w.global_batch = 2304, w.micro_batch = 2;
+  w.recompute = Recompute::kFull, w.fused_attention = false, w.scatter_gather = true;
+  return w;
+}
+
+// 175B of Korthikanti et al. 2022, one microbatch of one sequence.
+Workload gpt_175b() {
+  Workload w{.layers = 96, .hidden = 12288, .heads = 96, .kv_heads = 96, .head_dim = 128, .ffn = 49152, .vocab = 51200, .seq = 2048};
+  w.tp = 8, w.pp = 8, w.vpp = 3, w.global_batch = 64, w.fused_attention = false;
+  return w;
+}
+
+bool timed(const PlanRow& r) { return r.graded && r.seconds > 0 && r.serves("time"); }
+
+struct Mean {
+  double sum = 0, worst = 0;
+  int n = 0;
+  void add(double e) { sum += std::fabs(e), worst = std::max(worst, std::fabs(e)), ++n; }
+  double value() const { return sum / n; }
+};
+
+MachineModel fitted(const PlanRow& r, const MachineProfiles& profiles) {
+  MachineModel m = r.machine;
+  for (const MachineConstant& c : machine_constants()) m.*c.value = profiles.at(r.profile).*c.value;
+  return m;
+}
+
+}  // namespace
+
+TEST_CASE("plan: the terms of two published steps are those of the formulas") {
+  const StepTerms t = step_terms(gpt_145b(), a100());
+  const auto near = [](double x) { return Approx(x).margin(6e-5).epsilon(0); };
+  CHECK(t.linear == near(15.9983));
+  CHECK(t.attention == near(2.0968));
+  CHECK(t.elementwise == near(0.9023));
+  CHECK(t.tensor_parallel == near(2.5367));
+  CHECK(t.head == near(0.4295));
+  CHECK(t.latency == near(0.0864));
+  CHECK(t.p2p == near(0.0604));
+  CHECK(t.bubble == near(1.5809));
+  CHECK(t.data_parallel == near(0.5615));
+  CHECK(t.optimizer == near(0.0531));
+  CHECK(t.total() == near(24.3110));
+
+  Workload w{.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 32, .head_dim = 128, .ffn = 16384, .vocab = 50368, .seq = 2048};
+  w.dp = 8, w.global_batch = 96, w.micro_batch = 6, w.zero = 3, w.overlap = true;
+  MachineModel m = a100();
+  m.nic = 180e9;
+  const StepTerms u = step_terms(w, m);
+  CHECK(u.pipeline() == near(4.9704));
+  CHECK(u.data_parallel == near(0.1055));
+  CHECK(u.total() == near(5.1153));
+
+  double sum = 0;
+  for (const auto& [unused, seconds] : t.list()) sum += seconds;
+  CHECK(sum == Approx(t.total()));
+}
+
+TEST_CASE("plan: memory of the 175B model is that of the paper's formulas") {
+  Workload w = gpt_175b();
+  CHECK(18 * 12 * 96. * 12288 * 12288 / 64 / kGiB == Approx(45.56).margin(0.005));
+  const auto activations = [&](bool sequence_parallel, Recompute how) {
+    w.sequence_parallel = sequence_parallel, w.recompute = how;
+    return stage_memory(w, 0).activations / kGiB;
+  };
+  const double none = activations(false, Recompute::kNone);
+  CHECK(none == Approx(66.84).margin(0.005));
+  CHECK(activations(true, Recompute::kSelective) == Approx(12.35).margin(0.005));
+  CHECK(activations(true, Recompute::kNone) / none == Approx(0.6196).margin(5e-5));
+  CHECK(activations(false, Recompute::kSelective) / none == Approx(0.5652).margin(5e-5));
+  CHECK(activations(false, Recompute::kFull) / none == Approx(0.0870).margin(5e-5));
+}
+
+TEST_CASE("plan: calibrated to published steps, it predicts those that it has seen and those that it has not") {
+  const std::vector<PlanRow> rows = read_plan_rows(kRows + "published.csv");
+  const MachineProfiles profiles = calibrate_profiles(rows);
+  const std::vector<double> unseen = unseen_errors(rows, 5);
+  Mean seen, left_out;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!timed(rows[i])) continue;
+    seen.add(row_error(rows[i], fitted(rows[i], profiles)));
+    if (!std::isnan(unseen[i])) left_out.add(unseen[i]);
+  }
+  std::printf("plan: %d published steps: calibrated %.2f %%, left out of the fit %.2f %% (worst %.1f %%)\n", seen.n,
+              100 * seen.value(), 100 * left_out.value(), 100 * left_out.worst);
+  CHECK(seen.n > 240);
+  CHECK(seen.value() < 0.024);
+  CHECK(left_out.value() < 0.038);
+}
+
+TEST_CASE("plan: of competing published layouts that differ by more than a tenth, the faster is ranked first") {
+  const std::vector<PlanRow> rows = read_plan_rows(kRows + "published.csv");
+  const MachineProfiles profiles = calibrate_profiles(rows);
+  int pairs = 0, alike = 0;
+  for (const PlanRow& a : rows)
+    for (const PlanRow& b : rows) {
+      if (!timed(a) || !timed(b) || a.group != b.group || a.seconds >= 0.9 * b.seconds) continue;
+      ++pairs;
+      alike += step_terms(a.work, fitted(a, profiles)).total() < step_terms(b.work, fitted(b, profiles)).total();
+    }
+  std::printf("plan: %d of %d pairs of published layouts in their order\n", alike, pairs);
+  CHECK(pairs > 40);
+  CHECK(alike >= 0.95 * pairs);
+}
+
+TEST_CASE("plan: steps of vTrain's tables are predicted within a sixth, calibrated within a twelfth") {
+  const std::vector<PlanRow> rows = read_plan_rows(kRows + "vtrain.csv");
+  const MachineProfiles profiles = calibrate_profiles(rows);
+  std::map<std::string, std::pair<Mean, Mean>> errors;
+  for (const PlanRow& r : rows) {
+    auto& [sheet, fit] = errors[r.profile];
+    sheet.add(row_error(r, r.machine)), fit.add(row_error(r, fitted(r, profiles)));
+  }
+  for (const auto& [name, e] : errors) {
+    INFO(name);
+    std::printf("plan: %s: uncalibrated %.1f %%, calibrated %.1f %%\n", name.c_str(), 100 * e.first.value(), 100 * e.second.value());
+    CHECK(e.first.value() < 1 / 6.);
+    CHECK(e.second.value() < 1 / 12.);
+  }
+}
+
+TEST_CASE("plan: profiles are read back as they were written, and broken ones are refused by name") {
+  TempDir dir;
+  MachineModel m = a100();
+  m.host = 1.25e-4, m.gemm_half = 1. / 3;
+  write_profiles({{"a \"b\"", m}}, dir / "p.json");
+  const MachineProfiles back = read_profiles(dir / "p.json");
+  REQUIRE(back.size() == 1);
+  for (const MachineConstant& c : machine_constants()) CHECK(back.at("a \"b\"").*c.value == m.*c.value);
+  write_file(dir / "q.json", "{\"x\": {\"gemm_efficiency\": 0}}");
+  CHECK_THROWS_WITH(read_profiles(dir / "q.json"), Contains("q.json:1") && Contains("\"x\"") && Contains("gemm_efficiency"));
+  write_file(dir / "r.csv", "layers,hidden,heads,seq,tp,pp,dp,gbs,mbs,iter_s\n2,64,4,16,1,1,2,3,1,0.5\n");
+  CHECK_THROWS_WITH(read_plan_rows(dir / "r.csv"), Contains("line 2") && Contains("gbs 3"));
+  write_file(dir / "r.csv", "layers,hidden,heads,seq,tp,pp,dp,gbs,mbs,iter_s\n2,64,x,16,1,1,2,4,1,0.5\n");
+  CHECK_THROWS_WITH(read_plan_rows(dir / "r.csv"), Contains("line 2, heads") && Contains("\"x\""));
+}
+
+TEST_CASE("plan: the command plans a config, searches layouts that train accepts, and says what does not fit") {
+  TempDir dir;
+  const std::string config = source_dir() + "/configs/gpt2-1558m.json";
+  const Outcome one = gpttrain("plan --config " + config + " --tp 1 --pp 4 --dp 2 --device_type H100 --json", dir.path());
+  INFO(one.out);
+  REQUIRE(one.code == 0);
+  const auto json = nlohmann::json::parse(one.out);
+  CHECK(json.at("fits") == true);
+  double sum = json.at("memory_bytes").at("libraries");
+  for (const char* part : {"weights", "gradients", "optimizer", "activations", "buffers"})
+    sum += json.at("memory_bytes").at(part).get<double>();
+  CHECK(sum == Approx(json.at("needed_bytes").get<double>()).epsilon(0.001));
+  CHECK((json.at("mfu") > 0.05 && json.at("mfu") < 0.8 && json.at("bubble") > 0 && json.at("bubble") < 0.75));
+
+  const Outcome found = gpttrain("plan --config " + config + " --devices 16 --search --top 3 --json --keep parallel.tp=5,zero.stage=1", dir.path());
+  INFO(found.out);
+  CHECK(found.code == 2);  // 16 devices cannot be cut into tp 5
+  const Outcome search = gpttrain("plan --config " + config + " --devices 16 --search --top 3 --json --keep parallel.pp=2", dir.path());
+  INFO(search.out);
+  REQUIRE(search.code == 0);
+  double last = 0;
+  const auto layouts = nlohmann::json::parse(search.out);
+  REQUIRE(layouts.size() == 3);
+  for (const auto& l : layouts) {
+    CHECK(l.at("pp") == 2);
+    CHECK(l.at("tp").get<int>() * l.at("pp").get<int>() * l.at("dp").get<int>() == 16);
+    CHECK(l.at("step_seconds").get<double>() >= 0.98 * last);  // within a tie, by memory
+    last = l.at("step_seconds");
+  }
+  const auto& best = layouts[0];
+  const Outcome legal = gpttrain(cat("train --config ", config, " --tp ", best.at("tp").get<int>(), " --pp 2 --dp ",
+                                     best.at("dp").get<int>(), " --vpp ", best.at("vpp").get<int>(), " --zero ", best.at("zero").get<int>(),
+                                     best.at("vpp") > 1 ? " --parallel.schedule interleaved" : "", " --train.micro_batch ",
+                                     best.at("micro_batch").get<int>(), " --train.grad_accum ", best.at("microbatches").get<int>(),
+                                     " --data.train mock --device.kind cpu --dry-run"),
+                                 dir.path());
+  INFO(legal.out);
+  CHECK(legal.code == 0);
+
+  const std::string large = source_dir() + "/configs/gpt3-175b.json";
+  const Outcome small = gpttrain("plan --config " + large + " --tp 1 --pp 1 --dp 1 --train.global_batch 1 --train.micro_batch 1 "
+                                 "--device_type V100-16 --require_fit", dir.path());
+  INFO(small.out);
+  CHECK((small.code == 2 && small.says("does not fit")));
+  const Outcome typo = gpttrain("plan --device_type H10", dir.path());
+  CHECK((typo.code == 2 && typo.says("H100")));
+}

@@ -42,11 +42,17 @@ OpCost product(const Args& g, double inner, double bytes) {
   return c;
 }
 
-// `products`: GEMMs of the size of Q K^T, each over the causal half.
+// Twice the pairs of query and key in a sequence, the diagonal counted half.
+int64_t twice_pairs(int64_t seq, int64_t window) {
+  return window > 0 && window < seq ? window * (2 * seq - window) : seq * seq;
+}
+
+// `products`: of Q K^T's size, the causal half of each, or what of that a window leaves.
 template <class Args>
 OpCost attention_cost(const Args& a, double products, double counted, double bytes) {
   OpCost c = moves(OpClass::kAttention, bytes);
-  const double one = static_cast<double>(a.batch * a.heads) * static_cast<double>(a.seq * a.seq * a.head_dim);
+  const double one =
+      static_cast<double>(a.batch * a.heads) * static_cast<double>(twice_pairs(a.seq, a.window) * a.head_dim);
   c.flops = products * one;
   c.model_flops = counted * one;
   return c;
@@ -118,7 +124,8 @@ OpCost op_cost(const StoreKv& a) {
 }
 // Upper bound: every token last in a full cache, since positions are only known on the device.
 OpCost op_cost(const CachedAttention& a) {
-  const int64_t n = a.positions.numel(), head = a.keys.shape[2] * a.keys.shape[3];
+  const int64_t seen = a.window > 0 ? std::min(a.window, a.keys.shape[2]) : a.keys.shape[2];
+  const int64_t n = a.positions.numel(), head = seen * a.keys.shape[3];
   OpCost c = moves(OpClass::kAttention, all({a.qkv, a.out, a.positions, a.sequences}) +
                                             static_cast<double>(2 * n * a.keys.shape[1] * head * size_of(a.keys.dtype)));
   c.flops = c.model_flops = 4 * static_cast<double>(n * a.heads * head);

@@ -68,7 +68,12 @@ struct Scale {
   Tensor x, out; float factor = 1;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
-// dst = src. Same dtype, same numel.
+// out = cap tanh(x / cap), cap > 0; both T; out may alias x. Of logits that are read, not trained on.
+struct SoftCap {
+  Tensor x, out; float cap = 1;
+  GT_OPERANDS(.in("x", o.x).out("out", o.out))
+};
+// same dtype, same numel
 struct Copy {
   Tensor src, dst;
   GT_OPERANDS(.in("src", o.src).out("dst", o.dst))
@@ -223,11 +228,15 @@ struct Rope {
 // then v. out [batch*seq, heads*head_dim]; lse [batch, heads, seq] f32: log-sum-exp of the scaled scores, saved for the
 // backward. Grouped queries: query head i reads kv head i / (heads / kv_heads). drop: the softmax's probabilities times
 // a mask that is computed from counters, forward and backward; lse is not touched by it.
+// window w > 0: query i sees keys j with 0 <= i - j < w (Beltagy et al. 2020, arXiv 2004.05150); 0: all that precede it.
+// softcap c > 0: a scaled score x is replaced by c tanh(x / c) (Gemma 2, arXiv 2408.00118).
 struct Attention {
   Tensor qkv, out, lse;
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   HeadDrop drop;
+  int64_t window = 0;
+  float softcap = 0;
   GT_OPERANDS(.in("qkv", o.qkv).out("out", o.out).out("lse", o.lse))
 };
 // dqkv is overwritten whole, laid out like qkv.
@@ -236,6 +245,8 @@ struct AttentionGrad {
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   HeadDrop drop;
+  int64_t window = 0;
+  float softcap = 0;
   GT_OPERANDS(.in("qkv", o.qkv).in("out", o.out).in("lse", o.lse).in("dout", o.dout).out("dqkv", o.dqkv))
 };
 
@@ -253,6 +264,8 @@ struct CachedAttention {
   Tensor qkv, sequences, positions, keys, values, out;
   int64_t heads = 0;
   float scale = 1;
+  int64_t window = 0;
+  float softcap = 0;
   GT_OPERANDS(.in("qkv", o.qkv).control("sequences", o.sequences).control("positions", o.positions).in("keys", o.keys)
               .in("values", o.values).out("out", o.out))
 };
@@ -285,6 +298,7 @@ struct PositionGrad {
 struct CrossEntropy {
   Tensor logits, targets, seed, loss, dlogits;
   int64_t vocab = 0;
+  float softcap = 0;
   GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).in("seed", o.seed).out("loss", o.loss)
               .out("dlogits", o.dlogits))
 };
@@ -292,7 +306,7 @@ struct CrossEntropy {
 // first_col+V-1; those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of the
 // target or 0). A rank with padding columns only writes (-inf, 0, 0). targets i32 [n], -1: no loss.
 struct CrossEntropyStats {
-  Tensor logits, targets, stats; int64_t first_col = 0, vocab = 0;
+  Tensor logits, targets, stats; int64_t first_col = 0, vocab = 0; float softcap = 0;
   GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).control("stats", o.stats))
 };
 // Vocabulary-parallel cross-entropy, step 2. stats [parts, n, 3] of all ranks are combined in rank order. loss [n] f32
@@ -301,6 +315,7 @@ struct CrossEntropyStats {
 struct CrossEntropyGrad {
   Tensor logits, targets, stats, seed, loss, dlogits;
   int64_t parts = 1, first_col = 0, vocab = 0;
+  float softcap = 0;
   GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).control("stats", o.stats).in("seed", o.seed)
               .out("loss", o.loss).out("dlogits", o.dlogits))
 };
@@ -361,6 +376,7 @@ struct AmaxHistory {
   X(add, Add, kKeep, kNeither, kElementwise, kOfParameter, kPart)                        \
   X(axpy, Axpy, kKeep, kNeither, kElementwise, kOfParameter, kPart)                      \
   X(scale, Scale, kKeep, kNeither, kElementwise, kOfParameter, kPart)                    \
+  X(soft_cap, SoftCap, kHigh, kForward, kElementwise, kOfParameter, kPart)               \
   X(copy, Copy, kKeep, kNeither, kElementwise, kOfParameter, kPart)                      \
   X(add_bias, AddBias, kKeep, kForward, kElementwise, kOfParameter, kPart)               \
   X(sum_rows, SumRows, kHigh, kBackward, kElementwise, kOfParameter, kPart)              \

@@ -16,6 +16,7 @@ void validate(const char* op, const P& p) {
   GT_CHECK(p.batch >= 0 && p.seq >= 0 && p.heads > 0 && p.kv_heads > 0 && p.head_dim > 0 && p.heads % p.kv_heads == 0,
            op, ": batch ", p.batch, ", seq ", p.seq, ", heads ", p.heads, ", kv_heads ", p.kv_heads, ", head_dim ",
            p.head_dim);
+  GT_CHECK(p.window >= 0 && p.softcap >= 0, op, ": window ", p.window, ", softcap ", p.softcap);
   const int64_t tokens = p.batch * p.seq;
   require_same(op, {"qkv", p.qkv}, {{"out", p.out}});
   require_f32(op, {{"lse", p.lse}});
@@ -47,7 +48,7 @@ AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
   AttentionHead h{};
   h.drop = p.drop ? &p.drop.mask : nullptr, h.sample = p.drop.mask.first() + batch;
   h.head = p.drop.first_head + head;
-  h.seq = p.seq, h.dim = p.head_dim, h.scale = p.scale;
+  h.seq = p.seq, h.dim = p.head_dim, h.scale = p.scale, h.window = p.window, h.softcap = p.softcap;
   h.lse = p.lse.template as<float>() + (batch * p.heads + head) * p.seq;
   return h;
 }

@@ -70,6 +70,18 @@ void scale(const Scale& p, Stream s) {
   });
 }
 
+void soft_cap(const SoftCap& p, Stream s) {
+  require_same("soft_cap", {"x", p.x}, {{"out", p.out}});
+  require_numel("soft_cap", p.out.numel(), {{"x", p.x}});
+  GT_CHECK(p.cap > 0, "soft_cap: cap ", p.cap);
+  const Simd& f = simd();
+  each(s, p.out.numel(), !all_f32({&p.x}), [&](int64_t i, int64_t n) {
+    float x[kChunk], out[kChunk];
+    f.soft_cap(read(f, p.x, i, n, x), p.cap, target(p.out, i, out), n);
+    write(f, p.out, i, n, out);
+  });
+}
+
 void copy(const Copy& p, Stream s) {
   GT_CHECK(p.src.dtype == p.dst.dtype && p.src.numel() == p.dst.numel(), "copy: src ", to_string(p.src.shape), ' ',
            name_of(p.src.dtype), ", dst ", to_string(p.dst.shape), ' ', name_of(p.dst.dtype));

@@ -61,6 +61,7 @@ void cached_attention(const CachedAttention& p, Stream s) {
   const int64_t n = p.positions.numel(), group = p.heads / c.kv_heads;
   require_same("cached_attention", {"qkv", p.qkv}, {{"out", p.out}});
   require_numel("cached_attention", n * p.heads * c.dim, {{"out", p.out}});
+  GT_CHECK(p.window >= 0 && p.softcap >= 0, "cached_attention: window ", p.window, ", softcap ", p.softcap);
   CpuContext& context = cpu_context(s);
   const bool wide = is_half(p.qkv.dtype);
   parallel_for(s, n * c.kv_heads, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
@@ -68,18 +69,20 @@ void cached_attention(const CachedAttention& p, Stream s) {
     float* scratch = context.thread_scratch<float>(thread, own + (wide ? 2 * whole + 2 * c.dim : 0));
     float *k_room = scratch + own, *v_room = k_room + whole, *q_room = v_room + whole, *out_room = q_room + c.dim;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t r = i / c.kv_heads, kv = i % c.kv_heads, keys = p.positions.as<int32_t>()[r] + 1;
-      const int64_t at = head_at(c, p.sequences.as<int32_t>()[r], kv);
+      const int64_t r = i / c.kv_heads, kv = i % c.kv_heads, end = p.positions.as<int32_t>()[r] + 1;
+      const int64_t begin = p.window > 0 ? std::max<int64_t>(0, end - p.window) : 0, skipped = begin % kAttentionBlock;
+      const int64_t at = head_at(c, p.sequences.as<int32_t>()[r], kv) + begin * c.dim, count = (end - begin) * c.dim;
       AttentionHead h{};
       h.dim = h.qkv_stride = h.out_stride = c.dim;
-      h.scale = p.scale;
-      h.k = read(f, p.keys, at, keys * c.dim, k_room);
-      h.v = read(f, p.values, at, keys * c.dim, v_room);
+      h.scale = p.scale, h.softcap = p.softcap;
+      // Counted from the beginning of the block that holds the first key.
+      h.k = read(f, p.keys, at, count, k_room + skipped * c.dim) - skipped * c.dim;
+      h.v = read(f, p.values, at, count, v_room + skipped * c.dim) - skipped * c.dim;
       for (int64_t g = 0; g < group; ++g) {
         const int64_t head = kv * group + g, to = (r * p.heads + head) * c.dim;
         h.q = read(f, p.qkv, r * c.row + head * c.dim, c.dim, q_room);
         h.out = target(p.out, to, out_room);
-        f.attention_query(h, keys, scratch);
+        f.attention_query(h, skipped, end - begin + skipped, scratch);
         write(f, p.out, to, c.dim, out_room);
       }
     }

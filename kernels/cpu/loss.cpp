@@ -37,6 +37,37 @@ Normaliser combine(const float* stats, int64_t parts, int64_t rows, int64_t row)
   return n;
 }
 
+// A thread's scratch for one row, of `count` columns: logits in f32, and what a soft cap makes of them.
+class RowScratch {
+ public:
+  RowScratch(CpuContext& c, int thread, const Tensor& logits, int64_t count, float softcap)
+      : softcap_(softcap), half_(is_half(logits.dtype)), count_(count) {
+    GT_CHECK(softcap >= 0, "cross-entropy with softcap ", softcap);
+    const int64_t rows = (half_ ? 1 : 0) + (softcap > 0 ? 1 : 0);
+    if (rows > 0) room_ = c.thread_scratch<float>(thread, rows * count);
+  }
+  // For halves; f32 rows are used where they lie.
+  float* wide() const { return half_ ? room_ : nullptr; }
+  // Elements [at, at + n) of the logits in f32, capped. `wide` may be overwritten when they are.
+  const float* read_row(const Simd& f, const Tensor& logits, int64_t at, int64_t n) const {
+    const float* z = read(f, logits, at, n, wide());
+    if (softcap_ == 0) return z;
+    float* capped = room_ + (half_ ? count_ : 0);
+    f.soft_cap(z, softcap_, capped, n);
+    return capped;
+  }
+  // The gradient d of such a row becomes that of the logits.
+  void to_logits(const Simd& f, const float* row, float* d, int64_t n) const {
+    if (softcap_ > 0) f.soft_cap_grad(row, softcap_, d, n);
+  }
+
+ private:
+  const float softcap_;
+  const bool half_;
+  const int64_t count_;
+  float* room_ = nullptr;
+};
+
 void zero(const Tensor& t, int64_t at, int64_t count) {
   const int64_t size = size_of(t.dtype);
   std::memset(t.data + at * size, 0, static_cast<size_t>(count * size));
@@ -58,7 +89,7 @@ void cross_entropy(const CrossEntropy& p, Stream s) {
   GT_CHECK(!p.dlogits || p.seed.numel() == 1, op, ": dlogits without a seed");
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* room = is_half(p.logits.dtype) ? context.thread_scratch<float>(thread, columns.all) : nullptr;
+    const RowScratch scratch(context, thread, p.logits, columns.all, p.softcap);
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * columns.all, token = p.targets.as<int32_t>()[r];
       float& loss = p.loss.as<float>()[r];
@@ -67,7 +98,7 @@ void cross_entropy(const CrossEntropy& p, Stream s) {
         if (p.dlogits) zero(p.dlogits, at, columns.all);
         continue;
       }
-      const float* z = read(f, p.logits, at, columns.real, room);
+      const float* z = scratch.read_row(f, p.logits, at, columns.real);
       const float hot = token < columns.real ? z[token] : 0.0f;
       float max, sum;
       if (!p.dlogits) {
@@ -76,11 +107,12 @@ void cross_entropy(const CrossEntropy& p, Stream s) {
         continue;
       }
       const float seed = p.seed.as<float>()[0];
-      float* d = target(p.dlogits, at, room);
+      float* d = target(p.dlogits, at, scratch.wide());
       f.softmax_exps(z, d, columns.real, &max, &sum);
       loss = std::log(sum) + max - hot;
       f.scale(d, seed / sum, d, columns.real);
       if (token < columns.real) d[token] -= seed;
+      scratch.to_logits(f, z, d, columns.real);
       write(f, p.dlogits, at, columns.real, d);
       zero(p.dlogits, at + columns.real, columns.all - columns.real);
     }
@@ -97,9 +129,9 @@ void cross_entropy_stats(const CrossEntropyStats& p, Stream s) {
   require_numel("cross_entropy_stats", rows * 3, {{"stats", p.stats}});
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* room = is_half(p.logits.dtype) ? context.thread_scratch<float>(thread, columns.all) : nullptr;
+    const RowScratch scratch(context, thread, p.logits, columns.all, p.softcap);
     for (int64_t r = begin; r < end; ++r) {
-      const float* z = read(f, p.logits, r * columns.all, columns.real, room);
+      const float* z = scratch.read_row(f, p.logits, r * columns.all, columns.real);
       float* stats = p.stats.as<float>() + r * 3;
       f.softmax_stats(z, columns.real, stats, stats + 1);
       const int64_t target = p.targets.as<int32_t>()[r] - p.first_col;
@@ -122,7 +154,7 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream s) {
   GT_CHECK(!p.dlogits || p.seed.numel() == 1, op, ": dlogits without a seed");
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* room = is_half(p.logits.dtype) ? context.thread_scratch<float>(thread, columns.all) : nullptr;
+    const RowScratch scratch(context, thread, p.logits, columns.all, p.softcap);
     for (int64_t r = begin; r < end; ++r) {
       const int32_t token = p.targets.as<int32_t>()[r];
       const Normaliser n = combine(p.stats.as<float>(), p.parts, rows, r);
@@ -131,10 +163,12 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream s) {
       const float seed = p.seed.as<float>()[0];
       const int64_t at = r * columns.all, written = token >= 0 ? columns.real : 0;
       if (token >= 0) {
-        float* d = target(p.dlogits, at, room);
-        f.softmax_scaled(read(f, p.logits, at, columns.real, room), d, columns.real, n.max, seed / n.sum);
+        const float* z = scratch.read_row(f, p.logits, at, columns.real);
+        float* d = target(p.dlogits, at, scratch.wide());
+        f.softmax_scaled(z, d, columns.real, n.max, seed / n.sum);
         const int64_t hot = token - p.first_col;
         if (hot >= 0 && hot < columns.real) d[hot] -= seed;
+        scratch.to_logits(f, z, d, columns.real);
         write(f, p.dlogits, at, columns.real, d);
       }
       zero(p.dlogits, at + written, columns.all - written);

@@ -68,6 +68,36 @@ inline VecInt lane_numbers() {
 // In the block on the diagonal: lanes whose query comes before the key.
 inline VecInt is_later(int64_t key, int64_t query) { return lane_numbers() < static_cast<int32_t>(key - query); }
 
+// A pair of blocks, `keys` x `queries`. reach: key k is behind the window of query q where q - k >= reach, both counted
+// within their blocks; kEverywhere where that happens nowhere in the pair.
+constexpr int64_t kEverywhere = 2 * kBlock;
+struct BlockPair {
+  int64_t keys, queries;
+  bool diagonal;
+  int64_t reach;
+};
+inline BlockPair block_pair(int64_t key, int64_t keys, int64_t query, int64_t queries, bool diagonal, int64_t window) {
+  const int64_t reach = window > 0 ? window - (query - key) : kEverywhere;
+  return {keys, queries, diagonal, queries - 1 >= reach ? reach : kEverywhere};
+}
+inline VecInt is_behind(int64_t key, int64_t query, int64_t reach) {
+  return lane_numbers() >= static_cast<int32_t>(key - query + reach);
+}
+// The first key of the blocks that queries from the block at `query` on read.
+inline int64_t first_key_block(int64_t query, int64_t window) {
+  return window > 0 && window <= query ? (query - window + 1) / kBlock * kBlock : 0;
+}
+
+// Scores become cap tanh(score / cap).
+inline void cap_scores(float* scores, const BlockPair& b, float cap) {
+  const Vec c = splat(cap), inverse = splat(1 / cap);
+  for (int64_t q = 0; q < b.queries; q += kLanes)
+    for (int64_t k = 0; k < keys_seen(b.diagonal, b.keys, q); ++k) {
+      float* at = scores + k * kBlock + q;
+      store(at, c * tanh(load(at) * inverse));
+    }
+}
+
 int64_t attention_scratch_floats(int64_t dim) { return 2 * dim * kBlock + 2 * kBlock * kBlock + 3 * kBlock; }
 
 // The factors of a pair of blocks, [key][query], in `to`; nullptr without dropout.
@@ -81,57 +111,61 @@ inline const float* factors_of_block(const AttentionHead& h, int64_t query, int6
 // One block of keys enters the running softmax of the queries: scores become weights, top and total move on, and fade
 // is what earlier output has to be multiplied with. `drop`: factors of the weights, like scores, or nullptr; the total
 // counts every weight.
-inline void soften(float* scores, int64_t keys, int64_t queries, bool diagonal, const float* drop, float* top,
-                   float* total, float* fade) {
+inline void soften(float* scores, const BlockPair& b, const float* drop, float* top, float* total, float* fade) {
   const Vec none = splat(-__builtin_inff());
-  for (int64_t q = 0; q < queries; q += kLanes) {
+  const bool cut = b.reach != kEverywhere;
+  for (int64_t q = 0; q < b.queries; q += kLanes) {
     float* column = scores + q;
-    const int64_t seen = keys_seen(diagonal, keys, q);
+    const int64_t seen = keys_seen(b.diagonal, b.keys, q);
     const Vec before = load(top + q);
     Vec now = before;
     for (int64_t k = 0; k < seen; ++k) {
       Vec s = load(column + k * kBlock);
-      if (diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
+      if (cut) store(column + k * kBlock, s = is_behind(k, q, b.reach) ? none : s);
+      if (b.diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
       now = max(now, s);
     }
+    // A query that has seen no key yet: -inf - -inf would be no number.
+    const Vec base = cut ? max(now, splat(-__FLT_MAX__)) : now;
     Vec sum{};
     for (int64_t k = 0; k < seen; ++k) {
-      const Vec p = exp(load(column + k * kBlock) - now);
+      const Vec p = exp(load(column + k * kBlock) - base);
       store(column + k * kBlock, drop == nullptr ? p : p * load(drop + k * kBlock + q));
       sum += p;
     }
-    const Vec f = exp(before - now);
+    const Vec f = exp(before - base);
     store(top + q, now);
     store(total + q, fma(load(total + q), f, sum));
     store(fade + q, f);
   }
 }
 
-// Softmax(q k^T) v of `queries` rows from `q` on, with keys [0, end), by blocks of keys. masked: the queries stand at
-// positions first, first + 1, ..., so the block of keys at `first` is the one on the diagonal; else all of them see all
-// keys. lse may be null.
-inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries, int64_t first, int64_t end,
-                   bool masked, float* out_rows, float* lse, float* scratch) {
+// Softmax(q k^T) v of `queries` rows from `q` on, with keys [begin, end), by blocks of keys that end at multiples of
+// kBlock. masked: the queries stand at positions first, first + 1, ..., so the block of keys at `first` is the one on the
+// diagonal; else all of them see all keys. lse may be null.
+inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries, int64_t first, int64_t begin,
+                   int64_t end, bool masked, float* out_rows, float* lse, float* scratch) {
   float *turned = scratch, *acc = turned + h.dim * kBlock, *scores = acc + h.dim * kBlock;
   float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
   float *total = top + kBlock, *fade = total + kBlock;
   transpose(q_rows, h.qkv_stride, queries, h.dim, h.scale, turned);
   for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
 
-  for (int64_t key = 0; key < end; key += kBlock) {
-    const int64_t keys = least(kBlock, end - key);
+  for (int64_t key = begin, keys = 0; key < end; key += keys) {
+    keys = least(kBlock - key % kBlock, end - key);
     const bool diagonal = masked && key == first;
+    const BlockPair pair = block_pair(key, keys, first, queries, diagonal, masked ? h.window : 0);
     score(h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, scores);
-    soften(scores, keys, queries, diagonal, factors_of_block(h, first, queries, key, keys, diagonal, drop), top, total,
-           fade);
-    if (key > 0) {
+    if (h.softcap > 0) cap_scores(scores, pair, h.softcap);
+    soften(scores, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), top, total, fade);
+    if (key > begin) {
       for (int64_t q = 0; q < queries; ++q) {
         float* row = acc + q * h.dim;
         const Vec f = splat(fade[q]);
         sweep(h.dim, [=](int64_t i, auto lanes) { lanes.store(row + i, lanes.load(row + i) * f); });
       }
     }
-    to_queries(scores, keys, queries, h.v + key * h.qkv_stride, h.qkv_stride, h.dim, diagonal, acc, h.dim, key > 0);
+    to_queries(scores, keys, queries, h.v + key * h.qkv_stride, h.qkv_stride, h.dim, diagonal, acc, h.dim, key > begin);
   }
 
   for (int64_t q = 0; q < queries; ++q) {
@@ -153,13 +187,13 @@ int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
 
 void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
   const int64_t queries = least(kBlock, h.seq - first);
-  attend(h, h.q + first * h.qkv_stride, queries, first, first + queries, true, h.out + first * h.out_stride,
-         h.lse + first, scratch);
+  attend(h, h.q + first * h.qkv_stride, queries, first, first_key_block(first, h.window), first + queries, true,
+         h.out + first * h.out_stride, h.lse + first, scratch);
 }
 
-// Weights of keys behind a query are 0 in attention_block: those are not here, and change no bit.
-void attention_query(const AttentionHead& h, int64_t keys, float* scratch) {
-  attend(h, h.q, 1, 0, keys, false, h.out, nullptr, scratch);
+// Weights of keys that a query does not see are 0 in attention_block: those are not here, and change no bit.
+void attention_query(const AttentionHead& h, int64_t begin, int64_t end, float* scratch) {
+  attend(h, h.q, 1, 0, begin, end, false, h.out, nullptr, scratch);
 }
 
 struct TurnedBlock {
@@ -185,19 +219,23 @@ inline void turn_block(const AttentionHead& h, int64_t first, const TurnedBlock&
 }
 
 // scores -> weights p, dp -> ds = p (dp - dot) scale; with dropout factors f, p f and p (f dp - dot) scale: dot, taken
-// from the output, has them in it.
-inline void soften_grad(float* scores, float* dp, int64_t keys, int64_t queries, bool diagonal, const float* drop,
-                        const TurnedBlock& b, float scale) {
-  const Vec factor = splat(scale);
-  for (int64_t q = 0; q < queries; q += kLanes) {
+// from the output, has them in it. With a soft cap scores are capped ones, and ds has its derivative 1 - (score / cap)^2.
+inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const float* drop, const TurnedBlock& b,
+                        float scale, float softcap) {
+  const Vec factor = splat(scale), inverse = splat(softcap > 0 ? 1 / softcap : 0);
+  const bool cut = pair.reach != kEverywhere;
+  for (int64_t q = 0; q < pair.queries; q += kLanes) {
     const Vec lse = load(b.lse + q), dot = load(b.dot + q);
-    for (int64_t k = 0; k < keys_seen(diagonal, keys, q); ++k) {
+    for (int64_t k = 0; k < keys_seen(pair.diagonal, pair.keys, q); ++k) {
       float *s = scores + k * kBlock + q, *d = dp + k * kBlock + q;
-      Vec p = exp(load(s) - lse);
-      if (diagonal) p = is_later(k, q) ? Vec{} : p;
+      const Vec score = load(s), part = score * inverse;
+      Vec p = exp(score - lse);
+      if (pair.diagonal) p = is_later(k, q) ? Vec{} : p;
+      if (cut) p = is_behind(k, q, pair.reach) ? Vec{} : p;
       const Vec f = drop == nullptr ? splat(1.0f) : load(drop + k * kBlock + q);
+      const Vec ds = p * (drop == nullptr ? load(d) - dot : load(d) * f - dot) * factor;
       store(s, drop == nullptr ? p : p * f);
-      store(d, p * (drop == nullptr ? load(d) - dot : load(d) * f - dot) * factor);
+      store(d, softcap > 0 ? ds * (splat(1.0f) - part * part) : ds);
     }
   }
 }
@@ -217,16 +255,19 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
     for (int64_t n = 0; n < count; ++n) {
       const AttentionHead& h = heads[n];
       for (int64_t first = key; first < seq; first += kBlock) {
-        const int64_t queries = least(kBlock, seq - first);
+        const int64_t queries = least(kBlock, seq - first), first_key = first_key_block(first, h.window);
+        if (key < first_key) break;  // the window of these queries, and of those behind them, begins later
         const TurnedBlock b = turned_block(scratch, n * blocks + first / kBlock, dim);
         const bool diagonal = first == key, more = n > 0 || first > key;  // more: dk and dv hold a sum already
+        const BlockPair pair = block_pair(key, keys, first, queries, diagonal, h.window);
         score(k, in, keys, b.q, queries, dim, diagonal, scores);
         score(v, in, keys, b.dout, queries, dim, diagonal, dp);
-        soften_grad(scores, dp, keys, queries, diagonal,
-                    factors_of_block(h, first, queries, key, keys, diagonal, drop), b, h.scale);
+        if (h.softcap > 0) cap_scores(scores, pair, h.softcap);
+        soften_grad(scores, dp, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), b, h.scale,
+                    h.softcap);
         to_keys(scores, keys, queries, h.dout + first * out, out, dim, diagonal, h.dv + key * in, in, more);
         to_keys(dp, keys, queries, h.q + first * in, in, dim, diagonal, h.dk + key * in, in, more);
-        to_queries(dp, keys, queries, k, in, dim, diagonal, h.dq + first * in, in, key > 0);
+        to_queries(dp, keys, queries, k, in, dim, diagonal, h.dq + first * in, in, key > first_key);
       }
     }
   }

@@ -38,6 +38,23 @@ void exp_n(const float* x, float* out, int64_t n) {
   sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, exp(lanes.load(x + i))); });
 }
 
+void tanh_n(const float* x, float* out, int64_t n) {
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, tanh(lanes.load(x + i))); });
+}
+
+void soft_cap_n(const float* x, float cap, float* out, int64_t n) {
+  const Vec c = splat(cap), inverse = splat(1 / cap);
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, c * tanh(lanes.load(x + i) * inverse)); });
+}
+
+void soft_cap_grad_n(const float* capped, float cap, float* d, int64_t n) {
+  const Vec inverse = splat(1 / cap);
+  sweep(n, [=](int64_t i, auto lanes) {
+    const Vec part = lanes.load(capped + i) * inverse;
+    lanes.store(d + i, lanes.load(d + i) * (splat(1.0f) - part * part));
+  });
+}
+
 void sum_rows_n(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate) {
   if (!accumulate) sweep(cols, [=](int64_t i, auto lanes) { lanes.store(out + i, Vec{}); });
   int64_t r = 0;

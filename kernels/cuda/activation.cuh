@@ -43,6 +43,8 @@ __device__ inline float silu_slope(float x) {
   return fmaf(-t, s, t) + s;
 }
 
-__device__ inline float relu_of(float x) { return x <= 0.0f ? 0.0f : x; }  // propagates NaN
+__device__ inline float soft_cap_of(float x, float cap) { return cap * tanhf(x / cap); }
+
+__device__ inline float relu_of(float x) { return x <= 0.0f ? 0.0f : x; }  // NaN stays
 
 }  // namespace gt::cuda

@@ -2,9 +2,12 @@
 // with a backward of two kernels, one by key tile (dk, dv) and one by query tile (dq): nothing is added atomically, so
 // the bits repeat. 256 threads as a 16 x 16 grid; thread (y, x) owns rows y*R .. y*R+R-1 and columns x, x+16, ... of a
 // tile of scores, and channels 4x .. 4x+3 of every 64 of a tile of outputs.
+#include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -15,16 +18,18 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Blocks a multiprocessor should hold. At head_dim 64 and without dropout sm_90 has room for two without a spilled
+// Kernels are compiled twice: for causal attention and nothing else, and (`General`) for calls with dropout, a window or a
+// soft cap, which ask at run time.
+// Blocks a multiprocessor should hold. At head_dim 64 plain kernels have room for two on sm_90 without a spilled
 // register; sm_80 has too little shared memory for two, and code for sm_100 would spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-template <int DP, bool Drop>
-constexpr int kBlocks = DP == 64 && !Drop ? 2 : 1;
+template <int DP, bool General>
+constexpr int kBlocks = DP == 64 && !General ? 2 : 1;
 #else
-template <int DP, bool Drop>
+template <int DP, bool General>
 constexpr int kBlocks = 1;
 #endif
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr float kLn2 = 0.6931471805599453f;
 
 // Where a [rows, head_dim] matrix of one head lies: element (0, 0) at `data`, rows `pitch` elements apart.
 struct Rows {
@@ -46,12 +51,38 @@ struct Problem {
   int dim, tiles;
   float scale;
   HeadDrop drop;
+  int window;     // seq where it is unlimited
+  float softcap;  // 0: none
 
   __device__ float factor(int64_t sequence, int64_t head, int64_t query, int64_t key) const {
+    if (!drop) return 1;
     const int64_t row = (drop.first_head + head) * seq + query;
     return drop_factor(drop.mask, first_sample(drop.mask) + sequence, row * seq + key);
   }
+  __device__ bool sees(int64_t query, int64_t key) const { return key <= query && query - key < window; }
+  // What the softmax takes instead of a product of query and key, times log2 e; 2^(that - lse); its derivative / log2 e.
+  __device__ float score(float product) const {
+    return softcap > 0 ? kLog2e * soft_cap_of(product * scale, softcap) : product * (scale * kLog2e);
+  }
+  __device__ float weight(float product, float lse) const {
+    return softcap > 0 ? exp2f(score(product) - lse) : exp2f(product * (scale * kLog2e) - lse);
+  }
+  __device__ float slope(float product) const {
+    if (softcap == 0) return scale;
+    const float part = tanhf(product * scale / softcap);
+    return scale * (1.0f - part * part);
+  }
 };
+
+// Tiles of T keys that the queries of a tile read: [first_key_tile, tile]; and of queries that read a tile of keys.
+template <int T>
+__device__ inline int first_key_tile(const Problem& p, int tile) {
+  return max(0, tile * T - p.window + 1) / T;
+}
+template <int T>
+__device__ inline int last_query_tile(const Problem& p, int tile) {
+  return min(p.tiles - 1, (tile * T + T - 1 + p.window - 1) / T);
+}
 
 // T rows from `row0` into shared memory, padded with zeros to T x DP; the row pitch DP + 4 keeps 16-byte reads of 8
 // consecutive rows in different banks.
@@ -186,8 +217,8 @@ __device__ inline float across_row(float v, F f) {
   return v;
 }
 
-template <int T, int DP, bool Drop>
-__global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) attention_kernel(Problem p) {
+template <int T, int DP, bool General>
+__global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kernel(Problem p) {
   constexpr int R = T / 16, N = DP / 16;
   extern __shared__ float4 memory[];
   float* q = reinterpret_cast<float*>(memory);
@@ -205,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) attention_kernel(
     top[i] = -INFINITY;
     total[i] = 0;
   }
-  for (int kt = 0; kt <= tile; ++kt) {
+  for (int kt = General ? first_key_tile<T>(p, tile) : 0; kt <= tile; ++kt) {
     __syncthreads();
     load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
     load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
@@ -219,18 +250,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) attention_kernel(
       float most = -INFINITY;
 #pragma unroll
       for (int j = 0; j < R; ++j) {
-        s[i][j] = int64_t{kt} * T + x + 16 * j <= row ? s[i][j] * scale : -INFINITY;
+        const int64_t key = int64_t{kt} * T + x + 16 * j;
+        if constexpr (General)
+          s[i][j] = p.sees(row, key) ? p.score(s[i][j]) : -INFINITY;
+        else
+          s[i][j] = key <= row ? s[i][j] * scale : -INFINITY;
         most = fmaxf(most, s[i][j]);
       }
-      // The first tile holds column 0, which every row sees: from then on the maximum is finite.
-      const float now = fmaxf(top[i], across_row(most, [](float a, float b) { return fmaxf(a, b); }));
+      // The first tile holds column 0, which every row sees without a window: from then on the maximum is finite.
+      float now = fmaxf(top[i], across_row(most, [](float a, float b) { return fmaxf(a, b); }));
+      if constexpr (General) now = fmaxf(now, -FLT_MAX);
       const float shrink = exp2f(top[i] - now);
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < R; ++j) {
         s[i][j] = exp2f(s[i][j] - now);
         sum += s[i][j];
-        if constexpr (Drop) s[i][j] *= p.factor(batch, h, row, int64_t{kt} * T + x + 16 * j);
+        if constexpr (General) s[i][j] *= p.factor(batch, h, row, int64_t{kt} * T + x + 16 * j);
       }
       total[i] = total[i] * shrink + across_row(sum, [](float a, float b) { return a + b; });
       top[i] = now;
@@ -266,8 +302,8 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(Problem p) {
 }
 
 // By key tile. Scores are computed transposed (rows are keys, columns queries), so that p^T and ds^T are row operands.
-template <int T, int DP, bool Drop>
-__global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) grad_kv_kernel(Problem p) {
+template <int T, int DP, bool General>
+__global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel(Problem p) {
   constexpr int R = T / 16, N = DP / 16, kSize = T * (DP + 4);
   extern __shared__ float4 memory[];
   float* k = reinterpret_cast<float*>(memory);
@@ -283,7 +319,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) grad_kv_kernel(Pr
   load_tile<T, DP>(v, p.qkv.from(at_v), row0, p.seq, p.dim);
   float dk[R][N] = {}, dv[R][N] = {};
   for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-    for (int qt = tile; qt < p.tiles; ++qt) {
+    const int last = General ? last_query_tile<T>(p, tile) : p.tiles - 1;
+    for (int qt = tile; qt <= last; ++qt) {
       const int64_t query0 = int64_t{qt} * T;
       __syncthreads();
       load_tile<T, DP>(q, p.qkv.from(start * p.qkv.pitch + h * p.dim), query0, p.seq, p.dim);
@@ -304,10 +341,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) grad_kv_kernel(Pr
         for (int j = 0; j < R; ++j) {
           const int column = x + 16 * j;
           const int64_t key = row0 + y * R + i, query = query0 + column;
-          s[i][j] = key <= query && query < p.seq ? exp2f(s[i][j] * scale - lse[column]) : 0;
-          const float f = Drop ? p.factor(batch, h, query, key) : 1.0f;  // delta, taken from the output, has it in it
-          ds[i][j] = s[i][j] * (ds[i][j] * f - delta[column]) * p.scale;
-          s[i][j] *= f;
+          if constexpr (General) {
+            const float slope = p.slope(s[i][j]), f = p.factor(batch, h, query, key);
+            s[i][j] = p.sees(query, key) && query < p.seq ? p.weight(s[i][j], lse[column]) : 0;
+            ds[i][j] = s[i][j] * (ds[i][j] * f - delta[column]) * slope;  // delta, taken from the output, has f in it
+            s[i][j] *= f;
+          } else {
+            s[i][j] = key <= query && query < p.seq ? exp2f(s[i][j] * scale - lse[column]) : 0;
+            ds[i][j] = s[i][j] * (ds[i][j] - delta[column]) * p.scale;
+          }
         }
       put_weights<T, R>(w, s);
       add_product<T, R, DP>(w, dout, dv);
@@ -320,8 +362,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) grad_kv_kernel(Pr
 }
 
 // By query tile.
-template <int T, int DP, bool Drop>
-__global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) grad_q_kernel(Problem p) {
+template <int T, int DP, bool General>
+__global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(Problem p) {
   constexpr int R = T / 16, N = DP / 16, kSize = T * (DP + 4);
   extern __shared__ float4 memory[];
   float* q = reinterpret_cast<float*>(memory);
@@ -341,7 +383,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) grad_q_kernel(Pro
     lse[i] = row < p.seq ? p.lse[at] * kLog2e : 0;
     delta[i] = row < p.seq ? p.delta[at] : 0;
   }
-  for (int kt = 0; kt <= tile; ++kt) {
+  for (int kt = General ? first_key_tile<T>(p, tile) : 0; kt <= tile; ++kt) {
     __syncthreads();
     load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
     load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
@@ -355,9 +397,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, Drop>) grad_q_kernel(Pro
 #pragma unroll
       for (int j = 0; j < R; ++j) {
         const int64_t row = row0 + y * R + i, key = int64_t{kt} * T + x + 16 * j;
-        const float weight = key <= row && row < p.seq ? exp2f(s[i][j] * scale - lse[i]) : 0;
-        const float f = Drop ? p.factor(batch, h, row, key) : 1.0f;
-        ds[i][j] = weight * (ds[i][j] * f - delta[i]) * p.scale;
+        if constexpr (General) {
+          const float weight = p.sees(row, key) && row < p.seq ? p.weight(s[i][j], lse[i]) : 0;
+          ds[i][j] = weight * (ds[i][j] * p.factor(batch, h, row, key) - delta[i]) * p.slope(s[i][j]);
+        } else {
+          const float weight = key <= row && row < p.seq ? exp2f(s[i][j] * scale - lse[i]) : 0;
+          ds[i][j] = weight * (ds[i][j] - delta[i]) * p.scale;
+        }
       }
     put_weights<T, R>(w, ds);
     add_product<T, R, DP>(w, k, dq);
@@ -388,20 +434,20 @@ void raise(const void* kernel, int bytes, const Context& c) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
 }
 
-template <int T, int DP, bool Drop>
+template <int T, int DP, bool General>
 void prepare(const Context& c) {
   using K = void (*)(Problem);
-  raise(reinterpret_cast<const void*>(static_cast<K>(attention_kernel<T, DP, Drop>)), Tiles<T, DP>::kForward, c);
-  raise(reinterpret_cast<const void*>(static_cast<K>(grad_kv_kernel<T, DP, Drop>)), Tiles<T, DP>::kBackward, c);
-  raise(reinterpret_cast<const void*>(static_cast<K>(grad_q_kernel<T, DP, Drop>)), Tiles<T, DP>::kBackward, c);
+  raise(reinterpret_cast<const void*>(static_cast<K>(attention_kernel<T, DP, General>)), Tiles<T, DP>::kForward, c);
+  raise(reinterpret_cast<const void*>(static_cast<K>(grad_kv_kernel<T, DP, General>)), Tiles<T, DP>::kBackward, c);
+  raise(reinterpret_cast<const void*>(static_cast<K>(grad_q_kernel<T, DP, General>)), Tiles<T, DP>::kBackward, c);
 }
 
-template <bool Drop>
+template <bool General>
 void prepare_tiles(const Context& c) {
-  prepare<64, 64, Drop>(c);
-  prepare<64, 128, Drop>(c);
-  prepare<32, 128, Drop>(c);
-  prepare<32, 256, Drop>(c);
+  prepare<64, 64, General>(c);
+  prepare<64, 128, General>(c);
+  prepare<32, 128, General>(c);
+  prepare<32, 256, General>(c);
 }
 
 void prepare_all(Context& c) {
@@ -411,10 +457,10 @@ void prepare_all(Context& c) {
   c.attention_ready = true;
 }
 
-// f(std::bool_constant): whether probabilities are dropped; kernels without it are as fast as they were.
+// f(std::bool_constant): whether a call needs the general kernels.
 template <class F>
-void by_drop(const Problem& p, F&& f) {
-  if (p.drop) return f(std::true_type{});
+void by_generality(const Problem& p, F&& f) {
+  if (p.drop || p.window < p.seq || p.softcap > 0) return f(std::true_type{});
   f(std::false_type{});
 }
 
@@ -432,6 +478,7 @@ Problem problem(const Args& a) {
   p.batch = a.batch, p.seq = a.seq, p.heads = a.heads, p.kv_heads = a.kv_heads;
   p.dim = static_cast<int>(a.head_dim), p.scale = a.scale;
   p.drop = a.drop;
+  p.window = static_cast<int>(a.window > 0 ? std::min(a.window, a.seq) : a.seq), p.softcap = a.softcap;
   return p;
 }
 
@@ -445,8 +492,8 @@ void own_attention(const Attention& a, Stream s) {
   by_tiles("attention", a.head_dim, c.shared_per_block, [&](auto shape) {
     using S = decltype(shape);
     p.tiles = static_cast<int>(ceil_div(p.seq, S::kT));
-    by_drop(p, [&](auto drops) {
-      attention_kernel<S::kT, S::kDP, decltype(drops)::value>
+    by_generality(p, [&](auto general) {
+      attention_kernel<S::kT, S::kDP, decltype(general)::value>
           <<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kForward, c.stream>>>(p);
     });
   });
@@ -468,11 +515,11 @@ void own_attention_grad(const AttentionGrad& a, Stream s) {
   by_tiles("attention_grad", a.head_dim, c.shared_per_block, [&](auto shape) {
     using S = decltype(shape);
     p.tiles = static_cast<int>(ceil_div(p.seq, S::kT));
-    by_drop(p, [&](auto drops) {
-      constexpr bool kDrops = decltype(drops)::value;
-      grad_kv_kernel<S::kT, S::kDP, kDrops>
+    by_generality(p, [&](auto general) {
+      constexpr bool kGeneral = decltype(general)::value;
+      grad_kv_kernel<S::kT, S::kDP, kGeneral>
           <<<static_cast<unsigned>(p.tiles * p.kv_heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
-      grad_q_kernel<S::kT, S::kDP, kDrops>
+      grad_q_kernel<S::kT, S::kDP, kGeneral>
           <<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
     });
   });

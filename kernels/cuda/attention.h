@@ -21,6 +21,7 @@ void check_attention(const char* op, const Args& a) {
                a.lse.numel() == n * a.heads,
            op, ": qkv ", to_string(a.qkv.shape), " out ", to_string(a.out.shape), " lse ", to_string(a.lse.shape),
            " batch ", a.batch, " seq ", a.seq, " heads ", a.heads, " kv_heads ", a.kv_heads, " head_dim ", a.head_dim);
+  GT_CHECK(a.window >= 0 && a.softcap >= 0, op, ": window ", a.window, " softcap ", a.softcap);
   want(op, "out", a.out, a.qkv.dtype);
   want(op, "lse", a.lse, DType::kF32);
   by_dtype(op, "qkv", a.qkv.dtype, [](auto) {});

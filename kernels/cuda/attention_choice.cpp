@@ -65,6 +65,7 @@ const char* unsuited(const Args& a) {
   bool aligned = aligned16({a.qkv.data, a.out.data, a.lse.data});
   if constexpr (kIsBackward<Args>) aligned = aligned && aligned16({a.dout.data, a.dqkv.data});
   if (a.qkv.dtype == DType::kF32) return "tensors are f32, and cuDNN's attention takes bf16 and fp16";
+  if (a.softcap > 0) return "attention scores have a soft cap, which cuDNN's attention does not compute here";
   if (a.drop) return "attention dropout is a function of module and sample here, which cuDNN does not compute";
   if (a.head_dim % 8 != 0) return "head_dim is not a multiple of 8";
   if (!aligned) return "a tensor does not begin at a multiple of 16 bytes";
@@ -81,6 +82,7 @@ AttentionCall call_of(const Args& a) {
           .head_dim = a.head_dim,
           .type = a.qkv.dtype,
           .scale = a.scale,
+          .window = a.window < a.seq ? a.window : 0,
           .backward = kIsBackward<Args>,
           .deterministic = !kIsBackward<Args> || rule().deterministic};
 }
@@ -89,7 +91,8 @@ const char* pass_of(const AttentionCall& c) { return c.backward ? "attention bac
 
 std::string shape_of(const AttentionCall& c) {
   return cat(c.batch, " x ", c.seq, " tokens, ", c.heads, " heads of ", c.head_dim,
-             c.kv_heads == c.heads ? "" : cat(" on ", c.kv_heads, " KV heads"), ", ", name_of(c.type));
+             c.kv_heads == c.heads ? "" : cat(" on ", c.kv_heads, " KV heads"),
+             c.window == 0 ? "" : cat(", window ", c.window), ", ", name_of(c.type));
 }
 
 [[noreturn]] void refuse(const AttentionCall& c, const std::string& why) {

@@ -80,6 +80,7 @@ void describe_forward(Graph& graph, Tensors& t, const AttentionCall& call) {
   options.set_name("attention").set_attn_scale(call.scale);
   options.set_generate_stats(true).set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT);
   options.set_diagonal_band_right_bound(0);  // causal
+  if (call.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(call.window));  // key + window > query
   const auto [out, lse] = graph.sdpa(t.packed(kQ), t.packed(kK), t.packed(kV), options);
   t.rows_output(out, kOut);
   lse->set_output(true).set_uid(kLse).set_data_type(fe::DataType_t::FLOAT);
@@ -90,6 +91,7 @@ void describe_backward(Graph& graph, Tensors& t, const AttentionCall& call) {
   auto options = fe::graph::SDPA_backward_attributes();
   options.set_name("attention_grad").set_attn_scale(call.scale);
   options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  if (call.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(call.window));
   options.set_deterministic_algorithm(call.deterministic);
   const auto [dq, dk, dv] =
       graph.sdpa_backward(t.packed(kQ), t.packed(kK), t.packed(kV), t.rows(kOut), t.rows(kDout), t.lse(), options);

@@ -80,6 +80,21 @@ struct ScaleOp {
   }
 };
 
+template <class T>
+struct SoftCapOp {
+  const T* x;
+  T* out;
+  float cap;
+  template <int V>
+  __device__ void at(int64_t i) const {
+    float a[V];
+    load<V>(x + i, a);
+#pragma unroll
+    for (int j = 0; j < V; ++j) a[j] = soft_cap_of(a[j], cap);
+    store<V>(out + i, a);
+  }
+};
+
 template <class T, class U>
 struct CastOp {
   const T* src;
@@ -263,6 +278,19 @@ void scale(const Scale& a, Stream s) {
                    aligned16({a.x.data, a.out.data}));
   });
   leave(c, "scale");
+}
+
+void soft_cap(const SoftCap& a, Stream s) {
+  GT_CHECK(a.out.numel() == a.x.numel() && a.cap > 0, "soft_cap: ", to_string(a.x.shape), " to ",
+           to_string(a.out.shape), ", cap ", a.cap);
+  if (a.x.numel() == 0) return;
+  Context& c = enter(s, "soft_cap");
+  want("soft_cap", "out", a.out, a.x.dtype);
+  by_dtype("soft_cap", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    each<kPack<T>>(c, SoftCapOp<T>{a.x.as<T>(), a.out.as<T>(), a.cap}, a.x.numel(), aligned16({a.x.data, a.out.data}));
+  });
+  leave(c, "soft_cap");
 }
 
 void copy(const Copy& a, Stream s) {

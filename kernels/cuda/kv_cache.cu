@@ -1,5 +1,6 @@
-// KV cache for generation: appends tokens, attends queries to the cached ones. One block computes one query head of one
-// row: threads split the keys of a tile for the scores and the channels for the weighted sum, with online softmax.
+// The key-value cache of generation: tokens go in, and queries read what is there. A block computes a query head of a
+// row: threads share the keys of a tile for the scores, and the channels for the weighted sum, by online softmax.
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
@@ -46,7 +47,8 @@ __device__ inline float block_max(float x, float* shared) {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     cached_attention_kernel(const T* qkv, const int32_t* sequences, const int32_t* positions, const T* keys,
-                            const T* values, T* out, int64_t heads, float scale, CacheSize c) {
+                            const T* values, T* out, int64_t heads, float scale, int64_t window, float softcap,
+                            CacheSize c) {
   __shared__ float q[kMaxDim], weight[kThreads], shared[kThreads / 32];
   const int64_t r = blockIdx.x, head = blockIdx.y, kv = head / (heads / c.kv_heads);
   const int64_t at = (sequences[r] * c.kv_heads + kv) * c.capacity * c.dim;
@@ -54,14 +56,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t d = threadIdx.x; d < c.dim; d += kThreads) q[d] = scale * to_float(qkv[r * c.row + head * c.dim + d]);
   __syncthreads();
   float top = -INFINITY, total = 0, acc[kPerThread] = {};
-  for (int first = 0; first < seen; first += kThreads) {
+  for (int first = window > 0 && window < seen ? seen - static_cast<int>(window) : 0; first < seen; first += kThreads) {
     const int count = min(kThreads, seen - first), k = first + static_cast<int>(threadIdx.x);
     float score = -INFINITY;
     if (k < seen) {
       const T* key = keys + at + k * c.dim;
       float sum = 0;
       for (int64_t d = 0; d < c.dim; ++d) sum += q[d] * to_float(key[d]);
-      score = sum;
+      score = softcap > 0 ? soft_cap_of(sum, softcap) : sum;
     }
     const float now = fmaxf(top, block_max(score, shared)), fade = expf(top - now), p = expf(score - now);
     weight[threadIdx.x] = p;
@@ -122,6 +124,7 @@ void cached_attention(const CachedAttention& a, Stream s) {
   GT_CHECK(a.out.numel() == n * a.heads * size.dim, "cached_attention: out ", to_string(a.out.shape));
   GT_REQUIRE(size.dim <= kMaxDim, Exit::kUsage, "cuda cached_attention: heads of ", size.dim, " channels; up to ",
              kMaxDim, " are supported");
+  GT_CHECK(a.window >= 0 && a.softcap >= 0, "cached_attention: window ", a.window, ", softcap ", a.softcap);
   if (n == 0) return;
   Context& c = enter(s, "cached_attention");
   by_dtype("cached_attention", "qkv", a.qkv.dtype, [&](auto t) {
@@ -129,7 +132,7 @@ void cached_attention(const CachedAttention& a, Stream s) {
     cached_attention_kernel<T>
         <<<dim3(static_cast<unsigned>(n), static_cast<unsigned>(a.heads)), kThreads, 0, c.stream>>>(
             a.qkv.as<T>(), a.sequences.as<int32_t>(), a.positions.as<int32_t>(), a.keys.as<T>(), a.values.as<T>(),
-            a.out.as<T>(), a.heads, a.scale, size);
+            a.out.as<T>(), a.heads, a.scale, a.window, a.softcap, size);
   });
   leave(c, "cached_attention");
 }

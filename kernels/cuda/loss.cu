@@ -3,6 +3,7 @@
 // memory between the summing and the writing pass. A vocabulary split over TP ranks takes two kernels.
 #include <cmath>
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
@@ -85,10 +86,34 @@ struct Rows {
   float* loss;
   T* dlogits;
   int cols, valid;
-  int kept;  // columns kept in shared memory, a multiple of a pack; the others are read twice, the second time from L2
+  int kept;  // columns that stay in shared memory, a multiple of a pack; the others are read twice, then from L2
+  float softcap;
 };
 
-// Calls f for packs first, first + kThreads, ... below `end` of a row that begins at z.
+// A pack of logits becomes capped ones.
+template <int V>
+__device__ inline void cap(float (&z)[V], float softcap) {
+#pragma unroll
+  for (int j = 0; j < V; ++j) z[j] = soft_cap_of(z[j], softcap);
+}
+
+// A pack of logits becomes their gradient: to_gradient of what the cap makes of them, times the cap's derivative.
+template <int V>
+__device__ inline void to_capped_gradient(float (&z)[V], int c, int valid, int hot, float base, float factor, float scale,
+                                          float softcap) {
+  float slope[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    const float part = tanhf(z[j] / softcap);
+    slope[j] = 1.0f - part * part;
+    z[j] = softcap * part;
+  }
+  to_gradient(z, c, valid, hot, base, factor, scale);
+#pragma unroll
+  for (int j = 0; j < V; ++j) z[j] = c + j < valid ? z[j] * slope[j] : 0.0f;
+}
+
+// Packs first, first + kThreads, ... below `end` of a row that begins at z.
 template <int V, class T, class F>
 __device__ inline void each_pack(const T* z, int first, int end, F f) {
   for (int c = (first + static_cast<int>(threadIdx.x)) * V; c < end; c += kThreads * V) {
@@ -98,10 +123,10 @@ __device__ inline void each_pack(const T* z, int first, int end, F f) {
   }
 }
 
-// Each thread processes the packs that it copied itself, so no barrier separates copy and use. All copies are issued at
-// once and consumed in four parts as they arrive. Rows run in reverse: the GEMM wrote the last rows last, so some are
-// still in L2.
-template <int V, class T>
+// A thread works on the packs that it has copied itself, so that no barrier stands between copy and use. The copies are
+// under way all at once and used in four parts as they come. The product has written the last rows last: they are
+// first, for some are in L2 still.
+template <int V, bool Capped, class T>
 __global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T> p) {
   extern __shared__ float4 memory[];
   __shared__ MaxSum warp[kWarps];
@@ -130,9 +155,13 @@ __global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T>
     }
   }
   const int hot = target < p.valid ? target : -1;
-  const float z_target = threadIdx.x == 0 && hot >= 0 ? to_float(z[hot]) : 0.0f;  // before any thread writes
+  float z_target = threadIdx.x == 0 && hot >= 0 ? to_float(z[hot]) : 0.0f;  // before anybody writes
+  if constexpr (Capped) z_target = soft_cap_of(z_target, p.softcap);
   MaxSum s{-INFINITY, 0};
-  const auto add = [&](int c, float(&x)[V]) { take(s, x, c, p.valid); };
+  const auto add = [&](int c, float(&x)[V]) {
+    if constexpr (Capped) cap(x, p.softcap);
+    take(s, x, c, p.valid);
+  };
   each_pack<V>(z, p.kept / V, p.valid, add);
   if constexpr (V > 1) {
     const auto part_of = [&](int part) {
@@ -150,32 +179,41 @@ __global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T>
   const float factor = scale / s.sum, base = base_of(s.max);
   T* d = p.dlogits + row * p.cols;
   const auto put = [&](int c, float(&x)[V]) {
-    to_gradient(x, c, p.valid, hot, base, factor, scale);
+    if constexpr (Capped)
+      to_capped_gradient(x, c, p.valid, hot, base, factor, scale, p.softcap);
+    else
+      to_gradient(x, c, p.valid, hot, base, factor, scale);
     store<V>(d + c, x);
   };
   if constexpr (V > 1) each_pack<V>(kept, 0, p.kept, put);
   each_pack<V>(z, p.kept / V, p.cols, put);
 }
 
-template <int V, class T>
+template <int V, bool Capped, class T>
 __global__ void __launch_bounds__(kThreads, kStreaming)
-    stats_kernel(const T* logits, const int32_t* targets, float* stats, int cols, int valid, int64_t first_col) {
+    stats_kernel(const T* logits, const int32_t* targets, float* stats, int cols, int valid, int64_t first_col,
+                 float softcap) {
   __shared__ MaxSum warp[kWarps];
   const int64_t row = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
   const T* z = logits + row * cols;
   MaxSum s{-INFINITY, 0};
-  each_pack<V>(z, 0, valid, [&](int c, float(&x)[V]) { take(s, x, c, valid); });
+  each_pack<V>(z, 0, valid, [&](int c, float(&x)[V]) {
+    if constexpr (Capped) cap(x, softcap);
+    take(s, x, c, valid);
+  });
   s = block_merge(s, warp);
   if (threadIdx.x != 0) return;
   const int64_t t = targets[row] < 0 ? -1 : targets[row] - first_col;
   stats[row * 3] = s.max;
   stats[row * 3 + 1] = s.sum;
-  stats[row * 3 + 2] = t >= 0 && t < valid ? to_float(z[t]) : 0.0f;
+  float hot = t >= 0 && t < valid ? to_float(z[t]) : 0.0f;
+  if constexpr (Capped) hot = soft_cap_of(hot, softcap);
+  stats[row * 3 + 2] = hot;
 }
 
-// Each thread combines the statistics of all TP ranks, in rank order: a few broadcast loads. stats: [parts, gridDim.x,
-// 3].
-template <int V, class T>
+// Each thread combines the statistics of all ranks for itself: a few broadcast loads, in rank order. stats: [parts,
+// gridDim.x, 3].
+template <int V, bool Capped, class T>
 __global__ void __launch_bounds__(kThreads, kStreaming)
     grad_kernel(const Rows<T> p, const float* stats, int64_t first_col, int parts) {
   const int64_t row = blockIdx.x, n = gridDim.x;
@@ -196,16 +234,23 @@ __global__ void __launch_bounds__(kThreads, kStreaming)
   const int valid = target < 0 ? 0 : p.valid;
   T* d = p.dlogits + row * p.cols;
   each_pack<V>(p.logits + row * p.cols, 0, p.cols, [&](int c, float(&x)[V]) {
-    to_gradient(x, c, valid, hot, base, factor, scale);
+    if constexpr (Capped)
+      to_capped_gradient(x, c, valid, hot, base, factor, scale, p.softcap);
+    else
+      to_gradient(x, c, valid, hot, base, factor, scale);
     store<V>(d + c, x);
   });
 }
 
 // Calls f(std::integral_constant<int, V>): 16-byte packs where rows and addresses allow, otherwise single elements.
 template <class T, class F>
-void by_pack(int64_t cols, std::initializer_list<const void*> pointers, F&& f) {
-  if (cols % kPack<T> == 0 && aligned16(pointers)) return f(std::integral_constant<int, kPack<T>>{});
-  f(std::integral_constant<int, 1>{});
+void by_pack(int64_t cols, std::initializer_list<const void*> pointers, float softcap, F&& f) {
+  GT_CHECK(softcap >= 0, "cross-entropy with softcap ", softcap);
+  const auto capped_or_not = [&](auto pack) {
+    return softcap > 0 ? f(pack, std::true_type{}) : f(pack, std::false_type{});
+  };
+  if (cols % kPack<T> == 0 && aligned16(pointers)) return capped_or_not(std::integral_constant<int, kPack<T>>{});
+  capped_or_not(std::integral_constant<int, 1>{});
 }
 
 // Returns the columns of logits [n, columns] after checking the shapes.
@@ -233,7 +278,8 @@ Rows<T> rows_of(const Args& a, int64_t cols, int64_t valid) {
   return {a.logits.template as<T>(),   a.targets.template as<int32_t>(),
           a.seed.template as<float>(), a.loss.template as<float>(),
           a.dlogits.template as<T>(),  static_cast<int>(cols),
-          static_cast<int>(valid),     0};
+          static_cast<int>(valid),     0,
+          a.softcap};
 }
 
 // Bytes of a row that a block can keep in shared memory on this device.
@@ -245,10 +291,12 @@ int room(const Context& c) {
 template <class T>
 void raise_limit(const Context& c) {
   using K = void (*)(Rows<T>);
-  const auto* kernel = reinterpret_cast<const void*>(static_cast<K>(whole_kernel<kPack<T>, T>));
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room(c)), "cross_entropy");
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-        "cross_entropy");
+  for (const K k : {static_cast<K>(whole_kernel<kPack<T>, false, T>), static_cast<K>(whole_kernel<kPack<T>, true, T>)}) {
+    const auto* kernel = reinterpret_cast<const void*>(k);
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room(c)), "cross_entropy");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+          "cross_entropy");
+  }
 }
 
 }  // namespace
@@ -266,11 +314,11 @@ void cross_entropy(const CrossEntropy& a, Stream s) {
   by_dtype("cross_entropy", "logits", a.logits.dtype, [&](auto t) {
     using T = decltype(t);
     Rows<T> rows = rows_of<T>(a, cols, std::clamp<int64_t>(a.vocab, 0, cols));
-    by_pack<T>(cols, {a.logits.data, a.dlogits.data}, [&](auto pack) {
+    by_pack<T>(cols, {a.logits.data, a.dlogits.data}, a.softcap, [&](auto pack, auto capped) {
       constexpr int kV = decltype(pack)::value;
       const int fits = room(c) / static_cast<int>(sizeof(T));
       if (kV > 1) rows.kept = std::min(fits, static_cast<int>(ceil_div(rows.valid, kV)) * kV);
-      whole_kernel<kV, T><<<static_cast<unsigned>(n), kThreads, rows.kept * sizeof(T), c.stream>>>(rows);
+      whole_kernel<kV, decltype(capped)::value, T><<<static_cast<unsigned>(n), kThreads, rows.kept * sizeof(T), c.stream>>>(rows);
     });
   });
   leave(c, "cross_entropy");
@@ -286,9 +334,11 @@ void cross_entropy_stats(const CrossEntropyStats& a, Stream s) {
   const auto valid = static_cast<int>(std::clamp<int64_t>(a.vocab - a.first_col, 0, cols));
   by_dtype("cross_entropy_stats", "logits", a.logits.dtype, [&](auto t) {
     using T = decltype(t);
-    by_pack<T>(cols, {a.logits.data}, [&](auto pack) {
-      stats_kernel<decltype(pack)::value, T><<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(
-          a.logits.as<T>(), a.targets.as<int32_t>(), a.stats.as<float>(), static_cast<int>(cols), valid, a.first_col);
+    by_pack<T>(cols, {a.logits.data}, a.softcap, [&](auto pack, auto capped) {
+      stats_kernel<decltype(pack)::value, decltype(capped)::value, T>
+          <<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(a.logits.as<T>(), a.targets.as<int32_t>(),
+                                                                a.stats.as<float>(), static_cast<int>(cols), valid,
+                                                                a.first_col, a.softcap);
     });
   });
   leave(c, "cross_entropy_stats");
@@ -307,9 +357,10 @@ void cross_entropy_grad(const CrossEntropyGrad& a, Stream s) {
   by_dtype("cross_entropy_grad", "logits", a.logits.dtype, [&](auto t) {
     using T = decltype(t);
     const Rows<T> rows = rows_of<T>(a, cols, valid);
-    by_pack<T>(cols, {a.logits.data, a.dlogits.data}, [&](auto pack) {
-      grad_kernel<decltype(pack)::value, T><<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(
-          rows, a.stats.as<float>(), a.first_col, static_cast<int>(a.parts));
+    by_pack<T>(cols, {a.logits.data, a.dlogits.data}, a.softcap, [&](auto pack, auto capped) {
+      grad_kernel<decltype(pack)::value, decltype(capped)::value, T>
+          <<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(rows, a.stats.as<float>(), a.first_col,
+                                                                static_cast<int>(a.parts));
     });
   });
   leave(c, "cross_entropy_grad");

@@ -104,7 +104,8 @@ void ProductLog::add(const Gemm& g) {
 void ProductLog::add(const AttentionGrad& a) {
   const auto same = [&](const AttentionGrad& o) {
     return o.batch == a.batch && o.seq == a.seq && o.heads == a.heads && o.kv_heads == a.kv_heads &&
-           o.head_dim == a.head_dim && o.qkv.dtype == a.qkv.dtype && !o.drop == !a.drop;
+           o.head_dim == a.head_dim && o.qkv.dtype == a.qkv.dtype && !o.drop == !a.drop && o.window == a.window &&
+           o.softcap == a.softcap;
   };
   if (std::none_of(attention_.begin(), attention_.end(), same)) attention_.push_back(a);
 }

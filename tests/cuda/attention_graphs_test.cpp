@@ -21,7 +21,8 @@ using cuda::AttentionCall;
 
 std::string text_of(const AttentionCall& c) {
   return cat(c.backward ? "backward" : "forward", c.deterministic ? "" : " in any order", ", batch ", c.batch, " seq ",
-             c.seq, " heads ", c.heads, "/", c.kv_heads, " head_dim ", c.head_dim, ' ', name_of(c.type));
+             c.seq, " heads ", c.heads, "/", c.kv_heads, " head_dim ", c.head_dim,
+             c.window > 0 ? cat(" window ", c.window) : "", ' ', name_of(c.type));
 }
 
 // Adds forward, deterministic backward and nondeterministic backward, in bf16 and fp16.
@@ -58,7 +59,9 @@ std::vector<AttentionCall> others() {
   std::vector<AttentionCall> out;
   for (const AttentionCall& c :
        {AttentionCall{2, 2048, 32, 8, 64}, AttentionCall{1, 4096, 32, 8, 128}, AttentionCall{1, 32768, 4, 4, 128},
-        AttentionCall{3, 130, 4, 1, 80}, AttentionCall{1, 5, 2, 2, 8}, AttentionCall{2, 1000, 3, 3, 128}})
+        AttentionCall{3, 130, 4, 1, 80}, AttentionCall{1, 5, 2, 2, 8}, AttentionCall{2, 1000, 3, 3, 128},
+        AttentionCall{.batch = 1, .seq = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .window = 4096},
+        AttentionCall{.batch = 2, .seq = 130, .heads = 4, .kv_heads = 4, .head_dim = 64, .window = 17}})
     add_passes(out, c);
   return out;
 }

@@ -158,11 +158,13 @@ TEST_CASE("cpu simd: layer norm and its gradient split among threads give the sa
 
 TEST_CASE("cpu simd: attention of several blocks gives the same bits for all numbers of threads") {
   struct Size {
-    int64_t batch, seq, heads, kv_heads, dim;
+    int64_t batch, seq, heads, kv_heads, dim, window = 0;
+    float softcap = 0;
   };
   for (const Size z :
-       {Size{2, 193, 3, 3, 32}, {1, 129, 4, 2, 64}, {1, 200, 2, 1, 128}, {1, 70, 2, 2, 45}, {2, 31, 1, 1, 1}}) {
-    INFO("seq " << z.seq << " dim " << z.dim);
+       {Size{2, 193, 3, 3, 32}, {1, 129, 4, 2, 64}, {1, 200, 2, 1, 128}, {1, 70, 2, 2, 45}, {2, 31, 1, 1, 1},
+        {1, 300, 2, 1, 24, 70, 2}, {1, 200, 2, 2, 8, 9}}) {
+    INFO("seq " << z.seq << " dim " << z.dim << " window " << z.window);
     Tensors t;
     const int64_t n = z.batch * z.seq, width = (z.heads + 2 * z.kv_heads) * z.dim;
     const float scale = 1 / std::sqrt(static_cast<float>(z.dim));
@@ -170,13 +172,46 @@ TEST_CASE("cpu simd: attention of several blocks gives the same bits for all num
                  lse = t.f32({z.batch, z.heads, z.seq});
     const Tensor dout = t.f32(out.shape), dqkv = t.f32(qkv.shape);
     expect_same_for_all_threads("attention", {out, lse}, [&](auto& ops, Stream s) {
-      ops.attention({qkv, out, lse, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale}, s);
+      ops.attention({qkv, out, lse, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale, {}, z.window, z.softcap}, s);
     });
-    reference_ops().attention({qkv, out, lse, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale}, {});
+    reference_ops().attention(
+        {qkv, out, lse, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale, {}, z.window, z.softcap}, {});
     expect_same_for_all_threads("attention_grad", {dqkv}, [&](auto& ops, Stream s) {
-      ops.attention_grad({qkv, out, lse, dout, dqkv, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale}, s);
+      ops.attention_grad(
+          {qkv, out, lse, dout, dqkv, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale, {}, z.window, z.softcap}, s);
     });
   }
+}
+
+TEST_CASE("cpu simd: a token read from the cache has the bits of its row, whatever its window and cap") {
+  struct Rule {
+    int64_t window;
+    float softcap;
+  };
+  const int64_t seq = 200, heads = 4, kv = 2, dim = 24;
+  const float scale = 0.2f;
+  for (const Rule r : {Rule{0, 0}, {1, 0}, {40, 0}, {64, 0}, {65, 3}, {130, 0}, {0, 2}, {300, 5}})
+    on_every_isa([&] {
+      INFO("window " << r.window << " softcap " << r.softcap);
+      Tensors t;
+      const OpTable& ops = *cpu_backend().ops;
+      const Tensor qkv = t.f32({seq, (heads + 2 * kv) * dim}, -3, 3), out = t.f32({seq, heads * dim});
+      ops.attention({qkv, out, t.f32({1, heads, seq}), 1, seq, heads, kv, dim, scale, {}, r.window, r.softcap}, {});
+      const Tensor keys = t.f32({1, kv, seq, dim}), values = t.f32({1, kv, seq, dim}), got = t.f32({seq, heads * dim});
+      const Tensor sequences = t.ids(seq, 0, 0), positions = t.ids(seq, 0, 0);
+      for (int64_t i = 0; i < seq; ++i) positions.as<int32_t>()[i] = static_cast<int32_t>(i);
+      ops.store_kv({qkv, sequences, positions, keys, values, heads}, {});
+      if (r.window > 0 && r.window < seq) {  // what the last token does not see is not read
+        for (int64_t i = 0; i < (seq - r.window) * dim; ++i) keys.as<float>()[i] = values.as<float>()[i] = NAN;
+        const Tensor last = qkv.slice(seq - 1, 1), one = got.slice(seq - 1, 1);
+        ops.cached_attention({last, sequences.slice(0, 1), positions.slice(seq - 1, 1), keys, values, one, heads, scale,
+                              r.window, r.softcap}, {});
+        CHECK(std::memcmp(one.data, out.slice(seq - 1, 1).data, static_cast<size_t>(one.bytes())) == 0);
+        ops.store_kv({qkv, sequences, positions, keys, values, heads}, {});
+      }
+      ops.cached_attention({qkv, sequences, positions, keys, values, got, heads, scale, r.window, r.softcap}, {});
+      CHECK(std::memcmp(got.data, out.data, static_cast<size_t>(out.bytes())) == 0);
+    });
 }
 
 TEST_CASE("cpu simd: attention stays exact where scores are far apart") {
@@ -334,6 +369,25 @@ TEST_CASE("cpu simd: exp is within 2e-7 relative over its range, 0 below it, and
     float out[5];
     cpu::simd().exp(special, out, 5);
     CHECK((out[0] == 0 && out[1] == 0 && out[2] == 0 && out[3] == 1 && std::isnan(out[4])));
+  });
+}
+
+TEST_CASE("cpu simd: tanh is within 3e-7 relative everywhere, and passes NaN") {
+  std::vector<float> x, y;
+  for (double v = -12; v < 12; v += 0.00037) x.push_back(static_cast<float>(v));
+  for (double v = 1e-30; v < 1e30; v *= 1.7) x.push_back(static_cast<float>(v)), x.push_back(-static_cast<float>(v));
+  y.resize(x.size());
+  on_every_isa([&] {
+    cpu::simd().tanh(x.data(), y.data(), static_cast<int64_t>(x.size()));
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i)
+      worst = std::max(worst, std::fabs(y[i] / std::tanh(static_cast<double>(x[i])) - 1));
+    CHECK(worst < 3e-7);
+    const float inf = std::numeric_limits<float>::infinity();
+    const float special[] = {-inf, inf, 0, NAN};
+    float out[4];
+    cpu::simd().tanh(special, out, 4);
+    CHECK((out[0] == -1 && out[1] == 1 && out[2] == 0 && std::isnan(out[3])));
   });
 }
 

@@ -333,19 +333,27 @@ TEST_CASE("finite differences: layer_norm with dropout of the residual branch, a
   });
 }
 
-TEST_CASE("finite differences: causal attention, with and without grouped queries and dropout") {
-  for (const int64_t kv_heads : {4, 2, 1}) {
-    INFO("kv_heads " << kv_heads);
+TEST_CASE("finite differences: causal attention, with and without grouped queries, dropout, windows and soft caps") {
+  struct Rule {
+    int64_t kv_heads, window;
+    float softcap;
+  };
+  for (const Rule rule : {Rule{4, 0, 0}, {2, 0, 0}, {1, 0, 0}, {4, 3, 0}, {2, 1, 0}, {4, 0, 0.7f}, {2, 4, 1.5f}}) {
+    const auto [kv_heads, window, softcap] = rule;
+    INFO("kv_heads " << kv_heads << ", window " << window << ", softcap " << softcap);
     const HeadDrop drop{drop_mask(98, kv_heads == 4 ? 0 : 0.3), 1};
-    expect_gradients([=](Problem& p) {
+    expect_gradients([kv_heads = kv_heads, window = window, softcap = softcap, drop](Problem& p) {
       const int64_t batch = 2, seq = 6, heads = 4, dim = 8;
       const Tensor qkv = p.random({batch * seq, (heads + 2 * kv_heads) * dim});
       const Tensor out = p.empty({batch * seq, heads * dim}), lse = p.empty({batch, heads, seq});
       const Tensor dout = p.weight_of(out), dqkv = p.gradient_of("qkv", qkv);
       const float scale = 0.35f;
-      p.forward = [=, &p] { p.ops.attention({qkv, out, lse, batch, seq, heads, kv_heads, dim, scale, drop}, {}); };
+      p.forward = [=, &p] {
+        p.ops.attention({qkv, out, lse, batch, seq, heads, kv_heads, dim, scale, drop, window, softcap}, {});
+      };
       p.backward = [=, &p] {
-        p.ops.attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, kv_heads, dim, scale, drop}, {});
+        p.ops.attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, kv_heads, dim, scale, drop, window, softcap},
+                             {});
       };
     });
   }
@@ -367,14 +375,16 @@ TEST_CASE("finite differences: embedding and positions") {
   });
 }
 
-TEST_CASE("finite differences: cross-entropy in one pass") {
-  expect_gradients([](Problem& p) {
+TEST_CASE("finite differences: cross-entropy in one pass, with and without a soft cap") {
+  const float softcap = GENERATE(0.f, 2.5f);
+  expect_gradients([=](Problem& p) {
     const int64_t rows = 6, vocab = 13, cols = 16;
     const Tensor targets = p.tokens({0, 12, -1, 4, 5, 10}), loss = p.empty({rows}), total = p.empty({1});
     const Tensor seed = p.weight_of(total), logits = p.random({rows, cols}, 2), dlogits = p.gradient_of("logits", logits);
     const auto losses = [=, &p](const Tensor& into) {
       p.ops.cross_entropy(
-          {.logits = logits, .targets = targets, .seed = seed, .loss = loss, .dlogits = into, .vocab = vocab}, {});
+          {.logits = logits, .targets = targets, .seed = seed, .loss = loss, .dlogits = into, .vocab = vocab,
+           .softcap = softcap}, {});
       double sum = 0;
       for (int64_t i = 0; i < rows; ++i) sum += get(loss, i);
       set(total, 0, sum);
@@ -385,8 +395,9 @@ TEST_CASE("finite differences: cross-entropy in one pass") {
 }
 
 TEST_CASE("finite differences: cross-entropy in two halves, whole and over a vocabulary in three parts") {
+  const float softcap = GENERATE(0.f, 2.5f);
   for (const int64_t parts : {1, 3}) {
-    INFO("parts " << parts);
+    INFO("parts " << parts << ", softcap " << softcap);
     expect_gradients([=](Problem& p) {
       const int64_t rows = 6, vocab = 13, cols = parts == 1 ? 16 : 5;  // two or three columns of padding
       const Tensor targets = p.tokens({0, 12, -1, 4, 5, 10});
@@ -400,12 +411,13 @@ TEST_CASE("finite differences: cross-entropy in two halves, whole and over a voc
       const auto losses = [=, &p](bool gradients) {
         for (int64_t r = 0; r < parts; ++r) {
           const Tensor part = stats.slice(r, 1).view({rows, 3});
-          p.ops.cross_entropy_stats({logits[static_cast<size_t>(r)], targets, part, r * cols, vocab}, {});
+          p.ops.cross_entropy_stats({logits[static_cast<size_t>(r)], targets, part, r * cols, vocab, softcap}, {});
         }
         for (int64_t r = 0; r < parts; ++r) {
           const Tensor into = gradients ? dlogits[static_cast<size_t>(r)] : Tensor{};
           p.ops.cross_entropy_grad(
-              {logits[static_cast<size_t>(r)], targets, stats, seed, loss, into, parts, r * cols, vocab}, {});
+              {logits[static_cast<size_t>(r)], targets, stats, seed, loss, into, parts, r * cols, vocab, softcap},
+              {});
         }
         double sum = 0;
         for (int64_t i = 0; i < rows; ++i) sum += get(loss, i);

@@ -159,13 +159,17 @@ TEST_CASE("half: attention and its gradient have the bits of f32, rounded once")
     const HeadDrop drop{drop_mask(9, 0.2), 0};
     const Tensor qkv = m.draw({batch * seq, (heads + 2 * kv) * dim}, t), out = m.draw({batch * seq, heads * dim}, t);
     const Tensor lse = m.draw({batch, heads, seq}, kF32), dout = m.draw(out.shape, t), dqkv = m.draw(qkv.shape, t);
-    using A = Attention;
-    Twin<A>(ops.attention, {qkv, out, lse, batch, seq, heads, kv, dim, 0.2f, drop}, {&A::qkv}, {&A::out, &A::lse})
-        .check("attention");
-    using G = AttentionGrad;
-    Twin<G>(ops.attention_grad, {qkv, out, lse, dout, dqkv, batch, seq, heads, kv, dim, 0.2f, drop},
-            {&G::qkv, &G::out, &G::lse, &G::dout}, {&G::dqkv})
-        .check("attention_grad");
+    for (const auto& [window, softcap] : {std::pair<int64_t, float>{0, 0.f}, {30, 4.f}}) {
+      using A = Attention;
+      Twin<A>(ops.attention, {qkv, out, lse, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap}, {&A::qkv},
+              {&A::out, &A::lse})
+          .check("attention");
+      using G = AttentionGrad;
+      Twin<G>(ops.attention_grad,
+              {qkv, out, lse, dout, dqkv, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap},
+              {&G::qkv, &G::out, &G::lse, &G::dout}, {&G::dqkv})
+          .check("attention_grad");
+    }
   });
 }
 

@@ -202,6 +202,7 @@ OpCases op_cases() {
   add_matrix_cases(all);
   add_elementwise_cases(all);
   add_model_cases(all);
+  add_attention_cases(all);
   add_dropout_cases(all);
   add_quant_cases(all);
   add_fp8_cases(all);

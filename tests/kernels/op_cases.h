@@ -209,6 +209,7 @@ OpCases op_cases();  // all of them, unprepared
 void add_matrix_cases(OpCases&);       // op_cases_matrix.cpp
 void add_elementwise_cases(OpCases&);  // op_cases_elementwise.cpp
 void add_model_cases(OpCases&);        // op_cases_model.cpp
+void add_attention_cases(OpCases&);    // op_cases_attention.cpp
 void add_step_cases(OpCases&);         // op_cases_step.cpp
 void add_optim_cases(OpCases&);        // op_cases_optim.cpp
 void add_dropout_cases(OpCases&);      // op_cases_dropout.cpp

@@ -6,8 +6,17 @@
 namespace gt::test {
 namespace {
 
-void add_cache(OpCases& to, int64_t heads, int64_t kv, int64_t dim, int64_t capacity, DType t, bool big = false) {
-  const std::string name = cat("heads ", heads, "/", kv, " dim ", dim, " capacity ", capacity, suffix(t));
+struct CacheSize {
+  int64_t heads, kv, dim, capacity;
+  int64_t window = 0;
+  float softcap = 0;
+};
+
+void add_cache(OpCases& to, const CacheSize& size, DType t, bool big = false) {
+  const auto [heads, kv, dim, capacity, window, softcap] = size;
+  const std::string name =
+      cat("heads ", heads, "/", kv, " dim ", dim, " capacity ", capacity, window > 0 ? cat(" window ", window) : "",
+          softcap > 0 ? cat(" softcap ", softcap) : "", suffix(t));
   const Shape cache{3, kv, capacity, dim}, qkv{3, (heads + 2 * kv) * dim};
   const double end = static_cast<double>(capacity - 1);
   const Fill sequences = values({2, 0, 1}), positions = values({end, 0, std::floor(end / 2)});
@@ -29,19 +38,25 @@ void add_cache(OpCases& to, int64_t heads, int64_t kv, int64_t dim, int64_t capa
   read.out(&A::out, "out", {3, heads * dim}, t);
   read.args.heads = heads;
   read.args.scale = 1 / std::sqrt(static_cast<float>(dim));
+  read.args.window = window, read.args.softcap = softcap;
   read.tolerance = unit_of(t);
   store.big = read.big = big;
-  read.flops = 4.0 * static_cast<double>(heads * capacity * dim);
+  const int64_t seen = window > 0 && window < capacity ? window : capacity;
+  read.flops = 4.0 * static_cast<double>(heads * seen * dim);
 }
 
 }  // namespace
 
 void add_cache_cases(OpCases& to) {
-  add_cache(to, 12, 12, 64, 1024, DType::kF32, true);  // for the benchmark
+  add_cache(to, {12, 12, 64, 1024}, DType::kF32, true);  // to be timed
+  add_cache(to, {12, 12, 64, 4096, 1024}, DType::kF32, true);
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const int64_t capacity : {1, 17, 64, 200}) add_cache(to, 4, 2, 8, capacity, t);
-    add_cache(to, 3, 1, 80, 129, t);
-    add_cache(to, 2, 2, 5, 70, t);
+    for (const int64_t capacity : {1, 17, 64, 200}) add_cache(to, {4, 2, 8, capacity}, t);
+    add_cache(to, {3, 1, 80, 129}, t);
+    add_cache(to, {2, 2, 5, 70}, t);
+    for (const int64_t window : {1, 64, 70, 150, 300}) add_cache(to, {4, 2, 8, 300, window}, t);
+    add_cache(to, {4, 2, 8, 70, 0, 2}, t);
+    add_cache(to, {3, 1, 80, 129, 33, 5}, t);
   }
 }
 

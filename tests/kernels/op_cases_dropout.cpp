@@ -76,35 +76,6 @@ void add_norms(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, DType w =
   }
 }
 
-void add_attention(OpCases& to, int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim,
-                   int64_t first_head, DType t = DType::kF32, bool big = false) {
-  const std::string type = t == DType::kF32 ? "" : cat(" ", name_of(t));
-  const std::string name = cat("batch ", batch, " seq ", seq, " heads ", heads, "/", kv_heads, " from ", first_head,
-                               " dim ", dim, " dropout", type);
-  const Shape qkv{batch * seq, (heads + 2 * kv_heads) * dim}, out{batch * seq, heads * dim}, lse{batch, heads, seq};
-  const auto set_sizes = [&](auto& p) {
-    p.batch = batch, p.seq = seq, p.heads = heads, p.kv_heads = kv_heads, p.head_dim = dim;
-    p.scale = 1.0f / std::sqrt(static_cast<float>(dim));
-    p.drop = {mask_of(0.3), first_head};
-  };
-  using F = Attention;
-  auto& forward = add_case<F>(to, name);
-  set_sizes(forward.args);
-  forward.in(&F::qkv, "qkv", qkv, normal(1.5), t).out(&F::out, "out", out, t).out(&F::lse, "lse", lse);
-  using G = AttentionGrad;
-  auto& backward = add_case<G>(to, name);
-  set_sizes(backward.args);
-  backward.in(&G::qkv, "qkv", qkv, normal(1.5), t).in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse);
-  backward.in(&G::dout, "dout", out, normal(), t).out(&G::dqkv, "dqkv", qkv, t);
-  backward.derive = [](const G& g) {
-    reference::attention({g.qkv, g.out, g.lse, g.batch, g.seq, g.heads, g.kv_heads, g.head_dim, g.scale, g.drop}, {});
-  };
-  forward.flops = 2.0 * static_cast<double>(batch * heads * seq * (seq + 1) * dim);
-  backward.flops = 2.5 * forward.flops;
-  forward.big = backward.big = big;
-  forward.tolerance = backward.tolerance = unit_of(t);
-}
-
 }  // namespace
 
 void add_dropout_cases(OpCases& to) {
@@ -127,13 +98,9 @@ void add_dropout_cases(OpCases& to) {
       add_norms(to, {67, cols}, {mask_of(0.2), 16, 32}, t, t);
       add_norms(to, {67, cols}, {mask_of(0.2), 16, 32}, DType::kF32, t);
     }
-    add_attention(to, 2, 130, 4, 2, 64, 4, t);
   }
-  for (const int64_t seq : {1, 5, 64, 66, 132}) add_attention(to, 2, seq, 2, 2, 8, seq % 4);
-  add_attention(to, 1, 65, 6, 2, 80, 6);
   add_rows(to, {4096, 1024}, {mask_of(0.1), 1024, 0}, DType::kF32, true);
   add_norms(to, {4096, 1024}, {mask_of(0.1), 1024, 0}, DType::kF32, DType::kF32, true);
-  add_attention(to, 4, 512, 8, 8, 64, 0, DType::kF32, true);
 }
 
 }  // namespace gt::test

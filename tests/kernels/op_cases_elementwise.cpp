@@ -29,8 +29,13 @@ void add_adds(OpCases& to, Shape s, DType t, int skew = 0) {
   auto& in_place = add_case<Scale>(to, describe(s, t, " out is x" + at));
   in_place.inout(&Scale::x, "x", s, normal(), t).alias(&Scale::out, &Scale::x);
   scaled.args.factor = in_place.args.factor = 0.37f;
+  auto& capped = add_case<SoftCap>(to, describe(s, t, at));
+  capped.in(&SoftCap::x, "x", s, normal(3), t).out(&SoftCap::out, "out", s, t).args.cap = 2.5f;
+  auto& capped_in_place = add_case<SoftCap>(to, describe(s, t, " out is x" + at));
+  capped_in_place.inout(&SoftCap::x, "x", s, normal(30), t).alias(&SoftCap::out, &SoftCap::x).args.cap = 30;
   for (OpCase* c : {static_cast<OpCase*>(&plain), static_cast<OpCase*>(&onto_a), static_cast<OpCase*>(&onto_b),
-                    static_cast<OpCase*>(&axpy), static_cast<OpCase*>(&scaled), static_cast<OpCase*>(&in_place)}) {
+                    static_cast<OpCase*>(&axpy), static_cast<OpCase*>(&scaled), static_cast<OpCase*>(&in_place),
+                    static_cast<OpCase*>(&capped), static_cast<OpCase*>(&capped_in_place)}) {
     c->tolerance = unit_of(t);
     c->skew = skew;
   }
@@ -168,6 +173,7 @@ void add_benchmarks(OpCases& to) {
       n;
   add_case<Axpy>(to, describe(s, DType::kF32)).in(&Axpy::x, "x", s).inout(&Axpy::y, "y", s).flops = 2 * n;
   add_case<Scale>(to, describe(s, DType::kF32)).in(&Scale::x, "x", s).out(&Scale::out, "out", s).flops = n;
+  add_case<SoftCap>(to, describe(s, DType::kF32)).in(&SoftCap::x, "x", s).out(&SoftCap::out, "out", s).flops = n;
   add_case<Copy>(to, describe(s, DType::kF32)).in(&Copy::src, "src", s).out(&Copy::dst, "dst", s);
   add_case<AddBias>(to, describe(s, DType::kF32))
       .in(&AddBias::x, "x", s)

@@ -1,4 +1,4 @@
-// Cases of attention, embedding, positions and cross-entropy.
+// Cases of embedding, positions and cross-entropy.
 #include <cmath>
 #include <vector>
 
@@ -8,64 +8,7 @@
 namespace gt::test {
 namespace {
 
-struct AttentionSize {
-  int64_t batch, seq, heads, kv_heads, head_dim;
-};
-
-template <class P>
-void set_sizes(P& p, const AttentionSize& s) {
-  p.batch = s.batch, p.seq = s.seq, p.heads = s.heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim;
-  p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
-}
-
-double attention_flops(const AttentionSize& s) {  // two products of half a square
-  return 2.0 * static_cast<double>(s.batch * s.heads * s.seq * (s.seq + 1) * s.head_dim);
-}
-
-void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, bool big = false) {
-  const std::string name = cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, " dim ",
-                               s.head_dim, suffix(t));
-  const Shape qkv{s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim}, out{s.batch * s.seq, s.heads * s.head_dim};
-  const Shape lse{s.batch, s.heads, s.seq};
-  using F = Attention;
-  auto& forward = add_case<F>(to, name);
-  set_sizes(forward.args, s);
-  forward.in(&F::qkv, "qkv", qkv, normal(1.5), t).out(&F::out, "out", out, t).out(&F::lse, "lse", lse);
-
-  using G = AttentionGrad;
-  auto& backward = add_case<G>(to, name);
-  set_sizes(backward.args, s);
-  backward.in(&G::qkv, "qkv", qkv, normal(1.5), t).in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse);
-  backward.in(&G::dout, "dout", out, normal(), t).out(&G::dqkv, "dqkv", qkv, t);
-  backward.derive = [](const G& g) {
-    reference::attention({g.qkv, g.out, g.lse, g.batch, g.seq, g.heads, g.kv_heads, g.head_dim, g.scale}, {});
-  };
-  forward.flops = attention_flops(s), backward.flops = 2.5 * attention_flops(s);
-  forward.big = backward.big = big;
-  forward.tolerance = backward.tolerance = unit_of(t);
-}
-
-void add_attentions(OpCases& to) {
-  for (const int64_t dim : {8, 64, 80}) {
-    for (const int64_t seq : {1, 5, 64, 65, 130}) add_attention(to, {seq < 64 ? 3 : 1, seq, 2, 2, dim});
-    add_attention(to, {2, 33, 4, 2, dim});
-    add_attention(to, {2, 65, 3, 1, dim});
-  }
-  add_attention(to, {1, 7, 1, 1, 3});
-  add_attention(to, {0, 7, 2, 2, 8});
-  for (const DType t : kHalves) {
-    for (const int64_t seq : {1, 5, 64, 65, 130}) add_attention(to, {seq < 64 ? 3 : 1, seq, 4, 2, 8}, t);
-    add_attention(to, {2, 64, 4, 4, 64}, t);
-    add_attention(to, {2, 130, 4, 2, 64}, t);
-    add_attention(to, {1, 130, 3, 1, 80}, t);
-    add_attention(to, {1, 7, 1, 1, 3}, t);
-  }
-  add_attention(to, {4, 512, 8, 8, 64}, DType::kF32, true);
-  add_attention(to, {4, 512, 8, 8, 64}, DType::kBF16, true);
-  add_attention(to, {8, 1024, 16, 16, 64}, DType::kBF16, true);
-}
-
-// A table of `rows` rows that starts at row `first`; ids from a vocabulary of 50.
+// A table of `rows` rows that starts at `first`; ids from a vocabulary of 50.
 void add_embedding(OpCases& to, int64_t tokens, int64_t rows, int64_t cols, int64_t first, DType t = DType::kF32,
                    bool big = false) {
   const std::string name = cat(tokens, " tokens, rows ", first, "..", first + rows - 1, " of ", cols,
@@ -121,17 +64,18 @@ struct Logits {
   int64_t first_col, vocab;  // first column of this rank; real columns of all ranks
   int64_t parts = 1;         // ranks that share the vocabulary, `cols` columns each
   double scale = 3;
+  float softcap = 0;
 };
 
 std::string describe(const Logits& l, DType t) {
   return cat("[", l.rows, ", ", l.cols, "] from ", l.first_col, " of ", l.vocab, " in ", l.parts, " parts",
-             l.scale > 3 ? " large" : "", suffix(t));
+             l.scale > 3 ? " large" : "", l.softcap > 0 ? cat(" softcap ", l.softcap) : "", suffix(t));
 }
 
 void add_cross_entropy_stats(OpCases& to, const Logits& l, DType t = DType::kF32, bool big = false) {
   using S = CrossEntropyStats;
   auto& c = add_case<S>(to, describe(l, t));
-  c.args.first_col = l.first_col, c.args.vocab = l.vocab;
+  c.args.first_col = l.first_col, c.args.vocab = l.vocab, c.args.softcap = l.softcap;
   c.in(&S::logits, "logits", {l.rows, l.cols}, normal(l.scale), t);
   c.in(&S::targets, "targets", {l.rows}, ids(-1, l.vocab), DType::kI32).out(&S::stats, "stats", {l.rows, 3});
   c.non_finite = l.first_col >= l.vocab;  // a rank with padding columns only
@@ -146,8 +90,8 @@ void derive_stats(const CrossEntropyGrad& g) {
     Tensor logits{reinterpret_cast<std::byte*>(drawn.data()), g.logits.shape, DType::kF32, {}};
     normal(3)(logits, 1000 + static_cast<uint64_t>(part));
     if (part * cols == g.first_col) logits = g.logits;
-    reference::cross_entropy_stats({logits, g.targets, g.stats.slice(part, 1).view({rows, 3}), part * cols, g.vocab},
-                                   {});
+    reference::cross_entropy_stats(
+        {logits, g.targets, g.stats.slice(part, 1).view({rows, 3}), part * cols, g.vocab, g.softcap}, {});
   }
 }
 
@@ -157,7 +101,7 @@ void add_cross_entropy_grad(OpCases& to, const Logits& l, Dlogits d, DType t = D
   using G = CrossEntropyGrad;
   const char* names[] = {"", ", dlogits is logits", ", loss alone"};
   auto& c = add_case<G>(to, describe(l, t) + names[static_cast<int>(d)]);
-  c.args.parts = l.parts, c.args.first_col = l.first_col, c.args.vocab = l.vocab;
+  c.args.parts = l.parts, c.args.first_col = l.first_col, c.args.vocab = l.vocab, c.args.softcap = l.softcap;
   const Shape s{l.rows, l.cols};
   if (d == Dlogits::kOntoLogits) {
     c.inout(&G::logits, "logits", s, normal(l.scale), t).alias(&G::dlogits, &G::logits);
@@ -179,7 +123,7 @@ void add_whole_cross_entropy(OpCases& to, const Logits& l, Dlogits d, DType t = 
   using W = CrossEntropy;
   const char* names[] = {"", ", dlogits is logits", ", loss alone"};
   auto& c = add_case<W>(to, describe(l, t) + names[static_cast<int>(d)] + (skew > 0 ? ", skewed" : ""));
-  c.args.vocab = l.vocab;
+  c.args.vocab = l.vocab, c.args.softcap = l.softcap;
   const Shape s{l.rows, l.cols};
   if (d == Dlogits::kOntoLogits) {
     c.inout(&W::logits, "logits", s, normal(l.scale), t).alias(&W::dlogits, &W::logits);
@@ -212,8 +156,27 @@ void add_whole_cross_entropies(OpCases& to) {
     add_whole_cross_entropy(to, {512, (vocab + 127) / 128 * 128, 0, vocab}, Dlogits::kOntoLogits, DType::kBF16, true);
 }
 
+// Logits far above the cap and below it.
+void add_capped_cross_entropies(OpCases& to) {
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const Dlogits d : {Dlogits::kSeparate, Dlogits::kOntoLogits, Dlogits::kNone}) {
+      add_whole_cross_entropy(to, {5, 33, 0, 33, 1, 3, 2}, d, t);
+      add_whole_cross_entropy(to, {9, 64, 0, 50, 1, 20, 30}, d, t);
+      add_whole_cross_entropy(to, {3, 131072, 0, 130993, 1, 3, 30}, d, t);
+      add_cross_entropy_grad(to, {7, 33, 33, 65, 2, 3, 2}, d, t);
+      add_cross_entropy_grad(to, {6, 16, 48, 50, 4, 3, 4}, d, t);
+    }
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
+    add_whole_cross_entropy(to, {5, 136, 0, 131, 1, 3, 2}, Dlogits::kOntoLogits, t, false, 1);
+    add_cross_entropy_stats(to, {7, 33, 33, 65, 2, 3, 2}, t);
+    add_cross_entropy_stats(to, {9, 64, 0, 50, 1, 20, 30}, t);
+  }
+  add_whole_cross_entropy(to, {512, 256000, 0, 256000, 1, 3, 30}, Dlogits::kOntoLogits, DType::kBF16, true);
+}
+
 void add_cross_entropy(OpCases& to) {
   add_whole_cross_entropies(to);
+  add_capped_cross_entropies(to);
   const Logits shapes[] = {
       {1, 7, 0, 7},       {5, 33, 0, 33},     {9, 129, 0, 129},      {9, 64, 0, 50},      // alone; with padding
       {7, 33, 0, 65, 2},  {7, 33, 33, 65, 2}, {6, 16, 32, 50, 4},    {6, 16, 48, 50, 4},  // several parts, padded
@@ -248,7 +211,6 @@ void add_cross_entropy(OpCases& to) {
 }  // namespace
 
 void add_model_cases(OpCases& to) {
-  add_attentions(to);
   add_embedding(to, 1, 50, 1, 0);
   add_embedding(to, 129, 50, 33, 0);
   add_embedding(to, 67, 17, 7, 20);  // most ids lie outside

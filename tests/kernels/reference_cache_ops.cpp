@@ -1,4 +1,5 @@
-// Reference ops of the KV cache.
+// The reference ops of the key-value cache.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -33,20 +34,21 @@ void cached_attention(const CachedAttention& p, Stream) {
   for (int64_t r = 0; r < p.positions.numel(); ++r)
     for (int64_t h = 0; h < p.heads; ++h) {
       const auto last = static_cast<int64_t>(get(p.positions, r));
+      const int64_t first = p.window > 0 ? std::max<int64_t>(0, last - p.window + 1) : 0;
       const int64_t begin = place(p, r, h / (p.heads / kv)) - last * dim, q = (r * (p.heads + 2 * kv) + h) * dim;
       std::vector<double> weight;
       double top = -HUGE_VAL, total = 0;
-      for (int64_t j = 0; j <= last; ++j) {
+      for (int64_t j = first; j <= last; ++j) {
         double score = 0;
         for (int64_t d = 0; d < dim; ++d) score += p.scale * get(p.qkv, q + d) * get(p.keys, begin + j * dim + d);
-        weight.push_back(score);
-        top = std::max(top, score);
+        weight.push_back(p.softcap > 0 ? p.softcap * std::tanh(score / p.softcap) : score);
+        top = std::max(top, weight.back());
       }
       for (double& w : weight) total += w = std::exp(w - top);
       for (int64_t d = 0; d < dim; ++d) {
         double o = 0;
-        for (int64_t j = 0; j <= last; ++j)
-          o += weight[static_cast<size_t>(j)] / total * get(p.values, begin + j * dim + d);
+        for (int64_t j = first; j <= last; ++j)
+          o += weight[static_cast<size_t>(j - first)] / total * get(p.values, begin + j * dim + d);
         set(p.out, (r * p.heads + h) * dim + d, o);
       }
     }

@@ -31,6 +31,16 @@ double head_factor(const P& p, int64_t b, int64_t h, int64_t i, int64_t j) {
   return drop_factor(p.drop.mask, p.drop.mask.first() + b, (head * p.seq + i) * p.seq + j);
 }
 
+// The first key that query i sees.
+template <class P>
+int64_t first_key(const P& p, int64_t i) {
+  return p.window > 0 ? std::max<int64_t>(0, i - p.window + 1) : 0;
+}
+
+double capped(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
+// d capped / d x, at a capped value.
+double slope(double capped_x, double cap) { return cap > 0 ? 1 - std::pow(capped_x / cap, 2) : 1; }
+
 double dot(const Tensor& a, int64_t at_a, const Tensor& b, int64_t at_b, int64_t count) {
   double s = 0;
   for (int64_t d = 0; d < count; ++d) s += get(a, at_a + d) * get(b, at_b + d);
@@ -46,15 +56,16 @@ void attention(const Attention& p, Stream) {
     for (int64_t h = 0; h < p.heads; ++h) {
       for (int64_t i = 0; i < p.seq; ++i) {
         double top = -kInfinity, total = 0;
-        for (int64_t j = 0; j <= i; ++j) {
-          weight[static_cast<size_t>(j)] = p.scale * dot(p.qkv, at.q(b, i, h), p.qkv, at.k(b, j, h), p.head_dim);
+        for (int64_t j = first_key(p, i); j <= i; ++j) {
+          const double score = p.scale * dot(p.qkv, at.q(b, i, h), p.qkv, at.k(b, j, h), p.head_dim);
+          weight[static_cast<size_t>(j)] = capped(score, p.softcap);
           top = std::max(top, weight[static_cast<size_t>(j)]);
         }
-        for (int64_t j = 0; j <= i; ++j)
+        for (int64_t j = first_key(p, i); j <= i; ++j)
           total += weight[static_cast<size_t>(j)] = std::exp(weight[static_cast<size_t>(j)] - top);
         for (int64_t d = 0; d < p.head_dim; ++d) {
           double o = 0;
-          for (int64_t j = 0; j <= i; ++j)
+          for (int64_t j = first_key(p, i); j <= i; ++j)
             o += weight[static_cast<size_t>(j)] / total * head_factor(p, b, h, i, j) * get(p.qkv, at.v(b, j, h) + d);
           set(p.out, at.out(b, i, h) + d, o);
         }
@@ -64,7 +75,7 @@ void attention(const Attention& p, Stream) {
   }
 }
 
-// P = exp(scale q k - lse), M its dropout mask; dV = (P M)^T dO; dS = P * (M * dO V^T - rowsum(dO * O));
+// P = exp(cap(scale q k) - lse), M its dropout mask; dV = (P M)^T dO; dS = P * (M * dO V^T - rowsum(dO * O)) * cap';
 // dQ = scale dS K; dK = scale dS^T Q.
 void attention_grad(const AttentionGrad& p, Stream) {
   const QkvLayout<AttentionGrad> at{p};
@@ -77,12 +88,13 @@ void attention_grad(const AttentionGrad& p, Stream) {
       for (int64_t i = 0; i < p.seq; ++i) {
         const int64_t out = at.out(b, i, h), q = at.q(b, i, h);
         const double through = dot(p.dout, out, p.out, out, p.head_dim);
-        for (int64_t j = 0; j <= i; ++j) {
+        for (int64_t j = first_key(p, i); j <= i; ++j) {
           const int64_t k = at.k(b, j, h), v = at.v(b, j, h);
-          const double score = p.scale * dot(p.qkv, q, p.qkv, k, p.head_dim);
+          const double score = capped(p.scale * dot(p.qkv, q, p.qkv, k, p.head_dim), p.softcap);
           const double weight = std::exp(score - get(p.lse, (b * p.heads + h) * p.seq + i));
           const double kept = head_factor(p, b, h, i, j);
-          const double dscore = weight * (kept * dot(p.dout, out, p.qkv, v, p.head_dim) - through);
+          const double dscore =
+              weight * (kept * dot(p.dout, out, p.qkv, v, p.head_dim) - through) * slope(score, p.softcap);
           add_to(v, weight * kept, p.dout, out);
           add_to(q, p.scale * dscore, p.qkv, k);
           add_to(k, p.scale * dscore, p.qkv, q);
@@ -141,13 +153,14 @@ void cross_entropy(const CrossEntropy& p, Stream) {
   const int64_t rows = p.loss.numel(), cols = p.logits.shape.cols();
   for (int64_t i = 0; i < rows; ++i) {
     const auto target = static_cast<int64_t>(get(p.targets, i));
-    const auto z = [&](int64_t j) { return get(p.logits, i * cols + j); };
+    const auto z = [&](int64_t j) { return capped(get(p.logits, i * cols + j), p.softcap); };
     double top = -kInfinity, total = 0;
     for (int64_t j = 0; j < p.vocab; ++j) top = std::max(top, z(j));
     for (int64_t j = 0; j < p.vocab; ++j) total += std::exp(z(j) - top);
     set(p.loss, i, target < 0 ? 0 : std::log(total) + top - z(target));
     for (int64_t j = 0; p.dlogits && j < cols; ++j) {
-      const double d = (std::exp(z(j) - top) / total - (j == target ? 1 : 0)) * get(p.seed, 0);
+      const double d =
+          (std::exp(z(j) - top) / total - (j == target ? 1 : 0)) * slope(z(j), p.softcap) * get(p.seed, 0);
       set(p.dlogits, i * cols + j, target < 0 || j >= p.vocab ? 0 : d);
     }
   }
@@ -158,13 +171,14 @@ void cross_entropy_stats(const CrossEntropyStats& p, Stream) {
   const int64_t real = std::clamp<int64_t>(p.vocab - p.first_col, 0, cols);  // columns from here on are padding
   for (int64_t i = 0; i < rows; ++i) {
     double top = -kInfinity, total = 0;
-    for (int64_t j = 0; j < real; ++j) top = std::max(top, get(p.logits, i * cols + j));
-    for (int64_t j = 0; j < real; ++j) total += std::exp(get(p.logits, i * cols + j) - top);
+    const auto z = [&](int64_t j) { return capped(get(p.logits, i * cols + j), p.softcap); };
+    for (int64_t j = 0; j < real; ++j) top = std::max(top, z(j));
+    for (int64_t j = 0; j < real; ++j) total += std::exp(z(j) - top);
     const int64_t target = static_cast<int64_t>(get(p.targets, i)), column = target - p.first_col;
     const bool here = target >= 0 && column >= 0 && column < real;
     set(p.stats, i * 3, top);
     set(p.stats, i * 3 + 1, total);
-    set(p.stats, i * 3 + 2, here ? get(p.logits, i * cols + column) : 0);
+    set(p.stats, i * 3 + 2, here ? z(column) : 0);
   }
 }
 
@@ -185,7 +199,8 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream) {
       const int64_t column = p.first_col + j;
       double d = 0;
       if (target >= 0 && column < p.vocab) {
-        d = (std::exp(get(p.logits, i * cols + j) - top) / total - (column == target ? 1 : 0)) * get(p.seed, 0);
+        const double z = capped(get(p.logits, i * cols + j), p.softcap);
+        d = (std::exp(z - top) / total - (column == target ? 1 : 0)) * slope(z, p.softcap) * get(p.seed, 0);
       }
       set(p.dlogits, i * cols + j, d);
     }

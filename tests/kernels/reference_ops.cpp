@@ -154,6 +154,10 @@ void scale(const Scale& p, Stream) {
   for (int64_t i = 0; i < p.out.numel(); ++i) set(p.out, i, get(p.x, i) * double{p.factor});
 }
 
+void soft_cap(const SoftCap& p, Stream) {
+  for (int64_t i = 0; i < p.out.numel(); ++i) set(p.out, i, p.cap * std::tanh(get(p.x, i) / p.cap));
+}
+
 void copy(const Copy& p, Stream) {
   for (int64_t i = 0; i < p.src.bytes(); ++i) p.dst.data[i] = p.src.data[i];
 }

@@ -88,18 +88,21 @@ class LoopPlan final : public AttentionPlan {
     return reinterpret_cast<float*>(p.lse)[(b * c_.heads + h) * c_.seq + t];
   }
 
+  int64_t first_key(int64_t query) const { return c_.window > 0 ? std::max<int64_t>(0, query - c_.window + 1) : 0; }
+
   void forward(const AttentionPointers& p, int64_t b, int64_t h) {
     for (int64_t t = 0; t < c_.seq; ++t) {
-      std::vector<double> s(static_cast<size_t>(t + 1));
+      const int64_t begin = first_key(t);
+      std::vector<double> s(static_cast<size_t>(t + 1), -INFINITY);
       double top = -INFINITY, total = 0;
-      for (int64_t u = 0; u <= t; ++u) {
+      for (int64_t u = begin; u <= t; ++u) {
         s[static_cast<size_t>(u)] = c_.scale * dot(p.qkv, at_q(b, t, h), p.qkv, at_k(b, u, h));
         top = std::max(top, s[static_cast<size_t>(u)]);
       }
       for (double& x : s) total += x = std::exp(x - top);
       for (int64_t d = 0; d < c_.head_dim; ++d) {
         double sum = 0;
-        for (int64_t u = 0; u <= t; ++u) sum += s[static_cast<size_t>(u)] * get(p.qkv, at_v(b, u, h) + d);
+        for (int64_t u = begin; u <= t; ++u) sum += s[static_cast<size_t>(u)] * get(p.qkv, at_v(b, u, h) + d);
         put(p.out, at_out(b, t, h) + d, sum / total);
       }
       lse(p, b, h, t) = static_cast<float>(top + std::log(total));
@@ -115,7 +118,7 @@ class LoopPlan final : public AttentionPlan {
       const int64_t q = at_q(b, t, h), o = at_out(b, t, h);
       const double delta = dot(p.dout, o, p.out, o);
       std::vector<double> dq(static_cast<size_t>(c_.head_dim));
-      for (int64_t u = 0; u <= t; ++u) {
+      for (int64_t u = first_key(t); u <= t; ++u) {
         const int64_t k = at_k(b, u, h);
         const double weight = std::exp(c_.scale * dot(p.qkv, q, p.qkv, k) - lse(p, b, h, t));
         const double ds = c_.scale * weight * (dot(p.dout, o, p.qkv, at_v(b, u, h)) - delta);

@@ -1,0 +1,113 @@
+// Cases of attention: grouped queries, windows, soft caps, dropout, every type, lengths on both sides of a tile.
+#include <cmath>
+
+#include "kernels/core/rng.h"
+#include "tests/kernels/op_cases.h"
+#include "tests/kernels/reference_ops.h"
+
+namespace gt::test {
+namespace {
+
+struct AttentionSize {
+  int64_t batch, seq, heads, kv_heads, head_dim;
+  int64_t window = 0;
+  float softcap = 0;
+  int64_t first_head = -1;  // of the heads that drop probabilities; -1: none are dropped
+};
+
+template <class P>
+void set_sizes(P& p, const AttentionSize& s) {
+  p.batch = s.batch, p.seq = s.seq, p.heads = s.heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim;
+  p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+  p.window = s.window, p.softcap = s.softcap;
+  if (s.first_head < 0) return;
+  p.drop = {drop_mask(stream_key(1234, "dropout/test"), 0.3), s.first_head};
+  p.drop.mask.first_sample = (int64_t{1} << 32) - 2;  // ordinals on both sides of what 32 bits hold
+}
+
+double attention_flops(const AttentionSize& s) {  // two products of the pairs that are seen
+  const int64_t window = s.window > 0 && s.window < s.seq ? s.window : s.seq;
+  return 2.0 * static_cast<double>(s.batch * s.heads * s.head_dim * window * (2 * s.seq - window + 1));
+}
+
+std::string describe(const AttentionSize& s, DType t) {
+  const std::string from = s.first_head < 0 ? "" : cat(" from ", s.first_head);
+  return cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, from, " dim ", s.head_dim,
+             s.window > 0 ? cat(" window ", s.window) : "", s.softcap > 0 ? cat(" softcap ", s.softcap) : "",
+             s.first_head < 0 ? "" : " dropout", suffix(t));
+}
+
+void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, bool big = false) {
+  const Shape qkv{s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim}, out{s.batch * s.seq, s.heads * s.head_dim};
+  const Shape lse{s.batch, s.heads, s.seq};
+  using F = Attention;
+  auto& forward = add_case<F>(to, describe(s, t));
+  set_sizes(forward.args, s);
+  forward.in(&F::qkv, "qkv", qkv, normal(1.5), t).out(&F::out, "out", out, t).out(&F::lse, "lse", lse);
+
+  using G = AttentionGrad;
+  auto& backward = add_case<G>(to, describe(s, t));
+  set_sizes(backward.args, s);
+  backward.in(&G::qkv, "qkv", qkv, normal(1.5), t).in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse);
+  backward.in(&G::dout, "dout", out, normal(), t).out(&G::dqkv, "dqkv", qkv, t);
+  backward.derive = [](const G& g) {
+    reference::attention({.qkv = g.qkv, .out = g.out, .lse = g.lse, .batch = g.batch, .seq = g.seq, .heads = g.heads,
+                          .kv_heads = g.kv_heads, .head_dim = g.head_dim, .scale = g.scale, .drop = g.drop,
+                          .window = g.window, .softcap = g.softcap}, {});
+  };
+  forward.flops = attention_flops(s), backward.flops = 2.5 * attention_flops(s);
+  forward.big = backward.big = big;
+  forward.tolerance = backward.tolerance = unit_of(t);
+}
+
+// A key alone, less than a vector, a tile and what is next to it, the whole sequence, more than that.
+void add_windows(OpCases& to) {
+  for (const int64_t window : {1, 2, 3, 15, 16, 17, 40, 63, 64, 65, 66, 100, 129, 130, 131, 1000})
+    add_attention(to, {1, 130, 2, 1, 8, window});
+  for (const int64_t window : {5, 33, 70, 127, 128}) add_attention(to, {2, 200, 3, 3, 45, window});
+  for (const float softcap : {50.f, 2.f, 0.5f}) add_attention(to, {2, 70, 4, 2, 16, 0, softcap});
+  add_attention(to, {1, 7, 1, 1, 3, 3, 1.5f});
+  add_attention(to, {1, 140, 4, 2, 80, 37, 5});
+  add_attention(to, {2, 132, 4, 2, 24, 50, 3, 4});  // with dropout, on whole counters and not
+  add_attention(to, {1, 131, 4, 2, 24, 70, 0, 2});
+  add_attention(to, {0, 7, 2, 2, 8, 3, 2});
+  add_attention(to, {1, 70, 2, 1, 200, 20, 4});
+  for (const DType t : kHalves) {
+    for (const int64_t window : {1, 20, 64, 100}) add_attention(to, {1, 130, 4, 2, 64, window}, t);
+    add_attention(to, {2, 130, 2, 1, 128, 40, 20}, t);
+    add_attention(to, {2, 66, 4, 2, 8, 0, 2, 4}, t);
+  }
+  add_attention(to, {1, 4096, 8, 8, 64, 1024}, DType::kF32, true);
+  add_attention(to, {1, 4096, 8, 8, 64}, DType::kF32, true);
+  add_attention(to, {1, 8192, 16, 4, 128, 1024}, DType::kBF16, true);
+  add_attention(to, {1, 4096, 8, 4, 256, 0, 50}, DType::kBF16, true);
+}
+
+}  // namespace
+
+void add_attention_cases(OpCases& to) {
+  for (const int64_t dim : {8, 64, 80}) {
+    for (const int64_t seq : {1, 5, 64, 65, 130}) add_attention(to, {seq < 64 ? 3 : 1, seq, 2, 2, dim});
+    add_attention(to, {2, 33, 4, 2, dim});
+    add_attention(to, {2, 65, 3, 1, dim});
+  }
+  add_attention(to, {1, 7, 1, 1, 3});
+  add_attention(to, {0, 7, 2, 2, 8});
+  for (const DType t : kHalves) {
+    for (const int64_t seq : {1, 5, 64, 65, 130}) add_attention(to, {seq < 64 ? 3 : 1, seq, 4, 2, 8}, t);
+    add_attention(to, {2, 64, 4, 4, 64}, t);
+    add_attention(to, {2, 130, 4, 2, 64}, t);
+    add_attention(to, {1, 130, 3, 1, 80}, t);
+    add_attention(to, {1, 7, 1, 1, 3}, t);
+    add_attention(to, {2, 130, 4, 2, 64, 0, 0, 4}, t);
+  }
+  for (const int64_t seq : {1, 5, 64, 66, 132}) add_attention(to, {2, seq, 2, 2, 8, 0, 0, seq % 4});
+  add_attention(to, {1, 65, 6, 2, 80, 0, 0, 6});
+  add_windows(to);
+  add_attention(to, {4, 512, 8, 8, 64, 0, 0, 0}, DType::kF32, true);
+  add_attention(to, {4, 512, 8, 8, 64}, DType::kF32, true);
+  add_attention(to, {4, 512, 8, 8, 64}, DType::kBF16, true);
+  add_attention(to, {8, 1024, 16, 16, 64}, DType::kBF16, true);
+}
+
+}  // namespace gt::test

@@ -1,17 +1,16 @@
 #include "launch/engine/engine.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <utility>
 
-#include "kernels/core/host.h"
 #include "launch/config/no_decay.h"
 #include "launch/config/schedule_file.h"
 #include "launch/engine/torch_init.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
+
+using Field = StepExchange::Field;
 
 std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
   const auto costs = describe(o.model).layer_costs();
@@ -57,7 +56,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       compute_(compute),
       boundaries_(stage_boundaries(options, mesh.shape().pp)),
       scaler_(options.loss_scale),
-      clocks_{{{*backend.device, compute}}, {{*backend.device, compute}}} {
+      clock_(mesh, *backend.device, compute) {
   const int pp = mesh.shape().pp, m = options.microbatches;
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
   GT_CHECK(mesh.shape().kv_ranks == options.model.kv_ranks(mesh.size(Axis::kTp)), "a mesh of ", mesh.shape().kv_ranks,
@@ -112,16 +111,11 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
                                                plan.eval, shapes, replayed);
   scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  const int64_t counts = options.mean_of_microbatches ? int64_t{mesh.shape().dp} * m : 0;
-  const int64_t sums = losses_at() + int64_t{mesh.shape().dp} * m + kNumWishes + int64_t{pp} * kNumStageTimes + counts;
-  sums_ = Buffer(sums * size_of(DType::kF64), compute.device, *backend.device);
+  exchange_ = std::make_unique<StepExchange>(spec_.units(), m, options.mean_of_microbatches, mesh, backend, compute);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
-  host_sums_ = HostArray<double>(static_cast<size_t>(sums), *backend.device);
-  said_ = HostArray<double>(static_cast<size_t>(sums - losses_at()), *backend.device);
   host_scalars_ = HostArray<float>(kNumScalars, *backend.device);
   limits_ = Buffer(kNumLimits * size_of(DType::kF64), compute.device, *backend.device);
   host_limits_ = HostArray<double>(kNumLimits, *backend.device);
-  read_ = backend.device->make_event(compute.device.index);
   read_scalars_ = HostArray<float>(kNumScalars + 1, *backend.device);
   if (options.layer_drop) fix_blocks(std::vector<double>(static_cast<size_t>(options.model.layers), 1.));
   fixed_blocks_ = false;
@@ -145,7 +139,7 @@ void Engine::make_constants() {
     }
 }
 
-Engine::~Engine() { backend_.device->drop_event(read_); }
+Engine::~Engine() = default;
 
 void Engine::set_applied_steps(int64_t t, int64_t samples, int64_t schedule) {
   applied_ = t;
@@ -155,7 +149,7 @@ void Engine::set_applied_steps(int64_t t, int64_t samples, int64_t schedule) {
   lr_ = make_lr_schedule(lr_options_);
 }
 
-// Host values of the step's scalars; the device has copied them when the host has the step's results (await_results).
+// Host values of the step's scalars; the device has copied them when the host has the step's results (read_back).
 // Gradients hold loss scale x the gradient of the global batch's mean: divided by all its targets before the backward,
 // so that what fp16 can hold depends on the loss scale alone, not on micro_batch, accumulation or data-parallel ranks.
 void Engine::prepare_scalars(int64_t target_tokens) {
@@ -213,71 +207,98 @@ void Engine::init_weights() {
   adopt();
 }
 
-StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop, bool save_ready,
-                        bool save_due) try {
-  const int m = options_.microbatches, scopes = spec_.units();
-  GT_CHECK(train_ != nullptr, "this engine was built without training");
-  GT_CHECK(static_cast<int>(microbatches.size()) == m, "a step takes ", m, " microbatches, got ", microbatches.size());
-  const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
-  const Tensor norm = scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32));
-  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
-  PhaseClock& phases = clock_of(++step_);
-  phases.clock.restart(), phases.complete = false;
-  phases.marks[0] = phases.clock.mark();
-  prepare_scalars(target_tokens);
-
-  choose_blocks();
-  store_->begin_step(unused_);
-  ranges_->begin_step();
-  fp8_ranges_->begin_step();
-  const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
-                        [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); },
-                        [this](int stage) { return store_->fingerprint(stage); }};
-  seeded_.assign(microbatches.begin(), microbatches.end());
-  if (options_.mean_of_microbatches) prepare_seeds(microbatches);
-  for (size_t k = 0; k < seeded_.size(); ++k) {
-    seeded_[k].loss_seed = options_.mean_of_microbatches
-                               ? seeds_.tensor({1}, DType::kF32, static_cast<int64_t>(k) * size_of(DType::kF32))
-                               : scalars.slice(kLossSeed, 1);
-    seeded_[k].train = true;
-  }
-  train_->run(seeded_, losses, hooks);
-  end_phase(Phase::kPipeline);
-  store_->finish_reduction();
-  end_phase(Phase::kReduce);
-  if (probe_) probe_();
-
-  put_wishes(stop, save_ready, save_due);
-  queue_update([&] {
-    const Tensor norms = sums.slice(0, scopes), replicas = sums.slice(scopes, 1);
-    store_->norm_squares(sums.slice(0, losses_at()));
-    share(losses);
-    backend_.ops->clip_factor({.norm_squares = norms,
-                               .scalars = scalars,
-                               .norm = norm,
-                               .clip = options_.grad_clip,
-                               .denominator = static_cast<float>(scaler_.scale()),
-                               .slack = options_.clip_slack,
-                               .guard = replicas},
-                              compute_);
-    if (limits_of_step_) judge(norm);
-    end_phase(Phase::kNorms);
-    queue_fetch();
-    optimizer_->step(scalars, compute_);
-    end_phase(Phase::kOptimizer);
-    store_->publish();
+StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, const ControlFlags& flags) try {
+  begin(microbatches, target_tokens);
+  run_pipeline();
+  reduce();
+  exchange_->put(flags, clock_.own_times(*train_), counts_);
+  replay([this] {
+    exchange();
+    clip();
+    update();
+    publish();
   });
-  end_phase(Phase::kGather);
-  phases.complete = true;
+  clock_.end_phase(Phase::kGather);
   return read_back(target_tokens);
 } catch (const std::exception& e) {
   abandon(e);
   throw;
 }
 
-// Norms, update, publication: the same calls in every step with this loss scale, by which the clipping divides.
+void Engine::begin(std::span<const MicroBatch> microbatches, int64_t target_tokens) {
+  GT_CHECK(train_ != nullptr, "this engine was built without training");
+  GT_CHECK(static_cast<int>(microbatches.size()) == options_.microbatches, "a step takes ", options_.microbatches,
+           " microbatches, got ", microbatches.size());
+  clock_.begin_step();
+  prepare_scalars(target_tokens);
+  choose_blocks();
+  store_->begin_step(unused_);
+  ranges_->begin_step();
+  fp8_ranges_->begin_step();
+  seeded_.assign(microbatches.begin(), microbatches.end());
+  if (options_.mean_of_microbatches) prepare_seeds(microbatches);
+  for (size_t k = 0; k < seeded_.size(); ++k) {
+    seeded_[k].loss_seed = options_.mean_of_microbatches
+                               ? seeds_.tensor({1}, DType::kF32, static_cast<int64_t>(k) * size_of(DType::kF32))
+                               : scalars().slice(kLossSeed, 1);
+    seeded_[k].train = true;
+  }
+}
+
+void Engine::run_pipeline() {
+  const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
+                        [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); },
+                        [this](int stage) { return store_->fingerprint(stage); }};
+  train_->run(seeded_, losses(), hooks);
+  clock_.end_phase(Phase::kPipeline);
+}
+
+void Engine::reduce() {
+  store_->finish_reduction();
+  clock_.end_phase(Phase::kReduce);
+  if (probe_) probe_();
+}
+
+void Engine::exchange() {
+  store_->norm_squares(exchange_->on_device(Field::kNormSquares, Field::kReplicaCheck));
+  exchange_->all_reduce(losses());
+}
+
+// Also queues the results' way to the host, before the update: while the device updates, the host has the step's results
+// and queues the next step, for which the device need not wait.
+void Engine::clip() {
+  backend_.ops->clip_factor({.norm_squares = exchange_->on_device(Field::kNormSquares),
+                             .scalars = scalars(),
+                             .norm = norm(),
+                             .clip = options_.grad_clip,
+                             .denominator = static_cast<float>(scaler_.scale()),
+                             .slack = options_.clip_slack,
+                             .guard = exchange_->on_device(Field::kReplicaCheck)},
+                            compute_);
+  if (limits_of_step_)
+    backend_.ops->judge_step(
+        {.losses = exchange_->on_device(Field::kLosses),
+         .counts = options_.mean_of_microbatches ? exchange_->on_device(Field::kTargets) : Tensor{},
+         .norm = norm(),
+         .limits = limits_.tensor({kNumLimits}, DType::kF64),
+         .scalars = scalars()},
+        compute_);
+  clock_.end_phase(Phase::kNorms);
+  if (compute_.device.kind != DeviceKind::kNull)
+    backend_.device->copy(read_scalars_.data(), scalars_.data(), read_scalars_.bytes(), compute_);
+  exchange_->fetch();
+}
+
+void Engine::update() {
+  optimizer_->step(scalars(), compute_);
+  clock_.end_phase(Phase::kOptimizer);
+}
+
+void Engine::publish() { store_->publish(); }
+
+// Exchange to publication: the same calls in every step with this loss scale, by which the clipping divides.
 template <class Work>
-void Engine::queue_update(Work work) {
+void Engine::replay(Work work) {
   if (!backend_.replays) return work();
   if (std::exchange(update_scale_, scaler_.scale()) != scaler_.scale() || !update_)
     update_ = std::make_unique<Recording>(backend_, compute_);
@@ -291,147 +312,16 @@ ReplayCounts Engine::replays() const {
   return sum;
 }
 
-void Engine::end_phase(Phase p) {
-  PhaseClock& c = clock_of(step_);
-  c.marks[static_cast<size_t>(p) + 1] = c.clock.mark();
-}
-
-// This rank's share of the mean times of its pipeline rank. `out`: of all pipeline ranks.
-void Engine::put_stage_times(double* out) {
-  if (train_ && !clock_of(step_).clock.behind()) measure_pipeline();
-  const double replicas = static_cast<double>(mesh_.shape().world()) / mesh_.shape().pp;
-  for (size_t i = 0; i < kNumStageTimes; ++i)
-    out[static_cast<size_t>(mesh_.coord(Axis::kPp)) * kNumStageTimes + i] = own_times_[i] / replicas;
-}
-
-// Of the step whose pipeline part ran last.
-void Engine::measure_pipeline() {
-  std::fill_n(own_times_, kReduceTime, 0.);
-  for (const ActionTime& t : train_->timeline()) {
-    const Act act = t.action.act;
-    const int kind = act == Act::kForward         ? (t.last == act ? kForwardTime : kMicrobatchTime)
-                     : act == Act::kBackward      ? kBackwardTime
-                     : act == Act::kBackwardInput ? (t.last == act ? kInputGradTime : kBackwardTime)
-                                                  : kWeightGradTime;
-    own_times_[kind] += t.end - t.begin - t.inside.total();
-    own_times_[kTpTime] += t.inside.tp;
-  }
-  own_times_[kWaitTime] = train_->wait_seconds();
-  own_times_[kPipelineTime] = train_->timeline().empty() ? 0 : train_->timeline().back().end;
-}
-
-// Of the last step whose update is known to be over.
-void Engine::measure_update(StepResult& r) {
-  const PhaseClock& c = clock_of(clock_of(step_).clock.behind() ? step_ - 1 : step_);
-  if (!c.complete) return;
-  r.stream_seconds = c.clock.at(c.marks.back()) - c.clock.at(c.marks.front());
-  for (int p = kReduceTime; p <= kGatherTime; ++p)
-    own_times_[p] = c.length(static_cast<Phase>(p - kReduceTime + static_cast<int>(Phase::kReduce)));
-  for (const ActionTime& t : train_->transfers())
-    if (t.action.act == Act::kReduceGrads || t.action.act == Act::kReduceTied)
-      own_times_[kReduceTime] += t.end - t.begin;
-  for (const ActionTime& t : train_->timeline()) {
-    own_times_[kReduceTime] += t.inside.reductions;
-    own_times_[kGatherTime] += t.inside.gathers;
-  }
-  // Without replicas nothing is exchanged: what these phases cost belongs to the update.
-  const auto to_update = [&](StageTime t) { own_times_[kOptimizerTime] += std::exchange(own_times_[t], 0); };
-  if (mesh_.size(Axis::kDp) > 1) return;
-  to_update(kGatherTime);
-  if (mesh_.ends().size() == 1) to_update(kReduceTime);
-}
-
-PhaseEnds Engine::phases() {
-  const PhaseClock& c = clock_of(step_);
-  if (c.clock.behind()) backend_.device->synchronize(compute_);
-  PhaseEnds ends{};
-  for (size_t i = 0; c.complete && i < ends.size(); ++i) ends[i] = c.clock.at(c.marks[i]);
-  return ends;
-}
-
-// One vector for everything that the world must agree on: norms by scope, losses by (microbatch, dp rank), the wish to
-// stop, saves that are done, times by pipeline rank, and targets by microbatch where a mean of means asks for them.
-// Each entry of the first two has one writer (norms: one a shard), so the sums do not depend on the layout's pipeline
-// axis. Here what the host knows of it, behind the norms; share() adds the losses.
-void Engine::put_wishes(bool stop, bool save_ready, bool save_due) {
-  const auto dp = static_cast<size_t>(mesh_.size(Axis::kDp)), m = static_cast<size_t>(options_.microbatches);
-  double* out = said_.data();
-  std::fill_n(out, said_.size(), 0.);
-  double* wishes = out + dp * m;
-  wishes[kStop] = stop ? 1 : 0;
-  wishes[kSaveReady] = save_ready ? 1 : 0;
-  wishes[kSaveDue] = save_due ? 1 : 0;
-  put_stage_times(wishes + kNumWishes);
-  if (options_.mean_of_microbatches && mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
-    for (size_t k = 0; k < counts_.size(); ++k)  // targets that carry loss, from the ranks that have them
-      out[said_.size() - dp * m + k * dp + static_cast<size_t>(mesh_.coord(Axis::kDp))] = counts_[k];
-  if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(sums_.data() + losses_at() * size_of(DType::kF64), out, said_.bytes(), compute_);
-}
-
-void Engine::share(Tensor losses) {
-  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches;
-  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
-  if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
-    for (int k = 0; k < m; ++k)
-      backend_.ops->copy({.src = losses.slice(k, 1),
-                          .dst = sums.slice(losses_at() + int64_t{k} * dp + mesh_.coord(Axis::kDp), 1)},
-                         compute_);
-  mesh_.world().all_reduce(sums, ReduceOp::kSum, compute_).wait(compute_);
-}
-
-void Engine::judge(Tensor norm) {
-  const auto losses = static_cast<int64_t>(microbatch_losses().size());
-  const Tensor sums = sums_.tensor({static_cast<int64_t>(host_sums_.size())}, DType::kF64);
-  backend_.ops->judge_step({.losses = sums.slice(losses_at(), losses),
-                            .counts = options_.mean_of_microbatches ? sums.slice(sums.numel() - losses, losses) : Tensor{},
-                            .norm = norm,
-                            .limits = limits_.tensor({kNumLimits}, DType::kF64),
-                            .scalars = scalars_.tensor({kNumScalars}, DType::kF32)},
-                           compute_);
-}
-
-// Sums of the world and scalars of the step on their way to the host, before the update: while the device updates, the
-// host has the step's results and queues the next step, for which the device need not wait.
-void Engine::queue_fetch() {
-  if (compute_.device.kind == DeviceKind::kNull) return;
-  backend_.device->copy(host_sums_.data(), sums_.data(), host_sums_.bytes(), compute_);
-  backend_.device->copy(read_scalars_.data(), scalars_.data(), read_scalars_.bytes(), compute_);
-  backend_.device->record(read_, compute_);
-}
-
-// Once a step.
-void Engine::await_results() {
-  if (compute_.device.kind != DeviceKind::kNull) backend_.device->await(read_);
-}
-
-double Engine::loss_of_step(int64_t target_tokens) const {
-  const std::span<const double> losses = microbatch_losses(), sums = host_sums_;
-  const double* counts = options_.mean_of_microbatches ? sums.last(losses.size()).data() : nullptr;
-  return mean_loss(losses.data(), counts, static_cast<int64_t>(losses.size()), static_cast<double>(target_tokens));
-}
-
-std::span<const double> Engine::microbatch_losses() const {
-  const auto n = static_cast<size_t>(mesh_.size(Axis::kDp) * options_.microbatches);
-  return std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()), n);
-}
-
 StepResult Engine::read_back(int64_t target_tokens) {
-  await_results();
-  if (PhaseClock& c = clock_of(step_); c.clock.behind()) {
-    c.clock.anchor(c.marks[static_cast<size_t>(Phase::kNorms) + 1], now());
-    train_->settle(c.clock);
-    measure_pipeline();  // of this step, for the others in the next one
-  }
+  exchange_->await();
+  clock_.settle(*train_);
   const HostArray<float>& scalars = read_scalars_;
   StepResult r;
-  r.loss = loss_of_step(target_tokens);
-  const auto shared =
-      std::span<const double>(host_sums_).subspan(static_cast<size_t>(losses_at()) + microbatch_losses().size());
-  r.stop = shared[kStop] > 0;
-  r.save_ready = static_cast<int>(shared[kSaveReady]);
-  r.save_due = shared[kSaveDue] > 0;
-  r.times = StepTimes(shared.subspan(kNumWishes, static_cast<size_t>(mesh_.shape().pp) * kNumStageTimes));
+  r.loss = exchange_->mean_loss(target_tokens);
+  r.stop = exchange_->stop();
+  r.save_ready = exchange_->save_ready();
+  r.save_due = exchange_->save_due();
+  r.times = exchange_->times();
   r.grad_norm = static_cast<double>(scalars[kNumScalars]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * scaler_.scale();
   r.loss_scale = scaler_.scale();
@@ -443,7 +333,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.overflow = r.skipped && scalars[kLeftOut] == 0;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
-  measure_update(r);
+  r.stream_seconds = clock_.measure_update(*train_);
   if (!r.skipped) {
     ++applied_;
     ranges_->end_step();
@@ -456,23 +346,23 @@ StepResult Engine::read_back(int64_t target_tokens) {
 }
 
 double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
-  const int dp = mesh_.size(Axis::kDp), m = options_.microbatches;
+  const int m = options_.microbatches;
   GT_CHECK(eval_ != nullptr, "this engine was built without evaluation");
   GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
-  const Tensor scalars = scalars_.tensor({kNumScalars}, DType::kF32), losses = losses_.tensor({m}, DType::kF64);
+  const Tensor norms = exchange_->on_device(Field::kNormSquares, Field::kReplicaCheck);
   double total = 0;
   for (size_t at = 0; at < microbatches.size(); at += static_cast<size_t>(m)) {
     seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
                    microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
-    for (MicroBatch& mb : seeded_) mb.loss_seed = scalars.slice(kLossSeed, 1);
+    for (MicroBatch& mb : seeded_) mb.loss_seed = scalars().slice(kLossSeed, 1);
     store_->begin_evaluation();
-    eval_->run(seeded_, losses, {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
-    backend_.device->zero(sums_.data(), losses_at() * size_of(DType::kF64), compute_);
-    put_wishes(false, false, false);
-    share(losses);
-    queue_fetch();
-    await_results();
-    for (int i = 0; i < dp * m; ++i) total += host_sums_[static_cast<size_t>(losses_at() + i)];
+    eval_->run(seeded_, losses(), {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
+    backend_.device->zero(norms.data, norms.bytes(), compute_);
+    exchange_->put({}, {}, {});
+    exchange_->all_reduce(losses());
+    exchange_->fetch();
+    exchange_->await();
+    for (double loss : microbatch_losses()) total += loss;
   }
   return total;
 } catch (const std::exception& e) {
@@ -521,7 +411,7 @@ EnginePlan Engine::measured_plan() const {
   plan.memory.activations = plan.train.activation_bytes * plan.slots + plan.train.gradient_bytes +
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers =
-      plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + sums_.bytes() + losses_.bytes() +
+      plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + exchange_->bytes() + losses_.bytes() +
       limits_.bytes() + seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes() + store_->table_bytes() +
       (optimizer_ ? optimizer_->work_bytes() : 0);
   for (const Buffer& c : constants_) plan.memory.buffers += c.bytes();

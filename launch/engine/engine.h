@@ -2,7 +2,6 @@
 // executor, and the step that drives them. The trainer, the generator, the bench and the equality tests all stand on
 // it.
 #pragma once
-#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -13,12 +12,12 @@
 #include "kernels/backend.h"
 #include "kernels/core/batch.h"
 #include "kernels/core/host_array.h"
-#include "kernels/core/stream_clock.h"
 #include "kernels/replay.h"
 #include "launch/engine/fp8_ranges.h"
 #include "launch/engine/quant_ranges.h"
+#include "launch/engine/step_clock.h"
+#include "launch/engine/step_exchange.h"
 #include "launch/engine/step_guard.h"
-#include "launch/engine/step_times.h"
 #include "model/layer_drop.h"
 #include "model/model_stage.h"
 #include "optim/loss_scaler.h"
@@ -128,13 +127,9 @@ class Engine {
   }
   void init_weights();
 
-  // One optimizer step. target_tokens: unmasked targets of the global batch (of no use with mean_of_microbatches, which
-  // takes MicroBatch::loss_tokens). `stop`: this rank's wish, any rank's is
-  // everybody's result. `save_ready`: this rank's part of a checkpoint is done; counted. `save_due`: its wish for the
-  // next one; any rank's is everybody's result. microbatches:
-  // options.microbatches of them.
-  StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, bool stop = false,
-                  bool save_ready = false, bool save_due = false);
+  // Collective: one optimizer step on options.microbatches microbatches. target_tokens: unmasked targets of the global
+  // batch (of no use with mean_of_microbatches, which takes MicroBatch::loss_tokens). flags: of this rank.
+  StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, const ControlFlags& flags = {});
 
   // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
   double evaluate(std::span<const MicroBatch> microbatches);
@@ -144,11 +139,11 @@ class Engine {
   // it finds the update queued behind the norms.
   void set_limits(std::function<StepLimits()> limits) { limits_of_step_ = std::move(limits); }
   // What this rank waited for the microbatches of the next step, for its StepTimes.
-  void set_data_wait(double seconds) { own_times_[kDataTime] = seconds; }
+  void set_data_wait(double seconds) { clock_.set_data_wait(seconds); }
   // Called when the step's gradients are reduced, before anything looks at them: faults that tests plant.
   void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
   // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp + d].
-  std::span<const double> microbatch_losses() const;
+  std::span<const double> microbatch_losses() const { return exchange_->on_host(StepExchange::Field::kLosses); }
 
   // From the next step on these blocks, instead of those that options().layer_drop draws: [layers], as
   // ModelStage::keep_blocks takes them. For memory plans and tests.
@@ -179,7 +174,7 @@ class Engine {
   // [k]: parameters of this rank that options().no_decay[k] found.
   const std::vector<int64_t>& no_decay_found() const { return no_decay_found_; }
   const std::vector<int>& boundaries() const { return boundaries_; }
-  PhaseEnds phases();  // of the last step, on this rank; waits for its update where the device is behind
+  PhaseEnds phases() const { return clock_.phases(); }  // of the last step, on this rank
   // Of compute actions and updates so far: what ran as graphs of the device. All 0 where there are none.
   ReplayCounts replays() const;
   EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
@@ -189,23 +184,21 @@ class Engine {
   void prepare_scalars(int64_t target_tokens);
   void choose_blocks();
   void prepare_seeds(std::span<const MicroBatch>);
-  void judge(Tensor norm);
-  void queue_fetch();
-  void await_results();
-  double loss_of_step(int64_t target_tokens) const;
-  void put_wishes(bool stop, bool save_ready, bool save_due);
-  void put_stage_times(double* out);
-  void measure_pipeline();
-  void measure_update(StepResult&);
-  void share(Tensor losses);
-  void end_phase(Phase);
+  void begin(std::span<const MicroBatch>, int64_t target_tokens);
+  void run_pipeline();
+  void reduce();
+  void exchange();
+  void clip();
+  void update();
+  void publish();
   template <class Work>
-  void queue_update(Work);
-  void abandon(const std::exception&);
+  void replay(Work);
   StepResult read_back(int64_t target_tokens);
+  void abandon(const std::exception&);
+  Tensor scalars() const { return scalars_.tensor({kNumScalars}, DType::kF32); }
+  Tensor norm() const { return scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32)); }
+  Tensor losses() const { return losses_.tensor({options_.microbatches}, DType::kF64); }
   int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
-  // Where the vector that the world adds up holds losses: behind the norms by scope and the replicas' check.
-  int64_t losses_at() const { return spec_.units() + 1; }
   const EngineOptions options_;
   const ModelSpec spec_;
   const Mesh& mesh_;
@@ -224,32 +217,16 @@ class Engine {
   std::unique_ptr<Recording> update_;  // norms, update, publication; nullptr: not as a graph yet
   double update_scale_ = 0;            // that it was recorded with
   ReplayCounts replays_;               // of it
-  Buffer scalars_, sums_, losses_, limits_;
-  std::vector<Buffer> constants_;  // ModelStage::constants
-  Buffer seeds_;  // [microbatch] f32, with mean_of_microbatches
+  std::unique_ptr<StepExchange> exchange_;
+  StepClock clock_;
+  Buffer scalars_, losses_, limits_;  // scalars and norm; of this rank's microbatches; by StepLimit
+  std::vector<Buffer> constants_;     // ModelStage::constants
+  Buffer seeds_;                      // [microbatch] f32, with mean_of_microbatches
   HostArray<float> host_seeds_, host_scalars_;  // written for the device
-  HostArray<double> said_;                      // likewise, of sums_ what is behind the norms
-  HostArray<double> host_limits_;               // likewise, by StepLimit
-  HostArray<double> host_sums_;                 // read from the device
-  HostArray<float> read_scalars_;               // likewise: scalars and norm
-  Event read_;                                  // both are those of the step
-  std::vector<double> counts_;  // of this rank's microbatches: targets that carry loss
+  HostArray<double> host_limits_;               // likewise
+  HostArray<float> read_scalars_;               // read from the device: scalars and norm
+  std::vector<double> counts_;                  // of this rank's microbatches: targets that carry loss
   std::vector<MicroBatch> seeded_;
-  enum Wish : int { kStop, kSaveReady, kSaveDue, kNumWishes };  // shared beside norms, losses and times
-  double own_times_[kNumStageTimes] = {};
-  // Marks of the phases of this step and of the one before, whose update ends behind the host's back.
-  struct PhaseClock {
-    StreamClock clock;
-    std::array<size_t, kNumPhases + 1> marks{};
-    bool complete = false;
-    double length(Phase p) const {
-      const auto at = static_cast<size_t>(p);
-      return clock.at(marks[at + 1]) - clock.at(marks[at]);
-    }
-  };
-  PhaseClock clocks_[2];
-  size_t step_ = 0;  // of this engine
-  PhaseClock& clock_of(size_t step) { return clocks_[step % 2]; }
   std::function<StepLimits()> limits_of_step_;
   std::function<void()> probe_;
   std::vector<double> keep_;     // by block of the model: ModelStage::keep_blocks; empty: all, always

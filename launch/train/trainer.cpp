@@ -156,7 +156,7 @@ void Trainer::one_step() {
   const bool twice =
       config_.fault.recheck_every > 0 && (state_.step + 1) % config_.fault.recheck_every == 0 && !module_timer_;
   const StepResult r =
-      twice ? step_twice() : engine_->step(microbatches_, targets_, stop_requested(), saver_->ready(), saver_->due());
+      twice ? step_twice() : engine_->step(microbatches_, targets_, {stop_requested(), saver_->ready(), saver_->due()});
   if (plants || module_timer_) ops_->end();
   if (comm_log_) comm_log_->end_step();
   stop_ = r.stop;

@@ -182,7 +182,7 @@ StepResult Trainer::step_twice() {
   if (scaler.options().dynamic) scaler.restore(scale);
   const std::vector<uint32_t> once = gradient_crcs(*engine_, *backend_->device, compute_);
   watch_steps();
-  const StepResult r = engine_->step(microbatches_, targets_, stop_requested(), saver_->ready(), saver_->due());
+  const StepResult r = engine_->step(microbatches_, targets_, {stop_requested(), saver_->ready(), saver_->due()});
   require_equal_gradients(*engine_, once, gradient_crcs(*engine_, *backend_->device, compute_), state_.step + 1);
   return r;
 }

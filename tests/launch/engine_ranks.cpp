@@ -36,7 +36,7 @@ EngineBatches::EngineBatches(const EngineOptions& o, int step, int dp_rank, int 
 StepResult EngineRank::step(int k, bool stop) {
   const EngineOptions& o = engine.options();
   EngineBatches b(o, k, mesh.coord(Axis::kDp), mesh.size(Axis::kDp), o.microbatches);
-  return engine.step(b.list, targets(o.microbatches), stop);
+  return engine.step(b.list, targets(o.microbatches), {.stop = stop});
 }
 
 double EngineRank::evaluate(int k, int count) {

@@ -90,7 +90,7 @@ TEST_CASE("a step tells every rank that the clock of one wants a checkpoint") {
     for (const bool due : {false, true, false}) {
       EngineBatches batches(o, 0, r.mesh.coord(Axis::kDp), 2, 2);
       const bool mine = due && r.mesh.rank() == 0;
-      GT_CHECK(r.engine.step(batches.list, r.targets(2), false, false, mine).save_due == due);
+      GT_CHECK(r.engine.step(batches.list, r.targets(2), {.save_due = mine}).save_due == due);
     }
   });
 }

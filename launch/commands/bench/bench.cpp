@@ -65,7 +65,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
         watch.start();
       }
       const bool last = mesh.rank() == 0 && k + 1 >= length.steps && spent >= length.seconds;
-      const StepResult r = engine.step(loader.next(), c.train.global_batch * c.model.seq, last);
+      const StepResult r = engine.step(loader.next(), c.train.global_batch * c.model.seq, {.stop = last});
       const double begin = std::exchange(before, now());
       if (k < 0) continue;
       steps.push_back(before - begin);

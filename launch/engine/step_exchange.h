@@ -1,0 +1,77 @@
+// The values that all ranks exchange in the middle of a step: one f64 vector, summed by one all-reduce over the world.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "kernels/backend.h"
+#include "kernels/core/host_array.h"
+#include "kernels/core/memory.h"
+#include "launch/engine/step_times.h"
+#include "parallel/mesh.h"
+
+namespace gt {
+
+// What one rank requests with a step. Any rank's `stop` or `save_due` holds for all of them; `save_ready` is counted.
+struct ControlFlags {
+  bool stop = false;        // end the run after this step
+  bool save_ready = false;  // this rank's part of a checkpoint is written
+  bool save_due = false;    // this rank's clock is due for a checkpoint
+};
+
+class StepExchange {
+ public:
+  // The vector, in this order. Every norm (of one shard) and every loss has one writer, so that their sums do not
+  // depend on the pipeline axis.
+  enum class Field : uint8_t {
+    kNormSquares,   // [FSDP units]: squared gradient norms
+    kReplicaCheck,  // [1]: see ParamStore::norm_squares
+    kLosses,        // [microbatches dp]: sum of token losses of microbatch k of dp rank d at k dp + d
+    kFlags,         // [3]: number of ranks that set each of ControlFlags
+    kTimes,         // [pp kNumStageTimes]: mean over the replicas of each pipeline rank
+    kTargets,       // like kLosses: targets that carry loss; empty unless the constructor asked for them
+  };
+
+  // `units`: FSDP units of the model. `targets`: whether put() gets the targets of each microbatch.
+  StepExchange(int units, int microbatches, bool targets, const Mesh&, const Backend&, Stream);
+  ~StepExchange();
+  StepExchange(const StepExchange&) = delete;
+  StepExchange& operator=(const StepExchange&) = delete;
+
+  Tensor on_device(Field f) const { return on_device(f, f); }
+  Tensor on_device(Field first, Field last) const;
+
+  // Queues what the host contributes, behind kReplicaCheck: flags and times of this rank; targets of its microbatches.
+  void put(const ControlFlags&, const Timers& own, std::span<const double> targets);
+  // Collective over the world: adds the device's losses, f64 [microbatches], and sums the vector.
+  void all_reduce(Tensor losses);
+  void fetch();  // queues the copy to the host
+  void await();  // waits for the newest fetch(), and so for every copy to the host that was queued before it
+
+  // Sums of the world; valid from await() to the next fetch().
+  std::span<const double> on_host(Field) const;
+  double mean_loss(
+      int64_t target_tokens) const;  // mean over all targets; with kTargets the mean of microbatches' means
+  bool stop() const { return on_host(Field::kFlags)[0] > 0; }
+  int save_ready() const { return static_cast<int>(on_host(Field::kFlags)[1]); }  // ranks
+  bool save_due() const { return on_host(Field::kFlags)[2] > 0; }
+  StepTimes times() const { return StepTimes(on_host(Field::kTimes)); }
+
+  int64_t bytes() const { return sums_.bytes(); }  // of the device
+
+ private:
+  static constexpr size_t kNumFields = 6;
+  int64_t begin(Field f) const { return first_[static_cast<size_t>(f)]; }
+  int64_t end(Field f) const { return first_[static_cast<size_t>(f) + 1]; }
+  double* staged(Field f) const { return staged_.data() + (begin(f) - begin(Field::kLosses)); }
+  const Mesh& mesh_;
+  const Backend& backend_;
+  const Stream stream_;
+  std::array<int64_t, kNumFields + 1> first_{};  // element of each field, and the end
+  Buffer sums_;
+  HostArray<double> host_;    // read from the device
+  HostArray<double> staged_;  // written for it: from kLosses on
+  Event read_;
+};
+
+}  // namespace gt

@@ -148,21 +148,6 @@ std::string saves_of(const Config& c, const Planned& p, const Backend& backend, 
   return save_text(c.checkpoint, p.mesh.world(), c.checkpoint.async && copy_fits(c.checkpoint, bytes, fits), bytes);
 }
 
-struct RunData {
-  std::unique_ptr<Dataset> train, valid;
-};
-
-RunData open_data(const LoadedConfig& loaded) {
-  const Config& c = loaded.config;
-  DatasetOptions o = training_data(c, true);
-  o.remembers = false;
-  o.warn = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
-  RunData d{open_training_data(o, loaded), nullptr};
-  if (c.data.eod_mask_loss) end_of_document(c);
-  if (c.train.eval_every > 0) d.valid = open_validation_data(o, c);
-  return d;
-}
-
 }  // namespace
 
 std::vector<Machine> place_ranks(const Config& c, const RankEnv& env, int devices) {
@@ -195,7 +180,10 @@ Rows dry_run(const LoadedConfig& loaded, const RankEnv& env, bool range_test, bo
   const int ranks_here = static_cast<int>(machines.front().ranks.size());
   const int threads = threads_per_rank(c, ranks_here);
   require_unused_folder(c, force);
-  const RunData data = open_data(loaded);
+  DatasetOptions options = training_data(c, true);
+  options.remembers = false;
+  options.warn = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
+  const RunDatasets data = open_datasets(options, loaded);
   const Planned p = plan_run(c, backend, machines, threads);
   require_patterns_found(c, p.plans);
   const auto found = checkpoint_of(c, *data.train);

@@ -9,6 +9,7 @@
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/version.h"
 #include "launch/ranks/agree.h"
+#include "launch/ranks/signals.h"
 
 namespace gt {
 namespace {
@@ -22,12 +23,10 @@ std::string reason_of(const Error& e) {
   return out;
 }
 
-}  // namespace
-
-namespace {
 double mtbf_hours(const CheckpointConfig& c, int world) {
   return c.mtbf_hours > 0 ? c.mtbf_hours : default_mtbf_hours(world);
 }
+
 }  // namespace
 
 RunSaver::RunSaver(const Config& config, const Mesh& mesh, const Backend& backend, Stream stream)
@@ -151,6 +150,8 @@ void RunSaver::save(const TrainState& state, const std::vector<ShardView>& views
   }
   settle(outcome);
 }
+
+ControlFlags RunSaver::requests() const { return {stop_requested(), ready(), due()}; }
 
 void RunSaver::after_step(int ready_ranks) {
   if (!background_.busy() || ready_ranks < mesh_.shape().world()) return;

@@ -12,6 +12,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/host.h"
 #include "launch/config/config.h"
+#include "launch/engine/step_exchange.h"
 #include "launch/observe/metrics.h"
 #include "launch/train/save_timer.h"
 
@@ -38,6 +39,7 @@ class RunSaver {
   void save(const TrainState&, const std::vector<ShardView>&, std::vector<AuxFile>, bool must);
 
   bool ready() const { return background_.ready(); }  // to be told to the other ranks in the next step
+  ControlFlags requests() const;                      // of this rank with the next step: to stop after a signal, to save
   // Collective, after each step: `ready_ranks` is how many said so.
   void after_step(int ready_ranks);
   // Collective: waits for what is under way.

@@ -60,6 +60,14 @@ std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config& c)
   return open_dataset(o);
 }
 
+RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig& loaded) {
+  const Config& c = loaded.config;
+  RunDatasets d{open_training_data(o, loaded), nullptr, o.tokenizer_sha256};
+  if (c.data.eod_mask_loss) end_of_document(c);  // refused here, where all ranks hear of it
+  if (c.train.eval_every > 0) d.valid = open_validation_data(o, c);
+  return d;
+}
+
 int32_t end_of_document(const Config& c) {
   std::vector<DataSource> sources = c.data.train;
   sources.insert(sources.end(), c.data.valid.begin(), c.data.valid.end());

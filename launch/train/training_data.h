@@ -22,6 +22,14 @@ std::unique_ptr<Dataset> open_training_data(const DatasetOptions&, const LoadedC
 // The samples of evaluations, in the order of the files. `o`: those of training.
 std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config&);
 
+// The datasets of a run. valid: nullptr where it does not evaluate.
+struct RunDatasets {
+  std::unique_ptr<Dataset> train, valid;
+  std::string tokenizer_sha256;  // of data.tokenizer; "": there is none
+};
+// `o`: training_data(), with who is warned.
+RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig&);
+
 // The token that ends a document, as the token files or the tokenizer name it. Throws kUsage when they differ or are
 // silent.
 int32_t end_of_document(const Config&);

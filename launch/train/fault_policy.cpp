@@ -1,0 +1,243 @@
+#include "launch/train/fault_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "checkpoint/steps.h"
+#include "checkpoint/world.h"
+#include "kernels/core/host.h"
+#include "launch/engine/replica_check.h"
+#include "launch/ranks/agree.h"
+#include "launch/train/bad_values.h"
+
+namespace gt {
+namespace {
+
+constexpr int64_t kNameAtMost = 3;     // times a run: a look at every value takes longer than a step
+constexpr int64_t kSpikesAtMost = 3;   // that get a line of their own; all are counted in the end block
+constexpr int64_t kStepsBefore = 100;  // a checkpoint so much older than the bad steps is taken for good
+
+}  // namespace
+
+FaultPolicy::FaultPolicy(const RankContext& rank, Engine& engine, OpWatch& ops, RunLoader& loader, RunState& state,
+                         RunReporter& report, RunSaver& saver)
+    : rank_(rank),
+      config_(rank.config),
+      engine_(engine),
+      ops_(ops),
+      loader_(loader),
+      state_(state),
+      report_(report),
+      saver_(saver),
+      guard_({config_.fault.spike_z, spike_action_from(config_.fault.spike_action), config_.fault.bad_steps,
+              config_.fault.max_rollbacks, config_.optim.grad_clip > 0}),
+      injector_(config_.fault.inject, rank.mesh.rank()) {
+  require_targets();
+}
+
+// A fault at a tensor that no rank has would never happen.
+void FaultPolicy::require_targets() const {
+  const std::vector<std::string> wanted = injector_.params();
+  if (wanted.empty()) return;
+  std::vector<std::string> own, known;
+  for (const auto& t : engine_.store().tensors()) own.push_back(t->name);
+  for (const std::string& rank : gather_bytes(rank_.mesh.world(), pack(own)))
+    for (std::string& name : unpack(rank)) known.push_back(std::move(name));
+  agree(rank_.mesh.world(), [&] {
+    for (const std::string& name : wanted) {
+      const std::string guess = did_you_mean(name, known);
+      GT_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(), Exit::kUsage, "fault.inject: param=", name,
+                 ": no tensor of that name",
+                 guess.empty() ? "; names are those of `gpttrain ckpt inspect`, such as " + known[0]
+                               : "; did you mean " + guess + "?");
+    }
+  });
+}
+
+void FaultPolicy::begin() {
+  agree(rank_.mesh.world(), [&] {
+    try {
+      guard_.restore(state_->bad_steps_json);
+    } catch (const Error& e) { fail(e.code(), state_.loaded()->path, "/manifest.json: state: bad_steps: ", e.what()); }
+  });
+  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_->skips_in_a_row);
+  watch_steps();
+}
+
+void FaultPolicy::watch_steps() {
+  engine_.set_limits({});
+  if (rank_.run.range_test) return;  // it wants to see the loss diverge
+  engine_.set_limits([this] { return guard_.limits(); });
+  if (config_.fault.inject.empty()) return;
+  engine_.set_probe([this] {
+    const int64_t batch = loader_.consumed() / config_.train.global_batch;
+    if (injector_.wants("grad", batch))
+      injector_.at_tensors("grad", batch, engine_.store().grad_views(), rank_.backend, rank_.stream);
+  });
+}
+
+void FaultPolicy::begin_step() {
+  const int64_t step = state_->step + 1;
+  injector_.at_step(step);
+  if (!injector_.wants("master", step)) return;
+  injector_.at_tensors("master", step, engine_.store().value_views(), rank_.backend, rank_.stream);
+  engine_.store().adopt_masters();
+}
+
+// On all ranks, whoever plants: collectives of a step are parts of graphs on all of them or on none.
+bool FaultPolicy::injects_into_ops() const {
+  return injector_.wants("forward", state_->step + 1) || injector_.wants("backward", state_->step + 1);
+}
+
+StepResult FaultPolicy::run_step(bool once) {
+  const int64_t step = state_->step + 1;
+  const bool plants = injects_into_ops();
+  const auto run = [&] {
+    return engine_.step(loader_.step().microbatches, loader_.step().targets, saver_.requests());
+  };
+  scale_before_ = engine_.loss_scaler().state();
+  if (plants) ops_.begin(engine_.store(), rank_.mesh.status(), injector_.in_ops(step), false);
+  StepResult r;
+  if (!once && config_.fault.recheck_every > 0 && step % config_.fault.recheck_every == 0) {
+    const auto crcs = [&] { return gradient_crcs(engine_, *rank_.backend.device, rank_.stream); };
+    engine_.set_probe({});
+    run_without_update();
+    const std::vector<uint32_t> first = crcs();
+    r = run();
+    require_equal_gradients(engine_, first, crcs(), step);
+  } else {
+    r = run();
+  }
+  if (plants) ops_.end();
+  return r;
+}
+
+// The step once more, as the loss scale was before it. Leaves its update out and the loss scale as it is.
+StepResult FaultPolicy::run_without_update() {
+  LossScaler& scaler = engine_.loss_scaler();
+  const LossScaleState scale = scaler.state();
+  engine_.set_limits([] { return StepLimits{.most = -StepLimits::kInfinity}; });
+  if (scaler.options().dynamic) scaler.restore(scale_before_);
+  const StepResult r = engine_.step(loader_.step().microbatches, loader_.step().targets);
+  if (scaler.options().dynamic) scaler.restore(scale);
+  watch_steps();
+  return r;
+}
+
+// The device has judged the step by the guard's limits already; now the guard learns of it.
+void FaultPolicy::judge(const StepResult& r) {
+  if (!rank_.run.range_test) {
+    // A replica that is not finite skips the step as well, and no norm tells.
+    const double norm = r.overflow ? std::numeric_limits<double>::quiet_NaN() : r.grad_norm;
+    const bool left_out = guard_.judge(r.loss, norm, engine_.loss_scaler().options().dynamic || r.loss_scale != 1);
+    GT_CHECK(left_out == r.skipped, "step ", state_->step, ": loss ", r.loss, " and norm ", norm, " were ",
+             r.skipped ? "left out" : "taken", " against the guard's judgement: ", guard_.reason());
+  }
+  skips_->after(r, state_->step, engine_);
+}
+
+void FaultPolicy::react() {
+  if (!guard_.bad()) return;
+  const std::string who = guard_.finite() ? "" : name_bad_values();
+  const bool taken = !guard_.skipped();
+  if (report_.log() && (!taken || ++spikes_reported_ <= kSpikesAtMost))
+    report_.event(fmt::format("step {}{}: {}{}{}", state_->step, taken ? "" : ", its update is left out",
+                              guard_.reason(), taken && !guard_.relearns() ? "; its update is taken" : "", who),
+                  true);
+  if (guard_.wants_rollback()) roll_back();
+}
+
+// Collective. Runs the step again and looks at the result of every op.
+std::string FaultPolicy::name_bad_values() {
+  if (++named_ > kNameAtMost) return "";
+  ops_.begin(engine_.store(), rank_.mesh.status(), injector_.in_ops(state_->step), true);
+  const StepResult again = run_without_update();
+  ops_.end();
+  const int64_t first = state_->consumed_samples - config_.train.global_batch;
+  const std::string op = name_first_bad_op(rank_, ops_.first_bad(), again, first);
+  return op + gt::name_bad_values(rank_, engine_, first);
+}
+
+void FaultPolicy::check_replicas() {
+  const int64_t step = state_->step;
+  if (replicas_checked_ == step || rank_.run.range_test) return;
+  const bool first = replicas_checked_ < 0;
+  replicas_checked_ = step;
+  for (const UpdateRange& range : engine_.store().ranges())
+    if (range.rounded() && injector_.wants("value", step)) {
+      injector_.at_value(step, range.value.data, *rank_.backend.device, rank_.stream);
+      break;
+    }
+  agree(rank_.mesh.world(), [&] {
+    const std::string wrong = first_wrong_rounding(engine_, rank_.backend, rank_.stream);
+    GT_REQUIRE(wrong.empty(), Exit::kHardware, "step ", step, ": rank ", rank_.mesh.rank(), " (", host_name(), ", ",
+               rank_.mesh.place(), "): ", wrong,
+               " is not its rounded master. A fault of memory or of a processor is likely; nothing of it was saved: go "
+               "on elsewhere from the newest checkpoint");
+  });
+  const std::string covered = require_equal_replicas(engine_, *rank_.backend.device, rank_.stream, step);
+  if (first && rank_.mesh.shape().world() > 1) report_.event(covered);
+}
+
+// Rank 0: the newest step that is old enough, else the oldest; -1: there is none below `below`.
+int64_t FaultPolicy::rollback_target(int64_t below) const {
+  int64_t oldest = -1;
+  for (const auto& [step, path] : list_steps(config_.checkpoint_dir())) {  // newest first
+    if (step >= below) continue;
+    if (step <= state_->step - kStepsBefore) return step;
+    oldest = step;
+  }
+  return oldest;
+}
+
+// The newest checkpoint that is old enough and can be read.
+LoadReport FaultPolicy::load_older(const std::string& why) {
+  ProcessGroup& world = rank_.mesh.world();
+  const int64_t bad_step = state_->step;
+  std::string failures;
+  for (int64_t target = bad_step;;) {
+    agree(world, [&] {
+      if (rank_.speaks()) target = rollback_target(target);
+      GT_REQUIRE(!rank_.speaks() || target >= 0, Exit::kNumerical, "step ", bad_step, ": ", why,
+                 "; there is no checkpoint to go back to", failures,
+                 ". A lower --optim.lr, a longer warm-up or a look at the data may help; --checkpoint.every saves more "
+                 "often; --fault.spike_action warn lets finite spikes pass");
+    });
+    target = std::stoll(broadcast_bytes(world, std::to_string(target), 0));
+    try {
+      return *state_.load(std::to_string(target));
+    } catch (const Error& e) {  // the same on every rank
+      if (e.code() != Exit::kDamaged && e.code() != Exit::kIo) throw AgreedError(e.what(), e.code(), rank_.speaks());
+      failures += cat("\n  ", e.what());
+    }
+  }
+}
+
+void FaultPolicy::roll_back() {
+  const int64_t bad_step = state_->step, global_batch = config_.train.global_batch, most = config_.fault.max_rollbacks;
+  const auto window = skip_window(state_->consumed_samples - global_batch, global_batch, config_.fault.skip_batches);
+  const std::string why = guard_.reason();
+  saver_.finish();  // what is being written was good
+  const bool allowed = guard_.count_rollback();
+  agree(rank_.mesh.world(), [&] {
+    GT_REQUIRE(allowed, Exit::kNumerical, "step ", bad_step, ": ", why, "; the run has gone back ", most,
+               " times already (fault.max_rollbacks) without 1000 good steps in a row. A lower --optim.lr, a longer "
+               "warm-up or a look at the data may help; fault.spike_z says what a spike is");
+  });
+  rank_.mesh.status().enter(RunPhase::kLoad, bad_step);
+  const LoadReport report = load_older(why);
+  state_.return_to(report.state, window);
+  saver_.set_saved_step(state_->step);
+  guard_.restore(state_->bad_steps_json, true);
+  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_->skips_in_a_row);
+  report_.warn_all(report.warnings);
+  report_.event(fmt::format("went back from step {} to step {} (rollback {} of {}): {}; batches {} to {} are left out",
+                            bad_step, state_->step, guard_.rollbacks(), most, why, window.first / global_batch,
+                            (window.second - 1) / global_batch),
+                true);
+  report_.restart_clock();
+}
+
+}  // namespace gt

@@ -1,0 +1,66 @@
+// What a run does about steps and values that are wrong: spikes and values that are not finite (step_guard.h,
+// skip_watch.h), replicas and repeated steps that differ (replica_check.h), rollbacks. Also injects faults, for tests.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "launch/engine/inject.h"
+#include "launch/engine/op_watch.h"
+#include "launch/engine/step_guard.h"
+#include "launch/train/run_reporter.h"
+#include "launch/train/run_saver.h"
+#include "launch/train/run_state.h"
+#include "launch/train/skip_watch.h"
+
+namespace gt {
+
+class FaultPolicy {
+ public:
+  // All outlive this object. Collective: throws AgreedError kUsage where fault.inject names a tensor that no rank has.
+  FaultPolicy(const RankContext&, Engine&, OpWatch&, RunLoader&, RunState&, RunReporter&, RunSaver&);
+
+  // Collective, before the first step, after RunState::open: continues what the checkpoint holds of earlier steps.
+  void begin();
+  void begin_step();              // injects faults before the next step; may not return
+  bool injects_into_ops() const;  // of the next step
+  // Collective: the engine's step on the loader's batch; every fault.recheck_every steps twice, unless `once`.
+  StepResult run_step(bool once);
+  // Collective, once the state has advanced. Throws kNumerical after too many steps in a row without finite gradients.
+  void judge(const StepResult&);
+  // Collective: reports a bad step. Where it asks for that, returns to an older checkpoint, or throws AgreedError
+  // kNumerical when there is none or fault.max_rollbacks are spent.
+  void react();
+  // Collective, at most once a step. Throws AgreedError kHardware where replicas differ.
+  void check_replicas();
+  void inject_at_save() const { injector_.at_save(state_->step); }
+
+  std::string json() const { return guard_.json(); }  // for checkpoints: TrainState::bad_steps_json
+  int64_t skips_in_a_row() const { return skips_->in_a_row(); }
+  int64_t spikes_taken() const { return guard_.spikes_taken(); }
+
+ private:
+  void require_targets() const;
+  void watch_steps();
+  StepResult run_without_update();
+  std::string name_bad_values();
+  int64_t rollback_target(int64_t below) const;
+  LoadReport load_older(const std::string& why);
+  void roll_back();
+  const RankContext& rank_;
+  const Config& config_;
+  Engine& engine_;
+  OpWatch& ops_;
+  RunLoader& loader_;
+  RunState& state_;
+  RunReporter& report_;
+  RunSaver& saver_;
+  StepGuard guard_;
+  const Injector injector_;
+  std::unique_ptr<SkipWatch> skips_;
+  LossScaleState scale_before_;    // before the last step
+  int64_t replicas_checked_ = -1;  // after this step
+  int64_t named_ = 0;              // times that bad values were looked for
+  int64_t spikes_reported_ = 0;    // by a line of their own
+};
+
+}  // namespace gt

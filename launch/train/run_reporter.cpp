@@ -1,0 +1,422 @@
+#include "launch/train/run_reporter.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "kernels/core/host.h"
+#include "kernels/core/sha256.h"
+#include "kernels/core/text.h"
+#include "launch/engine/module_flops.h"
+#include "launch/observe/banner.h"
+#include "launch/observe/predict.h"
+#include "launch/observe/sinks/console.h"
+#include "launch/observe/sinks/log_jsonl.h"
+#include "launch/observe/sinks/progress.h"
+#include "launch/observe/sinks/samples_sink.h"
+#include "launch/observe/sinks/tensorboard_sink.h"
+#include "launch/ranks/run_file.h"
+
+namespace gt {
+namespace fs = std::filesystem;
+namespace {
+
+// The median of what follows the first two, which are slower, if there is more.
+double median_rate(std::vector<double> v) {
+  if (v.size() > 2) v.erase(v.begin(), v.begin() + 2);
+  if (v.empty()) return kUnknown;
+  std::nth_element(v.begin(), v.begin() + static_cast<ptrdiff_t>(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+int64_t resident_bytes() {
+  rusage u{};
+  getrusage(RUSAGE_SELF, &u);
+  return int64_t{u.ru_maxrss} * 1024;
+}
+
+std::string process_text() { return "process " + format_bytes(static_cast<double>(resident_bytes())); }
+
+}  // namespace
+
+RunReporter::RunReporter(const RankContext& rank, Engine& engine, OpWatch& ops, const RunLoader& loader,
+                         const RunState& state)
+    : rank_(rank), config_(rank.config), engine_(engine), ops_(ops), loader_(loader), state_(state) {
+  if (config_.log.comm) comm_log_ = std::make_unique<CommLog>(rank.mesh);
+  if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
+    trace_ = std::make_unique<TraceSession>(rank.mesh, w, config_.log.trace_ranks == "all");
+}
+
+void RunReporter::start(const std::string& saves) {
+  if (!rank_.speaks()) return;
+  StartInfo info;
+  Rows curves;
+  log_ = std::make_unique<MetricsWriter>(make_sinks(curves));
+  const MeshShape& mesh = rank_.mesh.shape();
+  if (mesh.pp > 1) predicted_bubble_ = predict_pipeline(rank_.options, mesh.pp).bubble;
+  breakdown_ = StepBreakdown(computes_behind(*rank_.backend.device) ? 4 : 2);
+  info.command = rank_.run.command;
+  info.config_json = config_json(config_);
+  info.run_dir = config_.run_dir();
+  info.first_step = state_.first_step();
+  info.total_steps = config_.train.steps;
+  info.resumed_from = state_.resumed() ? state_->step : -1;
+  info.eval_every = config_.train.eval_every;
+  info.save_every = config_.checkpoint.save_steps();
+  info.world = mesh.world();
+  info.layout = stage_table(rank_.options, mesh, rank_.stage_plans);
+  info.environment = rank_.backend.device->describe(rank_.device.index());
+  peak_flops_ = peak_bf16_flops(info.environment);
+  peak_fp8_ = peak_fp8_flops(info.environment);
+  ceilings_ = load_ceilings(info.environment, rank_.options.precision.linear());
+  info.rows = std::move(curves);
+  info.rows = start_block(info, saves);
+  log_->start(info);
+  if (state_.loaded()) warn_all(state_.loaded()->warnings);
+}
+
+std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
+  std::vector<std::unique_ptr<Sink>> sinks;
+  const LogConfig& c = config_.log;
+  ConsoleOptions console;
+  console.every = c.every;
+  console.bar = use_progress_bar(c.progress);
+  console.quiet = rank_.run.quiet || (c.level != "info" && c.level != "debug");
+  sinks.push_back(std::make_unique<ConsoleSink>(console));
+  sinks.push_back(std::make_unique<JsonlSink>());
+  std::function<DeviceConditions()> look;
+  if (rank_.backend.kind == DeviceKind::kCuda && rank_.backend.conditions != nullptr)
+    look = [ask = rank_.backend.conditions, index = rank_.device.index()] { return ask(index, nullptr); };
+  if (c.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(c.every, look));
+  // Samples are counted by steps, as DeepSpeed does: what a rollback leaves out is no step.
+  const int64_t samples =
+      state_->curriculum ? state_->curriculum->samples : state_->consumed_tokens / config_.model.seq;
+  const SampleAxis axis{state_->step, samples, config_.train.global_batch};
+  const bool times = c.timers || c.flops_step > 0;
+  if (const std::string& to = c.samples_tensorboard; !to.empty())
+    sinks.push_back(std::make_unique<SamplesSink>(tensorboard_curves(add_curves(to, curves), axis), axis, times));
+  if (const std::string& to = c.samples_csv; !to.empty())
+    sinks.push_back(std::make_unique<SamplesSink>(csv_curves(add_curves(to, curves), axis), axis, times));
+  return sinks;
+}
+
+// The folder of curves over samples. Two x-axes never share one: a resumed curve drops what lies after its first x.
+std::string RunReporter::add_curves(const std::string& wanted, Rows& curves) const {
+  std::error_code ec;
+  const bool same = fs::weakly_canonical(wanted, ec) == fs::weakly_canonical(config_.run_dir(), ec);
+  const std::string folder = same ? wanted + "/samples" : wanted;
+  curves.push_back(
+      {"curves", folder + (same ? " (over samples; those over steps are in the run's folder)" : " (over samples)")});
+  return folder;
+}
+
+// `info`: rows are those of further curves.
+Rows RunReporter::start_block(const StartInfo& info, const std::string& saves) const {
+  const RunDatasets& data = loader_.data();
+  BannerFacts facts{config_,       rank_.options, rank_.stage_plans, *rank_.fit,
+                    rank_.backend, *data.train,   data.valid.get()};
+  facts.comm = rank_.groups.backend();
+  facts.threads = rank_.options.threads;
+  facts.resumed_from = info.resumed_from;
+  facts.device = rank_.device.index();
+  facts.transport = rank_.device.transport();
+  if (rank_.backend.kind != DeviceKind::kCpu || ceilings_) facts.mfu = mfu_line(peak_flops_, ceilings_);
+  facts.saves = saves;
+  if (state_.loaded()) facts.checkpoint = state_.loaded()->path;
+  if (state_.loaded() && info.resumed_from < 0)
+    facts.loaded = fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), facts.checkpoint);
+  facts.folders = info.rows;
+  facts.notes = state_.notes();
+  facts.notes.insert(facts.notes.end(), rank_.run.loaded.notes.begin(), rank_.run.loaded.notes.end());
+  return start_rows(facts);
+}
+
+void RunReporter::event(const std::string& text, bool warning) {
+  if (log_) log_->push(make_event(state_->step, text, warning));
+}
+
+void RunReporter::warn(int64_t step, const std::string& text) {
+  if (log_) log_->warn(step, text);
+}
+
+void RunReporter::warn_all(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) warn(state_->step, text);
+}
+
+void RunReporter::restart_clock() { step_ended_ = now(); }
+
+void RunReporter::begin_step(int64_t step) {
+  if (trace_) trace_->begin_step(step);
+  if (comm_log_) comm_log_->begin_step();
+}
+
+bool RunReporter::times_ops(int64_t step) {
+  if (step != config_.log.flops_step) return false;
+  module_timer_ = std::make_unique<ModuleTimer>();
+  timing_began_ = now();
+  ops_.begin_timing(engine_.store(), *module_timer_);
+  return true;
+}
+
+void RunReporter::step_ran(int64_t step) {
+  if (module_timer_) ops_.end();
+  if (comm_log_) comm_log_->end_step();
+  if (trace_ && trace_->wants(step))
+    trace_->end_step(step, engine_.executor(), engine_.phases(), loader_.step().ready, loader_.step().waited);
+}
+
+void RunReporter::end_step(const StepResult& r) {
+  last_loss_ = r.loss;
+  report_trust_ratios();
+  report_flops();
+  if (!log_) return;
+  const StepRecord rec = record_of(r);
+  log_->push(rec);
+  report_eager_work();
+  report_attention();
+  if (rec.step % config_.log.every == 0) report_times_and_memory(rec);
+}
+
+// Moves the marks from which the next step is measured.
+StepRecord RunReporter::record_of(const StepResult& r) {
+  const double end = now();
+  StepRecord rec;
+  rec.step_seconds = end - step_ended_;
+  rec.tokens_per_second = static_cast<double>(loader_.global_tokens()) / rec.step_seconds;
+  rec.step = state_->step;
+  rec.total_steps = config_.train.steps;
+  rec.time = wall_seconds();
+  rec.tokens = state_->consumed_tokens;
+  rec.samples = state_->consumed_samples;
+  rec.global_batch = config_.train.global_batch;
+  rec.seq = loader_.step().length();
+  rec.epoch = (state_->consumed_samples - 1) / std::max<int64_t>(1, loader_.data().train->size());
+  rec.loss = r.loss;
+  rec.grad_norm = r.grad_norm;
+  rec.clip_coef = r.clip;
+  rec.lr = r.lr;
+  if (r.momentum != kOptimizersOwn) rec.momentum = r.momentum;
+  if (engine_.loss_scaler().options().dynamic || r.loss_scale != 1) rec.loss_scale = r.loss_scale;
+  rec.skipped = state_->skipped_steps;
+  add_utilization(rec, r);
+  add_times(rec, r);
+  breakdown_.add(r.times, rec.step_seconds);
+  step_ended_ = end;
+  recent_rates_.push_back(rec.tokens_per_second);
+  return rec;
+}
+
+void RunReporter::add_utilization(StepRecord& rec, const StepResult& r) {
+  const MeshShape& mesh = rank_.mesh.shape();
+  const StepFlops flops = step_flops(rank_.options, mesh.pp, loader_.global_tokens(), rec.seq, r.blocks);
+  const double devices = static_cast<double>(mesh.world()) / rank_.device.sharers();
+  const double seconds = rec.step_seconds;
+  rec.tflops_per_device = flops.causal / seconds / devices * 1e-12;
+  rec.mfu = flops.causal / (seconds * devices * peak_flops_);
+  rec.mfu_full = flops.full / (seconds * devices * peak_flops_);
+  rec.hfu = flops.hardware / (seconds * devices * peak_flops_);
+  if (rank_.options.precision.fp8) rec.mfu_fp8 = flops.causal / (seconds * devices * peak_fp8_);
+  if (ceilings_) rec.of_ceiling = flops.causal / (seconds * devices * ceilings_->gemm);
+  mfu_at_rate_ = rec.mfu / rec.tokens_per_second;
+}
+
+// Where the step's time went: shares, bubbles, waits, peaks.
+void RunReporter::add_times(StepRecord& rec, const StepResult& r) {
+  const bool behind = computes_behind(*rank_.backend.device);
+  const double seconds = rec.step_seconds, waited = loader_.step().waited;
+  if (recent_rates_.size() > (behind ? 3 : 1)) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (rank_.mesh.shape().world() > 1 && !behind) rec.exposed_comm = r.times.mean_exposed() / seconds;
+  if (rank_.mesh.shape().pp > 1) {
+    rec.pipeline_bubble = r.times.pipeline_bubble();
+    rec.bubble_predicted = predicted_bubble_;
+  }
+  rec.data_wait = waited / seconds;
+  if (config_.data.train.front().path != "mock")
+    if (const auto warning = data_wait_.step(waited, seconds)) warn(rec.step, *warning);
+  rec.peak_bytes = resident_bytes();
+  rec.timers = r.times.mean();
+  rec.longest = r.times.longest();
+}
+
+// Every rank has the ratios of its stage, rank 0 logs them all.
+void RunReporter::report_trust_ratios() {
+  if (config_.log.lamb_every == 0 || state_->step % config_.log.lamb_every != 0) return;
+  const std::vector<TrustRatio> mine = engine_.optimizer().trust_ratios(rank_.stream);
+  if (!trust_ratios_) trust_ratios_ = std::make_unique<TrustRatioLog>(mine, rank_.mesh.world());
+  for (const TrustRatio& r : trust_ratios_->gather(mine))
+    if (log_) log_->push(make_scalar(state_->step, "train/lamb_coeff/" + r.tensor, static_cast<double>(r.ratio)));
+}
+
+// The table of log.flops_step, to a file, and to standard output unless that was asked for by name.
+void RunReporter::report_flops() {
+  if (!module_timer_) return;
+  const LogConfig& c = config_.log;
+  const double seconds = now() - timing_began_;
+  const int64_t step = state_->step, length = loader_.step().length();
+  std::vector<ModuleCost> leaves = module_costs(engine_.spec(), loader_.global_tokens(), length, engine_.kept_blocks());
+  module_timer_->share(rank_.mesh.world(), leaves);
+  module_timer_.reset();
+  if (!log_) return;
+  const std::string table =
+      flops_table(leaves, {.step = step,
+                           .depth = static_cast<int>(c.flops_depth),
+                           .top = static_cast<int>(c.flops_top),
+                           .detailed = c.flops_detailed,
+                           .recompute_factor = c.flops_recompute_factor,
+                           .replicas = config_.parallel.tp * config_.parallel.dp,
+                           .step_seconds = seconds,
+                           .batch = fmt::format("{} sequences of {} tokens", config_.train.global_batch, length)});
+  const bool named = !c.flops_file.empty();
+  const std::string path = named ? c.flops_file : fmt::format("{}/flops-{}.txt", config_.run_dir(), step);
+  try {
+    if (!named) write_run_file(path, table);
+    if (named && !(std::ofstream(path) << table << std::flush)) fail(Exit::kIo, path, ": cannot be written");
+  } catch (const Error& e) { warn(step, fmt::format("the table of log.flops_step was not written: {}", e.what())); }
+  if (!named && !rank_.run.quiet) {
+    log_->flush();
+    fmt::print("{}", table);
+    std::fflush(stdout);
+  }
+  event(fmt::format("FLOPs by module: {}; this step waited for each op", path));
+}
+
+// Once: work that makes other calls than before costs speed and nothing else.
+void RunReporter::report_eager_work() {
+  if (eager_reported_ || !rank_.backend.replays) return;
+  const ReplayCounts c = engine_.replays();
+  if (c.eager == 0) return;
+  eager_reported_ = true;
+  event(fmt::format("graphs: work was queued call by call ({}); the end of the run says how often", c.why));
+}
+
+// What the backend decided since the last step: in the first one, and where a new shape came.
+void RunReporter::report_attention() {
+  if (rank_.backend.attention_news == nullptr) return;
+  std::istringstream lines(rank_.backend.attention_news());
+  for (std::string line; std::getline(lines, line);) event(line);
+}
+
+void RunReporter::report_times_and_memory(const StepRecord& rec) {
+  if (config_.log.timers) {
+    std::string text = "time";
+    for (size_t t = 0; t < rec.timers.size(); ++t)
+      if (kTimerNames[t] != nullptr && rec.timers[t] != 0)
+        text += fmt::format("  {} {:.1f}", kTimerNames[t], 1e3 * rec.timers[t]);
+    event(text + fmt::format("  of {:.1f} ms", 1e3 * rec.step_seconds));
+  }
+  if (config_.log.memory)
+    event(fmt::format("memory of rank 0: {} | {}", memory_line(engine_.measured_plan().memory), process_text()));
+}
+
+void RunReporter::evaluated(double loss, double seconds) {
+  EvalRecord rec;
+  rec.step = state_->step;
+  rec.time = wall_seconds();
+  rec.tokens = config_.train.eval_steps * config_.train.global_batch * config_.model.seq;
+  rec.loss = loss;
+  rec.seconds = seconds;
+  if (log_) log_->push(rec);
+}
+
+// After two steps, and an evaluation where there are any.
+void RunReporter::report_memory() {
+  const int64_t every = config_.train.eval_every, steps = state_->step - state_.first_step() + 1;
+  if (!log_ || memory_reported_ || steps < 2 || (every > 0 && steps < every)) return;
+  memory_reported_ = true;
+  event(fmt::format("memory of rank 0: planned {} | measured {} | {}", memory_line(rank_.plan.memory),
+                    memory_line(engine_.measured_plan().memory), process_text()));
+}
+
+// Like a log: what cannot be written is said, and training goes on.
+void RunReporter::write_trace(bool ends) {
+  const int64_t step = state_->step;
+  if (!trace_ || !trace_->wants(step) || (!ends && trace_->wants(step + 1))) return;
+  const std::vector<RankTrace> traces = trace_->gather();
+  if (!log_ || traces.empty()) return;
+  const int64_t first = std::max(parse_trace_window(config_.log.trace_steps).first, state_.first_step());
+  TraceInfo info;
+  info.tokens = config_.train.micro_batch * loader_.step().length();
+  info.stage_flops = stage_flops(rank_.options, rank_.mesh.shape().pp, info.tokens);
+  info.other = {{"command", rank_.run.command},
+                {"config_sha256", sha256_hex(config_json(config_))},
+                {"clock", "host steady clock; on a GPU: when work was queued"},
+                {"clocks", clock_text(traces)}};
+  const std::string path = fmt::format("{}/trace-{}.json.gz", config_.run_dir(), first);
+  try {
+    write_gzip(path, trace_json(traces, info));
+    event(fmt::format("trace of steps {} to {}: {} (open it in ui.perfetto.dev)", first, step, path));
+  } catch (const Error& e) { warn(step, fmt::format("the trace was not written: {}", e.what())); }
+  const int columns = terminal_width();
+  timeline_ = executed_timeline(traces, columns > 0 ? std::clamp(columns - 25, 40, 160) : 80);
+  restart_clock();
+}
+
+void RunReporter::finish(const RunEnd& end) {
+  const std::vector<CommRow> comm = comm_log_ ? comm_log_->rows() : std::vector<CommRow>();
+  if (!log_) return;
+  EndInfo info;
+  if (comm_log_) {
+    info.comm_json = comm_json(comm, comm_log_->steps());
+    info.rows.push_back({"communication", comm_table(comm, comm_log_->steps(), rank_.mesh.shape().world())});
+  }
+  info.reason = end.done ? "finished" : "interrupted by a stop signal";
+  if (end.code == Exit::kInterrupted)
+    info.reason += ", everything is saved";
+  else if (end.code != Exit::kOk)
+    info.reason += ", but the last checkpoint could not be written";
+  info.exit_code = static_cast<int>(end.code);
+  info.step = state_->step;
+  info.tokens = state_->consumed_tokens;
+  info.seconds = state_.elapsed_seconds();
+  info.last_loss = last_loss_;
+  info.best_loss = state_->best_step >= 0 ? state_->best_loss : kUnknown;
+  info.median_tokens_per_second = median_rate(recent_rates_);
+  info.median_mfu = mfu_at_rate_ * info.median_tokens_per_second;
+  for (const auto& row : end_block(end)) info.rows.push_back(row);
+  if (end.code != Exit::kOk)
+    info.next.push_back(end.saved_step < 0
+                            ? "the same command again begins anew: there is no checkpoint"
+                            : fmt::format("the same command again resumes from step {}", end.saved_step));
+  const std::string dir = shell_word(config_.run_dir());
+  info.next.push_back("tensorboard --logdir " + dir);
+  if (end.saved_step >= 0 && config_.data.train.front().path != "mock")  // whose tokens mean nothing
+    info.next.push_back(fmt::format("gpttrain generate --load {}{} --prompt \"…\"", dir,
+                                    config_.data.tokenizer.empty() ? " --tokenizer TOKENIZER.model" : ""));
+  log_->end(info);
+}
+
+Rows RunReporter::end_block(const RunEnd& end) const {
+  Rows rows;
+  std::string counted;
+  if (config_.train.pld) counted += " (all blocks counted, those too that steps left out)";
+  if (loader_.curriculum()) counted += " (attention counted at full length)";
+  rows.push_back(
+      {"total FLOPs", fmt::format("{:.3e}{}", engine_.spec().train_flops(state_->consumed_tokens), counted)});
+  if (rank_.backend.replays) rows.push_back({"graphs", graphs_line(engine_.replays())});
+  if (end.spikes_taken > 0)
+    rows.push_back({"spikes", fmt::format("{} of {} steps had a loss or gradient norm far above those before; their "
+                                          "updates were taken (--fault.spike_action skip leaves such out)",
+                                          end.spikes_taken, state_->step)});
+  if (const std::string table = breakdown_.table(); !table.empty()) rows.push_back({"time", table});
+  if (!timeline_.empty())
+    rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "
+                                            "capital weights only, ~ waiting for a message, . idle"});
+  rows.push_back({"logs", config_.run_dir() + "/log.jsonl"});
+  rows.push_back({"checkpoint", end.saved_step >= 0
+                                    ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), end.saved_step)
+                                    : "none"});
+  rows.insert(rows.end(), end.range_test.begin(), end.range_test.end());
+  return rows;
+}
+
+void RunReporter::require_written() const {
+  const std::string unwritten = log_ ? log_->unwritten() : "";
+  GT_REQUIRE(unwritten.empty(), Exit::kIo, "finished at step ", state_->step,
+             ", but not all of its logs are written: ", unwritten);
+}
+
+}  // namespace gt

@@ -1,0 +1,255 @@
+#include "launch/train/run_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "checkpoint/world.h"
+#include "kernels/core/host.h"
+#include "launch/config/config_optim.h"
+#include "launch/ranks/agree.h"
+#include "launch/train/resume_check.h"
+
+namespace gt {
+namespace {
+
+// The state of a run that begins with some of another's.
+TrainState part_of(const TrainState& from, const std::vector<std::string>& parts) {
+  TrainState s;
+  if (has_part(parts, "optim")) {
+    s.applied_steps = from.applied_steps;
+    s.scaler = from.scaler;
+  }
+  if (has_part(parts, "schedule")) {
+    s.step = from.step;
+    s.schedule_steps = from.schedule_steps;
+    s.applied_samples = from.applied_samples;
+    s.skipped_steps = from.skipped_steps;
+    s.lr_type = from.lr_type;
+    s.lr_value = from.lr_value;
+  }
+  if (has_part(parts, "data")) {
+    s.consumed_samples = from.consumed_samples;
+    s.consumed_tokens = from.consumed_tokens;
+    s.data_json = from.data_json;
+  }
+  if (parts.front() != "all") return s;
+  s.skips_in_a_row = from.skips_in_a_row;
+  s.best_loss = from.best_loss;
+  s.best_step = from.best_step;
+  s.bad_steps_json = from.bad_steps_json;
+  s.carry = from.carry;
+  s.curriculum = from.curriculum;
+  return s;
+}
+
+// train.steps of a checkpoint's config; 0: it says nothing.
+int64_t steps_of(const std::string& config_json) {
+  if (config_json.empty()) return 0;
+  const JsonValue json = parse_json(config_json, "config.json of the checkpoint");
+  const JsonValue* train = json.find("train");
+  const JsonValue* steps = train != nullptr ? train->find("steps") : nullptr;
+  int64_t n = 0;
+  return steps != nullptr && parse_int(steps->text, n) ? n : 0;
+}
+
+FitOptions fit_options(const CheckpointConfig& c) { return {c.allow_missing, c.allow_extra, c.read_once}; }
+
+}  // namespace
+
+RunState::RunState(const RankContext& rank, Engine& engine, RunLoader& loader)
+    : rank_(rank), config_(rank.config), engine_(engine), loader_(loader), started_(rank.started) {}
+
+void RunState::open() {
+  const CheckpointConfig& c = config_.checkpoint;
+  ProcessGroup& world = rank_.mesh.world();
+  if (!c.allow_missing.empty() || !c.load_from.empty()) engine_.init_weights();  // of what is not loaded
+  if (c.resume != "never") {
+    agree(world, [&] {
+      if (rank_.speaks()) require_same_kind(config_);
+    });
+    agree(world, [&] { loaded_ = load(c.resume); });
+  }
+  resumed_ = loaded_.has_value();
+  if (resumed_ && !c.load_from.empty()) check_unused_load_from();
+  if (!resumed_ && !c.load_from.empty()) loaded_ = load_elsewhere();
+  if (loaded_) {
+    continue_from(loaded_->state);
+    note_changes();
+  } else {
+    engine_.init_weights();
+    begin_curriculum();
+    state_.run_uuid = shared_uuid(world);
+    state_.seed = static_cast<uint64_t>(config_.train.seed);
+  }
+  first_step_ = state_.step + 1;
+  loader_.open(state_);
+}
+
+std::optional<LoadReport> RunState::load(const std::string& which) const {
+  return load_checkpoint(
+      config_.checkpoint_dir(), which, engine_.checkpoint_views(), rank_.mesh, *rank_.backend.device, rank_.stream,
+      [this](const LoadReport& found) { require_same_run(found, config_, *loader_.data().train); },
+      fit_options(config_.checkpoint));
+}
+
+// Reads the parts that checkpoint.load names from checkpoint.load_from, which stays as it is; the rest of the run is
+// fresh.
+LoadReport RunState::load_elsewhere() {
+  const std::vector<std::string>& parts = config_.checkpoint.load;
+  ProcessGroup& world = rank_.mesh.world();
+  std::string step;
+  agree(world, [&] {
+    if (rank_.speaks()) step = resolve_step(config_.checkpoint.load_from);
+  });
+  step = broadcast_bytes(world, step, 0);
+  std::vector<ShardView> views = engine_.checkpoint_views();
+  std::erase_if(views, [&](const ShardView& v) {
+    return !has_part(parts, v.name.rfind("optim/", 0) == 0 ? "optim" : "weights");
+  });
+  LoadReport report;
+  agree(world, [&] {
+    report = load_step(
+        step, views, rank_.mesh, *rank_.backend.device, rank_.stream,
+        [&](const LoadReport& found) { require_same_run(found, config_, *loader_.data().train, parts); },
+        fit_options(config_.checkpoint));
+  });
+  report.state = part_of(report.state, parts);
+  report.state.run_uuid = shared_uuid(world);
+  report.state.seed = static_cast<uint64_t>(config_.train.seed);
+  return report;
+}
+
+// The run has a checkpoint of its own, so this one is not used; a misspelt name must not go unnoticed.
+void RunState::check_unused_load_from() {
+  agree(rank_.mesh.world(), [&] {
+    if (!rank_.speaks()) return;
+    std::string found = "is there";
+    try {
+      found = resolve_step(config_.checkpoint.load_from) + " is there";
+    } catch (const Error& e) {
+      if (e.code() == Exit::kUsage) throw Error(cat("checkpoint.load_from: ", e.what()), Exit::kUsage);
+      found = e.what();
+    }
+    loaded_->warnings.push_back(cat("checkpoint.load_from is not used (", found,
+                                    "): this run goes on from a checkpoint of its own, ", loaded_->path,
+                                    "; a new run with another --log.name would begin with it"));
+  });
+}
+
+// Samples of steps are counted apart from tokens from here on, unless the checkpoint did so.
+void RunState::begin_curriculum() {
+  const Curriculum& curriculum = loader_.curriculum();
+  state_.pld_theta.reset();
+  if (!curriculum) return state_.curriculum.reset();
+  if (state_.curriculum) return;
+  state_.curriculum = {curriculum.length(state_.step + 1), state_.consumed_tokens / config_.model.seq};
+}
+
+// State and weights are those of a checkpoint.
+void RunState::continue_from(const TrainState& state) {
+  state_ = state;
+  begin_curriculum();
+  engine_.set_applied_steps(state_.applied_steps, state_.applied_samples, state_.schedule_steps);
+  LossScaler& scaler = engine_.loss_scaler();
+  if (!scaler.options().dynamic) state_.scaler.reset();
+  // A checkpoint of a run with a fixed scale has none: a dynamic one then begins as in a fresh run.
+  if (state_.scaler) scaler.restore({state_.scaler->scale, state_.scaler->clean, state_.scaler->hysteresis});
+  engine_.adopt();
+}
+
+void RunState::return_to(const TrainState& state, RunLoader::Window skip) {
+  const double elapsed = state_.elapsed_seconds;
+  continue_from(state);
+  state_.elapsed_seconds = elapsed;
+  loader_.open(state_, skip);
+}
+
+void RunState::note_changes() {
+  const Curriculum& curriculum = loader_.curriculum();
+  if (const auto& was = loaded_->state.curriculum; was && loaded_->state.step > 0) {
+    const int64_t now = curriculum ? curriculum.length(loaded_->state.step) : config_.model.seq;
+    if (was->length != now)
+      loaded_->warnings.push_back(
+          fmt::format("the curriculum changed: the last step before the checkpoint took {} "
+                      "tokens of each sample, this run's has {} there",
+                      was->length, now));
+  }
+  const LayerDrop& drop = engine_.options().layer_drop;
+  if (const auto& was = loaded_->state.pld_theta; was && state_.applied_steps > 0) {
+    // The last step was applied, or skipped at the theta of the next.
+    const double a = theta_at(drop, state_.applied_steps - 1), b = theta_at(drop, state_.applied_steps);
+    if (*was != a && *was != b)
+      loaded_->warnings.push_back(fmt::format(
+          "progressive layer drop changed: the last step before the checkpoint had theta {:.6g}, this run's has {:.6g}",
+          *was, a));
+  }
+  if (state_.schedule_steps > 0) note_schedule_change();
+}
+
+void RunState::note_schedule_change() {
+  const int64_t t = state_.schedule_steps;
+  const auto rate = [](const LrSchedule& s, int64_t k) { return static_cast<double>(static_cast<float>(s.at(k).lr)); };
+  // The last step was applied, or skipped at the rate of the next.
+  const auto fits = [&](const LrSchedule& s) {
+    return state_.lr_value == rate(s, t) || state_.lr_value == rate(s, t + 1);
+  };
+  const LrSchedule& schedule = engine_.lr_schedule();
+  if (fits(schedule)) return;
+  if (const int64_t steps = steps_of(loaded_->config_json); steps > 0 && steps != config_.train.steps) {
+    Config before = config_;
+    before.train.steps = steps;
+    if (fits(*make_lr_schedule(lr_options(before))))
+      return notes_.push_back(
+          fmt::format("train.steps {} instead of {}: the learning-rate schedule ends there, at step "
+                      "{} it has {:.6g} instead of {:.6g}",
+                      config_.train.steps, steps, t, rate(schedule, t), state_.lr_value));
+  }
+  loaded_->warnings.push_back(fmt::format(
+      "the learning-rate schedule changed: the last step before the checkpoint used {:.6g} ({}), this run's schedule "
+      "({}) has {:.6g} there",
+      state_.lr_value, state_.lr_type, config_.schedule.type, rate(schedule, t)));
+}
+
+void RunState::advance(const StepResult& r) {
+  ++state_.step;
+  state_.skipped_steps += r.skipped;
+  state_.applied_steps = engine_.applied_steps();
+  state_.schedule_steps = engine_.schedule_steps();
+  state_.applied_samples = engine_.applied_samples();
+  if (const LossScaler& s = engine_.loss_scaler(); s.options().dynamic)
+    state_.scaler = {s.state().scale, s.state().clean, s.state().hysteresis};
+  state_.consumed_samples = loader_.consumed();
+  state_.consumed_tokens += loader_.global_tokens();
+  if (state_.curriculum)
+    state_.curriculum = {loader_.step().length(), state_.curriculum->samples + config_.train.global_batch};
+  if (engine_.options().layer_drop) state_.pld_theta = r.theta;
+  state_.lr_value = r.lr;
+}
+
+void RunState::evaluated(double loss) {
+  if (state_.best_step < 0 || loss < state_.best_loss) {
+    state_.best_loss = loss;
+    state_.best_step = state_.step;
+  }
+  state_.eval_loss = loss;
+  state_.eval_step = state_.step;
+}
+
+double RunState::elapsed_seconds() const { return state_.elapsed_seconds + now() - started_; }
+
+const TrainState& RunState::to_save(std::string bad_steps_json, int64_t skips_in_a_row) {
+  state_.elapsed_seconds = elapsed_seconds();
+  started_ = now();
+  state_.origin = "train";
+  state_.optim_type = config_.optim.type;
+  state_.lr_type = config_.schedule.type;
+  state_.global_batch = config_.train.global_batch;
+  state_.micro_batch = config_.train.micro_batch;
+  state_.data_json = loader_.cursor_json(state_.consumed_samples);
+  state_.bad_steps_json = std::move(bad_steps_json);
+  state_.skips_in_a_row = skips_in_a_row;
+  return state_;
+}
+
+}  // namespace gt

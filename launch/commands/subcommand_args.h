@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "launch/plan/machine_types.h"
-
 namespace gt {
+
+const char* device_type_names();  // launch/plan/machine_types.h
 
 struct TrainArgs {
   bool force = false, quiet = false, dry_run = false, lr_range_test = false;

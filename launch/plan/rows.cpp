@@ -140,6 +140,8 @@ std::vector<PlanRow> read_plan_rows(const std::string& path) {
     GT_REQUIRE(n < 1000000 && line.size() < 65536, Exit::kUsage, path, ", line ", n, ": too long a table");
     if (line.empty() || line == "\r") continue;
     const Line l(cat(path, ", line ", n), header, fields_of(line));
+    const bool timed = l.text("use", "time").find("time") != std::string::npos;
+    if (!timed && !(l.has("layers") && l.has("hidden") && l.has("heads"))) continue;  // nothing to predict
     out.push_back(row_of(l, n));
     const Workload& w = out.back().work;
     GT_REQUIRE(w.global_batch % (w.dp * w.micro_batch) == 0 || !out.back().serves("time"), Exit::kUsage, l.where(),

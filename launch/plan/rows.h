@@ -25,7 +25,8 @@ struct PlanRow {
 
 // Columns by their names; those that are missing have defaults (an A100 of 80 GB, nodes of 8, Megatron-LM's unfused
 // attention, 4 x hidden). Needed: layers, hidden, heads, seq, tp, pp, dp, gbs, mbs and iter_s or iter_ms. Without
-// `recompute` blocks are taken to be recomputed where they would not fit otherwise. kUsage names file and line.
+// `recompute` blocks are taken to be recomputed where they would not fit comfortably otherwise. Rows without a time and
+// without model sizes are skipped. kUsage names file and line.
 std::vector<PlanRow> read_plan_rows(const std::string& path);
 
 // predicted / printed - 1.

@@ -38,14 +38,16 @@ std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space)
   std::vector<ParallelConfig> out;
   for (const int64_t tp : divisors(space.devices, base.model.heads)) {
     if (base.model.heads % tp != 0 || base.model.ffn % tp != 0 || !fixed(space, "parallel.tp", tp)) continue;
-    for (const int64_t pp : divisors(space.devices / tp, base.model.layers))
-      for (const int64_t vpp : divisors(pp > 1 ? std::max<int64_t>(1, base.model.layers / pp) : 1, 8)) {
+    for (const int64_t pp : divisors(space.devices / tp, base.model.layers)) {
+      if (base.model.layers % pp != 0) continue;  // the closed form has equal stages
+      for (const int64_t vpp : divisors(pp > 1 ? base.model.layers / pp : 1, 8)) {
         ParallelConfig p = base.parallel;
         p.tp = tp, p.pp = pp, p.vpp = vpp, p.dp = space.devices / (tp * pp);
         p.schedule = vpp > 1 ? "interleaved" : base.parallel.schedule == "interleaved" ? "1f1b" : base.parallel.schedule;
         if (fixed(space, "parallel.pp", pp) && fixed(space, "parallel.dp", p.dp) && fixed(space, "parallel.vpp", vpp))
           out.push_back(p);
       }
+    }
   }
   return out;
 }

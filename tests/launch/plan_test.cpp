@@ -135,7 +135,7 @@ TEST_CASE("plan: of competing published layouts that differ by more than a tenth
       alike += step_terms(a.work, fitted(a, profiles)).total() < step_terms(b.work, fitted(b, profiles)).total();
     }
   std::printf("plan: %d of %d pairs of published layouts in their order\n", alike, pairs);
-  CHECK(pairs > 40);
+  CHECK(pairs >= 40);
   CHECK(alike >= 0.95 * pairs);
 }
 

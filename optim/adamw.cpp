@@ -17,8 +17,8 @@ class Adam : public Optimizer {
         updates_(o, store, {&m_, &v_}, mesh, backend, stream) {}
 
   void step(Tensor scalars, Stream stream) override {
-    updates_.each(scalars, stream, [&](const SegmentTable& t) {
-      ops_.adamw({.table = t, .scalars = scalars, .eps = options_.eps, .adam_l2 = !decoupled_}, stream);
+    updates_.each(scalars, stream, [&](const SegmentTable& t, Tensor row) {
+      ops_.adamw({.table = t, .scalars = row, .eps = options_.eps, .adam_l2 = !decoupled_}, stream);
     });
   }
 

@@ -17,18 +17,27 @@ inline void fill_step_number(int64_t t, float* s) {
   s[kStepHigh] = static_cast<float>(t >> 16);
 }
 
-// Fills lr, both betas and the bias corrections 1 - beta^t. If the schedule varies beta, so do the corrections, as in
-// PyTorch.
-inline void fill_adam_scalars(const OptimizerOptions& o, int64_t t, const LrPoint& p, float* s) {
-  s[kLr] = static_cast<float>(p.lr);
-  s[kBeta1] = p.beta1 == kOptimizersOwn ? o.beta1 : static_cast<float>(p.beta1);
-  s[kBeta2] = p.beta2 == kOptimizersOwn ? o.beta2 : static_cast<float>(p.beta2);
+// fill(group, row of scalars) of the options that are in no group, then of each group.
+template <class Fill>
+void fill_rows(const OptimizerOptions& o, float* scalars, Fill fill) {
+  static const ParamGroup kNone;
+  fill(kNone, scalars);
+  for (const ParamGroup& g : o.groups) fill(g, scalars += kNumScalars);
+}
+
+// lr, both decays and the bias corrections 1 - beta^t, which follow a decay that the schedule varies, as PyTorch's do.
+inline void fill_adam_scalars(const OptimizerOptions& o, int64_t t, const LrPoint& p, float* scalars) {
   const auto correction = [&](float beta) {
     return o.bias_correction ? static_cast<float>(1 - std::pow(static_cast<double>(beta), static_cast<double>(t))) : 1;
   };
-  fill_step_number(t, s);
-  s[kBiasCorrection1] = correction(s[kBeta1]);
-  s[kBiasCorrection2] = correction(s[kBeta2]);
+  fill_rows(o, scalars, [&](const ParamGroup& g, float* s) {
+    s[kLr] = static_cast<float>(p.lr * g.lr_scale);
+    s[kBeta1] = p.beta1 != kOptimizersOwn ? static_cast<float>(p.beta1) : g.betas ? (*g.betas)[0] : o.beta1;
+    s[kBeta2] = p.beta2 != kOptimizersOwn ? static_cast<float>(p.beta2) : g.betas ? (*g.betas)[1] : o.beta2;
+    fill_step_number(t, s);
+    s[kBiasCorrection1] = correction(s[kBeta1]);
+    s[kBiasCorrection2] = correction(s[kBeta2]);
+  });
 }
 
 }  // namespace gt

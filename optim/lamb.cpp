@@ -62,21 +62,23 @@ class LambOptimizer : public Optimizer {
     const Tensor norms = norms_.tensor({2 * count()}, DType::kF64);
     const bool alone = group_.size() == 1;
     const auto moments = [&](const SegmentTable& t) {
-      backend_.ops->lamb_moments({.table = t, .scalars = scalars, .norms = norms, .rule = rule_}, stream);
+      const Tensor row = updates_.row_of(t, scalars);
+      backend_.ops->lamb_moments({.table = t, .scalars = row, .norms = norms, .rule = rule_}, stream);
     };
-    const auto apply = [&](const SegmentTable& t) {
+    const auto apply = [&](const SegmentTable& t, Tensor row) {
       const Tensor ratio = ratios_.tensor({count()}, DType::kF32);
-      backend_.ops->lamb_apply({.table = t, .scalars = scalars, .norms = norms, .ratio = ratio, .rule = rule_}, stream);
+      backend_.ops->lamb_apply({.table = t, .scalars = row, .norms = norms, .ratio = ratio, .rule = rule_}, stream);
     };
+    updates_.share_verdict(scalars, stream);
     if (!alone) backend_.device->zero(norms.data, norms.bytes(), stream);
     for (const SegmentTable& t : updates_.in_place()) {
       moments(t);
-      if (alone) apply(t);
+      if (alone) apply(t, updates_.row_of(t, scalars));
     }
     for (const SegmentTable& t : updates_.unrounded()) moments(t);
     if (!alone) {
       group_.all_reduce(norms, ReduceOp::kSum, stream).wait(stream);
-      for (const SegmentTable& t : updates_.in_place()) apply(t);
+      for (const SegmentTable& t : updates_.in_place()) apply(t, updates_.row_of(t, scalars));
     }
     updates_.each_slice(scalars, stream, apply);
   }

@@ -13,7 +13,8 @@ class LionOptimizer : public Optimizer {
       : options_(o), ops_(*backend.ops), m_(store, backend, stream), updates_(o, store, {&m_}, mesh, backend, stream) {}
 
   void step(Tensor scalars, Stream stream) override {
-    updates_.each(scalars, stream, [&](const SegmentTable& t) { ops_.lion({.table = t, .scalars = scalars}, stream); });
+    updates_.each(scalars, stream,
+                  [&](const SegmentTable& t, Tensor row) { ops_.lion({.table = t, .scalars = row}, stream); });
   }
 
   std::vector<ShardView> state_views(const ParamStore& store) const override {

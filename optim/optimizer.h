@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
 #include "optim/lr_schedule.h"
+#include "optim/param_group.h"
 #include "parallel/mesh.h"
 #include "parallel/zero/param_store.h"
 
@@ -18,6 +19,8 @@ namespace gt {
 struct OptimizerOptions {
   std::string type = "adamw";  // optimizer_names()
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+  std::vector<ParamGroup> groups;  // the first that matches a parameter; none: the options here
+  int64_t scalar_rows() const { return 1 + static_cast<int64_t>(groups.size()); }
   bool bias_correction = true;  // adamw, adam, lamb deepspeed
   // bf16 values without master weights are rounded stochastically, by streams "sr/<parameter>" of this seed; nullopt:
   // to nearest even.

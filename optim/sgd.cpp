@@ -19,8 +19,8 @@ class SgdOptimizer : public Optimizer {
         updates_(o, store, {momentum_.get()}, mesh, backend, stream) {}
 
   void step(Tensor scalars, Stream stream) override {
-    updates_.each(scalars, stream, [&](const SegmentTable& t) {
-      ops_.sgd({.table = t, .scalars = scalars, .nesterov = options_.nesterov}, stream);
+    updates_.each(scalars, stream, [&](const SegmentTable& t, Tensor row) {
+      ops_.sgd({.table = t, .scalars = row, .nesterov = options_.nesterov}, stream);
     });
   }
 
@@ -33,11 +33,13 @@ class SgdOptimizer : public Optimizer {
   int64_t state_bytes() const override { return momentum_ ? momentum_->bytes() : 0; }
   int64_t work_bytes() const override { return updates_.bytes(); }
 
-  void fill_scalars(int64_t t, const LrPoint& p, float* s) const override {
-    s[kLr] = static_cast<float>(p.lr);
-    s[kBeta1] = p.beta1 == kOptimizersOwn ? options_.momentum : static_cast<float>(p.beta1);
-    fill_step_number(t, s);
-    s[kGradShare] = t == 1 ? 1 : 1 - options_.dampening;  // the first gradient is not dampened
+  void fill_scalars(int64_t t, const LrPoint& p, float* scalars) const override {
+    fill_rows(options_, scalars, [&](const ParamGroup& g, float* s) {
+      s[kLr] = static_cast<float>(p.lr * g.lr_scale);
+      s[kBeta1] = p.beta1 == kOptimizersOwn ? options_.momentum : static_cast<float>(p.beta1);
+      fill_step_number(t, s);
+      s[kGradShare] = t == 1 ? 1 : 1 - options_.dampening;  // the first gradient fills the buffer whole
+    });
   }
 
  private:

@@ -6,16 +6,23 @@ namespace gt {
 
 Updates::Updates(const OptimizerOptions& o, const ParamStore& store, std::initializer_list<const FlatState*> moments,
                  const Mesh& mesh, const Backend& backend, Stream stream, Cut cut)
-    : ops_(*backend.ops), weight_decay_(o.weight_decay), cut_(cut), moments_(moments) {
+    : ops_(*backend.ops),
+      weight_decay_(o.weight_decay),
+      groups_(o.groups),
+      group_of_(groups_of_tensors(o.groups, store)),
+      cut_(cut),
+      moments_(moments) {
   if (o.rounding_seed) {
     room_ = Buffer(kRoom * size_of(DType::kF32), stream.device, *backend.device);
     for (const Parameter* p : store.tensors())
       places_.push_back(place_of(*p, *o.rounding_seed, mesh.coord(Axis::kTp), mesh.size(Axis::kTp)));
   }
-  for (const DType master : {DType::kF32, DType::kBF16, DType::kF16}) add_tables(store, master, false);
+  const int groups = static_cast<int>(o.scalar_rows());
+  for (int group = 0; group < groups; ++group)
+    for (const DType master : {DType::kF32, DType::kBF16, DType::kF16}) add_tables(store, group, master, false);
   in_place_ = tables_.tables().size();
   if (o.rounding_seed) {
-    if (cut.by_tensor) add_tables(store, DType::kBF16, true);
+    for (int group = 0; cut.by_tensor && group < groups; ++group) add_tables(store, group, DType::kBF16, true);
     add_slices(store);
   }
   tables_.upload(most_segments(store), stream, *backend.device);
@@ -23,7 +30,7 @@ Updates::Updates(const OptimizerOptions& o, const ParamStore& store, std::initia
 
 template <class F>
 void Updates::each_part(const ParamStore& store, F f) const {
-  if (cut_.by_tensor) {
+  if (by_tensor()) {
     for (const UpdatePiece& p : store.pieces())
       f(Part{store.ranges()[static_cast<size_t>(p.range)], p.at, p.count, p.tensor, p.owned});
   } else {
@@ -31,8 +38,21 @@ void Updates::each_part(const ParamStore& store, F f) const {
   }
 }
 
-// Adds tables of the values with masters of this dtype, stochastically rounded ones or the others.
-void Updates::add_tables(const ParamStore& store, DType master, bool random) {
+void Updates::share_verdict(Tensor scalars, Stream stream) const {
+  static_assert(kSkip == kGradMultiplier + 1);
+  for (size_t k = 1; k <= groups_.size(); ++k)
+    ops_.copy({.src = scalars.slice(kGradMultiplier, 2),
+               .dst = scalars.slice(static_cast<int64_t>(k) * kNumScalars + kGradMultiplier, 2)},
+              stream);
+}
+
+void Updates::open_table(int group, DType master, DType grad, DType value) {
+  tables_.open(master, grad, value);
+  table_groups_.push_back(group);
+}
+
+// Tables of what is in this group, has masters of this type, and is rounded at random or is not.
+void Updates::add_tables(const ParamStore& store, int group, DType master, bool random) {
   const auto meant = [&](const UpdateRange& r) { return r.master.dtype == master && at_random(r) == random; };
   DType value = DType::kF32;  // of values beside the masters; one dtype for all ranges that have them
   for (const UpdateRange& r : store.ranges())
@@ -40,11 +60,11 @@ void Updates::add_tables(const ParamStore& store, DType master, bool random) {
   int64_t elements = cut_.elements;  // of the last table
   int tensor = -1;
   each_part(store, [&](const Part& p) {
-    if (!meant(p.range)) return;
+    if (!meant(p.range) || group_of(p.tensor) != group) return;
     GT_CHECK(!p.range.rounded() || p.range.value.dtype == value, "values of ", name_of(p.range.value.dtype), " and ",
              name_of(value));
     if (tensor < 0 || (elements >= cut_.elements && p.tensor != tensor)) {
-      tables_.open(master, p.range.grad.dtype, value);
+      open_table(group, master, p.range.grad.dtype, value);
       elements = 0;
     }
     Segment s = segment_of(p);
@@ -62,7 +82,7 @@ void Updates::add_slices(const ParamStore& store) {
     if (!at_random(r)) continue;
     for (int64_t done = 0; done < p.count; done += kRoom) {
       const int64_t at = p.at + done, n = std::min(kRoom, p.count - done);
-      tables_.open(DType::kF32, r.grad.dtype, DType::kF32);
+      open_table(group_of(p.tensor), DType::kF32, r.grad.dtype, DType::kF32);
       Segment s = segment_of({r, at, n, p.tensor, p.owned});
       s.master = room_.data();
       tables_.add(s);
@@ -82,7 +102,9 @@ Segment Updates::segment_of(const Part& p) const {
   s.v = moment(1);
   s.count = p.count;
   s.group = p.tensor;
-  s.weight_decay = p.range.decay ? weight_decay_ : 0;
+  const int group = group_of(p.tensor);
+  const auto own = group > 0 ? groups_[static_cast<size_t>(group) - 1].weight_decay : std::nullopt;
+  s.weight_decay = own ? *own : p.range.decay ? weight_decay_ : 0;
   s.counted = p.counted;
   return s;
 }
@@ -92,7 +114,7 @@ int64_t Updates::most_segments(const ParamStore& store) const {
   const auto tensors = static_cast<int64_t>(store.tensors().size());
   // A tensor occurs at most once per shard, in two parts where TP ranks begin to share it.
   const int64_t pieces = 2 * (tensors + store.num_shards());
-  int64_t most = cut_.by_tensor ? pieces : tensors;
+  int64_t most = by_tensor() ? pieces : tensors;
   if (places_.empty()) return most;
   most += 2 * pieces;
   for (int k = 0; k < store.num_scopes(); ++k) most += store.state_elements(k) / kRoom;

@@ -31,10 +31,18 @@ class Updates {
   // Calls rule(const SegmentTable&) until everything this rank updates is covered.
   template <class Rule>
   void each(Tensor scalars, Stream stream, Rule rule) const {
-    for (const SegmentTable& t : in_place()) rule(t);
+    share_verdict(scalars, stream);
+    for (const SegmentTable& t : in_place()) rule(t, row_of(t, scalars));
     each_slice(scalars, stream, rule);
   }
-  // Tables of values updated in place: one per dtype of the masters, or as split by Cut.
+  // Once a step, before any rule: the rows of groups get clipping factor and verdict of the first one.
+  void share_verdict(Tensor scalars, Stream) const;
+  // `t`: one of this object's.
+  Tensor row_of(const SegmentTable& t, Tensor scalars) const {
+    const int group = table_groups_[static_cast<size_t>(&t - tables_.tables().data())];
+    return scalars.slice(int64_t{group} * kNumScalars, kNumScalars);
+  }
+  // What is stepped where it lies: one table for every group and type of masters, or of tensors as they were cut.
   std::span<const SegmentTable> in_place() const { return tables_.tables().first(in_place_); }
   // Stochastically rounded values in place, by tensor: for passes that only read masters.
   std::span<const SegmentTable> unrounded() const {
@@ -45,9 +53,10 @@ class Updates {
   void each_slice(Tensor scalars, Stream stream, Rule rule) const {
     const std::span<const SegmentTable> tables = tables_.tables().last(slices_.size());
     for (size_t k = 0; k < slices_.size(); ++k) {
+      const Tensor row = row_of(tables[k], scalars);
       widen(slices_[k], stream);
-      rule(tables[k]);
-      round(slices_[k], scalars, stream);
+      rule(tables[k], row);
+      round(slices_[k], row, stream);
     }
   }
 
@@ -79,7 +88,10 @@ class Updates {
   };
   template <class F>
   void each_part(const ParamStore&, F) const;
-  void add_tables(const ParamStore&, DType master, bool random);
+  bool by_tensor() const { return cut_.by_tensor || !groups_.empty(); }
+  int group_of(int tensor) const { return groups_.empty() ? 0 : group_of_[static_cast<size_t>(tensor)]; }
+  void open_table(int group, DType master, DType grad, DType value);
+  void add_tables(const ParamStore&, int group, DType master, bool random);
   void add_slices(const ParamStore&);
   Segment segment_of(const Part&) const;
   int64_t most_segments(const ParamStore&) const;
@@ -90,12 +102,15 @@ class Updates {
 
   const OpTable& ops_;
   const float weight_decay_;
+  const std::vector<ParamGroup> groups_;
+  const std::vector<int> group_of_;  // groups_of_tensors
   const Cut cut_;
   std::vector<const FlatState*> moments_;
   std::vector<Place> places_;  // by store.tensors(); empty: no stochastic rounding
   Buffer room_;
   std::vector<Slice> slices_;
-  SegmentTables tables_;  // in_place(), unrounded(), slices
+  SegmentTables tables_;           // in_place(), unrounded(), slices
+  std::vector<int> table_groups_;  // of each
   size_t in_place_ = 0;
 };
 

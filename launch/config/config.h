@@ -144,7 +144,7 @@ struct OptimConfig {
   bool bias_correction = true, nesterov = false;
   bool lamb_eps_inside_sqrt = false, lamb_grad_averaging = true, lamb_adam_w_mode = true, lamb_nvlamb = false;
   std::vector<double> betas = {0.9, 0.95};
-  std::vector<std::string> no_decay;
+  std::vector<std::string> groups, no_decay;
   template <class V>
   void fields(V& v) {
     v("type", type, "adamw|adam|lamb|sgd|lion|adagrad", "optimizer; it sets defaults of eps, betas and weight_decay");
@@ -153,6 +153,9 @@ struct OptimConfig {
     v("eps", eps, ">0..1", "added to the root of the second moment");
     v("weight_decay", weight_decay, "0..10",
       "decoupled (adamw, lamb, lion) or added to the gradient (adam, sgd); not on biases and norms");
+    v("groups", groups, "",
+      "parameter groups, each \"REGEX lr_scale=X weight_decay=X betas=X/X\", keys as wanted; the first that finds a "
+      "parameter's name");
     v("no_decay", no_decay, "", "regular expressions: parameters whose names they find get no weight decay either");
     v("grad_clip", grad_clip, "0..1e9", "limit of the global gradient norm; 0: off");
     v("bias_correction", bias_correction, "", "adamw, adam, lamb deepspeed: correct the moments' start at 0");

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <regex>
 
 #include "kernels/core/check.h"
+#include "launch/config/param_groups.h"
 
 namespace gt {
 namespace {
@@ -147,14 +147,15 @@ void check_lamb(const OptimConfig& o, const Bad& bad) {
         fmt::format("{:g} is below optim.lamb_min_coeff {:g}", o.lamb_max_coeff, o.lamb_min_coeff), "");
 }
 
-void check_patterns(const OptimConfig& o, const Bad& bad) {
-  for (const std::string& p : o.no_decay) try {
-      if (p.size() > 1000) throw std::regex_error(std::regex_constants::error_complexity);
-      std::regex{p};
-    } catch (const std::regex_error& e) {
-      bad("optim.no_decay", fmt::format("\"{}\" is no regular expression: {}", p.substr(0, 60), e.what()),
-          "for example embed, ^layers\\.0\\.");
-    }
+void check_groups(const OptimConfig& o, const Bad& bad) {
+  for (const std::string& text : o.groups) try {
+      const ParamGroup group = parse_param_group(text);
+      if (group.betas && o.type == "sgd")
+        bad("optim.groups", fmt::format("{}: betas have no effect with optim.type sgd", group.match), "leave them out");
+    } catch (const Error& e) { bad("optim.groups", e.what(), "for example \"embed lr_scale=0.1 weight_decay=0\""); }
+  for (const std::string& pattern : o.no_decay) try {
+      require_regex(pattern);
+    } catch (const Error& e) { bad("optim.no_decay", e.what(), "for example embed, ^layers\\.0\\."); }
 }
 
 void check_schedule(const Config& c, const RuleContext& x) {
@@ -187,6 +188,7 @@ OptimizerOptions optimizer_options(const Config& c) {
   o.beta2 = static_cast<float>(from.betas[1]);
   o.eps = static_cast<float>(from.eps);
   o.weight_decay = static_cast<float>(from.weight_decay);
+  for (const std::string& text : from.groups) o.groups.push_back(parse_param_group(text));
   o.bias_correction = from.bias_correction;
   o.momentum = static_cast<float>(from.momentum);
   o.dampening = static_cast<float>(from.dampening);
@@ -272,8 +274,8 @@ void check_optimizer(Config& c, const RuleContext& x) {
   if (c.optim.type == "lamb" && c.optim.lamb_variant != "deepspeed" && !c.optim.bias_correction)
     bad("optim.bias_correction", fmt::format("false has no effect with lamb_variant {}", c.optim.lamb_variant),
         "it belongs to adamw, adam and lamb_variant deepspeed");
-  check_patterns(c.optim, bad);
-  // Legal: a short trial run of a long recipe follows the first part of its curve.
+  check_groups(c.optim, bad);
+  // Legal: a short trial of a long recipe. The curve is that of the recipe's beginning.
   if (known("schedule.warmup_steps") && known("train.steps") && c.schedule.warmup_steps > 0 &&
       c.schedule.warmup_steps / std::max<int64_t>(1, samples_per_step(c)) >= c.train.steps)
     notes.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}{}",

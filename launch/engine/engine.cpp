@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "launch/config/no_decay.h"
+#include "launch/config/param_groups.h"
 #include "launch/config/schedule_file.h"
 #include "launch/engine/torch_init.h"
 #include "parallel/pipeline/partition.h"
@@ -89,7 +89,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     if (options.precision.fp8_delayed)
       for (Fp8Range* r : s->fp8_ranges()) fp8.push_back(r);
   fp8_ranges_ = std::make_unique<Fp8Ranges>(std::move(fp8), mesh, backend, compute);
-  no_decay_found_ = mark_no_decay(scopes, options.no_decay);
+  mark_no_decay(scopes, options.no_decay);
   store_ = std::make_unique<ParamStore>(std::move(scopes), spec_.units(), resolved(options, pp), mesh, backend, compute,
                                         plan.zero);
   for (auto& s : stages_) s->bind(*store_);
@@ -110,13 +110,14 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   if (options.evaluates)
     eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
                                                plan.eval, shapes, replayed);
-  scalars_ = Buffer((kNumScalars + 1) * size_of(DType::kF32), compute.device, *backend.device);
+  const auto scalars = static_cast<size_t>(scalar_count());
+  scalars_ = Buffer((scalar_count() + 1) * size_of(DType::kF32), compute.device, *backend.device);
   exchange_ = std::make_unique<StepExchange>(spec_.units(), m, options.mean_of_microbatches, mesh, backend, compute);
   losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
-  host_scalars_ = HostArray<float>(kNumScalars, *backend.device);
+  host_scalars_ = HostArray<float>(scalars, *backend.device);
   limits_ = Buffer(kNumLimits * size_of(DType::kF64), compute.device, *backend.device);
   host_limits_ = HostArray<double>(kNumLimits, *backend.device);
-  read_scalars_ = HostArray<float>(kNumScalars + 1, *backend.device);
+  read_scalars_ = HostArray<float>(scalars + 1, *backend.device);
   if (options.layer_drop) fix_blocks(std::vector<double>(static_cast<size_t>(options.model.layers), 1.));
   fixed_blocks_ = false;
   if (!options.mean_of_microbatches) return;
@@ -207,7 +208,8 @@ void Engine::init_weights() {
   adopt();
 }
 
-StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens, const ControlFlags& flags) try {
+StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target_tokens,
+                        const ControlFlags& flags) try {
   begin(microbatches, target_tokens);
   run_pipeline();
   reduce();
@@ -264,8 +266,8 @@ void Engine::exchange() {
   exchange_->all_reduce(losses());
 }
 
-// Also queues the results' way to the host, before the update: while the device updates, the host has the step's results
-// and queues the next step, for which the device need not wait.
+// Also queues the copy of the results to the host, before the update: while the device updates, the host has them and
+// queues the next step, for which the device need not wait.
 void Engine::clip() {
   backend_.ops->clip_factor({.norm_squares = exchange_->on_device(Field::kNormSquares),
                              .scalars = scalars(),
@@ -290,7 +292,7 @@ void Engine::clip() {
 }
 
 void Engine::update() {
-  optimizer_->step(scalars(), compute_);
+  optimizer_->step(all_scalars(), compute_);
   clock_.end_phase(Phase::kOptimizer);
 }
 
@@ -322,7 +324,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.save_ready = exchange_->save_ready();
   r.save_due = exchange_->save_due();
   r.times = exchange_->times();
-  r.grad_norm = static_cast<double>(scalars[kNumScalars]);
+  r.grad_norm = static_cast<double>(scalars[host_scalars_.size()]);
   r.clip = static_cast<double>(scalars[kGradMultiplier]) * scaler_.scale();
   r.loss_scale = scaler_.scale();
   r.lr = static_cast<double>(scalars[kLr]);

@@ -92,8 +92,7 @@ struct EnginePlan {
   int slots = 0;               // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
   // From a dry run only.
   StepTraffic sent;
-  int64_t snapshot_bytes = 0;           // that this rank writes into a checkpoint
-  std::vector<int64_t> no_decay_found;  // Engine::no_decay_found
+  int64_t snapshot_bytes = 0;  // that this rank writes into a checkpoint
 };
 
 struct StepResult {
@@ -171,8 +170,6 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   const LrSchedule& lr_schedule() const { return *lr_; }
   Optimizer& optimizer() { return *optimizer_; }
-  // [k]: parameters of this rank that options().no_decay[k] found.
-  const std::vector<int64_t>& no_decay_found() const { return no_decay_found_; }
   const std::vector<int>& boundaries() const { return boundaries_; }
   PhaseEnds phases() const { return clock_.phases(); }  // of the last step, on this rank
   // Of compute actions and updates so far: what ran as graphs of the device. All 0 where there are none.
@@ -195,8 +192,10 @@ class Engine {
   void replay(Work);
   StepResult read_back(int64_t target_tokens);
   void abandon(const std::exception&);
-  Tensor scalars() const { return scalars_.tensor({kNumScalars}, DType::kF32); }
-  Tensor norm() const { return scalars_.tensor({1}, DType::kF32, kNumScalars * size_of(DType::kF32)); }
+  Tensor scalars() const { return scalars_.tensor({kNumScalars}, DType::kF32); }  // of what is in no parameter group
+  Tensor all_scalars() const { return scalars_.tensor({scalar_count()}, DType::kF32); }
+  Tensor norm() const { return scalars_.tensor({1}, DType::kF32, scalar_count() * size_of(DType::kF32)); }
+  int64_t scalar_count() const { return options_.optim.scalar_rows() * kNumScalars; }
   Tensor losses() const { return losses_.tensor({options_.microbatches}, DType::kF64); }
   int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
   const EngineOptions options_;
@@ -204,7 +203,6 @@ class Engine {
   const Mesh& mesh_;
   const Backend& backend_;
   Stream compute_;
-  std::vector<int64_t> no_decay_found_;
   std::vector<int> boundaries_;                    // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
   std::vector<std::unique_ptr<ModelStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
   std::unique_ptr<ParamStore> store_;
@@ -219,12 +217,12 @@ class Engine {
   ReplayCounts replays_;               // of it
   std::unique_ptr<StepExchange> exchange_;
   StepClock clock_;
-  Buffer scalars_, losses_, limits_;  // scalars and norm; of this rank's microbatches; by StepLimit
+  Buffer scalars_, losses_, limits_;  // rows of scalars and norm; of this rank's microbatches; by StepLimit
   std::vector<Buffer> constants_;     // ModelStage::constants
   Buffer seeds_;                      // [microbatch] f32, with mean_of_microbatches
   HostArray<float> host_seeds_, host_scalars_;  // written for the device
   HostArray<double> host_limits_;               // likewise
-  HostArray<float> read_scalars_;               // read from the device: scalars and norm
+  HostArray<float> read_scalars_;               // read from the device: all of scalars_
   std::vector<double> counts_;                  // of this rank's microbatches: targets that carry loss
   std::vector<MicroBatch> seeded_;
   std::function<StepLimits()> limits_of_step_;

@@ -147,7 +147,6 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
     plan = engine.measured_plan();
     plan.sent = sent;
     if (options.trains) plan.snapshot_bytes = snapshot_bytes(engine.checkpoint_views());
-    plan.no_decay_found = engine.no_decay_found();
     plan.memory.graphs = graph_bytes;
     if (target.weight_copy_bytes != nullptr)
       for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);

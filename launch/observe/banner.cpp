@@ -76,7 +76,8 @@ std::string optimizer_line(const Config& c) {
   if (o.type != "sgd") out += fmt::format(", betas {:g} {:g}", o.betas[0], o.betas[1]);
   return out + fmt::format(", weight decay {:g}{}, clip {:g}", o.weight_decay,
                            o.no_decay.empty() ? "" : fmt::format(" (not on {})", fmt::join(o.no_decay, " ")),
-                           o.grad_clip);
+                           o.grad_clip) +
+         (o.groups.empty() ? "" : fmt::format(", groups: {}", fmt::join(o.groups, ", ")));
 }
 
 // The curve at its beginning, its highest and its end, whatever the type.

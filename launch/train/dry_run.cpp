@@ -9,6 +9,7 @@
 
 #include "kernels/core/host.h"
 #include "launch/config/config_check.h"
+#include "launch/config/param_groups.h"
 #include "launch/engine/engine_options.h"
 #include "launch/hosts/hostfile.h"
 #include "launch/observe/banner.h"
@@ -133,14 +134,6 @@ std::optional<LoadReport> checkpoint_of(const Config& c, const Dataset& train) {
   return found;
 }
 
-// Of all stages together: a pattern that finds nothing is a misspelt name.
-void require_patterns_found(const Config& c, const StagePlans& plans) {
-  for (size_t i = 0; i < c.optim.no_decay.size(); ++i)
-    GT_REQUIRE(std::any_of(plans.begin(), plans.end(), [&](const EnginePlan& p) { return p.no_decay_found[i] > 0; }),
-               Exit::kUsage, "optim.no_decay: \"", c.optim.no_decay[i],
-               "\" finds no parameter; their names are those of `gpttrain ckpt inspect`, such as embed.weight");
-}
-
 std::string saves_of(const Config& c, const Planned& p, const Backend& backend, int ranks_here) {
   int64_t bytes = 0;
   for (const EnginePlan& plan : p.plans) bytes = std::max(bytes, plan.snapshot_bytes);
@@ -185,7 +178,7 @@ Rows dry_run(const LoadedConfig& loaded, const RankEnv& env, bool range_test, bo
   options.warn = [](const std::string& text) { fmt::print(stderr, "warning: {}\n", text); };
   const RunDatasets data = open_datasets(options, loaded);
   const Planned p = plan_run(c, backend, machines, threads);
-  require_patterns_found(c, p.plans);
+  require_patterns_found(c.optim, describe(p.options.model));
   const auto found = checkpoint_of(c, *data.train);
 
   BannerFacts facts{c, p.options, p.plans, p.fit, backend, *data.train, data.valid.get()};

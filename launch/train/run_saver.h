@@ -39,7 +39,7 @@ class RunSaver {
   void save(const TrainState&, const std::vector<ShardView>&, std::vector<AuxFile>, bool must);
 
   bool ready() const { return background_.ready(); }  // to be told to the other ranks in the next step
-  ControlFlags requests() const;                      // of this rank with the next step: to stop after a signal, to save
+  ControlFlags requests() const;                      // of this rank with the next step: stop after a signal, saves
   // Collective, after each step: `ready_ranks` is how many said so.
   void after_step(int ready_ranks);
   // Collective: waits for what is under way.

@@ -4,6 +4,7 @@
 
 #include "kernels/core/host.h"
 #include "kernels/core/text.h"
+#include "launch/config/param_groups.h"
 #include "launch/engine/gemm_plans.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/alike.h"
@@ -24,22 +25,6 @@ RunDatasets open_data(RankContext& rank) {
   });
   require_alike(rank.mesh.world(), data_traits(data.tokenizer_sha256, *data.train, data.valid.get()));
   return data;
-}
-
-// A pattern that finds nothing anywhere is a misspelt name.
-void require_patterns_found(const RankContext& rank, const Engine& engine) {
-  std::vector<int64_t> found = engine.no_decay_found();
-  if (found.empty()) return;
-  rank.mesh.world()
-      .all_reduce({reinterpret_cast<std::byte*>(found.data()), {static_cast<int64_t>(found.size())}, DType::kI64, {}},
-                  ReduceOp::kSum, {})
-      .wait({});
-  agree(rank.mesh.world(), [&] {
-    for (size_t i = 0; i < found.size(); ++i)
-      GT_REQUIRE(found[i] > 0, Exit::kUsage, "optim.no_decay: \"", rank.config.optim.no_decay[i],
-                 "\" finds no parameter; their names are those of `gpttrain ckpt inspect`, such as ",
-                 engine.store().tensors().front()->name);
-  });
 }
 
 }  // namespace
@@ -64,7 +49,7 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
 void Trainer::open() {
   rank_.mesh.status().set_step_limit(config_.comm.stall_warn_s);
   rank_.mesh.status().enter(RunPhase::kLoad, 0);
-  require_patterns_found(rank_, engine_);
+  agree(rank_.mesh.world(), [&] { require_patterns_found(config_.optim, engine_.spec()); });
   state_.open();
   if (state_.resumed()) saver_.set_saved_step(state_->step);
   saver_.prepare(engine_.checkpoint_views(), rank_.snapshot_fits, !run_.range_test);

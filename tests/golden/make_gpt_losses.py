@@ -4,7 +4,7 @@
     apt-get install python3-torch && /usr/bin/python3 tests/golden/make_gpt_losses.py tests/golden
 
 Lines of "NAME loss loss ...". Batch of step t: samples t mod 10 of the fixture. Weight decay on matrices alone; the gradient's
-norm is clipped at 1, LAMB of apex by its own rule. Adam, AdamW and SGD are PyTorch's; Lion and the three LAMBs are written here
+norm is clipped at 1, LAMB of apex by its own rule; NAME_groups: parameter groups, PyTorch's param_groups. Adam, AdamW and SGD are PyTorch's; Lion and the three LAMBs are written here
 from their equations (Chen et al. 2023; You et al. 2020, and what apex and DeepSpeed made of it).
 """
 import json
@@ -34,6 +34,17 @@ def read(path):
 def groups(w, decay):
     return [{"params": [t for t in w if t.dim() >= 2], "weight_decay": decay},
             {"params": [t for t in w if t.dim() < 2], "weight_decay": 0.0}]
+
+
+def named_groups(w, lr, decay, betas=True):
+    """optim.groups "embed lr_scale=0.1 weight_decay=0", "mlp weight_decay=0.3 betas=0.8/0.99" and the rest as above."""
+    def first(t):
+        return next((k for k, pattern in enumerate(("embed", "mlp")) if pattern in t.label), 2)
+    parts = [[t for t in w if first(t) == k] for k in range(3)]
+    mlp = {"params": parts[1], "lr": lr, "weight_decay": 0.3}
+    if betas:
+        mlp["betas"] = (0.8, 0.99)
+    return [{"params": parts[0], "lr": 0.1 * lr, "weight_decay": 0.0}, mlp, *groups(parts[2], decay)]
 
 
 class Lion:
@@ -86,6 +97,9 @@ def optimizers():
     yield "adamw", lambda w: o.AdamW(groups(w, 0.1), **adam)
     yield "adam", lambda w: o.Adam(groups(w, 0.01), **adam)
     yield "sgd", lambda w: o.SGD(groups(w, 0.01), lr=0.1, momentum=0.9, nesterov=True)
+    yield "adamw_groups", lambda w: o.AdamW(named_groups(w, 3e-3, 0.1), **adam)
+    yield "adam_groups", lambda w: o.Adam(named_groups(w, 3e-3, 0.01), **adam)
+    yield "sgd_groups", lambda w: o.SGD(named_groups(w, 0.1, 0.01, betas=False), lr=0.1, momentum=0.9, nesterov=True)
     yield "lion", lambda w: Lion(w, 3e-4, 0.9, 0.99, 0.1)
     for variant in ("paper", "apex", "deepspeed"):
         yield "lamb_" + variant, lambda w, v=variant: Lamb(w, v, **lamb)
@@ -104,6 +118,8 @@ def main(folder):
     with open(folder + "/gpt_losses.txt", "w") as out:
         for name, make in optimizers():
             w = {n: fixture["weight/" + n].double().requires_grad_() for n in names}
+            for n, t in w.items():
+                t.label = n
             optimizer = make(list(w.values()))
             losses = []
             for t in range(STEPS):

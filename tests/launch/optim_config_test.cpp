@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "launch/config/config_optim.h"
+#include "launch/config/param_groups.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 
@@ -214,6 +215,69 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
   INFO(wrong.out);
   CHECK(wrong.code == 2);
   CHECK(wrong.says("\"nothing.like.this\" finds no parameter"));
+}
+
+TEST_CASE("a parameter group that cannot be read is refused with what was expected") {
+  const ParamGroup group = parse_param_group("^embed weight_decay=0 betas=0.8/0.99 lr_scale=0.5");
+  CHECK(group.match == "^embed");
+  CHECK(group.lr_scale == 0.5);
+  CHECK(group.weight_decay == 0.0f);
+  CHECK((group.betas && (*group.betas)[0] == 0.8f && (*group.betas)[1] == 0.99f));
+  const struct {
+    const char *text, *message;
+  } cases[] = {
+      {"", "a group begins with a regular expression"},
+      {"( lr_scale=1", "\"(\" is no regular expression"},
+      {"embed", "\"embed\" changes nothing: add lr_scale=, weight_decay= or betas="},
+      {"embed lr_scal=1", "did you mean lr_scale=?"},
+      {"embed lr_scale", "lr_scale=: expected a number from 0 to 1000"},
+      {"embed lr_scale=-1", "lr_scale=-1: expected a number from 0 to 1000"},
+      {"embed lr_scale=1x", "lr_scale=1x: expected a number"},
+      {"embed weight_decay=nan", "weight_decay=nan: expected a number from 0 to 10"},
+      {"embed betas=0.9", "betas=0.9: expected two numbers, as betas=0.9/0.95"},
+      {"embed betas=0.9/1", "betas=1: expected a number from 0 to below 1"},
+  };
+  for (const auto& c : cases) CHECK_THROWS_WITH(parse_param_group(c.text), Contains(c.message));
+  const auto load_groups = [](const std::string& type, const std::string& text) {
+    return load_config({.flags = {"--optim.type", type, "--optim.groups", text}}).config.optim.groups;
+  };
+  CHECK(load_groups("adamw", "embed betas=0.9/0.95") == std::vector<std::string>{"embed betas=0.9/0.95"});
+  CHECK_THROWS_WITH(load_groups("sgd", "embed betas=0.9/0.95"), Contains("betas have no effect with optim.type sgd"));
+  CHECK_THROWS_WITH(load_groups("adamw", "embed lr_scal=1"), Contains("did you mean lr_scale=?"));
+}
+
+TEST_CASE("a run with parameter groups resumes with them alone, to the losses of a run that never stopped") {
+  TempDir dir;
+  const std::string run = kTiny + "--schedule.type constant ";
+  const std::string groups = "--optim.groups 'embed lr_scale=0.5' 'mlp weight_decay=0.3 betas=0.8/0.99' ";
+  for (const char* steps : {"2", "4"}) {
+    const Outcome part = gpttrain(run + groups + "--log.name parts --train.steps " + steps, dir.path());
+    INFO(part.out);
+    REQUIRE(part.code == 0);
+  }
+  REQUIRE(gpttrain(run + groups + "--log.name whole --train.steps 4", dir.path()).code == 0);
+  const Outcome same = gpttrain("ckpt diff runs/parts runs/whole", dir.path());
+  INFO(same.out);
+  CHECK(same.says("of them equal in every bit"));
+  CHECK(same.code == 0);
+  const Outcome other =
+      gpttrain(run + "--optim.groups 'embed lr_scale=0.25' --log.name parts --train.steps 6", dir.path());
+  INFO(other.out);
+  CHECK(other.code == 2);
+  CHECK(other.says("optim.groups: "));
+  for (const char* dry : {"", "--dry-run "}) {
+    const Outcome wrong =
+        gpttrain(run + dry + "--optim.groups 'layers.1.mlp.up.wieght lr_scale=2' --log.name x", dir.path());
+    INFO(wrong.out);
+    CHECK(wrong.code == 2);
+    CHECK(wrong.says("\"layers.1.mlp.up.wieght\" finds no parameter"));
+    CHECK(wrong.says("such as layers.1.mlp.up.weight"));
+  }
+  const Outcome shadowed = gpttrain(
+      run + "--optim.groups 'mlp lr_scale=2' 'layers.1.mlp weight_decay=0' --log.name x --train.steps 1", dir.path());
+  INFO(shadowed.out);
+  CHECK(shadowed.code == 2);
+  CHECK(shadowed.says("\"layers.1.mlp\" finds only parameters of groups before it"));
 }
 
 TEST_CASE("LAMB's trust ratios reach the logs from every stage, and momentum where the schedule moves it") {

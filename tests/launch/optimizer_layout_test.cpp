@@ -145,6 +145,27 @@ TEST_CASE("every optimizer under one-cycle is bitwise equal across pp and ZeRO s
   }
 }
 
+TEST_CASE("parameter groups are bitwise equal across pp and ZeRO stages and close across tp and dp") {
+  for (const std::string& type : optimizer_names()) {
+    const auto with = [&](MeshShape mesh, int zero, bool grouped = true) {
+      MeshRun run = small_run(type.c_str(), mesh, 4, zero);
+      run.engine.zero.grad_reduce = zero <= 1 ? GradReduce::kAuto : GradReduce::kEnd;
+      run.engine.zero.persist_numel = 0;
+      if (grouped)
+        run.engine.optim.groups = {{.match = "embed", .lr_scale = 0.1, .weight_decay = 0.0f},
+                                   {.match = "mlp.*weight", .weight_decay = 0.3f, .betas = {{0.8f, 0.99f}}},
+                                   {.match = "norm", .lr_scale = 2}};
+      return run_mesh(run);
+    };
+    INFO(type);
+    const MeshResult one = with({}, 1), base = with({.dp = 2, .tp = 2}, 1);
+    CHECK(with({}, 1, false).losses[3] != one.losses[3]);
+    for (size_t k = 0; k < 4; ++k) CHECK(base.losses[k] == Approx(one.losses[k]).epsilon(type == "lion" ? 1e-4 : 1e-5));
+    check_bitwise(with({.pp = 2, .dp = 2, .tp = 2}, 1), base);
+    for (int stage : {0, 2, 3}) check_bitwise(with({.dp = 2, .tp = 2}, stage), base);
+  }
+}
+
 TEST_CASE("a decay pattern takes the decay from the tensors it finds, under every layout") {
   const auto with = [](std::vector<std::string> patterns, MeshShape mesh) {
     MeshRun run = small_run("adamw", mesh, 2);

@@ -21,7 +21,7 @@ struct Rig {
   Parameter matrix, bias;
   ParamStore store;
   std::unique_ptr<Optimizer> optimizer;
-  std::array<float, kNumScalars> scalars{};
+  std::vector<float> scalars;
   LrPoint point{0.01};
 
   static Parameter& named(Parameter& p, const char* name, Shape s) {
@@ -34,11 +34,14 @@ struct Rig {
       : mesh({}, factory),
         store({{"layer", {&named(matrix, "layer.weight", {2, 2}), &named(bias, "layer.bias", {4})}, 0, 0}}, 1, {}, mesh,
               cpu_backend(), {}),
-        optimizer(make_optimizer(o, store, mesh, cpu_backend(), {})) {
+        optimizer(make_optimizer(o, store, mesh, cpu_backend(), {})),
+        scalars(static_cast<size_t>(o.scalar_rows() * kNumScalars)) {
     for (size_t i = 0; i < 4; ++i)
       matrix.value.as<float>()[i] = bias.value.as<float>()[i] = static_cast<float>(kStart[i]);
   }
-  Tensor scalar_tensor() { return {reinterpret_cast<std::byte*>(scalars.data()), {kNumScalars}, DType::kF32, {}}; }
+  Tensor scalar_tensor() {
+    return {reinterpret_cast<std::byte*>(scalars.data()), {static_cast<int64_t>(scalars.size())}, DType::kF32, {}};
+  }
   void step(int64_t t, const Four& g, float multiplier = 1, bool skip = false, double grad_scale = 1) {
     for (size_t i = 0; i < 4; ++i)
       matrix.grad.as<float>()[i] = bias.grad.as<float>()[i] = static_cast<float>(g[i] * grad_scale);

@@ -67,9 +67,13 @@ struct Activated { Var in, out; Activation kind; bool gated; };
 Activated activate(Tape&, Var x, Activation, bool gated, Keep = Keep::kOutputs);
 void discard(Tape&, const Activated&, Keep);
 
-struct AttentionShape { int64_t heads, kv_heads, head_dim; };     // of this rank
-// Rotary position embedding, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. The
-// position of row i is MicroBatch::positions[i] if given, else (first_row + i) mod seq.
+// Of this rank. window, softcap: kernels/ops.h, Attention. scale: of scores; 0: 1 / sqrt(head_dim).
+struct AttentionShape {
+  int64_t heads, kv_heads, head_dim, window = 0;
+  float softcap = 0, scale = 0;
+};
+// Rotary positions, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. Row i is at
+// MicroBatch::positions where there are some, else it is row first_row + i of [batch*seq, ...], at its position mod seq.
 Var rope(Tape&, Var qkv, AttentionShape, Tensor table, const MicroBatch&, int64_t first_row = 0);
 // RMSNorm of the query and key of each head, before rope. q_gamma, k_gamma [head_dim] are shared by all heads: their
 // gradients on a rank of a tensor-parallel layer are partial (ShardSpec::partial). In place if nothing is recorded.

@@ -296,15 +296,31 @@ void discard(Tape& t, const Normed& n, const NormWeights& weights, Keep keep) {
   }});
 }
 
+namespace {
+float scale_of(const AttentionShape& a) {
+  return a.scale > 0 ? a.scale : 1.f / std::sqrt(static_cast<float>(a.head_dim));
+}
+}  // namespace
+
 Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, const HeadDrop& drop) {
   GT_CHECK(qkv.value.shape[-1] == (a.heads + 2 * a.kv_heads) * a.head_dim, "qkv of ", qkv.value.shape[-1], " columns");
   Var y = t.output({mb.batch * mb.seq, a.heads * a.head_dim}, qkv.value.dtype);
   Tensor lse = t.scratch({mb.batch, a.heads, mb.seq}, DType::kF32);
-  const float scale = 1.f / std::sqrt(static_cast<float>(a.head_dim));
-  t.ops().attention({.qkv = qkv.value, .out = y.value, .lse = lse, .batch = mb.batch, .seq = mb.seq, .heads = a.heads,
-                     .kv_heads = a.kv_heads, .head_dim = a.head_dim, .scale = scale, .drop = drop}, t.stream());
-  struct Saved { Var qkv, y; Tensor lse; AttentionShape a; int64_t batch, seq; float scale; HeadDrop drop; };
-  t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, scale, drop}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+  t.ops().attention({.qkv = qkv.value,
+                     .out = y.value,
+                     .lse = lse,
+                     .batch = mb.batch,
+                     .seq = mb.seq,
+                     .heads = a.heads,
+                     .kv_heads = a.kv_heads,
+                     .head_dim = a.head_dim,
+                     .scale = scale_of(a),
+                     .drop = drop,
+                     .window = a.window,
+                     .softcap = a.softcap},
+                    t.stream());
+  struct Saved { Var qkv, y; Tensor lse; AttentionShape a; int64_t batch, seq; HeadDrop drop; };
+  t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, drop}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
     const GradDst dqkv = bp.dst(s.qkv);
     GT_CHECK(!dqkv.accumulate, "qkv feeds attention alone");
     bp.ops().attention_grad({.qkv = bp.value(s.qkv),
@@ -317,8 +333,10 @@ Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, c
                              .heads = s.a.heads,
                              .kv_heads = s.a.kv_heads,
                              .head_dim = s.a.head_dim,
-                             .scale = s.scale,
-                             .drop = s.drop},
+                             .scale = scale_of(s.a),
+                             .drop = s.drop,
+                             .window = s.a.window,
+                             .softcap = s.a.softcap},
                             bp.stream());
   }});
   return y;
@@ -343,7 +361,9 @@ Var cached_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
                             .values = kv.values,
                             .out = y.value,
                             .heads = a.heads,
-                            .scale = 1.f / std::sqrt(static_cast<float>(a.head_dim))},
+                            .scale = scale_of(a),
+                            .window = a.window,
+                            .softcap = a.softcap},
                            t.stream());
   return y;
 }

@@ -112,7 +112,8 @@ void cross_entropy(Tape& t, const CrossEntropy& a, ProcessGroup& g) {
   const int64_t rows = a.targets.numel(), first_col = a.logits.shape.cols() * g.rank();
   const Tensor stats = t.scratch({g.size(), rows, 3}, DType::kF32), mine = stats.slice(g.rank(), 1);
   t.ops().cross_entropy_stats(
-      {.logits = a.logits, .targets = a.targets, .stats = mine, .first_col = first_col, .vocab = a.vocab}, t.stream());
+      {.logits = a.logits, .targets = a.targets, .stats = mine, .first_col = first_col, .vocab = a.vocab,
+       .softcap = a.softcap}, t.stream());
   g.all_gather(mine, stats, t.stream()).wait(t.stream());
   t.ops().cross_entropy_grad({.logits = a.logits,
                               .targets = a.targets,
@@ -122,13 +123,14 @@ void cross_entropy(Tape& t, const CrossEntropy& a, ProcessGroup& g) {
                               .dlogits = a.dlogits,
                               .parts = g.size(),
                               .first_col = first_col,
-                              .vocab = a.vocab},
+                              .vocab = a.vocab,
+                              .softcap = a.softcap},
                              t.stream());
 }
 }  // namespace
 
 Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64_t vocab, int64_t chunk,
-                       ProcessGroup& g) {
+                       ProcessGroup& g, float softcap) {
   const int64_t n = x.value.shape.rows(), hidden = x.value.shape.cols(), columns = w.value.shape[0];
   const bool train = t.recording();
   Var loss = t.output({1}, DType::kF64);
@@ -147,7 +149,8 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
                    .seed = mb.loss_seed,
                    .loss = token_loss.slice(at, rows),
                    .dlogits = train ? logits : Tensor{},
-                   .vocab = vocab},
+                   .vocab = vocab,
+                   .softcap = softcap},
                   g);
     if (train) {  // while the logits' gradient is in cache
       t.ops().gemm({.a = logits, .b = w.value, .out = dx.slice(at, rows), .b_version = w.version}, t.stream());

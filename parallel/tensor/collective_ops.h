@@ -26,10 +26,11 @@ Var scatter_rows(Tape&, Var partial, ProcessGroup&);
 // padded vocabulary, starting at row `first_row`. Returns [batch*seq, C], or this rank's rows of it.
 Var vocab_embedding(Tape&, Tensor tokens, Parameter& table, int64_t first_row, const TensorAxis&);
 
-// LM head with cross-entropy; returns the sum of the microbatch's token losses, f64 [1]. The logits x W^T are split
-// over the group by vocabulary and computed `chunk` rows at a time, so the full logits never exist. Shapes: x [n, C], w
-// [local V, C]; columns >= vocab are padding. The upstream gradient of the loss (mb.loss_seed) is known before the
-// backward. When the tape records, dx and dW are therefore computed in the forward, while the logits are in cache.
-Var head_cross_entropy(Tape&, Var x, Parameter& w, const MicroBatch&, int64_t vocab, int64_t chunk, ProcessGroup&);
+// Sum of token losses of the microbatch, f64 [1]: cross-entropy of x W^T over a vocabulary split over the group,
+// `chunk` rows at a time, so that the full logits never exist. x [n, C], w [V local, C], columns >= vocab are padding.
+// The gradient of the root is known before the backward starts (mb.loss_seed), so dx and dW are made in the forward
+// while the logits are in cache when the tape records. softcap: of the logits (kernels/ops.h, CrossEntropyStats).
+Var head_cross_entropy(Tape&, Var x, Parameter& w, const MicroBatch&, int64_t vocab, int64_t chunk, ProcessGroup&,
+                       float softcap = 0);
 
 }  // namespace gt::ops

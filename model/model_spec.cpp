@@ -1,5 +1,6 @@
 #include "model/model_spec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -51,9 +52,10 @@ class Inventory {
     module(name);
     return add("weight", {rows, m_.config.hidden}, cut, {Init::Kind::kNormal, std_}, role);
   }
-  void attention(const char* name) {
-    module(name).attention = m_.config.q_width();
-    open_layer().flops += 2 * m_.config.q_width() * m_.config.seq;
+  void attention(const char* name, int64_t window) {
+    ModuleSpec& core = module(name);
+    core.attention = m_.config.q_width(), core.window = window;
+    open_layer().flops += 2 * static_cast<int64_t>(static_cast<double>(core.attention) * keys_seen(m_.config.seq, window));
   }
   ModuleSpec& module(const char* name) {
     m_.modules.push_back({.name = prefix_ + name, .layer = static_cast<int>(m_.layers.size()) - 1});
@@ -89,7 +91,7 @@ void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
   m.block(i);
   m.norm("norm1");
   m.column_linear("attn.qkv", c.qkv_width(), ShardSpec::qkv(c.heads, c.groups()), c.qkv_bias);
-  m.attention("attn.core");
+  m.attention("attn.core", c.window_of(i));
   m.row_linear("attn.out", c.q_width(), c.out_bias);
   m.norm("norm2");
   m.column_linear("mlp.up", c.gated ? 2 * c.ffn : c.ffn, ShardSpec::split(0, c.gated ? 2 : 1), c.mlp_bias);
@@ -130,6 +132,12 @@ const ParamSpec& ModelSpec::param(const std::string& name) const {
   return *p;
 }
 
+const ModuleSpec& ModelSpec::module(const std::string& name) const {
+  const auto it = std::find_if(modules.begin(), modules.end(), [&](const ModuleSpec& m) { return m.name == name; });
+  GT_CHECK(it != modules.end(), "the model has no module ", name);
+  return *it;
+}
+
 int64_t ModelSpec::parameters() const {
   int64_t n = 0;
   for (const ModuleSpec& m : modules) n += m.parameters;
@@ -144,16 +152,17 @@ int64_t ModelSpec::matmul_parameters() const {
 
 double ModelSpec::train_flops(int64_t tokens, int64_t length, int64_t blocks) const {
   const int64_t all = config.layers, s = length > 0 ? length : config.seq;
-  int64_t weights = 0, attention = 0, head = 0;  // of all blocks; outside of them
-  for (const ModuleSpec& m : modules) {
-    const bool in_block = m.layer >= 1 && m.layer <= all;
-    (in_block ? weights : head) += m.weights;
-    attention += m.attention;
-  }
+  int64_t weights = 0, head = 0;  // of all blocks; outside of them
+  for (const ModuleSpec& m : modules) (m.layer >= 1 && m.layer <= all ? weights : head) += m.weights;
   const int64_t run = blocks >= 0 ? blocks : all;
-  const double n = static_cast<double>(tokens);
-  return n * (6.0 * static_cast<double>(weights / all * run + head) +
-              6.0 * static_cast<double>(attention / all * run * s));
+  const double n = static_cast<double>(tokens), attention = attention_width(s) / static_cast<double>(all);
+  return n * (6.0 * static_cast<double>(weights / all * run + head) + 6.0 * (attention * static_cast<double>(run)));
+}
+
+double ModelSpec::attention_width(int64_t length) const {
+  double sum = 0;
+  for (const ModuleSpec& m : modules) sum += static_cast<double>(m.attention) * keys_seen(length, m.window);
+  return sum;
 }
 
 std::vector<LayerCost> ModelSpec::layer_costs() const {

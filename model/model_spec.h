@@ -34,8 +34,16 @@ struct ModuleSpec {
   int layer = 0;
   int64_t parameters = 0;  // logical; a tied table once, with the embedding
   int64_t weights = 0;     // by which each token is multiplied: 2 FLOPs each in a forward pass
-  int64_t attention = 0;   // width of causal attention: 2 FLOPs each and token of the sequence, both products, half seen
+  int64_t attention = 0;   // width of causal attention: 2 FLOPs each and key that keys_seen() counts, both products
+  int64_t window = 0;      // of that attention; 0: unlimited
 };
+
+// Keys that a token of a sequence of `length` sees on average, times 2: all of the sequence, for the causal half of it is
+// seen, or what a window leaves of it.
+constexpr double keys_seen(int64_t length, int64_t window) {
+  if (window <= 0 || window >= length) return static_cast<double>(length);
+  return static_cast<double>(window) * static_cast<double>(2 * length - window) / static_cast<double>(length);
+}
 
 struct LayerSpec {
   std::string type;                // "embedding", "block", "norm", "head"
@@ -53,15 +61,19 @@ struct ModelSpec {
 
   const ParamSpec* find(const std::string& name) const;   // nullptr: the model has no such parameter
   const ParamSpec& param(const std::string& name) const;
+  const ModuleSpec& module(const std::string& name) const;
   int units() const { return layers.back().first_unit + static_cast<int>(layers.back().units.size()); }
   // FSDP unit of a block, and its place in the layer list.
   int unit_of_block(int64_t block) const { return layers[static_cast<size_t>(block) + 1].first_unit; }
 
   int64_t parameters() const;         // logical, a tied table once
   int64_t matmul_parameters() const;  // weights of linear layers and of the head: N_mm of the FLOP formulas
-  // FLOPs of one training step of `tokens` tokens, exact: 6 n N_mm + 6 L q s n (causal attention counted half). Of
+  // FLOPs of one training step of `tokens` tokens, exact: 6 n N_mm + 6 L q s n (causal attention counted half; s in a
+  // block with a window is keys_seen()). Of
   // sequences of `length` tokens instead of config.seq, and of `blocks` blocks instead of all, where they are given.
   double train_flops(int64_t tokens, int64_t length = 0, int64_t blocks = -1) const;
+  // Sum over the blocks of attention's width times keys_seen().
+  double attention_width(int64_t length) const;
   std::vector<LayerCost> layer_costs() const;  // what the pipeline partition balances
 
   std::unordered_map<std::string, size_t> index;  // of params, by name

@@ -217,11 +217,7 @@ Var TransformerStage::forward(Tape& t, Var input, const MicroBatch& mb) {
 
 Tensor TransformerStage::logits(Tape& t, Tensor rows) {
   GT_CHECK(head_ && !t.recording() && !axis_.cut_rows(), "logits need the head, all rows, and no recording");
-  const Tensor logits = ops::linear(t, head_->prepare(t, Var{rows}), head_->weight).value;
-  if (logits.dtype == DType::kF32) return logits;
-  const Tensor wide = t.scratch(logits.shape, DType::kF32);
-  t.ops().cast({.src = logits, .dst = wide}, t.stream());
-  return wide;
+  return head_->logits(t, rows);
 }
 
 Tensor TransformerStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {

@@ -35,6 +35,12 @@ struct TransformerConfig {
   bool gated = false;                 // MLP: down(act(gate(x)) * up(x)) instead of down(act(up(x)))
   bool qkv_bias = true, out_bias = true, mlp_bias = true;
 
+  int64_t window = 0;        // keys that a query sees, itself the last: 0: all
+  int64_t global_every = 0;  // n: every n-th block, from the n-th on, has no window
+  int64_t global_first = 0;  // as many blocks at the beginning have none
+  double attn_softcap = 0, logit_softcap = 0;  // c: x becomes c tanh(x / c); 0: it stays
+  double attn_scalar = 0;    // attention scores are divided by its square root; 0: channels of a head
+
   double dropout = 0;       // of embeddings and of what attention and MLP add to the residual stream
   double attn_dropout = 0;  // of attention probabilities
   double init_std = 0.02;
@@ -60,6 +66,12 @@ struct TransformerConfig {
     v("qkv_bias", qkv_bias, "", "bias of the query, key and value projections");
     v("out_bias", out_bias, "", "bias of attention's output projection");
     v("mlp_bias", mlp_bias, "", "biases of the MLP");
+    v("window", window, "0..1048576 tokens", "sliding window: keys that a query sees, itself the last; 0: all");
+    v("global_every", global_every, "0..1024 blocks", "every n-th block attends to everything, without the window; 0: none");
+    v("global_first", global_first, "0..1024 blocks", "the first blocks attend to everything, without the window");
+    v("attn_softcap", attn_softcap, "0..1e6", "attention scores x become c tanh(x / c); 0: they stay");
+    v("logit_softcap", logit_softcap, "0..1e6", "logits x become c tanh(x / c), in the loss too; 0: they stay");
+    v("attn_scalar", attn_scalar, "0..1048576", "attention scores are divided by its square root; 0: head_dim");
     v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
     v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
@@ -69,6 +81,10 @@ struct TransformerConfig {
   int64_t head_width() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t q_width() const { return heads * head_width(); }                          // columns of all queries
   int64_t qkv_width() const { return (heads + 2 * groups()) * head_width(); }       // of the fused projection
+  // Of a block, counted from 0; 0: unlimited.
+  int64_t window_of(int64_t block) const {
+    return block < global_first || (global_every > 0 && (block + 1) % global_every == 0) ? 0 : window;
+  }
   // Consecutive TP ranks that hold the same key and value head: MeshShape::kv_ranks.
   int kv_ranks(int tp) const { return ShardSpec::qkv(heads, groups()).copies(tp); }
 };

@@ -98,6 +98,8 @@ class HfWriter : public HfKeys {
   void only(const char*, bool) override {}
   void also(const char* key, int64_t value) override { json[key] = value; }
   void none(const char* key) override { json[key] = nullptr; }
+  void words(const char*, std::vector<std::string>&, std::initializer_list<std::string_view>) override {}
+  Presence presence(const char*) const override { return Presence::kAbsent; }
   bool reading() const override { return false; }
   void problem(std::string) override {}
   void warning(std::string) override {}
@@ -154,6 +156,21 @@ class HfReader : public HfKeys {
   void also(const char*, int64_t) override {}
   void none(const char* key) override {
     if (const JsonValue* v = given(key)) problem(fmt::format("{}: {}, which is not built", key, shown(*v)));
+  }
+  void words(const char* key, std::vector<std::string>& value, std::initializer_list<std::string_view> known) override {
+    const JsonValue* list = given(key);
+    value.clear();
+    if (list == nullptr) return;
+    if (list->kind != JsonValue::Kind::kArray) return problem(fmt::format("{}: expected a list, found {}", key, shown(*list)));
+    for (const JsonValue& v : list->items) {
+      if (v.kind != JsonValue::Kind::kString || std::find(known.begin(), known.end(), v.text) == known.end())
+        return value.clear(), problem(fmt::format("{}: {}, expected {}", key, shown(v), fmt::join(known, " or ")));
+      value.push_back(v.text);
+    }
+  }
+  Presence presence(const char* key) const override {
+    const JsonValue* v = json_.find(key);
+    return v == nullptr ? Presence::kAbsent : v->kind == JsonValue::Kind::kNull ? Presence::kNull : Presence::kValue;
   }
   bool reading() const override { return true; }
   void problem(std::string text) override { problems_.push_back(std::move(text)); }

@@ -108,6 +108,15 @@ class Checker {
       bad("model.kv_heads", fmt::format("{} key and value heads do not divide heads {}", m.kv_heads, m.heads),
           fmt::format("kv_heads may be {}, or 0 for as many as heads",
                       list_of(nearest(divisors(m.heads, [](int64_t) { return true; }), m.kv_heads))));
+    if (m.window == 0 && m.global_every > 0)
+      bad("model.global_every", fmt::format("{}, but no block has a window to be without: model.window is 0", m.global_every),
+          "leave it out, or a model.window of 1 or more");
+    if (m.window == 0 && m.global_first > 0)
+      bad("model.global_first", fmt::format("{}, but no block has a window to be without: model.window is 0", m.global_first),
+          "leave it out, or a model.window of 1 or more");
+    if (m.global_first > m.layers)
+      bad("model.global_first", fmt::format("{} blocks of {}", m.global_first, m.layers),
+          fmt::format("0 to {}", m.layers));
     if (m.position == PositionKind::kRotary && m.head_width() % 2 && known({"model.head_dim", "model.hidden"}))
       bad("model.position", fmt::format("rotary turns pairs of channels, and a head has {}", m.head_width()),
           "an even model.head_dim");

@@ -54,16 +54,18 @@ StepFlops step_flops(const EngineOptions& o, int pp, int64_t tokens, int64_t len
   const ModelSpec m = describe(o.model);
   const double n = static_cast<double>(tokens), all = static_cast<double>(o.model.layers);
   const double run = blocks < 0 ? all : blocks;
-  double attention = 0, weights = 0;  // one causal attention forward, and the linear layers' weights, of a block
+  // Of a block, in the mean: one causal attention forward; what none of its pairs would be skipped; weights of the linears.
+  const double attention = 2 * (m.attention_width(length) / all) * n;
+  double square = 0, weights = 0;
   for (const ModuleSpec& part : m.modules) {
     if (part.layer != 1) continue;
-    attention += 2 * static_cast<double>(part.attention) * static_cast<double>(length) * n;
+    square += 4 * static_cast<double>(part.attention) * static_cast<double>(length) * n;
     weights += static_cast<double>(part.weights);
   }
   const double head = static_cast<double>(m.matmul_parameters()) - all * weights;
   StepFlops f;
   f.causal = 6 * n * (run * weights + head) + 3 * run * attention;
-  f.full = f.causal + 3 * run * attention;
+  f.full = f.causal + 3 * run * (square - attention);
   const double again = recomputed_blocks(o, pp) * run / all;
   f.hardware = f.causal + again * (2 * n * weights + attention);
   return f;

@@ -47,6 +47,8 @@ void shrink_depth(Config& c, const ShrinkGoal& goal) {
     c.model.layers = std::min(c.model.layers, std::max<int64_t>(2, each * goal.stages));
   }
   c.parallel.recompute_layers = std::min(c.parallel.recompute_layers, c.model.layers);
+  c.model.global_first = std::min(c.model.global_first, std::max<int64_t>(1, c.model.layers / 2));
+  c.model.global_every = std::min(c.model.global_every, c.model.layers);
 }
 
 void shrink_width(Config& c, const ShrinkGoal& goal) {
@@ -62,6 +64,8 @@ void shrink_width(Config& c, const ShrinkGoal& goal) {
   m.hidden = hidden;
   if (m.head_dim > 0) m.head_dim = std::min(head, wanted);
   m.vocab = std::min(m.vocab, kVocab);
+  if (m.window > 0)  // as much of the sequence as before
+    m.window = std::max<int64_t>(1, m.window * std::min(m.seq, goal.seq) / m.seq);
   m.seq = std::min(m.seq, goal.seq);
   m.loss_chunk = std::max<int64_t>(
       // two logit chunks, so that gradients are accumulated

@@ -5,11 +5,11 @@
 
 namespace gt {
 
-extern const Family kGpt2, kLlama, kQwen2;
+extern const Family kGpt2, kLlama, kMistral, kQwen2;
 
 namespace {
 
-constexpr std::array<const Family*, 3> kFamilies{&kGpt2, &kLlama, &kQwen2};
+constexpr std::array<const Family*, 4> kFamilies{&kGpt2, &kLlama, &kMistral, &kQwen2};
 
 const NameRule* rule_of(const Family& f, const ParamSpec& p, int64_t* block) {
   const std::string name = leaf_class(p.name, block);

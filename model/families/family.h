@@ -25,6 +25,12 @@ class HfKeys {
   virtual void only(const char* key, bool value) = 0;     // another value is a problem; not written
   virtual void also(const char* key, int64_t value) = 0;  // written, never read
   virtual void none(const char* key) = 0;                 // anything but null is a problem
+  // A list of texts, each one of `known`; empty where the key is absent or null. Not written.
+  virtual void words(const char* key, std::vector<std::string>& value,
+                     std::initializer_list<std::string_view> known) = 0;
+  // Where a missing key has another meaning than null.
+  enum class Presence : uint8_t { kAbsent, kNull, kValue };
+  virtual Presence presence(const char* key) const = 0;
   virtual bool reading() const = 0;
   virtual void problem(std::string text) = 0;
   virtual void warning(std::string text) = 0;

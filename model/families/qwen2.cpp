@@ -1,13 +1,24 @@
-// Qwen2 and Qwen2.5 (Yang et al. 2024): a Llama with biases of queries, keys and values.
+// Qwen2 and Qwen2.5 (Yang et al. 2024): a Llama with biases of queries, keys and values, and
+// maybe a sliding window in the blocks behind the first max_window_layers.
 #include "autograd/ops.h"
 #include "model/families/llama_like.h"
+#include "model/families/window_keys.h"
 
 namespace gt {
 namespace {
 
 void keys(HfKeys& k, TransformerConfig& c) {
   llama_like_keys(k, c);
-  k.only("use_sliding_window", false);
+  bool windows = c.window > 0;
+  k.boolean("use_sliding_window", windows, false);
+  if (windows) {
+    sliding_window_key(k, c, 4096);
+    k.integer("max_window_layers", c.global_first, 0, 1 << 20, 28);
+    if (c.global_first >= c.layers) c.window = c.global_first = 0;  // no block is left that has one
+  } else if (!k.reading()) {
+    k.none("sliding_window");
+  }
+  layer_types_key(k, c);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // reads key and value head i / (heads / kv_heads); of fewer of those than tp ranks each is held by several ranks.
 #pragma once
 #include <algorithm>
+#include <cmath>
 
 #include "model/layers/dropout.h"
 #include "model/layers/linear.h"
@@ -15,7 +16,7 @@ class SelfAttention : public Module {
   // Vt].
   // rotary: the stage's table; nullptr: positions are not attention's.
   SelfAttention(std::string name, const Build& b, const Constant* rotary)
-      : Module(name), shape_(local_heads(b)), drop_(name, b.config().attn_dropout, shape_.heads, b), rotary_(rotary),
+      : Module(name), shape_(local_attention(name, b)), drop_(name, b.config().attn_dropout, shape_.heads, b), rotary_(rotary),
         qkv_(name + ".qkv", b), out_(name + ".out", b) {
     child(qkv_);
     child(out_);
@@ -23,6 +24,14 @@ class SelfAttention : public Module {
   static ops::AttentionShape local_heads(const Build& b) {
     const TransformerConfig& c = b.config();
     return {c.heads / b.tp_size(), std::max<int64_t>(1, c.groups() / b.tp_size()), c.head_width()};
+  }
+  static ops::AttentionShape local_attention(const std::string& name, const Build& b) {
+    const TransformerConfig& c = b.config();
+    ops::AttentionShape a = local_heads(b);
+    a.window = b.model.module(name + ".core").window;
+    a.softcap = static_cast<float>(c.attn_softcap);
+    if (c.attn_scalar > 0) a.scale = static_cast<float>(1 / std::sqrt(c.attn_scalar));
+    return a;
   }
   const CodeScale* codes() const { return qkv_.codes(); }  // as ColumnLinear::codes
   Var project(Tape& t, const ops::Normed& x, ops::Keep keep) { return qkv_(t, x, keep); }

@@ -13,7 +13,8 @@ class VocabTable : public Module {
  public:
   // head: loss() will be called.
   VocabTable(std::string name, const Build& b, bool head)
-      : Module(std::move(name)), axis_(b.tensor()), vocab_(b.config().vocab), weight(param("weight", b)),
+      : Module(std::move(name)), axis_(b.tensor()), vocab_(b.config().vocab),
+        softcap_(static_cast<float>(b.config().logit_softcap)), weight(param("weight", b)),
         input(head ? input_range(b) : nullptr) {}
   Var lookup(Tape& t, Tensor tokens) {
     return ops::vocab_embedding(t, tokens, weight, weight.local_shape[0] * axis_.group.rank(), axis_);
@@ -24,14 +25,23 @@ class VocabTable : public Module {
     const bool cut = axis_.cut_rows();
     x = prepare(t, x);
     x = cut ? ops::gather_rows(t, x, axis_.group) : ops::copy_to_group(t, x, axis_.group);
-    const Var loss = ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group);
+    const Var loss = ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group, softcap_);
     if (cut) t.discard(x);  // gradients are made in the forward: nothing reads it again
     return loss;
+  }
+  // Of rows of its input, f32 [rows, local padded vocab]; nothing is recorded.
+  Tensor logits(Tape& t, Tensor rows) {
+    const Tensor narrow = ops::linear(t, prepare(t, Var{rows}), weight).value;
+    const Tensor out = narrow.dtype == DType::kF32 ? narrow : t.scratch(narrow.shape, DType::kF32);
+    if (out.data != narrow.data) t.ops().cast({.src = narrow, .dst = out}, t.stream());
+    if (softcap_ > 0) t.ops().soft_cap({.x = out, .out = out, .cap = softcap_}, t.stream());
+    return out;
   }
 
  private:
   TensorAxis axis_;
   int64_t vocab_;
+  float softcap_;
 
  public:
   Parameter& weight;

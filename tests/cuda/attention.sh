@@ -54,6 +54,13 @@ half="--precision.amp O2 --precision.dtype bf16"
   refused full_demanded "tensors are f32, and cuDNN's attention takes bf16 and fp16" --device.attention cudnn
   train dropped $half --model.attn_dropout 0.1
   says dropped "attention: our own kernels; attention dropout is a function of module and sample here"
+  train capped $half --model.attn_softcap 5
+  says capped "attention: our own kernels; attention scores have a soft cap"
+  train window $half --model.window 3 --device.attention cudnn
+  says window "attention forward: emulated cuDNN, workspace 1 MiB for 1 x 8 tokens, 2 heads of 8, window 3, bf16"
+  train own_window $half --model.window 3 --device.attention own
+  paste <(losses window) <(losses own_window) | awk '{d = $1 / $2 - 1; if (d < 0) d = -d; if (d > 1e-3) bad = 1} END {exit bad || NR != 2}' ||
+    { paste <(losses window) <(losses own_window); fail "with a window cuDNN and our own kernels have other losses"; }
   train wide $half --model.hidden 136 --model.heads 1
   says wide "attention forward: emulated cuDNN"
   says wide "attention backward: our own kernels for 1 x 8 tokens, 1 heads of 136, bf16; hidden_dim above 128"

@@ -17,6 +17,8 @@ using namespace gt;
 namespace {
 
 const std::string kLlama = source_dir() + "/tests/golden/hf_llama", kQwen2 = source_dir() + "/tests/golden/hf_qwen2";
+const std::string kMistral = source_dir() + "/tests/golden/hf_mistral",
+                  kQwen2Windows = source_dir() + "/tests/golden/hf_qwen2_windows";
 
 ModelConfig model_of(const std::string& folder) {
   return parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
@@ -40,7 +42,7 @@ void check_exchange(const std::string& folder, const std::string& arch, int tens
   const auto original = nlohmann::json::parse(read_file(folder + "/config.json"));
   for (const auto& [key, value] : config.items()) {
     INFO(key);
-    CHECK(value == original[key]);
+    CHECK(value == original.value(key, nlohmann::json()));
   }
   must("export --load in --format hdf5 --output w.h5", dir);  // the native format records the family
   must("import --from w.h5 --output b", dir);
@@ -68,8 +70,16 @@ TEST_CASE("a Llama written by transformers predicts the same here, and leaves wi
 
 TEST_CASE("so does a Qwen2, with biases of q, k and v and a tied head") { check_exchange(kQwen2, "qwen2", 16); }
 
-TEST_CASE("loss and gradients of a Llama and a Qwen2 equal transformers' on every layout") {
-  const std::string folder = GENERATE(kLlama, kQwen2);
+TEST_CASE("so do a Mistral and a Qwen2 with windows shorter than the sequence, in all blocks and in the last ones") {
+  check_exchange(kMistral, "mistral", 15);
+  check_exchange(kQwen2Windows, "qwen2", 24);
+  const ModelConfig mistral = model_of(kMistral), qwen2 = model_of(kQwen2Windows);
+  CHECK((mistral.window == 7 && mistral.global_first == 0 && mistral.window_of(0) == 7));
+  CHECK((qwen2.window == 5 && qwen2.global_first == 1 && qwen2.window_of(0) == 0 && qwen2.window_of(2) == 5));
+}
+
+TEST_CASE("loss and gradients of every family equal transformers' on every layout") {
+  const std::string folder = GENERATE(kLlama, kQwen2, kMistral, kQwen2Windows);
   INFO(folder);
   const Logical theirs = tensors_of(folder + "/grads.safetensors");
   const ModelConfig model = model_of(folder);
@@ -120,8 +130,46 @@ TEST_CASE("what a Llama's config.json says that is not built is refused by its n
   };
   CHECK_THAT(said("\"rope_scaling\": null", "\"rope_scaling\": {\"type\": \"yarn\"}"), Catch::Contains("rope_scaling: "));
   CHECK_THAT(said("\"silu\"", "\"relu\""), Catch::Contains("hidden_act: \"relu\", expected silu"));
-  CHECK_THAT(said("\"llama\"", "\"bert\""), Catch::Contains("model_type: \"bert\", expected gpt2 or llama or qwen2"));
+  CHECK_THAT(said("\"llama\"", "\"bert\""), Catch::Contains("model_type: \"bert\", expected gpt2 or llama or mistral or qwen2"));
   CHECK(said("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
+}
+
+TEST_CASE("where a config.json has windows is read from what it says, and a pattern that is none of ours is refused") {
+  const std::string text = read_file(kQwen2Windows + "/config.json");
+  const auto read = [](const nlohmann::json& j) { return parse_hf_config(j.dump(), "config.json").model; };
+  nlohmann::json j = nlohmann::json::parse(text);
+  j["num_hidden_layers"] = 6;
+  const auto types = [&](const std::string& pattern) {
+    j["layer_types"] = nlohmann::json::array();
+    for (const char c : pattern) j["layer_types"].push_back(c == 's' ? "sliding_attention" : "full_attention");
+  };
+  types("ssfssf");
+  CHECK((read(j).global_every == 3 && read(j).global_first == 0 && read(j).window == 5));
+  types("ffffss");
+  CHECK((read(j).global_every == 0 && read(j).global_first == 4));
+  types("fffsfs");
+  CHECK((read(j).global_every == 5 && read(j).global_first == 3));
+  types("ffffff");
+  CHECK((read(j).global_every == 0 && read(j).global_first == 0 && read(j).window == 0));
+  types("ssffsf");
+  CHECK_THROWS_WITH(read(j), Catch::Contains("layer_types: expected the same number of sliding layers"));
+  types("ssf");
+  CHECK_THROWS_WITH(read(j), Catch::Contains("layer_types: 3 entries, expected 6"));
+  j["layer_types"] = {"sliding"};
+  CHECK_THROWS_WITH(read(j), Catch::Contains("layer_types: sliding, expected full_attention or sliding_attention"));
+  types("ffffss");
+  j["use_sliding_window"] = false;
+  CHECK_THROWS_WITH(read(j), Catch::Contains("layer 4 is sliding_attention, but there is no sliding_window"));
+  nlohmann::json m = nlohmann::json::parse(read_file(kMistral + "/config.json"));
+  m["sliding_window"] = nullptr;  // from version 0.2 on
+  CHECK(read(m).window == 0);
+  m.erase("sliding_window");  // transformers' own default
+  CHECK(read(m).window == 4096);
+  m["sliding_window"] = 0;
+  CHECK_THROWS_WITH(read(m), Catch::Contains("sliding_window: expected a whole number 1 to"));
+  m.erase("num_key_value_heads");
+  m["sliding_window"] = nullptr;
+  CHECK(read(m).kv_heads == 8);
 }
 
 TEST_CASE("the family decides what is not given, and what is given wins") {

@@ -60,6 +60,15 @@ class FaultyFactory final : public GroupFactory {
 int doubled_call = 0;
 thread_local int bias_calls = 0;
 
+int64_t moved_window = 0;
+thread_local bool windows_moved = false;
+
+template <class Args>
+Args with_moved_window(Args a) {
+  if (windows_moved) a.window = a.window == 0 ? moved_window : 0;
+  return a;
+}
+
 }  // namespace
 
 std::unique_ptr<GroupFactory> skip_call(GroupFactory& inner, const SkippedCall& fault) {
@@ -92,6 +101,19 @@ const Backend& padded_logits_zero() {
   static const Backend backend{DeviceKind::kCpu, &table, cpu_backend().device};
   return backend;
 }
+
+const Backend& moved_windows(int64_t window) {
+  moved_window = window;
+  static OpTable table = *cpu_backend().ops;
+  table.attention = [](const Attention& a, Stream s) { cpu_backend().ops->attention(with_moved_window(a), s); };
+  table.attention_grad = [](const AttentionGrad& a, Stream s) {
+    cpu_backend().ops->attention_grad(with_moved_window(a), s);
+  };
+  static const Backend backend{DeviceKind::kCpu, &table, cpu_backend().device};
+  return backend;
+}
+
+void moved_windows_here(bool here) { windows_moved = here; }
 
 const Backend& forgotten_weight_decay() {
   static OpTable table = *cpu_backend().ops;

@@ -35,6 +35,11 @@ TEST_CASE("the modules' parameters and FLOPs add up to the model's, blocks left 
     CHECK(3 * flops == c.train_flops(64));
     CHECK(3 * sums(module_costs(c, 32, 8)).second == c.train_flops(32, 8));
     CHECK(3 * sums(module_costs(c, 64, 16, std::vector<double>{1, 0, 0.5})).second == c.train_flops(64, 16, 2));
+    TransformerConfig windows = c.config;
+    windows.window = 4, windows.global_every = 3;
+    const ModelSpec w = describe(windows);
+    CHECK(3 * sums(module_costs(w, 64, 16)).second == w.train_flops(64));
+    CHECK(w.train_flops(64) < c.train_flops(64));
   }
 }
 

@@ -83,8 +83,10 @@ TEST_CASE("cached decoding gives the bits of the full forward") {
   const std::string f32 = "--model.layers 2 --model.hidden 48 --model.heads 3 --model.seq 20";
   const std::string grouped = "--model.layers 3 --model.hidden 64 --model.heads 8 --model.kv_heads 2 --model.seq 70";
   const std::string llama = f32 + " --model.arch llama --model.ffn 64 --model.kv_heads 1 --model.head_dim 10";
-  for (const std::string& model :
-       {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama, llama + " --amp O2"}) {
+  const std::string windows = grouped + " --model.arch mistral --model.window 9 --model.global_every 2";
+  const std::string caps = " --model.attn_softcap 1.5 --model.logit_softcap 3 --model.attn_scalar 20";
+  for (const std::string& model : {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama,
+                                   llama + " --amp O2", windows, windows + caps + " --amp O2", f32 + caps}) {
     INFO(model);
     const Rig rig(model, "--train.steps 1");
     expect_same_bits(rig.run(), 12, 1);

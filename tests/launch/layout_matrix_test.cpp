@@ -178,6 +178,14 @@ TEST_CASE("a decoder of RMSNorm, rotary positions, gated MLP and no biases train
                        from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 40));
 }
 
+TEST_CASE("windows of some blocks, soft caps and a scale of scores train on random layouts as on one rank") {
+  check_random_layouts(
+      tiny({"--model.arch", "mistral", "--model.ffn", "48", "--model.head_dim", "6", "--model.window", "3",
+            "--model.global_every", "3", "--model.global_first", "1", "--model.attn_softcap", "2",
+            "--model.logit_softcap", "1.5", "--model.attn_scalar", "4"}),
+      from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 32));
+}
+
 TEST_CASE("the matrix is every legal combination of the axes, once") {
   const Config base = tiny({});
   std::vector<LayoutAxis> axes = layout_axes(base, 2);

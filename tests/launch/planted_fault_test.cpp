@@ -116,6 +116,15 @@ TEST_CASE("padded logits that take part in the softmax name the head") {
     CHECK_THAT(found(tiny({"--tp", tp}), hooks), Catch::Contains("the output of head in step 1"));
 }
 
+TEST_CASE("windows whose pattern begins anew on a pipeline stage name the first block of that stage") {
+  const Config pp2 = tiny({"--pp", "2", "--model.window", "3", "--model.global_every", "2", "--parallel.partition", "1,2"});
+  CHECK(found(pp2, {}) == "");
+  MeshHooks hooks;
+  hooks.backend = &moved_windows(3);
+  hooks.batch = [](const Mesh& mesh, MicroBatch&) { moved_windows_here(mesh.coord(Axis::kPp) == 1); };
+  CHECK_THAT(found(pp2, hooks), Catch::Contains("the output of layers.1.attn.out in step 1"));
+}
+
 TEST_CASE("a reduction over the replicas that is left out names the gradient") {
   // FSDP units are reduced from the last to the first: head, final norm, blocks.
   CHECK_THAT(found(tiny({"--dp", "2"}), skipping({Op::kReduceScatter, "dp", 3})),

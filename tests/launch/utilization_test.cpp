@@ -35,6 +35,15 @@ TEST_CASE("FLOPs of a step of GPT-2 124M are those of the published formulas, re
   CHECK(step_flops(o, 4, 1, 1024, -1).hardware == 798031872 + (986775552 - 798031872) * 7.0 / 12);
 }
 
+TEST_CASE("a window lowers the FLOPs that are counted, not those of full attention") {
+  EngineOptions o = gpt2(), windows = o;
+  windows.model.window = 256, windows.model.global_every = 3;  // in 8 of 12 blocks
+  const double saved = 6.0 * 8 * 768 * (1024 - 256.0 * (2048 - 256) / 1024);
+  CHECK(step_flops(windows, 1, 1, 1024, -1).causal == step_flops(o, 1, 1, 1024, -1).causal - saved);
+  CHECK(step_flops(windows, 1, 1, 1024, -1).full == step_flops(o, 1, 1, 1024, -1).full);
+  CHECK(step_flops(windows, 1, 65536, 1024, -1).causal == describe(windows.model).train_flops(65536));
+}
+
 TEST_CASE("peaks are those of the data sheets, by the name that the driver gives, editions that differ are unknown") {
   CHECK(peak_bf16_flops("NVIDIA H200, 139 GiB, sm_90") == 989.4e12);
   CHECK(peak_bf16_flops("NVIDIA H100 80GB HBM3, 79 GiB, sm_90") == 989.4e12);

@@ -51,6 +51,10 @@ TEST_CASE("GPT-2 and Llama have the published number of parameters") {
                   .norm = NormKind::kRms, .position = PositionKind::kRotary, .gated = true, .qkv_bias = false,
                   .out_bias = false, .mlp_bias = false})
             .parameters() == 6738415616);  // Llama 7B
+  CHECK(describe({.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 32000, .seq = 32768,
+                  .tied = false, .norm = NormKind::kRms, .position = PositionKind::kRotary, .gated = true,
+                  .qkv_bias = false, .out_bias = false, .mlp_bias = false, .window = 4096})
+            .parameters() == 7241732096);  // Mistral 7B
   CHECK(describe({.tied = false}).parameters() == 124439808 + 50257 * 768);
 }
 
@@ -91,6 +95,27 @@ TEST_CASE("FLOPs of a training step are exact integers") {
   CHECK(gpt2().matmul_parameters() == 123568128);
   CHECK(gpt2().train_flops(1) == 798031872);
   CHECK(gpt2().train_flops(524288) == 798031872.0 * 524288);
+}
+
+TEST_CASE("a window takes FLOPs from the blocks that have it, and from no other") {
+  const TransformerConfig c{.layers = 5, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16, .window = 4,
+                            .global_every = 2, .global_first = 1};
+  std::vector<int64_t> windows;
+  for (int64_t i = 0; i < c.layers; ++i) windows.push_back(c.window_of(i));
+  CHECK(windows == std::vector<int64_t>{0, 0, 4, 0, 4});
+  const ModelSpec spec = describe(c), whole = describe({.layers = 5, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300,
+                                                        .seq = 16});
+  // Twice the pairs of 16 tokens, the diagonal counted half: 16 * 16, with a window of 4 4 * (2 * 16 - 4); a token of it.
+  CHECK(keys_seen(16, 0) == 16);
+  CHECK(keys_seen(16, 4) == 7);
+  CHECK(keys_seen(16, 16) == 16);
+  CHECK(keys_seen(3, 4) == 3);
+  CHECK(whole.layers[3].flops - spec.layers[3].flops == 2 * 24 * (16 - 7));
+  CHECK(whole.layers[4].flops == spec.layers[4].flops);
+  CHECK(whole.train_flops(10) - spec.train_flops(10) == 10 * 6 * 2 * 24 * (16 - 7));
+  CHECK(whole.train_flops(10, 4) == spec.train_flops(10, 4));  // shorter than the window
+  CHECK(spec.module("layers.2.attn.core").window == 4);
+  CHECK(spec.module("layers.3.attn.core").window == 0);
 }
 
 TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not") {

@@ -1,0 +1,34 @@
+// Mistral (Jiang et al. 2023, arXiv 2310.06825): a Llama whose blocks may see a sliding window alone (from 0.2 on they do not).
+#include "autograd/ops.h"
+#include "model/families/llama_like.h"
+#include "model/families/window_keys.h"
+
+namespace gt {
+namespace {
+
+void keys(HfKeys& k, TransformerConfig& c) {
+  llama_like_keys(k, c);
+  if (k.presence("num_key_value_heads") == HfKeys::Presence::kAbsent && k.reading()) c.kv_heads = 8;
+  k.integer("head_dim", c.head_dim, 1, 65536, c.hidden / c.heads);
+  sliding_window_key(k, c, 4096);
+  layer_types_key(k, c);
+}
+
+}  // namespace
+
+extern const Family kMistral{.name = "mistral",
+                             .model_type = "mistral",
+                             .architecture = "MistralForCausalLM",
+                             .prefix = "model.",
+                             .decisions = {.tied = false,
+                                           .norm = NormKind::kRms,
+                                           .position = PositionKind::kRotary,
+                                           .activation = Activation::kSilu,
+                                           .gated = true,
+                                           .qkv_bias = false,
+                                           .out_bias = false,
+                                           .mlp_bias = false},
+                             .keys = keys,
+                             .names = kLlamaNames};
+
+}  // namespace gt

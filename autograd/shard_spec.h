@@ -27,7 +27,11 @@ struct ShardSpec {
   static constexpr ShardSpec qkv(int64_t heads, int64_t kv_heads) {
     return {Kind::kSplit, 0, 3, static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads)};
   }
-  // Number of consecutive tp ranks that hold the same slice of the blocks after the first.
+  // [Q; K] likewise.
+  static constexpr ShardSpec qk(int64_t heads, int64_t kv_heads) {
+    return {Kind::kSplit, 0, 2, static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads)};
+  }
+  // Consecutive tp ranks that hold the same of the blocks after the first.
   constexpr int copies(int tp_size) const {
     return kv_heads > 0 && kv_heads < tp_size ? tp_size / static_cast<int>(kv_heads) : 1;
   }

@@ -210,12 +210,44 @@ struct QkNormGrad {
               .in("q_gamma", o.q_gamma).in("k_gamma", o.k_gamma))
 };
 
-// Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of x
-// [n, C], C >= heads * head_dim; in packed qkv these are the query and key heads. Channel pairs as in Hugging Face's
-// rotate_half: channels i < d/2 and d/2 + i of a head, (a, b) = (a cos - b sin, b cos + a sin). Channels from d on are
-// unchanged (partial rotary). table [positions, d] f32 (kernels/core/rope.h): per position d/2 cosines, then d/2 sines.
-// Row r has position positions[r] (i32 [n]), or first_position + (first_row + r) mod seq without positions.
-// backward: rotates by the negative angle, which is the gradient.
+// RMSNorm over all query heads of a row together, and over all its key heads (OLMo 2, arXiv 2501.00656), in two halves,
+// between which `ranks` tensor-parallel ranks add up `sums`. Each rank has `heads` and `kv_heads` heads of packed qkv, laid
+// out as for Attention, and gamma [(heads + kv_heads) * head_dim] (T or f32) of the same channels. Key heads that several
+// ranks hold count as often in the sum and in its mean.
+//
+// First half: sums [n, 2] f32 = over the query channels of each row, and over its key channels, the sum of x^2 or, with
+// dout, of dout * gamma * x. gamma is read with dout alone.
+struct QkRowSums {
+  Tensor qkv, gamma, dout, sums;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  Direction direction() const { return dout ? Direction::kBackward : Direction::kForward; }
+  GT_OPERANDS(.in("qkv", o.qkv).in("gamma", o.gamma).in("dout", o.dout).out("sums", o.sums))
+};
+// Second half: out = x * rstd * gamma, rstd = 1 / sqrt(sums / (ranks * channels) + eps). v is copied; out may alias qkv.
+struct QkRowNorm {
+  Tensor qkv, gamma, sums, out;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0, ranks = 1;
+  float eps = 1e-6f;
+  GT_OPERANDS(.in("qkv", o.qkv).in("gamma", o.gamma).in("sums", o.sums).out("out", o.out))
+};
+// qkv as it was before the norm, dsums the first half's with dout. dqkv = rstd * (dout * gamma - x * rstd^2 * dsums /
+// (ranks * channels)), overwritten whole, v copied; it may alias dout; empty: not wanted, and neither is dsums. dgamma G
+// (+)= by accumulate_dw; empty: not wanted.
+struct QkRowNormGrad {
+  Tensor qkv, gamma, sums, dsums, dout, dqkv, dgamma;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0, ranks = 1;
+  float eps = 1e-6f;
+  bool accumulate_dw = false;
+  GT_OPERANDS(.in("qkv", o.qkv).in("sums", o.sums).in("dsums", o.dsums).in("dout", o.dout).out("dqkv", o.dqkv)
+              .out("dgamma", o.dgamma, o.accumulate_dw).in("gamma", o.gamma))
+};
+
+// Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of
+// x [n, C], C >= heads * head_dim: of packed qkv these are the query and the key heads. Pairs as in Hugging Face's
+// rotate_half: channel i < d/2 of a head and channel d/2 + i, (a, b) = (a cos - b sin, b cos + a sin). Channels from d
+// on stay (partial rotary). table [positions, d] f32 (kernels/core/rope.h): of a position cos of d/2 angles, then sin.
+// Row r is at positions[r], i32 [n], or without those at first_position + (first_row + r) mod seq.
+// backward: turns by minus the angle, which is the gradient.
 struct Rope {
   Tensor x, table, positions;
   int64_t heads = 0, head_dim = 0, seq = 1, first_row = 0, first_position = 0;
@@ -390,6 +422,9 @@ struct AmaxHistory {
   X(layer_norm_grad, LayerNormGrad, kHigh, kBackward, kNorm, kOfParameter, kOwn)         \
   X(qk_norm, QkNorm, kHigh, kForward, kNorm, kOfParameter, kPass)                        \
   X(qk_norm_grad, QkNormGrad, kHigh, kBackward, kNorm, kOfParameter, kPass)              \
+  X(qk_row_sums, QkRowSums, kHigh, kByArguments, kNorm, kOfParameter, kPass)             \
+  X(qk_row_norm, QkRowNorm, kHigh, kForward, kNorm, kOfParameter, kPass)                 \
+  X(qk_row_norm_grad, QkRowNormGrad, kHigh, kBackward, kNorm, kOfParameter, kPass)       \
   X(rope, Rope, kHigh, kByArguments, kElementwise, kAttentionCore, kOwn)                 \
   X(attention, Attention, kLow, kForward, kAttention, kAttentionCore, kOwn)              \
   X(attention_grad, AttentionGrad, kLow, kBackward, kAttention, kAttentionCore, kOwn)    \

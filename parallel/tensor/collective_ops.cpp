@@ -76,6 +76,55 @@ Var scatter_rows(Tape& t, Var partial, ProcessGroup& g) {
   return y;
 }
 
+namespace {
+struct QkRowSaved { Var qkv, y; Tensor sums; Parameter* gamma; AttentionShape shape; float eps; ProcessGroup* group; };
+
+void sum_of_ranks(Tensor sums, ProcessGroup& g, Stream s) {
+  if (g.size() > 1) g.all_reduce(sums, ReduceOp::kSum, s).wait(s);
+}
+
+QkRowNormGrad arguments(const QkRowSaved& s, Backprop& bp, bool weights) {
+  QkRowNormGrad args{.qkv = bp.value(s.qkv), .gamma = s.gamma->value, .sums = s.sums, .dout = bp.grad(s.y),
+                     .heads = s.shape.heads, .kv_heads = s.shape.kv_heads, .head_dim = s.shape.head_dim,
+                     .ranks = s.group->size(), .eps = s.eps};
+  if (!weights) return args;
+  const GradDst d = bp.dst(*s.gamma);
+  args.dgamma = d.tensor, args.accumulate_dw = d.accumulate;
+  return args;
+}
+
+void qk_row_backward(const QkRowSaved& s, Backprop& bp) {
+  QkRowNormGrad args = arguments(s, bp, bp.pass() == Pass::kFull);
+  // Nobody reads dout after this node unless its weight gradients are deferred.
+  const bool in_place = bp.sole_owner(s.y) && bp.pass() == Pass::kFull;
+  args.dsums = bp.scratch(s.sums.shape, DType::kF32);
+  args.dqkv = in_place ? args.dout : bp.scratch(args.dout.shape, args.dout.dtype);
+  bp.ops().qk_row_sums({.qkv = args.qkv, .gamma = args.gamma, .dout = args.dout, .sums = args.dsums, .heads = args.heads,
+                        .kv_heads = args.kv_heads, .head_dim = args.head_dim}, bp.stream());
+  sum_of_ranks(args.dsums, *s.group, bp.stream());
+  bp.ops().qk_row_norm_grad(args, bp.stream());
+  bp.pass_on(s.qkv, args.dqkv);
+  if (!in_place) bp.free(args.dqkv);
+  bp.free(args.dsums);
+}
+}  // namespace
+
+Var qk_row_norm(Tape& t, Var qkv, AttentionShape a, Parameter& gamma, float eps, ProcessGroup& g) {
+  const Var y = t.recording() ? t.output(qkv.value.shape, qkv.value.dtype) : qkv;
+  const Tensor sums = t.scratch({qkv.value.shape.rows(), 2}, DType::kF32);
+  t.ops().qk_row_sums({.qkv = qkv.value, .gamma = gamma.value, .sums = sums, .heads = a.heads, .kv_heads = a.kv_heads,
+                       .head_dim = a.head_dim}, t.stream());
+  sum_of_ranks(sums, g, t.stream());
+  t.ops().qk_row_norm({.qkv = qkv.value, .gamma = gamma.value, .sums = sums, .out = y.value, .heads = a.heads,
+                       .kv_heads = a.kv_heads, .head_dim = a.head_dim, .ranks = g.size(), .eps = eps}, t.stream());
+  t.record(QkRowSaved{qkv, y, sums, &gamma, a, eps, &g}, Rule<QkRowSaved>{
+      .input = qk_row_backward,
+      .weight = [](const QkRowSaved& s, Backprop& bp) {
+        if (bp.pass() == Pass::kWeight) bp.ops().qk_row_norm_grad(arguments(s, bp, true), bp.stream());
+      }});
+  return y;
+}
+
 Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row, const TensorAxis& axis) {
   const int64_t n = tokens.numel(), cols = table.value.shape[1], parts = axis.cut_rows() ? axis.group.size() : 1;
   GT_CHECK(n % parts == 0, n, " tokens over ", parts, " ranks");

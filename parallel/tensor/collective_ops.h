@@ -1,6 +1,7 @@
 // Collectives as differentiable ops; the backward of each is its conjugate collective (Megatron's f and g). Built on
 // the public tape API; autograd/ does not depend on ranks. On a group of size 1 each is a no-op.
 #pragma once
+#include "autograd/ops.h"
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
 #include "parallel/comm/process_group.h"
@@ -22,8 +23,12 @@ void regather_rows(Tape&, Var x, Var all, ProcessGroup&);
 // Requires: `partial` is transient and no rule reads it.
 Var scatter_rows(Tape&, Var partial, ProcessGroup&);
 
-// Vocabulary-parallel embedding of tokens [batch, seq], summed over the group. `table` is this rank's slice of the
-// padded vocabulary, starting at row `first_row`. Returns [batch*seq, C], or this rank's rows of it.
+// RMSNorm of each row's queries together, and of its keys, over all heads of the group's ranks, before rope. gamma of this
+// rank's channels (ShardSpec::qk). In place where nothing is recorded.
+Var qk_row_norm(Tape&, Var qkv, AttentionShape, Parameter& gamma, float eps, ProcessGroup&);
+
+// Rows of `table` (this rank's slice of the padded vocabulary, first row `first_row`) for tokens [batch, seq]; summed
+// over the group. Result [batch*seq, C], or this rank's rows of it.
 Var vocab_embedding(Tape&, Tensor tokens, Parameter& table, int64_t first_row, const TensorAxis&);
 
 // Sum of token losses of the microbatch, f64 [1]: cross-entropy of x W^T over a vocabulary split over the group,

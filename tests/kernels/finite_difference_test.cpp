@@ -307,6 +307,34 @@ TEST_CASE("finite differences: the norm of each head and rotary positions, group
   });
 }
 
+TEST_CASE("finite differences: the norm over all query heads and over all key heads of a row") {
+  for (const int64_t ranks : {1, 3}) {
+    INFO(ranks << " ranks that hold the same");
+    expect_gradients([=](Problem& p) {
+      const int64_t heads = 3, kv = 1, head_dim = 10, width = (heads + 2 * kv) * head_dim;
+      const Tensor qkv = p.random({7, width}, 2), out = p.empty({7, width});
+      const Tensor sums = p.empty({7, 2}), dsums = p.empty({7, 2}), gamma = p.random({(heads + kv) * head_dim}, 0.3, 1);
+      const Tensor dout = p.weight_of(out), dqkv = p.gradient_of("qkv", qkv);
+      const Tensor dgamma = p.weight_gradient_of("gamma", gamma);
+      const auto all_ranks = [=, &p](const Tensor& t) { p.ops.scale({.x = t, .out = t, .factor = static_cast<float>(ranks)}, {}); };
+      p.forward = [=, &p] {
+        p.ops.qk_row_sums({.qkv = qkv, .gamma = gamma, .sums = sums, .heads = heads, .kv_heads = kv, .head_dim = head_dim}, {});
+        all_ranks(sums);
+        p.ops.qk_row_norm({.qkv = qkv, .gamma = gamma, .sums = sums, .out = out, .heads = heads, .kv_heads = kv,
+                           .head_dim = head_dim, .ranks = ranks, .eps = 1e-3f}, {});
+      };
+      p.backward = [=, &p] {
+        p.ops.qk_row_sums({.qkv = qkv, .gamma = gamma, .dout = dout, .sums = dsums, .heads = heads, .kv_heads = kv,
+                           .head_dim = head_dim}, {});
+        all_ranks(dsums);
+        p.ops.qk_row_norm_grad({.qkv = qkv, .gamma = gamma, .sums = sums, .dsums = dsums, .dout = dout, .dqkv = dqkv,
+                                .dgamma = dgamma, .heads = heads, .kv_heads = kv, .head_dim = head_dim, .ranks = ranks,
+                                .eps = 1e-3f}, {});
+      };
+    });
+  }
+}
+
 TEST_CASE("finite differences: layer_norm with dropout of the residual branch, and dropout alone") {
   const RowDrop drop{drop_mask(99, 0.3), 3, 2};
   expect_gradients([=](Problem& p) {

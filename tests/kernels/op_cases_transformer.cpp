@@ -222,6 +222,59 @@ void add_qk_norm(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t d
   }
 }
 
+void add_qk_row(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t dim, DType t, DType weights, DType grads,
+                int64_t ranks = 1, int skew = 0, bool big = false) {
+  const std::string name = cat("rows ", rows, " heads ", heads, "/", kv, " of ", dim, suffix(t),
+                               weights == t ? "" : cat(" weights ", name_of(weights)), ranks > 1 ? cat(" ranks ", ranks) : "");
+  const Shape s{rows, (heads + 2 * kv) * dim}, gamma{(heads + kv) * dim};
+  const auto squares = [&] { return positive(); };
+  std::vector<OpCase*> made;
+  const auto common = [&](auto& c) {
+    c.args.heads = heads, c.args.kv_heads = kv, c.args.head_dim = dim;
+    if constexpr (requires { c.args.ranks; }) c.args.ranks = ranks;
+    made.push_back(&c);
+  };
+  using S = QkRowSums;
+  for (const bool backward : {false, true}) {
+    auto& c = add_case<S>(to, name + (backward ? " with dout" : ""));
+    c.in(&S::qkv, "qkv", s, normal(2), t).in(&S::gamma, "gamma", gamma, normal(0.3, 1), weights);
+    if (backward) c.in(&S::dout, "dout", s, normal(), t);
+    c.out(&S::sums, "sums", {rows, 2});
+    common(c);
+  }
+  using N = QkRowNorm;
+  for (const bool onto : {false, true}) {
+    auto& c = add_case<N>(to, name + (onto ? " out is qkv" : ""));
+    if (onto)
+      c.inout(&N::qkv, "qkv", s, normal(2), t).alias(&N::out, &N::qkv);
+    else
+      c.in(&N::qkv, "qkv", s, normal(2), t).out(&N::out, "out", s, t);
+    c.in(&N::gamma, "gamma", gamma, normal(0.3, 1), weights).in(&N::sums, "sums", {rows, 2}, squares());
+    common(c);
+  }
+  enum { kApart, kOnto, kWeights, kInput };
+  using G = QkRowNormGrad;
+  for (const int how : {kApart, kOnto, kWeights, kInput}) {
+    constexpr const char* kHow[] = {"", " dqkv is dout", " weights alone", " no weights"};
+    auto& c = add_case<G>(to, cat(name, kHow[how], grad_suffix(grads)));
+    c.in(&G::qkv, "qkv", s, normal(2), t).in(&G::sums, "sums", {rows, 2}, squares());
+    c.in(&G::gamma, "gamma", gamma, normal(0.3, 1), weights);
+    if (how != kWeights) c.in(&G::dsums, "dsums", {rows, 2}, normal(4));
+    if (how == kOnto)
+      c.inout(&G::dout, "dout", s, normal(), t).alias(&G::dqkv, &G::dout);
+    else
+      c.in(&G::dout, "dout", s, normal(), t);
+    if (how == kApart || how == kInput) c.out(&G::dqkv, "dqkv", s, t);
+    c.args.accumulate_dw = how == kOnto;
+    if (how != kInput) c.result(&G::dgamma, "dgamma", gamma, how == kOnto, grads);
+    common(c);
+  }
+  for (OpCase* c : made) {
+    c->tolerance = std::max(unit_of(t), unit_of(grads)), c->skew = skew, c->big = big;
+    c->flops = static_cast<double>(5 * s.numel());
+  }
+}
+
 }  // namespace
 
 void add_transformer_cases(OpCases& to) {
@@ -233,8 +286,13 @@ void add_transformer_cases(OpCases& to) {
     add_qk_norm(to, 70, 3, 1, 64, t, DType::kF32, DType::kBF16, 1);
     add_qk_norm(to, 3, 2, 2, 33, t, t, DType::kF32);
     add_qk_norm(to, 4, 2, 1, 128, t, t, DType::kF32, 0, 1);
+    add_qk_row(to, 5, 4, 2, 16, t, t, DType::kF32);
+    add_qk_row(to, 70, 3, 1, 64, t, DType::kF32, DType::kBF16, 2);
+    add_qk_row(to, 3, 2, 2, 33, t, t, DType::kF32);
+    add_qk_row(to, 4, 2, 1, 128, t, t, DType::kF32, 1, 1);
   }
   add_qk_norm(to, 4096, 16, 4, 128, DType::kBF16, DType::kF32, DType::kF32, 0, 0, true);
+  add_qk_row(to, 4096, 16, 4, 128, DType::kBF16, DType::kF32, DType::kF32, 1, 0, true);
 }
 
 }  // namespace gt::test

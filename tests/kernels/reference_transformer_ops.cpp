@@ -84,6 +84,62 @@ void qk_norm_grad(const QkNormGrad& p, Stream) {
   }
 }
 
+namespace {
+// Calls section(which, first column, channels, share of each in the mean): 0 for queries, 1 for keys.
+template <class Args, class F>
+void each_section(const Args& p, int64_t ranks, F section) {
+  const int64_t q = p.heads * p.head_dim, k = p.kv_heads * p.head_dim;
+  section(0, int64_t{0}, q, 1 / static_cast<double>(ranks * q));
+  section(1, q, k, 1 / static_cast<double>(ranks * k));
+}
+}  // namespace
+
+void qk_row_sums(const QkRowSums& p, Stream) {
+  for (int64_t r = 0; r < p.qkv.shape.rows(); ++r)
+    each_section(p, 1, [&](int which, int64_t first, int64_t channels, double) {
+      double sum = 0;
+      for (int64_t c = first; c < first + channels; ++c) {
+        const int64_t at = r * p.qkv.shape.cols() + c;
+        sum += get(p.qkv, at) * (p.dout ? get(p.dout, at) * get(p.gamma, c) : get(p.qkv, at));
+      }
+      set(p.sums, 2 * r + which, sum);
+    });
+}
+
+void qk_row_norm(const QkRowNorm& p, Stream) {
+  const int64_t cols = p.qkv.shape.cols();
+  for (int64_t r = 0; r < p.qkv.shape.rows(); ++r) {
+    each_section(p, p.ranks, [&](int which, int64_t first, int64_t channels, double share) {
+      const double rstd = 1 / std::sqrt(get(p.sums, 2 * r + which) * share + p.eps);
+      for (int64_t c = first; c < first + channels; ++c)
+        set(p.out, r * cols + c, get(p.qkv, r * cols + c) * rstd * get(p.gamma, c));
+    });
+    for (int64_t i = r * cols + (p.heads + p.kv_heads) * p.head_dim; i < (r + 1) * cols; ++i)
+      set(p.out, i, get(p.qkv, i));
+  }
+}
+
+void qk_row_norm_grad(const QkRowNormGrad& p, Stream) {
+  const int64_t rows = p.qkv.shape.rows(), cols = p.qkv.shape.cols();
+  each_section(p, p.ranks, [&](int which, int64_t first, int64_t channels, double share) {
+    const auto rstd = [&](int64_t r) { return 1 / std::sqrt(get(p.sums, 2 * r + which) * share + p.eps); };
+    for (int64_t c = first; p.dgamma && c < first + channels; ++c) {
+      double d = p.accumulate_dw ? get(p.dgamma, c) : 0;
+      for (int64_t r = 0; r < rows; ++r) d += get(p.dout, r * cols + c) * get(p.qkv, r * cols + c) * rstd(r);
+      set(p.dgamma, c, d);
+    }
+    for (int64_t r = 0; p.dqkv && r < rows; ++r)
+      for (int64_t c = first; c < first + channels; ++c) {
+        const int64_t at = r * cols + c;
+        const double mean = get(p.dsums, 2 * r + which) * share;
+        set(p.dqkv, at, rstd(r) * (get(p.dout, at) * get(p.gamma, c) - get(p.qkv, at) * rstd(r) * rstd(r) * mean));
+      }
+  });
+  for (int64_t r = 0; p.dqkv && r < rows; ++r)
+    for (int64_t i = r * cols + (p.heads + p.kv_heads) * p.head_dim; i < (r + 1) * cols; ++i)
+      set(p.dqkv, i, get(p.dout, i));
+}
+
 void rope(const Rope& p, Stream) {
   const int64_t cols = p.x.shape.cols(), dim = p.table.shape.cols();
   for (int64_t r = 0; r < p.x.shape.rows(); ++r) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "autograd/shard_spec.h"
+#include "kernels/core/rope.h"
 
 namespace gt {
 
@@ -18,6 +19,7 @@ enum class PositionKind : uint8_t { kLearned, kRotary };
 // Names of the values, in their order: of options, config.json and messages.
 constexpr std::array<const char*, 2> names_of(NormKind) { return {"layer_norm", "rms_norm"}; }
 constexpr std::array<const char*, 2> names_of(PositionKind) { return {"learned", "rotary"}; }
+constexpr std::array<const char*, 4> names_of(RopeKind) { return {"default", "linear", "llama3", "yarn"}; }
 constexpr std::array<const char*, 3> names_of(Activation) { return {"gelu", "silu", "relu2"}; }
 
 struct TransformerConfig {
@@ -31,6 +33,7 @@ struct TransformerConfig {
   double norm_eps = 1e-5;
   PositionKind position = PositionKind::kLearned;
   double rope_theta = 10000;
+  RopeScaling rope = {};
   Activation activation{};  // kGelu
   bool gated = false;                 // MLP: down(act(gate(x)) * up(x)) instead of down(act(up(x)))
   bool qkv_bias = true, out_bias = true, mlp_bias = true;
@@ -61,6 +64,17 @@ struct TransformerConfig {
     v("norm_eps", norm_eps, ">0..1", "added to the variance in a norm");
     v("position", position, "", "learned table of positions, or rotation of queries and keys");
     v("rope_theta", rope_theta, ">1..1e12", "base of the rotary frequencies");
+    v("rope_scaling", rope.kind, "", "how rotary frequencies are stretched for a longer context, by Hugging Face's names");
+    v("rope_factor", rope.factor, "1..1e6", "linear, llama3, yarn: how many times longer the context gets");
+    v("rope_low_freq_factor", rope.low_freq_factor, ">0..1e6",
+      "llama3: frequencies of fewer turns within rope_original_seq are divided by rope_factor");
+    v("rope_high_freq_factor", rope.high_freq_factor, ">0..1e6", "llama3: frequencies of more turns stay as they are");
+    v("rope_beta_fast", rope.beta_fast, ">0..1e6", "yarn: frequencies of more turns within rope_original_seq stay as they are");
+    v("rope_beta_slow", rope.beta_slow, ">0..1e6", "yarn: frequencies of fewer turns are divided by rope_factor");
+    v("rope_attention_factor", rope.attention_factor, "0..1e6",
+      "yarn: factor of queries and of keys; 0: 0.1 ln(rope_factor) + 1");
+    v("rope_truncate", rope.truncate, "", "yarn: the ramp between both begins and ends at whole channels");
+    v("rope_original_seq", rope.original_positions, "1..16777216 tokens", "llama3, yarn: context length before stretching");
     v("activation", activation, "", "of the MLP; gelu: its tanh form");
     v("gated", gated, "", "MLP of two projections, act(gate(x)) * up(x)");
     v("qkv_bias", qkv_bias, "", "bias of the query, key and value projections");

@@ -92,6 +92,15 @@ class HfWriter : public HfKeys {
   void integer(const char* key, int64_t& value, int64_t, int64_t, int64_t) override { json[key] = value; }
   void number(const char* key, double& value, double, double, double) override { json[key] = value; }
   void boolean(const char* key, bool& value, bool) override { json[key] = value; }
+  void choice(std::initializer_list<const char*> keys, uint8_t& value, std::span<const char* const> names) override {
+    json[*keys.begin()] = names[value];
+  }
+  bool object(const char* key, const std::function<void(HfKeys&)>& visit) override {
+    HfWriter inner;
+    visit(inner);
+    json[key] = std::move(inner.json);
+    return true;
+  }
   void word(const char* key, std::initializer_list<std::string_view> values, const char*) override {
     json[key] = *values.begin();
   }
@@ -107,8 +116,10 @@ class HfWriter : public HfKeys {
 
 class HfReader : public HfKeys {
  public:
-  HfReader(const JsonValue& json, std::vector<std::string>& problems, std::vector<std::string>& warnings)
-      : json_(json), problems_(problems), warnings_(warnings) {}
+  // prefix: of keys in messages, "rope_scaling." within that object.
+  HfReader(const JsonValue& json, std::vector<std::string>& problems, std::vector<std::string>& warnings,
+           std::string prefix = "")
+      : json_(json), problems_(problems), warnings_(warnings), prefix_(std::move(prefix)) {}
 
   void integer(const char* key, int64_t& value, int64_t low, int64_t high, int64_t standard) override {
     const JsonValue* v = given(key);
@@ -125,9 +136,10 @@ class HfReader : public HfKeys {
     value = n;
   }
   void number(const char* key, double& value, double low, double high, double standard) override {
-    value = standard;
+    value = std::max(standard, low);
     const JsonValue* v = given(key);
     double x = 0;
+    if (v == nullptr && standard == kRequired) problem(fmt::format("{}: missing", key));
     if (v == nullptr) return;
     if (v->kind != JsonValue::Kind::kNumber || !parse_double(v->text, x) || x < low || x > high)
       return problem(fmt::format("{}: expected a number {} to {}, found {}", key, low, high, shown(*v)));
@@ -139,6 +151,29 @@ class HfReader : public HfKeys {
     if (v == nullptr) return;
     if (v->kind != JsonValue::Kind::kBool) problem(fmt::format("{}: expected true or false, found {}", key, shown(*v)));
     value = v->boolean;
+  }
+  void choice(std::initializer_list<const char*> keys, uint8_t& value, std::span<const char* const> names) override {
+    for (const char* key : keys) {
+      const JsonValue* v = given(key);
+      if (v == nullptr) continue;
+      const auto it = std::find_if(names.begin(), names.end(), [&](const char* n) { return v->text == n; });
+      if (v->kind != JsonValue::Kind::kString || it == names.end())
+        problem(fmt::format("{}: \"{}\", expected {}", key, shown(*v), fmt::join(names, " or ")));
+      else
+        value = static_cast<uint8_t>(it - names.begin());
+      return;
+    }
+  }
+  bool object(const char* key, const std::function<void(HfKeys&)>& visit) override {
+    const JsonValue* v = given(key);
+    if (v == nullptr) return false;
+    if (v->kind == JsonValue::Kind::kObject) {
+      HfReader inner(*v, problems_, warnings_, prefix_ + key + ".");
+      visit(inner);
+    } else {
+      problem(fmt::format("{}: expected an object, found {}", key, shown(*v)));
+    }
+    return true;
   }
   void word(const char* key, std::initializer_list<std::string_view> values, const char* remark) override {
     const JsonValue* v = given(key);
@@ -173,8 +208,8 @@ class HfReader : public HfKeys {
     return v == nullptr ? Presence::kAbsent : v->kind == JsonValue::Kind::kNull ? Presence::kNull : Presence::kValue;
   }
   bool reading() const override { return true; }
-  void problem(std::string text) override { problems_.push_back(std::move(text)); }
-  void warning(std::string text) override { warnings_.push_back(std::move(text)); }
+  void problem(std::string text) override { problems_.push_back(prefix_ + text); }
+  void warning(std::string text) override { warnings_.push_back(prefix_ + text); }
 
  private:
   const JsonValue* given(const char* key) const {
@@ -184,6 +219,7 @@ class HfReader : public HfKeys {
   static std::string shown(const JsonValue& v) { return v.text.empty() ? kind_name(v.kind) : v.text.substr(0, 60); }
   const JsonValue& json_;
   std::vector<std::string>&problems_, &warnings_;
+  const std::string prefix_;
 };
 
 // Returns the family of model_type; the first family if the key is missing, as in its old files.

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <set>
+#include <tuple>
 
 #include "data/llmc_tokens.h"
 #include "data/token_file.h"
@@ -120,11 +121,41 @@ class Checker {
     if (m.position == PositionKind::kRotary && m.head_width() % 2 && known({"model.head_dim", "model.hidden"}))
       bad("model.position", fmt::format("rotary turns pairs of channels, and a head has {}", m.head_width()),
           "an even model.head_dim");
+    rope();
     if (m.init == "torch42" && !m.tied)
       bad("model.init", "torch42 draws no separate head: llm.c's models have none", "normal, or model.tied true");
     if (m.init == "torch42" && m.hidden < 16)
       bad("model.init", fmt::format("torch42 draws blocks of 16 numbers, model.hidden is {}", m.hidden),
           "normal, or model.hidden 16 or more");
+  }
+
+  // Of the numbers of a scaling those alone may be given that it reads.
+  void rope() {
+    const ModelConfig& m = c_.model;
+    const RopeScaling &r = m.rope, usual;
+    const RopeKind kind = r.kind;
+    const char* const name = names_of(kind)[static_cast<size_t>(kind)];
+    if (!known({"model.rope_scaling", "model.position"})) return;
+    if (m.position != PositionKind::kRotary && kind != RopeKind::kDefault)
+      bad("model.rope_scaling", fmt::format("{}: positions are learned", name), "use default, or model.position rotary");
+    const bool llama3 = kind == RopeKind::kLlama3, yarn = kind == RopeKind::kYarn;
+    const std::tuple<const char*, bool, bool> numbers[] = {
+        {"rope_factor", kind != RopeKind::kDefault, r.factor == usual.factor},
+        {"rope_low_freq_factor", llama3, r.low_freq_factor == usual.low_freq_factor},
+        {"rope_high_freq_factor", llama3, r.high_freq_factor == usual.high_freq_factor},
+        {"rope_beta_fast", yarn, r.beta_fast == usual.beta_fast},
+        {"rope_beta_slow", yarn, r.beta_slow == usual.beta_slow},
+        {"rope_attention_factor", yarn, r.attention_factor == usual.attention_factor},
+        {"rope_truncate", yarn, r.truncate == usual.truncate},
+        {"rope_original_seq", llama3 || yarn, r.original_positions == usual.original_positions}};
+    for (const auto& [key, read, unchanged] : numbers)
+      if (!read && !unchanged)
+        bad(std::string("model.") + key, fmt::format("model.rope_scaling {} does not read it", name),
+            "leave it out, or choose another model.rope_scaling");
+    if (llama3 && r.high_freq_factor <= r.low_freq_factor)
+      bad("model.rope_high_freq_factor",
+          fmt::format("{} is not above model.rope_low_freq_factor {}", r.high_freq_factor, r.low_freq_factor),
+          fmt::format("more than {}", r.low_freq_factor));
   }
 
   void mesh() {

@@ -1,6 +1,7 @@
 // Model families: which decisions a name stands for, and what Hugging Face calls its configuration and tensors. One
 // file a family here, one line in the table of families.cpp; everything else goes by this table.
 #pragma once
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -16,10 +17,19 @@ class HfKeys {
  public:
   static constexpr int64_t kRequired = -1;
   virtual ~HfKeys() = default;
-  // `standard`: without the key, or with null. A number below `low` or above `high` is a problem.
+  // `standard`: without the key, or with null; kRequired: that is a problem. So is a number below `low` or above `high`.
   virtual void integer(const char* key, int64_t& value, int64_t low, int64_t high, int64_t standard = kRequired) = 0;
   virtual void number(const char* key, double& value, double low, double high, double standard) = 0;
   virtual void boolean(const char* key, bool& value, bool standard) = 0;
+  // One of the names of an enum (names_of). Reads the first of `keys` that is there, else leaves the value; writes the first.
+  template <class E>
+  void choice(std::initializer_list<const char*> keys, E& value) {
+    static constexpr auto kNames = names_of(E{});
+    choice(keys, reinterpret_cast<uint8_t&>(value), kNames);
+  }
+  virtual void choice(std::initializer_list<const char*> keys, uint8_t& value, std::span<const char* const> names) = 0;
+  // Visits the keys of a nested object. False: there is none, and nothing was visited.
+  virtual bool object(const char* key, const std::function<void(HfKeys&)>& visit) = 0;
   // The key has one of these values, or is absent; the first is written.
   virtual void word(const char* key, std::initializer_list<std::string_view> values, const char* remark = "") = 0;
   virtual void only(const char* key, bool value) = 0;     // another value is a problem; not written

@@ -4,6 +4,54 @@
 
 namespace gt {
 
+// The numbers of a scaling of rotary frequencies, in `rope_scaling` or `rope_parameters`.
+inline void rope_scaling_keys(HfKeys& k, TransformerConfig& c) {
+  RopeScaling& r = c.rope;
+  k.choice({"rope_type", "type"}, r.kind);
+  if (r.kind == RopeKind::kDefault) return;
+  k.number("factor", r.factor, 1, 1e6, HfKeys::kRequired);
+  if (r.kind == RopeKind::kLinear) return;
+  if (r.kind == RopeKind::kLlama3) {
+    k.number("low_freq_factor", r.low_freq_factor, 1e-6, 1e6, HfKeys::kRequired);
+    k.number("high_freq_factor", r.high_freq_factor, 1e-6, 1e6, HfKeys::kRequired);
+    if (r.high_freq_factor <= r.low_freq_factor)
+      k.problem(cat("high_freq_factor: ", r.high_freq_factor, ", expected more than low_freq_factor, ", r.low_freq_factor));
+    return k.integer("original_max_position_embeddings", r.original_positions, 1, 1 << 24);
+  }
+  k.number("beta_fast", r.beta_fast, 1e-6, 1e6, 32);
+  k.number("beta_slow", r.beta_slow, 1e-6, 1e6, 1);
+  if (k.reading() || r.attention_factor > 0) k.number("attention_factor", r.attention_factor, 0, 1e6, 0);
+  if (k.reading() || !r.truncate) k.boolean("truncate", r.truncate, true);
+  k.integer("original_max_position_embeddings", r.original_positions, 1, 1 << 24, c.seq);
+  if (k.reading()) k.none("mscale"), k.none("mscale_all_dim");
+}
+
+// Rotary positions: `rope_theta` and `rope_scaling`, or, since transformers 5, both in `rope_parameters`. What is written
+// is the older form, which every version reads.
+inline void rope_keys(HfKeys& k, TransformerConfig& c) {
+  constexpr double kLow = 1.0001, kHigh = 1e12;
+  k.number("rope_theta", c.rope_theta, kLow, kHigh, 10000);
+  const auto whole_heads = [](HfKeys& of) {
+    double turned = 1;
+    of.number("partial_rotary_factor", turned, 0, 1, 1);
+    if (turned != 1) of.problem(cat("partial_rotary_factor: ", turned, ", expected 1"));
+  };
+  const auto scaling = [&](HfKeys& s) { rope_scaling_keys(s, c); };
+  if (!k.reading()) {
+    if (c.rope.kind == RopeKind::kDefault) return k.none("rope_scaling");
+    k.object("rope_scaling", scaling);
+    return;
+  }
+  c.rope = {};
+  whole_heads(k);
+  const bool newer = k.object("rope_parameters", [&](HfKeys& p) {
+    p.number("rope_theta", c.rope_theta, kLow, kHigh, c.rope_theta);
+    whole_heads(p);
+    scaling(p);
+  });
+  if (!newer) k.object("rope_scaling", scaling);
+}
+
 inline void llama_like_keys(HfKeys& k, TransformerConfig& c) {
   k.word("hidden_act", {"silu"});
   k.integer("num_hidden_layers", c.layers, 1, 1024);
@@ -14,8 +62,7 @@ inline void llama_like_keys(HfKeys& k, TransformerConfig& c) {
   k.integer("vocab_size", c.vocab, 2, 1 << 22);
   k.integer("max_position_embeddings", c.seq, 1, 1 << 20);
   k.number("rms_norm_eps", c.norm_eps, 1e-12, 1, 1e-6);
-  k.number("rope_theta", c.rope_theta, 1.0001, 1e12, 10000);
-  k.none("rope_scaling");
+  rope_keys(k, c);
   k.boolean("tie_word_embeddings", c.tied, false);
   k.number("initializer_range", c.init_std, 1e-9, 10, 0.02);
   k.number("attention_dropout", c.attn_dropout, 0, 0.999, 0);

@@ -16,8 +16,10 @@ struct Constant {
 
 // cos and sin of each position's angles, [positions, channels of a head].
 inline Constant rotary_table(const TransformerConfig& c) {
-  const auto frequencies = rope_inverse_frequencies(c.head_width(), c.rope_theta);
-  return {{c.seq, c.head_width()}, [frequencies, rows = c.seq](float* out) { fill_rope_table(frequencies, 1, rows, out); }};
+  const auto frequencies = rope_inverse_frequencies(c.head_width(), c.rope_theta, c.rope);
+  const double factor = rope_attention_factor(c.rope);
+  return {{c.seq, c.head_width()},
+          [frequencies, factor, rows = c.seq](float* out) { fill_rope_table(frequencies, factor, rows, out); }};
 }
 
 }  // namespace gt

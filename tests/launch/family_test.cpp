@@ -16,20 +16,28 @@ using namespace gt;
 
 namespace {
 
-const std::string kLlama = source_dir() + "/tests/golden/hf_llama", kQwen2 = source_dir() + "/tests/golden/hf_qwen2";
-const std::string kMistral = source_dir() + "/tests/golden/hf_mistral",
-                  kQwen2Windows = source_dir() + "/tests/golden/hf_qwen2_windows";
+// A folder of tests/golden, of which family, with how many tensors.
+struct Golden {
+  const char *name, *arch;
+  int tensors;
+  std::string folder() const { return source_dir() + "/tests/golden/hf_" + name; }
+};
+constexpr Golden kLlama{"llama", "llama", 15}, kQwen2{"qwen2", "qwen2", 16};
+constexpr Golden kLlama31{"llama31", "llama", 15}, kLlama32{"llama32", "llama", 14};  // frequencies stretched; and tied
+constexpr Golden kYarn{"yarn", "llama", 15}, kLinear{"linear", "llama", 15};
+constexpr Golden kMistral{"mistral", "mistral", 15}, kQwen2Windows{"qwen2_windows", "qwen2", 24};
 
 ModelConfig model_of(const std::string& folder) {
   return parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
 }
 
-void check_exchange(const std::string& folder, const std::string& arch, int tensors) {
+void check_exchange(const Golden& golden) {
   TempDir dir;
-  const std::string count = std::to_string(tensors);
+  const std::string folder = golden.folder(), count = std::to_string(golden.tensors);
+  INFO(folder);
   CHECK(must("import --from " + folder + " --output in", dir).says("step-000000000: " + count + " tensors"));
   const auto model = load_model(dir / "in", {"--device.kind", "cpu"});
-  CHECK(model->config.model.arch == arch);
+  CHECK(model->config.model.arch == golden.arch);
   const std::vector<Prompt> prompts = prompts_of(folder);
   CHECK(prompts.size() == 6);
   for (const Prompt& p : prompts) {
@@ -65,21 +73,22 @@ std::vector<std::vector<int32_t>> samples_of(const std::string& file) {
 }  // namespace
 
 TEST_CASE("a Llama written by transformers predicts the same here, and leaves with the bytes that it came with") {
-  check_exchange(kLlama, "llama", 15);
+  for (const Golden& g : {kLlama, kLlama31, kLlama32, kYarn, kLinear}) check_exchange(g);
 }
 
-TEST_CASE("so does a Qwen2, with biases of q, k and v and a tied head") { check_exchange(kQwen2, "qwen2", 16); }
+TEST_CASE("so does a Qwen2, with biases of q, k and v and a tied head") { check_exchange(kQwen2); }
 
 TEST_CASE("so do a Mistral and a Qwen2 with windows shorter than the sequence, in all blocks and in the last ones") {
-  check_exchange(kMistral, "mistral", 15);
-  check_exchange(kQwen2Windows, "qwen2", 24);
-  const ModelConfig mistral = model_of(kMistral), qwen2 = model_of(kQwen2Windows);
+  check_exchange(kMistral);
+  check_exchange(kQwen2Windows);
+  const ModelConfig mistral = model_of(kMistral.folder()), qwen2 = model_of(kQwen2Windows.folder());
   CHECK((mistral.window == 7 && mistral.global_first == 0 && mistral.window_of(0) == 7));
   CHECK((qwen2.window == 5 && qwen2.global_first == 1 && qwen2.window_of(0) == 0 && qwen2.window_of(2) == 5));
 }
 
 TEST_CASE("loss and gradients of every family equal transformers' on every layout") {
-  const std::string folder = GENERATE(kLlama, kQwen2, kMistral, kQwen2Windows);
+  const Golden golden = GENERATE(kLlama, kQwen2, kLlama31, kLlama32, kYarn, kLinear, kMistral, kQwen2Windows);
+  const std::string folder = golden.folder();
   INFO(folder);
   const Logical theirs = tensors_of(folder + "/grads.safetensors");
   const ModelConfig model = model_of(folder);
@@ -93,7 +102,8 @@ TEST_CASE("loss and gradients of every family equal transformers' on every layou
   for (const Layout& l : {Layout{{}, false, Recompute::kNone}, Layout{{}, false, Recompute::kSelective},
                           Layout{{.tp = 2}, true, Recompute::kFull}, Layout{{.pp = 2, .dp = 2}, false, Recompute::kNone},
                           Layout{{.tp = 4, .kv_ranks = 2}, false, Recompute::kSelective},
-                          Layout{{.pp = 2, .tp = 2}, true, Recompute::kSelective}}) {
+                          Layout{{.pp = 2, .tp = 2}, true, Recompute::kSelective},
+                          Layout{{.tp = 4, .kv_ranks = 2}, true, Recompute::kFull}}) {
     INFO("tp " << l.mesh.tp << " pp " << l.mesh.pp << " dp " << l.mesh.dp);
     MeshRun run;
     run.engine.model = model;
@@ -117,7 +127,7 @@ TEST_CASE("loss and gradients of every family equal transformers' on every layou
 }
 
 TEST_CASE("what a Llama's config.json says that is not built is refused by its name") {
-  const std::string text = read_file(kLlama + "/config.json");
+  const std::string text = read_file(kLlama.folder() + "/config.json");
   const auto said = [&](const std::string& from, const std::string& to) -> std::string {
     std::string changed = text;
     const size_t at = changed.find(from);
@@ -128,14 +138,26 @@ TEST_CASE("what a Llama's config.json says that is not built is refused by its n
     } catch (const Error& e) { return e.what(); }
     return "";
   };
-  CHECK_THAT(said("\"rope_scaling\": null", "\"rope_scaling\": {\"type\": \"yarn\"}"), Catch::Contains("rope_scaling: "));
+  const auto scaled = [&](const std::string& value) { return said("\"rope_scaling\": null", "\"rope_scaling\": " + value); };
+  CHECK_THAT(scaled("{\"type\": \"yarn\"}"), Catch::Contains("rope_scaling.factor: missing"));
+  CHECK_THAT(scaled("{\"rope_type\": \"longrope\", \"factor\": 2.0}"),
+             Catch::Contains("rope_scaling.rope_type: \"longrope\", expected default or linear or llama3 or yarn"));
+  CHECK_THAT(scaled("{\"type\": 3}"), Catch::Contains("rope_scaling.type: "));
+  CHECK_THAT(scaled("\"yarn\""), Catch::Contains("rope_scaling: expected an object"));
+  CHECK_THAT(scaled("{\"type\": \"linear\", \"factor\": 0.5}"), Catch::Contains("rope_scaling.factor: expected a number 1"));
+  CHECK_THAT(scaled("{\"type\": \"yarn\", \"factor\": 2, \"mscale\": 1}"), Catch::Contains("rope_scaling.mscale: "));
+  CHECK_THAT(scaled("{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4, "
+                    "\"original_max_position_embeddings\": 8192}"),
+             Catch::Contains("rope_scaling.high_freq_factor: 4, expected more than low_freq_factor"));
+  CHECK_THAT(scaled("null, \"partial_rotary_factor\": 0.5"), Catch::Contains("partial_rotary_factor: 0.5, expected 1"));
+  CHECK(scaled("{\"rope_type\": \"default\"}") == "");
   CHECK_THAT(said("\"silu\"", "\"relu\""), Catch::Contains("hidden_act: \"relu\", expected silu"));
   CHECK_THAT(said("\"llama\"", "\"bert\""), Catch::Contains("model_type: \"bert\", expected gpt2 or llama or mistral or qwen2"));
   CHECK(said("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
 }
 
 TEST_CASE("where a config.json has windows is read from what it says, and a pattern that is none of ours is refused") {
-  const std::string text = read_file(kQwen2Windows + "/config.json");
+  const std::string text = read_file(kQwen2Windows.folder() + "/config.json");
   const auto read = [](const nlohmann::json& j) { return parse_hf_config(j.dump(), "config.json").model; };
   nlohmann::json j = nlohmann::json::parse(text);
   j["num_hidden_layers"] = 6;
@@ -160,7 +182,7 @@ TEST_CASE("where a config.json has windows is read from what it says, and a patt
   types("ffffss");
   j["use_sliding_window"] = false;
   CHECK_THROWS_WITH(read(j), Catch::Contains("layer 4 is sliding_attention, but there is no sliding_window"));
-  nlohmann::json m = nlohmann::json::parse(read_file(kMistral + "/config.json"));
+  nlohmann::json m = nlohmann::json::parse(read_file(kMistral.folder() + "/config.json"));
   m["sliding_window"] = nullptr;  // from version 0.2 on
   CHECK(read(m).window == 0);
   m.erase("sliding_window");  // transformers' own default
@@ -170,6 +192,33 @@ TEST_CASE("where a config.json has windows is read from what it says, and a patt
   m.erase("num_key_value_heads");
   m["sliding_window"] = nullptr;
   CHECK(read(m).kv_heads == 8);
+}
+
+TEST_CASE("rotary positions are read in the newer spelling of transformers as well") {
+  for (const Golden& g : {kLlama, kLlama31, kYarn, kLinear}) {
+    auto json = nlohmann::json::parse(read_file(g.folder() + "/config.json"));
+    const ModelConfig older = parse_hf_config(json.dump(), "config.json").model;
+    nlohmann::json rope = json["rope_scaling"].is_null() ? nlohmann::json{{"rope_type", "default"}} : json["rope_scaling"];
+    rope["rope_theta"] = json["rope_theta"];
+    json.erase("rope_scaling"), json.erase("rope_theta");
+    json["rope_parameters"] = rope;
+    CHECK(model_flags(parse_hf_config(json.dump(), "config.json").model) == model_flags(older));
+    CHECK((older.rope.kind == RopeKind::kDefault) == (g.name == kLlama.name));
+  }
+}
+
+TEST_CASE("numbers of a rotary scaling are refused where nothing reads them") {
+  const auto load = [](const std::vector<std::string>& more) {
+    std::vector<std::string> flags{"--model.arch", "llama"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return load_config({.flags = flags}).config.model;
+  };
+  CHECK(load({"--model.rope_scaling", "linear", "--model.rope_factor", "4"}).rope.factor == 4);
+  CHECK_THROWS_WITH(load({"--model.rope_factor", "4"}), Catch::Contains("model.rope_scaling default does not read it"));
+  CHECK_THROWS_WITH(load({"--model.rope_scaling", "linear", "--model.rope_beta_fast", "4"}), Catch::Contains("rope_beta_fast"));
+  CHECK_THROWS_WITH(load({"--model.rope_scaling", "llama3", "--model.rope_high_freq_factor", "1"}),
+                    Catch::Contains("is not above model.rope_low_freq_factor 1"));
+  CHECK_THROWS_WITH(load({"--model.position", "learned", "--model.rope_scaling", "yarn"}), Catch::Contains("learned"));
 }
 
 TEST_CASE("the family decides what is not given, and what is given wins") {

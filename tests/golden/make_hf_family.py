@@ -1,0 +1,62 @@
+"""Writes tests/golden/hf_NAME/: a tiny random model as transformers saves it, what it predicts, and its gradients.
+
+    pip install torch==2.4.1 transformers==4.53.3 && python tests/golden/make_hf_family.py NAME tests/golden/hf_NAME
+
+config.json and model.safetensors are save_pretrained's. logits.safetensors holds six prompts and the logits after each (tokens.0 i32
+[length], logits.0 f32 [vocab], ...). grads.safetensors holds samples i32 [4, 17] and, of the mean cross entropy over their 64 targets,
+loss f32 [1] and the gradient of every parameter by its name. All of it is computed in FP64. Norms are random too, so that no tensor can be
+mistaken for another; 4 heads share 2 key and value heads, and a head has not hidden / heads channels where the family can have that."""
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+YARN = dict(rope_type="yarn", factor=4.0, beta_fast=8.0, beta_slow=0.5, original_max_position_embeddings=16)
+LINEAR = dict(rope_type="linear", factor=3.0)
+# Class, sizes that are its own.
+MODELS = {
+    "llama": ("Llama", dict(hidden_size=20, head_dim=6)),
+    "qwen2": ("Qwen2", dict(hidden_size=24, tie_word_embeddings=True)),
+    "llama31": ("Llama", dict(hidden_size=20, head_dim=8, rope_theta=100.0, max_position_embeddings=64, rope_scaling=LLAMA3)),
+    "llama32": ("Llama", dict(hidden_size=20, head_dim=8, rope_theta=100.0, max_position_embeddings=64, rope_scaling=LLAMA3,
+                              tie_word_embeddings=True)),
+    "yarn": ("Llama", dict(hidden_size=20, head_dim=8, rope_theta=100.0, max_position_embeddings=64, rope_scaling=YARN)),
+    "linear": ("Llama", dict(hidden_size=20, head_dim=6, rope_scaling=LINEAR)),
+    "qwen3": ("Qwen3", dict(hidden_size=20, head_dim=8)),
+    "qwen3_tied": ("Qwen3", dict(hidden_size=20, head_dim=6, tie_word_embeddings=True)),
+    "olmo2": ("Olmo2", dict(hidden_size=24, pad_token_id=None)),
+}
+name, out = sys.argv[1:3]
+kind, own = MODELS[name]
+torch.manual_seed(12)
+sizes = dict(vocab_size=61, max_position_embeddings=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, rms_norm_eps=1e-5, rope_theta=5000.0, bos_token_id=3, eos_token_id=3, tie_word_embeddings=False)
+config = getattr(transformers, kind + "Config")(**{**sizes, **own})
+config._attn_implementation = "eager"
+model = getattr(transformers, kind + "ForCausalLM")(config).eval()
+with torch.no_grad():
+    for p in model.parameters():
+        p.add_(0.15 * torch.randn_like(p))
+model.save_pretrained(out, safe_serialization=True)
+model = model.double()
+for module in model.modules():
+    if hasattr(module, "inv_freq") and config.rope_scaling is None:
+        dim = 2 * module.inv_freq.numel()
+        module.inv_freq = 1.0 / config.rope_theta ** (torch.arange(0, dim, 2).double() / dim)
+with torch.no_grad():
+    tensors = {}
+    for k in range(6):
+        tokens = torch.randint(0, 61, (1, 4 * k + 3))
+        tensors[f"tokens.{k}"] = tokens[0].to(torch.int32)
+        tensors[f"logits.{k}"] = model(tokens).logits[0, -1].float().contiguous()
+save_file(tensors, out + "/logits.safetensors")
+samples = torch.randint(0, 61, (4, 17))
+logits = model(samples[:, :-1]).logits
+loss = torch.nn.functional.cross_entropy(logits.double().reshape(-1, 61), samples[:, 1:].reshape(-1))
+loss.backward()
+tensors = {"samples": samples.to(torch.int32), "loss": loss.detach().float().reshape(1)}
+for name, p in model.named_parameters():
+    tensors["grad." + name] = p.grad.float().contiguous()
+save_file(tensors, out + "/grads.safetensors")

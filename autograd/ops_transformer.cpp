@@ -54,29 +54,32 @@ Var rope(Tape& t, Var qkv, AttentionShape a, Tensor table, const MicroBatch& mb,
 }
 
 namespace {
-struct QkNormSaved { Var qkv, y; Tensor rstd; Parameter *q_gamma, *k_gamma; AttentionShape shape; float gamma_offset; };
+struct QkNormSaved { Var qkv, y; Tensor rstd; Parameter* gamma; AttentionShape shape; float gamma_offset; };
+
+// Of queries or of keys.
+Tensor half_of(Tensor gamma, AttentionShape a, int64_t which) { return gamma.slice(which * a.head_dim, a.head_dim); }
 
 QkNormGrad arguments(const QkNormSaved& s, Backprop& bp, bool weights) {
-  QkNormGrad args{.qkv = bp.value(s.qkv), .q_gamma = s.q_gamma->value, .k_gamma = s.k_gamma->value, .rstd = s.rstd,
-                  .dout = bp.grad(s.y), .heads = s.shape.heads, .kv_heads = s.shape.kv_heads,
-                  .head_dim = s.shape.head_dim, .gamma_offset = s.gamma_offset};
+  QkNormGrad args{.qkv = bp.value(s.qkv), .q_gamma = half_of(s.gamma->value, s.shape, 0),
+                  .k_gamma = half_of(s.gamma->value, s.shape, 1), .rstd = s.rstd, .dout = bp.grad(s.y),
+                  .heads = s.shape.heads, .kv_heads = s.shape.kv_heads, .head_dim = s.shape.head_dim,
+                  .gamma_offset = s.gamma_offset};
   if (!weights) return args;
-  const GradDst dq = bp.dst(*s.q_gamma), dk = bp.dst(*s.k_gamma);
-  GT_CHECK(dq.accumulate == dk.accumulate, s.q_gamma->name, " and ", s.k_gamma->name, " have their gradients together");
-  args.dq_gamma = dq.tensor, args.dk_gamma = dk.tensor, args.accumulate_dw = dq.accumulate;
+  const GradDst d = bp.dst(*s.gamma);
+  args.dq_gamma = half_of(d.tensor, s.shape, 0), args.dk_gamma = half_of(d.tensor, s.shape, 1);
+  args.accumulate_dw = d.accumulate;
   return args;
 }
 }  // namespace
 
-Var qk_norm(Tape& t, Var qkv, AttentionShape a, Parameter& q_gamma, Parameter& k_gamma, float eps,
-            float gamma_offset) {
+Var qk_norm(Tape& t, Var qkv, AttentionShape a, Parameter& gamma, float eps, float gamma_offset) {
   const int64_t rows = qkv.value.shape.rows();
   const Var y = t.recording() ? t.output(qkv.value.shape, qkv.value.dtype) : qkv;
   const Tensor rstd = t.scratch({rows, a.heads + a.kv_heads}, DType::kF32);
-  t.ops().qk_norm({.qkv = qkv.value, .q_gamma = q_gamma.value, .k_gamma = k_gamma.value, .out = y.value, .rstd = rstd,
-                   .heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.head_dim, .eps = eps,
-                   .gamma_offset = gamma_offset}, t.stream());
-  t.record(QkNormSaved{qkv, y, rstd, &q_gamma, &k_gamma, a, gamma_offset}, Rule<QkNormSaved>{
+  t.ops().qk_norm({.qkv = qkv.value, .q_gamma = half_of(gamma.value, a, 0), .k_gamma = half_of(gamma.value, a, 1),
+                   .out = y.value, .rstd = rstd, .heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.head_dim,
+                   .eps = eps, .gamma_offset = gamma_offset}, t.stream());
+  t.record(QkNormSaved{qkv, y, rstd, &gamma, a, gamma_offset}, Rule<QkNormSaved>{
       .input = [](const QkNormSaved& s, Backprop& bp) {
         QkNormGrad args = arguments(s, bp, bp.pass() == Pass::kFull);
         // dout has no later reader unless weight gradients are deferred.

@@ -35,6 +35,14 @@ class Inventory {
     add("weight", {width}, {}, {Init::Kind::kOne}, Role::kNorm);
     if (m_.config.norm == NormKind::kLayer) add("bias", {width}, {}, {Init::Kind::kZero}, Role::kNorm);
   }
+  // Of queries, then of keys. What all heads share is whole on each TP rank, whose own heads make a part of its gradient.
+  void qk_norm(const char* name) {
+    const TransformerConfig& c = m_.config;
+    const bool row = c.qk_norm == QkNormKind::kRow;
+    module(name);
+    add("weight", {(row ? c.heads + c.groups() : 2) * c.head_width()},
+        row ? ShardSpec::qk(c.heads, c.groups()) : ShardSpec::partial(), {Init::Kind::kOne}, Role::kNorm);
+  }
   // A linear layer, [out, in]; its bias is cut like its rows.
   void column_linear(const char* name, int64_t out, ShardSpec cut, bool bias) {
     linear(name, out, m_.config.hidden, cut, {Init::Kind::kNormal, std_});
@@ -88,15 +96,19 @@ class Inventory {
 };
 
 void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
+  const bool pre = c.norm_place != NormPlace::kPost, post = c.norm_place != NormPlace::kPre;
   m.block(i);
-  m.norm("norm1");
+  if (pre) m.norm("norm1");
   m.column_linear("attn.qkv", c.qkv_width(), ShardSpec::qkv(c.heads, c.groups()), c.qkv_bias);
+  if (c.qk_norm != QkNormKind::kNone) m.qk_norm("attn.qk_norm");
   m.attention("attn.core", c.window_of(i));
   m.row_linear("attn.out", c.q_width(), c.out_bias);
-  m.norm("norm2");
+  if (post) m.norm("post_norm1");
+  if (pre) m.norm("norm2");
   m.column_linear("mlp.up", c.gated ? 2 * c.ffn : c.ffn, ShardSpec::split(0, c.gated ? 2 : 1), c.mlp_bias);
   m.module("mlp.act");
   m.row_linear("mlp.down", c.ffn, c.mlp_bias);
+  if (post) m.norm("post_norm2");
 }
 
 }  // namespace

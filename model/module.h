@@ -82,6 +82,7 @@ class Module {
     p.full_shape = spec.shape;
     p.local_shape = local_shape(spec, build.tp_size());
     p.shard = spec.shard == ShardSpec::replicate() ? build.whole() : spec.shard;
+    if (p.shard == ShardSpec::partial() && build.tp_size() == 1) p.shard = ShardSpec::replicate();
     p.init = spec.init;
     p.dtype = dtype_of(spec.role, build.precision);
     p.fake_quant = build.precision.int8 && spec.role != Role::kNorm && spec.role != Role::kBias;

@@ -9,23 +9,36 @@ Block::Block(const std::string& name, const Build& b, const Constant* rotary)
       attn_(name + ".attn", b, rotary),
       attn_drop_(name + ".attn.out", b.config().dropout, b),
       mlp_(name + ".mlp", b),
-      mlp_drop_(name + ".mlp.down", b.config().dropout, b),
-      norm1_(name + ".norm1", b, attn_.codes()),
-      norm2_(name + ".norm2", b, mlp_.codes()) {
-  child(norm1_);
+      mlp_drop_(name + ".mlp.down", b.config().dropout, b) {
+  const NormPlace place = b.config().norm_place;
+  const bool pre = place != NormPlace::kPost, post = place != NormPlace::kPre;
+  if (pre) child(norm1_.emplace(name + ".norm1", b, attn_.codes()));
   child(attn_);
-  child(norm2_);
+  if (post) child(post_norm1_.emplace(name + ".post_norm1", b));
+  if (pre) child(norm2_.emplace(name + ".norm2", b, mlp_.codes()));
   child(mlp_);
+  if (post) child(post_norm2_.emplace(name + ".post_norm2", b));
+}
+
+ops::Normed Block::before(Tape& t, std::optional<Norm>& norm, const Stream& s, ops::Keep keep) {
+  if (norm) return (*norm)(t, s.x, s.branch ? &*s.branch : nullptr, keep, s.drop);
+  const Var x = join(t, s);
+  return {x, x};
+}
+
+Var Block::after(Tape& t, std::optional<Norm>& norm, Var branch) {
+  return norm ? (*norm)(t, branch, nullptr).out : branch;
 }
 
 Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep, float scale) {
-  const ops::Normed n1 = norm1_(t, in.x, in.branch ? &*in.branch : nullptr, keep, in.drop);
+  const ops::Normed n1 = before(t, norm1_, in, keep);
   const Var qkv = attn_.project(t, n1, keep);
-  norm1_.discard(t, n1, keep);
-  const Var a = attn_.attend(t, qkv, mb, keep);
-  const ops::Normed n2 = norm2_(t, n1.sum, &a, keep, attn_drop_(a, mb, scale));
-  const Var m = mlp_(t, n2, keep);
-  norm2_.discard(t, n2, keep);
+  if (norm1_) norm1_->discard(t, n1, keep);
+  const Var a = after(t, post_norm1_, attn_.attend(t, qkv, mb, keep));
+  const ops::Normed n2 = before(t, norm2_, {n1.sum, a, attn_drop_(a, mb, scale)}, keep);
+  const Var up = mlp_(t, n2, keep);
+  if (norm2_) norm2_->discard(t, n2, keep);
+  const Var m = after(t, post_norm2_, up);
   return {n2.sum, m, mlp_drop_(m, mb, scale)};
 }
 

@@ -27,11 +27,15 @@ class Block : public Module {
   static Var join(Tape&, const Stream&);  // where no norm follows
 
  private:
+  // Returns what a branch reads and, as `sum`, the stream that it adds to.
+  static ops::Normed before(Tape&, std::optional<Norm>&, const Stream&, ops::Keep);
+  static Var after(Tape&, std::optional<Norm>&, Var branch);  // what it adds
   SelfAttention attn_;
   ResidualDropout attn_drop_;
   Mlp mlp_;
   ResidualDropout mlp_drop_;
-  Norm norm1_, norm2_;  // each writes what the layer behind it reads
+  std::optional<Norm> norm1_, norm2_;            // each writes what the layer behind it reads
+  std::optional<Norm> post_norm1_, post_norm2_;  // of what attention and MLP add
 };
 
 class TransformerStage : public ModelStage {

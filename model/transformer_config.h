@@ -16,10 +16,19 @@ enum class Activation : uint8_t;  // kernels/ops.h: kGelu, kSilu, kRelu2
 // 2021, arXiv 2104.09864).
 enum class PositionKind : uint8_t { kLearned, kRotary };
 
+// Where a block norms: what a branch (attention, MLP) reads, what it adds to the residual stream, or both.
+enum class NormPlace : uint8_t { kPre, kPost, kBoth };
+
+// RMSNorm of queries and keys before rotary positions: none, of each head over its channels, or of all query heads
+// together and of all key heads together.
+enum class QkNormKind : uint8_t { kNone, kHead, kRow };
+
 // Names of the values, in their order: of options, config.json and messages.
 constexpr std::array<const char*, 2> names_of(NormKind) { return {"layer_norm", "rms_norm"}; }
 constexpr std::array<const char*, 2> names_of(PositionKind) { return {"learned", "rotary"}; }
 constexpr std::array<const char*, 4> names_of(RopeKind) { return {"default", "linear", "llama3", "yarn"}; }
+constexpr std::array<const char*, 3> names_of(NormPlace) { return {"pre", "post", "both"}; }
+constexpr std::array<const char*, 3> names_of(QkNormKind) { return {"none", "head", "row"}; }
 constexpr std::array<const char*, 3> names_of(Activation) { return {"gelu", "silu", "relu2"}; }
 
 struct TransformerConfig {
@@ -31,9 +40,11 @@ struct TransformerConfig {
 
   NormKind norm{};  // kLayer
   double norm_eps = 1e-5;
+  NormPlace norm_place = NormPlace::kPre;
   PositionKind position = PositionKind::kLearned;
   double rope_theta = 10000;
   RopeScaling rope = {};
+  QkNormKind qk_norm = QkNormKind::kNone;
   Activation activation{};  // kGelu
   bool gated = false;                 // MLP: down(act(gate(x)) * up(x)) instead of down(act(up(x)))
   bool qkv_bias = true, out_bias = true, mlp_bias = true;
@@ -62,6 +73,7 @@ struct TransformerConfig {
     v("tied", tied, "", "input and output embedding share one table");
     v("norm", norm, "", "layer norm with bias, or RMSNorm");
     v("norm_eps", norm_eps, ">0..1", "added to the variance in a norm");
+    v("norm_place", norm_place, "", "norm what attention and MLP read, what they add to the residual stream, or both");
     v("position", position, "", "learned table of positions, or rotation of queries and keys");
     v("rope_theta", rope_theta, ">1..1e12", "base of the rotary frequencies");
     v("rope_scaling", rope.kind, "", "how rotary frequencies are stretched for a longer context, by Hugging Face's names");
@@ -75,6 +87,7 @@ struct TransformerConfig {
       "yarn: factor of queries and of keys; 0: 0.1 ln(rope_factor) + 1");
     v("rope_truncate", rope.truncate, "", "yarn: the ramp between both begins and ends at whole channels");
     v("rope_original_seq", rope.original_positions, "1..16777216 tokens", "llama3, yarn: context length before stretching");
+    v("qk_norm", qk_norm, "", "RMSNorm of queries and of keys before rotary positions: of each head, or of all heads together");
     v("activation", activation, "", "of the MLP; gelu: its tanh form");
     v("gated", gated, "", "MLP of two projections, act(gate(x)) * up(x)");
     v("qkv_bias", qkv_bias, "", "bias of the query, key and value projections");

@@ -13,12 +13,12 @@ namespace {
 // Returns the rows of a weight's blocks along dimension 0 when split into `blocks` tensors.
 std::vector<int64_t> block_rows(const ParamSpec& p, size_t blocks) {
   const int64_t rows = p.shape[0];
-  if (blocks != 3 || p.shard.heads == 0) {
-    const auto n = static_cast<int64_t>(blocks);
-    return std::vector<int64_t>(blocks, rows / std::max<int64_t>(1, n));
-  }
-  const int64_t head = rows / (p.shard.heads + 2 * p.shard.kv_heads);
-  return {p.shard.heads * head, p.shard.kv_heads * head, p.shard.kv_heads * head};
+  const auto n = static_cast<int64_t>(blocks);
+  if (n != p.shard.blocks || p.shard.heads == 0) return std::vector<int64_t>(blocks, rows / std::max<int64_t>(1, n));
+  const int64_t head = rows / (p.shard.heads + (n - 1) * p.shard.kv_heads);
+  std::vector<int64_t> out(blocks, p.shard.kv_heads * head);
+  out.front() = p.shard.heads * head;
+  return out;
 }
 
 std::vector<int64_t> extents(const Shape& s) { return {s.dim.begin(), s.dim.begin() + s.rank}; }

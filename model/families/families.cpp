@@ -5,11 +5,11 @@
 
 namespace gt {
 
-extern const Family kGpt2, kLlama, kMistral, kQwen2;
+extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2;
 
 namespace {
 
-constexpr std::array<const Family*, 4> kFamilies{&kGpt2, &kLlama, &kMistral, &kQwen2};
+constexpr std::array<const Family*, 6> kFamilies{&kGpt2, &kLlama, &kMistral, &kQwen2, &kQwen3, &kOlmo2};
 
 const NameRule* rule_of(const Family& f, const ParamSpec& p, int64_t* block) {
   const std::string name = leaf_class(p.name, block);

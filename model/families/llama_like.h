@@ -76,6 +76,8 @@ inline constexpr NameRule kLlamaNames[] = {
      "model.layers.*.self_attn.v_proj.weight"},
     {"layers.*.attn.qkv.bias",
      "model.layers.*.self_attn.q_proj.bias model.layers.*.self_attn.k_proj.bias model.layers.*.self_attn.v_proj.bias"},
+    {"layers.*.attn.qk_norm.weight",
+     "model.layers.*.self_attn.q_norm.weight model.layers.*.self_attn.k_norm.weight"},
     {"layers.*.attn.out.weight", "model.layers.*.self_attn.o_proj.weight"},
     {"layers.*.attn.out.bias", "model.layers.*.self_attn.o_proj.bias"},
     {"layers.*.norm2.weight", "model.layers.*.post_attention_layernorm.weight"},

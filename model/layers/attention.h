@@ -3,9 +3,11 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "model/layers/dropout.h"
 #include "model/layers/linear.h"
+#include "model/layers/qk_norm.h"
 #include "model/layers/rotary.h"
 
 namespace gt {
@@ -19,6 +21,7 @@ class SelfAttention : public Module {
       : Module(name), shape_(local_attention(name, b)), drop_(name, b.config().attn_dropout, shape_.heads, b), rotary_(rotary),
         qkv_(name + ".qkv", b), out_(name + ".out", b) {
     child(qkv_);
+    if (b.config().qk_norm != QkNormKind::kNone) child(norm_.emplace(name + ".qk_norm", b));
     child(out_);
   }
   static ops::AttentionShape local_heads(const Build& b) {
@@ -36,6 +39,7 @@ class SelfAttention : public Module {
   const CodeScale* codes() const { return qkv_.codes(); }  // as ColumnLinear::codes
   Var project(Tape& t, const ops::Normed& x, ops::Keep keep) { return qkv_(t, x, keep); }
   Var attend(Tape& t, Var qkv, const MicroBatch& mb, ops::Keep keep) {
+    if (norm_) qkv = (*norm_)(t, qkv, shape_);
     if (rotary_ != nullptr) qkv = ops::rope(t, qkv, shape_, rotary_->tensor, mb);
     return out_(t, mb.cache != nullptr ? ops::cached_attention(t, qkv, shape_, mb)
                                        : ops::causal_attention(t, qkv, shape_, mb, drop_(mb)), keep);
@@ -46,6 +50,7 @@ class SelfAttention : public Module {
   AttentionDropout drop_;
   const Constant* const rotary_;
   ColumnLinear qkv_;
+  std::optional<QkNormLayer> norm_;
   RowLinear out_;
 };
 

@@ -15,7 +15,7 @@ constexpr ops::AttentionShape kShape{4, 2, 4};
 constexpr int64_t kWide = 16, kPacked = (4 + 2 * 2) * 4, kFfn = 12;
 
 struct Llama {
-  Parameter norm1, qkv, q_norm, k_norm, out, norm2, up, down;
+  Parameter norm1, qkv, qk_norm, out, norm2, up, down;
   Tensor table;
   ops::Keep keep = ops::Keep::kOutputs;
   Activation kind = Activation::kSilu;
@@ -31,11 +31,11 @@ struct Llama {
     };
     make(norm1, "norm1", {kWide}, 1), make(norm2, "norm2", {kWide}, 1);
     make(qkv, "qkv", {kPacked, kWide}, 0.4f), make(out, "out", {kWide, kWide}, 0.4f);
-    make(q_norm, "q_norm", {kShape.head_dim}, 1), make(k_norm, "k_norm", {kShape.head_dim}, 1);
+    make(qk_norm, "qk_norm", {2 * kShape.head_dim}, 1);
     make(up, "up", {2 * kFfn, kWide}, 0.3f), make(down, "down", {kWide, kFfn}, 0.3f);
     fill_rope_table(rope_inverse_frequencies(kShape.head_dim, 1e4), 1, kSeq, table.as<float>());
   }
-  std::vector<Parameter*> params() { return {&norm1, &qkv, &q_norm, &k_norm, &out, &norm2, &up, &down}; }
+  std::vector<Parameter*> params() { return {&norm1, &qkv, &qk_norm, &out, &norm2, &up, &down}; }
 
   Var operator()(Tape& t, Var x) {
     const ops::NormWeights first{&norm1, nullptr, NormKind::kRms, 1e-6f};
@@ -43,7 +43,7 @@ struct Llama {
     const ops::Normed n1 = ops::add_norm(t, x, nullptr, first, keep);
     const Var packed = ops::linear(t, n1.out, qkv);
     ops::discard(t, n1, first, keep);
-    const Var normed = ops::qk_norm(t, packed, kShape, q_norm, k_norm, 1e-6f);
+    const Var normed = ops::qk_norm(t, packed, kShape, qk_norm, 1e-6f);
     const Var turned = ops::rope(t, normed, kShape, table, micro_batch());
     const Var a = ops::linear(t, ops::causal_attention(t, turned, kShape, micro_batch()), out);
     const ops::Normed n2 = ops::add_norm(t, n1.sum, &a, second, keep);

@@ -26,6 +26,7 @@ constexpr Golden kLlama{"llama", "llama", 15}, kQwen2{"qwen2", "qwen2", 16};
 constexpr Golden kLlama31{"llama31", "llama", 15}, kLlama32{"llama32", "llama", 14};  // frequencies stretched; and tied
 constexpr Golden kYarn{"yarn", "llama", 15}, kLinear{"linear", "llama", 15};
 constexpr Golden kMistral{"mistral", "mistral", 15}, kQwen2Windows{"qwen2_windows", "qwen2", 24};
+constexpr Golden kQwen3{"qwen3", "qwen3", 17}, kQwen3Tied{"qwen3_tied", "qwen3", 16}, kOlmo2{"olmo2", "olmo2", 17};
 
 ModelConfig model_of(const std::string& folder) {
   return parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
@@ -76,7 +77,9 @@ TEST_CASE("a Llama written by transformers predicts the same here, and leaves wi
   for (const Golden& g : {kLlama, kLlama31, kLlama32, kYarn, kLinear}) check_exchange(g);
 }
 
-TEST_CASE("so does a Qwen2, with biases of q, k and v and a tied head") { check_exchange(kQwen2); }
+TEST_CASE("so do a Qwen2, with biases of q, k and v and a tied head, a Qwen3 and an OLMo 2") {
+  for (const Golden& g : {kQwen2, kQwen3, kQwen3Tied, kOlmo2}) check_exchange(g);
+}
 
 TEST_CASE("so do a Mistral and a Qwen2 with windows shorter than the sequence, in all blocks and in the last ones") {
   check_exchange(kMistral);
@@ -87,7 +90,8 @@ TEST_CASE("so do a Mistral and a Qwen2 with windows shorter than the sequence, i
 }
 
 TEST_CASE("loss and gradients of every family equal transformers' on every layout") {
-  const Golden golden = GENERATE(kLlama, kQwen2, kLlama31, kLlama32, kYarn, kLinear, kMistral, kQwen2Windows);
+  const Golden golden = GENERATE(kLlama, kQwen2, kLlama31, kLlama32, kYarn, kLinear, kMistral, kQwen2Windows, kQwen3,
+                                 kQwen3Tied, kOlmo2);
   const std::string folder = golden.folder();
   INFO(folder);
   const Logical theirs = tensors_of(folder + "/grads.safetensors");
@@ -152,7 +156,8 @@ TEST_CASE("what a Llama's config.json says that is not built is refused by its n
   CHECK_THAT(scaled("null, \"partial_rotary_factor\": 0.5"), Catch::Contains("partial_rotary_factor: 0.5, expected 1"));
   CHECK(scaled("{\"rope_type\": \"default\"}") == "");
   CHECK_THAT(said("\"silu\"", "\"relu\""), Catch::Contains("hidden_act: \"relu\", expected silu"));
-  CHECK_THAT(said("\"llama\"", "\"bert\""), Catch::Contains("model_type: \"bert\", expected gpt2 or llama or mistral or qwen2"));
+  CHECK_THAT(said("\"llama\"", "\"bert\""),
+             Catch::Contains("model_type: \"bert\", expected gpt2 or llama or mistral or qwen2 or qwen3 or olmo2"));
   CHECK(said("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
 }
 

@@ -1,4 +1,5 @@
-// Model descriptions: parameter counts, costs, names, shapes, partitions. No computation.
+// The model as data: parameter counts, costs, names, shapes, cuts. Nothing here computes.
+#include "model/families/family.h"
 #include "model/model_stage.h"
 
 #include <map>
@@ -41,7 +42,7 @@ int layers(const TransformerConfig& c) { return static_cast<int>(c.layers) + 3; 
 
 }  // namespace
 
-TEST_CASE("GPT-2 and Llama have the published number of parameters") {
+TEST_CASE("published shapes have the published number of parameters") {
   CHECK(gpt2().parameters() == 124439808);
   CHECK(gpt2().layers[1].parameters == 7087872);
   CHECK(describe({.layers = 24, .hidden = 1024, .heads = 16, .ffn = 4096}).parameters() == 354823168);
@@ -55,6 +56,19 @@ TEST_CASE("GPT-2 and Llama have the published number of parameters") {
                   .tied = false, .norm = NormKind::kRms, .position = PositionKind::kRotary, .gated = true,
                   .qkv_bias = false, .out_bias = false, .mlp_bias = false, .window = 4096})
             .parameters() == 7241732096);  // Mistral 7B
+  const auto of = [](const char* family, TransformerConfig sizes) {
+    TransformerConfig c = find_family(family)->decisions;
+    c.layers = sizes.layers, c.hidden = sizes.hidden, c.heads = sizes.heads, c.kv_heads = sizes.kv_heads;
+    c.ffn = sizes.ffn, c.vocab = sizes.vocab, c.tied = sizes.tied;
+    return describe(c).parameters();
+  };
+  CHECK(of("llama", {.layers = 16, .hidden = 2048, .heads = 32, .kv_heads = 8, .ffn = 8192, .vocab = 128256}) == 1235814400);
+  CHECK(of("llama", {.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 128256, .tied = false}) ==
+        8030261248);
+  CHECK(of("qwen2", {.layers = 24, .hidden = 896, .heads = 14, .kv_heads = 2, .ffn = 4864, .vocab = 151936}) == 494032768);
+  CHECK(of("qwen3", {.layers = 28, .hidden = 1024, .heads = 16, .kv_heads = 8, .ffn = 3072, .vocab = 151936}) == 596049920);
+  CHECK(of("qwen3", {.layers = 36, .hidden = 2560, .heads = 32, .kv_heads = 8, .ffn = 9728, .vocab = 151936}) == 4022468096);
+  CHECK(of("olmo2", {.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocab = 100352, .tied = false}) == 7298617344);
   CHECK(describe({.tied = false}).parameters() == 124439808 + 50257 * 768);
 }
 
@@ -189,6 +203,38 @@ TEST_CASE("with sequence parallelism what is whole on every tp rank gets partial
     mb.seq = 8;
     CHECK(plain.stage->boundary(mb) == Shape{24, 16});
     CHECK(cut.stage->boundary(mb) == Shape{24 / tp, 16});
+  }
+}
+
+TEST_CASE("norms of queries and keys: the heads' is whole and its gradient partial, the rows' is cut with its heads") {
+  TransformerConfig c{.layers = 1, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 40, .vocab = 300, .seq = 8, .head_dim = 6};
+  const std::string name = "layers.0.attn.qk_norm.weight";
+  for (int tp : {1, 2, 4}) {
+    INFO("tp " << tp);
+    const MeshShape shape{.tp = tp, .kv_ranks = tp == 4 ? 2 : 1};
+    c.qk_norm = QkNormKind::kHead;
+    const Parameter head = parameters(c, shape, tp - 1, 0, layers(c)).at(name);
+    CHECK(head.local_shape == Shape{12});
+    CHECK(head.shard == (tp > 1 ? ShardSpec::partial() : ShardSpec::replicate()));
+    c.qk_norm = QkNormKind::kRow;
+    const Parameter row = parameters(c, shape, tp - 1, 0, layers(c)).at(name);
+    CHECK(row.full_shape == Shape{36});
+    CHECK(row.local_shape == Shape{24 / tp + (tp == 4 ? 6 : 12 / tp)});
+    CHECK(row.shard == ShardSpec::qk(4, 2));
+    CHECK_FALSE(row.decay);
+  }
+}
+
+TEST_CASE("the place of norms decides which of them a block has") {
+  TransformerConfig c{.layers = 1, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
+  for (const NormPlace place : {NormPlace::kPre, NormPlace::kPost, NormPlace::kBoth}) {
+    c.norm_place = place;
+    const auto got = parameters(c, {}, 0, 0, layers(c));
+    for (const char* norm : {"norm1", "norm2"}) {
+      CHECK(got.count(cat("layers.0.", norm, ".weight")) == (place != NormPlace::kPost));
+      CHECK(got.count(cat("layers.0.post_", norm, ".weight")) == (place != NormPlace::kPre));
+    }
+    CHECK(got.count("final_norm.weight") == 1);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "data/sentence_piece.h"
 #include "data/unigram.h"
 #include "data/utf8.h"
 #include "kernels/core/check.h"
@@ -16,6 +17,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr const char* kBlank = "\xE2\x96\x81";
 constexpr const char* kEndOfText = "<|endoftext|>";
+
+const SentencePiece& spm(const Tokenizer& t) {
+  GT_CHECK(t.sentence_piece() != nullptr);
+  return *t.sentence_piece();
+}
 
 std::string with_blanks(std::string piece) {
   for (size_t at; (at = piece.find(kBlank)) != std::string::npos;) piece.replace(at, 3, " ");
@@ -33,7 +39,7 @@ std::string name_of(const Tokenizer& t, int32_t id) {
     case PieceKind::kControl:
     case PieceKind::kUnused: break;
   }
-  return t.unigram() ? kBlank + t.piece(id) : t.piece(id);
+  return spm(t).unigram() ? kBlank + t.piece(id) : t.piece(id);
 }
 
 bool any_normal(const Tokenizer& t, const std::function<bool(const std::string&)>& test) {
@@ -57,10 +63,10 @@ Json split(const char* kind, const std::string& pattern, const char* behavior) {
 Json pre_tokenizer(const Tokenizer& t) {
   Json steps = Json::array();
   steps.push_back(split("String", kBlank, "Isolated"));
-  if (t.unigram())
+  if (spm(t).unigram())
     steps.push_back(byte_name_cut(t) == "<0" ? split("Regex", "<(?=0x[0-9A-F]{2}>)", "MergedWithPrevious")
                                              : split("Regex", "<0(?=x[0-9A-F]{2}>)", "MergedWithPrevious"));
-  if (t.cuts_at_blanks()) steps.push_back(split("String", " ", "MergedWithNext"));
+  if (spm(t).cuts_at_blanks()) steps.push_back(split("String", " ", "MergedWithNext"));
   return {{"type", "Sequence"}, {"pretokenizers", steps}};
 }
 
@@ -81,10 +87,10 @@ Json added_tokens(const Tokenizer& t) {
 Json unigram_model(const Tokenizer& t) {
   double least = 0;
   for (int32_t id = 0; id < t.vocab(); ++id)
-    if (t.kind(id) == PieceKind::kNormal) least = std::min(least, unigram_score(t.score(id)));
+    if (t.kind(id) == PieceKind::kNormal) least = std::min(least, unigram_score(spm(t).score(id)));
   Json vocab = Json::array();
   for (int32_t id = 0; id < t.vocab(); ++id)
-    vocab.push_back({name_of(t, id), t.kind(id) == PieceKind::kNormal ? unigram_score(t.score(id)) : least});
+    vocab.push_back({name_of(t, id), t.kind(id) == PieceKind::kNormal ? unigram_score(spm(t).score(id)) : least});
   return {{"type", "Unigram"}, {"unk_id", t.unk()}, {"vocab", vocab}, {"byte_fallback", true}};
 }
 
@@ -98,7 +104,7 @@ Json bpe_merges(const Tokenizer& t) {
   for (const auto& [text, id] : normal)
     for (size_t k = 1; k < text.size(); ++k)
       if (normal.count(text.substr(0, k)) != 0 && normal.count(text.substr(k)) != 0)
-        merges.emplace_back(-t.score(id), id, k);
+        merges.emplace_back(-spm(t).score(id), id, k);
   std::sort(merges.begin(), merges.end());
   Json out = Json::array();
   for (const auto& [score, id, k] : merges) {
@@ -146,12 +152,12 @@ bool has_every_character(const Tokenizer& t) {
 }  // namespace
 
 std::string hf_tokenizer_obstacle(const Tokenizer& t) {
-  if (!t.bpe() && !t.unigram()) return "its type is neither bpe nor unigram";
+  if (!spm(t).bpe() && !spm(t).unigram()) return "its type is neither bpe nor unigram";
   if (!t.lossless())
     return "it normalizes text, adds a blank before it, removes blanks or has no byte fallback; models of gpttrain "
            "tokenizer train do not";
-  if (t.unigram() && byte_name_cut(t).empty()) return "it has pieces with <0 and with 0x";
-  if (t.bpe() && !has_every_character(t)) return "it has pieces with a character that is no piece itself";
+  if (spm(t).unigram() && byte_name_cut(t).empty()) return "it has pieces with <0 and with 0x";
+  if (spm(t).bpe() && !has_every_character(t)) return "it has pieces with a character that is no piece itself";
   return "";
 }
 
@@ -167,12 +173,20 @@ std::string hf_tokenizer_json(const Tokenizer& t) {
       {"post_processor", nullptr},
       {"decoder",
        {{"type", "Sequence"}, {"decoders", Json::array({Json{{"type", "ByteFallback"}}, Json{{"type", "Fuse"}}})}}},
-      {"model", t.unigram() ? unigram_model(t) : bpe_model(t)}};
+      {"model", spm(t).unigram() ? unigram_model(t) : bpe_model(t)}};
   return j.dump(1, ' ') + "\n";
 }
 
 std::string hf_special_tokens_json(const Tokenizer& t) {
   Json j = Json::object();
+  if (t.sentence_piece() == nullptr) {
+    const std::pair<const char*, int32_t> tokens[] = {{"bos_token", t.bos()},
+                                                      {"eos_token", t.eos() >= 0 ? t.eos() : t.eod()},
+                                                      {"pad_token", t.pad() >= 0 ? t.pad() : t.eod()}};
+    for (const auto& [key, id] : tokens)
+      if (id >= 0 && t.kind(id) == PieceKind::kUserDefined) j[key] = t.piece(id);
+    return j.dump(2) + "\n";
+  }
   if (has_end_of_text(t)) j = {{"bos_token", kEndOfText}, {"eos_token", kEndOfText}, {"pad_token", kEndOfText}};
   return j.dump(2) + "\n";
 }

@@ -21,7 +21,7 @@ OnBad on_bad_from(const std::string&);            // fail, skip
 
 struct PrepareOptions {
   std::vector<std::string> inputs;  // files, folders, patterns, "-"
-  std::string tokenizer;            // .model
+  std::string tokenizer;            // as Tokenizer::load
   std::string output;               // PREFIX
   TextFormat format = TextFormat::kAuto;
   std::string json_key = "text";

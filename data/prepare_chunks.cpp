@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "data/utf8.h"
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -20,7 +21,14 @@ std::string_view without_end(std::string_view s) {
   return s;
 }
 
-// SAX handler for one key of the outermost object; builds nothing else.
+// Whether LineCuts::kPlainLines allows a cut between these two.
+bool plain_cut(std::string_view before, std::string_view after) {
+  if (!before.ends_with('\n') || after.empty()) return false;
+  before.remove_suffix(1);
+  return !before.empty() && !ends_with_space(before) && !begins_with_space(after);
+}
+
+// Listens for one key of the outermost object; builds nothing else.
 struct TextListener final : nlohmann::json_sax<nlohmann::json> {
   TextListener(const std::string& k, std::string* t) : key_(k), text(t) {}
   bool null() override { return other(); }
@@ -90,9 +98,9 @@ void Chunk::clear() {
   read_bytes = disk_done = dropped = bad = 0;
 }
 
-ChunkReader::ChunkReader(const std::vector<TextInput>& inputs, const PrepareOptions& options, bool whole,
+ChunkReader::ChunkReader(const std::vector<TextInput>& inputs, const PrepareOptions& options, LineCuts cuts,
                          int64_t chunk_bytes, const ReadState& from)
-    : inputs_(inputs), options_(options), whole_(whole), chunk_bytes_(chunk_bytes), state_(from) {
+    : inputs_(inputs), options_(options), cuts_(cuts), chunk_bytes_(chunk_bytes), state_(from) {
   for (int64_t i = 0; i < from.input; ++i) disk_before_ += inputs[static_cast<size_t>(i)].size;
 }
 
@@ -103,21 +111,29 @@ void ChunkReader::open_input() {
   json_ = options_.format == TextFormat::kJsonl || (options_.format == TextFormat::kAuto && is_json_name(in.path));
 }
 
+bool ChunkReader::full(const Chunk& c) const {
+  return static_cast<int64_t>(c.text.size()) >= chunk_bytes_ || c.pieces.size() >= 100'000 ||
+         c.read_bytes >= 16 * chunk_bytes_;
+}
+
 bool ChunkReader::next(Chunk* c) {
   c->clear();
   const auto inputs = static_cast<int64_t>(inputs_.size());
   while (!failed_ && state_.input < inputs) {
     if (!reader_) open_input();
-    LineReader::Line line;
-    if (reader_->next(&line)) {
-      c->read_bytes += static_cast<int64_t>(line.text.size());
-      take(line, c);
-      state_.byte = reader_->position();
-      state_.line = line.number + 1;
-      if (!line.complete || (whole_ && state_.open)) continue;  // not a resumable point
-      if (static_cast<int64_t>(c->text.size()) >= chunk_bytes_ || c->pieces.size() >= 100'000 ||
-          c->read_bytes >= 16 * chunk_bytes_)
+    if (held_ || reader_->next(&line_)) {
+      if (!held_ && state_.open) see_cut(line_, *c);
+      if (!held_ && state_.open && cuts_ == LineCuts::kPlainLines && uncut_ == 0 && full(*c)) {
+        held_ = true;
         break;
+      }
+      held_ = false;
+      c->read_bytes += static_cast<int64_t>(line_.text.size());
+      take(line_, c);
+      state_.byte = reader_->position();
+      state_.line = line_.number + 1;
+      if (!line_.complete || (cuts_ != LineCuts::kEveryLine && state_.open)) continue;  // nobody can go on from here
+      if (full(*c)) break;
     } else {
       end_input(c);
     }
@@ -125,6 +141,11 @@ bool ChunkReader::next(Chunk* c) {
   c->after = state_;
   c->disk_done = disk_before_ + (reader_ ? reader_->disk_position() : 0);
   return !c->pieces.empty() || c->read_bytes > 0 || c->dropped > 0 || !c->problem.empty();
+}
+
+// Between the open document and the line behind it.
+void ChunkReader::see_cut(const LineReader::Line& line, const Chunk& c) {
+  if (cuts_ == LineCuts::kPlainLines && line.complete && line.first && plain_cut(c.text, line.text)) uncut_ = 0;
 }
 
 void ChunkReader::take(const LineReader::Line& line, Chunk* c) {
@@ -162,15 +183,23 @@ void ChunkReader::append(std::string_view text, const LineReader::Line& line, bo
   c->text.append(text);
   TextChunk& p = c->pieces.back();
   p.size += text.size();
-  if (whole_ && static_cast<int64_t>(p.size) > options_.max_doc_mb << 20) {
-    c->text.resize(p.begin);
-    c->pieces.pop_back();
-    state_.skipping = true;
-    bad(line,
-        cat("the document is longer than --max-doc-mb ", options_.max_doc_mb,
-            " and this tokenizer has pieces that span lines"),
-        c);
+  if (cuts_ == LineCuts::kEveryLine || (uncut_ += static_cast<int64_t>(text.size())) <= options_.max_doc_mb << 20)
+    return;
+  if (cuts_ == LineCuts::kPlainLines) {  // what came before is written already
+    c->problem = cat(inputs_[static_cast<size_t>(state_.input)].path, " line ", line.number + 1, " byte ", line.begin,
+                     ": more than --max-doc-mb ", options_.max_doc_mb,
+                     " of one document without a newline between two characters that are no white space, where this "
+                     "tokenizer could cut it; cut documents with --split-docs");
+    failed_ = true;
+    return;
   }
+  c->text.resize(p.begin);
+  c->pieces.pop_back();
+  state_.skipping = true;
+  bad(line,
+      cat("the document is longer than --max-doc-mb ", options_.max_doc_mb,
+          " and this tokenizer has pieces that span lines"),
+      c);
 }
 
 void ChunkReader::end_document(Chunk* c) {
@@ -180,6 +209,7 @@ void ChunkReader::end_document(Chunk* c) {
     c->pieces.back().ends = true;
   }
   state_.open = state_.skipping = false;
+  uncut_ = 0;
 }
 
 void ChunkReader::end_input(Chunk* c) {

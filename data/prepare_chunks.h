@@ -7,6 +7,7 @@
 
 #include "data/prepare.h"
 #include "data/text_source.h"
+#include "data/tokenizer_model.h"
 
 namespace gt {
 
@@ -35,14 +36,16 @@ struct Chunk {
 
 class ChunkReader {
  public:
-  // `whole`: documents must not be split (the tokenizer has pieces that span lines).
-  ChunkReader(const std::vector<TextInput>& inputs, const PrepareOptions& options, bool whole, int64_t chunk_bytes,
+  // `cuts`: where the tokenizer allows to cut documents.
+  ChunkReader(const std::vector<TextInput>& inputs, const PrepareOptions& options, LineCuts cuts, int64_t chunk_bytes,
               const ReadState& from);
   bool next(Chunk* chunk);  // false at the end of all inputs
 
  private:
   void open_input();
   void end_input(Chunk*);
+  bool full(const Chunk&) const;
+  void see_cut(const LineReader::Line&, const Chunk&);
   void take(const LineReader::Line&, Chunk*);
   void append(std::string_view text, const LineReader::Line&, bool json, Chunk*);
   void end_document(Chunk*);
@@ -50,10 +53,13 @@ class ChunkReader {
 
   const std::vector<TextInput>& inputs_;
   const PrepareOptions& options_;
-  const bool whole_;
+  const LineCuts cuts_;
   const int64_t chunk_bytes_;
   ReadState state_;
   std::unique_ptr<LineReader> reader_;
+  LineReader::Line line_;
+  bool held_ = false;  // line_ was read and not yet taken: the next chunk begins with it
+  int64_t uncut_ = 0;  // bytes of the open document since it could be cut last
   bool json_ = false, failed_ = false;
   int64_t disk_before_ = 0;
 };

@@ -161,8 +161,8 @@ PreparePipeline::PreparePipeline(const std::vector<TextInput>& inputs, const Pre
     : impl_(new Impl) {
   const int slots = o.threads + 2;
   impl_->slots.resize(static_cast<size_t>(slots));
-  impl_->threads.emplace_back([this, &inputs, &o, whole = !t.cuts_at_lines(), bytes = chunk_bytes_for(o, slots), from] {
-    impl_->read(ChunkReader(inputs, o, whole, bytes, from));
+  impl_->threads.emplace_back([this, &inputs, &o, cuts = t.line_cuts(), bytes = chunk_bytes_for(o, slots), from] {
+    impl_->read(ChunkReader(inputs, o, cuts, bytes, from));
   });
   for (int i = 0; i < o.threads; ++i)
     impl_->threads.emplace_back([this, &inputs, &o, &t, type] { impl_->encode(PieceEncoder(inputs, o, t, type)); });

@@ -1,5 +1,5 @@
 // Token ids to text as they come: each piece of text is given out once, and no token is decoded again that lies far
-// behind. Characters that are spelled in byte pieces come out when they are whole.
+// behind. Characters whose bytes are spread over tokens come out when they are whole.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
-// Text to token ids and back: SentencePiece models behind a small class, so that the library stays in one .cpp. Models
-// made by tokenizer_train (data/tokenizer_train.h) give back every valid UTF-8 text exactly. Knows no files but the
-// model.
+// Text to token ids and back. The file decides how: a SentencePiece model, or a tokenizer.json with a byte-level BPE
+// (GPT-2, Llama 3, Qwen). Models made by tokenizer_train (data/tokenizer_train.h) give back every valid UTF-8 text
+// exactly.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,65 +9,74 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizer_model.h"
+
 namespace gt {
 
-// SentencePiece's types of pieces. User-defined symbols (<|endoftext|>, newline, --special) are matched in text before
-// anything else; control pieces (<s>, </s>, <pad>) and unknown never are.
-enum class PieceKind : uint8_t { kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte };
+class SentencePiece;
 
 class Tokenizer {
  public:
-  // The only way from bytes to the library: walks them (data/model_walk.h), then has a child process load them first
-  // (data/model_trial.h), whoever made them. Throws kUsage naming what is wrong and where.
+  // `path`: of a .model, of a tokenizer.json (with the tokenizer_config.json beside it, if there is one), or of a
+  // folder with either (data/tokenizer_files.h). Throws kUsage naming what is wrong and where, and what this program
+  // does not understand.
   static Tokenizer load(const std::string& path);
-  static Tokenizer from_bytes(std::string model, const std::string& name);
+  // The same from memory; `name` is for messages. `config`: text of tokenizer_config.json, which names the special
+  // tokens of a tokenizer.json; empty: none.
+  static Tokenizer from_bytes(std::string bytes, const std::string& name, const std::string& config = "");
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  int64_t vocab() const;                          // pieces
-  const std::string& piece(int32_t id) const;     // U+2581 stands for a blank; kUsage for an id out of range
+  int64_t vocab() const { return vocab_; }        // largest id + 1
+  const std::string& piece(int32_t id) const;     // as the file spells it: U+2581 or U+0120 stand for a blank; kUsage
+                                                  // for an id out of range
   int32_t id_of(const std::string& piece) const;  // -1: no such piece
-  int32_t unk() const, bos() const, eos() const, pad() const;  // -1: none
-  int32_t eod() const;                                         // <|endoftext|>, else eos, else -1: ends every document
-  bool is_byte(int32_t id) const;                              // a piece of the byte fallback
-  const std::string& sha256() const;                           // of the model file
-  const std::string& name() const;                             // for messages: its path
+  int32_t unk() const { return special_.unk; }    // these: -1 for none
+  int32_t bos() const { return special_.bos; }
+  int32_t eos() const { return special_.eos; }
+  int32_t pad() const { return special_.pad; }
+  int32_t eod() const { return special_.eod; }           // <|endoftext|>, else eos: ends every document
+  bool is_byte(int32_t id) const;                        // a piece of SentencePiece's byte fallback
+  const std::string& sha256() const { return sha256_; }  // of the model file
+  const std::string& name() const { return name_; }      // for messages: its path
   PieceKind kind(int32_t id) const;
-  float score(int32_t id) const;
-  bool bpe() const, unigram() const;  // how text is segmented; neither: by words or characters
+  const SentencePiece* sentence_piece() const;  // nullptr: a tokenizer.json
 
-  // Thread-safe. Invalid UTF-8 becomes U+FFFD (data/prepare.h counts such bytes before they come here).
+  // Thread-safe. Nothing is put before or after the text. Every byte of invalid UTF-8 becomes U+FFFD (data/prepare.h
+  // counts such bytes before they come here).
   std::vector<int32_t> encode(std::string_view text) const;
   void encode_append(std::string_view text, std::vector<int32_t>* out) const;
-  std::string decode(std::span<const int32_t> ids) const;  // kUsage for an id out of range
+  // kUsage for an id out of range. Bytes that are no UTF-8, such as half a character, become U+FFFD.
+  std::string decode(std::span<const int32_t> ids) const;
+  // Tokens at the end of `ids` whose text is not final: they begin a character that later tokens may complete.
+  size_t open_tokens(std::span<const int32_t> ids) const { return model_->open_tokens(ids); }
 
-  bool lossless() const;        // decode(encode(t)) == t for every valid UTF-8 text
-  bool cuts_at_blanks() const;  // text may be cut before every blank without changing ids: what the word cache needs
-  bool cuts_at_lines() const;   // text may be cut after every newline without changing ids
+  bool lossless() const { return model_->lossless(); }  // decode(encode(t)) == t for every valid UTF-8 text
+  bool joins() const { return model_->joins(); }        // TokenizerModel::joins
+  LineCuts line_cuts() const { return model_->line_cuts(); }
 
  private:
-  struct Impl;
-  explicit Tokenizer(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  friend class Encoder;
+  Tokenizer(std::unique_ptr<const TokenizerModel> model, std::string name, std::string sha256);
+  std::unique_ptr<const TokenizerModel> model_;
+  int64_t vocab_;
+  SpecialIds special_;
+  std::string name_, sha256_;
 };
 
 // One thread's encoder: the same ids as Tokenizer::encode, about twice as fast on text with words that come again.
-// Words of up to 64 bytes are looked up in a direct-mapped cache of 16 MB, when the model allows it (cuts_at_blanks).
 class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer);
-  ~Encoder();
-  Encoder(Encoder&&) noexcept;
   void encode(std::string_view text, std::vector<int32_t>* out);  // appends
-  bool caches() const;
-  int64_t hits() const;
-  int64_t misses() const;
+  bool caches() const { return cache_ != nullptr; }
+  int64_t hits() const { return cache_ ? cache_->hits() : 0; }
+  int64_t misses() const { return cache_ ? cache_->misses() : 0; }
 
  private:
-  struct Cache;
-  const Tokenizer* tokenizer_;
-  std::unique_ptr<Cache> cache_;
+  const TokenizerModel* model_;
+  std::unique_ptr<WordCache> cache_;
 };
 
 }  // namespace gt

@@ -188,7 +188,7 @@ TokenizerReport tokenizer_train(const TokenizerTrainOptions& o,
   const std::string model = train_model(o, sample.train);
   if (progress) progress({"report", r.bytes_read, r.lines_read, seconds()});
   const Tokenizer t = Tokenizer::from_bytes(model, o.output);
-  GT_CHECK(t.lossless() && t.cuts_at_lines(), "the trained model lost its settings");
+  GT_CHECK(t.lossless() && t.line_cuts() == LineCuts::kEveryLine, "the trained model lost its settings");
   r.pieces = t.vocab();
   r.unseen = !sample.unseen.empty();
   measure(t, r.unseen ? sample.unseen : sample.train, &r);

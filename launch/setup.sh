@@ -11,6 +11,7 @@ here=$(dirname "$0")
 
 packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates
           libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools libsentencepiece-dev libdnnl-dev
+          libpcre2-dev libutf8proc-dev
           catch2 libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev patchelf)
 only=no
 case ${1:-} in

@@ -218,9 +218,8 @@ void for_each_line(const std::vector<std::string>& inputs, F&& take) {
 }
 
 void encode_inputs(const TokenizerEncodeArgs& args, const Tokenizer& tokenizer, Form form, LineEncoder& encoder) {
-  // Binary output is the ids of the whole text. Most tokenizers allow splitting after newlines; others get the text as
-  // a whole.
-  const bool whole = form == Form::kBinary && !tokenizer.cuts_at_lines();
+  // Binary output is the ids of the whole text. Most models may be cut after newlines; others get it as one piece.
+  const bool whole = form == Form::kBinary && tokenizer.line_cuts() != LineCuts::kEveryLine;
   const int64_t batch = whole                         ? INT64_MAX
                         : ::isatty(STDIN_FILENO) == 1 ? 1
                                                       : kBatch * static_cast<int64_t>(encoder.threads());
@@ -294,13 +293,12 @@ class BinaryDecoder {
       for (size_t k = 0; k < numbers; ++k) add(bytes.data() + k * width, path);
       std::memmove(bytes.data(), bytes.data() + numbers * width, have - numbers * width);
       have -= numbers * width;
-      if (tokenizer_.lossless()) write(false);
+      if (tokenizer_.joins()) write(false);
     }
   }
 
   void write(bool all) {
-    size_t n = ids_.size();
-    while (!all && n > 0 && tokenizer_.is_byte(ids_[n - 1])) --n;
+    const size_t n = ids_.size() - (all ? 0 : tokenizer_.open_tokens(ids_));
     write_out(tokenizer_.decode(std::span(ids_).first(n)));
     ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(n));
     if (all) flush_out();

@@ -66,6 +66,22 @@ std::string zlib_version() {
   return ask ? ask() : kNotLinked;
 }
 
+// Which characters are letters, and which compose, are facts of the Unicode version.
+std::string pcre2_version() {
+  auto* ask = symbol<int(uint32_t, void*)>("pcre2_config_8");
+  constexpr uint32_t kUnicodeVersion = 10, kVersion = 11;  // of pcre2.h
+  std::array<char, 64> version{}, unicode{};
+  if (!ask) return kNotLinked;
+  if (ask(kVersion, version.data()) < 0 || ask(kUnicodeVersion, unicode.data()) < 0) return "unknown";
+  return fmt::format("{}, Unicode {}", version.data(), unicode.data());
+}
+
+std::string utf8proc_version_text() {
+  auto *version = symbol<const char*()>("utf8proc_version"),
+       *unicode = symbol<const char*()>("utf8proc_unicode_version");
+  return version && unicode ? fmt::format("{}, Unicode {}", version(), unicode()) : kNotLinked;
+}
+
 std::string cuda_devices() {
   std::string why;
   const Backend* b = cuda_backend(&why);
@@ -102,6 +118,8 @@ Rows library_versions() {
             {"HDF5", hdf5_version()},
             {"oneDNN", onednn_version()},
             {"SentencePiece", GPT_SENTENCEPIECE_VERSION},
+            {"PCRE2", pcre2_version()},
+            {"utf8proc", utf8proc_version_text()},
             {"zlib", zlib_version()},
             {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
             {"CLI11", CLI11_VERSION},

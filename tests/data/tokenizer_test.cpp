@@ -7,6 +7,7 @@
 
 #include "data/model_trial.h"
 #include "data/model_walk.h"
+#include "data/sentence_piece.h"
 #include "data/text_source.h"
 #include "data/tokenizer_train.h"
 #include "data/utf8.h"
@@ -86,8 +87,8 @@ TEST_CASE("text of any kind comes back exactly, from both kinds of model, with a
     CHECK(t.id_of("<pad,ding>") == 6);
     CHECK(t.id_of("not a piece") == -1);
     CHECK(t.lossless());
-    CHECK(t.cuts_at_lines());
-    CHECK_FALSE(t.cuts_at_blanks());  // a special symbol has a blank inside
+    CHECK(t.line_cuts() == LineCuts::kEveryLine);
+    CHECK_FALSE(t.sentence_piece()->cuts_at_blanks());  // a special symbol has a blank inside
     std::mt19937 r(4);
     std::vector<std::string> texts = {"",
                                       " ",
@@ -131,7 +132,7 @@ TEST_CASE("the word cache gives the ids of the library and is used") {
     TempDir dir;
     train(dir, type);
     const Tokenizer t = Tokenizer::load(dir / (std::string(type) + ".model"));
-    CHECK(t.cuts_at_blanks());
+    CHECK(t.sentence_piece()->cuts_at_blanks());
     std::array<int, 3> wrong{};
     std::vector<std::thread> threads;
     for (size_t k = 0; k < 3; ++k)
@@ -334,7 +335,7 @@ TEST_CASE("models with the library's own normalisation rules are taken") {
         " --vocab_size=300 --hard_vocab_limit=false --minloglevel=2 --normalization_rule_name=" + rule);
     REQUIRE(status.ok());
     const Tokenizer t = Tokenizer::load(dir / (std::string(rule) + ".model"));
-    CHECK(t.encode("\xEF\xBC\xA1 a") .size() > 1);  // a fullwidth A
+    CHECK(t.encode("\xEF\xBC\xA1 a").size() > 1);  // a fullwidth A
   }
 }
 

@@ -101,6 +101,7 @@ TEST_CASE("both images install the libraries that setup.sh builds against") {
   const std::pair<const char*, const char*> libraries[] = {
       {"libdnnl2", "libdnnl-dev"},      {"libfmt9", "libfmt-dev"},
       {"libhdf5-103-1", "libhdf5-dev"}, {"libsentencepiece0", "libsentencepiece-dev"},
+      {"libpcre2-8-0", "libpcre2-dev"}, {"libutf8proc2", "libutf8proc-dev"},
       {"libxxhash0", "libxxhash-dev"},  {"zlib1g", "zlib1g-dev"},
       {"openmpi-bin", "openmpi-bin"}};
   for (const char* name : {"Dockerfile.cpu", "Dockerfile.cuda"})

@@ -54,6 +54,8 @@ const std::vector<std::pair<std::string, Names>> kHome{
     {"mpi.h", {"parallel/comm"}},
     {"hdf5", {"checkpoint"}},
     {"sentencepiece", {"data"}},
+    {"pcre2", {"data"}},
+    {"utf8proc", {"data"}},
     {"oneapi/dnnl", {"kernels/cpu"}},
     {"dnnl", {"kernels/cpu"}},
     {"omp.h", {"kernels/cpu"}},

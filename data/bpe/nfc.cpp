@@ -1,0 +1,94 @@
+#include "data/bpe/nfc.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+// Characters below U+0300, the first combining mark, are in form C and stay what they are before one another.
+bool may_change(std::string_view line) {
+  return std::any_of(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) >= 0xCC; });
+}
+
+// Characters that stay where and what they are: those newer than Unicode 9, whose tables Hugging Face's library has,
+// that utf8proc would reorder or compose (compared: all characters of utf8proc 2.8, Unicode 15); and U+11A7, which
+// utf8proc 2.8 loses behind a Hangul syllable.
+constexpr std::array<std::array<char32_t, 2>, 38> kKept{{
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+    {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x11A7, 0x11A7},   {0x1715, 0x1715},   {0x1ABF, 0x1ACE},
+    {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF},
+    {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E},
+    {0x11839, 0x1183A}, {0x11930, 0x11930}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0},
+    {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45},
+    {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136},
+    {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
+}};
+
+bool is_kept(char32_t c) {
+  const auto at =
+      std::lower_bound(kKept.begin(), kKept.end(), c, [](const auto& range, char32_t x) { return range[1] < x; });
+  return at != kKept.end() && (*at)[0] <= c;
+}
+
+// Bytes until the next one of these, or all; *size: its own bytes.
+size_t until_kept(std::string_view line, size_t* size) {
+  for (size_t at = 0; at < line.size();) {
+    utf8proc_int32_t c = 0;
+    const utf8proc_ssize_t n = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(line.data() + at),
+                                                static_cast<utf8proc_ssize_t>(line.size() - at), &c);
+    GT_CHECK(n > 0, "normalization of text that is no UTF-8");
+    if (is_kept(static_cast<char32_t>(c))) {
+      *size = static_cast<size_t>(n);
+      return at;
+    }
+    at += static_cast<size_t>(n);
+  }
+  *size = 0;
+  return line.size();
+}
+
+void append_stretch(std::string_view line, std::string* out) {
+  utf8proc_uint8_t* made = nullptr;
+  const utf8proc_ssize_t n =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(line.data()), static_cast<utf8proc_ssize_t>(line.size()),
+                   &made, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(made, &std::free);
+  GT_CHECK(n >= 0, "normalization failed: ", utf8proc_errmsg(n));
+  out->append(reinterpret_cast<const char*>(made), static_cast<size_t>(n));
+}
+
+void append_nfc(std::string_view line, std::string* out) {
+  while (!line.empty()) {
+    size_t kept = 0;
+    const size_t n = until_kept(line, &kept);
+    append_stretch(line.substr(0, n), out);
+    out->append(line.substr(n, kept));
+    line.remove_prefix(n + kept);
+  }
+}
+
+}  // namespace
+
+// Line by line, for nothing composes with a newline.
+std::string_view to_nfc(std::string_view text, std::string* buffer) {
+  if (!may_change(text)) return text;
+  buffer->clear();
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n') == text.npos ? text.size() : text.find('\n') + 1);
+    if (may_change(line))
+      append_nfc(line, buffer);
+    else
+      buffer->append(line);
+    text.remove_prefix(line.size());
+  }
+  return *buffer;
+}
+
+}  // namespace gt

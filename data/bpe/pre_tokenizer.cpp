@@ -1,0 +1,39 @@
+#include "data/bpe/pre_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+// Published patterns of which none takes a newline together with what is not white space behind it, nor looks past it:
+// GPT-2, cl100k (GPT-4) in both spellings, Llama 3, Qwen 2. tests/data/bpe_test.cpp cuts text between plain lines.
+constexpr std::array<std::string_view, 5> kPlainLinePatterns{
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)",
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s)"};
+
+}  // namespace
+
+PreTokenizer::PreTokenizer(const std::vector<SplitStep>& steps, const std::string& name) {
+  for (size_t k = 0; k < steps.size(); ++k)
+    steps_.push_back({steps[k], Regex(steps[k].pattern, !steps[k].regex, cat(name, ": pre_tokenizer, step ", k))});
+}
+
+bool PreTokenizer::lossless() const {
+  return std::none_of(steps_.begin(), steps_.end(), [](const Step& s) { return s.rule.removes; });
+}
+
+LineCuts PreTokenizer::line_cuts() const {
+  const auto plain = [](const Step& s) {
+    return s.rule.regex &&
+           std::find(kPlainLinePatterns.begin(), kPlainLinePatterns.end(), s.rule.pattern) != kPlainLinePatterns.end();
+  };
+  return steps_.size() == 1 && plain(steps_[0]) ? LineCuts::kPlainLines : LineCuts::kNever;
+}
+
+}  // namespace gt

@@ -1,0 +1,95 @@
+#include "data/bpe/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <array>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+constexpr uint32_t kMaxSteps = 10'000'000, kMaxDepth = 100'000, kMaxHeapKiB = 64 << 10, kMaxNesting = 32;
+constexpr size_t kMaxPattern = 16 << 10;
+
+struct Free {
+  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
+  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
+  void operator()(pcre2_compile_context* p) const { pcre2_compile_context_free(p); }
+};
+template <class T>
+using Owned = std::unique_ptr<T, Free>;
+
+std::string message(int code) {
+  std::array<PCRE2_UCHAR, 256> text{};
+  pcre2_get_error_message(code, text.data(), text.size());
+  return reinterpret_cast<const char*>(text.data());
+}
+
+PCRE2_SPTR bytes(std::string_view s) { return reinterpret_cast<PCRE2_SPTR>(s.data()); }
+
+}  // namespace
+
+struct Regex::Impl {
+  Owned<pcre2_code> code;
+  Owned<pcre2_match_context> limits;
+  std::string where;
+};
+
+Regex::Regex(const std::string& pattern, bool literal, const std::string& where) : impl_(new Impl) {
+  impl_->where = where;
+  const std::string text = literal ? pattern : pcre2_pattern(pattern, where);
+  const Owned<pcre2_compile_context> context(pcre2_compile_context_create(nullptr));
+  GT_CHECK(context != nullptr, "out of memory");
+  pcre2_set_parens_nest_limit(context.get(), kMaxNesting);
+  pcre2_set_max_pattern_length(context.get(), kMaxPattern);
+  const uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP;
+  int error = 0;
+  PCRE2_SIZE at = 0;
+  impl_->code.reset(pcre2_compile(bytes(text), text.size(), options, &error, &at, context.get()));
+  GT_REQUIRE(impl_->code != nullptr, Exit::kUsage, where, ": the pattern is refused: ", message(error), " (at byte ",
+             at, " of ", text.substr(0, 200), ")");
+  uint32_t matches_nothing = 0;
+  pcre2_pattern_info(impl_->code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
+  GT_REQUIRE(matches_nothing == 0, Exit::kUsage, where, ": the pattern matches the empty text, which is not supported");
+  pcre2_jit_compile(impl_->code.get(), PCRE2_JIT_COMPLETE);  // without it the interpreter matches the same
+  impl_->limits.reset(pcre2_match_context_create(nullptr));
+  GT_CHECK(impl_->limits != nullptr, "out of memory");
+  pcre2_set_match_limit(impl_->limits.get(), kMaxSteps);
+  pcre2_set_depth_limit(impl_->limits.get(), kMaxDepth);
+  pcre2_set_heap_limit(impl_->limits.get(), kMaxHeapKiB);
+}
+Regex::~Regex() = default;
+Regex::Regex(Regex&&) noexcept = default;
+
+struct Regex::Finder::Impl {
+  const Regex::Impl& regex;
+  Owned<pcre2_match_data> data;
+};
+
+Regex::Finder::Finder(const Regex& regex)
+    : impl_(new Impl{*regex.impl_, Owned<pcre2_match_data>(pcre2_match_data_create(1, nullptr))}) {
+  GT_CHECK(impl_->data != nullptr, "out of memory");
+}
+Regex::Finder::~Finder() = default;
+Regex::Finder::Finder(Finder&&) noexcept = default;
+
+bool Regex::Finder::find(std::string_view text, size_t from, size_t* begin, size_t* end) {
+  const Regex::Impl& r = impl_->regex;
+  const auto match = [&](uint32_t options) {
+    return pcre2_match(r.code.get(), bytes(text), text.size(), from, options, impl_->data.get(), r.limits.get());
+  };
+  int found = match(PCRE2_NO_UTF_CHECK);
+  if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT);
+  if (found == PCRE2_ERROR_NOMATCH) return false;
+  GT_REQUIRE(found >= 0, Exit::kUsage, r.where, ": a match of the pattern in ", text.size(),
+             " bytes of text ends with: ", message(found));
+  const PCRE2_SIZE* span = pcre2_get_ovector_pointer(impl_->data.get());
+  *begin = span[0];
+  *end = span[1];
+  return true;
+}
+
+}  // namespace gt

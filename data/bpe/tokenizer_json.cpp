@@ -1,0 +1,325 @@
+#include "data/bpe/tokenizer_json.h"
+
+#include <array>
+#include <initializer_list>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "data/bpe/byte_alphabet.h"
+#include "data/bpe/tokenizer_text.h"
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+using Json = nlohmann::json;
+constexpr int64_t kMaxId = 4194304, kMaxUnused = 65536;
+constexpr size_t kMaxAdded = 65536, kMaxAddedText = 1024, kMaxSteps = 16, kMaxPattern = 4096;
+
+// An object of the file with the path to it; reads fields of one type and refuses others.
+class Fields {
+ public:
+  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
+    GT_REQUIRE(object.is_object(), Exit::kUsage, where_, ": expected an object, found a ", object.type_name());
+  }
+  const std::string& where() const { return where_; }
+
+  void expect_keys(std::initializer_list<std::string_view> known) const {
+    for (const auto& [key, value] : object_.items()) {
+      const bool found = std::find(known.begin(), known.end(), key) != known.end();
+      GT_REQUIRE(found, Exit::kUsage, where_, ": has the key \"", key.substr(0, 100), "\", which is not understood");
+    }
+  }
+  const Json* find(const char* key) const {
+    const auto at = object_.find(key);
+    return at == object_.end() || at->is_null() ? nullptr : &*at;
+  }
+  const Json& get(const char* key) const {
+    const Json* v = find(key);
+    GT_REQUIRE(v != nullptr, Exit::kUsage, where_, ": has no \"", std::string_view(key).substr(0, 100), "\"");
+    return *v;
+  }
+  bool flag(const char* key, bool otherwise) const {
+    const Json* v = find(key);
+    if (v == nullptr) return otherwise;
+    GT_REQUIRE(v->is_boolean(), Exit::kUsage, where_, ".", key, ": expected true or false, found a ", v->type_name());
+    return v->get<bool>();
+  }
+  void expect_flag(const char* key, bool only, bool otherwise) const {
+    GT_REQUIRE(flag(key, otherwise) == only, Exit::kUsage, where_, ".", key, ": expected ", only ? "true" : "false",
+               ", found ", only ? "false" : "true", ", which is not supported");
+  }
+  const std::string& text(const char* key) const {
+    const Json& v = get(key);
+    GT_REQUIRE(v.is_string(), Exit::kUsage, where_, ".", key, ": expected a string, found a ", v.type_name());
+    return v.get_ref<const std::string&>();
+  }
+  std::string text_or_none(const char* key) const { return find(key) == nullptr ? "" : text(key); }
+  const Json& list(const char* key) const {
+    const Json& v = get(key);
+    GT_REQUIRE(v.is_array(), Exit::kUsage, where_, ".", key, ": expected an array, found a ", v.type_name());
+    return v;
+  }
+  Fields object(const char* key) const { return {get(key), cat(where_, ".", std::string_view(key).substr(0, 100))}; }
+
+ private:
+  const Json& object_;
+  std::string where_;
+};
+
+// Calls act(step) for an object, or for each one of a Sequence, whose steps lie under `list`.
+template <class Act>
+void for_each_step(const Json* value, const std::string& where, const char* list, const Act& act) {
+  if (value == nullptr || value->is_null()) return;
+  const Fields f(*value, where);
+  if (f.text("type") != "Sequence") return act(f);
+  f.expect_keys({"type", list});
+  const Json& steps = f.list(list);
+  GT_REQUIRE(steps.size() <= kMaxSteps, Exit::kUsage, where, ": expected at most ", kMaxSteps, " steps, found ",
+             steps.size());
+  for (size_t k = 0; k < steps.size(); ++k) act(Fields(steps[k], cat(where, ".", list, "[", k, "]")));
+}
+
+[[noreturn]] void refuse_type(const Fields& f, const char* expected) {
+  fail(Exit::kUsage, f.where(), ": expected ", expected, ", found \"", f.text("type").substr(0, 100),
+       "\", which is not supported");
+}
+
+class Builder {
+ public:
+  Builder(TokenizerText text, const std::string& name) : name_(name), text_(std::move(text)), root_(text_.rest, name) {}
+
+  TokenizerJson build() {
+    root_.expect_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                       "post_processor", "decoder", "model"});
+    read_model();
+    read_added();
+    read_normalizer();
+    read_pre_tokenizer();
+    read_decoder();
+    read_template();
+    return std::move(out_);
+  }
+
+ private:
+  void read_model() {
+    const Fields m = root_.object("model");
+    m.expect_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                   "byte_fallback", "ignore_merges"});
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+      GT_REQUIRE(m.text_or_none(key).empty(), Exit::kUsage, m.where(), ".", key, ": expected none, found \"",
+                 m.text_or_none(key).substr(0, 100), "\", which is not supported");
+    if (const Json* dropout = m.find("dropout"))
+      GT_REQUIRE(dropout->is_number() && dropout->get<double>() == 0, Exit::kUsage, m.where(),
+                 ".dropout: expected none, found ", dropout->dump().substr(0, 100), ", which is not supported");
+    m.flag("fuse_unk", false);  // these two: of bytes that are no piece, and all are
+    m.flag("byte_fallback", false);
+    out_.ignore_merges = m.flag("ignore_merges", false);
+    read_vocab();
+    read_merges();
+    if (const std::string unk = m.text_or_none("unk_token"); !unk.empty()) out_.unk = id_of(unk);
+  }
+
+  void read_vocab() {
+    GT_REQUIRE(!text_.vocab.empty(), Exit::kUsage, name_, ": model.vocab: expected pieces, found none");
+    for (auto& [piece, id] : text_.vocab) {
+      GT_REQUIRE(add_piece(std::move(piece), id, static_cast<int64_t>(text_.vocab.size())), Exit::kUsage, name_,
+                 ": model.vocab: id ", id, " or its piece is there twice");
+      ++out_.model_pieces;
+    }
+    for (int b = 0; b < 256; ++b)
+      GT_REQUIRE(id_of(letter_of(static_cast<uint8_t>(b))) >= 0, Exit::kUsage, name_,
+                 ": model.vocab: expected a piece for each of the 256 bytes, found none for byte ", b, " (",
+                 letter_of(static_cast<uint8_t>(b)), "); a byte-level BPE is trained with ByteLevel.alphabet()");
+  }
+
+  // False when the id or the piece is taken. `count`: of all pieces, which bounds the ids.
+  bool add_piece(std::string piece, int64_t id, int64_t count) {
+    const int64_t end = std::min(kMaxId, count + kMaxUnused);
+    GT_REQUIRE(id >= 0 && id < end, Exit::kUsage, name_, ": piece \"", piece.substr(0, 100),
+               "\": expected an id of 0 to ", end - 1, ", found ", id);
+    const auto at = static_cast<size_t>(id);
+    if (at >= out_.pieces.size()) out_.pieces.resize(at + 1);
+    if (!out_.pieces[at].empty() || !ids_.emplace(piece, static_cast<int32_t>(id)).second) return false;
+    out_.pieces[at] = std::move(piece);
+    return true;
+  }
+
+  int32_t id_of(const std::string& piece) const {
+    const auto at = ids_.find(piece);
+    return at == ids_.end() ? -1 : at->second;
+  }
+
+  void read_merges() {
+    std::unordered_set<uint64_t> pairs;
+    out_.merges.reserve(text_.merges.size());
+    for (const auto& [left, right] : text_.merges) {
+      const BpeMerge m{id_of(left), id_of(right), id_of(left + right)};
+      const size_t rank = out_.merges.size();
+      GT_REQUIRE(m.left >= 0 && m.right >= 0 && m.result >= 0, Exit::kUsage, name_, ": model.merges, merge ", rank,
+                 ": \"",
+                 (m.left < 0    ? left
+                  : m.right < 0 ? right
+                                : left + right)
+                     .substr(0, 100),
+                 "\" is no piece of the vocabulary");
+      const bool added = pairs.insert(static_cast<uint64_t>(m.left) << 32 | static_cast<uint32_t>(m.right)).second;
+      GT_REQUIRE(added, Exit::kUsage, name_, ": model.merges, merge ", rank, ": \"", left.substr(0, 100), "\" and \"",
+                 right.substr(0, 100), "\" are merged earlier");
+      out_.merges.push_back(m);
+    }
+  }
+
+  void read_added() {
+    const Json* list = root_.find("added_tokens");
+    if (list == nullptr) return;
+    GT_REQUIRE(list->is_array() && list->size() <= kMaxAdded, Exit::kUsage, name_,
+               ": added_tokens: expected an array of at most ", kMaxAdded, ", found a ", list->type_name(), " of ",
+               list->size());
+    std::unordered_set<std::string> seen;
+    int64_t next = out_.model_pieces;
+    for (const Json& j : *list) {
+      const Fields f(j, cat(name_, ": added_tokens[", out_.added.size(), "]"));
+      AddedToken t = read_added_token(f);
+      GT_REQUIRE(seen.insert(t.text).second, Exit::kUsage, f.where(), ": \"", t.text, "\" is there twice");
+      place_added_token(t, f, &next, static_cast<int64_t>(text_.vocab.size() + list->size()));
+      out_.added.push_back(std::move(t));
+    }
+  }
+
+  static AddedToken read_added_token(const Fields& f) {
+    f.expect_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+    for (const char* key : {"single_word", "lstrip", "rstrip"}) f.expect_flag(key, false, false);
+    AddedToken t{.text = f.text("content")};
+    GT_REQUIRE(!t.text.empty() && t.text.size() <= kMaxAddedText, Exit::kUsage, f.where(),
+               ".content: expected a text of 1 to ", kMaxAddedText, " bytes, found ", t.text.size());
+    const Json& id = f.get("id");
+    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(kMaxId);
+    GT_REQUIRE(fits, Exit::kUsage, f.where(), ".id: expected a number of 0 to ", kMaxId - 1, ", found ",
+               id.dump().substr(0, 100));
+    t.id = id.get<int32_t>();
+    t.special = f.flag("special", false);
+    t.normalized = f.flag("normalized", !t.special);
+    return t;
+  }
+
+  // Hugging Face's library numbers added tokens itself: as the vocabulary does, or in their order behind it.
+  void place_added_token(const AddedToken& t, const Fields& f, int64_t* next, int64_t count) {
+    const int32_t known = id_of(t.text);
+    GT_REQUIRE(t.id == (known >= 0 ? known : *next), Exit::kUsage, f.where(), ": \"", t.text, "\" has id ", t.id,
+               ", expected ", known >= 0 ? known : *next,
+               known >= 0 ? ", which the vocabulary says" : ", the next free one");
+    if (known >= 0) return require_own_text(t, f);
+    GT_REQUIRE(add_piece(t.text, t.id, count), Exit::kUsage, f.where(), ": id ", t.id, " is another piece already");
+    ++*next;
+  }
+
+  // One id for the text of an added token and for bytes that the vocabulary spells alike.
+  static void require_own_text(const AddedToken& t, const Fields& f) {
+    std::string bytes;
+    GT_REQUIRE(!bytes_of(t.text, &bytes) || bytes == t.text, Exit::kUsage, f.where(), ": \"", t.text,
+               "\" spells other bytes in the vocabulary, which is not supported");
+  }
+
+  void read_normalizer() {
+    for_each_step(root_.find("normalizer"), cat(name_, ": normalizer"), "normalizers", [&](const Fields& f) {
+      if (f.text("type") != "NFC") refuse_type(f, "none or NFC");
+      f.expect_keys({"type"});
+      out_.nfc = true;
+    });
+  }
+
+  void read_pre_tokenizer() {
+    bool bytes = false;  // text is bytes from here on
+    for_each_step(root_.find("pre_tokenizer"), cat(name_, ": pre_tokenizer"), "pretokenizers", [&](const Fields& f) {
+      GT_REQUIRE(!bytes, Exit::kUsage, f.where(), ": a step behind ByteLevel, which is not supported");
+      if (f.text("type") == "Split") return read_split(f);
+      if (f.text("type") != "ByteLevel") refuse_type(f, "Split or ByteLevel");
+      f.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      f.expect_flag("add_prefix_space", false, true);
+      if (f.flag("use_regex", true)) out_.splits.push_back({.pattern = kByteLevelPattern});
+      bytes = true;
+    });
+    GT_REQUIRE(bytes, Exit::kUsage, name_, ": pre_tokenizer: expected a ByteLevel step, found none; of tokenizer.json ",
+               "only byte-level BPE is read, other kinds as a SentencePiece tokenizer.model");
+  }
+
+  void read_split(const Fields& f) {
+    f.expect_keys({"type", "pattern", "behavior", "invert"});
+    const Fields pattern = f.object("pattern");
+    pattern.expect_keys({"Regex", "String"});
+    SplitStep s;
+    s.regex = pattern.find("Regex") != nullptr;
+    s.pattern = pattern.text(s.regex ? "Regex" : "String");
+    GT_REQUIRE(!s.pattern.empty() && s.pattern.size() <= kMaxPattern, Exit::kUsage, pattern.where(), ": expected 1 to ",
+               kMaxPattern, " bytes, found ", s.pattern.size());
+    const std::string& behavior = f.text("behavior");
+    s.removes = behavior == "Removed";
+    GT_REQUIRE(s.removes || behavior == "Isolated", Exit::kUsage, f.where(),
+               ".behavior: expected Isolated or Removed, found \"", behavior.substr(0, 100),
+               "\", which is not supported");
+    s.invert = f.flag("invert", false);
+    out_.splits.push_back(std::move(s));
+  }
+
+  void read_decoder() {
+    int steps = 0;
+    for_each_step(root_.find("decoder"), cat(name_, ": decoder"), "decoders", [&](const Fields& f) {
+      if (f.text("type") != "ByteLevel") refuse_type(f, "ByteLevel");
+      ++steps;
+    });
+    GT_REQUIRE(steps == 1, Exit::kUsage, name_, ": decoder: expected ByteLevel, found ", steps, " steps");
+  }
+
+  void read_template() {
+    for_each_step(root_.find("post_processor"), cat(name_, ": post_processor"), "processors", [&](const Fields& f) {
+      if (f.text("type") == "ByteLevel") return;  // offsets
+      if (f.text("type") != "TemplateProcessing") refuse_type(f, "ByteLevel or TemplateProcessing");
+      f.expect_keys({"type", "single", "pair", "special_tokens"});
+      read_single(f);
+    });
+  }
+
+  // Special tokens before and after the text A.
+  void read_single(const Fields& f) {
+    const Json& single = f.list("single");
+    GT_REQUIRE(single.size() <= kMaxSteps, Exit::kUsage, f.where(), ".single: expected at most ", kMaxSteps,
+               " parts, found ", single.size());
+    const Fields tokens = f.object("special_tokens");
+    int texts = 0;
+    for (size_t k = 0; k < single.size(); ++k) {
+      const Fields part(single[k], cat(f.where(), ".single[", k, "]"));
+      part.expect_keys({"SpecialToken", "Sequence"});
+      if (part.find("Sequence") != nullptr) {
+        ++texts;
+        continue;
+      }
+      const Fields token = tokens.object(part.object("SpecialToken").text("id").c_str());
+      for (const Json& id : token.list("ids")) {
+        const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < out_.pieces.size();
+        GT_REQUIRE(fits, Exit::kUsage, token.where(), ".ids: expected ids of 0 to ", out_.pieces.size() - 1, ", found ",
+                   id.dump().substr(0, 100));
+        (texts == 0 ? out_.before : out_.after).push_back(id.get<int32_t>());
+      }
+    }
+    GT_REQUIRE(texts == 1, Exit::kUsage, f.where(), ".single: expected one Sequence, found ", texts);
+  }
+
+  // Of the ByteLevel step itself, after GPT-2.
+  static constexpr const char* kByteLevelPattern =
+      R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+  const std::string& name_;
+  TokenizerText text_;
+  const Fields root_;
+  TokenizerJson out_;
+  std::unordered_map<std::string, int32_t> ids_;
+};
+
+}  // namespace
+
+TokenizerJson read_tokenizer_json(std::string_view text, const std::string& name) {
+  return Builder(parse_tokenizer_text(text, name), name).build();
+}
+
+}  // namespace gt

@@ -1,0 +1,170 @@
+#include "data/bpe/tokenizer_text.h"
+
+#include <algorithm>
+
+#include "data/tokenizer_files.h"
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+using Json = nlohmann::json;
+constexpr size_t kMaxPieces = 2'000'000, kMaxMerges = 2'000'000, kMaxPiece = 16 << 10;
+constexpr size_t kMaxValues = 1'000'000;  // beside vocabulary and merges
+constexpr size_t kMaxDepth = 32;
+
+class Reader final : public nlohmann::json_sax<Json> {
+ public:
+  Reader(const std::string& name, TokenizerText* out) : name_(name), out_(out) {}
+
+  bool null() override { return value(nullptr, "null"); }
+  bool boolean(bool b) override { return value(b, "a boolean"); }
+  bool number_float(number_float_t x, const string_t&) override { return value(x, "a fraction"); }
+  bool binary(binary_t&) override { return false; }  // not in JSON text
+  bool number_integer(number_integer_t n) override { return part_ == Part::kVocab ? piece(n) : value(n, "a number"); }
+  bool number_unsigned(number_unsigned_t n) override {
+    if (part_ != Part::kVocab) return value(n, "a number");
+    return piece(static_cast<int64_t>(std::min<uint64_t>(n, INT64_MAX)));
+  }
+  bool string(string_t& s) override {
+    if (part_ == Part::kMerge) return part_of_merge(s);
+    if (part_ == Part::kMerges) return merge_line(s);
+    if (part_ == Part::kRest && in_model() && key_ == "type" && s != "BPE")
+      fail(Exit::kUsage, name_, ": model.type: expected BPE, found \"", s.substr(0, 100),
+           "\"; of tokenizer.json only byte-level BPE is read, other kinds as a SentencePiece tokenizer.model");
+    return value(std::move(s), "a string");
+  }
+  bool key(string_t& k) override {
+    key_ = std::move(k);
+    return true;
+  }
+  bool start_object(size_t) override {
+    if (in_model() && key_ == "vocab" && part_ == Part::kRest) return begin(Part::kVocab, &vocab_seen_);
+    open(Json::object(), "an object");
+    if (open_.size() == 2 && key_ == "model") model_ = open_.back();
+    return true;
+  }
+  bool end_object() override { return end(); }
+  bool start_array(size_t) override {
+    if (part_ == Part::kMerges) {
+      part_ = Part::kMerge;
+      pair_.clear();
+      return true;
+    }
+    if (in_model() && key_ == "merges" && part_ == Part::kRest) return begin(Part::kMerges, &merges_seen_);
+    open(Json::array(), "an array");
+    return true;
+  }
+  bool end_array() override { return end(); }
+  bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception&) override {
+    fail(Exit::kUsage, name_, " byte ", at, ": broken JSON; expected a tokenizer.json");
+  }
+
+ private:
+  enum class Part { kRest, kVocab, kMerges, kMerge };
+
+  bool in_model() const { return open_.size() == 2 && open_.back() == model_; }
+
+  bool begin(Part part, bool* seen) {
+    GT_REQUIRE(!*seen, Exit::kUsage, name_, ": model.", key_, ": is there twice");
+    *seen = true;
+    part_ = part;
+    return true;
+  }
+
+  bool end() {
+    if (part_ == Part::kMerge) {
+      GT_REQUIRE(pair_.size() == 2, Exit::kUsage, name_, ": model.merges, merge ", out_->merges.size(),
+                 ": expected two pieces, found ", pair_.size());
+      merge(std::move(pair_[0]), std::move(pair_[1]));
+      part_ = Part::kMerges;
+    } else if (part_ != Part::kRest) {
+      part_ = Part::kRest;
+    } else {
+      open_.pop_back();
+    }
+    return true;
+  }
+
+  bool piece(int64_t id) {
+    GT_REQUIRE(out_->vocab.size() < kMaxPieces, Exit::kUsage, name_, ": model.vocab: expected at most ", kMaxPieces,
+               " pieces, found more");
+    GT_REQUIRE(!key_.empty() && key_.size() <= kMaxPiece, Exit::kUsage, name_, ": model.vocab, id ", id,
+               ": expected a piece of 1 to ", kMaxPiece, " bytes, found ", key_.size());
+    out_->vocab.emplace_back(std::move(key_), id);
+    return true;
+  }
+
+  bool merge_line(const std::string& s) {
+    const size_t blank = s.find(' ');
+    GT_REQUIRE(blank != std::string::npos && s.find(' ', blank + 1) == std::string::npos, Exit::kUsage, name_,
+               ": model.merges, merge ", out_->merges.size(),
+               ": expected two pieces with a blank between them, found \"", s.substr(0, 100), "\"");
+    merge(s.substr(0, blank), s.substr(blank + 1));
+    return true;
+  }
+
+  bool part_of_merge(std::string& s) {
+    GT_REQUIRE(pair_.size() < 2, Exit::kUsage, name_, ": model.merges, merge ", out_->merges.size(),
+               ": expected two pieces, found more");
+    pair_.push_back(std::move(s));
+    return true;
+  }
+
+  void merge(std::string left, std::string right) {
+    GT_REQUIRE(out_->merges.size() < kMaxMerges, Exit::kUsage, name_, ": model.merges: expected at most ", kMaxMerges,
+               ", found more");
+    out_->merges.emplace_back(std::move(left), std::move(right));
+  }
+
+  bool value(Json v, const char* what) {
+    GT_REQUIRE(part_ == Part::kRest, Exit::kUsage, name_, ": model.",
+               part_ == Part::kVocab ? "vocab: expected ids" : "merges: expected pairs of pieces", ", found ", what);
+    put(std::move(v));
+    return true;
+  }
+
+  void open(Json v, const char* what) {
+    GT_REQUIRE(part_ == Part::kRest, Exit::kUsage, name_, ": model.",
+               part_ == Part::kVocab ? "vocab: expected ids" : "merges: expected pairs of pieces", ", found ", what);
+    GT_REQUIRE(open_.size() < kMaxDepth, Exit::kUsage, name_, ": nested deeper than ", kMaxDepth, " levels");
+    open_.push_back(put(std::move(v)));
+  }
+
+  Json* put(Json v) {
+    GT_REQUIRE(++values_ <= kMaxValues, Exit::kUsage, name_, ": expected at most ", kMaxValues,
+               " values beside the vocabulary and the merges of a BPE model, found more");
+    if (open_.empty()) {
+      out_->rest = std::move(v);
+      return &out_->rest;
+    }
+    if (open_.back()->is_array()) return &open_.back()->emplace_back(std::move(v));
+    const auto [at, added] = open_.back()->emplace(key_, std::move(v));
+    GT_REQUIRE(added, Exit::kUsage, name_, ": the key \"", key_.substr(0, 100), "\" is in one object twice");
+    return &*at;
+  }
+
+  const std::string& name_;
+  TokenizerText* out_;
+  std::vector<Json*> open_;  // objects and arrays around the current value
+  const Json* model_ = nullptr;
+  Part part_ = Part::kRest;
+  bool vocab_seen_ = false, merges_seen_ = false;
+  std::string key_;
+  std::vector<std::string> pair_;
+  size_t values_ = 0;
+};
+
+}  // namespace
+
+TokenizerText parse_tokenizer_text(std::string_view text, const std::string& name) {
+  GT_REQUIRE(static_cast<int64_t>(text.size()) <= kMaxTokenizerFile, Exit::kUsage, name,
+             ": expected a tokenizer.json of at most ", kMaxTokenizerFile, " bytes, found ", text.size());
+  TokenizerText out;
+  Reader reader(name, &out);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  GT_REQUIRE(out.rest.is_object(), Exit::kUsage, name, ": expected a JSON object, found a ", out.rest.type_name());
+  return out;
+}
+
+}  // namespace gt

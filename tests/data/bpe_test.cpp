@@ -1,0 +1,355 @@
+// Byte-level BPE of a tokenizer.json. That the ids are those of Hugging Face's library is tested in
+// tests/launch/tokenizer_json_test.cpp.
+#include <chrono>
+#include <map>
+
+#include "data/bpe/bpe_merges.h"
+#include "data/bpe/nfc.h"
+#include "data/bpe/regex.h"
+#include "data/prepare.h"
+#include "data/text_stream.h"
+#include "data/tokenizer.h"
+#include "data/utf8.h"
+#include "tests/data/byte_level_json.h"
+#include "tests/data/support.h"
+
+using namespace gt;
+using namespace gt::test;
+
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+Tokenizer made(const Json& j, const std::string& config = "") {
+  return Tokenizer::from_bytes(j.dump(), "tokenizer.json", config);
+}
+
+// Words of both kinds of line ends, blanks, digits, contractions, marks and scripts.
+std::string odd_text(std::mt19937& r, int parts) {
+  const std::vector<std::string> all{"the",
+                                     " the",
+                                     "aa",
+                                     "a",
+                                     " ",
+                                     "  ",
+                                     "\n",
+                                     "\r\n",
+                                     "\n\n",
+                                     "\t",
+                                     "'s",
+                                     "'LL",
+                                     "12345",
+                                     ".",
+                                     "!!",
+                                     "\xC3\xA9",
+                                     "e\xCC\x81",
+                                     "\xE4\xB8\xAD",
+                                     "\xF0\x9F\x98\x80",
+                                     "\xE2\x80\xA8",
+                                     "/",
+                                     "x\ny",
+                                     ".\nz",
+                                     "<|endoftext|>"};
+  std::string text;
+  for (int k = 0; k < parts; ++k) text += all[r() % all.size()];
+  return text;
+}
+
+// By definition: again and again the pair of the lowest rank, the leftmost of equals.
+Ids merged_slowly(Ids ids, const std::vector<BpeMerge>& merges) {
+  for (;;) {
+    size_t rank = merges.size(), at = 0;
+    for (size_t k = 0; k + 1 < ids.size(); ++k)
+      for (size_t m = 0; m < rank; ++m)
+        if (merges[m].left == ids[k] && merges[m].right == ids[k + 1]) rank = m, at = k;
+    if (rank == merges.size()) return ids;
+    ids[at] = merges[rank].result;
+    ids.erase(ids.begin() + static_cast<ptrdiff_t>(at) + 1);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("merges of bytes: the lowest rank first, the leftmost of equals, as by definition") {
+  std::mt19937 r(1);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<BpeMerge> merges;
+    std::map<std::pair<int32_t, int32_t>, bool> seen;
+    for (int32_t k = 0; k < 12; ++k) {
+      const int32_t left = static_cast<int32_t>(r() % (3 + merges.size())),
+                    right = static_cast<int32_t>(r() % (3 + merges.size()));
+      if (!std::exchange(seen[{left, right}], true))
+        merges.push_back({left, right, static_cast<int32_t>(3 + merges.size())});
+    }
+    Ids word(1 + r() % 40), out;
+    for (int32_t& c : word) c = static_cast<int32_t>(r() % 3);
+    const Ids expected = merged_slowly(word, merges);
+    BpeMerges(merges).apply(&word, &out);
+    CHECK(out == expected);
+  }
+}
+
+TEST_CASE("a word of a million letters is merged in less than quadratic time") {
+  const Tokenizer t = made(byte_level_json());
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(t.encode(std::string(1'000'000, 'a')).size() == 500'000);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));  // quadratic: hours
+}
+
+TEST_CASE("words, merges, added tokens and what decodes back") {
+  const Tokenizer t = made(byte_level_json());
+  CHECK(t.vocab() == 261);
+  CHECK((t.eod() == 260 && t.bos() == -1 && t.eos() == -1 && t.sentence_piece() == nullptr));
+  CHECK(t.piece(258) == "\xC4\xA0the");
+  CHECK(t.id_of("\xC4\xA0the") == 258);
+  CHECK(t.encode("the the") == Ids{257, 258});
+  CHECK(t.encode("the  the") == Ids{257, ' ', 258});
+  CHECK(t.encode("the<|endoftext|>the<|endoftext").size() == 3 + 11);
+  CHECK(t.encode("").empty());
+  CHECK(t.kind(260) == PieceKind::kUserDefined);
+  CHECK(t.lossless());
+  std::mt19937 r(2);
+  Encoder cached(t);
+  for (int k = 0; k < 500; ++k) {
+    const std::string text = odd_text(r, 20);
+    Ids ids;
+    cached.encode(text, &ids);
+    CHECK(ids == t.encode(text));
+    CHECK(t.decode(ids) == text);
+  }
+  CHECK(cached.hits() > cached.misses());
+  CHECK(t.decode(t.encode("a\xFF\xE4\xB8z")) == "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDz");  // each invalid byte
+  expect_error(Exit::kUsage, {"token 261", "0 to 260"}, [&] { t.decode(Ids{261}); });
+}
+
+TEST_CASE(
+    "ignore_merges takes a word that is a piece whole, form C comes before words, the longest added token counts") {
+  Json j = byte_level_json();
+  j["model"]["vocab"]["abc"] = 260;
+  j["added_tokens"][0]["id"] = 261;
+  CHECK(made(j).encode("abc") == Ids{'a', 'b', 'c'});
+  j["model"]["ignore_merges"] = true;
+  CHECK(made(j).encode("abc") == Ids{260});
+  CHECK(made(j).encode("abcd").size() == 4);
+  j["normalizer"] = {{"type", "NFC"}};
+  for (const char* more : {"<|endoftext|><|endoftext|>", "caf\x65\xCC\x81"}) {
+    Json added = j["added_tokens"][0];
+    added["id"] = 261 + j["added_tokens"].size();
+    added["content"] = more;
+    added["normalized"] = more[0] == 'c';
+    added["special"] = false;
+    j["added_tokens"].push_back(added);
+  }
+  const Tokenizer t = made(j);
+  CHECK_FALSE(t.lossless());
+  CHECK(t.encode("e\xCC\x81") == Ids{0xC3, 0xA9});
+  CHECK(t.encode("<|endoftext|><|endoftext|><|endoftext|>") == Ids{262, 261});
+  CHECK(t.encode("un caf\xC3\xA9.") == t.encode("un caf\x65\xCC\x81."));  // in normalized text
+  CHECK(t.encode("un caf\xC3\xA9.").size() == 5);
+}
+
+TEST_CASE("form C as Hugging Face's library has it") {
+  std::string buffer;
+  const auto nfc = [&](const std::string& s) { return std::string(to_nfc(s, &buffer)); };
+  CHECK(nfc("plain\n\xC3\xA9") == "plain\n\xC3\xA9");
+  CHECK(nfc("x\ne\xCC\x81\ny") == "x\n\xC3\xA9\ny");
+  CHECK(nfc("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8") == "\xEA\xB0\x81");    // Hangul
+  CHECK(nfc("\xEA\xB0\x80\xE1\x86\xA7") == "\xEA\xB0\x80\xE1\x86\xA7");    // U+11A7 composes with nothing
+  CHECK(nfc("a\xE0\xA0\x97\xE0\xBA\xBA") == "a\xE0\xA0\x97\xE0\xBA\xBA");  // U+0EBA: a mark since Unicode 12
+  CHECK(nfc("a\xCC\x81\xCC\xB4") == "\xC3\xA1\xCC\xB4");                   // reordered, then composed
+}
+
+TEST_CASE("the special tokens: of the template, of tokenizer_config.json, which must not add any") {
+  Json j = byte_level_json();
+  const Json token{{"id", "<|endoftext|>"}, {"ids", {260}}, {"tokens", {"<|endoftext|>"}}};
+  j["post_processor"] = {{"type", "TemplateProcessing"},
+                         {"single", Json::array({Json{{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}},
+                                                 Json{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}})},
+                         {"pair", Json::array()},
+                         {"special_tokens", {{"<|endoftext|>", token}}}};
+  CHECK(made(j).bos() == 260);
+  CHECK(made(j).encode("a") == Ids{'a'});  // a fact: encode() puts nothing before a text
+  const Tokenizer t = made(j, R"({"eos_token": {"content": "<|endoftext|>"}, "pad_token": null})");
+  CHECK((t.eos() == 260 && t.pad() == -1));
+  for (const char* config :
+       {R"({"eos_token": "<other>"})", R"({"added_tokens_decoder": {"5": {"content": "<|endoftext|>"}}})",
+        R"({"add_prefix_space": true})", R"({"eos_token": 3})", "[", "[]"})
+    expect_error(Exit::kUsage, {"tokenizer.json: tokenizer_config.json beside it"}, [&] { made(j, config); });
+}
+
+TEST_CASE("text as it comes: no character is cut, and all parts are the text of all tokens") {
+  const Tokenizer t = made(byte_level_json({{"\xC3\xB0", "\xC5\x81"}}));  // bytes F0 9F, the begin of most emoji
+  std::mt19937 r(3);
+  for (int round = 0; round < 300; ++round) {
+    const std::string text = odd_text(r, 12);
+    Ids ids = t.encode(text);
+    if (round % 3 == 0)  // bytes in any order
+      for (int32_t& id : ids) id = static_cast<int32_t>(0x70 + r() % (257 - 0x70));
+    TextStream stream(t);
+    std::string all;
+    for (const int32_t id : ids) {
+      const std::string part = stream.push(id);
+      if (round % 3 != 0) CHECK(part.find("\xEF\xBF\xBD") == std::string::npos);
+      CHECK(utf8_valid_prefix(part) == part.size());
+      all += part;
+    }
+    all += stream.finish();
+    CHECK(all == t.decode(ids));
+  }
+}
+
+TEST_CASE("UTF-8: one U+FFFD for a part of a character, and the open end of a text") {
+  const auto lossy = [](const std::string& s) {
+    std::string out;
+    append_lossy_utf8(s, &out);
+    return out;
+  };
+  const std::string bad = "\xEF\xBF\xBD";
+  CHECK(lossy("a\xF0\x9F\x98z") == "a" + bad + "z");
+  CHECK(lossy("\xE4\xB8") == bad);
+  CHECK(lossy("\xED\xA0\x80") == bad + bad + bad);  // a surrogate
+  CHECK(lossy("\xFF\x80") == bad + bad);
+  CHECK(utf8_open_suffix("a\xF0\x9F\x98") == 3);
+  CHECK(utf8_open_suffix("\xF0\x9F\x98\x80") == 0);
+  CHECK(utf8_open_suffix("\xE4") == 1);
+  CHECK(utf8_open_suffix("\x98") == 0);
+  CHECK(utf8_open_suffix("\xED\xA0") == 0);
+  CHECK(begins_with_space("\xE3\x80\x80x"));
+  CHECK((ends_with_space("x\xE2\x80\x8A") && ends_with_space("x\r") && !ends_with_space("x\xE2\x80\x8B")));
+}
+
+TEST_CASE("documents are cut between plain lines, with the same tokens whatever the memory") {
+  TempDir dir;
+  std::mt19937 r(4);
+  std::string text;
+  for (int k = 0; k < 3000; ++k) text += odd_text(r, 6);
+  write_file(dir / "text.txt", text);
+  int kind = 0;
+  for (const Json& steps : {byte_level_json()["pre_tokenizer"], split_and_bytes(kLlama3Pattern)}) {
+    Json j = byte_level_json();
+    j["pre_tokenizer"] = steps;
+    write_file(dir / "tokenizer.json", j.dump());
+    const Tokenizer t = made(j);
+    CHECK(t.line_cuts() == LineCuts::kPlainLines);
+    Ids expected = t.encode(text);
+    expected.push_back(t.eod());
+    for (const int64_t chunk : {64, 1000, 1 << 20}) {
+      const std::string prefix = dir / cat("out", kind, "-", chunk);
+      prepare_data(
+          {.inputs = {dir / "text.txt"}, .tokenizer = dir / "tokenizer.json", .output = prefix, .chunk_bytes = chunk});
+      const auto file = open_tokens(prefix);
+      Ids found(static_cast<size_t>(file->tokens()));
+      file->read(0, 0, found);
+      CHECK(found == expected);
+    }
+    ++kind;
+  }
+  Json j = byte_level_json();
+  j["pre_tokenizer"] = split_and_bytes(R"(\s*[\r\n/]+|\p{L}+|[^\p{L}])");  // takes a newline and a slash together
+  CHECK(made(j).line_cuts() == LineCuts::kNever);
+  write_file(dir / "long.txt", std::string(2 << 20, '\n'));
+  write_file(dir / "tokenizer.json", byte_level_json().dump());
+  expect_error(Exit::kUsage, {"long.txt", "--split-docs"}, [&] {
+    prepare_data(
+        {.inputs = {dir / "long.txt"}, .tokenizer = dir / "tokenizer.json", .output = dir / "long", .max_doc_mb = 1});
+  });
+}
+
+TEST_CASE("patterns: what both engines read alike, and refusals by name") {
+  const std::pair<const char*, const char*> same[] = {{R"(\s+(?!\S))", R"(\p{White_Space}+(?!\P{White_Space}))"},
+                                                      {R"([^\r\n\p{L}\p{N}]?\p{L}+)", R"([^\r\n\p{L}\p{N}]?\p{L}+)"},
+                                                      {R"((?i:'s|'t)|\d{1,3})", R"((?i:'s|'t)|\p{Nd}{1,3})"},
+                                                      {R"([^\s\]]++[\\/.]*?)", R"([^\p{White_Space}\]]++[\\/.]*?)"}};
+  for (const auto& [from, to] : same) CHECK(pcre2_pattern(from, "x") == to);
+  const char* const refused[] = {R"(\w+)",     R"(a.b)",   R"(^a)",       R"([a[bc]])", R"([a&&b])",  R"((?<=a)b)",
+                                 R"((?<n>a))", R"(\p{L)",  R"(\p{Cn})",   R"(\h)",      R"(a{1,2}+)", R"(a{2}?)",
+                                 R"(a**)",     R"(a{,3})", R"((?i:[s]))", R"((?i:\s))", R"(a{5000})", R"((a)",
+                                 R"(a))",      R"([])",    R"([a)",       R"((*VERB))", R"(\)",       R"(a{2,1})"};
+  for (const char* pattern : refused) {
+    INFO(pattern);
+    expect_error(Exit::kUsage, {"where"}, [&] { Regex(pattern, false, "where"); });
+  }
+  for (const char* pattern : {"a*", "a|", "(?=a)", "()"})
+    expect_error(Exit::kUsage, {"empty text"}, [&] { Regex(pattern, false, "where"); });
+  // 2^n ways to fail: a limit ends it, with an error that says where.
+  const Regex slow("(?:a|aa|aaa)+(?:b|(?!a)c)", false, "step 0");
+  size_t begin = 0, end = 0;
+  expect_error(Exit::kUsage, {"step 0", "limit"},
+               [&] { Regex::Finder(slow).find(std::string(200, 'a') + "!", 0, &begin, &end); });
+}
+
+TEST_CASE("what a tokenizer.json has that is not understood is refused by name") {
+  struct Case {
+    const char* at;  // JSON pointer
+    Json value;      // null value of the type "discarded": removed
+    std::vector<std::string> says;
+  };
+  const Json vocab = byte_level_json()["model"]["vocab"];
+  Json twice = vocab, hole = vocab, far = vocab, no_byte = vocab;
+  twice["x1"] = 5;
+  far["x1"] = 1 << 21;
+  no_byte.erase("A");
+  const Json split{{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  Json merged = split;
+  merged["behavior"] = "MergedWithNext";
+  const Json bytes = byte_level_json()["pre_tokenizer"];
+  const Case cases[] = {
+      {"/model/type", "Unigram", {"Unigram", "expected BPE"}},
+      {"/model/dropout", 0.1, {"dropout", "0.1"}},
+      {"/model/end_of_word_suffix", "</w>", {"end_of_word_suffix", "</w>"}},
+      {"/model/unheard_of", 1, {"unheard_of"}},
+      {"/model/vocab", twice, {"id 5", "twice"}},
+      {"/model/vocab", far, {"x1", "2097152"}},
+      {"/model/vocab", no_byte, {"byte 65"}},
+      {"/model/vocab", {{"a", -1}}, {"-1"}},
+      {"/model/vocab", {{"a", "b"}}, {"model.vocab: expected ids", "a string"}},
+      {"/model/merges", {"t h", "x y"}, {"merge 1", "xy"}},
+      {"/model/merges", {"t h", "t h"}, {"merge 1", "earlier"}},
+      {"/model/merges", {"t h e"}, {"merge 0"}},
+      {"/model/merges", {{"t", "h", "e"}}, {"merge 0", "more"}},
+      {"/model/merges", {1}, {"merges: expected pairs", "a number"}},
+      {"/normalizer", {{"type", "Lowercase"}}, {"normalizer", "Lowercase"}},
+      {"/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFKC"}}}}}, {"normalizers[0]", "NFKC"}},
+      {"/pre_tokenizer", {{"type", "Whitespace"}}, {"pre_tokenizer", "Whitespace"}},
+      {"/pre_tokenizer", nullptr, {"pre_tokenizer", "ByteLevel"}},
+      {"/pre_tokenizer", split, {"pre_tokenizer", "ByteLevel"}},
+      {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {bytes, split}}}, {"[1]", "behind ByteLevel"}},
+      {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {merged, bytes}}}, {"behavior", "MergedWithNext"}},
+      {"/pre_tokenizer/add_prefix_space", true, {"add_prefix_space", "true"}},
+      {"/decoder", nullptr, {"decoder"}},
+      {"/decoder", {{"type", "WordPiece"}}, {"decoder", "WordPiece"}},
+      {"/post_processor", {{"type", "BertProcessing"}}, {"post_processor", "BertProcessing"}},
+      {"/added_tokens/0/lstrip", true, {"added_tokens[0].lstrip"}},
+      {"/added_tokens/0/id", 300, {"added_tokens[0]", "expected 260"}},
+      {"/added_tokens/0/id", 1e9, {"added_tokens[0].id"}},
+      {"/added_tokens/0/content", "", {"content"}},
+      {"/added_tokens/0/content", "the", {"expected 257"}},
+      {"/unheard_of", 1, {"unheard_of"}},
+  };
+  for (const Case& c : cases) {
+    Json j = byte_level_json();
+    j[Json::json_pointer(c.at)] = c.value;
+    INFO(c.at << ' ' << c.value.dump().substr(0, 80));
+    std::vector<std::string> says = c.says;
+    says.push_back("tokenizer.json");
+    expect_error(Exit::kUsage, says, [&] { made(j); });
+  }
+  const std::string good = byte_level_json().dump();
+  for (const std::string& text : {good.substr(0, good.size() / 2), std::string("{}"), std::string("{\"model\":{}}"),
+                                  "{\"model\":" + std::string(100000, '[') + "}", "{\"version\":1," + good.substr(1),
+                                  std::string("{\"model\":{\"vocab\":{},\"vocab\":{}}}")})
+    expect_error(Exit::kUsage, {"t.json"}, [&] { Tokenizer::from_bytes(text, "t.json"); });
+}
+
+TEST_CASE("a folder names its tokenizer, a SentencePiece model before a tokenizer.json") {
+  TempDir dir;
+  write_file(dir / "tokenizer.json", byte_level_json().dump());
+  CHECK(Tokenizer::load(dir.path()).vocab() == 261);
+  CHECK(Tokenizer::load(dir.path()).eos() == -1);
+  write_file(dir / "tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  CHECK(Tokenizer::load(dir / "tokenizer.json").eos() == 260);
+  write_file(dir / "tokenizer.model", "no model");
+  expect_error(Exit::kUsage, {"tokenizer.model"}, [&] { Tokenizer::load(dir.path()); });
+  std::filesystem::create_directories(dir / "empty");
+  expect_error(Exit::kUsage, {"empty", "tokenizer.json"}, [&] { Tokenizer::load(dir / "empty"); });
+}

@@ -1,0 +1,129 @@
+"""Byte-level BPE by Hugging Face's tokenizers, for comparison with ours.
+make FOLDER KIND TEXT     trains one on a text: gpt2, llama3 (ignore_merges, bos by a template) or qwen2 (form C, added tokens)
+documents N SEED TEXT     writes N JSON lines of text that tokenizers trip over
+compare FOLDER JSONL PREFIX   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer gives, and decode alike"""
+import json
+import os
+import random
+import sys
+
+import numpy
+import tokenizers
+import transformers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+PATTERNS = {"llama3": CONTRACTIONS + r"\p{N}{1,3}" + REST, "qwen2": CONTRACTIONS + r"\p{N}" + REST}
+SPECIAL = {
+    "gpt2": ["<|endoftext|>"],
+    "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eot_id|><|eot_id|>"],
+    "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+}
+EMOJI = ["😀", "🎉", "👩‍👩‍👧‍👦", "🏳️‍🌈", "❤️", "🇩🇪", "👍🏽", "🧑🏿‍🚀", "‍", "️"]
+SCRIPTS = [
+    "àáâãäåæçèéêëìíîïñòóôõöùúûüýÿßŒœŠšıİſK", "日本語中文字漢かなカナ哈、。ｶﾞ", "한국어텍스트각각", "русскийтекстйё", "ελληνικάΆά", "العربيةُِّ", "हिन्दीक्षि", "ไทยกำ",
+    "ქართული", "עִבְרִית", "አማርኛ", "ơ̂ǘ̈ḳ́̈ệ", "ⅣⅧ½¼²³①⒈٣४੩", "𝔘𝔫𝔦𝟘𝟙𠀀𠮷", "\u1100\u1161\u11a8\u0344\u0958\u2126\u212b\uf900\ufb1d\u0340",
+]
+SPACES = "  \t\u00a0\u1680\u180e\u2003\u200a\u2028\u202f\u205f\u3000\u0085\u000b\u000c\u001c\u200b\ufeff"
+CONTROL = [chr(c) for c in [*range(0, 32), 127, 0x85, 0xAD, 0x200E, 0x2060, 0xFFFD, 0xFFFE, 0x10FFFF]]
+NAMES = [t for names in SPECIAL.values() for t in names] + ["<|endoftext", "<tool_call>", "café", "cafe\u0301", "<|im_start|>user\n", "Ġ", "Ċ"]
+CONTRACTED = ["'s", "'S", "'t", "'T", "'re", "'RE", "'Ve", "'vE", "'m", "'M", "'ll", "'lL", "'d", "'D", "'ſ", "’s", "''s", "'x", "I'm", "we'LL", "'st"]
+
+
+def train(kind, text):
+    t = tokenizers.Tokenizer(models.BPE())
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
+    split = [pre_tokenizers.Split(Regex(PATTERNS[kind]), "isolated")] if kind in PATTERNS else []
+    t.pre_tokenizer = pre_tokenizers.Sequence([*split, byte_level]) if split else byte_level
+    t.normalizer = normalizers.NFC() if kind == "qwen2" else None
+    t.decoder = decoders.ByteLevel()
+    t.post_processor = processors.ByteLevel(trim_offsets=False)
+    t.train_from_iterator(
+        text.split("\n\n"),
+        trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+                            special_tokens=SPECIAL[kind] if kind == "gpt2" else []))
+    if kind != "gpt2":
+        t.add_special_tokens(SPECIAL[kind])
+    if kind == "llama3":
+        bos = ("<|begin_of_text|>", t.token_to_id("<|begin_of_text|>"))
+        t.post_processor = processors.Sequence(
+            [t.post_processor, processors.TemplateProcessing(single=bos[0] + " $A", special_tokens=[bos])])
+    if kind == "qwen2":
+        t.add_tokens([AddedToken("<tool_call>", normalized=False, special=False), AddedToken("cafe\u0301", normalized=True)])
+    return t
+
+
+def make(folder, kind, path):
+    """Some merges of llama3 are taken out: their pieces are found as whole words alone, which is what ignore_merges does."""
+    os.makedirs(folder, exist_ok=True)
+    random.seed(1)
+    j = json.loads(train(kind, open(path, encoding="utf8").read()).to_str())
+    if kind == "llama3":
+        j["model"]["ignore_merges"] = True
+        j["model"]["merges"] = [m for m in j["model"]["merges"] if random.random() > 0.1]
+    json.dump(j, open(folder + "/tokenizer.json", "w", encoding="utf8"), ensure_ascii=kind == "gpt2")
+    end = {"gpt2": "<|endoftext|>", "llama3": "<|end_of_text|>", "qwen2": "<|im_end|>"}[kind]
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "clean_up_tokenization_spaces": False}
+    json.dump(config, open(folder + "/tokenizer_config.json", "w"))
+
+
+def documents(count, seed, path):
+    random.seed(seed)
+    text = open(path, encoding="utf8").read()
+    words, lines = text.split(), [line for line in text.split("\n") if line]
+
+    def some(of, most):
+        return "".join(random.choice(of) for _ in range(random.randint(1, most)))
+
+    def code_point():
+        """Of the first planes: what the two engines' versions of Unicode call letters differs for the newest characters."""
+        c = random.choice([random.randrange(0x250), random.randrange(0x3000), random.randrange(0x10000), random.randrange(0x20000)])
+        return "x" if 0xD800 <= c <= 0xDFFF else chr(c)
+
+    kinds = [
+        lambda: " ".join(random.choice(words) for _ in range(random.randint(1, 12))),
+        lambda: random.choice(lines) + random.choice(["\n", "\r\n", "\n\n", "\r", " \n", "\n "]),
+        lambda: some([chr(c) for c in range(32, 127)], 40),
+        lambda: some(random.choice(SCRIPTS), 20),
+        lambda: some(EMOJI, 8),
+        lambda: some(SPACES + "\n\r", 12),
+        lambda: some(CONTROL, 5),
+        lambda: random.choice(" \t\n") * random.randint(1, 300),
+        lambda: random.choice(words) + random.choice(CONTRACTED) + random.choice(["", " "]),
+        lambda: some("0123456789", 12) + random.choice([".", ",", " ", ""]),
+        lambda: random.choice(NAMES),
+        lambda: "".join(code_point() for _ in range(random.randint(1, 12))),
+        lambda: random.choice("a=-_*.!?哈xé ") * random.randint(1, 90),
+        lambda: random.choice(["ha", "ab", "aba", "== ", "- ", "the", "\u0301e", "e\u0301", "a\u0323\u0302"]) * random.randint(1, 30),
+    ]
+    for _ in range(count):
+        print(json.dumps({"text": "".join(random.choice(kinds)() for _ in range(random.randint(1, 6)))}))
+
+
+def compare(folder, path, prefix):
+    t = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = [json.loads(line)["text"] for line in open(path)]
+    head = open(prefix + ".idx", "rb").read()
+    count = int.from_bytes(head[18:26], "little")
+    assert count == len(texts) > 0, f"{count} documents, {len(texts)} texts"
+    lengths = numpy.frombuffer(head, numpy.int32, count, 34)
+    tokens = numpy.fromfile(prefix + ".bin", {8: numpy.uint16, 4: numpy.int32}[head[17]])
+    wrong, begin = 0, 0
+    for text, length, want in zip(texts, lengths, t(texts, add_special_tokens=False)["input_ids"]):
+        got = tokens[begin:begin + length].tolist()
+        begin += length
+        if got != want:
+            wrong += 1
+            if wrong <= 5:
+                print(f"{text!r}\n  expected {want}\n  found    {got}")
+    assert wrong == 0, f"{wrong} of {count} documents differ"
+    print(f"transformers {transformers.__version__}: {count} documents, {len(tokens)} ids equal")
+
+
+if sys.argv[1] == "make":
+    make(*sys.argv[2:])
+elif sys.argv[1] == "documents":
+    documents(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+else:
+    compare(*sys.argv[2:])

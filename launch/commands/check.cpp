@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "data/tokenizer_files.h"
 #include "kernels/core/host.h"
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
@@ -54,7 +55,11 @@ std::vector<std::string> files_of(const Config& c, const std::vector<std::string
     else
       out.push_back(s.path);
   }
-  if (!c.data.tokenizer.empty()) out.push_back(c.data.tokenizer);
+  if (std::error_code ec; !fs::is_directory(c.data.tokenizer, ec)) {
+    if (!c.data.tokenizer.empty()) out.push_back(c.data.tokenizer);
+  } else {
+    for (const TokenizerFile& f : tokenizer_files(c.data.tokenizer)) out.push_back(f.path);
+  }
   return out;
 }
 

@@ -21,6 +21,7 @@
 #include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
+#include "launch/train/kept_tokenizer.h"
 
 namespace gt {
 namespace {
@@ -93,13 +94,6 @@ Notes native_notes(const ModelConfig& m) {
   Notes notes{{"model", model.dump()}};
   if (m.tied) notes.emplace_back("ties", R"([["head.weight","embed.weight"]])");
   return notes;
-}
-
-// Returns the tokenizer stored in the checkpoint, or nullopt.
-std::optional<Tokenizer> tokenizer_of(const Source& source) {
-  std::string model = read_aux(source.path(), "tokenizer.model");
-  if (model.empty()) return std::nullopt;
-  return Tokenizer::from_bytes(std::move(model), source.path() + "/tokenizer.model");
 }
 
 int64_t end_of_text(const Source& source, const std::optional<Tokenizer>& tokenizer) {
@@ -224,18 +218,37 @@ void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std
   write_synced(vfs, folder + "/special_tokens_map.json", hf_special_tokens_json(t));
 }
 
-// Writes the files that transformers needs besides the weights: model config, end-of-text id, tokenizer.
+// The files as the checkpoint keeps them.
+void copy_tokenizer(Source& source, const std::string& folder) {
+  for (const char* name : {"tokenizer.model", "tokenizer.json", "tokenizer_config.json"})
+    if (const std::string bytes = read_aux(source.path(), name); !bytes.empty())
+      write_synced(source.vfs(), folder + "/" + name, bytes);
+}
+
+nlohmann::json generation_config(int64_t end, const std::optional<Tokenizer>& tokenizer) {
+  nlohmann::json out = nlohmann::json::object();
+  if (end >= 0)
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) out[key] = end;
+  if (!tokenizer || tokenizer->sentence_piece() != nullptr) return out;
+  const std::pair<const char*, int32_t> named[] = {
+      {"bos_token_id", tokenizer->bos()}, {"eos_token_id", tokenizer->eos()}, {"pad_token_id", tokenizer->pad()}};
+  for (const auto& [key, id] : named)
+    if (id >= 0) out[key] = id;
+  return out;
+}
+
+// What transformers wants beside the weights: the model's shape, the end of text, the tokenizer.
 void write_hf_files(Source& source, DType dtype, const std::string& folder) {
   Vfs& vfs = source.vfs();
-  const auto tokenizer = tokenizer_of(source);
+  const auto tokenizer = kept_tokenizer(source.path());
   const int64_t end = end_of_text(source, tokenizer);
   const char* const torch = dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
   write_synced(vfs, folder + "/config.json", hf_config_json(source.model(), end, torch));
-  nlohmann::json generation = nlohmann::json::object();
-  if (end >= 0)
-    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) generation[key] = end;
-  write_synced(vfs, folder + "/generation_config.json", generation.dump(2) + "\n");
-  if (tokenizer) write_hf_tokenizer(vfs, *tokenizer, source.model().seq, folder);
+  write_synced(vfs, folder + "/generation_config.json", generation_config(end, tokenizer).dump(2) + "\n");
+  if (tokenizer && tokenizer->sentence_piece() != nullptr)
+    write_hf_tokenizer(vfs, *tokenizer, source.model().seq, folder);
+  else if (tokenizer && read_aux(source.path(), "tokenizer_config.json").empty())
+    write_synced(vfs, folder + "/tokenizer_config.json", hf_tokenizer_config_json(*tokenizer, source.model().seq));
 }
 
 // Throws unless Hugging Face's config of the family describes the model completely.
@@ -255,8 +268,7 @@ int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, 
   make_directory(source.vfs(), temp);
   write_safetensors(source.vfs(), temp, tensors_of(plan), hf ? Notes() : native_notes(source.model()),
                     bytes_from(args.max_shard), [&](size_t k) { return values_of(source, plan[k]); });
-  const std::string sentencepiece = read_aux(source.path(), "tokenizer.model");
-  if (!sentencepiece.empty()) write_synced(source.vfs(), temp + "/tokenizer.model", sentencepiece);
+  copy_tokenizer(source, temp);
   if (hf) write_hf_files(source, dtype, temp);
   sync_directory(source.vfs(), temp);
   return static_cast<int64_t>(plan.size());

@@ -22,6 +22,7 @@
 #include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/version.h"
+#include "launch/train/kept_tokenizer.h"
 #include "parallel/comm/self_group.h"
 
 namespace gt {
@@ -35,6 +36,7 @@ struct Origin {
   ModelConfig model;
   bool hf = false;  // Hugging Face's names and orientation
   std::vector<AuxFile> aux;
+  std::string tokenizer;  // its file or folder, or none
   std::vector<std::string> warnings;
 };
 
@@ -94,6 +96,22 @@ ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string&
   return m;
 }
 
+// The tokenizer of the folder, or none: weights are worth having without one, so that a tokenizer.json of a kind that
+// is not read here is a warning.
+std::string tokenizer_in(const std::string& folder, std::vector<std::string>& warnings) {
+  std::error_code ec;
+  if (fs::exists(folder + "/tokenizer.model", ec)) return folder + "/tokenizer.model";
+  if (!fs::exists(folder + "/tokenizer.json", ec)) return "";
+  try {
+    Tokenizer::load(folder + "/tokenizer.json");
+    return folder + "/tokenizer.json";
+  } catch (const Error& e) {
+    if (e.code() != Exit::kUsage) throw;
+    warnings.push_back(cat(e.what(), "; imported without a tokenizer"));
+    return "";
+  }
+}
+
 Origin open_folder(Vfs& vfs, const std::string& path) {
   Origin o;
   o.file = open_safetensors(vfs, path);
@@ -110,21 +128,23 @@ Origin open_folder(Vfs& vfs, const std::string& path) {
     o.warnings = c.warnings;
     o.aux.push_back({.name = "hf-config.json", .path = "", .text = text});
   }
-  if (fs::exists(path + "/tokenizer.model", ec))
-    o.aux.push_back({.name = "tokenizer.model", .path = path + "/tokenizer.model", .text = ""});
   return o;
 }
 
 Origin open_origin(Vfs& vfs, const ImportArgs& args) {
   std::error_code ec;
   GT_REQUIRE(fs::exists(args.from, ec), Exit::kUsage, args.from, ": does not exist");
-  if (fs::is_directory(args.from, ec)) return open_folder(vfs, args.from);
+  if (fs::is_directory(args.from, ec)) {
+    Origin folder = open_folder(vfs, args.from);
+    folder.tokenizer = args.tokenizer.empty() ? tokenizer_in(args.from, folder.warnings) : args.tokenizer;
+    return folder;
+  }
   GT_REQUIRE(fs::is_regular_file(args.from, ec), Exit::kUsage, args.from, ": is neither a file nor a folder");
   char head[8] = {};
   if (pread(open_to_read(args.from).get(), head, sizeof head, 0) < 0) fail(Exit::kIo, args.from, ": cannot be read");
   int32_t magic = 0;
   std::memcpy(&magic, head, sizeof magic);
-  Origin o;
+  Origin o{.tokenizer = args.tokenizer};
   if (std::memcmp(head, "\x89HDF\r\n\x1a\n", 8) == 0)
     o.file = open_h5(vfs, args.from);
   else if (magic == 20240326)
@@ -295,12 +315,10 @@ Exit run_import(const Command& command) {
   WeightStream stream(origin, weights, args);
 
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};
-  if (!args.tokenizer.empty()) std::erase_if(origin.aux, [](const AuxFile& a) { return a.name == "tokenizer.model"; });
   aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());
-  if (!args.tokenizer.empty()) aux.push_back({.name = "tokenizer.model", .path = args.tokenizer, .text = ""});
-  for (const AuxFile& a : aux)
-    if (a.name == "tokenizer.model")
-      Tokenizer::load(a.path);  // rejected here rather than by every reader of the checkpoint
+  const std::vector<AuxFile> tokenizer = tokenizer_aux(origin.tokenizer);
+  if (!tokenizer.empty()) Tokenizer::load(tokenizer[0].path);  // refused here rather than by all readers of the step
+  aux.insert(aux.end(), tokenizer.begin(), tokenizer.end());
   TrainState state;
   state.origin = "import";
   state.run_uuid = random_uuid();
@@ -327,17 +345,16 @@ Exit run_import(const Command& command) {
   for (const ShardView& v : views) elements += v.full.numel();
   fmt::print("{}: {} tensors, {} parameters, {}\n", report.path, weights.size(), format_thousands(elements),
              format_bytes(static_cast<double>(report.bytes)));
-  const bool tokenizer = aux.size() > 1 && aux.back().name == "tokenizer.model";
   fmt::print("train on: gpttrain --config {} --checkpoint.dir {} --data.train PREFIX{}\n",
              shell_word(report.path + "/config.json"), shell_word(args.output),
-             tokenizer ? " --data.tokenizer " + shell_word(report.path + "/tokenizer.model") : "");
-  if (tokenizer)
+             tokenizer.empty() ? "" : " --data.tokenizer " + shell_word(report.path + "/" + tokenizer[0].name));
+  if (!tokenizer.empty())
     fmt::print("generate: gpttrain generate --load {} --prompt \"…\"\n", shell_word(args.output));
   else
     fmt::print(
-        "no SentencePiece model came with it, and no other kind of tokenizer can be read (no tokenizer.json, no "
-        "vocab.json + merges.txt):\nPREFIX are tokens that other tools made, as .bin + .idx of Megatron or .bin of "
-        "llm.c; text is written by transformers, from gpttrain export\n");
+        "no tokenizer came with it that can be read (a SentencePiece tokenizer.model, or a tokenizer.json with a "
+        "byte-level BPE):\nPREFIX are tokens that other tools made, as .bin + .idx of Megatron or .bin of llm.c; text "
+        "is written by transformers, from gpttrain export\n");
   return Exit::kOk;
 }
 

@@ -54,7 +54,7 @@ struct TokenizerEncodeArgs {
   int64_t threads = 0;
   template <class V>
   void fields(V& v) {
-    v("tokenizer", tokenizer, "required", "SentencePiece model");
+    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json of a byte-level BPE, or a folder with one");
     v("text", text, "", "text to encode, a line each");
     v("input", input, "", "files, folders, patterns, -; without --text and --input standard input");
     v("pieces", pieces, "", "print pieces instead of numbers");
@@ -69,7 +69,7 @@ struct TokenizerDecodeArgs {
   bool pieces = false;
   template <class V>
   void fields(V& v) {
-    v("tokenizer", tokenizer, "required", "SentencePiece model");
+    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json of a byte-level BPE, or a folder with one");
     v("ids", ids, "", "token numbers, or pieces with --pieces");
     v("input", input, "", "files, folders, patterns, -; without --ids and --input standard input");
     v("pieces", pieces, "", "read pieces instead of numbers");
@@ -85,7 +85,7 @@ struct DataPrepareArgs {
   template <class V>
   void fields(V& v) {
     v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
-    v("tokenizer", tokenizer, "required", "SentencePiece model");
+    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json of a byte-level BPE, or a folder with one");
     v("output", output, "required", "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json are written");
     v("format", format, "auto|jsonl|text", "auto: .jsonl .json .ndjson are JSON lines, the rest is text");
     v("json-key", json_key, "", "JSON lines: the field that holds the text");
@@ -160,7 +160,7 @@ struct GenerateArgs {
     v("batch", batch, "1..4096 texts", "written at the same time, by each data-parallel replica");
     v("shift", shift, "0..1048576 tokens",
       "how far the model's window moves on once a text fills it, each time for a pass over the window; 0: an eighth");
-    v("tokenizer", tokenizer, "", "SentencePiece model; empty: the one of the run");
+    v("tokenizer", tokenizer, "", "SentencePiece model, tokenizer.json or a folder with one; empty: the one of the run");
     v("json", json, "", "print a JSON object a line for each text, when it is complete");
     v("no-cache", no_cache, "", "compute all keys and values again for every token; on a CPU the same texts, slowly");
   }
@@ -306,7 +306,7 @@ struct ImportArgs {
   void fields(V& v) {
     v("from", from, "required", "Hugging Face folder (safetensors) of a family of model.arch, our HDF5 export, or llm.c GPT-2 .bin");
     v("output", output, "required", "checkpoint folder; step-000000000 is written there");
-    v("tokenizer", tokenizer, "", "SentencePiece model to keep with the weights");
+    v("tokenizer", tokenizer, "", "SentencePiece model or tokenizer.json to keep with the weights, in place of the folder's");
     v("heads", heads, "0..65536", "attention heads, where the file does not say: HDF5 of other makers; 0: as it says");
     v("allow-nonfinite", allow_nonfinite, "", "take weights that hold NaN or infinity");
   }

@@ -138,8 +138,7 @@ void Trainer::save(bool must) {
   rank_.mesh.status().enter(RunPhase::kSave, state_->step);
   faults_.inject_at_save();
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config_)}};
-  if (!config_.data.tokenizer.empty())
-    aux.push_back({.name = "tokenizer.model", .path = config_.data.tokenizer, .text = ""});
+  aux.insert(aux.end(), data_.tokenizer_files.begin(), data_.tokenizer_files.end());
   saver_.save(state_.to_save(faults_.json(), faults_.skips_in_a_row()), engine_.checkpoint_views(), std::move(aux),
               must);
   report_.restart_clock();

@@ -1,12 +1,11 @@
 #include "launch/train/training_data.h"
 
-#include "checkpoint/checkpoint.h"
 #include "data/index_store.h"
 #include "data/token_file.h"
 #include "data/token_meta.h"
 #include "data/tokenizer.h"
 #include "kernels/core/check.h"
-#include "kernels/core/sha256.h"
+#include "launch/train/kept_tokenizer.h"
 
 namespace gt {
 
@@ -23,7 +22,7 @@ DatasetOptions training_data(const Config& c, bool builder) {
   o.dp = c.parallel.dp;
   o.micro_batch = c.train.micro_batch;
   o.vocab = c.model.vocab;
-  if (!c.data.tokenizer.empty()) o.tokenizer_sha256 = sha256_file_hex(c.data.tokenizer);
+  if (!c.data.tokenizer.empty()) o.tokenizer_sha256 = tokenizer_sha256(c.data.tokenizer);
   o.beside = c.data.valid;
   o.cache_dir = default_cache_dir();
   o.builder = builder;
@@ -31,10 +30,10 @@ DatasetOptions training_data(const Config& c, bool builder) {
 }
 
 void require_tokenizer_of(const std::string& step_dir, const Config& c) {
-  const std::string kept = read_aux(step_dir, "tokenizer.model");
-  if (kept.empty()) return;
-  std::vector<TokenizerClaim> claims{{step_dir + "/tokenizer.model", sha256_hex(kept)}};
-  if (!c.data.tokenizer.empty()) claims.push_back({c.data.tokenizer, sha256_file_hex(c.data.tokenizer)});
+  const auto kept = kept_tokenizer_claim(step_dir);
+  if (!kept) return;
+  std::vector<TokenizerClaim> claims{*kept};
+  if (!c.data.tokenizer.empty()) claims.push_back({c.data.tokenizer, tokenizer_sha256(c.data.tokenizer)});
   for (const auto* list : {&c.data.train, &c.data.valid})
     for (const DataSource& s : *list)
       if (auto claim = tokenizer_claim(token_prefix(s.path))) claims.push_back(*claim);
@@ -62,7 +61,7 @@ std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config& c)
 
 RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig& loaded) {
   const Config& c = loaded.config;
-  RunDatasets d{open_training_data(o, loaded), nullptr, o.tokenizer_sha256};
+  RunDatasets d{open_training_data(o, loaded), nullptr, o.tokenizer_sha256, tokenizer_aux(c.data.tokenizer)};
   if (c.data.eod_mask_loss) end_of_document(c);  // refused here, where all ranks hear of it
   if (c.train.eval_every > 0) d.valid = open_validation_data(o, c);
   return d;

@@ -2,7 +2,9 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "launch/config/config.h"
@@ -25,7 +27,8 @@ std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config&);
 // The datasets of a run. valid: nullptr where it does not evaluate.
 struct RunDatasets {
   std::unique_ptr<Dataset> train, valid;
-  std::string tokenizer_sha256;  // of data.tokenizer; "": there is none
+  std::string tokenizer_sha256;          // of data.tokenizer; "": there is none
+  std::vector<AuxFile> tokenizer_files;  // of data.tokenizer, for checkpoints
 };
 // `o`: training_data(), with who is warned.
 RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig&);

@@ -35,7 +35,8 @@ Target safetensors_header();
 Target safetensors_index();  // model.safetensors.index.json of a sharded model
 Target schedule_text();      // --parallel.schedule file:
 Target token_index();        // .idx beside a .bin
-Target tokenizer_model();    // SentencePiece models: our walker, then the library
+Target tokenizer_json();     // byte-level BPE of Hugging Face, with its tokenizer_config.json
+Target tokenizer_model();    // SentencePiece models: the walker, then the library
 
 std::vector<Target> all_targets();
 // Returns the target's seeds and the inputs in corpus/<target>/.

@@ -19,16 +19,16 @@
 #include "launch/ranks/agree.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
+#include "launch/train/kept_tokenizer.h"
 
 namespace gt {
 namespace {
 
 Tokenizer load_tokenizer(const std::string& given, const LoadedModel& model) {
   if (!given.empty()) return Tokenizer::load(given);
-  const std::string copy = read_aux(model.step_dir, "tokenizer.model");
-  GT_REQUIRE(!copy.empty(), Exit::kUsage, model.step_dir,
-             ": holds no tokenizer; give the SentencePiece model of the run with --tokenizer");
-  return Tokenizer::from_bytes(copy, model.step_dir + "/tokenizer.model");
+  auto kept = kept_tokenizer(model.step_dir);
+  GT_REQUIRE(kept, Exit::kUsage, model.step_dir, ": holds no tokenizer; give that of the run with --tokenizer");
+  return std::move(*kept);
 }
 
 // A text being generated.
@@ -54,7 +54,7 @@ struct Writing {
   // Appends a token; returns the text that became final.
   std::string add(int32_t id, const Tokenizer& t, int64_t most) {
     std::string shown;
-    if (id == t.eod()) {
+    if (id == t.eod() || id == t.eos()) {
       ended = "eod";
     } else {
       sequence.ids.push_back(id);

@@ -1,0 +1,43 @@
+#include "launch/train/kept_tokenizer.h"
+
+#include "data/tokenizer_files.h"
+#include "kernels/core/sha256.h"
+
+namespace gt {
+namespace {
+
+struct Kept {
+  std::string path, bytes;
+};
+
+std::optional<Kept> kept_file(const std::string& step_dir) {
+  for (const char* name : {"tokenizer.model", "tokenizer.json"})
+    if (std::string bytes = read_aux(step_dir, name); !bytes.empty())
+      return Kept{step_dir + "/" + name, std::move(bytes)};
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<AuxFile> tokenizer_aux(const std::string& path) {
+  std::vector<AuxFile> out;
+  if (path.empty()) return out;
+  for (const TokenizerFile& f : tokenizer_files(path)) out.push_back({.name = f.name, .path = f.path, .text = ""});
+  return out;
+}
+
+std::string tokenizer_sha256(const std::string& path) { return sha256_file_hex(tokenizer_files(path).front().path); }
+
+std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir) {
+  auto kept = kept_file(step_dir);
+  if (!kept) return std::nullopt;
+  return Tokenizer::from_bytes(std::move(kept->bytes), kept->path, read_aux(step_dir, "tokenizer_config.json"));
+}
+
+std::optional<TokenizerClaim> kept_tokenizer_claim(const std::string& step_dir) {
+  const auto kept = kept_file(step_dir);
+  if (!kept) return std::nullopt;
+  return TokenizerClaim{kept->path, sha256_hex(kept->bytes)};
+}
+
+}  // namespace gt

@@ -1,0 +1,79 @@
+#include "data/tokenizer.h"
+#include "data/utf8.h"
+#include "tests/data/byte_level_json.h"
+#include "tests/fuzz/target.h"
+
+namespace gt::fuzz {
+namespace {
+
+using test::Json;
+
+// Stands for the vocabulary of byte_level_json(), so that most mutations are of the rest.
+constexpr std::string_view kVocab = R"({"@":0})";
+
+std::string with_vocab(std::string_view input) {
+  static const std::string vocab = test::byte_level_json()["model"]["vocab"].dump();
+  std::string text(input);
+  if (const size_t at = text.find(kVocab); at != std::string::npos) text.replace(at, kVocab.size(), vocab);
+  return text;
+}
+
+std::string without_vocab(Json j) {
+  j["model"]["vocab"] = {{"@", 0}};
+  return j.dump();
+}
+
+void run(std::string_view input) {
+  static const std::string text =
+      "the quick\r\nbrown \xEF\xBC\xA1 fox's   12345 e\xCC\x81 \xF0\x9F\x98\x80 <|endoftext|>aaaa\t/\xFF\x01" +
+      std::string(300, ' ') + std::string(300, 'a');
+  // The bytes before the first zero byte are the tokenizer, those behind it its tokenizer_config.json.
+  const size_t end = std::min(input.find('\0'), input.size());
+  const std::string config(input.substr(std::min(end + 1, input.size())));
+  refused([&] {
+    const Tokenizer t = Tokenizer::from_bytes(with_vocab(input.substr(0, end)), "fuzz.json", config);
+    const std::vector<int32_t> ids = t.encode(text);
+    for (const int32_t id : ids) GT_CHECK(id >= 0 && id < t.vocab() && !t.piece(id).empty());
+    const std::string back = t.decode(ids);
+    GT_CHECK(utf8_valid_prefix(back) == back.size());
+    GT_CHECK(t.open_tokens(ids) <= ids.size());
+    std::string clean;
+    append_valid_utf8(text, &clean);
+    if (t.lossless()) GT_CHECK(back == clean);
+    for (const int32_t id : {t.unk(), t.bos(), t.eos(), t.pad(), t.eod()}) GT_CHECK(id >= -1 && id < t.vocab());
+  });
+}
+
+std::vector<std::string> seeds() {
+  Json qwen = test::byte_level_json(), llama = test::byte_level_json();
+  qwen["normalizer"] = {{"type", "NFC"}};
+  qwen["pre_tokenizer"] = test::split_and_bytes(R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|\s*[\r\n]+|\s+(?!\S)|\s+)");
+  llama["pre_tokenizer"] = test::split_and_bytes(test::kLlama3Pattern);
+  llama["model"]["ignore_merges"] = true;
+  llama["model"]["merges"] = Json::array({Json::array({"t", "h"}), Json::array({"th", "e"})});
+  llama["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", Json::array({Json{{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}},
+                              Json{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}})},
+      {"pair", Json::array()},
+      {"special_tokens",
+       {{"<|endoftext|>", {{"id", "<|endoftext|>"}, {"ids", {260}}, {"tokens", {"<|endoftext|>"}}}}}}};
+  const std::string config = R"({"eos_token": {"content": "<|endoftext|>"}, "add_prefix_space": false})";
+  return {test::byte_level_json().dump(), without_vocab(test::byte_level_json()),
+          without_vocab(qwen) + std::string(1, '\0') + config, without_vocab(llama) + std::string(1, '\0') + config,
+          "{\"model\":" + std::string(50000, '[') + std::string(50000, ']')};
+}
+
+}  // namespace
+
+Target tokenizer_json() {
+  return {
+      "tokenizer_json",
+      run,
+      seeds,
+      {"\"vocab\":{", "\"merges\":[", "\"Regex\":\"", "(?:a|aa)+", "{1000}", "\\\\p{L}+", "[^\\\\s]", "null", "true",
+       "\"a a\",", "\"Removed\"", "\"type\":\"Sequence\"", "-1", "18446744073709551615", "1e400", "\\ud800", "\"\""},
+      20000};
+}
+
+}  // namespace gt::fuzz

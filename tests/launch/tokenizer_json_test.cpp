@@ -1,0 +1,112 @@
+// Byte-level BPE of Hugging Face's tokenizers in every subcommand, and its ids on 100,000 texts against transformers.
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/data/byte_level_json.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/skip.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kText = "/usr/share/common-licenses/GPL-3";
+const std::string kScript = source_dir() + "/tests/readers/tokenizer_json.py";
+
+std::string python() { return source_dir() + "/build/hf/bin/python"; }
+
+// A folder with a tokenizer.json of some merges and the names of its special tokens.
+void write_folder(const std::string& folder, const std::string& config = R"({"eos_token": "<|endoftext|>"})") {
+  fs::create_directories(folder);
+  test::Pairs merges{{"t", "h"}, {"i", "n"}, {"th", "e"}, {"e", "r"}, {"\xC4\xA0", "the"}, {"o", "n"}, {"in", "g"}};
+  write_file(folder + "/tokenizer.json", test::byte_level_json(merges).dump());
+  if (!config.empty()) write_file(folder + "/tokenizer_config.json", config);
+}
+
+const std::string kTiny =
+    "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 272 --model.seq 32 --train.micro_batch 4 "
+    "--train.global_batch 8 --train.steps 6 --optim.lr 1e-2 --device.kind cpu --log.tensorboard false ";
+
+}  // namespace
+
+TEST_CASE("ids of a tokenizer.json equal those of transformers on 100,000 texts: GPT-2, Llama 3, Qwen 2") {
+  if (!fs::exists(python())) GT_SKIP("no " + python() + "; apt-get install python3-torch && tests/readers/setup.sh");
+  TempDir dir;
+  const auto run = [&](const std::string& args) {
+    const Outcome r = shell(python() + " " + kScript + " " + args, dir.path(), 500);
+    INFO(r.out);
+    REQUIRE(r.code == 0);
+    return r;
+  };
+  run("documents 100000 3 " + kText + " >texts.jsonl");
+  for (const std::string kind : {"gpt2", "llama3", "qwen2"}) {
+    INFO(kind);
+    run("make " + kind + " " + kind + " " + kText);
+    must("data prepare --input texts.jsonl --tokenizer " + kind + " --no-eod --check-cache --output out-" + kind, dir);
+    CHECK(run("compare " + kind + " texts.jsonl out-" + kind).says("100000 documents"));
+  }
+}
+
+TEST_CASE("a run on text with a tokenizer.json keeps it, and generate, eval, export and import use what it kept") {
+  TempDir dir;
+  write_folder(dir / "hf");
+  fs::copy_file(kText, dir / "text.txt");
+  const std::string how = " --prompt \"the thing\" --max-tokens 40 --temperature 0 --device.kind cpu";
+  must(kTiny + "--data.train text.txt --data.tokenizer hf --train.eval_every 3 --log.name run", dir);
+  must(kTiny + "--data.train text.txt --data.tokenizer hf --train.eval_every 3 --log.name run --train.steps 8", dir);
+  const std::string text = must("generate --load runs/run" + how, dir).out;
+  CHECK(text.find("the thing") != std::string::npos);
+  must("data prepare --input text.txt --tokenizer hf/tokenizer.json --output tokens", dir);
+  CHECK(must("eval --load runs/run --data.train tokens --device.kind cpu", dir).says("loss"));
+  must("export --load runs/run --output out", dir);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    CHECK(read_file(dir / (std::string("out/") + name)) == read_file(dir / (std::string("hf/") + name)));
+  CHECK(nlohmann::json::parse(read_file(dir / "out/generation_config.json"))["eos_token_id"] == 263);
+  const Outcome in = must("import --from out --output in", dir);
+  CHECK(in.says("--data.tokenizer in/step-000000000/tokenizer.json"));
+  CHECK(must("generate --load in" + how, dir).out == text);
+
+  // Another tokenizer does not go on with these weights.
+  write_file(dir / "other.json", test::byte_level_json({{"a", "b"}}).dump());
+  const Outcome other =
+      gpttrain(kTiny + "--data.train text.txt --data.tokenizer other.json --log.name run --train.steps 9", dir.path());
+  CHECK(other.code == 2);
+  CHECK(other.says("one tokenizer"));
+
+  // A folder with a tokenizer of another kind: the weights come without it.
+  write_file(dir / "out/tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"a": 0}}})");
+  const Outcome foreign = must("import --from out --output foreign", dir);
+  CHECK((foreign.says("WordPiece") && foreign.says("imported without a tokenizer")));
+  CHECK(gpttrain("generate --load foreign" + how, dir.path()).says("--tokenizer"));
+  CHECK(must("generate --load foreign --tokenizer hf/tokenizer.json" + how, dir).out == text);
+}
+
+TEST_CASE("tokenizer encode and decode read a tokenizer.json, and tokens without a name for their end say so") {
+  TempDir dir;
+  write_folder(dir / "hf");
+  const std::string lines = "the other thing\ncaf\xC3\xA9 \xF0\x9F\x98\x80<|endoftext|>\n\n  two  blanks\t\n";
+  write_file(dir / "lines.txt", lines);
+  for (const std::string form : {"", " --pieces", " --ids-binary u16", " --ids-binary i32"}) {
+    INFO(form);
+    REQUIRE(
+        shell(binary_dir() + "/gpttrain tokenizer encode --tokenizer hf --input lines.txt" + form + " >ids", dir.path())
+            .code == 0);
+    REQUIRE(shell(binary_dir() + "/gpttrain tokenizer decode --tokenizer hf --input ids" + form + " >back", dir.path())
+                .code == 0);
+    CHECK(read_file(dir / "back") == lines);
+  }
+  must("data prepare --input lines.txt --split-docs line --tokenizer hf/tokenizer.json --output d", dir);
+  CHECK(must("data inspect d --tokenizer hf --doc 0", dir).says("the other thing"));
+  auto j = test::byte_level_json();
+  j["added_tokens"] = test::Json::array();
+  write_file(dir / "plain.json", j.dump());
+  const Outcome none = gpttrain("data prepare --input lines.txt --tokenizer plain.json --output e", dir.path());
+  CHECK(none.code == 2);
+  CHECK(none.says("--no-eod"));
+}

@@ -77,7 +77,7 @@ Var add_position(Tape& t, Var x, Parameter& table, int64_t seq, int64_t first_ro
 }
 
 Var add_positions(Tape& t, Var x, const Parameter& table, Tensor positions) {
-  GT_CHECK(!t.recording(), "positions one by one are for generation");
+  GT_CHECK(!t.recording(), "per-row positions are supported in generation only");
   const Arena::Mark mark = t.activations().mark();
   const Tensor rows = t.scratch(x.value.shape, table.value.dtype);
   t.ops().embedding({.tokens = positions, .table = table.value, .out = rows}, t.stream());

@@ -116,7 +116,7 @@ GradDst Backprop::dst(const Var& x) {
   GT_CHECK(!r.summed, "a gradient ", to_string(x.value.shape), " is added to one whose sums are that of ", r.bias->name,
            " already");
   GT_CHECK(r.fp8 == nullptr || !(r.fp8->looked || r.fp8->made), "a gradient ", to_string(x.value.shape),
-           " is added to one that is encoded already");
+           " is accumulated into one that is already quantized to FP8");
   if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // shared with another reader: write to a copy
     const Tensor copy = tape_.grads_.alloc(x.value.shape, x.value.dtype);
     ops().copy({.src = s.grad.view(x.value.shape), .dst = copy}, stream());

@@ -77,7 +77,7 @@ Owner read_owner(const std::string& path) {
 bool is_local(const Owner& o) { return o.readable && o.host == host_name() && o.boot == boot_id(); }
 bool is_dead_here(const Owner& o) { return is_local(o) && start_time(o.pid) != o.start; }
 std::string describe(const Owner& o) {
-  return o.readable ? cat("host ", o.host, ", pid ", o.pid) : std::string("an owner that left no name");
+  return o.readable ? cat("host ", o.host, ", pid ", o.pid) : std::string("an unknown owner");
 }
 
 [[noreturn]] void refuse(const std::string& path, const Owner& o) {
@@ -170,9 +170,11 @@ void DirLock::touch_until_stopped() {
 
 void DirLock::require_mine() const {
   const Owner now = read_owner(path_);
-  GT_REQUIRE(!now.readable || now.token == token_, Exit::kIo, path_, ": another job has taken this folder over: ",
-             describe(now), ". This one counted as dead, having given no sign of life for ", times_.stale.count() / 1000,
-             " s; two jobs would delete each other's checkpoints, so it saves nothing more. Its last checkpoint is whole");
+  GT_REQUIRE(
+      !now.readable || now.token == token_, Exit::kIo, path_,
+      ": another job has taken this folder over: ", describe(now), ". This job did not refresh its lock for ",
+      times_.stale.count() / 1000,
+      " s; two jobs would delete each other's checkpoints, so it saves nothing more. Its last checkpoint is whole");
 }
 
 std::string DirLock::living_owner(const std::string& dir) {

@@ -98,7 +98,7 @@ class H5File : public WeightFile {
     bool ended = false;
     for (std::string line; std::getline(in, line);) {
       const auto f = fields(line);
-      GT_REQUIRE(!f.empty(), Exit::kDamaged, path, ": its reader said nothing that makes sense");
+      GT_REQUIRE(!f.empty(), Exit::kDamaged, path, ": the HDF5 reader process returned malformed output");
       if (f[0] == "refused") refused(path, f);
       if (f[0] == "end") ended = true;
       if (f[0] == "note" && f.size() == 3) {
@@ -145,7 +145,7 @@ std::vector<H5Set> list_h5(const std::string& path) {
   bool ended = false;
   for (std::string line; std::getline(in, line);) {
     const auto f = fields(line);
-    GT_REQUIRE(!f.empty(), Exit::kDamaged, path, ": its reader said nothing that makes sense");
+    GT_REQUIRE(!f.empty(), Exit::kDamaged, path, ": the HDF5 reader process returned malformed output");
     const auto from = [&](size_t first) {
       std::vector<int64_t> values;
       for (size_t k = first; k < f.size(); ++k) values.push_back(std::strtoll(f[k].c_str(), nullptr, 10));

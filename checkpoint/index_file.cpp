@@ -187,8 +187,8 @@ ShardIndex decode_index(std::string_view bytes, const std::string& where, std::s
   const auto n = in.get<int64_t>();
   GT_REQUIRE(n >= 0 && n <= size / kRecord, Exit::kDamaged, where, ": ", n, " records do not fit into ", size,
              " bytes");
-  in.expect<int64_t>(kHeader, "place of the records");
-  in.expect<int64_t>(kHeader + kRecord * n, "place of the block checksums");
+  in.expect<int64_t>(kHeader, "offset of the records");
+  in.expect<int64_t>(kHeader + kRecord * n, "offset of the block checksums");
   const auto b = in.get<int64_t>();
   GT_REQUIRE(x.file_bytes >= 0 && b == (x.file_bytes >> kBlockBits) + ((x.file_bytes & (kBlockBytes - 1)) != 0),
              Exit::kDamaged, where, ": ", b, " block checksums for a shard of ", x.file_bytes, " bytes");

@@ -26,7 +26,7 @@ class LlmcFile : public WeightFile {
     const bool sane = seq >= 1 && seq <= 1 << 20 && vocab >= 2 && vocab <= 1 << 22 && layers >= 1 && layers <= 1024 &&
                       heads >= 1 && width >= 1 && width <= 1 << 20 && width % heads == 0 && padded >= vocab &&
                       padded <= 1 << 23;
-    GT_REQUIRE(sane, Exit::kDamaged, path, ": header says T ", seq, ", V ", vocab, ", L ", layers, ", H ", heads,
+    GT_REQUIRE(sane, Exit::kDamaged, path, ": invalid header: T ", seq, ", V ", vocab, ", L ", layers, ", H ", heads,
                ", C ", width, ", Vp ", padded);
     note_ = cat("{\"layers\":", layers, ",\"hidden\":", width, ",\"heads\":", heads, ",\"ffn\":", 4 * width,
                 ",\"vocab\":", vocab, ",\"seq\":", seq, ",\"tied\":true}");

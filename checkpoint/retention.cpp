@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLinkNote = "; a link: what it points to stays";
+constexpr const char* kLinkNote = "; a link: its target is kept";
 
 // Steps with the lowest validation losses: those evaluated when written, or named as best so far by a manifest. Damaged
 // or unreadable steps have none.

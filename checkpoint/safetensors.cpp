@@ -238,8 +238,8 @@ class ShardedSafetensors : public WeightFile {
       for (size_t k = 0; k < files_[f]->list().size(); ++k) {
         const WeightInfo& w = files_[f]->list()[k];
         const auto it = where.find(w.name);
-        GT_REQUIRE(it != where.end() && it->second == file, Exit::kDamaged, index, ": does not say that ", w.name,
-                   " is in ", file);
+        GT_REQUIRE(it != where.end() && it->second == file, Exit::kDamaged, index, ": does not map ", w.name, " to ",
+                   file);
         where.erase(it);
         list_.push_back(w);
         place_.emplace_back(f, k);

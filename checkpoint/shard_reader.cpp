@@ -286,8 +286,8 @@ ShardIndex read_index(Vfs& vfs, const std::string& dir, const Manifest& m, int f
              to_string(x.uuid), ", step ", x.step, ", ", x.file_bytes, " bytes; the manifest has ", to_string(m.uuid),
              ", ", m.step, ", ", f.bytes);
   const std::string own = shard_name(x.rank, x.part);
-  GT_REQUIRE(own == f.name, Exit::kDamaged, path, ": says that it is of rank ", x.rank, ", part ", x.part,
-             ", whose file is ", own);
+  GT_REQUIRE(own == f.name, Exit::kDamaged, path, ": header names rank ", x.rank, ", part ", x.part, ", whose file is ",
+             own);
   return x;
 }
 

@@ -13,7 +13,7 @@ int64_t Curriculum::length(int64_t t) const {
     while (i < until.size() && t > until[i]) ++i;
     return lengths[i];
   }
-  GT_CHECK(kind == Kind::kRoot, "there is no curriculum");
+  GT_CHECK(kind == Kind::kRoot, "no curriculum is enabled");
   if (t > total) return max;  // the formula is increasing beyond
   const double part = std::pow(static_cast<double>(t) / static_cast<double>(total), 1.0 / static_cast<double>(root));
   const auto d = static_cast<int64_t>(std::floor(part * static_cast<double>(max - min) + static_cast<double>(min)));

@@ -82,7 +82,7 @@ std::vector<std::string> differences(const DataCursor& saved, const DataCursor& 
 void require_same_stream(const DataCursor& saved, const DataCursor& now, bool allow_change) {
   const auto list = differences(saved, now);
   if (list.empty() || allow_change) return;
-  std::string text = "the data of this run is not the data of the checkpoint:";
+  std::string text = "this run's data differ from the checkpoint's:";
   for (const std::string& line : list) text += "\n  " + line;
   fail(Exit::kUsage, text, "\nrestore these settings, or go on at sample ", saved.consumed_samples,
        " of the new stream with --data.allow_change");

@@ -18,7 +18,7 @@ void print_ids(std::span<const int32_t> ids, const Tokenizer* tokenizer, std::os
   if (tokenizer == nullptr) return;
   for (int32_t id : ids)
     if (id < 0 || id >= tokenizer->vocab()) {
-      out << "(no text: token " << id << " is outside of the tokenizer's " << tokenizer->vocab() << " pieces)\n";
+      out << "(not decodable: token " << id << " is outside of the tokenizer's " << tokenizer->vocab() << " pieces)\n";
       return;
     }
   out << tokenizer->decode(ids) << '\n';

@@ -243,7 +243,7 @@ void Recording::note(const Kind& kind, const void* args) {
 
 void Recording::cut() {
   if (noted_) {
-    if (queued_ < next_) leave("a copy, an event or a wait in the middle of a graph");
+    if (queued_ < next_) leave("a copy, an event or a wait inside a graph segment");
     return;
   }
   if (noted_from_ < calls_.size()) stretches_.push_back({noted_from_, calls_.size(), nullptr, 0, {}});

@@ -145,7 +145,7 @@ std::vector<std::string> lr_defects(const LrOptions& o) {
   if (o.type == "one_cycle" && o.cycle_momentum) {
     out.push_back(
         cat("step 1 runs at beta1 ", o.min_momentum, ", the low end, though its learning rate is the lowest"));
-    out.push_back("beta2 is 0.99 whatever optim.betas says");
+    out.push_back("beta2 is 0.99 regardless of optim.betas");
     if (o.decay_mom_rate > 0 && o.decay_step_size > 0) out.push_back("beta1 grows after the cycle");
   }
   return out;

@@ -57,7 +57,7 @@ std::unique_ptr<LrSchedule> make_one_cycle_torch(const LrOptions& o) {
   GT_REQUIRE(o.anneal == "cos" || o.anneal == "linear", Exit::kUsage, "schedule.anneal: unknown \"", o.anneal,
              "\"; there are cos, linear");
   GT_REQUIRE(!o.three_phase || o.pct_start <= 0.5, Exit::kUsage, "schedule.pct_start: ", o.pct_start,
-             " of the run up and as much down again are more than the run; at most 0.5 with schedule.three_phase");
+             " with schedule.three_phase: the rise and an equally long fall exceed the run; use at most 0.5");
   return std::make_unique<OneCycleTorch>(o);
 }
 

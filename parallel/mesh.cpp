@@ -58,7 +58,8 @@ int MeshShape::coord(Axis a, int rank) const {
 std::vector<int> MeshShape::members(AxisSet set, int rank) const {
   GT_CHECK(rank >= 0 && rank < world(), "rank ", rank, " of a world of ", world());
   const bool experts = set.has(Axis::kEp) || set.has(Axis::kExpertDp);
-  GT_CHECK(!experts || !(set.has(Axis::kDp) || set.has(Axis::kCp)), name_of(set), ": axes of two views of the ranks");
+  GT_CHECK(!experts || !(set.has(Axis::kDp) || set.has(Axis::kCp)), name_of(set),
+           ": mixes dense (dp, cp) and expert (expert_dp, ep) axes");
   std::vector<int> ranks{rank};
   for (Axis a : {Axis::kTp, Axis::kCp, Axis::kEp, Axis::kDp, Axis::kExpertDp, Axis::kPp}) {  // by ascending stride
     if (!set.has(a)) continue;

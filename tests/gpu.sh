@@ -175,7 +175,7 @@ device() {
 }
 
 cases=${GPT_GPU_CASES:-parity*,segments*,marks*,replay*}
-[ -z "$small" ] || cases="parity: every backend*,parity: add agrees*,parity: max_abs agrees*,segments: sums of groups*"
+[ -z "$small" ] || cases="parity: every backend*,parity: add agrees*,parity: max_abs agrees*,segments: group sums*"
 a_gpu_takes_part() {
   timeout -k 10 "$(left 60)" "$kernel_tests" "parity: every backend at hand takes part" >part.txt 2>&1 &&
     ! grep -q 'SKIPPED IN PART: parity on a GPU' part.txt || { cat part.txt; fail "$kernel_tests finds no GPU"; }
@@ -424,7 +424,7 @@ ceilings() {
     return 0
   fi
   trainer bench ceilings $(config_of 124m) | tee ceilings.txt || return 1
-  echo "figure: $(sed -nE 's/^(products|of 8 bits|copies|attention) +/\1 /p' ceilings.txt | paste -sd';')"
+  echo "figure: $(sed -nE 's/^(GEMM|FP8 GEMM|copies|attention) +/\1 /p' ceilings.txt | paste -sd';')"
 }
 # Milliseconds of all ops of a step, each alone; at the ceilings; of the fused graph. The breakdown is in the log.
 ops() {

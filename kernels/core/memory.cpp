@@ -34,7 +34,7 @@ Tensor Pool::alloc(Shape s, DType t) {
   size_t i = 0;
   for (; i < live_.size() && live_[i].begin - at < need; ++i) at = live_[i].end;
   GT_CHECK(at + need <= buffer_.bytes(), "gradient pool of ", buffer_.bytes(), " bytes is full: ", need,
-           " more wanted");
+           " more requested");
   live_.insert(live_.begin() + static_cast<ptrdiff_t>(i), {at, at + need, 1});
   if (at + need > peak_) peak_ = at + need;
   return {buffer_.data() + at, s, t, buffer_.device()};

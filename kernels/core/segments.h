@@ -71,7 +71,7 @@ inline void require_segments(const char* op, const SegmentTable& t, bool m, bool
     GT_CHECK(s.master != nullptr && (s.m != nullptr || !m) && (s.v != nullptr || !v), op, ": a segment of ", s.count,
              " elements lacks a tensor");
     GT_REQUIRE(s.value == nullptr || !half(t.master), Exit::kUsage, op, ": master is ", name_of(t.master),
-               " and there is a value beside it; a master of a half type is the value itself");
+               " and there is a value beside it; a 16-bit master is the value itself");
   }
 }
 

@@ -54,9 +54,9 @@ double celsius(const std::string& sys) {
 DeviceConditions conditions_in(const std::string& sys, std::string* why) {
   DeviceConditions c{.clock_mhz = clock_mhz(sys), .celsius = celsius(sys)};
   if (why == nullptr) return c;
-  *why = "power of a processor is not read";
-  if (std::isnan(c.clock_mhz)) *why += cat("; no clock of our cores in ", sys, "/devices/system/cpu");
-  if (std::isnan(c.celsius)) *why += cat("; no processor's temperature in ", sys, "/class/hwmon");
+  *why = "processor power is not available";
+  if (std::isnan(c.clock_mhz)) *why += cat("; no core clock in ", sys, "/devices/system/cpu");
+  if (std::isnan(c.celsius)) *why += cat("; no processor temperature in ", sys, "/class/hwmon");
   return c;
 }
 

@@ -41,13 +41,13 @@ void memory(int, int64_t* free_bytes, int64_t* total_bytes) {
 }
 
 void* alloc(int, int64_t bytes) {
-  GT_CHECK(bytes >= 0, "asked for ", bytes, " bytes");
+  GT_CHECK(bytes >= 0, "requested ", bytes, " bytes");
   const int64_t align = bytes >= kHuge ? kHuge : kAlign, size = std::max(align_up(bytes, align), align);
   void* p = std::aligned_alloc(static_cast<size_t>(align), static_cast<size_t>(size));
   if (p == nullptr) {
     int64_t available = 0, total = 0;
     memory(0, &available, &total);
-    fail(Exit::kUsage, "CPU memory: asked for ", bytes, " bytes; ", available, " of ", total,
+    fail(Exit::kUsage, "CPU memory: requested ", bytes, " bytes; ", available, " of ", total,
          " bytes are available. Use a smaller micro-batch, more ranks or a higher ZeRO stage");
   }
   if (bytes >= kHuge) (void)madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);  // hint: fewer page faults
@@ -74,7 +74,7 @@ void zero(void* dst, int64_t bytes, Stream stream) {
 }
 
 Stream open_stream(int index, int threads) {
-  GT_CHECK(index == 0, "there is one CPU device, asked for number ", index);
+  GT_CHECK(index == 0, "there is one CPU device, requested index ", index);
   return {{DeviceKind::kCpu, 0}, new CpuContext(threads > 0 ? threads : usable_cores(), may_spin)};
 }
 void close_stream(Stream s) { delete static_cast<CpuContext*>(s.native); }

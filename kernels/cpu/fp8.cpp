@@ -100,8 +100,9 @@ CodesOut prepare_codes(const char* op, const QuantizeFp8& p) {
   require_f32(op, {{"amax", p.fp8.amax}, {"inverse", p.fp8.inverse}, {"seen", p.fp8.seen}});
   require_gradient(op, {{"sums", p.sums}});
   CodesOut to{p.fp8.rows, p.fp8.columns, 1, p.x.shape.rows(), p.x.shape.cols()};
-  GT_CHECK(p.fp8 || p.sums, op, ": neither codes nor the largest element nor sums are wanted");
-  GT_CHECK(!to.rows || !to.columns || to.rows.dtype == to.columns.dtype, op, ": codes of one format are wanted");
+  GT_CHECK(p.fp8 || p.sums, op, ": none of FP8 data, amax and column sums is requested");
+  GT_CHECK(!to.rows || !to.columns || to.rows.dtype == to.columns.dtype, op,
+           ": rowwise and columnwise data must have one format");
   GT_CHECK((!to.rows || to.rows.numel() == p.x.numel()) && (!to.columns || to.columns.numel() == p.x.numel()), op,
            ": x ", to_string(p.x.shape), ", rows ", to_string(to.rows.shape), ", columns ", to_string(to.columns.shape));
   GT_CHECK(p.of != CodesOf::kGeluGrad || p.pre.numel() == p.x.numel(), op, ": x ", to_string(p.x.shape), ", pre ",

@@ -17,7 +17,7 @@ constexpr int64_t kTallest = 512;  // rows of results held at a time: 128 KiB wi
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   GT_CHECK(g.trans_b && !g.trans_a && !g.accumulate && !g.dbias && g.epilogue != Epilogue::kGeluGrad,
-           "gemm by rows: forward products alone");
+           "gemm by rows: forward GEMMs only");
   GT_CHECK(g.a.numel() == m * k && g.b.shape.cols() == k && g.b.numel() == n * k, "gemm by rows: a ",
            to_string(g.a.shape), ", b ", to_string(g.b.shape), " transposed, out ", to_string(g.out.shape));
   GT_CHECK(!g.bias || g.bias.numel() == n, "gemm by rows: bias ", to_string(g.bias.shape), " for ", n, " columns");

@@ -76,7 +76,7 @@ void validate(const LayerNorm& p, int64_t rows, int64_t cols) {
   GT_CHECK(!p.drop || p.delta, op, ": dropout without a delta to act on");
   require_dtype(op, DType::kF8E4M3, {{"rows", fp8.rows}, {"columns", fp8.columns}});
   require_f32(op, {{"amax", fp8.amax}, {"inverse", fp8.inverse}, {"seen", fp8.seen}});
-  GT_CHECK(p.out || fp8.codes(), op, ": neither out nor codes of it are wanted");
+  GT_CHECK(p.out || fp8.codes(), op, ": no output requested (out or FP8 data)");
   for (const Tensor* t : {&p.out, &fp8.rows, &fp8.columns})
     if (*t) require_numel(op, rows * cols, {{"out or codes", *t}});
   if (fp8.codes()) require_numel(op, 1, {{"amax", fp8.amax}, {"inverse", fp8.inverse}});

@@ -96,13 +96,13 @@ std::string shape_of(const AttentionCall& c) {
 }
 
 [[noreturn]] void refuse(const AttentionCall& c, const std::string& why) {
-  fail(Exit::kUsage, "device.attention: cudnn was asked for, but it does not do this ", pass_of(c), " (", shape_of(c),
-       "): ", why, ". Use --device.attention auto: our own kernels then do what cuDNN does not");
+  fail(Exit::kUsage, "device.attention: cudnn was requested, but it does not support this ", pass_of(c), " (",
+       shape_of(c), "): ", why, ". Use --device.attention auto: our own kernels then replace cuDNN");
 }
 
 void note_cudnn(const AttentionCall& c, const AttentionPlan& plan) {
   const char* how = !c.backward       ? ""
-                    : c.deterministic ? ", the same bits every time (train.deterministic false may be faster)"
+                    : c.deterministic ? ", deterministic (train.deterministic false may be faster)"
                                       : ", sums in any order (train.deterministic false)";
   rule().note(pass_of(c), cat(pass_of(c), ": ", cudnn_name(), how, ", workspace ",
                               (plan.workspace() + (1 << 20) - 1) >> 20, " MiB for ", shape_of(c)));
@@ -232,7 +232,7 @@ void attention_grad(const AttentionGrad& a, Stream s) {
 
 void tune_attention(const AttentionTuning& t) {
   const By by = t.by == "cudnn" ? By::kCudnn : t.by == "own" ? By::kOwn : By::kAuto;
-  GT_REQUIRE(by != By::kCudnn || cudnn_obstacle().empty(), Exit::kUsage, "device.attention: cudnn was asked for, but ",
+  GT_REQUIRE(by != By::kCudnn || cudnn_obstacle().empty(), Exit::kUsage, "device.attention: cudnn was requested, but ",
              cudnn_obstacle(), ". Use --device.attention auto: our own kernels then do it");
   rule().by = by;
   rule().deterministic = t.deterministic;

@@ -125,7 +125,7 @@ class Plan final : public AttentionPlan {
     if (e.is_bad()) return e;
     std::vector<int64_t> expected;
     for (int64_t uid = kQ; uid < (call_.backward ? kEnd : kDout); ++uid) expected.push_back(uid);
-    GT_CHECK(graph_.get_variant_pack_uids_sorted() == expected, "cuDNN asks for other tensors than attention has");
+    GT_CHECK(graph_.get_variant_pack_uids_sorted() == expected, "cuDNN's tensor UIDs differ from those of attention");
     return e;
   }
 

@@ -127,7 +127,7 @@ void* alloc(int index, int64_t bytes) {
     cudaGetLastError();
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    fail(Exit::kUsage, "out of memory on CUDA device ", index, ": asked for ", bytes, " bytes (",
+    fail(Exit::kUsage, "out of memory on CUDA device ", index, ": requested ", bytes, " bytes (",
          gib(static_cast<size_t>(bytes)), " GiB), free ", gib(free), " GiB of ", gib(total),
          " GiB. Use a smaller micro batch, more recomputation, a higher ZeRO stage, or more ranks");
   }

@@ -214,8 +214,9 @@ void validate(const QuantizeFp8& a) {
   const Fp8Out& to = a.fp8;
   want_codes("rows", to.rows, a.x.numel());
   want_codes("columns", to.columns, a.x.numel());
-  GT_CHECK(to || a.sums, kOp, ": neither codes nor the largest element nor sums are wanted");
-  GT_CHECK(!to.rows || !to.columns || to.rows.dtype == to.columns.dtype, kOp, ": codes of one format are wanted");
+  GT_CHECK(to || a.sums, kOp, ": none of FP8 data, amax and column sums is requested");
+  GT_CHECK(!to.rows || !to.columns || to.rows.dtype == to.columns.dtype, kOp,
+           ": rowwise and columnwise data must have one format");
   if (to.codes()) {
     want(kOp, "amax", to.amax, DType::kF32);
     want(kOp, "inverse", to.inverse, DType::kF32);

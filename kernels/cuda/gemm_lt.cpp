@@ -541,7 +541,7 @@ void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
              " does not begin at a multiple of 16 bytes");
   GT_REQUIRE(!g.bias || (g.bias.dtype == g.out.dtype && g.out.dtype != DType::kF32), Exit::kUsage,
              "cuda gemm_fp8: bias is ", name_of(g.bias.dtype), " for out in ", name_of(g.out.dtype),
-             "; both of one half type are supported");
+             "; both must have the same 16-bit type");
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ class GemmTimer {
   // queued).
   template <class Work>
   std::optional<double> median_us(const Work& work) const {
-    constexpr const char* kWhat = "timing a product";
+    constexpr const char* kWhat = "timing a GEMM";
     for (int i = 0; i < kWarm; ++i)
       if (!work()) return {};
     std::array<double, kRuns> us{};

@@ -136,7 +136,7 @@ void validate(const LayerNorm& a, int64_t n, int64_t cols) {
            " gamma ", to_string(a.gamma.shape), " rstd ", to_string(a.rstd.shape));
   GT_CHECK(a.kind == NormKind::kRms ? !a.beta && !a.mean : a.beta.numel() == cols, kOp, ": beta ",
            to_string(a.beta.shape), ", mean ", to_string(a.mean.shape));
-  GT_CHECK(a.out || fp8.codes(), kOp, ": neither out nor codes of it are wanted");
+  GT_CHECK(a.out || fp8.codes(), kOp, ": no output requested (out or FP8 data)");
   GT_CHECK((!a.out || a.out.numel() == all) && (!fp8.rows || fp8.rows.numel() == all) &&
                (!fp8.columns || fp8.columns.numel() == all),
            kOp, ": x ", to_string(a.x.shape), " out ", to_string(a.out.shape), " rows ", to_string(fp8.rows.shape),

@@ -37,7 +37,7 @@ class Addresses {
  public:
   void* take(int64_t bytes) {
     const std::lock_guard lock(mutex_);
-    GT_CHECK(bytes >= 0 && bytes <= kEnd - next_, "asked for ", bytes, " bytes of ", kEnd - next_);
+    GT_CHECK(bytes >= 0 && bytes <= kEnd - next_, "requested ", bytes, " bytes of ", kEnd - next_);
     const int64_t at = next_;
     next_ += std::max(align_up(bytes), kAlign);
     ++live_;
@@ -67,7 +67,7 @@ void release(int, void* p, int64_t) {
 // Host memory is real: callers write batches and scalars into it.
 void* alloc_host(int64_t bytes) {
   void* p = std::aligned_alloc(kAlign, static_cast<size_t>(std::max(align_up(bytes), kAlign)));
-  GT_REQUIRE(p != nullptr, Exit::kUsage, "host memory: asked for ", bytes, " bytes");
+  GT_REQUIRE(p != nullptr, Exit::kUsage, "host memory: requested ", bytes, " bytes");
   return p;
 }
 void free_host(void* p, int64_t) { std::free(p); }

@@ -162,7 +162,7 @@ Exit run_check(const Command& command) {
   }
   if (args.links) return run_ranks(command, links_of_rank);
   GT_REQUIRE(!other_agent_than_ssh(), Exit::kUsage,
-             "check asks hosts by ssh, and OMPI_MCA_plm_rsh_agent names another agent");
+             "check queries hosts over ssh, but OMPI_MCA_plm_rsh_agent selects another agent");
   std::vector<HostSlots> hosts = chosen_hosts(c.launch);
   if (hosts.empty()) hosts = {{host_name(), {0}}};
   std::vector<std::string> names;

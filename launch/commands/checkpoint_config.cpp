@@ -28,9 +28,9 @@ void require_weights(const StepReader& step, const ModelConfig& model) {
   for (const ModelWeight& w : model_weights(model)) {
     const TensorEntry* t = stored_weight(step, w.native);
     GT_REQUIRE(t != nullptr, Exit::kDamaged, step.path(), ": has no weights of ", w.native, ", which ", kFile,
-               " asks for");
+               " requires");
     GT_REQUIRE(std::equal(w.shape.begin(), w.shape.end(), t->shape.dim.begin(), t->shape.dim.begin() + t->shape.rank),
-               Exit::kDamaged, step.path(), ": ", t->name, " is ", to_string(t->shape), ", ", kFile, " asks for ",
+               Exit::kDamaged, step.path(), ": ", t->name, " is ", to_string(t->shape), ", ", kFile, " requires ",
                to_string(w.shape));
   }
 }
@@ -77,7 +77,7 @@ LoadedConfig load_checkpoint_config(const StepReader& step, ConfigSource source)
   const std::string file = step.path() + "/" + kFile;
   const auto& aux = step.manifest().aux;
   GT_REQUIRE(std::any_of(aux.begin(), aux.end(), [](const AuxEntry& a) { return a.name == kFile; }), Exit::kUsage,
-             step.path(), ": holds no config.json, so the model is not known");
+             step.path(), ": has no config.json, so the model is unknown");
   LoadedConfig alone;
   try {
     alone = load_config({.file = file, .only = kTaken});
@@ -117,9 +117,8 @@ std::vector<std::string> flags_with_data(const StepReader& step, const std::vect
   std::string line = "gpttrain";
   for (const std::string& w : words) line += " " + shell_word(w);
   fail(Exit::kUsage,
-       "data.train: give the data to evaluate on; the checkpoint names some, and paths out of a checkpoint "
-       "are not opened unasked. With that data:\n  ",
-       line, " ", data);
+       "data.train: missing; paths recorded in a checkpoint are not opened automatically. To use them:\n  ", line, " ",
+       data);
 }
 
 }  // namespace gt

@@ -182,8 +182,8 @@ Exit run_ckpt_diff(const Command& command) {
     return r.within ? Exit::kOk : Exit::kDifferent;
   }
   const char* const verdict = !r.within ? "different" : r.tensors.empty() ? "equal" : "equal within the tolerance";
-  fmt::print("A {}\nB {}\n{}: {} tensors compared, {} of them equal in every bit; {} of the state differ{}\n", a, b,
-             verdict, r.compared,
+  fmt::print("A {}\nB {}\n{}: {} tensors compared, {} of them bitwise equal; {} of the state differ{}\n", a, b, verdict,
+             r.compared,
              r.compared - std::count_if(r.tensors.begin(), r.tensors.end(),
                                         [](const TensorDiff& t) { return t.misfit.empty(); }),
              r.state.size() == 1 ? "1 entry" : fmt::format("{} entries", r.state.size()),
@@ -220,10 +220,10 @@ Exit run_ckpt_prune(const Command& command) {
     return Exit::kOk;
   }
   double bytes = 0;
-  for (const auto& e : plan.keep) fmt::print("  keep    {:<44} {}\n", e.name, e.why);
+  const std::string removed = args.dry_run ? "would remove" : "removed";
+  for (const auto& e : plan.keep) fmt::print("  {:<{}} {:<44} {}\n", "keep", removed.size(), e.name, e.why);
   for (const auto& e : plan.remove) {
-    fmt::print("  {} {:<44} {}, {}\n", args.dry_run ? "would go" : "removed ", e.name, e.why,
-               format_bytes(static_cast<double>(e.bytes)));
+    fmt::print("  {} {:<44} {}, {}\n", removed, e.name, e.why, format_bytes(static_cast<double>(e.bytes)));
     bytes += static_cast<double>(e.bytes);
   }
   if (!owner.empty()) fmt::print("  a job is using this folder ({}): its attempts are not listed\n", owner);

@@ -19,14 +19,15 @@ namespace {
 constexpr const char* kLaterVerbs[] = {"report", "bench cpu"};
 
 constexpr const char* kShortHelp =
-    "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n\n"
-    "  ./launch/demo.sh                        fetch text, make tokens, train, write a story: start here\n"
+    "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n"
+    "\n"
+    "  ./launch/demo.sh                        download text, tokenize, train, generate: start here\n"
     "  gpttrain --config configs/demo.json --tp 2 --pp 4 --dp 2\n"
-    "  gpttrain --help                         all verbs\n"
+    "  gpttrain --help                         all subcommands\n"
     "  gpttrain train --help                   all options of a training run\n";
 
 std::string overview() {
-  std::string out = "usage: gpttrain [verb] [flags]\n\nverbs (gpttrain VERB --help):\n";
+  std::string out = "usage: gpttrain [subcommand] [flags]\n\nsubcommands (gpttrain SUBCOMMAND --help):\n";
   for (const Subcommand& v : subcommands()) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
   return out + "\n  --version          versions of the program and its libraries\n";
 }
@@ -37,7 +38,12 @@ std::string group_help(const std::string& name) {
   for (const Subcommand& v : subcommands())
     if (std::string(v.name).rfind(name + " ", 0) == 0) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
   return out.empty() ? out
-                     : fmt::format("usage: gpttrain {} verb [flags]\n\nverbs (gpttrain VERB --help):\n{}", name, out);
+                     : fmt::format(
+                           "usage: gpttrain {} subcommand [flags]\n"
+                           "\n"
+                           "subcommands (gpttrain SUBCOMMAND --help):\n"
+                           "{}",
+                           name, out);
 }
 
 std::vector<std::string> verb_names() {
@@ -57,13 +63,13 @@ std::string verb_help(const Subcommand& spec, const std::vector<Option>& options
   if (spec.config == ConfigFlags::kNone) return out;
   const std::vector<std::string>& keys = spec.keys;
   if (spec.config == ConfigFlags::kNow) {
-    out += "\n  --config <text>                                    JSON file with the keys below; flags win over it\n";
+    out += "\n  --config <text>                                    JSON file with the keys below; flags override it\n";
     out += deepspeed_help();
   } else {
-    out += "\nThe rest is the checkpoint's; of it these may be given, and win:\n";
+    out += "\nAll other settings come from the checkpoint; these override it:\n";
   }
   out += config_help(keys);
-  out += "\nother spellings:\n" + alias_help(keys);
+  out += "\naliases:\n" + alias_help(keys);
   return spec.config == ConfigFlags::kNow ? out + megatron_help() : out;
 }
 
@@ -74,8 +80,8 @@ const Subcommand* find_verb(const std::string& name) {
 }
 
 [[noreturn]] void unknown_verb(const std::string& name, bool group) {
-  std::string text =
-      group ? fmt::format("gpttrain {}: expected one of:", name) : fmt::format("gpttrain {}: unknown verb;", name);
+  std::string text = group ? fmt::format("gpttrain {}: expected one of:", name)
+                           : fmt::format("gpttrain {}: unknown subcommand;", name);
   if (group) {
     for (const std::string& v : verb_names())
       if (v.rfind(name + " ", 0) == 0) text += " " + v.substr(name.size() + 1);
@@ -233,7 +239,7 @@ void refuse_extras(const Subcommand& spec, const Extras& extras, Problems& probl
   const std::string help = fmt::format("see gpttrain {} --help", spec.name);
   for (const Extras::Unknown& u : extras.flags)
     problems.add(u.word, u.word, "unknown flag", u.guess.empty() ? help : "did you mean --" + u.guess + "?");
-  for (const std::string& w : extras.words) problems.add("", w, "unexpected word", help);
+  for (const std::string& w : extras.words) problems.add("", w, "unexpected argument", help);
 }
 
 // Suggestions among the subcommand's own flags, for subcommands that also take config flags.

@@ -95,8 +95,8 @@ std::unique_ptr<Tokenizer> tokenizer_of(const DataInspectArgs& a, const std::str
   auto tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(a.tokenizer));
   const auto meta = read_token_meta(prefix);
   GT_REQUIRE(!meta || meta->tokenizer_sha256 == tokenizer->sha256(), Exit::kUsage, a.tokenizer, ": SHA-256 ",
-             tokenizer->sha256(), ", but ", prefix, ".meta.json says that the tokens were made with ",
-             meta->tokenizer_sha256, "; give that tokenizer, or none to see numbers");
+             tokenizer->sha256(), ", but ", prefix, ".meta.json records the tokenizer ", meta->tokenizer_sha256,
+             "; give that tokenizer, or none to print ids");
   return tokenizer;
 }
 
@@ -132,7 +132,8 @@ Exit inspect_whole(const std::string& path, const Tokenizer* tokenizer, std::ost
   const auto tokens = open_tokens(path);
   if (tokenizer) out << "begins       " << beginning(*tokens, *tokenizer) << '\n';
   const double h = unigram_entropy(*tokens);
-  if (!std::isnan(h)) out << fmt::format("unigram entropy {:.2f} nats a token: a model must end well below this\n", h);
+  if (!std::isnan(h))
+    out << fmt::format("unigram entropy {:.2f} nats per token: a trained model should end well below this\n", h);
   return Exit::kOk;
 }
 
@@ -171,9 +172,8 @@ Exit run_data_prepare(const Command& command) {
   const std::string prefix = token_prefix(args.output);
   if (result.documents == 1)
     write_out(
-        "note: found 1 document, so data.split cuts its tokens, not documents. What ends a document is --split-docs: "
-        "blank-line, "
-        "line, or sep with --separator '%'\n");
+        "note: found 1 document, so data.split divides its tokens, not documents. Set the document separator with "
+        "--split-docs: blank-line, line, or sep with --separator '%'\n");
   write_out(fmt::format("{}\n{}.bin, {}.idx, {}.meta.json\nnext: gpttrain data inspect {}\n", to_text(result), prefix,
                         prefix, prefix, shell_word(prefix)));
   flush_out();

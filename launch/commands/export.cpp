@@ -208,7 +208,7 @@ void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std
   const std::string obstacle = hf_tokenizer_obstacle(t);
   if (!obstacle.empty()) {
     fmt::print(stderr, "warning: {}\n",
-               cat(t.name(), ": no tokenizer.json can give its ids on every text: ", obstacle,
+               cat(t.name(), ": tokenizer.json cannot reproduce its ids on every text: ", obstacle,
                    "; AutoTokenizer will refuse the folder; read tokenizer.model with sentencepiece instead"));
     write_synced(vfs, folder + "/tokenizer_config.json", kNoTokenizer);
     return;

@@ -190,7 +190,7 @@ std::vector<std::vector<Place>> match(const Origin& o, const std::vector<ModelWe
   for (size_t k = 0; k < o.file->list().size(); ++k) {
     const std::string name = bare(o.file->list()[k].name, o);
     if (o.hf && is_buffer(name)) continue;
-    if (!found.emplace(name, k).second) problems.push_back(name + ": is there twice, with and without its prefix");
+    if (!found.emplace(name, k).second) problems.push_back(name + ": occurs twice, with and without its prefix");
   }
   std::vector<std::vector<Place>> out(weights.size());
   for (size_t k = 0; k < weights.size(); ++k) {
@@ -265,7 +265,7 @@ class WeightStream {
       std::vector<float> v = block(w, places_[k][b]);
       if (k == 0 && tied_head_)
         GT_REQUIRE(origin_.file->read(*tied_head_) == v, Exit::kDamaged, args_.from,
-                   ": head and embedding differ although the model says that they are one (tie_word_embeddings)");
+                   ": head and embedding differ although the config ties them (tie_word_embeddings)");
       if (origin_.hf && w.transposed) v = transpose(v, w.hf_shape(b)[0], w.hf_shape(b)[1]);
       if (places_[k].size() == 1) return v;
       all.insert(all.end(), v.begin(), v.end());
@@ -277,7 +277,7 @@ class WeightStream {
     if (at.scale) v = restore_rows({std::move(v), origin_.file->read(*at.scale)});
     const auto bad = std::find_if(v.begin(), v.end(), [](float x) { return !std::isfinite(x); });
     GT_REQUIRE(bad == v.end() || args_.allow_nonfinite, Exit::kDamaged, args_.from, ": ", w.native, ", element ",
-               bad - v.begin(), " is ", *bad, "; --allow-nonfinite takes it all the same");
+               bad - v.begin(), " is ", *bad, "; --allow-nonfinite accepts it");
     return v;
   }
 
@@ -352,9 +352,10 @@ Exit run_import(const Command& command) {
     fmt::print("generate: gpttrain generate --load {} --prompt \"…\"\n", shell_word(args.output));
   else
     fmt::print(
-        "no tokenizer came with it that can be read (a SentencePiece tokenizer.model, or a tokenizer.json with a "
-        "byte-level BPE):\nPREFIX are tokens that other tools made, as .bin + .idx of Megatron or .bin of llm.c; text "
-        "is written by transformers, from gpttrain export\n");
+        "it has no tokenizer that can be read (a SentencePiece tokenizer.model, or a tokenizer.json with a byte-level "
+        "BPE):\n"
+        "PREFIX: tokens written by other tools, as .bin + .idx of Megatron or .bin of llm.c; to generate text, use "
+        "transformers after gpttrain export\n");
   return Exit::kOk;
 }
 

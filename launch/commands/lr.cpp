@@ -88,7 +88,7 @@ Exit run_lr(const Command& command) {
   }
   const int columns = terminal_width(), width = std::max(20, (columns > 0 ? columns : kPaperWidth) - 15);
   std::string out = fmt::format("{}{}: {} steps, optim.lr {:g}\n\n", options.type,
-                                options.ds_exact ? " (number for number as DeepSpeed)" : "", steps, options.peak);
+                                options.ds_exact ? " (exactly as DeepSpeed)" : "", steps, options.peak);
   out += drawing("learning rate", steps, width, [&](int64_t t) { return schedule->at(t).lr; });
   if (schedule->at(1).beta1 != kOptimizersOwn)
     out += "\n" + drawing("momentum (beta1)", steps, width, [&](int64_t t) { return schedule->at(t).beta1; });

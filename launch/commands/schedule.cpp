@@ -66,15 +66,16 @@ bool splits_backward(const Schedule& s) {
 }
 
 Rows findings(const Schedule& s, const Report& r) {
-  Rows rows{{"bubble", fmt::format("{:.1f} % of all ranks' time is idle", 100 * r.bubble)}};
+  Rows rows{{"bubble", fmt::format("{:.1f} % of all ranks' time", 100 * r.bubble)}};
   rows.emplace_back("in flight", peaks(r) + (s.stages > s.ranks ? " chunks'" : " microbatches'") +
                                      std::string(" activations at once"));
   if (r.bubble > kMuchBubble)
-    rows.emplace_back("warning", fmt::format("more than {:.0f} % idle: more microbatches, fewer ranks or more chunks a "
-                                             "rank (interleaved) shrink that",
-                                             100 * kMuchBubble));
+    rows.emplace_back(
+        "warning",
+        fmt::format("bubble above {:.0f} %: use more microbatches, fewer ranks or more chunks per rank (interleaved)",
+                    100 * kMuchBubble));
   if (splits_backward(s))
-    rows.emplace_back("note", "activations are kept until W; with parallel.recompute the recomputed ones are too");
+    rows.emplace_back("note", "activations are kept until W, recomputed ones with parallel.recompute too");
   return rows;
 }
 

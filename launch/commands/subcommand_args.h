@@ -16,15 +16,15 @@ struct TrainArgs {
   template <class V>
   void fields(V& v) {
     v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
-    v("quiet", quiet, "", "print little: the first loss, evaluations, warnings, the end");
+    v("quiet", quiet, "", "print only the first loss, evaluations, warnings and the end");
     v("dry-run", dry_run, "",
-      "print the start block and whether the run fits: one process, nothing is started or "
-      "written; 0 either way");
+      "print the start block and whether the run fits in memory, without starting or writing anything; exit code 0 in "
+      "both cases");
     v("print-sbatch", print_sbatch, "0..100000 nodes",
-      "print a batch script for Slurm that runs this on so many nodes, and requeues when it was interrupted; 0: none");
+      "print a Slurm batch script that runs this on N nodes and requeues after an interruption; 0: none");
     v("lr_range_test", lr_range_test, "",
-      "let the rate grow from optim.lr / 100 to 10 x optim.lr (or as schedule.type lr_range_test says) and propose a "
-      "peak; saves no checkpoint");
+      "raise the learning rate from optim.lr / 100 to 10 x optim.lr (or as set by schedule.type lr_range_test) and "
+      "suggest a peak; saves no checkpoint");
   }
 };
 
@@ -39,11 +39,11 @@ struct TokenizerTrainArgs {
     v("vocab", vocab, "16..1000000 tokens", "size of the vocabulary");
     v("type", type, "bpe|unigram", "model");
     v("output", output, "required", "X.model; X.vocab and X.meta.json are written beside it");
-    v("sample-mb", sample_mb, ">0..10000 MB", "how much of the text the trainer sees, drawn by lines");
-    v("coverage", coverage, "0.98..1", "share of characters that get pieces; the others are spelled in bytes");
-    v("special", special, "", "further symbols that are never cut, after <|endoftext|> and newline");
-    v("seed", seed, "0..", "which lines are drawn");
-    v("threads", threads, "0..1024 threads", "that read the inputs; 0: all cores");
+    v("sample-mb", sample_mb, ">0..10000 MB", "amount of text sampled for training, by lines");
+    v("coverage", coverage, "0.98..1", "fraction of characters covered by pieces; others use byte fallback");
+    v("special", special, "", "additional symbols that are never split, after <|endoftext|> and newline");
+    v("seed", seed, "0..", "seed of the line sampling");
+    v("threads", threads, "0..1024 threads", "threads that read the inputs; 0: all cores");
   }
 };
 
@@ -55,10 +55,10 @@ struct TokenizerEncodeArgs {
   template <class V>
   void fields(V& v) {
     v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json of a byte-level BPE, or a folder with one");
-    v("text", text, "", "text to encode, a line each");
+    v("text", text, "", "text to encode, one line each");
     v("input", input, "", "files, folders, patterns, -; without --text and --input standard input");
-    v("pieces", pieces, "", "print pieces instead of numbers");
-    v("ids-binary", ids_binary, "u16|i32", "write little-endian numbers without lines; newlines are encoded too");
+    v("pieces", pieces, "", "print pieces instead of ids");
+    v("ids-binary", ids_binary, "u16|i32", "write little-endian ids without line structure; newlines are encoded too");
     v("threads", threads, "0..1024 threads", "0: all cores");
   }
 };
@@ -70,10 +70,10 @@ struct TokenizerDecodeArgs {
   template <class V>
   void fields(V& v) {
     v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json of a byte-level BPE, or a folder with one");
-    v("ids", ids, "", "token numbers, or pieces with --pieces");
+    v("ids", ids, "", "token ids, or pieces with --pieces");
     v("input", input, "", "files, folders, patterns, -; without --ids and --input standard input");
-    v("pieces", pieces, "", "read pieces instead of numbers");
-    v("ids-binary", ids_binary, "u16|i32", "read little-endian numbers without lines");
+    v("pieces", pieces, "", "read pieces instead of ids");
+    v("ids-binary", ids_binary, "u16|i32", "read little-endian ids without line structure");
   }
 };
 
@@ -90,16 +90,17 @@ struct DataPrepareArgs {
     v("format", format, "auto|jsonl|text", "auto: .jsonl .json .ndjson are JSON lines, the rest is text");
     v("json-key", json_key, "", "JSON lines: the field that holds the text");
     v("split-docs", split_docs, "file|blank-line|line|sep",
-      "text: what ends a document; sep: a line that is --separator");
+      "text: document separator; sep: a line equal to --separator");
     v("separator", separator, "", "--split-docs sep: the line between documents, such as % or <|endoftext|>");
     v("no-eod", no_eod, "", "do not end each document with <|endoftext|>");
-    v("threads", threads, "0..1024 threads", "that encode; 0: all cores, as far as memory-mb allows");
-    v("memory-mb", memory_mb, "1..1048576 MB", "bound of the memory used; the output does not depend on it");
-    v("on-bad", on_bad, "fail|skip", "broken JSON, a missing key, a line above max-doc-mb");
-    v("strict-utf8", strict_utf8, "", "invalid UTF-8 is bad too; else its bytes become U+FFFD and are counted");
+    v("threads", threads, "0..1024 threads", "encoder threads; 0: all cores, within memory-mb");
+    v("memory-mb", memory_mb, "1..1048576 MB", "memory limit; does not affect the output");
+    v("on-bad", on_bad, "fail|skip", "action on invalid JSON, a missing key, or a line above max-doc-mb");
+    v("strict-utf8", strict_utf8, "",
+      "treat invalid UTF-8 as an error too; otherwise its bytes become U+FFFD and are counted");
     v("max-doc-mb", max_doc_mb, "1..4096 MB", "longest line");
     v("check-cache", check_cache, "", "encode every 1024th document a second time without the word cache");
-    v("force", force, "", "start over, whatever is there");
+    v("force", force, "", "start over and replace existing output");
   }
 };
 
@@ -109,20 +110,20 @@ struct DataInspectArgs {
   bool order = false, full = false;
   template <class V>
   void fields(V& v) {
-    v("path", path, "required", "PREFIX of the token files, or llm.c's .bin or a pattern of them; also as plain word");
-    v("tokenizer", tokenizer, "", "print text too; must be the one that made the tokens");
+    v("path", path, "required", "PREFIX of the token files, or llm.c's .bin or a glob of them; also positional");
+    v("tokenizer", tokenizer, "", "also print text; must be the tokenizer of the tokens");
     v("doc", doc, "0..", "print this document");
-    v("full", full, "", "--doc: all of it; without it the first 256 tokens");
+    v("full", full, "", "--doc: print it completely; otherwise the first 256 tokens");
     v("sample", sample, "0..", "print this sample of seq + 1 tokens");
-    v("order", order, "", "print where samples begin, as CSV");
-    v("samples", samples, "1..", "--order: how many; data.order megatron: of the whole run");
+    v("order", order, "", "print the start of each sample as CSV");
+    v("samples", samples, "1..", "--order: number of samples; with data.order megatron that of the whole run");
     v("seq", seq, "1.. tokens", "--sample, --order: length of a sample");
     v("seed", seed, "0..", "--sample, --order: train.seed of the run");
     v("data.order", data_order, "epoch|megatron|sequential|llmc|llmc_shuffled", "--sample, --order: as in the run");
     v("dp", dp, "1..1048576", "--data.order llmc, llmc_shuffled: parallel.dp of the run");
     v("micro-batch", micro_batch, "1..1048576", "--data.order llmc, llmc_shuffled: train.micro_batch of the run");
-    v("split", split, "all|train|valid|test", "--sample, --order: a share of the file, or all as with data.valid");
-    v("data.split", shares, "", "--split: the shares");
+    v("split", split, "all|train|valid|test", "--sample, --order: one split of the file, or all as with data.valid");
+    v("data.split", shares, "", "--split: the proportions");
   }
 };
 
@@ -132,9 +133,9 @@ struct EvalArgs {
   template <class V>
   void fields(V& v) {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
-    v("split", split, "train|valid|test", "which part of the data");
+    v("split", split, "train|valid|test", "split to evaluate");
     v("steps", steps, "0.. batches",
-      "global batches of the run (train.global_batch), as its train.eval_steps; 0: the whole split, once");
+      "number of global batches (train.global_batch of the run); 0: the whole split once");
   }
 };
 
@@ -147,22 +148,22 @@ struct GenerateArgs {
   template <class V>
   void fields(V& v) {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
-    v("prompt", prompt, "", "the beginning; -: standard input; empty: a new document");
+    v("prompt", prompt, "", "prompt text; -: standard input; empty: a new document");
     v("prompt-file", prompt_file, "FILE",
-      "a prompt a line, or of X.jsonl the \"prompt\" or \"text\" of a line; -: standard input");
+      "file with one prompt per line, or X.jsonl with \"prompt\" or \"text\" fields; -: standard input");
     v("num-samples", num_samples, "1..1000000", "texts for each prompt");
-    v("max-tokens", max_tokens, "1..1048576 tokens", "length of a text at most");
-    v("stop", stop, "", "strings that end a text; they are not shown");
-    v("temperature", temperature, "0..100", "0: always the likeliest token");
-    v("top-k", top_k, "0.. tokens", "choose among the k likeliest; 0: all");
-    v("top-p", top_p, ">0..1", "choose among the likeliest that make up this probability");
-    v("seed", seed, "0..", "random numbers");
-    v("batch", batch, "1..4096 texts", "written at the same time, by each data-parallel replica");
+    v("max-tokens", max_tokens, "1..1048576 tokens", "maximum number of new tokens");
+    v("stop", stop, "", "strings that end a text; not printed");
+    v("temperature", temperature, "0..100", "sampling temperature; 0: greedy");
+    v("top-k", top_k, "0.. tokens", "sample from the k most probable tokens; 0: all");
+    v("top-p", top_p, ">0..1", "nucleus sampling: sample from the smallest set of tokens with this probability");
+    v("seed", seed, "0..", "seed of the sampling");
+    v("batch", batch, "1..4096 texts", "texts decoded concurrently per data-parallel replica");
     v("shift", shift, "0..1048576 tokens",
-      "how far the model's window moves on once a text fills it, each time for a pass over the window; 0: an eighth");
-    v("tokenizer", tokenizer, "", "SentencePiece model, tokenizer.json or a folder with one; empty: the one of the run");
-    v("json", json, "", "print a JSON object a line for each text, when it is complete");
-    v("no-cache", no_cache, "", "compute all keys and values again for every token; on a CPU the same texts, slowly");
+      "tokens by which a full context window advances, each time recomputing the window; 0: an eighth");
+    v("tokenizer", tokenizer, "", "SentencePiece model, tokenizer.json or a folder with one; empty: the run's");
+    v("json", json, "", "print one JSON object per completed text");
+    v("no-cache", no_cache, "", "recompute all keys and values for every token; slower, same texts on a CPU");
   }
 };
 
@@ -174,12 +175,12 @@ struct ScheduleArgs {
   template <class V>
   void fields(V& v) {
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|forward|FILE", "a pipeline schedule, or file:PATH");
-    v("pp", pp, "0..256 stages", "pipeline ranks; 0: 4, or what the file says");
-    v("vpp", vpp, "0..64 chunks", "model chunks a rank; 0: 1 (interleaved: 2), or what the file says");
-    v("microbatches", microbatches, "0..4096", "microbatches a step; 0: 2 pp, or what the file says");
+    v("pp", pp, "0..256 stages", "pipeline ranks; 0: 4, or the file's");
+    v("vpp", vpp, "0..64 chunks", "model chunks per rank; 0: 1 (interleaved: 2), or the file's");
+    v("microbatches", microbatches, "0..4096", "microbatches per step; 0: 2 pp, or the file's");
     v("cost", cost, ">0..", "time of a forward and of a backward");
-    v("tied", tied, "", "first and last stage share their embedding: adds T");
-    v("check", check, "", "a text schedule: say whether a run would accept it, print nothing else");
+    v("tied", tied, "", "first and last stage have tied embeddings: adds T");
+    v("check", check, "", "schedule file: check whether a run would accept it, print nothing else");
     v("trace", trace, "", "also write the simulated step to this file, for ui.perfetto.dev (X.json.gz, X.json)");
   }
 };
@@ -222,7 +223,7 @@ struct CkptArgs {
   bool json = false;
   template <class V>
   void fields(V& v) {
-    v("dir", dir, "required", "checkpoint folder or run directory; also as plain word");
+    v("dir", dir, "required", "checkpoint folder or run directory; also positional");
     v("json", json, "", "print one JSON object");
   }
 };
@@ -232,9 +233,9 @@ struct CkptInspectArgs {
   bool stats = false, json = false;
   template <class V>
   void fields(V& v) {
-    v("dir", dir, "required", "checkpoint folder, a step of it, or run directory; also as plain word");
+    v("dir", dir, "required", "checkpoint folder, a step of it, or run directory; also positional");
     v("tensor", tensor, "", "only this tensor, for example master/embed.weight");
-    v("stats", stats, "", "read the tensors: smallest, largest, mean, rms, how many are not finite");
+    v("stats", stats, "", "read the tensors: min, max, mean, rms, number of non-finite elements");
     v("json", json, "", "print one JSON object");
   }
 };
@@ -244,9 +245,9 @@ struct CkptVerifyArgs {
   bool all = false, deep = false, json = false;
   template <class V>
   void fields(V& v) {
-    v("dir", dir, "required", "a step; or checkpoint folder or run directory for its newest step; also as plain word");
+    v("dir", dir, "required", "a step; or checkpoint folder or run directory for its newest step; also positional");
     v("all", all, "", "every step of the folder");
-    v("deep", deep, "", "also open the shards with libhdf5, in a child process, and compare what it sees");
+    v("deep", deep, "", "also open the shards with libhdf5 in a child process and compare the contents");
     v("json", json, "", "print one JSON object");
   }
 };
@@ -258,9 +259,9 @@ struct CkptDiffArgs {
   bool json = false;
   template <class V>
   void fields(V& v) {
-    v("checkpoints", checkpoints, "required", "two: steps, checkpoint folders or run directories; also as plain words");
-    v("tol", tol, "0..1e9", "largest difference that counts as equal, relative to the tensor's largest magnitude");
-    v("show", show, "1..", "how many of the worst tensors, and of the entries of the state, are printed");
+    v("checkpoints", checkpoints, "required", "two: steps, checkpoint folders or run directories; also positional");
+    v("tol", tol, "0..1e9", "largest difference relative to the tensor's largest magnitude that counts as equal");
+    v("show", show, "1..", "number of worst tensors and state entries to print");
     v("json", json, "", "print one JSON object");
   }
 };
@@ -271,11 +272,12 @@ struct CkptPruneArgs {
   bool dry_run = false, json = false;
   template <class V>
   void fields(V& v) {
-    v("dir", dir, "required", "checkpoint folder or run directory; also as plain word");
+    v("dir", dir, "required", "checkpoint folder or run directory; also positional");
     v("keep", keep, "1..100000", "newest steps kept");
-    v("keep-every", keep_every, "0.. steps", "and every step that this divides; 0: none");
-    v("keep-best", keep_best, "0..1000, or true or false", "and the steps of so many best validation losses; true: 1");
-    v("dry-run", dry_run, "", "say what would be removed, and why; remove nothing");
+    v("keep-every", keep_every, "0.. steps", "also keep every step divisible by this; 0: none");
+    v("keep-best", keep_best, "0..1000, or true or false",
+      "also keep the steps of this many best validation losses; true: 1");
+    v("dry-run", dry_run, "", "report what would be removed and why, without removing it");
     v("json", json, "", "print one JSON object");
   }
 };
@@ -287,14 +289,17 @@ struct ExportArgs {
   template <class V>
   void fields(V& v) {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
-    v("step", step, "0..", "this step of the folder; without it the newest good one");
+    v("step", step, "0..", "step of the folder; default: the newest valid one");
     v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
-    v("dtype", dtype, "f32|bf16|f16|int8", "of the numbers; int8: matrices by row, each with its .scale");
+    v("dtype", dtype, "f32|bf16|f16|int8",
+      "dtype of the weights; int8: matrices quantized per row, each with its .scale");
     v("naming", naming, "hf|native",
-      "hf: a Hugging Face folder of the model's family, tokenizer.json included; without it hf for safetensors, native for int8 and hdf5");
-    v("max-shard", max_shard, "SIZE", "safetensors: largest file, as in 500MB, 5GB; beyond it several and an index");
+      "hf: Hugging Face folder of the model's family with tokenizer.json; default: hf for safetensors, native for int8 "
+      "and hdf5");
+    v("max-shard", max_shard, "SIZE",
+      "safetensors: maximum file size, as in 500MB, 5GB; larger exports are split, with an index");
     v("output", output, "required", "folder (safetensors) or file (hdf5)");
-    v("force", force, "", "replace what is there");
+    v("force", force, "", "replace existing output");
   }
 };
 
@@ -306,9 +311,10 @@ struct ImportArgs {
   void fields(V& v) {
     v("from", from, "required", "Hugging Face folder (safetensors) of a family of model.arch, our HDF5 export, or llm.c GPT-2 .bin");
     v("output", output, "required", "checkpoint folder; step-000000000 is written there");
-    v("tokenizer", tokenizer, "", "SentencePiece model or tokenizer.json to keep with the weights, in place of the folder's");
-    v("heads", heads, "0..65536", "attention heads, where the file does not say: HDF5 of other makers; 0: as it says");
-    v("allow-nonfinite", allow_nonfinite, "", "take weights that hold NaN or infinity");
+    v("tokenizer", tokenizer, "", "SentencePiece model or tokenizer.json to keep with the weights, instead of the folder's");
+    v("heads", heads, "0..65536",
+      "attention heads, if the file does not contain them (foreign HDF5); 0: from the file");
+    v("allow-nonfinite", allow_nonfinite, "", "accept weights with NaN or infinity");
   }
 };
 
@@ -317,10 +323,10 @@ struct BenchArgs {
   std::string out, history;
   template <class V>
   void fields(V& v) {
-    v("warmup", warmup, "-1..1000000 steps", "steps before the clock starts; -1: 20, on a CPU 5");
-    v("steps", steps, "0..1000000 steps", "steps measured; 0: at least 50, on a CPU 10, and at least 20 seconds");
-    v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
-    v("history", history, "FILE", "add it there as a line, and say its ratio to the last one like it");
+    v("warmup", warmup, "-1..1000000 steps", "warm-up steps; -1: 20, on a CPU 5");
+    v("steps", steps, "0..1000000 steps", "measured steps; 0: at least 50, on a CPU 10, and at least 20 seconds");
+    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
+    v("history", history, "FILE", "append the result as a line and print its ratio to the last comparable one");
   }
 };
 
@@ -333,7 +339,7 @@ struct CeilingsArgs {
   std::string output;
   template <class V>
   void fields(V& v) {
-    v("output", output, "FILE", "where the figures go; empty: the user's cache folder, where training looks for them");
+    v("output", output, "FILE", "output file; empty: the user's cache folder, from which training reads it");
   }
 };
 
@@ -342,17 +348,18 @@ struct PeerArgs {
   int64_t tokens = 0, skip = 5, pairs = 5, steps = 0, warmup = -1;
   template <class V>
   void fields(V& v) {
-    v("run", run, "required", "the peer's command line, for the shell; its output is read for lines of steps");
+    v("run", run, "required", "shell command of the baseline; its output is parsed for step lines");
     v("pattern", pattern, "REGEX",
-      "of a line of the peer that tells of a step, its first group the number; empty: llm.c, llmq, or N tokens/s");
-    v("unit", unit, "ms|s|tokens/s", "of that number");
-    v("tokens", tokens, "0.. tokens", "of a step of the peer; 0: as many as ours");
-    v("skip", skip, "0..1000000 steps", "of the peer that do not count, at its start");
-    v("pairs", pairs, "1..1000", "of runs, one of ours and one of the peer's");
-    v("steps", steps, "0..1000000 steps", "of ours, as in gpttrain bench");
-    v("warmup", warmup, "-1..1000000 steps", "of ours, as in gpttrain bench");
-    v("note", note, "", "kept with the result: the peer's commit, precision, bytes of optimizer state");
-    v("out", out, "FILE", "the result as one JSON object; in a file X.jsonl as a line more");
+      "regular expression of a step line of the baseline, with the number as first group; empty: llm.c, llmq, or N "
+      "tokens/s");
+    v("unit", unit, "ms|s|tokens/s", "unit of that number");
+    v("tokens", tokens, "0.. tokens", "tokens per step of the baseline; 0: same as ours");
+    v("skip", skip, "0..1000000 steps", "warm-up steps of the baseline to ignore");
+    v("pairs", pairs, "1..1000", "pairs of runs, ours and the baseline's");
+    v("steps", steps, "0..1000000 steps", "our measured steps, as in gpttrain bench");
+    v("warmup", warmup, "-1..1000000 steps", "our warm-up steps, as in gpttrain bench");
+    v("note", note, "", "stored with the result: the baseline's commit, precision, bytes of optimizer state");
+    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
   }
 };
 
@@ -361,8 +368,8 @@ struct RooflineArgs {
   template <class V>
   void fields(V& v) {
     v("ceilings", ceilings, "auto|planning|FILE",
-      "auto: what bench ceilings kept of this machine's device, else planning; planning: what the performance plan "
-      "assumes of an H200; or a file of bench ceilings --output");
+      "auto: stored results of bench ceilings for this device, else planning; planning: assumed rates of an H200; or a "
+      "file of bench ceilings --output");
   }
 };
 
@@ -371,8 +378,8 @@ struct CommArgs {
   std::string out;
   template <class V>
   void fields(V& v) {
-    v("most", most, "1..4096 MiB", "the largest tensor; the smallest has 4 KiB, each other four times the one before");
-    v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
+    v("most", most, "1..4096 MiB", "largest tensor; sizes start at 4 KiB and quadruple");
+    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
   }
 };
 
@@ -381,8 +388,8 @@ struct DataBenchArgs {
   std::string out;
   template <class V>
   void fields(V& v) {
-    v("steps", steps, "0..1000000 steps", "steps measured; 0: at least 20, and at least 2 seconds");
-    v("out", out, "FILE", "the measurement as one JSON object; in a file X.jsonl as a line more");
+    v("steps", steps, "0..1000000 steps", "measured steps; 0: at least 20, and at least 2 seconds");
+    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
   }
 };
 
@@ -392,9 +399,9 @@ struct CheckArgs {
   bool here = false, links = false;
   template <class V>
   void fields(V& v) {
-    v("file", file, "PATH", "further files that every host must have, of the same size");
+    v("file", file, "PATH", "additional files that every host must have, of the same size");
     v("here", here, "", "print the facts of this machine as JSON, nothing else; what check runs on each host");
-    v("folder", folder, "PATH", "--here: whose file system's free bytes are reported");
+    v("folder", folder, "PATH", "--here: folder whose free disk space is reported");
     v("marker", marker, "PATH", "--here: a file whose first bytes are reported");
     v("links", links, "", "only measure latency and bandwidth of each pair of ranks");
   }
@@ -406,14 +413,13 @@ struct VerifyArgs {
   bool matrix = false;
   template <class V>
   void fields(V& v) {
-    v("on", on, "threads|here",
-      "ranks as threads of this process, or as this command line would train: processes, device");
+    v("on", on, "threads|here", "threads: ranks as threads of this process; here: ranks and device as in training");
     v("steps", steps, "1..100 steps", "optimizer steps compared");
     v("matrix", matrix, "",
       "every legal layout instead of the given one, at every level of mixed "
       "precision unless --amp names one");
-    v("ranks", ranks, "1..64 ranks", "--matrix: of the largest layouts");
-    v("sample", sample, "0.. layouts", "--matrix: so many, drawn by train.seed; 0: all");
+    v("ranks", ranks, "1..64 ranks", "--matrix: maximum ranks of a layout");
+    v("sample", sample, "0.. layouts", "--matrix: number of layouts, sampled with train.seed; 0: all");
   }
 };
 

@@ -128,7 +128,7 @@ std::string report_text(const TokenizerTrainOptions& o, const TokenizerReport& r
          fmt::format("trained on       {} in {} lines\n", format_bytes(static_cast<double>(r.train_bytes)),
                      format_thousands(r.train_lines)) +
          fmt::format("measured on      {} {}\n", format_bytes(static_cast<double>(r.report_bytes)),
-                     r.unseen ? "that the trainer has not seen" : "of the same text, for there is no other") +
+                     r.unseen ? "held-out" : "of the same text, because there is no other") +
          fmt::format("bytes per token  {:.3f}\n", r.bytes_per_token) +
          fmt::format("byte fallback    {:.4f} % of characters\n", r.fallback_percent) +
          fmt::format("longest pieces   {}\n\n{}.model, {}.vocab, {}.meta.json\n", longest, stem, stem, stem) +
@@ -142,7 +142,7 @@ enum class Form { kIds, kPieces, kBinary };
 
 Form form_of(bool pieces, const std::string& binary) {
   GT_REQUIRE(!pieces || binary.empty(), Exit::kUsage,
-             "--pieces and --ids-binary: expected one of them; pieces are text, there is no binary form");
+             "--pieces and --ids-binary: give only one of them; pieces have no binary form");
   return pieces ? Form::kPieces : binary.empty() ? Form::kIds : Form::kBinary;
 }
 
@@ -248,7 +248,7 @@ void encode_inputs(const TokenizerEncodeArgs& args, const Tokenizer& tokenizer, 
 
 int32_t parse_id(const std::string& word, const Tokenizer& t, const std::string& where) {
   int64_t id = -1;
-  GT_REQUIRE(parse_int(word, id) && id >= 0 && id < t.vocab(), Exit::kUsage, where, ": expected token numbers 0 to ",
+  GT_REQUIRE(parse_int(word, id) && id >= 0 && id < t.vocab(), Exit::kUsage, where, ": expected token ids 0 to ",
              t.vocab() - 1, " with blanks between them, found \"", word, "\"",
              t.id_of(word) >= 0 ? "; give --pieces to read pieces" : "");
   return static_cast<int32_t>(id);
@@ -313,12 +313,12 @@ class BinaryDecoder {
     else
       std::memcpy(&id, bytes, 4);
     GT_REQUIRE(id >= 0 && id < tokenizer_.vocab(), Exit::kUsage, input_name(path), " number ", count_, ": expected ",
-               name_of(type_), " token numbers 0 to ", tokenizer_.vocab() - 1, ", found ", id,
+               name_of(type_), " token ids 0 to ", tokenizer_.vocab() - 1, ", found ", id,
                "; another tokenizer or another width?");
     ++count_;
     ids_.push_back(id);
     GT_REQUIRE(static_cast<int64_t>(ids_.size()) <= kMostText / 4, Exit::kUsage, input_name(path), ": more than ",
-               kMostText / 4, " numbers that must be decoded together; decode smaller files");
+               kMostText / 4, " ids that must be decoded together; decode smaller files");
   }
 
   const Tokenizer& tokenizer_;
@@ -361,7 +361,7 @@ Exit run_tokenizer_encode(const Command& command) {
   GT_REQUIRE(args.text.empty() || args.input.empty(), Exit::kUsage, "--text and --input: expected one of them");
   const Form form = form_of(args.pieces, args.ids_binary);
   GT_REQUIRE(form != Form::kBinary || ::isatty(STDOUT_FILENO) != 1, Exit::kUsage,
-             "--ids-binary writes bytes that no terminal can show; send them to a file: > ids.bin");
+             "--ids-binary writes binary data; redirect it to a file: > ids.bin");
   const Tokenizer tokenizer = Tokenizer::load(args.tokenizer);
   const TokenType type = form == Form::kBinary ? binary_type(args.ids_binary, tokenizer) : TokenType::kI32;
   LineEncoder encoder(tokenizer, form, type, thread_count(args.threads));

@@ -28,21 +28,19 @@ double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::
 Config small_config(const Config& given, const ShrinkGoal& goal, std::vector<std::string>& notes) {
   const CheckedLayout small = check_layout(shrink(given, goal, notes), {});
   Problems all;
-  for (const Problem& p : small.problems)
-    all.add(p.where, p.key, p.reason + " (of the model as verify shrinks it)", p.fix);
+  for (const Problem& p : small.problems) all.add(p.where, p.key, p.reason + " (of the shrunk model)", p.fix);
   all.throw_if_any();
   return small.config;
 }
 
 std::string heading(const Config& c, const std::vector<std::string>& notes, int steps) {
   std::string out;
-  if (!notes.empty()) out += fmt::format("made small: {}\n", fmt::join(notes, ", "));
+  if (!notes.empty()) out += fmt::format("shrunk: {}\n", fmt::join(notes, ", "));
   out += fmt::format(
       "model: {} blocks of width {}, {} heads{}, ffn {}, vocabulary {}, {} tokens, {}; {} steps of {} sequences\n",
       c.model.layers, c.model.hidden, c.model.heads,
-      c.model.kv_heads == c.model.heads ? "" : fmt::format(" ({} of keys and values)", c.model.kv_heads), c.model.ffn,
-      c.model.vocab, c.model.seq,
-      c.model.tied ? "tied" : "untied", steps, c.train.global_batch);
+      c.model.kv_heads == c.model.heads ? "" : fmt::format(" ({} KV heads)", c.model.kv_heads), c.model.ffn,
+      c.model.vocab, c.model.seq, c.model.tied ? "tied" : "untied", steps, c.train.global_batch);
   return out;
 }
 
@@ -175,7 +173,7 @@ Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) 
     flush_out();
   }
   line.erase();
-  write_out(fmt::format("{} layouts in {}, {} runs they were held against: {} equal, {} different\n", sum.done,
+  write_out(fmt::format("{} layouts in {}, {} reference runs: {} equal, {} different\n", sum.done,
                         format_duration(since(begin)), verifier.reference_runs(), sum.done - sum.wrong, sum.wrong));
   write_out(fmt::format("largest relative errors: loss of the first step {:.1e}, gradient {:.1e} ({})\n", sum.loss,
                         sum.gradient, sum.gradient_at.empty() ? "none" : sum.gradient_at));
@@ -192,7 +190,7 @@ Exit run_verify(const Command& command) {
   GT_REQUIRE(here || !command.env.launched(), Exit::kUsage,
              "gpttrain verify --on threads runs all ranks in one process, ", "but a launcher started this one as rank ",
              command.env.rank, "; use --on here, or start it alone");
-  GT_REQUIRE(!(here && args.matrix), Exit::kUsage, "--matrix runs many layouts, --on here has the ranks of one; ",
+  GT_REQUIRE(!(here && args.matrix), Exit::kUsage, "--matrix runs many layouts, but --on here has the ranks of one; ",
              "use --on threads");
   GT_REQUIRE(args.matrix || args.sample == 0, Exit::kUsage, "--sample ", args.sample, " belongs to --matrix");
   ShrinkGoal goal = args.matrix ? goal_of(given, args.ranks) : goal_of(given);

@@ -78,7 +78,7 @@ class Reader {
       store(*option, s.origin, set_from_words(*option, s.words));
       if (!from.empty() && !from_deepspeed(from) && before != value_text(*option))
         loaded_.notes.push_back(
-            fmt::format("deepspeed: {} {} {} wins over {} of {}", s.origin, s.key, value_text(*option), before, from));
+            fmt::format("deepspeed: {} {} {} overrides {} of {}", s.origin, s.key, value_text(*option), before, from));
     }
     return ds;
   }
@@ -116,10 +116,10 @@ class Reader {
       } else {
         // The last occurrence wins, so that a command can be repeated with a value appended.
         if (!seen_flags_.insert(option->key()).second)
-          loaded_.notes.push_back(fmt::format("{} was given again: the last one counts", name));
+          loaded_.notes.push_back(fmt::format("{} was given more than once: the last value is used", name));
         if (alias && alias->note) loaded_.notes.push_back(fmt::format("{} = {}", name, option->key()));
         if (const std::string from = origin_of(option->key()); from_deepspeed(from))
-          loaded_.notes.push_back(fmt::format("deepspeed: {} {} wins over {} {} {}", name, fmt::join(values, " "), from,
+          loaded_.notes.push_back(fmt::format("deepspeed: {} {} overrides {} {} {}", name, fmt::join(values, " "), from,
                                               option->key(), value_text(*option)));
         store(*option, name, set_from_words(*option, values));
       }
@@ -160,8 +160,7 @@ class Reader {
       GT_CHECK(set_from_words(options_[i], {value_text(defaults[i])}).empty(), "default of ", key);
       list += (list.empty() ? "" : ", ") + key;
     }
-    if (!list.empty())
-      loaded_.notes.push_back(fmt::format("deepspeed: {} takes the place of {} of --config", ds.name, list));
+    if (!list.empty()) loaded_.notes.push_back(fmt::format("deepspeed: {} replaces {} of --config", ds.name, list));
   }
 
   void store(const Option& option, const std::string& where, const std::string& error) {

@@ -106,7 +106,7 @@ class Checker {
                       list_of(nearest(divisors(m.hidden, [](int64_t) { return true; }), m.heads)),
                       list_of(multiples(m.heads, m.hidden))));
     if (m.heads % m.kv_heads && known({"model.heads", "model.kv_heads"}))
-      bad("model.kv_heads", fmt::format("{} key and value heads do not divide heads {}", m.kv_heads, m.heads),
+      bad("model.kv_heads", fmt::format("{} KV heads do not divide heads {}", m.kv_heads, m.heads),
           fmt::format("kv_heads may be {}, or 0 for as many as heads",
                       list_of(nearest(divisors(m.heads, [](int64_t) { return true; }), m.kv_heads))));
     if (m.window == 0 && m.global_every > 0)
@@ -119,13 +119,14 @@ class Checker {
       bad("model.global_first", fmt::format("{} blocks of {}", m.global_first, m.layers),
           fmt::format("0 to {}", m.layers));
     if (m.position == PositionKind::kRotary && m.head_width() % 2 && known({"model.head_dim", "model.hidden"}))
-      bad("model.position", fmt::format("rotary turns pairs of channels, and a head has {}", m.head_width()),
+      bad("model.position", fmt::format("rotary embeddings need an even head size, found {}", m.head_width()),
           "an even model.head_dim");
     rope();
     if (m.init == "torch42" && !m.tied)
-      bad("model.init", "torch42 draws no separate head: llm.c's models have none", "normal, or model.tied true");
+      bad("model.init", "torch42 supports tied weights only, as in llm.c", "normal, or model.tied true");
     if (m.init == "torch42" && m.hidden < 16)
-      bad("model.init", fmt::format("torch42 draws blocks of 16 numbers, model.hidden is {}", m.hidden),
+      bad("model.init",
+          fmt::format("torch42 generates random numbers in blocks of 16, but model.hidden is {}", m.hidden),
           "normal, or model.hidden 16 or more");
   }
 
@@ -194,11 +195,12 @@ class Checker {
                         : fmt::format("start {} ranks, or use dp {}", split * p.dp, world / split));
     }
     if (c_.precision.tf32 && c_.device.kind == "cpu")
-      bad("precision.tf32", "true: a CPU multiplies FP32 as it is", "leave it out, or use --device.kind cuda");
+      bad("precision.tf32", "true: CPUs have no TF32 GEMMs", "leave it out, or use --device.kind cuda");
     if (c_.device.graphs == "on" && c_.device.kind == "cpu")
-      bad("device.graphs", "on: a CPU has no graphs of queued work", "use auto, which takes them where there is a GPU");
+      bad("device.graphs", "on: a CPU has no graphs", "use auto, which enables graphs if there is a GPU");
     if (c_.device.graphs == "on" && c_.parallel.dynamic_shapes)
-      bad("device.graphs", "on: with parallel.dynamic_shapes no two microbatches need be alike, so none is replayed",
+      bad("device.graphs",
+          "on: with parallel.dynamic_shapes microbatches may differ in shape, so graphs cannot be replayed",
           "use auto, or parallel.dynamic_shapes false");
     if (slots_ > 0 && c_.world() > slots_)
       bad("parallel.tp",
@@ -240,7 +242,7 @@ class Checker {
   void comm() {
     if (!known({"comm.backend", "device.kind"}) || c_.device.kind != "cpu") return;
     if (c_.comm.backend == "nccl" || c_.comm.backend == "direct")
-      bad("comm.backend", cat(c_.comm.backend, " moves the memory of GPUs and device.kind is cpu"),
+      bad("comm.backend", cat(c_.comm.backend, " transfers GPU memory, but device.kind is cpu"),
           "use auto, or device.kind cuda");
   }
 
@@ -248,7 +250,7 @@ class Checker {
     const ZeroConfig& z = c_.zero;
     if (!known({"zero.stage", "zero.grad_reduce", "zero.offload", "device.kind"})) return;
     if (z.stage < 2 && z.grad_reduce == "each")
-      bad("zero.grad_reduce", fmt::format("each: zero.stage {} keeps whole gradients for the whole step", z.stage),
+      bad("zero.grad_reduce", fmt::format("each: zero.stage {} does not shard gradients", z.stage),
           "use zero.stage 2 or 3, or grad_reduce auto or end");
     if (z.offload != "none" && c_.device.kind == "cuda")
       bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", z.offload),
@@ -257,7 +259,7 @@ class Checker {
       notes_.push_back("zero.predivide_factor has no effect: zero.prescale divides by dp before the sum");
     for (const char* key : {"zero.prefetch", "zero.persist_numel"})
       if (z.stage < 3 && !where(key).empty())
-        notes_.push_back(fmt::format("{} has no effect at zero.stage {}: parameters are whole", key, z.stage));
+        notes_.push_back(fmt::format("{} has no effect at zero.stage {}: parameters are not sharded", key, z.stage));
   }
 
   void partition() {
@@ -282,11 +284,11 @@ class Checker {
       more = comma != std::string_view::npos;
       int64_t blocks;
       if (!parse_int(rest.substr(0, comma), blocks) || blocks < 0 || blocks > m.layers)
-        return bad("parallel.partition",
-                   fmt::format("expected flops, uniform, parameters, type:REGEX or blocks a stage as in 4,4, found "
-                               "\"{}\"",
-                               p.partition),
-                   even_split());
+        return bad(
+            "parallel.partition",
+            fmt::format("expected flops, uniform, parameters, type:REGEX or blocks per stage as in 4,4, found \"{}\"",
+                        p.partition),
+            even_split());
       sum += blocks;
       if (blocks == 0 && n > 0 && more) empty = n;
       if (more) rest.remove_prefix(comma + 1);
@@ -317,7 +319,7 @@ class Checker {
     const ParallelConfig& p = c_.parallel;
     if (!known({"parallel.schedule", "parallel.pp", "parallel.vpp"})) return;
     if (p.vpp > 1 && p.pp == 1)
-      return bad("parallel.vpp", fmt::format("{} chunks a pipeline rank, but parallel.pp is 1", p.vpp),
+      return bad("parallel.vpp", fmt::format("{} chunks per pipeline rank, but parallel.pp is 1", p.vpp),
                  "use vpp 1, or pp 2 or more with --parallel.schedule interleaved");
     if (is_schedule_file(p.schedule)) return schedule_file();
     std::vector<std::string> built = schedule_names();
@@ -329,11 +331,11 @@ class Checker {
                              guess.empty() ? "" : fmt::format(" (did you mean {}?)", guess)));
     }
     if (p.vpp > 1 && p.schedule != "interleaved")
-      bad("parallel.vpp", fmt::format("{} chunks a pipeline rank, but schedule {} has one", p.vpp, p.schedule),
+      bad("parallel.vpp", fmt::format("{} chunks per pipeline rank, but schedule {} has one", p.vpp, p.schedule),
           "use vpp 1, or --parallel.schedule interleaved");
     if (p.vpp == 1 && p.pp > 1 && p.schedule == "interleaved")
       notes_.push_back(
-          "schedule interleaved with vpp 1 idles as long as 1f1b and keeps more activations; vpp 2 or more helps");
+          "schedule interleaved with vpp 1 has the bubble of 1f1b and keeps more activations; use vpp 2 or more");
   }
 
   void schedule_file() {
@@ -424,8 +426,8 @@ class Checker {
           guess.empty() ? "give a run directory, its checkpoints folder, or a step" : "did you mean " + guess + "?");
     }
     if (k.load != std::vector<std::string>{"all"} && k.load_from.empty())
-      bad("checkpoint.load", "a run's own checkpoints are always resumed whole",
-          "name the checkpoint to take parts of with --checkpoint.load_from");
+      bad("checkpoint.load", "a run's own checkpoints are always resumed completely",
+          "set --checkpoint.load_from to load parts of a checkpoint");
     try {
       const TraceWindow w = parse_trace_window(c_.log.trace_steps);
       if (w.first > c_.train.steps)
@@ -446,7 +448,7 @@ class Checker {
         bad(key, fmt::format("\"{}\": expected a path without control characters", printable(*path)));
     if (!context_.needs_data) return;
     if (c_.data.train.empty() && known({"data.train"}))
-      bad("data.train", "missing: what to train on",
+      bad("data.train", "missing: training data",
           "give a text file, the prefix that `gpttrain data prepare --output` wrote, or mock for random tokens");
     sources("data.train", c_.data.train);
     sources("data.valid", c_.data.valid);

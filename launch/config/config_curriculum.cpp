@@ -24,11 +24,10 @@ void check_lists(const DataConfig& d, const RuleContext& r) {
     if (!all_whole(*list)) return r.bad(key, "expected whole numbers from 1 on", "write them as 8,16,32");
   if (d.curriculum_until.empty() || d.curriculum_lengths.size() != d.curriculum_until.size() + 1)
     return r.bad("data.curriculum_lengths",
-                 fmt::format("{} lengths and {} steps until which they hold", d.curriculum_lengths.size(),
-                             d.curriculum_until.size()),
+                 fmt::format("{} lengths and {} last steps", d.curriculum_lengths.size(), d.curriculum_until.size()),
                  "give one length more than data.curriculum_until has steps, and at least two");
   if (!std::is_sorted(d.curriculum_until.begin(), d.curriculum_until.end(), std::less_equal<>()))
-    r.bad("data.curriculum_until", "the steps do not rise", "give each length a later last step");
+    r.bad("data.curriculum_until", "the steps are not ascending", "give each length a later last step");
 }
 
 void check_ramp(DataConfig& d, const RuleContext& r) {
@@ -39,7 +38,7 @@ void check_ramp(DataConfig& d, const RuleContext& r) {
           fmt::format("use {} or more", d.curriculum_step));
   if (d.curriculum_min > d.curriculum_max)
     r.bad("data.curriculum_min", fmt::format("{} is more than curriculum_max {}", d.curriculum_min, d.curriculum_max),
-          "let the beginning be shorter than the end");
+          "curriculum_min must not exceed curriculum_max");
 }
 
 }  // namespace
@@ -80,7 +79,7 @@ void check_curriculum(Config& c, const RuleContext& r) {
           discrete ? key : "data.curriculum_step",
           fmt::format("a length of {} tokens is not divisible by tp {}, which sequence parallelism needs", length,
                       c.parallel.tp),
-          fmt::format("let all lengths be multiples of {}, or use --parallel.sequence_parallel false", c.parallel.tp));
+          fmt::format("use multiples of {} for all lengths, or --parallel.sequence_parallel false", c.parallel.tp));
   }
 }
 

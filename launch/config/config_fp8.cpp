@@ -32,7 +32,7 @@ std::vector<Extent> extents_of(const Config& c) {
 }
 
 void check_extents(const Config& c, const RuleContext& x) {
-  constexpr const char* kWhy = "tensor cores take numbers of 8 bits 16 at a time";
+  constexpr const char* kWhy = "FP8 GEMMs need dimensions divisible by 16";
   if (c.model.heads <= 0 || c.parallel.tp <= 0) return;  // reported elsewhere
   for (const Extent& e : extents_of(c))
     if (e.size % 16 != 0)
@@ -58,20 +58,24 @@ void check_fp8(const Config& c, const RuleContext& x) {
     return;
   }
   if (p.amp != "O2")
-    return x.bad(kFp8, fmt::format("{} with precision.amp {}: codes are made of half weights that have FP32 masters",
-                                   p.fp8, p.amp), "use precision.amp O2, or fp8 off");
+    return x.bad(
+        kFp8,
+        fmt::format("{} needs precision.amp O2 (16-bit weights with FP32 master weights), found {}", p.fp8, p.amp),
+        "use precision.amp O2, or fp8 off");
   if (p.master_weights == "false")
-    return x.bad(kFp8, fmt::format("{} with precision.master_weights false: there have to be masters", p.fp8),
+    return x.bad(kFp8, fmt::format("{} needs FP32 master weights, but precision.master_weights is false", p.fp8),
                  "leave master_weights out, or use fp8 off");
   if (p.qat != "off")
-    return x.bad(kFp8, fmt::format("{} with precision.qat {}: a linear layer has one kind of codes", p.fp8, p.qat),
+    return x.bad(kFp8,
+                 fmt::format("{} with precision.qat {}: a linear layer has one quantized format only", p.fp8, p.qat),
                  "use one of the two");
   check_extents(c, x);
   if (c.model.hidden < 2048)
-    x.notes.push_back(fmt::format("warning: precision.fp8 {} with model.hidden {}: below 2048 making codes takes longer "
-                                  "than products of 8 bits save", p.fp8, c.model.hidden));
+    x.notes.push_back(fmt::format(
+        "warning: precision.fp8 {} with model.hidden {}: below 2048 quantization takes longer than FP8 GEMMs save",
+        p.fp8, c.model.hidden));
   if (p.fp8_skip_ends && c.model.layers <= 2)
-    x.notes.push_back("precision.fp8_skip_ends leaves no block to products of 8 bits: the model has two or fewer");
+    x.notes.push_back("precision.fp8_skip_ends leaves no block in FP8: the model has two or fewer");
 }
 
 }  // namespace gt

@@ -19,8 +19,8 @@ namespace {
 void check_launcher(const LaunchConfig& l, const std::vector<HostSlots>& hosts, const RuleContext& x) {
   const bool starts = l.ranks == "processes", slurm = l.launcher == "slurm";
   if (slurm && (l.include + l.exclude).find(':') != std::string::npos)
-    x.bad("launch.launcher", "slurm hands out the slots of a machine itself, but include or exclude name some",
-        "name whole machines, or use openmpi");
+    x.bad("launch.launcher", "slurm assigns the slots of a machine itself, but include or exclude select some",
+          "name whole machines, or use openmpi");
   if (l.ssh_port > 0 && (slurm || !starts || only_here(hosts)))
     x.notes.push_back(fmt::format("launch: ssh_port {} has no effect: {}", l.ssh_port,
                                  slurm ? "Slurm reaches its machines without ssh" : "no other machine is used"));
@@ -62,14 +62,14 @@ int check_hosts(const Config& c, const CheckContext& context, const RuleContext&
     for (const char* key : kKeys)
       if (!x.where(key).empty() && !started_by_launch_ranks())
         x.notes.push_back(
-            fmt::format("{} has no effect: {} says that a launcher started the ranks", key, context.world_source));
+            fmt::format("{} has no effect: according to {}, a launcher started the ranks", key, context.world_source));
     if (const char* tasks = std::getenv("SLURM_STEP_TASKS_PER_NODE"))
       for (const int ranks : tasks_per_node(tasks))
         if (c.parallel.tp > 1 && ranks % c.parallel.tp != 0) {
-          x.notes.push_back(fmt::format("launch: srun put {} ranks on its machines: tp {} does not divide that, so a "
-                                        "tensor-parallel group reaches over to another machine; give srun "
-                                        "--ntasks-per-node",
-                                        tasks, c.parallel.tp));
+          x.notes.push_back(
+              fmt::format("launch: srun put {} ranks on its machines: tp {} does not divide that, so a tensor-parallel "
+                          "group spans machines; set srun --ntasks-per-node",
+                          tasks, c.parallel.tp));
           break;
         }
     return 0;
@@ -80,8 +80,8 @@ int check_hosts(const Config& c, const CheckContext& context, const RuleContext&
     for (const HostSlots& h : hosts)
       if (c.parallel.tp > 1 && static_cast<int64_t>(h.slots.size()) % c.parallel.tp)
         x.notes.push_back(
-            fmt::format("launch: tp {} does not divide the {} slots of {}: a tensor-parallel group reaches "
-                        "over to another machine, or stays incomplete",
+            fmt::format("launch: tp {} does not divide the {} slots of {}: a tensor-parallel group spans machines, or "
+                        "stays incomplete",
                         c.parallel.tp, h.slots.size(), h.host));
     if (slots > 0 && l.ranks == "threads" && !l.hostfile.empty())
       x.bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");

@@ -134,7 +134,7 @@ void refuse_strangers(Config& c, const RuleContext& x) {
 
 void check_sgd(const OptimConfig& o, const Bad& bad) {
   if (o.type == "sgd" && o.nesterov && (o.momentum == 0 || o.dampening != 0))
-    bad("optim.nesterov", "Nesterov's momentum needs optim.momentum above 0 and no optim.dampening",
+    bad("optim.nesterov", "Nesterov momentum needs optim.momentum above 0 and no optim.dampening",
         "for example --optim.momentum 0.9");
 }
 
@@ -168,7 +168,7 @@ void check_schedule(const Config& c, const RuleContext& x) {
     bad("schedule.max_momentum",
         fmt::format("{:g} is below schedule.min_momentum {:g}", s.max_momentum, s.min_momentum), "");
   if (s.type == "lr_range_test" && s.start_lr == 0)
-    bad("schedule.start_lr", "a range test that begins at 0 stays there", "for example 1e-5");
+    bad("schedule.start_lr", "a range test that starts at 0 stays at 0", "for example 1e-5");
   try {
     make_lr_schedule(lr_options(c));
   } catch (const Error& e) {  // "schedule.decay_steps: …"
@@ -284,8 +284,8 @@ void check_optimizer(Config& c, const RuleContext& x) {
   if (!known(kSchedule) || !known("train.steps") || !known("schedule.total_steps")) return;
   check_schedule(c, x);
   for (const std::string& defect : lr_defects(lr_options(c)))
-    notes.push_back(fmt::format("schedule {} as DeepSpeed has it: {}; schedule.ds_exact false removes this",
-                                c.schedule.type, defect));
+    notes.push_back(
+        fmt::format("schedule {} as in DeepSpeed: {}; schedule.ds_exact false removes this", c.schedule.type, defect));
 }
 
 }  // namespace gt

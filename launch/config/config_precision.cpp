@@ -30,7 +30,7 @@ void check_dtype(PrecisionConfig& p, const RuleContext& x) {
     p.dtype = "fp32";
   } else if (full) {
     if (!x.where(kKey).empty() && !overruled(kKey, kAmp, x))
-      x.bad(kKey, fmt::format("fp32 with precision.amp {}, which computes in half precision", p.amp),
+      x.bad(kKey, fmt::format("fp32 with precision.amp {}, which computes in 16 bits", p.amp),
             "use bf16 or fp16, or precision.amp O0");
     p.dtype = "bf16";
   }
@@ -52,8 +52,9 @@ void check_rounding(PrecisionConfig& p, const RuleContext& x) {
             "leave it out, or use precision.dtype bf16");
     else
       x.bad(kKey,
-            fmt::format("true with precision.amp {} and precision.master_weights {}: FP32 masters keep what rounding "
-                        "takes away", p.amp, p.master_weights),
+            fmt::format("true with precision.amp {} and precision.master_weights {}: FP32 master weights already keep "
+                        "what rounding loses",
+                        p.amp, p.master_weights),
             "leave it out, or use precision.master_weights false");
   }
   p.stochastic_rounding = false;
@@ -79,7 +80,8 @@ void check_weights(PrecisionConfig& p, const RuleContext& x) {
 void check_qat(const PrecisionConfig& p, const RuleContext& x) {
   if (p.qat != "off" && p.amp >= "O2" && !has_masters(p))
     x.bad("precision.qat",
-          fmt::format("{} with precision.amp {} and no masters: codes of 8 bits would be what is trained", p.qat, p.amp),
+          fmt::format("{} with precision.amp {} and no master weights: the int8 weights themselves would be trained",
+                      p.qat, p.amp),
           "use precision.master_weights true, or qat off");
 }
 
@@ -116,7 +118,8 @@ void check_scaler(const Config& c, const RuleContext& x) {
         {"loss_scale_delta", p.loss_scale_delta != -1}, {"loss_scale_hysteresis", p.loss_scale_hysteresis != 0},
         {"loss_scale_min", p.loss_scale_min != 0}, {"loss_scale_max", p.loss_scale_max != 0},
         {"loss_scale_consecutive_hysteresis", p.loss_scale_consecutive_hysteresis}})
-    if (given) x.notes.push_back(fmt::format("precision.{} has no effect: the loss scale is {:g} all the time", key, s.init));
+    if (given)
+      x.notes.push_back(fmt::format("precision.{} has no effect: the loss scale is constant {:g}", key, s.init));
 }
 
 // Describes dtypes of weights, gradients and optimizer state and the loss scaling of a level.
@@ -127,7 +130,7 @@ std::string holds(const PrecisionConfig& p, bool keep_norm, bool masters, const 
                                   : "FP32 compute and master weights, gradients " + gradients;
   const std::string scale = s.dynamic ? fmt::format("dynamic from {:g}", s.init) : fmt::format("{:g}", s.init);
   if (p.amp == "O1")
-    return fmt::format("FP32 weights and residual stream, products and attention in {}, gradients {}, loss scale {}",
+    return fmt::format("FP32 weights and residual stream, GEMMs and attention in {}, gradients {}, loss scale {}",
                        p.dtype, gradients, scale);
   return fmt::format("{} weights and residual stream, norms {}, {}, gradients {}, loss scale {}", p.dtype,
                      keep_norm ? "FP32" : p.dtype,
@@ -183,11 +186,12 @@ std::string precision_text(const Config& c) {
                           p.master_weights == "auto" ? keep : p.master_weights == "true", loss_scale_options(c));
   if (p.amp == "O0" && p.loss_scale != "none") now += fmt::format(", loss scale {}", p.loss_scale);
   if (p.reduce_dtype != "fp32") now += fmt::format(", reductions {}", p.reduce_dtype);
-  if (p.tf32) now += ", products of FP32 in TF32";
-  if (p.qat != "off") now += fmt::format(", weights and inputs of linear layers as {} codes", p.qat);
+  if (p.tf32) now += ", FP32 GEMMs in TF32";
+  if (p.qat != "off") now += fmt::format(", weights and inputs of linear layers quantized to {}", p.qat);
   if (p.fp8 != "off")
-    now += fmt::format(", products of {} in f8e4m3 and f8e5m2, {} scaling{}",
-                       p.fp8_skip_ends ? "inner blocks" : "blocks", p.fp8, p.fp8_fast_accum ? "" : ", no fast sums");
+    now += fmt::format(", linear layers of {} in FP8 (E4M3, E5M2) with {} scaling{}",
+                       p.fp8_skip_ends ? "inner blocks" : "blocks", p.fp8,
+                       p.fp8_fast_accum ? "" : ", no fast accumulation");
   return fmt::format("{}: {}{}", p.amp, level, now == level ? "" : "\nwith this run's settings: " + now);
 }
 
@@ -195,9 +199,9 @@ void note_gradients(const Config& c, const RuleContext& x) {
   if (c.precision.grad_dtype != "bf16") return;
   const int64_t sums = c.train.grad_accum;
   x.notes.push_back(fmt::format(
-      "warning: precision.grad_dtype bf16 halves the memory of gradients and keeps 8 significant bits of them: {}",
+      "warning: precision.grad_dtype bf16 halves the memory of gradients and keeps 8 significant bits: {}",
       sums > 1 ? fmt::format("of a sum over the {} microbatches of a step, addends below 1/512 of it are lost", sums)
-               : "each is rounded, though with one microbatch a step they are not added up"));
+               : "each is rounded, though with one microbatch a step they are not accumulated"));
 }
 
 void check_precision(Config& c, const RuleContext& x) {

@@ -33,7 +33,7 @@ void set_key(Injection& f, const std::string& whole, const std::string& key, con
     return;
   }
   int64_t x = 0;
-  if (!parse_int(value, x)) refuse(whole, cat(key, "=", value, " is no whole number"));
+  if (!parse_int(value, x)) refuse(whole, cat(key, "=", value, " is not a whole number"));
   for (const auto& [name, to] : {std::pair{"rank", &f.rank}, {"step", &f.step}, {"until", &f.until},
                                  {"index", &f.index}, {"mb", &f.microbatch}, {"bit", &f.bit}, {"ms", &f.ms}})
     if (key == name) {

@@ -35,7 +35,7 @@ Schedule read_schedule_file(const std::string& name, bool tied) {
 
 void require_fits(const Schedule& s, int64_t p, int64_t v, int64_t m, bool tied) {
   GT_REQUIRE(!is_forward_only(s), Exit::kUsage, s.name,
-             ": has no backward actions (B, or I and W): nothing would be learned");
+             ": has no backward actions (B, or I and W), so it cannot train");
   const bool adds_tied = std::any_of(s.program.begin(), s.program.end(), [](const Program& program) {
     return std::any_of(program.begin(), program.end(), [](Action a) { return a.act == Act::kReduceTied; });
   });
@@ -48,7 +48,7 @@ void require_fits(const Schedule& s, int64_t p, int64_t v, int64_t m, bool tied)
     fit += cat(fit.empty() ? "" : ", ", key, " ", found);
   };
   compare("pipeline ranks (lines)", "parallel.pp", s.ranks, p);
-  compare("chunks a rank", "parallel.vpp", s.stages / s.ranks, v);
+  compare("chunks per rank", "parallel.vpp", s.stages / s.ranks, v);
   compare("microbatches", "train.grad_accum", s.microbatches, m);
   GT_REQUIRE(differ.empty(), Exit::kUsage, s.name, ": has ", differ, "; it fits ", fit);
 }

@@ -113,7 +113,7 @@ const Backend& choose_backend(const Config& c) {
   set_cpu_isa(c.device.isa);
   const auto on_cpu = [&]() -> const Backend& {
     GT_REQUIRE(c.device.attention != "cudnn", Exit::kUsage,
-               "device.attention: cudnn was asked for, but this run computes on the CPU. Use auto");
+               "device.attention: cudnn was requested, but this run uses the CPU. Use auto");
     return cpu_backend();
   };
   if (c.device.kind == "cpu") return on_cpu();
@@ -121,7 +121,7 @@ const Backend& choose_backend(const Config& c) {
   const Backend* cuda = cuda_backend(&why);
   if (cuda != nullptr) {
     GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
-               " is not built yet on GPUs; use none, or --device.kind cpu, where the state is in host memory anyway");
+               " is not built yet on GPUs; use none, or --device.kind cpu, where the state is always in host memory");
     if (c.precision.fp8 != "off" && cuda->fp8_obstacle != nullptr) {
       const std::string obstacle = cuda->fp8_obstacle(0);
       GT_REQUIRE(obstacle.empty(), Exit::kUsage, "precision.fp8: ", c.precision.fp8,
@@ -138,12 +138,12 @@ const Backend& choose_backend(const Config& c) {
       cuda->tune_attention({.by = c.device.attention, .deterministic = c.train.deterministic});
     return c.device.graphs == "off" || c.parallel.dynamic_shapes ? *cuda : replayable(*cuda);
   }
-  GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was asked for, but ", why,
-             ". Use --device.kind cpu, or auto to take what there is");
-  GT_REQUIRE(!c.precision.tf32, Exit::kUsage, "precision.tf32: there is no GPU here (", why,
-             "), and CPUs multiply f32 as it is. Leave it out");
-  GT_REQUIRE(c.device.graphs != "on", Exit::kUsage, "device.graphs: on was asked for, but there is no GPU here: ", why,
-             ". Use auto, which takes graphs where there is one");
+  GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was requested, but ", why,
+             ". Use --device.kind cpu, or auto to use what is available");
+  GT_REQUIRE(!c.precision.tf32, Exit::kUsage, "precision.tf32: no GPU available (", why,
+             "), and CPUs have no TF32 GEMMs. Leave it out");
+  GT_REQUIRE(c.device.graphs != "on", Exit::kUsage, "device.graphs: on was requested, but no GPU is available: ", why,
+             ". Use auto, which enables graphs if there is a GPU");
   return on_cpu();
 }
 

@@ -42,7 +42,7 @@ void write(const std::string& path, const std::string& text) {
   out.close();
   if (out.good()) fs::rename(aside, path, ec);
   if (!out.good() || ec)
-    fmt::print(stderr, "warning: {}: cannot write; when the run is resumed it may take other algorithms\n", path);
+    fmt::print(stderr, "warning: {}: cannot write; a resumed run may use other algorithms\n", path);
 }
 
 int64_t entries(const std::string& table) { return std::count(table.begin(), table.end(), '|'); }
@@ -59,7 +59,7 @@ std::string time_all(const std::vector<ProductKind>& kinds, const Backend& backe
   std::string table = backend.gemm_plans();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (entries(table) > before)
-    fmt::print(stderr, "device.gemm_tune: {} kinds of products timed in {:.1f} s\n", entries(table) - before, seconds);
+    fmt::print(stderr, "device.gemm_tune: {} GEMM shapes timed in {:.1f} s\n", entries(table) - before, seconds);
   if (!own.empty() && table != kept) write(own, table);
   return table;
 }

@@ -15,7 +15,7 @@ RankDevice::RankDevice(const Config& c, GroupFactory& given) : given_(given) {
     backend_ = &choose_backend(c);
     const bool of_gpus = c.comm.backend == "nccl" || c.comm.backend == "direct";
     GT_REQUIRE(!of_gpus || backend_->kind != DeviceKind::kCpu, Exit::kUsage, "comm.backend: ", c.comm.backend,
-               " moves the memory of GPUs, and the ranks compute on the CPU. Use comm.backend auto, or device.kind cuda");
+               " transfers GPU memory, but the ranks run on the CPU. Use comm.backend auto, or device.kind cuda");
   });
   sharers_ = given.local_size();
   if (backend_->kind == DeviceKind::kCpu) return;

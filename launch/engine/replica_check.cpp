@@ -39,8 +39,8 @@ std::string ranks_text(const std::vector<int>& ranks, const std::vector<std::str
 
 [[noreturn]] void fail_everywhere(const Mesh& mesh, const std::string& text, int speaker) {
   throw AgreedError(text +
-                        ". A fault of memory or of a processor is likely; nothing of it was saved: go on elsewhere "
-                        "from the newest checkpoint, whose replicas were equal",
+                        ". Likely a memory or processor fault; none of this was saved: resume on other hardware from "
+                        "the newest checkpoint, whose replicas were equal",
                     Exit::kHardware, mesh.rank() == speaker);
 }
 
@@ -114,7 +114,7 @@ std::string require_equal_replicas(const Engine& engine, const DeviceApi& api, S
                   fmt::format("step {}: {} is not the same on the {} ranks that hold it: {}{} differ{}", step, name,
                               v.holders, v.odd.size() == 1 ? "rank " : "ranks ", ranks_text(v.odd, hosts, mesh),
                               v.majority ? v.odd.size() == 1 ? "s from the others" : " from the others"
-                                         : " from each other, and nobody knows which of them is right"),
+                                         : " from each other; which of them is correct is unknown"),
                   v.odd.front());
 }
 
@@ -133,7 +133,7 @@ std::string first_wrong_rounding(const Engine& engine, const Backend& backend, S
     backend.device->synchronize(stream);
     const auto [a, b] = std::mismatch(is.begin(), is.end(), should.begin());
     if (a == is.end()) continue;
-    return fmt::format("element {} of scope {}", r.at + (a - is.begin()) / size_of(value.dtype), r.scope);
+    return fmt::format("element {} of FSDP unit {}", r.at + (a - is.begin()) / size_of(value.dtype), r.scope);
   }
   return "";
 }
@@ -163,7 +163,7 @@ void require_equal_gradients(const Engine& engine, const std::vector<uint32_t>& 
   }
   if (odd.empty()) return;
   fail_everywhere(mesh,
-                  fmt::format("step {} run twice gave two gradients: {} and perhaps others differ on {}{}", step,
+                  fmt::format("step {} run twice gave different gradients: {} and possibly others differ on {}{}", step,
                               tensor, odd.size() == 1 ? "rank " : "ranks ", ranks_text(odd, hosts, mesh)),
                   odd.front());
 }

@@ -145,15 +145,16 @@ std::string StepGuard::reason() const {
   if (!finite_)
     return fmt::format("loss {}, gradient norm {}: not finite", loss_, norm_);
   if (relearns_)
-    return fmt::format("gradient norm {:.6g} is far above those before, as in the {} steps before it, and the loss is not: "
-                       "the step is taken; norms are judged again after {} steps",
-                       norm_, options_.bad_steps - 1, SpikeWindow::kSize);
+    return fmt::format(
+        "gradient norm {:.6g} is far above the median, as in the {} steps before, but the loss is not: the update is "
+        "applied; norms are checked again after {} steps",
+        norm_, options_.bad_steps - 1, SpikeWindow::kSize);
   const bool loss = loss_z_ >= norm_z_;
   const double value = loss ? loss_ : norm_, median = loss ? loss_median_ : norm_median_;
   if (loss)
-    return fmt::format("loss {:.6g} is {:.1f} deviations above {:.6g}, the median of the last {} good steps", value,
+    return fmt::format("loss {:.6g} is {:.1f} deviations above {:.6g}, the median of the last {} normal steps", value,
                        loss_z_, median, SpikeWindow::kSize);
-  return fmt::format("gradient norm {:.6g} is {:.3g} times {:.6g}, the median of the last {} good steps", value,
+  return fmt::format("gradient norm {:.6g} is {:.3g} times {:.6g}, the median of the last {} normal steps", value,
                      value / median, median, SpikeWindow::kSize);
 }
 

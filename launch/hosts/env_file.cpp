@@ -47,9 +47,9 @@ void require_own(const std::string& path) {
   struct stat s {};
   GT_REQUIRE(::stat(path.c_str(), &s) == 0, Exit::kIo, path, ": ", std::strerror(errno));
   GT_REQUIRE(s.st_uid == ::geteuid() || s.st_uid == 0, Exit::kUsage, path, ": belongs to user ", s.st_uid,
-             ", and its variables would go to every rank; make it yours (chown), or remove it");
+             ", and its variables would be set in every rank; make it yours (chown), or remove it");
   GT_REQUIRE((s.st_mode & (S_IWGRP | S_IWOTH)) == 0, Exit::kUsage, path,
-             ": others may write it, and its variables would go to every rank; chmod go-w ", path);
+             ": writable by others, and its variables would be set in every rank; chmod go-w ", path);
 }
 
 void set_variable(Variables& out, std::string_view name, std::string_view value) {
@@ -74,7 +74,7 @@ Variables parse_env_file(std::string_view text, const std::string& name) {
     GT_REQUIRE(eq != std::string_view::npos && is_variable(variable) && line.find('\0') == std::string_view::npos,
                Exit::kUsage, name, ":", number, ": expected NAME=VALUE, found \"", line.substr(0, 60), "\"");
     GT_REQUIRE(!chooses_code(variable), Exit::kUsage, name, ":", number, ": ", variable,
-               " chooses what code ranks load or how they are started, and is not taken from a file; set it in the "
+               " selects the code that ranks load or how they start, and is not accepted in a file; set it in the "
                "environment of the job");
     set_variable(out, variable, trimmed(line.substr(eq + 1)));
   }

@@ -136,10 +136,10 @@ std::vector<HostSlots> parse_hostfile(std::string_view text, const std::string& 
     const bool most = words.size() < 3 || number_after(words[2], "max_slots") >= slots;
     GT_REQUIRE(slots > 0 && most && words.size() <= 3, Exit::kUsage, name, ":", number,
                ": Hostfile contains a bad entry: ", fmt::format("{}", fmt::join(words, " ")).substr(0, 200),
-               "; expected HOST slots=N with N from 1 to ", kMostSlots, ", then perhaps max_slots=M with M from N");
+               "; expected HOST slots=N with N from 1 to ", kMostSlots, ", then optionally max_slots=M with M from N");
     GT_REQUIRE(is_host_name(words[0]), Exit::kUsage, name, ":", number, ": \"", words[0].substr(0, 200),
-               "\" is no name of a host; expected letters, digits, '.', '_' and '-' (not first), or an address as in "
-               "10.0.0.7 or [fe80::1], perhaps with USER@ before it");
+               "\" is not a valid host name; expected letters, digits, '.', '_' and '-' (not first), or an address as "
+               "in 10.0.0.7 or [fe80::1], optionally with USER@ before it");
     for (const HostSlots& h : hosts)
       GT_REQUIRE(h.host != words[0], Exit::kUsage, name, ":", number, ": Hostfile contains multiple entries for ",
                  words[0]);
@@ -230,7 +230,7 @@ std::vector<HostSlots> chosen_hosts(const LaunchConfig& launch) {
   const bool counted = launch.num_nodes > 0 || launch.num_slots > 0;
   if (file.empty() && !filtered && !counted) return {};
   GT_REQUIRE(!filtered || !counted, Exit::kUsage,
-             "--include and --exclude do not go with --num_nodes and --num_gpus: both choose slots");
+             "--include and --exclude cannot be combined with --num_nodes and --num_gpus: both select slots");
   std::vector<HostSlots> hosts = file.empty() ? this_machine() : parse_hostfile(read_json_file(file), file);
   const auto nodes = static_cast<size_t>(launch.num_nodes), slots = static_cast<size_t>(launch.num_slots);
   GT_REQUIRE(nodes <= hosts.size(), Exit::kUsage, "--num_nodes: ", nodes, ", but there are ", hosts.size());

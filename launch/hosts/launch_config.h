@@ -16,19 +16,21 @@ struct LaunchConfig {
     v("hostfile", hostfile, "FILE",
       "machines to start ranks on, lines HOST slots=N; empty: /job/hostfile if there is one");
     v("include", include, "NODE:SLOT,SLOT@NODE", "hosts and slots to use; a node alone: all its slots");
-    v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to leave out");
-    v("num_nodes", num_nodes, "0..65536 hosts", "use the first so many hosts; 0: all");
-    v("num_slots", num_slots, "0..65536 slots", "use the first so many slots of each host; 0: all");
-    v("launcher", launcher, "openmpi|slurm|mpich|impi|pdsh|mvapich", "who starts ranks: mpirun, or srun of Slurm");
-    v("launcher_args", launcher_args, "WORDS", "further words for mpirun or srun, before the program, in one word: --launcher_args \"--mca x y\"");
+    v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to exclude");
+    v("num_nodes", num_nodes, "0..65536 hosts", "use the first N hosts; 0: all");
+    v("num_slots", num_slots, "0..65536 slots", "use the first N slots of each host; 0: all");
+    v("launcher", launcher, "openmpi|slurm|mpich|impi|pdsh|mvapich", "launcher: mpirun, or srun of Slurm");
+    v("launcher_args", launcher_args, "WORDS",
+      "additional arguments of mpirun or srun, as one string: --launcher_args \"--mca x y\"");
     v("ssh_port", ssh_port, "0..65535", "openmpi: port of ssh on other machines; 0: ssh's own");
-    v("bind_cores", bind_cores, "", "cut the cores of each machine, or of launch.core_list, into a share a rank");
+    v("bind_cores", bind_cores, "",
+      "bind each rank to an equal share of the cores of its machine, or of launch.core_list");
     v("core_list", core_list, "0-3,8", "cores of each machine that ranks may use; empty: slots, or all");
     v("max_restarts", max_restarts, "0..1000000",
-      "start again from the newest good checkpoint after a failure that may pass, at most so often (gpttrain launch)");
-    v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are ended");
+      "restarts from the newest valid checkpoint after transient failures (gpttrain launch)");
+    v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are killed");
     v("start_timeout_s", start_timeout_s, "0..86400 seconds",
-      "ranks that have not started by then end the job; 0: 600, on one machine 120 and 2 more a rank");
+      "end the job if ranks have not started by then; 0: 600, on one machine 120 plus 2 per rank");
   }
 };
 

@@ -27,13 +27,13 @@ std::optional<int> read(const Lookup& lookup, const char* name, int64_t least) {
   const char* text = name ? lookup(name) : nullptr;
   if (!text) return std::nullopt;
   int64_t x;
-  GT_REQUIRE(parse_int(text, x) && x >= least && x < (1 << 24), Exit::kUsage, "the environment says ", name, "=", text,
+  GT_REQUIRE(parse_int(text, x) && x >= least && x < (1 << 24), Exit::kUsage, "the environment has ", name, "=", text,
              ", expected a whole number from ", least, "; start ranks with mpirun, srun or gpttrain itself");
   return static_cast<int>(x);
 }
 
 std::string show(const RankEnv& e) {
-  return cat(e.source, " says rank ", e.rank, e.world > 0 ? cat(" of ", e.world) : std::string());
+  return cat(e.source, ": rank ", e.rank, e.world > 0 ? cat(" of ", e.world) : std::string());
 }
 
 }  // namespace
@@ -75,8 +75,9 @@ RankEnv find_rank_env(const Lookup& lookup) {
 }
 
 void require_mpi(const RankEnv& env) {
-  GT_REQUIRE(env.source != "RANK", Exit::kUsage, "RANK and WORLD_SIZE say that this is rank ", env.rank, " of ",
-             env.world, " (torchrun?), but ranks talk by MPI and no MPI launcher started this process: use gpttrain ",
+  GT_REQUIRE(env.source != "RANK", Exit::kUsage, "according to RANK and WORLD_SIZE this is rank ", env.rank, " of ",
+             env.world,
+             " (torchrun?), but ranks communicate over MPI and no MPI launcher started this process: use gpttrain ",
              "itself with --launch.hostfile, mpirun -n ", env.world, ", or srun --mpi=pmix; unset RANK and WORLD_SIZE ",
              "if they mean something else");
 }

@@ -115,7 +115,7 @@ void take_slots(const LaunchConfig& launch, const std::vector<int>& slots, int l
   cpu_set_t set;
   CPU_ZERO(&set);
   for (const int c : cores) CPU_SET(static_cast<size_t>(c), &set);
-  GT_REQUIRE(sched_setaffinity(0, sizeof set, &set) == 0, Exit::kUsage, "cannot stay on the chosen cores of ",
+  GT_REQUIRE(sched_setaffinity(0, sizeof set, &set) == 0, Exit::kUsage, "cannot bind to the chosen cores of ",
              host_name(), "; choose others with --include or launch.core_list");
 }
 

@@ -38,7 +38,7 @@ std::string rank_layers(const std::vector<int>& b, int rank, int ranks, const Mo
 
 std::string model_line(const Config& c, const ModelSpec& spec) {
   const TransformerConfig& m = spec.config;
-  const std::string groups = m.groups() == m.heads ? "" : fmt::format(" ({} of keys and values)", m.groups());
+  const std::string groups = m.groups() == m.heads ? "" : fmt::format(" ({} KV heads)", m.groups());
   return fmt::format("{} {} layers, hidden {}, heads {}{}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters",
                      c.model.arch, m.layers, m.hidden, m.heads, groups, m.ffn, m.seq, m.vocab,
                      padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "", format_thousands(spec.parameters()));
@@ -106,9 +106,10 @@ std::string curriculum_line(const Config& c) {
 std::string layer_drop_line(const EngineOptions& o, int64_t steps) {
   const int64_t layers = o.model.layers;
   const auto deepest = [&](int64_t step) { return 100 * drop_probability(o.layer_drop, step, layers - 1, layers); };
-  return fmt::format("theta {:g}, gamma {:g}: the last block is left out in {:.2g} % of steps at first, in {:.2g} % at "
-                     "step {}; rates of TFLOP/s count blocks that ran",
-                     o.layer_drop.theta, o.layer_drop.gamma, deepest(0), deepest(steps - 1), steps);
+  return fmt::format(
+      "theta {:g}, gamma {:g}: the last block is dropped in {:.2g} % of steps at first, in {:.2g} % at step {}; "
+      "TFLOP/s count executed blocks",
+      o.layer_drop.theta, o.layer_drop.gamma, deepest(0), deepest(steps - 1), steps);
 }
 
 std::string data_line(const BannerFacts& f, double epochs) {
@@ -130,8 +131,8 @@ std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh, 
   kept.recompute = Recompute::kNone;
   fused.schedule = o.vpp > 1 ? "interleaved" : "1f1b";
   return fmt::format(
-      "{} keeps what was recomputed until its weight gradients are done: activations of a rank at most {}, without "
-      "recomputation {}, with {} instead {}",
+      "{} keeps recomputed activations until their weight gradients: peak activations of a rank {}, without "
+      "recomputation {}, with {} {}",
       o.schedule, peak(plans), peak(plan_stages(kept, mesh, backend)), fused.schedule,
       peak(plan_stages(fused, mesh, backend)));
 }
@@ -145,7 +146,7 @@ bool splits_backward(const Schedule& s) {
 }  // namespace
 
 std::string graphs_line(const ReplayCounts& c) {
-  return fmt::format("{} replayed, {} first uses, {} queued call by call{}", c.replayed, c.first, c.eager,
+  return fmt::format("{} replayed, {} first runs, {} launched op by op{}", c.replayed, c.first, c.eager,
                      c.why.empty() ? "" : ", the last: " + c.why);
 }
 
@@ -213,13 +214,11 @@ namespace {
 // "": the backend has no graphs.
 std::string graphs_text(const BannerFacts& f) {
   if (f.backend.replays)
-    return replays_microbatches(f.options)
-               ? "microbatches and updates are replayed from their second run on"
-               : "updates and evaluation are replayed from their second run on; training microbatches are not: with "
-                 "train.pld each step leaves out other blocks";
+    return replays_microbatches(f.options) ? "microbatches and updates are replayed from their second run on"
+                                           : "updates and evaluation are replayed from their second run on; training "
+                                             "microbatches are not: with train.pld each step drops other blocks";
   if (f.backend.device->capture == nullptr) return "";
-  return f.config.device.graphs == "off" ? "off"
-                                         : "off: with parallel.dynamic_shapes no two microbatches need be alike";
+  return f.config.device.graphs == "off" ? "off" : "off: with parallel.dynamic_shapes microbatches may differ in shape";
 }
 
 }  // namespace
@@ -232,9 +231,8 @@ Rows start_rows(const BannerFacts& f) {
   rows.push_back({"model", model_line(c, describe(f.options.model))});
   rows.push_back({"layout", layout_line(c, f.options)});
   if (const double idle = bubble(c, f.options); idle > kMuchBubble)
-    rows.push_back({"note", fmt::format("the pipeline idles {:.0f} % of the time; more microbatches "
-                                        "(train.grad_accum), fewer stages or more chunks "
-                                        "(parallel.vpp with schedule interleaved) shrink that",
+    rows.push_back({"note", fmt::format("pipeline bubble {:.0f} %: raise train.grad_accum, lower pp, or use "
+                                        "--parallel.schedule interleaved with parallel.vpp",
                                         100 * idle)});
   if (f.options.recompute != Recompute::kNone && splits_backward(train_schedule(f.options, mesh_shape(c).pp)))
     rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c), f.plans, f.backend)});
@@ -243,7 +241,7 @@ Rows start_rows(const BannerFacts& f) {
   if (c.world() > 1) rows.push_back({"traffic", traffic_text(f.plans)});
   if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c), f.plans, f.backend)});
   if (c.zero.offload != "none")
-    rows.push_back({"note", "zero.offload changes nothing: on a CPU the optimizer state is in host memory anyway"});
+    rows.push_back({"note", "zero.offload has no effect: on a CPU the optimizer state is in host memory anyway"});
   rows.push_back({"batch", batch_line(c)});
   rows.push_back({"precision", precision_text(c)});
   rows.push_back({"optimizer", optimizer_line(c)});
@@ -253,7 +251,7 @@ Rows start_rows(const BannerFacts& f) {
                         static_cast<double>(std::max<int64_t>(1, f.train.size()));
   rows.push_back({"data", data_line(f, epochs)});
   if (c.data.curriculum != "none") rows.push_back({"curriculum", curriculum_line(c)});
-  rows.push_back({"device", fmt::format("{}, {} thread{} a rank, ranks talk by {}", f.backend.device->describe(f.device),
+  rows.push_back({"device", fmt::format("{}, {} thread{} per rank, transport {}", f.backend.device->describe(f.device),
                                         f.threads, f.threads == 1 ? "" : "s", f.comm)});
   rows.push_back({"run", c.run_dir()});
   const auto add = [&](const char* name, const std::string& text) {

@@ -43,6 +43,6 @@ std::string traffic_text(const StagePlans&);
 // gradients (the other way is planned here).
 std::string zero_text(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&);
 
-std::string graphs_line(const ReplayCounts&);  // "96 replayed, 4 first uses, 0 queued call by call"
+std::string graphs_line(const ReplayCounts&);  // "96 replayed, 4 first runs, 0 launched op by op"
 
 }  // namespace gt

@@ -94,7 +94,7 @@ std::optional<Ceilings> load_ceilings(const std::string& device, DType t) {
 }
 
 Ceilings read_ceilings(const std::string& path, DType t) {
-  constexpr const char* kNext = "; gpttrain bench ceilings --output FILE makes such a file";
+  constexpr const char* kNext = "; create one with gpttrain bench ceilings --output FILE";
   Ceilings c;
   try {
     c = parse(path);
@@ -104,18 +104,15 @@ Ceilings read_ceilings(const std::string& path, DType t) {
     fail(Exit::kUsage, path, ": no ceilings: ", no_json(e.what()), kNext);
   }
   GT_REQUIRE(sound(c), Exit::kUsage, path, ": a rate is not above 0");
-  GT_REQUIRE(c.dtype == name_of(t), Exit::kUsage, path, ": ceilings of ", c.dtype, ", but the config's products are ",
+  GT_REQUIRE(c.dtype == name_of(t), Exit::kUsage, path, ": ceilings of ", c.dtype, ", but the config's GEMMs are ",
              name_of(t), "; choose --precision.amp and --precision.dtype, or measure ceilings with them");
   return c;
 }
 
 Ceilings planning_ceilings(DType t) {
   GT_REQUIRE(size_of(t) == 2, Exit::kUsage,
-             "the planning constants of an H200 are those of half types, but the config's "
-             "products are ",
-             name_of(t),
-             ": choose --precision.amp O2, or give --ceilings FILE, which gpttrain bench "
-             "ceilings --output FILE makes");
+             "the planning constants of an H200 are for 16-bit types, but the config's GEMMs are ", name_of(t),
+             ": choose --precision.amp O2, or give --ceilings FILE, written by gpttrain bench ceilings --output FILE");
   Ceilings c;
   c.device = "NVIDIA H200";
   c.dtype = name_of(t);

@@ -174,7 +174,7 @@ std::string limits_text(std::span<const ConditionsSummary> devices, const char* 
     std::string where;
     if (devices.size() > 1) where = fmt::format(" ({} {}", each, l.device);
     if (l.devices > 1) where += fmt::format(", and {} more", l.devices - 1);
-    parts.push_back(fmt::format("{} in {:.0f} % of {:.0f} looks{}{}", kClockLimits[l.limit].name, 100 * l.share,
+    parts.push_back(fmt::format("{} in {:.0f} % of {:.0f} samples{}{}", kClockLimits[l.limit].name, 100 * l.share,
                                 l.looks, where, where.empty() ? "" : ")"));
   }
   return fmt::format("{}", fmt::join(parts, ", "));

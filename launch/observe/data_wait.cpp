@@ -15,8 +15,7 @@ std::optional<std::string> DataWaitWatch::step(double wait, double seconds) {
   said_ = true;
   return fmt::format(
       "training waited for data {:.1f} % of the last {} steps: the reader is slower than the step. Put the token files "
-      "on a faster or a local disk, leave a core to the reader (fewer device.threads), or do more a step "
-      "(train.micro_batch)",
+      "on a faster or a local disk, leave a core to the reader (fewer device.threads), or raise train.micro_batch",
       100 * share, kSteps);
 }
 

@@ -71,7 +71,7 @@ std::string fit_text(const MemoryFit& fit, const MeshShape& mesh, const StagePla
                                                      : fmt::format("; {} share a device and need {}",
                                                                    ranks_text(fit.ranks), bytes_text(fit.needed));
   return fmt::format(
-      "{}: rank {} ({}) on {} needs {}, of it {} ({} in flight){}; usable are {}, {:.0f} % of what is free", verdict,
+      "{}: rank {} ({}) on {} needs {}, of which {} ({} in flight){}; usable: {}, {:.0f} % of free memory", verdict,
       fit.limiting_rank, mesh.place(fit.limiting_rank), fit.machine, bytes_text(plan.memory.total()),
       largest_category(plan.memory), plan.slots, together, bytes_text(fit.usable), 100 * kUsable);
 }
@@ -93,7 +93,7 @@ bool snapshot_fits(const MeshShape& mesh, const StagePlans& plans, const Backend
 }
 
 std::string memory_line(const MemoryReport& m) {
-  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}{}{}{}, together {}",
+  return fmt::format("weights {}, gradients {}, optimizer {}, activations {}, buffers {}{}{}{}, total {}",
                      bytes_text(m.weights), bytes_text(m.gradients), bytes_text(m.optimizer), bytes_text(m.activations),
                      bytes_text(m.buffers), m.copies ? ", packed weights " + bytes_text(m.copies) : "",
                      m.workspaces ? ", workspaces " + bytes_text(m.workspaces) : "",

@@ -48,7 +48,7 @@ void MetricsWriter::each_sink(const std::function<void(Sink&)>& call) {
     try {
       call(*sinks_[i]);
       continue;
-    } catch (const std::exception& e) { failure = fmt::format("{} is switched off: {}", sinks_[i]->name(), e.what()); }
+    } catch (const std::exception& e) { failure = fmt::format("{} is disabled: {}", sinks_[i]->name(), e.what()); }
     sinks_[i].reset();
     failures_.push_back(failure);
     for (auto& other : sinks_) {

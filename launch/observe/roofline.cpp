@@ -121,13 +121,13 @@ std::string roofline_table(const RankRoofline& rank, const Ceilings& ceilings) {
 
 std::string ceilings_text(const Ceilings& c, int64_t head_dim, int64_t seq) {
   std::string out =
-      fmt::format("{}{}: products {} in {}", c.device,
-                  c.planned ? " by planning constants, not measured" : ", measured", flops_text(c.gemm), c.dtype);
-  if (!std::isnan(c.gemm_fp8)) out += cat(" (", flops_text(c.gemm_fp8), " of 8 bits)");
+      fmt::format("{}{}: GEMMs {} in {}", c.device, c.planned ? " by planning constants, not measured" : ", measured",
+                  flops_text(c.gemm), c.dtype);
+  if (!std::isnan(c.gemm_fp8)) out += cat(" (", flops_text(c.gemm_fp8), " in FP8)");
   out += fmt::format(", copies {:.1f} GB/s", c.copy * 1e-9);
   if (const AttentionCeiling* a = c.attention_at(head_dim, seq))
     return cat(out, ", attention ", flops_text(a->forward), " forward, ", flops_text(a->backward), " backward");
-  return out + fmt::format(", attention of {} tokens and heads of {} not known", seq, head_dim);
+  return out + fmt::format(", attention of {} tokens and heads of {} unknown", seq, head_dim);
 }
 
 }  // namespace gt

@@ -45,7 +45,7 @@ StepRoofline step_roofline(const EngineOptions&, const MeshShape&, const Ceiling
 std::string shares_text(const SecondsByClass&);
 // A line for each op of a rank and one for each class, for people.
 std::string roofline_table(const RankRoofline&, const Ceilings&);
-// "NVIDIA H200 by planning constants, not measured: products 790.00 TFLOP/s bf16, ..."
+// "NVIDIA H200 by planning constants, not measured: GEMMs 790.00 TFLOP/s in bf16, ..."
 std::string ceilings_text(const Ceilings&, int64_t head_dim, int64_t seq);
 
 }  // namespace gt

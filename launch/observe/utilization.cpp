@@ -77,10 +77,10 @@ std::string flops_text(double rate) {
 
 std::string mfu_line(double peak_flops, const std::optional<Ceilings>& c) {
   const std::string text = std::isnan(peak_flops)
-                               ? "n/a: no data sheet of this device is known here"
+                               ? "n/a: no data-sheet peak known for this device"
                                : cat("of ", flops_text(peak_flops), ", dense bf16 by the data sheet");
-  if (!c) return text + "; gpttrain bench ceilings measures what it does";
-  return cat(text, "; its ceiling as measured: products at ", flops_text(c->gemm), " in ", c->dtype);
+  if (!c) return text + "; measure its peak with gpttrain bench ceilings";
+  return cat(text, "; measured peak: GEMMs at ", flops_text(c->gemm), " in ", c->dtype);
 }
 
 }  // namespace gt

@@ -110,9 +110,8 @@ void require_alike(ProcessGroup& world, const std::vector<Trait>& mine) {
   }
   if (count > kShown) text += fmt::format("\n  and {} more", count - kShown);
   // different sets of traits: file or option names unknown to rank 0
-  if (count == 0) text = "\n  rank 0 lacks what another has";
-  throw AgreedError("the ranks would not train on the same things, so nothing was started:" + text, Exit::kUsage,
-                    world.rank() == 0);
+  if (count == 0) text = "\n  rank 0 lacks a property that another rank has";
+  throw AgreedError("ranks differ, so nothing was started:" + text, Exit::kUsage, world.rank() == 0);
 }
 
 void require_same_program(const Config& config, GroupFactory& factory) {
@@ -135,7 +134,7 @@ std::vector<Trait> program_traits(const Config& config) {
     std::string key = path.substr(1);
     std::replace(key.begin(), key.end(), '/', '.');
     if (key.rfind("launch.", 0) == 0 || key.rfind("log.", 0) == 0 || key == "device.isa") continue;
-    out.push_back({key, value.dump(), "give all ranks one configuration"});
+    out.push_back({key, value.dump(), "use the same configuration on all ranks"});
   }
   return out;
 }

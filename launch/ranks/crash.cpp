@@ -120,7 +120,7 @@ void put_call_in_progress(const RankPages& p) {
       last = &g;
   }
   if (last == nullptr) return;
-  line << (waits ? "; it waited in " : "; last call: ") << last->label << " ";
+  line << (waits ? "; waiting in " : "; last call: ") << last->label << " ";
   put_call(waits ? s.wait_call : last->last);
   if (waits) line << " #" << static_cast<int64_t>(s.wait_seq.load(kRelaxed));
 }
@@ -136,8 +136,7 @@ void put_place(const char* what, const void* address) {
     line << "rank " << s.world_rank.load(kRelaxed) << " (" << host << " pid " << getpid();
     line << ", " << s.place << "): " << what;
     if (address != nullptr) (line << " at address ").hex(reinterpret_cast<uintptr_t>(address));
-    line << (watched_rank() < 0 ? ", in a thread beside training; " : "; ") << to_string(s.phase.load(kRelaxed))
-         << ", ";
+    line << (watched_rank() < 0 ? ", in a non-training thread; " : "; ") << to_string(s.phase.load(kRelaxed)) << ", ";
     put_where(s.step.load(kRelaxed), s.where.load(kRelaxed));
     put_call_in_progress(board[rank]);
   } else {

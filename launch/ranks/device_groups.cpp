@@ -49,7 +49,8 @@ bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, 
   const bool off = largest(world, wanted != nullptr && std::string_view(wanted) == "0" ? 1 : 0) == 1;
   if (!backend.replays) return false;
   const std::string why = off ? "GPTTRAIN_NCCL_GRAPHS=0" : obstacle_to_graphs(api.version, nodes, mixed);
-  *said += why.empty() ? "; collectives are parts of graphs" : cat("; collectives are not parts of graphs: ", why);
+  *said +=
+      why.empty() ? "; collectives are captured in graphs" : cat("; collectives are not captured in graphs: ", why);
   return why.empty();
 }
 
@@ -61,7 +62,7 @@ std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, Proc
   std::string mine;
   std::shared_ptr<const nccl::Api> api;
   if (backend.raw_stream == nullptr)
-    mine = "this device has no streams that NCCL knows";
+    mine = "this device has no CUDA streams for NCCL";
   else
     api = nccl::load(c.comm.nccl_library, &mine);
   if (api) mine = obstacle(*api, most);
@@ -86,9 +87,9 @@ std::unique_ptr<GroupFactory> try_direct(GroupFactory& given, ProcessGroup& worl
   auto factory = side != nullptr ? side->direct(*backend.device, index) : nullptr;
   const bool several = largest(world, index) != -largest(world, -index);
   if (factory == nullptr)
-    *why = "ranks are processes, which do not see each other's tensors (launch.ranks threads)";
+    *why = "ranks are processes, which cannot access each other's tensors (launch.ranks threads)";
   else if (backend.device->combine == nullptr)
-    *why = "this device does not add for several ranks";
+    *why = "this device cannot reduce for several ranks";
   else if (several)
     *why = "ranks use several GPUs";
   else if (world.size() > Combine::kMost)
@@ -99,16 +100,16 @@ std::unique_ptr<GroupFactory> try_direct(GroupFactory& given, ProcessGroup& worl
 }
 
 [[noreturn]] void refuse(const std::string& wanted, const std::string& why) {
-  fail(Exit::kUsage, "comm.backend: ", wanted, " was asked for, but ", why,
-       ". Use comm.backend staged, or auto to take what there is");
+  fail(Exit::kUsage, "comm.backend: ", wanted, " was requested, but ", why,
+       ". Use comm.backend staged, or auto to use what is available");
 }
 
 }  // namespace
 
 std::string obstacle_to_graphs(int nccl_version, bool several_machines, bool several_devices) {
-  if (several_devices) return "ranks are threads of one process on several GPUs, whose graphs can wait for each other";
+  if (several_devices) return "ranks are threads of one process on several GPUs, whose graphs can deadlock";
   if (!several_machines || nccl_version >= nccl::kNodesInGraphsVersion) return "";
-  return cat("between machines that takes NCCL ", nccl::version_text(nccl::kNodesInGraphsVersion), " or later");
+  return cat("across machines this needs NCCL ", nccl::version_text(nccl::kNodesInGraphsVersion), " or later");
 }
 
 std::chrono::milliseconds wait_deadline(const Config& config) {
@@ -126,7 +127,7 @@ DeviceGroups device_groups(const Config& c, GroupFactory& given, const Backend& 
     std::string why;
     if (c.comm.backend != "nccl") {
       out.factory = try_direct(given, *world, backend, index, &why);
-      out.transport = "threads in the GPU that they share";
+      out.transport = "within the GPU shared by ranks as threads";
       if (out.factory) return out;
       if (c.comm.backend == "direct") agree(*world, [&] { refuse("direct", why); });
     }

@@ -46,9 +46,9 @@ void require_one_folder(ProcessGroup& world, const std::string& dir) {
     if (!rank.empty()) who += cat(who.empty() ? "" : ", ", rank);
   if (world.rank() == 0) std::filesystem::remove(path, ec);
   agree(world, [&] {
-    GT_REQUIRE(who.empty(), Exit::kUsage, "checkpoint.dir ", dir, ": what rank 0 (", host_name(),
-               ") writes there is not seen by rank ", who,
-               "; all ranks need one shared folder, on a network file system where there are several machines");
+    GT_REQUIRE(who.empty(), Exit::kUsage, "checkpoint.dir ", dir, ": a file written by rank 0 (", host_name(),
+               ") is not visible to rank ", who,
+               "; all ranks need one shared folder, on a network file system if there are several machines");
   });
 }
 

@@ -68,7 +68,7 @@ bool RunLock::take() {
     if (::pread(fd_, owner, sizeof owner - 1, 0) <= 0) std::strcpy(owner, "one that has just begun");
     ::close(std::exchange(fd_, -1));
     GT_REQUIRE(!taken, Exit::kUsage, path_, ": another job uses this folder: ", owner,
-               ". Two runs would mix their logs: wait for it, end it, or give another --log.name");
+               ". Two runs would interleave their logs: wait for it, end it, or give another --log.name");
     return true;
   }
   struct stat mine {

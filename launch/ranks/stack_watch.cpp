@@ -63,7 +63,7 @@ std::string stack_of(int tid) {
   while (captured.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   int asked = tid;
-  if (wanted.compare_exchange_strong(asked, 0)) return "  takes no signal: in one long matrix product, or stopped\n";
+  if (wanted.compare_exchange_strong(asked, 0)) return "  no response to the signal: inside a long GEMM, or stopped\n";
   int n;  // the handler is already running: wait for it
   while ((n = captured.load(std::memory_order_acquire)) == 0) std::this_thread::yield();
   std::string out;

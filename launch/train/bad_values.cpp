@@ -60,8 +60,8 @@ std::string name_first_bad_op(const RankContext& rank, const std::optional<BadOp
   }
   if (!least.empty()) return text;
   return std::isfinite(again.loss) && std::isfinite(again.grad_norm) && !again.overflow
-             ? "; run again, the same step is finite: a fault of memory or of a processor is likely"
-             : "; every op of the step gave finite results, so these values came after it";
+             ? "; the same step is finite when repeated: likely a memory or processor fault"
+             : "; every op of the step had finite results, so these values appeared afterwards";
 }
 
 std::string name_bad_values(const RankContext& rank, const Engine& engine, int64_t first_sample) {

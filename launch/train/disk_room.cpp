@@ -37,9 +37,8 @@ std::string judge_disk(const DiskRoom& room) {
   const int64_t steps = room.saves < 0 ? more : std::min(more, room.saves);
   if (room.free / std::max<int64_t>(1, room.checkpoint) >= steps) return "";
   return fmt::format(
-      "{}: {} more checkpoints of {} each will lie there at once, the disk has {} free. Saves fail while it is full, "
-      "and "
-      "training goes on without them: free space there, lower --checkpoint.keep, or choose another disk with "
+      "{}: {} more checkpoints of {} each have to fit, but the disk has {} free. Saves fail while it is full, and "
+      "training continues without them: free space there, lower --checkpoint.keep, or choose another disk with "
       "--checkpoint.dir",
       room.dir, steps, size(room.checkpoint), size(room.free));
 }

@@ -104,8 +104,8 @@ std::string smallest_change(const LoadedConfig& loaded, const RankEnv& env, cons
     least = std::min(least, p.fit.needed);
   }
   return fmt::format(
-      "neither ZeRO, recomputation nor smaller microbatches make it fit (at best {} on a device that has {}): it takes "
-      "more tp or pp over more devices, or larger devices",
+      "neither ZeRO, recomputation nor smaller microbatches make it fit (at best {} on a device that has {}): use more "
+      "tp or pp over more devices, or larger devices",
       format_bytes(static_cast<double>(least)), format_bytes(static_cast<double>(now.fit.usable)));
 }
 
@@ -193,7 +193,7 @@ Rows dry_run(const LoadedConfig& loaded, const RankEnv& env, bool range_test, bo
     facts.loaded = fmt::format("{} of {}", fmt::join(c.checkpoint.load, ", "), resolve_step(c.checkpoint.load_from));
   facts.notes = loaded.notes;
   if (machines.size() > 1 || machines.front().name != host_name())
-    facts.notes.push_back("memory of every machine is taken to be that of this one");
+    facts.notes.push_back("assumes that every machine has the memory of this one");
   Rows rows = start_rows(facts);
   if (!p.fit.fits()) rows.push_back({"to fit", smallest_change(loaded, env, backend, machines, p, threads)});
   return rows;

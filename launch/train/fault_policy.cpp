@@ -143,8 +143,8 @@ void FaultPolicy::react() {
   const std::string who = guard_.finite() ? "" : name_bad_values();
   const bool taken = !guard_.skipped();
   if (report_.log() && (!taken || ++spikes_reported_ <= kSpikesAtMost))
-    report_.event(fmt::format("step {}{}: {}{}{}", state_->step, taken ? "" : ", its update is left out",
-                              guard_.reason(), taken && !guard_.relearns() ? "; its update is taken" : "", who),
+    report_.event(fmt::format("step {}{}: {}{}{}", state_->step, taken ? "" : ", its update is skipped",
+                              guard_.reason(), taken && !guard_.relearns() ? "; its update is applied" : "", who),
                   true);
   if (guard_.wants_rollback()) roll_back();
 }
@@ -174,8 +174,8 @@ void FaultPolicy::check_replicas() {
     const std::string wrong = first_wrong_rounding(engine_, rank_.backend, rank_.stream);
     GT_REQUIRE(wrong.empty(), Exit::kHardware, "step ", step, ": rank ", rank_.mesh.rank(), " (", host_name(), ", ",
                rank_.mesh.place(), "): ", wrong,
-               " is not its rounded master. A fault of memory or of a processor is likely; nothing of it was saved: go "
-               "on elsewhere from the newest checkpoint");
+               " is not its rounded master weight. Likely a memory or processor fault; none of this was saved: resume "
+               "on other hardware from the newest checkpoint");
   });
   const std::string covered = require_equal_replicas(engine_, *rank_.backend.device, rank_.stream, step);
   if (first && rank_.mesh.shape().world() > 1) report_.event(covered);
@@ -201,9 +201,9 @@ LoadReport FaultPolicy::load_older(const std::string& why) {
     agree(world, [&] {
       if (rank_.speaks()) target = rollback_target(target);
       GT_REQUIRE(!rank_.speaks() || target >= 0, Exit::kNumerical, "step ", bad_step, ": ", why,
-                 "; there is no checkpoint to go back to", failures,
-                 ". A lower --optim.lr, a longer warm-up or a look at the data may help; --checkpoint.every saves more "
-                 "often; --fault.spike_action warn lets finite spikes pass");
+                 "; there is no checkpoint to roll back to", failures,
+                 ". Try a lower --optim.lr or a longer warm-up, or check the data; --checkpoint.every saves more "
+                 "often; --fault.spike_action warn applies finite spikes");
     });
     target = std::stoll(broadcast_bytes(world, std::to_string(target), 0));
     try {
@@ -222,9 +222,9 @@ void FaultPolicy::roll_back() {
   saver_.finish();  // what is being written was good
   const bool allowed = guard_.count_rollback();
   agree(rank_.mesh.world(), [&] {
-    GT_REQUIRE(allowed, Exit::kNumerical, "step ", bad_step, ": ", why, "; the run has gone back ", most,
-               " times already (fault.max_rollbacks) without 1000 good steps in a row. A lower --optim.lr, a longer "
-               "warm-up or a look at the data may help; fault.spike_z says what a spike is");
+    GT_REQUIRE(allowed, Exit::kNumerical, "step ", bad_step, ": ", why, "; the run has rolled back ", most,
+               " times already (fault.max_rollbacks) without 1000 consecutive normal steps. Try a lower --optim.lr or "
+               "a longer warm-up, or check the data; fault.spike_z sets the spike threshold");
   });
   rank_.mesh.status().enter(RunPhase::kLoad, bad_step);
   const LoadReport report = load_older(why);
@@ -233,7 +233,7 @@ void FaultPolicy::roll_back() {
   guard_.restore(state_->bad_steps_json, true);
   skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_->skips_in_a_row);
   report_.warn_all(report.warnings);
-  report_.event(fmt::format("went back from step {} to step {} (rollback {} of {}): {}; batches {} to {} are left out",
+  report_.event(fmt::format("rolled back from step {} to step {} (rollback {} of {}): {}; batches {} to {} are skipped",
                             bad_step, state_->step, guard_.rollbacks(), most, why, window.first / global_batch,
                             (window.second - 1) / global_batch),
                 true);

@@ -21,15 +21,15 @@ Rows RangeTest::report(const std::string& dir) const {
   Rows rows{{"range test", written}};
   const RangeVerdict v = judge_range(points_);
   if (!v.enough) {
-    rows.push_back({"peak", "none proposed: the loss never fell, or there were fewer than 10 steps"});
+    rows.push_back({"peak", "none: the loss never fell, or there were fewer than 10 steps"});
     return rows;
   }
   const std::string largest =
       v.diverged ? fmt::format("{:.3g}: there the smoothed loss was lowest ({:.4f})", v.largest_stable, v.lowest_loss)
-                 : fmt::format("at least {:.3g}: the loss had not risen at the end; a larger --optim.lr tells more",
+                 : fmt::format("at least {:.3g}: the loss had not risen at the end; use a larger --optim.lr",
                                v.largest_stable);
   rows.push_back({"largest lr", largest});
-  rows.push_back({"peak", fmt::format("--optim.lr {:.2g} is proposed: half of that", v.suggested_peak)});
+  rows.push_back({"peak", fmt::format("suggested: --optim.lr {:.2g}, half of that", v.suggested_peak)});
   return rows;
 }
 

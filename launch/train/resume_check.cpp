@@ -45,7 +45,7 @@ void require_same_run(const LoadReport& found, const Config& config, const Datas
   std::string text;
   for (const std::string& line : changed)
     if (matters(line, parts)) text += "\n  " + line;
-  GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": this run would not go on as the checkpoint's did:", text,
+  GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": settings differ from the checkpoint's:", text,
              "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
              "or start a new run with another --log.name");
   if (has_part(parts, "weights")) require_tokenizer_of(found.path, config);
@@ -63,12 +63,11 @@ void require_same_kind(const Config& config) {
     was = read_state(step).optim_type;
     family = family_of_run(step);
   } catch (const Error&) { return; }
-  GT_REQUIRE(family == config.model.arch, Exit::kUsage, "model.arch: ", step, " holds a ", family, ", this run wants ",
-             config.model.arch, ". Resume with --model.arch ", family,
-             ", or start a new run with another --log.name");
+  GT_REQUIRE(family == config.model.arch, Exit::kUsage, "model.arch: ", step, " holds a ", family, ", this run needs ",
+             config.model.arch, ". Resume with --model.arch ", family, ", or start a new run with another --log.name");
   if (was.empty()) return;  // imported weights: there is no state
   GT_REQUIRE(was == config.optim.type, Exit::kUsage, "optim.type: ", step, " holds the state of ", was,
-             ", this run wants ", config.optim.type, ". Resume with --optim.type ", was,
+             ", this run needs ", config.optim.type, ". Resume with --optim.type ", was,
              ", or start a new run with another --log.name");
 }
 
@@ -78,8 +77,8 @@ void require_unused_folder(const Config& config, bool force) {
   const bool used = fs::exists(dir / "log.jsonl", ec) ||
                     (fs::exists(config.checkpoint_dir(), ec) && !fs::is_empty(config.checkpoint_dir(), ec));
   GT_REQUIRE(!(used && config.checkpoint.resume == "never" && !force), Exit::kUsage, dir.string(),
-             ": holds a run already and --checkpoint.resume never would start afresh in it. Give --log.name another "
-             "name, resume it ",
+             ": already contains a run, and --checkpoint.resume never would start a new one in it. Give --log.name "
+             "another name, resume it ",
              "(--checkpoint.resume auto), or add --force");
 }
 

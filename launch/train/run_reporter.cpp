@@ -275,13 +275,13 @@ void RunReporter::report_flops() {
   try {
     if (!named) write_run_file(path, table);
     if (named && !(std::ofstream(path) << table << std::flush)) fail(Exit::kIo, path, ": cannot be written");
-  } catch (const Error& e) { warn(step, fmt::format("the table of log.flops_step was not written: {}", e.what())); }
+  } catch (const Error& e) { warn(step, fmt::format("log.flops_step: the table was not written: {}", e.what())); }
   if (!named && !rank_.run.quiet) {
     log_->flush();
     fmt::print("{}", table);
     std::fflush(stdout);
   }
-  event(fmt::format("FLOPs by module: {}; this step waited for each op", path));
+  event(fmt::format("FLOPs by module: {}; this step synchronized after each op", path));
 }
 
 // Once: work that makes other calls than before costs speed and nothing else.
@@ -290,7 +290,7 @@ void RunReporter::report_eager_work() {
   const ReplayCounts c = engine_.replays();
   if (c.eager == 0) return;
   eager_reported_ = true;
-  event(fmt::format("graphs: work was queued call by call ({}); the end of the run says how often", c.why));
+  event(fmt::format("graphs: work was launched op by op ({}); counted at the end of the run", c.why));
 }
 
 // What the backend decided since the last step: in the first one, and where a new shape came.
@@ -379,7 +379,7 @@ void RunReporter::finish(const RunEnd& end) {
   for (const auto& row : end_block(end)) info.rows.push_back(row);
   if (end.code != Exit::kOk)
     info.next.push_back(end.saved_step < 0
-                            ? "the same command again begins anew: there is no checkpoint"
+                            ? "the same command starts over: there is no checkpoint"
                             : fmt::format("the same command again resumes from step {}", end.saved_step));
   const std::string dir = shell_word(config_.run_dir());
   info.next.push_back("tensorboard --logdir " + dir);
@@ -392,19 +392,19 @@ void RunReporter::finish(const RunEnd& end) {
 Rows RunReporter::end_block(const RunEnd& end) const {
   Rows rows;
   std::string counted;
-  if (config_.train.pld) counted += " (all blocks counted, those too that steps left out)";
+  if (config_.train.pld) counted += " (all blocks counted, including dropped ones)";
   if (loader_.curriculum()) counted += " (attention counted at full length)";
   rows.push_back(
       {"total FLOPs", fmt::format("{:.3e}{}", engine_.spec().train_flops(state_->consumed_tokens), counted)});
   if (rank_.backend.replays) rows.push_back({"graphs", graphs_line(engine_.replays())});
   if (end.spikes_taken > 0)
-    rows.push_back({"spikes", fmt::format("{} of {} steps had a loss or gradient norm far above those before; their "
-                                          "updates were taken (--fault.spike_action skip leaves such out)",
+    rows.push_back({"spikes", fmt::format("{} of {} steps had a loss or gradient norm far above the median; their "
+                                          "updates were applied (--fault.spike_action skip skips them)",
                                           end.spikes_taken, state_->step)});
   if (const std::string table = breakdown_.table(); !table.empty()) rows.push_back({"time", table});
   if (!timeline_.empty())
-    rows.push_back({"timeline", timeline_ + "the last traced step, milliseconds: digit forward, letter backward, "
-                                            "capital weights only, ~ waiting for a message, . idle"});
+    rows.push_back({"timeline", timeline_ + "the last traced step in milliseconds: digit forward, letter backward, "
+                                            "capital weight gradients only, ~ waiting for a message, . idle"});
   rows.push_back({"logs", config_.run_dir() + "/log.jsonl"});
   rows.push_back({"checkpoint", end.saved_step >= 0
                                     ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), end.saved_step)

@@ -65,14 +65,12 @@ std::string save_text(const CheckpointConfig& c, int world, bool staged, int64_t
         "{:.3g} h between failures), at least a minute",
         format_duration(SaveTimer(hours * 3600, 0).interval()), hours);
   }
-  if (staged) return out + fmt::format("; beside training, from a copy of {} a rank", size);
+  if (staged) return out + fmt::format("; asynchronously, from a snapshot of {} per rank", size);
   if (!c.async) return out + "; training waits for them";
-  return out +
-         fmt::format(
-             "; training waits for them and they go out in pieces of 8 MiB, because a copy of {} a rank does "
-             "not fit {}",
-             size,
-             c.staging_bytes == "auto" ? "the memory that is left" : "checkpoint.staging_bytes " + c.staging_bytes);
+  return out + fmt::format(
+                   "; training waits for them and they are written in chunks of 8 MiB, because a snapshot of {} per "
+                   "rank does not fit {}",
+                   size, c.staging_bytes == "auto" ? "the free memory" : "checkpoint.staging_bytes " + c.staging_bytes);
 }
 
 bool copy_fits(const CheckpointConfig& c, int64_t bytes, bool fits_memory) {
@@ -88,7 +86,7 @@ std::string RunSaver::describe() const {
 bool RunSaver::ranks_agree(const TrainState& state) {
   if (same_attempt(mesh_, state)) return true;
   const std::string text = fmt::format(
-      "checkpoint of step {}: the ranks do not agree about the run and the step that they save, so nothing was written "
+      "checkpoint of step {}: the ranks disagree on the run or step to save, so nothing was written "
       "(checkpoint.tag_validation {})",
       state.step, config_.checkpoint.tag_validation);
   agree(mesh_.world(), [&] { GT_REQUIRE(config_.checkpoint.tag_validation != "fail", Exit::kInternal, text); });

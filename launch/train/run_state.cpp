@@ -131,9 +131,9 @@ void RunState::check_unused_load_from() {
       if (e.code() == Exit::kUsage) throw Error(cat("checkpoint.load_from: ", e.what()), Exit::kUsage);
       found = e.what();
     }
-    loaded_->warnings.push_back(cat("checkpoint.load_from is not used (", found,
-                                    "): this run goes on from a checkpoint of its own, ", loaded_->path,
-                                    "; a new run with another --log.name would begin with it"));
+    loaded_->warnings.push_back(cat("checkpoint.load_from has no effect (", found,
+                                    "): this run resumes from its own checkpoint, ", loaded_->path,
+                                    "; a new run with another --log.name would start from it"));
   });
 }
 

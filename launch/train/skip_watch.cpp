@@ -37,15 +37,14 @@ void SkipWatch::after(const StepResult& r, int64_t step, const Engine& engine) {
   agree(mesh.world(), [&] {
     if (mesh.rank() != speaker) return;
     const std::string where =
-        bad ? fmt::format("the first gradient in the order of the backward that is not finite is that of {} (rank {}: "
-                          "pp {}, dp {}, tp {})",
-                          bad->name, mesh.rank(), mesh.coord(Axis::kPp), mesh.coord(Axis::kDp), mesh.coord(Axis::kTp))
+        bad ? fmt::format("first non-finite gradient in backward order: {} (rank {}: pp {}, dp {}, tp {})", bad->name,
+                          mesh.rank(), mesh.coord(Axis::kPp), mesh.coord(Axis::kDp), mesh.coord(Axis::kTp))
             : std::string("every gradient is finite, their norm is not");
-    fail(Exit::kNumerical, "step ", step, ": ", in_a_row_, " steps in a row had gradients that are not finite; ", where,
+    fail(Exit::kNumerical, "step ", step, ": ", in_a_row_, " consecutive steps had non-finite gradients; ", where,
          "; the loss of this step is ", fmt::format("{}", r.loss), std::isfinite(r.loss) ? "" : " (not finite)",
          "; last loss scales ", fmt::format("{:g}", fmt::join(last, " ")),
-         ". Nothing was written since the last good step. Try a lower --optim.lr, bf16 instead of fp16, or a look at "
-         "the data; precision.max_consecutive_skips sets the limit");
+         ". Nothing was written since the last finite step. Try a lower --optim.lr, bf16 instead of fp16, or check the "
+         "data; precision.max_consecutive_skips sets the limit");
   });
 }
 

@@ -64,7 +64,7 @@ Exit Trainer::run() {
   report_.restart_clock();
   if (finished())
     report_.event(
-        fmt::format("nothing to do: the run in {} is at step {} and train.steps is {}. More steps go on from there; "
+        fmt::format("nothing to do: the run in {} is at step {} and train.steps is {}. Raise train.steps to continue; "
                     "another --log.name starts a new run",
                     config_.run_dir(), state_->step, config_.train.steps));
   while (!finished() && !stop_) {
@@ -95,10 +95,10 @@ void Trainer::one_step() {
   loader_.next();
   engine_.set_data_wait(loader_.step().waited);
   if (loader_.step().targets == 0)
-    report_.warn(step,
-                 "a global batch without a target that carries loss (data.eod_mask_loss masks all of them): its loss "
-                 "and gradients are 0, while weight decay and the optimizer's averages act; look at the data, or raise "
-                 "train.global_batch");
+    report_.warn(
+        step,
+        "a global batch has no unmasked target (data.eod_mask_loss masks all): its loss and gradients are 0, but "
+        "weight decay and the optimizer's moments still apply; check the data, or raise train.global_batch");
   const bool timed = !faults_.injects_into_ops() && report_.times_ops(step);
   const StepResult r = faults_.run_step(timed);
   report_.step_ran(step);
@@ -150,7 +150,7 @@ std::optional<Error> Trainer::unsaved(bool done) const {
   const auto& why = saver_.last_error();
   const std::string last = saver_.saved_step() < 0
                                ? std::string("there is none")
-                               : fmt::format("the last good one is of step {}", saver_.saved_step());
+                               : fmt::format("the newest valid one is of step {}", saver_.saved_step());
   return Error(
       fmt::format("{} at step {}, but no checkpoint of it could be written; {}{}", done ? "finished" : "stopped",
                   state_->step, last, why ? fmt::format(": {}", why->what()) : ""),

@@ -79,7 +79,7 @@ int32_t end_of_document(const Config& c) {
                ", elsewhere with ", eod, "; data.eod_mask_loss needs one");
     eod = meta->eod;
   }
-  GT_REQUIRE(eod >= 0, Exit::kUsage, "data.eod_mask_loss: nothing says which token ends a document; give ",
+  GT_REQUIRE(eod >= 0, Exit::kUsage, "data.eod_mask_loss: the end-of-document token is unknown; give ",
              "--data.tokenizer, or token files that `gpttrain data prepare` wrote with one");
   return static_cast<int32_t>(eod);
 }

@@ -126,11 +126,11 @@ std::string report(const Config& c, const Verdict& v) {
   const std::string twin = layout_text(flat(c));
   std::string out = "\nagainst one rank: " + class_table(v.close) + "\nworst\n" + worst_lines(v.close, 10, shape);
   if (!v.bits)
-    out += "bits were not compared: the layout ran on another device than what it is held against\n";
+    out += "bitwise comparison skipped: the layout ran on another device than its reference\n";
   else if (v.exact.empty())
-    out += fmt::format("bit by bit the same as {}\n", twin);
+    out += fmt::format("bitwise identical to {}\n", twin);
   else
-    out += fmt::format("NOT bit by bit the same as {}: {} differences\n{}", twin, v.exact.size(),
+    out += fmt::format("NOT bitwise identical to {}: {} differences\n{}", twin, v.exact.size(),
                        worst_lines(v.exact, 10, shape));
   if (const Difference* d = v.bad())
     return out + fmt::format("\nDIFFERENT. First in execution order: {}\n", describe(*d, shape));

@@ -192,7 +192,7 @@ std::unique_ptr<ProcessGroup> MpiFactory::make(std::span<const int> ranks) {
   const auto at = std::find(ranks.begin(), ranks.end(), shared_->rank);
   GT_CHECK(at != ranks.end() && std::is_sorted(ranks.begin(), ranks.end()) && ranks.front() >= 0 &&
                ranks.back() < shared_->size,
-           "rank ", shared_->rank, " of ", shared_->size, " asks for the group ", to_string(ranks),
+           "rank ", shared_->rank, " of ", shared_->size, " requests the group ", to_string(ranks),
            "; a list is ascending, inside the world and holds its caller");
   const int size = static_cast<int>(ranks.size()), rank = static_cast<int>(at - ranks.begin());
   // The MPI calls below block on all ranks, without our deadline; the board shows them as a barrier.
@@ -210,7 +210,7 @@ std::unique_ptr<ProcessGroup> MpiFactory::make_group(std::span<const int> ranks,
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, ranks.front(), shared_->rank, &comm), "MPI_Comm_split");
   int found = 0;
   MPI_Comm_size(comm, &found);
-  GT_CHECK(found == size, "rank ", shared_->rank, " asks for the group ", to_string(ranks), ", but ", found,
+  GT_CHECK(found == size, "rank ", shared_->rank, " requests the group ", to_string(ranks), ", but ", found,
            " ranks gave a list that starts with ", ranks.front(), "; the lists of one call must partition the world");
   if (size == 1) {
     MPI_Comm_free(&comm);

@@ -128,7 +128,7 @@ class NcclGroup final : public ProcessGroup {
       }
     }
     inner_->broadcast({reinterpret_cast<std::byte*>(&sent), {sizeof sent}, DType::kByte, {}}, 0, {}).wait({});
-    if (sent.good == 0) fail(Exit::kInternal, why.empty() ? "rank 0 could not make the id of a communicator" : why);
+    if (sent.good == 0) fail(Exit::kInternal, why.empty() ? "rank 0 could not create a communicator id" : why);
     return sent.id;
   }
 
@@ -212,7 +212,7 @@ NcclFactory::NcclFactory(GroupFactory& inner, std::shared_ptr<const nccl::Api> a
                          void* (*raw)(Stream), NcclOptions options)
     : inner_(inner), device_(device), index_(index) {
   auto* side = dynamic_cast<SideChannel*>(&inner);
-  GT_CHECK(side != nullptr, "NCCL groups over the ", inner.backend(), " backend, which carries no notes");
+  GT_CHECK(side != nullptr, "NCCL groups over the ", inner.backend(), " backend, which has no side channel");
   side->open_notes();
   engine_ = std::make_unique<NcclEngine>(*side, std::move(api), device, index, raw, options);
 }

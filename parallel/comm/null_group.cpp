@@ -45,7 +45,7 @@ NullFactory::NullFactory(int rank, int size, int local_size)
 
 std::unique_ptr<ProcessGroup> NullFactory::make(std::span<const int> ranks) {
   const auto at = std::find(ranks.begin(), ranks.end(), rank_);
-  GT_CHECK(at != ranks.end(), "rank ", rank_, " asks for a group without itself: ", to_string(ranks));
+  GT_CHECK(at != ranks.end(), "rank ", rank_, " requests a group without itself: ", to_string(ranks));
   return std::make_unique<NullGroup>(static_cast<int>(at - ranks.begin()), static_cast<int>(ranks.size()));
 }
 

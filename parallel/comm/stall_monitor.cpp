@@ -167,7 +167,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
       for (const GroupView& other : v.groups)
         if (g == nullptr || other.last_start > g->last_start) g = &other;
       if (v.waits)
-        text += cat("; it waited in ", to_string(v.wait_call), " #", v.wait_seq);
+        text += cat("; waiting in ", to_string(v.wait_call), " #", v.wait_seq);
       else if (g != nullptr && g->posted + g->messages > 0)
         text += cat("; last call: ", g->label, " ", to_string(g->last));
       leave_verdict(text);
@@ -283,7 +283,7 @@ void StallMonitor::Impl::end_all(Exit code, const std::string& text) {
 namespace {
 
 constexpr double kReportSeconds = 0.5;
-constexpr const char* kWhy = " s: machine gone or cut off, or processes frozen";
+constexpr const char* kWhy = " s: machine down or unreachable, or processes frozen";
 
 double seconds_since(int64_t then, int64_t now) { return static_cast<double>(now - then) * 1e-9; }
 

@@ -167,7 +167,7 @@ bool ThreadGroup::on_device(const CommCall& call, const Tensor& a, const Tensor&
   const SharedDevice& d = state_.device;
   if (d.api != nullptr && a.device.kind != DeviceKind::kCpu) {
     GT_CHECK((!b || b.device.kind == a.device.kind) && a.device.index == d.index, label(), ": ", to_string(call),
-             " of tensors in different places");
+             " of tensors on different devices");
     return true;
   }
   require_host(*this, a);
@@ -412,7 +412,7 @@ class ThreadFactory final : public GroupFactory, public SideChannel {
     const auto at = std::find(list.begin(), list.end(), rank_);
     GT_CHECK(
         at != list.end() && std::is_sorted(list.begin(), list.end()) && list.front() >= 0 && list.back() < world_.size,
-        "rank ", rank_, " of ", world_.size, " asks for the group ", to_string(ranks),
+        "rank ", rank_, " of ", world_.size, " requests the group ", to_string(ranks),
         "; a list is ascending, inside the world and holds its caller");
     std::lock_guard registry(world_.mutex);
     const int number = world_.made[static_cast<size_t>(rank_)]++;

@@ -31,7 +31,7 @@ class RankCheck {
     for (k_ = 0; k_ < p.size(); ++k_) {
       const Action a = p[k_];
       need(a.stage >= 0 && a.stage < s_.stages, "there are stages 0 to ", s_.stages - 1);
-      need(s_.rank_of(a.stage) == rank_, "stage ", a.stage, " lives on rank ", s_.rank_of(a.stage));
+      need(s_.rank_of(a.stage) == rank_, "stage ", a.stage, " is on rank ", s_.rank_of(a.stage));
       if (a.act == Act::kReduceGrads || a.act == Act::kReduceTied)
         per_step(a);
       else
@@ -60,7 +60,7 @@ class RankCheck {
 
   // Requires that the other end of a message exists and is on another rank.
   void edge(const Action& a, int other) const {
-    need(other >= 0 && other < s_.stages, "stage ", a.stage, " of ", s_.stages, " has nobody on that side");
+    need(other >= 0 && other < s_.stages, "stage ", a.stage, " of ", s_.stages, " has no neighbour on that side");
     need(!here(other), "stage ", other, " lives on the same rank: no message");
   }
 
@@ -239,7 +239,7 @@ void check_schedule(const Schedule& s) {
     tied += std::any_of(p.begin(), p.end(), [](Action a) { return a.act == Act::kReduceTied; }) ? 1 : 0;
   }
   GT_REQUIRE(tied == 0 || s.ranks == 1 || tied == 2, Exit::kUsage, "schedule ", s.name,
-             ": T stands on one end only; both the first and the last rank take part in the sum of tied gradients");
+             ": T is on one end only; both the first and the last rank take part in the sum of tied gradients");
   check_messages(s);
 }
 

@@ -64,7 +64,7 @@ void add_send_recv(Schedule& s) {
     if (next[r] < s.program[r].size())
       stuck += cat(stuck.empty() ? "" : ", ", "rank ", r, " before ", token(s.program[r][next[r]]));
   GT_REQUIRE(stuck.empty(), Exit::kUsage, "schedule ", s.name, " stalls: ", stuck,
-             " (each waits for a message nobody can send)");
+             " (each waits for a message that is never sent)");
   s.program = std::move(out);
 }
 

@@ -40,7 +40,7 @@ bool as_announced(const Preamble& got, const Preamble& want, bool ordinals) {
 void refuse_announced(const Preamble& got, const Preamble& want, const std::string& who) {
   const BoundaryHeader &g = got.header, &w = want.header;
   if (g.magic != BoundaryHeader::kMagic || g.dtype > static_cast<uint16_t>(DType::kI64))
-    fail(Exit::kInternal, who, ": no boundary message begins here (", g.magic, " where ", BoundaryHeader::kMagic,
+    fail(Exit::kInternal, who, ": invalid boundary message header (", g.magic, " where ", BoundaryHeader::kMagic,
          " is expected); parallel.dynamic_shapes must be the same on every rank");
   if (std::memcmp(&g, &w, sizeof g) != 0)
     fail(Exit::kInternal, who, ": the neighbour sends ", text(g), ", this rank expects ", text(w),

@@ -114,7 +114,7 @@ Schedule parse_schedule(const std::string& text) {
       const Action a = parse_token(at);
       if (s.rank_of(a.stage) != static_cast<int>(r)) {
         const int here = a.stage / s.ranks * s.ranks + static_cast<int>(r);
-        bad(at, "this line is rank ", r, " of ", s.ranks, ", stage ", a.stage, " lives on rank ", s.rank_of(a.stage),
+        bad(at, "this line is rank ", r, " of ", s.ranks, ", stage ", a.stage, " is on rank ", s.rank_of(a.stage),
             " (line ", line_of[static_cast<size_t>(s.rank_of(a.stage))], "); nearest legal stage here: ", here);
       }
       last_stage = std::max(last_stage, int{a.stage});

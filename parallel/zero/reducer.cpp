@@ -38,7 +38,7 @@ void GradReducer::begin_backward(int stage, bool last) {
 }
 
 void GradReducer::open(ScopeState& s) {
-  GT_CHECK(s.grads_sharded, s.spec.name, " has lost its gradients");
+  GT_CHECK(s.grads_sharded, s.spec.name, ": gradients are not sharded, open() is not needed");
   if (s.phase == Phase::kReady) launch_bucket();
   if (s.phase == Phase::kReducing || backward_over_) drain();
   s.open = pool_.alloc({s.layout.size}, s.grad_dtype);
@@ -71,7 +71,7 @@ void GradReducer::complete_gradients(ScopeState& s) {
     Parameter& p = *s.spec.params[i];
     if (p.grad_dirty) continue;
     GT_CHECK(options_.allow_unused || s.unused, "parameter ", p.name,
-             " got no gradient in this step; if it is meant to have none, zero.allow_unused takes it for 0");
+             " got no gradient in this step; if it is meant to have none, set zero.allow_unused to treat it as 0");
     const Tensor none = whole.slice(s.layout.offset[i], p.local_shape.numel());
     backend_.device->zero(none.data, none.bytes(), compute_);
     p.grad_dirty = true;

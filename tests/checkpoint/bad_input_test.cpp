@@ -277,7 +277,7 @@ TEST_CASE("views that leave a hole or write twice are never committed") {
   }
 }
 
-TEST_CASE("a missing file that should travel along drops the attempt and is named") {
+TEST_CASE("a missing aux file aborts the attempt and is named") {
   const TempDir dir;
   const auto errors = run_ranks({1, 1, 1, 1}, [&](int r, const Mesh& mesh) {
     Rank rank(odd_model(), {1, 1, 1, 1}, r);
@@ -289,7 +289,7 @@ TEST_CASE("a missing file that should travel along drops the attempt and is name
   CHECK(fs::is_empty(dir.path));
 }
 
-TEST_CASE("a changed aux file is found by whoever asks for it") {
+TEST_CASE("a modified aux file is detected when it is read") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
   spill(dir.path + "/step-000000001/config.json", "{\"model\":[]}\n");

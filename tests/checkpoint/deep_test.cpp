@@ -63,7 +63,7 @@ TEST_CASE("libhdf5 sees every rectangle of every layout where the index has it")
   }
 }
 
-TEST_CASE("a shard whose checksums are right and whose HDF5 says something else is found by looking deep") {
+TEST_CASE("deep verification finds a shard with valid checksums and inconsistent HDF5 metadata") {
   const TempDir dir;
   save(dir.path, {1, 1, 2, 1}, 4);
   const std::string step = dir.path + "/step-000000004", good = slurp(step + "/rank-00000.h5");

@@ -29,7 +29,7 @@ std::string lock_of(const std::string& host, const std::string& boot, int pid, i
              ",\"token\":\"t\"}\n");
 }
 
-TEST_CASE("a second job in a folder is refused and told whose it is, afterwards it may come") {
+TEST_CASE("a second job in a folder is refused, naming the owner, until the first one ends") {
   const TempDir dir;
   {
     const DirLock lock(dir.path + "/checkpoints", kQuick);
@@ -84,7 +84,7 @@ TEST_CASE("a lock that is no lock of ours is replaced after the stale time") {
   }
 }
 
-TEST_CASE("an owner that lost its lock learns of it, and neither steals it back nor removes it") {
+TEST_CASE("an owner that lost its lock fails, and neither steals nor removes it") {
   const TempDir dir;
   {
     const DirLock lock(dir.path, kQuick);

@@ -125,7 +125,7 @@ TEST_CASE("parts stay below their limit, and a rectangle is never cut") {
   CHECK(load_and_compare(dir.path, one, 1, "auto", model) == "");
 }
 
-TEST_CASE("helpers and writes past the kernel's copy change no byte of a file") {
+TEST_CASE("writer threads and O_DIRECT do not change a byte of a file") {
   const TempDir dir(true);
   const int64_t total = 3 * BlockStream::kWindow + 12345;
   std::string want(static_cast<size_t>(total), '\0');
@@ -309,7 +309,7 @@ TEST_CASE("the best steps are those of the lowest validation losses that were me
   CHECK(read.eval_loss == 3.5);
 }
 
-TEST_CASE("read_once: each block once in a data-parallel group, the same values, and damage is everybody's") {
+TEST_CASE("read_once reads each block once per dp group, with the same values, and reports damage on every rank") {
   const TempDir dir;
   save(dir.path, {2, 1, 1, 1}, 3);
   save(dir.path, {2, 1, 1, 1}, 4);
@@ -358,7 +358,7 @@ TEST_CASE("read_once: each block once in a data-parallel group, the same values,
   CHECK_FALSE(fs::exists(shard));  // set aside
 }
 
-TEST_CASE("ranks that do not agree about the attempt are found out, all of them") {
+TEST_CASE("ranks that disagree about the attempt all fail") {
   for (const bool differ : {false, true}) {
     const auto errors = run_ranks({2, 1, 2, 1}, [&](int r, const Mesh& mesh) {
       TrainState s = some_state(3);
@@ -399,7 +399,7 @@ TEST_CASE("a deletion unlinks a link and leaves alone what it points to") {
     const PrunePlan plan = plan_prune(vfs, dir.path, {.keep = 2, .keep_best = 0}, true);
     int links = 0;
     for (const auto& e : plan.remove) {
-      links += e.why.ends_with("; a link: what it points to stays");
+      links += e.why.ends_with("; a link: its target is kept");
       CHECK((e.bytes == 0) == (e.why.find("a link") != std::string::npos));
     }
     CHECK(links == 4);

@@ -108,7 +108,7 @@ TEST_CASE("verify finds missing, truncated, swapped and foreign files, all of th
   CHECK_THAT(to_string(findings(step_of(dir, 6)).at(0)), Catch::Contains("holds step 5"));
 }
 
-TEST_CASE("verify tells damage in memory before the write from damage on disk") {
+TEST_CASE("verify distinguishes memory corruption before the write from damage on disk") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 4);
   const std::string manifest = step_of(dir, 4) + "/manifest.json", index = step_of(dir, 4) + "/rank-00000.idx";
@@ -140,7 +140,7 @@ TEST_CASE("diff sees two layouts of one state as equal and finds a changed eleme
   CHECK(std::find(other.state.begin(), other.state.end(), "step: 4 | 5") != other.state.end());
 }
 
-TEST_CASE("diff measures by magnitude, representable neighbours and place") {
+TEST_CASE("diff reports magnitude, ULP distance and position") {
   const TempDir a, b;
   const float one = 1, next = std::nextafter(one, 2.f);
   save_values(a.path, 4, {0, -4, one, 3, 2, 1}, some_state(4));

@@ -106,7 +106,7 @@ TEST_CASE("weights beyond the largest shard are split, indexed and found again")
           "no safetensors file of this folder");
   refused("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "a.weight");
   refused("weight_map", "weight_mop", "weight_map");
-  refused("a.weight", "c.weight", "does not say that a.weight");
+  refused("a.weight", "c.weight", "does not map a.weight to ");
 }
 
 TEST_CASE("bf16 and f16 are written rounded, and f16 refuses what it cannot hold") {
@@ -215,7 +215,7 @@ TEST_CASE("hostile lists of safetensors files are refused with what is wrong", "
 }
 
 // Every hostile value in every field: more than two hundred files, none accepted.
-TEST_CASE("no claim of a table of hostile values is taken, whichever field makes it", "[R21]") {
+TEST_CASE("every hostile value is rejected in every field", "[R21]") {
   const char* const values[] = {"-1",
                                 "-9223372036854775808",
                                 "9223372036854775807",
@@ -368,7 +368,7 @@ TEST_CASE("an llm.c checkpoint is read by its stacked layers, the padding of the
                            {20240326, 3, 3, 5, 2, 3, 2, 8},
                            {20240326, 3, 3, 9, 2, 1, 2, 8},
                            {20240326, 3, 3, 5, 2147483647, 1, 2, 8}})
-    CHECK_THAT(refusal(llmc(head, payload), "x.bin"), Catch::Contains("header says"));
+    CHECK_THAT(refusal(llmc(head, payload), "x.bin"), Catch::Contains("invalid header: T "));
 }
 
 }  // namespace

@@ -31,14 +31,14 @@ half="--precision.amp O2 --precision.dtype bf16"
 {
   train without $half
   says without "attention: our own kernels; there is no cuDNN on the emulated device"
-  refused demanded "device.attention: cudnn was asked for, but there is no cuDNN on the emulated device" $half --device.attention cudnn
-  refused on_cpu "device.attention: cudnn was asked for, but this run computes on the CPU" --device.kind cpu --device.attention cudnn
+  refused demanded "device.attention: cudnn was requested, but there is no cuDNN on the emulated device" $half --device.attention cudnn
+  refused on_cpu "device.attention: cudnn was requested, but this run uses the CPU" --device.kind cpu --device.attention cudnn
   echo "without cuDNN: our own kernels, and who demands it is told"
 
   export GPTTRAIN_EMULATED_CUDNN=1
   train with $half
   says with "attention forward: emulated cuDNN, workspace 1 MiB for 1 x 8 tokens, 2 heads of 8, bf16"
-  says with "attention backward: emulated cuDNN, the same bits every time (train.deterministic false may be faster)"
+  says with "attention backward: emulated cuDNN, deterministic (train.deterministic false may be faster)"
   says with "workspaces 268 MB"
   train any_order $half --device.attention cudnn --train.deterministic false
   says any_order "attention backward: emulated cuDNN, sums in any order (train.deterministic false)"
@@ -64,14 +64,14 @@ half="--precision.amp O2 --precision.dtype bf16"
   train wide $half --model.hidden 136 --model.heads 1
   says wide "attention forward: emulated cuDNN"
   says wide "attention backward: our own kernels for 1 x 8 tokens, 1 heads of 136, bf16; hidden_dim above 128"
-  refused wide_demanded "it does not do this attention backward (1 x 8 tokens, 1 heads of 136, bf16): hidden_dim above 128" \
+  refused wide_demanded "it does not support this attention backward (1 x 8 tokens, 1 heads of 136, bf16): hidden_dim above 128" \
     $half --model.hidden 136 --model.heads 1 --device.attention cudnn
   echo "what cuDNN does not take our own kernels do, forward and backward apart, or the run is refused"
 
   train askew $half --model.seq 7
   says askew "attention forward: emulated cuDNN"
   says askew "attention backward: our own kernels; batch x heads x seq is not a multiple of 4, so cuDNN's workspace would not be aligned"
-  refused askew_demanded "it does not do this attention backward (1 x 7 tokens, 2 heads of 8, bf16): batch x heads x seq" \
+  refused askew_demanded "it does not support this attention backward (1 x 7 tokens, 2 heads of 8, bf16): batch x heads x seq" \
     $half --model.seq 7 --device.attention cudnn
   export GPTTRAIN_EMULATED_CUDNN_RUNS=0
   train failing $half

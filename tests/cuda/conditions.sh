@@ -46,7 +46,7 @@ holds one "n >= 3" \
   "r['libraries']['CUDA runtime'].split('.')[0] in ('12', '13')" \
   "'oneDNN' in r['libraries'] and 'NCCL' in r['libraries']"
 says one '^clocks +1755 MHz \(1200 to 1980\)   memory 2619 MHz   412 W \(250 to 698, limit 700\)   58 C \(41 to 66\)$'
-says one '^warning +clocks were held down: power_cap in [0-9]+ % of [0-9]+ looks[,;]'
+says one '^warning +clocks were throttled: power_cap in [0-9]+ % of [0-9]+ samples[,;]'
 ! grep -q clock_settings one.txt || fail "clocks that somebody set are no warning"
 grep '^clocks' one.txt
 echo "the GPU of a lone rank: smallest, median and largest of what was measured, without the warm-up"
@@ -58,12 +58,12 @@ holds two "c['clock_mhz']['max'] == 1980" "c['hottest'] == {'rank': 1, 'celsius'
   "set(c['limits_anywhere']) == {'clock_settings', 'power_cap', 'other', 'hw_thermal', 'hw_slowdown'}" \
   "'hw_thermal' not in c['limits']"
 says two '^ +rank 1 the hottest, 81 C; rank 1 with the lowest clock, 1305 MHz$'
-says two '^warning +clocks were held down: hw_thermal in 100 % of [0-9]+ looks \(rank 1\), '
+says two '^warning +clocks were throttled: hw_thermal in 100 % of [0-9]+ samples \(rank 1\), '
 GPTTRAIN_EMULATED_DEVICES=2 bench shared --dp 4
 holds shared "c['hottest']['rank'] in (1, 3)" \
   "c['limits_anywhere']['hw_thermal'] == {'rank': 1, 'share': 1, 'ranks': 2}"
-says shared 'hw_thermal in 100 % of [0-9]+ looks \(rank 1, and 1 more\)'
-echo "of several ranks: whose GPU was the hottest, the slowest, and held down by what"
+says shared 'hw_thermal in 100 % of [0-9]+ samples \(rank 1, and 1 more\)'
+echo "of several ranks: whose GPU was the hottest, the slowest, and throttled by what"
 
 GPTTRAIN_FAKE_NVML_REFUSES="nvmlDeviceGetPowerUsage nvmlDeviceGetCurrentClocksEventReasons" bench partly
 holds partly "c['clock_mhz']['median'] == 1755" "c['celsius']['max'] == 66" "c['watts'] is None" "c['limits'] is None" \
@@ -103,13 +103,13 @@ holds peer "r['pairs'][0]['peer'] == 100" \
   "r['pairs'][0]['conditions']['peer']['clock_mhz'] == {'min': 1755, 'median': 1755, 'max': 1755}" \
   "r['pairs'][0]['conditions']['peer']['hottest'] == {'device': 1, 'celsius': 72}" \
   "r['last']['conditions']['looks'] >= 1"
-says peer '^  peer +1755 MHz \(1755 to 1755\)'
-says peer '^ +held down: .*hw_thermal in 100 % of [0-9]+ looks \(device 1\)'
+says peer '^  baseline +1755 MHz \(1755 to 1755\)'
+says peer '^ +throttled: .*hw_thermal in 100 % of [0-9]+ samples \(device 1\)'
 holds peer1 "r['pairs'][0]['conditions']['ours']['clock_mhz'] == {'min': 1200, 'median': 1755, 'max': 1980}" \
   "r['pairs'][0]['conditions']['ours']['looks'] == 3" \
   "r['pairs'][0]['conditions']['peer']['clock_mhz'] is None"
 says peer1 '^  ours +1755 MHz \(1200 to 1980\)'
-! grep -q '^  peer  ' peer1.txt || { cat peer1.txt; fail "an idle device is taken for the peer's"; }
+! grep -q '^  baseline ' peer1.txt || { cat peer1.txt; fail "an idle device is taken for the baseline's"; }
 echo "pairs tell both sides' conditions"
 
 # shellcheck disable=SC2086

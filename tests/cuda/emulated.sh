@@ -63,7 +63,7 @@ train staged $layout --comm.backend staged
 # shellcheck disable=SC2086
 train nccl $layout --comm.backend nccl --comm.nccl_library "$fake"
 train direct $layout
-grep -q 'threads in the GPU that they share' direct.txt || fail "threads on one GPU do not share it by default"
+grep -q 'within the GPU shared by ranks as threads' direct.txt || fail "threads on one GPU do not share it by default"
 [ "$(losses staged)" = "$(losses direct)" ] || { paste <(losses staged) <(losses direct); fail "direct groups train otherwise"; }
 grep -q 'NCCL 2.32.3' nccl.txt || fail "the start of the run does not name NCCL"
 [ "$(losses staged)" = "$(losses nccl)" ] || { paste <(losses staged) <(losses nccl); fail "NCCL trains otherwise"; }

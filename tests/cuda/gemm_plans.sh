@@ -40,10 +40,10 @@ kinds=$((keys - both))  # GEMM keys of this run
 [ "$kinds" -gt 5 ] && [ "$both" -gt 0 ] && [ "$(grep -c ' | ' "$plans")" = "$((keys + both))" ] ||
   { cat "$plans"; fail "not all chose the fastest"; }
 [ "$first $second $third" = "$((13 * keys)) $((13 * keys + 26 * both + kinds + products)) $((13 * keys))" ] ||
-  fail "timing ran $(cat ran) for $keys products, $both of them in two ways"
-grep -q "$((keys + both)) kinds of products timed" timed.txt || { cat timed.txt; fail "the run does not say what it timed"; }
+  fail "timing ran $(cat ran) for $keys GEMMs, $both of them in two ways"
+grep -q "$((keys + both)) GEMM shapes timed" timed.txt || { cat timed.txt; fail "the run does not say what it timed"; }
 cmp "$plans" runs/timed/gemm-plans-1.txt || fail "the run has no copy of its own"
-echo "$keys kinds of products were timed once each before the first step, and the fastest is in the file"
+echo "$keys GEMM shapes were timed once each before the first step, and the fastest is in the file"
 
 cp "$plans" before
 train again --device.gemm_tune auto
@@ -102,7 +102,7 @@ fi
 
 GPTTRAIN_EMULATED_REFUSES=0 "$program" --model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 \
   --data.train mock --log.tensorboard false --train.steps 1 --train.global_batch 1 --launch.ranks threads --device.kind cuda \
-  >nothing.txt 2>&1 && fail "a run without products"
+  >nothing.txt 2>&1 && fail "a run without GEMM algorithms"
 grep -q "no algorithm for m .*: CUBLAS_STATUS_NOT_SUPPORTED" nothing.txt || { cat nothing.txt; fail "not told what cuBLASLt said"; }
 echo "what cuBLASLt suggests and then refuses is done in another way, or its words are in the error"
 
@@ -117,9 +117,9 @@ if full_size; then
   [ "$forward" -gt 1 ] && [ "$backward" -gt 1 ] && [ "$(grep -c ' fast ' fast.plans)" = "$forward" ] &&
     [ "$(grep -c ' types 28 .* fast .* | 1 0.5 ' fast.plans)" = "$forward" ] || { cat fast.plans; fail "fast sums"; }
   [ "$(sed 's/ fast / /; s/ | 1 0.5 / | 1 1 /' fast.plans)" = "$(cat exact.plans)" ] || { diff fast.plans exact.plans; fail "slow sums"; }
-  grep -q "no fast sums" exact.txt || { cat exact.txt; fail "a run without fast sums does not say so"; }
+  grep -q "no fast accumulation" exact.txt || { cat exact.txt; fail "a run without fast sums does not say so"; }
   cmp fast.losses exact.losses || fail "an emulation whose sums are exact has other losses"
-  echo "fast sums of products of 8 bits, forward alone, and none where they are not wanted"
+  echo "fast accumulation in forward FP8 GEMMs only, and none if disabled"
 fi
 
 sed 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002/' "$plans" >plans.txt
@@ -190,7 +190,7 @@ if full_size; then
   cmp -s first.losses tf32.losses && fail "--precision.tf32 changes nothing"
   paste first.losses tf32.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-3) exit 1}' ||
     { paste first.losses tf32.losses; fail "losses of TF32 are far"; }
-  grep -q "products of FP32 in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not say so"; }
+  grep -q "FP32 GEMMs in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not say so"; }
   train aside --precision.tf32 true --device.gemm_plans "$plans"
   noted aside "it was made for"
   train half --amp O2
@@ -198,7 +198,7 @@ if full_size; then
   cmp -s half.losses halftf32.losses || fail "TF32 changes what is computed of halves"
   "$program" --precision.tf32 true --device.kind cpu >refused.txt 2>&1 && fail "TF32 on a CPU"
   grep -q "precision.tf32" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
-  echo "TF32 is taken where it was asked for, and nowhere else"
+  echo "TF32 is used where requested, and nowhere else"
 fi
 
 "$program" verify --on here --device.gemm_tune auto --tp 2 --device.kind cuda >refused.txt 2>&1 && fail "processes that time"

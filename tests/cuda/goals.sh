@@ -41,7 +41,7 @@ expect() {
 expect 1 '^FAILED +device .*attention would be computed by our own kernels' device
 export GPTTRAIN_EMULATED_CUDNN=1
 expect 0 '^ok +device .*driver 580.65.06, serves CUDA [0-9.]+, emulated cuDNN' device
-export GPT_GPU_CASES="parity: axpy agrees*,parity: sgd agrees*,segments: sums of groups*"
+export GPT_GPU_CASES="parity: axpy agrees*,parity: sgd agrees*,segments: group sums*"
 FAKE=nothing expect 0 '^ok +racecheck .* 3 of 3 cases clean' racecheck
 FAKE=finds expect 1 '^FAILED +memcheck .* 2 of 3 cases clean, 1 with errors.*axpy' memcheck
 FAKE=refuses expect 0 '^SKIP +memcheck .*does not support' memcheck

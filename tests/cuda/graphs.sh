@@ -40,7 +40,7 @@ both() {  # NAME FLAG...: with and without, identical; most work replayed, no ca
   train "$name-on" --device.graphs on "$@"
   same "$name-off" "$name-on"
   grep -q '^0 0 0 ' "$name-off.graphs" || fail "$name without graphs makes some: $(cat "$name-off.graphs")"
-  graphs "$name-on" | grep -q ' 0 queued call by call' || fail "$name: $(graphs "$name-on")"
+  graphs "$name-on" | grep -q ' 0 launched op by op' || fail "$name: $(graphs "$name-on")"
   read -r made launched pieces _ <"$name-on.graphs"
   [ "$made" -gt 0 ] && [ "$launched" -ge "$made" ] && [ "$pieces" -gt "$launched" ] || fail "$name: $made $launched $pieces"
   echo "the same bits with graphs: $* ($(graphs "$name-on" | sed 's/ *graphs *//'))"
@@ -103,7 +103,7 @@ grep -q 'GPTTRAIN_CUDA_SYNC=1 waits after every op' waits.txt || fail "waiting a
 echo "without captures the same calls are made, and the run says why"
 
 GPTTRAIN_EMULATED_GUARD=1 train guarded --dp 2 --zero 1 --train.steps 3 --train.eval_every 1 --model.dropout 0.1
-graphs guarded | grep -q ' 0 queued call by call' || fail "guarded: $(graphs guarded)"
+graphs guarded | grep -q ' 0 launched op by op' || fail "guarded: $(graphs guarded)"
 echo "no host code touches device memory around graphs"
 
 # NCCL collectives are inside graphs; messages between stages run between graphs.
@@ -113,7 +113,7 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
 # shellcheck disable=SC2086
 {
   both nccl --tp 2 --dp 2 --zero 2 $nccl
-  grep -q 'collectives are parts of graphs' nccl-on.txt || fail "the start does not say that collectives are in graphs"
+  grep -q 'collectives are captured in graphs' nccl-on.txt || fail "the start does not say that collectives are in graphs"
   if full_size; then
     train nccl-staged --tp 2 --dp 2 --zero 2 --comm.backend staged
     same nccl-off nccl-staged
@@ -139,7 +139,7 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
   read -r inside single_inside _ <<<"$(step inside --tp 2 --train.global_batch 4 $nccl)"
   read -r outside single_outside _ <<<"$(GPTTRAIN_NCCL_GRAPHS=0 step outside --tp 2 --train.global_batch 4 $nccl)"
 }
-grep -q 'not parts of graphs: GPTTRAIN_NCCL_GRAPHS=0' outside-long.txt || fail "the start does not say who left collectives out"
+grep -q 'collectives are not captured in graphs: GPTTRAIN_NCCL_GRAPHS=0' outside-long.txt || fail "the start does not say who left collectives out"
 echo "a step of 4 microbatches on 2 tensor ranks: $inside graphs and $single_inside single calls of both;" \
   "with collectives beside graphs $outside and $single_outside"
 [ "$inside" = 10 ] && [ "$outside" -gt "$inside" ] || fail "graphs a step with collectives inside: $inside, beside: $outside"
@@ -155,5 +155,5 @@ refused() {  # TEXT FLAG...
   grep -q "$text" refused.txt || { cat refused.txt; fail "$* does not say: $text"; }
 }
 refused "a CPU has no graphs" --device.kind cpu --device.graphs on
-refused "no two microbatches need be alike" --parallel.dynamic_shapes --device.graphs on
+refused "microbatches may differ in shape" --parallel.dynamic_shapes --device.graphs on
 echo "graphs are refused where there can be none"

@@ -42,10 +42,10 @@ found() {  # NAME WHAT: run NAME ended with a race between two of WHAT
 }
 export GPTTRAIN_EMULATED_FORGETS=streams
 ! train waits --train.global_batch 4 --device.graphs off || fail "a stream that waits for nobody is not found"
-found waits "pieces [0-9]* of stream [0-9]* and [0-9]* of stream [0-9]*"
+found waits "work items [0-9]* of stream [0-9]* and [0-9]* of stream [0-9]*"
 # shellcheck disable=SC2086
 ! train collectives --dp 2 --train.global_batch 4 --device.graphs off $nccl || fail "NCCL's streams that wait for nobody"
-found collectives "pieces [0-9]* of stream [0-9]* and [0-9]* of stream [0-9]*"
+found collectives "work items [0-9]* of stream [0-9]* and [0-9]* of stream [0-9]*"
 export GPTTRAIN_EMULATED_FORGETS=blocks
 ! "$tests" "parity: sum_rows*" >block.txt 2>&1 || fail "barriers of a block are not missed"
 found block "threads [0-9]* and [0-9]* of a block"

@@ -200,7 +200,7 @@ TEST_CASE("problems of all datasets of a blend are listed together") {
   });
 }
 
-TEST_CASE("a token outside of the vocabulary is reported with its place") {
+TEST_CASE("a token outside the vocabulary is reported with its position") {
   TempDir dir;
   auto documents = made_up_documents(30);
   documents[17] = Sample(40, 5);

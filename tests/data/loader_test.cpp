@@ -200,7 +200,7 @@ TEST_CASE("an error of the reader arrives with its step, not earlier, and stays"
   CHECK(l.consumed() == 4);
 }
 
-TEST_CASE("a loader refuses numbers that make no sense") {
+TEST_CASE("a loader rejects invalid options") {
   const Counting data(4);
   const auto make = [&](LoaderConfig c) { Loader l(data, c, kHost, host_device(), {}); };
   expect_error(Exit::kUsage, {"seq 5", "4"}, [&] { make({.seq = 5}); });

@@ -207,7 +207,7 @@ TEST_CASE("a stop is a clean end that says how to go on, and other work in its p
   expect_error(Exit::kUsage, {"is there already", "--force"}, [&] { prepare_data(o); });
 }
 
-TEST_CASE("a kill between the renames of the end is mended by the next call") {
+TEST_CASE("a kill between the final renames is repaired by the next call") {
   const Workshop w;
   write_file(w / "a.txt", made_up_text(100, 5));
   auto o = w.options("a.txt", "out");

@@ -56,11 +56,11 @@ TEST_CASE("a config.json that does not fit its tensors is refused before anythin
   };
   const int64_t before = peak_memory();
   for (const Lie& lie :
-       {Lie{"vocab", "4194304", "config.json asks for [4194304, 8]"},
-        Lie{"seq", "1048576", "config.json asks for [1048576, 8]"},
+       {Lie{"vocab", "4194304", "config.json requires [4194304, 8]"},
+        Lie{"seq", "1048576", "config.json requires [1048576, 8]"},
         Lie{"layers", "1024", "model.layers is 1024, but the checkpoint holds 16 tensors in all"},
-        Lie{"ffn", "1000000", "config.json asks for [1000000, 8]"}, Lie{"micro_batch", "1048576", "micro_batch"},
-        Lie{"", "", "config.json asks for [50257, 768]"}}) {
+        Lie{"ffn", "1000000", "config.json requires [1000000, 8]"}, Lie{"micro_batch", "1048576", "micro_batch"},
+        Lie{"", "", "config.json requires [50257, 768]"}}) {
     step.aux["config.json"] = lie.key[0] != '\0' ? with(config, lie.key, lie.value) : "{}";
     step.seal();
     refused_as(Exit::kDamaged, {"generate", "--load", step.path(), "--prompt", "x"}, lie.said);

@@ -37,7 +37,7 @@ struct EveryIsa {
 
 }  // namespace
 
-TEST_CASE("dropout of a module's stream keeps the elements that the format fixes, on every instruction set") {
+TEST_CASE("dropout masks match fixed bits on every instruction set") {
   RowDrop drop{drop_mask(stream_key(1234, "dropout/layers.0.attn.out"), 0.25), 4, 0};
   drop.mask.first_sample = 5;
   CHECK(drop.mask.key == 0xd348097beca72b56);

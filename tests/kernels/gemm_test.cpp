@@ -240,7 +240,7 @@ TEST_CASE("gemm rounds to nearest even, and what is too large for f16 to infinit
   }
 }
 
-TEST_CASE("a half weight is converted and packed once a version") {
+TEST_CASE("a 16-bit weight is converted and packed once per version") {
   for (const char* isa : {"auto", "avx2"}) {
     if (cpu::best_isa() < cpu::Isa::kAvx2) continue;
     set_cpu_isa(isa);
@@ -298,7 +298,7 @@ TEST_CASE("gemm gives the same bits for every number of threads") {
   }
 }
 
-TEST_CASE("a gemm's bias gradient has the bits of the sum over rows that are read again, for every number of threads") {
+TEST_CASE("a GEMM's fused bias gradient is bitwise that of a separate column sum, for every thread count") {
   for (const DType t : {DType::kF32, DType::kBF16})
     for (const DType grad : {DType::kF32, DType::kBF16})
       for (const int64_t rows : {1, 31, 64, 129, 1100}) {  // blocks of 32, tiles of 64 to 256, groups of blocks

@@ -109,7 +109,7 @@ TEST_CASE("half: elementwise ops have the bits of f32, rounded once") {
   });
 }
 
-TEST_CASE("half: norms have the bits of f32, rounded once, and norm a half sum as it is stored") {
+TEST_CASE("16-bit: norms are bitwise f32 rounded once, and normalize a 16-bit sum as stored") {
   for_every_half([](DType t) {
     Memory m;
     const OpTable& ops = *cpu_backend().ops;

@@ -65,7 +65,7 @@ TEST_CASE("operands: bytes are counted once where an op writes and twice where i
   CHECK(op_cost(FakeQuant{.x = rows(8), .limits = rows(2), .out = rows(8)}).kind == OpClass::kElementwise);
 }
 
-TEST_CASE("operands: a product's direction is that of its weight") {
+TEST_CASE("operands: a GEMM's direction follows its weight") {
   CHECK(direction_of(Gemm{.trans_b = true}) == Direction::kForward);
   CHECK(direction_of(Gemm{}) == Direction::kBackward);
   CHECK(direction_of(GemmFp8{.a = rows(2, DType::kF8E5M2)}) == Direction::kBackward);

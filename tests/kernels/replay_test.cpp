@@ -163,7 +163,7 @@ TEST_CASE(
   CHECK(cpu_graphs::launched == launched + 4);
 }
 
-TEST_CASE("replay: copies and waits cut the work into graphs and keep their place in it") {
+TEST_CASE("replay: copies and waits split the work into graphs and keep their order") {
   Rig r;
   const int made = cpu_graphs::made, launched = cpu_graphs::launched;
   for (int k = 0; k < 4; ++k) {
@@ -182,7 +182,7 @@ TEST_CASE("replay: copies and waits cut the work into graphs and keep their plac
   CHECK(cpu_graphs::launched == launched + 9);
 }
 
-TEST_CASE("replay: a call that differs is made as it is, after all before it and before all behind it") {
+TEST_CASE("replay: a mismatching call runs eagerly and in order") {
   struct Case {
     const char* why;
     std::function<void(Rig&)> work;
@@ -279,7 +279,7 @@ TEST_CASE("replay: an op that no graph can hold is named") {
   CHECK(r.counts.why == "no graph could be made: add: refused by the test");
 }
 
-TEST_CASE("replay: the first error of a device that is gone is the one that is told, whatever fails behind it") {
+TEST_CASE("replay: the first error of a lost device is the one reported") {
   if (!on_cpu()) return;
   const int alive = cpu_graphs::alive;
   {
@@ -373,7 +373,7 @@ TEST_CASE("replay: a library's own calls are parts of graphs, and of none unless
   }
 }
 
-TEST_CASE("replay: what is queued aside comes before what is held back, and cuts nothing") {
+TEST_CASE("replay: bypassing calls are queued before held-back ones and split no segment") {
   Rig r;
   const auto step = [&] {
     r.set(1);

@@ -163,7 +163,7 @@ TEST_CASE("segments: a step over a table gives the bits of a call for each segme
   });
 }
 
-TEST_CASE("segments: sums of groups are the sums of their segments, added in order, to the bit") {
+TEST_CASE("segments: group sums are bitwise the ordered sums of their segments") {
   on_every_backend([](const Backend& backend, Stream stream) {
     expect_sums(backend, stream, 1,
                 [&](auto& ops, auto& t, auto& w) { ops.sum_squares({.table = t, .out = w.sums}, stream); });

@@ -157,7 +157,7 @@ TEST_CASE("an error that all ranks share is printed once") {
 TEST_CASE("checkpoints that are damaged, absent or of another model are never half loaded") {
   Copy c;
   const std::string dir = c.dir.path(), resume = kData + "--data.tokenizer tok.model --log.name done --train.steps 4 ";
-  expect(dir, kData + "--log.name done --checkpoint.resume never", 2, {"holds a run already", "--force"});
+  expect(dir, kData + "--log.name done --checkpoint.resume never", 2, {"already contains a run", "--force"});
   expect(dir, resume + "--checkpoint.resume 99", 2, {"99"});
   expect(dir, resume + "--model.hidden 64", 2, {"embed.weight"});
   expect(dir, resume + "--model.layers 3", 2, {"layers.2"});

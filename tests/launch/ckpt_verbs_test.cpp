@@ -38,7 +38,7 @@ TEST_CASE("saving in the background and saving at once give the same checkpoints
   must(kTiny + "--train.steps 6 --log.name c --tp 1 --pp 1 --dp 1 --train.seed 5", dir.path());
   CHECK(must("ckpt verify runs/a --all", dir.path()).says("good"));
   // Same tp: bitwise equal whatever pp is, including optimizer state.
-  CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("120 tensors compared, 120 of them equal in every bit"));
+  CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("120 tensors compared, 120 of them bitwise equal"));
   const Outcome r = gpttrain("ckpt diff runs/a runs/c --show 3", dir.path());
   CHECK(r.code == 1);
   CHECK(r.says("relative"));
@@ -79,7 +79,7 @@ TEST_CASE("prune keeps what it is told to, and a dry run changes nothing") {
   const std::string steps = dir / "runs/a/checkpoints";
   fs::create_directories(steps + "/.tmp-step-000000006-dead");
   const Outcome dry = must("ckpt prune runs/a --keep 1 --keep-every 4 --dry-run", dir.path());
-  CHECK(dry.says("would go"));
+  CHECK(dry.says("would remove"));
   CHECK(fs::exists(steps + "/step-000000002"));
   CHECK(fs::exists(steps + "/.tmp-step-000000006-dead"));
   must("ckpt prune runs/a --keep 1 --keep-every 4", dir.path());
@@ -187,7 +187,7 @@ TEST_CASE("saves that fail are counted, under fail_policy abort the third in a r
   CHECK(logged(dir / "runs/a", "loss").size() == 10);
   CHECK(goes_on.says(
       "finished at step 10, but no checkpoint of it could be written; there is none: checkpoint of step 10"));
-  CHECK(goes_on.says("the same command again begins anew"));
+  CHECK(goes_on.says("the same command starts over"));
   // A repeated reason is printed once, with a count at the end.
   CHECK(goes_on.count("not written: checkpoint of step ") == 2);
   CHECK(goes_on.says(" times)"));

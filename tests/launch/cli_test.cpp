@@ -84,18 +84,18 @@ TEST_CASE("each verb reads its own flags") {
 }
 
 TEST_CASE("wrong command lines are refused with what was meant") {
-  CHECK(error_of({"trian"}) == "gpttrain trian: unknown verb; did you mean train?");
+  CHECK(error_of({"trian"}) == "gpttrain trian: unknown subcommand; did you mean train?");
   const Outcome once = gpttrain("verfy", TempDir().path());
   CHECK(once.code == 2);
-  CHECK(once.out == "gpttrain verfy: unknown verb; did you mean verify?\n");
-  CHECK(error_of({"verfy"}) == "gpttrain verfy: unknown verb; did you mean verify?");
-  CHECK_THAT(error_of({"frobnicate"}), Catch::Contains("unknown verb; see gpttrain --help"));
+  CHECK(once.out == "gpttrain verfy: unknown subcommand; did you mean verify?\n");
+  CHECK(error_of({"verfy"}) == "gpttrain verfy: unknown subcommand; did you mean verify?");
+  CHECK_THAT(error_of({"frobnicate"}), Catch::Contains("unknown subcommand; see gpttrain --help"));
   CHECK(error_of({"ckpt"}) == "gpttrain ckpt: expected one of: ls inspect verify diff prune");
   CHECK_THAT(error_of({"ckpt", "lz", "x"}), Catch::Contains("did you mean ckpt ls?"));
   for (const char* later : {"plan", "report"}) CHECK_THAT(error_of({later, "--x"}), Catch::Contains("not built yet"));
   CHECK_THAT(error_of({"export", "--x"}), Catch::Contains("--output: missing") && Catch::Contains("--x: unknown flag"));
   CHECK_THAT(error_of({"generate"}), Catch::StartsWith("--load: missing: checkpoint folder"));
-  CHECK_THAT(error_of({"ckpt", "ls", "a", "b"}), Catch::StartsWith("b: unexpected word"));
+  CHECK_THAT(error_of({"ckpt", "ls", "a", "b"}), Catch::StartsWith("b: unexpected argument"));
   CHECK_THAT(error_of({"tokenizer", "train", "--inptu", "a", "--output", "b"}),
              Catch::Equals("--inptu: unknown flag; did you mean --input?\n1 problem, nothing was started"));
   CHECK_THAT(error_of({"tokenizer", "train", "--input", "a", "--output", "b", "--type", "bpee"}),
@@ -191,7 +191,7 @@ TEST_CASE("ranks are found from launchers in order, and contradictions are error
   CHECK_THAT(batch.note, Catch::Contains("Slurm job 77 on 2 nodes") && Catch::Contains("srun"));
   CHECK_THROWS_WITH(
       env_of({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"RANK", "0"}, {"WORLD_SIZE", "4"}}),
-      Catch::Contains("OMPI_COMM_WORLD_RANK says rank 1 of 2, RANK says rank 0 of 4"));
+      Catch::Contains("OMPI_COMM_WORLD_RANK: rank 1 of 2, RANK: rank 0 of 4"));
   CHECK_THROWS_WITH(env_of({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
                     Catch::Contains("OMPI_COMM_WORLD_RANK=x"));
   CHECK_THROWS_WITH(env_of({{"PMI_RANK", "2"}, {"PMI_SIZE", "2"}}), Catch::Contains("must be below"));

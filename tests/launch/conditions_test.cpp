@@ -67,7 +67,7 @@ TEST_CASE("of several devices the hottest, the slowest and the most held down ar
         // a momentary dip does not count as a low clock
         "rank 2 the hottest, 80 C; rank 2 with the lowest clock, 1700 MHz");
   CHECK(limits_text(devices, "rank") ==
-        "hw_thermal in 100 % of 2 looks (rank 2), power_cap in 50 % of 2 looks (rank 0, and 1 more)");
+        "hw_thermal in 100 % of 2 samples (rank 2), power_cap in 50 % of 2 samples (rank 0, and 1 more)");
   const JsonValue j = parse_json(conditions_json(devices, "", "rank"), "conditions");
   CHECK(j.find("hottest")->find("rank")->text == "2");
   CHECK(j.find("why_unknown")->kind == JsonValue::Kind::kNull);

@@ -84,11 +84,11 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29
        "--parallel.schedule: expected gpipe, 1f1b, interleaved, zb-h1 or file:PATH, found \"1b1f\" (did you mean "
        "1f1b?)"},
       {"--pp 4 --vpp 2",
-       "--vpp: 2 chunks a pipeline rank, but schedule 1f1b has one; use vpp 1, or --parallel.schedule interleaved"},
+       "--vpp: 2 chunks per pipeline rank, but schedule 1f1b has one; use vpp 1, or --parallel.schedule interleaved"},
       {"--pp 4 --vpp 2 --parallel.schedule zb-h1",
-       "--vpp: 2 chunks a pipeline rank, but schedule zb-h1 has one; use vpp 1"},
+       "--vpp: 2 chunks per pipeline rank, but schedule zb-h1 has one; use vpp 1"},
       {"--vpp 2 --parallel.schedule interleaved",
-       "--vpp: 2 chunks a pipeline rank, but parallel.pp is 1; use vpp 1, or pp 2 or more"},
+       "--vpp: 2 chunks per pipeline rank, but parallel.pp is 1; use vpp 1, or pp 2 or more"},
       {"--pp 6 --vpp 3 --parallel.schedule interleaved",
        "--vpp: pp 6 x vpp 3 = 18 stages for 15 layers (embedding, 12 blocks, norm, head); vpp may be 1 to 2, or pp 2 "
        "to 5"},
@@ -122,7 +122,7 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29
        "(norm, "
        "head) may have 0 blocks; for example 3,3,3,3"},
       {"--pp 2 --parallel.partition halves",
-       "--parallel.partition: expected flops, uniform, parameters, type:REGEX or blocks a stage as in 4,4, found "
+       "--parallel.partition: expected flops, uniform, parameters, type:REGEX or blocks per stage as in 4,4, found "
        "\"halves\"; for example 6,6"},
       {"--pp 2 --parallel.partition type:moe", "--parallel.partition: "},
       {"--log.trace_steps 5:3", "--log.trace_steps: expected FIRST:END"},
@@ -159,7 +159,7 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29
       {"--model.dropout 1", "--model.dropout: 1 is outside 0..<1"},
       {"--model.attn_dropout -0.1", "--model.attn_dropout: -0.1 is outside 0..<1"},
       {"--model.kv_heads 5",
-       "--model.kv_heads: 5 key and value heads do not divide heads 12; kv_heads may be 1, 2, 3, 4, 6, 12, or 0 for as "
+       "--model.kv_heads: 5 KV heads do not divide heads 12; kv_heads may be 1, 2, 3, 4, 6, 12, or 0 for as "
        "many as heads"},
       {"--model.global_every 2", "--model.global_every: 2, but no block has a window to be without: model.window is 0"},
       {"--model.global_first 2", "--model.global_first: 2, but no block has a window to be without: model.window is 0"},
@@ -168,10 +168,10 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29
        "--tp: model.kv_heads 3 is neither divisible by tp 4 nor a divisor of it; tp may be 1, 3, 6, 12"},
       {"--zero 4", "--zero: 4 is outside 0..3"},
       {"--zero.grad_reduce each",
-       "--zero.grad_reduce: each: zero.stage 1 keeps whole gradients for the whole step; use "
-       "zero.stage 2 or 3, or grad_reduce auto or end"},
+       "--zero.grad_reduce: each: zero.stage 1 does not shard gradients; use zero.stage 2 or 3, or grad_reduce auto or "
+       "end"},
       {"--zero.grad_reduce never", "--zero.grad_reduce: expected auto or each or end, found \"never\""},
-      {"--zero.prefetch -1", "--zero.prefetch: -1 is outside 0..64 scopes"},
+      {"--zero.prefetch -1", "--zero.prefetch: -1 is outside 0..64 units"},
       {"--zero.offload optimizer --device.kind cuda",
        "--zero.offload: optimizer is not built yet in this version (offload from a GPU); use none"},
       {"--amp O2 --precision.master_weights false",
@@ -185,17 +185,17 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29
        "--precision.stochastic_rounding: true with precision.dtype fp16: it rounds to bf16; leave it out, or use "
        "precision.dtype bf16"},
       {"--amp O2 --precision.stochastic_rounding",
-       "--precision.stochastic_rounding: true with precision.amp O2 and precision.master_weights auto: FP32 masters "
-       "keep what rounding takes away; leave it out, or use precision.master_weights false"},
+       "--precision.stochastic_rounding: true with precision.amp O2 and precision.master_weights auto: FP32 master "
+       "weights already keep what rounding loses; leave it out, or use precision.master_weights false"},
       {"--amp O3 --precision.qat int8",
-       "--precision.qat: int8 with precision.amp O3 and no masters: codes of 8 bits would be what is trained; use "
-       "precision.master_weights true, or qat off"},
+       "--precision.qat: int8 with precision.amp O3 and no master weights: the int8 weights themselves would be "
+       "trained; use precision.master_weights true, or qat off"},
       {"--precision.qat int4", "--precision.qat: expected off or int8, found \"int4\""},
       {"--amp O3 --precision.loss_scale 8",
        "--precision.loss_scale: 8 with precision.dtype bf16, which has the range of FP32: its scale is 1; leave it "
        "out, or use precision.dtype fp16"},
       {"--amp O2 --precision.dtype fp32",
-       "--precision.dtype: fp32 with precision.amp O2, which computes in half precision; use bf16 or fp16, or "
+       "--precision.dtype: fp32 with precision.amp O2, which computes in 16 bits; use bf16 or fp16, or "
        "precision.amp O0"},
       {"--amp O1 --precision.master_weights true",
        "--precision.master_weights: true with precision.amp O1, which keeps every parameter in FP32; leave it out, or "
@@ -233,7 +233,7 @@ TEST_CASE("a schedule from a file must be for the layout and the microbatches of
                  "has 2 pipeline ranks (lines) where parallel.pp is 4, 4 microbatches where train.grad_accum is 8") &&
                  Catch::Contains("it fits parallel.pp 2, train.grad_accum 4") && Catch::EndsWith(kOneProblem));
   CHECK_THAT(problems_of(file + "--pp 2 --vpp 2 --train.grad_accum 4"),
-             Catch::Contains("1 chunks a rank where parallel.vpp is 2"));
+             Catch::Contains("1 chunks per rank where parallel.vpp is 2"));
   CHECK_NOTHROW(load("--pp 4 --vpp 3 --parallel.schedule interleaved"));
   CHECK_NOTHROW(load("--pp 4 --parallel.schedule zb-h1"));
 }
@@ -304,7 +304,7 @@ TEST_CASE("overrides of a level are accepted where they mean something, and the 
   CHECK_THAT(precision_text(load("--amp O2 --precision.master_weights false --precision.stochastic_rounding")),
              Catch::Contains("norms FP32, no masters but stochastic rounding"));
   CHECK_THAT(precision_text(load("--precision.qat int8 --precision.reduce_dtype fp16")),
-             Catch::Contains("reductions fp16, weights and inputs of linear layers as int8 codes"));
+             Catch::Contains("reductions fp16, weights and inputs of linear layers quantized to int8"));
   CHECK(precision_text(load("--precision.grad_dtype bf16 --precision.reduce_dtype bf16")) ==
         "O0: FP32 compute, master weights, gradients and reductions\n"
         "with this run's settings: FP32 compute and master weights, gradients bf16, reductions bf16");

@@ -170,8 +170,8 @@ TEST_CASE("lengths that the model or the layout cannot have are refused before a
     return std::string("accepted");
   };
   CHECK(list("8,64", "3") == "accepted");
-  CHECK_THAT(list("8,64", "3,4"), Contains("2 lengths and 2 steps"));
-  CHECK_THAT(list("8,64,32", "4,4"), Contains("do not rise"));
+  CHECK_THAT(list("8,64", "3,4"), Contains("2 lengths and 2 last steps"));
+  CHECK_THAT(list("8,64,32", "4,4"), Contains("are not ascending"));
   CHECK_THAT(list("8.5,64", "4"), Contains("whole numbers"));
   CHECK_THAT(list("8,65", "4"), Contains("65 tokens are more than model.seq 64"));
 }

@@ -68,7 +68,7 @@ const std::vector<Case> kCases{
       {"precision.loss_scale_profile", "apex"},
       {"schedule.type", "warmup_cosine"},
       {"train.global_batch", "16"}},
-     {"amp.opt_level O1 -> precision.amp O1 (dtype fp16, as apex has it)"}},
+     {"amp.opt_level O1 -> precision.amp O1 (dtype fp16, as in apex)"}},
 };
 
 // Requires: the file name is no longer than its author would see.
@@ -154,7 +154,7 @@ TEST_CASE("everything that is wrong with a file, the config and the flags is in 
   for (const char* text : {"wrong.json:2:23: train_batch_sise: unknown key\n  did you mean train_batch_size?",
                            "wrong.json:3:37: train_micro_batch_size_per_gpu: expected a whole number",
                            "optimizer.params.max_grad_norm: 1.0 is refused: ",
-                           "optimizer.params.momentum: is no parameter of Lamb",
+                           "optimizer.params.momentum: is not a parameter of Lamb",
                            "scheduler.params.warmup_type: expected log or linear, found \"cosine\"",
                            "scheduler.params.warmup_num_step: unknown key\n  did you mean warmup_num_steps?",
                            "fp16.hysteresis: 0 is outside 1..",

@@ -166,7 +166,7 @@ TEST_CASE("a rollback takes its steps off the curves over samples") {
                dir.path());
   INFO(r.out);
   REQUIRE(r.code == 0);
-  REQUIRE(r.says("went back from step 5"));
+  REQUIRE(r.says("rolled back from step 5"));
   const std::string text = read_file(dir / "csv/Train_Samples_train_loss.csv");
   int64_t before = 0;
   int lines = 0;

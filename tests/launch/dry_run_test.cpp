@@ -213,7 +213,7 @@ TEST_CASE("every shipped config can be planned in this process") {
 TEST_CASE("what does not fit names the rank, what it needs and has, and the smallest change that fits") {
   const Rows rows = dry("--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 300 --model.seq 1024 "
                         "--data.train mock --train.micro_batch 1048576 --train.global_batch 1048576 --device.kind cpu");
-  CHECK_THAT(row(rows, "fit"), Contains("does not fit: rank 0 (pp0 dp0 tp0) on ") && Contains("of it activations "));
+  CHECK_THAT(row(rows, "fit"), Contains("does not fit: rank 0 (pp0 dp0 tp0) on ") && Contains("of which activations "));
   CHECK_THAT(row(rows, "to fit"), Contains("--train.micro_batch ") && Contains(": fits: rank 0") ||
                                       Contains(": tight: rank 0"));
 }

@@ -73,7 +73,7 @@ TEST_CASE("export gives back what was imported, bit for bit, and export of that 
   must("export --load b --output hf2", dir);
   for (const char* name : {"model.safetensors", "config.json"})
     CHECK(read_file(dir / (std::string("hf/") + name)) == read_file(dir / (std::string("hf2/") + name)));
-  CHECK(must("ckpt diff a b", dir).says("28 of them equal in every bit"));
+  CHECK(must("ckpt diff a b", dir).says("28 of them bitwise equal"));
   // Native formats.
   must("export --load a --format hdf5 --output w.h5", dir);
   must("import --from w.h5 --output c", dir);

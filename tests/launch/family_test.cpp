@@ -55,7 +55,7 @@ void check_exchange(const Golden& golden) {
   }
   must("export --load in --format hdf5 --output w.h5", dir);  // the native format records the family
   must("import --from w.h5 --output b", dir);
-  CHECK(must("ckpt diff in b", dir).says(count + " of them equal in every bit"));
+  CHECK(must("ckpt diff in b", dir).says(count + " of them bitwise equal"));
 }
 
 // Returns the [4, 17] tokens of grads.safetensors.

@@ -201,7 +201,7 @@ TEST_CASE("a run with products of 8 bits goes on from its checkpoint bit for bit
       "--train.eval_steps 1 --precision.fp8 " +
       scaling + " ";
   const Outcome begun = must(run + "--dp 2 --log.name whole", dir);
-  CHECK(begun.says("products of blocks in f8e4m3 and f8e5m2, " + scaling + " scaling"));
+  CHECK(begun.says("linear layers of blocks in FP8 (E4M3, E5M2) with " + scaling + " scaling"));
   CHECK(begun.says("with model.hidden 32: below 2048"));
   const auto whole = logged(dir / "runs/whole", "loss");
   REQUIRE(whole.size() == 6);
@@ -242,7 +242,7 @@ TEST_CASE("fast sums are of products of 8 bits: said where they are off, and whe
   using Catch::Contains;
   CHECK_THAT(precision_text(loaded({"--precision.fp8", "delayed"}).config), !Contains("fast"));
   CHECK_THAT(precision_text(loaded({"--precision.fp8", "delayed", "--precision.fp8_fast_accum", "false"}).config),
-             Contains("delayed scaling, no fast sums"));
+             Contains("delayed scaling, no fast accumulation"));
   const LoadedConfig off = loaded({"--precision.fp8_fast_accum", "false"});
   CHECK(std::count(off.notes.begin(), off.notes.end(),
                    "precision.fp8_fast_accum has no effect with precision.fp8 off") == 1);
@@ -260,11 +260,12 @@ TEST_CASE("products of 8 bits refuse what they cannot be, naming the setting") {
     return std::string("accepted");
   };
   CHECK(refused("current --amp O2") == "accepted");
-  CHECK_THAT(refused("current"), Catch::Contains("current with precision.amp O0"));
-  CHECK_THAT(refused("delayed --amp O3"), Catch::Contains("delayed with precision.amp O3"));
+  CHECK_THAT(refused("current"), Catch::Contains("current needs precision.amp O2") && Catch::Contains("found O0"));
+  CHECK_THAT(refused("delayed --amp O3"),
+             Catch::Contains("delayed needs precision.amp O2") && Catch::Contains("found O3"));
   CHECK_THAT(refused("current --amp O2 --precision.dtype fp16 --precision.master_weights false"),
-             Catch::Contains("there have to be masters"));
-  CHECK_THAT(refused("current --amp O2 --precision.qat int8"), Catch::Contains("one kind of codes"));
+             Catch::Contains("needs FP32 master weights, but precision.master_weights is false"));
+  CHECK_THAT(refused("current --amp O2 --precision.qat int8"), Catch::Contains("one quantized format only"));
   CHECK_THAT(refused("current --amp O2 --model.hidden 72"), Catch::Contains("216 rows of layers.*.attn.qkv on a rank"));
   CHECK_THAT(refused("current --amp O2 --model.ffn 40 --tp 2"), Catch::Contains("20 rows of layers.*.mlp.up on a rank"));
   CHECK_THAT(refused("current --amp O2 --model.seq 12 --train.micro_batch 2"),

@@ -147,8 +147,9 @@ TEST_CASE("bf16 gradients: a run says what they cost, saves none, and a resume m
   const Outcome whole = gpttrain(run + "--precision.grad_dtype bf16 --log.name whole", dir.path());
   INFO(whole.out);
   REQUIRE(whole.code == 0);
-  CHECK(whole.says("precision.grad_dtype bf16 halves the memory of gradients and keeps 8 significant bits of them: "
-                   "of a sum over the 4 microbatches"));
+  CHECK(
+      whole.says("precision.grad_dtype bf16 halves the memory of gradients and keeps 8 significant bits: "
+                 "of a sum over the 4 microbatches"));
   CHECK(whole.says("FP32 masters, gradients bf16, loss scale 1"));
   CHECK_FALSE(must("ckpt inspect runs/whole/checkpoints/step-000000003", dir).says("grad/"));
   const auto losses = logged(dir / "runs/whole", "loss");

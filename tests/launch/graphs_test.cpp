@@ -147,8 +147,8 @@ TEST_CASE("graphs: NCCL's collectives are parts of them, between machines from 2
   CHECK(obstacle_to_graphs(21800, false, false).empty());
   CHECK(obstacle_to_graphs(23004, true, false).empty());
   CHECK(obstacle_to_graphs(23004, false, true) ==
-        "ranks are threads of one process on several GPUs, whose graphs can wait for each other");
-  CHECK(obstacle_to_graphs(22809, true, false) == "between machines that takes NCCL 2.30.4 or later");
+        "ranks are threads of one process on several GPUs, whose graphs can deadlock");
+  CHECK(obstacle_to_graphs(22809, true, false) == "across machines this needs NCCL 2.30.4 or later");
 }
 
 TEST_CASE("graphs: host microseconds of a microstep of GPT-2 124M, called and replayed", "[.bench]") {

@@ -230,7 +230,7 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
   must("export --load back --format hdf5 --output two.h5");
   CHECK(read_file(dir / "two.h5") == read_file(dir / "one.h5"));
   const Outcome verified = must("verify " + model + "--tp 4 --pp 2");
-  CHECK(verified.says("8 heads (2 of keys and values)"));
+  CHECK(verified.says("8 heads (2 KV heads)"));
   CHECK(verified.says("equal: the layout computes"));
   const Outcome hf = gpttrain("export --load runs/one --output hf", dir.path());
   CHECK(hf.code == 2);

@@ -48,12 +48,12 @@ TEST_CASE("a hostfile has comments, blank lines and hosts in its order") {
       {"w0 slots=-1\n", "bad entry"},
       {"w0 slots=1e9\n", "bad entry"},
       {"w0 slots=+2\n", "bad entry"},
-      {"# x\n-oProxyCommand=reboot slots=2\n", "hosts:2: \"-oProxyCommand=reboot\" is no name of a host"},
-      {"w0,w1 slots=2\n", "hosts:1: \"w0,w1\" is no name of a host"},
-      {"-l@w0 slots=2\n", "\"-l@w0\" is no name of a host"},
-      {"user@-w0 slots=2\n", "is no name of a host"},
-      {"a;b slots=2\n", "is no name of a host"},
-      {"[] slots=2\n", "is no name of a host"},
+      {"# x\n-oProxyCommand=reboot slots=2\n", "hosts:2: \"-oProxyCommand=reboot\" is not a valid host name"},
+      {"w0,w1 slots=2\n", "hosts:1: \"w0,w1\" is not a valid host name"},
+      {"-l@w0 slots=2\n", "\"-l@w0\" is not a valid host name"},
+      {"user@-w0 slots=2\n", "is not a valid host name"},
+      {"a;b slots=2\n", "is not a valid host name"},
+      {"[] slots=2\n", "is not a valid host name"},
       {"w0 slots=99999999\n", "bad entry"},
       {"w0 slots=4 max_slots=2\n", "bad entry"},
       {"w0 slots=4 cores=2\n", "bad entry"},
@@ -124,7 +124,8 @@ TEST_CASE("slots give the number of ranks where dp is left out, and limit it whe
   CHECK_THAT(problems_of({"--hostfile", file, "--dp", "9"}),
              Contains("tp 1 x pp 1 x dp 9 = 9 ranks, but the chosen hosts have 8 slots"));
   CHECK_THAT(problems_of({"--hostfile", file, "--include", "far:7"}), Contains("No slot '7' specified on host 'far'"));
-  CHECK_THAT(problems_of({"--hostfile", file, "--include", "far", "--num_nodes", "1"}), Contains("do not go with"));
+  CHECK_THAT(problems_of({"--hostfile", file, "--include", "far", "--num_nodes", "1"}),
+             Contains("cannot be combined with"));
   CHECK_THAT(problems_of({"--hostfile", file, "--num_nodes", "3"}), Contains("--num_nodes: 3, but there are 2"));
   CHECK_THAT(problems_of({"--hostfile", dir / "none"}), Contains("cannot be read"));
   CHECK_THAT(problems_of({"--hostfile", file, "--launch.ranks", "threads"}), Contains("threads live in one process"));
@@ -259,9 +260,9 @@ TEST_CASE("flags that DeepSpeed's launchers pass are taken, checked or refused b
       {{"--deepspeed", "ds.json"}, "--deepspeed: takes no value; did you mean --deepspeed_config ds.json?"},
       {{"--deepspeed_config"}, "expected a file, - or base64:TEXT, found none"},
       {{"--deepspeed_config", "--tp", "2"}, "expected a file"},
-      {{"--deepscale_config", "x"}, "--deepscale_config: is DeepSpeed's name of long ago; use --deepspeed_config FILE"},
-      {{"--elastic_training"}, "--elastic_training: is of DeepSpeed's launcher and not built here"},
-      {{"--module"}, "there is no Python to run"},
+      {{"--deepscale_config", "x"}, "--deepscale_config: is an obsolete DeepSpeed name; use --deepspeed_config FILE"},
+      {{"--elastic_training"}, "--elastic_training: is a flag of DeepSpeed's launcher that is not implemented: "},
+      {{"--module"}, "gpttrain does not run Python"},
   };
   for (const auto& w : wrong) {
     INFO(w.words[0]);

@@ -123,7 +123,7 @@ TEST_CASE("records reach every sink in order, one that fails is switched off and
   CHECK(good.events == 2);  // one for the warning, one for the failed sink
   CHECK((bad.steps == 3 && bad.ends == 0));
   REQUIRE(writer.failures().size() == 1);
-  CHECK(writer.failures()[0] == "counting is switched off: disk full");
+  CHECK(writer.failures()[0] == "counting is disabled: disk full");
 }
 
 TEST_CASE(
@@ -242,7 +242,7 @@ TEST_CASE("a log that is removed is made again with a warning, folder and all, a
   REQUIRE(writer.flush());
   REQUIRE(writer.flush());  // writes the warnings
   REQUIRE(said.size() == 2);
-  CHECK(said[0] == path + ": was removed while the run goes on; it is made again, without what it held");
+  CHECK(said[0] == path + ": was removed during the run; it is recreated without its previous contents");
   CHECK(said[1].find("events.out.tfevents") != std::string::npos);
   CHECK(lines_of(path) == 4);  // the start, the step, both warnings
 
@@ -271,7 +271,7 @@ TEST_CASE("a log that is removed is made again with a warning, folder and all, a
   int failed = 0, again = 0;
   for (const std::string& text : said) {
     failed += text.find(path + ": cannot be written: ") == 0;
-    again += text == path + ": is written again";
+    again += text == path + ": is writable again";
   }
   CHECK(failed == 1);
   CHECK(again == 1);

@@ -101,7 +101,7 @@ TEST_CASE("every row of Megatron's table does what it promises, and its report n
       CHECK(!f.why.empty());
       CHECK(config_json(after.config) == config_json(before));
       CHECK_THAT(joined_notes(after),
-                 Contains(std::string(f.status == MegatronStatus::kSame ? ": always so here: " : ": no effect: ") +
+                 Contains(std::string(f.status == MegatronStatus::kSame ? ": always the case: " : ": no effect: ") +
                           std::string(f.why)));
     }
     if (f.status == MegatronStatus::kSame && !f.accepts.empty()) {
@@ -197,8 +197,8 @@ TEST_CASE("an example command line of Megatron starts as it stands, and a line s
     INFO(notes);
     CHECK_THAT(notes, Contains(word));
   }
-  CHECK_THAT(notes, Contains("not given, and another default there: --hidden-dropout 0.1 (here 0), "
-                             "--attention-dropout 0.1 (here 0); give them"));
+  CHECK_THAT(notes, Contains("unset flags whose default differs: --hidden-dropout 0.1 (here 0), "
+                             "--attention-dropout 0.1 (here 0); set them"));
   CHECK_THAT(problems(words_of(example + " --rampup-batch-size 16 16 5859375")),
              Contains("--rampup-batch-size: is refused: the batch does not grow within a run"));
   // All rejected flags are reported at once.

@@ -33,7 +33,7 @@ TEST_CASE("ranks on machines that do not share the folder are named before the f
   for (const std::string& e : errors) {
     INFO(e);
     CHECK(e.substr(0, 1) == "2");
-    CHECK(e.find("not seen by rank 2 (") != std::string::npos);
+    CHECK(e.find("is not visible to rank 2 (") != std::string::npos);
     CHECK(e.find("), 4 (") != std::string::npos);
   }
   CHECK(errors[0].find("speaks") != std::string::npos);

@@ -133,13 +133,13 @@ TEST_CASE("cores are listed as numbers and runs, and shared out in equal parts")
 TEST_CASE(".deepspeed_env chooses no code, and is read only where nobody else could have written it") {
   for (const char* name : {"LD_PRELOAD", "LD_LIBRARY_PATH", "OMPI_MCA_plm_rsh_agent", "PMIX_MCA_x", "PATH"})
     CHECK_THROWS_WITH(parse_env_file("A=1\n" + std::string(name) + "=x\n", "f"),
-                      Contains("f:2: " + std::string(name) + " chooses what code ranks load"));
+                      Contains("f:2: " + std::string(name) + " selects the code that ranks load"));
   CHECK(parse_env_file("NCCL_DEBUG=INFO\nOMP_NUM_THREADS=2\n", "f").size() == 2);
   TempDir home;
   write_file(home / ".deepspeed_env", "A=home\n");
   const ScopedVariable there("HOME", home.path().c_str());
   std::filesystem::permissions(home / ".deepspeed_env", std::filesystem::perms(0666));
-  CHECK_THROWS_WITH(read_env_files(), Contains(".deepspeed_env: others may write it"));
+  CHECK_THROWS_WITH(read_env_files(), Contains(".deepspeed_env: writable by others"));
   std::filesystem::permissions(home / ".deepspeed_env", std::filesystem::perms(0640));
   CHECK(read_env_files().variables.size() == 1);
   if (::geteuid() != 0) return;  // only root can chown files
@@ -251,7 +251,7 @@ done
       dir.path(), 200);
   INFO(r.out << read_file(dir / "runs/x/restarts.jsonl"));
   CHECK(r.code == 0);
-  CHECK(r.says("far1 is left out from now on"));
+  CHECK(r.says("far1 is excluded from now on"));
   std::vector<nlohmann::json> story;
   for (const std::string& line : lines_of(dir / "runs/x/restarts.jsonl")) story.push_back(nlohmann::json::parse(line));
   // One more attempt if ranks ended by the launcher were reported before the killed one: another machine is then
@@ -274,7 +274,7 @@ TEST_CASE("with Slurm ranks are started by srun, and what it decides itself is r
   write_file(dir / "hosts", "w0 slots=1\nw1 slots=1\n");
   const std::string hosts = dir / "hosts";
   CHECK_THAT(problems_of({"--hostfile", hosts, "--launcher", "slurm", "--include", "w0:0"}),
-             Contains("slurm hands out the slots of a machine itself"));
+             Contains("slurm assigns the slots of a machine itself"));
   CHECK_THAT(problems_of({"--launcher", "pdsh"}),
              Contains("pdsh is not built yet in this version (this launcher); use openmpi or slurm"));
   CHECK_THAT(problems_of({"--launcher", "srun"}), Contains("expected openmpi"));

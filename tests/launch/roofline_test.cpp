@@ -218,7 +218,7 @@ TEST_CASE("a roofline without a ceiling that it needs is not known", "[PD5]") {
   const StepRoofline r = planned(o);
   CHECK(std::isnan(r.r));
   CHECK(r.r0 > 0);
-  CHECK_THAT(ceilings_text(planning_ceilings(DType::kBF16), 64, 512), Catch::Contains("not known"));
+  CHECK_THAT(ceilings_text(planning_ceilings(DType::kBF16), 64, 512), Catch::Contains("heads of 64 unknown"));
   CHECK_THROWS_WITH(planning_ceilings(DType::kF32), Catch::Contains("--precision.amp O2"));
 }
 
@@ -256,7 +256,7 @@ TEST_CASE("bench roofline prints R on a machine without a device, by constants o
                              "/configs/gpt2-124m.json --amp O2 --precision.dtype bf16 "
                              "--train.micro_batch 64 --train.global_batch 64 --device.kind cuda";
   const Outcome planning = must("bench roofline --ceilings planning" + config, dir);
-  CHECK(planning.says("R         88.18 ms, 743k tokens/s; products : attention : memory 70 : 20 : 10"));
+  CHECK(planning.says("R         88.18 ms, 743k tokens/s; GEMM : attention : memory 70 : 20 : 10"));
   CHECK(planning.says("by planning constants, not measured"));
   CHECK(planning.says("attn.qkv weight gradient"));
   save_ceilings(
@@ -266,7 +266,7 @@ TEST_CASE("bench roofline prints R on a machine without a device, by constants o
   CHECK(must("bench roofline --ceilings c.json" + config, dir).says("Some GPU, measured"));
   const Outcome wrong = gpttrain("bench roofline --ceilings c.json" + config + " --amp O0", dir.path());
   CHECK(wrong.code == 2);
-  CHECK(wrong.says("ceilings of bf16, but the config's products are f32"));
+  CHECK(wrong.says("ceilings of bf16, but the config's GEMMs are f32"));
   CHECK(gpttrain("bench roofline --ceilings no.json" + config, dir.path()).code == 2);
 }
 

@@ -111,12 +111,12 @@ TEST_CASE("a run that saves by the clock saves while it trains, the same bits, a
 TEST_CASE("a copy that does not fit its budget is not made: the save waits, says so, and writes the same") {
   TempDir dir;
   const std::string run = kTiny + "--train.steps 4 --checkpoint.every 2 --dp 2 ";
-  CHECK(must(run + "--log.name a", dir).says("every 2 steps; beside training, from a copy of "));
+  CHECK(must(run + "--log.name a", dir).says("every 2 steps; asynchronously, from a snapshot of "));
   const Outcome tight = must(run + "--log.name b --checkpoint.staging_bytes 1000", dir);
-  CHECK(tight.says("training waits for them and they go out in pieces of 8 MiB"));
+  CHECK(tight.says("training waits for them and they are written in chunks of 8 MiB"));
   CHECK(tight.says("does not fit checkpoint.staging_bytes 1000"));
-  CHECK(must(run + "--log.name c --checkpoint.staging_bytes 100000000", dir).says("beside training"));
-  CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("equal in every bit"));
+  CHECK(must(run + "--log.name c --checkpoint.staging_bytes 100000000", dir).says("; asynchronously, "));
+  CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("of them bitwise equal"));
 }
 
 TEST_CASE("without a budget the copy is made where this machine has room for it beside everything else") {
@@ -134,7 +134,7 @@ TEST_CASE("without a budget the copy is made where this machine has room for it 
     // one machine lacks memory: no rank takes a snapshot
     saver.prepare(r.engine.checkpoint_views(), r.mesh.rank() != 1, true);
     GT_CHECK(saver.describe().find("every 7 steps; training waits for them") == 0 &&
-                 saver.describe().find("does not fit the memory that is left") != std::string::npos,
+                 saver.describe().find("does not fit the free memory") != std::string::npos,
              saver.describe());
   });
 }
@@ -198,7 +198,7 @@ TEST_CASE("a name in --load that names nothing is refused, also by a run that ha
   CHECK(empty.code == 2);
   CHECK(empty.says("holds no checkpoint"));
   const Outcome own = must(kTiny + "--train.steps 4 --load runs/first --log.name second", dir);
-  CHECK(own.says("checkpoint.load_from is not used"));
+  CHECK(own.says("checkpoint.load_from has no effect"));
   CHECK(own.says("runs/second/checkpoints/step-000000003"));
 }
 
@@ -251,7 +251,7 @@ TEST_CASE("a verdict names ranks, ranks name a host, and a host named twice is l
   CHECK(blamed_ranks("step 5: w is not the same on the 3 ranks that hold it: rank 1 (n1, pp0 dp1 tp0) differs") ==
         std::vector<int>{1});
   CHECK(blamed_ranks("step 5: ranks 1 (n1, pp0), 4 (n2, pp0) differ") == std::vector<int>{1, 4});
-  CHECK(blamed_ranks("lost: no sign of life from ranks 2 (n2 pid 7, pp1), 3 (n2 pid 8, pp1) for 15 s: machine gone") ==
+  CHECK(blamed_ranks("lost: no sign of life from ranks 2 (n2 pid 7, pp1), 3 (n2 pid 8, pp1) for 15 s: machine down") ==
         std::vector<int>{2, 3});
   for (const char* nobody :
        {"", "stalled: deadlock, ranks 1, 2 wait for each other",

@@ -27,8 +27,8 @@ TEST_CASE("a batch script asks for the nodes and tasks of the layout, and refuse
     CHECK_THAT(s, Contains(line));
   CHECK_THAT(s, !Contains("max-restarts") && !Contains(" launch "));
   CHECK_THAT(script({"--tp", "2", "--device.kind", "cpu"}, 1), !Contains("gpus"));
-  CHECK_THROWS_WITH(script({"--tp", "2", "--dp", "3"}, 4), Contains("6 ranks") && Contains("do not spread evenly"));
-  CHECK_THROWS_WITH(script({"--tp", "4"}, 2), Contains("cut a tensor-parallel group of 4"));
+  CHECK_THROWS_WITH(script({"--tp", "2", "--dp", "3"}, 4), Contains("6 ranks") && Contains("do not divide evenly"));
+  CHECK_THROWS_WITH(script({"--tp", "4"}, 2), Contains("split a tensor-parallel group of 4"));
 }
 
 TEST_CASE("a batch script requeues after an interrupted run and after no other end") {

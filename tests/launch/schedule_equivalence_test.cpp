@@ -177,7 +177,7 @@ TEST_CASE("a file that is not for this run, or that the simulator refuses, is a 
   refused(to_string(make_schedule("1f1b", 4, 1, 3)),
           "has 4 pipeline ranks (lines) where parallel.pp is 2; it fits parallel.pp 4");
   refused(to_string(make_schedule("interleaved", 2, 2, 3)),
-          "2 chunks a rank where parallel.vpp is 1; it fits parallel.vpp 2");
+          "2 chunks per rank where parallel.vpp is 1; it fits parallel.vpp 2");
   refused(to_string(make_schedule("1f1b", 2, 1, 8)),
           "8 microbatches where train.grad_accum is 3; it fits train.grad_accum 8");
   refused(to_string(make_schedule("forward", 2, 1, 3)), "no backward actions");

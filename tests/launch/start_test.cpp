@@ -129,7 +129,7 @@ TEST_CASE("ranks that do not come up in time end the job: which, and on which ma
   const auto end = watch.look(two, false, 131);
   REQUIRE(end);
   CHECK(end->code == static_cast<int>(Exit::kIo));
-  CHECK_THAT(end->why, Contains("within 30 s on node2: nothing came from ranks 2, 3"));
+  CHECK_THAT(end->why, Contains("within 30 s on node2: no report from ranks 2, 3"));
 
   StartWatch slept(limits);  // the whole machine was suspended
   CHECK_FALSE(slept.look(two, false, 100));

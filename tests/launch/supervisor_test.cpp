@@ -85,7 +85,7 @@ TEST_CASE("what is started again, how soon, and when it is enough", "[R28]") {
       CHECK(d.delay_s == (1 << i));
     }
     CHECK(p.after({.code = 124, .resumed_from = 40, .reached = 43}).older_step);
-    CHECK_THAT(p.after({.code = 255, .machine_lost = true}).why, Catch::Contains("no restart is left"));
+    CHECK_THAT(p.after({.code = 255, .machine_lost = true}).why, Catch::Contains("no restarts left"));
   }
   SECTION("no more than it may") {
     RestartPolicy p(2);

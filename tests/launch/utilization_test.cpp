@@ -102,7 +102,7 @@ TEST_CASE("attention of other shapes stays in the file of a device's ceilings, a
   CHECK(read_ceilings(path, DType::kBF16).gemm_fp8 == 4e12);
   save_ceilings(some("Other GPU", 32, 1e12), path);
   CHECK(read_ceilings(path, DType::kBF16).attention.size() == 1);
-  CHECK_THROWS_WITH(read_ceilings(path, DType::kF32), Catch::Contains("products are f32"));
+  CHECK_THROWS_WITH(read_ceilings(path, DType::kF32), Catch::Contains("GEMMs are f32"));
   CHECK_THROWS_WITH(read_ceilings(dir / "none.json", DType::kBF16), Catch::Contains("cannot be read"));
   for (const char* bad : {"{", "{\"device\": \"GPU\"}", "[]"}) {
     write_file(path, bad);
@@ -117,7 +117,7 @@ TEST_CASE("a device without a data sheet shows its share of what was measured be
   r.step = 1, r.total_steps = 2, r.step_seconds = 1, r.tokens_per_second = 1000;
   CHECK_THAT(step_line(r, 1), Catch::Contains("mfu n/a  "));
   r.of_ceiling = 0.412;
-  CHECK_THAT(step_line(r, 1), Catch::Contains("mfu n/a (41.2% of its ceiling)"));
+  CHECK_THAT(step_line(r, 1), Catch::Contains("mfu n/a (41.2% of measured peak)"));
   r.mfu = 0.5;
   CHECK_THAT(step_line(r, 1), Catch::Contains("mfu 50.0%  "));
   CHECK_THAT(mfu_line(kUnknown, {}), Catch::Contains("gpttrain bench ceilings"));

@@ -194,8 +194,8 @@ TEST_CASE("tokenizer encode and decode say which word of which line is wrong") {
   refused(with(decode, {"--ids-binary", "i32"}), Exit::kUsage, {"number 1", "found 65536", "0 to 399"},
           std::string("\1\0\0\0\0\0\1\0", 8));
   refused(with(decode, {"--ids", "1", "--ids-binary", "u16"}), Exit::kUsage, {"expected one of them"});
-  refused(with(decode, {"--pieces", "--ids-binary", "u16"}), Exit::kUsage, {"expected one of them"});
-  refused(with(encode, {"--pieces", "--ids-binary", "u16"}), Exit::kUsage, {"expected one of them"});
+  refused(with(decode, {"--pieces", "--ids-binary", "u16"}), Exit::kUsage, {"give only one of them"});
+  refused(with(encode, {"--pieces", "--ids-binary", "u16"}), Exit::kUsage, {"give only one of them"});
   refused(with(encode, {"--text", "a", "--input", w.text()}), Exit::kUsage, {"expected one of them"});
   refused(with(encode, {"--ids-binary", "u8"}), Exit::kUsage, {"expected u16 or i32"});
   refused(with(encode, {"--input", w / "none"}), Exit::kUsage, {"none", "no such file"});
@@ -214,7 +214,7 @@ TEST_CASE("data prepare and data inspect: what goes in comes out") {
   const std::string shown = output_of({"data", "inspect", dir / "a", "--tokenizer", w.tok()});
   CHECK_THAT(shown, Contains("documents    2\n") && Contains("verdict      good") &&
                         Contains("begins       \"first \xe2\x82\xac document<|endoftext|>\"") &&
-                        Contains("nats a token: a model must end well below this"));
+                        Contains("nats per token: a trained model should end well below this"));
   CHECK_THAT(output_of({"data", "inspect", dir / "a.idx", "--tokenizer", w.tok(), "--doc", "1"}),
              Contains("\nsecond<|endoftext|>\n") && !Contains("verdict"));
 
@@ -373,7 +373,7 @@ TEST_CASE("schedule prints programs, timeline, bubble and peaks") {
   CHECK_THAT(output_of({"schedule", "--pp", "2", "--microbatches", "3", "--cost", "1,1"}), Contains("makespan 8 "));
 
   const std::string idle = output_of({"schedule", "--pp", "4", "--microbatches", "2"});
-  CHECK_THAT(idle, Contains("warning") && Contains("60.0 %") && Contains("more than 30 % idle"));
+  CHECK_THAT(idle, Contains("warning") && Contains("60.0 %") && Contains("bubble above 30 %"));
   CHECK_THAT(s, !Contains("warning") && !Contains("until W"));
   CHECK_THAT(output_of({"schedule", "--schedule", "zb-h1"}), Contains("kept until W"));
 

@@ -133,7 +133,7 @@ TEST_CASE("verify proves a layout, prints what it tested, and ends with 0") {
   INFO(o.out);
   CHECK(o.code == 0);
   for (const char* text : {"tp 2 pp 2 dp 2 zb-h1 m 3 sequence_parallel zero 1, 8 ranks", "r0 0F0 0F>0", "embed.weight",
-                           "layers.*.attn.qkv.weight", "final_norm.bias", "bit by bit the same as tp 2 pp 1 dp 2",
+                           "layers.*.attn.qkv.weight", "final_norm.bias", "bitwise identical to tp 2 pp 1 dp 2",
                            "equal: the layout computes"})
     CHECK(o.says(text));
   CHECK(std::filesystem::is_empty(dir.path()));  // leaves no files

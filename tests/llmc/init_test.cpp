@@ -82,7 +82,7 @@ TEST_CASE("torch42 refuses a model that llm.c does not have, and says so") {
   TempDir dir;
   const Outcome untied = gpttrain("--model.init torch42 --model.tied false --data.train mock --dry-run", dir.path());
   CHECK(untied.code == 2);
-  CHECK(untied.says("model.init: torch42 draws no separate head"));
+  CHECK(untied.says("model.init: torch42 supports tied weights only"));
   const Outcome other = gpttrain("--model.init torch --data.train mock --dry-run", dir.path());
   CHECK(other.code == 2);
   CHECK(other.says("torch42"));

@@ -235,7 +235,7 @@ TEST_CASE("lists that do not partition the world and lists without their caller 
   REQUIRE(has(text, "must partition the world"));
   ThreadWorld world(3, std::chrono::seconds(1));
   REQUIRE_THROWS_WITH(world.factory(0)->make(std::vector<int>{1, 2}),
-                      Catch::Contains("rank 0 of 3 asks for the group [1,2]"));
+                      Catch::Contains("rank 0 of 3 requests the group [1,2]"));
 }
 
 TEST_CASE("a rank that abandons its calls may free their buffers: the others throw and do not touch them") {

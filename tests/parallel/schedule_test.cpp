@@ -135,7 +135,7 @@ TEST_CASE("a broken text is told its line, its token and the nearest legal one")
   CHECK_THAT(why("0F0,0F1\n"), Contains("separate tokens with spaces"));
   CHECK_THAT(why("0F99999\n"), Contains("too large"));
   CHECK_THAT(why("0F99999999999999999999\n"), Contains("too large"));
-  CHECK_THAT(why("0F0\n0F1\n"), Contains("line 2, token 1 '0F1'") && Contains("stage 0 lives on rank 0 (line 1)") &&
+  CHECK_THAT(why("0F0\n0F1\n"), Contains("line 2, token 1 '0F1'") && Contains("stage 0 is on rank 0 (line 1)") &&
                                     Contains("nearest legal stage here: 1"));
   CHECK_THAT(why("0F0 2F0\n1F0\n"), Contains("stages 0 to 2") && Contains("4"));
   CHECK_THAT(why("# nothing\n"), Contains("no actions"));

@@ -117,11 +117,11 @@ TEST_CASE("actions out of order are refused with rank and token") {
              Contains("rank 1") && Contains(">>1F0<<") && Contains("before its receive"));
   CHECK_THAT(why("0F>0 0F0 0B<0 0B0 0G\n1F<0 1F0 1B0 1B>0 1G\n"), Contains("rank 0") && Contains(">>0F>0<<"));
   CHECK_THAT(why("0F0 0B0 0G\n1F0 1B0 1G\n"), Contains(">>0B0<<") && Contains("before its receive"));
-  CHECK_THAT(why("0F0 0F>0 0B0 0G\n"), Contains(">>0F>0<<") && Contains("nobody on that side"));
+  CHECK_THAT(why("0F0 0F>0 0B0 0G\n"), Contains(">>0F>0<<") && Contains("no neighbour on that side"));
   CHECK_THAT(why("0F0 1F0 0B0 1B0 0G 1G\n"), Contains(">>0B0<<") && Contains("before stage 1"));
   Schedule elsewhere = make_schedule("1f1b", 2, 1, 1);
   std::swap(elsewhere.program[0], elsewhere.program[1]);
-  CHECK_THAT(why(elsewhere), Contains("stage 1 lives on rank 1"));
+  CHECK_THAT(why(elsewhere), Contains("stage 1 is on rank 1"));
 }
 
 TEST_CASE("leaks and lost gradients are refused") {

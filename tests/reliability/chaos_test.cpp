@@ -133,10 +133,11 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
   }
   CHECK(left_behind(dir.path(), {}) == "");
   const int good = static_cast<int>(100 * (1 - seconds_lost(dir / "runs/x") / wall));
-  print_figure("R15", cat(static_cast<int>(wall), " s, ", toll.kills, " kills, ", toll.stops, " stops, ", toll.fills,
-                          " full disks, ", toll.preemptions, " preemptions with a change of layout; ", steps,
-                          " steps, final state ", diff.code == 0 ? "bitwise that of the calm run" : "DIFFERENT", "; ",
-                          good, " % of the time was not lost (goal 90)", full_size() && good < 90 ? ": MISSED" : ""));
+  print_figure("R15",
+               cat(static_cast<int>(wall), " s, ", toll.kills, " kills, ", toll.stops, " stops, ", toll.fills,
+                   " full disks, ", toll.preemptions, " preemptions with a change of layout; ", steps,
+                   " steps, final state ", diff.code == 0 ? "bitwise that of the undisturbed run" : "DIFFERENT", "; ",
+                   good, " % of the time was not lost (goal 90)", full_size() && good < 90 ? ": MISSED" : ""));
 }
 
 TEST_CASE("resuming takes seconds: from the command to the first step, on 4 ranks", "[R28]") {

@@ -181,7 +181,7 @@ void Product::die_of_faults() const {
     gt::emulated::die("a bias in an epilogue that does not begin at a multiple of 16 bytes");
   const bool even = o.rows % 8 == 0 && o.cols % 8 == 0 && multiple_of_16(A) && multiple_of_16(B) && multiple_of_16(D);
   if (e == CUBLASLT_EPILOGUE_BGRADB && !even)
-    gt::emulated::die("sums of a bias' gradient beside operands at odd places or of odd sizes");
+    gt::emulated::die("fused bias gradient with unaligned operands or odd sizes");
 }
 
 void Product::tell_what_it_touches() const {

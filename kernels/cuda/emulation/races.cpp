@@ -158,7 +158,7 @@ const char* name_of(How h, bool write) {
 std::string scope_of(const Access& old, const Access& now) {
   char text[160];
   if (old.when != now.when)
-    std::snprintf(text, sizeof text, "pieces %u of stream %u and %u of stream %u", number_of(old.when),
+    std::snprintf(text, sizeof text, "work items %u of stream %u and %u of stream %u", number_of(old.when),
                   stream_of(old.when), number_of(now.when), stream_of(now.when));
   else if (old.epoch < running.block_begin || old.who == Who::kBlocks)
     std::snprintf(text, sizeof text, "two blocks of a launch, the second is %u,%u,%u", blockIdx.x, blockIdx.y,

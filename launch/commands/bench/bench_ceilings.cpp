@@ -97,7 +97,7 @@ void attention(const DeviceBench& b, const TransformerConfig& m, DType t, Ceilin
 }
 
 Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory& factory) {
-  GT_REQUIRE(factory.world_size() == 1, Exit::kUsage, "bench ceilings measures one device: without tp, pp and dp");
+  GT_REQUIRE(factory.world_size() == 1, Exit::kUsage, "bench ceilings measures one device: unset tp, pp and dp");
   RankDevice device(config, factory);
   const int threads = threads_per_rank(config, factory.local_size());
   const EngineOptions options = engine_options(config, threads);
@@ -113,12 +113,12 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   bool first = true;
   for (const int64_t n : sizes) {
     const double rate = product(b, n, t, std::exchange(first, false));
-    fmt::print("products   {}, {} x {}\n", flops_text(rate), n, n);
+    fmt::print("GEMM       {}, {} x {}\n", flops_text(rate), n, n);
     c.gemm = std::max(c.gemm, rate);
   }
   for (size_t k = 0; multiplies_fp8(b, device.index(), t) && k < sizes.size(); ++k) {
     const double rate = product_fp8(b, sizes[k], t);
-    fmt::print("of 8 bits  {}, {} x {}\n", flops_text(rate), sizes[k], sizes[k]);
+    fmt::print("FP8 GEMM   {}, {} x {}\n", flops_text(rate), sizes[k], sizes[k]);
     c.gemm_fp8 = std::fmax(c.gemm_fp8, rate);
   }
   c.copy = copies(b);
@@ -131,10 +131,10 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   fmt::print("{}", conditions_lines(std::vector{summary_of(watch.seen(), true)}, 11));
   const std::string path = args.output.empty() ? ceilings_file(c.device, t) : args.output;
   if (path.empty()) {
-    fmt::print("not kept: no HOME and no XDG_CACHE_HOME; --output FILE names one\n");
+    fmt::print("not stored: no HOME and no XDG_CACHE_HOME; set a file with --output FILE\n");
   } else {
     save_ceilings(c, path);
-    fmt::print("kept in {}\n", path);
+    fmt::print("stored in {}\n", path);
   }
   return Exit::kOk;
 }

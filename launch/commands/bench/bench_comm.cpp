@@ -167,7 +167,7 @@ Exit run_bench_comm(const Command& command) {
   const auto& args = command.get<CommArgs>();
   const Config& config = command.loaded.config;
   GT_REQUIRE(mesh_shape(config).world() > 1, Exit::kUsage,
-             "bench comm measures what ranks send each other: give it a layout, as --tp 2 --dp 4");
+             "bench comm measures communication between ranks: set a layout, such as --tp 2 --dp 4");
   if (!args.out.empty()) require_writable(args.out);
   const std::string words = fmt::format("gpttrain {}", fmt::join(command.words, " "));
   return run_ranks(command, [&](GroupFactory& factory) { return comm_rank(config, args, words, factory); });

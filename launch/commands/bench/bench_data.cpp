@@ -60,9 +60,9 @@ Exit data_rank(const LoadedConfig& loaded, const DataBenchArgs& args, const std:
       "{} x {} tokens a step, tp {} pp {} dp {}, from {}\n"
       "opened    {:.3f} s, the first step after {:.3f} s\n"
       "step      median {:.3f} ms   p10 {:.3f}   p90 {:.3f}   ({} steps, the slowest rank of each)\n"
-      "speed     {} tokens/s: training that is slower than this need not wait for data\n",
-      c.train.global_batch, c.model.seq, mesh.shape().tp, mesh.shape().pp, mesh.shape().dp,
-      c.data.train.front().path, opened, first, 1e3 * step.median, 1e3 * step.p10, 1e3 * step.p90, seconds.size(),
+      "speed     {} tokens/s: training slower than this is not data-bound\n",
+      c.train.global_batch, c.model.seq, mesh.shape().tp, mesh.shape().pp, mesh.shape().dp, c.data.train.front().path,
+      opened, first, 1e3 * step.median, 1e3 * step.p10, 1e3 * step.p90, seconds.size(),
       format_count(tokens / step.median));
   if (!args.out.empty())
     write_bench_record(

@@ -28,7 +28,7 @@ void each_record(const std::string& path, const std::function<void(const Json&)>
     const bool whole = j.is_object() && j.contains("config") && j.contains("tokens_per_second") &&
                        j["tokens_per_second"].is_number() && j.contains("time") && j["time"].is_string() &&
                        j.contains("git") && j["git"].is_string();
-    GT_REQUIRE(whole, Exit::kDamaged, path, ", line ", n, ": no record of gpttrain bench: ", line.substr(0, 80),
+    GT_REQUIRE(whole, Exit::kDamaged, path, ", line ", n, ": not a record of gpttrain bench: ", line.substr(0, 80),
                ". Remove that line, or name another file with --history");
     take(j);
   }
@@ -75,8 +75,7 @@ std::string add_to_history(const std::string& path, const std::string& record) {
   GT_REQUIRE(out, Exit::kIo, path, ": cannot be written");
   if (!before) return cat("the first of its kind in ", path);
   return fmt::format(
-      "{:.3f} times the {} tokens/s of {} (git {}); one run each proves nothing: gpttrain bench peer "
-      "runs two programs in pairs",
+      "{:.3f} times the {} tokens/s of {} (git {}); one run each is not significant: use gpttrain bench peer",
       Json::parse(record).at("tokens_per_second").get<double>() / before->tokens_per_second,
       format_count(before->tokens_per_second), before->time, before->git);
 }

@@ -106,7 +106,7 @@ Exit time_ops(const Command& command, bool products_only) {
              shape.world() > 1 ? fmt::format(", rank 0 of tp {} pp {} dp {}", shape.tp, shape.pp, shape.dp) : "");
   fmt::print("ceilings  {}\n\n",
              ceilings ? ceilings_text(*ceilings, config.model.head_width(), config.model.seq)
-                      : "not measured on this device in this type: gpttrain bench ceilings with this config does it");
+                      : "not measured on this device in this dtype: run gpttrain bench ceilings with this config");
   const DeviceBench bench(backend, device.index(), threads);
   OpsReport report(ceilings);
   for (const OpCall& c : by_class(step_ops(options, shape, 0)))

@@ -122,8 +122,8 @@ class Watches {
 std::string conditions_lines(const char* side, const std::vector<ConditionsSummary>& seen) {
   std::string text = conditions_text(seen, "device");
   if (text.empty()) return "";
-  if (const std::string limits = limits_text(seen, "device"); !limits.empty()) text += "\nheld down: " + limits;
-  return block({{fmt::format("  {:<6}", side), text}});
+  if (const std::string limits = limits_text(seen, "device"); !limits.empty()) text += "\nthrottled: " + limits;
+  return block({{fmt::format("  {:<8}", side), text}});
 }
 
 class Duel {
@@ -165,8 +165,8 @@ class Duel {
                                            : static_cast<double>(config_.train.global_batch * config_.model.seq);
     std::vector<double> rates = peer_rates(r.out, formats_, tokens, &format_);
     GT_REQUIRE(!rates.empty(), Exit::kUsage, args_.run,
-               ": no line of its output tells of a step; --pattern takes a regular expression with the number as its "
-               "group. The output ends:\n",
+               ": its output has no step lines; --pattern takes a regular expression with the number as its group. The "
+               "output ends:\n",
                tail(r.out));
     const auto skip = static_cast<ptrdiff_t>(std::min<size_t>(rates.size() - 1, static_cast<size_t>(args_.skip)));
     rates.erase(rates.begin(), rates.begin() + skip);
@@ -196,7 +196,7 @@ Exit run_bench_peer(const Command& command) {
   constexpr double kQuiet = 0.96;
   if (!args.out.empty()) require_writable(args.out);
   Duel duel(command, args);
-  fmt::print("ours      {}\npeer      {}{}\n", duel.own_command(), args.run,
+  fmt::print("ours      {}\nbaseline  {}{}\n", duel.own_command(), args.run,
              args.note.empty() ? "" : cat("\n          ", args.note));
   std::vector<double> ratios;
   nlohmann::ordered_json pairs = nlohmann::ordered_json::array();
@@ -207,14 +207,14 @@ Exit run_bench_peer(const Command& command) {
     std::string conditions = conditions_lines("ours", duel.watches().seen());
     const nlohmann::ordered_json our_conditions = duel.watches().json();
     const double theirs = duel.peer();
-    conditions += conditions_lines("peer", duel.watches().seen());
+    conditions += conditions_lines("baseline", duel.watches().seen());
     ratios.push_back(ours / theirs);
     pairs.push_back({{"ours", ours},
                      {"peer", theirs},
                      {"ratio", ratios.back()},
                      {"busy", busy},
                      {"conditions", {{"ours", our_conditions}, {"peer", duel.watches().json()}}}});
-    fmt::print("pair {:<4} ours {} tokens/s   peer {} tokens/s ({} steps, {})   ratio {:.3f}{}\n", k + 1,
+    fmt::print("pair {:<4} ours {} tokens/s   baseline {} tokens/s ({} steps, {})   ratio {:.3f}{}\n", k + 1,
                format_count(ours), format_count(theirs), duel.steps(), duel.format(), ratios.back(),
                busy ? fmt::format("   busy: {:.0f} % idle before it", 100 * idle) : "");
     fmt::print("{}", conditions);
@@ -223,8 +223,8 @@ Exit run_bench_peer(const Command& command) {
   const double low = quantile(ratios, 0.25), middle = quantile(ratios, 0.5), high = quantile(ratios, 0.75);
   fmt::print("ratio     median {:.3f}   quartiles {:.3f} to {:.3f}: {}\n", middle, low, high,
              low > 1    ? "ours is faster"
-             : high < 1 ? "the peer is faster"
-                        : "no difference is shown");
+             : high < 1 ? "the baseline is faster"
+                        : "no significant difference");
   if (!args.out.empty()) {
     const nlohmann::ordered_json j{{"ours", duel.own_command()}, {"peer", args.run},   {"note", args.note},
                                    {"format", duel.format()},    {"pairs", pairs},     {"median", middle},

@@ -73,7 +73,7 @@ std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share);
 
 std::string ceilings_lines(const BenchRecord& b) {
   if (!b.ceilings) return "";
-  std::string out = fmt::format("ceiling   {} of the {} that products were measured to reach here\n",
+  std::string out = fmt::format("ceiling   {} of the measured GEMM peak of {}\n",
                                 percent(b.of_peak(b.flops.causal, b.ceilings->gemm)), flops_text(b.ceilings->gemm));
   if (std::isnan(b.sol0())) return out;
   if (std::isnan(b.sol()))
@@ -125,7 +125,7 @@ std::string conditions_lines(std::span<const ConditionsSummary> ranks, int colum
   };
   add("clocks", conditions_text(ranks, "rank"));
   if (const std::string limits = limits_text(ranks, "rank"); !limits.empty())
-    add("warning", "clocks were held down: " + limits + "; the figures are of the device in that state");
+    add("warning", "clocks were throttled: " + limits + "; the figures are of the device in that state");
   return out;
 }
 

@@ -57,19 +57,20 @@ Exit run_bench_roofline(const Command& command) {
     fmt::print("pipeline rank {}: R {}, R0 {}, as called {}\n", k, milliseconds(roof.ranks[k].r),
                milliseconds(roof.ranks[k].r0), milliseconds(roof.ranks[k].called));
   if (std::isnan(roof.r))
-    fmt::print("R         n/a: {}\n", std::isnan(roof.r0) ? "products of 8 bits have no ceiling here"
-                                                          : "attention of this shape has no ceiling: gpttrain bench "
-                                                            "ceilings with this config measures it");
+    fmt::print("R         n/a: {}\n",
+               std::isnan(roof.r0)
+                   ? "no FP8 GEMM peak available"
+                   : "no peak for attention of this shape: run gpttrain bench ceilings with this config");
   else
-    fmt::print("R         {}, {} tokens/s; products : attention : memory {}\n", milliseconds(roof.r),
+    fmt::print("R         {}, {} tokens/s; GEMM : attention : memory {}\n", milliseconds(roof.r),
                format_count(tokens / roof.r), shares_text(rank.fused_seconds));
   if (!std::isnan(roof.r0))
-    fmt::print("R0        {}, {} tokens/s, with attention at the rate of products\n", milliseconds(roof.r0),
+    fmt::print("R0        {}, {} tokens/s, with attention at GEMM rate\n", milliseconds(roof.r0),
                format_count(tokens / roof.r0));
   if (!std::isnan(roof.called))
     fmt::print("as called {}, {} tokens/s: the ops as they are, at the same rates\n", milliseconds(roof.called),
                format_count(tokens / roof.called));
-  if (shape.world() > 1) fmt::print("communication and the pipeline's bubble are in none of these\n");
+  if (shape.world() > 1) fmt::print("excluding communication and the pipeline bubble\n");
   return Exit::kOk;
 }
 

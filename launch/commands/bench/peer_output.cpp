@@ -25,7 +25,7 @@ std::vector<double> peer_rates(const std::string& output, const std::vector<Peer
     try {
       pattern.assign(f.pattern);
     } catch (const std::regex_error& e) {
-      fail(Exit::kUsage, "--pattern ", f.pattern, ": no regular expression: ", e.what());
+      fail(Exit::kUsage, "--pattern ", f.pattern, ": not a valid regular expression: ", e.what());
     }
     GT_REQUIRE(pattern.mark_count() >= 1, Exit::kUsage, "--pattern ", f.pattern,
                ": needs a group in parentheses, for the number");
@@ -39,7 +39,7 @@ std::vector<double> peer_rates(const std::string& output, const std::vector<Peer
       try {
         value = std::stod(m[1].str());
       } catch (const std::exception&) {
-        fail(Exit::kUsage, "--pattern ", f.pattern, ": found \"", m[1].str(), "\", which is no number, in: ", line);
+        fail(Exit::kUsage, "--pattern ", f.pattern, ": found \"", m[1].str(), "\", which is not a number, in: ", line);
       }
       if (value <= 0) continue;  // rounded to zero
       if (f.unit == PeerFormat::Unit::kRate)

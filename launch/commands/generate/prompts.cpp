@@ -52,14 +52,13 @@ void take_standard_input(Command& c) {
   const bool processes = !c.env.launched() && c.loaded.config.world() > 1 && c.loaded.config.launch.ranks != "threads";
   GT_REQUIRE(args.prompt.empty() || args.prompt_file.empty(), Exit::kUsage,
              "--prompt and --prompt-file: give one of them");
-  GT_REQUIRE(
-      !(processes && args.prompt_file == "-"), Exit::kUsage,
-      "--prompt-file -: ranks that are processes have no standard input; give a file, or --launch.ranks threads");
+  GT_REQUIRE(!(processes && args.prompt_file == "-"), Exit::kUsage,
+             "--prompt-file -: ranks as processes have no standard input; give a file, or --launch.ranks threads");
   if (args.prompt != "-" || c.env.launched()) return;
   args.prompt = read_all(std::cin, "standard input");
-  GT_REQUIRE(!processes || args.prompt.size() <= kMostArgument, Exit::kUsage, "--prompt -: ", args.prompt.size(),
-             " bytes are more than ranks that are processes can be given; use --prompt-file FILE, or --launch.ranks "
-             "threads");
+  GT_REQUIRE(
+      !processes || args.prompt.size() <= kMostArgument, Exit::kUsage, "--prompt -: ", args.prompt.size(),
+      " bytes exceed the command-line limit of ranks as processes; use --prompt-file FILE, or --launch.ranks threads");
   for (size_t i = 0; i < c.words.size(); ++i) {
     if (c.words[i] == "--prompt=-") c.words[i] = "--prompt=" + args.prompt;
     if (c.words[i] == "--prompt" && i + 1 < c.words.size() && c.words[i + 1] == "-") {

@@ -34,7 +34,7 @@ void plain_rows(DsTranslation& t, const DsFile& file) {
     else if (k.status == DsStatus::kRefused && !asks_for_nothing(v))
       t.refuse(k.path, fmt::format("{} is refused: {}", shown(v.value), k.why));
     else if (k.status == DsStatus::kRefused)
-      t.report(k.path, "off, as it is here");
+      t.report(k.path, "off, as always here");
     else if (k.status == DsStatus::kIgnored && !asks_for_nothing(v))
       t.report(k.path, fmt::format("no effect: {}", k.why));
     else if (!native.empty())
@@ -64,7 +64,7 @@ void say_vocabulary(DsTranslation& t) {
   t.out.vocabulary = t.integer("vocabulary_size", 0);
   t.report("vocabulary_size", t.out.vocabulary % 8 == 0
                                   ? "compared with model.vocab"
-                                  : "compared with model.vocab; no multiple of 8, which half-precision products like");
+                                  : "compared with model.vocab; not a multiple of 8, which 16-bit GEMMs prefer");
 }
 
 void require_types(DsTranslation& t, const DsFile& file, const char* block) {
@@ -76,7 +76,7 @@ void require_types(DsTranslation& t, const DsFile& file, const char* block) {
     const std::string list(v.key->of);
     if (v.key->path.substr(0, params.size()) != params || list.empty() || type.empty()) continue;
     if (("|" + list + "|").find("|" + type + "|") == std::string::npos)
-      t.refuse(v.key->path, fmt::format("is no parameter of {}", t.text(std::string(block) + ".type", "")),
+      t.refuse(v.key->path, fmt::format("is not a parameter of {}", t.text(std::string(block) + ".type", "")),
                fmt::format("it belongs to {}", list));
   }
 }
@@ -217,7 +217,7 @@ void finish_deepspeed(const DsConfig& ds, Config& c, std::map<std::string, std::
     c.schedule.type = "constant";
     notes.push_back("deepspeed: no scheduler: the learning rate is constant");
   } else if (!ds.has_scheduler) {
-    notes.push_back("deepspeed: no scheduler: schedule.type " + c.schedule.type + " of our own config stays");
+    notes.push_back("deepspeed: no scheduler: schedule.type " + c.schedule.type + " of the native config is kept");
   }
   const std::string& s = c.schedule.type;
   if (!origin.count("schedule.ds_exact"))
@@ -228,8 +228,8 @@ void finish_deepspeed(const DsConfig& ds, Config& c, std::map<std::string, std::
                     "clip (gradient_clipping 0)",
                     c.optim.grad_clip));
   if (ds.vocabulary != 0 && ds.vocabulary != c.model.vocab)
-    notes.push_back(
-        fmt::format("deepspeed: vocabulary_size {} is not model.vocab {}, which counts", ds.vocabulary, c.model.vocab));
+    notes.push_back(fmt::format("deepspeed: vocabulary_size {} is not model.vocab {}, which is used", ds.vocabulary,
+                                c.model.vocab));
   if (ds.prefetch_numel >= 0 && !origin.count("zero.prefetch")) {
     // Whole blocks until the size is covered: attention 4 h^2, MLP 2 h ffn, remaining terms linear in h.
     const int64_t h = c.model.hidden, ffn = c.model.ffn > 0 ? c.model.ffn : 4 * h;

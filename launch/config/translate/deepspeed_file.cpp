@@ -24,7 +24,7 @@ std::string decode_base64(std::string_view text) {
   value['+'] = 62, value['/'] = 63;
   while (!text.empty() && text.back() == '=') text.remove_suffix(1);
   GT_REQUIRE(text.size() % 4 != 1, Exit::kUsage, "--deepspeed_config base64: ", text.size(),
-             " digits: the text is cut");
+             " digits: the text is truncated");
   std::string out;
   uint32_t bits = 0;
   int count = 0;
@@ -166,7 +166,7 @@ class Walker {
       if (const int d = edit_distance(name, k.name()); d < distance) best = &k, distance = d;
     }
     if (!best && elsewhere) return fmt::format("did you mean {}?", elsewhere->path);
-    if (!best) return "leave it out, or pass --allow_unknown_keys to have it ignored";
+    if (!best) return "leave it out, or pass --allow_unknown_keys to ignore it";
     const size_t space = best->domain.find(' ');
     std::string about = space == std::string_view::npos ? "" : fmt::format("in {}", best->domain.substr(space + 1));
     if (!best->standard.empty()) about += fmt::format("{}default {}", about.empty() ? "" : ", ", best->standard);

@@ -33,15 +33,15 @@ constexpr struct {
   bool takes_value, harmless;  // harmless: no effect on results
   const char* why;
 } kLauncher[] = {
-    {"--master_addr", true, true, "MPI finds its ranks by itself"},
-    {"--master_port", true, true, "MPI finds its ranks by itself"},
-    {"--no_local_rank", false, true, "ranks ask MPI who they are"},
-    {"--force_multi", false, true, "a hostfile says which machines"},
-    {"--module", false, false, "there is no Python to run"},
-    {"--no_python", false, false, "there is no Python to run"},
+    {"--master_addr", true, true, "MPI connects its ranks itself"},
+    {"--master_port", true, true, "MPI connects its ranks itself"},
+    {"--no_local_rank", false, true, "MPI assigns the ranks"},
+    {"--force_multi", false, true, "the hostfile selects the machines"},
+    {"--module", false, false, "gpttrain does not run Python"},
+    {"--no_python", false, false, "gpttrain does not run Python"},
     {"--elastic_training", false, false, "the number of ranks does not change within a run"},
-    {"--autotuning", true, false, "layouts are not searched for by trial; --dry-run says what one needs"},
-    {"--venv_script", true, false, "there is no Python to run"},
+    {"--autotuning", true, false, "there is no autotuner; --dry-run reports what a layout needs"},
+    {"--venv_script", true, false, "gpttrain does not run Python"},
 };
 
 // Returns whether words[i] is one of them; if so, consumes it and its value.
@@ -52,7 +52,8 @@ bool take_launcher_flag(const std::string& name, bool attached, const std::vecto
     if (f.harmless)
       out.notes.push_back(fmt::format("deepspeed: {}: no effect: {}", name, f.why));
     else
-      problems.add(name, "", fmt::format("is of DeepSpeed's launcher and not built here: {}", f.why), "leave it out");
+      problems.add(name, "", fmt::format("is a flag of DeepSpeed's launcher that is not implemented: {}", f.why),
+                   "leave it out");
     if (f.takes_value && !attached && i + 1 < words.size() && words[i + 1].rfind("--", 0) != 0) ++i;
     return true;
   }
@@ -87,7 +88,7 @@ DsFlags take_deepspeed_flags(std::vector<std::string>& words, const RankEnv& env
       if (i + 1 < words.size() && words[i + 1].rfind("-", 0) != 0 && !attached)
         problems.add(name, "deepspeed", "takes no value", fmt::format("did you mean {} {}?", kConfig, words[++i]));
     } else if (name.rfind("--deepscale", 0) == 0) {
-      problems.add(name, "deepscale", "is DeepSpeed's name of long ago", fmt::format("use {} FILE", kConfig));
+      problems.add(name, "deepscale", "is an obsolete DeepSpeed name", fmt::format("use {} FILE", kConfig));
       if (!attached && i + 1 < words.size() && words[i + 1].rfind("-", 0) != 0) ++i;
     } else if (!take_launcher_flag(name, attached, words, i, out, problems)) {
       rest.push_back(words[i]);
@@ -113,9 +114,9 @@ void inline_standard_input(DsFlags& flags, std::vector<std::string>& words) {
 std::string deepspeed_help() {
   const auto line = [](const char* flag, const char* meaning) { return fmt::format("{:<52} {}\n", flag, meaning); };
   return line("  --deepspeed_config <FILE|-|base64:TEXT>",
-              "DeepSpeed's JSON, translated and reported; wins over --config, flags win over it") +
-         line("  --allow_unknown_keys", "of that file: ignore keys that DeepSpeed does not know, with a note") +
-         line("  --deepspeed, --local_rank <int>", "what DeepSpeed's launchers pass: accepted, the rank checked");
+              "DeepSpeed's JSON, translated and reported; overrides --config, flags override it") +
+         line("  --allow_unknown_keys", "ignore unknown keys of that file, with a note") +
+         line("  --deepspeed, --local_rank <int>", "passed by DeepSpeed's launchers: accepted, the rank is checked");
 }
 
 std::vector<std::string> deepspeed_flag_names() {

@@ -30,7 +30,7 @@ void offload(DsTranslation& t, const std::string& block, const std::string& old,
     return t.refuse(device, "nvme is refused: offload to disks is not built yet in this version", "use cpu or none");
   if (where == "none") return;
   if (stage == 0) return t.report(by, "no effect at ZeRO stage 0");
-  t.set(by, "zero.offload", native, "no effect where there is no accelerator: it is host memory already");
+  t.set(by, "zero.offload", native, "no effect without an accelerator: it is host memory already");
 }
 
 void bare_zero(DsTranslation& t) {
@@ -68,11 +68,11 @@ void translate_layout(DsTranslation& t) {
     t.report(tp, "off");
   const char *n = "activation_checkpointing.number_checkpoints", *k = "pipeline.activation_checkpoint_interval";
   if (t.given(n))
-    t.set(n, "parallel.recompute", "full", "every block keeps its input and is computed again");
+    t.set(n, "parallel.recompute", "full", "every block stores its input and is recomputed");
   else if (t.integer(k, 0) > 0)
-    t.set(k, "parallel.recompute", "full", "every block keeps its input and is computed again");
+    t.set(k, "parallel.recompute", "full", "every block stores its input and is recomputed");
   if (t.given(k) && t.integer(k, 0) == 0) t.report(k, "off");
-  if (t.given(n) && t.integer(k, 0) > 0) t.report(k, "no effect: number_checkpoints says it already");
+  if (t.given(n) && t.integer(k, 0) > 0) t.report(k, "no effect: number_checkpoints determines it");
 }
 
 }  // namespace gt

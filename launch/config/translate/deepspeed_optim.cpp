@@ -52,7 +52,7 @@ void adam(DsTranslation& t, bool decoupled) {
   const std::string mode = "optimizer.params.adam_w_mode";
   if (decoupled) {
     t.set(kOptimizer, "optim.type", "adamw");
-    if (!t.flag(mode, true)) t.report(mode, "no effect: AdamW is AdamW, as in DeepSpeed");
+    if (!t.flag(mode, true)) t.report(mode, "no effect on AdamW, as in DeepSpeed");
   } else if (t.flag(mode, true)) {
     t.set(kOptimizer, "optim.type", "adamw", "adam_w_mode defaults to true");
   } else {
@@ -148,7 +148,7 @@ void one_cycle(DsTranslation& t) {
   const bool sgd = lower(t.text(kOptimizer, "")) == "sgd";
   const std::string cycle = param("scheduler", "cycle_momentum");
   if (sgd)
-    t.set(cycle, "schedule.cycle_momentum", "false", "DeepSpeed moves beta1 alone, which SGD has not");
+    t.set(cycle, "schedule.cycle_momentum", "false", "DeepSpeed changes only beta1, which SGD lacks");
   else
     set_params(t, "scheduler", {{"cycle_momentum", "schedule.cycle_momentum", "true"}});
 }

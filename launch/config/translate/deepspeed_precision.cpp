@@ -64,7 +64,7 @@ void amp_truth(DsTranslation& t, const std::string& level, const char* name, con
     return t.refuse(path, fmt::format("expected true or false, found {}", shown(t.given(path)->value)));
   if (level == "O1")
     return t.refuse(path, "not allowed with opt_level O1",
-                    "O1 keeps FP32 parameters, they are the masters; remove it or use opt_level O2");
+                    "O1 keeps FP32 parameters, which are the master weights; remove it or use opt_level O2");
   t.set(path, native, value);
 }
 
@@ -108,7 +108,7 @@ void amp_cast(DsTranslation& t, const std::string& level) {
 void amp(DsTranslation& t) {
   const std::string level = t.text("amp.opt_level", "O1");
   t.set(t.has("amp.opt_level") ? "amp.opt_level" : "amp.enabled", "precision.amp", level,
-        level == "O0" ? "" : "dtype fp16, as apex has it");
+        level == "O0" ? "" : "dtype fp16, as in apex");
   if (t.integer("amp.num_losses", 1) > 1)
     t.refuse("amp.num_losses",
              fmt::format("{}: there is one loss and one global scaler", t.integer("amp.num_losses", 1)), "use 1");
@@ -160,7 +160,7 @@ void translate_precision(DsTranslation& t) {
     t.set("communication_data_type", "precision.reduce_dtype", type);
   }
   if (t.text("data_types.grad_accum_dtype", "") == "fp16")
-    t.refuse("data_types.grad_accum_dtype", "fp16 is refused: sums of gradients overflow in it", "use fp32 or bf16");
+    t.refuse("data_types.grad_accum_dtype", "fp16 is refused: gradient sums overflow", "use fp32 or bf16");
   else if (t.given("data_types.grad_accum_dtype"))
     t.set("data_types.grad_accum_dtype", "precision.grad_dtype", t.text("data_types.grad_accum_dtype", ""));
 }

@@ -14,10 +14,10 @@ namespace {
 using enum MegatronStatus;
 
 constexpr std::string_view kNoBlock = "there is no such block here",
-                           kFiles = "token files hold numbers; model.vocab says how many there are",
+                           kFiles = "token files contain ids; set model.vocab",
                            kLogs = "logs are files here: log.jsonl, TensorBoard",
                            kFused = "kernels are chosen by the device",
-                           kTimers = "log.jsonl holds the times of every step";
+                           kTimers = "log.jsonl contains the times of every step";
 
 constexpr MegatronFlag kFlags[] = {
     // Precision.
@@ -25,21 +25,21 @@ constexpr MegatronFlag kFlags[] = {
     {"fp16", kTranslated, 0, "fp16 weights with FP32 masters, Megatron's loss scaling",
      "--precision.amp O2 --precision.dtype fp16 --precision.loss_scale_profile megatron"},
     {"fp8-format", kTranslated, 1},
-    {"grad-reduce-in-bf16", kTranslated, 0, "gradients travel in bf16", "--precision.reduce_dtype bf16"},
-    {"accumulate-allreduce-grads-in-fp32", kSame, 0, "gradients are added up in FP32"},
+    {"grad-reduce-in-bf16", kTranslated, 0, "gradients are reduced in bf16", "--precision.reduce_dtype bf16"},
+    {"accumulate-allreduce-grads-in-fp32", kSame, 0, "gradients are accumulated in FP32"},
     {"attention-softmax-in-fp32", kSame, 0, "softmax is FP32"},
     {"no-query-key-layer-scaling", kSame, 0, "there is none"},
     {"apply-query-key-layer-scaling", kRefused, 0, "scores are not scaled by layer; leave it out"},
     // Model.
     {"max-position-embeddings", kTranslated, 1},
-    {"make-vocab-size-divisible-by", kNoEffect, 1, "the vocabulary is padded inside for tensor parallelism"},
-    {"padded-vocab-size", kNoEffect, 1, "the vocabulary is padded inside for tensor parallelism"},
+    {"make-vocab-size-divisible-by", kNoEffect, 1, "the vocabulary is padded internally for tensor parallelism"},
+    {"padded-vocab-size", kNoEffect, 1, "the vocabulary is padded internally for tensor parallelism"},
     {"position-embedding-type", kSame, 1, "positions are learned and absolute", "learned_absolute"},
     {"normalization", kSame, 1, "norms are LayerNorm", "LayerNorm"},
     {"norm-epsilon", kSame, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
     {"layernorm-epsilon", kSame, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
-    {"group-query-attention", kNoEffect, 0, "--num-query-groups says it"},
-    {"use-rotary-position-embeddings", kTranslated, 0, "queries and keys are turned", "--model.position rotary"},
+    {"group-query-attention", kNoEffect, 0, "--num-query-groups determines it"},
+    {"use-rotary-position-embeddings", kTranslated, 0, "rotary position embeddings", "--model.position rotary"},
     {"swiglu", kTranslated, 0, "gated MLP with SiLU", "--model.activation silu --model.gated true"},
     {"squared-relu", kTranslated, 0, "MLP with squared ReLU", "--model.activation relu2"},
     {"disable-bias-linear", kTranslated, 0, "linear layers without biases",
@@ -57,7 +57,7 @@ constexpr MegatronFlag kFlags[] = {
      "ZeRO 3 gathers ahead (zero.prefetch); below it parameters are gathered once a step"},
     {"no-async-tensor-model-parallel-allreduce", kNoEffect, 0, kFused},
     {"tp-comm-overlap", kNoEffect, 0, kFused},
-    {"distributed-backend", kNoEffect, 1, "comm.backend says what GPUs talk over; CPUs talk over MPI"},
+    {"distributed-backend", kNoEffect, 1, "comm.backend selects the transport between GPUs; CPUs use MPI"},
     {"distributed-timeout-minutes", kTranslated, 1},
     {"recompute-activations", kTranslated, 0, "selective recomputation", "--parallel.recompute selective"},
     {"recompute-method", kTranslated, 1},
@@ -82,23 +82,23 @@ constexpr MegatronFlag kFlags[] = {
     {"exit-interval", kRefused, 1, "a run ends at train.steps, or saves and ends by SIGTERM or SIGUSR1"},
     {"exit-duration-in-mins", kRefused, 1, "a run ends at train.steps, or saves and ends by SIGTERM or SIGUSR1"},
     {"exit-signal-handler", kSame, 0, "SIGTERM, SIGINT and SIGUSR1 save and end the run"},
-    {"deterministic-mode", kSame, 0, "the same command gives the same bits"},
+    {"deterministic-mode", kSame, 0, "runs are bitwise reproducible"},
     {"override-opt_param-scheduler", kTranslated, 0, "", "--checkpoint.allow_change schedule optim.lr"},
     {"use-checkpoint-opt_param-scheduler", kRefused, 0,
-     "the command line says the schedule; resume with the same flags"},
+     "the schedule comes from the command line; resume with the same flags"},
     // Data.
     {"mock-data", kTranslated, 0, "", "--data.train mock"},
     {"eod-mask-loss", kTranslated, 0, "", "--data.eod_mask_loss true"},
-    {"reset-position-ids", kRefused, 0, "samples go over ends of documents; leave it out"},
-    {"reset-attention-mask", kRefused, 0, "samples go over ends of documents; leave it out"},
+    {"reset-position-ids", kRefused, 0, "samples span document boundaries; leave it out"},
+    {"reset-attention-mask", kRefused, 0, "samples span document boundaries; leave it out"},
     {"vocab-file", kNoEffect, 1, kFiles},
     {"merge-file", kNoEffect, 1, kFiles},
     {"tokenizer-type", kNoEffect, 1, kFiles},
-    {"data-impl", kSame, 1, "token files are mapped", "mmap"},
+    {"data-impl", kSame, 1, "token files are memory-mapped", "mmap"},
     {"data-cache-path", kNoEffect, 1, "the order of samples is computed, not stored"},
     {"dataloader-type", kSame, 1, "samples come in the order of data.order", "single"},
     {"num-workers", kNoEffect, 1, "one thread reads ahead"},
-    {"no-create-attention-mask-in-dataloader", kSame, 0, "no mask is made"},
+    {"no-create-attention-mask-in-dataloader", kSame, 0, "no mask is created"},
     // Checkpoints.
     {"save", kTranslated, 1},
     {"load", kTranslated, 1},
@@ -110,8 +110,8 @@ constexpr MegatronFlag kFlags[] = {
     {"no-load-rng", kSame, 0, "randomness is a function of seed and step"},
     {"no-load-optim", kTranslated, 0, "", "--checkpoint.load weights"},
     // Kernels and logs.
-    {"use-flash-attn", kSame, 0, "attention never stores its scores; device.attention says who computes it on a GPU"},
-    {"attention-backend", kNoEffect, 1, "device.attention says who computes it on a GPU"},
+    {"use-flash-attn", kSame, 0, "attention never stores its scores; device.attention selects the GPU implementation"},
+    {"attention-backend", kNoEffect, 1, "device.attention selects the GPU implementation"},
     {"transformer-impl", kNoEffect, 1, kFused},
     {"use-mcore-models", kNoEffect, 0, kFused},
     {"use-legacy-models", kNoEffect, 0, kFused},
@@ -125,7 +125,7 @@ constexpr MegatronFlag kFlags[] = {
     {"manual-gc-interval", kNoEffect, 1, "there is no garbage collector"},
     {"tensorboard-dir", kTranslated, 1},
     {"tensorboard-queue-size", kNoEffect, 1, kLogs},
-    {"tensorboard-log-interval", kNoEffect, 1, "log.every counts for every log"},
+    {"tensorboard-log-interval", kNoEffect, 1, "log.every applies to every log"},
     {"log-throughput", kSame, 0, "tokens per second are in every line"},
     {"log-params-norm", kNoEffect, 0, kLogs},
     {"log-num-zeros-in-grad", kNoEffect, 0, kLogs},
@@ -256,7 +256,7 @@ class Translation {
       case kSame:
         if (!legal.empty() && std::find(legal.begin(), legal.end(), g.values[0]) == legal.end())
           return refuse(g, fmt::format("{} is refused: {}", g.values[0], f.why));
-        return report(g, fmt::format("always so here: {}", f.why));
+        return report(g, fmt::format("always the case: {}", f.why));
       case kTranslated: break;
     }
     if (f.accepts.empty()) return by_rule(g);
@@ -302,7 +302,7 @@ class Translation {
     if (name == "save") return becomes(g, {"--checkpoint.dir", g.values[0]});
     if (name == "load") return load(g);
     if (name == "tensorboard-dir")
-      return becomes(g, {"--log.tensorboard", "true"}, "event files lie in the run's folder, log.dir/log.name");
+      return becomes(g, {"--log.tensorboard", "true"}, "event files are in the run's folder, log.dir/log.name");
     GT_CHECK(false, "no rule for --", name);
   }
 
@@ -317,7 +317,7 @@ class Translation {
     if (!rows) return refuse(g, fmt::format("expected a whole number 1.., found {}", g.values[0]));
     if (seq && *rows < *seq) return refuse(g, fmt::format("{} is less than --seq-length {}", *rows, *seq));
     if (!seq) return becomes(g, {"--model.seq", g.values[0]});
-    report(g, *rows == *seq ? "always so here: there are as many positions as --seq-length"
+    report(g, *rows == *seq ? "always the case: there are as many positions as --seq-length"
                             : "no effect: positions beyond --seq-length are never read; there are none here");
   }
 
@@ -351,7 +351,7 @@ class Translation {
   }
 
   void recompute(const Given& g) {
-    if (g.values[0] == "block") return report(g, "always so here: the first --recompute-num-layers of a stage");
+    if (g.values[0] == "block") return report(g, "always the case: the first --recompute-num-layers of a stage");
     if (g.values[0] != "uniform")
       return refuse(g, fmt::format("{} is refused: expected uniform or block", g.values[0]));
     // Megatron's uniform method checkpoints chunks of several layers. Here each block is its own chunk, and all are
@@ -366,7 +366,7 @@ class Translation {
   }
 
   void load(const Given& g) {
-    if (g.values[0] == value("save")) return report(g, "always so here: a run resumes from its own checkpoints");
+    if (g.values[0] == value("save")) return report(g, "always the case: a run resumes from its own checkpoints");
     becomes(g, {"--checkpoint.load_from", g.values[0]});
   }
 
@@ -382,7 +382,7 @@ class Translation {
         list += fmt::format("{}--{} {} (here {})", list.empty() ? "" : ", ", d.flag, d.there, d.here);
     if (signs >= 4 && !list.empty())
       report_.push_back(
-          fmt::format("megatron: not given, and another default there: {}; give them to train alike", list));
+          fmt::format("megatron: unset flags whose default differs: {}; set them to train identically", list));
   }
 
   std::vector<std::string>& words_;
@@ -412,8 +412,7 @@ std::string megatron_help() {
     list += fmt::format(" --{}", f.name);
   }
   return fmt::format(
-      "\nof Megatron's command line also, reported at the start:\n  translated\n   {}\n"
-      "  always so here, or without effect\n   {}\n",
+      "\nMegatron-LM flags, reported at the start:\n  translated\n   {}\n  always the case, or without effect\n   {}\n",
       translated, other);
 }
 

@@ -27,7 +27,7 @@ double steady_seconds() {
 // Without a data-sheet peak for the device, utilization is relative to its measured peak.
 std::string utilization(const StepRecord& r) {
   if (!std::isnan(r.mfu)) return fmt::format("{:.1f}%", r.mfu * 100);
-  return std::isnan(r.of_ceiling) ? "n/a" : fmt::format("n/a ({:.1f}% of its ceiling)", r.of_ceiling * 100);
+  return std::isnan(r.of_ceiling) ? "n/a" : fmt::format("n/a ({:.1f}% of measured peak)", r.of_ceiling * 100);
 }
 
 constexpr double kLeastRedraw = 0.1;  // seconds

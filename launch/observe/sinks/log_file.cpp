@@ -68,7 +68,7 @@ void LogFile::failed(int error) {
   error_ = error;
   if (!std::exchange(failing_, true))
     notices_.push_back(cat(path_, ": cannot be written: ", open_error(error),
-                           "; its records are kept in memory and it is tried again every second"));
+                           "; its records are kept in memory and the write is retried every second"));
 }
 
 void LogFile::add(std::string record) {
@@ -81,7 +81,7 @@ void LogFile::flush() {
   if (records_.empty() && fd_ >= 0 && !failing_) return;
   if (fd_ >= 0 && is_gone()) {
     ::close(std::exchange(fd_, -1));
-    notices_.push_back(cat(path_, ": was removed while the run goes on; it is made again, without what it held"));
+    notices_.push_back(cat(path_, ": was removed during the run; it is recreated without its previous contents"));
   }
   if (fd_ < 0) {
     std::error_code ec;
@@ -103,8 +103,8 @@ void LogFile::flush() {
     }
   }
   if (std::exchange(failing_, false))
-    notices_.push_back(cat(path_, ": is written again",
-                           lost_ > 0 ? cat("; ", lost_, " records are lost: memory had no room for them") : ""));
+    notices_.push_back(cat(path_, ": is writable again",
+                           lost_ > 0 ? cat("; ", lost_, " records were lost: memory had no space for them") : ""));
   lost_ = 0;
 }
 

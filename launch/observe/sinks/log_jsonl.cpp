@@ -81,7 +81,7 @@ std::string json_line(const StartInfo& s, double time) {
       .text("environment", s.environment)
       .text("mfu_formula", "6*n*N_mm + 6*L*q*s*n (causal attention counted half) over the device's peak")
       .text("mfu_full_formula", "6*n*N_mm + 12*L*q*s*n over the device's peak")
-      .text("mfu_fp8_formula", "mfu's FLOPs over the device's peak in products of 8 bits, of runs that have some")
+      .text("mfu_fp8_formula", "mfu's FLOPs over the device's FP8 peak, for runs with FP8 linear layers")
       .raw("config", s.config_json.empty() ? "null" : on_one_line(s.config_json))
       .close();
 }

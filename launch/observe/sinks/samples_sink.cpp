@@ -104,7 +104,7 @@ class CsvFile {
     }
     std::error_code ec;
     if (keep < text.size()) std::filesystem::resize_file(path_, keep, ec);
-    GT_REQUIRE(!ec, Exit::kIo, path_, ": cannot be cut: ", ec.message());
+    GT_REQUIRE(!ec, Exit::kIo, path_, ": cannot be truncated: ", ec.message());
   }
 
   const std::string path_, head_;

@@ -179,7 +179,7 @@ std::string executed_timeline(std::span<const RankTrace> traces, int width) {
 std::string clock_text(std::span<const RankTrace> traces) {
   std::string out;
   for (const RankTrace& t : traces)
-    out += fmt::format("{}rank {}: {:+.1f} us, at most {:.1f} us wrong{}", out.empty() ? "" : "; ", t.rank,
+    out += fmt::format("{}rank {}: {:+.1f} us, error at most {:.1f} us{}", out.empty() ? "" : "; ", t.rank,
                        t.clock_offset * 1e6, t.clock_error * 1e6,
                        t.truncated ? ", recorder full: the end is missing" : "");
   return out;

@@ -107,7 +107,7 @@ std::string failure_of(const HostAnswer& a, const std::string& program) {
     return fmt::format("{}: no answer within {:.0f} s: is it up, and does a firewall let ssh through?", a.host, kAnswerSeconds);
   const std::string said = printable(a.last_line());
   if (a.code == HostAnswer::kSshFailed)
-    return fmt::format("{}: ssh: {}", a.host, said.empty() ? "failed without a word" : said);
+    return fmt::format("{}: ssh: {}", a.host, said.empty() ? "failed without a message" : said);
   if (a.code == 126 || a.code == 127)
     return fmt::format("{}: {} does not start there: {}; the same program must be at the same path on every host",
                        a.host, program, said.empty() ? "not found" : said);
@@ -191,7 +191,7 @@ std::vector<std::string> differences(const std::vector<HostFacts>& all, const st
   };
   compare("program", who_has(all, [](const HostFacts& h) { return h.program; }), "copy one build to all hosts");
   compare("instruction set", who_has(all, [](const HostFacts& h) { return h.isa; }),
-          "--device.isa makes them alike; results depend on it");
+          "set --device.isa on all; results depend on it");
   compare("MPI", who_has(all, [](const HostFacts& h) { return h.mpi; }), "use one version, or the portable folder");
   std::set<std::string> files;
   for (const HostFacts& h : all)
@@ -213,8 +213,8 @@ std::vector<std::string> differences(const std::vector<HostFacts>& all, const st
     most = std::max(most, h.clock);
   }
   if (most - least > kClockSeconds)
-    out.push_back(fmt::format("clocks are {:.1f} s apart; run a time service, or timelines and logs will not fit together",
-                              most - least));
+    out.push_back(fmt::format(
+        "clocks are {:.1f} s apart; run a time service, otherwise timelines and logs will not match", most - least));
   for (size_t i = 0; i < all.size(); ++i) {
     const HostFacts& h = all[i];
     if (all.size() > 1 && h.orted.empty())

@@ -143,7 +143,7 @@ std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hos
     if (a.code == HostAnswer::kNone)
       out.push_back({a.host, cat("no answer to ssh within ", static_cast<int>(kLimitSeconds), " s")});
     if (a.code == HostAnswer::kSshFailed)
-      out.push_back({a.host, a.last_line().empty() ? "ssh failed without a word" : a.last_line()});
+      out.push_back({a.host, a.last_line().empty() ? "ssh failed without a message" : a.last_line()});
   }
   return out;
 }

@@ -75,13 +75,13 @@ LauncherBlock read_block(const std::string& text) {
   const std::string node = word_after(text, "Node:");
   if (has(text, "could not access") && has(text, "execut"))
     return {{cat(node, ": ", word_after(text, "Executable:"),
-                 " is not there or may not be run; the program has to lie ", "under the same path on every machine"),
+                 " does not exist or is not executable; the program must be ", "at the same path on every machine"),
              true}};
   if (has(text, "unable to reliably start one or more daemons") || has(text, "ORTE daemon has unexpectedly failed") ||
       has(text, "ORTE was unable to reliably start"))
     return {
-        {"the daemon of Open MPI (orted) did not come up on one of the machines: ssh's message above says why; every "
-         "machine needs the same Open MPI in the same place, and ssh to it without a password",
+        {"Open MPI's daemon (orted) did not start on one of the machines: see ssh's message above; every machine needs "
+         "the same Open MPI at the same path, and ssh without a password",
          false}};
   return {{}, true};
 }

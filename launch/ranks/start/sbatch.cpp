@@ -35,10 +35,10 @@ std::string sbatch_script(const JobRequest& job, int64_t nodes) {
   const Config& c = job.loaded.config;
   const int64_t world = c.world(), tp = c.parallel.tp;
   GT_REQUIRE(world % nodes == 0, Exit::kUsage, "--print-sbatch ", nodes, ": ", world, " ranks (tp ", tp, " x pp ",
-             c.parallel.pp, " x dp ", c.parallel.dp, ") do not spread evenly over ", nodes, " nodes");
+             c.parallel.pp, " x dp ", c.parallel.dp, ") do not divide evenly over ", nodes, " nodes");
   const int64_t tasks = world / nodes;
   GT_REQUIRE(tasks % tp == 0, Exit::kUsage, "--print-sbatch ", nodes, ": ", tasks,
-             " ranks a node cut a tensor-parallel group of ", tp, "; use fewer nodes, or a smaller tp");
+             " ranks per node split a tensor-parallel group of ", tp, "; use fewer nodes, or a smaller tp");
   std::error_code ec;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", ec).string();
   const std::string run = std::filesystem::absolute(c.run_dir()).string();
@@ -49,12 +49,15 @@ std::string sbatch_script(const JobRequest& job, int64_t nodes) {
   if (c.device.kind != "cpu") out += fmt::format("#SBATCH --gpus-per-node={}\n", tasks);
   out += fmt::format(
       "#SBATCH --time=24:00:00            # change to your limit\n"
-      "#SBATCH --signal=USR1@{}           # ranks save and end with 75 so many seconds before it\n"
-      "#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --output={}/slurm-%j.log\n\n"
+      "#SBATCH --signal=USR1@{}           # this many seconds earlier, ranks save and exit with 75\n"
+      "#SBATCH --requeue\n"
+      "#SBATCH --open-mode=append\n"
+      "#SBATCH --output={}/slurm-%j.log\n"
+      "\n"
       "cd {} || exit\n"
       "srun --mpi=pmix --kill-on-bad-exit=1 --distribution=block {}{} --launch.ranks processes\n"
       "code=$?\n"
-      "# 75: interrupted, a checkpoint is committed. The same job goes on from it.\n"
+      "# 75: interrupted, a checkpoint is committed. The same job resumes from it.\n"
       "[ $code = 75 ] && scontrol requeue \"$SLURM_JOB_ID\"\n"
       "exit $code\n",
       kSecondsToSave, shell_word(run), shell_word(std::filesystem::current_path().string()), shell_word(program),

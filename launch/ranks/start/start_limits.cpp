@@ -107,10 +107,9 @@ std::vector<std::string> lacking(const MachineLimits& m, int ranks, int threads)
     out.push_back(fmt::format("a process may have {} open files, {} {}: raise ulimit -n", m.files, who, need));
   const long long tasks = ranks > 1 ? kThreadsOfMpirun + ranks * (kThreads + threads) : kThreads + threads;
   if (m.tasks >= 0 && m.tasks < tasks)
-    out.push_back(
-        fmt::format("{} more threads and processes may be made ({}), {} {}: "
-                    "raise that limit, or lower device.threads",
-                    m.tasks, m.tasks_from, who, tasks));
+    out.push_back(fmt::format(
+        "{} more threads and processes can be created ({}), {} {}: raise that limit, or lower device.threads", m.tasks,
+        m.tasks_from, who, tasks));
   const long long room = m.addresses_used + kAddresses + kAddressesOfThread * threads;
   if (m.addresses >= 0 && m.addresses < room)
     out.push_back(fmt::format("a process may have {} of address space, one rank needs at least {}: raise ulimit -v",
@@ -132,8 +131,8 @@ void require_limits(int ranks, int threads) {
 
 std::string no_thread_text() {
   const MachineLimits m = machine_limits();
-  std::string out = "a thread could not be made";
-  if (m.tasks >= 0) out += fmt::format(": {} more may be made ({})", m.tasks, m.tasks_from);
+  std::string out = "cannot create a thread";
+  if (m.tasks >= 0) out += fmt::format(": {} more can be created ({})", m.tasks, m.tasks_from);
   if (m.addresses >= 0)
     out += fmt::format("; ulimit -v leaves this process {} MiB", (m.addresses - m.addresses_used) / kMiB);
   return out + "; raise the limit (ulimit -u, ulimit -v, pids of the container), or lower device.threads";

@@ -23,7 +23,7 @@ constexpr double kAsleep = 3;  // a longer gap between two polls: this process w
 
 const char* state_text(char state) {
   switch (state) {
-    case 'T': return "stopped (SIGSTOP; kill -CONT lets it go on)";
+    case 'T': return "stopped (SIGSTOP; kill -CONT resumes it)";
     case 't': return "stopped by a debugger";
     case 'D': return "waiting for a disk or a network file system";
     case 'Z': return "dead";
@@ -120,10 +120,10 @@ std::string StartWatch::late_text(const std::map<int, BegunRank>& begun) const {
     }
   const std::string names = fmt::format("{}", fmt::join(hosts, ", "));
   return fmt::format(
-      "ranks did not start within {:.0f} s on {}: {}; raise launch.start_timeout_s if it only takes longer here",
+      "ranks did not start within {:.0f} s on {}: {}; raise launch.start_timeout_s if they are only slow",
       limits_.start_s, names,
-      missing_count > 0 ? fmt::format("nothing came from rank{} {}", missing_count > 1 ? "s" : "", missing)
-                        : fmt::format("all began, but did not reach each other in MPI_Init: {}", in_init));
+      missing_count > 0 ? fmt::format("no report from rank{} {}", missing_count > 1 ? "s" : "", missing)
+                        : fmt::format("all began, but did not connect in MPI_Init: {}", in_init));
 }
 
 LauncherEnd code_of_launcher(int code, bool started, const LauncherTrouble& trouble) {

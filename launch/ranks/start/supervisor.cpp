@@ -46,7 +46,8 @@ struct Commit {
 };
 
 Exit stopped_while_waiting() {
-  fmt::print(stderr, "gpttrain: stopped while waiting; the same command again goes on from the newest checkpoint\n");
+  fmt::print(stderr,
+             "gpttrain: stopped while waiting; run the same command again to resume from the newest checkpoint\n");
   return Exit::kInterrupted;
 }
 
@@ -160,7 +161,8 @@ std::optional<Exit> Supervisor::await_hosts(const SignalGate& gate) {
     if (wait > 1 || seconds_since(looked_) > 3) look_at_hosts();
     int slots = total_slots(hosts_at_hand());
     if (slots < world() && !left_out_.empty()) {  // an excluded host is better than none
-      fmt::print(stderr, "gpttrain: used again, for want of others: {}\n", fmt::join(left_out_, ", "));
+      fmt::print(stderr, "gpttrain: excluded machines are used again, because too few are left: {}\n",
+                 fmt::join(left_out_, ", "));
       left_out_.clear();
       look_at_hosts();
       slots = total_slots(hosts_at_hand());
@@ -173,7 +175,8 @@ std::optional<Exit> Supervisor::await_hosts(const SignalGate& gate) {
       fmt::print(stderr, "gpttrain: {} of {} slots can be reached; waiting up to {:.0f} min for {}\n", slots, world(),
                  kPatienceSeconds / 60, away_text());
     if (seconds_since(begin) > kPatienceSeconds) {
-      fmt::print(stderr, "gpttrain: still not there: {}; add machines to launch.hostfile, or start with fewer ranks\n",
+      fmt::print(stderr,
+                 "gpttrain: still unreachable: {}; add machines to launch.hostfile, or start with fewer ranks\n",
                  away_text());
       return Exit::kIo;
     }
@@ -268,7 +271,7 @@ void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std
   end.elsewhere = !bad_host.empty();
   if (!end.elsewhere) return;
   left_out_.push_back(bad_host);
-  fmt::print(stderr, "gpttrain: {} is left out from now on\n", bad_host);
+  fmt::print(stderr, "gpttrain: {} is excluded from now on\n", bad_host);
 }
 
 int Supervisor::run() {
@@ -317,7 +320,7 @@ int Supervisor::run() {
     again_ = true;
     fmt::print(stderr, "gpttrain: {}; restart {} of {} in {:.0f} s, from {} ({}/restarts.jsonl)\n", what, restarts + 1,
                config_.launch.max_restarts, d.delay_s,
-               resume_ ? fmt::format("step {}, the one before the newest: it failed twice at one step", *resume_)
+               resume_          ? fmt::format("step {}, the second newest: two attempts failed at one step", *resume_)
                : after.step < 0 ? std::string("the beginning")
                                 : fmt::format("step {}", after.step),
                config_.run_dir());
@@ -332,7 +335,7 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   if (end.code == 0 || end.asked_to_stop) return d;
   for (const Exit never : {Exit::kUsage, Exit::kHardware, Exit::kNumerical, Exit::kDamaged})
     if (end.code == static_cast<int>(never) && !end.machine_lost && !(never == Exit::kHardware && end.elsewhere)) {
-      d.why = never == Exit::kHardware ? "it must go on elsewhere: there is no other machine to start it on"
+      d.why = never == Exit::kHardware ? "it cannot restart on the same machine, and there is no other"
                                        : "a restart would end the same way";
       return d;
     }
@@ -344,7 +347,7 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   last_reached_ = end.reached;
   last_from_ = end.resumed_from;
   if (failures_ >= kFailuresWithoutProgress && left_ > 0) {
-    d.why = fmt::format("{} attempts in a row committed no newer checkpoint: it is not started again", failures_);
+    d.why = fmt::format("{} attempts in a row committed no newer checkpoint: not restarting", failures_);
     return d;
   }
   d = restart(d);
@@ -354,7 +357,7 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
 
 RestartDecision RestartPolicy::restart(RestartDecision d) {
   if (left_ <= 0) {
-    d.why = "no restart is left (launch.max_restarts)";
+    d.why = "no restarts left (launch.max_restarts)";
     return d;
   }
   --left_;
@@ -369,7 +372,7 @@ bool wants_supervisor(const JobRequest& command) {
   if (started_by_launch_ranks() || (!restarts && command.name != "launch")) return false;
   GT_REQUIRE(!command.env.launched(), Exit::kUsage,
              "launch.max_restarts: these ranks were started by another launcher (", command.env.source,
-             "), which is the one to restart them; start one gpttrain process without it");
+             "), which has to restart them itself; start one gpttrain process without it");
   return true;
 }
 

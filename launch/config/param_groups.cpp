@@ -15,7 +15,7 @@ void require_regex(const std::string& pattern) {
   GT_REQUIRE(pattern.size() <= kLongest, Exit::kUsage, "\"", shown, "…\" is longer than ", kLongest, " characters");
   try {
     std::regex{pattern};
-  } catch (const std::regex_error& e) { fail(Exit::kUsage, "\"", shown, "\" is no regular expression: ", e.what()); }
+  } catch (const std::regex_error& e) { fail(Exit::kUsage, "\"", shown, "\" is not a valid regular expression: ", e.what()); }
 }
 
 namespace {
@@ -80,7 +80,7 @@ void require_patterns_found(const OptimConfig& o, const ModelSpec& model) {
     const auto matches = [&](const std::string& name) { return std::regex_search(name, regex); };
     const std::string guess = did_you_mean(pattern, names);
     GT_REQUIRE(std::any_of(names.begin(), names.end(), matches), Exit::kUsage, key, ": \"", pattern,
-               "\" finds no parameter; their names are those of `gpttrain ckpt inspect`, such as ",
+               "\" matches no parameter; their names are those of `gpttrain ckpt inspect`, such as ",
                guess.empty() ? names.front() : guess);
     return std::erase_if(among, matches);
   };

@@ -115,6 +115,28 @@ const Backend& moved_windows(int64_t window) {
 
 void moved_windows_here(bool here) { windows_moved = here; }
 
+const Backend& shifted_positions() {
+  static OpTable table = *cpu_backend().ops;
+  table.rope = [](const Rope& a, Stream s) {
+    Rope wrong = a;
+    wrong.first_row += a.seq / 2;
+    cpu_backend().ops->rope(wrong, s);
+  };
+  static const Backend backend{DeviceKind::kCpu, &table, cpu_backend().device};
+  return backend;
+}
+
+const Backend& norm_of_own_heads() {
+  static OpTable table = *cpu_backend().ops;
+  table.qk_row_norm = [](const QkRowNorm& a, Stream s) {
+    QkRowNorm wrong = a;
+    wrong.ranks = 1;
+    cpu_backend().ops->qk_row_norm(wrong, s);
+  };
+  static const Backend backend{DeviceKind::kCpu, &table, cpu_backend().device};
+  return backend;
+}
+
 const Backend& forgotten_weight_decay() {
   static OpTable table = *cpu_backend().ops;
   table.adamw = [](const AdamW& a, Stream s) {

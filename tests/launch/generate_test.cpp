@@ -85,8 +85,12 @@ TEST_CASE("cached decoding gives the bits of the full forward") {
   const std::string llama = f32 + " --model.arch llama --model.ffn 64 --model.kv_heads 1 --model.head_dim 10";
   const std::string windows = grouped + " --model.arch mistral --model.window 9 --model.global_every 2";
   const std::string caps = " --model.attn_softcap 1.5 --model.logit_softcap 3 --model.attn_scalar 20";
-  for (const std::string& model : {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama,
-                                   llama + " --amp O2", windows, windows + caps + " --amp O2", f32 + caps}) {
+  const std::string scaled = llama + " --model.rope_scaling llama3 --model.rope_factor 8 --model.rope_original_seq 16";
+  const std::string qwen3 = f32 + " --model.arch qwen3 --model.ffn 64 --model.kv_heads 1 --model.head_dim 10";
+  const std::string olmo2 = f32 + " --model.arch olmo2 --model.ffn 64 --model.kv_heads 1";
+  for (const std::string& model :
+       {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama, llama + " --amp O2", scaled, windows,
+        windows + caps + " --amp O2", f32 + caps, qwen3, qwen3 + " --amp O2", olmo2, olmo2 + " --amp O2"}) {
     INFO(model);
     const Rig rig(model, "--train.steps 1");
     expect_same_bits(rig.run(), 12, 1);

@@ -156,6 +156,34 @@ TEST_CASE("an optimizer that forgets its weight decay names the first parameter 
              Catch::Contains("the parameter of embed.weight in step 1"));
 }
 
+TEST_CASE("rotary positions that begin elsewhere under sequence parallelism name attention") {
+  const Config sp = tiny({"--tp", "2", "--parallel.sequence_parallel", "true", "--model.arch", "llama", "--model.ffn", "48"});
+  CHECK(found(sp, {}) == "");
+  MeshHooks hooks;
+  hooks.backend = &shifted_positions();
+  CHECK_THAT(found(sp, hooks), Catch::Contains("the output of layers.0.attn.out in step 1"));
+}
+
+TEST_CASE("gradients of the heads' norm that tensor-parallel ranks do not add up name its weight") {
+  const Config tp2 = tiny({"--tp", "2", "--model.arch", "qwen3", "--model.ffn", "48", "--model.head_dim", "8"});
+  CHECK(found(tp2, {}) == "");
+  // The sums of each step come after its 2 x 14 of microbatches but for those that overlap with the last backward.
+  size_t named = 0;
+  for (int call = 20; call < 34; ++call)
+    named += found(tp2, skipping({Op::kAllReduce, "tp", call})).find(".attn.qk_norm.weight") != std::string::npos;
+  CHECK(named == 3);
+}
+
+TEST_CASE("a norm of whole rows over the heads of one rank alone names attention") {
+  const Config tp2 = tiny({"--tp", "2", "--model.arch", "olmo2", "--model.ffn", "48"});
+  CHECK(found(tp2, {}) == "");
+  MeshHooks hooks;
+  hooks.backend = &norm_of_own_heads();
+  CHECK_THAT(found(tp2, hooks), Catch::Contains("the output of layers.0.attn.out in step 1"));
+  // Of the forward: the embedding's, then the row sums', attention's and the MLP's of every block.
+  CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 1})), Catch::Contains("the output of layers.0.attn.out in step 1"));
+}
+
 TEST_CASE("a difference of one bit that closeness would forgive fails against the layout's twin") {
   MeshHooks hooks;
   hooks.after_step = [](Engine& engine, int step) {

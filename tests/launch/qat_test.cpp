@@ -83,7 +83,11 @@ TEST_CASE("a quantized model learns, its ranges settle, and every rank has the s
 TEST_CASE("quantized layouts are close to one rank") {
   Verifier verifier({.steps = 3});
   for (const std::string flags :
-       {"--tp 2", "--tp 2 --pp 2 --dp 2 --zero 3 --zero.persist_numel 0", "--dp 2 --amp O2"}) {
+       {"--tp 2", "--tp 2 --pp 2 --dp 2 --zero 3 --zero.persist_numel 0", "--dp 2 --amp O2",
+        "--model.arch llama --model.ffn 64 --tp 2 --parallel.sequence_parallel true",
+        "--model.arch qwen3 --model.ffn 64 --model.head_dim 12 --model.kv_heads 2 --tp 4",
+        "--model.arch qwen3 --model.ffn 64 --model.head_dim 12 --pp 2 --dp 2 --amp O2 --parallel.recompute selective",
+        "--model.arch olmo2 --model.ffn 64 --tp 2 --pp 2 --parallel.sequence_parallel true"}) {
     ConfigSource source;
     std::istringstream words(
         "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --precision.qat int8 "

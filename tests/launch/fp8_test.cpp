@@ -35,7 +35,14 @@ TEST_CASE("layouts of products of 8 bits are close to one rank", "[PK11]") {
        {"current --tp 2 --parallel.sequence_parallel true --parallel.recompute selective",
         "current --tp 2 --pp 2 --dp 2 --zero 3 --zero.persist_numel 0", "current --tp 4 --model.kv_heads 2",
         "current --dp 2 --pp 2 --parallel.schedule zb-h1 --precision.dtype fp16", "delayed --tp 2 --pp 2 --dp 2",
-        "delayed --tp 2 --dp 2 --zero 2 --parallel.sequence_parallel true"}) {
+        "delayed --tp 2 --dp 2 --zero 2 --parallel.sequence_parallel true",
+        "current --model.arch llama --model.ffn 64 --tp 2 --pp 2 --parallel.sequence_parallel true",
+        "delayed --model.arch llama --model.ffn 64 --tp 2 --dp 2 --zero 3 --parallel.recompute selective",
+        "current --model.arch qwen3 --model.ffn 64 --model.head_dim 32 --model.kv_heads 2 --tp 4 --parallel.recompute full",
+        "delayed --model.arch qwen3 --model.ffn 64 --model.head_dim 32 --tp 2 --pp 2 --parallel.sequence_parallel true",
+        // A norm behind a branch magnifies the branch's rounding errors as much as its values.
+        "current --model.arch olmo2 --model.ffn 64 --model.norm_eps 1e-3 --tp 2 --pp 2 --parallel.sequence_parallel true",
+        "delayed --model.arch olmo2 --model.ffn 64 --model.norm_eps 1e-3 --tp 2 --dp 2 --parallel.recompute selective"}) {
     ConfigSource source;
     std::istringstream words(
         "--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 300 --model.seq 16 --amp O2 "
@@ -62,11 +69,12 @@ TEST_CASE("verify calls a narrow model of 8 bits equal to one rank") {
 
 TEST_CASE("ZeRO stages, pipelines, schedules and recomputation change no bit of products of 8 bits") {
   const Precision scaling = GENERATE(kCurrent, kDelayed);
-  INFO((scaling.fp8_delayed ? "delayed" : "current"));
-  const auto small = [&](MeshShape mesh) { return small_amp_run(mesh, scaling, false); };
+  const std::string family = GENERATE("gpt2", "llama", "qwen3", "olmo2");
+  INFO((scaling.fp8_delayed ? "delayed " : "current ") << family);
+  const auto small = [&](MeshShape mesh) { return small_amp_run(mesh, scaling, false, family); };
   const MeshResult one = run_mesh(small({}));
   CHECK(one.losses.back() < one.losses.front());
-  CHECK(one.losses != run_mesh(small_amp_run({}, kHalf, false)).losses);
+  CHECK(one.losses != run_mesh(small_amp_run({}, kHalf, false, family)).losses);
   for (const Recompute how : {Recompute::kSelective, Recompute::kFull}) {
     MeshRun run = small({});
     run.engine.recompute = how;

@@ -3,14 +3,16 @@
 #include <cstring>
 
 #include "launch/verify/mesh_run.h"
+#include "model/families/family.h"
 #include "tests/support/test.h"
 
 namespace gt {
 
-// Four steps of eight samples with dropout; `scaled`: with a loss scale that grows and shrinks within them.
-inline MeshRun small_amp_run(MeshShape mesh, const Precision& precision, bool scaled) {
+// Four steps of eight samples with dropout; `scaled`: under a loss scale that grows and shrinks within them.
+inline MeshRun small_amp_run(MeshShape mesh, const Precision& precision, bool scaled, const std::string& family = "gpt2") {
   MeshRun run;
-  run.engine.model = {.layers = 2, .hidden = 32, .heads = 4, .ffn = 64, .vocab = 300, .seq = 16};
+  TransformerConfig& m = run.engine.model = find_family(family)->decisions;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.head_dim = 0, m.ffn = 64, m.vocab = 300, m.seq = 16;
   run.engine.model.dropout = 0.1;
   run.engine.loss_chunk = 16;
   run.engine.lr = {.type = "constant", .peak = 1e-2, .total_steps = 30};

@@ -125,8 +125,18 @@ class Translator {
     take(end + 1 - at_);
   }
 
+  // A class in a group (?i:.
+  void letters() {
+    const size_t end = std::min(p_.find(']', at_), p_.size());
+    const auto is_letter = [](unsigned char c) { return c < 0x80 && std::isalpha(c); };
+    if (end == p_.size() || end == at_ + 1 ||
+        !std::all_of(p_.begin() + static_cast<ptrdiff_t>(at_) + 1, p_.begin() + static_cast<ptrdiff_t>(end), is_letter))
+      refuse("a class of more than ASCII letters in a group (?i:");
+    take(end + 1 - at_);
+  }
+
   void set() {
-    if (ignoring_case()) refuse("a class in a group (?i:");
+    if (ignoring_case()) return letters();
     take(1);
     if (at_ < p_.size() && p_[at_] == '^') take(1);
     if (at_ < p_.size() && p_[at_] == ']') refuse("an empty class");

@@ -54,7 +54,7 @@ struct TokenizerEncodeArgs {
   int64_t threads = 0;
   template <class V>
   void fields(V& v) {
-    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json of a byte-level BPE, or a folder with one");
+    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json (byte-level BPE) or a folder with one");
     v("text", text, "", "text to encode, one line each");
     v("input", input, "", "files, folders, patterns, -; without --text and --input standard input");
     v("pieces", pieces, "", "print pieces instead of ids");
@@ -69,7 +69,7 @@ struct TokenizerDecodeArgs {
   bool pieces = false;
   template <class V>
   void fields(V& v) {
-    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json of a byte-level BPE, or a folder with one");
+    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json (byte-level BPE) or a folder with one");
     v("ids", ids, "", "token ids, or pieces with --pieces");
     v("input", input, "", "files, folders, patterns, -; without --ids and --input standard input");
     v("pieces", pieces, "", "read pieces instead of ids");
@@ -85,7 +85,7 @@ struct DataPrepareArgs {
   template <class V>
   void fields(V& v) {
     v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
-    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json of a byte-level BPE, or a folder with one");
+    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json (byte-level BPE) or a folder with one");
     v("output", output, "required", "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json are written");
     v("format", format, "auto|jsonl|text", "auto: .jsonl .json .ndjson are JSON lines, the rest is text");
     v("json-key", json_key, "", "JSON lines: the field that holds the text");

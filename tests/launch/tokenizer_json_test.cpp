@@ -1,6 +1,4 @@
 // Byte-level BPE of Hugging Face's tokenizers in every subcommand, and its ids on 100,000 texts against transformers.
-#include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -29,6 +27,25 @@ void write_folder(const std::string& folder, const std::string& config = R"({"eo
   if (!config.empty()) write_file(folder + "/tokenizer_config.json", config);
 }
 
+// Makes a tokenizer of each kind and as many texts, and compares what data prepare and AutoTokenizer make of them.
+void compare_ids(const std::vector<std::string>& kinds, int texts) {
+  TempDir dir;
+  const std::string count = std::to_string(texts);
+  const auto run = [&](const std::string& args) {
+    const Outcome r = shell(python() + " " + kScript + " " + args, dir.path(), 500);
+    INFO(r.out);
+    REQUIRE(r.code == 0);
+    return r;
+  };
+  run("documents " + count + " 3 " + kText + " >texts.jsonl");
+  for (const std::string& kind : kinds) {
+    INFO(kind);
+    run("make " + kind + " " + kind + " " + kText);
+    must("data prepare --input texts.jsonl --tokenizer " + kind + " --no-eod --check-cache --output out-" + kind, dir);
+    CHECK(run("compare " + kind + " texts.jsonl out-" + kind).says(count + " documents"));
+  }
+}
+
 const std::string kTiny =
     "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 272 --model.seq 32 --train.micro_batch 4 "
     "--train.global_batch 8 --train.steps 6 --optim.lr 1e-2 --device.kind cpu --log.tensorboard false ";
@@ -37,20 +54,13 @@ const std::string kTiny =
 
 TEST_CASE("ids of a tokenizer.json equal those of transformers on 100,000 texts: GPT-2, Llama 3, Qwen 2") {
   if (!fs::exists(python())) GT_SKIP("no " + python() + "; apt-get install python3-torch && tests/readers/setup.sh");
-  TempDir dir;
-  const auto run = [&](const std::string& args) {
-    const Outcome r = shell(python() + " " + kScript + " " + args, dir.path(), 500);
-    INFO(r.out);
-    REQUIRE(r.code == 0);
-    return r;
-  };
-  run("documents 100000 3 " + kText + " >texts.jsonl");
-  for (const std::string kind : {"gpt2", "llama3", "qwen2"}) {
-    INFO(kind);
-    run("make " + kind + " " + kind + " " + kText);
-    must("data prepare --input texts.jsonl --tokenizer " + kind + " --no-eod --check-cache --output out-" + kind, dir);
-    CHECK(run("compare " + kind + " texts.jsonl out-" + kind).says("100000 documents"));
-  }
+  compare_ids({"gpt2", "llama3", "qwen2"}, 100000);
+}
+
+TEST_CASE(
+    "ids of a tokenizer.json with inverted and possessive patterns, or several steps, equal those of transformers") {
+  if (!fs::exists(python())) GT_SKIP("no " + python() + "; apt-get install python3-torch && tests/readers/setup.sh");
+  compare_ids({"gpt4", "deepseek"}, 20000);
 }
 
 TEST_CASE("a run on text with a tokenizer.json keeps it, and generate, eval, export and import use what it kept") {

@@ -1,7 +1,8 @@
 """Byte-level BPE by Hugging Face's tokenizers, for comparison with ours.
-make FOLDER KIND TEXT     trains one on a text: gpt2, llama3 (ignore_merges, bos by a template) or qwen2 (form C, added tokens)
+make FOLDER KIND TEXT     trains one on a text: gpt2, llama3 (ignore_merges, bos by a template), qwen2 (form C, added tokens), gpt4
+                          (inverted pattern, possessive), deepseek (several steps)
 documents N SEED TEXT     writes N JSON lines of text that tokenizers trip over
-compare FOLDER JSONL PREFIX   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer gives, and decode alike"""
+compare FOLDER JSONL PREFIX   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer gives"""
 import json
 import os
 import random
@@ -14,11 +15,18 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+GPT4 = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+DEEPSEEK = [
+    r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+]
 PATTERNS = {"llama3": CONTRACTIONS + r"\p{N}{1,3}" + REST, "qwen2": CONTRACTIONS + r"\p{N}" + REST}
 SPECIAL = {
     "gpt2": ["<|endoftext|>"],
     "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eot_id|><|eot_id|>"],
     "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    "gpt4": ["<|endoftext|>"],
+    "deepseek": ["<|endoftext|>"],
 }
 EMOJI = ["😀", "🎉", "👩‍👩‍👧‍👦", "🏳️‍🌈", "❤️", "🇩🇪", "👍🏽", "🧑🏿‍🚀", "‍", "️"]
 SCRIPTS = [
@@ -35,6 +43,10 @@ def train(kind, text):
     t = tokenizers.Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
     split = [pre_tokenizers.Split(Regex(PATTERNS[kind]), "isolated")] if kind in PATTERNS else []
+    if kind == "gpt4":  # what does not match is removed, and that is nothing
+        split = [pre_tokenizers.Split(Regex(GPT4), "removed", invert=True)]
+    if kind == "deepseek":
+        split = [pre_tokenizers.Split(Regex(p), "isolated") for p in DEEPSEEK] + [pre_tokenizers.Split("xé", "isolated")]
     t.pre_tokenizer = pre_tokenizers.Sequence([*split, byte_level]) if split else byte_level
     t.normalizer = normalizers.NFC() if kind == "qwen2" else None
     t.decoder = decoders.ByteLevel()
@@ -63,7 +75,7 @@ def make(folder, kind, path):
         j["model"]["ignore_merges"] = True
         j["model"]["merges"] = [m for m in j["model"]["merges"] if random.random() > 0.1]
     json.dump(j, open(folder + "/tokenizer.json", "w", encoding="utf8"), ensure_ascii=kind == "gpt2")
-    end = {"gpt2": "<|endoftext|>", "llama3": "<|end_of_text|>", "qwen2": "<|im_end|>"}[kind]
+    end = {"gpt2": "<|endoftext|>", "llama3": "<|end_of_text|>", "qwen2": "<|im_end|>"}.get(kind, "<|endoftext|>")
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "clean_up_tokenization_spaces": False}
     json.dump(config, open(folder + "/tokenizer_config.json", "w"))
 

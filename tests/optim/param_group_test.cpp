@@ -43,7 +43,7 @@ TEST_CASE("a group's parameters have the bits of an optimizer with its options, 
   }
 }
 
-TEST_CASE("a group's own weight decay reaches parameters of one dimension; without one they have none") {
+TEST_CASE("a group's own weight decay reaches parameters of one dimension, which have none without one") {
   OptimizerOptions decayed = base("adamw"), scaled = base("adamw");
   decayed.groups = {{.match = "bias", .weight_decay = 0.01f}};
   scaled.groups = {{.match = "bias", .lr_scale = 1}};

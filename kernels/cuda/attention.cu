@@ -51,11 +51,12 @@ struct Problem {
   int dim, tiles;
   float scale;
   HeadDrop drop;
+  bool drops;     // whether `drop` does
   int window;     // seq where it is unlimited
   float softcap;  // 0: none
 
   __device__ float factor(int64_t sequence, int64_t head, int64_t query, int64_t key) const {
-    if (!drop) return 1;
+    if (!drops) return 1;
     const int64_t row = (drop.first_head + head) * seq + query;
     return drop_factor(drop.mask, first_sample(drop.mask) + sequence, row * seq + key);
   }
@@ -460,7 +461,7 @@ void prepare_all(Context& c) {
 // f(std::bool_constant): whether a call needs the general kernels.
 template <class F>
 void by_generality(const Problem& p, F&& f) {
-  if (p.drop || p.window < p.seq || p.softcap > 0) return f(std::true_type{});
+  if (p.drops || p.window < p.seq || p.softcap > 0) return f(std::true_type{});
   f(std::false_type{});
 }
 
@@ -477,7 +478,7 @@ Problem problem(const Args& a) {
   p.lse = a.lse.template as<float>();
   p.batch = a.batch, p.seq = a.seq, p.heads = a.heads, p.kv_heads = a.kv_heads;
   p.dim = static_cast<int>(a.head_dim), p.scale = a.scale;
-  p.drop = a.drop;
+  p.drop = a.drop, p.drops = static_cast<bool>(a.drop);
   p.window = static_cast<int>(a.window > 0 ? std::min(a.window, a.seq) : a.seq), p.softcap = a.softcap;
   return p;
 }

@@ -97,20 +97,15 @@ __device__ inline void cap(float (&z)[V], float softcap) {
   for (int j = 0; j < V; ++j) z[j] = soft_cap_of(z[j], softcap);
 }
 
-// A pack of logits becomes their gradient: to_gradient of what the cap makes of them, times the cap's derivative.
+// to_gradient of what the cap makes of a pack of logits, times the cap's derivative.
 template <int V>
 __device__ inline void to_capped_gradient(float (&z)[V], int c, int valid, int hot, float base, float factor, float scale,
                                           float softcap) {
-  float slope[V];
 #pragma unroll
   for (int j = 0; j < V; ++j) {
-    const float part = tanhf(z[j] / softcap);
-    slope[j] = 1.0f - part * part;
-    z[j] = softcap * part;
+    const float part = tanhf(z[j] / softcap), p = exp_down(softcap * part - base) * factor;
+    z[j] = c + j < valid ? (c + j == hot ? p - scale : p) * (1.0f - part * part) : 0.0f;
   }
-  to_gradient(z, c, valid, hot, base, factor, scale);
-#pragma unroll
-  for (int j = 0; j < V; ++j) z[j] = c + j < valid ? z[j] * slope[j] : 0.0f;
 }
 
 // Packs first, first + kThreads, ... below `end` of a row that begins at z.
@@ -214,7 +209,7 @@ __global__ void __launch_bounds__(kThreads, kStreaming)
 // Each thread combines the statistics of all ranks for itself: a few broadcast loads, in rank order. stats: [parts,
 // gridDim.x, 3].
 template <int V, bool Capped, class T>
-__global__ void __launch_bounds__(kThreads, kStreaming)
+__global__ void __launch_bounds__(kThreads, Capped ? kKeeping : kStreaming)
     grad_kernel(const Rows<T> p, const float* stats, int64_t first_col, int parts) {
   const int64_t row = blockIdx.x, n = gridDim.x;
   const int32_t target = p.targets[row];

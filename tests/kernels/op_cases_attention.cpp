@@ -71,7 +71,7 @@ void add_windows(OpCases& to) {
   add_attention(to, {2, 132, 4, 2, 24, 50, 3, 4});  // with dropout, on whole counters and not
   add_attention(to, {1, 131, 4, 2, 24, 70, 0, 2});
   add_attention(to, {0, 7, 2, 2, 8, 3, 2});
-  add_attention(to, {1, 70, 2, 1, 200, 20, 4});
+  add_attention(to, {1, 70, 2, 1, 120, 20, 4});
   for (const DType t : kHalves) {
     for (const int64_t window : {1, 20, 64, 100}) add_attention(to, {1, 130, 4, 2, 64, window}, t);
     add_attention(to, {2, 130, 2, 1, 128, 40, 20}, t);

@@ -36,11 +36,19 @@ std::string rank_layers(const std::vector<int>& b, int rank, int ranks, const Mo
   return out;
 }
 
+// ", window 4096", or with the number of blocks that have it.
+std::string window_text(const TransformerConfig& m) {
+  int64_t blocks = 0;
+  for (int64_t i = 0; i < m.layers; ++i) blocks += m.window_of(i) > 0;
+  if (blocks == 0) return "";
+  return fmt::format(", window {}{}", m.window, blocks == m.layers ? "" : fmt::format(" in {} blocks", blocks));
+}
+
 std::string model_line(const Config& c, const ModelSpec& spec) {
   const TransformerConfig& m = spec.config;
   const std::string groups = m.groups() == m.heads ? "" : fmt::format(" ({} KV heads)", m.groups());
-  return fmt::format("{} {} layers, hidden {}, heads {}{}, ffn {}, seq {}, vocab {} (padded {}){}, {} parameters",
-                     c.model.arch, m.layers, m.hidden, m.heads, groups, m.ffn, m.seq, m.vocab,
+  return fmt::format("{} {} layers, hidden {}, heads {}{}, ffn {}, seq {}{}, vocab {} (padded {}){}, {} parameters",
+                     c.model.arch, m.layers, m.hidden, m.heads, groups, m.ffn, m.seq, window_text(m), m.vocab,
                      padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "", format_thousands(spec.parameters()));
 }
 

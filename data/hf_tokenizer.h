@@ -6,8 +6,8 @@
 
 namespace gt {
 
-// Why no tokenizer.json can give this tokenizer's ids on every text; empty when one can. Requires of this and the next: a
-// SentencePiece model, Tokenizer::sentence_piece().
+// Why no tokenizer.json can give this tokenizer's ids on every text; empty when one can. Requires of this and the next:
+// a SentencePiece model, Tokenizer::sentence_piece().
 std::string hf_tokenizer_obstacle(const Tokenizer&);
 
 // The file's text. Requires: no obstacle. Pieces are written with blanks instead of U+2581, so that U+2581 itself falls

@@ -7,10 +7,10 @@
 
 namespace gt {
 
-// The pattern for PCRE2 (UTF, UCP) that matches what `pattern` matches in Oniguruma. Understood: literals, alternatives,
-// groups ( (?: (?i: (?= (?!, classes without classes inside (in a group (?i: of ASCII letters alone), \s \S \d \r \n \t,
-// \p{..} \P{..} of general categories and scripts, escaped punctuation, ? * + {n} {n,} {n,m}, ?? *? +?, ?+ *+ ++. Throws
-// kUsage naming `where`.
+// The pattern for PCRE2 (UTF, UCP) that matches what `pattern` matches in Oniguruma. Understood: literals,
+// alternatives, groups ( (?: (?i: (?= (?!, classes without classes inside (in a group (?i: of ASCII letters alone), \s
+// \S \d \r \n \t, \p{..} \P{..} of general categories and scripts, escaped punctuation, ? * + {n} {n,} {n,m}, ?? *? +?,
+// ?+ *+ ++. Throws kUsage naming `where`.
 std::string pcre2_pattern(const std::string& pattern, const std::string& where);
 
 // A compiled pattern. Immutable and thread-safe.

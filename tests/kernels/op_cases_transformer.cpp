@@ -227,7 +227,7 @@ void add_qk_row(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t di
   const std::string name = cat("rows ", rows, " heads ", heads, "/", kv, " of ", dim, suffix(t),
                                weights == t ? "" : cat(" weights ", name_of(weights)), ranks > 1 ? cat(" ranks ", ranks) : "");
   const Shape s{rows, (heads + 2 * kv) * dim}, gamma{(heads + kv) * dim};
-  const auto squares = [&] { return normal(0.4 * static_cast<double>(dim), 4 * static_cast<double>(dim)); };  // of a head of standard deviation 2
+  const auto squares = [&] { return normal(0.4 * static_cast<double>(dim), 4 * static_cast<double>(dim)); };
   std::vector<OpCase*> made;
   const auto common = [&](auto& c) {
     c.args.heads = heads, c.args.kv_heads = kv, c.args.head_dim = dim;

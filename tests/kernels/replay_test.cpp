@@ -209,7 +209,7 @@ TEST_CASE("replay: a mismatching call runs eagerly and in order") {
          r.b.ops->add({.a = r.x, .b = r.y, .out = r.z}, r.stream);
        },
        [](Rig& r) { r.expect(2), r.expect(3); }},
-      {"in the middle of a graph",
+      {"inside a graph segment",
        [](Rig& r) {
          r.work(2);
          r.b.device->copy(r.other.data, r.z.data, r.z.bytes(), r.stream);

@@ -47,7 +47,7 @@ both() {  # NAME FLAG...: with and without, identical; most work replayed, no ca
 }
 
 both one --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 --parallel.recompute full
-both split --tp 2 --pp 2 --parallel.schedule zb-h1 --model.dropout 0.1
+! full_size || both split --tp 2 --pp 2 --parallel.schedule zb-h1 --model.dropout 0.1
 both zero --dp 2 --zero 3 --precision.amp O2 --precision.dtype fp16 --optim.type lamb
 ! full_size || both stages --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --dp 2 --zero 1 --train.loss_mean microbatch
 

@@ -5,7 +5,8 @@
 config.json and model.safetensors are save_pretrained's. logits.safetensors holds six prompts and the logits after each (tokens.0 i32
 [length], logits.0 f32 [vocab], ...). grads.safetensors holds samples i32 [4, 17] and, of the mean cross entropy over their 64 targets,
 loss f32 [1] and the gradient of every parameter by its name. All of it is computed in FP64. Norms are random too, so that no tensor can be
-mistaken for another; 4 heads share 2 key and value heads, and a head has not hidden / heads channels where the family can have that."""
+mistaken for another; 4 heads share 2 KV heads, and head_dim is not hidden / heads where the family allows it. Windows are shorter than
+the sequences (transformers before 4.53 ignores max_window_layers)."""
 import sys
 
 import torch
@@ -27,6 +28,9 @@ MODELS = {
     "qwen3": ("Qwen3", dict(hidden_size=20, head_dim=8)),
     "qwen3_tied": ("Qwen3", dict(hidden_size=20, head_dim=6, tie_word_embeddings=True)),
     "olmo2": ("Olmo2", dict(hidden_size=24, pad_token_id=None)),
+    "mistral": ("Mistral", dict(hidden_size=20, head_dim=6, sliding_window=7)),
+    "qwen2_windows": ("Qwen2", dict(hidden_size=24, num_hidden_layers=3, use_sliding_window=True, sliding_window=5,
+                                    max_window_layers=1)),
 }
 name, out = sys.argv[1:3]
 kind, own = MODELS[name]
@@ -42,7 +46,7 @@ with torch.no_grad():
 model.save_pretrained(out, safe_serialization=True)
 model = model.double()
 for module in model.modules():
-    if hasattr(module, "inv_freq") and config.rope_scaling is None:
+    if hasattr(module, "inv_freq") and getattr(config, "rope_scaling", None) is None:
         dim = 2 * module.inv_freq.numel()
         module.inv_freq = 1.0 / config.rope_theta ** (torch.arange(0, dim, 2).double() / dim)
 with torch.no_grad():

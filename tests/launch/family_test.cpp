@@ -1,5 +1,5 @@
 // Families other than GPT-2: predictions equal to transformers', gradients equal on every layout
-// (tests/golden/make_hf_llama.py), and export, import, resume and generation.
+// (tests/golden/make_hf_family.py), and export, import, resume and generation.
 #include <cstring>
 #include <nlohmann/json.hpp>
 

@@ -189,8 +189,9 @@ struct LayerNormGrad {
               .out("dbias", o.dbias, o.accumulate_dbias).in("gamma", o.gamma).all(o.fp8))
 };
 
-// RMSNorm of every query and key head of packed qkv [n, (heads + 2 kv_heads) * head_dim] (layout of Attention), each
-// over its head_dim channels. q_gamma, k_gamma [head_dim] (T or f32); gamma_offset as in NormKind::kRms. v is copied.
+// RMSNorm of the queries and keys of every head of packed qkv [n, (heads + 2 kv_heads) * head_dim] (layout of
+// Attention), each over its head_dim channels. q_gamma, k_gamma [head_dim] (T or f32); gamma_offset as in
+// NormKind::kRms. v is copied.
 // out has the shape of qkv and may alias it; rstd [n, heads + kv_heads] f32.
 struct QkNorm {
   Tensor qkv, q_gamma, k_gamma, out, rstd;
@@ -210,10 +211,10 @@ struct QkNormGrad {
               .in("q_gamma", o.q_gamma).in("k_gamma", o.k_gamma))
 };
 
-// RMSNorm over all query heads of a row together, and over all its key heads (OLMo 2, arXiv 2501.00656), in two halves,
-// between which `ranks` tensor-parallel ranks add up `sums`. Each rank has `heads` and `kv_heads` heads of packed qkv, laid
-// out as for Attention, and gamma [(heads + kv_heads) * head_dim] (T or f32) of the same channels. Key heads that several
-// ranks hold count as often in the sum and in its mean.
+// RMSNorm over all queries of a row together, and over all its keys (OLMo 2, arXiv 2501.00656), in two halves,
+// between which `ranks` tensor-parallel ranks add up `sums`. Each rank has `heads` and `kv_heads` heads of packed qkv,
+// laid out as for Attention, and gamma [(heads + kv_heads) * head_dim] (T or f32) of the same channels. KV heads that
+// several ranks hold count as often in the sum and in its mean.
 //
 // First half: sums [n, 2] f32 = over the query channels of each row, and over its key channels, the sum of x^2 or, with
 // dout, of dout * gamma * x. gamma is read with dout alone.

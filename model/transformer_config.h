@@ -19,8 +19,8 @@ enum class PositionKind : uint8_t { kLearned, kRotary };
 // Where a block norms: what a branch (attention, MLP) reads, what it adds to the residual stream, or both.
 enum class NormPlace : uint8_t { kPre, kPost, kBoth };
 
-// RMSNorm of queries and keys before rotary positions: none, of each head over its channels, or of all query heads
-// together and of all key heads together.
+// RMSNorm of queries and keys before rotary positions: none, of each head over its channels, or over all queries of
+// a row together and over all its keys together.
 enum class QkNormKind : uint8_t { kNone, kHead, kRow };
 
 // Names of the values, in their order: of options, config.json and messages.

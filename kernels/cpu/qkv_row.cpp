@@ -1,4 +1,4 @@
-// RMSNorm over all query heads of a row, and over all its key heads, on the CPU. Rows in parallel; gradients of the weights
+// RMSNorm over all queries of a row, and over all its keys, on the CPU. Rows in parallel; gradients of the weights
 // by blocks of rows, added in order.
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// RMSNorm over all query heads of a row, and over all its key heads: sums of a row by a block of eight warps; what follows
+// RMSNorm over all queries of a row, and over all its keys: sums of a row by a block of eight warps; what follows
 // from them, a thread a pack of 16 bytes.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/norm.cuh"

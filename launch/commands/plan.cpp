@@ -93,6 +93,19 @@ std::string layout_line(const RunPlan& p) {
                      format_bytes(p.needed), 100 * p.needed / p.usable);
 }
 
+// An option that would be ignored is refused.
+void require_effect(const PlanArgs& a) {
+  const bool table = !a.fit.empty() || !a.rows.empty();
+  GT_REQUIRE(a.fit.empty() || a.rows.empty(), Exit::kUsage, "--fit and --rows: give only one of them");
+  GT_REQUIRE(table || a.output.empty(), Exit::kUsage, "--output needs --fit or --rows");
+  GT_REQUIRE(a.fit.empty() || a.profile.empty(), Exit::kUsage, "--profile has no effect with --fit, which writes profiles");
+  GT_REQUIRE(!table || (!a.search && !a.json && !a.require_fit && a.devices == 0 && a.devices_per_node == 0), Exit::kUsage,
+             "--fit and --rows take --output and --profile; a row names its own devices");
+  GT_REQUIRE(a.search || a.keep.empty(), Exit::kUsage, "--keep needs --search");
+  GT_REQUIRE((!table && (!a.search || a.json)) || (a.price == 0 && a.watts == 0), Exit::kUsage,
+             "--price and --watts: the table of --search has no cost; add --json, or plan one layout");
+}
+
 Exit search(const PlanArgs& a, const Config& base, const DeviceType& device, const Constants& constants) {
   const SearchSpace space = space_of(a, base);
   const double capacity = kUsableShare * device.memory - kLibraryBytes;
@@ -201,6 +214,7 @@ Exit fit_rows(const PlanArgs& a) {
 
 Exit run_plan(const Command& command) {
   const auto& args = command.get<PlanArgs>();
+  require_effect(args);
   if (!args.fit.empty()) return fit_rows(args);
   if (!args.rows.empty()) return predict_rows(args);
   const DeviceType& device = device_type(args.device_type);

@@ -130,7 +130,7 @@ class Checker {
           "normal, or model.hidden 16 or more");
   }
 
-  // Of the numbers of a scaling those alone may be given that it reads.
+  // Rejects parameters of a rope scaling that the chosen kind does not read.
   void rope() {
     const ModelConfig& m = c_.model;
     const RopeScaling &r = m.rope, usual;

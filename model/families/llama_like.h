@@ -4,7 +4,7 @@
 
 namespace gt {
 
-// The numbers of a scaling of rotary frequencies, in `rope_scaling` or `rope_parameters`.
+// Parameters of a rope scaling, in `rope_scaling` or `rope_parameters`.
 inline void rope_scaling_keys(HfKeys& k, TransformerConfig& c) {
   RopeScaling& r = c.rope;
   k.choice({"rope_type", "type"}, r.kind);

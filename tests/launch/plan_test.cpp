@@ -215,6 +215,10 @@ TEST_CASE("plan: the command plans a config, searches layouts that train accepts
                                  "--device_type V100-16 --require_fit", dir.path());
   INFO(small.out);
   CHECK((small.code == 2 && small.says("does not fit")));
+  for (const char* ignored : {"plan --keep parallel.tp=2", "plan --search --price 2", "plan --output x", "plan --rows x --search"}) {
+    INFO(ignored);
+    CHECK(gpttrain(ignored, dir.path()).code == 2);
+  }
   const Outcome typo = gpttrain("plan --device_type H10", dir.path());
   CHECK((typo.code == 2 && typo.says("H100")));
 }

@@ -1,5 +1,4 @@
 // Llama (Touvron et al. 2023): RMSNorm in front, rotary positions, grouped queries, gated SiLU, no biases, own head.
-#include "autograd/ops.h"
 #include "model/families/llama_like.h"
 
 namespace gt {
@@ -19,14 +18,7 @@ extern const Family kLlama{.name = "llama",
                            .model_type = "llama",
                            .architecture = "LlamaForCausalLM",
                            .prefix = "model.",
-                           .decisions = {.tied = false,
-                                         .norm = NormKind::kRms,
-                                         .position = PositionKind::kRotary,
-                                         .activation = Activation::kSilu,
-                                         .gated = true,
-                                         .qkv_bias = false,
-                                         .out_bias = false,
-                                         .mlp_bias = false},
+                           .decisions = kLlamaDecisions,
                            .keys = keys,
                            .names = kLlamaNames};
 

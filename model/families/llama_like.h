@@ -1,5 +1,6 @@
 // What Hugging Face calls the keys and tensors that Llama and the families that kept its layout have in common.
 #pragma once
+#include "autograd/ops.h"
 #include "model/families/family.h"
 
 namespace gt {
@@ -67,6 +68,16 @@ inline void llama_like_keys(HfKeys& k, TransformerConfig& c) {
   k.number("initializer_range", c.init_std, 1e-9, 10, 0.02);
   k.number("attention_dropout", c.attn_dropout, 0, 0.999, 0);
 }
+
+// Llama's and Mistral's: RMSNorm in front, rotary positions, gated SiLU, no biases, an untied head.
+inline constexpr TransformerConfig kLlamaDecisions{.tied = false,
+                                                   .norm = NormKind::kRms,
+                                                   .position = PositionKind::kRotary,
+                                                   .activation = Activation::kSilu,
+                                                   .gated = true,
+                                                   .qkv_bias = false,
+                                                   .out_bias = false,
+                                                   .mlp_bias = false};
 
 inline constexpr NameRule kLlamaNames[] = {
     {"embed.weight", "model.embed_tokens.weight"},

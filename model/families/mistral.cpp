@@ -1,5 +1,4 @@
 // Mistral (Jiang et al. 2023, arXiv 2310.06825): a Llama whose blocks may see a sliding window alone (from 0.2 on they do not).
-#include "autograd/ops.h"
 #include "model/families/llama_like.h"
 #include "model/families/window_keys.h"
 
@@ -20,14 +19,7 @@ extern const Family kMistral{.name = "mistral",
                              .model_type = "mistral",
                              .architecture = "MistralForCausalLM",
                              .prefix = "model.",
-                             .decisions = {.tied = false,
-                                           .norm = NormKind::kRms,
-                                           .position = PositionKind::kRotary,
-                                           .activation = Activation::kSilu,
-                                           .gated = true,
-                                           .qkv_bias = false,
-                                           .out_bias = false,
-                                           .mlp_bias = false},
+                             .decisions = kLlamaDecisions,
                              .keys = keys,
                              .names = kLlamaNames};
 

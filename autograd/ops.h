@@ -1,8 +1,8 @@
 // Differentiable ops, independent of ranks. One function per op: the forward, its rule right below (ops_*.cpp). n:
 // tokens, C: hidden size.
 #pragma once
-#include "autograd/coded.h"
-#include "autograd/quant_range.h"
+#include "autograd/fp8_tensor.h"
+#include "autograd/quantizer_state.h"
 #include "autograd/tape.h"
 #include "kernels/core/batch.h"
 
@@ -13,7 +13,7 @@ namespace gt::ops {
 enum class Keep : uint8_t {
   kOutputs,
   kInputs,
-  kCodes,  // columnwise FP8 data for fp8_linear; the output itself is not kept
+  kFp8,  // columnwise FP8 data for fp8_linear; the output itself is not kept
 };
 
 // Where an op's output lives. kTransient: until the next op has consumed it; that op frees it with Tape::discard, and
@@ -31,12 +31,12 @@ Var mlp(Tape&, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Param
 // Casts x to another dtype; its gradient is cast back. The same dtype: returns x.
 Var cast(Tape&, Var x, DType);
 
-// Fake-quantizes x to int8 within the range and records the largest |x| (QuantRange::seen). Straight-through gradient
-// within the range, 0 outside. Without a range returns x.
-Var fake_quant(Tape&, Var x, const QuantRange*);
+// Fake-quantizes x to int8 within the range and records max |x| (QuantizerState::step_amax). Straight-through
+// gradient within the range, 0 outside. Without a range returns x.
+Var fake_quant(Tape&, Var x, const QuantizerState*);
 
-Var add(Tape&, Var a, Var b);                                     // 16-bit plus f32 gives f32
-Var add_bias(Tape&, Var x, Parameter& b);                         // in place on x, which no other op may have saved
+Var add(Tape&, Var a, Var b);              // 16-bit plus f32 gives f32
+Var add_bias(Tape&, Var x, Parameter& b);  // in place on x, which no other op may have saved
 // In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at position (first_row + i) mod seq.
 Var add_position(Tape&, Var x, Parameter& table, int64_t seq, int64_t first_row = 0);
 // In place: adds row positions[i] of the table to row i of x. Not differentiable.
@@ -54,16 +54,23 @@ struct NormWeights {
   NormKind kind = NormKind::kLayer;
   float eps = 1e-5f, gamma_offset = 0;
 };
-struct Normed { Var sum, out; Coded codes = {}; };
+struct Normed {
+  Var sum, out;
+  Fp8Tensor fp8_data = {};
+};
 Normed add_norm(Tape&, Var x, const Var* delta, const NormWeights&, Keep = Keep::kOutputs, const RowDrop& drop = {},
-                const CodeScale* scale = nullptr);
+                const Fp8Scaling* scale = nullptr);
 // Call once the ops that read `out` have run. kInputs: frees it; the backward recomputes it, or its columnwise FP8
-// data, from sum. kCodes: frees it for good. kOutputs: no effect.
+// data, from sum. kFp8: frees it for good. kOutputs: no effect.
 void discard(Tape&, const Normed&, const NormWeights&, Keep);
 
 // Activation of a feed-forward layer. gated: x [n, 2F] is F gates, then F ups (kernels/ops.h, Activate). No other op
 // may read x. kInputs: `out` is recomputed from x; discard it like a norm's.
-struct Activated { Var in, out; Activation kind; bool gated; };
+struct Activated {
+  Var in, out;
+  Activation kind;
+  bool gated;
+};
 Activated activate(Tape&, Var x, Activation, bool gated, Keep = Keep::kOutputs);
 void discard(Tape&, const Activated&, Keep);
 
@@ -73,7 +80,8 @@ struct AttentionShape {
   float softcap = 0, scale = 0;
 };
 // Rotary positions, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. Row i is at
-// MicroBatch::positions where there are some, else it is row first_row + i of [batch*seq, ...], at its position mod seq.
+// MicroBatch::positions where there are some, else it is row first_row + i of [batch*seq, ...], at its position mod
+// seq.
 Var rope(Tape&, Var qkv, AttentionShape, Tensor table, const MicroBatch&, int64_t first_row = 0);
 // RMSNorm of the queries and the keys of each head, before rope. gamma [2 * head_dim], of queries, then of keys, is
 // shared by all heads: a TP rank has a partial sum of its gradient (ShardSpec::partial). In place where nothing is
@@ -87,8 +95,8 @@ Var cached_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&);
 
 // Nodes that call the hooks of an FSDP unit (all-gather, gradient reduction). The backward runs leave() first and
 // enter() last.
-void enter(Tape&, ParamScope&);
-void leave(Tape&, ParamScope&);
+void enter(Tape&, ParamUnit&);
+void leave(Tape&, ParamUnit&);
 
 // Activation recomputation: keeps only the output and re-runs `body` in the backward. Requires: `body` is a trivially
 // copyable callable Var(Tape&, Var) whose output has the shape of its input.
@@ -102,14 +110,17 @@ Var recompute(Tape& t, Var x, Body body) {
   t.set_recording(true);
   t.ops().copy({.src = inner.value, .dst = y.value}, t.stream());
   t.activations().rollback(mark);
-  struct Saved { Var x, y; Body body; };
-  t.record(Saved{x, y, body}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+  struct Saved {
+    Var x, y;
+    Body body;
+  };
+  t.record(Saved{x, y, body}, [](const Saved& s, Backprop& bp) {
     Tape& tape = bp.tape();
     const size_t begin = tape.size();
     const Var again = s.body(tape, s.x);
     tape.seed(again, bp.grad(s.y));
     tape.backward(begin, bp.pass());
-  }});
+  });
   return y;
 }
 

@@ -1,18 +1,18 @@
 // Residual adds, norms, activations, attention and the nodes of FSDP units.
-#include "autograd/ops.h"
-
 #include <algorithm>
 #include <cmath>
+
+#include "autograd/ops.h"
 
 namespace gt::ops {
 
 namespace {
 // Sets dL/dx to dy: moved if x has its dtype, else cast.
 void pass_on_as(Backprop& bp, const Var& x, Tensor dy) {
-  if (!bp.wants(x) || x.value.dtype == dy.dtype) return bp.pass_on(x, dy);
+  if (!bp.needs_grad(x) || x.value.dtype == dy.dtype) return bp.forward_grad(x, dy);
   const Tensor dx = bp.scratch(dy.shape, x.value.dtype);
   bp.ops().cast({.src = dy, .dst = dx}, bp.stream());
-  bp.pass_on(x, dx);
+  bp.forward_grad(x, dx);
   bp.free(dx);
 }
 }  // namespace
@@ -21,10 +21,10 @@ Var cast(Tape& t, Var x, DType type) {
   if (x.value.dtype == type) return x;
   Var y = t.output(x.value.shape, type);
   t.ops().cast({.src = x.value, .dst = y.value}, t.stream());
-  struct Saved { Var x, y; };
-  t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-    pass_on_as(bp, s.x, bp.grad(s.y));
-  }});
+  struct Saved {
+    Var x, y;
+  };
+  t.record(Saved{x, y}, [](const Saved& s, Backprop& bp) { pass_on_as(bp, s.x, bp.grad(s.y)); });
   return y;
 }
 
@@ -32,11 +32,13 @@ Var cast(Tape& t, Var x, DType type) {
 Var add(Tape& t, Var a, Var b) {
   Var y = t.output(a.value.shape, b.value.dtype == DType::kF32 ? DType::kF32 : a.value.dtype);
   t.ops().add({.a = a.value, .b = b.value, .out = y.value}, t.stream());
-  struct Saved { Var a, b, y; };
-  t.record(Saved{a, b, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+  struct Saved {
+    Var a, b, y;
+  };
+  t.record(Saved{a, b, y}, [](const Saved& s, Backprop& bp) {
     pass_on_as(bp, s.a, bp.grad(s.y));
     pass_on_as(bp, s.b, bp.grad(s.y));
-  }});
+  });
   return y;
 }
 
@@ -57,22 +59,27 @@ void by_sequences(int64_t first, int64_t n, int64_t seq, Run run) {
 
 Var add_position(Tape& t, Var x, Parameter& table, int64_t seq, int64_t first_row) {
   by_sequences(first_row, x.value.shape.rows(), seq, [&](int64_t at, int64_t rows, int64_t length, int64_t position) {
-    t.ops().add_position(
-        {.x = x.value.slice(at, rows), .pos = table.value, .seq = length, .first_pos = position}, t.stream());
+    t.ops().add_position({.x = x.value.slice(at, rows), .pos = table.value, .seq = length, .first_pos = position},
+                         t.stream());
   });
   Var y = t.output_of(x.value);
-  struct Saved { Var x, y; Parameter* table; int64_t seq, first_row; };
-  t.record(Saved{x, y, &table, seq, first_row}, Rule<Saved>{
-      .input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); },
-      .weight = [](const Saved& s, Backprop& bp) {
+  struct Saved {
+    Var x, y;
+    Parameter* table;
+    int64_t seq, first_row;
+  };
+  t.record(
+      Saved{x, y, &table, seq, first_row}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); },
+      [](const Saved& s, Backprop& bp) {
         const Tensor dy = bp.grad(s.y);
-        by_sequences(s.first_row, dy.shape.rows(), s.seq,
-                     [&](int64_t at, int64_t rows, int64_t length, int64_t position) {
-          auto [dpos, acc] = bp.dst(*s.table);
-          bp.ops().position_grad({.dout = dy.slice(at, rows), .dpos = dpos, .seq = length, .first_pos = position,
-                                  .accumulate = acc}, bp.stream());
-        });
-      }});
+        by_sequences(
+            s.first_row, dy.shape.rows(), s.seq, [&](int64_t at, int64_t rows, int64_t length, int64_t position) {
+              auto [dpos, acc] = bp.dst(*s.table);
+              bp.ops().position_grad(
+                  {.dout = dy.slice(at, rows), .dpos = dpos, .seq = length, .first_pos = position, .accumulate = acc},
+                  bp.stream());
+            });
+      });
   return y;
 }
 
@@ -89,30 +96,43 @@ Var add_positions(Tape& t, Var x, const Parameter& table, Tensor positions) {
 Var gelu(Tape& t, Var x) {
   Var y = t.output(x.value.shape, x.value.dtype);
   t.ops().gelu({.x = x.value, .out = y.value}, t.stream());
-  struct Saved { Var x, y; };
-  t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-    if (!bp.wants(s.x)) return;
+  struct Saved {
+    Var x, y;
+  };
+  t.record(Saved{x, y}, [](const Saved& s, Backprop& bp) {
+    if (!bp.needs_grad(s.x)) return;
     const Tensor dy = bp.grad(s.y);
     if (bp.sole_owner(s.y)) {  // dy has no later reader: dx overwrites it
       bp.ops().gelu_grad({.x = bp.value(s.x), .dout = dy, .dx = dy}, bp.stream());
-      return bp.pass_on(s.x, dy);
+      return bp.forward_grad(s.x, dy);
     }
     auto [dx, acc] = bp.dst(s.x);
     bp.ops().gelu_grad({.x = bp.value(s.x), .dout = dy, .dx = dx, .accumulate = acc}, bp.stream());
-  }});
+  });
   return y;
 }
 
 namespace {
-struct NormSaved { Var x, delta, sum, out; Tensor mean, rstd; NormWeights weights; bool has_delta; RowDrop drop; };
+struct NormSaved {
+  Var x, delta, sum, out;
+  Tensor mean, rstd;
+  NormWeights weights;
+  bool has_delta;
+  RowDrop drop;
+};
 
 LayerNormGrad norm_arguments(const NormSaved& s, Backprop& bp) {
   const NormWeights& w = s.weights;
-  return {.x = bp.value(s.sum), .gamma = w.gamma->value, .mean = s.mean, .rstd = s.rstd, .dout = bp.grad(s.out),
-          .kind = w.kind, .gamma_offset = w.gamma_offset};
+  return {.x = bp.value(s.sum),
+          .gamma = w.gamma->value,
+          .mean = s.mean,
+          .rstd = s.rstd,
+          .dout = bp.grad(s.out),
+          .kind = w.kind,
+          .gamma_offset = w.gamma_offset};
 }
 
-void want_weights(const NormSaved& s, Backprop& bp, LayerNormGrad& args) {
+void add_weight_gradients(const NormSaved& s, Backprop& bp, LayerNormGrad& args) {
   const GradDst dgamma = bp.dst(*s.weights.gamma);
   args.dgamma = dgamma.tensor;
   if (s.weights.beta != nullptr) args.dbeta = bp.dst(*s.weights.beta).tensor;
@@ -122,29 +142,29 @@ void want_weights(const NormSaved& s, Backprop& bp, LayerNormGrad& args) {
 // Serves an FP8 layer's request for the gradient of delta: FP8 data if the scale is known, else its amax. FP8 data come
 // with column sums, because the layer then makes no pass of its own. These go to the bias gradient directly, unless
 // they must be added to it.
-void want_codes(GradCodes& codes, Backprop& bp, LayerNormGrad& args) {
-  if (!codes.scale->known) {
-    codes.looked = args.fp8.seen_anew = true;
-    args.fp8.seen = codes.largest();
+void serve_fp8_request(Fp8Grad& codes, Backprop& bp, LayerNormGrad& args) {
+  if (!codes.scale->has_history) {
+    codes.has_amax = args.fp8.overwrite_amax = true;
+    args.fp8.step_amax = codes.current_amax();
     return;
   }
-  codes.made = true;
-  args.fp8 = {.amax = codes.scale->amax, .inverse = codes.inverse(), .seen = codes.scale->seen};
-  if (codes.rows.home >= 0) args.fp8.rows = bp.rebuild(codes.rows);
-  args.fp8.columns = bp.rebuild(codes.columns);
+  codes.quantized = true;
+  args.fp8 = {.amax = codes.scale->amax, .scale_inv = codes.scale_inv(), .step_amax = codes.scale->step_amax};
+  if (codes.rowwise.home >= 0) args.fp8.rowwise = bp.rebuild(codes.rowwise);
+  args.fp8.columnwise = bp.rebuild(codes.columnwise);
   if (codes.bias == nullptr) return;
   GT_CHECK(!args.dbias, "the sums of ", codes.bias->name, "'s gradient are wanted twice");
-  codes.summed = bp.pass() == Pass::kFull && codes.bias->grad && !codes.bias->grad_dirty;
-  args.dbias = codes.summed ? bp.dst(*codes.bias).tensor : bp.rebuild(codes.sums);
+  codes.bias_done = bp.pass() == Pass::kFull && codes.bias->grad && !codes.bias->grad_dirty;
+  args.dbias = codes.bias_done ? bp.dst(*codes.bias).tensor : bp.rebuild(codes.sums);
 }
 
 // dgamma and dbeta come out of the same pass over dy as dx. With deferred weight gradients they do not: all gradients
 // of a unit are then computed in its weight pass, and none is kept until then.
 void norm_backward(const NormSaved& s, Backprop& bp) {
   LayerNormGrad args = norm_arguments(s, bp);
-  if (bp.pass() == Pass::kFull) want_weights(s, bp, args);
+  if (bp.pass() == Pass::kFull) add_weight_gradients(s, bp, args);
   if (!s.has_delta) {
-    if (bp.wants(s.x)) {
+    if (bp.needs_grad(s.x)) {
       const GradDst d = bp.dst(s.x);
       args.dx = d.tensor;
       args.accumulate_dx = d.accumulate;
@@ -158,8 +178,8 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
   const bool in_place = args.dsum && bp.sole_owner(s.sum) && bp.pass() == Pass::kFull;
   args.dx = in_place ? args.dsum : bp.scratch(s.sum.value.shape, s.sum.value.dtype);
   // With dropout, delta has a gradient of its own. It overwrites dout under the same conditions.
-  const bool over_dout = s.drop && s.delta.value.dtype == args.dout.dtype && bp.sole_owner(s.out) &&
-                         bp.pass() == Pass::kFull;
+  const bool over_dout =
+      s.drop && s.delta.value.dtype == args.dout.dtype && bp.sole_owner(s.out) && bp.pass() == Pass::kFull;
   if (s.drop) {
     args.drop = s.drop;
     args.ddelta = over_dout ? args.dout : bp.scratch(s.sum.value.shape, s.delta.value.dtype);
@@ -170,10 +190,10 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
     const Backprop::Requested wanted = bp.requested(s.delta);
     args.dbias = wanted.bias.tensor;
     args.accumulate_dbias = wanted.bias.accumulate;
-    if (wanted.fp8 != nullptr) want_codes(*wanted.fp8, bp, args);
+    if (wanted.fp8 != nullptr) serve_fp8_request(*wanted.fp8, bp, args);
   }
   bp.ops().layer_norm_grad(args, bp.stream());
-  bp.pass_on(s.x, args.dx);
+  bp.forward_grad(s.x, args.dx);
   pass_on_as(bp, s.delta, s.drop ? args.ddelta : args.dx);
   if (s.drop && !over_dout) bp.free(args.ddelta);
   if (!in_place) bp.free(args.dx);
@@ -182,7 +202,7 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
 void norm_weight_gradients(const NormSaved& s, Backprop& bp) {
   if (bp.pass() != Pass::kWeight) return;
   LayerNormGrad args = norm_arguments(s, bp);
-  want_weights(s, bp, args);
+  add_weight_gradients(s, bp, args);
   bp.ops().layer_norm_grad(args, bp.stream());
 }
 }  // namespace
@@ -201,40 +221,43 @@ Var dropout(Tape& t, Var x, const RowDrop& drop) {
   if (!drop) return x;
   drop_rows(t.ops(), x.value, x.value, drop, t.stream());
   Var y = t.output_of(x.value);
-  struct Saved { Var x, y; RowDrop drop; };
-  t.record(Saved{x, y, drop}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-    if (!bp.wants(s.x)) return;
+  struct Saved {
+    Var x, y;
+    RowDrop drop;
+  };
+  t.record(Saved{x, y, drop}, [](const Saved& s, Backprop& bp) {
+    if (!bp.needs_grad(s.x)) return;
     const Tensor dy = bp.grad(s.y);
     const bool in_place = bp.sole_owner(s.y) && bp.pass() == Pass::kFull;
     const Tensor dx = in_place ? dy : bp.scratch(dy.shape, dy.dtype);
     drop_rows(bp.ops(), dy, dx, s.drop, bp.stream());
-    bp.pass_on(s.x, dx);
+    bp.forward_grad(s.x, dx);
     if (!in_place) bp.free(dx);
-  }});
+  });
   return y;
 }
 
 namespace {
 // The norm with FP8 data of its result. While the scale is unknown, the result is stored and its amax computed first.
-Coded norm_codes(Tape& t, LayerNorm args, Var out, const CodeScale& scale, Keep keep) {
-  const Coded c = code_room(t, out, scale, keep != Keep::kInputs);
-  if (scale.known) {
+Fp8Tensor norm_fp8(Tape& t, LayerNorm args, Var out, const Fp8Scaling& scale, Keep keep) {
+  const Fp8Tensor c = allocate_fp8(t, out, scale, keep != Keep::kInputs);
+  if (scale.has_history) {
     args.fp8 = {.amax = scale.amax,
-                .rows = c.rows.value,
-                .columns = c.columns.value,
-                .inverse = c.inverse(),
-                .seen = scale.seen};
+                .rowwise = c.rowwise.value,
+                .columnwise = c.columnwise.value,
+                .scale_inv = c.scale_inv(),
+                .step_amax = scale.step_amax};
     t.ops().layer_norm(args, t.stream());
     return c;
   }
-  args.fp8 = {.seen = c.largest(), .seen_anew = true};
+  args.fp8 = {.step_amax = c.current_amax(), .overwrite_amax = true};
   t.ops().layer_norm(args, t.stream());
   t.ops().quantize_fp8({.x = out.value,
-                        .fp8 = {.amax = c.largest(),
-                                .rows = c.rows.value,
-                                .columns = c.columns.value,
-                                .inverse = c.inverse(),
-                                .seen = scale.seen}},
+                        .fp8 = {.amax = c.current_amax(),
+                                .rowwise = c.rowwise.value,
+                                .columnwise = c.columnwise.value,
+                                .scale_inv = c.scale_inv(),
+                                .step_amax = scale.step_amax}},
                        t.stream());
   t.discard(out);
   return c;
@@ -243,19 +266,25 @@ Coded norm_codes(Tape& t, LayerNorm args, Var out, const CodeScale& scale, Keep 
 
 namespace {
 LayerNorm norm_arguments(Tensor x, const NormWeights& w, Tensor mean, Tensor rstd) {
-  return {.x = x, .gamma = w.gamma->value, .beta = w.beta != nullptr ? w.beta->value : Tensor{}, .mean = mean,
-          .rstd = rstd, .eps = w.eps, .kind = w.kind, .gamma_offset = w.gamma_offset};
+  return {.x = x,
+          .gamma = w.gamma->value,
+          .beta = w.beta != nullptr ? w.beta->value : Tensor{},
+          .mean = mean,
+          .rstd = rstd,
+          .eps = w.eps,
+          .kind = w.kind,
+          .gamma_offset = w.gamma_offset};
 }
 }  // namespace
 
 Normed add_norm(Tape& t, Var x, const Var* delta, const NormWeights& weights, Keep keep, const RowDrop& drop,
-                const CodeScale* scale) {
+                const Fp8Scaling* scale) {
   GT_CHECK(!drop || delta != nullptr, "dropout acts on the delta of a norm that has none");
   const Shape shape = x.value.shape, rows{shape.rows()};
   const DType type = x.value.dtype;
   const Var sum = delta ? t.output(shape, type) : x;
-  const bool stored = scale == nullptr || !scale->known;
-  const Var out = !stored                                     ? t.output_of({nullptr, shape, type, x.value.device})
+  const bool stored = scale == nullptr || !scale->has_history;
+  const Var out = !stored                                      ? t.output_of({nullptr, shape, type, x.value.device})
                   : scale != nullptr || keep != Keep::kOutputs ? t.transient(shape, type)
                                                                : t.output(shape, type);
   const Tensor mean = weights.beta != nullptr ? t.scratch(rows, DType::kF32) : Tensor{};
@@ -264,36 +293,39 @@ Normed add_norm(Tape& t, Var x, const Var* delta, const NormWeights& weights, Ke
   if (delta) args.delta = delta->value, args.sum = sum.value;
   if (stored) args.out = out.value;
   args.drop = drop;
-  Coded codes;
+  Fp8Tensor codes;
   if (scale != nullptr)
-    codes = norm_codes(t, args, out, *scale, keep);
+    codes = norm_fp8(t, args, out, *scale, keep);
   else
     t.ops().layer_norm(args, t.stream());
-  t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, weights, delta != nullptr, drop},
-           Rule<NormSaved>{.input = norm_backward, .weight = norm_weight_gradients});
+  t.record(NormSaved{x, delta ? *delta : Var{}, sum, out, mean, rstd, weights, delta != nullptr, drop}, norm_backward,
+           norm_weight_gradients);
   return {sum, out, codes};
 }
 
 void discard(Tape& t, const Normed& n, const NormWeights& weights, Keep keep) {
   if (keep == Keep::kOutputs) return;
-  if (!n.codes) t.discard(n.out);
-  if (keep == Keep::kCodes) return;
-  struct Saved { Normed n; NormWeights weights; };
-  t.record(Saved{n, weights}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+  if (!n.fp8_data) t.discard(n.out);
+  if (keep == Keep::kFp8) return;
+  struct Saved {
+    Normed n;
+    NormWeights weights;
+  };
+  t.record(Saved{n, weights}, [](const Saved& s, Backprop& bp) {
     const Shape rows{s.n.sum.value.shape.rows()};
     const bool centred = s.weights.beta != nullptr;
     const Tensor mean = centred ? bp.scratch(rows, DType::kF32) : Tensor{}, rstd = bp.scratch(rows, DType::kF32);
     LayerNorm args = norm_arguments(bp.value(s.n.sum), s.weights, mean, rstd);
-    if (s.n.codes)
-      args.fp8 = {.amax = s.n.codes.amax(),
-                  .columns = bp.rebuild(s.n.codes.columns),
-                  .inverse = s.n.codes.inverse()};
+    if (s.n.fp8_data)
+      args.fp8 = {.amax = s.n.fp8_data.amax(),
+                  .columnwise = bp.rebuild(s.n.fp8_data.columnwise),
+                  .scale_inv = s.n.fp8_data.scale_inv()};
     else
       args.out = bp.rebuild(s.n.out);
     bp.ops().layer_norm(args, bp.stream());
     if (centred) bp.free(mean);
     bp.free(rstd);
-  }});
+  });
 }
 
 namespace {
@@ -319,8 +351,14 @@ Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, c
                      .window = a.window,
                      .softcap = a.softcap},
                     t.stream());
-  struct Saved { Var qkv, y; Tensor lse; AttentionShape a; int64_t batch, seq; HeadDrop drop; };
-  t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, drop}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+  struct Saved {
+    Var qkv, y;
+    Tensor lse;
+    AttentionShape a;
+    int64_t batch, seq;
+    HeadDrop drop;
+  };
+  t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, drop}, [](const Saved& s, Backprop& bp) {
     const GradDst dqkv = bp.dst(s.qkv);
     GT_CHECK(!dqkv.accumulate, "qkv feeds attention alone");
     bp.ops().attention_grad({.qkv = bp.value(s.qkv),
@@ -338,7 +376,7 @@ Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, c
                              .window = s.a.window,
                              .softcap = s.a.softcap},
                             bp.stream());
-  }});
+  });
   return y;
 }
 
@@ -368,18 +406,22 @@ Var cached_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
   return y;
 }
 
-void enter(Tape& t, ParamScope& scope) {
-  scope.acquire(t.stream());
-  struct Saved { ParamScope* scope; };
-  t.record(Saved{&scope}, Rule<Saved>{
-      .input = [](const Saved& s, Backprop& bp) { s.scope->release(bp.stream()); },
-      .weight = [](const Saved& s, Backprop& bp) { s.scope->grads_ready(bp.stream()); }});
+void enter(Tape& t, ParamUnit& unit) {
+  unit.acquire(t.stream());
+  struct Saved {
+    ParamUnit* unit;
+  };
+  t.record(
+      Saved{&unit}, [](const Saved& s, Backprop& bp) { s.unit->release(bp.stream()); },
+      [](const Saved& s, Backprop& bp) { s.unit->grads_ready(bp.stream()); });
 }
 
-void leave(Tape& t, ParamScope& scope) {
-  scope.release(t.stream());
-  struct Saved { ParamScope* scope; };
-  t.record(Saved{&scope}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { s.scope->acquire(bp.stream()); }});
+void leave(Tape& t, ParamUnit& unit) {
+  unit.release(t.stream());
+  struct Saved {
+    ParamUnit* unit;
+  };
+  t.record(Saved{&unit}, [](const Saved& s, Backprop& bp) { s.unit->acquire(bp.stream()); });
 }
 
 }  // namespace gt::ops

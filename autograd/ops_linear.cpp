@@ -34,36 +34,39 @@ Var linear(Tape& t, Var x, Parameter& w, Parameter* b, Output where) {
   Var y = room(t, {x.value.shape.rows(), w.value.shape[0]}, x.value.dtype, where);
   forward(t, x.value, w, b, y.value);
   t.request(y, {.bias = b});
-  struct Saved { Var x, y; Parameter *w, *b; };
-  t.record(Saved{x, y, &w, b},
-           Rule<Saved>{
-               .input =
-                   [](const Saved& s, Backprop& bp) {
-                     if (!bp.wants(s.x)) return;
-                     auto [dx, acc] = bp.dst(s.x);
-                     bp.ops().gemm(
-                         {.a = bp.grad(s.y), .b = s.w->value, .out = dx, .accumulate = acc, .b_version = s.w->version},
-                         bp.stream());
-                   },
-               .weight =
-                   [](const Saved& s, Backprop& bp) {
-                     weight_gradients(bp, bp.grad(s.y), bp.value(s.x), *s.w, bp.bias_done(s.y) ? nullptr : s.b);
-                   }});
+  struct Saved {
+    Var x, y;
+    Parameter *w, *b;
+  };
+  t.record(
+      Saved{x, y, &w, b},
+      [](const Saved& s, Backprop& bp) {
+        if (!bp.needs_grad(s.x)) return;
+        auto [dx, acc] = bp.dst(s.x);
+        bp.ops().gemm({.a = bp.grad(s.y), .b = s.w->value, .out = dx, .accumulate = acc, .b_version = s.w->version},
+                      bp.stream());
+      },
+      [](const Saved& s, Backprop& bp) {
+        weight_gradients(bp, bp.grad(s.y), bp.value(s.x), *s.w, bp.bias_done(s.y) ? nullptr : s.b);
+      });
   return y;
 }
 
-Var fake_quant(Tape& t, Var x, const QuantRange* range) {
+Var fake_quant(Tape& t, Var x, const QuantizerState* range) {
   if (range == nullptr) return x;
-  t.ops().max_abs({.x = x.value, .out = range->seen, .accumulate = true}, t.stream());
+  t.ops().max_abs({.x = x.value, .out = range->step_amax, .accumulate = true}, t.stream());
   Var y = t.output(x.value.shape, x.value.dtype);
   t.ops().fake_quant({.x = x.value, .limits = range->limit, .out = y.value}, t.stream());
-  struct Saved { Var x, y; Tensor limit; };
-  t.record(Saved{x, y, range->limit}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-    if (!bp.wants(s.x)) return;
+  struct Saved {
+    Var x, y;
+    Tensor limit;
+  };
+  t.record(Saved{x, y, range->limit}, [](const Saved& s, Backprop& bp) {
+    if (!bp.needs_grad(s.x)) return;
     auto [dx, acc] = bp.dst(s.x);
-    bp.ops().fake_quant_grad(
-        {.x = bp.value(s.x), .limits = s.limit, .dout = bp.grad(s.y), .dx = dx, .accumulate = acc}, bp.stream());
-  }});
+    bp.ops().fake_quant_grad({.x = bp.value(s.x), .limits = s.limit, .dout = bp.grad(s.y), .dx = dx, .accumulate = acc},
+                             bp.stream());
+  });
   return y;
 }
 
@@ -74,43 +77,51 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
   Tensor pre = t.scratch({n, inner}, x.value.dtype);
   const Arena::Mark kept = t.activations().mark();
   Var h = t.output({n, inner}, x.value.dtype);  // its gradient slot holds d(pre-activation), computed once, read twice
-  t.ops().gemm({.a = x.value, .b = w_up.value, .bias = b_up.value, .aux = pre, .out = h.value, .trans_b = true,
-                .epilogue = Epilogue::kGelu, .b_version = w_up.version}, t.stream());
+  t.ops().gemm({.a = x.value,
+                .b = w_up.value,
+                .bias = b_up.value,
+                .aux = pre,
+                .out = h.value,
+                .trans_b = true,
+                .epilogue = Epilogue::kGelu,
+                .b_version = w_up.version},
+               t.stream());
   forward(t, h.value, w_down, b_down, y.value);
   if (keep == Keep::kInputs) t.activations().rollback(kept);
   t.request(y, {.bias = b_down});
-  struct Saved { Var x, h, y; Tensor pre; Parameter *w_up, *b_up, *w_down, *b_down; Keep keep; };
-  t.record(Saved{x, h, y, pre, &w_up, &b_up, &w_down, b_down, keep},
-           Rule<Saved>{
-               .input =
-                   [](const Saved& s, Backprop& bp) {
-                     Tensor dpre = bp.dst(s.h).tensor;
-                     const GradDst db = bp.pass() == Pass::kFull ? bp.dst(*s.b_up) : GradDst{};
-                     bp.ops().gemm({.a = bp.grad(s.y),
-                                    .b = s.w_down->value,
-                                    .aux = s.pre,
-                                    .out = dpre,
-                                    .epilogue = Epilogue::kGeluGrad,
-                                    .b_version = s.w_down->version,
-                                    .dbias = db.tensor,
-                                    .accumulate_dbias = db.accumulate},
-                                   bp.stream());
-                     if (!bp.wants(s.x)) return;
-                     auto [dx, acc] = bp.dst(s.x);
-                     bp.ops().gemm(
-                         {.a = dpre, .b = s.w_up->value, .out = dx, .accumulate = acc, .b_version = s.w_up->version},
-                         bp.stream());
-                   },
-               .weight =
-                   [](const Saved& s, Backprop& bp) {
-                     const bool again =
-                         s.keep == Keep::kInputs;  // in place: the input rule has run and was the last reader of pre
-                     if (again) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
-                     weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down,
-                                      bp.bias_done(s.y) ? nullptr : s.b_down);
-                     weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up,
-                                      bp.pass() == Pass::kFull ? nullptr : s.b_up);  // the input rule has computed it
-                   }});
+  struct Saved {
+    Var x, h, y;
+    Tensor pre;
+    Parameter *w_up, *b_up, *w_down, *b_down;
+    Keep keep;
+  };
+  t.record(
+      Saved{x, h, y, pre, &w_up, &b_up, &w_down, b_down, keep},
+      [](const Saved& s, Backprop& bp) {
+        Tensor dpre = bp.dst(s.h).tensor;
+        const GradDst db = bp.pass() == Pass::kFull ? bp.dst(*s.b_up) : GradDst{};
+        bp.ops().gemm({.a = bp.grad(s.y),
+                       .b = s.w_down->value,
+                       .aux = s.pre,
+                       .out = dpre,
+                       .epilogue = Epilogue::kGeluGrad,
+                       .b_version = s.w_down->version,
+                       .dbias = db.tensor,
+                       .accumulate_dbias = db.accumulate},
+                      bp.stream());
+        if (!bp.needs_grad(s.x)) return;
+        auto [dx, acc] = bp.dst(s.x);
+        bp.ops().gemm({.a = dpre, .b = s.w_up->value, .out = dx, .accumulate = acc, .b_version = s.w_up->version},
+                      bp.stream());
+      },
+      [](const Saved& s, Backprop& bp) {
+        const bool again = s.keep == Keep::kInputs;  // in place: the input rule has run and was the last reader of pre
+        if (again) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
+        weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down,
+                         bp.bias_done(s.y) ? nullptr : s.b_down);
+        weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up,
+                         bp.pass() == Pass::kFull ? nullptr : s.b_up);  // the input rule has computed it
+      });
   return y;
 }
 
@@ -119,14 +130,17 @@ Var add_bias(Tape& t, Var x, Parameter& b) {
   Var y = t.output_of(x.value);
   t.request(y, {.bias = &b});
   t.forward_request(y, x);
-  struct Saved { Var x, y; Parameter* b; };
-  t.record(Saved{x, y, &b}, Rule<Saved>{
-      .input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); },
-      .weight = [](const Saved& s, Backprop& bp) {
+  struct Saved {
+    Var x, y;
+    Parameter* b;
+  };
+  t.record(
+      Saved{x, y, &b}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); },
+      [](const Saved& s, Backprop& bp) {
         if (bp.bias_done(s.y)) return;
         auto [db, acc] = bp.dst(*s.b);
-        bp.ops().sum_rows({.x = bp.grad(s.y), .out = db, .accumulate = acc}, bp.stream());
-      }});
+        bp.ops().column_sums({.x = bp.grad(s.y), .out = db, .accumulate = acc}, bp.stream());
+      });
   return y;
 }
 

@@ -13,35 +13,35 @@ struct Init {
   float stddev = 0.02f;
 };
 
-class ParamScope;
+class ParamUnit;
 
 // A weight [out, in] in E4M3, quantized when its value is updated or gathered.
 struct Fp8Weight {
-  Tensor rows, columns;  // rowwise [out, in], columnwise [in, out]
-  Tensor inverse;        // f32 [1]: scale_inv
+  Tensor rowwise, columnwise;  // [out, in], [in, out]
+  Tensor scale_inv;            // f32 [1]
 };
 
 struct Parameter {
-  std::string name;  // "layers.3.attn.qkv.weight": the key in checkpoints, logs and tests; never depends on the layout
-  Shape full_shape;      // logical: unsplit, without padding
-  Shape local_shape;     // on this rank; includes vocabulary padding rows
+  std::string name;   // "layers.3.attn.qkv.weight": the key in checkpoints, logs and tests; never depends on the layout
+  Shape full_shape;   // logical: unsplit, without padding
+  Shape local_shape;  // on this rank; includes vocabulary padding rows
   ShardSpec shard;
   Init init;
-  int64_t pad_rows = 0;  // dim 0 of the padded logical tensor, 0: no padding. Padded rows are 0 and stay 0
+  int64_t pad_rows = 0;       // dim 0 of the padded logical tensor, 0: no padding. Padded rows are 0 and stay 0
   DType dtype = DType::kF32;  // of value: f32, bf16 or fp16
-  bool fake_quant = false;  // `value` is fake-quantized to int8 per row; what is trained is kept separately
-  bool fp8 = false;      // FP8 GEMMs read `codes`
-  bool decay = true;     // weight decay applies (parameters with two or more logical dimensions)
-  std::string tied_to;   // the owner's name if this is a second copy of a parameter (tied head); else empty
-  bool tied_owner = false;  // another parameter is tied to this one
+  bool fake_quant = false;    // `value` is fake-quantized to int8 per row; what is trained is kept separately
+  bool fp8 = false;           // FP8 GEMMs read fp8_data
+  bool decay = true;          // weight decay applies (parameters with two or more logical dimensions)
+  std::string tied_to;        // the owner's name if this is a second copy of a parameter (tied head); else empty
+  bool tied_owner = false;    // another parameter is tied to this one
 
   // Local, in the compute dtype; a view of a flat buffer. No data outside its unit where values are gathered on use.
   Tensor value;
-  Fp8Weight codes;  // FP8 data of value, while that has data
-  Tensor grad;  // local, f32 or bf16; a view of a flat buffer. No data: the first writer allocates it (grad_dst)
-  bool grad_dirty = false;  // false: the next writer overwrites; true: it accumulates
-  int64_t version = 0;      // a fresh_version() whenever value or its address changes: packed copies are then stale
-  ParamScope* scope = nullptr;  // its FSDP unit, which allocates `grad` where that is not permanent
+  Fp8Weight fp8_data;  // FP8 data of value, while that has data
+  Tensor grad;         // local, f32 or bf16; a view of a flat buffer. No data: the first writer allocates it (grad_dst)
+  bool grad_dirty = false;    // false: the next writer overwrites; true: it accumulates
+  int64_t version = 0;        // a fresh_version() whenever value or its address changes: packed copies are then stale
+  ParamUnit* unit = nullptr;  // its FSDP unit, which allocates `grad` where that is not permanent
 };
 
 // Returns a number that no parameter of this process has had. Packed copies of weights are keyed by address and
@@ -51,9 +51,9 @@ int64_t fresh_version();
 
 // FSDP unit: a few parameters that are used together (one block), gathered and reduced as one. Called a few times per
 // block and microbatch, never per element.
-class ParamScope {
+class ParamUnit {
  public:
-  virtual ~ParamScope() = default;
+  virtual ~ParamUnit() = default;
   virtual void acquire(Stream) = 0;      // parameters readable (ZeRO-3: wait for the all-gather, start the next)
   virtual void release(Stream) = 0;      // parameters may be freed
   virtual void grads_ready(Stream) = 0;  // every gradient of this unit is final for this microbatch
@@ -67,7 +67,7 @@ struct GradDst {
 
 // Returns where to write dL/dp, in the flat gradient buffer: the first write of a step overwrites, later ones add.
 inline GradDst grad_dst(Parameter& p) {
-  if (!p.grad && p.scope != nullptr) p.scope->open_grads();
+  if (!p.grad && p.unit != nullptr) p.unit->open_grads();
   const bool accumulate = p.grad_dirty;
   p.grad_dirty = true;
   return {p.grad, accumulate};

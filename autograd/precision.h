@@ -11,13 +11,13 @@ namespace gt {
 struct Precision {
   int level = 0;
   DType half = DType::kBF16;
-  bool keep_norm = true;  // O2, O3: norm weights are f32
-  bool int8 = false;      // quantization-aware training: linear layers and tables compute with int8 fake-quantized
-                          // values
-  bool fp8 = false;       // O2: FP8 GEMMs in the linear layers of each block
+  bool keep_norm = true;       // O2, O3: norm weights are f32
+  bool int8 = false;           // quantization-aware training: linear layers and tables compute with int8 fake-quantized
+                               // values
+  bool fp8 = false;            // O2: FP8 GEMMs in the linear layers of each block
   bool fp8_delayed = false;    // scaled by the amax of previous steps, not of this tensor
   bool fp8_skip_ends = false;  // but not in the first and the last block
-  bool masters = true;    // O2, O3: 16-bit weights have f32 master weights; else they are trained directly
+  bool masters = true;         // O2, O3: 16-bit weights have f32 master weights; else they are trained directly
 
   DType linear() const { return level >= 1 ? half : DType::kF32; }  // of linear layers and the head
   DType table() const { return stream(); }                          // of token and position embeddings

@@ -40,13 +40,14 @@ struct ShardSpec {
 
 // A tp rank's slice of one block: local indices [local, local + count) of the dimension are logical indices [at, at +
 // count).
-struct BlockCut {
+struct BlockSlice {
   int64_t local = 0, count = 0, at = 0;
 };
 
 // Returns the slice that contains index `local` of a split dimension of logical extent `full` (padding included).
-constexpr BlockCut block_cut(const ShardSpec& s, int64_t full, int64_t local, int tp_rank, int tp_size) {
-  const auto equal = [&](int64_t before, int64_t at, int64_t block) -> BlockCut {  // blocks of equal size from there on
+constexpr BlockSlice block_slice(const ShardSpec& s, int64_t full, int64_t local, int tp_rank, int tp_size) {
+  const auto equal = [&](int64_t before, int64_t at,
+                         int64_t block) -> BlockSlice {  // blocks of equal size from there on
     const int64_t part = block / tp_size, i = (local - before) / part;
     return {before + i * part, part, at + i * block + tp_rank * part};
   };
@@ -60,7 +61,7 @@ constexpr BlockCut block_cut(const ShardSpec& s, int64_t full, int64_t local, in
 
 // Returns the logical index of local index `local`.
 constexpr int64_t logical_index(const ShardSpec& s, int64_t full, int64_t local, int tp_rank, int tp_size) {
-  const BlockCut b = block_cut(s, full, local, tp_rank, tp_size);
+  const BlockSlice b = block_slice(s, full, local, tp_rank, tp_size);
   return b.at + local - b.local;
 }
 
@@ -69,8 +70,7 @@ constexpr int64_t local_extent(const ShardSpec& s, int64_t full, int tp_size) {
   if (s.heads == 0) return full % (int64_t{s.blocks} * tp_size) == 0 ? full / tp_size : -1;
   const int64_t all = s.heads + int64_t{s.blocks - 1} * s.kv_heads, copies = s.copies(tp_size);
   if (s.heads < 0 || s.kv_heads <= 0 || all <= 0) return -1;
-  if (full % all != 0 || s.heads % s.kv_heads != 0 || s.heads % tp_size != 0 ||
-      s.kv_heads * copies % tp_size != 0)
+  if (full % all != 0 || s.heads % s.kv_heads != 0 || s.heads % tp_size != 0 || s.kv_heads * copies % tp_size != 0)
     return -1;
   return full / all * (s.heads + (s.blocks - 1) * s.kv_heads * copies) / tp_size;
 }

@@ -1,4 +1,4 @@
-#include "autograd/coded.h"
+#include "autograd/fp8_tensor.h"
 
 namespace gt {
 
@@ -61,7 +61,7 @@ void Tape::seed(const Var& y, Tensor dy) {
   Slot& s = slot(y.id);
   drop(s);
   s.grad = dy;
-  s.request.summed = false;
+  s.request.bias_done = false;
 }
 
 void Tape::backward(size_t down_to, Pass pass) {
@@ -113,9 +113,9 @@ GradDst Backprop::dst(const Var& x) {
     return {s.grad, false};
   }
   const GradRequest& r = s.request;
-  GT_CHECK(!r.summed, "a gradient ", to_string(x.value.shape), " is added to one whose sums are that of ", r.bias->name,
-           " already");
-  GT_CHECK(r.fp8 == nullptr || !(r.fp8->looked || r.fp8->made), "a gradient ", to_string(x.value.shape),
+  GT_CHECK(!r.bias_done, "a gradient ", to_string(x.value.shape), " is added to one whose sums are that of ",
+           r.bias->name, " already");
+  GT_CHECK(r.fp8 == nullptr || !(r.fp8->has_amax || r.fp8->quantized), "a gradient ", to_string(x.value.shape),
            " is accumulated into one that is already quantized to FP8");
   if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // shared with another reader: write to a copy
     const Tensor copy = tape_.grads_.alloc(x.value.shape, x.value.dtype);
@@ -126,8 +126,8 @@ GradDst Backprop::dst(const Var& x) {
   return {s.grad, true};
 }
 
-void Backprop::pass_on(const Var& x, Tensor dy) {
-  if (!wants(x)) return;
+void Backprop::forward_grad(const Var& x, Tensor dy) {
+  if (!needs_grad(x)) return;
   Tape::Slot& s = tape_.slot(x.id);
   if (s.grad) {
     auto [dx, accumulate] = dst(x);
@@ -142,14 +142,14 @@ void Backprop::pass_on(const Var& x, Tensor dy) {
 }
 
 Backprop::Requested Backprop::requested(const Var& x) {
-  if (!wants(x)) return {};
+  if (!needs_grad(x)) return {};
   Tape::Slot& s = tape_.slot(x.id);
   if (s.grad) return {};
   Requested out{.fp8 = s.request.fp8};
   // Gradients of a unit that the backward has not reached may not be allocated yet. Opening them now would keep them
   // alive together with those of the current unit.
-  s.request.summed = pass_ == Pass::kFull && s.request.bias != nullptr && s.request.bias->grad;
-  if (s.request.summed) out.bias = dst(*s.request.bias);
+  s.request.bias_done = pass_ == Pass::kFull && s.request.bias != nullptr && s.request.bias->grad;
+  if (s.request.bias_done) out.bias = dst(*s.request.bias);
   return out;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 #include <memory>
 #include <new>
+#include <type_traits>
 #include <vector>
 
 #include "autograd/parameter.h"
@@ -25,21 +26,18 @@ struct Var {
 enum class Pass : uint8_t { kFull, kInput, kWeight };
 
 class Backprop;
-struct GradCodes;  // autograd/coded.h
+struct Fp8Grad;  // autograd/fp8_tensor.h
 
 // By-products of dL/dy that the op which made y requests from the rule that computes all of dL/dy.
 struct GradRequest {
   Parameter* bias = nullptr;  // a bias that was added to every row of y: its gradient, the column sums of dL/dy
-  GradCodes* fp8 = nullptr;   // dL/dy as FP8 data; points into what the op has saved
-  bool summed = false;        // the bias gradient has been written
+  Fp8Grad* fp8 = nullptr;     // dL/dy as FP8 data; points into what the op has saved
+  bool bias_done = false;     // the bias gradient has been written
 };
 
-// Backward rule of an op. `input` computes gradients of inputs, `weight` gradients of parameters; either may be null.
+// Backward rule of an op: computes gradients of its inputs, or of its parameters, from what it saved.
 template <class Saved>
-struct Rule {
-  void (*input)(const Saved&, Backprop&) = nullptr;
-  void (*weight)(const Saved&, Backprop&) = nullptr;
-};
+using Rule = void (*)(const std::type_identity_t<Saved>&, Backprop&);
 
 class Tape {
  public:
@@ -60,13 +58,15 @@ class Tape {
   // node recorded after them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value.
   Var transient(Shape s, DType t);
   // A value that only the backward computes (Backprop::rebuild); it takes no memory before.
-  Var later(Shape s, DType t) {
-    return {{nullptr, s, t, stream_.device}, -1, recording_ ? new_slot() : -1};
+  Var later(Shape s, DType t) { return {{nullptr, s, t, stream_.device}, -1, recording_ ? new_slot() : -1}; }
+  void discard(const Var& y) {
+    if (y.home >= 0) drop(slot(y.home));
   }
-  void discard(const Var& y) { if (y.home >= 0) drop(slot(y.home)); }
   // Requests by-products of dL/dy. The rule of the op that made y computes them, unless the rule that computes dL/dy
   // does so in the same pass (Backprop::requested).
-  void request(const Var& y, const GradRequest& r) { if (y.id >= 0) slot(y.id).request = r; }
+  void request(const Var& y, const GradRequest& r) {
+    if (y.id >= 0) slot(y.id).request = r;
+  }
   // dL/dx is dL/dy unchanged: the rule that computes dL/dy also serves x's request for FP8 data, besides y's own
   // request.
   void forward_request(const Var& y, const Var& x) {
@@ -74,17 +74,28 @@ class Tape {
   }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
 
-  // Appends a node. `saved` is copied into the tape: trivially copyable, some hundred bytes. Returns the copy, whose
+  // Appends a node. `saved` is copied into the tape: trivially copyable, some hundred bytes. `input` computes gradients
+  // of inputs, `weight` those of parameters, which Pass::kInput defers; either may be null. Returns the copy, whose
   // address is stable until the backward is complete; nullptr if nothing is recorded.
   template <class Saved>
-  Saved* record(const Saved& saved, Rule<Saved> rule) {
+  Saved* record(const Saved& saved, Rule<Saved> input, Rule<Saved> weight = nullptr) {
     static_assert(std::is_trivially_copyable_v<Saved>);
     if (!recording_) return nullptr;
-    struct Box { Saved saved; Rule<Saved> rule; };
-    auto* box = new (push(sizeof(Box), alignof(Box))) Box{saved, rule};
-    finish_node(rule.input ? [](const void* p, Backprop& b) { auto* x = static_cast<const Box*>(p); x->rule.input(x->saved, b); } : Fn{},
-                rule.weight ? [](const void* p, Backprop& b) { auto* x = static_cast<const Box*>(p); x->rule.weight(x->saved, b); } : Fn{}, box);
-    return &box->saved;
+    struct Record {
+      Saved saved;
+      Rule<Saved> input, weight;
+    };
+    auto* record = new (push(sizeof(Record), alignof(Record))) Record{saved, input, weight};
+    const Fn run_input = [](const void* p, Backprop& b) {
+      const auto& r = *static_cast<const Record*>(p);
+      r.input(r.saved, b);
+    };
+    const Fn run_weight = [](const void* p, Backprop& b) {
+      const auto& r = *static_cast<const Record*>(p);
+      r.weight(r.saved, b);
+    };
+    finish_node(input ? run_input : nullptr, weight ? run_weight : nullptr, record);
+    return &record->saved;
   }
 
   bool recording() const { return recording_; }
@@ -94,21 +105,29 @@ class Tape {
   // -- backward -----------------------------------------------------------------------------------
   void seed(const Var& y, Tensor dy);  // sets the upstream gradient of y; dy stays the caller's
   void backward(size_t down_to = 0, Pass pass = Pass::kFull);
-  void run_deferred();                 // weight gradients left by Pass::kInput, in backward order
+  void run_deferred();  // weight gradients left by Pass::kInput, in backward order
   Tensor grad(const Var& v) { return slot(v.id).grad; }
-  void reset();                        // between microbatches: empties the tape, rolls the arena back to its mark at
-                                       // construction
+  void reset();  // between microbatches: empties the tape, rolls the arena back to its mark at
+                 // construction
 
  private:
   friend class Backprop;
   using Fn = void (*)(const void*, Backprop&);
-  struct Node { Fn input, weight; const void* saved; size_t host_mark, first_slot; Arena::Mark mark; };
+  struct Node {
+    Fn input, weight;
+    const void* saved;
+    size_t host_mark, first_slot;
+    Arena::Mark mark;
+  };
   struct Slot {
     Tensor grad;
     bool owned = false;
     GradRequest request;
   };
-  struct Deferred { Fn weight; const void* saved; };
+  struct Deferred {
+    Fn weight;
+    const void* saved;
+  };
 
   std::byte* push(size_t bytes, size_t align);
   void finish_node(Fn input, Fn weight, const void* saved);
@@ -128,8 +147,8 @@ class Tape {
   std::vector<Node> nodes_;
   std::vector<Slot> slots_;
   std::vector<Deferred> deferred_;
-  size_t slots_begin_ = 0;       // first slot of the node being built
-  Arena::Mark base_, mark_;      // at construction; at the start of the node being built
+  size_t slots_begin_ = 0;   // first slot of the node being built
+  Arena::Mark base_, mark_;  // at construction; at the start of the node being built
   bool recording_ = true;
 };
 
@@ -143,7 +162,7 @@ class Backprop {
   Pass pass() const { return pass_; }
 
   Tensor grad(const Var& y) { return tape_.slot(y.id).grad; }  // upstream gradient; empty if none reached y
-  bool wants(const Var& x) const { return x.id >= 0; }
+  bool needs_grad(const Var& x) const { return x.id >= 0; }
   // Returns a forward value, at its current address. Rules read the values of their operands through this.
   Tensor value(const Var& x) {
     if (x.home < 0) return x.value;
@@ -162,12 +181,15 @@ class Backprop {
   // already has contributions; nothing may be added to dL/dx afterwards.
   // bias: where to write the column sums, which is mandatory if it has data. Empty if weight gradients are deferred or
   // the bias gradient is not allocated. fp8: the rule records there what it writes; may be nullptr.
-  struct Requested { GradDst bias = {}; GradCodes* fp8 = nullptr; };
+  struct Requested {
+    GradDst bias = {};
+    Fp8Grad* fp8 = nullptr;
+  };
   Requested requested(const Var& x);
   // True if the bias gradient that y's request names was computed together with dL/dy.
-  bool bias_done(const Var& y) const { return tape_.slot(y.id).request.summed; }
+  bool bias_done(const Var& y) const { return tape_.slot(y.id).request.bias_done; }
   // Sets dL/dx to this tensor, which is dL/dy (or the caller's): moved, not copied. Adds if x already has a gradient.
-  void pass_on(const Var& x, Tensor dy);
+  void forward_grad(const Var& x, Tensor dy);
   Tensor scratch(Shape s, DType t) { return tape_.grads_.alloc(s, t); }  // from the pool; release with free()
   void free(Tensor t) { tape_.grads_.free(t); }
   // True if only y's slot refers to the memory of its gradient, so that the rule consuming it may overwrite it. Never

@@ -73,7 +73,7 @@ std::optional<SaveOutcome> BackgroundSave::advance() {
     });
   } catch (const Error& e) { return drop(e); }
   if (phase_ == Phase::kWriting) {
-    attempt_->share_hashes();
+    attempt_->gather_hashes();
     phase_ = Phase::kCommitting;
     report_ = {};
     launch([this] {

@@ -54,10 +54,10 @@ std::span<std::byte> BlockStream::room(int64_t offset, int64_t bytes) {
   return {window_.get() + in, static_cast<size_t>(n)};
 }
 
-void BlockStream::has_crc(uint32_t crc) {
-  sum_to(room_);
+void BlockStream::set_crc(uint32_t crc) {
+  checksum_to(room_);
   if (summed_ != room_ || room_ == used_ || room_ / kBlockBytes != (used_ - 1) / kBlockBytes) return;
-  end_of_sum(crc32c_join(block_, crc, static_cast<size_t>(used_ - room_)), used_);
+  finish_block(crc32c_join(block_, crc, static_cast<size_t>(used_ - room_)), used_);
 }
 
 std::vector<uint32_t> BlockStream::finish() {
@@ -86,14 +86,14 @@ void BlockStream::zero_to(int64_t end) {
 }
 
 // Updates block checksums with the final bytes of the window, up to `end`.
-void BlockStream::sum_to(int64_t end) {
+void BlockStream::checksum_to(int64_t end) {
   while (summed_ < end) {
     const int64_t n = std::min(end, (summed_ / kBlockBytes + 1) * kBlockBytes) - summed_;
-    end_of_sum(crc32c(window_.get() + summed_, static_cast<size_t>(n), block_), summed_ + n);
+    finish_block(crc32c(window_.get() + summed_, static_cast<size_t>(n), block_), summed_ + n);
   }
 }
 
-void BlockStream::end_of_sum(uint32_t block, int64_t end) {
+void BlockStream::finish_block(uint32_t block, int64_t end) {
   block_ = block;
   summed_ = end;
   if (end % kBlockBytes != 0 && base_ + end != total_) return;
@@ -104,7 +104,7 @@ void BlockStream::end_of_sum(uint32_t block, int64_t end) {
 void BlockStream::flush() {
   const int64_t n = std::min(kWindow, total_ - base_);
   zero_to(n);
-  sum_to(n);
+  checksum_to(n);
   if (wants_sha_) sha_.update(window_.get(), static_cast<size_t>(n));
   Full full{std::move(window_), n, base_};
   base_ += n;

@@ -41,7 +41,7 @@ class BlockStream {
   std::span<std::byte> room(int64_t offset, int64_t bytes);
   // Supplies the CRC32C of what was written to the last room(), so it is not computed again. Ignored where the range
   // crosses a block boundary.
-  void has_crc(uint32_t crc);
+  void set_crc(uint32_t crc);
 
   // Writes the rest, syncs and closes. Returns the CRC32C of each 1 MiB block. kIo.
   std::vector<uint32_t> finish();
@@ -58,8 +58,8 @@ class BlockStream {
   };
   void next_window();
   void zero_to(int64_t end);
-  void sum_to(int64_t end);
-  void end_of_sum(uint32_t block, int64_t end);
+  void checksum_to(int64_t end);
+  void finish_block(uint32_t block, int64_t end);
   void flush();
   void write(const Full&);
   void help();

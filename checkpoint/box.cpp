@@ -54,10 +54,10 @@ struct Mover {
   const ShardView& view;
   size_t dim;
   int64_t whole;  // global extent of that dimension, padding included
-  std::vector<BoxPiece>& out;
+  std::vector<BoxPart>& out;
 
   void add(Box b, int64_t at) {
-    const BlockCut block = block_cut(view.shard, whole, b.at[dim], view.tp_rank, view.tp_size);
+    const BlockSlice block = block_slice(view.shard, whole, b.at[dim], view.tp_rank, view.tp_size);
     const int64_t end = block.local + block.count;
     if (b.at[dim] + b.extent[dim] <= end) {
       b.at[dim] += block.at - block.local;
@@ -84,7 +84,7 @@ struct Mover {
 
 }  // namespace
 
-std::vector<BoxPiece> pieces_of(const ShardView& v) {
+std::vector<BoxPart> boxes_of(const ShardView& v) {
   const bool split = v.shard.kind == ShardSpec::Kind::kSplit;
   const auto dim = split ? static_cast<size_t>(v.shard.dim) : 0;
   GT_CHECK(v.full.rank >= 1 && v.full.rank == v.local.rank && static_cast<int>(dim) < v.full.rank && v.begin >= 0 &&
@@ -99,7 +99,7 @@ std::vector<BoxPiece> pieces_of(const ShardView& v) {
              to_string(v.local), " is no cut of ", to_string(v.full), " in dimension ", d);
   }
   const int64_t whole = dim == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[dim];
-  std::vector<BoxPiece> out;
+  std::vector<BoxPart> out;
   Mover mover{v, dim, whole, out};
   int64_t at = 0;
   for (const Box& b : flat_to_boxes(v.local, v.begin, v.begin + v.data.numel())) {

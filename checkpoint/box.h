@@ -27,7 +27,7 @@ Box intersect(const Box&, const Box&);
 std::vector<Box> flat_to_boxes(const Shape&, int64_t begin, int64_t end);
 
 // A rectangle of the logical tensor and the offset of its elements, contiguous and row-major, in a view's data.
-struct BoxPiece {
+struct BoxPart {
   Box box;
   int64_t at = 0;  // in elements
 };
@@ -35,7 +35,7 @@ struct BoxPiece {
 // Decomposes a view into rectangles of the logical tensor. Its flat range becomes local rectangles, which are split at
 // the edges of fused blocks (Q, K, V) and moved to global coordinates. Vocabulary padding is dropped, so the result may
 // cover fewer elements than the view. kInternal when the view's shapes are inconsistent.
-std::vector<BoxPiece> pieces_of(const ShardView&);
+std::vector<BoxPart> boxes_of(const ShardView&);
 
 // Returns "" when the boxes are disjoint and cover the shape; otherwise a description of the first defect.
 std::string coverage_error(const Shape&, std::vector<Box>);

@@ -31,7 +31,7 @@ struct TrainState {
   int64_t consumed_samples = 0;  // samples consumed from the training stream
   int64_t consumed_tokens = 0;
   int64_t skipped_steps = 0;          // updates that were not applied (overflow, anomaly)
-  int64_t skips_in_a_row = 0;         // length of the current run of consecutive skips
+  int64_t consecutive_skips = 0;      // length of the current run of consecutive skips
   std::optional<ScalerState> scaler;  // nullopt: the scale is fixed
   int64_t applied_steps = 0;          // t of the optimizer
   int64_t schedule_steps = 0;    // t of the LR schedule; equals applied_steps unless only one of the two was loaded
@@ -54,7 +54,7 @@ struct TrainState {
   };
   std::optional<CurriculumState> curriculum;
   std::optional<double> pld_theta;  // progressive layer drop: theta of the last step
-  std::string bad_steps_json;       // JSON object: history of the anomaly check; empty: none
+  std::string anomaly_json;         // JSON object: history of the anomaly check; empty: none
   std::string carry;  // JSON object: state keys written by a newer program, preserved on the next save; empty: none
 };
 
@@ -85,8 +85,8 @@ struct SaveOptions {
   // For file systems without atomic directory renames: the attempt carries the step's name from the start, and its
   // manifest, written last, makes it a checkpoint.
   bool commit_by_marker = false;
-  std::string git, isa;              // of the writer's build
-  std::function<void()> may_commit;  // called on rank 0 right before the commit; an exception aborts the attempt
+  std::string git, isa;                 // of the writer's build
+  std::function<void()> before_commit;  // called on rank 0 right before the commit; an exception aborts the attempt
 };
 
 // Saves a checkpoint. Collective, synchronous. Writes the views with `save` set; checks that all ranks together write

@@ -40,7 +40,7 @@ std::string ask(const std::string& path, int file, bool attributes) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     said.append(buffer, static_cast<size_t>(n));
-    if ((too_long = said.size() > kH5SayLimit)) break;
+    if ((too_long = said.size() > kH5OutputLimit)) break;
   }
   ::close(ends[0]);
   if (late || too_long) ::kill(pid, SIGKILL);
@@ -61,7 +61,7 @@ std::vector<std::string> fields(const std::string& line) {
   return out;
 }
 
-std::string ask_about(const std::string& path, bool attributes) {
+std::string walk_output(const std::string& path, bool attributes) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW);  // for the child: inherited across fork
   if (fd < 0) fail_io("opening of " + path, -errno);
   const int high = ::fcntl(fd, F_DUPFD, 16);  // the child's pipe uses descriptor 3, so the file must have another
@@ -83,7 +83,9 @@ std::string ask_about(const std::string& path, bool attributes) {
 
 class H5File : public WeightFile {
  public:
-  H5File(Vfs& vfs, const std::string& path) : file_(File::open(vfs, path)) { understand(path, ask_about(path, false)); }
+  H5File(Vfs& vfs, const std::string& path) : file_(File::open(vfs, path)) {
+    understand(path, walk_output(path, false));
+  }
   std::string note(const std::string& key) const override {
     const auto it = notes_.find(key);
     return it == notes_.end() ? "" : it->second;
@@ -140,7 +142,7 @@ class H5File : public WeightFile {
 }  // namespace
 
 std::vector<H5Set> list_h5(const std::string& path) {
-  std::istringstream in(ask_about(path, true));
+  std::istringstream in(walk_output(path, true));
   std::vector<H5Set> out;
   bool ended = false;
   for (std::string line; std::getline(in, line);) {

@@ -109,7 +109,7 @@ void require_few_links(const Walk& w, hid_t parent, const char* name) {
 
 herr_t visit(hid_t group, const char* name, const H5L_info_t* link, void* data) {
   Walk& w = *static_cast<Walk*>(data);
-  if (++w.objects > w.most || w.out.size() > kH5SayLimit / 2)
+  if (++w.objects > w.most || w.out.size() > kH5OutputLimit / 2)
     refuse(w, "", "more than " + std::to_string(w.most) + " objects");
   if (!plain_name(name)) refuse(w, "", "a name that is empty, long or holds control characters");
   if (link->type != H5L_TYPE_HARD) refuse(w, name, "a soft or external link");
@@ -151,7 +151,7 @@ herr_t attribute(hid_t root, const char* name, const H5A_info_t*, void* data) {
   H5Sclose(space);
   H5Tclose(type);
   H5Aclose(a);
-  return w.out.size() > kH5SayLimit / 2 ? -1 : 0;
+  return w.out.size() > kH5OutputLimit / 2 ? -1 : 0;
 }
 
 void limit(int what, rlim_t value) {

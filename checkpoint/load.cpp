@@ -26,8 +26,8 @@ bool names(const std::vector<std::string>& patterns, const std::string& name) {
 // Compares all ranks' views with the manifest and reports every difference at once, in the same text on every rank.
 // `resume`: tensor groups that no view requests are differences too, since optimizer state would be lost silently.
 // Returns the permitted tensors that the checkpoint lacks.
-std::vector<std::string> require_fit(ProcessGroup& world, const std::string& path, const Manifest& m,
-                                     std::span<const ShardView> views, bool resume, const FitOptions& fit) {
+std::vector<std::string> require_match(ProcessGroup& world, const std::string& path, const Manifest& m,
+                                       std::span<const ShardView> views, bool resume, const FitOptions& fit) {
   std::map<std::string, const TensorEntry*> stored;
   for (const TensorEntry& t : m.tensors) stored[t.name] = &t;
   std::map<std::string, std::string> mine;  // name → difference, "" when it matches
@@ -100,7 +100,7 @@ LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& man
                                                                                                          : stored)
           .push_back(v);
   });
-  absent = require_fit(mesh.world(), path, m, stored, resume, fit);
+  absent = require_match(mesh.world(), path, m, stored, resume, fit);
   std::erase_if(stored, [&](const ShardView& v) { return std::binary_search(absent.begin(), absent.end(), v.name); });
   all_or_none(mesh, [&] {
     report = report_of(vfs, path, m);
@@ -119,8 +119,8 @@ LoadReport load_opened(Vfs& vfs, const std::string& path, const std::string& man
 }
 
 // Rank 0's list of candidate steps and why each was rejected.
-struct Choice {
-  Choice(Vfs& v, const std::string& d) : vfs(v), dir(d) {}
+struct StepCandidates {
+  StepCandidates(Vfs& v, const std::string& d) : vfs(v), dir(d) {}
 
   void list(const std::string& which) {
     steps = list_steps(dir);
@@ -196,7 +196,7 @@ std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, cons
                                           Stream stream, const AcceptStep& accept, const FitOptions& fit) {
   ProcessGroup& world = mesh.world();
   const bool first = mesh.rank() == 0;
-  Choice choice(vfs, dir);
+  StepCandidates choice(vfs, dir);
   all_or_none(mesh, [&] {
     if (first) choice.list(which);
   });

@@ -20,7 +20,7 @@ SaveReport save_checkpoint(Vfs& vfs, const std::string& dir, const TrainState& s
       api.synchronize(stream);
       save.write();
     });
-    save.share_hashes();
+    save.gather_hashes();
     all_or_none(mesh, [&] {
       if (mesh.rank() == 0) save.commit(aux);
     });

@@ -45,7 +45,7 @@ class SaveAttempt {
   int64_t stored_bytes() const;  // bytes this rank writes
   // This rank: creates the folder if missing and writes its shard and index, synced. Throws IoError, kNumerical.
   void write();
-  void share_hashes();  // collective, after all ranks wrote: sends every rank's hashes to rank 0
+  void gather_hashes();  // collective, after all ranks wrote: sends every rank's hashes to rank 0
   // Rank 0, after all ranks wrote: checks the shards, writes the sealed manifest, renames. Throws IoError.
   void commit(const std::vector<AuxFile>&);
   void abandon() noexcept;  // rank 0: removes the attempt

@@ -221,7 +221,7 @@ void SaveAttempt::write() {
   }
 }
 
-void SaveAttempt::share_hashes() {
+void SaveAttempt::gather_hashes() {
   hashes_.clear();
   if (!options_.sha256) return;
   for (const std::string& rank : gather_bytes(mesh_.world(), pack(own_hashes_)))
@@ -289,14 +289,14 @@ void SaveAttempt::commit(const std::vector<AuxFile>& aux) {
   parse_manifest(text_, temp_ + "/manifest.json");  // never commit what a reader would reject
   if (options_.commit_by_marker) {
     sync_directory(vfs_, temp_);
-    if (options_.may_commit) options_.may_commit();
+    if (options_.before_commit) options_.before_commit();
     seal(temp_);  // commit point
     return;
   }
   seal(temp_);
   const std::string final = dir_ + "/" + step_name(m_.step);
   std::error_code ec;
-  if (options_.may_commit) options_.may_commit();
+  if (options_.before_commit) options_.before_commit();
   if (std::filesystem::exists(std::filesystem::symlink_status(final, ec))) set_aside(vfs_, final, "abandoned");
   rename_file(vfs_, temp_, final);  // commit point
   sync_directory(vfs_, dir_);

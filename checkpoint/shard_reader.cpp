@@ -19,7 +19,7 @@ namespace {
 // Overlap of a stored and a requested rectangle, as runs that are contiguous on both sides, in ascending file order.
 class Overlap {
  public:
-  Overlap(const SliceRecord& from, const Box& overlap, const BoxPiece& to, const ShardView& view)
+  Overlap(const SliceRecord& from, const Box& overlap, const BoxPart& to, const ShardView& view)
       : overlap_(overlap),
         from_(from.box),
         to_(to.box),
@@ -233,25 +233,26 @@ void clear_view(const ShardView& v, const DeviceApi* api, Stream stream) {
 
 namespace {
 
-struct Want {
+struct Request {
   const ShardView* view;
-  BoxPiece piece;
+  BoxPart piece;
 };
 
 // Requested rectangles by tensor; clears vocabulary padding on the way.
-std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& tensors,
-                                               std::span<const ShardView> views, const DeviceApi* api, Stream stream) {
+std::map<uint32_t, std::vector<Request>> requests_of(const std::vector<TensorShape>& tensors,
+                                                     std::span<const ShardView> views, const DeviceApi* api,
+                                                     Stream stream) {
   std::map<std::string, uint32_t> ids;
   for (size_t k = 0; k < tensors.size(); ++k) ids[tensors[k].name] = static_cast<uint32_t>(k);
-  std::map<uint32_t, std::vector<Want>> out;
+  std::map<uint32_t, std::vector<Request>> out;
   for (const ShardView& v : views) {
     if (v.data.numel() == 0) continue;
     const auto id = ids.find(v.name);
-    GT_CHECK(id != ids.end() && tensors[id->second].shape == v.full &&
-                 may_hold(v.data.dtype, tensors[id->second].dtype),
-             v.name, ": not the tensor of the checkpoint");
+    GT_CHECK(
+        id != ids.end() && tensors[id->second].shape == v.full && may_hold(v.data.dtype, tensors[id->second].dtype),
+        v.name, ": not the tensor of the checkpoint");
     int64_t held = 0;
-    for (const BoxPiece& p : pieces_of(v)) {
+    for (const BoxPart& p : boxes_of(v)) {
       out[id->second].push_back({&v, p});
       held += p.box.numel();
     }
@@ -262,7 +263,7 @@ std::map<uint32_t, std::vector<Want>> wants_of(const std::vector<TensorShape>& t
 
 // Every requested element exactly once: the stored rectangles of a requested tensor must tile it.
 void check_coverage(const std::string& dir, const std::vector<TensorShape>& tensors,
-                    const std::map<uint32_t, std::vector<Want>>& wants, const std::map<int, ShardIndex>& indexes) {
+                    const std::map<uint32_t, std::vector<Request>>& wants, const std::map<int, ShardIndex>& indexes) {
   std::map<uint32_t, std::vector<Box>> boxes;
   for (const auto& [file, index] : indexes)
     for (const SliceRecord& r : index.records)
@@ -296,7 +297,7 @@ namespace {
 // What a rank reads from a step, by shard.
 struct Plan {
   std::vector<TensorShape> tensors;
-  std::map<uint32_t, std::vector<Want>> wants;
+  std::map<uint32_t, std::vector<Request>> wants;
   std::map<int, ShardIndex> own;  // indexes, unless the caller passes a cache
   std::map<int, std::vector<Overlap>> overlaps;
 };
@@ -304,7 +305,7 @@ struct Plan {
 void make_plan(Plan& plan, Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views,
                const DeviceApi* api, Stream stream, std::map<int, ShardIndex>& indexes) {
   plan.tensors = m.shapes();
-  plan.wants = wants_of(plan.tensors, views, api, stream);
+  plan.wants = requests_of(plan.tensors, views, api, stream);
   for (const auto& [id, list] : plan.wants)
     for (const auto& [first, last] : m.tensors[id].files)
       for (int f = first; f <= last; ++f)
@@ -314,7 +315,7 @@ void make_plan(Plan& plan, Vfs& vfs, const std::string& dir, const Manifest& m, 
     std::vector<Overlap> overlaps;
     for (const SliceRecord& r : index.records)
       if (const auto w = plan.wants.find(r.tensor); w != plan.wants.end())
-        for (const Want& want : w->second)
+        for (const Request& want : w->second)
           if (const Box b = intersect(r.box, want.piece.box); b.numel() > 0)
             overlaps.emplace_back(r, b, want.piece, *want.view);
     if (!overlaps.empty()) plan.overlaps.emplace(f, std::move(overlaps));
@@ -336,10 +337,10 @@ void read_views(Vfs& vfs, const std::string& dir, const Manifest& m, std::span<c
 
 namespace {
 
-using Place = std::pair<int64_t, int64_t>;  // file, block
+using BlockId = std::pair<int64_t, int64_t>;  // file, block
 
-std::vector<Place> wanted_blocks(const Plan& plan) {
-  std::vector<Place> out;
+std::vector<BlockId> wanted_blocks(const Plan& plan) {
+  std::vector<BlockId> out;
   for (const auto& [f, overlaps] : plan.overlaps) {
     ShardCursor cursor(overlaps);
     for (int64_t b; (b = cursor.next_block()) >= 0;) {
@@ -351,18 +352,18 @@ std::vector<Place> wanted_blocks(const Plan& plan) {
 }
 
 // Blocks that several ranks need, each with the rank that reads it, assigned round-robin.
-std::map<Place, int> readers_of(ProcessGroup& group, const std::vector<Place>& mine) {
-  const std::string text(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Place));
-  std::map<Place, std::vector<int>> all;
+std::map<BlockId, int> readers_of(ProcessGroup& group, const std::vector<BlockId>& mine) {
+  const std::string text(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(BlockId));
+  std::map<BlockId, std::vector<int>> all;
   const std::vector<std::string> lists = gather_bytes(group, text);
   for (size_t r = 0; r < lists.size(); ++r)
-    for (size_t at = 0; at < lists[r].size(); at += sizeof(Place)) {
+    for (size_t at = 0; at < lists[r].size(); at += sizeof(BlockId)) {
       int64_t p[2];
-      static_assert(sizeof p == sizeof(Place));
+      static_assert(sizeof p == sizeof(BlockId));
       std::memcpy(p, lists[r].data() + at, sizeof p);
       all[{p[0], p[1]}].push_back(static_cast<int>(r));
     }
-  std::map<Place, int> out;
+  std::map<BlockId, int> out;
   size_t turn = 0;
   for (const auto& [place, ranks] : all)
     if (ranks.size() > 1) out.emplace(place, ranks[turn++ % ranks.size()]);
@@ -397,7 +398,7 @@ class SharedRead {
     }
   }
 
-  void share(ProcessGroup& group, const Place& place, int reader) {
+  void share(ProcessGroup& group, const BlockId& place, int reader) {
     const auto f = static_cast<int>(place.first);
     const auto at = cursors_.find(f);
     if (at != cursors_.end()) read_up_to(f, at->second, place.second);

@@ -57,7 +57,7 @@ uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const Devic
       api.synchronize(stream);
     }
     const uint32_t piece = crc32c(dst.data(), dst.size());
-    out.has_crc(piece);
+    out.set_crc(piece);
     crc = crc32c_join(crc, piece, dst.size());
     if (require_finite && e.record != nullptr) {
       const int64_t bad = first_not_finite(e.record->dtype, dst);
@@ -147,7 +147,7 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
     }
     GT_CHECK(tensor.set.global == v.full && tensor.set.dtype == v.data.dtype, v.name, ": views of ", to_string(v.full),
              " and of ", to_string(tensor.set.global));
-    for (const BoxPiece& p : pieces_of(v))
+    for (const BoxPart& p : boxes_of(v))
       parts.push_back({p.box, v.data.data == nullptr ? nullptr : v.data.data + p.at * size_of(v.data.dtype)});
   }
   std::vector<StoredTensor> out;

@@ -70,7 +70,7 @@ Json to_json(const TrainState& s) {
   j["consumed_samples"] = s.consumed_samples;
   j["consumed_tokens"] = s.consumed_tokens;
   j["skipped_steps"] = s.skipped_steps;
-  j["skips_in_a_row"] = s.skips_in_a_row;
+  j["skips_in_a_row"] = s.consecutive_skips;
   if (s.scaler)
     j["scaler"] = {{"scale", hex_float(s.scaler->scale)}, {"c", s.scaler->clean}, {"h", s.scaler->hysteresis}};
   else
@@ -80,10 +80,8 @@ Json to_json(const TrainState& s) {
   j["elapsed_seconds"] = hex_float(s.elapsed_seconds);
   j["seed"] = integer_json(s.seed);
   j["optim"] = {{"type", s.optim_type}, {"t", Json::array({s.applied_steps})}};
-  j["lr"] = {{"type", s.lr_type},
-             {"t", s.schedule_steps},
-             {"samples", s.applied_samples},
-             {"value", hex_float(s.lr_value)}};
+  j["lr"] = {
+      {"type", s.lr_type}, {"t", s.schedule_steps}, {"samples", s.applied_samples}, {"value", hex_float(s.lr_value)}};
   j["batch"] = {{"global", s.global_batch}, {"micro", s.micro_batch}};
   if (s.best_step >= 0)
     j["best"] = {{"metric", "validation loss"}, {"value", hex_float(s.best_loss)}, {"step", s.best_step}};
@@ -92,7 +90,7 @@ Json to_json(const TrainState& s) {
   if (s.curriculum) j["curriculum"] = {{"length", s.curriculum->length}, {"samples", s.curriculum->samples}};
   if (s.pld_theta) j["pld"] = {{"theta", hex_float(*s.pld_theta)}};
   if (s.eval_step >= 0) j["eval"] = {{"value", hex_float(s.eval_loss)}, {"step", s.eval_step}};
-  if (!s.bad_steps_json.empty()) j["bad_steps"] = Json::parse(s.bad_steps_json);
+  if (!s.anomaly_json.empty()) j["bad_steps"] = Json::parse(s.anomaly_json);
   if (!s.data_json.empty()) {
     const Json cursor = Json::parse(s.data_json);
     for (const char* key : kCursorKeys)
@@ -113,12 +111,13 @@ TrainState state_from(const Json& j) {
   s.consumed_samples = field<int64_t>(j, "consumed_samples");
   s.consumed_tokens = field<int64_t>(j, "consumed_tokens");
   s.skipped_steps = field<int64_t>(j, "skipped_steps");
-  s.skips_in_a_row = field_or(j, "skips_in_a_row", int64_t{0});
+  s.consecutive_skips = field_or(j, "skips_in_a_row", int64_t{0});
   if (j.contains("scaler") && !j.at("scaler").is_null()) {
     const Json& scaler = j.at("scaler");
     s.scaler = {float_from(scaler, "scale"), field<int64_t>(scaler, "c"), field<int64_t>(scaler, "h")};
-    GT_REQUIRE(s.scaler->scale > 0 && std::isfinite(s.scaler->scale) && s.scaler->clean >= 0 && s.scaler->hysteresis >= 1,
-               Exit::kDamaged, "scaler ", found_json(scaler), " is no state of a loss scaler");
+    GT_REQUIRE(
+        s.scaler->scale > 0 && std::isfinite(s.scaler->scale) && s.scaler->clean >= 0 && s.scaler->hysteresis >= 1,
+        Exit::kDamaged, "scaler ", found_json(scaler), " is no state of a loss scaler");
   }
   s.origin = field_or(j, "origin", std::string("train"));
   s.run_uuid = field<std::string>(j, "run_uuid");
@@ -147,7 +146,7 @@ TrainState state_from(const Json& j) {
     s.eval_loss = float_from(j, "eval.value");
     s.eval_step = field<int64_t>(j, "eval.step");
   }
-  if (j.contains("bad_steps")) s.bad_steps_json = j.at("bad_steps").dump();
+  if (j.contains("bad_steps")) s.anomaly_json = j.at("bad_steps").dump();
   if (j.contains("data")) {
     Json cursor;
     for (const char* key : kCursorKeys)

@@ -45,7 +45,8 @@ void all_or_none(const Mesh& mesh, const std::function<void()>& body) {
   ProcessGroup& g = mesh.world();
   std::string failure;  // exit code as one byte, then the message
   const auto failed = [&](Exit code, const std::string& what) {
-    failure = static_cast<char>(code) + cat("rank ", mesh.rank(), " (", host_name(), ", ", mesh.place(), "): ", what);
+    failure =
+        static_cast<char>(code) + cat("rank ", mesh.rank(), " (", host_name(), ", ", mesh.coordinates(), "): ", what);
   };
   try {
     body();

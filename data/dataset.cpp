@@ -87,9 +87,9 @@ class BlendedDataset final : public Dataset {
       sources_[static_cast<size_t>(d.dataset)]->read_ahead(d.sample);
     }
   }
-  Place place(int64_t sample) const override {
+  Position place(int64_t sample) const override {
     const auto d = draw(sample);
-    Place p = sources_[static_cast<size_t>(d.dataset)]->place(d.sample);
+    Position p = sources_[static_cast<size_t>(d.dataset)]->place(d.sample);
     p.source = d.dataset;
     return p;
   }
@@ -134,10 +134,10 @@ class BlendedDataset final : public Dataset {
 };
 
 void require_one_tokenizer(const DatasetOptions& o) {
-  std::vector<TokenizerClaim> claims{{"data.tokenizer", o.tokenizer_sha256}};
+  std::vector<DeclaredTokenizer> claims{{"data.tokenizer", o.tokenizer_sha256}};
   for (const auto* list : {&o.sources, &o.beside})
     for (const DataSource& s : *list)
-      if (auto claim = tokenizer_claim(token_prefix(s.path))) claims.push_back(*claim);
+      if (auto claim = declared_tokenizer(token_prefix(s.path))) claims.push_back(*claim);
   require_one_tokenizer(claims);
 }
 

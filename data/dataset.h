@@ -37,18 +37,18 @@ class Dataset {
   };
   virtual std::vector<Content> contents() const { return {}; }
   // File sequence and token offset where a sample begins; {-1, -1} without a file. `source`: index of the dataset.
-  struct Place {
+  struct Position {
     int32_t source = 0;
     int64_t sequence = -1, offset = -1;
   };
-  virtual Place place(int64_t) const { return {}; }
+  virtual Position place(int64_t) const { return {}; }
 };
 
 struct DatasetOptions {
   std::vector<DataSource> sources;  // one or more; weights for all or none; {"mock"} alone for random tokens
   std::string split = "969,30,1";   // shares of sequences for train, valid, test
   int part = 0;                     // which share: 0 train, 1 valid, 2 test
-  bool cut_tokens = false;          // split by tokens where train or valid would get no document
+  bool split_tokens = false;        // split by tokens where train or valid would get no document
   bool whole = false;               // use all sequences: data.valid is given, so nothing is split
   int64_t seq = 1024;
   uint64_t seed = 1234;

@@ -38,9 +38,9 @@ void sync_and_close(int fd, const std::string& path) {
 
 Fd open_file(const std::string& path, int flags) {
   Fd fd(::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666));
-  GT_REQUIRE(fd, Exit::kIo, path, ": cannot be opened: ",
-             errno == ELOOP ? "it is a symbolic link, and nothing is written through one; remove it"
-                            : std::strerror(errno));
+  GT_REQUIRE(
+      fd, Exit::kIo, path, ": cannot be opened: ",
+      errno == ELOOP ? "it is a symbolic link, and nothing is written through one; remove it" : std::strerror(errno));
   return fd;
 }
 

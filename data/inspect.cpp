@@ -90,8 +90,7 @@ bool inspect_file(const std::string& path, std::ostream& out) {
   }
 }
 
-void inspect_document(const TokenStore& f, int64_t document, bool full, const Tokenizer* tokenizer,
-                      std::ostream& out) {
+void inspect_document(const TokenStore& f, int64_t document, bool full, const Tokenizer* tokenizer, std::ostream& out) {
   GT_REQUIRE(document >= 0 && document < f.documents(), Exit::kUsage, f.prefix(), ": --doc ", document,
              ": expected 0 to ", f.documents() - 1);
   constexpr int64_t kScreenful = 256;  // tokens

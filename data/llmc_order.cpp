@@ -39,7 +39,7 @@ LlmcOrder::LlmcOrder(const std::vector<int64_t>& tokens, const LlmcOrderOptions&
 void LlmcOrder::enter_next_file(Rank& r) const {
   if (r.next == r.files.size()) r.next = 0;
   if (r.next == 0 && options_.shuffled) permute(r.files, r.random);
-  Visit v;
+  FilePass v;
   if (!r.visits.empty()) v.first = r.visits.back().first + windows_[r.visits.back().file];
   v.file = r.files[r.next++];
   if (options_.shuffled) {
@@ -50,7 +50,7 @@ void LlmcOrder::enter_next_file(Rank& r) const {
   if (r.visits.size() > kKeptVisits) r.visits.pop_front();
 }
 
-const LlmcOrder::Visit& LlmcOrder::visit_of(int64_t rank, int64_t microbatch) {
+const LlmcOrder::FilePass& LlmcOrder::visit_of(int64_t rank, int64_t microbatch) {
   Rank& r = ranks_[rank];
   if (r.visits.empty() || microbatch < r.visits.front().first) {
     r.random.seed(kSeed + static_cast<uint32_t>(rank));
@@ -65,11 +65,11 @@ const LlmcOrder::Visit& LlmcOrder::visit_of(int64_t rank, int64_t microbatch) {
   return *v;
 }
 
-LlmcOrder::Place LlmcOrder::find(int64_t sample) {
+LlmcOrder::Position LlmcOrder::find(int64_t sample) {
   GT_CHECK(sample >= 0, "sample ", sample);
   const int64_t b = options_.micro_batch, dp = options_.dp;
   const int64_t microbatch = sample / (dp * b), rank = sample / b % dp, row = sample % b;
-  const Visit& v = visit_of(rank, microbatch);
+  const FilePass& v = visit_of(rank, microbatch);
   const auto k = static_cast<size_t>(microbatch - v.first);
   const int64_t window = v.windows.empty() ? static_cast<int64_t>(k) : v.windows[k];
   return {static_cast<int64_t>(v.file), ((window * dp + rank) * b + row) * options_.seq};

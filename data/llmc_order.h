@@ -24,15 +24,15 @@ class LlmcOrder {
   LlmcOrder(const std::vector<int64_t>& tokens, const LlmcOrderOptions& options);
   int64_t size() const { return samples_; }  // samples per epoch, all ranks
 
-  struct Place {
+  struct Position {
     int64_t file, token;  // first of seq + 1
   };
   // Position of a global ordinal: microbatch k of rank i holds (k dp + i) micro_batch ... + micro_batch - 1. Ascending
   // ordinals, or slightly descending ones, cost nothing; others restart at the first. Not thread-safe.
-  Place find(int64_t sample);
+  Position find(int64_t sample);
 
  private:
-  struct Visit {        // a rank's pass over a file
+  struct FilePass {     // a rank's pass over a file
     int64_t first = 0;  // first microbatch of the rank in it
     size_t file = 0;
     std::vector<uint32_t> windows;  // in shuffled order; empty: sequential
@@ -40,11 +40,11 @@ class LlmcOrder {
   struct Rank {
     std::mt19937 random;
     std::vector<uint32_t> files;
-    size_t next = 0;           // next index into files
-    std::deque<Visit> visits;  // most recent ones
+    size_t next = 0;              // next index into files
+    std::deque<FilePass> visits;  // most recent ones
   };
   void enter_next_file(Rank&) const;
-  const Visit& visit_of(int64_t rank, int64_t microbatch);
+  const FilePass& visit_of(int64_t rank, int64_t microbatch);
 
   LlmcOrderOptions options_;
   std::vector<int64_t> windows_;  // windows per file

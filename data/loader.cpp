@@ -94,7 +94,7 @@ Loader::Impl::Impl(const Dataset& d, const LoaderConfig& c, Device dev, const De
     const int64_t bytes = plane * ((c.need_tokens ? 1 : 0) + (c.need_targets ? 1 : 0));
     slot.device = Buffer(bytes, device, api);
     slot.host = asynchronous ? static_cast<std::byte*>(api.alloc_host(bytes)) : slot.device.data();
-    if (asynchronous) slot.copied = api.make_event(device.index), slot.used = api.make_event(device.index);
+    if (asynchronous) slot.copied = api.create_event(device.index), slot.used = api.create_event(device.index);
     slot.batches.resize(static_cast<size_t>(c.microbatches));
     for (int k = 0; k < c.microbatches; ++k) {
       MicroBatch& m = slot.batches[static_cast<size_t>(k)];
@@ -116,8 +116,8 @@ Loader::Impl::~Impl() {
     api.synchronize(copy_stream);
   } catch (const Error&) {}  // a lost device reads no host memory; its error is already propagating
   for (Slot& s : slots) {
-    api.drop_event(s.copied);
-    api.drop_event(s.used);
+    api.destroy_event(s.copied);
+    api.destroy_event(s.used);
     api.free_host(s.host, plane * ((config.need_tokens ? 1 : 0) + (config.need_targets ? 1 : 0)));
   }
   api.close_stream(copy_stream);

@@ -42,7 +42,7 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   // Returns the microbatches of the next step: tokens and targets [micro_batch, seq] i32 on the device (seq as set by
-  // the curriculum), empty where not needed; sets batch, seq, first_sample and loss_tokens, not loss_seed. Microbatch k
+  // the curriculum), empty where not needed; sets batch, seq, first_sample and loss_tokens, not dloss. Microbatch k
   // holds ordinals base + (k dp_size + dp_rank) b ... + b - 1 with base = consumed() before the call. Valid until the
   // next call; work queued on `compute` before that call is safe. Empty once total_samples are done. Rethrows errors of
   // the reader.

@@ -46,8 +46,9 @@ void check_options(const PrepareOptions& o) {
              o.max_doc_mb);
   const bool sep = o.split_docs == SplitDocs::kSeparator;
   GT_REQUIRE(sep ? !o.separator.empty() && o.separator.find('\n') == std::string::npos : o.separator.empty(),
-             Exit::kUsage, sep ? "--split-docs sep: expected --separator with the line between documents, such as '%'"
-                               : "--separator: is for --split-docs sep");
+             Exit::kUsage,
+             sep ? "--split-docs sep: expected --separator with the line between documents, such as '%'"
+                 : "--separator: is for --split-docs sep");
   GT_REQUIRE(!o.json_key.empty(), Exit::kUsage, "--json-key: expected a name, found nothing");
 }
 
@@ -56,13 +57,13 @@ std::string options_json(const PrepareOptions& o, const Tokenizer& t) {
   const char* formats[] = {"auto", "jsonl", "text"};
   const char* splits[] = {"line", "blank-line", "file", "sep"};
   Json j = {{"tokenizer_sha256", t.sha256()},
-                  {"format", formats[static_cast<int>(o.format)]},
-                  {"json_key", o.json_key},
-                  {"split_docs", splits[static_cast<int>(o.split_docs)]},
-                  {"eod", o.eod},
-                  {"on_bad", o.on_bad == OnBad::kFail ? "fail" : "skip"},
-                  {"max_doc_mb", o.max_doc_mb},
-                  {"strict_utf8", o.strict_utf8}};
+            {"format", formats[static_cast<int>(o.format)]},
+            {"json_key", o.json_key},
+            {"split_docs", splits[static_cast<int>(o.split_docs)]},
+            {"eod", o.eod},
+            {"on_bad", o.on_bad == OnBad::kFail ? "fail" : "skip"},
+            {"max_doc_mb", o.max_doc_mb},
+            {"strict_utf8", o.strict_utf8}};
   if (o.split_docs == SplitDocs::kSeparator) j["separator"] = o.separator;
   return j.dump();
 }

@@ -154,7 +154,7 @@ SequentialOrder::SequentialOrder(const Lengths& lengths) : lengths_(lengths) {
   }
 }
 
-SequentialOrder::Place SequentialOrder::find(int64_t token) const {
+SequentialOrder::Position SequentialOrder::find(int64_t token) const {
   GT_CHECK(token >= 0 && token < tokens_, "token ", token, " of ", tokens_);
   const auto above = std::upper_bound(sums_.begin(), sums_.end(), token);
   const int64_t block = above - sums_.begin() - 1;

@@ -69,10 +69,10 @@ class SequentialOrder {
   SequentialOrder() = default;
   explicit SequentialOrder(const Lengths& lengths);
   int64_t tokens() const { return tokens_; }
-  struct Place {
+  struct Position {
     int64_t sequence, offset;
   };
-  Place find(int64_t token) const;
+  Position find(int64_t token) const;
 
  private:
   static constexpr int64_t kStep = 256;  // sequences per entry of sums_

@@ -89,7 +89,7 @@ SentencePiece::SentencePiece(const std::string& model, const std::string& sha256
   Impl& m = *impl_;
   m.name = name;
   m.info = walk_model(model, name);
-  require_harmless_model(model, sha256, name);
+  try_model_in_child(model, sha256, name);
   const auto status = m.library.LoadFromSerializedProto(model);
   GT_REQUIRE(status.ok(), Exit::kUsage, name, ": the library refuses this tokenizer model: ", status.ToString());
   m.vocab = m.library.GetPieceSize();

@@ -87,8 +87,7 @@ void require_token_pair(const std::string& given, const std::string& prefix) {
   const bool has_bin = fs::is_regular_file(bin), has_idx = fs::is_regular_file(idx);
   if (has_bin && has_idx) return;
   if (has_bin || has_idx)
-    fail(Exit::kUsage, has_bin ? idx : bin, ": missing beside ", has_bin ? bin : idx,
-         "; a token file is both",
+    fail(Exit::kUsage, has_bin ? idx : bin, ": missing beside ", has_bin ? bin : idx, "; a token file is both",
          has_bin ? ", or begins as llm.c's do (20240520 or 20240801)" : "",
          "; make them with: ", prepare_line("TEXT", prefix));
   if (fs::is_regular_file(given))
@@ -184,7 +183,7 @@ Fingerprint fingerprint_of(const MappedFile& idx, const MappedFile& bin) {
   return f;
 }
 
-VerdictCache::VerdictCache(const std::string& cache_dir, const MappedFile& idx, const MappedFile& bin) {
+CheckCache::CheckCache(const std::string& cache_dir, const MappedFile& idx, const MappedFile& bin) {
   if (cache_dir.empty()) return;
   std::error_code ec;
   const std::string name = fs::absolute(idx.path(), ec).string();
@@ -192,7 +191,7 @@ VerdictCache::VerdictCache(const std::string& cache_dir, const MappedFile& idx, 
   file_ = cat(cache_dir, "/verdict-", sha256_hex(name).substr(0, 32), ".json");
 }
 
-bool VerdictCache::load(int64_t* tokens, Fingerprint* f) const {
+bool CheckCache::load(int64_t* tokens, Fingerprint* f) const {
   std::error_code ec;
   if (file_.empty() || !fs::is_regular_file(file_, ec)) return false;
   try {
@@ -206,7 +205,7 @@ bool VerdictCache::load(int64_t* tokens, Fingerprint* f) const {
   }
 }
 
-void VerdictCache::store(int64_t tokens, const Fingerprint& f) const {
+void CheckCache::store(int64_t tokens, const Fingerprint& f) const {
   if (file_.empty()) return;
   try {
     fs::create_directories(fs::path(file_).parent_path());

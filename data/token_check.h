@@ -24,9 +24,9 @@ Fingerprint fingerprint_of(const MappedFile& idx, const MappedFile& bin);
 
 // Caches a positive check result and the fingerprint by (path, size, time) of both files, so a large index is read only
 // once.
-class VerdictCache {
+class CheckCache {
  public:
-  VerdictCache(const std::string& cache_dir, const MappedFile& idx, const MappedFile& bin);
+  CheckCache(const std::string& cache_dir, const MappedFile& idx, const MappedFile& bin);
   bool load(int64_t* tokens, Fingerprint* f) const;
   void store(int64_t tokens, const Fingerprint& f) const;  // an unwritable folder is not an error
 

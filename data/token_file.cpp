@@ -35,7 +35,7 @@ TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& optio
   f.sequences_ = h.sequences;
   f.documents_ = h.entries - 1;
   // A pair found valid and unchanged since is not walked or hashed again.
-  const VerdictCache cache(options.cache_dir, f.idx_, f.bin_);
+  const CheckCache cache(options.cache_dir, f.idx_, f.bin_);
   if (!cache.load(&f.tokens_, &f.fingerprint_)) {
     f.tokens_ = check_token_tables(f.idx_, f.bin_, h);
     f.fingerprint_ = fingerprint_of(f.idx_, f.bin_);

@@ -59,16 +59,16 @@ std::optional<TokenMeta> read_token_meta(const std::string& prefix) {
   }
 }
 
-std::optional<TokenizerClaim> tokenizer_claim(const std::string& prefix) {
+std::optional<DeclaredTokenizer> declared_tokenizer(const std::string& prefix) {
   const auto meta = read_token_meta(prefix);
   if (!meta || meta->tokenizer_sha256.empty()) return std::nullopt;
-  return TokenizerClaim{prefix + ".meta.json", meta->tokenizer_sha256};
+  return DeclaredTokenizer{prefix + ".meta.json", meta->tokenizer_sha256};
 }
 
-void require_one_tokenizer(const std::vector<TokenizerClaim>& claims) {
-  const TokenizerClaim* first = nullptr;
+void require_one_tokenizer(const std::vector<DeclaredTokenizer>& claims) {
+  const DeclaredTokenizer* first = nullptr;
   std::string others;
-  for (const TokenizerClaim& c : claims) {
+  for (const DeclaredTokenizer& c : claims) {
     if (c.sha256.empty()) continue;
     if (first == nullptr) first = &c;
     const std::string line = cat("\n  ", c.file, ": ", c.sha256);

@@ -21,12 +21,12 @@ void write_token_meta(const std::string& path, const TokenMeta&);     // atomic:
 std::optional<TokenMeta> read_token_meta(const std::string& prefix);  // nullopt when absent; kUsage when broken
 
 // The tokenizer that a file declares for its ids.
-struct TokenizerClaim {
+struct DeclaredTokenizer {
   std::string file, sha256;  // of the tokenizer; empty: not declared
 };
-std::optional<TokenizerClaim> tokenizer_claim(const std::string& prefix);  // from PREFIX.meta.json, if declared
+std::optional<DeclaredTokenizer> declared_tokenizer(const std::string& prefix);  // from PREFIX.meta.json, if declared
 
 // Throws kUsage naming the files when they declare different tokenizers.
-void require_one_tokenizer(const std::vector<TokenizerClaim>& claims);
+void require_one_tokenizer(const std::vector<DeclaredTokenizer>& claims);
 
 }  // namespace gt

@@ -27,7 +27,7 @@ Lengths choose_range(const TokenStore& f, const DatasetOptions& o) {
 
 // Splits are made of documents, unless train or valid would get none.
 bool must_cut(const TokenStore& f, const DatasetOptions& o) {
-  if (!o.cut_tokens || o.whole || f.windows()) return false;
+  if (!o.split_tokens || o.whole || f.windows()) return false;
   const auto documents = split_bounds(o.split, f.sequences()), tokens = split_bounds(o.split, f.tokens());
   for (size_t part = 0; part < 2 && part + 1 < documents.size(); ++part)
     if (documents[part] == documents[part + 1] && tokens[part] < tokens[part + 1]) return true;
@@ -111,11 +111,11 @@ void TokenSource::require_unchanged() const {
              ": .bin or .idx changed on disk while the run reads them; stop writers and resume from a checkpoint");
 }
 
-LlmcOrder::Place TokenSource::llmc_place(int64_t sample) const {
+LlmcOrder::Position TokenSource::llmc_place(int64_t sample) const {
   const std::lock_guard lock(mutex_);
-  if (const int64_t epoch = sample / per_epoch_; epoch != looked_at_) {
+  if (const int64_t epoch = sample / per_epoch_; epoch != checked_epoch_) {
     require_unchanged();
-    looked_at_ = epoch;
+    checked_epoch_ = epoch;
   }
   return llmc_->find(sample);
 }
@@ -214,8 +214,8 @@ void TokenSource::read_ahead(int64_t sample) const {
   walk(sample, [&](int64_t sequence, int64_t begin, int64_t count) { file_->will_need(sequence, begin, count); });
 }
 
-Dataset::Place TokenSource::place(int64_t sample) const {
-  Dataset::Place p;
+Dataset::Position TokenSource::place(int64_t sample) const {
+  Dataset::Position p;
   walk(sample, [&](int64_t sequence, int64_t begin, int64_t) {
     if (p.sequence < 0) p.sequence = sequence, p.offset = begin;
   });

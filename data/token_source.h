@@ -28,7 +28,7 @@ class TokenSource {
   int64_t available() const;                                 // total samples; INT64_MAX: endless
   void fetch(int64_t sample, std::span<int32_t> out) const;  // thread-safe
   void read_ahead(int64_t sample) const;
-  Dataset::Place place(int64_t sample) const;
+  Dataset::Position place(int64_t sample) const;
   uint64_t order_hash() const;
   std::string identity() const;  // sizes, hashes and sidecar files (Dataset::Content)
 
@@ -40,7 +40,7 @@ class TokenSource {
   };
   struct Pin;
   void require_unchanged() const;
-  LlmcOrder::Place llmc_place(int64_t sample) const;
+  LlmcOrder::Position llmc_place(int64_t sample) const;
   Slot* pin(int64_t epoch) const;
   void unpin(Slot*) const;
   template <class Visit>
@@ -60,7 +60,7 @@ class TokenSource {
   mutable std::mutex mutex_;
   mutable std::array<Slot, 4> slots_;
   mutable int64_t clock_ = 0;
-  mutable int64_t looked_at_ = -1;  // llm.c's order: last epoch at whose start the files were unchanged
+  mutable int64_t checked_epoch_ = -1;  // llm.c's order: last epoch at whose start the files were unchanged
 };
 
 }  // namespace gt

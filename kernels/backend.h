@@ -50,12 +50,12 @@ struct Backend {
   std::string (*gemm_plans)() = nullptr;
   std::string (*take_gemm_plans)(const std::string& text, bool settled) = nullptr;
   // Returns why this device cannot run FP8 GEMMs; "" or nullptr: it can.
-  std::string (*fp8_obstacle)(int index) = nullptr;
+  std::string (*fp8_unsupported)(int index) = nullptr;
   // tune_attention: configures attention for the whole process; throws kUsage when a required library is missing.
-  // attention_news: decisions since the last call, one per line, for the user; "" when there are none.
+  // take_attention_log: decisions since the last call, one per line, for the user; "" when there are none.
   // attention_library: name and version of the library, or why there is none. nullptr: nothing to choose.
   void (*tune_attention)(const AttentionTuning&) = nullptr;
-  std::string (*attention_news)() = nullptr;
+  std::string (*take_attention_log)() = nullptr;
   std::string (*attention_library)() = nullptr;
   // Bytes a stream uses beyond the tensors of its ops (library workspaces, scratch). workspace_bytes: estimate for the
   // given attention backward shapes. held_workspace_bytes: current usage. nullptr: none.

@@ -72,7 +72,9 @@ OpCost step_cost(const SegmentTable& t) {
 }
 
 template <class Member>
-constexpr int tensors_in = std::is_same_v<Member, Tensor> ? 1 : std::is_same_v<Member, Fp8Out> ? 5 : 0;
+constexpr int tensors_in = std::is_same_v<Member, Tensor>   ? 1
+                           : std::is_same_v<Member, Fp8Out> ? 5
+                                                            : 0;
 
 }  // namespace
 
@@ -126,19 +128,19 @@ OpCost op_cost(const StoreKv& a) {
 OpCost op_cost(const CachedAttention& a) {
   const int64_t seen = a.window > 0 ? std::min(a.window, a.keys.shape[2]) : a.keys.shape[2];
   const int64_t n = a.positions.numel(), head = seen * a.keys.shape[3];
-  OpCost c = moves(OpClass::kAttention, all({a.qkv, a.out, a.positions, a.sequences}) +
-                                            static_cast<double>(2 * n * a.keys.shape[1] * head * size_of(a.keys.dtype)));
+  OpCost c =
+      moves(OpClass::kAttention, all({a.qkv, a.out, a.positions, a.sequences}) +
+                                     static_cast<double>(2 * n * a.keys.shape[1] * head * size_of(a.keys.dtype)));
   c.flops = c.model_flops = 4 * static_cast<double>(n * a.heads * head);
   return c;
 }
 
 OpCost op_cost(const LayerNormGrad& a) {
-  const double bytes = all({a.x, a.gamma, a.mean, a.rstd, a.dout, a.dsum, a.ddelta}) +
-                       result(a.dx, a.accumulate_dx) + result(a.dgamma, a.accumulate_dw) +
-                       result(a.dbeta, a.accumulate_dw) + result(a.dbias, a.accumulate_dbias);
-  return moves(OpClass::kNorm, bytes + all({a.fp8.rows, a.fp8.columns}), bytes);  // as QuantizeFp8
+  const double bytes = all({a.x, a.gamma, a.mean, a.rstd, a.dout, a.dsum, a.ddelta}) + result(a.dx, a.accumulate_dx) +
+                       result(a.dgamma, a.accumulate_dw) + result(a.dbeta, a.accumulate_dw) +
+                       result(a.dbias, a.accumulate_dbias);
+  return moves(OpClass::kNorm, bytes + all({a.fp8.rowwise, a.fp8.columnwise}), bytes);  // as QuantizeFp8
 }
-
 
 OpCost op_cost(const CrossEntropy& a) { return moves(OpClass::kLoss, all({a.logits, a.targets, a.loss, a.dlogits})); }
 // The two-step form reads logits twice: vocabulary-parallel ranks exchange statistics in between.
@@ -170,9 +172,9 @@ OpCost op_cost(const SumSquares& a) { return apart(static_cast<double>(a.table.e
 // Rowwise and columnwise FP8 data together take the 16 bits already counted where x is produced, unless it is produced
 // here. A pure amax pass is attributed to the producer of x.
 OpCost op_cost(const QuantizeFp8& a) {
-  const double codes = all({a.x, a.pre, a.fp8.rows, a.fp8.columns});
+  const double codes = all({a.x, a.pre, a.fp8.rowwise, a.fp8.columnwise});
   const double bytes = codes + result(a.sums, a.accumulate);
-  return moves(OpClass::kElementwise, bytes, a.of == CodesOf::kPlain || !a.fp8.codes() ? 0 : codes);
+  return moves(OpClass::kElementwise, bytes, a.of == Fp8Source::kPlain || !a.fp8.quantizes() ? 0 : codes);
 }
 // Table: one row per position.
 OpCost op_cost(const Rope& a) {
@@ -182,7 +184,7 @@ OpCost op_cost(const Rope& a) {
   return apart(2 * turned + table + of(a.positions));
 }
 
-OpCost op_cost(const AmaxHistory& a) { return apart(all({a.seen, a.history, a.amax})); }
+OpCost op_cost(const AmaxHistory& a) { return apart(all({a.step_amax, a.history, a.amax})); }
 
 OpCost op_cost(const AdamW& a) { return step_cost(a.table); }
 OpCost op_cost(const Sgd& a) { return step_cost(a.table); }

@@ -44,13 +44,17 @@ class OperandVisitor {
     return *this;
   }
   template <class T>
-  constexpr OperandVisitor& in(const char* name, T& t) { return operand(name, t, OperandRole::kIn); }
+  constexpr OperandVisitor& in(const char* name, T& t) {
+    return operand(name, t, OperandRole::kIn);
+  }
   template <class T>
   constexpr OperandVisitor& out(const char* name, T& t, bool adds = false) {
     return operand(name, t, adds ? OperandRole::kInOut : OperandRole::kOut);
   }
   template <class T>
-  constexpr OperandVisitor& control(const char* name, T& t) { return operand(name, t, OperandRole::kControl); }
+  constexpr OperandVisitor& control(const char* name, T& t) {
+    return operand(name, t, OperandRole::kControl);
+  }
   // Visits the operands of a member struct.
   template <class Args>
   constexpr OperandVisitor& all(Args& member) {
@@ -64,10 +68,10 @@ class OperandVisitor {
 
 // Declares the tensors of an argument struct; `o` is the arguments. The first one that is a parameter or its gradient
 // names the call. Empty tensors are visited too.
-#define GT_OPERANDS(...)                              \
-  template <class Self, class Visitor>                \
+#define GT_OPERANDS(...)                                \
+  template <class Self, class Visitor>                  \
   static constexpr void operands(Self& o, Visitor& v) { \
-    v __VA_ARGS__;                                    \
+    v __VA_ARGS__;                                      \
   }
 
 // Calls f(const char* name, Tensor&, OperandRole) for every tensor operand; const Tensor& for const arguments.

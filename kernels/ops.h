@@ -45,12 +45,15 @@ struct Gemm {
   bool accumulate_dbias = false;
   // Generation: each row of out depends only on that row of a, not on the number of rows. Honored by the CPU backend
   // for trans_b without accumulate, dbias and kGeluGrad; other backends may ignore it.
-  bool by_rows = false;
+  bool row_independent = false;
   // Forward GEMMs use the transposed weight.
   Direction direction() const { return trans_b ? Direction::kForward : Direction::kBackward; }
-  GT_OPERANDS(.in("a", o.a).in("b", o.b).in("bias", o.bias).out("out", o.out, o.accumulate)
-              .operand("aux", o.aux, o.epilogue == Epilogue::kGeluGrad ? OperandRole::kIn : OperandRole::kOut)
-              .out("dbias", o.dbias, o.accumulate_dbias))
+  GT_OPERANDS(.in("a", o.a)
+                  .in("b", o.b)
+                  .in("bias", o.bias)
+                  .out("out", o.out, o.accumulate)
+                  .operand("aux", o.aux, o.epilogue == Epilogue::kGeluGrad ? OperandRole::kIn : OperandRole::kOut)
+                  .out("dbias", o.dbias, o.accumulate_dbias))
 };
 
 // out = a + b; out may alias a or b. f32 + H gives f32.
@@ -60,17 +63,20 @@ struct Add {
 };
 // y += alpha * x. x, y: each any of T.
 struct Axpy {
-  Tensor x, y; float alpha = 1;
+  Tensor x, y;
+  float alpha = 1;
   GT_OPERANDS(.in("x", o.x).out("y", o.y, true))
 };
 // out = factor * x, both T; out may alias x.
 struct Scale {
-  Tensor x, out; float factor = 1;
+  Tensor x, out;
+  float factor = 1;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
 // out = cap tanh(x / cap), cap > 0; both T; out may alias x. Of logits that are read, not trained on.
 struct SoftCap {
-  Tensor x, out; float cap = 1;
+  Tensor x, out;
+  float cap = 1;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
 // same dtype, same numel
@@ -84,8 +90,9 @@ struct AddBias {
   GT_OPERANDS(.in("x", o.x).in("bias", o.bias).out("out", o.out))
 };
 // Bias gradient: out[cols] G (+)= column sums of x.
-struct SumRows {
-  Tensor x, out; bool accumulate = false;
+struct ColumnSums {
+  Tensor x, out;
+  bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).out("out", o.out, o.accumulate))
 };
 // Converts between any two of f32, bf16, f16.
@@ -102,7 +109,8 @@ struct Gelu {
 };
 // dx (+)= dout * gelu'(x)
 struct GeluGrad {
-  Tensor x, dout, dx; bool accumulate = false;
+  Tensor x, dout, dx;
+  bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).in("dout", o.dout).out("dx", o.dx, o.accumulate))
 };
 
@@ -128,22 +136,26 @@ struct ActivateGrad {
 // out = x * mask (kernels/core/dropout.h). Also its own backward, with the gradient as x. x, out [n, C]; out may alias
 // x.
 struct Dropout {
-  Tensor x, out; RowDrop drop;
+  Tensor x, out;
+  RowDrop drop;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
 
 // FP8 outputs of an op for a tensor h that it computes or reads. With scale = fp8_scale(amax[0]) (kernels/core/fp8.h):
-// rows [r, c] = quantized h * scale (rowwise data); columns [c, r] = the transpose (columnwise data); same F8 dtype,
-// either may be empty. inverse f32 [1] = 1 / scale (scale_inv). seen f32 [1] (amax of h) = max(seen, max |h|), or max
-// |h| with seen_anew; may be empty. Without rows and columns, amax and inverse are empty too. h is rounded to its
-// storage dtype before quantization, whether or not it is stored.
+// rowwise [r, c] = quantized h * scale; columnwise [c, r] = the transpose; same F8 dtype, either may be empty.
+// scale_inv f32 [1] = 1 / scale. step_amax f32 [1] = max(step_amax, max |h|), or max |h| with overwrite_amax; may be
+// empty. Without rowwise and columnwise data, amax and scale_inv are empty too. h is rounded to its storage dtype
+// before quantization, whether or not it is stored.
 struct Fp8Out {
-  Tensor amax, rows, columns, inverse, seen;
-  bool seen_anew = false;
-  bool codes() const { return rows || columns; }
-  explicit operator bool() const { return codes() || seen; }
-  GT_OPERANDS(.control("amax", o.amax).out("rows", o.rows).out("columns", o.columns).control("inverse", o.inverse)
-              .control("seen", o.seen))
+  Tensor amax, rowwise, columnwise, scale_inv, step_amax;
+  bool overwrite_amax = false;
+  bool quantizes() const { return rowwise || columnwise; }
+  explicit operator bool() const { return quantizes() || step_amax; }
+  GT_OPERANDS(.control("amax", o.amax)
+                  .out("rowwise", o.rowwise)
+                  .out("columnwise", o.columnwise)
+                  .control("scale_inv", o.scale_inv)
+                  .control("step_amax", o.step_amax))
 };
 
 // kLayer: (s - mean) * rstd * gamma + beta (Ba et al. 2016, arXiv 1607.06450).
@@ -155,7 +167,7 @@ enum class NormKind : uint8_t { kLayer, kRms };
 // Residual add and norm: sum = x + delta, out = norm(sum). With an empty delta, sum is not written and x is normalized.
 // x, delta, sum, out [n, C]; gamma, beta [C]; mean, rstd [n] f32. out must not alias; sum may alias x or delta.
 // drop: sum = x + delta * mask. gamma, beta: T or f32; delta: T, or H beside f32. The norm reads the sum as stored.
-// fp8: f8e4m3 data of out; with rows or columns, out may be empty.
+// fp8: f8e4m3 data of out; with rowwise or columnwise data, out may be empty.
 struct LayerNorm {
   Tensor x, delta, gamma, beta, sum, out, mean, rstd;
   float eps = 1e-5f;
@@ -163,8 +175,15 @@ struct LayerNorm {
   Fp8Out fp8;
   NormKind kind = NormKind::kLayer;
   float gamma_offset = 0;
-  GT_OPERANDS(.in("x", o.x).in("delta", o.delta).in("gamma", o.gamma).in("beta", o.beta).out("sum", o.sum)
-              .out("out", o.out).out("mean", o.mean).out("rstd", o.rstd).all(o.fp8))
+  GT_OPERANDS(.in("x", o.x)
+                  .in("delta", o.delta)
+                  .in("gamma", o.gamma)
+                  .in("beta", o.beta)
+                  .out("sum", o.sum)
+                  .out("out", o.out)
+                  .out("mean", o.mean)
+                  .out("rstd", o.rstd)
+                  .all(o.fp8))
 };
 
 // dx = d(norm)/d(sum)^T dout + dsum. x is the normalized input (the sum). dsum [n, C], may be empty: further gradient
@@ -183,10 +202,18 @@ struct LayerNormGrad {
   Fp8Out fp8;
   NormKind kind = NormKind::kLayer;
   float gamma_offset = 0;
-  GT_OPERANDS(.in("x", o.x).in("mean", o.mean).in("rstd", o.rstd).in("dout", o.dout).in("dsum", o.dsum)
-              .out("dx", o.dx, o.accumulate_dx).out("dgamma", o.dgamma, o.accumulate_dw)
-              .out("dbeta", o.dbeta, o.accumulate_dw).out("ddelta", o.ddelta)
-              .out("dbias", o.dbias, o.accumulate_dbias).in("gamma", o.gamma).all(o.fp8))
+  GT_OPERANDS(.in("x", o.x)
+                  .in("mean", o.mean)
+                  .in("rstd", o.rstd)
+                  .in("dout", o.dout)
+                  .in("dsum", o.dsum)
+                  .out("dx", o.dx, o.accumulate_dx)
+                  .out("dgamma", o.dgamma, o.accumulate_dw)
+                  .out("dbeta", o.dbeta, o.accumulate_dw)
+                  .out("ddelta", o.ddelta)
+                  .out("dbias", o.dbias, o.accumulate_dbias)
+                  .in("gamma", o.gamma)
+                  .all(o.fp8))
 };
 
 // RMSNorm of the queries and keys of every head of packed qkv [n, (heads + 2 kv_heads) * head_dim] (layout of
@@ -206,9 +233,14 @@ struct QkNormGrad {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   float gamma_offset = 0;
   bool accumulate_dw = false;
-  GT_OPERANDS(.in("qkv", o.qkv).in("rstd", o.rstd).in("dout", o.dout).out("dqkv", o.dqkv)
-              .out("dq_gamma", o.dq_gamma, o.accumulate_dw).out("dk_gamma", o.dk_gamma, o.accumulate_dw)
-              .in("q_gamma", o.q_gamma).in("k_gamma", o.k_gamma))
+  GT_OPERANDS(.in("qkv", o.qkv)
+                  .in("rstd", o.rstd)
+                  .in("dout", o.dout)
+                  .out("dqkv", o.dqkv)
+                  .out("dq_gamma", o.dq_gamma, o.accumulate_dw)
+                  .out("dk_gamma", o.dk_gamma, o.accumulate_dw)
+                  .in("q_gamma", o.q_gamma)
+                  .in("k_gamma", o.k_gamma))
 };
 
 // RMSNorm over all queries of a row together, and over all its keys (OLMo 2, arXiv 2501.00656), in two halves,
@@ -224,7 +256,8 @@ struct QkRowSums {
   Direction direction() const { return dout ? Direction::kBackward : Direction::kForward; }
   GT_OPERANDS(.in("qkv", o.qkv).in("gamma", o.gamma).in("dout", o.dout).out("sums", o.sums))
 };
-// Second half: out = x * rstd * gamma, rstd = 1 / sqrt(sums / (ranks * channels) + eps). v is copied; out may alias qkv.
+// Second half: out = x * rstd * gamma, rstd = 1 / sqrt(sums / (ranks * channels) + eps). v is copied; out may alias
+// qkv.
 struct QkRowNorm {
   Tensor qkv, gamma, sums, out;
   int64_t heads = 0, kv_heads = 0, head_dim = 0, ranks = 1;
@@ -232,15 +265,21 @@ struct QkRowNorm {
   GT_OPERANDS(.in("qkv", o.qkv).in("gamma", o.gamma).in("sums", o.sums).out("out", o.out))
 };
 // qkv as it was before the norm, dsums the first half's with dout. dqkv = rstd * (dout * gamma - x * rstd^2 * dsums /
-// (ranks * channels)), overwritten whole, v copied; it may alias dout; empty: not wanted, and neither is dsums. dgamma G
+// (ranks * channels)), overwritten whole, v copied; it may alias dout; empty: not wanted, and neither is dsums. dgamma
+// G
 // (+)= by accumulate_dw; empty: not wanted.
 struct QkRowNormGrad {
   Tensor qkv, gamma, sums, dsums, dout, dqkv, dgamma;
   int64_t heads = 0, kv_heads = 0, head_dim = 0, ranks = 1;
   float eps = 1e-6f;
   bool accumulate_dw = false;
-  GT_OPERANDS(.in("qkv", o.qkv).in("sums", o.sums).in("dsums", o.dsums).in("dout", o.dout).out("dqkv", o.dqkv)
-              .out("dgamma", o.dgamma, o.accumulate_dw).in("gamma", o.gamma))
+  GT_OPERANDS(.in("qkv", o.qkv)
+                  .in("sums", o.sums)
+                  .in("dsums", o.dsums)
+                  .in("dout", o.dout)
+                  .out("dqkv", o.dqkv)
+                  .out("dgamma", o.dgamma, o.accumulate_dw)
+                  .in("gamma", o.gamma))
 };
 
 // Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of
@@ -261,8 +300,8 @@ struct Rope {
 // then v. out [batch*seq, heads*head_dim]; lse [batch, heads, seq] f32: log-sum-exp of the scaled scores, saved for the
 // backward. Grouped queries: query head i reads kv head i / (heads / kv_heads). drop: the softmax's probabilities times
 // a mask that is computed from counters, forward and backward; lse is not touched by it.
-// window w > 0: query i sees keys j with 0 <= i - j < w (Beltagy et al. 2020, arXiv 2004.05150); 0: all that precede it.
-// softcap c > 0: a scaled score x is replaced by c tanh(x / c) (Gemma 2, arXiv 2408.00118).
+// window w > 0: query i sees keys j with 0 <= i - j < w (Beltagy et al. 2020, arXiv 2004.05150); 0: all that precede
+// it. softcap c > 0: a scaled score x is replaced by c tanh(x / c) (Gemma 2, arXiv 2408.00118).
 struct Attention {
   Tensor qkv, out, lse;
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -287,9 +326,13 @@ struct AttentionGrad {
 // [n, (heads + 2 kv_heads) * head_dim] (layout of Attention) is the token at positions[r] < capacity of sequence
 // sequences[r], both i32 [n]. Requires: (sequence, position) pairs are distinct.
 struct StoreKv {
-  Tensor qkv, sequences, positions, keys, values; int64_t heads = 0;
-  GT_OPERANDS(.in("qkv", o.qkv).control("sequences", o.sequences).control("positions", o.positions)
-              .out("keys", o.keys, true).out("values", o.values, true))
+  Tensor qkv, sequences, positions, keys, values;
+  int64_t heads = 0;
+  GT_OPERANDS(.in("qkv", o.qkv)
+                  .control("sequences", o.sequences)
+                  .control("positions", o.positions)
+                  .out("keys", o.keys, true)
+                  .out("values", o.values, true))
 };
 // Causal softmax(q k^T * scale) v of each row over cached positions 0 .. positions[r] of its sequence, its own token
 // included. out [n, heads*head_dim]. CPU: bitwise identical to Attention's row at that position.
@@ -299,29 +342,39 @@ struct CachedAttention {
   float scale = 1;
   int64_t window = 0;
   float softcap = 0;
-  GT_OPERANDS(.in("qkv", o.qkv).control("sequences", o.sequences).control("positions", o.positions).in("keys", o.keys)
-              .in("values", o.values).out("out", o.out))
+  GT_OPERANDS(.in("qkv", o.qkv)
+                  .control("sequences", o.sequences)
+                  .control("positions", o.positions)
+                  .in("keys", o.keys)
+                  .in("values", o.values)
+                  .out("out", o.out))
 };
 
 // out[i] = table[tokens[i] - first_row], or zeros where that index is outside [0, table rows). tokens i32 [n].
 struct Embedding {
-  Tensor tokens, table, out; int64_t first_row = 0;
+  Tensor tokens, table, out;
+  int64_t first_row = 0;
   GT_OPERANDS(.control("tokens", o.tokens).in("table", o.table).out("out", o.out))
 };
 // dtable[row] G (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Without accumulate, writes every
 // row.
 struct EmbeddingGrad {
-  Tensor tokens, dout, dtable; int64_t first_row = 0; bool accumulate = false;
+  Tensor tokens, dout, dtable;
+  int64_t first_row = 0;
+  bool accumulate = false;
   GT_OPERANDS(.control("tokens", o.tokens).in("dout", o.dout).out("dtable", o.dtable, o.accumulate))
 };
 // x[i] += pos[first_pos + i mod seq]. x [batch*seq, C]; pos [max_seq, C], T or f32.
 struct AddPosition {
-  Tensor x, pos; int64_t seq = 0, first_pos = 0;
+  Tensor x, pos;
+  int64_t seq = 0, first_pos = 0;
   GT_OPERANDS(.out("x", o.x, true).in("pos", o.pos))
 };
 // dpos[first_pos + p] G (+)= sum over sequences, in order. Without accumulate, all other rows are zeroed.
 struct PositionGrad {
-  Tensor dout, dpos; int64_t seq = 0, first_pos = 0; bool accumulate = false;
+  Tensor dout, dpos;
+  int64_t seq = 0, first_pos = 0;
+  bool accumulate = false;
   GT_OPERANDS(.in("dout", o.dout).out("dpos", o.dpos, o.accumulate))
 };
 
@@ -332,14 +385,19 @@ struct CrossEntropy {
   Tensor logits, targets, seed, loss, dlogits;
   int64_t vocab = 0;
   float softcap = 0;
-  GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).in("seed", o.seed).out("loss", o.loss)
-              .out("dlogits", o.dlogits))
+  GT_OPERANDS(.in("logits", o.logits)
+                  .control("targets", o.targets)
+                  .in("seed", o.seed)
+                  .out("loss", o.loss)
+                  .out("dlogits", o.dlogits))
 };
 // Vocabulary-parallel cross-entropy, step 1: local statistics. logits [n, V] are vocabulary columns first_col ..
 // first_col+V-1; those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of the
 // target or 0). A rank with padding columns only writes (-inf, 0, 0). targets i32 [n], -1: no loss.
 struct CrossEntropyStats {
-  Tensor logits, targets, stats; int64_t first_col = 0, vocab = 0; float softcap = 0;
+  Tensor logits, targets, stats;
+  int64_t first_col = 0, vocab = 0;
+  float softcap = 0;
   GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).control("stats", o.stats))
 };
 // Vocabulary-parallel cross-entropy, step 2. stats [parts, n, 3] of all ranks are combined in rank order. loss [n] f32
@@ -349,8 +407,12 @@ struct CrossEntropyGrad {
   Tensor logits, targets, stats, seed, loss, dlogits;
   int64_t parts = 1, first_col = 0, vocab = 0;
   float softcap = 0;
-  GT_OPERANDS(.in("logits", o.logits).control("targets", o.targets).control("stats", o.stats).in("seed", o.seed)
-              .out("loss", o.loss).out("dlogits", o.dlogits))
+  GT_OPERANDS(.in("logits", o.logits)
+                  .control("targets", o.targets)
+                  .control("stats", o.stats)
+                  .in("seed", o.seed)
+                  .out("loss", o.loss)
+                  .out("dlogits", o.dlogits))
 };
 
 // Symmetric int8 fake quantization per row. x, out [rows, cols] T; limits [rows] f32 >= 0. With scale = max(limit /
@@ -362,24 +424,26 @@ struct FakeQuant {
 };
 // Straight-through estimator (Bengio et al. 2013): dx (+)= dout where |x| <= limit or the limit is 0, else 0.
 struct FakeQuantGrad {
-  Tensor x, limits, dout, dx; bool accumulate = false;
+  Tensor x, limits, dout, dx;
+  bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).in("limits", o.limits).in("dout", o.dout).out("dx", o.dx, o.accumulate))
 };
 // out [rows] f32 = max |x| per row of x [rows, cols] T, 0 for empty rows; accumulate: out = max(out, max |x|).
 struct MaxAbs {
-  Tensor x, out; bool accumulate = false;
+  Tensor x, out;
+  bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).control("out", o.out))
 };
 
 // Source of quantized data: x, gelu(x), or x * gelu'(pre) (the gradient through a GELU). Rounded to T first, so the
 // result is bitwise that of quantizing the stored tensor.
-enum class CodesOf : uint8_t { kPlain, kGelu, kGeluGrad };
+enum class Fp8Source : uint8_t { kPlain, kGelu, kGeluGrad };
 // Quantizes h = x, or what `of` derives from x, to FP8 (Fp8Out), f8e4m3 or f8e5m2. x, pre [r, c] T. sums [c] G, may be
 // empty: (+)= column sums of h (bias gradient). Requires: fp8 or sums is given.
 struct QuantizeFp8 {
   Tensor x;
   Fp8Out fp8;
-  CodesOf of = CodesOf::kPlain;
+  Fp8Source of = Fp8Source::kPlain;
   Tensor pre, sums;
   bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).in("pre", o.pre).out("sums", o.sums, o.accumulate).all(o.fp8))
@@ -389,17 +453,23 @@ struct QuantizeFp8 {
 // [m, n]: f32 or 16-bit; bias [n] of out's dtype, excludes accumulate. Accumulators may keep fewer bits:
 // GemmTuning::fp8_fast_accum.
 struct GemmFp8 {
-  Tensor a, b, a_scale, b_scale, bias, out; bool accumulate = false;
+  Tensor a, b, a_scale, b_scale, bias, out;
+  bool accumulate = false;
   // Gradients are f8e5m2.
   Direction direction() const { return a.dtype == DType::kF8E4M3 ? Direction::kForward : Direction::kBackward; }
-  GT_OPERANDS(.in("a", o.a).in("b", o.b).in("bias", o.bias).out("out", o.out, o.accumulate)
-              .control("a_scale", o.a_scale).control("b_scale", o.b_scale))
+  GT_OPERANDS(.in("a", o.a)
+                  .in("b", o.b)
+                  .in("bias", o.bias)
+                  .out("out", o.out, o.accumulate)
+                  .control("a_scale", o.a_scale)
+                  .control("b_scale", o.b_scale))
 };
-// Amax history of delayed scaling: history[:, at] = seen, or 0 where not finite; amax = row maxima of history. history
-// [n, steps], seen, amax [n], all f32.
+// Amax history of delayed scaling: history[:, at] = step_amax, or 0 where not finite; amax = row maxima of history.
+// history [n, steps], step_amax, amax [n], all f32.
 struct AmaxHistory {
-  Tensor seen, history, amax; int64_t at = 0;
-  GT_OPERANDS(.control("seen", o.seen).control("history", o.history).control("amax", o.amax))
+  Tensor step_amax, history, amax;
+  int64_t at = 0;
+  GT_OPERANDS(.control("step_amax", o.step_amax).control("history", o.history).control("amax", o.amax))
 };
 
 // The op list: entry, arguments, AMP class, direction, class, leaf, cost (operands.h). It and the operands above
@@ -412,7 +482,7 @@ struct AmaxHistory {
   X(soft_cap, SoftCap, kHigh, kForward, kElementwise, kOfParameter, kPart)               \
   X(copy, Copy, kKeep, kNeither, kElementwise, kOfParameter, kPart)                      \
   X(add_bias, AddBias, kKeep, kForward, kElementwise, kOfParameter, kPart)               \
-  X(sum_rows, SumRows, kHigh, kBackward, kElementwise, kOfParameter, kPart)              \
+  X(column_sums, ColumnSums, kHigh, kBackward, kElementwise, kOfParameter, kPart)        \
   X(cast, Cast, kKeep, kNeither, kElementwise, kOfParameter, kPart)                      \
   X(gelu, Gelu, kHigh, kForward, kElementwise, kActivation, kPass)                       \
   X(gelu_grad, GeluGrad, kHigh, kBackward, kElementwise, kActivation, kPass)             \
@@ -441,7 +511,7 @@ struct AmaxHistory {
   X(sum, Sum, kHigh, kNeither, kElementwise, kOfParameter, kPart)                        \
   X(sum_squares, SumSquares, kHigh, kNeither, kElementwise, kOfParameter, kOwn)          \
   X(clip_factor, ClipFactor, kHigh, kNeither, kElementwise, kOfParameter, kPart)         \
-  X(judge_step, JudgeStep, kHigh, kNeither, kElementwise, kOfParameter, kPart)           \
+  X(check_step, CheckStep, kHigh, kNeither, kElementwise, kOfParameter, kPart)           \
   X(adamw, AdamW, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                       \
   X(sgd, Sgd, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                           \
   X(lion, Lion, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                         \
@@ -468,12 +538,12 @@ struct OpTable {
 // Compile-time info of the op with these arguments; undefined for other types.
 template <class Args>
 struct OpOf;
-#define X(name, Args, amp, direction, kind, leaf, cost)                                               \
-  template <>                                                                                         \
-  struct OpOf<Args> {                                                                                 \
-    static constexpr OpInfo kInfo{#name,         AmpClass::amp, Direction::direction, OpClass::kind, \
-                                  Leaf::leaf,    CostRule::cost};                                     \
-    static constexpr auto kEntry = &OpTable::name;                                                    \
+#define X(name, Args, amp, direction, kind, leaf, cost)                               \
+  template <>                                                                         \
+  struct OpOf<Args> {                                                                 \
+    static constexpr OpInfo kInfo{#name,         AmpClass::amp, Direction::direction, \
+                                  OpClass::kind, Leaf::leaf,    CostRule::cost};      \
+    static constexpr auto kEntry = &OpTable::name;                                    \
   };
 GT_OPS(X)
 #undef X
@@ -488,7 +558,8 @@ constexpr Direction direction_of(const Args& args) {
 }
 
 constexpr const char* first_missing(const OpTable& t) {  // nullptr: complete
-#define X(entry, Args, ...) if (t.entry == nullptr) return #entry;
+#define X(entry, Args, ...) \
+  if (t.entry == nullptr) return #entry;
   GT_OPS(X)
 #undef X
   return nullptr;
@@ -508,10 +579,13 @@ template <class Hook>
 const OpTable& decorate(const OpTable& inner) {
   static const OpTable* to = nullptr;
   to = &inner;
-  static constexpr OpTable table{
-      .name = "decorated",
-#define X(entry, Args, ...) .entry = [](const Args& a, Stream s) { Hook::before(#entry, a); to->entry(a, s); },
-      GT_OPS(X)
+  static constexpr OpTable table{.name = "decorated",
+#define X(entry, Args, ...)              \
+  .entry = [](const Args& a, Stream s) { \
+    Hook::before(#entry, a);             \
+    to->entry(a, s);                     \
+  },
+                                 GT_OPS(X)
 #undef X
   };
   return table;

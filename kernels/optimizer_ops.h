@@ -9,13 +9,15 @@ namespace gt {
 
 // out[0] f64 (+)= sum of x, each element widened to f64, fixed blocks in order. inf and NaN propagate.
 struct Sum {
-  Tensor x, out; bool accumulate = false;
+  Tensor x, out;
+  bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).control("out", o.out))
 };
 // out[group] f64 = sum of squares of the gradients of a group's counted segments, in segment order, by fixed blocks.
 // Entries of groups absent from the table are left unchanged. Gradients: G.
 struct SumSquares {
-  SegmentTable table; Tensor out;
+  SegmentTable table;
+  Tensor out;
   GT_OPERANDS(.control("out", o.out))
 };
 
@@ -27,12 +29,12 @@ enum StepScalar : int {
   kBiasCorrection2,
   kGradMultiplier,
   kSkip,
-  kLossSeed,
+  kLossGrad,
   kBeta2,
-  kGradShare,  // gradient coefficient of a non-averaging first moment: SGD's 1 - dampening
-  kStepLow,    // index of the applied step, from 1, modulo 2^16
-  kStepHigh,   // its high part; both are integers exact in f32
-  kLeftOut,    // nonzero: gradients are finite, but the anomaly check rejected the step
+  kGradCoefficient,  // gradient coefficient of a non-averaging first moment: SGD's 1 - dampening
+  kStepLow,          // index of the applied step, from 1, modulo 2^16
+  kStepHigh,         // its high part; both are integers exact in f32
+  kAnomalous,        // nonzero: gradients are finite, but the anomaly check rejected the step
   kNumScalars = 16
 };
 // Global-norm clipping and overflow check. From norm_squares f64 [scopes] (reduced over all ranks):
@@ -45,17 +47,22 @@ struct ClipFactor {
   float clip = 1, denominator = 1;
   double slack = 1e-6;
   Tensor guard;
-  GT_OPERANDS(.control("norm_squares", o.norm_squares).control("scalars", o.scalars).control("norm", o.norm)
-              .control("guard", o.guard))
+  GT_OPERANDS(.control("norm_squares", o.norm_squares)
+                  .control("scalars", o.scalars)
+                  .control("norm", o.norm)
+                  .control("guard", o.guard))
 };
 // Anomaly check before the update (step_limits.h; limits f64 [kNumLimits]) on losses f64 [n], sums per microbatch, and
-// norm f32 [1]. An anomalous step sets scalars[kSkip] and scalars[kLeftOut] to 1; both stay unchanged if the step is
+// norm f32 [1]. An anomalous step sets scalars[kSkip] and scalars[kAnomalous] to 1; both stay unchanged if the step is
 // already skipped. counts f64 [n], targets per microbatch: the loss is the mean of microbatch means; empty: the mean
 // over limits[kTargets].
-struct JudgeStep {
+struct CheckStep {
   Tensor losses, counts, norm, limits, scalars;
-  GT_OPERANDS(.control("losses", o.losses).control("counts", o.counts).control("norm", o.norm)
-              .control("limits", o.limits).control("scalars", o.scalars))
+  GT_OPERANDS(.control("losses", o.losses)
+                  .control("counts", o.counts)
+                  .control("norm", o.norm)
+                  .control("limits", o.limits)
+                  .control("scalars", o.scalars))
 };
 
 // Optimizer steps over the segments of a table (kernels/core/segments.h): one call updates everything a rank trains.
@@ -76,7 +83,7 @@ struct AdamW {
   GT_OPERANDS(.control("scalars", o.scalars))
 };
 
-// SGD with momentum as in PyTorch: g += weight_decay * master; m = b1 m + scalars[kGradShare] g;
+// SGD with momentum as in PyTorch: g += weight_decay * master; m = b1 m + scalars[kGradCoefficient] g;
 // master -= lr * (nesterov ? g + b1 m : m). Segments without m: master -= lr * g.
 struct Sgd {
   SegmentTable table;
@@ -99,9 +106,9 @@ struct Lion {
 //   ratio = both norms nonzero ? clamp(clamp(|master|, min_norm, max_norm) / |u|, min_ratio, max_ratio) : 1
 struct LambRule {
   float eps = 1e-6f;
-  bool l2 = false;              // g += weight_decay * master before the moments, u without decay (apex's L2 mode)
-  bool grad_averaging = true;   // m = b1 m + (1-b1) g; else m = b1 m + g (apex)
-  bool corrected = true;        // bias corrections inside u; else the step is scaled by sqrt(bc2) / bc1 (DeepSpeed)
+  bool l2 = false;             // g += weight_decay * master before the moments, u without decay (apex's L2 mode)
+  bool grad_averaging = true;  // m = b1 m + (1-b1) g; else m = b1 m + g (apex)
+  bool corrected = true;       // bias corrections inside u; else the step is scaled by sqrt(bc2) / bc1 (DeepSpeed)
   bool eps_inside_sqrt = false;
   bool adapt_undecayed = true;  // false: the ratio is 1 where weight_decay is 0 (apex)
   float min_norm = 0, max_norm = __builtin_inff(), min_ratio = 0, max_ratio = __builtin_inff();

@@ -48,12 +48,12 @@ struct Recording::Kind {
 };
 
 // Op and device tables of the twin.
-struct Twin {
+struct RecordingBackend {
   // Side call: executed by its own library.
   static constexpr Recording::Kind kSide{
-      "collective", sizeof(SideCall),
-      [](std::byte* to, const void* args) { std::memcpy(to, args, sizeof(SideCall)); },
-      [](const std::byte* noted, const void* args) { return std::memcmp(noted, args, sizeof(SideCall)) == 0; }, nullptr};
+      "collective", sizeof(SideCall), [](std::byte* to, const void* args) { std::memcpy(to, args, sizeof(SideCall)); },
+      [](const std::byte* noted, const void* args) { return std::memcmp(noted, args, sizeof(SideCall)) == 0; },
+      nullptr};
 
   template <class Args>
   static void keep(std::byte* to, const void* args) {
@@ -147,9 +147,9 @@ const Backend& replayable(const Backend& inner) {
     Backend twin;
     explicit Made(const Backend& b) {
       behind = &b;
-      ops = Twin::ops(), device = Twin::device(), twin = b;
+      ops = RecordingBackend::ops(), device = RecordingBackend::device(), twin = b;
       twin.ops = &ops, twin.device = &device, twin.replays = true;
-      if (b.raw_stream != nullptr) twin.raw_stream = Twin::raw_stream;
+      if (b.raw_stream != nullptr) twin.raw_stream = RecordingBackend::raw_stream;
     }
   } made(inner);
   GT_CHECK(behind == &inner, "one backend a process can be replayed");
@@ -178,17 +178,17 @@ void Recording::begin() {
 
 void Recording::end(ReplayCounts& counts) {
   if (unfinished_) abandon(nullptr);
-  if (running == this && noted_ && next_ < calls_.size()) leave(cat("no ", calls_[next_].kind->name, " followed"));
+  if (running == this && recorded_ && next_ < calls_.size()) leave(cat("no ", calls_[next_].kind->name, " followed"));
   if (running != this) {
     ++counts.eager;
     counts.why = why_;
-    if (noted_) forget();  // the next run records again
+    if (recorded_) forget();  // the next run records again
     return;
   }
   running = nullptr;
-  if (noted_) return static_cast<void>(++counts.replayed);
+  if (recorded_) return static_cast<void>(++counts.replayed);
   cut();
-  noted_ = true;
+  recorded_ = true;
   ++counts.first;
 }
 
@@ -201,12 +201,12 @@ void Recording::abandon(std::exception_ptr why) {
 }
 
 bool Recording::holds_back(const Kind& kind, const void* args) {
-  if (!noted_) return note(kind, args), false;
+  if (!recorded_) return note(kind, args), false;
   if (next_ == calls_.size()) return leave(cat("one ", kind.name, " more")), false;
   const Call& c = calls_[next_];
   if (c.kind != &kind) return leave(cat(kind.name, " where ", c.kind->name, " was")), false;
   if (!kind.same(args_.data() + c.at, args)) return leave(cat(kind.name, " with other arguments")), false;
-  Stretch& s = stretches_[stretch_];
+  GraphSegment& s = segments_[stretch_];
   if (++next_ == s.end) launch(s);
   return true;
 }
@@ -217,19 +217,19 @@ Recording::Answer Recording::side_call(const SideCall& call, Stream s) {
   if (s.native != r->stream_.native) return r->cut(), Answer{};
   GT_CHECK(r->sides_ == nullptr || r->sides_ == call.of, "calls of two libraries in one recording");
   r->sides_ = call.of;
-  const size_t number = r->noted_ ? r->next_ : r->calls_.size();
-  if (r->holds_back(Twin::kSide, &call)) return {Fate::kHeldBack, r->run_, number};
-  return running == nullptr ? Answer{} : Answer{Fate::kNoted, r->run_, number};
+  const size_t number = r->recorded_ ? r->next_ : r->calls_.size();
+  if (r->holds_back(RecordingBackend::kSide, &call)) return {Fate::kHeldBack, r->run_, number};
+  return running == nullptr ? Answer{} : Answer{Fate::kRecorded, r->run_, number};
 }
 
 uint64_t Recording::current_run() { return running != nullptr ? running->run_ : 0; }
 
-Recording::Aside::Aside() : before_(std::exchange(running, nullptr)) {}
-Recording::Aside::~Aside() { running = before_; }
+Recording::Bypass::Bypass() : before_(std::exchange(running, nullptr)) {}
+Recording::Bypass::~Bypass() { running = before_; }
 
 HeldGraphs Recording::held() const {
   HeldGraphs h;
-  for (const Stretch& s : stretches_)
+  for (const GraphSegment& s : segments_)
     if (s.graph != nullptr) h.add({1, static_cast<int64_t>(s.end - s.begin), s.bytes});
   return h;
 }
@@ -242,15 +242,15 @@ void Recording::note(const Kind& kind, const void* args) {
 }
 
 void Recording::cut() {
-  if (noted_) {
+  if (recorded_) {
     if (queued_ < next_) leave("a copy, an event or a wait inside a graph segment");
     return;
   }
-  if (noted_from_ < calls_.size()) stretches_.push_back({noted_from_, calls_.size(), nullptr, 0, {}});
+  if (noted_from_ < calls_.size()) segments_.push_back({noted_from_, calls_.size(), nullptr, 0, {}});
   noted_from_ = calls_.size();
 }
 
-void Recording::launch(Stretch& s) {
+void Recording::launch(GraphSegment& s) {
   ++stretch_;
   queued_ = s.end;
   const bool fresh = s.graph == nullptr;
@@ -267,9 +267,9 @@ void Recording::launch(Stretch& s) {
 // Captures a segment in its second run. Returns false if its calls were queued one by one instead. Whether collectives
 // are captured is agreed by all participating ranks: such a segment becomes a graph on all of them or on none.
 // *free_bytes: free device memory before.
-bool Recording::capture(Stretch& s, int64_t* free_bytes) {
+bool Recording::capture(GraphSegment& s, int64_t* free_bytes) {
   for (size_t i = s.begin; i < s.end; ++i)
-    if (calls_[i].kind == &Twin::kSide) s.sides.push_back(side_at(i));
+    if (calls_[i].kind == &RecordingBackend::kSide) s.sides.push_back(side_at(i));
   if (s.sides.empty() && s.end - s.begin < kLeastCalls) return queue(s.begin, s.end, false), false;
   int64_t total = 0;
   inner_.device->memory(stream_.device.index, free_bytes, &total);
@@ -278,7 +278,7 @@ bool Recording::capture(Stretch& s, int64_t* free_bytes) {
   s.graph = graph_of(s.begin, s.end, &why);
   const bool good = s.graph != nullptr;
   if (!s.sides.empty() && !sides_->agree(s.sides, good) && good) {
-    inner_.device->drop_graph(std::exchange(s.graph, nullptr));
+    inner_.device->destroy_graph(std::exchange(s.graph, nullptr));
     why = "another rank could make none";
   }
   if (s.graph != nullptr) return true;
@@ -292,16 +292,17 @@ bool Recording::capture(Stretch& s, int64_t* free_bytes) {
 }
 
 // Identifies the call that cannot be captured: the first that fails alone, if an empty graph can be created.
-std::string Recording::named(const Stretch& s, const std::string& why) const {
+std::string Recording::named(const GraphSegment& s, const std::string& why) const {
   const auto alone = [&](size_t begin, size_t end, std::string* text) {
     const Graph g = graph_of(begin, end, text);
-    if (g != nullptr) inner_.device->drop_graph(g);
+    if (g != nullptr) inner_.device->destroy_graph(g);
     return g != nullptr;
   };
   std::string text;
   if (alone(s.begin, s.begin, &text))
     for (size_t i = s.begin; i < s.end; ++i)
-      if (calls_[i].kind != &Twin::kSide && !alone(i, i + 1, &text)) return cat(calls_[i].kind->name, ": ", text);
+      if (calls_[i].kind != &RecordingBackend::kSide && !alone(i, i + 1, &text))
+        return cat(calls_[i].kind->name, ": ", text);
   return why;
 }
 
@@ -322,7 +323,7 @@ Graph Recording::graph_of(size_t begin, size_t end, std::string* why) const {
 void Recording::queue(size_t begin, size_t end, bool captured) const {
   for (size_t i = begin; i < end; ++i) {
     const Call& c = calls_[i];
-    if (c.kind == &Twin::kSide)
+    if (c.kind == &RecordingBackend::kSide)
       sides_->make(side_at(i), i, stream_, captured);
     else
       c.kind->make(args_.data() + c.at, inner_, stream_);
@@ -352,14 +353,14 @@ void Recording::forget_broken() {
 
 void Recording::forget() {
   bool any = false;
-  for (const Stretch& s : stretches_) any = any || s.graph != nullptr;
+  for (const GraphSegment& s : segments_) any = any || s.graph != nullptr;
   if (any) inner_.device->synchronize(stream_);
-  for (const Stretch& s : stretches_)
-    if (s.graph != nullptr) inner_.device->drop_graph(s.graph);
-  stretches_.clear();
+  for (const GraphSegment& s : segments_)
+    if (s.graph != nullptr) inner_.device->destroy_graph(s.graph);
+  segments_.clear();
   calls_.clear();
   args_.clear();
-  noted_ = false;
+  recorded_ = false;
 }
 
 }  // namespace gt

@@ -79,9 +79,9 @@ class Recording {
 
   HeldGraphs held() const;
 
-  // Reports a library call on the recorded stream. kOutside: not recorded, execute it. kNoted: execute it; it was
+  // Reports a library call on the recorded stream. kOutside: not recorded, execute it. kRecorded: execute it; it was
   // recorded under `number`. kHeldBack: do not execute it; dependents refer to it by `run` and `number`.
-  enum class Fate { kOutside, kNoted, kHeldBack };
+  enum class Fate { kOutside, kRecorded, kHeldBack };
   struct Answer {
     Fate fate = Fate::kOutside;
     uint64_t run = 0;   // unique over all runs of this process' recordings
@@ -91,12 +91,12 @@ class Recording {
   static uint64_t current_run();  // of this thread; 0: no recording is active, or it no longer holds calls back
 
   // While alive, calls of this thread bypass the active recording and are queued before its held-back calls.
-  class Aside {
+  class Bypass {
    public:
-    Aside();
-    ~Aside();
-    Aside(const Aside&) = delete;
-    Aside& operator=(const Aside&) = delete;
+    Bypass();
+    ~Bypass();
+    Bypass(const Bypass&) = delete;
+    Bypass& operator=(const Bypass&) = delete;
 
    private:
     Recording* const before_;
@@ -105,12 +105,12 @@ class Recording {
   struct Kind;  // of a call: its name, how to compare and execute it
 
  private:
-  friend struct Twin;
+  friend struct RecordingBackend;
   struct Call {
     const Kind* kind;
     size_t at;  // offset of its arguments in args_
   };
-  struct Stretch {
+  struct GraphSegment {
     size_t begin, end;            // range of calls_
     Graph graph = nullptr;        // from the second run on, where worthwhile
     int64_t bytes = 0;            // of the graph
@@ -122,9 +122,9 @@ class Recording {
   bool holds_back(const Kind&, const void* args);
   void note(const Kind&, const void* args);
   void cut();
-  void launch(Stretch&);
-  bool capture(Stretch&, int64_t* free_bytes);
-  std::string named(const Stretch&, const std::string& why) const;
+  void launch(GraphSegment&);
+  bool capture(GraphSegment&, int64_t* free_bytes);
+  std::string named(const GraphSegment&, const std::string& why) const;
   Graph graph_of(size_t begin, size_t end, std::string* why) const;
   void queue(size_t begin, size_t end, bool captured) const;
   const SideCall& side_at(size_t call) const;
@@ -136,8 +136,8 @@ class Recording {
   const Stream stream_;
   std::vector<Call> calls_;
   std::vector<std::byte> args_;
-  std::vector<Stretch> stretches_;
-  bool noted_ = false;            // calls_ is complete
+  std::vector<GraphSegment> segments_;
+  bool recorded_ = false;         // calls_ is complete
   int strikes_ = 0;               // runs that mismatched; at kMostStrikes recording stops
   size_t next_ = 0, queued_ = 0;  // in the current run: calls made; calls queued on the stream
   size_t stretch_ = 0, noted_from_ = 0;

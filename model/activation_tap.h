@@ -7,9 +7,9 @@
 
 namespace gt {
 
-class ActivationTap {
+class ActivationObserver {
  public:
-  virtual ~ActivationTap() = default;
+  virtual ~ActivationObserver() = default;
   // The residual stream or branch that `module` has just made, [rows, hidden] with the rows of the microbatch that this
   // rank holds (all, or its share under sequence parallelism); "head": f64 [1], the microbatch's sum of token losses.
   // A block that is recomputed is shown again.

@@ -35,7 +35,8 @@ class Inventory {
     add("weight", {width}, {}, {Init::Kind::kOne}, Role::kNorm);
     if (m_.config.norm == NormKind::kLayer) add("bias", {width}, {}, {Init::Kind::kZero}, Role::kNorm);
   }
-  // Of queries, then of keys. What all heads share is whole on each TP rank, whose own heads make a part of its gradient.
+  // Of queries, then of keys. What all heads share is whole on each TP rank, whose own heads make a part of its
+  // gradient.
   void qk_norm(const char* name) {
     const TransformerConfig& c = m_.config;
     const bool row = c.qk_norm == QkNormKind::kRow;
@@ -63,7 +64,8 @@ class Inventory {
   void attention(const char* name, int64_t window) {
     ModuleSpec& core = module(name);
     core.attention = m_.config.q_width(), core.window = window;
-    open_layer().flops += 2 * static_cast<int64_t>(static_cast<double>(core.attention) * keys_seen(m_.config.seq, window));
+    open_layer().flops +=
+        2 * static_cast<int64_t>(static_cast<double>(core.attention) * keys_seen(m_.config.seq, window));
   }
   ModuleSpec& module(const char* name) {
     m_.modules.push_back({.name = prefix_ + name, .layer = static_cast<int>(m_.layers.size()) - 1});

@@ -17,20 +17,20 @@ namespace gt {
 enum class Role : uint8_t { kEmbedding, kPosition, kNorm, kMatrix, kBias, kHead };
 
 struct ParamSpec {
-  std::string name;        // "layers.3.attn.qkv.weight"
-  Shape shape;             // logical; of a linear layer [out, in]
-  ShardSpec shard;         // over TP ranks; replicate: whole on each
+  std::string name;  // "layers.3.attn.qkv.weight"
+  Shape shape;       // logical; of a linear layer [out, in]
+  ShardSpec shard;   // over TP ranks; replicate: whole on each
   Init init;
   Role role = Role::kMatrix;
-  int layer = 0;           // its place in the layer list
-  bool residual = false;   // a projection back into the residual stream, whose initial values are smaller
-  bool padded = false;     // rows are padded to a multiple of 128 on each TP rank
-  std::string tied_to;     // the parameter whose second copy this is; else empty
+  int layer = 0;          // its place in the layer list
+  bool residual = false;  // a projection back into the residual stream, whose initial values are smaller
+  bool padded = false;    // rows are padded to a multiple of 128 on each TP rank
+  std::string tied_to;    // the parameter whose second copy this is; else empty
 };
 
 // A leaf of the module tree: what it holds and computes.
 struct ModuleSpec {
-  std::string name;        // "layers.3.attn.qkv"; "attn.core" and the activation have no parameters
+  std::string name;  // "layers.3.attn.qkv"; "attn.core" and the activation have no parameters
   int layer = 0;
   int64_t parameters = 0;  // logical; a tied table once, with the embedding
   int64_t weights = 0;     // by which each token is multiplied: 2 FLOPs each in a forward pass
@@ -38,8 +38,8 @@ struct ModuleSpec {
   int64_t window = 0;      // of that attention; 0: unlimited
 };
 
-// Keys that a token of a sequence of `length` sees on average, times 2: all of the sequence, for the causal half of it is
-// seen, or what a window leaves of it.
+// Keys that a token of a sequence of `length` sees on average, times 2: all of the sequence, for the causal half of it
+// is seen, or what a window leaves of it.
 constexpr double keys_seen(int64_t length, int64_t window) {
   if (window <= 0 || window >= length) return static_cast<double>(length);
   return static_cast<double>(window) * static_cast<double>(2 * length - window) / static_cast<double>(length);
@@ -59,7 +59,7 @@ struct ModelSpec {
   std::vector<ParamSpec> params;    // in the order of the layers
   std::vector<ModuleSpec> modules;  // in execution order
 
-  const ParamSpec* find(const std::string& name) const;   // nullptr: the model has no such parameter
+  const ParamSpec* find(const std::string& name) const;  // nullptr: the model has no such parameter
   const ParamSpec& param(const std::string& name) const;
   const ModuleSpec& module(const std::string& name) const;
   int units() const { return layers.back().first_unit + static_cast<int>(layers.back().units.size()); }

@@ -13,20 +13,21 @@
 
 namespace gt {
 
-class ModelStage : public Stage {
+class ModelStage : public PipelineStage {
  public:
-  virtual std::vector<ScopeSpec> scopes() = 0;
-  virtual std::vector<QuantRange*> ranges() = 0;     // of the inputs of linear layers, where they are quantized; without memory
-  virtual std::vector<Fp8Range*> fp8_ranges() = 0;   // of what FP8 linear layers encode anew at every use
-  virtual std::vector<Constant*> constants() = 0;    // to be given memory before the first forward
-  virtual void bind(ParamStore&) = 0;                // before the first forward
+  virtual std::vector<UnitSpec> units() = 0;
+  virtual std::vector<QuantizerState*>
+  ranges() = 0;  // of the inputs of linear layers, where they are quantized; without memory
+  virtual std::vector<Fp8State*> fp8_states() = 0;  // of what FP8 linear layers quantize anew at every use
+  virtual std::vector<Constant*> constants() = 0;   // to be given memory before the first forward
+  virtual void bind(ParamStore&) = 0;               // before the first forward
 
   // From the next step on: an entry a block of the model, 0 for one that is left out, else what the branches of a block
   // that is not are divided by (model/layer_drop.h). Acts in training alone.
   virtual void keep_blocks(std::span<const double> keep) = 0;
-  virtual size_t blocks() const = 0;       // of this stage
-  virtual int first_block() const = 0;     // number of the first of them in the model
-  virtual void show_to(ActivationTap*) = 0;  // of every forward from now on; nullptr: nobody
+  virtual size_t blocks() const = 0;                   // of this stage
+  virtual int first_block() const = 0;                 // number of the first of them in the model
+  virtual void set_observer(ActivationObserver*) = 0;  // of every forward from now on; nullptr: nobody
 
   // Generation, without recording. hidden: everything but the head; `input` as in forward. logits: what the head of the
   // last stage makes of rows of it, f32 [rows, local padded vocab].

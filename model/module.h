@@ -6,10 +6,10 @@
 
 #include "autograd/parameter.h"
 #include "autograd/precision.h"
-#include "autograd/quant_range.h"
+#include "autograd/quantizer_state.h"
 #include "model/model_spec.h"
-#include "parallel/tensor/fp8_linear.h"
 #include "parallel/mesh.h"
+#include "parallel/tensor/fp8_linear.h"
 #include "parallel/tensor/tensor_axis.h"
 
 namespace gt {
@@ -22,7 +22,7 @@ enum class Recompute : uint8_t { kNone, kSelective, kFull };
 struct Build {
   const ModelSpec& model;
   const Mesh& mesh;
-  uint64_t seed = 0;  // of dropout
+  uint64_t seed = 0;               // of dropout
   bool sequence_parallel = false;  // between tensor-parallel layers each tp rank holds its own rows
   Precision precision = {};
   Recompute recompute = Recompute::kNone;
@@ -33,7 +33,7 @@ struct Build {
   TensorAxis tensor() const { return {tp(), sequence_parallel}; }
   int tp_size() const { return mesh.size(Axis::kTp); }
   // Of a parameter that every tp rank holds whole and applies between tensor-parallel layers.
-  ShardSpec whole() const { return tensor().cut_rows() ? ShardSpec::partial() : ShardSpec::replicate(); }
+  ShardSpec whole() const { return tensor().splits_rows() ? ShardSpec::partial() : ShardSpec::replicate(); }
 };
 
 class Module {
@@ -47,30 +47,30 @@ class Module {
     collect(out);
     return out;
   }
-  std::vector<QuantRange*> ranges() {
-    std::vector<QuantRange*> out;
+  std::vector<QuantizerState*> ranges() {
+    std::vector<QuantizerState*> out;
     collect(out);
     return out;
   }
 
-  std::vector<Fp8Range*> fp8_ranges() {
-    std::vector<Fp8Range*> out;
+  std::vector<Fp8State*> fp8_states() {
+    std::vector<Fp8State*> out;
     collect(out);
     return out;
   }
 
  protected:
   // The range of this layer's input; nullptr where nothing is quantized.
-  QuantRange* input_range(const Build& build) {
-    return build.precision.int8 ? &ranges_.emplace_back(QuantRange{name_ + ".input", {}, {}}) : nullptr;
+  QuantizerState* input_range(const Build& build) {
+    return build.precision.int8 ? &ranges_.emplace_back(QuantizerState{name_ + ".input", {}, {}}) : nullptr;
   }
   // How this linear layer scales what it encodes; nullptr where products are not of 8 bits. input, output_grad: ranks
   // that hold columns of these.
   const Fp8Linear* fp8_linear(const Build& build, bool input_split, bool output_split) {
     if (!build.precision.fp8) return nullptr;
     ProcessGroup* tp = build.tp_size() > 1 ? &build.tp() : nullptr;
-    fp8_.push_back({{name_ + ".input", input_split ? tp : nullptr},
-                    {name_ + ".output_grad", output_split ? tp : nullptr}});
+    fp8_.push_back(
+        {{name_ + ".input", input_split ? tp : nullptr}, {name_ + ".output_grad", output_split ? tp : nullptr}});
     return &fp8_.back();
   }
   // The parameter `leaf` of this module, as the model's inventory has it. Split dimensions must be divisible by what
@@ -100,7 +100,9 @@ class Module {
     return build.model.find(name_ + "." + leaf) == nullptr ? nullptr : &param(leaf, build);
   }
   template <class M>
-  void child(M& m) { children_.push_back(&m); }
+  void child(M& m) {
+    children_.push_back(&m);
+  }
 
  private:
   static DType dtype_of(Role role, const Precision& p) {
@@ -115,17 +117,17 @@ class Module {
     for (Parameter& p : own_) out.push_back(&p);
     for (Module* m : children_) m->collect(out);
   }
-  void collect(std::vector<QuantRange*>& out) {
-    for (QuantRange& r : ranges_) out.push_back(&r);
+  void collect(std::vector<QuantizerState*>& out) {
+    for (QuantizerState& r : ranges_) out.push_back(&r);
     for (Module* m : children_) m->collect(out);
   }
-  void collect(std::vector<Fp8Range*>& out) {
+  void collect(std::vector<Fp8State*>& out) {
     for (Fp8Linear& f : fp8_) out.insert(out.end(), {&f.input, &f.output_grad});
     for (Module* m : children_) m->collect(out);
   }
   std::string name_;
   std::deque<Parameter> own_;
-  std::deque<QuantRange> ranges_;
+  std::deque<QuantizerState> ranges_;
   std::deque<Fp8Linear> fp8_;
   std::vector<Module*> children_;
 };

@@ -12,10 +12,10 @@ Block::Block(const std::string& name, const Build& b, const Constant* rotary)
       mlp_drop_(name + ".mlp.down", b.config().dropout, b) {
   const NormPlace place = b.config().norm_place;
   const bool pre = place != NormPlace::kPost, post = place != NormPlace::kPre;
-  if (pre) child(norm1_.emplace(name + ".norm1", b, attn_.codes()));
+  if (pre) child(norm1_.emplace(name + ".norm1", b, attn_.fp8_scaling()));
   child(attn_);
   if (post) child(post_norm1_.emplace(name + ".post_norm1", b));
-  if (pre) child(norm2_.emplace(name + ".norm2", b, mlp_.codes()));
+  if (pre) child(norm2_.emplace(name + ".norm2", b, mlp_.fp8_scaling()));
   child(mlp_);
   if (post) child(post_norm2_.emplace(name + ".post_norm2", b));
 }
@@ -89,23 +89,23 @@ void TransformerStage::add(std::unique_ptr<Layer>& layer, const LayerSpec& spec,
   named_.push_back({spec.units[unit], spec.first_unit + static_cast<int>(unit), layer.get()});
 }
 
-std::vector<ScopeSpec> TransformerStage::scopes() {
-  std::vector<ScopeSpec> out;
+std::vector<UnitSpec> TransformerStage::units() {
+  std::vector<UnitSpec> out;
   for (Named& n : named_) out.push_back({n.name, n.module->parameters(), stage_, n.index});
   return out;
 }
 
-std::vector<QuantRange*> TransformerStage::ranges() {
-  std::vector<QuantRange*> out;
+std::vector<QuantizerState*> TransformerStage::ranges() {
+  std::vector<QuantizerState*> out;
   for (Named& n : named_)
-    for (QuantRange* r : n.module->ranges()) out.push_back(r);
+    for (QuantizerState* r : n.module->ranges()) out.push_back(r);
   return out;
 }
 
-std::vector<Fp8Range*> TransformerStage::fp8_ranges() {
-  std::vector<Fp8Range*> out;
+std::vector<Fp8State*> TransformerStage::fp8_states() {
+  std::vector<Fp8State*> out;
   for (Named& n : named_)
-    for (Fp8Range* r : n.module->fp8_ranges()) out.push_back(r);
+    for (Fp8State* r : n.module->fp8_states()) out.push_back(r);
   return out;
 }
 
@@ -120,7 +120,7 @@ void TransformerStage::keep_blocks(std::span<const double> keep) {
 }
 
 void TransformerStage::bind(ParamStore& store) {
-  for (Named& n : named_) n.scope = &store.scope(n.name);
+  for (Named& n : named_) n.unit = &store.unit(n.name);
 }
 
 TransformerStage::Named& TransformerStage::named(const Module& m) {
@@ -141,10 +141,10 @@ int64_t TransformerStage::loss_chunk(const MicroBatch& mb) const {
 
 template <class Body>
 void TransformerStage::in_scope(Tape& t, const Module& m, Body body) {
-  ParamScope& scope = *named(m).scope;
-  ops::enter(t, scope);
+  ParamUnit& unit = *named(m).unit;
+  ops::enter(t, unit);
   body();
-  ops::leave(t, scope);
+  ops::leave(t, unit);
 }
 
 void TransformerStage::show(const Module& m, const char* part, const Var& x, const MicroBatch& mb) {
@@ -161,16 +161,20 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
     // One tensor is kept a block, so the residual add is done here and not by the norm after it: the same sum, the same
     // bits.
     GT_CHECK(!s.branch, "blocks that run again come first in a stage");
-    return {ops::recompute(t, s.x, [this, block, mb, scale](Tape& tape, Var x) {
-      Block::Stream out;
-      in_scope(tape, *block, [&] { out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs, scale); });
-      show(*block, ".attn.out", out.x, mb);
-      show(*block, ".mlp.down", *out.branch, mb);
-      return Block::join(tape, out);
-    }), {}, {}};
+    return {ops::recompute(t, s.x,
+                           [this, block, mb, scale](Tape& tape, Var x) {
+                             Block::Stream out;
+                             in_scope(tape, *block, [&] {
+                               out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs, scale);
+                             });
+                             show(*block, ".attn.out", out.x, mb);
+                             show(*block, ".mlp.down", *out.branch, mb);
+                             return Block::join(tape, out);
+                           }),
+            {},
+            {}};
   }
-  const ops::Keep keep =
-      chosen && recompute_ == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
+  const ops::Keep keep = chosen && recompute_ == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
   MicroBatch of_block = mb;
   if (mb.cache != nullptr) of_block.cache += i;
   in_scope(t, *block, [&] { s = (*block)(t, s, of_block, keep, scale); });
@@ -179,10 +183,10 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
   return s;
 }
 
-// Without a backward only a block's result is needed: it moves to `room`, and all that the block computed is given back,
-// so that a forward pass takes the activations of one block instead of all.
+// Without a backward only a block's result is needed: it moves to `room`, and all that the block computed is given
+// back, so that a forward pass takes the activations of one block instead of all.
 Block::Stream TransformerStage::run_and_forget(Tape& t, size_t i, const Block::Stream& s, const MicroBatch& mb,
-                                       const Block::Stream& room) {
+                                               const Block::Stream& room) {
   const Arena::Mark mark = t.activations().mark();
   const Block::Stream out = run_block(t, i, s, mb);
   const auto keep = [&](const Var& from, const Var& place) {
@@ -229,7 +233,7 @@ Var TransformerStage::forward(Tape& t, Var input, const MicroBatch& mb) {
 }
 
 Tensor TransformerStage::logits(Tape& t, Tensor rows) {
-  GT_CHECK(head_ && !t.recording() && !axis_.cut_rows(), "logits need the head, all rows, and no recording");
+  GT_CHECK(head_ && !t.recording() && !axis_.splits_rows(), "logits need the head, all rows, and no recording");
   return head_->logits(t, rows);
 }
 

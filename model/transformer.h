@@ -21,7 +21,11 @@ class Block : public Module {
  public:
   Block(const std::string& name, const Build&, const Constant* rotary);  // as SelfAttention
   // The residual stream travels as (x, branch): the add, with dropout of the branch, is fused into the next norm.
-  struct Stream { Var x; std::optional<Var> branch; RowDrop drop; };
+  struct Stream {
+    Var x;
+    std::optional<Var> branch;
+    RowDrop drop;
+  };
   // scale: of what attention and MLP add.
   Stream operator()(Tape&, Stream, const MicroBatch&, ops::Keep, float scale);
   static Var join(Tape&, const Stream&);  // where no norm follows
@@ -44,18 +48,18 @@ class TransformerStage : public ModelStage {
 
   Shape boundary(const MicroBatch&) const override;
   DType boundary_dtype() const override { return precision_.stream(); }
-  bool boundary_replicated() const override { return !axis_.cut_rows(); }
+  bool boundary_replicated() const override { return !axis_.splits_rows(); }
   Var forward(Tape&, Var input, const MicroBatch&) override;
 
-  std::vector<ScopeSpec> scopes() override;
-  std::vector<QuantRange*> ranges() override;
-  std::vector<Fp8Range*> fp8_ranges() override;
+  std::vector<UnitSpec> units() override;
+  std::vector<QuantizerState*> ranges() override;
+  std::vector<Fp8State*> fp8_states() override;
   std::vector<Constant*> constants() override;
   void bind(ParamStore&) override;
   void keep_blocks(std::span<const double> keep) override;
   size_t blocks() const override { return blocks_.size(); }
   int first_block() const override { return first_block_; }
-  void show_to(ActivationTap* tap) override { tap_ = tap; }
+  void set_observer(ActivationObserver* tap) override { tap_ = tap; }
   Var hidden(Tape& t, Var input, const MicroBatch& mb) override { return body(t, input, mb); }
   Tensor logits(Tape&, Tensor rows) override;
   Tensor next_logits(Tape&, const MicroBatch&, int64_t row) override;
@@ -63,7 +67,12 @@ class TransformerStage : public ModelStage {
   DType cache_dtype() const override { return precision_.linear(); }
 
  private:
-  struct Named { std::string name; int index; Module* module; ParamScope* scope = nullptr; };
+  struct Named {
+    std::string name;
+    int index;
+    Module* module;
+    ParamUnit* unit = nullptr;
+  };
   template <class Layer>
   void add(std::unique_ptr<Layer>& layer, const LayerSpec&, size_t unit, const Build&, auto... more);
   Named& named(const Module&);
@@ -90,7 +99,7 @@ class TransformerStage : public ModelStage {
   std::vector<double> keep_;  // of the running step, by local block; empty: all of them, as they are
   std::unique_ptr<Norm> norm_;
   std::vector<Named> named_;
-  ActivationTap* tap_ = nullptr;
+  ActivationObserver* tap_ = nullptr;
 };
 
 }  // namespace gt

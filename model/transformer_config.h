@@ -46,14 +46,14 @@ struct TransformerConfig {
   RopeScaling rope = {};
   QkNormKind qk_norm = QkNormKind::kNone;
   Activation activation{};  // kGelu
-  bool gated = false;                 // MLP: down(act(gate(x)) * up(x)) instead of down(act(up(x)))
+  bool gated = false;       // MLP: down(act(gate(x)) * up(x)) instead of down(act(up(x)))
   bool qkv_bias = true, out_bias = true, mlp_bias = true;
 
-  int64_t window = 0;        // keys that a query sees, itself the last: 0: all
-  int64_t global_every = 0;  // n: every n-th block, from the n-th on, has no window
-  int64_t global_first = 0;  // as many blocks at the beginning have none
+  int64_t window = 0;                          // keys that a query sees, itself the last: 0: all
+  int64_t global_every = 0;                    // n: every n-th block, from the n-th on, has no window
+  int64_t global_first = 0;                    // as many blocks at the beginning have none
   double attn_softcap = 0, logit_softcap = 0;  // c: x becomes c tanh(x / c); 0: it stays
-  double attn_scalar = 0;    // attention scores are divided by its square root; 0: channels of a head
+  double attn_scalar = 0;                      // attention scores are divided by its square root; 0: channels of a head
 
   double dropout = 0;       // of embeddings and of what attention and MLP add to the residual stream
   double attn_dropout = 0;  // of attention probabilities
@@ -76,25 +76,30 @@ struct TransformerConfig {
     v("norm_place", norm_place, "", "norm what attention and MLP read, what they add to the residual stream, or both");
     v("position", position, "", "learned table of positions, or rotation of queries and keys");
     v("rope_theta", rope_theta, ">1..1e12", "base of the rotary frequencies");
-    v("rope_scaling", rope.kind, "", "how rotary frequencies are stretched for a longer context, by Hugging Face's names");
+    v("rope_scaling", rope.kind, "",
+      "how rotary frequencies are stretched for a longer context, by Hugging Face's names");
     v("rope_factor", rope.factor, "1..1e6", "linear, llama3, yarn: how many times longer the context gets");
     v("rope_low_freq_factor", rope.low_freq_factor, ">0..1e6",
       "llama3: frequencies of fewer turns within rope_original_seq are divided by rope_factor");
     v("rope_high_freq_factor", rope.high_freq_factor, ">0..1e6", "llama3: frequencies of more turns stay as they are");
-    v("rope_beta_fast", rope.beta_fast, ">0..1e6", "yarn: frequencies of more turns within rope_original_seq stay as they are");
+    v("rope_beta_fast", rope.beta_fast, ">0..1e6",
+      "yarn: frequencies of more turns within rope_original_seq stay as they are");
     v("rope_beta_slow", rope.beta_slow, ">0..1e6", "yarn: frequencies of fewer turns are divided by rope_factor");
     v("rope_attention_factor", rope.attention_factor, "0..1e6",
       "yarn: factor of queries and of keys; 0: 0.1 ln(rope_factor) + 1");
     v("rope_truncate", rope.truncate, "", "yarn: the ramp between both begins and ends at whole channels");
-    v("rope_original_seq", rope.original_positions, "1..16777216 tokens", "llama3, yarn: context length before stretching");
-    v("qk_norm", qk_norm, "", "RMSNorm of queries and of keys before rotary positions: of each head, or of all heads together");
+    v("rope_original_seq", rope.original_positions, "1..16777216 tokens",
+      "llama3, yarn: context length before stretching");
+    v("qk_norm", qk_norm, "",
+      "RMSNorm of queries and of keys before rotary positions: of each head, or of all heads together");
     v("activation", activation, "", "of the MLP; gelu: its tanh form");
     v("gated", gated, "", "MLP of two projections, act(gate(x)) * up(x)");
     v("qkv_bias", qkv_bias, "", "bias of the query, key and value projections");
     v("out_bias", out_bias, "", "bias of attention's output projection");
     v("mlp_bias", mlp_bias, "", "biases of the MLP");
     v("window", window, "0..1048576 tokens", "sliding window: keys that a query sees, itself the last; 0: all");
-    v("global_every", global_every, "0..1024 blocks", "every n-th block attends to everything, without the window; 0: none");
+    v("global_every", global_every, "0..1024 blocks",
+      "every n-th block attends to everything, without the window; 0: none");
     v("global_first", global_first, "0..1024 blocks", "the first blocks attend to everything, without the window");
     v("attn_softcap", attn_softcap, "0..1e6", "attention scores x become c tanh(x / c); 0: they stay");
     v("logit_softcap", logit_softcap, "0..1e6", "logits x become c tanh(x / c), in the loss too; 0: they stay");
@@ -104,10 +109,10 @@ struct TransformerConfig {
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
   }
 
-  int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }              // key and value heads
+  int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }  // key and value heads
   int64_t head_width() const { return head_dim > 0 ? head_dim : hidden / heads; }
-  int64_t q_width() const { return heads * head_width(); }                          // columns of all queries
-  int64_t qkv_width() const { return (heads + 2 * groups()) * head_width(); }       // of the fused projection
+  int64_t q_width() const { return heads * head_width(); }                     // columns of all queries
+  int64_t qkv_width() const { return (heads + 2 * groups()) * head_width(); }  // of the fused projection
   // Of a block, counted from 0; 0: unlimited.
   int64_t window_of(int64_t block) const {
     return block < global_first || (global_every > 0 && (block + 1) % global_every == 0) ? 0 : window;

@@ -39,7 +39,7 @@ class Adam : public Optimizer {
   bool decoupled_;
   const OpTable& ops_;
   FlatState m_, v_;
-  Updates updates_;
+  UpdateTables updates_;
 };
 
 }  // namespace

@@ -32,8 +32,8 @@ inline void fill_adam_scalars(const OptimizerOptions& o, int64_t t, const LrPoin
   };
   fill_rows(o, scalars, [&](const ParamGroup& g, float* s) {
     s[kLr] = static_cast<float>(p.lr * g.lr_scale);
-    s[kBeta1] = p.beta1 != kOptimizersOwn ? static_cast<float>(p.beta1) : g.betas ? (*g.betas)[0] : o.beta1;
-    s[kBeta2] = p.beta2 != kOptimizersOwn ? static_cast<float>(p.beta2) : g.betas ? (*g.betas)[1] : o.beta2;
+    s[kBeta1] = p.beta1 != kKeepBeta ? static_cast<float>(p.beta1) : g.betas ? (*g.betas)[0] : o.beta1;
+    s[kBeta2] = p.beta2 != kKeepBeta ? static_cast<float>(p.beta2) : g.betas ? (*g.betas)[1] : o.beta2;
     fill_step_number(t, s);
     s[kBiasCorrection1] = correction(s[kBeta1]);
     s[kBiasCorrection2] = correction(s[kBeta2]);

@@ -13,7 +13,7 @@ namespace gt {
 class FlatState {
  public:
   FlatState(const ParamStore& store, const Backend& backend, Stream stream) {
-    for (int k = 0; k < store.num_scopes(); ++k) {
+    for (int k = 0; k < store.num_units(); ++k) {
       const int64_t bytes = store.state_elements(k) * size_of(DType::kF32);
       buffers_.emplace_back(bytes, stream.device, *backend.device);
       if (bytes > 0) backend.device->zero(buffers_.back().data(), bytes, stream);
@@ -21,14 +21,14 @@ class FlatState {
   }
 
   // State of elements [first, first + count) of a range.
-  Tensor of(const UpdateRange& r, int64_t first, int64_t count) const {
-    return buffers_[static_cast<size_t>(r.scope)].tensor({count}, DType::kF32, (r.at + first) * size_of(DType::kF32));
+  Tensor of(const TensorRange& r, int64_t first, int64_t count) const {
+    return buffers_[static_cast<size_t>(r.unit)].tensor({count}, DType::kF32, (r.at + first) * size_of(DType::kF32));
   }
 
   // Views named "optim/<name>/<parameter>".
   void append_views(const std::string& name, const ParamStore& store, std::vector<ShardView>& out) const {
     std::vector<Tensor> flat;
-    for (int k = 0; k < store.num_scopes(); ++k)
+    for (int k = 0; k < store.num_units(); ++k)
       flat.push_back(buffers_[static_cast<size_t>(k)].tensor({store.state_elements(k)}, DType::kF32));
     store.append_views("optim/" + name, flat, out);
   }

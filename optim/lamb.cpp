@@ -32,7 +32,7 @@ LambRule rule_of(const OptimizerOptions& o) {
 
 // A single CPU rank needs no other rank's sums. Tables of this many elements stay in its cache between the two passes,
 // so the second one costs no memory traffic. Other devices get one launch per pass.
-Updates::Cut cut_for(const ProcessGroup& group, const Backend& backend) {
+UpdateTables::TableSplit split_for(const ProcessGroup& group, const Backend& backend) {
   if (group.size() > 1 || backend.kind != DeviceKind::kCpu) return {.by_tensor = true};
   return {.by_tensor = true, .elements = 1 << 19};
 }
@@ -48,12 +48,12 @@ class LambOptimizer : public Optimizer {
         tensors_(store.tensors()),
         m_(store, backend, stream),
         v_(store, backend, stream),
-        updates_(o, store, {&m_, &v_}, mesh, backend, stream, cut_for(group_, backend)),
+        updates_(o, store, {&m_, &v_}, mesh, backend, stream, split_for(group_, backend)),
         norms_(2 * count() * size_of(DType::kF64), stream.device, *backend.device),
         ratios_(count() * size_of(DType::kF32), stream.device, *backend.device) {
     backend.device->zero(ratios_.data(), ratios_.bytes(), stream);
     here_.resize(tensors_.size());
-    for (const UpdatePiece& p : store.pieces()) here_[static_cast<size_t>(p.tensor)] = true;
+    for (const TensorRangePart& p : store.pieces()) here_[static_cast<size_t>(p.tensor)] = true;
   }
 
   // A single rank has all norms of a table once it has made its moments, and goes table by table. Several ranks
@@ -118,7 +118,7 @@ class LambOptimizer : public Optimizer {
   std::vector<const Parameter*> tensors_;
   std::vector<bool> here_;  // this rank updates part of the tensor and has its ratio
   FlatState m_, v_;
-  Updates updates_;
+  UpdateTables updates_;
   Buffer norms_, ratios_;  // f64 [tensors, 2]: sums of squares of weights and updates; f32 [tensors]
 };
 

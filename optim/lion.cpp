@@ -32,7 +32,7 @@ class LionOptimizer : public Optimizer {
   OptimizerOptions options_;
   const OpTable& ops_;
   FlatState m_;
-  Updates updates_;
+  UpdateTables updates_;
 };
 
 }  // namespace

@@ -18,8 +18,8 @@ struct Profile {
 // DeepSpeed 0.19.6 and 0.16.5 (DynamicLossScaler), apex (LossScaler), Megatron-LM (DynamicGradScaler), PyTorch
 // (GradScaler).
 constexpr Profile kProfiles[] = {
-    {"deepspeed", 0x1p16, 1000, 1, 2, 1, 0x1p24},  {"deepspeed-0.16", 0x1p16, 1000, 0, 2, 1, kNone},
-    {"apex", 0x1p16, 2000, 0, 1, 1, 0x1p24},       {"megatron", 0x1p32, 1000, 0, 2, 1, kNone},
+    {"deepspeed", 0x1p16, 1000, 1, 2, 1, 0x1p24}, {"deepspeed-0.16", 0x1p16, 1000, 0, 2, 1, kNone},
+    {"apex", 0x1p16, 2000, 0, 1, 1, 0x1p24},      {"megatron", 0x1p32, 1000, 0, 2, 1, kNone},
     {"torch", 0x1p16, 2000, 0, 1, 1, kNone},
 };
 
@@ -35,8 +35,13 @@ LossScaleOptions loss_scale_profile(const std::string& name) {
   std::string known;
   for (const Profile& p : kProfiles) {
     if (name == p.name)
-      return {.dynamic = true, .init = p.init, .window = p.window, .delta = p.delta, .hysteresis = p.hysteresis,
-              .min = p.min, .max = p.max};
+      return {.dynamic = true,
+              .init = p.init,
+              .window = p.window,
+              .delta = p.delta,
+              .hysteresis = p.hysteresis,
+              .min = p.min,
+              .max = p.max};
     known += std::string(known.empty() ? "" : ", ") + p.name;
   }
   fail(Exit::kUsage, "precision.loss_scale_profile: unknown \"", name, "\"; there are ", known);

@@ -13,11 +13,11 @@ constexpr double kMostLossScale = 1e28;
 
 // The scale is doubled and halved. "Clean" step: all gradients were finite.
 struct LossScaleOptions {
-  bool dynamic = false;      // false: `init` throughout; overflowing steps are still skipped
-  double init = 1;           // of the first step
-  int64_t window = 1000;     // clean steps until the scale doubles
-  int64_t delta = 1;         // clean steps after an overflow (and at the start) not counted in the window
-  int64_t hysteresis = 2;    // overflows until the scale halves; restored when it doubles
+  bool dynamic = false;    // false: `init` throughout; overflowing steps are still skipped
+  double init = 1;         // of the first step
+  int64_t window = 1000;   // clean steps until the scale doubles
+  int64_t delta = 1;       // clean steps after an overflow (and at the start) not counted in the window
+  int64_t hysteresis = 2;  // overflows until the scale halves; restored when it doubles
   double min = 1, max = kMostLossScale;
   bool consecutive = false;  // a clean step restores the hysteresis
 };

@@ -132,7 +132,7 @@ std::unique_ptr<LrSchedule> make_deepspeed(const LrOptions& o) {
   return std::make_unique<Warmup>(o);
 }
 
-std::vector<std::string> lr_defects(const LrOptions& o) {
+std::vector<std::string> lr_deviations(const LrOptions& o) {
   std::vector<std::string> out;
   if (!o.ds_exact) return out;
   if (o.type == "warmup" || o.type == "warmup_decay")

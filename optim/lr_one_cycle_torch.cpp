@@ -31,8 +31,7 @@ class OneCycleTorch : public LrSchedule {
     while (k + 1 < phases_ && n > phase_[k].end) begin = phase_[k++].end;
     const Phase& p = phase_[k];
     const double span = p.end - begin, x = span > 0 ? (n - begin) / span : 1;
-    return {between(p.lr[0], p.lr[1], x),
-            o_.cycle_momentum ? between(p.momentum[0], p.momentum[1], x) : kOptimizersOwn};
+    return {between(p.lr[0], p.lr[1], x), o_.cycle_momentum ? between(p.momentum[0], p.momentum[1], x) : kKeepBeta};
   }
 
  private:

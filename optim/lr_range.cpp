@@ -8,8 +8,8 @@ namespace gt {
 namespace {
 
 constexpr size_t kFewest = 10;     // fewer points are not evaluated
-constexpr double kRisen = 0.02;    // relative to the fall so far (at least to the loss): the loss has turned
-constexpr double kHopeless = 0.5;  // relative rise above the lowest loss: the test may stop
+constexpr double kTurned = 0.02;   // relative to the fall so far (at least to the loss): the loss has turned
+constexpr double kDiverged = 0.5;  // relative rise above the lowest loss: the test may stop
 
 struct Smoothed {
   double first = 0, lowest = std::numeric_limits<double>::infinity(), last = 0;
@@ -37,12 +37,12 @@ Smoothed smooth(std::span<const RangePoint> points) {
 
 }  // namespace
 
-RangeVerdict judge_range(std::span<const RangePoint> points) {
-  RangeVerdict v;
+RangeTestResult evaluate_range_test(std::span<const RangePoint> points) {
+  RangeTestResult v;
   const Smoothed s = smooth(points);
   v.enough = points.size() >= kFewest && std::isfinite(s.lowest) && s.lowest < s.first;
   if (!v.enough) return v;
-  v.diverged = s.broken || s.last > s.lowest + kRisen * std::max(s.first - s.lowest, std::fabs(s.lowest));
+  v.diverged = s.broken || s.last > s.lowest + kTurned * std::max(s.first - s.lowest, std::fabs(s.lowest));
   v.lowest_loss = s.lowest;
   v.largest_stable = v.diverged ? points[s.at].lr : points.back().lr;
   v.suggested_peak = v.largest_stable / 2;
@@ -52,7 +52,7 @@ RangeVerdict judge_range(std::span<const RangePoint> points) {
 bool has_diverged(std::span<const RangePoint> points) {
   if (points.size() < 2 * kFewest) return false;
   const Smoothed s = smooth(points);
-  return s.broken || s.last > s.lowest + kHopeless * std::fabs(s.lowest);
+  return s.broken || s.last > s.lowest + kDiverged * std::fabs(s.lowest);
 }
 
 }  // namespace gt

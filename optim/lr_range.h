@@ -10,7 +10,7 @@ struct RangePoint {
   double lr = 0, loss = 0;  // of one step; the loss may be infinite or NaN
 };
 
-struct RangeVerdict {
+struct RangeTestResult {
   bool enough = false;        // there are enough points; if false, the other fields are meaningless
   bool diverged = false;      // the loss rose again; false: not by the end, larger rates may be stable too
   double largest_stable = 0;  // rate at the lowest smoothed loss
@@ -19,7 +19,7 @@ struct RangeVerdict {
 };
 
 // Losses are smoothed by an exponential moving average with bias correction, over about a twentieth of the run.
-RangeVerdict judge_range(std::span<const RangePoint>);
+RangeTestResult evaluate_range_test(std::span<const RangePoint>);
 
 // True once the smoothed loss is so far above its minimum that the test can stop.
 bool has_diverged(std::span<const RangePoint>);

@@ -9,12 +9,12 @@
 
 namespace gt {
 
-constexpr double kOptimizersOwn = -1;  // beta: the schedule leaves it to the optimizer
+constexpr double kKeepBeta = -1;  // beta: the schedule leaves it to the optimizer
 
 struct LrPoint {
   double lr = 0;
-  double beta1 = kOptimizersOwn;  // decay of the first moment (SGD: momentum)
-  double beta2 = kOptimizersOwn;  // decay of the second moment
+  double beta1 = kKeepBeta;  // decay of the first moment (SGD: momentum)
+  double beta2 = kKeepBeta;  // decay of the second moment
 };
 
 struct LrOptions {
@@ -59,6 +59,6 @@ std::unique_ptr<LrSchedule> make_lr_schedule(const LrOptions&);
 std::vector<std::string> lr_schedule_names();
 
 // Unexpected properties of DeepSpeed's form of this schedule, one sentence each; empty unless ds_exact.
-std::vector<std::string> lr_defects(const LrOptions&);
+std::vector<std::string> lr_deviations(const LrOptions&);
 
 }  // namespace gt

@@ -46,7 +46,7 @@ struct TrustRatio {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // Updates every range of the store it was made for. `scalars`: f32 [kNumScalars] on the device (kernels/ops.h
+  // UpdateTables every range of the store it was made for. `scalars`: f32 [kNumScalars] on the device (kernels/ops.h
   // StepScalar); if kSkip is nonzero, nothing is written. Collective over the pipeline stage for optimizers that need
   // whole tensors (LAMB).
   virtual void step(Tensor scalars, Stream) = 0;

@@ -36,9 +36,9 @@ class SgdOptimizer : public Optimizer {
   void fill_scalars(int64_t t, const LrPoint& p, float* scalars) const override {
     fill_rows(options_, scalars, [&](const ParamGroup& g, float* s) {
       s[kLr] = static_cast<float>(p.lr * g.lr_scale);
-      s[kBeta1] = p.beta1 == kOptimizersOwn ? options_.momentum : static_cast<float>(p.beta1);
+      s[kBeta1] = p.beta1 == kKeepBeta ? options_.momentum : static_cast<float>(p.beta1);
       fill_step_number(t, s);
-      s[kGradShare] = t == 1 ? 1 : 1 - options_.dampening;  // the first gradient fills the buffer whole
+      s[kGradCoefficient] = t == 1 ? 1 : 1 - options_.dampening;  // the first gradient fills the buffer whole
     });
   }
 
@@ -46,7 +46,7 @@ class SgdOptimizer : public Optimizer {
   OptimizerOptions options_;
   const OpTable& ops_;
   std::unique_ptr<FlatState> momentum_;  // nullptr: no momentum
-  Updates updates_;
+  UpdateTables updates_;
 };
 
 }  // namespace

@@ -4,8 +4,9 @@
 
 namespace gt {
 
-Updates::Updates(const OptimizerOptions& o, const ParamStore& store, std::initializer_list<const FlatState*> moments,
-                 const Mesh& mesh, const Backend& backend, Stream stream, Cut cut)
+UpdateTables::UpdateTables(const OptimizerOptions& o, const ParamStore& store,
+                           std::initializer_list<const FlatState*> moments, const Mesh& mesh, const Backend& backend,
+                           Stream stream, TableSplit cut)
     : ops_(*backend.ops),
       weight_decay_(o.weight_decay),
       groups_(o.groups),
@@ -13,9 +14,9 @@ Updates::Updates(const OptimizerOptions& o, const ParamStore& store, std::initia
       cut_(cut),
       moments_(moments) {
   if (o.rounding_seed) {
-    room_ = Buffer(kRoom * size_of(DType::kF32), stream.device, *backend.device);
+    scratch_ = Buffer(kScratchElements * size_of(DType::kF32), stream.device, *backend.device);
     for (const Parameter* p : store.tensors())
-      places_.push_back(place_of(*p, *o.rounding_seed, mesh.coord(Axis::kTp), mesh.size(Axis::kTp)));
+      maps_.push_back(logical_map(*p, *o.rounding_seed, mesh.coord(Axis::kTp), mesh.size(Axis::kTp)));
   }
   const int groups = static_cast<int>(o.scalar_rows());
   for (int group = 0; group < groups; ++group)
@@ -29,16 +30,16 @@ Updates::Updates(const OptimizerOptions& o, const ParamStore& store, std::initia
 }
 
 template <class F>
-void Updates::each_part(const ParamStore& store, F f) const {
+void UpdateTables::each_part(const ParamStore& store, F f) const {
   if (by_tensor()) {
-    for (const UpdatePiece& p : store.pieces())
+    for (const TensorRangePart& p : store.pieces())
       f(Part{store.ranges()[static_cast<size_t>(p.range)], p.at, p.count, p.tensor, p.owned});
   } else {
-    for (const UpdateRange& r : store.ranges()) f(Part{r, 0, r.value.numel(), 0, true});
+    for (const TensorRange& r : store.ranges()) f(Part{r, 0, r.value.numel(), 0, true});
   }
 }
 
-void Updates::share_verdict(Tensor scalars, Stream stream) const {
+void UpdateTables::share_verdict(Tensor scalars, Stream stream) const {
   static_assert(kSkip == kGradMultiplier + 1);
   for (size_t k = 1; k <= groups_.size(); ++k)
     ops_.copy({.src = scalars.slice(kGradMultiplier, 2),
@@ -46,16 +47,18 @@ void Updates::share_verdict(Tensor scalars, Stream stream) const {
               stream);
 }
 
-void Updates::open_table(int group, DType master, DType grad, DType value) {
+void UpdateTables::open_table(int group, DType master, DType grad, DType value) {
   tables_.open(master, grad, value);
   table_groups_.push_back(group);
 }
 
 // Tables of what is in this group, has masters of this type, and is rounded at random or is not.
-void Updates::add_tables(const ParamStore& store, int group, DType master, bool random) {
-  const auto meant = [&](const UpdateRange& r) { return r.master.dtype == master && at_random(r) == random; };
+void UpdateTables::add_tables(const ParamStore& store, int group, DType master, bool random) {
+  const auto meant = [&](const TensorRange& r) {
+    return r.master.dtype == master && rounds_stochastically(r) == random;
+  };
   DType value = DType::kF32;  // of values beside the masters; one dtype for all ranges that have them
-  for (const UpdateRange& r : store.ranges())
+  for (const TensorRange& r : store.ranges())
     if (meant(r) && r.rounded()) value = r.value.dtype;
   int64_t elements = cut_.elements;  // of the last table
   int tensor = -1;
@@ -76,22 +79,22 @@ void Updates::add_tables(const ParamStore& store, int group, DType master, bool 
   });
 }
 
-void Updates::add_slices(const ParamStore& store) {
-  for (const UpdatePiece& p : store.pieces()) {
-    const UpdateRange& r = store.ranges()[static_cast<size_t>(p.range)];
-    if (!at_random(r)) continue;
-    for (int64_t done = 0; done < p.count; done += kRoom) {
-      const int64_t at = p.at + done, n = std::min(kRoom, p.count - done);
+void UpdateTables::add_slices(const ParamStore& store) {
+  for (const TensorRangePart& p : store.pieces()) {
+    const TensorRange& r = store.ranges()[static_cast<size_t>(p.range)];
+    if (!rounds_stochastically(r)) continue;
+    for (int64_t done = 0; done < p.count; done += kScratchElements) {
+      const int64_t at = p.at + done, n = std::min(kScratchElements, p.count - done);
       open_table(group_of(p.tensor), DType::kF32, r.grad.dtype, DType::kF32);
       Segment s = segment_of({r, at, n, p.tensor, p.owned});
-      s.master = room_.data();
+      s.master = scratch_.data();
       tables_.add(s);
       slices_.push_back({r.value.slice(at, n), p.tensor, p.begin + done});
     }
   }
 }
 
-Segment Updates::segment_of(const Part& p) const {
+Segment UpdateTables::segment_of(const Part& p) const {
   const auto moment = [&](size_t k) -> float* {
     const FlatState* state = k < moments_.size() ? moments_[k] : nullptr;
     return state != nullptr ? state->of(p.range, p.at, p.count).as<float>() : nullptr;
@@ -110,26 +113,26 @@ Segment Updates::segment_of(const Part& p) const {
 }
 
 // Upper bound that is equal on all ranks of a stage, whatever their shards contain, like memory plans.
-int64_t Updates::most_segments(const ParamStore& store) const {
+int64_t UpdateTables::most_segments(const ParamStore& store) const {
   const auto tensors = static_cast<int64_t>(store.tensors().size());
   // A tensor occurs at most once per shard, in two parts where TP ranks begin to share it.
   const int64_t pieces = 2 * (tensors + store.num_shards());
   int64_t most = by_tensor() ? pieces : tensors;
-  if (places_.empty()) return most;
+  if (maps_.empty()) return most;
   most += 2 * pieces;
-  for (int k = 0; k < store.num_scopes(); ++k) most += store.state_elements(k) / kRoom;
+  for (int k = 0; k < store.num_units(); ++k) most += store.state_elements(k) / kScratchElements;
   return most;
 }
 
-Updates::Place Updates::place_of(const Parameter& p, uint64_t seed, int tp_rank, int tp_size) {
-  Place place{stream_key(seed, "sr/" + (p.tied_to.empty() ? p.name : p.tied_to)), {}};
+UpdateTables::LogicalMap UpdateTables::logical_map(const Parameter& p, uint64_t seed, int tp_rank, int tp_size) {
+  LogicalMap place{stream_key(seed, "sr/" + (p.tied_to.empty() ? p.name : p.tied_to)), {}};
   const int64_t local = p.local_shape.numel(), cols = p.local_shape.rank > 1 ? p.local_shape[-1] : 1;
   if (p.shard.kind != ShardSpec::Kind::kSplit) {
     place.runs.push_back({0, local, 0, local, local});
   } else if (p.shard.dim == 0) {  // blocks of whole rows
     const int64_t full = p.pad_rows > 0 ? p.pad_rows : p.full_shape[0];
     for (int64_t row = 0; row < local / cols;) {
-      const BlockCut b = block_cut(p.shard, full, row, tp_rank, tp_size);
+      const BlockSlice b = block_slice(p.shard, full, row, tp_rank, tp_size);
       place.runs.push_back({b.local * cols, b.count * cols, b.at * cols, b.count * cols, b.count * cols});
       row = b.local + b.count;
     }
@@ -141,14 +144,14 @@ Updates::Place Updates::place_of(const Parameter& p, uint64_t seed, int tp_rank,
   return place;
 }
 
-void Updates::widen(const Slice& s, Stream stream) const {
+void UpdateTables::widen(const Slice& s, Stream stream) const {
   ops_.cast({.src = s.value, .dst = room(s.value.numel())}, stream);
 }
 
-void Updates::round(const Slice& s, Tensor scalars, Stream stream) const {
+void UpdateTables::round(const Slice& s, Tensor scalars, Stream stream) const {
   const Tensor wide = room(s.value.numel());
-  const Place& place = places_[static_cast<size_t>(s.tensor)];
-  for (const Run& r : place.runs) {
+  const LogicalMap& place = maps_[static_cast<size_t>(s.tensor)];
+  for (const Rows& r : place.runs) {
     const int64_t from = std::max(s.begin, r.begin), to = std::min(s.begin + wide.numel(), r.begin + r.count);
     if (from >= to) continue;
     ops_.stochastic_round({.src = wide.slice(from - s.begin, to - from),

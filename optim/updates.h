@@ -14,19 +14,19 @@
 
 namespace gt {
 
-class Updates {
+class UpdateTables {
  public:
-  struct Cut {
+  struct TableSplit {
     bool by_tensor =
         false;  // segment groups are tensors, numbered as in the store; elements that another rank counts are excluded
     int64_t elements = std::numeric_limits<int64_t>::max();  // a table that has this many ends with its last tensor
   };
   // moments: FlatStates behind a segment's m and v, in this order; nullptr: none.
-  Updates(const OptimizerOptions&, const ParamStore&, std::initializer_list<const FlatState*> moments, const Mesh&,
-          const Backend&, Stream, Cut);
-  Updates(const OptimizerOptions& o, const ParamStore& store, std::initializer_list<const FlatState*> moments,
-          const Mesh& mesh, const Backend& backend, Stream stream)
-      : Updates(o, store, moments, mesh, backend, stream, Cut{}) {}
+  UpdateTables(const OptimizerOptions&, const ParamStore&, std::initializer_list<const FlatState*> moments, const Mesh&,
+               const Backend&, Stream, TableSplit);
+  UpdateTables(const OptimizerOptions& o, const ParamStore& store, std::initializer_list<const FlatState*> moments,
+               const Mesh& mesh, const Backend& backend, Stream stream)
+      : UpdateTables(o, store, moments, mesh, backend, stream, TableSplit{}) {}
 
   // Calls rule(const SegmentTable&) until everything this rank updates is covered.
   template <class Rule>
@@ -60,28 +60,28 @@ class Updates {
     }
   }
 
-  int64_t bytes() const { return room_.bytes() + tables_.bytes(); }
+  int64_t bytes() const { return scratch_.bytes() + tables_.bytes(); }
 
  private:
-  static constexpr int64_t kRoom = 1 << 16;  // elements widened at a time
+  static constexpr int64_t kScratchElements = 1 << 16;  // elements widened at a time
   // Maps elements [begin, begin + count) of the tp-local tensor to the logical one: rows of `cols` elements, `stride`
   // apart, starting at `base` (ops.h, StochasticRound).
-  struct Run {
+  struct Rows {
     int64_t begin, count, base, cols, stride;
   };
-  struct Place {
+  struct LogicalMap {
     uint64_t key;  // of the tensor's random stream
-    std::vector<Run> runs;
+    std::vector<Rows> runs;
   };
   struct Slice {
     Tensor value;
-    int tensor;     // in places_
+    int tensor;     // in maps_
     int64_t begin;  // its first element in the tp-local tensor
   };
-  static Place place_of(const Parameter&, uint64_t seed, int tp_rank, int tp_size);
+  static LogicalMap logical_map(const Parameter&, uint64_t seed, int tp_rank, int tp_size);
   // Part of a range with one rule; if split by tensor, of one tensor.
   struct Part {
-    const UpdateRange& range;
+    const TensorRange& range;
     int64_t at, count;
     int tensor;
     bool counted;
@@ -97,17 +97,17 @@ class Updates {
   int64_t most_segments(const ParamStore&) const;
   void widen(const Slice&, Stream) const;
   void round(const Slice&, Tensor scalars, Stream) const;
-  bool at_random(const UpdateRange& r) const { return !places_.empty() && r.master.dtype == DType::kBF16; }
-  Tensor room(int64_t count) const { return room_.tensor({count}, DType::kF32); }
+  bool rounds_stochastically(const TensorRange& r) const { return !maps_.empty() && r.master.dtype == DType::kBF16; }
+  Tensor room(int64_t count) const { return scratch_.tensor({count}, DType::kF32); }
 
   const OpTable& ops_;
   const float weight_decay_;
   const std::vector<ParamGroup> groups_;
   const std::vector<int> group_of_;  // groups_of_tensors
-  const Cut cut_;
+  const TableSplit cut_;
   std::vector<const FlatState*> moments_;
-  std::vector<Place> places_;  // by store.tensors(); empty: no stochastic rounding
-  Buffer room_;
+  std::vector<LogicalMap> maps_;  // by store.tensors(); empty: no stochastic rounding
+  Buffer scratch_;
   std::vector<Slice> slices_;
   SegmentTables tables_;           // in_place(), unrounded(), slices
   std::vector<int> table_groups_;  // of each

@@ -51,7 +51,7 @@ struct MeshShape {
   std::vector<int> members(AxisSet, int rank) const;
   // The same ranks by the fewest axes: drops axes of size 1 and replaces {kExpertDp, kEp} by {kDp, kCp}.
   AxisSet reduced(AxisSet) const;
-  std::string place(int rank) const;  // rank coordinates: "pp1 dp0 tp1"
+  std::string coordinates(int rank) const;  // rank coordinates: "pp1 dp0 tp1"
 };
 
 // Ranks that replicate a set of parameters: gradients are reduced over them, shards are distributed among them.
@@ -79,7 +79,7 @@ class Mesh {
   ProcessGroup& kv() const { return kv_ ? *kv_ : *one_; }
   // Embedding group: the ranks of the first and last stage with this rank's (dp, cp, tp) coordinates, which hold the
   // two copies of tied weights. Of size 1 if pp is 1 or this rank is on neither stage.
-  ProcessGroup& ends() const { return *ends_; }
+  ProcessGroup& embedding_group() const { return *embedding_group_; }
   // Every rank of this pipeline stage: dp x cp x tp. The world if pp is 1.
   ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
   // tp, pp, dp, ends, stage, world, then those that not every mesh has (cp, dp_cp, ep, expert_dp, kv): the same list on
@@ -93,7 +93,7 @@ class Mesh {
   std::vector<Named> groups() const;
   bool first_stage() const { return coord(Axis::kPp) == 0; }
   bool last_stage() const { return coord(Axis::kPp) == shape_.pp - 1; }
-  std::string place() const { return shape_.place(rank_); }
+  std::string coordinates() const { return shape_.coordinates(rank_); }
   // Where this rank reports its current activity, which other ranks read while they wait for it.
   RankStatus& status() const { return *status_; }
 
@@ -107,7 +107,7 @@ class Mesh {
   std::unique_ptr<RankStatus> own_status_;  // if the factory has none
   RankStatus* status_ = nullptr;
   std::vector<AxisGroup> axis_groups_;  // keyed by MeshShape::reduced
-  std::unique_ptr<ProcessGroup> world_, kv_, ends_, stage_, one_;
+  std::unique_ptr<ProcessGroup> world_, kv_, embedding_group_, stage_, one_;
 };
 
 }  // namespace gt

@@ -10,12 +10,12 @@ struct KvLayer {
 };
 
 struct MicroBatch {
-  Tensor tokens;       // [batch, seq] i32; empty on ranks that need none (not the first stage)
-  Tensor targets;      // [batch, seq] i32, -1: no loss; empty on ranks that need none (not the last stage)
-  Tensor segments;     // [batch, seq] i32 document ids; empty: one document
-  Tensor loss_seed;    // [1] f32 on the device: d(objective)/d(sum of token losses); set by the executor
-  int64_t batch = 0;   // sequences
-  int64_t seq = 0;     // tokens per sequence
+  Tensor tokens;             // [batch, seq] i32; empty on ranks that need none (not the first stage)
+  Tensor targets;            // [batch, seq] i32, -1: no loss; empty on ranks that need none (not the last stage)
+  Tensor segments;           // [batch, seq] i32 document ids; empty: one document
+  Tensor dloss;              // [1] f32 on the device: d(objective)/d(sum of token losses); set by the executor
+  int64_t batch = 0;         // sequences
+  int64_t seq = 0;           // tokens per sequence
   int64_t loss_tokens = -1;  // targets that carry loss; -1: not counted, all of them
   int64_t first_sample = 0;  // global ordinal of the first sequence, the others follow; keys dropout masks
   const int64_t* first_sample_at = nullptr;  // if set: device address of first_sample; set by the executor

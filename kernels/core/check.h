@@ -56,12 +56,18 @@ template <class... A>
 }  // namespace gt
 
 // Checks a program invariant; always on. `GT_CHECK(n % tp == 0, "heads ", n, " not divisible by tp ", tp)`
-#define GT_CHECK(cond, ...) \
-  do { if (!(cond)) [[unlikely]] ::gt::detail::fail_check(__FILE__, __LINE__, #cond, ##__VA_ARGS__); } while (0)
+#define GT_CHECK(cond, ...)                                               \
+  do {                                                                    \
+    if (!(cond)) [[unlikely]]                                             \
+      ::gt::detail::fail_check(__FILE__, __LINE__, #cond, ##__VA_ARGS__); \
+  } while (0)
 
 // Checks a condition that a user or a file can violate. `GT_REQUIRE(file, Exit::kUsage, path, ": no such file")`
-#define GT_REQUIRE(cond, code, ...) \
-  do { if (!(cond)) [[unlikely]] ::gt::fail((code), __VA_ARGS__); } while (0)
+#define GT_REQUIRE(cond, code, ...)    \
+  do {                                 \
+    if (!(cond)) [[unlikely]]          \
+      ::gt::fail((code), __VA_ARGS__); \
+  } while (0)
 
 // Debug builds only: per-element and per-op invariants.
 #ifdef NDEBUG

@@ -19,10 +19,8 @@ constexpr ClockLimit kClockLimits[] = {
     {"sw_thermal", true},       // driver thermal limit
     {"hw_thermal", true},       // hardware thermal limit
     {"power_brake", true},      // power brake signal of the machine's power supply
-    {"display_clocks", false},
-    {"board_limit", true},
-    {"reliability", true},
-    {"other", true}};  // added to NVML after this was written
+    {"display_clocks", false}, {"board_limit", true},
+    {"reliability", true},     {"other", true}};  // added to NVML after this was written
 constexpr int kNumClockLimits = sizeof kClockLimits / sizeof kClockLimits[0];
 
 // Snapshot. NaN: not available on this device or from its driver.

@@ -32,8 +32,8 @@ struct DeviceApi {
   void (*close_stream)(Stream) = nullptr;
   void (*synchronize)(Stream) = nullptr;
 
-  Event (*make_event)(int index) = nullptr;
-  void (*drop_event)(Event) = nullptr;
+  Event (*create_event)(int index) = nullptr;
+  void (*destroy_event)(Event) = nullptr;
   void (*record)(Event, Stream) = nullptr;
   void (*wait)(Event, Stream) = nullptr;  // work queued on the stream afterwards runs after the event
   void (*await)(Event) = nullptr;         // blocks the host until the event
@@ -46,21 +46,21 @@ struct DeviceApi {
   // Graphs, on devices that support them; used by kernels/replay.h. capture: `queue(what)` calls ops and `zero` on this
   // stream; they are captured instead of executed. Returns nullptr with the reason in *why on failure; nothing has run
   // then either. Requires: every op has run before with these arguments, so its memory and plans exist. launch: runs
-  // the graph on the stream it was captured on. drop_graph requires that the graph is not running.
+  // the graph on the stream it was captured on. destroy_graph requires that the graph is not running.
   Graph (*capture)(Stream, void (*queue)(void*), void* what, std::string* why) = nullptr;
   void (*launch)(Graph, Stream) = nullptr;
-  void (*drop_graph)(Graph) = nullptr;
+  void (*destroy_graph)(Graph) = nullptr;
 
   // Reduction for ranks of one process that share the device. nullptr: no faster than the host.
   void (*combine)(const Combine&, Stream) = nullptr;
 
-  int (*count)() = nullptr;                // devices of this kind on this machine
+  int (*count)() = nullptr;                      // devices of this kind on this machine
   std::string (*describe)(int index) = nullptr;  // "NVIDIA H200, 139 GiB", "AMD EPYC, avx512_bf16"
   void (*memory)(int index, int64_t* free_bytes, int64_t* total_bytes) = nullptr;
 };
 
 // Returns whether the device is asynchronous: calls return before their work is done.
-inline bool computes_behind(const DeviceApi& d) { return d.seconds_between != nullptr; }
+inline bool is_asynchronous(const DeviceApi& d) { return d.seconds_between != nullptr; }
 
 // Returns whether every mandatory entry is set.
 bool complete(const DeviceApi&);

@@ -68,8 +68,8 @@ std::string to_string(const Shape& s) {
 
 bool complete(const DeviceApi& d) {
   return d.alloc && d.free && d.alloc_host && d.free_host && d.copy && d.zero && d.open_stream && d.close_stream &&
-         d.synchronize && d.make_event && d.drop_event && d.record && d.wait && d.await && d.done && d.count && d.describe &&
-         d.memory;
+         d.synchronize && d.create_event && d.destroy_event && d.record && d.wait && d.await && d.done && d.count &&
+         d.describe && d.memory;
 }
 
 }  // namespace gt

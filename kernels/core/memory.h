@@ -17,7 +17,10 @@ class Buffer {  // RAII device memory
   Buffer() = default;
   Buffer(int64_t bytes, Device d, const DeviceApi& api);
   Buffer(Buffer&& o) noexcept { swap(o); }
-  Buffer& operator=(Buffer&& o) noexcept { swap(o); return *this; }
+  Buffer& operator=(Buffer&& o) noexcept {
+    swap(o);
+    return *this;
+  }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer();
@@ -40,9 +43,14 @@ class Arena {
  public:
   Arena() = default;
   explicit Arena(Buffer b) : buffer_(std::move(b)) {}
-  struct Mark { int64_t top; };
+  struct Mark {
+    int64_t top;
+  };
   Mark mark() const { return {top_}; }
-  void rollback(Mark m) { GT_DCHECK(m.top <= top_); top_ = m.top; }
+  void rollback(Mark m) {
+    GT_DCHECK(m.top <= top_);
+    top_ = m.top;
+  }
   int64_t high_water() const { return peak_; }  // bytes
   int64_t used() const { return top_; }
 
@@ -71,10 +79,13 @@ class Pool {  // first-fit over a short list of live blocks, kept sorted by offs
   bool owns(const Tensor& t) const { return t.data >= buffer_.data() && t.data < buffer_.data() + buffer_.bytes(); }
   size_t live() const { return live_.size(); }
   uint64_t fingerprint() const;  // hash of the live blocks; determines the addresses of later allocations
-  int64_t high_water() const { return peak_; }    // bytes
+  int64_t high_water() const { return peak_; }  // bytes
 
  private:
-  struct Block { int64_t begin, end; int uses; };
+  struct Block {
+    int64_t begin, end;
+    int uses;
+  };
   Block& find(const Tensor& t);
   Buffer buffer_;
   std::vector<Block> live_;

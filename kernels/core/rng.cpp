@@ -5,7 +5,9 @@
 namespace gt {
 namespace {
 
-struct Pair { double even, odd; };
+struct Pair {
+  double even, odd;
+};
 
 Pair normal_pair(uint64_t key, uint64_t counter) {
   const auto x = philox(key, counter, 0);

@@ -5,14 +5,14 @@
 namespace gt {
 
 // Limits of the anomaly check, f64 [kNumLimits]. Loss or norm is anomalous when it is not finite, or when (value -
-// middle) / spread > kMostSpreads: -inf: always, +inf: never.
+// middle) / spread > kMaxDeviations: -inf: always, +inf: never.
 enum StepLimit : int {
   kTargets,  // number of targets that carry loss: divisor of the summed loss
-  kLossMiddle,
-  kLossSpread,
-  kNormMiddle,
-  kNormSpread,
-  kMostSpreads,
+  kLossMedian,
+  kLossDeviation,
+  kNormMedian,
+  kNormDeviation,
+  kMaxDeviations,
   kNumLimits
 };
 
@@ -27,12 +27,12 @@ constexpr double mean_loss(const double* losses, const double* counts, int64_t n
 
 constexpr double spreads_above(double value, double middle, double spread) { return (value - middle) / spread; }
 
-constexpr bool is_bad_step(double loss, double norm, const double* limits) {
+constexpr bool is_anomalous_step(double loss, double norm, const double* limits) {
   const auto bad = [&](double x, StepLimit middle, StepLimit spread) {
     const bool finite = x - x == 0;
-    return !finite || spreads_above(x, limits[middle], limits[spread]) > limits[kMostSpreads];
+    return !finite || spreads_above(x, limits[middle], limits[spread]) > limits[kMaxDeviations];
   };
-  return bad(loss, kLossMiddle, kLossSpread) || bad(norm, kNormMiddle, kNormSpread);
+  return bad(loss, kLossMedian, kLossDeviation) || bad(norm, kNormMedian, kNormDeviation);
 }
 
 }  // namespace gt

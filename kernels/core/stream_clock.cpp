@@ -8,7 +8,7 @@ namespace gt {
 StreamClock::StreamClock(const DeviceApi& api, Stream stream) : api_(api), stream_(stream) {}
 
 StreamClock::~StreamClock() {
-  for (const Event e : events_) api_.drop_event(e);
+  for (const Event e : events_) api_.destroy_event(e);
 }
 
 size_t StreamClock::mark() {

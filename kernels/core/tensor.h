@@ -16,9 +16,13 @@ enum class DType : uint8_t { kF32, kBF16, kF16, kF8E4M3, kF8E5M2, kI32, kU16, kB
 
 constexpr int64_t size_of(DType t) {
   switch (t) {
-    case DType::kF64: case DType::kI64: return 8;
-    case DType::kF32: case DType::kI32: return 4;
-    case DType::kBF16: case DType::kF16: case DType::kU16: return 2;
+    case DType::kF64:
+    case DType::kI64: return 8;
+    case DType::kF32:
+    case DType::kI32: return 4;
+    case DType::kBF16:
+    case DType::kF16:
+    case DType::kU16: return 2;
     default: return 1;
   }
 }
@@ -67,7 +71,9 @@ struct Tensor {
 
   // Typed pointer; only dereferenceable on the host for CPU tensors. Requires: T matches dtype.
   template <class T>
-  T* as() const { return reinterpret_cast<T*>(data); }
+  T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
 
   Tensor slice(int64_t row_begin, int64_t row_count) const {  // along dim 0
     GT_DCHECK(row_begin >= 0 && row_begin + row_count <= shape[0]);

@@ -26,11 +26,11 @@ void validate(const char* op, const P& p) {
 }
 
 // Where query head `head` of sequence `batch` and the KV head that it reads lie: elements of qkv and of out.
-struct Place {
+struct TilePosition {
   int64_t q, k, v, out, qkv_stride, out_stride;
 };
 template <class P>
-Place place_of(const P& p, int64_t batch, int64_t head) {
+TilePosition place_of(const P& p, int64_t batch, int64_t head) {
   const int64_t kv = head / (p.heads / p.kv_heads), row = batch * p.seq;
   const int64_t in = (p.heads + 2 * p.kv_heads) * p.head_dim, out = p.heads * p.head_dim, q = row * in;
   const int64_t k = q + (p.heads + kv) * p.head_dim;
@@ -57,7 +57,7 @@ AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
 template <class P>
 AttentionHead f32_head_of(const P& p, int64_t batch, int64_t head) {
   AttentionHead h = head_of(p, batch, head);
-  const Place at = place_of(p, batch, head);
+  const TilePosition at = place_of(p, batch, head);
   h.qkv_stride = at.qkv_stride, h.out_stride = at.out_stride;
   const float* qkv = p.qkv.template as<float>();
   h.q = qkv + at.q, h.k = qkv + at.k, h.v = qkv + at.v;
@@ -87,7 +87,7 @@ class WideHeads {
   static int64_t floats(const Attention& p) { return 4 * p.seq * p.head_dim; }
 
   void run(int64_t batch, int64_t head, int64_t first, float* scratch) {
-    const Place at = place_of(p_, batch, head);
+    const TilePosition at = place_of(p_, batch, head);
     const int64_t last = std::min(first + kAttentionBlock, p_.seq), size = p_.seq * p_.head_dim;
     float *q = room_, *out = room_ + size, *k = room_ + 2 * size, *v = room_ + 3 * size;
     widen_rows(f_, p_.qkv, at.q, at.qkv_stride, first, last, p_.head_dim, q);
@@ -121,7 +121,7 @@ void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv,
   float *k = room, *v = k + size, *dk = v + size, *dv = dk + size;
   for (int64_t g = 0; g < group; ++g) {
     AttentionHead& h = heads[g] = head_of(p, batch, kv * group + g);
-    const Place at = place_of(p, batch, kv * group + g);
+    const TilePosition at = place_of(p, batch, kv * group + g);
     float *q = room + 4 * (g + 1) * size, *out = q + size, *dout = out + size;
     if (g == 0) widen_rows(f, p.qkv, at.k, at.qkv_stride, 0, p.seq, dim, k);
     if (g == 0) widen_rows(f, p.qkv, at.v, at.qkv_stride, 0, p.seq, dim, v);
@@ -133,7 +133,7 @@ void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv,
   }
   f.attention_grad(heads, group, scratch);
   for (int64_t g = 0; g < group; ++g) {
-    const Place at = place_of(p, batch, kv * group + g);
+    const TilePosition at = place_of(p, batch, kv * group + g);
     narrow_rows(f, p.dqkv, at.q, at.qkv_stride, 0, p.seq, dim, heads[g].dq);
     if (g == 0) narrow_rows(f, p.dqkv, at.k, at.qkv_stride, 0, p.seq, dim, dk);
     if (g == 0) narrow_rows(f, p.dqkv, at.v, at.qkv_stride, 0, p.seq, dim, dv);
@@ -146,7 +146,7 @@ void attention(const Attention& p, Stream s) {
   validate("attention", p);
   const int64_t blocks = (p.seq + kAttentionBlock - 1) / kAttentionBlock, heads = p.batch * p.heads;
   CpuContext& context = cpu_context(s);
-  const bool wide = is_half(p.qkv.dtype);
+  const bool wide = is_16bit(p.qkv.dtype);
   parallel_for(s, heads * blocks, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     const int64_t own = f.attention_scratch(p.head_dim);
     float* scratch = context.thread_scratch<float>(thread, own + (wide ? WideHeads::floats(p) : 0));
@@ -171,7 +171,7 @@ void attention_grad(const AttentionGrad& p, Stream s) {
   GT_REQUIRE(group <= kMaxGroup, Exit::kUsage, "attention_grad on the CPU: ", group,
              " query heads share a KV head; at most ", kMaxGroup, " can");
   CpuContext& context = cpu_context(s);
-  const bool wide = is_half(p.qkv.dtype);
+  const bool wide = is_16bit(p.qkv.dtype);
   parallel_for(s, p.seq ? p.batch * p.kv_heads : 0, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     const int64_t own = f.attention_grad_scratch(p.seq, p.head_dim, group);
     float* scratch = context.thread_scratch<float>(thread, own + (wide ? wide_grad_floats(p, group) : 0));

@@ -26,8 +26,9 @@ inline void require_f32(const char* op, std::initializer_list<Named> tensors) {
 // Requires f32, bf16 or f16.
 inline void require_float(const char* op, const Named& n) {
   const DType t = n.tensor.dtype;
-  GT_REQUIRE(!n.tensor || t == DType::kF32 || t == DType::kBF16 || t == DType::kF16, Exit::kUsage, op, " on the CPU: ",
-             n.name, ' ', to_string(n.tensor.shape), " is ", name_of(t), "; f32, bf16 or f16 is supported");
+  GT_REQUIRE(!n.tensor || t == DType::kF32 || t == DType::kBF16 || t == DType::kF16, Exit::kUsage, op,
+             " on the CPU: ", n.name, ' ', to_string(n.tensor.shape), " is ", name_of(t),
+             "; f32, bf16 or f16 is supported");
 }
 
 // Requires a parameter gradient's dtype: f32 or bf16, independent of the other tensors.

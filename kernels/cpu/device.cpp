@@ -81,8 +81,8 @@ void close_stream(Stream s) { delete static_cast<CpuContext*>(s.native); }
 
 // Calls are synchronous: events are empty.
 void synchronize(Stream) {}
-Event make_event(int) { return nullptr; }
-void drop_event(Event) {}
+Event create_event(int) { return nullptr; }
+void destroy_event(Event) {}
 void record(Event, Stream) {}
 void wait(Event, Stream) {}
 void await(Event) {}
@@ -114,8 +114,8 @@ const DeviceApi kDevice{.name = "cpu",
                         .open_stream = open_stream,
                         .close_stream = close_stream,
                         .synchronize = synchronize,
-                        .make_event = make_event,
-                        .drop_event = drop_event,
+                        .create_event = create_event,
+                        .destroy_event = destroy_event,
                         .record = record,
                         .wait = wait,
                         .await = await,

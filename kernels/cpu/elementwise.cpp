@@ -113,11 +113,11 @@ void add_bias(const AddBias& p, Stream s) {
   });
 }
 
-void sum_rows(const SumRows& p, Stream s) {
-  require_float("sum_rows", {"x", p.x});
-  require_gradient("sum_rows", {{"out", p.out}});
+void column_sums(const ColumnSums& p, Stream s) {
+  require_float("column_sums", {"x", p.x});
+  require_gradient("column_sums", {{"out", p.out}});
   const int64_t cols = p.out.numel(), rows = cols ? p.x.numel() / cols : 0;
-  require_numel("sum_rows", rows * cols, {{"x", p.x}});
+  require_numel("column_sums", rows * cols, {{"x", p.x}});
   parallel_for(s, cols, 128, [&, &f = simd()](int64_t begin, int64_t end, int) {  // each thread owns columns
     sum_row_blocks(f, p.x, begin, cols, rows, p.out, begin, end - begin, p.accumulate);
   });
@@ -163,7 +163,7 @@ void cast(const Cast& p, Stream s) {
   const DType from = p.src.dtype, to = p.dst.dtype;
   require_numel("cast", p.dst.numel(), {{"src", p.src}});
   if (from == to) return copy({p.src, p.dst}, s);
-  GT_REQUIRE((from == DType::kF32 || is_half(from)) && (to == DType::kF32 || is_half(to)), Exit::kUsage,
+  GT_REQUIRE((from == DType::kF32 || is_16bit(from)) && (to == DType::kF32 || is_16bit(to)), Exit::kUsage,
              "cast on the CPU: src is ", name_of(from), ", dst ", name_of(to),
              "; it converts between f32, bf16 and f16");
   const Simd& f = simd();

@@ -77,7 +77,7 @@ void embedding_grad(const EmbeddingGrad& p, Stream s) {
   const SortedTokens sorted = sort_tokens(p.tokens.as<int32_t>(), count, p.first_row, rows, scratch);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
     float room[kChunk];
-    const int64_t step = is_half(p.dout.dtype) ? kChunk : cols;
+    const int64_t step = is_16bit(p.dout.dtype) ? kChunk : cols;
     // Adds columns [from, from + width) of a token's gradient to `row`.
     const auto add_row = [&](float* row, int64_t token, int64_t from, int64_t width, bool write_first) {
       for (int64_t c = 0; c < width; c += step) {
@@ -110,7 +110,7 @@ void add_position(const AddPosition& p, Stream s) {
            " of pos ", to_string(p.pos.shape));
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
     float x[kChunk], pos[kChunk];
-    const int64_t step = is_half(p.x.dtype) ? kChunk : cols;
+    const int64_t step = is_16bit(p.x.dtype) ? kChunk : cols;
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t c = 0; c < cols; c += step) {
         const int64_t n = std::min(step, cols - c), at = r * cols + c;
@@ -135,7 +135,7 @@ void position_grad(const PositionGrad& p, Stream s) {
       const int64_t at = r - p.first_pos;
       const bool inside = sequences > 0 && at >= 0 && at < p.seq;
       if (inside) {
-        sum_rows(f, p.dout, at * cols, p.seq * cols, sequences, p.dpos, r * cols, cols, p.accumulate);
+        column_sums(f, p.dout, at * cols, p.seq * cols, sequences, p.dpos, r * cols, cols, p.accumulate);
       } else if (!p.accumulate) {
         std::memset(p.dpos.data + r * cols * size_of(p.dpos.dtype), 0,
                     static_cast<size_t>(cols * size_of(p.dpos.dtype)));

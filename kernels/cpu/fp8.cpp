@@ -33,9 +33,9 @@ void require_codes(const char* op, std::initializer_list<Named> tensors) {
 
 // A row of h (x, or what p.of derives from it), rounded to the dtype of x.
 const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t at, int64_t n, float* room) {
-  if (p.of == CodesOf::kPlain) return read(f, p.x, at, n, room);
+  if (p.of == Fp8Source::kPlain) return read(f, p.x, at, n, room);
   float other[kCodeTile];
-  if (p.of == CodesOf::kGelu) {
+  if (p.of == Fp8Source::kGelu) {
     e.gelu(read(f, p.x, at, n, other), room, n);
   } else {
     const float* x = read(f, p.x, at, n, room);
@@ -50,7 +50,7 @@ const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t
 }
 
 // Quantizes one tile of h and computes its column sums by blocks of rows (`sums` covers all of h). Returns max |h|.
-float encode_tile(const QuantizeFp8& p, const CodesOut& to, int64_t r0, int64_t c0, float* sums) {
+float quantize_tile(const QuantizeFp8& p, const Fp8Dest& to, int64_t r0, int64_t c0, float* sums) {
   const int64_t height = std::min(kCodeTile, to.height - r0), width = std::min(kCodeTile, to.width - c0);
   const Simd& f = simd();
   const EpilogueRows e = epilogue_rows();
@@ -59,13 +59,13 @@ float encode_tile(const QuantizeFp8& p, const CodesOut& to, int64_t r0, int64_t 
     float* row = h + r * kCodeTile;
     const float* x = values(f, e, p, (r0 + r) * to.width + c0, width, row);
     if (x != row) std::copy_n(x, width, row);
-    if (p.fp8.seen) most = std::max(most, f.max_abs(row, width));
+    if (p.fp8.step_amax) most = std::max(most, f.max_abs(row, width));
   }
   if (to) to.put(h, kCodeTile, r0, c0, height, width);
   static_assert(kCodeTile % kSumBlock == 0);
   for (int64_t r = 0; sums != nullptr && r < height; r += kSumBlock)
-    f.sum_rows(h + r * kCodeTile, kCodeTile, std::min(kSumBlock, height - r),
-               sums + (r0 + r) / kSumBlock * to.width + c0, width, false);
+    f.column_sums(h + r * kCodeTile, kCodeTile, std::min(kSumBlock, height - r),
+                  sums + (r0 + r) / kSumBlock * to.width + c0, width, false);
   return most;
 }
 
@@ -83,8 +83,8 @@ void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
   require_codes(kOp, {{"a", g.a}, {"b", g.b}});
   GT_CHECK(g.a.dtype == DType::kF8E4M3 || g.b.dtype == DType::kF8E4M3, kOp, ": a and b are both f8e5m2");
   GT_CHECK(g.a.numel() == m * k && g.b.shape.cols() == k && g.b.numel() == n * k && (!g.bias || g.bias.numel() == n),
-           kOp, ": a ", to_string(g.a.shape), ", b ", to_string(g.b.shape), ", bias ", to_string(g.bias.shape), ", out ",
-           to_string(g.out.shape), " do not fit");
+           kOp, ": a ", to_string(g.a.shape), ", b ", to_string(g.b.shape), ", bias ", to_string(g.bias.shape),
+           ", out ", to_string(g.out.shape), " do not fit");
   GT_CHECK(m % 16 == 0 && n % 16 == 0 && k % 16 == 0, kOp, ": m ", m, ", n ", n, ", k ", k, " are no multiples of 16");
   GT_CHECK(!g.bias || !g.accumulate, kOp, ": bias excludes accumulate");
   require_f32(kOp, {{"a_scale", g.a_scale}, {"b_scale", g.b_scale}});
@@ -94,37 +94,39 @@ void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
 
 }  // namespace
 
-CodesOut prepare_codes(const char* op, const QuantizeFp8& p) {
+Fp8Dest prepare_quantize(const char* op, const QuantizeFp8& p) {
   require_same(op, {"x", p.x}, {{"pre", p.pre}});
-  require_codes(op, {{"rows", p.fp8.rows}, {"columns", p.fp8.columns}});
-  require_f32(op, {{"amax", p.fp8.amax}, {"inverse", p.fp8.inverse}, {"seen", p.fp8.seen}});
+  require_codes(op, {{"rowwise", p.fp8.rowwise}, {"columnwise", p.fp8.columnwise}});
+  require_f32(op, {{"amax", p.fp8.amax}, {"scale_inv", p.fp8.scale_inv}, {"step_amax", p.fp8.step_amax}});
   require_gradient(op, {{"sums", p.sums}});
-  CodesOut to{p.fp8.rows, p.fp8.columns, 1, p.x.shape.rows(), p.x.shape.cols()};
+  Fp8Dest to{p.fp8.rowwise, p.fp8.columnwise, 1, p.x.shape.rows(), p.x.shape.cols()};
   GT_CHECK(p.fp8 || p.sums, op, ": none of FP8 data, amax and column sums is requested");
-  GT_CHECK(!to.rows || !to.columns || to.rows.dtype == to.columns.dtype, op,
+  GT_CHECK(!to.rowwise || !to.columnwise || to.rowwise.dtype == to.columnwise.dtype, op,
            ": rowwise and columnwise data must have one format");
-  GT_CHECK((!to.rows || to.rows.numel() == p.x.numel()) && (!to.columns || to.columns.numel() == p.x.numel()), op,
-           ": x ", to_string(p.x.shape), ", rows ", to_string(to.rows.shape), ", columns ", to_string(to.columns.shape));
-  GT_CHECK(p.of != CodesOf::kGeluGrad || p.pre.numel() == p.x.numel(), op, ": x ", to_string(p.x.shape), ", pre ",
+  GT_CHECK(
+      (!to.rowwise || to.rowwise.numel() == p.x.numel()) && (!to.columnwise || to.columnwise.numel() == p.x.numel()),
+      op, ": x ", to_string(p.x.shape), ", rows ", to_string(to.rowwise.shape), ", columns ",
+      to_string(to.columnwise.shape));
+  GT_CHECK(p.of != Fp8Source::kGeluGrad || p.pre.numel() == p.x.numel(), op, ": x ", to_string(p.x.shape), ", pre ",
            to_string(p.pre.shape));
   if (p.sums) require_numel(op, to.width, {{"sums", p.sums}});
   if (!to) return to;
-  require_numel(op, 1, {{"amax", p.fp8.amax}, {"inverse", p.fp8.inverse}});
+  require_numel(op, 1, {{"amax", p.fp8.amax}, {"scale_inv", p.fp8.scale_inv}});
   to.scale = fp8_scale(*p.fp8.amax.as<float>(), to.format());
-  *p.fp8.inverse.as<float>() = 1 / to.scale;
+  *p.fp8.scale_inv.as<float>() = 1 / to.scale;
   return to;
 }
 
-float encode_rows(const QuantizeFp8& p, const CodesOut& to, int64_t r0) {
+float quantize_rows(const QuantizeFp8& p, const Fp8Dest& to, int64_t r0) {
   float most = 0;
-  for (int64_t c = 0; c < to.width; c += kCodeTile) most = std::max(most, encode_tile(p, to, r0, c, nullptr));
+  for (int64_t c = 0; c < to.width; c += kCodeTile) most = std::max(most, quantize_tile(p, to, r0, c, nullptr));
   return most;
 }
 
 void quantize_fp8(const QuantizeFp8& p, Stream s) {
-  const CodesOut to = prepare_codes("quantize_fp8", p);
-  float* seen = p.fp8.seen.as<float>();
-  if (seen != nullptr && p.fp8.seen_anew) *seen = 0;
+  const Fp8Dest to = prepare_quantize("quantize_fp8", p);
+  float* seen = p.fp8.step_amax.as<float>();
+  if (seen != nullptr && p.fp8.overwrite_amax) *seen = 0;
   if (p.x.numel() == 0) return;
   const int64_t down = (to.height + kCodeTile - 1) / kCodeTile, across = (to.width + kCodeTile - 1) / kCodeTile;
   const int64_t blocks = (to.height + kSumBlock - 1) / kSumBlock;
@@ -132,7 +134,7 @@ void quantize_fp8(const QuantizeFp8& p, Stream s) {
   float* sums = p.sums ? most + down * across : nullptr;
   parallel_for(s, down * across, 4, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i)
-      most[i] = encode_tile(p, to, i / across * kCodeTile, i % across * kCodeTile, sums);
+      most[i] = quantize_tile(p, to, i / across * kCodeTile, i % across * kCodeTile, sums);
   });
   if (seen != nullptr) *seen = std::max(*seen, *std::max_element(most, most + down * across));
   if (sums == nullptr) return;
@@ -143,7 +145,7 @@ void quantize_fp8(const QuantizeFp8& p, Stream s) {
   for (int64_t c = 0; c < to.width; c += kPiece) {
     float all[kPiece];
     const int64_t n = std::min(kPiece, to.width - c);
-    f.sum_rows(sums + c, to.width, blocks, all, n, false);
+    f.column_sums(sums + c, to.width, blocks, all, n, false);
     edit(f, p.sums, c, n, p.accumulate, [&](float* out, int64_t at, int64_t count) {
       if (p.accumulate)
         f.add(out, all + at, out, count);
@@ -165,7 +167,8 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
     return Tensor{reinterpret_cast<std::byte*>(p), {rows, cols}, DType::kF32, {}};
   };
   gemm({.a = tensor(a, m, k), .b = tensor(b, n, k), .out = tensor(sums, m, n), .trans_b = true}, s);
-  const float a_scale = *g.a_scale.as<float>(), b_scale = *g.b_scale.as<float>();  // their product may leave the f32 range
+  const float a_scale = *g.a_scale.as<float>(),
+              b_scale = *g.b_scale.as<float>();  // their product may leave the f32 range
   parallel_for(s, m, std::max<int64_t>(1, kGrain / n), [&, &f = simd()](int64_t begin, int64_t end, int) {
     constexpr int64_t kPiece = 1024;
     float bias[kPiece], old[kPiece];
@@ -185,16 +188,16 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
 
 void amax_history(const AmaxHistory& p, Stream s) {
   constexpr const char* kOp = "amax_history";
-  require_f32(kOp, {{"seen", p.seen}, {"history", p.history}, {"amax", p.amax}});
+  require_f32(kOp, {{"step_amax", p.step_amax}, {"history", p.history}, {"amax", p.amax}});
   const int64_t n = p.amax.numel(), steps = p.history.shape.cols();
-  require_numel(kOp, n, {{"seen", p.seen}});
+  require_numel(kOp, n, {{"step_amax", p.step_amax}});
   require_numel(kOp, n * steps, {{"history", p.history}});
   if (n == 0) return;
   GT_CHECK(p.at >= 0 && p.at < steps, kOp, ": column ", p.at, " of ", steps);
   parallel_for(s, n, std::max<int64_t>(1, kGrain / steps), [&, &f = simd()](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       float* row = p.history.as<float>() + i * steps;
-      const float seen = p.seen.as<float>()[i];
+      const float seen = p.step_amax.as<float>()[i];
       row[p.at] = std::isfinite(seen) ? seen : 0;
       p.amax.as<float>()[i] = f.max_abs(row, steps);
     }

@@ -163,8 +163,8 @@ class Worker {
 void sum_tile(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols) {
   static_assert(kTileRows % kSumBlock == 0);
   for (int64_t r = row; r < row + rows; r += kSumBlock)
-    sum_rows(*job.simd, job.op->out, r * job.n + col, job.n, std::min(kSumBlock, row + rows - r),
-             job.sums + r / kSumBlock * job.n + col, cols, false);
+    column_sums(*job.simd, job.op->out, r * job.n + col, job.n, std::min(kSumBlock, row + rows - r),
+                job.sums + r / kSumBlock * job.n + col, cols, false);
 }
 
 std::byte* at(const std::byte* p, int64_t bytes) { return const_cast<std::byte*>(p) + bytes; }
@@ -235,9 +235,8 @@ enum Slot { kSlotA, kSlotB, kSlotBias, kSlotSums };  // index of GemmCache::conv
 const float* as_f32(const Job& job, const Tensor& t, CpuContext& context, Slot slot) {
   if (t.dtype == DType::kF32) return t.as<float>();
   float* to = context.gemm().converted(slot, t.numel());
-  context.pool.parallel_for(t.numel(), 16384, [&](int64_t begin, int64_t end, int) {
-    read(*job.simd, t, begin, end - begin, to + begin);
-  });
+  context.pool.parallel_for(
+      t.numel(), 16384, [&](int64_t begin, int64_t end, int) { read(*job.simd, t, begin, end - begin, to + begin); });
   return to;
 }
 
@@ -306,14 +305,13 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   const bool native = g.a.dtype == DType::kF32 || (g.a.dtype == DType::kBF16 && multiplies_bf16());
   job.in = native ? g.a.dtype : DType::kF32;
   job.converted = !native;
-  job.half_result = is_half(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_half(g.aux.dtype));
+  job.half_result = is_16bit(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_16bit(g.aux.dtype));
   // 16-bit tensors use dense f32 tiles, which enable block kernels and packed panels (see stage_wide_tiles).
-  job.staged = job.half_result || (is_half(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
+  job.staged = job.half_result || (is_16bit(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
   job.panel = panel_columns(g, job.n);
   job.version = g.b_version;
   const bool used_enough = job.version > 0 || job.m >= kTileRows, convert_once = job.converted && job.version > 0;
-  job.pack =
-      used_enough && (convert_once || cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in));
+  job.pack = used_enough && (convert_once || cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in));
   if (!pick_kernels(job, cache, job.pack) && job.pack && !cache.layout_forced())
     pick_kernels(job, cache, job.pack = false);
   if (!job.pack && g.trans_b) stage_wide_tiles(job, cache);
@@ -335,15 +333,15 @@ namespace {
 
 // Bias gradient of a call without a GEMM (empty shapes).
 void sum_bias(const Gemm& g, Stream s) {
-  if (g.dbias) sum_rows({.x = g.trans_a ? g.a : g.out, .out = g.dbias, .accumulate = g.accumulate_dbias}, s);
+  if (g.dbias) column_sums({.x = g.trans_a ? g.a : g.out, .out = g.dbias, .accumulate = g.accumulate_dbias}, s);
 }
 
 void combine_sums(const Job& job, Stream s) {
   const Gemm& g = *job.op;
   parallel_for(s, job.n, 1024, [&](int64_t begin, int64_t end, int) {
     edit(*job.simd, g.dbias, begin, end - begin, g.accumulate_dbias, [&](float* out, int64_t c, int64_t count) {
-      job.simd->sum_rows(job.sums + begin + c, job.n, (job.m + kSumBlock - 1) / kSumBlock, out, count,
-                         g.accumulate_dbias);
+      job.simd->column_sums(job.sums + begin + c, job.n, (job.m + kSumBlock - 1) / kSumBlock, out, count,
+                            g.accumulate_dbias);
     });
   });
 }
@@ -352,7 +350,7 @@ void combine_sums(const Job& job, Stream s) {
 
 void gemm(const Gemm& g, Stream stream) {
   if (g.out.numel() == 0) return sum_bias(g, stream);
-  if (g.by_rows) return gemm_by_rows(g, stream);
+  if (g.row_independent) return gemm_by_rows(g, stream);
   CpuContext& context = cpu_context(stream);
   GemmCache& cache = context.gemm();
   Job job = prepare(g, cache);

@@ -118,9 +118,9 @@ class GemmCache {
   void force_panel_layout(dnnl::memory::format_tag tag) { panel_tag_ = tag, layouts_.clear(); }
   bool layout_forced() const { return panel_tag_ != dnnl::memory::format_tag::any; }
 
-  int64_t packs() const { return packs_; }            // panel sets packed so far
-  size_t kernels() const { return kernels_.size(); }  // primitives compiled so far
-  int64_t kept_bytes() const;                         // memory of copies cached under a version
+  int64_t packs() const { return packs_; }                              // panel sets packed so far
+  size_t kernels() const { return kernels_.size(); }                    // primitives compiled so far
+  int64_t kept_bytes() const;                                           // memory of copies cached under a version
   int64_t copy_bytes(int64_t k, int64_t n, int64_t panel, DType type);  // size of one copy
 
  private:

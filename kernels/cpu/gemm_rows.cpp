@@ -58,7 +58,7 @@ void gemm_by_rows(const Gemm& g, Stream s) {
   const EpilogueRows rows = epilogue_rows();
   CpuContext& context = cpu_context(s);
   const float* a = g.a.as<float>();
-  if (is_half(g.a.dtype)) {
+  if (is_16bit(g.a.dtype)) {
     float* wide = context.scratch<float>(m * k);
     parallel_for(s, m, 16, [&](int64_t begin, int64_t end, int) {
       widen(f, g.a.dtype, g.a.as<uint16_t>() + begin * k, wide + begin * k, (end - begin) * k);
@@ -66,7 +66,7 @@ void gemm_by_rows(const Gemm& g, Stream s) {
     a = wide;
   }
   constexpr int64_t kTurned = kRowsDepth * kRowsPanel;
-  const bool half = is_half(g.b.dtype);
+  const bool half = is_16bit(g.b.dtype);
   const int64_t deepest = m == 1 && !half ? k : kRowsDepth;
   parallel_for(s, (n + kRowsPanel - 1) / kRowsPanel, 1, [&](int64_t begin, int64_t end, int thread) {
     const int64_t tall = std::min(m, kTallest);
@@ -88,13 +88,13 @@ void gemm_by_rows(const Gemm& g, Stream s) {
           };
           if (m > 1) {
             widen_rows(0, cols);
-            f.product_by_rows(count, cols, depth, a + row * k + at, k, w, ldw, tile, at > 0, turned);
+            f.gemm_rows(count, cols, depth, a + row * k + at, k, w, ldw, tile, at > 0, turned);
             continue;
           }
           for (int64_t c = 0; c < cols; c += kFew) {  // widened values stay in L1
             const int64_t few = std::min(kFew, cols - c);
             widen_rows(c, c + few);
-            f.product_row(few, depth, a + at, half ? w : w + c * ldw, ldw, tile + c, at > 0);
+            f.gemv_rows(few, depth, a + at, half ? w : w + c * ldw, ldw, tile + c, at > 0);
           }
         }
         for (int64_t r = 0; r < count; ++r)

@@ -7,8 +7,8 @@
 
 namespace gt::cpu {
 
-inline bool is_half(DType t) { return t == DType::kBF16 || t == DType::kF16; }
-inline bool is_float(DType t) { return t == DType::kF32 || is_half(t); }
+inline bool is_16bit(DType t) { return t == DType::kBF16 || t == DType::kF16; }
+inline bool is_float(DType t) { return t == DType::kF32 || is_16bit(t); }
 
 inline void widen(const Simd& f, DType half, const uint16_t* from, float* to, int64_t n) {
   (half == DType::kBF16 ? f.bf16_to_f32 : f.f16_to_f32)(from, to, n);
@@ -47,28 +47,27 @@ void edit(const Simd& f, const Tensor& t, int64_t at, int64_t count, bool keep, 
   }
 }
 
-// Column sums out[c] (+)= sum over r of element at + r * stride + c of x. Bitwise identical to Simd::sum_rows.
-inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, float* out, int64_t cols,
-                     bool accumulate) {
-  if (x.dtype == DType::kF32) return f.sum_rows(x.as<float>() + at, stride, rows, out, cols, accumulate);
-  constexpr int64_t kRows = 16, kCols = 256;  // kRows: a multiple of the rows that Simd::sum_rows adds at a time
+// Column sums out[c] (+)= sum over r of element at + r * stride + c of x. Bitwise identical to Simd::column_sums.
+inline void column_sums(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, float* out,
+                        int64_t cols, bool accumulate) {
+  if (x.dtype == DType::kF32) return f.column_sums(x.as<float>() + at, stride, rows, out, cols, accumulate);
+  constexpr int64_t kRows = 16, kCols = 256;  // kRows: a multiple of the rows that Simd::column_sums adds at a time
   float room[kRows * kCols];
   for (int64_t c = 0; c < cols; c += kCols) {
     const int64_t width = cols - c < kCols ? cols - c : kCols;
     for (int64_t r = 0; r < rows || r == 0; r += kRows) {
       const int64_t count = rows - r < kRows ? rows - r : kRows;
       for (int64_t i = 0; i < count; ++i) read(f, x, at + (r + i) * stride + c, width, room + i * kCols);
-      f.sum_rows(room, kCols, count, out + c, width, accumulate || r > 0);
+      f.column_sums(room, kCols, count, out + c, width, accumulate || r > 0);
     }
   }
 }
 
 // The same into elements [to, to + cols) of `out`, of any floating dtype.
-inline void sum_rows(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, const Tensor& out,
-                     int64_t to, int64_t cols, bool accumulate) {
-  edit(f, out, to, cols, accumulate, [&](float* sums, int64_t c, int64_t n) {
-    sum_rows(f, x, at + c, stride, rows, sums, n, accumulate);
-  });
+inline void column_sums(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, const Tensor& out,
+                        int64_t to, int64_t cols, bool accumulate) {
+  edit(f, out, to, cols, accumulate,
+       [&](float* sums, int64_t c, int64_t n) { column_sums(f, x, at + c, stride, rows, sums, n, accumulate); });
 }
 
 // Rows per block of bias gradients, which are summed within blocks first, then over blocks. So a kernel that produces
@@ -77,7 +76,7 @@ constexpr int64_t kSumBlock = 32;
 
 inline void sum_row_blocks(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, const Tensor& out,
                            int64_t to, int64_t cols, bool accumulate) {
-  constexpr int64_t kBlocks = 4, kCols = 256;  // kBlocks: the rows that Simd::sum_rows adds at a time
+  constexpr int64_t kBlocks = 4, kCols = 256;  // kBlocks: the rows that Simd::column_sums adds at a time
   edit(f, out, to, cols, accumulate, [&](float* sums, int64_t first, int64_t n) {
     float of_block[kBlocks * kCols];
     for (int64_t c = 0; c < n; c += kCols) {
@@ -86,9 +85,9 @@ inline void sum_row_blocks(const Simd& f, const Tensor& x, int64_t at, int64_t s
       for (int64_t r = 0; r < rows || r == 0;) {
         int64_t blocks = 0;
         for (; blocks < kBlocks && r < rows; ++blocks, r += kSumBlock)
-          sum_rows(f, x, at + r * stride + first + c, stride, rows - r < kSumBlock ? rows - r : kSumBlock,
-                   of_block + blocks * kCols, width, false);
-        f.sum_rows(of_block, kCols, blocks, sums + c, width, more);
+          column_sums(f, x, at + r * stride + first + c, stride, rows - r < kSumBlock ? rows - r : kSumBlock,
+                      of_block + blocks * kCols, width, false);
+        f.column_sums(of_block, kCols, blocks, sums + c, width, more);
         more = true;
         if (rows == 0) break;
       }

@@ -63,7 +63,7 @@ void cached_attention(const CachedAttention& p, Stream s) {
   require_numel("cached_attention", n * p.heads * c.dim, {{"out", p.out}});
   GT_CHECK(p.window >= 0 && p.softcap >= 0, "cached_attention: window ", p.window, ", softcap ", p.softcap);
   CpuContext& context = cpu_context(s);
-  const bool wide = is_half(p.qkv.dtype);
+  const bool wide = is_16bit(p.qkv.dtype);
   parallel_for(s, n * c.kv_heads, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     const int64_t own = f.attention_scratch(c.dim), whole = c.capacity * c.dim;
     float* scratch = context.thread_scratch<float>(thread, own + (wide ? 2 * whole + 2 * c.dim : 0));

@@ -41,7 +41,7 @@ Normaliser combine(const float* stats, int64_t parts, int64_t rows, int64_t row)
 class RowScratch {
  public:
   RowScratch(CpuContext& c, int thread, const Tensor& logits, int64_t count, float softcap)
-      : softcap_(softcap), half_(is_half(logits.dtype)), count_(count) {
+      : softcap_(softcap), half_(is_16bit(logits.dtype)), count_(count) {
     GT_CHECK(softcap >= 0, "cross-entropy with softcap ", softcap);
     const int64_t rows = (half_ ? 1 : 0) + (softcap > 0 ? 1 : 0);
     if (rows > 0) room_ = c.thread_scratch<float>(thread, rows * count);

@@ -19,9 +19,9 @@ constexpr int64_t kRowBlock = kSumBlock;
 int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols)); }
 
 // Scratch rows of one thread, indexed by an enum.
-class Rooms {
+class ScratchRows {
  public:
-  Rooms(CpuContext& context, int thread, int count, int64_t cols)
+  ScratchRows(CpuContext& context, int thread, int count, int64_t cols)
       : cols_((cols + 15) / 16 * 16), base_(context.thread_scratch<float>(thread, count * cols_)) {}
   float* operator[](int i) const { return base_ + i * cols_; }
 
@@ -33,7 +33,7 @@ class Rooms {
 // out = x * mask for one row; `factors` is scratch.
 void drop_row(const Simd& f, const RowDrop& drop, int64_t row, int64_t cols, const float* x, float* factors,
               float* out) {
-  f.drop_factors(drop.mask, drop.sample(row), drop.position(row) * cols, cols, factors);
+  f.dropout_factors(drop.mask, drop.sample(row), drop.position(row) * cols, cols, factors);
   f.multiply(x, factors, out, cols);
 }
 }  // namespace
@@ -46,7 +46,7 @@ void dropout(const Dropout& p, Stream s) {
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     enum { kFactors, kRow, kCount };
-    const Rooms room(context, thread, kCount, cols);
+    const ScratchRows room(context, thread, kCount, cols);
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * cols;
       drop_row(f, p.drop, r, cols, read(f, p.x, at, cols, room[kRow]), room[kFactors], target(p.out, at, room[kRow]));
@@ -74,13 +74,13 @@ void validate(const LayerNorm& p, int64_t rows, int64_t cols) {
   require_numel(op, rows, {{"rstd", p.rstd}});
   if (p.delta) require_numel(op, rows * cols, {{"delta", p.delta}, {"sum", p.sum}});
   GT_CHECK(!p.drop || p.delta, op, ": dropout without a delta to act on");
-  require_dtype(op, DType::kF8E4M3, {{"rows", fp8.rows}, {"columns", fp8.columns}});
-  require_f32(op, {{"amax", fp8.amax}, {"inverse", fp8.inverse}, {"seen", fp8.seen}});
-  GT_CHECK(p.out || fp8.codes(), op, ": no output requested (out or FP8 data)");
-  for (const Tensor* t : {&p.out, &fp8.rows, &fp8.columns})
+  require_dtype(op, DType::kF8E4M3, {{"rowwise", fp8.rowwise}, {"columnwise", fp8.columnwise}});
+  require_f32(op, {{"amax", fp8.amax}, {"scale_inv", fp8.scale_inv}, {"step_amax", fp8.step_amax}});
+  GT_CHECK(p.out || fp8.quantizes(), op, ": no output requested (out or FP8 data)");
+  for (const Tensor* t : {&p.out, &fp8.rowwise, &fp8.columnwise})
     if (*t) require_numel(op, rows * cols, {{"out or codes", *t}});
-  if (fp8.codes()) require_numel(op, 1, {{"amax", fp8.amax}, {"inverse", fp8.inverse}});
-  if (fp8.seen) require_numel(op, 1, {{"seen", fp8.seen}});
+  if (fp8.quantizes()) require_numel(op, 1, {{"amax", fp8.amax}, {"scale_inv", fp8.scale_inv}});
+  if (fp8.step_amax) require_numel(op, 1, {{"step_amax", fp8.step_amax}});
 }
 
 // Norm weights in f32, with their offset.
@@ -93,7 +93,8 @@ const float* weights(const Simd& f, const Args& p, int64_t cols, float* room) {
 }
 
 // Normalizes rows [begin, end). `staged`: scratch row for out, rounded to its dtype, when it is quantized.
-void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, const Rooms& room, int staged = -1) {
+void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, const ScratchRows& room,
+               int staged = -1) {
   const int64_t cols = p.gamma.numel();
   const bool rms = p.kind == NormKind::kRms;
   const float* gamma = weights(f, p, cols, room[kGamma]);
@@ -107,7 +108,7 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, co
       drop_row(f, p.drop, r, cols, delta, room[kFactors], room[kDelta]);
       delta = room[kDelta];
     }
-    if (delta != nullptr && is_half(p.sum.dtype)) {  // the norm reads the sum as stored
+    if (delta != nullptr && is_16bit(p.sum.dtype)) {  // the norm reads the sum as stored
       f.add(x, delta, room[kSum], cols);
       write(f, p.sum, at, cols, room[kSum]);
       x = read(f, p.sum, at, cols, room[kSum]);
@@ -120,7 +121,7 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, co
     if (staged < 0) continue;
     float* to = room[staged + static_cast<int>(r - begin)];
     std::copy_n(out, cols, to);
-    if (is_half(p.x.dtype)) {
+    if (is_16bit(p.x.dtype)) {
       auto* half = reinterpret_cast<uint16_t*>(room[kOut]);
       narrow(f, p.x.dtype, to, half, cols);
       widen(f, p.x.dtype, half, to, cols);
@@ -129,30 +130,30 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, co
 }
 
 // Norm with FP8 output or amax, computed while a block of rows is in cache.
-void norm_codes(const LayerNorm& p, int64_t rows, int64_t cols, Stream s) {
-  CodesOut to{p.fp8.rows, p.fp8.columns, 1, rows, cols};
+void norm_fp8(const LayerNorm& p, int64_t rows, int64_t cols, Stream s) {
+  Fp8Dest to{p.fp8.rowwise, p.fp8.columnwise, 1, rows, cols};
   if (to) {
     to.scale = fp8_scale(*p.fp8.amax.as<float>(), to.format());
-    *p.fp8.inverse.as<float>() = 1 / to.scale;
+    *p.fp8.scale_inv.as<float>() = 1 / to.scale;
   }
   CpuContext& context = cpu_context(s);
   const int64_t blocks = (rows + kCodeTile - 1) / kCodeTile;
   float* most = context.scratch<float>(blocks);
   parallel_for(s, blocks, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    const Rooms room(context, thread, kNormRooms + kCodeTile, cols);
+    const ScratchRows room(context, thread, kNormRooms + kCodeTile, cols);
     for (int64_t b = begin; b < end; ++b) {
       const int64_t r0 = b * kCodeTile, h = std::min(kCodeTile, rows - r0);
       norm_rows(p, f, r0, r0 + h, room, kNormRooms);
       most[b] = 0;
-      for (int r = 0; p.fp8.seen && r < h; ++r) most[b] = std::max(most[b], f.max_abs(room[kNormRooms + r], cols));
+      for (int r = 0; p.fp8.step_amax && r < h; ++r) most[b] = std::max(most[b], f.max_abs(room[kNormRooms + r], cols));
       for (int64_t c = 0; to && c < cols; c += kCodeTile)
         to.put(room[kNormRooms] + c, room[kNormRooms + 1] - room[kNormRooms], r0, c, h, std::min(kCodeTile, cols - c));
     }
   });
-  if (!p.fp8.seen) return;
-  float all = p.fp8.seen_anew ? 0 : *p.fp8.seen.as<float>();
+  if (!p.fp8.step_amax) return;
+  float all = p.fp8.overwrite_amax ? 0 : *p.fp8.step_amax.as<float>();
   for (int64_t b = 0; b < blocks; ++b) all = std::max(all, most[b]);
-  *p.fp8.seen.as<float>() = all;
+  *p.fp8.step_amax.as<float>() = all;
 }
 
 }  // namespace
@@ -160,10 +161,10 @@ void norm_codes(const LayerNorm& p, int64_t rows, int64_t cols, Stream s) {
 void layer_norm(const LayerNorm& p, Stream s) {
   const int64_t cols = p.gamma.numel(), rows = cols ? p.x.numel() / cols : 0;
   validate(p, rows, cols);
-  if (p.fp8) return norm_codes(p, rows, cols, s);
+  if (p.fp8) return norm_fp8(p, rows, cols, s);
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    norm_rows(p, f, begin, end, Rooms(context, thread, kNormRooms, cols));
+    norm_rows(p, f, begin, end, ScratchRows(context, thread, kNormRooms, cols));
   });
 }
 
@@ -189,7 +190,7 @@ void validate(const LayerNormGrad& p, int64_t rows, int64_t cols) {
     if (*t) require_numel(op, cols, {{"dgamma, dbeta or dbias", *t}});
   }
   GT_CHECK(!p.dbias || p.dx, op, ": dbias without dx");
-  require_dtype(op, DType::kF8E5M2, {{"rows", p.fp8.rows}, {"columns", p.fp8.columns}});
+  require_dtype(op, DType::kF8E5M2, {{"rowwise", p.fp8.rowwise}, {"columnwise", p.fp8.columnwise}});
   GT_CHECK(p.dx || !p.fp8, op, ": codes of delta's gradient without dx");
 }
 
@@ -204,7 +205,7 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
                     CpuContext& context, int thread) {
   enum { kX, kDout, kDsum, kDx, kGamma, kFactors, kDelta, kCount };
   const int64_t cols = p.gamma.numel();
-  const Rooms room(context, thread, kCount, cols);
+  const ScratchRows room(context, thread, kCount, cols);
   const float* gamma = p.dx ? weights(f, p, cols, room[kGamma]) : nullptr;
   const bool rms = p.kind == NormKind::kRms;
   const auto norm_grad = rms ? f.rms_norm_grad : f.layer_norm_grad;
@@ -228,27 +229,28 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
     }
     if (sums.dbias == nullptr || (r + 1 < end && (r + 1) % kRowBlock != 0)) continue;
     const int64_t first = r / kRowBlock * kRowBlock;  // first row of the completed block, still in cache
-    sum_rows(f, p.drop ? p.ddelta : p.dx, first * cols, cols, r + 1 - first, sums.dbias + block, cols, false);
+    column_sums(f, p.drop ? p.ddelta : p.dx, first * cols, cols, r + 1 - first, sums.dbias + block, cols, false);
   }
 }
 
 // Runs grad_rows(begin, end, thread) over all rows, and quantizes delta's gradient, or computes its amax, while a
 // tile's rows are in cache. `most`: one value per tile.
 template <class GradRows>
-void encode_grad(const LayerNormGrad& p, Stream s, float* most, GradRows grad_rows) {
+void quantize_grad(const LayerNormGrad& p, Stream s, float* most, GradRows grad_rows) {
   static_assert(kCodeTile % kRowBlock == 0);
   const QuantizeFp8 delta{.x = p.drop ? p.ddelta : p.dx, .fp8 = p.fp8};
-  const CodesOut to = prepare_codes("layer_norm_grad", delta);
+  const Fp8Dest to = prepare_quantize("layer_norm_grad", delta);
   const int64_t tiles = (to.height + kCodeTile - 1) / kCodeTile;
   parallel_for(s, tiles, 1, [&](int64_t begin, int64_t end, int thread) {
     for (int64_t t = begin; t < end; ++t) {
       grad_rows(t * kCodeTile, std::min(to.height, (t + 1) * kCodeTile), thread);
-      most[t] = encode_rows(delta, to, t * kCodeTile);
+      most[t] = quantize_rows(delta, to, t * kCodeTile);
     }
   });
-  if (!p.fp8.seen) return;
-  const float before = p.fp8.seen_anew ? 0 : *p.fp8.seen.as<float>();
-  *p.fp8.seen.as<float>() = std::accumulate(most, most + tiles, before, [](float a, float b) { return std::max(a, b); });
+  if (!p.fp8.step_amax) return;
+  const float before = p.fp8.overwrite_amax ? 0 : *p.fp8.step_amax.as<float>();
+  *p.fp8.step_amax.as<float>() =
+      std::accumulate(most, most + tiles, before, [](float a, float b) { return std::max(a, b); });
 }
 
 }  // namespace
@@ -267,14 +269,14 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
     norm_grad_rows(p, f, begin, end, sums, context, thread);
   };
   if (p.fp8)
-    encode_grad(p, s, room + 3 * blocks * stride, grad_rows);
+    quantize_grad(p, s, room + 3 * blocks * stride, grad_rows);
   else
     parallel_for(s, rows, kRowBlock, grad_rows);
   parallel_for(s, cols, 256, [&](int64_t begin, int64_t end, int) {
     const auto sum = [&](const float* of_blocks, const Tensor& to, bool accumulate) {
       if (!to) return;
       edit(f, to, begin, end - begin, accumulate, [&](float* all, int64_t c, int64_t n) {
-        f.sum_rows(of_blocks + begin + c, stride, blocks, all, n, accumulate);
+        f.column_sums(of_blocks + begin + c, stride, blocks, all, n, accumulate);
       });
     };
     sum(sums.dgamma, p.dgamma, p.accumulate_dw);

@@ -84,7 +84,7 @@ void sgd(const Sgd& p, Stream stream) {
   require_segments("sgd", p.table, false, false);
   if (!applied("sgd", p.scalars)) return;
   const float* k = p.scalars.as<float>();
-  const SgdArgs all{k[kLr], k[kBeta1], k[kGradShare], k[kGradMultiplier], 0, p.nesterov};
+  const SgdArgs all{k[kLr], k[kBeta1], k[kGradCoefficient], k[kGradMultiplier], 0, p.nesterov};
   update_segments(stream, p.table,
                   [&, &f = simd()](const Segment& s, int64_t i, int64_t n, float* master, const float* grad) {
                     SgdArgs args = all;

@@ -22,8 +22,8 @@ void validate(const Rope& p) {
   require_f32(kOp, {{"table", p.table}});
   require_dtype(kOp, DType::kI32, {{"positions", p.positions}});
   GT_CHECK(p.heads > 0 && p.heads * p.head_dim <= cols && dim % 2 == 0 && dim <= p.head_dim && p.seq > 0, kOp, ": x ",
-           to_string(p.x.shape), ", heads ", p.heads, " of ", p.head_dim, ", table ", to_string(p.table.shape), ", seq ",
-           p.seq);
+           to_string(p.x.shape), ", heads ", p.heads, " of ", p.head_dim, ", table ", to_string(p.table.shape),
+           ", seq ", p.seq);
   const int64_t known = p.table.shape.rows();
   if (!p.positions) {
     GT_CHECK(p.first_position >= 0 && p.first_position + std::min(p.seq, p.first_row + n) <= known, kOp,
@@ -161,7 +161,7 @@ void qk_norm_grad(const QkNormGrad& p, Stream s) {
   if (sums == nullptr) return;
   for (const auto& [to, first] : {std::pair{p.dq_gamma, int64_t{0}}, {p.dk_gamma, dim}})
     edit(f, to, 0, dim, p.accumulate_dw, [&](float* all, int64_t c, int64_t n) {
-      f.sum_rows(sums + first + c, 2 * dim, blocks, all, n, p.accumulate_dw);
+      f.column_sums(sums + first + c, 2 * dim, blocks, all, n, p.accumulate_dw);
     });
 }
 

@@ -26,7 +26,9 @@ Section section(const Args& p, int which) {
   return which == 0 ? Section{0, q} : Section{q, q + p.kv_heads * p.head_dim};
 }
 template <class Args>
-int64_t normed(const Args& p) { return (p.heads + p.kv_heads) * p.head_dim; }
+int64_t normed(const Args& p) {
+  return (p.heads + p.kv_heads) * p.head_dim;
+}
 
 template <class Args>
 void validate(const char* op, const Args& p) {
@@ -79,8 +81,8 @@ void qk_row_sums(const QkRowSums& p, Stream s) {
       }
       for (const int which : {0, 1}) {
         const Section at = section(p, which);
-        p.sums.as<float>()[2 * r + which] = static_cast<float>(
-            p.dout ? f.sum(room + width + at.begin, at.size()) : f.sum_squares(x + at.begin, at.size()));
+        p.sums.as<float>()[2 * r + which] = static_cast<float>(p.dout ? f.sum(room + width + at.begin, at.size())
+                                                                      : f.sum_squares(x + at.begin, at.size()));
       }
     }
   });
@@ -149,7 +151,8 @@ void qk_row_norm_grad(const QkRowNormGrad& p, Stream s) {
   require_gradient(kOp, {{"dgamma", p.dgamma}});
   require_f32(kOp, {{"dsums", p.dsums}});
   require_numel(kOp, p.qkv.numel(), {{"dout", p.dout}});
-  if (p.dqkv) require_numel(kOp, p.qkv.numel(), {{"dqkv", p.dqkv}}), require_numel(kOp, p.sums.numel(), {{"dsums", p.dsums}});
+  if (p.dqkv)
+    require_numel(kOp, p.qkv.numel(), {{"dqkv", p.dqkv}}), require_numel(kOp, p.sums.numel(), {{"dsums", p.dsums}});
   if (p.dgamma) require_numel(kOp, normed(p), {{"dgamma", p.dgamma}});
   constexpr int64_t kRowBlock = kSumBlock;  // rows whose sums are made together: part of the result's bits
   const int64_t rows = p.qkv.shape.rows(), width = normed(p), blocks = (rows + kRowBlock - 1) / kRowBlock;
@@ -164,9 +167,8 @@ void qk_row_norm_grad(const QkRowNormGrad& p, Stream s) {
                              sums != nullptr ? sums + b * width : nullptr);
                });
   if (sums == nullptr) return;
-  edit(f, p.dgamma, 0, width, p.accumulate_dw, [&](float* all, int64_t c, int64_t n) {
-    f.sum_rows(sums + c, width, blocks, all, n, p.accumulate_dw);
-  });
+  edit(f, p.dgamma, 0, width, p.accumulate_dw,
+       [&](float* all, int64_t c, int64_t n) { f.column_sums(sums + c, width, blocks, all, n, p.accumulate_dw); });
 }
 
 }  // namespace gt::cpu

@@ -79,17 +79,18 @@ void max_abs(const MaxAbs& p, Stream s) {
   float* partial = cpu_context(s).scratch<float>(rows * parts);
   parallel_for(s, rows * parts, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, part)),
                [&, &f = simd()](int64_t begin, int64_t end, int) {
-    float room[kChunk];
-    for (int64_t k = begin; k < end; ++k) {
-      const int64_t from = k / parts * cols + k % parts * part, to = std::min(from + part, (k / parts + 1) * cols);
-      float most = 0;
-      for (int64_t i = from; i < to; i += kChunk) {
-        const int64_t n = std::min(kChunk, to - i);
-        most = std::max(most, f.max_abs(read(f, p.x, i, n, room), n));
-      }
-      partial[k] = most;
-    }
-  });
+                 float room[kChunk];
+                 for (int64_t k = begin; k < end; ++k) {
+                   const int64_t from = k / parts * cols + k % parts * part,
+                                 to = std::min(from + part, (k / parts + 1) * cols);
+                   float most = 0;
+                   for (int64_t i = from; i < to; i += kChunk) {
+                     const int64_t n = std::min(kChunk, to - i);
+                     most = std::max(most, f.max_abs(read(f, p.x, i, n, room), n));
+                   }
+                   partial[k] = most;
+                 }
+               });
   float* out = p.out.as<float>();
   for (int64_t r = 0; r < rows; ++r) {
     const float most = *std::max_element(partial + r * parts, partial + (r + 1) * parts);

@@ -68,17 +68,18 @@ void clip_factor(const ClipFactor& p, Stream) {
   *p.norm.as<float>() = static_cast<float>(total);
 }
 
-void judge_step(const JudgeStep& p, Stream) {
-  require_dtype("judge_step", DType::kF64, {{"losses", p.losses}, {"counts", p.counts}, {"limits", p.limits}});
-  require_f32("judge_step", {{"scalars", p.scalars}, {"norm", p.norm}});
-  require_numel("judge_step", kNumScalars, {{"scalars", p.scalars}});
-  require_numel("judge_step", kNumLimits, {{"limits", p.limits}});
-  if (p.counts) require_numel("judge_step", p.losses.numel(), {{"counts", p.counts}});
+void check_step(const CheckStep& p, Stream) {
+  require_dtype("check_step", DType::kF64, {{"losses", p.losses}, {"counts", p.counts}, {"limits", p.limits}});
+  require_f32("check_step", {{"scalars", p.scalars}, {"norm", p.norm}});
+  require_numel("check_step", kNumScalars, {{"scalars", p.scalars}});
+  require_numel("check_step", kNumLimits, {{"limits", p.limits}});
+  if (p.counts) require_numel("check_step", p.losses.numel(), {{"counts", p.counts}});
   const double* limits = p.limits.as<double>();
-  const double loss = mean_loss(p.losses.as<double>(), p.counts ? p.counts.as<double>() : nullptr, p.losses.numel(),
-                                limits[kTargets]);
+  const double loss =
+      mean_loss(p.losses.as<double>(), p.counts ? p.counts.as<double>() : nullptr, p.losses.numel(), limits[kTargets]);
   float* scalars = p.scalars.as<float>();
-  if (scalars[kSkip] == 0 && is_bad_step(loss, *p.norm.as<float>(), limits)) scalars[kSkip] = scalars[kLeftOut] = 1;
+  if (scalars[kSkip] == 0 && is_anomalous_step(loss, *p.norm.as<float>(), limits))
+    scalars[kSkip] = scalars[kAnomalous] = 1;
 }
 
 }  // namespace gt::cpu

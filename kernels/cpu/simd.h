@@ -23,8 +23,8 @@ struct AttentionHead {
   float scale;
   const DropMask* drop;  // nullptr: no dropout; else of this sample and this head among all heads of the layer
   int64_t sample, head;
-  int64_t window;        // 0: unlimited
-  float softcap;         // 0: none
+  int64_t window;  // 0: unlimited
+  float softcap;   // 0: none
 };
 
 struct AdamWArgs {
@@ -49,7 +49,7 @@ constexpr int64_t kLambBlock = 4096;  // elements whose squares are summed toget
 struct Simd {
   void (*add)(const float* a, const float* b, float* out, int64_t n);
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
-  void (*exp)(const float* x, float* out, int64_t n);  // vec.h's, for tests
+  void (*exp)(const float* x, float* out, int64_t n);   // vec.h's, for tests
   void (*tanh)(const float* x, float* out, int64_t n);  // likewise
   void (*multiply)(const float* a, const float* b, float* out, int64_t n);
   void (*scale)(const float* x, float factor, float* out, int64_t n);
@@ -64,9 +64,9 @@ struct Simd {
   // In place: (a, b) = (a cos - b sin, b cos + a sin); backward negates the angle.
   void (*rotate)(const float* cos, const float* sin, float* a, float* b, int64_t n, bool backward);
   // out[i] = the mask's scale if element first + i of this sample is kept, else 0.
-  void (*drop_factors)(const DropMask& mask, int64_t sample, int64_t first, int64_t n, float* out);
+  void (*dropout_factors)(const DropMask& mask, int64_t sample, int64_t first, int64_t n, float* out);
   // out[c] (+)= sum of x[r * stride + c] over r, four rows at a time.
-  void (*sum_rows)(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate);
+  void (*column_sums)(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate);
 
   // Elements first .. first + n - 1 of step `step` (ops.h, StochasticRound).
   void (*stochastic_bf16)(uint64_t key, uint64_t step, int64_t first, const float* x, uint16_t* out, int64_t n);
@@ -109,10 +109,10 @@ struct Simd {
   // c[m, n] = (with `more`: +=) a[m, k] w[n, k]^T, n <= kRowsPanel; rows of c are kRowsPanel apart. Each element is one
   // fma chain in ascending k, so a row of c depends on no other row. k <= kRowsDepth; scratch: kRowsDepth * kRowsPanel
   // floats.
-  void (*product_by_rows)(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw,
-                          float* c, bool more, float* scratch);
+  void (*gemm_rows)(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw, float* c,
+                    bool more, float* scratch);
   // The same for one row and any k, bitwise identical.
-  void (*product_row)(int64_t n, int64_t k, const float* a, const float* w, int64_t ldw, float* c, bool more);
+  void (*gemv_rows)(int64_t n, int64_t k, const float* a, const float* w, int64_t ldw, float* c, bool more);
   void (*softmax_scaled)(const float* x, float* out, int64_t n, float max, float factor);  // e^(x - max) * factor
 
   double (*sum)(const float* x, int64_t n);  // in f64, 4 vectors of partial sums

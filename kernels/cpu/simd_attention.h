@@ -4,7 +4,7 @@
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/simd_dropout.h"
-#include "kernels/cpu/simd_product.h"
+#include "kernels/cpu/simd_gemm.h"
 #include "kernels/cpu/vec.h"
 
 namespace gt::cpu {
@@ -104,7 +104,8 @@ int64_t attention_scratch_floats(int64_t dim) { return 2 * dim * kBlock + 2 * kB
 inline const float* factors_of_block(const AttentionHead& h, int64_t query, int64_t queries, int64_t key, int64_t keys,
                                      bool diagonal, float* to) {
   if (h.drop == nullptr) return nullptr;
-  attention_factors(h, query, queries, key, [=](int64_t q) { return keys_seen(diagonal, keys, q); }, to);
+  attention_factors(
+      h, query, queries, key, [=](int64_t q) { return keys_seen(diagonal, keys, q); }, to);
   return to;
 }
 
@@ -141,8 +142,8 @@ inline void soften(float* scores, const BlockPair& b, const float* drop, float* 
 }
 
 // Softmax(q k^T) v of `queries` rows from `q` on, with keys [begin, end), by blocks of keys that end at multiples of
-// kBlock. masked: the queries stand at positions first, first + 1, ..., so the block of keys at `first` is the one on the
-// diagonal; else all of them see all keys. lse may be null.
+// kBlock. masked: the queries stand at positions first, first + 1, ..., so the block of keys at `first` is the one on
+// the diagonal; else all of them see all keys. lse may be null.
 inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries, int64_t first, int64_t begin,
                    int64_t end, bool masked, float* out_rows, float* lse, float* scratch) {
   float *turned = scratch, *acc = turned + h.dim * kBlock, *scores = acc + h.dim * kBlock;
@@ -179,8 +180,8 @@ inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries,
 
 inline int64_t blocks_of(int64_t seq) { return (seq + kBlock - 1) / kBlock; }
 
-// Two score blocks and one of dropout factors; then for every head and block of queries: q and dout transposed, lse, dot
-// products of out and dout.
+// Two score blocks and one of dropout factors; then for every head and block of queries: q and dout transposed, lse,
+// dot products of out and dout.
 int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
   return 3 * kBlock * kBlock + heads * blocks_of(seq) * kBlock * (2 * dim + 2);
 }
@@ -219,7 +220,8 @@ inline void turn_block(const AttentionHead& h, int64_t first, const TurnedBlock&
 }
 
 // scores -> weights p, dp -> ds = p (dp - dot) scale; with dropout factors f, p f and p (f dp - dot) scale: dot, taken
-// from the output, has them in it. With a soft cap scores are capped ones, and ds has its derivative 1 - (score / cap)^2.
+// from the output, has them in it. With a soft cap scores are capped ones, and ds has its derivative 1 - (score /
+// cap)^2.
 inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const float* drop, const TurnedBlock& b,
                         float scale, float softcap) {
   const Vec factor = splat(scale), inverse = splat(softcap > 0 ? 1 / softcap : 0);

@@ -24,7 +24,9 @@ inline VecLong times_low(VecLong x, uint64_t factor) {
 #endif
 }
 
-struct Words { VecLong x[4]; };  // four words of each counter, in low halves
+struct Words {
+  VecLong x[4];
+};  // four words of each counter, in low halves
 
 inline Words philox(uint64_t key, VecLong counter, uint64_t n) {
   auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
@@ -53,7 +55,9 @@ struct Factors {
 
 // Words of elements 4 c .. 4 c + 2 kLanes - 1, in order. Counters are placed in lanes as the two unpack instructions
 // require.
-struct TwoVectors { VecBits low, high; };
+struct TwoVectors {
+  VecBits low, high;
+};
 inline TwoVectors words_of(uint64_t key, uint64_t sample, uint64_t c) {
   VecLong counter = splat_long(c);
   for (int i = 0; i < kCounters; ++i) counter[i] += static_cast<uint64_t>(i % 2 * (kCounters / 2) + i / 2);

@@ -1,8 +1,8 @@
-// Row-independent GEMM (Gemm::by_rows); body of simd_{scalar,avx2,avx512}.cpp. A weight is read once, unpacked: its
-// rows are transposed in registers, one kLanes x kLanes square at a time.
+// Row-independent GEMM (Gemm::row_independent); body of simd_{scalar,avx2,avx512}.cpp. A weight is read once, unpacked:
+// its rows are transposed in registers, one kLanes x kLanes square at a time.
 #pragma once
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/simd_product.h"
+#include "kernels/cpu/simd_gemm.h"
 #include "kernels/cpu/vec.h"
 
 namespace gt::cpu {
@@ -25,7 +25,7 @@ inline void swap_quarters(Vec* row) {
   }
 }
 
-inline void turn_square(Vec* row) {
+inline void transpose_square(Vec* row) {
   if constexpr (kLanes > 8) swap_quarters<kLanes / 2>(row);
   if constexpr (kLanes > 4) swap_quarters<4>(row);
   swap_quarters<2>(row);
@@ -33,7 +33,7 @@ inline void turn_square(Vec* row) {
 }
 
 // to[d * kRowsPanel + i] = from[i * stride + d] for i < rows, d < depth; zero-pads columns to a whole vector.
-inline void turn_rows(const float* from, int64_t stride, int64_t rows, int64_t depth, float* to) {
+inline void transpose_rows(const float* from, int64_t stride, int64_t rows, int64_t depth, float* to) {
   for (int64_t i = 0; i < rows; i += kLanes) {
     const int64_t live = least(kLanes, rows - i);
     sweep(depth, [=](int64_t d, auto lanes) {
@@ -45,7 +45,7 @@ inline void turn_rows(const float* from, int64_t stride, int64_t rows, int64_t d
       } else {
         for (int64_t r = 0; r < kLanes; ++r) square[r] = r < live ? lanes.load(at + r * stride) : Vec{};
       }
-      turn_square(square);
+      transpose_square(square);
       const int64_t count = least(kLanes, depth - d);
       for (int64_t c = 0; c < count; ++c) store(to + (d + c) * kRowsPanel + i, square[c]);
     });
@@ -71,7 +71,7 @@ void product_row_n(int64_t n, int64_t k, const float* a, const float* w, int64_t
       } else {
         for (int64_t r = 0; r < kLanes; ++r) square[r] = r < live ? lanes.load(at + r * ldw) : Vec{};
       }
-      turn_square(square);
+      transpose_square(square);
       if (k - d >= kLanes) {
 #pragma GCC unroll 16
         for (int j = 0; j < kLanes; ++j) sum = fma(splat(a[d + j]), square[j], sum);
@@ -85,7 +85,7 @@ void product_row_n(int64_t n, int64_t k, const float* a, const float* w, int64_t
 
 void product_by_rows_n(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw,
                        float* c, bool more, float* scratch) {
-  turn_rows(w, ldw, n, k, scratch);
+  transpose_rows(w, ldw, n, k, scratch);
   const int64_t columns = (n + kLanes - 1) / kLanes * kLanes;
   product(m, columns, k, a, lda, 1, scratch, kRowsPanel, c, kRowsPanel, more);
 }

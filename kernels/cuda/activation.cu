@@ -1,7 +1,6 @@
 // Activations of feed-forward layers, gated or not, and their gradients. Each thread processes one 16-byte pack of
 // every operand.
 #include "kernels/cuda/activation.cuh"
-
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"

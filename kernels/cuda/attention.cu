@@ -1,7 +1,7 @@
-// Our own causal attention by tiles, in f32 arithmetic for every storage type: FlashAttention-2 (Dao 2023, arXiv 2307.08691)
-// with a backward of two kernels, one by key tile (dk, dv) and one by query tile (dq): nothing is added atomically, so
-// the bits repeat. 256 threads as a 16 x 16 grid; thread (y, x) owns rows y*R .. y*R+R-1 and columns x, x+16, ... of a
-// tile of scores, and channels 4x .. 4x+3 of every 64 of a tile of outputs.
+// Our own causal attention by tiles, in f32 arithmetic for every storage type: FlashAttention-2 (Dao 2023, arXiv
+// 2307.08691) with a backward of two kernels, one by key tile (dk, dv) and one by query tile (dq): nothing is added
+// atomically, so the bits repeat. 256 threads as a 16 x 16 grid; thread (y, x) owns rows y*R .. y*R+R-1 and columns x,
+// x+16, ... of a tile of scores, and channels 4x .. 4x+3 of every 64 of a tile of outputs.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -18,10 +18,9 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Kernels are compiled twice: for causal attention and nothing else, and (`General`) for calls with dropout, a window or a
-// soft cap, which ask at run time.
-// Blocks a multiprocessor should hold. At head_dim 64 plain kernels have room for two on sm_90 without a spilled
-// register; sm_80 has too little shared memory for two, and code for sm_100 would spill.
+// Kernels are compiled twice: for causal attention and nothing else, and (`General`) for calls with dropout, a window
+// or a soft cap, which ask at run time. Blocks a multiprocessor should hold. At head_dim 64 plain kernels have room for
+// two on sm_90 without a spilled register; sm_80 has too little shared memory for two, and code for sm_100 would spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 template <int DP, bool General>
 constexpr int kBlocks = DP == 64 && !General ? 2 : 1;
@@ -61,7 +60,8 @@ struct Problem {
     return drop_factor(drop.mask, first_sample(drop.mask) + sequence, row * seq + key);
   }
   __device__ bool sees(int64_t query, int64_t key) const { return key <= query && query - key < window; }
-  // What the softmax takes instead of a product of query and key, times log2 e; 2^(that - lse); its derivative / log2 e.
+  // What the softmax takes instead of a product of query and key, times log2 e; 2^(that - lse); its derivative / log2
+  // e.
   __device__ float score(float product) const {
     return softcap > 0 ? kLog2e * soft_cap_of(product * scale, softcap) : product * (scale * kLog2e);
   }
@@ -173,7 +173,7 @@ __device__ inline void times_transposed(const float* a, const float* b, float (&
 
 // acc += w v: w [T, T] of pitch T + 4, v [T, DP].
 template <int T, int R, int DP>
-__device__ inline void add_product(const float* w, const float* v, float (&acc)[R][DP / 16]) {
+__device__ inline void gemm_via_f32(const float* w, const float* v, float (&acc)[R][DP / 16]) {
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
 #pragma unroll 1
   for (int n = 0; n < T; n += 4) {
@@ -197,7 +197,7 @@ __device__ inline void add_product(const float* w, const float* v, float (&acc)[
   }
 }
 
-// A thread's share of a tile of weights into shared memory, for add_product. The 16 threads that share rows of `w` are
+// A thread's share of a tile of weights into shared memory, for gemm_via_f32. The 16 threads that share rows of `w` are
 // in one warp, so a warp barrier orders writes and reads.
 template <int T, int R>
 __device__ inline void put_weights(float* w, const float (&p)[R][R]) {
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kern
       for (int c = 0; c < N; ++c) acc[i][c] *= shrink;
     }
     put_weights<T, R>(w, s);
-    add_product<T, R, DP>(w, v, acc);
+    gemm_via_f32<T, R, DP>(w, v, acc);
   }
 #pragma unroll
   for (int i = 0; i < R; ++i) {
@@ -353,9 +353,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
           }
         }
       put_weights<T, R>(w, s);
-      add_product<T, R, DP>(w, dout, dv);
+      gemm_via_f32<T, R, DP>(w, dout, dv);
       put_weights<T, R>(w, ds);
-      add_product<T, R, DP>(w, q, dk);
+      gemm_via_f32<T, R, DP>(w, q, dk);
     }
   }
   store_tile<R, N>(p.dqkv.from(at_k), row0, p.seq, p.dim, dk);
@@ -407,7 +407,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(
         }
       }
     put_weights<T, R>(w, ds);
-    add_product<T, R, DP>(w, k, dq);
+    gemm_via_f32<T, R, DP>(w, k, dq);
   }
   store_tile<R, N>(p.dqkv.from(start * p.dqkv.pitch + h * p.dim), row0, p.seq, p.dim, dq);
 }

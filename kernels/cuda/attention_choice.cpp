@@ -20,7 +20,7 @@ namespace {
 enum class By { kAuto, kCudnn, kOwn };
 
 // Process-wide attention settings and pending log messages. Thread-safe: ranks may be threads of one process.
-class Rule {
+class AttentionSettings {
  public:
   std::atomic<By> by{By::kAuto};
   std::atomic<bool> deterministic{true};
@@ -28,7 +28,7 @@ class Rule {
   // Queues `line` for the log unless `key` was already reported.
   void note(const std::string& key, const std::string& line) {
     const std::lock_guard lock(mutex_);
-    if (noted_.insert(key).second) news_ += (news_.empty() ? "" : "\n") + line;
+    if (reported_.insert(key).second) news_ += (news_.empty() ? "" : "\n") + line;
   }
   // Queues a message that our own kernels run calls of this kind, and why. Called on every such op; Requires: string
   // literals.
@@ -43,13 +43,13 @@ class Rule {
 
  private:
   std::mutex mutex_;
-  std::set<std::string> noted_;
+  std::set<std::string> reported_;
   std::set<const char*> own_;
   std::string news_;
 };
 
-Rule& rule() {
-  static Rule r;
+AttentionSettings& rule() {
+  static AttentionSettings r;
   return r;
 }
 
@@ -57,7 +57,8 @@ template <class Args>
 constexpr bool kIsBackward = std::is_same_v<Args, AttentionGrad>;
 
 // cudnn-frontend places 4 bytes per row of scores in front of the engine's workspace; cuDNN requires 16-byte alignment.
-constexpr const char* kAskew = "batch x heads x seq is not a multiple of 4, so cuDNN's workspace would not be aligned";
+constexpr const char* kUnaligned =
+    "batch x heads x seq is not a multiple of 4, so cuDNN's workspace would not be aligned";
 
 // Returns why cuDNN does not support a call; nullptr when it may.
 template <class Args>
@@ -69,7 +70,7 @@ const char* unsuited(const Args& a) {
   if (a.drop) return "attention dropout is a function of module and sample here, which cuDNN does not compute";
   if (a.head_dim % 8 != 0) return "head_dim is not a multiple of 8";
   if (!aligned) return "a tensor does not begin at a multiple of 16 bytes";
-  if (kIsBackward<Args> && a.batch * a.heads * a.seq % 4 != 0) return kAskew;
+  if (kIsBackward<Args> && a.batch * a.heads * a.seq % 4 != 0) return kUnaligned;
   return nullptr;
 }
 
@@ -200,11 +201,11 @@ AllPlans& all_plans() {
 
 // Runs a call on cuDNN; returns false when our own kernels must run it.
 template <class Args>
-bool by_cudnn(Context& c, const Args& a, const AttentionPointers& p) {
-  if (rule().by == By::kOwn || !cudnn_obstacle().empty()) return false;
+bool try_cudnn(Context& c, const Args& a, const AttentionPointers& p) {
+  if (rule().by == By::kOwn || !cudnn_unavailable().empty()) return false;
   if (const char* why = unsuited(a)) {
     if (rule().by == By::kCudnn) refuse(call_of(a), why);
-    rule().note_own(why == kAskew ? "attention backward" : "attention", why);
+    rule().note_own(why == kUnaligned ? "attention backward" : "attention", why);
     return false;
   }
   return all_plans().of(c).run(call_of(a), p, c);
@@ -216,7 +217,7 @@ void attention(const Attention& a, Stream s) {
   if (a.qkv.numel() == 0) return;
   Context& c = enter(s, "attention");
   check_attention("attention", a);
-  if (!by_cudnn(c, a, {.qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data})) return own_attention(a, s);
+  if (!try_cudnn(c, a, {.qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data})) return own_attention(a, s);
   leave(c, "attention");
 }
 
@@ -226,30 +227,31 @@ void attention_grad(const AttentionGrad& a, Stream s) {
   check_attention_grad(a);
   const AttentionPointers p{
       .qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data, .dout = a.dout.data, .dqkv = a.dqkv.data};
-  if (!by_cudnn(c, a, p)) return own_attention_grad(a, s);
+  if (!try_cudnn(c, a, p)) return own_attention_grad(a, s);
   leave(c, "attention_grad");
 }
 
 void tune_attention(const AttentionTuning& t) {
   const By by = t.by == "cudnn" ? By::kCudnn : t.by == "own" ? By::kOwn : By::kAuto;
-  GT_REQUIRE(by != By::kCudnn || cudnn_obstacle().empty(), Exit::kUsage, "device.attention: cudnn was requested, but ",
-             cudnn_obstacle(), ". Use --device.attention auto: our own kernels then do it");
+  GT_REQUIRE(by != By::kCudnn || cudnn_unavailable().empty(), Exit::kUsage,
+             "device.attention: cudnn was requested, but ", cudnn_unavailable(),
+             ". Use --device.attention auto: our own kernels then do it");
   rule().by = by;
   rule().deterministic = t.deterministic;
   if (by == By::kOwn)
     rule().note("own", "attention: our own kernels (device.attention own)");
-  else if (!cudnn_obstacle().empty())
-    rule().note("obstacle", cat("attention: our own kernels; ", cudnn_obstacle()));
+  else if (!cudnn_unavailable().empty())
+    rule().note("obstacle", cat("attention: our own kernels; ", cudnn_unavailable()));
 }
 
-std::string attention_news() { return rule().take_news(); }
+std::string take_attention_log() { return rule().take_news(); }
 
 std::string attention_library() {
-  return cudnn_obstacle().empty() ? cudnn_name() : cat("attention by our own kernels; ", cudnn_obstacle());
+  return cudnn_unavailable().empty() ? cudnn_name() : cat("attention by our own kernels; ", cudnn_unavailable());
 }
 
 int64_t planned_attention_bytes(const AttentionGrad& a) {
-  if (rule().by == By::kOwn || !cudnn_obstacle().empty() || unsuited(a) != nullptr) return own_attention_scratch(a);
+  if (rule().by == By::kOwn || !cudnn_unavailable().empty() || unsuited(a) != nullptr) return own_attention_scratch(a);
   return graph_bytes(call_of(a)) + engine_bytes(call_of(a));
 }
 
@@ -258,6 +260,6 @@ int64_t held_attention_bytes(const Context& c) {
   return plans != nullptr ? plans->workspace() : 0;
 }
 
-void forget_attention(const Context& c) { all_plans().forget(c); }
+void drop_attention_plans(const Context& c) { all_plans().forget(c); }
 
 }  // namespace gt::cuda

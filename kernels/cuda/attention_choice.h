@@ -10,7 +10,7 @@ namespace gt::cuda {
 
 // Entries of Backend (kernels/backend.h).
 void tune_attention(const AttentionTuning&);
-std::string attention_news();
+std::string take_attention_log();
 std::string attention_library();
 
 // Scratch bytes of the attention backward: predicted without a device, and the largest requested so far by the stream's
@@ -19,6 +19,6 @@ int64_t planned_attention_bytes(const AttentionGrad&);
 int64_t held_attention_bytes(const Context&);
 
 // Drops the plans of a stream. Call before closing it.
-void forget_attention(const Context&);
+void drop_attention_plans(const Context&);
 
 }  // namespace gt::cuda

@@ -79,7 +79,7 @@ void describe_forward(Graph& graph, Tensors& t, const AttentionCall& call) {
   auto options = fe::graph::SDPA_attributes();
   options.set_name("attention").set_attn_scale(call.scale);
   options.set_generate_stats(true).set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT);
-  options.set_diagonal_band_right_bound(0);  // causal
+  options.set_diagonal_band_right_bound(0);                                                  // causal
   if (call.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(call.window));  // key + window > query
   const auto [out, lse] = graph.sdpa(t.packed(kQ), t.packed(kK), t.packed(kV), options);
   t.rows_output(out, kOut);
@@ -156,7 +156,7 @@ class Plan final : public AttentionPlan {
 
 }  // namespace
 
-std::string refusal_of_graph(const AttentionCall& call, int sm) {
+std::string graph_unsupported_reason(const AttentionCall& call, int sm) {
   return words_of([&] {
     Graph graph;
     graph.set_sm_version(sm);
@@ -175,7 +175,7 @@ std::unique_ptr<AttentionPlan> plan_attention(cudnnContext* handle, const Attent
   return plan;
 }
 
-std::string refusal_of_device(const AttentionCall& call, int sm, const std::string& device, int64_t workspace) {
+std::string engine_unsupported_reason(const AttentionCall& call, int sm, const std::string& device, int64_t workspace) {
   return words_of([&] {
     Graph graph;
     auto properties = std::make_shared<fe::DeviceProperties>();

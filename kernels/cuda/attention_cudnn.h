@@ -16,7 +16,7 @@ struct AttentionCall {
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   DType type = DType::kBF16;
   float scale = 1;
-  int64_t window = 0;  // keys that a query sees, below seq; 0: all that precede it
+  int64_t window = 0;                           // keys that a query sees, below seq; 0: all that precede it
   bool backward = false, deterministic = true;  // the forward always is
 
   bool operator==(const AttentionCall&) const = default;
@@ -41,10 +41,10 @@ std::unique_ptr<AttentionPlan> plan_attention(cudnnContext* handle, const Attent
 
 // Both checks run without a device. Returns why the graph of this call is refused for an architecture (90: sm_90);
 // empty when cuDNN accepts dimensions, strides and options and builds the operation graph.
-std::string refusal_of_graph(const AttentionCall&, int sm);
+std::string graph_unsupported_reason(const AttentionCall&, int sm);
 // Returns why cuDNN's heuristics find no engine for this call within `workspace` bytes (graph workspace excluded);
 // empty when they find one. `device`: JSON as returned for CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION. Some engines
 // require a libcuda, if only a stub.
-std::string refusal_of_device(const AttentionCall&, int sm, const std::string& device, int64_t workspace);
+std::string engine_unsupported_reason(const AttentionCall&, int sm, const std::string& device, int64_t workspace);
 
 }  // namespace gt::cuda

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-struct Places {  // all of one element type, a kernel template parameter
+struct CombineBuffers {  // all of one element type, a kernel template parameter
   const void* from[Combine::kMost];
   void* to[Combine::kMost];
   int parts, targets;
@@ -24,7 +24,7 @@ constexpr bool kIsFloat = std::is_same_v<T, float> || std::is_same_v<T, __nv_bfl
 
 // f32 and 16-bit floats are reduced in f32, other types as they are.
 template <ReduceOp kOp, int V, class T>
-__device__ void combine_at(const Places& p, int64_t i) {
+__device__ void combine_at(const CombineBuffers& p, int64_t i) {
   if constexpr (kIsFloat<T>) {
     float sum[V], x[V];
     load<V>(static_cast<const T*>(p.from[0]) + i, sum);
@@ -43,7 +43,7 @@ __device__ void combine_at(const Places& p, int64_t i) {
 }
 
 template <ReduceOp kOp, int V, class T>
-__global__ void __launch_bounds__(kThreads) combine_ranks_kernel(const __grid_constant__ Places p, int64_t n) {
+__global__ void __launch_bounds__(kThreads) combine_ranks_kernel(const __grid_constant__ CombineBuffers p, int64_t n) {
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads;
   const int64_t packs = n / V;
   for (int64_t i = first; i < packs; i += step) combine_at<kOp, V, T>(p, i * V);
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) combine_ranks_kernel(const __grid_co
 
 // Copies one source to all targets, bytewise.
 template <class Word>
-__global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant__ Places p, int64_t n) {
+__global__ void __launch_bounds__(kThreads) broadcast_kernel(const __grid_constant__ CombineBuffers p, int64_t n) {
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x, step = int64_t{gridDim.x} * kThreads;
   const auto* from = static_cast<const std::byte*>(p.from[0]);
   const int64_t words = n / static_cast<int64_t>(sizeof(Word)), rest = words * static_cast<int64_t>(sizeof(Word));
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) spread_kernel(const __grid_constant_
 }
 
 template <int V, class T>
-void combine_by_op(const Context& c, const Places& p, int64_t n, ReduceOp op) {
+void combine_by_op(const Context& c, const CombineBuffers& p, int64_t n, ReduceOp op) {
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(ceil_div(n, V), kThreads), 1 << 20));
   switch (op) {
     case ReduceOp::kSum: combine_ranks_kernel<ReduceOp::kSum, V, T><<<blocks, kThreads, 0, c.stream>>>(p, n); break;
@@ -74,7 +74,7 @@ void combine_by_op(const Context& c, const Places& p, int64_t n, ReduceOp op) {
   }
 }
 
-void combine_by_type(const Context& c, const Places& p, const Combine& a, bool aligned) {
+void combine_by_type(const Context& c, const CombineBuffers& p, const Combine& a, bool aligned) {
   switch (a.dtype) {
     case DType::kF64: return combine_by_op<1, double>(c, p, a.count, a.op);
     case DType::kI32: return combine_by_op<1, int32_t>(c, p, a.count, a.op);
@@ -88,13 +88,13 @@ void combine_by_type(const Context& c, const Places& p, const Combine& a, bool a
   });
 }
 
-void spread(const Context& c, const Places& p, int64_t bytes, bool aligned) {
+void spread(const Context& c, const CombineBuffers& p, int64_t bytes, bool aligned) {
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(ceil_div(aligned ? ceil_div(bytes, 16) : bytes, kThreads), 1 << 20));
   if (aligned)
-    spread_kernel<uint4><<<blocks, kThreads, 0, c.stream>>>(p, bytes);
+    broadcast_kernel<uint4><<<blocks, kThreads, 0, c.stream>>>(p, bytes);
   else
-    spread_kernel<uint8_t><<<blocks, kThreads, 0, c.stream>>>(p, bytes);
+    broadcast_kernel<uint8_t><<<blocks, kThreads, 0, c.stream>>>(p, bytes);
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ void combine(const Combine& a, Stream s) {
            " parts to ", a.targets, " targets; at most ", Combine::kMost);
   if (a.count == 0 || a.targets == 0) return;
   Context& c = enter(s, "combine");
-  Places p{};
+  CombineBuffers p{};
   p.parts = a.parts, p.targets = a.targets;
   bool aligned = true;
   for (int r = 0; r < a.parts; ++r) p.from[r] = a.from[r], aligned = aligned && aligned16({a.from[r]});

@@ -50,7 +50,7 @@ Context& enter(Stream s, const char* op);
 void leave(Context& c, const char* op);
 
 // Lays out 256-byte aligned buffers in one scratch block of bytes().
-class Carver {
+class ScratchLayout {
  public:
   // Reserves `bytes`; returns their offset.
   int64_t add(int64_t bytes) {

@@ -5,20 +5,20 @@
 
 namespace gt::cuda {
 
-const std::string& cudnn_obstacle() {
+const std::string& cudnn_unavailable() {
   static const std::string obstacle = "this build is without cuDNN: " GPT_NO_CUDNN;
   return obstacle;
 }
 
-const std::string& cudnn_name() { return cudnn_obstacle(); }
+const std::string& cudnn_name() { return cudnn_unavailable(); }
 
 CudnnHandle open_cudnn(cudaStream_t, std::string* why) {
-  *why = cudnn_obstacle();
+  *why = cudnn_unavailable();
   return {nullptr, [](cudnnContext*) {}};
 }
 
 std::unique_ptr<AttentionPlan> plan_attention(cudnnContext*, const AttentionCall&, std::string* why) {
-  *why = cudnn_obstacle();
+  *why = cudnn_unavailable();
   return nullptr;
 }
 

@@ -41,7 +41,7 @@ const Library& library() {
   return l;
 }
 
-// Callers check cudnn_obstacle() first, so nothing below runs without the library.
+// Callers check cudnn_unavailable() first, so nothing below runs without the library.
 template <class F>
 F* symbol(const char* name) {
   void* f = library().handle != nullptr ? dlsym(library().handle, name) : nullptr;
@@ -51,7 +51,7 @@ F* symbol(const char* name) {
 
 }  // namespace
 
-const std::string& cudnn_obstacle() { return library().obstacle; }
+const std::string& cudnn_unavailable() { return library().obstacle; }
 const std::string& cudnn_name() { return library().name; }
 
 CudnnHandle open_cudnn(cudaStream_t stream, std::string* why) {

@@ -10,9 +10,9 @@ struct cudnnContext;  // cudnnHandle_t is a pointer to it
 namespace gt::cuda {
 
 // Returns why cuDNN is unavailable; empty when it is usable. Loads the library on the first call.
-const std::string& cudnn_obstacle();
+const std::string& cudnn_unavailable();
 
-// Returns name and version, e.g. "cuDNN 9.19.0". Requires: cudnn_obstacle() is empty.
+// Returns name and version, e.g. "cuDNN 9.19.0". Requires: cudnn_unavailable() is empty.
 const std::string& cudnn_name();
 
 // Opens a handle bound to this stream of the current device; nullptr and the reason in *why on failure.

@@ -26,7 +26,7 @@ Exit code_of(cudaError_t status) {
 }
 
 // GPTTRAIN_CUDA_SYNC=1: synchronize after every op, so that an asynchronous error names its op.
-bool waits_for_each() {
+bool sync_each_op() {
   const char* sync = std::getenv("GPTTRAIN_CUDA_SYNC");
   return sync != nullptr && std::strcmp(sync, "1") == 0;
 }
@@ -39,7 +39,7 @@ const char* advice(cudaError_t status) {
     case cudaErrorMisalignedAddress:
     case cudaErrorIllegalInstruction:
     case cudaErrorLaunchFailure:
-      return waits_for_each() ? "" : ". An op before it may be to blame: with GPTTRAIN_CUDA_SYNC=1 the error names it";
+      return sync_each_op() ? "" : ". An op before it may be to blame: with GPTTRAIN_CUDA_SYNC=1 the error names it";
     default: return "";
   }
 }
@@ -72,7 +72,7 @@ std::byte* Context::scratch(int64_t bytes) {
 
 Context::~Context() {
   cudaSetDevice(index);
-  forget_attention(*this);
+  drop_attention_plans(*this);
   gemm.reset();
   for (void* p : blocks_) cudaFree(p);
   if (stream != nullptr) cudaStreamDestroy(stream);
@@ -95,18 +95,18 @@ namespace {
 
 // Device for calls that name none: on a thread with no device selected they would create a context on GPU 0. The newest
 // stream's device serves; any device of this process would.
-std::atomic<int> a_device_of_ours{0};
+std::atomic<int> default_device{0};
 
 // An event and its device: the querying or destroying thread may have selected none.
-struct Mark {
+struct DeviceEvent {
   int index;
   cudaEvent_t event;
 };
 
-cudaEvent_t event_of(Event e) { return static_cast<const Mark*>(e)->event; }
+cudaEvent_t event_of(Event e) { return static_cast<const DeviceEvent*>(e)->event; }
 
-cudaEvent_t event_at_home(Event e, const char* what) {
-  check(cudaSetDevice(static_cast<const Mark*>(e)->index), what);
+cudaEvent_t event_on_its_device(Event e, const char* what) {
+  check(cudaSetDevice(static_cast<const DeviceEvent*>(e)->index), what);
   return event_of(e);
 }
 
@@ -114,7 +114,7 @@ Event make_mark(int index, unsigned flags, const char* what) {
   check(cudaSetDevice(index), "selecting a device");
   cudaEvent_t e = nullptr;
   check(cudaEventCreateWithFlags(&e, flags), what);
-  return new Mark{index, e};
+  return new DeviceEvent{index, e};
 }
 
 double gib(size_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0); }
@@ -141,7 +141,7 @@ void release(int index, void* p, int64_t) {
 }
 
 void* alloc_host(int64_t bytes) {
-  check(cudaSetDevice(a_device_of_ours), "selecting a device");
+  check(cudaSetDevice(default_device), "selecting a device");
   void* p = nullptr;
   const cudaError_t status = cudaHostAlloc(&p, static_cast<size_t>(std::max<int64_t>(bytes, 1)), cudaHostAllocPortable);
   if (status == cudaErrorMemoryAllocation) {
@@ -154,7 +154,7 @@ void* alloc_host(int64_t bytes) {
 }
 
 void free_host(void* p, int64_t) {
-  cudaSetDevice(a_device_of_ours);
+  cudaSetDevice(default_device);
   cudaFreeHost(p);
 }
 
@@ -174,10 +174,10 @@ void zero(void* dst, int64_t bytes, Stream s) {
 
 Stream open_stream(int index, int) {
   check(cudaSetDevice(index), "selecting a device");
-  a_device_of_ours = index;
+  default_device = index;
   auto c = std::make_unique<Context>();
   c->index = index;
-  c->sync_each_op = waits_for_each();
+  c->sync_each_op = sync_each_op();
   check(cudaDeviceGetAttribute(&c->shared_per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
         "reading a device limit");
   check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "opening a stream");
@@ -191,18 +191,18 @@ void synchronize(Stream s) {
   check(cudaStreamSynchronize(c.stream), "waiting for a stream");
 }
 
-Event make_event(int index) { return make_mark(index, cudaEventDisableTiming, "making an event"); }
+Event create_event(int index) { return make_mark(index, cudaEventDisableTiming, "making an event"); }
 Event make_timer(int index) { return make_mark(index, cudaEventDefault, "making an event that keeps the time"); }
 
 double seconds_between(Event from, Event to) {
   constexpr const char* kWhat = "reading the time between two events";
   float ms = 0;
-  check(cudaEventElapsedTime(&ms, event_at_home(from, kWhat), event_of(to)), kWhat);
+  check(cudaEventElapsedTime(&ms, event_on_its_device(from, kWhat), event_of(to)), kWhat);
   return static_cast<double>(ms) * 1e-3;
 }
 
-void drop_event(Event e) {
-  const std::unique_ptr<Mark> mark(static_cast<Mark*>(e));
+void destroy_event(Event e) {
+  const std::unique_ptr<DeviceEvent> mark(static_cast<DeviceEvent*>(e));
   if (mark == nullptr) return;
   cudaSetDevice(mark->index);
   cudaEventDestroy(mark->event);
@@ -220,12 +220,12 @@ void wait(Event e, Stream s) {
 
 void await(Event e) {
   constexpr const char* kWhat = "waiting for an event on the host";
-  check(cudaEventSynchronize(event_at_home(e, kWhat)), kWhat);
+  check(cudaEventSynchronize(event_on_its_device(e, kWhat)), kWhat);
 }
 
 bool done(Event e) {
   constexpr const char* kWhat = "asking for an event";
-  const cudaError_t status = cudaEventQuery(event_at_home(e, kWhat));
+  const cudaError_t status = cudaEventQuery(event_on_its_device(e, kWhat));
   if (status == cudaErrorNotReady) {
     cudaGetLastError();  // not an error: keep the next launch from reporting it
     return false;
@@ -270,8 +270,8 @@ const DeviceApi& device_api() {
                                   .open_stream = open_stream,
                                   .close_stream = close_stream,
                                   .synchronize = synchronize,
-                                  .make_event = make_event,
-                                  .drop_event = drop_event,
+                                  .create_event = create_event,
+                                  .destroy_event = destroy_event,
                                   .record = record,
                                   .wait = wait,
                                   .await = await,
@@ -280,7 +280,7 @@ const DeviceApi& device_api() {
                                   .seconds_between = seconds_between,
                                   .capture = capture,
                                   .launch = launch,
-                                  .drop_graph = drop_graph,
+                                  .destroy_graph = destroy_graph,
                                   .combine = combine,
                                   .count = count,
                                   .describe = describe,

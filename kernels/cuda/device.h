@@ -10,6 +10,6 @@ void* raw_stream(Stream);
 // DeviceApi entries implemented in graphs.cpp.
 Graph capture(Stream, void (*queue)(void*), void* what, std::string* why);
 void launch(Graph, Stream);
-void drop_graph(Graph);
+void destroy_graph(Graph);
 void combine(const Combine&, Stream);  // combine.cu
 }  // namespace gt::cuda

@@ -1,7 +1,6 @@
 // Dropout of rows: each thread processes one 16-byte pack, with factors from a counter-based generator.
-#include "kernels/cuda/dropout.cuh"
-
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
 

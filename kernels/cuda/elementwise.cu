@@ -1,8 +1,8 @@
 // Ops of one pass over elements. Each thread processes 16 bytes of every operand.
 #include <type_traits>
 
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(128) add_bias_kernel(const T* x, const B* bias
 // partial sums are added in order.
 template <int V, class T>
 __global__ void __launch_bounds__(256)
-    sum_rows_kernel(const T* x, float* partial, int64_t rows, int64_t cols, int64_t chunk) {
+    column_sums_kernel(const T* x, float* partial, int64_t rows, int64_t cols, int64_t chunk) {
   const int64_t col = (int64_t{blockIdx.x} * 32 + threadIdx.x) * V;
   const int64_t end = min(rows, (int64_t{blockIdx.y} + 1) * chunk);
   float s[V] = {};
@@ -186,9 +186,8 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class G>
-__global__ void __launch_bounds__(256)
-    combine_kernel(const float* partial, int parts, int64_t columns, int64_t wanted, int64_t split, G* out, G* out2,
-                   bool accumulate) {
+__global__ void __launch_bounds__(256) combine_kernel(const float* partial, int parts, int64_t columns, int64_t wanted,
+                                                      int64_t split, G* out, G* out2, bool accumulate) {
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float s = 0;
   constexpr int kAhead = 16;  // loads in flight, those of the last iteration included; sums are added in chunk order
@@ -274,8 +273,7 @@ void scale(const Scale& a, Stream s) {
   want("scale", "out", a.out, a.x.dtype);
   by_dtype("scale", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
-    each<kPack<T>>(c, ScaleOp<T>{a.x.as<T>(), a.out.as<T>(), a.factor}, a.x.numel(),
-                   aligned16({a.x.data, a.out.data}));
+    each<kPack<T>>(c, ScaleOp<T>{a.x.as<T>(), a.out.as<T>(), a.factor}, a.x.numel(), aligned16({a.x.data, a.out.data}));
   });
   leave(c, "scale");
 }
@@ -337,9 +335,8 @@ void gelu_grad(const GeluGrad& a, Stream s) {
   by_two("gelu_grad", "x", a.x.dtype, "dout", a.dout.dtype, [&](auto x, auto t) {
     using X = decltype(x);
     using T = decltype(t);
-    each<std::max(kPack<X>, kPack<T>)>(
-        c, GeluGradOp<X, T>{a.x.as<X>(), a.dout.as<T>(), a.dx.as<T>(), a.accumulate}, a.x.numel(),
-        aligned16({a.x.data, a.dout.data, a.dx.data}));
+    each<std::max(kPack<X>, kPack<T>)>(c, GeluGradOp<X, T>{a.x.as<X>(), a.dout.as<T>(), a.dx.as<T>(), a.accumulate},
+                                       a.x.numel(), aligned16({a.x.data, a.dout.data, a.dx.data}));
   });
   leave(c, "gelu_grad");
 }
@@ -363,25 +360,25 @@ void add_bias(const AddBias& a, Stream s) {
   leave(c, "add_bias");
 }
 
-void sum_rows(const SumRows& a, Stream s) {
+void column_sums(const ColumnSums& a, Stream s) {
   const int64_t cols = a.out.numel();
   if (cols == 0) return;
-  Context& c = enter(s, "sum_rows");
+  Context& c = enter(s, "column_sums");
   const int64_t rows = a.x.numel() / cols;
-  GT_CHECK(rows * cols == a.x.numel(), "sum_rows: x ", to_string(a.x.shape), " out ", to_string(a.out.shape));
+  GT_CHECK(rows * cols == a.x.numel(), "column_sums: x ", to_string(a.x.shape), " out ", to_string(a.out.shape));
   // The chunk size depends on the shape alone, so results are bitwise identical on all devices of a kind.
   const int64_t chunk = std::max<int64_t>(64, ceil_div(rows, 256)), parts = ceil_div(rows, chunk);
   auto* partial = reinterpret_cast<float*>(c.scratch(std::max<int64_t>(parts, 1) * cols * 4));
-  by_dtype("sum_rows", "x", a.x.dtype, [&](auto t) {
+  by_dtype("column_sums", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     constexpr int kV = kPack<T>;
     const bool wide = cols % kV == 0 && aligned16({a.x.data});
     const dim3 grid(static_cast<unsigned>(ceil_div(cols, 32 * (wide ? kV : 1))), static_cast<unsigned>(parts));
-    auto* kernel = wide ? sum_rows_kernel<kV, T> : sum_rows_kernel<1, T>;
+    auto* kernel = wide ? column_sums_kernel<kV, T> : column_sums_kernel<1, T>;
     if (parts > 0) kernel<<<grid, dim3(32, 8), 0, c.stream>>>(a.x.as<T>(), partial, rows, cols, chunk);
   });
-  combine_partials(c, partial, static_cast<int>(parts), cols, cols, a.out, {}, a.accumulate, "sum_rows");
-  leave(c, "sum_rows");
+  combine_partials(c, partial, static_cast<int>(parts), cols, cols, a.out, {}, a.accumulate, "column_sums");
+  leave(c, "column_sums");
 }
 
 }  // namespace gt::cuda

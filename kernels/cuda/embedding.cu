@@ -233,7 +233,7 @@ struct Sorted {
 
 Sorted sort_positions(Context& c, const EmbeddingGrad& a, int64_t n, int64_t rows) {
   const int tiles = static_cast<int>(ceil_div(n, kTile));
-  Carver plan;
+  ScratchLayout plan;
   const int64_t at_key[2] = {plan.add(4 * n), plan.add(4 * n)}, at_position[2] = {plan.add(4 * n), plan.add(4 * n)};
   const int64_t at_counts = plan.add(int64_t{4} * kBins * tiles), at_long = plan.add(4 * rows);
   const int64_t at_begin = plan.add(4 * rows), at_end = plan.add(4 * rows), at_count = plan.add(4);

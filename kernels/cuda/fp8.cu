@@ -5,9 +5,9 @@
 // memory.
 #include <cmath>
 
-#include "kernels/cuda/codes.cuh"
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
 
@@ -75,14 +75,14 @@ struct ThroughGeluGrad {
   }
 };
 
-// Any pointer may be nullptr; `inverse` only when no FP8 values are written.
-struct Made {
+// Any pointer may be nullptr; `scale_inv` only when no FP8 values are written.
+struct Fp8Outputs {
   const float* amax;
-  uint8_t *rows, *columns;
-  float *inverse, *seen;
+  uint8_t *rowwise, *columnwise;
+  float *scale_inv, *step_amax;
   float* partial;  // [row tiles][width]: column sums of each tile
   int64_t height, width;
-  bool by_rows, by_columns;  // rowwise data and source, columnwise data: whole packs are aligned
+  bool rows_aligned, columns_aligned;  // rowwise data and source, columnwise data: whole packs are aligned
 };
 
 // Resident blocks per SM. Loads in flight take twice the registers in f32. Software FP8 conversion takes more (before
@@ -96,7 +96,7 @@ constexpr int kHeld = 8 / sizeof(typename Source::Type);
 #endif
 
 template <class Source, DType F>
-__global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source source, Made to) {
+__global__ void __launch_bounds__(kThreads, kHeld<Source>) quantize_kernel(Source source, Fp8Outputs to) {
   __shared__ uint4 tile[kDown][kPitch / 4];  // [group of four rows][column]: four FP8 values per word
   __shared__ float sums[kDown][kTileCols];
   __shared__ float most_of[kThreads / 32];
@@ -107,19 +107,19 @@ __global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source 
   const auto left = [&](int k) { return first + k < to.height && c < to.width ? to.width - c : 0; };
   const auto at = [&](int k) { return (first + k) * to.width + c; };
   typename Source::template Fetched<kWide> fetched[kDeep];
-  if (to.by_rows) {
+  if (to.rows_aligned) {
 #pragma unroll
     for (int k = 0; k < kDeep; ++k)
       if (left(k) > 0) source.template fetch<kWide>(at(k), fetched[k]);
   }
-  const float scale = to.inverse != nullptr ? fp8_scale(to.amax[0], fp8_format(F)) : 1.0f;
-  if (blockIdx.x == 0 && threadIdx.x == 0 && to.inverse != nullptr) to.inverse[0] = 1.0f / scale;
+  const float scale = to.scale_inv != nullptr ? fp8_scale(to.amax[0], fp8_format(F)) : 1.0f;
+  if (blockIdx.x == 0 && threadIdx.x == 0 && to.scale_inv != nullptr) to.scale_inv[0] = 1.0f / scale;
   float most = 0.0f, sum[kWide] = {};
   uint32_t low[kDeep], high[kDeep];  // FP8 values of the first and the last four neighbours, one word per row
 #pragma unroll
   for (int k = 0; k < kDeep; ++k) {
     float v[kWide] = {};
-    if (to.by_rows) {
+    if (to.rows_aligned) {
       if (left(k) > 0) source.template get<kWide>(fetched[k], v);
     } else {
 #pragma unroll
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source 
       }
     }
     uint32_t words[kWide / 4];
-    encode<F>(v, scale, words);
+    quantize<F>(v, scale, words);
     low[k] = words[0];
     high[k] = words[1];
 #pragma unroll
@@ -142,12 +142,12 @@ __global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source 
       sum[i] += v[i];
     }
   }
-  if (to.rows != nullptr) {
+  if (to.rowwise != nullptr) {
 #pragma unroll
     for (int k = 0; k < kDeep; ++k)
-      if (left(k) > 0) store_words(to.rows + at(k), {low[k], high[k]}, left(k), to.by_rows);
+      if (left(k) > 0) store_words(to.rowwise + at(k), {low[k], high[k]}, left(k), to.rows_aligned);
   }
-  if (to.columns != nullptr) {
+  if (to.columnwise != nullptr) {
     transpose(low);
     transpose(high);
     tile[ty][2 * tx] = make_uint4(low[0], low[1], low[2], low[3]);
@@ -158,14 +158,14 @@ __global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source 
     for (int i = 0; i < kWide; ++i) sums[ty][kWide * tx + i] = sum[i];
   }
   __syncthreads();
-  if (to.seen != nullptr) raise_seen<kThreads / 32>(most, to.seen, most_of);
+  if (to.step_amax != nullptr) raise_amax<kThreads / 32>(most, to.step_amax, most_of);
   if (to.partial != nullptr && threadIdx.x < kTileCols && c0 + threadIdx.x < to.width) {
     float all = sums[0][threadIdx.x];
 #pragma unroll
     for (int y = 1; y < kDown; ++y) all += sums[y][threadIdx.x];
     to.partial[r0 / kTileRows * to.width + c0 + threadIdx.x] = all;
   }
-  if (to.columns == nullptr) return;
+  if (to.columnwise == nullptr) return;
   constexpr int kPacks = kTileRows / 16;  // packs of 16 FP8 values per column of the tile
   const auto* words = reinterpret_cast<const uint32_t*>(tile);
 #pragma unroll
@@ -176,19 +176,19 @@ __global__ void __launch_bounds__(kThreads, kHeld<Source>) encode_kernel(Source 
     uint32_t codes[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) codes[k] = words[(4 * pack + k) * kPitch + column];
-    store_words(to.columns + (c0 + column) * to.height + r, codes, left, to.by_columns);
+    store_words(to.columnwise + (c0 + column) * to.height + r, codes, left, to.columns_aligned);
   }
 }
 
-__global__ void inverse_kernel(const float* amax, float* inverse, DType codes) {
-  inverse[0] = 1.0f / fp8_scale(amax[0], fp8_format(codes));
+__global__ void scale_inv_kernel(const float* amax, float* scale_inv, DType dtype) {
+  scale_inv[0] = 1.0f / fp8_scale(amax[0], fp8_format(dtype));
 }
 
 __global__ void __launch_bounds__(kThreads)
-    amax_history_kernel(const float* seen, float* history, float* amax, int64_t steps, int64_t at) {
+    amax_history_kernel(const float* step_amax, float* history, float* amax, int64_t steps, int64_t at) {
   __shared__ float most_of[kThreads];
   float* row = history + int64_t{blockIdx.x} * steps;
-  const float now = isfinite(seen[blockIdx.x]) ? seen[blockIdx.x] : 0.0f;
+  const float now = isfinite(step_amax[blockIdx.x]) ? step_amax[blockIdx.x] : 0.0f;
   float most = now;
   for (int64_t i = threadIdx.x; i < steps; i += kThreads)
     if (i != at) most = fmaxf(most, row[i]);
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) amax[blockIdx.x] = most_of[0];
 }
 
-void want_codes(const char* tensor, const Tensor& t, int64_t numel) {
+void require_fp8(const char* tensor, const Tensor& t, int64_t numel) {
   if (!t) return;
   GT_REQUIRE(is_fp8(t.dtype), Exit::kUsage, "cuda quantize_fp8: ", tensor, " is ", name_of(t.dtype),
              "; f8e4m3 and f8e5m2 are supported");
@@ -212,17 +212,17 @@ void want_codes(const char* tensor, const Tensor& t, int64_t numel) {
 void validate(const QuantizeFp8& a) {
   constexpr const char* kOp = "quantize_fp8";
   const Fp8Out& to = a.fp8;
-  want_codes("rows", to.rows, a.x.numel());
-  want_codes("columns", to.columns, a.x.numel());
+  require_fp8("rowwise", to.rowwise, a.x.numel());
+  require_fp8("columnwise", to.columnwise, a.x.numel());
   GT_CHECK(to || a.sums, kOp, ": none of FP8 data, amax and column sums is requested");
-  GT_CHECK(!to.rows || !to.columns || to.rows.dtype == to.columns.dtype, kOp,
+  GT_CHECK(!to.rowwise || !to.columnwise || to.rowwise.dtype == to.columnwise.dtype, kOp,
            ": rowwise and columnwise data must have one format");
-  if (to.codes()) {
+  if (to.quantizes()) {
     want(kOp, "amax", to.amax, DType::kF32);
-    want(kOp, "inverse", to.inverse, DType::kF32);
+    want(kOp, "scale_inv", to.scale_inv, DType::kF32);
   }
-  if (to.seen) want(kOp, "seen", to.seen, DType::kF32);
-  if (a.of == CodesOf::kGeluGrad) {
+  if (to.step_amax) want(kOp, "step_amax", to.step_amax, DType::kF32);
+  if (a.of == Fp8Source::kGeluGrad) {
     want(kOp, "pre", a.pre, a.x.dtype);
     GT_CHECK(a.pre.numel() == a.x.numel(), kOp, ": x ", to_string(a.x.shape), " pre ", to_string(a.pre.shape));
   }
@@ -234,9 +234,9 @@ void validate(const QuantizeFp8& a) {
 template <class T, class F>
 void by_source(const QuantizeFp8& a, F&& f) {
   switch (a.of) {
-    case CodesOf::kPlain: return f(Plain<T>{a.x.as<T>()});
-    case CodesOf::kGelu: return f(ThroughGelu<T>{{a.x.as<T>()}});
-    case CodesOf::kGeluGrad: return f(ThroughGeluGrad<T>{a.x.as<T>(), a.pre.as<T>()});
+    case Fp8Source::kPlain: return f(Plain<T>{a.x.as<T>()});
+    case Fp8Source::kGelu: return f(ThroughGelu<T>{{a.x.as<T>()}});
+    case Fp8Source::kGeluGrad: return f(ThroughGeluGrad<T>{a.x.as<T>(), a.pre.as<T>()});
   }
 }
 
@@ -246,34 +246,34 @@ void quantize_fp8(const QuantizeFp8& a, Stream s) {
   constexpr const char* kOp = "quantize_fp8";
   validate(a);
   const Fp8Out& out = a.fp8;
-  const bool encodes = out.codes();
-  const DType codes = out.rows ? out.rows.dtype : out.columns.dtype;
+  const bool quantizes = out.quantizes();
+  const DType codes = out.rowwise ? out.rowwise.dtype : out.columnwise.dtype;
   Context& c = enter(s, kOp);
-  if (out.seen && out.seen_anew) check(cudaMemsetAsync(out.seen.data, 0, sizeof(float), c.stream), kOp);
+  if (out.step_amax && out.overwrite_amax) check(cudaMemsetAsync(out.step_amax.data, 0, sizeof(float), c.stream), kOp);
   const int64_t height = a.x.shape.rows(), width = a.x.shape.cols();
   if (a.x.numel() == 0) {
-    if (encodes) inverse_kernel<<<1, 1, 0, c.stream>>>(out.amax.as<float>(), out.inverse.as<float>(), codes);
+    if (quantizes) scale_inv_kernel<<<1, 1, 0, c.stream>>>(out.amax.as<float>(), out.scale_inv.as<float>(), codes);
     return leave(c, kOp);
   }
   const int64_t down = ceil_div(height, kTileRows), blocks = down * ceil_div(width, kTileCols);
-  Made to{out.amax.as<float>(),
-          out.rows.as<uint8_t>(),
-          out.columns.as<uint8_t>(),
-          encodes ? out.inverse.as<float>() : nullptr,
-          out.seen.as<float>(),
-          a.sums ? reinterpret_cast<float*>(c.scratch(down * width * size_of(DType::kF32))) : nullptr,
-          height,
-          width,
-          width % kWide == 0 && aligned16({a.x.data, a.pre.data, out.rows.data}),
-          height % 16 == 0 && aligned16({out.columns.data})};
+  Fp8Outputs to{out.amax.as<float>(),
+                out.rowwise.as<uint8_t>(),
+                out.columnwise.as<uint8_t>(),
+                quantizes ? out.scale_inv.as<float>() : nullptr,
+                out.step_amax.as<float>(),
+                a.sums ? reinterpret_cast<float*>(c.scratch(down * width * size_of(DType::kF32))) : nullptr,
+                height,
+                width,
+                width % kWide == 0 && aligned16({a.x.data, a.pre.data, out.rowwise.data}),
+                height % 16 == 0 && aligned16({out.columnwise.data})};
   by_dtype(kOp, "x", a.x.dtype, [&](auto t) {
     by_source<decltype(t)>(a, [&](auto source) {
       const auto launch = [&](auto kernel) {
         kernel<<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(source, to);
       };
       using Source = decltype(source);
-      encodes&& codes == DType::kF8E5M2 ? launch(encode_kernel<Source, DType::kF8E5M2>)
-                                        : launch(encode_kernel<Source, DType::kF8E4M3>);
+      quantizes&& codes == DType::kF8E5M2 ? launch(quantize_kernel<Source, DType::kF8E5M2>)
+                                          : launch(quantize_kernel<Source, DType::kF8E4M3>);
     });
   });
   if (a.sums) combine_partials(c, to.partial, static_cast<int>(down), width, width, a.sums, {}, a.accumulate, kOp);
@@ -284,15 +284,15 @@ void amax_history(const AmaxHistory& a, Stream s) {
   constexpr const char* kOp = "amax_history";
   const int64_t n = a.amax.numel(), steps = a.history.shape.cols();
   if (n == 0) return;
-  want(kOp, "seen", a.seen, DType::kF32);
+  want(kOp, "step_amax", a.step_amax, DType::kF32);
   want(kOp, "history", a.history, DType::kF32);
   want(kOp, "amax", a.amax, DType::kF32);
-  GT_CHECK(a.seen.numel() == n && a.history.numel() == n * steps && a.at >= 0 && a.at < steps, kOp, ": seen ",
-           to_string(a.seen.shape), ", history ", to_string(a.history.shape), ", amax ", to_string(a.amax.shape),
+  GT_CHECK(a.step_amax.numel() == n && a.history.numel() == n * steps && a.at >= 0 && a.at < steps, kOp, ": step_amax ",
+           to_string(a.step_amax.shape), ", history ", to_string(a.history.shape), ", amax ", to_string(a.amax.shape),
            ", column ", a.at);
   Context& c = enter(s, kOp);
-  amax_history_kernel<<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(a.seen.as<float>(), a.history.as<float>(),
-                                                                           a.amax.as<float>(), steps, a.at);
+  amax_history_kernel<<<static_cast<unsigned>(n), kThreads, 0, c.stream>>>(
+      a.step_amax.as<float>(), a.history.as<float>(), a.amax.as<float>(), steps, a.at);
   leave(c, kOp);
 }
 

@@ -82,14 +82,14 @@ std::string text_of(const Key& k) {
 }
 
 // Whether an unfused GEMM followed by our own kernel may be faster. A fused bias alone is free.
-constexpr bool may_come_apart(Fused f) { return has_gelu(f) || sums_bias(f); }
+constexpr bool may_run_unfused(Fused f) { return has_gelu(f) || sums_bias(f); }
 
 // Key suffix of entries that record the fastest form; their index is a Fused.
 constexpr const char* kForm = " form";
 
 // Arguments of one GEMM. FP8 operands have a scale each, in device memory. `sums`: where cuBLASLt writes a bias
 // gradient, overwriting it.
-struct Product : Gemm {
+struct GemmArgs : Gemm {
   Tensor a_scale, b_scale, sums;
 };
 
@@ -149,7 +149,7 @@ class GemmPlans {
   }
 
   // Returns the plan of GEMM `g`, creating it at first use. Creation may time algorithms on `c` with the data of `g`.
-  Plan& plan(const Key& key, Context& c, const Product& g) {
+  Plan& plan(const Key& key, Context& c, const GemmArgs& g) {
     auto it = plans_.find(key);
     if (it == plans_.end()) {
       it = plans_.try_emplace(key).first;
@@ -165,7 +165,7 @@ class GemmPlans {
     if (p.form) return *p.form;
     const auto fits = [&](const GemmChoice& c) {
       Fused f = first;
-      while (static_cast<int>(f) != c.index && may_come_apart(f)) f = less(f);
+      while (static_cast<int>(f) != c.index && may_run_unfused(f)) f = less(f);
       return static_cast<int>(f) == c.index;
     };
     const auto fastest = [&] {
@@ -173,7 +173,7 @@ class GemmPlans {
       for (Fused f = first;; f = less(f)) {
         const std::optional<double> us = time(f);
         if (us && (!best || *us < 0.99 * best->us)) best = GemmChoice{{}, static_cast<int>(f), *us};
-        if (!may_come_apart(f)) return best;
+        if (!may_run_unfused(f)) return best;
       }
     };
     const auto choice = GemmChoices::instance().choose(text_of(key) + kForm, identity_, fits, fastest);
@@ -182,13 +182,13 @@ class GemmPlans {
   }
 
   // Queues a GEMM with its result in `out`, for timing. Returns false when this form is not supported.
-  bool trial(Context& c, const Plan& p, const Product& g, Fused fused, void* out) {
+  bool trial(Context& c, const Plan& p, const GemmArgs& g, Fused fused, void* out) {
     return p.found && queue(c, p, p.algo, g, fused, out) == CUBLAS_STATUS_SUCCESS;
   }
 
   // Queues a GEMM. Returns false when cuBLASLt does not support this form, from now on too; Plan::status holds the
   // reason.
-  bool run(Context& c, Plan& p, const Product& g, Fused fused) {
+  bool run(Context& c, Plan& p, const GemmArgs& g, Fused fused) {
     if (!p.found) return false;
     p.status = queue(c, p, p.algo, g, fused, g.out.data);
     return p.found = p.status == CUBLAS_STATUS_SUCCESS;
@@ -196,7 +196,7 @@ class GemmPlans {
 
  private:
   // cublasLtMatmul may refuse what the heuristic suggests.
-  cublasStatus_t queue(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const Product& g, Fused fused,
+  cublasStatus_t queue(Context& c, const Plan& p, const cublasLtMatmulAlgo_t& algo, const GemmArgs& g, Fused fused,
                        void* out) {
     point_to_scales(p, g);
     point_to_epilogue(p, g, fused);
@@ -209,20 +209,20 @@ class GemmPlans {
   }
 
   // Operands are passed swapped, and their scales with them.
-  void point_to_scales(const Plan& p, const Product& g) {
+  void point_to_scales(const Plan& p, const GemmArgs& g) {
     if (!g.a_scale) return;
     set(p.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(g.b_scale.data));
     set(p.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(g.a_scale.data));
   }
 
-  void point_to_epilogue(const Plan& p, const Product& g, Fused fused) {
+  void point_to_epilogue(const Plan& p, const GemmArgs& g, Fused fused) {
     if (adds_bias(fused) || sums_bias(fused))
       set(p.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
           static_cast<const void*>(adds_bias(fused) ? g.bias.data : g.sums.data));
     if (has_gelu(fused)) set(p.desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<void*>(g.aux.data));
   }
 
-  void make(const Key& key, Plan& p, Context& c, const Product& g) {
+  void make(const Key& key, Plan& p, Context& c, const GemmArgs& g) {
     const auto in = static_cast<cudaDataType_t>(key.in), in_b = static_cast<cudaDataType_t>(key.in_b),
                out = static_cast<cudaDataType_t>(key.out);
     // CUBLAS_COMPUTE_32F: no TF32 for f32 inputs, f32 accumulation for 16-bit inputs.
@@ -273,7 +273,7 @@ class GemmPlans {
   }
 
   // Replaces the heuristic's first algorithm by the one of the process-wide table.
-  void choose(const Key& key, Plan& p, Context& c, const Product& g,
+  void choose(const Key& key, Plan& p, Context& c, const GemmArgs& g,
               std::span<const cublasLtMatmulHeuristicResult_t> suggested) {
     const auto fits = [&](const GemmChoice& choice) {
       const auto algo = std::bit_cast<cublasLtMatmulAlgo_t>(choice.algo);
@@ -314,7 +314,7 @@ GemmPlans& plans_of(Context& c) {
 }
 
 // bf16 gradient of operands of another type; cuBLASLt writes bf16 only for bf16 operands.
-bool writes_gradient(const Gemm& g) { return g.out.dtype == DType::kBF16 && g.a.dtype != DType::kBF16; }
+bool needs_f32_scratch(const Gemm& g) { return g.out.dtype == DType::kBF16 && g.a.dtype != DType::kBF16; }
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   const int64_t bk = g.trans_b ? g.b.shape.cols() : g.b.shape.rows(),
@@ -337,7 +337,7 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
     GT_REQUIRE(!t || t.dtype == g.a.dtype || t.dtype == DType::kF32, Exit::kUsage, "cuda gemm: ", name, " is ",
                name_of(t.dtype), " for ", name_of(g.a.dtype), " inputs; the same or f32 is supported");
   };
-  if (!writes_gradient(g)) same_or_f32("out", g.out);
+  if (!needs_f32_scratch(g)) same_or_f32("out", g.out);
   same_or_f32("bias", g.bias);
   if (g.epilogue != Epilogue::kNone) same_or_f32("aux", g.aux);
 }
@@ -363,10 +363,10 @@ Fused best_fusion(const Gemm& g, int64_t m, int64_t n) {
 
 // Bias gradient by a separate pass over the rows.
 void sum_bias(const Gemm& g, Stream s) {
-  if (g.dbias) sum_rows({.x = g.trans_a ? g.a : g.out, .out = g.dbias, .accumulate = g.accumulate_dbias}, s);
+  if (g.dbias) column_sums({.x = g.trans_a ? g.a : g.out, .out = g.dbias, .accumulate = g.accumulate_dbias}, s);
 }
 
-// Runs what remains after the GEMM ran with `fused`. sums: see Product.
+// Runs what remains after the GEMM ran with `fused`. sums: see GemmArgs.
 void finish(const Gemm& g, Fused fused, const Tensor& sums, Stream s) {
   if (g.bias && fused == Fused::kNone) {
     const Tensor z = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
@@ -382,7 +382,7 @@ void finish(const Gemm& g, Fused fused, const Tensor& sums, Stream s) {
 }
 
 // bf16 gradient of operands of another type: the GEMM writes f32 scratch, which is then accumulated or cast.
-void add_product(Context& c, const Gemm& g, Stream s) {
+void gemm_via_f32(Context& c, const Gemm& g, Stream s) {
   GT_CHECK(!g.bias && g.epilogue == Epilogue::kNone, "gemm: a bf16 result of ", name_of(g.a.dtype),
            " operands is a gradient: without bias and epilogue");
   Gemm product = g;
@@ -411,15 +411,15 @@ std::string gemm_identity(int device) {
 namespace {
 
 // One gemm() call: tries the forms that cuBLASLt may support, the most fused first.
-class Call {
+class GemmCall {
  public:
-  Call(const Gemm& g, Context& c, Stream s, int64_t m, int64_t n, int64_t k)
+  GemmCall(const Gemm& g, Context& c, Stream s, int64_t m, int64_t n, int64_t k)
       : g_(g), c_(c), s_(s), m_(m), n_(n), k_(k), plans_(plans_of(c)) {}
 
   // Arguments of the GEMM in form `f`. Without a fused GELU the GEMM's result (z) goes to aux, which the GELU kernel
   // reads.
-  Product target(Fused f) const {
-    Product t{g_, {}, {}, {}};
+  GemmArgs target(Fused f) const {
+    GemmArgs t{g_, {}, {}, {}};
     if (sums_bias(f))
       t.sums = {c_.scratch(g_.dbias.numel() * size_of(g_.out.dtype)), g_.dbias.shape, g_.out.dtype, g_.out.device};
     if (g_.epilogue == Epilogue::kGelu && !has_gelu(f)) t.out = g_.aux;
@@ -428,7 +428,7 @@ class Call {
 
   void run() {
     for (Fused fused = fastest(best_fusion(g_, m_, n_));; fused = less(fused)) {
-      const Product t = target(fused);
+      const GemmArgs t = target(fused);
       const Key key = key_of(t, fused);
       Plan& p = plans_.plan(key, c_, t);
       if (plans_.run(c_, p, t, fused)) {
@@ -442,7 +442,7 @@ class Call {
   }
 
  private:
-  Key key_of(const Product& t, Fused f) const {
+  Key key_of(const GemmArgs& t, Fused f) const {
     return {m_,
             n_,
             k_,
@@ -463,16 +463,16 @@ class Call {
   }
 
   Plan& plan_of(Fused f) {
-    const Product t = target(f);
+    const GemmArgs t = target(f);
     return plans_.plan(key_of(t, f), c_, t);
   }
 
   // Returns the form to try first. Makes the plans before consulting the table: both take the table's lock.
   Fused fastest(Fused first) {
-    if (!GemmChoices::instance().on() || !may_come_apart(first)) return first;
+    if (!GemmChoices::instance().on() || !may_run_unfused(first)) return first;
     Plan& p = plan_of(first);
     if (p.form || !p.found) return p.form.value_or(first);
-    for (Fused f = first; may_come_apart(f); f = less(f)) plan_of(less(f));
+    for (Fused f = first; may_run_unfused(f); f = less(f)) plan_of(less(f));
     std::optional<GemmTimer> timer;  // created only when there is something to time
     return plans_.form(key_of(target(first), first), p, first, [&](Fused f) -> std::optional<double> {
       if (!timer) timer.emplace(c_.stream, g_.out.bytes() + g_.dbias.bytes());
@@ -483,7 +483,7 @@ class Call {
   // Median time of the GEMM and its remaining kernels. Results go to the timer's memory, except the output of a GELU
   // and its aux, which the call itself overwrites next.
   std::optional<double> median_us(const GemmTimer& timer, Fused f) {
-    const Product t = target(f);
+    const GemmArgs t = target(f);
     const Plan& p = plan_of(f);
     Gemm rest = g_;
     (g_.epilogue == Epilogue::kGelu ? rest.aux : rest.out).data = timer.out();
@@ -510,7 +510,7 @@ void gemm(const Gemm& g, Stream s) {
   const int64_t n = g.out.shape.cols();
   if (g.out.numel() == 0) return sum_bias(g, s);
   Context& c = enter(s, "gemm");
-  Call call(g, c, s, m, n, k);
+  GemmCall call(g, c, s, m, n, k);
   if (g.a.numel() == 0) {  // k = 0: an empty sum
     const Gemm t = call.target(Fused::kNone);
     if (!g.accumulate) check(cudaMemsetAsync(t.out.data, 0, static_cast<size_t>(t.out.bytes()), c.stream), "gemm");
@@ -518,7 +518,7 @@ void gemm(const Gemm& g, Stream s) {
     return leave(c, "gemm");
   }
   validate(g, m, n, k);
-  if (writes_gradient(g)) return add_product(c, g, s);
+  if (needs_f32_scratch(g)) return gemm_via_f32(c, g, s);
   call.run();
 }
 
@@ -553,10 +553,10 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
   if (g.out.numel() == 0) return;
   validate(g, m, n, k);
   Context& c = enter(s, "gemm_fp8");
-  Product t{{.a = g.a, .b = g.b, .bias = g.bias, .out = g.out, .trans_b = true, .accumulate = g.accumulate},
-            g.a_scale,
-            g.b_scale,
-            {}};
+  GemmArgs t{{.a = g.a, .b = g.b, .bias = g.bias, .out = g.out, .trans_b = true, .accumulate = g.accumulate},
+             g.a_scale,
+             g.b_scale,
+             {}};
   const bool fast = gemm_fp8_fast && g.a.dtype == DType::kF8E4M3 && g.b.dtype == DType::kF8E4M3;
   Fused fused = g.bias && alignment(g.bias.data) == 16 ? Fused::kBias : Fused::kNone;  // as in best_fusion
   for (;; fused = Fused::kNone) {

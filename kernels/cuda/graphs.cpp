@@ -59,6 +59,6 @@ void launch(Graph g, Stream s) {
   leave(c, "graph");
 }
 
-void drop_graph(Graph g) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)); }
+void destroy_graph(Graph g) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)); }
 
 }  // namespace gt::cuda

@@ -99,8 +99,8 @@ __device__ inline void cap(float (&z)[V], float softcap) {
 
 // to_gradient of what the cap makes of a pack of logits, times the cap's derivative.
 template <int V>
-__device__ inline void to_capped_gradient(float (&z)[V], int c, int valid, int hot, float base, float factor, float scale,
-                                          float softcap) {
+__device__ inline void to_capped_gradient(float (&z)[V], int c, int valid, int hot, float base, float factor,
+                                          float scale, float softcap) {
 #pragma unroll
   for (int j = 0; j < V; ++j) {
     const float part = tanhf(z[j] / softcap), p = exp_down(softcap * part - base) * factor;
@@ -122,7 +122,7 @@ __device__ inline void each_pack(const T* z, int first, int end, F f) {
 // under way all at once and used in four parts as they come. The product has written the last rows last: they are
 // first, for some are in L2 still.
 template <int V, bool Capped, class T>
-__global__ void __launch_bounds__(kThreads, kKeeping) whole_kernel(const Rows<T> p) {
+__global__ void __launch_bounds__(kThreads, kKeeping) one_pass_kernel(const Rows<T> p) {
   extern __shared__ float4 memory[];
   __shared__ MaxSum warp[kWarps];
   T* kept = reinterpret_cast<T*>(memory);
@@ -270,10 +270,14 @@ void check_results(const char* op, const Args& a, int64_t n) {
 
 template <class T, class Args>
 Rows<T> rows_of(const Args& a, int64_t cols, int64_t valid) {
-  return {a.logits.template as<T>(),   a.targets.template as<int32_t>(),
-          a.seed.template as<float>(), a.loss.template as<float>(),
-          a.dlogits.template as<T>(),  static_cast<int>(cols),
-          static_cast<int>(valid),     0,
+  return {a.logits.template as<T>(),
+          a.targets.template as<int32_t>(),
+          a.seed.template as<float>(),
+          a.loss.template as<float>(),
+          a.dlogits.template as<T>(),
+          static_cast<int>(cols),
+          static_cast<int>(valid),
+          0,
           a.softcap};
 }
 
@@ -286,7 +290,8 @@ int room(const Context& c) {
 template <class T>
 void raise_limit(const Context& c) {
   using K = void (*)(Rows<T>);
-  for (const K k : {static_cast<K>(whole_kernel<kPack<T>, false, T>), static_cast<K>(whole_kernel<kPack<T>, true, T>)}) {
+  for (const K k :
+       {static_cast<K>(one_pass_kernel<kPack<T>, false, T>), static_cast<K>(one_pass_kernel<kPack<T>, true, T>)}) {
     const auto* kernel = reinterpret_cast<const void*>(k);
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room(c)), "cross_entropy");
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
@@ -313,7 +318,8 @@ void cross_entropy(const CrossEntropy& a, Stream s) {
       constexpr int kV = decltype(pack)::value;
       const int fits = room(c) / static_cast<int>(sizeof(T));
       if (kV > 1) rows.kept = std::min(fits, static_cast<int>(ceil_div(rows.valid, kV)) * kV);
-      whole_kernel<kV, decltype(capped)::value, T><<<static_cast<unsigned>(n), kThreads, rows.kept * sizeof(T), c.stream>>>(rows);
+      one_pass_kernel<kV, decltype(capped)::value, T>
+          <<<static_cast<unsigned>(n), kThreads, rows.kept * sizeof(T), c.stream>>>(rows);
     });
   });
   leave(c, "cross_entropy");

@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(256) norm_any_kernel(Forward<T> p) {
 // Blocks iterate over rows, accumulating dgamma and dbeta in registers and dbias in shared memory: registers for dbias
 // would cost occupancy.
 template <class T, int V, int K, int W, bool Drop>
-__global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kHeld<V, K, W, Drop>) norm_grad_kernel(Backward<T> p) {
+__global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kResidentBlocks<V, K, W, Drop>)
+    norm_grad_kernel(Backward<T> p) {
   __shared__ float shared[2 * W];
   extern __shared__ float4 memory[];  // dbias partial sums, if dbias is requested
   auto* bias_shares = reinterpret_cast<float*>(memory);
@@ -132,19 +133,19 @@ void validate(const LayerNorm& a, int64_t n, int64_t cols) {
   constexpr const char* kOp = "layer_norm";
   const int64_t all = a.x.numel();
   const Fp8Out& fp8 = a.fp8;
-  GT_CHECK(a.gamma.numel() == cols && a.rstd.numel() == n, kOp, ": x ", to_string(a.x.shape),
-           " gamma ", to_string(a.gamma.shape), " rstd ", to_string(a.rstd.shape));
+  GT_CHECK(a.gamma.numel() == cols && a.rstd.numel() == n, kOp, ": x ", to_string(a.x.shape), " gamma ",
+           to_string(a.gamma.shape), " rstd ", to_string(a.rstd.shape));
   GT_CHECK(a.kind == NormKind::kRms ? !a.beta && !a.mean : a.beta.numel() == cols, kOp, ": beta ",
            to_string(a.beta.shape), ", mean ", to_string(a.mean.shape));
-  GT_CHECK(a.out || fp8.codes(), kOp, ": no output requested (out or FP8 data)");
-  GT_CHECK((!a.out || a.out.numel() == all) && (!fp8.rows || fp8.rows.numel() == all) &&
-               (!fp8.columns || fp8.columns.numel() == all),
-           kOp, ": x ", to_string(a.x.shape), " out ", to_string(a.out.shape), " rows ", to_string(fp8.rows.shape),
-           " columns ", to_string(fp8.columns.shape));
+  GT_CHECK(a.out || fp8.quantizes(), kOp, ": no output requested (out or FP8 data)");
+  GT_CHECK((!a.out || a.out.numel() == all) && (!fp8.rowwise || fp8.rowwise.numel() == all) &&
+               (!fp8.columnwise || fp8.columnwise.numel() == all),
+           kOp, ": x ", to_string(a.x.shape), " out ", to_string(a.out.shape), " rows ", to_string(fp8.rowwise.shape),
+           " columns ", to_string(fp8.columnwise.shape));
   if (a.out) want(kOp, "out", a.out, a.x.dtype);
   if (a.delta) want(kOp, "sum", a.sum, a.x.dtype);
-  if (fp8.rows) want(kOp, "rows", fp8.rows, DType::kF8E4M3);
-  if (fp8.columns) want(kOp, "columns", fp8.columns, DType::kF8E4M3);
+  if (fp8.rowwise) want(kOp, "rowwise", fp8.rowwise, DType::kF8E4M3);
+  if (fp8.columnwise) want(kOp, "columnwise", fp8.columnwise, DType::kF8E4M3);
   GT_CHECK(!a.drop || a.delta, kOp, ": dropout without a delta to act on");
 }
 
@@ -173,7 +174,7 @@ void layer_norm(const LayerNorm& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "layer_norm");
   validate(a, a.x.shape.rows(), a.x.shape.cols());
-  if (a.fp8 && norm_codes(a, c)) return leave(c, "layer_norm");
+  if (a.fp8 && norm_fp8(a, c)) return leave(c, "layer_norm");
   LayerNorm plain = a;
   if (!a.out) plain.out = {c.scratch(a.x.bytes()), a.x.shape, a.x.dtype, a.x.device};
   plain_norm(plain, c);
@@ -199,31 +200,32 @@ void validate(const LayerNormGrad& a, int64_t n, int64_t cols) {
   if (a.dbeta) want(kOp, "dbeta", a.dbeta, a.dgamma.dtype);
   GT_CHECK(!a.dbias || (a.dx && a.dbias.numel() == cols), kOp, ": dbias ", to_string(a.dbias.shape), " of dx ",
            to_string(a.dx.shape));
-  GT_CHECK((!fp8.rows || fp8.rows.numel() == all) && (!fp8.columns || fp8.columns.numel() == all) && (a.dx || !fp8),
-           kOp, ": dx ", to_string(a.dx.shape), " rows ", to_string(fp8.rows.shape), " columns ",
-           to_string(fp8.columns.shape));
-  for (const Tensor* codes : {&fp8.rows, &fp8.columns})
+  GT_CHECK((!fp8.rowwise || fp8.rowwise.numel() == all) && (!fp8.columnwise || fp8.columnwise.numel() == all) &&
+               (a.dx || !fp8),
+           kOp, ": dx ", to_string(a.dx.shape), " rows ", to_string(fp8.rowwise.shape), " columns ",
+           to_string(fp8.columnwise.shape));
+  for (const Tensor* codes : {&fp8.rowwise, &fp8.columnwise})
     if (*codes) want(kOp, "codes", *codes, DType::kF8E5M2);
-  if (fp8.codes()) {
+  if (fp8.quantizes()) {
     want(kOp, "amax", fp8.amax, DType::kF32);
-    want(kOp, "inverse", fp8.inverse, DType::kF32);
+    want(kOp, "scale_inv", fp8.scale_inv, DType::kF32);
   }
-  if (fp8.seen) want(kOp, "seen", fp8.seen, DType::kF32);
+  if (fp8.step_amax) want(kOp, "step_amax", fp8.step_amax, DType::kF32);
 }
 
 // One-pass kernels with the row in registers. Returns false when none supports this shape, dtype or alignment.
 template <class T>
-bool in_registers(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shares& shares, bool* encoded) {
+bool in_registers(const LayerNormGrad& a, const Backward<T>& p, Context& c, PartialSums& shares, bool* quantized) {
   // Weight gradients alone (a deferred pass) use the column kernel: a run-time test for dx here would spill registers.
   if (!a.dx || !aligned16({a.x.data, a.gamma.data, a.dout.data, a.dsum.data, a.dx.data, a.ddelta.data})) return false;
   if constexpr (!std::is_same_v<T, float>)  // FP8 training has 16-bit activations
-    if (a.fp8 && norm_grad_codes(a, p, c, shares)) return *encoded = true;
+    if (a.fp8 && norm_grad_fp8(a, p, c, shares)) return *quantized = true;
   bool fits = false;
   by_drop(a.drop, [&](auto drops) {
     fits = by_row_shape<T, kBackward>(p.cols, [&](auto shape) {
       constexpr int kK = decltype(shape)::k, kW = decltype(shape)::w;
       Backward<T> q = p;
-      constexpr int kHolds = kHeld<kPack<T>, kK, kW, decltype(drops)::value>;
+      constexpr int kHolds = kResidentBlocks<kPack<T>, kK, kW, decltype(drops)::value>;
       shares.divide(a, std::min<int64_t>(kW == 1 ? ceil_div(p.n, 4) : p.n, kMultiprocessors * kHolds), q, c);
       const size_t bytes = a.dbias ? kBiasShareBytes<kPack<T>, kK, kW> : 0;
       norm_grad_kernel<T, kPack<T>, kK, kW, decltype(drops)::value>
@@ -235,7 +237,7 @@ bool in_registers(const LayerNormGrad& a, const Backward<T>& p, Context& c, Shar
 
 // Any row length, any alignment. Weights first: dx and ddelta may alias the inputs.
 template <class T>
-void in_passes(const LayerNormGrad& a, Backward<T> p, Context& c, Shares& shares) {
+void in_passes(const LayerNormGrad& a, Backward<T> p, Context& c, PartialSums& shares) {
   const int64_t chunk = std::max<int64_t>(16, ceil_div(p.n, 256));
   shares.divide(a, ceil_div(p.n, chunk), p, c);
   const dim3 grid(static_cast<unsigned>(ceil_div(p.cols, 256)), static_cast<unsigned>(shares.parts));
@@ -256,8 +258,8 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
   Context& c = enter(s, kOp);
   validate(a, n, cols);
   if (n == 0 && !a.dgamma && !a.dbias && !a.fp8) return;
-  Shares shares;
-  bool fits = false, encoded = false;
+  PartialSums shares;
+  bool fits = false, quantized = false;
   by_dtype(kOp, "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     const Backward<T> p{a.x.as<T>(),
@@ -278,7 +280,7 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
                         a.kind == NormKind::kRms,
                         a.gamma_offset};
     if (n == 0) return;
-    fits = in_registers(a, p, c, shares, &encoded);
+    fits = in_registers(a, p, c, shares, &quantized);
     if (!fits) in_passes(a, p, c, shares);
   });
   const auto parts = static_cast<int>(shares.parts);
@@ -287,8 +289,8 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
     combine_partials(c, shares.room + shares.parts * 2 * cols, parts, cols, cols, a.dbias, {}, a.accumulate_dbias, kOp);
   leave(c, kOp);
   const Tensor branch = a.drop ? a.ddelta : a.dx;
-  if (a.dbias && !fits) sum_rows({.x = branch, .out = a.dbias, .accumulate = a.accumulate_dbias}, s);
-  if (a.fp8 && !encoded) quantize_fp8({.x = branch, .fp8 = a.fp8}, s);
+  if (a.dbias && !fits) column_sums({.x = branch, .out = a.dbias, .accumulate = a.accumulate_dbias}, s);
+  if (a.fp8 && !quantized) quantize_fp8({.x = branch, .fp8 = a.fp8}, s);
 }
 
 }  // namespace gt::cuda

@@ -27,11 +27,11 @@ struct Weights {
 
 // V elements of a branch in flight: raw words of the one dtype that it has.
 template <int V, class T>
-struct AskedOfBranch {
+struct BranchLoad {
   Stored<V, T> same;
 };
 template <int V>
-struct AskedOfBranch<V, float> {
+struct BranchLoad<V, float> {
   Stored<V, float> same;
   Stored<V, __nv_bfloat16> bf16;
   Stored<V, __half> f16;
@@ -45,7 +45,7 @@ struct Branch {
   DType type;
   __device__ explicit operator bool() const { return data != nullptr; }
   template <int V>
-  __device__ void ask(int64_t i, AskedOfBranch<V, T>& a) const {
+  __device__ void ask(int64_t i, BranchLoad<V, T>& a) const {
     if constexpr (std::is_same_v<T, float>) {
       if (type == DType::kBF16) return a.bf16.load(static_cast<const __nv_bfloat16*>(data) + i);
       if (type == DType::kF16) return a.f16.load(static_cast<const __half*>(data) + i);
@@ -53,7 +53,7 @@ struct Branch {
     a.same.load(static_cast<const T*>(data) + i);
   }
   template <int V>
-  __device__ void get(const AskedOfBranch<V, T>& a, float (&d)[V]) const {
+  __device__ void get(const BranchLoad<V, T>& a, float (&d)[V]) const {
     if constexpr (std::is_same_v<T, float>) {
       if (type == DType::kBF16) return a.bf16.get(d);
       if (type == DType::kF16) return a.f16.get(d);
@@ -62,7 +62,7 @@ struct Branch {
   }
   template <int V>
   __device__ void get(int64_t i, float (&d)[V]) const {
-    AskedOfBranch<V, T> a;
+    BranchLoad<V, T> a;
     ask(i, a);
     get(a, d);
   }
@@ -144,7 +144,7 @@ template <int V, int K, int W, bool Drop, class T, class Emit>
 __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, float* shared, Emit emit) {
   float v[K][V];
   Stored<V, T> x[K];  // all loads of x and delta are issued before the first use
-  AskedOfBranch<V, T> delta[K];
+  BranchLoad<V, T> delta[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int c = (k * 32 * W + lane) * V;
@@ -272,6 +272,6 @@ Forward<T> forward_of(const LayerNorm& a) {
 
 // Norm with its result quantized to FP8, or its amax observed, in the same pass. Returns false, with nothing queued,
 // when no kernel supports this shape, dtype or alignment.
-bool norm_codes(const LayerNorm&, Context&);
+bool norm_fp8(const LayerNorm&, Context&);
 
 }  // namespace gt::cuda

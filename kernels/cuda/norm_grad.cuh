@@ -189,17 +189,17 @@ __device__ inline void put_weight_shares(const Backward<T>& p, const float (&dga
 // Resident blocks per SM, by the registers of a lane's K packs of V elements; f32 loads in flight take twice as many,
 // dropout masks some more. resources.txt records the actual figures.
 template <int V, int K, int W, bool Drop>
-constexpr int kHeld = W == 1           ? 3
-                      : W == 4         ? (Drop ? 6 : 8)
-                      : K* V > 8       ? 32 / (K * V)
-                      : V == 4 || Drop ? 3
-                                       : 4;
+constexpr int kResidentBlocks = W == 1           ? 3
+                                : W == 4         ? (Drop ? 6 : 8)
+                                : K* V > 8       ? 32 / (K * V)
+                                : V == 4 || Drop ? 3
+                                                 : 4;
 
 // The number of partial sums depends on the shape alone, never on the device: one wave on an H200.
 constexpr int64_t kMultiprocessors = 132;
 
 // Per-block partial sums in stream scratch: [parts][2][cols] of dgamma and dbeta, [parts][cols] of dbias.
-struct Shares {
+struct PartialSums {
   int64_t parts = 0;
   float* room = nullptr;
 
@@ -216,6 +216,6 @@ struct Shares {
 // Backward with delta's gradient quantized to FP8, or its amax observed, in the same pass. T: bf16 or f16. Returns
 // false, with nothing queued, when no kernel supports this shape or alignment.
 template <class T>
-bool norm_grad_codes(const LayerNormGrad&, const Backward<T>&, Context&, Shares&);
+bool norm_grad_fp8(const LayerNormGrad&, const Backward<T>&, Context&, PartialSums&);
 
 }  // namespace gt::cuda

@@ -78,10 +78,10 @@ __global__ void clip_factor_kernel(const double* squares, int64_t scopes, const 
   norm[0] = static_cast<float>(total);
 }
 
-__global__ void judge_step_kernel(const double* losses, const double* counts, int64_t n, const float* norm,
+__global__ void check_step_kernel(const double* losses, const double* counts, int64_t n, const float* norm,
                                   const double* limits, float* scalars) {
   const double loss = mean_loss(losses, counts, n, limits[kTargets]);
-  if (scalars[kSkip] == 0 && is_bad_step(loss, norm[0], limits)) scalars[kSkip] = scalars[kLeftOut] = 1;
+  if (scalars[kSkip] == 0 && is_anomalous_step(loss, norm[0], limits)) scalars[kSkip] = scalars[kAnomalous] = 1;
 }
 
 struct StepScalars {
@@ -93,7 +93,7 @@ struct StepScalars {
         bias1(s[kBiasCorrection1]),
         bias2(s[kBiasCorrection2]),
         multiplier(s[kGradMultiplier]),
-        share(s[kGradShare]) {}
+        share(s[kGradCoefficient]) {}
 };
 
 // Update rules, each bound to a segment. A rule loads its state for V elements from i on, stores the new state and
@@ -291,19 +291,20 @@ void clip_factor(const ClipFactor& a, Stream s) {
   leave(c, "clip_factor");
 }
 
-void judge_step(const JudgeStep& a, Stream s) {
-  Context& c = enter(s, "judge_step");
-  for (const Tensor* t : {&a.losses, &a.limits}) want("judge_step", t == &a.losses ? "losses" : "limits", *t, DType::kF64);
-  if (a.counts) want("judge_step", "counts", a.counts, DType::kF64);
-  want("judge_step", "scalars", a.scalars, DType::kF32);
+void check_step(const CheckStep& a, Stream s) {
+  Context& c = enter(s, "check_step");
+  for (const Tensor* t : {&a.losses, &a.limits})
+    want("check_step", t == &a.losses ? "losses" : "limits", *t, DType::kF64);
+  if (a.counts) want("check_step", "counts", a.counts, DType::kF64);
+  want("check_step", "scalars", a.scalars, DType::kF32);
   GT_CHECK(a.scalars.numel() >= kNumScalars && a.limits.numel() == kNumLimits &&
                (!a.counts || a.counts.numel() == a.losses.numel()),
-           "judge_step: losses ", to_string(a.losses.shape), " counts ", to_string(a.counts.shape), " limits ",
+           "check_step: losses ", to_string(a.losses.shape), " counts ", to_string(a.counts.shape), " limits ",
            to_string(a.limits.shape), " scalars ", to_string(a.scalars.shape));
-  judge_step_kernel<<<1, 1, 0, c.stream>>>(a.losses.as<double>(), a.counts ? a.counts.as<double>() : nullptr,
+  check_step_kernel<<<1, 1, 0, c.stream>>>(a.losses.as<double>(), a.counts ? a.counts.as<double>() : nullptr,
                                            a.losses.numel(), a.norm.as<float>(), a.limits.as<double>(),
                                            a.scalars.as<float>());
-  leave(c, "judge_step");
+  leave(c, "check_step");
 }
 
 void adamw(const AdamW& a, Stream s) {

@@ -177,8 +177,8 @@ __global__ void __launch_bounds__(kThreads)
 
 RopeShape validate(const Rope& a) {
   constexpr const char* kOp = "rope";
-  const RopeShape p{a.x.shape.rows(),      a.x.shape.cols(), a.heads, a.head_dim, a.table.shape.cols(), a.seq, a.first_row,
-                    a.first_position};
+  const RopeShape p{a.x.shape.rows(), a.x.shape.cols(), a.heads, a.head_dim, a.table.shape.cols(), a.seq,
+                    a.first_row,      a.first_position};
   want(kOp, "table", a.table, DType::kF32);
   if (a.positions) want(kOp, "positions", a.positions, DType::kI32);
   GT_CHECK(a.heads > 0 && a.heads * a.head_dim <= p.cols && p.dim % 2 == 0 && p.dim <= a.head_dim && a.seq > 0 &&
@@ -281,8 +281,8 @@ void qk_norm_grad(const QkNormGrad& a, Stream s) {
       constexpr int kV = decltype(v)::value;
       const dim3 grid(static_cast<unsigned>(ceil_div(p.dim, 32 * kV)), static_cast<unsigned>(parts), 2);
       if (a.dq_gamma)
-        qk_weights_kernel<kV, T><<<grid, dim3(32, 8), 0, c.stream>>>(a.qkv.as<T>(), a.rstd.as<float>(), a.dout.as<T>(),
-                                                                     partial, p, chunk);
+        qk_weights_kernel<kV, T>
+            <<<grid, dim3(32, 8), 0, c.stream>>>(a.qkv.as<T>(), a.rstd.as<float>(), a.dout.as<T>(), partial, p, chunk);
       const int64_t blocks = ceil_div(p.rows * (p.heads + 2 * p.kv_heads), kWarps);
       if (a.dqkv)
         qk_norm_grad_kernel<kV, T><<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(

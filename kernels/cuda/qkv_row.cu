@@ -218,15 +218,14 @@ void qk_row_norm_grad(const QkRowNormGrad& a, Stream s) {
   float* partial = reinterpret_cast<float*>(c.scratch(std::max<int64_t>(parts, 1) * p.normed * size_of(DType::kF32)));
   by_dtype(kOp, "qkv", a.qkv.dtype, [&](auto t) {
     using T = decltype(t);
-    const bool wide =
-        a.head_dim % kPack<T> == 0 && aligned16({a.qkv.data, a.gamma.data, a.dout.data, a.dqkv.data});
+    const bool wide = a.head_dim % kPack<T> == 0 && aligned16({a.qkv.data, a.gamma.data, a.dout.data, a.dqkv.data});
     if (p.rows == 0) return;
     by_width<T>(wide, [&](auto v) {
       constexpr int kV = decltype(v)::value;
       const dim3 grid(static_cast<unsigned>(ceil_div(p.normed, 32 * kV)), static_cast<unsigned>(parts));
       if (a.dgamma)
-        row_weights_kernel<kV, T><<<grid, dim3(32, 8), 0, c.stream>>>(a.qkv.as<T>(), a.sums.as<float>(), a.dout.as<T>(),
-                                                                      partial, p, chunk);
+        row_weights_kernel<kV, T>
+            <<<grid, dim3(32, 8), 0, c.stream>>>(a.qkv.as<T>(), a.sums.as<float>(), a.dout.as<T>(), partial, p, chunk);
       if (a.dqkv)
         row_norm_grad_kernel<kV, T><<<blocks_for(p, kV), kThreads, 0, c.stream>>>(
             a.qkv.as<T>(), weights<T>(kOp, "gamma", a.gamma, a.qkv.dtype), a.sums.as<float>(), a.dsums.as<float>(),

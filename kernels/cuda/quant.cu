@@ -92,8 +92,8 @@ void fake_quant(const FakeQuant& a, Stream s) {
   Context& c = enter(s, "fake_quant");
   by_dtype("fake_quant", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
-    fake_quant_kernel<T><<<blocks_of(n), kThreads, 0, c.stream>>>(a.x.as<T>(), a.limits.as<float>(), a.out.as<T>(), n,
-                                                                  cols);
+    fake_quant_kernel<T>
+        <<<blocks_of(n), kThreads, 0, c.stream>>>(a.x.as<T>(), a.limits.as<float>(), a.out.as<T>(), n, cols);
   });
   leave(c, "fake_quant");
 }

@@ -32,7 +32,7 @@ std::string version(int v) { return cat(v / 1000, '.', v % 1000 / 10); }
 // Call before the first CUDA call: the driver reads this once. Streams that share a hardware queue (8 by default)
 // serialize, and a rank has one stream per group and message direction. A receive could queue behind a send whose peer
 // waits for that rank: deadlock.
-void ask_for_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
+void set_max_connections() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 // Returns why this machine cannot run the backend; empty when it can.
 std::string obstacle(int abi) {
@@ -66,7 +66,7 @@ std::string obstacle(int abi) {
   return {};
 }
 
-std::string fp8_obstacle(int index) {
+std::string fp8_unsupported(int index) {
   int major = 0, minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
@@ -118,9 +118,9 @@ extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_ba
                                     .gemm_identity = gt::cuda::gemm_identity,
                                     .gemm_plans = gt::cuda::gemm_plans,
                                     .take_gemm_plans = gt::cuda::take_gemm_plans,
-                                    .fp8_obstacle = gt::cuda::fp8_obstacle,
+                                    .fp8_unsupported = gt::cuda::fp8_unsupported,
                                     .tune_attention = gt::cuda::tune_attention,
-                                    .attention_news = gt::cuda::attention_news,
+                                    .take_attention_log = gt::cuda::take_attention_log,
                                     .attention_library = gt::cuda::attention_library,
                                     .workspace_bytes = gt::cuda::workspace_bytes,
                                     .held_workspace_bytes = gt::cuda::held_workspace_bytes,
@@ -128,7 +128,7 @@ extern "C" __attribute__((visibility("default"))) const gt::Backend* gpttrain_ba
                                     .conditions = gt::cuda::conditions,
                                     .libraries = gt::cuda::libraries};
   static thread_local std::string reason;
-  gt::cuda::ask_for_queues();
+  gt::cuda::set_max_connections();
   reason = gt::cuda::obstacle(abi);
   if (why != nullptr) *why = reason.c_str();
   return reason.empty() ? &kBackend : nullptr;

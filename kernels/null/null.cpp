@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "kernels/core/memory.h"
-#include "kernels/null/product_log.h"
+#include "kernels/null/gemm_log.h"
 
 namespace gt::null {
 namespace {
 
-thread_local ProductLog* product_log = nullptr;
+thread_local GemmLog* product_log = nullptr;
 
 template <class Args>
 void nothing(const Args&, Stream) {}
@@ -77,31 +77,32 @@ void zero(void*, int64_t, Stream) {}
 Stream open_stream(int index, int) { return {{DeviceKind::kNull, static_cast<int8_t>(index)}, nullptr}; }
 void close_stream(Stream) {}
 void synchronize(Stream) {}
-Event make_event(int) { return nullptr; }
-void drop_event(Event) {}
+Event create_event(int) { return nullptr; }
+void destroy_event(Event) {}
 void record(Event, Stream) {}
 void wait(Event, Stream) {}
 void await(Event) {}
 bool done(Event) { return true; }
 int count() { return 1; }
 std::string describe(int) { return "null device: computes nothing, has no memory"; }
-void memory(int, int64_t* free_bytes, int64_t* total_bytes) {  if (free_bytes != nullptr) *free_bytes = int64_t{1} << 46;
+void memory(int, int64_t* free_bytes, int64_t* total_bytes) {
+  if (free_bytes != nullptr) *free_bytes = int64_t{1} << 46;
   if (total_bytes != nullptr) *total_bytes = int64_t{1} << 46;
 }
 
 }  // namespace
 
-ProductLog::ProductLog() : before_(std::exchange(product_log, this)) {}
-ProductLog::~ProductLog() { product_log = before_; }
+GemmLog::GemmLog() : before_(std::exchange(product_log, this)) {}
+GemmLog::~GemmLog() { product_log = before_; }
 
-void ProductLog::add(const Gemm& g) {
+void GemmLog::add(const Gemm& g) {
   const auto same = [&](const Gemm& o) {
     return o.b.data == g.b.data && o.b.shape == g.b.shape && o.trans_b == g.trans_b && o.b.dtype == g.b.dtype;
   };
-  if (std::none_of(products_.begin(), products_.end(), same)) products_.push_back(g);
+  if (std::none_of(gemms_.begin(), gemms_.end(), same)) gemms_.push_back(g);
 }
 
-void ProductLog::add(const AttentionGrad& a) {
+void GemmLog::add(const AttentionGrad& a) {
   const auto same = [&](const AttentionGrad& o) {
     return o.batch == a.batch && o.seq == a.seq && o.heads == a.heads && o.kv_heads == a.kv_heads &&
            o.head_dim == a.head_dim && o.qkv.dtype == a.qkv.dtype && !o.drop == !a.drop && o.window == a.window &&
@@ -121,8 +122,8 @@ const DeviceApi kDevice{.name = "null",
                         .open_stream = open_stream,
                         .close_stream = close_stream,
                         .synchronize = synchronize,
-                        .make_event = make_event,
-                        .drop_event = drop_event,
+                        .create_event = create_event,
+                        .destroy_event = destroy_event,
                         .record = record,
                         .wait = wait,
                         .await = await,

@@ -120,16 +120,19 @@ Exit links_of_rank(GroupFactory& factory) {
       mine[static_cast<size_t>(2 * (a * n + b) + 1)] = link.bytes_per_second;
     }
   }
-  world->all_reduce({reinterpret_cast<std::byte*>(mine.data()), {2 * n * n}, DType::kF64, {}}, ReduceOp::kSum, {}).wait({});
+  world->all_reduce({reinterpret_cast<std::byte*>(mine.data()), {2 * n * n}, DType::kF64, {}}, ReduceOp::kSum, {})
+      .wait({});
   std::vector<std::byte> names(static_cast<size_t>(n) * 64);
   std::strncpy(reinterpret_cast<char*>(names.data()) + rank * 64, host_name().c_str(), 63);
-  world->all_gather({names.data() + rank * 64, {64}, DType::kByte, {}}, {names.data(), {n * 64}, DType::kByte, {}}, {}).wait({});
+  world->all_gather({names.data() + rank * 64, {64}, DType::kByte, {}}, {names.data(), {n * 64}, DType::kByte, {}}, {})
+      .wait({});
   if (rank != 0) return Exit::kOk;
   const auto name = [&](int r) { return std::string(reinterpret_cast<const char*>(names.data()) + r * 64); };
   fmt::print("\n{:<32} {:>10} {:>12}\n", "link", "latency", "bandwidth");
   for (int a = 0; a < n; ++a)
     for (int b = a + 1; b < n; ++b)
-      fmt::print("{:<32} {:>7.0f} us {:>10}/s\n", name(a) + " - " + name(b), 1e6 * mine[static_cast<size_t>(2 * (a * n + b))],
+      fmt::print("{:<32} {:>7.0f} us {:>10}/s\n", name(a) + " - " + name(b),
+                 1e6 * mine[static_cast<size_t>(2 * (a * n + b))],
                  format_bytes(mine[static_cast<size_t>(2 * (a * n + b) + 1)]));
   std::fflush(stdout);
   return Exit::kOk;
@@ -139,7 +142,8 @@ Exit links_of_rank(GroupFactory& factory) {
 Exit measure_links(const Command& command, const std::vector<HostSlots>& hosts) {
   const Config& c = command.loaded.config;
   std::string include;
-  for (const HostSlots& h : hosts) include += fmt::format("{}{}:{}", include.empty() ? "" : "@", h.host, h.slots.front());
+  for (const HostSlots& h : hosts)
+    include += fmt::format("{}{}:{}", include.empty() ? "" : "@", h.host, h.slots.front());
   std::vector<std::string> words{"check", "--links", "--launch.include", include};
   const auto pass = [&](const char* flag, const std::string& value) {
     if (!value.empty()) words.insert(words.end(), {flag, value});
@@ -169,7 +173,7 @@ Exit run_check(const Command& command) {
   for (const HostSlots& h : hosts) names.push_back(h.host);
   const Marker marker(c.run_dir());
   const HostReport report =
-      ask_for_facts(names, {files_of(c, args.file), c.run_dir(), marker.path()}, static_cast<int>(c.launch.ssh_port));
+      collect_facts(names, {files_of(c, args.file), c.run_dir(), marker.path()}, static_cast<int>(c.launch.ssh_port));
   std::vector<int> ranks;
   for (const HostFacts& h : report.facts)
     for (const HostSlots& s : hosts)
@@ -180,7 +184,8 @@ Exit run_check(const Command& command) {
   for (std::string& p : differences(report.facts, ranks, threads, !c.comm.interface.empty()))
     problems.push_back(std::move(p));
   if (!problems.empty()) {
-    write_out(fmt::format("\n{}:\n  {}\n", problems.size() == 1 ? "1 problem" : fmt::format("{} problems", problems.size()),
+    write_out(fmt::format("\n{}:\n  {}\n",
+                          problems.size() == 1 ? "1 problem" : fmt::format("{} problems", problems.size()),
                           fmt::join(problems, "\n  ")));
     flush_out();
   }

@@ -15,9 +15,8 @@ namespace {
 constexpr const char* kFile = "config.json";
 constexpr int64_t kMostTokens = 1 << 20;  // per microbatch: more than any device can hold
 // Keys read from an untrusted config.json. None is a path, host, command or file name.
-const std::vector<std::string> kTaken = {
-    "model",      "precision",  "train.micro_batch", "train.global_batch", "train.seed",
-    "data.split", "data.order", "data.eod_mask_loss"};
+const std::vector<std::string> kTaken = {"model",      "precision",  "train.micro_batch", "train.global_batch",
+                                         "train.seed", "data.split", "data.order",        "data.eod_mask_loss"};
 
 void require_weights(const StepReader& step, const ModelConfig& model) {
   const std::string where = step.path() + "/" + kFile;
@@ -55,7 +54,8 @@ std::string data_flags(const DataConfig& data) {
     if (sources.empty()) return;
     out += fmt::format("{}--data.{}", out.empty() ? "" : " ", flag);
     for (const DataSource& s : sources)
-      out += s.weight != 0 ? fmt::format(" {} {}", s.weight, shell_word(printable(s.path))) : " " + shell_word(printable(s.path));
+      out += s.weight != 0 ? fmt::format(" {} {}", s.weight, shell_word(printable(s.path)))
+                           : " " + shell_word(printable(s.path));
   };
   add("train", data.train);
   add("valid", data.valid);

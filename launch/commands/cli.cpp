@@ -16,7 +16,7 @@
 namespace gt {
 namespace {
 
-constexpr const char* kLaterVerbs[] = {"report", "bench cpu"};
+constexpr const char* kUnimplementedSubcommands[] = {"report", "bench cpu"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n"
@@ -46,7 +46,7 @@ std::string group_help(const std::string& name) {
                            name, out);
 }
 
-std::vector<std::string> verb_names() {
+std::vector<std::string> subcommand_names() {
   std::vector<std::string> out;
   for (const Subcommand& v : subcommands()) out.emplace_back(v.name);
   return out;
@@ -73,21 +73,21 @@ std::string verb_help(const Subcommand& spec, const std::vector<Option>& options
   return spec.config == ConfigFlags::kNow ? out + megatron_help() : out;
 }
 
-const Subcommand* find_verb(const std::string& name) {
+const Subcommand* find_subcommand(const std::string& name) {
   for (const Subcommand& v : subcommands())
     if (name == v.name) return &v;
   return nullptr;
 }
 
-[[noreturn]] void unknown_verb(const std::string& name, bool group) {
+[[noreturn]] void unknown_subcommand(const std::string& name, bool group) {
   std::string text = group ? fmt::format("gpttrain {}: expected one of:", name)
                            : fmt::format("gpttrain {}: unknown subcommand;", name);
   if (group) {
-    for (const std::string& v : verb_names())
+    for (const std::string& v : subcommand_names())
       if (v.rfind(name + " ", 0) == 0) text += " " + v.substr(name.size() + 1);
     throw Error(text, Exit::kUsage);
   }
-  std::vector<std::string> names = verb_names();
+  std::vector<std::string> names = subcommand_names();
   for (const Subcommand& v : subcommands())  // "tokenizer" of "tokenizer train"
     if (const std::string_view n = v.name; n.find(' ') != std::string_view::npos)
       names.emplace_back(n.substr(0, n.find(' ')));
@@ -98,7 +98,7 @@ const Subcommand* find_verb(const std::string& name) {
 [[noreturn]] void refuse_later(const std::string& name) {
   const std::string group = name.substr(0, name.find(' '));
   std::string built;
-  for (const std::string& v : verb_names())
+  for (const std::string& v : subcommand_names())
     if (name != group && (v == group || v.rfind(group + " ", 0) == 0)) built += (built.empty() ? "" : ", ") + v;
   throw Error(fmt::format("gpttrain {}: not built yet in this version; {}", name,
                           built.empty() ? "see gpttrain --help" : "there are " + built),
@@ -106,17 +106,17 @@ const Subcommand* find_verb(const std::string& name) {
 }
 
 // Removes the subcommand from the front of `words`. Without one, train is the default.
-const Subcommand& take_verb(std::vector<std::string>& words) {
+const Subcommand& take_subcommand(std::vector<std::string>& words) {
   if (words.empty() || words[0].empty() || words[0][0] == '-') return subcommands()[0];
   std::string name = words[0];
   bool group = false;
-  for (const std::string& v : verb_names()) group = group || v.rfind(name + " ", 0) == 0;
+  for (const std::string& v : subcommand_names()) group = group || v.rfind(name + " ", 0) == 0;
   const bool two = words.size() > 1 && !words[1].empty() && words[1][0] != '-' && (group || name == "ckpt");
   if (two) name += " " + words[1];
-  for (const char* later : kLaterVerbs)
+  for (const char* later : kUnimplementedSubcommands)
     if (name == later) refuse_later(name);
-  const Subcommand* spec = find_verb(name);
-  if (!spec) unknown_verb(name, group && !two);
+  const Subcommand* spec = find_subcommand(name);
+  if (!spec) unknown_subcommand(name, group && !two);
   words.erase(words.begin(), words.begin() + (two ? 2 : 1));
   return *spec;
 }
@@ -137,7 +137,7 @@ std::vector<size_t> take_lone_flags(const std::vector<Option>& options, std::vec
   std::vector<size_t> found;
   for (size_t i = 0; i < options.size(); ++i)
     for (size_t k = 0; is_flag(options[i]) && k + 1 < words.size(); ++k) {
-      if (words[k] != "--" + options[i].name || words[k + 1][0] == '-' || says_true_or_false(words[k + 1])) continue;
+      if (words[k] != "--" + options[i].name || words[k + 1][0] == '-' || is_boolean_word(words[k + 1])) continue;
       words.erase(words.begin() + static_cast<ptrdiff_t>(k));
       found.push_back(i);
     }
@@ -276,10 +276,10 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     words.emplace_back("--help");
   }
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return show(overview());
-  if (words.size() > 1 && wants_help({words[1]}) && find_verb(words[0]) == nullptr)
+  if (words.size() > 1 && wants_help({words[1]}) && find_subcommand(words[0]) == nullptr)
     if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
   if (words[0] == "launch") join_launch_flags(words);
-  const Subcommand& spec = take_verb(words);
+  const Subcommand& spec = take_subcommand(words);
   command.name = spec.name;
   const std::vector<Option> options = spec.bind(command.args);
   if (wants_help(words)) return show(verb_help(spec, options));
@@ -291,8 +291,8 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   DsFlags deepspeed;
   MegatronReport megatron;
   if (spec.config == ConfigFlags::kNow) {
-    deepspeed = take_deepspeed_flags(words, env, problems);
-    megatron = take_megatron_flags(words, problems);
+    deepspeed = consume_deepspeed_flags(words, env, problems);
+    megatron = consume_megatron_flags(words, problems);
     inline_standard_input(deepspeed, command.words);
   }
   std::vector<std::string> extras =
@@ -311,11 +311,8 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   for (const Option& o : options) own.push_back(o.name);
 
   if (spec.config == ConfigFlags::kLater)
-    problems = check_flags({.flags = extras,
-                            .other_flags = own,
-                            .command = spec.name,
-                            .keys = spec.keys,
-                            .problems = problems});
+    problems = check_flags(
+        {.flags = extras, .other_flags = own, .command = spec.name, .keys = spec.keys, .problems = problems});
   if (spec.config == ConfigFlags::kNow) {
     for (const auto& names : {deepspeed_flag_names(), megatron_flag_names()})
       own.insert(own.end(), names.begin(), names.end());

@@ -16,8 +16,8 @@
 #include "kernels/core/text.h"
 #include "launch/commands/inputs.h"
 #include "launch/commands/output.h"
-#include "launch/commands/own_text.h"
 #include "launch/commands/subcommands.h"
+#include "launch/commands/text_data.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
 #include "launch/ranks/signals.h"
@@ -120,11 +120,10 @@ std::string near_prefix(const std::string& prefix) {
 
 void require_pair(const std::string& prefix) {
   for (const char* suffix : {".idx", ".bin"})
-    GT_REQUIRE(
-        std::filesystem::exists(prefix + suffix), Exit::kUsage, prefix, suffix,
-        ": no such file; expected PREFIX of a pair PREFIX.bin + PREFIX.idx, or token files of llm.c",
-        std::filesystem::exists(prefix + ".progress.json") ? ": its preparation was interrupted, repeat it"
-                                                           : near_prefix(prefix));
+    GT_REQUIRE(std::filesystem::exists(prefix + suffix), Exit::kUsage, prefix, suffix,
+               ": no such file; expected PREFIX of a pair PREFIX.bin + PREFIX.idx, or token files of llm.c",
+               std::filesystem::exists(prefix + ".progress.json") ? ": its preparation was interrupted, repeat it"
+                                                                  : near_prefix(prefix));
 }
 
 Exit inspect_whole(const std::string& path, const Tokenizer* tokenizer, std::ostream& out) {
@@ -146,7 +145,7 @@ std::unique_ptr<Dataset> dataset_of(const DataInspectArgs& a) {
   o.dp = a.dp;
   o.micro_batch = a.micro_batch;
   o.whole = a.split == "all";
-  o.cut_tokens = true;  // as a run with train.eval_every does
+  o.split_tokens = true;  // as a run with train.eval_every does
   o.split = a.shares;
   o.part = a.split == "valid" ? 1 : a.split == "test" ? 2 : 0;
   o.num_samples = std::max(a.samples, a.sample + 1);

@@ -56,7 +56,7 @@ Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& fa
     GT_REQUIRE(!sources.empty(), Exit::kUsage, "--split ", args.split, ": no data is given for it; give --data.",
                args.split == "valid" ? "valid" : "train", " PREFIX");
     DatasetOptions options = training_data(c, factory.local_rank() == 0);
-    options.cut_tokens = true;  // as in a run that evaluates
+    options.split_tokens = true;  // as in a run that evaluates
     data = open_split(options, c, args.split);
     LoaderConfig l = training_loader(c, *m->mesh);
     l.total_samples = args.steps > 0 ? args.steps * source.global_batch : data->size();
@@ -84,7 +84,7 @@ Exit run_eval(const Command& command) {
   Vfs vfs;
   const std::vector<std::string> flags =
       flags_with_data(StepReader(vfs, resolve_step(args.load)), command.config_flags, command.words);
-  const ModelSource source = find_model(args.load, flags, Products::kAsTrained, command.env);
+  const ModelSource source = find_model(args.load, flags, InferencePrecision::kAsTrained, command.env);
   c.loaded = source.loaded;
   return run_ranks(c, [&](GroupFactory& factory) { return eval_rank(source, args, factory); });
 }

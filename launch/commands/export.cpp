@@ -121,7 +121,7 @@ void require_replaceable(const std::string& path, bool folder, bool force) {
 }
 
 // Writes to a temporary path, syncs, then renames, so that no partial export is ever visible.
-void put_in_place(Vfs& vfs, const std::string& temp, const std::string& path, bool folder) {
+void commit_output(Vfs& vfs, const std::string& temp, const std::string& path, bool folder) {
   std::error_code ec;
   const std::string parent = fs::path(path).parent_path().string();
   const std::string old = cat(path, ".old-", ::getpid());
@@ -254,7 +254,7 @@ void write_hf_files(Source& source, DType dtype, const std::string& folder) {
 // Throws unless Hugging Face's config of the family describes the model completely.
 void require_hf_form(const Source& source) {
   const std::vector<std::string> lost =
-      not_in_hf_config(source.model(), hf_config_json(source.model(), -1, "float32"));
+      lost_in_hf_config(source.model(), hf_config_json(source.model(), -1, "float32"));
   GT_REQUIRE(lost.empty(), Exit::kUsage, "--naming hf: ", source.path(), ": ", fmt::format("{}", fmt::join(lost, "; ")),
              ": use --naming native, or --format hdf5");
 }
@@ -294,7 +294,7 @@ Exit run_export(const Command& command) {
   int64_t tensors = 0;
   try {
     tensors = folder ? export_safetensors(source, args, dtype, temp) : export_hdf5(source, args, dtype, temp);
-    put_in_place(source.vfs(), temp, args.output, folder);
+    commit_output(source.vfs(), temp, args.output, folder);
   } catch (...) {
     std::error_code ec;
     fs::remove_all(temp, ec);

@@ -77,8 +77,8 @@ ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string&
   ModelConfig m;
   const auto dim = [&](const std::string& name, size_t d) {
     const auto it = shapes.find(name);
-    GT_REQUIRE(it != shapes.end() && it->second.size() == 2, Exit::kDamaged, where, ": holds no matrix ", name,
-               ": no ", m.arch, " with our names");
+    GT_REQUIRE(it != shapes.end() && it->second.size() == 2, Exit::kDamaged, where, ": holds no matrix ", name, ": no ",
+               m.arch, " with our names");
     return it->second[d];
   };
   GT_REQUIRE(heads > 0, Exit::kUsage, where, ": does not say how many attention heads the model has; give --heads");
@@ -158,14 +158,14 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
 }
 
 // Position of a weight in the file; int8 weights have separate scales.
-struct Place {
+struct WeightPosition {
   size_t values = 0;
   std::optional<size_t> scale;
 };
 
 // Returns "" or why this tensor cannot be the weight. Finds the scales of int8 and removes them from the list.
-std::string place_of(const WeightFile& file, std::map<std::string, size_t>& found, const std::string& name,
-                     const std::vector<int64_t>& expected, Place& place) {
+std::string position_of(const WeightFile& file, std::map<std::string, size_t>& found, const std::string& name,
+                        const std::vector<int64_t>& expected, WeightPosition& place) {
   const auto it = found.find(name);
   if (it == found.end()) return "missing";
   const WeightInfo& info = file.list()[place.values = it->second];
@@ -183,8 +183,8 @@ std::string place_of(const WeightFile& file, std::map<std::string, size_t>& foun
 }
 
 // Matches the file's tensors to the model's weights, in the order of their blocks. Throws listing every mismatch.
-std::vector<std::vector<Place>> match(const Origin& o, const std::vector<ModelWeight>& weights,
-                                      const std::string& where, std::optional<size_t>& tied_head) {
+std::vector<std::vector<WeightPosition>> match(const Origin& o, const std::vector<ModelWeight>& weights,
+                                               const std::string& where, std::optional<size_t>& tied_head) {
   std::map<std::string, size_t> found;
   std::vector<std::string> problems;
   for (size_t k = 0; k < o.file->list().size(); ++k) {
@@ -192,7 +192,7 @@ std::vector<std::vector<Place>> match(const Origin& o, const std::vector<ModelWe
     if (o.hf && is_buffer(name)) continue;
     if (!found.emplace(name, k).second) problems.push_back(name + ": occurs twice, with and without its prefix");
   }
-  std::vector<std::vector<Place>> out(weights.size());
+  std::vector<std::vector<WeightPosition>> out(weights.size());
   for (size_t k = 0; k < weights.size(); ++k) {
     const ModelWeight& w = weights[k];
     out[k].resize(o.hf ? w.hf.size() : 1);
@@ -200,7 +200,7 @@ std::vector<std::vector<Place>> match(const Origin& o, const std::vector<ModelWe
     for (size_t b = 0; b < out[k].size(); ++b) {
       const std::string name = o.hf ? w.hf[b].name : w.native;
       const std::string bad =
-          place_of(*o.file, found, o.hf ? bare(name, o) : name, o.hf ? w.hf_shape(b) : w.shape, out[k][b]);
+          position_of(*o.file, found, o.hf ? bare(name, o) : name, o.hf ? w.hf_shape(b) : w.shape, out[k][b]);
       if (!bad.empty()) problems.push_back(fmt::format("{}: {}", name, bad));
     }
   }
@@ -272,7 +272,7 @@ class WeightStream {
     }
     return all;
   }
-  std::vector<float> block(const ModelWeight& w, const Place& at) {
+  std::vector<float> block(const ModelWeight& w, const WeightPosition& at) {
     std::vector<float> v = origin_.file->read(at.values);
     if (at.scale) v = restore_rows({std::move(v), origin_.file->read(*at.scale)});
     const auto bad = std::find_if(v.begin(), v.end(), [](float x) { return !std::isfinite(x); });
@@ -285,7 +285,7 @@ class WeightStream {
   const ImportArgs& args_;
   const std::vector<ModelWeight>& weights_;
   std::optional<size_t> tied_head_;
-  std::vector<std::vector<Place>> places_;  // by weight and block
+  std::vector<std::vector<WeightPosition>> places_;  // by weight and block
   std::map<std::string, size_t> by_name_;
   std::optional<Error> failure_;
 };

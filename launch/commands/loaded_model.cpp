@@ -7,18 +7,18 @@
 
 namespace gt {
 
-ModelSource find_model(const std::string& load, const std::vector<std::string>& flags, Products products,
+ModelSource find_model(const std::string& load, const std::vector<std::string>& flags, InferencePrecision precision,
                        const RankEnv& env) {
   require_path("--load", load);
   ModelSource m;
-  m.products = products;
+  m.precision = precision;
   m.step_dir = resolve_step(load);
   Vfs vfs;
   const StepReader step(vfs, m.step_dir);
   m.global_batch = checkpoint_config(step, {}).train.global_batch;
   // The run's batch does not apply to this layout, which has one rank unless flags change it.
-  std::vector<std::string> words{"--dp", env.launched() ? "0" : "1", "--train.grad_accum", "1",
-                                 "--train.global_batch", "0"};
+  std::vector<std::string> words{"--dp", env.launched() ? "0" : "1", "--train.grad_accum",
+                                 "1",    "--train.global_batch",     "0"};
   words.insert(words.end(), flags.begin(), flags.end());
   m.loaded = load_checkpoint_config(
       step, {.flags = words, .external_world = env.launched() ? env.world : 0, .world_source = env.source});
@@ -26,7 +26,7 @@ ModelSource find_model(const std::string& load, const std::vector<std::string>& 
   Config& c = m.loaded.config;
   c.parallel.recompute = "none";  // no backward
   c.parallel.recompute_layers = 0;
-  if (products != Products::kHalf) return m;
+  if (precision != InferencePrecision::k16Bit) return m;
   c.precision.fp8 = "off";
   c.parallel.sequence_parallel = "false";  // single tokens cannot be sharded
   c.zero.stage = std::min<int64_t>(c.zero.stage, 1);
@@ -43,7 +43,7 @@ std::unique_ptr<LoadedModel> load_model(const ModelSource& source, GroupFactory&
   set_cpu_may_spin(ranks_may_spin(m->config, factory.local_size(), threads));
   EngineOptions options = engine_options(m->config, threads);
   options.trains = false;
-  options.evaluates = source.products == Products::kAsTrained;
+  options.evaluates = source.precision == InferencePrecision::kAsTrained;
   m->mesh = std::make_unique<Mesh>(mesh_shape(m->config), m->device->groups());
   m->stream = OpenStream(*m->backend->device, m->device->index(), threads);
   m->engine = std::make_unique<Engine>(options, *m->mesh, *m->backend, m->stream,
@@ -56,9 +56,9 @@ std::unique_ptr<LoadedModel> load_model(const ModelSource& source, GroupFactory&
 }
 
 std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vector<std::string>& flags,
-                                        Products products) {
+                                        InferencePrecision precision) {
   auto alone = std::make_unique<SelfFactory>();
-  auto m = load_model(find_model(load, flags, products), *alone);
+  auto m = load_model(find_model(load, flags, precision), *alone);
   m->alone = std::move(alone);
   return m;
 }

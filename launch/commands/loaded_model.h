@@ -17,20 +17,20 @@ namespace gt {
 // Precision of a run trained with FP8 linear layers (precision.fp8). kAsTrained: FP8, as in the evaluations that the
 // run logs; whole microbatches only. kHalf: 16-bit, for texts of any length, since FP8 GEMMs need multiples of 16
 // tokens. Used by Decoder; Engine::evaluate() is not available.
-enum class Products { kAsTrained, kHalf };
+enum class InferencePrecision { kAsTrained, k16Bit };
 
 // A checkpoint and how to compute it; nothing is read or allocated yet.
 struct ModelSource {
   std::string step_dir;
   LoadedConfig loaded;       // the run's config overridden by flags; one rank unless flags change it
   int64_t global_batch = 0;  // sequences per step of the run
-  Products products = Products::kAsTrained;
+  InferencePrecision precision = InferencePrecision::kAsTrained;
 };
 
 // `load`: a run directory, a checkpoint folder or one step of it. `flags`: config flags that override (device.kind,
 // parallel.tp, …). Throws kUsage for a path that does not exist, with the most similar name, and for invalid flags.
 ModelSource find_model(const std::string& load, const std::vector<std::string>& flags,
-                       Products = Products::kAsTrained, const RankEnv& env = {});
+                       InferencePrecision = InferencePrecision::kAsTrained, const RankEnv& env = {});
 
 // Holds values at their own precision only: no gradients, FP32 masters or optimizer state.
 struct LoadedModel {
@@ -51,6 +51,6 @@ std::unique_ptr<LoadedModel> load_model(const ModelSource&, GroupFactory&);
 
 // Same on one rank, this process.
 std::unique_ptr<LoadedModel> load_model(const std::string& load, const std::vector<std::string>& flags,
-                                        Products = Products::kAsTrained);
+                                        InferencePrecision = InferencePrecision::kAsTrained);
 
 }  // namespace gt

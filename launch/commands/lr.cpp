@@ -16,7 +16,7 @@ namespace {
 constexpr int kRows = 16, kPaperWidth = 100;  // plot size if the output is not a terminal
 
 std::string csv(const LrSchedule& schedule, int64_t steps) {
-  const bool beta1 = schedule.at(1).beta1 != kOptimizersOwn, beta2 = schedule.at(1).beta2 != kOptimizersOwn;
+  const bool beta1 = schedule.at(1).beta1 != kKeepBeta, beta2 = schedule.at(1).beta2 != kKeepBeta;
   std::string out = fmt::format("step,lr{}{}\n", beta1 ? ",beta1" : "", beta2 ? ",beta2" : "");
   for (int64_t t = 1; t <= steps; ++t) {
     const LrPoint p = schedule.at(t);
@@ -65,8 +65,8 @@ std::string key_points(const LrSchedule& schedule, int64_t steps) {
   for (int64_t t : at) {
     const LrPoint p = schedule.at(t);
     out += fmt::format("step {:>9}  lr {:<12.6g}", t, p.lr);
-    if (p.beta1 != kOptimizersOwn) out += fmt::format("  beta1 {:<10.6g}", p.beta1);
-    if (p.beta2 != kOptimizersOwn) out += fmt::format("  beta2 {:g}", p.beta2);
+    if (p.beta1 != kKeepBeta) out += fmt::format("  beta1 {:<10.6g}", p.beta1);
+    if (p.beta2 != kKeepBeta) out += fmt::format("  beta2 {:g}", p.beta2);
     out.erase(out.find_last_not_of(' ') + 1);
     out += '\n';
   }
@@ -90,10 +90,10 @@ Exit run_lr(const Command& command) {
   std::string out = fmt::format("{}{}: {} steps, optim.lr {:g}\n\n", options.type,
                                 options.ds_exact ? " (exactly as DeepSpeed)" : "", steps, options.peak);
   out += drawing("learning rate", steps, width, [&](int64_t t) { return schedule->at(t).lr; });
-  if (schedule->at(1).beta1 != kOptimizersOwn)
+  if (schedule->at(1).beta1 != kKeepBeta)
     out += "\n" + drawing("momentum (beta1)", steps, width, [&](int64_t t) { return schedule->at(t).beta1; });
   out += "\n" + key_points(*schedule, steps);
-  for (const std::string& defect : lr_defects(options))
+  for (const std::string& defect : lr_deviations(options))
     out += fmt::format("note: {}; schedule.ds_exact false removes this\n", defect);
   if (!args.csv.empty()) {
     std::ofstream file(args.csv);

@@ -196,7 +196,8 @@ class HfReader : public HfKeys {
     const JsonValue* list = given(key);
     value.clear();
     if (list == nullptr) return;
-    if (list->kind != JsonValue::Kind::kArray) return problem(fmt::format("{}: expected a list, found {}", key, shown(*list)));
+    if (list->kind != JsonValue::Kind::kArray)
+      return problem(fmt::format("{}: expected a list, found {}", key, shown(*list)));
     for (const JsonValue& v : list->items) {
       if (v.kind != JsonValue::Kind::kString || std::find(known.begin(), known.end(), v.text) == known.end())
         return value.clear(), problem(fmt::format("{}: {}, expected {}", key, shown(v), fmt::join(known, " or ")));
@@ -251,7 +252,7 @@ std::string hf_config_json(const ModelConfig& m, int64_t end_of_text, const std:
   return out.json.dump(2) + "\n";
 }
 
-std::vector<std::string> not_in_hf_config(const ModelConfig& m, const std::string& text) {
+std::vector<std::string> lost_in_hf_config(const ModelConfig& m, const std::string& text) {
   Config ours, theirs;
   ours.model = m;
   static_cast<TransformerConfig&>(theirs.model) = parse_hf_config(text, "config.json").model;
@@ -276,13 +277,13 @@ HfConfig parse_hf_config(const std::string& text, const std::string& where) {
   const Family& family = family_of_type(json, problems);
   HfReader in(json, problems, out.warnings);
   out.model.arch = family.name;
-  static_cast<TransformerConfig&>(out.model) = family.decisions;
+  static_cast<TransformerConfig&>(out.model) = family.defaults;
   family.keys(in, out.model);
   const JsonValue* eos = json.find("eos_token_id");
   if (eos != nullptr && eos->kind == JsonValue::Kind::kNumber)
     in.integer("eos_token_id", out.end_of_text, 0, 1 << 22, HfKeys::kRequired);
-  GT_REQUIRE(problems.empty(), Exit::kDamaged, where, ": no ", family.name, " model that can be imported:",
-             fmt::format("\n  {}", fmt::join(problems, "\n  ")));
+  GT_REQUIRE(problems.empty(), Exit::kDamaged, where, ": no ", family.name,
+             " model that can be imported:", fmt::format("\n  {}", fmt::join(problems, "\n  ")));
   return out;
 }
 

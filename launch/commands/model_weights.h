@@ -40,7 +40,7 @@ std::vector<float> transpose(const std::vector<float>&, int64_t rows, int64_t co
 std::string hf_config_json(const ModelConfig&, int64_t end_of_text, const std::string& dtype);
 // Returns the properties of this model that hf_config_json cannot express, one sentence each; a reader would build a
 // different model.
-std::vector<std::string> not_in_hf_config(const ModelConfig&, const std::string& text);
+std::vector<std::string> lost_in_hf_config(const ModelConfig&, const std::string& text);
 
 struct HfConfig {
   ModelConfig model;

@@ -30,8 +30,8 @@ const MachineModel& profile_of(const MachineProfiles& all, const std::string& fi
   const auto it = all.find(name);
   if (it != all.end()) return it->second;
   const std::string guess = did_you_mean(name, names);
-  fail(Exit::kUsage, "--profile ", file, ": expected FILE:NAME, NAME one of ", fmt::format("{}", fmt::join(names, ", ")),
-       guess.empty() ? "" : " (did you mean " + guess + "?)");
+  fail(Exit::kUsage, "--profile ", file, ": expected FILE:NAME, NAME one of ",
+       fmt::format("{}", fmt::join(names, ", ")), guess.empty() ? "" : " (did you mean " + guess + "?)");
 }
 
 Constants constants_of(const PlanArgs& a, const DeviceType& device, DType compute) {
@@ -39,7 +39,8 @@ Constants constants_of(const PlanArgs& a, const DeviceType& device, DType comput
   if (a.devices_per_node > 0) c.machine.per_node = a.devices_per_node;
   if (a.profile.empty()) return c;
   const size_t colon = a.profile.rfind(':');
-  const std::string file = a.profile.substr(0, colon), name = colon == std::string::npos ? "" : a.profile.substr(colon + 1);
+  const std::string file = a.profile.substr(0, colon),
+                    name = colon == std::string::npos ? "" : a.profile.substr(colon + 1);
   const MachineModel& fitted = profile_of(read_profiles(file), file, name);
   for (const MachineConstant& k : machine_constants()) c.machine.*k.value = fitted.*k.value;
   c.origin = fmt::format("calibrated by {}", a.profile);
@@ -55,9 +56,9 @@ Config on_devices(const LoadedConfig& loaded, int64_t devices) {
              ": tp ", c.parallel.tp, " x pp ", c.parallel.pp, " x dp ", c.parallel.dp, " are ", c.world(),
              " ranks; leave --dp out where tp x pp divides the devices, or use --search");
   c.parallel.dp = devices / split;
-  GT_REQUIRE(c.train.global_batch % (c.parallel.dp * c.train.micro_batch) == 0, Exit::kUsage, "train.global_batch: ",
-             c.train.global_batch, " is no multiple of dp ", c.parallel.dp, " x micro_batch ", c.train.micro_batch,
-             "; the nearest is ",
+  GT_REQUIRE(c.train.global_batch % (c.parallel.dp * c.train.micro_batch) == 0, Exit::kUsage,
+             "train.global_batch: ", c.train.global_batch, " is no multiple of dp ", c.parallel.dp, " x micro_batch ",
+             c.train.micro_batch, "; the nearest is ",
              std::max<int64_t>(1, (c.train.global_batch + c.parallel.dp * c.train.micro_batch / 2) /
                                       (c.parallel.dp * c.train.micro_batch)) *
                  c.parallel.dp * c.train.micro_batch);
@@ -71,13 +72,15 @@ Config on_devices(const LoadedConfig& loaded, int64_t devices) {
 
 SearchSpace space_of(const PlanArgs& a, const Config& c) {
   SearchSpace space{a.devices > 0 ? a.devices : c.world(), {}};
-  static const std::vector<std::string> kKeys = {"parallel.tp", "parallel.pp", "parallel.vpp", "parallel.dp",
-                                                 "parallel.recompute", "train.micro_batch", "zero.stage"};
+  static const std::vector<std::string> kKeys = {"parallel.tp", "parallel.pp",        "parallel.vpp",
+                                                 "parallel.dp", "parallel.recompute", "train.micro_batch",
+                                                 "zero.stage"};
   for (const std::string& word : a.keep) {
     const size_t equals = word.find('=');
     const std::string key = word.substr(0, equals);
     GT_REQUIRE(equals != std::string::npos && std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end(), Exit::kUsage,
-               "--keep: expected KEY=VALUE, KEY one of ", fmt::format("{}", fmt::join(kKeys, ", ")), ", found \"", word, "\"");
+               "--keep: expected KEY=VALUE, KEY one of ", fmt::format("{}", fmt::join(kKeys, ", ")), ", found \"", word,
+               "\"");
     space.keep.emplace_back(key, word.substr(equals + 1));
   }
   return space;
@@ -87,9 +90,9 @@ SearchSpace space_of(const PlanArgs& a, const Config& c) {
 std::string layout_line(const RunPlan& p) {
   const ParallelConfig& par = p.config.parallel;
   const double step = p.terms.total();
-  return fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9.3f} {:>10} {:>6.1f} {:>7.1f} {:>9} {:>5.0f}%\n", par.tp, par.pp, par.vpp,
-                     par.dp, p.config.zero.stage, p.config.train.micro_batch, par.recompute, step,
-                     format_count(p.tokens() / step), 100 * p.flops / step / p.peak, 100 * p.bubble,
+  return fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9.3f} {:>10} {:>6.1f} {:>7.1f} {:>9} {:>5.0f}%\n",
+                     par.tp, par.pp, par.vpp, par.dp, p.config.zero.stage, p.config.train.micro_batch, par.recompute,
+                     step, format_count(p.tokens() / step), 100 * p.flops / step / p.peak, 100 * p.bubble,
                      format_bytes(p.needed), 100 * p.needed / p.usable);
 }
 
@@ -98,9 +101,10 @@ void require_effect(const PlanArgs& a) {
   const bool table = !a.fit.empty() || !a.rows.empty();
   GT_REQUIRE(a.fit.empty() || a.rows.empty(), Exit::kUsage, "--fit and --rows: give only one of them");
   GT_REQUIRE(table || a.output.empty(), Exit::kUsage, "--output needs --fit or --rows");
-  GT_REQUIRE(a.fit.empty() || a.profile.empty(), Exit::kUsage, "--profile has no effect with --fit, which writes profiles");
-  GT_REQUIRE(!table || (!a.search && !a.json && !a.require_fit && a.devices == 0 && a.devices_per_node == 0), Exit::kUsage,
-             "--fit and --rows take --output and --profile; a row names its own devices");
+  GT_REQUIRE(a.fit.empty() || a.profile.empty(), Exit::kUsage,
+             "--profile has no effect with --fit, which writes profiles");
+  GT_REQUIRE(!table || (!a.search && !a.json && !a.require_match && a.devices == 0 && a.devices_per_node == 0),
+             Exit::kUsage, "--fit and --rows take --output and --profile; a row names its own devices");
   GT_REQUIRE(a.search || a.keep.empty(), Exit::kUsage, "--keep needs --search");
   GT_REQUIRE((!table && (!a.search || a.json)) || (a.price == 0 && a.watts == 0), Exit::kUsage,
              "--price and --watts: the table of --search has no cost; add --json, or plan one layout");
@@ -123,20 +127,23 @@ Exit search(const PlanArgs& a, const Config& base, const DeviceType& device, con
   }
   if (a.json) {
     std::string out = "[";
-    for (const RunPlan& p : plans) out.append(out.size() > 1 ? ",\n " : "").append(plan_json(p, device, constants.origin, {a.price, a.watts}));
+    for (const RunPlan& p : plans)
+      out.append(out.size() > 1 ? ",\n " : "").append(plan_json(p, device, constants.origin, {a.price, a.watts}));
     write_out(out + "]\n");
   } else if (plans.empty()) {
-    write_out(fmt::format("no layout on {} {} devices fits: more devices, or ones with more memory\n", space.devices, device.name));
+    write_out(fmt::format("no layout on {} {} devices fits: more devices, or ones with more memory\n", space.devices,
+                          device.name));
   } else {
-    std::string out = fmt::format("{} {} devices, a step of {} sequences of {} tokens; {}\n", space.devices, device.name,
-                                  base.train.global_batch, base.model.seq, constants.origin);
-    out += fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9} {:>10} {:>6} {:>7} {:>9} {:>6}\n", "tp", "pp", "vpp", "dp",
-                       "ZeRO", "micro", "recompute", "step s", "tokens/s", "MFU %", "bubble", "memory", "of it");
+    std::string out = fmt::format("{} {} devices, a step of {} sequences of {} tokens; {}\n", space.devices,
+                                  device.name, base.train.global_batch, base.model.seq, constants.origin);
+    out += fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9} {:>10} {:>6} {:>7} {:>9} {:>6}\n", "tp", "pp",
+                       "vpp", "dp", "ZeRO", "micro", "recompute", "step s", "tokens/s", "MFU %", "bubble", "memory",
+                       "of it");
     for (const RunPlan& p : plans) out += layout_line(p);
     write_out(out);
   }
   flush_out();
-  return plans.empty() && a.require_fit ? Exit::kUsage : Exit::kOk;
+  return plans.empty() && a.require_match ? Exit::kUsage : Exit::kOk;
 }
 
 // Tables of measured steps: columns of --rows, and what is said of all of them.
@@ -144,7 +151,9 @@ struct Errors {
   double sum = 0, worst = 0;
   int n = 0;
   void add(double e) { sum += std::fabs(e), worst = std::max(worst, std::fabs(e)), ++n; }
-  std::string text() const { return n == 0 ? "none" : fmt::format("mean {:.2f} %, worst {:.1f} %, of {} rows", 100 * sum / n, 100 * worst, n); }
+  std::string text() const {
+    return n == 0 ? "none" : fmt::format("mean {:.2f} %, worst {:.1f} %, of {} rows", 100 * sum / n, 100 * worst, n);
+  }
 };
 
 MachineModel model_of(const PlanRow& r, const MachineProfiles& profiles) {
@@ -225,7 +234,7 @@ Exit run_plan(const Command& command) {
   const RunPrice price{args.price, args.watts};
   write_out(args.json ? plan_json(p, device, constants.origin, price) : plan_text(p, device, constants.origin, price));
   flush_out();
-  return p.fits() || !args.require_fit ? Exit::kOk : Exit::kUsage;
+  return p.fits() || !args.require_match ? Exit::kOk : Exit::kUsage;
 }
 
 }  // namespace gt

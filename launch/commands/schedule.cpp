@@ -23,9 +23,9 @@ void require_same(const char* flag, int64_t given, int64_t found, const std::str
              "; leave the flag out");
 }
 
-Schedule schedule_of(const ScheduleArgs& a) {
+PipelineSchedule schedule_of(const ScheduleArgs& a) {
   if (is_schedule_file(a.schedule)) {
-    const Schedule s = read_schedule_file(a.schedule, a.tied);
+    const PipelineSchedule s = read_schedule_file(a.schedule, a.tied);
     require_same("pp", a.pp, s.ranks, s.name);
     require_same("vpp", a.vpp, s.stages / s.ranks, s.name);
     require_same("microbatches", a.microbatches, s.microbatches, s.name);
@@ -42,7 +42,7 @@ Schedule schedule_of(const ScheduleArgs& a) {
   return make_schedule(a.schedule, pp, vpp, static_cast<int>(a.microbatches ? a.microbatches : 2 * pp), a.tied);
 }
 
-std::string programs(const Schedule& s) {
+std::string programs(const PipelineSchedule& s) {
   std::string out;
   for (size_t k = 0; k < s.program.size(); ++k) out += fmt::format("r{} {}\n", k, to_string(s.program[k]));
   out += '\n';
@@ -58,14 +58,14 @@ std::string peaks(const Report& r) {
   return out;
 }
 
-bool splits_backward(const Schedule& s) {
+bool splits_backward(const PipelineSchedule& s) {
   for (const Program& p : s.program)
     for (const Action& a : p)
       if (a.act == Act::kBackwardWeight) return true;
   return false;
 }
 
-Rows findings(const Schedule& s, const Report& r) {
+Rows findings(const PipelineSchedule& s, const Report& r) {
   Rows rows{{"bubble", fmt::format("{:.1f} % of all ranks' time", 100 * r.bubble)}};
   rows.emplace_back("in flight", peaks(r) + (s.stages > s.ranks ? " chunks'" : " microbatches'") +
                                      std::string(" activations at once"));
@@ -79,7 +79,7 @@ Rows findings(const Schedule& s, const Report& r) {
   return rows;
 }
 
-void write_trace(const std::string& path, const Schedule& s, const Report& r) {
+void write_trace(const std::string& path, const PipelineSchedule& s, const Report& r) {
   const auto traces = simulated_trace(s, r);
   const std::string json = trace_json(traces, {.other = {{"schedule", s.name}, {"clock", "simulated, 1 unit = 1 ms"}}});
   if (path.size() > 3 && path.compare(path.size() - 3, 3, ".gz") == 0) return write_gzip(path, json);
@@ -91,7 +91,7 @@ void write_trace(const std::string& path, const Schedule& s, const Report& r) {
 
 // Checks that a file is a training schedule; the thrown error describes what is wrong.
 Exit check_file(const ScheduleArgs& a) {
-  const Schedule s = read_schedule_file(is_schedule_file(a.check) ? a.check : "file:" + a.check, a.tied);
+  const PipelineSchedule s = read_schedule_file(is_schedule_file(a.check) ? a.check : "file:" + a.check, a.tied);
   require_fits(s, a.pp ? a.pp : s.ranks, a.vpp ? a.vpp : s.stages / s.ranks,
                a.microbatches ? a.microbatches : s.microbatches, a.tied);
   write_out(
@@ -107,7 +107,7 @@ Exit check_file(const ScheduleArgs& a) {
 Exit run_schedule(const Command& command) {
   const auto& args = command.get<ScheduleArgs>();
   if (!args.check.empty()) return check_file(args);
-  const Schedule s = schedule_of(args);
+  const PipelineSchedule s = schedule_of(args);
   Cost cost;
   cost.f = args.cost[0];
   cost.b = args.cost[1];

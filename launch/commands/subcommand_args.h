@@ -187,7 +187,7 @@ struct ScheduleArgs {
 
 struct PlanArgs {
   int64_t devices = 0, devices_per_node = 0, top = 10;
-  bool search = false, require_fit = false, json = false;
+  bool search = false, require_match = false, json = false;
   std::string device_type = "H100", profile, fit, rows, output;
   std::vector<std::string> keep;
   double price = 0, watts = 0;
@@ -199,8 +199,9 @@ struct PlanArgs {
     v("search", search, "", "list the fastest layouts that fit instead of planning the config's own");
     v("top", top, "1..1000 layouts", "search: how many");
     v("keep", keep, "", "search: keys with fixed values, such as parallel.tp=8");
-    v("profile", profile, "", "constants of a machine by --fit: FILE, or FILE:NAME; empty: what is typical of the type");
-    v("require_fit", require_fit, "", "end with 2 where the plan does not fit");
+    v("profile", profile, "",
+      "constants of a machine by --fit: FILE, or FILE:NAME; empty: what is typical of the type");
+    v("require_match", require_match, "", "end with 2 where the plan does not fit");
     v("price", price, "0..1e6", "of a device hour, for the cost of the run");
     v("watts", watts, "0..1e5 W", "of a device with its share of the machine, for the energy of the run");
     v("json", json, "", "the plan as one JSON object");
@@ -309,9 +310,11 @@ struct ImportArgs {
   bool allow_nonfinite = false;
   template <class V>
   void fields(V& v) {
-    v("from", from, "required", "Hugging Face folder (safetensors) of a family of model.arch, our HDF5 export, or llm.c GPT-2 .bin");
+    v("from", from, "required",
+      "Hugging Face folder (safetensors) of a family of model.arch, our HDF5 export, or llm.c GPT-2 .bin");
     v("output", output, "required", "checkpoint folder; step-000000000 is written there");
-    v("tokenizer", tokenizer, "", "SentencePiece model or tokenizer.json to keep with the weights, instead of the folder's");
+    v("tokenizer", tokenizer, "",
+      "SentencePiece model or tokenizer.json to keep with the weights, instead of the folder's");
     v("heads", heads, "0..65536",
       "attention heads, if the file does not contain them (foreign HDF5); 0: from the file");
     v("allow-nonfinite", allow_nonfinite, "", "accept weights with NaN or infinity");

@@ -14,13 +14,11 @@ Keys join(Keys a, const Keys& b) {
 
 // Layout and device of a loaded model, and how its ranks are started and connected.
 Keys ranks() {
-  return {"parallel.tp",       "parallel.pp",          "parallel.dp",      "parallel.partition",
-          "device.kind",       "device.threads",       "device.isa",       "device.gemm_tune",
-          "device.gemm_plans", "device.attention",     "launch.ranks",     "launch.hostfile",
-          "launch.include",    "launch.exclude",       "launch.num_nodes", "launch.num_slots",
-          "launch.launcher",   "launch.launcher_args", "launch.ssh_port",  "launch.bind_cores",
-          "launch.core_list",  "comm.backend",         "comm.interface",   "comm.nccl_library",
-          "comm.stall_abort_s"};
+  return {"parallel.tp",      "parallel.pp",     "parallel.dp",          "parallel.partition", "device.kind",
+          "device.threads",   "device.isa",      "device.gemm_tune",     "device.gemm_plans",  "device.attention",
+          "launch.ranks",     "launch.hostfile", "launch.include",       "launch.exclude",     "launch.num_nodes",
+          "launch.num_slots", "launch.launcher", "launch.launcher_args", "launch.ssh_port",    "launch.bind_cores",
+          "launch.core_list", "comm.backend",    "comm.interface",       "comm.nccl_library",  "comm.stall_abort_s"};
 }
 // Compute precision.
 Keys precision() { return {"precision.amp", "precision.dtype", "precision.keep_norm_fp32", "precision.tf32"}; }

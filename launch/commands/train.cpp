@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "launch/commands/own_text.h"
 #include "launch/commands/subcommands.h"
+#include "launch/commands/text_data.h"
 #include "launch/observe/sinks/console.h"
-#include "launch/ranks/alike.h"
+#include "launch/ranks/rank_consistency.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
 #include "launch/ranks/start/sbatch.h"
@@ -64,10 +64,10 @@ Exit run_train(const Command& command) {
   run.force = args.force;
   if (args.lr_range_test) make_range_test(run);
   if (args.dry_run) {
-    if (forget_own_text(run.loaded.config)) fmt::print("data      text files, prepared when the run starts\n");
+    if (replace_text_by_mock(run.loaded.config)) fmt::print("data      text files, prepared when the run starts\n");
     return show_dry_run(command, run);
   }
-  prepare_own_text(run.loaded.config);
+  tokenize_text_data(run.loaded.config);
   return run_ranks(command, [&run](GroupFactory& factory) {
     require_same_program(run.loaded.config, factory);
     Trainer trainer(run, factory);

@@ -47,18 +47,18 @@ std::string heading(const Config& c, const std::vector<std::string>& notes, int 
 std::string layout_block(const Config& c, const char* where) {
   std::string out = fmt::format("layout: {}, {} ranks ({})\n", layout_text(c), c.world(), where);
   if (c.parallel.pp == 1) return out;
-  const Schedule s = train_schedule(engine_options(c, 1), static_cast<int>(c.parallel.pp));
+  const PipelineSchedule s = train_schedule(engine_options(c, 1), static_cast<int>(c.parallel.pp));
   for (size_t k = 0; k < s.program.size(); ++k) out += fmt::format("  r{} {}\n", k, to_string(s.program[k]));
   return out;
 }
 
-Exit tell(const Config& c, const Verdict& v) {
+Exit tell(const Config& c, const VerifyResult& v) {
   write_out(report(c, v));
   flush_out();
   return v.bad() == nullptr ? Exit::kOk : Exit::kNumerical;
 }
 
-Verdict of_device(Verdict v) {
+VerifyResult of_device(VerifyResult v) {
   v.exact.clear();
   v.bits = false;
   return v;
@@ -73,9 +73,9 @@ class OnDevice {
       return device_groups(c, threads, backend_, 0, threads.world_size()).factory;
     };
   }
-  Verdict check(Verifier& verifier, const Config& c) const {
+  VerifyResult check(Verifier& verifier, const Config& c) const {
     if (backend_.kind == DeviceKind::kCpu) return verifier.check(c);
-    Verdict v = verifier.check(c, &hooks_);
+    VerifyResult v = verifier.check(c, &hooks_);
     return of_device(std::move(v));
   }
 
@@ -102,7 +102,7 @@ Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory)
   const auto world = factory.make(everyone);
   int32_t code = 0;
   if (factory.world_rank() == 0) {
-    Verdict v = verifier.judge(c, run);
+    VerifyResult v = verifier.judge(c, run);
     if (backend.kind != DeviceKind::kCpu) v = of_device(std::move(v));
     code = static_cast<int32_t>(tell(c, v));
   }
@@ -126,12 +126,12 @@ struct MatrixSum {
   size_t done = 0, wrong = 0;
   double gradient = 0, loss = 0;
   std::string gradient_at;
-  void add(const Config& c, const Verdict& v) {
+  void add(const Config& c, const VerifyResult& v) {
     ++done;
     wrong += v.bad() != nullptr;
     for (const Difference& d : v.close) {
-      if (d.seen == Seen::kLoss && d.step == 1) loss = std::max(loss, d.error);
-      if (d.seen != Seen::kGradient || d.error <= gradient) continue;
+      if (d.quantity == Quantity::kLoss && d.step == 1) loss = std::max(loss, d.error);
+      if (d.quantity != Quantity::kGradient || d.error <= gradient) continue;
       gradient = d.error;
       gradient_at = fmt::format("{} of {}", d.name, layout_text(c));
     }
@@ -160,7 +160,7 @@ Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) 
     }
     std::string failure;
     try {
-      const Verdict v = device.check(verifier, c);
+      const VerifyResult v = device.check(verifier, c);
       sum.add(c, v);
       if (const Difference* d = v.bad()) failure = describe(*d, mesh_shape(c));
     } catch (const Error& e) {

@@ -251,11 +251,11 @@ class Reader {
 };
 
 // Applies the model family's defaults to fields that the user did not set.
-void take_decisions(LoadedConfig& loaded) {
+void apply_family_defaults(LoadedConfig& loaded) {
   const Family* family = find_family(loaded.config.model.arch);
   if (family == nullptr) return;  // unknown family: already reported by the domain check
   Config usual;
-  static_cast<TransformerConfig&>(usual.model) = family->decisions;
+  static_cast<TransformerConfig&>(usual.model) = family->defaults;
   usual.model.ffn = 0;
   const std::vector<Option> to = list_options(loaded.config), from = list_options(usual);
   for (size_t k = 0; k < to.size(); ++k)
@@ -304,7 +304,7 @@ LoadedConfig load_config(const ConfigSource& source) {
   if (!source.deepspeed.empty()) ds = reader.deepspeed(source.deepspeed, source.allow_unknown_keys);
   reader.flags(source.flags);
   if (!source.deepspeed.empty()) finish_deepspeed(ds, loaded.config, loaded.origin, loaded.notes);
-  take_decisions(loaded);
+  apply_family_defaults(loaded);
   if (loaded.config.log.name.empty()) loaded.config.log.name = default_name(source.file, loaded.config.model);
   resolve_and_check(
       loaded.config,

@@ -401,7 +401,8 @@ struct CommConfig {
       "direct if possible, else NCCL if it loads and passes a trial, else staged");
     v("nccl_library", nccl_library, "path", "path of NCCL; empty: libnccl.so.2 as found by the loader");
     v("interface", interface, "NAME|a.b.c.d/n",
-      "network interface or IPv4 subnet for ranks of several machines (Open MPI, NCCL); empty: their own choice; ranks of "
+      "network interface or IPv4 subnet for ranks of several machines (Open MPI, NCCL); empty: their own choice; ranks "
+      "of "
       "one machine use no network");
     v("stall_warn_s", stall_warn_s, "0..86400 seconds",
       "report longer waits in a step with the missing ranks; 0: max(10, 5 x p99 step)");

@@ -31,7 +31,7 @@ namespace gt {
 namespace {
 
 // Features not implemented yet. Implementing one deletes its row or widens `working`; no other code rejects them.
-const std::vector<NotBuilt> kNotBuilt = {
+const std::vector<Unimplemented> kUnimplemented = {
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
     {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
@@ -85,7 +85,7 @@ class Checker {
 
   void refuse_not_built() {
     const std::vector<Option> options = list_options(c_);
-    for (const NotBuilt& n : kNotBuilt)
+    for (const Unimplemented& n : kUnimplemented)
       for (const Option& o : options) {
         if (o.key() != n.key) continue;
         const std::string value = value_text(o), working = n.working;
@@ -110,10 +110,12 @@ class Checker {
           fmt::format("kv_heads may be {}, or 0 for as many as heads",
                       list_of(nearest(divisors(m.heads, [](int64_t) { return true; }), m.kv_heads))));
     if (m.window == 0 && m.global_every > 0)
-      bad("model.global_every", fmt::format("{}, but no block has a window to be without: model.window is 0", m.global_every),
+      bad("model.global_every",
+          fmt::format("{}, but no block has a window to be without: model.window is 0", m.global_every),
           "leave it out, or a model.window of 1 or more");
     if (m.window == 0 && m.global_first > 0)
-      bad("model.global_first", fmt::format("{}, but no block has a window to be without: model.window is 0", m.global_first),
+      bad("model.global_first",
+          fmt::format("{}, but no block has a window to be without: model.window is 0", m.global_first),
           "leave it out, or a model.window of 1 or more");
     if (m.global_first > m.layers)
       bad("model.global_first", fmt::format("{} blocks of {}", m.global_first, m.layers),
@@ -138,7 +140,8 @@ class Checker {
     const char* const name = names_of(kind)[static_cast<size_t>(kind)];
     if (!known({"model.rope_scaling", "model.position"})) return;
     if (m.position != PositionKind::kRotary && kind != RopeKind::kDefault)
-      bad("model.rope_scaling", fmt::format("{}: positions are learned", name), "use default, or model.position rotary");
+      bad("model.rope_scaling", fmt::format("{}: positions are learned", name),
+          "use default, or model.position rotary");
     const bool llama3 = kind == RopeKind::kLlama3, yarn = kind == RopeKind::kYarn;
     const std::tuple<const char*, bool, bool> numbers[] = {
         {"rope_factor", kind != RopeKind::kDefault, r.factor == usual.factor},
@@ -390,14 +393,17 @@ class Checker {
     namespace fs = std::filesystem;
     std::error_code ec;
     for (const DataSource& s : list)
-      if (names_text(s.path)) {
+      if (is_text_source(s.path)) {
         text(key, s.path);
       } else if (s.path != "mock" && !names_llmc_tokens(s.path)) {
-        const char* missing = !fs::exists(s.path + ".bin", ec) ? ".bin" : !fs::exists(s.path + ".idx", ec) ? ".idx" : "";
+        const char* missing = !fs::exists(s.path + ".bin", ec)   ? ".bin"
+                              : !fs::exists(s.path + ".idx", ec) ? ".idx"
+                                                                 : "";
         if (*missing == '\0') continue;
         bad(key, fmt::format("{}{}: no such file", s.path, missing),
-            from_demo(key) ? "./launch/demo.sh makes it"
-                           : "give a text file, the prefix that `gpttrain data prepare --output` wrote, or llm.c's .bin");
+            from_demo(key)
+                ? "./launch/demo.sh makes it"
+                : "give a text file, the prefix that `gpttrain data prepare --output` wrote, or llm.c's .bin");
       }
   }
 
@@ -418,7 +424,8 @@ class Checker {
           (part != "all" || k.load.size() > 1))
         bad("checkpoint.load", fmt::format("expected all, or some of weights, optim, schedule, data; found \"{}\"",
                                            fmt::join(k.load, " ")));
-    if (k.load.empty()) bad("checkpoint.load", "expected all, or some of weights, optim, schedule, data; found nothing");
+    if (k.load.empty())
+      bad("checkpoint.load", "expected all, or some of weights, optim, schedule, data; found nothing");
     std::error_code ec;
     if (!k.load_from.empty() && context_.needs_data && !std::filesystem::exists(k.load_from, ec)) {
       const std::string guess = near_path(k.load_from);
@@ -467,7 +474,7 @@ class Checker {
 
 }  // namespace
 
-bool names_text(const std::string& path) {
+bool is_text_source(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ec;
   if (path == "mock" || !fs::is_regular_file(path, ec) || names_llmc_tokens(path) ||
@@ -481,6 +488,6 @@ void resolve_and_check(Config& config, const CheckContext& context, Problems& pr
   Checker(config, context, problems, notes).run();
 }
 
-const std::vector<NotBuilt>& not_built() { return kNotBuilt; }
+const std::vector<Unimplemented>& unimplemented_values() { return kUnimplemented; }
 
 }  // namespace gt

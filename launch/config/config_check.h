@@ -23,14 +23,14 @@ void resolve_and_check(Config& config, const CheckContext& context, Problems& pr
                        std::vector<std::string>& notes);
 
 // Value that the parser accepts but this version does not implement. This is the only table of them.
-struct NotBuilt {
+struct Unimplemented {
   const char* key;
   const char* working;  // implemented values: "1f1b|gpipe"
   const char* what;     // feature that the other values select
 };
-const std::vector<NotBuilt>& not_built();
+const std::vector<Unimplemented>& unimplemented_values();
 
 // Returns whether a data.train source is a text or JSON-lines file rather than a token file.
-bool names_text(const std::string& path);
+bool is_text_source(const std::string& path);
 
 }  // namespace gt

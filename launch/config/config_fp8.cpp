@@ -42,9 +42,9 @@ void check_extents(const Config& c, const RuleContext& x) {
   const std::vector<int64_t> lengths = curriculum ? curriculum.all_lengths() : std::vector<int64_t>{c.model.seq};
   for (const int64_t length : lengths)
     if (c.train.micro_batch * length % 16 != 0)
-      return x.bad(kFp8, fmt::format("{} with {} tokens a microbatch: {}", c.precision.fp8,
-                                     c.train.micro_batch * length, kWhy),
-                   "choose train.micro_batch or the length so that it is a multiple of 16, or use fp8 off");
+      return x.bad(
+          kFp8, fmt::format("{} with {} tokens a microbatch: {}", c.precision.fp8, c.train.micro_batch * length, kWhy),
+          "choose train.micro_batch or the length so that it is a multiple of 16, or use fp8 off");
 }
 
 }  // namespace

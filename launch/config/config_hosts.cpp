@@ -21,9 +21,9 @@ void check_launcher(const LaunchConfig& l, const std::vector<HostSlots>& hosts, 
   if (slurm && (l.include + l.exclude).find(':') != std::string::npos)
     x.bad("launch.launcher", "slurm assigns the slots of a machine itself, but include or exclude select some",
           "name whole machines, or use openmpi");
-  if (l.ssh_port > 0 && (slurm || !starts || only_here(hosts)))
+  if (l.ssh_port > 0 && (slurm || !starts || is_local_only(hosts)))
     x.notes.push_back(fmt::format("launch: ssh_port {} has no effect: {}", l.ssh_port,
-                                 slurm ? "Slurm reaches its machines without ssh" : "no other machine is used"));
+                                  slurm ? "Slurm reaches its machines without ssh" : "no other machine is used"));
   if (!l.launcher_args.empty() && !starts)
     x.notes.push_back("launch: launcher_args has no effect: ranks are threads of this process");
 }
@@ -54,9 +54,9 @@ int check_hosts(const Config& c, const CheckContext& context, const RuleContext&
   const LaunchConfig& l = c.launch;
   int slots = 0;
   if (const std::string bad = bad_interface(c.comm.interface); !bad.empty()) x.bad("comm.interface", bad, "");
-  constexpr const char* kKeys[] = {"launch.hostfile",  "launch.include",       "launch.exclude",
-                                   "launch.num_nodes", "launch.num_slots",     "launch.launcher",
-                                   "launch.ssh_port",  "launch.launcher_args", "launch.bind_cores",
+  constexpr const char* kKeys[] = {"launch.hostfile",  "launch.include",        "launch.exclude",
+                                   "launch.num_nodes", "launch.num_slots",      "launch.launcher",
+                                   "launch.ssh_port",  "launch.launcher_args",  "launch.bind_cores",
                                    "launch.core_list", "launch.start_timeout_s"};
   if (context.external_world > 0) {
     for (const char* key : kKeys)
@@ -86,7 +86,7 @@ int check_hosts(const Config& c, const CheckContext& context, const RuleContext&
     if (slots > 0 && l.ranks == "threads" && !l.hostfile.empty())
       x.bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");
     check_launcher(l, hosts, x);
-    if (!c.comm.interface.empty() && l.launcher != "slurm" && only_here(hosts))
+    if (!c.comm.interface.empty() && l.launcher != "slurm" && is_local_only(hosts))
       x.notes.push_back("comm: interface has no effect: ranks of one machine use no network");
   } catch (const Error& e) { x.bad("", e.what(), ""); }  // the message names the file or flag
   check_cores(l, x);

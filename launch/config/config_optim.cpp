@@ -16,10 +16,10 @@ constexpr const char* kOptimizer = "optim.type";
 constexpr const char* kVariant = "optim.lamb_variant";
 
 // Values of `of` with which `key` has an effect. It is rejected with all others.
-struct Belongs {
+struct KeyApplicability {
   const char *key, *of, *values;
 };
-constexpr Belongs kBelongs[] = {
+constexpr KeyApplicability kApplicability[] = {
     {"optim.betas", kOptimizer, "adamw|adam|lamb|lion"},
     {"optim.eps", kOptimizer, "adamw|adam|lamb|adagrad"},
     {"optim.bias_correction", kOptimizer, "adamw|adam|lamb"},
@@ -97,8 +97,8 @@ const Option* find(const std::vector<Option>& options, const std::string& key) {
 
 bool is_flag_name(const std::string& where) { return where.rfind("--", 0) == 0; }
 
-void refuse(const Config& c, const Belongs& b, const std::string& value, const std::string& of, bool lamb_missing,
-            const Bad& bad) {
+void refuse(const Config& c, const KeyApplicability& b, const std::string& value, const std::string& of,
+            bool lamb_missing, const Bad& bad) {
   std::string users = b.values;
   for (size_t i; (i = users.find('|')) != std::string::npos;) users.replace(i, 1, ", ");
   if (lamb_missing)
@@ -109,10 +109,10 @@ void refuse(const Config& c, const Belongs& b, const std::string& value, const s
         fmt::format("leave it out; it belongs to {}", users));
 }
 
-void refuse_strangers(Config& c, const RuleContext& x) {
+void reject_inapplicable_keys(Config& c, const RuleContext& x) {
   Config fresh;
   const std::vector<Option> options = list_options(c), defaults = list_options(fresh);
-  for (const Belongs& b : kBelongs) {
+  for (const KeyApplicability& b : kApplicability) {
     const std::string of = value_text(*find(options, b.of));
     const bool lamb_missing = b.of == kVariant && c.optim.type != "lamb";
     if (!x.known(b.key) || !x.known(b.of) || (among(of, b.values) && !lamb_missing)) continue;
@@ -268,7 +268,7 @@ void set_type_defaults(Config& c, const RuleContext& x) {
 void check_optimizer(Config& c, const RuleContext& x) {
   const auto& [where, known, bad, notes] = x;
   set_type_defaults(c, x);
-  refuse_strangers(c, x);
+  reject_inapplicable_keys(c, x);
   check_sgd(c.optim, bad);
   check_lamb(c.optim, bad);
   if (c.optim.type == "lamb" && c.optim.lamb_variant != "deepspeed" && !c.optim.bias_correction)
@@ -283,7 +283,7 @@ void check_optimizer(Config& c, const RuleContext& x) {
                                 c.schedule.unit == "samples" ? " (samples)" : ""));
   if (!known(kSchedule) || !known("train.steps") || !known("schedule.total_steps")) return;
   check_schedule(c, x);
-  for (const std::string& defect : lr_defects(lr_options(c)))
+  for (const std::string& defect : lr_deviations(lr_options(c)))
     notes.push_back(
         fmt::format("schedule {} as in DeepSpeed: {}; schedule.ds_exact false removes this", c.schedule.type, defect));
 }

@@ -94,7 +94,8 @@ void check_loss_scale(PrecisionConfig& p, const RuleContext& x) {
                  "for example dynamic, or 1024");
   if (p.dtype == "bf16" && (p.loss_scale == "dynamic" || scale != 1)) {
     if (!overruled(kKey, kAmp, x) && !overruled(kKey, "precision.dtype", x))
-      x.bad(kKey, fmt::format("{} with precision.dtype bf16, which has the range of FP32: its scale is 1", p.loss_scale),
+      x.bad(kKey,
+            fmt::format("{} with precision.dtype bf16, which has the range of FP32: its scale is 1", p.loss_scale),
             "leave it out, or use precision.dtype fp16");
     p.loss_scale = "none";
   }
@@ -107,17 +108,19 @@ void check_scaler(const Config& c, const RuleContext& x) {
     if (s.min > s.max)
       x.bad("precision.loss_scale_max", fmt::format("{:g} is below loss_scale_min {:g}", s.max, s.min), "");
     else if (s.init < s.min || s.init > s.max)
-      x.bad("precision.loss_scale_init", fmt::format("{:g} is not from {:g} to {:g}, the loss_scale_min and _max",
-                                                     s.init, s.min, s.max), "");
+      x.bad("precision.loss_scale_init",
+            fmt::format("{:g} is not from {:g} to {:g}, the loss_scale_min and _max", s.init, s.min, s.max), "");
     return;
   }
   PrecisionConfig fresh;
-  for (const auto& [key, given] :
-       {std::pair{"loss_scale_profile", p.loss_scale_profile != fresh.loss_scale_profile},
-        {"loss_scale_init", p.loss_scale_init != 0}, {"loss_scale_window", p.loss_scale_window != 0},
-        {"loss_scale_delta", p.loss_scale_delta != -1}, {"loss_scale_hysteresis", p.loss_scale_hysteresis != 0},
-        {"loss_scale_min", p.loss_scale_min != 0}, {"loss_scale_max", p.loss_scale_max != 0},
-        {"loss_scale_consecutive_hysteresis", p.loss_scale_consecutive_hysteresis}})
+  for (const auto& [key, given] : {std::pair{"loss_scale_profile", p.loss_scale_profile != fresh.loss_scale_profile},
+                                   {"loss_scale_init", p.loss_scale_init != 0},
+                                   {"loss_scale_window", p.loss_scale_window != 0},
+                                   {"loss_scale_delta", p.loss_scale_delta != -1},
+                                   {"loss_scale_hysteresis", p.loss_scale_hysteresis != 0},
+                                   {"loss_scale_min", p.loss_scale_min != 0},
+                                   {"loss_scale_max", p.loss_scale_max != 0},
+                                   {"loss_scale_consecutive_hysteresis", p.loss_scale_consecutive_hysteresis}})
     if (given)
       x.notes.push_back(fmt::format("precision.{} has no effect: the loss scale is constant {:g}", key, s.init));
 }

@@ -18,9 +18,13 @@ constexpr bool kBuiltIn = false;
 struct SiteActions {
   const char *site, *actions;
 };
-constexpr SiteActions kSites[] = {
-    {"step", " kill stop segv abort terminate exit delay "}, {"save", " delay "}, {"forward", " nan inf "},
-    {"backward", " nan inf "}, {"grad", " nan inf scale "}, {"master", " nan inf flip "}, {"value", " flip "}};
+constexpr SiteActions kSites[] = {{"step", " kill stop segv abort terminate exit delay "},
+                                  {"save", " delay "},
+                                  {"forward", " nan inf "},
+                                  {"backward", " nan inf "},
+                                  {"grad", " nan inf scale "},
+                                  {"master", " nan inf flip "},
+                                  {"value", " flip "}};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   fail(Exit::kUsage, "\"", what, "\": ", why, "; expected ACTION@SITE[:key=value,...], see ",
@@ -34,8 +38,13 @@ void set_key(Injection& f, const std::string& whole, const std::string& key, con
   }
   int64_t x = 0;
   if (!parse_int(value, x)) refuse(whole, cat(key, "=", value, " is not a whole number"));
-  for (const auto& [name, to] : {std::pair{"rank", &f.rank}, {"step", &f.step}, {"until", &f.until},
-                                 {"index", &f.index}, {"mb", &f.microbatch}, {"bit", &f.bit}, {"ms", &f.ms}})
+  for (const auto& [name, to] : {std::pair{"rank", &f.rank},
+                                 {"step", &f.step},
+                                 {"until", &f.until},
+                                 {"index", &f.index},
+                                 {"mb", &f.microbatch},
+                                 {"bit", &f.bit},
+                                 {"ms", &f.ms}})
     if (key == name) {
       *to = x;
       return;
@@ -75,8 +84,7 @@ std::vector<Injection> parse_injections(const std::string& spec) {
   std::vector<Injection> out;
   std::istringstream in(spec);
   for (std::string one; in >> one;) out.push_back(parse_one(one));
-  GT_REQUIRE(out.empty() || kBuiltIn, Exit::kUsage,
-             "this binary was built without it (cmake -DGPT_TESTING=ON)");
+  GT_REQUIRE(out.empty() || kBuiltIn, Exit::kUsage, "this binary was built without it (cmake -DGPT_TESTING=ON)");
   return out;
 }
 

@@ -15,7 +15,9 @@ void require_regex(const std::string& pattern) {
   GT_REQUIRE(pattern.size() <= kLongest, Exit::kUsage, "\"", shown, "…\" is longer than ", kLongest, " characters");
   try {
     std::regex{pattern};
-  } catch (const std::regex_error& e) { fail(Exit::kUsage, "\"", shown, "\" is not a valid regular expression: ", e.what()); }
+  } catch (const std::regex_error& e) {
+    fail(Exit::kUsage, "\"", shown, "\" is not a valid regular expression: ", e.what());
+  }
 }
 
 namespace {
@@ -62,10 +64,10 @@ ParamGroup parse_param_group(const std::string& text) {
   return g;
 }
 
-void mark_no_decay(std::span<const ScopeSpec> scopes, const std::vector<std::string>& patterns) {
+void mark_no_decay(std::span<const UnitSpec> scopes, const std::vector<std::string>& patterns) {
   for (const std::string& text : patterns) {
     const std::regex pattern(text);
-    for (const ScopeSpec& s : scopes)
+    for (const UnitSpec& s : scopes)
       for (Parameter* p : s.params)
         if (std::regex_search(p->tied_to.empty() ? p->name : p->tied_to, pattern)) p->decay = false;
   }

@@ -19,7 +19,7 @@ ParamGroup parse_param_group(const std::string& text);
 
 // Takes the decay from parameters whose logical name (the owner's, for a tied copy) one of the regular expressions
 // finds: the default of groups that do not give their own.
-void mark_no_decay(std::span<const ScopeSpec> scopes, const std::vector<std::string>& patterns);
+void mark_no_decay(std::span<const UnitSpec> scopes, const std::vector<std::string>& patterns);
 
 // Throws kUsage where a pattern of either finds no parameter of the model, naming the nearest, or where the groups
 // before one take all that it finds.

@@ -18,10 +18,10 @@ constexpr int64_t kMostBytes = int64_t{16} << 20;
 
 bool is_schedule_file(const std::string& name) { return name.rfind(kPrefix, 0) == 0; }
 
-Schedule read_schedule_file(const std::string& name, bool tied) {
+PipelineSchedule read_schedule_file(const std::string& name, bool tied) {
   const std::string path = name.substr(kPrefixSize);
   try {
-    Schedule s = parse_schedule(read_whole_file(path, kMostBytes));
+    PipelineSchedule s = parse_schedule(read_whole_file(path, kMostBytes));
     s.name = name;
     complete_schedule(s, tied);
     simulate(s);
@@ -33,7 +33,7 @@ Schedule read_schedule_file(const std::string& name, bool tied) {
   }
 }
 
-void require_fits(const Schedule& s, int64_t p, int64_t v, int64_t m, bool tied) {
+void require_fits(const PipelineSchedule& s, int64_t p, int64_t v, int64_t m, bool tied) {
   GT_REQUIRE(!is_forward_only(s), Exit::kUsage, s.name,
              ": has no backward actions (B, or I and W), so it cannot train");
   const bool adds_tied = std::any_of(s.program.begin(), s.program.end(), [](const Program& program) {

@@ -17,9 +17,9 @@ std::vector<int> stage_boundaries(const EngineOptions& o, int pp) {
   return partition(o.partition, costs, pp * o.vpp);
 }
 
-Schedule train_schedule(const EngineOptions& o, int pp) {
+PipelineSchedule train_schedule(const EngineOptions& o, int pp) {
   if (is_schedule_file(o.schedule)) {
-    Schedule s = read_schedule_file(o.schedule, o.model.tied);
+    PipelineSchedule s = read_schedule_file(o.schedule, o.model.tied);
     require_fits(s, pp, o.vpp, o.microbatches, o.model.tied);
     return s;
   }
@@ -29,8 +29,8 @@ Schedule train_schedule(const EngineOptions& o, int pp) {
 namespace {
 
 // In which order rank `rank` of a schedule needs the parameters of its stages. Weight gradients alone need none.
-std::vector<StageVisit> visits(const Schedule& s, int rank) {
-  std::vector<StageVisit> out;
+std::vector<StagePass> visits(const PipelineSchedule& s, int rank) {
+  std::vector<StagePass> out;
   for (const Action& a : s.program[static_cast<size_t>(rank)])
     if (a.act == Act::kForward || a.act == Act::kBackward || a.act == Act::kBackwardInput)
       out.push_back({a.stage, a.act != Act::kForward});
@@ -74,34 +74,35 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
     const auto at = static_cast<size_t>(stage);
     stages_.push_back(make_stage({boundaries_[at], boundaries_[at + 1]}, stage, build));
   }
-  std::vector<ScopeSpec> scopes;
-  std::vector<Stage*> local;
+  std::vector<UnitSpec> units;
+  std::vector<PipelineStage*> local;
   for (auto& s : stages_) {
-    for (ScopeSpec& spec : s->scopes()) scopes.push_back(std::move(spec));
+    for (UnitSpec& spec : s->units()) units.push_back(std::move(spec));
     local.push_back(s.get());
   }
-  std::vector<QuantRange*> ranges;
+  std::vector<QuantizerState*> ranges;
   for (auto& s : stages_)
-    for (QuantRange* r : s->ranges()) ranges.push_back(r);
-  ranges_ = std::make_unique<QuantRanges>(std::move(ranges), mesh, backend, compute);
-  std::vector<Fp8Range*> fp8;
+    for (QuantizerState* r : s->ranges()) ranges.push_back(r);
+  ranges_ = std::make_unique<QuantizerStates>(std::move(ranges), mesh, backend, compute);
+  std::vector<Fp8State*> fp8;
   for (auto& s : stages_)
     if (options.precision.fp8_delayed)
-      for (Fp8Range* r : s->fp8_ranges()) fp8.push_back(r);
-  fp8_ranges_ = std::make_unique<Fp8Ranges>(std::move(fp8), mesh, backend, compute);
-  mark_no_decay(scopes, options.no_decay);
-  store_ = std::make_unique<ParamStore>(std::move(scopes), spec_.units(), resolved(options, pp), mesh, backend, compute,
+      for (Fp8State* r : s->fp8_states()) fp8.push_back(r);
+  fp8_ranges_ = std::make_unique<Fp8States>(std::move(fp8), mesh, backend, compute);
+  mark_no_decay(units, options.no_decay);
+  store_ = std::make_unique<ParamStore>(std::move(units), spec_.units(), resolved(options, pp), mesh, backend, compute,
                                         plan.zero);
   for (auto& s : stages_) s->bind(*store_);
   make_constants();
   lr_options_ = options.lr;
   lr_ = make_lr_schedule(lr_options_);
   OptimizerOptions optim = options.optim;
-  optim.momentum_varies = lr_->at(1).beta1 != kOptimizersOwn;
+  optim.momentum_varies = lr_->at(1).beta1 != kKeepBeta;
   if (options.trains) optimizer_ = make_optimizer(optim, *store_, mesh, backend, compute);
 
-  const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes, .runs_differ = !options.lengths.empty()};
-  const Schedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
+  const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes,
+                               .shapes_differ_between_runs = !options.lengths.empty()};
+  const PipelineSchedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
   store_->set_order(visits(train, mesh.coord(Axis::kPp)), visits(evaluation, mesh.coord(Axis::kPp)));
   const Backend* replayed = backend.replays ? &backend : nullptr;
   if (options.trains)
@@ -118,7 +119,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   limits_ = Buffer(kNumLimits * size_of(DType::kF64), compute.device, *backend.device);
   host_limits_ = HostArray<double>(kNumLimits, *backend.device);
   read_scalars_ = HostArray<float>(scalars + 1, *backend.device);
-  if (options.layer_drop) fix_blocks(std::vector<double>(static_cast<size_t>(options.model.layers), 1.));
+  if (options.layer_drop) set_layer_keep(std::vector<double>(static_cast<size_t>(options.model.layers), 1.));
   fixed_blocks_ = false;
   if (!options.mean_of_microbatches) return;
   seeds_ = Buffer(m * size_of(DType::kF32), compute.device, *backend.device);
@@ -158,20 +159,20 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   float* host = host_scalars_.data();
   std::fill_n(host, host_scalars_.size(), 0.f);
   optimizer_->fill_scalars(t, lr_->at(t + schedule_ahead_), host);
-  host[kLossSeed] = static_cast<float>(scaler_.scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
-  if (options_.grad_sum) host[kLossSeed] *= static_cast<float>(mesh_.size(Axis::kDp));
+  host[kLossGrad] = static_cast<float>(scaler_.scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
+  if (options_.grad_sum) host[kLossGrad] *= static_cast<float>(mesh_.size(Axis::kDp));
   const StepLimits limits = limits_of_step_ ? limits_of_step_() : StepLimits{};
   const auto limit = [&](StepLimit l, double x) { host_limits_[static_cast<size_t>(l)] = x; };
   limit(kTargets, static_cast<double>(target_tokens));
-  limit(kLossMiddle, limits.loss_middle), limit(kLossSpread, limits.loss_spread);
-  limit(kNormMiddle, limits.norm_middle), limit(kNormSpread, limits.norm_spread);
-  limit(kMostSpreads, limits.most);
+  limit(kLossMedian, limits.loss_middle), limit(kLossDeviation, limits.loss_spread);
+  limit(kNormMedian, limits.norm_middle), limit(kNormDeviation, limits.norm_spread);
+  limit(kMaxDeviations, limits.most);
   if (compute_.device.kind == DeviceKind::kNull) return;
   backend_.device->copy(scalars_.data(), host, host_scalars_.bytes(), compute_);
   backend_.device->copy(limits_.data(), host_limits_.data(), host_limits_.bytes(), compute_);
 }
 
-void Engine::fix_blocks(std::span<const double> keep) {
+void Engine::set_layer_keep(std::span<const double> keep) {
   GT_CHECK(static_cast<int64_t>(keep.size()) == options_.model.layers, keep.size(), " entries for ",
            options_.model.layers, " blocks");
   keep_.assign(keep.begin(), keep.end());
@@ -240,9 +241,9 @@ void Engine::begin(std::span<const MicroBatch> microbatches, int64_t target_toke
   seeded_.assign(microbatches.begin(), microbatches.end());
   if (options_.mean_of_microbatches) prepare_seeds(microbatches);
   for (size_t k = 0; k < seeded_.size(); ++k) {
-    seeded_[k].loss_seed = options_.mean_of_microbatches
-                               ? seeds_.tensor({1}, DType::kF32, static_cast<int64_t>(k) * size_of(DType::kF32))
-                               : scalars().slice(kLossSeed, 1);
+    seeded_[k].dloss = options_.mean_of_microbatches
+                           ? seeds_.tensor({1}, DType::kF32, static_cast<int64_t>(k) * size_of(DType::kF32))
+                           : scalars().slice(kLossGrad, 1);
     seeded_[k].train = true;
   }
 }
@@ -278,7 +279,7 @@ void Engine::clip() {
                              .guard = exchange_->on_device(Field::kReplicaCheck)},
                             compute_);
   if (limits_of_step_)
-    backend_.ops->judge_step(
+    backend_.ops->check_step(
         {.losses = exchange_->on_device(Field::kLosses),
          .counts = options_.mean_of_microbatches ? exchange_->on_device(Field::kTargets) : Tensor{},
          .norm = norm(),
@@ -296,7 +297,7 @@ void Engine::update() {
   clock_.end_phase(Phase::kOptimizer);
 }
 
-void Engine::publish() { store_->publish(); }
+void Engine::publish() { store_->all_gather_values(); }
 
 // Exchange to publication: the same calls in every step with this loss scale, by which the clipping divides.
 template <class Work>
@@ -332,7 +333,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
   r.blocks = static_cast<int>(options_.model.layers - std::count(keep_.begin(), keep_.end(), 0.));
   r.theta = theta_at(options_.layer_drop, applied_);
   r.skipped = scalars[kSkip] != 0;
-  r.overflow = r.skipped && scalars[kLeftOut] == 0;
+  r.overflow = r.skipped && scalars[kAnomalous] == 0;
   r.busy_seconds = train_->busy_seconds();
   r.wait_seconds = train_->wait_seconds();
   r.stream_seconds = clock_.measure_update(*train_);
@@ -356,7 +357,7 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
   for (size_t at = 0; at < microbatches.size(); at += static_cast<size_t>(m)) {
     seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
                    microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
-    for (MicroBatch& mb : seeded_) mb.loss_seed = scalars().slice(kLossSeed, 1);
+    for (MicroBatch& mb : seeded_) mb.dloss = scalars().slice(kLossGrad, 1);
     store_->begin_evaluation();
     eval_->run(seeded_, losses(), {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
     backend_.device->zero(norms.data, norms.bytes(), compute_);
@@ -389,7 +390,7 @@ std::vector<ShardView> Engine::checkpoint_views() const {
   std::vector<ShardView> views = model_views();
   GT_CHECK(optimizer_ != nullptr, "this engine was built without training");
   for (ShardView& v : optimizer_->state_views(*store_)) views.push_back(std::move(v));
-  deal_over_tp(views);  // once more, over weights and state together: so no rank stores much more than another
+  assign_over_tp(views);  // once more, over weights and state together: so no rank stores much more than another
   return views;
 }
 
@@ -412,10 +413,9 @@ EnginePlan Engine::measured_plan() const {
   plan.memory.optimizer = (optimizer_ ? optimizer_->state_bytes() : 0) + store_->master_bytes();
   plan.memory.activations = plan.train.activation_bytes * plan.slots + plan.train.gradient_bytes +
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
-  plan.memory.buffers =
-      plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + exchange_->bytes() + losses_.bytes() +
-      limits_.bytes() + seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes() + store_->table_bytes() +
-      (optimizer_ ? optimizer_->work_bytes() : 0);
+  plan.memory.buffers = plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + exchange_->bytes() +
+                        losses_.bytes() + limits_.bytes() + seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes() +
+                        store_->table_bytes() + (optimizer_ ? optimizer_->work_bytes() : 0);
   for (const Buffer& c : constants_) plan.memory.buffers += c.bytes();
   for (const PipelineExecutor* e : {train_.get(), eval_.get()})
     if (e != nullptr) plan.memory.graphs += e->graphs().bytes;

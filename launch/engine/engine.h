@@ -13,8 +13,8 @@
 #include "kernels/core/batch.h"
 #include "kernels/core/host_array.h"
 #include "kernels/replay.h"
-#include "launch/engine/fp8_ranges.h"
-#include "launch/engine/quant_ranges.h"
+#include "launch/engine/fp8_states.h"
+#include "launch/engine/quantizer_states.h"
 #include "launch/engine/step_clock.h"
 #include "launch/engine/step_exchange.h"
 #include "launch/engine/step_guard.h"
@@ -38,8 +38,8 @@ struct EngineOptions {
   Precision precision;
   std::string schedule = "1f1b";  // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
   std::string partition = "flops";
-  int vpp = 1;                        // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
-  bool sequence_parallel = false;     // with tp > 1: each tp rank its own rows between tensor-parallel layers
+  int vpp = 1;                     // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
+  bool sequence_parallel = false;  // with tp > 1: each tp rank its own rows between tensor-parallel layers
   Recompute recompute = Recompute::kNone;
   int64_t recompute_layers = 0;       // of the first so many blocks of each stage; 0: of all
   int64_t loss_chunk = 0;             // rows of logits that exist at once; 0: automatic
@@ -52,11 +52,11 @@ struct EngineOptions {
   LayerDrop layer_drop;               // blocks that training leaves out; it goes by applied steps
   std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
   uint64_t seed = 1234;
-  bool torch_init = false;      // matrices begin as llm.c's do (torch_init.h), whatever the seed
-  int threads = 1;              // host threads of this rank
-  bool dynamic_shapes = false;  // microbatches of a run may differ in shape: headers before boundary messages
+  bool torch_init = false;       // matrices begin as llm.c's do (torch_init.h), whatever the seed
+  int threads = 1;               // host threads of this rank
+  bool dynamic_shapes = false;   // microbatches of a run may differ in shape: headers before boundary messages
   std::vector<int64_t> lengths;  // tokens a sequence that steps may have instead of model.seq; empty: that is fixed
-  bool evaluates = true;        // evaluate() will be called: memory is kept for it
+  bool evaluates = true;         // evaluate() will be called: memory is kept for it
   bool trains = true;  // step() will be called; false: no gradients, no optimizer, values at their own precision alone
   // Applied steps from one comparison of a tied table's copies on the first and last stage to the next; 0: never.
 #ifdef NDEBUG
@@ -89,7 +89,7 @@ struct EnginePlan {
   ExecutorMemory train, eval;
   ZeroMemory zero;
   MemoryReport memory;
-  int slots = 0;               // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
+  int slots = 0;  // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
   // From a dry run only.
   StepTraffic sent;
   int64_t snapshot_bytes = 0;  // that this rank writes into a checkpoint
@@ -100,7 +100,7 @@ struct StepResult {
   double grad_norm = 0;  // before clipping
   double clip = 1;       // factor that clipping applied
   double lr = 0;
-  double momentum = kOptimizersOwn;           // beta1 of this step when the schedule moves it
+  double momentum = kKeepBeta;                // beta1 of this step when the schedule moves it
   double loss_scale = 1;                      // of this step's backward
   int blocks = 0;                             // of the model, that ran: not what layer_drop left out
   double theta = 1;                           // of layer_drop
@@ -122,7 +122,7 @@ class Engine {
   // Masters and ranges were written from outside, by a checkpoint or a test: what is made of them follows. Collective.
   void adopt() {
     fp8_ranges_->adopt();
-    store_->adopt_masters();
+    store_->refresh_from_masters();
   }
   void init_weights();
 
@@ -134,19 +134,20 @@ class Engine {
   double evaluate(std::span<const MicroBatch> microbatches);
 
   // Asked at the beginning of every step, on every rank alike: what its loss and its gradient norm before clipping are
-  // judged by. The update of a bad step is left out, like one whose gradients are not finite. The device judges, so that
-  // it finds the update queued behind the norms.
+  // judged by. The update of a bad step is left out, like one whose gradients are not finite. The device judges, so
+  // that it finds the update queued behind the norms.
   void set_limits(std::function<StepLimits()> limits) { limits_of_step_ = std::move(limits); }
   // What this rank waited for the microbatches of the next step, for its StepTimes.
   void set_data_wait(double seconds) { clock_.set_data_wait(seconds); }
   // Called when the step's gradients are reduced, before anything looks at them: faults that tests plant.
   void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
-  // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp + d].
+  // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp +
+  // d].
   std::span<const double> microbatch_losses() const { return exchange_->on_host(StepExchange::Field::kLosses); }
 
   // From the next step on these blocks, instead of those that options().layer_drop draws: [layers], as
   // ModelStage::keep_blocks takes them. For memory plans and tests.
-  void fix_blocks(std::span<const double> keep);
+  void set_layer_keep(std::span<const double> keep);
   std::span<const double> kept_blocks() const { return keep_; }  // of the last step; empty: all, always
 
   int64_t applied_steps() const { return applied_; }
@@ -203,13 +204,13 @@ class Engine {
   const Mesh& mesh_;
   const Backend& backend_;
   Stream compute_;
-  std::vector<int> boundaries_;                    // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
+  std::vector<int> boundaries_;  // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
   std::vector<std::unique_ptr<ModelStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<LrSchedule> lr_;
-  std::unique_ptr<QuantRanges> ranges_;
-  std::unique_ptr<Fp8Ranges> fp8_ranges_;
+  std::unique_ptr<QuantizerStates> ranges_;
+  std::unique_ptr<Fp8States> fp8_ranges_;
   LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
   std::unique_ptr<Recording> update_;  // norms, update, publication; nullptr: not as a graph yet
@@ -217,9 +218,9 @@ class Engine {
   ReplayCounts replays_;               // of it
   std::unique_ptr<StepExchange> exchange_;
   StepClock clock_;
-  Buffer scalars_, losses_, limits_;  // rows of scalars and norm; of this rank's microbatches; by StepLimit
-  std::vector<Buffer> constants_;     // ModelStage::constants
-  Buffer seeds_;                      // [microbatch] f32, with mean_of_microbatches
+  Buffer scalars_, losses_, limits_;            // rows of scalars and norm; of this rank's microbatches; by StepLimit
+  std::vector<Buffer> constants_;               // ModelStage::constants
+  Buffer seeds_;                                // [microbatch] f32, with mean_of_microbatches
   HostArray<float> host_seeds_, host_scalars_;  // written for the device
   HostArray<double> host_limits_;               // likewise
   HostArray<float> read_scalars_;               // read from the device: all of scalars_
@@ -228,7 +229,7 @@ class Engine {
   std::function<StepLimits()> limits_of_step_;
   std::function<void()> probe_;
   std::vector<double> keep_;     // by block of the model: ModelStage::keep_blocks; empty: all, always
-  std::vector<uint8_t> unused_;  // by scope of the model: ParamStore::begin_step
+  std::vector<uint8_t> unused_;  // by unit of the model: ParamStore::begin_step
   bool fixed_blocks_ = false;
   int64_t applied_ = 0, schedule_ahead_ = 0;
   LrOptions lr_options_;  // with where this start begins
@@ -247,6 +248,6 @@ std::vector<int> stage_boundaries(const EngineOptions&, int pp);
 
 // The schedule of a training step, messages and reductions included. Throws kUsage when it does not exist or, read from
 // a file, is refused by the simulator or not for pp ranks, vpp chunks and the step's microbatches.
-Schedule train_schedule(const EngineOptions&, int pp);
+PipelineSchedule train_schedule(const EngineOptions&, int pp);
 
 }  // namespace gt

@@ -6,10 +6,10 @@
 #include <thread>
 
 #include "kernels/replay.h"
-#include "launch/hosts/rank_env.h"
 #include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
+#include "launch/hosts/rank_env.h"
 #include "launch/ranks/start/spawn.h"
 
 namespace gt {
@@ -122,8 +122,8 @@ const Backend& choose_backend(const Config& c) {
   if (cuda != nullptr) {
     GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is always in host memory");
-    if (c.precision.fp8 != "off" && cuda->fp8_obstacle != nullptr) {
-      const std::string obstacle = cuda->fp8_obstacle(0);
+    if (c.precision.fp8 != "off" && cuda->fp8_unsupported != nullptr) {
+      const std::string obstacle = cuda->fp8_unsupported(0);
       GT_REQUIRE(obstacle.empty(), Exit::kUsage, "precision.fp8: ", c.precision.fp8,
                  " needs other hardware: ", obstacle, "; use precision.fp8 off");
     }

@@ -11,7 +11,8 @@ MeshShape mesh_shape(const Config&);
 EngineOptions engine_options(const Config&, int threads);
 
 // Rows of logits of one tensor-parallel rank that take a GiB, a power of two: pieces of the head so large that a GPU's
-// products are not bound by memory, though each adds to all of the head's gradient. What model.loss_chunk 0 means there.
+// products are not bound by memory, though each adds to all of the head's gradient. What model.loss_chunk 0 means
+// there.
 int64_t large_loss_chunk(const TransformerConfig&, const Precision&, int tp);
 
 // device.threads, or cores / ranks on this machine, at least 1.

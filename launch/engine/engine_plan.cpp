@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "checkpoint/save.h"
-#include "kernels/null/product_log.h"
+#include "kernels/null/gemm_log.h"
 #include "launch/engine/engine.h"
 #include "parallel/comm/null_group.h"
 
@@ -10,8 +10,8 @@ namespace gt {
 namespace {
 
 // Memory of steps that leave blocks out. Blocks of a stage are alike, but for those that are recomputed and those that
-// are not, so what a step takes depends on how many of each kind run; at most `kMost` such pairs are tried. The branches
-// of those that run are scaled, which takes memory too.
+// are not, so what a step takes depends on how many of each kind run; at most `kMost` such pairs are tried. The
+// branches of those that run are scaled, which takes memory too.
 void run_with_fewer_blocks(Engine& engine, std::span<const MicroBatch> batch) {
   constexpr int64_t kMost = 64;
   const EngineOptions& o = engine.options();
@@ -26,7 +26,7 @@ void run_with_fewer_blocks(Engine& engine, std::span<const MicroBatch> batch) {
     for (const ModelStage* s : engine.stages())
       for (int64_t i = 0; i < static_cast<int64_t>(s->blocks()); ++i)
         keep[static_cast<size_t>(s->first_block() + i)] = (i < again ? i < first : i - again < rest) ? 0.5 : 0;
-    engine.fix_blocks(keep);
+    engine.set_layer_keep(keep);
     engine.step(batch, batch.front().batch * batch.front().seq);
   }
 }
@@ -45,15 +45,15 @@ void run_at_every_length(Engine& engine, std::span<const MicroBatch> batch) {
   }
 }
 
-// Once delayed scales are known, norms hand gradients on as codes. A block that the first steps leave out learns its own
-// later: then some blocks do and some do not.
+// Once delayed scales are known, norms hand gradients on as codes. A block that the first steps leave out learns its
+// own later: then some blocks do and some do not.
 template <class Steps>
 void run_with_known_scales(Engine& engine, Steps steps) {
   const auto known = [&](auto of_block) {
     for (ModelStage* stage : engine.stages()) {
-      const std::vector<Fp8Range*> ranges = stage->fp8_ranges();
+      const std::vector<Fp8State*> ranges = stage->fp8_states();
       const size_t blocks = std::max<size_t>(1, stage->blocks());
-      for (size_t i = 0; i < ranges.size(); ++i) ranges[i]->scale.known = of_block(i * blocks / ranges.size());
+      for (size_t i = 0; i < ranges.size(); ++i) ranges[i]->scale.has_history = of_block(i * blocks / ranges.size());
     }
     steps();
   };
@@ -118,7 +118,7 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
     mb.batch = options.micro_batch;
     mb.seq = options.model.seq;
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
-    const null::ProductLog log;
+    const null::GemmLog log;
     GraphPlan graphs;
     if (options.trains) {
       engine.set_probe([&] { graphs.update_begins(); });
@@ -130,7 +130,7 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
                            .pipeline = mesh.group(Axis::kPp).counters(),
                            .data_parallel = mesh.group(Axis::kDp).counters(),
                            .key_value = mesh.kv().counters(),
-                           .embedding = mesh.ends().counters()};
+                           .embedding = mesh.embedding_group().counters()};
     if (options.evaluates) engine.evaluate(batch);
     const int64_t graph_bytes = target.replays ? graphs.bytes(options, engine.measured_plan().slots) : 0;
     const auto at_every_size = [&] {
@@ -149,7 +149,7 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
     if (options.trains) plan.snapshot_bytes = snapshot_bytes(engine.checkpoint_views());
     plan.memory.graphs = graph_bytes;
     if (target.weight_copy_bytes != nullptr)
-      for (const Gemm& g : log.products()) plan.memory.copies += target.weight_copy_bytes(g);
+      for (const Gemm& g : log.gemms()) plan.memory.copies += target.weight_copy_bytes(g);
     if (target.workspace_bytes != nullptr) plan.memory.workspaces = target.workspace_bytes(log.attention());
   }
   backend.device->close_stream(stream);

@@ -11,22 +11,22 @@
 
 #include "checkpoint/world.h"
 #include "kernels/core/files.h"
-#include "launch/engine/product_kinds.h"
+#include "launch/engine/gemm_shapes.h"
 
 namespace gt {
 namespace fs = std::filesystem;
 namespace {
 
-std::string bytes_of(const std::vector<ProductKind>& kinds) {
-  return {reinterpret_cast<const char*>(kinds.data()), kinds.size() * sizeof(ProductKind)};
+std::string bytes_of(const std::vector<GemmShape>& kinds) {
+  return {reinterpret_cast<const char*>(kinds.data()), kinds.size() * sizeof(GemmShape)};
 }
 
 // What each rank sent, each kind once, in the order of their bytes.
-std::vector<ProductKind> together(const std::vector<std::string>& lists) {
-  std::set<ProductKind> all;
+std::vector<GemmShape> together(const std::vector<std::string>& lists) {
+  std::set<GemmShape> all;
   for (const std::string& list : lists)
-    for (size_t at = 0; at + sizeof(ProductKind) <= list.size(); at += sizeof(ProductKind)) {
-      ProductKind k;
+    for (size_t at = 0; at + sizeof(GemmShape) <= list.size(); at += sizeof(GemmShape)) {
+      GemmShape k;
       std::memcpy(&k, list.data() + at, sizeof k);
       all.insert(k);
     }
@@ -48,7 +48,7 @@ void write(const std::string& path, const std::string& text) {
 int64_t entries(const std::string& table) { return std::count(table.begin(), table.end(), '|'); }
 
 // On the rank that times for its type of GPU: the table.
-std::string time_all(const std::vector<ProductKind>& kinds, const Backend& backend, Stream stream,
+std::string time_all(const std::vector<GemmShape>& kinds, const Backend& backend, Stream stream,
                      const std::string& own) {
   const std::string kept = own.empty() ? "" : read_if_there(own);
   const std::string why = backend.take_gemm_plans(kept.empty() ? backend.gemm_plans() : kept, false);
@@ -72,8 +72,8 @@ void settle_gemm_plans(const Config& c, const EngineOptions& options, const Mesh
   ProcessGroup& world = mesh.world();
   // Replicas and ranks of a tensor-parallel group multiply the same kinds.
   const bool speaks = mesh.coord(Axis::kDp) == 0 && mesh.coord(Axis::kTp) == 0;
-  const std::vector<ProductKind> kinds = together(
-      gather_bytes(world, speaks ? bytes_of(product_kinds(options, mesh.shape(), mesh.rank())) : std::string()));
+  const std::vector<GemmShape> kinds =
+      together(gather_bytes(world, speaks ? bytes_of(gemm_shapes(options, mesh.shape(), mesh.rank())) : std::string()));
   const std::string mine = backend.gemm_identity(device);
   const std::vector<std::string> identities = gather_bytes(world, mine);
   std::set<std::string> settled;

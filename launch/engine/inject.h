@@ -14,7 +14,7 @@ class Injector {
   Injector(const std::string& spec, int rank) : faults_(parse_injections(spec)), rank_(rank) {}
   bool wants(const char* site, int64_t step) const;  // on some rank
   std::vector<std::string> params() const;           // every tensor that a fault names
-  void at_step(int64_t step) const;  // may not return
+  void at_step(int64_t step) const;                  // may not return
   void at_save(int64_t step) const;
   // Flips a bit of a value of two bytes.
   void at_value(int64_t step, std::byte* value, const DeviceApi&, Stream) const;

@@ -18,8 +18,8 @@ struct ModuleCost {
   double forward = 0, backward = 0;  // seconds of its ops in the step, a mean over the ranks that ran some
 };
 
-// The leaves in execution order. tokens: of the step; length: of a sequence; keep: ModelStage::keep_blocks, empty for all
-// blocks. What has no parameters of its own (attention between its projections, GELU) is a leaf too.
+// The leaves in execution order. tokens: of the step; length: of a sequence; keep: ModelStage::keep_blocks, empty for
+// all blocks. What has no parameters of its own (attention between its projections, GELU) is a leaf too.
 std::vector<ModuleCost> module_costs(const ModelSpec&, int64_t tokens, int64_t length,
                                      std::span<const double> keep = {});
 

@@ -16,8 +16,8 @@ class ModuleTimer {
   struct Seconds {
     double forward = 0, backward = 0;
   };
-  // Adds an op's time. `leaf` and `direction`: its own (kernels/operands.h); `parameter`: that it reads or whose gradient
-  // it writes, nullptr when there is none.
+  // Adds an op's time. `leaf` and `direction`: its own (kernels/operands.h); `parameter`: that it reads or whose
+  // gradient it writes, nullptr when there is none.
   void add(Leaf leaf, Direction direction, const std::string* parameter, double seconds);
   const std::map<std::string, Seconds>& modules() const { return modules_; }
 

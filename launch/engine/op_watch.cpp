@@ -133,7 +133,8 @@ const Parameter* OpWatch::parameter_at(const std::byte* p, bool gradient) const 
   for (const Parameter* parameter : parameters_) {
     const auto lies_in = [p](const Tensor& t) { return t && p >= t.data && p < t.data + t.bytes(); };
     if (lies_in(gradient ? parameter->grad : parameter->value)) return parameter;
-    if (!gradient && (lies_in(parameter->codes.rows) || lies_in(parameter->codes.columns))) return parameter;
+    if (!gradient && (lies_in(parameter->fp8_data.rowwise) || lies_in(parameter->fp8_data.columnwise)))
+      return parameter;
   }
   return nullptr;
 }

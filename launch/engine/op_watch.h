@@ -17,15 +17,14 @@ namespace gt {
 struct BadOp {
   std::string
       text;  // "gemm with layers.1.mlp.up.weight: out, element 17 of [64, 128], is inf; its operands are finite"
-  bool made_here = false;     // its operands were finite
-  uint64_t where = kNowhere;  // stage and microbatch
-  int64_t time = 0;           // steady_ns
+  bool made_here = false;        // its operands were finite
+  uint64_t where = kNoPosition;  // stage and microbatch
+  int64_t time = 0;              // steady_ns
 };
 
 class OpWatch {
  public:
-  explicit OpWatch(const Backend& real)
-      : real_(*real.ops), table_(*real.ops), backend_(real), replays_(real.replays) {
+  explicit OpWatch(const Backend& real) : real_(*real.ops), table_(*real.ops), backend_(real), replays_(real.replays) {
     backend_.ops = &table_;
   }
   OpWatch(const OpWatch&) = delete;

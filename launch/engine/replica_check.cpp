@@ -33,7 +33,7 @@ uint32_t crc_of(const Tensor& t, const DeviceApi& api, Stream stream, std::vecto
 std::string ranks_text(const std::vector<int>& ranks, const std::vector<std::string>& hosts, const Mesh& mesh) {
   std::vector<std::string> out;
   for (const int r : ranks)
-    out.push_back(fmt::format("{} ({}, {})", r, hosts[static_cast<size_t>(r)], mesh.shape().place(r)));
+    out.push_back(fmt::format("{} ({}, {})", r, hosts[static_cast<size_t>(r)], mesh.shape().coordinates(r)));
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
@@ -120,7 +120,7 @@ std::string require_equal_replicas(const Engine& engine, const DeviceApi& api, S
 
 std::string first_wrong_rounding(const Engine& engine, const Backend& backend, Stream stream) {
   std::vector<std::byte> is, should;
-  for (const UpdateRange& r : engine.store().ranges()) {
+  for (const TensorRange& r : engine.store().ranges()) {
     const Tensor value = r.rounded();
     if (!value || value.numel() == 0) continue;
     const Buffer room(value.bytes(), value.device, *backend.device);
@@ -133,7 +133,7 @@ std::string first_wrong_rounding(const Engine& engine, const Backend& backend, S
     backend.device->synchronize(stream);
     const auto [a, b] = std::mismatch(is.begin(), is.end(), should.begin());
     if (a == is.end()) continue;
-    return fmt::format("element {} of FSDP unit {}", r.at + (a - is.begin()) / size_of(value.dtype), r.scope);
+    return fmt::format("element {} of FSDP unit {}", r.at + (a - is.begin()) / size_of(value.dtype), r.unit);
   }
   return "";
 }

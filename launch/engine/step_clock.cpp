@@ -62,7 +62,7 @@ double StepClock::measure_update(const PipelineExecutor& train) {
   // Without replicas nothing is exchanged: what these phases cost belongs to the update.
   const auto to_update = [&](StageTime t) { own_[kOptimizerTime] += std::exchange(own_[t], 0); };
   if (mesh_.size(Axis::kDp) == 1) to_update(kGatherTime);
-  if (mesh_.size(Axis::kDp) == 1 && mesh_.ends().size() == 1) to_update(kReduceTime);
+  if (mesh_.size(Axis::kDp) == 1 && mesh_.embedding_group().size() == 1) to_update(kReduceTime);
   return m.clock.at(m.at.back()) - m.clock.at(m.at.front());
 }
 

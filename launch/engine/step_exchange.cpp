@@ -17,10 +17,10 @@ StepExchange::StepExchange(int units, int microbatches, bool targets, const Mesh
   sums_ = Buffer(first_.back() * size_of(DType::kF64), stream.device, *backend.device);
   host_ = HostArray<double>(static_cast<size_t>(first_.back()), *backend.device);
   staged_ = HostArray<double>(static_cast<size_t>(first_.back() - begin(Field::kLosses)), *backend.device);
-  read_ = backend.device->make_event(stream.device.index);
+  read_ = backend.device->create_event(stream.device.index);
 }
 
-StepExchange::~StepExchange() { backend_.device->drop_event(read_); }
+StepExchange::~StepExchange() { backend_.device->destroy_event(read_); }
 
 Tensor StepExchange::on_device(Field first, Field last) const {
   return sums_.tensor({end(last) - begin(first)}, DType::kF64, begin(first) * size_of(DType::kF64));

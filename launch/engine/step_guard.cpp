@@ -60,9 +60,7 @@ SpikeAction spike_action_from(const std::string& name) {
   return SpikeAction::kOff;
 }
 
-double SpikeWindow::at(int64_t k) const {
-  return values_[static_cast<size_t>((count_ - held() + k) % kSize)];
-}
+double SpikeWindow::at(int64_t k) const { return values_[static_cast<size_t>((count_ - held() + k) % kSize)]; }
 
 double SpikeWindow::median() const {
   if (!full()) return 0;
@@ -88,7 +86,8 @@ StepLimits StepGuard::limits() const {
   const double most = options_.spike_z;
   StepLimits limits{losses_.median(), losses_.spread(most), norms_.median(), norms_.spread(most), most};
   if (may_relearn()) limits.norm_spread = StepLimits::kInfinity;
-  if (options_.action == SpikeAction::kWarn || options_.action == SpikeAction::kOff) limits.most = StepLimits::kInfinity;
+  if (options_.action == SpikeAction::kWarn || options_.action == SpikeAction::kOff)
+    limits.most = StepLimits::kInfinity;
   return limits;
 }
 
@@ -142,8 +141,7 @@ bool StepGuard::judge_bad() {
 }
 
 std::string StepGuard::reason() const {
-  if (!finite_)
-    return fmt::format("loss {}, gradient norm {}: not finite", loss_, norm_);
+  if (!finite_) return fmt::format("loss {}, gradient norm {}: not finite", loss_, norm_);
   if (relearns_)
     return fmt::format(
         "gradient norm {:.6g} is far above the median, as in the {} steps before, but the loss is not: the update is "

@@ -95,15 +95,15 @@ class Recorder {
       for (const Parameter* p : parameters_) {
         if (!module.empty() || !t) return;
         gradient = lies_in(p->grad, t.data);
-        if (gradient || lies_in(p->value, t.data) || lies_in(p->codes.rows, t.data) ||
-            lies_in(p->codes.columns, t.data))
+        if (gradient || lies_in(p->value, t.data) || lies_in(p->fp8_data.rowwise, t.data) ||
+            lies_in(p->fp8_data.columnwise, t.data))
           module = module_of(p->name);
       }
     });
     if (OpOf<Args>::kInfo.kind != OpClass::kGemm || module.empty()) return module;
-    return module + (gradient                                          ? " weight gradient"
+    return module + (gradient                                    ? " weight gradient"
                      : direction_of(args) == Direction::kForward ? " forward"
-                                                                        : " input gradient");
+                                                                 : " input gradient");
   }
 
   std::vector<Parameter*> parameters_;
@@ -169,7 +169,7 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
   engine.adopt();  // codes of weights are there from the first step on
   if (options.precision.fp8_delayed)
     for (ModelStage* stage : engine.stages())
-      for (Fp8Range* range : stage->fp8_ranges()) range->scale.known = true;
+      for (Fp8State* range : stage->fp8_states()) range->scale.has_history = true;
   Recorder record(engine.store());
   engine.step(batch, options.micro_batch * options.model.seq);
   return record.take();

@@ -7,8 +7,8 @@
 namespace gt {
 
 double StepTimes::busy(int stage) const {
-  return at(stage, kForwardTime) + at(stage, kBackwardTime) + at(stage, kInputGradTime) +
-         at(stage, kWeightGradTime) + at(stage, kMicrobatchTime);
+  return at(stage, kForwardTime) + at(stage, kBackwardTime) + at(stage, kInputGradTime) + at(stage, kWeightGradTime) +
+         at(stage, kMicrobatchTime);
 }
 
 Timers StepTimes::mean() const {
@@ -60,7 +60,7 @@ void StepBreakdown::add(const StepTimes& times, double step_seconds) {
   const auto value = [&](size_t i) {
     return times.at(static_cast<int>(i) / kNumStageTimes, static_cast<StageTime>(i % kNumStageTimes));
   };
-  if (!last_.empty() && steps_++ >= left_out_) {
+  if (!last_.empty() && steps_++ >= excluded_) {
     sums_.resize(entries);
     for (size_t i = 0; i < entries; ++i)
       sums_[i] += of_update(static_cast<int>(i % kNumStageTimes)) ? value(i) : last_[i];
@@ -74,7 +74,7 @@ void StepBreakdown::add(const StepTimes& times, double step_seconds) {
 std::string StepBreakdown::table() const {
   if (sums_.empty()) return "";
   const StepTimes sums(sums_);
-  const double to_ms = 1e3 / static_cast<double>(steps_ - left_out_);
+  const double to_ms = 1e3 / static_cast<double>(steps_ - excluded_);
   std::vector<double> parts(static_cast<size_t>(sums.stages()));
   std::string out = fmt::format("{:<18}", "ms a step");
   for (int k = 0; k < sums.stages(); ++k) out += fmt::format("{:>9}", fmt::format("stage{}", k));

@@ -38,9 +38,8 @@ enum StageTime : int {
 };
 // What logs call them; kPipelineTime contains others and has no name.
 constexpr const char* kTimerNames[kNumStageTimes] = {
-    "forward",    "backward", "backward_input",     "backward_weight",  "microbatch",      "p2p_wait",
-    "tp_exposed", nullptr,    "dp_exposed", "grad_norm",        "optimizer",       "zero_gather_wait",
-    "data"};
+    "forward", "backward",   "backward_input", "backward_weight", "microbatch",       "p2p_wait", "tp_exposed",
+    nullptr,   "dp_exposed", "grad_norm",      "optimizer",       "zero_gather_wait", "data"};
 using Timers = std::array<double, kNumStageTimes>;
 
 class StepTimes {
@@ -68,12 +67,12 @@ class StepTimes {
 // negative, add up to the row `step`. The first steps, which are slower, are left out, and so is the last one.
 class StepBreakdown {
  public:
-  explicit StepBreakdown(int left_out = 2) : left_out_(left_out) {}
+  explicit StepBreakdown(int left_out = 2) : excluded_(left_out) {}
   void add(const StepTimes&, double step_seconds);
   std::string table() const;  // "" before the first step that counts
 
  private:
-  int left_out_;
+  int excluded_;
   int64_t steps_ = 0;  // that are complete
   double seconds_ = 0, last_seconds_ = 0;
   std::vector<double> sums_, last_;  // [pipeline rank][StageTime]; last_: of the step whose update is not known yet

@@ -32,11 +32,11 @@ bool is_variable(std::string_view name) {
 
 // Variables that select the code a process loads or runs, or control its launcher. They are rejected in files.
 bool chooses_code(std::string_view name) {
-  for (const std::string_view prefix : {"LD_", "DYLD_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_", "GLIBC_",
-                                        "GCONV_"})
+  for (const std::string_view prefix :
+       {"LD_", "DYLD_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_", "GLIBC_", "GCONV_"})
     if (name.substr(0, prefix.size()) == prefix) return true;
-  for (const std::string_view exact : {"PATH", "CUDA_INJECTION64_PATH", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN",
-                                       "NCCL_PROFILER_PLUGIN"})
+  for (const std::string_view exact :
+       {"PATH", "CUDA_INJECTION64_PATH", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"})
     if (name == exact) return true;
   return false;
 }

@@ -243,7 +243,7 @@ std::vector<HostSlots> chosen_hosts(const LaunchConfig& launch) {
   return filter_hosts(hosts, launch.include, launch.exclude);
 }
 
-bool only_here(const std::vector<HostSlots>& hosts) {
+bool is_local_only(const std::vector<HostSlots>& hosts) {
   return std::all_of(hosts.begin(), hosts.end(), [](const HostSlots& h) { return is_this_machine(h.host); });
 }
 

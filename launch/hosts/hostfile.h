@@ -31,8 +31,8 @@ std::vector<HostSlots> filter_hosts(const std::vector<HostSlots>& hosts, const s
                                     const std::string& exclude);
 
 int total_slots(const std::vector<HostSlots>& hosts);
-bool is_this_machine(const std::string& host);  // localhost, 127.0.0.1, ::1 or this machine's name
-bool only_here(const std::vector<HostSlots>& hosts);  // true for an empty list
+bool is_this_machine(const std::string& host);            // localhost, 127.0.0.1, ::1 or this machine's name
+bool is_local_only(const std::vector<HostSlots>& hosts);  // true for an empty list
 
 // Returns the hosts that `world` ranks occupy when slots are filled host by host; the remaining hosts are spares.
 std::vector<HostSlots> hosts_in_use(const std::vector<HostSlots>&, int world);

@@ -100,7 +100,7 @@ Variables remote_network(const std::string& interface) {
   return out;
 }
 
-void choose_network(const RankEnv& env, const std::string& interface) {
+void set_network_environment(const RankEnv& env, const std::string& interface) {
   Variables variables;
   if (env.world > 0 && env.local_world == env.world) {
     variables = local_network();

@@ -25,6 +25,6 @@ Variables remote_network(const std::string& interface);  // empty for ""
 
 // Sets the same variables for MPI and NCCL in a rank, whatever launched it. Variables set by the user win. Requires:
 // called before MPI_Init. Throws kUsage if this machine lacks the interface.
-void choose_network(const RankEnv&, const std::string& interface);
+void set_network_environment(const RankEnv&, const std::string& interface);
 
 }  // namespace gt

@@ -108,7 +108,7 @@ std::vector<int> cores_of(const LaunchConfig& launch, const std::vector<int>& sl
   return launch.bind_cores ? share_of_cores(cores, local_rank, std::max(1, local_ranks)) : cores;
 }
 
-void take_slots(const LaunchConfig& launch, const std::vector<int>& slots, int local_rank, int local_ranks) {
+void restrict_to_slots(const LaunchConfig& launch, const std::vector<int>& slots, int local_rank, int local_ranks) {
   if (const std::string gpus = gpus_of(slots); !gpus.empty()) setenv("CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
   const std::vector<int> cores = cores_of(launch, slots, local_rank, local_ranks);
   if (cores.empty()) return;

@@ -34,6 +34,6 @@ struct LaunchConfig;
 std::vector<int> cores_of(const LaunchConfig& launch, const std::vector<int>& slots, int local_rank, int local_ranks);
 
 // Restricts this process to the GPUs and cores above.
-void take_slots(const LaunchConfig& launch, const std::vector<int>& slots, int local_rank, int local_ranks);
+void restrict_to_slots(const LaunchConfig& launch, const std::vector<int>& slots, int local_rank, int local_ranks);
 
 }  // namespace gt

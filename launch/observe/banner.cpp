@@ -82,9 +82,9 @@ std::string optimizer_line(const Config& c) {
   if (o.type == "lamb") out += fmt::format(" ({})", o.lamb_variant);
   if (o.type == "sgd") out += fmt::format(", momentum {:g}{}", o.momentum, o.nesterov ? " (Nesterov)" : "");
   if (o.type != "sgd") out += fmt::format(", betas {:g} {:g}", o.betas[0], o.betas[1]);
-  return out + fmt::format(", weight decay {:g}{}, clip {:g}", o.weight_decay,
-                           o.no_decay.empty() ? "" : fmt::format(" (not on {})", fmt::join(o.no_decay, " ")),
-                           o.grad_clip) +
+  return out +
+         fmt::format(", weight decay {:g}{}, clip {:g}", o.weight_decay,
+                     o.no_decay.empty() ? "" : fmt::format(" (not on {})", fmt::join(o.no_decay, " ")), o.grad_clip) +
          (o.groups.empty() ? "" : fmt::format(", groups: {}", fmt::join(o.groups, ", ")));
 }
 
@@ -96,7 +96,7 @@ std::string lr_line(const Config& c) {
   for (int64_t t = 1; t <= c.train.steps; t += stride)
     if (schedule->at(t).lr > schedule->at(top).lr) top = t;
   std::string momentum;
-  if (const double b = schedule->at(1).beta1; b != kOptimizersOwn)
+  if (const double b = schedule->at(1).beta1; b != kKeepBeta)
     momentum = fmt::format("; momentum {:g}, at the peak {:g}", b, schedule->at(top).beta1);
   std::string out = c.schedule.type + (c.schedule.ds_exact ? " (as DeepSpeed)" : "");
   for (const int64_t t : std::set<int64_t>{1, top, c.train.steps})
@@ -145,7 +145,7 @@ std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh, 
       peak(plan_stages(fused, mesh, backend)));
 }
 
-bool splits_backward(const Schedule& s) {
+bool splits_backward(const PipelineSchedule& s) {
   return std::any_of(s.program.begin(), s.program.end(), [](const Program& p) {
     return std::any_of(p.begin(), p.end(), [](const Action& a) { return a.act == Act::kBackwardWeight; });
   });

@@ -67,9 +67,8 @@ std::vector<CommRow> CommLog::rows() const {
       if (v[0] == 0 || groups_[i].size == 1) continue;
       const auto op = static_cast<CommOp>(k);
       const bool collective = op != CommOp::kSend && op != CommOp::kRecv && op != CommOp::kBarrier;
-      out.push_back({groups_[i].name, name_of(op), v[0], v[1], v[2],
-                     static_cast<double>(v[3]) * 1e-9, static_cast<double>(v[4]) * 1e-9,
-                     collective && groups_[i].group->capturable()});
+      out.push_back({groups_[i].name, name_of(op), v[0], v[1], v[2], static_cast<double>(v[3]) * 1e-9,
+                     static_cast<double>(v[4]) * 1e-9, collective && groups_[i].group->capturable()});
     }
   return out;
 }

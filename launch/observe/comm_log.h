@@ -16,7 +16,7 @@ struct CommRow {
   int64_t calls = 0, bytes = 0, payload = 0;  // all ranks: bytes sent by the ring forms (recv: received); full tensors
   double seconds = 0;  // from each call to its end, summed over all ranks; overlaps with computing and with other calls
   double blocked_seconds = 0;  // the ranks' threads inside calls and waits, summed
-  bool in_graphs = false;      // calls may be parts of graphs: those are not in `seconds`, only the device sees their end
+  bool in_graphs = false;  // calls may be parts of graphs: those are not in `seconds`, only the device sees their end
 };
 
 class CommLog {

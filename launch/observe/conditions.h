@@ -39,7 +39,7 @@ class ConditionsWatch {
 
   // Forgets earlier looks; the first one is at once.
   void start();
-  void stop();  // does nothing when it is not running
+  void stop();                                                      // does nothing when it is not running
   std::span<const DeviceConditions> seen() const { return seen_; }  // between start and stop; when it is stopped
   const std::string& why() const { return why_; }                   // something is unknown; empty: nothing is
 

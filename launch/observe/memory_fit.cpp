@@ -72,7 +72,7 @@ std::string fit_text(const MemoryFit& fit, const MeshShape& mesh, const StagePla
                                                                    ranks_text(fit.ranks), bytes_text(fit.needed));
   return fmt::format(
       "{}: rank {} ({}) on {} needs {}, of which {} ({} in flight){}; usable: {}, {:.0f} % of free memory", verdict,
-      fit.limiting_rank, mesh.place(fit.limiting_rank), fit.machine, bytes_text(plan.memory.total()),
+      fit.limiting_rank, mesh.coordinates(fit.limiting_rank), fit.machine, bytes_text(plan.memory.total()),
       largest_category(plan.memory), plan.slots, together, bytes_text(fit.usable), 100 * kUsable);
 }
 

@@ -13,7 +13,7 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-EventRecord make_event(int64_t step, const std::string& text, bool warning) {
+EventRecord create_event(int64_t step, const std::string& text, bool warning) {
   EventRecord e{.step = step, .time = wall_seconds(), .warning = warning};
   const size_t n = std::min(text.size(), e.text.size() - 1);
   std::memcpy(e.text.data(), text.data(), n);
@@ -53,7 +53,7 @@ void MetricsWriter::each_sink(const std::function<void(Sink&)>& call) {
     failures_.push_back(failure);
     for (auto& other : sinks_) {
       try {
-        if (other) other->event(make_event(0, failure, true));
+        if (other) other->event(create_event(0, failure, true));
       } catch (const std::exception&) {  // it will fail again by itself and be switched off then
       }
     }
@@ -174,7 +174,7 @@ void MetricsWriter::warn(int64_t step, const std::string& text, const std::strin
     ++known->count;
     if (std::exchange(known->quiet, true)) return;
   }
-  push(make_event(step, text, true));
+  push(create_event(step, text, true));
 }
 
 void MetricsWriter::forget(const std::string& key) {

@@ -76,7 +76,7 @@ struct EventRecord {
   bool warning = false;
   std::array<char, 480> text{};
 };
-EventRecord make_event(int64_t step, const std::string& text, bool warning = false);
+EventRecord create_event(int64_t step, const std::string& text, bool warning = false);
 
 struct StartInfo {
   std::string command, config_json, run_dir;

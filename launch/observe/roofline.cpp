@@ -25,7 +25,7 @@ double& at(SecondsByClass& parts, OpClass c) { return parts[static_cast<size_t>(
 double sum(const SecondsByClass& parts) { return std::accumulate(parts.begin(), parts.end(), 0.); }
 
 // Of a forward or a backward call; NaN where that shape was not measured.
-double attention_rate(const OpArgs& args, const Ceilings& c) {
+double attention_rate(const OpArgs& args, const PeakRates& c) {
   if (const auto* a = std::get_if<Attention>(&args)) {
     const AttentionCeiling* known = c.attention_at(a->head_dim, a->seq);
     return known != nullptr ? known->forward : kNan;
@@ -37,7 +37,7 @@ double attention_rate(const OpArgs& args, const Ceilings& c) {
 
 double longer(double a, double b) { return std::isnan(a) ? a : std::max(a, b); }
 
-SecondsByClass parts_of(std::span<const OpCall> calls, const Ceilings& ceilings, bool at_attention, bool fused) {
+SecondsByClass parts_of(std::span<const OpCall> calls, const PeakRates& ceilings, bool at_attention, bool fused) {
   SecondsByClass out{};
   for (const OpCall& c : calls) {
     const CallBound b = call_bound(c, ceilings, at_attention);
@@ -46,7 +46,7 @@ SecondsByClass parts_of(std::span<const OpCall> calls, const Ceilings& ceilings,
   return out;
 }
 
-RankRoofline rank_roofline(const EngineOptions& o, const MeshShape& shape, int rank, const Ceilings& ceilings) {
+RankRoofline rank_roofline(const EngineOptions& o, const MeshShape& shape, int rank, const PeakRates& ceilings) {
   RankRoofline out;
   out.calls = step_ops(o, shape, rank);
   const auto fused = step_ops(with_large_pieces(o, shape.tp), shape, rank);
@@ -68,13 +68,13 @@ std::string millis(double seconds) { return std::isnan(seconds) ? "n/a" : fmt::f
 
 }  // namespace
 
-CallBound call_bound(const OpCall& c, const Ceilings& ceilings, bool at_attention) {
+CallBound call_bound(const OpCall& c, const PeakRates& ceilings, bool at_attention) {
   double rate = c.cost.fp8 ? ceilings.gemm_fp8 : ceilings.gemm;
   if (at_attention && c.cost.kind == OpClass::kAttention) rate = attention_rate(c.args, ceilings);
   return {c.cost.flops > 0 ? c.cost.flops / rate : 0, c.cost.fused_bytes / ceilings.copy, c.cost.bytes / ceilings.copy};
 }
 
-StepRoofline step_roofline(const EngineOptions& o, const MeshShape& shape, const Ceilings& ceilings, int sharers) {
+StepRoofline step_roofline(const EngineOptions& o, const MeshShape& shape, const PeakRates& ceilings, int sharers) {
   StepRoofline out;
   double all_r = 0, all_r0 = 0, all_called = 0;
   for (int pp = 0; pp < shape.pp; ++pp) {
@@ -99,7 +99,7 @@ std::string shares_text(const SecondsByClass& parts) {
                      100 * (all - products - attention) / all);
 }
 
-std::string roofline_table(const RankRoofline& rank, const Ceilings& ceilings) {
+std::string roofline_table(const RankRoofline& rank, const PeakRates& ceilings) {
   const bool at_attention = !std::isnan(rank.r);
   std::string out = fmt::format("{:<20} {:<26} {:<40} {:>6} {:>9} {:>9} {:>10} {:>10} {:>10} {:>9}\n", "op", "what",
                                 "shape", "calls", "GFLOP", "MB", "us/products", "us/fused", "us/called", "ms");
@@ -119,7 +119,7 @@ std::string roofline_table(const RankRoofline& rank, const Ceilings& ceilings) {
   return out;
 }
 
-std::string ceilings_text(const Ceilings& c, int64_t head_dim, int64_t seq) {
+std::string ceilings_text(const PeakRates& c, int64_t head_dim, int64_t seq) {
   std::string out =
       fmt::format("{}{}: GEMMs {} in {}", c.device, c.planned ? " by planning constants, not measured" : ", measured",
                   flops_text(c.gemm), c.dtype);

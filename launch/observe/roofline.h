@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "launch/engine/step_ops.h"
-#include "launch/observe/ceilings.h"
+#include "launch/observe/peak_rates.h"
 
 namespace gt {
 
@@ -37,15 +37,15 @@ struct CallBound {
   double products = 0, fused = 0, called = 0;
 };
 // at_attention: attention at its own rate, NaN where that is not known; else at that of products.
-CallBound call_bound(const OpCall&, const Ceilings&, bool at_attention);
+CallBound call_bound(const OpCall&, const PeakRates&, bool at_attention);
 
-StepRoofline step_roofline(const EngineOptions&, const MeshShape&, const Ceilings&, int sharers = 1);
+StepRoofline step_roofline(const EngineOptions&, const MeshShape&, const PeakRates&, int sharers = 1);
 
 // "70 : 20 : 10", products, attention, all else, in percent.
 std::string shares_text(const SecondsByClass&);
 // A line for each op of a rank and one for each class, for people.
-std::string roofline_table(const RankRoofline&, const Ceilings&);
+std::string roofline_table(const RankRoofline&, const PeakRates&);
 // "NVIDIA H200 by planning constants, not measured: GEMMs 790.00 TFLOP/s in bf16, ..."
-std::string ceilings_text(const Ceilings&, int64_t head_dim, int64_t seq);
+std::string ceilings_text(const PeakRates&, int64_t head_dim, int64_t seq);
 
 }  // namespace gt

@@ -54,7 +54,8 @@ StepFlops step_flops(const EngineOptions& o, int pp, int64_t tokens, int64_t len
   const ModelSpec m = describe(o.model);
   const double n = static_cast<double>(tokens), all = static_cast<double>(o.model.layers);
   const double run = blocks < 0 ? all : blocks;
-  // Of a block, in the mean: one causal attention forward; what none of its pairs would be skipped; weights of the linears.
+  // Of a block, in the mean: one causal attention forward; what none of its pairs would be skipped; weights of the
+  // linears.
   const double attention = 2 * (m.attention_width(length) / all) * n;
   double square = 0, weights = 0;
   for (const ModuleSpec& part : m.modules) {
@@ -75,7 +76,7 @@ std::string flops_text(double rate) {
   return rate < 1e12 ? fmt::format("{:.1f} GFLOP/s", rate * 1e-9) : fmt::format("{:.2f} TFLOP/s", rate * 1e-12);
 }
 
-std::string mfu_line(double peak_flops, const std::optional<Ceilings>& c) {
+std::string mfu_line(double peak_flops, const std::optional<PeakRates>& c) {
   const std::string text = std::isnan(peak_flops)
                                ? "n/a: no data-sheet peak known for this device"
                                : cat("of ", flops_text(peak_flops), ", dense bf16 by the data sheet");

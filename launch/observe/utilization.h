@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "launch/engine/engine.h"
-#include "launch/observe/ceilings.h"
+#include "launch/observe/peak_rates.h"
 
 namespace gt {
 
@@ -27,6 +27,6 @@ StepFlops step_flops(const EngineOptions&, int pp, int64_t tokens, int64_t lengt
 // "1.23 TFLOP/s", "98.7 GFLOP/s".
 std::string flops_text(double flops_per_second);
 // What the shares of a run refer to, for people.
-std::string mfu_line(double peak_flops, const std::optional<Ceilings>&);
+std::string mfu_line(double peak_flops, const std::optional<PeakRates>&);
 
 }  // namespace gt

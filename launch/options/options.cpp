@@ -248,7 +248,7 @@ std::vector<std::string> choices(const Option& option) {
 
 bool takes_list(const Option& option) { return option.target.index() >= 5; }
 bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option.target); }
-bool says_true_or_false(const std::string& word) { return truth_of(word).has_value(); }
+bool is_boolean_word(const std::string& word) { return truth_of(word).has_value(); }
 
 namespace {
 // Domain "auto|true|false": the flag may stand alone, and JSON's true and false are accepted.

@@ -48,7 +48,7 @@ struct OptionCollector {
     out.push_back({section, name, OptionTarget(&field), domain, meaning});
   }
   template <class E>
-    requires std::is_enum_v<E>
+  requires std::is_enum_v<E>
   void operator()(const char* name, E& field, const char*, const char* meaning) {
     static_assert(sizeof(E) == 1);
     static constexpr auto kNames = names_of(E{});
@@ -90,7 +90,7 @@ std::string set_from_json(const Option& option, const JsonValue& value);
 
 bool takes_list(const Option& option);
 bool is_flag(const Option& option);                      // bool: the value may be omitted
-bool says_true_or_false(const std::string& word);        // whether `word` is a value of such a flag
+bool is_boolean_word(const std::string& word);           // whether `word` is a value of such a flag
 std::string to_json(const Option& option);               // the value as JSON text
 std::string value_text(const Option& option);            // the value as typed by a user: fp16, 3e-4, 0.9,0.95
 std::string type_name(const Option& option);             // "int", "number", "text", "flag", "list"

@@ -164,7 +164,8 @@ MachineProfiles read_profiles(const std::string& path) {
     for (const MachineConstant& c : machine_constants()) {
       const JsonValue* value = json.items[i].find(c.name);
       double number = 0;
-      GT_REQUIRE(value != nullptr && value->kind == JsonValue::Kind::kNumber && parse_double(value->text, number) && number > 0,
+      GT_REQUIRE(value != nullptr && value->kind == JsonValue::Kind::kNumber && parse_double(value->text, number) &&
+                     number > 0,
                  Exit::kUsage, path, ":", json.items[i].line, ": profile \"", json.keys[i], "\": expected ", c.name,
                  " above 0");
       m.*c.value = number;

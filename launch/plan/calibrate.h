@@ -10,8 +10,8 @@ namespace gt {
 
 using MachineProfiles = std::map<std::string, MachineModel>;
 
-// Constants under which `rows`, all of one profile, are predicted best: minimizes mean |ln(predicted / printed)| + 0.3 x
-// its root mean square + 0.005 x the mean square of (ln(constant / prior) / sigma), by a seeded random walk.
+// Constants under which `rows`, all of one profile, are predicted best: minimizes mean |ln(predicted / printed)| + 0.3
+// x its root mean square + 0.005 x the mean square of (ln(constant / prior) / sigma), by a seeded random walk.
 // Deterministic. Without rows: the prior.
 MachineModel calibrate(const std::vector<PlanRow>& rows, const MachineModel& prior);
 

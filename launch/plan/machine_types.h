@@ -11,20 +11,20 @@
 namespace gt {
 
 struct DeviceType {
-  const char* name;      // of --device_type
-  double memory;         // bytes
-  double f32, half, fp8; // dense FLOP/s; fp8 0: no such GEMMs
-  double bandwidth;      // of device memory, bytes/s
-  double link;           // bus bandwidth of an all-reduce inside a node, bytes/s
-  double nic;            // of all ports of a node, bytes/s
-  int64_t per_node;      // devices that `link` connects
+  const char* name;       // of --device_type
+  double memory;          // bytes
+  double f32, half, fp8;  // dense FLOP/s; fp8 0: no such GEMMs
+  double bandwidth;       // of device memory, bytes/s
+  double link;            // bus bandwidth of an all-reduce inside a node, bytes/s
+  double nic;             // of all ports of a node, bytes/s
+  int64_t per_node;       // devices that `link` connects
 };
 
 // Sources: NVIDIA's data sheets of V100, A100, H100, H200, B200, B300, GB200 NVL72 and GB300 NVL72, without sparsity;
 // links as nccl-tests reaches them, ports as the DGX systems of these devices have them.
 const std::vector<DeviceType>& device_types();
-const char* device_type_names();                    // "V100-16|V100-32|..."
-const DeviceType& device_type(std::string_view);    // kUsage with the names, and the nearest, when there is none
+const char* device_type_names();                  // "V100-16|V100-32|..."
+const DeviceType& device_type(std::string_view);  // kUsage with the names, and the nearest, when there is none
 
 // Constants of the step model on such devices in FP32, 16 bits or FP8 (`compute`), before any calibration.
 MachineModel machine_model(const DeviceType&, DType compute);

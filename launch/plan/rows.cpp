@@ -23,9 +23,12 @@ std::vector<std::string> fields_of(std::string line) {
   std::vector<std::string> out(1);
   bool quoted = false;
   for (const char c : line) {
-    if (c == '"') quoted = !quoted;
-    else if (c == ',' && !quoted) out.emplace_back();
-    else out.back() += c;
+    if (c == '"')
+      quoted = !quoted;
+    else if (c == ',' && !quoted)
+      out.emplace_back();
+    else
+      out.back() += c;
   }
   return out;
 }
@@ -49,8 +52,8 @@ class Line {
   double number(const std::string& column, double otherwise) const {
     if (!has(column)) return otherwise;
     double value = 0;
-    GT_REQUIRE(parse_double(columns_.at(column), value) && value >= 0 && value <= 1e18, Exit::kUsage, where_, ", ", column,
-               ": expected a number, found \"", columns_.at(column), "\"");
+    GT_REQUIRE(parse_double(columns_.at(column), value) && value >= 0 && value <= 1e18, Exit::kUsage, where_, ", ",
+               column, ": expected a number, found \"", columns_.at(column), "\"");
     return value;
   }
   int64_t size(const std::string& column, int64_t otherwise = 0) const {
@@ -90,9 +93,9 @@ const DeviceType& device_of(const Line& l) {
   const std::string gpu = l.text("gpu", "A100-80GB");
   const auto says = [&](const char* text) { return gpu.find(text) != std::string::npos; };
   const double memory = l.number("hbm_gb", 0);
-  return device_type(says("V100")   ? memory > 20 ? "V100-32" : "V100-16"
-                     : says("H200") ? "H200"
-                     : says("H100") ? "H100"
+  return device_type(says("V100")                      ? memory > 20 ? "V100-32" : "V100-16"
+                     : says("H200")                    ? "H200"
+                     : says("H100")                    ? "H100"
                      : says("A100-40") || memory == 40 ? "A100-40"
                                                        : "A100-80");
 }
@@ -108,11 +111,11 @@ PlanRow row_of(const Line& l, size_t n) {
   r.machine.host = kEagerHost;
   r.capacity = l.number("hbm_gb", device.memory / 1e9) * 1e9;
   const std::string how = l.text("recompute", l.has("id") ? "none" : "");
-  r.work.recompute = how == "full"                              ? Recompute::kFull
-                     : how == "none"                            ? Recompute::kNone
-                     : !how.empty()                             ? Recompute::kSelective
+  r.work.recompute = how == "full"                                                      ? Recompute::kFull
+                     : how == "none"                                                    ? Recompute::kNone
+                     : !how.empty()                                                     ? Recompute::kSelective
                      : largest_stage_memory(r.work).total() > kComfortable * r.capacity ? Recompute::kFull
-                                                                         : Recompute::kNone;
+                                                                                        : Recompute::kNone;
   r.seconds = l.has("iter_ms") ? l.number("iter_ms", 0) / 1e3 : l.number("iter_s", 0);
   r.graded = l.flag("graded", true);
   r.memory = l.number("mem_gb", 0) * 1e9;

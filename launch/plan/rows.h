@@ -10,15 +10,15 @@ namespace gt {
 
 struct PlanRow {
   std::string id, source;
-  std::string profile;    // rows with one set of constants: a machine and the software on it
-  std::string group;      // rows of equal model and devices: their layouts compete
-  MachineModel machine;   // constants before calibration
+  std::string profile;   // rows with one set of constants: a machine and the software on it
+  std::string group;     // rows of equal model and devices: their layouts compete
+  MachineModel machine;  // constants before calibration
   Workload work;
-  double seconds = 0;     // of a step as printed; 0: not published
-  bool graded = true;     // false: its source contradicts it
-  double memory = 0;      // bytes of a device that the source reports; 0: not published
-  double capacity = 0;    // bytes of the device
-  int fits = -1;          // 1, 0: out of memory; -1: not published
+  double seconds = 0;            // of a step as printed; 0: not published
+  bool graded = true;            // false: its source contradicts it
+  double memory = 0;             // bytes of a device that the source reports; 0: not published
+  double capacity = 0;           // bytes of the device
+  int fits = -1;                 // 1, 0: out of memory; -1: not published
   std::vector<std::string> use;  // "time", "mem", "fit", "flops", "order": tests that it serves; empty: time
   bool serves(const std::string& what) const;
 };

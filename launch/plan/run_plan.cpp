@@ -72,14 +72,17 @@ std::string plan_text(const RunPlan& p, const DeviceType& device, const std::str
   const double step = p.terms.total(), share = p.needed / p.usable;
   const MemoryReport& m = largest(p).memory;
   Rows rows;
-  rows.push_back({"layout", fmt::format("tp {} pp {} dp {}{}, ZeRO {}, {} on {} {}", c.parallel.tp, c.parallel.pp, c.parallel.dp,
-                                        c.parallel.vpp > 1 ? fmt::format(" vpp {}", c.parallel.vpp) : "", c.zero.stage,
-                                        c.world() == 1 ? "1 rank" : fmt::format("{} ranks", c.world()), device.name,
-                                        c.world() == 1 ? "device" : "devices")});
+  rows.push_back({"layout", fmt::format("tp {} pp {} dp {}{}, ZeRO {}, {} on {} {}", c.parallel.tp, c.parallel.pp,
+                                        c.parallel.dp, c.parallel.vpp > 1 ? fmt::format(" vpp {}", c.parallel.vpp) : "",
+                                        c.zero.stage, c.world() == 1 ? "1 rank" : fmt::format("{} ranks", c.world()),
+                                        device.name, c.world() == 1 ? "device" : "devices")});
   rows.push_back({"batch", fmt::format("{} sequences of {} tokens: micro_batch {}, {} microbatches; recompute {}",
                                        c.train.global_batch, c.model.seq, c.train.micro_batch, c.train.grad_accum,
                                        c.parallel.recompute)});
-  rows.push_back({"memory", fmt::format("{}: pipeline rank {} needs {} of {} ({:.0f} %)", !p.fits() ? "does not fit" : share > 0.92 ? "tight" : "fits",
+  rows.push_back({"memory", fmt::format("{}: pipeline rank {} needs {} of {} ({:.0f} %)",
+                                        !p.fits()      ? "does not fit"
+                                        : share > 0.92 ? "tight"
+                                                       : "fits",
                                         p.limiting, format_bytes(p.needed), format_bytes(p.usable), 100 * share)});
   rows.push_back({"", memory_line(m) + fmt::format(", libraries {}", format_bytes(kLibraryBytes))});
   rows.push_back({"step", fmt::format("{} ({})", seconds_text(step), constants)});
@@ -93,12 +96,14 @@ std::string plan_text(const RunPlan& p, const DeviceType& device, const std::str
   MachineModel links;
   links.per_node = device.per_node;
   const Traffic t = traffic(p, links);
-  rows.push_back({"traffic", fmt::format("{} a step and rank inside a node, {} across nodes", format_bytes(t.inside), format_bytes(t.across))});
+  rows.push_back({"traffic", fmt::format("{} a step and rank inside a node, {} across nodes", format_bytes(t.inside),
+                                         format_bytes(t.across))});
   const WholeRun all = whole_run(p);
-  std::string run = fmt::format("{} for {} steps, {} tokens, {} device hours", format_duration(all.seconds), c.train.steps,
-                                format_count(all.tokens), format_count(all.device_hours));
+  std::string run = fmt::format("{} for {} steps, {} tokens, {} device hours", format_duration(all.seconds),
+                                c.train.steps, format_count(all.tokens), format_count(all.device_hours));
   if (price.watts > 0) run += fmt::format(", {} kWh", format_count(all.device_hours * price.watts / 1000));
-  if (price.device_hour > 0) run += fmt::format(", {} at {:g} an hour", format_count(all.device_hours * price.device_hour), price.device_hour);
+  if (price.device_hour > 0)
+    run += fmt::format(", {} at {:g} an hour", format_count(all.device_hours * price.device_hour), price.device_hour);
   rows.push_back({"run", run});
   return block(rows);
 }
@@ -118,17 +123,25 @@ std::string plan_json(const RunPlan& p, const DeviceType& device, const std::str
     raw(key, quoted);
   };
   text("device_type", device.name), text("constants", constants);
-  for (const auto& [key, value] : {std::pair{"tp", c.parallel.tp}, {"pp", c.parallel.pp}, {"vpp", c.parallel.vpp},
-                                   {"dp", c.parallel.dp}, {"zero", c.zero.stage}, {"micro_batch", c.train.micro_batch},
-                                   {"microbatches", c.train.grad_accum}, {"global_batch", c.train.global_batch}})
+  for (const auto& [key, value] : {std::pair{"tp", c.parallel.tp},
+                                   {"pp", c.parallel.pp},
+                                   {"vpp", c.parallel.vpp},
+                                   {"dp", c.parallel.dp},
+                                   {"zero", c.zero.stage},
+                                   {"micro_batch", c.train.micro_batch},
+                                   {"microbatches", c.train.grad_accum},
+                                   {"global_batch", c.train.global_batch}})
     raw(key, std::to_string(value));
   text("recompute", c.parallel.recompute);
   raw("fits", p.fits() ? "true" : "false");
   raw("limiting_pipeline_rank", std::to_string(p.limiting));
   number("usable_bytes", p.usable), number("needed_bytes", p.needed);
   raw("memory_bytes", "{");
-  for (const auto& [key, value] : {std::pair{"weights", m.weights}, {"gradients", m.gradients}, {"optimizer", m.optimizer},
-                                   {"activations", m.activations}, {"buffers", m.buffers}})
+  for (const auto& [key, value] : {std::pair{"weights", m.weights},
+                                   {"gradients", m.gradients},
+                                   {"optimizer", m.optimizer},
+                                   {"activations", m.activations},
+                                   {"buffers", m.buffers}})
     raw(key, std::to_string(value));
   number("libraries", kLibraryBytes);
   out += "}";

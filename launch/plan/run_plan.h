@@ -15,11 +15,11 @@ constexpr double kUsableShare = 0.97;  // of a device's memory; the driver keeps
 
 struct RunPlan {
   Config config;
-  StagePlans stages;      // exact, by pipeline rank
-  int64_t limiting = 0;   // the pipeline rank that needs most
-  double usable = 0;      // bytes
-  double needed = 0;      // bytes of the limiting rank, libraries included
-  double bubble = 0;      // of the schedule, simulated
+  StagePlans stages;     // exact, by pipeline rank
+  int64_t limiting = 0;  // the pipeline rank that needs most
+  double usable = 0;     // bytes
+  double needed = 0;     // bytes of the limiting rank, libraries included
+  double bubble = 0;     // of the schedule, simulated
   StepTerms terms;
   double flops = 0, hardware_flops = 0;  // of a step, of all ranks; causal attention counted half
   double peak = 0;                       // FLOP/s of all devices

@@ -19,7 +19,8 @@ struct Ordered {
 };
 
 bool fixed(const SearchSpace& space, const std::string& key, const std::string& value) {
-  return std::all_of(space.keep.begin(), space.keep.end(), [&](const auto& k) { return k.first != key || k.second == value; });
+  return std::all_of(space.keep.begin(), space.keep.end(),
+                     [&](const auto& k) { return k.first != key || k.second == value; });
 }
 bool fixed(const SearchSpace& space, const std::string& key, int64_t value) {
   return fixed(space, key, std::to_string(value));
@@ -43,7 +44,9 @@ std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space)
       for (const int64_t vpp : divisors(pp > 1 ? base.model.layers / pp : 1, 8)) {
         ParallelConfig p = base.parallel;
         p.tp = tp, p.pp = pp, p.vpp = vpp, p.dp = space.devices / (tp * pp);
-        p.schedule = vpp > 1 ? "interleaved" : base.parallel.schedule == "interleaved" ? "1f1b" : base.parallel.schedule;
+        p.schedule = vpp > 1                                   ? "interleaved"
+                     : base.parallel.schedule == "interleaved" ? "1f1b"
+                                                               : base.parallel.schedule;
         if (fixed(space, "parallel.pp", pp) && fixed(space, "parallel.dp", p.dp) && fixed(space, "parallel.vpp", vpp))
           out.push_back(p);
       }
@@ -52,7 +55,8 @@ std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space)
   return out;
 }
 
-std::vector<Ordered> candidates(const Config& base, const SearchSpace& space, const MachineModel& machine, double capacity) {
+std::vector<Ordered> candidates(const Config& base, const SearchSpace& space, const MachineModel& machine,
+                                double capacity) {
   std::vector<Ordered> out;
   Config c = base;
   for (const ParallelConfig& mesh : meshes(base, space)) {
@@ -94,7 +98,8 @@ Workload workload_of(const Config& c) {
   w.gradient_bytes = c.precision.reduce_dtype == "fp32" ? 4 : 2;
   const bool half = c.precision.amp == "O2" || c.precision.amp == "O3", masters = half && c.precision.amp == "O2";
   const double weights = half ? 2 : 4, gradients = c.precision.grad_dtype == "bf16" ? 2 : 4;
-  const double state = (c.optim.type == "sgd" || c.optim.type == "lion" || c.optim.type == "adagrad" ? 4 : 8) + (masters ? 4 : 0);
+  const double state =
+      (c.optim.type == "sgd" || c.optim.type == "lion" || c.optim.type == "adagrad" ? 4 : 8) + (masters ? 4 : 0);
   w.sharded_bytes = (w.zero > 0 ? state : 0) + (w.zero > 1 ? gradients : 0) + (w.zero > 2 ? weights : 0);
   w.kept_bytes = weights + gradients + state - w.sharded_bytes;
   return w;

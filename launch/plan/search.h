@@ -14,7 +14,7 @@ namespace gt {
 Workload workload_of(const Config&);
 
 struct Candidate {
-  Config config;     // checked
+  Config config;  // checked
   StepTerms terms;
   double memory = 0;  // bytes of the fullest device by closed forms
 };
@@ -25,8 +25,8 @@ struct SearchSpace {
 };
 
 // Every legal layout of `base` on the devices (tp, pp, vpp, dp, micro_batch, recompute, ZeRO stage; the global batch
-// stays) whose closed-form memory fits `capacity` bytes a device: the `most` fastest, fastest first; where times differ by
-// less than 1 %, by memory. Empty: none fits.
+// stays) whose closed-form memory fits `capacity` bytes a device: the `most` fastest, fastest first; where times differ
+// by less than 1 %, by memory. Empty: none fits.
 std::vector<Candidate> search_layouts(const Config& base, const SearchSpace&, const MachineModel&, double capacity,
                                       size_t most);
 

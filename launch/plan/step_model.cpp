@@ -18,7 +18,10 @@ struct BlockTime {
 class StepModel {
  public:
   StepModel(const Workload& w, const MachineModel& m)
-      : w_(w), m_(m), tp_(static_cast<double>(w.tp)), hidden_(static_cast<double>(w.hidden)),
+      : w_(w),
+        m_(m),
+        tp_(static_cast<double>(w.tp)),
+        hidden_(static_cast<double>(w.hidden)),
         tokens_(static_cast<double>(w.micro_batch * w.seq) / static_cast<double>(w.cp)),
         microbatches_(static_cast<double>(w.microbatches())),
         layers_((static_cast<double>(w.layers) + w.embedding_slot) / static_cast<double>(w.pp)) {}
@@ -75,11 +78,11 @@ class StepModel {
 
   // Causal: half of the scores. Small heads use the matrix units worse; unfused attention reads and writes its scores.
   void attention_time(BlockTime& b) const {
-    const double shape = (1 + 16 / std::min(static_cast<double>(w_.head_dim), 128.0)) *
-                         (w_.head_dim % 8 != 0 ? m_.misaligned : 1);
+    const double shape =
+        (1 + 16 / std::min(static_cast<double>(w_.head_dim), 128.0)) * (w_.head_dim % 8 != 0 ? m_.misaligned : 1);
     const auto seq = static_cast<double>(w_.seq);
-    const double core = (w_.fused_attention ? 2 : 4) * tokens_ * seq * w_.q_width() / tp_ /
-                        (m_.peak * m_.attention_efficiency) * shape;
+    const double core =
+        (w_.fused_attention ? 2 : 4) * tokens_ * seq * w_.q_width() / tp_ / (m_.peak * m_.attention_efficiency) * shape;
     if (w_.fused_attention) {
       b.attention = core, b.attention_backward = 2.5 * core;
       return;
@@ -100,8 +103,8 @@ class StepModel {
     if (w_.pp == 1) return 0;
     const auto pp = static_cast<double>(w_.pp), vpp = static_cast<double>(w_.vpp);
     const double bytes = tokens_ * hidden_ * 2 / (w_.scatter_gather ? tp_ : 1);
-    return std::min(2.0, std::max(pp * vpp - 1, 1.0)) * vpp * bytes *
-           std::min(static_cast<double>(m_.per_node), tp_) / m_.nic * m_.p2p_exposed;
+    return std::min(2.0, std::max(pp * vpp - 1, 1.0)) * vpp * bytes * std::min(static_cast<double>(m_.per_node), tp_) /
+           m_.nic * m_.p2p_exposed;
   }
 
   // Of a pipeline rank with the embedding, which is the largest.
@@ -152,12 +155,18 @@ const std::vector<MachineConstant>& machine_constants() {
 }
 
 std::vector<std::pair<const char*, double>> StepTerms::list() const {
-  return {{"linear", linear},       {"attention", attention},
-          {"elementwise", elementwise}, {"recompute", recompute},
-          {"tensor_parallel", tensor_parallel}, {"latency", latency},
-          {"p2p", p2p},             {"head", head},
-          {"bubble", bubble},       {"data_parallel", data_parallel},
-          {"optimizer", optimizer}, {"fixed", fixed}};
+  return {{"linear", linear},
+          {"attention", attention},
+          {"elementwise", elementwise},
+          {"recompute", recompute},
+          {"tensor_parallel", tensor_parallel},
+          {"latency", latency},
+          {"p2p", p2p},
+          {"head", head},
+          {"bubble", bubble},
+          {"data_parallel", data_parallel},
+          {"optimizer", optimizer},
+          {"fixed", fixed}};
 }
 
 StepTerms step_terms(const Workload& w, const MachineModel& m) { return StepModel(w, m).terms(); }

@@ -13,23 +13,23 @@ namespace gt {
 
 // Constants of a machine and the software on it. Rates in FLOP/s and bytes/s, latencies in seconds.
 struct MachineModel {
-  double peak = 312e12;                // dense FLOP/s of the compute type, of the data sheet
-  int64_t per_node = 8;                // devices that `link` connects
-  double gemm_efficiency = 0.75;       // share of the peak that large GEMMs reach
-  double gemm_half = 150;              // extent at which a GEMM reaches half of that
-  double attention_efficiency = 0.4;   // share of the peak
-  double elementwise = 60;             // bytes per token and channel of a block's memory-bound ops
-  double memory = 1.5e12;              // device memory
-  double link = 200e9;                 // bus bandwidth of a collective inside a node
-  double nic = 160e9;                  // all network ports of a node together
-  double nic_tp = 0.7, nic_dp = 0.8;   // shares of nic that TP and DP collectives reach
-  double p2p_exposed = 0.5;            // exposed share of pipeline messages
-  double hidden = 0.7;                 // share of overlapped communication that is hidden
-  double block_latency = 6e-5;         // per pass through a block
-  double host = 1e-4;                  // host time per forward pass of a block; a backward pass takes twice as long
-  double step_latency = 5e-3;          // per step
-  double misaligned = 12;              // slow-down of attention whose head dimension is not a multiple of 8
-  double hop = 2e-6;                   // per hop of a ring
+  double peak = 312e12;               // dense FLOP/s of the compute type, of the data sheet
+  int64_t per_node = 8;               // devices that `link` connects
+  double gemm_efficiency = 0.75;      // share of the peak that large GEMMs reach
+  double gemm_half = 150;             // extent at which a GEMM reaches half of that
+  double attention_efficiency = 0.4;  // share of the peak
+  double elementwise = 60;            // bytes per token and channel of a block's memory-bound ops
+  double memory = 1.5e12;             // device memory
+  double link = 200e9;                // bus bandwidth of a collective inside a node
+  double nic = 160e9;                 // all network ports of a node together
+  double nic_tp = 0.7, nic_dp = 0.8;  // shares of nic that TP and DP collectives reach
+  double p2p_exposed = 0.5;           // exposed share of pipeline messages
+  double hidden = 0.7;                // share of overlapped communication that is hidden
+  double block_latency = 6e-5;        // per pass through a block
+  double host = 1e-4;                 // host time per forward pass of a block; a backward pass takes twice as long
+  double step_latency = 5e-3;         // per step
+  double misaligned = 12;             // slow-down of attention whose head dimension is not a multiple of 8
+  double hop = 2e-6;                  // per hop of a ring
 };
 
 // A constant that calibration may move: its name in profiles, and the deviation of ln(value) expected of it.

@@ -1,5 +1,5 @@
-// What a step computes, in the numbers that closed forms need: model sizes, layout, batch. Made from a config, or from a
-// row of published measurements.
+// What a step computes, in the numbers that closed forms need: model sizes, layout, batch. Made from a config, or from
+// a row of published measurements.
 #pragma once
 #include <cstdint>
 
@@ -13,13 +13,13 @@ struct Workload {
   bool gated = false, untied = false;
   // Layout.
   int64_t tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
-  int zero = 0;                          // ZeRO stage
-  Recompute recompute{};                 // kNone
+  int zero = 0;           // ZeRO stage
+  Recompute recompute{};  // kNone
   bool sequence_parallel = false;
-  bool scatter_gather = false;           // pipeline messages are split over the TP ranks
-  bool overlap = false;                  // gradients are reduced during the backward pass
-  bool embedding_slot = false;           // the embedding counts as one layer of the pipeline partition
-  bool fused_attention = true;           // no scores in memory
+  bool scatter_gather = false;  // pipeline messages are split over the TP ranks
+  bool overlap = false;         // gradients are reduced during the backward pass
+  bool embedding_slot = false;  // the embedding counts as one layer of the pipeline partition
+  bool fused_attention = true;  // no scores in memory
   // Batch, in sequences.
   int64_t global_batch = 1, micro_batch = 1;
   // Bytes per parameter: of gradients on the wire; of what every rank keeps; of what dp ranks shard.

@@ -19,11 +19,11 @@ void agree(ProcessGroup& world, const std::function<void()>& body) {
     code = Exit::kInternal;
   }
   // Lowest failing rank and its code in one integer, reduced with min.
-  constexpr int32_t kNobody = INT32_MAX, kCodes = 1000;
-  int32_t first = code == Exit::kOk ? kNobody : world.rank() * kCodes + static_cast<int32_t>(code);
+  constexpr int32_t kNobody = INT32_MAX, kExitCodes = 1000;
+  int32_t first = code == Exit::kOk ? kNobody : world.rank() * kExitCodes + static_cast<int32_t>(code);
   world.all_reduce({reinterpret_cast<std::byte*>(&first), {1}, DType::kI32, {}}, ReduceOp::kMin, {}).wait({});
   if (first == kNobody) return;
-  throw AgreedError(message, static_cast<Exit>(first % kCodes), first / kCodes == world.rank());
+  throw AgreedError(message, static_cast<Exit>(first % kExitCodes), first / kExitCodes == world.rank());
 }
 
 std::string shared_uuid(ProcessGroup& world) {

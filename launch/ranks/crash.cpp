@@ -42,7 +42,7 @@ class Line {
   }
   Line& hex(uint64_t n) { return (*this << "0x").digits(n, 16); }
   template <size_t kBytes>
-  Line& operator<<(const TextWords<kBytes>& text) {
+  Line& operator<<(const AtomicText<kBytes>& text) {
     char padded[kBytes + 1] = {};
     for (size_t i = 0; i < kBytes / 8; ++i) {
       const uint64_t w = text.word[i].load(kRelaxed);
@@ -97,14 +97,14 @@ void put_name(const char* mangled) {
   if (at == begin) line << mangled;
 }
 
-void put_call(const CallWords& words) {
+void put_call(const AtomicCall& words) {
   const CommCall c = words.load();
   line << name_of(c.op) << "(" << name_of(c.dtype) << " x " << c.count << ")";
 }
 
 void put_where(int64_t step, uint64_t where) {
   line << "step " << step;
-  if (where != kNowhere)
+  if (where != kNoPosition)
     line << ", stage " << static_cast<int32_t>(where >> 32) << ", microbatch " << static_cast<int32_t>(where);
 }
 
@@ -127,7 +127,7 @@ void put_call_in_progress(const RankPages& p) {
 
 // Writes "gpttrain: rank 3 (node07 pid 4711, pp1 dp0 tp1): SIGSEGV at address 0x10; step, step 120, stage 1, microbatch
 // 3; …".
-void put_place(const char* what, const void* address) {
+void put_location(const char* what, const void* address) {
   const RankPages* board = pages.load();
   const int mine = local.load(), rank = mine >= 0 ? mine : watched_rank();
   line << "gpttrain: ";
@@ -176,7 +176,7 @@ bool begin_report() {
 extern "C" void on_crash_signal(int n, siginfo_t* info, void*) {
   if (begin_report()) {
     const bool faulted = info->si_code > 0 && n != SIGABRT;
-    put_place(signal_name(n), faulted ? info->si_addr : nullptr);
+    put_location(signal_name(n), faulted ? info->si_addr : nullptr);
     line.write_out();  // flush before steps that may fail
     put_stack(2);
     line.write_out();
@@ -197,7 +197,7 @@ extern "C" void on_crash_signal(int n, siginfo_t* info, void*) {
       what = "terminate was called";
     } catch (const std::exception& e) { what += std::string(": ") + e.what(); } catch (...) {
     }
-    put_place(what.c_str(), nullptr);
+    put_location(what.c_str(), nullptr);
     put_stack(2);
     line.write_out();
   }

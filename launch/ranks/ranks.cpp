@@ -52,7 +52,7 @@ StallOptions stall_options(const JobRequest& command) {
 std::string coordinates(const ParallelConfig& p, int rank) {
   MeshShape shape;
   shape.pp = static_cast<int>(p.pp), shape.dp = static_cast<int>(p.dp), shape.tp = static_cast<int>(p.tp);
-  return shape.place(rank);
+  return shape.coordinates(rank);
 }
 
 bool no_thread(const std::exception& e) {
@@ -140,7 +140,7 @@ Exit run_alone(const Config& config, GroupFactory& factory, const std::function<
 // Applies slots and variables if this process runs all ranks of the machine.
 void take_own_slots(const LaunchConfig& launch, const SpawnOptions& options) {
   for (const auto& [name, value] : options.variables) setenv(name.c_str(), value.c_str(), 1);
-  take_slots(launch, options.hosts.empty() ? std::vector<int>() : options.hosts[0].slots, 0, 1);
+  restrict_to_slots(launch, options.hosts.empty() ? std::vector<int>() : options.hosts[0].slots, 0, 1);
 }
 
 }  // namespace
@@ -160,13 +160,13 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
   if (command.env.launched()) {
     require_mpi(command.env);
     if (const char* slots = std::getenv(kSlotsVariable); started_by_launch_ranks())
-      take_slots(config.launch, slots_of_rank(slots ? slots : "", command.env.rank), command.env.local_rank,
-                 command.env.local_world);
+      restrict_to_slots(config.launch, slots_of_rank(slots ? slots : "", command.env.rank), command.env.local_rank,
+                        command.env.local_world);
     // On one machine the parent process has already checked the limits.
     if (command.env.local_rank == 0 && (command.env.local_world != command.env.world || !started_by_launch_ranks()))
       require_limits(std::max(1, command.env.local_world), threads);
-    choose_network(command.env, config.comm.interface);
-    report_begun(command.env.rank);
+    set_network_environment(command.env, config.comm.interface);
+    report_start(command.env.rank);
     std::optional<ConnectionGuard> guard;
     if (command.env.local_world != command.env.world) guard.emplace();
     MpiFactory factory(wait_deadline(config));
@@ -182,7 +182,7 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
   SpawnOptions options = spawn_options(config);
   options.stall_abort_s = stall_abort_seconds(command);
   options.resumable = command.name == "train";
-  if (world == 1 && only_here(options.hosts)) {
+  if (world == 1 && is_local_only(options.hosts)) {
     require_limits(1, threads);
     take_own_slots(config.launch, options);
     SelfFactory factory;
@@ -207,7 +207,8 @@ std::string start_command(const JobRequest& command) {
   SpawnOptions options = spawn_options(config);
   options.only_shown = true;
   const int world = static_cast<int>(config.world());
-  if (command.env.launched() || config.launch.ranks == "threads" || (world == 1 && only_here(options.hosts))) return "";
+  if (command.env.launched() || config.launch.ranks == "threads" || (world == 1 && is_local_only(options.hosts)))
+    return "";
   return command_line(job_command(world, false, command.words, options));
 }
 

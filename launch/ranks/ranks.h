@@ -13,7 +13,7 @@ namespace gt {
 
 // Everything needed to start the ranks of a job.
 struct JobRequest {
-  std::string name;                // subcommand: "train", "tokenizer train"
+  std::string name;  // subcommand: "train", "tokenizer train"
   LoadedConfig loaded;
   RankEnv env;                     // launcher environment of this process
   std::vector<std::string> words;  // command line without the program's name

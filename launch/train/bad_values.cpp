@@ -46,12 +46,12 @@ std::string name_first_bad_op(const RankContext& rank, const std::optional<BadOp
   if (bad) {
     const int64_t b = rank.config.train.micro_batch, k = static_cast<int32_t>(bad->where);
     const int64_t first = first_sample + (k * rank.mesh.size(Axis::kDp) + rank.mesh.coord(Axis::kDp)) * b;
-    key = fmt::format("{}{:010}{:020}", bad->made_here ? 0 : 1, bad->where == kNowhere ? 0 : k, bad->time);
+    key = fmt::format("{}{:010}{:020}", bad->made_here ? 0 : 1, bad->where == kNoPosition ? 0 : k, bad->time);
     text = fmt::format("; the first op whose result is not finite: {} (rank {}, {}", bad->text, rank.mesh.rank(),
-                       rank.mesh.place());
-    text += bad->where == kNowhere ? ")"
-                                   : fmt::format(", stage {}, microbatch {}, samples {} to {})", bad->where >> 32, k,
-                                                 first, first + b - 1);
+                       rank.mesh.coordinates());
+    text += bad->where == kNoPosition ? ")"
+                                      : fmt::format(", stage {}, microbatch {}, samples {} to {})", bad->where >> 32, k,
+                                                    first, first + b - 1);
   }
   std::string least;
   for (const std::string& one : gather_bytes(rank.mesh.world(), pack({key, text}))) {
@@ -66,7 +66,7 @@ std::string name_first_bad_op(const RankContext& rank, const std::optional<BadOp
 
 std::string name_bad_values(const RankContext& rank, const Engine& engine, int64_t first_sample) {
   const std::string loss = first_bad_loss(rank, engine, first_sample);
-  const auto gradient = engine.store().first_bad_gradient();
+  const auto gradient = engine.store().first_nonfinite_gradient();
   std::vector<ShardView> views = engine.store().grad_views();
   std::erase_if(views, [&](const ShardView& v) { return !gradient || v.name != "grad/" + gradient->name; });
   std::string own = first_bad_value(views, "gradient", rank);
@@ -85,7 +85,7 @@ std::string name_bad_values(const RankContext& rank, const Engine& engine, int64
     }
     if (speaker < 0) continue;
     return loss + fmt::format("; {} (rank {}, {}{})", unpack(all[static_cast<size_t>(speaker)])[kind], speaker,
-                              rank.mesh.shape().place(speaker),
+                              rank.mesh.shape().coordinates(speaker),
                               ranks > 1 ? fmt::format("; {} ranks have such values", ranks) : "");
   }
   return loss;

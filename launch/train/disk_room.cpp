@@ -24,7 +24,7 @@ int64_t free_bytes(const std::string& dir) {
   return static_cast<int64_t>(geteuid() == 0 ? s.f_bfree : s.f_bavail) * static_cast<int64_t>(s.f_frsize);
 }
 
-std::string judge_disk(const DiskRoom& room) {
+std::string check_disk(const DiskRoom& room) {
   if (room.free < 0 || room.saves == 0) return "";
   const auto size = [](int64_t bytes) {
     return fmt::format("{} ({} bytes)", format_bytes(static_cast<double>(bytes)), bytes);

@@ -22,6 +22,6 @@ int64_t free_bytes(const std::string& dir);
 // that compress. A run that has a checkpoint to go on from is never refused: its disk may be full for a while. Returns
 // a warning when there is no room for all steps that will lie there at once, else "". Where the free bytes are not
 // known, neither.
-std::string judge_disk(const DiskRoom&);
+std::string check_disk(const DiskRoom&);
 
 }  // namespace gt

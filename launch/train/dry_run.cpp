@@ -13,7 +13,7 @@
 #include "launch/engine/engine_options.h"
 #include "launch/hosts/hostfile.h"
 #include "launch/observe/banner.h"
-#include "launch/observe/ceilings.h"
+#include "launch/observe/peak_rates.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/observe/utilization.h"
 #include "launch/train/resume_check.h"

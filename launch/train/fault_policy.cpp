@@ -59,10 +59,10 @@ void FaultPolicy::require_targets() const {
 void FaultPolicy::begin() {
   agree(rank_.mesh.world(), [&] {
     try {
-      guard_.restore(state_->bad_steps_json);
+      guard_.restore(state_->anomaly_json);
     } catch (const Error& e) { fail(e.code(), state_.loaded()->path, "/manifest.json: state: bad_steps: ", e.what()); }
   });
-  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_->skips_in_a_row);
+  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_->consecutive_skips);
   watch_steps();
 }
 
@@ -83,7 +83,7 @@ void FaultPolicy::begin_step() {
   injector_.at_step(step);
   if (!injector_.wants("master", step)) return;
   injector_.at_tensors("master", step, engine_.store().value_views(), rank_.backend, rank_.stream);
-  engine_.store().adopt_masters();
+  engine_.store().refresh_from_masters();
 }
 
 // On all ranks, whoever plants: collectives of a step are parts of graphs on all of them or on none.
@@ -94,9 +94,7 @@ bool FaultPolicy::injects_into_ops() const {
 StepResult FaultPolicy::run_step(bool once) {
   const int64_t step = state_->step + 1;
   const bool plants = injects_into_ops();
-  const auto run = [&] {
-    return engine_.step(loader_.step().microbatches, loader_.step().targets, saver_.requests());
-  };
+  const auto run = [&] { return engine_.step(loader_.step().microbatches, loader_.step().targets, saver_.requests()); };
   scale_before_ = engine_.loss_scaler().state();
   if (plants) ops_.begin(engine_.store(), rank_.mesh.status(), injector_.in_ops(step), false);
   StepResult r;
@@ -165,7 +163,7 @@ void FaultPolicy::check_replicas() {
   if (replicas_checked_ == step || rank_.run.range_test) return;
   const bool first = replicas_checked_ < 0;
   replicas_checked_ = step;
-  for (const UpdateRange& range : engine_.store().ranges())
+  for (const TensorRange& range : engine_.store().ranges())
     if (range.rounded() && injector_.wants("value", step)) {
       injector_.at_value(step, range.value.data, *rank_.backend.device, rank_.stream);
       break;
@@ -173,7 +171,7 @@ void FaultPolicy::check_replicas() {
   agree(rank_.mesh.world(), [&] {
     const std::string wrong = first_wrong_rounding(engine_, rank_.backend, rank_.stream);
     GT_REQUIRE(wrong.empty(), Exit::kHardware, "step ", step, ": rank ", rank_.mesh.rank(), " (", host_name(), ", ",
-               rank_.mesh.place(), "): ", wrong,
+               rank_.mesh.coordinates(), "): ", wrong,
                " is not its rounded master weight. Likely a memory or processor fault; none of this was saved: resume "
                "on other hardware from the newest checkpoint");
   });
@@ -230,8 +228,8 @@ void FaultPolicy::roll_back() {
   const LoadReport report = load_older(why);
   state_.return_to(report.state, window);
   saver_.set_saved_step(state_->step);
-  guard_.restore(state_->bad_steps_json, true);
-  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_->skips_in_a_row);
+  guard_.restore(state_->anomaly_json, true);
+  skips_ = std::make_unique<SkipWatch>(config_.precision.max_consecutive_skips, state_->consecutive_skips);
   report_.warn_all(report.warnings);
   report_.event(fmt::format("rolled back from step {} to step {} (rollback {} of {}): {}; batches {} to {} are skipped",
                             bad_step, state_->step, guard_.rollbacks(), most, why, window.first / global_batch,

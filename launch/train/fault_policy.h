@@ -34,8 +34,8 @@ class FaultPolicy {
   void check_replicas();
   void inject_at_save() const { injector_.at_save(state_->step); }
 
-  std::string json() const { return guard_.json(); }  // for checkpoints: TrainState::bad_steps_json
-  int64_t skips_in_a_row() const { return skips_->in_a_row(); }
+  std::string json() const { return guard_.json(); }  // for checkpoints: TrainState::anomaly_json
+  int64_t consecutive_skips() const { return skips_->in_a_row(); }
   int64_t spikes_taken() const { return guard_.spikes_taken(); }
 
  private:

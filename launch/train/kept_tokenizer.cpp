@@ -34,10 +34,10 @@ std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir) {
   return Tokenizer::from_bytes(std::move(kept->bytes), kept->path, read_aux(step_dir, "tokenizer_config.json"));
 }
 
-std::optional<TokenizerClaim> kept_tokenizer_claim(const std::string& step_dir) {
+std::optional<DeclaredTokenizer> kept_tokenizer_claim(const std::string& step_dir) {
   const auto kept = kept_file(step_dir);
   if (!kept) return std::nullopt;
-  return TokenizerClaim{kept->path, sha256_hex(kept->bytes)};
+  return DeclaredTokenizer{kept->path, sha256_hex(kept->bytes)};
 }
 
 }  // namespace gt

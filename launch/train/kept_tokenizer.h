@@ -19,6 +19,6 @@ std::string tokenizer_sha256(const std::string& path);
 
 // What the checkpoint step keeps, or none. Throws as Tokenizer::from_bytes.
 std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir);
-std::optional<TokenizerClaim> kept_tokenizer_claim(const std::string& step_dir);
+std::optional<DeclaredTokenizer> kept_tokenizer_claim(const std::string& step_dir);
 
 }  // namespace gt

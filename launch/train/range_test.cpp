@@ -19,7 +19,7 @@ Rows RangeTest::report(const std::string& dir) const {
     write_run_file(written, csv);
   } catch (const Error& e) { written = e.what(); }
   Rows rows{{"range test", written}};
-  const RangeVerdict v = judge_range(points_);
+  const RangeTestResult v = evaluate_range_test(points_);
   if (!v.enough) {
     rows.push_back({"peak", "none: the loss never fell, or there were fewer than 10 steps"});
     return rows;

@@ -8,7 +8,7 @@
 #include "data/index_store.h"
 #include "kernels/core/text.h"
 #include "launch/ranks/agree.h"
-#include "launch/ranks/one_folder.h"
+#include "launch/ranks/shared_folder.h"
 #include "launch/train/disk_room.h"
 #include "launch/train/resume_check.h"
 
@@ -39,7 +39,7 @@ void require_disk_room(const Config& config, int64_t step, int64_t checkpoint_by
     for (const std::string& name : room.free < 0 ? std::vector<std::string>() : list_attempts(dir))
       room.free += bytes_in(dir + "/" + name);  // the first save removes them
   } catch (const IoError&) { return; }          // saves will say why
-  if (const std::string text = judge_disk(room); !text.empty())
+  if (const std::string text = check_disk(room); !text.empty())
     fmt::print(stderr, "warning: {}\n", printable_lines(text));
 }
 
@@ -59,7 +59,7 @@ RunFolder::RunFolder(const RankContext& rank, bool force, bool saves) {
       fmt::print(stderr, "warning: {}\n", printable_lines(e.what()));
     }
   });
-  if (saves) require_one_folder(rank.mesh.world(), config.checkpoint_dir());
+  if (saves) require_shared_folder(rank.mesh.world(), config.checkpoint_dir());
 }
 
 void RunFolder::begin(const RankContext& rank, int64_t step, int64_t checkpoint_bytes) const {

@@ -58,7 +58,7 @@ void RunReporter::start(const std::string& saves) {
   log_ = std::make_unique<MetricsWriter>(make_sinks(curves));
   const MeshShape& mesh = rank_.mesh.shape();
   if (mesh.pp > 1) predicted_bubble_ = predict_pipeline(rank_.options, mesh.pp).bubble;
-  breakdown_ = StepBreakdown(computes_behind(*rank_.backend.device) ? 4 : 2);
+  breakdown_ = StepBreakdown(is_asynchronous(*rank_.backend.device) ? 4 : 2);
   info.command = rank_.run.command;
   info.config_json = config_json(config_);
   info.run_dir = config_.run_dir();
@@ -136,7 +136,7 @@ Rows RunReporter::start_block(const StartInfo& info, const std::string& saves) c
 }
 
 void RunReporter::event(const std::string& text, bool warning) {
-  if (log_) log_->push(make_event(state_->step, text, warning));
+  if (log_) log_->push(create_event(state_->step, text, warning));
 }
 
 void RunReporter::warn(int64_t step, const std::string& text) {
@@ -199,7 +199,7 @@ StepRecord RunReporter::record_of(const StepResult& r) {
   rec.grad_norm = r.grad_norm;
   rec.clip_coef = r.clip;
   rec.lr = r.lr;
-  if (r.momentum != kOptimizersOwn) rec.momentum = r.momentum;
+  if (r.momentum != kKeepBeta) rec.momentum = r.momentum;
   if (engine_.loss_scaler().options().dynamic || r.loss_scale != 1) rec.loss_scale = r.loss_scale;
   rec.skipped = state_->skipped_steps;
   add_utilization(rec, r);
@@ -226,7 +226,7 @@ void RunReporter::add_utilization(StepRecord& rec, const StepResult& r) {
 
 // Where the step's time went: shares, bubbles, waits, peaks.
 void RunReporter::add_times(StepRecord& rec, const StepResult& r) {
-  const bool behind = computes_behind(*rank_.backend.device);
+  const bool behind = is_asynchronous(*rank_.backend.device);
   const double seconds = rec.step_seconds, waited = loader_.step().waited;
   if (recent_rates_.size() > (behind ? 3 : 1)) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
   if (rank_.mesh.shape().world() > 1 && !behind) rec.exposed_comm = r.times.mean_exposed() / seconds;
@@ -295,8 +295,8 @@ void RunReporter::report_eager_work() {
 
 // What the backend decided since the last step: in the first one, and where a new shape came.
 void RunReporter::report_attention() {
-  if (rank_.backend.attention_news == nullptr) return;
-  std::istringstream lines(rank_.backend.attention_news());
+  if (rank_.backend.take_attention_log == nullptr) return;
+  std::istringstream lines(rank_.backend.take_attention_log());
   for (std::string line; std::getline(lines, line);) event(line);
 }
 

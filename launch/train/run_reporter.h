@@ -81,7 +81,7 @@ class RunReporter {
   double timing_began_ = 0;
   double peak_flops_ = kUnknown, peak_fp8_ = kUnknown;  // of the device
   double mfu_at_rate_ = kUnknown;                       // MFU of a token a second
-  std::optional<Ceilings> ceilings_;
+  std::optional<PeakRates> ceilings_;
   double predicted_bubble_ = kUnknown;
   std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
   DataWaitWatch data_wait_;

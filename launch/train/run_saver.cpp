@@ -109,7 +109,7 @@ SaveOptions RunSaver::options() const {
   o.sha256 = c.hash == "sha256";
   o.git = git_hash();
   o.isa = cpu_isa();
-  o.may_commit = [this] {
+  o.before_commit = [this] {
     if (lock_ != nullptr) lock_->require_mine();
     if (log_ != nullptr) log_->flush(kFlushLimit);
   };
@@ -120,8 +120,9 @@ void RunSaver::save(const TrainState& state, const std::vector<ShardView>& views
   if (saved_step_ == state.step) return;
   if (background_.busy() && config_.checkpoint.when_busy == "skip" && !must) {
     if (log_)
-      log_->push(make_event(state.step, fmt::format("no checkpoint of step {}: that of step {} is still being written",
-                                                    state.step, background_.step())));
+      log_->push(
+          create_event(state.step, fmt::format("no checkpoint of step {}: that of step {} is still being written",
+                                               state.step, background_.step())));
     return;
   }
   const double begin = now();

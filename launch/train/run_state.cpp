@@ -34,10 +34,10 @@ TrainState part_of(const TrainState& from, const std::vector<std::string>& parts
     s.data_json = from.data_json;
   }
   if (parts.front() != "all") return s;
-  s.skips_in_a_row = from.skips_in_a_row;
+  s.consecutive_skips = from.consecutive_skips;
   s.best_loss = from.best_loss;
   s.best_step = from.best_step;
-  s.bad_steps_json = from.bad_steps_json;
+  s.anomaly_json = from.anomaly_json;
   s.carry = from.carry;
   s.curriculum = from.curriculum;
   return s;
@@ -238,7 +238,7 @@ void RunState::evaluated(double loss) {
 
 double RunState::elapsed_seconds() const { return state_.elapsed_seconds + now() - started_; }
 
-const TrainState& RunState::to_save(std::string bad_steps_json, int64_t skips_in_a_row) {
+const TrainState& RunState::to_save(std::string anomaly_json, int64_t consecutive_skips) {
   state_.elapsed_seconds = elapsed_seconds();
   started_ = now();
   state_.origin = "train";
@@ -247,8 +247,8 @@ const TrainState& RunState::to_save(std::string bad_steps_json, int64_t skips_in
   state_.global_batch = config_.train.global_batch;
   state_.micro_batch = config_.train.micro_batch;
   state_.data_json = loader_.cursor_json(state_.consumed_samples);
-  state_.bad_steps_json = std::move(bad_steps_json);
-  state_.skips_in_a_row = skips_in_a_row;
+  state_.anomaly_json = std::move(anomaly_json);
+  state_.consecutive_skips = consecutive_skips;
   return state_;
 }
 

@@ -26,8 +26,8 @@ class RunState {
   // A step is over, on the loader's last batch.
   void advance(const StepResult&);
   void evaluated(double loss);
-  // What a checkpoint of now holds. `bad_steps_json`, `skips_in_a_row`: of FaultPolicy.
-  const TrainState& to_save(std::string bad_steps_json, int64_t skips_in_a_row);
+  // What a checkpoint of now holds. `anomaly_json`, `consecutive_skips`: of FaultPolicy.
+  const TrainState& to_save(std::string anomaly_json, int64_t consecutive_skips);
 
   const TrainState* operator->() const { return &state_; }
   int64_t first_step() const { return first_step_; }                   // that this process runs

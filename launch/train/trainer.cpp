@@ -7,7 +7,7 @@
 #include "launch/config/param_groups.h"
 #include "launch/engine/gemm_plans.h"
 #include "launch/ranks/agree.h"
-#include "launch/ranks/alike.h"
+#include "launch/ranks/rank_consistency.h"
 
 namespace gt {
 namespace {
@@ -23,7 +23,7 @@ RunDatasets open_data(RankContext& rank) {
     };
     data = open_datasets(o, rank.run.loaded);
   });
-  require_alike(rank.mesh.world(), data_traits(data.tokenizer_sha256, *data.train, data.valid.get()));
+  require_consistent(rank.mesh.world(), data_traits(data.tokenizer_sha256, *data.train, data.valid.get()));
   return data;
 }
 
@@ -139,7 +139,7 @@ void Trainer::save(bool must) {
   faults_.inject_at_save();
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config_)}};
   aux.insert(aux.end(), data_.tokenizer_files.begin(), data_.tokenizer_files.end());
-  saver_.save(state_.to_save(faults_.json(), faults_.skips_in_a_row()), engine_.checkpoint_views(), std::move(aux),
+  saver_.save(state_.to_save(faults_.json(), faults_.consecutive_skips()), engine_.checkpoint_views(), std::move(aux),
               must);
   report_.restart_clock();
 }

@@ -14,7 +14,7 @@ DatasetOptions training_data(const Config& c, bool builder) {
   o.sources = c.data.train;
   o.split = c.data.split;
   o.whole = !c.data.valid.empty();
-  o.cut_tokens = c.train.eval_every > 0;  // who does not evaluate trains on all there is
+  o.split_tokens = c.train.eval_every > 0;  // who does not evaluate trains on all there is
   o.seq = c.model.seq;
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.order = sample_order_from(c.data.order);
@@ -32,11 +32,11 @@ DatasetOptions training_data(const Config& c, bool builder) {
 void require_tokenizer_of(const std::string& step_dir, const Config& c) {
   const auto kept = kept_tokenizer_claim(step_dir);
   if (!kept) return;
-  std::vector<TokenizerClaim> claims{*kept};
+  std::vector<DeclaredTokenizer> claims{*kept};
   if (!c.data.tokenizer.empty()) claims.push_back({c.data.tokenizer, tokenizer_sha256(c.data.tokenizer)});
   for (const auto* list : {&c.data.train, &c.data.valid})
     for (const DataSource& s : *list)
-      if (auto claim = tokenizer_claim(token_prefix(s.path))) claims.push_back(*claim);
+      if (auto claim = declared_tokenizer(token_prefix(s.path))) claims.push_back(*claim);
   require_one_tokenizer(claims);
 }
 

@@ -37,9 +37,9 @@ void ActivationRecorder::activation(const std::string& module, Tensor x, const M
   const bool half = x.dtype == DType::kBF16 || x.dtype == DType::kF16;
   if (!half && x.dtype != DType::kF32 && x.dtype != DType::kF64) return;
   if (std::find(order_.begin(), order_.end(), module) == order_.end()) order_.push_back(module);
-  std::vector<ActivationPrint>& entry = seen_[{module, mb.first_sample}];
+  std::vector<ActivationFingerprint>& entry = seen_[{module, mb.first_sample}];
   if (!entry.empty()) return;  // recomputed in the backward
-  ActivationPrint f;
+  ActivationFingerprint f;
   f.tp_rank = tp_rank_;
   f.rows = x.shape.rows();
   f.all_rows = x.shape.numel() == 1 ? 1 : mb.batch * mb.seq;
@@ -64,7 +64,8 @@ void ActivationRecorder::activation(const std::string& module, Tensor x, const M
   entry.push_back(f);
 }
 
-double activation_error(const std::vector<ActivationPrint>& layout, const std::vector<ActivationPrint>& reference) {
+double activation_error(const std::vector<ActivationFingerprint>& layout,
+                        const std::vector<ActivationFingerprint>& reference) {
   constexpr double kMissing = std::numeric_limits<double>::infinity();
   if (layout.empty() || reference.empty()) return kMissing;
   double worst = 0;
@@ -74,10 +75,10 @@ double activation_error(const std::vector<ActivationPrint>& layout, const std::v
           std::max(worst, layout[i].rows == reference[i].rows ? distance(layout[i].sums, reference[i].sums) : kMissing);
     return worst;
   }
-  const ActivationPrint& whole = reference.front();
+  const ActivationFingerprint& whole = reference.front();
   if (whole.rows != whole.all_rows) return kMissing;
-  ActivationPrint sum;
-  for (const ActivationPrint& f : layout) {
+  ActivationFingerprint sum;
+  for (const ActivationFingerprint& f : layout) {
     if (f.rows == whole.rows) worst = std::max(worst, distance(f.sums, whole.sums));
     if (f.rows == whole.rows) continue;
     sum.rows += f.rows;

@@ -14,17 +14,17 @@
 
 namespace gt {
 
-struct ActivationPrint {
+struct ActivationFingerprint {
   int tp_rank = 0;
   int64_t rows = 0, all_rows = 0;  // on this rank; of the whole microbatch
   std::array<double, 8> sums{};
 };
 
 // (module, first sample of the microbatch) → one entry per TP rank.
-using Activations = std::map<std::pair<std::string, int64_t>, std::vector<ActivationPrint>>;
+using Activations = std::map<std::pair<std::string, int64_t>, std::vector<ActivationFingerprint>>;
 
 // Records fingerprints of floating-point tensors on the host or on the device of `stream`.
-class ActivationRecorder final : public ActivationTap {
+class ActivationRecorder final : public ActivationObserver {
  public:
   ActivationRecorder(int tp_rank, const DeviceApi& device, Stream stream)
       : tp_rank_(tp_rank), device_(device), stream_(stream) {}
@@ -42,6 +42,7 @@ class ActivationRecorder final : public ActivationTap {
 
 // Relative difference of one module's output for one microbatch: the maximum over ranks that hold it whole, or that of
 // the sum over its row shards. Infinity if data is missing or not finite.
-double activation_error(const std::vector<ActivationPrint>& layout, const std::vector<ActivationPrint>& reference);
+double activation_error(const std::vector<ActivationFingerprint>& layout,
+                        const std::vector<ActivationFingerprint>& reference);
 
 }  // namespace gt

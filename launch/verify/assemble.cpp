@@ -7,7 +7,7 @@
 namespace gt {
 namespace {
 
-void scatter(const HeldTensor& p, Logical& out) {
+void scatter(const RecordedTensor& p, Logical& out) {
   std::vector<float>& full = out[logical_name(p.view.name)];
   full.resize(static_cast<size_t>(p.view.full.numel()), std::numeric_limits<float>::quiet_NaN());
   for (size_t i = 0; i < p.values.size(); ++i)
@@ -16,7 +16,7 @@ void scatter(const HeldTensor& p, Logical& out) {
 }
 
 // Vocabulary padding must be 0, every other element equal to the owner's.
-bool same(const HeldTensor& p, const std::vector<float>& full) {
+bool same(const RecordedTensor& p, const std::vector<float>& full) {
   for (size_t i = 0; i < p.values.size(); ++i) {
     const int64_t at = logical_offset(p.view, p.view.begin + static_cast<int64_t>(i));
     if (p.values[i] != (at >= 0 ? full[static_cast<size_t>(at)] : 0.f)) return false;
@@ -24,12 +24,12 @@ bool same(const HeldTensor& p, const std::vector<float>& full) {
   return true;
 }
 
-bool in_group(const HeldTensor& p, const char* group) { return p.view.name.rfind(group, 0) == 0; }
+bool in_group(const RecordedTensor& p, const char* group) { return p.view.name.rfind(group, 0) == 0; }
 
 void find_stale(const std::vector<RankRecord>& records, std::vector<Snapshot>& steps, MeshResult& out) {
   for (size_t r = 0; r < records.size(); ++r)
-    for (const HeldTensor& p : records[r].pieces) {
-      if (!in_group(p, "master/") || p.step == kBefore) continue;
+    for (const RecordedTensor& p : records[r].pieces) {
+      if (!in_group(p, "master/") || p.step == kInitial) continue;
       const std::string name = logical_name(p.view.name);
       std::vector<int>& ranks = out.holders[name];
       if (std::find(ranks.begin(), ranks.end(), static_cast<int>(r)) == ranks.end())
@@ -53,9 +53,9 @@ MeshResult assemble(const MeshRun& run, std::vector<RankRecord> records) {
   out.eval_loss = records.front().eval_loss;
   std::vector<Snapshot> steps(static_cast<size_t>(run.steps));
   for (const RankRecord& r : records) {
-    for (const HeldTensor& p : r.pieces) {
+    for (const RecordedTensor& p : r.pieces) {
       if (!p.view.save) continue;
-      if (p.step == kBefore) {
+      if (p.step == kInitial) {
         scatter(p, out.initial);
         continue;
       }

@@ -16,26 +16,28 @@ class Comparer {
     for (size_t k = 0; k < b_.losses.size(); ++k) {
       step_ = static_cast<int>(k);
       if (k == 0) activations();
-      scalar(Seen::kLoss, "loss", a_.losses, b_.losses, limits_.free && k > 0 ? limits_.later : limits_.loss);
+      scalar(Quantity::kLoss, "loss", a_.losses, b_.losses, limits_.free && k > 0 ? limits_.later : limits_.loss);
       const Snapshot &a = a_.steps.at(k), &b = b_.steps[k];
       const bool overflow = overflowed(a_.norms) && overflowed(b_.norms);  // both runs skipped the step
       if (!b.grads.empty() && !overflow)
-        tensors(Seen::kGradient, {b_.order.rbegin(), b_.order.rend()}, a.grads, b.grads);
-      if (!overflow) heed_gradients(b.grads);
+        tensors(Quantity::kGradient, {b_.order.rbegin(), b_.order.rend()}, a.grads, b.grads);
+      if (!overflow) mark_significant(b.grads);
       const bool astray = limits_.free && k > 0;
-      if (overflow) add(Seen::kNorm, "grad norm", 0, limits_.norm);
-      else if (!astray) scalar(Seen::kNorm, "grad norm", a_.norms, b_.norms, limits_.norm);
-      if (!astray && !b.weights.empty()) tensors(Seen::kParameter, b_.order, a.weights, b.weights);
-      if (!astray && !b.state.empty()) tensors(Seen::kState, names(b.state), a.state, b.state);
+      if (overflow)
+        add(Quantity::kNorm, "grad norm", 0, limits_.norm);
+      else if (!astray)
+        scalar(Quantity::kNorm, "grad norm", a_.norms, b_.norms, limits_.norm);
+      if (!astray && !b.weights.empty()) tensors(Quantity::kParameter, b_.order, a.weights, b.weights);
+      if (!astray && !b.state.empty()) tensors(Quantity::kState, names(b.state), a.state, b.state);
       copies();
     }
     return std::move(out_);
   }
 
  private:
-  Difference& add(Seen seen, const std::string& name, double error, double limit) {
+  Difference& add(Quantity quantity, const std::string& name, double error, double limit) {
     Difference& d = out_.emplace_back();
-    d.seen = seen;
+    d.quantity = quantity;
     d.name = name;
     d.step = step_ + 1;
     d.error = error;
@@ -44,11 +46,12 @@ class Comparer {
     return d;
   }
 
-  void scalar(Seen seen, const char* name, const std::vector<double>& a, const std::vector<double>& b, double limit) {
+  void scalar(Quantity quantity, const char* name, const std::vector<double>& a, const std::vector<double>& b,
+              double limit) {
     const auto k = static_cast<size_t>(step_);
     double e = std::numeric_limits<double>::infinity();
     if (k < a.size() && std::isfinite(a[k])) e = std::abs(a[k] - b[k]) / std::max(std::abs(b[k]), 1e-30);
-    add(seen, name, e, limit);
+    add(quantity, name, e, limit);
   }
 
   bool overflowed(const std::vector<double>& norms) const {
@@ -67,17 +70,17 @@ class Comparer {
     return x;
   }
 
-  void tensors(Seen seen, const std::vector<std::string>& order, const Logical& a, const Logical& b) {
+  void tensors(Quantity quantity, const std::vector<std::string>& order, const Logical& a, const Logical& b) {
     static const std::vector<float> kNone;
     for (const std::string& name : order) {
       const auto ia = a.find(name), ib = b.find(name);
       const std::vector<float>&x_a = ia == a.end() ? kNone : ia->second, &x_b = ib == b.end() ? kNone : ib->second;
       // Second moments are squared gradients; their square roots are at least as close as gradients.
-      const bool squares = limits_.cosine > 0 && seen == Seen::kState && name.rfind("exp_avg_sq/", 0) == 0;
-      const TensorDistance d = seen == Seen::kParameter && limits_.tensor > 0 ? parameter(name, x_a, x_b)
-                               : squares                                      ? distance(roots(x_a), roots(x_b))
-                                                                              : distance(x_a, x_b);
-      Difference& x = add(seen, name, d.relative, limits_.tensor);
+      const bool squares = limits_.cosine > 0 && quantity == Quantity::kState && name.rfind("exp_avg_sq/", 0) == 0;
+      const TensorDistance d = quantity == Quantity::kParameter && limits_.tensor > 0 ? parameter(name, x_a, x_b)
+                               : squares                                              ? distance(roots(x_a), roots(x_b))
+                                                                                      : distance(x_a, x_b);
+      Difference& x = add(quantity, name, d.relative, limits_.tensor);
       x.ulp = d.ulp;
       // Rounding errors of elements average out in the length of a long tensor, not in that of a norm of 16, nor of an
       // amax history that has two entries yet.
@@ -85,15 +88,16 @@ class Comparer {
       const double few = std::max(1.0, 8 / std::sqrt(static_cast<double>(std::max<size_t>(x_b.size() - zeros, 1))));
       if (limits_.cosine > 0)
         x.bad = !(d.cosine >= limits_.cosine) || !(std::abs(d.length - 1) <= limits_.length * few);
-      if (const auto h = a_.holders.find(seen == Seen::kState ? logical_name(name) : name); h != a_.holders.end())
+      if (const auto h = a_.holders.find(quantity == Quantity::kState ? logical_name(name) : name);
+          h != a_.holders.end())
         x.ranks = h->second;
     }
   }
 
   // Marks the elements that have had a significant gradient.
-  void heed_gradients(const Logical& grads) {
+  void mark_significant(const Logical& grads) {
     for (const auto& [name, g] : grads) {
-      std::vector<char>& heeded = heeded_[name];
+      std::vector<char>& heeded = significant_[name];
       heeded.resize(g.size());
       double squares = 0;
       for (float x : g) squares += double{x} * x;
@@ -105,9 +109,9 @@ class Comparer {
 
   TensorDistance parameter(const std::string& name, const std::vector<float>& a, std::vector<float> b) const {
     const Logical& earlier = step_ == 0 ? b_.initial : b_.steps[static_cast<size_t>(step_) - 1].weights;
-    const auto heeded = heeded_.find(name);
+    const auto heeded = significant_.find(name);
     const auto before = earlier.find(name);
-    if (heeded == heeded_.end() || before == earlier.end() || a.size() != b.size()) return distance(a, b);
+    if (heeded == significant_.end() || before == earlier.end() || a.size() != b.size()) return distance(a, b);
     float update = 0;
     for (size_t i = 0; i < b.size(); ++i) update = std::max(update, std::abs(b[i] - before->second[i]));
     for (size_t i = 0; i < b.size(); ++i)
@@ -125,25 +129,25 @@ class Comparer {
                                                        : activation_error(found->second, it->second);
         if (worst.sample < 0 || e > worst.error) worst.sample = it->first.second, worst.error = e;
       }
-      add(Seen::kActivation, module, worst.error, limits_.tensor).sample = worst.sample;
+      add(Quantity::kActivation, module, worst.error, limits_.tensor).sample = worst.sample;
     }
   }
 
   void copies() {
     for (const StaleCopy& s : a_.stale)
-      if (s.step == step_) add(Seen::kCopy, s.name, std::numeric_limits<double>::infinity(), 0).ranks = {s.rank};
+      if (s.step == step_) add(Quantity::kCopy, s.name, std::numeric_limits<double>::infinity(), 0).ranks = {s.rank};
   }
 
   const MeshResult &a_, &b_;
   const Limits& limits_;
   int step_ = 0;
-  std::map<std::string, std::vector<char>> heeded_;
+  std::map<std::string, std::vector<char>> significant_;
   std::vector<Difference> out_;
 };
 
 }  // namespace
 
-const char* name_of(Seen s) {
+const char* name_of(Quantity s) {
   constexpr const char* kNames[] = {"output",          "loss", "gradient", "gradient norm", "parameter",
                                     "optimizer state", "copy"};
   return kNames[static_cast<size_t>(s)];

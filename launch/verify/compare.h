@@ -7,12 +7,12 @@
 
 namespace gt {
 
-enum class Seen : uint8_t { kActivation, kLoss, kGradient, kNorm, kParameter, kState, kCopy };
-const char* name_of(Seen);  // "gradient"
+enum class Quantity : uint8_t { kActivation, kLoss, kGradient, kNorm, kParameter, kState, kCopy };
+const char* name_of(Quantity);  // "gradient"
 
 // Result of one comparison.
 struct Difference {
-  Seen seen = Seen::kLoss;
+  Quantity quantity = Quantity::kLoss;
   std::string name;           // "layers.3.attn.qkv.weight", "exp_avg/layers.3…"; "loss", "grad norm"
   int step = 1;               // 1-based
   double error = 0, ulp = 0;  // relative; TensorDistance::ulp

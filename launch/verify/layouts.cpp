@@ -16,8 +16,8 @@ namespace {
 
 // Ordered so that every prefix of a legal layout, with the rest at defaults, is legal too.
 constexpr const char* kAxes[] = {
-    "parallel.tp", "parallel.sequence_parallel", "parallel.pp", "parallel.schedule", "parallel.vpp",
-    "parallel.dp", "parallel.recompute",         "zero.stage",  "zero.grad_reduce",  "precision.amp",
+    "parallel.tp",    "parallel.sequence_parallel", "parallel.pp", "parallel.schedule", "parallel.vpp",
+    "parallel.dp",    "parallel.recompute",         "zero.stage",  "zero.grad_reduce",  "precision.amp",
     "precision.dtype"};
 
 bool is_precision(const std::string& key) { return key.rfind("precision.", 0) == 0; }
@@ -160,13 +160,13 @@ std::vector<LayoutAxis> layout_axes(const Config& c, int64_t max_ranks) {
 }
 
 CheckedLayout check_layout(const Config& base, const std::vector<std::pair<std::string, std::string>>& settings) {
-  static const std::map<std::string, std::string> kNowhere;
+  static const std::map<std::string, std::string> kNoPosition;
   CheckedLayout out{base, {}};
   out.config.train.global_batch = 0;
   for (const auto& [key, value] : settings) set(out.config, key, value);
   Problems problems;
   std::vector<std::string> notes;
-  resolve_and_check(out.config, {.origin = kNowhere}, problems, notes);
+  resolve_and_check(out.config, {.origin = kNoPosition}, problems, notes);
   out.problems = problems.list();
   if (out.problems.empty()) settle(out.config);
   return out;

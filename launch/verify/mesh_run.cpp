@@ -62,9 +62,9 @@ Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m, cons
 // Random values in place of the zeros and ones of biases and norms, equal under every layout.
 Logical stirred(const std::vector<ShardView>& views, uint64_t seed, const Backend& backend, Stream stream) {
   RankRecord now;
-  add_pieces(now, 0, views, true, backend, stream);
+  record_views(now, 0, views, true, backend, stream);
   Logical out;
-  for (const HeldTensor& p : now.pieces) {
+  for (const RecordedTensor& p : now.pieces) {
     std::vector<float>& full = out[logical_name(p.view.name)];
     full.resize(static_cast<size_t>(p.view.full.numel()));
     const uint64_t key = stream_key(seed, "verify/" + logical_name(p.view.name));
@@ -94,10 +94,10 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
   const int m = engine.options().microbatches;
   RankRecord out;
   ActivationRecorder tap(mesh.coord(Axis::kTp), *backend.device, stream);
-  if (run.every_step) add_pieces(out, kBefore, engine.store().value_views(), false, backend, stream);
+  if (run.every_step) record_views(out, kInitial, engine.store().value_views(), false, backend, stream);
   for (int k = 0; k < run.steps; ++k) {
     const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
-    for (ModelStage* s : engine.stages()) s->show_to(look ? &tap : nullptr);
+    for (ModelStage* s : engine.stages()) s->set_observer(look ? &tap : nullptr);
     Batches batches = make_batches(run, k, mesh, m, *backend.device, stream);
     int64_t targets = 0;
     for (const MicroBatch& mb : batches.list) targets += mb.batch * mb.seq * run.mesh.dp;
@@ -108,8 +108,8 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
     out.losses.push_back(r.loss);
     out.norms.push_back(r.grad_norm);
     if (run.hooks != nullptr && run.hooks->after_step) run.hooks->after_step(engine, k);
-    if (k == 0 || run.every_step) add_pieces(out, k, engine.store().grad_views(), false, backend, stream);
-    if (last || run.every_step) add_pieces(out, k, engine.checkpoint_views(), true, backend, stream);
+    if (k == 0 || run.every_step) record_views(out, k, engine.store().grad_views(), false, backend, stream);
+    if (last || run.every_step) record_views(out, k, engine.checkpoint_views(), true, backend, stream);
     if (run.follow != nullptr && !last) {
       const Snapshot& right = run.follow->at(static_cast<size_t>(k));
       Logical both = right.weights;

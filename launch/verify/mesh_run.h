@@ -13,7 +13,7 @@
 #include "launch/engine/engine.h"
 #include "launch/engine/logical.h"
 #include "launch/verify/activations.h"
-#include "launch/verify/pieces.h"
+#include "launch/verify/rank_record.h"
 
 namespace gt {
 
@@ -69,13 +69,13 @@ struct MeshResult {
   std::vector<double> losses, norms;
   double eval_loss = 0;  // sum of token losses; 0 without evaluation
   std::vector<RankRun> ranks;
-  Logical grads;                            // of the first step
-  Logical weights;                          // after the last step
-  Logical state;                            // of the optimizer, after the last step
-  std::vector<Snapshot> steps;              // recorded tensors of each step
-  Logical initial;                          // parameters before the first step, with every_step
-  Activations activations;                  // if requested
-  std::vector<std::string> order, modules;  // parameters and activation modules, in forward order of one rank
+  Logical grads;                                    // of the first step
+  Logical weights;                                  // after the last step
+  Logical state;                                    // of the optimizer, after the last step
+  std::vector<Snapshot> steps;                      // recorded tensors of each step
+  Logical initial;                                  // parameters before the first step, with every_step
+  Activations activations;                          // if requested
+  std::vector<std::string> order, modules;          // parameters and activation modules, in forward order of one rank
   std::map<std::string, std::vector<int>> holders;  // ranks that hold a shard of this parameter
   std::vector<StaleCopy> stale;                     // copies that differ from their owner
   std::map<std::string, float> ratios;              // LAMB's trust ratios of the last step; NaN if two ranks disagree

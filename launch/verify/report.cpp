@@ -27,7 +27,7 @@ std::string ranges(const std::set<int>& s) {
 
 // Maps "exp_avg/layers.3.norm1.weight" to "layers.*.norm1.weight".
 std::string class_of(const Difference& d) {
-  std::string name = d.seen == Seen::kState ? d.name.substr(d.name.find('/') + 1) : d.name;
+  std::string name = d.quantity == Quantity::kState ? d.name.substr(d.name.find('/') + 1) : d.name;
   constexpr const char* kLayers = "layers.";
   if (name.rfind(kLayers, 0) != 0) return name;
   const size_t dot = name.find('.', 7);
@@ -38,7 +38,7 @@ std::string number(double x) { return x < 0 ? "" : x == 0 ? "0" : fmt::format("{
 
 }  // namespace
 
-std::string places_text(const MeshShape& shape, const std::vector<int>& ranks) {
+std::string rank_coordinates_text(const MeshShape& shape, const std::vector<int>& ranks) {
   std::string out;
   size_t block = 1;
   for (Axis a : {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTp}) {
@@ -66,17 +66,17 @@ std::string class_table(const std::vector<Difference>& all) {
   std::map<std::string, Row> rows;
   std::array<double, 3> scalars{-1, -1, -1};  // activations, losses, norms
   for (const Difference& d : all) {
-    if (d.seen == Seen::kCopy) continue;
-    if (d.seen == Seen::kActivation || d.seen == Seen::kLoss || d.seen == Seen::kNorm) {
-      double& worst = scalars[d.seen == Seen::kActivation ? 0 : d.seen == Seen::kLoss ? 1 : 2];
+    if (d.quantity == Quantity::kCopy) continue;
+    if (d.quantity == Quantity::kActivation || d.quantity == Quantity::kLoss || d.quantity == Quantity::kNorm) {
+      double& worst = scalars[d.quantity == Quantity::kActivation ? 0 : d.quantity == Quantity::kLoss ? 1 : 2];
       worst = std::max(worst, d.error);
       continue;
     }
     const std::string name = class_of(d);
-    if (rows.count(name) == 0 && d.seen == Seen::kParameter) order.push_back(name);
+    if (rows.count(name) == 0 && d.quantity == Quantity::kParameter) order.push_back(name);
     Row& row = rows[name];
-    row.members.insert(d.seen == Seen::kState ? d.name.substr(d.name.find('/') + 1) : d.name);
-    double& worst = row.worst[d.seen == Seen::kGradient ? 0 : d.seen == Seen::kParameter ? 1 : 2];
+    row.members.insert(d.quantity == Quantity::kState ? d.name.substr(d.name.find('/') + 1) : d.name);
+    double& worst = row.worst[d.quantity == Quantity::kGradient ? 0 : d.quantity == Quantity::kParameter ? 1 : 2];
     worst = std::max(worst, d.error);
     if (rows.count(name) != 0 && std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
   }
@@ -95,33 +95,34 @@ std::string worst_lines(const std::vector<Difference>& all, size_t n, const Mesh
   std::vector<const Difference*> sorted;
   for (const Difference& d : all) sorted.push_back(&d);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Difference* a, const Difference* b) {
-    const bool copy_a = a->seen == Seen::kCopy, copy_b = b->seen == Seen::kCopy;  // copies have no numeric error
+    const bool copy_a = a->quantity == Quantity::kCopy,
+               copy_b = b->quantity == Quantity::kCopy;  // copies have no numeric error
     if (copy_a != copy_b) return copy_b;
     return a->bad != b->bad ? a->bad : a->error > b->error;
   });
   sorted.resize(std::min(n, sorted.size()));
   std::string out;
   for (const Difference* d : sorted)
-    out += fmt::format("{} {:<16}{:<38} step {}  {:<22}{:>9}{}\n", d->bad ? "!" : " ", name_of(d->seen), d->name,
-                       d->step, places_text(shape, d->ranks), number(d->error),
+    out += fmt::format("{} {:<16}{:<38} step {}  {:<22}{:>9}{}\n", d->bad ? "!" : " ", name_of(d->quantity), d->name,
+                       d->step, rank_coordinates_text(shape, d->ranks), number(d->error),
                        d->ulp > 0 ? fmt::format("  {:.0f} ulp", d->ulp) : "");
   return out;
 }
 
 std::string describe(const Difference& d, const MeshShape& shape) {
-  if (d.seen == Seen::kCopy)
+  if (d.quantity == Quantity::kCopy)
     return fmt::format("the copy of {} on {} differs from its owner's after step {}", d.name,
-                       places_text(shape, d.ranks), d.step);
-  std::string out = d.seen == Seen::kLoss || d.seen == Seen::kNorm
-                        ? fmt::format("the {} of step {}", name_of(d.seen), d.step)
-                        : fmt::format("the {} of {} in step {}", name_of(d.seen), d.name, d.step);
+                       rank_coordinates_text(shape, d.ranks), d.step);
+  std::string out = d.quantity == Quantity::kLoss || d.quantity == Quantity::kNorm
+                        ? fmt::format("the {} of step {}", name_of(d.quantity), d.step)
+                        : fmt::format("the {} of {} in step {}", name_of(d.quantity), d.name, d.step);
   if (d.sample >= 0) out += fmt::format(", microbatch of sample {}", d.sample);
   out += fmt::format(": relative error {:.2g} where {:g} is allowed", d.error, d.limit);
-  if (!d.ranks.empty()) out += "; held by " + places_text(shape, d.ranks);
+  if (!d.ranks.empty()) out += "; held by " + rank_coordinates_text(shape, d.ranks);
   return out;
 }
 
-std::string report(const Config& c, const Verdict& v) {
+std::string report(const Config& c, const VerifyResult& v) {
   const MeshShape shape = mesh_shape(c);
   const std::string twin = layout_text(flat(c));
   std::string out = "\nagainst one rank: " + class_table(v.close) + "\nworst\n" + worst_lines(v.close, 10, shape);

@@ -9,7 +9,7 @@
 namespace gt {
 
 // Returns "pp0 dp0-1 tp1" for ranks that form a block of the mesh, else "ranks 0,3".
-std::string places_text(const MeshShape&, const std::vector<int>& ranks);
+std::string rank_coordinates_text(const MeshShape&, const std::vector<int>& ranks);
 
 // Returns a table of losses, norms and activations, then one line per class of tensors ("layers.*.attn.qkv.weight"):
 // count, and maximum relative error of gradients, parameters and optimizer state over all steps.
@@ -23,6 +23,6 @@ std::string worst_lines(const std::vector<Difference>&, size_t n, const MeshShap
 std::string describe(const Difference&, const MeshShape&);
 
 // Returns the full report, ending in "equal: …" or "DIFFERENT. First in execution order: …".
-std::string report(const Config& layout, const Verdict&);
+std::string report(const Config& layout, const VerifyResult&);
 
 }  // namespace gt

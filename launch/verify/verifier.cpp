@@ -30,7 +30,7 @@ DType computes_in(const Config& c) {
 
 }  // namespace
 
-const Difference* Verdict::bad() const {
+const Difference* VerifyResult::bad() const {
   const Difference* first = first_bad(close);
   return first != nullptr ? first : first_bad(exact);
 }
@@ -54,21 +54,21 @@ MeshRun Verifier::plain_run(const Config& c) const {
 const MeshResult& Verifier::single(const Config& layout) {
   const Config c = one_rank(layout);
   const std::string key = config_json(c);
-  const auto it = singles_.find(key);
-  if (it != singles_.end()) return it->second;
-  if (bytes_of(singles_) > kKeep) singles_.clear();
+  const auto it = one_rank_runs_.find(key);
+  if (it != one_rank_runs_.end()) return it->second;
+  if (bytes_of(one_rank_runs_) > kKeep) one_rank_runs_.clear();
   ++runs_;
-  return singles_.emplace(key, run_mesh(plain_run(c))).first->second;
+  return one_rank_runs_.emplace(key, run_mesh(plain_run(c))).first->second;
 }
 
 const MeshResult& Verifier::twin(const Config& layout) {
   const Config c = flat(layout);
   const std::string key = config_json(c);
-  const auto it = twins_.find(key);
-  if (it != twins_.end()) return it->second;
-  if (bytes_of(twins_) > kKeep) twins_.clear();
+  const auto it = flat_runs_.find(key);
+  if (it != flat_runs_.end()) return it->second;
+  if (bytes_of(flat_runs_) > kKeep) flat_runs_.clear();
   ++runs_;
-  return twins_.emplace(key, run_mesh(run_of(c))).first->second;
+  return flat_runs_.emplace(key, run_mesh(run_of(c))).first->second;
 }
 
 MeshRun Verifier::run_of(const Config& layout) {
@@ -78,14 +78,14 @@ MeshRun Verifier::run_of(const Config& layout) {
   return run;
 }
 
-Verdict Verifier::check(const Config& layout, const MeshHooks* hooks) {
+VerifyResult Verifier::check(const Config& layout, const MeshHooks* hooks) {
   MeshRun run = run_of(layout);
   run.hooks = hooks;
   return judge(layout, run_mesh(run));
 }
 
-Verdict Verifier::judge(const Config& layout, const MeshResult& run) {
-  Verdict v;
+VerifyResult Verifier::judge(const Config& layout, const MeshResult& run) {
+  VerifyResult v;
   Limits limits = limits_for(computes_in(layout));
   limits.free = !options_.follow;
   v.close = compare(run, single(layout), limits);

@@ -17,7 +17,7 @@ struct VerifyOptions {
   bool follow = true;
 };
 
-struct Verdict {
+struct VerifyResult {
   std::vector<Difference> close;  // against one rank
   std::vector<Difference> exact;  // against flat(layout): mismatches only
   // compare with flat(layout); false for runs on another device, which round differently
@@ -30,9 +30,9 @@ class Verifier {
   explicit Verifier(const VerifyOptions& options) : options_(options) {}
 
   // `layout`: checked and shrunk. Hooks apply to the layout, never to its references.
-  Verdict check(const Config& layout, const MeshHooks* hooks = nullptr);
+  VerifyResult check(const Config& layout, const MeshHooks* hooks = nullptr);
   // Compares a run of the layout made elsewhere (launched ranks).
-  Verdict judge(const Config& layout, const MeshResult& run);
+  VerifyResult judge(const Config& layout, const MeshResult& run);
   // Returns the run that the layout has to execute; valid until the next call on this object.
   MeshRun run_of(const Config& layout);
   int reference_runs() const { return runs_; }
@@ -43,7 +43,7 @@ class Verifier {
   const MeshResult& single(const Config& layout);
   const MeshResult& twin(const Config& layout);
   VerifyOptions options_;
-  Known singles_, twins_;
+  Known one_rank_runs_, flat_runs_;
   int runs_ = 0;
 };
 

@@ -17,11 +17,13 @@ class HfKeys {
  public:
   static constexpr int64_t kRequired = -1;
   virtual ~HfKeys() = default;
-  // `standard`: without the key, or with null; kRequired: that is a problem. So is a number below `low` or above `high`.
+  // `standard`: without the key, or with null; kRequired: that is a problem. So is a number below `low` or above
+  // `high`.
   virtual void integer(const char* key, int64_t& value, int64_t low, int64_t high, int64_t standard = kRequired) = 0;
   virtual void number(const char* key, double& value, double low, double high, double standard) = 0;
   virtual void boolean(const char* key, bool& value, bool standard) = 0;
-  // One of the names of an enum (names_of). Reads the first of `keys` that is there, else leaves the value; writes the first.
+  // One of the names of an enum (names_of). Reads the first of `keys` that is there, else leaves the value; writes the
+  // first.
   template <class E>
   void choice(std::initializer_list<const char*> keys, E& value) {
     static constexpr auto kNames = names_of(E{});
@@ -54,11 +56,11 @@ struct NameRule {
 };
 
 struct Family {
-  const char* name;                 // value of model.arch
-  const char* model_type;           // in config.json
-  const char* architecture;         // the class in transformers
-  const char* prefix;               // that tensors of the model without its head may lack
-  TransformerConfig decisions;      // its sizes are those of no particular model
+  const char* name;            // value of model.arch
+  const char* model_type;      // in config.json
+  const char* architecture;    // the class in transformers
+  const char* prefix;          // that tensors of the model without its head may lack
+  TransformerConfig defaults;  // its sizes are those of no particular model
   void (*keys)(HfKeys&, TransformerConfig&);
   std::span<const NameRule> names;
 };

@@ -23,9 +23,9 @@ void keys(HfKeys& k, TransformerConfig& c) {
   k.number("resid_pdrop", c.dropout, 0, 0.999, 0.1);
   double embed = c.dropout;
   k.number("embd_pdrop", embed, 0, 0.999, 0.1);
-  if (embed != c.dropout) k.warning(cat("embd_pdrop ", embed, " is not kept: model.dropout is resid_pdrop, ", c.dropout));
-  if (k.reading() && c.hidden % c.heads != 0)
-    k.problem(cat("n_head: ", c.heads, " does not divide n_embd ", c.hidden));
+  if (embed != c.dropout)
+    k.warning(cat("embd_pdrop ", embed, " is not kept: model.dropout is resid_pdrop, ", c.dropout));
+  if (k.reading() && c.hidden % c.heads != 0) k.problem(cat("n_head: ", c.heads, " does not divide n_embd ", c.hidden));
 }
 
 constexpr NameRule kNames[] = {
@@ -54,7 +54,7 @@ extern const Family kGpt2{.name = "gpt2",
                           .model_type = "gpt2",
                           .architecture = "GPT2LMHeadModel",
                           .prefix = "transformer.",
-                          .decisions = {},
+                          .defaults = {},
                           .keys = keys,
                           .names = kNames};
 

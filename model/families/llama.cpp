@@ -18,7 +18,7 @@ extern const Family kLlama{.name = "llama",
                            .model_type = "llama",
                            .architecture = "LlamaForCausalLM",
                            .prefix = "model.",
-                           .decisions = kLlamaDecisions,
+                           .defaults = kLlamaDefaults,
                            .keys = keys,
                            .names = kLlamaNames};
 

@@ -16,7 +16,8 @@ inline void rope_scaling_keys(HfKeys& k, TransformerConfig& c) {
     k.number("low_freq_factor", r.low_freq_factor, 1e-6, 1e6, HfKeys::kRequired);
     k.number("high_freq_factor", r.high_freq_factor, 1e-6, 1e6, HfKeys::kRequired);
     if (r.high_freq_factor <= r.low_freq_factor)
-      k.problem(cat("high_freq_factor: ", r.high_freq_factor, ", expected more than low_freq_factor, ", r.low_freq_factor));
+      k.problem(
+          cat("high_freq_factor: ", r.high_freq_factor, ", expected more than low_freq_factor, ", r.low_freq_factor));
     return k.integer("original_max_position_embeddings", r.original_positions, 1, 1 << 24);
   }
   k.number("beta_fast", r.beta_fast, 1e-6, 1e6, 32);
@@ -27,8 +28,8 @@ inline void rope_scaling_keys(HfKeys& k, TransformerConfig& c) {
   if (k.reading()) k.none("mscale"), k.none("mscale_all_dim");
 }
 
-// Rotary positions: `rope_theta` and `rope_scaling`, or, since transformers 5, both in `rope_parameters`. What is written
-// is the older form, which every version reads.
+// Rotary positions: `rope_theta` and `rope_scaling`, or, since transformers 5, both in `rope_parameters`. What is
+// written is the older form, which every version reads.
 inline void rope_keys(HfKeys& k, TransformerConfig& c) {
   constexpr double kLow = 1.0001, kHigh = 1e12;
   k.number("rope_theta", c.rope_theta, kLow, kHigh, 10000);
@@ -70,14 +71,14 @@ inline void llama_like_keys(HfKeys& k, TransformerConfig& c) {
 }
 
 // Llama's and Mistral's: RMSNorm in front, rotary positions, gated SiLU, no biases, an untied head.
-inline constexpr TransformerConfig kLlamaDecisions{.tied = false,
-                                                   .norm = NormKind::kRms,
-                                                   .position = PositionKind::kRotary,
-                                                   .activation = Activation::kSilu,
-                                                   .gated = true,
-                                                   .qkv_bias = false,
-                                                   .out_bias = false,
-                                                   .mlp_bias = false};
+inline constexpr TransformerConfig kLlamaDefaults{.tied = false,
+                                                  .norm = NormKind::kRms,
+                                                  .position = PositionKind::kRotary,
+                                                  .activation = Activation::kSilu,
+                                                  .gated = true,
+                                                  .qkv_bias = false,
+                                                  .out_bias = false,
+                                                  .mlp_bias = false};
 
 inline constexpr NameRule kLlamaNames[] = {
     {"embed.weight", "model.embed_tokens.weight"},
@@ -87,8 +88,7 @@ inline constexpr NameRule kLlamaNames[] = {
      "model.layers.*.self_attn.v_proj.weight"},
     {"layers.*.attn.qkv.bias",
      "model.layers.*.self_attn.q_proj.bias model.layers.*.self_attn.k_proj.bias model.layers.*.self_attn.v_proj.bias"},
-    {"layers.*.attn.qk_norm.weight",
-     "model.layers.*.self_attn.q_norm.weight model.layers.*.self_attn.k_norm.weight"},
+    {"layers.*.attn.qk_norm.weight", "model.layers.*.self_attn.q_norm.weight model.layers.*.self_attn.k_norm.weight"},
     {"layers.*.attn.out.weight", "model.layers.*.self_attn.o_proj.weight"},
     {"layers.*.attn.out.bias", "model.layers.*.self_attn.o_proj.bias"},
     {"layers.*.norm2.weight", "model.layers.*.post_attention_layernorm.weight"},

@@ -1,4 +1,5 @@
-// Mistral (Jiang et al. 2023, arXiv 2310.06825): a Llama whose blocks may see a sliding window alone (from 0.2 on they do not).
+// Mistral (Jiang et al. 2023, arXiv 2310.06825): a Llama whose blocks may see a sliding window alone (from 0.2 on they
+// do not).
 #include "model/families/llama_like.h"
 #include "model/families/window_keys.h"
 
@@ -19,7 +20,7 @@ extern const Family kMistral{.name = "mistral",
                              .model_type = "mistral",
                              .architecture = "MistralForCausalLM",
                              .prefix = "model.",
-                             .decisions = kLlamaDecisions,
+                             .defaults = kLlamaDefaults,
                              .keys = keys,
                              .names = kLlamaNames};
 

@@ -1,5 +1,5 @@
-// OLMo 2 (OLMo team 2025, arXiv 2501.00656): a Llama that norms what a branch adds to the residual stream instead of what it
-// reads, and all queries and all keys of a token before rotary positions.
+// OLMo 2 (OLMo team 2025, arXiv 2501.00656): a Llama that norms what a branch adds to the residual stream instead of
+// what it reads, and all queries and all keys of a token before rotary positions.
 #include "autograd/ops.h"
 #include "model/families/llama_like.h"
 
@@ -20,8 +20,7 @@ constexpr NameRule kNames[] = {
      "model.layers.*.self_attn.v_proj.weight"},
     {"layers.*.attn.qkv.bias",
      "model.layers.*.self_attn.q_proj.bias model.layers.*.self_attn.k_proj.bias model.layers.*.self_attn.v_proj.bias"},
-    {"layers.*.attn.qk_norm.weight",
-     "model.layers.*.self_attn.q_norm.weight model.layers.*.self_attn.k_norm.weight"},
+    {"layers.*.attn.qk_norm.weight", "model.layers.*.self_attn.q_norm.weight model.layers.*.self_attn.k_norm.weight"},
     {"layers.*.attn.out.weight", "model.layers.*.self_attn.o_proj.weight"},
     {"layers.*.attn.out.bias", "model.layers.*.self_attn.o_proj.bias"},
     {"layers.*.post_norm1.weight", "model.layers.*.post_attention_layernorm.weight"},
@@ -38,17 +37,17 @@ extern const Family kOlmo2{.name = "olmo2",
                            .model_type = "olmo2",
                            .architecture = "Olmo2ForCausalLM",
                            .prefix = "model.",
-                           .decisions = {.tied = false,
-                                         .norm = NormKind::kRms,
-                                         .norm_place = NormPlace::kPost,
-                                         .position = PositionKind::kRotary,
-                                         .rope_theta = 500000,
-                                         .qk_norm = QkNormKind::kRow,
-                                         .activation = Activation::kSilu,
-                                         .gated = true,
-                                         .qkv_bias = false,
-                                         .out_bias = false,
-                                         .mlp_bias = false},
+                           .defaults = {.tied = false,
+                                        .norm = NormKind::kRms,
+                                        .norm_place = NormPlace::kPost,
+                                        .position = PositionKind::kRotary,
+                                        .rope_theta = 500000,
+                                        .qk_norm = QkNormKind::kRow,
+                                        .activation = Activation::kSilu,
+                                        .gated = true,
+                                        .qkv_bias = false,
+                                        .out_bias = false,
+                                        .mlp_bias = false},
                            .keys = keys,
                            .names = kNames};
 

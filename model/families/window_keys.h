@@ -16,8 +16,8 @@ inline void sliding_window_key(HfKeys& k, TransformerConfig& c, int64_t standard
   c.window = k.presence(key) == HfKeys::Presence::kNull ? 0 : standard;
 }
 
-// `layer_types`, where it is given, says which blocks have the window: it has to be a pattern that the configuration can
-// say. Not written: the families whose patterns it can say derive it from other keys.
+// `layer_types`, where it is given, says which blocks have the window: it has to be a pattern that the configuration
+// can say. Not written: the families whose patterns it can say derive it from other keys.
 inline void layer_types_key(HfKeys& k, TransformerConfig& c) {
   constexpr const char *kKey = "layer_types", *kSliding = "sliding_attention";
   std::vector<std::string> types;
@@ -30,7 +30,8 @@ inline void layer_types_key(HfKeys& k, TransformerConfig& c) {
     c.window = c.global_every = c.global_first = 0;
     return;
   }
-  if (c.window == 0) return k.problem(cat(kKey, ": layer ", first, " is sliding_attention, but there is no sliding_window"));
+  if (c.window == 0)
+    return k.problem(cat(kKey, ": layer ", first, " is sliding_attention, but there is no sliding_window"));
   const auto fits = [&](int64_t global_first, int64_t global_every) {
     c.global_first = global_first, c.global_every = global_every;
     for (int64_t i = 0; i < c.layers; ++i)
@@ -41,7 +42,8 @@ inline void layer_types_key(HfKeys& k, TransformerConfig& c) {
   for (const int64_t global_first : {int64_t{0}, static_cast<int64_t>(first)})
     for (int64_t every = 0; every <= c.layers; ++every)
       if (fits(global_first, every)) return;
-  k.problem(cat(kKey, ": expected the same number of sliding layers before each full one, or full ones and then sliding ones"));
+  k.problem(cat(
+      kKey, ": expected the same number of sliding layers before each full one, or full ones and then sliding ones"));
 }
 
 }  // namespace gt

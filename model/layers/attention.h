@@ -1,5 +1,5 @@
-// Causal self-attention: fused qkv, heads split over the tensor axis. Grouped queries (Ainslie et al. 2023): query head i
-// reads key and value head i / (heads / kv_heads); of fewer of those than tp ranks each is held by several ranks.
+// Causal self-attention: fused qkv, heads split over the tensor axis. Grouped queries (Ainslie et al. 2023): query head
+// i reads key and value head i / (heads / kv_heads); of fewer of those than tp ranks each is held by several ranks.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -18,8 +18,12 @@ class SelfAttention : public Module {
   // Vt].
   // rotary: the stage's table; nullptr: positions are not attention's.
   SelfAttention(std::string name, const Build& b, const Constant* rotary)
-      : Module(name), shape_(local_attention(name, b)), drop_(name, b.config().attn_dropout, shape_.heads, b), rotary_(rotary),
-        qkv_(name + ".qkv", b), out_(name + ".out", b) {
+      : Module(name),
+        shape_(local_attention(name, b)),
+        drop_(name, b.config().attn_dropout, shape_.heads, b),
+        rotary_(rotary),
+        qkv_(name + ".qkv", b),
+        out_(name + ".out", b) {
     child(qkv_);
     if (b.config().qk_norm != QkNormKind::kNone) child(norm_.emplace(name + ".qk_norm", b));
     child(out_);
@@ -36,13 +40,15 @@ class SelfAttention : public Module {
     if (c.attn_scalar > 0) a.scale = static_cast<float>(1 / std::sqrt(c.attn_scalar));
     return a;
   }
-  const CodeScale* codes() const { return qkv_.codes(); }  // as ColumnLinear::codes
+  const Fp8Scaling* fp8_scaling() const { return qkv_.fp8_scaling(); }  // as ColumnLinear::fp8_scaling
   Var project(Tape& t, const ops::Normed& x, ops::Keep keep) { return qkv_(t, x, keep); }
   Var attend(Tape& t, Var qkv, const MicroBatch& mb, ops::Keep keep) {
     if (norm_) qkv = (*norm_)(t, qkv, shape_);
     if (rotary_ != nullptr) qkv = ops::rope(t, qkv, shape_, rotary_->tensor, mb);
-    return out_(t, mb.cache != nullptr ? ops::cached_attention(t, qkv, shape_, mb)
-                                       : ops::causal_attention(t, qkv, shape_, mb, drop_(mb)), keep);
+    return out_(t,
+                mb.cache != nullptr ? ops::cached_attention(t, qkv, shape_, mb)
+                                    : ops::causal_attention(t, qkv, shape_, mb, drop_(mb)),
+                keep);
   }
 
  private:

@@ -13,8 +13,11 @@ class VocabTable : public Module {
  public:
   // head: loss() will be called.
   VocabTable(std::string name, const Build& b, bool head)
-      : Module(std::move(name)), axis_(b.tensor()), vocab_(b.config().vocab),
-        softcap_(static_cast<float>(b.config().logit_softcap)), weight(param("weight", b)),
+      : Module(std::move(name)),
+        axis_(b.tensor()),
+        vocab_(b.config().vocab),
+        softcap_(static_cast<float>(b.config().logit_softcap)),
+        weight(param("weight", b)),
         input(head ? input_range(b) : nullptr) {}
   Var lookup(Tape& t, Tensor tokens) {
     return ops::vocab_embedding(t, tokens, weight, weight.local_shape[0] * axis_.group.rank(), axis_);
@@ -22,7 +25,7 @@ class VocabTable : public Module {
   // What enters the head's product.
   Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
   Var loss(Tape& t, Var x, const MicroBatch& mb, int64_t chunk) {
-    const bool cut = axis_.cut_rows();
+    const bool cut = axis_.splits_rows();
     x = prepare(t, x);
     x = cut ? ops::gather_rows(t, x, axis_.group) : ops::copy_to_group(t, x, axis_.group);
     const Var loss = ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group, softcap_);
@@ -45,7 +48,7 @@ class VocabTable : public Module {
 
  public:
   Parameter& weight;
-  QuantRange* const input;
+  QuantizerState* const input;
 };
 
 class PositionTable : public Module {

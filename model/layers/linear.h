@@ -11,7 +11,7 @@ namespace gt {
 // What a linear layer reads: values, or FP8 data that the norm in front of it made instead.
 struct Operand {
   Var x;
-  Coded codes = {};
+  Fp8Tensor fp8_data = {};
 };
 
 class Linear : public Module {
@@ -21,27 +21,31 @@ class Linear : public Module {
 
   // FP8 products keep FP8 data of what they read, in place of values; not where rows are gathered once more.
   ops::Keep kept(ops::Keep keep) const {
-    return fp8_ != nullptr && !axis_.cut_rows() && keep == ops::Keep::kOutputs ? ops::Keep::kCodes : keep;
+    return fp8_ != nullptr && !axis_.splits_rows() && keep == ops::Keep::kOutputs ? ops::Keep::kFp8 : keep;
   }
 
  protected:
   // input_split, output_split: TP ranks hold columns of these.
   Linear(std::string name, const Build& b, bool input_split, bool output_split)
-      : Module(std::move(name)), weight(param("weight", b)), bias(param_if("bias", b)), axis_(b.tensor()),
-        input_(input_range(b)), fp8_(fp8_linear(b, input_split, output_split)) {
+      : Module(std::move(name)),
+        weight(param("weight", b)),
+        bias(param_if("bias", b)),
+        axis_(b.tensor()),
+        input_(input_range(b)),
+        fp8_(fp8_linear(b, input_split, output_split)) {
     weight.fp8 = fp8_ != nullptr;
   }
   // x W^T, with `b` added where it is given.
   Var multiply(Tape& t, const Operand& in, Parameter* b, ops::Keep keep, ops::Output where = ops::Output::kKept) {
     if (fp8_ == nullptr) return ops::linear(t, in.x, weight, b, where);
-    return ops::fp8_linear(t, encoded(t, in, keep), weight, b, *fp8_, where);
+    return ops::fp8_linear(t, quantized(t, in, keep), weight, b, *fp8_, where);
   }
-  Coded encoded(Tape& t, const Operand& in, ops::Keep keep) {
-    return in.codes ? in.codes : ops::encode(t, in.x, CodesOf::kPlain, fp8_->input, keep);
+  Fp8Tensor quantized(Tape& t, const Operand& in, ops::Keep keep) {
+    return in.fp8_data ? in.fp8_data : ops::quantize(t, in.x, Fp8Source::kPlain, fp8_->input, keep);
   }
   TensorAxis axis_;
-  QuantRange* const input_;   // nullptr: the input is not quantized
-  const Fp8Linear* const fp8_;  // nullptr: products are not FP8
+  QuantizerState* const input_;  // nullptr: the input is not quantized
+  const Fp8Linear* const fp8_;   // nullptr: products are not FP8
 };
 
 // Column-parallel: W split on `out`, bias split with it.
@@ -49,32 +53,34 @@ class ColumnLinear : public Linear {
  public:
   ColumnLinear(std::string name, const Build& b) : Linear(std::move(name), b, false, true) {}
 
-  // How the norm in front is to encode its result; nullptr: it gives values. Rows that are gathered go as values, and
-  // are encoded once they are all there.
-  const CodeScale* codes() const { return fp8_ != nullptr && !axis_.cut_rows() ? &fp8_->input.scale : nullptr; }
+  // How the norm in front is to quantize its result; nullptr: it gives values. Rows that are gathered go as values, and
+  // are quantized once they are all there.
+  const Fp8Scaling* fp8_scaling() const {
+    return fp8_ != nullptr && !axis_.splits_rows() ? &fp8_->input.scale : nullptr;
+  }
 
   Var operator()(Tape& t, const ops::Normed& n, ops::Keep keep) {
-    return on_all_rows(t, n, [&](const Operand& all) { return product(t, all, keep); });
+    return on_all_rows(t, n, [&](const Operand& all) { return matmul(t, all, keep); });
   }
   // Runs `layer`, a callable Var(const Operand&) of the product and what follows it, on all rows of a norm's result.
   // With sequence parallelism that result holds this rank's rows: all of them exist while the layer runs, and once more
   // for its weight gradient.
   template <class Layer>
   Var on_all_rows(Tape& t, const ops::Normed& n, Layer layer) {
-    if (n.codes) {
-      Operand all{{}, n.codes};
-      all.codes.x = ops::copy_to_group(t, all.codes.x, axis_.group);
+    if (n.fp8_data) {
+      Operand all{{}, n.fp8_data};
+      all.fp8_data.x = ops::copy_to_group(t, all.fp8_data.x, axis_.group);
       return layer(all);
     }
     const Var x = ops::cast(t, ops::fake_quant(t, n.out, input_), weight.dtype);
-    if (!axis_.cut_rows()) return layer(Operand{ops::copy_to_group(t, x, axis_.group)});
+    if (!axis_.splits_rows()) return layer(Operand{ops::copy_to_group(t, x, axis_.group)});
     const Var all = ops::gather_rows(t, x, axis_.group), y = layer(Operand{all});
     ops::regather_rows(t, x, all, axis_.group);
     return y;
   }
   // Of all rows. Gathered rows are gathered again: their codes would take more than the values of this rank's own.
-  Var product(Tape& t, const Operand& all, ops::Keep keep) {
-    return multiply(t, all, bias, axis_.cut_rows() ? ops::Keep::kInputs : kept(keep));
+  Var matmul(Tape& t, const Operand& all, ops::Keep keep) {
+    return multiply(t, all, bias, axis_.splits_rows() ? ops::Keep::kInputs : kept(keep));
   }
 
  private:
@@ -87,21 +93,21 @@ class RowLinear : public Linear {
  public:
   RowLinear(std::string name, const Build& b) : Linear(std::move(name), b, true, false) {}
 
-  Var operator()(Tape& t, Var x, ops::Keep keep) { return finish(t, product(t, x, keep)); }
+  Var operator()(Tape& t, Var x, ops::Keep keep) { return finish(t, matmul(t, x, keep)); }
   // This rank's part of the sum.
-  Var product(Tape& t, Var x, ops::Keep keep) {
+  Var matmul(Tape& t, Var x, ops::Keep keep) {
     return multiply(t, {ops::fake_quant(t, x, input_)}, fused_bias(), kept(keep), output());
   }
   Var finish(Tape& t, Var y) {
     if (axis_.group.size() == 1) return y;
-    y = axis_.cut_rows() ? ops::scatter_rows(t, y, axis_.group) : ops::reduce_from_group(t, y, axis_.group);
+    y = axis_.splits_rows() ? ops::scatter_rows(t, y, axis_.group) : ops::reduce_from_group(t, y, axis_.group);
     return bias != nullptr ? ops::add_bias(t, y, *bias) : y;
   }
 
  private:
   friend class GeluPair;
   Parameter* fused_bias() { return axis_.group.size() == 1 ? bias : nullptr; }
-  ops::Output output() const { return axis_.cut_rows() ? ops::Output::kTransient : ops::Output::kKept; }
+  ops::Output output() const { return axis_.splits_rows() ? ops::Output::kTransient : ops::Output::kKept; }
 };
 
 // down(gelu(up(x))) as one op, with the GELU and its gradient in the products' epilogues. What enters `down` cannot be
@@ -115,7 +121,7 @@ class GeluPair {
   static Var run(Tape& t, const Operand& x, ColumnLinear& up, RowLinear& down, ops::Keep keep) {
     if (up.fp8_ == nullptr)
       return ops::mlp(t, x.x, up.weight, *up.bias, down.weight, down.fused_bias(), keep, down.output());
-    return ops::fp8_mlp(t, up.encoded(t, x, ops::Keep::kInputs), {up.weight, up.bias, *up.fp8_},
+    return ops::fp8_mlp(t, up.quantized(t, x, ops::Keep::kInputs), {up.weight, up.bias, *up.fp8_},
                         {down.weight, down.fused_bias(), *down.fp8_}, up.kept(keep), down.output());
   }
 };

@@ -8,19 +8,23 @@ namespace gt {
 class Mlp : public Module {
  public:
   Mlp(std::string name, const Build& b)
-      : Module(name), kind_(b.config().activation), gated_(b.config().gated), up_(name + ".up", b),
-        down_(name + ".down", b), fused_(kind_ == Activation::kGelu && !gated_ && GeluPair::fuses(up_, down_)) {
+      : Module(name),
+        kind_(b.config().activation),
+        gated_(b.config().gated),
+        up_(name + ".up", b),
+        down_(name + ".down", b),
+        fused_(kind_ == Activation::kGelu && !gated_ && GeluPair::fuses(up_, down_)) {
     child(up_);
     child(down_);
   }
-  const CodeScale* codes() const { return up_.codes(); }  // as ColumnLinear::codes
+  const Fp8Scaling* fp8_scaling() const { return up_.fp8_scaling(); }  // as ColumnLinear::fp8_scaling
   Var operator()(Tape& t, const ops::Normed& n, ops::Keep keep) {
     return down_.finish(t, up_.on_all_rows(t, n, [&](const Operand& all) {
       if (fused_) return GeluPair::run(t, all, up_, down_, keep);
-      const Var h = up_.product(t, all, keep);
-      if (kind_ == Activation::kGelu && !gated_) return down_.product(t, ops::gelu(t, h), keep);
+      const Var h = up_.matmul(t, all, keep);
+      if (kind_ == Activation::kGelu && !gated_) return down_.matmul(t, ops::gelu(t, h), keep);
       const ops::Activated a = ops::activate(t, h, kind_, gated_, down_.kept(keep));
-      const Var y = down_.product(t, a.out, keep);
+      const Var y = down_.matmul(t, a.out, keep);
       ops::discard(t, a, down_.kept(keep));
       return y;
     }));

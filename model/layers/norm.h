@@ -7,8 +7,8 @@ namespace gt {
 
 class Norm : public Module {
  public:
-  // scale: of the FP8 data that the layer behind it reads instead of values (ColumnLinear::codes).
-  Norm(std::string name, const Build& b, const CodeScale* scale = nullptr)
+  // scale: of the FP8 data that the layer behind it reads instead of values (ColumnLinear::fp8_scaling).
+  Norm(std::string name, const Build& b, const Fp8Scaling* scale = nullptr)
       : Module(std::move(name)),
         weights_{.gamma = &param("weight", b),
                  .beta = param_if("bias", b),
@@ -24,10 +24,10 @@ class Norm : public Module {
 
  private:
   ops::Keep kept(ops::Keep keep) const {
-    return scale_ != nullptr && keep == ops::Keep::kOutputs ? ops::Keep::kCodes : keep;
+    return scale_ != nullptr && keep == ops::Keep::kOutputs ? ops::Keep::kFp8 : keep;
   }
   const ops::NormWeights weights_;
-  const CodeScale* const scale_;
+  const Fp8Scaling* const scale_;
 };
 
 }  // namespace gt

@@ -20,12 +20,12 @@ int64_t steady_ns() {
       .count();
 }
 
-uint64_t pid_space() {
+uint64_t pid_namespace() {
   struct stat s {};
   return stat("/proc/self/ns/pid", &s) == 0 ? static_cast<uint64_t>(s.st_ino) : 0;
 }
 
-void CallWords::store(const CommCall& c) {
+void AtomicCall::store(const CommCall& c) {
   const uint64_t w = uint64_t{static_cast<uint8_t>(c.op)} | uint64_t{static_cast<uint8_t>(c.reduce)} << 8 |
                      uint64_t{static_cast<uint8_t>(c.dtype)} << 16 | uint64_t{static_cast<uint32_t>(c.peer)} << 32;
   what.store(w, std::memory_order_relaxed);
@@ -33,18 +33,15 @@ void CallWords::store(const CommCall& c) {
   tag.store(c.tag, std::memory_order_relaxed);
 }
 
-CommCall CallWords::load() const {
+CommCall AtomicCall::load() const {
   const uint64_t w = what.load(std::memory_order_relaxed);
-  return {static_cast<CommOp>(w & 0xFF),
-          static_cast<ReduceOp>(w >> 8 & 0xFF),
-          static_cast<DType>(w >> 16 & 0xFF),
-          count.load(std::memory_order_relaxed),
-          static_cast<int32_t>(w >> 32),
-          static_cast<int32_t>(tag.load(std::memory_order_relaxed))};
+  return {static_cast<CommOp>(w & 0xFF),      static_cast<ReduceOp>(w >> 8 & 0xFF),
+          static_cast<DType>(w >> 16 & 0xFF), count.load(std::memory_order_relaxed),
+          static_cast<int32_t>(w >> 32),      static_cast<int32_t>(tag.load(std::memory_order_relaxed))};
 }
 
 template <size_t kBytes>
-void TextWords<kBytes>::store(const std::string& text) {
+void AtomicText<kBytes>::store(const std::string& text) {
   char padded[kBytes] = {};
   std::memcpy(padded, text.data(), std::min(text.size(), kBytes - 1));
   for (size_t i = 0; i < kBytes / 8; ++i) {
@@ -55,7 +52,7 @@ void TextWords<kBytes>::store(const std::string& text) {
 }
 
 template <size_t kBytes>
-std::string TextWords<kBytes>::load() const {
+std::string AtomicText<kBytes>::load() const {
   char padded[kBytes + 1] = {};
   for (size_t i = 0; i < kBytes / 8; ++i) {
     const uint64_t w = word[i].load(std::memory_order_relaxed);
@@ -64,8 +61,8 @@ std::string TextWords<kBytes>::load() const {
   return padded;
 }
 
-template struct TextWords<96>;
-template struct TextWords<256>;
+template struct AtomicText<96>;
+template struct AtomicText<256>;
 
 GroupSlot* RankPages::find(uint64_t key) {
   for (GroupSlot& g : group)

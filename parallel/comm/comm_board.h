@@ -18,16 +18,16 @@ const char* to_string(RunPhase);
 int64_t steady_ns();  // one clock for all processes of a machine
 // Identifies the PID namespace of this process: containers of one machine may share memory but not process numbers. 0:
 // unknown.
-uint64_t pid_space();
+uint64_t pid_namespace();
 
 // (stage, microbatch) in one word.
-constexpr uint64_t kNowhere = ~uint64_t{0};
-constexpr uint64_t pack_where(int stage, int microbatch) {
+constexpr uint64_t kNoPosition = ~uint64_t{0};
+constexpr uint64_t pack_position(int stage, int microbatch) {
   return uint64_t{static_cast<uint32_t>(stage)} << 32 | static_cast<uint32_t>(microbatch);
 }
 
 // A call in three words. `what`: op | reduce << 8 | dtype << 16 | peer << 32.
-struct CallWords {
+struct AtomicCall {
   std::atomic<uint64_t> what{0};
   std::atomic<int64_t> count{0}, tag{0};
   void store(const CommCall&);
@@ -36,7 +36,7 @@ struct CallWords {
 
 // Truncated, zero-padded text that may be read while it is written.
 template <size_t kBytes>
-struct TextWords {
+struct AtomicText {
   std::atomic<uint64_t> word[kBytes / 8]{};
   void store(const std::string&);
   std::string load() const;
@@ -49,12 +49,12 @@ struct alignas(64) GroupSlot {
                                  // call + 1
   std::atomic<uint64_t> posted{0}, messages{0};  // collectives entered so far; sends and receives
   std::atomic<int64_t> last_start{0}, last_step{0};
-  std::atomic<uint64_t> last_where{kNowhere};
-  CallWords last;
+  std::atomic<uint64_t> last_where{kNoPosition};
+  AtomicCall last;
   std::atomic<uint32_t> size{0}, rank{0};
-  std::atomic<uint64_t> broken{0};  // its ranks made different calls: see BoardHead::broken_calls
+  std::atomic<uint64_t> broken{0};          // its ranks made different calls: see BoardHead::broken_calls
   std::atomic<uint64_t> recent[kRecent]{};  // of collective s at s % kRecent: s + 1 << 32 | hash of the call
-  TextWords<96> label;
+  AtomicText<96> label;
 };
 static_assert(sizeof(GroupSlot) == 256);
 
@@ -62,23 +62,23 @@ static_assert(sizeof(GroupSlot) == 256);
 struct alignas(64) RankSlot {
   std::atomic<int64_t> beat{0};  // steady_ns of its monitor's last round; 0: no monitor
   std::atomic<int64_t> pid{0}, step{0};
-  std::atomic<uint64_t> pid_space{0};  // pid_space() of that process; `pid` is meaningful inside it only
-  std::atomic<uint64_t> where{kNowhere};  // of the running action
+  std::atomic<uint64_t> pid_namespace{0};    // pid_namespace() of that process; `pid` is meaningful inside it only
+  std::atomic<uint64_t> where{kNoPosition};  // of the running action
   std::atomic<RunPhase> phase{RunPhase::kInit};
   std::atomic<int32_t> world_rank{-1};
   std::atomic<int64_t> warn_ns{600'000'000'000};  // waits of this rank that take longer are reported
   std::atomic<int64_t> wait_start{0};             // 0: not waiting
   std::atomic<uint64_t> wait_key{0}, wait_seq{0}, wait_is_message{0};
-  CallWords wait_call;
+  AtomicCall wait_call;
   std::atomic<uint64_t> ops{0};  // calls written to the ring so far
-  TextWords<96> place;
+  AtomicText<96> place;
 };
 static_assert(sizeof(RankSlot) == 256);
 
 struct OpEntry {
   std::atomic<int64_t> time{0}, step{0};
-  std::atomic<uint64_t> key{0}, seq{0}, where{kNowhere};
-  CallWords call;
+  std::atomic<uint64_t> key{0}, seq{0}, where{kNoPosition};
+  AtomicCall call;
 };
 static_assert(sizeof(OpEntry) == 64);
 
@@ -89,7 +89,7 @@ struct alignas(64) RankPages {
   RankSlot rank;
   GroupSlot group[kGroups];
   OpEntry ring[kRing];
-  GroupSlot* find(uint64_t key);                        // nullptr: this rank is not in that group
+  GroupSlot* find(uint64_t key);                          // nullptr: this rank is not in that group
   const OpEntry* find(uint64_t key, uint64_t seq) const;  // collective `seq`, if still in the ring
 };
 
@@ -100,7 +100,7 @@ struct alignas(64) BoardHead {
   std::atomic<int32_t> mourned{0};   // a dead rank was reported
   std::atomic<int64_t> dump{0};      // dump requested from every monitor: unix time << 1 | 1 on a hang; 0: none so far
   std::atomic<uint64_t> broken_key{0};  // the last group with mismatched calls, and the two calls
-  TextWords<256> broken_calls;
+  AtomicText<256> broken_calls;
 };
 
 // A non-owning view. Index: local rank.

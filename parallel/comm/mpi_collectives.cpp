@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "parallel/comm/mpi_state.h"
 #include "kernels/core/combine.h"
+#include "parallel/comm/mpi_state.h"
 
 namespace gt {
 namespace {

@@ -54,7 +54,7 @@ class MpiGroup final : public ProcessGroup {
   void wait(uint64_t ticket, Stream) override {
     const int64_t begin = steady_ns();
     const CommCall call = world_.wait(ticket);
-    was_inside(call.op, call.bytes(), begin, true);
+    record_blocked(call.op, call.bytes(), begin, true);
   }
 
  private:
@@ -78,7 +78,7 @@ class MpiGroup final : public ProcessGroup {
     } else {
       begin_collective(w, rank(), size());
     }
-    was_inside(call.op, call.bytes(), now, false);
+    record_blocked(call.op, call.bytes(), now, false);
     return Work(this, w.index);
   }
 
@@ -91,7 +91,7 @@ class MpiGroup final : public ProcessGroup {
     trace_.message(call, messages_sent_, now);
     MpiWork& w = started(world_.start(*this, messages_, call, messages_sent_++), now);
     op == CommOp::kSend ? w.send(t.data, t.bytes(), peer, tag) : w.receive(t.data, t.bytes(), peer, tag);
-    was_inside(op, call.bytes(), now, false);
+    record_blocked(op, call.bytes(), now, false);
     return Work(this, w.index);
   }
 
@@ -167,7 +167,7 @@ void MpiFactory::Shared::open_board(MPI_Comm node) {
   RankSlot& slot = board.pages[board_rank].rank;
   slot.world_rank.store(rank);
   slot.pid.store(getpid());
-  slot.pid_space.store(pid_space());
+  slot.pid_namespace.store(pid_namespace());
   status = std::make_unique<RankStatus>(slot);
   making = GroupTrace(board, board_rank, UINT32_MAX - 1, 0, rank, size);
   making.set_label("making of the groups");

@@ -54,8 +54,8 @@ struct MpiFactory::Shared {
 
   MpiWork& start(const ProcessGroup&, MPI_Comm, const CommCall&, uint64_t seq);
   void open_board(MPI_Comm node);
-  void progress();            // advances everything in flight
-  CommCall wait(uint64_t index);  // returns when complete; the work object is then reusable
+  void progress();                   // advances everything in flight
+  CommCall wait(uint64_t index);     // returns when complete; the work object is then reusable
   void forget(const ProcessGroup&);  // after an error: abandons its calls in flight, so that the group may be destroyed
   [[noreturn]] void hang(MpiWork&);
 
@@ -72,7 +72,7 @@ struct MpiFactory::Shared {
   CommBoard board;
   int board_rank = 0;  // this rank's pages
   std::unique_ptr<RankStatus> status;
-  GroupTrace making;        // the make() calls, traced as a group of all ranks
+  GroupTrace making;  // the make() calls, traced as a group of all ranks
   uint64_t made = 0;
 
   MPI_Comm notes = MPI_COMM_NULL;
@@ -80,7 +80,7 @@ struct MpiFactory::Shared {
     Note note;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  std::deque<SentNote> sent_notes;  // until MPI has completed the send
+  std::deque<SentNote> sent_notes;               // until MPI has completed the send
   std::vector<std::pair<int, Note>> come_notes;  // (from, note): received, not yet taken
 
  private:

@@ -61,10 +61,10 @@ std::shared_ptr<const Api> load(const std::string& library, std::string* why) {
   };
   void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr)
-    return refuse(cat("no NCCL: ", name, " was looked for ",
-                      name.find('/') == std::string::npos ? "in LD_LIBRARY_PATH and the system's library folders"
-                                                          : "at that path",
-                      "; loader: ", loader_error(), ". Install NCCL 2.18 or later, or name it with comm.nccl_library"));
+    return refuse(cat(
+        "no NCCL: ", name, " was looked for ",
+        name.find('/') == std::string::npos ? "in LD_LIBRARY_PATH and the system's library folders" : "at that path",
+        "; loader: ", loader_error(), ". Install NCCL 2.18 or later, or name it with comm.nccl_library"));
   auto api = std::make_shared<Api>();
   const char* missing = fill(*api, handle);
   Dl_info info{};
@@ -73,8 +73,8 @@ std::shared_ptr<const Api> load(const std::string& library, std::string* why) {
       info.dli_fname != nullptr)
     api->path = info.dli_fname;
   if (api->get_version == nullptr || api->get_version(&api->version) != kSuccess)
-    return refuse(cat(api->path, " is no NCCL that we know: ", missing != nullptr ? cat("it lacks ", missing) :
-                      std::string("it does not say its version")));
+    return refuse(cat(api->path, " is no NCCL that we know: ",
+                      missing != nullptr ? cat("it lacks ", missing) : std::string("it does not say its version")));
   if (api->version < kLeastVersion)
     return refuse(cat(api->path, " is NCCL ", version_text(api->version), "; ", version_text(kLeastVersion),
                       " or later is needed"));
@@ -89,7 +89,7 @@ void set_environment(const Environment& e) {
   // Several communicators run concurrently: kernels start in the host's order, which is the same on all ranks.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   // NCCL launches a call on a non-blocking communicator from a thread of its own. It reports two such concurrent
-  // threads as a race of the caller, which would end the run. NcclEngine::let_launch serializes them, except for calls
+  // threads as a race of the caller, which would end the run. NcclEngine::pace_launch serializes them, except for calls
   // that wait for their peers to connect. Those may launch in any order, because a launch itself waits for no other
   // rank.
   setenv("NCCL_LAUNCH_RACE_FATAL", "0", 0);

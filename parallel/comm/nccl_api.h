@@ -37,8 +37,8 @@ struct Config {
 static_assert(sizeof(Config) == 48 && offsetof(Config, blocking) == 16 && offsetof(Config, max_ctas) == 28 &&
               offsetof(Config, net_name) == 32 && offsetof(Config, split_share) == 40);
 
-constexpr int kLeastVersion = 21800;         // of ncclGetVersion: major * 10000 + minor * 100 + patch
-constexpr int kSharedDeviceVersion = 23000;  // several ranks may use one GPU
+constexpr int kLeastVersion = 21800;          // of ncclGetVersion: major * 10000 + minor * 100 + patch
+constexpr int kSharedDeviceVersion = 23000;   // several ranks may use one GPU
 constexpr int kNodesInGraphsVersion = 23004;  // graphs replayed by older versions have hung across nodes
 
 struct Api {

@@ -39,7 +39,7 @@ void rest(int round) {
 
 void end_stream(const DeviceApi& device, const NcclLane& lane) {
   for (Event e : {lane.fork, lane.last})
-    if (e != nullptr) device.drop_event(e);
+    if (e != nullptr) device.destroy_event(e);
   if (lane.stream.native != nullptr) device.close_stream(lane.stream);
 }
 
@@ -48,7 +48,7 @@ void end_stream(const DeviceApi& device, const NcclLane& lane) {
 // Communicators being aborted, each by its own thread. ncclCommAbort first signals the communicator's kernels to end.
 // It then waits for them and for the destruction of all graphs with its calls. We own those graphs and release them
 // when the rank's thread unwinds. An abort must therefore block neither the next one nor that thread.
-struct NcclEngine::Endings {
+struct NcclEngine::PendingAborts {
   std::mutex mutex;
   std::condition_variable less;
   int left = 0;
@@ -69,7 +69,7 @@ NcclEngine::NcclEngine(SideChannel& side, std::shared_ptr<const nccl::Api> api, 
       raw_(raw),
       options_(options),
       deadline_ns_(std::chrono::nanoseconds(options.deadline).count()),
-      endings_(std::make_shared<Endings>()) {
+      endings_(std::make_shared<PendingAborts>()) {
   free_.reserve(256);
   open_.reserve(256);
   watch_ = std::thread([this] { watch(); });
@@ -87,8 +87,8 @@ NcclEngine::~NcclEngine() {
     endings_->wait(std::chrono::steady_clock::time_point::max());
     end_stream(device_, *lane);
   }
-  for (NcclCall& c : calls_) device_.drop_event(c.ready), device_.drop_event(c.done);
-  for (Event e : branch_ends_) device_.drop_event(e);
+  for (NcclCall& c : calls_) device_.destroy_event(c.ready), device_.destroy_event(c.done);
+  for (Event e : branch_ends_) device_.destroy_event(e);
 }
 
 void NcclEngine::require(int result, nccl::Comm comm, const std::string& what) {
@@ -132,7 +132,7 @@ void NcclEngine::start(NcclLane& lane, const nccl::UniqueId& id) {
 
 void NcclEngine::start_locked(NcclLane& lane, const nccl::UniqueId& id) {
   lane.stream = device_.open_stream(index_, 1);  // also selects the device, which NCCL uses from here on
-  if (lane.agree) lane.fork = device_.make_event(index_), lane.last = device_.make_event(index_);
+  if (lane.agree) lane.fork = device_.create_event(index_), lane.last = device_.create_event(index_);
   nccl::Config config;
   config.blocking = 0;
   config.max_ctas = lane.max_ctas;
@@ -175,7 +175,7 @@ int NcclEngine::issue(const NcclCall& c) {
 
 // Calls are launched in the order in which they are made (nccl::set_environment). Waits for calls in progress as long
 // as a launch takes, but no longer. A call may have to wait for its peers, and they for this rank's next action.
-void NcclEngine::let_launch() {
+void NcclEngine::pace_launch() {
   for (auto& lane : lanes_)
     while (lane->state == NcclLane::kIssuing && lane->warm && steady_ns() - lane->issued < kLaunchNs) {
       std::this_thread::yield();
@@ -205,7 +205,7 @@ void NcclEngine::advance(NcclLane& lane) {
   }
   while (lane.state == NcclLane::kIdle && lane.head != nullptr) {
     const NcclCall& c = *lane.head;
-    let_launch();
+    pace_launch();
     if (c.has_ready) device_.wait(c.ready, lane.stream);
     const int result = c.call.count > 0 ? issue(c) : nccl::kSuccess;
     lane.issued = steady_ns();
@@ -238,13 +238,13 @@ void NcclEngine::reclaim() {
   });
 }
 
-NcclCall& NcclEngine::fresh_call() {
+NcclCall& NcclEngine::allocate_call() {
   if (free_.empty()) reclaim();
   if (free_.empty()) {
     NcclCall& fresh = calls_.emplace_back();
     fresh.index = calls_.size() - 1;
-    fresh.ready = device_.make_event(index_);
-    fresh.done = device_.make_event(index_);
+    fresh.ready = device_.create_event(index_);
+    fresh.done = device_.create_event(index_);
     free_.push_back(&fresh);
   }
   NcclCall& c = *free_.back();
@@ -268,8 +268,8 @@ uint64_t NcclEngine::post(NcclLane& lane, const CommCall& call, const Tensor& a,
     held_stream_ = after;
     return held_ticket(at);
   }
-  std::optional<Recording::Aside> aside;
-  if (at.fate == Recording::Fate::kNoted) aside.emplace();
+  std::optional<Recording::Bypass> aside;
+  if (at.fate == Recording::Fate::kRecorded) aside.emplace();
   const std::lock_guard lock(mutex_);
   const uint64_t ticket = post_locked(lane, call, a.data, b.data, after, seq);
   calls_[ticket].noted_run = at.run;
@@ -280,7 +280,7 @@ uint64_t NcclEngine::post(NcclLane& lane, const CommCall& call, const Tensor& a,
 uint64_t NcclEngine::post_locked(NcclLane& lane, const CommCall& call, std::byte* a, std::byte* b, Stream after,
                                  uint64_t seq) {
   throw_if_broken();
-  NcclCall& c = fresh_call();
+  NcclCall& c = allocate_call();
   c.call = call, c.a = a, c.b = b, c.lane = &lane, c.seq = seq;
   c.has_ready = after.native != nullptr;
   if (c.has_ready) device_.record(c.ready, after);
@@ -323,8 +323,8 @@ void NcclEngine::host_wait(Ready ready, const NcclCall& c) {
         if (const std::string call = c.lane->trace->last_call(r); r != c.lane->rank && !call.empty())
           last += cat("; rank ", r, ": ", call);
       const std::string text = cat(c.lane->label, ": rank ", c.lane->rank, " waited ", deadline_ns_.load() / 1'000'000,
-                                   " ms in ", to_string(c.call), " #", c.seq, ", which NCCL has not ", c.launched ?
-                                   "ended" : "begun: other ranks have not made it", last);
+                                   " ms in ", to_string(c.call), " #", c.seq, ", which NCCL has not ",
+                                   c.launched ? "ended" : "begun: other ranks have not made it", last);
       abort(text, Exit::kHang);
       fail(Exit::kHang, text);
     }
@@ -336,10 +336,10 @@ const CommCall& NcclEngine::wait(uint64_t ticket, Stream s) {
   if (is_held(ticket)) return wait_held(ticket, s);
   NcclCall& c = calls_[ticket];
   if (c.noted_run != 0 && c.noted_run == Recording::current_run())
-    Recording::side_call(kept_wait(*this, c.noted_number), s);
+    Recording::side_call(recorded_wait(*this, c.noted_number), s);
   // A call that no recording holds may be waited for before the calls that a recording holds back: those depend on it,
   // or not at all.
-  std::optional<Recording::Aside> aside;
+  std::optional<Recording::Bypass> aside;
   if (c.lane->agree && s.native != nullptr) aside.emplace();
   host_wait([&] { return c.launched && (s.native != nullptr || device_.done(c.done)); }, c);
   const std::lock_guard lock(mutex_);
@@ -349,7 +349,7 @@ const CommCall& NcclEngine::wait(uint64_t ticket, Stream s) {
   return c.call;
 }
 
-void NcclEngine::stand_still(NcclLane& lane) {
+void NcclEngine::drain_lane(NcclLane& lane) {
   if (lane.head != nullptr) host_wait([&] { return lane.head == nullptr; }, *lane.tail);
 }
 
@@ -421,7 +421,7 @@ void NcclEngine::watch() {
   try {
     // Selects the device for this thread. Otherwise it would query events with the first GPU selected, and CUDA would
     // create a context of half a gigabyte there for every rank.
-    device_.drop_event(device_.make_event(index_));
+    device_.destroy_event(device_.create_event(index_));
   } catch (const Error&) {}  // the rank's own thread gets the same error
   std::unique_lock lock(mutex_);
   while (!ending_.wait_for(lock, std::chrono::milliseconds(50), [&] { return ends_; })) {

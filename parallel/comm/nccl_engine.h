@@ -33,16 +33,16 @@ struct NcclLane {
   Note note;
   std::string label;
   struct NcclCall *head = nullptr, *tail = nullptr;  // posted, not yet accepted by NCCL
-  GroupTrace* trace = nullptr;  // of its group, like the counters
+  GroupTrace* trace = nullptr;                       // of its group, like the counters
   CommCounters* counters = nullptr;
   uint64_t seq = 0;  // of its last call
   // Set if calls may be captured: whether all ranks pass true, agreed over the host's groups.
   std::function<bool(bool)> agree;
   Event fork = nullptr, last = nullptr;  // of captures; of the lane's own calls if a graph follows them
   bool loose = false;                    // it has issued calls of its own since `last`
-  bool warm = false;    // NCCL has accepted a call: later ones normally launch without waiting for peers
-  int64_t issued = 0;   // when its last call was issued
-  uint64_t seen = 0;                     // by a traversal of a graph's lanes
+  bool warm = false;   // NCCL has accepted a call: later ones normally launch without waiting for peers
+  int64_t issued = 0;  // when its last call was issued
+  uint64_t seen = 0;   // by a traversal of a graph's lanes
 };
 
 struct NcclCall {
@@ -53,7 +53,7 @@ struct NcclCall {
   int64_t started = 0;
   Event ready = nullptr, done = nullptr;  // on the caller's stream at the post; on the lane's at the end
   bool has_ready = false, launched = false, waited = false;
-  bool in_graph = false;  // represents a graph, from its launch to its end; `call` is its first one
+  bool in_graph = false;   // represents a graph, from its launch to its end; `call` is its first one
   uint64_t noted_run = 0;  // of the recording that recorded it, under this number
   size_t noted_number = 0;
   NcclCall* next = nullptr;  // in its lane
@@ -100,9 +100,9 @@ class NcclEngine final : public SideCalls {
   void advance_all();
   void reclaim();  // calls that have completed on the device and have been waited for
   int issue(const NcclCall&);
-  void let_launch();
+  void pace_launch();
   void taken(NcclLane&);
-  NcclCall& fresh_call();
+  NcclCall& allocate_call();
   uint64_t post_locked(NcclLane&, const CommCall&, std::byte* a, std::byte* b, Stream after, uint64_t seq);
   const CommCall& wait_held(uint64_t ticket, Stream);
   void capture(NcclLane&, const NcclCall&, size_t number, Stream recorded, std::unique_lock<std::mutex>&);
@@ -115,7 +115,7 @@ class NcclEngine final : public SideCalls {
   void throw_if_broken();
   template <class Ready>
   void host_wait(Ready, const NcclCall&);  // used in nccl_engine.cpp only
-  void stand_still(NcclLane&);             // waits until NCCL has accepted all posted calls
+  void drain_lane(NcclLane&);              // waits until NCCL has accepted all posted calls
   void watch();
   void abort_locked(const std::string& why, Exit code);
   void end_comm(nccl::Comm);
@@ -141,8 +141,8 @@ class NcclEngine final : public SideCalls {
   uint64_t walk_ = 0;
 
   std::atomic<bool> broken_{false};
-  struct Endings;
-  const std::shared_ptr<Endings> endings_;
+  struct PendingAborts;
+  const std::shared_ptr<PendingAborts> endings_;
   GroupTrace* shown_ = nullptr;  // group whose device wait the board shows
   std::string failure_;
   Exit failure_code_ = Exit::kInternal;

@@ -88,9 +88,9 @@ class NcclGroup final : public ProcessGroup {
     add(sum_, making_, -1);
     return sum_;
   }
-  void keep_spans(CommSpans* spans) override {
-    ProcessGroup::keep_spans(spans);
-    inner_->keep_spans(spans);
+  void set_spans(CommSpans* spans) override {
+    ProcessGroup::set_spans(spans);
+    inner_->set_spans(spans);
   }
   void set_label(std::string label) override {
     inner_->set_label(label);
@@ -102,7 +102,7 @@ class NcclGroup final : public ProcessGroup {
   void wait(uint64_t ticket, Stream s) override {
     const int64_t begin = steady_ns();
     const CommCall call = engine_.wait(ticket, s);
-    was_inside(call.op, call.bytes(), begin, true);
+    record_blocked(call.op, call.bytes(), begin, true);
   }
 
  private:
@@ -169,7 +169,7 @@ class NcclGroup final : public ProcessGroup {
   Work posted(NcclLane& lane, const CommCall& call, const Tensor& a, const Tensor& b, Stream after, uint64_t seq,
               int64_t begin) {
     const uint64_t ticket = engine_.post(lane, call, a, b, after, seq);
-    was_inside(call.op, call.bytes(), begin, false);
+    record_blocked(call.op, call.bytes(), begin, false);
     return Work(this, ticket);
   }
 

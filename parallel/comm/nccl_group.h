@@ -23,7 +23,7 @@ class NcclEngine;
 struct NcclOptions {
   std::chrono::milliseconds deadline = std::chrono::seconds(660);  // of every wait, including those on the device
   bool captures = false;  // collectives are captured in recordings; the same on all ranks
-  int p2p_ctas = 4;  // maximum thread blocks that a message communicator may take from the computation
+  int p2p_ctas = 4;       // maximum thread blocks that a message communicator may take from the computation
 };
 
 class NcclFactory final : public GroupFactory {

@@ -28,18 +28,18 @@ SideCall kept(SideCalls& by, NcclLane& lane, const CommCall& c, std::byte* a, st
            reinterpret_cast<uint64_t>(a), reinterpret_cast<uint64_t>(b), 0}};
 }
 
-SideCall kept_wait(SideCalls& by, size_t number) { return {&by, {0, 0, 0, 0, 0, 0, number}}; }
+SideCall recorded_wait(SideCalls& by, size_t number) { return {&by, {0, 0, 0, 0, 0, 0, number}}; }
 
 // Once the recording holds nothing back, the lane's stream has already joined the recorded one: nothing to wait for.
 const CommCall& NcclEngine::wait_held(uint64_t ticket, Stream s) {
   const size_t number = number_of(ticket);
-  if (run_of(ticket) == Recording::current_run()) Recording::side_call(kept_wait(*this, number), s);
+  if (run_of(ticket) == Recording::current_run()) Recording::side_call(recorded_wait(*this, number), s);
   if (s.native == nullptr) device_.synchronize(held_stream_);
   return held_calls_[number];
 }
 
 void NcclEngine::make(const SideCall& side, size_t number, Stream recorded, bool captured) {
-  const Recording::Aside aside;
+  const Recording::Bypass aside;
   NcclLane* lane = lane_of(side);
   if (lane == nullptr) {
     const auto at = std::find_if(branches_.begin(), branches_.end(),
@@ -86,7 +86,7 @@ void NcclEngine::capture(NcclLane& lane, const NcclCall& c, size_t number, Strea
   require(result, lane.comm, cat(lane.label, ": capturing ", to_string(c.call)));
   if (result == nccl::kInProgress) await_captured(lane, c, lock);
   const size_t at = captured_;
-  if (++captured_ > branch_ends_.size()) branch_ends_.push_back(device_.make_event(index_));
+  if (++captured_ > branch_ends_.size()) branch_ends_.push_back(device_.create_event(index_));
   device_.record(branch_ends_[at], lane.stream);
   branches_.push_back({number, at});
 }
@@ -99,7 +99,7 @@ void NcclEngine::join(const Branch& b, Stream recorded, bool captured) {
 }
 
 void NcclEngine::close(Stream recorded, bool captured) {
-  const Recording::Aside aside;
+  const Recording::Bypass aside;
   for (const Branch& b : branches_) join(b, recorded, captured);
   branches_.clear();
 }
@@ -116,11 +116,11 @@ void NcclEngine::each_lane(std::span<const SideCall> sides, Visit visit) {
 // Two calls of one communicator must not run concurrently: the graph starts after the calls posted before it. Calls
 // posted after it wait for the compute stream, and so for the graph.
 void NcclEngine::settle(std::span<const SideCall> sides, Stream recorded) {
-  const Recording::Aside aside;
+  const Recording::Bypass aside;
   branches_.clear();  // of a capture that failed
   captured_ = 0;
   each_lane(sides, [&](NcclLane& lane) {
-    stand_still(lane);
+    drain_lane(lane);
     const std::lock_guard lock(mutex_);
     throw_if_broken();
     if (!std::exchange(lane.loose, false)) return;
@@ -133,9 +133,9 @@ void NcclEngine::settle(std::span<const SideCall> sides, Stream recorded) {
 void NcclEngine::launched(std::span<const SideCall> sides, Stream recorded) {
   const auto first = std::find_if(sides.begin(), sides.end(), [](const SideCall& s) { return lane_of(s) != nullptr; });
   if (first == sides.end()) return;
-  const Recording::Aside aside;
+  const Recording::Bypass aside;
   const std::lock_guard lock(mutex_);
-  NcclCall& c = fresh_call();
+  NcclCall& c = allocate_call();
   c.call = call_of(*first);
   c.lane = lane_of(*first);
   c.seq = c.lane->seq;
@@ -144,7 +144,7 @@ void NcclEngine::launched(std::span<const SideCall> sides, Stream recorded) {
 }
 
 bool NcclEngine::agree(std::span<const SideCall> sides, bool good) {
-  const Recording::Aside aside;
+  const Recording::Bypass aside;
   each_lane(sides, [&](NcclLane& lane) { good = lane.agree(good); });
   return good;
 }

@@ -20,6 +20,6 @@ inline uint64_t run_of(uint64_t ticket) { return (ticket & ~kHeldTicket) >> kNum
 inline size_t number_of(uint64_t ticket) { return ticket & ((uint64_t{1} << kNumberBits) - 1); }
 
 SideCall kept(SideCalls&, NcclLane&, const CommCall&, std::byte* a, std::byte* b);
-SideCall kept_wait(SideCalls&, size_t number);  // for call `number` of the recording
+SideCall recorded_wait(SideCalls&, size_t number);  // for call `number` of the recording
 
 }  // namespace gt

@@ -166,7 +166,7 @@ void NodeHub::accept_all(int64_t now) {
     }
 }
 
-void NodeHub::listen_to(Peer& p, int64_t now) {
+void NodeHub::receive_from(Peer& p, int64_t now) {
   p.socket->pump();
   for (std::string frame; p.socket->take(p.answer.empty() ? kMaxReportBytes : kAnswerChars + kWordChars, frame);) {
     if (!p.answer.empty()) {
@@ -186,7 +186,7 @@ void NodeHub::listen_to(Peer& p, int64_t now) {
 
 void NodeHub::poll(int64_t now) {
   accept_all(now);
-  for (Peer& p : peers_) listen_to(p, now);
+  for (Peer& p : peers_) receive_from(p, now);
   for (auto& [rank, node] : nodes_) {
     const bool there = std::any_of(peers_.begin(), peers_.end(),
                                    [&, r = rank](const Peer& p) { return p.node == r && p.socket->open(); });

@@ -22,8 +22,8 @@ class FrameSocket {
   FrameSocket& operator=(const FrameSocket&) = delete;
   bool open() const { return fd_ >= 0; }
   void close();
-  void send(std::string_view frame);       // closes if the peer has not read for a while
-  void pump();                             // sends and receives without blocking
+  void send(std::string_view frame);           // closes if the peer has not read for a while
+  void pump();                                 // sends and receives without blocking
   bool take(size_t most, std::string& frame);  // returns the next frame; closes if one is larger than `most`
 
  private:
@@ -42,9 +42,9 @@ class NodeHub {
   const std::string& address() const { return address_; }  // "10.0.0.1 4711 10.1.0.1 4712"
 
   struct Node {
-    NodeReport report;    // the latest
-    int64_t heard = 0;    // when it arrived, steady_ns
-    int64_t closed = 0;   // since when it has had no open connection; 0: it has one
+    NodeReport report;   // the latest
+    int64_t heard = 0;   // when it arrived, steady_ns
+    int64_t closed = 0;  // since when it has had no open connection; 0: it has one
   };
   void poll(int64_t now);
   const std::map<int, Node>& nodes() const { return nodes_; }  // keyed by the lowest rank of the machine
@@ -55,10 +55,10 @@ class NodeHub {
     std::unique_ptr<FrameSocket> socket;
     int64_t since = 0;   // when it was accepted
     std::string answer;  // the answer it must give first; "": authenticated
-    int node = -1;  // key in nodes_; -1: no report yet
+    int node = -1;       // key in nodes_; -1: no report yet
   };
   void accept_all(int64_t now);
-  void listen_to(Peer&, int64_t now);
+  void receive_from(Peer&, int64_t now);
   std::string secret_, address_;
   std::vector<int> listeners_;
   std::vector<Peer> peers_;
@@ -71,9 +71,9 @@ class NodeLink {
   NodeLink(const std::string& address, std::string secret);
   void report(const NodeReport&, int64_t now);
   void poll(int64_t now);
-  int64_t heard() const { return heard_; }            // last answer, steady_ns; 0: none yet
-  bool ended() const { return !ended_.empty(); }      // the hub has ended the run
-  bool done() const { return done_; }                 // the hub's process has ended normally
+  int64_t heard() const { return heard_; }        // last answer, steady_ns; 0: none yet
+  bool ended() const { return !ended_.empty(); }  // the hub has ended the run
+  bool done() const { return done_; }             // the hub's process has ended normally
 
  private:
   void connect(int64_t now);

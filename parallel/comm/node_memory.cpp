@@ -31,20 +31,20 @@ std::unique_ptr<NodeMemory> NodeMemory::open(MPI_Comm comm, int rank, int size) 
   MPI_Comm_free(&node);
   if (together != size) return nullptr;
 
-  const int64_t slot = slot_bytes(size), bytes = static_cast<int64_t>(sizeof(Seat)) * size + 2 * slot * size;
+  const int64_t slot = slot_bytes(size), bytes = static_cast<int64_t>(sizeof(RankState)) * size + 2 * slot * size;
   SharedSegment memory = SharedSegment::open(comm, rank, bytes, [rank](std::byte* base) {
-    new (base + sizeof(Seat) * static_cast<size_t>(rank)) Seat;
+    new (base + sizeof(RankState) * static_cast<size_t>(rank)) RankState;
   });
   if (!memory) return nullptr;
   return std::unique_ptr<NodeMemory>(new NodeMemory(std::move(memory), slot, rank, size));
 }
 
 std::byte* NodeMemory::slot(int r) const {
-  return base_ + static_cast<int64_t>(sizeof(Seat)) * size_ +
+  return base_ + static_cast<int64_t>(sizeof(RankState)) * size_ +
          (static_cast<int64_t>(round_ & 1) * size_ + r) * slot_bytes_;
 }
 
-bool NodeMemory::all(std::atomic<uint64_t> Seat::*counter) const {
+bool NodeMemory::all(std::atomic<uint64_t> RankState::*counter) const {
   for (int r = 0; r < size_; ++r) {
     if ((seat(r).*counter).load(std::memory_order_acquire) < round_) return false;
   }
@@ -54,7 +54,7 @@ bool NodeMemory::all(std::atomic<uint64_t> Seat::*counter) const {
 std::vector<int> NodeMemory::missing() const {
   std::vector<int> ranks;
   for (int r = 0; r < size_; ++r) {
-    const auto counter = state_ == State::kReduced ? &Seat::reduced : &Seat::written;
+    const auto counter = state_ == State::kReduced ? &RankState::reduced : &RankState::written;
     if ((seat(r).*counter).load(std::memory_order_acquire) < round_) ranks.push_back(r);
   }
   return ranks;
@@ -102,7 +102,7 @@ bool NodeMemory::step(MpiWork& w) {
   if (state_ == State::kIdle) write(w);
   const int64_t elements = chunk(w), bytes = elements * e, from = at_ * e, part = w.call.bytes() / size_;
   if (state_ == State::kWritten) {
-    if (!all(&Seat::written)) return false;
+    if (!all(&RankState::written)) return false;
     check_calls(w);
     parts_.resize(static_cast<size_t>(size_));
     if (w.call.op == CommOp::kAllReduce) {  // this rank sums its slice of the chunk into the first slot
@@ -124,7 +124,7 @@ bool NodeMemory::step(MpiWork& w) {
     }
   }
   if (state_ == State::kReduced) {
-    if (!all(&Seat::reduced)) return false;
+    if (!all(&RankState::reduced)) return false;
     copy_bytes(w.a.data + from, slot(0), bytes);
   }
   state_ = State::kIdle;

@@ -22,16 +22,16 @@ class NodeMemory {
  private:
   // One rank's cache lines. `written`: rounds whose data this rank has published; `reduced`: rounds whose sums it has
   // computed.
-  struct alignas(128) Seat {
+  struct alignas(128) RankState {
     std::atomic<uint64_t> written{0}, reduced{0};
     CommCall call[2];  // of the round, by parity
   };
   NodeMemory(SharedSegment&& memory, int64_t slot, int rank, int size)
       : memory_(std::move(memory)), base_(memory_.data()), slot_bytes_(slot), rank_(rank), size_(size) {}
   static int64_t slot_bytes(int size);
-  Seat& seat(int r) const { return reinterpret_cast<Seat*>(base_)[r]; }
+  RankState& seat(int r) const { return reinterpret_cast<RankState*>(base_)[r]; }
   std::byte* slot(int r) const;  // rank r's data of the current round
-  bool all(std::atomic<uint64_t> Seat::*counter) const;
+  bool all(std::atomic<uint64_t> RankState::*counter) const;
   bool step(MpiWork&);  // false: some rank has not arrived yet
   void write(MpiWork&);
   void check_calls(const MpiWork&);     // throws if ranks disagree

@@ -98,7 +98,7 @@ class ProcessGroup {
 
   virtual const CommCounters& counters() const { return counters_; }
   // From now on also records calls and waits in `spans`; nullptr: stops.
-  virtual void keep_spans(CommSpans* spans) { spans_ = spans; }
+  virtual void set_spans(CommSpans* spans) { spans_ = spans; }
   // Used in stall and mismatch reports: "dp group of stage 1"; set by the mesh.
   virtual void set_label(std::string label) {
     label_ = std::move(label);
@@ -110,7 +110,7 @@ class ProcessGroup {
   friend class Work;
   virtual void wait(uint64_t ticket, Stream) = 0;
   // Records that the calling thread was in a call of `op`, or a wait for one, since `begin` (steady_ns).
-  void was_inside(CommOp op, int64_t bytes, int64_t begin, bool waits) {
+  void record_blocked(CommOp op, int64_t bytes, int64_t begin, bool waits) {
     const int64_t end = steady_ns();
     counters_.of(op).blocked_ns += end - begin;
     if (spans_ != nullptr) spans_->add({begin, end, bytes, op, waits});
@@ -136,7 +136,7 @@ class GroupFactory {
   virtual ~GroupFactory() = default;
   virtual int world_rank() const = 0;
   virtual int world_size() const = 0;
-  virtual int local_rank() const = 0;   // among the ranks of this machine
+  virtual int local_rank() const = 0;  // among the ranks of this machine
   virtual int local_size() const = 0;
   virtual std::string_view backend() const = 0;
   // Collective: every rank of the world calls make() in the same order, with the list of the group it belongs to

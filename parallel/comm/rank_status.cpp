@@ -31,7 +31,7 @@ void RankStatus::enter(RunPhase p, int64_t step) {
   if (before == RunPhase::kStep) steps_.add(seconds);
   if (before == RunPhase::kEval) evals_.add(seconds);
   entered_ = now;
-  slot_->where.store(kNowhere, std::memory_order_relaxed);
+  slot_->where.store(kNoPosition, std::memory_order_relaxed);
   slot_->step.store(step, std::memory_order_relaxed);
   slot_->warn_ns.store(static_cast<int64_t>(limit_of(p) * 1e9), std::memory_order_relaxed);
   slot_->phase.store(p, std::memory_order_relaxed);

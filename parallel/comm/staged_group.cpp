@@ -21,7 +21,7 @@ class Staging {
   ~Staging() {
     for (const Block& b : blocks_) {
       api_.free_host(b.data, b.bytes);
-      api_.drop_event(b.read);
+      api_.destroy_event(b.read);
     }
   }
 
@@ -30,10 +30,11 @@ class Staging {
     const auto need = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(bytes, kLeastBlock))));
     size_t best = blocks_.size();
     for (size_t i = 0; i < blocks_.size(); ++i)
-      if (!blocks_[i].taken && blocks_[i].bytes >= need && (best == blocks_.size() || blocks_[i].bytes < blocks_[best].bytes))
+      if (!blocks_[i].taken && blocks_[i].bytes >= need &&
+          (best == blocks_.size() || blocks_[i].bytes < blocks_[best].bytes))
         best = i;
     if (best == blocks_.size())
-      blocks_.push_back({static_cast<std::byte*>(api_.alloc_host(need)), need, api_.make_event(index_), false});
+      blocks_.push_back({static_cast<std::byte*>(api_.alloc_host(need)), need, api_.create_event(index_), false});
     while (!api_.done(blocks_[best].read)) std::this_thread::yield();
     blocks_[best].taken = true;
     return best;
@@ -65,7 +66,7 @@ class StagedGroup final : public ProcessGroup {
 
   std::string_view backend() const override { return inner_->backend(); }
   const CommCounters& counters() const override { return inner_->counters(); }
-  void keep_spans(CommSpans* spans) override { inner_->keep_spans(spans); }
+  void set_spans(CommSpans* spans) override { inner_->set_spans(spans); }
   void set_label(std::string label) override { inner_->set_label(std::move(label)); }
   const std::string& label() const override { return inner_->label(); }
   void barrier() override { inner_->barrier(); }

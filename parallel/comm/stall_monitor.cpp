@@ -45,17 +45,17 @@ struct StallMonitor::Impl {
   void run();
   void beat();
   bool acting(int64_t now) const;
-  void look_for_deaths(int64_t now);
+  void check_deaths(int64_t now);
   void look_for_stalls(int64_t now);
   void end_run(const std::vector<RankView>& ranks, int waiter, int64_t now);
   void write_board(int64_t now);
   std::vector<RankView> everybody(int64_t now) const;
   void report_to_hub(int64_t now);
-  void look_at_nodes(int64_t now);
+  void check_nodes(int64_t now);
   void lose(const std::string& text);
   void end_all(Exit code, const std::string& text);
   bool judges(int64_t now) const;
-  void say_goodbye() {  // final report, so that this rank is not reported as lost
+  void send_final_report() {  // final report, so that this rank is not reported as lost
     const int64_t now = steady_ns();
     if (options.link && acting(now)) options.link->report({host, verdict, read_board(board, now)}, now);
   }
@@ -65,7 +65,7 @@ struct StallMonitor::Impl {
     return cat(options.run_dir, (ticket & 1) != 0 ? "/hang-" : "/dump-", ticket >> 1);
   }
   // Only the first verdict is kept: its consequences on other machines may read differently.
-  void leave_verdict(const std::string& text) const {
+  void write_verdict(const std::string& text) const {
     FILE* f = options.verdict_file.empty() ? nullptr : std::fopen(options.verdict_file.c_str(), "wx");
     if (f == nullptr) return;
     std::fputs((text.substr(0, text.find('\n')) + "\n").c_str(), f);
@@ -79,16 +79,16 @@ struct StallMonitor::Impl {
   const int me;  // local rank; -1: all local ranks
   StallOptions options;
   const std::string host = host_name();
-  const uint64_t my_pid_space = pid_space();
+  const uint64_t my_pid_space = pid_namespace();
   int64_t awake_since = steady_ns();  // waits are counted from here on
   int64_t last_tick = awake_since;
-  std::vector<int> handles;  // pidfd of each local rank; -1: not opened yet, -2: cannot be
-  bool ended = false;        // `end` was called
-  int dumps_asked = 0;       // requests of options.dump_requests already served
-  int64_t dump_seen = 0;     // ticket whose stacks this process has written
-  bool lost_told = false;    // a lost machine was reported
-  int64_t last_report = 0;   // to the hub
-  std::string verdict;       // about a local rank that died
+  std::vector<int> handles;    // pidfd of each local rank; -1: not opened yet, -2: cannot be
+  bool ended = false;          // `end` was called
+  int dumps_asked = 0;         // requests of options.dump_requests already served
+  int64_t dump_seen = 0;       // ticket whose stacks this process has written
+  bool lost_reported = false;  // a lost machine was reported
+  int64_t last_report = 0;     // to the hub
+  std::string verdict;         // about a local rank that died
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -131,16 +131,16 @@ void StallMonitor::Impl::run() {
     }
     if (ended) continue;
     look_for_dumps(now);
-    if (me >= 0) look_for_deaths(now);
+    if (me >= 0) check_deaths(now);
     if (ended) continue;
-    if (options.hub) look_at_nodes(now);
+    if (options.hub) check_nodes(now);
     if (ended || !acting(now)) continue;
     if (options.link) report_to_hub(now);
     if (!ended && judges(now)) look_for_stalls(now);
   }
 }
 
-void StallMonitor::Impl::look_for_deaths(int64_t now) {
+void StallMonitor::Impl::check_deaths(int64_t now) {
   handles.resize(static_cast<size_t>(board.ranks), -1);
   for (int r = 0; r < board.ranks; ++r) {
     const RankSlot& s = board.pages[r].rank;
@@ -148,7 +148,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
     int& handle = handles[static_cast<size_t>(r)];
     const RunPhase phase = s.phase.load(kRelaxed);
     if (r == me || pid <= 0 || phase == RunPhase::kDone || phase == RunPhase::kFailed) continue;
-    if (s.pid_space.load(kRelaxed) != my_pid_space) continue;  // its heartbeat is checked when a rank waits for it
+    if (s.pid_namespace.load(kRelaxed) != my_pid_space) continue;  // its heartbeat is checked when a rank waits for it
     if (handle == -1) {
       handle = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
       if (handle < 0 && errno != ESRCH) handle = -2;
@@ -162,7 +162,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
     if (board.head->mourned.exchange(1) == 0) {
       const std::vector<RankView> ranks = read_board(board, now);
       const RankView& v = ranks[static_cast<size_t>(r)];
-      std::string text = cat(who(v, host), " died: ", to_string(v.phase), ", ", where_text(v.step, v.where));
+      std::string text = cat(who(v, host), " died: ", to_string(v.phase), ", ", position_text(v.step, v.where));
       const GroupView* g = nullptr;
       for (const GroupView& other : v.groups)
         if (g == nullptr || other.last_start > g->last_start) g = &other;
@@ -170,7 +170,7 @@ void StallMonitor::Impl::look_for_deaths(int64_t now) {
         text += cat("; waiting in ", to_string(v.wait_call), " #", v.wait_seq);
       else if (g != nullptr && g->posted + g->messages > 0)
         text += cat("; last call: ", g->label, " ", to_string(g->last));
-      leave_verdict(text);
+      write_verdict(text);
       options.say(text);
       verdict = text.substr(0, text.find('\n'));
       if (options.link) options.link->report({host, verdict, ranks}, now);
@@ -199,7 +199,7 @@ void StallMonitor::Impl::look_for_stalls(int64_t now) {
   const auto begun = now - static_cast<int64_t>(ranks[static_cast<size_t>(*late)].waited_s * 1e9);
   int64_t none = 0;
   if (board.head->reported.compare_exchange_strong(none, begun)) options.say(diagnosis(ranks, *late, now));
-  if (options.abort_seconds <= 0 || late_on_files(diagnose(ranks, &board), ranks)) return;
+  if (options.abort_seconds <= 0 || late_on_checkpoint_io(diagnose(ranks, &board), ranks)) return;
   if (const auto lost = longest_wait(ranks, 1, options.abort_seconds)) {
     int running = 0;
     if (board.head->ending.compare_exchange_strong(running, 1)) end_run(ranks, *lost, now);
@@ -256,7 +256,7 @@ void StallMonitor::Impl::end_run(const std::vector<RankView>& ranks, int waiter,
                           : cat("\n  could not be written to ", folder);
     std::this_thread::sleep_for(two_ticks);  // time for the others to write theirs
   }
-  leave_verdict(verdict);
+  write_verdict(verdict);
   options.say(text);
   end_all(Exit::kHang, text);
 }
@@ -288,9 +288,8 @@ constexpr const char* kWhy = " s: machine down or unreachable, or processes froz
 double seconds_since(int64_t then, int64_t now) { return static_cast<double>(now - then) * 1e-9; }
 
 bool over(const std::vector<RankView>& ranks) {
-  return std::all_of(ranks.begin(), ranks.end(), [](const RankView& r) {
-    return r.phase == RunPhase::kDone || r.phase == RunPhase::kFailed;
-  });
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [](const RankView& r) { return r.phase == RunPhase::kDone || r.phase == RunPhase::kFailed; });
 }
 
 }  // namespace
@@ -319,9 +318,9 @@ bool StallMonitor::Impl::judges(int64_t now) const {
 }
 
 void StallMonitor::Impl::lose(const std::string& text) {
-  if (!std::exchange(lost_told, true)) options.say(text);
+  if (!std::exchange(lost_reported, true)) options.say(text);
   if (options.abort_seconds <= 0) return;
-  leave_verdict(text);
+  write_verdict(text);
   end_all(Exit::kHang, text);
 }
 
@@ -344,12 +343,12 @@ void StallMonitor::Impl::report_to_hub(int64_t now) {
     lose(cat("lost: no sign of life from ", options.hub_name, " for ", static_cast<int>(silent), kWhy));
 }
 
-void StallMonitor::Impl::look_at_nodes(int64_t now) {
+void StallMonitor::Impl::check_nodes(int64_t now) {
   constexpr double kGoneSeconds = 3;  // a machine may switch to another reporting rank
   options.hub->poll(now);
   for (const auto& [rank, node] : options.hub->nodes()) {
     if (!node.report.verdict.empty() && board.head->mourned.exchange(1) == 0) {
-      leave_verdict(node.report.verdict);
+      write_verdict(node.report.verdict);
       std::this_thread::sleep_for(std::chrono::seconds(2));  // as for a rank that died here
       return end_all(Exit::kInternal, node.report.verdict);
     }
@@ -381,7 +380,7 @@ StallMonitor::~StallMonitor() {
   }
   impl_->wake.notify_all();
   impl_->thread.join();
-  impl_->say_goodbye();
+  impl_->send_final_report();
   for (const int h : impl_->handles)
     if (h >= 0) close(h);
 }
@@ -389,7 +388,7 @@ StallMonitor::~StallMonitor() {
 void StallMonitor::failed() {
   if (impl_->me >= 0) impl_->board.pages[impl_->me].rank.phase.store(RunPhase::kFailed, kRelaxed);
   const std::lock_guard lock(impl_->mutex);
-  impl_->say_goodbye();
+  impl_->send_final_report();
 }
 
 }  // namespace gt

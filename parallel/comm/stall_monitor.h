@@ -13,7 +13,7 @@ namespace gt {
 struct StallOptions {
   // comm.stall_abort_s: a wait that takes longer ends the run; at least the limit of its phase. 0: never.
   double abort_seconds = 600;
-  std::string run_dir;  // parent of hang-<unix time>/ and dump-<unix time>/; "": nothing is written
+  std::string run_dir;       // parent of hang-<unix time>/ and dump-<unix time>/; "": nothing is written
   std::string verdict_file;  // one line about the rank that died or stalled the others; "": not written
   double tick_seconds = 0.25;
   std::function<void(const std::string&)> say;  // default: one write to standard error

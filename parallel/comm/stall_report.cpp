@@ -66,7 +66,7 @@ std::optional<Diagnosis> find_desync(const std::vector<RankView>& ranks, const C
 }
 
 // Follows the lowest edges from the lowest rank with edges; returns the cycle reached, or nothing.
-std::vector<int> find_circle(const std::vector<std::vector<int>>& edges) {
+std::vector<int> find_cycle(const std::vector<std::vector<int>>& edges) {
   size_t at = 0;
   while (at < edges.size() && edges[at].empty()) ++at;
   std::vector<int> path;
@@ -82,7 +82,7 @@ std::vector<int> find_circle(const std::vector<std::vector<int>>& edges) {
 std::string wait_text(const RankView& r, const std::string& host) {
   const GroupView* g = r.find(r.wait_key);
   return cat(who(r, host), " has waited ", seconds(r.waited_s), " in ", g != nullptr ? g->label : "a group", " #",
-             r.wait_seq, " ", to_string(r.wait_call), ", ", to_string(r.phase), ", ", where_text(r.step, r.where));
+             r.wait_seq, " ", to_string(r.wait_call), ", ", to_string(r.phase), ", ", position_text(r.step, r.where));
 }
 
 // State of a rank that has not arrived, and its last call in the group that waits for it, or in any group.
@@ -99,8 +99,8 @@ std::string absent_text(const RankView& r, const RankView& waiter, int64_t now, 
   if (g != nullptr && g->posted + g->messages > 0)
     last = cat("last call: ", g->label, " #", is_message(g->last) ? g->messages - 1 : g->posted - 1, " ",
                to_string(g->last), " ", seconds(since(g->last_start, now)), " ago, ",
-               where_text(g->last_step, g->last_where));
-  return cat(who(r, host), ": ", doing, "; ", to_string(r.phase), ", ", where_text(r.step, r.where), "; ", last);
+               position_text(g->last_step, g->last_where));
+  return cat(who(r, host), ": ", doing, "; ", to_string(r.phase), ", ", position_text(r.step, r.where), "; ", last);
 }
 
 }  // namespace
@@ -160,7 +160,7 @@ Diagnosis diagnose(const std::vector<RankView>& ranks, const CommBoard* board) {
     d.kind = StallKind::kLate;
     return d;
   }
-  d.ranks = find_circle(edges);
+  d.ranks = find_cycle(edges);
   if (!d.ranks.empty()) {
     d.kind = StallKind::kDeadlock;
     return d;
@@ -170,11 +170,11 @@ Diagnosis diagnose(const std::vector<RankView>& ranks, const CommBoard* board) {
   return d;
 }
 
-bool late_on_files(const Diagnosis& d, const std::vector<RankView>& ranks) {
+bool late_on_checkpoint_io(const Diagnosis& d, const std::vector<RankView>& ranks) {
   return d.kind == StallKind::kLate && std::all_of(d.ranks.begin(), d.ranks.end(), [&](int r) {
-    const RankView& v = ranks[static_cast<size_t>(r)];
-    return !v.frozen && (v.phase == RunPhase::kSave || v.phase == RunPhase::kLoad);
-  });
+           const RankView& v = ranks[static_cast<size_t>(r)];
+           return !v.frozen && (v.phase == RunPhase::kSave || v.phase == RunPhase::kLoad);
+         });
 }
 
 std::optional<int> longest_wait(const std::vector<RankView>& ranks, double factor, double at_least) {
@@ -194,9 +194,9 @@ std::string who(const RankView& r, const std::string& host) {
              r.place.empty() ? "" : ", " + r.place, ")");
 }
 
-std::string where_text(int64_t step, uint64_t where) {
+std::string position_text(int64_t step, uint64_t where) {
   std::string s = cat("step ", step);
-  if (where != kNowhere)
+  if (where != kNoPosition)
     s += cat(", stage ", static_cast<int32_t>(where >> 32), ", microbatch ", static_cast<int32_t>(where));
   return s;
 }
@@ -232,7 +232,8 @@ std::string stall_text(const std::vector<RankView>& ranks, const Diagnosis& d, i
 
 std::string board_text(const std::vector<RankView>& ranks, int64_t now, const std::string& host) {
   std::string text = cat("what the ranks on ", host, " do");
-  for (const RankView& r : ranks) text += "\n  " + (r.waits && !r.frozen ? wait_text(r, host) : absent_text(r, r, now, host));
+  for (const RankView& r : ranks)
+    text += "\n  " + (r.waits && !r.frozen ? wait_text(r, host) : absent_text(r, r, now, host));
   return text;
 }
 
@@ -241,13 +242,13 @@ void dump_board(const CommBoard& board, const std::vector<RankView>& ranks, int6
   for (size_t r = 0; r < ranks.size(); ++r) {
     const RankView& v = ranks[r];
     slots << "rank " << v.world_rank << " pid " << v.pid << " " << v.place << ": " << to_string(v.phase) << ", "
-          << where_text(v.step, v.where) << (v.frozen ? ", frozen" : "");
+          << position_text(v.step, v.where) << (v.frozen ? ", frozen" : "");
     if (v.waits) slots << ", waits since " << v.waited_s << " s: " << to_string(v.wait_call) << " #" << v.wait_seq;
     slots << "\n";
     for (const GroupView& g : v.groups)
       slots << "  " << g.label << " (rank " << g.rank << " of " << g.size << "): " << g.posted << " collectives, "
-            << g.messages << " messages, last " << to_string(g.last) << " at " << where_text(g.last_step, g.last_where)
-            << "\n";
+            << g.messages << " messages, last " << to_string(g.last) << " at "
+            << position_text(g.last_step, g.last_where) << "\n";
     std::ofstream ring(folder + "/rank-" + std::to_string(v.world_rank) + ".txt");
     ring << "seconds ago\tstep, stage, microbatch\tgroup\tnumber\tcall\n";
     const RankPages& p = board.pages[r];
@@ -255,7 +256,7 @@ void dump_board(const CommBoard& board, const std::vector<RankView>& ranks, int6
     for (uint64_t i = end > RankPages::kRing ? end - RankPages::kRing : 0; i < end; ++i) {
       const OpEntry& e = p.ring[i % RankPages::kRing];
       const GroupView* g = v.find(e.key.load(kRelaxed));
-      ring << since(e.time.load(kRelaxed), now) << "\t" << where_text(e.step.load(kRelaxed), e.where.load(kRelaxed))
+      ring << since(e.time.load(kRelaxed), now) << "\t" << position_text(e.step.load(kRelaxed), e.where.load(kRelaxed))
            << "\t" << (g != nullptr ? g->label : "a group that has ended") << "\t" << e.seq.load(kRelaxed) << "\t"
            << to_string(e.call.load()) << "\n";
     }

@@ -17,18 +17,18 @@ struct GroupView {  // one rank's slot in a group
   uint64_t posted = 0, messages = 0;
   CommCall last;
   int64_t last_start = 0, last_step = 0;
-  uint64_t last_where = kNowhere;
+  uint64_t last_where = kNoPosition;
 };
 
 struct RankView {
   int world_rank = -1;
   int64_t pid = 0, step = 0;
-  uint64_t where = kNowhere;
+  uint64_t where = kNoPosition;
   RunPhase phase = RunPhase::kInit;
   std::string place;
-  std::string host;        // "": this machine
-  bool frozen = false;     // its monitor's heartbeat has stopped
-  double silent_s = 0;     // for how long
+  std::string host;     // "": this machine
+  bool frozen = false;  // its monitor's heartbeat has stopped
+  double silent_s = 0;  // for how long
   bool waits = false;
   double waited_s = 0, limit_s = 0;
   uint64_t wait_key = 0, wait_seq = 0;
@@ -62,7 +62,7 @@ struct Diagnosis {
 Diagnosis diagnose(const std::vector<RankView>&, const CommBoard* board = nullptr);
 
 // Whether all late ranks are alive and reading or writing checkpoints: slow disks are not a hang.
-bool late_on_files(const Diagnosis&, const std::vector<RankView>&);
+bool late_on_checkpoint_io(const Diagnosis&, const std::vector<RankView>&);
 
 // Returns the waiting rank furthest beyond its limit, in seconds; nullopt if none is beyond both `factor` x its limit
 // and `at_least` seconds. Frozen ranks are skipped.
@@ -73,7 +73,7 @@ std::optional<int> longest_wait(const std::vector<RankView>&, double factor = 1,
 std::string stall_text(const std::vector<RankView>&, const Diagnosis&, int waiter, int64_t now,
                        const std::string& host);
 std::string who(const RankView&, const std::string& host);  // "rank 3 (node07 pid 4711, pp1 dp0 tp1)"
-std::string where_text(int64_t step, uint64_t where);       // "step 12, stage 1, microbatch 3"
+std::string position_text(int64_t step, uint64_t where);    // "step 12, stage 1, microbatch 3"
 
 // One line per rank: its position and what it waits for.
 std::string board_text(const std::vector<RankView>&, int64_t now, const std::string& host);

@@ -62,13 +62,13 @@ Stream DeviceLane::stream(const SharedDevice& d) {
 }
 
 EventPool::~EventPool() {
-  for (Event e : all_) device_.api->drop_event(e);
+  for (Event e : all_) device_.api->destroy_event(e);
 }
 
 Event EventPool::mark(Stream after) {
   if (after.native == nullptr) return nullptr;
   if (spare_.empty()) {
-    all_.push_back(device_.api->make_event(device_.index));
+    all_.push_back(device_.api->create_event(device_.index));
     spare_.reserve(all_.size());
     spare_.push_back(all_.back());
   }
@@ -83,7 +83,7 @@ void EventPool::give(Event e) {
 }
 
 void queue_collective(const SharedDevice& d, Stream lane, ThreadCollective& c, int size) {
-  if (c.done == nullptr) c.done = d.api->make_event(d.index);
+  if (c.done == nullptr) c.done = d.api->create_event(d.index);
   for (Event ready : c.ready)
     if (ready != nullptr) d.api->wait(ready, lane);
   make_result(*d.api, lane, c, size);

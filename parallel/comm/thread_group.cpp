@@ -114,7 +114,7 @@ class ThreadGroup final : public ProcessGroup {
   [[noreturn]] void end_world(Lock&, const std::string& message, Exit);
   template <class Ready, class Report>
   void sleep_until(Lock&, const CommCall&, uint64_t seq, Ready, Report);
-  ThreadGroupState::Seat& seat() { return state_.seats[static_cast<size_t>(rank())]; }
+  ThreadGroupState::RankState& seat() { return state_.seats[static_cast<size_t>(rank())]; }
 
   ThreadGroupState& state_;
   ThreadWorld::Shared& world_;
@@ -224,7 +224,7 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b, S
       state_.wake_all();
     }
   }
-  was_inside(call.op, call.bytes(), now, false);
+  record_blocked(call.op, call.bytes(), now, false);
   return Work(this, seq << 1);
 }
 
@@ -279,7 +279,7 @@ void ThreadGroup::wait_collective(uint64_t seq, Stream s) {
     events_.give(c.ready[static_cast<size_t>(rank())]);
   }
   counters_.of(c.call.op).flight_ns += c.finished - c.started[static_cast<size_t>(rank())];
-  was_inside(c.call.op, c.call.bytes(), begin, true);
+  record_blocked(c.call.op, c.call.bytes(), begin, true);
   if (++c.departed == size()) c.used = false;
 }
 
@@ -323,7 +323,7 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag, St
   mine.started = now;
   mine.on_device = there;
   mine.ready = ready;
-  if (there && mine.done == nullptr) mine.done = state_.device.api->make_event(state_.device.index);
+  if (there && mine.done == nullptr) mine.done = state_.device.api->create_event(state_.device.index);
   auto& channel = state_.channels[send ? std::tuple(rank(), peer, tag) : std::tuple(peer, rank(), tag)];
   if (channel.head == nullptr || channel.sends == send) {  // the other side has not arrived: queue
     channel.sends = send;
@@ -368,7 +368,7 @@ void ThreadGroup::wait_message(uint64_t index, Stream s) {
     events_.give(m.ready);
   }
   counters_.of(m.call.op).flight_ns += m.finished - m.started;
-  was_inside(m.call.op, m.call.bytes(), begin, true);
+  record_blocked(m.call.op, m.call.bytes(), begin, true);
   state_.free_messages.push_back(index);
 }
 

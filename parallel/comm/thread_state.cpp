@@ -9,9 +9,9 @@ ThreadGroupState::ThreadGroupState(ThreadWorld::Shared& w, std::vector<int> r, c
 
 ThreadGroupState::~ThreadGroupState() {
   for (const auto& c : ring)
-    if (c && c->done != nullptr) device.api->drop_event(c->done);
+    if (c && c->done != nullptr) device.api->destroy_event(c->done);
   for (const ThreadMessage& m : messages)
-    if (m.done != nullptr) device.api->drop_event(m.done);
+    if (m.done != nullptr) device.api->destroy_event(m.done);
 }
 
 ThreadCollective& ThreadGroupState::slot(uint64_t seq) {
@@ -57,7 +57,7 @@ ThreadMessage& ThreadGroupState::message() {
 }
 
 void ThreadGroupState::wake_all() {
-  for (Seat& s : seats) s.wake.notify_all();
+  for (RankState& s : seats) s.wake.notify_all();
 }
 
 std::string ThreadGroupState::who(int rank) const {
@@ -65,7 +65,7 @@ std::string ThreadGroupState::who(int rank) const {
 }
 
 std::string ThreadGroupState::last_call(int rank) const {
-  const Seat& s = seats[static_cast<size_t>(rank)];
+  const RankState& s = seats[static_cast<size_t>(rank)];
   if (!s.any) return "no call in this group yet";
   return cat("last call in this group: ", to_string(s.last), ", ", s.posted, " collectives and ", s.messages,
              " messages so far");

@@ -25,7 +25,7 @@ struct ThreadCollective {
   int first_rank = 0;  // posted first: the other side of a mismatch
   int arrived = 0, departed = 0;
   bool complete = false;
-  int64_t finished = 0;            // steady_ns
+  int64_t finished = 0;          // steady_ns
   std::vector<int64_t> started;  // by rank
   std::vector<Tensor> a, b;      // by rank: inout or full, and shard
   std::vector<const std::byte*> parts;
@@ -59,7 +59,7 @@ struct ThreadGroupState {
     bool sends = false;
     DeviceLane lane;  // per channel, so that tags never block each other
   };
-  struct Seat {  // one rank of the group
+  struct RankState {  // one rank of the group
     std::condition_variable wake;
     uint64_t posted = 0;    // collectives posted so far
     uint64_t messages = 0;  // sends and receives posted so far
@@ -74,9 +74,9 @@ struct ThreadGroupState {
   int ever = 0;
 
   std::mutex mutex;
-  std::deque<Seat> seats;
+  std::deque<RankState> seats;
   std::vector<std::unique_ptr<ThreadCollective>>
-      ring;  // by sequence number modulo its size; grows when ranks run ahead
+      ring;         // by sequence number modulo its size; grows when ranks run ahead
   DeviceLane lane;  // of the collectives
   std::map<std::tuple<int, int, int>, Channel> channels;  // (source, destination, tag)
   std::deque<ThreadMessage> messages;

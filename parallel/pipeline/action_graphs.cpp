@@ -17,11 +17,11 @@ int64_t bytes_of(const MicroBatch& mb) {
 }  // namespace
 
 ActionGraphs::ActionGraphs(const Backend& twin, Stream s, int slots)
-    : twin_(twin), stream_(s), slots_(slots), read_(twin.device->make_event(s.device.index)) {}
+    : twin_(twin), stream_(s), slots_(slots), read_(twin.device->create_event(s.device.index)) {}
 
 ActionGraphs::~ActionGraphs() {
   entries_.clear();
-  twin_.device->drop_event(read_);
+  twin_.device->destroy_event(read_);
 }
 
 // Another shape makes other calls and invalidates all recordings.
@@ -32,7 +32,7 @@ void ActionGraphs::begin_run(std::span<const MicroBatch> list) {
   seeds_differ_ = false;
   for (const MicroBatch& mb : list) {
     bytes = std::max(bytes, bytes_of(mb));
-    seeds_differ_ = seeds_differ_ || mb.loss_seed.data != list.front().loss_seed.data;
+    seeds_differ_ = seeds_differ_ || mb.dloss.data != list.front().dloss.data;
     if (mb.batch == list.front().batch && mb.seq == list.front().seq) continue;
     on_ = false, why_ = "microbatches of several shapes";
   }
@@ -66,7 +66,7 @@ MicroBatch ActionGraphs::bring(int slot, int k, const MicroBatch& mb) {
   };
   for (Tensor* t : {&here.tokens, &here.targets, &here.segments})
     if (*t) *t = {place(t->data, t->bytes()), t->shape, t->dtype, stream_.device};
-  if (seeds_differ_) here.loss_seed.data = place(here.loss_seed.data, here.loss_seed.bytes());
+  if (seeds_differ_) here.dloss.data = place(here.dloss.data, here.dloss.bytes());
   here.first_sample_at = reinterpret_cast<const int64_t*>(place(&ordinals_[k], sizeof(int64_t)));
   return here;
 }

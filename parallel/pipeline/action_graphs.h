@@ -10,7 +10,7 @@
 #include "kernels/core/host_array.h"
 #include "kernels/core/memory.h"
 #include "kernels/replay.h"
-#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/pipeline_schedule.h"
 
 namespace gt {
 

@@ -15,7 +15,7 @@ constexpr unsigned bit(Act a) { return 1U << static_cast<unsigned>(a); }
 // Checks the program of one rank from its first action to its last.
 class RankCheck {
  public:
-  RankCheck(const Schedule& s, int rank, bool forward_only)
+  RankCheck(const PipelineSchedule& s, int rank, bool forward_only)
       : s_(s),
         rank_(rank),
         forward_only_(forward_only),
@@ -147,7 +147,7 @@ class RankCheck {
     }
   }
 
-  const Schedule& s_;
+  const PipelineSchedule& s_;
   const int rank_;
   const bool forward_only_;
   const size_t m_;
@@ -160,20 +160,20 @@ class RankCheck {
   bool tied_ = false;
 };
 
-struct Ends {  // source and destination rank of a message, and its direction
+struct Route {  // source and destination rank of a message, and its direction
   int from, to;
   bool down;
 };
 
-Ends ends_of(const Schedule& s, const Action& a) {
+Route route_of(const PipelineSchedule& s, const Action& a) {
   const bool down = a.act == Act::kSendForward || a.act == Act::kRecvForward;
   const bool send = a.act == Act::kSendForward || a.act == Act::kSendBackward;
   const int here = s.rank_of(a.stage), there = s.rank_of(a.stage + (down == send ? 1 : -1));
-  return send ? Ends{here, there, down} : Ends{there, here, down};
+  return send ? Route{here, there, down} : Route{there, here, down};
 }
 
 // Requires that the sends and receives of every channel (source, destination, direction) are the same list.
-void check_messages(const Schedule& s) {
+void check_messages(const PipelineSchedule& s) {
   struct End {
     Action action;
     size_t at;  // its position in the program
@@ -188,7 +188,7 @@ void check_messages(const Schedule& s) {
       const Act act = program[k].act;
       const bool send = act == Act::kSendForward || act == Act::kSendBackward;
       if (!send && act != Act::kRecvForward && act != Act::kRecvBackward) continue;
-      const Ends e = ends_of(s, program[k]);
+      const Route e = route_of(s, program[k]);
       Channel& c = channels[(static_cast<size_t>(e.from) * p + static_cast<size_t>(e.to)) * 2 + (e.down ? 1 : 0)];
       (send ? c.sent : c.received).push_back({program[k], k});
     }
@@ -209,7 +209,7 @@ void check_messages(const Schedule& s) {
 
 }  // namespace
 
-std::string excerpt(const Schedule& s, int rank, size_t k) {
+std::string excerpt(const PipelineSchedule& s, int rank, size_t k) {
   constexpr size_t kAround = 4;
   const Program& p = s.program[static_cast<size_t>(rank)];
   const size_t begin = k > kAround ? k - kAround : 0, end = std::min(p.size(), k + kAround + 1);
@@ -219,13 +219,13 @@ std::string excerpt(const Schedule& s, int rank, size_t k) {
   return out + (end < p.size() ? " ..." : "");
 }
 
-bool is_forward_only(const Schedule& s) {
+bool is_forward_only(const PipelineSchedule& s) {
   const auto backward = [](Action a) { return a.act == Act::kBackward || a.act == Act::kBackwardInput; };
   return std::none_of(s.program.begin(), s.program.end(),
                       [&](const Program& p) { return std::any_of(p.begin(), p.end(), backward); });
 }
 
-void check_schedule(const Schedule& s) {
+void check_schedule(const PipelineSchedule& s) {
   GT_REQUIRE(s.ranks >= 1 && s.stages >= s.ranks && s.stages % s.ranks == 0 && s.microbatches >= 1 &&
                  s.program.size() == static_cast<size_t>(s.ranks),
              Exit::kUsage, "schedule ", s.name, " has ", s.program.size(), " programs, ", s.ranks, " ranks, ", s.stages,

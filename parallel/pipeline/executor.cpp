@@ -5,8 +5,8 @@
 #include "kernels/core/memory.h"
 #include "parallel/pipeline/action_graphs.h"
 #include "parallel/pipeline/action_times.h"
+#include "parallel/pipeline/buffer_plan.h"
 #include "parallel/pipeline/check_schedule.h"
-#include "parallel/pipeline/places.h"
 #include "parallel/pipeline/simulate.h"
 
 namespace gt {
@@ -16,7 +16,7 @@ struct Slot {  // state of one microbatch in flight
   Arena arena;
   Tape tape;
   MicroBatch batch;  // as its stage reads it
-  Work sending;  // without backward: its output, possibly still in flight when the microbatch is done
+  Work sending;      // without backward: its output, possibly still in flight when the microbatch is done
   Action sent{};
   Slot(int64_t bytes, Pool& grads, const OpTable& ops, const DeviceApi& api, Stream s)
       : arena(Buffer(bytes, s.device, api)), tape(arena, grads, ops, s) {}
@@ -51,8 +51,9 @@ Action as(Act act, const Action& a) { return {act, a.stage, a.microbatch}; }
 }  // namespace
 
 struct PipelineExecutor::Impl {
-  Impl(Schedule schedule, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops, const DeviceApi& api,
-       Stream compute, ExecutorMemory memory, BoundaryOptions boundaries, const Backend* replayed);
+  Impl(PipelineSchedule schedule, std::vector<PipelineStage*> local, const Mesh& mesh, const OpTable& ops,
+       const DeviceApi& api, Stream compute, ExecutorMemory memory, BoundaryOptions boundaries,
+       const Backend* replayed);
 
   void run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks);
   void perform(const Action&);
@@ -86,9 +87,9 @@ struct PipelineExecutor::Impl {
            static_cast<size_t>(a.microbatch);
   }
   Cell& cell(const Action& a) { return cells[index(a, a.stage)]; }
-  const Place& place(const Action& a) const { return places.of[index(a, a.stage)]; }
+  const BufferAssignment& place(const Action& a) const { return places.of[index(a, a.stage)]; }
   Slot& slot(const Action& a) { return *slots[static_cast<size_t>(place(a).slot)]; }
-  Stage& stage(const Action& a) { return *stages[static_cast<size_t>(a.stage / schedule.ranks)]; }
+  PipelineStage& stage(const Action& a) { return *stages[static_cast<size_t>(a.stage / schedule.ranks)]; }
   const MicroBatch& batch(const Action& a) const { return batches[static_cast<size_t>(a.microbatch)]; }
   // The same microbatch, as the stage reads it.
   MicroBatch seen(const Action& a) { return graphs ? graphs->bring(place(a).slot, a.microbatch, batch(a)) : batch(a); }
@@ -102,9 +103,9 @@ struct PipelineExecutor::Impl {
     std::byte* dy = nullptr;
     for (const Action& b : actions)
       if (b.act == Act::kBackward || b.act == Act::kBackwardInput) dy = upstream(b).data;
-    graphs->run({a.act, actions.back().act, a.stage, place(a).slot, cell(a).x.value.data, dy, grads.fingerprint(),
-                 parameters},
-                work);
+    graphs->run(
+        {a.act, actions.back().act, a.stage, place(a).slot, cell(a).x.value.data, dy, grads.fingerprint(), parameters},
+        work);
   }
   Tensor slot_loss(const Action& a) const {
     return slot_losses.tensor({1}, DType::kF64, place(a).slot * size_of(DType::kF64));
@@ -115,8 +116,8 @@ struct PipelineExecutor::Impl {
   std::string name(const Action& a) const { return to_string(Program{a}); }
 
   Tensor buffer(int number, Shape shape) const {
-    GT_CHECK(shape.numel() * size_of(type) <= buffer_bytes, "a boundary tensor ", to_string(shape),
-             " does not fit ", buffer_bytes,
+    GT_CHECK(shape.numel() * size_of(type) <= buffer_bytes, "a boundary tensor ", to_string(shape), " does not fit ",
+             buffer_bytes,
              " bytes: all microbatches of a run have the shape of its first run, or ExecutorMemory::boundary_bytes is "
              "too small for ",
              places.buffers, " buffers");
@@ -153,11 +154,11 @@ struct PipelineExecutor::Impl {
     const Collectives after = times.behind() ? before : collectives();
     int64_t bytes = 0;
     for (const auto& s : slots) bytes += s->arena.used();
-    times.computed(actions, begin,
-                   {.live = live,
-                    .activation_bytes = bytes,
-                    .inside = {after.tp - before.tp, after.gathers - before.gathers,
-                               after.reductions - before.reductions}});
+    times.computed(
+        actions, begin,
+        {.live = live,
+         .activation_bytes = bytes,
+         .inside = {after.tp - before.tp, after.gathers - before.gathers, after.reductions - before.reductions}});
   }
   template <class Call>
   void called(const Action& a, int64_t bytes, Call call) {
@@ -168,8 +169,8 @@ struct PipelineExecutor::Impl {
   // Index of a message's preamble.
   size_t note(const Action& a, bool down, bool out) { return index(a, a.stage) * 4 + (down ? 0 : 2) + (out ? 0 : 1); }
 
-  const Schedule schedule;
-  const std::vector<Stage*> stages;
+  const PipelineSchedule schedule;
+  const std::vector<PipelineStage*> stages;
   const Mesh& mesh;
   ProcessGroup &group, &tp;
   const int rank;
@@ -180,14 +181,14 @@ struct PipelineExecutor::Impl {
   bool forward_only = false;
   bool in_pieces = false;  // messages carry 1/tp of a boundary tensor
 
-  Places places;
+  BufferPlan places;
   Pool grads;  // before the slots, whose tapes refer to it
   std::vector<std::unique_ptr<Slot>> slots;
   std::vector<Cell> cells;         // indexed like places.of
   std::vector<Outgoing> outgoing;  // ring buffer
   size_t next_outgoing = 0;
   Buffer boundary, seed;
-  Buffer slot_losses;  // [slot] f64, with graphs
+  Buffer slot_losses;        // [slot] f64, with graphs
   int64_t buffer_bytes = 0;  // of one boundary buffer
   bool sized = false;        // boundary buffers are allocated, or none are needed
   const BoundaryOptions boundaries;
@@ -203,8 +204,9 @@ struct PipelineExecutor::Impl {
   int live = 0, peak_live = 0;
 };
 
-PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& m, const OpTable& o, const DeviceApi& a,
-                             Stream c, ExecutorMemory memory, BoundaryOptions b, const Backend* replayed)
+PipelineExecutor::Impl::Impl(PipelineSchedule s, std::vector<PipelineStage*> local, const Mesh& m, const OpTable& o,
+                             const DeviceApi& a, Stream c, ExecutorMemory memory, BoundaryOptions b,
+                             const Backend* replayed)
     : schedule(std::move(s)),
       stages(std::move(local)),
       mesh(m),
@@ -228,7 +230,7 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
   simulate(schedule);
   in_pieces = tp.size() > 1 && stages.front()->boundary_replicated();
   forward_only = is_forward_only(schedule);
-  places = assign_places(schedule, rank);
+  places = plan_buffers(schedule, rank);
   for (int i = 0; i < places.slots; ++i) {
     slots.push_back(std::make_unique<Slot>(memory.activation_bytes, grads, ops, api, compute));
     slots.back()->tape.set_recording(!forward_only);
@@ -247,7 +249,7 @@ PipelineExecutor::Impl::Impl(Schedule s, std::vector<Stage*> local, const Mesh& 
     boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);
   }
   // Upstream gradient of the last stage's loss, a mere trigger: the loss rule has its gradient already
-  // (MicroBatch::loss_seed).
+  // (MicroBatch::dloss).
   const double one = 1;
   seed = Buffer(sizeof one, compute.device, api);
   if (compute.device.kind != DeviceKind::kNull) {
@@ -355,9 +357,9 @@ void PipelineExecutor::Impl::conclude(const Action& a) {
 
 // No buffer is in use between runs, so a larger microbatch than before may reallocate them.
 void PipelineExecutor::Impl::size_buffers() {
-  if (usual.rank == 0 || boundaries.runs_differ) usual = stages.front()->boundary(batches.front());
+  if (usual.rank == 0 || boundaries.shapes_differ_between_runs) usual = stages.front()->boundary(batches.front());
   int64_t most = 0;
-  for (const Stage* s : stages)
+  for (const PipelineStage* s : stages)
     for (size_t k = 0; k < batches.size(); ++k) {
       const Shape shape = s->boundary(batches[k]);
       GT_CHECK(boundaries.dynamic_shapes || shape == usual, "microbatch ", k, " has the boundary ", to_string(shape),
@@ -366,7 +368,7 @@ void PipelineExecutor::Impl::size_buffers() {
       most = std::max(most, shape.numel());
     }
   const int64_t bytes = align_up(most * size_of(type));
-  const bool may_grow = boundaries.dynamic_shapes || boundaries.runs_differ;
+  const bool may_grow = boundaries.dynamic_shapes || boundaries.shapes_differ_between_runs;
   if (places.buffers == 0 || (sized && (!may_grow || bytes <= buffer_bytes))) return;
   buffer_bytes = bytes;
   boundary = Buffer();
@@ -399,8 +401,8 @@ void PipelineExecutor::Impl::forward(const Action& a) {
   c.y = stage(a).forward(slot(a).tape, c.x, slot(a).batch);
   if (last(a)) return check_loss(a, c.y.value);
   GT_CHECK(c.y.value.dtype == type && c.y.value.shape == stage(a).boundary(batch(a)), name(a), " returned ",
-           name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is ", name_of(type),
-           ' ', to_string(stage(a).boundary(batch(a))));
+           name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is ", name_of(type), ' ',
+           to_string(stage(a).boundary(batch(a))));
   const bool through = c.x.value && c.y.value.data == c.x.value.data;
   if (!forward_only || !through) return;  // else y aliases the input's buffer, which is free after F
   const Tensor own = slot(a).tape.scratch(c.y.value.shape, c.y.value.dtype);
@@ -433,10 +435,10 @@ void PipelineExecutor::Impl::send_forward(const Action& a) {
 void PipelineExecutor::Impl::announce(const Action& a, const Tensor& t, bool down) {
   if (!preambles.used()) return;
   const int to = a.stage + (down ? 1 : -1);
-  preambles.send(group, note(a, down, true),
-                 preamble_of(t.shape, t.dtype, batch(a), a.microbatch,
-                             down ? BoundaryKind::kActivation : BoundaryKind::kGradient),
-                 schedule.rank_of(to), tag_of(down, to));
+  preambles.send(
+      group, note(a, down, true),
+      preamble_of(t.shape, t.dtype, batch(a), a.microbatch, down ? BoundaryKind::kActivation : BoundaryKind::kGradient),
+      schedule.rank_of(to), tag_of(down, to));
 }
 
 // With dynamic shapes the header is validated before the message is received. The program's messages follow one total
@@ -456,8 +458,7 @@ void PipelineExecutor::Impl::recv(const Action& a, bool down) {
 }
 
 Preamble PipelineExecutor::Impl::announced(const Action& a, const Shape& shape, bool down) const {
-  return preamble_of(shape, type, batch(a), a.microbatch,
-                     down ? BoundaryKind::kActivation : BoundaryKind::kGradient);
+  return preamble_of(shape, type, batch(a), a.microbatch, down ? BoundaryKind::kActivation : BoundaryKind::kGradient);
 }
 
 // Validates each message once.
@@ -469,8 +470,7 @@ void PipelineExecutor::Impl::require_announced(const Action& a, bool down) {
   wait(w, message, boundaries.preamble_bytes());
   const Preamble want = announced(a, stage(a).boundary(batch(a)), down);
   const Preamble& got = preambles.read(note(a, down, false));
-  if (!as_announced(got, want, boundaries.check_ordinals))
-    refuse_announced(got, want, name(message));
+  if (!as_announced(got, want, boundaries.check_ordinals)) throw_mismatch(got, want, name(message));
   c.announced[down ? 0 : 1] = true;
 }
 
@@ -546,11 +546,11 @@ void PipelineExecutor::Impl::poll() {
   mesh.group(Axis::kPp).poll();
   mesh.group(Axis::kDp).poll();
   mesh.group(Axis::kTp).poll();
-  mesh.ends().poll();
+  mesh.embedding_group().poll();
 }
 
-PipelineExecutor::PipelineExecutor(Schedule s, std::vector<Stage*> local, const Mesh& mesh, const OpTable& ops,
-                                   const DeviceApi& api, Stream compute, ExecutorMemory memory,
+PipelineExecutor::PipelineExecutor(PipelineSchedule s, std::vector<PipelineStage*> local, const Mesh& mesh,
+                                   const OpTable& ops, const DeviceApi& api, Stream compute, ExecutorMemory memory,
                                    BoundaryOptions boundaries, const Backend* replayed)
     : impl_(std::make_unique<Impl>(std::move(s), std::move(local), mesh, ops, api, compute, memory, boundaries,
                                    replayed)) {}
@@ -561,7 +561,7 @@ void PipelineExecutor::run(std::span<const MicroBatch> microbatches, Tensor loss
   impl_->run(microbatches, losses, hooks);
 }
 
-const Schedule& PipelineExecutor::schedule() const { return impl_->schedule; }
+const PipelineSchedule& PipelineExecutor::schedule() const { return impl_->schedule; }
 int PipelineExecutor::slots() const { return impl_->places.slots; }
 int PipelineExecutor::peak_live() const { return impl_->peak_live; }
 int64_t PipelineExecutor::activation_high_water() const {

@@ -11,15 +11,15 @@
 #include "kernels/core/stream_clock.h"
 #include "kernels/replay.h"
 #include "parallel/mesh.h"
+#include "parallel/pipeline/pipeline_schedule.h"
 #include "parallel/pipeline/preamble.h"
-#include "parallel/pipeline/schedule.h"
 
 namespace gt {
 
 // One model chunk (virtual stage); implemented by model/.
-class Stage {
+class PipelineStage {
  public:
-  virtual ~Stage() = default;
+  virtual ~PipelineStage() = default;
   // Shape of the tensors sent between stages; the same for every stage of a model, including the last.
   virtual Shape boundary(const MicroBatch&) const = 0;
   virtual DType boundary_dtype() const { return DType::kF32; }
@@ -48,7 +48,7 @@ struct ExecutorMemory {
 
 // Seconds that this rank's thread spent in collective calls and waits.
 struct Collectives {
-  double tp = 0;                  // of the tensor-parallel group
+  double tp = 0;                       // of the tensor-parallel group
   double gathers = 0, reductions = 0;  // of the data-parallel group
   double total() const { return tp + gathers + reductions; }
 };
@@ -72,34 +72,36 @@ class PipelineExecutor {
   // local_stages[c] is virtual stage c * p + pp rank. Simulates the schedule and throws if it is invalid. `replayed`:
   // the recording wrapper (replayable(), kernels/replay.h) of a backend with graphs, whose tables the other two are:
   // compute actions become graphs.
-  PipelineExecutor(Schedule, std::vector<Stage*> local_stages, const Mesh&, const OpTable&, const DeviceApi&,
-                   Stream compute, ExecutorMemory, BoundaryOptions = {}, const Backend* replayed = nullptr);
+  PipelineExecutor(PipelineSchedule, std::vector<PipelineStage*> local_stages, const Mesh&, const OpTable&,
+                   const DeviceApi&, Stream compute, ExecutorMemory, BoundaryOptions = {},
+                   const Backend* replayed = nullptr);
   ~PipelineExecutor();
 
   // Runs one step's microbatches (schedule.microbatches of them). losses: f64 [microbatches] on the device, receives
   // the token-loss sums; written on the last stage only. With a schedule without backward actions nothing is recorded.
-  // All microbatches must have one boundary shape, that of the first run, unless dynamic_shapes or runs_differ. Returns
-  // with every message sent. After an exception the executor must not be used again.
+  // All microbatches must have one boundary shape, that of the first run, unless dynamic_shapes or
+  // shapes_differ_between_runs. Returns with every message sent. After an exception the executor must not be used
+  // again.
   void run(std::span<const MicroBatch>, Tensor losses, const GradHooks&);
 
-  const Schedule& schedule() const;
-  int slots() const;                             // microbatch slots allocated: peak_in_flight of this rank (simulate())
-  int peak_live() const;                         // peak of microbatches in flight in the last run
-  int64_t activation_high_water() const;         // bytes, the largest slot
-  int64_t gradient_high_water() const;           // bytes
-  int64_t boundary_bytes() const;                // allocated receive buffers; 0 before the first run unless given
-  const ReplayCounts& replays() const;           // of compute actions, since construction
-  HeldGraphs graphs() const;                     // currently held
-  const Program& computed() const;               // compute actions of the last run, in order
+  const PipelineSchedule& schedule() const;
+  int slots() const;                      // microbatch slots allocated: peak_in_flight of this rank (simulate())
+  int peak_live() const;                  // peak of microbatches in flight in the last run
+  int64_t activation_high_water() const;  // bytes, the largest slot
+  int64_t gradient_high_water() const;    // bytes
+  int64_t boundary_bytes() const;         // allocated receive buffers; 0 before the first run unless given
+  const ReplayCounts& replays() const;    // of compute actions, since construction
+  HeldGraphs graphs() const;              // currently held
+  const Program& computed() const;        // compute actions of the last run, in order
 
   // Times of the last run. On an asynchronous device they are valid after settle(). Requires: the run is known to
   // be complete, `clock` is anchored.
   void settle(const StreamClock& clock);
-  double started() const;                        // of the last run: seconds of std::chrono::steady_clock
-  std::span<const ActionTime> timeline() const;  // compute actions of the last run; storage reused
-  std::span<const ActionTime> transfers() const; // likewise sends, receives and reductions, ordered by time
-  double busy_seconds() const;                   // time inside compute actions in the last run, including collectives
-  double wait_seconds() const;                   // time blocked in receives and sends in the last run
+  double started() const;                         // of the last run: seconds of std::chrono::steady_clock
+  std::span<const ActionTime> timeline() const;   // compute actions of the last run; storage reused
+  std::span<const ActionTime> transfers() const;  // likewise sends, receives and reductions, ordered by time
+  double busy_seconds() const;                    // time inside compute actions in the last run, including collectives
+  double wait_seconds() const;                    // time blocked in receives and sends in the last run
 
  private:
   struct Impl;

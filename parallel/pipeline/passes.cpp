@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/pipeline_schedule.h"
 
 namespace gt {
 namespace {
@@ -12,7 +12,7 @@ bool weight_pass(Act a) { return a == Act::kBackward || a == Act::kBackwardWeigh
 std::string token(const Action& a) { return to_string(Program{a}); }
 
 // The gradients of both copies are final at the end of their programs.
-void add_reduce_tied(Schedule& s) {
+void add_reduce_tied(PipelineSchedule& s) {
   s.program.front().push_back({Act::kReduceTied, 0});
   if (s.ranks > 1) s.program.back().push_back({Act::kReduceTied, static_cast<int16_t>(s.stages - 1)});
 }
@@ -22,7 +22,7 @@ void add_reduce_tied(Schedule& s) {
 // Replays all ranks in rounds, one action per rank and round, once its input has been sent. A send is inserted at the
 // producer and the matching receive on the peer at the same moment, so all programs follow one total order. Synchronous
 // sends therefore cannot deadlock, and several communicators get a consistent order of calls on every host.
-void add_send_recv(Schedule& s) {
+void add_send_recv(PipelineSchedule& s) {
   const auto m = static_cast<size_t>(s.microbatches);
   std::vector<char> sent[2];  // [0: forward, 1: backward][receiving stage, microbatch]
   for (auto& table : sent) table.assign(static_cast<size_t>(s.stages) * m, 0);
@@ -68,7 +68,7 @@ void add_send_recv(Schedule& s) {
   s.program = std::move(out);
 }
 
-void add_reduce_grads(Schedule& s, bool tied) {
+void add_reduce_grads(PipelineSchedule& s, bool tied) {
   bool backward = false;
   for (Program& p : s.program) {
     Program out;
@@ -89,7 +89,7 @@ void add_reduce_grads(Schedule& s, bool tied) {
   if (tied && backward) add_reduce_tied(s);
 }
 
-void complete_schedule(Schedule& s, bool tied) {
+void complete_schedule(PipelineSchedule& s, bool tied) {
   const auto any = [&](auto&& which) {
     return std::any_of(s.program.begin(), s.program.end(), [&](const Program& p) {
       return std::any_of(p.begin(), p.end(), [&](Action a) { return which(a.act); });

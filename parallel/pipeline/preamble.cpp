@@ -37,7 +37,7 @@ bool as_announced(const Preamble& got, const Preamble& want, bool ordinals) {
          (!ordinals || (got.first_sample == want.first_sample && got.samples == want.samples));
 }
 
-void refuse_announced(const Preamble& got, const Preamble& want, const std::string& who) {
+void throw_mismatch(const Preamble& got, const Preamble& want, const std::string& who) {
   const BoundaryHeader &g = got.header, &w = want.header;
   if (g.magic != BoundaryHeader::kMagic || g.dtype > static_cast<uint16_t>(DType::kI64))
     fail(Exit::kInternal, who, ": invalid boundary message header (", g.magic, " where ", BoundaryHeader::kMagic,

@@ -38,7 +38,7 @@ struct BoundaryOptions {
 #else
   bool check_ordinals = true;
 #endif
-  bool runs_differ = false;  // one shape within a run, which may differ between runs
+  bool shapes_differ_between_runs = false;  // one shape within a run, which may differ between runs
   // Bytes before each boundary message.
   int64_t preamble_bytes() const {
     return check_ordinals ? sizeof(Preamble) : dynamic_shapes ? sizeof(BoundaryHeader) : 0;
@@ -50,7 +50,7 @@ Preamble preamble_of(const Shape&, DType, const MicroBatch&, int microbatch, Bou
 // Returns whether a neighbour announced what this rank expects; `ordinals`: compares the samples too.
 bool as_announced(const Preamble& got, const Preamble& want, bool ordinals);
 // Throws kInternal, naming the difference; `who` begins the message ("1F<3").
-[[noreturn]] void refuse_announced(const Preamble& got, const Preamble& want, const std::string& who);
+[[noreturn]] void throw_mismatch(const Preamble& got, const Preamble& want, const std::string& who);
 
 // The preambles of one step, each with its own storage, allocated once.
 class Preambles {

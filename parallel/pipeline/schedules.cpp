@@ -2,14 +2,14 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/pipeline_schedule.h"
 
 namespace gt {
 namespace {
 
 constexpr int kMost = 32767;  // stages, microbatches: an Action holds them in 16 bits
 
-Schedule empty(const char* name, int ranks, int chunks, int microbatches) {
+PipelineSchedule empty(const char* name, int ranks, int chunks, int microbatches) {
   GT_REQUIRE(ranks >= 1 && chunks >= 1 && microbatches >= 1, Exit::kUsage, "a ", name, " schedule needs pp ", ranks,
              ", vpp ", chunks, " and microbatches ", microbatches, " to be at least 1");
   GT_REQUIRE(int64_t{ranks} * chunks <= kMost && microbatches <= kMost, Exit::kUsage, "a ", name, " schedule with pp ",
@@ -49,8 +49,8 @@ struct Writer {
 
 }  // namespace
 
-Schedule gpipe(int p, int m) {
-  Schedule s = empty("gpipe", p, 1, m);
+PipelineSchedule gpipe(int p, int m) {
+  PipelineSchedule s = empty("gpipe", p, 1, m);
   for (int r = 0; r < p; ++r) {
     Writer put{s.program[static_cast<size_t>(r)]};
     for (int k = 0; k < m; ++k) put(Act::kForward, r, k);
@@ -60,8 +60,8 @@ Schedule gpipe(int p, int m) {
 }
 
 // PipeDream-flush (Narayanan et al. 2021): warm-up forwards, then one forward and one backward alternately.
-Schedule one_f_one_b(int p, int m) {
-  Schedule s = empty("1f1b", p, 1, m);
+PipelineSchedule one_f_one_b(int p, int m) {
+  PipelineSchedule s = empty("1f1b", p, 1, m);
   for (int r = 0; r < p; ++r) {
     Writer put{s.program[static_cast<size_t>(r)]};
     int f = 0;
@@ -75,8 +75,8 @@ Schedule one_f_one_b(int p, int m) {
 }
 
 // Interleaved 1F1B (Narayanan et al. 2021, section 2.2.2), for any m by the group rule of walk().
-Schedule interleaved(int p, int v, int m) {
-  Schedule s = empty("interleaved", p, v, m);
+PipelineSchedule interleaved(int p, int v, int m) {
+  PipelineSchedule s = empty("interleaved", p, v, m);
   const Walk w = walk(p, v, m);
   const size_t total = w.steps.size();
   for (int r = 0; r < p; ++r) {
@@ -97,8 +97,8 @@ Schedule interleaved(int p, int v, int m) {
 }
 
 // ZB-H1 (Qi et al. 2023): weight gradients fill the bubbles; activations of at most p microbatches, kept until W.
-Schedule zb_h1(int p, int m) {
-  Schedule s = empty("zb-h1", p, 1, m);
+PipelineSchedule zb_h1(int p, int m) {
+  PipelineSchedule s = empty("zb-h1", p, 1, m);
   for (int r = 0; r < p; ++r) {
     Writer put{s.program[static_cast<size_t>(r)]};
     const int warm = std::min(p - 1 - r, m);
@@ -118,8 +118,8 @@ Schedule zb_h1(int p, int m) {
   return s;
 }
 
-Schedule forward_only(int p, int v, int m) {
-  Schedule s = empty("forward", p, v, m);
+PipelineSchedule forward_only(int p, int v, int m) {
+  PipelineSchedule s = empty("forward", p, v, m);
   const Walk w = walk(p, v, m);
   for (int r = 0; r < p; ++r) {
     Writer put{s.program[static_cast<size_t>(r)]};
@@ -130,11 +130,11 @@ Schedule forward_only(int p, int v, int m) {
 
 std::vector<std::string> schedule_names() { return {"gpipe", "1f1b", "interleaved", "zb-h1", "forward"}; }
 
-Schedule make_schedule(const std::string& name, int p, int v, int m, bool tied) {
+PipelineSchedule make_schedule(const std::string& name, int p, int v, int m, bool tied) {
   const bool chunked = name == "interleaved" || name == "forward";
   std::string known;
   for (const std::string& n : schedule_names()) known += (known.empty() ? "" : ", ") + n;
-  Schedule s;
+  PipelineSchedule s;
   if (name == "interleaved")
     s = interleaved(p, v, m);
   else if (name == "forward")

@@ -14,7 +14,7 @@ bool is_send(Act a) { return a == Act::kSendForward || a == Act::kSendBackward; 
 bool is_recv(Act a) { return a == Act::kRecvForward || a == Act::kRecvBackward; }
 bool goes_down(Act a) { return a == Act::kForward || a == Act::kSendForward || a == Act::kRecvForward; }
 
-[[noreturn]] void deadlock(const Schedule& s, const std::vector<size_t>& pc, const char* sends) {
+[[noreturn]] void deadlock(const PipelineSchedule& s, const std::vector<size_t>& pc, const char* sends) {
   std::string where;
   for (int r = 0; r < s.ranks; ++r) {
     const size_t k = pc[static_cast<size_t>(r)];
@@ -23,7 +23,7 @@ bool goes_down(Act a) { return a == Act::kForward || a == Act::kSendForward || a
   fail(Exit::kUsage, "schedule ", s.name, ": deadlock with ", sends, " sends:", where);
 }
 
-bool finished(const Schedule& s, const std::vector<size_t>& pc) {
+bool finished(const PipelineSchedule& s, const std::vector<size_t>& pc) {
   for (size_t r = 0; r < pc.size(); ++r)
     if (pc[r] < s.program[r].size()) return false;
   return true;
@@ -31,7 +31,7 @@ bool finished(const Schedule& s, const std::vector<size_t>& pc) {
 
 // Rendezvous: a send and its receive complete together, when both ranks have reached them. check_schedule() guarantees
 // that every compute action follows its receive, so nothing else can block.
-void play_rendezvous(const Schedule& s) {
+void play_rendezvous(const PipelineSchedule& s) {
   std::vector<size_t> pc(s.program.size(), 0);
   const auto skip_compute = [&](size_t r) {
     while (pc[r] < s.program[r].size() && !is_send(s.program[r][pc[r]].act) && !is_recv(s.program[r][pc[r]].act))
@@ -57,9 +57,9 @@ void play_rendezvous(const Schedule& s) {
 }
 
 // Asynchronous messages and times.
-class Player {
+class AsyncSimulation {
  public:
-  Player(const Schedule& s, const Cost& c)
+  AsyncSimulation(const PipelineSchedule& s, const Cost& c)
       : s_(s),
         cost_(c),
         m_(static_cast<size_t>(s.microbatches)),
@@ -139,7 +139,7 @@ class Player {
     arrival(down, to, a.microbatch) = clock_[r];
   }
 
-  const Schedule& s_;
+  const PipelineSchedule& s_;
   const Cost& cost_;
   const size_t m_;
   const bool forward_only_;
@@ -152,7 +152,7 @@ class Player {
 
 }  // namespace
 
-Report simulate(const Schedule& s, const Cost& cost) {
+Report simulate(const PipelineSchedule& s, const Cost& cost) {
   const auto stages = static_cast<size_t>(s.stages);
   GT_CHECK(cost.stage_f.empty() || cost.stage_f.size() == stages, cost.stage_f.size(), " forward times for ", stages,
            " stages");
@@ -160,7 +160,7 @@ Report simulate(const Schedule& s, const Cost& cost) {
            " stages");
   check_schedule(s);
   play_rendezvous(s);
-  return Player(s, cost).play();
+  return AsyncSimulation(s, cost).play();
 }
 
 }  // namespace gt

@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/pipeline_schedule.h"
 
 namespace gt {
 
@@ -13,7 +13,10 @@ struct Cost {
   std::vector<double> stage_f, stage_b;  // empty, or one entry per virtual stage; I and W take half of stage_b each
 };
 
-struct Span { Action action; double begin, end; };  // one executed compute action
+struct Span {
+  Action action;
+  double begin, end;
+};  // one executed compute action
 
 struct Report {
   double makespan = 0;
@@ -26,7 +29,7 @@ struct Report {
 
 // Throws gt::Error on actions out of order, unmatched or reordered messages (also with rendezvous sends), deadlock,
 // leaked activations.
-Report simulate(const Schedule&, const Cost& = {});
+Report simulate(const PipelineSchedule&, const Cost& = {});
 
 // ASCII timeline: one row per rank. Digit = forward of microbatch k mod 10, letter = backward, capital = weight
 // gradient only. '~' = waiting for a message (measured steps), '.' = idle.

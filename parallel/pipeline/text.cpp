@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "kernels/core/check.h"
-#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/pipeline_schedule.h"
 
 namespace gt {
 namespace {
@@ -79,14 +79,14 @@ std::string to_string(const Program& p) {
   return out;
 }
 
-std::string to_string(const Schedule& s) {
+std::string to_string(const PipelineSchedule& s) {
   std::string out;
   for (const Program& p : s.program) out += to_string(p) + '\n';
   return out;
 }
 
-Schedule parse_schedule(const std::string& text) {
-  Schedule s;
+PipelineSchedule parse_schedule(const std::string& text) {
+  PipelineSchedule s;
   s.name = "text";
   std::vector<std::string> lines;
   std::vector<int> line_of;  // [rank]

@@ -7,17 +7,20 @@ namespace gt::ops {
 Var copy_to_group(Tape& t, Var x, ProcessGroup& g) {
   if (g.size() == 1) return x;
   Var y = t.view_of(x);
-  struct Saved { Var x, y; ProcessGroup* g; };
-  t.record(Saved{x, y, &g}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-    if (!bp.wants(s.x)) return;
+  struct Saved {
+    Var x, y;
+    ProcessGroup* g;
+  };
+  t.record(Saved{x, y, &g}, [](const Saved& s, Backprop& bp) {
+    if (!bp.needs_grad(s.x)) return;
     const Tensor dy = bp.grad(s.y);
     const bool in_place = bp.sole_owner(s.y);  // a gradient that other slots or the caller share is summed in a copy
     const Tensor sum = in_place ? dy : bp.scratch(dy.shape, dy.dtype);
     if (!in_place) bp.ops().copy({.src = dy, .dst = sum}, bp.stream());
     s.g->all_reduce(sum, ReduceOp::kSum, bp.stream()).wait(bp.stream());
-    bp.pass_on(s.x, sum);
+    bp.forward_grad(s.x, sum);
     if (!in_place) bp.free(sum);
-  }});
+  });
   return y;
 }
 
@@ -26,8 +29,10 @@ Var reduce_from_group(Tape& t, Var x, ProcessGroup& g) {
   g.all_reduce(x.value, ReduceOp::kSum, t.stream()).wait(t.stream());  // in place: no rule has saved the partial sum
   Var y = t.output_of(x.value);
   t.forward_request(y, x);
-  struct Saved { Var x, y; };
-  t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); }});
+  struct Saved {
+    Var x, y;
+  };
+  t.record(Saved{x, y}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); });
   return y;
 }
 
@@ -35,10 +40,14 @@ Var gather_rows(Tape& t, Var x, ProcessGroup& g) {
   if (g.size() == 1) return x;
   Var all = t.transient({x.value.shape.rows() * g.size(), x.value.shape.cols()}, x.value.dtype);
   g.all_gather(x.value, all.value, t.stream()).wait(t.stream());
-  struct Saved { Var x, all; ProcessGroup* g; };
-  t.record(Saved{x, all, &g}, Rule<Saved>{
-      .input = [](const Saved& s, Backprop& bp) {
-        if (!bp.wants(s.x)) return;
+  struct Saved {
+    Var x, all;
+    ProcessGroup* g;
+  };
+  t.record(
+      Saved{x, all, &g},
+      [](const Saved& s, Backprop& bp) {
+        if (!bp.needs_grad(s.x)) return;
         auto [dx, accumulate] = bp.dst(s.x);
         const Tensor sum = accumulate ? bp.scratch(dx.shape, dx.dtype) : dx;
         s.g->reduce_scatter(bp.grad(s.all), sum, bp.stream()).wait(bp.stream());
@@ -46,7 +55,7 @@ Var gather_rows(Tape& t, Var x, ProcessGroup& g) {
         bp.ops().axpy({.x = sum, .y = dx}, bp.stream());
         bp.free(sum);
       },
-      .weight = [](const Saved& s, Backprop& bp) { bp.release(s.all); }});
+      [](const Saved& s, Backprop& bp) { bp.release(s.all); });
   return all;
 }
 
@@ -54,10 +63,13 @@ Var gather_rows(Tape& t, Var x, ProcessGroup& g) {
 void regather_rows(Tape& t, Var x, Var all, ProcessGroup& g) {
   if (g.size() == 1) return;
   t.discard(all);
-  struct Saved { Var x, all; ProcessGroup* g; };
-  t.record(Saved{x, all, &g}, Rule<Saved>{.weight = [](const Saved& s, Backprop& bp) {
+  struct Saved {
+    Var x, all;
+    ProcessGroup* g;
+  };
+  t.record(Saved{x, all, &g}, nullptr, [](const Saved& s, Backprop& bp) {
     s.g->all_gather(bp.value(s.x), bp.rebuild(s.all), bp.stream()).wait(bp.stream());
-  }});
+  });
 }
 
 Var scatter_rows(Tape& t, Var partial, ProcessGroup& g) {
@@ -67,26 +79,42 @@ Var scatter_rows(Tape& t, Var partial, ProcessGroup& g) {
   Var y = t.output({n / g.size(), partial.value.shape.cols()}, partial.value.dtype);
   g.reduce_scatter(partial.value, y.value, t.stream()).wait(t.stream());
   t.discard(partial);
-  struct Saved { Var partial, y; ProcessGroup* g; };
-  t.record(Saved{partial, y, &g}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
+  struct Saved {
+    Var partial, y;
+    ProcessGroup* g;
+  };
+  t.record(Saved{partial, y, &g}, [](const Saved& s, Backprop& bp) {
     const GradDst d = bp.dst(s.partial);
     GT_CHECK(!d.accumulate, "a partial sum feeds its reduction alone");
     s.g->all_gather(bp.grad(s.y), d.tensor, bp.stream()).wait(bp.stream());
-  }});
+  });
   return y;
 }
 
 namespace {
-struct QkRowSaved { Var qkv, y; Tensor sums; Parameter* gamma; AttentionShape shape; float eps; ProcessGroup* group; };
+struct QkRowSaved {
+  Var qkv, y;
+  Tensor sums;
+  Parameter* gamma;
+  AttentionShape shape;
+  float eps;
+  ProcessGroup* group;
+};
 
 void sum_of_ranks(Tensor sums, ProcessGroup& g, Stream s) {
   if (g.size() > 1) g.all_reduce(sums, ReduceOp::kSum, s).wait(s);
 }
 
 QkRowNormGrad arguments(const QkRowSaved& s, Backprop& bp, bool weights) {
-  QkRowNormGrad args{.qkv = bp.value(s.qkv), .gamma = s.gamma->value, .sums = s.sums, .dout = bp.grad(s.y),
-                     .heads = s.shape.heads, .kv_heads = s.shape.kv_heads, .head_dim = s.shape.head_dim,
-                     .ranks = s.group->size(), .eps = s.eps};
+  QkRowNormGrad args{.qkv = bp.value(s.qkv),
+                     .gamma = s.gamma->value,
+                     .sums = s.sums,
+                     .dout = bp.grad(s.y),
+                     .heads = s.shape.heads,
+                     .kv_heads = s.shape.kv_heads,
+                     .head_dim = s.shape.head_dim,
+                     .ranks = s.group->size(),
+                     .eps = s.eps};
   if (!weights) return args;
   const GradDst d = bp.dst(*s.gamma);
   args.dgamma = d.tensor, args.accumulate_dw = d.accumulate;
@@ -99,11 +127,17 @@ void qk_row_backward(const QkRowSaved& s, Backprop& bp) {
   const bool in_place = bp.sole_owner(s.y) && bp.pass() == Pass::kFull;
   args.dsums = bp.scratch(s.sums.shape, DType::kF32);
   args.dqkv = in_place ? args.dout : bp.scratch(args.dout.shape, args.dout.dtype);
-  bp.ops().qk_row_sums({.qkv = args.qkv, .gamma = args.gamma, .dout = args.dout, .sums = args.dsums, .heads = args.heads,
-                        .kv_heads = args.kv_heads, .head_dim = args.head_dim}, bp.stream());
+  bp.ops().qk_row_sums({.qkv = args.qkv,
+                        .gamma = args.gamma,
+                        .dout = args.dout,
+                        .sums = args.dsums,
+                        .heads = args.heads,
+                        .kv_heads = args.kv_heads,
+                        .head_dim = args.head_dim},
+                       bp.stream());
   sum_of_ranks(args.dsums, *s.group, bp.stream());
   bp.ops().qk_row_norm_grad(args, bp.stream());
-  bp.pass_on(s.qkv, args.dqkv);
+  bp.forward_grad(s.qkv, args.dqkv);
   if (!in_place) bp.free(args.dqkv);
   bp.free(args.dsums);
 }
@@ -112,21 +146,32 @@ void qk_row_backward(const QkRowSaved& s, Backprop& bp) {
 Var qk_row_norm(Tape& t, Var qkv, AttentionShape a, Parameter& gamma, float eps, ProcessGroup& g) {
   const Var y = t.recording() ? t.output(qkv.value.shape, qkv.value.dtype) : qkv;
   const Tensor sums = t.scratch({qkv.value.shape.rows(), 2}, DType::kF32);
-  t.ops().qk_row_sums({.qkv = qkv.value, .gamma = gamma.value, .sums = sums, .heads = a.heads, .kv_heads = a.kv_heads,
-                       .head_dim = a.head_dim}, t.stream());
+  t.ops().qk_row_sums({.qkv = qkv.value,
+                       .gamma = gamma.value,
+                       .sums = sums,
+                       .heads = a.heads,
+                       .kv_heads = a.kv_heads,
+                       .head_dim = a.head_dim},
+                      t.stream());
   sum_of_ranks(sums, g, t.stream());
-  t.ops().qk_row_norm({.qkv = qkv.value, .gamma = gamma.value, .sums = sums, .out = y.value, .heads = a.heads,
-                       .kv_heads = a.kv_heads, .head_dim = a.head_dim, .ranks = g.size(), .eps = eps}, t.stream());
-  t.record(QkRowSaved{qkv, y, sums, &gamma, a, eps, &g}, Rule<QkRowSaved>{
-      .input = qk_row_backward,
-      .weight = [](const QkRowSaved& s, Backprop& bp) {
-        if (bp.pass() == Pass::kWeight) bp.ops().qk_row_norm_grad(arguments(s, bp, true), bp.stream());
-      }});
+  t.ops().qk_row_norm({.qkv = qkv.value,
+                       .gamma = gamma.value,
+                       .sums = sums,
+                       .out = y.value,
+                       .heads = a.heads,
+                       .kv_heads = a.kv_heads,
+                       .head_dim = a.head_dim,
+                       .ranks = g.size(),
+                       .eps = eps},
+                      t.stream());
+  t.record(QkRowSaved{qkv, y, sums, &gamma, a, eps, &g}, qk_row_backward, [](const QkRowSaved& s, Backprop& bp) {
+    if (bp.pass() == Pass::kWeight) bp.ops().qk_row_norm_grad(arguments(s, bp, true), bp.stream());
+  });
   return y;
 }
 
 Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row, const TensorAxis& axis) {
-  const int64_t n = tokens.numel(), cols = table.value.shape[1], parts = axis.cut_rows() ? axis.group.size() : 1;
+  const int64_t n = tokens.numel(), cols = table.value.shape[1], parts = axis.splits_rows() ? axis.group.size() : 1;
   GT_CHECK(n % parts == 0, n, " tokens over ", parts, " ranks");
   Var y = t.output({n / parts, cols}, table.value.dtype);
   const Arena::Mark mark = t.activations().mark();
@@ -137,19 +182,26 @@ Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row,
   else if (axis.group.size() > 1)
     axis.group.all_reduce(y.value, ReduceOp::kSum, t.stream()).wait(t.stream());
   t.activations().rollback(mark);
-  struct Saved { Tensor tokens; Var y; Parameter* table; int64_t first_row; ProcessGroup* gathers; };
-  t.record(Saved{tokens, y, &table, first_row, parts > 1 ? &axis.group : nullptr},
-           Rule<Saved>{.weight = [](const Saved& s, Backprop& bp) {
-    Tensor dout = bp.grad(s.y);
-    if (s.gathers != nullptr) {
-      dout = bp.scratch({s.tokens.numel(), dout.shape.cols()}, dout.dtype);
-      s.gathers->all_gather(bp.grad(s.y), dout, bp.stream()).wait(bp.stream());
-    }
-    auto [dtable, acc] = bp.dst(*s.table);
-    bp.ops().embedding_grad(
-        {.tokens = s.tokens, .dout = dout, .dtable = dtable, .first_row = s.first_row, .accumulate = acc}, bp.stream());
-    if (s.gathers != nullptr) bp.free(dout);
-  }});
+  struct Saved {
+    Tensor tokens;
+    Var y;
+    Parameter* table;
+    int64_t first_row;
+    ProcessGroup* gathers;
+  };
+  t.record(Saved{tokens, y, &table, first_row, parts > 1 ? &axis.group : nullptr}, nullptr,
+           [](const Saved& s, Backprop& bp) {
+             Tensor dout = bp.grad(s.y);
+             if (s.gathers != nullptr) {
+               dout = bp.scratch({s.tokens.numel(), dout.shape.cols()}, dout.dtype);
+               s.gathers->all_gather(bp.grad(s.y), dout, bp.stream()).wait(bp.stream());
+             }
+             auto [dtable, acc] = bp.dst(*s.table);
+             bp.ops().embedding_grad(
+                 {.tokens = s.tokens, .dout = dout, .dtable = dtable, .first_row = s.first_row, .accumulate = acc},
+                 bp.stream());
+             if (s.gathers != nullptr) bp.free(dout);
+           });
   return y;
 }
 
@@ -160,9 +212,13 @@ void cross_entropy(Tape& t, const CrossEntropy& a, ProcessGroup& g) {
   if (g.size() == 1) return t.ops().cross_entropy(a, t.stream());
   const int64_t rows = a.targets.numel(), first_col = a.logits.shape.cols() * g.rank();
   const Tensor stats = t.scratch({g.size(), rows, 3}, DType::kF32), mine = stats.slice(g.rank(), 1);
-  t.ops().cross_entropy_stats(
-      {.logits = a.logits, .targets = a.targets, .stats = mine, .first_col = first_col, .vocab = a.vocab,
-       .softcap = a.softcap}, t.stream());
+  t.ops().cross_entropy_stats({.logits = a.logits,
+                               .targets = a.targets,
+                               .stats = mine,
+                               .first_col = first_col,
+                               .vocab = a.vocab,
+                               .softcap = a.softcap},
+                              t.stream());
   g.all_gather(mine, stats, t.stream()).wait(t.stream());
   t.ops().cross_entropy_grad({.logits = a.logits,
                               .targets = a.targets,
@@ -195,7 +251,7 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
     cross_entropy(t,
                   {.logits = logits,
                    .targets = targets.slice(at, rows),
-                   .seed = mb.loss_seed,
+                   .seed = mb.dloss,
                    .loss = token_loss.slice(at, rows),
                    .dlogits = train ? logits : Tensor{},
                    .vocab = vocab,
@@ -210,8 +266,11 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
   }
   t.ops().sum({.x = token_loss, .out = loss.value}, t.stream());
   t.activations().rollback(mark);
-  struct Saved { Var x; Tensor dx; };
-  t.record(Saved{x, dx}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, s.dx); }});
+  struct Saved {
+    Var x;
+    Tensor dx;
+  };
+  t.record(Saved{x, dx}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, s.dx); });
   return loss;
 }
 

@@ -23,8 +23,8 @@ void regather_rows(Tape&, Var x, Var all, ProcessGroup&);
 // Requires: `partial` is transient and no rule reads it.
 Var scatter_rows(Tape&, Var partial, ProcessGroup&);
 
-// RMSNorm of each row's queries together, and of its keys, over all heads of the group's ranks, before rope. gamma of this
-// rank's channels (ShardSpec::qk). In place where nothing is recorded.
+// RMSNorm of each row's queries together, and of its keys, over all heads of the group's ranks, before rope. gamma of
+// this rank's channels (ShardSpec::qk). In place where nothing is recorded.
 Var qk_row_norm(Tape&, Var qkv, AttentionShape, Parameter& gamma, float eps, ProcessGroup&);
 
 // Rows of `table` (this rank's slice of the padded vocabulary, first row `first_row`) for tokens [batch, seq]; summed
@@ -33,7 +33,7 @@ Var vocab_embedding(Tape&, Tensor tokens, Parameter& table, int64_t first_row, c
 
 // Sum of token losses of the microbatch, f64 [1]: cross-entropy of x W^T over a vocabulary split over the group,
 // `chunk` rows at a time, so that the full logits never exist. x [n, C], w [V local, C], columns >= vocab are padding.
-// The gradient of the root is known before the backward starts (mb.loss_seed), so dx and dW are made in the forward
+// The gradient of the root is known before the backward starts (mb.dloss), so dx and dW are made in the forward
 // while the logits are in cache when the tape records. softcap: of the logits (kernels/ops.h, CrossEntropyStats).
 Var head_cross_entropy(Tape&, Var x, Parameter& w, const MicroBatch&, int64_t vocab, int64_t chunk, ProcessGroup&,
                        float softcap = 0);

@@ -17,13 +17,13 @@ struct TensorAxis {
   ProcessGroup& group;
   bool sequence_parallel = false;
 
-  bool cut_rows() const { return sequence_parallel && group.size() > 1; }
+  bool splits_rows() const { return sequence_parallel && group.size() > 1; }
 
   // Returns the rows that this rank holds between tensor-parallel layers: equal contiguous slices in rank order. Throws
   // if the group size does not divide the rows.
   RowSlice rows(const MicroBatch& mb) const {
     const int64_t n = mb.batch * mb.seq;
-    if (!cut_rows()) return {0, n};
+    if (!splits_rows()) return {0, n};
     GT_CHECK(n % group.size() == 0, mb.batch, " sequences of ", mb.seq, " tokens cannot be cut into ", group.size(),
              " equal runs of rows");
     const int64_t part = n / group.size();

@@ -9,37 +9,37 @@
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
 #include "parallel/mesh.h"
-#include "parallel/zero/scope_state.h"
+#include "parallel/zero/unit_state.h"
 
 namespace gt {
 
 class Fp8Weights {
  public:
-  Fp8Weights(const ScopeList&, const Mesh&, const Backend&, Stream compute);
+  Fp8Weights(const UnitList&, const Mesh&, const Backend&, Stream compute);
 
   // Bytes of FP8 data and scale_inv that a unit needs besides its values; 0 if it has no FP8 weights.
-  static int64_t bytes_of(const ScopeSpec&);
+  static int64_t bytes_of(const UnitSpec&);
 
-  struct Scope {
-    const ScopeState* state;
-    Tensor values;  // unsharded
+  struct Unit {
+    const UnitState* state;
+    Tensor values;    // unsharded
     std::byte* room;  // workspace, bytes_of() bytes
   };
-  // Quantizes the FP8 weights of these units and points Parameter::codes at the results. Collective over tp: one amax
-  // all-reduce for all units.
-  void encode(std::span<const Scope>) const;
-  void encode_kept() const { encode(kept_); }  // units whose values this rank keeps unsharded
-  // Clears Parameter::codes of the unit's parameters.
-  static void hide(const ScopeState&);
+  // Quantizes the FP8 weights of these units and points Parameter::fp8_data at the results. Collective over tp: one
+  // amax all-reduce for all units.
+  void quantize(std::span<const Unit>) const;
+  void quantize_kept() const { quantize(kept_); }  // units whose values this rank keeps unsharded
+  // Clears Parameter::fp8_data of the unit's parameters.
+  static void hide(const UnitState&);
 
-  int64_t bytes() const { return largest_.bytes(); }
+  int64_t bytes() const { return amax_.bytes(); }
 
  private:
   const Mesh& mesh_;
   const Backend& backend_;
   Stream compute_;
-  std::vector<Scope> kept_;
-  Buffer largest_;  // f32 [FP8 weights on this rank]: the amax of each
+  std::vector<Unit> kept_;
+  Buffer amax_;  // f32 [FP8 weights on this rank]: the amax of each
 };
 
 }  // namespace gt

@@ -27,27 +27,27 @@ void ValueGatherer::begin(const Order* order) {
   for (size_t k = 0; k < std::min(prefetch_, order_->size()); ++k) gather(*(*order_)[k]);
 }
 
-void ValueGatherer::acquire(ScopeState& s) {
+void ValueGatherer::acquire(UnitState& s) {
   if (current_ != &s) advance(s);
   s.gathering.wait(compute_);
   if (!s.prepared) {
     if (s.quantizes()) quantizer_->apply(s, s.gathered);
-    const Fp8Weights::Scope codes{&s, s.gathered, s.gathered.data + align_up(s.gathered.bytes())};
-    if (fp8_ != nullptr) fp8_->encode({&codes, 1});
+    const Fp8Weights::Unit codes{&s, s.gathered, s.gathered.data + align_up(s.gathered.bytes())};
+    if (fp8_ != nullptr) fp8_->quantize({&codes, 1});
     s.prepared = true;
   }
   ++s.users;
 }
 
-void ValueGatherer::release(ScopeState& s) {
+void ValueGatherer::release(UnitState& s) {
   GT_CHECK(s.users > 0, s.spec.name, " is released more often than acquired");
   --s.users;  // its memory is freed when the window has moved on
 }
 
-void ValueGatherer::advance(ScopeState& s) {
+void ValueGatherer::advance(UnitState& s) {
   if (order_ != nullptr) {
-    GT_CHECK(next_ < order_->size() && (*order_)[next_] == &s, "scope ", s.spec.name, " is used where the order has ",
-             next_ < order_->size() ? (*order_)[next_]->spec.name : "nothing");
+    GT_CHECK(next_ < order_->size() && (*order_)[next_] == &s, "FSDP unit ", s.spec.name,
+             " is used where the order has ", next_ < order_->size() ? (*order_)[next_]->spec.name : "nothing");
     ++next_;
   }
   current_ = &s;
@@ -58,7 +58,7 @@ void ValueGatherer::advance(ScopeState& s) {
   for (size_t k = next_; k < std::min(next_ + prefetch_, order_->size()); ++k) gather(*(*order_)[k]);
 }
 
-bool ValueGatherer::in_window(const ScopeState& s) const {
+bool ValueGatherer::in_window(const UnitState& s) const {
   if (&s == current_) return true;
   if (order_ == nullptr) return false;
   const auto from = order_->begin() + static_cast<ptrdiff_t>(next_);
@@ -66,30 +66,30 @@ bool ValueGatherer::in_window(const ScopeState& s) const {
   return std::find(from, to, &s) != to;
 }
 
-void ValueGatherer::gather(ScopeState& s) {
+void ValueGatherer::gather(UnitState& s) {
   if (s.gathered) return;
   // One block for values and their FP8 data, because the pool's two ends hold units alternately.
   const int64_t bytes = align_up(s.layout.size * size_of(s.dtype)) + Fp8Weights::bytes_of(s.spec);
   s.gathered = {pool_.alloc({bytes}, DType::kByte).data, {s.layout.size}, s.dtype, compute_.device};
   s.prepared = false;
   s.gathering = s.domain.group->all_gather(s.value_shard(), s.gathered, compute_);
-  s.show_values(s.gathered, fresh_version());  // these bytes held another unit before: packed copies must differ
+  s.bind_values(s.gathered, fresh_version());  // these bytes held another unit before: packed copies must differ
   live_.push_back(&s);
 }
 
-void ValueGatherer::drop(ScopeState& s) {
+void ValueGatherer::drop(UnitState& s) {
   GT_CHECK(s.users == 0, s.spec.name, " is still in use");
   s.gathering.wait(compute_);
   pool_.free(s.gathered);
   s.gathered = {};
-  s.hide_values();
+  s.unbind_values();
   Fp8Weights::hide(s);
   live_.erase(std::find(live_.begin(), live_.end(), &s));
 }
 
 void ValueGatherer::add_to(StateHash& f) const {
   f.add(current_);
-  for (const ScopeState* s : live_) f.add(s).add(s->gathered.data).add(uint64_t{s->prepared});
+  for (const UnitState* s : live_) f.add(s).add(s->gathered.data).add(uint64_t{s->prepared});
 }
 
 void ValueGatherer::drop_all() {

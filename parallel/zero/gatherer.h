@@ -2,8 +2,8 @@
 // prefetches the next units and frees gathered values afterwards. Driven by the execution order alone.
 #pragma once
 #include "kernels/backend.h"
-#include "parallel/zero/scope_state.h"
 #include "parallel/zero/two_ended_pool.h"
+#include "parallel/zero/unit_state.h"
 
 namespace gt {
 
@@ -16,29 +16,29 @@ class WeightQuantizer;
 // is not gathered twice, such as the last block of a stage's forward, which its backward uses first.
 class ValueGatherer {
  public:
-  using Order = std::vector<ScopeState*>;  // execution order; no unit twice in a row
+  using Order = std::vector<UnitState*>;  // execution order; no unit twice in a row
 
   ValueGatherer(Stream compute, int prefetch);
   void allocate(int64_t bytes, const Backend& backend);
   void quantize_with(const WeightQuantizer* q) { quantizer_ = q; }
-  void encode_with(const Fp8Weights* w) { fp8_ = w; }
+  void quantize_with(const Fp8Weights* w) { fp8_ = w; }
 
-  void begin(const Order*);   // starts a pass over the order; nullptr: order unknown, nothing is prefetched
-  void acquire(ScopeState&);  // values are readable on the compute stream when this returns
-  void release(ScopeState&);
+  void begin(const Order*);  // starts a pass over the order; nullptr: order unknown, nothing is prefetched
+  void acquire(UnitState&);  // values are readable on the compute stream when this returns
+  void release(UnitState&);
   void drop_all();  // frees all gathered values: weights have changed or will
 
   void add_to(StateHash&) const;  // adds the gathered units and their addresses to a fingerprint
   // Unsharded f32 buffer for a unit's initial values, from which the shard is copied. Release with free().
-  Tensor scratch(const ScopeState& s) { return pool_.alloc({s.layout.size}, DType::kF32); }
+  Tensor scratch(const UnitState& s) { return pool_.alloc({s.layout.size}, DType::kF32); }
   void free(Tensor t) { pool_.free(t); }
   int64_t high_water() const { return align_up(pool_.high_water()); }  // peak bytes of gathered values
 
  private:
-  void advance(ScopeState&);
-  void gather(ScopeState&);
-  void drop(ScopeState&);
-  bool in_window(const ScopeState&) const;
+  void advance(UnitState&);
+  void gather(UnitState&);
+  void drop(UnitState&);
+  bool in_window(const UnitState&) const;
 
   Stream compute_;
   size_t prefetch_;
@@ -47,8 +47,8 @@ class ValueGatherer {
   TwoEndedPool pool_;
   const Order* order_ = nullptr;
   size_t next_ = 0;  // position in the order after the unit in use
-  ScopeState* current_ = nullptr;
-  std::vector<ScopeState*> live_;
+  UnitState* current_ = nullptr;
+  std::vector<UnitState*> live_;
 };
 
 }  // namespace gt

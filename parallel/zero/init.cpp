@@ -28,7 +28,8 @@ void init_parameter(const Parameter& p, Tensor into, uint64_t key, int tp_rank, 
           philox_normals(key, static_cast<uint64_t>(at * full_cols), cols, p.init.stddev, out);  // padding stays 0
       } else {
         for (int64_t c = 0; c < cols;) {
-          const BlockCut b = block_cut(p.shard, full_cols, c, tp_rank, tp_size);  // consecutive columns of one block
+          const BlockSlice b =
+              block_slice(p.shard, full_cols, c, tp_rank, tp_size);  // consecutive columns of one block
           philox_normals(key, static_cast<uint64_t>(r * full_cols + b.at), b.count, p.init.stddev, out + c);
           c += b.count;
         }
@@ -37,7 +38,9 @@ void init_parameter(const Parameter& p, Tensor into, uint64_t key, int tp_rank, 
     std::vector<std::thread> team;
     const int64_t per = (rows + threads - 1) / threads;
     for (int t = 1; t < threads; ++t)
-      team.emplace_back([&, t] { for (int64_t r = per * t; r < std::min(rows, per * (t + 1)); ++r) row(r); });
+      team.emplace_back([&, t] {
+        for (int64_t r = per * t; r < std::min(rows, per * (t + 1)); ++r) row(r);
+      });
     for (int64_t r = 0; r < std::min(rows, per); ++r) row(r);
     for (std::thread& t : team) t.join();
   }

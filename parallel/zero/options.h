@@ -26,8 +26,8 @@ struct ZeroOptions {
   // Gradients are multiplied by this before the data-parallel reduction and the sums divided by it. Keeps sums over
   // many ranks within the range of a 16-bit `reduce`: DeepSpeed's prescale and predivide. No effect on one rank.
   double scale_before = 1;
-  bool masters = true;         // 16-bit values have f32 master weights, which the optimizer updates
-  bool gradients = true;       // false: inference; values alone, no step, no ranges to update
+  bool masters = true;    // 16-bit values have f32 master weights, which the optimizer updates
+  bool gradients = true;  // false: inference; values alone, no step, no ranges to update
 };
 
 // Resolves kAuto. It is kEnd below stage 2; kEach at stage 3, without a pipeline, and with one microbatch a step, where

@@ -2,53 +2,54 @@
 
 #include <algorithm>
 
-#include "kernels/core/state_hash.h"
 #include "kernels/core/rng.h"
+#include "kernels/core/state_hash.h"
 #include "parallel/zero/fp8_weights.h"
 #include "parallel/zero/gatherer.h"
 #include "parallel/zero/init.h"
 #include "parallel/zero/reducer.h"
-#include "parallel/zero/scope_state.h"
+#include "parallel/zero/unit_state.h"
 #include "parallel/zero/weight_quantizer.h"
 
 namespace gt {
 
-ParamStore::ParamStore(std::vector<ScopeSpec> specs, int total_scopes, const ZeroOptions& options, const Mesh& mesh,
+ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroOptions& options, const Mesh& mesh,
                        const Backend& backend, Stream compute, ZeroMemory memory)
     : mesh_(mesh),
       options_(options),
       backend_(backend),
       compute_(compute),
-      total_scopes_(total_scopes),
-      reducer_(std::make_unique<GradReducer>(scopes_, options, mesh, backend, compute)),
+      total_units_(total_units),
+      reducer_(std::make_unique<GradReducer>(units_, options, mesh, backend, compute)),
       gatherer_(std::make_unique<ValueGatherer>(compute, options.prefetch)) {
   GT_CHECK(options.stage >= 0 && options.stage <= 3, "ZeRO stage ", options.stage);
   GT_CHECK(options.grad == DType::kF32 || options.grad == DType::kBF16, "gradients in ", name_of(options.grad));
-  for (ScopeSpec& spec : specs) add_scope(std::move(spec));
-  if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return s->quantizes(); }))
-    quantizer_ = std::make_unique<WeightQuantizer>(scopes_, mesh, backend, compute);
+  for (UnitSpec& spec : specs) add_scope(std::move(spec));
+  if (std::any_of(units_.begin(), units_.end(), [](const auto& s) { return s->quantizes(); }))
+    quantizer_ = std::make_unique<WeightQuantizer>(units_, mesh, backend, compute);
   gatherer_->quantize_with(quantizer_.get());
-  if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return Fp8Weights::bytes_of(s->spec) > 0; }))
-    fp8_ = std::make_unique<Fp8Weights>(scopes_, mesh, backend, compute);
-  gatherer_->encode_with(fp8_.get());
+  if (std::any_of(units_.begin(), units_.end(), [](const auto& s) { return Fp8Weights::bytes_of(s->spec) > 0; }))
+    fp8_ = std::make_unique<Fp8Weights>(units_, mesh, backend, compute);
+  gatherer_->quantize_with(fp8_.get());
   ZeroMemory room;
-  for (const auto& s : scopes_) {
-    if (s->values_sharded && !s->shares_values()) room.gathered += 2 * (align_up(s->layout.size * size_of(s->dtype)) + Fp8Weights::bytes_of(s->spec));
+  for (const auto& s : units_) {
+    if (s->values_sharded && !s->shares_values())
+      room.gathered += 2 * (align_up(s->layout.size * size_of(s->dtype)) + Fp8Weights::bytes_of(s->spec));
     if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(options.grad));
     if (options.reduce != options.grad) room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
   }
   gatherer_->allocate(memory.gathered > 0 ? memory.gathered : room.gathered, backend);
   if (!options.gradients) return;
   reducer_->allocate(memory.gradients > 0 ? memory.gradients : room.gradients);
-  for (int k = 0; k < num_scopes(); ++k) add_ranges(k);
+  for (int k = 0; k < num_units(); ++k) add_ranges(k);
   cut_pieces();
   list_squares();
 }
 
 // Makes two units of a module with 16-bit and f32 parameters, so that each is gathered in one dtype; they are used as
 // one.
-void ParamStore::add_scope(ScopeSpec spec) {
-  ScopeSpec wide = spec, half = spec;
+void ParamStore::add_scope(UnitSpec spec) {
+  UnitSpec wide = spec, half = spec;
   wide.name += " (f32)";
   wide.params.clear();
   half.params.clear();
@@ -59,34 +60,34 @@ void ParamStore::add_scope(ScopeSpec spec) {
     (p->dtype == DType::kF32 ? wide_at : half_at).push_back(i);
   }
   if (half.params.empty()) wide.name = spec.name;
-  ScopeState* main = nullptr;
+  UnitState* main = nullptr;
   if (!half.params.empty()) main = &add_uniform(std::move(half), std::move(half_at), nullptr);
   if (!wide.params.empty()) add_uniform(std::move(wide), std::move(wide_at), main);
 }
 
-ScopeState& ParamStore::add_uniform(ScopeSpec spec, std::vector<int> place, ScopeState* main) {
+UnitState& ParamStore::add_uniform(UnitSpec spec, std::vector<int> place, UnitState* main) {
   const Domain domain = mesh_.domain(spec.domain);
-  scopes_.push_back(std::make_unique<ScopeState>(std::move(spec), std::move(place), options_.grad, domain, *reducer_,
-                                                 *gatherer_));
-  ScopeState& s = *scopes_.back();
+  units_.push_back(
+      std::make_unique<UnitState>(std::move(spec), std::move(place), options_.grad, domain, *reducer_, *gatherer_));
+  UnitState& s = *units_.back();
   if (main != nullptr) main->companion = &s;
   allocate(s, main != nullptr);
   return s;
 }
 
 void ParamStore::cut_pieces() {
-  for (size_t k = 0; k < scopes_.size(); ++k) {
-    const ScopeState& s = *scopes_[k];
+  for (size_t k = 0; k < units_.size(); ++k) {
+    const UnitState& s = *units_[k];
     if (s.owner) continue;
     const auto first_tensor = static_cast<int>(tensors_.size());
     tensors_.insert(tensors_.end(), s.spec.params.begin(), s.spec.params.end());
     for (size_t j = 0; j < ranges_.size(); ++j) {
-      const UpdateRange& r = ranges_[j];
-      if (r.scope != static_cast<int>(k)) continue;
+      const TensorRange& r = ranges_[j];
+      if (r.unit != static_cast<int>(k)) continue;
       const int64_t from = r.at + (options_.stage == 0 ? 0 : s.begin()), to = from + r.value.numel();
       for (int shard = 0; shard < s.domain.size; ++shard)
         for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(shard)]) {
-          for (const auto& [piece, counted] : counted_pieces(s, g, mesh_)) {
+          for (const auto& [piece, counted] : split_by_owner(s, g, mesh_)) {
             const int64_t begin = std::max(from, piece.at), end = std::min(to, piece.at + piece.count);
             if (begin < end)
               pieces_.push_back({.range = static_cast<int>(j),
@@ -104,8 +105,8 @@ void ParamStore::cut_pieces() {
 ParamStore::~ParamStore() = default;
 
 // A domain of one rank shards nothing, at any stage. The few values of a companion stay unsharded.
-void ParamStore::allocate(ScopeState& s, bool companion) {
-  for (auto& other : scopes_)
+void ParamStore::allocate(UnitState& s, bool companion) {
+  for (auto& other : units_)
     if (s.tied_copy() && other->spec.params.front()->name == s.spec.params.front()->tied_to) {
       s.owner = other.get();
       other->copy = &s;
@@ -123,19 +124,22 @@ void ParamStore::allocate(ScopeState& s, bool companion) {
   };
   s.grads = options_.gradients ? buffer(s.grads_sharded, s.grad_dtype) : Buffer(0, compute_.device, *backend_.device);
   if (s.grads_sharded || !options_.gradients)
-    s.hide_grads();
-  else s.show_grads(s.held_grads());
+    s.unbind_grads();
+  else
+    s.bind_grads(s.held_grads());
   if (!s.shares_values()) s.values = buffer(s.values_sharded, s.dtype);
-  if (!s.values_sharded) s.codes = Buffer(Fp8Weights::bytes_of(s.spec), compute_.device, *backend_.device);
+  if (!s.values_sharded) s.fp8_data = Buffer(Fp8Weights::bytes_of(s.spec), compute_.device, *backend_.device);
   const bool apart = s.rounds() ? options_.masters : s.quantizes() && !s.values_sharded;
   if (apart && s.owner == nullptr) s.masters = buffer(options_.stage > 0, DType::kF32);
-  if (s.values_sharded) s.hide_values();
-  else s.show_values(s.held_values(), fresh_version());
+  if (s.values_sharded)
+    s.unbind_values();
+  else
+    s.bind_values(s.held_values(), fresh_version());
 }
 
 // Merges neighbours with the same decay setting. Stage 0 updates everything, the other stages this rank's shard.
-void ParamStore::add_ranges(int scope) {
-  const ScopeState& s = *scopes_[static_cast<size_t>(scope)];
+void ParamStore::add_ranges(int unit) {
+  const UnitState& s = *units_[static_cast<size_t>(unit)];
   if (s.owner) return;
   const int64_t from = options_.stage == 0 ? 0 : s.begin();
   const int64_t to = options_.stage == 0 ? s.layout.size : from + s.layout.shard;
@@ -144,7 +148,7 @@ void ParamStore::add_ranges(int scope) {
     const int64_t end = std::min(to, s.layout.offset[i] + s.spec.params[i]->local_shape.numel());
     if (begin >= end) continue;
     const bool decay = s.spec.params[i]->decay;
-    if (!ranges_.empty() && ranges_.back().scope == scope && ranges_.back().decay == decay) {
+    if (!ranges_.empty() && ranges_.back().unit == unit && ranges_.back().decay == decay) {
       begin = ranges_.back().at + from;
       ranges_.pop_back();
     }
@@ -152,24 +156,24 @@ void ParamStore::add_ranges(int scope) {
                        .grad = s.grads_at(begin, end),
                        .master = s.trained_at(begin, end, from),
                        .decay = decay,
-                       .scope = scope,
+                       .unit = unit,
                        .at = begin - from});
   }
 }
 
-void ParamStore::set_order(std::span<const StageVisit> step, std::span<const StageVisit> evaluation) {
-  const auto scopes_of = [&](std::span<const StageVisit> visits) {
-    std::vector<ScopeState*> order;
-    const auto use = [&](ScopeState& s) {
-      ScopeState* holder = s.shares_values() ? s.owner : &s;
+void ParamStore::set_order(std::span<const StagePass> step, std::span<const StagePass> evaluation) {
+  const auto scopes_of = [&](std::span<const StagePass> visits) {
+    std::vector<UnitState*> order;
+    const auto use = [&](UnitState& s) {
+      UnitState* holder = s.shares_values() ? s.owner : &s;
       if (s.values_sharded && (order.empty() || order.back() != holder)) order.push_back(holder);
     };
-    for (const StageVisit& v : visits) {
+    for (const StagePass& v : visits) {
       if (!v.backward) {
-        for (auto& s : scopes_)
+        for (auto& s : units_)
           if (s->spec.stage == v.stage) use(*s);
       } else {
-        for (auto it = scopes_.rbegin(); it != scopes_.rend(); ++it)
+        for (auto it = units_.rbegin(); it != units_.rend(); ++it)
           if ((*it)->spec.stage == v.stage) use(**it);
       }
     }
@@ -181,7 +185,7 @@ void ParamStore::set_order(std::span<const StageVisit> step, std::span<const Sta
   ordered_ = true;
 }
 
-void ParamStore::init_whole(ScopeState& s, Tensor whole, uint64_t seed, int threads) {
+void ParamStore::init_whole(UnitState& s, Tensor whole, uint64_t seed, int threads) {
   const Tensor padding = whole.slice(s.elements(), s.layout.pad);
   backend_.device->zero(padding.data, padding.bytes(), compute_);
   for (size_t i = 0; i < s.spec.params.size(); ++i) {
@@ -194,12 +198,12 @@ void ParamStore::init_whole(ScopeState& s, Tensor whole, uint64_t seed, int thre
 
 namespace {
 // The values are not f32, or separate master weights are trained.
-bool kept_apart(const ScopeState& s) { return s.rounds() || s.masters.bytes() > 0; }
+bool kept_apart(const UnitState& s) { return s.rounds() || s.masters.bytes() > 0; }
 }  // namespace
 
 void ParamStore::init(uint64_t seed, int threads) {
   gatherer_->drop_all();
-  for (auto& s : scopes_) {
+  for (auto& s : units_) {
     if (s->owner) continue;
     if (kept_apart(*s)) {
       const Buffer room(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
@@ -216,23 +220,23 @@ void ParamStore::init(uint64_t seed, int threads) {
       gatherer_->free(whole);
     } else {
       init_whole(*s, s->held_values(), seed, threads);
-      s->show_values(s->held_values(), fresh_version());
+      s->bind_values(s->held_values(), fresh_version());
     }
   }
-  if (std::any_of(scopes_.begin(), scopes_.end(), [](const auto& s) { return kept_apart(*s); })) adopt_masters();
+  if (std::any_of(units_.begin(), units_.end(), [](const auto& s) { return kept_apart(*s); })) refresh_from_masters();
 }
 
-ParamScope& ParamStore::scope(const std::string& name) {
-  for (auto& s : scopes_)
+ParamUnit& ParamStore::unit(const std::string& name) {
+  for (auto& s : units_)
     if (s->spec.name == name) return *s;
-  GT_CHECK(false, "no parameter scope named ", name, " on this rank");
-  return *scopes_.front();
+  GT_CHECK(false, "no FSDP unit named ", name, " on this rank");
+  return *units_.front();
 }
 
 void ParamStore::begin_step(std::span<const uint8_t> unused) {
-  GT_CHECK(unused.empty() || static_cast<int>(unused.size()) == total_scopes_, "one entry per scope of the model");
-  const ScopeState* before = nullptr;  // the last unit that is used
-  for (auto& s : scopes_) {
+  GT_CHECK(unused.empty() || static_cast<int>(unused.size()) == total_units_, "one entry per FSDP unit of the model");
+  const UnitState* before = nullptr;  // the last unit that is used
+  for (auto& s : units_) {
     s->unused = !unused.empty() && unused[static_cast<size_t>(s->spec.index)] != 0;
     s->ends_backward = !s->unused && (before == nullptr || before->spec.stage != s->spec.stage);
     if (!s->unused) before = s.get();
@@ -242,9 +246,9 @@ void ParamStore::begin_step(std::span<const uint8_t> unused) {
 }
 
 // Merges two consecutive uses of a unit when the unused units between them are skipped.
-const std::vector<ScopeState*>& ParamStore::used_order() {
+const std::vector<UnitState*>& ParamStore::used_order() {
   running_order_.clear();
-  for (ScopeState* s : step_order_)
+  for (UnitState* s : step_order_)
     if (!s->unused && (running_order_.empty() || running_order_.back() != s)) running_order_.push_back(s);
   return running_order_;
 }
@@ -256,7 +260,7 @@ uint64_t ParamStore::fingerprint(int stage) const {
   StateHash f;
   gatherer_->add_to(f);
   reducer_->add_to(f);
-  for (const auto& s : scopes_) {
+  for (const auto& s : units_) {
     if (s->spec.stage != stage) continue;
     f.add(static_cast<uint64_t>(s->phase)).add(uint64_t{s->last_backward}).add(uint64_t{s->accumulated});
     f.add(uint64_t{s->unused}).add(s->open.data).add(s->gathered.data);
@@ -270,116 +274,114 @@ void ParamStore::reduce_tied() { reducer_->reduce_tied(); }
 void ParamStore::finish_reduction() { reducer_->finish(); }
 
 // Lists the elements of a unit's own shard that this TP rank counts, or those it does not count.
-void ParamStore::list_squares(const ScopeState& s, bool of_counted, int group) {
+void ParamStore::list_squares(const UnitState& s, bool of_counted, int group) {
   if (s.tied_copy()) return;  // counted once, by the owner
   for (const FlatSegment& g : s.own_segments())
-    for (const auto& [piece, counted] : counted_pieces(s, g, mesh_))
+    for (const auto& [piece, counted] : split_by_owner(s, g, mesh_))
       if (counted == of_counted && piece.count > 0)
-        norms_.add(
-            {.grad = s.grads_at(piece.at, piece.at + piece.count).data, .count = piece.count, .group = group});
+        norms_.add({.grad = s.grads_at(piece.at, piece.at + piece.count).data, .count = piece.count, .group = group});
 }
 
 void ParamStore::list_squares() {
   norms_.open(options_.grad, options_.grad, options_.grad);
-  for (int index = 0; index < total_scopes_; ++index)
-    for (const auto& s : scopes_)
+  for (int index = 0; index < total_units_; ++index)
+    for (const auto& s : units_)
       if (s->spec.index == index) list_squares(*s, true, index);
-  for (const auto& s : scopes_) list_squares(*s, false, total_scopes_);
+  for (const auto& s : units_) list_squares(*s, false, total_units_);
   const auto tensors = static_cast<int64_t>(parameters().size());
   norms_.upload(2 * tensors, compute_, *backend_.device);
 }
 
 void ParamStore::norm_squares(Tensor out) {
-  GT_CHECK(out.numel() == total_scopes_ + 1 && out.dtype == DType::kF64, "one f64 entry per scope, and one");
+  GT_CHECK(out.numel() == total_units_ + 1 && out.dtype == DType::kF64, "one f64 entry per FSDP unit, and one");
   backend_.device->zero(out.data, out.bytes(), compute_);
   backend_.ops->sum_squares({.table = norms_.tables().front(), .out = out}, compute_);
 }
 
 // Rounds master weights to values, to nearest even, as the optimizer step does.
 void ParamStore::round_masters() {
-  for (auto& s : scopes_) {
+  for (auto& s : units_) {
     if (s->masters.bytes() == 0) continue;
     const int64_t from = options_.stage == 0 ? 0 : s->begin(), to = from + s->masters.bytes() / size_of(DType::kF32);
     backend_.ops->cast({.src = s->trained_at(from, to, from), .dst = s->values_at(from, to)}, compute_);
   }
 }
 
-void ParamStore::adopt_masters() {
+void ParamStore::refresh_from_masters() {
   round_masters();
-  publish();
+  all_gather_values();
 }
 
 // Recomputes values that the optimizer step does not write: the 16-bit copy of a tied f32 table, and fake-quantized
-// values, which the last publish() overwrote.
-void ParamStore::derive_values(ScopeState& s) {
+// values, which the last all_gather_values() overwrote.
+void ParamStore::derive_values(UnitState& s) {
   const bool copy = s.owner != nullptr && !s.shares_values();
   if (!copy && !(s.quantizes() && s.masters.bytes() > 0)) return;
   const bool whole = options_.stage == 0;
   const int64_t from = whole ? 0 : s.begin(), to = whole ? s.layout.size : from + s.layout.shard;
-  const ScopeState& trained = copy ? *s.owner : s;
+  const UnitState& trained = copy ? *s.owner : s;
   backend_.ops->cast({.src = trained.trained_at(from, to, from), .dst = s.values_at(from, to)}, compute_);
 }
 
-void ParamStore::publish() {
+void ParamStore::all_gather_values() {
   gatherer_->drop_all();
-  for (auto& s : scopes_) derive_values(*s);
-  const auto kept_whole = [](const ScopeState& s) { return !s.shares_values() && !s.values_sharded; };
+  for (auto& s : units_) derive_values(*s);
+  const auto kept_whole = [](const UnitState& s) { return !s.shares_values() && !s.values_sharded; };
   if (options_.stage > 0) {
-    for (auto& s : scopes_)
-      if (kept_whole(*s))
-        s->gathering = s->domain.group->all_gather(s->value_shard(), s->held_values(), compute_);
-    for (auto& s : scopes_)
+    for (auto& s : units_)
+      if (kept_whole(*s)) s->gathering = s->domain.group->all_gather(s->value_shard(), s->held_values(), compute_);
+    for (auto& s : units_)
       if (kept_whole(*s)) s->gathering.wait(compute_);
   }
-  for (auto& s : scopes_) {
+  for (auto& s : units_) {
     if (!kept_whole(*s)) continue;
     if (s->quantizes()) quantizer_->apply(*s, s->held_values());
-    s->show_values(s->held_values(), fresh_version());
+    s->bind_values(s->held_values(), fresh_version());
   }
-  if (fp8_) fp8_->encode_kept();
+  if (fp8_) fp8_->quantize_kept();
 }
 
-int ParamStore::num_scopes() const { return static_cast<int>(scopes_.size()); }
+int ParamStore::num_units() const { return static_cast<int>(units_.size()); }
 
 int64_t ParamStore::num_shards() const {
   int64_t n = 0;
-  for (const auto& s : scopes_) n += s->domain.size;
+  for (const auto& s : units_) n += s->domain.size;
   return n;
 }
 
-int64_t ParamStore::state_elements(int scope) const {
-  const ScopeState& s = *scopes_[static_cast<size_t>(scope)];
+int64_t ParamStore::state_elements(int unit) const {
+  const UnitState& s = *units_[static_cast<size_t>(unit)];
   if (s.owner) return 0;
   return options_.stage == 0 ? s.layout.size : s.layout.shard;
 }
 
 std::vector<Parameter*> ParamStore::parameters() const {
   std::vector<Parameter*> out;
-  for (const auto& s : scopes_) out.insert(out.end(), s->spec.params.begin(), s->spec.params.end());
+  for (const auto& s : units_) out.insert(out.end(), s->spec.params.begin(), s->spec.params.end());
   return out;
 }
 
 int64_t ParamStore::local_elements() const {
   int64_t n = 0;
-  for (const auto& s : scopes_) n += s->owner ? 0 : s->elements();
+  for (const auto& s : units_) n += s->owner ? 0 : s->elements();
   return n;
 }
 
 int64_t ParamStore::master_bytes() const {
   int64_t n = 0;
-  for (const auto& s : scopes_) n += s->masters.bytes();
+  for (const auto& s : units_) n += s->masters.bytes();
   return n;
 }
 
 int64_t ParamStore::value_bytes() const {
   int64_t n = gatherer_->high_water() + (quantizer_ ? quantizer_->bytes() : 0) + (fp8_ ? fp8_->bytes() : 0);
-  for (const auto& s : scopes_) n += s->values.bytes() + s->codes.bytes();
+  for (const auto& s : units_) n += s->values.bytes() + s->fp8_data.bytes();
   return n;
 }
 
 int64_t ParamStore::grad_bytes() const {
   int64_t n = reducer_->high_water();
-  for (const auto& s : scopes_) n += s->grads.bytes();
+  for (const auto& s : units_) n += s->grads.bytes();
   return n;
 }
 

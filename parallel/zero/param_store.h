@@ -28,12 +28,12 @@ class Fp8Weights;
 class GradReducer;
 class ValueGatherer;
 class WeightQuantizer;
-struct ScopeState;
+struct UnitState;
 
 // One FSDP unit: parameters that are gathered and reduced together. A tied copy is alone in its unit, and so is its
 // owner. The units of a stage are listed in the order in which its forward uses them. `index`: position in the unit
 // list of the whole model, equal on every rank and under every pp, so that norms are summed in one order.
-struct ScopeSpec {
+struct UnitSpec {
   std::string name;
   std::vector<Parameter*> params;
   int stage = 0;  // virtual stage
@@ -42,7 +42,7 @@ struct ScopeSpec {
 };
 
 // One pass through all units of a virtual stage; a backward visits them from last to first.
-struct StageVisit {
+struct StagePass {
   int stage;
   bool backward;
 };
@@ -56,41 +56,41 @@ struct ZeroMemory {
 
 // Tensor range that the optimizer updates: contiguous elements of one unit with the same decay setting. All tensors are
 // 1-D and of equal length.
-struct UpdateRange {
-  Tensor value, grad;   // value: f32, bf16 or fp16; grad: f32 or bf16
-  Tensor master;        // what is trained: f32 master weights, or the value itself
+struct TensorRange {
+  Tensor value, grad;  // value: f32, bf16 or fp16; grad: f32 or bf16
+  Tensor master;       // what is trained: f32 master weights, or the value itself
   // The value, to be written besides the master; empty if their dtypes are equal.
   Tensor rounded() const { return master.dtype == value.dtype ? Tensor{} : value; }
   bool decay = true;
-  int scope = 0;        // local unit number
-  int64_t at = 0;       // element offset within this rank's part of the unit (state buffers use the same offsets)
+  int unit = 0;    // local unit number
+  int64_t at = 0;  // element offset within this rank's part of the unit (state buffers use the same offsets)
 };
 
-// Part of an UpdateRange that belongs to one logical tensor, for optimizers that need norms of whole tensors. Stage 0
+// Part of an TensorRange that belongs to one logical tensor, for optimizers that need norms of whole tensors. Stage 0
 // splits ranges by shard too, so that sums are bitwise identical at every stage.
-struct UpdatePiece {
+struct TensorRangePart {
   int range = 0;              // in ranges()
   int64_t at = 0, count = 0;  // elements of the range's tensors
   int tensor = 0;             // in tensors()
   int64_t begin = 0;          // its first element in the flattened tp-local tensor
-  bool owned = true;  // this rank counts these elements when a tensor is summed over the ranks of its stage
+  bool owned = true;          // this rank counts these elements when a tensor is summed over the ranks of its stage
 };
 
 class ParamStore {
  public:
-  // total_scopes: FSDP units of the whole model. Allocates; values are undefined until init() or a checkpoint load.
-  ParamStore(std::vector<ScopeSpec> scopes, int total_scopes, const ZeroOptions&, const Mesh&, const Backend&,
+  // total_units: FSDP units of the whole model. Allocates; values are undefined until init() or a checkpoint load.
+  ParamStore(std::vector<UnitSpec> units, int total_units, const ZeroOptions&, const Mesh&, const Backend&,
              Stream compute, ZeroMemory = {});
   ~ParamStore();
 
   // Sets the order in which this rank's compute actions use its stages, in a step and in one evaluation pass. Stage 3
   // prefetches by it. Without an order nothing is prefetched; with one, units must be used in that order.
-  void set_order(std::span<const StageVisit> step, std::span<const StageVisit> evaluation);
+  void set_order(std::span<const StagePass> step, std::span<const StagePass> evaluation);
 
   // Initializes values with counter-based randomness, identical under every layout. `threads`: host threads.
   void init(uint64_t seed, int threads);
 
-  ParamScope& scope(const std::string& name);
+  ParamUnit& unit(const std::string& name);
 
   // One step; called through the executor's hooks.
   // unused: one flag per unit of the whole model, equal on every rank. Nonzero: no microbatch of this step uses the
@@ -100,13 +100,13 @@ class ParamStore {
   // Hash of the state that determines which calls an action of this stage makes for its parameters: gradients written,
   // addresses of temporary values and gradients, reductions in flight. kernels/replay.h distinguishes actions by it.
   uint64_t fingerprint(int stage) const;
-  void reduce_grads(int stage);   // launches the reductions not launched yet
-  void reduce_tied();             // adds the gradients of both tied copies, first-stage + last-stage order
-  void finish_reduction();        // waits for all reductions; stage 0 all-gathers; a missing gradient is an error
+  void reduce_grads(int stage);  // launches the reductions not launched yet
+  void reduce_tied();            // adds the gradients of both tied copies, first-stage + last-stage order
+  void finish_reduction();       // waits for all reductions; stage 0 all-gathers; a missing gradient is an error
 
-  void begin_evaluation();        // call before each evaluation pass
+  void begin_evaluation();  // call before each evaluation pass
 
-  // Writes the sum of squared gradients per unit, 0 for units of other ranks, to `out`, f64 [total_scopes + 1]. Counts
+  // Writes the sum of squared gradients per unit, 0 for units of other ranks, to `out`, f64 [total_units + 1]. Counts
   // the elements this rank owns: its shard at every stage, elements shared by TP ranks on the first of them only, no
   // tied copies. Summed over the world it is the squared global norm, with entries in model order under every layout.
   // The last entry is the sum of squares of elements that another TP rank counts. It serves only as a finiteness check:
@@ -114,25 +114,25 @@ class ParamStore {
   void norm_squares(Tensor out);
   // After finish_reduction(): the first parameter in backward order whose gradient is not finite on this rank's shard.
   // place: position in the backward order of the whole model, ascending.
-  struct BadGradient {
+  struct NonFiniteGradient {
     int64_t place = 0;
     std::string name;
   };
-  std::optional<BadGradient> first_bad_gradient() const;
+  std::optional<NonFiniteGradient> first_nonfinite_gradient() const;
 
   // Tensor ranges to update, their parts by logical tensor, and the optimizer state elements of a local unit.
-  std::span<const UpdateRange> ranges() const { return ranges_; }
-  std::span<const UpdatePiece> pieces() const { return pieces_; }
+  std::span<const TensorRange> ranges() const { return ranges_; }
+  std::span<const TensorRangePart> pieces() const { return pieces_; }
   const std::vector<const Parameter*>& tensors() const { return tensors_; }  // same list on all ranks of a stage
-  int num_scopes() const;
+  int num_units() const;
   int64_t num_shards() const;  // of all local units, over their domains
-  int64_t state_elements(int scope) const;
+  int64_t state_elements(int unit) const;
 
   // Call after master weights were overwritten (checkpoint load, tests): recomputes values on every rank. Collective
   // over dp.
-  void adopt_masters();
+  void refresh_from_masters();
 
-  void publish();  // all-gathers updated weights that are kept unsharded (stages 1 to 3); new versions
+  void all_gather_values();  // all-gathers updated weights that are kept unsharded (stages 1 to 3); new versions
 
   // Throws if the copies of a tied table on first and last stage differ, naming the table. Collective over their ranks.
   void require_equal_copies();
@@ -145,39 +145,39 @@ class ParamStore {
   std::vector<ShardView> grad_views() const;
 
   std::vector<Parameter*> parameters() const;
-  int64_t local_elements() const;     // parameters of this rank, padding of the flat buffers excluded
-  int64_t master_bytes() const;       // f32 master weights
-  int64_t value_bytes() const;        // kept, plus the peak gathered so far
-  int64_t grad_bytes() const;         // kept, plus the peak in flight so far
+  int64_t local_elements() const;  // parameters of this rank, padding of the flat buffers excluded
+  int64_t master_bytes() const;    // f32 master weights
+  int64_t value_bytes() const;     // kept, plus the peak gathered so far
+  int64_t grad_bytes() const;      // kept, plus the peak in flight so far
   int64_t table_bytes() const { return norms_.bytes(); }  // of the segment table of norm_squares()
-  ZeroMemory temporary_bytes() const; // the part of both that is not kept
+  ZeroMemory temporary_bytes() const;                     // the part of both that is not kept
 
  private:
-  void add_scope(ScopeSpec);
-  ScopeState& add_uniform(ScopeSpec, std::vector<int> place, ScopeState* main);
-  void allocate(ScopeState&, bool companion);
-  void init_whole(ScopeState&, Tensor whole, uint64_t seed, int threads);
+  void add_scope(UnitSpec);
+  UnitState& add_uniform(UnitSpec, std::vector<int> place, UnitState* main);
+  void allocate(UnitState&, bool companion);
+  void init_whole(UnitState&, Tensor whole, uint64_t seed, int threads);
   void round_masters();
-  void derive_values(ScopeState&);
-  void add_ranges(int scope);
+  void derive_values(UnitState&);
+  void add_ranges(int unit);
   void cut_pieces();
   void list_squares();
-  void list_squares(const ScopeState&, bool of_counted, int group);
-  const std::vector<ScopeState*>& used_order();
+  void list_squares(const UnitState&, bool of_counted, int group);
+  const std::vector<UnitState*>& used_order();
   const Mesh& mesh_;
   ZeroOptions options_;
   const Backend& backend_;
   Stream compute_;
-  int total_scopes_;
-  std::vector<std::unique_ptr<ScopeState>> scopes_;
+  int total_units_;
+  std::vector<std::unique_ptr<UnitState>> units_;
   std::unique_ptr<GradReducer> reducer_;
   std::unique_ptr<ValueGatherer> gatherer_;
   std::unique_ptr<WeightQuantizer> quantizer_;
-  std::unique_ptr<Fp8Weights> fp8_;  // null if no weight is FP8
-  std::vector<ScopeState*> step_order_, evaluation_order_, running_order_;  // running: step order, used units only
+  std::unique_ptr<Fp8Weights> fp8_;                                        // null if no weight is FP8
+  std::vector<UnitState*> step_order_, evaluation_order_, running_order_;  // running: step order, used units only
   bool ordered_ = false;
-  std::vector<UpdateRange> ranges_;
-  std::vector<UpdatePiece> pieces_;
+  std::vector<TensorRange> ranges_;
+  std::vector<TensorRangePart> pieces_;
   std::vector<const Parameter*> tensors_;
   SegmentTables norms_;  // one table: gradients by unit of the model, then those that other TP ranks count
 };

@@ -2,15 +2,15 @@
 #include <cmath>
 
 #include "parallel/zero/param_store.h"
-#include "parallel/zero/scope_state.h"
+#include "parallel/zero/unit_state.h"
 
 namespace gt {
 
 void ParamStore::append_views(const std::string& group, std::span<const Tensor> flat_state,
                               std::vector<ShardView>& out) const {
-  GT_CHECK(flat_state.size() == scopes_.size(), "one flat state buffer per scope");
-  for (size_t k = 0; k < scopes_.size(); ++k) {
-    const ScopeState& s = *scopes_[k];
+  GT_CHECK(flat_state.size() == units_.size(), "one flat state buffer per FSDP unit");
+  for (size_t k = 0; k < units_.size(); ++k) {
+    const UnitState& s = *units_[k];
     if (s.owner) continue;
     // Saved: this rank's own shard, at every stage. Read only: the rest, where values or state are unsharded.
     const int64_t held = flat_state[k].numel(), from = held == s.layout.size ? 0 : s.begin();
@@ -18,7 +18,7 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
       for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(r)]) {
         if (g.at < from || g.at + g.count > from + held) continue;
         const Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
-        for (const auto& [piece, counted] : counted_pieces(s, g, mesh_))
+        for (const auto& [piece, counted] : split_by_owner(s, g, mesh_))
           if (piece.count > 0)
             out.push_back(
                 {.name = group + "/" + (p.tied_to.empty() ? p.name : p.tied_to),
@@ -33,15 +33,15 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
                  .save = r == s.domain.rank && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
       }
   }
-  deal_over_tp(out);
+  assign_over_tp(out);
 }
 
-std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
+std::optional<ParamStore::NonFiniteGradient> ParamStore::first_nonfinite_gradient() const {
   constexpr int64_t kMostParameters = 1 << 16;  // per unit
-  std::vector<BadGradient> all;
+  std::vector<NonFiniteGradient> all;
   SegmentTables tables;
   tables.open(options_.grad, options_.grad, options_.grad);
-  for (const auto& s : scopes_)
+  for (const auto& s : units_)
     for (const FlatSegment& g : s->own_segments()) {
       if (s->tied_copy() || g.count == 0) continue;  // the owner has the sum of both copies
       const auto tensor = static_cast<size_t>(g.tensor);
@@ -49,7 +49,7 @@ std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
                   .count = g.count,
                   .group = static_cast<int32_t>(all.size())});
       all.push_back(
-          {(total_scopes_ - s->spec.index) * kMostParameters - s->place[tensor], s->spec.params[tensor]->name});
+          {(total_units_ - s->spec.index) * kMostParameters - s->place[tensor], s->spec.params[tensor]->name});
     }
   const auto count = static_cast<int64_t>(all.size());
   tables.upload(count, compute_, *backend_.device);
@@ -58,7 +58,7 @@ std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
   backend_.ops->sum_squares({.table = tables.tables().front(), .out = room.tensor({count}, DType::kF64)}, compute_);
   backend_.device->copy(squares.data(), room.data(), count * size_of(DType::kF64), compute_);
   backend_.device->synchronize(compute_);
-  std::optional<BadGradient> found;
+  std::optional<NonFiniteGradient> found;
   for (size_t i = 0; i < all.size(); ++i)
     if (!std::isfinite(squares[i]) && (!found || all[i].place < found->place)) found = all[i];
   return found;
@@ -66,7 +66,7 @@ std::optional<ParamStore::BadGradient> ParamStore::first_bad_gradient() const {
 
 std::vector<ShardView> ParamStore::value_views() const {
   std::vector<Tensor> flat;
-  for (const auto& s : scopes_)
+  for (const auto& s : units_)
     flat.push_back(s->masters.bytes() > 0 ? s->masters.tensor({s->masters.bytes() / size_of(DType::kF32)}, DType::kF32)
                                           : s->held_values());
   std::vector<ShardView> out;
@@ -76,7 +76,7 @@ std::vector<ShardView> ParamStore::value_views() const {
 
 std::vector<ShardView> ParamStore::grad_views() const {
   std::vector<Tensor> flat;
-  for (const auto& s : scopes_) flat.push_back(s->held_grads());
+  for (const auto& s : units_) flat.push_back(s->held_grads());
   std::vector<ShardView> out;
   append_views("grad", flat, out);
   return out;

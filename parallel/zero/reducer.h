@@ -9,7 +9,7 @@
 #include "kernels/backend.h"
 #include "parallel/mesh.h"
 #include "parallel/zero/options.h"
-#include "parallel/zero/scope_state.h"
+#include "parallel/zero/unit_state.h"
 
 namespace gt {
 
@@ -17,13 +17,13 @@ class StateHash;
 
 class GradReducer {
  public:
-  GradReducer(const ScopeList&, const ZeroOptions&, const Mesh&, const Backend&, Stream compute);
+  GradReducer(const UnitList&, const ZeroOptions&, const Mesh&, const Backend&, Stream compute);
   void allocate(int64_t bytes);  // workspace for unsharded gradients and send buffers
 
   void begin_step();
   void begin_backward(int stage, bool last);
-  void open(ScopeState&);        // before the first write: allocates the unit's gradients
-  void ready(ScopeState&);       // this microbatch's gradients are complete
+  void open(UnitState&);         // before the first write: allocates the unit's gradients
+  void ready(UnitState&);        // this microbatch's gradients are complete
   void reduce_stage(int stage);  // launches the reductions not launched yet
   void reduce_tied();            // adds the gradients of both copies, first-stage + last-stage order
   void finish();                 // waits for all reductions
@@ -32,34 +32,34 @@ class GradReducer {
   int64_t high_water() const { return align_up(pool_.high_water()); }  // peak bytes of temporary gradients
 
  private:
-  using Phase = ScopeState::Phase;
-  void complete_gradients(ScopeState&);
-  void complete_unused(ScopeState&);
+  using Phase = UnitState::Phase;
+  void complete_gradients(UnitState&);
+  void complete_unused(UnitState&);
   void multiply(Tensor flat, double by);
-  void sum_partial(ScopeState&);
-  void sum_shared_heads(ScopeState&);
-  void launch(ScopeState&);
-  void launch_converted(ScopeState&);
-  int64_t piece_of(const ScopeState&) const;
-  void land_piece(ScopeState&);
+  void sum_partial(UnitState&);
+  void sum_shared_heads(UnitState&);
+  void launch(UnitState&);
+  void launch_converted(UnitState&);
+  int64_t chunk_elements(const UnitState&) const;
+  void complete_chunk(UnitState&);
   void launch_bucket();
-  void land(ScopeState&);
+  void land(UnitState&);
   void drain();
 
-  bool scales(const ScopeState&) const;
-  bool converts(const ScopeState& s) const { return options_.reduce != options_.grad && s.domain.size > 1; }
+  bool scales(const UnitState&) const;
+  bool converts(const UnitState& s) const { return options_.reduce != options_.grad && s.domain.size > 1; }
 
-  const ScopeList& scopes_;
+  const UnitList& units_;
   const ZeroOptions options_;
   const Mesh& mesh_;
   const Backend& backend_;
   Stream compute_;
   Pool pool_;
-  std::vector<ScopeState*> bucket_;  // final for this microbatch, not launched yet
-  std::vector<Work> summing_;        // of both reductions over tp; kept for its storage
-  std::vector<ScopeState*> flying_;  // sharded and converted units in flight
-  int64_t bucket_fill_ = 0;          // bytes
-  bool backward_over_ = false;       // the reductions in flight were launched by a backward that has ended
+  std::vector<UnitState*> bucket_;     // final for this microbatch, not launched yet
+  std::vector<Work> summing_;          // of both reductions over tp; kept for its storage
+  std::vector<UnitState*> in_flight_;  // sharded and converted units in flight
+  int64_t bucket_fill_ = 0;            // bytes
+  bool backward_over_ = false;         // the reductions in flight were launched by a backward that has ended
 };
 
 }  // namespace gt

@@ -12,15 +12,17 @@ int64_t logical_offset(const ShardView& v, int64_t local) {
   if (v.shard.kind == ShardSpec::Kind::kSplit) {
     if (v.shard.dim == 0)
       r = logical_index(v.shard, v.pad_rows ? v.pad_rows : full_rows, r, v.tp_rank, v.tp_size);
-    else c = logical_index(v.shard, full_cols, c, v.tp_rank, v.tp_size);
+    else
+      c = logical_index(v.shard, full_cols, c, v.tp_rank, v.tp_size);
   }
   return r < full_rows ? r * full_cols + c : -1;
 }
 
-void deal_over_tp(std::vector<ShardView>& views) {
+void assign_over_tp(std::vector<ShardView>& views) {
   std::vector<ShardView*> pieces;
   for (ShardView& v : views)
-    if (v.shard.kind != ShardSpec::Kind::kSplit && v.tp_size > 1 && (v.save || v.dealt_away)) pieces.push_back(&v);
+    if (v.shard.kind != ShardSpec::Kind::kSplit && v.tp_size > 1 && (v.save || v.assigned_elsewhere))
+      pieces.push_back(&v);
   std::sort(pieces.begin(), pieces.end(), [](const ShardView* a, const ShardView* b) {
     return std::make_tuple(-a->data.bytes(), std::ref(a->name), a->begin) <
            std::make_tuple(-b->data.bytes(), std::ref(b->name), b->begin);
@@ -31,7 +33,7 @@ void deal_over_tp(std::vector<ShardView>& views) {
     const auto least = std::min_element(dealt.begin(), dealt.end());
     *least += v->data.bytes();
     v->save = least - dealt.begin() == v->tp_rank;
-    v->dealt_away = !v->save;
+    v->assigned_elsewhere = !v->save;
   }
 }
 

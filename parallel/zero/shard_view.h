@@ -22,7 +22,8 @@ struct ShardView {
   // false: read, never written. A tied copy on the last stage, another rank's shard at stage 0, or replicated data that
   // another tp rank stores.
   bool save = true;
-  bool dealt_away = false;  // assigned to another tp rank by deal_over_tp: the only reason why it is not saved
+  bool assigned_elsewhere =
+      false;  // assigned to another tp rank by assign_over_tp: the only reason why it is not saved
 };
 
 // Returns the index in the flattened logical tensor of element `local` of the flattened tp-local tensor; -1 for
@@ -32,6 +33,6 @@ int64_t logical_offset(const ShardView&, int64_t local);
 // Assigns each shard of a replicated tensor to the one tp rank that saves it. Shards are taken by bytes descending,
 // then by name and begin. Each goes to the tp rank with the fewest bytes so far, the lowest on a tie. Requires: the
 // same list on all tp ranks. May be called again after views were added.
-void deal_over_tp(std::vector<ShardView>& views);
+void assign_over_tp(std::vector<ShardView>& views);
 
 }  // namespace gt

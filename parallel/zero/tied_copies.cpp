@@ -3,7 +3,7 @@
 
 #include "kernels/core/rng.h"
 #include "parallel/zero/param_store.h"
-#include "parallel/zero/scope_state.h"
+#include "parallel/zero/unit_state.h"
 
 namespace gt {
 namespace {
@@ -18,9 +18,9 @@ int64_t hash_of(std::span<const uint8_t> bytes) {
 
 // The max all-reduce returns the larger of two hashes and of their negatives: equal hashes cancel out.
 void ParamStore::require_equal_copies() {
-  ProcessGroup& ends = mesh_.ends();
+  ProcessGroup& ends = mesh_.embedding_group();
   if (ends.size() != 2 || compute_.device.kind == DeviceKind::kNull) return;
-  for (auto& s : scopes_) {
+  for (auto& s : units_) {
     const Parameter& p = *s->spec.params.front();
     if ((p.tied_to.empty() && !p.tied_owner) || s->owner != nullptr || s->copy != nullptr) continue;
     const Tensor held = s->held_values();
@@ -31,7 +31,7 @@ void ParamStore::require_equal_copies() {
     int64_t most[2] = {mine, -mine};
     ends.all_reduce({reinterpret_cast<std::byte*>(most), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
     GT_CHECK(most[0] == -most[1], "the copies of ", p.tied_to.empty() ? p.name : p.tied_to,
-             " on the first and the last stage differ (here, on ", mesh_.place(), ", hash ", mine, ")");
+             " on the first and the last stage differ (here, on ", mesh_.coordinates(), ", hash ", mine, ")");
   }
 }
 

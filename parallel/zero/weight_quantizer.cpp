@@ -5,17 +5,17 @@
 namespace gt {
 namespace {
 
-bool cut_rows(const Parameter& p) { return p.shard.kind == ShardSpec::Kind::kSplit && p.shard.dim == 1; }
+bool splits_rows(const Parameter& p) { return p.shard.kind == ShardSpec::Kind::kSplit && p.shard.dim == 1; }
 
 // Calls f(parameter, its index, its first row) for fake-quantized weights. Those whose rows are split come first, so
 // that one collective covers all of their rows. Returns the number of those rows.
 template <class F>
-int64_t each_weight(const ScopeSpec& spec, F f) {
+int64_t each_weight(const UnitSpec& spec, F f) {
   int64_t at = 0, cut = 0;
   for (const bool wanted : {true, false}) {
     for (size_t i = 0; i < spec.params.size(); ++i) {
       const Parameter& p = *spec.params[i];
-      if (!p.fake_quant || cut_rows(p) != wanted) continue;
+      if (!p.fake_quant || splits_rows(p) != wanted) continue;
       f(p, i, at);
       at += p.local_shape[0];
     }
@@ -26,16 +26,16 @@ int64_t each_weight(const ScopeSpec& spec, F f) {
 
 }  // namespace
 
-WeightQuantizer::WeightQuantizer(const ScopeList& scopes, const Mesh& mesh, const Backend& backend, Stream compute)
+WeightQuantizer::WeightQuantizer(const UnitList& units, const Mesh& mesh, const Backend& backend, Stream compute)
     : mesh_(mesh), backend_(backend), compute_(compute) {
   int64_t most = 0;
-  for (const auto& s : scopes)
+  for (const auto& s : units)
     each_weight(s->spec, [&](const Parameter& p, size_t, int64_t at) { most = std::max(most, at + p.local_shape[0]); });
-  limits_ = Buffer(most * size_of(DType::kF32), compute.device, *backend.device);
+  amax_ = Buffer(most * size_of(DType::kF32), compute.device, *backend.device);
 }
 
-void WeightQuantizer::apply(const ScopeState& s, Tensor flat) const {
-  const Tensor limits = limits_.tensor({limits_.bytes() / size_of(DType::kF32)}, DType::kF32);
+void WeightQuantizer::apply(const UnitState& s, Tensor flat) const {
+  const Tensor limits = amax_.tensor({amax_.bytes() / size_of(DType::kF32)}, DType::kF32);
   const auto weight = [&](const Parameter& p, size_t i) {
     return flat.slice(s.layout.offset[i], p.local_shape.numel()).view(p.local_shape);
   };

@@ -6,22 +6,22 @@
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
 #include "parallel/mesh.h"
-#include "parallel/zero/scope_state.h"
+#include "parallel/zero/unit_state.h"
 
 namespace gt {
 
 class WeightQuantizer {
  public:
-  WeightQuantizer(const ScopeList&, const Mesh&, const Backend&, Stream compute);  // workspace for the largest unit
+  WeightQuantizer(const UnitList&, const Mesh&, const Backend&, Stream compute);  // workspace for the largest unit
   // Collective over tp if the unit has weights whose rows are split (dim 1).
-  void apply(const ScopeState&, Tensor flat) const;
-  int64_t bytes() const { return limits_.bytes(); }
+  void apply(const UnitState&, Tensor flat) const;
+  int64_t bytes() const { return amax_.bytes(); }
 
  private:
   const Mesh& mesh_;
   const Backend& backend_;
   Stream compute_;
-  Buffer limits_;
+  Buffer amax_;
 };
 
 }  // namespace gt

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/autograd/tape_rig.h"
+#include "tests/autograd/tape_fixture.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -13,16 +13,16 @@ namespace {
 
 // A layer with a quantized input; its weight counts as quantized already (by ParamStore).
 struct Layer {
-  Rig rig;
+  TapeFixture rig;
   Parameter w;
-  QuantRange range{"layer.input", rig.tensor({1}, 1), rig.tensor({1}, 2)};
+  QuantizerState range{"layer.input", rig.tensor({1}, 1), rig.tensor({1}, 2)};
   Tensor x = rig.tensor({6, 8}, 3), dy = rig.tensor({6, 5}, 4);
   explicit Layer(float limit) {
     w.full_shape = w.local_shape = {5, 8};
     w.value = rig.tensor({5, 8}, 5);
     w.grad = rig.tensor({5, 8}, 6);
     *range.limit.as<float>() = limit;
-    *range.seen.as<float>() = 0;
+    *range.step_amax.as<float>() = 0;
   }
   // The loss with clamp(x) instead of the quantized x.
   double surrogate(double limit) const {
@@ -74,7 +74,7 @@ TEST_CASE("the gradient through codes is that of the clamped input, and the weig
     }
   float most = 0;
   for (const float x : values(layer.x)) most = std::max(most, std::fabs(x));
-  CHECK(*layer.range.seen.as<float>() == most);
+  CHECK(*layer.range.step_amax.as<float>() == most);
 }
 
 TEST_CASE("before a range is known activations pass as they are, and no range is no op") {

@@ -1,7 +1,7 @@
 // Ops on a slice of a microbatch's rows, and values consumed by the next op.
 #include <algorithm>
 
-#include "tests/autograd/tape_rig.h"
+#include "tests/autograd/tape_fixture.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -9,7 +9,7 @@ using namespace gt::rig;
 
 TEST_CASE("positions of any run of rows are those of the whole, and so are their gradients") {
   constexpr int64_t seq = 5, batch = 4, cols = 6, n = batch * seq, positions = 7;
-  Rig rig;
+  TapeFixture rig;
   Tape& t = rig.tape;
   Parameter table;
   table.full_shape = table.local_shape = {positions, cols};
@@ -31,7 +31,8 @@ TEST_CASE("positions of any run of rows are those of the whole, and so are their
   run(0, n, whole);
   const std::vector<float> dwhole = gradient();
   for (int64_t i = 0; i < n * cols; ++i)
-    CHECK(whole[static_cast<size_t>(i)] == x.as<float>()[i] + table.value.as<float>()[i / cols % seq * cols + i % cols]);
+    CHECK(whole[static_cast<size_t>(i)] ==
+          x.as<float>()[i] + table.value.as<float>()[i / cols % seq * cols + i % cols]);
   for (int64_t i = seq * cols; i < positions * cols; ++i) CHECK(dwhole[static_cast<size_t>(i)] == 0);
   for (int64_t rows : {1, 2, 3, 4, 5, 7, 10, 13, 19}) {
     INFO(rows << " rows at a time");
@@ -45,7 +46,7 @@ TEST_CASE("positions of any run of rows are those of the whole, and so are their
 }
 
 TEST_CASE("a transient value takes no room once it was discarded, whether or not the tape records") {
-  Rig rig;
+  TapeFixture rig;
   Tape& t = rig.tape;
   for (bool recording : {true, false}) {
     t.set_recording(recording);
@@ -65,7 +66,7 @@ TEST_CASE("a transient value takes no room once it was discarded, whether or not
 
 TEST_CASE("a linear layer's transient output changes no bit of its gradients") {
   constexpr int64_t n = 6, in = 5, out = 4;
-  Rig rig;
+  TapeFixture rig;
   Tape& t = rig.tape;
   Parameter w;
   w.full_shape = w.local_shape = {out, in};

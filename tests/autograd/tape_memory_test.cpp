@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "tests/autograd/tape_rig.h"
+#include "tests/autograd/tape_fixture.h"
 #include "tests/support/skip.h"
 #include "tests/support/test.h"
 
@@ -27,7 +27,7 @@ using namespace gt::rig;
 
 TEST_CASE("a warm forward and backward allocates nothing on the heap") {
   if (!kCountsNews) GT_SKIP("sanitizers count allocations themselves");
-  Rig rig(null_backend());
+  TapeFixture rig(null_backend());
   std::vector<std::unique_ptr<Block>> blocks;
   for (int i = 0; i < 12; ++i) blocks.push_back(std::make_unique<Block>(rig, 1));
   const Tensor x = rig.tensor({kTokens, kHidden}, 1), dy = rig.tensor({kTokens, kHidden}, 2);
@@ -57,15 +57,15 @@ TEST_CASE("a warm forward and backward allocates nothing on the heap") {
 }
 
 TEST_CASE("a full tape and a tape without gradient slots say so") {
-  Rig rig(null_backend(), 4);
+  TapeFixture rig(null_backend(), 4);
   const Tensor x = rig.tensor({4, 4}, 1);
   SECTION("nodes") {
-    // ParamScope nodes have no outputs, so nodes run out before slots.
+    // ParamUnit nodes have no outputs, so nodes run out before slots.
     std::string log;
-    Logger scope("0", &log);
-    for (int i = 0; i < 4; ++i) ops::enter(rig.tape, scope);
+    Logger unit("0", &log);
+    for (int i = 0; i < 4; ++i) ops::enter(rig.tape, unit);
     CHECK(rig.tape.size() == 4);
-    CHECK_THROWS_WITH(ops::enter(rig.tape, scope), Catch::Contains("the tape is full at 4 nodes"));
+    CHECK_THROWS_WITH(ops::enter(rig.tape, unit), Catch::Contains("the tape is full at 4 nodes"));
   }
   SECTION("slots") {
     for (int i = 0; i < 4; ++i) rig.tape.input(x, true);
@@ -82,7 +82,7 @@ TEST_CASE("a too small arena or gradient pool names what is missing") {
   Arena arena(Buffer(1024, stream.device, *b.device));
   Pool pool(Buffer(256, stream.device, *b.device));
   Tape t(arena, pool, *b.ops, stream);
-  Rig rig(b);
+  TapeFixture rig(b);
   const Tensor x = rig.tensor({8, 8}, 1);
   const Var in = t.input(x, true), y = ops::cast(t, ops::cast(t, in, DType::kBF16), DType::kF32);
   t.seed(y, x);

@@ -5,7 +5,7 @@
 #include <functional>
 #include <span>
 
-#include "tests/autograd/tape_rig.h"
+#include "tests/autograd/tape_fixture.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -28,7 +28,7 @@ struct Outcome {
   }
 };
 
-Outcome run(Rig& rig, std::vector<Block*> blocks, std::span<const Tensor> xs, Tensor dy, How how) {
+Outcome run(TapeFixture& rig, std::vector<Block*> blocks, std::span<const Tensor> xs, Tensor dy, How how) {
   const bool split = how == How::kSplit || how == How::kRecomputeSplit;
   Outcome out;
   Tape& t = rig.tape;
@@ -65,7 +65,7 @@ Outcome run(Rig& rig, std::vector<Block*> blocks, std::span<const Tensor> xs, Te
 }  // namespace
 
 TEST_CASE("plain, split and recomputed backward agree bit for bit over several microbatches") {
-  Rig rig, fresh;
+  TapeFixture rig, fresh;
   Block one(rig, 10), two(rig, 50), three(rig, 90);
   const std::vector<Block*> blocks{&one, &two, &three};
   const std::vector<Tensor> xs{rig.tensor({kTokens, kHidden}, 1), rig.tensor({kTokens, kHidden}, 2),
@@ -82,7 +82,7 @@ TEST_CASE("plain, split and recomputed backward agree bit for bit over several m
   CHECK(values(dy) == seed);
 
   for (Block* b : blocks) b->keep = ops::Keep::kInputs;
-  Rig lean;
+  TapeFixture lean;
   const Outcome rebuilt = run(lean, blocks, xs, dy, How::kPlain);
   CHECK(plain == rebuilt);
   CHECK(rebuilt.activation_peak < plain.activation_peak);
@@ -94,7 +94,7 @@ TEST_CASE("plain, split and recomputed backward agree bit for bit over several m
 
 TEST_CASE(
     "a discarded value must be rebuilt before a rule reads it, and one that is not discarded goes with its node") {
-  Rig rig;
+  TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
   for (Parameter* q : p.params()) q->grad_dirty = false;
@@ -123,7 +123,7 @@ TEST_CASE(
 }
 
 TEST_CASE("gradients of microbatches accumulate to the sum of each alone") {
-  Rig rig;
+  TapeFixture rig;
   Block block(rig, 10);
   const std::vector<Tensor> xs{rig.tensor({kTokens, kHidden}, 1), rig.tensor({kTokens, kHidden}, 2),
                                rig.tensor({kTokens, kHidden}, 3)};
@@ -140,13 +140,14 @@ TEST_CASE("gradients of microbatches accumulate to the sum of each alone") {
 }
 
 TEST_CASE("gradients of every parameter and of the input equal central finite differences") {
-  Rig rig;
+  TapeFixture rig;
   Block block(rig, 10);
   const Tensor x = rig.tensor({kTokens, kHidden}, 1), dy = rig.tensor({kTokens, kHidden}, 4);
   const Outcome plain = run(rig, {&block}, {&x, 1}, dy, How::kPlain);
   const auto objective = [&] {
-    for (Parameter* p : block.params()) p->version = fresh_version();  // values were overwritten: packed copies are
-                                                                       // stale
+    for (Parameter* p : block.params())
+      p->version = fresh_version();  // values were overwritten: packed copies are
+                                     // stale
     rig.tape.set_recording(false);
     const double l = dot(block(rig.tape, rig.tape.input(x, false)).value, dy);
     rig.tape.set_recording(true);
@@ -184,7 +185,7 @@ TEST_CASE("gradients of every parameter and of the input equal central finite di
 }
 
 TEST_CASE("an operand used twice by one add gets twice the gradient and the seed stays the caller's") {
-  Rig rig;
+  TapeFixture rig;
   const Tensor x = rig.tensor({4, 6}, 1), dy = rig.tensor({4, 6}, 2);
   const std::vector<float> seed = values(dy);
   const Var in = rig.tape.input(x, true), y = ops::add(rig.tape, in, in);
@@ -198,7 +199,7 @@ TEST_CASE("an operand used twice by one add gets twice the gradient and the seed
 }
 
 TEST_CASE("a slot that shares its gradient never sees it overwritten by the other owner") {
-  Rig rig;
+  TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
   for (Parameter* q : p.params()) q->grad_dirty = false;
@@ -247,7 +248,7 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
 }
 
 TEST_CASE("dropout alone and in front of a norm's sum gives the same bits forward and backward") {
-  Rig rig;
+  TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
   const Tensor dsum = rig.tensor({kTokens, kHidden}, 3), dout = rig.tensor({kTokens, kHidden}, 7);
@@ -256,12 +257,12 @@ TEST_CASE("dropout alone and in front of a norm's sum gives the same bits forwar
     const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true),
               delta = t.input(rig.tensor({kTokens, kHidden}, 5), true);
     const Var dropped = fused ? delta : ops::dropout(t, delta, p.drop);
-    const ops::Normed n = ops::add_norm(t, x, &dropped, {&p.gamma1, &p.beta1}, ops::Keep::kOutputs,
-                                        fused ? p.drop : RowDrop{});
+    const ops::Normed n =
+        ops::add_norm(t, x, &dropped, {&p.gamma1, &p.beta1}, ops::Keep::kOutputs, fused ? p.drop : RowDrop{});
     t.seed(n.sum, dsum);
     t.seed(n.out, dout);
     t.backward();
-    std::vector<std::vector<float>> all{values(n.sum.value), values(n.out.value), values(t.grad(x)),
+    std::vector<std::vector<float>> all{values(n.sum.value),   values(n.out.value),   values(t.grad(x)),
                                         values(t.grad(delta)), values(p.gamma1.grad), values(p.beta1.grad)};
     t.reset();
     CHECK(rig.pool.live() == 0);
@@ -279,11 +280,15 @@ TEST_CASE("dropout alone and in front of a norm's sum gives the same bits forwar
 }
 
 TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the layer's, where that is all of it") {
-  Rig rig;
+  TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
   const Tensor dsum = rig.tensor({kTokens, kHidden}, 3), dout = rig.tensor({kTokens, kHidden}, 7);
-  struct Probe { Var y; bool *done; std::vector<float>* dy; };
+  struct Probe {
+    Var y;
+    bool* done;
+    std::vector<float>* dy;
+  };
   const auto norm = [&](Var x, const Var& y, const RowDrop& drop) {
     const ops::Normed n = ops::add_norm(t, x, &y, {&p.gamma1, &p.beta1}, ops::Keep::kOutputs, drop);
     t.seed(n.sum, dsum);
@@ -297,10 +302,10 @@ TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the la
     for (int i = 0; i < 2; ++i) {
       const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true);
       const Var y = ops::linear(t, t.input(rig.tensor({kTokens, kHidden}, 5), true), p.out, &p.out_b);
-      t.record(Probe{y, &done, &dy}, Rule<Probe>{.input = [](const Probe& s, Backprop& bp) {
+      t.record(Probe{y, &done, &dy}, [](const Probe& s, Backprop& bp) {
         *s.done = bp.bias_done(s.y);
         *s.dy = values(bp.grad(s.y));
-      }});
+      });
       feed(x, y);
       t.backward(0, pass);
       if (pass == Pass::kInput) t.run_deferred();
@@ -329,15 +334,18 @@ TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the la
   CHECK_FALSE(done);
   CHECK(whole == run(two, Pass::kInput));
   // A reader in front of it would contribute too late.
-  CHECK_THROWS_WITH(run([&](Var x, const Var& y) {
-    t.seed(ops::gelu(t, y), dsum);
-    norm(x, y, {});
-  }, Pass::kFull), Catch::Contains("is added to one whose sums are that of out_b already"));
+  CHECK_THROWS_WITH(run(
+                        [&](Var x, const Var& y) {
+                          t.seed(ops::gelu(t, y), dsum);
+                          norm(x, y, {});
+                        },
+                        Pass::kFull),
+                    Catch::Contains("is added to one whose sums are that of out_b already"));
   t.reset();
 }
 
 TEST_CASE("a seed that lives in the gradient pool stays the caller's") {
-  Rig rig;
+  TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
   const Tensor given = rig.tensor({kTokens, kHidden}, 3);
@@ -362,7 +370,7 @@ TEST_CASE("a seed that lives in the gradient pool stays the caller's") {
 }
 
 TEST_CASE("no gradient is made for what does not want one") {
-  Rig rig;
+  TapeFixture rig;
   Block block(rig, 10);
   const Var x = rig.tape.input(rig.tensor({kTokens, kHidden}, 1), false);
   CHECK(x.id == -1);
@@ -376,7 +384,7 @@ TEST_CASE("no gradient is made for what does not want one") {
 }
 
 TEST_CASE("without recording the tape stays empty and the result is the same") {
-  Rig rig;
+  TapeFixture rig;
   Block block(rig, 10);
   const Tensor x = rig.tensor({kTokens, kHidden}, 1);
   const std::vector<float> recorded = values(block(rig.tape, rig.tape.input(x, true)).value);
@@ -390,12 +398,12 @@ TEST_CASE("without recording the tape stays empty and the result is the same") {
 }
 
 TEST_CASE("scope nodes replay in the order that gathered parameters need") {
-  Rig rig(null_backend());
+  TapeFixture rig(null_backend());
   Block one(rig, 1), two(rig, 2);
   std::string log;
   Logger s0("0", &log), s1("1", &log);
-  one.scope = &s0;
-  two.scope = &s1;
+  one.unit = &s0;
+  two.unit = &s1;
   const Tensor x = rig.tensor({kTokens, kHidden}, 1), dy = rig.tensor({kTokens, kHidden}, 2);
   Tape& t = rig.tape;
   const auto pass = [&](Pass how, bool recompute) {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/core/rope.h"
-#include "tests/autograd/tape_rig.h"
+#include "tests/autograd/tape_fixture.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -20,7 +20,7 @@ struct Llama {
   ops::Keep keep = ops::Keep::kOutputs;
   Activation kind = Activation::kSilu;
 
-  explicit Llama(Rig& rig) : table(rig.tensor({kSeq, kShape.head_dim}, 0)) {
+  explicit Llama(TapeFixture& rig) : table(rig.tensor({kSeq, kShape.head_dim}, 0)) {
     uint64_t seed = 70;
     const auto make = [&](Parameter& p, const char* name, Shape s, float std) {
       p.name = name;
@@ -61,7 +61,7 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-Outcome run(Rig& rig, Llama& model, Tensor x, Tensor dy, How how) {
+Outcome run(TapeFixture& rig, Llama& model, Tensor x, Tensor dy, How how) {
   const bool split = how == How::kSplit || how == How::kRecomputeSplit;
   Tape& t = rig.tape;
   for (Parameter* p : model.params()) p->grad_dirty = false;
@@ -87,7 +87,7 @@ Outcome run(Rig& rig, Llama& model, Tensor x, Tensor dy, How how) {
 }  // namespace
 
 TEST_CASE("a Llama block: plain, split, recomputed and rebuilt backwards agree bit for bit") {
-  Rig rig;
+  TapeFixture rig;
   Llama model(rig);
   const Tensor x = rig.tensor({kTokens, kWide}, 1), dy = rig.tensor({kTokens, kWide}, 2);
   const Outcome plain = run(rig, model, x, dy, How::kPlain);
@@ -101,7 +101,7 @@ TEST_CASE("a Llama block: plain, split, recomputed and rebuilt backwards agree b
 
 TEST_CASE("a Llama block: gradients are those of finite differences, with every gated activation") {
   for (const Activation kind : {Activation::kGelu, Activation::kSilu, Activation::kRelu2}) {
-    Rig rig;
+    TapeFixture rig;
     Llama model(rig);
     model.kind = kind;
     const Tensor x = rig.tensor({kTokens, kWide}, 1), dy = rig.tensor({kTokens, kWide}, 2);

@@ -1,8 +1,9 @@
 // bench_gemm: GF/s of our gemm (packed weights, our threads, epilogue) beside plain oneDNN matmul called directly on
 // whole matrices, on the shapes of GPT-2 124M. Runs of both alternate and medians are compared, so that load from
-// outside hits both; of one thread the processor's time is taken, which does not count while others have the core. Usage: bench_gemm [threads=1] [rows=256] [repeats=15] [type=f32|bf16|f16]
-// With a half type operands and results are of that type, gradients of weights f32, as in training at AMP O2; oneDNN
-// alone then has the same types, but for f16, which it lacks on CPUs: there it computes in f32.
+// outside hits both; of one thread the processor's time is taken, which does not count while others have the core.
+// Usage: bench_gemm [threads=1] [rows=256] [repeats=15] [type=f32|bf16|f16] With a half type operands and results are
+// of that type, gradients of weights f32, as in training at AMP O2; oneDNN alone then has the same types, but for f16,
+// which it lacks on CPUs: there it computes in f32.
 #include <unistd.h>
 
 #include <algorithm>
@@ -131,8 +132,7 @@ int main(int argc, char** argv) {
   const gt::Backend& cpu = gt::cpu_backend();
   const gt::Stream stream = cpu.device->open_stream(0, threads);
   omp_set_num_threads(threads);  // for the plain calls
-  std::printf("%s, %s, %d threads, %d rows; GF/s\n", cpu.device->describe(0).c_str(), gt::name_of(type), threads,
-              rows);
+  std::printf("%s, %s, %d threads, %d rows; GF/s\n", cpu.device->describe(0).c_str(), gt::name_of(type), threads, rows);
   std::printf("%-6s %-9s %7s %7s %7s %9s %9s %6s\n", "layer", "pass", "m", "n", "k", "ours", "oneDNN", "ratio");
   std::vector<double> ratios;
   for (const Case& c : cases(rows)) {

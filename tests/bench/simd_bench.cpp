@@ -118,7 +118,7 @@ void rows(Bench& b) {
   b.time("add [4096, 768]", 3 * bytes, 0, 9, [&] { b.ops().add({x, y, out}, b.stream()); });
   b.time("gelu [4096, 768]", 2 * bytes, 0, 9, [&] { b.ops().gelu({x, out}, b.stream()); });
   b.time("gelu_grad [4096, 768]", 3 * bytes, 0, 9, [&] { b.ops().gelu_grad({x, y, out}, b.stream()); });
-  b.time("sum_rows [4096, 768]", bytes, 0, 9, [&] { b.ops().sum_rows({x, dbeta}, b.stream()); });
+  b.time("column_sums [4096, 768]", bytes, 0, 9, [&] { b.ops().column_sums({x, dbeta}, b.stream()); });
   b.drop();
 }
 
@@ -153,14 +153,19 @@ void step(Bench& b) {
   for (int64_t i = 0; i < n; ++i) v.as<float>()[i] = std::fabs(v.as<float>()[i]);
   float* s = scalars.as<float>();
   s[kLr] = 1e-4f, s[kBeta1] = 0.9f, s[kBiasCorrection1] = 0.5f, s[kBiasCorrection2] = 0.5f, s[kGradMultiplier] = 1,
-  s[kSkip] = 0, s[kBeta2] = 0.95f, s[kGradShare] = 1;
+  s[kSkip] = 0, s[kBeta2] = 0.95f, s[kGradCoefficient] = 1;
   const LambRule rule{};
   test::HostTables tables;
   const auto cut = [&](std::span<const int64_t> sizes) {  // in segments of these sizes, again and again
     std::vector<test::SegmentOf> list;
     for (int64_t at = 0; at < n; at += list.back().grad.numel()) {
       const int64_t count = std::min(n - at, sizes[list.size() % sizes.size()]);
-      list.push_back({w.slice(at, count), g.slice(at, count), m.slice(at, count), v.slice(at, count), {}, 0.1f,
+      list.push_back({w.slice(at, count),
+                      g.slice(at, count),
+                      m.slice(at, count),
+                      v.slice(at, count),
+                      {},
+                      0.1f,
                       static_cast<int32_t>(list.size())});
     }
     return list;

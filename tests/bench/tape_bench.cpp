@@ -13,7 +13,7 @@ using namespace gt;
 
 namespace {
 
-struct NoScope : ParamScope {
+struct NoScope : ParamUnit {
   void acquire(Stream) override {}
   void release(Stream) override {}
   void grads_ready(Stream) override {}

@@ -121,7 +121,8 @@ TEST_CASE("a dtype that is no float is a difference, another float is not what t
   forge(step, f32, "\"name\":\"master/embed.weight\",\"dtype\":\"i32\"");
   CHECK_THAT(load_refusal(dir.path, "auto"),
              Catch::StartsWith("2:") && Catch::Contains("checkpoint i32 [21, 5], model f32 [21, 5]"));
-  forge(step, "\"name\":\"master/embed.weight\",\"dtype\":\"i32\"", "\"name\":\"master/embed.weight\",\"dtype\":\"bf16\"");
+  forge(step, "\"name\":\"master/embed.weight\",\"dtype\":\"i32\"",
+        "\"name\":\"master/embed.weight\",\"dtype\":\"bf16\"");
   CHECK_THAT(load_refusal(dir.path, "auto"),
              Catch::StartsWith("65:") && Catch::Contains("rank-00000.idx: dtype at byte 132 is 0, expected 1"));
 }

@@ -41,7 +41,7 @@ TEST_CASE("a flat segment becomes the rectangles of the specification") {
 }
 
 TEST_CASE("fused blocks are cut at their edges and moved to their global places") {
-  const auto pieces = pieces_of(view({12, 4}, {6, 4}, ShardSpec::split(0, 3), 1, 2, 5, 17));
+  const auto pieces = boxes_of(view({12, 4}, {6, 4}, ShardSpec::split(0, 3), 1, 2, 5, 17));
   REQUIRE(pieces.size() == 4);
   CHECK(pieces[0].box == box({3, 1}, {1, 3}));
   CHECK(pieces[1].box == box({6, 0}, {2, 4}));
@@ -73,14 +73,14 @@ TEST_CASE("every flat range of every shape is covered once, in order, by at most
 
 TEST_CASE("grouped heads are cut at their edges, and heads that ranks share lie in one place") {
   // 4 query heads, 2 key heads, 2 value heads of 2 rows; rank 2 of 4: rows 4 5, 10 11, 14 15.
-  const auto pieces = pieces_of(view({16, 3}, {6, 3}, ShardSpec::qkv(4, 2), 2, 4, 1, 16));
+  const auto pieces = boxes_of(view({16, 3}, {6, 3}, ShardSpec::qkv(4, 2), 2, 4, 1, 16));
   REQUIRE(pieces.size() == 5);
   CHECK(pieces[0].box == box({4, 1}, {1, 2}));
   CHECK(pieces[1].box == box({5, 0}, {1, 3}));
   CHECK(pieces[2].box == box({10, 0}, {2, 3}));
   CHECK(pieces[3].box == box({14, 0}, {1, 3}));
   CHECK(pieces[4].box == box({15, 0}, {1, 2}));
-  const auto neighbour = pieces_of(view({16, 3}, {6, 3}, ShardSpec::qkv(4, 2), 3, 4, 6, 12));
+  const auto neighbour = boxes_of(view({16, 3}, {6, 3}, ShardSpec::qkv(4, 2), 3, 4, 6, 12));
   CHECK(neighbour[0].box == box({10, 0}, {2, 3}));
 }
 
@@ -106,7 +106,7 @@ TEST_CASE("pieces name exactly the logical elements that logical_offset() names"
     std::set<std::pair<int64_t, int64_t>> want, found;  // logical element, element of the view
     for (int64_t k = 0; k < v.data.numel(); ++k)
       if (const int64_t e = logical_offset(v, v.begin + k); e >= 0) want.emplace(e, k);
-    for (const BoxPiece& p : pieces_of(v))
+    for (const BoxPart& p : boxes_of(v))
       for (int64_t k = 0; k < p.box.numel(); ++k)
         found.emplace((p.box.at[0] + k / p.box.extent[1]) * v.full[1] + p.box.at[1] + k % p.box.extent[1], p.at + k);
     INFO("full " << to_string(v.full) << " tp " << v.tp_rank << "/" << tp << " dim " << dim << " blocks " << blocks
@@ -124,9 +124,9 @@ TEST_CASE("overlaps and gaps between rectangles are found") {
 }
 
 TEST_CASE("a view whose shapes contradict each other is a broken invariant, not a checkpoint") {
-  CHECK_THROWS_AS(pieces_of(view({12, 4}, {5, 4}, ShardSpec::split(0, 3), 0, 2, 0, 4)), Error);
-  CHECK_THROWS_AS(pieces_of(view({12, 4}, {6, 4}, ShardSpec::split(0, 3), 0, 2, 20, 5)), Error);
-  CHECK_THROWS_AS(pieces_of(view({12, 4}, {12, 4}, ShardSpec::split(0, 5), 0, 1, 0, 4)), Error);
+  CHECK_THROWS_AS(boxes_of(view({12, 4}, {5, 4}, ShardSpec::split(0, 3), 0, 2, 0, 4)), Error);
+  CHECK_THROWS_AS(boxes_of(view({12, 4}, {6, 4}, ShardSpec::split(0, 3), 0, 2, 20, 5)), Error);
+  CHECK_THROWS_AS(boxes_of(view({12, 4}, {12, 4}, ShardSpec::split(0, 5), 0, 1, 0, 4)), Error);
 }
 
 }  // namespace

@@ -193,8 +193,7 @@ TEST_CASE("an index that lies about what it belongs to is refused even when ever
                                                                   : loaded;
   };
   CHECK(said([](ShardIndex&) {}) == "good");
-  CHECK_THAT(said([](ShardIndex& x) { x.rank = 1; }),
-             Catch::Contains("rank 1, part 0, whose file is rank-00001.h5"));
+  CHECK_THAT(said([](ShardIndex& x) { x.rank = 1; }), Catch::Contains("rank 1, part 0, whose file is rank-00001.h5"));
   CHECK_THAT(said([](ShardIndex& x) { x.part = 2; }), Catch::Contains("whose file is rank-00000.002.h5"));
   CHECK_THAT(said([](ShardIndex& x) { x.rank = -1; }), Catch::Contains("rank-00000.idx: header names rank -1"));
   CHECK_THAT(said([](ShardIndex& x) { x.step = 7; }), Catch::Contains("step 7"));

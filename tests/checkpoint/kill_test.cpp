@@ -28,7 +28,7 @@ int64_t newest(const std::string& dir) {
 }
 
 // A process that saves step after step and reports each committed one through `tell`.
-[[noreturn]] void save_for_ever(const std::string& dir, const Layout& l, int64_t first, int tell) {
+[[noreturn]] void save_forever(const std::string& dir, const Layout& l, int64_t first, int tell) {
   for (int64_t step = first;; ++step) {
     try {
       save(dir, l, step, small_model(), 2);
@@ -44,7 +44,7 @@ void remove_shared_memory_of(pid_t pid) {
     if (e.path().filename().string().rfind(cat("gpttrain-", pid, "-"), 0) == 0) unlink(e.path().c_str());
 }
 
-int64_t last_told(int from, int64_t before) {
+int64_t last_reported(int from, int64_t before) {
   int64_t step = 0;
   while (read(from, &step, sizeof step) == sizeof step) before = step;
   return before;
@@ -65,7 +65,7 @@ TEST_CASE("a process that is killed while it saves has lost nothing that it had 
     REQUIRE(pipe(pipe_fd) == 0);
     const int64_t first = newest(dir.path) + 1;
     const pid_t pid = fork();
-    if (pid == 0) save_for_ever(dir.path, layout, first, pipe_fd[1]);
+    if (pid == 0) save_forever(dir.path, layout, first, pipe_fd[1]);
     close(pipe_fd[1]);
     usleep(static_cast<useconds_t>(std::uniform_real_distribution<>(0, 2 * save_us)(random)));
     kill(pid, SIGKILL);
@@ -73,7 +73,7 @@ TEST_CASE("a process that is killed while it saves has lost nothing that it had 
     waitpid(pid, &status, 0);
     REQUIRE(WIFSIGNALED(status));
     remove_shared_memory_of(pid);
-    const int64_t told = last_told(pipe_fd[0], acknowledged);
+    const int64_t told = last_reported(pipe_fd[0], acknowledged);
     close(pipe_fd[0]);
     save_us *= told >= first ? 0.9 : 1.1;  // half of the kills come before the first save completes
     acknowledged = told;

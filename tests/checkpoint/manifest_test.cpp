@@ -61,7 +61,7 @@ TEST_CASE("the trainer's state comes back bit for bit, unknown keys included") {
   CHECK(r.consumed_samples == s.consumed_samples);
   CHECK(r.consumed_tokens == s.consumed_tokens);
   CHECK(r.skipped_steps == s.skipped_steps);
-  CHECK(r.skips_in_a_row == s.skips_in_a_row);
+  CHECK(r.consecutive_skips == s.consecutive_skips);
   CHECK(r.scaler == s.scaler);
   CHECK(r.applied_steps == s.applied_steps);
   CHECK(r.run_uuid == s.run_uuid);
@@ -75,7 +75,7 @@ TEST_CASE("the trainer's state comes back bit for bit, unknown keys included") {
   CHECK(r.best_loss == s.best_loss);
   CHECK(r.best_step == s.best_step);
   CHECK(r.data_json == s.data_json);
-  CHECK(r.bad_steps_json == s.bad_steps_json);
+  CHECK(r.anomaly_json == s.anomaly_json);
   CHECK(r.carry == s.carry);
   m.state = r;
   CHECK(to_text(m) == to_text(parse_manifest(to_text(m), "m")));
@@ -88,7 +88,7 @@ TEST_CASE("a state without best loss, cursor or carried keys comes back empty") 
   const TrainState r = parse_manifest(to_text(m), "m").state;
   CHECK(r.best_step == -1);
   CHECK(r.data_json.empty());
-  CHECK(r.bad_steps_json.empty());
+  CHECK(r.anomaly_json.empty());
   CHECK(r.carry.empty());
 }
 

@@ -73,11 +73,15 @@ class Search {
   // None of the pending changes, all, all but one, one alone.
   void corners(const PowerModel& disk, const std::string& when, int64_t step) {
     const auto whole = [](int64_t) { return false; };
-    look(disk, when, step, [](int) { return false; }, whole);
-    look(disk, when, step, [](int) { return true; }, whole);
+    look(
+        disk, when, step, [](int) { return false; }, whole);
+    look(
+        disk, when, step, [](int) { return true; }, whole);
     for (int k = 0; k < disk.pending(); ++k) {
-      look(disk, when, step, [&](int i) { return i != k; }, whole);
-      look(disk, when, step, [&](int i) { return i == k; }, whole);
+      look(
+          disk, when, step, [&](int i) { return i != k; }, whole);
+      look(
+          disk, when, step, [&](int i) { return i == k; }, whole);
     }
   }
 

@@ -140,9 +140,7 @@ void PowerModel::sync(Node& n) {
 void PowerModel::apply(const Call& c) {
   const auto node = [&]() -> Node& { return nodes_[static_cast<size_t>(open_.at(c.handle))]; };
   switch (c.kind) {
-    case Call::kOpen:
-      open_[c.handle] = find(c.path);
-      return;
+    case Call::kOpen: open_[c.handle] = find(c.path); return;
     case Call::kCreate: {
       const auto [folder, name] = place(c.path);
       const auto known = nodes_[static_cast<size_t>(folder)].now.find(name);
@@ -154,14 +152,11 @@ void PowerModel::apply(const Call& c) {
       open_[c.handle] = add(false);
       return change(folder, {{name, open_[c.handle]}});
     }
-    case Call::kWrite:
-      node().writes.push_back({c.offset, c.data, -1});
-      return;
+    case Call::kWrite: node().writes.push_back({c.offset, c.data, -1}); return;
     case Call::kReserve:
       node().writes.push_back({0, "", c.bytes});  // for new files
       return;
-    case Call::kSync:
-      return sync(node());
+    case Call::kSync: return sync(node());
     case Call::kRename: {
       const auto [from, name] = place(c.path);
       const auto [to, new_name] = place(c.to);

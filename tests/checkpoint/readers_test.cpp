@@ -42,9 +42,7 @@ void expect(const std::string& dir, std::string name, int64_t count, int64_t ste
 
 TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
   const std::string python = source_dir() + "/build/readers/bin/python";
-  if (!fs::exists(python)) {
-    GT_SKIP("no " + python + "; make it with tests/readers/setup.sh");
-  }
+  if (!fs::exists(python)) { GT_SKIP("no " + python + "; make it with tests/readers/setup.sh"); }
   const TempDir dir, expected;
   const Layout layout{2, 2, 2, 1};
   const auto errors = run_ranks(layout, [&](int r, const Mesh& mesh) {

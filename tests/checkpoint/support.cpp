@@ -83,7 +83,7 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
         }
       }
   }
-  deal_over_tp(views);
+  assign_over_tp(views);
 }
 
 void Rank::fill(uint32_t version) {
@@ -156,7 +156,7 @@ TrainState some_state(int64_t step) {
   s.consumed_samples = step * 8;
   s.consumed_tokens = step * 8 * 64;
   s.skipped_steps = 1;
-  s.skips_in_a_row = 1;
+  s.consecutive_skips = 1;
   s.scaler = {0x1p15, 3, 2};
   s.applied_steps = step - 1;
   s.schedule_steps = step + 1;
@@ -172,7 +172,7 @@ TrainState some_state(int64_t step) {
   s.best_step = step - 1;
   s.data_json = cat("{\"consumed_samples\":", step * 8,
                     ",\"skip_windows\":[[3,5]],\"data\":{\"seed\":1,\"order\":\"epoch\",\"weight\":0.1}}");
-  s.bad_steps_json = "{\"loss\":[\"0x1.8p+1\"],\"consecutive\":1}";
+  s.anomaly_json = "{\"loss\":[\"0x1.8p+1\"],\"consecutive\":1}";
   s.carry = "{\"later\":{\"x\":[1,2]}}";
   return s;
 }

@@ -32,7 +32,7 @@ struct Rank {
   Rank(const std::vector<Param>&, const Layout&, int rank,
        std::vector<std::string> groups = {"master", "optim/exp_avg"});
   void fill(uint32_t version = 0);
-  void poison();                                       // NaN everywhere
+  void poison();  // NaN everywhere
   // "" when every element equals what fill() wrote and padding is 0.
   std::string difference(uint32_t version = 0) const;
   std::vector<std::vector<float>> memory;

@@ -68,8 +68,8 @@ std::vector<AttentionCall> others() {
 }
 
 bool without_cudnn() {
-  if (cuda::cudnn_obstacle().empty()) return false;
-  print_skip("PN6", cuda::cudnn_obstacle());
+  if (cuda::cudnn_unavailable().empty()) return false;
+  print_skip("PN6", cuda::cudnn_unavailable());
   return true;
 }
 
@@ -92,7 +92,7 @@ TEST_CASE("cuDNN's graphs of attention take the strides of packed qkv, for every
     for (const AttentionCall& c : list)
       for (const int sm : {80, 90, 100}) {
         INFO(text_of(c) << ", sm_" << sm);
-        const std::string refusal = cuda::refusal_of_graph(c, sm);
+        const std::string refusal = cuda::graph_unsupported_reason(c, sm);
         // Only Hopper has a backward for head dims above 128 (Turing-NLG: 152); elsewhere our own kernels run it.
         if (c.backward && c.head_dim > 128 && sm != 90)
           CHECK_THAT(refusal, Catch::Contains("less than or equal to 128"));
@@ -104,12 +104,12 @@ TEST_CASE("cuDNN's graphs of attention take the strides of packed qkv, for every
 TEST_CASE("cuDNN's graphs of attention refuse what cuDNN cannot do, and say why", "[PN6]") {
   if (without_cudnn()) return;
   const AttentionCall odd{.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 12};
-  CHECK_THAT(cuda::refusal_of_graph(odd, 90), Catch::Contains("multiple of 8"));
+  CHECK_THAT(cuda::graph_unsupported_reason(odd, 90), Catch::Contains("multiple of 8"));
   AttentionCall wide{.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 136, .backward = true};
-  CHECK_THAT(cuda::refusal_of_graph(wide, 80), Catch::Contains("less than or equal to 128"));
-  CHECK(cuda::refusal_of_graph(wide, 90) == "");
+  CHECK_THAT(cuda::graph_unsupported_reason(wide, 80), Catch::Contains("less than or equal to 128"));
+  CHECK(cuda::graph_unsupported_reason(wide, 90) == "");
   wide.seq = 1;
-  CHECK_THAT(cuda::refusal_of_graph(wide, 90), Catch::Contains("s_q = s_kv = 1"));
+  CHECK_THAT(cuda::graph_unsupported_reason(wide, 90), Catch::Contains("s_q = s_kv = 1"));
 }
 
 TEST_CASE("cuDNN has engines for attention on an H200, in the workspace that is planned, and in no less", "[PN6]") {
@@ -124,8 +124,8 @@ TEST_CASE("cuDNN has engines for attention on an H200, in the workspace that is 
       if (c.type != DType::kBF16 || !seen.insert(text_of(c)).second) continue;
       INFO(text_of(c));
       const int64_t planned = cuda::engine_bytes(c);
-      CHECK(cuda::refusal_of_device(c, 90, kH200, planned) == "");
-      if (planned > 512) CHECK(cuda::refusal_of_device(c, 90, kH200, planned - 512) != "");
+      CHECK(cuda::engine_unsupported_reason(c, 90, kH200, planned) == "");
+      if (planned > 512) CHECK(cuda::engine_unsupported_reason(c, 90, kH200, planned - 512) != "");
     }
 }
 

@@ -40,16 +40,16 @@ found() {  # NAME WHAT: run NAME ended with a race between two of WHAT
   grep -q "emulated kernel: a race at .*: .* $2" "$1.txt" || { cat "$1.txt"; fail "$1: no race of $2"; }
   [ "$(grep -c '^  first: \|^  second: ' "$1.txt")" = 2 ] || { cat "$1.txt"; fail "$1: two places are not named"; }
 }
-export GPTTRAIN_EMULATED_FORGETS=streams
+export GPTTRAIN_EMULATED_IGNORES=streams
 ! train waits --train.global_batch 4 --device.graphs off || fail "a stream that waits for nobody is not found"
 found waits "work items [0-9]* of stream [0-9]* and [0-9]* of stream [0-9]*"
 # shellcheck disable=SC2086
 ! train collectives --dp 2 --train.global_batch 4 --device.graphs off $nccl || fail "NCCL's streams that wait for nobody"
 found collectives "work items [0-9]* of stream [0-9]* and [0-9]* of stream [0-9]*"
-export GPTTRAIN_EMULATED_FORGETS=blocks
-! "$tests" "parity: sum_rows*" >block.txt 2>&1 || fail "barriers of a block are not missed"
+export GPTTRAIN_EMULATED_IGNORES=blocks
+! "$tests" "parity: column_sums*" >block.txt 2>&1 || fail "barriers of a block are not missed"
 found block "threads [0-9]* and [0-9]* of a block"
-export GPTTRAIN_EMULATED_FORGETS=warps
+export GPTTRAIN_EMULATED_IGNORES=warps
 ! "$tests" "parity: embedding_grad*" >warp.txt 2>&1 || fail "barriers of a warp are not missed"
 found warp "threads [0-9]* and [0-9]* of a block"
 grep -q "^  first:  kernels/cuda/.*:[0-9]" warp.txt || { cat warp.txt; fail "no line of a source"; }

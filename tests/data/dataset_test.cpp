@@ -278,7 +278,7 @@ TEST_CASE("where train or valid would get no document, splits cut tokens, and ne
   o.split = "90,10";
   o.part = 1;
   expect_error(Exit::kUsage, {"valid needs at least 1 of 1 documents"}, [&] { open_dataset(o); });
-  o.cut_tokens = true;
+  o.split_tokens = true;
   o.order = SampleOrder::kSequential;
   std::vector<std::string> warnings;
   o.warn = [&](const std::string& w) { warnings.push_back(w); };
@@ -310,7 +310,7 @@ TEST_CASE("where train or valid would get no document, splits cut tokens, and ne
   o = options_for({{dir / "one", 0}}, 9);
   o.whole = false;
   o.split = "90,10";
-  o.cut_tokens = true;
+  o.split_tokens = true;
   std::set<int32_t> seen;
   const auto shuffled = open_dataset(o);
   for (int64_t k = 0; k < shuffled->size(); ++k)

@@ -110,7 +110,7 @@ TEST_CASE("microbatch k of dp rank i holds the ordinals of the formula") {
   CHECK(m[1].first_sample == 24 + (1 * 4 + 1) * 3);
   CHECK((m[0].batch == 3 && m[0].seq == 4 && !m[0].train));
   CHECK(m[0].tokens.shape == Shape{3, 4});
-  CHECK_FALSE(m[0].loss_seed);
+  CHECK_FALSE(m[0].dloss);
   CHECK(l.consumed() == 48);
   CHECK(l.step_tokens() == 24);
 }
@@ -312,11 +312,11 @@ DeviceApi late_device() {
     q->thread.join();
     delete q;
   };
-  d.make_event = [](int) -> Event {
+  d.create_event = [](int) -> Event {
     ++open_things;
     return new Mark;
   };
-  d.drop_event = [](Event e) {
+  d.destroy_event = [](Event e) {
     --open_things;
     delete static_cast<Mark*>(e);
   };

@@ -16,8 +16,8 @@ using namespace gt::test;
 namespace {
 
 // A folder with a tokenizer of 400 pieces.
-struct Workshop : TempDir {
-  Workshop() {
+struct PrepareFixture : TempDir {
+  PrepareFixture() {
     write_file(*this / "train.txt", made_up_text(1500));
     TokenizerTrainOptions o;
     o.inputs = {*this / "train.txt"};
@@ -60,7 +60,7 @@ std::string json_lines(size_t count) {
 }  // namespace
 
 TEST_CASE("text becomes documents by file, by line and by blank line, and decodes to itself") {
-  const Workshop w;
+  const PrepareFixture w;
   const std::string a = made_up_text(200, 5), b = "first\r\nsecond line\n\n \n\nthird\n\n\nlast without end";
   write_file(w / "in/a.txt", a);
   write_file(w / "in/b.txt", "\xEF\xBB\xBF" + b);
@@ -106,7 +106,7 @@ TEST_CASE("text becomes documents by file, by line and by blank line, and decode
 }
 
 TEST_CASE("JSON lines give the value of their key, plain and compressed, whatever else the object holds") {
-  const Workshop w;
+  const PrepareFixture w;
   const std::string text = json_lines(300) + "\n  \n";
   write_file(w / "a.jsonl", text);
   gzFile f = gzopen((w / "b.jsonl.gz").c_str(), "wb");
@@ -125,7 +125,7 @@ TEST_CASE("JSON lines give the value of their key, plain and compressed, whateve
 }
 
 TEST_CASE("the output bytes depend on neither threads nor chunk size") {
-  const Workshop w;
+  const PrepareFixture w;
   write_file(w / "in/a.txt", made_up_text(800, 5));
   write_file(w / "in/b.jsonl", json_lines(200));
   write_file(w / "in/c.txt",
@@ -150,7 +150,7 @@ TEST_CASE("the output bytes depend on neither threads nor chunk size") {
 }
 
 TEST_CASE("killed at any chunk and called again, the files are identical") {
-  const Workshop w;
+  const PrepareFixture w;
   write_file(w / "in/a.txt", made_up_text(300, 5));
   write_file(w / "in/b.jsonl", json_lines(100));
   const auto whole = w.options("in", "whole");
@@ -186,7 +186,7 @@ TEST_CASE("killed at any chunk and called again, the files are identical") {
 }
 
 TEST_CASE("a stop is a clean end that says how to go on, and other work in its place is refused") {
-  const Workshop w;
+  const PrepareFixture w;
   write_file(w / "a.txt", made_up_text(300, 5));
   std::atomic<bool> stop{true};
   auto o = w.options("a.txt", "out");
@@ -208,7 +208,7 @@ TEST_CASE("a stop is a clean end that says how to go on, and other work in its p
 }
 
 TEST_CASE("a kill between the final renames is repaired by the next call") {
-  const Workshop w;
+  const PrepareFixture w;
   write_file(w / "a.txt", made_up_text(100, 5));
   auto o = w.options("a.txt", "out");
   std::string journal, spool;
@@ -226,7 +226,7 @@ TEST_CASE("a kill between the final renames is repaired by the next call") {
 }
 
 TEST_CASE("bad input names file, line and byte, or is skipped and counted") {
-  const Workshop w;
+  const PrepareFixture w;
   struct Case {
     std::string line, why;
   };
@@ -265,7 +265,7 @@ TEST_CASE("bad input names file, line and byte, or is skipped and counted") {
 }
 
 TEST_CASE("bad options of the preparation are reported") {
-  const Workshop w;
+  const PrepareFixture w;
   write_file(w / "a.txt", "text\n");
   write_file(w / "empty.txt", "");
   const auto with = [&](auto change) {

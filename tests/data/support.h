@@ -122,8 +122,8 @@ inline const DeviceApi& host_device() {
     d.open_stream = [](int, int) { return Stream{}; };
     d.close_stream = [](Stream) {};
     d.synchronize = [](Stream) {};
-    d.make_event = [](int) -> Event { return nullptr; };
-    d.drop_event = [](Event) {};
+    d.create_event = [](int) -> Event { return nullptr; };
+    d.destroy_event = [](Event) {};
     d.record = [](Event, Stream) {};
     d.wait = [](Event, Stream) {};
     d.done = [](Event) { return true; };

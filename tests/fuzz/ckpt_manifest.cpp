@@ -49,7 +49,7 @@ std::vector<std::string> seeds() {
   m.state.pld_theta = 0.75;
   m.state.eval_step = 30;
   m.state.eval_loss = 3.5;
-  m.state.bad_steps_json = "{\"window\":[1]}";
+  m.state.anomaly_json = "{\"window\":[1]}";
   m.state.data_json = "{\"consumed_samples\":7,\"data\":{}}";
   m.state.carry = "{\"later\":[1,2]}";
   const std::string text = to_text(m);

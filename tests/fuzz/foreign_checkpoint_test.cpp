@@ -51,16 +51,16 @@ int64_t peak_memory() {
 TEST_CASE("a config.json that does not fit its tensors is refused before anything is allocated") {
   SealedStep step;
   const std::string config = step.aux["config.json"];
-  struct Lie {
+  struct FalseClaim {
     const char *key, *value, *said;
   };
   const int64_t before = peak_memory();
-  for (const Lie& lie :
-       {Lie{"vocab", "4194304", "config.json requires [4194304, 8]"},
-        Lie{"seq", "1048576", "config.json requires [1048576, 8]"},
-        Lie{"layers", "1024", "model.layers is 1024, but the checkpoint holds 16 tensors in all"},
-        Lie{"ffn", "1000000", "config.json requires [1000000, 8]"}, Lie{"micro_batch", "1048576", "micro_batch"},
-        Lie{"", "", "config.json requires [50257, 768]"}}) {
+  for (const FalseClaim& lie :
+       {FalseClaim{"vocab", "4194304", "config.json requires [4194304, 8]"},
+        FalseClaim{"seq", "1048576", "config.json requires [1048576, 8]"},
+        FalseClaim{"layers", "1024", "model.layers is 1024, but the checkpoint holds 16 tensors in all"},
+        FalseClaim{"ffn", "1000000", "config.json requires [1000000, 8]"},
+        FalseClaim{"micro_batch", "1048576", "micro_batch"}, FalseClaim{"", "", "config.json requires [50257, 768]"}}) {
     step.aux["config.json"] = lie.key[0] != '\0' ? with(config, lie.key, lie.value) : "{}";
     step.seal();
     refused_as(Exit::kDamaged, {"generate", "--load", step.path(), "--prompt", "x"}, lie.said);

@@ -44,7 +44,7 @@ void limit_memory() {
 
 void holds(const Target& t) {
   limit_memory();
-  Witness witness(t.name);
+  CurrentInput witness(t.name);
   const auto run = [&](const std::string& input) {
     witness.begin(input);
     outcome() = {};

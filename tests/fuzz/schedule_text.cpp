@@ -1,5 +1,5 @@
 #include "parallel/pipeline/check_schedule.h"
-#include "parallel/pipeline/schedule.h"
+#include "parallel/pipeline/pipeline_schedule.h"
 #include "parallel/pipeline/simulate.h"
 #include "tests/fuzz/target.h"
 
@@ -7,11 +7,11 @@ namespace gt::fuzz {
 namespace {
 
 void run(std::string_view input) {
-  Schedule s;
+  PipelineSchedule s;
   if (refused([&] { s = parse_schedule(std::string(input)); })) return;
   GT_CHECK(parse_schedule(to_string(s)).program == s.program, "a schedule that was accepted is written and read again");
   for (const bool tied : {false, true}) {
-    Schedule whole = s;
+    PipelineSchedule whole = s;
     if (refused([&] {
           complete_schedule(whole, tied);
           simulate(whole);

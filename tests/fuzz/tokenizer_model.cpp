@@ -33,8 +33,8 @@ std::string small_model() {
   std::string pieces;
   float score = 0;
   const auto piece = [&](const std::string& text, char type) {
-    pieces += field(1, field(1, text) + "\x15" + std::string(reinterpret_cast<const char*>(&score), 4) +
-                           std::string{'\x18', type});
+    pieces += field(
+        1, field(1, text) + "\x15" + std::string(reinterpret_cast<const char*>(&score), 4) + std::string{'\x18', type});
     score -= 1;
   };
   piece("<unk>", 2);

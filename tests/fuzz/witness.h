@@ -14,9 +14,9 @@
 
 namespace gt::fuzz {
 
-class Witness {
+class CurrentInput {
  public:
-  explicit Witness(const std::string& target) : path_(cat(binary_dir(), "/fuzz-", target, ".input")) {
+  explicit CurrentInput(const std::string& target) : path_(cat(binary_dir(), "/fuzz-", target, ".input")) {
     // A new file with its blocks: another process of the same target keeps its own, and a full disk fails here instead
     // of at a store (SIGBUS).
     ::unlink(path_.c_str());
@@ -26,13 +26,13 @@ class Witness {
     GT_CHECK(p != MAP_FAILED, path_);
     place_ = static_cast<char*>(p);
   }
-  ~Witness() {
+  ~CurrentInput() {
     ::munmap(place_, kBytes);
     ::close(fd_);
     if (clean_) ::unlink(path_.c_str());
   }
-  Witness(const Witness&) = delete;
-  Witness& operator=(const Witness&) = delete;
+  CurrentInput(const CurrentInput&) = delete;
+  CurrentInput& operator=(const CurrentInput&) = delete;
 
   // Records the input that is about to run; inputs above 1 MiB are truncated.
   void begin(std::string_view input) {

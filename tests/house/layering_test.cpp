@@ -37,8 +37,8 @@ const std::map<std::string, Names> kInsideParallel{
 };
 
 // Inside launch/: a layer may include itself and those before it.
-const std::vector<std::string> kLaunchLayers{"options", "hosts",  "config", "ranks",   "engine",
-                                             "observe", "train",  "verify", "plan", "commands"};
+const std::vector<std::string> kLaunchLayers{"options", "hosts", "config", "ranks", "engine",
+                                             "observe", "train", "verify", "plan",  "commands"};
 
 int launch_layer(const std::string& path) {
   const std::string rest = path.substr(7);
@@ -144,7 +144,7 @@ TEST_CASE("planted upward includes are found") {
   CHECK(broken_rule({"autograd/tape.h", "parallel/mesh.h", 1, false}) != "");
   CHECK(broken_rule({"data/loader.h", "nccl.h", 1, true}) != "");
   CHECK(broken_rule({"model/model_stage.h", "kernels/ops.h", 1, false}) != "");
-  CHECK(broken_rule({"parallel/zero/param_store.h", "parallel/pipeline/schedule.h", 1, false}) != "");
+  CHECK(broken_rule({"parallel/zero/param_store.h", "parallel/pipeline/pipeline_schedule.h", 1, false}) != "");
   CHECK(broken_rule({"launch/engine/engine.h", "tests/support/test.h", 1, false}) != "");
   CHECK(broken_rule({"launch/engine/engine.h", "model/model_stage.h", 1, false}) == "");
   CHECK(broken_rule({"launch/config/config_check.cpp", "launch/observe/trace/trace.h", 1, false}) != "");

@@ -1,10 +1,11 @@
 // Reductions of ranks that share a device: bitwise identical to the host's.
+#include "kernels/core/combine.h"
+
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/core/combine.h"
 #include "kernels/core/memory.h"
 #include "kernels/core/open_stream.h"
 #include "tests/support/skip.h"
@@ -66,9 +67,7 @@ void check(const Backend& cuda, Stream s, DType t, ReduceOp op, int parts, int64
 
 TEST_CASE("parity: ranks that share a device are summed as on the host, to the bit") {
   const Backend* cuda = cuda_backend(nullptr);
-  if (cuda == nullptr) {
-    GT_SKIP("there is no GPU");
-  }
+  if (cuda == nullptr) { GT_SKIP("there is no GPU"); }
   const OpenStream s(*cuda->device, 0, 1);
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32, DType::kI64, DType::kByte})
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin})

@@ -117,7 +117,9 @@ TEST_CASE("cpu simd: elementwise ops and row sums split among threads give the s
   expect_same_for_all_threads("add_bias", {wide}, [&](auto& ops, Stream s) { ops.add_bias({x, bias, wide}, s); });
   expect_same_for_all_threads("gelu", {wide}, [&](auto& ops, Stream s) { ops.gelu({x, wide}, s); });
   for (const bool more : {false, true}) {
-    expect_same_for_all_threads("sum_rows", {bias}, [&](auto& ops, Stream s) { ops.sum_rows({x, bias, more}, s); });
+    expect_same_for_all_threads("column_sums", {bias}, [&](auto& ops, Stream s) {
+      ops.column_sums({x, bias, more}, s);
+    });
     expect_same_for_all_threads("gelu_grad", {wide}, [&](auto& ops, Stream s) {
       ops.gelu_grad({x, y, wide, more}, s);
     });
@@ -140,17 +142,23 @@ TEST_CASE("cpu simd: layer norm and its gradient split among threads give the sa
     }
     for (int64_t r = 0; r < rows; ++r) mean.as<float>()[r] = 4, rstd.as<float>()[r] = 0.8f;
     expect_same_for_all_threads("layer_norm_grad", {dx, dgamma, dbeta, dbias}, [&](auto& ops, Stream s) {
-      ops.layer_norm_grad({x, gamma, mean, rstd, dout, delta, dx, dgamma, dbeta, true, cols % 2 == 0, {}, {}, dbias,
-                           cols % 2 == 1},
-                          s);
+      ops.layer_norm_grad(
+          {x, gamma, mean, rstd, dout, delta, dx, dgamma, dbeta, true, cols % 2 == 0, {}, {}, dbias, cols % 2 == 1}, s);
     });
     // Bitwise identical to a separate sum over rows: a layout may use either.
     const Tensor again = t.f32({cols});
     const OpTable& ops = *cpu_backend().ops;
     for (const bool more : {false, true}) {
-      ops.layer_norm_grad({.x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = dout, .dx = dx, .dbias = dbias,
-                           .accumulate_dbias = more}, {});
-      ops.sum_rows({dx, again, more}, {});
+      ops.layer_norm_grad({.x = x,
+                           .gamma = gamma,
+                           .mean = mean,
+                           .rstd = rstd,
+                           .dout = dout,
+                           .dx = dx,
+                           .dbias = dbias,
+                           .accumulate_dbias = more},
+                          {});
+      ops.column_sums({dx, again, more}, {});
       CHECK(std::memcmp(dbias.data, again.data, static_cast<size_t>(again.bytes())) == 0);
     }
   }
@@ -161,9 +169,13 @@ TEST_CASE("cpu simd: attention of several blocks gives the same bits for all num
     int64_t batch, seq, heads, kv_heads, dim, window = 0;
     float softcap = 0;
   };
-  for (const Size z :
-       {Size{2, 193, 3, 3, 32}, {1, 129, 4, 2, 64}, {1, 200, 2, 1, 128}, {1, 70, 2, 2, 45}, {2, 31, 1, 1, 1},
-        {1, 300, 2, 1, 24, 70, 2}, {1, 200, 2, 2, 8, 9}}) {
+  for (const Size z : {Size{2, 193, 3, 3, 32},
+                       {1, 129, 4, 2, 64},
+                       {1, 200, 2, 1, 128},
+                       {1, 70, 2, 2, 45},
+                       {2, 31, 1, 1, 1},
+                       {1, 300, 2, 1, 24, 70, 2},
+                       {1, 200, 2, 2, 8, 9}}) {
     INFO("seq " << z.seq << " dim " << z.dim << " window " << z.window);
     Tensors t;
     const int64_t n = z.batch * z.seq, width = (z.heads + 2 * z.kv_heads) * z.dim;
@@ -205,7 +217,8 @@ TEST_CASE("cpu simd: a token read from the cache has the bits of its row, whatev
         for (int64_t i = 0; i < (seq - r.window) * dim; ++i) keys.as<float>()[i] = values.as<float>()[i] = NAN;
         const Tensor last = qkv.slice(seq - 1, 1), one = got.slice(seq - 1, 1);
         ops.cached_attention({last, sequences.slice(0, 1), positions.slice(seq - 1, 1), keys, values, one, heads, scale,
-                              r.window, r.softcap}, {});
+                              r.window, r.softcap},
+                             {});
         CHECK(std::memcmp(one.data, out.slice(seq - 1, 1).data, static_cast<size_t>(one.bytes())) == 0);
         ops.store_kv({qkv, sequences, positions, keys, values, heads}, {});
       }
@@ -474,7 +487,7 @@ TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refu
   refused([&](auto& ops, Stream s) { ops.add({x, h, f}, s); }, "add", "bf16");
   refused([&](auto& ops, Stream s) { ops.add({x, f, x}, s); }, "add", "b [4, 8] is f32 beside out of bf16");
   refused([&](auto& ops, Stream s) { ops.axpy({t.ids(4, 0, 4), n, 1}, s); }, "axpy", "x [4] is i32");
-  refused([&](auto& ops, Stream s) { ops.sum_rows({x, hc}, s); }, "sum_rows", "out [8] is f16; gradients");
+  refused([&](auto& ops, Stream s) { ops.column_sums({x, hc}, s); }, "column_sums", "out [8] is f16; gradients");
   refused([&](auto& ops, Stream s) { ops.add_bias({x, hc, x}, s); }, "add_bias", "bias is f16 beside x of bf16");
   refused([&](auto& ops, Stream s) { ops.gelu({x, h}, s); }, "gelu", "x is bf16, out f16");
   refused([&](auto& ops, Stream s) { ops.gelu_grad({x, f, x}, s); }, "gelu_grad", "dx [4, 8] is bf16");
@@ -489,10 +502,16 @@ TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refu
       "embedding_grad", "[4, 8] is f16; gradients of parameters are f32 or bf16");
   refused([&](auto& ops, Stream s) { ops.add_position({f, x, 4}, s); }, "add_position", "pos [4, 8] is bf16");
   refused([&](auto& ops, Stream s) { ops.position_grad({x, h, 4}, s); }, "position_grad", "dpos [4, 8] is f16");
-  refused([&](auto& ops, Stream s) { ops.cross_entropy({x, ids, c, n, f, 8}, s); }, "cross_entropy",
-          "dlogits [4, 8] is f32 beside logits of bf16");
-  refused([&](auto& ops, Stream s) { ops.cross_entropy_grad({x, ids, t.f32({4, 3}), c, n, f, 1, 0, 8}, s); },
-          "cross_entropy_grad", "dlogits [4, 8] is f32 beside logits of bf16");
+  refused(
+      [&](auto& ops, Stream s) {
+        ops.cross_entropy({x, ids, c, n, f, 8}, s);
+      },
+      "cross_entropy", "dlogits [4, 8] is f32 beside logits of bf16");
+  refused(
+      [&](auto& ops, Stream s) {
+        ops.cross_entropy_grad({x, ids, t.f32({4, 3}), c, n, f, 1, 0, 8}, s);
+      },
+      "cross_entropy_grad", "dlogits [4, 8] is f32 beside logits of bf16");
 
   refused(
       [&](auto& ops, Stream s) {

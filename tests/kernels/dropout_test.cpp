@@ -117,8 +117,8 @@ TEST_CASE("attention drops the same probabilities whatever rank computes a head"
     };
     HeadDrop mine = drop;
     mine.first_head = first;
-    cpu_backend().ops->attention(
-        {tensor(qkv), tensor(out), tensor(lse), kBatch, kSeq, heads, heads, kDim, 0.3f, mine}, {});
+    cpu_backend().ops->attention({tensor(qkv), tensor(out), tensor(lse), kBatch, kSeq, heads, heads, kDim, 0.3f, mine},
+                                 {});
     return out;
   };
   const std::vector<float> all = run(0, kHeads);

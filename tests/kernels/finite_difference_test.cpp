@@ -45,13 +45,13 @@ class Problem {
     return t;
   }
   // Adds this output to the objective; returns its weights, which are also its gradient.
-  Tensor weight_of(const Tensor& out) {
+  Tensor add_output(const Tensor& out) {
     const Tensor w = random(out.shape);
     objective_.emplace_back(out, w);
     return w;
   }
   // Allocates the tensor for the backward's dL/dinput.
-  Tensor gradient_of(const char* name, const Tensor& input) {
+  Tensor add_input(const char* name, const Tensor& input) {
     inputs_.push_back({name, input, empty(input.shape)});
     return inputs_.back().grad;
   }
@@ -132,8 +132,8 @@ void expect_gradients(const std::function<void(Problem&)>& state) {
 void linear(Problem& p, bool trans_a, bool trans_b) {
   const int64_t m = 5, n = 7, k = 6;
   const Tensor a = p.random(trans_a ? Shape{k, m} : Shape{m, k}), b = p.random(trans_b ? Shape{n, k} : Shape{k, n});
-  const Tensor bias = p.random({n}), out = p.empty({m, n}), dout = p.weight_of(out);
-  const Tensor da = p.gradient_of("a", a), db = p.weight_gradient_of("b", b);
+  const Tensor bias = p.random({n}), out = p.empty({m, n}), dout = p.add_output(out);
+  const Tensor da = p.add_input("a", a), db = p.weight_gradient_of("b", b);
   const Tensor dbias = p.weight_gradient_of("bias", bias);
   p.forward = [=, &p] {
     p.ops.gemm({.a = a, .b = b, .bias = bias, .out = out, .trans_a = trans_a, .trans_b = trans_b}, {});
@@ -146,7 +146,7 @@ void linear(Problem& p, bool trans_a, bool trans_b) {
                                 : Gemm{.a = a, .b = dout, .out = db, .trans_a = !trans_a};
     p.ops.gemm(grad_a, {});
     p.ops.gemm(grad_b, {});
-    p.ops.sum_rows({.x = dout, .out = dbias}, {});
+    p.ops.column_sums({.x = dout, .out = dbias}, {});
   };
 }
 
@@ -165,8 +165,8 @@ TEST_CASE("finite differences: the fused MLP, GELU both ways and biases' gradien
   expect_gradients([](Problem& p) {
     const Tensor x = p.random({5, 6}), up = p.random({8, 6}, 0.5), bias = p.random({8}), down = p.random({4, 8});
     const Tensor z = p.empty({5, 8}), h = p.empty({5, 8}), dz = p.empty({5, 8}), out = p.empty({5, 4});
-    const Tensor dout = p.weight_of(out);
-    const Tensor dx = p.gradient_of("x", x), dup = p.weight_gradient_of("up", up);
+    const Tensor dout = p.add_output(out);
+    const Tensor dx = p.add_input("x", x), dup = p.weight_gradient_of("up", up);
     const Tensor dbias = p.weight_gradient_of("bias", bias), ddown = p.weight_gradient_of("down", down);
     const Tensor down_bias = p.random({4}), ddown_bias = p.weight_gradient_of("down bias", down_bias);
     p.forward = [=, &p] {
@@ -182,19 +182,19 @@ TEST_CASE("finite differences: the fused MLP, GELU both ways and biases' gradien
   });
 }
 
-TEST_CASE("finite differences: add_bias and sum_rows") {
+TEST_CASE("finite differences: add_bias and column_sums") {
   expect_gradients([](Problem& p) {
-    const Tensor x = p.random({9, 7}), bias = p.random({7}), out = p.empty({9, 7}), dout = p.weight_of(out);
+    const Tensor x = p.random({9, 7}), bias = p.random({7}), out = p.empty({9, 7}), dout = p.add_output(out);
     const Tensor dbias = p.weight_gradient_of("bias", bias);
     p.forward = [=, &p] { p.ops.add_bias({.x = x, .bias = bias, .out = out}, {}); };
-    p.backward = [=, &p] { p.ops.sum_rows({.x = dout, .out = dbias}, {}); };
+    p.backward = [=, &p] { p.ops.column_sums({.x = dout, .out = dbias}, {}); };
   });
 }
 
 TEST_CASE("finite differences: gelu") {
   expect_gradients([](Problem& p) {
-    const Tensor x = p.random({3, 21}, 2), out = p.empty({3, 21}), dout = p.weight_of(out);
-    const Tensor dx = p.gradient_of("x", x);
+    const Tensor x = p.random({3, 21}, 2), out = p.empty({3, 21}), dout = p.add_output(out);
+    const Tensor dx = p.add_input("x", x);
     p.forward = [=, &p] { p.ops.gelu({.x = x, .out = out}, {}); };
     p.backward = [=, &p] { p.ops.gelu_grad({.x = x, .dout = dout, .dx = dx}, {}); };
   });
@@ -209,8 +209,8 @@ TEST_CASE("finite differences: layer_norm, alone and with a residual and its bia
       const Tensor bias = residual ? p.random({19}) : Tensor{}, biased = residual ? p.empty(s) : Tensor{};
       const Tensor gamma = p.random({19}, 0.3, 1), beta = p.random({19});
       const Tensor sum = residual ? p.empty(s) : Tensor{}, out = p.empty(s), mean = p.empty({4}), rstd = p.empty({4});
-      const Tensor dout = p.weight_of(out), dsum = residual ? p.weight_of(sum) : Tensor{};
-      const Tensor dx = p.gradient_of("x", x), ddelta = residual ? p.gradient_of("delta", delta) : Tensor{};
+      const Tensor dout = p.add_output(out), dsum = residual ? p.add_output(sum) : Tensor{};
+      const Tensor dx = p.add_input("x", x), ddelta = residual ? p.add_input("delta", delta) : Tensor{};
       const Tensor dgamma = p.weight_gradient_of("gamma", gamma), dbeta = p.weight_gradient_of("beta", beta);
       const Tensor dbias = residual ? p.weight_gradient_of("bias", bias) : Tensor{};
       p.forward = [=, &p] {
@@ -247,16 +247,31 @@ TEST_CASE("finite differences: RMSNorm, alone and with a residual, weights as th
       const Tensor x = p.random(s, 2, 0.5), delta = residual ? p.random(s) : Tensor{};
       const Tensor gamma = p.random({19}, 0.3, 1 - offset), sum = residual ? p.empty(s) : Tensor{};
       const Tensor out = p.empty(s), rstd = p.empty({4});
-      const Tensor dout = p.weight_of(out), dsum = residual ? p.weight_of(sum) : Tensor{};
-      const Tensor dx = p.gradient_of("x", x), ddelta = residual ? p.gradient_of("delta", delta) : Tensor{};
+      const Tensor dout = p.add_output(out), dsum = residual ? p.add_output(sum) : Tensor{};
+      const Tensor dx = p.add_input("x", x), ddelta = residual ? p.add_input("delta", delta) : Tensor{};
       const Tensor dgamma = p.weight_gradient_of("gamma", gamma);
       p.forward = [=, &p] {
-        p.ops.layer_norm({.x = x, .delta = delta, .gamma = gamma, .sum = sum, .out = out, .rstd = rstd,
-                          .kind = NormKind::kRms, .gamma_offset = offset}, {});
+        p.ops.layer_norm({.x = x,
+                          .delta = delta,
+                          .gamma = gamma,
+                          .sum = sum,
+                          .out = out,
+                          .rstd = rstd,
+                          .kind = NormKind::kRms,
+                          .gamma_offset = offset},
+                         {});
       };
       p.backward = [=, &p] {
-        p.ops.layer_norm_grad({.x = residual ? sum : x, .gamma = gamma, .rstd = rstd, .dout = dout, .dsum = dsum,
-                               .dx = dx, .dgamma = dgamma, .kind = NormKind::kRms, .gamma_offset = offset}, {});
+        p.ops.layer_norm_grad({.x = residual ? sum : x,
+                               .gamma = gamma,
+                               .rstd = rstd,
+                               .dout = dout,
+                               .dsum = dsum,
+                               .dx = dx,
+                               .dgamma = dgamma,
+                               .kind = NormKind::kRms,
+                               .gamma_offset = offset},
+                              {});
         if (residual) p.ops.copy({.src = dx, .dst = ddelta}, {});  // x and delta enter alike
       };
     });
@@ -268,8 +283,8 @@ TEST_CASE("finite differences: activations, gated and not") {
     for (const bool gated : {false, true}) {
       INFO("activation " << static_cast<int>(kind) << " gated " << gated);
       expect_gradients([=](Problem& p) {
-        const Tensor x = p.random({3, gated ? 42 : 21}, 2), out = p.empty({3, 21}), dout = p.weight_of(out);
-        const Tensor dx = p.gradient_of("x", x);
+        const Tensor x = p.random({3, gated ? 42 : 21}, 2), out = p.empty({3, 21}), dout = p.add_output(out);
+        const Tensor dx = p.add_input("x", x);
         p.forward = [=, &p] { p.ops.activate({.x = x, .out = out, .kind = kind, .gated = gated}, {}); };
         p.backward = [=, &p] {
           p.ops.activate_grad({.x = x, .dout = dout, .dx = dx, .kind = kind, .gated = gated}, {});
@@ -286,13 +301,26 @@ TEST_CASE("finite differences: the norm of each head and rotary positions, group
     const Tensor q_gamma = p.random({head_dim}, 0.3, 0), k_gamma = p.random({head_dim}, 0.3, 0);
     const Tensor table = p.empty({9, dim}, DType::kF32);
     fill_rope_table(rope_inverse_frequencies(dim, 100), 1.2, 9, table.as<float>());
-    const Tensor dout = p.weight_of(out), dqkv = p.gradient_of("qkv", qkv);
+    const Tensor dout = p.add_output(out), dqkv = p.add_input("qkv", qkv);
     const Tensor dq = p.weight_gradient_of("q_gamma", q_gamma), dk = p.weight_gradient_of("k_gamma", k_gamma);
-    const Rope turn{.x = out, .table = table, .heads = heads + kv, .head_dim = head_dim, .seq = seq, .first_row = 3,
+    const Rope turn{.x = out,
+                    .table = table,
+                    .heads = heads + kv,
+                    .head_dim = head_dim,
+                    .seq = seq,
+                    .first_row = 3,
                     .first_position = 4};
     p.forward = [=, &p] {
-      p.ops.qk_norm({.qkv = qkv, .q_gamma = q_gamma, .k_gamma = k_gamma, .out = out, .rstd = rstd, .heads = heads,
-                     .kv_heads = kv, .head_dim = head_dim, .gamma_offset = 1}, {});
+      p.ops.qk_norm({.qkv = qkv,
+                     .q_gamma = q_gamma,
+                     .k_gamma = k_gamma,
+                     .out = out,
+                     .rstd = rstd,
+                     .heads = heads,
+                     .kv_heads = kv,
+                     .head_dim = head_dim,
+                     .gamma_offset = 1},
+                    {});
       p.ops.rope(turn, {});
     };
     p.backward = [=, &p] {
@@ -300,9 +328,19 @@ TEST_CASE("finite differences: the norm of each head and rotary positions, group
       Rope back = turn;
       back.x = dqkv, back.backward = true;
       p.ops.rope(back, {});
-      p.ops.qk_norm_grad({.qkv = qkv, .q_gamma = q_gamma, .k_gamma = k_gamma, .rstd = rstd, .dout = dqkv, .dqkv = dqkv,
-                          .dq_gamma = dq, .dk_gamma = dk, .heads = heads, .kv_heads = kv, .head_dim = head_dim,
-                          .gamma_offset = 1}, {});
+      p.ops.qk_norm_grad({.qkv = qkv,
+                          .q_gamma = q_gamma,
+                          .k_gamma = k_gamma,
+                          .rstd = rstd,
+                          .dout = dqkv,
+                          .dqkv = dqkv,
+                          .dq_gamma = dq,
+                          .dk_gamma = dk,
+                          .heads = heads,
+                          .kv_heads = kv,
+                          .head_dim = head_dim,
+                          .gamma_offset = 1},
+                         {});
     };
   });
 }
@@ -314,22 +352,49 @@ TEST_CASE("finite differences: the norm over all query heads and over all key he
       const int64_t heads = 3, kv = 1, head_dim = 10, width = (heads + 2 * kv) * head_dim;
       const Tensor qkv = p.random({7, width}, 2), out = p.empty({7, width});
       const Tensor sums = p.empty({7, 2}), dsums = p.empty({7, 2}), gamma = p.random({(heads + kv) * head_dim}, 0.3, 1);
-      const Tensor dout = p.weight_of(out), dqkv = p.gradient_of("qkv", qkv);
+      const Tensor dout = p.add_output(out), dqkv = p.add_input("qkv", qkv);
       const Tensor dgamma = p.weight_gradient_of("gamma", gamma);
-      const auto all_ranks = [=, &p](const Tensor& t) { p.ops.scale({.x = t, .out = t, .factor = static_cast<float>(ranks)}, {}); };
+      const auto all_ranks = [=, &p](const Tensor& t) {
+        p.ops.scale({.x = t, .out = t, .factor = static_cast<float>(ranks)}, {});
+      };
       p.forward = [=, &p] {
-        p.ops.qk_row_sums({.qkv = qkv, .gamma = gamma, .sums = sums, .heads = heads, .kv_heads = kv, .head_dim = head_dim}, {});
+        p.ops.qk_row_sums(
+            {.qkv = qkv, .gamma = gamma, .sums = sums, .heads = heads, .kv_heads = kv, .head_dim = head_dim}, {});
         all_ranks(sums);
-        p.ops.qk_row_norm({.qkv = qkv, .gamma = gamma, .sums = sums, .out = out, .heads = heads, .kv_heads = kv,
-                           .head_dim = head_dim, .ranks = ranks, .eps = 1e-3f}, {});
+        p.ops.qk_row_norm({.qkv = qkv,
+                           .gamma = gamma,
+                           .sums = sums,
+                           .out = out,
+                           .heads = heads,
+                           .kv_heads = kv,
+                           .head_dim = head_dim,
+                           .ranks = ranks,
+                           .eps = 1e-3f},
+                          {});
       };
       p.backward = [=, &p] {
-        p.ops.qk_row_sums({.qkv = qkv, .gamma = gamma, .dout = dout, .sums = dsums, .heads = heads, .kv_heads = kv,
-                           .head_dim = head_dim}, {});
+        p.ops.qk_row_sums({.qkv = qkv,
+                           .gamma = gamma,
+                           .dout = dout,
+                           .sums = dsums,
+                           .heads = heads,
+                           .kv_heads = kv,
+                           .head_dim = head_dim},
+                          {});
         all_ranks(dsums);
-        p.ops.qk_row_norm_grad({.qkv = qkv, .gamma = gamma, .sums = sums, .dsums = dsums, .dout = dout, .dqkv = dqkv,
-                                .dgamma = dgamma, .heads = heads, .kv_heads = kv, .head_dim = head_dim, .ranks = ranks,
-                                .eps = 1e-3f}, {});
+        p.ops.qk_row_norm_grad({.qkv = qkv,
+                                .gamma = gamma,
+                                .sums = sums,
+                                .dsums = dsums,
+                                .dout = dout,
+                                .dqkv = dqkv,
+                                .dgamma = dgamma,
+                                .heads = heads,
+                                .kv_heads = kv,
+                                .head_dim = head_dim,
+                                .ranks = ranks,
+                                .eps = 1e-3f},
+                               {});
       };
     });
   }
@@ -341,21 +406,38 @@ TEST_CASE("finite differences: layer_norm with dropout of the residual branch, a
     const Shape s{7, 19};
     const Tensor x = p.random(s, 2, 0.5), delta = p.random(s), gamma = p.random({19}, 0.3, 1), beta = p.random({19});
     const Tensor sum = p.empty(s), out = p.empty(s), mean = p.empty({7}), rstd = p.empty({7});
-    const Tensor dout = p.weight_of(out), dsum = p.weight_of(sum);
-    const Tensor dx = p.gradient_of("x", x), ddelta = p.gradient_of("delta", delta);
+    const Tensor dout = p.add_output(out), dsum = p.add_output(sum);
+    const Tensor dx = p.add_input("x", x), ddelta = p.add_input("delta", delta);
     const Tensor bias = p.random({19}), biased = p.empty(s), dbias = p.weight_gradient_of("bias", bias);
     p.forward = [=, &p] {
       p.ops.add_bias({.x = delta, .bias = bias, .out = biased}, {});
-      p.ops.layer_norm({.x = x, .delta = biased, .gamma = gamma, .beta = beta, .sum = sum, .out = out, .mean = mean,
-                        .rstd = rstd, .drop = drop}, {});
+      p.ops.layer_norm({.x = x,
+                        .delta = biased,
+                        .gamma = gamma,
+                        .beta = beta,
+                        .sum = sum,
+                        .out = out,
+                        .mean = mean,
+                        .rstd = rstd,
+                        .drop = drop},
+                       {});
     };
     p.backward = [=, &p] {
-      p.ops.layer_norm_grad({.x = sum, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = dout, .dsum = dsum, .dx = dx,
-                             .ddelta = ddelta, .drop = drop, .dbias = dbias}, {});
+      p.ops.layer_norm_grad({.x = sum,
+                             .gamma = gamma,
+                             .mean = mean,
+                             .rstd = rstd,
+                             .dout = dout,
+                             .dsum = dsum,
+                             .dx = dx,
+                             .ddelta = ddelta,
+                             .drop = drop,
+                             .dbias = dbias},
+                            {});
     };
   });
   expect_gradients([=](Problem& p) {
-    const Tensor x = p.random({7, 19}), out = p.empty({7, 19}), dout = p.weight_of(out), dx = p.gradient_of("x", x);
+    const Tensor x = p.random({7, 19}), out = p.empty({7, 19}), dout = p.add_output(out), dx = p.add_input("x", x);
     p.forward = [=, &p] { p.ops.dropout({.x = x, .out = out, .drop = drop}, {}); };
     p.backward = [=, &p] { p.ops.dropout({.x = dout, .out = dx, .drop = drop}, {}); };
   });
@@ -374,14 +456,14 @@ TEST_CASE("finite differences: causal attention, with and without grouped querie
       const int64_t batch = 2, seq = 6, heads = 4, dim = 8;
       const Tensor qkv = p.random({batch * seq, (heads + 2 * kv_heads) * dim});
       const Tensor out = p.empty({batch * seq, heads * dim}), lse = p.empty({batch, heads, seq});
-      const Tensor dout = p.weight_of(out), dqkv = p.gradient_of("qkv", qkv);
+      const Tensor dout = p.add_output(out), dqkv = p.add_input("qkv", qkv);
       const float scale = 0.35f;
       p.forward = [=, &p] {
         p.ops.attention({qkv, out, lse, batch, seq, heads, kv_heads, dim, scale, drop, window, softcap}, {});
       };
       p.backward = [=, &p] {
-        p.ops.attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, kv_heads, dim, scale, drop, window, softcap},
-                             {});
+        p.ops.attention_grad(
+            {qkv, out, lse, dout, dqkv, batch, seq, heads, kv_heads, dim, scale, drop, window, softcap}, {});
       };
     });
   }
@@ -390,7 +472,7 @@ TEST_CASE("finite differences: causal attention, with and without grouped querie
 TEST_CASE("finite differences: embedding and positions") {
   expect_gradients([](Problem& p) {
     const Tensor tokens = p.tokens({3, 9, 4, 4, 12, 7, 3, 0, 5, 4});  // of rows 3..8: some outside, some repeated
-    const Tensor table = p.random({6, 5}), pos = p.random({9, 5}), out = p.empty({10, 5}), dout = p.weight_of(out);
+    const Tensor table = p.random({6, 5}), pos = p.random({9, 5}), out = p.empty({10, 5}), dout = p.add_output(out);
     const Tensor dtable = p.weight_gradient_of("table", table), dpos = p.weight_gradient_of("positions", pos);
     p.forward = [=, &p] {
       p.ops.embedding({.tokens = tokens, .table = table, .out = out, .first_row = 3}, {});
@@ -408,11 +490,17 @@ TEST_CASE("finite differences: cross-entropy in one pass, with and without a sof
   expect_gradients([=](Problem& p) {
     const int64_t rows = 6, vocab = 13, cols = 16;
     const Tensor targets = p.tokens({0, 12, -1, 4, 5, 10}), loss = p.empty({rows}), total = p.empty({1});
-    const Tensor seed = p.weight_of(total), logits = p.random({rows, cols}, 2), dlogits = p.gradient_of("logits", logits);
+    const Tensor seed = p.add_output(total), logits = p.random({rows, cols}, 2),
+                 dlogits = p.add_input("logits", logits);
     const auto losses = [=, &p](const Tensor& into) {
-      p.ops.cross_entropy(
-          {.logits = logits, .targets = targets, .seed = seed, .loss = loss, .dlogits = into, .vocab = vocab,
-           .softcap = softcap}, {});
+      p.ops.cross_entropy({.logits = logits,
+                           .targets = targets,
+                           .seed = seed,
+                           .loss = loss,
+                           .dlogits = into,
+                           .vocab = vocab,
+                           .softcap = softcap},
+                          {});
       double sum = 0;
       for (int64_t i = 0; i < rows; ++i) sum += get(loss, i);
       set(total, 0, sum);
@@ -430,11 +518,11 @@ TEST_CASE("finite differences: cross-entropy in two halves, whole and over a voc
       const int64_t rows = 6, vocab = 13, cols = parts == 1 ? 16 : 5;  // two or three columns of padding
       const Tensor targets = p.tokens({0, 12, -1, 4, 5, 10});
       const Tensor stats = p.empty({parts, rows, 3}), loss = p.empty({rows}), total = p.empty({1});
-      const Tensor seed = p.weight_of(total);  // L = seed * sum of the losses
+      const Tensor seed = p.add_output(total);  // L = seed * sum of the losses
       std::vector<Tensor> logits, dlogits;
       for (int64_t r = 0; r < parts; ++r) {
         logits.push_back(p.random({rows, cols}, 2));
-        dlogits.push_back(p.gradient_of("logits", logits.back()));
+        dlogits.push_back(p.add_input("logits", logits.back()));
       }
       const auto losses = [=, &p](bool gradients) {
         for (int64_t r = 0; r < parts; ++r) {
@@ -444,8 +532,7 @@ TEST_CASE("finite differences: cross-entropy in two halves, whole and over a voc
         for (int64_t r = 0; r < parts; ++r) {
           const Tensor into = gradients ? dlogits[static_cast<size_t>(r)] : Tensor{};
           p.ops.cross_entropy_grad(
-              {logits[static_cast<size_t>(r)], targets, stats, seed, loss, into, parts, r * cols, vocab, softcap},
-              {});
+              {logits[static_cast<size_t>(r)], targets, stats, seed, loss, into, parts, r * cols, vocab, softcap}, {});
         }
         double sum = 0;
         for (int64_t i = 0; i < rows; ++i) sum += get(loss, i);

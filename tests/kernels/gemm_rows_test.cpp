@@ -1,4 +1,4 @@
-// Gemm::by_rows, which generation relies on.
+// Gemm::row_independent, which generation relies on.
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -41,10 +41,10 @@ void expect_rows_alone(DType t, int64_t n, int64_t k, bool gelu) {
   const Matrix a(kRows, k, t, 1), b(n, k, t, 2), bias(1, n, t, 3);
   const OpTable& ops = *cpu_backend().ops;
   const OpenStream two(*cpu_backend().device, 0, 2);
-  const auto product = [&](int64_t first, int64_t rows, bool by_rows, Matrix& out, Stream s) {
+  const auto product = [&](int64_t first, int64_t rows, bool row_independent, Matrix& out, Stream s) {
     Matrix aux(rows, n, t, 5);
     Gemm g{.a = a.tensor.slice(first, rows), .b = b.tensor, .bias = bias.tensor.view({n}), .out = out.tensor};
-    g.trans_b = true, g.by_rows = by_rows;
+    g.trans_b = true, g.row_independent = row_independent;
     if (gelu) g.aux = aux.tensor, g.epilogue = Epilogue::kGelu;
     ops.gemm(g, s);
   };

@@ -316,7 +316,7 @@ TEST_CASE("a GEMM's fused bias gradient is bitwise that of a separate column sum
               const int64_t n = summed.shape.cols();
               g.dbias = made.tensor.view({520}).slice(0, n), g.accumulate_dbias = more;
               cpu::gemm(g, s);
-              cpu::sum_rows({.x = summed, .out = again.tensor.view({520}).slice(0, n), .accumulate = more}, s);
+              cpu::column_sums({.x = summed, .out = again.tensor.view({520}).slice(0, n), .accumulate = more}, s);
               CHECK(made.bytes == again.bytes);
             }
           };

@@ -102,7 +102,7 @@ TEST_CASE("half: elementwise ops have the bits of f32, rounded once") {
     Twin<Add>(ops.add, {a, b, out}, {&Add::a, &Add::b}, {&Add::out}).check("add");
     Twin<Axpy>(ops.axpy, {a, out, 0.3f}, {&Axpy::x}, {&Axpy::y}).check("axpy");
     Twin<AddBias>(ops.add_bias, {a, bias, out}, {&AddBias::x, &AddBias::bias}, {&AddBias::out}).check("add_bias");
-    Twin<SumRows>(ops.sum_rows, {a, sums, true}, {&SumRows::x}, {&SumRows::out}).check("sum_rows");
+    Twin<ColumnSums>(ops.column_sums, {a, sums, true}, {&ColumnSums::x}, {&ColumnSums::out}).check("column_sums");
     Twin<Gelu>(ops.gelu, {a, out}, {&Gelu::x}, {&Gelu::out}).check("gelu");
     Twin<GeluGrad>(ops.gelu_grad, {a, b, out, true}, {&GeluGrad::x, &GeluGrad::dout}, {&GeluGrad::dx}).check("gelu'");
     Twin<Dropout>(ops.dropout, {a, out, {drop_mask(3, 0.2), 7, 1}}, {&Dropout::x}, {&Dropout::out}).check("dropout");
@@ -123,17 +123,35 @@ TEST_CASE("16-bit: norms are bitwise f32 rounded once, and normalize a 16-bit su
         .check("layer_norm");
     using G = LayerNormGrad;
     Twin<G>(ops.layer_norm_grad,
-            {.x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = out, .dsum = dsum, .dx = dx, .dgamma = dgamma,
-             .dbeta = dbeta, .accumulate_dx = true, .accumulate_dw = true},
+            {.x = x,
+             .gamma = gamma,
+             .mean = mean,
+             .rstd = rstd,
+             .dout = out,
+             .dsum = dsum,
+             .dx = dx,
+             .dgamma = dgamma,
+             .dbeta = dbeta,
+             .accumulate_dx = true,
+             .accumulate_dw = true},
             {&G::x, &G::gamma, &G::mean, &G::rstd, &G::dout, &G::dsum}, {&G::dx, &G::dgamma, &G::dbeta})
         .check("layer_norm_grad");
 
-    // Preceding bias gradient: bitwise identical to sum_rows of what was stored, with and without dropout.
+    // Preceding bias gradient: bitwise identical to column_sums of what was stored, with and without dropout.
     for (const RowDrop& drop : {RowDrop{}, {drop_mask(4, 0.2), 7, 1}}) {
       const Tensor ddelta = drop ? m.make(s, t) : Tensor{}, dbias = m.make({129}, kF32), again = m.make({129}, kF32);
-      ops.layer_norm_grad({.x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = out, .dsum = dsum, .dx = dx,
-                           .ddelta = ddelta, .drop = drop, .dbias = dbias}, {});
-      ops.sum_rows({.x = drop ? ddelta : dx, .out = again}, {});
+      ops.layer_norm_grad({.x = x,
+                           .gamma = gamma,
+                           .mean = mean,
+                           .rstd = rstd,
+                           .dout = out,
+                           .dsum = dsum,
+                           .dx = dx,
+                           .ddelta = ddelta,
+                           .drop = drop,
+                           .dbias = dbias},
+                          {});
+      ops.column_sums({.x = drop ? ddelta : dx, .out = again}, {});
       CHECK(std::memcmp(dbias.data, again.data, static_cast<size_t>(dbias.bytes())) == 0);
     }
 
@@ -165,8 +183,7 @@ TEST_CASE("half: attention and its gradient have the bits of f32, rounded once")
               {&A::out, &A::lse})
           .check("attention");
       using G = AttentionGrad;
-      Twin<G>(ops.attention_grad,
-              {qkv, out, lse, dout, dqkv, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap},
+      Twin<G>(ops.attention_grad, {qkv, out, lse, dout, dqkv, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap},
               {&G::qkv, &G::out, &G::lse, &G::dout}, {&G::dqkv})
           .check("attention_grad");
     }

@@ -127,7 +127,7 @@ Images OpCase::run(const Backend& backend, Stream stream) const {
   return blocks.download();
 }
 
-std::string OpCase::judge_block(size_t index, const std::vector<std::byte>& got) const {
+std::string OpCase::compare_block(size_t index, const std::vector<std::byte>& got) const {
   const Block& b = blocks_[index];
   const auto first = static_cast<size_t>(begin(b)), last = got.size() - static_cast<size_t>(kGuard);
   for (size_t i = 0; i < got.size(); ++i) {
@@ -167,7 +167,7 @@ std::string OpCase::judge_block(size_t index, const std::vector<std::byte>& got)
 std::string OpCase::judge(const Images& got) const {
   std::string all;
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    const std::string one = judge_block(i, got[i]);
+    const std::string one = compare_block(i, got[i]);
     if (!one.empty()) all += cat(all.empty() ? "" : "; ", one);
   }
   return all;

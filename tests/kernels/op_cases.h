@@ -74,7 +74,7 @@ class OpCase {
   int64_t begin(const Block& b) const;  // byte offset of the tensor in its image
   int64_t image_bytes(const Block& b) const;
   std::vector<std::byte*> host_pointers(Images& images) const;
-  std::string judge_block(size_t index, const std::vector<std::byte>& got) const;
+  std::string compare_block(size_t index, const std::vector<std::byte>& got) const;
   Images before_, after_;
 };
 
@@ -125,7 +125,10 @@ class CaseOf final : public OpCase {
   CaseOf& has(Part part, Access access, Fill fill, DType t = DType::kF32) {
     static constexpr const char* kNames[] = {"master", "grad", "m", "v", "value"};
     segments_.back().parts.emplace_back(part, blocks_.size());
-    blocks_.push_back({cat(kNames[part], " ", segments_.size() - 1), {segments_.back().numbers.count}, t, access,
+    blocks_.push_back({cat(kNames[part], " ", segments_.size() - 1),
+                       {segments_.back().numbers.count},
+                       t,
+                       access,
                        access == Access::kOut ? nullptr : std::move(fill)});
     return *this;
   }
@@ -172,8 +175,8 @@ class CaseOf final : public OpCase {
     return a;
   }
   // Cached for the same tensors, since calls are timed.
-  SegmentTable table(const Backend& backend, const std::vector<std::byte*>& data, Stream stream) const
-      requires OverSegments<Args> {
+  SegmentTable table(const Backend& backend, const std::vector<std::byte*>& data,
+                     Stream stream) const requires OverSegments<Args> {
     if (made_ && made_for_ == data) return made_->tables().front();
     made_ = std::make_unique<SegmentTables>();
     made_for_ = data;

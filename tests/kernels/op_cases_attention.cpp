@@ -51,9 +51,19 @@ void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, b
   backward.in(&G::qkv, "qkv", qkv, normal(1.5), t).in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse);
   backward.in(&G::dout, "dout", out, normal(), t).out(&G::dqkv, "dqkv", qkv, t);
   backward.derive = [](const G& g) {
-    reference::attention({.qkv = g.qkv, .out = g.out, .lse = g.lse, .batch = g.batch, .seq = g.seq, .heads = g.heads,
-                          .kv_heads = g.kv_heads, .head_dim = g.head_dim, .scale = g.scale, .drop = g.drop,
-                          .window = g.window, .softcap = g.softcap}, {});
+    reference::attention({.qkv = g.qkv,
+                          .out = g.out,
+                          .lse = g.lse,
+                          .batch = g.batch,
+                          .seq = g.seq,
+                          .heads = g.heads,
+                          .kv_heads = g.kv_heads,
+                          .head_dim = g.head_dim,
+                          .scale = g.scale,
+                          .drop = g.drop,
+                          .window = g.window,
+                          .softcap = g.softcap},
+                         {});
   };
   forward.flops = attention_flops(s), backward.flops = 2.5 * attention_flops(s);
   forward.big = backward.big = big;

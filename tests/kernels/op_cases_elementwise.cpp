@@ -50,9 +50,9 @@ void add_biases(OpCases& to, Shape s, DType t) {
   onto.in(&AddBias::bias, "bias", {s.cols()}, normal(), t).tolerance = unit_of(t);
   for (const bool accumulate : {false, true}) {
     for (const DType grad : kGradients) {
-      auto& sum = add_case<SumRows>(to, describe(s, t, (accumulate ? " accumulate" : "") + grad_suffix(grad)));
+      auto& sum = add_case<ColumnSums>(to, describe(s, t, (accumulate ? " accumulate" : "") + grad_suffix(grad)));
       sum.args.accumulate = accumulate;
-      sum.in(&SumRows::x, "x", s, normal(1, 0.1), t).result(&SumRows::out, "out", {s.cols()}, accumulate, grad);
+      sum.in(&ColumnSums::x, "x", s, normal(1, 0.1), t).result(&ColumnSums::out, "out", {s.cols()}, accumulate, grad);
       sum.tolerance = unit_of(grad);
     }
   }
@@ -180,15 +180,22 @@ void add_benchmarks(OpCases& to) {
       .in(&AddBias::bias, "bias", {s.cols()})
       .out(&AddBias::out, "out", s)
       .flops = n;
-  add_case<SumRows>(to, describe(s, DType::kF32)).in(&SumRows::x, "x", s).out(&SumRows::out, "out", {s.cols()}).flops =
-      n;
+  add_case<ColumnSums>(to, describe(s, DType::kF32))
+      .in(&ColumnSums::x, "x", s)
+      .out(&ColumnSums::out, "out", {s.cols()})
+      .flops = n;
   cast_case(to, s, DType::kF32, DType::kBF16, normal());
   cast_case(to, s, DType::kBF16, DType::kF32, normal());
   constexpr DType h = DType::kBF16;
-  add_case<Add>(to, describe(s, h)).in(&Add::a, "a", s, normal(), h).in(&Add::b, "b", s, normal(), h).out(
-      &Add::out, "out", s, h).flops = n;
-  add_case<SumRows>(to, describe(s, h)).in(&SumRows::x, "x", s, normal(), h).out(
-      &SumRows::out, "out", {s.cols()}).flops = n;
+  add_case<Add>(to, describe(s, h))
+      .in(&Add::a, "a", s, normal(), h)
+      .in(&Add::b, "b", s, normal(), h)
+      .out(&Add::out, "out", s, h)
+      .flops = n;
+  add_case<ColumnSums>(to, describe(s, h))
+      .in(&ColumnSums::x, "x", s, normal(), h)
+      .out(&ColumnSums::out, "out", {s.cols()})
+      .flops = n;
   add_case<Gelu>(to, describe(s, DType::kF32)).in(&Gelu::x, "x", s).out(&Gelu::out, "out", s).flops = 10 * n;
   add_case<GeluGrad>(to, describe(s, DType::kF32))
       .in(&GeluGrad::x, "x", s)

@@ -8,7 +8,7 @@
 namespace gt::test {
 namespace {
 
-constexpr DType kCodes[] = {DType::kF8E4M3, DType::kF8E5M2};
+constexpr DType kFp8[] = {DType::kF8E4M3, DType::kF8E5M2};
 enum class Wanted { kBoth, kRows, kColumns };
 
 void add_quantize(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes, double amax, Wanted wanted,
@@ -17,44 +17,44 @@ void add_quantize(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes,
   const char* only = wanted == Wanted::kRows ? " rows" : wanted == Wanted::kColumns ? " columns" : "";
   auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] ", name_of(codes), " amax ", amax, only, what, suffix(t)));
   c.in(&Q::x, "x", {rows, cols}, normal(), t).in(&Fp8Out::amax, "amax", {1}, values({amax}));
-  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rows, "rows", {rows, cols}, codes);
-  if (wanted != Wanted::kRows) c.out(&Fp8Out::columns, "columns", {cols, rows}, codes);
-  c.out(&Fp8Out::inverse, "inverse", {1});
-  if (wanted == Wanted::kBoth) c.inout(&Fp8Out::seen, "seen", {1}, values({0.5}));
-  if (wanted == Wanted::kRows) c.inout(&Fp8Out::seen, "seen", {1}, values({1e3}));
+  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rowwise, "rowwise", {rows, cols}, codes);
+  if (wanted != Wanted::kRows) c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, codes);
+  c.out(&Fp8Out::scale_inv, "scale_inv", {1});
+  if (wanted == Wanted::kBoth) c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({0.5}));
+  if (wanted == Wanted::kRows) c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({1e3}));
   c.tolerance = 0;
   c.flops = static_cast<double>(rows * cols);
 }
 
 // Quantization of GEMM inputs derived by `of`, with the column sums and amax that go with it.
-CaseOf<QuantizeFp8>& add_made(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes, CodesOf of,
+CaseOf<QuantizeFp8>& add_made(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes, Fp8Source of,
                               bool accumulate, DType sums) {
   using Q = QuantizeFp8;
   const char* names[] = {"", " gelu", " gelu gradient"};
   auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] ", name_of(codes), names[static_cast<int>(of)], " sums",
                                 accumulate ? " accumulate" : "", suffix(t), grad_suffix(sums)));
   c.in(&Q::x, "x", {rows, cols}, normal(1, 0.3), t).in(&Fp8Out::amax, "amax", {1}, values({2.9}));
-  if (of == CodesOf::kGeluGrad) c.in(&Q::pre, "pre", {rows, cols}, normal(1.5), t);
-  c.out(&Fp8Out::rows, "rows", {rows, cols}, codes).out(&Fp8Out::columns, "columns", {cols, rows}, codes);
-  c.out(&Fp8Out::inverse, "inverse", {1}).result(&Q::sums, "sums", {cols}, accumulate, sums);
-  c.inout(&Fp8Out::seen, "seen", {1}, values({accumulate ? 1e3 : 0.5}));
+  if (of == Fp8Source::kGeluGrad) c.in(&Q::pre, "pre", {rows, cols}, normal(1.5), t);
+  c.out(&Fp8Out::rowwise, "rowwise", {rows, cols}, codes).out(&Fp8Out::columnwise, "columnwise", {cols, rows}, codes);
+  c.out(&Fp8Out::scale_inv, "scale_inv", {1}).result(&Q::sums, "sums", {cols}, accumulate, sums);
+  c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({accumulate ? 1e3 : 0.5}));
   c.args.of = of;
   c.args.accumulate = accumulate;
-  c.args.fp8.seen_anew = accumulate;
+  c.args.fp8.overwrite_amax = accumulate;
   c.tolerance = std::max(4e-3, unit_of(sums));  // one quantized value in thousands rounds to its neighbour
   c.flops = static_cast<double>(rows * cols);
   return c;
 }
 
 // amax only: first step of `current` scaling.
-void add_look(OpCases& to, int64_t rows, int64_t cols, DType t, CodesOf of) {
+void add_look(OpCases& to, int64_t rows, int64_t cols, DType t, Fp8Source of) {
   using Q = QuantizeFp8;
   auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] looked at, ", static_cast<int>(of), suffix(t)));
   c.in(&Q::x, "x", {rows, cols}, normal(), t);
-  if (of == CodesOf::kGeluGrad) c.in(&Q::pre, "pre", {rows, cols}, normal(), t);
-  c.out(&Fp8Out::seen, "seen", {1});
+  if (of == Fp8Source::kGeluGrad) c.in(&Q::pre, "pre", {rows, cols}, normal(), t);
+  c.out(&Fp8Out::step_amax, "step_amax", {1});
   c.args.of = of;
-  c.args.fp8.seen_anew = true;
+  c.args.fp8.overwrite_amax = true;
   c.tolerance = unit_of(t);
   c.flops = static_cast<double>(rows * cols);
 }
@@ -72,10 +72,11 @@ CaseOf<LayerNorm>& add_norm(OpCases& to, int64_t rows, int64_t cols, DType t, Wa
   if (out) c.out(&N::out, "out", {rows, cols}, t);
   c.out(&N::mean, "mean", {rows}).out(&N::rstd, "rstd", {rows});
   c.in(&Fp8Out::amax, "amax", {1}, values({3.7}));
-  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rows, "rows", {rows, cols}, DType::kF8E4M3);
-  if (wanted != Wanted::kRows) c.out(&Fp8Out::columns, "columns", {cols, rows}, DType::kF8E4M3);
-  c.out(&Fp8Out::inverse, "inverse", {1});
-  if (wanted != Wanted::kColumns) c.inout(&Fp8Out::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
+  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rowwise, "rowwise", {rows, cols}, DType::kF8E4M3);
+  if (wanted != Wanted::kRows) c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, DType::kF8E4M3);
+  c.out(&Fp8Out::scale_inv, "scale_inv", {1});
+  if (wanted != Wanted::kColumns)
+    c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
   c.tolerance = 8e-3;  // a 16-bit rounding error moves one quantized value in thousands to its neighbour
   c.flops = static_cast<double>(8 * rows * cols);
   return c;
@@ -101,8 +102,8 @@ void add_norms(OpCases& to) {
     using N = LayerNorm;
     c.in(&N::x, "x", {24, 512}, normal(2, 0.5), t).in(&N::gamma, "gamma", {512}).in(&N::beta, "beta", {512});
     c.out(&N::out, "out", {24, 512}, t).out(&N::rstd, "rstd", {24}).out(&N::mean, "mean", {24});
-    c.out(&Fp8Out::seen, "seen", {1});
-    c.args.fp8.seen_anew = true;
+    c.out(&Fp8Out::step_amax, "step_amax", {1});
+    c.args.fp8.overwrite_amax = true;
     c.tolerance = unit_of(t);
   }
   auto& c = add_norm(to, 32, 64, DType::kBF16, Wanted::kBoth, true, false, " dropout");
@@ -126,10 +127,11 @@ CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DT
   c.out(&G::dgamma, "dgamma", {cols}).out(&G::dbeta, "dbeta", {cols});
   if (wanted == Wanted::kBoth) c.out(&G::dbias, "dbias", {cols});
   c.in(&Fp8Out::amax, "amax", {1}, values({7.9}));
-  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rows, "rows", s, DType::kF8E5M2);
-  if (wanted != Wanted::kRows) c.out(&Fp8Out::columns, "columns", {cols, rows}, DType::kF8E5M2);
-  c.out(&Fp8Out::inverse, "inverse", {1});
-  if (wanted != Wanted::kColumns) c.inout(&Fp8Out::seen, "seen", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
+  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rowwise, "rowwise", s, DType::kF8E5M2);
+  if (wanted != Wanted::kRows) c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, DType::kF8E5M2);
+  c.out(&Fp8Out::scale_inv, "scale_inv", {1});
+  if (wanted != Wanted::kColumns)
+    c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
   c.tolerance = 8e-3;  // as for norms
   c.flops = static_cast<double>(16 * rows * cols);
   return c;
@@ -152,14 +154,14 @@ void add_norm_grads(OpCases& to) {
     auto& c = add_case<G>(to, cat("[24, 512] looked at", suffix(t)));
     c.in(&G::x, "x", {24, 512}, normal(2, 0.5), t).in(&G::gamma, "gamma", {512}).in(&G::mean, "mean", {24});
     c.in(&G::rstd, "rstd", {24}, positive()).in(&G::dout, "dout", {24, 512}, normal(), t);
-    c.out(&G::dx, "dx", {24, 512}, t).out(&Fp8Out::seen, "seen", {1});
-    c.args.fp8.seen_anew = true;
+    c.out(&G::dx, "dx", {24, 512}, t).out(&Fp8Out::step_amax, "step_amax", {1});
+    c.args.fp8.overwrite_amax = true;
     c.tolerance = unit_of(t);
   }
 }
 
-CaseOf<GemmFp8>& add_product(OpCases& to, int64_t m, int64_t n, int64_t k, DType a, DType b, DType out,
-                             bool accumulate = false, const char* what = "") {
+CaseOf<GemmFp8>& gemm_via_f32(OpCases& to, int64_t m, int64_t n, int64_t k, DType a, DType b, DType out,
+                              bool accumulate = false, const char* what = "") {
   using G = GemmFp8;
   auto& c = add_case<G>(to, cat(m, "x", n, "x", k, ' ', name_of(a), ' ', name_of(b), " to ", name_of(out),
                                 accumulate ? " accumulate" : "", what));
@@ -179,7 +181,7 @@ CaseOf<GemmFp8>& add_product(OpCases& to, int64_t m, int64_t n, int64_t k, DType
 CaseOf<AmaxHistory>& add_history(OpCases& to, int64_t n, int64_t steps, int64_t at, const char* what = "") {
   using H = AmaxHistory;
   auto& c = add_case<H>(to, cat(n, " of ", steps, " steps, column ", at, what));
-  c.in(&H::seen, "seen", {n}, positive()).inout(&H::history, "history", {n, steps}, positive());
+  c.in(&H::step_amax, "step_amax", {n}, positive()).inout(&H::history, "history", {n, steps}, positive());
   c.out(&H::amax, "amax", {n});
   c.args.at = at;
   c.tolerance = 0;
@@ -190,7 +192,7 @@ CaseOf<AmaxHistory>& add_history(OpCases& to, int64_t n, int64_t steps, int64_t 
 void add_big(OpCases& to) {
   const size_t first = to.size();
   add_quantize(to, 8192, 2048, DType::kBF16, DType::kF8E4M3, 4, Wanted::kBoth, " big");
-  add_product(to, 8192, 8192, 2048, DType::kF8E4M3, DType::kF8E4M3, DType::kBF16, false, " big");
+  gemm_via_f32(to, 8192, 8192, 2048, DType::kF8E4M3, DType::kF8E4M3, DType::kBF16, false, " big");
   add_history(to, 384, 1024, 17, " big");
   for (size_t i = first; i < to.size(); ++i) to[i]->big = true;
 }
@@ -198,7 +200,7 @@ void add_big(OpCases& to) {
 }  // namespace
 
 void add_fp8_cases(OpCases& to) {
-  for (const DType codes : kCodes) {
+  for (const DType codes : kFp8) {
     for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
       for (const Wanted w : {Wanted::kBoth, Wanted::kRows, Wanted::kColumns})
         for (const int64_t cols : {1, 30, 64, 132}) add_quantize(to, 67, cols, t, codes, 3.1, w);
@@ -211,9 +213,9 @@ void add_fp8_cases(OpCases& to) {
     to.back()->skew = 1;
     add_quantize(to, 0, 64, DType::kF32, codes, 3.1, Wanted::kBoth, " empty");
   }
-  for (const CodesOf of : {CodesOf::kPlain, CodesOf::kGelu, CodesOf::kGeluGrad}) {
+  for (const Fp8Source of : {Fp8Source::kPlain, Fp8Source::kGelu, Fp8Source::kGeluGrad}) {
     for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
-      for (const DType codes : kCodes) add_made(to, 80, 144, t, codes, of, codes == DType::kF8E5M2, DType::kF32);
+      for (const DType codes : kFp8) add_made(to, 80, 144, t, codes, of, codes == DType::kF8E5M2, DType::kF32);
       add_made(to, 67, 131, t, DType::kF8E4M3, of, false, DType::kBF16);
       add_look(to, 70, 72, t, of);
     }
@@ -226,19 +228,19 @@ void add_fp8_cases(OpCases& to) {
   constexpr DType kX = DType::kF8E4M3, kGrad = DType::kF8E5M2;
   for (const auto& [a, b] : {std::pair{kX, kX}, {kGrad, kX}, {kX, kGrad}})
     for (const DType out : {DType::kF32, DType::kBF16, DType::kF16})
-      for (const bool accumulate : {false, true}) add_product(to, 48, 80, 64, a, b, out, accumulate);
+      for (const bool accumulate : {false, true}) gemm_via_f32(to, 48, 80, 64, a, b, out, accumulate);
   for (const DType h : kHalves) {
-    add_product(to, 32, 144, 272, kX, kX, h, false, " bias").in(&GemmFp8::bias, "bias", {144}, normal(), h);
-    auto& c = add_product(to, 32, 144, 272, kX, kX, h, false, " unaligned bias");
+    gemm_via_f32(to, 32, 144, 272, kX, kX, h, false, " bias").in(&GemmFp8::bias, "bias", {144}, normal(), h);
+    auto& c = gemm_via_f32(to, 32, 144, 272, kX, kX, h, false, " unaligned bias");
     c.in(&GemmFp8::bias, "bias", {144}, normal(), h).skew = 1;
     c.skewed = "bias";
   }
-  add_product(to, 0, 16, 16, kX, kX, DType::kBF16, false, " empty");
+  gemm_via_f32(to, 0, 16, 16, kX, kX, DType::kBF16, false, " empty");
   for (const int64_t steps : {1, 7, 1024}) add_history(to, 5, steps, steps - 1);
   add_history(to, 0, 1024, 3);
   add_history(to, 3, 300, 0, " from unaligned addresses").skew = 1;
   auto& c = add_case<AmaxHistory>(to, "an overflow is not remembered");
-  c.in(&AmaxHistory::seen, "seen", {3}, values({HUGE_VAL, 2, 0}));
+  c.in(&AmaxHistory::step_amax, "step_amax", {3}, values({HUGE_VAL, 2, 0}));
   c.inout(&AmaxHistory::history, "history", {3, 2}, values({5, 0.5, 7, 0.25, 9, 0}));
   c.out(&AmaxHistory::amax, "amax", {3}).tolerance = 0;
   add_big(to);

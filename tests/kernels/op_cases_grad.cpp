@@ -23,10 +23,10 @@ void add_one(OpCases& to, DType t) {
   product.in(&Gemm::a, "a", {2, 24}, pair(24, 1, 0x1p-4), t).in(&Gemm::b, "b", {2, cols}, pair(cols, 1, 0x1p-4), t);
   product.inout(&Gemm::out, "out", {24, cols}, values({256}), kB).tolerance = 0;
 
-  auto& bias = add_case<SumRows>(to, name);
+  auto& bias = add_case<ColumnSums>(to, name);
   bias.args.accumulate = true;
-  bias.in(&SumRows::x, "x", {2, cols}, pair(cols, 1, 0x1p-8), t);
-  bias.inout(&SumRows::out, "out", {cols}, values({256}), kB).tolerance = 0;
+  bias.in(&ColumnSums::x, "x", {2, cols}, pair(cols, 1, 0x1p-8), t);
+  bias.inout(&ColumnSums::out, "out", {cols}, values({256}), kB).tolerance = 0;
 
   using N = LayerNormGrad;
   auto& norm = add_case<N>(to, name);  // a deferred pass: without dx. (x - mean) rstd is 1
@@ -51,8 +51,10 @@ void add_one(OpCases& to, DType t) {
   positions.inout(&P::dpos, "dpos", {4, cols}, values({256}), kB).tolerance = 0;
 
   auto& shard = add_case<Axpy>(to, name);  // f32 input: sums over ranks
-  if (t == DType::kF32) shard.in(&Axpy::x, "x", {cols}, values({1 + 0x1p-8}), t);
-  else shard.in(&Axpy::x, "x", {cols}, values({1}), t);
+  if (t == DType::kF32)
+    shard.in(&Axpy::x, "x", {cols}, values({1 + 0x1p-8}), t);
+  else
+    shard.in(&Axpy::x, "x", {cols}, values({1}), t);
   shard.inout(&Axpy::y, "y", {cols}, values({256}), kB).tolerance = 0;
 }
 

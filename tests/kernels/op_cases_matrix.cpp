@@ -175,8 +175,8 @@ void add_gemms(OpCases& to) {
         gemm_case(to, s, ta, false, kind + " accumulate", true, t, DType::kBF16).tolerance = unit_of(DType::kBF16);
       }
     }
-    auto& unaligned = gemm_case(to, {33, 129, 65}, true, false, suffix(t) + " unaligned, gradient bf16", true, t,
-                                DType::kBF16);
+    auto& unaligned =
+        gemm_case(to, {33, 129, 65}, true, false, suffix(t) + " unaligned, gradient bf16", true, t, DType::kBF16);
     unaligned.skew = 1, unaligned.tolerance = unit_of(DType::kBF16);
   }
   add_unaligned_biases(to);
@@ -229,14 +229,14 @@ struct NormGrad {
 
 CaseOf<LayerNormGrad>& norm_grad_case(OpCases& to, int64_t rows, int64_t cols, NormGrad f, NormTypes types = {}) {
   const DType t = types.rows;
-  auto& c = add_case<LayerNormGrad>(
-      to, cat("[", rows, ", ", cols, "]", f.dsum ? " dsum" : "", f.alias ? ", dx is dsum" : "",
-              f.accumulate_dx ? " accumulate dx" : "", f.dx ? "" : " no dx", f.dw ? "" : " no dw",
-              f.accumulate_dw ? " accumulate dw" : "",
-              f.dbias == BiasGrad::kNone    ? ""
-              : f.dbias == BiasGrad::kAdded ? " accumulate dbias"
-                                            : " dbias",
-              types.name()));
+  auto& c =
+      add_case<LayerNormGrad>(to, cat("[", rows, ", ", cols, "]", f.dsum ? " dsum" : "", f.alias ? ", dx is dsum" : "",
+                                      f.accumulate_dx ? " accumulate dx" : "", f.dx ? "" : " no dx",
+                                      f.dw ? "" : " no dw", f.accumulate_dw ? " accumulate dw" : "",
+                                      f.dbias == BiasGrad::kNone    ? ""
+                                      : f.dbias == BiasGrad::kAdded ? " accumulate dbias"
+                                                                    : " dbias",
+                                      types.name()));
   using G = LayerNormGrad;
   const Shape s{rows, cols};
   c.args.accumulate_dx = f.accumulate_dx, c.args.accumulate_dw = f.accumulate_dw;

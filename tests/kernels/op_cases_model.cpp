@@ -11,8 +11,7 @@ namespace {
 // A table of `rows` rows that starts at `first`; ids from a vocabulary of 50.
 void add_embedding(OpCases& to, int64_t tokens, int64_t rows, int64_t cols, int64_t first, DType t = DType::kF32,
                    bool big = false) {
-  const std::string name = cat(tokens, " tokens, rows ", first, "..", first + rows - 1, " of ", cols,
-                               suffix(t));
+  const std::string name = cat(tokens, " tokens, rows ", first, "..", first + rows - 1, " of ", cols, suffix(t));
   const int64_t vocab = big ? rows : 50;
   auto& forward = add_case<Embedding>(to, name);
   forward.args.first_row = first;
@@ -141,8 +140,13 @@ void add_whole_cross_entropy(OpCases& to, const Logits& l, Dlogits d, DType t = 
 // the last length fits on neither, so part of it is read twice.
 void add_whole_cross_entropies(OpCases& to) {
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const Logits& l : {Logits{1, 7, 0, 7}, {5, 33, 0, 33}, {9, 64, 0, 50}, {9, 4096, 0, 4090}, {130, 300, 0, 300},
-                            {3, 8192, 0, 8120}, {0, 33, 0, 33}})
+    for (const Logits& l : {Logits{1, 7, 0, 7},
+                            {5, 33, 0, 33},
+                            {9, 64, 0, 50},
+                            {9, 4096, 0, 4090},
+                            {130, 300, 0, 300},
+                            {3, 8192, 0, 8120},
+                            {0, 33, 0, 33}})
       for (const Dlogits d : {Dlogits::kSeparate, Dlogits::kOntoLogits, Dlogits::kNone})
         add_whole_cross_entropy(to, l, d, t);
     add_whole_cross_entropy(to, {5, 136, 0, 131}, Dlogits::kOntoLogits, t, false, 1);

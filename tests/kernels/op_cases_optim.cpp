@@ -19,7 +19,7 @@ struct Step {
 Fill scalar_values(bool skip) {
   std::vector<double> v(kNumScalars, 1.0);
   v[kLr] = 0.5, v[kBeta1] = 0.9, v[kBeta2] = 0.95, v[kBiasCorrection1] = 0.271, v[kBiasCorrection2] = 0.1855;
-  v[kGradMultiplier] = 0.5, v[kSkip] = skip ? 1 : 0, v[kGradShare] = 0.7;
+  v[kGradMultiplier] = 0.5, v[kSkip] = skip ? 1 : 0, v[kGradCoefficient] = 0.7;
   return values(v);
 }
 

@@ -36,8 +36,10 @@ void add_max(OpCases& to, int64_t rows, int64_t cols, DType t) {
   for (const bool accumulate : {false, true}) {
     auto& c = add_case<MaxAbs>(to, text(rows, cols, accumulate ? " accumulate" : "", t));
     c.in(&MaxAbs::x, "x", {rows, cols}, normal(), t);
-    if (accumulate) c.inout(&MaxAbs::out, "out", {rows}, values({3, 0, 0.5}));
-    else c.out(&MaxAbs::out, "out", {rows});
+    if (accumulate)
+      c.inout(&MaxAbs::out, "out", {rows}, values({3, 0, 0.5}));
+    else
+      c.out(&MaxAbs::out, "out", {rows});
     c.args.accumulate = accumulate;
     c.tolerance = 0;
     c.flops = static_cast<double>(rows * cols);

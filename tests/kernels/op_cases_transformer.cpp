@@ -35,10 +35,10 @@ CaseOf<LayerNormGrad>& rms_grad_case(OpCases& to, int64_t rows, int64_t cols, Rm
                                      DType grads = DType::kF32, const char* what = "") {
   using G = LayerNormGrad;
   const Shape s{rows, cols};
-  auto& c = add_case<G>(to, cat("rms [", rows, ", ", cols, "]", f.dx ? "" : " no dx", f.dw ? "" : " no dw",
-                                f.accumulate ? " accumulate" : "", f.dbias ? " dbias" : "", f.drops ? " dropout" : "",
-                                suffix(t), weights == t ? "" : cat(" weights ", name_of(weights)), grad_suffix(grads),
-                                what));
+  auto& c =
+      add_case<G>(to, cat("rms [", rows, ", ", cols, "]", f.dx ? "" : " no dx", f.dw ? "" : " no dw",
+                          f.accumulate ? " accumulate" : "", f.dbias ? " dbias" : "", f.drops ? " dropout" : "",
+                          suffix(t), weights == t ? "" : cat(" weights ", name_of(weights)), grad_suffix(grads), what));
   c.in(&G::x, "x", s, normal(2, 0.5), t).in(&G::gamma, "gamma", {cols}, normal(0.3, 1), weights);
   c.in(&G::rstd, "rstd", {rows}).in(&G::dout, "dout", s, normal(), t);
   if (f.dx) c.inout(&G::dsum, "dsum", s, normal(), t).alias(&G::dx, &G::dsum);
@@ -83,15 +83,15 @@ void add_rms(OpCases& to) {
   }
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{48, 512}, {37, 2048}, {20, 90}}) {  // fused FP8 output
     auto& c = rms_case(to, rows, cols, true, kB, kF, " codes");
-    c.in(&Fp8Out::amax, "amax", {1}, values({3.7})).out(&Fp8Out::inverse, "inverse", {1});
-    c.out(&Fp8Out::rows, "rows", {rows, cols}, DType::kF8E4M3);
-    c.out(&Fp8Out::columns, "columns", {cols, rows}, DType::kF8E4M3);
-    c.inout(&Fp8Out::seen, "seen", {1}, values({0.5})).tolerance = 8e-3;
+    c.in(&Fp8Out::amax, "amax", {1}, values({3.7})).out(&Fp8Out::scale_inv, "scale_inv", {1});
+    c.out(&Fp8Out::rowwise, "rowwise", {rows, cols}, DType::kF8E4M3);
+    c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, DType::kF8E4M3);
+    c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({0.5})).tolerance = 8e-3;
     auto& g = rms_grad_case(to, rows, cols, {.dbias = true}, kB, kF, kF, " codes");
-    g.in(&Fp8Out::amax, "amax", {1}, values({7.9})).out(&Fp8Out::inverse, "inverse", {1});
-    g.out(&Fp8Out::rows, "rows", {rows, cols}, DType::kF8E5M2);
-    g.out(&Fp8Out::columns, "columns", {cols, rows}, DType::kF8E5M2);
-    g.inout(&Fp8Out::seen, "seen", {1}, values({0.5})).tolerance = 8e-3;
+    g.in(&Fp8Out::amax, "amax", {1}, values({7.9})).out(&Fp8Out::scale_inv, "scale_inv", {1});
+    g.out(&Fp8Out::rowwise, "rowwise", {rows, cols}, DType::kF8E5M2);
+    g.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, DType::kF8E5M2);
+    g.inout(&Fp8Out::step_amax, "step_amax", {1}, values({0.5})).tolerance = 8e-3;
   }
   rms_case(to, 4096, 1024, true, kB, kF, " big").big = true;
   rms_grad_case(to, 4096, 1024, {}, kB, kF, kF, " big").big = true;
@@ -129,7 +129,8 @@ void add_activations(OpCases& to) {
       }
     }
     auto& far = add_case<Activate>(to, cat(kNames[static_cast<size_t>(kind)], " far from zero"));
-    far.in(&Activate::x, "x", {9}, values({-3e30, -90, -30, -6, -1e-4, 1e-4, 6, 30, 1e6})).out(&Activate::out, "out", {9});
+    far.in(&Activate::x, "x", {9}, values({-3e30, -90, -30, -6, -1e-4, 1e-4, 6, 30, 1e6}))
+        .out(&Activate::out, "out", {9});
     auto& slope = add_case<ActivateGrad>(to, cat(kNames[static_cast<size_t>(kind)], " far from zero"));
     slope.in(&ActivateGrad::x, "x", {9}, values({-3e30, -90, -30, -6, -1e-4, 1e-4, 6, 30, 1e6}));
     slope.in(&ActivateGrad::dout, "dout", {9}).out(&ActivateGrad::dx, "dx", {9});
@@ -139,18 +140,19 @@ void add_activations(OpCases& to) {
 }
 
 // Queries, keys and values of one or two sequences, or rows with explicit positions.
-struct Turned {
+struct RopeCase {
   int64_t rows = 12, seq = 6, first_row = 0, first_position = 0, dim = 0;  // dim 0: the whole head
   bool positions = false, backward = false;
 };
 
-CaseOf<Rope>& rope_case(OpCases& to, int64_t heads, int64_t kv, int64_t head_dim, Turned f, DType t,
+CaseOf<Rope>& rope_case(OpCases& to, int64_t heads, int64_t kv, int64_t head_dim, RopeCase f, DType t,
                         const char* what = "") {
   const int64_t dim = f.dim > 0 ? f.dim : head_dim, known = f.first_position + f.seq + 3;
-  auto& c = add_case<Rope>(to, cat("heads ", heads, "/", kv, " of ", head_dim, dim < head_dim ? cat(" partly ", dim) : "",
-                                   " rows ", f.rows, " of ", f.seq, " from ", f.first_row, f.positions ? " by row" : "",
-                                   f.first_position > 0 ? cat(" position ", f.first_position) : "",
-                                   f.backward ? " backward" : "", suffix(t), what));
+  auto& c =
+      add_case<Rope>(to, cat("heads ", heads, "/", kv, " of ", head_dim, dim < head_dim ? cat(" partly ", dim) : "",
+                             " rows ", f.rows, " of ", f.seq, " from ", f.first_row, f.positions ? " by row" : "",
+                             f.first_position > 0 ? cat(" position ", f.first_position) : "",
+                             f.backward ? " backward" : "", suffix(t), what));
   std::vector<float> table(static_cast<size_t>(known * dim));
   fill_rope_table(rope_inverse_frequencies(dim, 1e4), 1, known, table.data());
   c.inout(&Rope::x, "x", {f.rows, (heads + 2 * kv) * head_dim}, normal(), t);
@@ -178,8 +180,8 @@ void add_ropes(OpCases& to) {
   rope_case(to, 16, 4, 128, {.rows = 4096, .seq = 1024}, DType::kBF16).big = true;
 }
 
-void add_qk_norm(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t dim, DType t, DType weights,
-                 DType grads, float offset = 0, int skew = 0, bool big = false) {
+void add_qk_norm(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t dim, DType t, DType weights, DType grads,
+                 float offset = 0, int skew = 0, bool big = false) {
   const std::string name = cat("rows ", rows, " heads ", heads, "/", kv, " of ", dim, suffix(t),
                                weights == t ? "" : cat(" weights ", name_of(weights)), offset > 0 ? " offset" : "");
   const Shape s{rows, (heads + 2 * kv) * dim};
@@ -195,7 +197,8 @@ void add_qk_norm(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t d
       c.inout(&N::qkv, "qkv", s, normal(2), t).alias(&N::out, &N::qkv);
     else
       c.in(&N::qkv, "qkv", s, normal(2), t).out(&N::out, "out", s, t);
-    c.in(&N::q_gamma, "q_gamma", {dim}, normal(0.3, 1), weights).in(&N::k_gamma, "k_gamma", {dim}, normal(0.3, 1), weights);
+    c.in(&N::q_gamma, "q_gamma", {dim}, normal(0.3, 1), weights)
+        .in(&N::k_gamma, "k_gamma", {dim}, normal(0.3, 1), weights);
     c.out(&N::rstd, "rstd", {rows, heads + kv});
     common(c);
   }
@@ -205,7 +208,8 @@ void add_qk_norm(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t d
     constexpr const char* kHow[] = {"", " dqkv is dout", " weights alone", " no weights"};
     auto& c = add_case<G>(to, cat(name, kHow[how], grad_suffix(grads)));
     c.in(&G::qkv, "qkv", s, normal(2), t).in(&G::rstd, "rstd", {rows, heads + kv}, positive());
-    c.in(&G::q_gamma, "q_gamma", {dim}, normal(0.3, 1), weights).in(&G::k_gamma, "k_gamma", {dim}, normal(0.3, 1), weights);
+    c.in(&G::q_gamma, "q_gamma", {dim}, normal(0.3, 1), weights)
+        .in(&G::k_gamma, "k_gamma", {dim}, normal(0.3, 1), weights);
     if (how == kOnto)
       c.inout(&G::dout, "dout", s, normal(), t).alias(&G::dqkv, &G::dout);
     else
@@ -213,7 +217,8 @@ void add_qk_norm(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t d
     if (how == kApart || how == kInput) c.out(&G::dqkv, "dqkv", s, t);
     c.args.accumulate_dw = how == kOnto;
     if (how != kInput)
-      c.result(&G::dq_gamma, "dq_gamma", {dim}, how == kOnto, grads).result(&G::dk_gamma, "dk_gamma", {dim}, how == kOnto, grads);
+      c.result(&G::dq_gamma, "dq_gamma", {dim}, how == kOnto, grads)
+          .result(&G::dk_gamma, "dk_gamma", {dim}, how == kOnto, grads);
     common(c);
   }
   for (OpCase* c : made) {
@@ -224,8 +229,9 @@ void add_qk_norm(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t d
 
 void add_qk_row(OpCases& to, int64_t rows, int64_t heads, int64_t kv, int64_t dim, DType t, DType weights, DType grads,
                 int64_t ranks = 1, int skew = 0, bool big = false) {
-  const std::string name = cat("rows ", rows, " heads ", heads, "/", kv, " of ", dim, suffix(t),
-                               weights == t ? "" : cat(" weights ", name_of(weights)), ranks > 1 ? cat(" ranks ", ranks) : "");
+  const std::string name =
+      cat("rows ", rows, " heads ", heads, "/", kv, " of ", dim, suffix(t),
+          weights == t ? "" : cat(" weights ", name_of(weights)), ranks > 1 ? cat(" ranks ", ranks) : "");
   const Shape s{rows, (heads + 2 * kv) * dim}, gamma{(heads + kv) * dim};
   const auto squares = [&] { return normal(0.4 * static_cast<double>(dim), 4 * static_cast<double>(dim)); };
   std::vector<OpCase*> made;

@@ -1,9 +1,8 @@
 // Op self-descriptions are consistent with what is derived from them: roles, costs, directions.
-#include "kernels/op_cost.h"
-
 #include <set>
 #include <string>
 
+#include "kernels/op_cost.h"
 #include "tests/support/test.h"
 
 namespace gt::test {
@@ -31,25 +30,23 @@ TEST_CASE("operands: roles follow the arguments") {
   CHECK(roles_of(g) == "a:in b:in out:inout aux:in");
   CHECK(roles_of(Rope{.x = rows(2), .table = rows(9), .positions = rows(1, DType::kI32)}) ==
         "x:inout table:control positions:control");
-  const QuantizeFp8 q{.x = rows(2), .fp8 = {.amax = rows(1), .rows = rows(2, DType::kF8E4M3), .seen = rows(1)}};
-  CHECK(roles_of(q) == "x:in amax:control rows:out seen:control");
+  const QuantizeFp8 q{.x = rows(2), .fp8 = {.amax = rows(1), .rowwise = rows(2, DType::kF8E4M3), .step_amax = rows(1)}};
+  CHECK(roles_of(q) == "x:in amax:control rowwise:out step_amax:control");
 }
 
-TEST_CASE("operands: every op has distinct names and a class and a direction of its own") {
-#define X(entry, Args, ...)                                                     \
-  {                                                                             \
-    INFO(#entry);                                                               \
-    const Args args{};                                                          \
-    std::set<std::string> names;                                                \
-    each_operand(args, [&](const char* name, const Tensor&, OperandRole) {      \
-      CHECK(names.insert(name).second);                                         \
-    });                                                                         \
-    CHECK_FALSE(names.empty());                                                 \
-    CHECK(std::string(OpOf<Args>::kInfo.name) == #entry);                       \
-    CHECK(OpOf<Args>::kInfo.kind < OpClass::kNumOpClasses);                     \
-    CHECK(direction_of(args) != Direction::kByArguments);                       \
+TEST_CASE("operands: every op has distinct names and a class and a direction of its own"){
+#define X(entry, Args, ...)                                                                                      \
+  {                                                                                                              \
+    INFO(#entry);                                                                                                \
+    const Args args{};                                                                                           \
+    std::set<std::string> names;                                                                                 \
+    each_operand(args, [&](const char* name, const Tensor&, OperandRole) { CHECK(names.insert(name).second); }); \
+    CHECK_FALSE(names.empty());                                                                                  \
+    CHECK(std::string(OpOf<Args>::kInfo.name) == #entry);                                                        \
+    CHECK(OpOf<Args>::kInfo.kind < OpClass::kNumOpClasses);                                                      \
+    CHECK(direction_of(args) != Direction::kByArguments);                                                        \
   }
-  GT_OPS(X)
+    GT_OPS(X)
 #undef X
 }
 

@@ -34,7 +34,7 @@ std::vector<std::string> instruction_sets() {
   return have;
 }
 
-std::string run_and_judge(const OpCase& c, const Backend& backend, Stream stream, Images* images = nullptr) {
+std::string run_and_compare(const OpCase& c, const Backend& backend, Stream stream, Images* images = nullptr) {
   try {
     Images got = c.run(backend, stream);
     std::string verdict = c.judge(got);
@@ -47,7 +47,7 @@ std::string run_and_judge(const OpCase& c, const Backend& backend, Stream stream
 void expect_on_cpu(const OpCase& c, const std::string& isa, Stream one, Stream three) {
   Images alone, shared, again;
   INFO("cpu " << isa << ", " << c.op << ' ' << c.name);
-  const std::string verdict = run_and_judge(c, cpu_backend(), one, &alone);
+  const std::string verdict = run_and_compare(c, cpu_backend(), one, &alone);
   CHECK(verdict == "");
   for (Images* images : {&shared, &again}) *images = c.run(cpu_backend(), three);
   const bool same_bits_on_three_threads = alone == shared, same_bits_again = shared == again;
@@ -87,9 +87,9 @@ void expect_parity(const std::string& op) {
   for (const auto& c : cases) {
     INFO("cuda, " << op << ' ' << c->name);
     Images first, again;
-    const std::string verdict = run_and_judge(*c, *cuda, stream, &first);
+    const std::string verdict = run_and_compare(*c, *cuda, stream, &first);
     CHECK(verdict == "");
-    run_and_judge(*c, *cuda, stream, &again);
+    run_and_compare(*c, *cuda, stream, &again);
     const bool same_bits_again = first == again;
     CHECK(same_bits_again);
   }
@@ -111,7 +111,7 @@ TEST_CASE("parity: attention of a GPU agrees with the reference by our own kerne
     for (const char* op : {"attention", "attention_grad"})
       for (const auto& c : prepared_cases(op)) {
         INFO("cuda, " << op << ' ' << c->name << ", " << tuning.by);
-        const std::string verdict = run_and_judge(*c, *cuda, stream);
+        const std::string verdict = run_and_compare(*c, *cuda, stream);
         CHECK(verdict == "");
       }
   }

@@ -159,8 +159,7 @@ void cross_entropy(const CrossEntropy& p, Stream) {
     for (int64_t j = 0; j < p.vocab; ++j) total += std::exp(z(j) - top);
     set(p.loss, i, target < 0 ? 0 : std::log(total) + top - z(target));
     for (int64_t j = 0; p.dlogits && j < cols; ++j) {
-      const double d =
-          (std::exp(z(j) - top) / total - (j == target ? 1 : 0)) * slope(z(j), p.softcap) * get(p.seed, 0);
+      const double d = (std::exp(z(j) - top) / total - (j == target ? 1 : 0)) * slope(z(j), p.softcap) * get(p.seed, 0);
       set(p.dlogits, i * cols + j, target < 0 || j >= p.vocab ? 0 : d);
     }
   }
@@ -235,18 +234,18 @@ void clip_factor(const ClipFactor& p, Stream) {
   set(p.norm, 0, total);
 }
 
-void judge_step(const JudgeStep& p, Stream) {
+void check_step(const CheckStep& p, Stream) {
   const int64_t n = p.losses.numel();
   double loss = 0;
   for (int64_t i = 0; i < n; ++i) loss += get(p.losses, i) / (p.counts ? std::max(get(p.counts, i), 1.) : 1);
   loss /= p.counts ? static_cast<double>(n) : std::max(get(p.limits, kTargets), 1.);
   const auto bad = [&](double x, int middle) {
     const double far = (x - get(p.limits, middle)) / get(p.limits, middle + 1);
-    return !std::isfinite(x) || far > get(p.limits, kMostSpreads);
+    return !std::isfinite(x) || far > get(p.limits, kMaxDeviations);
   };
-  if (get(p.scalars, kSkip) != 0 || !(bad(loss, kLossMiddle) || bad(get(p.norm, 0), kNormMiddle))) return;
+  if (get(p.scalars, kSkip) != 0 || !(bad(loss, kLossMedian) || bad(get(p.norm, 0), kNormMedian))) return;
   set(p.scalars, kSkip, 1);
-  set(p.scalars, kLeftOut, 1);
+  set(p.scalars, kAnomalous, 1);
 }
 
 }  // namespace gt::test::reference

@@ -96,7 +96,8 @@ double get(const Tensor& t, int64_t i) {
     case DType::kI32: return read<int32_t>(t, i);
     case DType::kBF16: return bf16_value(read<uint16_t>(t, i));
     case DType::kF16: return f16_value(read<uint16_t>(t, i));
-    case DType::kF8E4M3: case DType::kF8E5M2: return f8_value(read<uint8_t>(t, i), eight_of(t.dtype));
+    case DType::kF8E4M3:
+    case DType::kF8E5M2: return f8_value(read<uint8_t>(t, i), eight_of(t.dtype));
     default: GT_CHECK(false, "the reference does not read ", name_of(t.dtype)); return 0;
   }
 }
@@ -108,7 +109,8 @@ void set(const Tensor& t, int64_t i, double v) {
     case DType::kI32: return write(t, i, static_cast<int32_t>(v));
     case DType::kBF16: return write(t, i, bf16_bits(v));
     case DType::kF16: return write(t, i, f16_bits(v));
-    case DType::kF8E4M3: case DType::kF8E5M2: return write(t, i, f8_bits(v, eight_of(t.dtype)));
+    case DType::kF8E4M3:
+    case DType::kF8E5M2: return write(t, i, f8_bits(v, eight_of(t.dtype)));
     default: GT_CHECK(false, "the reference does not write ", name_of(t.dtype));
   }
 }
@@ -139,7 +141,7 @@ void gemm(const Gemm& p, Stream s) {
       set(p.out, at, z);
     }
   }
-  if (p.dbias) sum_rows({.x = p.trans_a ? p.a : p.out, .out = p.dbias, .accumulate = p.accumulate_dbias}, s);
+  if (p.dbias) column_sums({.x = p.trans_a ? p.a : p.out, .out = p.dbias, .accumulate = p.accumulate_dbias}, s);
 }
 
 void add(const Add& p, Stream) {
@@ -166,7 +168,7 @@ void add_bias(const AddBias& p, Stream) {
   for (int64_t i = 0; i < p.out.numel(); ++i) set(p.out, i, get(p.x, i) + get(p.bias, i % p.out.shape.cols()));
 }
 
-void sum_rows(const SumRows& p, Stream) {
+void column_sums(const ColumnSums& p, Stream) {
   const int64_t rows = p.x.shape.rows(), cols = p.out.numel();
   for (int64_t j = 0; j < cols; ++j) {
     double total = p.accumulate ? get(p.out, j) : 0;
@@ -234,8 +236,8 @@ void layer_norm(const LayerNorm& p, Stream s) {
   if (p.fp8) quantize_fp8({.x = out, .fp8 = p.fp8}, s);
 }
 
-// With y = (x - mean) rstd and g = dout gamma: dx = rstd (g - average(g) - y average(g y)). RMSNorm: mean and average(g)
-// are 0.
+// With y = (x - mean) rstd and g = dout gamma: dx = rstd (g - average(g) - y average(g y)). RMSNorm: mean and
+// average(g) are 0.
 void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const int64_t rows = p.x.shape.rows(), cols = p.x.shape.cols();
   const bool rms = p.kind == NormKind::kRms;
@@ -272,7 +274,7 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
       set(p.ddelta, at, get(p.dx, at) * row_factor(p.drop, cols, at));
   }
   const Tensor branch = p.drop ? p.ddelta : p.dx;
-  if (p.dbias) sum_rows({.x = branch, .out = p.dbias, .accumulate = p.accumulate_dbias}, s);
+  if (p.dbias) column_sums({.x = branch, .out = p.dbias, .accumulate = p.accumulate_dbias}, s);
   if (p.fp8) quantize_fp8({.x = branch, .fp8 = p.fp8}, s);
 }
 

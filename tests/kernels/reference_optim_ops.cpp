@@ -18,7 +18,7 @@ struct Scalars {
         bias1(get(t, kBiasCorrection1)),
         bias2(get(t, kBiasCorrection2)),
         multiplier(get(t, kGradMultiplier)),
-        share(get(t, kGradShare)),
+        share(get(t, kGradCoefficient)),
         skip(get(t, kSkip) != 0) {}
 };
 

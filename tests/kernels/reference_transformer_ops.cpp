@@ -48,7 +48,8 @@ void qk_norm(const QkNorm& p, Stream) {
   for (int64_t r = 0; r < p.qkv.shape.rows(); ++r) {
     each_normed(p, r, [&](int64_t h, const Tensor& gamma, int64_t at) {
       double mean = 0;
-      for (int64_t j = 0; j < p.head_dim; ++j) mean += std::pow(get(p.qkv, at + j), 2) / static_cast<double>(p.head_dim);
+      for (int64_t j = 0; j < p.head_dim; ++j)
+        mean += std::pow(get(p.qkv, at + j), 2) / static_cast<double>(p.head_dim);
       const double rstd = 1 / std::sqrt(mean + p.eps);
       for (int64_t j = 0; j < p.head_dim; ++j)
         set(p.out, at + j, get(p.qkv, at + j) * rstd * (p.gamma_offset + get(gamma, j)));
@@ -143,8 +144,8 @@ void qk_row_norm_grad(const QkRowNormGrad& p, Stream) {
 void rope(const Rope& p, Stream) {
   const int64_t cols = p.x.shape.cols(), dim = p.table.shape.cols();
   for (int64_t r = 0; r < p.x.shape.rows(); ++r) {
-    const int64_t position = p.positions ? static_cast<int64_t>(get(p.positions, r))
-                                         : p.first_position + (p.first_row + r) % p.seq;
+    const int64_t position =
+        p.positions ? static_cast<int64_t>(get(p.positions, r)) : p.first_position + (p.first_row + r) % p.seq;
     for (int64_t h = 0; h < p.heads; ++h)
       for (int64_t i = 0; i < dim / 2; ++i) {
         const int64_t at = r * cols + h * p.head_dim + i;

@@ -69,7 +69,7 @@ const DeviceApi& device() {
       ++launched;
       for (const auto& call : *static_cast<Calls*>(g)) call();
     };
-    api.drop_graph = [](Graph g) { --alive, delete static_cast<Calls*>(g); };
+    api.destroy_graph = [](Graph g) { --alive, delete static_cast<Calls*>(g); };
     return api;
   }();
   return d;
@@ -87,7 +87,7 @@ const Backend& twin() {
 constexpr int64_t kCount = 300;
 
 // Vectors for a few ops; the same in host memory without graphs.
-struct Rig {
+struct ReplayFixture {
   const Backend& b = twin();
   OpenStream stream{*b.device, 0, 1};
   Buffer memory{4 * align_up(kCount * 4), Stream(stream).device, *b.device};
@@ -96,7 +96,7 @@ struct Rig {
   Recording recording{b, stream};
   ReplayCounts counts;
 
-  Rig() { set(1); }
+  ReplayFixture() { set(1); }
   Tensor at(int k) { return memory.tensor({kCount}, DType::kF32, k * align_up(kCount * 4)); }
   void put(const Tensor& t, const std::vector<float>& v) {
     b.device->copy(t.data, v.data(), t.bytes(), stream);
@@ -148,7 +148,7 @@ void check_counts(const ReplayCounts& c, int64_t first, int64_t replayed, int64_
 
 TEST_CASE(
     "replay: work that makes the same calls is noted once and then launched as a graph, on what memory holds now") {
-  Rig r;
+  ReplayFixture r;
   const int made = cpu_graphs::made, launched = cpu_graphs::launched;
   for (int k = 0; k < 5; ++k) {
     r.set(static_cast<float>(k));
@@ -164,7 +164,7 @@ TEST_CASE(
 }
 
 TEST_CASE("replay: copies and waits split the work into graphs and keep their order") {
-  Rig r;
+  ReplayFixture r;
   const int made = cpu_graphs::made, launched = cpu_graphs::launched;
   for (int k = 0; k < 4; ++k) {
     r.set(static_cast<float>(k));
@@ -185,32 +185,33 @@ TEST_CASE("replay: copies and waits split the work into graphs and keep their or
 TEST_CASE("replay: a mismatching call runs eagerly and in order") {
   struct Case {
     const char* why;
-    std::function<void(Rig&)> work;
-    std::function<void(Rig&)> expect;
+    std::function<void(ReplayFixture&)> work;
+    std::function<void(ReplayFixture&)> expect;
   };
   const Case cases[] = {
-      {"axpy with other arguments", [](Rig& r) { r.work(2), r.work(4); }, [](Rig& r) { r.expect(2), r.expect(4); }},
+      {"axpy with other arguments", [](ReplayFixture& r) { r.work(2), r.work(4); },
+       [](ReplayFixture& r) { r.expect(2), r.expect(4); }},
       {"add where axpy was",
-       [](Rig& r) {
+       [](ReplayFixture& r) {
          r.work(2);
          r.b.ops->add({.a = r.x, .b = r.y, .out = r.y}, r.stream);
        },
-       [](Rig& r) {
+       [](ReplayFixture& r) {
          r.expect(2);
          for (size_t i = 0; i < r.hx.size(); ++i) r.hy[i] += r.hx[i];
        }},
-      {"no axpy followed", [](Rig& r) { r.work(2); }, [](Rig& r) { r.expect(2); }},
-      {"one axpy more", [](Rig& r) { r.work(2), r.work(3), r.work(5); },
-       [](Rig& r) { r.expect(2), r.expect(3), r.expect(5); }},
+      {"no axpy followed", [](ReplayFixture& r) { r.work(2); }, [](ReplayFixture& r) { r.expect(2); }},
+      {"one axpy more", [](ReplayFixture& r) { r.work(2), r.work(3), r.work(5); },
+       [](ReplayFixture& r) { r.expect(2), r.expect(3), r.expect(5); }},
       {"axpy with other arguments",
-       [](Rig& r) {
+       [](ReplayFixture& r) {
          r.work(2);
          r.b.ops->axpy({.x = r.other, .y = r.y, .alpha = 3}, r.stream);
          r.b.ops->add({.a = r.x, .b = r.y, .out = r.z}, r.stream);
        },
-       [](Rig& r) { r.expect(2), r.expect(3); }},
+       [](ReplayFixture& r) { r.expect(2), r.expect(3); }},
       {"inside a graph segment",
-       [](Rig& r) {
+       [](ReplayFixture& r) {
          r.work(2);
          r.b.device->copy(r.other.data, r.z.data, r.z.bytes(), r.stream);
          std::vector<float> z(kCount);
@@ -218,11 +219,11 @@ TEST_CASE("replay: a mismatching call runs eagerly and in order") {
          CHECK(r.get(r.other) == z);  // what was held back has been computed
          r.work(3);
        },
-       [](Rig& r) { r.expect(2), r.expect(3); }},
+       [](ReplayFixture& r) { r.expect(2), r.expect(3); }},
   };
   for (const Case& c : cases) {
     INFO(c.why);
-    Rig r;
+    ReplayFixture r;
     const auto usual = [&] {
       r.set(1);
       r.run([&] { r.work(2), r.work(3); });
@@ -248,7 +249,7 @@ TEST_CASE("replay: a mismatching call runs eagerly and in order") {
 }
 
 TEST_CASE("replay: where no graph can be made the calls are made") {
-  Rig r;
+  ReplayFixture r;
   cpu_graphs::refuses = true;
   if (!on_cpu()) setenv("GPTTRAIN_EMULATED_CAPTURE", "spoilt", 1);
   for (int k = 0; k < 4; ++k) {
@@ -266,7 +267,7 @@ TEST_CASE("replay: where no graph can be made the calls are made") {
 
 TEST_CASE("replay: an op that no graph can hold is named") {
   if (!on_cpu()) return;
-  Rig r;
+  ReplayFixture r;
   cpu_graphs::refused = "add";
   for (int k = 0; k < 3; ++k) {
     r.set(1);
@@ -283,7 +284,7 @@ TEST_CASE("replay: the first error of a lost device is the one reported") {
   if (!on_cpu()) return;
   const int alive = cpu_graphs::alive;
   {
-    Rig r;
+    ReplayFixture r;
     for (const bool frees : {false, true}) {
       const auto work = [&](bool now) {
         r.b.ops->axpy({.x = r.x, .y = r.y, .alpha = 2}, r.stream);
@@ -309,19 +310,19 @@ namespace {
 
 // A library whose calls add 1 to z, eagerly or as part of a graph; logs every request.
 struct Side final : SideCalls {
-  Rig& r;
+  ReplayFixture& r;
   std::string log;
   bool good = true;
-  explicit Side(Rig& rig) : r(rig) {}
+  explicit Side(ReplayFixture& rig) : r(rig) {}
   SideCall call(uint64_t what) { return {this, {what}}; }
   Recording::Answer queue(uint64_t what) {
     const Recording::Answer a = Recording::side_call(call(what), r.stream);
-    log += a.fate == Recording::Fate::kHeldBack ? 'h' : a.fate == Recording::Fate::kNoted ? 'n' : 'o';
+    log += a.fate == Recording::Fate::kHeldBack ? 'h' : a.fate == Recording::Fate::kRecorded ? 'n' : 'o';
     if (a.fate != Recording::Fate::kHeldBack) run();
     return a;
   }
   void run() {
-    const Recording::Aside aside;
+    const Recording::Bypass aside;
     r.b.ops->axpy({.x = r.x, .y = r.z, .alpha = 1}, r.stream);
   }
   void make(const SideCall& c, size_t number, Stream, bool captured) override {
@@ -339,7 +340,7 @@ struct Side final : SideCalls {
 
 TEST_CASE("replay: a library's own calls are parts of graphs, and of none unless all its ranks could capture them") {
   for (const bool good : {true, false}) {
-    Rig r;
+    ReplayFixture r;
     Side side(r);
     side.good = good;
     std::vector<size_t> numbers;
@@ -374,13 +375,13 @@ TEST_CASE("replay: a library's own calls are parts of graphs, and of none unless
 }
 
 TEST_CASE("replay: bypassing calls are queued before held-back ones and split no segment") {
-  Rig r;
+  ReplayFixture r;
   const auto step = [&] {
     r.set(1);
     r.run([&] {
       r.b.ops->axpy({.x = r.x, .y = r.y, .alpha = 2}, r.stream);
       {
-        const Recording::Aside aside;
+        const Recording::Bypass aside;
         r.b.device->copy(r.other.data, r.y.data, r.y.bytes(), r.stream);
       }
       r.b.ops->add({.a = r.x, .b = r.y, .out = r.z}, r.stream);
@@ -396,7 +397,7 @@ TEST_CASE("replay: bypassing calls are queued before held-back ones and split no
 }
 
 TEST_CASE("replay: an exception in the work leaves nothing behind") {
-  Rig r;
+  ReplayFixture r;
   const auto usual = [&] {
     r.set(1);
     r.run([&] { r.work(2), r.work(3); });
@@ -414,7 +415,7 @@ TEST_CASE("replay: an exception in the work leaves nothing behind") {
 }
 
 TEST_CASE("replay: a weight of another version is the same call") {
-  Rig r;
+  ReplayFixture r;
   const Tensor a = r.x.slice(0, 16).view({4, 4}), b = r.y.slice(0, 16).view({4, 4}),
                out = r.z.slice(0, 16).view({4, 4});
   for (int k = 0; k < 3; ++k)
@@ -428,7 +429,7 @@ TEST_CASE("replay: a weight of another version is the same call") {
 TEST_CASE("replay: graphs are dropped with their recording") {
   const int alive = cpu_graphs::alive;
   {
-    Rig r;
+    ReplayFixture r;
     for (int k = 0; k < 2; ++k) r.run([&] { r.work(2); });
     CHECK(cpu_graphs::alive == alive + (on_cpu() ? 1 : 0));
   }

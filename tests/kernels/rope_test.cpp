@@ -56,8 +56,12 @@ TEST_CASE("rope: inverse frequencies of every scaling are those of transformers"
                {1.0, 0.3162277638912201, 0.10000000149011612, 0.025693506002426147, 0.00624999962747097,
                 0.0013834965648129582, 0.0002500000118743628, 7.905694656074047e-05});
   CHECK(rope_attention_factor(yarn) == Approx(1.138629436111989).epsilon(1e-12));
-  const RopeScaling steep{.kind = RopeKind::kYarn, .factor = 40, .beta_fast = 16, .beta_slow = 2,
-                          .attention_factor = 1.25, .original_positions = 4096};
+  const RopeScaling steep{.kind = RopeKind::kYarn,
+                          .factor = 40,
+                          .beta_fast = 16,
+                          .beta_slow = 2,
+                          .attention_factor = 1.25,
+                          .original_positions = 4096};
   expect_close(rope_inverse_frequencies(16, 1e4, steep),
                {1.0, 0.3162277638912201, 0.10000000149011612, 0.03162277862429619, 0.006749999243766069,
                 0.0011067971354350448, 2.499999936844688e-05, 7.905694474175107e-06});
@@ -81,8 +85,11 @@ TEST_CASE("rope: rows of a chunk, of a batch and at positions of their own are t
   fill_rope_table(rope_inverse_frequencies(kDim, 1e4), 1, kSeq, table.data());
   const std::vector<float> before = whole;
   std::vector<float> rows = whole, single = whole;
-  Rope args{.x = tensor(whole, {kRows, kWidth}), .table = tensor(table, {kSeq, kDim}), .heads = kHeads,
-            .head_dim = kDim, .seq = kSeq};
+  Rope args{.x = tensor(whole, {kRows, kWidth}),
+            .table = tensor(table, {kSeq, kDim}),
+            .heads = kHeads,
+            .head_dim = kDim,
+            .seq = kSeq};
   const auto turn = [](const Rope& r) { cpu_backend().ops->rope(r, {}); };
   turn(args);
   for (int64_t first = 0; first < kRows; first += 4) {  // as ranks of a sequence-parallel layer would

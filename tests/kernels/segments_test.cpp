@@ -20,9 +20,9 @@ constexpr int64_t kGroupCount = 5;
 constexpr DType kValue = DType::kBF16;
 
 // Memory of all segments and the sums of their groups on one device, with reproducible contents.
-class World {
+class SegmentsFixture {
  public:
-  World(const Backend& backend, Stream stream, int64_t skew) : backend_(backend), stream_(stream) {
+  SegmentsFixture(const Backend& backend, Stream stream, int64_t skew) : backend_(backend), stream_(stream) {
     uint64_t state = 7;
     const auto number = [&] {
       state = state * 6364136223846793005ull + 1442695040888963407ull;
@@ -84,11 +84,11 @@ class World {
   std::vector<Buffer> memory_;
 };
 
-using Call = std::function<void(const OpTable&, const SegmentTable&, const World&, Stream)>;
+using Call = std::function<void(const OpTable&, const SegmentTable&, const SegmentsFixture&, Stream)>;
 
 void expect_same(const Backend& backend, Stream stream, const std::string& op, const Call& call) {
   for (const int64_t skew : {0, 1}) {
-    const World one(backend, stream, skew), many(backend, stream, skew);
+    const SegmentsFixture one(backend, stream, skew), many(backend, stream, skew);
     const SegmentTables together = one.tables(false), apart = many.tables(true);
     for (const SegmentTable& t : together.tables()) call(*backend.ops, t, one, stream);
     for (const SegmentTable& t : apart.tables()) call(*backend.ops, t, many, stream);
@@ -96,7 +96,7 @@ void expect_same(const Backend& backend, Stream stream, const std::string& op, c
     INFO(backend.ops->name << ' ' << op << ", " << skew << " elements behind an aligned address");
     const bool same_bits = one.image() == many.image();
     CHECK(same_bits);
-    const bool something_done = one.image() != World(backend, stream, skew).image();
+    const bool something_done = one.image() != SegmentsFixture(backend, stream, skew).image();
     CHECK(something_done);
   }
 }
@@ -104,7 +104,7 @@ void expect_same(const Backend& backend, Stream stream, const std::string& op, c
 // Group by group: calls per segment each leave the sum of the last segment; the host adds these up in table order.
 template <class F>
 void expect_sums(const Backend& backend, Stream stream, int per_group, const F& call) {
-  const World world(backend, stream, 0);
+  const SegmentsFixture world(backend, stream, 0);
   const auto read = [&] {
     std::vector<double> host(static_cast<size_t>(world.sums.numel()));
     backend.device->copy(host.data(), world.sums.data, world.sums.bytes(), stream);
@@ -123,7 +123,7 @@ void expect_sums(const Backend& backend, Stream stream, int per_group, const F& 
       want[at] += now[at];
     }
   }
-  const World again(backend, stream, 0);
+  const SegmentsFixture again(backend, stream, 0);
   const SegmentTables fresh = again.tables(false);
   call(*backend.ops, fresh.tables().front(), again);
   backend.device->synchronize(stream);

@@ -17,7 +17,7 @@ const DeviceApi& slow_device() {
   static const DeviceApi api = [] {
     DeviceApi a = *cpu_backend().device;
     a.make_timer = [](int) -> Event { return ++alive, ++made, new double(-1); };
-    a.drop_event = [](Event e) { --alive, delete static_cast<double*>(e); };
+    a.destroy_event = [](Event e) { --alive, delete static_cast<double*>(e); };
     a.record = [](Event e, Stream) { *static_cast<double*>(e) = device_seconds; };
     a.seconds_between = [](Event from, Event to) { return *static_cast<double*>(to) - *static_cast<double*>(from); };
     return a;

@@ -20,7 +20,7 @@ struct Level {
   const char* name;
   Precision precision;
   bool scaled;
-  bool at_random = false;
+  bool rounds_stochastically = false;
 };
 const std::vector<Level> kLevels{{"O1 bf16", {.level = 1, .half = DType::kBF16}, false},
                                  {"O1 fp16", {.level = 1, .half = DType::kF16}, true},
@@ -32,7 +32,7 @@ constexpr Precision kO3Fp16{.level = 3, .half = DType::kF16, .keep_norm = false,
 
 MeshRun small(MeshShape mesh, const Level& level) {
   MeshRun run = small_amp_run(mesh, level.precision, level.scaled);
-  if (level.at_random) run.engine.optim.rounding_seed = 11;
+  if (level.rounds_stochastically) run.engine.optim.rounding_seed = 11;
   return run;
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("with masters every half parameter is its master rounded to nearest ev
       MeshHooks hooks;
       hooks.after_step = [&](Engine& engine, int) {
         const std::lock_guard lock(mutex);
-        for (const UpdateRange& u : engine.store().ranges()) {
+        for (const TensorRange& u : engine.store().ranges()) {
           CHECK(u.master.dtype == DType::kF32);
           CHECK(u.grad.dtype == DType::kF32);
           if (u.value.dtype == DType::kF32) continue;
@@ -127,7 +127,7 @@ TEST_CASE("without masters half values are what is trained, and bytes are those 
     hooks.after_step = [&](Engine& engine, int) {
       const std::lock_guard lock(mutex);
       CHECK(engine.store().master_bytes() == 0);
-      for (const UpdateRange& u : engine.store().ranges()) {
+      for (const TensorRange& u : engine.store().ranges()) {
         CHECK(u.value.dtype == precision.half);
         CHECK(u.master.data == u.value.data);
         CHECK_FALSE(u.rounded());
@@ -155,8 +155,8 @@ TEST_CASE("an update that half precision would lose moves the master, and in tim
   std::set<float> masters, values;
   MeshHooks hooks;
   hooks.after_step = [&](Engine& engine, int) {
-    for (const UpdateRange& u : engine.store().ranges())
-      if (u.value.dtype != DType::kF32 && u.scope == 0) {
+    for (const TensorRange& u : engine.store().ranges())
+      if (u.value.dtype != DType::kF32 && u.unit == 0) {
         masters.insert(u.master.as<float>()[5]);
         values.insert(widened(u.value, 5));
         break;
@@ -303,7 +303,7 @@ TEST_CASE("tensor-parallel layouts of half precision are close to one rank") {
         }
         const Config c = load_config(source).config;
         INFO(amp << " " << type << " " << layout);
-        const Verdict v = verifier.check(c);
+        const VerifyResult v = verifier.check(c);
         const Difference* d = v.bad();
         INFO((d ? d->name + " " + std::to_string(d->error) + " step " + std::to_string(d->step) : "equal"));
         CHECK(d == nullptr);
@@ -385,13 +385,18 @@ TEST_CASE("a run without masters keeps halves in its checkpoints, goes on from t
     const std::string part = name + "b";
     const std::string copied = "mkdir -p runs/" + part + " && cp -r runs/" + name + "/checkpoints runs/" + part;
     REQUIRE(shell(copied, dir.path()).code == 0);
-    const Outcome rest = gpttrain(run + "--pp 2 --dp 2 --zero 3 --zero.persist_numel 0 --zero.grad_reduce end "
-                                  "--checkpoint.resume 3 --log.name " + part, dir.path());
+    const Outcome rest = gpttrain(run +
+                                      "--pp 2 --dp 2 --zero 3 --zero.persist_numel 0 --zero.grad_reduce end "
+                                      "--checkpoint.resume 3 --log.name " +
+                                      part,
+                                  dir.path());
     INFO(rest.out);
     REQUIRE(rest.code == 0);
     CHECK(logged(dir / ("runs/" + part), "loss") == std::vector<double>(losses.begin() + 3, losses.end()));
-    const Outcome listed = gpttrain("ckpt inspect runs/" + name + "/checkpoints/step-000000006 --tensor "
-                                    "master/layers.0.attn.qkv.weight", dir.path());
+    const Outcome listed = gpttrain("ckpt inspect runs/" + name +
+                                        "/checkpoints/step-000000006 --tensor "
+                                        "master/layers.0.attn.qkv.weight",
+                                    dir.path());
     INFO(listed.out);
     CHECK(listed.says(level.find("fp16") == std::string::npos ? "bf16" : "f16"));
     const Outcome exported =

@@ -94,8 +94,8 @@ TEST_CASE("bad command lines name the flag, the reason and the nearest legal val
 
 TEST_CASE("what is not built yet is refused with a sentence that says so") {
   const std::string dir = world();
-  for (const char* flag : {"--zero.offload optimizer --device.kind cuda", "--cp 2", "--ep 2",
-                           "--optim.type adagrad", "--launch.launcher pdsh"})
+  for (const char* flag : {"--zero.offload optimizer --device.kind cuda", "--cp 2", "--ep 2", "--optim.type adagrad",
+                           "--launch.launcher pdsh"})
     expect(dir, kData + flag, 2, {"not built yet"});
 }
 
@@ -200,9 +200,8 @@ TEST_CASE("machines that lack something say what") {
   INFO(no_mpi.out);
   CHECK(no_mpi.code == 2);
   CHECK(no_mpi.says("openmpi"));
-  const Outcome world_size =
-      shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 exec " + binary_dir() + "/gpttrain " + kData + "--tp 2",
-            dir);
+  const Outcome world_size = shell(
+      "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 exec " + binary_dir() + "/gpttrain " + kData + "--tp 2", dir);
   INFO(world_size.out);
   CHECK(world_size.code == 2);
   CHECK(world_size.says("3"));

@@ -1,7 +1,7 @@
 // The batch equation: exact division, consistency check, and messages that show every number.
 #include "launch/config/batch.h"
 
-#include "tests/launch/deepspeed_rig.h"
+#include "tests/launch/deepspeed_fixture.h"
 #include "tests/support/test.h"
 
 using namespace gt;

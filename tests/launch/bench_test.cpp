@@ -5,7 +5,7 @@
 
 #include "launch/commands/bench/bench_stats.h"
 #include "launch/commands/bench/peer_output.h"
-#include "launch/observe/ceilings.h"
+#include "launch/observe/peak_rates.h"
 #include "launch/options/json_text.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
@@ -235,7 +235,8 @@ TEST_CASE("bench comm times every call of every group of the layout, on threads 
   CHECK(alone.code == 2);
   CHECK(alone.says("--tp 2 --dp 4"));
   const Outcome direct = gpttrain("bench comm --config " + source_dir() + "/configs/tiny.json --tp 2 --most 1 " +
-                                      "--comm.backend direct --device.kind cpu", dir.path());
+                                      "--comm.backend direct --device.kind cpu",
+                                  dir.path());
   CHECK(direct.code == 2);
   CHECK(direct.says("transfers GPU memory"));
 }

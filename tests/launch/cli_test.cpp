@@ -1,10 +1,10 @@
 // Subcommands, their flags, and messages for wrong ones.
 #include "launch/commands/cli.h"
-#include "launch/commands/subcommands.h"
 
 #include <map>
 
 #include "kernels/core/check.h"
+#include "launch/commands/subcommands.h"
 #include "launch/hosts/rank_env.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
@@ -157,7 +157,8 @@ TEST_CASE("help and version show text") {
   CHECK_THAT(parse({"data", "--help"}).text,
              Catch::Contains("data prepare") && Catch::Contains("data inspect") && !Catch::Contains("tokenizer train"));
   CHECK(parse({"help", "ckpt"}).text == parse({"ckpt", "-h"}).text);
-  CHECK_THAT(parse({"bench", "--help"}).text, Catch::Contains("--warmup") && Catch::Contains("gpttrain bench ceilings"));
+  CHECK_THAT(parse({"bench", "--help"}).text,
+             Catch::Contains("--warmup") && Catch::Contains("gpttrain bench ceilings"));
   CHECK_THAT(parse({"bench", "ceilings", "--help"}).text, Catch::Contains("--output"));
   CHECK_THAT(parse({"bench", "roofline", "--help"}).text, Catch::Contains("--ceilings"));
   CHECK(parse({"help", "data", "prepare"}).text == parse({"data", "prepare", "--help"}).text);

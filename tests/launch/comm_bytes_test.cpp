@@ -46,8 +46,7 @@ Scopes scopes_of(const MeshRun& run, int pp_rank) {
       out.padded.push_back(out.table);
       out.padded.push_back(padded({c.seq * h}));
     } else if (k <= c.layers) {  // norms, qkv, out, up, down; row-parallel biases are replicated
-      out.padded.push_back(
-          padded({4 * h, 3 * h * h / t, 3 * h / t, h * h / t, h, f * h / t, f / t, h * f / t, h}));
+      out.padded.push_back(padded({4 * h, 3 * h * h / t, 3 * h / t, h * h / t, h, f * h / t, f / t, h * f / t, h}));
     } else if (k < last) {
       out.padded.push_back(padded({2 * h}));
     } else {
@@ -117,9 +116,9 @@ void check_bytes(const MeshRun& run, const MeshResult& result) {
 }  // namespace
 
 TEST_CASE("a step's bytes on every group equal the closed forms", "[V9]") {
-  for (const MeshShape mesh : {MeshShape{.tp = 2}, MeshShape{.tp = 4}, MeshShape{.pp = 2}, MeshShape{.pp = 4},
-                               MeshShape{.dp = 2}, MeshShape{.dp = 4}, MeshShape{.pp = 2, .dp = 2, .tp = 2},
-                               MeshShape{.pp = 4, .dp = 2}})
+  for (const MeshShape mesh :
+       {MeshShape{.tp = 2}, MeshShape{.tp = 4}, MeshShape{.pp = 2}, MeshShape{.pp = 4}, MeshShape{.dp = 2},
+        MeshShape{.dp = 4}, MeshShape{.pp = 2, .dp = 2, .tp = 2}, MeshShape{.pp = 4, .dp = 2}})
     for (int zero : {0, 1}) {
       const MeshRun run = run_of(mesh, zero);
       check_bytes(run, run_mesh(run));

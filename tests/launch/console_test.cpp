@@ -100,7 +100,7 @@ TEST_CASE("off a terminal there is one line every log.every steps, and the end b
     r.total_steps = 25;
     sink.step(r);
   }
-  sink.event(make_event(25, "disk is nearly full", true));
+  sink.event(create_event(25, "disk is nearly full", true));
   sink.end(
       {.reason = "finished", .exit_code = 0, .rows = {{"steps", "25"}}, .next = {"gpttrain generate --load runs/x"}});
   CHECK(out ==

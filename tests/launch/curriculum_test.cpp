@@ -1,7 +1,7 @@
 // Sequence-length curriculum: whole runs with lengths that change between steps, in every kind of layout.
 #include "launch/config/config_curriculum.h"
 #include "parallel/comm/null_group.h"
-#include "tests/launch/deepspeed_rig.h"
+#include "tests/launch/deepspeed_fixture.h"
 #include "tests/launch/mesh_checks.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"

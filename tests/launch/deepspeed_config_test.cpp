@@ -1,6 +1,6 @@
 // --deepspeed_config: translation of realistic files, precedence, and hostile files.
 #include "launch/config/translate/deepspeed.h"
-#include "tests/launch/deepspeed_rig.h"
+#include "tests/launch/deepspeed_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "launch/config/config_check.h"
-#include "tests/launch/deepspeed_rig.h"
+#include "tests/launch/deepspeed_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "launch/config/config_check.h"
-#include "tests/launch/deepspeed_rig.h"
+#include "tests/launch/deepspeed_fixture.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -29,7 +29,7 @@ std::string sample(const DsKey& k) {
     case DsType::kNumber: return "0.5";
     case DsType::kPair: return "[0.8, 0.99]";
     case DsType::kInts: return "[8, 16]";
-    case DsType::kLoose: return "\"True\"";
+    case DsType::kScalar: return "\"True\"";
     case DsType::kText:
       return k.domain.find('|') == std::string_view::npos
                  ? "\"x\""
@@ -116,7 +116,7 @@ TEST_CASE("every key alone does what its row of the table says") {
     if (!needs_value(k)) continue;
     const std::string path = name_of(k), value = sample(k), json = file_with(path, value, k.of);
     INFO(json);
-    DsLoad load{.json = json, .flags = kBatch};
+    DsInput load{.json = json, .flags = kBatch};
     if (path.rfind("train_", 0) == 0) load.flags = {};
     if (path.rfind("gradient_acc", 0) == 0) load.flags = {"--train.micro_batch", "1"};
     const std::string found = deepspeed_problems(load);

@@ -14,25 +14,25 @@ using Catch::Contains;
 
 TEST_CASE("a disk without room for one checkpoint is refused, one without room for those kept is warned of") {
   DiskRoom room{.dir = "/data/run", .free = 1000, .checkpoint = 100, .saves = 50, .there = 0, .most = 4};
-  CHECK(judge_disk(room).empty());
+  CHECK(check_disk(room).empty());
   room.free = 399;
-  CHECK_THAT(judge_disk(room), Contains("/data/run: 4 more checkpoints of 100 B (100 bytes) each") &&
+  CHECK_THAT(check_disk(room), Contains("/data/run: 4 more checkpoints of 100 B (100 bytes) each") &&
                                    Contains("the disk has 399 B (399 bytes) free") && Contains("--checkpoint.keep"));
   room.there = 1;  // the oldest one is removed when the fourth is written
-  CHECK(judge_disk(room).empty());
+  CHECK(check_disk(room).empty());
   room.there = 0, room.saves = 3;
-  CHECK(judge_disk(room).empty());
+  CHECK(check_disk(room).empty());
   room.saves = -1;
-  CHECK_FALSE(judge_disk(room).empty());
+  CHECK_FALSE(check_disk(room).empty());
   room.there = 9, room.free = 100;
-  CHECK(judge_disk(room).empty());
+  CHECK(check_disk(room).empty());
   room.free = 87;  // when resumed
-  CHECK_FALSE(judge_disk(room).empty());
+  CHECK_FALSE(check_disk(room).empty());
   room.there = 0, room.free = 88;  // within the margin
-  CHECK_FALSE(judge_disk(room).empty());
+  CHECK_FALSE(check_disk(room).empty());
   room.free = 87;
   try {
-    judge_disk(room);
+    check_disk(room);
     FAIL("accepted");
   } catch (const Error& e) {
     CHECK(e.code() == Exit::kIo);
@@ -40,9 +40,9 @@ TEST_CASE("a disk without room for one checkpoint is refused, one without room f
                              Contains("87 B (87 bytes) free") && Contains("--checkpoint.dir"));
   }
   room.free = 0, room.saves = 0;  // no saves left
-  CHECK(judge_disk(room).empty());
+  CHECK(check_disk(room).empty());
   room.free = -1, room.saves = 1;
-  CHECK(judge_disk(room).empty());
+  CHECK(check_disk(room).empty());
 }
 
 TEST_CASE("free bytes are those of the disk that a folder will be made on") {

@@ -50,11 +50,11 @@ TEST_CASE("with dropout pipelines, schedules and recomputation are bitwise equal
     const char* schedule;
     Recompute recompute;
   };
-  const Way ways[] = {{1, 1, "1f1b", Recompute::kFull},       {1, 1, "1f1b", Recompute::kSelective},
-                      {1, 1, "zb-h1", Recompute::kNone},      {2, 1, "1f1b", Recompute::kNone},
-                      {2, 1, "gpipe", Recompute::kFull},      {2, 2, "interleaved", Recompute::kNone},
+  const Way ways[] = {{1, 1, "1f1b", Recompute::kFull},        {1, 1, "1f1b", Recompute::kSelective},
+                      {1, 1, "zb-h1", Recompute::kNone},       {2, 1, "1f1b", Recompute::kNone},
+                      {2, 1, "gpipe", Recompute::kFull},       {2, 2, "interleaved", Recompute::kNone},
                       {2, 2, "interleaved", Recompute::kFull}, {2, 1, "zb-h1", Recompute::kSelective},
-                      {2, 1, "zb-h1", Recompute::kFull},      {4, 1, "1f1b", Recompute::kSelective}};
+                      {2, 1, "zb-h1", Recompute::kFull},       {4, 1, "1f1b", Recompute::kSelective}};
   for (const MeshShape base : {MeshShape{}, MeshShape{.dp = 2, .tp = 2}}) {
     const MeshResult flat = run_mesh(run_of(base));
     for (const Way& w : ways) {

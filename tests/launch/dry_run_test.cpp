@@ -1,4 +1,6 @@
 // Dry run: one process that starts nothing, writes nothing and allocates no weights, with the figures of the real run.
+#include "launch/train/dry_run.h"
+
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -17,7 +19,6 @@
 #include <sstream>
 
 #include "launch/observe/sinks/console.h"
-#include "launch/train/dry_run.h"
 #include "tests/launch/engine_ranks.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
@@ -60,14 +61,11 @@ void forbid_starting_and_writing() {
       // clone.
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 4), GT_WORD(args[0]),
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 1, 0), GT_KILL,
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 1, 0), GT_KILL, BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_open, 0, 4), GT_WORD(args[1]),
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kWrites, 0, 1), GT_KILL,
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kWrites, 0, 1), GT_KILL, BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3), GT_WORD(args[2]),
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kWrites, 0, 1), GT_KILL,
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, kWrites, 0, 1), GT_KILL, BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog program{static_cast<unsigned short>(std::size(rules)), rules};
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
     _exit(111);
@@ -131,9 +129,9 @@ TEST_CASE("planned traffic is what the groups of a real step send") {
   const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
   on_engines(o, shape, [&](EngineRank& r) {
     const auto sent = [&] {
-      return std::vector<int64_t>{r.mesh.group(Axis::kTp).counters().total(),
-                                  r.mesh.group(Axis::kPp).counters().total(),
-                                  r.mesh.group(Axis::kDp).counters().total(), r.mesh.ends().counters().total()};
+      return std::vector<int64_t>{
+          r.mesh.group(Axis::kTp).counters().total(), r.mesh.group(Axis::kPp).counters().total(),
+          r.mesh.group(Axis::kDp).counters().total(), r.mesh.embedding_group().counters().total()};
     };
     r.step(0);
     const auto before = sent();
@@ -215,11 +213,12 @@ TEST_CASE("every shipped config can be planned in this process") {
 }
 
 TEST_CASE("what does not fit names the rank, what it needs and has, and the smallest change that fits") {
-  const Rows rows = dry("--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 300 --model.seq 1024 "
-                        "--data.train mock --train.micro_batch 1048576 --train.global_batch 1048576 --device.kind cpu");
+  const Rows rows =
+      dry("--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 300 --model.seq 1024 "
+          "--data.train mock --train.micro_batch 1048576 --train.global_batch 1048576 --device.kind cpu");
   CHECK_THAT(row(rows, "fit"), Contains("does not fit: rank 0 (pp0 dp0 tp0) on ") && Contains("of which activations "));
-  CHECK_THAT(row(rows, "to fit"), Contains("--train.micro_batch ") && Contains(": fits: rank 0") ||
-                                      Contains(": tight: rank 0"));
+  CHECK_THAT(row(rows, "to fit"),
+             Contains("--train.micro_batch ") && Contains(": fits: rank 0") || Contains(": tight: rank 0"));
 }
 
 TEST_CASE("ranks are placed as launchers place them, and the fullest device is found among all machines") {

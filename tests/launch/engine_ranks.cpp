@@ -50,7 +50,7 @@ int64_t EngineRank::targets(int count) const {
 
 std::vector<float> EngineRank::own_values() const {
   std::vector<float> out;
-  for (const UpdateRange& u : engine.store().ranges())
+  for (const TensorRange& u : engine.store().ranges())
     out.insert(out.end(), u.value.as<float>(), u.value.as<float>() + u.value.numel());
   return out;
 }

@@ -49,7 +49,7 @@ const std::vector<MeshShape> kLayouts{{}, {.dp = 2}, {.tp = 2}, {.pp = 2}, {.pp 
 float* planted(Engine& engine) {
   for (Parameter* p : engine.store().parameters()) {
     if (p->name.find(".mlp.") == std::string::npos || p->full_shape.rank < 2) continue;
-    for (const UpdateRange& u : engine.store().ranges())
+    for (const TensorRange& u : engine.store().ranges())
       for (int64_t i = 0; i < p->value.numel(); i += 7) {
         float* at = p->value.as<float>() + i;
         if (at >= u.value.as<float>() && at < u.value.as<float>() + u.value.numel()) return at;
@@ -88,7 +88,7 @@ TEST_CASE("a gradient that is not finite on one rank skips the step on all and c
           GT_CHECK(before.size() == after.size() && std::memcmp(before.data(), after.data(), before.size() * 4) == 0,
                    "weights changed");
           if (mine) *weight = keep;
-          r.engine.store().publish();
+          r.engine.store().all_gather_values();
           const StepResult next = r.step(1);
           GT_CHECK(!next.skipped && r.engine.applied_steps() == 2, "the step after a skipped one");
           // Weights and moments as if the skipped step had not happened.

@@ -223,9 +223,7 @@ TEST_CASE("export replaces nothing unasked, and nothing that is not an export") 
 
 TEST_CASE("transformers loads an exported folder as it is and predicts the same") {
   const std::string python = source_dir() + "/build/hf/bin/python";
-  if (!fs::exists(python)) {
-    GT_SKIP("no " + python + "; apt-get install python3-torch && tests/readers/setup.sh");
-  }
+  if (!fs::exists(python)) { GT_SKIP("no " + python + "; apt-get install python3-torch && tests/readers/setup.sh"); }
   TempDir dir;
   must(
       "--model.layers 3 --model.hidden 48 --model.heads 6 --model.vocab 101 --model.seq 32 --train.micro_batch 2 "
@@ -278,14 +276,17 @@ TEST_CASE("AutoTokenizer and AutoModelForCausalLM give our ids and our text from
     INFO(type);
     must("tokenizer train --input " + text + " --vocab 500 --special '<x1>' --output tok.model --type " + type, dir);
     must("data prepare --input " + text + " --split-docs blank-line --tokenizer tok.model --force --output tok", dir);
-    must("--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 512 --model.seq 64 --train.micro_batch 8 "
-         "--train.global_batch 8 --train.steps 25 --optim.lr 1e-2 --data.train tok --data.tokenizer tok.model "
-         "--log.name " + type + " --device.kind cpu --log.tensorboard false",
-         dir);
+    must(
+        "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 512 --model.seq 64 --train.micro_batch 8 "
+        "--train.global_batch 8 --train.steps 25 --optim.lr 1e-2 --data.train tok --data.tokenizer tok.model "
+        "--log.name " +
+            type + " --device.kind cpu --log.tensorboard false",
+        dir);
     must("export --load runs/" + type + " --output hf --force", dir);
     CHECK(fs::exists(dir / "hf/tokenizer.model"));
-    REQUIRE(shell(binary_dir() + "/gpttrain tokenizer encode --tokenizer tok.model --input lines.txt >ids.txt",
-                  dir.path()).code == 0);
+    REQUIRE(
+        shell(binary_dir() + "/gpttrain tokenizer encode --tokenizer tok.model --input lines.txt >ids.txt", dir.path())
+            .code == 0);
     const std::string prompt = "You may <s> not";
     const Outcome r = shell(python + " " + readers + "hf_tokens.py hf lines.txt ids.txt '" + prompt + "' 30 out.txt",
                             dir.path(), 300);
@@ -293,7 +294,9 @@ TEST_CASE("AutoTokenizer and AutoModelForCausalLM give our ids and our text from
     REQUIRE(r.code == 0);
     CHECK(r.says("1500 lines, ids and text equal"));
     REQUIRE(shell(binary_dir() + "/gpttrain generate --load runs/" + type + " --prompt '" + prompt +
-                      "' --max-tokens 30 --temperature 0 >ours.txt", dir.path()).code == 0);
+                      "' --max-tokens 30 --temperature 0 >ours.txt",
+                  dir.path())
+                .code == 0);
     CHECK(read_file(dir / "out.txt") == read_file(dir / "ours.txt"));
   }
 }

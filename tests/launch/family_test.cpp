@@ -66,8 +66,7 @@ std::vector<std::vector<int32_t>> samples_of(const std::string& file) {
   const auto t = nlohmann::json::parse(bytes.substr(8, n))["samples"];
   const size_t rows = t["shape"][0], width = t["shape"][1], at = t["data_offsets"][0];
   std::vector<std::vector<int32_t>> out(rows, std::vector<int32_t>(width));
-  for (size_t r = 0; r < rows; ++r)
-    std::memcpy(out[r].data(), bytes.data() + 8 + n + at + 4 * width * r, 4 * width);
+  for (size_t r = 0; r < rows; ++r) std::memcpy(out[r].data(), bytes.data() + 8 + n + at + 4 * width * r, 4 * width);
   return out;
 }
 
@@ -90,8 +89,8 @@ TEST_CASE("so do a Mistral and a Qwen2 with windows shorter than the sequence, i
 }
 
 TEST_CASE("loss and gradients of every family equal transformers' on every layout") {
-  const Golden golden = GENERATE(kLlama, kQwen2, kLlama31, kLlama32, kYarn, kLinear, kMistral, kQwen2Windows, kQwen3,
-                                 kQwen3Tied, kOlmo2);
+  const Golden golden =
+      GENERATE(kLlama, kQwen2, kLlama31, kLlama32, kYarn, kLinear, kMistral, kQwen2Windows, kQwen3, kQwen3Tied, kOlmo2);
   const std::string folder = golden.folder();
   INFO(folder);
   const Logical theirs = tensors_of(folder + "/grads.safetensors");
@@ -103,11 +102,12 @@ TEST_CASE("loss and gradients of every family equal transformers' on every layou
     bool sequence_parallel;
     Recompute recompute;
   };
-  for (const Layout& l : {Layout{{}, false, Recompute::kNone}, Layout{{}, false, Recompute::kSelective},
-                          Layout{{.tp = 2}, true, Recompute::kFull}, Layout{{.pp = 2, .dp = 2}, false, Recompute::kNone},
-                          Layout{{.tp = 4, .kv_ranks = 2}, false, Recompute::kSelective},
-                          Layout{{.pp = 2, .tp = 2}, true, Recompute::kSelective},
-                          Layout{{.tp = 4, .kv_ranks = 2}, true, Recompute::kFull}}) {
+  for (const Layout& l :
+       {Layout{{}, false, Recompute::kNone}, Layout{{}, false, Recompute::kSelective},
+        Layout{{.tp = 2}, true, Recompute::kFull}, Layout{{.pp = 2, .dp = 2}, false, Recompute::kNone},
+        Layout{{.tp = 4, .kv_ranks = 2}, false, Recompute::kSelective},
+        Layout{{.pp = 2, .tp = 2}, true, Recompute::kSelective},
+        Layout{{.tp = 4, .kv_ranks = 2}, true, Recompute::kFull}}) {
     INFO("tp " << l.mesh.tp << " pp " << l.mesh.pp << " dp " << l.mesh.dp);
     MeshRun run;
     run.engine.model = model;
@@ -142,13 +142,16 @@ TEST_CASE("what a Llama's config.json says that is not built is refused by its n
     } catch (const Error& e) { return e.what(); }
     return "";
   };
-  const auto scaled = [&](const std::string& value) { return said("\"rope_scaling\": null", "\"rope_scaling\": " + value); };
+  const auto scaled = [&](const std::string& value) {
+    return said("\"rope_scaling\": null", "\"rope_scaling\": " + value);
+  };
   CHECK_THAT(scaled("{\"type\": \"yarn\"}"), Catch::Contains("rope_scaling.factor: missing"));
   CHECK_THAT(scaled("{\"rope_type\": \"longrope\", \"factor\": 2.0}"),
              Catch::Contains("rope_scaling.rope_type: \"longrope\", expected default or linear or llama3 or yarn"));
   CHECK_THAT(scaled("{\"type\": 3}"), Catch::Contains("rope_scaling.type: "));
   CHECK_THAT(scaled("\"yarn\""), Catch::Contains("rope_scaling: expected an object"));
-  CHECK_THAT(scaled("{\"type\": \"linear\", \"factor\": 0.5}"), Catch::Contains("rope_scaling.factor: expected a number 1"));
+  CHECK_THAT(scaled("{\"type\": \"linear\", \"factor\": 0.5}"),
+             Catch::Contains("rope_scaling.factor: expected a number 1"));
   CHECK_THAT(scaled("{\"type\": \"yarn\", \"factor\": 2, \"mscale\": 1}"), Catch::Contains("rope_scaling.mscale: "));
   CHECK_THAT(scaled("{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4, "
                     "\"original_max_position_embeddings\": 8192}"),
@@ -203,7 +206,8 @@ TEST_CASE("rotary positions are read in the newer spelling of transformers as we
   for (const Golden& g : {kLlama, kLlama31, kYarn, kLinear}) {
     auto json = nlohmann::json::parse(read_file(g.folder() + "/config.json"));
     const ModelConfig older = parse_hf_config(json.dump(), "config.json").model;
-    nlohmann::json rope = json["rope_scaling"].is_null() ? nlohmann::json{{"rope_type", "default"}} : json["rope_scaling"];
+    nlohmann::json rope =
+        json["rope_scaling"].is_null() ? nlohmann::json{{"rope_type", "default"}} : json["rope_scaling"];
     rope["rope_theta"] = json["rope_theta"];
     json.erase("rope_scaling"), json.erase("rope_theta");
     json["rope_parameters"] = rope;
@@ -220,7 +224,8 @@ TEST_CASE("numbers of a rotary scaling are refused where nothing reads them") {
   };
   CHECK(load({"--model.rope_scaling", "linear", "--model.rope_factor", "4"}).rope.factor == 4);
   CHECK_THROWS_WITH(load({"--model.rope_factor", "4"}), Catch::Contains("model.rope_scaling default does not read it"));
-  CHECK_THROWS_WITH(load({"--model.rope_scaling", "linear", "--model.rope_beta_fast", "4"}), Catch::Contains("rope_beta_fast"));
+  CHECK_THROWS_WITH(load({"--model.rope_scaling", "linear", "--model.rope_beta_fast", "4"}),
+                    Catch::Contains("rope_beta_fast"));
   CHECK_THROWS_WITH(load({"--model.rope_scaling", "llama3", "--model.rope_high_freq_factor", "1"}),
                     Catch::Contains("is not above model.rope_low_freq_factor 1"));
   CHECK_THROWS_WITH(load({"--model.position", "learned", "--model.rope_scaling", "yarn"}), Catch::Contains("learned"));
@@ -242,7 +247,8 @@ TEST_CASE("the family decides what is not given, and what is given wins") {
 TEST_CASE("a run does not resume as another family, and an export that would lose a decision is refused") {
   TempDir dir;
   const std::string run =
-      "--model.layers 1 --model.hidden 16 --model.heads 2 --model.ffn 32 --model.vocab 40 --model.seq 8 --data.train mock "
+      "--model.layers 1 --model.hidden 16 --model.heads 2 --model.ffn 32 --model.vocab 40 --model.seq 8 --data.train "
+      "mock "
       "--device.kind cpu --log.tensorboard false --train.micro_batch 2 --train.global_batch 2 --log.name x ";
   must(run + "--train.steps 2 --model.arch llama --model.norm layer_norm", dir);
   const Outcome other = gpttrain(run + "--train.steps 4", dir.path());

@@ -137,7 +137,7 @@ const Backend& norm_of_own_heads() {
   return backend;
 }
 
-const Backend& forgotten_weight_decay() {
+const Backend& omitted_weight_decay() {
   static OpTable table = *cpu_backend().ops;
   table.adamw = [](const AdamW& a, Stream s) {
     std::vector<Segment> segments(a.table.segments().begin(), a.table.segments().end());

@@ -22,12 +22,12 @@ std::unique_ptr<GroupFactory> skip_call(GroupFactory& inner, const SkippedCall&)
 // The CPU backend with one fault. Numbers count from 0 on each rank's thread.
 const Backend& doubled_row_bias(int call);  // adds the bias of this call of add_bias twice
 const Backend& padded_logits_zero();        // padding takes part in the softmax, with logit 0
-const Backend& forgotten_weight_decay();    // the optimizer leaves decay out
-const Backend& shifted_positions();         // rotary positions begin in the middle of a sequence, as on the second of two
-                                            // ranks that cut its rows
-const Backend& norm_of_own_heads();         // a norm of whole rows divides by the heads of its own rank alone
-// On ranks that have called moved_windows_here(true), blocks with this window have none, and the others have it: as where
-// a pattern of two is counted from the first block of a stage and not of the model.
+const Backend& omitted_weight_decay();      // the optimizer leaves decay out
+const Backend& shifted_positions();  // rotary positions begin in the middle of a sequence, as on the second of two
+                                     // ranks that cut its rows
+const Backend& norm_of_own_heads();  // a norm of whole rows divides by the heads of its own rank alone
+// On ranks that have called moved_windows_here(true), blocks with this window have none, and the others have it: as
+// where a pattern of two is counted from the first block of a stage and not of the model.
 const Backend& moved_windows(int64_t window);
 void moved_windows_here(bool);  // of this thread
 

@@ -6,7 +6,7 @@
 #include "launch/engine/module_flops.h"
 #include "launch/engine/module_timer.h"
 #include "parallel/comm/self_group.h"
-#include "tests/launch/deepspeed_rig.h"
+#include "tests/launch/deepspeed_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -38,18 +38,21 @@ TEST_CASE("layouts of products of 8 bits are close to one rank", "[PK11]") {
         "delayed --tp 2 --dp 2 --zero 2 --parallel.sequence_parallel true",
         "current --model.arch llama --model.ffn 64 --tp 2 --pp 2 --parallel.sequence_parallel true",
         "delayed --model.arch llama --model.ffn 64 --tp 2 --dp 2 --zero 3 --parallel.recompute selective",
-        "current --model.arch qwen3 --model.ffn 64 --model.head_dim 32 --model.kv_heads 2 --tp 4 --parallel.recompute full",
+        "current --model.arch qwen3 --model.ffn 64 --model.head_dim 32 --model.kv_heads 2 --tp 4 --parallel.recompute "
+        "full",
         "delayed --model.arch qwen3 --model.ffn 64 --model.head_dim 32 --tp 2 --pp 2 --parallel.sequence_parallel true",
         // A norm behind a branch magnifies the branch's rounding errors as much as its values.
-        "current --model.arch olmo2 --model.ffn 64 --model.norm_eps 1e-3 --tp 2 --pp 2 --parallel.sequence_parallel true",
-        "delayed --model.arch olmo2 --model.ffn 64 --model.norm_eps 1e-3 --tp 2 --dp 2 --parallel.recompute selective"}) {
+        "current --model.arch olmo2 --model.ffn 64 --model.norm_eps 1e-3 --tp 2 --pp 2 --parallel.sequence_parallel "
+        "true",
+        "delayed --model.arch olmo2 --model.ffn 64 --model.norm_eps 1e-3 --tp 2 --dp 2 --parallel.recompute "
+        "selective"}) {
     ConfigSource source;
     std::istringstream words(
         "--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 300 --model.seq 16 --amp O2 "
         "--train.micro_batch 2 --train.grad_accum 2 --schedule.type constant --optim.lr 1e-3 --precision.fp8 " +
         flags);
     for (std::string w; words >> w;) source.flags.push_back(w);
-    const Verdict v = verifier.check(load_config(source).config);
+    const VerifyResult v = verifier.check(load_config(source).config);
     const Difference* d = v.bad();
     INFO(flags << ": " << (d ? cat(d->name, ' ', d->error, " step ", d->step) : "equal"));
     CHECK(d == nullptr);
@@ -275,7 +278,8 @@ TEST_CASE("products of 8 bits refuse what they cannot be, naming the setting") {
              Catch::Contains("needs FP32 master weights, but precision.master_weights is false"));
   CHECK_THAT(refused("current --amp O2 --precision.qat int8"), Catch::Contains("one quantized format only"));
   CHECK_THAT(refused("current --amp O2 --model.hidden 72"), Catch::Contains("216 rows of layers.*.attn.qkv on a rank"));
-  CHECK_THAT(refused("current --amp O2 --model.ffn 40 --tp 2"), Catch::Contains("20 rows of layers.*.mlp.up on a rank"));
+  CHECK_THAT(refused("current --amp O2 --model.ffn 40 --tp 2"),
+             Catch::Contains("20 rows of layers.*.mlp.up on a rank"));
   CHECK_THAT(refused("current --amp O2 --model.seq 12 --train.micro_batch 2"),
              Catch::Contains("24 tokens a microbatch"));
   CHECK_THAT(refused("true --amp O2"), Catch::Contains("expected off or current or delayed"));

@@ -22,8 +22,8 @@ const std::string kTiny =
     "--device.threads 1 --schedule.type constant --log.name run ";
 
 // A run on the text of a licence, with a tokenizer; each case selects the model.
-struct Rig : TempDir {
-  explicit Rig(const std::string& model, const std::string& more = "--train.steps 3") {
+struct GenerateFixture : TempDir {
+  explicit GenerateFixture(const std::string& model, const std::string& more = "--train.steps 3") {
     write_file(*this / "text.txt", read_file("/usr/share/common-licenses/GPL-3"));
     must("tokenizer train --input text.txt --vocab 400 --output tok.model", *this);
     must("data prepare --input text.txt --split-docs blank-line --tokenizer tok.model --output tokens", *this);
@@ -50,7 +50,7 @@ bool same(std::span<const float> a, std::span<const float> b) {
 // Greedy decoding of several sequences at once, with prompts of different lengths and past the end of the context.
 // Every logit is bitwise identical to that of a forward pass over the whole window alone.
 void expect_same_bits(const std::string& checkpoint, int64_t steps, int64_t shift) {
-  const auto m = load_model(checkpoint, {"--device.kind", "cpu", "--device.threads", "2"}, Products::kHalf);
+  const auto m = load_model(checkpoint, {"--device.kind", "cpu", "--device.threads", "2"}, InferencePrecision::k16Bit);
   Decoder together(*m, 3, true, shift), whole(*m, 1, false, shift);
   std::vector<Sequence> live(3);
   std::vector<Sequence*> all;
@@ -89,17 +89,17 @@ TEST_CASE("cached decoding gives the bits of the full forward") {
   const std::string qwen3 = f32 + " --model.arch qwen3 --model.ffn 64 --model.kv_heads 1 --model.head_dim 10";
   const std::string olmo2 = f32 + " --model.arch olmo2 --model.ffn 64 --model.kv_heads 1";
   for (const std::string& model :
-       {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama, llama + " --amp O2", scaled, windows,
-        windows + caps + " --amp O2", f32 + caps, qwen3, qwen3 + " --amp O2", olmo2, olmo2 + " --amp O2"}) {
+       {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama, llama + " --amp O2", scaled,
+        windows, windows + caps + " --amp O2", f32 + caps, qwen3, qwen3 + " --amp O2", olmo2, olmo2 + " --amp O2"}) {
     INFO(model);
-    const Rig rig(model, "--train.steps 1");
+    const GenerateFixture rig(model, "--train.steps 1");
     expect_same_bits(rig.run(), 12, 1);
     expect_same_bits(rig.run(), 12, 4);
   }
 }
 
 TEST_CASE("generate writes the same text with and without a cache, on every layout and in batches") {
-  const Rig rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24", "--train.steps 30");
+  const GenerateFixture rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24", "--train.steps 30");
   const std::string generate = "generate --load runs/run --max-tokens 30 --temperature 0 ";
   const std::string text = rig.out(generate + "--prompt \"The GNU\"");
   CHECK(text.find("The GNU") == 0);
@@ -151,7 +151,7 @@ TEST_CASE("generate writes the same text with and without a cache, on every layo
 }
 
 TEST_CASE("Ctrl-C ends generate with what was made and 130") {
-  const Rig rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24", "--train.steps 1");
+  const GenerateFixture rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24", "--train.steps 1");
   const std::string out = rig / "out", generate = "generate --load runs/run --temperature 1 ";
   const auto interrupted = [&](const std::string& args, uintmax_t bytes) {
     std::filesystem::remove(out);
@@ -186,8 +186,9 @@ TEST_CASE("Ctrl-C ends generate with what was made and 130") {
 }
 
 TEST_CASE("generate and eval hold weights alone: no gradients, FP32 masters or optimizer state") {
-  const Rig rig("--model.layers 2 --model.hidden 48 --model.heads 3 --model.seq 20 --amp O2", "--train.steps 1");
-  for (const Products p : {Products::kAsTrained, Products::kHalf}) {
+  const GenerateFixture rig("--model.layers 2 --model.hidden 48 --model.heads 3 --model.seq 20 --amp O2",
+                            "--train.steps 1");
+  for (const InferencePrecision p : {InferencePrecision::kAsTrained, InferencePrecision::k16Bit}) {
     const auto m = load_model(rig.run(), {"--device.kind", "cpu"}, p);
     const MemoryReport r = m->engine->measured_plan().memory;
     CHECK(r.weights > 0);
@@ -197,8 +198,8 @@ TEST_CASE("generate and eval hold weights alone: no gradients, FP32 masters or o
 }
 
 TEST_CASE("eval is training's own evaluation, on every layout") {
-  const Rig rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --data.eod_mask_loss",
-                "--train.steps 8 --train.eval_every 8 --train.eval_steps 3");
+  const GenerateFixture rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --data.eod_mask_loss",
+                            "--train.steps 8 --train.eval_every 8 --train.eval_steps 3");
   const std::string log = read_file(rig / "runs/run/log.jsonl");
   const size_t at = log.rfind("\"type\": \"eval\"");
   REQUIRE(at != std::string::npos);
@@ -212,8 +213,9 @@ TEST_CASE("eval is training's own evaluation, on every layout") {
     INFO(how << "\n" << out);
     CHECK(out.find(loss) != std::string::npos);
   }
-  const Rig half("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --amp O2",
-                 "--train.steps 4 --train.eval_every 4 --train.eval_steps 3");  // its evaluation allocates no masters
+  const GenerateFixture half(
+      "--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --amp O2",
+      "--train.steps 4 --train.eval_every 4 --train.eval_steps 3");  // its evaluation allocates no masters
   std::snprintf(loss, sizeof loss, "loss %.6f", logged(half / "runs/run", "loss", "eval").back());
   CHECK(half.out("eval --load runs/run --data.train tokens --data.split 90,10 --steps 3").find(loss) !=
         std::string::npos);

@@ -107,7 +107,7 @@ TEST_CASE("bf16 gradients: layouts are close to one rank at every level") {
       std::istringstream words(base + amp + " " + layout);
       for (std::string w; words >> w;) source.flags.push_back(w);
       INFO(amp << ' ' << layout);
-      const Verdict v = verifier.check(load_config(source).config);
+      const VerifyResult v = verifier.check(load_config(source).config);
       const Difference* d = v.bad();
       INFO((d ? d->name + " " + std::to_string(d->error) + " step " + std::to_string(d->step) : "equal"));
       CHECK(d == nullptr);
@@ -142,7 +142,8 @@ const std::string kTiny =
 
 TEST_CASE("bf16 gradients: a run says what they cost, saves none, and a resume may change their type") {
   TempDir dir;
-  const std::string run = kTiny + "--train.global_batch 8 --train.micro_batch 1 --dp 2 --pp 2 --amp O2 "
+  const std::string run = kTiny +
+                          "--train.global_batch 8 --train.micro_batch 1 --dp 2 --pp 2 --amp O2 "
                           "--train.steps 6 --checkpoint.every 3 ";
   const Outcome whole = gpttrain(run + "--precision.grad_dtype bf16 --log.name whole", dir.path());
   INFO(whole.out);
@@ -167,7 +168,8 @@ TEST_CASE("bf16 gradients: a run says what they cost, saves none, and a resume m
 
 TEST_CASE("bf16 gradients: fp16 that overflows finds its scale, and a planted infinity is skipped") {
   TempDir dir;
-  const std::string run = kTiny + "--train.global_batch 8 --train.micro_batch 1 --dp 2 --amp O2 --train.steps 10 "
+  const std::string run = kTiny +
+                          "--train.global_batch 8 --train.micro_batch 1 --dp 2 --amp O2 --train.steps 10 "
                           "--precision.grad_dtype bf16 --checkpoint.every 0 ";
   must(run + "--precision.dtype fp16 --precision.loss_scale_init 16777216 --log.name scaled", dir);
   const auto skipped = logged(dir / "runs/scaled", "skipped");

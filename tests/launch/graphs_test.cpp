@@ -21,7 +21,7 @@ const Backend& null_with_graphs() {
       return queue(what), &some;
     };
     d.launch = [](Graph, Stream) {};
-    d.drop_graph = [](Graph) {};
+    d.destroy_graph = [](Graph) {};
     return d;
   }();
   static const Backend backend{DeviceKind::kNull, null_backend().ops, &device};
@@ -41,7 +41,7 @@ bool computes(Act a) {
 // Returns the number of graphs in a step of this rank: adjacent compute actions of one microbatch form one, and the
 // update with its norms forms one.
 int64_t pieces(Engine& engine, int rank_in_pipeline) {
-  const Schedule& s = engine.executor().schedule();
+  const PipelineSchedule& s = engine.executor().schedule();
   int64_t n = 1;
   Action before{Act::kReduceGrads, -1};
   for (const Action& a : s.program[static_cast<size_t>(rank_in_pipeline)]) {
@@ -124,7 +124,8 @@ TEST_CASE("graphs: many microbatches share the graphs of the first, of those bet
   CHECK(c.eager == 0);
 }
 
-TEST_CASE("graphs: sequences of another length begin anew, and of steps that leave blocks out only updates are replayed") {
+TEST_CASE(
+    "graphs: sequences of another length begin anew, and of steps that leave blocks out only updates are replayed") {
   EngineOptions o = small();
   o.lengths = {4, 8};
   NullRank r(o, {}, 0, null_with_graphs());

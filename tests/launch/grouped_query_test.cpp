@@ -20,8 +20,8 @@ constexpr int64_t kHidden = 32, kHeads = 8, kHead = kHidden / kHeads;
 
 MeshRun grouped_run(MeshShape mesh, int64_t kv_heads, int steps = 2) {
   MeshRun run;
-  run.engine.model = {.layers = 4, .hidden = kHidden, .heads = kHeads, .kv_heads = kv_heads, .ffn = 96, .vocab = 300,
-                      .seq = 16};
+  run.engine.model = {
+      .layers = 4, .hidden = kHidden, .heads = kHeads, .kv_heads = kv_heads, .ffn = 96, .vocab = 300, .seq = 16};
   run.engine.loss_chunk = 16;
   run.engine.optim.weight_decay = 0.1f;
   run.engine.lr = {.type = "cosine", .peak = 3e-3, .min_lr = 1e-4, .warmup_steps = 3, .total_steps = 40};
@@ -93,8 +93,8 @@ TEST_CASE("a grouped model is the ungrouped one whose key and value heads are eq
 }
 
 TEST_CASE("grouped queries train on every layout as on one rank, heads split or held by several ranks", "[T3][T9]") {
-  const std::pair<int64_t, std::vector<MeshShape>> cases[] = {
-      {1, {{.tp = 2}, {.dp = 2, .tp = 4}, {.pp = 2, .tp = 4}}}, {2, {{.tp = 4}, {.pp = 2, .dp = 2, .tp = 2}}}};
+  const std::pair<int64_t, std::vector<MeshShape>> cases[] = {{1, {{.tp = 2}, {.dp = 2, .tp = 4}, {.pp = 2, .tp = 4}}},
+                                                              {2, {{.tp = 4}, {.pp = 2, .dp = 2, .tp = 2}}}};
   for (const auto& [kv, meshes] : cases) {
     const MeshResult one = run_mesh(grouped_run({}, kv));
     for (const MeshShape& mesh : meshes)
@@ -171,12 +171,12 @@ TEST_CASE("a gradient of shared KV heads that is not added up is found and named
                                           "2", "--train.micro_batch", "2", "--train.grad_accum", "2"}})
                        .config;
   Verifier verifier({});
-  const Verdict right = verifier.check(c);
+  const VerifyResult right = verifier.check(c);
   CHECK((right.bad() == nullptr ? "" : describe(*right.bad(), mesh_shape(c))) == "");
   MeshHooks hooks;
   // Weight and bias of each block, from the last to the first.
   hooks.wrap = [](GroupFactory& inner) { return skip_call(inner, {SkippedCall::Op::kAllReduce, "kv", 2}); };
-  const Verdict wrong = verifier.check(c, &hooks);
+  const VerifyResult wrong = verifier.check(c, &hooks);
   REQUIRE(wrong.bad() != nullptr);
   CHECK_THAT(describe(*wrong.bad(), mesh_shape(c)),
              Catch::Contains("the gradient of layers.1.attn.qkv.weight in step 1"));

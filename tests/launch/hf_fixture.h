@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launch/commands/loaded_model.h"
-#include "launch/verify/pieces.h"
+#include "launch/verify/rank_record.h"
 
 namespace gt {
 

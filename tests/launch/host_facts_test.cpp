@@ -2,8 +2,8 @@
 #include "launch/ranks/start/host_facts.h"
 
 #include "launch/ranks/start/host_probe.h"
-#include "tests/support/paths.h"
 #include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;

@@ -69,16 +69,16 @@ TEST_CASE("a hostfile has comments, blank lines and hosts in its order") {
 }
 
 TEST_CASE("hosts may be addresses and have users, in the file and in filters, a byte-order mark is no name") {
-  const auto hosts = parse_hostfile("\xEF\xBB\xBF[fe80::1%eth0] slots=2\nuser@gpu-1.example.org slots=2\n"
-                                    "10.0.0.7 slots=1\n",
-                                    "h");
+  const auto hosts = parse_hostfile(
+      "\xEF\xBB\xBF[fe80::1%eth0] slots=2\nuser@gpu-1.example.org slots=2\n"
+      "10.0.0.7 slots=1\n",
+      "h");
   REQUIRE(hosts.size() == 3);
   CHECK(hosts[0].host == "[fe80::1%eth0]");
   CHECK(filter_hosts(hosts, "[fe80::1%eth0]", "") == std::vector<HostSlots>{hosts[0]});
   CHECK(filter_hosts(hosts, "[fe80::1%eth0]:1@user@gpu-1.example.org@10.0.0.7", "") ==
         std::vector<HostSlots>{{"[fe80::1%eth0]", {1}}, hosts[1], hosts[2]});
-  CHECK(filter_hosts(hosts, "user@gpu-1.example.org:0", "") ==
-        std::vector<HostSlots>{{"user@gpu-1.example.org", {0}}});
+  CHECK(filter_hosts(hosts, "user@gpu-1.example.org:0", "") == std::vector<HostSlots>{{"user@gpu-1.example.org", {0}}});
   CHECK(filter_hosts(hosts, "", "user@gpu-1.example.org@10.0.0.7:0") == std::vector<HostSlots>{hosts[0]});
   CHECK_THROWS_WITH(filter_hosts(hosts, "10.0.0.7@", ""), Contains("found \"10.0.0.7@\""));
   CHECK_THROWS_WITH(filter_hosts(hosts, "user@other", ""), Contains("'user' not found in hostfile"));
@@ -238,7 +238,7 @@ TEST_CASE("ranks start on the slots of a hostfile that names this machine, after
 TEST_CASE("flags that DeepSpeed's launchers pass are taken, checked or refused by name") {
   const auto take = [](std::vector<std::string> words, const RankEnv& env = {}) {
     Problems problems;
-    const DsFlags flags = take_deepspeed_flags(words, env, problems);
+    const DsFlags flags = consume_deepspeed_flags(words, env, problems);
     std::string out = flags.config + (flags.allow_unknown_keys ? "+" : "") + "|";
     for (const std::string& w : words) out += w + " ";
     return problems.empty() ? out : problems.text();

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "parallel/comm/null_group.h"
-#include "tests/launch/deepspeed_rig.h"
+#include "tests/launch/deepspeed_fixture.h"
 #include "tests/launch/engine_ranks.h"
 #include "tests/launch/mesh_checks.h"
 #include "tests/launch/process.h"
@@ -107,7 +107,7 @@ TEST_CASE("a block that is left out is not there, and the branches of one that s
   double with_all = 0, with_two = 0, eval_all = 0, norm_all = 0;
   whole.lr = small.lr = {.type = "constant", .peak = 1e-30};
   on_engines(whole, {}, [&](EngineRank& r) {
-    r.engine.fix_blocks(std::vector<double>{1, 0, 0.5, 0});
+    r.engine.set_layer_keep(std::vector<double>{1, 0, 0.5, 0});
     for (Parameter* p : r.engine.store().parameters())
       all[p->name].assign(p->value.as<float>(), p->value.as<float>() + p->value.numel());
     const StepResult s = r.step(0);
@@ -128,7 +128,7 @@ TEST_CASE("a block that is left out is not there, and the branches of one that s
       GT_CHECK(static_cast<int64_t>(from.size()) == p->value.numel(), name);
       for (size_t i = 0; i < from.size(); ++i) p->value.as<float>()[i] = from[i] * (second && back ? 2 : 1);
     }
-    r.engine.store().adopt_masters();
+    r.engine.store().refresh_from_masters();
     with_two = r.step(0).loss;
   });
   CHECK(with_all == Approx(with_two).epsilon(1e-6));
@@ -268,13 +268,13 @@ TEST_CASE("memory is planned for whatever blocks have not run yet and do not kno
           // random subset of blocks with known scales in every step: more orders than a run could meet
           uint32_t draw = 1;
           for (int k = 0; k < kSteps; ++k) {
-            INFO("pp " << shape.pp << ' ' << schedule << " recompute " << static_cast<int>(how) << " dropout " << dropout
-                       << " step " << k);
+            INFO("pp " << shape.pp << ' ' << schedule << " recompute " << static_cast<int>(how) << " dropout "
+                       << dropout << " step " << k);
             draw = draw * 1664525u + 1013904223u;
             for (ModelStage* stage : engine.stages()) {
-              const std::vector<Fp8Range*> ranges = stage->fp8_ranges();
+              const std::vector<Fp8State*> ranges = stage->fp8_states();
               for (uint32_t i = 0; i < ranges.size(); ++i)
-                ranges[i]->scale.known = k == 0 || (draw >> (8 + i / kRangesOfBlock) & 1u) != 0;
+                ranges[i]->scale.has_history = k == 0 || (draw >> (8 + i / kRangesOfBlock) & 1u) != 0;
             }
             engine.set_applied_steps(1 + k);
             REQUIRE_NOTHROW(engine.step(batch, 160));

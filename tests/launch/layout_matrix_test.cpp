@@ -27,27 +27,27 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
 
 Config tiny(const std::vector<std::string>& flags) {
   std::vector<std::string> all{"--model.layers",
-                                       "6",
-                                       "--model.hidden",
-                                       "16",
-                                       "--model.heads",
-                                       "4",
-                                       "--model.vocab",
-                                       "379",
-                                       "--model.seq",
-                                       "8",
-                                       "--model.loss_chunk",
-                                       "6",
-                                       "--train.micro_batch",
-                                       "1",
-                                       "--train.grad_accum",
-                                       "2",
-                                       "--train.steps",
-                                       "40",
-                                       "--optim.lr",
-                                       "0.003",
-                                       "--schedule.warmup_steps",
-                                       "3"};
+                               "6",
+                               "--model.hidden",
+                               "16",
+                               "--model.heads",
+                               "4",
+                               "--model.vocab",
+                               "379",
+                               "--model.seq",
+                               "8",
+                               "--model.loss_chunk",
+                               "6",
+                               "--train.micro_batch",
+                               "1",
+                               "--train.grad_accum",
+                               "2",
+                               "--train.steps",
+                               "40",
+                               "--optim.lr",
+                               "0.003",
+                               "--schedule.warmup_steps",
+                               "3"};
   all.insert(all.end(), flags.begin(), flags.end());
   return load_config({.file = "", .flags = all}).config;
 }
@@ -136,14 +136,14 @@ void check_random_layouts(const Config& base, uint64_t seed, uint64_t wanted) {
     INFO("GPT_TEST_SEED=" << seed << ": gpttrain" << text_of(settings));
     const PrecisionConfig& precision = layout.config.precision;
     ++levels[precision.amp + " " + precision.dtype];
-    const Verdict v = verifier.check(layout.config);
+    const VerifyResult v = verifier.check(layout.config);
     const Difference* d = v.bad();
     INFO((d ? describe(*d, mesh_shape(layout.config)) : "equal"));
     CHECK(d == nullptr);
     for (const Difference& c : v.close) {
       if (precision.amp != "O0") break;
-      if (c.seen == Seen::kGradient) worst = std::max(worst, c.error);
-      if (c.seen == Seen::kLoss) loss = std::max(loss, c.error);
+      if (c.quantity == Quantity::kGradient) worst = std::max(worst, c.error);
+      if (c.quantity == Quantity::kLoss) loss = std::max(loss, c.error);
     }
   }
   std::cout << fmt::format(
@@ -179,11 +179,10 @@ TEST_CASE("a decoder of RMSNorm, rotary positions, gated MLP and no biases train
 }
 
 TEST_CASE("windows of some blocks, soft caps and a scale of scores train on random layouts as on one rank") {
-  check_random_layouts(
-      tiny({"--model.arch", "mistral", "--model.ffn", "48", "--model.head_dim", "6", "--model.window", "3",
-            "--model.global_every", "3", "--model.global_first", "1", "--model.attn_softcap", "2",
-            "--model.logit_softcap", "1.5", "--model.attn_scalar", "4"}),
-      from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 32));
+  check_random_layouts(tiny({"--model.arch", "mistral", "--model.ffn", "48", "--model.head_dim", "6", "--model.window",
+                             "3", "--model.global_every", "3", "--model.global_first", "1", "--model.attn_softcap", "2",
+                             "--model.logit_softcap", "1.5", "--model.attn_scalar", "4"}),
+                       from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 32));
 }
 
 TEST_CASE("a decoder that norms the heads of queries and keys trains on random layouts as on one rank") {
@@ -191,11 +190,13 @@ TEST_CASE("a decoder that norms the heads of queries and keys trains on random l
                        from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 40));
 }
 
-TEST_CASE("a decoder that norms whole rows of queries and keys, and what branches add, trains on random layouts as on one") {
-  // A norm behind a branch magnifies its rounding errors as much as its values, block by block: three of them. With weights
-  // of 0.02 branches of so narrow a model are 1e-6, less than fp16 can say; 20 steps of a higher rate make 1e-5 of 1e-7.
-  check_random_layouts(tiny({"--model.arch", "olmo2", "--model.layers", "3", "--model.hidden", "64", "--model.ffn", "64",
-                             "--model.norm_eps", "1e-3", "--model.init_std", "0.05", "--optim.lr", "3e-4"}),
+TEST_CASE(
+    "a decoder that norms whole rows of queries and keys, and what branches add, trains on random layouts as on one") {
+  // A norm behind a branch magnifies its rounding errors as much as its values, block by block: three of them. With
+  // weights of 0.02 branches of so narrow a model are 1e-6, less than fp16 can say; 20 steps of a higher rate make 1e-5
+  // of 1e-7.
+  check_random_layouts(tiny({"--model.arch", "olmo2", "--model.layers", "3", "--model.hidden", "64", "--model.ffn",
+                             "64", "--model.norm_eps", "1e-3", "--model.init_std", "0.05", "--optim.lr", "3e-4"}),
                        from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 24));
 }
 

@@ -19,7 +19,8 @@ TEST_CASE("every command of docs/mapping.md runs") {
     const bool trains = words[0] == 'C' || words.rfind("launch ", 0) == 0;
     const std::string rest = words.rfind("launch ", 0) == 0 ? words.substr(7) : words;
     words = std::regex_replace(trains ? rest : words, kConfig, "$1" + config + "$2");
-    const Outcome r = gpttrain((trains ? "train " : "") + words + (trains ? " --dry-run --device.kind cpu" : ""), dir.path());
+    const Outcome r =
+        gpttrain((trains ? "train " : "") + words + (trains ? " --dry-run --device.kind cpu" : ""), dir.path());
     INFO("gpttrain " << words << "\n" << r.out);
     CHECK(r.code == 0);
   }

@@ -9,7 +9,7 @@
 #include "launch/commands/cli.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/config_alias.h"
-#include "tests/launch/deepspeed_rig.h"
+#include "tests/launch/deepspeed_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
@@ -55,7 +55,7 @@ std::vector<std::string> sample(const MegatronFlag& f) {
                                                               {"lr-wsd-decay-style", "linear"},
                                                               {"sgd-momentum", "0.5"},
                                                               {"lr-warmup-init", "1e-5"}};
-  if (f.status == MegatronStatus::kSame && !f.accepts.empty())
+  if (f.status == MegatronStatus::kAlways && !f.accepts.empty())
     return {std::string(f.accepts.substr(0, f.accepts.find('|')))};
   const auto it = kWords.find(f.name);
   return std::vector<std::string>(static_cast<size_t>(f.values), it != kWords.end() ? it->second : "1");
@@ -101,10 +101,10 @@ TEST_CASE("every row of Megatron's table does what it promises, and its report n
       CHECK(!f.why.empty());
       CHECK(config_json(after.config) == config_json(before));
       CHECK_THAT(joined_notes(after),
-                 Contains(std::string(f.status == MegatronStatus::kSame ? ": always the case: " : ": no effect: ") +
+                 Contains(std::string(f.status == MegatronStatus::kAlways ? ": always the case: " : ": no effect: ") +
                           std::string(f.why)));
     }
-    if (f.status == MegatronStatus::kSame && !f.accepts.empty()) {
+    if (f.status == MegatronStatus::kAlways && !f.accepts.empty()) {
       words.back() = "another";
       CHECK_THAT(problems(words), Contains(cat("--", f.name, ": another is refused")));
     }

@@ -91,9 +91,10 @@ TEST_CASE("quantized layouts are close to one rank") {
     ConfigSource source;
     std::istringstream words(
         "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --precision.qat int8 "
-        "--train.micro_batch 2 --train.grad_accum 2 --schedule.type constant --optim.lr 1e-3 " + flags);
+        "--train.micro_batch 2 --train.grad_accum 2 --schedule.type constant --optim.lr 1e-3 " +
+        flags);
     for (std::string w; words >> w;) source.flags.push_back(w);
-    const Verdict v = verifier.check(load_config(source).config);
+    const VerifyResult v = verifier.check(load_config(source).config);
     const Difference* d = v.bad();
     INFO(flags << ": " << (d ? cat(d->name, ' ', d->error, " step ", d->step) : "equal"));
     CHECK(d == nullptr);
@@ -146,8 +147,10 @@ TEST_CASE("a quantized run goes on from its checkpoint bit for bit, and from one
     REQUIRE(shell("mkdir -p runs/" + to + " && cp -r runs/" + from + "/checkpoints runs/" + to, dir.path()).code == 0);
   };
   copy("whole", "part");
-  const Outcome part = gpttrain(run + "--pp 2 --dp 2 --zero 3 --zero.persist_numel 0 --zero.grad_reduce end "
-                                "--checkpoint.resume 3 --log.name part", dir.path());
+  const Outcome part = gpttrain(run +
+                                    "--pp 2 --dp 2 --zero 3 --zero.persist_numel 0 --zero.grad_reduce end "
+                                    "--checkpoint.resume 3 --log.name part",
+                                dir.path());
   INFO(part.out);
   REQUIRE(part.code == 0);
   CHECK(losses_of(dir, "part") == std::vector<double>(whole.begin() + 3, whole.end()));

@@ -35,9 +35,9 @@ TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
       shell(binary_dir() + "/gpttrain tokenizer encode --tokenizer tok.model <line.txt >ids.txt", dir.path());
   INFO(ids.out);
   REQUIRE(ids.code == 0);
-  const Outcome r = shell(
-      python + " " + source_dir() + "/tests/readers/read_run.py runs/run tokens tok.model line.txt ids.txt",
-      dir.path());
+  const Outcome r =
+      shell(python + " " + source_dir() + "/tests/readers/read_run.py runs/run tokens tok.model line.txt ids.txt",
+            dir.path());
   INFO(r.out);
   CHECK(r.code == 0);
   CHECK(r.says("tensorboard:"));

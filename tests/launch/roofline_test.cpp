@@ -140,7 +140,8 @@ TEST_CASE("FLOPs that count for MFU are those of the formula to the integer, on 
       double counted = 0;
       for (const RankRoofline& r : planned(o, shape).ranks)
         for (const OpCall& c : r.calls) counted += static_cast<double>(c.calls) * c.cost.model_flops;
-      CHECK(counted * shape.dp == describe(o.model).train_flops(o.micro_batch * o.microbatches * o.model.seq * shape.dp));
+      CHECK(counted * shape.dp ==
+            describe(o.model).train_flops(o.micro_batch * o.microbatches * o.model.seq * shape.dp));
     }
   }
 }
@@ -241,10 +242,10 @@ TEST_CASE("products of 8 bits are held to their own ceiling", "[PD5]") {
   CHECK(backward.bytes == backward.fused_bytes + 2. * 8 * 1024 * 1600);
   for (const OpCall& c : calls)
     if (const auto* q = std::get_if<QuantizeFp8>(&c.args)) {
-      CHECK(q->fp8.codes());  // scales are known: no pass computes only an amax
-      CHECK((c.cost.fused_bytes == 0) == (q->of == CodesOf::kPlain));
+      CHECK(q->fp8.quantizes());  // scales are known: no pass computes only an amax
+      CHECK((c.cost.fused_bytes == 0) == (q->of == Fp8Source::kPlain));
     }
-  Ceilings none = planning_ceilings(DType::kBF16);
+  PeakRates none = planning_ceilings(DType::kBF16);
   none.gemm_fp8 = std::numeric_limits<double>::quiet_NaN();
   CHECK(std::isnan(step_roofline(shipped("gpt2-124m", 8, {"--precision.fp8", "delayed"}), {}, none).r0));
 }

@@ -1,7 +1,8 @@
 // Slurm batch script: its requests, rejected layouts, and its behaviour with replacements for srun and scontrol.
+#include "launch/ranks/start/sbatch.h"
+
 #include "launch/commands/cli.h"
 #include "launch/commands/subcommands.h"
-#include "launch/ranks/start/sbatch.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

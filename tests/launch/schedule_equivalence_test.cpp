@@ -44,7 +44,7 @@ Program compute_of(const Program& p) {
 }
 
 // Executed actions, buffer slots and live activations equal those of the requested schedule.
-void require_as_simulated(const MeshResult& r, const MeshRun& run, const Schedule& s) {
+void require_as_simulated(const MeshResult& r, const MeshRun& run, const PipelineSchedule& s) {
   const Report report = simulate(s);
   for (int rank = 0; rank < run.mesh.world(); ++rank) {
     const auto place = static_cast<size_t>(run.mesh.coord(Axis::kPp, rank));
@@ -65,7 +65,8 @@ constexpr MeshShape kBases[] = {{.dp = 1, .tp = 1}, {.dp = 1, .tp = 2}, {.dp = 2
 
 }  // namespace
 
-TEST_CASE("every schedule, pp, tp, dp, ZeRO stage and number of microbatches is bitwise equal to one pipeline rank", "[R10]") {
+TEST_CASE("every schedule, pp, tp, dp, ZeRO stage and number of microbatches is bitwise equal to one pipeline rank",
+          "[R10]") {
   for (const MeshShape base : kBases)
     for (int m : {1, 3, 4, 6})
       for (bool tied : {true, false}) {
@@ -126,8 +127,8 @@ TEST_CASE("a schedule read from a file is bitwise equal to its generator, comple
       run.engine.schedule = n.name;
       run.engine.vpp = n.vpp;
       const MeshResult made = run_mesh(run);
-      const Schedule s = make_schedule(n.name, 2, n.vpp, 3, tied);
-      Schedule bare = s;
+      const PipelineSchedule s = make_schedule(n.name, 2, n.vpp, 3, tied);
+      PipelineSchedule bare = s;
       for (Program& p : bare.program) p = compute_of(p);
       for (const std::string& text : {to_string(s), to_string(bare)}) {
         INFO(text);

@@ -243,7 +243,7 @@ TEST_CASE("stage boundaries carry 1/t of the activations to each tp rank, which 
       const int64_t n = o.micro_batch * o.model.seq * o.model.hidden * 4, m = o.microbatches;
       CommCounters tp_total, flat = traffic(o, {.tp = tp}, 0, true).tp;
       for (int rank = 0; rank < shape.world(); ++rank) {
-        INFO(shape.place(rank) << " sequence parallel " << sp);
+        INFO(shape.coordinates(rank) << " sequence parallel " << sp);
         const Traffic t = traffic(o, shape, rank, true);
         const bool inner = rank / tp == 1;
         CHECK(t.pp.send == m * (inner ? 2 : 1) * (n / tp + BoundaryOptions().preamble_bytes()));

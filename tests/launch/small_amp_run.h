@@ -9,9 +9,10 @@
 namespace gt {
 
 // Four steps of eight samples with dropout; `scaled`: under a loss scale that grows and shrinks within them.
-inline MeshRun small_amp_run(MeshShape mesh, const Precision& precision, bool scaled, const std::string& family = "gpt2") {
+inline MeshRun small_amp_run(MeshShape mesh, const Precision& precision, bool scaled,
+                             const std::string& family = "gpt2") {
   MeshRun run;
-  TransformerConfig& m = run.engine.model = find_family(family)->decisions;
+  TransformerConfig& m = run.engine.model = find_family(family)->defaults;
   m.layers = 2, m.hidden = 32, m.heads = 4, m.head_dim = 0, m.ffn = 64, m.vocab = 300, m.seq = 16;
   run.engine.model.dropout = 0.1;
   run.engine.loss_chunk = 16;

@@ -35,7 +35,7 @@ std::string through(LauncherOutput& output, F&& body) {
   const int before = dup(STDERR_FILENO);
   const pid_t child = fork();
   if (child == 0) {
-    output.take_in_child();
+    output.redirect_child();
     setenv(kStartReports, "1", 1);
     body();
     _exit(0);
@@ -58,7 +58,7 @@ void say(const std::string& text) {
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(1);
 }
 
-bool is_running(pid_t pid) { return turns_of(pid) > 0; }
+bool is_running(pid_t pid) { return timeslices_of(pid) > 0; }
 
 }  // namespace
 
@@ -66,7 +66,7 @@ TEST_CASE("reports of ranks are taken out of their output, all else is passed on
   LauncherOutput output;
   const std::string out = through(output, [] {
     say("one\n");
-    report_begun(3);
+    report_start(3);
     say("half a line");
     report_started();
     say("two\n" + kDashes + "\nmpirun noticed that process rank 1 with PID 5 exited\n" + kDashes + "\n");
@@ -74,8 +74,8 @@ TEST_CASE("reports of ranks are taken out of their output, all else is passed on
   });
   CHECK(out == "one\nhalf a linetwo\n" + kDashes + "\nsomething nobody knows\n" + kDashes + "\nthree");
   REQUIRE(output.begun().count(3) == 1);
-  const BegunRank r = output.begun().at(3);
-  CHECK((r.host == host_name() && r.pid > 0 && r.pid_space == pid_space()));
+  const StartedRank r = output.begun().at(3);
+  CHECK((r.host == host_name() && r.pid > 0 && r.pid_namespace == pid_namespace()));
   CHECK(output.started());
   CHECK(output.trouble().text.empty());
 }
@@ -123,7 +123,7 @@ TEST_CASE("codes that only mpirun knows become those of our table") {
 TEST_CASE("ranks that do not come up in time end the job: which, and on which machine") {
   const std::vector<HostSlots> hosts = {{"node1", {0, 1}}, {"node2", {0, 1}}};
   const StartLimits limits{.world = 4, .start_s = 30, .hosts = hosts};
-  const std::map<int, BegunRank> two{{0, {"node1", 10, 1}}, {1, {"node1", 11, 1}}};
+  const std::map<int, StartedRank> two{{0, {"node1", 10, 1}}, {1, {"node1", 11, 1}}};
   StartWatch watch(limits);
   for (int t = 0; t <= 30; ++t) CHECK_FALSE(watch.look(two, false, 100 + t));
   const auto end = watch.look(two, false, 131);
@@ -150,11 +150,11 @@ TEST_CASE("a process that does not run is named while ranks start, and later whe
   for (int i = 0; i < 500 && state_of(stopped) != 'T'; ++i) usleep(10000);
   REQUIRE(state_of(stopped) == 'T');
   REQUIRE(is_running(lively));
-  const BegunRank still{host_name(), stopped, pid_space()}, moves{host_name(), lively, pid_space()};
+  const StartedRank still{host_name(), stopped, pid_namespace()}, moves{host_name(), lively, pid_namespace()};
   const StartLimits limits{.world = 2, .start_s = 1000, .frozen_warn_s = 2, .frozen_abort_s = 13};
   // Seconds of the watch's clock until it ends the job; each takes a moment of real time, so that the other process
   // runs.
-  const auto ends_at = [&](const std::map<int, BegunRank>& ranks, bool started) {
+  const auto ends_at = [&](const std::map<int, StartedRank>& ranks, bool started) {
     StartWatch watch(limits);
     for (int t = 0; t < 30; ++t) {
       if (const auto end = watch.look(ranks, started, 100.0 + t)) {

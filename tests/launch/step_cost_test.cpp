@@ -29,12 +29,12 @@ struct Count {
     // A causal mask halves the GEMMs: QK^T and PV forward; dP, dV, dQ and dK backward, without the recomputed QK^T.
     if constexpr (std::is_same_v<A, Attention>) attention += 2 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
     if constexpr (std::is_same_v<A, AttentionGrad>) attention += 4 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
-    if constexpr (std::is_same_v<A, LayerNorm>) move({a.x, a.delta, a.sum, a.out, a.fp8.rows, a.fp8.columns});
-    if constexpr (std::is_same_v<A, LayerNormGrad>) 
-      move({a.x, a.dout, a.dsum, a.dx, a.fp8.rows, a.fp8.columns, a.ddelta});
+    if constexpr (std::is_same_v<A, LayerNorm>) move({a.x, a.delta, a.sum, a.out, a.fp8.rowwise, a.fp8.columnwise});
+    if constexpr (std::is_same_v<A, LayerNormGrad>)
+      move({a.x, a.dout, a.dsum, a.dx, a.fp8.rowwise, a.fp8.columnwise, a.ddelta});
     if constexpr (std::is_same_v<A, QuantizeFp8>)
-      if (a.fp8.seen) move({a.x, a.pre, a.fp8.rows, a.fp8.columns});  // weights have no amax here
-    if constexpr (std::is_same_v<A, SumRows>) move({a.x});
+      if (a.fp8.step_amax) move({a.x, a.pre, a.fp8.rowwise, a.fp8.columnwise});  // weights have no amax here
+    if constexpr (std::is_same_v<A, ColumnSums>) move({a.x});
     if constexpr (std::is_same_v<A, Gelu>) move({a.x, a.out});
     if constexpr (std::is_same_v<A, GeluGrad>) move({a.x, a.dout, a.dx});
   }
@@ -65,7 +65,7 @@ void run(const EngineOptions& o, MeshShape shape, int rank, bool train) {
   Engine engine(o, mesh, backend, stream, plan);
   if (o.precision.fp8_delayed)  // as from the second step on
     for (ModelStage* s : engine.stages())
-      for (Fp8Range* r : s->fp8_ranges()) r->scale.known = true;
+      for (Fp8State* r : s->fp8_states()) r->scale.has_history = true;
   const Buffer tokens(o.micro_batch * o.model.seq * 4, stream.device, *backend.device);
   MicroBatch mb;
   mb.batch = o.micro_batch;
@@ -196,8 +196,7 @@ TEST_CASE("a block is 11 op calls backward", "[PK1]") {
   auto backward = block_calls({}, true);
   for (const auto& [op, n] : forward) backward[op] -= n;
   for (auto it = backward.begin(); it != backward.end();) it = it->second == 0 ? backward.erase(it) : std::next(it);
-  CHECK(backward ==
-        std::map<std::string, int>{{"gemm", 8}, {"attention_grad", 1}, {"layer_norm_grad", 2}});
+  CHECK(backward == std::map<std::string, int>{{"gemm", 8}, {"attention_grad", 1}, {"layer_norm_grad", 2}});
   CHECK(total(backward) <= 11);
 }
 
@@ -255,8 +254,7 @@ TEST_CASE("between its products a block of 8 bits moves 52 C + 10 F bytes a toke
   // output, GELU. Backward: gradients of qkv (3 C) and of the GELU, two norms (x, gradients of result and sum; dx,
   // FP8).
   const int64_t hidden = o.model.hidden, ffn = o.model.ffn, tokens = o.micro_batch * o.model.seq;
-  CHECK(bytes == tokens * ((2 * 8 * hidden + 4 * hidden + 4 * ffn) +
-                           (4 * 3 * hidden + 6 * ffn + 2 * 10 * hidden)));
+  CHECK(bytes == tokens * ((2 * 8 * hidden + 4 * hidden + 4 * ffn) + (4 * 3 * hidden + 6 * ffn + 2 * 10 * hidden)));
 }
 
 TEST_CASE("current scaling looks at a tensor where it is made, and encodes it in a second pass") {
@@ -295,7 +293,8 @@ TEST_CASE("sequence parallelism calls the same ops, norms and biases on fewer ro
   }
 }
 
-TEST_CASE("the update of all parameters is a call, two of LAMB, and so is the gradients' norm, on any layout", "[PK9]") {
+TEST_CASE("the update of all parameters is a call, two of LAMB, and so is the gradients' norm, on any layout",
+          "[PK9]") {
   const std::map<std::string, std::vector<std::string>> ops{
       {"adamw", {"adamw"}}, {"sgd", {"sgd"}}, {"lion", {"lion"}}, {"lamb", {"lamb_moments", "lamb_apply"}}};
   for (const auto& [optimizer, calls] : ops)

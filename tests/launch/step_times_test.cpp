@@ -68,9 +68,9 @@ TEST_CASE("a step is put together with its own update, and its parts are never m
     t[kForwardTime] = forward, t[kOptimizerTime] = update_before, t[kDataTime] = data;
     b.add(StepTimes(t), seconds);
   };
-  add(0.5, 0, 0.125, 1);     // its update takes 0.25
-  add(0.25, 0.25, 0, 0.5);   // its update takes 0.25
-  add(9, 0.25, 9, 9);        // its update is unknown
+  add(0.5, 0, 0.125, 1);    // its update takes 0.25
+  add(0.25, 0.25, 0, 0.5);  // its update takes 0.25
+  add(9, 0.25, 9, 9);       // its update is unknown
   CHECK(b.table() ==
         "ms a step            stage0\n"
         "forward               375.0\n"

@@ -101,7 +101,8 @@ TEST_CASE("what is started again, how soon, and when it is enough", "[R28]") {
   }
 }
 
-TEST_CASE("a killed and then a stopped rank: the job starts again and its losses are those of a calm run", "[R28][R15]") {
+TEST_CASE("a killed and then a stopped rank: the job starts again and its losses are those of a calm run",
+          "[R28][R15]") {
   TempDir dir;
   const std::string run = kTiny + "--pp 2 --checkpoint.every 5 --train.steps 30 ";
   const std::string saved = dir / "runs/x/checkpoints/step-0000000";
@@ -157,9 +158,10 @@ TEST_CASE("one rank and ranks that are threads are supervised too", "[R28]") {
     REQUIRE(calm.code == 0);
     const Outcome r = gpttrain(run + "--launch.max_restarts 2 --log.name x --fault.inject delay@step:ms=50", dir.path(),
                                100, [&](int pid) {
-      wait_for(dir / "runs/x/checkpoints/step-000000005");
-      for (int child : children(pid)) send_signal(child, kSanitized ? SIGKILL : SIGSEGV);  // sanitizers handle SIGSEGV
-    });
+                                 wait_for(dir / "runs/x/checkpoints/step-000000005");
+                                 for (int child : children(pid))
+                                   send_signal(child, kSanitized ? SIGKILL : SIGSEGV);  // sanitizers handle SIGSEGV
+                               });
     INFO(r.out);
     CHECK(r.code == 0);
     CHECK(r.says(kSanitized ? "the run ended with 137 (SIGKILL); restart 1 of 2"
@@ -170,8 +172,9 @@ TEST_CASE("one rank and ranks that are threads are supervised too", "[R28]") {
 
 TEST_CASE("a job that dies at the same step again takes the older checkpoint, and gives up after three", "[R28]") {
   TempDir dir;
-  const Outcome r = gpttrain(kTiny + "--checkpoint.every 4 --train.steps 50 --launch.max_restarts 20 --checkpoint.async "
-                                     "false --log.name x --fault.inject exit@step:step=11,n=70",
+  const Outcome r = gpttrain(kTiny +
+                                 "--checkpoint.every 4 --train.steps 50 --launch.max_restarts 20 --checkpoint.async "
+                                 "false --log.name x --fault.inject exit@step:step=11,n=70",
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 70);
@@ -189,8 +192,9 @@ TEST_CASE("what a restart cannot help is not started again", "[R28]") {
     std::string flags;
     int code;
   };
-  for (const Case& c : {Case{"--model.heads 5", 2}, Case{"--fault.inject nan@grad --fault.bad_steps 1 --checkpoint.every 0", 17},
-                        Case{"--data.train nowhere", 2}}) {
+  for (const Case& c :
+       {Case{"--model.heads 5", 2}, Case{"--fault.inject nan@grad --fault.bad_steps 1 --checkpoint.every 0", 17},
+        Case{"--data.train nowhere", 2}}) {
     const Outcome r = gpttrain(kTiny + "--train.steps 4 --launch.max_restarts 5 --log.name x " + c.flags, dir.path());
     INFO(r.out);
     CHECK(r.code == c.code);
@@ -198,7 +202,8 @@ TEST_CASE("what a restart cannot help is not started again", "[R28]") {
   }
 }
 
-TEST_CASE("Ctrl-C while the supervisor waits ends at once, while it trains it saves, and is not started again", "[R14]") {
+TEST_CASE("Ctrl-C while the supervisor waits ends at once, while it trains it saves, and is not started again",
+          "[R14]") {
   TempDir dir;
   const auto begin = std::chrono::steady_clock::now();
   const Outcome waiting =
@@ -227,7 +232,8 @@ TEST_CASE("Ctrl-C while the supervisor waits ends at once, while it trains it sa
 TEST_CASE("a supervisor below another launcher is refused") {
   TempDir dir;
   const std::string gpttrain = binary_dir() + "/gpttrain";
-  const Outcome r = shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 exec " + gpttrain + " launch " + kTiny, dir.path());
+  const Outcome r =
+      shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 exec " + gpttrain + " launch " + kTiny, dir.path());
   INFO(r.out);
   CHECK(r.code == 2);
   CHECK(r.says("started by another launcher (OMPI_COMM_WORLD_RANK)"));

@@ -1,5 +1,6 @@
 // Same weights and tokens in PyTorch and here: loss, every gradient, ten AdamW steps (tests/golden/make_torch_gpt2.py).
 #include "tests/launch/torch_fixture.h"
+
 #include "tests/support/test.h"
 
 using namespace gt;

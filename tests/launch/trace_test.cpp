@@ -102,7 +102,7 @@ TEST_CASE("a window of traced steps is read as FIRST:END") {
 }
 
 TEST_CASE("a simulated schedule is a valid trace with every action, message and counter") {
-  const Schedule s = make_schedule("zb-h1", 3, 1, 5);
+  const PipelineSchedule s = make_schedule("zb-h1", 3, 1, 5);
   const Report report = simulate(s);
   const auto ranks = simulated_trace(s, report);
   const Seen seen = require_valid(json::parse(trace_json(ranks, {.other = {{"schedule", "zb-h1"}}, .tokens = 32})));

@@ -171,8 +171,9 @@ TEST_CASE("a pipeline that would idle much is told before it starts, and what it
 
 TEST_CASE("recomputation with a split backward is warned of with both peaks, and ZeRO's choice shows both prices") {
   TempDir dir;
-  const Outcome o = gpttrain(kTiny + "--pp 2 --dp 2 --zero 2 --parallel.schedule zb-h1 --parallel.recompute full "
-                                     "--train.steps 1 --launch.ranks threads --log.name x",
+  const Outcome o = gpttrain(kTiny +
+                                 "--pp 2 --dp 2 --zero 2 --parallel.schedule zb-h1 --parallel.recompute full "
+                                 "--train.steps 1 --launch.ranks threads --log.name x",
                              dir.path());
   INFO(o.out);
   REQUIRE(o.code == 0);

@@ -58,7 +58,7 @@ TEST_CASE("peaks are those of the data sheets, by the name that the driver gives
   CHECK(std::isnan(peak_fp8_flops("NVIDIA A100-SXM4-80GB, 79 GiB, sm_80")));
 }
 
-Ceilings some(const std::string& device, int64_t head_dim, double rate) {
+PeakRates some(const std::string& device, int64_t head_dim, double rate) {
   return {.device = device,
           .dtype = "bf16",
           .gemm = rate,
@@ -88,11 +88,11 @@ TEST_CASE("ceilings are kept by device and type, and what is damaged or another'
 TEST_CASE("attention of other shapes stays in the file of a device's ceilings, a named file must be good") {
   TempDir dir;
   const std::string path = dir / "c.json";
-  Ceilings first = some("GPU", 64, 2e12);
+  PeakRates first = some("GPU", 64, 2e12);
   first.gemm_fp8 = 4e12;
   save_ceilings(first, path);
   save_ceilings(some("GPU", 128, 1e12), path);
-  Ceilings c = read_ceilings(path, DType::kBF16);
+  PeakRates c = read_ceilings(path, DType::kBF16);
   CHECK(c.gemm == 1e12);
   CHECK(std::isnan(c.gemm_fp8));
   REQUIRE((c.attention_at(64, 1024) != nullptr && c.attention_at(128, 1024) != nullptr));

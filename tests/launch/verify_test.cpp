@@ -18,8 +18,7 @@ const std::string kTiny =
     "--train.grad_accum 2 --device.kind cpu ";
 
 Config config_of(std::vector<std::string> flags, const std::string& file = "") {
-  return load_config({.file = file.empty() ? "" : source_dir() + "/configs/" + file, .flags = flags})
-      .config;
+  return load_config({.file = file.empty() ? "" : source_dir() + "/configs/" + file, .flags = flags}).config;
 }
 
 Config small(const Config& given, std::vector<std::string>* said = nullptr) {
@@ -121,10 +120,10 @@ TEST_CASE("every config that ships can be made small on several layouts") {
 
 TEST_CASE("ranks of a tensor are named by the block of the mesh that they fill") {
   const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
-  CHECK(places_text(shape, {0, 1, 2, 3}) == "pp0 dp0-1 tp0-1");
-  CHECK(places_text(shape, {5, 7}) == "pp1 dp0-1 tp1");
-  CHECK(places_text(shape, {6}) == "pp1 dp1 tp0");
-  CHECK(places_text(shape, {0, 7}) == "ranks 0,7");
+  CHECK(rank_coordinates_text(shape, {0, 1, 2, 3}) == "pp0 dp0-1 tp0-1");
+  CHECK(rank_coordinates_text(shape, {5, 7}) == "pp1 dp0-1 tp1");
+  CHECK(rank_coordinates_text(shape, {6}) == "pp1 dp1 tp0");
+  CHECK(rank_coordinates_text(shape, {0, 7}) == "ranks 0,7");
 }
 
 TEST_CASE("verify proves a layout, prints what it tested, and ends with 0") {

@@ -96,7 +96,7 @@ Windows windows(const Scopes& s, const std::vector<bool>& backward, size_t w, in
 
 // Returns the forwards (false) and backwards (true) of a pipeline rank in 1f1b.
 std::vector<bool> passes(int pp, int rank, int m) {
-  const Schedule s = one_f_one_b(pp, m);
+  const PipelineSchedule s = one_f_one_b(pp, m);
   std::vector<bool> out;
   for (const Action& a : s.program[static_cast<size_t>(rank)]) out.push_back(a.act == Act::kBackward);
   return out;

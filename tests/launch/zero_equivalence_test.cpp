@@ -140,9 +140,10 @@ TEST_CASE("with gradients reduced every microbatch, pipelines and schedules are 
       for (int stage : {2, 3}) {
         INFO(schedule << (tied ? " tied" : " untied") << " zero " << stage);
         const int vpp = schedule == std::string("interleaved") ? 2 : 1;
-        check_bitwise(checked_run({.mesh = {.pp = 2, .dp = 2}, .schedule = schedule, .vpp = vpp, .tied = tied,
-                                   .microbatches = 4}, zero(stage, kEach)),
-                      flat);
+        check_bitwise(
+            checked_run({.mesh = {.pp = 2, .dp = 2}, .schedule = schedule, .vpp = vpp, .tied = tied, .microbatches = 4},
+                        zero(stage, kEach)),
+            flat);
       }
   }
 }

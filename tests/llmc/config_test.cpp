@@ -1,7 +1,8 @@
 // configs/llmc-124m.json compared with llm.c under the flags that the file names.
+#include "launch/config/config.h"
+
 #include <cmath>
 
-#include "launch/config/config.h"
 #include "launch/config/config_optim.h"
 #include "launch/engine/engine_options.h"
 #include "optim/lr_schedule.h"

@@ -63,7 +63,8 @@ TEST_CASE("llm.c's orders train in its layout, resume at any step, and nowhere e
   const Outcome narrow = gpttrain(how + "--dp 1 --train.steps 10 --log.name parts", dir.path());
   CHECK(narrow.code == 2);
   CHECK(narrow.says("the checkpoint has llmc_shuffled of dp 2, micro_batch 2, this run has llmc_shuffled of dp 1"));
-  const std::string inspect = "data inspect 's_*.bin' --order --samples 5 --seq 16 --dp 2 --micro-batch 2 --data.order ";
+  const std::string inspect =
+      "data inspect 's_*.bin' --order --samples 5 --seq 16 --dp 2 --micro-batch 2 --data.order ";
   CHECK(must(inspect + "llmc", dir).says("0,0,0,0\n1,0,0,16\n2,0,0,32\n3,0,0,48\n4,0,0,64\n"));
   const Outcome nearest = gpttrain(how + "--data.order llmc_shuffle --train.steps 1", dir.path());
   CHECK(nearest.code == 2);

@@ -39,12 +39,12 @@ struct TenSteps {
 };
 
 // Failures, one line each, and the worst deviations, for the log.
-struct Verdict {
+struct Report {
   Flags wrong;
   std::string figures;
 };
 
-void judge_logits(const DebugState& s, const TenSteps& o, const Limits& l, Verdict& v) {
+void judge_logits(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
   double worst = 0, square = 0, all = 0;
   const auto vocab = static_cast<size_t>(s.vocab);
   for (size_t k = 0; k < o.logits.size(); ++k) {
@@ -58,7 +58,7 @@ void judge_logits(const DebugState& s, const TenSteps& o, const Limits& l, Verdi
   v.figures += fmt::format("logits within {:.2g}", worst);
 }
 
-void judge_losses(const DebugState& s, const TenSteps& o, const Limits& l, Verdict& v) {
+void judge_losses(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
   double worst = 0;
   const auto look = [&](const std::string& name, double found, double expected) {
     const double d = std::fabs(found - expected);
@@ -71,7 +71,7 @@ void judge_losses(const DebugState& s, const TenSteps& o, const Limits& l, Verdi
 }
 
 // llmq's criterion: cosine of each tensor at least 0.95, its norm within 5 %, mean cosine above 0.99.
-void judge_gradients(const DebugState& s, const TenSteps& o, const Limits& l, Verdict& v) {
+void judge_gradients(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
   double sum = 0, worst = 0, lowest = 1;
   for (const auto& [name, expected] : s.grads) {
     const auto it = o.grads.find(name);
@@ -87,8 +87,8 @@ void judge_gradients(const DebugState& s, const TenSteps& o, const Limits& l, Ve
   v.figures += fmt::format(", gradients {:.2g}, their cosine {:.6f} at least", worst, lowest);
 }
 
-Verdict judge(const DebugState& s, const TenSteps& o, const Limits& l) {
-  Verdict v;
+Report judge(const DebugState& s, const TenSteps& o, const Limits& l) {
+  Report v;
   judge_logits(s, o, l, v);
   judge_losses(s, o, l, v);
   judge_gradients(s, o, l, v);
@@ -161,7 +161,7 @@ TenSteps all_of(const DebugState& s, const Flags& flags, const MeshShape& mesh =
 
 void expect(const DebugState& s, const std::string& name, const Flags& flags, const Limits& limits,
             const MeshShape& mesh = {}) {
-  const Verdict v = judge(s, all_of(s, flags, mesh), limits);
+  const Report v = judge(s, all_of(s, flags, mesh), limits);
   std::cout << name << ": " << v.figures << std::endl;
   for (const std::string& w : v.wrong) UNSCOPED_INFO(w);
   CHECK(v.wrong.empty());
@@ -205,8 +205,9 @@ TEST_CASE("a small debug state in llm.c's format: a GPU's logits, gradients and 
 TEST_CASE("GPT-2 124M by llm.c's own debug state: logits, gradients and the ten published losses") {
   const char* folder = std::getenv("GPT_LLMC_DIR");
   if (folder == nullptr) {
-    GT_SKIP("GPT_LLMC_DIR names no folder with gpt2_124M.bin and gpt2_124M_debug_state.bin, which llm.c's "
-            "train_gpt2.py writes");
+    GT_SKIP(
+        "GPT_LLMC_DIR names no folder with gpt2_124M.bin and gpt2_124M_debug_state.bin, which llm.c's "
+        "train_gpt2.py writes");
   }
   const DebugState s = read_debug_state(folder);
   expect(s, "124M, CPU", kCpu, {1e-2, 1e-3});
@@ -220,7 +221,7 @@ TEST_CASE("a debug state that disagrees is found, and what disagrees is named") 
   const TenSteps right = all_of(s, kCpu);
   REQUIRE(judge(s, right, kSmall).wrong.empty());
   const auto only = [&](const TenSteps& o, const std::string& words, const Limits& limits = kHalf) {
-    const Verdict v = judge(s, o, limits);
+    const Report v = judge(s, o, limits);
     REQUIRE(v.wrong.size() == 1);
     CHECK_THAT(v.wrong.front(), Catch::Contains(words));
   };

@@ -1,10 +1,9 @@
 // The model as data: parameter counts, costs, names, shapes, cuts. Nothing here computes.
-#include "model/families/family.h"
-#include "model/model_stage.h"
-
 #include <map>
 #include <set>
 
+#include "model/families/family.h"
+#include "model/model_stage.h"
 #include "parallel/comm/null_group.h"
 #include "tests/support/test.h"
 
@@ -30,7 +29,7 @@ struct Built {
 std::map<std::string, Parameter> parameters(const TransformerConfig& c, MeshShape shape, int rank, int begin, int end) {
   Built b(c, shape, rank, begin, end);
   std::map<std::string, Parameter> out;
-  for (const ScopeSpec& s : b.stage->scopes())
+  for (const UnitSpec& s : b.stage->units())
     for (const Parameter* p : s.params) {
       CHECK(p->name.rfind(s.name + ".", 0) == 0);  // parameters are prefixed by the unit's name
       CHECK(out.emplace(p->name, *p).second);
@@ -48,27 +47,54 @@ TEST_CASE("published shapes have the published number of parameters") {
   CHECK(describe({.layers = 24, .hidden = 1024, .heads = 16, .ffn = 4096}).parameters() == 354823168);
   CHECK(describe({.layers = 36, .hidden = 1280, .heads = 20, .ffn = 5120}).parameters() == 774030080);
   CHECK(describe({.layers = 48, .hidden = 1600, .heads = 25, .ffn = 6400}).parameters() == 1557611200);
-  CHECK(describe({.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocab = 32000, .tied = false,
-                  .norm = NormKind::kRms, .position = PositionKind::kRotary, .gated = true, .qkv_bias = false,
-                  .out_bias = false, .mlp_bias = false})
+  CHECK(describe({.layers = 32,
+                  .hidden = 4096,
+                  .heads = 32,
+                  .ffn = 11008,
+                  .vocab = 32000,
+                  .tied = false,
+                  .norm = NormKind::kRms,
+                  .position = PositionKind::kRotary,
+                  .gated = true,
+                  .qkv_bias = false,
+                  .out_bias = false,
+                  .mlp_bias = false})
             .parameters() == 6738415616);  // Llama 7B
-  CHECK(describe({.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 32000, .seq = 32768,
-                  .tied = false, .norm = NormKind::kRms, .position = PositionKind::kRotary, .gated = true,
-                  .qkv_bias = false, .out_bias = false, .mlp_bias = false, .window = 4096})
+  CHECK(describe({.layers = 32,
+                  .hidden = 4096,
+                  .heads = 32,
+                  .kv_heads = 8,
+                  .ffn = 14336,
+                  .vocab = 32000,
+                  .seq = 32768,
+                  .tied = false,
+                  .norm = NormKind::kRms,
+                  .position = PositionKind::kRotary,
+                  .gated = true,
+                  .qkv_bias = false,
+                  .out_bias = false,
+                  .mlp_bias = false,
+                  .window = 4096})
             .parameters() == 7241732096);  // Mistral 7B
   const auto of = [](const char* family, TransformerConfig sizes) {
-    TransformerConfig c = find_family(family)->decisions;
+    TransformerConfig c = find_family(family)->defaults;
     c.layers = sizes.layers, c.hidden = sizes.hidden, c.heads = sizes.heads, c.kv_heads = sizes.kv_heads;
     c.ffn = sizes.ffn, c.vocab = sizes.vocab, c.tied = sizes.tied;
     return describe(c).parameters();
   };
-  CHECK(of("llama", {.layers = 16, .hidden = 2048, .heads = 32, .kv_heads = 8, .ffn = 8192, .vocab = 128256}) == 1235814400);
-  CHECK(of("llama", {.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 128256, .tied = false}) ==
+  CHECK(of("llama", {.layers = 16, .hidden = 2048, .heads = 32, .kv_heads = 8, .ffn = 8192, .vocab = 128256}) ==
+        1235814400);
+  CHECK(of("llama",
+           {.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 128256, .tied = false}) ==
         8030261248);
-  CHECK(of("qwen2", {.layers = 24, .hidden = 896, .heads = 14, .kv_heads = 2, .ffn = 4864, .vocab = 151936}) == 494032768);
-  CHECK(of("qwen3", {.layers = 28, .hidden = 1024, .heads = 16, .kv_heads = 8, .ffn = 3072, .vocab = 151936}) == 596049920);
-  CHECK(of("qwen3", {.layers = 36, .hidden = 2560, .heads = 32, .kv_heads = 8, .ffn = 9728, .vocab = 151936}) == 4022468096);
-  CHECK(of("olmo2", {.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocab = 100352, .tied = false}) == 7298617344);
+  CHECK(of("qwen2", {.layers = 24, .hidden = 896, .heads = 14, .kv_heads = 2, .ffn = 4864, .vocab = 151936}) ==
+        494032768);
+  CHECK(of("qwen3", {.layers = 28, .hidden = 1024, .heads = 16, .kv_heads = 8, .ffn = 3072, .vocab = 151936}) ==
+        596049920);
+  CHECK(of("qwen3", {.layers = 36, .hidden = 2560, .heads = 32, .kv_heads = 8, .ffn = 9728, .vocab = 151936}) ==
+        4022468096);
+  CHECK(of("olmo2", {.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocab = 100352, .tied = false}) ==
+        7298617344);
   CHECK(describe({.tied = false}).parameters() == 124439808 + 50257 * 768);
 }
 
@@ -112,14 +138,22 @@ TEST_CASE("FLOPs of a training step are exact integers") {
 }
 
 TEST_CASE("a window takes FLOPs from the blocks that have it, and from no other") {
-  const TransformerConfig c{.layers = 5, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16, .window = 4,
-                            .global_every = 2, .global_first = 1};
+  const TransformerConfig c{.layers = 5,
+                            .hidden = 24,
+                            .heads = 4,
+                            .ffn = 60,
+                            .vocab = 300,
+                            .seq = 16,
+                            .window = 4,
+                            .global_every = 2,
+                            .global_first = 1};
   std::vector<int64_t> windows;
   for (int64_t i = 0; i < c.layers; ++i) windows.push_back(c.window_of(i));
   CHECK(windows == std::vector<int64_t>{0, 0, 4, 0, 4});
-  const ModelSpec spec = describe(c), whole = describe({.layers = 5, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300,
-                                                        .seq = 16});
-  // Twice the pairs of 16 tokens, the diagonal counted half: 16 * 16, with a window of 4 4 * (2 * 16 - 4); a token of it.
+  const ModelSpec spec = describe(c),
+                  whole = describe({.layers = 5, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16});
+  // Twice the pairs of 16 tokens, the diagonal counted half: 16 * 16, with a window of 4 4 * (2 * 16 - 4); a token of
+  // it.
   CHECK(keys_seen(16, 0) == 16);
   CHECK(keys_seen(16, 4) == 7);
   CHECK(keys_seen(16, 16) == 16);
@@ -185,7 +219,7 @@ TEST_CASE("with sequence parallelism what is whole on every tp rank gets partial
   const TransformerConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   for (int tp : {1, 2, 4}) {
     Built plain(c, {.tp = tp}, tp - 1, 0, layers(c)), cut(c, {.tp = tp}, tp - 1, 0, layers(c), true);
-    const std::vector<ScopeSpec> before = plain.stage->scopes(), after = cut.stage->scopes();
+    const std::vector<UnitSpec> before = plain.stage->units(), after = cut.stage->units();
     int partial = 0;
     for (size_t s = 0; s < before.size(); ++s)
       for (size_t i = 0; i < before[s].params.size(); ++i) {
@@ -207,7 +241,8 @@ TEST_CASE("with sequence parallelism what is whole on every tp rank gets partial
 }
 
 TEST_CASE("norms of queries and keys: the heads' is whole and its gradient partial, the rows' is cut with its heads") {
-  TransformerConfig c{.layers = 1, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 40, .vocab = 300, .seq = 8, .head_dim = 6};
+  TransformerConfig c{
+      .layers = 1, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 40, .vocab = 300, .seq = 8, .head_dim = 6};
   const std::string name = "layers.0.attn.qk_norm.weight";
   for (int tp : {1, 2, 4}) {
     INFO("tp " << tp);
@@ -257,7 +292,7 @@ TEST_CASE("the stages of every partition hold each parameter exactly once, under
       int last = -1;
       for (int s = 0; s < pp; ++s) {
         Built b(c, {.pp = pp}, s, cut[static_cast<size_t>(s)], cut[static_cast<size_t>(s) + 1]);
-        for (const ScopeSpec& scope : b.stage->scopes()) {
+        for (const UnitSpec& scope : b.stage->units()) {
           CHECK(scope.stage == s);
           CHECK(scope.index > last);  // ascending in model order for every partition
           last = scope.index;

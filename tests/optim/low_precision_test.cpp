@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tests/optim/optimizer_rig.h"
+#include "tests/optim/optimizer_fixture.h"
 
 using namespace gt;
 
@@ -25,20 +25,20 @@ struct Ones {
     matrix.dtype = type;
     return matrix;
   }
-  static OptimizerOptions sgd(bool at_random) {
+  static OptimizerOptions sgd(bool rounds_stochastically) {
     OptimizerOptions o = options("sgd", 0);
-    if (at_random) o.rounding_seed = 5;
+    if (rounds_stochastically) o.rounding_seed = 5;
     return o;
   }
-  Ones(DType type, bool masters, bool at_random = false)
+  Ones(DType type, bool masters, bool rounds_stochastically = false)
       : mesh({}, factory),
         store({{"layer", {&shaped(type)}, 0, 0}}, 1, {.masters = masters}, mesh, cpu_backend(), {}),
-        optimizer(make_optimizer(sgd(at_random), store, mesh, cpu_backend(), {})) {
+        optimizer(make_optimizer(sgd(rounds_stochastically), store, mesh, cpu_backend(), {})) {
     std::vector<float> ones(kRows * kCols, 1.f);
     cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(ones.data()), {kRows * kCols}, DType::kF32, {}},
                              .dst = store.ranges()[0].master},
                             {});
-    store.adopt_masters();
+    store.refresh_from_masters();
   }
   void step(int64_t t, float lr, bool skip = false) {
     for (int64_t i = 0; i < kRows * kCols; ++i) matrix.grad.as<float>()[i] = 1;
@@ -46,7 +46,7 @@ struct Ones {
     scalars[kGradMultiplier] = 1;
     scalars[kSkip] = skip ? 1 : 0;
     optimizer->step({reinterpret_cast<std::byte*>(scalars.data()), {kNumScalars}, DType::kF32, {}}, {});
-    store.publish();
+    store.all_gather_values();
   }
   std::vector<float> values() const {
     std::vector<float> out(kRows * kCols);

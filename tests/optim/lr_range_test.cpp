@@ -25,7 +25,7 @@ std::vector<RangePoint> curve(int steps, double turn, double noise = 0) {
 
 TEST_CASE("the largest stable rate is where the smoothed loss is lowest, the suggested peak half of it") {
   for (const double noise : {0.0, 0.05}) {
-    const RangeVerdict v = judge_range(curve(200, 0.6, noise));
+    const RangeTestResult v = evaluate_range_test(curve(200, 0.6, noise));
     CHECK(v.enough);
     CHECK(v.diverged);
     CHECK(v.largest_stable > 0.6 * 200e-4);
@@ -36,15 +36,15 @@ TEST_CASE("the largest stable rate is where the smoothed loss is lowest, the sug
 }
 
 TEST_CASE("a loss that fell to the end says so, and too little says nothing") {
-  const RangeVerdict v = judge_range(curve(200, 1));
+  const RangeTestResult v = evaluate_range_test(curve(200, 1));
   CHECK(v.enough);
   CHECK_FALSE(v.diverged);
   CHECK(v.largest_stable == Approx(200e-4));
-  CHECK_FALSE(judge_range(curve(5, 1)).enough);
-  CHECK_FALSE(judge_range({}).enough);
+  CHECK_FALSE(evaluate_range_test(curve(5, 1)).enough);
+  CHECK_FALSE(evaluate_range_test({}).enough);
   std::vector<RangePoint> rising;
   for (int i = 0; i < 50; ++i) rising.push_back({1e-3 * i, 5.0 + i});
-  CHECK_FALSE(judge_range(rising).enough);
+  CHECK_FALSE(evaluate_range_test(rising).enough);
 }
 
 TEST_CASE("the test stops when the loss is not finite or far above its lowest, and not before") {
@@ -55,5 +55,5 @@ TEST_CASE("the test stops when the loss is not finite or far above its lowest, a
   CHECK_FALSE(has_diverged(c));
   c.push_back({1, std::numeric_limits<double>::quiet_NaN()});
   CHECK(has_diverged(c));
-  CHECK(judge_range(c).diverged);
+  CHECK(evaluate_range_test(c).diverged);
 }

@@ -23,7 +23,7 @@ void check_curve(const LrOptions& o, const std::vector<double>& golden, double e
 }
 
 struct Row {
-  double lr, beta1 = kOptimizersOwn, beta2 = kOptimizersOwn;
+  double lr, beta1 = kKeepBeta, beta2 = kKeepBeta;
 };
 
 std::map<std::string, std::vector<Row>> read_golden() {
@@ -139,7 +139,8 @@ TEST_CASE("inverse square root and warm-up, stable, decay follow their equations
 TEST_CASE("a curve over samples is that over steps while the batch stays, and goes on where another batch left it") {
   for (const char* type : {"cosine", "linear", "constant", "inverse_sqrt", "wsd"}) {
     INFO(type);
-    const LrOptions steps{.type = type, .peak = 1, .min_lr = 0.1, .warmup_steps = 3, .total_steps = 12, .decay_steps = 4};
+    const LrOptions steps{
+        .type = type, .peak = 1, .min_lr = 0.1, .warmup_steps = 3, .total_steps = 12, .decay_steps = 4};
     LrOptions samples = steps;
     samples.warmup_steps *= 16, samples.total_steps *= 16, samples.decay_steps *= 16, samples.samples_per_step = 16;
     const auto a = make_lr_schedule(steps), b = make_lr_schedule(samples);
@@ -166,8 +167,8 @@ TEST_CASE("the curves of PyTorch's OneCycleLR and of DeepSpeed 0.19.6 are met nu
       INFO(name << " step " << k + 1);
       const LrPoint p = s->at(static_cast<int64_t>(k) + 1);
       CHECK(p.lr == Approx(rows[k].lr).epsilon(1e-12).margin(1e-18));
-      if (rows[k].beta1 != kOptimizersOwn) CHECK(p.beta1 == Approx(rows[k].beta1).epsilon(1e-12));
-      if (rows[k].beta1 == kOptimizersOwn) CHECK(p.beta1 == kOptimizersOwn);
+      if (rows[k].beta1 != kKeepBeta) CHECK(p.beta1 == Approx(rows[k].beta1).epsilon(1e-12));
+      if (rows[k].beta1 == kKeepBeta) CHECK(p.beta1 == kKeepBeta);
       if (options.at(name).type == "one_cycle") CHECK(p.beta2 == 0.99);
     }
     if (name.rfind("torch", 0) == 0)  // where PyTorch raises, the last value is kept
@@ -184,11 +185,11 @@ TEST_CASE("DeepSpeed's schedules give the numbers of the recipe in both forms") 
   check_curve(c, lr);
   CHECK(make_lr_schedule(c)->at(1).beta1 == 0.99);  // momentum is highest where the rate is lowest
   CHECK(make_lr_schedule(c)->at(5).beta1 == Approx(0.85));
-  CHECK(make_lr_schedule(c)->at(1).beta2 == kOptimizersOwn);
+  CHECK(make_lr_schedule(c)->at(1).beta2 == kKeepBeta);
   c.decay_mom_rate = 1;
   CHECK(make_lr_schedule(c)->at(13).beta1 == Approx(0.85));  // 0.99 / 2, bounded
   c.cycle_momentum = false;
-  CHECK(make_lr_schedule(c)->at(3).beta1 == kOptimizersOwn);
+  CHECK(make_lr_schedule(c)->at(3).beta1 == kKeepBeta);
 
   const auto first = [](const LrOptions& o, std::vector<double> golden) { check_curve(o, golden, 2e-6); };
   first(warm("warmup", "log", 10), {0, 0, 3.0103e-4, 4.771213e-4});
@@ -211,11 +212,11 @@ TEST_CASE("DeepSpeed's schedules give the numbers of the recipe in both forms") 
 TEST_CASE("DeepSpeed's defects are named in the exact form alone") {
   for (const std::string& name : lr_schedule_names()) {
     LrOptions o{.type = name, .total_steps = 100};
-    CHECK(lr_defects(o).empty());
+    CHECK(lr_deviations(o).empty());
     o.ds_exact = true;
     const bool has = name == "one_cycle" || name.rfind("warmup", 0) == 0;
     INFO(name);
-    CHECK(lr_defects(o).empty() != has);
+    CHECK(lr_deviations(o).empty() != has);
   }
 }
 

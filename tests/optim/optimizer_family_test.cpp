@@ -5,7 +5,7 @@
 #include <map>
 #include <sstream>
 
-#include "tests/optim/optimizer_rig.h"
+#include "tests/optim/optimizer_fixture.h"
 #include "tests/support/paths.h"
 
 using namespace gt;
@@ -94,7 +94,7 @@ void check_near(const Parameter& p, const Four& expected, double epsilon) {
   for (size_t i = 0; i < 4; ++i) CHECK(p.value.as<float>()[i] == Approx(expected[i]).epsilon(epsilon).margin(2e-7));
 }
 
-std::map<std::string, float> ratios(const Rig& rig) {
+std::map<std::string, float> ratios(const OptimizerFixture& rig) {
   std::map<std::string, float> out;
   for (const TrustRatio& r : rig.optimizer->trust_ratios({})) out[r.tensor] = r.ratio;
   return out;
@@ -108,7 +108,7 @@ OptimizerOptions lamb(const char* variant) {
 
 void check_lamb(const OptimizerOptions& o) {
   INFO("lamb " << o.lamb_variant << " decay " << o.weight_decay);
-  Rig rig(o);
+  OptimizerFixture rig(o);
   Plain matrix{o}, bias{o};
   bias.o.weight_decay = 0;
   for (int t = 1; t <= kSteps; ++t) {
@@ -135,7 +135,7 @@ TEST_CASE("AdamW, Adam and SGD follow PyTorch over 20 steps, also while one-cycl
     o.momentum_varies = cycles;
     const auto schedule =
         make_lr_schedule({.type = "one_cycle_torch", .peak = 0.05, .total_steps = kSteps, .pct_start = 0.4});
-    Rig rig(o);
+    OptimizerFixture rig(o);
     for (int t = 1; t <= kSteps; ++t) {
       if (cycles) rig.point = schedule->at(t);
       rig.step(t, gradient(t));
@@ -149,10 +149,10 @@ TEST_CASE("SGD and Lion give the fixed numbers") {
   OptimizerOptions o = options("sgd");
   o.momentum = 0.9f;
   o.weight_decay = 0.01f;
-  Rig sgd(o);
+  OptimizerFixture sgd(o);
   OptimizerOptions l = options("lion");
   l.beta2 = 0.99f;
-  Rig lion(l);
+  OptimizerFixture lion(l);
   for (int t : {1, 2}) {
     sgd.step(t, kGrads[t - 1]);
     lion.step(t, kGrads[t - 1]);
@@ -162,22 +162,22 @@ TEST_CASE("SGD and Lion give the fixed numbers") {
 }
 
 TEST_CASE("SGD keeps a momentum buffer only when there is momentum") {
-  CHECK(Rig(options("sgd")).optimizer->state_bytes() == 0);
+  CHECK(OptimizerFixture(options("sgd")).optimizer->state_bytes() == 0);
   OptimizerOptions o = options("sgd");
   o.momentum = 0.9f;
-  Rig rig(o);
+  OptimizerFixture rig(o);
   CHECK(rig.optimizer->state_bytes() == 64 * 4);
   rig.step(1, kGrads[0]);
   for (const ShardView& v : rig.optimizer->state_views(rig.store))
     CHECK(v.name.rfind("optim/momentum_buffer/", 0) == 0);
   o.momentum = 0;
   o.momentum_varies = true;
-  CHECK(Rig(o).optimizer->state_bytes() == 64 * 4);
+  CHECK(OptimizerFixture(o).optimizer->state_bytes() == 64 * 4);
 }
 
 TEST_CASE("Lion follows its equation over 20 steps, decay where the parameter says so") {
   OptimizerOptions o{.type = "lion", .beta1 = 0.9f, .beta2 = 0.99f, .weight_decay = 0.3f};
-  Rig rig(o);
+  OptimizerFixture rig(o);
   Plain matrix{o}, bias{o};
   bias.o.weight_decay = 0;
   for (int t = 1; t <= kSteps; ++t) {
@@ -210,7 +210,7 @@ TEST_CASE("LAMB gives the fixed numbers and trust ratios of its three variants")
   };
   for (const auto& f : kFixed) {
     INFO(f.variant);
-    Rig rig(lamb(f.variant));
+    OptimizerFixture rig(lamb(f.variant));
     for (int t : {1, 2, 3}) {
       rig.step(t, kGrads[t - 1]);
       // 1 - beta2 with beta2 in f32 is off by 1.3e-5; where v is not bias-corrected, half of that shows in the ratio.
@@ -241,7 +241,7 @@ TEST_CASE("a skipped step leaves every optimizer's weights, state and trust rati
     INFO(type);
     OptimizerOptions o = options(type.c_str());
     o.momentum = 0.9f;
-    Rig rig(o), plain(o);
+    OptimizerFixture rig(o), plain(o);
     const double inf = std::numeric_limits<double>::infinity();
     rig.step(1, kGrads[0]);
     plain.step(1, kGrads[0]);
@@ -259,5 +259,5 @@ TEST_CASE("a skipped step leaves every optimizer's weights, state and trust rati
 }
 
 TEST_CASE("an unknown LAMB variant lists the known ones") {
-  CHECK_THROWS_WITH(Rig(lamb("nvidia")), Catch::Contains("paper, apex, deepspeed"));
+  CHECK_THROWS_WITH(OptimizerFixture(lamb("nvidia")), Catch::Contains("paper, apex, deepspeed"));
 }

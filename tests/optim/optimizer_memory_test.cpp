@@ -1,5 +1,5 @@
 // A warm optimizer step allocates nothing on the heap.
-#include "tests/optim/optimizer_rig.h"
+#include "tests/optim/optimizer_fixture.h"
 #include "tests/support/heap/count_allocations.h"
 
 using namespace gt;
@@ -9,7 +9,7 @@ TEST_CASE("a warm step of any optimizer under any schedule allocates nothing") {
     for (const std::string& name : lr_schedule_names()) {
       OptimizerOptions o = options(type.c_str());
       o.momentum = 0.9f;
-      Rig rig(o);
+      OptimizerFixture rig(o);
       const auto schedule = make_lr_schedule({.type = name, .total_steps = 20});
       rig.step(1, kGrads[0]);
       CountAllocations count;

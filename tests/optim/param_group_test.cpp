@@ -1,5 +1,5 @@
 // Parameter groups: what is in one is updated as if its options were the optimizer's, everything else as without it.
-#include "tests/optim/optimizer_rig.h"
+#include "tests/optim/optimizer_fixture.h"
 
 using namespace gt;
 
@@ -11,7 +11,7 @@ OptimizerOptions base(const std::string& type) {
   return o;
 }
 
-void run(Rig& rig, float multiplier = 1) {
+void run(OptimizerFixture& rig, float multiplier = 1) {
   for (int64_t t = 1; t <= 20; ++t) rig.step(t, kGrads[t % 3], multiplier);
 }
 
@@ -33,9 +33,9 @@ TEST_CASE("a group's parameters have the bits of an optimizer with its options, 
     };
     own.weight_decay = 0.5f;
     if (type != "sgd") own.beta1 = 0.7f, own.beta2 = 0.95f;
-    Rig rig(grouped), alone(own), without(base(type));
+    OptimizerFixture rig(grouped), alone(own), without(base(type));
     alone.point.lr = rig.point.lr * 0.25;
-    for (Rig* r : {&rig, &alone, &without}) run(*r, 0.5f);
+    for (OptimizerFixture* r : {&rig, &alone, &without}) run(*r, 0.5f);
     CHECK(values(rig.matrix) == values(alone.matrix));
     CHECK(values(rig.bias) == values(without.bias));
     CHECK(values(rig.matrix) != values(without.matrix));
@@ -47,8 +47,8 @@ TEST_CASE("a group's own weight decay reaches parameters of one dimension, which
   OptimizerOptions decayed = base("adamw"), scaled = base("adamw");
   decayed.groups = {{.match = "bias", .weight_decay = 0.01f}};
   scaled.groups = {{.match = "bias", .lr_scale = 1}};
-  Rig with(decayed), same(scaled), without(base("adamw"));
-  for (Rig* r : {&with, &same, &without}) run(*r);
+  OptimizerFixture with(decayed), same(scaled), without(base("adamw"));
+  for (OptimizerFixture* r : {&with, &same, &without}) run(*r);
   CHECK(values(with.bias) == values(with.matrix));  // which have the same start and gradients
   CHECK(values(same.bias) == values(without.bias));
   CHECK(values(with.bias) != values(without.bias));
@@ -59,7 +59,7 @@ TEST_CASE("a skipped step changes nothing of a group either") {
     INFO(type);
     OptimizerOptions o = base(type);
     o.groups = {{.match = "weight", .lr_scale = 2}, {.match = "bias", .weight_decay = 1.0f}};
-    Rig rig(o);
+    OptimizerFixture rig(o);
     rig.step(1, kGrads[0], 1, true);
     CHECK(values(rig.matrix) == kStart);
     CHECK(values(rig.bias) == kStart);

@@ -69,8 +69,8 @@ const DeviceApi& plain_device() {
     a.open_stream = [](int index, int) -> Stream { return {{DeviceKind::kCuda, static_cast<int8_t>(index)}, &own}; };
     a.close_stream = [](Stream) {};
     a.synchronize = [](Stream) {};
-    a.make_event = [](int) -> Event { return new int{0}; };
-    a.drop_event = [](Event e) { delete static_cast<int*>(e); };
+    a.create_event = [](int) -> Event { return new int{0}; };
+    a.destroy_event = [](Event e) { delete static_cast<int*>(e); };
     a.record = [](Event, Stream) {};
     a.wait = [](Event, Stream) {};
     a.done = [](Event) { return true; };

@@ -40,7 +40,8 @@ std::unique_ptr<GroupFactory> direct(GroupFactory& threads, const DeviceApi& api
 
 std::vector<std::string> errors_of(int ranks, const std::function<void(GroupFactory&)>& body,
                                    std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-  return suite::run_threads(ranks, [&](GroupFactory& f) { body(*direct(f, device())); }, deadline);
+  return suite::run_threads(
+      ranks, [&](GroupFactory& f) { body(*direct(f, device())); }, deadline);
 }
 
 void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
@@ -49,7 +50,9 @@ void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
 
 }  // namespace
 
-TEST_CASE("in a shared device every collective equals the serial rank-ordered reference") { suite::everything(on_ranks); }
+TEST_CASE("in a shared device every collective equals the serial rank-ordered reference") {
+  suite::everything(on_ranks);
+}
 
 TEST_CASE("in a shared device 500 random operations give the bits of ranks without") {
   CHECK(suite::random_operations_agree_with_threads(on_ranks));

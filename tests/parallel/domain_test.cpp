@@ -10,7 +10,7 @@ namespace {
 // A dense matrix and an expert's: every ep coordinate has its own expert.
 struct MixedModel {
   Parameter dense, expert;
-  std::vector<ScopeSpec> scopes;
+  std::vector<UnitSpec> units;
 
   explicit MixedModel(const Mesh& mesh) {
     const std::string own = cat("experts.", mesh.coord(Axis::kEp), ".weight");
@@ -19,19 +19,19 @@ struct MixedModel {
       p->full_shape = p->local_shape = {12, kHidden};
       p->init = {Init::Kind::kNormal, 1};
     }
-    scopes.push_back({"dense", {&dense}, 0, 0});
-    scopes.push_back({.name = "expert", .params = {&expert}, .stage = 0, .index = 1, .domain = Axis::kExpertDp});
+    units.push_back({"dense", {&dense}, 0, 0});
+    units.push_back({.name = "expert", .params = {&expert}, .stage = 0, .index = 1, .domain = Axis::kExpertDp});
   }
 };
 
 void run_backward(ParamStore& store, MixedModel& model, int rank) {
   store.begin_step();
   store.begin_backward(0, 0, true);
-  for (auto scope = model.scopes.rbegin(); scope != model.scopes.rend(); ++scope) {
-    Parameter& p = *scope->params.front();
+  for (auto unit = model.units.rbegin(); unit != model.units.rend(); ++unit) {
+    Parameter& p = *unit->params.front();
     GT_CHECK(!grad_dst(p).accumulate, "the first writer of a step must overwrite");
     for (int64_t i = 0; i < p.grad.numel(); ++i) p.grad.as<float>()[i] = gradient(p.name, i, rank);
-    store.scope(scope->name).grads_ready({});
+    store.unit(unit->name).grads_ready({});
   }
   store.reduce_grads(0);
   store.reduce_tied();
@@ -52,7 +52,7 @@ TEST_CASE("gradients are summed over the domain of their unit, at every ZeRO sta
       on_ranks(shape, [&](GroupFactory& f) {
         const Mesh mesh(shape, f);
         MixedModel model(mesh);
-        ParamStore store(model.scopes, 2, zero, mesh, cpu_backend(), {});
+        ParamStore store(model.units, 2, zero, mesh, cpu_backend(), {});
         store.init(1, 1);
         run_backward(store, model, mesh.rank());
         gradients.add(store.grad_views());

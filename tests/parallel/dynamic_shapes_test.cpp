@@ -19,7 +19,7 @@ constexpr Case kCases[] = {{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleave
 
 // Errors of all ranks, "" for none. Rank r steps with batches(r).
 template <class Make>
-std::vector<std::string> errors_of(const Schedule& s, BoundaryOptions boundaries, Make batches) {
+std::vector<std::string> errors_of(const PipelineSchedule& s, BoundaryOptions boundaries, Make batches) {
   std::vector<std::string> errors(static_cast<size_t>(s.ranks));
   try {
     on_ranks(s.ranks, [&](int r, const Mesh& mesh) {
@@ -81,9 +81,8 @@ TEST_CASE("the header of a boundary message is exactly the specified 48 bytes") 
   mb.batch = 2;
   const Preamble p = preamble_of({6, 4}, DType::kF32, mb, 3, BoundaryKind::kGradient);
   const uint8_t want[64] = {0x47, 0x54, 0x50, 0x31, 0, 0, 2, 0,  // magic "GTP1", dtype f32, rank 2
-                            6,    0,    0,    0,    0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0,
-                            0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                            3,    0,    0,    0,    1, 0, 0, 0,                            // microbatch, kind
+                            6,    0,    0,    0,    0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                            0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0,  // microbatch, kind
                             40,   0,    0,    0,    0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0};  // debug builds: ordinals
   CHECK(std::memcmp(&p, want, sizeof want) == 0);
   CHECK(BoundaryOptions{true, false}.preamble_bytes() == 48);
@@ -112,14 +111,14 @@ TEST_CASE("without dynamic shapes a microbatch of another shape is refused befor
   const auto make = [](int) { return Batches(4, 0, true); };
   const auto errors = errors_of(make_schedule("1f1b", 2, 1, 4), {false, false}, make);
   for (const std::string& e : errors)
-    CHECK_THAT(e, Contains("microbatch 1") && Contains("[8, 4]") && Contains("[2, 4]") &&
-                      Contains("parallel.dynamic_shapes"));
+    CHECK_THAT(
+        e, Contains("microbatch 1") && Contains("[8, 4]") && Contains("[2, 4]") && Contains("parallel.dynamic_shapes"));
 }
 
 TEST_CASE("ranks whose microbatches have different shapes are told on both sides") {
   const auto make = [](int r) { return r == 0 ? Batches(4, 0) : Batches(4, 0, true); };
   for (const Case c : kCases) {
-    const Schedule s = make_schedule(c.name, 2, c.v, 4);
+    const PipelineSchedule s = make_schedule(c.name, 2, c.v, 4);
     CAPTURE(c.name);
     const auto on = errors_of(s, {true, false}, make);
     CHECK_THAT(on[1], Contains("F<0") && Contains("activation f32 [6, 4]") && Contains("expects") &&
@@ -144,7 +143,8 @@ TEST_CASE("ranks that loaded different samples are told, whether shapes may diff
       if (r == 1) b.list[2].first_sample += 1;
       return b;
     });
-    CHECK_THAT(errors[1], Contains("1F<2") && Contains("2 samples from ordinal 4") && Contains("2 from 5") && Contains("labels"));
+    CHECK_THAT(errors[1],
+               Contains("1F<2") && Contains("2 samples from ordinal 4") && Contains("2 from 5") && Contains("labels"));
     CHECK_THAT(errors[0], Contains("rank 1"));
   }
 }
@@ -156,9 +156,9 @@ TEST_CASE("a message that is no header is told from one of another shape") {
   got.samples = 7;
   CHECK(as_announced(got, want, false));
   CHECK_FALSE(as_announced(got, want, true));
-  CHECK_THROWS_WITH(refuse_announced(got, want, "1F<0"), Contains("1F<0") && Contains("7 samples"));
+  CHECK_THROWS_WITH(throw_mismatch(got, want, "1F<0"), Contains("1F<0") && Contains("7 samples"));
   got.header.kind = BoundaryKind::kGradient;
-  CHECK_THROWS_WITH(refuse_announced(got, want, "1F<0"), Contains("a gradient f32 [2, 3]"));
+  CHECK_THROWS_WITH(throw_mismatch(got, want, "1F<0"), Contains("a gradient f32 [2, 3]"));
   got.header.magic = 0x3f800000;
-  CHECK_THROWS_WITH(refuse_announced(got, want, "1F<0"), Contains("invalid boundary message header"));
+  CHECK_THROWS_WITH(throw_mismatch(got, want, "1F<0"), Contains("invalid boundary message header"));
 }

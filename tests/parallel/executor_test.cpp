@@ -18,7 +18,7 @@ using Catch::Contains;
 
 namespace {
 
-std::string order_complaint(const Schedule& s, const std::vector<Rank::Event>& order, bool tied) {
+std::string order_complaint(const PipelineSchedule& s, const std::vector<Rank::Event>& order, bool tied) {
   std::vector<int> next(static_cast<size_t>(s.stages), 0);
   bool saw_tied = false;
   for (const Rank::Event& e : order) {
@@ -52,7 +52,7 @@ TEST_CASE("every schedule on one to four ranks gives one rank's bits, twice, in 
     for (const Case c : {Case{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}, {"interleaved", 3}})
       for (int p = 1; p <= 4; ++p) {
         CAPTURE(c.name, c.v, p, m);
-        const Schedule s = make_schedule(c.name, p, c.v, m, true);
+        const PipelineSchedule s = make_schedule(c.name, p, c.v, m, true);
         const Report predicted = simulate(s);
         Outcome got[2];
         std::mutex guard;
@@ -101,7 +101,7 @@ TEST_CASE("evaluation gives the training losses in two slots and touches no grad
     for (int v = 1; v <= 3; ++v)
       for (int p = 1; p <= 4; ++p) {
         CAPTURE(m, v, p);
-        const Schedule s = make_schedule("forward", p, v, m);
+        const PipelineSchedule s = make_schedule("forward", p, v, m);
         std::vector<double> losses;
         std::mutex guard;
         std::atomic<int> touched{0}, slots{0};
@@ -126,7 +126,7 @@ TEST_CASE("evaluation gives the training losses in two slots and touches no grad
 TEST_CASE("a dry run without neighbours measures exactly the memory that a real run needs") {
   for (const Case c : {Case{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}, {"forward", 1}}) {
     CAPTURE(c.name);
-    const Schedule s = make_schedule(c.name, 3, c.v, 5);
+    const PipelineSchedule s = make_schedule(c.name, 3, c.v, 5);
     const Outcome want = on_one_rank(5, 0);
     Outcome got;
     std::mutex guard;
@@ -175,10 +175,12 @@ TEST_CASE("a stage that hands its tensors through works in training and evaluati
     Outcome want = on_one_rank(m, 0), got;
     std::mutex guard;
     on_ranks(3, [&](int r, const Mesh& mesh) {
-      const Schedule s = make_schedule(name, 3, 1, m);
+      const PipelineSchedule s = make_schedule(name, 3, 1, m);
       ThroughStage through;
       ToyStage front(0, 5), back(5, kLayers);
-      Stage* local = r == 0 ? static_cast<Stage*>(&front) : r == 1 ? &through : static_cast<Stage*>(&back);
+      PipelineStage* local = r == 0   ? static_cast<PipelineStage*>(&front)
+                             : r == 1 ? &through
+                                      : static_cast<PipelineStage*>(&back);
       PipelineExecutor e(s, {local}, mesh, ops(), device(), Stream{}, kGenerous);
       std::vector<double> losses(m);
       const Batches b(m, 0);
@@ -204,7 +206,7 @@ TEST_CASE("a schedule from text with mixed plain and split backward runs") {
   std::mutex guard;
   // W0 after B1 would accumulate microbatch 0 after 1.
   CHECK_THROWS_WITH(simulate(parse_schedule("0F0 0I0 0F1 0B1 0W0 0G\n")), Contains(">>0W0<<") && Contains("ascending"));
-  const Schedule mixed = parse_schedule(
+  const PipelineSchedule mixed = parse_schedule(
       "0F0 0F>0 0F1 0F>1 0B<0 0B0 0B<1 0F2 0F>2 0I1 0W1 0B<2 0B2 0G\n"
       "1F<0 1F0 1F<1 1I0 1B>0 1F1 1W0 1B1 1B>1 1F<2 1F2 1I2 1B>2 1W2 1G\n");
   on_ranks(2, [&](int r, const Mesh& mesh) {
@@ -218,7 +220,7 @@ TEST_CASE("a schedule from text with mixed plain and split backward runs") {
 
 TEST_CASE("the timeline lists this rank's compute actions in order") {
   on_ranks(2, [&](int r, const Mesh& mesh) {
-    const Schedule s = make_schedule("1f1b", 2, 1, 4);
+    const PipelineSchedule s = make_schedule("1f1b", 2, 1, 4);
     Rank rank(s, mesh);
     rank.step(Batches(4, 0));
     const auto times = rank.executor->timeline();
@@ -242,7 +244,7 @@ TEST_CASE("misuse is refused with what was expected and found") {
   const Mesh mesh({}, factory);
   CHECK_THROWS_WITH(Rank(make_schedule("1f1b", 2, 1, 2), mesh), Contains("2 ranks") && Contains("mesh has 1"));
   ToyStage whole(0, kLayers);
-  const auto make = [&](Stage* s, int m, ExecutorMemory memory = kGenerous) {
+  const auto make = [&](PipelineStage* s, int m, ExecutorMemory memory = kGenerous) {
     return PipelineExecutor(make_schedule("1f1b", 1, 1, m), {s}, mesh, ops(), device(), Stream{}, memory);
   };
   CHECK_THROWS_WITH(PipelineExecutor(make_schedule("1f1b", 1, 1, 2), {}, mesh, ops(), device(), Stream{}, kGenerous),

@@ -174,14 +174,14 @@ TEST_CASE("replicated pieces are dealt over tp ranks by bytes, each to one rank,
     return out;
   };
   std::vector<ShardView> first = pieces(2, 0), second = pieces(2, 1);
-  deal_over_tp(first), deal_over_tp(second);
+  assign_over_tp(first), assign_over_tp(second);
   CHECK(saved(first) == "10010110");  // 160 elements each
   CHECK(saved(second) == "01101010");
   for (auto* views : {&first, &second}) {
     const std::vector<ShardView> more = pieces(2, views == &first ? 0 : 1);
     views->insert(views->end(), more.begin(), more.end());
     for (size_t k = 8; k < views->size(); ++k) (*views)[k].name = "q" + std::to_string(k);
-    deal_over_tp(*views);
+    assign_over_tp(*views);
   }
   int64_t sum[2] = {0, 0};
   for (size_t k = 0; k < first.size(); ++k) {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "kernels/core/fp8.h"
-#include "tests/autograd/tape_rig.h"
+#include "tests/autograd/tape_fixture.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -33,7 +33,7 @@ struct Results {
 };
 
 struct Layer {
-  Rig rig;
+  TapeFixture rig;
   Fp8Linear state{{"layer.input"}, {"layer.output_grad"}};
   Parameter w, b;
   Tensor x = rig.tensor({kRows, kIn}, 1), dy = rig.tensor({kRows, kOut}, 2, 1e-4f);
@@ -46,14 +46,16 @@ struct Layer {
     };
     make(w, {kOut, kIn}, 3);
     make(b, {kOut}, 5);
-    w.codes = {rig.tensor(w.value.shape, 0, 1, DType::kF8E4M3), rig.tensor({kIn, kOut}, 0, 1, DType::kF8E4M3),
-               rig.tensor({1}, 0)};
+    w.fp8_data = {rig.tensor(w.value.shape, 0, 1, DType::kF8E4M3), rig.tensor({kIn, kOut}, 0, 1, DType::kF8E4M3),
+                  rig.tensor({1}, 0)};
     const Tensor largest = rig.tensor({1}, 0);
     rig.backend.ops->max_abs({.x = w.value, .out = largest}, rig.stream);
-    rig.backend.ops->quantize_fp8(
-        {.x = w.value,
-         .fp8 = {.amax = largest, .rows = w.codes.rows, .columns = w.codes.columns, .inverse = w.codes.inverse}},
-        rig.stream);
+    rig.backend.ops->quantize_fp8({.x = w.value,
+                                   .fp8 = {.amax = largest,
+                                           .rowwise = w.fp8_data.rowwise,
+                                           .columnwise = w.fp8_data.columnwise,
+                                           .scale_inv = w.fp8_data.scale_inv}},
+                                  rig.stream);
   }
 
   Results run(ops::Keep keep, bool split, int uses = 1) {
@@ -115,7 +117,7 @@ TEST_CASE("a linear layer of 8 bits computes forward and both gradients from cod
   const auto x = through_codes(values(layer.x), DType::kF8E4M3),
              w = through_codes(values(layer.w.value), DType::kF8E4M3),
              dy = through_codes(values(layer.dy), DType::kF8E5M2);
-  const Results got = layer.run(ops::Keep::kCodes, false);
+  const Results got = layer.run(ops::Keep::kFp8, false);
   auto y = product(x, w, kIn);
   for (size_t i = 0; i < y.size(); ++i) y[i] += double{layer.b.value.as<float>()[i % kOut]};
   check_close("y", got.y, y);
@@ -128,11 +130,11 @@ TEST_CASE("a linear layer of 8 bits computes forward and both gradients from cod
 
 TEST_CASE("keeping codes, making them again and deferred weight gradients give the same bits, gradients add up") {
   Layer layer;
-  const Results codes = layer.run(ops::Keep::kCodes, false);
+  const Results codes = layer.run(ops::Keep::kFp8, false);
   CHECK(layer.run(ops::Keep::kInputs, false) == codes);
-  CHECK(layer.run(ops::Keep::kCodes, true) == codes);
+  CHECK(layer.run(ops::Keep::kFp8, true) == codes);
   CHECK(layer.run(ops::Keep::kInputs, true) == codes);
-  Results twice = layer.run(ops::Keep::kCodes, false, 2);
+  Results twice = layer.run(ops::Keep::kFp8, false, 2);
   for (size_t i = 0; i < twice.dw.size(); ++i) CHECK(twice.dw[i] == 2 * codes.dw[i]);
   for (size_t i = 0; i < twice.db.size(); ++i) CHECK(twice.db[i] == Approx(2 * codes.db[i]));
 }
@@ -146,7 +148,7 @@ TEST_CASE("what a layer of 8 bits keeps for the backward are one byte an element
     return layer.rig.arena.used() - before;
   };
   const int64_t factors = kAlign;
-  CHECK(kept(ops::Keep::kCodes) == factors + align_up(kRows * kIn));
+  CHECK(kept(ops::Keep::kFp8) == factors + align_up(kRows * kIn));
   CHECK(kept(ops::Keep::kInputs) == factors);
 }
 
@@ -157,47 +159,50 @@ constexpr int64_t kMany = 176;  // rows: several blocks of the CPU's column sums
 
 // A norm, a linear layer, an MLP and the norm behind it: the combinations in which producers write FP8 data.
 struct Chain {
-  Rig rig;
+  TapeFixture rig;
   Fp8Linear first{{"first.input"}, {"first.output_grad"}}, up{{"up.input"}, {"up.output_grad"}},
       down{{"down.input"}, {"down.output_grad"}};
   Parameter gamma, beta, w, b, w_up, b_up, w_down, b_down, last_gamma, last_beta;
   RowDrop drop;  // on the MLP's output
   Tensor x = rig.tensor({kMany, kIn}, 1), dy = rig.tensor({kMany, kIn}, 2, 1e-4f);
 
-  // known: delayed scaling with an amax other than the one that this step would measure.
-  explicit Chain(bool known) {
+  // has_history: delayed scaling with an amax other than the one that this step would measure.
+  explicit Chain(bool has_history) {
     const auto make = [&](Parameter& p, Shape s, uint64_t seed, float std) {
       p.full_shape = p.local_shape = s;
       p.value = rig.tensor(s, seed, std);
       p.grad = rig.tensor(s, seed + 100);
       if (s.rank < 2) return;
-      p.codes = {rig.tensor(s, 0, 1, DType::kF8E4M3), rig.tensor({s[1], s[0]}, 0, 1, DType::kF8E4M3),
-                 rig.tensor({1}, 0)};
+      p.fp8_data = {rig.tensor(s, 0, 1, DType::kF8E4M3), rig.tensor({s[1], s[0]}, 0, 1, DType::kF8E4M3),
+                    rig.tensor({1}, 0)};
       const Tensor largest = rig.tensor({1}, 0);
       rig.backend.ops->max_abs({.x = p.value, .out = largest}, rig.stream);
-      rig.backend.ops->quantize_fp8(
-          {.x = p.value,
-           .fp8 = {.amax = largest, .rows = p.codes.rows, .columns = p.codes.columns, .inverse = p.codes.inverse}},
-          rig.stream);
+      rig.backend.ops->quantize_fp8({.x = p.value,
+                                     .fp8 = {.amax = largest,
+                                             .rowwise = p.fp8_data.rowwise,
+                                             .columnwise = p.fp8_data.columnwise,
+                                             .scale_inv = p.fp8_data.scale_inv}},
+                                    rig.stream);
     };
     make(gamma, {kIn}, 3, 1), make(beta, {kIn}, 4, 0.3f);
     make(w, {kIn, kIn}, 5, 0.2f), make(b, {kIn}, 6, 0.2f);
     make(w_up, {kWide, kIn}, 7, 0.2f), make(b_up, {kWide}, 8, 0.2f);
     make(w_down, {kIn, kWide}, 9, 0.2f), make(b_down, {kIn}, 10, 0.2f);
     make(last_gamma, {kIn}, 11, 1), make(last_beta, {kIn}, 12, 0.3f);
-    for (Fp8Range* r : {&first.input, &first.output_grad, &up.input, &up.output_grad, &down.input, &down.output_grad}) {
-      r->scale = {rig.tensor({1}, 0), rig.tensor({1}, 0), known};
+    for (Fp8State* r : {&first.input, &first.output_grad, &up.input, &up.output_grad, &down.input, &down.output_grad}) {
+      r->scale = {rig.tensor({1}, 0), rig.tensor({1}, 0), has_history};
       r->scale.amax.as<float>()[0] = r->name.ends_with("grad") ? 2e-4f : 1.7f;
-      r->scale.seen.as<float>()[0] = 0;
+      r->scale.step_amax.as<float>()[0] = 0;
     }
   }
 
   // A node that forwards its gradient: ops in front of it cannot see the requests behind it.
   Var hidden(const Var& x) {
     const Var y = rig.tape.view_of(x);
-    struct Saved { Var x, y; };
-    rig.tape.record(Saved{x, y},
-                    Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); }});
+    struct Saved {
+      Var x, y;
+    };
+    rig.tape.record(Saved{x, y}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); });
     return y;
   }
 
@@ -208,7 +213,7 @@ struct Chain {
     for (int use = 0; use < uses; ++use) out = run_once(fused, keep, split);
     for (const Parameter* p : parameters()) out.push_back(values(p->grad));
     for (const Fp8Linear* l : {&first, &up, &down})
-      for (const Fp8Range* r : {&l->input, &l->output_grad}) out.push_back(values(r->scale.seen));
+      for (const Fp8State* r : {&l->input, &l->output_grad}) out.push_back(values(r->scale.step_amax));
     return out;
   }
 
@@ -222,11 +227,11 @@ struct Chain {
     const ops::Keep stored = fused ? keep : ops::Keep::kOutputs;
     const ops::Normed n =
         ops::add_norm(t, in, nullptr, {&gamma, &beta}, stored, {}, fused ? &first.input.scale : nullptr);
-    const Var y = fused ? ops::fp8_linear(t, n.codes, w, &b, first) : ops::fp8_linear(t, n.out, w, &b, first, keep);
+    const Var y = fused ? ops::fp8_linear(t, n.fp8_data, w, &b, first) : ops::fp8_linear(t, n.out, w, &b, first, keep);
     ops::discard(t, n, {&gamma, &beta}, stored);
     Var z;
     if (fused) {
-      z = ops::fp8_mlp(t, ops::encode(t, y, CodesOf::kPlain, up.input, keep), {w_up, &b_up, up},
+      z = ops::fp8_mlp(t, ops::quantize(t, y, Fp8Source::kPlain, up.input, keep), {w_up, &b_up, up},
                        {w_down, &b_down, down}, keep);
     } else {
       const Var h = ops::gelu(t, ops::fp8_linear(t, y, w_up, &b_up, up, keep));
@@ -249,21 +254,21 @@ struct Chain {
 }  // namespace
 
 TEST_CASE("codes that norms and GELUs write give the bits of stored results, kept, made again and deferred", "[PK11]") {
-  for (const bool known : {false, true})
+  for (const bool has_history : {false, true})
     for (const bool drops : {false, true})
       for (const int uses : {1, 2}) {
         const auto run = [&](bool fused, ops::Keep keep, bool split) {
-          Chain c(known);
+          Chain c(has_history);
           if (drops) c.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = kMany};
           return c.run(fused, keep, split, uses);
         };
-        const auto plain = run(false, ops::Keep::kCodes, false);
+        const auto plain = run(false, ops::Keep::kFp8, false);
         for (size_t i = plain.size() - 6; i < plain.size(); ++i) CHECK(plain[i][0] > 0);  // recorded amax
-        for (const ops::Keep keep : {ops::Keep::kCodes, ops::Keep::kInputs})
+        for (const ops::Keep keep : {ops::Keep::kFp8, ops::Keep::kInputs})
           for (const bool split : {false, true}) {
-            INFO((known ? "delayed" : "current") << (keep == ops::Keep::kInputs ? ", made again" : "")
-                                                 << (split ? ", deferred" : "") << (drops ? ", dropout" : "") << ", "
-                                                 << uses << " microbatches");
+            INFO((has_history ? "delayed" : "current")
+                 << (keep == ops::Keep::kInputs ? ", made again" : "") << (split ? ", deferred" : "")
+                 << (drops ? ", dropout" : "") << ", " << uses << " microbatches");
             CHECK((run(true, keep, split) == plain));
             CHECK((run(false, keep, split) == plain));
           }
@@ -271,10 +276,10 @@ TEST_CASE("codes that norms and GELUs write give the bits of stored results, kep
 }
 
 TEST_CASE("nothing is added to a gradient that is encoded, or looked at for that, already") {
-  for (const bool known : {false, true}) {
-    Chain c(known);
+  for (const bool has_history : {false, true}) {
+    Chain c(has_history);
     Tape& t = c.rig.tape;
-    const Var in = t.input(c.x, true), y = ops::fp8_linear(t, in, c.w, &c.b, c.first, ops::Keep::kCodes);
+    const Var in = t.input(c.x, true), y = ops::fp8_linear(t, in, c.w, &c.b, c.first, ops::Keep::kFp8);
     const Var other = ops::gelu(t, y);  // its rule runs after the norm's
     const ops::Normed n = ops::add_norm(t, in, &y, {&c.gamma, &c.beta});
     t.seed(other, c.dy);
@@ -289,15 +294,15 @@ TEST_CASE("a norm whose scale is known stores codes and no result, its scale sta
   Tape& t = c.rig.tape;
   const int64_t before = c.rig.arena.used();
   const ops::Normed n =
-      ops::add_norm(t, t.input(c.x, true), nullptr, {&c.gamma, &c.beta}, ops::Keep::kCodes, {}, &c.first.input.scale);
+      ops::add_norm(t, t.input(c.x, true), nullptr, {&c.gamma, &c.beta}, ops::Keep::kFp8, {}, &c.first.input.scale);
   CHECK(!n.out.value);
   // rowwise data, until the GEMM has read them
   CHECK(c.rig.pool.live() == 1);
   // Mean and rstd, scale_inv and amax, columnwise data.
   CHECK(c.rig.arena.used() - before == 2 * align_up(4 * kMany) + kAlign + align_up(kMany * kIn));
-  const float seen = c.first.input.scale.seen.as<float>()[0], inverse = n.codes.inverse().as<float>()[0];
+  const float seen = c.first.input.scale.step_amax.as<float>()[0], inverse = n.fp8_data.scale_inv().as<float>()[0];
   CHECK(seen > 1.7f);
   CHECK(inverse == 1 / fp8_scale(1.7f, fp8_format(DType::kF8E4M3)));
-  t.discard(n.codes.rows);
+  t.discard(n.fp8_data.rowwise);
   t.reset();
 }

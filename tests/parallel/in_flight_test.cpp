@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kSaved = 512;  // bytes a stage keeps for its backward; a multiple of the arena's alignment
 
 // Keeps kSaved bytes and forwards zeros: a tape node of each kind, no mathematics.
-class DummyStage : public Stage {
+class DummyStage : public PipelineStage {
  public:
   explicit DummyStage(bool last) : last_(last) {}
   Shape boundary(const MicroBatch&) const override { return {1, kSaved / 4}; }
@@ -27,10 +27,12 @@ class DummyStage : public Stage {
     struct Saved {
       Var x, y;
     };
-    t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-                                        if (bp.wants(s.x)) std::fill_n(bp.dst(s.x).tensor.as<float>(), kSaved / 4, 0.f);
-                                      },
-                                      .weight = [](const Saved&, Backprop&) {}});
+    t.record(
+        Saved{x, y},
+        [](const Saved& s, Backprop& bp) {
+          if (bp.needs_grad(s.x)) std::fill_n(bp.dst(s.x).tensor.as<float>(), kSaved / 4, 0.f);
+        },
+        [](const Saved&, Backprop&) {});
     return y;
   }
 
@@ -43,11 +45,11 @@ struct Seen {
   int live = 0;
   int64_t bytes = 0;
 };
-Seen executed(const Schedule& s, int rank) {
+Seen executed(const PipelineSchedule& s, int rank) {
   NullFactory nobody(rank, s.ranks);
   const Mesh mesh({.pp = s.ranks}, nobody);
   std::vector<std::unique_ptr<DummyStage>> stages;
-  std::vector<Stage*> local;
+  std::vector<PipelineStage*> local;
   for (int st = rank; st < s.stages; st += s.ranks) {
     stages.push_back(std::make_unique<DummyStage>(st == s.stages - 1));
     local.push_back(stages.back().get());
@@ -76,7 +78,7 @@ TEST_CASE("live tapes and activation bytes of executed steps follow the closed f
     for (int p = 1; p <= 8; ++p)
       for (int m : {1, 2, 3, 5, 7, 8, 9, 16}) {
         if (kSanitized && p != 1 && p != 3 && p != 8) continue;
-        const Schedule s = make_schedule(c.name, p, c.v, m, true);
+        const PipelineSchedule s = make_schedule(c.name, p, c.v, m, true);
         for (int r = 0; r < p; ++r) {
           CAPTURE(c.name, c.v, p, m, r);
           const int want = most_in_flight(c.name, p, c.v, m, r);

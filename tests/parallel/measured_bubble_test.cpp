@@ -18,7 +18,7 @@ constexpr int kRanks = 4, kMicrobatches = 8, kSteps = 5, kTries = 5;
 constexpr std::chrono::microseconds kPass{10000};  // of F, I and W of a whole rank, in the first attempt
 constexpr double kWithin = kSanitized ? 1 : 0.1;   // of the simulator's; under a sanitizer waits are longer than passes
 
-class SleepingStage : public Stage {
+class SleepingStage : public PipelineStage {
  public:
   SleepingStage(bool last, std::chrono::microseconds pass) : last_(last), pass_(pass) {}
   Shape boundary(const MicroBatch&) const override { return {1, 16}; }
@@ -29,14 +29,13 @@ class SleepingStage : public Stage {
       Var x, y;
       std::chrono::microseconds pass;
     };
-    t.record(Saved{x, y, pass_}, Rule<Saved>{.input =
-                                                 [](const Saved& s, Backprop& bp) {
-                                                   std::this_thread::sleep_for(s.pass);
-                                                   if (bp.wants(s.x)) bp.dst(s.x);
-                                                 },
-                                             .weight = [](const Saved& s, Backprop&) {
-                                               std::this_thread::sleep_for(s.pass);
-                                             }});
+    t.record(
+        Saved{x, y, pass_},
+        [](const Saved& s, Backprop& bp) {
+          std::this_thread::sleep_for(s.pass);
+          if (bp.needs_grad(s.x)) bp.dst(s.x);
+        },
+        [](const Saved& s, Backprop&) { std::this_thread::sleep_for(s.pass); });
     return y;
   }
 
@@ -65,11 +64,11 @@ struct Steps {
   }
 };
 
-double measure(const Schedule& s, std::chrono::microseconds pass) {
+double measure(const PipelineSchedule& s, std::chrono::microseconds pass) {
   Steps steps;
   on_ranks(kRanks, [&](int r, const Mesh& mesh) {
     std::vector<std::unique_ptr<SleepingStage>> stages;
-    std::vector<Stage*> local;
+    std::vector<PipelineStage*> local;
     for (int st = r; st < s.stages; st += s.ranks) {
       stages.push_back(std::make_unique<SleepingStage>(st == s.stages - 1, pass / (s.stages / s.ranks)));
       local.push_back(stages.back().get());
@@ -96,7 +95,7 @@ struct Case {
 
 TEST_CASE("the bubble of executed timelines is within a tenth of the simulator's where stages take equally long") {
   for (const Case c : {Case{"1f1b", 1}, {"interleaved", 2}, {"zb-h1", 1}}) {
-    const Schedule s = make_schedule(c.name, kRanks, c.v, kMicrobatches);
+    const PipelineSchedule s = make_schedule(c.name, kRanks, c.v, kMicrobatches);
     const double predicted = simulate(s).bubble;
     double measured = 0;
     for (int attempt = 1; attempt <= kTries; ++attempt) {

@@ -27,7 +27,7 @@ TEST_CASE("pp = dp = tp = 2 has the groups of the specification") {
   REQUIRE(lines(s, Axis::kPp) == Lines{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
   REQUIRE(lines(s, Axis::kDp) == Lines{{0, 2}, {1, 3}, {4, 6}, {5, 7}});
   REQUIRE(lines(s, Axis::kTp) == Lines{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
-  REQUIRE(s.place(5) == "pp1 dp0 tp1");
+  REQUIRE(s.coordinates(5) == "pp1 dp0 tp1");
 }
 
 TEST_CASE("rank is ((pp DP + dp) CP + cp) TP + tp, for every place of uneven meshes") {
@@ -113,7 +113,7 @@ TEST_CASE("one rank: every group is a self group whose collectives do nothing") 
     m.group(a).all_reduce(t, ReduceOp::kSum, {}).wait({});
   }
   REQUIRE(m.world().size() == 1);
-  REQUIRE(m.ends().size() == 1);
+  REQUIRE(m.embedding_group().size() == 1);
   REQUIRE(x == 3);
   REQUIRE(m.first_stage());
   REQUIRE(m.last_stage());
@@ -122,10 +122,10 @@ TEST_CASE("one rank: every group is a self group whose collectives do nothing") 
 TEST_CASE("null factories plan any place of a large world") {
   NullFactory f(1234, 4096, 8);
   Mesh m({.pp = 8, .dp = 64, .tp = 8}, f);
-  REQUIRE(m.place() == "pp2 dp26 tp2");
+  REQUIRE(m.coordinates() == "pp2 dp26 tp2");
   REQUIRE(m.group(Axis::kDp).size() == 64);
   REQUIRE(m.group(Axis::kDp).rank() == 26);
-  REQUIRE(m.ends().size() == 1);
+  REQUIRE(m.embedding_group().size() == 1);
   REQUIRE(f.local_rank() == 2);
   const Tensor t{nullptr, {640}, DType::kF32, {DeviceKind::kNull, 0}};
   m.group(Axis::kDp).all_reduce(t, ReduceOp::kSum, {}).wait({});
@@ -155,9 +155,11 @@ TEST_CASE("groups of a thread mesh connect the ranks of their line, and the ends
         GT_CHECK(m.group(Axis::kTp).label() == (r < 2 ? "tp group [0,1]" : m.group(Axis::kTp).label()),
                  m.group(Axis::kTp).label());
         int64_t x = r;
-        m.ends().all_reduce({reinterpret_cast<std::byte*>(&x), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
+        m.embedding_group()
+            .all_reduce({reinterpret_cast<std::byte*>(&x), {1}, DType::kI64, {}}, ReduceOp::kSum, {})
+            .wait({});
         const bool end = r < 2 || r >= 6;
-        GT_CHECK(m.ends().size() == (end ? 2 : 1), "ends of size ", m.ends().size());
+        GT_CHECK(m.embedding_group().size() == (end ? 2 : 1), "ends of size ", m.embedding_group().size());
         GT_CHECK(x == (end ? (r < 2 ? r + r + 6 : r + r - 6) : r), "ends sum ", x);
         m.world().barrier();
       } catch (const std::exception& e) {

@@ -1,6 +1,4 @@
 // NCCL groups over a fake libnccl of threads, against the common suite; and errors of the library.
-#include "parallel/comm/nccl_group.h"
-
 #include <dlfcn.h>
 
 #include <atomic>
@@ -10,6 +8,7 @@
 #include <thread>
 
 #include "parallel/comm/nccl_engine.h"
+#include "parallel/comm/nccl_group.h"
 #include "parallel/comm/nccl_tickets.h"
 #include "parallel/comm/side_channel.h"
 #include "tests/parallel/comm_suite.h"
@@ -91,8 +90,8 @@ TEST_CASE("a call over NCCL starts after the work before it and ends before the 
     Work w = g->all_reduce(t, ReduceOp::kSum, compute);
     w.wait(compute);
     g->barrier();
-    GT_CHECK(!looks || log == std::vector<std::string>({"record a on compute", "wait a on own", "record b on own",
-                                                        "wait b on compute"}),
+    GT_CHECK(!looks || log == std::vector<std::string>(
+                                  {"record a on compute", "wait a on own", "record b on own", "wait b on compute"}),
              log.empty() ? "nothing" : log[0]);
   });
   for (const std::string& e : errors) CHECK(e == "");
@@ -213,7 +212,7 @@ TEST_CASE("the thread that watches the device has selected it before it asks for
   static std::atomic<int> asked, strange;
   asked = strange = 0;
   DeviceApi device = plain_device();
-  device.make_event = [](int index) -> Event { return selected = index == 3, new int{0}; };
+  device.create_event = [](int index) -> Event { return selected = index == 3, new int{0}; };
   device.done = [](Event) {
     if (is_rank) return asked > 0;
     strange += !selected;
@@ -262,8 +261,8 @@ TEST_CASE("capturing a call that other ranks do not capture ends by the deadline
       host->barrier();
     });
     INFO(errors[0]);
-    const char* expected = dies ? "rank 1 has had enough" :
-                                  "the pair: rank 0 waited 300 ms to capture all_reduce(sum, f32 x 1), which other";
+    const char* expected = dies ? "rank 1 has had enough"
+                                : "the pair: rank 0 waited 300 ms to capture all_reduce(sum, f32 x 1), which other";
     CHECK(errors[0].find(expected) != std::string::npos);
     CHECK(control().comms == 0);
   }
@@ -272,15 +271,19 @@ TEST_CASE("capturing a call that other ranks do not capture ends by the deadline
 TEST_CASE("a rank that does not come is a hang with the call and the others' last calls") {
   NcclOptions o;
   o.deadline = std::chrono::milliseconds(300);
-  const auto errors = errors_of(2, [](GroupFactory& f) {
-    const auto g = pair_of(f);
-    sum_once(*g);
-    if (g->rank() == 0) return sum_once(*g);
-    f.make(std::vector<int>{0, 1});  // the host's transport: throws once the world has ended
-  }, o);
+  const auto errors = errors_of(
+      2,
+      [](GroupFactory& f) {
+        const auto g = pair_of(f);
+        sum_once(*g);
+        if (g->rank() == 0) return sum_once(*g);
+        f.make(std::vector<int>{0, 1});  // the host's transport: throws once the world has ended
+      },
+      o);
   INFO(errors[0]);
   CHECK(errors[0].find("the pair: rank 0 waited 300 ms in all_reduce(sum, f32 x 100) #1") != std::string::npos);
-  CHECK(errors[0].find("rank 1: last call in this group: all_reduce(sum, f32 x 100), 1 collectives") != std::string::npos);
+  CHECK(errors[0].find("rank 1: last call in this group: all_reduce(sum, f32 x 100), 1 collectives") !=
+        std::string::npos);
   CHECK(errors[1] != "");
 }
 

@@ -135,10 +135,13 @@ TEST_CASE("a report arrives as it was, with times by the receiver's clock, damag
   int accepted = 0;
   for (uint64_t i = 0; i < 20000; ++i) {  // must neither crash nor accept impossible values
     std::string wrong = bytes;
-    for (int k = 0; k < 3; ++k) wrong[splitmix64(i * 3 + static_cast<uint64_t>(k)) % wrong.size()] = static_cast<char>(splitmix64(i + 77) >> (8 * k));
+    for (int k = 0; k < 3; ++k)
+      wrong[splitmix64(i * 3 + static_cast<uint64_t>(k)) % wrong.size()] =
+          static_cast<char>(splitmix64(i + 77) >> (8 * k));
     const auto r = decode(wrong, 0);
     accepted += r.has_value();
-    for (const RankView& x : r ? r->ranks : std::vector<RankView>()) CHECK(static_cast<int>(x.wait_call.op) < kNumCommOps);
+    for (const RankView& x : r ? r->ranks : std::vector<RankView>())
+      CHECK(static_cast<int>(x.wait_call.op) < kNumCommOps);
   }
   CHECK(accepted > 0);
 }
@@ -148,8 +151,9 @@ TEST_CASE("the hub takes reports of who knows the secret, and drops everybody el
   REQUIRE_FALSE(hub.address().empty());
   NodeLink link(hub.address(), "secret"), liar(hub.address(), "guess");
   std::vector<int> foreign;
-  for (const std::string& bytes : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(5000, '\0'), std::string(),
-                                   std::string("\x40\0\0\0", 4) + std::string(64, 'a') + encode({"x", "", {rank_view(5)}}, 0)}) {
+  for (const std::string& bytes :
+       {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(5000, '\0'), std::string(),
+        std::string("\x40\0\0\0", 4) + std::string(64, 'a') + encode({"x", "", {rank_view(5)}}, 0)}) {
     foreign.push_back(connect_to(hub.address()));
     if (!bytes.empty()) REQUIRE(send(foreign.back(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0);
   }
@@ -190,7 +194,8 @@ TEST_CASE("a rank that is late on another machine is named by the hub, and the r
   Machine here, there;
   const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
   here.watch(0, {.abort_seconds = 2.5, .hub = hub});
-  there.watch(1, {.abort_seconds = 2, .link = std::make_shared<NodeLink>(hub->address(), "s"), .hub_name = "rank 0 (here)"});
+  there.watch(
+      1, {.abort_seconds = 2, .link = std::make_shared<NodeLink>(hub->address(), "s"), .hub_name = "rank 0 (here)"});
   here.wait_in_group();
   CHECK(within_20s([] {}, [&] { return here.code >= 0 && there.code >= 0; }));
   CHECK(here.code == 124);
@@ -214,14 +219,20 @@ TEST_CASE("a machine without a sign of life is named with its ranks, and ends by
     link.reset();
     CHECK(within_20s(tick, [&] { return here.code >= 0; }));
     CHECK(here.code == 124);
-    CHECK_THAT(here.text(), Contains("lost: ranks 1 (node2 pid 101, pp1 dp0 tp0), 2 (node2 pid 102, pp2 dp0 tp0): gone without a word"));
+    CHECK_THAT(
+        here.text(),
+        Contains("lost: ranks 1 (node2 pid 101, pp1 dp0 tp0), 2 (node2 pid 102, pp2 dp0 tp0): gone without a word"));
   }
   SECTION("it is silent") {
     Machine here;
     const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
     NodeLink link(hub->address(), "s");
     here.watch(0, {.hub = hub, .lost_seconds = 0.5});
-    REQUIRE(within_20s([&] { link.report({"node2", "", {rank_view(1)}}, steady_ns()); }, [&] { return link.heard() > 0; }));
+    REQUIRE(within_20s(
+        [&] {
+          link.report({"node2", "", {rank_view(1)}}, steady_ns());
+        },
+        [&] { return link.heard() > 0; }));
     CHECK(within_20s([] {}, [&] { return here.code >= 0; }));
     CHECK_THAT(here.text(), Contains("lost: no sign of life from rank 1 (node2 pid 101, pp1 dp0 tp0) for "));
   }
@@ -229,10 +240,12 @@ TEST_CASE("a machine without a sign of life is named with its ranks, and ends by
     Machine there;
     NodeHub hub("s", "127.0.0.1");
     const auto link = std::make_shared<NodeLink>(hub.address(), "s");
-    REQUIRE(within_20s([&] {
-      hub.poll(steady_ns());
-      link->report({"there", "", {rank_view(1)}}, steady_ns());
-    }, [&] { return link->heard() > 0; }));
+    REQUIRE(within_20s(
+        [&] {
+          hub.poll(steady_ns());
+          link->report({"there", "", {rank_view(1)}}, steady_ns());
+        },
+        [&] { return link->heard() > 0; }));
     there.watch(1, {.link = link, .hub_name = "rank 0 (node1)", .lost_seconds = -4.5});
     CHECK(within_20s([] {}, [&] { return there.code >= 0; }));
     CHECK(there.code == 124);

@@ -20,7 +20,7 @@ constexpr int64_t kNorm = 9, kWide = 24, kBias = 7, kScale = 70;
 // second has partial parameters only.
 struct Toy {
   std::deque<Parameter> params;
-  std::vector<ScopeSpec> scopes;
+  std::vector<UnitSpec> units;
   Parameter* add(const char* name, int64_t n, ShardSpec shard, int tp) {
     Parameter& p = params.emplace_back();
     p.name = name;
@@ -31,13 +31,13 @@ struct Toy {
   }
   explicit Toy(int tp) {
     const ShardSpec partial = ShardSpec::partial();
-    scopes.push_back({"a",
-                      {add("a.norm", kNorm, partial, tp), add("a.wide", kWide, ShardSpec::split(0), tp),
-                       add("a.bias", kBias, partial, tp), add("a.scale", kScale, partial, tp),
-                       add("a.same", kNorm, ShardSpec::replicate(), tp)},
-                      0,
-                      0});
-    scopes.push_back({"b", {add("b.norm", kNorm, partial, tp)}, 0, 1});
+    units.push_back({"a",
+                     {add("a.norm", kNorm, partial, tp), add("a.wide", kWide, ShardSpec::split(0), tp),
+                      add("a.bias", kBias, partial, tp), add("a.scale", kScale, partial, tp),
+                      add("a.same", kNorm, ShardSpec::replicate(), tp)},
+                     0,
+                     0});
+    units.push_back({"b", {add("b.norm", kNorm, partial, tp)}, 0, 1});
   }
 };
 
@@ -51,13 +51,13 @@ float part(const Parameter& p, int64_t i, int tp, int dp) {
 void fill(Toy& toy, ParamStore& store, const Mesh& mesh) {
   store.begin_step();
   store.begin_backward(0, 0, true);
-  for (auto scope = toy.scopes.rbegin(); scope != toy.scopes.rend(); ++scope) {
-    for (Parameter* p : scope->params) {
+  for (auto unit = toy.units.rbegin(); unit != toy.units.rend(); ++unit) {
+    for (Parameter* p : unit->params) {
       GT_CHECK(!grad_dst(*p).accumulate, "the first writer of a step must overwrite");
       for (int64_t i = 0; i < p->grad.numel(); ++i)
         p->grad.as<float>()[i] = part(*p, i, mesh.coord(Axis::kTp), mesh.coord(Axis::kDp));
     }
-    store.scope(scope->name).grads_ready({});
+    store.unit(unit->name).grads_ready({});
   }
   store.reduce_grads(0);
   store.finish_reduction();
@@ -78,7 +78,7 @@ float expected(const Parameter& p, int64_t i, int tp, MeshShape shape) {
 // Checks what this rank updates; returns the number of elements.
 int64_t check_own(const Toy& toy, const ParamStore& store, const Mesh& mesh) {
   int64_t seen = 0;
-  for (const UpdateRange& u : store.ranges())
+  for (const TensorRange& u : store.ranges())
     for (int64_t k = 0; k < u.grad.numel(); ++k, ++seen) {
       const float* at = u.grad.as<float>() + k;
       const auto holds = [&](const Parameter& p) {
@@ -88,7 +88,7 @@ int64_t check_own(const Toy& toy, const ParamStore& store, const Mesh& mesh) {
       if (p == toy.params.end()) continue;  // padding in between
       const int64_t i = at - p->grad.as<float>();
       const float want = expected(*p, i, mesh.coord(Axis::kTp), mesh.shape());
-      GT_CHECK(*at == want, p->name, " element ", i, " on ", mesh.place(), ": ", *at, " instead of ", want);
+      GT_CHECK(*at == want, p->name, " element ", i, " on ", mesh.coordinates(), ": ", *at, " instead of ", want);
     }
   return seen;
 }
@@ -107,7 +107,7 @@ TEST_CASE("partial gradients are summed over tp in rank order, then over dp, wha
           const auto errors = suite::run_threads(shape.world(), [&](GroupFactory& f) {
             const Mesh mesh(shape, f);
             Toy toy(shape.tp);
-            ParamStore store(toy.scopes, 2, {stage, bucket, overlap}, mesh, cpu_backend(), {});
+            ParamStore store(toy.units, 2, {stage, bucket, overlap}, mesh, cpu_backend(), {});
             // the second starts from the state the first left
             for (int step = 0; step < 2; ++step) fill(toy, store, mesh);
             seen += check_own(toy, store, mesh);
@@ -132,7 +132,7 @@ TEST_CASE("the norm counts a partial parameter once") {
       const auto errors = suite::run_threads(shape.world(), [&](GroupFactory& f) {
         const Mesh mesh(shape, f);
         Toy toy(shape.tp);
-        ParamStore store(toy.scopes, 2, {stage, 1, true}, mesh, cpu_backend(), {});
+        ParamStore store(toy.units, 2, {stage, 1, true}, mesh, cpu_backend(), {});
         fill(toy, store, mesh);
         std::vector<double> norms(3);
         store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {3}, DType::kF64, {}});
@@ -150,7 +150,7 @@ TEST_CASE("neighbours among partial parameters are summed in one collective, oth
   const auto errors = suite::run_threads(shape.world(), [&](GroupFactory& f) {
     const Mesh mesh(shape, f);
     Toy toy(shape.tp);
-    ParamStore store(toy.scopes, 2, {}, mesh, cpu_backend(), {});
+    ParamStore store(toy.units, 2, {}, mesh, cpu_backend(), {});
     fill(toy, store, mesh);
     const CommCounters& n = mesh.group(Axis::kTp).counters();
     GT_CHECK(n.calls == 3, n.calls, " calls: two runs in the first scope, one in the second");

@@ -1,12 +1,11 @@
 // Generators, passes and the text form: exact fixtures, and error messages for invalid text.
-#include "parallel/pipeline/schedule.h"
-
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "parallel/pipeline/pipeline_schedule.h"
 #include "parallel/pipeline/simulate.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
@@ -16,7 +15,9 @@ using Catch::Contains;
 
 namespace {
 
-std::string compute_only(const Schedule& s, int rank) { return to_string(s.program[static_cast<size_t>(rank)]); }
+std::string compute_only(const PipelineSchedule& s, int rank) {
+  return to_string(s.program[static_cast<size_t>(rank)]);
+}
 
 std::string why(const std::string& text) {
   try {
@@ -54,7 +55,7 @@ TEST_CASE("interleaved visits chunks group by group, the first group being the l
   CHECK(compute_only(interleaved(2, 2, 3), 0) == "0F0 0F1 0F2 2F0 2F1 2F2 2B0 2B1 2B2 0B0 0B1 0B2");
   CHECK(compute_only(interleaved(2, 2, 3), 1) == "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1B0 1B1 1B2");
   // m 5 at p 2: groups of 3 and 2, visible in the forward order of rank 0.
-  const Schedule s = interleaved(2, 2, 5);
+  const PipelineSchedule s = interleaved(2, 2, 5);
   std::string forwards;
   for (const Action& a : s.program[0])
     if (a.act == Act::kForward) forwards += to_string(Program{a}) + ' ';
@@ -67,7 +68,7 @@ TEST_CASE("one rank communicates with nobody and hands over in memory") {
 }
 
 TEST_CASE("tied weights end the programs of the first and the last rank") {
-  const Schedule s = make_schedule("1f1b", 3, 1, 2, true);
+  const PipelineSchedule s = make_schedule("1f1b", 3, 1, 2, true);
   CHECK(s.program[0].back() == Action{Act::kReduceTied, 0});
   CHECK(s.program[2].back() == Action{Act::kReduceTied, 2});
   CHECK(s.program[1].back() == Action{Act::kReduceGrads, 1});
@@ -76,7 +77,7 @@ TEST_CASE("tied weights end the programs of the first and the last rank") {
 }
 
 TEST_CASE("the order of the two passes does not matter to where G stands after its stage's last backward") {
-  Schedule a = one_f_one_b(4, 6), b = a;
+  PipelineSchedule a = one_f_one_b(4, 6), b = a;
   add_reduce_grads(a, true);
   add_send_recv(a);
   add_send_recv(b);
@@ -85,10 +86,10 @@ TEST_CASE("the order of the two passes does not matter to where G stands after i
 }
 
 TEST_CASE("a pass that finds no order says which ranks wait") {
-  Schedule s = one_f_one_b(2, 1);
+  PipelineSchedule s = one_f_one_b(2, 1);
   std::swap(s.program[0][0], s.program[0][1]);  // B before F: rank 1 never receives its input
   CHECK_THROWS_WITH(add_send_recv(s), Contains("rank 0 before 0B0") && Contains("rank 1 before 1F0"));
-  Schedule twice = make_schedule("1f1b", 2, 1, 1);
+  PipelineSchedule twice = make_schedule("1f1b", 2, 1, 1);
   CHECK_THROWS_WITH(add_send_recv(twice), Contains("already"));
 }
 
@@ -105,8 +106,8 @@ TEST_CASE("the text form is read back as it was written") {
   for (const std::string& name : schedule_names())
     for (const int p : {1, 2, 3, 5})
       for (const int m : {1, 2, 7, 12}) {
-        const Schedule s = make_schedule(name, p, name == "interleaved" ? 3 : 1, m, true);
-        const Schedule t = parse_schedule("# a comment\n\n" + to_string(s));
+        const PipelineSchedule s = make_schedule(name, p, name == "interleaved" ? 3 : 1, m, true);
+        const PipelineSchedule t = parse_schedule("# a comment\n\n" + to_string(s));
         CHECK(t.program == s.program);
         CHECK(t.ranks == s.ranks);
         CHECK(t.stages == s.stages);
@@ -119,7 +120,7 @@ TEST_CASE("the example schedule of the configs folder is 1F1B") {
   REQUIRE(in.good());
   std::ostringstream text;
   text << in.rdbuf();
-  const Schedule s = parse_schedule(text.str());
+  const PipelineSchedule s = parse_schedule(text.str());
   CHECK(to_string(s) == to_string(make_schedule("1f1b", 2, 1, 4)));
   CHECK_NOTHROW(simulate(s));
 }

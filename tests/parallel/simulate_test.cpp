@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "parallel/pipeline/places.h"
+#include "parallel/pipeline/buffer_plan.h"
 #include "tests/parallel/closed_forms.h"
 #include "tests/support/test.h"
 
@@ -13,7 +13,7 @@ using Catch::Contains;
 
 namespace {
 
-std::string why(const Schedule& s) {
+std::string why(const PipelineSchedule& s) {
   try {
     simulate(s);
   } catch (const Error& e) {
@@ -31,12 +31,12 @@ TEST_CASE("every schedule up to 8 ranks, 16 microbatches and 4 chunks is accepte
     for (int p = 1; p <= 8; ++p)
       for (int m = 1; m <= 16; ++m) {
         CAPTURE(c.name, c.v, p, m);
-        const Schedule s = make_schedule(c.name, p, c.v, m, true);
+        const PipelineSchedule s = make_schedule(c.name, p, c.v, m, true);
         const Report report = simulate(s);
         bool peaks = true, slots = true;
         for (int r = 0; r < p; ++r) {
           peaks = peaks && report.peak_in_flight[static_cast<size_t>(r)] == most_in_flight(c.name, p, c.v, m, r);
-          slots = slots && assign_places(s, r).slots == report.peak_in_flight[static_cast<size_t>(r)];
+          slots = slots && plan_buffers(s, r).slots == report.peak_in_flight[static_cast<size_t>(r)];
         }
         CHECK(peaks);
         CHECK(slots);
@@ -76,9 +76,9 @@ TEST_CASE("four ranks and sixteen microbatches give the specified bubbles and pe
 TEST_CASE("evaluation takes m + p - 1 ticks and two slots") {
   for (int p = 1; p <= 6; ++p)
     for (int m = 1; m <= 9; ++m) {
-      const Schedule s = make_schedule("forward", p, 1, m);
+      const PipelineSchedule s = make_schedule("forward", p, 1, m);
       CHECK(simulate(s).makespan == m + p - 1);
-      for (int r = 0; r < p; ++r) CHECK(assign_places(s, r).slots == 2);
+      for (int r = 0; r < p; ++r) CHECK(plan_buffers(s, r).slots == 2);
     }
   for (int v = 1; v <= 4; ++v)
     for (int p = 1; p <= 4; ++p) CHECK_NOTHROW(simulate(make_schedule("forward", p, v, 7)));
@@ -119,7 +119,7 @@ TEST_CASE("actions out of order are refused with rank and token") {
   CHECK_THAT(why("0F0 0B0 0G\n1F0 1B0 1G\n"), Contains(">>0B0<<") && Contains("before its receive"));
   CHECK_THAT(why("0F0 0F>0 0B0 0G\n"), Contains(">>0F>0<<") && Contains("no neighbour on that side"));
   CHECK_THAT(why("0F0 1F0 0B0 1B0 0G 1G\n"), Contains(">>0B0<<") && Contains("before stage 1"));
-  Schedule elsewhere = make_schedule("1f1b", 2, 1, 1);
+  PipelineSchedule elsewhere = make_schedule("1f1b", 2, 1, 1);
   std::swap(elsewhere.program[0], elsewhere.program[1]);
   CHECK_THAT(why(elsewhere), Contains("stage 1 is on rank 1"));
 }
@@ -137,16 +137,16 @@ TEST_CASE("leaks and lost gradients are refused") {
 }
 
 TEST_CASE("messages that do not match are refused, naming both sides") {
-  Schedule lost = make_schedule("1f1b", 2, 1, 2);
+  PipelineSchedule lost = make_schedule("1f1b", 2, 1, 2);
   Program& sender = lost.program[0];
   sender.erase(std::find(sender.begin(), sender.end(), Action{Act::kSendForward, 0, 1}));
   CHECK_THAT(why(lost), Contains("rank 1") && Contains(">>1F<1<<") && Contains("no send for it on rank 0"));
 
-  Schedule unheard = make_schedule("gpipe", 2, 1, 2);
+  PipelineSchedule unheard = make_schedule("gpipe", 2, 1, 2);
   std::erase_if(unheard.program[0], [](Action a) { return a.act == Act::kRecvBackward && a.microbatch == 1; });
   CHECK_THAT(why(unheard), Contains("before its receive"));
 
-  Schedule reordered =
+  PipelineSchedule reordered =
       make_schedule("gpipe", 2, 1, 2);  // both activations sent after both forwards, the second one first
   reordered.program[0] = parse_schedule("0F0 0F1 0F>1 0F>0 0B<0 0B0 0B<1 0B1 0G\n1F0 1F1\n").program[0];
   CHECK_THAT(why(reordered), Contains("rank 1") && Contains(">>1F<0<<") && Contains("0F>1") && Contains("reordered"));
@@ -175,7 +175,7 @@ TEST_CASE("a smaller last group of the interleaved walk would deadlock, ours doe
 }
 
 TEST_CASE("shapes of a schedule that contradict each other are refused") {
-  Schedule s = make_schedule("gpipe", 2, 1, 1);
+  PipelineSchedule s = make_schedule("gpipe", 2, 1, 1);
   s.stages = 3;
   CHECK_THAT(why(s), Contains("3 stages"));
   s = make_schedule("gpipe", 2, 1, 1);

@@ -21,7 +21,9 @@ void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
 
 }  // namespace
 
-TEST_CASE("through pinned memory every collective equals the serial rank-ordered reference") { suite::everything(on_ranks); }
+TEST_CASE("through pinned memory every collective equals the serial rank-ordered reference") {
+  suite::everything(on_ranks);
+}
 
 TEST_CASE("through pinned memory 500 random operations give the bits of ranks without") {
   CHECK(suite::random_operations_agree_with_threads(on_ranks));

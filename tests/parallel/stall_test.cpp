@@ -85,7 +85,7 @@ Watched watch(int ranks, double warn_s, double abort_s, const std::function<void
       threads.emplace_back([&, r] {
         try {
           auto f = world.factory(r);
-          f->status()->set_place(cat("place", r));
+          f->status()->set_coordinates(cat("place", r));
           f->status()->set_step_limit(warn_s);
           f->status()->enter(RunPhase::kStep, 7);
           body(*f);
@@ -231,7 +231,8 @@ TEST_CASE("a rank that does not come is named within its limit, then the run end
     REQUIRE(w.said.size() == 2);
     for (const std::string& said : w.said) {
       CHECK(has(said, cat("not arrived: rank ", bad, "\n")));
-      CHECK(has(said, cat("place", bad, "): runs, in no collective; step, step 7, stage 1, microbatch 3; last call: "
+      CHECK(has(said, cat("place", bad,
+                          "): runs, in no collective; step, step 7, stage 1, microbatch 3; last call: "
                           "dp group [0,1,2,3] #2 all_reduce(sum, f32 x 100)")));
       CHECK(has(said, "in dp group [0,1,2,3] #3 all_reduce(sum, f32 x 100), step, step 7, stage 1, microbatch 3"));
     }
@@ -290,7 +291,7 @@ TEST_CASE("a process is looked for only where its number means something", "[R11
     RankSlot& other = pages[1].rank;
     other.world_rank.store(1);
     other.pid.store(gone);
-    other.pid_space.store(here ? pid_space() : pid_space() + 1);  // another container of this machine
+    other.pid_namespace.store(here ? pid_namespace() : pid_namespace() + 1);  // another container of this machine
     other.beat.store(steady_ns());
     std::mutex mutex;
     std::string said;

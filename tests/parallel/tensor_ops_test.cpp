@@ -27,12 +27,12 @@ Floats normals(int64_t n, uint64_t seed, double std = 1) {
 Tensor view(Floats& v, Shape s) { return {reinterpret_cast<std::byte*>(v.data()), s, DType::kF32, {}}; }
 Tensor view(std::vector<int32_t>& v, Shape s) { return {reinterpret_cast<std::byte*>(v.data()), s, DType::kI32, {}}; }
 
-struct Rig {
+struct TensorFixture {
   Arena arena;
   Pool pool;
   Tape tape;
   std::unique_ptr<ProcessGroup> group;
-  explicit Rig(GroupFactory& f)
+  explicit TensorFixture(GroupFactory& f)
       : arena(Buffer(1 << 18, {}, *cpu_backend().device)),
         pool(Buffer(1 << 18, {}, *cpu_backend().device)),
         tape(arena, pool, *cpu_backend().ops, {}, 64) {
@@ -71,7 +71,7 @@ Parameter parameter(Floats& value, Floats& grad, Shape s) {
 TEST_CASE("copy_to_group sums gradients over the group and reduce_from_group sums values") {
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [ranks](GroupFactory& f) {
-      Rig rig(f);
+      TensorFixture rig(f);
       Tape& t = rig.tape;
       // Small integers: sums are exact in any order.
       Floats x(6), dy(6);
@@ -105,7 +105,7 @@ TEST_CASE("copy_to_group sums gradients over the group and reduce_from_group sum
 TEST_CASE("the sum over the group does not reach a slot that shares the gradient") {
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [ranks](GroupFactory& f) {
-      Rig rig(f);
+      TensorFixture rig(f);
       Tape& t = rig.tape;
       Floats x(6, 1), w(6, 2), dy(6, 3);
       const Var in = t.input(view(x, {2, 3}), true), other = t.input(view(w, {2, 3}), true);
@@ -126,7 +126,7 @@ TEST_CASE("gather_rows and scatter_rows are each other's mirror image") {
   constexpr int64_t n = 8, cols = 3;
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [ranks](GroupFactory& f) {
-      Rig rig(f);
+      TensorFixture rig(f);
       Tape& t = rig.tape;
       const int64_t part = n / ranks, at = part * cols * f.world_rank(), count = part * cols;
       // Small integers: sums are exact in any order. dy of rank r is (r + 1) times the element's number.
@@ -162,7 +162,7 @@ TEST_CASE("gather_rows and scatter_rows are each other's mirror image") {
 TEST_CASE("the gradient of gathered rows adds to one that is there already") {
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [ranks](GroupFactory& f) {
-      Rig rig(f);
+      TensorFixture rig(f);
       Tape& t = rig.tape;
       Floats x(6, 1), dy(static_cast<size_t>(6 * ranks), 3);
       const Var in = t.input(view(x, {2, 3}), true);
@@ -187,12 +187,12 @@ Perceptron sequence_parallel_perceptron(GroupFactory& f, Pass pass) {
   constexpr int64_t n = Perceptron::n, hidden = Perceptron::hidden, inner = Perceptron::inner;
   const Floats x = normals(n * hidden, 1), up = normals(inner * hidden, 2, 0.4), down = normals(hidden * inner, 3, 0.4),
                dy = normals(n * hidden, 4), bias = normals(hidden, 5);
-  Rig rig(f);
+  TensorFixture rig(f);
   Tape& t = rig.tape;
   const int64_t part = inner / f.world_size(), first = part * f.world_rank(), rows = n / f.world_size(),
                 at = rows * f.world_rank() * hidden;
-  Floats my_up(up.begin() + first * hidden, up.begin() + (first + part) * hidden), my_down, my_b = bias,
-      dup(my_up.size(), 9), db(bias.size(), 9), my_x(x.begin() + at, x.begin() + at + rows * hidden),
+  Floats my_up(up.begin() + first * hidden, up.begin() + (first + part) * hidden), my_down,
+      my_b = bias, dup(my_up.size(), 9), db(bias.size(), 9), my_x(x.begin() + at, x.begin() + at + rows * hidden),
       seed(dy.begin() + at, dy.begin() + at + rows * hidden);
   for (int64_t r = 0; r < hidden; ++r)
     for (int64_t c = 0; c < part; ++c) my_down.push_back(down[static_cast<size_t>(r * inner + first + c)]);
@@ -222,14 +222,16 @@ Perceptron sequence_parallel_perceptron(GroupFactory& f, Pass pass) {
 
 }  // namespace
 
-TEST_CASE("a perceptron on rows that are cut over the ranks equals the dense one, its weight gradients at once or later") {
+TEST_CASE(
+    "a perceptron on rows that are cut over the ranks equals the dense one, its weight gradients at once or later") {
   using P = Perceptron;
   P one;
   for (int ranks : {1, 2, 4}) {
     Floats db(P::hidden, 0.f);
     std::mutex mutex;
     on_ranks(ranks, [&](GroupFactory& f) {
-      const P mine = sequence_parallel_perceptron(f, Pass::kFull), split = sequence_parallel_perceptron(f, Pass::kInput);
+      const P mine = sequence_parallel_perceptron(f, Pass::kFull),
+              split = sequence_parallel_perceptron(f, Pass::kInput);
       GT_CHECK(mine.y == split.y && mine.dx == split.dx && mine.dup == split.dup && mine.ddown == split.ddown &&
                    mine.ddown_b == split.ddown_b,
                "deferred weight gradients have other bits");
@@ -260,7 +262,7 @@ TEST_CASE("a tensor-parallel perceptron equals the dense one") {
   Floats y1, dx1, dup1, ddown1;  // on one rank
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [&](GroupFactory& f) {
-      Rig rig(f);
+      TensorFixture rig(f);
       Tape& t = rig.tape;
       const int64_t part = inner / ranks, first = part * f.world_rank();
       Floats my_up(up.begin() + first * hidden, up.begin() + (first + part) * hidden), my_down, dup(my_up.size(), 9),
@@ -323,7 +325,7 @@ TEST_CASE("a vocabulary-parallel lookup of this rank's rows and its gradient equ
     for (size_t c = 0; c < kHidden; ++c) dtable[static_cast<size_t>(tokens[i]) * kHidden + c] += dy[i * kHidden + c];
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [&](GroupFactory& f) {
-      Rig rig(f);
+      TensorFixture rig(f);
       Tape& t = rig.tape;
       const int64_t rows = rows_of(vocab, ranks), part = n / ranks, at = part * f.world_rank();
       Floats mine = local_rows(table, vocab, rows, f.world_rank()), grad(mine.size(), 9.f),
@@ -347,7 +349,7 @@ TEST_CASE("a vocabulary-parallel lookup of this rank's rows and its gradient equ
 
 TEST_CASE("the rows of a rank are a run of the flat microbatch, in rank order") {
   on_ranks(4, [](GroupFactory& f) {
-    Rig rig(f);
+    TensorFixture rig(f);
     MicroBatch mb;
     mb.batch = 3;
     mb.seq = 8;
@@ -372,7 +374,7 @@ TEST_CASE("a vocabulary-parallel lookup and its gradient equal one table bit for
     for (size_t c = 0; c < kHidden; ++c) dtable[static_cast<size_t>(tokens[i]) * kHidden + c] += dy[i * kHidden + c];
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [&](GroupFactory& f) {
-      Rig rig(f);
+      TensorFixture rig(f);
       Tape& t = rig.tape;
       const int64_t rows = rows_of(vocab, ranks), first = rows * f.world_rank();
       Floats mine = local_rows(table, vocab, rows, f.world_rank()), grad(mine.size(), 9.f), seed = dy;
@@ -429,18 +431,18 @@ void check_head(int ranks, int64_t vocab, const std::vector<int32_t>& targets, i
   const double seed = 0.25;
   const HeadReference want = head_reference(x, w, targets, vocab, seed);
   on_ranks(ranks, [&](GroupFactory& f) {
-    Rig rig(f);
+    TensorFixture rig(f);
     Tape& t = rig.tape;
     const int64_t rows = rows_of(vocab, ranks), first = rows * f.world_rank();
     Floats mine = local_rows(w, vocab, rows, f.world_rank()), grad(mine.size(), 9.f), my_x = x,
-           loss_seed{static_cast<float>(seed)};
+           dloss{static_cast<float>(seed)};
     std::vector<int32_t> ids = targets;
     Parameter p = parameter(mine, grad, {rows, kHidden});
     MicroBatch mb;
     mb.batch = 1;
     mb.seq = kTokens;
     mb.targets = view(ids, {1, kTokens});
-    mb.loss_seed = view(loss_seed, {1});
+    mb.dloss = view(dloss, {1});
     double one = 1, loss = 0;
     for (int m = 0; m < microbatches; ++m) {
       const Var in = t.input(view(my_x, {kTokens, kHidden}), true);

@@ -22,16 +22,16 @@ Var embed(Tape& t, Weight& w, const MicroBatch& mb) {
     Tensor tokens;
     Parameter* w;
   };
-  t.record(Saved{y, mb.tokens, &w.param}, Rule<Saved>{.weight = [](const Saved& s, Backprop& bp) {
-             const Tensor dy = bp.grad(s.y);
-             auto [dw, add] = bp.dst(*s.w);
-             for (int64_t h = 0; h < kHidden; ++h) {
-               float sum = add ? dw.as<float>()[h] : 0;
-               for (int64_t i = h; i < count(dy); i += kHidden)
-                 sum += dy.as<float>()[i] * static_cast<float>(s.tokens.as<int32_t>()[i / kHidden] + 1) / 8;
-               dw.as<float>()[h] = sum;
-             }
-           }});
+  t.record(Saved{y, mb.tokens, &w.param}, nullptr, [](const Saved& s, Backprop& bp) {
+    const Tensor dy = bp.grad(s.y);
+    auto [dw, add] = bp.dst(*s.w);
+    for (int64_t h = 0; h < kHidden; ++h) {
+      float sum = add ? dw.as<float>()[h] : 0;
+      for (int64_t i = h; i < count(dy); i += kHidden)
+        sum += dy.as<float>()[i] * static_cast<float>(s.tokens.as<int32_t>()[i / kHidden] + 1) / 8;
+      dw.as<float>()[h] = sum;
+    }
+  });
   return y;
 }
 
@@ -44,28 +44,27 @@ Var wave(Tape& t, Var x, Weight& w) {
     Var x, y;
     Parameter* w;
   };
-  t.record(Saved{x, y, &w.param}, Rule<Saved>{.input =
-                                                  [](const Saved& s, Backprop& bp) {
-                                                    if (!bp.wants(s.x)) return;
-                                                    const float* dy = bp.grad(s.y).as<float>();
-                                                    auto [dx, add] = bp.dst(s.x);
-                                                    for (int64_t i = 0; i < count(dx); ++i) {
-                                                      const float g = dy[i] * s.w->value.as<float>()[i % kHidden] *
-                                                                      std::cos(s.x.value.as<float>()[i]);
-                                                      dx.as<float>()[i] = add ? dx.as<float>()[i] + g : g;
-                                                    }
-                                                  },
-                                              .weight =
-                                                  [](const Saved& s, Backprop& bp) {
-                                                    const Tensor dy = bp.grad(s.y);
-                                                    auto [dw, add] = bp.dst(*s.w);
-                                                    for (int64_t h = 0; h < kHidden; ++h) {
-                                                      float sum = add ? dw.as<float>()[h] : 0;
-                                                      for (int64_t i = h; i < count(dy); i += kHidden)
-                                                        sum += dy.as<float>()[i] * std::sin(s.x.value.as<float>()[i]);
-                                                      dw.as<float>()[h] = sum;
-                                                    }
-                                                  }});
+  t.record(
+      Saved{x, y, &w.param},
+      [](const Saved& s, Backprop& bp) {
+        if (!bp.needs_grad(s.x)) return;
+        const float* dy = bp.grad(s.y).as<float>();
+        auto [dx, add] = bp.dst(s.x);
+        for (int64_t i = 0; i < count(dx); ++i) {
+          const float g = dy[i] * s.w->value.as<float>()[i % kHidden] * std::cos(s.x.value.as<float>()[i]);
+          dx.as<float>()[i] = add ? dx.as<float>()[i] + g : g;
+        }
+      },
+      [](const Saved& s, Backprop& bp) {
+        const Tensor dy = bp.grad(s.y);
+        auto [dw, add] = bp.dst(*s.w);
+        for (int64_t h = 0; h < kHidden; ++h) {
+          float sum = add ? dw.as<float>()[h] : 0;
+          for (int64_t i = h; i < count(dy); i += kHidden)
+            sum += dy.as<float>()[i] * std::sin(s.x.value.as<float>()[i]);
+          dw.as<float>()[h] = sum;
+        }
+      });
   return y;
 }
 
@@ -75,10 +74,10 @@ Var residual(Tape& t, Var x, Var h) {
   struct Saved {
     Var x, h, y;
   };
-  t.record(Saved{x, h, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) {
-             bp.pass_on(s.h, bp.grad(s.y));
-             bp.pass_on(s.x, bp.grad(s.y));
-           }});
+  t.record(Saved{x, h, y}, [](const Saved& s, Backprop& bp) {
+    bp.forward_grad(s.h, bp.grad(s.y));
+    bp.forward_grad(s.x, bp.grad(s.y));
+  });
   return y;
 }
 
@@ -86,7 +85,7 @@ Var residual(Tape& t, Var x, Var h) {
 Var head(Tape& t, Var x, Weight& w, const MicroBatch& mb) {
   const Var loss = t.output({1}, DType::kF64);
   const Tensor dx = t.recording() ? t.scratch(x.value.shape, DType::kF32) : Tensor{};
-  const float seed = *mb.loss_seed.as<float>();
+  const float seed = *mb.dloss.as<float>();
   const bool add = w.param.grad_dirty;
   double sum = 0;
   for (int64_t i = 0; i < count(x.value); ++i) {
@@ -103,7 +102,7 @@ Var head(Tape& t, Var x, Weight& w, const MicroBatch& mb) {
     Var x;
     Tensor dx;
   };
-  t.record(Saved{x, dx}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, s.dx); }});
+  t.record(Saved{x, dx}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, s.dx); });
   return loss;
 }
 
@@ -169,7 +168,7 @@ Var ThroughStage::forward(Tape& t, Var x, const MicroBatch&) {
   struct Saved {
     Var x, y;
   };
-  t.record(Saved{x, y}, Rule<Saved>{.input = [](const Saved& s, Backprop& bp) { bp.pass_on(s.x, bp.grad(s.y)); }});
+  t.record(Saved{x, y}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); });
   return y;
 }
 
@@ -184,7 +183,7 @@ Batches::Batches(int n, int step, bool vary) {
     mb.batch = kBatch;
     mb.seq = static_cast<int64_t>(t.size()) / kBatch;
     mb.tokens = {reinterpret_cast<std::byte*>(t.data()), {mb.batch, mb.seq}, DType::kI32, {}};
-    mb.loss_seed = {reinterpret_cast<std::byte*>(&seed), {1}, DType::kF32, {}};
+    mb.dloss = {reinterpret_cast<std::byte*>(&seed), {1}, DType::kF32, {}};
     mb.first_sample = (static_cast<int64_t>(step) * n + static_cast<int64_t>(list.size())) * kBatch;
     list.push_back(mb);
   }

@@ -26,7 +26,7 @@ struct Weight {
 };
 
 // Layers [begin, end) of the network; layer 0 is the embedding, the last one the head with the loss.
-class ToyStage : public Stage {
+class ToyStage : public PipelineStage {
  public:
   ToyStage(int begin, int end);
   Shape boundary(const MicroBatch& mb) const override { return {mb.batch * mb.seq, kHidden}; }
@@ -41,7 +41,7 @@ class ToyStage : public Stage {
 };
 
 // Forwards its input unchanged, forward and backward.
-class ThroughStage : public Stage {
+class ThroughStage : public PipelineStage {
  public:
   Shape boundary(const MicroBatch& mb) const override { return {mb.batch * mb.seq, kHidden}; }
   Var forward(Tape&, Var input, const MicroBatch&) override;

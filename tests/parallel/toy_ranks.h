@@ -15,12 +15,12 @@ constexpr ExecutorMemory kGenerous{1 << 16, 1 << 17, 0};
 
 // One rank: its stages and recorded events.
 struct Rank {
-  Rank(const Schedule& s, const Mesh& mesh, ExecutorMemory memory = kGenerous, unsigned jitter = 0,
+  Rank(const PipelineSchedule& s, const Mesh& mesh, ExecutorMemory memory = kGenerous, unsigned jitter = 0,
        BoundaryOptions boundaries = {})
       : world(mesh.world()) {
     const std::vector<LayerCost> layers(kLayers, {"block", 1, 1});
     const std::vector<int> cut = partition("uniform", layers, s.stages);
-    std::vector<Stage*> local;
+    std::vector<PipelineStage*> local;
     for (int st = mesh.coord(Axis::kPp); st < s.stages; st += s.ranks) {
       stages.push_back(std::make_unique<ToyStage>(cut[static_cast<size_t>(st)], cut[static_cast<size_t>(st) + 1]));
       if (jitter != 0) stages.back()->set_jitter(jitter + static_cast<unsigned>(st));

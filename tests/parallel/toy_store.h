@@ -16,13 +16,13 @@
 namespace gt::toy_store {
 
 constexpr int64_t kHidden = 8, kVocab = 10, kPadded = 16;
-constexpr int kScopes = 3;  // embed, block, head
+constexpr int kUnits = 3;  // embed, block, head
 
 // One parameter of every kind: vocabulary rows with padding, three blocks along dimension 0 (matrix and bias), columns
 // split, replicated, and a tied copy.
 struct ToyModel {
   std::deque<Parameter> params;
-  std::vector<ScopeSpec> scopes;
+  std::vector<UnitSpec> units;
 
   Parameter& add(const char* name, Shape full, ShardSpec shard, Init init, int tp, int64_t pad_rows = 0) {
     Parameter& p = params.emplace_back();
@@ -44,19 +44,19 @@ struct ToyModel {
     if (mesh.first_stage()) {
       Parameter& embed = add("embed.weight", {kVocab, kHidden}, ShardSpec::split(0), normal, tp, kPadded);
       embed.tied_owner = true;
-      scopes.push_back({"embed", {&embed}, stage, 0});
+      units.push_back({"embed", {&embed}, stage, 0});
       std::vector<Parameter*> block{
           &add("layers.0.norm.weight", {kHidden}, ShardSpec::replicate(), {Init::Kind::kOne}, tp),
           &add("layers.0.attn.qkv.weight", {12, kHidden}, ShardSpec::split(0, 3), normal, tp),
           &add("layers.0.attn.qkv.bias", {12}, ShardSpec::split(0, 3), normal, tp),
           &add("layers.0.attn.out.weight", {kHidden, 24}, ShardSpec::split(1), normal, tp),
           &add("layers.0.attn.out.bias", {kHidden}, ShardSpec::replicate(), zero, tp)};
-      scopes.push_back({"layers.0", block, stage, 1});
+      units.push_back({"layers.0", block, stage, 1});
     }
     if (mesh.last_stage()) {
       Parameter& head = add("head.weight", {kVocab, kHidden}, ShardSpec::split(0), normal, tp, kPadded);
       head.tied_to = "embed.weight";
-      scopes.push_back({"head", {&head}, stage, 2});
+      units.push_back({"head", {&head}, stage, 2});
     }
   }
 };
@@ -67,7 +67,7 @@ struct Rank {
   ToyModel model;
   ParamStore store;
   Rank(MeshShape shape, GroupFactory& f, ZeroOptions zero = {})
-      : mesh(shape, f), model(mesh), store(model.scopes, kScopes, zero, mesh, cpu_backend(), {}) {}
+      : mesh(shape, f), model(mesh), store(model.units, kUnits, zero, mesh, cpu_backend(), {}) {}
   int dp() const { return mesh.coord(Axis::kDp); }
 };
 
@@ -95,10 +95,10 @@ inline float gradient(const std::string& name, int64_t element, int dp_rank) {
 
 // body(parameter) while its unit is acquired and its values are gathered.
 inline void for_each_readable(Rank& r, const std::function<void(Parameter&)>& body) {
-  for (const ScopeSpec& s : r.model.scopes) {
-    r.store.scope(s.name).acquire({});
+  for (const UnitSpec& s : r.model.units) {
+    r.store.unit(s.name).acquire({});
     for (Parameter* p : s.params) body(*p);
-    r.store.scope(s.name).release({});
+    r.store.unit(s.name).release({});
   }
 }
 
@@ -110,13 +110,13 @@ struct Perturb {
 };  // +1 on the gradient of one logical element on one dp rank; everything times factor
 
 // Emulates the backward: for every unit in reverse, writes its gradients, then calls grads_ready.
-inline void backward(Rank& r, const Perturb& perturb = {}, const std::string& skip = "",
-              const std::function<void()>& pause = [] {}) {
+inline void backward(
+    Rank& r, const Perturb& perturb = {}, const std::string& skip = "", const std::function<void()>& pause = [] {}) {
   const int stage = r.mesh.coord(Axis::kPp);
   r.store.begin_step();
   r.store.begin_backward(stage, 0, true);
-  for (auto scope = r.model.scopes.rbegin(); scope != r.model.scopes.rend(); ++scope) {
-    for (Parameter* p : scope->params) {
+  for (auto unit = r.model.units.rbegin(); unit != r.model.units.rend(); ++unit) {
+    for (Parameter* p : unit->params) {
       if (p->name == skip) continue;
       GT_CHECK(!grad_dst(*p).accumulate, "the first writer of a step must overwrite");
       for (int64_t i = 0; i < p->grad.numel(); ++i) {
@@ -125,12 +125,14 @@ inline void backward(Rank& r, const Perturb& perturb = {}, const std::string& sk
         if (p->name == perturb.name && at == perturb.element && r.dp() == perturb.dp) g += 1;
         g *= perturb.factor;
         const Tensor one = p->grad.view({p->grad.numel()}).slice(i, 1);
-        if (one.dtype == DType::kF32) *one.as<float>() = g;
-        else cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&g), {1}, DType::kF32, {}}, .dst = one}, {});
+        if (one.dtype == DType::kF32)
+          *one.as<float>() = g;
+        else
+          cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&g), {1}, DType::kF32, {}}, .dst = one}, {});
       }
     }
     pause();
-    r.store.scope(scope->name).grads_ready({});
+    r.store.unit(unit->name).grads_ready({});
   }
   r.store.reduce_grads(stage);
   pause();

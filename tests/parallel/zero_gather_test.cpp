@@ -26,7 +26,7 @@ TEST_CASE("gathered bytes that are used again never carry a version that was see
         for (const Parameter& p : r.model.params)
           if (p.name != "head.weight" && p.name != "embed.weight")
             GT_CHECK(!p.value && p.value.shape == p.local_shape, p.name, " is still readable after its scope");
-        r.store.publish();
+        r.store.all_gather_values();
         for (const Parameter& p : r.model.params) GT_CHECK(!p.value, p.name, " survives an update");
       }
     }
@@ -35,39 +35,40 @@ TEST_CASE("gathered bytes that are used again never carry a version that was see
 }
 
 TEST_CASE("scopes are gathered ahead in the order of use, and an unexpected one is an error") {
-  for (int prefetch : {0, 1}) on_ranks({.dp = 2}, [=](GroupFactory& f) {
-    Rank r({.dp = 2}, f, {.stage = 3, .prefetch = prefetch, .persist_numel = 0});
-    r.store.init(3, 1);
-    const StageVisit step[] = {{0, false}, {0, true}}, evaluation[] = {{0, false}};
-    r.store.set_order(step, evaluation);
-    // In units of the table's 128 elements; the block is three of them.
-    const auto gathered = [&] { return r.mesh.group(Axis::kDp).counters().all_gather / (4 * 128 / 2); };
-    const auto use = [&](const char* name, int64_t want) {
-      r.store.scope(name).acquire({});
-      r.store.scope(name).release({});
-      GT_CHECK(gathered() == want, "at ", name, " ", gathered(), " units are gathered, not ", want);
-    };
-    r.store.begin_step();
-    GT_CHECK(gathered() == prefetch, "the first scope is not on its way");
-    use("embed", prefetch ? 4 : 1);
-    use("layers.0", 4);
-    use("head", prefetch ? 4 : 5);  // the same table; with prefetch it was kept, because it was next in the order
-    use("head", prefetch ? 4 : 5);  // its backward
-    use("layers.0", prefetch ? 4 : 8);
-    use("embed", prefetch ? 4 : 9);
-    const int64_t before = gathered();
-    r.store.begin_evaluation();
-    use("embed", before + (prefetch ? 4 : 1));
-    use("layers.0", before + 4);
-    use("head", before + (prefetch ? 4 : 5));
-    std::string error;
-    r.store.begin_step();
-    try {
-      use("layers.0", 0);
-    } catch (const Error& e) { error = e.what(); }
-    r.store.publish();  // completes prefetched gathers before their memory is freed
-    GT_CHECK(error.find("scope layers.0 is used where the order has embed") != std::string::npos, error);
-  });
+  for (int prefetch : {0, 1})
+    on_ranks({.dp = 2}, [=](GroupFactory& f) {
+      Rank r({.dp = 2}, f, {.stage = 3, .prefetch = prefetch, .persist_numel = 0});
+      r.store.init(3, 1);
+      const StagePass step[] = {{0, false}, {0, true}}, evaluation[] = {{0, false}};
+      r.store.set_order(step, evaluation);
+      // In units of the table's 128 elements; the block is three of them.
+      const auto gathered = [&] { return r.mesh.group(Axis::kDp).counters().all_gather / (4 * 128 / 2); };
+      const auto use = [&](const char* name, int64_t want) {
+        r.store.unit(name).acquire({});
+        r.store.unit(name).release({});
+        GT_CHECK(gathered() == want, "at ", name, " ", gathered(), " units are gathered, not ", want);
+      };
+      r.store.begin_step();
+      GT_CHECK(gathered() == prefetch, "the first scope is not on its way");
+      use("embed", prefetch ? 4 : 1);
+      use("layers.0", 4);
+      use("head", prefetch ? 4 : 5);  // the same table; with prefetch it was kept, because it was next in the order
+      use("head", prefetch ? 4 : 5);  // its backward
+      use("layers.0", prefetch ? 4 : 8);
+      use("embed", prefetch ? 4 : 9);
+      const int64_t before = gathered();
+      r.store.begin_evaluation();
+      use("embed", before + (prefetch ? 4 : 1));
+      use("layers.0", before + 4);
+      use("head", before + (prefetch ? 4 : 5));
+      std::string error;
+      r.store.begin_step();
+      try {
+        use("layers.0", 0);
+      } catch (const Error& e) { error = e.what(); }
+      r.store.all_gather_values();  // completes prefetched gathers before their memory is freed
+      GT_CHECK(error.find("FSDP unit layers.0 is used where the order has embed") != std::string::npos, error);
+    });
 }
 
 TEST_CASE("a warm step of a store allocates nothing") {
@@ -75,27 +76,27 @@ TEST_CASE("a warm step of a store allocates nothing") {
     on_ranks({.dp = 2}, [&](GroupFactory& f) {
       Rank r({.dp = 2}, f, z);
       r.store.init(3, 1);
-      const StageVisit order[] = {{0, false}, {0, true}};
+      const StagePass order[] = {{0, false}, {0, true}};
       r.store.set_order(order, order);
-      std::vector<double> norms(kScopes + 1);
-      const char *scopes[] = {"embed", "layers.0", "head"};
+      std::vector<double> norms(kUnits + 1);
+      const char* units[] = {"embed", "layers.0", "head"};
       const auto step = [&] {
         r.store.begin_step();
         for (int k : {0, 1, 2, 2, 1, 0}) {
-          ParamScope& s = r.store.scope(scopes[k]);
+          ParamUnit& s = r.store.unit(units[k]);
           s.acquire({});
           s.release({});
         }
         r.store.begin_backward(0, 0, true);
         for (int k : {2, 1, 0}) {
-          for (Parameter* p : r.model.scopes[static_cast<size_t>(k)].params) grad_dst(*p);
-          r.store.scope(scopes[k]).grads_ready({});
+          for (Parameter* p : r.model.units[static_cast<size_t>(k)].params) grad_dst(*p);
+          r.store.unit(units[k]).grads_ready({});
         }
         r.store.reduce_grads(0);
         r.store.reduce_tied();
         r.store.finish_reduction();
-        r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kScopes + 1}, DType::kF64, {}});
-        r.store.publish();
+        r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kUnits + 1}, DType::kF64, {}});
+        r.store.all_gather_values();
       };
       for (int k = 0; k < 16; ++k) step();  // fills the groups' rings of calls
       CountAllocations count;

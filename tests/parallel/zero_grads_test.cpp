@@ -8,9 +8,11 @@ namespace {
 float rounded(float x, DType t) {
   uint16_t half = 0;
   cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}},
-                           .dst = {reinterpret_cast<std::byte*>(&half), {1}, t, {}}}, {});
+                           .dst = {reinterpret_cast<std::byte*>(&half), {1}, t, {}}},
+                          {});
   cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&half), {1}, t, {}},
-                           .dst = {reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}}}, {});
+                           .dst = {reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}}},
+                          {});
   return x;
 }
 }  // namespace
@@ -28,7 +30,7 @@ TEST_CASE("gradients are rounded to what travels and then added up, at every sta
           for (int step = 0; step < 2; ++step) backward(r, {.factor = factor});
           all.add(r.store.grad_views());
           int64_t elements = 0;
-          for (const ScopeSpec& s : r.model.scopes) {
+          for (const UnitSpec& s : r.model.units) {
             int64_t n = 0;
             for (const Parameter* p : s.params) n += p->local_shape.numel();
             const int64_t unit = 64 * shape.dp;
@@ -70,7 +72,7 @@ TEST_CASE("gradients kept in bf16 take half the bytes, and what the ranks add up
           Rank other(shape, f, whole);
           backward(other);
           const int64_t of_f32 = other.store.grad_bytes() - other.store.temporary_bytes().gradients;
-          const int64_t padding = kAlign * r.store.num_scopes();  // of buffers this small
+          const int64_t padding = kAlign * r.store.num_units();  // of buffers this small
           GT_CHECK(2 * kept - padding <= of_f32, "kept ", kept, " bytes, in f32 ", of_f32);
           GT_CHECK(sent % size_of(type) == 0 && sent > 0, "sent ", sent);
         });
@@ -114,8 +116,8 @@ TEST_CASE("a parameter without gradient and a step that was never reduced are er
   });
   CHECK_THAT(errors[0], Catch::Contains("gradients of embed were never reduced"));
   const std::vector<std::string> unknown =
-      suite::run_threads(1, [&](GroupFactory& f) { Rank({}, f).store.scope("layers.7"); });
-  CHECK_THAT(unknown[0], Catch::Contains("no parameter scope named layers.7"));
+      suite::run_threads(1, [&](GroupFactory& f) { Rank({}, f).store.unit("layers.7"); });
+  CHECK_THAT(unknown[0], Catch::Contains("no FSDP unit named layers.7"));
 }
 
 TEST_CASE("a parameter that may be without gradient has one of 0 at every stage, and the others keep theirs", "[D1]") {
@@ -156,8 +158,8 @@ TEST_CASE("gradients of several microbatches add up, whatever is reduced when") 
             r.store.begin_step();
             for (int m = 0; m < 3; ++m) {
               r.store.begin_backward(0, m, m == 2);
-              for (auto scope = r.model.scopes.rbegin(); scope != r.model.scopes.rend(); ++scope) {
-                for (Parameter* p : scope->params) {
+              for (auto unit = r.model.units.rbegin(); unit != r.model.units.rend(); ++unit) {
+                for (Parameter* p : unit->params) {
                   const GradDst to = grad_dst(*p);
                   for (int64_t i = 0; i < to.tensor.numel(); ++i) {
                     const int64_t at = logical(r, *p, i);
@@ -166,7 +168,7 @@ TEST_CASE("gradients of several microbatches add up, whatever is reduced when") 
                     x = to.accumulate ? x + g : g;
                   }
                 }
-                r.store.scope(scope->name).grads_ready({});
+                r.store.unit(unit->name).grads_ready({});
               }
             }
             r.store.reduce_grads(0);
@@ -206,7 +208,7 @@ TEST_CASE("ranks that are late at random places change no sum in 200 steps") {
               GT_CHECK(v.data.as<float>()[i] == reduced(v.name.substr(5), at, shape.dp), text(z), " step ", step, ' ',
                        v.name, " element ", at);
         }
-        r.store.publish();
+        r.store.all_gather_values();
       }
     });
 }

@@ -76,21 +76,21 @@ TEST_CASE("the norm counts each element once, whoever holds it") {
   for (const MeshShape& shape : shapes())
     for (const ZeroOptions& z : all_stages()) {
       INFO(text(z));
-      std::vector<std::vector<double>> totals(perturbs.size(), std::vector<double>(kScopes));
+      std::vector<std::vector<double>> totals(perturbs.size(), std::vector<double>(kUnits));
       std::mutex mutex;
       on_ranks(shape, [&](GroupFactory& f) {
         Rank r(shape, f, z);
         for (size_t k = 0; k < perturbs.size(); ++k) {
           backward(r, perturbs[k]);
-          std::vector<double> norms(kScopes + 1, 7.0);
-          r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kScopes + 1}, DType::kF64, {}});
+          std::vector<double> norms(kUnits + 1, 7.0);
+          r.store.norm_squares({reinterpret_cast<std::byte*>(norms.data()), {kUnits + 1}, DType::kF64, {}});
           const std::lock_guard lock(mutex);
-          for (size_t s = 0; s < kScopes; ++s) totals[k][s] += norms[s];
+          for (size_t s = 0; s < kUnits; ++s) totals[k][s] += norms[s];
         }
       });
       for (size_t k = 0; k < perturbs.size(); ++k) {
         INFO(perturbs[k].name << " element " << perturbs[k].element << " dp " << perturbs[k].dp);
-        std::vector<double> want(kScopes);
+        std::vector<double> want(kUnits);
         for (const auto& [name, size] : logical_sizes())
           for (int64_t i = 0; i < size; ++i) {
             const double g = reduced(name, i, shape.dp, perturbs[k]);
@@ -110,13 +110,13 @@ TEST_CASE("update ranges cover each element once a replica, with its decay, and 
         r.store.init(1, 1);
         std::vector<int64_t> versions;
         for_each_readable(r, [&](Parameter& p) { versions.push_back(p.version); });
-        std::vector<int> times(static_cast<size_t>(r.store.num_scopes()));
-        for (const UpdateRange& u : r.store.ranges()) {
-          GT_CHECK(u.at + u.value.numel() <= r.store.state_elements(u.scope), "a range leaves the scope's state");
+        std::vector<int> times(static_cast<size_t>(r.store.num_units()));
+        for (const TensorRange& u : r.store.ranges()) {
+          GT_CHECK(u.at + u.value.numel() <= r.store.state_elements(u.unit), "a range leaves the scope's state");
           GT_CHECK(u.value.numel() == u.grad.numel(), "value and gradient differ");
           for (int64_t i = 0; i < u.value.numel(); ++i) u.value.as<float>()[i] += u.decay ? 100 : 1000;
         }
-        r.store.publish();
+        r.store.all_gather_values();
         size_t k = 0;
         for_each_readable(r, [&](Parameter& p) {
           GT_CHECK(p.version > versions[k], p.name, " kept its version");

@@ -46,20 +46,16 @@ int ours_in_shared_memory() {
 }
 
 // Faults that took effect; killing a process that has already ended does not count.
-struct Toll {
+struct FaultCounts {
   int strikes = 0, kills = 0, stops = 0, fills = 0, preemptions = 0;
 };
 
 // Injects one fault into the job below supervisor `pid`.
-void strike(int pid, std::mt19937_64& random, const SmallDisk& disk, Toll& toll) {
+void strike(int pid, std::mt19937_64& random, const SmallDisk& disk, FaultCounts& toll) {
   const int rank = static_cast<int>(random() % 2);
   switch (toll.strikes++ % 3) {
-    case 0:
-      toll.kills += send_signal(process_of(pid, rank), SIGKILL);
-      break;
-    case 1:
-      toll.stops += send_signal(process_of(pid, rank), SIGSTOP);
-      break;
+    case 0: toll.kills += send_signal(process_of(pid, rank), SIGKILL); break;
+    case 1: toll.stops += send_signal(process_of(pid, rank), SIGSTOP); break;
     default:
       if (disk.why_not().empty()) {
         disk.fill(static_cast<int64_t>(random() % 200000));
@@ -88,7 +84,7 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that 
                           "delay@step:rank=0,ms=20 --checkpoint.dir " +
                           checkpoints;
   std::mt19937_64 random(goal_seed());
-  Toll toll;
+  FaultCounts toll;
   const int shared_before = ours_in_shared_memory();
   const auto begin = Clock::now();
   const char* layouts[] = {" --pp 1", " --pp 2"};  // same tp, dp and micro_batch

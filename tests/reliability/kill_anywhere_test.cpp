@@ -48,7 +48,7 @@ int64_t newest(const std::string& run) {
   }
 }
 
-struct Strike {
+struct Fault {
   int signal = 0;
   bool rank = false;   // target a rank; otherwise the process that the user started
   double after_s = 0;  // since the start
@@ -57,7 +57,7 @@ struct Strike {
   bool stopped = false;  // by SIGTERM to the supervisor, once it had resumed
 };
 
-bool allowed(const Strike& s, const Outcome& r) {
+bool allowed(const Fault& s, const Outcome& r) {
   if (r.code == 0) return true;  // it had ended, or the supervisor recovered
   if (s.stopped && r.code == 75) return true;
   if (s.signal == SIGKILL) return r.code == 128 + SIGKILL || (s.rank && r.code == 70);
@@ -92,7 +92,7 @@ TEST_CASE("kills and signals at any time, in all ways of starting: nothing is lo
   int interrupted = 0, hits = 0, sent = 0;
   for (int n = 0; n < kills + signals; ++n) {
     const Way& way = kWays[n % 4];
-    Strike s;
+    Fault s;
     constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
     s.signal = n < kills ? SIGKILL : kSignals[random() % 4];
     s.rank = way.words[0] != 0 && std::string(way.words).find("threads") == std::string::npos && random() % 2 == 0;

@@ -9,7 +9,8 @@
 
 using namespace gt;
 
-TEST_CASE("a checkpoint of one layout trains on under another one: the first loss and the curve are the same", "[R09]") {
+TEST_CASE("a checkpoint of one layout trains on under another one: the first loss and the curve are the same",
+          "[R09]") {
   const std::string run =
       "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 301 --model.seq 16 --data.train mock "
       "--train.global_batch 16 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type "

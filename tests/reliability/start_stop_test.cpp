@@ -89,8 +89,7 @@ bool may_take_sockets() {
 
 }  // namespace
 
-TEST_CASE("ranks of one machine listen to nobody, mpirun answers nobody, foreign connections stall nothing",
-          "[R30]") {
+TEST_CASE("ranks of one machine listen to nobody, mpirun answers nobody, foreign connections stall nothing", "[R30]") {
   TempDir dir;
   const std::string log = dir / "runs/x/log.jsonl";
   int ranks = 0;

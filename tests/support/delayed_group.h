@@ -78,7 +78,7 @@ class DelayedGroup final : public ProcessGroup {
     delays_.maybe(p.op);
     p.work.wait(s);
     free_.push_back(ticket);
-    was_inside(p.op, p.bytes, begin, true);
+    record_blocked(p.op, p.bytes, begin, true);
   }
 
  private:
@@ -95,7 +95,7 @@ class DelayedGroup final : public ProcessGroup {
     const uint64_t ticket = free_.back();
     free_.pop_back();
     passed_[ticket] = {call(), op, full.bytes()};
-    was_inside(op, full.bytes(), begin, false);
+    record_blocked(op, full.bytes(), begin, false);
     return Work(this, ticket);
   }
   std::unique_ptr<ProcessGroup> inner_;

@@ -16,8 +16,8 @@ void report_partly_skipped(const std::string& why);
 
 }  // namespace gt
 
-#define GT_SKIP(why)            \
-  do {                          \
-    ::gt::report_skipped(why);  \
-    return;                     \
+#define GT_SKIP(why)           \
+  do {                         \
+    ::gt::report_skipped(why); \
+    return;                    \
   } while (false)

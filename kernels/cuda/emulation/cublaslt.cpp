@@ -118,7 +118,7 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
 }
 
-struct Product {
+struct GemmArgs {
   Desc d;
   Layout a, b, o;
   const void *A, *B, *C;
@@ -131,9 +131,7 @@ struct Product {
   int64_t m() const { return ta() ? a.cols : a.rows; }
   int64_t k() const { return ta() ? a.rows : a.cols; }
   int64_t n() const { return tb() ? b.rows : b.cols; }
-  const float* factor(int which) const {
-    return static_cast<const float*>(d.get<const void*>(which, nullptr));
-  }
+  const float* factor(int which) const { return static_cast<const float*>(d.get<const void*>(which, nullptr)); }
   const float* factor_a() const { return factor(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER); }
   const float* factor_b() const { return factor(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER); }
   bool fast() const { return d.get<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0) != 0; }
@@ -144,7 +142,7 @@ struct Product {
 };
 
 // Restrictions of sm_90 tensor cores on FP8 operands; fast accumulation exists for FP8 only.
-bool Product::legal() const {
+bool GemmArgs::legal() const {
   if (!eight_bits(a.type)) return !fast();
   const bool formats = eight_bits(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3);
   const bool sizes = a.ld % 16 == 0 && b.ld % 16 == 0 && o.ld % 16 == 0 && o.cols % 16 == 0;
@@ -159,22 +157,16 @@ std::string epilogues() {
   return limit != nullptr ? limit : "all";
 }
 
-bool is_gelu_grad(cublasLtEpilogue_t e) {
-  return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD;
-}
-bool is_gelu(cublasLtEpilogue_t e) {
-  return e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-}
-bool is_bias_grad(cublasLtEpilogue_t e) {
-  return e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADB;
-}
+bool is_gelu_grad(cublasLtEpilogue_t e) { return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD; }
+bool is_gelu(cublasLtEpilogue_t e) { return e == CUBLASLT_EPILOGUE_GELU_AUX || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS; }
+bool is_bias_grad(cublasLtEpilogue_t e) { return e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADB; }
 
 bool is_slow(cublasLtEpilogue_t e) {
   return epilogues() == kSlowBiasGradients ? is_bias_grad(e)
                                            : epilogues() == kSlowGelu && (is_gelu(e) || is_gelu_grad(e));
 }
 
-void Product::die_of_faults() const {
+void GemmArgs::die_of_faults() const {
   const cublasLtEpilogue_t e = epilogue_of(d);
   const void* bias = d.get<void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr);
   if (e != CUBLASLT_EPILOGUE_DEFAULT && bias != nullptr && !multiple_of_16(bias))
@@ -184,7 +176,7 @@ void Product::die_of_faults() const {
     gt::emulated::die("fused bias gradient with unaligned operands or odd sizes");
 }
 
-void Product::tell_what_it_touches() const {
+void GemmArgs::tell_what_it_touches() const {
   constexpr const char* kWhat = "cublasLtMatmul";
   const auto bytes = [](int64_t elements, cudaDataType_t t) {
     return static_cast<size_t>(elements) * (t == CUDA_R_32F ? 4 : eight_bits(t) ? 1 : 2);
@@ -205,7 +197,7 @@ void Product::tell_what_it_touches() const {
   if (is_gelu_grad(e)) gt::emulated::watch::reads(aux, bytes(o.rows * o.cols, o.type), kWhat);
 }
 
-void Product::run() const {
+void GemmArgs::run() const {
   const gt::emulated::OnDevice now;
   tell_what_it_touches();
   ++runs.count[algorithm];
@@ -330,17 +322,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const void* C, cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t ld,
                               const cublasLtMatmulAlgo_t* algo, void*, size_t, cudaStream_t stream) {
   if (!made_here(algo)) return CUBLAS_STATUS_INVALID_VALUE;
-  const Product p{desc_of(desc),
-                  layout_of(la),
-                  layout_of(lb),
-                  layout_of(ld),
-                  A,
-                  B,
-                  C,
-                  D,
-                  *static_cast<const float*>(alpha),
-                  *static_cast<const float*>(beta),
-                  algo->data[1]};
+  const GemmArgs p{desc_of(desc),
+                   layout_of(la),
+                   layout_of(lb),
+                   layout_of(ld),
+                   A,
+                   B,
+                   C,
+                   D,
+                   *static_cast<const float*>(alpha),
+                   *static_cast<const float*>(beta),
+                   algo->data[1]};
   if (p.m() != p.o.rows || p.n() != p.o.cols || p.k() != (p.tb() ? p.b.cols : p.b.rows))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (!p.legal()) return CUBLAS_STATUS_NOT_SUPPORTED;

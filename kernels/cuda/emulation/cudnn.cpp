@@ -148,7 +148,7 @@ class LoopPlan final : public AttentionPlan {
 
 }  // namespace
 
-const std::string& cudnn_obstacle() {
+const std::string& cudnn_unavailable() {
   static const char* set = std::getenv("GPTTRAIN_EMULATED_CUDNN");
   static const std::string obstacle = set != nullptr && *set == '1' ? "" : "there is no cuDNN on the emulated device";
   return obstacle;

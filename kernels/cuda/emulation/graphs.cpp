@@ -35,7 +35,7 @@ struct Queue {
   size_t tip = 0, merged = 0;  // indices into kept: after its last item; after those that others wait for
 };
 
-struct Mark {  // an event
+struct RecordedEvent {  // an event
   double reading = 0;
   std::weak_ptr<Capture> of;
   Queue* queue = nullptr;
@@ -46,8 +46,8 @@ struct Mark {  // an event
 thread_local Capture* captured_here = nullptr;
 
 Queue* queue_of(cudaStream_t s) { return reinterpret_cast<Queue*>(s); }
-Pieces* pieces_of(void* graph) { return static_cast<Pieces*>(graph); }
-Mark& mark_of(cudaEvent_t e) { return *reinterpret_cast<Mark*>(e); }
+Pieces* boxes_of(void* graph) { return static_cast<Pieces*>(graph); }
+RecordedEvent& mark_of(cudaEvent_t e) { return *reinterpret_cast<RecordedEvent*>(e); }
 
 struct Counts {
   std::atomic<long> made{0}, launched{0}, pieces{0}, single{0}, waits{0}, held{0};  // held: work items of live graphs
@@ -128,7 +128,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
-  return *e = reinterpret_cast<cudaEvent_t>(new Mark), cudaSuccess;
+  return *e = reinterpret_cast<cudaEvent_t>(new RecordedEvent), cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
@@ -138,7 +138,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   if (const cudaError_t broken = entered(); broken != cudaSuccess) return broken;
-  Mark& m = mark_of(e);
+  RecordedEvent& m = mark_of(e);
   m.captured = capturing(s);
   if (!m.captured && forbidden()) return cudaErrorStreamCaptureUnsupported;
   if (!m.captured) return watch::record(e, s), m.reading = read_clock(), cudaSuccess;
@@ -149,7 +149,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
-  Mark& m = mark_of(e);
+  RecordedEvent& m = mark_of(e);
   Queue& q = *queue_of(s);
   if (!m.captured) {
     if (q.in != nullptr) return spoil(*q.in, cudaErrorStreamCaptureIsolation);
@@ -224,9 +224,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* statu
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  *made = reinterpret_cast<cudaGraphExec_t>(new Pieces(*pieces_of(graph)));
+  *made = reinterpret_cast<cudaGraphExec_t>(new Pieces(*boxes_of(graph)));
   ++counts.made;
-  counts.held += static_cast<long>(pieces_of(graph)->size());
+  counts.held += static_cast<long>(boxes_of(graph)->size());
   return cudaSuccess;
 }
 
@@ -240,7 +240,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   ++counts.launched;
-  for (const auto& piece : *pieces_of(graph)) {
+  for (const auto& piece : *boxes_of(graph)) {
     watch::piece(s);
     piece();
     ++counts.pieces;
@@ -248,10 +248,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete pieces_of(graph), cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete boxes_of(graph), cudaSuccess; }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
-  counts.held -= static_cast<long>(pieces_of(graph)->size());
-  return delete pieces_of(graph), cudaSuccess;
+  counts.held -= static_cast<long>(boxes_of(graph)->size());
+  return delete boxes_of(graph), cudaSuccess;
 }
 
 }  // extern "C"

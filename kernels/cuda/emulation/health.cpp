@@ -9,12 +9,12 @@
 namespace gt::emulated {
 namespace {
 
-struct Fate {
+struct InjectedFault {
   long kernel = 0;  // counted from 1; 0: disabled
   cudaError_t error = cudaErrorIllegalAddress;
   std::atomic<long> ran{0};
   std::atomic<bool> broken{false};
-  Fate() {
+  InjectedFault() {
     const char* wanted = std::getenv("GPTTRAIN_EMULATED_FAILS");
     if (wanted == nullptr) return;
     char* rest = nullptr;
@@ -23,8 +23,8 @@ struct Fate {
   }
 };
 
-Fate& fate() {
-  static Fate& f = *new Fate;  // never destroyed: streams may outlive static objects
+InjectedFault& fate() {
+  static InjectedFault& f = *new InjectedFault;  // never destroyed: streams may outlive static objects
   return f;
 }
 
@@ -42,7 +42,7 @@ cudaError_t entered() {
 }
 
 bool kernel_runs() {
-  Fate& f = fate();
+  InjectedFault& f = fate();
   if (f.broken) return told = true, false;
   if (f.kernel == 0 || ++f.ran != f.kernel) return true;
   f.broken = true;

@@ -8,9 +8,9 @@
 
 namespace gt::emulated {
 
-cudaError_t entered();  // cudaSuccess, or the error that the calling function returns at once
-bool kernel_runs();     // counts one launch; false: the device is broken, and the host learns later
-void select_device();   // marks the calling thread as having selected a device
+cudaError_t entered();          // cudaSuccess, or the error that the calling function returns at once
+bool kernel_runs();             // counts one launch; false: the device is broken, and the host learns later
+void select_device();           // marks the calling thread as having selected a device
 void leave_error(cudaError_t);  // records the error of a refused call for cudaGetLastError on this thread
 cudaError_t last_error();       // the sticky device error once reported, otherwise the recorded one, cleared
 

@@ -26,7 +26,7 @@ Streams& streams() {
   return s;
 }
 
-thread_local Piece piece_here;
+thread_local WorkItem piece_here;
 thread_local Clock host_here;
 
 void join(Clock& into, const Clock& from) {
@@ -50,10 +50,10 @@ Clock& clock_of(Streams& all, cudaStream_t s) {
 
 }  // namespace
 
-const Piece& current_piece() { return piece_here; }
+const WorkItem& current_work_item() { return piece_here; }
 
 bool forgets(const char* kind) {
-  static const char* const wanted = std::getenv("GPTTRAIN_EMULATED_FORGETS");
+  static const char* const wanted = std::getenv("GPTTRAIN_EMULATED_IGNORES");
   if (wanted == nullptr) return false;
   const std::string text = wanted;
   const size_t colon = text.find(':');

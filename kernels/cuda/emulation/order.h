@@ -14,7 +14,7 @@ constexpr uint32_t number_of(When w) { return w & 0xFFFFFF; }
 using Clock = std::vector<uint32_t>;  // per stream: number of finished work items
 
 // A work item: a kernel, copy or GEMM on a stream.
-struct Piece {
+struct WorkItem {
   When when = 0;
   Clock behind;  // work finished when it begins, itself included
   // Whether work item `w` happens before this one.
@@ -22,10 +22,10 @@ struct Piece {
 };
 
 // The work item of the calling thread.
-const Piece& current_piece();
+const WorkItem& current_work_item();
 
 // Whether the race detector ignores this synchronization, so that a test can verify that the missing order is detected.
-// Set by GPTTRAIN_EMULATED_FORGETS=KIND (all of them) or KIND:N (the N-th alone): a stream's wait for an event
+// Set by GPTTRAIN_EMULATED_IGNORES=KIND (all of them) or KIND:N (the N-th alone): a stream's wait for an event
 // (`streams`), a barrier of a block (`blocks`) or of a warp (`warps`).
 bool forgets(const char* kind);
 

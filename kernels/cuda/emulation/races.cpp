@@ -187,7 +187,7 @@ void tell(const Access& old, bool old_writes, const Access& now, bool now_writes
 // Whether `old` happens before `now`; shared memory starts afresh with each block.
 bool over(const Access& old, const Access& now, bool shared) {
   if (old.when == 0) return true;
-  if (old.when != now.when) return shared || current_piece().after(old.when);
+  if (old.when != now.when) return shared || current_work_item().after(old.when);
   if (old.how == How::kLibrary) return true;
   if (old.epoch < running.block_begin) return shared;
   if (old.who == Who::kBlocks) return false;
@@ -213,7 +213,7 @@ bool both_atomic(const Access& a, const Access& b) { return a.how == How::kAtomi
 
 void reading(Cell& c, const Access& now, bool shared, uintptr_t at) {
   if (!both_atomic(c.write, now) && !over(c.write, now, shared)) tell(c.write, true, now, false, at);
-  if (!shared && c.read.when != 0 && c.read.when != now.when && !current_piece().after(c.read.when))
+  if (!shared && c.read.when != 0 && c.read.when != now.when && !current_work_item().after(c.read.when))
     c.elsewhere = c.read.when;
   note(c.read, now, shared);
 }
@@ -221,7 +221,7 @@ void reading(Cell& c, const Access& now, bool shared, uintptr_t at) {
 void writing(Cell& c, const Access& now, bool shared, uintptr_t at) {
   if (!both_atomic(c.write, now) && !over(c.write, now, shared)) tell(c.write, true, now, true, at);
   if (!both_atomic(c.read, now) && !over(c.read, now, shared)) tell(c.read, false, now, true, at);
-  if (!shared && c.elsewhere != 0 && !current_piece().after(c.elsewhere)) {
+  if (!shared && c.elsewhere != 0 && !current_work_item().after(c.elsewhere)) {
     Access other = c.read;
     other.when = c.elsewhere;
     tell(other, false, now, true, at);
@@ -268,7 +268,7 @@ void accessed(const void* p, size_t bytes, const void* place, How how = How::kPl
 template <Touch T>
 void by_library(const void* p, size_t bytes, const char* what) {
   if (p == nullptr || !is_device_memory(p)) return;
-  const Access now{running.epoch, 0, current_piece().when, module.offset(what), 0, Who::kThread, How::kLibrary};
+  const Access now{running.epoch, 0, current_work_item().when, module.offset(what), 0, Who::kThread, How::kLibrary};
   touch<T>(reinterpret_cast<uintptr_t>(p), bytes, now, false);
 }
 
@@ -281,7 +281,7 @@ void writes(const void* p, size_t bytes, const char* what) { by_library<Touch::k
 
 void kernel_begins(const void* dynamic_shared, size_t bytes) {
   running.dynamic_shared = {reinterpret_cast<uintptr_t>(dynamic_shared), bytes};
-  running.when = current_piece().when;
+  running.when = current_work_item().when;
   running.kernel = true;
 }
 void kernel_ends() { running.kernel = false; }

@@ -56,7 +56,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     engine.init_weights();
     const auto data = open_dataset({.sources = {{.path = "mock"}}, .seq = c.model.seq, .vocab = c.model.vocab});
     Loader loader(*data, training_loader(c, mesh), stream.device, *backend.device, stream);
-    const bool behind = computes_behind(*backend.device);
+    const bool behind = is_asynchronous(*backend.device);
     mesh.world().barrier();
     double before = now();  // end to end: an update may still run after its step's results are available
     for (int64_t k = -length.warmup;; ++k) {
@@ -103,7 +103,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     record.steps = static_cast<int64_t>(steps.size());
     record.step = spread_of(std::move(steps));
     record.update = spread_of(std::move(updates));
-    if (computes_behind(*backend.device)) record.stream = spread_of(std::move(streams));
+    if (is_asynchronous(*backend.device)) record.stream = spread_of(std::move(streams));
     record.flops = step_flops(options, mesh.shape().pp, c.train.global_batch * c.model.seq, c.model.seq, -1);
     record.fp8 = options.precision.fp8;
     record.ceilings = load_ceilings(record.device, options.precision.linear());

@@ -36,7 +36,7 @@ double product(const DeviceBench& b, int64_t n, DType t, bool load_first) {
 }
 
 // Same for FP8 inputs with a result of dtype `t`.
-double product_fp8(const DeviceBench& b, int64_t n, DType t) {
+double gemm_fp8_flops(const DeviceBench& b, int64_t n, DType t) {
   std::vector<Buffer> held;
   const GemmFp8 g{.a = b.normal({n, n}, DType::kF8E4M3, held),
                   .b = b.normal({n, n}, DType::kF8E4M3, held),
@@ -49,9 +49,9 @@ double product_fp8(const DeviceBench& b, int64_t n, DType t) {
 }
 
 // Returns whether the device has FP8 GEMMs. The CPU backend only emulates their results.
-bool multiplies_fp8(const DeviceBench& b, int index, DType t) {
+bool has_fp8_gemm(const DeviceBench& b, int index, DType t) {
   return b.backend().kind != DeviceKind::kCpu && size_of(t) == 2 &&
-         (b.backend().fp8_obstacle == nullptr || b.backend().fp8_obstacle(index).empty());
+         (b.backend().fp8_unsupported == nullptr || b.backend().fp8_unsupported(index).empty());
 }
 
 // Bytes/s, read plus written.
@@ -64,7 +64,7 @@ double copies(const DeviceBench& b) {
 }
 
 // FLOP/s of causal attention, without the masked half; the backward counts five GEMMs.
-void attention(const DeviceBench& b, const TransformerConfig& m, DType t, Ceilings& c) {
+void attention(const DeviceBench& b, const TransformerConfig& m, DType t, PeakRates& c) {
   std::vector<Buffer> held;
   const int64_t batch = std::max<int64_t>(1, (b.small() ? 2048 : 65536) / m.seq), rows = batch * m.seq;
   const Attention forward{.qkv = b.normal({rows, m.qkv_width()}, t, held),
@@ -105,7 +105,7 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   const DeviceBench b(device.backend(), device.index(), threads);
   ConditionsWatch watch(device.backend(), device.index());
   watch.start();
-  Ceilings c;
+  PeakRates c;
   c.device = device.backend().device->describe(device.index());
   c.dtype = name_of(t);
   fmt::print("{}, {}\n", c.device, c.dtype);
@@ -116,8 +116,8 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
     fmt::print("GEMM       {}, {} x {}\n", flops_text(rate), n, n);
     c.gemm = std::max(c.gemm, rate);
   }
-  for (size_t k = 0; multiplies_fp8(b, device.index(), t) && k < sizes.size(); ++k) {
-    const double rate = product_fp8(b, sizes[k], t);
+  for (size_t k = 0; has_fp8_gemm(b, device.index(), t) && k < sizes.size(); ++k) {
+    const double rate = gemm_fp8_flops(b, sizes[k], t);
     fmt::print("FP8 GEMM   {}, {} x {}\n", flops_text(rate), sizes[k], sizes[k]);
     c.gemm_fp8 = std::fmax(c.gemm_fp8, rate);
   }
@@ -125,8 +125,7 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   fmt::print("copies     {:.1f} GB/s, read and written\n", c.copy * 1e-9);
   attention(b, options.model, t, c);
   fmt::print("attention  {} forward, {} backward ({} heads of {}, {} tokens)\n", flops_text(c.attention[0].forward),
-             flops_text(c.attention[0].backward), options.model.heads, options.model.head_width(),
-             options.model.seq);
+             flops_text(c.attention[0].backward), options.model.heads, options.model.head_width(), options.model.seq);
   watch.stop();
   fmt::print("{}", conditions_lines(std::vector{summary_of(watch.seen(), true)}, 11));
   const std::string path = args.output.empty() ? ceilings_file(c.device, t) : args.output;

@@ -45,7 +45,10 @@ struct Measured {
 class CommBench {
  public:
   CommBench(const Mesh& mesh, const RankDevice& device, Stream s, int64_t most)
-      : world_(mesh.world()), api_(*device.backend().device), stream_(s), memory_(most, s.device, api_),
+      : world_(mesh.world()),
+        api_(*device.backend().device),
+        stream_(s),
+        memory_(most, s.device, api_),
         received_(most, s.device, api_) {
     api_.zero(memory_.data(), memory_.bytes(), s);
     api_.zero(received_.data(), received_.bytes(), s);
@@ -123,21 +126,20 @@ Exit comm_rank(const Config& c, const CommArgs& args, const std::string& command
   set_cpu_may_spin(ranks_may_spin(c, factory.local_size(), threads));
   const Stream stream = backend.device->open_stream(device.index(), threads);
   const bool speaks = mesh.rank() == 0;
-  const std::string transport =
-      device.transport().empty() ? std::string(mesh.world().backend()) : device.transport();
+  const std::string transport = device.transport().empty() ? std::string(mesh.world().backend()) : device.transport();
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   if (speaks)
     fmt::print("{}, tp {} pp {} dp {}, over {}\n\n{:<6} {:>5} {:<15} {:>9} {:>11} {:>8} {:>10} {:>10}\n",
-               backend.device->describe(device.index()), mesh.shape().tp, mesh.shape().pp, mesh.shape().dp,
-               transport, "group", "ranks", "call", "size", "us", "+-", "moves GB/s", "wire GB/s");
+               backend.device->describe(device.index()), mesh.shape().tp, mesh.shape().pp, mesh.shape().dp, transport,
+               "group", "ranks", "call", "size", "us", "+-", "moves GB/s", "wire GB/s");
   {
     CommBench bench(mesh, device, stream, args.most << 20);
     for (const Mesh::Named& named : mesh.groups()) {
       const std::string_view name = named.name;
       if (named.size == 1 || (name != "tp" && name != "pp" && name != "dp")) continue;
-      const auto motions = name == "pp" ? std::vector<Motion>{Motion::kNeighbours}
-                                        : std::vector<Motion>{Motion::kAllReduce, Motion::kAllGather,
-                                                              Motion::kReduceScatter};
+      const auto motions = name == "pp"
+                               ? std::vector<Motion>{Motion::kNeighbours}
+                               : std::vector<Motion>{Motion::kAllReduce, Motion::kAllGather, Motion::kReduceScatter};
       for (const Motion motion : motions)
         for (int64_t bytes = kLeast; bytes <= args.most << 20; bytes *= 4) {
           const Measured m = bench.measure(named, motion, bytes);

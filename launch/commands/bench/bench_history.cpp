@@ -54,7 +54,7 @@ bool alike(const Json& a, const Json& b) {
 
 }  // namespace
 
-std::optional<EarlierBench> last_alike(const std::string& path, const std::string& record) {
+std::optional<EarlierBench> last_comparable(const std::string& path, const std::string& record) {
   const Json mine = Json::parse(record);
   std::optional<EarlierBench> found;
   each_record(path, [&](const Json& j) {
@@ -69,7 +69,7 @@ void require_history(const std::string& path) {
 }
 
 std::string add_to_history(const std::string& path, const std::string& record) {
-  const std::optional<EarlierBench> before = last_alike(path, record);
+  const std::optional<EarlierBench> before = last_comparable(path, record);
   std::ofstream out(path, std::ios::app);
   out << record + "\n" << std::flush;
   GT_REQUIRE(out, Exit::kIo, path, ": cannot be written");

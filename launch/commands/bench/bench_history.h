@@ -14,7 +14,7 @@ struct EarlierBench {
 // bench_json()); nullopt if there is none, or no file.
 // Config keys that only one side has come from another version and are ignored, as are log.* and checkpoint.*, which do
 // not affect a bench. Throws kDamaged naming a malformed line.
-std::optional<EarlierBench> last_alike(const std::string& path, const std::string& record);
+std::optional<EarlierBench> last_comparable(const std::string& path, const std::string& record);
 
 // Checks before a long measurement that `path` can be appended to and holds valid records. Throws kIo or kDamaged.
 void require_history(const std::string& path);

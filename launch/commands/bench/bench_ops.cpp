@@ -45,7 +45,7 @@ Spread time_call(const OpCall& call, const DeviceBench& bench, int64_t vocab) {
 std::string percent(double share) { return std::isfinite(share) ? fmt::format("{:.0f} %", 100 * share) : "-"; }
 
 struct OpsReport {
-  explicit OpsReport(std::optional<Ceilings> c) : ceilings(std::move(c)) {
+  explicit OpsReport(std::optional<PeakRates> c) : ceilings(std::move(c)) {
     fmt::print("{:<20} {:<24} {:<40} {:>6} {:>11} {:>6} {:>16} {:>8}\n", "op", "what", "shape", "calls", "us", "+-",
                "reaches", "ceiling");
   }
@@ -84,7 +84,7 @@ struct OpsReport {
   bool ceilings_know_attention(const OpCall& c) const {
     return c.cost.kind != OpClass::kAttention || !std::isnan(call_bound(c, *ceilings, true).products);
   }
-  std::optional<Ceilings> ceilings;
+  std::optional<PeakRates> ceilings;
   SecondsByClass measured{};
 };
 

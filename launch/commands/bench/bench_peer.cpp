@@ -28,13 +28,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Ran {
+struct ShellResult {
   std::string out;
   int status = 0;
 };
 // Returns standard output and error of a shell command.
-Ran run_shell(const std::string& command) {
-  Ran r;
+ShellResult run_shell(const std::string& command) {
+  ShellResult r;
   FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
   GT_REQUIRE(pipe != nullptr, Exit::kIo, command, ": cannot be started");
   char piece[4096];
@@ -88,9 +88,9 @@ const Backend* cuda_in_this_environment() {
 }
 
 // Monitors the devices of both sides, as far as known: the devices that our ranks on this machine use.
-class Watches {
+class DeviceMonitors {
  public:
-  explicit Watches(const Config& c) {
+  explicit DeviceMonitors(const Config& c) {
     const Backend* cuda = c.device.kind == "cpu" ? nullptr : cuda_in_this_environment();
     const Backend& backend = cuda != nullptr ? *cuda : cpu_backend();
     const int devices = std::clamp(backend.device->count(), 1, static_cast<int>(c.world()));
@@ -126,9 +126,9 @@ std::string conditions_lines(const char* side, const std::vector<ConditionsSumma
   return block({{fmt::format("  {:<8}", side), text}});
 }
 
-class Duel {
+class PairedBench {
  public:
-  Duel(const Command& command, const PeerArgs& args)
+  PairedBench(const Command& command, const PeerArgs& args)
       : args_(args), config_(command.loaded.config), watches_(command.loaded.config) {
     record_ = (fs::temp_directory_path() / fmt::format("gpttrain-bench-{}.json", ::getpid())).string();
     own_ = shell_word(fs::read_symlink("/proc/self/exe").string()) + " bench";
@@ -144,22 +144,22 @@ class Duel {
                                        : Unit::kRate}};
     }
   }
-  ~Duel() {
+  ~PairedBench() {
     std::error_code ec;
     fs::remove(record_, ec);
   }
-  Duel(const Duel&) = delete;
-  Duel& operator=(const Duel&) = delete;
+  PairedBench(const PairedBench&) = delete;
+  PairedBench& operator=(const PairedBench&) = delete;
 
   // Returns tokens per second, the median over the steps.
   double own() {
-    const Ran r = watches_.during([&] { return run_shell(own_); });
+    const ShellResult r = watches_.during([&] { return run_shell(own_); });
     GT_REQUIRE(r.status == 0, Exit::kUsage, own_, ": ended with ", r.status, ":\n", tail(r.out));
     last_ = nlohmann::json::parse(std::ifstream(record_));
     return last_.at("tokens_per_second").get<double>();
   }
   double peer() {
-    const Ran r = watches_.during([&] { return run_shell(args_.run); });
+    const ShellResult r = watches_.during([&] { return run_shell(args_.run); });
     GT_REQUIRE(r.status == 0, Exit::kUsage, args_.run, ": ended with ", r.status, ":\n", tail(r.out));
     const double tokens = args_.tokens > 0 ? static_cast<double>(args_.tokens)
                                            : static_cast<double>(config_.train.global_batch * config_.model.seq);
@@ -177,12 +177,12 @@ class Duel {
   const std::string& format() const { return format_; }
   size_t steps() const { return steps_; }  // of the baseline's last run
   const nlohmann::json& last() const { return last_; }
-  const Watches& watches() const { return watches_; }  // of the last run
+  const DeviceMonitors& watches() const { return watches_; }  // of the last run
 
  private:
   const PeerArgs& args_;
   const Config& config_;
-  Watches watches_;
+  DeviceMonitors watches_;
   std::string own_, record_, format_;
   std::vector<PeerFormat> formats_;
   size_t steps_ = 0;
@@ -195,7 +195,7 @@ Exit run_bench_peer(const Command& command) {
   const auto& args = command.get<PeerArgs>();
   constexpr double kQuiet = 0.96;
   if (!args.out.empty()) require_writable(args.out);
-  Duel duel(command, args);
+  PairedBench duel(command, args);
   fmt::print("ours      {}\nbaseline  {}{}\n", duel.own_command(), args.run,
              args.note.empty() ? "" : cat("\n          ", args.note));
   std::vector<double> ratios;

@@ -30,7 +30,7 @@ Json json_of(const MemoryReport& m) {
           {"workspaces", m.workspaces},   {"total", m.total()}};
 }
 
-Json json_of(const Ceilings& c) {
+Json json_of(const PeakRates& c) {
   Json attention = Json::array();
   for (const AttentionCeiling& a : c.attention)
     attention.push_back(

@@ -22,12 +22,12 @@ struct BenchRecord {
   std::optional<Spread> stream;  // step seconds on rank 0's stream, if the device computes asynchronously
   StepFlops flops;
   bool fp8 = false;
-  std::optional<Ceilings> ceilings;                // of this device, if measured
-  std::optional<StepRoofline> roof;                // requires ceilings
+  std::optional<PeakRates> ceilings;  // of this device, if measured
+  std::optional<StepRoofline> roof;   // requires ceilings
   // shares of the steps on rank 0: computing, waiting for pipeline neighbours, waiting for data
   double busy = 0, neighbours = 0, data_wait = 0;
-  double exposed_comm = 0, bubble = 0;             // means over all ranks; exposed_comm NaN: not measured
-  MemoryReport planned, measured;                  // rank 0
+  double exposed_comm = 0, bubble = 0;  // means over all ranks; exposed_comm NaN: not measured
+  MemoryReport planned, measured;       // rank 0
   std::optional<ReplayCounts> graphs;
   std::vector<ConditionsSummary> conditions;  // of each rank's device while steps were measured
   std::string conditions_why;                 // reason why conditions of rank 0 are unknown
@@ -44,7 +44,7 @@ struct BenchRecord {
 };
 
 std::string bench_text(const BenchRecord&);
-std::string bench_json(const BenchRecord&);      // one line
+std::string bench_json(const BenchRecord&);  // one line
 // Returns the clocks and temperatures of the ranks' devices, with a warning if their clocks were throttled; text starts
 // at `column`. Empty if nothing is known.
 std::string conditions_lines(std::span<const ConditionsSummary> ranks, int column);

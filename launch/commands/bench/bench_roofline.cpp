@@ -14,7 +14,7 @@ namespace gt {
 namespace {
 
 // Returns the stored ceilings of the device that the config would run on.
-std::optional<Ceilings> kept_ceilings(const Config& c, DType t) {
+std::optional<PeakRates> kept_ceilings(const Config& c, DType t) {
   std::string why;
   if (c.device.kind != "cpu")
     if (const Backend* cuda = cuda_backend(&why)) return load_ceilings(cuda->device->describe(0), t);
@@ -23,7 +23,7 @@ std::optional<Ceilings> kept_ceilings(const Config& c, DType t) {
   return load_ceilings(cpu_backend().device->describe(0), t);
 }
 
-Ceilings choose_ceilings(const Config& c, const std::string& wanted, DType t) {
+PeakRates choose_ceilings(const Config& c, const std::string& wanted, DType t) {
   if (wanted != "auto" && wanted != "planning") return read_ceilings(wanted, t);
   if (wanted == "auto")
     if (auto kept = kept_ceilings(c, t)) return *kept;
@@ -39,7 +39,7 @@ std::string milliseconds(double seconds) {
 Exit run_bench_roofline(const Command& command) {
   const auto& args = command.get<RooflineArgs>();
   Config c = command.loaded.config;
-  const Ceilings ceilings = choose_ceilings(c, args.ceilings, precision_of(c).linear());
+  const PeakRates ceilings = choose_ceilings(c, args.ceilings, precision_of(c).linear());
   if (ceilings.planned) c.device.kind = "cuda";  // op list of a GPU step
   const EngineOptions o = engine_options(c, 1);
   const MeshShape shape = mesh_shape(c);
@@ -48,8 +48,8 @@ Exit run_bench_roofline(const Command& command) {
   const double tokens = static_cast<double>(c.train.global_batch * c.model.seq);
 
   fmt::print("{} parameters, tp {} pp {} dp {}, a step of {} sequences of {} tokens, {} at once\n",
-             format_thousands(describe(o.model).parameters()), shape.tp, shape.pp, shape.dp, c.train.global_batch, c.model.seq,
-             c.train.micro_batch);
+             format_thousands(describe(o.model).parameters()), shape.tp, shape.pp, shape.dp, c.train.global_batch,
+             c.model.seq, c.train.micro_batch);
   fmt::print("ceilings  {}\n\n", ceilings_text(ceilings, c.model.head_width(), c.model.seq));
   if (shape.pp > 1) fmt::print("pipeline rank {}, the slowest:\n", roof.slowest);
   fmt::print("{}\n", roofline_table(rank, ceilings));

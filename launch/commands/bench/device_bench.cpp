@@ -37,11 +37,10 @@ void DeviceBench::fill_normal(const Tensor& out) const {
 
 void DeviceBench::fill_codes(const Tensor& out) const {
   std::vector<Buffer> local;
-  ops().quantize_fp8({.x = normal(out.shape, DType::kBF16, local),
-                      .fp8 = {.amax = constant(5, {1}, local),
-                              .rows = out,
-                              .inverse = empty({1}, DType::kF32, local)}},
-                     stream_);
+  ops().quantize_fp8(
+      {.x = normal(out.shape, DType::kBF16, local),
+       .fp8 = {.amax = constant(5, {1}, local), .rowwise = out, .scale_inv = empty({1}, DType::kF32, local)}},
+      stream_);
   backend_.device->synchronize(stream_);
 }
 

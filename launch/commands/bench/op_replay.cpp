@@ -14,9 +14,9 @@ namespace {
 const std::vector<float> kSecondMoments{1e-4f, 3e-4f, 2e-5f};
 
 // Writes values into tensors for which normal values would be unrealistic.
-class Values {
+class OperandWriter {
  public:
-  explicit Values(const DeviceBench& bench) : bench_(bench) {}
+  explicit OperandWriter(const DeviceBench& bench) : bench_(bench) {}
 
   void put(const Tensor& t, const std::vector<float>& v) const {
     if (!t || t.dtype != DType::kF32) return;
@@ -44,7 +44,7 @@ class Values {
 
 // Sets the operands of any op by name.
 template <class Args>
-void settle(Args& args, const Values& v) {
+void settle(Args& args, const OperandWriter& v) {
   static const std::map<std::string_view, std::vector<float>> kUsual = {
       // lr, beta1, two bias corrections, gradient factor, not skipped, ..., beta2
       {"scalars", {1e-4f, 0.9f, 0.1f, 0.05f, 1, 0, 1, 0.95f, 0.1f, 1, 0, 0, 0, 0, 0, 0}},
@@ -68,7 +68,7 @@ int64_t offset(const Tensor& t) { return static_cast<int64_t>(reinterpret_cast<u
 }  // namespace
 
 OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) : bench_(bench), args_(call.args) {
-  const Values values(bench);
+  const OperandWriter values(bench);
   std::visit(
       [&](auto& args) {
         if constexpr (!std::is_same_v<std::decay_t<decltype(args)>, std::monostate>) {
@@ -102,7 +102,7 @@ OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) 
 
 // Returns a copy of the step's segment table whose tensors have memory of their own.
 SegmentTable OpReplay::table_for(const SegmentTable& like, std::vector<Segment> segments) {
-  const Values values(bench_);
+  const OperandWriter values(bench_);
   const auto give = [&](auto*& p, int64_t count, DType type, bool positive) {
     if (p == nullptr) return;
     const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) & 0xff);

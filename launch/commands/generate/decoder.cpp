@@ -10,16 +10,16 @@ constexpr int kBoundaryTag = 1;
 
 // The backend's op table with GEMMs whose rows do not depend on the number of rows. Decoding a token alone is then
 // bitwise identical to decoding it in a batch.
-const OpTable& ops_by_rows(const OpTable& inner) {
+const OpTable& row_invariant_ops(const OpTable& inner) {
   static const OpTable* to = nullptr;
   static OpTable table;
   static const bool once = [&] {
     to = &inner;
     table = inner;
     table.gemm = [](const Gemm& g, Stream s) {
-      Gemm by_rows = g;
-      by_rows.by_rows = true;
-      to->gemm(by_rows, s);
+      Gemm row_independent = g;
+      row_independent.row_independent = true;
+      to->gemm(row_independent, s);
     };
     return true;
   }();
@@ -71,7 +71,7 @@ Decoder::Decoder(LoadedModel& m, int64_t sequences, bool cached, int64_t shift)
       staged_(static_cast<size_t>(3 * most_rows(m, sequences)), *m.backend->device),
       arena_(Buffer(arena_bytes(m, sequences), m.stream.device(), *m.backend->device)),
       pool_(Buffer(kAlign, m.stream.device(), *m.backend->device)),
-      tape_(arena_, pool_, ops_by_rows(*m.backend->ops), m.stream) {
+      tape_(arena_, pool_, row_invariant_ops(*m.backend->ops), m.stream) {
   GT_REQUIRE(shift_ <= context_, Exit::kUsage, "--shift ", shift_, ": expected at most the model's context, ",
              context_);
   tape_.set_recording(false);

@@ -33,7 +33,7 @@ class Decoder {
  public:
   // `sequences`: maximum number at a time. `cached` false: recompute the whole window for every token; bitwise
   // identical on a CPU. `shift`: tokens by which a full window advances, at most the context length (else kUsage); 0:
-  // an eighth of it. Requires: the model outlives the decoder and was loaded with Products::kHalf.
+  // an eighth of it. Requires: the model outlives the decoder and was loaded with InferencePrecision::k16Bit.
   Decoder(LoadedModel&, int64_t sequences, bool cached = true, int64_t shift = 0);
 
   // Computes the logits after the last token of each sequence (at least one token). A sequence longer than the context

@@ -32,7 +32,7 @@ Tokenizer load_tokenizer(const std::string& given, const LoadedModel& model) {
 }
 
 // A text being generated.
-struct Writing {
+struct ActiveText {
   size_t index;  // index among all texts of the job
   const std::string& prompt;
   Sequence sequence;
@@ -42,7 +42,7 @@ struct Writing {
   int64_t tokens = 0;
   const char* ended = nullptr;  // reason: eod, stop, length, interrupted
 
-  Writing(size_t i, const std::string& p, int64_t slot, const Tokenizer& t, const std::vector<std::string>& stops)
+  ActiveText(size_t i, const std::string& p, int64_t slot, const Tokenizer& t, const std::vector<std::string>& stops)
       : index(i), prompt(p), stream(t), stop(stops) {
     sequence.slot = slot;
     sequence.ids = t.encode(p);
@@ -78,7 +78,7 @@ class Printer {
   Printer(const GenerateArgs& args, size_t texts) : json_(args.json), samples_(args.num_samples), texts_(texts) {}
   bool streams() const { return texts_ == 1 && !json_; }
 
-  std::string complete(const Writing& w) const {
+  std::string complete(const ActiveText& w) const {
     if (!json_) {
       std::string out = texts_ > 1 ? fmt::format("== {} of {}\n", w.index + 1, texts_) : "";
       return out + w.prompt + w.text + "\n";
@@ -102,9 +102,9 @@ void show(const std::string& text) {
 }
 
 // Generates the texts of one replica.
-class Writer {
+class Generator {
  public:
-  Writer(LoadedModel& m, const Tokenizer& tokenizer, const GenerateArgs& args, std::vector<std::string> prompts)
+  Generator(LoadedModel& m, const Tokenizer& tokenizer, const GenerateArgs& args, std::vector<std::string> prompts)
       : m_(m),
         tokenizer_(tokenizer),
         args_(args),
@@ -135,7 +135,7 @@ class Writer {
   bool start_texts() {
     for (; !free_.empty() && next_ < total_; next_ += replicas_) {
       const std::string& prompt = prompts_[next_ / static_cast<size_t>(args_.num_samples)];
-      writing_.push_back(std::make_unique<Writing>(next_, prompt, free_.back(), tokenizer_, args_.stop));
+      writing_.push_back(std::make_unique<ActiveText>(next_, prompt, free_.back(), tokenizer_, args_.stop));
       free_.pop_back();
       if (printer_.streams() && speaks()) show(prompt);
     }
@@ -149,7 +149,7 @@ class Writer {
     const std::vector<int32_t> ids = draw();
     interrupted_ = ids.back() != 0;
     for (size_t i = 0; i < writing_.size(); ++i) {
-      Writing& w = *writing_[i];
+      ActiveText& w = *writing_[i];
       const std::string text = w.add(ids[i], tokenizer_, args_.max_tokens);
       if (printer_.streams() && speaks() && !text.empty()) show(text);
       if (w.ended == nullptr) continue;
@@ -167,7 +167,7 @@ class Writer {
     if (m_.mesh->last_stage()) {
       const SamplerOptions options{.temperature = args_.temperature, .top_k = args_.top_k, .top_p = args_.top_p};
       for (size_t i = 0; tp.rank() == 0 && i < writing_.size(); ++i) {
-        const Writing& w = *writing_[i];
+        const ActiveText& w = *writing_[i];
         const double u = philox(key_, static_cast<uint64_t>(w.tokens), w.index)[0] * 0x1p-32;
         const auto pieces = static_cast<size_t>(tokenizer_.vocab());  // vocabulary padding has no text
         ids[i] = sample_token(decoder_.logits(i).first(pieces), options, u);
@@ -180,7 +180,7 @@ class Writer {
   }
 
   // Completes a text. Without replicas it is printed once all earlier ones are complete.
-  void end(Writing& w, const char* why) {
+  void end(ActiveText& w, const char* why) {
     const std::string rest = w.finish(why);
     if (printer_.streams()) {
       if (speaks()) show(rest);
@@ -211,7 +211,7 @@ class Writer {
   const Printer printer_;
   Decoder decoder_;
   std::vector<std::optional<std::string>> done_;  // formatted complete texts
-  std::vector<std::unique_ptr<Writing>> writing_;
+  std::vector<std::unique_ptr<ActiveText>> writing_;
   std::vector<int64_t> free_;  // free cache slots
   size_t next_ = 0, printed_ = 0;
   bool interrupted_ = false;
@@ -229,7 +229,7 @@ Exit generate_rank(const ModelSource& source, const GenerateArgs& args, GroupFac
                " pieces, the model ", model->config.model.vocab, ": give the tokenizer that the run was trained with");
     if (model->mesh->rank() == 0) prompts = pack_prompts(read_prompts(args));
   });
-  Writer writer(*model, *tokenizer, args, unpack_prompts(broadcast_bytes(world, prompts, 0)));
+  Generator writer(*model, *tokenizer, args, unpack_prompts(broadcast_bytes(world, prompts, 0)));
   if (writer.run()) return Exit::kOk;
   if (world.rank() == 0) fmt::print(stderr, "gpttrain: interrupted by {}\n", signal_name(stop_signal()));
   return static_cast<Exit>(128 + stop_signal());
@@ -239,7 +239,8 @@ Exit generate_rank(const ModelSource& source, const GenerateArgs& args, GroupFac
 
 Exit run_generate(const Command& command) {
   Command c = command;
-  const ModelSource source = find_model(c.get<GenerateArgs>().load, command.config_flags, Products::kHalf, command.env);
+  const ModelSource source =
+      find_model(c.get<GenerateArgs>().load, command.config_flags, InferencePrecision::k16Bit, command.env);
   c.loaded = source.loaded;
   take_standard_input(c);
   const GenerateArgs args = c.get<GenerateArgs>();

@@ -15,7 +15,7 @@ using Kind = JsonValue::Kind;
 constexpr const char* kArrow = " ->";
 
 // Returns whether a block is disabled or a value equals DeepSpeed's default, so that nothing is requested.
-bool asks_for_nothing(const DsValue& v) {
+bool requests_nothing(const DsValue& v) {
   if (const JsonValue* enabled = v.value.find("enabled"); enabled && enabled->kind == Kind::kBool)
     return !enabled->boolean;
   if (v.key->type == DsType::kOpaque && v.value.kind == Kind::kBool) return !v.value.boolean;
@@ -31,11 +31,11 @@ void plain_rows(DsTranslation& t, const DsFile& file) {
     const std::string native(k.native);
     if (v.is_auto && !native.empty())
       t.report(k.path, "the native value of " + native);
-    else if (k.status == DsStatus::kRefused && !asks_for_nothing(v))
+    else if (k.status == DsStatus::kRefused && !requests_nothing(v))
       t.refuse(k.path, fmt::format("{} is refused: {}", shown(v.value), k.why));
     else if (k.status == DsStatus::kRefused)
       t.report(k.path, "off, as always here");
-    else if (k.status == DsStatus::kIgnored && !asks_for_nothing(v))
+    else if (k.status == DsStatus::kIgnored && !requests_nothing(v))
       t.report(k.path, fmt::format("no effect: {}", k.why));
     else if (!native.empty())
       t.set(k.path, native, shown(v.value));
@@ -45,7 +45,7 @@ void plain_rows(DsTranslation& t, const DsFile& file) {
 }
 
 // Reports every remaining key: those of disabled blocks, and those that a rule consumed together with another.
-void the_rest(DsTranslation& t, const DsFile& file) {
+void report_remaining_keys(DsTranslation& t, const DsFile& file) {
   for (const DsValue& v : file.values) {
     if (v.key->type == DsType::kBlock || t.reported(v.key->path)) continue;
     std::string enabled;  // enabling key of its block or of the enclosing block
@@ -59,7 +59,7 @@ void the_rest(DsTranslation& t, const DsFile& file) {
   }
 }
 
-void say_vocabulary(DsTranslation& t) {
+void note_vocabulary(DsTranslation& t) {
   if (!t.given("vocabulary_size")) return;
   t.out.vocabulary = t.integer("vocabulary_size", 0);
   t.report("vocabulary_size", t.out.vocabulary % 8 == 0
@@ -173,7 +173,7 @@ DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
   translate_layout(t);
   translate_logs(t);
   translate_training(t);
-  say_vocabulary(t);
+  note_vocabulary(t);
   for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
     if (t.given(key)) t.out.replaced = {"train.global_batch", "train.micro_batch", "train.grad_accum"};
   if (t.out.has_optimizer)
@@ -198,7 +198,7 @@ DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
       {"scheduler.params.total_num_steps", "schedule.total_steps"}};
   for (const auto& [theirs, ours] : kLeft)
     if (t.is_auto(theirs)) t.out.left.emplace_back(ours);
-  the_rest(t, file);
+  report_remaining_keys(t, file);
   t.out.report = t.sorted_report();
   for (size_t k = 0; k < std::min(file.unknown.size(), Problems::kListed); ++k)
     t.out.report.push_back(file.unknown[k] + ": unknown key, ignored (--allow_unknown_keys)");

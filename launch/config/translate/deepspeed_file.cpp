@@ -84,7 +84,7 @@ std::string check_value(const DsKey& key, JsonValue& v) {
     case DsType::kNumber: return checked(0.0);
     case DsType::kPair: return check_pair(key, v);
     case DsType::kInts: return check_ints(key, v);
-    case DsType::kLoose:
+    case DsType::kScalar:
       if (v.kind == Kind::kBool || v.kind == Kind::kNumber || v.kind == Kind::kString) return "";
       return fmt::format("expected true, false, a number or a string, found {}", kind_name(v.kind));
     case DsType::kText:

@@ -45,8 +45,8 @@ constexpr struct {
 };
 
 // Returns whether words[i] is one of them; if so, consumes it and its value.
-bool take_launcher_flag(const std::string& name, bool attached, const std::vector<std::string>& words, size_t& i,
-                        DsFlags& out, Problems& problems) {
+bool consume_launcher_flag(const std::string& name, bool attached, const std::vector<std::string>& words, size_t& i,
+                           DsFlags& out, Problems& problems) {
   for (const auto& f : kLauncher) {
     if (name != f.name) continue;
     if (f.harmless)
@@ -65,7 +65,7 @@ constexpr std::pair<const char*, const char*> kShort[] = {
 
 }  // namespace
 
-DsFlags take_deepspeed_flags(std::vector<std::string>& words, const RankEnv& env, Problems& problems) {
+DsFlags consume_deepspeed_flags(std::vector<std::string>& words, const RankEnv& env, Problems& problems) {
   DsFlags out;
   std::vector<std::string> rest;
   for (size_t i = 0; i < words.size(); ++i) {
@@ -90,7 +90,7 @@ DsFlags take_deepspeed_flags(std::vector<std::string>& words, const RankEnv& env
     } else if (name.rfind("--deepscale", 0) == 0) {
       problems.add(name, "deepscale", "is an obsolete DeepSpeed name", fmt::format("use {} FILE", kConfig));
       if (!attached && i + 1 < words.size() && words[i + 1].rfind("-", 0) != 0) ++i;
-    } else if (!take_launcher_flag(name, attached, words, i, out, problems)) {
+    } else if (!consume_launcher_flag(name, attached, words, i, out, problems)) {
       rest.push_back(words[i]);
       for (const auto& [brief, full] : kShort)
         if (words[i] == brief) rest.back() = full;

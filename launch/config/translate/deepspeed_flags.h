@@ -18,7 +18,7 @@ struct DsFlags {
 // --local-rank=N (checked against the launcher's). Rejects --deepscale*.
 // Renames -H, -i, -e and --dry_run to --hostfile, --include, --exclude and --dry-run. Flags of DeepSpeed's launcher
 // without a counterpart are rejected, or reported as having no effect if they are harmless.
-DsFlags take_deepspeed_flags(std::vector<std::string>& words, const RankEnv& env, Problems& problems);
+DsFlags consume_deepspeed_flags(std::vector<std::string>& words, const RankEnv& env, Problems& problems);
 
 // Replaces "--deepspeed_config -" by "stdin:TEXT" in every argument list, because ranks have no standard input. Throws
 // kUsage if the text exceeds the length of an argument.

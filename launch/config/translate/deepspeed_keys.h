@@ -20,7 +20,7 @@ enum class DsType {
   kText,    // string; domain "a|b|c": one of these, case-insensitive
   kPair,    // two numbers
   kInts,    // list of integers
-  kLoose,   // boolean, number, or string that spells one, as apex accepts
+  kScalar,  // boolean, number, or string that spells one, as apex accepts
   kBlock,   // object whose keys are rows of this table
   kOpaque,  // any value; never inspected
 };

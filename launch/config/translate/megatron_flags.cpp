@@ -26,18 +26,18 @@ constexpr MegatronFlag kFlags[] = {
      "--precision.amp O2 --precision.dtype fp16 --precision.loss_scale_profile megatron"},
     {"fp8-format", kTranslated, 1},
     {"grad-reduce-in-bf16", kTranslated, 0, "gradients are reduced in bf16", "--precision.reduce_dtype bf16"},
-    {"accumulate-allreduce-grads-in-fp32", kSame, 0, "gradients are accumulated in FP32"},
-    {"attention-softmax-in-fp32", kSame, 0, "softmax is FP32"},
-    {"no-query-key-layer-scaling", kSame, 0, "there is none"},
+    {"accumulate-allreduce-grads-in-fp32", kAlways, 0, "gradients are accumulated in FP32"},
+    {"attention-softmax-in-fp32", kAlways, 0, "softmax is FP32"},
+    {"no-query-key-layer-scaling", kAlways, 0, "there is none"},
     {"apply-query-key-layer-scaling", kRefused, 0, "scores are not scaled by layer; leave it out"},
     // Model.
     {"max-position-embeddings", kTranslated, 1},
     {"make-vocab-size-divisible-by", kNoEffect, 1, "the vocabulary is padded internally for tensor parallelism"},
     {"padded-vocab-size", kNoEffect, 1, "the vocabulary is padded internally for tensor parallelism"},
-    {"position-embedding-type", kSame, 1, "positions are learned and absolute", "learned_absolute"},
-    {"normalization", kSame, 1, "norms are LayerNorm", "LayerNorm"},
-    {"norm-epsilon", kSame, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
-    {"layernorm-epsilon", kSame, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
+    {"position-embedding-type", kAlways, 1, "positions are learned and absolute", "learned_absolute"},
+    {"normalization", kAlways, 1, "norms are LayerNorm", "LayerNorm"},
+    {"norm-epsilon", kAlways, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
+    {"layernorm-epsilon", kAlways, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
     {"group-query-attention", kNoEffect, 0, "--num-query-groups determines it"},
     {"use-rotary-position-embeddings", kTranslated, 0, "rotary position embeddings", "--model.position rotary"},
     {"swiglu", kTranslated, 0, "gated MLP with SiLU", "--model.activation silu --model.gated true"},
@@ -73,7 +73,7 @@ constexpr MegatronFlag kFlags[] = {
     {"lr-wsd-decay-iters", kTranslated, 1, "", "--schedule.decay_steps"},
     {"lr-wsd-decay-style", kTranslated, 1, "", "--schedule.decay_shape"},
     {"train-samples", kTranslated, 1},
-    {"weight-decay-incr-style", kSame, 1, "weight decay is constant", "constant"},
+    {"weight-decay-incr-style", kAlways, 1, "weight decay is constant", "constant"},
     {"start-weight-decay", kRefused, 1, "weight decay is constant; give --weight-decay"},
     {"end-weight-decay", kRefused, 1, "weight decay is constant; give --weight-decay"},
     {"rampup-batch-size", kRefused, 3,
@@ -81,8 +81,8 @@ constexpr MegatronFlag kFlags[] = {
      "another --global-batch-size"},
     {"exit-interval", kRefused, 1, "a run ends at train.steps, or saves and ends by SIGTERM or SIGUSR1"},
     {"exit-duration-in-mins", kRefused, 1, "a run ends at train.steps, or saves and ends by SIGTERM or SIGUSR1"},
-    {"exit-signal-handler", kSame, 0, "SIGTERM, SIGINT and SIGUSR1 save and end the run"},
-    {"deterministic-mode", kSame, 0, "runs are bitwise reproducible"},
+    {"exit-signal-handler", kAlways, 0, "SIGTERM, SIGINT and SIGUSR1 save and end the run"},
+    {"deterministic-mode", kAlways, 0, "runs are bitwise reproducible"},
     {"override-opt_param-scheduler", kTranslated, 0, "", "--checkpoint.allow_change schedule optim.lr"},
     {"use-checkpoint-opt_param-scheduler", kRefused, 0,
      "the schedule comes from the command line; resume with the same flags"},
@@ -94,11 +94,11 @@ constexpr MegatronFlag kFlags[] = {
     {"vocab-file", kNoEffect, 1, kFiles},
     {"merge-file", kNoEffect, 1, kFiles},
     {"tokenizer-type", kNoEffect, 1, kFiles},
-    {"data-impl", kSame, 1, "token files are memory-mapped", "mmap"},
+    {"data-impl", kAlways, 1, "token files are memory-mapped", "mmap"},
     {"data-cache-path", kNoEffect, 1, "the order of samples is computed, not stored"},
-    {"dataloader-type", kSame, 1, "samples come in the order of data.order", "single"},
+    {"dataloader-type", kAlways, 1, "samples come in the order of data.order", "single"},
     {"num-workers", kNoEffect, 1, "one thread reads ahead"},
-    {"no-create-attention-mask-in-dataloader", kSame, 0, "no mask is created"},
+    {"no-create-attention-mask-in-dataloader", kAlways, 0, "no mask is created"},
     // Checkpoints.
     {"save", kTranslated, 1},
     {"load", kTranslated, 1},
@@ -106,11 +106,12 @@ constexpr MegatronFlag kFlags[] = {
     {"use-dist-ckpt", kNoEffect, 0, "checkpoints belong to the model, not to the layout (HDF5)"},
     {"dist-ckpt-format", kNoEffect, 1, "checkpoints belong to the model, not to the layout (HDF5)"},
     {"no-save-optim", kRefused, 0, "checkpoints hold the optimizer; gpttrain export writes weights alone"},
-    {"no-save-rng", kSame, 0, "randomness is a function of seed and step"},
-    {"no-load-rng", kSame, 0, "randomness is a function of seed and step"},
+    {"no-save-rng", kAlways, 0, "randomness is a function of seed and step"},
+    {"no-load-rng", kAlways, 0, "randomness is a function of seed and step"},
     {"no-load-optim", kTranslated, 0, "", "--checkpoint.load weights"},
     // Kernels and logs.
-    {"use-flash-attn", kSame, 0, "attention never stores its scores; device.attention selects the GPU implementation"},
+    {"use-flash-attn", kAlways, 0,
+     "attention never stores its scores; device.attention selects the GPU implementation"},
     {"attention-backend", kNoEffect, 1, "device.attention selects the GPU implementation"},
     {"transformer-impl", kNoEffect, 1, kFused},
     {"use-mcore-models", kNoEffect, 0, kFused},
@@ -126,7 +127,7 @@ constexpr MegatronFlag kFlags[] = {
     {"tensorboard-dir", kTranslated, 1},
     {"tensorboard-queue-size", kNoEffect, 1, kLogs},
     {"tensorboard-log-interval", kNoEffect, 1, "log.every applies to every log"},
-    {"log-throughput", kSame, 0, "tokens per second are in every line"},
+    {"log-throughput", kAlways, 0, "tokens per second are in every line"},
     {"log-params-norm", kNoEffect, 0, kLogs},
     {"log-num-zeros-in-grad", kNoEffect, 0, kLogs},
     {"log-timers-to-tensorboard", kNoEffect, 0, kTimers},
@@ -253,7 +254,7 @@ class Translation {
     switch (f.status) {
       case kRefused: return refuse(g, fmt::format("is refused: {}", f.why));
       case kNoEffect: return report(g, fmt::format("no effect: {}", f.why));
-      case kSame:
+      case kAlways:
         if (!legal.empty() && std::find(legal.begin(), legal.end(), g.values[0]) == legal.end())
           return refuse(g, fmt::format("{} is refused: {}", g.values[0], f.why));
         return report(g, fmt::format("always the case: {}", f.why));
@@ -416,7 +417,7 @@ std::string megatron_help() {
       translated, other);
 }
 
-MegatronReport take_megatron_flags(std::vector<std::string>& words, Problems& problems) {
+MegatronReport consume_megatron_flags(std::vector<std::string>& words, Problems& problems) {
   return Translation(words, problems).run();
 }
 

@@ -14,7 +14,7 @@ namespace gt {
 
 enum class MegatronStatus {
   kTranslated,  // mapped to one or several of our flags
-  kSame,        // always the case here
+  kAlways,      // always the case here
   kNoEffect,    // concerns machinery absent here; no effect on results
   kRefused,     // an error: ignoring it would change training
 };
@@ -24,8 +24,8 @@ struct MegatronFlag {
   MegatronStatus status;
   int values = 0;             // number of arguments; -1: any
   std::string_view why = {};  // translation, or reason for no effect or rejection with an alternative
-  // kSame: accepted values, separated by "|"; others are rejected. kTranslated without a rule of its own: our flags; if
-  // `values` is 1, the last one takes the argument.
+  // kAlways: accepted values, separated by "|"; others are rejected. kTranslated without a rule of its own: our flags;
+  // if `values` is 1, the last one takes the argument.
   std::string_view accepts = {};
 };
 
@@ -42,6 +42,6 @@ struct MegatronReport {
 // Removes the table's flags from `words` and appends their translations, so that later parsing sees only our flags.
 // Rejected flags are added to `problems`; flags of config_alias.h stay.
 // If the command line is Megatron's, a report line lists unset flags whose default differs from ours.
-MegatronReport take_megatron_flags(std::vector<std::string>& words, Problems& problems);
+MegatronReport consume_megatron_flags(std::vector<std::string>& words, Problems& problems);
 
 }  // namespace gt

@@ -22,7 +22,7 @@ class LogFile {
 
   void add(std::string record);  // a line with its newline, or a frame; kept until it is written
   void flush();                  // writes the pending records; those that fail remain for the next call
-  bool began_empty() const { return began_empty_; }  // when first opened
+  bool was_empty() const { return began_empty_; }  // when first opened
   // Returns the events since the last call: a write failed, writing works again, the file was removed. Each is reported
   // once.
   std::vector<std::string> notices() { return std::exchange(notices_, {}); }

@@ -184,7 +184,7 @@ std::string json_line(const EndInfo& e, double time) {
 void JsonlSink::start(const StartInfo& info) {
   const std::string line = json_line(info, wall_seconds());
   file_ = std::make_unique<LogFile>(info.run_dir + "/log.jsonl", line + '\n', LogFile::Form::kLines);
-  if (!file_->began_empty()) add(line);
+  if (!file_->was_empty()) add(line);
 }
 
 }  // namespace gt

@@ -54,9 +54,9 @@ void TensorBoardSink::step(const StepRecord& r) {
     if (kTimerNames[t] != nullptr && r.timers[t] != 0) p.always(std::string("time/") + kTimerNames[t], r.timers[t]);
   if (r.slowest_rank >= 0) p.always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
   if (r.peak_bytes >= 0) p.always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
-  if (!look_ || r.time < looked_ + kLookSeconds) return;
-  looked_ = r.time;
-  const DeviceConditions c = look_();
+  if (!sample_conditions_ || r.time < sampled_ + kLookSeconds) return;
+  sampled_ = r.time;
+  const DeviceConditions c = sample_conditions_();
   p.known("sys/gpu_util", c.busy);
   p.known("sys/gpu_power_w", c.watts);
   p.known("sys/gpu_temp_c", c.celsius);

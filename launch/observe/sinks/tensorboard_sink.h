@@ -16,7 +16,7 @@ class TensorBoardSink : public Sink {
   // log_every: steps between two points of a curve. `look`: returns the current conditions of rank 0's GPU, called at
   // most once a second by the writer thread; may be empty.
   explicit TensorBoardSink(int64_t log_every, std::function<DeviceConditions()> look = {})
-      : every_(log_every), look_(std::move(look)) {}
+      : every_(log_every), sample_conditions_(std::move(look)) {}
   const char* name() const override { return "tensorboard"; }
   void start(const StartInfo& info) override;
   void step(const StepRecord& r) override;
@@ -29,8 +29,8 @@ class TensorBoardSink : public Sink {
 
  private:
   int64_t every_, newest_ = -1;  // newest_: step of the last record
-  std::function<DeviceConditions()> look_;
-  double looked_ = 0;  // time of the last record with device conditions
+  std::function<DeviceConditions()> sample_conditions_;
+  double sampled_ = 0;  // time of the last record with device conditions
   std::unique_ptr<TensorBoardFile> file_;
 };
 

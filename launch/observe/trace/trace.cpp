@@ -87,7 +87,7 @@ size_t trace_entries_per_step(const PipelineExecutor& executor, const CommSpans&
   return executor.timeline().size() + executor.transfers().size() + tp.spans().size() + dp.spans().size() + 8;
 }
 
-std::vector<RankTrace> simulated_trace(const Schedule& s, const Report& report, double unit) {
+std::vector<RankTrace> simulated_trace(const PipelineSchedule& s, const Report& report, double unit) {
   std::vector<RankTrace> out(report.timeline.size());
   const auto entry = [&](TraceKind kind, int stage, int microbatch, double begin, double end) {
     TraceEntry e;

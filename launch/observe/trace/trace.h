@@ -81,12 +81,12 @@ struct RankTrace {
   bool truncated = false;
   // seconds, already subtracted from the entries; bound of the remaining error
   double clock_offset = 0, clock_error = 0;
-  std::vector<TraceEntry> entries;           // on rank 0's clock
+  std::vector<TraceEntry> entries;  // on rank 0's clock
 };
 
 // Converts the simulator's timeline to a trace of one step; one unit of its time is `unit` seconds. Messages take no
 // time.
-std::vector<RankTrace> simulated_trace(const Schedule&, const Report&, double unit = 1e-3);
+std::vector<RankTrace> simulated_trace(const PipelineSchedule&, const Report&, double unit = 1e-3);
 
 // Returns the input of gantt() for one executed step: the pipeline ranks of (dp 0, tp 0), times in milliseconds. Empty
 // without such entries.

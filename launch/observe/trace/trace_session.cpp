@@ -84,9 +84,9 @@ void TraceSession::listen(bool on) {
     tp_ = std::make_unique<CommSpans>(kMostCalls);
     dp_ = std::make_unique<CommSpans>(kMostCalls);
   }
-  mesh_.group(Axis::kTp).keep_spans(on ? tp_.get() : nullptr);
-  if (mesh_.kv().size() > 1) mesh_.kv().keep_spans(on ? tp_.get() : nullptr);
-  mesh_.group(Axis::kDp).keep_spans(on ? dp_.get() : nullptr);
+  mesh_.group(Axis::kTp).set_spans(on ? tp_.get() : nullptr);
+  if (mesh_.kv().size() > 1) mesh_.kv().set_spans(on ? tp_.get() : nullptr);
+  mesh_.group(Axis::kDp).set_spans(on ? dp_.get() : nullptr);
 }
 
 void TraceSession::end_step(int64_t step, const PipelineExecutor& executor, const PhaseEnds& phases,

@@ -34,7 +34,8 @@ using nlohmann::json;
 constexpr double kAnswerSeconds = 20, kClockSeconds = 2;
 
 std::string in_path(const std::string& program) {
-  if (const std::string bundle = bundle_folder(); !bundle.empty() && access((bundle + "/bin/" + program).c_str(), X_OK) == 0)
+  if (const std::string bundle = bundle_folder();
+      !bundle.empty() && access((bundle + "/bin/" + program).c_str(), X_OK) == 0)
     return bundle + "/bin/" + program;
   const char* path = std::getenv("PATH");
   std::istringstream in(path != nullptr ? path : "");
@@ -104,7 +105,8 @@ std::string own_program() {
 // Returns why a host reported no facts.
 std::string failure_of(const HostAnswer& a, const std::string& program) {
   if (a.code == HostAnswer::kNone)
-    return fmt::format("{}: no answer within {:.0f} s: is it up, and does a firewall let ssh through?", a.host, kAnswerSeconds);
+    return fmt::format("{}: no answer within {:.0f} s: is it up, and does a firewall let ssh through?", a.host,
+                       kAnswerSeconds);
   const std::string said = printable(a.last_line());
   if (a.code == HostAnswer::kSshFailed)
     return fmt::format("{}: ssh: {}", a.host, said.empty() ? "failed without a message" : said);
@@ -162,9 +164,10 @@ HostFacts facts_from_json(const std::string& text, const std::string& host) {
   return facts;
 }
 
-HostReport ask_for_facts(const std::vector<std::string>& hosts, const FactsRequest& request, int ssh_port) {
+HostReport collect_facts(const std::vector<std::string>& hosts, const FactsRequest& request, int ssh_port) {
   const std::string program = own_program();
-  std::string command = "cd " + shell_word(fs::current_path().string()) + " && exec " + shell_word(program) + " check --here";
+  std::string command =
+      "cd " + shell_word(fs::current_path().string()) + " && exec " + shell_word(program) + " check --here";
   for (const std::string& file : request.files) command += " --file " + shell_word(file);
   if (!request.folder.empty()) command += " --folder " + shell_word(request.folder);
   if (!request.marker.empty()) command += " --marker " + shell_word(request.marker);
@@ -202,10 +205,12 @@ std::vector<std::string> differences(const std::vector<HostFacts>& all, const st
       return it == h.files.end() || it->second < 0 ? std::string("missing") : bytes_text(it->second);
     };
     const std::string found = who_has(all, size);
-    if (found.empty() && !all.empty() && size(all.front()) == "missing") out.push_back(path + ": missing on every host");
+    if (found.empty() && !all.empty() && size(all.front()) == "missing")
+      out.push_back(path + ": missing on every host");
     compare(path, found, "copy it to every host, or put it into a shared folder");
   }
-  compare("run folder", who_has(all, [](const HostFacts& h) { return std::string(h.marker.empty() ? "not shared" : "shared"); }),
+  compare("run folder",
+          who_has(all, [](const HostFacts& h) { return std::string(h.marker.empty() ? "not shared" : "shared"); }),
           "checkpoints need a folder that all hosts share");
   double least = 0, most = 0;
   for (const HostFacts& h : all) {
@@ -218,25 +223,31 @@ std::vector<std::string> differences(const std::vector<HostFacts>& all, const st
   for (size_t i = 0; i < all.size(); ++i) {
     const HostFacts& h = all[i];
     if (all.size() > 1 && h.orted.empty())
-      out.push_back(fmt::format("{}: no orted in the PATH of a command that ssh runs there: install openmpi-bin, or use "
-                                "the portable folder", h.host));
-    for (const std::string& lack : lacking({.shared_memory = h.shared_memory, .files = h.open_files}, ranks[i], threads))
+      out.push_back(
+          fmt::format("{}: no orted in the PATH of a command that ssh runs there: install openmpi-bin, or use "
+                      "the portable folder",
+                      h.host));
+    for (const std::string& lack :
+         lacking({.shared_memory = h.shared_memory, .files = h.open_files}, ranks[i], threads))
       out.push_back(fmt::format("{}: {}", h.host, lack));
     if (all.size() > 1 && h.interfaces.size() > 1 && !named_interface)
-      out.push_back(fmt::format("{}: {} networks are up ({}) and Open MPI may use all of them; name one with "
-                                "--comm.interface", h.host, h.interfaces.size(), fmt::join(h.interfaces, ", ")));
+      out.push_back(
+          fmt::format("{}: {} networks are up ({}) and Open MPI may use all of them; name one with "
+                      "--comm.interface",
+                      h.host, h.interfaces.size(), fmt::join(h.interfaces, ", ")));
   }
   return out;
 }
 
 std::string facts_table(const std::vector<HostFacts>& all, const std::vector<int>& ranks) {
-  std::vector<std::vector<std::string>> rows{
-      {"host", "ranks", "program", "instructions", "cores", "memory free", "/dev/shm", "files", "disk free", "network", "GPUs"}};
+  std::vector<std::vector<std::string>> rows{{"host", "ranks", "program", "instructions", "cores", "memory free",
+                                              "/dev/shm", "files", "disk free", "network", "GPUs"}};
   for (size_t i = 0; i < all.size(); ++i) {
     const HostFacts& h = all[i];
-    rows.push_back({h.host, std::to_string(ranks[i]), h.program, h.isa, std::to_string(h.cores), bytes_text(h.memory_free),
-                    bytes_text(h.shared_memory), h.open_files < 0 ? "no limit" : std::to_string(h.open_files),
-                    bytes_text(h.disk_free), fmt::format("{}", fmt::join(h.interfaces, ", ")),
+    rows.push_back({h.host, std::to_string(ranks[i]), h.program, h.isa, std::to_string(h.cores),
+                    bytes_text(h.memory_free), bytes_text(h.shared_memory),
+                    h.open_files < 0 ? "no limit" : std::to_string(h.open_files), bytes_text(h.disk_free),
+                    fmt::format("{}", fmt::join(h.interfaces, ", ")),
                     h.devices.empty() ? "none" : std::to_string(h.devices.size())});
   }
   std::string out;
@@ -253,14 +264,16 @@ std::string facts_table(const std::vector<HostFacts>& all, const std::vector<int
 }
 
 void require_ready_hosts(const std::vector<HostSlots>& hosts, int ssh_port) {
-  if (other_agent_than_ssh() || only_here(hosts)) return;
+  if (other_agent_than_ssh() || is_local_only(hosts)) return;
   std::vector<std::string> names;
   for (const HostSlots& h : hosts) names.push_back(h.host);
-  const HostReport report = ask_for_facts(names, {}, ssh_port);
+  const HostReport report = collect_facts(names, {}, ssh_port);
   std::vector<std::string> problems = report.problems;
   for (const HostFacts& h : report.facts)
-    if (h.orted.empty()) problems.push_back(h.host + ": no orted in the PATH of a command that ssh runs there: install "
-                                            "openmpi-bin, or use the portable folder");
+    if (h.orted.empty())
+      problems.push_back(h.host +
+                         ": no orted in the PATH of a command that ssh runs there: install "
+                         "openmpi-bin, or use the portable folder");
   GT_REQUIRE(problems.empty(), report.unreachable ? Exit::kHardware : Exit::kUsage,
              "the job cannot start on these hosts:\n  ", fmt::format("{}", fmt::join(problems, "\n  ")),
              "\nNothing was started. `gpttrain check` with the same flags shows all of them");

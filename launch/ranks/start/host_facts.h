@@ -12,12 +12,13 @@ namespace gt {
 
 struct HostFacts {
   std::string host, program, isa, mpi, orted;  // orted: path of Open MPI's daemon; "" if absent
-  int64_t cores = 0, memory = 0, memory_free = 0, shared_memory = 0, open_files = 0, disk_free = 0;  // bytes; -1: unknown
-  double clock = 0;                       // seconds since 1970
-  std::vector<std::string> interfaces;    // "eth0 10.77.0.1", up, without loopback
-  std::vector<std::string> devices;       // GPUs
-  std::map<std::string, int64_t> files;   // requested files → bytes; -1 if missing
-  std::string marker;                     // content of the marker file, which proves a shared folder
+  int64_t cores = 0, memory = 0, memory_free = 0, shared_memory = 0, open_files = 0,
+          disk_free = 0;                 // bytes; -1: unknown
+  double clock = 0;                      // seconds since 1970
+  std::vector<std::string> interfaces;   // "eth0 10.77.0.1", up, without loopback
+  std::vector<std::string> devices;      // GPUs
+  std::map<std::string, int64_t> files;  // requested files → bytes; -1 if missing
+  std::string marker;                    // content of the marker file, which proves a shared folder
 };
 
 struct FactsRequest {
@@ -37,7 +38,7 @@ struct HostReport {
   std::vector<std::string> problems;
   bool unreachable = false;  // some host did not answer ssh
 };
-HostReport ask_for_facts(const std::vector<std::string>& hosts, const FactsRequest&, int ssh_port);
+HostReport collect_facts(const std::vector<std::string>& hosts, const FactsRequest&, int ssh_port);
 
 // Returns what would prevent or corrupt a job on these hosts: programs, daemons, files and clocks that differ or are
 // missing, folders that are not shared, limits. `ranks`: ranks per host, in the order of facts.

@@ -102,9 +102,7 @@ void reap(Probe& p) {
   }
   int status = 0;
   waitpid(p.pid, &status, 0);
-  p.answer.code = late               ? HostAnswer::kNone
-                  : WIFEXITED(status) ? WEXITSTATUS(status)
-                                      : 128 + WTERMSIG(status);
+  p.answer.code = late ? HostAnswer::kNone : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace

@@ -49,9 +49,9 @@ bool has(const std::string& text, const char* part) { return text.find(part) != 
 
 }  // namespace
 
-void report_begun(int rank) {
+void report_start(int rank) {
   if (std::getenv(kStartReports) == nullptr) return;
-  write_all(STDERR_FILENO, cat(kMark, rank, " ", getpid(), " ", pid_space(), " ", host_name(), "\n"));
+  write_all(STDERR_FILENO, cat(kMark, rank, " ", getpid(), " ", pid_namespace(), " ", host_name(), "\n"));
 }
 
 void report_started() {
@@ -104,7 +104,7 @@ LauncherOutput::~LauncherOutput() {
     if (fd >= 0) close(fd);
 }
 
-void LauncherOutput::take_in_child() const {
+void LauncherOutput::redirect_child() const {
   if (write_ >= 0) dup2(write_, STDERR_FILENO);
 }
 
@@ -137,29 +137,29 @@ void LauncherOutput::run() {
     if (n == 0 || (n < 0 && (errno != EAGAIN || last))) break;
     for (ssize_t i = 0; i < n; ++i) {
       line += buffer[i];
-      if (buffer[i] == '\n') take_line(line), line.clear();
+      if (buffer[i] == '\n') process_line(line), line.clear();
     }
     // Forward partial lines, unless they may turn out to be a report or the start of a block.
     if (!line.empty() && !in_block_ && line.find(kMark[0]) == std::string::npos &&
         std::string("-[m").find(line[0]) == std::string::npos)
-      pass_on(line), line.clear();
+      forward(line), line.clear();
   }
-  if (!line.empty()) take_line(line);
-  pass_on(block_);
+  if (!line.empty()) process_line(line);
+  forward(block_);
   print_failures();
 }
 
-void LauncherOutput::take_line(const std::string& line) {
+void LauncherOutput::process_line(const std::string& line) {
   if (const size_t mark = line.find(kMark); mark != std::string::npos) {
     const std::string before = line.substr(0, mark);
-    if (before.empty() || before.front() != '[' || before.back() != ':') pass_on(before);  // drop mpirun's tag
-    return take_report(line.substr(mark + std::char_traits<char>::length(kMark)));
+    if (before.empty() || before.front() != '[' || before.back() != ':') forward(before);  // drop mpirun's tag
+    return process_report(line.substr(mark + std::char_traits<char>::length(kMark)));
   }
   for (const char* noise : {"mpirun: Forwarding signal", "plm:rsh: Warning: setpgid", "has sent help message",
                             "have sent help message", "orte_base_help_aggregate"})  // also refers to suppressed blocks
     if (has(line, noise)) return;
   const bool edge = dashes(line.substr(0, line.find_last_not_of("\r\n") + 1));
-  if (!edge && (!in_block_ || line.rfind("gpttrain: ", 0) == 0)) return pass_on(line);
+  if (!edge && (!in_block_ || line.rfind("gpttrain: ", 0) == 0)) return forward(line);
   block_ += line;
   if (!edge && block_.size() < kLongestBlock) return;
   if (edge && !in_block_) {
@@ -167,7 +167,7 @@ void LauncherOutput::take_line(const std::string& line) {
     return;
   }
   LauncherBlock read = read_block(block_);
-  if (read.shown) pass_on(block_);
+  if (read.shown) forward(block_);
   if (!read.trouble.text.empty()) {
     const std::lock_guard lock(mutex_);
     if (trouble_.text.empty()) trouble_ = std::move(read.trouble);
@@ -176,7 +176,7 @@ void LauncherOutput::take_line(const std::string& line) {
   in_block_ = false;
 }
 
-void LauncherOutput::take_report(const std::string& line) {
+void LauncherOutput::process_report(const std::string& line) {
   std::istringstream in(line);
   std::string first;
   in >> first;
@@ -191,8 +191,8 @@ void LauncherOutput::take_report(const std::string& line) {
     std::replace(text.begin(), text.end(), kNewline, '\n');
     failed_[{host, text}].push_back(rank);
   } else {
-    BegunRank r;
-    in >> r.pid >> r.pid_space >> r.host;
+    StartedRank r;
+    in >> r.pid >> r.pid_namespace >> r.host;
     if (in) begun_[std::atoi(first.c_str())] = r;
   }
 }
@@ -201,13 +201,13 @@ void LauncherOutput::print_failures() const {
   for (const auto& [what, ranks] : failed_) {
     std::string list;
     for (const int rank : ranks) list += cat(list.empty() ? "" : ", ", rank);
-    pass_on(cat("gpttrain: ", what.first, ranks.size() > 1 ? ", ranks " : ", rank ", list, ": ", what.second, "\n"));
+    forward(cat("gpttrain: ", what.first, ranks.size() > 1 ? ", ranks " : ", rank ", list, ": ", what.second, "\n"));
   }
 }
 
-void LauncherOutput::pass_on(const std::string& text) const { write_all(STDERR_FILENO, text); }
+void LauncherOutput::forward(const std::string& text) const { write_all(STDERR_FILENO, text); }
 
-std::map<int, BegunRank> LauncherOutput::begun() const {
+std::map<int, StartedRank> LauncherOutput::begun() const {
   const std::lock_guard lock(mutex_);
   return begun_;
 }
@@ -217,7 +217,7 @@ bool LauncherOutput::started() const {
   return started_;
 }
 
-LauncherTrouble LauncherOutput::trouble() const {
+LauncherError LauncherOutput::trouble() const {
   const std::lock_guard lock(mutex_);
   return trouble_;
 }

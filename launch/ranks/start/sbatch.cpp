@@ -15,13 +15,13 @@ constexpr int kSecondsToSave = 300;
 
 // Drops the subcommand and flags that only a parent of ranks handles.
 std::string train_words(const std::vector<std::string>& words) {
-  static const std::set<std::string> kLeftOut{"--print-sbatch", "--max-restarts", "--launch.max_restarts", "--hostfile",
-                                              "--launch.hostfile"};
+  static const std::set<std::string> kAnomalous{"--print-sbatch", "--max-restarts", "--launch.max_restarts",
+                                                "--hostfile", "--launch.hostfile"};
   std::string out;
   for (size_t i = !words.empty() && (words[0] == "launch" || words[0] == "train") ? 1 : 0; i < words.size(); ++i) {
     const size_t equals = words[i].find('=');
     if (words[i] == "--" || words[i] == "train") continue;
-    if (kLeftOut.count(words[i].substr(0, equals)) == 0)
+    if (kAnomalous.count(words[i].substr(0, equals)) == 0)
       out += " " + shell_word(words[i]);
     else if (equals == std::string::npos)
       ++i;
@@ -42,9 +42,9 @@ std::string sbatch_script(const JobRequest& job, int64_t nodes) {
   std::error_code ec;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", ec).string();
   const std::string run = std::filesystem::absolute(c.run_dir()).string();
-  std::string out = fmt::format(
-      "#!/bin/bash\n#SBATCH --job-name={}\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n", shell_word(c.log.name),
-      nodes, tasks);
+  std::string out =
+      fmt::format("#!/bin/bash\n#SBATCH --job-name={}\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n",
+                  shell_word(c.log.name), nodes, tasks);
   if (c.device.threads > 0) out += fmt::format("#SBATCH --cpus-per-task={}\n", c.device.threads);
   if (c.device.kind != "cpu") out += fmt::format("#SBATCH --gpus-per-node={}\n", tasks);
   out += fmt::format(

@@ -81,7 +81,7 @@ bool may_read_other_processes() {
   signal(SIGUSR2, SIG_IGN);  // stack dump request; must not kill ranks without a handler yet
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
   if (!job.here) {
-    output.take_in_child();
+    output.redirect_child();
     if (output.reads()) setenv(kStartReports, "1", 1);
   }
   for (const auto& [name, value] : job.variables) setenv(name.c_str(), value.c_str(), 1);
@@ -114,29 +114,29 @@ int code_of_verdict(const std::string& file) {
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 // Local ranks: the children of mpirun.
-std::map<int, BegunRank> rank_processes(pid_t mpirun) {
-  std::map<int, BegunRank> out;
+std::map<int, StartedRank> rank_processes(pid_t mpirun) {
+  std::map<int, StartedRank> out;
   std::ifstream list(cat("/proc/", mpirun, "/task/", mpirun, "/children"));
   for (pid_t pid; list >> pid;) {
     std::ifstream in(cat("/proc/", pid, "/environ"), std::ios::binary);
     constexpr std::string_view kRank = "OMPI_COMM_WORLD_RANK=";
     for (std::string variable; std::getline(in, variable, '\0');)
       if (variable.rfind(kRank, 0) == 0)
-        out[std::atoi(variable.c_str() + kRank.size())] = {host_name(), pid, pid_space()};
+        out[std::atoi(variable.c_str() + kRank.size())] = {host_name(), pid, pid_namespace()};
   }
   return out;
 }
 
 // Supervises one child: forwards signals and terminates the child when required.
-class Attendance {
+class ChildSupervisor {
  public:
-  Attendance(pid_t child, const JobCommand& job, const LauncherOutput& output, int grace_s)
+  ChildSupervisor(pid_t child, const JobCommand& job, const LauncherOutput& output, int grace_s)
       : child_(child),
         job_(job),
         output_(output),
         grace_s_(grace_s),
         watch_(job.limits),
-        alone_{{0, {host_name(), child, pid_space()}}} {}
+        alone_{{0, {host_name(), child, pid_namespace()}}} {}
 
   JobEnd until_end(const SignalGate& gate) {
     for (;;) {
@@ -145,8 +145,8 @@ class Attendance {
       if (done == child_) return end_of(exit_code_of(status));
       if (done < 0 && errno != EINTR) return ours_ = true, JobEnd{static_cast<int>(Exit::kInternal), first_};
       take_signal(gate.wait(0.2));
-      look_at_ranks();
-      look_at_verdict();
+      poll_ranks();
+      poll_verdict();
       if (Clock::now() > deadline_) end_now();
     }
   }
@@ -161,7 +161,7 @@ class Attendance {
     if (first_ != 0 && !ending_ && code == 128 + SIGUSR1)
       return ours_ = true, JobEnd{job_.resumable ? static_cast<int>(Exit::kInterrupted) : 128 + first_, first_};
     if (late_) return {late_->code, first_};
-    if (ending_ && judged_ && first_ == 0) return {code_of_verdict(job_.verdict_file), 0};
+    if (ending_ && verdict_found_ && first_ == 0) return {code_of_verdict(job_.verdict_file), 0};
     return {ending_ && first_ != 0 ? 128 + first_ : code, first_};
   }
 
@@ -186,10 +186,10 @@ class Attendance {
     }
   }
 
-  void look_at_ranks() {
+  void poll_ranks() {
     if (ending_ || (!job_.here && !output_.reads())) return;
     const bool started = job_.here || output_.started();
-    std::map<int, BegunRank> begun = job_.here ? alone_ : output_.begun();
+    std::map<int, StartedRank> begun = job_.here ? alone_ : output_.begun();
     // Includes ranks that were stopped before they could report.
     if (!started && job_.local_mpi) begun.merge(rank_processes(child_));
     if (!closed_ && job_.local_mpi && !begun.empty()) {  // its sockets exist once its ranks do
@@ -204,9 +204,9 @@ class Attendance {
     end_now();
   }
 
-  void look_at_verdict() {
-    if (judged_ || job_.verdict_file.empty() || access(job_.verdict_file.c_str(), F_OK) != 0) return;
-    judged_ = true;
+  void poll_verdict() {
+    if (verdict_found_ || job_.verdict_file.empty() || access(job_.verdict_file.c_str(), F_OK) != 0) return;
+    verdict_found_ = true;
     deadline_ = std::min(deadline_, Clock::now() + std::chrono::seconds(job_.verdict_grace_s));
   }
 
@@ -221,10 +221,10 @@ class Attendance {
   const LauncherOutput& output_;
   const int grace_s_;
   StartWatch watch_;
-  const std::map<int, BegunRank> alone_;
+  const std::map<int, StartedRank> alone_;
   std::optional<StartWatch::End> late_;
   int first_ = 0;  // first stop signal
-  bool ending_ = false, judged_ = false, ours_ = false, closed_ = false;
+  bool ending_ = false, verdict_found_ = false, ours_ = false, closed_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
 
@@ -280,7 +280,7 @@ std::vector<std::string> mpirun_command(int world, const std::string& mpirun, co
       list += (list.empty() ? "" : ",") + h.host + ":" + std::to_string(h.slots.size());
     command.insert(command.end(), {"-H", list});
   }
-  if (!only_here(options.hosts)) {  // ssh forwards no environment
+  if (!is_local_only(options.hosts)) {  // ssh forwards no environment
     for (const char* name : {"GPTTRAIN_LAUNCHED", "GPTTRAIN_COLUMNS", kSlotsVariable, kStartReports})
       command.insert(command.end(), {"-x", name});
     if (!options.verdict_file.empty()) command.insert(command.end(), {"-x", kVerdictVariable});
@@ -350,7 +350,7 @@ namespace {
 
 StartLimits start_limits(int world, const SpawnOptions& options) {
   StartLimits limits{.world = world, .start_s = options.start_timeout_s, .hosts = options.hosts};
-  const bool one_machine = !options.slurm && only_here(options.hosts);
+  const bool one_machine = !options.slurm && is_local_only(options.hosts);
   if (limits.start_s <= 0) limits.start_s = one_machine ? 120 + 2.0 * world : 600;
   limits.frozen_abort_s = options.stall_abort_s;
   // Start reports do not reach this process if the user's launcher arguments redirect the output of ranks.
@@ -379,7 +379,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
     if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
     return job;
   }
-  job.local_mpi = !options.slurm && only_here(options.hosts);
+  job.local_mpi = !options.slurm && is_local_only(options.hosts);
   const char* starter = options.slurm ? "srun" : "mpirun";
   const std::string bundle = options.slurm ? "" : bundle_folder();
   std::string path = bundle.empty() ? find_in_path(starter) : bundle + "/bin/mpirun";
@@ -396,7 +396,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   for (auto& variable : job.local_mpi ? local_network() : remote_network(options.interface))
     job.environment.push_back(variable);
   if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
-  if (!options.slurm && !only_here(options.hosts)) append_limits(job.environment, options.ssh_port);
+  if (!options.slurm && !is_local_only(options.hosts)) append_limits(job.environment, options.ssh_port);
   return job;
 }
 
@@ -439,7 +439,7 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
   setpgid(child, child);  // in parent and child, whichever runs first
   if (!job.here) output.start();
-  Attendance done(child, job, output, grace_s);
+  ChildSupervisor done(child, job, output, grace_s);
   JobEnd end = done.until_end(gate);
   end_orphans();
   output.finish();
@@ -453,7 +453,7 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
 }
 
 int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOptions& options) {
-  GT_CHECK(world > 1 || !only_here(options.hosts), "one rank of this machine needs no launcher");
+  GT_CHECK(world > 1 || !is_local_only(options.hosts), "one rank of this machine needs no launcher");
   const JobCommand job = job_command(world, false, args, options);
   const SignalGate gate;
   if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // received before the gate existed

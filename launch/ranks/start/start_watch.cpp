@@ -34,7 +34,7 @@ const char* state_text(char state) {
 
 }  // namespace
 
-uint64_t turns_of(int64_t pid) {
+uint64_t timeslices_of(int64_t pid) {
   uint64_t sum = 0;
   std::error_code ec;
   for (const auto& e : std::filesystem::directory_iterator(cat("/proc/", pid, "/task"), ec)) {
@@ -55,7 +55,7 @@ char state_of(int64_t pid) {
 
 StartWatch::StartWatch(StartLimits limits) : limits_(std::move(limits)) {}
 
-std::optional<StartWatch::End> StartWatch::look(const std::map<int, BegunRank>& begun, bool started, double now) {
+std::optional<StartWatch::End> StartWatch::look(const std::map<int, StartedRank>& begun, bool started, double now) {
   if (begin_ < 0) begin_ = last_ = now;
   if (const double gap = now - last_; gap > kAsleep) {
     begin_ += gap;
@@ -66,18 +66,18 @@ std::optional<StartWatch::End> StartWatch::look(const std::map<int, BegunRank>& 
     return End{static_cast<int>(Exit::kIo), late_text(begun)};
   if (now - looked_ < kEvery) return std::nullopt;
   looked_ = now;
-  return look_for_frozen(begun, started, now);
+  return check_frozen(begun, started, now);
 }
 
 // During startup each rank that does not run counts. Later only all of them together do, since any running rank would
 // report the others.
-std::optional<StartWatch::End> StartWatch::look_for_frozen(const std::map<int, BegunRank>& begun, bool started,
-                                                           double now) {
+std::optional<StartWatch::End> StartWatch::check_frozen(const std::map<int, StartedRank>& begun, bool started,
+                                                        double now) {
   double longest = 0, shortest = INFINITY;
   std::string who;
   for (const auto& [rank, r] : begun) {
-    if (r.pid_space != pid_space() || r.host != host_name()) continue;
-    const uint64_t turns = turns_of(r.pid);
+    if (r.pid_namespace != pid_namespace() || r.host != host_name()) continue;
+    const uint64_t turns = timeslices_of(r.pid);
     Activity& a = activity_[rank];
     if (turns == 0 || turns != a.turns) a = {turns, now};
     const double idle = now - a.since;
@@ -89,7 +89,7 @@ std::optional<StartWatch::End> StartWatch::look_for_frozen(const std::map<int, B
   }
   const double idle = started ? (std::isinf(shortest) ? 0 : shortest) : longest;
   if (idle < limits_.frozen_warn_s && (limits_.frozen_abort_s <= 0 || idle < limits_.frozen_abort_s)) {
-    said_ = false;
+    reported_ = false;
     return std::nullopt;
   }
   const std::string text = fmt::format("stalled: not running for {:.0f} s{}: {}", idle,
@@ -97,11 +97,11 @@ std::optional<StartWatch::End> StartWatch::look_for_frozen(const std::map<int, B
   if (limits_.frozen_abort_s > 0 && idle >= limits_.frozen_abort_s)
     return End{static_cast<int>(Exit::kHang),
                fmt::format("hang: the run ends (comm.stall_abort_s {:g}); {}", limits_.frozen_abort_s, text)};
-  if (!std::exchange(said_, true)) fmt::print(stderr, "gpttrain: {}\n", text);
+  if (!std::exchange(reported_, true)) fmt::print(stderr, "gpttrain: {}\n", text);
   return std::nullopt;
 }
 
-std::string StartWatch::late_text(const std::map<int, BegunRank>& begun) const {
+std::string StartWatch::late_text(const std::map<int, StartedRank>& begun) const {
   std::set<std::string> hosts;
   std::string missing, in_init;
   int missing_count = 0;
@@ -126,7 +126,7 @@ std::string StartWatch::late_text(const std::map<int, BegunRank>& begun) const {
                         : fmt::format("all began, but did not connect in MPI_Init: {}", in_init));
 }
 
-LauncherEnd code_of_launcher(int code, bool started, const LauncherTrouble& trouble) {
+LauncherEnd code_of_launcher(int code, bool started, const LauncherError& trouble) {
   const auto is = [code](Exit e) { return code == static_cast<int>(e); };
   const bool signal = code > 128 && code <= 128 + 64;
   if (!started && (code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP || code == 128 + SIGUSR1))

@@ -29,25 +29,25 @@ class StartWatch {
   };
   // Updates the monitor; call several times a second with the current state and time in seconds. Returns an End if the
   // job must be ended with that code. Time during which this process itself was stopped does not count.
-  std::optional<End> look(const std::map<int, BegunRank>& begun, bool started, double now);
+  std::optional<End> look(const std::map<int, StartedRank>& begun, bool started, double now);
 
  private:
   struct Activity {
     uint64_t turns = 0;  // scheduler timeslices of all threads
     double since = 0;
   };
-  std::optional<End> look_for_frozen(const std::map<int, BegunRank>& begun, bool started, double now);
-  std::string late_text(const std::map<int, BegunRank>& begun) const;
+  std::optional<End> check_frozen(const std::map<int, StartedRank>& begun, bool started, double now);
+  std::string late_text(const std::map<int, StartedRank>& begun) const;
 
   StartLimits limits_;
   std::map<int, Activity> activity_;
   double begin_ = -1, last_ = 0, looked_ = 0;
-  bool said_ = false;
+  bool reported_ = false;
 };
 
-// turns_of returns the number of timeslices that a process's threads have run; 0 if unreadable. state_of returns its
-// state letter in /proc, 0 if it is gone.
-uint64_t turns_of(int64_t pid);
+// timeslices_of returns the number of timeslices that a process's threads have run; 0 if unreadable. state_of returns
+// its state letter in /proc, 0 if it is gone.
+uint64_t timeslices_of(int64_t pid);
 char state_of(int64_t pid);
 
 // Maps a launcher's exit code to that of the job, with a line of text unless the reason has been printed already.
@@ -57,6 +57,6 @@ struct LauncherEnd {
   int code = 0;
   std::string text;
 };
-LauncherEnd code_of_launcher(int code, bool started, const LauncherTrouble&);
+LauncherEnd code_of_launcher(int code, bool started, const LauncherError&);
 
 }  // namespace gt

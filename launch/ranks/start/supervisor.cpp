@@ -59,11 +59,11 @@ class Supervisor {
 
  private:
   JobCommand job() const;
-  bool asks_hosts() const;  // machines are reached over ssh
+  bool uses_ssh() const;  // machines are reached over ssh
   std::vector<HostSlots> hosts() const;
-  std::vector<HostSlots> hosts_at_hand() const;
+  std::vector<HostSlots> reachable_hosts() const;
   int world() const { return static_cast<int>(config_.world()); }
-  void look_at_hosts();  // sets aside those that do not answer
+  void probe_hosts();  // sets aside those that do not answer
   std::string away_text() const;
   std::string lost_machines(const std::vector<HostSlots>& used) const;
   void blame_machines(AttemptEnd&, std::string& suspect, const std::vector<HostSlots>& used);
@@ -72,7 +72,7 @@ class Supervisor {
   std::vector<Commit> commits() const;  // newest first
   Commit newest() const { return commits().empty() ? Commit() : commits().front(); }
   int64_t last_logged_step() const;
-  std::string take_verdict() const;
+  std::string read_verdict() const;
   void note(const AttemptEnd&, const RestartDecision&, const std::string& suspect, const Commit& before,
             const Commit& after, double lost) const;
   bool pause(const SignalGate&, double seconds) const;  // false: stopped by a signal
@@ -84,10 +84,10 @@ class Supervisor {
   const Config& config_;
   RestartPolicy policy_;
   HostBlame blame_;
-  std::vector<std::string> left_out_;  // excluded machines
-  std::vector<UnreachableHost> away_;  // set aside for the next start
-  Clock::time_point looked_;           // time of that check
-  std::optional<int64_t> resume_;      // step that the next attempt resumes from; empty: auto
+  std::vector<std::string> excluded_;         // excluded machines
+  std::vector<UnreachableHost> unreachable_;  // set aside for the next start
+  Clock::time_point probed_;                  // time of that check
+  std::optional<int64_t> resume_;             // step that the next attempt resumes from; empty: auto
   int64_t attempt_ = 0;
   bool again_ = false, committed_ = false;
 };
@@ -104,10 +104,10 @@ JobCommand Supervisor::job() const {
     words.emplace_back("--force");  // the folder's content is its own
   }
   SpawnOptions options = spawn_options(config_);
-  options.hosts = hosts_at_hand();
+  options.hosts = reachable_hosts();
   options.stall_abort_s = stall_abort_seconds(command_);
   options.verdict_file = fs::absolute(verdict_file()).string();
-  const bool alone = config_.world() == 1 && only_here(options.hosts);
+  const bool alone = config_.world() == 1 && is_local_only(options.hosts);
   return job_command(world(), alone || config_.launch.ranks == "threads", words, options);
 }
 
@@ -115,39 +115,40 @@ JobCommand Supervisor::job() const {
 std::vector<HostSlots> Supervisor::hosts() const {
   std::vector<HostSlots> out = chosen_hosts(config_.launch);
   std::erase_if(out, [&](const HostSlots& h) {
-    return std::find(left_out_.begin(), left_out_.end(), h.host) != left_out_.end();
+    return std::find(excluded_.begin(), excluded_.end(), h.host) != excluded_.end();
   });
   return out;
 }
 
 // hosts() except those that do not answer now.
-std::vector<HostSlots> Supervisor::hosts_at_hand() const {
+std::vector<HostSlots> Supervisor::reachable_hosts() const {
   std::vector<HostSlots> out = hosts();
   std::erase_if(out, [&](const HostSlots& h) {
-    return std::any_of(away_.begin(), away_.end(), [&](const UnreachableHost& u) { return u.host == h.host; });
+    return std::any_of(unreachable_.begin(), unreachable_.end(),
+                       [&](const UnreachableHost& u) { return u.host == h.host; });
   });
   return out;
 }
 
-bool Supervisor::asks_hosts() const {
-  return config_.launch.launcher == "openmpi" && config_.launch.ranks == "processes" && !only_here(hosts());
+bool Supervisor::uses_ssh() const {
+  return config_.launch.launcher == "openmpi" && config_.launch.ranks == "processes" && !is_local_only(hosts());
 }
 
-void Supervisor::look_at_hosts() {
-  away_ = unreachable_hosts(hosts(), static_cast<int>(config_.launch.ssh_port));
-  looked_ = Clock::now();
+void Supervisor::probe_hosts() {
+  unreachable_ = unreachable_hosts(hosts(), static_cast<int>(config_.launch.ssh_port));
+  probed_ = Clock::now();
 }
 
 std::string Supervisor::away_text() const {
   std::string out;
-  for (const UnreachableHost& u : away_) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", u.host, u.why);
+  for (const UnreachableHost& u : unreachable_) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", u.host, u.why);
   return out;
 }
 
 // Returns machines of the attempt that no longer answer; "" if none.
 std::string Supervisor::lost_machines(const std::vector<HostSlots>& used) const {
   std::string out;
-  for (const UnreachableHost& u : away_) {
+  for (const UnreachableHost& u : unreachable_) {
     const std::string who = host_with_ranks(used, u.host, world());
     if (who != u.host) out += fmt::format("{}lost: {} does not answer: {}", out.empty() ? "" : "; ", who, u.why);
   }
@@ -158,17 +159,17 @@ std::optional<Exit> Supervisor::await_hosts(const SignalGate& gate) {
   constexpr double kPatienceSeconds = 1800, kLongestPause = 15;
   const auto begin = Clock::now();
   for (double wait = 1;; wait = std::min(kLongestPause, 2 * wait)) {
-    if (wait > 1 || seconds_since(looked_) > 3) look_at_hosts();
-    int slots = total_slots(hosts_at_hand());
-    if (slots < world() && !left_out_.empty()) {  // an excluded host is better than none
+    if (wait > 1 || seconds_since(probed_) > 3) probe_hosts();
+    int slots = total_slots(reachable_hosts());
+    if (slots < world() && !excluded_.empty()) {  // an excluded host is better than none
       fmt::print(stderr, "gpttrain: excluded machines are used again, because too few are left: {}\n",
-                 fmt::join(left_out_, ", "));
-      left_out_.clear();
-      look_at_hosts();
-      slots = total_slots(hosts_at_hand());
+                 fmt::join(excluded_, ", "));
+      excluded_.clear();
+      probe_hosts();
+      slots = total_slots(reachable_hosts());
     }
-    if (away_.empty() || slots >= world()) {
-      if (!away_.empty()) fmt::print(stderr, "gpttrain: set aside for this start: {}\n", away_text());
+    if (unreachable_.empty() || slots >= world()) {
+      if (!unreachable_.empty()) fmt::print(stderr, "gpttrain: set aside for this start: {}\n", away_text());
       return std::nullopt;
     }
     if (wait == 1)
@@ -212,7 +213,7 @@ int64_t Supervisor::last_logged_step() const {
   return last;
 }
 
-std::string Supervisor::take_verdict() const {
+std::string Supervisor::read_verdict() const {
   const std::string text = read_if_there(verdict_file());
   remove_verdicts();
   return text.substr(0, text.find('\n'));
@@ -243,7 +244,7 @@ void Supervisor::note(const AttemptEnd& end, const RestartDecision& d, const std
                     {"action", d.restart ? "restart" : "stop"},
                     {"delay", d.delay_s},
                     {"resume", resume_ ? step(*resume_) : Json("auto")},
-                    {"left_out", left_out_}};
+                    {"left_out", excluded_}};
   try {
     append_run_file(config_.run_dir() + "/restarts.jsonl", record.dump() + "\n");
   } catch (const Error& e) { fmt::print(stderr, "gpttrain: {}\n", e.what()); }
@@ -261,7 +262,7 @@ bool Supervisor::pause(const SignalGate& gate, double seconds) const {
 
 // Blames machines that no longer answer, which return when they do; otherwise those that the verdict names.
 void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std::vector<HostSlots>& used) {
-  if (asks_hosts()) look_at_hosts();
+  if (uses_ssh()) probe_hosts();
   if (const std::string lost = lost_machines(used); !lost.empty()) {
     suspect = lost;
     end.machine_lost = true;
@@ -270,7 +271,7 @@ void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std
   const std::string bad_host = blame_.after(end.code, suspect, used, world());
   end.elsewhere = !bad_host.empty();
   if (!end.elsewhere) return;
-  left_out_.push_back(bad_host);
+  excluded_.push_back(bad_host);
   fmt::print(stderr, "gpttrain: {} is excluded from now on\n", bad_host);
 }
 
@@ -283,15 +284,15 @@ int Supervisor::run() {
     const Commit before = newest();
     const int64_t from = resume_ ? *resume_ : config_.checkpoint.resume == "never" && !committed_ ? -1 : before.step;
     if (!highest) highest = from;
-    if (const auto code = asks_hosts() ? await_hosts(gate) : std::nullopt) return static_cast<int>(*code);
-    const std::vector<HostSlots> used = hosts_at_hand();
-    if (restarts == 0 && asks_hosts())
+    if (const auto code = uses_ssh() ? await_hosts(gate) : std::nullopt) return static_cast<int>(*code);
+    const std::vector<HostSlots> used = reachable_hosts();
+    if (restarts == 0 && uses_ssh())
       require_ready_hosts(hosts_in_use(used, world()), static_cast<int>(config_.launch.ssh_port));
     ++attempt_;
     const auto begin = Clock::now();
     const time_t begun = std::time(nullptr);
     const JobEnd job_end = run_job(job(), gate, static_cast<int>(config_.launch.grace_s));
-    std::string suspect = take_verdict();
+    std::string suspect = read_verdict();
     const Commit after = newest();
     const bool newer = after.step >= 0 && (after.step != before.step || after.inode != before.inode);
     committed_ = committed_ || (after.step >= 0 && (after.step != at_start.step || after.inode != at_start.inode));

@@ -22,12 +22,22 @@ struct Gpu {
   Look looks[5];  // idle at the start, high, low, constant; idle at the end
   int look = -1;
 };
-Gpu gpus[] = {{"EE00:01:00.0", 3201, 500'000,
-               {{210, 60'000, 30, 0, 1}, {1700, 488'250, 81, 100, 0x48}, {1100, 310'500, 47, 90, 0x40},
-                {1305, 402'750, 72, 95, 0x40}, {225, 61'000, 33, 0, 1}}},
-              {"EE00:00:00.0", 2619, 700'000,
-               {{345, 70'000, 31, 0, 1}, {1980, 698'125, 66, 100, 0}, {1200, 250'500, 41, 90, 0x1006},
-                {1755, 412'250, 58, 95, 0x4}, {360, 71'000, 34, 0, 1}}}};
+Gpu gpus[] = {{"EE00:01:00.0",
+               3201,
+               500'000,
+               {{210, 60'000, 30, 0, 1},
+                {1700, 488'250, 81, 100, 0x48},
+                {1100, 310'500, 47, 90, 0x40},
+                {1305, 402'750, 72, 95, 0x40},
+                {225, 61'000, 33, 0, 1}}},
+              {"EE00:00:00.0",
+               2619,
+               700'000,
+               {{345, 70'000, 31, 0, 1},
+                {1980, 698'125, 66, 100, 0},
+                {1200, 250'500, 41, 90, 0x1006},
+                {1755, 412'250, 58, 95, 0x4},
+                {360, 71'000, 34, 0, 1}}}};
 std::mutex mutex;
 
 bool refused(const char* function) {
@@ -42,10 +52,10 @@ const Look& look_of(const Gpu* gpu) {
 
 }  // namespace
 
-#define ANSWER(...)                                  \
-  if (refused(__func__)) return kNotSupported;       \
-  const std::lock_guard lock(mutex);                 \
-  __VA_ARGS__;                                       \
+#define ANSWER(...)                            \
+  if (refused(__func__)) return kNotSupported; \
+  const std::lock_guard lock(mutex);           \
+  __VA_ARGS__;                                 \
   return kSuccess
 
 extern "C" {

@@ -19,7 +19,7 @@ using namespace gt::fuzz;
 namespace {
 
 Target* target = nullptr;
-Witness* witness = nullptr;
+CurrentInput* witness = nullptr;
 
 void write(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -65,7 +65,7 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
   *argc = static_cast<int>(words.size());
   words.push_back(nullptr);
   *argv = words.data();
-  witness = new Witness(target->name);
+  witness = new CurrentInput(target->name);
   return 0;
 }
 

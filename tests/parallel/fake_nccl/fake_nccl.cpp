@@ -5,6 +5,8 @@
 // being captured, a call becomes part of the graph, which completes when all ranks run theirs. A call that is in a
 // graph on one rank but not on another is an error. A communicator ends, also by an abort, once all graphs with calls
 // of it are destroyed.
+#include "tests/parallel/fake_nccl/fake_nccl.h"
+
 #include <dlfcn.h>
 
 #include <atomic>
@@ -19,9 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/comm/nccl_api.h"
 #include "kernels/core/combine.h"
-#include "tests/parallel/fake_nccl/fake_nccl.h"
+#include "parallel/comm/nccl_api.h"
 
 using namespace gt;
 using nccl::UniqueId;
@@ -162,7 +163,8 @@ int arrive(Rank& r, const Wanted& w, bool captured) {
     c = std::make_shared<Call>();
     *c = {kind, count, type, op, captured, std::vector<Part>(static_cast<size_t>(r.world->ranks))};
   }
-  if (c->kind != kind || c->count != count || c->type != type || c->op != op || c->captured != captured) c->wrong = true;
+  if (c->kind != kind || c->count != count || c->type != type || c->op != op || c->captured != captured)
+    c->wrong = true;
   c->parts[static_cast<size_t>(r.rank)] = part;
   r.now = c;
   if (++c->arrived == r.world->ranks) {

@@ -1,0 +1,105 @@
+// Small in-register GEMMs on cache-resident blocks, used by attention. Large ones use GEMM (gemm.cpp). Body of
+// simd_{scalar,avx2,avx512}.cpp.
+#pragma once
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/vec.h"
+
+namespace gt::cpu {
+namespace {
+
+constexpr int64_t kBlock = kAttentionBlock;
+static_assert(kBlock % kLanes == 0);
+
+// One register tile of c[m, n] (+)= sum over k of a[i * a_row + k * a_k] * b[k * ldb + j]: kRows rows, kVecs column
+// vectors, the last one possibly a Part. Each element is one fma chain in ascending k, whatever the tiling.
+template <int kRows, int kVecs, class Lanes>
+inline void gemm_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t ldb, float* c,
+                      int64_t ldc, bool accumulate, Lanes last) {
+  Vec acc[kRows][kVecs];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVecs; ++j) {
+      const float* at = c + i * ldc + j * kLanes;
+      acc[i][j] = !accumulate ? Vec{} : j + 1 < kVecs ? load(at) : last.load(at);
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    const float *row = b + k * ldb, *left = a + k * a_k;
+    Vec right[kVecs];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVecs; ++j) right[j] = j + 1 < kVecs ? load(row + j * kLanes) : last.load(row + j * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const Vec x = splat(left[i * a_row]);
+#pragma GCC unroll 16
+      for (int j = 0; j < kVecs; ++j) acc[i][j] = fma(x, right[j], acc[i][j]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVecs; ++j) {
+      float* at = c + i * ldc + j * kLanes;
+      if (j + 1 < kVecs) {
+        store(at, acc[i][j]);
+      } else {
+        last.store(at, acc[i][j]);
+      }
+    }
+  }
+}
+
+template <int kVecs, class Lanes>
+inline void gemm_columns(int64_t rows, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
+                         int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last) {
+  int64_t i = 0;
+  for (; i + 6 <= rows; i += 6) {
+    gemm_tile<6, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
+  }
+  for (; i + 4 <= rows; i += 4) {
+    gemm_tile<4, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
+  }
+  for (; i + 2 <= rows; i += 2) {
+    gemm_tile<2, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
+  }
+  if (i < rows) gemm_tile<1, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
+}
+
+// c[rows, cols] (+)= a * b, see gemm_tile.
+void product(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
+             int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+  constexpr int kWide = kLanes == 16 ? 4 : 2;
+  int64_t j = 0;
+  for (; j + kWide * kLanes <= cols; j += kWide * kLanes) {
+    gemm_columns<kWide>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, Whole{});
+  }
+  for (; j + kLanes <= cols; j += kLanes) {
+    gemm_columns<1>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, Whole{});
+  }
+  if (j < cols) {
+    gemm_columns<1>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, Part{static_cast<int>(cols - j)});
+  }
+}
+
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// to[d * kBlock + i] = factor * from[i * stride + d]; columns i >= rows are zero up to a whole vector. Works in squares
+// of kLanes, so reads and writes reuse cached lines.
+inline void transpose(const float* from, int64_t stride, int64_t rows, int64_t dim, float factor, float* to) {
+  const Vec f = splat(factor);
+  for (int64_t i = 0; i < rows; i += kLanes) {
+    const int64_t live = least(kLanes, rows - i);
+    sweep(dim, [=](int64_t d, auto lanes) {
+      float square[kLanes][kLanes] = {};
+      for (int64_t r = 0; r < live; ++r) store(square[r], f * lanes.load(from + (i + r) * stride + d));
+      for (int64_t c = 0; c < least(kLanes, dim - d); ++c) {
+        float* column = to + (d + c) * kBlock + i;
+        for (int r = 0; r < kLanes; ++r) column[r] = square[r][c];
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace gt::cpu

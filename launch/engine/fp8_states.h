@@ -1,0 +1,42 @@
+// Delayed scaling of products of 8 bits on this rank: what enters a layer and what comes back is scaled by the largest
+// element of the last 1024 applied steps, over all microbatches and all ranks of the pipeline stage, so that no layout
+// changes it and no tensor is looked at twice. A tensor of which nothing is known yet is scaled as it is (`current`).
+#pragma once
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/memory.h"
+#include "parallel/mesh.h"
+#include "parallel/tensor/fp8_linear.h"
+#include "parallel/zero/shard_view.h"
+
+namespace gt {
+
+class Fp8States {
+ public:
+  static constexpr int64_t kSteps = 1024;
+  // Gives the ranges memory; they outlive this object. None: nothing to do, ever.
+  Fp8States(std::vector<Fp8State*>, const Mesh&, const Backend&, Stream);
+  void begin_step();               // zeroes step_amax
+  void end_step(int64_t applied);  // of applied step number `applied`, from 1; collective over the pipeline stage
+  void adopt();                    // histories were written from outside
+  void append_views(
+      std::vector<ShardView>&) const;  // "fp8/amax/<range>", f32 [1024]: the largest of step t at t-1 mod 1024
+  int64_t bytes() const { return memory_.bytes(); }
+
+ private:
+  int64_t count() const { return static_cast<int64_t>(ranges_.size()); }
+  Tensor step_amax() const { return memory_.tensor({count()}, DType::kF32); }
+  Tensor amax() const { return memory_.tensor({count()}, DType::kF32, count() * size_of(DType::kF32)); }
+  Tensor history() const { return memory_.tensor({count(), kSteps}, DType::kF32, 2 * count() * size_of(DType::kF32)); }
+  void look();
+  std::vector<Fp8State*> ranges_;
+  const Mesh& mesh_;
+  const Backend& backend_;
+  Stream stream_;
+  Buffer memory_;  // step_amax, amax, history
+  std::vector<float> host_;
+  bool all_known_ = false;
+};
+
+}  // namespace gt

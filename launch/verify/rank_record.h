@@ -1,0 +1,38 @@
+// Recorded results of one rank of a verification run. Values are copied to the host, so a record outlives its rank and
+// can be sent between processes.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "launch/engine/logical.h"
+#include "launch/verify/activations.h"
+#include "parallel/comm/process_group.h"
+#include "parallel/zero/shard_view.h"
+
+namespace gt {
+
+// Shard view and its values after one step.
+constexpr int kInitial = -1;  // before the first step
+struct RecordedTensor {
+  int step = 0;
+  ShardView view;  // data is empty
+  std::vector<float> values;
+};
+
+struct RankRecord {
+  std::vector<double> losses, norms;
+  double eval_loss = 0;
+  std::vector<RecordedTensor> pieces;
+  Activations activations;
+  std::vector<std::string> module_order;
+};
+
+// Copies the values of the views into the record. `copies`: also views that another rank saves.
+void record_views(RankRecord&, int step, const std::vector<ShardView>& views, bool copies, const Backend&, Stream);
+
+// Gathers the records of all ranks on rank 0, in rank order; returns nothing on other ranks. Collective.
+std::vector<RankRecord> gather_records(ProcessGroup& world, const RankRecord& mine);
+
+}  // namespace gt

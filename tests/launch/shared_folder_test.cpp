@@ -1,0 +1,47 @@
+// Ranks without a shared folder are detected at the start and named.
+#include "launch/ranks/shared_folder.h"
+
+#include <filesystem>
+
+#include "tests/launch/agreed_errors.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+// Returns each rank's error if rank k uses dirs[k].
+std::vector<std::string> said(const std::vector<std::string>& dirs) {
+  return agreed_errors(static_cast<int>(dirs.size()), [&](ProcessGroup& world, int rank) {
+    require_shared_folder(world, dirs[static_cast<size_t>(rank)]);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("ranks that see one folder agree, and nothing is left in it") {
+  TempDir dir;
+  CHECK(said({dir / "new", dir / "new", dir / "new"}) == std::vector<std::string>(3));
+  CHECK(std::filesystem::is_empty(dir / "new"));
+  CHECK(said({dir / "other"}) == std::vector<std::string>(1));  // one rank: nothing to compare
+}
+
+TEST_CASE("ranks on machines that do not share the folder are named before the first step, exit code 2") {
+  TempDir dir;
+  const auto errors = said({dir / "a", dir / "a", dir / "b", dir / "a", dir / "c"});
+  for (const std::string& e : errors) {
+    INFO(e);
+    CHECK(e.substr(0, 1) == "2");
+    CHECK(e.find("is not visible to rank 2 (") != std::string::npos);
+    CHECK(e.find("), 4 (") != std::string::npos);
+  }
+  CHECK(errors[0].find("speaks") != std::string::npos);
+  CHECK(std::filesystem::is_empty(dir / "a"));
+}
+
+TEST_CASE("a folder that cannot be made is left for the saves to complain of") {
+  TempDir dir;
+  write_file(dir / "file", "x");
+  CHECK(said({dir / "file/below", dir / "file/below"}) == std::vector<std::string>(2));
+}

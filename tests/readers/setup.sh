@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Virtual environments with third-party readers, for tests alone. build/readers: h5py, tensorboard, sentencepiece,
-# numpy. build/hf: transformers on Debian's PyTorch.
+# numpy; clang-format too. build/hf: transformers on Debian's PyTorch.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 python=/usr/bin/python3
@@ -16,7 +16,7 @@ environment() {
   "$python" -m venv $options "$venv" && "$venv/bin/pip" install -q --disable-pip-version-check "$@" && touch "$stamp"
 }
 rc=0
-environment readers 1 "" numpy h5py tensorboard sentencepiece 'setuptools<81' || rc=1
+environment readers 2 "" numpy h5py tensorboard sentencepiece 'setuptools<81' clang-format==14.0.6 || rc=1
 if "$python" -c 'import torch' 2>/dev/null; then
   environment hf 2 --system-site-packages 'transformers==4.45.2' || rc=1
 else

@@ -35,12 +35,15 @@ Var cast(Tape&, Var x, DType);
 // gradient within the range, 0 outside. Without a range returns x.
 Var fake_quant(Tape&, Var x, const QuantizerState*);
 
+// The parameter's value, copied: for an op that runs outside of its FSDP unit. Its gradient may be of another dtype.
+Var parameter(Tape&, Parameter&);
+
 Var add(Tape&, Var a, Var b);              // 16-bit plus f32 gives f32
 Var add_bias(Tape&, Var x, Parameter& b);  // in place on x, which no other op may have saved
 // In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at position (first_row + i) mod seq.
 Var add_position(Tape&, Var x, Parameter& table, int64_t seq, int64_t first_row = 0);
-// In place: adds row positions[i] of the table to row i of x. Not differentiable.
-Var add_positions(Tape&, Var x, const Parameter& table, Tensor positions);
+// In place: adds row indices[i] of the table to row i of x. indices i32 [n].
+Var add_rows(Tape&, Var x, Parameter& table, Tensor indices);
 Var gelu(Tape&, Var x);
 
 // Multiplies x [n, C] by a dropout mask, which the backward recomputes (kernels/core/dropout.h). In place on x, which
@@ -74,10 +77,11 @@ struct Activated {
 Activated activate(Tape&, Var x, Activation, bool gated, Keep = Keep::kOutputs);
 void discard(Tape&, const Activated&, Keep);
 
-// Of this rank. window, softcap: kernels/ops.h, Attention. scale: of scores; 0: 1 / sqrt(head_dim).
+// Of this rank. window, softcap, full: kernels/ops.h, Attention. scale: of scores; 0: 1 / sqrt(head_dim).
 struct AttentionShape {
   int64_t heads, kv_heads, head_dim, window = 0;
   float softcap = 0, scale = 0;
+  bool full = false;
 };
 // Rotary positions, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. Row i is at
 // MicroBatch::positions where there are some, else it is row first_row + i of [batch*seq, ...], at its position mod
@@ -87,11 +91,19 @@ Var rope(Tape&, Var qkv, AttentionShape, Tensor table, const MicroBatch&, int64_
 // shared by all heads: a TP rank has a partial sum of its gradient (ShardSpec::partial). In place where nothing is
 // recorded.
 Var qk_norm(Tape&, Var qkv, AttentionShape, Parameter& gamma, float eps, float gamma_offset = 0);
-Var causal_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&, const HeadDrop& = {});
+// full: sequences end at MicroBatch::lengths.
+Var self_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&, const HeadDrop& = {});
 
 // Attention for generation; also stores keys and values in this block's KV cache (MicroBatch::cache). Not
 // differentiable.
 Var cached_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&);
+
+// Sum of the losses of rows of logits [n, classes], f64 [1]; targets i32 [n], -1: no loss. The gradient of the root is
+// known before the backward starts: seed, f32 [1], is d(objective)/d(this sum).
+Var class_cross_entropy(Tape&, Var logits, Tensor targets, Tensor seed);
+
+// f64 [2] of two f64 [1], both of which have their gradients already.
+Var two_losses(Tape&, Var first, Var second);
 
 // Nodes that call the hooks of an FSDP unit (all-gather, gradient reduction). The backward runs leave() first and
 // enter() last.

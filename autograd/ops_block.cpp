@@ -28,6 +28,26 @@ Var cast(Tape& t, Var x, DType type) {
   return y;
 }
 
+Var parameter(Tape& t, Parameter& p) {
+  const Var y = t.output(p.value.shape, p.value.dtype);
+  t.ops().copy({.src = p.value, .dst = y.value}, t.stream());
+  struct Saved {
+    Var y;
+    Parameter* p;
+  };
+  t.record(Saved{y, &p}, nullptr, [](const Saved& s, Backprop& bp) {
+    const Tensor dy = bp.grad(s.y);
+    const auto [dp, accumulate] = bp.dst(*s.p);
+    if (accumulate)
+      bp.ops().axpy({.x = dy, .y = dp}, bp.stream());
+    else if (dy.dtype == dp.dtype)
+      bp.ops().copy({.src = dy, .dst = dp}, bp.stream());
+    else
+      bp.ops().cast({.src = dy, .dst = dp}, bp.stream());
+  });
+  return y;
+}
+
 // Both inputs receive the same upstream gradient: shared, not copied.
 Var add(Tape& t, Var a, Var b) {
   Var y = t.output(a.value.shape, b.value.dtype == DType::kF32 ? DType::kF32 : a.value.dtype);
@@ -83,14 +103,26 @@ Var add_position(Tape& t, Var x, Parameter& table, int64_t seq, int64_t first_ro
   return y;
 }
 
-Var add_positions(Tape& t, Var x, const Parameter& table, Tensor positions) {
-  GT_CHECK(!t.recording(), "per-row positions are supported in generation only");
+Var add_rows(Tape& t, Var x, Parameter& table, Tensor indices) {
   const Arena::Mark mark = t.activations().mark();
   const Tensor rows = t.scratch(x.value.shape, table.value.dtype);
-  t.ops().embedding({.tokens = positions, .table = table.value, .out = rows}, t.stream());
+  t.ops().embedding({.tokens = indices, .table = table.value, .out = rows}, t.stream());
   t.ops().add({.a = x.value, .b = rows, .out = x.value}, t.stream());
   t.activations().rollback(mark);
-  return t.output_of(x.value);
+  const Var y = t.output_of(x.value);
+  struct Saved {
+    Var x, y;
+    Parameter* table;
+    Tensor indices;
+  };
+  t.record(
+      Saved{x, y, &table, indices}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); },
+      [](const Saved& s, Backprop& bp) {
+        auto [dtable, acc] = bp.dst(*s.table);
+        bp.ops().embedding_grad({.tokens = s.indices, .dout = bp.grad(s.y), .dtable = dtable, .accumulate = acc},
+                                bp.stream());
+      });
+  return y;
 }
 
 Var gelu(Tape& t, Var x) {
@@ -334,10 +366,11 @@ float scale_of(const AttentionShape& a) {
 }
 }  // namespace
 
-Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, const HeadDrop& drop) {
+Var self_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, const HeadDrop& drop) {
   GT_CHECK(qkv.value.shape[-1] == (a.heads + 2 * a.kv_heads) * a.head_dim, "qkv of ", qkv.value.shape[-1], " columns");
   Var y = t.output({mb.batch * mb.seq, a.heads * a.head_dim}, qkv.value.dtype);
   Tensor lse = t.scratch({mb.batch, a.heads, mb.seq}, DType::kF32);
+  const Tensor lengths = a.full ? mb.lengths : Tensor{};
   t.ops().attention({.qkv = qkv.value,
                      .out = y.value,
                      .lse = lse,
@@ -349,16 +382,18 @@ Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, c
                      .scale = scale_of(a),
                      .drop = drop,
                      .window = a.window,
-                     .softcap = a.softcap},
+                     .softcap = a.softcap,
+                     .full = a.full,
+                     .lengths = lengths},
                     t.stream());
   struct Saved {
     Var qkv, y;
-    Tensor lse;
+    Tensor lse, lengths;
     AttentionShape a;
     int64_t batch, seq;
     HeadDrop drop;
   };
-  t.record(Saved{qkv, y, lse, a, mb.batch, mb.seq, drop}, [](const Saved& s, Backprop& bp) {
+  t.record(Saved{qkv, y, lse, lengths, a, mb.batch, mb.seq, drop}, [](const Saved& s, Backprop& bp) {
     const GradDst dqkv = bp.dst(s.qkv);
     GT_CHECK(!dqkv.accumulate, "qkv feeds attention alone");
     bp.ops().attention_grad({.qkv = bp.value(s.qkv),
@@ -374,7 +409,9 @@ Var causal_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, c
                              .scale = scale_of(s.a),
                              .drop = s.drop,
                              .window = s.a.window,
-                             .softcap = s.a.softcap},
+                             .softcap = s.a.softcap,
+                             .full = s.a.full,
+                             .lengths = s.lengths},
                             bp.stream());
   });
   return y;
@@ -390,7 +427,7 @@ Var cached_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
                     .values = kv.values,
                     .heads = a.heads},
                    t.stream());
-  if (mb.seq > 1) return causal_attention(t, qkv, a, mb);
+  if (mb.seq > 1) return self_attention(t, qkv, a, mb);
   Var y = t.output({mb.batch, a.heads * a.head_dim}, qkv.value.dtype);
   t.ops().cached_attention({.qkv = qkv.value,
                             .sequences = mb.sequences,
@@ -404,6 +441,36 @@ Var cached_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
                             .softcap = a.softcap},
                            t.stream());
   return y;
+}
+
+Var class_cross_entropy(Tape& t, Var logits, Tensor targets, Tensor seed) {
+  const int64_t rows = logits.value.shape.rows(), classes = logits.value.shape.cols();
+  const Var loss = t.output({1}, DType::kF64);
+  const Tensor dlogits = t.recording() ? t.scratch(logits.value.shape, logits.value.dtype) : Tensor{};
+  const Arena::Mark mark = t.activations().mark();
+  const Tensor each = t.scratch({rows}, DType::kF32);
+  t.ops().cross_entropy(
+      {.logits = logits.value, .targets = targets, .seed = seed, .loss = each, .dlogits = dlogits, .vocab = classes},
+      t.stream());
+  t.ops().sum({.x = each, .out = loss.value}, t.stream());
+  t.activations().rollback(mark);
+  struct Saved {
+    Var logits;
+    Tensor dlogits;
+  };
+  t.record(Saved{logits, dlogits}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.logits, s.dlogits); });
+  return loss;
+}
+
+Var two_losses(Tape& t, Var first, Var second) {
+  const Var both = t.output({2}, DType::kF64);
+  t.ops().copy({.src = first.value, .dst = both.value.slice(0, 1)}, t.stream());
+  t.ops().copy({.src = second.value, .dst = both.value.slice(1, 1)}, t.stream());
+  struct Saved {
+    Var both;
+  };
+  t.record(Saved{both}, nullptr);
+  return both;
 }
 
 void enter(Tape& t, ParamUnit& unit) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "data/pair_source.h"
 #include "data/token_file.h"
 #include "data/token_meta.h"
 #include "data/token_source.h"
@@ -45,8 +46,44 @@ class MockDataset final : public Dataset {
   uint64_t seed_, key_;
 };
 
+// Sentence pairs of random tokens.
+class MockPairs final : public Dataset {
+ public:
+  MockPairs(const DatasetOptions& o)
+      : seq_(o.seq), vocab_(o.vocab), seed_(o.seed), key_(stream_key(o.seed, "data/mock")), masking_(*o.masking) {
+    GT_REQUIRE(vocab_ >= 8 && vocab_ < (int64_t{1} << 31), Exit::kUsage,
+               "data.train mock: expected a vocabulary of 8 to 2^31 - 1 for sentence pairs, found ", vocab_);
+    GT_REQUIRE(seq_ >= 5, Exit::kUsage, "model.seq: expected at least 5 for sentence pairs, found ", seq_);
+  }
+  int64_t size() const override { return int64_t{1} << 40; }
+  int64_t seq() const override { return seq_; }
+  bool pairs() const override { return true; }
+  void fetch(int64_t sample, std::span<int32_t> out) const override {
+    GT_CHECK(static_cast<int64_t>(out.size()) == row(), "room for ", out.size(), " numbers, a sample has ", row());
+    SampleDraws draws(key_, sample);
+    std::vector<int32_t> text(static_cast<size_t>(draw_length(masking_, seq_, draws)));
+    for (int32_t& t : text) t = static_cast<int32_t>(draws.below(vocab_));
+    const auto first = static_cast<size_t>(1 + draws.below(static_cast<int64_t>(text.size()) - 1));
+    const std::span<const int32_t> all(text);
+    make_pair(masking_, all.first(first), all.subspan(first), draws.with_probability(0.5), draws, {out, seq_});
+  }
+  DataCursor cursor(int64_t consumed) const override {
+    return {.consumed_samples = consumed,
+            .seed = seed_,
+            .order = cat("mock, ", masking_.text()),
+            .seq = seq_,
+            .sources = {{"mock", vocab_, "", 1, 0, consumed}}};
+  }
+
+ private:
+  int64_t seq_, vocab_;
+  uint64_t seed_, key_;
+  MaskingOptions masking_;
+};
+
 // Order name in cursors; includes the layout where the order depends on it.
 std::string order_of(const DatasetOptions& o) {
+  if (o.masking) return cat(name_of(o.order), ", ", o.masking->text());
   return o.by_windows() ? cat(name_of(o.order), " of dp ", o.dp, ", micro_batch ", o.micro_batch) : name_of(o.order);
 }
 
@@ -75,6 +112,7 @@ class BlendedDataset final : public Dataset {
     return sum;
   }
   int64_t seq() const override { return options_.seq; }
+  bool pairs() const override { return options_.masking.has_value(); }
   void fetch(int64_t sample, std::span<int32_t> out) const override {
     const auto d = draw(sample);
     sources_[static_cast<size_t>(d.dataset)]->fetch(d.sample, out);
@@ -148,7 +186,10 @@ std::unique_ptr<Dataset> open_dataset(const DatasetOptions& o) {
   check_sources(o.sources, &warnings);
   for (const std::string& w : warnings)
     if (o.warn) o.warn(w);
-  if (o.sources.size() == 1 && o.sources[0].path == "mock") return std::make_unique<MockDataset>(o);
+  if (o.sources.size() == 1 && o.sources[0].path == "mock") {
+    if (o.masking) return std::make_unique<MockPairs>(o);
+    return std::make_unique<MockDataset>(o);
+  }
   GT_REQUIRE(!o.by_windows() || o.sources.size() == 1, Exit::kUsage, "data.order ", name_of(o.order), ": ",
              o.sources.size(),
              " datasets cannot be blended in llm.c's order; name its files by a pattern in quotes, or "
@@ -162,7 +203,10 @@ std::unique_ptr<Dataset> open_dataset(const DatasetOptions& o) {
   for (const DataSource& s : o.sources) {
     try {
       GT_REQUIRE(s.path != "mock", Exit::kUsage, "data.train: mock cannot be blended with files");
-      sources.push_back(std::make_unique<TokenSource>(s.path, o));
+      if (o.masking)
+        sources.push_back(std::make_unique<PairSource>(s.path, o));
+      else
+        sources.push_back(std::make_unique<TokenSource>(s.path, o));
       weights.push_back(s.weight > 0 ? s.weight : static_cast<double>(sources.back()->size()));
     } catch (const Error& e) {
       if (e.code() != Exit::kUsage) throw;

@@ -1,15 +1,17 @@
-// Samples by ordinal: a Dataset returns the seq + 1 tokens of any sample, from any thread. Handles files, splits,
-// orders and blends; independent of batches, ranks and devices (data/loader.h).
+// Samples by ordinal: a Dataset returns the seq + 1 tokens of any sample, or its sentence pair, from any thread.
+// Handles files, splits, orders and blends; independent of batches, ranks and devices (data/loader.h).
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "data/blend.h"
 #include "data/cursor.h"
+#include "data/masked_pairs.h"
 #include "data/sample_order.h"
 
 namespace gt {
@@ -20,10 +22,13 @@ class Dataset {
   // Samples per epoch (of a blend: one epoch of all its datasets together).
   virtual int64_t size() const = 0;
   virtual int64_t seq() const = 0;
-  // Fetches the seq + 1 tokens of global ordinal `sample`: input = first seq, target = last seq. Thread-safe; allocates
-  // only at the start of an epoch. Throws kIo for a token outside the vocabulary (file, document, position, id) and for
-  // files that changed while being read.
-  virtual void fetch(int64_t sample, std::span<int32_t> tokens_and_next) const = 0;
+  // Samples are rows for masked language models (PairRow) instead of tokens alone.
+  virtual bool pairs() const { return false; }
+  int64_t row() const { return pairs() ? PairRow::width(seq()) : seq() + 1; }  // numbers of a sample
+  // Fetches the seq + 1 tokens of global ordinal `sample`: input = first seq, target = last seq; or its PairRow.
+  // Thread-safe; allocates only at the start of an epoch. Throws kIo for a token outside the vocabulary (file,
+  // document, position, id) and for files that changed while being read.
+  virtual void fetch(int64_t sample, std::span<int32_t> row) const = 0;
   // Hint that these samples come next: starts readahead.
   virtual void read_ahead(int64_t /*first*/, int64_t /*count*/) const {}
   // Returns the cursor to checkpoint after `consumed` samples (skip_windows are set by the caller).
@@ -62,7 +67,8 @@ struct DatasetOptions {
   std::vector<DataSource> beside;
   std::string cache_dir;  // index store and check results; empty: memory only (usually default_cache_dir())
   bool remembers = true;  // writes check results to cache_dir; false: only reads them
-  bool builder = true;    // this rank builds orders for its node; others wait for the file
+  std::optional<MaskingOptions> masking;  // sentence pairs with masked tokens instead of runs of tokens
+  bool builder = true;                    // this rank builds orders for its node; others wait for the file
   std::function<void(const std::string&)> warn;
   bool by_windows() const { return order == SampleOrder::kLlmc || order == SampleOrder::kLlmcShuffled; }
 };

@@ -1,6 +1,7 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -25,7 +26,7 @@ struct Loader::Impl {
     Event copied = nullptr, used = nullptr;
     bool in_flight = false;  // `copied` and `used` have been recorded
     std::vector<MicroBatch> batches;
-    int64_t tokens = 0, after = 0;  // unmasked targets; consumed samples after this step
+    int64_t tokens = 0, pairs = 0, after = 0;  // unmasked targets; sentence pairs; consumed samples after this step
     std::exception_ptr error;
     bool end = false;
   };
@@ -39,6 +40,14 @@ struct Loader::Impl {
   void fill(Slot& slot, int64_t base);
   void publish(Slot& slot);
   void gather(Slot& slot, int k, int64_t first);
+  void gather_pairs(Slot& slot, int k, int64_t first);
+  // A tensor of each microbatch in a slot: bytes of one, and of its whole plane; none where it is not needed.
+  enum Plane : size_t { kTokens, kTargets, kTypes, kLengths, kPairs, kNumPlanes };
+  void place_plane(Plane p, bool needed, int64_t bytes);
+  int64_t at(Plane p, int k) const { return begin[p] + piece[p] * k; }
+  int32_t* on_host(const Slot& slot, Plane p, int k) const {
+    return piece[p] > 0 ? reinterpret_cast<int32_t*>(slot.host + at(p, k)) : nullptr;
+  }
   void read_ahead(int64_t base) const;
   int64_t step_begin(int64_t base) const;
 
@@ -49,8 +58,9 @@ struct Loader::Impl {
   const Stream compute;
   const bool reads, asynchronous;  // this rank needs data and has memory; copies run on a stream
   Stream copy_stream;
-  int64_t global_batch = 0, plane = 0;  // samples per step; bytes of all tokens (or all targets) of a step
-  std::vector<int32_t> sample;          // scratch of the reader, seq + 1
+  int64_t global_batch = 0, slot_bytes = 0;          // samples per step
+  std::array<int64_t, kNumPlanes> begin{}, piece{};  // of planes within a slot; of a microbatch in it
+  std::vector<int32_t> sample;                       // scratch of the reader, Dataset::row
   std::vector<Slot> slots;
 
   std::mutex mutex;
@@ -58,7 +68,7 @@ struct Loader::Impl {
   int64_t produced = 0, taken = 0, released = 0;  // steps since the last start
   bool stopping = false;
   int64_t begin_at = 0;  // start ordinal of the reader
-  int64_t consumed = 0, step_tokens = 0;
+  int64_t consumed = 0, step_tokens = 0, step_pairs = 0;
   double waited = 0, worked = 0;
   std::thread reader;
 };
@@ -69,7 +79,7 @@ Loader::Impl::Impl(const Dataset& d, const LoaderConfig& c, Device dev, const De
       device(dev),
       api(a),
       compute(s),
-      reads((c.need_tokens || c.need_targets) && dev.kind != DeviceKind::kNull),
+      reads((c.need_tokens || c.need_targets || d.pairs()) && dev.kind != DeviceKind::kNull),
       asynchronous(reads && dev.kind == DeviceKind::kCuda) {
   GT_REQUIRE(c.seq >= 1 && c.seq == d.seq(), Exit::kUsage, "loader: seq ", c.seq, ", the dataset was opened for ",
              d.seq());
@@ -86,27 +96,39 @@ Loader::Impl::Impl(const Dataset& d, const LoaderConfig& c, Device dev, const De
     GT_REQUIRE(first >= 0 && first <= last, Exit::kUsage, "skip_windows: expected first <= last, found [", first, ", ",
                last, ")");
   global_batch = c.micro_batch * c.microbatches * c.dp_size;
-  plane = align_up(c.micro_batch * c.seq * 4) * c.microbatches;
-  sample.resize(static_cast<size_t>(c.seq + 1));
+  const int64_t table = c.micro_batch * c.seq * 4, row = c.micro_batch * 4;
+  place_plane(kTokens, c.need_tokens, table);
+  place_plane(kTargets, c.need_targets, table);
+  place_plane(kTypes, c.need_tokens && d.pairs(), table);
+  place_plane(kLengths, d.pairs(), row);
+  place_plane(kPairs, c.need_targets && d.pairs(), row);
+  sample.resize(static_cast<size_t>(d.row()));
   if (asynchronous) copy_stream = api.open_stream(device.index, 1);
   slots.resize(static_cast<size_t>(c.prefetch) + 1);
   for (Slot& slot : slots) {
-    const int64_t bytes = plane * ((c.need_tokens ? 1 : 0) + (c.need_targets ? 1 : 0));
-    slot.device = Buffer(bytes, device, api);
-    slot.host = asynchronous ? static_cast<std::byte*>(api.alloc_host(bytes)) : slot.device.data();
+    slot.device = Buffer(slot_bytes, device, api);
+    slot.host = asynchronous ? static_cast<std::byte*>(api.alloc_host(slot_bytes)) : slot.device.data();
     if (asynchronous) slot.copied = api.create_event(device.index), slot.used = api.create_event(device.index);
     slot.batches.resize(static_cast<size_t>(c.microbatches));
     for (int k = 0; k < c.microbatches; ++k) {
       MicroBatch& m = slot.batches[static_cast<size_t>(k)];
       m.batch = c.micro_batch;
       m.seq = c.seq;
-      const int64_t at = plane / c.microbatches * k;
-      if (c.need_tokens) m.tokens = slot.device.tensor({m.batch, m.seq}, DType::kI32, at);
-      if (c.need_targets)
-        m.targets = slot.device.tensor({m.batch, m.seq}, DType::kI32, at + (c.need_tokens ? plane : 0));
+      const auto view = [&](Plane p, Shape shape) {
+        return piece[p] > 0 ? slot.device.tensor(shape, DType::kI32, at(p, k)) : Tensor{};
+      };
+      m.tokens = view(kTokens, {m.batch, m.seq}), m.targets = view(kTargets, {m.batch, m.seq});
+      m.types = view(kTypes, {m.batch, m.seq});
+      m.lengths = view(kLengths, {m.batch}), m.pairs = view(kPairs, {m.batch});
     }
   }
   consumed = begin_at = c.first_sample;
+}
+
+void Loader::Impl::place_plane(Plane p, bool needed, int64_t bytes) {
+  begin[p] = slot_bytes;
+  piece[p] = needed ? align_up(bytes) : 0;
+  slot_bytes += piece[p] * config.microbatches;
 }
 
 Loader::Impl::~Impl() {
@@ -118,7 +140,7 @@ Loader::Impl::~Impl() {
   for (Slot& s : slots) {
     api.destroy_event(s.copied);
     api.destroy_event(s.used);
-    api.free_host(s.host, plane * ((config.need_tokens ? 1 : 0) + (config.need_targets ? 1 : 0)));
+    api.free_host(s.host, slot_bytes);
   }
   api.close_stream(copy_stream);
 }
@@ -205,13 +227,15 @@ void Loader::Impl::fill(Slot& slot, int64_t base) {
   // The slot's previous step may still be copying from this host memory.
   if (slot.in_flight)
     while (!api.done(slot.copied)) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  slot.tokens = 0;
+  slot.tokens = slot.pairs = 0;
   for (int k = 0; k < config.microbatches; ++k) {
     const int64_t first = base + (int64_t{k} * config.dp_size + config.dp_rank) * config.micro_batch;
     MicroBatch& mb = slot.batches[static_cast<size_t>(k)];
     mb.first_sample = first;
     const int64_t before = slot.tokens;
-    if (reads) {
+    if (reads && dataset.pairs()) {
+      gather_pairs(slot, k, first);
+    } else if (reads) {
       gather(slot, k, first);
     } else {
       const int64_t real = config.total_samples > 0
@@ -219,19 +243,19 @@ void Loader::Impl::fill(Slot& slot, int64_t base) {
                                : config.micro_batch;
       slot.tokens += real * mb.seq;
     }
-    mb.loss_tokens = config.need_targets || !config.eod_mask_loss ? slot.tokens - before : -1;
+    const bool counted = config.need_targets || !(config.eod_mask_loss || dataset.pairs());
+    mb.loss_tokens = counted ? slot.tokens - before : -1;
   }
-  if (!config.need_targets && config.eod_mask_loss) slot.tokens = -1;
+  if (!config.need_targets && (config.eod_mask_loss || dataset.pairs())) slot.tokens = -1;
   slot.after = base + global_batch;
 }
 
 void Loader::Impl::gather(Slot& slot, int k, int64_t first) {
-  const int64_t at = plane / config.microbatches * k;
-  auto* tokens = reinterpret_cast<int32_t*>(slot.host + at);
-  auto* targets = reinterpret_cast<int32_t*>(slot.host + at + (config.need_tokens ? plane : 0));
   const int64_t length = slot.batches[static_cast<size_t>(k)].seq;
   const auto seq = static_cast<size_t>(length);
-  for (int64_t i = 0; i < config.micro_batch; ++i, tokens += seq, targets += seq) {
+  for (int64_t i = 0; i < config.micro_batch; ++i) {
+    int32_t* const tokens = config.need_tokens ? on_host(slot, kTokens, k) + i * length : nullptr;
+    int32_t* const targets = config.need_targets ? on_host(slot, kTargets, k) + i * length : nullptr;
     const bool real = config.total_samples == 0 || first + i < config.total_samples;
     if (real) dataset.fetch(first + i, sample);
     if (config.need_tokens) {
@@ -256,15 +280,42 @@ void Loader::Impl::gather(Slot& slot, int k, int64_t first) {
   }
 }
 
+// A sample beyond the last one is a sequence of one token without loss.
+void Loader::Impl::gather_pairs(Slot& slot, int k, int64_t first) {
+  int32_t *tokens = on_host(slot, kTokens, k), *targets = on_host(slot, kTargets, k), *types = on_host(slot, kTypes, k);
+  int32_t *lengths = on_host(slot, kLengths, k), *pairs = on_host(slot, kPairs, k);
+  const PairRow row{sample, config.seq};
+  for (int64_t i = 0; i < config.micro_batch; ++i) {
+    const bool real = config.total_samples == 0 || first + i < config.total_samples;
+    if (real) {
+      dataset.fetch(first + i, sample);
+    } else {
+      std::fill(sample.begin(), sample.end(), 0);
+      std::fill(row.targets().begin(), row.targets().end(), -1);
+      row.length() = 1, row.label() = -1;
+    }
+    lengths[i] = row.length();
+    if (tokens != nullptr) {
+      std::copy(row.tokens().begin(), row.tokens().end(), tokens + i * config.seq);
+      std::copy(row.types().begin(), row.types().end(), types + i * config.seq);
+    }
+    slot.pairs += real ? 1 : 0;
+    if (targets == nullptr) continue;
+    std::copy(row.targets().begin(), row.targets().end(), targets + i * config.seq);
+    pairs[i] = row.label();
+    slot.tokens += std::count_if(row.targets().begin(), row.targets().end(), [](int32_t t) { return t >= 0; });
+  }
+}
+
 // Queues the copy to the device: after the work that still uses the slot's device memory, before this step's event.
 void Loader::Impl::publish(Slot& slot) {
   if (slot.in_flight) api.wait(slot.used, copy_stream);
-  const int64_t piece = plane / config.microbatches,
-                planes = (config.need_tokens ? 1 : 0) + (config.need_targets ? 1 : 0);
   for (int k = 0; k < config.microbatches; ++k)
-    for (int64_t p = 0; p < planes; ++p)
-      api.copy(slot.device.data() + p * plane + piece * k, slot.host + p * plane + piece * k,
-               config.micro_batch * slot.batches[static_cast<size_t>(k)].seq * 4, copy_stream);
+    for (const Plane p : {kTokens, kTargets, kTypes, kLengths, kPairs}) {
+      const int64_t width = p == kLengths || p == kPairs ? 1 : slot.batches[static_cast<size_t>(k)].seq;
+      if (piece[p] > 0)
+        api.copy(slot.device.data() + at(p, k), slot.host + at(p, k), config.micro_batch * width * 4, copy_stream);
+    }
   api.record(slot.copied, copy_stream);
   slot.in_flight = true;
 }
@@ -297,6 +348,7 @@ std::span<const MicroBatch> Loader::next() {
   ++m.taken;
   m.consumed = slot.after;
   m.step_tokens = slot.tokens;
+  m.step_pairs = slot.pairs;
   return slot.batches;
 }
 
@@ -313,6 +365,7 @@ void Loader::restore(int64_t first_sample) {
 
 int64_t Loader::consumed() const { return impl_->consumed; }
 int64_t Loader::step_tokens() const { return impl_->step_tokens; }
+int64_t Loader::step_pairs() const { return impl_->step_pairs; }
 double Loader::wait_seconds() const { return impl_->waited; }
 double Loader::read_seconds() const {
   const std::lock_guard lock(impl_->mutex);

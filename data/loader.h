@@ -20,8 +20,9 @@ struct LoaderConfig {
   int64_t micro_batch = 1;  // sequences per microbatch
   int microbatches = 1;     // per step, on this rank
   int dp_rank = 0, dp_size = 1;
-  bool need_tokens = true;     // first pipeline stage
-  bool need_targets = true;    // last pipeline stage; a rank that needs neither reads nothing
+  bool need_tokens = true;  // first pipeline stage
+  bool need_targets =
+      true;  // last pipeline stage; a rank that needs neither reads nothing but lengths of sentence pairs
   int64_t first_sample = 0;    // start ordinal: samples consumed so far
   int prefetch = 2;            // steps read ahead
   Curriculum curriculum;       // tokens per sample of each step; off: all
@@ -42,10 +43,10 @@ class Loader {
   Loader& operator=(const Loader&) = delete;
 
   // Returns the microbatches of the next step: tokens and targets [micro_batch, seq] i32 on the device (seq as set by
-  // the curriculum), empty where not needed; sets batch, seq, first_sample and loss_tokens, not dloss. Microbatch k
-  // holds ordinals base + (k dp_size + dp_rank) b ... + b - 1 with base = consumed() before the call. Valid until the
-  // next call; work queued on `compute` before that call is safe. Empty once total_samples are done. Rethrows errors of
-  // the reader.
+  // the curriculum), empty where not needed; of sentence pairs also types beside tokens, pairs beside targets, and
+  // lengths everywhere. Sets batch, seq, first_sample and loss_tokens, not dloss. Microbatch k holds ordinals base + (k
+  // dp_size + dp_rank) b ... + b - 1 with base = consumed() before the call. Valid until the next call; work queued on
+  // `compute` before that call is safe. Empty once total_samples are done. Rethrows errors of the reader.
   std::span<const MicroBatch> next();
 
   // Seeks to another ordinal, and to the first step; drops prefetched steps. Evaluation calls restore(0) before every
@@ -53,8 +54,9 @@ class Loader {
   void restore(int64_t first_sample);
 
   int64_t consumed() const;  // samples of all dp ranks in the steps returned by next() (and skipped windows)
-  // Unmasked targets of this rank in the last step; -1 on a rank without targets when EOD is masked.
+  // Unmasked targets of this rank in the last step; -1 on a rank without targets when they must be counted.
   int64_t step_tokens() const;
+  int64_t step_pairs() const;   // sentence pairs of this rank in the last step
   double wait_seconds() const;  // total time that next() waited for the reader
   double read_seconds() const;  // total busy time of the reader
 

@@ -76,12 +76,12 @@ std::unique_ptr<LlmcOrder> llmc_order(const TokenStore& f, const Lengths& range,
 }  // namespace
 
 TokenSource::TokenSource(const std::string& path, const DatasetOptions& o)
-    : file_(open_tokens(path, {o.cache_dir, o.warn, o.remembers})),
-      seq_(o.seq),
+    : seq_(o.seq),
+      order_(o.order),
+      file_(open_tokens(path, {o.cache_dir, o.warn, o.remembers})),
       vocab_(o.vocab),
       num_samples_(o.num_samples),
-      seed_(o.seed),
-      order_(o.order) {
+      seed_(o.seed) {
   GT_REQUIRE(seq_ >= 1, Exit::kUsage, "data.seq: expected at least 1, found ", seq_);
   meta_note_ = check_meta(*file_, o);
   cut_ = must_cut(*file_, o);
@@ -196,11 +196,15 @@ void TokenSource::fetch(int64_t sample, std::span<int32_t> out) const {
   size_t at = 0;
   walk(sample, [&](int64_t sequence, int64_t begin, int64_t count) {
     const auto part = out.subspan(at, static_cast<size_t>(count));
-    const uint64_t top = file_->read(sequence, begin, part);
-    if (vocab_ > 0 && top >= static_cast<uint64_t>(vocab_)) [[unlikely]]
-      bad_token(sequence, begin, part);
+    read_checked(sequence, begin, part);
     at += part.size();
   });
+}
+
+void TokenSource::read_checked(int64_t sequence, int64_t begin, std::span<int32_t> out) const {
+  const uint64_t top = file_->read(sequence, begin, out);
+  if (vocab_ > 0 && top >= static_cast<uint64_t>(vocab_)) [[unlikely]]
+    bad_token(sequence, begin, out);
 }
 
 void TokenSource::bad_token(int64_t sequence, int64_t begin, std::span<const int32_t> ids) const {

@@ -18,19 +18,28 @@ class TokenSource {
  public:
   // Throws kUsage: bad files, another tokenizer, an empty split, fewer than seq + 1 tokens.
   TokenSource(const std::string& path, const DatasetOptions& options);
+  virtual ~TokenSource() = default;
 
   // kMegatron: number of samples the run needs of this file. Must be called before the first fetch.
   void set_num_samples(int64_t n) { num_samples_ = n; }
 
   const TokenStore& file() const { return *file_; }
-  bool cut() const { return cut_; }                          // splits by tokens, not documents
-  int64_t size() const { return per_epoch_; }                // samples per epoch
-  int64_t available() const;                                 // total samples; INT64_MAX: endless
-  void fetch(int64_t sample, std::span<int32_t> out) const;  // thread-safe
-  void read_ahead(int64_t sample) const;
-  Dataset::Position place(int64_t sample) const;
-  uint64_t order_hash() const;
+  bool cut() const { return cut_; }                                  // splits by tokens, not documents
+  int64_t size() const { return per_epoch_; }                        // samples per epoch
+  virtual int64_t available() const;                                 // total samples; INT64_MAX: endless
+  virtual void fetch(int64_t sample, std::span<int32_t> out) const;  // thread-safe
+  virtual void read_ahead(int64_t sample) const;
+  virtual Dataset::Position place(int64_t sample) const;
+  virtual uint64_t order_hash() const;
   std::string identity() const;  // sizes, hashes and sidecar files (Dataset::Content)
+
+ protected:
+  void require_unchanged() const;
+  // Copies out.size() tokens of a sequence. Throws kIo for one outside the vocabulary.
+  void read_checked(int64_t sequence, int64_t begin, std::span<int32_t> out) const;
+  Lengths range_;
+  int64_t seq_ = 0, per_epoch_ = 0;
+  SampleOrder order_ = SampleOrder::kEpoch;
 
  private:
   struct Slot {  // order of one epoch; pinned while in use
@@ -39,7 +48,6 @@ class TokenSource {
     StoredOrder order;
   };
   struct Pin;
-  void require_unchanged() const;
   LlmcOrder::Position llmc_place(int64_t sample) const;
   Slot* pin(int64_t epoch) const;
   void unpin(Slot*) const;
@@ -49,10 +57,8 @@ class TokenSource {
 
   std::unique_ptr<TokenStore> file_;
   bool cut_ = false;
-  Lengths range_;
-  int64_t seq_ = 0, per_epoch_ = 0, tokens_ = 0, vocab_ = 0, num_samples_ = 0;
+  int64_t tokens_ = 0, vocab_ = 0, num_samples_ = 0;
   uint64_t seed_ = 0;
-  SampleOrder order_ = SampleOrder::kEpoch;
   SequentialOrder sequential_;
   std::unique_ptr<LlmcOrder> llmc_;  // for llm.c's orders
   IndexStoreOptions store_;

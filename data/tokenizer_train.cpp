@@ -35,7 +35,7 @@ void check_options(const TokenizerTrainOptions& o) {
   GT_REQUIRE(!o.output.empty(), Exit::kUsage, "--output: expected a path for the model, found nothing");
   GT_REQUIRE(o.type == "bpe" || o.type == "unigram", Exit::kUsage, "--type: expected bpe or unigram, found \"", o.type,
              "\"");
-  const int64_t least = 4 + 2 + static_cast<int64_t>(o.special.size()) + 256;
+  const int64_t least = 4 + 2 + static_cast<int64_t>(o.special.size() + o.control.size()) + 256;
   GT_REQUIRE(o.vocab > least && o.vocab <= 1'000'000, Exit::kUsage, "--vocab: expected ", least + 1,
              " (4 control pieces, the symbols and 256 bytes, and room for more) to 1000000, found ", o.vocab);
   GT_REQUIRE(o.sample_mb > 0 && o.sample_mb <= 10000, Exit::kUsage,
@@ -45,6 +45,11 @@ void check_options(const TokenizerTrainOptions& o) {
   for (const std::string& s : o.special)
     GT_REQUIRE(!s.empty() && s != "<|endoftext|>" && s != "\n", Exit::kUsage, "--special: \"", s,
                "\" is empty or already a symbol");
+  for (const std::string& s : o.control)
+    GT_REQUIRE(!s.empty() && s != "<|endoftext|>" && s != "\n" && s.find("\xE2\x96\x81") == std::string::npos &&
+                   std::count(o.control.begin(), o.control.end(), s) == 1 &&
+                   std::count(o.special.begin(), o.special.end(), s) == 0,
+               Exit::kUsage, "--control: \"", s, "\" is empty, already a symbol, or holds a blank of pieces (U+2581)");
   for (const std::string& s : o.special)
     GT_REQUIRE(s.find("\xE2\x96\x81") == std::string::npos, Exit::kUsage, "--special: \"", s,
                "\" holds U+2581, which stands for a blank in pieces; use another character");
@@ -71,25 +76,28 @@ std::string advice(std::string reason) {
 std::string train_model(const TokenizerTrainOptions& o, const std::vector<SampledLine>& lines) {
   std::string symbols = "<|endoftext|>,\n";
   for (const std::string& s : o.special) symbols += "," + csv_field(s);
+  std::string control;
+  for (const std::string& s : o.control) control += (control.empty() ? "" : ",") + csv_field(s);
   std::ostringstream coverage;
   coverage.precision(10);
   coverage << o.coverage;
-  const std::unordered_map<std::string, std::string> spec = {{"model_type", o.type},
-                                                             {"vocab_size", std::to_string(o.vocab)},
-                                                             {"character_coverage", coverage.str()},
-                                                             {"byte_fallback", "true"},
-                                                             {"normalization_rule_name", "identity"},
-                                                             {"remove_extra_whitespaces", "false"},
-                                                             {"add_dummy_prefix", "false"},
-                                                             {"split_digits", "true"},
-                                                             {"unk_id", "0"},
-                                                             {"bos_id", "1"},
-                                                             {"eos_id", "2"},
-                                                             {"pad_id", "3"},
-                                                             {"user_defined_symbols", symbols},
-                                                             {"num_threads", "16"},
-                                                             {"max_sentence_length", "65536"},
-                                                             {"minloglevel", "2"}};
+  std::unordered_map<std::string, std::string> spec = {{"model_type", o.type},
+                                                       {"vocab_size", std::to_string(o.vocab)},
+                                                       {"character_coverage", coverage.str()},
+                                                       {"byte_fallback", "true"},
+                                                       {"normalization_rule_name", "identity"},
+                                                       {"remove_extra_whitespaces", "false"},
+                                                       {"add_dummy_prefix", "false"},
+                                                       {"split_digits", "true"},
+                                                       {"unk_id", "0"},
+                                                       {"bos_id", "1"},
+                                                       {"eos_id", "2"},
+                                                       {"pad_id", "3"},
+                                                       {"user_defined_symbols", symbols},
+                                                       {"num_threads", "16"},
+                                                       {"max_sentence_length", "65536"},
+                                                       {"minloglevel", "2"}};
+  if (!control.empty()) spec.emplace("control_symbols", control);
   SampleIterator iterator(lines);
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(spec, &iterator, &model);
@@ -156,10 +164,10 @@ void write_outputs(const TokenizerTrainOptions& o, const std::string& model, con
     for (char c : t.piece(id)) vocab += c == '\n' ? std::string("\\n") : std::string(1, c);
     vocab += "\t" + std::to_string(id) + "\n";
   }
-  const Json meta = {{"sha256", t.sha256()},     {"type", o.type},         {"vocab", o.vocab},
-                     {"sample_mb", o.sample_mb}, {"coverage", o.coverage}, {"special", o.special},
-                     {"seed", o.seed},           {"inputs", o.inputs},     {"eod", t.eod()},
-                     {"report", report_json(r)}};
+  Json meta = {{"sha256", t.sha256()},   {"type", o.type},          {"vocab", o.vocab}, {"sample_mb", o.sample_mb},
+               {"coverage", o.coverage}, {"special", o.special},    {"seed", o.seed},   {"inputs", o.inputs},
+               {"eod", t.eod()},         {"report", report_json(r)}};
+  if (!o.control.empty()) meta["control"] = o.control;
   write_file_atomically(stem + ".vocab", vocab);
   write_file_atomically(stem + ".meta.json", meta.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   write_file_atomically(stem + ".model", model);  // last: the model is there when all is

@@ -16,6 +16,7 @@ struct TokenizerTrainOptions {
   double sample_mb = 20;             // what the trainer sees at most
   double coverage = 0.9995;          // of characters; the others are bytes
   std::vector<std::string> special;  // further symbols, after <|endoftext|> and newline
+  std::vector<std::string> control;  // symbols that no text contains, before <|endoftext|>: [MASK]
   uint64_t seed = 1234;
   int threads = 1;  // that read inputs; the library always trains with 16, for its sums depend on that
 };

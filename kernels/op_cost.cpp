@@ -42,8 +42,10 @@ OpCost product(const Args& g, double inner, double bytes) {
   return c;
 }
 
-// Twice the pairs of query and key in a sequence, the diagonal counted half.
-int64_t twice_pairs(int64_t seq, int64_t window) {
+// Twice the pairs of query and key in a sequence; causal: the diagonal counted half. Bidirectional: an upper bound, for
+// lengths are only known on the device.
+int64_t twice_pairs(int64_t seq, int64_t window, bool full) {
+  if (full) return 2 * seq * seq;
   return window > 0 && window < seq ? window * (2 * seq - window) : seq * seq;
 }
 
@@ -52,7 +54,7 @@ template <class Args>
 OpCost attention_cost(const Args& a, double products, double counted, double bytes) {
   OpCost c = moves(OpClass::kAttention, bytes);
   const double one =
-      static_cast<double>(a.batch * a.heads) * static_cast<double>(twice_pairs(a.seq, a.window) * a.head_dim);
+      static_cast<double>(a.batch * a.heads) * static_cast<double>(twice_pairs(a.seq, a.window, a.full) * a.head_dim);
   c.flops = products * one;
   c.model_flops = counted * one;
   return c;

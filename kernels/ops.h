@@ -114,8 +114,9 @@ struct GeluGrad {
   GT_OPERANDS(.in("x", o.x).in("dout", o.dout).out("dx", o.dx, o.accumulate))
 };
 
-// MLP activations: GELU (tanh form), SiLU x sigmoid(x), squared ReLU max(x, 0)^2 (So et al. 2021).
-enum class Activation : uint8_t { kGelu, kSilu, kRelu2, kNumActivations };
+// Activations: GELU (tanh form), SiLU x sigmoid(x), squared ReLU max(x, 0)^2 (So et al. 2021), GELU x Phi(x) (erf
+// form), tanh.
+enum class Activation : uint8_t { kGelu, kSilu, kRelu2, kGeluErf, kTanh, kNumActivations };
 // out [n, F] = act(x), x [n, F]; gated (Shazeer 2020, arXiv 2002.05202): out = act(gate) * up, x [n, 2F] = [gate, up]
 // per row. Under tensor parallelism a rank holds its slice of the gates, then its slice of the ups: the weight [2F, C]
 // that produces x is sharded as ShardSpec::split(0, 2). f32 arithmetic, rounded once.
@@ -296,12 +297,14 @@ struct Rope {
   GT_OPERANDS(.out("x", o.x, true).control("table", o.table).control("positions", o.positions))
 };
 
-// Causal softmax(q k^T * scale) v by blocks. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q heads, then k,
-// then v. out [batch*seq, heads*head_dim]; lse [batch, heads, seq] f32: log-sum-exp of the scaled scores, saved for the
-// backward. Grouped queries: query head i reads kv head i / (heads / kv_heads). drop: the softmax's probabilities times
-// a mask that is computed from counters, forward and backward; lse is not touched by it.
+// Softmax(q k^T * scale) v by blocks, causal unless `full`. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q
+// heads, then k, then v. out [batch*seq, heads*head_dim]; lse [batch, heads, seq] f32: log-sum-exp of the scaled
+// scores, saved for the backward. Grouped queries: query head i reads kv head i / (heads / kv_heads). drop: the
+// softmax's probabilities times a mask that is computed from counters, forward and backward; lse is not touched by it.
 // window w > 0: query i sees keys j with 0 <= i - j < w (Beltagy et al. 2020, arXiv 2004.05150); 0: all that precede
-// it. softcap c > 0: a scaled score x is replaced by c tanh(x / c) (Gemma 2, arXiv 2408.00118).
+// it. softcap c > 0: a scaled score x is replaced by c tanh(x / c) (Gemma 2, arXiv 2408.00118). full: bidirectional
+// (Devlin et al. 2018, arXiv 1810.04805): every query sees keys 0 .. lengths[b]-1 of its sequence b, and no others.
+// lengths i32 [batch], 1 to seq each; empty: seq. Requires: window 0. Without full, lengths is empty.
 struct Attention {
   Tensor qkv, out, lse;
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -309,9 +312,11 @@ struct Attention {
   HeadDrop drop;
   int64_t window = 0;
   float softcap = 0;
-  GT_OPERANDS(.in("qkv", o.qkv).out("out", o.out).out("lse", o.lse))
+  bool full = false;
+  Tensor lengths;
+  GT_OPERANDS(.in("qkv", o.qkv).out("out", o.out).out("lse", o.lse).control("lengths", o.lengths))
 };
-// dqkv is overwritten whole, laid out like qkv.
+// dqkv is overwritten whole, laid out like qkv: 0 for keys that no query sees.
 struct AttentionGrad {
   Tensor qkv, out, lse, dout, dqkv;
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -319,7 +324,14 @@ struct AttentionGrad {
   HeadDrop drop;
   int64_t window = 0;
   float softcap = 0;
-  GT_OPERANDS(.in("qkv", o.qkv).in("out", o.out).in("lse", o.lse).in("dout", o.dout).out("dqkv", o.dqkv))
+  bool full = false;
+  Tensor lengths;
+  GT_OPERANDS(.in("qkv", o.qkv)
+                  .in("out", o.out)
+                  .in("lse", o.lse)
+                  .in("dout", o.dout)
+                  .out("dqkv", o.dqkv)
+                  .control("lengths", o.lengths))
 };
 
 // Appends to the KV cache of a layer: keys, values [sequences, kv_heads, capacity, head_dim] T. Row r of qkv

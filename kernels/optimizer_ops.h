@@ -35,6 +35,7 @@ enum StepScalar : int {
   kStepLow,          // index of the applied step, from 1, modulo 2^16
   kStepHigh,         // its high part; both are integers exact in f32
   kAnomalous,        // nonzero: gradients are finite, but the anomaly check rejected the step
+  kPairSeed,         // kLossGrad of the loss of sentence pairs
   kNumScalars = 16
 };
 // Global-norm clipping and overflow check. From norm_squares f64 [scopes] (reduced over all ranks):
@@ -55,7 +56,8 @@ struct ClipFactor {
 // Anomaly check before the update (step_limits.h; limits f64 [kNumLimits]) on losses f64 [n], sums per microbatch, and
 // norm f32 [1]. An anomalous step sets scalars[kSkip] and scalars[kAnomalous] to 1; both stay unchanged if the step is
 // already skipped. counts f64 [n], targets per microbatch: the loss is the mean of microbatch means; empty: the mean
-// over limits[kTargets].
+// over limits[kTargets]. limits[kPairs] > 0: losses
+// of sentence pairs follow those of tokens (mean_loss).
 struct CheckStep {
   Tensor losses, counts, norm, limits, scalars;
   GT_OPERANDS(.control("losses", o.losses)

@@ -55,6 +55,16 @@ class Inventory {
     linear(name, out, in, ShardSpec::split(1), {Init::Kind::kNormal, residual_std_}).residual = true;
     if (bias) add("bias", {out}, {}, {Init::Kind::kZero}, Role::kBias);
   }
+  // A linear layer that every TP rank holds whole.
+  void whole_linear(const char* name, int64_t out) {
+    linear(name, out, m_.config.hidden, ShardSpec::replicate(), {Init::Kind::kNormal, std_});
+    add("bias", {out}, {}, {Init::Kind::kZero}, Role::kBias);
+  }
+  // Of the logits.
+  void vocab_bias(const char* name) {
+    module(name);
+    add("bias", {m_.config.vocab}, ShardSpec::split(0), {Init::Kind::kZero}, Role::kBias).padded = true;
+  }
   // A table [rows, hidden] of an FSDP unit of its own.
   ParamSpec& table(const char* name, int64_t rows, Role role, ShardSpec cut) {
     unit(name);
@@ -63,7 +73,7 @@ class Inventory {
   }
   void attention(const char* name, int64_t window) {
     ModuleSpec& core = module(name);
-    core.attention = m_.config.q_width(), core.window = window;
+    core.attention = (m_.config.mask == MaskKind::kFull ? 2 : 1) * m_.config.q_width(), core.window = window;
     open_layer().flops +=
         2 * static_cast<int64_t>(static_cast<double>(core.attention) * keys_seen(m_.config.seq, window));
   }
@@ -71,6 +81,14 @@ class Inventory {
     m_.modules.push_back({.name = prefix_ + name, .layer = static_cast<int>(m_.layers.size()) - 1});
     return m_.modules.back();
   }
+  // The open module is the head, of `weights` with their padding. A tied table counts with the embedding.
+  void count_head(int64_t weights) {
+    open_layer().flops += 2 * m_.config.hidden * m_.config.vocab;
+    m_.modules.back().weights = weights;
+    if (m_.config.tied) m_.modules.back().parameters = 0;
+  }
+  // The open module, a linear layer, is not applied to every token.
+  void module_costs_nothing() { open_layer().flops -= 2 * std::exchange(m_.modules.back().weights, 0); }
   LayerSpec& open_layer() { return m_.layers.back(); }
   ModelSpec take() { return std::move(m_); }
 
@@ -98,7 +116,9 @@ class Inventory {
 };
 
 void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
-  const bool pre = c.norm_place != NormPlace::kPost, post = c.norm_place != NormPlace::kPre;
+  const NormPlace place = c.norm_place;
+  const bool pre = place == NormPlace::kPre || place == NormPlace::kBoth;
+  const bool post = place == NormPlace::kPost || place == NormPlace::kBoth, sum = place == NormPlace::kSum;
   m.block(i);
   if (pre) m.norm("norm1");
   m.column_linear("attn.qkv", c.qkv_width(), ShardSpec::qkv(c.heads, c.groups()), c.qkv_bias);
@@ -106,33 +126,57 @@ void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
   m.attention("attn.core", c.window_of(i));
   m.row_linear("attn.out", c.q_width(), c.out_bias);
   if (post) m.norm("post_norm1");
+  if (sum) m.norm("norm1");
   if (pre) m.norm("norm2");
   m.column_linear("mlp.up", c.gated ? 2 * c.ffn : c.ffn, ShardSpec::split(0, c.gated ? 2 : 1), c.mlp_bias);
   m.module("mlp.act");
   m.row_linear("mlp.down", c.ffn, c.mlp_bias);
   if (post) m.norm("post_norm2");
+  if (sum) m.norm("norm2");
+}
+
+void describe_embedding(Inventory& m, const TransformerConfig& c) {
+  m.layer("embedding");
+  m.table("embed", c.vocab, Role::kEmbedding, ShardSpec::split(0)).padded = true;
+  if (c.position == PositionKind::kLearned) m.table("pos_embed", c.seq, Role::kPosition, ShardSpec::replicate());
+  if (c.token_types > 0) m.table("type_embed", c.token_types, Role::kPosition, ShardSpec::replicate());
+  if (!c.embed_norm) return;
+  m.unit("embed_norm");
+  m.norm("embed_norm");
+}
+
+void describe_head(Inventory& m, const TransformerConfig& c) {
+  m.layer("head");
+  if (c.predicts_pairs()) {
+    m.unit("pairs", "pairs.");
+    m.whole_linear("pooler", c.hidden);  // of one token a sequence: what it and the classes compute is not counted
+    m.module_costs_nothing();
+    m.whole_linear("classes", 2);
+    m.module_costs_nothing();
+    m.unit("mlm", "mlm.");
+    m.whole_linear("dense", c.hidden);
+    m.norm("norm");
+    m.vocab_bias("decoder");
+  }
+  ParamSpec& head = m.table("head", c.vocab, Role::kHead, ShardSpec::split(0));
+  head.padded = true;
+  if (c.tied) head.tied_to = "embed.weight";
+  m.count_head(padded_vocab(c.vocab, 1) * c.hidden);
 }
 
 }  // namespace
 
 ModelSpec describe(const TransformerConfig& c) {
   Inventory m(c);
-  m.layer("embedding");
-  m.table("embed", c.vocab, Role::kEmbedding, ShardSpec::split(0)).padded = true;
-  if (c.position == PositionKind::kLearned) m.table("pos_embed", c.seq, Role::kPosition, ShardSpec::replicate());
+  describe_embedding(m, c);
   for (int64_t i = 0; i < c.layers; ++i) describe_block(m, c, i);
-  m.layer("norm");
-  m.unit("final_norm");
-  m.norm("final_norm");
-  m.layer("head");
-  ParamSpec& head = m.table("head", c.vocab, Role::kHead, ShardSpec::split(0));
-  head.padded = true;
-  if (c.tied) head.tied_to = "embed.weight";
-  ModelSpec spec = m.take();
-  spec.layers.back().flops = 2 * c.hidden * c.vocab;
-  spec.modules.back().weights = padded_vocab(c.vocab, 1) * c.hidden;
-  if (c.tied) spec.modules.back().parameters = 0;
-  return spec;
+  if (c.norm_place != NormPlace::kSum) {
+    m.layer("norm");
+    m.unit("final_norm");
+    m.norm("final_norm");
+  }
+  describe_head(m, c);
+  return m.take();
 }
 
 const ParamSpec* ModelSpec::find(const std::string& name) const {

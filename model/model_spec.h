@@ -34,8 +34,10 @@ struct ModuleSpec {
   int layer = 0;
   int64_t parameters = 0;  // logical; a tied table once, with the embedding
   int64_t weights = 0;     // by which each token is multiplied: 2 FLOPs each in a forward pass
-  int64_t attention = 0;   // width of causal attention: 2 FLOPs each and key that keys_seen() counts, both products
-  int64_t window = 0;      // of that attention; 0: unlimited
+  // Width of causal attention: 2 FLOPs each and key that keys_seen() counts, both products. Bidirectional: twice as
+  // much.
+  int64_t attention = 0;
+  int64_t window = 0;  // of that attention; 0: unlimited
 };
 
 // Keys that a token of a sequence of `length` sees on average, times 2: all of the sequence, for the causal half of it
@@ -46,22 +48,25 @@ constexpr double keys_seen(int64_t length, int64_t window) {
 }
 
 struct LayerSpec {
-  std::string type;                // "embedding", "block", "norm", "head"
-  std::vector<std::string> units;  // FSDP units: "embed", "pos_embed"; of a block one, "layers.3"
-  int first_unit = 0;              // number of units.front() in the model
-  int64_t flops = 0;               // of a forward pass, per token of a sequence of config.seq
-  int64_t parameters = 0;          // of a tied head too: the layer needs them
+  std::string type;  // "embedding", "block", "norm", "head"
+  std::vector<std::string>
+      units;               // FSDP units: "embed", "pos_embed"; of a block one, "layers.3"; named after their modules
+  int first_unit = 0;      // number of units.front() in the model
+  int64_t flops = 0;       // of a forward pass, per token of a sequence of config.seq
+  int64_t parameters = 0;  // of a tied head too: the layer needs them
 };
 
 struct ModelSpec {
   TransformerConfig config;
-  std::vector<LayerSpec> layers;    // embedding, block x L, final norm, head
+  std::vector<LayerSpec> layers;    // embedding, block x L, final norm unless blocks norm their sums, head
   std::vector<ParamSpec> params;    // in the order of the layers
   std::vector<ModuleSpec> modules;  // in execution order
 
   const ParamSpec* find(const std::string& name) const;  // nullptr: the model has no such parameter
   const ParamSpec& param(const std::string& name) const;
   const ModuleSpec& module(const std::string& name) const;
+  // Sums of losses that the last stage returns for a microbatch: of tokens and, with a pair head, of pairs.
+  int losses() const { return config.predicts_pairs() ? 2 : 1; }
   int units() const { return layers.back().first_unit + static_cast<int>(layers.back().units.size()); }
   // FSDP unit of a block, and its place in the layer list.
   int unit_of_block(int64_t block) const { return layers[static_cast<size_t>(block) + 1].first_unit; }

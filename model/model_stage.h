@@ -29,10 +29,12 @@ class ModelStage : public PipelineStage {
   virtual int first_block() const = 0;                 // number of the first of them in the model
   virtual void set_observer(ActivationObserver*) = 0;  // of every forward from now on; nullptr: nobody
 
-  // Generation, without recording. hidden: everything but the head; `input` as in forward. logits: what the head of the
+  // Without recording. hidden: everything but the head; `input` as in forward. logits: what the head of the
   // last stage makes of rows of it, f32 [rows, local padded vocab].
   virtual Var hidden(Tape&, Var input, const MicroBatch&) = 0;
   virtual Tensor logits(Tape&, Tensor rows) = 0;
+  // What the pair head of the last stage makes of hidden()'s result: f32 [batch, 2]. Of models that have one.
+  virtual Tensor pair_logits(Tape&, Tensor rows, const MicroBatch&) = 0;
   // Logits [1, local padded vocab], f32, that follow position `row`; a stage that holds the whole model.
   virtual Tensor next_logits(Tape&, const MicroBatch&, int64_t row) = 0;
   // Of a block of this stage, for sequences of up to `positions` tokens: KvLayer::keys and values.

@@ -6,18 +6,21 @@ namespace gt {
 
 Block::Block(const std::string& name, const Build& b, const Constant* rotary)
     : Module(name),
+      place_(b.config().norm_place),
       attn_(name + ".attn", b, rotary),
       attn_drop_(name + ".attn.out", b.config().dropout, b),
       mlp_(name + ".mlp", b),
       mlp_drop_(name + ".mlp.down", b.config().dropout, b) {
-  const NormPlace place = b.config().norm_place;
-  const bool pre = place != NormPlace::kPost, post = place != NormPlace::kPre;
+  const bool pre = place_ == NormPlace::kPre || place_ == NormPlace::kBoth;
+  const bool post = place_ == NormPlace::kPost || place_ == NormPlace::kBoth, sum = place_ == NormPlace::kSum;
   if (pre) child(norm1_.emplace(name + ".norm1", b, attn_.fp8_scaling()));
   child(attn_);
   if (post) child(post_norm1_.emplace(name + ".post_norm1", b));
+  if (sum) child(norm1_.emplace(name + ".norm1", b));
   if (pre) child(norm2_.emplace(name + ".norm2", b, mlp_.fp8_scaling()));
   child(mlp_);
   if (post) child(post_norm2_.emplace(name + ".post_norm2", b));
+  if (sum) child(norm2_.emplace(name + ".norm2", b));
 }
 
 ops::Normed Block::before(Tape& t, std::optional<Norm>& norm, const Stream& s, ops::Keep keep) {
@@ -30,7 +33,19 @@ Var Block::after(Tape& t, std::optional<Norm>& norm, Var branch) {
   return norm ? (*norm)(t, branch, nullptr).out : branch;
 }
 
+// The norms' results are the stream itself, so that MLPs quantize what they read on their own.
+Block::Stream Block::norm_sums(Tape& t, const Stream& in, const MicroBatch& mb, ops::Keep keep, float scale) {
+  const Var x = join(t, in);
+  const Var a = attn_.attend(t, attn_.project(t, {x, x}, keep), mb, keep);
+  const ops::Normed n1 = (*norm1_)(t, x, &a, keep, attn_drop_(a, mb, scale));
+  const Var m = mlp_(t, {n1.out, n1.out}, keep);
+  const Var out = (*norm2_)(t, n1.out, &m, ops::Keep::kOutputs, mlp_drop_(m, mb, scale)).out;
+  norm1_->discard(t, n1, keep);
+  return {out, {}, {}};
+}
+
 Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep, float scale) {
+  if (place_ == NormPlace::kSum) return norm_sums(t, in, mb, keep, scale);
   const ops::Normed n1 = before(t, norm1_, in, keep);
   const Var qkv = attn_.project(t, n1, keep);
   if (norm1_) norm1_->discard(t, n1, keep);
@@ -66,8 +81,12 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
   for (int i = range.begin; i < range.end; ++i) {
     const LayerSpec& layer = b.model.layers[static_cast<size_t>(i)];
     if (layer.type == "embedding") {
-      add(embed_, layer, 0, b, false);
-      if (layer.units.size() > 1) add(position_, layer, 1, b);
+      for (size_t u = 0; u < layer.units.size(); ++u) {
+        if (layer.units[u] == "embed") add(embed_, layer, u, b, false);
+        if (layer.units[u] == "pos_embed") add(position_, layer, u, b);
+        if (layer.units[u] == "type_embed") add(types_, layer, u, b);
+        if (layer.units[u] == "embed_norm") add(embed_norm_, layer, u, b);
+      }
     } else if (layer.type == "block") {
       if (blocks_.empty()) first_block_ = i - 1;
       Build build = b;
@@ -76,7 +95,13 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
     } else if (layer.type == "norm") {
       add(norm_, layer, 0, b);
     } else {
-      add(head_, layer, 0, b, true);
+      Build plain = b;
+      plain.precision.fp8 = false;
+      for (size_t u = 0; u < layer.units.size(); ++u) {
+        if (layer.units[u] == "mlm") add(transform_, layer, u, plain);
+        if (layer.units[u] == "head") add(head_, layer, u, b, true);
+        if (layer.units[u] == "pairs") add(pairs_, layer, u, plain);
+      }
     }
   }
 }
@@ -151,6 +176,12 @@ void TransformerStage::show(const Module& m, const char* part, const Var& x, con
   if (tap_ != nullptr) tap_->activation(m.name() + part, x.value, mb);
 }
 
+void TransformerStage::show_block(const Block& block, const Block::Stream& s, const MicroBatch& mb) {
+  if (!s.branch) return show(block, ".norm2", s.x, mb);
+  show(block, ".attn.out", s.x, mb);
+  show(block, ".mlp.down", *s.branch, mb);
+}
+
 Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, const MicroBatch& mb) {
   Block* block = blocks_[i].get();
   const double kept = mb.train && !keep_.empty() ? keep_[i] : 1;
@@ -167,8 +198,7 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
                              in_scope(tape, *block, [&] {
                                out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs, scale);
                              });
-                             show(*block, ".attn.out", out.x, mb);
-                             show(*block, ".mlp.down", *out.branch, mb);
+                             show_block(*block, out, mb);
                              return Block::join(tape, out);
                            }),
             {},
@@ -178,8 +208,7 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
   MicroBatch of_block = mb;
   if (mb.cache != nullptr) of_block.cache += i;
   in_scope(t, *block, [&] { s = (*block)(t, s, of_block, keep, scale); });
-  show(*block, ".attn.out", s.x, mb);
-  show(*block, ".mlp.down", *s.branch, mb);
+  show_block(*block, s, mb);
   return s;
 }
 
@@ -206,6 +235,8 @@ Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
   if (embed_) {
     in_scope(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
     if (position_) in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb); });
+    if (types_) in_scope(t, *types_, [&] { s.x = (*types_)(t, s.x, mb); });
+    if (embed_norm_) in_scope(t, *embed_norm_, [&] { s.x = (*embed_norm_)(t, s.x, nullptr).out; });
     s.x = ops::dropout(t, s.x, embed_drop_(s.x, mb));
     show(*embed_, "", s.x, mb);
   }
@@ -223,10 +254,25 @@ Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
   return Block::join(t, s);
 }
 
+// What reads x first is last in the backward (ops::first_tokens).
+Var TransformerStage::losses(Tape& t, Var x, const MicroBatch& mb) {
+  Var of_pairs, of_tokens;
+  if (pairs_)
+    in_scope(t, *pairs_, [&] { of_pairs = ops::class_cross_entropy(t, (*pairs_)(t, x, mb), mb.pairs, mb.pair_seed); });
+  Var bias;
+  if (transform_)
+    in_scope(t, *transform_, [&] {
+      x = (*transform_)(t, x);
+      bias = ops::parameter(t, transform_->bias());
+    });
+  in_scope(t, *head_, [&] { of_tokens = head_->loss(t, x, mb, loss_chunk(mb), transform_ ? &bias : nullptr); });
+  return pairs_ ? ops::two_losses(t, of_tokens, of_pairs) : of_tokens;
+}
+
 Var TransformerStage::forward(Tape& t, Var input, const MicroBatch& mb) {
   Var x = body(t, input, mb);
   if (head_) {
-    in_scope(t, *head_, [&] { x = head_->loss(t, x, mb, loss_chunk(mb)); });
+    x = losses(t, x, mb);
     show(*head_, "", x, mb);
   }
   return x;
@@ -234,7 +280,14 @@ Var TransformerStage::forward(Tape& t, Var input, const MicroBatch& mb) {
 
 Tensor TransformerStage::logits(Tape& t, Tensor rows) {
   GT_CHECK(head_ && !t.recording() && !axis_.splits_rows(), "logits need the head, all rows, and no recording");
-  return head_->logits(t, rows);
+  if (transform_) rows = (*transform_)(t, Var{rows}).value;
+  return head_->logits(t, rows, transform_ ? &transform_->bias() : nullptr);
+}
+
+Tensor TransformerStage::pair_logits(Tape& t, Tensor rows, const MicroBatch& mb) {
+  GT_CHECK(pairs_ && !t.recording() && !axis_.splits_rows(),
+           "pair logits need the pair head, all rows, and no recording");
+  return ops::cast(t, (*pairs_)(t, Var{rows}, mb), DType::kF32).value;
 }
 
 Tensor TransformerStage::next_logits(Tape& t, const MicroBatch& mb, int64_t row) {

@@ -1,6 +1,6 @@
-// A Transformer decoder, forward only: the tape supplies the backward, ShardSpec and Mesh supply the parallelism. The
-// layer list is embedding, block x L, final norm, head; a stage is any run of it. What the layers are made of is
-// ModelSpec's.
+// A Transformer, forward only: the tape supplies the backward, ShardSpec and Mesh supply the parallelism. The layer
+// list is embedding, block x L, final norm unless blocks norm their sums, head; a stage is any run of it. What the
+// layers are made of is ModelSpec's.
 #pragma once
 #include <memory>
 #include <optional>
@@ -11,6 +11,7 @@
 #include "model/layers/attention.h"
 #include "model/layers/dropout.h"
 #include "model/layers/embedding.h"
+#include "model/layers/masked_heads.h"
 #include "model/layers/mlp.h"
 #include "model/layers/norm.h"
 #include "model/model_stage.h"
@@ -20,7 +21,8 @@ namespace gt {
 class Block : public Module {
  public:
   Block(const std::string& name, const Build&, const Constant* rotary);  // as SelfAttention
-  // The residual stream travels as (x, branch): the add, with dropout of the branch, is fused into the next norm.
+  // The residual stream travels as (x, branch): the add, with dropout of the branch, is fused into the next norm. Of
+  // blocks that norm their sums it is x alone.
   struct Stream {
     Var x;
     std::optional<Var> branch;
@@ -34,11 +36,13 @@ class Block : public Module {
   // Returns what a branch reads and, as `sum`, the stream that it adds to.
   static ops::Normed before(Tape&, std::optional<Norm>&, const Stream&, ops::Keep);
   static Var after(Tape&, std::optional<Norm>&, Var branch);  // what it adds
+  Stream norm_sums(Tape&, const Stream&, const MicroBatch&, ops::Keep, float scale);
+  const NormPlace place_;
   SelfAttention attn_;
   ResidualDropout attn_drop_;
   Mlp mlp_;
   ResidualDropout mlp_drop_;
-  std::optional<Norm> norm1_, norm2_;            // each writes what the layer behind it reads
+  std::optional<Norm> norm1_, norm2_;            // each writes what the layer behind it reads; or norms its sum
   std::optional<Norm> post_norm1_, post_norm2_;  // of what attention and MLP add
 };
 
@@ -59,9 +63,11 @@ class TransformerStage : public ModelStage {
   void keep_blocks(std::span<const double> keep) override;
   size_t blocks() const override { return blocks_.size(); }
   int first_block() const override { return first_block_; }
+  int losses() const override { return pairs_ ? 2 : 1; }
   void set_observer(ActivationObserver* tap) override { tap_ = tap; }
   Var hidden(Tape& t, Var input, const MicroBatch& mb) override { return body(t, input, mb); }
   Tensor logits(Tape&, Tensor rows) override;
+  Tensor pair_logits(Tape&, Tensor rows, const MicroBatch&) override;
   Tensor next_logits(Tape&, const MicroBatch&, int64_t row) override;
   Shape cache_shape(int64_t sequences, int64_t positions) const override;
   DType cache_dtype() const override { return precision_.linear(); }
@@ -81,7 +87,9 @@ class TransformerStage : public ModelStage {
   Var body(Tape&, Var input, const MicroBatch&);  // everything but the head
   Block::Stream run_block(Tape&, size_t i, Block::Stream, const MicroBatch&);
   Block::Stream run_and_forget(Tape&, size_t i, const Block::Stream&, const MicroBatch&, const Block::Stream& room);
+  Var losses(Tape&, Var x, const MicroBatch&);
   int64_t loss_chunk(const MicroBatch&) const;
+  void show_block(const Block&, const Block::Stream&, const MicroBatch&);
   void show(const Module&, const char* part, const Var&, const MicroBatch&);
   const Recompute recompute_;
   const int64_t recompute_layers_, loss_chunk_;
@@ -93,11 +101,16 @@ class TransformerStage : public ModelStage {
   std::optional<Constant> rotary_;  // where blocks turn queries and keys
   std::unique_ptr<VocabTable> embed_, head_;
   std::unique_ptr<PositionTable> position_;
+  std::unique_ptr<TypeTable> types_;
+  std::unique_ptr<Norm> embed_norm_;
   ResidualDropout embed_drop_;
   std::vector<std::unique_ptr<Block>> blocks_;
   int first_block_ = 0;       // number of blocks_.front() in the model
   std::vector<double> keep_;  // of the running step, by local block; empty: all of them, as they are
   std::unique_ptr<Norm> norm_;
+  // In front of the head and beside it, of a masked language model.
+  std::unique_ptr<MaskedLmTransform> transform_;
+  std::unique_ptr<PairHead> pairs_;
   std::vector<Named> named_;
   ActivationObserver* tap_ = nullptr;
 };

@@ -1,4 +1,4 @@
-// What a Transformer decoder computes: its sizes, and one value for each decision in which families differ. A family
+// What a Transformer computes: its sizes, and one value for each decision in which families differ. A family
 // (model/families/) is an initialiser of it. How a run computes the same function is Build's (model/module.h).
 #pragma once
 #include <array>
@@ -10,14 +10,21 @@
 namespace gt {
 
 enum class NormKind : uint8_t;    // kernels/ops.h: kLayer, kRms
-enum class Activation : uint8_t;  // kernels/ops.h: kGelu, kSilu, kRelu2
+enum class Activation : uint8_t;  // kernels/ops.h: kGelu, kSilu, kRelu2, kGeluErf, kTanh
 
 // How a token's position enters: a learned table added to the embeddings, or rotation of queries and keys (Su et al.
 // 2021, arXiv 2104.09864).
 enum class PositionKind : uint8_t { kLearned, kRotary };
 
-// Where a block norms: what a branch (attention, MLP) reads, what it adds to the residual stream, or both.
-enum class NormPlace : uint8_t { kPre, kPost, kBoth };
+// Where a block norms: what a branch (attention, MLP) reads, what it adds to the residual stream, both, or the sum
+// (Vaswani et al. 2017): there is no final norm then.
+enum class NormPlace : uint8_t { kPre, kPost, kBoth, kSum };
+
+// Which keys a query sees: those up to its own position, or all (Devlin et al. 2018, arXiv 1810.04805).
+enum class MaskKind : uint8_t { kCausal, kFull };
+
+// What the model predicts: the next token; or masked tokens and whether a second sentence follows the first.
+enum class HeadKind : uint8_t { kLm, kMaskedLmAndPairs };
 
 // RMSNorm of queries and keys before rotary positions: none, of each head over its channels, or over all queries of
 // a row together and over all its keys together.
@@ -27,9 +34,11 @@ enum class QkNormKind : uint8_t { kNone, kHead, kRow };
 constexpr std::array<const char*, 2> names_of(NormKind) { return {"layer_norm", "rms_norm"}; }
 constexpr std::array<const char*, 2> names_of(PositionKind) { return {"learned", "rotary"}; }
 constexpr std::array<const char*, 4> names_of(RopeKind) { return {"default", "linear", "llama3", "yarn"}; }
-constexpr std::array<const char*, 3> names_of(NormPlace) { return {"pre", "post", "both"}; }
+constexpr std::array<const char*, 4> names_of(NormPlace) { return {"pre", "post", "both", "sum"}; }
+constexpr std::array<const char*, 2> names_of(MaskKind) { return {"causal", "full"}; }
+constexpr std::array<const char*, 2> names_of(HeadKind) { return {"lm", "masked_lm_and_pairs"}; }
 constexpr std::array<const char*, 3> names_of(QkNormKind) { return {"none", "head", "row"}; }
-constexpr std::array<const char*, 3> names_of(Activation) { return {"gelu", "silu", "relu2"}; }
+constexpr std::array<const char*, 5> names_of(Activation) { return {"gelu", "silu", "relu2", "gelu_erf", "tanh"}; }
 
 struct TransformerConfig {
   int64_t layers = 12, hidden = 768, heads = 12;
@@ -45,6 +54,10 @@ struct TransformerConfig {
   double rope_theta = 10000;
   RopeScaling rope = {};
   QkNormKind qk_norm = QkNormKind::kNone;
+  MaskKind mask = MaskKind::kCausal;
+  HeadKind head = HeadKind::kLm;
+  int64_t token_types = 0;  // rows of a table of token types, added to the embeddings; 0: none
+  bool embed_norm = false;  // norm of the embeddings
   Activation activation{};  // kGelu
   bool gated = false;       // MLP: down(act(gate(x)) * up(x)) instead of down(act(up(x)))
   bool qkv_bias = true, out_bias = true, mlp_bias = true;
@@ -73,7 +86,8 @@ struct TransformerConfig {
     v("tied", tied, "", "input and output embedding share one table");
     v("norm", norm, "", "layer norm with bias, or RMSNorm");
     v("norm_eps", norm_eps, ">0..1", "added to the variance in a norm");
-    v("norm_place", norm_place, "", "norm what attention and MLP read, what they add to the residual stream, or both");
+    v("norm_place", norm_place, "",
+      "norm what attention and MLP read, what they add to the residual stream, both, or the sum");
     v("position", position, "", "learned table of positions, or rotation of queries and keys");
     v("rope_theta", rope_theta, ">1..1e12", "base of the rotary frequencies");
     v("rope_scaling", rope.kind, "",
@@ -92,7 +106,12 @@ struct TransformerConfig {
       "llama3, yarn: context length before stretching");
     v("qk_norm", qk_norm, "",
       "RMSNorm of queries and of keys before rotary positions: of each head, or of all heads together");
-    v("activation", activation, "", "of the MLP; gelu: its tanh form");
+    v("mask", mask, "",
+      "keys that a query sees: those up to its own position, or all; full needs head masked_lm_and_pairs");
+    v("head", head, "", "predict the next token, or masked tokens and whether a second sentence follows the first");
+    v("token_types", token_types, "0..1024", "rows of a table of token types, added to the embeddings; 0: none");
+    v("embed_norm", embed_norm, "", "norm of the embeddings");
+    v("activation", activation, "", "of the MLP; gelu: its tanh form, gelu_erf: the exact one");
     v("gated", gated, "", "MLP of two projections, act(gate(x)) * up(x)");
     v("qkv_bias", qkv_bias, "", "bias of the query, key and value projections");
     v("out_bias", out_bias, "", "bias of attention's output projection");
@@ -109,6 +128,7 @@ struct TransformerConfig {
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
   }
 
+  bool predicts_pairs() const { return head == HeadKind::kMaskedLmAndPairs; }
   int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }  // key and value heads
   int64_t head_width() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t q_width() const { return heads * head_width(); }                     // columns of all queries

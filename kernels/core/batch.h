@@ -10,10 +10,15 @@ struct KvLayer {
 };
 
 struct MicroBatch {
-  Tensor tokens;             // [batch, seq] i32; empty on ranks that need none (not the first stage)
-  Tensor targets;            // [batch, seq] i32, -1: no loss; empty on ranks that need none (not the last stage)
-  Tensor segments;           // [batch, seq] i32 document ids; empty: one document
-  Tensor dloss;              // [1] f32 on the device: d(objective)/d(sum of token losses); set by the executor
+  Tensor tokens;    // [batch, seq] i32; empty on ranks that need none (not the first stage)
+  Tensor targets;   // [batch, seq] i32, -1: no loss; empty on ranks that need none (not the last stage)
+  Tensor segments;  // [batch, seq] i32 document ids; empty: one document
+  // Sentence pairs (masked language models); each empty on ranks that need none, and of other models.
+  Tensor types;      // [batch, seq] i32 token types: 0 of the first sentence, 1 of the second; first stage
+  Tensor lengths;    // [batch] i32 tokens before the padding, 1 to seq; every stage
+  Tensor pairs;      // [batch] i32 1: the second sentence is another document's, 0: it follows, -1: no loss; last stage
+  Tensor dloss;      // [1] f32 on the device: d(objective)/d(sum of token losses); set by the engine
+  Tensor pair_seed;  // likewise of the sum of pair losses; empty without pairs
   int64_t batch = 0;         // sequences
   int64_t seq = 0;           // tokens per sequence
   int64_t loss_tokens = -1;  // targets that carry loss; -1: not counted, all of them

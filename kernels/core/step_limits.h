@@ -13,12 +13,16 @@ enum StepLimit : int {
   kNormMedian,
   kNormDeviation,
   kMaxDeviations,
+  kPairs,  // > 0: the second half of the losses are of sentence pairs; their divisor
   kNumLimits
 };
 
 // Mean over all targets; with counts (not null), mean over n microbatches of their means. Sums in order; divisors are
-// at least 1.
-constexpr double mean_loss(const double* losses, const double* counts, int64_t n, double targets) {
+// at least 1. pairs > 0: mean over the targets of the first half of the losses plus mean over the pairs of the second;
+// counts is null.
+constexpr double mean_loss(const double* losses, const double* counts, int64_t n, double targets, double pairs = 0) {
+  if (pairs > 0)
+    return mean_loss(losses, nullptr, n / 2, targets) + mean_loss(losses + n / 2, nullptr, n - n / 2, pairs);
   const auto at_least_1 = [](double x) { return x < 1 ? 1 : x; };
   double loss = 0;
   for (int64_t i = 0; i < n; ++i) loss += counts == nullptr ? losses[i] : losses[i] / at_least_1(counts[i]);

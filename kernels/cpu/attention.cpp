@@ -1,4 +1,4 @@
-// Causal attention on the CPU: which thread computes which heads and blocks. The arithmetic is in simd_attention.h; a
+// Attention on the CPU: which thread computes which heads and blocks. The arithmetic is in simd_attention.h; a
 // head of halves is widened into the thread's scratch for it.
 #include <algorithm>
 
@@ -17,12 +17,20 @@ void validate(const char* op, const P& p) {
            op, ": batch ", p.batch, ", seq ", p.seq, ", heads ", p.heads, ", kv_heads ", p.kv_heads, ", head_dim ",
            p.head_dim);
   GT_CHECK(p.window >= 0 && p.softcap >= 0, op, ": window ", p.window, ", softcap ", p.softcap);
+  GT_CHECK(p.full ? p.window == 0 : !p.lengths, op,
+           p.full ? ": bidirectional, with a window" : ": causal, with lengths");
   const int64_t tokens = p.batch * p.seq;
   require_same(op, {"qkv", p.qkv}, {{"out", p.out}});
   require_f32(op, {{"lse", p.lse}});
   require_numel(op, tokens * (p.heads + 2 * p.kv_heads) * p.head_dim, {{"qkv", p.qkv}});
   require_numel(op, tokens * p.heads * p.head_dim, {{"out", p.out}});
   require_numel(op, tokens * p.heads, {{"lse", p.lse}});
+  if (!p.lengths) return;
+  require_dtype(op, DType::kI32, {{"lengths", p.lengths}});
+  require_numel(op, p.batch, {{"lengths", p.lengths}});
+  for (int64_t b = 0; b < p.batch; ++b)
+    GT_CHECK(p.lengths.template as<int32_t>()[b] >= 1 && p.lengths.template as<int32_t>()[b] <= p.seq, op, ": length ",
+             p.lengths.template as<int32_t>()[b], " of sequence ", b, " of ", p.seq, " tokens");
 }
 
 // Where query head `head` of sequence `batch` and the KV head that it reads lie: elements of qkv and of out.
@@ -50,6 +58,7 @@ AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
   h.head = p.drop.first_head + head;
   h.seq = p.seq, h.dim = p.head_dim, h.scale = p.scale, h.window = p.window, h.softcap = p.softcap;
   h.lse = p.lse.template as<float>() + (batch * p.heads + head) * p.seq;
+  if (p.full) h.keys = p.lengths ? p.lengths.template as<int32_t>()[batch] : p.seq;
   return h;
 }
 

@@ -75,8 +75,8 @@ void check_step(const CheckStep& p, Stream) {
   require_numel("check_step", kNumLimits, {{"limits", p.limits}});
   if (p.counts) require_numel("check_step", p.losses.numel(), {{"counts", p.counts}});
   const double* limits = p.limits.as<double>();
-  const double loss =
-      mean_loss(p.losses.as<double>(), p.counts ? p.counts.as<double>() : nullptr, p.losses.numel(), limits[kTargets]);
+  const double loss = mean_loss(p.losses.as<double>(), p.counts ? p.counts.as<double>() : nullptr, p.losses.numel(),
+                                limits[kTargets], limits[kPairs]);
   float* scalars = p.scalars.as<float>();
   if (scalars[kSkip] == 0 && is_anomalous_step(loss, *p.norm.as<float>(), limits))
     scalars[kSkip] = scalars[kAnomalous] = 1;

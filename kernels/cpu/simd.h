@@ -25,6 +25,7 @@ struct AttentionHead {
   int64_t sample, head;
   int64_t window;  // 0: unlimited
   float softcap;   // 0: none
+  int64_t keys;    // bidirectional: every query sees keys [0, keys); 0: causal
 };
 
 struct AdamWArgs {

@@ -1,6 +1,6 @@
-// Blocked causal attention with online softmax (Dao et al. 2022, FlashAttention) and its gradient; body of
-// simd_{scalar,avx2,avx512}.cpp. Scores are kept transposed, [keys][queries]: a vector holds one key's scores of
-// neighbouring queries, so the softmax needs no sum across lanes and no operand but the queries is ever transposed.
+// Blocked attention, causal or bidirectional, with online softmax (Dao et al. 2022, FlashAttention) and its gradient;
+// body of simd_{scalar,avx2,avx512}.cpp. Scores are kept transposed, [keys][queries]: a vector holds one key's scores
+// of neighbouring queries, so the softmax needs no sum across lanes and no operand but the queries is ever transposed.
 #pragma once
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/simd_dropout.h"
@@ -188,8 +188,9 @@ int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
 
 void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
   const int64_t queries = least(kBlock, h.seq - first);
-  attend(h, h.q + first * h.qkv_stride, queries, first, first_key_block(first, h.window), first + queries, true,
-         h.out + first * h.out_stride, h.lse + first, scratch);
+  const bool causal = h.keys == 0;
+  attend(h, h.q + first * h.qkv_stride, queries, first, causal ? first_key_block(first, h.window) : 0,
+         causal ? first + queries : h.keys, causal, h.out + first * h.out_stride, h.lse + first, scratch);
 }
 
 // Weights of keys that a query does not see are 0 in attention_block: those are not here, and change no bit.
@@ -242,6 +243,12 @@ inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const f
   }
 }
 
+// Rows [first, end) of a matrix of `dim` columns become 0.
+inline void zero_rows(float* rows, int64_t stride, int64_t first, int64_t end, int64_t dim) {
+  for (int64_t r = first; r < end; ++r)
+    sweep(dim, [=](int64_t i, auto lanes) { lanes.store(rows + r * stride + i, Vec{}); });
+}
+
 // One pass over pairs of blocks, keys outside: the weights are computed once for all three gradients. dq of a query is
 // summed over blocks of keys in ascending order, dk and dv over heads and blocks of queries in ascending order.
 void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scratch) {
@@ -251,16 +258,19 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
   for (int64_t n = 0; n < count; ++n) {
     for (int64_t b = 0; b < blocks; ++b) turn_block(heads[n], b * kBlock, turned_block(scratch, n * blocks + b, dim));
   }
-  for (int64_t key = 0; key < seq; key += kBlock) {
-    const int64_t keys = least(kBlock, seq - key);
+  const bool causal = any.keys == 0;
+  const int64_t seen = causal ? seq : any.keys;  // keys
+  for (int64_t key = 0; key < seen; key += kBlock) {
+    const int64_t keys = least(kBlock, seen - key), begin = causal ? key : 0;  // the first block of queries
     const float *k = any.k + key * in, *v = any.v + key * in;
     for (int64_t n = 0; n < count; ++n) {
       const AttentionHead& h = heads[n];
-      for (int64_t first = key; first < seq; first += kBlock) {
+      for (int64_t first = begin; first < seq; first += kBlock) {
         const int64_t queries = least(kBlock, seq - first), first_key = first_key_block(first, h.window);
         if (key < first_key) break;  // the window of these queries, and of those behind them, begins later
         const TurnedBlock b = turned_block(scratch, n * blocks + first / kBlock, dim);
-        const bool diagonal = first == key, more = n > 0 || first > key;  // more: dk and dv hold a sum already
+        const bool diagonal = causal && first == key,
+                   more = n > 0 || first > begin;  // more: dk and dv hold a sum already
         const BlockPair pair = block_pair(key, keys, first, queries, diagonal, h.window);
         score(k, in, keys, b.q, queries, dim, diagonal, scores);
         score(v, in, keys, b.dout, queries, dim, diagonal, dp);
@@ -273,6 +283,8 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
       }
     }
   }
+  zero_rows(any.dk, in, seen, seq, dim);
+  zero_rows(any.dv, in, seen, seq, dim);
 }
 
 }  // namespace

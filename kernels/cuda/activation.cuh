@@ -43,6 +43,14 @@ __device__ inline float silu_slope(float x) {
   return fmaf(-t, s, t) + s;
 }
 
+// GELU by erf: x Phi(x), slope Phi(x) + x phi(x). Clamped where Phi is 0 in f32, so that -inf gives 0.
+__device__ inline float normal_share(float x) { return 0.5f * erfcf(-0.70710678118654752f * x); }
+__device__ inline float gelu_erf_of(float x) { return (x < -16.0f ? -16.0f : x) * normal_share(x); }
+__device__ inline float gelu_erf_slope(float x) {
+  const float c = x < -16.0f ? -16.0f : x > 16.0f ? 16.0f : x;
+  return fmaf(c * 0.39894228040143268f, expf(-0.5f * c * c), normal_share(c));
+}
+
 __device__ inline float soft_cap_of(float x, float cap) { return cap * tanhf(x / cap); }
 
 __device__ inline float relu_of(float x) { return x <= 0.0f ? 0.0f : x; }  // NaN stays

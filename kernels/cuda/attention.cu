@@ -1,7 +1,7 @@
-// Our own causal attention by tiles, in f32 arithmetic for every storage type: FlashAttention-2 (Dao 2023, arXiv
-// 2307.08691) with a backward of two kernels, one by key tile (dk, dv) and one by query tile (dq): nothing is added
-// atomically, so the bits repeat. 256 threads as a 16 x 16 grid; thread (y, x) owns rows y*R .. y*R+R-1 and columns x,
-// x+16, ... of a tile of scores, and channels 4x .. 4x+3 of every 64 of a tile of outputs.
+// Our own attention by tiles, causal or bidirectional, in f32 arithmetic for every storage type: FlashAttention-2 (Dao
+// 2023, arXiv 2307.08691) with a backward of two kernels, one by key tile (dk, dv) and one by query tile (dq): nothing
+// is added atomically, so the bits repeat. 256 threads as a 16 x 16 grid; thread (y, x) owns rows y*R .. y*R+R-1 and
+// columns x, x+16, ... of a tile of scores, and channels 4x .. 4x+3 of every 64 of a tile of outputs.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -18,9 +18,10 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Kernels are compiled twice: for causal attention and nothing else, and (`General`) for calls with dropout, a window
-// or a soft cap, which ask at run time. Blocks a multiprocessor should hold. At head_dim 64 plain kernels have room for
-// two on sm_90 without a spilled register; sm_80 has too little shared memory for two, and code for sm_100 would spill.
+// Kernels are compiled twice: for causal attention and nothing else, and (`General`) for calls with dropout, a window,
+// a soft cap or bidirectional attention, which ask at run time. Blocks a multiprocessor should hold. At head_dim 64
+// plain kernels have room for two on sm_90 without a spilled register; sm_80 has too little shared memory for two, and
+// code for sm_100 would spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 template <int DP, bool General>
 constexpr int kBlocks = DP == 64 && !General ? 2 : 1;
@@ -50,16 +51,23 @@ struct Problem {
   int dim, tiles;
   float scale;
   HeadDrop drop;
-  bool drops;     // whether `drop` does
-  int window;     // seq where it is unlimited
-  float softcap;  // 0: none
+  bool drops;              // whether `drop` does
+  int window;              // seq where it is unlimited
+  float softcap;           // 0: none
+  bool full;               // bidirectional
+  const int32_t* lengths;  // of it, [batch]; nullptr: seq
 
+  // Keys of a sequence that exist for its queries.
+  __device__ int64_t keys(int64_t sequence) const { return lengths != nullptr ? lengths[sequence] : seq; }
   __device__ float factor(int64_t sequence, int64_t head, int64_t query, int64_t key) const {
     if (!drops) return 1;
     const int64_t row = (drop.first_head + head) * seq + query;
     return drop_factor(drop.mask, first_sample(drop.mask) + sequence, row * seq + key);
   }
-  __device__ bool sees(int64_t query, int64_t key) const { return key <= query && query - key < window; }
+  // limit: keys() of the sequence.
+  __device__ bool sees(int64_t query, int64_t key, int64_t limit) const {
+    return full ? key < limit : key <= query && query - key < window;
+  }
   // What the softmax takes instead of a product of query and key, times log2 e; 2^(that - lse); its derivative / log2
   // e.
   __device__ float score(float product) const {
@@ -75,14 +83,22 @@ struct Problem {
   }
 };
 
-// Tiles of T keys that the queries of a tile read: [first_key_tile, tile]; and of queries that read a tile of keys.
+// Tiles of T keys that the queries of a tile read, first and last; and of queries that read a tile of keys.
 template <int T>
 __device__ inline int first_key_tile(const Problem& p, int tile) {
   return max(0, tile * T - p.window + 1) / T;
 }
 template <int T>
+__device__ inline int last_key_tile(const Problem& p, int tile, int64_t limit) {
+  return p.full ? static_cast<int>((limit - 1) / T) : tile;
+}
+template <int T>
+__device__ inline int first_query_tile(const Problem& p, int tile, int64_t limit) {
+  return !p.full ? tile : int64_t{tile} * T < limit ? 0 : p.tiles;
+}
+template <int T>
 __device__ inline int last_query_tile(const Problem& p, int tile) {
-  return min(p.tiles - 1, (tile * T + T - 1 + p.window - 1) / T);
+  return p.full ? p.tiles - 1 : min(p.tiles - 1, (tile * T + T - 1 + p.window - 1) / T);
 }
 
 // T rows from `row0` into shared memory, padded with zeros to T x DP; the row pitch DP + 4 keeps 16-byte reads of 8
@@ -237,7 +253,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kern
     top[i] = -INFINITY;
     total[i] = 0;
   }
-  for (int kt = General ? first_key_tile<T>(p, tile) : 0; kt <= tile; ++kt) {
+  const int64_t limit = General ? p.keys(batch) : 0;
+  const int last = General ? last_key_tile<T>(p, tile, limit) : tile;
+  for (int kt = General ? first_key_tile<T>(p, tile) : 0; kt <= last; ++kt) {
     __syncthreads();
     load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
     load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
@@ -253,7 +271,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kern
       for (int j = 0; j < R; ++j) {
         const int64_t key = int64_t{kt} * T + x + 16 * j;
         if constexpr (General)
-          s[i][j] = p.sees(row, key) ? p.score(s[i][j]) : -INFINITY;
+          s[i][j] = p.sees(row, key, limit) ? p.score(s[i][j]) : -INFINITY;
         else
           s[i][j] = key <= row ? s[i][j] * scale : -INFINITY;
         most = fmaxf(most, s[i][j]);
@@ -319,9 +337,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
   load_tile<T, DP>(k, p.qkv.from(at_k), row0, p.seq, p.dim);
   load_tile<T, DP>(v, p.qkv.from(at_v), row0, p.seq, p.dim);
   float dk[R][N] = {}, dv[R][N] = {};
+  const int64_t limit = General ? p.keys(batch) : 0;
   for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
     const int last = General ? last_query_tile<T>(p, tile) : p.tiles - 1;
-    for (int qt = tile; qt <= last; ++qt) {
+    for (int qt = General ? first_query_tile<T>(p, tile, limit) : tile; qt <= last; ++qt) {
       const int64_t query0 = int64_t{qt} * T;
       __syncthreads();
       load_tile<T, DP>(q, p.qkv.from(start * p.qkv.pitch + h * p.dim), query0, p.seq, p.dim);
@@ -344,7 +363,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
           const int64_t key = row0 + y * R + i, query = query0 + column;
           if constexpr (General) {
             const float slope = p.slope(s[i][j]), f = p.factor(batch, h, query, key);
-            s[i][j] = p.sees(query, key) && query < p.seq ? p.weight(s[i][j], lse[column]) : 0;
+            s[i][j] = p.sees(query, key, limit) && query < p.seq ? p.weight(s[i][j], lse[column]) : 0;
             ds[i][j] = s[i][j] * (ds[i][j] * f - delta[column]) * slope;  // delta, taken from the output, has f in it
             s[i][j] *= f;
           } else {
@@ -384,7 +403,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(
     lse[i] = row < p.seq ? p.lse[at] * kLog2e : 0;
     delta[i] = row < p.seq ? p.delta[at] : 0;
   }
-  for (int kt = General ? first_key_tile<T>(p, tile) : 0; kt <= tile; ++kt) {
+  const int64_t limit = General ? p.keys(batch) : 0;
+  const int last = General ? last_key_tile<T>(p, tile, limit) : tile;
+  for (int kt = General ? first_key_tile<T>(p, tile) : 0; kt <= last; ++kt) {
     __syncthreads();
     load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
     load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
@@ -399,7 +420,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(
       for (int j = 0; j < R; ++j) {
         const int64_t row = row0 + y * R + i, key = int64_t{kt} * T + x + 16 * j;
         if constexpr (General) {
-          const float weight = p.sees(row, key) && row < p.seq ? p.weight(s[i][j], lse[i]) : 0;
+          const float weight = p.sees(row, key, limit) && row < p.seq ? p.weight(s[i][j], lse[i]) : 0;
           ds[i][j] = weight * (ds[i][j] * p.factor(batch, h, row, key) - delta[i]) * p.slope(s[i][j]);
         } else {
           const float weight = key <= row && row < p.seq ? exp2f(s[i][j] * scale - lse[i]) : 0;
@@ -461,7 +482,7 @@ void prepare_all(Context& c) {
 // f(std::bool_constant): whether a call needs the general kernels.
 template <class F>
 void by_generality(const Problem& p, F&& f) {
-  if (p.drops || p.window < p.seq || p.softcap > 0) return f(std::true_type{});
+  if (p.drops || p.window < p.seq || p.softcap > 0 || p.full) return f(std::true_type{});
   f(std::false_type{});
 }
 
@@ -480,6 +501,7 @@ Problem problem(const Args& a) {
   p.dim = static_cast<int>(a.head_dim), p.scale = a.scale;
   p.drop = a.drop, p.drops = static_cast<bool>(a.drop);
   p.window = static_cast<int>(a.window > 0 ? std::min(a.window, a.seq) : a.seq), p.softcap = a.softcap;
+  p.full = a.full, p.lengths = a.lengths ? a.lengths.template as<int32_t>() : nullptr;
   return p;
 }
 

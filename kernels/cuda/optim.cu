@@ -80,7 +80,7 @@ __global__ void clip_factor_kernel(const double* squares, int64_t scopes, const 
 
 __global__ void check_step_kernel(const double* losses, const double* counts, int64_t n, const float* norm,
                                   const double* limits, float* scalars) {
-  const double loss = mean_loss(losses, counts, n, limits[kTargets]);
+  const double loss = mean_loss(losses, counts, n, limits[kTargets], limits[kPairs]);
   if (scalars[kSkip] == 0 && is_anomalous_step(loss, norm[0], limits)) scalars[kSkip] = scalars[kAnomalous] = 1;
 }
 

@@ -15,8 +15,22 @@ namespace {
 constexpr const char* kFile = "config.json";
 constexpr int64_t kMostTokens = 1 << 20;  // per microbatch: more than any device can hold
 // Keys read from an untrusted config.json. None is a path, host, command or file name.
-const std::vector<std::string> kTaken = {"model",      "precision",  "train.micro_batch", "train.global_batch",
-                                         "train.seed", "data.split", "data.order",        "data.eod_mask_loss"};
+const std::vector<std::string> kTaken = {"model",
+                                         "precision",
+                                         "train.micro_batch",
+                                         "train.global_batch",
+                                         "train.seed",
+                                         "data.split",
+                                         "data.order",
+                                         "data.eod_mask_loss",
+                                         "data.mask_prob",
+                                         "data.max_predictions",
+                                         "data.whole_words",
+                                         "data.short_prob",
+                                         "data.mask_token",
+                                         "data.cls_token",
+                                         "data.sep_token",
+                                         "data.pad_token"};
 
 void require_weights(const StepReader& step, const ModelConfig& model) {
   const std::string where = step.path() + "/" + kFile;

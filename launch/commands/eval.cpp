@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "data/loader.h"
 #include "launch/commands/checkpoint_config.h"
@@ -26,23 +27,25 @@ std::unique_ptr<Dataset> open_split(DatasetOptions o, const Config& c, const std
 }
 
 struct Sum {
-  double loss = 0;
-  int64_t tokens = 0;
+  LossSums loss;
+  TargetCounts targets;
 };
 
 // Sums losses in the trainer's order: within a global batch first, then over batches.
 Sum evaluate(LoadedModel& m, Loader& loader, int64_t global_batch) {
   Sum sum;
-  double of_batch = 0;
+  LossSums of_batch;
   int64_t done = 0;
+  const auto add = [](LossSums& to, const LossSums& s) { to.tokens += s.tokens, to.pairs += s.pairs; };
   for (auto batch = loader.next(); !batch.empty(); batch = loader.next()) {
-    of_batch += m.engine->evaluate(batch);
-    sum.tokens += target_tokens(*m.mesh, loader);
+    add(of_batch, m.engine->evaluate(batch));
+    const TargetCounts n = target_counts(*m.mesh, loader);
+    sum.targets.tokens += n.tokens, sum.targets.pairs += n.pairs;
     if (loader.consumed() / global_batch == done) continue;
     done = loader.consumed() / global_batch;
-    sum.loss += of_batch, of_batch = 0;
+    add(sum.loss, std::exchange(of_batch, {}));
   }
-  sum.loss += of_batch;
+  add(sum.loss, of_batch);
   return sum;
 }
 
@@ -65,13 +68,16 @@ Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& fa
   const auto begin = std::chrono::steady_clock::now();
   const Sum sum = evaluate(*m, *loader, source.global_batch);
   if (m->mesh->rank() != 0) return Exit::kOk;
-  const double loss = sum.loss / static_cast<double>(std::max<int64_t>(sum.tokens, 1));
+  const double loss = mean_loss({sum.loss.tokens, 0}, sum.targets), pairs = mean_loss({0, sum.loss.pairs}, sum.targets);
+  const std::string of_pairs = sum.targets.pairs == 0 ? ""
+                                                      : fmt::format("  pair loss {:.6f} ({} pairs)  sum {:.6f}", pairs,
+                                                                    format_thousands(sum.targets.pairs), loss + pairs);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::string batches =
       args.steps > 0 ? fmt::format("{} global batches of {}", args.steps, source.global_batch) : "the whole split";
-  fmt::print("{} split of {}, {}, checkpoint {}\nloss {:.6f}  perplexity {:.3f}  ({} tokens, {})\n", args.split,
+  fmt::print("{} split of {}, {}, checkpoint {}\nloss {:.6f}  perplexity {:.3f}  ({} tokens, {}){}\n", args.split,
              sources.front().path, batches, m->step_dir, loss, std::exp(std::min(20.0, loss)),
-             format_thousands(sum.tokens), format_duration(seconds));
+             format_thousands(sum.targets.tokens), format_duration(seconds), of_pairs);
   return Exit::kOk;
 }
 

@@ -302,11 +302,11 @@ Exit run_export(const Command& command) {
   }
   fmt::print("{}: {} tensors of {} as {}, {} names\n", args.output, tensors, source.path(), args.dtype, args.naming);
   if (folder && args.naming == "hf")
-    fmt::print("load it with transformers 4.45 or later: AutoModelForCausalLM.from_pretrained(\"{0}\"){1}\n",
-               args.output,
+    fmt::print("load it with transformers 4.45 or later: {2}.from_pretrained(\"{0}\"){1}\n", args.output,
                fs::exists(args.output + "/tokenizer.json")
                    ? fmt::format(", AutoTokenizer.from_pretrained(\"{}\")", args.output)
-                   : "");
+                   : "",
+               family_of(source.model()).auto_class);
   return Exit::kOk;
 }
 

@@ -40,10 +40,14 @@ struct Origin {
   std::vector<std::string> warnings;
 };
 
-// Strips the container's prefix: "layers.7.attn.qkv.weight".
+// Strips the container's prefix: "layers.7.attn.qkv.weight". Norms of the first BERT folders have the names of
+// TensorFlow, which transformers translates too.
 std::string bare(const std::string& name, const Origin& o) {
   const std::string prefix = o.hf ? family_of(o.model).prefix : "model/";
-  return name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : name;
+  std::string out = name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : name;
+  for (const auto& [old, now] : {std::pair{".gamma", ".weight"}, {".beta", ".bias"}})
+    if (o.hf && out.ends_with(old)) out.replace(out.size() - std::strlen(old), std::string::npos, now);
+  return out;
 }
 
 // Returns whether a tensor is a buffer saved by old versions of transformers: a mask, not a weight.
@@ -51,7 +55,8 @@ bool is_buffer(const std::string& name) {
   const auto ends = [&](const std::string& end) {
     return name.size() > end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
   };
-  return ends(".attn.bias") || ends(".attn.masked_bias") || ends(".rotary_emb.inv_freq");
+  return ends(".attn.bias") || ends(".attn.masked_bias") || ends(".rotary_emb.inv_freq") ||
+         ends("embeddings.position_ids");
 }
 
 ModelConfig model_from_note(const std::string& text, const std::string& where) {
@@ -184,7 +189,7 @@ std::string position_of(const WeightFile& file, std::map<std::string, size_t>& f
 
 // Matches the file's tensors to the model's weights, in the order of their blocks. Throws listing every mismatch.
 std::vector<std::vector<WeightPosition>> match(const Origin& o, const std::vector<ModelWeight>& weights,
-                                               const std::string& where, std::optional<size_t>& tied_head) {
+                                               const std::string& where, std::multimap<size_t, size_t>& copies) {
   std::map<std::string, size_t> found;
   std::vector<std::string> problems;
   for (size_t k = 0; k < o.file->list().size(); ++k) {
@@ -204,15 +209,20 @@ std::vector<std::vector<WeightPosition>> match(const Origin& o, const std::vecto
       if (!bad.empty()) problems.push_back(fmt::format("{}: {}", name, bad));
     }
   }
-  const auto head = found.find(o.hf ? "lm_head.weight" : "head.weight");
-  if (o.model.tied && head != found.end()) {  // a second copy of the embedding, compared with it later
-    const WeightInfo& info = o.file->list()[head->second];
-    if (info.shape == weights[0].shape)
-      tied_head = head->second;
-    else
-      problems.push_back(
-          fmt::format("{}: {}, expected {}", info.name, to_string(info.shape), to_string(weights[0].shape)));
-    found.erase(head);
+  for (size_t k = 0; k < weights.size(); ++k) {  // second copies, compared with the first later
+    const bool tied = !o.hf && o.model.tied && weights[k].native == "embed.weight";
+    for (const std::string& name :
+         o.hf ? weights[k].hf_copies : std::vector<std::string>(tied ? 1 : 0, "head.weight")) {
+      const auto copy = found.find(o.hf ? bare(name, o) : name);
+      if (copy == found.end()) continue;
+      const WeightInfo& info = o.file->list()[copy->second];
+      if (info.shape == weights[k].shape)
+        copies.emplace(k, copy->second);
+      else
+        problems.push_back(
+            fmt::format("{}: {}, expected {}", info.name, to_string(info.shape), to_string(weights[k].shape)));
+      found.erase(copy);
+    }
   }
   for (const auto& [name, k] : found) problems.push_back(o.file->list()[k].name + ": unknown");
   constexpr size_t kShown = 40;
@@ -227,7 +237,7 @@ std::vector<std::vector<WeightPosition>> match(const Origin& o, const std::vecto
 class WeightStream {
  public:
   WeightStream(Origin& o, const std::vector<ModelWeight>& weights, const ImportArgs& args)
-      : origin_(o), args_(args), weights_(weights), places_(match(o, weights, args.from, tied_head_)) {
+      : origin_(o), args_(args), weights_(weights), places_(match(o, weights, args.from, copies_)) {
     for (size_t k = 0; k < weights.size(); ++k) by_name_["master/" + weights[k].native] = k;
   }
 
@@ -263,9 +273,11 @@ class WeightStream {
     std::vector<float> all;
     for (size_t b = 0; b < places_[k].size(); ++b) {
       std::vector<float> v = block(w, places_[k][b]);
-      if (k == 0 && tied_head_)
-        GT_REQUIRE(origin_.file->read(*tied_head_) == v, Exit::kDamaged, args_.from,
-                   ": head and embedding differ although the config ties them (tie_word_embeddings)");
+      for (auto [copy, end] = copies_.equal_range(k); copy != end; ++copy)
+        GT_REQUIRE(origin_.file->read(copy->second) == v, Exit::kDamaged, args_.from, ": ",
+                   w.native == "embed.weight"
+                       ? std::string("head and embedding differ although the config ties them (tie_word_embeddings)")
+                       : cat(origin_.file->list()[copy->second].name, " differs from the tensor that it is a copy of"));
       if (origin_.hf && w.transposed) v = transpose(v, w.hf_shape(b)[0], w.hf_shape(b)[1]);
       if (places_[k].size() == 1) return v;
       all.insert(all.end(), v.begin(), v.end());
@@ -284,7 +296,7 @@ class WeightStream {
   Origin& origin_;
   const ImportArgs& args_;
   const std::vector<ModelWeight>& weights_;
-  std::optional<size_t> tied_head_;
+  std::multimap<size_t, size_t> copies_;             // weight -> tensors of the file
   std::vector<std::vector<WeightPosition>> places_;  // by weight and block
   std::map<std::string, size_t> by_name_;
   std::optional<Error> failure_;
@@ -348,9 +360,10 @@ Exit run_import(const Command& command) {
   fmt::print("train on: gpttrain --config {} --checkpoint.dir {} --data.train PREFIX{}\n",
              shell_word(report.path + "/config.json"), shell_word(args.output),
              tokenizer.empty() ? "" : " --data.tokenizer " + shell_word(report.path + "/" + tokenizer[0].name));
-  if (!tokenizer.empty())
+  const bool generates = !config.model.predicts_pairs();
+  if (!tokenizer.empty() && generates)
     fmt::print("generate: gpttrain generate --load {} --prompt \"…\"\n", shell_word(args.output));
-  else
+  else if (tokenizer.empty())
     fmt::print(
         "it has no tokenizer that can be read (a SentencePiece tokenizer.model, or a tokenizer.json with a byte-level "
         "BPE):\n"

@@ -49,6 +49,7 @@ std::vector<ModelWeight> model_weights(const ModelConfig& m) {
     const std::vector<std::string> names = hf_names(family, p);
     const std::vector<int64_t> rows = block_rows(p, names.size());
     for (size_t k = 0; k < names.size(); ++k) w.hf.push_back({names[k], rows[k]});
+    w.hf_copies = hf_copies(family, spec, p.name);
     out.push_back(std::move(w));
   }
   return out;

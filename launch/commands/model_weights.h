@@ -18,8 +18,9 @@ struct ModelWeight {
     std::string name;          // "transformer.h.3.attn.c_attn.weight"
     int64_t rows;              // native rows
   };
-  std::vector<Block> hf;    // in order, covering all rows; empty: the family has no such tensor
-  bool transposed = false;  // Hugging Face stores [in, out]
+  std::vector<Block> hf;               // in order, covering all rows; empty: the family has no such tensor
+  std::vector<std::string> hf_copies;  // further names under which such a folder may hold all of it once more
+  bool transposed = false;             // Hugging Face stores [in, out]
   std::vector<int64_t> hf_shape(size_t block) const;
 };
 

@@ -29,7 +29,7 @@ struct TrainArgs {
 };
 
 struct TokenizerTrainArgs {
-  std::vector<std::string> input, special;
+  std::vector<std::string> input, special, control;
   std::string type = "bpe", output;
   int64_t vocab = 8192, seed = 1234, threads = 0;
   double sample_mb = 20, coverage = 0.9995;
@@ -42,6 +42,8 @@ struct TokenizerTrainArgs {
     v("sample-mb", sample_mb, ">0..10000 MB", "amount of text sampled for training, by lines");
     v("coverage", coverage, "0.98..1", "fraction of characters covered by pieces; others use byte fallback");
     v("special", special, "", "additional symbols that are never split, after <|endoftext|> and newline");
+    v("control", control, "",
+      "symbols that no text contains, before <|endoftext|>: \"[CLS]\" \"[SEP]\" \"[MASK]\" for masked language models");
     v("seed", seed, "0..", "seed of the line sampling");
     v("threads", threads, "0..1024 threads", "threads that read the inputs; 0: all cores");
   }

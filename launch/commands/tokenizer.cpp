@@ -340,6 +340,7 @@ Exit run_tokenizer_train(const Command& command) {
   options.sample_mb = args.sample_mb;
   options.coverage = args.coverage;
   options.special = args.special;
+  options.control = args.control;
   options.seed = static_cast<uint64_t>(args.seed);
   options.threads = thread_count(args.threads);
   TokenizerReport report;

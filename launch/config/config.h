@@ -253,7 +253,10 @@ struct TrainSection {
 struct DataConfig {
   std::vector<DataSource> train, valid;
   std::string tokenizer, split = "969,30,1", order = "epoch", curriculum = "none";
-  bool allow_change = false, eod_mask_loss = false;
+  bool allow_change = false, eod_mask_loss = false, whole_words = false;
+  double mask_prob = 0.15, short_prob = 0.1;
+  int64_t max_predictions = 80;
+  std::string mask_token = "[MASK]", cls_token = "[CLS]", sep_token = "[SEP]", pad_token;
   int64_t curriculum_min = 8, curriculum_max = 0, curriculum_steps = 0, curriculum_step = 8, curriculum_root = 2;
   std::vector<double> curriculum_lengths, curriculum_until;
   template <class V>
@@ -269,6 +272,17 @@ struct DataConfig {
     v("order", order, "epoch|megatron|sequential|llmc|llmc_shuffled",
       "order of the samples; llmc: windows of llm.c's files in file order; llmc_shuffled: as llm.c's CUDA trainer");
     v("eod_mask_loss", eod_mask_loss, "", "mask the loss of end-of-document targets");
+    v("mask_prob", mask_prob, ">0..1",
+      "masked language models: share of positions whose tokens are predicted; of them 80 % become "
+      "mask_token, 10 % a random token, 10 % stay");
+    v("max_predictions", max_predictions, "1..1048576 tokens",
+      "masked language models: most tokens predicted in a sample");
+    v("whole_words", whole_words, "", "masked language models: all pieces of a word are predicted, or none");
+    v("short_prob", short_prob, "0..1", "masked language models: share of samples of a random shorter length");
+    v("mask_token", mask_token, "", "masked language models: piece of the tokenizer that stands for a hidden token");
+    v("cls_token", cls_token, "", "masked language models: piece before a sentence pair");
+    v("sep_token", sep_token, "", "masked language models: piece behind each sentence");
+    v("pad_token", pad_token, "", "masked language models: piece behind a short pair; empty: the tokenizer's padding");
     v("curriculum", curriculum, "none|fixed_linear|fixed_root|fixed_discrete",
       "sequence-length curriculum: each step uses the first tokens of its samples, and more as training proceeds");
     v("curriculum_min", curriculum_min, "1..1048576 tokens", "fixed_linear, fixed_root: initial length");

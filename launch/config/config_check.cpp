@@ -124,12 +124,60 @@ class Checker {
       bad("model.position", fmt::format("rotary embeddings need an even head size, found {}", m.head_width()),
           "an even model.head_dim");
     rope();
+    encoder();
     if (m.init == "torch42" && !m.tied)
       bad("model.init", "torch42 supports tied weights only, as in llm.c", "normal, or model.tied true");
     if (m.init == "torch42" && m.hidden < 16)
       bad("model.init",
           fmt::format("torch42 generates random numbers in blocks of 16, but model.hidden is {}", m.hidden),
           "normal, or model.hidden 16 or more");
+  }
+
+  // Bidirectional models and the data that they need.
+  void encoder() {
+    const ModelConfig& m = c_.model;
+    if (!known({"model.mask", "model.head", "model.token_types", "model.seq"})) return;
+    const bool pairs = m.predicts_pairs(), full = m.mask == MaskKind::kFull;
+    if (pairs != full)
+      bad("model.mask",
+          pairs ? "causal: model.head masked_lm_and_pairs predicts tokens from both sides"
+                : "full: with model.head lm every position would see the token that it has to predict",
+          pairs ? "full" : "causal, or model.head masked_lm_and_pairs");
+    if (full && m.window > 0)
+      bad("model.window", fmt::format("{}: bidirectional attention has no window", m.window), "0");
+    if (!pairs && m.token_types > 0)
+      bad("model.token_types", fmt::format("{}: the samples of model.head lm have no token types", m.token_types), "0");
+    if (pairs && m.token_types == 1) bad("model.token_types", "1: sentence pairs have two types", "0, or 2");
+    if (!pairs) return masking_without_pairs();
+    if (m.seq < 5) bad("model.seq", fmt::format("{}: a sentence pair takes at least 5 tokens", m.seq), "5 or more");
+    if (m.init == "torch42") bad("model.init", "torch42 is llm.c's GPT-2", "normal");
+    const auto refuse = [&](bool is, const char* key, const char* why, const char* fix) {
+      if (is && known({key})) bad(key, why, fix);
+    };
+    refuse(c_.data.order != "epoch" && c_.data.order != "sequential", "data.order",
+           "sentence pairs come in the order of their own epochs", "epoch");
+    refuse(c_.data.eod_mask_loss, "data.eod_mask_loss", "sentence pairs hold no end-of-document tokens", "false");
+    refuse(c_.data.curriculum != "none", "data.curriculum", "sentence pairs cannot be cut", "none");
+    refuse(c_.train.loss_mean != "token", "train.loss_mean",
+           "the loss of model.head masked_lm_and_pairs is the mean over masked tokens plus the mean over pairs",
+           "token");
+    refuse(c_.parallel.dynamic_shapes, "parallel.dynamic_shapes", "sentence pairs are padded to model.seq", "false");
+    const bool files =
+        std::any_of(c_.data.train.begin(), c_.data.train.end(), [](const DataSource& s) { return s.path != "mock"; });
+    refuse(files && context_.needs_data && c_.data.tokenizer.empty(), "data.tokenizer",
+           "missing: it says which tokens hide, begin and separate sentences",
+           "give the tokenizer that the token files were prepared with");
+  }
+
+  void masking_without_pairs() {
+    static const std::set<std::string> kKeys{"data.mask_prob",  "data.max_predictions", "data.whole_words",
+                                             "data.short_prob", "data.mask_token",      "data.cls_token",
+                                             "data.sep_token",  "data.pad_token"};
+    Config standard;
+    const std::vector<Option> all = list_options(c_), usual = list_options(standard);
+    for (size_t k = 0; k < all.size(); ++k)
+      if (kKeys.count(all[k].key()) > 0 && value_text(all[k]) != value_text(usual[k]))
+        bad(all[k].key(), "is for masked language models, but model.head is lm", "leave it out");
   }
 
   // Rejects parameters of a rope scaling that the chosen kind does not read.
@@ -270,7 +318,8 @@ class Checker {
     const ParallelConfig& p = c_.parallel;
     if (!known({"model.layers", "parallel.pp", "parallel.vpp", "parallel.partition"})) return;
     const int64_t layers = static_cast<int64_t>(describe(m).layers.size()), stages = p.pp * p.vpp;
-    const std::string of_layers = fmt::format("for {} layers (embedding, {} blocks, norm, head)", layers, m.layers);
+    const std::string of_layers = fmt::format("for {} layers (embedding, {} blocks, {}head)", layers, m.layers,
+                                              m.norm_place == NormPlace::kSum ? "" : "norm, ");
     if (p.pp > layers)
       bad("parallel.pp", fmt::format("{} stages {}", p.pp, of_layers), fmt::format("pp may be 1 to {}", layers));
     else if (stages > layers)

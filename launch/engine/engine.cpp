@@ -58,6 +58,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       scaler_(options.loss_scale),
       clock_(mesh, *backend.device, compute) {
   const int pp = mesh.shape().pp, m = options.microbatches;
+  GT_CHECK(!options.mean_of_microbatches || spec_.losses() == 1, "means of microbatches are of token losses alone");
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
   GT_CHECK(mesh.shape().kv_ranks == options.model.kv_ranks(mesh.size(Axis::kTp)), "a mesh of ", mesh.shape().kv_ranks,
            " ranks for a KV head, a model of ", options.model.groups(), " KV heads on tp ", mesh.size(Axis::kTp));
@@ -113,8 +114,9 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
                                                plan.eval, shapes, replayed);
   const auto scalars = static_cast<size_t>(scalar_count());
   scalars_ = Buffer((scalar_count() + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  exchange_ = std::make_unique<StepExchange>(spec_.units(), m, options.mean_of_microbatches, mesh, backend, compute);
-  losses_ = Buffer(m * size_of(DType::kF64), compute.device, *backend.device);
+  exchange_ = std::make_unique<StepExchange>(spec_.units(), spec_.losses() * m, options.mean_of_microbatches, mesh,
+                                             backend, compute);
+  losses_ = Buffer(spec_.losses() * m * size_of(DType::kF64), compute.device, *backend.device);
   host_scalars_ = HostArray<float>(scalars, *backend.device);
   limits_ = Buffer(kNumLimits * size_of(DType::kF64), compute.device, *backend.device);
   host_limits_ = HostArray<double>(kNumLimits, *backend.device);
@@ -160,13 +162,15 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   std::fill_n(host, host_scalars_.size(), 0.f);
   optimizer_->fill_scalars(t, lr_->at(t + schedule_ahead_), host);
   host[kLossGrad] = static_cast<float>(scaler_.scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
-  if (options_.grad_sum) host[kLossGrad] *= static_cast<float>(mesh_.size(Axis::kDp));
+  host[kPairSeed] = static_cast<float>(scaler_.scale() / static_cast<double>(std::max<int64_t>(pairs_per_step(), 1)));
+  for (const StepScalar seed : {kLossGrad, kPairSeed})
+    if (options_.grad_sum) host[seed] *= static_cast<float>(mesh_.size(Axis::kDp));
   const StepLimits limits = limits_of_step_ ? limits_of_step_() : StepLimits{};
   const auto limit = [&](StepLimit l, double x) { host_limits_[static_cast<size_t>(l)] = x; };
   limit(kTargets, static_cast<double>(target_tokens));
   limit(kLossMedian, limits.loss_middle), limit(kLossDeviation, limits.loss_spread);
   limit(kNormMedian, limits.norm_middle), limit(kNormDeviation, limits.norm_spread);
-  limit(kMaxDeviations, limits.most);
+  limit(kMaxDeviations, limits.most), limit(kPairs, static_cast<double>(pairs_per_step()));
   if (compute_.device.kind == DeviceKind::kNull) return;
   backend_.device->copy(scalars_.data(), host, host_scalars_.bytes(), compute_);
   backend_.device->copy(limits_.data(), host_limits_.data(), host_limits_.bytes(), compute_);
@@ -244,6 +248,7 @@ void Engine::begin(std::span<const MicroBatch> microbatches, int64_t target_toke
     seeded_[k].dloss = options_.mean_of_microbatches
                            ? seeds_.tensor({1}, DType::kF32, static_cast<int64_t>(k) * size_of(DType::kF32))
                            : scalars().slice(kLossGrad, 1);
+    if (spec_.losses() > 1) seeded_[k].pair_seed = scalars().slice(kPairSeed, 1);
     seeded_[k].train = true;
   }
 }
@@ -320,7 +325,8 @@ StepResult Engine::read_back(int64_t target_tokens) {
   clock_.settle(*train_);
   const HostArray<float>& scalars = read_scalars_;
   StepResult r;
-  r.loss = exchange_->mean_loss(target_tokens);
+  r.loss = exchange_->mean_loss(target_tokens, pairs_per_step());
+  if (pairs_per_step() > 0) r.pair_loss = exchange_->mean_pair_loss(pairs_per_step());
   r.stop = exchange_->stop();
   r.save_ready = exchange_->save_ready();
   r.save_due = exchange_->save_due();
@@ -348,16 +354,19 @@ StepResult Engine::read_back(int64_t target_tokens) {
   return r;
 }
 
-double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
+LossSums Engine::evaluate(std::span<const MicroBatch> microbatches) try {
   const int m = options_.microbatches;
   GT_CHECK(eval_ != nullptr, "this engine was built without evaluation");
   GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
   const Tensor norms = exchange_->on_device(Field::kNormSquares, Field::kReplicaCheck);
-  double total = 0;
+  LossSums total;
   for (size_t at = 0; at < microbatches.size(); at += static_cast<size_t>(m)) {
     seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
                    microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
-    for (MicroBatch& mb : seeded_) mb.dloss = scalars().slice(kLossGrad, 1);
+    for (MicroBatch& mb : seeded_) {
+      mb.dloss = scalars().slice(kLossGrad, 1);
+      if (spec_.losses() > 1) mb.pair_seed = scalars().slice(kPairSeed, 1);
+    }
     store_->begin_evaluation();
     eval_->run(seeded_, losses(), {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
     backend_.device->zero(norms.data, norms.bytes(), compute_);
@@ -365,7 +374,9 @@ double Engine::evaluate(std::span<const MicroBatch> microbatches) try {
     exchange_->all_reduce(losses());
     exchange_->fetch();
     exchange_->await();
-    for (double loss : microbatch_losses()) total += loss;
+    const std::span<const double> losses = microbatch_losses();
+    const size_t tokens = losses.size() / static_cast<size_t>(spec_.losses());
+    for (size_t k = 0; k < losses.size(); ++k) (k < tokens ? total.tokens : total.pairs) += losses[k];
   }
   return total;
 } catch (const std::exception& e) {

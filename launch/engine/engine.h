@@ -95,8 +95,16 @@ struct EnginePlan {
   int64_t snapshot_bytes = 0;  // that this rank writes into a checkpoint
 };
 
+// Sums over microbatches and data-parallel ranks.
+struct LossSums {
+  double tokens = 0, pairs = 0;
+};
+
 struct StepResult {
-  double loss = 0;       // mean over the unmasked targets of the global batch, or of means; equal on every rank
+  // Mean over the unmasked targets of the global batch, or of means, plus the mean over its sentence pairs, if there
+  // are any; equal on every rank.
+  double loss = 0;
+  double pair_loss = 0;  // the part of it that is of sentence pairs
   double grad_norm = 0;  // before clipping
   double clip = 1;       // factor that clipping applied
   double lr = 0;
@@ -130,8 +138,8 @@ class Engine {
   // batch (of no use with mean_of_microbatches, which takes MicroBatch::loss_tokens). flags: of this rank.
   StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, const ControlFlags& flags = {});
 
-  // Sum of token losses over microbatches (any number), equal on every rank. Changes nothing.
-  double evaluate(std::span<const MicroBatch> microbatches);
+  // Sums of losses over microbatches (any number), equal on every rank. Changes nothing.
+  LossSums evaluate(std::span<const MicroBatch> microbatches);
 
   // Asked at the beginning of every step, on every rank alike: what its loss and its gradient norm before clipping are
   // judged by. The update of a bad step is left out, like one whose gradients are not finite. The device judges, so
@@ -142,7 +150,7 @@ class Engine {
   // Called when the step's gradients are reduced, before anything looks at them: faults that tests plant.
   void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
   // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp +
-  // d].
+  // d]; of pairs, if there are any, behind those of tokens.
   std::span<const double> microbatch_losses() const { return exchange_->on_host(StepExchange::Field::kLosses); }
 
   // From the next step on these blocks, instead of those that options().layer_drop draws: [layers], as
@@ -197,7 +205,8 @@ class Engine {
   Tensor all_scalars() const { return scalars_.tensor({scalar_count()}, DType::kF32); }
   Tensor norm() const { return scalars_.tensor({1}, DType::kF32, scalar_count() * size_of(DType::kF32)); }
   int64_t scalar_count() const { return options_.optim.scalar_rows() * kNumScalars; }
-  Tensor losses() const { return losses_.tensor({options_.microbatches}, DType::kF64); }
+  Tensor losses() const { return losses_.tensor({int64_t{spec_.losses()} * options_.microbatches}, DType::kF64); }
+  int64_t pairs_per_step() const { return spec_.losses() > 1 ? samples_per_step() : 0; }
   int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
   const EngineOptions options_;
   const ModelSpec spec_;
@@ -238,6 +247,9 @@ class Engine {
 // Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.
 // `target`: where the engine will really run.
 EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank, const Backend& target = cpu_backend());
+
+// A microbatch as a step has it, whose tensors lie over one another in `room`, i32 [micro_batch, seq]: for dry runs.
+MicroBatch empty_batch(const EngineOptions&, Tensor room);
 
 // Whether training microbatches make the same calls in every step, so that graphs of them are of use: not where each
 // step leaves out other blocks.

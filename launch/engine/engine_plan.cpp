@@ -113,10 +113,7 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
     Engine engine(options, mesh, backend, stream, endless);
     const Shape s{options.micro_batch, options.model.seq};
     const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device, *backend.device);
-    MicroBatch mb;
-    mb.tokens = mb.targets = tokens.tensor(s, DType::kI32);
-    mb.batch = options.micro_batch;
-    mb.seq = options.model.seq;
+    const MicroBatch mb = empty_batch(options, tokens.tensor(s, DType::kI32));
     const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
     const null::GemmLog log;
     GraphPlan graphs;
@@ -157,6 +154,16 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
 }
 
 }  // namespace
+
+MicroBatch empty_batch(const EngineOptions& o, Tensor room) {
+  MicroBatch mb;
+  mb.batch = o.micro_batch, mb.seq = o.model.seq;
+  mb.tokens = mb.targets = room;
+  if (o.model.token_types > 0) mb.types = room;
+  if (o.model.mask == MaskKind::kFull) mb.lengths = room.view({room.numel()}).slice(0, mb.batch);
+  if (o.model.predicts_pairs()) mb.pairs = room.view({room.numel()}).slice(0, mb.batch);
+  return mb;
+}
 
 EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
   EnginePlan plan = dry_run(options, shape, rank, target, {});

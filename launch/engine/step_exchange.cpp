@@ -7,11 +7,9 @@
 
 namespace gt {
 
-StepExchange::StepExchange(int units, int microbatches, bool targets, const Mesh& mesh, const Backend& backend,
-                           Stream stream)
+StepExchange::StepExchange(int units, int sums, bool targets, const Mesh& mesh, const Backend& backend, Stream stream)
     : mesh_(mesh), backend_(backend), stream_(stream) {
-  const int64_t losses = int64_t{mesh.size(Axis::kDp)} * microbatches,
-                times = int64_t{mesh.shape().pp} * kNumStageTimes;
+  const int64_t losses = int64_t{mesh.size(Axis::kDp)} * sums, times = int64_t{mesh.shape().pp} * kNumStageTimes;
   const std::array<int64_t, kNumFields> sizes{units, 1, losses, 3, times, targets ? losses : 0};
   std::partial_sum(sizes.begin(), sizes.end(), first_.begin() + 1);
   sums_ = Buffer(first_.back() * size_of(DType::kF64), stream.device, *backend.device);
@@ -65,10 +63,17 @@ void StepExchange::await() {
   if (stream_.device.kind != DeviceKind::kNull) backend_.device->await(read_);
 }
 
-double StepExchange::mean_loss(int64_t target_tokens) const {
+double StepExchange::mean_loss(int64_t target_tokens, int64_t pairs) const {
   const std::span<const double> losses = on_host(Field::kLosses), targets = on_host(Field::kTargets);
   return gt::mean_loss(losses.data(), targets.empty() ? nullptr : targets.data(), static_cast<int64_t>(losses.size()),
-                       static_cast<double>(target_tokens));
+                       static_cast<double>(target_tokens), static_cast<double>(pairs));
+}
+
+double StepExchange::mean_pair_loss(int64_t pairs) const {
+  const std::span<const double> losses = on_host(Field::kLosses);
+  const size_t half = losses.size() / 2;
+  return gt::mean_loss(losses.data() + half, nullptr, static_cast<int64_t>(losses.size() - half),
+                       static_cast<double>(pairs));
 }
 
 }  // namespace gt

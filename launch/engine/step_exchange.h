@@ -26,14 +26,15 @@ class StepExchange {
   enum class Field : uint8_t {
     kNormSquares,   // [FSDP units]: squared gradient norms
     kReplicaCheck,  // [1]: see ParamStore::norm_squares
-    kLosses,        // [microbatches dp]: sum of token losses of microbatch k of dp rank d at k dp + d
+    kLosses,        // [sums dp]: sum of token losses of microbatch k of dp rank d at k dp + d; of pairs behind them
     kFlags,         // [3]: number of ranks that set each of ControlFlags
     kTimes,         // [pp kNumStageTimes]: mean over the replicas of each pipeline rank
     kTargets,       // like kLosses: targets that carry loss; empty unless the constructor asked for them
   };
 
-  // `units`: FSDP units of the model. `targets`: whether put() gets the targets of each microbatch.
-  StepExchange(int units, int microbatches, bool targets, const Mesh&, const Backend&, Stream);
+  // `units`: FSDP units of the model. `sums`: of losses a rank; one a microbatch and kind. `targets`: whether put()
+  // gets the targets of each microbatch.
+  StepExchange(int units, int sums, bool targets, const Mesh&, const Backend&, Stream);
   ~StepExchange();
   StepExchange(const StepExchange&) = delete;
   StepExchange& operator=(const StepExchange&) = delete;
@@ -43,15 +44,17 @@ class StepExchange {
 
   // Queues what the host contributes, behind kReplicaCheck: flags and times of this rank; targets of its microbatches.
   void put(const ControlFlags&, const Timers& own, std::span<const double> targets);
-  // Collective over the world: adds the device's losses, f64 [microbatches], and sums the vector.
+  // Collective over the world: adds the device's losses, f64 [sums], and sums the vector.
   void all_reduce(Tensor losses);
   void fetch();  // queues the copy to the host
   void await();  // waits for the newest fetch(), and so for every copy to the host that was queued before it
 
   // Sums of the world; valid from await() to the next fetch().
   std::span<const double> on_host(Field) const;
-  double mean_loss(
-      int64_t target_tokens) const;  // mean over all targets; with kTargets the mean of microbatches' means
+  // Mean over all targets; with kTargets the mean of microbatches' means. pairs > 0: the second half of the losses are
+  // of so many pairs, whose mean is added.
+  double mean_loss(int64_t target_tokens, int64_t pairs) const;
+  double mean_pair_loss(int64_t pairs) const;
   bool stop() const { return on_host(Field::kFlags)[0] > 0; }
   int save_ready() const { return static_cast<int>(on_host(Field::kFlags)[1]); }  // ranks
   bool save_due() const { return on_host(Field::kFlags)[2] > 0; }

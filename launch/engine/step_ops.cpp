@@ -161,10 +161,7 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
   Engine engine(quiet, mesh, backend, stream, plan_memory(quiet, shape, rank));
   const Shape s{options.micro_batch, options.model.seq};
   const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device(), *backend.device);
-  MicroBatch mb;
-  mb.tokens = mb.targets = tokens.tensor(s, DType::kI32);
-  mb.batch = options.micro_batch;
-  mb.seq = options.model.seq;
+  const MicroBatch mb = empty_batch(options, tokens.tensor(s, DType::kI32));
   const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
   engine.adopt();  // codes of weights are there from the first step on
   if (options.precision.fp8_delayed)

@@ -35,6 +35,7 @@ struct StepRecord {
   int64_t samples = 0;  // sequences, cumulative
   int64_t global_batch = 0, seq = 0;
   int64_t epoch = 0;
+  double pair_loss = kUnknown;  // part of the loss that is of sentence pairs
   double loss = 0, grad_norm = 0, clip_coef = kUnknown, lr = 0, momentum = kUnknown;
   double loss_scale = kUnknown;
   int64_t skipped = 0;  // steps skipped so far

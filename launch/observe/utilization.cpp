@@ -60,7 +60,9 @@ StepFlops step_flops(const EngineOptions& o, int pp, int64_t tokens, int64_t len
   double square = 0, weights = 0;
   for (const ModuleSpec& part : m.modules) {
     if (part.layer != 1) continue;
-    square += 4 * static_cast<double>(part.attention) * static_cast<double>(length) * n;
+    // Of bidirectional attention all pairs count already.
+    square += (o.model.mask == MaskKind::kFull ? 2 : 4) * static_cast<double>(part.attention) *
+              static_cast<double>(length) * n;
     weights += static_cast<double>(part.weights);
   }
   const double head = static_cast<double>(m.matmul_parameters()) - all * weights;

@@ -87,6 +87,7 @@ Workload workload_of(const Config& c) {
   Workload w;
   w.layers = m.layers, w.hidden = m.hidden, w.heads = m.heads, w.kv_heads = m.groups(), w.head_dim = m.head_width();
   w.ffn = m.ffn, w.vocab = m.vocab, w.seq = m.seq, w.gated = m.gated, w.untied = !m.tied;
+  w.bidirectional = m.mask == MaskKind::kFull;
   w.tp = c.parallel.tp, w.pp = c.parallel.pp, w.vpp = c.parallel.vpp, w.dp = c.parallel.dp;
   w.zero = static_cast<int>(c.zero.stage);
   w.recompute = c.parallel.recompute == "full"        ? Recompute::kFull

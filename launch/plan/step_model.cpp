@@ -76,13 +76,14 @@ class StepModel {
     return b;
   }
 
-  // Causal: half of the scores. Small heads use the matrix units worse; unfused attention reads and writes its scores.
+  // Causal attention computes half of the scores. Small heads use the matrix units worse; unfused attention reads and
+  // writes its scores.
   void attention_time(BlockTime& b) const {
     const double shape =
         (1 + 16 / std::min(static_cast<double>(w_.head_dim), 128.0)) * (w_.head_dim % 8 != 0 ? m_.misaligned : 1);
     const auto seq = static_cast<double>(w_.seq);
-    const double core =
-        (w_.fused_attention ? 2 : 4) * tokens_ * seq * w_.q_width() / tp_ / (m_.peak * m_.attention_efficiency) * shape;
+    const double core = (w_.fused_attention && !w_.bidirectional ? 2 : 4) * tokens_ * seq * w_.q_width() / tp_ /
+                        (m_.peak * m_.attention_efficiency) * shape;
     if (w_.fused_attention) {
       b.attention = core, b.attention_backward = 2.5 * core;
       return;

@@ -11,6 +11,7 @@ struct Workload {
   // Model. Channels: heads * head_dim of queries, kv_heads * head_dim of keys and of values.
   int64_t layers = 1, hidden = 1, heads = 1, kv_heads = 1, head_dim = 1, ffn = 1, vocab = 1, seq = 1;
   bool gated = false, untied = false;
+  bool bidirectional = false;  // each query sees all keys
   // Layout.
   int64_t tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
   int zero = 0;           // ZeRO stage

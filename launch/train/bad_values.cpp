@@ -31,9 +31,11 @@ std::string first_bad_loss(const RankContext& rank, const Engine& engine, int64_
   const std::span<const double> losses = engine.microbatch_losses();
   for (size_t i = 0; i < losses.size(); ++i) {
     if (std::isfinite(losses[i])) continue;
-    const int64_t b = rank.config.train.micro_batch, first = first_sample + static_cast<int64_t>(i) * b;
-    return fmt::format("; the loss of microbatch {} of dp rank {} (samples {} to {}) is {}", i / dp, i % dp, first,
-                       first + b - 1, losses[i]);
+    const size_t at =
+        i % (dp * static_cast<size_t>(engine.options().microbatches));  // losses of pairs follow those of tokens
+    const int64_t b = rank.config.train.micro_batch, first = first_sample + static_cast<int64_t>(at) * b;
+    return fmt::format("; the {}loss of microbatch {} of dp rank {} (samples {} to {}) is {}", at == i ? "" : "pair ",
+                       at / dp, at % dp, first, first + b - 1, losses[i]);
   }
   return "";
 }

@@ -35,22 +35,25 @@ void RunLoader::next() {
   step_.microbatches = loader_->next();
   step_.ready = now();
   step_.waited = loader_->wait_seconds() - before;
-  step_.targets = targets(*loader_, step_.length());
+  step_.targets = targets(*loader_, step_.length()).tokens;
 }
 
-int64_t RunLoader::targets(const Loader& loader, int64_t length) const {
-  return config_.data.eod_mask_loss ? target_tokens(rank_.mesh, loader) : config_.train.global_batch * length;
+TargetCounts RunLoader::targets(const Loader& loader, int64_t length) const {
+  if (config_.data.eod_mask_loss || config_.model.predicts_pairs()) return target_counts(rank_.mesh, loader);
+  return {config_.train.global_batch * length, 0};
 }
 
 double RunLoader::evaluate(Engine& engine) {
   eval_loader_->restore(0);
-  double sum = 0;
-  int64_t count = 0;
+  LossSums sums;
+  TargetCounts counts;
   for (int64_t k = 0; k < config_.train.eval_steps; ++k) {
-    sum += engine.evaluate(eval_loader_->next());
-    count += targets(*eval_loader_, config_.model.seq);
+    const LossSums s = engine.evaluate(eval_loader_->next());
+    const TargetCounts n = targets(*eval_loader_, config_.model.seq);
+    sums.tokens += s.tokens, sums.pairs += s.pairs;
+    counts.tokens += n.tokens, counts.pairs += n.pairs;
   }
-  return sum / static_cast<double>(std::max<int64_t>(count, 1));
+  return mean_loss(sums, counts);
 }
 
 std::string RunLoader::cursor_json(int64_t consumed) const {

@@ -29,12 +29,13 @@ class RunLoader {
     double ready = 0, waited = 0;  // now() when the microbatches were there; seconds waited for them
     int64_t length() const { return microbatches.front().seq; }  // tokens a sequence
   };
-  // Collective where data.eod_mask_loss. The next step's.
+  // Collective where data.eod_mask_loss, and with sentence pairs. The next step's.
   void next();
   const Step& step() const { return step_; }                                             // of the last next()
   int64_t global_tokens() const { return config_.train.global_batch * step_.length(); }  // of the last next()
 
-  // Collective: mean token loss of train.eval_steps global batches of the validation data, always the same.
+  // Collective: mean token loss, with sentence pairs plus mean pair loss, of train.eval_steps global batches of the
+  // validation data, always the same.
   double evaluate(Engine&);
 
   const RunDatasets& data() const { return data_; }
@@ -43,7 +44,7 @@ class RunLoader {
   std::string cursor_json(int64_t consumed) const;  // for checkpoints: TrainState::data_json
 
  private:
-  int64_t targets(const Loader&, int64_t length) const;
+  TargetCounts targets(const Loader&, int64_t length) const;
   const RankContext& rank_;
   const Config& config_;
   const RunDatasets& data_;

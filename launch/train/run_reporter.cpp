@@ -196,6 +196,7 @@ StepRecord RunReporter::record_of(const StepResult& r) {
   rec.seq = loader_.step().length();
   rec.epoch = (state_->consumed_samples - 1) / std::max<int64_t>(1, loader_.data().train->size());
   rec.loss = r.loss;
+  if (config_.model.predicts_pairs()) rec.pair_loss = r.pair_loss;
   rec.grad_norm = r.grad_norm;
   rec.clip_coef = r.clip;
   rec.lr = r.lr;

@@ -1,5 +1,7 @@
 #include "launch/train/training_data.h"
 
+#include <algorithm>
+
 #include "data/index_store.h"
 #include "data/token_file.h"
 #include "data/token_meta.h"
@@ -8,6 +10,38 @@
 #include "launch/train/kept_tokenizer.h"
 
 namespace gt {
+namespace {
+
+// The id of a special token: an option's piece.
+int32_t special_token(const Tokenizer& t, const char* key, const std::string& piece) {
+  const int32_t id = t.id_of(piece);
+  GT_REQUIRE(id >= 0 && id != t.unk(), Exit::kUsage, key, ": ", t.name(), " has no piece \"", piece,
+             "\"; name another one, or train a tokenizer with --control \"[CLS]\" \"[SEP]\" \"[MASK]\"");
+  return id;
+}
+
+// What data.mask_prob and its neighbours say. Without a tokenizer (random tokens) the special ones are the first four
+// ids.
+MaskingOptions masking_options(const Config& c) {
+  MaskingOptions o{.mask_prob = c.data.mask_prob,
+                   .max_predictions = c.data.max_predictions,
+                   .whole_words = c.data.whole_words,
+                   .short_prob = c.data.short_prob,
+                   .vocab = c.model.vocab};
+  if (c.data.tokenizer.empty()) return o;
+  const Tokenizer t = Tokenizer::load(c.data.tokenizer);
+  o.special.mask = special_token(t, "data.mask_token", c.data.mask_token);
+  o.special.cls = special_token(t, "data.cls_token", c.data.cls_token);
+  o.special.sep = special_token(t, "data.sep_token", c.data.sep_token);
+  GT_REQUIRE(!c.data.pad_token.empty() || t.pad() >= 0, Exit::kUsage, "data.pad_token: ", t.name(),
+             " has no padding token; name a piece");
+  o.special.pad = c.data.pad_token.empty() ? t.pad() : special_token(t, "data.pad_token", c.data.pad_token);
+  o.vocab = std::min(o.vocab, t.vocab());
+  if (o.whole_words) o.word_starts = word_starts(t);
+  return o;
+}
+
+}  // namespace
 
 DatasetOptions training_data(const Config& c, bool builder) {
   DatasetOptions o;
@@ -23,6 +57,7 @@ DatasetOptions training_data(const Config& c, bool builder) {
   o.micro_batch = c.train.micro_batch;
   o.vocab = c.model.vocab;
   if (!c.data.tokenizer.empty()) o.tokenizer_sha256 = tokenizer_sha256(c.data.tokenizer);
+  if (c.model.predicts_pairs()) o.masking = masking_options(c);
   o.beside = c.data.valid;
   o.cache_dir = default_cache_dir();
   o.builder = builder;
@@ -99,10 +134,16 @@ LoaderConfig training_loader(const Config& c, const Mesh& mesh) {
 }
 
 // Ranks with targets count, all know.
-int64_t target_tokens(const Mesh& mesh, const Loader& loader) {
-  int64_t count = mesh.last_stage() && mesh.coord(Axis::kTp) == 0 ? loader.step_tokens() : 0;
-  mesh.world().all_reduce({reinterpret_cast<std::byte*>(&count), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
-  return count;
+TargetCounts target_counts(const Mesh& mesh, const Loader& loader) {
+  const bool counts = mesh.last_stage() && mesh.coord(Axis::kTp) == 0;
+  int64_t sums[2] = {counts ? loader.step_tokens() : 0, counts ? loader.step_pairs() : 0};
+  mesh.world().all_reduce({reinterpret_cast<std::byte*>(sums), {2}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
+  return {sums[0], sums[1]};
+}
+
+double mean_loss(const LossSums& sums, const TargetCounts& counts) {
+  const auto at_least_1 = [](int64_t n) { return static_cast<double>(std::max<int64_t>(n, 1)); };
+  return sums.tokens / at_least_1(counts.tokens) + sums.pairs / at_least_1(counts.pairs);
 }
 
 }  // namespace gt

@@ -8,6 +8,7 @@
 #include "data/dataset.h"
 #include "data/loader.h"
 #include "launch/config/config.h"
+#include "launch/engine/engine.h"
 #include "parallel/mesh.h"
 
 namespace gt {
@@ -40,7 +41,12 @@ int32_t end_of_document(const Config&);
 // The microbatches of this rank's steps, from the first sample on, ends of documents masked where the config says so.
 LoaderConfig training_loader(const Config&, const Mesh&);
 
-// Collective. Targets that carry loss in the global batch that each rank's loader gave last.
-int64_t target_tokens(const Mesh&, const Loader&);
+// Collective. Targets that carry loss in the global batch that each rank's loader gave last, and its sentence pairs.
+struct TargetCounts {
+  int64_t tokens = 0, pairs = 0;
+};
+TargetCounts target_counts(const Mesh&, const Loader&);
+// Mean over tokens plus mean over pairs.
+double mean_loss(const LossSums&, const TargetCounts&);
 
 }  // namespace gt

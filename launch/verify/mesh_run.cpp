@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "data/masked_pairs.h"
 #include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
 #include "launch/observe/comm_log.h"
@@ -30,29 +31,66 @@ void bring(Tensor& t, std::vector<Buffer>& to, const DeviceApi& api, Stream stre
   api.copy(here.data(), t.data, t.bytes(), stream);
   t = here.tensor(t.shape, t.dtype);
 }
+const std::vector<int32_t>& sample(const MeshRun& run, int64_t ordinal) {
+  return run.samples[static_cast<size_t>(ordinal % static_cast<int64_t>(run.samples.size()))];
+}
+// Appends the parts of samples `first` on, of `length` tokens each, to the tensors of the microbatch.
+void add_samples(const MeshRun& run, int64_t first, int64_t length, MicroBatch& mb, Batches& out) {
+  std::vector<int32_t> tokens, targets, types, lengths, pairs;
+  const auto append = [](std::vector<int32_t>& to, std::span<const int32_t> part) {
+    to.insert(to.end(), part.begin(), part.end());
+  };
+  const bool of_pairs = run.engine.model.predicts_pairs();
+  for (int64_t j = 0; j < mb.batch; ++j) {
+    std::vector<int32_t> x = sample(run, first + j);
+    const std::span<int32_t> all(x);
+    if (of_pairs) {
+      const PairRow row{all, length};
+      append(tokens, row.tokens()), append(targets, row.targets()), append(types, row.types());
+      lengths.push_back(row.length()), pairs.push_back(row.label());
+    } else {
+      append(tokens, all.first(static_cast<size_t>(length)));
+      append(targets, all.subspan(1, static_cast<size_t>(length)));
+    }
+  }
+  const auto place = [&](std::vector<int32_t>& values, Shape shape) -> Tensor {
+    if (values.empty()) return {};
+    out.storage.push_back(std::move(values));
+    return {reinterpret_cast<std::byte*>(out.storage.back().data()), shape, DType::kI32, {}};
+  };
+  mb.tokens = place(tokens, {mb.batch, length}), mb.targets = place(targets, {mb.batch, length});
+  mb.types = place(types, {mb.batch, length});
+  mb.lengths = place(lengths, {mb.batch}), mb.pairs = place(pairs, {mb.batch});
+}
+// Targets that carry loss in the global batch of a step.
+int64_t targets_of(const MeshRun& run, int step, std::span<const MicroBatch> batches) {
+  int64_t n = 0;
+  if (!run.engine.model.predicts_pairs()) {
+    for (const MicroBatch& mb : batches) n += mb.batch * mb.seq * run.mesh.dp;
+    return n;
+  }
+  for (int64_t k = 0; k < run.global_batch; ++k) {
+    std::vector<int32_t> x = sample(run, step * run.global_batch + k);
+    const auto targets = PairRow{x, run.engine.model.seq}.targets();
+    n += std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
+  }
+  return n;
+}
 Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m, const DeviceApi& api, Stream stream) {
   Batches out;
   const int64_t b = run.engine.micro_batch;
   for (int k = 0; k < m; ++k) {
     const int64_t s = length(run, step, k);
-    std::vector<int32_t> tokens, targets;
     const int64_t first = step * run.global_batch + (int64_t{k} * run.mesh.dp + mesh.coord(Axis::kDp)) * b;
-    for (int64_t j = 0; j < b; ++j) {
-      const auto& x = run.samples[static_cast<size_t>((first + j) % static_cast<int64_t>(run.samples.size()))];
-      tokens.insert(tokens.end(), x.begin(), x.begin() + s);
-      targets.insert(targets.end(), x.begin() + 1, x.begin() + 1 + s);
-    }
     MicroBatch mb;
     mb.batch = b;
     mb.seq = s;
     mb.first_sample = first;
-    out.storage.push_back(std::move(tokens));
-    mb.tokens = {reinterpret_cast<std::byte*>(out.storage.back().data()), {b, s}, DType::kI32, {}};
-    out.storage.push_back(std::move(targets));
-    mb.targets = {reinterpret_cast<std::byte*>(out.storage.back().data()), {b, s}, DType::kI32, {}};
+    add_samples(run, first, s, mb, out);
     if (run.hooks != nullptr && run.hooks->batch) run.hooks->batch(mesh, mb);
     if (stream.device.kind == DeviceKind::kCuda)
-      for (Tensor* t : {&mb.tokens, &mb.targets}) bring(*t, out.on_device, api, stream);
+      for (Tensor* t : {&mb.tokens, &mb.targets, &mb.types, &mb.lengths, &mb.pairs})
+        if (*t) bring(*t, out.on_device, api, stream);
     out.list.push_back(mb);
   }
   api.synchronize(stream);
@@ -99,8 +137,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
     const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
     for (ModelStage* s : engine.stages()) s->set_observer(look ? &tap : nullptr);
     Batches batches = make_batches(run, k, mesh, m, *backend.device, stream);
-    int64_t targets = 0;
-    for (const MicroBatch& mb : batches.list) targets += mb.batch * mb.seq * run.mesh.dp;
+    const int64_t targets = targets_of(run, k, batches.list);
     std::map<std::string, CommCounters> before;
     for (const auto& g : mesh.groups()) before[g.name] = g.group->counters();
     const StepResult r = engine.step(batches.list, targets);
@@ -145,7 +182,8 @@ RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFacto
   plans.run.data_parallel = mesh.group(Axis::kDp).counters();
   if (run.evaluate) {
     Batches batches = make_batches(run, run.steps, mesh, options.microbatches, *backend.device, stream);
-    record.eval_loss = engine.evaluate(batches.list);
+    const LossSums sums = engine.evaluate(batches.list);
+    record.eval_loss = sums.tokens + sums.pairs;
   }
   plans.measured = engine.measured_plan();
   return record;
@@ -210,6 +248,23 @@ MeshResult run_mesh_here(const MeshRun& run, GroupFactory& factory, const Backen
   const auto world = factory.make(everyone);
   std::vector<RankRecord> all = gather_records(*world, mine);
   return all.empty() ? MeshResult{} : assemble(run, std::move(all));
+}
+
+std::vector<std::vector<int32_t>> synthetic_samples(const TransformerConfig& m, int count, uint64_t seed) {
+  std::vector<std::vector<int32_t>> runs = synthetic_samples(count, m.seq, m.vocab, seed);
+  if (!m.predicts_pairs()) return runs;
+  std::vector<std::vector<int32_t>> out;
+  const MaskingOptions masking{.short_prob = 0.4, .vocab = m.vocab};
+  for (size_t k = 0; k < runs.size(); ++k) {
+    SampleDraws draws(stream_key(seed, "test/pairs"), static_cast<int64_t>(k));
+    const auto length = static_cast<size_t>(draw_length(masking, m.seq, draws));
+    const auto first = static_cast<size_t>(1 + draws.below(static_cast<int64_t>(length) - 1));
+    const bool unrelated = draws.with_probability(0.5);
+    const std::span<const int32_t> a(runs[k]), b(runs[unrelated ? (k + 1) % runs.size() : k]);
+    std::vector<int32_t>& row = out.emplace_back(static_cast<size_t>(PairRow::width(m.seq)));
+    make_pair(masking, a.first(first), b.subspan(first, length - first), unrelated, draws, {row, m.seq});
+  }
+  return out;
 }
 
 std::vector<std::vector<int32_t>> synthetic_samples(int count, int64_t seq, int64_t vocab, uint64_t seed) {

@@ -45,8 +45,9 @@ struct MeshRun {
   bool vary_length = false;  // microbatch k takes the first seq, 2/3 or 1/3 of its samples
   Curriculum curriculum;     // tokens of each sample per step; off: all
   bool evaluate = false;     // once, after the last step, on the tokens of the next
-  std::vector<std::vector<int32_t>>
-      samples;                        // each seq+1 tokens; step k uses [k*global_batch, (k+1)*global_batch), wrapping
+  // Each seq+1 tokens, or for masked language models a PairRow; step k uses [k*global_batch, (k+1)*global_batch),
+  // wrapping.
+  std::vector<std::vector<int32_t>> samples;
   std::chrono::seconds deadline{60};  // of a wait for another rank
   const MeshHooks* hooks = nullptr;
 };
@@ -67,7 +68,7 @@ struct StaleCopy {
 
 struct MeshResult {
   std::vector<double> losses, norms;
-  double eval_loss = 0;  // sum of token losses; 0 without evaluation
+  double eval_loss = 0;  // sum of token losses and of pair losses; 0 without evaluation
   std::vector<RankRun> ranks;
   Logical grads;                                    // of the first step
   Logical weights;                                  // after the last step
@@ -94,5 +95,7 @@ MeshResult assemble(const MeshRun&, std::vector<RankRecord>);
 
 // Returns `count` samples of seq+1 tokens from a seeded generator, with enough structure for the loss to fall.
 std::vector<std::vector<int32_t>> synthetic_samples(int count, int64_t seq, int64_t vocab, uint64_t seed);
+// Samples as the model takes them: such runs of tokens, or sentence pairs of them with masked tokens.
+std::vector<std::vector<int32_t>> synthetic_samples(const TransformerConfig&, int count, uint64_t seed);
 
 }  // namespace gt

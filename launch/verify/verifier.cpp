@@ -46,7 +46,7 @@ MeshRun Verifier::plain_run(const Config& c) const {
   run.every_step = options_.follow;
   run.activations = true;
   run.deadline = std::chrono::minutes(5);
-  run.samples = synthetic_samples(static_cast<int>(run.global_batch) * options_.steps, c.model.seq, c.model.vocab,
+  run.samples = synthetic_samples(c.model, static_cast<int>(run.global_batch) * options_.steps,
                                   static_cast<uint64_t>(c.train.seed));
   return run;
 }

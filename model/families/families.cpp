@@ -5,11 +5,11 @@
 
 namespace gt {
 
-extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2;
+extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kBert;
 
 namespace {
 
-constexpr std::array<const Family*, 6> kFamilies{&kGpt2, &kLlama, &kMistral, &kQwen2, &kQwen3, &kOlmo2};
+constexpr std::array<const Family*, 7> kFamilies{&kGpt2, &kLlama, &kMistral, &kQwen2, &kQwen3, &kOlmo2, &kBert};
 
 const NameRule* rule_of(const Family& f, const ParamSpec& p, int64_t* block) {
   const std::string name = leaf_class(p.name, block);
@@ -46,6 +46,16 @@ std::vector<std::string> hf_names(const Family& f, const ParamSpec& p) {
     out.push_back(std::move(name));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
+  return out;
+}
+
+std::vector<std::string> hf_copies(const Family& f, const ModelSpec& spec, const std::string& parameter) {
+  std::vector<std::string> out;
+  for (const ParamSpec& p : spec.params)
+    if (p.tied_to == parameter)
+      for (std::string& name : hf_names(f, p)) out.push_back(std::move(name));
+  for (const NameRule& r : f.copies)
+    if (r.ours == parameter) out.emplace_back(r.theirs);
   return out;
 }
 

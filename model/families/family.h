@@ -63,6 +63,8 @@ struct Family {
   TransformerConfig defaults;  // its sizes are those of no particular model
   void (*keys)(HfKeys&, TransformerConfig&);
   std::span<const NameRule> names;
+  std::span<const NameRule> copies = {};  // further names of tensors that a folder may hold twice
+  const char* auto_class = "AutoModelForCausalLM";
 };
 
 std::span<const Family* const> families();
@@ -71,5 +73,7 @@ const char* family_choices();                      // "gpt2|llama", for options
 // Names of a parameter's blocks in a Hugging Face folder, in order; empty: the family has none for it.
 std::vector<std::string> hf_names(const Family&, const ParamSpec&);
 bool hf_transposed(const Family&, const ParamSpec&);
+// Names under which a folder may hold the parameter once more: a tied table's, and those of Family::copies.
+std::vector<std::string> hf_copies(const Family&, const ModelSpec&, const std::string& parameter);
 
 }  // namespace gt

@@ -1,5 +1,6 @@
-// Causal self-attention: fused qkv, heads split over the tensor axis. Grouped queries (Ainslie et al. 2023): query head
-// i reads key and value head i / (heads / kv_heads); of fewer of those than tp ranks each is held by several ranks.
+// Self-attention, causal or bidirectional: fused qkv, heads split over the tensor axis. Grouped queries (Ainslie et al.
+// 2023): query head i reads key and value head i / (heads / kv_heads); of fewer of those than tp ranks each is held by
+// several ranks.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -36,6 +37,7 @@ class SelfAttention : public Module {
     const TransformerConfig& c = b.config();
     ops::AttentionShape a = local_heads(b);
     a.window = b.model.module(name + ".core").window;
+    a.full = c.mask == MaskKind::kFull;
     a.softcap = static_cast<float>(c.attn_softcap);
     if (c.attn_scalar > 0) a.scale = static_cast<float>(1 / std::sqrt(c.attn_scalar));
     return a;
@@ -47,7 +49,7 @@ class SelfAttention : public Module {
     if (rotary_ != nullptr) qkv = ops::rope(t, qkv, shape_, rotary_->tensor, mb);
     return out_(t,
                 mb.cache != nullptr ? ops::cached_attention(t, qkv, shape_, mb)
-                                    : ops::causal_attention(t, qkv, shape_, mb, drop_(mb)),
+                                    : ops::self_attention(t, qkv, shape_, mb, drop_(mb)),
                 keep);
   }
 

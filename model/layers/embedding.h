@@ -11,7 +11,7 @@ namespace gt {
 // A [vocab, hidden] table: lookup, head, or (tied) both.
 class VocabTable : public Module {
  public:
-  // head: loss() will be called.
+  // head: loss() will be called. bias: of the logits; nullptr: none.
   VocabTable(std::string name, const Build& b, bool head)
       : Module(std::move(name)),
         axis_(b.tensor()),
@@ -24,17 +24,17 @@ class VocabTable : public Module {
   }
   // What enters the head's product.
   Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
-  Var loss(Tape& t, Var x, const MicroBatch& mb, int64_t chunk) {
+  Var loss(Tape& t, Var x, const MicroBatch& mb, int64_t chunk, const Var* bias = nullptr) {
     const bool cut = axis_.splits_rows();
     x = prepare(t, x);
     x = cut ? ops::gather_rows(t, x, axis_.group) : ops::copy_to_group(t, x, axis_.group);
-    const Var loss = ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group, softcap_);
+    const Var loss = ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group, softcap_, bias);
     if (cut) t.discard(x);  // gradients are made in the forward: nothing reads it again
     return loss;
   }
-  // Of rows of its input, f32 [rows, local padded vocab]; nothing is recorded.
-  Tensor logits(Tape& t, Tensor rows) {
-    const Tensor narrow = ops::linear(t, prepare(t, Var{rows}), weight).value;
+  // Of rows of its input, f32 [rows, local padded vocab]; nothing is recorded. bias: as in loss().
+  Tensor logits(Tape& t, Tensor rows, Parameter* bias = nullptr) {
+    const Tensor narrow = ops::linear(t, prepare(t, Var{rows}), weight, bias).value;
     const Tensor out = narrow.dtype == DType::kF32 ? narrow : t.scratch(narrow.shape, DType::kF32);
     if (out.data != narrow.data) t.ops().cast({.src = narrow, .dst = out}, t.stream());
     if (softcap_ > 0) t.ops().soft_cap({.x = out, .out = out, .cap = softcap_}, t.stream());
@@ -56,8 +56,23 @@ class PositionTable : public Module {
   PositionTable(std::string name, const Build& b)
       : Module(std::move(name)), axis_(b.tensor()), weight_(param("weight", b)) {}
   Var operator()(Tape& t, Var x, const MicroBatch& mb) {
-    if (mb.cache != nullptr && mb.seq == 1) return ops::add_positions(t, x, weight_, mb.positions);
+    if (mb.cache != nullptr && mb.seq == 1) return ops::add_rows(t, x, weight_, mb.positions);
     return ops::add_position(t, x, weight_, mb.seq, axis_.rows(mb).first);
+  }
+
+ private:
+  TensorAxis axis_;
+  Parameter& weight_;
+};
+
+// Token types [types, hidden], added to the embeddings of MicroBatch::types.
+class TypeTable : public Module {
+ public:
+  TypeTable(std::string name, const Build& b)
+      : Module(std::move(name)), axis_(b.tensor()), weight_(param("weight", b)) {}
+  Var operator()(Tape& t, Var x, const MicroBatch& mb) {
+    const RowSlice held = axis_.rows(mb);
+    return ops::add_rows(t, x, weight_, mb.types.view({mb.batch * mb.seq}).slice(held.first, held.rows));
   }
 
  private:

@@ -108,7 +108,7 @@ struct PipelineExecutor::Impl {
         work);
   }
   Tensor slot_loss(const Action& a) const {
-    return slot_losses.tensor({1}, DType::kF64, place(a).slot * size_of(DType::kF64));
+    return slot_losses.tensor({sums}, DType::kF64, place(a).slot * sums * size_of(DType::kF64));
   }
   bool first(const Action& a) const { return a.stage == 0; }
   bool last(const Action& a) const { return a.stage == schedule.stages - 1; }
@@ -199,6 +199,7 @@ struct PipelineExecutor::Impl {
 
   std::span<const MicroBatch> batches;  // of the running step
   Tensor losses;
+  int64_t sums = 1;  // Stage::losses() of the last stage
   const GradHooks* hooks = nullptr;
   ActionTimes times;
   int live = 0, peak_live = 0;
@@ -230,6 +231,7 @@ PipelineExecutor::Impl::Impl(PipelineSchedule s, std::vector<PipelineStage*> loc
   simulate(schedule);
   in_pieces = tp.size() > 1 && stages.front()->boundary_replicated();
   forward_only = is_forward_only(schedule);
+  if (here(schedule.stages - 1)) sums = stages.back()->losses();
   places = plan_buffers(schedule, rank);
   for (int i = 0; i < places.slots; ++i) {
     slots.push_back(std::make_unique<Slot>(memory.activation_bytes, grads, ops, api, compute));
@@ -237,7 +239,7 @@ PipelineExecutor::Impl::Impl(PipelineSchedule s, std::vector<PipelineStage*> loc
   }
   if (replayed != nullptr) {
     graphs = std::make_unique<ActionGraphs>(*replayed, compute, places.slots);
-    slot_losses = Buffer(places.slots * size_of(DType::kF64), c.device, a);
+    slot_losses = Buffer(places.slots * sums * size_of(DType::kF64), c.device, a);
   }
   cells.resize(places.of.size());
   outgoing.resize(static_cast<size_t>(std::max(places.slots, 2)));
@@ -263,8 +265,8 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   GT_CHECK(microbatches.size() == static_cast<size_t>(schedule.microbatches), "schedule ", schedule.name, " takes ",
            schedule.microbatches, " microbatches, got ", microbatches.size());
   const bool has_last = here(schedule.stages - 1);
-  GT_CHECK(!has_last || (out_losses.dtype == DType::kF64 && out_losses.numel() == schedule.microbatches),
-           "losses are f64 [", schedule.microbatches, "], got ", name_of(out_losses.dtype), ' ',
+  GT_CHECK(!has_last || (out_losses.dtype == DType::kF64 && out_losses.numel() == sums * schedule.microbatches),
+           "losses are f64 [", sums * schedule.microbatches, "], got ", name_of(out_losses.dtype), ' ',
            to_string(out_losses.shape));
   batches = microbatches;
   losses = out_losses;
@@ -412,15 +414,17 @@ void PipelineExecutor::Impl::forward(const Action& a) {
 
 // A backward in the same graph may overwrite the loss before the host has queued its copy, so each slot has its own.
 void PipelineExecutor::Impl::check_loss(const Action& a, const Tensor& loss) {
-  GT_CHECK(loss.dtype == DType::kF64 && loss.numel() == 1, name(a),
-           " is the last stage and returns its loss, f64 [1]; got ", name_of(loss.dtype), ' ', to_string(loss.shape));
-  if (graphs) ops.copy({.src = loss.view({1}), .dst = slot_loss(a)}, compute);
+  GT_CHECK(loss.dtype == DType::kF64 && loss.numel() == sums, name(a),
+           " is the last stage and returns its losses, f64 [", sums, "]; got ", name_of(loss.dtype), ' ',
+           to_string(loss.shape));
+  if (graphs) ops.copy({.src = loss.view({sums}), .dst = slot_loss(a)}, compute);
 }
 
 void PipelineExecutor::Impl::keep_loss(const Action& a) {
-  ops.copy({.src = graphs ? slot_loss(a) : cell(a).y.value.view({1}),
-            .dst = losses.view({schedule.microbatches}).slice(a.microbatch, 1)},
-           compute);
+  const Tensor from = graphs ? slot_loss(a) : cell(a).y.value.view({sums});
+  const Tensor to = losses.view({sums * schedule.microbatches});
+  for (int64_t k = 0; k < sums; ++k)
+    ops.copy({.src = from.slice(k, 1), .dst = to.slice(k * schedule.microbatches + a.microbatch, 1)}, compute);
 }
 
 void PipelineExecutor::Impl::send_forward(const Action& a) {

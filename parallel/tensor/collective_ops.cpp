@@ -206,6 +206,43 @@ Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row,
 }
 
 namespace {
+struct FirstTokens {
+  Var x, y;
+  int64_t seq, first, rows;
+};
+
+// Calls f(sequence, local row) for the sequences whose first token this rank holds.
+template <class F>
+void each_first(const FirstTokens& s, F f) {
+  for (int64_t i = 0; i < s.y.value.shape.rows(); ++i)
+    if (const int64_t row = i * s.seq - s.first; row >= 0 && row < s.rows) f(i, row);
+}
+}  // namespace
+
+Var first_tokens(Tape& t, Var x, const MicroBatch& mb, const TensorAxis& axis) {
+  const RowSlice held = axis.rows(mb);
+  const Var y = t.output({mb.batch, x.value.shape.cols()}, x.value.dtype);
+  const FirstTokens saved{x, y, mb.seq, held.first, held.rows};
+  if (axis.splits_rows())  // 0 times a row that there is
+    for (int64_t i = 0; i < mb.batch; ++i)
+      t.ops().scale({.x = x.value.slice(0, 1), .out = y.value.slice(i, 1), .factor = 0}, t.stream());
+  each_first(saved, [&](int64_t i, int64_t row) {
+    t.ops().copy({.src = x.value.slice(row, 1), .dst = y.value.slice(i, 1)}, t.stream());
+  });
+  if (axis.splits_rows()) axis.group.all_reduce(y.value, ReduceOp::kSum, t.stream()).wait(t.stream());
+  t.record(saved, [](const FirstTokens& s, Backprop& bp) {
+    if (!bp.needs_grad(s.x)) return;
+    const Tensor dy = bp.grad(s.y);
+    each_first(s, [&](int64_t i, int64_t row) {
+      const GradDst dx = bp.dst(s.x);
+      GT_CHECK(dx.accumulate, "first tokens have a gradient before the others");
+      bp.ops().axpy({.x = dy.slice(i, 1), .y = dx.tensor.slice(row, 1)}, bp.stream());
+    });
+  });
+  return y;
+}
+
+namespace {
 // Token losses and, if dlogits is given, their gradient. Several ranks all-gather (max, sum exp, target logit) of every
 // row, in rank order, between two passes over the logits; a single rank makes one pass.
 void cross_entropy(Tape& t, const CrossEntropy& a, ProcessGroup& g) {
@@ -235,11 +272,12 @@ void cross_entropy(Tape& t, const CrossEntropy& a, ProcessGroup& g) {
 }  // namespace
 
 Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64_t vocab, int64_t chunk,
-                       ProcessGroup& g, float softcap) {
+                       ProcessGroup& g, float softcap, const Var* b) {
   const int64_t n = x.value.shape.rows(), hidden = x.value.shape.cols(), columns = w.value.shape[0];
   const bool train = t.recording();
   Var loss = t.output({1}, DType::kF64);
   Tensor dx = train ? t.scratch({n, hidden}, x.value.dtype) : Tensor{};
+  const Tensor db = train && b != nullptr ? t.scratch({columns}, DType::kF32) : Tensor{};
   const Arena::Mark mark = t.activations().mark();
   Tensor token_loss = t.scratch({n}, DType::kF32);
   const Tensor targets = mb.targets.view({n});
@@ -247,7 +285,13 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
     const int64_t rows = std::min(chunk, n - at);
     const Arena::Mark chunk_mark = t.activations().mark();
     const Tensor logits = t.scratch({rows, columns}, x.value.dtype), xs = x.value.slice(at, rows);
-    t.ops().gemm({.a = xs, .b = w.value, .out = logits, .trans_b = true, .b_version = w.version}, t.stream());
+    t.ops().gemm({.a = xs,
+                  .b = w.value,
+                  .bias = b != nullptr ? b->value : Tensor{},
+                  .out = logits,
+                  .trans_b = true,
+                  .b_version = w.version},
+                 t.stream());
     cross_entropy(t,
                   {.logits = logits,
                    .targets = targets.slice(at, rows),
@@ -260,17 +304,27 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
     if (train) {  // while the logits' gradient is in cache
       t.ops().gemm({.a = logits, .b = w.value, .out = dx.slice(at, rows), .b_version = w.version}, t.stream());
       auto [dw, acc] = grad_dst(w);
-      t.ops().gemm({.a = logits, .b = xs, .out = dw, .trans_a = true, .accumulate = acc}, t.stream());
+      t.ops().gemm({.a = logits,
+                    .b = xs,
+                    .out = dw,
+                    .trans_a = true,
+                    .accumulate = acc,
+                    .dbias = db,
+                    .accumulate_dbias = at > 0},
+                   t.stream());
     }
     t.activations().rollback(chunk_mark);
   }
   t.ops().sum({.x = token_loss, .out = loss.value}, t.stream());
   t.activations().rollback(mark);
   struct Saved {
-    Var x;
-    Tensor dx;
+    Var x, b;
+    Tensor dx, db;
   };
-  t.record(Saved{x, dx}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, s.dx); });
+  t.record(Saved{x, b != nullptr ? *b : Var{}, dx, db}, [](const Saved& s, Backprop& bp) {
+    bp.forward_grad(s.x, s.dx);
+    if (s.db) bp.forward_grad(s.b, s.db);
+  });
   return loss;
 }
 

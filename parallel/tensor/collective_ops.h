@@ -31,11 +31,16 @@ Var qk_row_norm(Tape&, Var qkv, AttentionShape, Parameter& gamma, float eps, Pro
 // over the group. Result [batch*seq, C], or this rank's rows of it.
 Var vocab_embedding(Tape&, Tensor tokens, Parameter& table, int64_t first_row, const TensorAxis&);
 
-// Sum of token losses of the microbatch, f64 [1]: cross-entropy of x W^T over a vocabulary split over the group,
+// Rows 0, seq, 2 seq, ... of the microbatch's [batch*seq, C]: the first tokens of its sequences, [batch, C], on every
+// rank. x: all rows, or this rank's. Requires: the other readers of x are recorded later.
+Var first_tokens(Tape&, Var x, const MicroBatch&, const TensorAxis&);
+
+// Sum of token losses of the microbatch, f64 [1]: cross-entropy of x W^T + b over a vocabulary split over the group,
 // `chunk` rows at a time, so that the full logits never exist. x [n, C], w [V local, C], columns >= vocab are padding.
 // The gradient of the root is known before the backward starts (mb.dloss), so dx and dW are made in the forward
 // while the logits are in cache when the tape records. softcap: of the logits (kernels/ops.h, CrossEntropyStats).
+// b [V local]: ops::parameter, recorded last before this; nullptr: none.
 Var head_cross_entropy(Tape&, Var x, Parameter& w, const MicroBatch&, int64_t vocab, int64_t chunk, ProcessGroup&,
-                       float softcap = 0);
+                       float softcap = 0, const Var* b = nullptr);
 
 }  // namespace gt::ops

@@ -96,7 +96,7 @@ struct Block {
     const ops::Normed n1 = ops::add_norm(t, h, nullptr, {&gamma1, &beta1}, keep);
     const Var q = ops::linear(t, n1.out, qkv, &qkv_b);
     ops::discard(t, n1, {&gamma1, &beta1}, keep);
-    Var a = ops::causal_attention(t, q, {kHeads, kHeads, kHidden / kHeads}, micro_batch(), drop_heads);
+    Var a = ops::self_attention(t, q, {kHeads, kHeads, kHidden / kHeads}, micro_batch(), drop_heads);
     a = ops::add_bias(t, ops::linear(t, a, out), out_b);
     const ops::Normed n2 = ops::add_norm(t, n1.sum, &a, {&gamma2, &beta2}, keep, drop);
     const Var m = ops::dropout(t, ops::mlp(t, n2.out, up, up_b, down, &down_b, keep), drop_mlp);

@@ -45,7 +45,7 @@ struct Llama {
     ops::discard(t, n1, first, keep);
     const Var normed = ops::qk_norm(t, packed, kShape, qk_norm, 1e-6f);
     const Var turned = ops::rope(t, normed, kShape, table, micro_batch());
-    const Var a = ops::linear(t, ops::causal_attention(t, turned, kShape, micro_batch()), out);
+    const Var a = ops::linear(t, ops::self_attention(t, turned, kShape, micro_batch()), out);
     const ops::Normed n2 = ops::add_norm(t, n1.sum, &a, second, keep);
     const ops::Activated act = ops::activate(t, ops::linear(t, n2.out, up), kind, true, keep);
     ops::discard(t, n2, second, keep);
@@ -100,7 +100,8 @@ TEST_CASE("a Llama block: plain, split, recomputed and rebuilt backwards agree b
 }
 
 TEST_CASE("a Llama block: gradients are those of finite differences, with every gated activation") {
-  for (const Activation kind : {Activation::kGelu, Activation::kSilu, Activation::kRelu2}) {
+  for (const Activation kind :
+       {Activation::kGelu, Activation::kSilu, Activation::kRelu2, Activation::kGeluErf, Activation::kTanh}) {
     TapeFixture rig;
     Llama model(rig);
     model.kind = kind;

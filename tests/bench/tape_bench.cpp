@@ -38,7 +38,7 @@ struct Block {
   Var operator()(Tape& t, Var x, const MicroBatch& mb) {
     ops::enter(t, scope);
     const ops::Normed first = ops::add_norm(t, x, nullptr, {&gamma1, &beta1});
-    const Var mixed = ops::causal_attention(t, ops::linear(t, first.out, qkv, &qkv_b), {2, 2, kHidden / 2}, mb);
+    const Var mixed = ops::self_attention(t, ops::linear(t, first.out, qkv, &qkv_b), {2, 2, kHidden / 2}, mb);
     const Var a = ops::linear(t, mixed, out, &out_b);
     const ops::Normed second = ops::add_norm(t, first.sum, &a, {&gamma2, &beta2});
     const Var y = ops::add(t, second.sum, ops::mlp(t, second.out, up, up_b, down, &down_b));

@@ -279,7 +279,8 @@ TEST_CASE("finite differences: RMSNorm, alone and with a residual, weights as th
 }
 
 TEST_CASE("finite differences: activations, gated and not") {
-  for (const Activation kind : {Activation::kGelu, Activation::kSilu, Activation::kRelu2}) {
+  for (const Activation kind :
+       {Activation::kGelu, Activation::kSilu, Activation::kRelu2, Activation::kGeluErf, Activation::kTanh}) {
     for (const bool gated : {false, true}) {
       INFO("activation " << static_cast<int>(kind) << " gated " << gated);
       expect_gradients([=](Problem& p) {
@@ -467,6 +468,54 @@ TEST_CASE("finite differences: causal attention, with and without grouped querie
       };
     });
   }
+}
+
+TEST_CASE(
+    "finite differences: bidirectional attention, of whole sequences and of shorter ones, with and without dropout") {
+  for (const int64_t kv_heads : {4, 2})
+    for (const bool padded : {false, true}) {
+      INFO("kv_heads " << kv_heads << ", padded " << padded);
+      const HeadDrop drop{drop_mask(98, kv_heads == 4 ? 0 : 0.3), 1};
+      expect_gradients([=](Problem& p) {
+        const int64_t batch = 2, seq = 6, heads = 4, dim = 8;
+        const Tensor qkv = p.random({batch * seq, (heads + 2 * kv_heads) * dim});
+        const Tensor out = p.empty({batch * seq, heads * dim}), lse = p.empty({batch, heads, seq});
+        const Tensor dout = p.add_output(out), dqkv = p.add_input("qkv", qkv);
+        const Tensor lengths = padded ? p.tokens({6, 3}) : Tensor{};
+        p.forward = [=, &p] {
+          p.ops.attention({.qkv = qkv,
+                           .out = out,
+                           .lse = lse,
+                           .batch = batch,
+                           .seq = seq,
+                           .heads = heads,
+                           .kv_heads = kv_heads,
+                           .head_dim = dim,
+                           .scale = 0.35f,
+                           .drop = drop,
+                           .full = true,
+                           .lengths = lengths},
+                          {});
+        };
+        p.backward = [=, &p] {
+          p.ops.attention_grad({.qkv = qkv,
+                                .out = out,
+                                .lse = lse,
+                                .dout = dout,
+                                .dqkv = dqkv,
+                                .batch = batch,
+                                .seq = seq,
+                                .heads = heads,
+                                .kv_heads = kv_heads,
+                                .head_dim = dim,
+                                .scale = 0.35f,
+                                .drop = drop,
+                                .full = true,
+                                .lengths = lengths},
+                               {});
+        };
+      });
+    }
 }
 
 TEST_CASE("finite differences: embedding and positions") {

@@ -12,20 +12,23 @@ struct AttentionSize {
   int64_t batch, seq, heads, kv_heads, head_dim;
   int64_t window = 0;
   float softcap = 0;
-  int64_t first_head = -1;  // of the heads that drop probabilities; -1: none are dropped
+  int64_t first_head = -1;           // of the heads that drop probabilities; -1: none are dropped
+  bool full = false;                 // bidirectional
+  std::vector<double> lengths = {};  // of its sequences; empty: seq
 };
 
 template <class P>
 void set_sizes(P& p, const AttentionSize& s) {
   p.batch = s.batch, p.seq = s.seq, p.heads = s.heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim;
   p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
-  p.window = s.window, p.softcap = s.softcap;
+  p.window = s.window, p.softcap = s.softcap, p.full = s.full;
   if (s.first_head < 0) return;
   p.drop = {drop_mask(stream_key(1234, "dropout/test"), 0.3), s.first_head};
   p.drop.mask.first_sample = (int64_t{1} << 32) - 2;  // ordinals on both sides of what 32 bits hold
 }
 
 double attention_flops(const AttentionSize& s) {  // two products of the pairs that are seen
+  if (s.full) return 4.0 * static_cast<double>(s.batch * s.heads * s.head_dim * s.seq * s.seq);
   const int64_t window = s.window > 0 && s.window < s.seq ? s.window : s.seq;
   return 2.0 * static_cast<double>(s.batch * s.heads * s.head_dim * window * (2 * s.seq - window + 1));
 }
@@ -34,7 +37,7 @@ std::string describe(const AttentionSize& s, DType t) {
   const std::string from = s.first_head < 0 ? "" : cat(" from ", s.first_head);
   return cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, from, " dim ", s.head_dim,
              s.window > 0 ? cat(" window ", s.window) : "", s.softcap > 0 ? cat(" softcap ", s.softcap) : "",
-             s.first_head < 0 ? "" : " dropout", suffix(t));
+             s.first_head < 0 ? "" : " dropout", s.full ? " full" : "", s.lengths.empty() ? "" : " padded", suffix(t));
 }
 
 void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, bool big = false) {
@@ -45,11 +48,14 @@ void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, b
   set_sizes(forward.args, s);
   forward.in(&F::qkv, "qkv", qkv, normal(1.5), t).out(&F::out, "out", out, t).out(&F::lse, "lse", lse);
 
+  if (!s.lengths.empty()) forward.in(&F::lengths, "lengths", {s.batch}, values(s.lengths), DType::kI32);
+
   using G = AttentionGrad;
   auto& backward = add_case<G>(to, describe(s, t));
   set_sizes(backward.args, s);
   backward.in(&G::qkv, "qkv", qkv, normal(1.5), t).in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse);
   backward.in(&G::dout, "dout", out, normal(), t).out(&G::dqkv, "dqkv", qkv, t);
+  if (!s.lengths.empty()) backward.in(&G::lengths, "lengths", {s.batch}, values(s.lengths), DType::kI32);
   backward.derive = [](const G& g) {
     reference::attention({.qkv = g.qkv,
                           .out = g.out,
@@ -62,7 +68,9 @@ void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, b
                           .scale = g.scale,
                           .drop = g.drop,
                           .window = g.window,
-                          .softcap = g.softcap},
+                          .softcap = g.softcap,
+                          .full = g.full,
+                          .lengths = g.lengths},
                          {});
   };
   forward.flops = attention_flops(s), backward.flops = 2.5 * attention_flops(s);
@@ -93,6 +101,24 @@ void add_windows(OpCases& to) {
   add_attention(to, {1, 4096, 8, 4, 256, 0, 50}, DType::kBF16, true);
 }
 
+// Less than a vector, a tile and what is next to it; sequences of one token, of a part of a tile and of all of it.
+void add_bidirectional(OpCases& to) {
+  for (const int64_t seq : {1, 5, 16, 64, 65, 130}) add_attention(to, {2, seq, 2, 2, 8, 0, 0, -1, true});
+  add_attention(to, {4, 130, 2, 2, 8, 0, 0, -1, true, {130, 1, 64, 65}});
+  add_attention(to, {3, 200, 4, 2, 45, 0, 0, -1, true, {17, 129, 199}});
+  add_attention(to, {2, 70, 4, 2, 80, 0, 5, 2, true, {70, 33}});
+  add_attention(to, {2, 132, 4, 4, 24, 0, 0, 4, true, {60, 132}});
+  add_attention(to, {1, 70, 2, 1, 120, 0, 0, -1, true, {40}});
+  add_attention(to, {0, 7, 2, 2, 8, 0, 0, -1, true});
+  for (const DType t : kHalves) {
+    add_attention(to, {2, 130, 4, 4, 64, 0, 0, -1, true}, t);
+    add_attention(to, {3, 130, 4, 2, 64, 0, 0, -1, true, {128, 9, 65}}, t);
+    add_attention(to, {2, 66, 4, 4, 8, 0, 0, 2, true, {66, 3}}, t);
+  }
+  add_attention(to, {8, 512, 12, 12, 64, 0, 0, -1, true}, DType::kF32, true);
+  add_attention(to, {32, 512, 16, 16, 64, 0, 0, -1, true}, DType::kBF16, true);
+}
+
 }  // namespace
 
 void add_attention_cases(OpCases& to) {
@@ -114,6 +140,7 @@ void add_attention_cases(OpCases& to) {
   for (const int64_t seq : {1, 5, 64, 66, 132}) add_attention(to, {2, seq, 2, 2, 8, 0, 0, seq % 4});
   add_attention(to, {1, 65, 6, 2, 80, 0, 0, 6});
   add_windows(to);
+  add_bidirectional(to);
   add_attention(to, {4, 512, 8, 8, 64, 0, 0, 0}, DType::kF32, true);
   add_attention(to, {4, 512, 8, 8, 64}, DType::kF32, true);
   add_attention(to, {4, 512, 8, 8, 64}, DType::kBF16, true);

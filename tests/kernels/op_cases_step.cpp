@@ -85,14 +85,14 @@ void add_clip(OpCases& to, std::string name, std::vector<double> squares, float 
 
 // Three microbatches with a mean loss of 2 per target, 4 targets each; a norm of 1. most: spreads of 0.25 above 1.
 void add_judge(OpCases& to, std::string name, double most, double norm = 1, double first_loss = 8, double skip = 0,
-               bool counted = false) {
+               bool counted = false, double pairs = 0) {
   auto& c = add_case<CheckStep>(to, std::move(name));
   std::vector<double> before(kNumScalars, 0.7);
   before[kSkip] = skip, before[kAnomalous] = 0;
-  c.in(&CheckStep::losses, "losses", {3}, values({first_loss, 8, 8}), DType::kF64);
+  c.in(&CheckStep::losses, "losses", {pairs > 0 ? 6 : 3}, values({first_loss, 8, 8}), DType::kF64);
   if (counted) c.in(&CheckStep::counts, "counts", {3}, values({4, 4, 0}), DType::kF64);
   c.in(&CheckStep::norm, "norm", {1}, values({norm}));
-  c.in(&CheckStep::limits, "limits", {kNumLimits}, values({12, 1, 0.25, 1, 0.25, most}), DType::kF64);
+  c.in(&CheckStep::limits, "limits", {kNumLimits}, values({12, 1, 0.25, 1, 0.25, most, pairs}), DType::kF64);
   c.inout(&CheckStep::scalars, "scalars", {kNumScalars}, values(std::move(before)));
   c.non_finite = true;
 }
@@ -110,6 +110,8 @@ void add_judges(OpCases& to) {
   add_judge(to, "no limit, the norm is infinite", inf, inf);
   add_judge(to, "a mean of means, at the limit", 12, 1, 8, 0, true);  // (2 + 2 + 8) / 3
   add_judge(to, "a mean of means, far", 11.9, 1, 8, 0, true);
+  add_judge(to, "tokens and pairs, at the limit", 20, 1, 8, 0, false, 6);  // 24 / 12 + 24 / 6
+  add_judge(to, "tokens and pairs, far", 19.9, 1, 8, 0, false, 6);
   auto& timed = add_case<CheckStep>(to, "128 microbatches");
   timed.in(&CheckStep::losses, "losses", {128}, positive(), DType::kF64);
   timed.in(&CheckStep::norm, "norm", {1}, positive());

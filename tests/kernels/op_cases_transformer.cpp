@@ -97,7 +97,7 @@ void add_rms(OpCases& to) {
   rms_grad_case(to, 4096, 1024, {}, kB, kF, kF, " big").big = true;
 }
 
-constexpr const char* kNames[] = {"gelu", "silu", "relu2"};
+constexpr const char* kNames[] = {"gelu", "silu", "relu2", "gelu_erf", "tanh"};
 
 void add_activation(OpCases& to, Activation kind, bool gated, int64_t rows, int64_t cols, DType t, int skew = 0,
                     bool big = false) {
@@ -121,7 +121,8 @@ void add_activation(OpCases& to, Activation kind, bool gated, int64_t rows, int6
 }
 
 void add_activations(OpCases& to) {
-  for (const Activation kind : {Activation::kGelu, Activation::kSilu, Activation::kRelu2}) {
+  for (const Activation kind :
+       {Activation::kGelu, Activation::kSilu, Activation::kRelu2, Activation::kGeluErf, Activation::kTanh}) {
     for (const bool gated : {true, false}) {
       for (const DType t : kTypes) {
         for (const int64_t cols : {33, 768, 2500}) add_activation(to, kind, gated, 5, cols, t);

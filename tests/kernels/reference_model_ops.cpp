@@ -37,6 +37,13 @@ int64_t first_key(const P& p, int64_t i) {
   return p.window > 0 ? std::max<int64_t>(0, i - p.window + 1) : 0;
 }
 
+// Past the last key that query i of sequence b sees.
+template <class P>
+int64_t key_end(const P& p, int64_t b, int64_t i) {
+  if (!p.full) return i + 1;
+  return p.lengths ? static_cast<int64_t>(get(p.lengths, b)) : p.seq;
+}
+
 double capped(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
 // d capped / d x, at a capped value.
 double slope(double capped_x, double cap) { return cap > 0 ? 1 - std::pow(capped_x / cap, 2) : 1; }
@@ -56,16 +63,16 @@ void attention(const Attention& p, Stream) {
     for (int64_t h = 0; h < p.heads; ++h) {
       for (int64_t i = 0; i < p.seq; ++i) {
         double top = -kInfinity, total = 0;
-        for (int64_t j = first_key(p, i); j <= i; ++j) {
+        for (int64_t j = first_key(p, i); j < key_end(p, b, i); ++j) {
           const double score = p.scale * dot(p.qkv, at.q(b, i, h), p.qkv, at.k(b, j, h), p.head_dim);
           weight[static_cast<size_t>(j)] = capped(score, p.softcap);
           top = std::max(top, weight[static_cast<size_t>(j)]);
         }
-        for (int64_t j = first_key(p, i); j <= i; ++j)
+        for (int64_t j = first_key(p, i); j < key_end(p, b, i); ++j)
           total += weight[static_cast<size_t>(j)] = std::exp(weight[static_cast<size_t>(j)] - top);
         for (int64_t d = 0; d < p.head_dim; ++d) {
           double o = 0;
-          for (int64_t j = first_key(p, i); j <= i; ++j)
+          for (int64_t j = first_key(p, i); j < key_end(p, b, i); ++j)
             o += weight[static_cast<size_t>(j)] / total * head_factor(p, b, h, i, j) * get(p.qkv, at.v(b, j, h) + d);
           set(p.out, at.out(b, i, h) + d, o);
         }
@@ -88,7 +95,7 @@ void attention_grad(const AttentionGrad& p, Stream) {
       for (int64_t i = 0; i < p.seq; ++i) {
         const int64_t out = at.out(b, i, h), q = at.q(b, i, h);
         const double through = dot(p.dout, out, p.out, out, p.head_dim);
-        for (int64_t j = first_key(p, i); j <= i; ++j) {
+        for (int64_t j = first_key(p, i); j < key_end(p, b, i); ++j) {
           const int64_t k = at.k(b, j, h), v = at.v(b, j, h);
           const double score = capped(p.scale * dot(p.qkv, q, p.qkv, k, p.head_dim), p.softcap);
           const double weight = std::exp(score - get(p.lse, (b * p.heads + h) * p.seq + i));
@@ -235,10 +242,13 @@ void clip_factor(const ClipFactor& p, Stream) {
 }
 
 void check_step(const CheckStep& p, Stream) {
-  const int64_t n = p.losses.numel();
-  double loss = 0;
+  const double pairs = get(p.limits, kPairs);
+  const int64_t all = p.losses.numel(), n = pairs > 0 ? all / 2 : all;
+  double loss = 0, of_pairs = 0;
   for (int64_t i = 0; i < n; ++i) loss += get(p.losses, i) / (p.counts ? std::max(get(p.counts, i), 1.) : 1);
   loss /= p.counts ? static_cast<double>(n) : std::max(get(p.limits, kTargets), 1.);
+  for (int64_t i = n; i < all; ++i) of_pairs += get(p.losses, i);
+  if (pairs > 0) loss += of_pairs / std::max(pairs, 1.);
   const auto bad = [&](double x, int middle) {
     const double far = (x - get(p.limits, middle)) / get(p.limits, middle + 1);
     return !std::isfinite(x) || far > get(p.limits, kMaxDeviations);

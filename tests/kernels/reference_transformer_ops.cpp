@@ -12,6 +12,11 @@ struct Activated {
 Activated activated(Activation kind, double x) {
   if (kind == Activation::kGelu) return {gelu_value(x), gelu_slope(x)};
   if (kind == Activation::kRelu2) return {x > 0 ? x * x : 0, x > 0 ? 2 * x : 0};
+  if (kind == Activation::kTanh) return {std::tanh(x), 1 - std::tanh(x) * std::tanh(x)};
+  if (kind == Activation::kGeluErf) {
+    const double share = std::erfc(-x / std::sqrt(2.)) / 2;
+    return {x * share, share + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI)};
+  }
   const double s = 1 / (1 + std::exp(-x));
   return {x * s, s + x * s * (1 - s)};
 }

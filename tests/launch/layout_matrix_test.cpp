@@ -200,6 +200,12 @@ TEST_CASE(
                        from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 24));
 }
 
+TEST_CASE("a bidirectional model with norms of its sums and two heads trains on random layouts as on one rank") {
+  check_random_layouts(tiny({"--model.arch", "bert", "--model.layers", "4", "--model.hidden", "32", "--model.ffn", "48",
+                             "--model.norm_eps", "1e-5"}),
+                       from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 32));
+}
+
 TEST_CASE("the matrix is every legal combination of the axes, once") {
   const Config base = tiny({});
   std::vector<LayoutAxis> axes = layout_axes(base, 2);

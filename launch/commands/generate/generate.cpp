@@ -242,6 +242,11 @@ Exit run_generate(const Command& command) {
   const ModelSource source =
       find_model(c.get<GenerateArgs>().load, command.config_flags, InferencePrecision::k16Bit, command.env);
   c.loaded = source.loaded;
+  GT_REQUIRE(
+      !source.loaded.config.model.predicts_pairs(), Exit::kUsage, c.get<GenerateArgs>().load, ": a ",
+      source.loaded.config.model.arch,
+      " model sees tokens on both sides of the one that it predicts and cannot continue a text; use gpttrain eval, or "
+      "gpttrain export");
   take_standard_input(c);
   const GenerateArgs args = c.get<GenerateArgs>();
   return run_ranks(c, [&](GroupFactory& factory) { return generate_rank(source, args, factory); });

@@ -94,6 +94,7 @@ std::string json_line(const StepRecord& r) {
       .integer("seq", r.seq)
       .integer("epoch", r.epoch)
       .number("loss", r.loss)
+      .maybe("pair_loss", r.pair_loss)
       .number("grad_norm", r.grad_norm)
       .maybe("clip_coef", r.clip_coef)
       .number("lr", r.lr)

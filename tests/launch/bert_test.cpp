@@ -1,0 +1,213 @@
+// BERT: both heads and every gradient equal to transformers' on every layout (tests/golden/make_hf_bert.py), export,
+// import, training on prepared text, resume, and what a bidirectional model refuses.
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "autograd/ops.h"
+#include "data/pair_row.h"
+#include "launch/commands/loaded_model.h"
+#include "launch/commands/model_weights.h"
+#include "launch/verify/mesh_run.h"
+#include "tests/launch/hf_fixture.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+constexpr int64_t kSeq = 16;
+
+struct Golden {
+  const char* name;
+  int tensors;
+  std::string folder() const { return source_dir() + "/tests/golden/hf_" + name; }
+};
+constexpr Golden kTied{"bert", 38}, kUntied{"bert_untied", 39}, kDeep{"bert_deep", 62};
+
+// An i32 tensor of a safetensors file, by rows.
+std::vector<std::vector<int32_t>> rows_of(const std::string& file) {
+  const std::string bytes = read_file(file);
+  uint64_t n = 0;
+  std::memcpy(&n, bytes.data(), 8);
+  const auto t = nlohmann::json::parse(bytes.substr(8, n))["rows"];
+  const size_t rows = t["shape"][0], width = t["shape"][1], at = t["data_offsets"][0];
+  std::vector<std::vector<int32_t>> out(rows, std::vector<int32_t>(width));
+  for (size_t r = 0; r < rows; ++r) std::memcpy(out[r].data(), bytes.data() + 8 + n + at + 4 * width * r, 4 * width);
+  return out;
+}
+
+// Logits of the tokens of a row [length * vocab], and of its pair [2], by the forward pass of training.
+struct Said {
+  std::vector<float> tokens, pair;
+};
+Said heads_of(LoadedModel& m, std::vector<int32_t> row) {
+  const DeviceApi& device = *m.backend->device;
+  const PairRow x{row, kSeq};
+  Buffer ids(static_cast<int64_t>(row.size()) * 4, m.stream.device(), device);
+  device.copy(ids.data(), row.data(), ids.bytes(), m.stream);
+  const auto part = [&](int64_t first, Shape s) { return ids.tensor(s, DType::kI32, 4 * first); };
+  MicroBatch mb{.tokens = part(0, {1, kSeq}),
+                .types = part(2 * kSeq, {1, kSeq}),
+                .lengths = part(3 * kSeq, {1}),
+                .batch = 1,
+                .seq = kSeq};
+  Arena arena(Buffer(8 << 20, m.stream.device(), device));
+  Pool pool(Buffer(kAlign, m.stream.device(), device));
+  Tape tape(arena, pool, *m.backend->ops, m.stream);
+  tape.set_recording(false);
+  ModelStage& stage = *m.engine->stages().front();
+  const Tensor hidden = stage.hidden(tape, {}, mb).value;
+  const Tensor tokens = stage.logits(tape, hidden), pair = stage.pair_logits(tape, hidden, mb);
+  const auto vocab = static_cast<size_t>(m.config.model.vocab), padded = static_cast<size_t>(tokens.shape.cols());
+  Said out;
+  for (int32_t i = 0; i < x.length(); ++i) {
+    const float* from = tokens.as<float>() + static_cast<size_t>(i) * padded;
+    out.tokens.insert(out.tokens.end(), from, from + vocab);
+  }
+  out.pair.assign(pair.as<float>(), pair.as<float>() + 2);
+  return out;
+}
+
+ModelConfig model_of(const std::string& folder) {
+  return parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a BERT written by transformers says the same here with both heads, and leaves with the bytes that it came with") {
+  for (const Golden& g : {kTied, kUntied, kDeep}) {
+    TempDir dir;
+    const std::string folder = g.folder(), count = std::to_string(g.tensors);
+    INFO(folder);
+    CHECK(must("import --from " + folder + " --output in", dir).says("step-000000000: " + count + " tensors"));
+    const auto model = load_model(dir / "in", {"--device.kind", "cpu"});
+    CHECK(model->config.model.arch == "bert");
+    const Logical right = tensors_of(folder + "/heads.safetensors");
+    const auto vocab = static_cast<ptrdiff_t>(model->config.model.vocab);
+    const auto rows = rows_of(folder + "/heads.safetensors");
+    for (size_t r = 0; r < rows.size(); ++r) {
+      INFO("row " << r);
+      const Said said = heads_of(*model, rows[r]);
+      const auto first = right.at("tokens").begin() + static_cast<ptrdiff_t>(r) * kSeq * vocab;
+      CHECK(largest_difference(said.tokens, {first, first + static_cast<ptrdiff_t>(said.tokens.size())}) < 1e-5);
+      const auto pair = right.at("pairs").begin() + 2 * static_cast<ptrdiff_t>(r);
+      CHECK(largest_difference(said.pair, {pair, pair + 2}) < 1e-5);
+    }
+    must("export --load in --output hf", dir);
+    CHECK(tensors_of(dir / "hf") == tensors_of(folder));
+    const auto config = nlohmann::json::parse(read_file(dir / "hf/config.json"));
+    auto original = nlohmann::json::parse(read_file(folder + "/config.json"));
+    if (!original.contains("tie_word_embeddings")) original["tie_word_embeddings"] = true;  // transformers' own default
+    for (const auto& [key, value] : config.items()) {
+      INFO(key);
+      CHECK(value == original.value(key, nlohmann::json()));
+    }
+    must("export --load in --format hdf5 --output w.h5", dir);
+    must("import --from w.h5 --output b", dir);
+    CHECK(must("ckpt diff in b", dir).says(count + " of them bitwise equal"));
+  }
+}
+
+TEST_CASE("the loss of both heads and all gradients of a BERT equal transformers' on every layout") {
+  const Golden golden = GENERATE(kTied, kUntied, kDeep);
+  const std::string folder = golden.folder();
+  INFO(folder);
+  const Logical theirs = tensors_of(folder + "/grads.safetensors");
+  ModelConfig model = model_of(folder);
+  model.dropout = model.attn_dropout = 0;
+  const Logical grads = native_tensors(model, theirs, "grad.");
+  const Logical weights = native_tensors(model, tensors_of(folder));
+  struct Layout {
+    MeshShape mesh;
+    bool sequence_parallel;
+    Recompute recompute;
+    const char* schedule = "1f1b";
+  };
+  for (const Layout& l :
+       {Layout{{}, false, Recompute::kNone}, Layout{{}, false, Recompute::kSelective},
+        Layout{{.tp = 2}, false, Recompute::kNone}, Layout{{.tp = 2}, true, Recompute::kFull},
+        Layout{{.pp = 2, .dp = 2}, false, Recompute::kNone}, Layout{{.pp = 2}, false, Recompute::kNone, "zb-h1"},
+        Layout{{.pp = 4, .tp = 2}, true, Recompute::kSelective, "gpipe"}, Layout{{.dp = 4}, false, Recompute::kFull},
+        Layout{{.tp = 4}, true, Recompute::kFull}}) {
+    INFO("tp " << l.mesh.tp << " pp " << l.mesh.pp << " dp " << l.mesh.dp << " sequence parallel "
+               << l.sequence_parallel);
+    MeshRun run;
+    run.engine.model = model;
+    run.engine.model.seq = kSeq;
+    run.engine.sequence_parallel = l.sequence_parallel;
+    run.engine.recompute = l.recompute;
+    run.engine.schedule = l.schedule;
+    run.engine.loss_chunk = 7;
+    run.engine.zero.stage = l.mesh.dp > 1 ? 3 : 0;
+    run.global_batch = 4;
+    run.mesh = l.mesh;
+    run.samples = rows_of(folder + "/grads.safetensors");
+    // pos_embed has the rows of the sequence alone here
+    Logical cut = weights, right = grads;
+    for (Logical* of : {&cut, &right}) of->at("pos_embed.weight").resize(static_cast<size_t>(kSeq * model.hidden));
+    run.weights = &cut;
+    const MeshResult r = run_mesh(run);
+    CHECK(r.losses[0] == Approx(theirs.at("loss")[0]).epsilon(1e-6));
+    REQUIRE(r.grads.size() == right.size());
+    for (const auto& [name, expected] : right) {
+      INFO(name);
+      CHECK(relative_error(r.grads.at(name), expected) <= 1e-5);
+    }
+  }
+}
+
+TEST_CASE(
+    "a BERT's folder with copies of tied tensors and names of TensorFlow's norms is read, a copy that differs is not") {
+  TempDir dir;
+  const std::string folder = kTied.folder();
+  must("import --from " + folder + " --output plain", dir);
+  const auto rewrite = [&](const char* to, auto change) {
+    std::string bytes = read_file(folder + "/model.safetensors");
+    uint64_t n = 0;
+    std::memcpy(&n, bytes.data(), 8);
+    auto header = nlohmann::json::parse(bytes.substr(8, n));
+    std::string data = bytes.substr(8 + n);
+    change(header, data);
+    const std::string text = header.dump();
+    n = text.size();
+    std::string out(8, '\0');
+    std::memcpy(out.data(), &n, 8);
+    std::filesystem::create_directories(dir / to);
+    write_file(dir / to + "/model.safetensors", out + text + data);
+    write_file(dir / to + "/config.json", read_file(folder + "/config.json"));
+  };
+  const auto copy = [](nlohmann::json& header, std::string& data, const char* from, const char* to) {
+    const auto old = header[from];
+    const size_t begin = old["data_offsets"][0], end = old["data_offsets"][1];
+    header[to] = {
+        {"dtype", old["dtype"]}, {"shape", old["shape"]}, {"data_offsets", {data.size(), data.size() + end - begin}}};
+    data += data.substr(begin, end - begin);
+  };
+  constexpr const char *kTable = "bert.embeddings.word_embeddings.weight", *kBias = "cls.predictions.bias";
+  rewrite("old", [&](nlohmann::json& header, std::string& data) {
+    copy(header, data, kTable, "cls.predictions.decoder.weight");
+    copy(header, data, kBias, "cls.predictions.decoder.bias");
+    nlohmann::json renamed;
+    for (auto& [key, value] : header.items()) {
+      std::string name = key;
+      for (const auto& [now, old] :
+           {std::pair{"LayerNorm.weight", "LayerNorm.gamma"}, {"LayerNorm.bias", "LayerNorm.beta"}})
+        if (name.ends_with(now)) name.replace(name.size() - std::strlen(now), std::string::npos, old);
+      renamed[name] = value;
+    }
+    header = renamed;
+  });
+  must("import --from old --output old-in", dir);
+  CHECK(must("ckpt diff plain old-in", dir).says("38 of them bitwise equal"));
+  rewrite("bad", [&](nlohmann::json& header, std::string& data) {
+    copy(header, data, kBias, "cls.predictions.decoder.bias");
+    data.back() = static_cast<char>(data.back() ^ 1);
+  });
+  const Outcome bad = gpttrain("import --from bad --output bad-in", dir.path());
+  INFO(bad.out);
+  CHECK(bad.code != 0);
+  CHECK(bad.says("cls.predictions.decoder.bias differs from the tensor that it is a copy of"));
+}

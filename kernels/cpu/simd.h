@@ -60,8 +60,8 @@ struct Simd {
   void (*soft_cap_grad)(const float* capped, float cap, float* d, int64_t n);
   // act(gate), times up where that is not null; by Activation (ops.h). The gradients with respect to both; dup is null
   // where up is. Outputs may alias any input.
-  void (*activate[3])(const float* gate, const float* up, float* out, int64_t n);
-  void (*activate_grad[3])(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n);
+  void (*activate[5])(const float* gate, const float* up, float* out, int64_t n);
+  void (*activate_grad[5])(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n);
   // In place: (a, b) = (a cos - b sin, b cos + a sin); backward negates the angle.
   void (*rotate)(const float* cos, const float* sin, float* a, float* b, int64_t n, bool backward);
   // out[i] = the mask's scale if element first + i of this sample is kept, else 0.

@@ -68,15 +68,16 @@ Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& fa
   const auto begin = std::chrono::steady_clock::now();
   const Sum sum = evaluate(*m, *loader, source.global_batch);
   if (m->mesh->rank() != 0) return Exit::kOk;
-  const double loss = mean_loss({sum.loss.tokens, 0}, sum.targets), pairs = mean_loss({0, sum.loss.pairs}, sum.targets);
-  const std::string of_pairs = sum.targets.pairs == 0 ? ""
-                                                      : fmt::format("  pair loss {:.6f} ({} pairs)  sum {:.6f}", pairs,
-                                                                    format_thousands(sum.targets.pairs), loss + pairs);
+  const MeanLoss loss = mean_loss(sum.loss, sum.targets);
+  const std::string of_pairs = sum.targets.pairs == 0
+                                   ? ""
+                                   : fmt::format("  pair loss {:.6f} ({} pairs)  sum {:.6f}", loss.pairs,
+                                                 format_thousands(sum.targets.pairs), loss.sum());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::string batches =
       args.steps > 0 ? fmt::format("{} global batches of {}", args.steps, source.global_batch) : "the whole split";
   fmt::print("{} split of {}, {}, checkpoint {}\nloss {:.6f}  perplexity {:.3f}  ({} tokens, {}){}\n", args.split,
-             sources.front().path, batches, m->step_dir, loss, std::exp(std::min(20.0, loss)),
+             sources.front().path, batches, m->step_dir, loss.tokens, std::exp(std::min(20.0, loss.tokens)),
              format_thousands(sum.targets.tokens), format_duration(seconds), of_pairs);
   return Exit::kOk;
 }

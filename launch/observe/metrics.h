@@ -2,8 +2,10 @@
 // thread to sinks (console, log.jsonl, TensorBoard). Pushing a record copies it into a ring: no allocation, no system
 // call, no waiting for a disk. Knows nothing of engines and ranks.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -54,6 +56,9 @@ struct EvalRecord {
   int64_t step = 0;
   double time = 0, loss = 0, seconds = 0;
   int64_t tokens = 0;
+  double pair_loss = kUnknown;  // part of the loss that is of sentence pairs
+  // Of the tokens.
+  double perplexity() const { return std::exp(std::min(20.0, std::isnan(pair_loss) ? loss : loss - pair_loss)); }
 };
 
 struct SavedRecord {

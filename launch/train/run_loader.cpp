@@ -43,7 +43,7 @@ TargetCounts RunLoader::targets(const Loader& loader, int64_t length) const {
   return {config_.train.global_batch * length, 0};
 }
 
-double RunLoader::evaluate(Engine& engine) {
+MeanLoss RunLoader::evaluate(Engine& engine) {
   eval_loader_->restore(0);
   LossSums sums;
   TargetCounts counts;

@@ -34,9 +34,8 @@ class RunLoader {
   const Step& step() const { return step_; }                                             // of the last next()
   int64_t global_tokens() const { return config_.train.global_batch * step_.length(); }  // of the last next()
 
-  // Collective: mean token loss, with sentence pairs plus mean pair loss, of train.eval_steps global batches of the
-  // validation data, always the same.
-  double evaluate(Engine&);
+  // Collective: mean losses of train.eval_steps global batches of the validation data, always the same.
+  MeanLoss evaluate(Engine&);
 
   const RunDatasets& data() const { return data_; }
   const Curriculum& curriculum() const { return curriculum_; }

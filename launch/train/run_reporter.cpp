@@ -313,12 +313,13 @@ void RunReporter::report_times_and_memory(const StepRecord& rec) {
     event(fmt::format("memory of rank 0: {} | {}", memory_line(engine_.measured_plan().memory), process_text()));
 }
 
-void RunReporter::evaluated(double loss, double seconds) {
+void RunReporter::evaluated(const MeanLoss& loss, double seconds) {
   EvalRecord rec;
   rec.step = state_->step;
   rec.time = wall_seconds();
   rec.tokens = config_.train.eval_steps * config_.train.global_batch * config_.model.seq;
-  rec.loss = loss;
+  rec.loss = loss.sum();
+  if (config_.model.predicts_pairs()) rec.pair_loss = loss.pairs;
   rec.seconds = seconds;
   if (log_) log_->push(rec);
 }

@@ -14,6 +14,7 @@
 #include "launch/observe/trust_ratio_log.h"
 #include "launch/observe/utilization.h"
 #include "launch/train/run_state.h"
+#include "launch/train/training_data.h"
 
 namespace gt {
 
@@ -46,7 +47,7 @@ class RunReporter {
   void step_ran(int64_t step);
   // Collective where trust ratios or FLOPs are reported: the record of the step, by the state's new counters.
   void end_step(const StepResult&);
-  void evaluated(double loss, double seconds);
+  void evaluated(const MeanLoss&, double seconds);
   void report_memory();         // once, when everything that takes memory has run
   void write_trace(bool ends);  // collective over the traced ranks; after the last traced step, or when the run ends
   void finish(const RunEnd&);   // collective

@@ -127,8 +127,8 @@ void Trainer::after_step() {
 void Trainer::evaluate() {
   const double begin = now();
   rank_.mesh.status().enter(RunPhase::kEval, state_->step);
-  const double loss = loader_.evaluate(engine_);
-  state_.evaluated(loss);
+  const MeanLoss loss = loader_.evaluate(engine_);
+  state_.evaluated(loss.sum());
   report_.evaluated(loss, now() - begin);
   report_.restart_clock();
 }

@@ -141,9 +141,9 @@ TargetCounts target_counts(const Mesh& mesh, const Loader& loader) {
   return {sums[0], sums[1]};
 }
 
-double mean_loss(const LossSums& sums, const TargetCounts& counts) {
+MeanLoss mean_loss(const LossSums& sums, const TargetCounts& counts) {
   const auto at_least_1 = [](int64_t n) { return static_cast<double>(std::max<int64_t>(n, 1)); };
-  return sums.tokens / at_least_1(counts.tokens) + sums.pairs / at_least_1(counts.pairs);
+  return {sums.tokens / at_least_1(counts.tokens), sums.pairs / at_least_1(counts.pairs)};
 }
 
 }  // namespace gt

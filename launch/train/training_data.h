@@ -46,7 +46,11 @@ struct TargetCounts {
   int64_t tokens = 0, pairs = 0;
 };
 TargetCounts target_counts(const Mesh&, const Loader&);
-// Mean over tokens plus mean over pairs.
-double mean_loss(const LossSums&, const TargetCounts&);
+// Means over tokens and over pairs; the loss of the model is their sum.
+struct MeanLoss {
+  double tokens = 0, pairs = 0;
+  double sum() const { return tokens + pairs; }
+};
+MeanLoss mean_loss(const LossSums&, const TargetCounts&);
 
 }  // namespace gt

@@ -211,3 +211,96 @@ TEST_CASE(
   CHECK(bad.code != 0);
   CHECK(bad.says("cls.predictions.decoder.bias differs from the tensor that it is a copy of"));
 }
+
+namespace {
+
+// Documents of made-up sentences, one a paragraph.
+std::string paragraphs(int count) {
+  std::string text;
+  uint32_t x = 7;
+  const auto next = [&](uint32_t n) {
+    x = x * 1103515245u + 12345u;
+    return (x >> 16) % n;
+  };
+  for (int d = 0; d < count; ++d) {
+    for (uint32_t k = 20 + next(60); k > 0; --k) {
+      for (uint32_t w = 2 + next(4); w > 0; --w) text += "etaoinshrdlu"[next(12)];
+      text += k % 9 == 0 ? ".\n" : " ";
+    }
+    text += "\n\n";
+  }
+  return text;
+}
+
+constexpr const char* kRun =
+    "--model.arch bert --model.layers 2 --model.hidden 32 --model.heads 4 --model.ffn 64 --model.vocab 400 --model.seq "
+    "32 "
+    "--data.train d --data.tokenizer tok.model --device.kind cpu --train.micro_batch 2 --train.global_batch 8 "
+    "--optim.type lamb --optim.lr 0.02 --schedule.type constant --log.tensorboard false ";
+
+void prepare(const TempDir& dir) {
+  write_file(dir / "t.txt", paragraphs(60));
+  must("tokenizer train --input t.txt --vocab 400 --output tok.model --control \"[CLS]\" \"[SEP]\" \"[MASK]\"", dir);
+  must("data prepare --input t.txt --split-docs blank-line --tokenizer tok.model --output d", dir);
+}
+
+}  // namespace
+
+TEST_CASE("a BERT learns from prepared text by LAMB, the same on another layout and after a resume, and is evaluated") {
+  TempDir dir;
+  prepare(dir);
+  const std::string run = std::string(kRun) + "--train.eval_every 10 --train.eval_steps 2 ";
+  must(run + "--log.name whole --train.steps 20", dir);
+  const std::vector<double> loss = logged(dir / "runs/whole", "loss"), pair = logged(dir / "runs/whole", "pair_loss");
+  REQUIRE(loss.size() == 20);
+  REQUIRE(pair.size() == 20);
+  CHECK(loss.back() < loss.front() - 0.5);
+  CHECK((pair.front() > 0.5 && pair.front() < 0.9));
+  must(run + "--log.name split --train.steps 8 --tp 2 --dp 2 --zero.stage 2 --launch.ranks threads", dir);
+  must(run + "--log.name split --train.steps 20 --pp 2 --dp 2 --launch.ranks threads", dir);
+  const std::vector<double> split = logged(dir / "runs/split", "loss");
+  REQUIRE(split.size() == 20);
+  for (size_t k = 0; k < 20; ++k) CHECK(split[k] == Approx(loss[k]).epsilon(1e-4));
+  CHECK(logged(dir / "runs/split", "loss", "eval").back() ==
+        Approx(logged(dir / "runs/whole", "loss", "eval").back()).epsilon(1e-4));
+  const Outcome e = must("eval --load runs/whole --split valid --steps 2", dir);
+  INFO(e.out);
+  CHECK(e.says("pair loss "));
+  const Outcome g = gpttrain("generate --load runs/whole --prompt x", dir.path());
+  INFO(g.out);
+  CHECK(g.code == 2);
+  CHECK(g.says("sees tokens on both sides of the one that it predicts and cannot continue a text"));
+  must(run + "--log.name words --train.steps 2 --data.whole_words true", dir);
+  CHECK(logged(dir / "runs/words", "loss")[0] != loss[0]);
+  const Outcome changed = gpttrain(run + "--log.name whole --train.steps 22 --data.mask_prob 0.3", dir.path());
+  INFO(changed.out);
+  CHECK(changed.code == 2);
+  CHECK(changed.says("mask_prob 0.15"));
+}
+
+TEST_CASE(
+    "a BERT without the tokens that it needs, or with decisions that do not fit together, is refused with a way out") {
+  TempDir dir;
+  write_file(dir / "t.txt", paragraphs(40));
+  must("tokenizer train --input t.txt --vocab 400 --output tok.model", dir);
+  must("data prepare --input t.txt --split-docs blank-line --tokenizer tok.model --output d", dir);
+  const auto refused = [&](const std::string& args) {
+    const Outcome o = gpttrain(args, dir.path());
+    CHECK(o.code == 2);
+    return o.out;
+  };
+  const std::string run = std::string(kRun) + "--train.steps 2 ";
+  CHECK_THAT(refused(run), Catch::Contains("data.mask_token: ") && Catch::Contains("has no piece \"[MASK]\""));
+  CHECK_THAT(refused(run + "--data.mask_token \"<pad>\""), Catch::Contains("data.cls_token"));
+  const std::string bert = "--model.arch bert --data.train mock --train.steps 2 --device.kind cpu ";
+  CHECK_THAT(refused(bert + "--model.mask causal"), Catch::Contains("predicts tokens from both sides"));
+  CHECK_THAT(refused(bert + "--data.order megatron"), Catch::Contains("data.order"));
+  CHECK_THAT(refused(bert + "--train.loss_mean microbatch"), Catch::Contains("train.loss_mean"));
+  CHECK_THAT(refused(bert + "--model.window 4"), Catch::Contains("bidirectional attention has no window"));
+  CHECK_THAT(refused(bert + "--data.curriculum fixed_linear"), Catch::Contains("sentence pairs cannot be cut"));
+  CHECK_THAT(refused(std::string(kRun) + "--train.steps 2 --data.tokenizer \"\""), Catch::Contains("data.tokenizer"));
+  const std::string gpt = "--data.train mock --train.steps 2 --device.kind cpu ";
+  CHECK_THAT(refused(gpt + "--model.mask full"), Catch::Contains("would see the token that it has to predict"));
+  CHECK_THAT(refused(gpt + "--model.token_types 2"), Catch::Contains("model.token_types"));
+  CHECK_THAT(refused(gpt + "--data.mask_prob 0.2"), Catch::Contains("is for masked language models"));
+}

@@ -49,7 +49,7 @@ std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord*
 
 std::string eval_line(const EvalRecord& r) {
   return fmt::format("eval step {}  loss {}  ppl {}  ({} tokens, {:.1f} s)", r.step, fixed("{:.4f}", r.loss),
-                     fixed("{:.1f}", std::exp(std::min(20.0, r.loss))), format_thousands(r.tokens), r.seconds);
+                     fixed("{:.1f}", r.perplexity()), format_thousands(r.tokens), r.seconds);
 }
 
 std::string saved_line(const SavedRecord& r) {

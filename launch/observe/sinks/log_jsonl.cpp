@@ -123,7 +123,8 @@ std::string json_line(const EvalRecord& r) {
   return Line("eval", r.time)
       .integer("step", r.step)
       .number("loss", r.loss)
-      .number("perplexity", std::exp(std::min(20.0, r.loss)))
+      .maybe("pair_loss", r.pair_loss)
+      .number("perplexity", r.perplexity())
       .integer("tokens", r.tokens)
       .number("seconds", r.seconds)
       .close();

@@ -66,7 +66,7 @@ void TensorBoardSink::step(const StepRecord& r) {
 
 void TensorBoardSink::eval(const EvalRecord& r) {
   file_->scalar("eval/loss", r.loss, r.step, r.time);
-  file_->scalar("eval/perplexity", std::exp(std::min(20.0, r.loss)), r.step, r.time);
+  file_->scalar("eval/perplexity", r.perplexity(), r.step, r.time);
   file_->scalar("eval/seconds", r.seconds, r.step, r.time);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <numeric>
 
 #include "data/pair_source.h"
 #include "data/token_file.h"
@@ -25,8 +26,12 @@ class MockDataset final : public Dataset {
   }
   int64_t size() const override { return int64_t{1} << 40; }
   int64_t seq() const override { return seq_; }
-  void fetch(int64_t sample, std::span<int32_t> out) const override {
-    GT_CHECK(static_cast<int64_t>(out.size()) == seq_ + 1, "room for ", out.size(), " tokens, a sample has ", seq_ + 1);
+  // A sample is one document.
+  void read(int64_t sample, const SampleBuffers& to) const override {
+    check_room(to, seq_);
+    std::fill(to.loss.begin(), to.loss.end(), uint8_t{1});
+    std::iota(to.positions.begin(), to.positions.end(), 0);
+    const std::span<int32_t> out = to.tokens;
     for (size_t k = 0; k < out.size(); k += 4) {
       const auto words = philox(key_, k / 4, static_cast<uint64_t>(sample));
       for (size_t i = k; i < std::min(k + 4, out.size()); ++i)
@@ -58,7 +63,8 @@ class MockPairs final : public Dataset {
   int64_t size() const override { return int64_t{1} << 40; }
   int64_t seq() const override { return seq_; }
   bool pairs() const override { return true; }
-  void fetch(int64_t sample, std::span<int32_t> out) const override {
+  void read(int64_t sample, const SampleBuffers& to) const override {
+    const std::span<int32_t> out = to.tokens;
     GT_CHECK(static_cast<int64_t>(out.size()) == row(), "room for ", out.size(), " numbers, a sample has ", row());
     SampleDraws draws(key_, sample);
     std::vector<int32_t> text(static_cast<size_t>(draw_length(masking_, seq_, draws)));
@@ -113,9 +119,12 @@ class BlendedDataset final : public Dataset {
   }
   int64_t seq() const override { return options_.seq; }
   bool pairs() const override { return options_.masking.has_value(); }
-  void fetch(int64_t sample, std::span<int32_t> out) const override {
+  void read(int64_t sample, const SampleBuffers& to) const override {
     const auto d = draw(sample);
-    sources_[static_cast<size_t>(d.dataset)]->fetch(d.sample, out);
+    sources_[static_cast<size_t>(d.dataset)]->read(d.sample, to);
+  }
+  bool masked() const override {
+    return std::any_of(sources_.begin(), sources_.end(), [](const auto& s) { return s->file().masked(); });
   }
   void read_ahead(int64_t first, int64_t count) const override {
     const int64_t end =

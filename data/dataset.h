@@ -16,6 +16,13 @@
 
 namespace gt {
 
+// Where the seq + 1 tokens of a sample go. Each span has that length, or is empty: not wanted.
+struct SampleBuffers {
+  std::span<int32_t> tokens;     // input = first seq, target = last seq
+  std::span<uint8_t> loss;       // 1: a target; 0: masked by the file's loss mask
+  std::span<int32_t> positions;  // of each token in its document, counted from the document's first token in the sample
+};
+
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -25,10 +32,12 @@ class Dataset {
   // Samples are rows for masked language models (PairRow) instead of tokens alone.
   virtual bool pairs() const { return false; }
   int64_t row() const { return pairs() ? PairRow::width(seq()) : seq() + 1; }  // numbers of a sample
-  // Fetches the seq + 1 tokens of global ordinal `sample`: input = first seq, target = last seq; or its PairRow.
-  // Thread-safe; allocates only at the start of an epoch. Throws kIo for a token outside the vocabulary (file,
-  // document, position, id) and for files that changed while being read.
-  virtual void fetch(int64_t sample, std::span<int32_t> row) const = 0;
+  // Reads the seq + 1 tokens of global ordinal `sample`, or its PairRow. Thread-safe; allocates only at the start of an
+  // epoch. Throws kIo for a token outside the vocabulary (file, document, position, id), for damaged masks and for
+  // files that changed while being read.
+  virtual void read(int64_t sample, const SampleBuffers& to) const = 0;
+  void fetch(int64_t sample, std::span<int32_t> row) const { read(sample, {row, {}, {}}); }
+  virtual bool masked() const { return false; }  // some source has a loss mask
   // Hint that these samples come next: starts readahead.
   virtual void read_ahead(int64_t /*first*/, int64_t /*count*/) const {}
   // Returns the cursor to checkpoint after `consumed` samples (skip_windows are set by the caller).
@@ -61,6 +70,7 @@ struct DatasetOptions {
   int64_t num_samples = 0;          // of the whole run; kMegatron only
   int64_t dp = 1, micro_batch = 1;  // of the run; only kLlmc and kLlmcShuffled depend on them
   int64_t vocab = 0;                // ids >= vocab are errors; 0: not checked (required by mock)
+  bool documents = false;           // SampleBuffers::positions are read: files must know their documents
   // All of these that name a tokenizer must name the same: meta.json of the sources, the model data.tokenizer, and
   // meta.json of further files that the run reads (data.valid).
   std::string tokenizer_sha256;  // of data.tokenizer

@@ -52,6 +52,18 @@ void print_histogram(const TokenStore& f, std::ostream& out) {
   }
 }
 
+int64_t targets_of(const TokenStore& f) {
+  std::vector<uint8_t> block(1 << 16);
+  int64_t count = 0;
+  for (int64_t s = 0; s < f.sequences(); ++s)
+    for (int64_t at = 0, n = f.length(s); at < n; at += static_cast<int64_t>(block.size())) {
+      const auto part = std::span(block).first(std::min(static_cast<size_t>(n - at), block.size()));
+      f.read_mask(s, at, part);
+      count += std::count(part.begin(), part.end(), 1);
+    }
+  return count;
+}
+
 }  // namespace
 
 bool inspect_file(const std::string& path, std::ostream& out) {
@@ -71,6 +83,7 @@ bool inspect_file(const std::string& path, std::ostream& out) {
                                        std::min<int64_t>(n - at, static_cast<int64_t>(block.size()))))));
     out << "largest id   " << (top >> 63 ? "negative ids are present" : std::to_string(top)) << "\nfingerprint  "
         << f.fingerprint().text() << '\n';
+    if (f.masked()) out << "loss mask    " << targets_of(f) << " tokens carry loss\n";
     if (const auto m = read_token_meta(f.prefix())) {
       out << "tokenizer    SHA-256 " << m->tokenizer_sha256 << ", " << m->vocab << " pieces, end of document " << m->eod
           << "\nprepared     by gpttrain " << m->version << " from " << m->inputs.size() << " inputs, " << m->bytes

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "kernels/core/check.h"
@@ -41,13 +42,20 @@ struct Loader::Impl {
   void publish(Slot& slot);
   void gather(Slot& slot, int k, int64_t first);
   void gather_pairs(Slot& slot, int k, int64_t first);
-  // A tensor of each microbatch in a slot: bytes of one, and of its whole plane; none where it is not needed.
-  enum Plane : size_t { kTokens, kTargets, kTypes, kLengths, kPairs, kNumPlanes };
+  int64_t put_targets(int32_t* targets, size_t seq) const;
+  // Tensors of a microbatch; each that this rank needs has a plane of a slot: one part per microbatch.
+  enum Plane : size_t { kTokens, kTargets, kPositions, kTypes, kLengths, kPairs, kNumPlanes };
   void place_plane(Plane p, bool needed, int64_t bytes);
-  int64_t at(Plane p, int k) const { return begin[p] + piece[p] * k; }
-  int32_t* on_host(const Slot& slot, Plane p, int k) const {
-    return piece[p] > 0 ? reinterpret_cast<int32_t*>(slot.host + at(p, k)) : nullptr;
+  bool needs(size_t p) const { return piece[p] > 0; }
+  int64_t offset(size_t p, int k) const { return begin[p] + piece[p] * k; }
+  int32_t* on_host(const Slot& slot, size_t p, int k) const {
+    return needs(p) ? reinterpret_cast<int32_t*>(slot.host + offset(p, k)) : nullptr;
   }
+  static Tensor& tensor_of(MicroBatch& m, size_t p) {
+    Tensor* const all[] = {&m.tokens, &m.targets, &m.positions, &m.types, &m.lengths, &m.pairs};
+    return *all[p];
+  }
+  static bool per_token(size_t p) { return p < kLengths; }  // [batch, seq]; the others [batch]
   void read_ahead(int64_t base) const;
   int64_t step_begin(int64_t base) const;
 
@@ -56,11 +64,14 @@ struct Loader::Impl {
   const Device device;
   const DeviceApi& api;
   const Stream compute;
+  const bool masks;                // some targets may carry no loss
   const bool reads, asynchronous;  // this rank needs data and has memory; copies run on a stream
   Stream copy_stream;
   int64_t global_batch = 0, slot_bytes = 0;          // samples per step
   std::array<int64_t, kNumPlanes> begin{}, piece{};  // of planes within a slot; of a microbatch in it
-  std::vector<int32_t> sample;                       // scratch of the reader, Dataset::row
+  std::vector<int32_t> sample;                       // scratch of the reader: Dataset::row; empty: not read
+  std::vector<int32_t> positions;                    // the same, seq + 1
+  std::vector<uint8_t> loss;
   std::vector<Slot> slots;
 
   std::mutex mutex;
@@ -79,7 +90,8 @@ Loader::Impl::Impl(const Dataset& d, const LoaderConfig& c, Device dev, const De
       device(dev),
       api(a),
       compute(s),
-      reads((c.need_tokens || c.need_targets || d.pairs()) && dev.kind != DeviceKind::kNull),
+      masks(c.eod_mask_loss || c.documents || d.masked() || d.pairs()),
+      reads((c.need_tokens || c.need_targets || c.documents || d.pairs()) && dev.kind != DeviceKind::kNull),
       asynchronous(reads && dev.kind == DeviceKind::kCuda) {
   GT_REQUIRE(c.seq >= 1 && c.seq == d.seq(), Exit::kUsage, "loader: seq ", c.seq, ", the dataset was opened for ",
              d.seq());
@@ -92,6 +104,8 @@ Loader::Impl::Impl(const Dataset& d, const LoaderConfig& c, Device dev, const De
   GT_REQUIRE(c.first_sample >= 0, Exit::kUsage, "loader: expected a first sample of 0 or more, found ", c.first_sample);
   GT_REQUIRE(!c.eod_mask_loss || c.eod >= 0, Exit::kUsage,
              "data.eod_mask_loss: the tokenizer has no end-of-document token");
+  GT_REQUIRE(!d.pairs() || (!c.documents && !d.masked()), Exit::kUsage,
+             "loader: sentence pairs have neither packed documents nor loss masks");
   for (const auto& [first, last] : c.skip_windows)
     GT_REQUIRE(first >= 0 && first <= last, Exit::kUsage, "skip_windows: expected first <= last, found [", first, ", ",
                last, ")");
@@ -99,10 +113,13 @@ Loader::Impl::Impl(const Dataset& d, const LoaderConfig& c, Device dev, const De
   const int64_t table = c.micro_batch * c.seq * 4, row = c.micro_batch * 4;
   place_plane(kTokens, c.need_tokens, table);
   place_plane(kTargets, c.need_targets, table);
+  place_plane(kPositions, c.documents, table);
   place_plane(kTypes, c.need_tokens && d.pairs(), table);
   place_plane(kLengths, d.pairs(), row);
   place_plane(kPairs, c.need_targets && d.pairs(), row);
-  sample.resize(static_cast<size_t>(d.row()));
+  if (c.need_tokens || c.need_targets || d.pairs()) sample.resize(static_cast<size_t>(d.row()));
+  if (c.need_targets && d.masked()) loss.resize(static_cast<size_t>(c.seq + 1));
+  if (c.documents) positions.resize(static_cast<size_t>(c.seq + 1));
   if (asynchronous) copy_stream = api.open_stream(device.index, 1);
   slots.resize(static_cast<size_t>(c.prefetch) + 1);
   for (Slot& slot : slots) {
@@ -114,12 +131,10 @@ Loader::Impl::Impl(const Dataset& d, const LoaderConfig& c, Device dev, const De
       MicroBatch& m = slot.batches[static_cast<size_t>(k)];
       m.batch = c.micro_batch;
       m.seq = c.seq;
-      const auto view = [&](Plane p, Shape shape) {
-        return piece[p] > 0 ? slot.device.tensor(shape, DType::kI32, at(p, k)) : Tensor{};
-      };
-      m.tokens = view(kTokens, {m.batch, m.seq}), m.targets = view(kTargets, {m.batch, m.seq});
-      m.types = view(kTypes, {m.batch, m.seq});
-      m.lengths = view(kLengths, {m.batch}), m.pairs = view(kPairs, {m.batch});
+      for (size_t p = 0; p < kNumPlanes; ++p)
+        if (needs(p))
+          tensor_of(m, p) =
+              slot.device.tensor(per_token(p) ? Shape{m.batch, m.seq} : Shape{m.batch}, DType::kI32, offset(p, k));
     }
   }
   consumed = begin_at = c.first_sample;
@@ -216,8 +231,8 @@ void Loader::Impl::cut(Slot& slot, int64_t length) {
   GT_CHECK(length >= 1 && length <= config.seq, "a curriculum of ", length, " tokens, samples of ", config.seq);
   for (MicroBatch& m : slot.batches) {
     m.seq = length;
-    if (m.tokens) m.tokens.shape = {m.batch, length};
-    if (m.targets) m.targets.shape = {m.batch, length};
+    for (size_t p = 0; p < kNumPlanes; ++p)
+      if (needs(p) && per_token(p)) tensor_of(m, p).shape = {m.batch, length};
   }
 }
 
@@ -243,41 +258,50 @@ void Loader::Impl::fill(Slot& slot, int64_t base) {
                                : config.micro_batch;
       slot.tokens += real * mb.seq;
     }
-    const bool counted = config.need_targets || !(config.eod_mask_loss || dataset.pairs());
-    mb.loss_tokens = counted ? slot.tokens - before : -1;
+    mb.loss_tokens = config.need_targets || !masks ? slot.tokens - before : -1;
   }
-  if (!config.need_targets && (config.eod_mask_loss || dataset.pairs())) slot.tokens = -1;
+  if (!config.need_targets && masks) slot.tokens = -1;
   slot.after = base + global_batch;
 }
 
 void Loader::Impl::gather(Slot& slot, int k, int64_t first) {
   const int64_t length = slot.batches[static_cast<size_t>(k)].seq;
+  const auto row = [&](size_t p, int64_t i) { return on_host(slot, p, k) + i * length; };
   const auto seq = static_cast<size_t>(length);
   for (int64_t i = 0; i < config.micro_batch; ++i) {
-    int32_t* const tokens = config.need_tokens ? on_host(slot, kTokens, k) + i * length : nullptr;
-    int32_t* const targets = config.need_targets ? on_host(slot, kTargets, k) + i * length : nullptr;
     const bool real = config.total_samples == 0 || first + i < config.total_samples;
-    if (real) dataset.fetch(first + i, sample);
+    if (real) dataset.read(first + i, {sample, loss, positions});
+    if (config.documents) {
+      if (!real) std::iota(positions.begin(), positions.end(), 0);
+      std::memcpy(row(kPositions, i), positions.data(), seq * 4);
+    }
     if (config.need_tokens) {
       if (real)
-        std::memcpy(tokens, sample.data(), seq * 4);
+        std::memcpy(row(kTokens, i), sample.data(), seq * 4);
       else
-        std::fill_n(tokens, seq, 0);
+        std::fill_n(row(kTokens, i), seq, 0);
     }
-    if (!config.need_targets) {
+    if (!config.need_targets)
       slot.tokens += real ? length : 0;
-      continue;
-    }
-    if (!real) {
-      std::fill_n(targets, seq, -1);
-      continue;
-    }
-    std::memcpy(targets, sample.data() + 1, seq * 4);
-    slot.tokens += length;
-    if (!config.eod_mask_loss) continue;
-    for (size_t j = 0; j < seq; ++j)
-      if (targets[j] == config.eod) targets[j] = -1, --slot.tokens;
+    else if (real)
+      slot.tokens += put_targets(row(kTargets, i), seq);
+    else
+      std::fill_n(row(kTargets, i), seq, -1);
   }
+}
+
+// Targets of the sample that was read, -1 where they carry no loss; returns how many do.
+int64_t Loader::Impl::put_targets(int32_t* targets, size_t seq) const {
+  std::memcpy(targets, sample.data() + 1, seq * 4);
+  if (!masks) return static_cast<int64_t>(seq);
+  int64_t count = 0;
+  for (size_t j = 0; j < seq; ++j) {
+    const bool masked = (config.eod_mask_loss && targets[j] == config.eod) || (!loss.empty() && loss[j + 1] == 0) ||
+                        (config.documents && positions[j + 1] == 0);
+    if (masked) targets[j] = -1;
+    count += masked ? 0 : 1;
+  }
+  return count;
 }
 
 // A sample beyond the last one is a sequence of one token without loss.
@@ -311,11 +335,10 @@ void Loader::Impl::gather_pairs(Slot& slot, int k, int64_t first) {
 void Loader::Impl::publish(Slot& slot) {
   if (slot.in_flight) api.wait(slot.used, copy_stream);
   for (int k = 0; k < config.microbatches; ++k)
-    for (const Plane p : {kTokens, kTargets, kTypes, kLengths, kPairs}) {
-      const int64_t width = p == kLengths || p == kPairs ? 1 : slot.batches[static_cast<size_t>(k)].seq;
-      if (piece[p] > 0)
-        api.copy(slot.device.data() + at(p, k), slot.host + at(p, k), config.micro_batch * width * 4, copy_stream);
-    }
+    for (size_t p = 0; p < kNumPlanes; ++p)
+      if (needs(p))
+        api.copy(slot.device.data() + offset(p, k), slot.host + offset(p, k),
+                 tensor_of(slot.batches[static_cast<size_t>(k)], p).bytes(), copy_stream);
   api.record(slot.copied, copy_stream);
   slot.in_flight = true;
 }
@@ -366,6 +389,7 @@ void Loader::restore(int64_t first_sample) {
 int64_t Loader::consumed() const { return impl_->consumed; }
 int64_t Loader::step_tokens() const { return impl_->step_tokens; }
 int64_t Loader::step_pairs() const { return impl_->step_pairs; }
+bool Loader::masks() const { return impl_->masks; }
 double Loader::wait_seconds() const { return impl_->waited; }
 double Loader::read_seconds() const {
   const std::lock_guard lock(impl_->mutex);

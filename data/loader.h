@@ -27,6 +27,7 @@ struct LoaderConfig {
   int prefetch = 2;            // steps read ahead
   Curriculum curriculum;       // tokens per sample of each step; off: all
   int64_t first_step = 1;      // index of the first step read; drives the curriculum
+  bool documents = false;      // positions restart at each document, whose first token is no target; all ranks read
   bool eod_mask_loss = false;  // targets equal to eod carry no loss
   int32_t eod = -1;
   int64_t total_samples = 0;  // evaluation of a whole split: ordinals beyond are masked, then next() ends; 0: endless
@@ -57,6 +58,7 @@ class Loader {
   // Unmasked targets of this rank in the last step; -1 on a rank without targets when they must be counted.
   int64_t step_tokens() const;
   int64_t step_pairs() const;   // sentence pairs of this rank in the last step
+  bool masks() const;           // some targets may carry no loss; the same on every rank
   double wait_seconds() const;  // total time that next() waited for the reader
   double read_seconds() const;  // total busy time of the reader
 

@@ -69,7 +69,8 @@ PairSource::Window PairSource::elsewhere(int64_t sequence, int64_t count, Sample
   return {sequence, 0, 0};
 }
 
-void PairSource::fetch(int64_t sample, std::span<int32_t> row) const {
+void PairSource::read(int64_t sample, const SampleBuffers& to) const {
+  const std::span<int32_t> row = to.tokens;
   GT_CHECK(static_cast<int64_t>(row.size()) == PairRow::width(seq_), "room for ", row.size(), " numbers, a sample has ",
            PairRow::width(seq_));
   if (sample % per_epoch_ == 0) require_unchanged();

@@ -14,7 +14,7 @@ class PairSource final : public TokenSource {
   PairSource(const std::string& path, const DatasetOptions& options);
 
   int64_t available() const override { return INT64_MAX; }
-  void fetch(int64_t sample, std::span<int32_t> row) const override;  // PairRow
+  void read(int64_t sample, const SampleBuffers& to) const override;  // tokens: PairRow
   void read_ahead(int64_t sample) const override;
   Dataset::Position place(int64_t sample) const override;
   uint64_t order_hash() const override;

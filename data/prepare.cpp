@@ -11,13 +11,16 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "data/chat.h"
 #include "data/files.h"
+#include "data/loss_mask.h"
 #include "data/prepare_journal.h"
 #include "data/prepare_pipeline.h"
 #include "data/token_file.h"
 #include "data/token_meta.h"
 #include "data/tokenizer.h"
 #include "kernels/core/check.h"
+#include "kernels/core/sha256.h"
 
 namespace gt {
 namespace {
@@ -30,8 +33,10 @@ struct Paths {
   std::string prefix;
   std::string bin() const { return prefix + ".bin"; }
   std::string idx() const { return prefix + ".idx"; }
+  std::string mask() const { return prefix + ".mask"; }
   std::string meta() const { return prefix + ".meta.json"; }
   std::string bin_part() const { return prefix + ".bin.part"; }
+  std::string mask_part() const { return prefix + ".mask.part"; }
   std::string len_part() const { return prefix + ".len.part"; }
   std::string idx_part() const { return prefix + ".idx.part"; }
   std::string journal() const { return prefix + ".progress.json"; }
@@ -49,12 +54,18 @@ void check_options(const PrepareOptions& o) {
              Exit::kUsage,
              sep ? "--split-docs sep: expected --separator with the line between documents, such as '%'"
                  : "--separator: is for --split-docs sep");
+  GT_REQUIRE(o.max_tokens == 0 || (is_chat(o.format) && o.max_tokens >= 2), Exit::kUsage,
+             "--max-tokens: expected at least 2 with --format chat or instruct, found ", o.max_tokens);
+  GT_REQUIRE(is_chat(o.format) || o.chat_template.empty(), Exit::kUsage,
+             "--template: is for --format chat or instruct");
+  GT_REQUIRE(!is_chat(o.format) || o.eod, Exit::kUsage,
+             "--no-eod: conversations end as their --template says; leave it out");
   GT_REQUIRE(!o.json_key.empty(), Exit::kUsage, "--json-key: expected a name, found nothing");
 }
 
 // Options that affect the output bytes; a preparation resumes only with equal ones.
 std::string options_json(const PrepareOptions& o, const Tokenizer& t) {
-  const char* formats[] = {"auto", "jsonl", "text"};
+  const char* formats[] = {"auto", "jsonl", "text", "chat", "instruct"};
   const char* splits[] = {"line", "blank-line", "file", "sep"};
   Json j = {{"tokenizer_sha256", t.sha256()},
             {"format", formats[static_cast<int>(o.format)]},
@@ -65,6 +76,10 @@ std::string options_json(const PrepareOptions& o, const Tokenizer& t) {
             {"max_doc_mb", o.max_doc_mb},
             {"strict_utf8", o.strict_utf8}};
   if (o.split_docs == SplitDocs::kSeparator) j["separator"] = o.separator;
+  if (!is_chat(o.format)) return j.dump();
+  j["template"] = o.chat_template.empty() ? "chatml" : o.chat_template;
+  j["max_tokens"] = o.max_tokens;
+  if (fs::is_regular_file(o.chat_template)) j["template_sha256"] = sha256_hex(read_whole_file(o.chat_template));
   return j.dump();
 }
 
@@ -87,7 +102,8 @@ class Preparation {
         paths_(o.output),
         tokenizer_(Tokenizer::load(o.tokenizer)),
         type_(token_type_for(tokenizer_.vocab())) {
-    GT_REQUIRE(!o.eod || tokenizer_.eod() >= 0, Exit::kUsage, o.tokenizer,
+    if (is_chat(o.format)) ChatFormat(load_chat_template(o.chat_template), tokenizer_);  // refused before any output
+    GT_REQUIRE(is_chat(o.format) || !o.eod || tokenizer_.eod() >= 0, Exit::kUsage, o.tokenizer,
                ": has neither <|endoftext|> nor an eos piece; give --no-eod");
     journal_.options = options_json(o, tokenizer_);
     journal_.inputs = expand_inputs(o.inputs);
@@ -112,24 +128,37 @@ class Preparation {
     std::error_code ec;
     if (!parent.empty()) fs::create_directories(parent, ec);
     if (options_.force) {
-      for (const std::string& f : {paths_.idx(), paths_.bin(), paths_.meta()}) fs::remove(f, ec);
+      for (const std::string& f : {paths_.idx(), paths_.bin(), paths_.mask(), paths_.meta()}) fs::remove(f, ec);
       remove_parts();
     }
     if (const auto before = read_journal(paths_.journal())) {
       require_same_work(paths_.journal(), *before, journal_);
       if (take_up(*before)) return;
     }
-    GT_REQUIRE(!fs::exists(paths_.idx()) && !fs::exists(paths_.bin()), Exit::kUsage, paths_.prefix,
-               ": .bin or .idx is there already; choose another --output or give --force");
+    GT_REQUIRE(!fs::exists(paths_.idx()) && !fs::exists(paths_.bin()) && !fs::exists(paths_.mask()), Exit::kUsage,
+               paths_.prefix, ": .bin, .mask or .idx is there already; choose another --output or give --force");
     bin_ = open_file(paths_.bin_part(), O_WRONLY | O_CREAT | O_TRUNC);
     len_ = open_file(paths_.len_part(), O_WRONLY | O_CREAT | O_TRUNC);
+    if (!masked()) return;
+    mask_ = open_file(paths_.mask_part(), O_WRONLY | O_CREAT | O_TRUNC);
+    write_all(mask_.get(), kLossMaskMagic, kLossMaskHeader, paths_.mask_part());
+  }
+  bool masked() const { return is_chat(options_.format); }
+  // Of the journal's tokens.
+  static int64_t mask_bytes(const PrepareJournal& j, TokenType type) {
+    return kLossMaskHeader + j.bin_bytes / width_of(type);
   }
 
   bool take_up(const PrepareJournal& before) {
     const int64_t spool = before.sums.documents * 4;
-    const bool renamed =
-        before.done && !fs::exists(paths_.bin_part()) && stamp_of(paths_.bin()).size == before.bin_bytes;
-    if ((!renamed && stamp_of(paths_.bin_part()).size < before.bin_bytes) || stamp_of(paths_.len_part()).size < spool) {
+    const int64_t mask = masked() ? mask_bytes(before, type_) : 0;
+    // Renamed already, or a part of at least the recorded size.
+    const auto there = [&](const std::string& part, const std::string& whole, int64_t bytes) {
+      if (before.done && !fs::exists(part) && stamp_of(whole).size == bytes) return true;
+      return stamp_of(part).size >= bytes;
+    };
+    if (!there(paths_.bin_part(), paths_.bin(), before.bin_bytes) || stamp_of(paths_.len_part()).size < spool ||
+        (masked() && !there(paths_.mask_part(), paths_.mask(), mask))) {
       remove_parts();  // parts are missing or shorter than recorded: nothing to resume from
       return false;
     }
@@ -140,7 +169,12 @@ class Preparation {
     if (before.done) return true;
     bin_ = open_file(paths_.bin_part(), O_WRONLY);
     len_ = open_file(paths_.len_part(), O_WRONLY);
-    for (const auto& [fd, size] : {std::pair(bin_.get(), before.bin_bytes), std::pair(len_.get(), spool)})
+    std::vector<std::pair<int, int64_t>> parts{{bin_.get(), before.bin_bytes}, {len_.get(), spool}};
+    if (masked()) {
+      mask_ = open_file(paths_.mask_part(), O_WRONLY);
+      parts.emplace_back(mask_.get(), mask);
+    }
+    for (const auto& [fd, size] : parts)
       GT_REQUIRE(::ftruncate(fd, size) == 0 && ::lseek(fd, 0, SEEK_END) == size, Exit::kIo, paths_.prefix,
                  ": cannot go back to the journal: ", std::strerror(errno));
     return true;
@@ -169,7 +203,8 @@ class Preparation {
       }
     }
     GT_REQUIRE(sums().documents > 0 && sums().tokens > 0, Exit::kUsage, "data prepare: the inputs have no text (",
-               sums().dropped, " empty and ", sums().bad, " bad documents)");
+               sums().dropped, " empty and ", sums().bad, " bad documents",
+               masked() ? cat(", ", sums().unanswered, " conversations without an answer") : "", ")");
     journal_.done = true;
     save();
     report(-1);
@@ -191,18 +226,26 @@ class Preparation {
     }
     write_all(bin_.get(), c.packed.data(), c.packed.size(), paths_.bin_part());
     write_all(len_.get(), lengths_.data(), lengths_.size() * 4, paths_.len_part());
+    if (masked()) {
+      GT_CHECK(static_cast<int64_t>(c.loss.size()) * width_of(type_) == static_cast<int64_t>(c.packed.size()));
+      write_all(mask_.get(), c.loss.data(), c.loss.size(), paths_.mask_part());
+    }
     journal_.bin_bytes += static_cast<int64_t>(c.packed.size());
     journal_.state = c.in.after;
     s.text_bytes += c.in.read_bytes;
     s.dropped += c.dropped;
     s.bad += c.bad;
     s.replaced += c.replaced;
+    s.truncated += c.truncated;
+    s.unanswered += c.unanswered;
+    s.targets += std::count(c.loss.begin(), c.loss.end(), 1);
   }
 
   // Syncs the parts to disk before the journal that refers to them.
   void save() {
-    for (const Fd* fd : {&bin_, &len_})
-      GT_REQUIRE(::fdatasync(fd->get()) == 0, Exit::kIo, paths_.prefix, ": sync failed: ", std::strerror(errno));
+    for (const Fd* fd : {&bin_, &len_, &mask_})
+      GT_REQUIRE(!*fd || ::fdatasync(fd->get()) == 0, Exit::kIo, paths_.prefix,
+                 ": sync failed: ", std::strerror(errno));
     sums().seconds = seconds();
     write_journal(paths_.journal(), journal_);
   }
@@ -223,13 +266,16 @@ class Preparation {
   void commit() {
     bin_ = Fd();
     len_ = Fd();
+    mask_ = Fd();
     write_index();
     if (fs::exists(paths_.bin_part())) rename_file(paths_.bin_part(), paths_.bin());
+    if (masked() && fs::exists(paths_.mask_part())) rename_file(paths_.mask_part(), paths_.mask());
     TokenMeta m;
     m.tokenizer_sha256 = tokenizer_.sha256();
     m.version = GPT_VERSION;
     m.vocab = tokenizer_.vocab();
     m.eod = options_.eod ? tokenizer_.eod() : -1;
+    if (masked()) m.mask_xxh3_128 = xxh3_128_file(paths_.mask());
     m.options = journal_.options;
     for (const TextInput& i : journal_.inputs) m.inputs.push_back(i.path);
     m.documents = sums().documents;
@@ -242,6 +288,7 @@ class Preparation {
     remove_parts();
     sums().seconds = seconds();
     sums().type = name_of(type_);
+    sums().masked = masked();
   }
 
   void write_index() {
@@ -269,7 +316,8 @@ class Preparation {
 
   void remove_parts() {
     std::error_code ec;
-    for (const std::string& f : {paths_.journal(), paths_.bin_part(), paths_.len_part(), paths_.idx_part()})
+    for (const std::string& f :
+         {paths_.journal(), paths_.bin_part(), paths_.mask_part(), paths_.len_part(), paths_.idx_part()})
       fs::remove(f, ec);
   }
   double seconds() const { return before_seconds_ + std::chrono::duration<double>(Clock::now() - began_).count(); }
@@ -280,7 +328,7 @@ class Preparation {
   const Tokenizer tokenizer_;
   const TokenType type_;
   PrepareJournal journal_;
-  Fd bin_, len_;
+  Fd bin_, len_, mask_;
   std::vector<int32_t> lengths_;
   double before_seconds_ = 0;
   const Clock::time_point began_ = Clock::now();
@@ -300,7 +348,11 @@ E choice(const std::string& option, const std::string& given, const std::vector<
 
 TextFormat text_format_from(const std::string& s) {
   return choice<TextFormat>("--format", s,
-                            {{"auto", TextFormat::kAuto}, {"jsonl", TextFormat::kJsonl}, {"text", TextFormat::kText}});
+                            {{"auto", TextFormat::kAuto},
+                             {"jsonl", TextFormat::kJsonl},
+                             {"text", TextFormat::kText},
+                             {"chat", TextFormat::kChat},
+                             {"instruct", TextFormat::kInstruct}});
 }
 SplitDocs split_docs_from(const std::string& s) {
   return choice<SplitDocs>("--split-docs", s,
@@ -323,7 +375,11 @@ std::string to_text(const PrepareResult& r) {
   return cat("documents         ", r.documents, "\ntokens            ", r.tokens, " (", r.type, ")\ntext bytes        ",
              r.text_bytes, "\nbytes per token   ", ratio(r.text_bytes, r.tokens), "\nlongest document  ", r.longest,
              " tokens\ndropped (empty)   ", r.dropped, "\nbad               ", r.bad, "\nreplaced bytes    ",
-             r.replaced, "\nseconds           ", r.seconds, r.resumed ? " (resumed)\n" : "\n");
+             r.replaced,
+             r.masked ? cat("\ntargets           ", r.targets, " tokens (", 100 * ratio(r.targets, r.tokens),
+                            " %)\ntruncated         ", r.truncated, "\nwithout answer    ", r.unanswered, " (dropped)")
+                      : "",
+             "\nseconds           ", r.seconds, r.resumed ? " (resumed)\n" : "\n");
 }
 
 }  // namespace gt

@@ -108,7 +108,8 @@ void ChunkReader::open_input() {
   const TextInput& in = inputs_[static_cast<size_t>(state_.input)];
   reader_ = std::make_unique<LineReader>(in.path, options_.max_doc_mb << 20);
   if (state_.byte > 0) reader_->skip_to(state_.byte, state_.line);
-  json_ = options_.format == TextFormat::kJsonl || (options_.format == TextFormat::kAuto && is_json_name(in.path));
+  json_ = options_.format == TextFormat::kJsonl || is_chat(options_.format) ||
+          (options_.format == TextFormat::kAuto && is_json_name(in.path));
 }
 
 bool ChunkReader::full(const Chunk& c) const {

@@ -16,13 +16,15 @@ void write_journal(const std::string& path, const PrepareJournal& j) {
   for (const TextInput& i : j.inputs) inputs.push_back({i.path, i.size, i.mtime_ns});
   const ReadState& s = j.state;
   const PrepareResult& r = j.sums;
-  const Json out = {{"version", 1},
+  const Json out = {{"version", 2},
                     {"options", Json::parse(j.options)},
                     {"inputs", inputs},
                     {"state", {s.input, s.byte, s.line, s.open, s.skipping}},
                     {"bin_bytes", j.bin_bytes},
                     {"document_tokens", j.document_tokens},
-                    {"sums", {r.documents, r.tokens, r.text_bytes, r.longest, r.dropped, r.bad, r.replaced}},
+                    {"sums",
+                     {r.documents, r.tokens, r.text_bytes, r.longest, r.dropped, r.bad, r.replaced, r.targets,
+                      r.truncated, r.unanswered}},
                     {"seconds", r.seconds},
                     {"done", j.done}};
   write_file_atomically(path, out.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -34,7 +36,7 @@ std::optional<PrepareJournal> read_journal(const std::string& path) {
   try {
     const Json in = parse_shallow<Json>(text, path);
     PrepareJournal j;
-    GT_REQUIRE(field<int>(in, "version") == 1, Exit::kUsage, "expected version 1, found ", found_json(in["version"]));
+    GT_REQUIRE(field<int>(in, "version") == 2, Exit::kUsage, "expected version 2, found ", found_json(in["version"]));
     j.options = member(in, "options").dump();
     for (const Json& i : member(in, "inputs"))
       j.inputs.push_back({field<std::string>(i, "0"), field<int64_t>(i, "1"), field<int64_t>(i, "2")});
@@ -43,8 +45,9 @@ std::optional<PrepareJournal> read_journal(const std::string& path) {
                field<bool>(s, "4")};
     j.bin_bytes = field<int64_t>(in, "bin_bytes");
     j.document_tokens = field<int64_t>(in, "document_tokens");
-    int64_t* const sums[] = {&j.sums.documents, &j.sums.tokens, &j.sums.text_bytes, &j.sums.longest,
-                             &j.sums.dropped,   &j.sums.bad,    &j.sums.replaced};
+    int64_t* const sums[] = {&j.sums.documents, &j.sums.tokens,    &j.sums.text_bytes, &j.sums.longest,
+                             &j.sums.dropped,   &j.sums.bad,       &j.sums.replaced,   &j.sums.targets,
+                             &j.sums.truncated, &j.sums.unanswered};
     for (size_t i = 0; i < std::size(sums); ++i) *sums[i] = field<int64_t>(in, cat("sums.", i));
     j.sums.seconds = field<double>(in, "seconds");
     j.done = field<bool>(in, "done");

@@ -4,8 +4,10 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 
+#include "data/chat.h"
 #include "data/utf8.h"
 #include "kernels/core/check.h"
 
@@ -23,14 +25,17 @@ int64_t chunk_bytes_for(const PrepareOptions& o, int slots) {
 class PieceEncoder {  // one per thread
  public:
   PieceEncoder(const std::vector<TextInput>& inputs, const PrepareOptions& o, const Tokenizer& t, TokenType type)
-      : inputs_(inputs), options_(o), tokenizer_(t), type_(type), encoder_(t) {}
+      : inputs_(inputs), options_(o), tokenizer_(t), type_(type), encoder_(t) {
+    if (is_chat(o.format)) chat_.emplace(load_chat_template(o.chat_template), t);
+  }
 
   void run(EncodedChunk* c) {
     c->packed.clear();
     c->parts.clear();
     c->dropped = c->in.dropped;
     c->bad = c->in.bad;
-    c->replaced = 0;
+    c->replaced = c->truncated = c->unanswered = 0;
+    c->loss.clear();
     c->problem.clear();
     for (size_t i = 0; i < c->in.pieces.size() && c->problem.empty(); ++i) piece(c->in.pieces[i], i, c);
     if (c->problem.empty()) c->problem = c->in.problem;
@@ -50,16 +55,11 @@ class PieceEncoder {  // one per thread
       c->replaced += append_valid_utf8(text, &clean_);
       text = clean_;
     }
+    if (chat_) return conversation(text, p, c);
     if (p.json) {
       decoded_.clear();
       std::string why;
-      if (!json_text(text, options_.json_key, &decoded_, &why)) {
-        if (options_.on_bad == OnBad::kFail)
-          c->problem = cat(where(p), ": ", why, "; mend the line or give --on-bad skip");
-        else
-          ++c->bad;
-        return;
-      }
+      if (!json_text(text, options_.json_key, &decoded_, &why)) return bad(p, why, c);
       if (decoded_.empty()) {
         ++c->dropped;
         return;
@@ -74,10 +74,38 @@ class PieceEncoder {  // one per thread
       GT_CHECK(plain_ == ids_, where(p), ": the word cache gave other ids than the library; this is a bug");
     }
     if (p.ends && options_.eod) ids_.push_back(tokenizer_.eod());
+    append(ids_, p.ends, c);
+  }
+  // A document of a line: the template's tokens and their loss mask.
+  void conversation(std::string_view line, const TextChunk& p, EncodedChunk* c) {
+    std::string why;
+    messages_.clear();
+    tokens_.clear();
+    if (!(options_.format == TextFormat::kChat ? parse_chat : parse_instruct)(line, &messages_, &why) ||
+        !chat_->encode(messages_, encoder_, &tokens_, &why))
+      return bad(p, why, c);
+    const auto limit = static_cast<size_t>(options_.max_tokens);
+    const bool cut = limit > 0 && tokens_.ids.size() > limit;
+    if (cut) tokens_.ids.resize(limit), tokens_.loss.resize(limit);
+    if (std::find(tokens_.loss.begin(), tokens_.loss.end(), 1) == tokens_.loss.end()) {
+      ++c->unanswered;
+      return;
+    }
+    c->truncated += cut ? 1 : 0;
+    c->loss.insert(c->loss.end(), tokens_.loss.begin(), tokens_.loss.end());
+    append(tokens_.ids, true, c);
+  }
+  void append(const std::vector<int32_t>& ids, bool ends, EncodedChunk* c) {
     const size_t at = c->packed.size();
-    c->packed.resize(at + ids_.size() * static_cast<size_t>(width_of(type_)));
-    pack_tokens(ids_, type_, c->packed.data() + at);
-    c->parts.push_back({static_cast<int64_t>(ids_.size()), p.ends});
+    c->packed.resize(at + ids.size() * static_cast<size_t>(width_of(type_)));
+    pack_tokens(ids, type_, c->packed.data() + at);
+    c->parts.push_back({static_cast<int64_t>(ids.size()), ends});
+  }
+  void bad(const TextChunk& p, const std::string& why, EncodedChunk* c) {
+    if (options_.on_bad == OnBad::kFail)
+      c->problem = cat(where(p), ": ", why, "; mend the line or give --on-bad skip");
+    else
+      ++c->bad;
   }
   std::string where(const TextChunk& p) const {
     return cat(inputs_[static_cast<size_t>(p.input)].path, " line ", p.line + 1, " byte ", p.byte);
@@ -88,6 +116,9 @@ class PieceEncoder {  // one per thread
   const Tokenizer& tokenizer_;
   TokenType type_;
   Encoder encoder_;
+  std::optional<ChatFormat> chat_;
+  Conversation messages_;
+  ChatTokens tokens_;
   std::string clean_, decoded_;
   std::vector<int32_t> ids_, plain_;
 };

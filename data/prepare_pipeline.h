@@ -15,12 +15,13 @@ namespace gt {
 struct EncodedChunk {
   Chunk in;
   std::vector<uint8_t> packed;  // tokens as stored in the .bin
+  std::vector<uint8_t> loss;    // of conversations: one byte for each token, as in the .mask
   struct Part {
     int64_t tokens;
     bool ends;
   };
   std::vector<Part> parts;  // parts of documents, in order
-  int64_t dropped = 0, bad = 0, replaced = 0;
+  int64_t dropped = 0, bad = 0, replaced = 0, truncated = 0, unanswered = 0;
   std::string problem;  // error that ends the work: file, line, reason
 };
 

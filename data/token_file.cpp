@@ -14,6 +14,7 @@
 
 #include "data/files.h"
 #include "data/token_check.h"
+#include "data/token_meta.h"
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -41,7 +42,33 @@ TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& optio
     f.fingerprint_ = fingerprint_of(f.idx_, f.bin_);
     if (options.remembers) cache.store(f.tokens_, f.fingerprint_);
   }
+  f.open_mask();
   return f;
+}
+
+// A mask that was lost in copying would turn prompts into targets unnoticed, so meta.json records that there is one.
+void TokenFile::open_mask() {
+  const std::string path = prefix_ + ".mask";
+  if (!std::filesystem::exists(path)) {
+    const auto meta = read_token_meta(prefix_);
+    GT_REQUIRE(!meta || meta->mask_xxh3_128.empty(), Exit::kUsage, path, ": missing, but ", prefix_,
+               ".meta.json records a loss mask; copy it too, or prepare the data again");
+    return;
+  }
+  mask_ = LossMask(path, bin_.size() / width());
+  for (int64_t s = 0; s < sequences_; ++s)
+    GT_REQUIRE(position(s) % width() == 0, Exit::kUsage, idx_.path(), " byte ", 34 + 4 * sequences_ + 8 * s,
+               ": position of sequence ", s, ": expected a multiple of ", width(), " bytes (", name_of(type_),
+               "), because ", path, " has a byte for each token; found ", position(s));
+}
+
+bool TokenFile::unchanged() const {
+  return bin_.unchanged() && idx_.unchanged() && (!mask_ || mask_.file().unchanged());
+}
+
+void TokenFile::read_mask(int64_t sequence, int64_t begin, std::span<uint8_t> out) const {
+  if (!mask_) return TokenStore::read_mask(sequence, begin, out);
+  mask_.read(position(sequence) / width() + begin, out);
 }
 
 int64_t TokenFile::position(int64_t s) const { return load_at<int64_t>(idx_.data() + 34 + 4 * sequences_ + 8 * s); }

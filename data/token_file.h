@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "data/loss_mask.h"
 #include "data/mapped_file.h"
 #include "data/token_store.h"
 
@@ -16,8 +17,8 @@ namespace gt {
 class TokenFile final : public TokenStore {
  public:
   TokenFile() = default;
-  // Opens and checks a file pair. `path`: PREFIX, PREFIX.bin or PREFIX.idx. Throws Error(kUsage) naming file, byte
-  // offset, expected and found.
+  // Opens and checks a file pair, and PREFIX.mask where it exists. `path`: PREFIX, PREFIX.bin or PREFIX.idx. Throws
+  // Error(kUsage) naming file, byte offset, expected and found.
   static TokenFile open(const std::string& path, const TokenFileOptions& options = {});
 
   const MappedFile& bin() const { return bin_; }
@@ -31,10 +32,15 @@ class TokenFile final : public TokenStore {
   std::string locate(int64_t sequence, int64_t index) const override;
   uint64_t read(int64_t sequence, int64_t begin, std::span<int32_t> out) const override;
   void will_need(int64_t sequence, int64_t begin, int64_t count) const override;
-  bool unchanged() const override { return bin_.unchanged() && idx_.unchanged(); }
+  bool unchanged() const override;
+  bool masked() const override { return static_cast<bool>(mask_); }
+  void read_mask(int64_t sequence, int64_t begin, std::span<uint8_t> out) const override;
+  const LossMask& mask() const { return mask_; }
 
  private:
+  void open_mask();
   MappedFile bin_, idx_;
+  LossMask mask_;  // of PREFIX.mask, if there is one
 };
 
 // PREFIX: strips a trailing .bin or .idx.

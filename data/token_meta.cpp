@@ -27,6 +27,7 @@ std::string to_json(const TokenMeta& m) {
   j["bytes"] = m.bytes;
   j["bin_xxh3_128"] = m.bin_xxh3_128;
   j["idx_xxh3_128"] = m.idx_xxh3_128;
+  if (!m.mask_xxh3_128.empty()) j["mask_xxh3_128"] = m.mask_xxh3_128;
   return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -51,6 +52,7 @@ std::optional<TokenMeta> read_token_meta(const std::string& prefix) {
     m.bytes = field_or(j, "bytes", int64_t{0});
     m.bin_xxh3_128 = field_or(j, "bin_xxh3_128", std::string());
     m.idx_xxh3_128 = field_or(j, "idx_xxh3_128", std::string());
+    m.mask_xxh3_128 = field_or(j, "mask_xxh3_128", std::string());
     return m;
   } catch (const Error& e) {
     fail(Exit::kUsage, path, ": not a description of a token file (", e.what(), kNext);

@@ -14,6 +14,7 @@ struct TokenMeta {
   std::vector<std::string> inputs;
   int64_t documents = 0, tokens = 0, bytes = 0;  // bytes of text
   std::string bin_xxh3_128, idx_xxh3_128;
+  std::string mask_xxh3_128;  // of PREFIX.mask; empty: there is none
 };
 
 std::string to_json(const TokenMeta&);

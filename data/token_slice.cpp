@@ -35,6 +35,10 @@ uint64_t TokenSlice::read(int64_t sequence, int64_t begin, std::span<int32_t> ou
   return whole_->read(first_ + sequence, offset(sequence) + begin, out);
 }
 
+void TokenSlice::read_mask(int64_t sequence, int64_t begin, std::span<uint8_t> out) const {
+  whole_->read_mask(first_ + sequence, offset(sequence) + begin, out);
+}
+
 void TokenSlice::will_need(int64_t sequence, int64_t begin, int64_t count) const {
   whole_->will_need(first_ + sequence, offset(sequence) + begin, count);
 }

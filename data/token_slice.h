@@ -20,6 +20,8 @@ class TokenSlice final : public TokenStore {
   uint64_t read(int64_t sequence, int64_t begin, std::span<int32_t> out) const override;
   void will_need(int64_t sequence, int64_t begin, int64_t count) const override;
   bool unchanged() const override { return whole_->unchanged(); }
+  bool masked() const override { return whole_->masked(); }
+  void read_mask(int64_t sequence, int64_t begin, std::span<uint8_t> out) const override;
 
  private:
   int64_t offset(int64_t sequence) const { return sequence == 0 ? skipped_ : 0; }

@@ -1,6 +1,7 @@
 #include "data/token_source.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "data/token_meta.h"
 #include "data/token_slice.h"
@@ -84,6 +85,10 @@ TokenSource::TokenSource(const std::string& path, const DatasetOptions& o)
       seed_(o.seed) {
   GT_REQUIRE(seq_ >= 1, Exit::kUsage, "data.seq: expected at least 1, found ", seq_);
   meta_note_ = check_meta(*file_, o);
+  GT_REQUIRE(!o.documents || !file_->windows(), Exit::kUsage, file_->prefix(),
+             ": data.pack documents needs files that "
+             "record where documents begin (PREFIX.bin + PREFIX.idx), found ",
+             file_->format(), "; use data.pack stream");
   cut_ = must_cut(*file_, o);
   if (cut_) file_ = cut_by_tokens(std::move(file_), o);
   range_ = cut_ ? file_->lengths() : choose_range(*file_, o);
@@ -191,13 +196,23 @@ void TokenSource::walk(int64_t sample, Visit visit) const {
   }
 }
 
-void TokenSource::fetch(int64_t sample, std::span<int32_t> out) const {
-  GT_CHECK(static_cast<int64_t>(out.size()) == seq_ + 1, "room for ", out.size(), " tokens, a sample has ", seq_ + 1);
+void check_room(const SampleBuffers& to, int64_t seq) {
+  for (const size_t n : {to.tokens.size(), to.loss.size(), to.positions.size()})
+    GT_CHECK(n == 0 || static_cast<int64_t>(n) == seq + 1, "room for ", n, " tokens, a sample has ", seq + 1);
+}
+
+void TokenSource::read(int64_t sample, const SampleBuffers& to) const {
+  check_room(to, seq_);
   size_t at = 0;
-  walk(sample, [&](int64_t sequence, int64_t begin, int64_t count) {
-    const auto part = out.subspan(at, static_cast<size_t>(count));
-    read_checked(sequence, begin, part);
-    at += part.size();
+  walk(sample, [&](int64_t sequence, int64_t begin, int64_t length) {
+    const auto count = static_cast<size_t>(length);
+    if (!to.tokens.empty()) read_checked(sequence, begin, to.tokens.subspan(at, count));
+    if (!to.loss.empty()) file_->read_mask(sequence, begin, to.loss.subspan(at, count));
+    if (!to.positions.empty()) {
+      const auto positions = to.positions.subspan(at, count);
+      std::iota(positions.begin(), positions.end(), 0);
+    }
+    at += count;
   });
 }
 
@@ -230,6 +245,7 @@ std::string TokenSource::identity() const {
   const Fingerprint& f = file_->fingerprint();
   std::string out = cat(f.bin_bytes, " bytes, index ", f.idx_sha256.substr(0, 12), ", content ", std::hex, f.ends_xxh3,
                         '-', sample_hash(*file_));
+  if (file_->masked()) out += cat(", mask ", std::hex, mask_hash(*file_));
   if (const auto meta = read_token_meta(file_->prefix()))
     out += cat(", meta ", meta->tokenizer_sha256.substr(0, 12), '-', meta->bin_xxh3_128.substr(0, 12));
   return out;

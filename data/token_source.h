@@ -14,6 +14,9 @@
 
 namespace gt {
 
+// Requires: every span of `to` is empty or has seq + 1 elements.
+void check_room(const SampleBuffers& to, int64_t seq);
+
 class TokenSource {
  public:
   // Throws kUsage: bad files, another tokenizer, an empty split, fewer than seq + 1 tokens.
@@ -27,7 +30,7 @@ class TokenSource {
   bool cut() const { return cut_; }                                  // splits by tokens, not documents
   int64_t size() const { return per_epoch_; }                        // samples per epoch
   virtual int64_t available() const;                                 // total samples; INT64_MAX: endless
-  virtual void fetch(int64_t sample, std::span<int32_t> out) const;  // thread-safe
+  virtual void read(int64_t sample, const SampleBuffers& to) const;  // thread-safe
   virtual void read_ahead(int64_t sample) const;
   virtual Dataset::Position place(int64_t sample) const;
   virtual uint64_t order_hash() const;

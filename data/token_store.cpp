@@ -61,17 +61,32 @@ TokenType token_type_for(int64_t pieces) { return pieces < 65500 ? TokenType::kU
 
 std::string Fingerprint::text() const { return cat(bin_bytes, ' ', idx_sha256, ' ', ends_xxh3); }
 
-uint64_t sample_hash(const TokenStore& tokens) {
+namespace {
+
+// Hashes at most 32 runs of 256 elements that read(sequence, begin, span) copies, spread over all sequences.
+template <class T, class Read>
+uint64_t hash_runs(const TokenStore& tokens, Read read) {
   constexpr int64_t kSamples = 32, kLength = 256;
   uint64_t hash = 0;
-  int32_t ids[kLength];
+  T run[kLength];
   for (int64_t i = 0; i < kSamples && tokens.sequences() > 0; ++i) {
     const int64_t sequence = (tokens.sequences() - 1) * i / (kSamples - 1), length = tokens.length(sequence);
     const int64_t count = std::min(length, kLength), begin = (length - count) * i / (kSamples - 1);
-    tokens.read(sequence, begin, {ids, static_cast<size_t>(count)});
-    hash = XXH3_64bits_withSeed(ids, static_cast<size_t>(count) * sizeof ids[0], hash);
+    read(sequence, begin, std::span(run, static_cast<size_t>(count)));
+    hash = XXH3_64bits_withSeed(run, static_cast<size_t>(count) * sizeof run[0], hash);
   }
   return hash;
+}
+
+}  // namespace
+
+uint64_t sample_hash(const TokenStore& tokens) {
+  return hash_runs<int32_t>(tokens, [&](int64_t s, int64_t at, std::span<int32_t> out) { tokens.read(s, at, out); });
+}
+
+uint64_t mask_hash(const TokenStore& tokens) {
+  return hash_runs<uint8_t>(tokens,
+                            [&](int64_t s, int64_t at, std::span<uint8_t> out) { tokens.read_mask(s, at, out); });
 }
 
 uint64_t gather_tokens(const uint8_t* p, TokenType type, std::span<int32_t> out) {

@@ -1,6 +1,7 @@
 // Tokens on disk in any format, as sequences that samples are cut from. token_file.h reads Megatron's pair,
 // llmc_tokens.h llm.c's shards. Files are mapped, never copied. Independent of samples and their order.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,6 +57,12 @@ class TokenStore {
   virtual uint64_t read(int64_t sequence, int64_t begin, std::span<int32_t> out) const = 0;
   virtual void will_need(int64_t sequence, int64_t begin, int64_t count) const = 0;  // starts readahead
   virtual bool unchanged() const = 0;                                                // on disk, since opening
+  // Whether tokens have a loss mask (data/loss_mask.h), and its bytes of tokens [begin, begin + out.size()) of a
+  // sequence: 1 where the token is a target, everywhere without a mask. Throws kIo for damaged bytes.
+  virtual bool masked() const { return false; }
+  virtual void read_mask(int64_t /*sequence*/, int64_t /*begin*/, std::span<uint8_t> out) const {
+    std::fill(out.begin(), out.end(), uint8_t{1});
+  }
   int64_t length(int64_t sequence) const { return lengths()[sequence]; }
 
  protected:
@@ -75,6 +82,9 @@ std::unique_ptr<TokenStore> open_tokens(const std::string& path, const TokenFile
 // Hash of at most 32 runs of 256 tokens, spread over all sequences: almost certainly differs between different texts,
 // at the cost of 32 reads.
 uint64_t sample_hash(const TokenStore&);
+
+// The same of the loss mask.
+uint64_t mask_hash(const TokenStore&);
 
 // Widens tokens at `p`, which may be unaligned; returns the same value as TokenStore::read.
 uint64_t gather_tokens(const uint8_t* p, TokenType type, std::span<int32_t> out);

@@ -40,6 +40,8 @@ PrepareOptions prepare_options(const DataPrepareArgs& a) {
   o.output = a.output;
   o.format = text_format_from(a.format);
   o.json_key = a.json_key;
+  o.chat_template = a.chat_template;
+  o.max_tokens = a.max_tokens;
   o.split_docs = split_docs_from(a.split_docs);
   o.separator = a.separator;
   o.eod = !a.no_eod;
@@ -173,8 +175,8 @@ Exit run_data_prepare(const Command& command) {
     write_out(
         "note: found 1 document, so data.split divides its tokens, not documents. Set the document separator with "
         "--split-docs: blank-line, line, or sep with --separator '%'\n");
-  write_out(fmt::format("{}\n{}.bin, {}.idx, {}.meta.json\nnext: gpttrain data inspect {}\n", to_text(result), prefix,
-                        prefix, prefix, shell_word(prefix)));
+  write_out(fmt::format("{}\n{}.bin, {}.idx, {}{}.meta.json\nnext: gpttrain data inspect {}\n", to_text(result), prefix,
+                        prefix, result.masked ? prefix + ".mask, " : "", prefix, shell_word(prefix)));
   flush_out();
   return Exit::kOk;
 }

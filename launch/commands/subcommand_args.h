@@ -82,14 +82,22 @@ struct TokenizerDecodeArgs {
 struct DataPrepareArgs {
   std::vector<std::string> input;
   std::string tokenizer, output, format = "auto", json_key = "text", split_docs = "file", on_bad = "fail", separator;
-  int64_t threads = 0, memory_mb = 512, max_doc_mb = 64;
+  std::string chat_template;
+  int64_t threads = 0, memory_mb = 512, max_doc_mb = 64, max_tokens = 0;
   bool no_eod = false, strict_utf8 = false, check_cache = false, force = false;
   template <class V>
   void fields(V& v) {
     v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
     v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json (byte-level BPE) or a folder with one");
-    v("output", output, "required", "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json are written");
-    v("format", format, "auto|jsonl|text", "auto: .jsonl .json .ndjson are JSON lines, the rest is text");
+    v("output", output, "required",
+      "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json (chat, instruct: PREFIX.mask) are written");
+    v("format", format, "auto|jsonl|text|chat|instruct",
+      "auto: .jsonl .json .ndjson are JSON lines, the rest is text; chat: JSON lines of {\"messages\": [{\"role\", "
+      "\"content\"}...]}; instruct: of {\"instruction\", \"input\", \"output\"}; both also write PREFIX.mask: loss on "
+      "the "
+      "assistant's tokens only");
+    v("template", chat_template, "", "chat, instruct: chatml (default), llama3, mistral, plain, or a template file");
+    v("max-tokens", max_tokens, "0..1048576 tokens", "chat, instruct: truncate longer conversations; 0: unlimited");
     v("json-key", json_key, "", "JSON lines: the field that holds the text");
     v("split-docs", split_docs, "file|blank-line|line|sep",
       "text: document separator; sep: a line equal to --separator");

@@ -39,7 +39,7 @@ void RunLoader::next() {
 }
 
 TargetCounts RunLoader::targets(const Loader& loader, int64_t length) const {
-  if (config_.data.eod_mask_loss || config_.model.predicts_pairs()) return target_counts(rank_.mesh, loader);
+  if (loader.masks()) return target_counts(rank_.mesh, loader);
   return {config_.train.global_batch * length, 0};
 }
 

@@ -95,10 +95,10 @@ void Trainer::one_step() {
   loader_.next();
   engine_.set_data_wait(loader_.step().waited);
   if (loader_.step().targets == 0)
-    report_.warn(
-        step,
-        "a global batch has no unmasked target (data.eod_mask_loss masks all): its loss and gradients are 0, but "
-        "weight decay and the optimizer's moments still apply; check the data, or raise train.global_batch");
+    report_.warn(step,
+                 "a global batch has no unmasked target (data.eod_mask_loss or the data's loss mask masks all): its "
+                 "loss and gradients are 0, but "
+                 "weight decay and the optimizer's moments still apply; check the data, or raise train.global_batch");
   const bool timed = !faults_.injects_into_ops() && report_.times_ops(step);
   const StepResult r = faults_.run_step(timed);
   report_.step_ran(step);

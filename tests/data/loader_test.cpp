@@ -40,7 +40,8 @@ class Counting final : public Dataset {
   explicit Counting(int64_t seq) : seq_(seq) {}
   int64_t size() const override { return 1000; }
   int64_t seq() const override { return seq_; }
-  void fetch(int64_t n, std::span<int32_t> out) const override {
+  void read(int64_t n, const SampleBuffers& to) const override {
+    const std::span<int32_t> out = to.tokens;
     if (n == bad) fail(Exit::kIo, "sample ", n, " is bad");
     for (size_t i = 0; i < out.size(); ++i)
       out[i] =

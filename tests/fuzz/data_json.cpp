@@ -41,7 +41,7 @@ std::vector<std::string> seeds() {
           to_json(c),
           read_file(vfs, file.path(), 1 << 20),
           deep,
-          "{\"version\":1,\"options\":" + deep + "}",
+          "{\"version\":2,\"options\":" + deep + "}",
           "{\"tokenizer_sha256\":\"\",\"vocab\":1,\"eod\":0,\"options\":" + deep + "}"};
 }
 

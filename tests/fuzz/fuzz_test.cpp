@@ -88,6 +88,7 @@ TEST_CASE("a shard's index is accepted whole or refused with one error") { holds
 TEST_CASE("a checkpoint's manifest is accepted whole or refused with one error") { holds(ckpt_manifest()); }
 TEST_CASE("a config file is accepted whole or refused with one error") { holds(config_json()); }
 TEST_CASE("a DeepSpeed file is accepted whole or refused with one error") { holds(deepspeed_json()); }
+TEST_CASE("conversations and chat templates are accepted whole or refused with one error") { holds(chat()); }
 TEST_CASE("what lies beside token files is accepted whole or refused with one error") { holds(data_json()); }
 TEST_CASE("a foreign HDF5 file is accepted whole or refused with one error") { holds(hdf5_gate()); }
 TEST_CASE("a Hugging Face config is accepted whole or refused with one error") { holds(hf_config()); }

@@ -19,6 +19,7 @@ struct Target {
   int inputs;                           // mutated inputs in a normal test run: a second or two
 };
 
+Target chat();               // lines of conversations, chat templates
 Target checkpoint();         // a whole folder: generate, eval and export
 Target checkpoint_config();  // config.json of a foreign checkpoint
 Target ckpt_index();         // rank-00000.idx, its checksums repaired

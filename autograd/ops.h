@@ -40,8 +40,9 @@ Var parameter(Tape&, Parameter&);
 
 Var add(Tape&, Var a, Var b);              // 16-bit plus f32 gives f32
 Var add_bias(Tape&, Var x, Parameter& b);  // in place on x, which no other op may have saved
-// In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at position (first_row + i) mod seq.
-Var add_position(Tape&, Var x, Parameter& table, int64_t seq, int64_t first_row = 0);
+// In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at its MicroBatch::positions where
+// documents are packed, else at position (first_row + i) mod seq.
+Var add_position(Tape&, Var x, Parameter& table, const MicroBatch&, int64_t first_row = 0);
 // In place: adds row indices[i] of the table to row i of x. indices i32 [n].
 Var add_rows(Tape&, Var x, Parameter& table, Tensor indices);
 Var gelu(Tape&, Var x);

@@ -77,7 +77,42 @@ void by_sequences(int64_t first, int64_t n, int64_t seq, Run run) {
 }
 }  // namespace
 
-Var add_position(Tape& t, Var x, Parameter& table, int64_t seq, int64_t first_row) {
+namespace {
+// x[i] += table[positions[i]]: positions that restart at each document. The table's gradient is that of a lookup.
+Var add_document_positions(Tape& t, Var x, Parameter& table, Tensor positions) {
+  const Arena::Mark mark = t.activations().mark();
+  const Tensor rows = t.scratch(x.value.shape, table.value.dtype);
+  t.ops().embedding({.tokens = positions, .table = table.value, .out = rows}, t.stream());
+  if (rows.dtype == x.value.dtype) {
+    t.ops().add({.a = x.value, .b = rows, .out = x.value}, t.stream());
+  } else {
+    const Tensor wide = t.scratch(rows.shape, x.value.dtype);
+    t.ops().cast({.src = rows, .dst = wide}, t.stream());
+    t.ops().add({.a = x.value, .b = wide, .out = x.value}, t.stream());
+  }
+  t.activations().rollback(mark);
+  const Var y = t.output_of(x.value);
+  struct Saved {
+    Var x, y;
+    Parameter* table;
+    Tensor positions;
+  };
+  t.record(
+      Saved{x, y, &table, positions}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); },
+      [](const Saved& s, Backprop& bp) {
+        const Tensor dy = bp.grad(s.y);
+        auto [dtable, acc] = bp.dst(*s.table);
+        bp.ops().embedding_grad({.tokens = s.positions, .dout = dy, .dtable = dtable, .accumulate = acc}, bp.stream());
+      });
+  return y;
+}
+}  // namespace
+
+Var add_position(Tape& t, Var x, Parameter& table, const MicroBatch& mb, int64_t first_row) {
+  const int64_t seq = mb.seq;
+  if (mb.positions && mb.cache == nullptr)
+    return add_document_positions(t, x, table,
+                                  mb.positions.view({mb.positions.numel()}).slice(first_row, x.value.shape.rows()));
   by_sequences(first_row, x.value.shape.rows(), seq, [&](int64_t at, int64_t rows, int64_t length, int64_t position) {
     t.ops().add_position({.x = x.value.slice(at, rows), .pos = table.value, .seq = length, .first_pos = position},
                          t.stream());
@@ -371,6 +406,7 @@ Var self_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, con
   Var y = t.output({mb.batch * mb.seq, a.heads * a.head_dim}, qkv.value.dtype);
   Tensor lse = t.scratch({mb.batch, a.heads, mb.seq}, DType::kF32);
   const Tensor lengths = a.full ? mb.lengths : Tensor{};
+  const Tensor positions = mb.cache == nullptr ? mb.positions : Tensor{};  // a prompt is one document
   t.ops().attention({.qkv = qkv.value,
                      .out = y.value,
                      .lse = lse,
@@ -384,16 +420,18 @@ Var self_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, con
                      .window = a.window,
                      .softcap = a.softcap,
                      .full = a.full,
-                     .lengths = lengths},
+                     .lengths = lengths,
+                     .positions = positions},
                     t.stream());
   struct Saved {
     Var qkv, y;
-    Tensor lse, lengths;
+    Tensor lse, lengths, positions;
     AttentionShape a;
     int64_t batch, seq;
     HeadDrop drop;
   };
-  t.record(Saved{qkv, y, lse, lengths, a, mb.batch, mb.seq, drop}, [](const Saved& s, Backprop& bp) {
+  const Saved saved{qkv, y, lse, lengths, positions, a, mb.batch, mb.seq, drop};
+  t.record(saved, [](const Saved& s, Backprop& bp) {
     const GradDst dqkv = bp.dst(s.qkv);
     GT_CHECK(!dqkv.accumulate, "qkv feeds attention alone");
     bp.ops().attention_grad({.qkv = bp.value(s.qkv),
@@ -411,7 +449,8 @@ Var self_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, con
                              .window = s.a.window,
                              .softcap = s.a.softcap,
                              .full = s.a.full,
-                             .lengths = s.lengths},
+                             .lengths = s.lengths,
+                             .positions = s.positions},
                             bp.stream());
   });
   return y;

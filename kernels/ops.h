@@ -313,8 +313,12 @@ struct Attention {
   int64_t window = 0;
   float softcap = 0;
   bool full = false;
-  Tensor lengths;
-  GT_OPERANDS(.in("qkv", o.qkv).out("out", o.out).out("lse", o.lse).control("lengths", o.lengths))
+  Tensor lengths, positions;
+  GT_OPERANDS(.in("qkv", o.qkv)
+                  .out("out", o.out)
+                  .out("lse", o.lse)
+                  .control("lengths", o.lengths)
+                  .control("positions", o.positions))
 };
 // dqkv is overwritten whole, laid out like qkv: 0 for keys that no query sees.
 struct AttentionGrad {
@@ -325,13 +329,14 @@ struct AttentionGrad {
   int64_t window = 0;
   float softcap = 0;
   bool full = false;
-  Tensor lengths;
+  Tensor lengths, positions;
   GT_OPERANDS(.in("qkv", o.qkv)
                   .in("out", o.out)
                   .in("lse", o.lse)
                   .in("dout", o.dout)
                   .out("dqkv", o.dqkv)
-                  .control("lengths", o.lengths))
+                  .control("lengths", o.lengths)
+                  .control("positions", o.positions))
 };
 
 // Appends to the KV cache of a layer: keys, values [sequences, kv_heads, capacity, head_dim] T. Row r of qkv

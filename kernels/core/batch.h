@@ -10,9 +10,12 @@ struct KvLayer {
 };
 
 struct MicroBatch {
-  Tensor tokens;    // [batch, seq] i32; empty on ranks that need none (not the first stage)
-  Tensor targets;   // [batch, seq] i32, -1: no loss; empty on ranks that need none (not the last stage)
-  Tensor segments;  // [batch, seq] i32 document ids; empty: one document
+  Tensor tokens;   // [batch, seq] i32; empty on ranks that need none (not the first stage)
+  Tensor targets;  // [batch, seq] i32, -1: no loss; empty on ranks that need none (not the last stage)
+  // [batch, seq] i32: position of each token in its document, 0 at the document's first token, else one more than that
+  // of the token before; needed on every stage. Learned and rotary positions read it; attention stays in the document.
+  // Empty: each sequence is one document. Generation: see below.
+  Tensor positions;
   // Sentence pairs (masked language models); each empty on ranks that need none, and of other models.
   Tensor types;      // [batch, seq] i32 token types: 0 of the first sentence, 1 of the second; first stage
   Tensor lengths;    // [batch] i32 tokens before the padding, 1 to seq; every stage
@@ -25,10 +28,10 @@ struct MicroBatch {
   int64_t first_sample = 0;  // global ordinal of the first sequence, the others follow; keys dropout masks
   const int64_t* first_sample_at = nullptr;  // if set: device address of first_sample; set by the executor
   bool train = false;                        // enables dropout; set by the engine's step
-  // Generation: keys and values of the tokens are stored in the cache at these positions of these sequences, both i32
+  // Generation: keys and values of the tokens are stored in the cache at `positions` of these sequences, both i32
   // [batch, seq]. seq > 1: prefill, tokens attend to each other. seq 1: decode, each token attends to the cache of its
   // sequence.
   const KvLayer* cache = nullptr;  // cache of the stage's first layer, the others follow; nullptr: no cache
-  Tensor positions, sequences;
+  Tensor sequences;
 };
 }  // namespace gt

@@ -25,12 +25,22 @@ void validate(const char* op, const P& p) {
   require_numel(op, tokens * (p.heads + 2 * p.kv_heads) * p.head_dim, {{"qkv", p.qkv}});
   require_numel(op, tokens * p.heads * p.head_dim, {{"out", p.out}});
   require_numel(op, tokens * p.heads, {{"lse", p.lse}});
-  if (!p.lengths) return;
-  require_dtype(op, DType::kI32, {{"lengths", p.lengths}});
-  require_numel(op, p.batch, {{"lengths", p.lengths}});
-  for (int64_t b = 0; b < p.batch; ++b)
-    GT_CHECK(p.lengths.template as<int32_t>()[b] >= 1 && p.lengths.template as<int32_t>()[b] <= p.seq, op, ": length ",
-             p.lengths.template as<int32_t>()[b], " of sequence ", b, " of ", p.seq, " tokens");
+  if (p.lengths) {
+    require_dtype(op, DType::kI32, {{"lengths", p.lengths}});
+    require_numel(op, p.batch, {{"lengths", p.lengths}});
+    const auto* lengths = p.lengths.template as<int32_t>();
+    for (int64_t b = 0; b < p.batch; ++b)
+      GT_CHECK(lengths[b] >= 1 && lengths[b] <= p.seq, op, ": length ", lengths[b], " of sequence ", b, " of ", p.seq,
+               " tokens");
+  }
+  if (!p.positions) return;
+  GT_CHECK(!p.full, op, ": bidirectional, with documents");
+  require_dtype(op, DType::kI32, {{"positions", p.positions}});
+  require_numel(op, tokens, {{"positions", p.positions}});
+  const auto* at = p.positions.template as<int32_t>();
+  for (int64_t i = 0; i < tokens; ++i)
+    GT_CHECK(at[i] == 0 || (i % p.seq > 0 && at[i] == at[i - 1] + 1), op, ": token ", i, " at position ", at[i],
+             " of its document, the one before at ", i > 0 ? at[i - 1] : -1);
 }
 
 // Where query head `head` of sequence `batch` and the KV head that it reads lie: elements of qkv and of out.
@@ -57,6 +67,7 @@ AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
   h.drop = p.drop ? &p.drop.mask : nullptr, h.sample = p.drop.mask.first() + batch;
   h.head = p.drop.first_head + head;
   h.seq = p.seq, h.dim = p.head_dim, h.scale = p.scale, h.window = p.window, h.softcap = p.softcap;
+  h.positions = p.positions ? p.positions.template as<int32_t>() + batch * p.seq : nullptr;
   h.lse = p.lse.template as<float>() + (batch * p.heads + head) * p.seq;
   if (p.full) h.keys = p.lengths ? p.lengths.template as<int32_t>()[batch] : p.seq;
   return h;

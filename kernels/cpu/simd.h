@@ -23,9 +23,10 @@ struct AttentionHead {
   float scale;
   const DropMask* drop;  // nullptr: no dropout; else of this sample and this head among all heads of the layer
   int64_t sample, head;
-  int64_t window;  // 0: unlimited
-  float softcap;   // 0: none
-  int64_t keys;    // bidirectional: every query sees keys [0, keys); 0: causal
+  int64_t window;            // 0: unlimited
+  float softcap;             // 0: none
+  int64_t keys;              // bidirectional: every query sees keys [0, keys); 0: causal
+  const int32_t* positions;  // [seq] of each row in its document; nullptr: one document
 };
 
 struct AdamWArgs {

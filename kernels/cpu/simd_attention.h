@@ -69,23 +69,41 @@ inline VecInt lane_numbers() {
 inline VecInt is_later(int64_t key, int64_t query) { return lane_numbers() < static_cast<int32_t>(key - query); }
 
 // A pair of blocks, `keys` x `queries`. reach: key k is behind the window of query q where q - k >= reach, both counted
-// within their blocks; kEverywhere where that happens nowhere in the pair.
+// within their blocks; kEverywhere where that happens nowhere in the pair. starts: of each query the first key of its
+// document, counted from the block's first key; unused where all documents begin before the pair (inside).
 constexpr int64_t kEverywhere = 2 * kBlock;
 struct BlockPair {
   int64_t keys, queries;
   bool diagonal;
   int64_t reach;
+  bool inside = true;
+  int32_t starts[kBlock];
+  bool cut() const { return reach != kEverywhere || !inside; }  // keys before the diagonal are hidden
 };
-inline BlockPair block_pair(int64_t key, int64_t keys, int64_t query, int64_t queries, bool diagonal, int64_t window) {
-  const int64_t reach = window > 0 ? window - (query - key) : kEverywhere;
-  return {keys, queries, diagonal, queries - 1 >= reach ? reach : kEverywhere};
+// Of the rows from `query` on of a head, or (masked false) of one row that sees all keys.
+inline void make_pair(const AttentionHead& h, int64_t key, int64_t keys, int64_t query, int64_t queries, bool diagonal,
+                      bool masked, BlockPair& b) {
+  const int64_t window = masked ? h.window : 0, reach = window > 0 ? window - (query - key) : kEverywhere;
+  b.keys = keys, b.queries = queries, b.diagonal = diagonal;
+  b.reach = queries - 1 >= reach ? reach : kEverywhere;
+  b.inside = true;
+  if (!masked || h.positions == nullptr) return;
+  const int64_t last = query + queries - 1;  // its document begins last
+  b.inside = last - h.positions[last] <= key;
+  if (b.inside) return;
+  for (int64_t q = 0; q < kBlock; ++q)
+    b.starts[q] = q < queries ? static_cast<int32_t>(query + q - h.positions[query + q] - key) : 0;
 }
-inline VecInt is_behind(int64_t key, int64_t query, int64_t reach) {
-  return lane_numbers() >= static_cast<int32_t>(key - query + reach);
+// Lanes of queries from q on that do not see key k, because it is behind their window or in an earlier document.
+inline VecInt is_behind(const BlockPair& b, int64_t k, int64_t q) {
+  const VecInt behind = lane_numbers() >= static_cast<int32_t>(k - q + b.reach);
+  return b.inside ? behind : behind | (load_as<VecInt>(b.starts + q) > static_cast<int32_t>(k));
 }
 // The first key of the blocks that queries from the block at `query` on read.
-inline int64_t first_key_block(int64_t query, int64_t window) {
-  return window > 0 && window <= query ? (query - window + 1) / kBlock * kBlock : 0;
+inline int64_t first_key_block(const AttentionHead& h, int64_t query) {
+  const int64_t seen = h.window > 0 && h.window <= query ? query - h.window + 1 : 0;
+  const int64_t start = h.positions != nullptr ? query - h.positions[query] : 0;
+  return (seen > start ? seen : start) / kBlock * kBlock;
 }
 
 // Scores become cap tanh(score / cap).
@@ -114,7 +132,7 @@ inline const float* factors_of_block(const AttentionHead& h, int64_t query, int6
 // counts every weight.
 inline void soften(float* scores, const BlockPair& b, const float* drop, float* top, float* total, float* fade) {
   const Vec none = splat(-__builtin_inff());
-  const bool cut = b.reach != kEverywhere;
+  const bool cut = b.cut();
   for (int64_t q = 0; q < b.queries; q += kLanes) {
     float* column = scores + q;
     const int64_t seen = keys_seen(b.diagonal, b.keys, q);
@@ -122,7 +140,7 @@ inline void soften(float* scores, const BlockPair& b, const float* drop, float* 
     Vec now = before;
     for (int64_t k = 0; k < seen; ++k) {
       Vec s = load(column + k * kBlock);
-      if (cut) store(column + k * kBlock, s = is_behind(k, q, b.reach) ? none : s);
+      if (cut) store(column + k * kBlock, s = is_behind(b, k, q) ? none : s);
       if (b.diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
       now = max(now, s);
     }
@@ -152,10 +170,11 @@ inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries,
   transpose(q_rows, h.qkv_stride, queries, h.dim, h.scale, turned);
   for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
 
+  BlockPair pair;
   for (int64_t key = begin, keys = 0; key < end; key += keys) {
     keys = least(kBlock - key % kBlock, end - key);
     const bool diagonal = masked && key == first;
-    const BlockPair pair = block_pair(key, keys, first, queries, diagonal, masked ? h.window : 0);
+    make_pair(h, key, keys, first, queries, diagonal, masked, pair);
     score(h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, scores);
     if (h.softcap > 0) cap_scores(scores, pair, h.softcap);
     soften(scores, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), top, total, fade);
@@ -189,7 +208,7 @@ int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
 void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
   const int64_t queries = least(kBlock, h.seq - first);
   const bool causal = h.keys == 0;
-  attend(h, h.q + first * h.qkv_stride, queries, first, causal ? first_key_block(first, h.window) : 0,
+  attend(h, h.q + first * h.qkv_stride, queries, first, causal ? first_key_block(h, first) : 0,
          causal ? first + queries : h.keys, causal, h.out + first * h.out_stride, h.lse + first, scratch);
 }
 
@@ -226,7 +245,7 @@ inline void turn_block(const AttentionHead& h, int64_t first, const TurnedBlock&
 inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const float* drop, const TurnedBlock& b,
                         float scale, float softcap) {
   const Vec factor = splat(scale), inverse = splat(softcap > 0 ? 1 / softcap : 0);
-  const bool cut = pair.reach != kEverywhere;
+  const bool cut = pair.cut();
   for (int64_t q = 0; q < pair.queries; q += kLanes) {
     const Vec lse = load(b.lse + q), dot = load(b.dot + q);
     for (int64_t k = 0; k < keys_seen(pair.diagonal, pair.keys, q); ++k) {
@@ -234,7 +253,7 @@ inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const f
       const Vec score = load(s), part = score * inverse;
       Vec p = exp(score - lse);
       if (pair.diagonal) p = is_later(k, q) ? Vec{} : p;
-      if (cut) p = is_behind(k, q, pair.reach) ? Vec{} : p;
+      if (cut) p = is_behind(pair, k, q) ? Vec{} : p;
       const Vec f = drop == nullptr ? splat(1.0f) : load(drop + k * kBlock + q);
       const Vec ds = p * (drop == nullptr ? load(d) - dot : load(d) * f - dot) * factor;
       store(s, drop == nullptr ? p : p * f);
@@ -255,6 +274,7 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
   const AttentionHead& any = heads[0];
   const int64_t dim = any.dim, seq = any.seq, in = any.qkv_stride, out = any.out_stride, blocks = blocks_of(seq);
   float *scores = scratch, *dp = scratch + kBlock * kBlock, *drop = dp + kBlock * kBlock;
+  BlockPair pair;
   for (int64_t n = 0; n < count; ++n) {
     for (int64_t b = 0; b < blocks; ++b) turn_block(heads[n], b * kBlock, turned_block(scratch, n * blocks + b, dim));
   }
@@ -266,12 +286,12 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
     for (int64_t n = 0; n < count; ++n) {
       const AttentionHead& h = heads[n];
       for (int64_t first = begin; first < seq; first += kBlock) {
-        const int64_t queries = least(kBlock, seq - first), first_key = first_key_block(first, h.window);
-        if (key < first_key) break;  // the window of these queries, and of those behind them, begins later
+        const int64_t queries = least(kBlock, seq - first), first_key = causal ? first_key_block(h, first) : 0;
+        if (key < first_key) break;  // what these queries see, and those behind them, begins later
         const TurnedBlock b = turned_block(scratch, n * blocks + first / kBlock, dim);
         const bool diagonal = causal && first == key,
                    more = n > 0 || first > begin;  // more: dk and dv hold a sum already
-        const BlockPair pair = block_pair(key, keys, first, queries, diagonal, h.window);
+        make_pair(h, key, keys, first, queries, diagonal, true, pair);
         score(k, in, keys, b.q, queries, dim, diagonal, scores);
         score(v, in, keys, b.dout, queries, dim, diagonal, dp);
         if (h.softcap > 0) cap_scores(scores, pair, h.softcap);

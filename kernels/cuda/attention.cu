@@ -51,11 +51,12 @@ struct Problem {
   int dim, tiles;
   float scale;
   HeadDrop drop;
-  bool drops;              // whether `drop` does
-  int window;              // seq where it is unlimited
-  float softcap;           // 0: none
-  bool full;               // bidirectional
-  const int32_t* lengths;  // of it, [batch]; nullptr: seq
+  bool drops;                // whether `drop` does
+  int window;                // seq where it is unlimited
+  float softcap;             // 0: none
+  bool full;                 // bidirectional
+  const int32_t* lengths;    // of it, [batch]; nullptr: seq
+  const int32_t* positions;  // [batch, seq] of each token in its document; nullptr: one document
 
   // Keys of a sequence that exist for its queries.
   __device__ int64_t keys(int64_t sequence) const { return lengths != nullptr ? lengths[sequence] : seq; }
@@ -64,9 +65,13 @@ struct Problem {
     const int64_t row = (drop.first_head + head) * seq + query;
     return drop_factor(drop.mask, first_sample(drop.mask) + sequence, row * seq + key);
   }
-  // limit: keys() of the sequence.
-  __device__ bool sees(int64_t query, int64_t key, int64_t limit) const {
-    return full ? key < limit : key <= query && query - key < window;
+  // Of a sequence: the first key of a query's document.
+  __device__ int64_t document(int64_t sequence, int64_t query) const {
+    return positions == nullptr || query >= seq ? 0 : query - positions[sequence * seq + query];
+  }
+  // `start`: document(query); `limit`: keys() of the sequence.
+  __device__ bool sees(int64_t query, int64_t key, int64_t start, int64_t limit) const {
+    return full ? key < limit : key <= query && query - key < window && key >= start;
   }
   // What the softmax takes instead of a product of query and key, times log2 e; 2^(that - lse); its derivative / log2
   // e.
@@ -85,8 +90,8 @@ struct Problem {
 
 // Tiles of T keys that the queries of a tile read, first and last; and of queries that read a tile of keys.
 template <int T>
-__device__ inline int first_key_tile(const Problem& p, int tile) {
-  return max(0, tile * T - p.window + 1) / T;
+__device__ inline int first_key_tile(const Problem& p, int64_t sequence, int tile) {
+  return max(static_cast<int>(p.document(sequence, int64_t{tile} * T)), tile * T - p.window + 1) / T;
 }
 template <int T>
 __device__ inline int last_key_tile(const Problem& p, int tile, int64_t limit) {
@@ -97,8 +102,13 @@ __device__ inline int first_query_tile(const Problem& p, int tile, int64_t limit
   return !p.full ? tile : int64_t{tile} * T < limit ? 0 : p.tiles;
 }
 template <int T>
-__device__ inline int last_query_tile(const Problem& p, int tile) {
-  return p.full ? p.tiles - 1 : min(p.tiles - 1, (tile * T + T - 1 + p.window - 1) / T);
+__device__ inline int last_query_tile(const Problem& p, int64_t sequence, int tile) {
+  if (p.full) return p.tiles - 1;
+  int last = min(p.tiles - 1, (tile * T + T - 1 + p.window - 1) / T);
+  if (p.positions == nullptr) return last;
+  const int64_t end = int64_t{tile} * T + T;  // documents begin in ascending order
+  while (last > tile && p.document(sequence, int64_t{last} * T) >= end) --last;
+  return last;
 }
 
 // T rows from `row0` into shared memory, padded with zeros to T x DP; the row pitch DP + 4 keeps 16-byte reads of 8
@@ -255,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kern
   }
   const int64_t limit = General ? p.keys(batch) : 0;
   const int last = General ? last_key_tile<T>(p, tile, limit) : tile;
-  for (int kt = General ? first_key_tile<T>(p, tile) : 0; kt <= last; ++kt) {
+  for (int kt = General ? first_key_tile<T>(p, batch, tile) : 0; kt <= last; ++kt) {
     __syncthreads();
     load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
     load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
@@ -265,18 +275,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kern
     times_transposed<R, DP>(q, k, s);
 #pragma unroll
     for (int i = 0; i < R; ++i) {
-      const int64_t row = row0 + y * R + i;
+      const int64_t row = row0 + y * R + i, begin = General ? p.document(batch, row) : 0;
       float most = -INFINITY;
 #pragma unroll
       for (int j = 0; j < R; ++j) {
         const int64_t key = int64_t{kt} * T + x + 16 * j;
         if constexpr (General)
-          s[i][j] = p.sees(row, key, limit) ? p.score(s[i][j]) : -INFINITY;
+          s[i][j] = p.sees(row, key, begin, limit) ? p.score(s[i][j]) : -INFINITY;
         else
           s[i][j] = key <= row ? s[i][j] * scale : -INFINITY;
         most = fmaxf(most, s[i][j]);
       }
-      // The first tile holds column 0, which every row sees without a window: from then on the maximum is finite.
+      // The first tile holds column 0, which every row of the plain kernel sees: from then on the maximum is finite.
       float now = fmaxf(top[i], across_row(most, [](float a, float b) { return fmaxf(a, b); }));
       if constexpr (General) now = fmaxf(now, -FLT_MAX);
       const float shrink = exp2f(top[i] - now);
@@ -339,7 +349,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
   float dk[R][N] = {}, dv[R][N] = {};
   const int64_t limit = General ? p.keys(batch) : 0;
   for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-    const int last = General ? last_query_tile<T>(p, tile) : p.tiles - 1;
+    const int last = General ? last_query_tile<T>(p, batch, tile) : p.tiles - 1;
     for (int qt = General ? first_query_tile<T>(p, tile, limit) : tile; qt <= last; ++qt) {
       const int64_t query0 = int64_t{qt} * T;
       __syncthreads();
@@ -363,7 +373,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
           const int64_t key = row0 + y * R + i, query = query0 + column;
           if constexpr (General) {
             const float slope = p.slope(s[i][j]), f = p.factor(batch, h, query, key);
-            s[i][j] = p.sees(query, key, limit) && query < p.seq ? p.weight(s[i][j], lse[column]) : 0;
+            const bool seen = query < p.seq && p.sees(query, key, p.document(batch, query), limit);
+            s[i][j] = seen ? p.weight(s[i][j], lse[column]) : 0;
             ds[i][j] = s[i][j] * (ds[i][j] * f - delta[column]) * slope;  // delta, taken from the output, has f in it
             s[i][j] *= f;
           } else {
@@ -405,7 +416,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(
   }
   const int64_t limit = General ? p.keys(batch) : 0;
   const int last = General ? last_key_tile<T>(p, tile, limit) : tile;
-  for (int kt = General ? first_key_tile<T>(p, tile) : 0; kt <= last; ++kt) {
+  for (int kt = General ? first_key_tile<T>(p, batch, tile) : 0; kt <= last; ++kt) {
     __syncthreads();
     load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
     load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
@@ -420,7 +431,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(
       for (int j = 0; j < R; ++j) {
         const int64_t row = row0 + y * R + i, key = int64_t{kt} * T + x + 16 * j;
         if constexpr (General) {
-          const float weight = p.sees(row, key, limit) && row < p.seq ? p.weight(s[i][j], lse[i]) : 0;
+          const bool seen = row < p.seq && p.sees(row, key, p.document(batch, row), limit);
+          const float weight = seen ? p.weight(s[i][j], lse[i]) : 0;
           ds[i][j] = weight * (ds[i][j] * p.factor(batch, h, row, key) - delta[i]) * p.slope(s[i][j]);
         } else {
           const float weight = key <= row && row < p.seq ? exp2f(s[i][j] * scale - lse[i]) : 0;
@@ -482,7 +494,7 @@ void prepare_all(Context& c) {
 // f(std::bool_constant): whether a call needs the general kernels.
 template <class F>
 void by_generality(const Problem& p, F&& f) {
-  if (p.drops || p.window < p.seq || p.softcap > 0 || p.full) return f(std::true_type{});
+  if (p.drops || p.window < p.seq || p.softcap > 0 || p.full || p.positions != nullptr) return f(std::true_type{});
   f(std::false_type{});
 }
 
@@ -502,6 +514,7 @@ Problem problem(const Args& a) {
   p.drop = a.drop, p.drops = static_cast<bool>(a.drop);
   p.window = static_cast<int>(a.window > 0 ? std::min(a.window, a.seq) : a.seq), p.softcap = a.softcap;
   p.full = a.full, p.lengths = a.lengths ? a.lengths.template as<int32_t>() : nullptr;
+  p.positions = a.positions ? a.positions.template as<int32_t>() : nullptr;
   return p;
 }
 

@@ -22,11 +22,14 @@ void check_attention(const char* op, const Args& a) {
            op, ": qkv ", to_string(a.qkv.shape), " out ", to_string(a.out.shape), " lse ", to_string(a.lse.shape),
            " batch ", a.batch, " seq ", a.seq, " heads ", a.heads, " kv_heads ", a.kv_heads, " head_dim ", a.head_dim);
   GT_CHECK(a.window >= 0 && a.softcap >= 0, op, ": window ", a.window, " softcap ", a.softcap);
-  GT_CHECK(a.full ? a.window == 0 : !a.lengths, op,
-           a.full ? ": bidirectional, with a window" : ": causal, with lengths");
+  GT_CHECK(a.full ? a.window == 0 && !a.positions : !a.lengths, op,
+           a.full ? ": bidirectional, with a window or documents" : ": causal, with lengths");
   if (a.lengths) want(op, "lengths", a.lengths, DType::kI32);
   GT_CHECK(!a.lengths || a.lengths.numel() == a.batch, op, ": lengths ", to_string(a.lengths.shape), " batch ",
            a.batch);
+  GT_CHECK(!a.positions || a.positions.numel() == n, op, ": positions ", to_string(a.positions.shape), " for ", n,
+           " tokens");
+  if (a.positions) want(op, "positions", a.positions, DType::kI32);
   want(op, "out", a.out, a.qkv.dtype);
   want(op, "lse", a.lse, DType::kF32);
   by_dtype(op, "qkv", a.qkv.dtype, [](auto) {});

@@ -11,7 +11,7 @@
 namespace gt {
 
 // Returns the config of the checkpoint's model: model.*, precision.*, train.{micro_batch,global_batch,seed} and
-// data.{split,order,eod_mask_loss} of its config.json, overridden by `flags`; everything else is at its default.
+// data.{split,order,pack,eod_mask_loss} of its config.json, overridden by `flags`; everything else is at its default.
 // Throws kUsage if config.json is missing or `flags` are invalid; kDamaged if config.json violates a rule, or one of
 // its weights is missing or has another shape.
 Config checkpoint_config(const StepReader& step, const std::vector<std::string>& flags);

@@ -26,7 +26,7 @@ Keys eval_keys() {
   return join(join(ranks(), precision()),
               {"precision.fp8", "precision.fp8_fast_accum", "model.loss_chunk", "parallel.sequence_parallel",
                "train.micro_batch", "train.global_batch", "data.train", "data.valid", "data.tokenizer", "data.split",
-               "data.eod_mask_loss", "device.graphs"});
+               "data.pack", "data.eod_mask_loss", "device.graphs"});
 }
 
 template <class Args>

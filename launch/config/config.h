@@ -252,7 +252,7 @@ struct TrainSection {
 
 struct DataConfig {
   std::vector<DataSource> train, valid;
-  std::string tokenizer, split = "969,30,1", order = "epoch", curriculum = "none";
+  std::string tokenizer, split = "969,30,1", order = "epoch", pack = "stream", curriculum = "none";
   bool allow_change = false, eod_mask_loss = false, whole_words = false;
   double mask_prob = 0.15, short_prob = 0.1;
   int64_t max_predictions = 80;
@@ -271,6 +271,10 @@ struct DataConfig {
     v("split", split, "", "proportions of data.train for training, validation, test; ignored if data.valid is given");
     v("order", order, "epoch|megatron|sequential|llmc|llmc_shuffled",
       "order of the samples; llmc: windows of llm.c's files in file order; llmc_shuffled: as llm.c's CUDA trainer");
+    v("pack", pack, "stream|documents",
+      "how documents fill samples; stream: attention crosses their ends; documents: attention and positions stay "
+      "inside "
+      "each document, whose first token is no target");
     v("eod_mask_loss", eod_mask_loss, "", "mask the loss of end-of-document targets");
     v("mask_prob", mask_prob, ">0..1",
       "masked language models: share of positions whose tokens are predicted; of them 80 % become "

@@ -236,6 +236,9 @@ void Engine::begin(std::span<const MicroBatch> microbatches, int64_t target_toke
   GT_CHECK(train_ != nullptr, "this engine was built without training");
   GT_CHECK(static_cast<int>(microbatches.size()) == options_.microbatches, "a step takes ", options_.microbatches,
            " microbatches, got ", microbatches.size());
+  for (const MicroBatch& mb : microbatches)
+    GT_CHECK(static_cast<bool>(mb.positions) == options_.documents, "positions in documents: expected ",
+             options_.documents ? "some" : "none");
   clock_.begin_step();
   prepare_scalars(target_tokens);
   choose_blocks();

@@ -55,6 +55,7 @@ struct EngineOptions {
   bool torch_init = false;       // matrices begin as llm.c's do (torch_init.h), whatever the seed
   int threads = 1;               // host threads of this rank
   bool dynamic_shapes = false;   // microbatches of a run may differ in shape: headers before boundary messages
+  bool documents = false;        // microbatches have positions in their documents (MicroBatch::positions)
   std::vector<int64_t> lengths;  // tokens a sequence that steps may have instead of model.seq; empty: that is fixed
   bool evaluates = true;         // evaluate() will be called: memory is kept for it
   bool trains = true;  // step() will be called; false: no gradients, no optimizer, values at their own precision alone

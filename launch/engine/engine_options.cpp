@@ -76,6 +76,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.sequence_parallel = c.sequence_parallel();
   o.dynamic_shapes = c.parallel.dynamic_shapes;
   if (const Curriculum curriculum = curriculum_of(c)) o.lengths = curriculum.all_lengths();
+  o.documents = c.data.pack == "documents";
   o.micro_batch = c.train.micro_batch;
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);

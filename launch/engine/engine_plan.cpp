@@ -40,6 +40,7 @@ void run_at_every_length(Engine& engine, std::span<const MicroBatch> batch) {
     for (MicroBatch& mb : shorter) {
       mb.seq = lengths[k];
       mb.tokens.shape = mb.targets.shape = {mb.batch, mb.seq};
+      if (mb.positions) mb.positions.shape = mb.tokens.shape;
     }
     engine.step(shorter, shorter.front().batch * lengths[k]);
   }
@@ -159,6 +160,7 @@ MicroBatch empty_batch(const EngineOptions& o, Tensor room) {
   MicroBatch mb;
   mb.batch = o.micro_batch, mb.seq = o.model.seq;
   mb.tokens = mb.targets = room;
+  if (o.documents) mb.positions = room;
   if (o.model.token_types > 0) mb.types = room;
   if (o.model.mask == MaskKind::kFull) mb.lengths = room.view({room.numel()}).slice(0, mb.batch);
   if (o.model.predicts_pairs()) mb.pairs = room.view({room.numel()}).slice(0, mb.batch);

@@ -56,6 +56,7 @@ DatasetOptions training_data(const Config& c, bool builder) {
   o.dp = c.parallel.dp;
   o.micro_batch = c.train.micro_batch;
   o.vocab = c.model.vocab;
+  o.documents = c.data.pack == "documents";
   if (!c.data.tokenizer.empty()) o.tokenizer_sha256 = tokenizer_sha256(c.data.tokenizer);
   if (c.model.predicts_pairs()) o.masking = masking_options(c);
   o.beside = c.data.valid;
@@ -128,6 +129,7 @@ LoaderConfig training_loader(const Config& c, const Mesh& mesh) {
   l.dp_size = mesh.size(Axis::kDp);
   l.need_tokens = mesh.first_stage();
   l.need_targets = mesh.last_stage();
+  l.documents = c.data.pack == "documents";
   l.eod_mask_loss = c.data.eod_mask_loss;
   if (l.eod_mask_loss) l.eod = end_of_document(c);
   return l;

@@ -25,6 +25,26 @@ int64_t length(const MeshRun& run, int step, int microbatch) {
   if (run.curriculum && step < run.steps) return run.curriculum.length(step + 1);
   return run.vary_length ? run.engine.model.seq * (3 - microbatch % 3) / 3 : run.engine.model.seq;
 }
+// Positions of a sample's tokens, and of one behind them, in documents of 1 to 7 tokens.
+std::vector<int32_t> document_positions(int64_t sample, int64_t length) {
+  const uint64_t key = stream_key(1234, "verify/documents");
+  std::vector<int32_t> out;
+  for (uint64_t k = 0; static_cast<int64_t>(out.size()) <= length; ++k)
+    for (int32_t at = 0, n = 1 + static_cast<int32_t>(philox(key, k, static_cast<uint64_t>(sample))[0] % 7); at < n;
+         ++at)
+      out.push_back(at);
+  out.resize(static_cast<size_t>(length) + 1);
+  return out;
+}
+// Targets of `b` samples that are not the first token of a document.
+int64_t targets_in_documents(int64_t first, int64_t b, int64_t length) {
+  int64_t count = 0;
+  for (int64_t j = 0; j < b; ++j) {
+    const std::vector<int32_t> at = document_positions(first + j, length);
+    count += std::count_if(at.begin() + 1, at.end(), [](int32_t p) { return p > 0; });
+  }
+  return count;
+}
 // Copies a tensor to the device.
 void bring(Tensor& t, std::vector<Buffer>& to, const DeviceApi& api, Stream stream) {
   const Buffer& here = to.emplace_back(t.bytes(), stream.device, api);
@@ -34,9 +54,23 @@ void bring(Tensor& t, std::vector<Buffer>& to, const DeviceApi& api, Stream stre
 const std::vector<int32_t>& sample(const MeshRun& run, int64_t ordinal) {
   return run.samples[static_cast<size_t>(ordinal % static_cast<int64_t>(run.samples.size()))];
 }
+// Targets that carry loss in the global batch of a step.
+int64_t global_targets(const MeshRun& run, int step, int m) {
+  int64_t count = 0;
+  for (int64_t k = 0; run.engine.model.predicts_pairs() && k < run.global_batch; ++k) {
+    std::vector<int32_t> x = sample(run, step * run.global_batch + k);
+    const auto targets = PairRow{x, run.engine.model.seq}.targets();
+    count += std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
+  }
+  for (int k = 0; !run.engine.model.predicts_pairs() && k < m; ++k) {
+    const int64_t s = length(run, step, k), n = run.engine.micro_batch * run.mesh.dp;
+    count += run.engine.documents ? targets_in_documents(step * run.global_batch + k * n, n, s) : n * s;
+  }
+  return count;
+}
 // Appends the parts of samples `first` on, of `length` tokens each, to the tensors of the microbatch.
 void add_samples(const MeshRun& run, int64_t first, int64_t length, MicroBatch& mb, Batches& out) {
-  std::vector<int32_t> tokens, targets, types, lengths, pairs;
+  std::vector<int32_t> tokens, targets, positions, types, lengths, pairs;
   const auto append = [](std::vector<int32_t>& to, std::span<const int32_t> part) {
     to.insert(to.end(), part.begin(), part.end());
   };
@@ -52,6 +86,11 @@ void add_samples(const MeshRun& run, int64_t first, int64_t length, MicroBatch& 
       append(tokens, all.first(static_cast<size_t>(length)));
       append(targets, all.subspan(1, static_cast<size_t>(length)));
     }
+    if (!run.engine.documents) continue;
+    const std::vector<int32_t> at = document_positions(first + j, length);
+    append(positions, std::span(at).first(static_cast<size_t>(length)));
+    for (int64_t i = 0; i < length; ++i)  // the first token of a document is no target
+      if (at[static_cast<size_t>(i + 1)] == 0) targets[targets.size() - static_cast<size_t>(length - i)] = -1;
   }
   const auto place = [&](std::vector<int32_t>& values, Shape shape) -> Tensor {
     if (values.empty()) return {};
@@ -59,22 +98,9 @@ void add_samples(const MeshRun& run, int64_t first, int64_t length, MicroBatch& 
     return {reinterpret_cast<std::byte*>(out.storage.back().data()), shape, DType::kI32, {}};
   };
   mb.tokens = place(tokens, {mb.batch, length}), mb.targets = place(targets, {mb.batch, length});
-  mb.types = place(types, {mb.batch, length});
+  mb.positions = place(positions, {mb.batch, length}), mb.types = place(types, {mb.batch, length});
   mb.lengths = place(lengths, {mb.batch}), mb.pairs = place(pairs, {mb.batch});
-}
-// Targets that carry loss in the global batch of a step.
-int64_t targets_of(const MeshRun& run, int step, std::span<const MicroBatch> batches) {
-  int64_t n = 0;
-  if (!run.engine.model.predicts_pairs()) {
-    for (const MicroBatch& mb : batches) n += mb.batch * mb.seq * run.mesh.dp;
-    return n;
-  }
-  for (int64_t k = 0; k < run.global_batch; ++k) {
-    std::vector<int32_t> x = sample(run, step * run.global_batch + k);
-    const auto targets = PairRow{x, run.engine.model.seq}.targets();
-    n += std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
-  }
-  return n;
+  if (run.engine.documents) mb.loss_tokens = targets_in_documents(first, mb.batch, length);
 }
 Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m, const DeviceApi& api, Stream stream) {
   Batches out;
@@ -89,7 +115,7 @@ Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m, cons
     add_samples(run, first, s, mb, out);
     if (run.hooks != nullptr && run.hooks->batch) run.hooks->batch(mesh, mb);
     if (stream.device.kind == DeviceKind::kCuda)
-      for (Tensor* t : {&mb.tokens, &mb.targets, &mb.types, &mb.lengths, &mb.pairs})
+      for (Tensor* t : {&mb.tokens, &mb.targets, &mb.positions, &mb.types, &mb.lengths, &mb.pairs})
         if (*t) bring(*t, out.on_device, api, stream);
     out.list.push_back(mb);
   }
@@ -137,7 +163,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
     const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
     for (ModelStage* s : engine.stages()) s->set_observer(look ? &tap : nullptr);
     Batches batches = make_batches(run, k, mesh, m, *backend.device, stream);
-    const int64_t targets = targets_of(run, k, batches.list);
+    const int64_t targets = global_targets(run, k, m);
     std::map<std::string, CommCounters> before;
     for (const auto& g : mesh.groups()) before[g.name] = g.group->counters();
     const StepResult r = engine.step(batches.list, targets);

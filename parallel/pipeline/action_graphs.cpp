@@ -10,7 +10,7 @@ constexpr size_t kMostGraphs = 512;  // distinct keys; a graph of a large model 
 
 int64_t bytes_of(const MicroBatch& mb) {
   int64_t sum = 2 * kAlign;  // the upstream gradient; the ordinal
-  for (const Tensor& t : {mb.tokens, mb.targets, mb.segments, mb.types, mb.lengths, mb.pairs})
+  for (const Tensor& t : {mb.tokens, mb.targets, mb.positions, mb.types, mb.lengths, mb.pairs})
     sum += t ? align_up(t.bytes()) : 0;
   return sum;
 }
@@ -65,7 +65,7 @@ MicroBatch ActionGraphs::bring(int slot, int k, const MicroBatch& mb) {
     at += align_up(bytes);
     return at - align_up(bytes);
   };
-  for (Tensor* t : {&here.tokens, &here.targets, &here.segments, &here.types, &here.lengths, &here.pairs})
+  for (Tensor* t : {&here.tokens, &here.targets, &here.positions, &here.types, &here.lengths, &here.pairs})
     if (*t) *t = {place(t->data, t->bytes()), t->shape, t->dtype, stream_.device};
   if (seeds_differ_) here.dloss.data = place(here.dloss.data, here.dloss.bytes());
   here.first_sample_at = reinterpret_cast<const int64_t*>(place(&ordinals_[k], sizeof(int64_t)));

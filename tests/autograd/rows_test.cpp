@@ -19,7 +19,7 @@ TEST_CASE("positions of any run of rows are those of the whole, and so are their
   const auto run = [&](int64_t first, int64_t rows, std::vector<float>& y) {
     const Tensor part = t.scratch({rows, cols}, DType::kF32);
     t.ops().copy({.src = x.slice(first, rows), .dst = part}, {});
-    const Var out = ops::add_position(t, t.input(part, true), table, seq, first);
+    const Var out = ops::add_position(t, t.input(part, true), table, {.batch = batch, .seq = seq}, first);
     y.insert(y.end(), out.value.as<float>(), out.value.as<float>() + rows * cols);
     t.seed(out, dy.slice(first, rows));
     t.backward();
@@ -42,6 +42,40 @@ TEST_CASE("positions of any run of rows are those of the whole, and so are their
     CHECK(pieces == whole);
     const std::vector<float> d = gradient();
     for (size_t i = 0; i < d.size(); ++i) CHECK(d[i] == Approx(dwhole[i]).epsilon(1e-6).margin(1e-6));
+  }
+}
+
+TEST_CASE("positions of packed documents are rows of the table, and their gradients are sums over documents") {
+  constexpr int64_t seq = 5, batch = 2, cols = 6, n = batch * seq, positions = 7;
+  TapeFixture rig;
+  Tape& t = rig.tape;
+  Parameter table;
+  table.full_shape = table.local_shape = {positions, cols};
+  table.value = rig.tensor({positions, cols}, 1);
+  const Tensor x = rig.tensor({n, cols}, 2), dy = rig.tensor({n, cols}, 3), grad = rig.tensor({positions, cols}, 4);
+  table.grad = grad;
+  std::vector<int32_t> at{0, 1, 2, 0, 1, 0, 0, 1, 2, 3};
+  const MicroBatch mb{.positions = {reinterpret_cast<std::byte*>(at.data()), {batch, seq}, DType::kI32, {}},
+                      .batch = batch,
+                      .seq = seq};
+  for (const int64_t cut : {n, int64_t{4}}) {  // whole, and as the rows of two ranks
+    std::vector<float> y, sums(positions * cols), before(x.as<float>(), x.as<float>() + n * cols);
+    table.grad_dirty = false;
+    for (int64_t first = 0, rows = cut; first < n; first += rows, rows = n - first) {
+      const Tensor part = t.scratch({rows, cols}, DType::kF32);
+      t.ops().copy({.src = x.slice(first, rows), .dst = part}, {});
+      const Var out = ops::add_position(t, t.input(part, true), table, mb, first);
+      y.insert(y.end(), out.value.as<float>(), out.value.as<float>() + rows * cols);
+      t.seed(out, dy.slice(first, rows));
+      t.backward();
+      t.reset();
+    }
+    for (int64_t i = 0; i < n * cols; ++i) {
+      const int64_t row = at[static_cast<size_t>(i / cols)] * cols + i % cols;
+      CHECK(y[static_cast<size_t>(i)] == before[static_cast<size_t>(i)] + table.value.as<float>()[row]);
+      sums[static_cast<size_t>(row)] += dy.as<float>()[i];
+    }
+    for (size_t i = 0; i < sums.size(); ++i) CHECK(grad.as<float>()[i] == Approx(sums[i]).epsilon(1e-6).margin(1e-6));
   }
 }
 

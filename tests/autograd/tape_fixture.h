@@ -92,7 +92,7 @@ struct Block {
 
   Var operator()(Tape& t, Var x) {
     if (unit) ops::enter(t, *unit);
-    const Var h = ops::add_position(t, ops::linear(t, x, in), pos, kSeq);
+    const Var h = ops::add_position(t, ops::linear(t, x, in), pos, micro_batch());
     const ops::Normed n1 = ops::add_norm(t, h, nullptr, {&gamma1, &beta1}, keep);
     const Var q = ops::linear(t, n1.out, qkv, &qkv_b);
     ops::discard(t, n1, {&gamma1, &beta1}, keep);

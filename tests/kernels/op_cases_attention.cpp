@@ -1,5 +1,8 @@
-// Cases of attention: grouped queries, windows, soft caps, dropout, every type, lengths on both sides of a tile.
+// Cases of attention: grouped queries, windows, soft caps, dropout, packed documents, every type, lengths on both sides
+// of a tile.
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "kernels/core/rng.h"
 #include "tests/kernels/op_cases.h"
@@ -12,10 +15,24 @@ struct AttentionSize {
   int64_t batch, seq, heads, kv_heads, head_dim;
   int64_t window = 0;
   float softcap = 0;
-  int64_t first_head = -1;           // of the heads that drop probabilities; -1: none are dropped
-  bool full = false;                 // bidirectional
-  std::vector<double> lengths = {};  // of its sequences; empty: seq
+  int64_t first_head = -1;              // of the heads that drop probabilities; -1: none are dropped
+  bool full = false;                    // bidirectional
+  std::vector<double> lengths = {};     // of its sequences; empty: seq
+  std::vector<int64_t> documents = {};  // lengths of packed documents, again and again in each sequence; empty: one
 };
+
+// Positions of all tokens in their documents; the second sequence begins with the second document.
+std::vector<double> positions_of(const AttentionSize& s) {
+  std::vector<double> out;
+  for (int64_t b = 0; b < s.batch; ++b) {
+    size_t document = static_cast<size_t>(b);
+    for (int64_t i = 0, at = 0; i < s.seq; ++i, ++at) {
+      if (at == s.documents[document % s.documents.size()]) at = 0, ++document;
+      out.push_back(static_cast<double>(at));
+    }
+  }
+  return out;
+}
 
 template <class P>
 void set_sizes(P& p, const AttentionSize& s) {
@@ -37,6 +54,7 @@ std::string describe(const AttentionSize& s, DType t) {
   const std::string from = s.first_head < 0 ? "" : cat(" from ", s.first_head);
   return cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, from, " dim ", s.head_dim,
              s.window > 0 ? cat(" window ", s.window) : "", s.softcap > 0 ? cat(" softcap ", s.softcap) : "",
+             s.documents.empty() ? "" : cat(" documents of ", s.documents.front(), "..."),
              s.first_head < 0 ? "" : " dropout", s.full ? " full" : "", s.lengths.empty() ? "" : " padded", suffix(t));
 }
 
@@ -47,6 +65,8 @@ void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, b
   auto& forward = add_case<F>(to, describe(s, t));
   set_sizes(forward.args, s);
   forward.in(&F::qkv, "qkv", qkv, normal(1.5), t).out(&F::out, "out", out, t).out(&F::lse, "lse", lse);
+  if (!s.documents.empty())
+    forward.in(&F::positions, "positions", {s.batch, s.seq}, values(positions_of(s)), DType::kI32);
 
   if (!s.lengths.empty()) forward.in(&F::lengths, "lengths", {s.batch}, values(s.lengths), DType::kI32);
 
@@ -56,6 +76,8 @@ void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, b
   backward.in(&G::qkv, "qkv", qkv, normal(1.5), t).in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse);
   backward.in(&G::dout, "dout", out, normal(), t).out(&G::dqkv, "dqkv", qkv, t);
   if (!s.lengths.empty()) backward.in(&G::lengths, "lengths", {s.batch}, values(s.lengths), DType::kI32);
+  if (!s.documents.empty())
+    backward.in(&G::positions, "positions", {s.batch, s.seq}, values(positions_of(s)), DType::kI32);
   backward.derive = [](const G& g) {
     reference::attention({.qkv = g.qkv,
                           .out = g.out,
@@ -70,7 +92,8 @@ void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, b
                           .window = g.window,
                           .softcap = g.softcap,
                           .full = g.full,
-                          .lengths = g.lengths},
+                          .lengths = g.lengths,
+                          .positions = g.positions},
                          {});
   };
   forward.flops = attention_flops(s), backward.flops = 2.5 * attention_flops(s);
@@ -119,6 +142,27 @@ void add_bidirectional(OpCases& to) {
   add_attention(to, {32, 512, 16, 16, 64, 0, 0, -1, true}, DType::kBF16, true);
 }
 
+// Documents that begin and end on both sides of a tile's edge, of a token, over several tiles, with everything else.
+void add_documents(OpCases& to) {
+  const auto with = [](AttentionSize s, std::vector<int64_t> documents) {
+    s.documents = std::move(documents);
+    return s;
+  };
+  for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{
+           {1}, {2, 1, 3}, {15, 17, 16}, {64}, {63, 1}, {65, 2}, {130}, {1, 129}, {3, 100, 7}, {200, 40}})
+    add_attention(to, with({2, 260, 2, 1, 24}, lengths));
+  add_attention(to, with({3, 40, 4, 2, 8}, {7, 30, 2}));
+  add_attention(to, with({1, 200, 2, 2, 80, 33}, {90, 20, 5}));        // with a window
+  add_attention(to, with({2, 132, 4, 2, 24, 50, 3, 4}, {70, 3, 40}));  // with everything
+  add_attention(to, with({1, 140, 2, 1, 120}, {50, 75}));
+  add_attention(to, with({0, 7, 2, 2, 8}, {3}));
+  for (const DType t : kHalves) {
+    add_attention(to, with({2, 200, 4, 2, 64}, {90, 20, 5}), t);
+    add_attention(to, with({1, 130, 2, 1, 128, 40, 20}, {64, 10}), t);
+  }
+  add_attention(to, with({1, 4096, 8, 8, 64}, {512, 100, 900}), DType::kF32, true);
+}
+
 }  // namespace
 
 void add_attention_cases(OpCases& to) {
@@ -141,6 +185,7 @@ void add_attention_cases(OpCases& to) {
   add_attention(to, {1, 65, 6, 2, 80, 0, 0, 6});
   add_windows(to);
   add_bidirectional(to);
+  add_documents(to);
   add_attention(to, {4, 512, 8, 8, 64, 0, 0, 0}, DType::kF32, true);
   add_attention(to, {4, 512, 8, 8, 64}, DType::kF32, true);
   add_attention(to, {4, 512, 8, 8, 64}, DType::kBF16, true);

@@ -31,10 +31,11 @@ double head_factor(const P& p, int64_t b, int64_t h, int64_t i, int64_t j) {
   return drop_factor(p.drop.mask, p.drop.mask.first() + b, (head * p.seq + i) * p.seq + j);
 }
 
-// The first key that query i sees.
+// The first key that query i of sequence b sees.
 template <class P>
-int64_t first_key(const P& p, int64_t i) {
-  return p.window > 0 ? std::max<int64_t>(0, i - p.window + 1) : 0;
+int64_t first_key(const P& p, int64_t b, int64_t i) {
+  const int64_t start = p.positions ? i - static_cast<int64_t>(get(p.positions, b * p.seq + i)) : 0;
+  return p.window > 0 ? std::max<int64_t>(start, i - p.window + 1) : start;
 }
 
 // Past the last key that query i of sequence b sees.
@@ -63,16 +64,16 @@ void attention(const Attention& p, Stream) {
     for (int64_t h = 0; h < p.heads; ++h) {
       for (int64_t i = 0; i < p.seq; ++i) {
         double top = -kInfinity, total = 0;
-        for (int64_t j = first_key(p, i); j < key_end(p, b, i); ++j) {
+        for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j) {
           const double score = p.scale * dot(p.qkv, at.q(b, i, h), p.qkv, at.k(b, j, h), p.head_dim);
           weight[static_cast<size_t>(j)] = capped(score, p.softcap);
           top = std::max(top, weight[static_cast<size_t>(j)]);
         }
-        for (int64_t j = first_key(p, i); j < key_end(p, b, i); ++j)
+        for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j)
           total += weight[static_cast<size_t>(j)] = std::exp(weight[static_cast<size_t>(j)] - top);
         for (int64_t d = 0; d < p.head_dim; ++d) {
           double o = 0;
-          for (int64_t j = first_key(p, i); j < key_end(p, b, i); ++j)
+          for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j)
             o += weight[static_cast<size_t>(j)] / total * head_factor(p, b, h, i, j) * get(p.qkv, at.v(b, j, h) + d);
           set(p.out, at.out(b, i, h) + d, o);
         }
@@ -95,7 +96,7 @@ void attention_grad(const AttentionGrad& p, Stream) {
       for (int64_t i = 0; i < p.seq; ++i) {
         const int64_t out = at.out(b, i, h), q = at.q(b, i, h);
         const double through = dot(p.dout, out, p.out, out, p.head_dim);
-        for (int64_t j = first_key(p, i); j < key_end(p, b, i); ++j) {
+        for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j) {
           const int64_t k = at.k(b, j, h), v = at.v(b, j, h);
           const double score = capped(p.scale * dot(p.qkv, q, p.qkv, k, p.head_dim), p.softcap);
           const double weight = std::exp(score - get(p.lse, (b * p.heads + h) * p.seq + i));

@@ -91,6 +91,7 @@ Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_
     s["data.curriculum_lengths"] = "4,8";
     s["data.curriculum_until"] = "5";
   }
+  s["data.pack"] = one_in(3) ? "documents" : "stream";
   // O3 has no default loss scaling: gradients of a mean over so few tokens would be fp16 subnormals.
   if (s["precision.amp"] == "O3" && s["precision.dtype"] == "fp16") s["precision.loss_scale"] = "4096";
   return {s.begin(), s.end()};

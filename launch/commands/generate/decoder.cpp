@@ -134,7 +134,10 @@ void Decoder::run_whole(const Sequence& s, size_t result) {
   std::iota(staged_.data() + n, staged_.data() + 2 * n, 0);
   std::fill_n(staged_.data() + 2 * n, n, static_cast<int32_t>(s.slot));
   MicroBatch mb = tokens(1, n);
-  if (cached_) mb.cache = cache_.layers();
+  if (cached_)
+    mb.cache = cache_.layers();
+  else
+    mb.positions = {};  // those of its rows
   forward(mb, {&result, 1});
 }
 

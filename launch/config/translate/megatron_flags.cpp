@@ -89,8 +89,8 @@ constexpr MegatronFlag kFlags[] = {
     // Data.
     {"mock-data", kTranslated, 0, "", "--data.train mock"},
     {"eod-mask-loss", kTranslated, 0, "", "--data.eod_mask_loss true"},
-    {"reset-position-ids", kRefused, 0, "samples span document boundaries; leave it out"},
-    {"reset-attention-mask", kRefused, 0, "samples span document boundaries; leave it out"},
+    {"reset-position-ids", kRefused, 0, "use --data.pack documents: positions and attention stay in each document"},
+    {"reset-attention-mask", kRefused, 0, "use --data.pack documents: positions and attention stay in each document"},
     {"vocab-file", kNoEffect, 1, kFiles},
     {"merge-file", kNoEffect, 1, kFiles},
     {"tokenizer-type", kNoEffect, 1, kFiles},

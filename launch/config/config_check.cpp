@@ -158,6 +158,7 @@ class Checker {
            "sentence pairs come in the order of their own epochs", "epoch");
     refuse(c_.data.eod_mask_loss, "data.eod_mask_loss", "sentence pairs hold no end-of-document tokens", "false");
     refuse(c_.data.curriculum != "none", "data.curriculum", "sentence pairs cannot be cut", "none");
+    refuse(c_.data.pack != "stream", "data.pack", "a sentence pair holds two pieces of text and padding", "stream");
     refuse(c_.train.loss_mean != "token", "train.loss_mean",
            "the loss of model.head masked_lm_and_pairs is the mean over masked tokens plus the mean over pairs",
            "token");

@@ -42,7 +42,7 @@ void ActivationRecorder::activation(const std::string& module, Tensor x, const M
   ActivationFingerprint f;
   f.tp_rank = tp_rank_;
   f.rows = x.shape.rows();
-  f.all_rows = x.shape.numel() == 1 ? 1 : mb.batch * mb.seq;
+  f.all_rows = x.dtype == DType::kF64 ? f.rows : mb.batch * mb.seq;  // losses are whole on every rank
   std::vector<std::byte> host;
   if (x.device.kind != DeviceKind::kCpu) {
     host.resize(static_cast<size_t>(x.bytes()));

@@ -45,9 +45,9 @@ class Loader {
 
   // Returns the microbatches of the next step: tokens and targets [micro_batch, seq] i32 on the device (seq as set by
   // the curriculum), empty where not needed; of sentence pairs also types beside tokens, pairs beside targets, and
-  // lengths everywhere. Sets batch, seq, first_sample and loss_tokens, not dloss. Microbatch k holds ordinals base + (k
-  // dp_size + dp_rank) b ... + b - 1 with base = consumed() before the call. Valid until the next call; work queued on
-  // `compute` before that call is safe. Empty once total_samples are done. Rethrows errors of the reader.
+  // lengths everywhere. Sets batch, seq, first_sample and loss_tokens, not dloss. Microbatch k holds ordinals base
+  // + (k dp_size + dp_rank) b ... + b - 1 with base = consumed() before the call. Valid until the next call; work
+  // queued on `compute` before that call is safe. Empty once total_samples are done. Rethrows errors of the reader.
   std::span<const MicroBatch> next();
 
   // Seeks to another ordinal, and to the first step; drops prefetched steps. Evaluation calls restore(0) before every

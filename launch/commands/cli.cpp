@@ -16,7 +16,7 @@
 namespace gt {
 namespace {
 
-constexpr const char* kUnimplementedSubcommands[] = {"report", "bench cpu"};
+constexpr const char* kUnimplementedSubcommands[] = {"bench cpu"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n"

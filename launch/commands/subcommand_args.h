@@ -195,6 +195,40 @@ struct ScheduleArgs {
   }
 };
 
+struct ReportArgs {
+  std::vector<std::string> runs;
+  std::string output;
+  template <class V>
+  void fields(V& v) {
+    v("runs", runs, "required", "run folders; several are drawn over each other; also positional");
+    v("output", output, "FILE", "the page; empty: RUN/report.html, of several runs report.html");
+  }
+};
+
+struct CompareArgs {
+  std::vector<std::string> runs;
+  std::string html;
+  bool json = false;
+  template <class V>
+  void fields(V& v) {
+    v("runs", runs, "required", "two or more run folders; also positional");
+    v("html", html, "FILE", "also write the report of all runs, curves drawn over each other");
+    v("json", json, "", "print one JSON object");
+  }
+};
+
+struct WatchArgs {
+  std::string run;
+  double interval = 2;
+  bool once = false;
+  template <class V>
+  void fields(V& v) {
+    v("run", run, "required", "run folder; also positional");
+    v("interval", interval, ">0..3600 seconds", "time between two looks");
+    v("once", once, "", "show the present state and end");
+  }
+};
+
 struct PlanArgs {
   int64_t devices = 0, devices_per_node = 0, top = 10;
   bool search = false, require_match = false, json = false;

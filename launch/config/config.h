@@ -356,8 +356,10 @@ struct LogConfig {
   std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
   std::string level = "info", samples_tensorboard, samples_csv, flops_file;
   int64_t every = 1, lamb_every = 0, flops_step = 0, flops_depth = -1, flops_top = 1;
+  int64_t report_every = 0, norms_every = 0, histograms_every = 0;
   double flops_recompute_factor = 0;
-  bool tensorboard = true, comm = false, timers = false, memory = false, config = false, flops_detailed = true;
+  bool report = true, tensorboard = true, comm = false, timers = false, memory = false, config = false,
+       flops_detailed = true;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "folder of all runs");
@@ -365,6 +367,13 @@ struct LogConfig {
     v("every", every, "1.. steps", "steps between log lines and curve points");
     v("lamb_every", lamb_every, "0.. steps", "lamb: steps between logs of every tensor's trust ratio; 0: never");
     v("tensorboard", tensorboard, "", "write TensorBoard event files");
+    v("report", report, "", "write RUN/report.html at the end; gpttrain report writes it of any run folder");
+    v("report_every", report_every, "0.. steps", "also write the report every this many steps; 0: only at the end");
+    v("norms_every", norms_every, "0.. steps",
+      "steps between logs of gradient norms by layer, the norm of all parameters and that of their update; such a step "
+      "copies this rank's parameters to host memory; 0: never");
+    v("histograms_every", histograms_every, "0.. steps",
+      "steps between histograms of every parameter, its gradient and its update in TensorBoard; 0: never");
     v("comm", comm, "", "print a table of communication at the end: calls, bytes, time");
     v("samples_tensorboard", samples_tensorboard, "FOLDER",
       "TensorBoard curves under DeepSpeed's names over samples instead of steps; empty: none");

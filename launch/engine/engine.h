@@ -153,6 +153,8 @@ class Engine {
   // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp +
   // d]; of pairs, if there are any, behind those of tokens.
   std::span<const double> microbatch_losses() const { return exchange_->on_host(StepExchange::Field::kLosses); }
+  // Of the last step, the same on every rank: squared gradient norms by FSDP unit of the model, times loss_scale^2.
+  std::span<const double> unit_norm_squares() const { return exchange_->on_host(StepExchange::Field::kNormSquares); }
 
   // From the next step on these blocks, instead of those that options().layer_drop draws: [layers], as
   // ModelStage::keep_blocks takes them. For memory plans and tests.

@@ -71,6 +71,19 @@ void StepBreakdown::add(const StepTimes& times, double step_seconds) {
   last_seconds_ = step_seconds;
 }
 
+std::vector<Timers> StepBreakdown::means(double& step_seconds) const {
+  std::vector<Timers> out;
+  if (sums_.empty()) return out;
+  const double steps = static_cast<double>(steps_ - excluded_);
+  const StepTimes sums(sums_);
+  for (int k = 0; k < sums.stages(); ++k) {
+    Timers& t = out.emplace_back();
+    for (size_t i = 0; i < t.size(); ++i) t[i] = sums.at(k, static_cast<StageTime>(i)) / steps;
+  }
+  step_seconds = seconds_ / steps;
+  return out;
+}
+
 std::string StepBreakdown::table() const {
   if (sums_.empty()) return "";
   const StepTimes sums(sums_);

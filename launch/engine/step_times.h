@@ -70,6 +70,8 @@ class StepBreakdown {
   explicit StepBreakdown(int left_out = 2) : excluded_(left_out) {}
   void add(const StepTimes&, double step_seconds);
   std::string table() const;  // "" before the first step that counts
+  // Seconds a step by pipeline rank; empty before the first step that counts. `step_seconds`: of the mean step.
+  std::vector<Timers> means(double& step_seconds) const;
 
  private:
   int excluded_;

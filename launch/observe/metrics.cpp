@@ -94,6 +94,9 @@ void MetricsWriter::deliver(const Record& record) {
     if (const auto* r = std::get_if<SavedRecord>(&record)) s.saved(*r);
     if (const auto* r = std::get_if<EventRecord>(&record)) s.event(*r);
     if (const auto* r = std::get_if<ScalarRecord>(&record)) s.scalar(*r);
+    if (const auto* r = std::get_if<MemoryRecord>(&record)) s.memory(*r);
+    if (const auto* r = std::get_if<StagesRecord>(&record)) s.stages(*r);
+    if (const auto* r = std::get_if<HistogramRecord>(&record)) s.histogram(*r);
   });
 }
 
@@ -123,8 +126,8 @@ void MetricsWriter::run() {
     const bool last = stop_ && size_ == 0, asked = asked_ > flushed_ && delivered >= asked_;
     lock.unlock();
     if (have) deliver(record), dirty = true;
-    const bool soon =
-        have && !std::holds_alternative<StepRecord>(record) && !std::holds_alternative<ScalarRecord>(record);
+    const bool soon = have && !std::holds_alternative<StepRecord>(record) &&
+                      !std::holds_alternative<ScalarRecord>(record) && !std::holds_alternative<HistogramRecord>(record);
     if (dirty && (last || soon || asked || Clock::now() - flushed >= kFlushEvery)) {
       flush_sinks();
       flushed = Clock::now();

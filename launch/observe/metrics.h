@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -48,8 +49,10 @@ struct StepRecord {
   double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;  // fractions of the step
   double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;  // of the pipeline's part of it: measured, simulated
   int64_t slowest_rank = -1, peak_bytes = -1;                      // -1: not known
-  Timers timers{};   // seconds of the step, a mean over the ranks; all 0: not known
-  Timers longest{};  // the same of the slowest pipeline rank, timer by timer
+  int64_t slowest_stage = -1;                                      // pipeline rank that computed longest, of pp > 1
+  double stage_spread = kUnknown;  // by how much longer than the mean of the pipeline ranks, as a fraction
+  Timers timers{};                 // seconds of the step, a mean over the ranks; all 0: not known
+  Timers longest{};                // the same of the slowest pipeline rank, timer by timer
 };
 
 struct EvalRecord {
@@ -65,6 +68,45 @@ struct SavedRecord {
   int64_t step = 0;
   double time = 0, stall_seconds = 0, write_seconds = kUnknown;
   int64_t bytes = 0;
+};
+
+// Bytes of a rank by category, in the order of kMemoryNames.
+constexpr const char* kMemoryNames[] = {"weights", "gradients",      "optimizer",  "activations",
+                                        "buffers", "packed_weights", "workspaces", "graphs"};
+using MemoryBytes = std::array<int64_t, std::size(kMemoryNames)>;
+
+struct RankMemory {
+  int64_t rank = 0, stage = 0;  // stage: pipeline rank
+  MemoryBytes planned{}, measured{};
+  int64_t process_bytes = 0;  // peak resident set of its process
+};
+
+// Memory of all ranks, or of each pipeline rank's largest one if there are many.
+struct MemoryRecord {
+  static constexpr size_t kMostRanks = 64;
+  int64_t step = 0;
+  double time = 0;
+  std::shared_ptr<const std::vector<RankMemory>> ranks;
+};
+
+// Mean times of the steps so far by pipeline rank.
+struct StagesRecord {
+  int64_t step = 0;
+  double time = 0, step_seconds = kUnknown;
+  std::shared_ptr<const std::vector<Timers>> stages;
+};
+
+// Distribution of many numbers: bucket i counts those in (limits[i-1], limits[i]].
+struct Histogram {
+  double min = 0, max = 0, count = 0, sum = 0, sum_squares = 0;
+  std::vector<double> limits, buckets;
+};
+
+struct HistogramRecord {
+  int64_t step = 0;
+  double time = 0;
+  std::string tag;
+  std::shared_ptr<const Histogram> histogram;
 };
 
 // One number of many of its kind, such as a trust ratio: a point of the curve `tag`, which is cut to fit.
@@ -93,6 +135,7 @@ struct StartInfo {
   int world = 1;
   std::string layout, environment;  // one or more lines each: who holds what; host, device, libraries
   Rows rows;                        // the start block
+  std::string version;              // of the program, with its git hash
 };
 
 struct EndInfo {
@@ -101,6 +144,7 @@ struct EndInfo {
   int64_t step = 0, tokens = 0;
   double seconds = 0;
   double last_loss = kUnknown, best_loss = kUnknown, median_tokens_per_second = kUnknown, median_mfu = kUnknown;
+  double goodput = kUnknown;      // time in training steps / wall time, of this process
   Rows rows;                      // the end block
   std::string comm_json;          // of log.comm; "": was off
   std::vector<std::string> next;  // commands to try next
@@ -118,6 +162,9 @@ class Sink {
   virtual void saved(const SavedRecord&) {}
   virtual void event(const EventRecord&) {}
   virtual void scalar(const ScalarRecord&) {}
+  virtual void memory(const MemoryRecord&) {}
+  virtual void stages(const StagesRecord&) {}
+  virtual void histogram(const HistogramRecord&) {}
   virtual void end(const EndInfo&) {}
   virtual void flush() {}                                    // called once a second and after eval, save, end
   virtual std::vector<std::string> notices() { return {}; }  // warnings of its own since the last call; after flush()
@@ -142,6 +189,9 @@ class MetricsWriter {
   void push(const SavedRecord& r) { put(r, false); }
   void push(const EventRecord& r) { put(r, false); }
   void push(const ScalarRecord& r) { put(r, true); }
+  void push(const MemoryRecord& r) { put(r, false); }
+  void push(const StagesRecord& r) { put(r, false); }
+  void push(const HistogramRecord& r) { put(r, true); }
   // Waits until the sinks have flushed everything pushed so far, `limit` at most; false: they have not. Any thread.
   bool flush(std::chrono::seconds limit = std::chrono::hours(24));
   void end(const EndInfo& info);  // likewise, and writes the end block with what was dropped and which sinks failed
@@ -155,7 +205,8 @@ class MetricsWriter {
   std::string unwritten() const;  // after end(): failures, and what sinks could not write; "": everything is written
 
  private:
-  using Record = std::variant<StepRecord, EvalRecord, SavedRecord, EventRecord, ScalarRecord>;
+  using Record = std::variant<StepRecord, EvalRecord, SavedRecord, EventRecord, ScalarRecord, MemoryRecord,
+                              StagesRecord, HistogramRecord>;
   void put(const Record& record, bool droppable);
   void run();
   void deliver(const Record& record);

@@ -14,24 +14,19 @@
 #include "launch/engine/module_flops.h"
 #include "launch/observe/banner.h"
 #include "launch/observe/predict.h"
+#include "launch/observe/rank_memory.h"
+#include "launch/observe/report/report_sink.h"
 #include "launch/observe/sinks/console.h"
 #include "launch/observe/sinks/log_jsonl.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/observe/sinks/samples_sink.h"
 #include "launch/observe/sinks/tensorboard_sink.h"
+#include "launch/options/version.h"
 #include "launch/ranks/run_file.h"
 
 namespace gt {
 namespace fs = std::filesystem;
 namespace {
-
-// The median of what follows the first two, which are slower, if there is more.
-double median_rate(std::vector<double> v) {
-  if (v.size() > 2) v.erase(v.begin(), v.begin() + 2);
-  if (v.empty()) return kUnknown;
-  std::nth_element(v.begin(), v.begin() + static_cast<ptrdiff_t>(v.size() / 2), v.end());
-  return v[v.size() / 2];
-}
 
 int64_t resident_bytes() {
   rusage u{};
@@ -45,7 +40,16 @@ std::string process_text() { return "process " + format_bytes(static_cast<double
 
 RunReporter::RunReporter(const RankContext& rank, Engine& engine, OpWatch& ops, const RunLoader& loader,
                          const RunState& state)
-    : rank_(rank), config_(rank.config), engine_(engine), ops_(ops), loader_(loader), state_(state) {
+    : rank_(rank),
+      config_(rank.config),
+      engine_(engine),
+      ops_(ops),
+      loader_(loader),
+      state_(state),
+      medians_(rank.speaks() ? rank.config.train.steps : 1) {
+  const LogConfig& c = config_.log;
+  if (c.norms_every > 0 || c.histograms_every > 0)
+    param_stats_ = std::make_unique<ParamStats>(engine, rank.backend, rank.stream);
   if (config_.log.comm) comm_log_ = std::make_unique<CommLog>(rank.mesh);
   if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
     trace_ = std::make_unique<TraceSession>(rank.mesh, w, config_.log.trace_ranks == "all");
@@ -73,6 +77,7 @@ void RunReporter::start(const std::string& saves) {
   peak_flops_ = peak_bf16_flops(info.environment);
   peak_fp8_ = peak_fp8_flops(info.environment);
   ceilings_ = load_ceilings(info.environment, rank_.options.precision.linear());
+  info.version = fmt::format("{} ({})", program_version(), git_hash());
   info.rows = std::move(curves);
   info.rows = start_block(info, saves);
   log_->start(info);
@@ -91,6 +96,7 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
   std::function<DeviceConditions()> look;
   if (rank_.backend.kind == DeviceKind::kCuda && rank_.backend.conditions != nullptr)
     look = [ask = rank_.backend.conditions, index = rank_.device.index()] { return ask(index, nullptr); };
+  if (c.report || c.report_every > 0) sinks.push_back(std::make_unique<ReportSink>(c.report_every));
   if (c.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(c.every, look));
   // Samples are counted by steps, as DeepSpeed does: what a rollback leaves out is no step.
   const int64_t samples =
@@ -152,6 +158,10 @@ void RunReporter::restart_clock() { step_ended_ = now(); }
 void RunReporter::begin_step(int64_t step) {
   if (trace_) trace_->begin_step(step);
   if (comm_log_) comm_log_->begin_step();
+  if (!measures_parameters(step)) return;
+  const double begin = now();
+  param_stats_->before_step();
+  step_ended_ += now() - begin;  // no part of the step
 }
 
 bool RunReporter::times_ops(int64_t step) {
@@ -173,12 +183,16 @@ void RunReporter::end_step(const StepResult& r) {
   last_loss_ = r.loss;
   report_trust_ratios();
   report_flops();
+  if (log_) {
+    const StepRecord rec = record_of(r);
+    log_->push(rec);
+    if (rec.step % config_.log.every == 0) report_times_and_memory(rec);
+    if (config_.log.report_every > 0 && rec.step % config_.log.report_every == 0) report_stages();
+  }
+  report_norms(r);
   if (!log_) return;
-  const StepRecord rec = record_of(r);
-  log_->push(rec);
   report_eager_work();
   report_attention();
-  if (rec.step % config_.log.every == 0) report_times_and_memory(rec);
 }
 
 // Moves the marks from which the next step is measured.
@@ -207,7 +221,7 @@ StepRecord RunReporter::record_of(const StepResult& r) {
   add_times(rec, r);
   breakdown_.add(r.times, rec.step_seconds);
   step_ended_ = end;
-  recent_rates_.push_back(rec.tokens_per_second);
+  medians_.add(rec);
   return rec;
 }
 
@@ -222,6 +236,7 @@ void RunReporter::add_utilization(StepRecord& rec, const StepResult& r) {
   rec.hfu = flops.hardware / (seconds * devices * peak_flops_);
   if (rank_.options.precision.fp8) rec.mfu_fp8 = flops.causal / (seconds * devices * peak_fp8_);
   if (ceilings_) rec.of_ceiling = flops.causal / (seconds * devices * ceilings_->gemm);
+  executed_flops_ += flops.hardware;
   mfu_at_rate_ = rec.mfu / rec.tokens_per_second;
 }
 
@@ -229,11 +244,18 @@ void RunReporter::add_utilization(StepRecord& rec, const StepResult& r) {
 void RunReporter::add_times(StepRecord& rec, const StepResult& r) {
   const bool behind = is_asynchronous(*rank_.backend.device);
   const double seconds = rec.step_seconds, waited = loader_.step().waited;
-  if (recent_rates_.size() > (behind ? 3 : 1)) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (medians_.steps() > (behind ? 3 : 1)) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
   if (rank_.mesh.shape().world() > 1 && !behind) rec.exposed_comm = r.times.mean_exposed() / seconds;
   if (rank_.mesh.shape().pp > 1) {
     rec.pipeline_bubble = r.times.pipeline_bubble();
     rec.bubble_predicted = predicted_bubble_;
+    double sum = 0, most = 0;
+    for (int k = 0; k < r.times.stages(); ++k) {
+      sum += r.times.busy(k);
+      if (r.times.busy(k) > most) most = r.times.busy(k), rec.slowest_stage = k;
+    }
+    if (sum > 0) rec.stage_spread = most * r.times.stages() / sum - 1;
+    if (rank_.mesh.shape().world() == rank_.mesh.shape().pp) rec.slowest_rank = rec.slowest_stage;
   }
   rec.data_wait = waited / seconds;
   if (config_.data.train.front().path != "mock")
@@ -241,6 +263,43 @@ void RunReporter::add_times(StepRecord& rec, const StepResult& r) {
   rec.peak_bytes = resident_bytes();
   rec.timers = r.times.mean();
   rec.longest = r.times.longest();
+}
+
+bool RunReporter::measures_parameters(int64_t step) const {
+  const auto due = [&](int64_t every) { return every > 0 && step % every == 0; };
+  return due(config_.log.norms_every) || due(config_.log.histograms_every);
+}
+
+// Gradient norms by FSDP unit, norms of parameters and update, histograms.
+void RunReporter::report_norms(const StepResult& r) {
+  const int64_t step = state_->step, every = config_.log.norms_every, bins = config_.log.histograms_every;
+  if (!measures_parameters(step)) return;
+  const double begin = now();
+  const ParamStats::Summary s = param_stats_->after_step(step, bins > 0 && step % bins == 0, 1 / r.loss_scale);
+  if (log_ && every > 0 && step % every == 0) {
+    const std::span<const double> squares = engine_.unit_norm_squares();
+    for (const LayerSpec& layer : engine_.spec().layers)
+      for (size_t u = 0; u < layer.units.size(); ++u) {
+        const double square = squares[static_cast<size_t>(layer.first_unit) + u];
+        log_->push(make_scalar(step, "train/grad_norm/" + layer.units[u], std::sqrt(square) / r.loss_scale));
+      }
+    log_->push(make_scalar(step, "train/param_norm", s.param_norm));
+    log_->push(make_scalar(step, "train/update_ratio", s.update_norm / s.param_norm));
+  }
+  if (log_)
+    for (const HistogramRecord& h : s.histograms) log_->push(h);
+  if (log_ && !s.histograms.empty()) log_->push(make_scalar(step, "hist/nonfinite", s.nonfinite));
+  step_ended_ += now() - begin;  // no part of a step
+}
+
+void RunReporter::report_stages() {
+  double seconds = kUnknown;
+  std::vector<Timers> means = breakdown_.means(seconds);
+  if (means.empty()) return;
+  log_->push(StagesRecord{.step = state_->step,
+                          .time = wall_seconds(),
+                          .step_seconds = seconds,
+                          .stages = std::make_shared<const std::vector<Timers>>(std::move(means))});
 }
 
 // Every rank has the ratios of its stage, rank 0 logs them all.
@@ -327,8 +386,17 @@ void RunReporter::evaluated(const MeanLoss& loss, double seconds) {
 // After two steps, and an evaluation where there are any.
 void RunReporter::report_memory() {
   const int64_t every = config_.train.eval_every, steps = state_->step - state_.first_step() + 1;
-  if (!log_ || memory_reported_ || steps < 2 || (every > 0 && steps < every)) return;
+  const bool last = state_->step >= config_.train.steps;
+  if (memory_reported_ || steps < 2 || (every > 0 && steps < every && !last)) return;
   memory_reported_ = true;
+  const std::vector<RankMemory> all = gather_memory(engine_, rank_.plan.memory, resident_bytes());
+  if (!log_) return;
+  largest_ = *std::max_element(all.begin(), all.end(), [](const RankMemory& a, const RankMemory& b) {
+    return total(a.measured) < total(b.measured);
+  });
+  log_->push(MemoryRecord{.step = state_->step,
+                          .time = wall_seconds(),
+                          .ranks = std::make_shared<const std::vector<RankMemory>>(worth_logging(all))});
   event(fmt::format("memory of rank 0: planned {} | measured {} | {}", memory_line(rank_.plan.memory),
                     memory_line(engine_.measured_plan().memory), process_text()));
 }
@@ -376,8 +444,14 @@ void RunReporter::finish(const RunEnd& end) {
   info.seconds = state_.elapsed_seconds();
   info.last_loss = last_loss_;
   info.best_loss = state_->best_step >= 0 ? state_->best_loss : kUnknown;
-  info.median_tokens_per_second = median_rate(recent_rates_);
+  info.median_tokens_per_second = medians_.tokens_per_second();
+  info.goodput = medians_.seconds() / std::max(now() - rank_.started, 1e-9);
+  report_stages();
   info.median_mfu = mfu_at_rate_ * info.median_tokens_per_second;
+  info.rows.emplace_back("steps", fmt::format("{} of {}, {} tokens, {}; goodput {:.0f} % of this process's time",
+                                              info.step, config_.train.steps, format_thousands(info.tokens),
+                                              format_duration(info.seconds), 100 * info.goodput));
+  for (const auto& row : medians()) info.rows.push_back(row);
   for (const auto& row : end_block(end)) info.rows.push_back(row);
   if (end.code != Exit::kOk)
     info.next.push_back(end.saved_step < 0
@@ -391,13 +465,53 @@ void RunReporter::finish(const RunEnd& end) {
   log_->end(info);
 }
 
+// ", stage 1 computes longest: 12.1 % above the mean".
+std::string RunReporter::slowest_text() const {
+  double seconds = 0, sum = 0, most = 0;
+  size_t slowest = 0;
+  const std::vector<Timers> means = breakdown_.means(seconds);
+  for (size_t k = 0; k < means.size(); ++k) {
+    double busy = 0;
+    for (const StageTime t : {kForwardTime, kBackwardTime, kInputGradTime, kWeightGradTime, kMicrobatchTime})
+      busy += means[k][t];
+    sum += busy;
+    if (busy > most) most = busy, slowest = k;
+  }
+  if (sum <= 0) return "";
+  return fmt::format("; stage {} computes longest, {:.1f} % above the mean", slowest,
+                     100 * (most * static_cast<double>(means.size()) / sum - 1));
+}
+
+// Losses, medians of the steps, and what was predicted beside what was measured.
+Rows RunReporter::medians() const {
+  Rows rows;
+  if (medians_.steps() == 0) return rows;
+  std::string best;
+  if (state_->best_step >= 0)
+    best = fmt::format(", best of evaluation {:.4f} at step {}", state_->best_loss, state_->best_step);
+  rows.emplace_back("loss", fmt::format("last {:.4f}{}", last_loss_, best));
+  rows.emplace_back("medians", medians_.text(mfu_at_rate_ * medians_.tokens_per_second()));
+  if (rank_.mesh.shape().pp > 1)
+    rows.emplace_back("pipeline", fmt::format("bubble {:.1f} % predicted, {:.1f} % measured{}", 100 * predicted_bubble_,
+                                              100 * medians_.pipeline_bubble(), slowest_text()));
+  if (largest_) {
+    const auto bytes = [](const MemoryBytes& m) { return format_bytes(static_cast<double>(total(m))); };
+    rows.emplace_back(
+        "memory", fmt::format("rank {} (stage {}) needs most: {} planned, {} measured; {}", largest_->rank,
+                              largest_->stage, bytes(largest_->planned), bytes(largest_->measured), process_text()));
+  }
+  return rows;
+}
+
 Rows RunReporter::end_block(const RunEnd& end) const {
   Rows rows;
   std::string counted;
   if (config_.train.pld) counted += " (all blocks counted, including dropped ones)";
+  const double model_flops = engine_.spec().train_flops(state_->consumed_tokens);
+  constexpr double kPetaflopDay = 8.64e19;
   if (loader_.curriculum()) counted += " (attention counted at full length)";
-  rows.push_back(
-      {"total FLOPs", fmt::format("{:.3e}{}", engine_.spec().train_flops(state_->consumed_tokens), counted)});
+  rows.push_back({"total FLOPs", fmt::format("{:.3e}{} = {:.3g} petaflop/s-days; executed by this process: {:.3e}",
+                                             model_flops, counted, model_flops / kPetaflopDay, executed_flops_)});
   if (rank_.backend.replays) rows.push_back({"graphs", graphs_line(engine_.replays())});
   if (end.spikes_taken > 0)
     rows.push_back({"spikes", fmt::format("{} of {} steps had a loss or gradient norm far above the median; their "
@@ -408,6 +522,8 @@ Rows RunReporter::end_block(const RunEnd& end) const {
     rows.push_back({"timeline", timeline_ + "the last traced step in milliseconds: digit forward, letter backward, "
                                             "capital weight gradients only, ~ waiting for a message, . idle"});
   rows.push_back({"logs", config_.run_dir() + "/log.jsonl"});
+  if (config_.log.report || config_.log.report_every > 0)
+    rows.push_back({"report", config_.run_dir() + "/report.html"});
   rows.push_back({"checkpoint", end.saved_step >= 0
                                     ? fmt::format("{}/step-{:09}", config_.checkpoint_dir(), end.saved_step)
                                     : "none"});

@@ -10,6 +10,8 @@
 #include "launch/observe/comm_log.h"
 #include "launch/observe/data_wait.h"
 #include "launch/observe/metrics.h"
+#include "launch/observe/param_stats.h"
+#include "launch/observe/step_medians.h"
 #include "launch/observe/trace/trace_session.h"
 #include "launch/observe/trust_ratio_log.h"
 #include "launch/observe/utilization.h"
@@ -48,7 +50,7 @@ class RunReporter {
   // Collective where trust ratios or FLOPs are reported: the record of the step, by the state's new counters.
   void end_step(const StepResult&);
   void evaluated(const MeanLoss&, double seconds);
-  void report_memory();         // once, when everything that takes memory has run
+  void report_memory();         // collective, once, when everything that takes memory has run
   void write_trace(bool ends);  // collective over the traced ranks; after the last traced step, or when the run ends
   void finish(const RunEnd&);   // collective
   // Throws kIo where not all records are written; after finish().
@@ -62,6 +64,11 @@ class RunReporter {
   void add_utilization(StepRecord&, const StepResult&);
   void add_times(StepRecord&, const StepResult&);
   void report_trust_ratios();
+  bool measures_parameters(int64_t step) const;
+  void report_norms(const StepResult&);
+  void report_stages();
+  std::string slowest_text() const;
+  Rows medians() const;
   void report_flops();
   void report_eager_work();
   void report_attention();
@@ -84,7 +91,10 @@ class RunReporter {
   double mfu_at_rate_ = kUnknown;                       // MFU of a token a second
   std::optional<PeakRates> ceilings_;
   double predicted_bubble_ = kUnknown;
-  std::vector<double> recent_rates_;  // tokens/s of the steps so far, for the median
+  StepMedians medians_;
+  double executed_flops_ = 0;                // of this process's steps
+  std::unique_ptr<ParamStats> param_stats_;  // nullptr: neither log.norms_every nor log.histograms_every
+  std::optional<RankMemory> largest_;        // the rank that needs most
   DataWaitWatch data_wait_;
   StepBreakdown breakdown_;
   double step_ended_ = 0, last_loss_ = kUnknown;

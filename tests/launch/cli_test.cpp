@@ -92,7 +92,7 @@ TEST_CASE("wrong command lines are refused with what was meant") {
   CHECK_THAT(error_of({"frobnicate"}), Catch::Contains("unknown subcommand; see gpttrain --help"));
   CHECK(error_of({"ckpt"}) == "gpttrain ckpt: expected one of: ls inspect verify diff prune");
   CHECK_THAT(error_of({"ckpt", "lz", "x"}), Catch::Contains("did you mean ckpt ls?"));
-  CHECK_THAT(error_of({"report", "--x"}), Catch::Contains("not built yet"));
+  CHECK_THAT(error_of({"bench", "cpu", "--x"}), Catch::Contains("not built yet"));
   CHECK_THAT(error_of({"export", "--x"}), Catch::Contains("--output: missing") && Catch::Contains("--x: unknown flag"));
   CHECK_THAT(error_of({"generate"}), Catch::StartsWith("--load: missing: checkpoint folder"));
   CHECK_THAT(error_of({"ckpt", "ls", "a", "b"}), Catch::StartsWith("b: unexpected argument"));

@@ -30,7 +30,7 @@ TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
       "--model.layers 3 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.micro_batch 2 "
       "--train.global_batch 8 "
       "--train.steps 6 --data.train tokens --data.tokenizer tok.model --log.name run --device.kind cpu --tp 2 --pp 2 "
-      "--dp 2 --launch.ranks threads");
+      "--dp 2 --launch.ranks threads --log.norms_every 2 --log.histograms_every 3");
   const Outcome ids =
       shell(binary_dir() + "/gpttrain tokenizer encode --tokenizer tok.model <line.txt >ids.txt", dir.path());
   INFO(ids.out);
@@ -41,6 +41,8 @@ TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
   INFO(r.out);
   CHECK(r.code == 0);
   CHECK(r.says("tensorboard:"));
+  CHECK(r.says("hparams:"));
+  CHECK(r.says("histograms:"));
   CHECK(r.says("h5py: 8 shards"));
   CHECK(r.says("sentencepiece:"));
   CHECK(r.says("numpy:"));

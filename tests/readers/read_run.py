@@ -1,6 +1,7 @@
 """Reads gpttrain's output with third-party software. Usage: read_run.py RUN_DIR TOKENS_PREFIX TOKENIZER TEXT IDS
 
-TensorBoard's reader loads the events, which must agree with log.jsonl. h5py opens every shard; the rectangles must
+TensorBoard's reader loads the events, which must agree with log.jsonl; its hparams plugin reads the settings;
+histograms and norms must agree with the checkpoint. h5py opens every shard; the rectangles must
 cover every tensor exactly once. SentencePiece must encode TEXT to the IDS that gpttrain printed. numpy reads the token
 files in Megatron's layout.
 """
@@ -13,6 +14,7 @@ import h5py
 import numpy as np
 import sentencepiece
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 
 
 def read_events(run):
@@ -35,11 +37,64 @@ def read_events(run):
     print(f"tensorboard: {len(tags)} tags, {len(steps)} steps agree with log.jsonl")
 
 
+def read_hparams(run):
+    """Settings and end of the session, through the plugin's own protocol buffers."""
+    events = EventAccumulator(run)
+    events.Reload()
+    content = lambda tag: events.SummaryMetadata("_hparams_/" + tag).plugin_data.content
+    experiment = metadata.parse_experiment_plugin_data(content("experiment"))
+    start = metadata.parse_session_start_info_plugin_data(content("session_start_info"))
+    end = metadata.parse_session_end_info_plugin_data(content("session_end_info"))
+    assert {m.name.tag for m in experiment.metric_infos} == {"train/loss", "eval/loss", "perf/tokens_per_second"}
+    assert sorted(i.name for i in experiment.hparam_infos) == sorted(start.hparams)
+    config = json.load(open(run + "/config.json"))
+    for name, kind in [("model.hidden", "number_value"), ("zero.overlap", "bool_value"), ("optim.type", "string_value")]:
+        section, key = name.split(".")
+        assert getattr(start.hparams[name], kind) == config[section][key], name
+    assert end.status == 1, end
+    print(f"hparams: {len(start.hparams)} settings")
+
+
+def read_histograms(run, weights):
+    """Histograms count every element of every parameter once; norms agree with the checkpoint's weights."""
+    events = EventAccumulator(run, size_guidance={"histograms": 0})
+    events.Reload()
+    tags = set(events.Tags()["histograms"])
+    last = {}
+    for name, values in weights.items():
+        for kind in ("weight", "grad"):
+            histogram = events.Histograms(f"hist/{kind}/{name}")[-1].histogram_value
+            assert histogram.num == values.size == sum(histogram.bucket), (kind, name, histogram.num, values.size)
+            assert list(histogram.bucket_limit) == sorted(histogram.bucket_limit)
+            last[kind, name] = histogram
+        histogram = last["weight", name]
+        assert math.isclose(histogram.min, values.min(), rel_tol=1e-6) and math.isclose(histogram.max, values.max(), rel_tol=1e-6)
+        assert math.isclose(histogram.sum_squares, (values.astype(np.float64) ** 2).sum(), rel_tol=1e-6), name
+        edges = [-np.inf] + list(histogram.bucket_limit)
+        edges[-1] = np.inf
+        counts = [((values > low) & (values <= high)).sum() for low, high in zip(edges, edges[1:])]
+        assert np.abs(np.array(counts) - np.array(histogram.bucket)).sum() <= 2, name  # at the edges
+    norm = math.sqrt(sum((v.astype(np.float64) ** 2).sum() for v in weights.values()))
+    logged = {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+    step = max(logged["train/param_norm"])
+    assert math.isclose(logged["train/param_norm"][step], norm, rel_tol=1e-6), (logged["train/param_norm"], norm)
+    assert 0 < logged["train/update_ratio"][step] < 1
+    by_layer = [points[step] for tag, points in logged.items() if tag.startswith("train/grad_norm/")]
+    assert math.isclose(math.hypot(*by_layer), logged["train/grad_norm"][step], rel_tol=1e-5), by_layer
+    squares = sum(last["grad", name].sum_squares for name in weights)
+    assert math.isclose(math.sqrt(squares), logged["train/grad_norm"][step], rel_tol=1e-5)
+    assert logged["hist/nonfinite"][step] == 0 and "hist/update_ratio" in tags
+    memory = [tag for tag in logged if tag.startswith("mem/")]
+    assert {"mem/weights", "mem/gradients", "mem/optimizer", "mem/activations", "mem/buffers"} <= set(memory), memory
+    print(f"histograms: {len(tags)} tags, {len(by_layer)} layers, {len(memory)} memory tags")
+
+
 def read_checkpoint(run):
     step = sorted(glob.glob(run + "/checkpoints/step-*"))[-1]
     manifest = json.load(open(step + "/manifest.json"))
     shapes = {t["name"]: tuple(t["shape"]) for t in manifest["tensors"]}
     filled = {name: np.zeros(shape, dtype=np.int32) for name, shape in shapes.items()}
+    whole = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
     shards = sorted(glob.glob(step + "/rank-*.h5"))
     assert len(shards) == manifest["layout"]["world"], shards
 
@@ -53,7 +108,9 @@ def read_checkpoint(run):
         at = 0
         for rect in np.asarray(item.attrs["rects"]).reshape(-1, 2 * len(shapes[name])):
             begin, extent = rect[:len(rect) // 2], rect[len(rect) // 2:]
-            filled[name][tuple(slice(b, b + e) for b, e in zip(begin, extent))] += 1
+            place = tuple(slice(b, b + e) for b, e in zip(begin, extent))
+            filled[name][place] += 1
+            whole[name][place] = data[at:at + int(np.prod(extent))].reshape(extent)
             at += int(np.prod(extent))
         assert at == data.size, name
 
@@ -64,6 +121,7 @@ def read_checkpoint(run):
     for name, count in filled.items():
         assert (count == 1).all(), f"{name} is not covered exactly once"
     print(f"h5py: {len(shards)} shards, {len(shapes)} tensors, every element once")
+    return {name.removeprefix("master/"): values for name, values in whole.items() if name.startswith("master/")}
 
 
 def read_tokenizer(model, text, ids):
@@ -95,6 +153,7 @@ def read_tokens(prefix, model):
 if __name__ == "__main__":
     run, tokens, model, text, ids = sys.argv[1:]
     read_events(run)
-    read_checkpoint(run)
+    read_hparams(run)
+    read_histograms(run, read_checkpoint(run))
     read_tokenizer(model, text, ids)
     read_tokens(tokens, model)

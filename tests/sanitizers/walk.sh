@@ -61,6 +61,9 @@ want 0 "${train[@]}" --train.steps 30 --tp 1 --pp 4 --dp 1 --train.grad_accum 4 
   --checkpoint.allow_change optim train zero schedule parallel
 want 0 eval --load runs/walk --data.train tokens --split valid --steps 1
 want 0 generate --load runs/walk --prompt "The" --max-tokens 12 --seed 3
+want 0 watch runs/walk --once
+want 0 report runs/walk
+want 0 compare runs/walk runs/walk --html both.html
 want 0 ckpt ls runs/walk
 want 0 ckpt inspect runs/walk --stats
 want 0 ckpt verify runs/walk --all

@@ -52,6 +52,32 @@ std::string on_one_line(const std::string& json) {
   return out;
 }
 
+// Rows as an object. A label is a key, but several rows, such as warnings, may share one.
+std::string rows_json(const Rows& rows) {
+  Rows merged;
+  for (const auto& [label, value] : rows) {
+    const auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& row) { return row.first == label; });
+    if (same != merged.end())
+      same->second += "\n" + value;
+    else
+      merged.emplace_back(label, value);
+  }
+  std::string out = "{";
+  for (const auto& [label, value] : merged) {
+    if (out.size() > 1) out += ", ";
+    append_json_string(out, label);
+    out += ": ";
+    append_json_string(out, value);
+  }
+  return out + "}";
+}
+
+std::string bytes_json(const MemoryBytes& bytes) {
+  std::string out = "{";
+  for (size_t i = 0; i < bytes.size(); ++i) out += cat(i > 0 ? ", \"" : "\"", kMemoryNames[i], "\": ", bytes[i]);
+  return out + "}";
+}
+
 // Time breakdown of a step; "other" is the remainder.
 std::string timers_json(const StepRecord& r) {
   double sum = 0;
@@ -63,7 +89,8 @@ std::string timers_json(const StepRecord& r) {
   for (size_t t = 0; t < r.timers.size(); ++t)
     if (kTimerNames[t] != nullptr && r.timers[t] != 0) add(kTimerNames[t], r.timers[t]);
   if (sum == 0) return "{}";
-  if (!std::isnan(r.data_wait)) add("data_wait", r.data_wait * r.step_seconds);
+  const double waited = r.timers[kDataTime];
+  if (!std::isnan(r.data_wait)) add("data_wait", r.data_wait * r.step_seconds), sum -= waited;  // rank 0's, of both
   add("other", r.step_seconds - sum);
   return out + "}";
 }
@@ -82,6 +109,8 @@ std::string json_line(const StartInfo& s, double time) {
       .text("mfu_formula", "6*n*N_mm + 6*L*q*s*n (causal attention counted half) over the device's peak")
       .text("mfu_full_formula", "6*n*N_mm + 12*L*q*s*n over the device's peak")
       .text("mfu_fp8_formula", "mfu's FLOPs over the device's FP8 peak, for runs with FP8 linear layers")
+      .text("version", s.version)
+      .raw("summary", rows_json(s.rows))
       .raw("config", s.config_json.empty() ? "null" : on_one_line(s.config_json))
       .close();
 }
@@ -114,6 +143,8 @@ std::string json_line(const StepRecord& r) {
       .maybe("exposed_comm", r.exposed_comm)
       .maybe("data_wait", r.data_wait)
       .index("slowest_rank", r.slowest_rank)
+      .index("slowest_stage", r.slowest_stage)
+      .maybe("stage_spread", r.stage_spread)
       .index("peak_bytes", r.peak_bytes)
       .raw("timers", timers_json(r))
       .close();
@@ -151,22 +182,35 @@ std::string json_line(const ScalarRecord& r) {
   return Line("scalar", r.time).integer("step", r.step).text("tag", r.tag.data()).number("value", r.value).close();
 }
 
+std::string json_line(const MemoryRecord& r) {
+  std::string ranks = "[";
+  for (const RankMemory& m : *r.ranks)
+    ranks += cat(ranks.size() > 1 ? ", " : "", "{\"rank\": ", m.rank, ", \"stage\": ", m.stage,
+                 ", \"planned\": ", bytes_json(m.planned), ", \"measured\": ", bytes_json(m.measured),
+                 ", \"process_bytes\": ", m.process_bytes, "}");
+  return Line("memory", r.time).integer("step", r.step).raw("ranks", ranks + "]").close();
+}
+
+std::string json_line(const StagesRecord& r) {
+  std::string stages = "[";
+  for (const Timers& t : *r.stages) {
+    double sum = 0;
+    stages += stages.size() > 1 ? ", {" : "{";
+    for (size_t i = 0; i < t.size(); ++i) {
+      if (kTimerNames[i] == nullptr || t[i] == 0) continue;
+      stages += cat("\"", kTimerNames[i], "\": ", json_number(t[i]), ", ");
+      sum += t[i];
+    }
+    stages += cat("\"other\": ", json_number(std::max(0., r.step_seconds - sum)), "}");
+  }
+  return Line("stages", r.time)
+      .integer("step", r.step)
+      .number("step_seconds", r.step_seconds)
+      .raw("stages", stages + "]")
+      .close();
+}
+
 std::string json_line(const EndInfo& e, double time) {
-  Rows merged;  // a label is a key, but several warnings may share one
-  for (const auto& [label, value] : e.rows) {
-    const auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& row) { return row.first == label; });
-    if (same != merged.end())
-      same->second += "\n" + value;
-    else
-      merged.emplace_back(label, value);
-  }
-  std::string rows = "{";
-  for (const auto& [label, value] : merged) {
-    if (rows.size() > 1) rows += ", ";
-    append_json_string(rows, label);
-    rows += ": ";
-    append_json_string(rows, value);
-  }
   Line line("end", time);
   if (!e.comm_json.empty()) line.raw("comm", e.comm_json);
   return line.text("reason", e.reason)
@@ -178,7 +222,8 @@ std::string json_line(const EndInfo& e, double time) {
       .maybe("best_loss", e.best_loss)
       .maybe("median_tokens_per_second", e.median_tokens_per_second)
       .maybe("median_mfu", e.median_mfu)
-      .raw("summary", rows + "}")
+      .maybe("goodput", e.goodput)
+      .raw("summary", rows_json(e.rows))
       .close();
 }
 

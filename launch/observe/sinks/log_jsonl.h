@@ -17,6 +17,8 @@ std::string json_line(const EvalRecord& r);
 std::string json_line(const SavedRecord& r);
 std::string json_line(const EventRecord& r);
 std::string json_line(const ScalarRecord& r);
+std::string json_line(const MemoryRecord& r);
+std::string json_line(const StagesRecord& r);
 std::string json_line(const EndInfo& info, double time);
 
 class JsonlSink : public Sink {
@@ -28,6 +30,8 @@ class JsonlSink : public Sink {
   void saved(const SavedRecord& r) override { add(json_line(r)); }
   void event(const EventRecord& r) override { add(json_line(r)); }
   void scalar(const ScalarRecord& r) override { add(json_line(r)); }
+  void memory(const MemoryRecord& r) override { add(json_line(r)); }
+  void stages(const StagesRecord& r) override { add(json_line(r)); }
   void end(const EndInfo& info) override { add(json_line(info, wall_seconds())); }
   void flush() override {
     if (file_) file_->flush();

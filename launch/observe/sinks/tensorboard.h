@@ -2,10 +2,13 @@
 // protobuf library, because Debian's and SentencePiece's cannot share a process.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "launch/observe/metrics.h"
 #include "launch/observe/sinks/log_file.h"
 
 namespace gt {
@@ -18,6 +21,18 @@ std::string event_file_version(double wall);
 std::string event_session_start(double wall, int64_t step);
 std::string event_scalar(double wall, int64_t step, std::string_view tag, float value);
 std::string event_text(double wall, int64_t step, std::string_view tag, std::string_view text);
+std::string event_histogram(double wall, int64_t step, std::string_view tag, const Histogram& h);
+
+// Of the plugin that compares runs by their settings.
+struct HParam {
+  std::string name;
+  std::variant<double, bool, std::string> value;
+};
+// The experiment: names and types of settings, tags of metrics. Settings in ascending order of names.
+std::string event_hparams_experiment(double wall, std::span<const HParam> settings,
+                                     std::span<const std::string> metrics);
+std::string event_hparams_start(double wall, std::span<const HParam> settings);
+std::string event_hparams_end(double wall, bool success);
 
 // Event file of one start of a run. Records are buffered; only flush() and the destructor write to the file (LogFile
 // handles a full disk).
@@ -28,6 +43,8 @@ class TensorBoardFile {
   TensorBoardFile(const std::string& folder, int64_t first_step, double wall);
   void scalar(std::string_view tag, double value, int64_t step, double wall);
   void text(std::string_view tag, std::string_view text, int64_t step, double wall);
+  void histogram(std::string_view tag, const Histogram& h, int64_t step, double wall);
+  void add(std::string_view event);  // an encoded Event
   // Writes a START record after a rollback: readers drop events of this and earlier files from `step` on.
   void start_again(int64_t step, double wall) { add(event_session_start(wall, step)); }
   void flush();
@@ -36,7 +53,6 @@ class TensorBoardFile {
   const std::string& path() const { return file_.path(); }
 
  private:
-  void add(std::string_view event);
   LogFile file_;
   size_t waiting_ = 0;  // bytes since the last flush
 };

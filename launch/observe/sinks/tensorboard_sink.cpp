@@ -2,13 +2,36 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "launch/observe/sinks/points.h"
+#include "launch/options/json_text.h"
 
 namespace gt {
 namespace {
+
 constexpr double kLookSeconds = 1;
+
+// Scalar keys of a config, ascending; not lists, empty texts and paths.
+std::vector<HParam> settings_of(const std::string& config_json) {
+  std::vector<HParam> out;
+  if (config_json.empty()) return out;
+  const JsonValue config = parse_json(config_json, "config");
+  for (size_t s = 0; s < config.items.size(); ++s)
+    for (size_t i = 0; i < config.items[s].items.size() && config.items[s].kind == JsonValue::Kind::kObject; ++i) {
+      const JsonValue& value = config.items[s].items[i];
+      const std::string name = config.keys[s] + "." + config.items[s].keys[i];
+      double number = 0;
+      if (value.kind == JsonValue::Kind::kNumber && parse_double(value.text, number)) out.push_back({name, number});
+      if (value.kind == JsonValue::Kind::kBool) out.push_back({name, value.boolean});
+      if (value.kind == JsonValue::Kind::kString && !value.text.empty() && value.text.find('/') == std::string::npos)
+        out.push_back({name, value.text});
+    }
+  std::sort(out.begin(), out.end(), [](const HParam& a, const HParam& b) { return a.name < b.name; });
+  return out;
 }
+
+}  // namespace
 
 void TensorBoardSink::start(const StartInfo& info) {
   const double now = wall_seconds();
@@ -17,6 +40,10 @@ void TensorBoardSink::start(const StartInfo& info) {
   file_->text("run/command", info.command, step, now);
   file_->text("run/config", "```json\n" + info.config_json + "```", step, now);
   if (!info.layout.empty()) file_->text("run/layout", "```\n" + info.layout + "\n```", step, now);
+  const std::vector<HParam> settings = settings_of(info.config_json);
+  const std::string metrics[] = {"train/loss", "eval/loss", "perf/tokens_per_second"};
+  file_->add(event_hparams_experiment(now, settings, metrics));
+  file_->add(event_hparams_start(now, settings));
   if (!info.environment.empty()) file_->text("run/environment", "```\n" + info.environment + "\n```", step, now);
 }
 
@@ -55,6 +82,10 @@ void TensorBoardSink::step(const StepRecord& r) {
     if (kTimerNames[t] != nullptr && r.timers[t] != 0) p.always(std::string("time/") + kTimerNames[t], r.timers[t]);
   if (r.slowest_rank >= 0) p.always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
   if (r.peak_bytes >= 0) p.always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
+  if (r.slowest_stage >= 0) p.always("perf/slowest_stage", static_cast<double>(r.slowest_stage));
+  p.known("perf/stage_spread", r.stage_spread);
+  for (size_t i = 0; memory_ && i < memory_->size(); ++i)
+    p.always(std::string("mem/") + kMemoryNames[i], static_cast<double>((*memory_)[i]));
   if (!sample_conditions_ || r.time < sampled_ + kLookSeconds) return;
   sampled_ = r.time;
   const DeviceConditions c = sample_conditions_();
@@ -63,6 +94,17 @@ void TensorBoardSink::step(const StepRecord& r) {
   p.known("sys/gpu_temp_c", c.celsius);
   p.known("sys/gpu_sm_mhz", c.clock_mhz);
 }
+
+// The rank that needs most stands for all.
+void TensorBoardSink::memory(const MemoryRecord& r) {
+  int64_t most = -1;
+  for (const RankMemory& m : *r.ranks) {
+    const int64_t sum = std::accumulate(m.measured.begin(), m.measured.end(), int64_t{0});
+    if (sum > most) most = sum, memory_ = m.measured;
+  }
+}
+
+void TensorBoardSink::end(const EndInfo& info) { file_->add(event_hparams_end(wall_seconds(), info.exit_code == 0)); }
 
 void TensorBoardSink::eval(const EvalRecord& r) {
   file_->scalar("eval/loss", r.loss, r.step, r.time);

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,9 @@ class TensorBoardSink : public Sink {
   const char* name() const override { return "tensorboard"; }
   void start(const StartInfo& info) override;
   void step(const StepRecord& r) override;
+  void memory(const MemoryRecord& r) override;
+  void histogram(const HistogramRecord& r) override { file_->histogram(r.tag, *r.histogram, r.step, r.time); }
+  void end(const EndInfo& info) override;
   void scalar(const ScalarRecord& r) override { file_->scalar(r.tag.data(), r.value, r.step, r.time); }
   void eval(const EvalRecord& r) override;
   void saved(const SavedRecord& r) override;
@@ -30,7 +34,8 @@ class TensorBoardSink : public Sink {
  private:
   int64_t every_, newest_ = -1;  // newest_: step of the last record
   std::function<DeviceConditions()> sample_conditions_;
-  double sampled_ = 0;  // time of the last record with device conditions
+  std::optional<MemoryBytes> memory_;  // of the largest rank: points of every step from then on
+  double sampled_ = 0;                 // time of the last record with device conditions
   std::unique_ptr<TensorBoardFile> file_;
 };
 

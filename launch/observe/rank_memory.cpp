@@ -1,0 +1,43 @@
+#include "launch/observe/rank_memory.h"
+
+#include <algorithm>
+#include <numeric>
+#include <type_traits>
+
+namespace gt {
+
+MemoryBytes bytes_of(const MemoryReport& m) {
+  return {m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.copies, m.workspaces, m.graphs};
+}
+
+int64_t total(const MemoryBytes& m) { return std::accumulate(m.begin(), m.end(), int64_t{0}); }
+
+std::vector<RankMemory> gather_memory(const Engine& engine, const MemoryReport& planned, int64_t process_bytes) {
+  static_assert(std::is_trivially_copyable_v<RankMemory> && sizeof(RankMemory) % sizeof(int64_t) == 0);
+  constexpr int64_t kNumbers = sizeof(RankMemory) / sizeof(int64_t);
+  const Mesh& mesh = engine.mesh();
+  ProcessGroup& world = mesh.world();
+  RankMemory mine{.rank = mesh.rank(),
+                  .stage = mesh.coord(Axis::kPp),
+                  .planned = bytes_of(planned),
+                  .measured = bytes_of(engine.measured_plan().memory),
+                  .process_bytes = process_bytes};
+  std::vector<RankMemory> all(static_cast<size_t>(world.size()));
+  world
+      .all_gather({reinterpret_cast<std::byte*>(&mine), {kNumbers}, DType::kI64, {}},
+                  {reinterpret_cast<std::byte*>(all.data()), {kNumbers * world.size()}, DType::kI64, {}}, {})
+      .wait({});
+  return all;
+}
+
+std::vector<RankMemory> worth_logging(std::vector<RankMemory> all) {
+  if (all.size() <= MemoryRecord::kMostRanks) return all;
+  std::stable_sort(all.begin(), all.end(), [](const RankMemory& a, const RankMemory& b) {
+    return std::pair(a.stage, -total(a.measured)) < std::pair(b.stage, -total(b.measured));
+  });
+  all.erase(std::unique(all.begin(), all.end(), [](auto& a, auto& b) { return a.stage == b.stage; }), all.end());
+  all.resize(std::min(all.size(), MemoryRecord::kMostRanks));
+  return all;
+}
+
+}  // namespace gt

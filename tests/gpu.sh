@@ -175,9 +175,9 @@ device() {
 }
 
 cases=${GPT_GPU_CASES:-parity*,segments*,marks*,replay*}
-[ -z "$small" ] || cases="parity: every backend*,parity: add agrees*,parity: max_abs agrees*,segments: group sums*"
+[ -z "$small" ] || cases="parity: every available backend*,parity: add agrees*,parity: max_abs agrees*,segments: group sums*"
 a_gpu_takes_part() {
-  timeout -k 10 "$(left 60)" "$kernel_tests" "parity: every backend at hand takes part" >part.txt 2>&1 &&
+  timeout -k 10 "$(left 60)" "$kernel_tests" "parity: every available backend takes part" >part.txt 2>&1 &&
     ! grep -q 'SKIPPED IN PART: parity on a GPU' part.txt || { cat part.txt; fail "$kernel_tests finds no GPU"; }
 }
 parity() {

@@ -80,7 +80,7 @@ goal matrix-untied 'equal, .* different' $matrix --model.tied false
 goal matrix-uneven 'equal, .* different' $matrix --model.layers 7 --model.heads 6 --model.hidden 60 \
   --parallel.partition uniform
 goal random 'layout matrix:' env GPT_TEST_SEED="$seed" GPT_TEST_LAYOUTS=600 "$build/test_launch" \
-  "layouts drawn at random*"
+  "random layouts train as one rank*"
 
 shipped() {
   local c layout
@@ -156,13 +156,13 @@ goal ckpt-damage 'damage: ' case_of test_checkpoint "every changed byte of every
 goal ckpt-reshard 'reshard: ' case_of test_checkpoint \
   "any layout reads what any other wrote*" GPT_TEST_PAIRS=all
 goal ckpt-resume 'resume: ' case_of test_launch \
-  "a run that stops and goes on is bitwise*" GPT_TEST_LAYOUTS=50 GPT_TEST_STEPS=20
+  "a run that stops and resumes is bitwise*" GPT_TEST_LAYOUTS=50 GPT_TEST_STEPS=20
 goal ckpt-export 'export: ' case_of test_launch \
   "exported bytes have one SHA-256 whichever layout wrote the checkpoint" GPT_TEST_LAYOUTS=50
 goal ckpt-import 'memory beyond' case_of test_launch \
   "import and export hold one tensor at a time*" GPT_TEST_IMPORT=124m
 goal ckpt-hf 'largest difference|SKIPPED' case_of test_launch \
-  "transformers loads an exported folder as it is and predicts the same"
+  "transformers loads an exported folder unchanged and predicts the same"
 # ---- end of checkpoint goals ----
 # R20: what the fuzz targets reach of the parsers, by gcov in a build of its own (build/coverage). The goal is 95 % of the
 # lines of each; what is below is named.

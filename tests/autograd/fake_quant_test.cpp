@@ -38,7 +38,7 @@ struct Layer {
 
 }  // namespace
 
-TEST_CASE("the gradient through codes is that of the clamped input, and the weight's that of the codes") {
+TEST_CASE("quantized values pass the gradient of the clamped input, weights the gradient of the quantized weight") {
   constexpr float kLimit = 1.1f, kStep = 1e-3f;
   Layer layer(kLimit);
   Tape& t = layer.rig.tape;
@@ -77,7 +77,7 @@ TEST_CASE("the gradient through codes is that of the clamped input, and the weig
   CHECK(*layer.range.step_amax.as<float>() == most);
 }
 
-TEST_CASE("before a range is known activations pass as they are, and no range is no op") {
+TEST_CASE("without quantizer state activations pass unquantized, and no quantizer is no op") {
   Layer layer(0);
   Tape& t = layer.rig.tape;
   const Var in = t.input(layer.x, true);

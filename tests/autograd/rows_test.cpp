@@ -7,7 +7,7 @@
 using namespace gt;
 using namespace gt::rig;
 
-TEST_CASE("positions of any run of rows are those of the whole, and so are their gradients") {
+TEST_CASE("positions of any row range and their gradients equal those of the whole tensor") {
   constexpr int64_t seq = 5, batch = 4, cols = 6, n = batch * seq, positions = 7;
   TapeFixture rig;
   Tape& t = rig.tape;
@@ -79,7 +79,7 @@ TEST_CASE("positions of packed documents are rows of the table, and their gradie
   }
 }
 
-TEST_CASE("a transient value takes no room once it was discarded, whether or not the tape records") {
+TEST_CASE("a discarded transient value takes no memory, with and without recording") {
   TapeFixture rig;
   Tape& t = rig.tape;
   for (bool recording : {true, false}) {
@@ -98,7 +98,7 @@ TEST_CASE("a transient value takes no room once it was discarded, whether or not
   }
 }
 
-TEST_CASE("a linear layer's transient output changes no bit of its gradients") {
+TEST_CASE("a linear layer's transient output leaves its gradients bitwise identical") {
   constexpr int64_t n = 6, in = 5, out = 4;
   TapeFixture rig;
   Tape& t = rig.tape;

@@ -56,7 +56,7 @@ TEST_CASE("a warm forward and backward allocates nothing on the heap") {
     }
 }
 
-TEST_CASE("a full tape and a tape without gradient slots say so") {
+TEST_CASE("a full tape and a tape without gradient slots are reported") {
   TapeFixture rig(null_backend(), 4);
   const Tensor x = rig.tensor({4, 4}, 1);
   SECTION("nodes") {
@@ -76,7 +76,7 @@ TEST_CASE("a full tape and a tape without gradient slots say so") {
   CHECK_NOTHROW(ops::gelu(rig.tape, rig.tape.input(x, true)));
 }
 
-TEST_CASE("a too small arena or gradient pool names what is missing") {
+TEST_CASE("a too small arena or gradient pool is reported with the missing size") {
   const Backend& b = null_backend();
   const Stream stream{{b.kind, 0}, nullptr};
   Arena arena(Buffer(1024, stream.device, *b.device));

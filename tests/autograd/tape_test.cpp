@@ -64,7 +64,7 @@ Outcome run(TapeFixture& rig, std::vector<Block*> blocks, std::span<const Tensor
 
 }  // namespace
 
-TEST_CASE("plain, split and recomputed backward agree bit for bit over several microbatches") {
+TEST_CASE("plain, split and recomputed backward are bitwise identical over several microbatches") {
   TapeFixture rig, fresh;
   Block one(rig, 10), two(rig, 50), three(rig, 90);
   const std::vector<Block*> blocks{&one, &two, &three};
@@ -92,8 +92,7 @@ TEST_CASE("plain, split and recomputed backward agree bit for bit over several m
   }
 }
 
-TEST_CASE(
-    "a discarded value must be rebuilt before a rule reads it, and one that is not discarded goes with its node") {
+TEST_CASE("a discarded value must be rebuilt before the backward reads it, others are freed with their node") {
   TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
@@ -184,7 +183,7 @@ TEST_CASE("gradients of every parameter and of the input equal central finite di
     CHECK(plain.grads[1][static_cast<size_t>(kSeq * kHidden + c)] == 0);  // an unused position
 }
 
-TEST_CASE("an operand used twice by one add gets twice the gradient and the seed stays the caller's") {
+TEST_CASE("an operand used twice by one add gets twice the gradient and the upstream gradient is not modified") {
   TapeFixture rig;
   const Tensor x = rig.tensor({4, 6}, 1), dy = rig.tensor({4, 6}, 2);
   const std::vector<float> seed = values(dy);
@@ -198,7 +197,7 @@ TEST_CASE("an operand used twice by one add gets twice the gradient and the seed
   CHECK(rig.pool.live() == 0);
 }
 
-TEST_CASE("a slot that shares its gradient never sees it overwritten by the other owner") {
+TEST_CASE("a slot with a shared gradient is never overwritten by the other owner") {
   TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
@@ -247,7 +246,7 @@ TEST_CASE("a slot that shares its gradient never sees it overwritten by the othe
   CHECK(rig.pool.live() == 0);
 }
 
-TEST_CASE("dropout alone and in front of a norm's sum gives the same bits forward and backward") {
+TEST_CASE("dropout alone and fused into a norm's sum are bitwise identical forward and backward") {
   TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
@@ -279,7 +278,7 @@ TEST_CASE("dropout alone and in front of a norm's sum gives the same bits forwar
   CHECK(dropped < kTokens * kHidden / 2);
 }
 
-TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the layer's, where that is all of it") {
+TEST_CASE("the norm behind a layer computes its bias gradient together with dL/dy, if that is the whole gradient") {
   TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
@@ -344,7 +343,7 @@ TEST_CASE("the norm behind a layer sums its bias' gradient while it makes the la
   t.reset();
 }
 
-TEST_CASE("a seed that lives in the gradient pool stays the caller's") {
+TEST_CASE("an upstream gradient in the gradient pool is not modified") {
   TapeFixture rig;
   Block p(rig, 10);
   Tape& t = rig.tape;
@@ -369,7 +368,7 @@ TEST_CASE("a seed that lives in the gradient pool stays the caller's") {
   CHECK(rig.pool.live() == 0);
 }
 
-TEST_CASE("no gradient is made for what does not want one") {
+TEST_CASE("no gradient is computed where none is needed") {
   TapeFixture rig;
   Block block(rig, 10);
   const Var x = rig.tape.input(rig.tensor({kTokens, kHidden}, 1), false);
@@ -397,7 +396,7 @@ TEST_CASE("without recording the tape stays empty and the result is the same") {
   CHECK(values(y.value) == recorded);
 }
 
-TEST_CASE("scope nodes replay in the order that gathered parameters need") {
+TEST_CASE("unit nodes replay in the order that gathered parameters need") {
   TapeFixture rig(null_backend());
   Block one(rig, 1), two(rig, 2);
   std::string log;

@@ -86,7 +86,7 @@ Outcome run(TapeFixture& rig, Llama& model, Tensor x, Tensor dy, How how) {
 
 }  // namespace
 
-TEST_CASE("a Llama block: plain, split, recomputed and rebuilt backwards agree bit for bit") {
+TEST_CASE("a Llama block: plain, split, recomputed and rebuilt backwards are bitwise identical") {
   TapeFixture rig;
   Llama model(rig);
   const Tensor x = rig.tensor({kTokens, kWide}, 1), dy = rig.tensor({kTokens, kWide}, 2);
@@ -99,7 +99,7 @@ TEST_CASE("a Llama block: plain, split, recomputed and rebuilt backwards agree b
     }
 }
 
-TEST_CASE("a Llama block: gradients are those of finite differences, with every gated activation") {
+TEST_CASE("a Llama block: gradients equal finite differences, with every gated activation") {
   for (const Activation kind :
        {Activation::kGelu, Activation::kSilu, Activation::kRelu2, Activation::kGeluErf, Activation::kTanh}) {
     TapeFixture rig;

@@ -60,7 +60,7 @@ std::optional<SaveOutcome> train_until_saved(BackgroundSave& save, const Mesh& m
 const SaveOptions kOptions{.zero_stage = 1, .retention = {.keep = 2}};
 const std::vector<AuxFile> kAux{{.name = "config.json", .path = "", .text = "{}"}};
 
-TEST_CASE("training goes on while the disk stands still, and the checkpoint is of the moment it was asked for") {
+TEST_CASE("training continues while the disk stalls, and the checkpoint holds the state at the request") {
   const TempDir dir;
   const Layout l{2, 1, 2, 1};
   SlowVfs vfs;
@@ -85,7 +85,7 @@ TEST_CASE("training goes on while the disk stands still, and the checkpoint is o
   CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 3) == "");
 }
 
-TEST_CASE("finish() waits for a save and gives its outcome, saves follow each other in one staging buffer") {
+TEST_CASE("finish() waits for a save and returns its outcome, consecutive saves share one staging buffer") {
   const TempDir dir;
   const Layout l{1, 2, 2, 1};
   const auto errors = run_ranks(l, [&](int r, const Mesh& mesh) {
@@ -145,7 +145,7 @@ TEST_CASE("a full disk at any call of a background save drops the attempt on eve
   CHECK(dropped > 15);
 }
 
-TEST_CASE("a value that is not finite is never saved, and its tensor is named") {
+TEST_CASE("a non-finite value is never saved, and its tensor is named") {
   const TempDir dir;
   const Layout l{2, 1, 1, 1};
   save(dir.path, l, 1);

@@ -49,7 +49,7 @@ void forge(const std::string& step, const std::string& from, const std::string& 
   spill(step + "/manifest.json", text + ",\"sha256\":\"" + sha256_hex(text) + "\"}\n");
 }
 
-TEST_CASE("a path that means no checkpoint is refused with what to give instead") {
+TEST_CASE("a path that is no checkpoint is refused with an alternative") {
   const TempDir dir;
   CHECK_THAT(refusal([&] { resolve_step(dir.path + "/none"); }),
              Catch::StartsWith("2:") && Catch::Contains("does not exist") && Catch::Contains("run directory"));
@@ -69,7 +69,7 @@ TEST_CASE("a path that means no checkpoint is refused with what to give instead"
   CHECK_THAT(refusal([&] { inspect_checkpoint(dir.path + "/none", {}); }), Catch::StartsWith("2:"));
 }
 
-TEST_CASE("a run directory, its checkpoints folder and a step mean the newest good step") {
+TEST_CASE("a run directory, its checkpoints folder and a step resolve to the newest valid step") {
   const TempDir run;
   const std::string dir = run.path + "/checkpoints";
   save(dir, {1, 1, 1, 1}, 1);
@@ -85,7 +85,7 @@ TEST_CASE("a run directory, its checkpoints folder and a step mean the newest go
   CHECK(fs::exists(newest));  // read-only: renames nothing
 }
 
-TEST_CASE("a checkpoint that does not fit lists every missing, extra and differing tensor") {
+TEST_CASE("a checkpoint of another model lists every missing, extra and differing tensor") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
   auto model = odd_model();
@@ -105,7 +105,7 @@ TEST_CASE("a checkpoint that does not fit lists every missing, extra and differi
   CHECK(fs::exists(dir.path + "/step-000000001"));  // it is not damaged: nothing was renamed
 }
 
-TEST_CASE("resuming does not lose optimizer state in silence") {
+TEST_CASE("resuming never drops optimizer state silently") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
   CHECK_THAT(load_refusal(dir.path, "auto", odd_model(), {"master"}),
@@ -114,7 +114,7 @@ TEST_CASE("resuming does not lose optimizer state in silence") {
              Catch::StartsWith("2:") && Catch::Contains("missing in the checkpoint: optim/exp_avg_sq/"));
 }
 
-TEST_CASE("a dtype that is no float is a difference, another float is not what the shard's index says") {
+TEST_CASE("a non-float dtype is a difference, another float dtype contradicts the shard's index") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
   const std::string step = dir.path + "/step-000000001", f32 = "\"name\":\"master/embed.weight\",\"dtype\":\"f32\"";
@@ -127,7 +127,7 @@ TEST_CASE("a dtype that is no float is a difference, another float is not what t
              Catch::StartsWith("65:") && Catch::Contains("rank-00000.idx: dtype at byte 132 is 0, expected 1"));
 }
 
-TEST_CASE("a step number that is none, or that is not there, is refused with those that are") {
+TEST_CASE("an invalid or missing step number is refused with the existing ones") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
   save(dir.path, {1, 1, 1, 1}, 2);
@@ -140,7 +140,7 @@ TEST_CASE("a step number that is none, or that is not there, is refused with tho
   CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 2) == "");  // nothing was set aside
 }
 
-TEST_CASE("a newer format is refused by name, not taken for damage and not skipped") {
+TEST_CASE("a newer format is refused by name, neither reported as damage nor skipped") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
   save(dir.path, {1, 1, 1, 1}, 2);
@@ -151,7 +151,7 @@ TEST_CASE("a newer format is refused by name, not taken for damage and not skipp
   CHECK(fs::exists(dir.path + "/step-000000002"));
 }
 
-TEST_CASE("damaged steps are set aside one by one, when none is good the run does not start afresh") {
+TEST_CASE("damaged steps are set aside one by one, and a run without a valid one does not start from scratch") {
   const TempDir dir;
   for (int64_t step : {1, 2, 3}) save(dir.path, {2, 1, 1, 1}, step);
   const auto shard = [&](int step) { return cat(dir.path, "/step-00000000", step, "/rank-00001.h5"); };
@@ -173,7 +173,7 @@ TEST_CASE("damaged steps are set aside one by one, when none is good the run doe
                                                  Catch::Contains("step-000000003.corrupt-"));
 }
 
-TEST_CASE("a damaged step that was asked for by number is an error and stays where it is") {
+TEST_CASE("a damaged step requested by number is an error and is not moved") {
   const TempDir dir;
   for (int64_t step : {1, 2}) save(dir.path, {2, 1, 1, 1}, step);
   fs::resize_file(dir.path + "/step-000000002/rank-00000.idx", 60);
@@ -207,7 +207,7 @@ std::string load_refusal_with(Vfs& vfs, const std::string& dir, int64_t* step = 
   });
 }
 
-TEST_CASE("a step that cannot be read is left alone and the older one is taken, with a warning") {
+TEST_CASE("an unreadable step is left alone and the older one is loaded, with a warning") {
   const TempDir dir;
   for (int64_t step : {1, 2}) save(dir.path, {1, 1, 1, 1}, step);
   int64_t step = 0;
@@ -224,7 +224,7 @@ TEST_CASE("a step that cannot be read is left alone and the older one is taken, 
   CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 2) == "");
 }
 
-TEST_CASE("a read error that goes away is tried once more") {
+TEST_CASE("a transient read error is retried once") {
   struct Blink : Vfs {
     int64_t pread(int fd, void* d, int64_t n, int64_t o) override {
       return n > 10000 && ++big == 1 ? -EIO : Vfs::pread(fd, d, n, o);
@@ -239,7 +239,7 @@ TEST_CASE("a read error that goes away is tried once more") {
   CHECK(vfs.big == 2);
 }
 
-TEST_CASE("a folder that cannot be written is an I/O error on every rank") {
+TEST_CASE("an unwritable folder is an I/O error on every rank") {
   const TempDir dir;
   for (int error : {EROFS, EACCES}) {
     NoAccess vfs("/checkpoints", error);
@@ -259,7 +259,7 @@ TEST_CASE("a folder that cannot be written is an I/O error on every rank") {
   CHECK_THAT(load_refusal(dir.path + "/file", "auto"), Catch::StartsWith("74:") && Catch::Contains("Not a directory"));
 }
 
-TEST_CASE("views that leave a hole or write twice are never committed") {
+TEST_CASE("views with gaps or overlaps are never committed") {
   const TempDir dir;
   for (int wrong : {0, 1, 2}) {
     const auto errors = run_ranks({1, 1, 2, 1}, [&](int r, const Mesh& mesh) {
@@ -298,7 +298,7 @@ TEST_CASE("a modified aux file is detected when it is read") {
              Catch::StartsWith("65:") && Catch::Contains("config.json"));
 }
 
-TEST_CASE("inspect names the tensors it does not have") {
+TEST_CASE("inspect lists the known tensors for an unknown name") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
   CHECK_THAT(refusal([&] { inspect_checkpoint(dir.path + "/step-000000001", {.tensor = "master/none"}); }),

@@ -40,7 +40,7 @@ TEST_CASE("a flat segment becomes the rectangles of the specification") {
   CHECK(flat_to_boxes({5}, 1, 4) == std::vector<Box>{box({1}, {3})});
 }
 
-TEST_CASE("fused blocks are cut at their edges and moved to their global places") {
+TEST_CASE("fused blocks are split at their edges and moved to their global offsets") {
   const auto pieces = boxes_of(view({12, 4}, {6, 4}, ShardSpec::split(0, 3), 1, 2, 5, 17));
   REQUIRE(pieces.size() == 4);
   CHECK(pieces[0].box == box({3, 1}, {1, 3}));
@@ -71,7 +71,7 @@ TEST_CASE("every flat range of every shape is covered once, in order, by at most
   }
 }
 
-TEST_CASE("grouped heads are cut at their edges, and heads that ranks share lie in one place") {
+TEST_CASE("grouped heads are split at their edges, and heads that ranks share have one offset") {
   // 4 query heads, 2 key heads, 2 value heads of 2 rows; rank 2 of 4: rows 4 5, 10 11, 14 15.
   const auto pieces = boxes_of(view({16, 3}, {6, 3}, ShardSpec::qkv(4, 2), 2, 4, 1, 16));
   REQUIRE(pieces.size() == 5);
@@ -84,7 +84,7 @@ TEST_CASE("grouped heads are cut at their edges, and heads that ranks share lie 
   CHECK(neighbour[0].box == box({10, 0}, {2, 3}));
 }
 
-TEST_CASE("pieces name exactly the logical elements that logical_offset() names") {
+TEST_CASE("rectangles hold exactly the logical elements that logical_offset() returns") {
   std::mt19937 draw(1);
   const auto pick = [&](int lo, int hi) { return lo + static_cast<int>(draw() % static_cast<unsigned>(hi - lo + 1)); };
   for (int trial = 0; trial < 3000; ++trial) {

@@ -113,7 +113,7 @@ TEST_CASE("every truncation of every file, and every missing file, is found") {
   CHECK(one.load(step) == "");
 }
 
-TEST_CASE("shards of other ranks, other steps and other attempts are not taken") {
+TEST_CASE("shards of other ranks, other steps and other attempts are refused") {
   const TempDir dir;
   const Layout two{2, 1, 1, 1};
   save_small(dir.path, 1, two);
@@ -155,7 +155,7 @@ TEST_CASE("a link in place of a shard is not followed") {
   CHECK_THAT(one.load(dir.path + "/step-000000001"), Catch::StartsWith("65:") && Catch::Contains("symbolic link"));
 }
 
-TEST_CASE("rectangles that leave a hole are found even when every seal is right") {
+TEST_CASE("rectangles with gaps are found even when every seal is valid") {
   const TempDir dir;
   const Layout two{2, 1, 1, 1};
   save_small(dir.path, 1, two);
@@ -170,7 +170,7 @@ TEST_CASE("rectangles that leave a hole are found even when every seal is right"
   CHECK_THAT(one.load(dir.path + "/step-000000001"), Catch::StartsWith("65:") && Catch::Contains("12 of 24"));
 }
 
-TEST_CASE("an index that lies about what it belongs to is refused even when every seal is right") {
+TEST_CASE("an index of another rank, step or attempt is refused even when every seal is valid") {
   const TempDir dir;
   save_small(dir.path, 1);
   const std::string step = dir.path + "/step-000000001", index = step + "/rank-00000.idx";
@@ -200,7 +200,7 @@ TEST_CASE("an index that lies about what it belongs to is refused even when ever
   CHECK_THAT(said([](ShardIndex& x) { x.uuid[0] ^= 1; }), Catch::Contains("of attempt "));
 }
 
-TEST_CASE("damage in a large shard is found in the block that is read and named") {
+TEST_CASE("damage in a large shard is found in the block that is read, and named") {
   const TempDir dir;
   const std::vector<Param> large = {{"w", {700, 1000}, ShardSpec::split(0)}};
   save(dir.path, {1, 1, 2, 1}, 1, large);

@@ -97,7 +97,7 @@ TEST_CASE("an I/O error at any call drops the attempt on every rank and the next
   fail_everywhere({1, 1, 2, 0}, EIO, "Input/output error");
 }
 
-TEST_CASE("an interrupted open, write or reservation and a short write go on") {
+TEST_CASE("an interrupted open, write or reservation and a short write are continued") {
   for (const auto& [fault, error] : {std::pair{Fault::kError, EINTR}, std::pair{Fault::kShort, 0}})
     for (int n = 1;; ++n) {
       const TempDir dir;
@@ -114,7 +114,7 @@ TEST_CASE("an interrupted open, write or reservation and a short write go on") {
     }
 }
 
-TEST_CASE("a failed fsync is not tried again") {
+TEST_CASE("a failed fsync is not retried") {
   struct OneFailure : Vfs {
     int fsync(int fd) override { return ++syncs == 1 ? -EIO : Vfs::fsync(fd); }
     int syncs = 0;

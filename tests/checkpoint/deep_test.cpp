@@ -55,7 +55,7 @@ void put_metadata(std::string& shard, const std::string& step,
   for (const auto& [at, bytes] : s.metadata) shard.replace(static_cast<size_t>(at), bytes.size(), bytes);
 }
 
-TEST_CASE("libhdf5 sees every rectangle of every layout where the index has it") {
+TEST_CASE("libhdf5 reads every rectangle of every layout at the index's offset") {
   for (const Layout& l : {Layout{1, 1, 1, 0}, Layout{2, 1, 3, 1}, Layout{4, 1, 2, 2}}) {
     const TempDir dir;
     save(dir.path, l, 4);
@@ -93,7 +93,7 @@ TEST_CASE("deep verification finds a shard with valid checksums and inconsistent
   CHECK_FALSE(look(step, true).empty());
 }
 
-TEST_CASE("a shard can carry its SHA-256, and be read back from the disk before it counts") {
+TEST_CASE("a shard can carry its SHA-256, and be read back from disk before the commit") {
   const TempDir dir;
   const auto errors = run_ranks({2, 1, 2, 1}, [&](int r, const Mesh& mesh) {
     Rank rank(odd_model(), {2, 1, 2, 1}, r);

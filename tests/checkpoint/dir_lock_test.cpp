@@ -43,7 +43,7 @@ TEST_CASE("a second job in a folder is refused, naming the owner, until the firs
   CHECK(refusal(dir.path + "/checkpoints") == "");
 }
 
-TEST_CASE("the lock of a killed process is taken over at once") {
+TEST_CASE("the lock of a killed process is taken over immediately") {
   const TempDir dir;
   const pid_t child = ::fork();
   if (child == 0) {
@@ -60,7 +60,7 @@ TEST_CASE("the lock of a killed process is taken over at once") {
   CHECK(std::filesystem::is_empty(dir.path));
 }
 
-TEST_CASE("an owner elsewhere is dead when it no longer touches its lock, and only then") {
+TEST_CASE("an owner on another host is dead once its lock is no longer touched, and only then") {
   const TempDir dir;
   spill(dir.path + "/.lock", lock_of("elsewhere", "b", 1, 5));
   CHECK(refusal(dir.path) == "");  // after the stale time
@@ -76,7 +76,7 @@ TEST_CASE("an owner elsewhere is dead when it no longer touches its lock, and on
   CHECK_THAT(text, Catch::StartsWith("2:") && Catch::Contains("host elsewhere, pid 1"));
 }
 
-TEST_CASE("a lock that is no lock of ours is replaced after the stale time") {
+TEST_CASE("a malformed lock file is replaced after the stale time") {
   const TempDir dir;
   for (const char* text : {"", "{", "[1,2]", "{\"host\":3}", "\x00\xff\xfe"}) {
     spill(dir.path + "/.lock", text);

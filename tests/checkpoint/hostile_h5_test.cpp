@@ -64,7 +64,7 @@ void check(const std::string& why, const std::function<void(hid_t file, const st
   }
 }
 
-TEST_CASE("plain contiguous little-endian floats are taken, in groups, beside attributes", "[R21]") {
+TEST_CASE("plain contiguous little-endian floats are accepted, in groups and with attributes", "[R21]") {
   check("", [](hid_t f, const std::string&) {
     put(f, "w");
     group(f, "model");
@@ -83,7 +83,7 @@ TEST_CASE("more objects than a model has are refused before they are opened", "[
     });
 }
 
-TEST_CASE("data that lies elsewhere, or is not as it seems, is refused", "[R21]") {
+TEST_CASE("external, virtual or otherwise indirect data are refused", "[R21]") {
   check("its data is in another file", [](hid_t f, const std::string& dir) {
     spill(dir + "/secret", std::string(4096, 's'));
     put(f, "w", H5T_IEEE_F32LE, [&](hid_t p) { H5Pset_external(p, (dir + "/secret").c_str(), 0, 24); });
@@ -126,7 +126,7 @@ TEST_CASE("data that lies elsewhere, or is not as it seems, is refused", "[R21]"
   });
 }
 
-TEST_CASE("types that hold no weights, and shapes that cannot be, are refused", "[R21]") {
+TEST_CASE("non-float types and impossible shapes are refused", "[R21]") {
   for (const hid_t type : {H5T_IEEE_F32BE, H5T_IEEE_F64LE, H5T_STD_I32LE, H5T_STD_I64BE, H5T_STD_U8LE})
     check("expected little-endian", [&](hid_t f, const std::string&) { put(f, "w", type); });
   check("expected little-endian", [](hid_t f, const std::string&) {
@@ -171,7 +171,7 @@ TEST_CASE("types that hold no weights, and shapes that cannot be, are refused", 
   });
 }
 
-TEST_CASE("groups without an end, and names that are none, are refused", "[R21]") {
+TEST_CASE("endless groups and invalid names are refused", "[R21]") {
   check("a group inside itself", [](hid_t f, const std::string&) {
     group(f, "a");
     H5Lcreate_hard(f, "/", f, "a/root", H5P_DEFAULT, H5P_DEFAULT);
@@ -193,7 +193,7 @@ TEST_CASE("groups without an end, and names that are none, are refused", "[R21]"
   });
 }
 
-TEST_CASE("a link, a folder and a file of another kind are no HDF5", "[R21]") {
+TEST_CASE("a link, a folder and a file of another kind are not HDF5", "[R21]") {
   const TempDir dir;
   H5Fclose(new_file(dir.path + "/x.h5"));
   std::filesystem::create_symlink(dir.path + "/x.h5", dir.path + "/link.h5");

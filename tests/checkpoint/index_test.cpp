@@ -67,7 +67,7 @@ TEST_CASE("an index has the bytes of the specification") {
   CHECK(sha256_hex(b) == "2d815c6bdeebdb9630b08a4aca969dc4f2d1c3204f5a1a7d222794ee06cac5b4");
 }
 
-TEST_CASE("an index comes back as it was written") {
+TEST_CASE("an index is read back as written") {
   const ShardIndex x = decode_index(encode(fixture()), "x.idx", kTensors);
   CHECK(to_string(x.uuid) == "00112233-4455-8677-8899-aabbccddeeff");
   CHECK(x.step == 1000);
@@ -78,7 +78,7 @@ TEST_CASE("an index comes back as it was written") {
   CHECK(x.blocks == fixture().blocks);
 }
 
-TEST_CASE("every changed byte and every truncation of an index is noticed") {
+TEST_CASE("every changed byte and every truncation of an index is detected") {
   const std::string good = encode(fixture());
   for (size_t k = 0; k < good.size(); ++k)
     for (int bit = 0; bit < 8; ++bit) {
@@ -90,7 +90,7 @@ TEST_CASE("every changed byte and every truncation of an index is noticed") {
   CHECK(code_of(good + '\0') == Exit::kDamaged);
 }
 
-TEST_CASE("fields that lie under valid checksums are refused one by one") {
+TEST_CASE("invalid fields under valid checksums are refused one by one") {
   CHECK(code_of(with<uint16_t>(8, 2)) == Exit::kUsage);          // newer major
   CHECK(code_of(with<uint32_t>(12, 64)) == Exit::kDamaged);      // header size
   CHECK(code_of(with<int64_t>(48, 9000000)) == Exit::kDamaged);  // shard size contradicts the number of blocks

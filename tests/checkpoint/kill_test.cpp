@@ -52,7 +52,7 @@ int64_t last_reported(int from, int64_t before) {
 
 }  // namespace
 
-TEST_CASE("a process that is killed while it saves has lost nothing that it had acknowledged", "[R01]") {
+TEST_CASE("a process killed while it saves loses no acknowledged step", "[R01]") {
   const int kills = goal_size(kSanitized ? 40 : 300, 1000);
   std::mt19937_64 random(goal_seed());
   const Layout layout{2, 1, 1, 1};
@@ -93,7 +93,7 @@ TEST_CASE("a process that is killed while it saves has lost nothing that it had 
                           " steps acknowledged: ", lost, " lost, ", invalid, " visible but invalid, 0 repairs"));
 }
 
-TEST_CASE("a disk that is really full at any level drops the attempt, and the next save works", "[R05]") {
+TEST_CASE("a full disk, at any fill level, drops the attempt, and the next save works", "[R05]") {
   const SmallDisk disk(64 << 20);
   if (!disk.why_not().empty()) return print_skip("R05", disk.why_not());
   const int fills = goal_size(20, 100);

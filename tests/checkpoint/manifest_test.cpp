@@ -50,7 +50,7 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
-TEST_CASE("the trainer's state comes back bit for bit, unknown keys included") {
+TEST_CASE("the trainer's state round-trips bitwise, unknown keys included") {
   TrainState s = some_state(12);
   s.lr_value = std::nextafter(0.1, 1);
   s.best_loss = 5e-324;
@@ -81,7 +81,7 @@ TEST_CASE("the trainer's state comes back bit for bit, unknown keys included") {
   CHECK(to_text(m) == to_text(parse_manifest(to_text(m), "m")));
 }
 
-TEST_CASE("a state without best loss, cursor or carried keys comes back empty") {
+TEST_CASE("a state without best loss, cursor or carried keys is read back empty") {
   Manifest m = example();
   m.state = {};
   m.state.step = 12;
@@ -116,7 +116,7 @@ TEST_CASE("a newer minor version with unknown keys is read") {
   CHECK(refusal(forged("\n,\"step\"", "\n,\"novelty\":{\"a\":1}\n,\"step\"")) == "");
 }
 
-TEST_CASE("what a hostile writer could seal is refused") {
+TEST_CASE("invalid manifests under a valid seal are refused") {
   const auto refused = [](const std::string& from, const std::string& to, const std::string& why) {
     INFO(to);
     const std::string text = refusal(forged(from, to));

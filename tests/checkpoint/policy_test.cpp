@@ -63,7 +63,7 @@ std::string archive(const std::string& dir, const std::string& step, const std::
 
 }  // namespace
 
-TEST_CASE("a shard of many parts is read, verified and compared like one") {
+TEST_CASE("a shard of many part files is read, verified and compared like one file") {
   const TempDir dir, whole;
   Vfs vfs;
   const Layout l{2, 1, 2, 1};
@@ -84,7 +84,7 @@ TEST_CASE("a shard of many parts is read, verified and compared like one") {
   CHECK(diff_steps(vfs, step, whole.path + "/step-000000004", 0).tensors.empty());
   CHECK_THAT(inspect_checkpoint(step, {}), Catch::Contains(cat(files_of(step, ".h5"), " shards")));
 
-  SECTION("a part that is damaged or missing is found and named") {
+  SECTION("a damaged or missing part file is found and named") {
     std::string bytes = slurp(step + "/rank-00002.002.h5");
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
     spill(step + "/rank-00002.002.h5", bytes);
@@ -97,7 +97,7 @@ TEST_CASE("a shard of many parts is read, verified and compared like one") {
   }
 }
 
-TEST_CASE("parts stay below their limit, and a rectangle is never cut") {
+TEST_CASE("part files stay below their limit, and a rectangle is never split") {
   const TempDir dir;
   Vfs vfs;
   const Layout one{1, 1, 1, 1};
@@ -168,7 +168,7 @@ TEST_CASE("writer threads and O_DIRECT do not change a byte of a file") {
     }
 }
 
-TEST_CASE("a helper's failed write ends the save, names the file and leaves nothing behind", "[R04]") {
+TEST_CASE("a writer thread's failed write ends the save, names the file and leaves nothing behind", "[R04]") {
   struct Full : Vfs {
     int64_t pwrite(int fd, const void* d, int64_t n, int64_t o) override {
       return o >= BlockStream::kWindow ? -ENOSPC : Vfs::pwrite(fd, d, n, o);
@@ -192,7 +192,7 @@ TEST_CASE("a helper's failed write ends the save, names the file and leaves noth
   }
 }
 
-TEST_CASE("a disk that returns other bytes than were written is found by reading back, before the commit") {
+TEST_CASE("a disk that returns other bytes than written is found by reading back, before the commit") {
   struct Flips : Vfs {
     int64_t pwrite(int fd, const void* d, int64_t n, int64_t o) override {
       if (n < 2048) return Vfs::pwrite(fd, d, n, o);
@@ -220,7 +220,7 @@ TEST_CASE("a disk that returns other bytes than were written is found by reading
   }
 }
 
-TEST_CASE("a tensor that the ranks together do not hold whole ends the save and is named") {
+TEST_CASE("a tensor that the ranks do not hold whole ends the save and is named") {
   const TempDir dir;
   Vfs vfs;
   const Layout two{2, 1, 1, 1};
@@ -265,7 +265,7 @@ TEST_CASE("without a rename the manifest commits: a crash at any call leaves the
   CHECK(committed > 3);
 }
 
-TEST_CASE("the best steps are those of the lowest validation losses that were measured when they were written") {
+TEST_CASE("the best steps are those with the lowest validation losses at the time of the save") {
   const TempDir dir;
   Vfs vfs;
   const Layout one{1, 1, 1, 1};
@@ -369,7 +369,7 @@ TEST_CASE("ranks that disagree about the attempt all fail") {
   }
 }
 
-TEST_CASE("a deletion unlinks a link and leaves alone what it points to") {
+TEST_CASE("a deletion unlinks a link and does not touch its target") {
   const TempDir dir, elsewhere;
   Vfs vfs;
   const Layout one{1, 1, 1, 1};
@@ -395,7 +395,7 @@ TEST_CASE("a deletion unlinks a link and leaves alone what it points to") {
     return out;
   };
 
-  SECTION("by prune, whose plan says what goes") {
+  SECTION("by prune, whose plan lists it") {
     const PrunePlan plan = plan_prune(vfs, dir.path, {.keep = 2, .keep_best = 0}, true);
     int links = 0;
     for (const auto& e : plan.remove) {
@@ -421,7 +421,7 @@ TEST_CASE("a deletion unlinks a link and leaves alone what it points to") {
   CHECK((left() == "step-000000005 step-000000006 " || left() == "step-000000006 step-000000005 "));
 }
 
-TEST_CASE("a save writes through no link, and every file and folder of it has what the umask allows") {
+TEST_CASE("a save follows no link, and the umask sets the mode of every file and folder") {
   const TempDir dir, elsewhere;
   spill(elsewhere.path + "/victim", "precious");
   fs::create_symlink(elsewhere.path + "/victim", dir.path + "/.latest.tmp");

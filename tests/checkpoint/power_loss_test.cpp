@@ -127,7 +127,7 @@ size_t lose_power_everywhere(bool by_marker, size_t wanted) {
 
 }  // namespace
 
-TEST_CASE("whatever of a save an outage leaves on the disk, what was acknowledged loads", "[R03]") {
+TEST_CASE("whatever subset of a save a power loss leaves on disk, the acknowledged step loads", "[R03]") {
   const auto wanted = static_cast<size_t>(goal_size(kSanitized ? 100 : 1000, 5000));
   const size_t renamed = lose_power_everywhere(false, wanted), marked = lose_power_everywhere(true, wanted);
   CHECK(renamed >= wanted);

@@ -38,7 +38,7 @@ std::string export_hash(const std::string& step, const std::string& to) {
 }
 
 // Every layout writes; each is read by a few others, or by all with GPT_TEST_PAIRS=all (nightly.sh).
-TEST_CASE("any layout reads what any other wrote, bit for bit, and its export has one SHA-256", "[R08][R26]") {
+TEST_CASE("any layout reads what any other wrote, bitwise, and its export has one SHA-256", "[R08][R26]") {
   const bool all = std::getenv("GPT_TEST_PAIRS") != nullptr && std::string(std::getenv("GPT_TEST_PAIRS")) == "all";
   const std::vector<Layout> layouts = all_layouts();
   const TempDir out;
@@ -62,7 +62,7 @@ TEST_CASE("any layout reads what any other wrote, bit for bit, and its export ha
               hashes.size(), layouts.size());
 }
 
-TEST_CASE("floating numbers of any type are read as any other: halves widened, f32 rounded to nearest even") {
+TEST_CASE("any float dtype is read into any other: 16-bit widened, f32 rounded to nearest even") {
   const TempDir dir;
   const std::vector<float> wide{1, -2.5f, 1 + 0x1p-8f, 1 + 0x1.8p-7f, 3e-3f, -65504, 0, 0.1f, 1 + 0x1p-11f};
   const auto n = static_cast<int64_t>(wide.size());
@@ -109,7 +109,7 @@ TEST_CASE("the same layout, state and values give the same shard bytes") {
     CHECK(slurp(a.path + "/step-000000003/" + file) == slurp(b.path + "/step-000000003/" + file));
 }
 
-TEST_CASE("what a load reports: state, path, configuration") {
+TEST_CASE("a load reports state, path and configuration") {
   const TempDir dir;
   save(dir.path, {1, 1, 2, 1}, 4);
   const auto errors = run_ranks({2, 1, 1, 1}, [&](int r, const Mesh& mesh) {
@@ -127,7 +127,7 @@ TEST_CASE("what a load reports: state, path, configuration") {
   CHECK(slurp(dir.path + "/latest").substr(0, 15) == "step-000000004 ");
 }
 
-TEST_CASE("no folder and an empty folder are no checkpoint, not an error") {
+TEST_CASE("no folder and an empty folder mean no checkpoint, not an error") {
   const TempDir dir;
   const auto errors = run_ranks({2, 1, 1, 1}, [&](int r, const Mesh& mesh) {
     Rank rank(odd_model(), {2, 1, 1, 1}, r);
@@ -137,7 +137,7 @@ TEST_CASE("no folder and an empty folder are no checkpoint, not an error") {
   for (const auto& e : errors) CHECK(e == "");
 }
 
-TEST_CASE("weights alone are read out of a full checkpoint") {
+TEST_CASE("weights alone are read from a full checkpoint") {
   const TempDir dir;
   save(dir.path, {2, 2, 1, 1}, 5);
   const auto errors = run_ranks({1, 1, 1, 1}, [&](int r, const Mesh& mesh) {
@@ -149,7 +149,7 @@ TEST_CASE("weights alone are read out of a full checkpoint") {
   CHECK(errors[0] == "");
 }
 
-TEST_CASE("a second copy of a tensor on the same rank is read as well, and never written") {
+TEST_CASE("a second copy of a tensor on the same rank is read and never written") {
   const TempDir dir;
   const auto errors = run_ranks({1, 1, 1, 1}, [&](int r, const Mesh& mesh) {
     Rank a(odd_model(), {1, 1, 1, 1}, r, {"master"}), b(odd_model(), {1, 1, 1, 1}, r, {"master"});
@@ -202,7 +202,7 @@ struct LazyDevice {
   }
 };
 
-TEST_CASE("tensors on a device travel by its copies, and every copy is waited for") {
+TEST_CASE("device tensors are copied by the device, and every copy is awaited") {
   const TempDir dir;
   const Stream stream{{DeviceKind::kCuda, 0}, nullptr};
   const auto errors = run_ranks({2, 1, 2, 1}, [&](int r, const Mesh& mesh) {
@@ -221,7 +221,7 @@ TEST_CASE("tensors on a device travel by its copies, and every copy is waited fo
   CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 7) == "");
 }
 
-TEST_CASE("only the newest steps are kept, and what an older branch left is set aside") {
+TEST_CASE("only the newest steps are kept, and steps of an abandoned branch are set aside") {
   const TempDir dir;
   const auto names = [&] {
     std::string out;

@@ -70,7 +70,7 @@ double checksum_seconds(const std::byte* data, int64_t bytes) {
 
 }  // namespace
 
-TEST_CASE("a save writes nearly as fast as the disk, and an asynchronous one stops training for about one copy",
+TEST_CASE("a save writes nearly as fast as the disk, and an asynchronous one blocks training for about one copy",
           "[R16][R17][R18]") {
   const int64_t bytes = int64_t{goal_size(8, 256)} << 20;
   const int rounds = goal_size(1, 15);

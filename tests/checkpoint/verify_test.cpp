@@ -44,7 +44,7 @@ void save_values(const std::string& dir, int64_t step, std::vector<float> values
   REQUIRE(errors[0] == "");
 }
 
-TEST_CASE("verify reads every file of a good checkpoint and finds nothing") {
+TEST_CASE("verify reads every file of a valid checkpoint and finds nothing") {
   const TempDir dir;
   save(dir.path, {2, 2, 2, 1}, 4);
   Vfs vfs;
@@ -90,7 +90,7 @@ TEST_CASE("verify names the file of any changed byte, and in a shard its block, 
   CHECK_THAT(to_string(found[0]), Catch::Contains("expected CRC32C") && Catch::Contains("found"));
 }
 
-TEST_CASE("verify finds missing, truncated, swapped and foreign files, all of them at once") {
+TEST_CASE("verify finds missing, truncated, swapped and foreign files, all in one pass") {
   const TempDir dir;
   save(dir.path, {2, 1, 2, 1}, 4);
   save(dir.path, {2, 1, 2, 1}, 5);
@@ -124,7 +124,7 @@ TEST_CASE("verify distinguishes memory corruption before the write from damage o
   CHECK_THAT(found[0].found, Catch::Contains("changed before it was written"));
 }
 
-TEST_CASE("diff sees two layouts of one state as equal and finds a changed element") {
+TEST_CASE("diff treats two layouts of one state as equal and finds a changed element") {
   const TempDir a, b;
   save(a.path, {2, 2, 2, 1}, 4);
   save(b.path, {1, 1, 1, 1}, 4);
@@ -172,7 +172,7 @@ std::string names(const std::vector<PrunePlan::Entry>& entries) {
   return out;
 }
 
-TEST_CASE("retention keeps the newest, every n-th and the best, and says why") {
+TEST_CASE("retention keeps the newest, every n-th and the best, each with its reason") {
   const TempDir dir;
   const std::vector<Param> tiny{{"a.weight", {4}, ShardSpec::replicate()}};
   for (int64_t n = 1; n <= 9; ++n) save(dir.path, {1, 1, 1, 1}, n, tiny);  // best_step is n - 1 in each

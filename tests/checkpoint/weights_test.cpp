@@ -42,7 +42,7 @@ std::vector<float> value(size_t k) {
   return k == 0 ? std::vector<float>{1, -2, 0.5f, 3, 1e-8f, 70000} : std::vector<float>{7, 8, 9};
 }
 
-TEST_CASE("half floats round to nearest even and back") {
+TEST_CASE("16-bit floats round to nearest even and back") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // every f16 and bf16 round-trips
     const auto h = static_cast<uint16_t>(bits);
     if (!std::isnan(f32_from_f16(h))) REQUIRE(f16_from(f32_from_f16(h)) == h);
@@ -63,7 +63,7 @@ TEST_CASE("half floats round to nearest even and back") {
   CHECK(std::isnan(f32_from_bf16(bf16_from(std::nanf("")))));
 }
 
-TEST_CASE("a written safetensors file is canonical: known bytes, and the reader gets every value") {
+TEST_CASE("a written safetensors file is canonical: known bytes, and the reader returns every value") {
   const TempDir dir;
   Vfs vfs;
   write_safetensors(vfs, dir.path, two(), {}, 1 << 30, value);
@@ -83,7 +83,7 @@ TEST_CASE("a written safetensors file is canonical: known bytes, and the reader 
   CHECK(f->note("format") == "pt");
 }
 
-TEST_CASE("weights beyond the largest shard are split, indexed and found again") {
+TEST_CASE("weights above the shard limit are split, indexed and found again") {
   const TempDir dir;
   Vfs vfs;
   write_safetensors(vfs, dir.path, two(), {{"ties", "[]"}}, 30, value);
@@ -109,7 +109,7 @@ TEST_CASE("weights beyond the largest shard are split, indexed and found again")
   refused("a.weight", "c.weight", "does not map a.weight to ");
 }
 
-TEST_CASE("bf16 and f16 are written rounded, and f16 refuses what it cannot hold") {
+TEST_CASE("bf16 and f16 are written rounded, and f16 refuses values out of its range") {
   const TempDir dir;
   Vfs vfs;
   std::vector<OutTensor> t = two();
@@ -126,7 +126,7 @@ TEST_CASE("bf16 and f16 are written rounded, and f16 refuses what it cannot hold
   }
 }
 
-TEST_CASE("hostile safetensors headers are refused with what is wrong") {
+TEST_CASE("hostile safetensors headers are refused with the reason") {
   const std::string data(8, 'x');
   const auto tensor = [](const std::string& shape, const std::string& offsets, const std::string& dtype = "F32") {
     return "\"a\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
@@ -178,7 +178,7 @@ TEST_CASE("hostile safetensors headers are refused with what is wrong") {
   CHECK_THAT(refusal(""), Catch::StartsWith("65:"));
 }
 
-TEST_CASE("hostile lists of safetensors files are refused with what is wrong", "[R21]") {
+TEST_CASE("hostile lists of safetensors files are refused with the reason", "[R21]") {
   const auto said = [](const std::string& index) {
     const TempDir dir;
     Vfs vfs;
@@ -268,8 +268,7 @@ TEST_CASE("every hostile value is rejected in every field", "[R21]") {
   CHECK(files >= 200);
 }
 
-TEST_CASE(
-    "every truncation and every changed byte of a safetensors file is taken or refused, and nothing else happens") {
+TEST_CASE("every truncation and every changed byte of a safetensors file is accepted or refused, nothing else") {
   const TempDir dir;
   Vfs vfs;
   write_safetensors(vfs, dir.path, two(), {}, 1 << 30, value);
@@ -287,7 +286,7 @@ TEST_CASE(
   CHECK(taken >= 36 * 3);  // the values themselves are unconstrained
 }
 
-TEST_CASE("an exported HDF5 file comes back through the gate with its notes, in every float type") {
+TEST_CASE("an exported HDF5 file is read back through the gate with its attributes, in every float type") {
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     const TempDir dir;
     Vfs vfs;
@@ -309,7 +308,7 @@ TEST_CASE("an exported HDF5 file comes back through the gate with its notes, in 
   }
 }
 
-TEST_CASE("a damaged HDF5 file kills at most its reader") {
+TEST_CASE("a damaged HDF5 file kills at most its reader process") {
   const TempDir dir;
   Vfs vfs;
   write_h5(vfs, dir.path + "/w.h5", two(), {{"model", "{}"}}, value);
@@ -339,7 +338,7 @@ std::string llmc(std::vector<int32_t> head, size_t payload) {
   return out;
 }
 
-TEST_CASE("an llm.c checkpoint is read by its stacked layers, the padding of the vocabulary left out") {
+TEST_CASE("an llm.c checkpoint is read by its stacked layers, without the padding of the vocabulary") {
   // T 3, V 5 padded to 8, L 2, H 1, C 2.
   const size_t payload = 8 * 2 + 3 * 2 + 2 * (2 + 2 + 12 + 6 + 4 + 2 + 2 + 2 + 16 + 8 + 16 + 2) + 4;
   const std::string good = llmc({20240326, 3, 3, 5, 2, 1, 2, 8}, payload);

@@ -84,7 +84,7 @@ constexpr const char* kH200 =
 
 }  // namespace
 
-TEST_CASE("cuDNN's graphs of attention take the strides of packed qkv, for every shipped config", "[PN6]") {
+TEST_CASE("cuDNN attention graphs accept the strides of packed qkv, for every shipped config", "[PN6]") {
   if (without_cudnn()) return;
   const std::vector<AttentionCall> calls = shipped();
   CHECK(calls.size() >= 6 * 12);
@@ -101,7 +101,7 @@ TEST_CASE("cuDNN's graphs of attention take the strides of packed qkv, for every
       }
 }
 
-TEST_CASE("cuDNN's graphs of attention refuse what cuDNN cannot do, and say why", "[PN6]") {
+TEST_CASE("cuDNN attention graphs refuse unsupported shapes with the reason", "[PN6]") {
   if (without_cudnn()) return;
   const AttentionCall odd{.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 12};
   CHECK_THAT(cuda::graph_unsupported_reason(odd, 90), Catch::Contains("multiple of 8"));
@@ -112,7 +112,7 @@ TEST_CASE("cuDNN's graphs of attention refuse what cuDNN cannot do, and say why"
   CHECK_THAT(cuda::graph_unsupported_reason(wide, 90), Catch::Contains("s_q = s_kv = 1"));
 }
 
-TEST_CASE("cuDNN has engines for attention on an H200, in the workspace that is planned, and in no less", "[PN6]") {
+TEST_CASE("cuDNN has engines for attention on an H200, within the planned workspace and not with less", "[PN6]") {
   if (without_cudnn()) return;
   // Engines compiled at run time look for the driver's library before they report support.
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&

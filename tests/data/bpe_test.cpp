@@ -70,7 +70,7 @@ Ids merged_slowly(Ids ids, const std::vector<BpeMerge>& merges) {
 
 }  // namespace
 
-TEST_CASE("merges of bytes: the lowest rank first, the leftmost of equals, as by definition") {
+TEST_CASE("merges of bytes: the lowest rank first, of equal ones the leftmost, as by definition") {
   std::mt19937 r(1);
   for (int round = 0; round < 300; ++round) {
     std::vector<BpeMerge> merges;
@@ -96,7 +96,7 @@ TEST_CASE("a word of a million letters is merged in less than quadratic time") {
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));  // quadratic: hours
 }
 
-TEST_CASE("words, merges, added tokens and what decodes back") {
+TEST_CASE("words, merges, added tokens and decoding back") {
   const Tokenizer t = made(byte_level_json());
   CHECK(t.vocab() == 261);
   CHECK((t.eod() == 260 && t.bos() == -1 && t.eos() == -1 && t.sentence_piece() == nullptr));
@@ -123,7 +123,8 @@ TEST_CASE("words, merges, added tokens and what decodes back") {
 }
 
 TEST_CASE(
-    "ignore_merges takes a word that is a piece whole, form C comes before words, the longest added token counts") {
+    "ignore_merges keeps a word that is in the vocabulary, NFC runs before word splitting, the longest added token "
+    "wins") {
   Json j = byte_level_json();
   j["model"]["vocab"]["abc"] = 260;
   j["added_tokens"][0]["id"] = 261;
@@ -148,7 +149,7 @@ TEST_CASE(
   CHECK(t.encode("un caf\xC3\xA9.").size() == 5);
 }
 
-TEST_CASE("form C as Hugging Face's library has it") {
+TEST_CASE("NFC equals that of Hugging Face's library") {
   std::string buffer;
   const auto nfc = [&](const std::string& s) { return std::string(to_nfc(s, &buffer)); };
   CHECK(nfc("plain\n\xC3\xA9") == "plain\n\xC3\xA9");
@@ -159,7 +160,7 @@ TEST_CASE("form C as Hugging Face's library has it") {
   CHECK(nfc("a\xCC\x81\xCC\xB4") == "\xC3\xA1\xCC\xB4");                   // reordered, then composed
 }
 
-TEST_CASE("the special tokens: of the template, of tokenizer_config.json, which must not add any") {
+TEST_CASE("special tokens come from the template and tokenizer_config.json, which must not add any") {
   Json j = byte_level_json();
   const Json token{{"id", "<|endoftext|>"}, {"ids", {260}}, {"tokens", {"<|endoftext|>"}}};
   j["post_processor"] = {{"type", "TemplateProcessing"},
@@ -177,7 +178,7 @@ TEST_CASE("the special tokens: of the template, of tokenizer_config.json, which 
     expect_error(Exit::kUsage, {"tokenizer.json: tokenizer_config.json beside it"}, [&] { made(j, config); });
 }
 
-TEST_CASE("text as it comes: no character is cut, and all parts are the text of all tokens") {
+TEST_CASE("streamed text: no character is split, and the parts join to the text of all tokens") {
   const Tokenizer t = made(byte_level_json({{"\xC3\xB0", "\xC5\x81"}}));  // bytes F0 9F, the begin of most emoji
   std::mt19937 r(3);
   for (int round = 0; round < 300; ++round) {
@@ -198,7 +199,7 @@ TEST_CASE("text as it comes: no character is cut, and all parts are the text of 
   }
 }
 
-TEST_CASE("UTF-8: one U+FFFD for a part of a character, and the open end of a text") {
+TEST_CASE("UTF-8: one U+FFFD per partial character, and the incomplete end of a text") {
   const auto lossy = [](const std::string& s) {
     std::string out;
     append_lossy_utf8(s, &out);
@@ -218,7 +219,7 @@ TEST_CASE("UTF-8: one U+FFFD for a part of a character, and the open end of a te
   CHECK((ends_with_space("x\xE2\x80\x8A") && ends_with_space("x\r") && !ends_with_space("x\xE2\x80\x8B")));
 }
 
-TEST_CASE("documents are cut between plain lines, with the same tokens whatever the memory") {
+TEST_CASE("documents are split between plain lines, with the same tokens for any memory budget") {
   TempDir dir;
   std::mt19937 r(4);
   std::string text;
@@ -255,7 +256,7 @@ TEST_CASE("documents are cut between plain lines, with the same tokens whatever 
   });
 }
 
-TEST_CASE("patterns: what both engines read alike, and refusals by name") {
+TEST_CASE("patterns: equal in both engines, and unsupported ones refused by name") {
   const std::pair<const char*, const char*> same[] = {{R"(\s+(?!\S))", R"(\p{White_Space}+(?!\P{White_Space}))"},
                                                       {R"([^\r\n\p{L}\p{N}]?\p{L}+)", R"([^\r\n\p{L}\p{N}]?\p{L}+)"},
                                                       {R"((?i:'s|'t)|\d{1,3})", R"((?i:'s|'t)|\p{Nd}{1,3})"},
@@ -279,7 +280,7 @@ TEST_CASE("patterns: what both engines read alike, and refusals by name") {
                [&] { Regex::Finder(slow).find(std::string(200, 'a') + "!", 0, &begin, &end); });
 }
 
-TEST_CASE("what a tokenizer.json has that is not understood is refused by name") {
+TEST_CASE("unsupported entries of a tokenizer.json are refused by name") {
   struct Case {
     const char* at;  // JSON pointer
     Json value;      // null value of the type "discarded": removed
@@ -342,7 +343,7 @@ TEST_CASE("what a tokenizer.json has that is not understood is refused by name")
     expect_error(Exit::kUsage, {"t.json"}, [&] { Tokenizer::from_bytes(text, "t.json"); });
 }
 
-TEST_CASE("a folder names its tokenizer, a SentencePiece model before a tokenizer.json") {
+TEST_CASE("a folder resolves to its tokenizer, a SentencePiece model before a tokenizer.json") {
   TempDir dir;
   write_file(dir / "tokenizer.json", byte_level_json().dump());
   CHECK(Tokenizer::load(dir.path()).vocab() == 261);

@@ -25,7 +25,7 @@ const Curriculum kSmall{.kind = Kind::kRoot, .min = 8, .max = 128, .total = 100,
 
 }  // namespace
 
-TEST_CASE("lengths rise as DeepSpeed's fixed_linear and fixed_root do") {
+TEST_CASE("lengths grow as in DeepSpeed's fixed_linear and fixed_root") {
   CHECK(lengths(kSmall, {0, 1, 10, 25, 50, 75, 99}) == std::vector<int64_t>{8, 8, 16, 32, 64, 96, 120});
   CHECK(lengths(kSmall, {100, 101, int64_t{1} << 60}) == std::vector<int64_t>{128, 128, 128});
   Curriculum c{.kind = Kind::kRoot, .min = 64, .max = 1024, .total = 1000, .multiple = 64};
@@ -38,7 +38,7 @@ TEST_CASE("lengths rise as DeepSpeed's fixed_linear and fixed_root do") {
   CHECK(c.length(1001) == 1000);
 }
 
-TEST_CASE("a list of lengths holds each until its step, the last one for good") {
+TEST_CASE("a list of lengths keeps each until its step, the last one to the end") {
   const Curriculum c{.kind = Kind::kDiscrete, .lengths = {8, 24, 16}, .until = {2, 5}};
   CHECK(lengths(c, {0, 1, 2, 3, 5, 6, 1000}) == std::vector<int64_t>{8, 8, 8, 24, 24, 16, 16});
   CHECK(c.all_lengths() == std::vector<int64_t>{8, 16, 24});
@@ -55,7 +55,7 @@ TEST_CASE("every length of a run is in the list of all lengths") {
         }
 }
 
-TEST_CASE("the loader takes the first tokens of each sample, step by step, and order and count do not change") {
+TEST_CASE("the loader truncates each sample step by step, with unchanged order and count") {
   const auto dataset = open_dataset({.sources = {{.path = "mock"}}, .seq = 128, .vocab = 500});
   LoaderConfig config{.seq = 128, .micro_batch = 2, .microbatches = 3, .dp_rank = 1, .dp_size = 2};
   Loader whole(*dataset, config, {}, host_device(), {});

@@ -38,7 +38,7 @@ TEST_CASE("a broken cursor names the key") {
   });
 }
 
-TEST_CASE("all differences of two streams are listed together with the way out") {
+TEST_CASE("all differences of two streams are listed together with the remedy") {
   const DataCursor saved = example();
   DataCursor now = saved;
   CHECK(differences(saved, now).empty());

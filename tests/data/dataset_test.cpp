@@ -56,7 +56,7 @@ TEST_CASE("the sequential order walks the concatenation and wraps") {
   CHECK(sample_of(*d, 3) == sample_of(*d, 0));
 }
 
-TEST_CASE("Megatron's order reads its fixed number of samples and refuses to be extended") {
+TEST_CASE("Megatron's order reads its fixed number of samples and cannot be extended") {
   TempDir dir;
   write_fixture(dir / "f");
   auto o = options_for({{dir / "f", 0}}, 4);
@@ -113,7 +113,7 @@ TEST_CASE("every epoch reads every token once, from any thread, with or without 
   CHECK((right[0] && right[1] && right[2] && right[3]));
 }
 
-TEST_CASE("a damaged index file is built again, an unwritable folder is a warning") {
+TEST_CASE("a damaged index file is rebuilt, an unwritable folder is a warning") {
   TempDir dir;
   write_documents(dir / "f", made_up_documents(50));
   auto o = options_for({{dir / "f", 0}}, 8);
@@ -138,7 +138,7 @@ TEST_CASE("a damaged index file is built again, an unwritable folder is a warnin
   CHECK(warnings[0].find("kept in memory") != std::string::npos);
 }
 
-TEST_CASE("splits share nothing and an empty one is an error with the way out") {
+TEST_CASE("splits are disjoint, and an empty one is an error with the remedy") {
   TempDir dir;
   std::vector<std::vector<int32_t>> documents;
   for (int i = 0; i < 20; ++i) documents.emplace_back(30, i);
@@ -167,7 +167,7 @@ TEST_CASE("splits share nothing and an empty one is an error with the way out") 
   expect_error(Exit::kUsage, {"600 tokens", "needs 601", "data.seq 599"}, [&] { open_dataset(o); });
 }
 
-TEST_CASE("a blend follows shares and runs each dataset through its own epochs") {
+TEST_CASE("a blend follows its weights and runs each dataset through its own epochs") {
   TempDir dir;
   write_documents(dir / "a", {Sample(101, 1)});
   write_documents(dir / "b", {Sample(41, 2)});
@@ -232,7 +232,7 @@ TEST_CASE("files of different tokenizers are not blended, nor one file with data
   expect_error(Exit::kUsage, {"b.meta.json: bbbb"}, [&] { open_dataset(o); });
 }
 
-TEST_CASE("tokens of another tokenizer do not start") {
+TEST_CASE("a run does not start on tokens of another tokenizer") {
   TempDir dir;
   write_documents(dir / "f", {Sample(100, 3)});
   write_token_meta(dir / "f.meta.json", {.tokenizer_sha256 = "aaaa", .vocab = 300, .eod = 4});
@@ -245,7 +245,7 @@ TEST_CASE("tokens of another tokenizer do not start") {
   expect_error(Exit::kUsage, {"300 pieces", "vocabulary is 256", "384"}, [&] { open_dataset(o); });
 }
 
-TEST_CASE("a file that changes under a run stops it at the next epoch") {
+TEST_CASE("a file that changes during a run stops it at the next epoch") {
   TempDir dir;
   write_documents(dir / "f", {Sample(100, 3)});
   const auto d = open_dataset(options_for({{dir / "f", 0}}, 12));
@@ -268,7 +268,7 @@ TEST_CASE("mock tokens are the words of a Philox stream") {
   expect_error(Exit::kUsage, {"mock cannot be blended"}, [&] { open_dataset(o); });
 }
 
-TEST_CASE("where train or valid would get no document, splits cut tokens, and never otherwise") {
+TEST_CASE("splits are by tokens where train or valid would get no document, and never otherwise") {
   TempDir dir;
   Sample one(1000);
   std::iota(one.begin(), one.end(), 0);

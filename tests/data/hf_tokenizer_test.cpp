@@ -30,7 +30,7 @@ std::array<int32_t, 256> byte_ids() {
 
 }  // namespace
 
-TEST_CASE("unigram takes the best sum, of equal ones the longer last piece, and what is no piece in bytes") {
+TEST_CASE("unigram picks the best score, of equal ones the longer last token, and falls back to bytes") {
   // In float sums a b c and b c a of these scores differ; in ours they do not.
   const Unigram u({{"a", -3.3F, 1}, {"aa", -4.7F, 2}, {"aaa", -5.1F, 3}, {"b", -2, 4}, {" b", -2.5, 5}}, byte_ids());
   const auto ids = [&](const std::string& text) {
@@ -53,7 +53,7 @@ TEST_CASE("unigram takes the best sum, of equal ones the longer last piece, and 
   }
 }
 
-TEST_CASE("symbols are never cut, whichever type the model has, and tokenizer.json describes every piece") {
+TEST_CASE("symbols are never split, for either model type, and tokenizer.json describes every token") {
   for (const char* type : {"bpe", "unigram"}) {
     INFO(type);
     TempDir dir;
@@ -77,7 +77,7 @@ TEST_CASE("symbols are never cut, whichever type the model has, and tokenizer.js
   }
 }
 
-TEST_CASE("a model that tokenizer.json cannot describe says why") {
+TEST_CASE("a model that tokenizer.json cannot describe is refused with the reason") {
   TempDir dir;
   trained(dir, "unigram");
   std::string model = read_whole_file(dir / "t.model", 1 << 20);

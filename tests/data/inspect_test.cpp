@@ -8,7 +8,7 @@
 using namespace gt;
 using namespace gt::test;
 
-TEST_CASE("inspect prints the facts of a token file and its verdict") {
+TEST_CASE("inspect prints the properties of a token file and its verdict") {
   TempDir dir;
   write_fixture(dir / "f");
   std::ostringstream out;

@@ -71,7 +71,7 @@ TEST_CASE("the order of one file's windows is llm.c's for ranks 0 and 1") {
   }
 }
 
-TEST_CASE("microbatches of every rank, over files and epochs, are llm.c's, from whatever sample on") {
+TEST_CASE("microbatches of every rank, over files and epochs, are llm.c's, from any start sample") {
   TempDir dir;
   write_shards(dir);
   for (const SampleOrder kind : {SampleOrder::kLlmc, SampleOrder::kLlmcShuffled}) {
@@ -95,7 +95,7 @@ TEST_CASE("microbatches of every rank, over files and epochs, are llm.c's, from 
   }
 }
 
-TEST_CASE("the loader hands out llm.c's microbatches, accumulated or not, resumed at any step") {
+TEST_CASE("the loader returns llm.c's microbatches, accumulated or not, resumed at any step") {
   TempDir dir;
   write_shards(dir);
   const auto d = open_dataset(options_for(dir, SampleOrder::kLlmcShuffled, 2, 2));
@@ -112,7 +112,7 @@ TEST_CASE("the loader hands out llm.c's microbatches, accumulated or not, resume
       }
 }
 
-TEST_CASE("llm.c's orders refuse what they cannot be: other formats, blends, small files, another layout") {
+TEST_CASE("llm.c's orders refuse other formats, blends, small files and other layouts") {
   TempDir dir;
   write_shards(dir);
   write_fixture(dir / "pair");

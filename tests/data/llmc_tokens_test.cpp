@@ -106,7 +106,7 @@ TEST_CASE("every rule of llm.c's token files has its error: file, byte, expected
   expect_error(Exit::kUsage, {".idx: missing beside", "20240520 or 20240801"}, [&] { open_tokens(dir / "lone"); });
 }
 
-TEST_CASE("samples of llm.c's shards: in sequence, in epochs, with the vocabulary checked, and known by a cursor") {
+TEST_CASE("samples of llm.c's shards: sequential, by epoch, with a vocabulary check, and resumable by cursor") {
   TempDir dir;
   write_file(dir / "s_1.bin", u16_file({10, 11, 12, 13, 14}));
   write_file(dir / "s_2.bin", u16_file({20, 21, 22, 23}));
@@ -142,7 +142,7 @@ TEST_CASE("samples of llm.c's shards: in sequence, in epochs, with the vocabular
   }
 }
 
-TEST_CASE("inspect knows llm.c's token files") {
+TEST_CASE("inspect reads llm.c's token files") {
   TempDir dir;
   write_file(dir / "s_1.bin", u16_file({10, 11, 12, 13, 14}));
   write_file(dir / "s_2.bin", u16_file({20, 21}));

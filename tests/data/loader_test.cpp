@@ -116,7 +116,7 @@ TEST_CASE("microbatch k of dp rank i holds the ordinals of the formula") {
   CHECK(l.step_tokens() == 24);
 }
 
-TEST_CASE("a rank gets what it needs and nothing else") {
+TEST_CASE("a rank receives only the tensors it needs") {
   const Counting data(4);
   LoaderConfig c{.seq = 4, .micro_batch = 2, .microbatches = 2};
   c.need_targets = false;
@@ -136,7 +136,7 @@ TEST_CASE("a rank gets what it needs and nothing else") {
   CHECK(middle.step_tokens() == 16);
 }
 
-TEST_CASE("targets that end a document carry no loss when asked") {
+TEST_CASE("targets that end a document carry no loss when so configured") {
   const Counting data(30);
   Loader l(data, {.seq = 30, .micro_batch = 2, .eod_mask_loss = true, .eod = 7}, kHost, host_device(), {});
   const auto m = l.next();
@@ -190,7 +190,7 @@ TEST_CASE("skipped windows are left out") {
   CHECK(l.consumed() == 14);
 }
 
-TEST_CASE("an error of the reader arrives with its step, not earlier, and stays") {
+TEST_CASE("an error of the reader is reported at its step, not earlier, and persists") {
   Counting data(4);
   data.bad = 5;
   Loader l(data, {.seq = 4, .micro_batch = 2}, kHost, host_device(), {});
@@ -211,7 +211,7 @@ TEST_CASE("a loader rejects invalid options") {
   expect_error(Exit::kUsage, {"skip_windows"}, [&] { make({.seq = 4, .skip_windows = {{5, 3}}}); });
 }
 
-TEST_CASE("nothing is allocated once the loader is warm") {
+TEST_CASE("a warm loader allocates nothing") {
   TempDir dir;
   write_documents(dir / "a", {Sample(30000, 1), Sample(30000, 2)});
   write_documents(dir / "b", {Sample(30000, 3)});
@@ -375,7 +375,7 @@ DeviceApi late_device() {
 }
 }  // namespace
 
-TEST_CASE("with late copies and a late consumer every step still sees its own samples") {
+TEST_CASE("with late copies and a late consumer every step still reads its own samples") {
   const DeviceApi api = late_device();
   const Counting data(6);
   for (int us : {0, 400}) {

@@ -20,7 +20,7 @@ Lengths lengths_of(const std::vector<int32_t>& v) { return {v.data(), 0, static_
 const std::vector<int32_t> kFixture{5, 3, 7};
 }  // namespace
 
-TEST_CASE("SHA-256 gives the digests of FIPS 180-4 for any cut of the input") {
+TEST_CASE("SHA-256 returns the digests of FIPS 180-4 for any split of the input") {
   CHECK(sha256_hex("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(sha256_hex("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   const std::string million(1'000'000, 'a');
@@ -47,7 +47,7 @@ TEST_CASE("the generator equals numpy's RandomState") {
   CHECK(again.next() == 822569775u);  // below(0) drew nothing
 }
 
-TEST_CASE("splits are cut by running sums, rounded half to even") {
+TEST_CASE("splits are computed from running sums, rounded half to even") {
   CHECK(split_bounds("98,2", 17) == Ints{0, 17, 17});
   CHECK(split_bounds("969,30,1", 1000) == Ints{0, 969, 999, 1000});
   CHECK(split_bounds("1,1", 5) == Ints{0, 2, 5});  // 2.5 goes to 2
@@ -111,7 +111,7 @@ TEST_CASE("Megatron's order for a fixed number of samples") {
   expect_error(Exit::kUsage, {"megatron", "number of samples", "found 0"}, [] { plan_megatron(15, 4, 0); });
 }
 
-TEST_CASE("empty documents are passed over and the tail is dropped") {
+TEST_CASE("empty documents are skipped and the tail is dropped") {
   const std::vector<int32_t> lengths{0, 5, 0, 0, 4, 0};
   const Order o = build_epoch(lengths_of(lengths), 4, 3);
   REQUIRE(o.shuffle.size() == 2);
@@ -125,7 +125,7 @@ TEST_CASE("empty documents are passed over and the tail is dropped") {
   }
 }
 
-TEST_CASE("the sequential order finds every token") {
+TEST_CASE("the sequential order reads every token") {
   std::vector<int32_t> lengths;
   std::mt19937 r(5);
   for (int i = 0; i < 2000; ++i) lengths.push_back(static_cast<int32_t>(r() % 4));

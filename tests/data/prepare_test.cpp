@@ -59,7 +59,7 @@ std::string json_lines(size_t count) {
 }
 }  // namespace
 
-TEST_CASE("text becomes documents by file, by line and by blank line, and decodes to itself") {
+TEST_CASE("text is split into documents by file, by line and by blank line, and decodes to itself") {
   const PrepareFixture w;
   const std::string a = made_up_text(200, 5), b = "first\r\nsecond line\n\n \n\nthird\n\n\nlast without end";
   write_file(w / "in/a.txt", a);
@@ -105,7 +105,7 @@ TEST_CASE("text becomes documents by file, by line and by blank line, and decode
     CHECK_FALSE(std::filesystem::exists(w / "file" + part));
 }
 
-TEST_CASE("JSON lines give the value of their key, plain and compressed, whatever else the object holds") {
+TEST_CASE("JSON lines yield the value of their key, plain and compressed, whatever else the object holds") {
   const PrepareFixture w;
   const std::string text = json_lines(300) + "\n  \n";
   write_file(w / "a.jsonl", text);
@@ -149,7 +149,7 @@ TEST_CASE("the output bytes depend on neither threads nor chunk size") {
   CHECK(w.texts("out1").back().substr(0, 13) == "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD b\n");
 }
 
-TEST_CASE("killed at any chunk and called again, the files are identical") {
+TEST_CASE("killed at any chunk and restarted, the files are identical") {
   const PrepareFixture w;
   write_file(w / "in/a.txt", made_up_text(300, 5));
   write_file(w / "in/b.jsonl", json_lines(100));
@@ -185,7 +185,7 @@ TEST_CASE("killed at any chunk and called again, the files are identical") {
   }
 }
 
-TEST_CASE("a stop is a clean end that says how to go on, and other work in its place is refused") {
+TEST_CASE("a stop exits cleanly with the resume command, and other options in its folder are refused") {
   const PrepareFixture w;
   write_file(w / "a.txt", made_up_text(300, 5));
   std::atomic<bool> stop{true};
@@ -287,7 +287,7 @@ TEST_CASE("bad options of the preparation are reported") {
   expect_error(Exit::kUsage, {"--on-bad"}, [] { on_bad_from("ignore"); });
 }
 
-TEST_CASE("random damage to JSON lines is an error or a text, never anything else") {
+TEST_CASE("random damage to JSON lines results in an error or a text, never anything else") {
   std::mt19937 r(2);
   const std::string good = json_lines(1);
   int read = 0;

@@ -6,7 +6,7 @@
 using namespace gt;
 using namespace gt::test;
 
-TEST_CASE("text as it comes is the decoding of all ids, whatever the ids") {
+TEST_CASE("streamed text is the decoding of all ids, for any ids") {
   const TempDir dir;
   write_file(dir / "text.txt", made_up_text(2000));
   for (const char* type : {"bpe", "unigram"}) {

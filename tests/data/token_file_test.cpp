@@ -65,7 +65,7 @@ TEST_CASE("all readable widths give the same tokens, by prefix or by either name
   CHECK(token_type_for(65500) == TokenType::kI32);
 }
 
-TEST_CASE("negative and huge ids count as too large") {
+TEST_CASE("negative and huge ids count as out of range") {
   TempDir dir;
   write_fixture(dir / "a", TokenType::kI32);
   patch<int32_t>(dir / "a.bin", 4, -1);
@@ -161,7 +161,7 @@ TEST_CASE("every broken rule of the format is reported with file, byte, expected
   }
 }
 
-TEST_CASE("something else given as a token file says what it looks like and how to prepare it") {
+TEST_CASE("another file passed as a token file is identified, with the command that prepares it") {
   TempDir dir;
   write_file(dir / "book.txt", "Once upon a time\n");
   write_file(dir / "lines.jsonl", "{\"text\": 1}\n");
@@ -173,7 +173,7 @@ TEST_CASE("something else given as a token file says what it looks like and how 
                [&] { TokenFile::open(dir / "nothing"); });
 }
 
-TEST_CASE("a table of modes is passed over with a warning") {
+TEST_CASE("a table of modes is ignored with a warning") {
   TempDir dir;
   write_fixture(dir / "f");
   write_file(dir / "f.idx", read_file(dir / "f.idx") + std::string(3, '\0'));
@@ -183,7 +183,7 @@ TEST_CASE("a table of modes is passed over with a warning") {
   CHECK(warnings[0].find("modes") != std::string::npos);
 }
 
-TEST_CASE("random damage is an error or a readable file, never anything else") {
+TEST_CASE("random damage results in an error or a readable file, never anything else") {
   TempDir dir;
   write_fixture(dir / "f");
   const std::string idx = read_file(dir / "f.idx"), bin = read_file(dir / "f.bin");
@@ -210,7 +210,7 @@ TEST_CASE("random damage is an error or a readable file, never anything else") {
   CHECK(refused > 250);
 }
 
-TEST_CASE("fingerprints follow the content and are remembered until a file changes") {
+TEST_CASE("fingerprints depend on the content and are cached until a file changes") {
   TempDir dir;
   write_fixture(dir / "f");
   const TokenFileOptions cached{dir / "cache", {}};
@@ -225,7 +225,7 @@ TEST_CASE("fingerprints follow the content and are remembered until a file chang
   CHECK_FALSE(TokenFile::open(dir / "f", cached).fingerprint() == a);
 }
 
-TEST_CASE("the description of a token file round-trips and a broken one is an error") {
+TEST_CASE("the metadata of a token file round-trips, and invalid metadata is an error") {
   TempDir dir;
   TokenMeta m{.tokenizer_sha256 = "ab",
               .version = "1",

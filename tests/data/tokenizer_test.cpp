@@ -56,7 +56,7 @@ void gzip(const std::string& path, const std::string& text) {
 }
 }  // namespace
 
-TEST_CASE("valid UTF-8 is told from invalid, and bad bytes are replaced one by one") {
+TEST_CASE("valid UTF-8 is distinguished from invalid, and bad bytes are replaced one by one") {
   for (const char* good : {"", "abc", "\xC3\xA9", "\xE6\x97\xA5", "\xF0\x9F\x98\x80", "\xED\x9F\xBF",
                            "\xF4\x8F\xBF\xBF", "12345678\xC3\xA9"})
     CHECK(utf8_valid_prefix(good) == std::strlen(good));
@@ -73,7 +73,7 @@ TEST_CASE("valid UTF-8 is told from invalid, and bad bytes are replaced one by o
   CHECK(utf8_cut("a\xE6\x97\xA5z", 4) == 4);
 }
 
-TEST_CASE("text of any kind comes back exactly, from both kinds of model, with and without the cache") {
+TEST_CASE("text of any kind round-trips exactly, with both kinds of model, with and without the cache") {
   for (const char* type : {"bpe", "unigram"}) {
     TempDir dir;
     const TokenizerReport report = train(dir, type, {"<pad,ding>", "a \"b\""});
@@ -127,7 +127,7 @@ TEST_CASE("text of any kind comes back exactly, from both kinds of model, with a
   }
 }
 
-TEST_CASE("the word cache gives the ids of the library and is used") {
+TEST_CASE("the word cache returns the ids of the library and is used") {
   for (const char* type : {"bpe", "unigram"}) {
     TempDir dir;
     train(dir, type);
@@ -152,7 +152,7 @@ TEST_CASE("the word cache gives the ids of the library and is used") {
   }
 }
 
-TEST_CASE("training depends on its inputs and its seed, not on threads, and writes what it says") {
+TEST_CASE("training depends on its inputs and its seed, not on threads, and writes what it reports") {
   TempDir dir;
   const std::string text = made_up_text(4000);
   const size_t middle = text.find('\n', text.size() / 2) + 1;
@@ -187,7 +187,7 @@ TEST_CASE("training depends on its inputs and its seed, not on threads, and writ
   CHECK(read_file(dir / "other.model") != models[0]);
 }
 
-TEST_CASE("the sample keeps the budget, cuts long lines and is the same for any larger reading") {
+TEST_CASE("the sample stays within the budget, truncates long lines and is independent of the read size") {
   TempDir dir;
   write_file(dir / "a.txt", made_up_text(2000) + std::string(10000, 'x') + " end");
   const LineSample s = sample_lines({dir / "a.txt"}, 0.05, 3);
@@ -309,7 +309,8 @@ std::string bare_model() {
 
 }  // namespace
 
-TEST_CASE("a model whose normalisation trie leads outside is refused by name, and a child dies of it in our place") {
+TEST_CASE(
+    "a model with an out-of-bounds normalization trie is refused by name, at the cost of a child process at most") {
   const uint32_t far = 0x3FFFFFu << 10 | 1u << 9, leaf = 1u << 8;
   for (const std::string& section : {with_trie(far), with_trie(leaf)}) {
     const std::string model = bare_model() + section;
@@ -326,7 +327,7 @@ TEST_CASE("a model whose normalisation trie leads outside is refused by name, an
   try_model_in_child(bare_model() + with_trie(0), "2", "good.model");
 }
 
-TEST_CASE("models with the library's own normalisation rules are taken") {
+TEST_CASE("models with the library's own normalization rules are accepted") {
   TempDir dir;
   write_file(dir / "a.txt", made_up_text(300));
   for (const char* rule : {"nmt_nfkc", "nfkc_cf", "identity"}) {
@@ -339,7 +340,7 @@ TEST_CASE("models with the library's own normalisation rules are taken") {
   }
 }
 
-TEST_CASE("lines come in bounded parts, from plain and compressed files, and reading resumes in the middle") {
+TEST_CASE("lines are read in bounded parts, from plain and compressed files, and reading resumes in the middle") {
   TempDir dir;
   const std::string text = "one\n\ntwo\r\n" + std::string(70'000, 'y') + "\nlast";
   write_file(dir / "a.txt", text);

@@ -48,7 +48,7 @@ int64_t peak_memory() {
 
 }  // namespace
 
-TEST_CASE("a config.json that does not fit its tensors is refused before anything is allocated") {
+TEST_CASE("a config.json that contradicts its tensors is refused before anything is allocated") {
   SealedStep step;
   const std::string config = step.aux["config.json"];
   struct FalseClaim {
@@ -70,7 +70,7 @@ TEST_CASE("a config.json that does not fit its tensors is refused before anythin
   CHECK(peak_memory() - before < 64 << 20);
 }
 
-TEST_CASE("of a foreign config.json only the model is taken, no path, host or launcher word") {
+TEST_CASE("only the model of a foreign config.json is used, no path, host or launcher option") {
   SealedStep step;
   std::string config = step.aux["config.json"];
   config = with(config, "hostfile", "\"/etc/passwd\"");
@@ -123,9 +123,7 @@ TEST_CASE("import refuses a bad tokenizer model, in the folder or given by name,
   CHECK(run_import(command_of({"import", "--from", folder, "--output", to})) == Exit::kOk);
 }
 
-TEST_CASE(
-    "a manifest with 100,000 tensors is refused, one with 60,000 and a config with 70,000 unknown keys take linear "
-    "time") {
+TEST_CASE("a manifest with 100,000 tensors is refused, 60,000 tensors and 70,000 unknown keys take linear time") {
   SealedStep step;
   const auto seconds = [](const auto& body) {
     const auto begin = std::chrono::steady_clock::now();

@@ -77,10 +77,10 @@ void holds(const Target& t) {
 
 }  // namespace
 
-TEST_CASE("generate, eval and export take a foreign checkpoint whole or refuse it with one error") {
+TEST_CASE("generate, eval and export accept a foreign checkpoint whole or refuse it with one error") {
   holds(fuzz::checkpoint());
 }
-TEST_CASE("import takes a foreign folder whole or refuses it with one error") { holds(import_folder()); }
+TEST_CASE("import accepts a foreign folder whole or refuses it with one error") { holds(import_folder()); }
 TEST_CASE("the config of a foreign checkpoint is accepted whole or refused with one error") {
   holds(fuzz::checkpoint_config());
 }
@@ -89,7 +89,7 @@ TEST_CASE("a checkpoint's manifest is accepted whole or refused with one error")
 TEST_CASE("a config file is accepted whole or refused with one error") { holds(config_json()); }
 TEST_CASE("a DeepSpeed file is accepted whole or refused with one error") { holds(deepspeed_json()); }
 TEST_CASE("conversations and chat templates are accepted whole or refused with one error") { holds(chat()); }
-TEST_CASE("what lies beside token files is accepted whole or refused with one error") { holds(data_json()); }
+TEST_CASE("the metadata of token files is accepted whole or refused with one error") { holds(data_json()); }
 TEST_CASE("a foreign HDF5 file is accepted whole or refused with one error") { holds(hdf5_gate()); }
 TEST_CASE("a Hugging Face config is accepted whole or refused with one error") { holds(hf_config()); }
 TEST_CASE("an llm.c checkpoint is accepted whole or refused with one error") { holds(llmc_header()); }

@@ -55,7 +55,7 @@ std::vector<std::string> found(const std::string& text, const std::string& patte
 
 }  // namespace
 
-TEST_CASE("what the Dockerfiles name is there: files, presets, targets, stages, their user") {
+TEST_CASE("everything that the Dockerfiles name exists: files, presets, targets, stages, their user") {
   const fs::path root = gt::source_dir();
   const std::string presets = text_of(root / "CMakePresets.json");
   std::string cmake = text_of(root / "launch/CMakeLists.txt") + text_of(root / "kernels/cuda/CMakeLists.txt");

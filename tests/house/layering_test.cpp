@@ -129,7 +129,7 @@ std::string broken_rule(const Include& i) {
 
 }  // namespace
 
-TEST_CASE("includes follow the floor plan") {
+TEST_CASE("includes follow the layering") {
   int checked = 0;
   for (const std::string& file : sources())
     for (const Include& i : includes_of(file)) {
@@ -140,7 +140,7 @@ TEST_CASE("includes follow the floor plan") {
   CHECK(checked > 300);
 }
 
-TEST_CASE("planted upward includes are found") {
+TEST_CASE("upward includes are detected") {
   CHECK(broken_rule({"autograd/tape.h", "parallel/mesh.h", 1, false}) != "");
   CHECK(broken_rule({"data/loader.h", "nccl.h", 1, true}) != "");
   CHECK(broken_rule({"model/model_stage.h", "kernels/ops.h", 1, false}) != "");

@@ -47,7 +47,7 @@ TEST_CASE("CPU memory is aligned, writable, copied and zeroed") {
   CHECK(free_bytes <= total);
 }
 
-TEST_CASE("a CPU stream has the threads asked for, zero means all cores") {
+TEST_CASE("a CPU stream has the requested threads, zero means all cores") {
   const DeviceApi& api = *cpu_backend().device;
   for (int threads : {0, 1, 4}) {
     const Stream stream = api.open_stream(0, threads);
@@ -57,7 +57,7 @@ TEST_CASE("a CPU stream has the threads asked for, zero means all cores") {
   CHECK_THROWS_WITH(api.open_stream(1, 1), Catch::Contains("one CPU device"));
 }
 
-TEST_CASE("memory that the CPU does not have is refused with the sizes") {
+TEST_CASE("a CPU allocation above the available memory is refused with the sizes") {
   try {
     cpu_backend().device->alloc(0, int64_t{1} << 58);
     FAIL("allocated 256 PiB");
@@ -67,7 +67,7 @@ TEST_CASE("memory that the CPU does not have is refused with the sizes") {
   }
 }
 
-TEST_CASE("null memory has distinct addresses and no bytes behind them, null ops do not look") {
+TEST_CASE("null memory has distinct addresses without storage, and null ops read nothing") {
   const DeviceApi& api = *null_backend().device;
   const Stream stream = api.open_stream(0, 8);
   constexpr int64_t kTebi = int64_t{1} << 40;
@@ -91,7 +91,7 @@ TEST_CASE("null memory has distinct addresses and no bytes behind them, null ops
   api.close_stream(stream);
 }
 
-TEST_CASE("an instruction set can be forced to anything that the processor has, and only to that") {
+TEST_CASE("any instruction set of the processor can be forced, and no other") {
   const std::string before = cpu_isa();
   for (cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512, cpu::Isa::kAvx512Bf16}) {
     const std::string name = cpu::name_of(isa);
@@ -116,14 +116,14 @@ TEST_CASE("an instruction set can be forced to anything that the processor has, 
   set_cpu_isa(before);
 }
 
-TEST_CASE("queues of the CUDA driver: as many as there are, or as the user says") {
+TEST_CASE("queues of the CUDA driver: the maximum, or the user's number") {
   const char* name = "CUDA_DEVICE_MAX_CONNECTIONS";
   const std::string expected = std::getenv(name) != nullptr ? std::getenv(name) : "32";
   // Otherwise the driver may not have been queried.
   if (cuda_backend(nullptr) != nullptr) CHECK(std::getenv(name) == expected);
 }
 
-TEST_CASE("the CUDA backend is there whole, or says why not") {
+TEST_CASE("the CUDA backend is complete, or reports why it is missing") {
   std::string why;
   const Backend* cuda = cuda_backend(&why);
   if (cuda != nullptr) {

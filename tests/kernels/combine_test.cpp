@@ -65,7 +65,7 @@ void check(const Backend& cuda, Stream s, DType t, ReduceOp op, int parts, int64
 
 }  // namespace
 
-TEST_CASE("parity: ranks that share a device are summed as on the host, to the bit") {
+TEST_CASE("parity: reductions of ranks that share a device are bitwise those of the host") {
   const Backend* cuda = cuda_backend(nullptr);
   if (cuda == nullptr) { GT_SKIP("there is no GPU"); }
   const OpenStream s(*cuda->device, 0, 1);

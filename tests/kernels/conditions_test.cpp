@@ -29,7 +29,7 @@ void put(const fs::path& file, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a processor's clock is that of the cores we may use, its temperature the warmest package's") {
+TEST_CASE("a processor's clock is that of the allowed cores, its temperature that of the hottest package") {
   const Sys sys;
   const fs::path root = sys.root;
   cpu_set_t mine;
@@ -58,7 +58,7 @@ TEST_CASE("a processor's clock is that of the cores we may use, its temperature 
   CHECK((std::isnan(c.watts) && std::isnan(c.memory_mhz) && std::isnan(c.busy) && !c.limits_known));
 }
 
-TEST_CASE("a machine that tells nothing of its processors has no clock and no temperature") {
+TEST_CASE("a machine without processor sensors has no clock and no temperature") {
   const Sys sys;
   std::string why;
   const DeviceConditions c = cpu::conditions_in(sys.root, &why);

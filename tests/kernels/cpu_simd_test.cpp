@@ -105,7 +105,7 @@ void expect_same_for_all_threads(const char* name, const std::vector<Tensor>& ou
 
 }  // namespace
 
-TEST_CASE("cpu simd: elementwise ops and row sums split among threads give the same bits") {
+TEST_CASE("cpu simd: elementwise ops and row sums are bitwise independent of the number of threads") {
   Tensors t;
   const int64_t n = 70'003, rows = 261, cols = 1037;
   const Tensor a = t.f32({n}), b = t.f32({n}), out = t.f32({n}), x = t.f32({rows, cols}, -4, 4),
@@ -126,7 +126,7 @@ TEST_CASE("cpu simd: elementwise ops and row sums split among threads give the s
   }
 }
 
-TEST_CASE("cpu simd: layer norm and its gradient split among threads give the same bits") {
+TEST_CASE("cpu simd: layer norm and its gradient are bitwise independent of the number of threads") {
   for (const int64_t cols : {1, 7, 33, 129, 768}) {
     INFO("cols " << cols);
     Tensors t;
@@ -164,7 +164,7 @@ TEST_CASE("cpu simd: layer norm and its gradient split among threads give the sa
   }
 }
 
-TEST_CASE("cpu simd: attention of several blocks gives the same bits for all numbers of threads") {
+TEST_CASE("cpu simd: attention of several blocks is bitwise independent of the number of threads") {
   struct Size {
     int64_t batch, seq, heads, kv_heads, dim, window = 0;
     float softcap = 0;
@@ -195,7 +195,7 @@ TEST_CASE("cpu simd: attention of several blocks gives the same bits for all num
   }
 }
 
-TEST_CASE("cpu simd: a token read from the cache has the bits of its row, whatever its window and cap") {
+TEST_CASE("cpu simd: a token decoded from the KV cache is bitwise its row of the full op, with any window and cap") {
   struct Rule {
     int64_t window;
     float softcap;
@@ -236,7 +236,7 @@ TEST_CASE("cpu simd: attention stays exact where scores are far apart") {
   });
 }
 
-TEST_CASE("cpu simd: tables and their gradients split among threads give the same bits") {
+TEST_CASE("cpu simd: embeddings and their gradients are bitwise independent of the number of threads") {
   Tensors t;
   const int64_t n = 700, rows = 301, cols = 129, seq = 70;
   const Tensor tokens = t.ids(n, 0, 400), table = t.f32({rows, cols}), x = t.f32({n, cols}),
@@ -254,7 +254,7 @@ TEST_CASE("cpu simd: tables and their gradients split among threads give the sam
   }
 }
 
-TEST_CASE("cpu simd: cross-entropy split among threads gives the same bits") {
+TEST_CASE("cpu simd: cross-entropy is bitwise independent of the number of threads") {
   Tensors t;
   const int64_t n = 67, cols = 1001;
   const Tensor logits = t.f32({n, cols}, -9, 9), targets = t.ids(n, -1, 990), stats = t.f32({1, n, 3});
@@ -270,7 +270,7 @@ TEST_CASE("cpu simd: cross-entropy split among threads gives the same bits") {
   });
 }
 
-TEST_CASE("cpu simd: cross-entropy in one pass has the bits of its two halves") {
+TEST_CASE("cpu simd: one-pass cross-entropy is bitwise identical to the two-pass ops") {
   Tensors t;
   const int64_t n = 9, cols = 1001;
   const Tensor targets = t.ids(n, -1, 990), stats = t.f32({1, n, 3}), seed = t.f32({1}, 0.5f, 1);
@@ -309,7 +309,7 @@ std::vector<SegmentOf> in_two(const SegmentOf& all) {
 }
 }  // namespace
 
-TEST_CASE("cpu simd: sums and optimizer steps split among threads give the same bits") {
+TEST_CASE("cpu simd: sums and optimizer steps are bitwise independent of the number of threads") {
   Tensors t;
   const int64_t n = 100'003;
   const Tensor x = t.f32({n}, 0, 1), out = t.raw({1}, DType::kF64), w = t.f32({n}), m = t.f32({n}),
@@ -329,7 +329,7 @@ TEST_CASE("cpu simd: sums and optimizer steps split among threads give the same 
   }
 }
 
-TEST_CASE("cpu simd: Lion and LAMB split among threads give the same bits") {
+TEST_CASE("cpu simd: Lion and LAMB are bitwise independent of the number of threads") {
   Tensors t;
   const int64_t n = 100'003;
   const Tensor x = t.f32({n}, 0, 1), w = t.f32({n}), m = t.f32({n}), v = t.f32({n}, 0, 1);
@@ -404,7 +404,7 @@ TEST_CASE("cpu simd: tanh is within 3e-7 relative everywhere, and passes NaN") {
   });
 }
 
-TEST_CASE("cpu simd: casts agree with the reference on every half value and around every rounding point") {
+TEST_CASE("cpu simd: casts agree with the reference on every 16-bit value and around every rounding point") {
   for (const DType half : {DType::kBF16, DType::kF16}) {
     INFO(name_of(half));
     Tensors t;
@@ -450,7 +450,7 @@ TEST_CASE("cpu simd: casts agree with the reference on every half value and arou
   }
 }
 
-TEST_CASE("cpu simd: a mix of types that no level of mixed precision has is refused with op, tensor and type") {
+TEST_CASE("cpu simd: a dtype combination of no AMP level is refused with op, tensor and dtype") {
   Tensors t;
   const Tensor x = t.raw({4, 8}, DType::kBF16), f = t.f32({4, 8}), c = t.f32({8}), n = t.f32({4});
   const Tensor h = t.raw({4, 8}, DType::kF16), hc = t.raw({8}, DType::kF16);

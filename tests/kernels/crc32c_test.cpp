@@ -15,7 +15,7 @@ std::string some_bytes(size_t n) {
 
 }  // namespace
 
-TEST_CASE("CRC-32C of known strings, in pieces") {
+TEST_CASE("CRC-32C of known strings, in chunks") {
   CHECK(crc32c("123456789", 9) == 0xE3069283u);
   CHECK(crc32c("", 0) == 0);
   CHECK(crc32c(std::string(32, '\0').data(), 32) == 0x8A9136AAu);  // RFC 3720, B.4
@@ -36,7 +36,7 @@ TEST_CASE("CRC-32C by table, by instruction and by folding") {
     }
 }
 
-TEST_CASE("CRC-32C of two pieces joined") {
+TEST_CASE("CRC-32C of two chunks combined") {
   const std::string data = some_bytes(300000);
   for (const size_t n : {1, 2, 255, 4096, 262145, 300000})
     for (const size_t cut : {size_t{0}, n / 3, n - 1, n})

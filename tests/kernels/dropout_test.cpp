@@ -55,7 +55,7 @@ TEST_CASE("dropout masks match fixed bits on every instruction set") {
   }
 }
 
-TEST_CASE("dropout keeps one element in 1 / (1 - P) and leaves the mean where it was") {
+TEST_CASE("dropout keeps 1 - P of the elements and preserves the mean") {
   constexpr int64_t kRows = 512, kCols = 768;
   for (const double p : {0.0, 0.01, 0.1, 0.5, 0.9}) {
     const std::vector<float> f = factors({kRows, kCols}, {drop_mask(stream_key(7, "dropout/rate"), p), 64, 0});
@@ -78,7 +78,7 @@ TEST_CASE("the threshold and the scale of a rate are exact at both ends") {
   CHECK(drop_mask(1, std::nextafter(1.0, 0.0)).threshold == 0xFFFFFFFFu);
 }
 
-TEST_CASE("a slice of a microbatch's rows has the mask of those rows, samples and modules have masks of their own") {
+TEST_CASE("a slice of a microbatch's rows has the mask of those rows, and masks differ by sample and module") {
   for (const int64_t cols : {30, 64}) {  // 30: rows begin inside a counter
     const RowDrop whole{drop_mask(stream_key(3, "dropout/layers.1.mlp.down"), 0.5), 6, 0};
     const std::vector<float> all = factors({24, cols}, whole);
@@ -101,7 +101,7 @@ TEST_CASE("a slice of a microbatch's rows has the mask of those rows, samples an
   }
 }
 
-TEST_CASE("attention drops the same probabilities whatever rank computes a head") {
+TEST_CASE("attention drops the same probabilities whichever rank computes a head") {
   constexpr int64_t kBatch = 2, kSeq = 20, kHeads = 4, kDim = 8;
   const HeadDrop drop{drop_mask(stream_key(3, "dropout/layers.0.attn"), 0.4), 0};
   const auto run = [&](int64_t first, int64_t heads) {  // columns of these heads
@@ -156,7 +156,7 @@ bool follows_memory(OpCase& c, const Backend& backend, Stream stream) {
 
 }  // namespace
 
-TEST_CASE("parity: every op that drops elements finds the sample's ordinal in the device's memory too") {
+TEST_CASE("parity: every op that drops elements accepts the sample's ordinal in device memory too") {
   std::vector<const Backend*> backends{&cpu_backend()};
   if (const Backend* cuda = cuda_backend(nullptr)) backends.push_back(cuda);
   for (const Backend* backend : backends) {

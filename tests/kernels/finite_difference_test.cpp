@@ -161,7 +161,7 @@ TEST_CASE("finite differences: gemm and its bias, all transposes") {
   }
 }
 
-TEST_CASE("finite differences: the fused MLP, GELU both ways and biases' gradients as epilogues") {
+TEST_CASE("finite differences: the fused MLP, GELU forward and backward and bias gradients as epilogues") {
   expect_gradients([](Problem& p) {
     const Tensor x = p.random({5, 6}), up = p.random({8, 6}, 0.5), bias = p.random({8}), down = p.random({4, 8});
     const Tensor z = p.empty({5, 8}), h = p.empty({5, 8}), dz = p.empty({5, 8}), out = p.empty({5, 4});
@@ -238,7 +238,7 @@ TEST_CASE("finite differences: layer_norm, alone and with a residual and its bia
   }
 }
 
-TEST_CASE("finite differences: RMSNorm, alone and with a residual, weights as they are and less 1") {
+TEST_CASE("finite differences: RMSNorm, alone and with a residual, weights with and without offset 1") {
   for (const bool residual : {false, true}) {
     INFO("residual " << residual);
     expect_gradients([=](Problem& p) {
@@ -295,7 +295,7 @@ TEST_CASE("finite differences: activations, gated and not") {
   }
 }
 
-TEST_CASE("finite differences: the norm of each head and rotary positions, grouped queries and a part of the head") {
+TEST_CASE("finite differences: per-head norm and rotary positions, grouped queries and partial rotary") {
   expect_gradients([](Problem& p) {
     const int64_t heads = 4, kv = 2, head_dim = 10, dim = 8, seq = 5, width = (heads + 2 * kv) * head_dim;
     const Tensor qkv = p.random({7, width}, 2), out = p.empty({7, width}), rstd = p.empty({7, heads + kv});
@@ -346,7 +346,7 @@ TEST_CASE("finite differences: the norm of each head and rotary positions, group
   });
 }
 
-TEST_CASE("finite differences: the norm over all query heads and over all key heads of a row") {
+TEST_CASE("finite differences: the norm over all query heads and over all KV heads of a row") {
   for (const int64_t ranks : {1, 3}) {
     INFO(ranks << " ranks that hold the same");
     expect_gradients([=](Problem& p) {
@@ -529,7 +529,7 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("finite differences: embedding and positions") {
+TEST_CASE("finite differences: token and position embeddings") {
   expect_gradients([](Problem& p) {
     const Tensor tokens = p.tokens({3, 9, 4, 4, 12, 7, 3, 0, 5, 4});  // of rows 3..8: some outside, some repeated
     const Tensor table = p.random({6, 5}), pos = p.random({9, 5}), out = p.empty({10, 5}), dout = p.add_output(out);
@@ -570,7 +570,7 @@ TEST_CASE("finite differences: cross-entropy in one pass, with and without a sof
   });
 }
 
-TEST_CASE("finite differences: cross-entropy in two halves, whole and over a vocabulary in three parts") {
+TEST_CASE("finite differences: two-pass cross-entropy, whole and over a vocabulary in three slices") {
   const float softcap = GENERATE(0.f, 2.5f);
   for (const int64_t parts : {1, 3}) {
     INFO("parts " << parts << ", softcap " << softcap);

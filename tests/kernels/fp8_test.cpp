@@ -22,7 +22,7 @@ uint8_t e5m2(float x) { return fp8_encode(x, fp8_format(DType::kF8E5M2)); }
 
 }  // namespace
 
-TEST_CASE("fp8: all 256 codes of both formats decode, and encode to themselves") {
+TEST_CASE("fp8: all 256 values of both formats decode and encode to themselves") {
   for (const DType t : kFormats) {
     const Fp8Format f = fp8_format(t);
     int numbers = 0;
@@ -46,7 +46,7 @@ TEST_CASE("fp8: all 256 codes of both formats decode, and encode to themselves")
   }
 }
 
-TEST_CASE("fp8: between neighbours the nearer one, from the middle the even one") {
+TEST_CASE("fp8: rounding is to nearest, ties to even") {
   for (const DType t : kFormats) {
     const Fp8Format f = fp8_format(t);
     for (int i = 0; i < f.largest_code; ++i) {
@@ -61,7 +61,7 @@ TEST_CASE("fp8: between neighbours the nearer one, from the middle the even one"
   }
 }
 
-TEST_CASE("fp8: fixtures, saturation and NaN") {
+TEST_CASE("fp8: reference values, saturation and NaN") {
   CHECK(e4m3(448) == 0x7E);
   CHECK(e4m3(0.1f) == 0x1D);
   CHECK(e4m3(17) == 0x58);  // 16: a tie, to even
@@ -82,7 +82,7 @@ TEST_CASE("fp8: fixtures, saturation and NaN") {
   CHECK(e4m3(1e-40f) == 0);  // below the smallest normal f32
 }
 
-TEST_CASE("fp8: the scale takes the largest value to the largest code, and nothing to infinity") {
+TEST_CASE("fp8: the scale maps amax to the largest FP8 value, and is never infinite") {
   for (const DType t : kFormats) {
     const Fp8Format f = fp8_format(t);
     CHECK(fp8_scale(0, f) == 1);

@@ -66,7 +66,7 @@ void expect_rows_alone(DType t, int64_t n, int64_t k, bool gelu) {
 
 }  // namespace
 
-TEST_CASE("gemm by rows: a row's bits do not depend on how many rows there are, on any instruction set") {
+TEST_CASE("gemm by rows: a row is bitwise independent of the number of rows, on every instruction set") {
   for (const char* isa : {"scalar", "avx2", "avx512", "auto"}) {
     try {
       set_cpu_isa(isa);

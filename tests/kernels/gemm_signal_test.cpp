@@ -78,7 +78,7 @@ int multiply_under_alarms(int threads) {
 
 }  // namespace
 
-TEST_CASE("signals that come while matrices are multiplied are handled on the caller's own stack") {
+TEST_CASE("signals during a GEMM are handled on the caller's own stack") {
   for (const int threads : {1, 2}) {
     const pid_t child = fork();
     if (child == 0) _exit(multiply_under_alarms(threads));

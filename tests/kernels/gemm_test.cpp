@@ -203,7 +203,7 @@ TEST_CASE("gemm equals sums in double for every transpose, accumulation, bias an
   run_all(three, f32, f32, f32, f32);
 }
 
-TEST_CASE("gemm takes half inputs, and f32 or the same half type for bias, aux and out in any mix") {
+TEST_CASE("gemm accepts 16-bit inputs, and f32 or the same 16-bit type for bias, aux and out in any mix") {
   const Size best[] = {{1, 1, 1}, {65, 129, 33}, {70, 260, 9}}, others[] = {{7, 13, 5}, {66, 20, 33}};
   // The best first: oneDNN keeps the limit of its first use, and then has its bf16 kernels.
   for (auto set = static_cast<int>(cpu::best_isa()); set >= 0; --set) {
@@ -222,7 +222,7 @@ TEST_CASE("gemm takes half inputs, and f32 or the same half type for bias, aux a
   set_cpu_isa("auto");
 }
 
-TEST_CASE("gemm rounds to nearest even, and what is too large for f16 to infinity") {
+TEST_CASE("gemm rounds to nearest even, and f16 overflow to infinity") {
   for (const DType half : {DType::kBF16, DType::kF16}) {
     CAPTURE(name_of(half));
     const float step = half == DType::kBF16 ? 0x1p-8f : 0x1p-11f;  // half the spacing above 1
@@ -268,7 +268,7 @@ TEST_CASE("gemm on panels in a blocked layout equals sums in double") {
   CHECK(two.gemm().packs() > 0);
 }
 
-TEST_CASE("gemm without an inner dimension gives the bias, without rows or columns nothing") {
+TEST_CASE("gemm without an inner dimension returns the bias, without rows or columns nothing") {
   CpuContext context(2);
   for (Options o : all_options()) {
     Problem p(5, 6, 0, o);
@@ -281,7 +281,7 @@ TEST_CASE("gemm without an inner dimension gives the bias, without rows or colum
   }
 }
 
-TEST_CASE("gemm gives the same bits for every number of threads") {
+TEST_CASE("gemm is bitwise independent of the number of threads") {
   for (const Size& size : {Size{257, 700, 129}, Size{3, 1024, 65}, Size{70, 64, 300}}) {
     for (Options o : few_options()) {
       Problem reference(size.m, size.n, size.k, o);
@@ -328,7 +328,7 @@ TEST_CASE("a GEMM's fused bias gradient is bitwise that of a separate column sum
       }
 }
 
-TEST_CASE("a packed weight is packed again when its version changes, and only then") {
+TEST_CASE("a packed weight is repacked when its version changes, and only then") {
   CpuContext context(2);
   context.gemm().force_panel_layout(dnnl::memory::format_tag::BA16a64b);
   Problem p(65, 300, 40, {.trans_b = true, .version = 7});
@@ -352,7 +352,7 @@ TEST_CASE("a packed weight is packed again when its version changes, and only th
   CHECK(run() == 3);
 }
 
-TEST_CASE("a warm gemm asks for no memory and compiles nothing") {
+TEST_CASE("a warm gemm allocates no memory and compiles nothing") {
   CpuContext context(2);
   for (const bool blocked : {false, true}) {
     if (blocked) context.gemm().force_panel_layout(dnnl::memory::format_tag::BA16a64b);
@@ -376,7 +376,7 @@ TEST_CASE("a warm gemm asks for no memory and compiles nothing") {
   }
 }
 
-TEST_CASE("gemm names what does not fit") {
+TEST_CASE("gemm names mismatched arguments") {
   Matrix a(4, 5, DType::kF32, 1), b(6, 7, DType::kF32, 2), out(4, 7, DType::kF32, 3), half(5, 7, DType::kBF16, 4);
   CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = b.tensor, .out = out.tensor}, {}),
                     Catch::Contains("[4, 5]") && Catch::Contains("[6, 7]"));

@@ -92,7 +92,7 @@ constexpr DType kF32 = DType::kF32;
 
 }  // namespace
 
-TEST_CASE("half: elementwise ops have the bits of f32, rounded once") {
+TEST_CASE("16-bit: elementwise ops are bitwise f32 rounded once") {
   for_every_half([](DType t) {
     Memory m;
     const OpTable& ops = *cpu_backend().ops;
@@ -169,7 +169,7 @@ TEST_CASE("16-bit: norms are bitwise f32 rounded once, and normalize a 16-bit su
   });
 }
 
-TEST_CASE("half: attention and its gradient have the bits of f32, rounded once") {
+TEST_CASE("16-bit: attention and its gradient are bitwise f32 rounded once") {
   for_every_half([](DType t) {
     Memory m;
     const OpTable& ops = *cpu_backend().ops;
@@ -190,7 +190,7 @@ TEST_CASE("half: attention and its gradient have the bits of f32, rounded once")
   });
 }
 
-TEST_CASE("half: tables, cross-entropy and sums have the bits of f32, rounded once") {
+TEST_CASE("16-bit: embeddings, cross-entropy and sums are bitwise f32 rounded once") {
   for_every_half([](DType t) {
     Memory m;
     const OpTable& ops = *cpu_backend().ops;

@@ -34,7 +34,7 @@ TEST_CASE("operands: roles follow the arguments") {
   CHECK(roles_of(q) == "x:in amax:control rowwise:out step_amax:control");
 }
 
-TEST_CASE("operands: every op has distinct names and a class and a direction of its own"){
+TEST_CASE("operands: every op has distinct names, a class and a direction"){
 #define X(entry, Args, ...)                                                                                      \
   {                                                                                                              \
     INFO(#entry);                                                                                                \
@@ -50,7 +50,7 @@ TEST_CASE("operands: every op has distinct names and a class and a direction of 
 #undef X
 }
 
-TEST_CASE("operands: bytes are counted once where an op writes and twice where it adds") {
+TEST_CASE("operands: bytes are counted once where an op writes and twice where it accumulates") {
   const Axpy axpy{.x = rows(8), .y = rows(8)};
   CHECK(op_cost(axpy).bytes == 3 * 8 * 4 * 4);
   CHECK(op_cost(axpy).fused_bytes == 0);

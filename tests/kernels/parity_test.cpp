@@ -102,7 +102,7 @@ void expect_parity(const std::string& op) {
 GT_OPS(X)
 #undef X
 
-TEST_CASE("parity: attention of a GPU agrees with the reference by our own kernels too, and in any order") {
+TEST_CASE("parity: attention of a GPU agrees with the reference with our own kernels too, and in any order") {
   const Backend* cuda = cuda_backend(nullptr);
   if (!cuda || cuda->tune_attention == nullptr) GT_SKIP("there is no GPU");
   const OpenStream stream(*cuda->device, 0, 1);
@@ -120,12 +120,12 @@ TEST_CASE("parity: attention of a GPU agrees with the reference by our own kerne
 }
 
 // In the tests above only the first instruction set applies to oneDNN too, which keeps the limit of its first use.
-TEST_CASE("parity: gemm agrees with the reference with all that oneDNN has for this processor") {
+TEST_CASE("parity: gemm agrees with the reference with every instruction set that oneDNN supports here") {
   const OpenStream one(*cpu_backend().device, 0, 1), three(*cpu_backend().device, 0, 3);
   for (const auto& c : prepared_cases("gemm")) expect_on_cpu(*c, cpu_isa(), one, three);
 }
 
-TEST_CASE("parity: every backend at hand takes part") {
+TEST_CASE("parity: every available backend takes part") {
   std::string why;
   if (!cuda_backend(&why)) report_partly_skipped("parity on a GPU: " + why);
   CHECK(first_missing(*cpu_backend().ops) == nullptr);
@@ -135,7 +135,7 @@ TEST_CASE("parity: every backend at hand takes part") {
   CHECK(sets.find("scalar") == 0);
 }
 
-TEST_CASE("parity: every op has test cases and a case to time, and no two cases share a name") {
+TEST_CASE("parity: every op has test cases and a benchmark case, with unique names") {
   std::set<std::string> names, tested, timed;
   for (const auto& c : op_cases()) {
     INFO(c->op << ' ' << c->name);
@@ -149,7 +149,7 @@ TEST_CASE("parity: every op has test cases and a case to time, and no two cases 
 #undef X
 }
 
-TEST_CASE("parity: the judge sees a wrong number, a missing one, a stray write and a changed input") {
+TEST_CASE("parity: the comparison detects a wrong value, a missing one, a stray write and a changed input") {
   OpCases cases;
   auto& c = add_case<Add>(cases, "judged");
   c.in(&Add::a, "a", {5}).in(&Add::b, "b", {5}).out(&Add::out, "out", {5});
@@ -263,7 +263,7 @@ TEST_CASE("parity: a GEMM follows its weight when the version changes") {
   if (const Backend* cuda = cuda_backend(nullptr)) expect_versions_respected(*cuda);
 }
 
-TEST_CASE("parity: a norm that is not a number skips the step") {
+TEST_CASE("parity: a NaN norm skips the step") {
   expect_nan_skips(cpu_backend());
   if (const Backend* cuda = cuda_backend(nullptr)) expect_nan_skips(*cuda);
 }

@@ -48,7 +48,7 @@ TEST_CASE("a pool gives every index to exactly one thread") {
   }
 }
 
-TEST_CASE("a pool splits in thread order, on multiples of the grain, the same way every time") {
+TEST_CASE("a pool splits in thread order, on multiples of the grain, always the same way") {
   ThreadPool pool(3);
   const std::vector<Range> ranges = split(pool, 1000, 64);
   int64_t at = 0;
@@ -74,7 +74,7 @@ TEST_CASE("work of one grain stays on the calling thread") {
   CHECK(calls == 1);
 }
 
-TEST_CASE("an exception of a worker reaches the caller, the lowest thread's first, and the pool goes on") {
+TEST_CASE("an exception of a worker reaches the caller, the lowest thread's first, and the pool stays usable") {
   ThreadPool pool(4);
   for (int round = 0; round < 50; ++round) {
     std::string caught;
@@ -134,7 +134,7 @@ TEST_CASE("scratch memory is aligned, grows, and keeps its address while it fits
   CHECK(context.scratch(1 << 20) == larger);
 }
 
-TEST_CASE("a stream without a context runs on the calling thread, one context a thread") {
+TEST_CASE("a stream without a context runs on the calling thread, with one context per thread") {
   gt::cpu::CpuContext& mine = gt::cpu::cpu_context({});
   CHECK(&mine == &gt::cpu::cpu_context({}));
   CHECK(mine.pool.threads() == 1);

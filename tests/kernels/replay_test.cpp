@@ -146,8 +146,7 @@ void check_counts(const ReplayCounts& c, int64_t first, int64_t replayed, int64_
 
 }  // namespace
 
-TEST_CASE(
-    "replay: work that makes the same calls is noted once and then launched as a graph, on what memory holds now") {
+TEST_CASE("replay: work with identical calls is recorded once and then launched as a graph on current memory") {
   ReplayFixture r;
   const int made = cpu_graphs::made, launched = cpu_graphs::launched;
   for (int k = 0; k < 5; ++k) {
@@ -248,7 +247,7 @@ TEST_CASE("replay: a mismatching call runs eagerly and in order") {
   }
 }
 
-TEST_CASE("replay: where no graph can be made the calls are made") {
+TEST_CASE("replay: where no graph can be captured the calls run eagerly") {
   ReplayFixture r;
   cpu_graphs::refuses = true;
   if (!on_cpu()) setenv("GPTTRAIN_EMULATED_CAPTURE", "spoilt", 1);
@@ -265,7 +264,7 @@ TEST_CASE("replay: where no graph can be made the calls are made") {
   CHECK(r.counts.why.find("no graph could be made: ") == 0);
 }
 
-TEST_CASE("replay: an op that no graph can hold is named") {
+TEST_CASE("replay: an op that cannot be captured is named") {
   if (!on_cpu()) return;
   ReplayFixture r;
   cpu_graphs::refused = "add";
@@ -338,7 +337,7 @@ struct Side final : SideCalls {
 
 }  // namespace
 
-TEST_CASE("replay: a library's own calls are parts of graphs, and of none unless all its ranks could capture them") {
+TEST_CASE("replay: a library's own calls become parts of graphs only if all its ranks can capture them") {
   for (const bool good : {true, false}) {
     ReplayFixture r;
     Side side(r);
@@ -464,7 +463,7 @@ void expect_every_member_compared(const char* op) {
 
 }  // namespace
 
-TEST_CASE("replay: every member of every op's arguments tells calls apart") {
+TEST_CASE("replay: every member of every op's arguments distinguishes calls") {
 #define X(entry, Args, ...) expect_every_member_compared<Args>(#entry);
   GT_OPS(X)
 #undef X

@@ -69,7 +69,7 @@ TEST_CASE("rope: inverse frequencies of every scaling are those of transformers"
   CHECK(rope_attention_factor({.kind = RopeKind::kLinear, .factor = 4}) == 1);
 }
 
-TEST_CASE("rope: a score depends on the distance of its positions and on nothing else") {
+TEST_CASE("rope: a score depends only on the distance of its positions") {
   for (const int64_t dim : {6, 64}) {
     const double near = score(dim, 9, 4), same = score(dim, 0, 0);
     CHECK(score(dim, 9 + 137, 4 + 137) == Approx(near).epsilon(1e-4));
@@ -78,7 +78,7 @@ TEST_CASE("rope: a score depends on the distance of its positions and on nothing
   }
 }
 
-TEST_CASE("rope: rows of a chunk, of a batch and at positions of their own are turned alike, and back") {
+TEST_CASE("rope: rows of a chunk, of a batch and at explicit positions are rotated alike, and back") {
   constexpr int64_t kSeq = 5, kRows = 10, kHeads = 3, kDim = 8, kWidth = 4 * kDim;  // a query, two keys, a value
   std::vector<float> table(kSeq * kDim), whole(kRows * kWidth);
   philox_normals(stream_key(4, "test/rope"), 0, kRows * kWidth, 1, whole.data());

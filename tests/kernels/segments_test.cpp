@@ -146,7 +146,7 @@ void on_every_backend(const std::function<void(const Backend&, Stream)>& check) 
 
 }  // namespace
 
-TEST_CASE("segments: a step over a table gives the bits of a call for each segment") {
+TEST_CASE("segments: a step over a table is bitwise identical to one call per segment") {
   on_every_backend([](const Backend& backend, Stream stream) {
     for (const bool l2 : {false, true})
       expect_same(backend, stream, "adamw", [l2](auto& ops, auto& t, auto& w, Stream s) {
@@ -173,7 +173,7 @@ TEST_CASE("segments: group sums are bitwise the ordered sums of their segments")
   });
 }
 
-TEST_CASE("segments: tables refuse what no call could work through") {
+TEST_CASE("segments: invalid tables are refused") {
   const Backend& cpu = cpu_backend();
   std::byte bytes[64] = {};
   SegmentTables t;

@@ -27,7 +27,7 @@ const DeviceApi& slow_device() {
 
 }  // namespace
 
-TEST_CASE("where work is done when a call returns, marks are the host's time") {
+TEST_CASE("on a synchronous backend marks are host times") {
   StreamClock clock(*cpu_backend().device, {});
   CHECK_FALSE(clock.behind());
   const double before = now();
@@ -43,7 +43,7 @@ TEST_CASE("where work is done when a call returns, marks are the host's time") {
   CHECK_THROWS_AS(clock.at(1), Error);
 }
 
-TEST_CASE("marks on a device are as far apart as its clock says, and lie where the host saw one of them") {
+TEST_CASE("marks on a device have the distances of its clock and are aligned with the host at one mark") {
   alive = made = 0;
   {
     StreamClock clock(slow_device(), {}), other(slow_device(), {});
@@ -68,7 +68,7 @@ TEST_CASE("marks on a device are as far apart as its clock says, and lie where t
   CHECK(alive == 0);
 }
 
-TEST_CASE("marks that are not there and clocks that cannot be compared are refused") {
+TEST_CASE("marks that are missing and clocks that cannot be compared are refused") {
   StreamClock host(*cpu_backend().device, {}), device(slow_device(), {});
   CHECK_THROWS_WITH(device.anchor(0, 1), Catch::Contains("mark 0 of 0"));
   host.mark(), device.mark();

@@ -58,7 +58,7 @@ std::string filled(std::string command, const std::map<std::string, std::string>
 
 }  // namespace
 
-TEST_CASE("every config flag that a text of the program names exists") {
+TEST_CASE("every config flag named in a message exists") {
   static const std::regex kFlag(R"(--([a-z][a-z0-9_]*\.[a-z][a-z0-9_]*))");
   Config config;
   std::set<std::string> keys{"section.key"};  // used in a text about flags
@@ -73,7 +73,7 @@ TEST_CASE("every config flag that a text of the program names exists") {
   CHECK(named > 60);
 }
 
-TEST_CASE("every subcommand that a text of the program names exists") {
+TEST_CASE("every subcommand named in a message exists") {
   static const std::regex kCommand(R"(gpttrain ([a-z]+)( [a-z]+)?)");
   // Words that follow the program's name in prose.
   const std::set<std::string> prose{"itself", "process", "trains", "train", "gemm", "does", "without"};
@@ -96,7 +96,7 @@ TEST_CASE("every subcommand that a text of the program names exists") {
   CHECK(named > 20);
 }
 
-TEST_CASE("every command that is printed as a next step runs as it is printed") {
+TEST_CASE("every command printed as a next step runs as printed") {
   TempDir dir;
   const std::string text = read_file("/usr/share/common-licenses/GPL-3");
   write_file(dir / "text.txt", text);
@@ -152,7 +152,7 @@ TEST_CASE("every command that is printed as a next step runs as it is printed") 
          " --output llmc/checkpoints");
 }
 
-TEST_CASE("the file of ceilings that a refused roofline asks for is made by the command that it prints") {
+TEST_CASE("the file of peaks that a refused roofline requires is written by the command it prints") {
   TempDir dir;
   const std::string model =
       " --model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 400 --model.seq 16 --train.global_batch 2 "

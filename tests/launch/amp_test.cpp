@@ -46,7 +46,7 @@ float widened(const Tensor& t, int64_t i) {
 }  // namespace
 
 TEST_CASE(
-    "at every level layouts that differ in pipeline, schedule, ZeRO or recomputation alone are equal bit for bit") {
+    "at every level layouts that differ only in pipeline, schedule, ZeRO or recomputation are bitwise identical") {
   std::vector<Level> levels = kLevels;
   levels.push_back({"O0", {}, false});
   levels.push_back({"O3 bf16", kO3, false});
@@ -72,7 +72,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("chunks of a pipeline rank and untied heads keep the bits of half precision as well") {
+TEST_CASE("pipeline chunks and untied heads are bitwise identical in 16-bit precision as well") {
   const Level& level = kLevels[2];
   for (bool tied : {true, false}) {
     MeshRun plain = small({}, level), split = small({.pp = 2}, level);
@@ -84,7 +84,7 @@ TEST_CASE("chunks of a pipeline rank and untied heads keep the bits of half prec
   }
 }
 
-TEST_CASE("with masters every half parameter is its master rounded to nearest even after each step") {
+TEST_CASE("with master weights every 16-bit parameter is its master rounded to nearest even after each step") {
   for (const Level& level : kLevels)
     for (int stage : {0, 1, 3}) {
       INFO(level.name << " zero " << stage);
@@ -117,7 +117,7 @@ TEST_CASE("with masters every half parameter is its master rounded to nearest ev
     }
 }
 
-TEST_CASE("without masters half values are what is trained, and bytes are those of the table") {
+TEST_CASE("without master weights the 16-bit values are trained, and memory is that of the table") {
   for (const Precision& precision : {kO3, kO3Fp16}) {
     MeshRun run = small({.dp = 2, .tp = 2}, {"O3", precision, false});
     run.engine.zero = {.stage = 1};
@@ -146,7 +146,7 @@ TEST_CASE("without masters half values are what is trained, and bytes are those 
   CHECK(static_cast<double>(plan.memory.optimizer) == Approx(8 * parameters / 4).epsilon(0.03));
 }
 
-TEST_CASE("an update that half precision would lose moves the master, and in time the parameter") {
+TEST_CASE("an update below 16-bit resolution changes the master weight and eventually the parameter") {
   // Masters change after a step of 2^-12, whether or not their rounded values do.
   MeshRun run = small({}, kLevels[3]);
   run.engine.lr.peak = 0x1p-14;
@@ -168,7 +168,7 @@ TEST_CASE("an update that half precision would lose moves the master, and in tim
   CHECK(values.size() <= masters.size());
 }
 
-TEST_CASE("values rounded at random are the same under every layout that computes the same") {
+TEST_CASE("stochastically rounded values are bitwise identical under all layouts with the same arithmetic") {
   // One step only: gradients of TP ranks differ in the last bits of 16-bit values, and further steps amplify that.
   const Level level{"", {.level = 2, .half = DType::kBF16, .masters = false}, false, true};
   const auto weights = [&](MeshShape mesh, std::optional<uint64_t> seed) {
@@ -243,7 +243,7 @@ std::vector<std::string> trace_of(const Precision& precision) {
 }
 }  // namespace
 
-TEST_CASE("the types of a block's ops are those of the table of levels") {
+TEST_CASE("the dtypes of a block's ops are those of the table of levels") {
   using Trace = std::vector<std::string>;
   CHECK(trace_of({}) == Trace{"embedding f32", "norm f32 -> f32", "gemm f32 f32 -> f32", "attention f32 -> f32",
                               "gemm f32 f32 -> f32", "norm f32 -> f32", "gemm f32 f32 -> f32", "gemm f32 f32 -> f32",
@@ -260,7 +260,7 @@ TEST_CASE("the types of a block's ops are those of the table of levels") {
                                         "gemm half half -> half", "loss half -> f32"});
 }
 
-TEST_CASE("half values take and send half the bytes, masters belong to the optimizer's shard") {
+TEST_CASE("16-bit values take and send half the bytes, master weights are sharded with the optimizer") {
   EngineOptions o = small({.dp = 4}, kLevels[2]).engine;
   o.model = {.layers = 4, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 512, .seq = 16};
   o.microbatches = 2;
@@ -287,7 +287,7 @@ TEST_CASE("half values take and send half the bytes, masters belong to the optim
   }
 }
 
-TEST_CASE("tensor-parallel layouts of half precision are close to one rank") {
+TEST_CASE("tensor-parallel layouts in 16-bit precision are close to one rank") {
   Verifier verifier({.steps = 3});
   for (const char* amp : {"O1", "O2"})
     for (const char* type : {"bf16", "fp16"})
@@ -317,7 +317,7 @@ const std::string kTiny =
     "--launch.ranks threads ";
 }
 
-TEST_CASE("fp16 that overflows at first finds its scale, and a resume in the middle of a streak goes on alike") {
+TEST_CASE("fp16 that overflows at first finds its scale, and a resume within the growth interval is equivalent") {
   TempDir dir;
   const std::string run = kTiny +
                           "--dp 2 --pp 2 --amp O2 --precision.dtype fp16 --train.steps 12 --checkpoint.every 3 "
@@ -345,7 +345,7 @@ TEST_CASE("fp16 that overflows at first finds its scale, and a resume in the mid
   }
 }
 
-TEST_CASE("a checkpoint holds masters: another level, layout or ZeRO stage resumes from it, the same one bit for bit") {
+TEST_CASE("a checkpoint holds master weights: any level, layout or ZeRO stage resumes, the same one bitwise") {
   TempDir dir;
   const std::string o2 = kTiny + "--amp O2 --train.steps 8 --checkpoint.every 4 ";
   const Outcome whole = gpttrain(o2 + "--dp 2 --log.name whole", dir.path());
@@ -370,7 +370,7 @@ TEST_CASE("a checkpoint holds masters: another level, layout or ZeRO stage resum
   }
 }
 
-TEST_CASE("a run without masters keeps halves in its checkpoints, goes on from them bit for bit, and exports FP32") {
+TEST_CASE("a run without master weights saves 16-bit weights, resumes from them bitwise, and exports FP32") {
   TempDir dir;
   for (const std::string level : {"--amp O3", "--amp O3 --precision.dtype fp16 --precision.loss_scale 256",
                                   "--amp O2 --precision.master_weights false --precision.stochastic_rounding"}) {

@@ -92,7 +92,7 @@ TEST_CASE("bad command lines name the flag, the reason and the nearest legal val
   expect(dir, kTrain, 2, {"data.train"});
 }
 
-TEST_CASE("what is not built yet is refused with a sentence that says so") {
+TEST_CASE("unsupported options are refused with an explicit sentence") {
   const std::string dir = world();
   for (const char* flag : {"--zero.offload optimizer --device.kind cuda", "--cp 2", "--ep 2", "--optim.type adagrad",
                            "--launch.launcher pdsh"})
@@ -115,7 +115,7 @@ TEST_CASE("bad config files name file, line and key") {
   expect(dir, with("[1, 2]"), 2, {"bad.json"});
 }
 
-TEST_CASE("bad token files name the file, the place, expected and found") {
+TEST_CASE("bad token files name the file, the position, expected and found") {
   Copy c;
   const std::string dir = c.dir.path(), bin = read_file(dir + "/tokens.bin"), idx = read_file(dir + "/tokens.idx");
   const auto restore = [&] {
@@ -154,7 +154,7 @@ TEST_CASE("an error that all ranks share is printed once") {
   CHECK(r.out.find("gpttrain:", message + 1) == std::string::npos);
 }
 
-TEST_CASE("checkpoints that are damaged, absent or of another model are never half loaded") {
+TEST_CASE("checkpoints that are damaged, absent or of another model are never partially loaded") {
   Copy c;
   const std::string dir = c.dir.path(), resume = kData + "--data.tokenizer tok.model --log.name done --train.steps 4 ";
   expect(dir, kData + "--log.name done --checkpoint.resume never", 2, {"already contains a run", "--force"});
@@ -168,7 +168,7 @@ TEST_CASE("checkpoints that are damaged, absent or of another model are never ha
   CHECK_FALSE(fs::exists(dir + "/runs/done/checkpoints/step-000000003"));
 }
 
-TEST_CASE("verbs that read refuse what is not there and what is not what it should be") {
+TEST_CASE("read-only subcommands refuse missing and malformed inputs") {
   Copy c;
   const std::string dir = c.dir.path();
   expect(dir, "generate --load nowhere --prompt x", 2, {"nowhere"});
@@ -188,7 +188,7 @@ TEST_CASE("verbs that read refuse what is not there and what is not what it shou
   expect(dir, "import --from text.txt --output y", 65, {"text.txt"});
 }
 
-TEST_CASE("machines that lack something say what") {
+TEST_CASE("machines that lack something report what") {
   const std::string dir = world();
   const Outcome cuda = gpttrain(kData + "--device.kind cuda", dir);
   INFO(cuda.out);

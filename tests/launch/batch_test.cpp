@@ -7,7 +7,7 @@
 using namespace gt;
 using Catch::Contains;
 
-TEST_CASE("any of the three batch numbers may be left out, as in DeepSpeed's table") {
+TEST_CASE("any of the three batch sizes may be left out, as in DeepSpeed's table") {
   const struct {
     BatchNumbers given;
     int64_t d;
@@ -27,7 +27,7 @@ TEST_CASE("any of the three batch numbers may be left out, as in DeepSpeed's tab
   }
 }
 
-TEST_CASE("batch numbers that do not fit are shown with the ranks, their source and what would fit") {
+TEST_CASE("inconsistent batch sizes are shown with the ranks, their source and valid alternatives") {
   BatchNumbers b{32, 4, 3};
   CHECK(solve_batch(b, {.tp = 2, .dp = 4, .source = "OMPI_COMM_WORLD_SIZE"}) ==
         "train_batch_size 32 != micro 4 x accumulation 3 x data-parallel 4 = 48\n"
@@ -58,7 +58,7 @@ TEST_CASE("batch numbers that do not fit are shown with the ranks, their source 
   }
 }
 
-TEST_CASE("data-parallel ranks are the launcher's ranks over tp and pp, not the launcher's ranks") {
+TEST_CASE("data-parallel ranks are the launcher's ranks divided by tp and pp") {
   const LoadedConfig c =
       load_deepspeed({.json = R"({"train_batch_size": 16})", .flags = {"--tp", "2", "--pp", "2"}, .world = 8});
   CHECK(c.config.parallel.dp == 2);

@@ -38,13 +38,13 @@ void put_ceilings(const TempDir& dir, const std::string& device, int64_t head_di
   ::unsetenv("XDG_CACHE_HOME");
 }
 
-TEST_CASE("spreads are medians, tenths and the median distance from the median") {
+TEST_CASE("spreads are median, deciles and median absolute deviation") {
   const Spread s = spread_of({5, 1, 2, 3, 4, 6, 7, 8, 9, 10, 30});
   CHECK((s.median == 6 && s.p10 == 2 && s.p90 == 10 && s.mad == 3));
   CHECK(std::isnan(spread_of({}).median));
 }
 
-TEST_CASE("bench writes what it measured as one JSON object, with sol where ceilings are known", "[PB6]") {
+TEST_CASE("bench writes its measurements as one JSON object, with sol where peaks are known", "[PB6]") {
   TempDir dir;
   const std::string run = "bench" + tiny() + " --warmup 1 --steps 3 --out ";
   const Outcome blind = must(run + "a.json", dir);
@@ -79,7 +79,7 @@ TEST_CASE("bench writes what it measured as one JSON object, with sol where ceil
   CHECK(number(roof, "called") >= number(roof, "r"));
 }
 
-TEST_CASE("bench records say what they were measured with and under which conditions", "[PB6]") {
+TEST_CASE("bench records hold the tool versions and conditions of the measurement", "[PB6]") {
   TempDir dir;
   must("bench" + tiny() + " --warmup 0 --steps 1 --out a.json", dir);
   const JsonValue a = parse_json(lines_of(dir / "a.json").at(0), "a.json");
@@ -143,7 +143,7 @@ TEST_CASE("a bench of several ranks ends after the same step on all") {
   CHECK(number(r, "ranks_per_device") == 4);
 }
 
-TEST_CASE("bench ops times every op of a step, bench gemm its products", "[PB1]") {
+TEST_CASE("bench ops times every op of a step, bench gemm its GEMMs", "[PB1]") {
   TempDir dir;
   const Outcome ops = must("bench ops" + tiny(), dir);
   for (const char* op : {"gemm ", "attention_grad", "layer_norm_grad", "cross_entropy", "adamw", "embedding_grad",
@@ -160,7 +160,7 @@ TEST_CASE("bench ops times every op of a step, bench gemm its products", "[PB1]"
   CHECK_FALSE(gemm.says("attention_grad"));
 }
 
-TEST_CASE("steps of other trainers are read from what they print", "[PB5]") {
+TEST_CASE("steps of other trainers are parsed from their output", "[PB5]") {
   std::string found;
   const auto rates = [&](const std::string& out) { return peer_rates(out, peer_formats(), 1000, &found); };
   CHECK(
@@ -204,7 +204,7 @@ TEST_CASE("bench peer runs both in pairs and reports the ratio's median and quar
   CHECK((broken.code == 2 && broken.says("ended with 3") && broken.says("oh")));
 }
 
-TEST_CASE("modes of bench that are not built are refused with those that are", "[PB1]") {
+TEST_CASE("unknown modes of bench are refused with the known ones", "[PB1]") {
   TempDir dir;
   const Outcome r = gpttrain("bench cpu", dir.path());
   CHECK(r.code == 2);

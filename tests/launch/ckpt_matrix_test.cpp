@@ -45,7 +45,7 @@ std::vector<double> tail(const std::vector<double>& v, size_t n) { return {v.end
 
 }  // namespace
 
-TEST_CASE("a run that stops and goes on is bitwise the run that does not, under every layout", "[R07]") {
+TEST_CASE("a run that stops and resumes is bitwise the uninterrupted run, under every layout", "[R07]") {
   const int half = from_environment("GPT_TEST_STEPS", 4);
   const std::vector<EightRanks> layouts = chosen(5);
   int good = 0;

@@ -30,7 +30,7 @@ void flip(const std::string& path, size_t at) {
 
 }  // namespace
 
-TEST_CASE("saving in the background and saving at once give the same checkpoints, under any layout") {
+TEST_CASE("background and blocking saves write the same checkpoints, under any layout") {
   TempDir dir;
   must(kTiny + "--train.steps 6 --log.name a --tp 2 --pp 2 --dp 1", dir.path());
   must(kTiny + "--train.steps 6 --log.name b --tp 2 --pp 1 --dp 1 --checkpoint.async false", dir.path());
@@ -52,7 +52,7 @@ TEST_CASE("saving in the background and saving at once give the same checkpoints
   CHECK(logged(dir / "runs/a", "stall_seconds", "checkpoint").size() == 3);
 }
 
-TEST_CASE("verify says what is damaged with exit code 65, resume falls back and sets the damaged step aside") {
+TEST_CASE("verify reports damage with exit code 65, resume falls back and sets the damaged step aside") {
   TempDir dir;
   must(kTiny + "--train.steps 4 --log.name a", dir.path());
   const std::string steps = dir / "runs/a/checkpoints";
@@ -72,7 +72,7 @@ TEST_CASE("verify says what is damaged with exit code 65, resume falls back and 
   CHECK(must("ckpt ls runs/a", dir.path()).says("corrupt"));
 }
 
-TEST_CASE("prune keeps what it is told to, and a dry run changes nothing") {
+TEST_CASE("prune keeps what its flags select, and a dry run changes nothing") {
   TempDir dir;
   must(kTiny + "--train.steps 8 --checkpoint.keep 4 --log.name a", dir.path());
   const std::string steps = dir / "runs/a/checkpoints";
@@ -134,8 +134,7 @@ TEST_CASE("two jobs in one run directory: the second is refused and names the fi
   CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/.lock"));
 }
 
-TEST_CASE(
-    "records of the steps before a checkpoint are on the disk when it is committed, and after a kill no step lacks") {
+TEST_CASE("records of the steps before a checkpoint are on disk at its commit, and no step is lost after a kill") {
   TempDir dir;
   const std::string run = kTiny + "--log.every 1000 --checkpoint.keep 1000 --log.name a ";
   int64_t newest = 0;
@@ -155,7 +154,7 @@ TEST_CASE(
   CHECK(logged(dir / "runs/a", "loss").size() == static_cast<size_t>(newest + 3));
 }
 
-TEST_CASE("without a checkpoint there is no success: processes, one message, and under the supervisor too") {
+TEST_CASE("a run without a checkpoint never succeeds: processes, one message, and under the supervisor too") {
   TempDir dir;
   write_file(dir / "file", "in the way");
   const std::string nowhere = "--train.steps 8 --checkpoint.dir file/checkpoints ";
@@ -174,7 +173,7 @@ TEST_CASE("without a checkpoint there is no success: processes, one message, and
   CHECK(logged(dir / "runs/b", "loss").size() == 6);
 }
 
-TEST_CASE("saves that fail are counted, under fail_policy abort the third in a row ends the run with 74") {
+TEST_CASE("failed saves are counted, and with fail_policy abort the third in a row ends the run with 74") {
   TempDir dir;
   // Limits file sizes to 64 KiB: logs fit, shards do not.
   const std::string small = "trap '' XFSZ; ulimit -f 64; " + binary_dir() + "/gpttrain " + kTiny + "--train.steps 10 ";

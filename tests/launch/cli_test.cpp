@@ -35,7 +35,7 @@ RankEnv env_of(const std::map<std::string, std::string>& variables) {
 
 }  // namespace
 
-TEST_CASE("flags without a verb train") {
+TEST_CASE("flags without a subcommand train") {
   const Command c = parse({"--data.train", "mock", "--tp", "2", "--optim.lr=1e-3", "--quiet", "--model.heads", "12",
                            "--schedule.type", "linear"});
   CHECK(c.run == run_train);
@@ -49,7 +49,7 @@ TEST_CASE("flags without a verb train") {
   CHECK(parse({"train", "--config", source_dir() + "/configs/tiny.json"}).loaded.config.model.hidden == 64);
 }
 
-TEST_CASE("each verb reads its own flags") {
+TEST_CASE("each subcommand parses its own flags") {
   const Command t = parse({"tokenizer", "train", "--input", "a.txt", "b.txt", "--vocab", "100", "--output", "m"});
   CHECK(t.run == run_tokenizer_train);
   CHECK(t.get<TokenizerTrainArgs>().input == std::vector<std::string>{"a.txt", "b.txt"});
@@ -83,7 +83,7 @@ TEST_CASE("each verb reads its own flags") {
   CHECK(parse({"bench", "gemm", "--tp", "2"}).run == run_bench_gemm);
 }
 
-TEST_CASE("wrong command lines are refused with what was meant") {
+TEST_CASE("wrong command lines are refused with the likely intended one") {
   CHECK(error_of({"trian"}) == "gpttrain trian: unknown subcommand; did you mean train?");
   const Outcome once = gpttrain("verfy", TempDir().path());
   CHECK(once.code == 2);
@@ -112,7 +112,7 @@ TEST_CASE("wrong command lines are refused with what was meant") {
              Catch::Contains("--coverage: 2 is outside") && Catch::Contains("--sample-mb: 0 is outside"));
 }
 
-TEST_CASE("one typo is one problem, and what is suggested belongs to the command") {
+TEST_CASE("one typo is one problem, and suggestions belong to the subcommand") {
   const auto one = [](const std::vector<std::string>& words, const std::string& expected) {
     CHECK_THAT(error_of(words), Catch::StartsWith(expected) && Catch::Contains("1 problem,"));
   };
@@ -126,7 +126,7 @@ TEST_CASE("one typo is one problem, and what is suggested belongs to the command
   CHECK_THAT(error_of({"tokeniser", "train"}), Catch::Contains("did you mean tokenizer?"));
 }
 
-TEST_CASE("a command takes only the config flags that act in it") {
+TEST_CASE("a subcommand accepts only config flags that affect it") {
   for (const char* verb : {"generate", "eval"}) {
     const auto refused = [&](const std::vector<std::string>& flag, const std::string& says) {
       std::vector<std::string> words{verb, "--load", "x"};

@@ -127,7 +127,7 @@ TEST_CASE("a step's bytes on every group equal the closed forms", "[V9]") {
   check_bytes(untied, run_mesh(untied));
 }
 
-TEST_CASE("a step's counters know calls and time", "[V9]") {
+TEST_CASE("a step's counters hold calls and time", "[V9]") {
   const MeshResult r = run_mesh(run_of({.pp = 2, .dp = 2, .tp = 2}));
   for (const RankRun& rank : r.ranks)
     for (const auto& [name, c] : rank.comm) {

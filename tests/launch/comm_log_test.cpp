@@ -28,7 +28,7 @@ json end_record(const std::string& run_dir) {
 
 }  // namespace
 
-TEST_CASE("log.comm ends a run with a table of its calls and bytes, as threads and as processes, the same") {
+TEST_CASE("log.comm ends a run with a table of its calls and bytes, equal for threads and processes") {
   const TempDir dir;
   json rows[2];
   int k = 0;
@@ -59,7 +59,7 @@ TEST_CASE("log.comm ends a run with a table of its calls and bytes, as threads a
   CHECK(rows[0] == rows[1]);
 }
 
-TEST_CASE("without log.comm nothing is said of communication, and one rank has none") {
+TEST_CASE("without log.comm no communication is printed, and one rank has none") {
   const TempDir dir;
   const Outcome off = gpttrain(kRun + "--launch.ranks threads --log.name off", dir.path());
   REQUIRE(off.code == 0);

@@ -35,7 +35,7 @@ DeviceConditions counted(int index, std::string* why) {
 
 }  // namespace
 
-TEST_CASE("conditions are the smallest, middle and largest of the looks that knew") {
+TEST_CASE("conditions are minimum, median and maximum of the valid samples") {
   constexpr double kNan = DeviceConditions::kUnknown;
   const std::vector<DeviceConditions> seen{look(1980, 700, kNan, 0.9, bit_of("power_cap")), look(345, kNan, kNan, 0.1),
                                            look(1200, 300, kNan, kNan, bit_of("power_cap") | bit_of("sw_thermal")),
@@ -55,7 +55,7 @@ TEST_CASE("conditions are the smallest, middle and largest of the looks that kne
   CHECK((none.looks == 0 && std::isnan(none.clock_mhz.min) && std::isnan(none.limited[0])));
 }
 
-TEST_CASE("of several devices the hottest, the slowest and the most held down are named") {
+TEST_CASE("of several devices the hottest, the slowest and the most throttled are named") {
   const uint32_t cap = bit_of("power_cap"), heat = bit_of("hw_thermal"), chosen = bit_of("clock_settings");
   std::vector<ConditionsSummary> devices;
   devices.push_back(summary_of(std::vector{look(1900, 500, 60, 1, cap), look(1900, 500, 60, 1)}));
@@ -87,7 +87,7 @@ TEST_CASE("of several devices the hottest, the slowest and the most held down ar
   }
 }
 
-TEST_CASE("a watch looks between start and stop, and not at all where nothing is told") {
+TEST_CASE("a watch samples between start and stop, and not at all without sensors") {
   Backend backend = null_backend();
   backend.conditions = counted;
   looks = 0;

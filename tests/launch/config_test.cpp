@@ -55,7 +55,7 @@ const char* const kOneProblem = "1 problem, nothing was started";
 
 }  // namespace
 
-TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29]") {
+TEST_CASE("one wrong flag results in one problem with its key, reason and fix", "[R29]") {
   struct Case {
     const char *flags, *message;
   };
@@ -224,7 +224,7 @@ TEST_CASE("one wrong flag gives one problem with its key, reason and fix", "[R29
   }
 }
 
-TEST_CASE("a schedule from a file must be for the layout and the microbatches of the run") {
+TEST_CASE("a schedule from a file must match the layout and the microbatches of the run") {
   const std::string file = "--parallel.schedule file:" + source_dir() + "/configs/schedules/1f1b-p2-m4.schedule ";
   const Config c = load(file + "--pp 2 --train.grad_accum 4");
   CHECK(c.parallel.schedule.rfind("file:", 0) == 0);
@@ -238,7 +238,7 @@ TEST_CASE("a schedule from a file must be for the layout and the microbatches of
   CHECK_NOTHROW(load("--pp 4 --parallel.schedule zb-h1"));
 }
 
-TEST_CASE("every value that waits for its machinery is refused, and the value it names is accepted") {
+TEST_CASE("every value that is not yet supported is refused, and the suggested value is accepted") {
   for (const Unimplemented& n : unimplemented_values()) {
     Config c;
     const auto options = list_options(c);
@@ -280,7 +280,7 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
     CHECK_THAT(found, Catch::Contains(part));
 }
 
-TEST_CASE("overrides of a level are accepted where they mean something, and the banner says level and overrides") {
+TEST_CASE("overrides of a level are accepted where they have an effect, and the banner lists level and overrides") {
   for (const char* flags :
        {"--amp O3", "--amp O3 --precision.dtype fp16", "--amp O3 --precision.keep_norm_fp32 true",
         "--amp O3 --precision.master_weights true", "--amp O3 --precision.stochastic_rounding",
@@ -313,7 +313,7 @@ TEST_CASE("overrides of a level are accepted where they mean something, and the 
   CHECK((o2.masters && o2.keep_norm));
 }
 
-TEST_CASE("every rule of a layout that is broken is listed at once, with what would be legal", "[T9][R29]") {
+TEST_CASE("all broken rules of a layout are listed together, with legal alternatives", "[T9][R29]") {
   const std::string found = problems_of(
       "--tp 8 --pp 3 --vpp 6 --dp 2 --parallel.schedule interleaved --model.heads 20 --model.hidden 320 "
       "--model.kv_heads 5 --model.ffn 1001 --model.seq 1022 --parallel.sequence_parallel true --train.micro_batch 4 "
@@ -328,7 +328,7 @@ TEST_CASE("every rule of a layout that is broken is listed at once, with what wo
     CHECK_THAT(found, Catch::Contains(part));
 }
 
-TEST_CASE("JSON errors say line and column") {
+TEST_CASE("JSON errors name line and column") {
   struct Case {
     const char *text, *message;
   };
@@ -369,7 +369,7 @@ TEST_CASE("comments, trailing commas and escapes are read") {
   CHECK(parse_json(again, "x").text == v.find("b")->text);
 }
 
-TEST_CASE("any two of micro_batch, global_batch and grad_accum give the third") {
+TEST_CASE("any two of micro_batch, global_batch and grad_accum determine the third") {
   const auto check = [](const std::string& flags, int64_t micro, int64_t accum, int64_t global) {
     INFO(flags);
     const Config c = load(flags);
@@ -416,7 +416,7 @@ TEST_CASE("flags win over the file, aliases and Megatron's names reach the same 
   CHECK(std::find(l.notes.begin(), l.notes.end(), "--num-layers = model.layers") != l.notes.end());
 }
 
-TEST_CASE("sequence parallelism is a choice of three that JSON may spell as true and false") {
+TEST_CASE("sequence parallelism has three values, two of which JSON may spell as true and false") {
   CHECK(load("").parallel.sequence_parallel == "auto");
   CHECK(load("--tp 2").sequence_parallel());
   // the flag may have no value
@@ -439,7 +439,7 @@ TEST_CASE("sequence parallelism is a choice of three that JSON may spell as true
         odd.notes.end());
 }
 
-TEST_CASE("the world of an external launcher gives dp or contradicts the layout") {
+TEST_CASE("the world of an external launcher determines dp or contradicts the layout") {
   const char* model = "--model.heads 8 --model.hidden 64 ";
   CHECK(load(model + std::string("--tp 2 --pp 2"), 8).parallel.dp == 2);
   CHECK(load(model + std::string("--tp 2 --pp 2")).parallel.dp == 1);
@@ -476,7 +476,7 @@ TEST_CASE("training needs data that exists") {
   fs::current_path(before);
 }
 
-TEST_CASE("the effective config reads back to itself, with all defaults and whatever it holds") {
+TEST_CASE("the effective config is read back unchanged, with all defaults") {
   const char* const lines[] = {
       "", "--dp 4 --train.global_batch 64 --optim.lr 1.2345678901234567e-4",
       "--data.train 0.25 a\"b 0.75 c\\d --data.valid x --optim.betas 0.5,0.25 --train.seed 9007199254740993"};
@@ -504,7 +504,7 @@ TEST_CASE("every shipped config loads, and its name is the run's") {
   CHECK_NOTHROW(load_config({.file = source_dir() + "/configs/demo.json", .flags = words_of("--tp 2 --pp 4 --dp 2")}));
 }
 
-TEST_CASE("help shows every option once with type, default and meaning") {
+TEST_CASE("help lists every option once with type, default and meaning") {
   Config c;
   const std::string help = config_help();
   for (const Option& o : list_options(c)) {
@@ -523,7 +523,7 @@ TEST_CASE("edit distance counts swaps as one, and suggestions stay close") {
   CHECK(did_you_mean("qqqqq", {"eval", "train"}) == "");
 }
 
-TEST_CASE("the last of several equal flags counts and is noted") {
+TEST_CASE("the last of several equal flags wins and is reported") {
   const LoadedConfig c = load_config(
       {.file = "", .flags = {"--train.steps", "5", "--tp", "2", "--train.steps", "7", "--parallel.tp", "1"}});
   CHECK(c.config.train.steps == 7);

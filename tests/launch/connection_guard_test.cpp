@@ -73,7 +73,7 @@ Socket connection(const char* from, int port, bool& connected, int wait_ms = 100
 
 }  // namespace
 
-TEST_CASE("a listener takes connections of the job's hosts and drops requests of all others, IPv4 and IPv6") {
+TEST_CASE("a listener accepts connections of the job's hosts and drops all others, IPv4 and IPv6") {
   int port = 0;
   const Socket ours = listener(port);
   bool connected = false;
@@ -102,7 +102,7 @@ TEST_CASE("a listener takes connections of the job's hosts and drops requests of
   CHECK(connected);
 }
 
-TEST_CASE("before the hosts are known, connections that never greet are closed") {
+TEST_CASE("before the hosts are known, connections without a greeting are closed") {
   int port = 0;
   const Socket ours = listener(port);
   bool connected = false;

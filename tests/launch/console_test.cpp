@@ -64,7 +64,7 @@ TEST_CASE("numbers are short") {
   CHECK(format_thousands(999) == "999");
 }
 
-TEST_CASE("the time to the end is the median step plus evaluations and saves to come") {
+TEST_CASE("the remaining time is the median step plus remaining evaluations and saves") {
   Eta eta(100, 50, 25);
   CHECK(std::isnan(eta.remaining(0)));
   for (const double s : {1.0, 2.0, 100.0}) eta.step(s);

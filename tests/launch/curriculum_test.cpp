@@ -45,7 +45,7 @@ std::string problem(std::vector<std::string> flags) {
 
 }  // namespace
 
-TEST_CASE("sequences that grow: pipelines, schedules, ZeRO and recomputation are bitwise equal to a flat run") {
+TEST_CASE("growing sequences: pipelines, schedules, ZeRO and recomputation are bitwise equal to a flat run") {
   struct Way {
     int pp, vpp, zero;
     const char* schedule;
@@ -82,7 +82,7 @@ TEST_CASE("sequences that grow: pipelines, schedules, ZeRO and recomputation are
     }
 }
 
-TEST_CASE("sequences that grow: every kind of layout and microbatch stays close to one rank") {
+TEST_CASE("growing sequences: every kind of layout and microbatch stays close to one rank") {
   const MeshResult one = run_mesh(run_of({}));
   for (const MeshShape& mesh : {MeshShape{.dp = 4}, MeshShape{.tp = 4}, MeshShape{.pp = 2, .dp = 2, .tp = 2}}) {
     INFO("tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
@@ -93,7 +93,7 @@ TEST_CASE("sequences that grow: every kind of layout and microbatch stays close 
   }
 }
 
-TEST_CASE("a step of another length trains on these tokens alone") {
+TEST_CASE("a step of another length trains on its truncated tokens only") {
   MeshRun run = run_of({});
   run.engine.model.dropout = 0;
   run.curriculum.lengths = {8, 32};
@@ -113,7 +113,7 @@ TEST_CASE("a step of another length trains on these tokens alone") {
   CHECK(grown.norms[0] == Approx(alone.norms[0]).epsilon(1e-6));
 }
 
-TEST_CASE("a run whose sequences grow resumes bit for bit in another layout, and counts what it has seen") {
+TEST_CASE("a run with growing sequences resumes bitwise in another layout, and counts its tokens") {
   TempDir dir;
   const Outcome whole =
       gpttrain(kTiny + kEight + "--log.name whole --train.steps 10 --log.samples_csv csv", dir.path());
@@ -148,7 +148,7 @@ TEST_CASE("a run whose sequences grow resumes bit for bit in another layout, and
   CHECK(asked.says("the curriculum changed: the last step before the checkpoint took 32"));
 }
 
-TEST_CASE("lengths that the model or the layout cannot have are refused before anything starts") {
+TEST_CASE("lengths that the model or the layout does not support are refused before anything starts") {
   const std::vector<std::string> ok{"--model.seq", "64", "--train.steps", "10"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), ok.begin(), ok.end());
@@ -206,7 +206,7 @@ TEST_CASE("DeepSpeed's curriculum_learning becomes data.curriculum") {
   CHECK_THAT(problems(R"("min_difficulty": 8)"), Contains("without a schedule_type"));
 }
 
-TEST_CASE("steps of every length take no more memory than was planned") {
+TEST_CASE("steps of every length stay within the planned memory") {
   for (const int stage : {1, 3})
     for (const char* schedule : {"1f1b", "zb-h1", "interleaved"})
       for (const Recompute how : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {

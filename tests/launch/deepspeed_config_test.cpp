@@ -38,7 +38,7 @@ const char* const kPipelineFile = R"({
 
 }  // namespace
 
-TEST_CASE("a pipeline user's file with LAMB and OneCycle becomes our keys") {
+TEST_CASE("a pipeline user's file with LAMB and OneCycle is translated to our keys") {
   const Config c = load_deepspeed({.json = kPipelineFile, .flags = {"--dp", "2"}}).config;
   CHECK(c.train.global_batch == 64);
   CHECK(c.train.micro_batch == 4);
@@ -67,7 +67,7 @@ TEST_CASE("a pipeline user's file with LAMB and OneCycle becomes our keys") {
   CHECK(c.log.samples_csv.empty());
 }
 
-TEST_CASE("the file wins over --config, flags win over the file, and both are said") {
+TEST_CASE("the file overrides --config, flags override the file, and both are reported") {
   TempDir dir;
   write_file(dir / "c.json", R"({"train": {"micro_batch": 2, "grad_accum": 7}, "zero": {"stage": 3},
       "optim": {"type": "sgd", "momentum": 0.9, "lr": 0.5}, "schedule": {"type": "wsd", "decay_steps": 7}})");
@@ -98,7 +98,7 @@ TEST_CASE("the file wins over --config, flags win over the file, and both are sa
                   .config.schedule.ds_exact);
 }
 
-TEST_CASE("what a file leaves out is DeepSpeed's default where a block is given, and our own config elsewhere") {
+TEST_CASE("missing keys take DeepSpeed's default where their block is given, and our own config elsewhere") {
   const LoadedConfig plain = load_deepspeed({.json = R"({"train_batch_size": 8})"});
   CHECK(plain.config.schedule.type == "constant");
   CHECK(plain.config.optim.weight_decay == 0.1);  // no optimizer block: our default
@@ -137,7 +137,7 @@ TEST_CASE("the optimizers of DeepSpeed by name, in any case") {
                Contains(cat("optimizer.type: ", missing, " is not built yet")) && Contains("the nearest that is: "));
 }
 
-TEST_CASE("precision blocks become a level, a type and a scaler, and two of them exclude each other") {
+TEST_CASE("precision blocks select a level, a type and a scaler, and two of them exclude each other") {
   struct Case {
     const char *json, *key, *value;
   };
@@ -188,7 +188,7 @@ TEST_CASE("precision blocks become a level, a type and a scaler, and two of them
       Contains("accepted"));
 }
 
-TEST_CASE("the Hugging Face style file with auto everywhere takes the native values") {
+TEST_CASE("the Hugging Face style file with auto everywhere uses the native values") {
   const char* json = R"({
     "bf16": { "enabled": "auto" }, "fp16": { "enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000,
               "initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1 },
@@ -227,7 +227,7 @@ TEST_CASE("every shipped DeepSpeed file loads") {
   CHECK(count >= 1);
 }
 
-TEST_CASE("sizes in elements become bytes and whole blocks") {
+TEST_CASE("sizes in elements are converted to bytes and whole blocks") {
   const LoadedConfig c =
       load_deepspeed({.json = R"({"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 2.5e7,
                    "stage3_param_persistence_threshold": 12345, "allgather_bucket_size": 1000}})",

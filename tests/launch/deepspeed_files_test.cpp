@@ -76,7 +76,7 @@ std::string run_of(const Case& c) { return kTiny + c.layout + " --deepspeed_conf
 
 }  // namespace
 
-TEST_CASE("DeepSpeed's files as users write them run unchanged on eight ranks") {
+TEST_CASE("real-world DeepSpeed files run unchanged on eight ranks") {
   for (const Case& c : kCases) {
     INFO(c.file);
     TempDir dir;
@@ -97,7 +97,7 @@ TEST_CASE("DeepSpeed's files as users write them run unchanged on eight ranks") 
   }
 }
 
-TEST_CASE("the same file with a batch of 256 in eighths of a rank makes 16 microbatches") {
+TEST_CASE("the same file with a batch of 256 split over eight ranks has 16 microbatches") {
   std::string text = read_file(kFiles + "cifar.json");
   const std::string old = "\"train_batch_size\": 16,";
   REQUIRE(text.find(old) != std::string::npos);
@@ -143,7 +143,7 @@ TEST_CASE("apex's levels run with every ZeRO stage, with and without a pipeline,
   }
 }
 
-TEST_CASE("everything that is wrong with a file, the config and the flags is in one list") {
+TEST_CASE("all errors of a file, the config and the flags are in one list") {
   TempDir dir;
   write_file(dir / "c.json", "{\"model\": {\"layers\": 2, \"hiden\": 64, \"heads\": 4}}");
   const Outcome r = gpttrain("--config c.json --deepspeed_config " + kFiles +

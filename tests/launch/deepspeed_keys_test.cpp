@@ -111,7 +111,7 @@ TEST_CASE("the key table has no key twice, and every row is complete") {
   CHECK(seen.size() > 200);
 }
 
-TEST_CASE("every key alone does what its row of the table says") {
+TEST_CASE("every key alone behaves as its table row states") {
   for (const DsKey& k : deepspeed_keys()) {
     if (!needs_value(k)) continue;
     const std::string path = name_of(k), value = sample(k), json = file_with(path, value, k.of);
@@ -139,7 +139,7 @@ TEST_CASE("every key alone does what its row of the table says") {
   }
 }
 
-TEST_CASE("every key with a value of the wrong type is refused with its place") {
+TEST_CASE("every key with a value of the wrong type is refused with its position") {
   for (const DsKey& k : deepspeed_keys()) {
     if (k.type == DsType::kOpaque) continue;
     const std::string path = name_of(k), json = file_with(path, k.type == DsType::kBlock ? "7" : wrong_type(k), k.of);
@@ -149,7 +149,7 @@ TEST_CASE("every key with a value of the wrong type is refused with its place") 
   }
 }
 
-TEST_CASE("auto is taken where the table allows it, means the native value, and is refused elsewhere") {
+TEST_CASE("auto is accepted where the table allows it, as the native value, and refused elsewhere") {
   for (const DsKey& k : deepspeed_keys()) {
     if (k.type == DsType::kOpaque || k.type == DsType::kBlock || k.path == "pipeline.partition") continue;
     const std::string path = name_of(k), json = file_with(path, "\"auto\"", k.of);
@@ -179,7 +179,7 @@ TEST_CASE("every key misspelt by one letter is an error that names the right one
   }
 }
 
-TEST_CASE("all keys that are honoured fit into one file, which is read in no time") {
+TEST_CASE("all supported keys fit into one file, which is parsed quickly") {
   std::string top, zero, tensorboard;
   for (const DsKey& k : deepspeed_keys()) {
     const std::string path = name_of(k);
@@ -199,7 +199,7 @@ TEST_CASE("all keys that are honoured fit into one file, which is read in no tim
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));  // otherwise the test would hang
 }
 
-TEST_CASE("a refused key at DeepSpeed's default asks for nothing") {
+TEST_CASE("an unsupported key at DeepSpeed's default has no effect") {
   for (const char* json : {R"({"autotuning": {"enabled": false}})", R"({"elasticity": {"enabled": false}})",
                            R"({"fp16": {"fp16_master_weights_and_grads": false}})",
                            R"({"zero_optimization": {"mics_shard_size": -1, "zero_hpz_partition_size": 1}})",

@@ -122,7 +122,7 @@ TEST_CASE("a run with a DeepSpeed file: translated config, curves at 16, 32, 48,
   CHECK(longer.find("step", 4) == std::string::npos);
 }
 
-TEST_CASE("a curve over samples has one value a step, whatever part of the run was gone over again") {
+TEST_CASE("a curve over samples has one value per step, whichever steps were repeated") {
   TempDir dir;
   const std::string file = dir / "csv/Train_Samples_train_loss.csv", evals = dir / "csv/Train_Samples_eval_loss.csv";
   const std::string run = kTiny +
@@ -156,7 +156,7 @@ TEST_CASE("a curve over samples has one value a step, whatever part of the run w
   CHECK(samples(file + ".old").size() == 7);
 }
 
-TEST_CASE("a rollback takes its steps off the curves over samples") {
+TEST_CASE("a rollback removes its steps from the curves over samples") {
   TempDir dir;
   const Outcome r =
       gpttrain(kTiny +
@@ -177,7 +177,7 @@ TEST_CASE("a rollback takes its steps off the curves over samples") {
   CHECK(lines == 8);
 }
 
-TEST_CASE("a sum of gradients is dp times their mean, and clipping sees it") {
+TEST_CASE("summed gradients are dp times their mean, and clipping applies to the sum") {
   TempDir dir;
   write_file(dir / "ds.json", R"({"train_batch_size": 8, "gradient_allreduce_op": "sum", "gradient_clipping": 0})");
   const std::string run = kTiny + "--dp 2 --launch.ranks threads --log.tensorboard false --train.steps 1 ";
@@ -206,7 +206,7 @@ TEST_CASE("the file may come from standard input, for ranks as processes too, an
   CHECK(bad.says("--deepspeed_config: missing.json: cannot be read"));
 }
 
-TEST_CASE("curves over samples keep out of the folder whose curves go over steps") {
+TEST_CASE("curves over samples are kept out of folders with curves over steps") {
   TempDir dir;
   write_file(dir / "ds.json",
              R"({"train_batch_size": 4, "tensorboard": {"enabled": true, "output_path": "runs", "job_name": "x"}})");

@@ -12,7 +12,7 @@
 using namespace gt;
 using Catch::Contains;
 
-TEST_CASE("a disk without room for one checkpoint is refused, one without room for those kept is warned of") {
+TEST_CASE("a disk without space for one checkpoint is refused, without space for the kept ones a warning") {
   DiskRoom room{.dir = "/data/run", .free = 1000, .checkpoint = 100, .saves = 50, .there = 0, .most = 4};
   CHECK(check_disk(room).empty());
   room.free = 399;
@@ -45,7 +45,7 @@ TEST_CASE("a disk without room for one checkpoint is refused, one without room f
   CHECK(check_disk(room).empty());
 }
 
-TEST_CASE("free bytes are those of the disk that a folder will be made on") {
+TEST_CASE("free bytes are those of the file system of the future folder") {
   CHECK(free_bytes("/proc") == -1);  // /proc has no size
   const std::string here = std::filesystem::temp_directory_path().string();
   const int64_t free = free_bytes(here + "/not/made/yet");
@@ -53,7 +53,7 @@ TEST_CASE("free bytes are those of the disk that a folder will be made on") {
   CHECK(free <= static_cast<int64_t>(std::filesystem::space(here).capacity));
 }
 
-TEST_CASE("a run whose checkpoint has no room on the disk ends with 74 before it trains") {
+TEST_CASE("a run whose checkpoint does not fit on the disk ends with 74 before it trains") {
   const SmallDisk disk(4 << 20);
   if (!disk.why_not().empty()) GT_SKIP(disk.why_not());
   TempDir dir;

@@ -44,7 +44,7 @@ TEST_CASE("with dropout every kind of layout and microbatch stays close to one r
     }
 }
 
-TEST_CASE("with dropout pipelines, schedules and recomputation are bitwise equal to a flat run that keeps everything") {
+TEST_CASE("with dropout pipelines, schedules and recomputation are bitwise equal to a flat run without recomputation") {
   struct Way {
     int pp, vpp;
     const char* schedule;
@@ -91,7 +91,7 @@ TEST_CASE("both rates act on training, another seed drops other elements, and ev
   }
 }
 
-TEST_CASE("a run with dropout that is killed and resumes is bitwise the run that is not") {
+TEST_CASE("a run with dropout that is killed and resumed is bitwise the uninterrupted run") {
   TempDir dir;
   const std::string run =
       "--model.layers 3 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "

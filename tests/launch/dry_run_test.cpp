@@ -122,7 +122,7 @@ TEST_CASE("layout, memory, bubble and traffic of a dry run are those that the ru
   }
 }
 
-TEST_CASE("planned traffic is what the groups of a real step send") {
+TEST_CASE("planned traffic equals the bytes that the groups of a real step send") {
   EngineOptions o;
   o.model = {.layers = 4, .hidden = 16, .heads = 4, .ffn = 32, .vocab = 60, .seq = 8};
   o.micro_batch = 2, o.microbatches = 3, o.sequence_parallel = true;
@@ -146,7 +146,7 @@ TEST_CASE("planned traffic is what the groups of a real step send") {
   });
 }
 
-TEST_CASE("a dry run starts no process, writes no file and holds no weights, whatever the number of ranks") {
+TEST_CASE("a dry run starts no process, writes no file and holds no weights, for any number of ranks") {
 #ifdef GPT_SANITIZED
   SUCCEED("sanitizers write reports and map shadow memory");
 #else
@@ -170,7 +170,7 @@ TEST_CASE("a dry run starts no process, writes no file and holds no weights, wha
 #endif
 }
 
-TEST_CASE("a dry run shows how ranks would start, though the launcher is not installed here") {
+TEST_CASE("a dry run shows how ranks would start, even without the launcher installed") {
   TempDir dir;
   const auto without_path = [&](const std::string& flags) {
     return shell("PATH=/nowhere " + binary_dir() + "/gpttrain " + kTiny + flags + " --dry-run", dir.path());
@@ -214,7 +214,7 @@ TEST_CASE("every shipped config can be planned in this process") {
   CHECK(count >= 18);
 }
 
-TEST_CASE("what does not fit names the rank, what it needs and has, and the smallest change that fits") {
+TEST_CASE("a layout that does not fit names the rank, needed and available memory, and the smallest change that fits") {
   const Rows rows =
       dry("--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 300 --model.seq 1024 "
           "--data.train mock --train.micro_batch 1048576 --train.global_batch 1048576 --device.kind cpu");

@@ -60,7 +60,7 @@ float* planted(Engine& engine) {
 
 }  // namespace
 
-TEST_CASE("a gradient that is not finite on one rank skips the step on all and changes nothing") {
+TEST_CASE("a non-finite gradient on one rank skips the step on all and changes nothing") {
   for (const MeshShape& shape : kLayouts)
     for (int stage : {0, 1})
       for (float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
@@ -97,7 +97,7 @@ TEST_CASE("a gradient that is not finite on one rank skips the step on all and c
       }
 }
 
-TEST_CASE("one rank's wish to stop is everybody's result") {
+TEST_CASE("a stop requested on one rank stops all") {
   for (const MeshShape& shape : kLayouts)
     for (int who = 0; who < shape.world(); who += std::max(1, shape.world() - 1))
       on_engines(small(shape), shape, [&](EngineRank& r) {
@@ -107,7 +107,7 @@ TEST_CASE("one rank's wish to stop is everybody's result") {
       });
 }
 
-TEST_CASE("evaluation gives the training loss of the same weights and tokens and changes nothing") {
+TEST_CASE("evaluation returns the training loss of the same weights and tokens and changes nothing") {
   for (const MeshShape& shape : kLayouts) {
     INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp);
     std::vector<std::vector<float>> alone(static_cast<size_t>(shape.world()));
@@ -172,7 +172,7 @@ TEST_CASE("a wrong number of microbatches is refused") {
   });
 }
 
-TEST_CASE("memory planned without computing equals what a real run uses, byte for byte") {
+TEST_CASE("memory planned without computing equals the memory of a real run, byte for byte") {
   for (const MeshShape& shape : kLayouts)
     for (bool tied : {true, false}) {
       EngineOptions o = small(shape);
@@ -206,7 +206,7 @@ TEST_CASE("memory planned without computing equals what a real run uses, byte fo
     }
 }
 
-TEST_CASE("copies of weights that the CPU keeps in a layout of its own are planned") {
+TEST_CASE("copies of weights in the CPU's blocked layouts are included in the memory plan") {
   for (const MeshShape& shape : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.pp = 2}}) {
     EngineOptions o = small(shape);
     o.model.ffn = 2048;  // rows of 1024 floats or more are whole pages apart: always copied
@@ -220,7 +220,7 @@ TEST_CASE("copies of weights that the CPU keeps in a layout of its own are plann
   }
 }
 
-TEST_CASE("a tied table whose copies part is found at the next comparison, which debug builds make", "[L4]") {
+TEST_CASE("a tied table whose copies diverge is found at the next comparison, which debug builds make", "[L4]") {
   CHECK(EngineOptions().compare_copies_every == (BoundaryOptions().check_ordinals ? 100 : 0));
   for (const MeshShape& shape : {MeshShape{.pp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
     for (int zero : {0, 1, 3}) {

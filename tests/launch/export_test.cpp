@@ -56,7 +56,7 @@ TEST_CASE("a GPT-2 written by transformers predicts the same here") {
   CHECK(gpttrain("import --from " + kFixture + " --output in", dir.path()).says("holds step 0 of a run already"));
 }
 
-TEST_CASE("export gives back what was imported, bit for bit, and export of that the same bytes, by every way") {
+TEST_CASE("export returns what was imported, bitwise, and its export the same bytes, in every format") {
   TempDir dir;
   must("import --from " + kFixture + " --output a", dir);
   must("export --load a --output hf", dir);
@@ -109,7 +109,7 @@ double perplexity(LoadedModel& m) {
   return std::exp(loss / static_cast<double>(count));
 }
 
-TEST_CASE("an int8 export keeps every matrix within half a step of its row's scale, and can be taken back in") {
+TEST_CASE("an int8 export keeps every matrix within half a step of its row's scale, and can be imported") {
   TempDir dir;
   must("import --from " + kFixture + " --output in", dir);
   CHECK(must("export --load in --dtype int8 --output q", dir).says("as int8, native names"));
@@ -142,7 +142,7 @@ TEST_CASE("an int8 export keeps every matrix within half a step of its row's sca
   CHECK(perplexity(*after) == Approx(perplexity(*before)).epsilon(0.01));
 }
 
-TEST_CASE("rows of zeros and rows far apart keep their int8 scales to themselves") {
+TEST_CASE("rows of zeros and rows of very different magnitude have independent int8 scales") {
   const Int8Rows q = quantize_rows({0, 0, 0, 1e-3f, -5e-4f, 254e-3f / 254, 127, -63.5f, 62.5f}, 3);
   CHECK(q.scale == std::vector<float>{1, 1e-3f / 127, 1});
   CHECK(q.values == std::vector<float>{0, 0, 0, 127, -64, 127, 127, -64, 62});  // ties to even
@@ -150,7 +150,7 @@ TEST_CASE("rows of zeros and rows far apart keep their int8 scales to themselves
   CHECK(quantize_rows({}, 0).values.empty());
 }
 
-TEST_CASE("one export, whichever layout wrote the checkpoint, and training goes on from imported weights") {
+TEST_CASE("one export, whichever layout wrote the checkpoint, and training resumes from imported weights") {
   TempDir dir;
   must("import --from " + kFixture + " --output in", dir);
   must("export --load in --output hf", dir);
@@ -176,7 +176,7 @@ TEST_CASE("one export, whichever layout wrote the checkpoint, and training goes 
   }
 }
 
-TEST_CASE("what cannot be imported is refused with everything that is wrong") {
+TEST_CASE("an unsupported import is refused with all its problems") {
   const auto refused = [](const std::string& from, const std::string& to, const std::string& why, int code = 65) {
     TempDir dir;
     copy_fixture(dir, from, to);
@@ -204,7 +204,7 @@ TEST_CASE("what cannot be imported is refused with everything that is wrong") {
   CHECK(gpttrain("import --from empty --output in", dir.path()).says("neither model.safetensors"));
 }
 
-TEST_CASE("export replaces nothing unasked, and nothing that is not an export") {
+TEST_CASE("export overwrites nothing unless forced, and never anything but an export") {
   TempDir dir;
   must("import --from " + kFixture + " --output in", dir);
   must("export --load in --output hf", dir);
@@ -221,7 +221,7 @@ TEST_CASE("export replaces nothing unasked, and nothing that is not an export") 
     CHECK(e.path().filename().string().find(".tmp-") == std::string::npos);
 }
 
-TEST_CASE("transformers loads an exported folder as it is and predicts the same") {
+TEST_CASE("transformers loads an exported folder unchanged and predicts the same") {
   const std::string python = source_dir() + "/build/hf/bin/python";
   if (!fs::exists(python)) { GT_SKIP("no " + python + "; apt-get install python3-torch && tests/readers/setup.sh"); }
   TempDir dir;
@@ -263,7 +263,7 @@ TEST_CASE("transformers loads an exported folder as it is and predicts the same"
   WARN(r.out << "largest difference of a logit " << most);
 }
 
-TEST_CASE("AutoTokenizer and AutoModelForCausalLM give our ids and our text from an exported folder") {
+TEST_CASE("AutoTokenizer and AutoModelForCausalLM return our ids and our text from an exported folder") {
   const std::string python = source_dir() + "/build/hf/bin/python", readers = source_dir() + "/tests/readers/";
   if (!fs::exists(python)) {
     WARN("SKIPPED: no " << python << "; apt-get install python3-torch && tests/readers/setup.sh");

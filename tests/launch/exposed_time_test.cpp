@@ -76,7 +76,7 @@ double replicas(const std::vector<std::vector<Seen>>& seen, MeshShape shape, int
 
 }  // namespace
 
-TEST_CASE("waits for ZeRO's gathers and reductions are not computing, and each has its timer") {
+TEST_CASE("waits for ZeRO's gathers and reductions are not compute, and each has its timer") {
   struct Way {
     int stage;
     GradReduce reduce;
@@ -119,7 +119,7 @@ TEST_CASE("waits for ZeRO's gathers and reductions are not computing, and each h
     }
 }
 
-TEST_CASE("waits for tensor-parallel collectives have their timer, and belong to a stage's work") {
+TEST_CASE("waits for tensor-parallel collectives have their timer, and count as a stage's work") {
   for (bool sequence_parallel : {true, false}) {
     const MeshShape shape{.pp = 2, .tp = 2};
     EngineOptions o = tiny();

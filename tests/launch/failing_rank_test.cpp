@@ -70,7 +70,7 @@ Command command_of(std::vector<std::string> flags) {
 
 }  // namespace
 
-TEST_CASE("a rank that fails in the middle of a step ends the others with one message and its code") {
+TEST_CASE("a rank that fails during a step ends the others with one message and its code") {
   const TempDir dir;
   for (int k = 0; k < 50; ++k) {
     const Command command = command_of(kLayouts[static_cast<size_t>(k) % kLayouts.size()]);

@@ -72,15 +72,15 @@ std::vector<std::vector<int32_t>> samples_of(const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("a Llama written by transformers predicts the same here, and leaves with the bytes that it came with") {
+TEST_CASE("a Llama written by transformers predicts the same here, and is exported with its original bytes") {
   for (const Golden& g : {kLlama, kLlama31, kLlama32, kYarn, kLinear}) check_exchange(g);
 }
 
-TEST_CASE("so do a Qwen2, with biases of q, k and v and a tied head, a Qwen3 and an OLMo 2") {
+TEST_CASE("as do a Qwen2, with biases of q, k and v and a tied head, a Qwen3 and an OLMo 2") {
   for (const Golden& g : {kQwen2, kQwen3, kQwen3Tied, kOlmo2}) check_exchange(g);
 }
 
-TEST_CASE("so do a Mistral and a Qwen2 with windows shorter than the sequence, in all blocks and in the last ones") {
+TEST_CASE("as do a Mistral and a Qwen2 with windows shorter than the sequence, in all blocks and in the last ones") {
   check_exchange(kMistral);
   check_exchange(kQwen2Windows);
   const ModelConfig mistral = model_of(kMistral.folder()), qwen2 = model_of(kQwen2Windows.folder());
@@ -130,7 +130,7 @@ TEST_CASE("loss and gradients of every family equal transformers' on every layou
   }
 }
 
-TEST_CASE("what a Llama's config.json says that is not built is refused by its name") {
+TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {
   const std::string text = read_file(kLlama.folder() + "/config.json");
   const auto said = [&](const std::string& from, const std::string& to) -> std::string {
     std::string changed = text;
@@ -165,7 +165,7 @@ TEST_CASE("what a Llama's config.json says that is not built is refused by its n
   CHECK(said("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
 }
 
-TEST_CASE("where a config.json has windows is read from what it says, and a pattern that is none of ours is refused") {
+TEST_CASE("windows of a config.json are read, and an unsupported pattern is refused") {
   const std::string text = read_file(kQwen2Windows.folder() + "/config.json");
   const auto read = [](const nlohmann::json& j) { return parse_hf_config(j.dump(), "config.json").model; };
   nlohmann::json j = nlohmann::json::parse(text);
@@ -217,7 +217,7 @@ TEST_CASE("rotary positions are read in the newer spelling of transformers as we
   }
 }
 
-TEST_CASE("numbers of a rotary scaling are refused where nothing reads them") {
+TEST_CASE("parameters of a rotary scaling are refused where they are unused") {
   const auto load = [](const std::vector<std::string>& more) {
     std::vector<std::string> flags{"--model.arch", "llama"};
     flags.insert(flags.end(), more.begin(), more.end());
@@ -232,7 +232,7 @@ TEST_CASE("numbers of a rotary scaling are refused where nothing reads them") {
   CHECK_THROWS_WITH(load({"--model.position", "learned", "--model.rope_scaling", "yarn"}), Catch::Contains("learned"));
 }
 
-TEST_CASE("the family decides what is not given, and what is given wins") {
+TEST_CASE("the family sets defaults, and explicit values win") {
   const auto load = [](std::vector<std::string> flags) { return load_config({.flags = std::move(flags)}).config; };
   const ModelConfig plain = load({}).model, llama = load({"--model.arch", "llama"}).model;
   CHECK((plain.norm == NormKind::kLayer && plain.position == PositionKind::kLearned && plain.tied && plain.mlp_bias));
@@ -245,7 +245,7 @@ TEST_CASE("the family decides what is not given, and what is given wins") {
   CHECK_THROWS_WITH(load({"--model.position", "rotary", "--model.head_dim", "7"}), Catch::Contains("even"));
 }
 
-TEST_CASE("a run does not resume as another family, and an export that would lose a decision is refused") {
+TEST_CASE("a run does not resume as another family, and an export that would lose a setting is refused") {
   TempDir dir;
   const std::string run =
       "--model.layers 1 --model.hidden 16 --model.heads 2 --model.ffn 32 --model.vocab 40 --model.seq 8 --data.train "

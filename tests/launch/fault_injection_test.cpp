@@ -40,13 +40,13 @@ using Op = SkippedCall::Op;
 
 }  // namespace
 
-TEST_CASE("without a fault the layouts of the planted faults pass") {
+TEST_CASE("without a fault the layouts of the injected faults pass") {
   for (const std::vector<std::string>& flags :
        {std::vector<std::string>{"--tp", "2"}, {"--tp", "4", "--pp", "2"}, {"--pp", "2", "--dp", "2"}, {"--dp", "2"}})
     CHECK(found(tiny(flags), {}) == "");
 }
 
-TEST_CASE("the report of a fault ends with the first difference, that of a right layout with the word equal") {
+TEST_CASE("the report of a fault ends with the first difference, that of a correct layout with the word equal") {
   const Config tp2 = tiny({"--tp", "2"});
   Verifier verifier({});
   const MeshHooks hooks = skipping({Op::kAllReduce, "tp", 3});
@@ -116,7 +116,7 @@ TEST_CASE("padded logits that take part in the softmax name the head") {
     CHECK_THAT(found(tiny({"--tp", tp}), hooks), Catch::Contains("the output of head in step 1"));
 }
 
-TEST_CASE("windows whose pattern begins anew on a pipeline stage name the first block of that stage") {
+TEST_CASE("a window pattern that restarts on a pipeline stage names the first block of that stage") {
   const Config pp2 =
       tiny({"--pp", "2", "--model.window", "3", "--model.global_every", "2", "--parallel.partition", "1,2"});
   CHECK(found(pp2, {}) == "");
@@ -126,7 +126,7 @@ TEST_CASE("windows whose pattern begins anew on a pipeline stage name the first 
   CHECK_THAT(found(pp2, hooks), Catch::Contains("the output of layers.1.attn.out in step 1"));
 }
 
-TEST_CASE("a reduction over the replicas that is left out names the gradient") {
+TEST_CASE("a skipped reduction over the replicas names the gradient") {
   // FSDP units are reduced from the last to the first: head, final norm, blocks.
   CHECK_THAT(found(tiny({"--dp", "2"}), skipping({Op::kReduceScatter, "dp", 3})),
              Catch::Contains("the gradient of layers.1.mlp.down.bias in step 1"));
@@ -150,14 +150,14 @@ TEST_CASE("a rank that holds another value names the parameter and the rank") {
                        Catch::Contains("after step 2"));
 }
 
-TEST_CASE("an optimizer that forgets its weight decay names the first parameter that decays") {
+TEST_CASE("an optimizer without its weight decay names the first parameter that decays") {
   MeshHooks hooks;
   hooks.backend = &omitted_weight_decay();
   CHECK_THAT(found(tiny({"--optim.weight_decay", "1", "--optim.lr", "0.01"}), hooks),
              Catch::Contains("the parameter of embed.weight in step 1"));
 }
 
-TEST_CASE("rotary positions that begin elsewhere under sequence parallelism name attention") {
+TEST_CASE("wrong rotary positions under sequence parallelism name attention") {
   const Config sp =
       tiny({"--tp", "2", "--parallel.sequence_parallel", "true", "--model.arch", "llama", "--model.ffn", "48"});
   CHECK(found(sp, {}) == "");
@@ -166,7 +166,7 @@ TEST_CASE("rotary positions that begin elsewhere under sequence parallelism name
   CHECK_THAT(found(sp, hooks), Catch::Contains("the output of layers.0.attn.out in step 1"));
 }
 
-TEST_CASE("gradients of the heads' norm that tensor-parallel ranks do not add up name its weight") {
+TEST_CASE("gradients of the per-head norm that TP ranks do not sum name its weight") {
   const Config tp2 = tiny({"--tp", "2", "--model.arch", "qwen3", "--model.ffn", "48", "--model.head_dim", "8"});
   CHECK(found(tp2, {}) == "");
   // The sums of each step come after its 2 x 14 of microbatches but for those that overlap with the last backward.
@@ -176,7 +176,7 @@ TEST_CASE("gradients of the heads' norm that tensor-parallel ranks do not add up
   CHECK(named == 3);
 }
 
-TEST_CASE("a norm of whole rows over the heads of one rank alone names attention") {
+TEST_CASE("a whole-row norm over the heads of one rank alone names attention") {
   const Config tp2 = tiny({"--tp", "2", "--model.arch", "olmo2", "--model.ffn", "48"});
   CHECK(found(tp2, {}) == "");
   MeshHooks hooks;
@@ -187,7 +187,7 @@ TEST_CASE("a norm of whole rows over the heads of one rank alone names attention
              Catch::Contains("the output of layers.0.attn.out in step 1"));
 }
 
-TEST_CASE("a difference of one bit that closeness would forgive fails against the layout's twin") {
+TEST_CASE("a one-bit difference within tolerance fails against the bitwise reference of the layout") {
   MeshHooks hooks;
   hooks.after_step = [](Engine& engine, int step) {
     if (step != 2) return;

@@ -22,7 +22,7 @@ ModelSpec model(bool tied) {
 
 }  // namespace
 
-TEST_CASE("the modules' parameters and FLOPs add up to the model's, blocks left out and shorter sequences too") {
+TEST_CASE("the modules' parameters and FLOPs add up to the model's, with dropped layers and shorter sequences too") {
   for (const bool tied : {true, false}) {
     const ModelSpec c = model(tied);
     const auto sums = [](const std::vector<ModuleCost>& leaves) {
@@ -43,7 +43,7 @@ TEST_CASE("the modules' parameters and FLOPs add up to the model's, blocks left 
   }
 }
 
-TEST_CASE("an op belongs to the module of its parameter, one without to a leaf of the block before it") {
+TEST_CASE("an op belongs to the module of its parameter, without one to a leaf of the block before it") {
   ModuleTimer timer;
   const std::string qkv = "layers.1.attn.qkv.weight", down = "layers.1.mlp.down.weight";
   timer.add(Leaf::kOfParameter, Direction::kForward, &qkv, 1);
@@ -64,7 +64,7 @@ TEST_CASE("an op belongs to the module of its parameter, one without to a leaf o
     if (m.name == "layers.1.attn.core") CHECK((m.forward == 2 && m.backward == 16));
 }
 
-TEST_CASE("the table sums levels of the tree, names the largest and goes as deep as it is asked to") {
+TEST_CASE("the table sums levels of the tree, names the largest and has the requested depth") {
   std::vector<ModuleCost> leaves = module_costs(model(true), 64, 16);
   for (ModuleCost& m : leaves) m.forward = 1e-3, m.backward = 2e-3;
   FlopsTable t{.step = 7, .top = 2, .replicas = 2, .step_seconds = 0.1, .batch = "4 sequences of 16 tokens"};
@@ -84,7 +84,7 @@ TEST_CASE("the table sums levels of the tree, names the largest and goes as deep
   CHECK_THAT(flops_table(leaves, t), Contains(fmt::format("{:.3e}", flops / 3 * 4)));
 }
 
-TEST_CASE("a run prints the table after the step that it is asked for, whatever the layout") {
+TEST_CASE("a run prints the table after the requested step, with any layout") {
   TempDir dir;
   write_file(dir / "ds.json", R"({"train_batch_size": 4, "flops_profiler": {"enabled": true, "profile_step": 2,
       "module_depth": -1, "top_modules": 3, "detailed": true, "recompute_fwd_factor": 1.0}})");

@@ -29,7 +29,7 @@ double mean_of_last(const std::vector<double>& losses, size_t n) {
 
 }  // namespace
 
-TEST_CASE("layouts of products of 8 bits are close to one rank", "[PK11]") {
+TEST_CASE("FP8 layouts are close to one rank", "[PK11]") {
   Verifier verifier({.steps = 3});
   for (const std::string flags :
        {"current --tp 2 --parallel.sequence_parallel true --parallel.recompute selective",
@@ -60,7 +60,7 @@ TEST_CASE("layouts of products of 8 bits are close to one rank", "[PK11]") {
 }
 
 // A norm of 32 elements: second moments, being squares of its gradient, differ more than the gradient does.
-TEST_CASE("verify calls a narrow model of 8 bits equal to one rank") {
+TEST_CASE("verify reports a small FP8 model as equal to one rank") {
   TempDir dir;
   const Outcome o = must(
       "verify --model.layers 2 --model.hidden 32 --model.heads 2 --model.vocab 64 --model.seq 16 "
@@ -70,7 +70,7 @@ TEST_CASE("verify calls a narrow model of 8 bits equal to one rank") {
   CHECK(o.says("equal: the layout computes what one rank computes"));
 }
 
-TEST_CASE("ZeRO stages, pipelines, schedules and recomputation change no bit of products of 8 bits") {
+TEST_CASE("FP8: ZeRO stages, pipelines, schedules and recomputation are bitwise identical") {
   const Precision scaling = GENERATE(kCurrent, kDelayed);
   const std::string family = GENERATE("gpt2", "llama", "qwen3", "olmo2");
   INFO((scaling.fp8_delayed ? "delayed " : "current ") << family);
@@ -102,7 +102,7 @@ TEST_CASE("ZeRO stages, pipelines, schedules and recomputation change no bit of 
   }
 }
 
-TEST_CASE("memory of codes is planned, and codes of what layers read take less than halves of it") {
+TEST_CASE("memory of FP8 tensors is planned, and FP8 layer inputs take less than 16-bit ones") {
   for (const bool sequence_parallel : {false, true})
     for (const int stage : {1, 3}) {
       INFO("zero " << stage << (sequence_parallel ? ", sequence parallel" : ""));
@@ -137,7 +137,7 @@ TEST_CASE("memory of codes is planned, and codes of what layers read take less t
     }
 }
 
-TEST_CASE("delayed scaling takes the largest of the steps before, of all microbatches and ranks") {
+TEST_CASE("delayed scaling uses the amax of previous steps, over all microbatches and ranks") {
   const auto after = [](MeshShape mesh, Precision p, int steps) {
     MeshRun run = small(mesh, p);
     run.steps = steps;
@@ -165,7 +165,7 @@ TEST_CASE("delayed scaling takes the largest of the steps before, of all microba
   CHECK(histories == 2 * 4 * 2);  // inputs and output gradients of four linears a block
 }
 
-TEST_CASE("the first block and the last stay as they are where that is asked for") {
+TEST_CASE("the first and the last block stay 16-bit where so configured") {
   Precision inner = kCurrent;
   inner.fp8_skip_ends = true;
   check_same(run_mesh(small({}, inner)), run_mesh(small({}, kHalf)));  // both of two blocks are skipped
@@ -202,7 +202,7 @@ TEST_CASE("200 steps of the tiny config end within 1 % of the loss of bf16", "[E
   }
 }
 
-TEST_CASE("a run with products of 8 bits goes on from its checkpoint bit for bit, in another layout") {
+TEST_CASE("an FP8 run resumes from its checkpoint bitwise, in another layout") {
   const std::string scaling = GENERATE("current", "delayed");
   TempDir dir;
   const std::string run =
@@ -242,7 +242,7 @@ TEST_CASE("a run with products of 8 bits goes on from its checkpoint bit for bit
   CHECK(later[2] == Approx(whole[5]).epsilon(0.02));
 }
 
-TEST_CASE("fast sums are of products of 8 bits: said where they are off, and where that changes nothing") {
+TEST_CASE("fast accumulation belongs to FP8 GEMMs: reported where off, and where the setting has no effect") {
   const auto loaded = [](std::vector<std::string> flags) {
     ConfigSource source;
     source.flags = {"--model.layers", "3", "--model.hidden", "64", "--model.heads", "4", "--model.seq", "16"};
@@ -259,7 +259,7 @@ TEST_CASE("fast sums are of products of 8 bits: said where they are off, and whe
                    "precision.fp8_fast_accum has no effect with precision.fp8 off") == 1);
 }
 
-TEST_CASE("products of 8 bits refuse what they cannot be, naming the setting") {
+TEST_CASE("unsupported FP8 settings are refused by name") {
   const auto refused = [](const std::string& flags) {
     ConfigSource source;
     std::istringstream words("--model.layers 2 --model.hidden 64 --model.heads 4 --model.seq 16 --precision.fp8 " +

@@ -79,7 +79,7 @@ void expect_same_bits(const std::string& checkpoint, int64_t steps, int64_t shif
 
 }  // namespace
 
-TEST_CASE("cached decoding gives the bits of the full forward") {
+TEST_CASE("cached decoding is bitwise identical to the full forward") {
   const std::string f32 = "--model.layers 2 --model.hidden 48 --model.heads 3 --model.seq 20";
   const std::string grouped = "--model.layers 3 --model.hidden 64 --model.heads 8 --model.kv_heads 2 --model.seq 70";
   const std::string llama = f32 + " --model.arch llama --model.ffn 64 --model.kv_heads 1 --model.head_dim 10";
@@ -150,7 +150,7 @@ TEST_CASE("generate writes the same text with and without a cache, on every layo
   CHECK(gpttrain(generate + "--prompt-file bad.jsonl", rig.path()).says("bad.jsonl:1: expected a JSON object"));
 }
 
-TEST_CASE("Ctrl-C ends generate with what was made and 130") {
+TEST_CASE("Ctrl-C ends generate with the partial text and 130") {
   const GenerateFixture rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24", "--train.steps 1");
   const std::string out = rig / "out", generate = "generate --load runs/run --temperature 1 ";
   const auto interrupted = [&](const std::string& args, uintmax_t bytes) {
@@ -185,7 +185,7 @@ TEST_CASE("Ctrl-C ends generate with what was made and 130") {
   CHECK(ended.back() == "interrupted");
 }
 
-TEST_CASE("generate and eval hold weights alone: no gradients, FP32 masters or optimizer state") {
+TEST_CASE("generate and eval hold weights only: no gradients, FP32 master weights or optimizer state") {
   const GenerateFixture rig("--model.layers 2 --model.hidden 48 --model.heads 3 --model.seq 20 --amp O2",
                             "--train.steps 1");
   for (const InferencePrecision p : {InferencePrecision::kAsTrained, InferencePrecision::k16Bit}) {
@@ -197,7 +197,7 @@ TEST_CASE("generate and eval hold weights alone: no gradients, FP32 masters or o
   }
 }
 
-TEST_CASE("eval is training's own evaluation, on every layout") {
+TEST_CASE("eval equals training's own evaluation, on every layout") {
   const GenerateFixture rig("--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --data.eod_mask_loss",
                             "--train.steps 8 --train.eval_every 8 --train.eval_steps 3");
   const std::string log = read_file(rig / "runs/run/log.jsonl");
@@ -226,7 +226,7 @@ TEST_CASE("eval is training's own evaluation, on every layout") {
   CHECK(number(tp) == Approx(number(whole)).epsilon(1e-5));
 }
 
-TEST_CASE("stop strings are found across pieces, and what may begin one is held back") {
+TEST_CASE("stop strings are found across tokens, and a possible beginning of one is held back") {
   StopStrings s({"END", "\n\n"});
   CHECK(s.push("one E") == "one ");
   CHECK(s.push("N") == "");

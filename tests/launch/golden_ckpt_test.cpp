@@ -17,7 +17,7 @@ const std::string kGolden = source_dir() + "/tests/golden/ckpt-v1.0";
 
 }  // namespace
 
-TEST_CASE("a checkpoint of format 1.0 is good, exports the bytes it always did, and a run goes on from it", "[R27]") {
+TEST_CASE("a checkpoint of format 1.0 is valid, exports the same bytes as ever, and a run resumes from it", "[R27]") {
   TempDir dir;
   fs::copy(kGolden, dir / "ckpt", fs::copy_options::recursive);
   CHECK(must("ckpt verify ckpt --deep", dir).says("good"));

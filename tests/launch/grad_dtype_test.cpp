@@ -30,7 +30,7 @@ MeshRun small(MeshShape mesh, const Level& level, DType grad = DType::kBF16) {
 
 }  // namespace
 
-TEST_CASE("bf16 gradients: pipelines, schedules, ZeRO stages and recomputation change no bit") {
+TEST_CASE("bf16 gradients: pipelines, schedules, ZeRO stages and recomputation are bitwise identical") {
   for (const Level& level : kLevels) {
     const MeshResult reference = run_mesh(small({.dp = 2}, level));
     INFO(level.name);
@@ -50,7 +50,7 @@ TEST_CASE("bf16 gradients: pipelines, schedules, ZeRO stages and recomputation c
   }
 }
 
-TEST_CASE("bf16 gradients: reduced after each microbatch, stages 2 and 3 and every schedule are equal bit for bit") {
+TEST_CASE("bf16 gradients: reduced after each microbatch, stages 2 and 3 and every schedule are bitwise identical") {
   const auto each = [](int stage, int pp, DType reduce) {
     MeshRun run = small({.pp = pp, .dp = 2}, kLevels[2]);
     run.engine.zero.stage = stage;
@@ -67,7 +67,7 @@ TEST_CASE("bf16 gradients: reduced after each microbatch, stages 2 and 3 and eve
   }
 }
 
-TEST_CASE("bf16 gradients: what the optimizer sees is bf16, kept in half the bytes, whatever ZeRO shares out") {
+TEST_CASE("bf16 gradients: the optimizer reads bf16, stored in half the bytes, at every ZeRO stage") {
   EngineOptions o = small({}, kLevels[2]).engine;
   o.model = {.layers = 4, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 512, .seq = 16};
   o.microbatches = 2;
@@ -140,7 +140,7 @@ const std::string kTiny =
     "--optim.lr 3e-3 --device.kind cpu --log.tensorboard false --launch.ranks threads ";
 }
 
-TEST_CASE("bf16 gradients: a run says what they cost, saves none, and a resume may change their type") {
+TEST_CASE("bf16 gradients: a run reports their memory, saves none, and a resume may change their type") {
   TempDir dir;
   const std::string run = kTiny +
                           "--train.global_batch 8 --train.micro_batch 1 --dp 2 --pp 2 --amp O2 "
@@ -166,7 +166,7 @@ TEST_CASE("bf16 gradients: a run says what they cost, saves none, and a resume m
   for (size_t k = 0; k < 3; ++k) CHECK(other[k] == Approx(tail[k]).epsilon(0.01));
 }
 
-TEST_CASE("bf16 gradients: fp16 that overflows finds its scale, and a planted infinity is skipped") {
+TEST_CASE("bf16 gradients: fp16 that overflows finds its scale, and an injected infinity is skipped") {
   TempDir dir;
   const std::string run = kTiny +
                           "--train.global_batch 8 --train.micro_batch 1 --dp 2 --amp O2 --train.steps 10 "
@@ -179,7 +179,7 @@ TEST_CASE("bf16 gradients: fp16 that overflows finds its scale, and a planted in
   CHECK(logged(dir / "runs/planted", "skipped").back() == 1);
 }
 
-TEST_CASE("bf16 gradients: a DeepSpeed file asks for them") {
+TEST_CASE("bf16 gradients: a DeepSpeed file enables them") {
   TempDir dir;
   write_file(dir / "ds.json", R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
     "data_types": {"grad_accum_dtype": "bf16"}, "zero_optimization": {"stage": 2}, "gradient_clipping": 1.0,

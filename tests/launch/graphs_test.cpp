@@ -89,7 +89,7 @@ TEST_CASE("graphs: the third step of every schedule and recomputation is replaye
       }
 }
 
-TEST_CASE("graphs: the third step of every ZeRO stage and way to reduce is replayed") {
+TEST_CASE("graphs: the third step of every ZeRO stage and reduction mode is replayed") {
   for (const int stage : {0, 1, 2, 3})
     for (const GradReduce when : {GradReduce::kEach, GradReduce::kEnd})
       for (const MeshShape shape : {MeshShape{.dp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2}}) {
@@ -102,7 +102,7 @@ TEST_CASE("graphs: the third step of every ZeRO stage and way to reduce is repla
       }
 }
 
-TEST_CASE("graphs: dropout, means of microbatches, halves and any optimizer are replayed") {
+TEST_CASE("graphs: dropout, means of microbatches, 16-bit values and any optimizer are replayed") {
   for (const char* optimizer : {"adamw", "lamb", "sgd", "lion"}) {
     INFO(optimizer);
     EngineOptions o = small();
@@ -115,7 +115,7 @@ TEST_CASE("graphs: dropout, means of microbatches, halves and any optimizer are 
   }
 }
 
-TEST_CASE("graphs: many microbatches share the graphs of the first, of those between and of the last one") {
+TEST_CASE("graphs: many microbatches share the graphs of the first, the middle and the last one") {
   NullRank r(small(), {}, 0, null_with_graphs());
   for (int k = 0; k < 4; ++k) r.step();
   const ReplayCounts c = r.engine.replays();
@@ -124,8 +124,7 @@ TEST_CASE("graphs: many microbatches share the graphs of the first, of those bet
   CHECK(c.eager == 0);
 }
 
-TEST_CASE(
-    "graphs: sequences of another length begin anew, and of steps that leave blocks out only updates are replayed") {
+TEST_CASE("graphs: sequences of another length record anew, and with dropped layers only updates are replayed") {
   EngineOptions o = small();
   o.lengths = {4, 8};
   NullRank r(o, {}, 0, null_with_graphs());
@@ -144,7 +143,7 @@ TEST_CASE(
   CHECK(d.eager == 0);
 }
 
-TEST_CASE("graphs: NCCL's collectives are parts of them, between machines from 2.30.4 on") {
+TEST_CASE("graphs: NCCL's collectives are captured, between machines from 2.30.4 on") {
   CHECK(obstacle_to_graphs(21800, false, false).empty());
   CHECK(obstacle_to_graphs(23004, true, false).empty());
   CHECK(obstacle_to_graphs(23004, false, true) ==
@@ -152,7 +151,7 @@ TEST_CASE("graphs: NCCL's collectives are parts of them, between machines from 2
   CHECK(obstacle_to_graphs(22809, true, false) == "across machines this needs NCCL 2.30.4 or later");
 }
 
-TEST_CASE("graphs: host microseconds of a microstep of GPT-2 124M, called and replayed", "[.bench]") {
+TEST_CASE("graphs: host microseconds of a microstep of GPT-2 124M, eager and replayed", "[.bench]") {
   for (const bool replayed : {false, true}) {
     EngineOptions o;
     o.evaluates = false;

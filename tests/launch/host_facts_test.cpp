@@ -27,7 +27,7 @@ std::string all_of(const std::vector<HostFacts>& hosts, bool named = false) {
 
 }  // namespace
 
-TEST_CASE("facts of this machine survive JSON, and what is no facts is refused with the host's name") {
+TEST_CASE("host facts round-trip through JSON, and a malformed report is refused with the host's name") {
   const TempDir dir;
   write_file(dir / "data", "12345");
   write_file(dir / "mark", "here");
@@ -45,7 +45,7 @@ TEST_CASE("facts of this machine survive JSON, and what is no facts is refused w
   }
 }
 
-TEST_CASE("hosts that differ are named with what each has, and those that are alike are not") {
+TEST_CASE("hosts that differ are named with their values, and equal ones are not") {
   CHECK(all_of({good("a"), good("b")}) == "");
   HostFacts odd = good("c");
   odd.program = "0.1.0 (xyz)", odd.isa = "avx512", odd.files["a.bin"] = -1, odd.marker = "", odd.clock = 1010;
@@ -62,7 +62,7 @@ TEST_CASE("hosts that differ are named with what each has, and those that are al
   CHECK_THAT(all_of({odd, good("a")}, true), !Contains("networks are up"));
 }
 
-TEST_CASE("a file that no host has is one line, and one host alone needs no daemon and no network") {
+TEST_CASE("a file missing on every host is one line, and a single host needs no daemon and no network") {
   HostFacts a = good("a"), b = good("b");
   a.files["a.bin"] = b.files["a.bin"] = -1;
   CHECK(all_of({a, b}) == "a.bin: missing on every host\n");
@@ -71,7 +71,7 @@ TEST_CASE("a file that no host has is one line, and one host alone needs no daem
   CHECK(all_of({alone}) == "");
 }
 
-TEST_CASE("commands on hosts give output, errors and codes, and one that hangs is ended at the limit") {
+TEST_CASE("commands on hosts return output, errors and codes, and a hanging one is killed at the limit") {
   const auto said = run_on_hosts({"localhost"}, "echo out; echo first >&2; echo last >&2; exit 7", 0, 20);
   REQUIRE(said.size() == 1);
   CHECK(said[0].code == 7);

@@ -32,7 +32,7 @@ std::string problems_of(const std::vector<std::string>& flags, int world = 0) {
 
 }  // namespace
 
-TEST_CASE("a hostfile has comments, blank lines and hosts in its order") {
+TEST_CASE("a hostfile has comments, blank lines and hosts in order") {
   const auto hosts = parse_hostfile("# machines\nb slots=2 # two\n\n  a\tslots=1 max_slots=4\r\n", "hosts");
   REQUIRE(hosts.size() == 2);
   CHECK(hosts[0] == HostSlots{"b", {0, 1}});
@@ -68,7 +68,7 @@ TEST_CASE("a hostfile has comments, blank lines and hosts in its order") {
   }
 }
 
-TEST_CASE("hosts may be addresses and have users, in the file and in filters, a byte-order mark is no name") {
+TEST_CASE("hosts may be addresses and have users, in the file and in filters, and a byte-order mark is ignored") {
   const auto hosts = parse_hostfile(
       "\xEF\xBB\xBF[fe80::1%eth0] slots=2\nuser@gpu-1.example.org slots=2\n"
       "10.0.0.7 slots=1\n",
@@ -84,7 +84,7 @@ TEST_CASE("hosts may be addresses and have users, in the file and in filters, a 
   CHECK_THROWS_WITH(filter_hosts(hosts, "user@other", ""), Contains("'user' not found in hostfile"));
 }
 
-TEST_CASE("filters choose as DeepSpeed's documentation says") {
+TEST_CASE("filters select as DeepSpeed's documentation specifies") {
   using Slots = std::vector<HostSlots>;
   CHECK(filter_hosts(kHosts, "", "") == kHosts);
   CHECK(filter_hosts(kHosts, "worker-1", "") == Slots{{"worker-1", {0, 1, 2, 3}}});
@@ -113,7 +113,7 @@ TEST_CASE("filters choose as DeepSpeed's documentation says") {
   }
 }
 
-TEST_CASE("slots give the number of ranks where dp is left out, and limit it where it is given") {
+TEST_CASE("slots determine the number of ranks where dp is left out, and limit it where it is given") {
   TempDir dir;
   write_file(dir / "hosts", "localhost slots=4\nfar slots=4\n");
   const std::string file = dir / "hosts";
@@ -134,7 +134,7 @@ TEST_CASE("slots give the number of ranks where dp is left out, and limit it whe
             .config.parallel.dp == 1);
 }
 
-TEST_CASE("mpirun gets the hosts with their slots, and takes ssh when one of them is another machine") {
+TEST_CASE("mpirun receives the hosts with their slots, and uses ssh when one of them is another machine") {
   const auto line = [](const std::vector<HostSlots>& hosts) {
     std::string out;
     const SpawnOptions options{
@@ -149,7 +149,7 @@ TEST_CASE("mpirun gets the hosts with their slots, and takes ssh when one of the
                  Contains("-x GPTTRAIN_SLOTS -x GPTTRAIN_START_REPORTS -x NAME --tag-output"));
 }
 
-TEST_CASE("only machines that ranks need are used, and a machine is named with its ranks") {
+TEST_CASE("only machines with ranks are used, and a machine is named with its ranks") {
   const std::vector<HostSlots> hosts{{"a", {0, 1}}, {"b", {0, 1, 2}}, {"c", {0}}, {"d", {0}}};
   CHECK(hosts_in_use(hosts, 1).size() == 1);
   CHECK(hosts_in_use(hosts, 3).back().host == "b");
@@ -164,7 +164,7 @@ TEST_CASE("only machines that ranks need are used, and a machine is named with i
   CHECK_THAT(line, Contains("-H a:2,b:3 "));
 }
 
-TEST_CASE("connections to other machines end within seconds, of one machine there are none") {
+TEST_CASE("connections to other machines time out within seconds, and one machine needs none") {
   const auto environment = [](const std::vector<HostSlots>& hosts, int port) {
     std::string out;
     for (const auto& [name, value] :
@@ -180,7 +180,7 @@ TEST_CASE("connections to other machines end within seconds, of one machine ther
           Contains("plm_rsh_args=-o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 -p 2200\n"));
 }
 
-TEST_CASE("machines that do not answer ssh are found, all at the same time") {
+TEST_CASE("machines that do not answer ssh are found, all in parallel") {
   TempDir dir;
   write_file(
       dir / "ssh",
@@ -202,7 +202,7 @@ TEST_CASE("machines that do not answer ssh are found, all at the same time") {
   CHECK_THAT(said, Contains("ConnectTimeout=") && Contains("-p 77 -- well true") && !Contains("localhost"));
 }
 
-TEST_CASE("srun gets the machines, and as many ranks of each") {
+TEST_CASE("srun receives the machines and the number of ranks on each") {
   const auto line = [](const std::vector<HostSlots>& hosts) {
     std::string out;
     for (const std::string& w :
@@ -235,7 +235,7 @@ TEST_CASE("ranks start on the slots of a hostfile that names this machine, after
   CHECK(one.code == 0);
 }
 
-TEST_CASE("flags that DeepSpeed's launchers pass are taken, checked or refused by name") {
+TEST_CASE("flags that DeepSpeed's launchers pass are accepted, checked or refused by name") {
   const auto take = [](std::vector<std::string> words, const RankEnv& env = {}) {
     Problems problems;
     const DsFlags flags = consume_deepspeed_flags(words, env, problems);

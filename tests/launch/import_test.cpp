@@ -59,7 +59,7 @@ int64_t peak_of(const std::vector<std::string>& words, const TempDir& dir) {
 
 }  // namespace
 
-TEST_CASE("import and export hold one tensor at a time, whatever the size of the model") {
+TEST_CASE("import and export hold one tensor at a time, for any model size") {
   TempDir dir;
   const char* size = std::getenv("GPT_TEST_IMPORT");  // "124m": the size of GPT-2
   const bool full = size != nullptr && std::string(size) == "124m";
@@ -81,8 +81,7 @@ TEST_CASE("import and export hold one tensor at a time, whatever the size of the
   CHECK(must("ckpt verify l", dir).says("good"));
 }
 
-TEST_CASE(
-    "a model that leaves as a Hugging Face folder or HDF5 comes back with its tokenizer and writes the same text") {
+TEST_CASE("a model exported as a Hugging Face folder or HDF5 is imported with its tokenizer and writes the same text") {
   TempDir dir;
   std::string text;
   for (int k = 0; k < 400; ++k) text += "the cat number " + std::to_string(k * 7 % 100) + " sat on a mat\n";

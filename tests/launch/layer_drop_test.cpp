@@ -64,7 +64,7 @@ void check_within_plan(const MeshResult& r) {
 
 }  // namespace
 
-TEST_CASE("theta falls from 1 as the formula says, deeper blocks go more often, the first never") {
+TEST_CASE("theta decays from 1 by the formula, deeper blocks are dropped more often, the first never") {
   const LayerDrop d{.theta = 0.5, .gamma = 0.001};
   CHECK(theta_at(d, 0) == 1);
   CHECK(theta_at(d, 1) == Approx(0.9995).epsilon(1e-6));
@@ -94,7 +94,7 @@ TEST_CASE("theta falls from 1 as the formula says, deeper blocks go more often, 
   CHECK(again == keep);  // depends on (seed, step, block) only
 }
 
-TEST_CASE("a block that is left out is not there, and the branches of one that stays are divided by its probability") {
+TEST_CASE("a dropped block has no effect, and the branches of a kept one are divided by its probability") {
   EngineOptions whole;
   whole.model = {.layers = 4, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16};
   whole.micro_batch = 2;
@@ -192,7 +192,7 @@ TEST_CASE("with layer drop every kind of layout and microbatch stays close to on
     }
 }
 
-TEST_CASE("memory is planned for whatever blocks a step leaves out, on every rank of any layout") {
+TEST_CASE("memory is planned for any set of dropped layers, on every rank of any layout") {
   const std::vector<MeshShape> shapes{{}, {.dp = 2}, {.pp = 2, .dp = 2}, {.pp = 3, .dp = 4, .tp = 2}};
   for (const MeshShape& shape : shapes)
     for (const int stage : {1, 2, 3})
@@ -238,7 +238,7 @@ TEST_CASE("memory is planned for whatever blocks a step leaves out, on every ran
             }
 }
 
-TEST_CASE("memory is planned for whatever blocks have not run yet and do not know their scales of 8 bits", "[PK11]") {
+TEST_CASE("memory is planned for blocks that have not run yet and have no FP8 scales", "[PK11]") {
   constexpr int kSteps = 24;
   constexpr uint32_t kRangesOfBlock = 8;
   for (const MeshShape& shape : {MeshShape{}, MeshShape{.pp = 2}})
@@ -282,7 +282,7 @@ TEST_CASE("memory is planned for whatever blocks have not run yet and do not kno
         }
 }
 
-TEST_CASE("a run with layer drop that is stopped and resumes in another layout is bitwise the run that is not") {
+TEST_CASE("a run with layer drop that is stopped and resumed in another layout is bitwise the uninterrupted run") {
   TempDir dir;
   const std::string run =
       "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
@@ -302,7 +302,7 @@ TEST_CASE("a run with layer drop that is stopped and resumes in another layout i
   CHECK(logged(dir / "runs/whole", "loss", "eval") == logged(dir / "runs/parts", "loss", "eval"));
 }
 
-TEST_CASE("gpttrain verify holds layouts with layer drop, growing sequences and early division against one rank") {
+TEST_CASE("gpttrain verify compares layouts with layer drop, growing sequences and early division with one rank") {
   TempDir dir;
   const Outcome r = gpttrain(
       "verify --model.layers 4 --model.hidden 16 --model.heads 4 --model.vocab 60 --model.seq 32 --train.micro_batch 2 "

@@ -170,7 +170,7 @@ void check_random_layouts(const Config& base, uint64_t seed, uint64_t wanted) {
 
 }  // namespace
 
-TEST_CASE("layouts drawn at random train as one rank does for 20 steps, and illegal ones are refused with a way out") {
+TEST_CASE("random layouts train as one rank does for 20 steps, and illegal ones are refused with a remedy") {
   check_random_layouts(tiny({}), from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 64));
 }
 
@@ -179,20 +179,19 @@ TEST_CASE("a decoder of RMSNorm, rotary positions, gated MLP and no biases train
                        from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 40));
 }
 
-TEST_CASE("windows of some blocks, soft caps and a scale of scores train on random layouts as on one rank") {
+TEST_CASE("per-block windows, soft caps and a score scale train on random layouts as on one rank") {
   check_random_layouts(tiny({"--model.arch", "mistral", "--model.ffn", "48", "--model.head_dim", "6", "--model.window",
                              "3", "--model.global_every", "3", "--model.global_first", "1", "--model.attn_softcap", "2",
                              "--model.logit_softcap", "1.5", "--model.attn_scalar", "4"}),
                        from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 32));
 }
 
-TEST_CASE("a decoder that norms the heads of queries and keys trains on random layouts as on one rank") {
+TEST_CASE("a decoder with per-head norms of queries and keys trains on random layouts as on one rank") {
   check_random_layouts(tiny({"--model.arch", "qwen3", "--model.ffn", "48", "--model.head_dim", "6"}),
                        from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 40));
 }
 
-TEST_CASE(
-    "a decoder that norms whole rows of queries and keys, and what branches add, trains on random layouts as on one") {
+TEST_CASE("a decoder with whole-row norms of queries and keys and post-norms trains on random layouts as on one rank") {
   // A norm behind a branch magnifies its rounding errors as much as its values, block by block: three of them. With
   // weights of 0.02 branches of so narrow a model are 1e-6, less than fp16 can say; 20 steps of a higher rate make 1e-5
   // of 1e-7.
@@ -238,7 +237,7 @@ TEST_CASE("the matrix is every legal combination of the axes, once") {
   CHECK(found.size() > 30);
 }
 
-TEST_CASE("with mixed precision the matrix is every layout at every level in every half type, once") {
+TEST_CASE("with mixed precision the matrix is every layout at every level in every 16-bit type, once") {
   const Config base = tiny({});
   std::map<std::string, size_t> levels;
   std::set<std::string> found;
@@ -256,7 +255,7 @@ TEST_CASE("with mixed precision the matrix is every layout at every level in eve
   }
 }
 
-TEST_CASE("references of a layout are legal and keep what must be kept") {
+TEST_CASE("references of a layout are legal and keep the required axes") {
   const Config base = tiny({"--amp", "O2"});
   for (const Config& c : legal_layouts(base, 2, false)) {
     const Config one = one_rank(c), twin = flat(c);

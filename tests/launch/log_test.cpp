@@ -109,7 +109,7 @@ int lines_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("records reach every sink in order, one that fails is switched off and the rest go on") {
+TEST_CASE("records reach every sink in order, a failing sink is switched off and the rest continue") {
   Counts good, bad;
   std::vector<std::unique_ptr<Sink>> sinks;
   sinks.push_back(std::make_unique<CountingSink>(good, -1));
@@ -127,7 +127,8 @@ TEST_CASE("records reach every sink in order, one that fails is switched off and
 }
 
 TEST_CASE(
-    "a stuck sink never blocks the producer: steps that are no multiple of 10 go first, and all losses are counted") {
+    "a stuck sink never blocks the producer: steps that are no multiple of 10 are dropped first, and all losses are "
+    "counted") {
   std::mutex gate;
   StuckSink::odd = StuckSink::tens = 0;
   {
@@ -145,7 +146,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("log.jsonl holds one object a line, unknown is null, non-finite a string, a second start appends") {
+TEST_CASE("log.jsonl holds one object per line, unknown is null, non-finite a string, a second start appends") {
   TempFolder folder;
   const std::string path = folder.path + "/log.jsonl";
   {
@@ -189,7 +190,7 @@ TEST_CASE("log.jsonl holds one object a line, unknown is null, non-finite a stri
   CHECK(parse_json(lines[5], "line").find("summary")->find("a")->text == "b\"c");
 }
 
-TEST_CASE("a folder that is gone switches the file sinks off once, and the run goes on") {
+TEST_CASE("a deleted folder switches the file sinks off once, and the run continues") {
   Counts good;
   std::vector<std::unique_ptr<Sink>> sinks;
   sinks.push_back(std::make_unique<CountingSink>(good, -1));
@@ -204,7 +205,7 @@ TEST_CASE("a folder that is gone switches the file sinks off once, and the run g
   CHECK(writer.failures().size() == 2);
 }
 
-TEST_CASE("flush waits for the records before it, and no longer than it may") {
+TEST_CASE("flush waits for the records before it, up to its timeout") {
   TempFolder folder;
   std::mutex gate;
   std::vector<std::unique_ptr<Sink>> sinks;
@@ -222,7 +223,7 @@ TEST_CASE("flush waits for the records before it, and no longer than it may") {
   CHECK(writer.flush());
 }
 
-TEST_CASE("a log that is removed is made again with a warning, folder and all, and a full disk costs no record") {
+TEST_CASE("a deleted log is recreated with a warning, folder included, and a full disk loses no record") {
   TempFolder folder;
   const std::string run = folder.path + "/run", path = run + "/log.jsonl";
   std::filesystem::create_directory(run);
@@ -338,7 +339,7 @@ TEST_CASE("the TensorBoard sink writes every known value of a step under its tag
   CHECK(count("perf/hfu") == 0);  // unknown
 }
 
-TEST_CASE("a GPU's clock, power and temperature are curves of a point a second at most") {
+TEST_CASE("a GPU's clock, power and temperature are curves with at most one point per second") {
   TempFolder folder;
   int looks = 0;
   {

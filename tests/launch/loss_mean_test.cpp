@@ -94,7 +94,7 @@ TEST_CASE("the mean of microbatches' means does not depend on the layout, nor on
   CHECK(large.weights == plain.weights);
 }
 
-TEST_CASE("the ends of documents carry no loss when asked, under every layout", "[L7]") {
+TEST_CASE("the ends of documents carry no loss when so configured, under every layout", "[L7]") {
   TempDir dir;
   {
     TokenFileWriter writer(dir / "docs", TokenType::kU16);
@@ -144,7 +144,7 @@ TEST_CASE("the ends of documents carry no loss when asked, under every layout", 
   }
 }
 
-TEST_CASE("a global batch without a target is reported once, and the run goes on", "[L7]") {
+TEST_CASE("a global batch without a target is reported once, and the run continues", "[L7]") {
   TempDir dir;
   {
     TokenFileWriter writer(dir / "ends", TokenType::kU16);

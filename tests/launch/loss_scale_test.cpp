@@ -57,7 +57,7 @@ const std::string kTiny =
 
 }  // namespace
 
-TEST_CASE("a loss scale that is a power of two changes no bit of FP32 training on any layout") {
+TEST_CASE("a power-of-two loss scale leaves FP32 training bitwise identical on any layout") {
   for (const MeshShape mesh : {MeshShape{}, {.dp = 2}, {.tp = 2}, kEight})
     for (int stage : {0, 2}) {
       MeshRun run = small(mesh);
@@ -114,7 +114,7 @@ TEST_CASE("which steps overflow does not depend on micro_batch, accumulation or 
   check(0x1p24, {1, 2, DType::kF16}, {{4, 2, DType::kF16}, {1, 8, DType::kF16}, {2, 4, DType::kF16}});
 }
 
-TEST_CASE("an overflow on any one of eight ranks, in a replica too, skips the step on all of them") {
+TEST_CASE("an overflow on any one of eight ranks, replicas included, skips the step on all of them") {
   const MeshResult clean = run_mesh([] {
     MeshRun run = small(kEight);
     run.steps = 1;
@@ -150,7 +150,8 @@ TEST_CASE("an overflow on any one of eight ranks, in a replica too, skips the st
     }
 }
 
-TEST_CASE("too many skipped steps in a row end the run on all ranks and name the first bad gradient of the backward") {
+TEST_CASE(
+    "too many skipped steps in a row end the run on all ranks and name the first non-finite gradient of the backward") {
   MeshRun run = small(kEight);
   run.steps = 4;
   run.engine.loss_scale.init = 64;
@@ -186,7 +187,7 @@ TEST_CASE("too many skipped steps in a row end the run on all ranks and name the
   CHECK_THAT(said, Catch::Contains("the loss of this step is 5.5; last loss scales 64 32."));
 }
 
-TEST_CASE("the loss scale is in the log, in the checkpoint and goes on from there") {
+TEST_CASE("the loss scale is in the log and in the checkpoint, and resumes from there") {
   TempDir dir;
   const std::string run = kTiny +
                           "--dp 2 --launch.ranks threads --train.steps 12 --checkpoint.every 3 "

@@ -79,7 +79,7 @@ std::vector<std::string> around(const MegatronFlag& f) {
 
 }  // namespace
 
-TEST_CASE("every row of Megatron's table does what it promises, and its report names the flag") {
+TEST_CASE("every row of Megatron's table has the stated effect, and its report names the flag") {
   std::set<std::string_view> names;
   for (const MegatronFlag& f : megatron_flags()) {
     INFO("--" << f.name);
@@ -116,7 +116,7 @@ TEST_CASE("every row of Megatron's table does what it promises, and its report n
   CHECK(names.size() > 90);
 }
 
-TEST_CASE("what Megatron's flags become") {
+TEST_CASE("Megatron's flags are translated to our keys") {
   const std::string base =
       "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 300 --micro-batch-size 2 "
       "--global-batch-size 16 --train-iters 200 --mock-data ";
@@ -160,7 +160,7 @@ TEST_CASE("what Megatron's flags become") {
 }
 
 // Like Megatron-LM's example for GPT 345M, fp16, one node.
-TEST_CASE("an example command line of Megatron starts as it stands, and a line says what becomes of each flag") {
+TEST_CASE("an example command line of Megatron starts unchanged, with one line on the translation of each flag") {
   const std::string example =
       "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
       "--attention-backend auto --micro-batch-size 4 --global-batch-size 64 --train-iters 500000 --lr 1.5e-4 "

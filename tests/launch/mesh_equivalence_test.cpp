@@ -51,7 +51,7 @@ TEST_CASE("the same layout twice is bitwise equal", "[R10]") {
   check_bitwise(run_mesh(small_run(mesh, 5)), run_mesh(small_run(mesh, 5)));
 }
 
-TEST_CASE("layouts that differ in pp or schedule alone are bitwise equal", "[R10]") {
+TEST_CASE("layouts that differ only in pp or schedule are bitwise equal", "[R10]") {
   for (const MeshShape base : {MeshShape{.dp = 1, .tp = 1}, MeshShape{.dp = 2, .tp = 1}, MeshShape{.dp = 1, .tp = 2}}) {
     const MeshResult flat = run_mesh(small_run(base, 3));
     for (int pp : {2, 4})

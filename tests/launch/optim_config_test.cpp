@@ -48,7 +48,7 @@ const std::string kTiny =
 
 }  // namespace
 
-TEST_CASE("each optimizer brings its own defaults, which a given value overrides") {
+TEST_CASE("each optimizer has its own defaults, which an explicit value overrides") {
   const auto optim = [](const std::string& flags) { return load(flags).config.optim; };
   CHECK(optim("").weight_decay == 0.1);
   CHECK(optim("--optim.type adam").weight_decay == 0);
@@ -70,7 +70,7 @@ TEST_CASE("each optimizer brings its own defaults, which a given value overrides
   CHECK(load("--schedule.type lr_range_test").config.schedule.start_lr == 1e-3);
 }
 
-TEST_CASE("a key of another type is refused with the types that it belongs to") {
+TEST_CASE("a key of another optimizer or schedule type is refused with the types that it belongs to") {
   const struct {
     const char *flags, *message;
   } cases[] = {
@@ -106,7 +106,7 @@ TEST_CASE("a key of another type is refused with the types that it belongs to") 
   CHECK(problems_of("--optim.momentum 0 --schedule.pct_start 0.3") == "accepted");
 }
 
-TEST_CASE("a file's key of another type than a flag asks for is set aside with a note, within the file it is refused") {
+TEST_CASE("a file's key that a flag's type excludes is ignored with a note, within the file it is refused") {
   TempDir dir;
   write_file(dir / "a.json", R"({"optim": {"type": "sgd", "momentum": 0.9}, "schedule": {"warmup_steps": 7}})");
   const LoadedConfig c = load("--optim.type adamw --schedule.type one_cycle_torch", dir / "a.json");
@@ -118,7 +118,7 @@ TEST_CASE("a file's key of another type than a flag asks for is set aside with a
   CHECK_THAT(problems_of("", dir / "b.json"), Contains("b.json:1 schedule.warmup_steps"));
 }
 
-TEST_CASE("every optimizer and schedule reads back from its own config.json") {
+TEST_CASE("every optimizer and schedule is read back from its own config.json") {
   for (const std::string& optimizer : optimizer_names())
     for (const std::string& schedule : lr_schedule_names()) {
       TempDir dir;
@@ -131,7 +131,7 @@ TEST_CASE("every optimizer and schedule reads back from its own config.json") {
     }
 }
 
-TEST_CASE("DeepSpeed's defects are noted where they are in force") {
+TEST_CASE("DeepSpeed's defects are reported where they are reproduced") {
   CHECK_THAT(joined(load("--schedule.type warmup --schedule.ds_exact").notes),
              Contains("steps 1 and 2 run at schedule.start_lr 0") && Contains("ds_exact false removes this"));
   CHECK_THAT(joined(load("--schedule.type warmup").notes), !Contains("DeepSpeed"));
@@ -154,7 +154,7 @@ TEST_CASE("lr draws the curve and writes every step") {
   CHECK(gpttrain("lr --csv /nowhere/x.csv", dir.path()).code == 74);
 }
 
-TEST_CASE("a schedule over samples goes on where the run was when the batch changes") {
+TEST_CASE("a schedule over samples continues from its sample count when the batch changes") {
   CHECK_THAT(problems_of("--schedule.type one_cycle --schedule.unit samples"),
              Contains("samples has no effect with schedule.type one_cycle"));
   CHECK(lr_options(load("--schedule.unit samples --train.steps 10 --train.global_batch 4").config).total_steps == 40);
@@ -217,7 +217,7 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
   CHECK(wrong.says("\"nothing.like.this\" matches no parameter"));
 }
 
-TEST_CASE("a parameter group that cannot be read is refused with what was expected") {
+TEST_CASE("a malformed parameter group is refused with the expected form") {
   const ParamGroup group = parse_param_group("^embed weight_decay=0 betas=0.8/0.99 lr_scale=0.5");
   CHECK(group.match == "^embed");
   CHECK(group.lr_scale == 0.5);
@@ -246,7 +246,7 @@ TEST_CASE("a parameter group that cannot be read is refused with what was expect
   CHECK_THROWS_WITH(load_groups("adamw", "embed lr_scal=1"), Contains("did you mean lr_scale=?"));
 }
 
-TEST_CASE("a run with parameter groups resumes with them alone, to the losses of a run that never stopped") {
+TEST_CASE("a run with parameter groups resumes only with them, to the losses of the uninterrupted run") {
   TempDir dir;
   const std::string run = kTiny + "--schedule.type constant ";
   const std::string groups = "--optim.groups 'embed lr_scale=0.5' 'mlp weight_decay=0.3 betas=0.8/0.99' ";
@@ -298,7 +298,7 @@ TEST_CASE("LAMB's trust ratios reach the logs from every stage, and momentum whe
   CHECK_THAT(problems_of("--log.lamb_every 5"), Contains("belongs to lamb"));
 }
 
-TEST_CASE("a range test lets the rate grow, proposes a peak and saves nothing") {
+TEST_CASE("a range test increases the rate, proposes a peak and saves nothing") {
   TempDir dir;
   const Outcome r = gpttrain(kTiny + "--optim.lr 1e-2 --train.steps 40 --log.name x --lr_range_test", dir.path());
   INFO(r.out);

@@ -51,7 +51,7 @@ void check_ratios(const std::map<std::string, float>& got, const std::map<std::s
 
 }  // namespace
 
-TEST_CASE("LAMB's trust ratios are those of one rank on every layout, bit for bit across pp and ZeRO stages") {
+TEST_CASE("LAMB's trust ratios are those of one rank on every layout, bitwise across pp and ZeRO stages") {
   for (const char* variant : {"paper", "apex", "deepspeed"}) {
     const auto with = [&](MeshShape mesh, int steps, int zero) {
       MeshRun run = small_run("lamb", mesh, steps, zero);
@@ -172,7 +172,7 @@ TEST_CASE("parameter groups are bitwise equal across pp and ZeRO stages and clos
   }
 }
 
-TEST_CASE("parameter groups are bitwise equal at every ZeRO stage where bf16 weights are rounded at random") {
+TEST_CASE("parameter groups are bitwise equal at every ZeRO stage with stochastically rounded bf16 weights") {
   for (const std::string& type : optimizer_names()) {
     const auto with = [&](int stage) {
       MeshRun run = grouped_run(type.c_str(), {.dp = 2}, stage);
@@ -186,7 +186,7 @@ TEST_CASE("parameter groups are bitwise equal at every ZeRO stage where bf16 wei
   }
 }
 
-TEST_CASE("a decay pattern takes the decay from the tensors it finds, under every layout") {
+TEST_CASE("a decay pattern disables the decay of the tensors it matches, under every layout") {
   const auto with = [](std::vector<std::string> patterns, MeshShape mesh) {
     MeshRun run = small_run("adamw", mesh, 2);
     run.engine.optim.weight_decay = 1;

@@ -38,7 +38,7 @@ std::map<std::string, std::string> files_below(const std::string& dir) {
 
 }  // namespace
 
-TEST_CASE("a run that begins with all of another's checkpoint goes on as that one would, and leaves it alone") {
+TEST_CASE("a run started from another run's whole checkpoint continues as that run would, and does not modify it") {
   TempDir dir;
   must(kTiny + "8 --log.name whole --tp 2", dir);
   must(kTiny + "4 --log.name a --tp 2", dir);
@@ -54,7 +54,7 @@ TEST_CASE("a run that begins with all of another's checkpoint goes on as that on
   CHECK(must(kTiny + "10 --log.name b --tp 2 --load runs/a", dir).says("from step 8"));
 }
 
-TEST_CASE("each part of a checkpoint can be left out, and then begins afresh") {
+TEST_CASE("each part of a checkpoint can be excluded, and then starts from scratch") {
   TempDir dir;
   must(kTiny + "4 --log.name a --tp 2", dir);
   const double first_lr = logged(dir / "runs/a", "lr").front();
@@ -85,7 +85,7 @@ TEST_CASE("each part of a checkpoint can be left out, and then begins afresh") {
   CHECK(must("ckpt inspect runs/p2", dir).says("applied 3 updates"));
 }
 
-TEST_CASE("what cannot be begun with is refused, and named") {
+TEST_CASE("an unusable starting checkpoint is refused, and named") {
   TempDir dir;
   must(kTiny + "2 --log.name a", dir);
   const auto refused = [&](const std::string& flags, const std::string& why) {
@@ -104,7 +104,7 @@ TEST_CASE("what cannot be begun with is refused, and named") {
   must(kTiny + "4 --log.name c --load runs/a --finetune --optim.lr 0.01 --train.seed 9", dir);
 }
 
-TEST_CASE("tensors that one side lacks are refused unless they are allowed by name") {
+TEST_CASE("tensors missing on one side are refused unless they are allowed by name") {
   TempDir dir;
   must(kTiny + "2 --log.name tied", dir);
   must(kTiny + "2 --log.name untied --model.tied false", dir);

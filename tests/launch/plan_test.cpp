@@ -75,7 +75,7 @@ MachineModel fitted(const PlanRow& r, const MachineProfiles& profiles) {
 
 }  // namespace
 
-TEST_CASE("plan: the terms of two published steps are those of the formulas") {
+TEST_CASE("plan: the terms of two published steps equal the formulas") {
   const StepTerms t = step_terms(gpt_145b(), a100());
   const auto near = [](double x) { return Approx(x).margin(6e-5).epsilon(0); };
   CHECK(t.linear == near(15.9983));
@@ -111,7 +111,7 @@ TEST_CASE("plan: the terms of two published steps are those of the formulas") {
   CHECK(sum == Approx(t.total()));
 }
 
-TEST_CASE("plan: memory of the 175B model is that of the paper's formulas") {
+TEST_CASE("plan: memory of the 175B model equals the paper's formulas") {
   Workload w = gpt_175b();
   CHECK(18 * 12 * 96. * 12288 * 12288 / 64 / kGiB == Approx(45.56).margin(0.005));
   const auto activations = [&](bool sequence_parallel, Recompute how) {
@@ -126,7 +126,7 @@ TEST_CASE("plan: memory of the 175B model is that of the paper's formulas") {
   CHECK(activations(false, Recompute::kFull) / none == Approx(0.0870).margin(5e-5));
 }
 
-TEST_CASE("plan: calibrated to published steps, it predicts those that it has seen and those that it has not") {
+TEST_CASE("plan: calibrated to published steps, it predicts both calibration and held-out steps") {
   const std::vector<PlanRow> rows = read_plan_rows(kRows + "published.csv");
   const MachineProfiles profiles = calibrate_profiles(rows);
   const std::vector<double> unseen = unseen_errors(rows, 5);
@@ -175,7 +175,7 @@ TEST_CASE("plan: steps of vTrain's tables are predicted within a sixth, calibrat
   }
 }
 
-TEST_CASE("plan: profiles are read back as they were written, and broken ones are refused by name") {
+TEST_CASE("plan: profiles round-trip, and broken ones are refused by name") {
   TempDir dir;
   MachineModel m = a100();
   m.host = 1.25e-4, m.gemm_half = 1. / 3;
@@ -192,7 +192,7 @@ TEST_CASE("plan: profiles are read back as they were written, and broken ones ar
   CHECK_THROWS_WITH(read_plan_rows(dir / "r.csv"), Contains("line 2, heads") && Contains("\"x\""));
 }
 
-TEST_CASE("plan: the command plans a config, searches layouts that train accepts, and says what does not fit") {
+TEST_CASE("plan: the subcommand plans a config, searches layouts that train accepts, and reports what does not fit") {
   TempDir dir;
   const std::string config = source_dir() + "/configs/gpt2-1558m.json";
   const Outcome one =

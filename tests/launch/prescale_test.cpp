@@ -22,7 +22,7 @@ MeshRun run_of(MeshShape mesh, double before) {
 
 }  // namespace
 
-TEST_CASE("a factor before the sum that is a power of two changes no bit in FP32, any other one only rounding") {
+TEST_CASE("a power-of-two factor before the sum leaves FP32 bitwise identical, any other one changes only rounding") {
   for (const MeshShape& mesh : {MeshShape{.dp = 4}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
     for (const int stage : {0, 1, 2, 3}) {
       INFO("pp " << mesh.pp << " dp " << mesh.dp << " zero " << stage);
@@ -51,11 +51,11 @@ TEST_CASE("gradients that are summed over data-parallel ranks are dp times their
   }
 }
 
-TEST_CASE("one data-parallel rank has nothing to add up, whatever the factor") {
+TEST_CASE("one data-parallel rank has nothing to reduce, whatever the factor") {
   check_bitwise(run_mesh(run_of({}, 1 / 3.)), run_mesh(run_of({}, 1)));
 }
 
-TEST_CASE("a sum that fp16 cannot hold is held when gradients are divided first, and small ones are lost") {
+TEST_CASE("a sum that overflows fp16 does not when gradients are divided first, and small ones underflow") {
   const auto step = [](double before, double loss_scale) {
     EngineOptions o;
     o.model = {.layers = 1, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16};

@@ -42,7 +42,7 @@ Logical codes_of(const Logical& weights) {
 
 }  // namespace
 
-TEST_CASE("in its first step a quantized model has the gradients of a plain one whose weights are the codes") {
+TEST_CASE("in its first step a quantized model has the gradients of a plain one with the quantized weights") {
   MeshRun begin = small({}, false);
   begin.every_step = true;
   const MeshResult plain = run_mesh(begin);  // for its initial weights
@@ -58,7 +58,7 @@ TEST_CASE("in its first step a quantized model has the gradients of a plain one 
   CHECK(error < 1e-5);
 }
 
-TEST_CASE("a quantized model learns, its ranges settle, and every rank has the same ones") {
+TEST_CASE("a quantized model learns, its quantizer state converges, and is equal on every rank") {
   MeshRun run = small({.pp = 2, .dp = 2, .tp = 2}, true);
   run.engine.partition = "1,1";
   run.engine.sequence_parallel = true;
@@ -112,7 +112,7 @@ std::vector<double> losses_of(const TempDir& dir, const std::string& name) {
 }
 }  // namespace
 
-TEST_CASE("an int8 export stores the codes that training computed with, bit for bit") {
+TEST_CASE("an int8 export stores the quantized values that training computed with, bitwise") {
   TempDir dir;
   const Outcome run = gpttrain(kTiny + "--precision.qat int8 --log.name q", dir.path());
   INFO(run.out);
@@ -137,7 +137,7 @@ TEST_CASE("an int8 export stores the codes that training computed with, bit for 
   CHECK(matrices == 2 + 2 * 4);
 }
 
-TEST_CASE("a quantized run goes on from its checkpoint bit for bit, and from one that was not quantized") {
+TEST_CASE("a quantized run resumes from its checkpoint bitwise, and from one that was not quantized") {
   TempDir dir;
   const std::string run = kTiny + "--precision.qat int8 ";
   REQUIRE(gpttrain(run + "--dp 2 --log.name whole", dir.path()).code == 0);

@@ -37,7 +37,7 @@ std::string identity(const std::string& prefix) {
 
 }  // namespace
 
-TEST_CASE("ranks that are alike say nothing, others name the difference once, with machines and ranks, exit code 2") {
+TEST_CASE("equal ranks print nothing, others name the difference once, with machines and ranks, exit code 2") {
   const std::vector<Trait> a{{"program", "0.1 (git a)", "copy one build"}, {"data", "5 bytes", "copy the files"}};
   auto b = a, c = a;
   b[0].value = "0.1 (git b)";
@@ -54,7 +54,7 @@ TEST_CASE("ranks that are alike say nothing, others name the difference once, wi
   CHECK_THAT(said({c, a})[0], Contains("ranks differ"));
 }
 
-TEST_CASE("every option that shapes the training is compared, those of one machine are not") {
+TEST_CASE("every option that affects the training is compared, options of one machine are not") {
   const auto of = [](const std::vector<std::string>& flags) {
     std::string out;
     for (const Trait& t : program_traits(load_config({.flags = flags}).config)) out += t.name + "=" + t.value + "\n";

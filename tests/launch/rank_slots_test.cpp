@@ -78,7 +78,7 @@ std::vector<int> parse_core_list_or(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a rank finds the slots of its machine by its number") {
+TEST_CASE("a rank finds the slots of its machine by its local rank") {
   const std::string text = slots_text({{"a", {0, 2}}, {"b", {1}}, {"c", {0, 1, 2}}});
   CHECK(text == "0,2;1;0,1,2");
   CHECK(slots_of_rank(text, 0) == std::vector<int>{0, 2});
@@ -90,7 +90,7 @@ TEST_CASE("a rank finds the slots of its machine by its number") {
     CHECK(slots_of_rank(nothing, 1).empty());
 }
 
-TEST_CASE("slots are GPUs where there are some, and cores where a filter names them") {
+TEST_CASE("slots are GPUs where there are any, and cores where a filter names them") {
   LaunchConfig launch;
   {
     const ScopedVariable gpus("CUDA_VISIBLE_DEVICES", "4,GPU-a,6");
@@ -114,7 +114,7 @@ TEST_CASE("slots are GPUs where there are some, and cores where a filter names t
   CHECK_THROWS_WITH(cores_of(launch, {}, 1, 3), Contains("launch.bind_cores: 3 ranks on ") && Contains("but 1 core"));
 }
 
-TEST_CASE("cores are listed as numbers and runs, and shared out in equal parts") {
+TEST_CASE("cores are listed as numbers and ranges, and divided equally") {
   CHECK(parse_core_list("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});
   CHECK(parse_core_list("5,1,1-2") == std::vector<int>{1, 2, 5});
   for (const char* wrong : {"", "x", "1-", "-1", "3-1", "1,", "1,,2", "0-99999", "1-2-3"})
@@ -130,7 +130,7 @@ TEST_CASE("cores are listed as numbers and runs, and shared out in equal parts")
   CHECK(share_of_cores(cores, 2, 3) == std::vector<int>{3, 8});
 }
 
-TEST_CASE(".deepspeed_env chooses no code, and is read only where nobody else could have written it") {
+TEST_CASE(".deepspeed_env cannot select code, and is read only where no other user can write it") {
   for (const char* name : {"LD_PRELOAD", "LD_LIBRARY_PATH", "OMPI_MCA_plm_rsh_agent", "PMIX_MCA_x", "PATH"})
     CHECK_THROWS_WITH(parse_env_file("A=1\n" + std::string(name) + "=x\n", "f"),
                       Contains("f:2: " + std::string(name) + " selects the code that ranks load"));
@@ -166,7 +166,7 @@ TEST_CASE(".deepspeed_env has lines NAME=VALUE, and that of the working director
   CHECK(r.says("2 problems, nothing was started"));
 }
 
-TEST_CASE("ranks on other machines get the variables, their slots and the port of ssh") {
+TEST_CASE("ranks on other machines receive the variables, their slots and the port of ssh") {
   TempDir dir;
   const ScopedVariable agent("OMPI_MCA_plm_rsh_agent", fake_ssh(dir).c_str());
   SpawnOptions options;
@@ -191,7 +191,8 @@ TEST_CASE("ranks on other machines get the variables, their slots and the port o
 }
 
 TEST_CASE(
-    "training on the machines of a hostfile is training here, and a dry run shows the command and starts nothing") {
+    "training on the machines of a hostfile equals local training, and a dry run shows the command and starts "
+    "nothing") {
   TempDir dir;
   write_file(dir / "hosts", "far0 slots=2\nfar1 slots=2 # two more\n");
   write_file(dir / ".deepspeed_env", "GT_COLOUR=blue\n");
@@ -218,7 +219,7 @@ TEST_CASE(
   CHECK(logged(dir / "runs/far", "loss") == logged(dir / "runs/here", "loss"));
 }
 
-TEST_CASE("a machine whose ranks die twice is left out of the next start, where a spare one has room", "[RF9]") {
+TEST_CASE("a machine whose ranks die twice is excluded from the next start, if a spare one has slots", "[RF9]") {
   TempDir dir;
   write_file(dir / "hosts", "far0 slots=2\nfar1 slots=2\nfar2 slots=2\n");
   const std::string ssh = fake_ssh(dir), log = dir / "runs/x/log.jsonl";
@@ -269,7 +270,7 @@ done
   CHECK(logged(dir / "runs/x", "loss").size() == 160);
 }
 
-TEST_CASE("with Slurm ranks are started by srun, and what it decides itself is refused") {
+TEST_CASE("with Slurm ranks are started by srun, and options that Slurm decides are refused") {
   TempDir dir;
   write_file(dir / "hosts", "w0 slots=1\nw1 slots=1\n");
   const std::string hosts = dir / "hosts";
@@ -295,7 +296,7 @@ TEST_CASE("with Slurm ranks are started by srun, and what it decides itself is r
   CHECK(logged(dir / "runs/x", "loss").size() == 2);
 }
 
-TEST_CASE("each rank keeps to its share of the cores") {
+TEST_CASE("each rank is bound to its share of the cores") {
   const std::vector<int> all = this_machine()[0].slots;
   if (all.size() < 2) GT_SKIP("a machine of one core");
   TempDir dir;

@@ -123,20 +123,19 @@ constexpr Mode kNone{Recompute::kNone, 0};
 
 }  // namespace
 
-TEST_CASE("recomputation is bitwise equal to none on one rank, and its memory is what was planned") {
+TEST_CASE("recomputation is bitwise equal to none on one rank, and its memory is as planned") {
   check_modes({}, {"1f1b"});
 }
 
-TEST_CASE("recomputation is bitwise equal to none under tensor parallelism, and its memory is what was planned") {
+TEST_CASE("recomputation is bitwise equal to none under tensor parallelism, and its memory is as planned") {
   check_modes({.tp = 2}, {"1f1b"});
 }
 
-TEST_CASE(
-    "recomputation is bitwise equal to none in pipelines with data parallelism, and its memory is what was planned") {
+TEST_CASE("recomputation is bitwise equal to none in pipelines with data parallelism, and its memory is as planned") {
   check_modes({.pp = 2, .dp = 2}, {"1f1b", "gpipe"});
 }
 
-TEST_CASE("recomputation is bitwise equal to none with several chunks a rank and with deferred weight gradients") {
+TEST_CASE("recomputation is bitwise equal to none with several chunks per rank and with deferred weight gradients") {
   for (const char* schedule : {"interleaved", "zb-h1"})
     for (bool tied : {true, false}) {
       MeshRun run = run_of({.pp = 2, .dp = 1, .tp = 2}, tied);
@@ -152,7 +151,7 @@ TEST_CASE("recomputation is bitwise equal to none with several chunks a rank and
     }
 }
 
-TEST_CASE("a stage of more ranks and microbatches than blocks recomputes what it has") {
+TEST_CASE("a stage with more ranks and microbatches than blocks recomputes the blocks it has") {
   MeshRun run = run_of({.pp = 4, .tp = 2}, true);
   run.engine.partition = "0,3,2,0";  // stages with only the embedding, and only norm and head
   const MeshResult none = run_mesh(run);

@@ -44,7 +44,7 @@ double bytes_of(const std::vector<OpCall>& calls, const std::string& op) {
   return sum;
 }
 
-TEST_CASE("R and R0 of the shipped GPT-2 configs are those of the performance plan, within half a percent", "[PD5]") {
+TEST_CASE("R and R0 of the shipped GPT-2 configs equal the performance plan, within half a percent", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   struct Row {
     const char* config;
@@ -63,14 +63,14 @@ TEST_CASE("R and R0 of the shipped GPT-2 configs are those of the performance pl
   }
 }
 
-TEST_CASE("shares of R are the plan's: products, attention, memory", "[PD5]") {
+TEST_CASE("shares of R equal the plan: GEMMs, attention, memory", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   CHECK(shares_text(planned(shipped("gpt2-124m", 64)).ranks[0].fused_seconds) == "70 : 20 : 10");
   CHECK(shares_text(planned(shipped("gpt2-355m", 64)).ranks[0].fused_seconds) == "73 : 20 : 7");
   CHECK(shares_text(planned(shipped("gpt2-774m", 64)).ranks[0].fused_seconds) == "76 : 18 : 6");
 }
 
-TEST_CASE("single ops of GPT-2 take what the plan's table says, at G and at B", "[PD5]") {
+TEST_CASE("single ops of GPT-2 have the times of the plan's table, at G and at B", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   struct Row {
     const char *op, *what;
@@ -131,8 +131,7 @@ TEST_CASE("single ops of GPT-2 take what the plan's table says, at G and at B", 
          {"attention_grad", "", 2334, 0}});
 }
 
-TEST_CASE("FLOPs that count for MFU are those of the formula to the integer, on every pipeline rank together",
-          "[PN5]") {
+TEST_CASE("FLOPs that count for MFU equal the formula to the integer, summed over pipeline ranks", "[PN5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   for (const char* config : {"gpt2-124m", "gpt2-1558m"}) {
     EngineOptions o = shipped(config, 8);
@@ -147,7 +146,7 @@ TEST_CASE("FLOPs that count for MFU are those of the formula to the integer, on 
 }
 
 // A lost fusion adds an op or bytes; a new one removes a row below.
-TEST_CASE("ops move what the plan's closed forms say, but for the fusions that are known to be missing", "[PN5]") {
+TEST_CASE("ops move the bytes of the plan's closed forms, except for known missing fusions", "[PN5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const EngineOptions o = shipped("gpt2-124m", 64, {"--model.loss_chunk", "65536"});
   const auto calls = step_ops(o, {}, 0);
@@ -188,7 +187,7 @@ TEST_CASE("ops move what the plan's closed forms say, but for the fusions that a
   }
 }
 
-TEST_CASE("a GPU takes the head in pieces of a GiB of logits, whose products are not bound by memory", "[PK7]") {
+TEST_CASE("a GPU computes the head in chunks of a GiB of logits, whose GEMMs are not memory bound", "[PK7]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const auto rows = [](std::vector<std::string> flags) {
     return std::get<Gemm>(find(step_ops(shipped("gpt2-124m", 64, flags), {}, 0), "gemm", "embed forward").args)
@@ -201,7 +200,7 @@ TEST_CASE("a GPU takes the head in pieces of a GiB of logits, whose products are
   CHECK(r.ranks[0].called_seconds[0] == Approx(r.ranks[0].fused_seconds[0]));
 }
 
-TEST_CASE("ranks that share a device add up, pipeline ranks are held to the slowest", "[PD5]") {
+TEST_CASE("ranks that share a device add up, pipelines are bounded by their slowest rank", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const EngineOptions o = shipped("gpt2-124m", 8);
   const StepRoofline one = planned(o), two = planned(o, {.pp = 2});
@@ -213,7 +212,7 @@ TEST_CASE("ranks that share a device add up, pipeline ranks are held to the slow
   CHECK(shared.r == Approx(two.ranks[0].r + two.ranks[1].r));
 }
 
-TEST_CASE("a roofline without a ceiling that it needs is not known", "[PD5]") {
+TEST_CASE("a roofline without a peak that it needs is unknown", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   EngineOptions o = shipped("gpt2-124m", 8, {"--model.seq", "512"});  // attention of 512 tokens has no figure
   const StepRoofline r = planned(o);
@@ -223,7 +222,7 @@ TEST_CASE("a roofline without a ceiling that it needs is not known", "[PD5]") {
   CHECK_THROWS_WITH(planning_ceilings(DType::kF32), Catch::Contains("--precision.amp O2"));
 }
 
-TEST_CASE("products of 8 bits are held to their own ceiling", "[PD5]") {
+TEST_CASE("FP8 GEMMs have their own peak", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const StepRoofline half = planned(shipped("gpt2-1558m", 8));
   const StepRoofline fp8 = planned(shipped("gpt2-1558m", 8, {"--precision.fp8", "delayed"}));
@@ -250,7 +249,7 @@ TEST_CASE("products of 8 bits are held to their own ceiling", "[PD5]") {
   CHECK(std::isnan(step_roofline(shipped("gpt2-124m", 8, {"--precision.fp8", "delayed"}), {}, none).r0));
 }
 
-TEST_CASE("bench roofline prints R on a machine without a device, by constants or by a file", "[PD5]") {
+TEST_CASE("bench roofline prints R on a machine without a device, from constants or from a file", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   TempDir dir;
   const std::string config = " --config " + source_dir() +

@@ -23,7 +23,7 @@ const std::vector<float> kLogits{std::log(0.1f), std::log(0.4f), std::log(0.2f),
 
 }  // namespace
 
-TEST_CASE("temperature 0 takes the likeliest token, the lower id on a tie, whatever the draw") {
+TEST_CASE("temperature 0 picks the likeliest token, the lower id on a tie, for any draw") {
   for (double u : {0.0, 0.5, 0.999999}) {
     CHECK(sample_token(kLogits, {.temperature = 0}, u) == 1);
     CHECK(sample_token(std::vector<float>{1, 7, 7, 2, 7}, {.temperature = 0}, u) == 1);
@@ -46,7 +46,7 @@ TEST_CASE("temperature 1 samples the softmax and other temperatures sharpen or f
   CHECK(shares(kLogits, {.temperature = 1e6}).at(0) == Approx(0.25).margin(1e-3));
 }
 
-TEST_CASE("top_k keeps exactly k tokens, the lower ids of a tie, and renormalises") {
+TEST_CASE("top_k keeps exactly k tokens, the lower ids of a tie, and renormalizes") {
   const auto two = shares(kLogits, {.temperature = 1, .top_k = 2});
   CHECK(two.size() == 2);
   CHECK(two.at(1) == Approx(4 / 7.0).margin(2e-4));
@@ -79,7 +79,7 @@ TEST_CASE("extreme logits and draws stay inside the vocabulary") {
   CHECK_THROWS_WITH(sample_token({}, {}, 0.5), Catch::Contains("no logits"));
 }
 
-TEST_CASE("logits that are not finite are refused") {
+TEST_CASE("non-finite logits are refused") {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   const SamplerOptions greedy{.temperature = 0};
   for (const std::vector<float>& bad : {std::vector<float>{kNan, kNan}, {0, kNan}, {0, kInf}, {-kInf, -kInf}})

@@ -42,7 +42,7 @@ std::string problems_of(const std::vector<std::string>& flags) {
 
 }  // namespace
 
-TEST_CASE("saves by the clock: Young's interval, five minutes before the first, never more than one a minute") {
+TEST_CASE("time-based saves: Young's interval, five minutes before the first, at most one per minute") {
   CHECK(young_interval(0.5, 3.1 * 3600) == Approx(105.64).epsilon(1e-4));
   CHECK(default_mtbf_hours(1) == 24);
   CHECK(default_mtbf_hours(10000) == 5);
@@ -82,7 +82,7 @@ TEST_CASE("checkpoint.every is steps, 0 or auto, numbers and words, in files and
   CHECK_THAT(problems_of({"--checkpoint.part_bytes", "1000"}), Contains("1000 is outside 1048576.."));
 }
 
-TEST_CASE("a step tells every rank that the clock of one wants a checkpoint") {
+TEST_CASE("a time-based save due on one rank is announced to all at the next step") {
   EngineOptions o;
   o.model = {.layers = 2, .hidden = 16, .heads = 2, .ffn = 64, .vocab = 90, .seq = 8};
   o.microbatches = 2;
@@ -95,7 +95,7 @@ TEST_CASE("a step tells every rank that the clock of one wants a checkpoint") {
   });
 }
 
-TEST_CASE("a run that saves by the clock saves while it trains, the same bits, and says so") {
+TEST_CASE("a run with time-based saves saves while it trains, bitwise identical, and reports it") {
   TempDir dir;
   const std::string run = kTiny + "--train.steps 400 --checkpoint.keep 1000 --tp 2 ";
   const Outcome often = must(run + "--log.name often --checkpoint.mtbf_hours 1e-7", dir);  // one failure per 0.4 ms
@@ -108,7 +108,7 @@ TEST_CASE("a run that saves by the clock saves while it trains, the same bits, a
   CHECK(must("ckpt diff runs/often runs/rarely", dir.path()).says("equal"));
 }
 
-TEST_CASE("a copy that does not fit its budget is not made: the save waits, says so, and writes the same") {
+TEST_CASE("a staging copy above its budget is not made: the save blocks, reports it, and writes the same") {
   TempDir dir;
   const std::string run = kTiny + "--train.steps 4 --checkpoint.every 2 --dp 2 ";
   CHECK(must(run + "--log.name a", dir).says("every 2 steps; asynchronously, from a snapshot of "));
@@ -119,7 +119,7 @@ TEST_CASE("a copy that does not fit its budget is not made: the save waits, says
   CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("of them bitwise equal"));
 }
 
-TEST_CASE("without a budget the copy is made where this machine has room for it beside everything else") {
+TEST_CASE("without a budget the staging copy is made where the machine has free memory for it") {
   EngineOptions o;
   o.model = {.layers = 2, .hidden = 16, .heads = 2, .ffn = 64, .vocab = 90, .seq = 8};
   const StagePlans plans = plan_stages(o, {}, cpu_backend());
@@ -139,7 +139,7 @@ TEST_CASE("without a budget the copy is made where this machine has room for it 
   });
 }
 
-TEST_CASE("parts, helpers, index.h5 and a commit without rename come from the command line, and any layout resumes") {
+TEST_CASE("parts, writer threads, index.h5 and a commit without rename are set by flags, and any layout resumes") {
   TempDir dir;
   const std::string run = kTiny + "--model.hidden 96 --model.vocab 3000 --checkpoint.every 2 --log.name a ";
   must(run +
@@ -163,7 +163,7 @@ TEST_CASE("parts, helpers, index.h5 and a commit without rename come from the co
   CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/step-000000099"));
 }
 
-TEST_CASE("ls says why each checkpoint is kept, as the run was told") {
+TEST_CASE("ls prints why each checkpoint is kept, by the run's own settings") {
   TempDir dir;
   must(kTiny +
            "--train.steps 10 --checkpoint.every 1 --checkpoint.keep 2 --checkpoint.keep_every 4 --checkpoint.keep_best "
@@ -183,7 +183,7 @@ TEST_CASE("ls says why each checkpoint is kept, as the run was told") {
   CHECK(must("ckpt ls runs/a", dir.path()).says("ok, newest 1 of 2"));
 }
 
-TEST_CASE("a name in --load that names nothing is refused, also by a run that has its own checkpoint") {
+TEST_CASE("an unknown name in --load is refused, also by a run that has its own checkpoint") {
   TempDir dir;
   must(kTiny + "--train.steps 2 --log.name first", dir);
   must(kTiny + "--train.steps 3 --log.name second --load runs/first", dir);
@@ -202,7 +202,7 @@ TEST_CASE("a name in --load that names nothing is refused, also by a run that ha
   CHECK(own.says("runs/second/checkpoints/step-000000003"));
 }
 
-TEST_CASE("a fault at a tensor that there is not is refused with the nearest name") {
+TEST_CASE("a fault at an unknown tensor is refused with the nearest name") {
   TempDir dir;
   const std::string run = kTiny + "--train.steps 1 --pp 2 --fault.inject ";
   const Outcome r = gpttrain(run + "nan@grad:param=layers.1.mlp.upp.weight,step=1", dir.path());
@@ -214,7 +214,7 @@ TEST_CASE("a fault at a tensor that there is not is refused with the nearest nam
   CHECK(step.says("at step there is no param="));
 }
 
-TEST_CASE("ranks that would write different checkpoints write none: said, not said, or the end") {
+TEST_CASE("ranks that would write different checkpoints write none: reported, ignored, or fatal") {
   for (const std::string how : {"warn", "ignore", "fail"}) {
     TempDir dir;
     EngineOptions o;
@@ -244,7 +244,7 @@ TEST_CASE("ranks that would write different checkpoints write none: said, not sa
   }
 }
 
-TEST_CASE("a verdict names ranks, ranks name a host, and a host named twice is left out where others have room",
+TEST_CASE("a verdict names ranks, ranks name a host, and a host named twice is excluded where others have slots",
           "[RF9]") {
   CHECK(blamed_ranks("rank 3 (node07 pid 4711, pp1 dp0 tp1) died: step, step 120") == std::vector<int>{3});
   CHECK(blamed_ranks("stalled: not arrived: rank 2, 5; it is in step 4 of rank 0") == std::vector<int>{2, 5});

@@ -19,7 +19,7 @@ std::string script(std::vector<std::string> words, int64_t nodes) {
 
 }  // namespace
 
-TEST_CASE("a batch script asks for the nodes and tasks of the layout, and refuses what would tear groups apart") {
+TEST_CASE("a batch script requests the nodes and tasks of the layout, and refuses to split groups") {
   const std::string s =
       script({"launch", "--max-restarts", "9", "--tp", "2", "--pp", "2", "--dp", "2", "--device.threads", "4"}, 2);
   for (const char* line : {"#SBATCH --nodes=2\n", "#SBATCH --ntasks-per-node=4\n", "#SBATCH --cpus-per-task=4\n",
@@ -32,7 +32,7 @@ TEST_CASE("a batch script asks for the nodes and tasks of the layout, and refuse
   CHECK_THROWS_WITH(script({"--tp", "4"}, 2), Contains("split a tensor-parallel group of 4"));
 }
 
-TEST_CASE("a batch script requeues after an interrupted run and after no other end") {
+TEST_CASE("a batch script requeues only after an interrupted run") {
   const TempDir dir;
   write_file(dir / "job.sh", script({"--tp", "2", "--device.kind", "cpu"}, 1));
   write_file(dir / "scontrol", "#!/bin/sh\necho \"$*\" >requeued\n");

@@ -89,7 +89,7 @@ TEST_CASE("every schedule, pp, tp, dp, ZeRO stage and number of microbatches is 
       }
 }
 
-TEST_CASE("one pipeline rank gives the same bits under every schedule") {
+TEST_CASE("one pipeline rank is bitwise identical under every schedule") {
   for (bool tied : {true, false}) {
     const MeshResult flat = run_mesh(tiny_run({}, 4, tied));
     for (const char* name : {"gpipe", "interleaved", "zb-h1"}) {
@@ -103,7 +103,7 @@ TEST_CASE("one pipeline rank gives the same bits under every schedule") {
   }
 }
 
-TEST_CASE("gradients do not depend on where the partition cuts a chunked model") {
+TEST_CASE("gradients do not depend on the partition of a chunked model") {
   const MeshResult flat = run_mesh(tiny_run({}, 4, true));
   for (const char* partition : {"flops", "uniform", "5,2,0,2", "1,1,1,6"}) {
     INFO(partition);
@@ -141,7 +141,7 @@ TEST_CASE("a schedule read from a file is bitwise equal to its generator, comple
     }
 }
 
-TEST_CASE("a schedule that no generator makes trains the same weights") {
+TEST_CASE("a custom schedule trains the same weights") {
   const TempDir dir;
   // All forwards chunk by chunk; then the last chunk's backwards split and the first chunk's whole, with late weight
   // gradients.
@@ -160,7 +160,7 @@ TEST_CASE("a schedule that no generator makes trains the same weights") {
   }
 }
 
-TEST_CASE("a file that is not for this run, or that the simulator refuses, is a usage error that says why") {
+TEST_CASE("a schedule of another layout, or refused by the simulator, is a usage error with the reason") {
   const TempDir dir;
   const auto refused = [&](const std::string& text, const std::string& why, bool tied = true) {
     EngineOptions o = tiny_run({}, 3, tied).engine;
@@ -189,8 +189,7 @@ TEST_CASE("a file that is not for this run, or that the simulator refuses, is a 
   refused("0F0 0F1 0F2 0B0 0B1 0B2 0T\n1F0 1B0 1F1 1B1 1F2 1B2 1T\n", "T without G");
 }
 
-TEST_CASE(
-    "a run goes on under other schedules and chunks bit for bit, and its model loads without the schedule's file") {
+TEST_CASE("a run resumes with other schedules and chunks bitwise, and its model loads without the schedule's file") {
   TempDir dir;
   const std::string tiny =
       "--model.layers 5 --model.hidden 16 --model.heads 2 --model.vocab 60 --model.seq 8 --data.train mock "

@@ -108,7 +108,7 @@ TEST_CASE("with sequence parallelism recomputation is bitwise equal to none and 
     }
 }
 
-TEST_CASE("gradients of every class of parameter under sequence parallelism are those of finite differences") {
+TEST_CASE("gradients of every class of parameter under sequence parallelism equal finite differences") {
   MeshRun run = run_of({.dp = 2, .tp = 2}, false, 1);
   run.evaluate = false;
   const MeshResult start = run_mesh([&] {
@@ -184,7 +184,7 @@ int64_t share(const EngineOptions& o, int tp) {
 
 }  // namespace
 
-TEST_CASE("a layer sends what the formula says: 8 (t-1)/t n E, and 2 more where column inputs are gathered again") {
+TEST_CASE("a layer sends the bytes of the formula: 8 (t-1)/t n E, and 2 more where column inputs are gathered again") {
   for (const int tp : {2, 4})
     for (const bool sp : {false, true})
       for (const Recompute how : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
@@ -206,7 +206,7 @@ TEST_CASE("a layer sends what the formula says: 8 (t-1)/t n E, and 2 more where 
       }
 }
 
-TEST_CASE("a whole step and an evaluation send what the formulas of their layers add up to") {
+TEST_CASE("a whole step and an evaluation send the sum of their layers' formulas") {
   for (const int tp : {2, 4})
     for (const bool sp : {false, true}) {
       const EngineOptions o = engine_of(sp);
@@ -235,7 +235,7 @@ TEST_CASE("a whole step and an evaluation send what the formulas of their layers
     }
 }
 
-TEST_CASE("stage boundaries carry 1/t of the activations to each tp rank, which are gathered where all need all") {
+TEST_CASE("stage boundaries send 1/t of the activations to each TP rank, gathered where all need all") {
   for (const int tp : {1, 2, 4})
     for (const bool sp : {false, true}) {
       const EngineOptions o = engine_of(sp);
@@ -254,7 +254,7 @@ TEST_CASE("stage boundaries carry 1/t of the activations to each tp rank, which 
     }
 }
 
-TEST_CASE("a block keeps 1/t of what is computed token by token") {
+TEST_CASE("a block stores 1/t of its token-wise activations") {
   for (const int tp : {2, 4}) {
     INFO("tp " << tp);
     const auto block = [&](bool sp) {
@@ -271,7 +271,7 @@ TEST_CASE("a block keeps 1/t of what is computed token by token") {
   }
 }
 
-TEST_CASE("the config's sequence parallelism reaches the engine: on with tp, unless it is told or does not divide") {
+TEST_CASE("the config's sequence parallelism reaches the engine: on with tp, unless disabled or not divisible") {
   const auto options = [](std::vector<std::string> flags) {
     const Config c = load_config({.flags = std::move(flags)}).config;
     return engine_options(c, 1).sequence_parallel;

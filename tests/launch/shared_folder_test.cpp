@@ -20,7 +20,7 @@ std::vector<std::string> said(const std::vector<std::string>& dirs) {
 
 }  // namespace
 
-TEST_CASE("ranks that see one folder agree, and nothing is left in it") {
+TEST_CASE("ranks that share one folder agree, and leave nothing in it") {
   TempDir dir;
   CHECK(said({dir / "new", dir / "new", dir / "new"}) == std::vector<std::string>(3));
   CHECK(std::filesystem::is_empty(dir / "new"));
@@ -40,7 +40,7 @@ TEST_CASE("ranks on machines that do not share the folder are named before the f
   CHECK(std::filesystem::is_empty(dir / "a"));
 }
 
-TEST_CASE("a folder that cannot be made is left for the saves to complain of") {
+TEST_CASE("a folder that cannot be created is left to the saves to report") {
   TempDir dir;
   write_file(dir / "file", "x");
   CHECK(said({dir / "file/below", dir / "file/below"}) == std::vector<std::string>(2));

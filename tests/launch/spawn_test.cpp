@@ -52,7 +52,7 @@ int signalled(F&& body, const std::string& file, size_t ready, const std::vector
 
 }  // namespace
 
-TEST_CASE("launched ranks know who they are and their exit code comes back") {
+TEST_CASE("launched ranks have their rank numbers and their exit code is returned") {
   const std::string out = temp_file();
   CHECK(run_shell(3, "echo $OMPI_COMM_WORLD_RANK/$OMPI_COMM_WORLD_SIZE/$GPTTRAIN_LAUNCHED >> " + out) == 0);
   std::string text = read_all(out);
@@ -62,7 +62,7 @@ TEST_CASE("launched ranks know who they are and their exit code comes back") {
   CHECK(run_shell(2, "[ $OMPI_COMM_WORLD_RANK = 1 ] && kill -9 $$; sleep 20") == 128 + 9);
 }
 
-TEST_CASE("SIGTERM to the launcher becomes SIGUSR1 for the ranks, which save and say so with their exit code") {
+TEST_CASE("SIGTERM to the launcher becomes SIGUSR1 for the ranks, which save and end with their exit code") {
   const std::string out = temp_file();
   const auto body = [&] {
     return run_shell(2, "trap 'exit 75' USR1; echo x >> " + out + "; while :; do sleep 0.1; done");
@@ -71,7 +71,7 @@ TEST_CASE("SIGTERM to the launcher becomes SIGUSR1 for the ranks, which save and
   std::filesystem::remove(out);
 }
 
-TEST_CASE("a job that does not end after its verdict is ended, with the verdict's code", "[R11][R12]") {
+TEST_CASE("a job that does not end after its verdict is killed, with the verdict's code", "[R11][R12]") {
   for (const auto& [text, code] : {std::pair{"stalled: x", 124}, std::pair{"rank 1 died", 70}}) {
     const std::string verdict = temp_file();
     JobCommand job;
@@ -88,7 +88,7 @@ TEST_CASE("a job that does not end after its verdict is ended, with the verdict'
   }
 }
 
-TEST_CASE("a second Ctrl-C ends ranks that do not listen") {
+TEST_CASE("a second Ctrl-C kills ranks that ignore the first") {
   const std::string out = temp_file();
   const auto body = [&] { return run_shell(2, "trap '' USR1; echo x >> " + out + "; while :; do sleep 0.1; done"); };
   CHECK(signalled(body, out, 4, {SIGINT, SIGINT}) == 128 + SIGINT);
@@ -120,7 +120,7 @@ TEST_CASE("ranks beyond the cores yield, ranks within them do not") {
   CHECK(std::find(command.begin(), command.end(), "none") != command.end());
 }
 
-TEST_CASE("the first signal asks for a stop, the second ends the process") {
+TEST_CASE("the first signal requests a stop, the second ends the process") {
   const std::string out = temp_file();
   const auto body = [&](bool polite) {
     install_stop_signals();

@@ -62,7 +62,7 @@ bool is_running(pid_t pid) { return timeslices_of(pid) > 0; }
 
 }  // namespace
 
-TEST_CASE("reports of ranks are taken out of their output, all else is passed on") {
+TEST_CASE("reports of ranks are filtered out of their output, all else is forwarded") {
   LauncherOutput output;
   const std::string out = through(output, [] {
     say("one\n");
@@ -80,7 +80,7 @@ TEST_CASE("reports of ranks are taken out of their output, all else is passed on
   CHECK(output.trouble().text.empty());
 }
 
-TEST_CASE("what several ranks of a machine fail of is said once, with the machine and the ranks") {
+TEST_CASE("an error shared by several ranks of a machine is printed once, with the machine and the ranks") {
   LauncherOutput output;
   const std::string out = through(output, [] {
     CHECK(report_failed(2, "data.train: local/x.bin: no such file\nnothing was started"));
@@ -92,7 +92,7 @@ TEST_CASE("what several ranks of a machine fail of is said once, with the machin
   CHECK_FALSE(report_failed(2, "x"));
 }
 
-TEST_CASE("a program that is missing on one machine: its name, the machine, code 2") {
+TEST_CASE("a program missing on one machine: its name, the machine, code 2") {
   LauncherOutput output;
   const std::string out = through(output, [] {
     say(kDashes +
@@ -106,7 +106,7 @@ TEST_CASE("a program that is missing on one machine: its name, the machine, code
   CHECK_THAT(end.text, Contains("node2") && Contains("/opt/x/gpttrain"));
 }
 
-TEST_CASE("codes that only mpirun knows become those of our table") {
+TEST_CASE("mpirun's own exit codes are mapped to those of our table") {
   const auto code = [](int n, bool started) { return code_of_launcher(n, started, {}).code; };
   for (const int n : {1, 205, 213, 255}) CHECK(code(n, false) == static_cast<int>(Exit::kIo));
   for (const int n : {205, 213, 255}) CHECK(code(n, true) == static_cast<int>(Exit::kIo));
@@ -120,7 +120,7 @@ TEST_CASE("codes that only mpirun knows become those of our table") {
     for (const int n : {0, 2, 16, 17, 65, 70, 74, 75, 124, 128 + SIGKILL, 128 + SIGSEGV}) CHECK(code(n, started) == n);
 }
 
-TEST_CASE("ranks that do not come up in time end the job: which, and on which machine") {
+TEST_CASE("ranks that do not start in time end the job, named with their machine") {
   const std::vector<HostSlots> hosts = {{"node1", {0, 1}}, {"node2", {0, 1}}};
   const StartLimits limits{.world = 4, .start_s = 30, .hosts = hosts};
   const std::map<int, StartedRank> two{{0, {"node1", 10, 1}}, {1, {"node1", 11, 1}}};
@@ -138,7 +138,7 @@ TEST_CASE("ranks that do not come up in time end the job: which, and on which ma
   for (int t = 0; t <= 100; ++t) CHECK_FALSE(fine.look(two, t > 20, 100 + t));
 }
 
-TEST_CASE("a process that does not run is named while ranks start, and later when all of them stand still") {
+TEST_CASE("a stopped process is named while ranks start, and later when all of them stall") {
   const auto child = [] {
     const pid_t pid = fork();
     if (pid == 0)
@@ -175,7 +175,7 @@ TEST_CASE("a process that does not run is named while ranks start, and later whe
   }
 }
 
-TEST_CASE("limits that a start would run into: found and needed, each") {
+TEST_CASE("limits below a start's needs: found and needed, each") {
   const MachineLimits small{.shared_memory = 8 << 20,
                             .files = 40,
                             .tasks = 6,
@@ -193,7 +193,7 @@ TEST_CASE("limits that a start would run into: found and needed, each") {
   CHECK(machine_limits().shared_memory > 0);
 }
 
-TEST_CASE("a soft limit of open files is raised as far as the hard one goes") {
+TEST_CASE("a soft limit of open files is raised to the hard limit") {
   const pid_t child = fork();
   if (child == 0) {
     const rlimit l{40, 4096};
@@ -208,7 +208,7 @@ TEST_CASE("a soft limit of open files is raised as far as the hard one goes") {
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
-TEST_CASE("ranks of one machine use no network, those of several the interface that they are told") {
+TEST_CASE("ranks of one machine use no network, those of several the configured interface") {
   const auto value = [](const Variables& all, const std::string& name) {
     for (const auto& [n, v] : all)
       if (n == name) return v;
@@ -230,7 +230,7 @@ TEST_CASE("ranks of one machine use no network, those of several the interface t
   CHECK_THROWS_WITH(interface_here("nosuch0"), Contains("nosuch0") && Contains("lo 127.0.0.1"));
 }
 
-TEST_CASE("torchrun's variables alone start nothing, words of a launcher may begin with dashes") {
+TEST_CASE("torchrun's variables alone start nothing, a launcher's arguments may begin with dashes") {
   RankEnv env;
   env.source = "RANK";
   env.rank = 1, env.world = 4;
@@ -243,7 +243,7 @@ TEST_CASE("torchrun's variables alone start nothing, words of a launcher may beg
   CHECK(c.loaded.config.launch.exclude.empty());
 }
 
-TEST_CASE("ranks of each machine as Slurm lists them, srun fills machines evenly") {
+TEST_CASE("ranks per machine follow Slurm's list, srun fills machines evenly") {
   CHECK(tasks_per_node("2(x2),1") == std::vector<int>{2, 2, 1});
   CHECK(tasks_per_node("4") == std::vector<int>{4});
   setenv("SLURM_JOB_NUM_NODES", "2", 1);

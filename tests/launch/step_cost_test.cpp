@@ -138,7 +138,7 @@ TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the int
         }
 }
 
-TEST_CASE("the loss is one op a chunk where the vocabulary is whole, two where ranks share it", "[PK5]") {
+TEST_CASE("the loss is one op per chunk where the vocabulary is whole, two where ranks share it", "[PK5]") {
   EngineOptions o = small();
   o.loss_chunk = 20;
   const int chunks = o.microbatches * 2;
@@ -153,7 +153,7 @@ TEST_CASE("the loss is one op a chunk where the vocabulary is whole, two where r
   }
 }
 
-TEST_CASE("a schedule costs the FLOPs of the model, whatever its chunks and the split of its backward") {
+TEST_CASE("a schedule costs the FLOPs of the model, for any chunks and split of its backward") {
   for (const MeshShape& shape : {MeshShape{.pp = 2}, MeshShape{.pp = 4, .dp = 2, .tp = 2}})
     for (const char* schedule : {"1f1b", "zb-h1", "interleaved"}) {
       INFO(schedule << " pp " << shape.pp);
@@ -212,7 +212,7 @@ EngineOptions small_fp8(bool delayed) {
 // qkv's output and of the GELU's input, each read once for rowwise and columnwise data and for its bias gradient.
 // Gradients of the residual stream are quantized by the norms that compute them. No op only transposes FP8 data, only
 // sums or only computes an amax.
-TEST_CASE("a block of 8 bits is 9 op calls forward and 13 backward, its weights are encoded once a step", "[PK11]") {
+TEST_CASE("an FP8 block is 9 op calls forward and 13 backward, its weights are quantized once a step", "[PK11]") {
   const EngineOptions o = small_fp8(true);
   const auto forward = block_calls({}, false, o);
   CHECK(forward ==
@@ -226,7 +226,7 @@ TEST_CASE("a block of 8 bits is 9 op calls forward and 13 backward, its weights 
             {"gemm_fp8", 8}, {"quantize_fp8", kGradients + kWeights}, {"attention_grad", 1}, {"layer_norm_grad", 2}});
 }
 
-TEST_CASE("norms encode what row-parallel layers read, through their sum over ranks and its bias", "[PK11]") {
+TEST_CASE("norms quantize inputs of row-parallel layers, fused with their all-reduced sum and bias", "[PK11]") {
   const EngineOptions o = small_fp8(true);
   const auto encoded = [&](MeshShape shape, bool sequence_parallel) {
     EngineOptions of = o;
@@ -241,7 +241,7 @@ TEST_CASE("norms encode what row-parallel layers read, through their sum over ra
   CHECK(encoded({.tp = kRanks}, true) == kRanks * (kGradients + 2 + 2 + kWeights));
 }
 
-TEST_CASE("between its products a block of 8 bits moves 52 C + 10 F bytes a token, attention left out", "[PK11]") {
+TEST_CASE("between its GEMMs an FP8 block moves 52 C + 10 F bytes a token, attention excluded", "[PK11]") {
   EngineOptions o = small_fp8(true);
   o.microbatches = 1;
   int64_t bytes = 0;
@@ -257,7 +257,7 @@ TEST_CASE("between its products a block of 8 bits moves 52 C + 10 F bytes a toke
   CHECK(bytes == tokens * ((2 * 8 * hidden + 4 * hidden + 4 * ffn) + (4 * 3 * hidden + 6 * ffn + 2 * 10 * hidden)));
 }
 
-TEST_CASE("current scaling looks at a tensor where it is made, and encodes it in a second pass") {
+TEST_CASE("current scaling computes amax where a tensor is produced, and quantizes in a second pass") {
   const auto forward = block_calls({}, false, small_fp8(false));
   constexpr int kNorms = 2, kLooked = 2;  // attention output and GELU
   CHECK(forward ==
@@ -293,7 +293,7 @@ TEST_CASE("sequence parallelism calls the same ops, norms and biases on fewer ro
   }
 }
 
-TEST_CASE("the update of all parameters is a call, two of LAMB, and so is the gradients' norm, on any layout",
+TEST_CASE("the update of all parameters is one call, two with LAMB, and so is the gradient norm, on any layout",
           "[PK9]") {
   const std::map<std::string, std::vector<std::string>> ops{
       {"adamw", {"adamw"}}, {"sgd", {"sgd"}}, {"lion", {"lion"}}, {"lamb", {"lamb_moments", "lamb_apply"}}};
@@ -312,7 +312,7 @@ TEST_CASE("the update of all parameters is a call, two of LAMB, and so is the gr
         }
 }
 
-TEST_CASE("recorded nodes, arenas and pools of the plan do not depend on the rank's place in tp and dp") {
+TEST_CASE("recorded nodes, arenas and pools of the plan do not depend on the tp and dp coordinates") {
   const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
   for (int stage : {0, 1}) {
     EngineOptions o = small();

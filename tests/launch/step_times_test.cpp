@@ -19,7 +19,7 @@ EngineOptions model_of(int64_t layers) {
 
 }  // namespace
 
-TEST_CASE("bubbles follow from the times of the pipeline ranks") {
+TEST_CASE("bubbles are computed from the times of the pipeline ranks") {
   double t[2 * kNumStageTimes] = {};
   t[kForwardTime] = 1;
   t[kBackwardTime] = 2;
@@ -39,7 +39,7 @@ TEST_CASE("bubbles follow from the times of the pipeline ranks") {
   CHECK(StepTimes().pipeline_bubble() == 0);
 }
 
-TEST_CASE("the breakdown of a run leaves its first steps out and sums to the step") {
+TEST_CASE("the breakdown of a run excludes its first steps and sums to the step") {
   double t[2 * kNumStageTimes] = {};
   t[kForwardTime] = 0.25;
   t[kNumStageTimes + kForwardTime] = 0.125;
@@ -61,7 +61,7 @@ TEST_CASE("the breakdown of a run leaves its first steps out and sums to the ste
   CHECK(StepTimes(t).mean()[kForwardTime] == Approx(0.1875));
 }
 
-TEST_CASE("a step is put together with its own update, and its parts are never more than the step") {
+TEST_CASE("a step is combined with its own update, and its parts never exceed the step") {
   double t[kNumStageTimes] = {};
   StepBreakdown b(0);
   const auto add = [&](double forward, double update_before, double data, double seconds) {
@@ -106,7 +106,7 @@ TEST_CASE("the predicted bubble is the formula where stages are equal, and more 
   CHECK(stage_cost(o, 4).stage_b[0] == Approx(2.5 * stage_cost(o, 4).stage_f[0]));
 }
 
-TEST_CASE("waiting for data more than one per cent of twenty steps is said once, with what helps") {
+TEST_CASE("waiting for data more than one per cent of twenty steps is reported once, with a remedy") {
   DataWaitWatch quick;
   for (int k = 0; k < 100; ++k) CHECK_FALSE(quick.step(k < 2 ? 1 : 0.0099, 1));  // the first steps do not count
   DataWaitWatch slow;

@@ -114,7 +114,7 @@ const std::string kDifficult =
 
 }  // namespace
 
-TEST_CASE("tokenizer train writes a model and says how good it is") {
+TEST_CASE("tokenizer train writes a model and reports its quality") {
   const Fixture& w = world();
   for (const char* file : {"tok.model", "tok.vocab", "tok.meta.json"}) CHECK(std::filesystem::exists(w / file));
   CHECK_THAT(w.train, Contains("pieces           400 (bpe)") && Contains("bytes per token") &&
@@ -153,7 +153,7 @@ TEST_CASE("tokenizer encode and decode are inverse, line by line and as bytes") 
   }
 }
 
-TEST_CASE("tokenizer encode gives the same ids for any number of threads, from files, text and standard input") {
+TEST_CASE("tokenizer encode returns the same ids for any number of threads, from files, text and standard input") {
   const Fixture& w = world();
   std::string big = read_file(w.text());
   while (big.size() < 3'000'000) big += big;  // several batches of several parts
@@ -176,7 +176,7 @@ TEST_CASE("tokenizer encode gives the same ids for any number of threads, from f
   CHECK(output_of({"tokenizer", "encode", "--tokenizer", w.tok()}, "") == "");
 }
 
-TEST_CASE("tokenizer encode and decode say which word of which line is wrong") {
+TEST_CASE("tokenizer encode and decode name the wrong word and its line") {
   const Fixture& w = world();
   const Words decode{"tokenizer", "decode", "--tokenizer", w.tok()},
       encode{"tokenizer", "encode", "--tokenizer", w.tok()};
@@ -203,7 +203,7 @@ TEST_CASE("tokenizer encode and decode say which word of which line is wrong") {
   refused({"tokenizer", "encode", "--tokenizer", w.text()}, Exit::kUsage, {"text.txt"});
 }
 
-TEST_CASE("data prepare and data inspect: what goes in comes out") {
+TEST_CASE("data prepare and data inspect round-trip a text") {
   const Fixture& w = world();
   const TempDir dir;
   write_file(dir / "a.jsonl", "{\"id\": 1, \"body\": \"first \\u20ac document\"}\n{\"body\": \"second\"}\n");
@@ -262,7 +262,7 @@ TEST_CASE("data inspect prints samples, their order, and the unigram entropy") {
   CHECK_THAT(bad.out, Contains("verdict      bad") && Contains("h.idx") && !Contains("entropy"));
 }
 
-TEST_CASE("data prepare refuses what it cannot do and overwrites nothing unasked") {
+TEST_CASE("data prepare refuses unsupported inputs and overwrites nothing unless forced") {
   const Fixture& w = world();
   const TempDir dir;
   const auto prepare = [&](const Words& more) {
@@ -299,7 +299,7 @@ TEST_CASE("data prepare refuses what it cannot do and overwrites nothing unasked
   CHECK(read_file(dir / "l.bin") != before);
 }
 
-TEST_CASE("a stop outlives the reader of the output, whom Ctrl-C ends too") {
+TEST_CASE("a stop outlives the reader of the output, which Ctrl-C ends too") {
   for (const bool asked : {false, true}) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
@@ -318,7 +318,7 @@ TEST_CASE("a stop outlives the reader of the output, whom Ctrl-C ends too") {
   }
 }
 
-TEST_CASE("Ctrl-C during data prepare leaves a journal, ends with 75, and the same call goes on") {
+TEST_CASE("Ctrl-C during data prepare leaves a journal, ends with 75, and the same call resumes") {
   const Fixture& w = world();
   const TempDir dir;
   std::string text;
@@ -395,7 +395,7 @@ TEST_CASE("schedule writes the simulated step as a trace") {
   refused({"schedule", "--trace", dir / "no/step.json"}, Exit::kIo, {"no/step.json"});
 }
 
-TEST_CASE("schedule --check says whether a file is a schedule that trains") {
+TEST_CASE("schedule --check reports whether a file is a valid schedule") {
   const TempDir dir;
   write_file(dir / "good.schedule", "0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1\n");
   CHECK_THAT(output_of({"schedule", "--check", dir / "good.schedule"}),

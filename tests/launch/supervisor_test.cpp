@@ -47,7 +47,7 @@ bool wait_for(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("what is started again, how soon, and when it is enough", "[R28]") {
+TEST_CASE("restarts: which failures, after which delay, and how many", "[R28]") {
   for (const int code : {0, 2, 16, 17, 65}) {
     RestartPolicy p(5);
     CHECK_FALSE(p.after({.code = code}).restart);
@@ -57,14 +57,14 @@ TEST_CASE("what is started again, how soon, and when it is enough", "[R28]") {
     CHECK(p.after({.code = code}).restart);
     CHECK_FALSE(p.after({.code = code, .asked_to_stop = true}).restart);
   }
-  SECTION("delays double from 1 to 60 seconds and start anew after ten good minutes") {
+  SECTION("delays double from 1 to 60 seconds and restart after ten good minutes") {
     RestartPolicy p(100);
     for (const double delay : {0., 1., 2., 4., 8., 16., 32., 60., 60.})
       CHECK(p.after({.code = 137, .progressed = true, .seconds = 20}).delay_s == delay);
     CHECK(p.after({.code = 137, .progressed = true, .seconds = 601}).delay_s == 0);
     CHECK(p.after({.code = 137, .progressed = true, .seconds = 20}).delay_s == 1);
   }
-  SECTION("three failures in a row that committed nothing are the end") {
+  SECTION("three failures in a row without a commit end the job") {
     RestartPolicy p(100);
     CHECK(p.after({.code = 137}).restart);
     CHECK(p.after({.code = 137}).restart);
@@ -75,7 +75,7 @@ TEST_CASE("what is started again, how soon, and when it is enough", "[R28]") {
     CHECK_FALSE(last.restart);
     CHECK_THAT(last.why, Catch::Contains("committed no newer checkpoint"));
   }
-  SECTION("a lost machine uses up a restart, but is no failure of the job, and passes over no checkpoint") {
+  SECTION("a lost machine uses up a restart, but is no failure of the job, and skips no checkpoint") {
     RestartPolicy p(7);
     CHECK_FALSE(p.after({.code = 124, .progressed = true, .resumed_from = 40, .reached = 43}).older_step);
     for (int i = 0; i < 5; ++i) {
@@ -87,11 +87,11 @@ TEST_CASE("what is started again, how soon, and when it is enough", "[R28]") {
     CHECK(p.after({.code = 124, .resumed_from = 40, .reached = 43}).older_step);
     CHECK_THAT(p.after({.code = 255, .machine_lost = true}).why, Catch::Contains("no restarts left"));
   }
-  SECTION("no more than it may") {
+  SECTION("at most the configured number") {
     RestartPolicy p(2);
     for (const bool again : {true, true, false}) CHECK(p.after({.code = 137, .progressed = true}).restart == again);
   }
-  SECTION("two deaths at one step after one checkpoint: the checkpoint before it") {
+  SECTION("two deaths at one step after one checkpoint: the previous checkpoint") {
     RestartPolicy p(9);
     CHECK_FALSE(p.after({.code = 137, .progressed = true, .resumed_from = 40, .reached = 43}).older_step);
     CHECK(p.after({.code = 137, .resumed_from = 40, .reached = 43}).older_step);
@@ -101,8 +101,7 @@ TEST_CASE("what is started again, how soon, and when it is enough", "[R28]") {
   }
 }
 
-TEST_CASE("a killed and then a stopped rank: the job starts again and its losses are those of a calm run",
-          "[R28][R15]") {
+TEST_CASE("a killed and then a stopped rank: the job restarts with the losses of an undisturbed run", "[R28][R15]") {
   TempDir dir;
   const std::string run = kTiny + "--pp 2 --checkpoint.every 5 --train.steps 30 ";
   const std::string saved = dir / "runs/x/checkpoints/step-0000000";
@@ -170,7 +169,7 @@ TEST_CASE("one rank and ranks that are threads are supervised too", "[R28]") {
   }
 }
 
-TEST_CASE("a job that dies at the same step again takes the older checkpoint, and gives up after three", "[R28]") {
+TEST_CASE("a job that dies at the same step again loads the older checkpoint, and gives up after three", "[R28]") {
   TempDir dir;
   const Outcome r = gpttrain(kTiny +
                                  "--checkpoint.every 4 --train.steps 50 --launch.max_restarts 20 --checkpoint.async "
@@ -186,7 +185,7 @@ TEST_CASE("a job that dies at the same step again takes the older checkpoint, an
   CHECK(story[0]["step_after"] == 8);
 }
 
-TEST_CASE("what a restart cannot help is not started again", "[R28]") {
+TEST_CASE("a failure that a restart cannot fix is not restarted", "[R28]") {
   TempDir dir;
   struct Case {
     std::string flags;
@@ -202,7 +201,7 @@ TEST_CASE("what a restart cannot help is not started again", "[R28]") {
   }
 }
 
-TEST_CASE("Ctrl-C while the supervisor waits ends at once, while it trains it saves, and is not started again",
+TEST_CASE("Ctrl-C while the supervisor waits ends at once, during training it saves, and nothing is restarted",
           "[R14]") {
   TempDir dir;
   const auto begin = std::chrono::steady_clock::now();

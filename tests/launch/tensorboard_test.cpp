@@ -56,7 +56,7 @@ size_t count_records(const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("event records have the bytes that TensorBoard reads") {
+TEST_CASE("event records are byte-compatible with TensorBoard") {
   CHECK(hex(tfrecord(event_file_version(1700000000.25))) ==
         "1800000000000000a37f4b220900001040fc54d9411a0d627261696e2e4576656e743a32338d2fe9");
   CHECK(hex(tfrecord(event_session_start(1700000000.25, 11))) ==
@@ -68,7 +68,7 @@ TEST_CASE("event records have the bytes that TensorBoard reads") {
         "0f677074747261696e202d2d747020324a0a0a060a047465787420028607ad19");
 }
 
-TEST_CASE("a scalar of 0, NaN or infinity is written as it is") {
+TEST_CASE("a scalar of 0, NaN or infinity is written unchanged") {
   const auto value_of = [](float x) {
     const std::string e = event_scalar(1, 1, "t", x);
     float y;
@@ -80,7 +80,7 @@ TEST_CASE("a scalar of 0, NaN or infinity is written as it is") {
   CHECK(value_of(-INFINITY) == -INFINITY);
 }
 
-TEST_CASE("a file cut at any byte loses only its last records") {
+TEST_CASE("a file truncated at any byte loses only its last records") {
   TempFolder folder;
   std::string path;
   {
@@ -99,7 +99,7 @@ TEST_CASE("a file cut at any byte loses only its last records") {
   }
 }
 
-TEST_CASE("a file that cannot be made or written says which and why") {
+TEST_CASE("an unwritable file is reported with name and reason") {
   CHECK_THROWS_WITH(TensorBoardFile("/no/such/folder", 1, 1),
                     Catch::Contains("/no/such/folder/events.out.tfevents") && Catch::Contains("No such file"));
 }

@@ -61,7 +61,7 @@ int64_t bytes_read() {
 
 }  // namespace
 
-TEST_CASE("text of any form becomes tokens, or is refused with what is wrong") {
+TEST_CASE("text in every supported form becomes tokens, or is refused with the reason") {
   TempDir dir;
   write_file(dir / "mine.txt", read_file("/usr/share/common-licenses/GPL-3"));
   must("tokenizer train --input mine.txt --vocab 400 --output tok.model", dir);
@@ -89,7 +89,7 @@ TEST_CASE("text of any form becomes tokens, or is refused with what is wrong") {
   CHECK(fs::exists(link.data.train[0].path + ".idx"));
 }
 
-TEST_CASE("a text is read once, whatever the number of ranks and starts") {
+TEST_CASE("a text is tokenized once, for any number of ranks and starts") {
   TempDir dir;
   constexpr int64_t kBytes = 8 << 20;
   std::string text;
@@ -113,7 +113,7 @@ TEST_CASE("a text is read once, whatever the number of ranks and starts") {
   CHECK(changed.data.train[0].path != first.data.train[0].path);
 }
 
-TEST_CASE("Ctrl-C in tokenizer train says so, ends with 130, and leaves nothing") {
+TEST_CASE("Ctrl-C in tokenizer train is reported, ends with 130, and leaves nothing") {
   TempDir dir;
   REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
   const auto interrupt = [&](int pid) {
@@ -159,7 +159,7 @@ TEST_CASE("from a text file to text in three commands, and the text is prepared 
   CHECK(gpttrain(train + "12", dir.path()).code == 2);  // data differs from the checkpoint's
 }
 
-TEST_CASE("what is no text says so, and a model too small for the tokenizer says how large it must be") {
+TEST_CASE("an input that is no text is reported, and a model too small for the tokenizer with the size it needs") {
   TempDir dir;
   const std::string gpl = read_file("/usr/share/common-licenses/GPL-3");
   write_file(dir / "mine.txt", gpl);

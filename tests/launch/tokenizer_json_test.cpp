@@ -63,7 +63,7 @@ TEST_CASE(
   compare_ids({"gpt4", "deepseek"}, 20000);
 }
 
-TEST_CASE("a run on text with a tokenizer.json keeps it, and generate, eval, export and import use what it kept") {
+TEST_CASE("a run on text with a tokenizer.json stores it, and generate, eval, export and import use the stored one") {
   TempDir dir;
   write_folder(dir / "hf");
   fs::copy_file(kText, dir / "text.txt");
@@ -97,7 +97,7 @@ TEST_CASE("a run on text with a tokenizer.json keeps it, and generate, eval, exp
   CHECK(must("generate --load foreign --tokenizer hf/tokenizer.json" + how, dir).out == text);
 }
 
-TEST_CASE("tokenizer encode and decode read a tokenizer.json, and tokens without a name for their end say so") {
+TEST_CASE("tokenizer encode and decode read a tokenizer.json, and a missing end token is reported") {
   TempDir dir;
   write_folder(dir / "hf");
   const std::string lines = "the other thing\ncaf\xC3\xA9 \xF0\x9F\x98\x80<|endoftext|>\n\n  two  blanks\t\n";

@@ -91,7 +91,7 @@ const std::string kTiny =
 
 }  // namespace
 
-TEST_CASE("a window of traced steps is read as FIRST:END") {
+TEST_CASE("a window of traced steps is parsed as FIRST:END") {
   CHECK(parse_trace_window("").end == 0);
   CHECK(parse_trace_window("10:12").first == 10);
   CHECK(parse_trace_window("10:12").end == 12);
@@ -119,7 +119,7 @@ TEST_CASE("a simulated schedule is a valid trace with every action, message and 
   CHECK(gantt(back) == gantt(report));
 }
 
-TEST_CASE("a wait for a message is drawn, and is not work") {
+TEST_CASE("a wait for a message is drawn, and does not count as work") {
   RankTrace t;
   TraceEntry f, wait;
   f.step = wait.step = 3;
@@ -138,7 +138,7 @@ TEST_CASE("a wait for a message is drawn, and is not work") {
   CHECK(executed_timeline(std::vector<RankTrace>{}, 80).empty());
 }
 
-TEST_CASE("clocks of other ranks are compared, and a full recorder says so") {
+TEST_CASE("clocks of other ranks are compared, and a full recorder is reported") {
   ThreadWorld world(2, std::chrono::seconds(60));
   std::vector<RankTrace> got;
   std::vector<std::thread> team;
@@ -163,7 +163,7 @@ TEST_CASE("clocks of other ranks are compared, and a full recorder says so") {
   CHECK_FALSE(tiny.full());
 }
 
-TEST_CASE("traced steps of a run become a valid trace and a timeline, and train the same bits") {
+TEST_CASE("traced steps of a run become a valid trace and a timeline, and train bitwise the same") {
   TempDir dir;
   const std::string layout = kTiny + "--tp 2 --pp 2 --dp 2 --launch.ranks threads ";
   const Outcome plain = gpttrain(layout + "--log.name plain", dir.path());
@@ -216,7 +216,7 @@ TEST_CASE("a trace of processes works, ends with the run, and bad windows are re
   CHECK(beyond.says("log.trace_steps"));
 }
 
-TEST_CASE("the logged bubbles are there, measured and predicted, where there is a pipeline") {
+TEST_CASE("the logged bubbles, measured and predicted, exist where there is a pipeline") {
   TempDir dir;
   REQUIRE(gpttrain(kTiny + "--pp 2 --launch.ranks threads --log.name two", dir.path()).code == 0);
   const auto measured = logged(dir / "runs/two", "pipeline_bubble");

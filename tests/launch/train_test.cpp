@@ -52,7 +52,7 @@ TEST_CASE("processes and threads of the same layout are bitwise equal") {
   CHECK(logged(dir / "runs/processes", "grad_norm") == logged(dir / "runs/threads", "grad_norm"));
 }
 
-TEST_CASE("a run that stops half way and resumes is bitwise the run that does not stop") {
+TEST_CASE("a run that stops half way and resumes is bitwise the uninterrupted run") {
   TempDir dir;
   const std::string layout =
       kTiny + "--tp 2 --pp 2 --dp 2 --launch.ranks threads --checkpoint.every 6 --schedule.type linear ";
@@ -78,7 +78,7 @@ TEST_CASE("a run that stops half way and resumes is bitwise the run that does no
   }
 }
 
-TEST_CASE("a finished run asked for no more says so and ends well") {
+TEST_CASE("a finished run that is started again reports so and exits with 0") {
   TempDir dir;
   const std::string run = kTiny + "--log.name x --train.steps ";
   REQUIRE(gpttrain(run + "4", dir.path()).code == 0);
@@ -99,7 +99,7 @@ TEST_CASE("a checkpoint of one layout resumes on another and stays close") {
   check_close(logged(dir / "runs/x", "loss"), logged(dir / "runs/y", "loss"), 1e-5);
 }
 
-TEST_CASE("Ctrl-C finishes the step, saves, exits 75, and the same command goes on") {
+TEST_CASE("Ctrl-C finishes the step, saves, exits 75, and the same command resumes") {
   TempDir dir;
   for (const std::string ranks : {"processes", "threads"}) {
     const std::string run =
@@ -124,7 +124,7 @@ TEST_CASE("Ctrl-C finishes the step, saves, exits 75, and the same command goes 
   }
 }
 
-TEST_CASE("a run directory that turns read-only ends its logs, not the training") {
+TEST_CASE("a run directory that becomes read-only ends its logs, not the training") {
   if (geteuid() == 0) {  // root ignores permissions: put a file in place of the folder
     TempDir dir;
     std::filesystem::create_directories(dir / "runs/x/checkpoints");
@@ -157,7 +157,7 @@ TEST_CASE("one rank, and ranks that are threads, never touch MPI") {
   CHECK(without_mpi("processes --dp 2").code != 0);
 }
 
-TEST_CASE("a pipeline that would idle much is told before it starts, and what its stages hold") {
+TEST_CASE("a pipeline with a large bubble is reported before it starts, with the memory of its stages") {
   TempDir dir;
   const Outcome idle = gpttrain(kTiny + "--pp 4 --train.grad_accum 2 --train.global_batch 2 --dry-run", dir.path());
   INFO(idle.out);
@@ -169,7 +169,7 @@ TEST_CASE("a pipeline that would idle much is told before it starts, and what it
   CHECK_FALSE(busy.says("pipeline bubble"));
 }
 
-TEST_CASE("recomputation with a split backward is warned of with both peaks, and ZeRO's choice shows both prices") {
+TEST_CASE("recomputation with a split backward warns with both peaks, and ZeRO's choice shows both costs") {
   TempDir dir;
   const Outcome o = gpttrain(kTiny +
                                  "--pp 2 --dp 2 --zero 2 --parallel.schedule zb-h1 --parallel.recompute full "

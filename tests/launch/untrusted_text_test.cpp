@@ -41,7 +41,7 @@ std::string error_of(const std::function<void()>& body, Exit code = Exit::kUsage
 
 }  // namespace
 
-TEST_CASE("text that a terminal would obey is shown as text") {
+TEST_CASE("terminal control sequences in text are shown as text") {
   CHECK(printable("Ünïcode — 日本 🙂 ~") == "Ünïcode — 日本 🙂 ~");
   CHECK(printable("a\x1b[31mred\a\r\n\tb\x7f") == "a\\x1b[31mred\\x07\\x0d\\n\\tb\\x7f");
   CHECK(printable(std::string("nul\0end", 7)) == "nul\\x00end");
@@ -57,7 +57,7 @@ TEST_CASE("text that a terminal would obey is shown as text") {
   CHECK(console == "warning: from \\x1b]0;a manifest\\x07\n");
 }
 
-TEST_CASE("a word of a command is quoted where a shell would take it apart") {
+TEST_CASE("a word of a command is quoted where a shell would split it") {
   CHECK(shell_word("runs/a-b_c=1,2:3@4%.model") == "runs/a-b_c=1,2:3@4%.model");
   CHECK(shell_word("runs/a;b|c&d") == "'runs/a;b|c&d'");
   CHECK(shell_word("it's $HOME") == "'it'\\''s $HOME'");
@@ -65,7 +65,7 @@ TEST_CASE("a word of a command is quoted where a shell would take it apart") {
   CHECK(shell_word("~") == "'~'");
 }
 
-TEST_CASE("a value of a manifest that is missing or misshaped is named, with what was expected and found") {
+TEST_CASE("a missing or malformed value of a manifest is named, with expected and found") {
   const auto said = [](const char* from, const char* to) {
     Manifest m;
     m.state.run_uuid = "run";
@@ -92,7 +92,7 @@ TEST_CASE("a value of a manifest that is missing or misshaped is named, with wha
              Contains("m.json: no JSON: line ") && !Contains("json.exception"));
 }
 
-TEST_CASE("other JSON of ours that was changed is named by its key, never by a library's error") {
+TEST_CASE("other modified JSON files of ours are reported by key, never by a library's error") {
   TempDir dir;
   const auto clean = [](const std::string& text, const std::string& part) {
     INFO(text);
@@ -147,7 +147,7 @@ TEST_CASE("a pipe, a device and a folder in place of a file are refused by name 
   CHECK(read_whole_file("/proc/self/status").size() > 100);  // reports a size of 0
 }
 
-TEST_CASE("a name of a run that is no name of a folder is refused, whatever is in it") {
+TEST_CASE("a run name that is no valid folder name is refused, whatever its characters") {
   for (const char* name : {"a/b", "..", "a\nb", "tab\there", "\x1b[2J", "del\x7f", "\xFF"}) {
     INFO(printable(name));
     const std::string text = error_of([&] { load_config({.flags = {"--log.name", name}}); });

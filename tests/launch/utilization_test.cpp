@@ -18,7 +18,7 @@ EngineOptions gpt2() {
   return o;
 }
 
-TEST_CASE("FLOPs of a step of GPT-2 124M are those of the published formulas, recomputed blocks included") {
+TEST_CASE("FLOPs of a step of GPT-2 124M equal the published formulas, recomputed blocks included") {
   EngineOptions o = gpt2();
   CHECK(step_flops(o, 1, 1, 1024, -1).causal == 798031872);
   CHECK(step_flops(o, 1, 1, 1024, -1).full == 854654976);
@@ -35,7 +35,7 @@ TEST_CASE("FLOPs of a step of GPT-2 124M are those of the published formulas, re
   CHECK(step_flops(o, 4, 1, 1024, -1).hardware == 798031872 + (986775552 - 798031872) * 7.0 / 12);
 }
 
-TEST_CASE("a window lowers the FLOPs that are counted, not those of full attention") {
+TEST_CASE("a window reduces the counted FLOPs, not those of full attention") {
   EngineOptions o = gpt2(), windows = o;
   windows.model.window = 256, windows.model.global_every = 3;  // in 8 of 12 blocks
   const double saved = 6.0 * 8 * 768 * (1024 - 256.0 * (2048 - 256) / 1024);
@@ -44,7 +44,7 @@ TEST_CASE("a window lowers the FLOPs that are counted, not those of full attenti
   CHECK(step_flops(windows, 1, 65536, 1024, -1).causal == describe(windows.model).train_flops(65536));
 }
 
-TEST_CASE("peaks are those of the data sheets, by the name that the driver gives, editions that differ are unknown") {
+TEST_CASE("peaks are those of the data sheets, by the driver's device name, and unknown for ambiguous editions") {
   CHECK(peak_bf16_flops("NVIDIA H200, 139 GiB, sm_90") == 989.4e12);
   CHECK(peak_bf16_flops("NVIDIA H100 80GB HBM3, 79 GiB, sm_90") == 989.4e12);
   CHECK(peak_bf16_flops("NVIDIA H100 PCIe, 79 GiB, sm_90") == 756e12);
@@ -66,7 +66,7 @@ PeakRates some(const std::string& device, int64_t head_dim, double rate) {
           .attention = {{head_dim, 1024, 0.2 * rate, 0.25 * rate}}};
 }
 
-TEST_CASE("ceilings are kept by device and type, and what is damaged or another's is left aside") {
+TEST_CASE("measured peaks are stored by device and type, and damaged or foreign files are ignored") {
   TempDir dir;
   ::setenv("XDG_CACHE_HOME", dir.path().c_str(), 1);
   const std::string path = ceilings_file("Some GPU, 10 GiB", DType::kBF16);
@@ -85,7 +85,7 @@ TEST_CASE("ceilings are kept by device and type, and what is damaged or another'
   ::unsetenv("XDG_CACHE_HOME");
 }
 
-TEST_CASE("attention of other shapes stays in the file of a device's ceilings, a named file must be good") {
+TEST_CASE("attention of other shapes stays in the file of a device's peaks, and an explicit file must be valid") {
   TempDir dir;
   const std::string path = dir / "c.json";
   PeakRates first = some("GPU", 64, 2e12);
@@ -112,7 +112,7 @@ TEST_CASE("attention of other shapes stays in the file of a device's ceilings, a
   CHECK_THROWS_WITH(read_ceilings(path, DType::kBF16), Catch::Contains("not above 0"));
 }
 
-TEST_CASE("a device without a data sheet shows its share of what was measured beside the missing MFU") {
+TEST_CASE("a device without a data sheet shows its share of the measured peak beside the missing MFU") {
   StepRecord r;
   r.step = 1, r.total_steps = 2, r.step_seconds = 1, r.tokens_per_second = 1000;
   CHECK_THAT(step_line(r, 1), Catch::Contains("mfu n/a  "));

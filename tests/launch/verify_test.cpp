@@ -31,7 +31,7 @@ Config small(const Config& given, std::vector<std::string>* said = nullptr) {
 
 }  // namespace
 
-TEST_CASE("a config of a large model becomes a small one that keeps what a layout could break") {
+TEST_CASE("a config of a large model is reduced to a small one that keeps every feature that a layout affects") {
   const Config big = config_of({"--tp",
                                 "4",
                                 "--pp",
@@ -69,7 +69,7 @@ TEST_CASE("a config of a large model becomes a small one that keeps what a layou
   CHECK(std::find(notes.begin(), notes.end(), "model.layers 36 -> 4") != notes.end());
 }
 
-TEST_CASE("a small model stays as it is, but a pipeline gets microbatches enough") {
+TEST_CASE("a small model is unchanged, but a pipeline gets enough microbatches") {
   const Config given =
       config_of({"--pp", "2", "--model.layers", "2", "--model.hidden", "16", "--model.heads", "2", "--model.vocab",
                  "60", "--model.seq", "8", "--train.micro_batch", "1", "--train.grad_accum", "1"});
@@ -81,7 +81,7 @@ TEST_CASE("a small model stays as it is, but a pipeline gets microbatches enough
   CHECK(c.train.grad_accum == 3);
 }
 
-TEST_CASE("partitions, recomputed blocks, narrow heads and chunks survive the shrinking") {
+TEST_CASE("partitions, recomputed blocks, narrow heads and chunks survive the reduction") {
   const std::vector<std::string> deep{"--model.layers", "24", "--model.heads", "16", "--model.hidden", "1024"};
   const auto with = [&](std::vector<std::string> flags) {
     flags.insert(flags.end(), deep.begin(), deep.end());
@@ -101,7 +101,7 @@ TEST_CASE("partitions, recomputed blocks, narrow heads and chunks survive the sh
   CHECK(narrow.model.hidden == 192);
 }
 
-TEST_CASE("every config that ships can be made small on several layouts") {
+TEST_CASE("every shipped config can be reduced on several layouts") {
   for (const char* file :
        {"demo.json", "tiny.json", "gpt2-124m.json", "gpt2-355m.json", "gpt2-774m.json", "gpt2-1558m.json"})
     for (const std::vector<std::string>& flags : {std::vector<std::string>{},
@@ -126,7 +126,7 @@ TEST_CASE("ranks of a tensor are named by the block of the mesh that they fill")
   CHECK(rank_coordinates_text(shape, {0, 7}) == "ranks 0,7");
 }
 
-TEST_CASE("verify proves a layout, prints what it tested, and ends with 0") {
+TEST_CASE("verify tests a layout, prints what it compared, and ends with 0") {
   const TempDir dir;
   const Outcome o = gpttrain(kTiny + "--tp 2 --pp 2 --dp 2 --zero 1 --parallel.schedule zb-h1", dir.path());
   INFO(o.out);
@@ -138,7 +138,7 @@ TEST_CASE("verify proves a layout, prints what it tested, and ends with 0") {
   CHECK(std::filesystem::is_empty(dir.path()));  // leaves no files
 }
 
-TEST_CASE("verify --on here proves the ranks that it starts, or those of a launcher, as threads and as processes") {
+TEST_CASE("verify --on here tests the ranks that it starts, or those of a launcher, as threads and as processes") {
   const TempDir dir;
   for (const char* how : {"--launch.ranks threads", "--launch.ranks processes"}) {
     const Outcome o = gpttrain(kTiny + "--tp 2 --pp 2 --on here " + how, dir.path());
@@ -150,7 +150,7 @@ TEST_CASE("verify --on here proves the ranks that it starts, or those of a launc
   }
 }
 
-TEST_CASE("verify --matrix runs what is legal and counts it") {
+TEST_CASE("verify --matrix runs and counts the legal layouts") {
   const TempDir dir;
   const Config model = config_of({"--model.layers", "2", "--model.hidden", "16", "--model.heads", "2"});
   const Outcome o = gpttrain(kTiny + "--matrix --ranks 2 --amp O0" + (kSanitized ? " --sample 40" : ""), dir.path());
@@ -168,7 +168,7 @@ TEST_CASE("verify --matrix runs what is legal and counts it") {
   CHECK(few.says("5 layouts in"));
 }
 
-TEST_CASE("verify refuses what it cannot do") {
+TEST_CASE("verify refuses unsupported requests") {
   const TempDir dir;
   const auto refused = [&](const std::string& flags, const std::string& why) {
     const Outcome o = gpttrain(kTiny + flags, dir.path());

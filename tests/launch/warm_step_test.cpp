@@ -55,7 +55,7 @@ TEST_CASE("a warm step with dropout, any optimizer, announced shapes, chunks and
     }
 }
 
-TEST_CASE("a warm step of mixed precision allocates nothing, whatever the level, rounded at random or quantized") {
+TEST_CASE("a warm step of mixed precision allocates nothing, at any level, stochastically rounded or quantized") {
   for (const int level : {1, 2, 3})
     for (const DType half : {DType::kBF16, DType::kF16})
       for (const int stage : {0, 1, 2, 3})
@@ -80,7 +80,7 @@ TEST_CASE("a warm step of mixed precision allocates nothing, whatever the level,
         }
 }
 
-TEST_CASE("a warm step of progressive layer drop allocates nothing, whichever blocks it leaves out") {
+TEST_CASE("a warm step of progressive layer drop allocates nothing, whichever layers it drops") {
   for (const int stage : {0, 1, 2, 3})
     for (const char* schedule : {"1f1b", "zb-h1", "interleaved"}) {
       INFO(schedule << " zero " << stage);

@@ -144,7 +144,7 @@ TEST_CASE("elements sent in a step equal the closed forms exactly, padding inclu
           }
 }
 
-TEST_CASE("stage 3 gathers twice a microbatch, less what its turns from forward to backward and back keep") {
+TEST_CASE("stage 3 gathers twice a microbatch, less the units kept at the turns between forward and backward") {
   const MeshShape mesh{.dp = 4};
   const int m = 5;
   for (bool tied : {true, false}) {
@@ -205,7 +205,7 @@ TEST_CASE("bytes of parameters, gradients and optimizer state are the closed for
       }
 }
 
-TEST_CASE("small buckets and no overlap keep one scope of whole gradients, overlap two") {
+TEST_CASE("small buckets without overlap keep one unit of whole gradients, with overlap two") {
   TransformerConfig c = kLarge;
   c.vocab = 1000;  // blocks are the largest units
   const MeshShape mesh{.dp = 8};
@@ -239,7 +239,7 @@ TEST_CASE("evaluation and a larger prefetch take the memory of their windows") {
     }
 }
 
-TEST_CASE("the start block says what a stage holds and sends, and what the other way to reduce would") {
+TEST_CASE("the start block reports what a ZeRO stage holds and sends, and the cost of the other reduction mode") {
   const auto bytes = [](const EngineOptions& o, const MeshShape& mesh) {
     return zero_text(o, mesh, plan_stages(o, mesh, cpu_backend()), cpu_backend());
   };

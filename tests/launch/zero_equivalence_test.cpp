@@ -116,7 +116,7 @@ TEST_CASE("gradients reduced every microbatch are close, and bitwise equal betwe
   }
 }
 
-TEST_CASE("overlap, bucket size, prefetch and what stays whole change no bit") {
+TEST_CASE("overlap, bucket size, prefetch and unsharded units are bitwise identical") {
   constexpr int64_t kHuge = int64_t{1} << 30;
   for (const Setting& s : {Setting{.mesh = {.dp = 4}}, Setting{.mesh = {.pp = 2, .dp = 2}, .schedule = "zb-h1"}})
     for (GradReduce reduce : {kEach, kEnd}) {
@@ -162,7 +162,7 @@ TEST_CASE("with one data-parallel rank every stage is the same run") {
   }
 }
 
-TEST_CASE("a run goes on under other ZeRO stages bit for bit, from the binary") {
+TEST_CASE("a run resumes under other ZeRO stages bitwise, from the binary") {
   TempDir dir;
   const std::string tiny =
       "train --model.layers 3 --model.hidden 16 --model.heads 2 --model.vocab 60 --model.seq 8 --data.train mock "
@@ -187,7 +187,7 @@ TEST_CASE("a run goes on under other ZeRO stages bit for bit, from the binary") 
   CHECK(eval.code == 0);
 }
 
-TEST_CASE("gradients are reduced every microbatch unless a pipeline makes that dear") {
+TEST_CASE("gradients are reduced every microbatch unless a pipeline makes that expensive") {
   const auto mode = [](int stage, int pp, int m, GradReduce asked = GradReduce::kAuto) {
     return grad_reduce_of({.stage = stage, .grad_reduce = asked}, pp, m);
   };

@@ -27,7 +27,7 @@ const std::string kModel =
 
 }  // namespace
 
-TEST_CASE("llm.c's shards are trained on as they are, and a resumed run goes on where it was") {
+TEST_CASE("llm.c's shards are trained on unmodified, and a resumed run continues at its position") {
   TempDir dir;
   write_file(dir / "s_1.bin", shard(700, 1));
   write_file(dir / "s_2.bin", shard(300, 2));

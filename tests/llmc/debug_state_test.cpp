@@ -216,7 +216,7 @@ TEST_CASE("GPT-2 124M by llm.c's own debug state: logits, gradients and the ten 
   expect(s, "124M, GPU, bf16", in_bf16(kCuda), kHalf);
 }
 
-TEST_CASE("a debug state that disagrees is found, and what disagrees is named") {
+TEST_CASE("a differing debug state is found, and the differing tensor is named") {
   const DebugState s = read_debug_state(small_folder());
   const TenSteps right = all_of(s, kCpu);
   REQUIRE(judge(s, right, kSmall).wrong.empty());

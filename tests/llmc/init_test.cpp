@@ -18,7 +18,7 @@ void expect_close(const std::vector<float>& found, size_t at, const std::vector<
 
 }  // namespace
 
-TEST_CASE("normal numbers are those of torch.empty(n).normal_() after torch.manual_seed(42)") {
+TEST_CASE("normal numbers equal torch.empty(n).normal_() after torch.manual_seed(42)") {
   std::mt19937 random(42);
   const std::vector<float> odd = torch_normals(random, 37, 0.02f);  // the last 16 are redrawn
   expect_close(odd, 0, {0.0385383032, 0.0297456812, 0.0180143435, -0.042110417, 0.0135683687, -0.0246908963});
@@ -27,7 +27,7 @@ TEST_CASE("normal numbers are those of torch.empty(n).normal_() after torch.manu
   expect_close(torch_normals(random, 16, 0.5f), 0, {0.595684528, -0.40700382, -0.367996395, -0.418562323});
 }
 
-TEST_CASE("GPT-2 124M begins with llm.c's numbers") {
+TEST_CASE("GPT-2 124M starts with llm.c's initial weights") {
   std::mt19937 random(42);
   const std::vector<float> wte = torch_normals(random, 50257 * 768, 0.02f);
   expect_close(wte, 0, {0.0385383032, 0.0297456812, 0.0180143435, -0.042110417});
@@ -37,7 +37,7 @@ TEST_CASE("GPT-2 124M begins with llm.c's numbers") {
   expect_close(torch_normals(random, 768 * 768, 0.02f / std::sqrt(24.f)), 0, {0.00113274343, 0.00542639615});
 }
 
-TEST_CASE("torch42 is one stream through the model, of which every layout takes its pieces") {
+TEST_CASE("torch42 is one stream through the model, from which every layout takes its shards") {
   MeshRun run;
   run.engine.model = {.layers = 3, .hidden = 24, .heads = 4, .ffn = 40, .vocab = 61, .seq = 10};  // 61 * 24 % 16 = 8
   run.engine.torch_init = true;
@@ -77,7 +77,7 @@ TEST_CASE("torch42 is one stream through the model, of which every layout takes 
     }
 }
 
-TEST_CASE("torch42 refuses a model that llm.c does not have, and says so") {
+TEST_CASE("torch42 refuses a model that llm.c does not have, with the reason") {
   TempDir dir;
   const Outcome untied = gpttrain("--model.init torch42 --model.tied false --data.train mock --dry-run", dir.path());
   CHECK(untied.code == 2);

@@ -98,7 +98,7 @@ TEST_CASE("published shapes have the published number of parameters") {
   CHECK(describe({.tied = false}).parameters() == 124439808 + 50257 * 768);
 }
 
-TEST_CASE("the built layers hold as many parameters as the formula says") {
+TEST_CASE("the built layers hold as many parameters as the formula states") {
   for (bool tied : {true, false}) {
     TransformerConfig c{.layers = 3, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8, .tied = tied};
     int64_t total = 0;
@@ -137,7 +137,7 @@ TEST_CASE("FLOPs of a training step are exact integers") {
   CHECK(gpt2().train_flops(524288) == 798031872.0 * 524288);
 }
 
-TEST_CASE("a window takes FLOPs from the blocks that have it, and from no other") {
+TEST_CASE("a window reduces the FLOPs of its own blocks only") {
   const TransformerConfig c{.layers = 5,
                             .hidden = 24,
                             .heads = 4,
@@ -166,7 +166,7 @@ TEST_CASE("a window takes FLOPs from the blocks that have it, and from no other"
   CHECK(spec.module("layers.3.attn.core").window == 0);
 }
 
-TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not") {
+TEST_CASE("names and local shapes depend on the tp slice, logical shapes do not") {
   const TransformerConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   for (int tp : {1, 2, 4}) {
     const int64_t t = tp, padded = (300 + 128 * t - 1) / (128 * t) * 128 * t;
@@ -215,7 +215,7 @@ TEST_CASE("names and local shapes follow the tensor cut, logical shapes do not")
   }
 }
 
-TEST_CASE("with sequence parallelism what is whole on every tp rank gets partial gradients, and nothing else changes") {
+TEST_CASE("with sequence parallelism tensors replicated over tp have partial gradients, and nothing else changes") {
   const TransformerConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   for (int tp : {1, 2, 4}) {
     Built plain(c, {.tp = tp}, tp - 1, 0, layers(c)), cut(c, {.tp = tp}, tp - 1, 0, layers(c), true);
@@ -240,7 +240,7 @@ TEST_CASE("with sequence parallelism what is whole on every tp rank gets partial
   }
 }
 
-TEST_CASE("norms of queries and keys: the heads' is whole and its gradient partial, the rows' is cut with its heads") {
+TEST_CASE("norms of queries and keys: the per-head norm is replicated with partial gradient, the row norm sliced") {
   TransformerConfig c{
       .layers = 1, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 40, .vocab = 300, .seq = 8, .head_dim = 6};
   const std::string name = "layers.0.attn.qk_norm.weight";
@@ -260,7 +260,7 @@ TEST_CASE("norms of queries and keys: the heads' is whole and its gradient parti
   }
 }
 
-TEST_CASE("the place of norms decides which of them a block has") {
+TEST_CASE("the norm placement determines the norms of a block") {
   TransformerConfig c{.layers = 1, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   for (const NormPlace place : {NormPlace::kPre, NormPlace::kPost, NormPlace::kBoth}) {
     c.norm_place = place;
@@ -279,7 +279,7 @@ TEST_CASE("a split that does not divide names the parameter") {
                     Catch::Contains("layers.0.mlp.up.weight") && Catch::Contains("42"));
 }
 
-TEST_CASE("the stages of every partition hold each parameter exactly once, under one scope order") {
+TEST_CASE("the stages of every partition hold each parameter exactly once, in one unit order") {
   const TransformerConfig c{.layers = 6, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   std::map<std::string, Parameter> whole = parameters(c, {}, 0, 0, layers(c));
   for (const char* rule : {"flops", "uniform", "parameters", "type:block"})

@@ -38,7 +38,7 @@ TEST_CASE("the deepspeed profile follows the written trace of 25 steps") {
   CHECK(trace(rule("deepspeed", 16, 4), overflow) == scale);
 }
 
-TEST_CASE("profiles differ in where the window begins, in hysteresis and in their ends") {
+TEST_CASE("profiles differ in the start of the window, in hysteresis and at their limits") {
   const std::vector<int> clean(9, 0), bad(3, 1);
   CHECK(trace(rule("deepspeed", 8, 4), clean) == std::vector<double>{8, 8, 8, 8, 16, 16, 16, 16, 32});
   CHECK(trace(rule("deepspeed-0.16", 8, 4), clean) == std::vector<double>{8, 8, 8, 16, 16, 16, 16, 32, 32});
@@ -54,7 +54,7 @@ TEST_CASE("profiles differ in where the window begins, in hysteresis and in thei
   CHECK_THROWS_WITH(loss_scale_profile("amp"), Catch::Contains("deepspeed-0.16, apex, megatron, torch"));
 }
 
-TEST_CASE("with consecutive hysteresis overflows that are apart never shrink the scale") {
+TEST_CASE("with consecutive hysteresis isolated overflows never shrink the scale") {
   LossScaleOptions o = rule("deepspeed", 8, 1000);
   const std::vector<int> apart{1, 0, 1, 0, 1, 0};
   CHECK(trace(o, apart) == std::vector<double>{8, 8, 4, 4, 2, 2});
@@ -67,7 +67,7 @@ TEST_CASE("a fixed scale stays whatever happens") {
   CHECK(trace({.dynamic = false, .init = 128}, {1, 0, 1, 1, 0, 0}) == std::vector<double>(6, 128));
 }
 
-TEST_CASE("scales are powers of two within their limits, and a restored scaler goes on as the one it was") {
+TEST_CASE("scales are powers of two within their limits, and a restored scaler continues like the original") {
   std::mt19937 random(7);
   for (const std::string& name : loss_scale_profiles())
     for (int trial = 0; trial < 50; ++trial) {

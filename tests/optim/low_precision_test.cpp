@@ -59,7 +59,7 @@ struct Ones {
 
 }  // namespace
 
-TEST_CASE("steps of 2^-12 from 1 are lost in fp16 without masters, and move it with them") {
+TEST_CASE("steps of 2^-12 from 1 are lost in fp16 without master weights, and move it with them") {
   Ones lost(DType::kF16, false), kept(DType::kF16, true);
   for (int t = 1; t <= 8; ++t) {
     lost.step(t, 0x1p-12f);
@@ -69,7 +69,7 @@ TEST_CASE("steps of 2^-12 from 1 are lost in fp16 without masters, and move it w
   CHECK(kept.values().front() == 1 - 0x1p-9f);
 }
 
-TEST_CASE("rounded at random, steps far below what bf16 can say add up to what they should") {
+TEST_CASE("stochastic rounding: steps below bf16 resolution add up in the mean") {
   Ones nearest(DType::kBF16, false), random(DType::kBF16, false, true);
   for (int t = 1; t <= 256; ++t) {
     nearest.step(t, 0x1p-12f);
@@ -88,7 +88,7 @@ TEST_CASE("rounded at random, steps far below what bf16 can say add up to what t
   CHECK(differ);
 }
 
-TEST_CASE("what is drawn depends on the step and on nothing else, and a skipped step draws nothing") {
+TEST_CASE("random draws depend on the step only, and a skipped step draws nothing") {
   Ones a(DType::kBF16, false, true), b(DType::kBF16, false, true), c(DType::kBF16, false, true);
   a.step(3, 0x1p-9f);
   b.step(3, 0x1p-9f);

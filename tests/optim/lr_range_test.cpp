@@ -35,7 +35,7 @@ TEST_CASE("the largest stable rate is where the smoothed loss is lowest, the sug
   }
 }
 
-TEST_CASE("a loss that fell to the end says so, and too little says nothing") {
+TEST_CASE("a range test without a rise reports no divergence, one with too few points no result") {
   const RangeTestResult v = evaluate_range_test(curve(200, 1));
   CHECK(v.enough);
   CHECK_FALSE(v.diverged);

@@ -136,7 +136,7 @@ TEST_CASE("inverse square root and warm-up, stable, decay follow their equations
   check_curve(wsd, {0.5, 1, 1, 1, 1, 1, 1, 1, 1, 0.2});
 }
 
-TEST_CASE("a curve over samples is that over steps while the batch stays, and goes on where another batch left it") {
+TEST_CASE("a curve over samples equals that over steps at a constant batch, and continues when the batch changes") {
   for (const char* type : {"cosine", "linear", "constant", "inverse_sqrt", "wsd"}) {
     INFO(type);
     const LrOptions steps{
@@ -155,7 +155,7 @@ TEST_CASE("a curve over samples is that over steps while the batch stays, and go
   }
 }
 
-TEST_CASE("the curves of PyTorch's OneCycleLR and of DeepSpeed 0.19.6 are met number for number") {
+TEST_CASE("the curves of PyTorch's OneCycleLR and of DeepSpeed 0.19.6 are reproduced number for number") {
   const auto golden = read_golden();
   const auto options = golden_options();
   REQUIRE(golden.size() == options.size());
@@ -176,7 +176,7 @@ TEST_CASE("the curves of PyTorch's OneCycleLR and of DeepSpeed 0.19.6 are met nu
   }
 }
 
-TEST_CASE("DeepSpeed's schedules give the numbers of the recipe in both forms") {
+TEST_CASE("DeepSpeed's schedules equal the recipe's numbers in both forms") {
   LrOptions c = cycle(4, 6);
   c.decay_step_size = 2, c.decay_lr_rate = 0.1;
   const std::vector<double> lr{1e-4, 3.25e-4, 5.5e-4, 7.75e-4, 1e-3, 8.5e-4, 7e-4, 5.5e-4, 4e-4, 2.5e-4, 1e-4};
@@ -220,7 +220,7 @@ TEST_CASE("DeepSpeed's defects are named in the exact form alone") {
   }
 }
 
-TEST_CASE("schedules that make no curve are usage errors that name the key and the known values") {
+TEST_CASE("invalid schedules are usage errors that name the key and the known values") {
   const auto message = [](const LrOptions& o) -> std::string {
     try {
       make_lr_schedule(o);

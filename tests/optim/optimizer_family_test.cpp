@@ -125,7 +125,7 @@ void check_lamb(const OptimizerOptions& o) {
 
 }  // namespace
 
-TEST_CASE("AdamW, Adam and SGD follow PyTorch over 20 steps, also while one-cycle moves their momentum") {
+TEST_CASE("AdamW, Adam and SGD equal PyTorch over 20 steps, also with one-cycle momentum") {
   const auto golden = read_golden();
   REQUIRE(golden.size() == 8);
   for (const auto& [name, curve] : golden) {
@@ -145,7 +145,7 @@ TEST_CASE("AdamW, Adam and SGD follow PyTorch over 20 steps, also while one-cycl
   }
 }
 
-TEST_CASE("SGD and Lion give the fixed numbers") {
+TEST_CASE("SGD and Lion return the fixed numbers") {
   OptimizerOptions o = options("sgd");
   o.momentum = 0.9f;
   o.weight_decay = 0.01f;
@@ -175,7 +175,7 @@ TEST_CASE("SGD keeps a momentum buffer only when there is momentum") {
   CHECK(OptimizerFixture(o).optimizer->state_bytes() == 64 * 4);
 }
 
-TEST_CASE("Lion follows its equation over 20 steps, decay where the parameter says so") {
+TEST_CASE("Lion follows its equation over 20 steps, with decay on the parameters that have it") {
   OptimizerOptions o{.type = "lion", .beta1 = 0.9f, .beta2 = 0.99f, .weight_decay = 0.3f};
   OptimizerFixture rig(o);
   Plain matrix{o}, bias{o};
@@ -189,7 +189,7 @@ TEST_CASE("Lion follows its equation over 20 steps, decay where the parameter sa
   }
 }
 
-TEST_CASE("LAMB gives the fixed numbers and trust ratios of its three variants") {
+TEST_CASE("LAMB returns the fixed numbers and trust ratios of its three variants") {
   const struct {
     const char* variant;
     Four one, three;
@@ -236,7 +236,7 @@ TEST_CASE("LAMB follows its equations over 20 steps with every option of every v
   check_lamb(o);
 }
 
-TEST_CASE("a skipped step leaves every optimizer's weights, state and trust ratios alone") {
+TEST_CASE("a skipped step leaves every optimizer's weights, state and trust ratios unchanged") {
   for (const std::string& type : optimizer_names()) {
     INFO(type);
     OptimizerOptions o = options(type.c_str());

@@ -49,7 +49,7 @@ Clip clip(std::vector<double> squares, float limit, float denominator) {
 
 }  // namespace
 
-TEST_CASE("adamw and adam give the fixed numbers after one and three steps") {
+TEST_CASE("adamw and adam return the fixed numbers after one and three steps") {
   OptimizerFixture w(options("adamw")), l2(options("adam"));
   w.step(1, kGrads[0]);
   l2.step(1, kGrads[0]);
@@ -63,7 +63,7 @@ TEST_CASE("adamw and adam give the fixed numbers after one and three steps") {
   check_values(l2.matrix, {.479990912, -.988952327, 1.974184805, .237634046});
 }
 
-TEST_CASE("weight decay applies where the parameter says so and nowhere else") {
+TEST_CASE("weight decay applies to the parameters that have it and to no others") {
   for (const char* type : {"adamw", "adam"}) {
     OptimizerFixture rig(options(type, 0.3f));
     for (int t : {1, 2, 3}) rig.step(t, kGrads[t - 1]);

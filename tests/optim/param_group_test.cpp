@@ -23,7 +23,8 @@ Four values(const Parameter& p) {
 
 }  // namespace
 
-TEST_CASE("a group's parameters have the bits of an optimizer with its options, the others those of one without it") {
+TEST_CASE(
+    "a group's parameters are bitwise those of an optimizer with its options, the others those of one without it") {
   for (const std::string& type : optimizer_names()) {
     INFO(type);
     OptimizerOptions grouped = base(type), own = base(type);
@@ -43,7 +44,7 @@ TEST_CASE("a group's parameters have the bits of an optimizer with its options, 
   }
 }
 
-TEST_CASE("a group's own weight decay reaches parameters of one dimension, which have none without one") {
+TEST_CASE("a group's own weight decay applies to one-dimensional parameters, which have none by default") {
   OptimizerOptions decayed = base("adamw"), scaled = base("adamw");
   decayed.groups = {{.match = "bias", .weight_decay = 0.01f}};
   scaled.groups = {{.match = "bias", .lr_scale = 1}};
@@ -54,7 +55,7 @@ TEST_CASE("a group's own weight decay reaches parameters of one dimension, which
   CHECK(values(with.bias) != values(without.bias));
 }
 
-TEST_CASE("a skipped step changes nothing of a group either") {
+TEST_CASE("a skipped step leaves a group unchanged too") {
   for (const std::string& type : optimizer_names()) {
     INFO(type);
     OptimizerOptions o = base(type);

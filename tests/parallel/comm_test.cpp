@@ -57,16 +57,16 @@ TEMPLATE_TEST_CASE("every collective equals the serial rank-ordered reference", 
 TEMPLATE_TEST_CASE("large tensors equal the reference", "", SelfBackend, Threads3, Threads8) {
   require_clean(TestType::run(suite::large_tensors));
 }
-TEMPLATE_TEST_CASE("a shard may be its own place in the full tensor", "", BACKENDS) {
+TEMPLATE_TEST_CASE("a shard may alias its own range of the full tensor", "", BACKENDS) {
   require_clean(TestType::run(suite::aliased_shards));
 }
 TEMPLATE_TEST_CASE("bf16 and f16 sums are exact where the result is", "", BACKENDS) {
   require_clean(TestType::run(suite::half_precision_reductions));
 }
-TEMPLATE_TEST_CASE("every dtype moves, half types are added in f32 and rounded once", "", BACKENDS) {
+TEMPLATE_TEST_CASE("every dtype is transferred, 16-bit types are added in f32 and rounded once", "", BACKENDS) {
   require_clean(TestType::run(suite::every_dtype_moves));
 }
-TEMPLATE_TEST_CASE("a ring all-reduce sends what the counters say", "", BACKENDS) {
+TEMPLATE_TEST_CASE("a ring all-reduce sends as many bytes as the counters report", "", BACKENDS) {
   require_clean(TestType::run(suite::ring_all_reduce_sends_what_the_counters_say));
 }
 TEMPLATE_TEST_CASE("messages keep their order and tags do not block each other", "", BACKENDS) {
@@ -79,7 +79,7 @@ TEMPLATE_TEST_CASE("counters equal the ring formulas", "", BACKENDS) {
   require_clean(TestType::run(suite::counters_equal_the_ring_formulas));
 }
 
-TEMPLATE_TEST_CASE("500 random operations give the same bits with random delays", "", BACKENDS) {
+TEMPLATE_TEST_CASE("500 random operations are bitwise identical with random delays", "", BACKENDS) {
   std::vector<uint64_t> calm(TestType::kRanks), delayed(TestType::kRanks);
   require_clean(TestType::run([&](GroupFactory& f) {
     calm[static_cast<size_t>(f.world_rank())] = suite::random_operations(f, 77, [](uint64_t) {});
@@ -90,7 +90,7 @@ TEMPLATE_TEST_CASE("500 random operations give the same bits with random delays"
   REQUIRE(calm == delayed);
 }
 
-TEST_CASE("a wait past the deadline names the group, the operation and who is missing") {
+TEST_CASE("a wait past the deadline names the group, the operation and the missing rank") {
   const auto errors = suite::run_threads(
       3,
       [](GroupFactory& f) {
@@ -111,7 +111,7 @@ TEST_CASE("a wait past the deadline names the group, the operation and who is mi
   REQUIRE(errors[2] == "");
 }
 
-TEST_CASE("a deadline has exit code 124 and a message that never comes names its sender") {
+TEST_CASE("a deadline has exit code 124, and a missing message names its sender") {
   ThreadWorld world(2, std::chrono::milliseconds(50));
   auto f = world.factory(0);
   auto g = f->make(all(2));

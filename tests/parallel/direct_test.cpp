@@ -50,15 +50,15 @@ void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
 
 }  // namespace
 
-TEST_CASE("in a shared device every collective equals the serial rank-ordered reference") {
+TEST_CASE("on a shared device every collective equals the serial rank-ordered reference") {
   suite::everything(on_ranks);
 }
 
-TEST_CASE("in a shared device 500 random operations give the bits of ranks without") {
+TEST_CASE("on a shared device 500 random operations are bitwise those of separate ranks") {
   CHECK(suite::random_operations_agree_with_threads(on_ranks));
 }
 
-TEST_CASE("a call in a shared device waits for every rank's stream, and every rank's stream for it") {
+TEST_CASE("a call on a shared device waits for every rank's stream, and every rank's stream for it") {
   std::vector<std::string> log;
   static std::mutex one;  // one thread at a time writes the log
   static DeviceApi logging;
@@ -94,7 +94,7 @@ TEST_CASE("a call in a shared device waits for every rank's stream, and every ra
   CHECK(log[6] == "wait c on compute");
 }
 
-TEST_CASE("ranks that disagree about a call, or about where its tensors are, end with both calls") {
+TEST_CASE("ranks that disagree about a call, or about its memory kind, fail with both calls") {
   const std::vector<int> both{0, 1};
   for (const bool places : {false, true}) {
     const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
@@ -112,7 +112,7 @@ TEST_CASE("ranks that disagree about a call, or about where its tensors are, end
   }
 }
 
-TEST_CASE("a rank that does not come to a call in a shared device is named when the others have waited long enough") {
+TEST_CASE("a rank missing from a call on a shared device is named after the others' deadline") {
   const std::vector<int> both{0, 1};
   const auto errors = errors_of(
       2,

@@ -62,7 +62,7 @@ TEST_CASE("microbatches of different lengths train as on one rank under every sc
       }
 }
 
-TEST_CASE("evaluation of microbatches of different lengths gives one rank's losses") {
+TEST_CASE("evaluation of microbatches of different lengths returns one rank's losses") {
   const Outcome want = on_one_rank(6, 0, true);
   std::vector<double> losses;
   std::mutex guard;
@@ -91,7 +91,7 @@ TEST_CASE("the header of a boundary message is exactly the specified 48 bytes") 
   CHECK(BoundaryOptions{false, false}.preamble_bytes() == 0);
 }
 
-TEST_CASE("each boundary message costs its tensor, and its header where shapes may differ") {
+TEST_CASE("each boundary message sends its tensor, plus its header where shapes may differ") {
   const int p = 3, m = 5;
   for (const bool dynamic : {false, true})
     for (const bool ordinals : {false, true}) {
@@ -115,7 +115,7 @@ TEST_CASE("without dynamic shapes a microbatch of another shape is refused befor
         e, Contains("microbatch 1") && Contains("[8, 4]") && Contains("[2, 4]") && Contains("parallel.dynamic_shapes"));
 }
 
-TEST_CASE("ranks whose microbatches have different shapes are told on both sides") {
+TEST_CASE("ranks whose microbatches differ in shape get an error on both sides") {
   const auto make = [](int r) { return r == 0 ? Batches(4, 0) : Batches(4, 0, true); };
   for (const Case c : kCases) {
     const PipelineSchedule s = make_schedule(c.name, 2, c.v, 4);
@@ -135,7 +135,7 @@ TEST_CASE("ranks whose microbatches have different shapes are told on both sides
   CHECK_THAT(off[1], Contains("24") && Contains("16"));
 }
 
-TEST_CASE("ranks that loaded different samples are told, whether shapes may differ or not") {
+TEST_CASE("ranks with different samples get an error, with and without dynamic shapes") {
   for (const bool dynamic : {false, true}) {
     CAPTURE(dynamic);
     const auto errors = errors_of(make_schedule("1f1b", 2, 1, 4), {dynamic, true}, [](int r) {
@@ -149,7 +149,7 @@ TEST_CASE("ranks that loaded different samples are told, whether shapes may diff
   }
 }
 
-TEST_CASE("a message that is no header is told from one of another shape") {
+TEST_CASE("a message without a header is distinguished from one of another shape") {
   const Preamble want = preamble_of({2, 3}, DType::kF32, {}, 0, BoundaryKind::kActivation);
   Preamble got = want;
   CHECK(as_announced(got, want, true));

@@ -45,7 +45,7 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("every schedule on one to four ranks gives one rank's bits, twice, in the promised number of slots") {
+TEST_CASE("every schedule on one to four ranks is bitwise one rank, twice, in the promised number of slots") {
   for (int m = 1; m <= 9; ++m) {
     const Outcome want[2] = {on_one_rank(m, 0), on_one_rank(m, 1)};
     REQUIRE_FALSE(want[0].same_bits(want[1]));
@@ -78,7 +78,7 @@ TEST_CASE("every schedule on one to four ranks gives one rank's bits, twice, in 
   }
 }
 
-TEST_CASE("delays on any rank change no bit") {
+TEST_CASE("delays on any rank leave results bitwise identical") {
   const Outcome want = on_one_rank(7, 0);
   for (const Case c : {Case{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}})
     for (unsigned jitter = 1; jitter <= 5; ++jitter) {
@@ -95,7 +95,7 @@ TEST_CASE("delays on any rank change no bit") {
     }
 }
 
-TEST_CASE("evaluation gives the training losses in two slots and touches no gradient") {
+TEST_CASE("evaluation returns the training losses in two slots and touches no gradient") {
   for (int m = 1; m <= 5; ++m) {
     const Outcome want = on_one_rank(m, 0);
     for (int v = 1; v <= 3; ++v)
@@ -123,7 +123,7 @@ TEST_CASE("evaluation gives the training losses in two slots and touches no grad
   }
 }
 
-TEST_CASE("a dry run without neighbours measures exactly the memory that a real run needs") {
+TEST_CASE("a dry run without neighbors measures exactly the memory that a real run needs") {
   for (const Case c : {Case{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}, {"forward", 1}}) {
     CAPTURE(c.name);
     const PipelineSchedule s = make_schedule(c.name, 3, c.v, 5);
@@ -168,7 +168,7 @@ TEST_CASE("a warm executor allocates nothing") {
       }
 }
 
-TEST_CASE("a stage that hands its tensors through works in training and evaluation") {
+TEST_CASE("a stage that forwards its tensors works in training and evaluation") {
   for (const char* name : {"gpipe", "1f1b", "zb-h1", "forward"}) {
     CAPTURE(name);
     const int m = 6;

@@ -8,7 +8,7 @@
 
 using namespace gt;
 
-TEST_CASE("the flat layout cuts tensors as the format says") {
+TEST_CASE("the flat layout shards tensors as specified") {
   const std::vector<int64_t> sizes{10, 7, 3};
   const FlatLayout l = flat_layout(sizes, 4, 2);
   CHECK(l.size == 24);
@@ -52,7 +52,7 @@ TEST_CASE("flat layouts are aligned, cover every element once and may leave shar
   CHECK(l.segments[3].empty());
 }
 
-TEST_CASE("the ranks of a tensor group cover every logical element exactly once") {
+TEST_CASE("the ranks of a TP group cover every logical element exactly once") {
   const struct {
     Shape full;
     ShardSpec shard;
@@ -123,7 +123,7 @@ TEST_CASE("the ranks of a tensor group cover every logical element exactly once"
   CHECK(rows == std::vector<int64_t>{2, 3, 6, 7, 10, 11});
 }
 
-TEST_CASE("a two-ended pool gives neighbours of a window opposite ends and needs their sum") {
+TEST_CASE("a two-ended pool places neighbors of a window at opposite ends and needs their sum") {
   const auto bytes = [](int64_t n) { return Shape{n * kAlign / 4}; };
   const auto rolling = [&](int64_t room, int64_t& needed) {
     TwoEndedPool pool(Buffer(room, {}, *cpu_backend().device));
@@ -147,7 +147,7 @@ TEST_CASE("a two-ended pool gives neighbours of a window opposite ends and needs
   CHECK_THROWS_WITH(rolling(plenty - kAlign, exact), Catch::Contains("gathered parameters need"));
 }
 
-TEST_CASE("replicated pieces are dealt over tp ranks by bytes, each to one rank, and again when more are added") {
+TEST_CASE("replicated shards are assigned to TP ranks by bytes, each to one rank, and again when views are added") {
   const auto pieces = [](int tp, int rank) {
     std::vector<ShardView> out;
     for (const int64_t n : {100, 60, 60, 50, 40, 10})

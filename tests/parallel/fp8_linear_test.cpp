@@ -112,7 +112,7 @@ void check_close(const char* what, const std::vector<float>& got, const std::vec
 
 }  // namespace
 
-TEST_CASE("a linear layer of 8 bits computes forward and both gradients from codes, f8e5m2 of what comes back") {
+TEST_CASE("an FP8 linear layer computes forward and both gradients from FP8 tensors, E5M2 for dL/dy") {
   Layer layer;
   const auto x = through_codes(values(layer.x), DType::kF8E4M3),
              w = through_codes(values(layer.w.value), DType::kF8E4M3),
@@ -128,7 +128,7 @@ TEST_CASE("a linear layer of 8 bits computes forward and both gradients from cod
   check_close("db", got.db, db);
 }
 
-TEST_CASE("keeping codes, making them again and deferred weight gradients give the same bits, gradients add up") {
+TEST_CASE("kept and recomputed FP8 tensors and deferred weight gradients are bitwise identical, gradients accumulate") {
   Layer layer;
   const Results codes = layer.run(ops::Keep::kFp8, false);
   CHECK(layer.run(ops::Keep::kInputs, false) == codes);
@@ -139,7 +139,7 @@ TEST_CASE("keeping codes, making them again and deferred weight gradients give t
   for (size_t i = 0; i < twice.db.size(); ++i) CHECK(twice.db[i] == Approx(2 * codes.db[i]));
 }
 
-TEST_CASE("what a layer of 8 bits keeps for the backward are one byte an element, or none") {
+TEST_CASE("an FP8 layer saves one byte per element for the backward, or none") {
   const auto kept = [](ops::Keep keep) {
     Layer layer;
     Tape& t = layer.rig.tape;
@@ -253,7 +253,8 @@ struct Chain {
 
 }  // namespace
 
-TEST_CASE("codes that norms and GELUs write give the bits of stored results, kept, made again and deferred", "[PK11]") {
+TEST_CASE("FP8 outputs of norms and GELUs are bitwise those of stored results: kept, recomputed and deferred",
+          "[PK11]") {
   for (const bool has_history : {false, true})
     for (const bool drops : {false, true})
       for (const int uses : {1, 2}) {
@@ -275,7 +276,7 @@ TEST_CASE("codes that norms and GELUs write give the bits of stored results, kep
       }
 }
 
-TEST_CASE("nothing is added to a gradient that is encoded, or looked at for that, already") {
+TEST_CASE("a gradient that is already quantized or has its amax is not accumulated into") {
   for (const bool has_history : {false, true}) {
     Chain c(has_history);
     Tape& t = c.rig.tape;
@@ -289,7 +290,7 @@ TEST_CASE("nothing is added to a gradient that is encoded, or looked at for that
   }
 }
 
-TEST_CASE("a norm whose scale is known stores codes and no result, its scale stands beside what it sees") {
+TEST_CASE("a norm with delayed scaling stores FP8 data instead of its result and records its amax") {
   Chain c(true);
   Tape& t = c.rig.tape;
   const int64_t before = c.rig.arena.used();

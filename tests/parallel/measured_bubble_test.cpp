@@ -93,7 +93,7 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("the bubble of executed timelines is within a tenth of the simulator's where stages take equally long") {
+TEST_CASE("the bubble of executed timelines is within a tenth of the simulator's for stages of equal duration") {
   for (const Case c : {Case{"1f1b", 1}, {"interleaved", 2}, {"zb-h1", 1}}) {
     const PipelineSchedule s = make_schedule(c.name, kRanks, c.v, kMicrobatches);
     const double predicted = simulate(s).bubble;

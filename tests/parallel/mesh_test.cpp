@@ -30,7 +30,7 @@ TEST_CASE("pp = dp = tp = 2 has the groups of the specification") {
   REQUIRE(s.coordinates(5) == "pp1 dp0 tp1");
 }
 
-TEST_CASE("rank is ((pp DP + dp) CP + cp) TP + tp, for every place of uneven meshes") {
+TEST_CASE("rank is ((pp DP + dp) CP + cp) TP + tp, for all coordinates of uneven meshes") {
   const MeshShape s{.pp = 3, .dp = 2, .cp = 2, .tp = 5};
   for (int r = 0; r < s.world(); ++r) {
     REQUIRE(((s.coord(Axis::kPp, r) * 2 + s.coord(Axis::kDp, r)) * 2 + s.coord(Axis::kCp, r)) * 5 +
@@ -50,7 +50,7 @@ TEST_CASE("rank is ((pp DP + dp) CP + cp) TP + tp, for every place of uneven mes
   }
 }
 
-TEST_CASE("a mesh that does not fill the world is an error with all the numbers") {
+TEST_CASE("a mesh that does not fill the world is an error with all the sizes") {
   NullFactory f(0, 6);
   REQUIRE_THROWS_WITH(Mesh({.pp = 2, .dp = 2, .tp = 2}, f),
                       Catch::Contains("pp 2 x dp 2 x cp 1 x tp 2 needs 8 ranks, but 6 were started"));
@@ -75,7 +75,7 @@ TEST_CASE("expert axes are another view of the ranks that hold a stage's data") 
   REQUIRE_THROWS_WITH(s.members({Axis::kDp, Axis::kEp}, 0), Catch::Contains("dp_ep: mixes dense (dp, cp) and expert"));
 }
 
-TEST_CASE("products of neighbouring axes have their ranks in ascending order") {
+TEST_CASE("groups over neighboring axes have their ranks in ascending order") {
   const MeshShape s{.pp = 2, .dp = 3, .cp = 2, .tp = 2};
   REQUIRE(s.members({Axis::kDp, Axis::kCp}, 13) == std::vector<int>{13, 15, 17, 19, 21, 23});
   REQUIRE(s.members({Axis::kCp, Axis::kTp}, 6) == std::vector<int>{4, 5, 6, 7});
@@ -119,7 +119,7 @@ TEST_CASE("one rank: every group is a self group whose collectives do nothing") 
   REQUIRE(m.last_stage());
 }
 
-TEST_CASE("null factories plan any place of a large world") {
+TEST_CASE("null factories plan any rank of a large world") {
   NullFactory f(1234, 4096, 8);
   Mesh m({.pp = 8, .dp = 64, .tp = 8}, f);
   REQUIRE(m.coordinates() == "pp2 dp26 tp2");
@@ -132,7 +132,8 @@ TEST_CASE("null factories plan any place of a large world") {
   REQUIRE(m.group(Axis::kDp).counters().all_reduce == 2 * 640 * 63 / 64 * 4);
 }
 
-TEST_CASE("groups of a thread mesh connect the ranks of their line, and the ends join first and last stage") {
+TEST_CASE(
+    "groups of a thread mesh connect the ranks of their line, and the embedding group joins first and last stage") {
   const MeshShape s{.pp = 4, .dp = 1, .tp = 2};
   ThreadWorld world(8, std::chrono::seconds(30));
   std::vector<std::string> errors(8);

@@ -70,11 +70,11 @@ void sum_once(ProcessGroup& g) {
 
 TEST_CASE("over NCCL every collective and message equals the serial reference") { suite::everything(on_ranks); }
 
-TEST_CASE("over NCCL 500 random operations, several in flight, give what ranks on threads get") {
+TEST_CASE("over NCCL 500 random operations, several in flight, equal those of ranks on threads") {
   CHECK(suite::random_operations_agree_with_threads(on_ranks));
 }
 
-TEST_CASE("a call over NCCL starts after the work before it and ends before the work behind it, without the host") {
+TEST_CASE("a call over NCCL is ordered between the work before and after it, without the host") {
   std::vector<std::string> log;
   const DeviceApi device = logging_device(log);
   const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
@@ -97,7 +97,7 @@ TEST_CASE("a call over NCCL starts after the work before it and ends before the 
   for (const std::string& e : errors) CHECK(e == "");
 }
 
-TEST_CASE("each direction, peer and tag has a narrow communicator, made once, and host tensors need none") {
+TEST_CASE("each direction, peer and tag has its own communicator, created once, and host tensors need none") {
   control().narrow_comms = 0;
   on_ranks(2, [](GroupFactory& f) {
     const auto g = pair_of(f);
@@ -118,7 +118,7 @@ TEST_CASE("each direction, peer and tag has a narrow communicator, made once, an
   CHECK(control().calls == calls);
 }
 
-TEST_CASE("a missing, a too old and a foreign NCCL are one sentence each") {
+TEST_CASE("a missing, a too old and an unsupported NCCL are reported in one sentence each") {
   std::string why;
   CHECK(nccl::load("libno-such-nccl.so.2", &why) == nullptr);
   CHECK(why.find("libno-such-nccl.so.2 was looked for in LD_LIBRARY_PATH") != std::string::npos);
@@ -165,7 +165,7 @@ TEST_CASE("the death of a rank aborts the communicators that others wait in") {
   CHECK(control().comms == 0);
 }
 
-TEST_CASE("an abort ends the kernels of every communicator, though graphs keep each of them from ending") {
+TEST_CASE("an abort ends the kernels of every communicator, even those that graphs keep alive") {
   control().told = 0;
   control().graphs_live = true;
   int64_t at_once = 0;
@@ -192,7 +192,7 @@ TEST_CASE("an abort ends the kernels of every communicator, though graphs keep e
   CHECK(control().comms == 0);
 }
 
-TEST_CASE("calls on several communicators are launched one before the next") {
+TEST_CASE("calls on several communicators are launched in sequence") {
   control().races = 0;
   control().launch_us = 50;
   on_ranks(2, [](GroupFactory& f) {
@@ -207,7 +207,7 @@ TEST_CASE("calls on several communicators are launched one before the next") {
   CHECK(control().races == 0);
 }
 
-TEST_CASE("the thread that watches the device has selected it before it asks for an event") {
+TEST_CASE("the watching thread selects its device before it queries events") {
   static thread_local bool is_rank = false, selected = false;
   static std::atomic<int> asked, strange;
   asked = strange = 0;
@@ -237,7 +237,7 @@ TEST_CASE("the thread that watches the device has selected it before it asks for
   CHECK(strange == 0);
 }
 
-TEST_CASE("capturing a call that other ranks do not capture ends by the deadline, and with the world") {
+TEST_CASE("capturing a call that other ranks do not capture fails by the deadline, and with the world") {
   for (const bool dies : {false, true}) {
     const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
       auto& side = dynamic_cast<SideChannel&>(f);
@@ -268,7 +268,7 @@ TEST_CASE("capturing a call that other ranks do not capture ends by the deadline
   }
 }
 
-TEST_CASE("a rank that does not come is a hang with the call and the others' last calls") {
+TEST_CASE("a missing rank is reported as a hang with the call and the others' last calls") {
   NcclOptions o;
   o.deadline = std::chrono::milliseconds(300);
   const auto errors = errors_of(
@@ -287,7 +287,7 @@ TEST_CASE("a rank that does not come is a hang with the call and the others' las
   CHECK(errors[1] != "");
 }
 
-TEST_CASE("calls that differ between ranks name both") {
+TEST_CASE("calls that differ between ranks are an error that names both, over NCCL") {
   const auto errors = errors_of(2, [](GroupFactory& f) {
     const auto g = pair_of(f);
     suite::Block x(g->rank() == 0 ? 8 : 9, DType::kF32);
@@ -297,7 +297,7 @@ TEST_CASE("calls that differ between ranks name both") {
   CHECK((errors[0] + errors[1]).find("called all_reduce(sum, f32 x 9)") != std::string::npos);
 }
 
-TEST_CASE("a trial of four bytes says whether a library serves this world") {
+TEST_CASE("a probe of four bytes tests whether the library works in this world") {
   std::atomic<int> good{0};
   for (const std::string& e : suite::run_threads(3, [&](GroupFactory& f) {
          NcclFactory nccl(f, fake_api(), plain_device(), 0, raw, {});
@@ -316,7 +316,7 @@ TEST_CASE("a trial of four bytes says whether a library serves this world") {
   CHECK(control().comms == 0);
 }
 
-TEST_CASE("variables of NCCL are set for the user and not over the user's") {
+TEST_CASE("NCCL variables are set as defaults and never override the user's") {
   for (const char* v : {"NCCL_ALGO", "NCCL_MAX_CTAS", "NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE",
                         "NCCL_LAUNCH_ORDER_IMPLICIT", "NCCL_LAUNCH_RACE_FATAL"})
     unsetenv(v);

@@ -113,7 +113,7 @@ struct Machine {
 
 }  // namespace
 
-TEST_CASE("a report arrives as it was, with times by the receiver's clock, damaged ones are refused") {
+TEST_CASE("a report arrives unchanged, with times on the receiver's clock, and damaged ones are refused") {
   const NodeReport sent{"node2", "rank 1 died", {rank_view(1), rank_view(2)}};
   const std::string bytes = encode(sent, 8 * kSecond);
   const auto got = decode(bytes, 1000 * kSecond);
@@ -146,7 +146,7 @@ TEST_CASE("a report arrives as it was, with times by the receiver's clock, damag
   CHECK(accepted > 0);
 }
 
-TEST_CASE("the hub takes reports of who knows the secret, and drops everybody else without harm") {
+TEST_CASE("the hub accepts reports of authenticated peers and drops all others") {
   NodeHub hub("secret", "127.0.0.1");
   REQUIRE_FALSE(hub.address().empty());
   NodeLink link(hub.address(), "secret"), liar(hub.address(), "guess");
@@ -176,7 +176,7 @@ TEST_CASE("the hub takes reports of who knows the secret, and drops everybody el
   for (const int fd : foreign) close(fd);
 }
 
-TEST_CASE("a link believes only a hub that knows the secret") {
+TEST_CASE("a link accepts only a hub that authenticates with the secret") {
   NodeHub foreign("other", "127.0.0.1");
   NodeLink link(foreign.address(), "secret");
   for (int i = 0; i < 200; ++i) {
@@ -190,7 +190,7 @@ TEST_CASE("a link believes only a hub that knows the secret") {
   CHECK(foreign.nodes().empty());
 }
 
-TEST_CASE("a rank that is late on another machine is named by the hub, and the run ends on both", "[R12]") {
+TEST_CASE("a late rank on another machine is named by the hub, and the run ends on both", "[R12]") {
   Machine here, there;
   const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
   here.watch(0, {.abort_seconds = 2.5, .hub = hub});
@@ -206,7 +206,7 @@ TEST_CASE("a rank that is late on another machine is named by the hub, and the r
   CHECK(there.text() == "");  // one message in total
 }
 
-TEST_CASE("a machine without a sign of life is named with its ranks, and ends by itself where it lives", "[R12]") {
+TEST_CASE("a machine without heartbeat is reported with its ranks and ends its own processes", "[R12]") {
   SECTION("its process is gone") {
     Machine here;
     const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
@@ -223,7 +223,7 @@ TEST_CASE("a machine without a sign of life is named with its ranks, and ends by
         here.text(),
         Contains("lost: ranks 1 (node2 pid 101, pp1 dp0 tp0), 2 (node2 pid 102, pp2 dp0 tp0): gone without a word"));
   }
-  SECTION("it is silent") {
+  SECTION("it sends nothing") {
     Machine here;
     const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
     NodeLink link(hub->address(), "s");
@@ -236,7 +236,7 @@ TEST_CASE("a machine without a sign of life is named with its ranks, and ends by
     CHECK(within_20s([] {}, [&] { return here.code >= 0; }));
     CHECK_THAT(here.text(), Contains("lost: no sign of life from rank 1 (node2 pid 101, pp1 dp0 tp0) for "));
   }
-  SECTION("the hub is") {
+  SECTION("the hub stops") {
     Machine there;
     NodeHub hub("s", "127.0.0.1");
     const auto link = std::make_shared<NodeLink>(hub.address(), "s");
@@ -251,7 +251,7 @@ TEST_CASE("a machine without a sign of life is named with its ranks, and ends by
     CHECK(there.code == 124);
     CHECK_THAT(there.text(), Contains("lost: no sign of life from rank 0 (node1) for "));
   }
-  SECTION("a rank that has ended well is missed by nobody") {
+  SECTION("a rank that has ended well is not missing") {
     Machine here, there;
     const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
     const auto link = std::make_shared<NodeLink>(hub->address(), "s");

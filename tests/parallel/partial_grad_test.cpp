@@ -95,7 +95,7 @@ int64_t check_own(const Toy& toy, const ParamStore& store, const Mesh& mesh) {
 
 }  // namespace
 
-TEST_CASE("partial gradients are summed over tp in rank order, then over dp, whatever the stage, bucket and overlap") {
+TEST_CASE("partial gradients are summed over tp in rank order, then over dp, for any stage, bucket and overlap") {
   for (const MeshShape shape : {MeshShape{.tp = 2}, MeshShape{.tp = 4}, MeshShape{.dp = 2, .tp = 2},
                                 MeshShape{.dp = 2, .tp = 4}, MeshShape{.dp = 4, .tp = 2}, MeshShape{.dp = 2}})
     for (int stage : {0, 1})

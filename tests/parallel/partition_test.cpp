@@ -55,7 +55,7 @@ Boundaries best_by_search(const std::vector<LayerCost>& layers, int parts) {
 
 }  // namespace
 
-TEST_CASE("GPT-2 124M on four stages is cut as specified") {
+TEST_CASE("GPT-2 124M on four stages is partitioned as specified") {
   const auto layers = gpt2();
   CHECK(partition("flops", layers, 4) == Boundaries{0, 5, 9, 13, 15});
   CHECK(partition("best", layers, 4) == Boundaries{0, 5, 9, 13, 15});
@@ -72,7 +72,7 @@ TEST_CASE("blocks per stage: the embedding joins the first, norm and head the la
   CHECK(partition("12", layers, 1) == Boundaries{0, 15});
 }
 
-TEST_CASE("type rule gives every stage its share of the matching layers") {
+TEST_CASE("the type rule gives every stage its share of the matching layers") {
   const auto layers = gpt2();
   for (const char* rule : {"type:block", "type:BLOCK", "type:^bl"}) {
     const Boundaries b = partition(rule, layers, 4);
@@ -82,7 +82,7 @@ TEST_CASE("type rule gives every stage its share of the matching layers") {
   }
 }
 
-TEST_CASE("the flops rule finds what trying every cut finds, ties included") {
+TEST_CASE("the flops rule equals an exhaustive search, ties included") {
   std::mt19937 rng(7);
   for (int round = 0; round < 60; ++round) {
     const auto layers = random_layers(rng, 4 + rng() % 6);

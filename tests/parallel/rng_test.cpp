@@ -9,7 +9,7 @@
 
 using namespace gt;
 
-TEST_CASE("Philox4x32-10 and the stream key give the published words") {
+TEST_CASE("Philox4x32-10 and the stream key return the published words") {
   CHECK(philox(0, 0, 0) == std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   // Salmon et al., Random123 known answers: all ones, and the digits of pi.
   CHECK(philox(~0ull, ~0ull, ~0ull) == std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
@@ -18,14 +18,14 @@ TEST_CASE("Philox4x32-10 and the stream key give the published words") {
   CHECK(stream_key(1234, "dropout/layers.0.attn.out") == 0xd348097beca72b56);
 }
 
-TEST_CASE("dropout keeps the elements that the format fixes") {
+TEST_CASE("dropout keeps the specified elements") {
   const uint64_t key = stream_key(1234, "dropout/layers.0.attn.out");
   std::string keeps;
   for (uint64_t e = 0; e < 16; ++e) keeps += philox(key, e / 4, 5)[e % 4] >= 0x40000000u ? '1' : '0';  // P = 0.25
   CHECK(keeps == "0111100110101111");
 }
 
-TEST_CASE("initial normals are the fixed numbers, from any start and in any piece") {
+TEST_CASE("initial normals are the fixed numbers, for any start and any chunk size") {
   const uint64_t key = stream_key(1234, "init/layers.0.attn.qkv.weight");
   const double expected[] = {-0.591299335, -0.206624591, -0.125607202, 0.182982499};
   for (uint64_t e = 0; e < 4; ++e) CHECK(philox_normal(key, e) == Approx(expected[e]).margin(5e-10));

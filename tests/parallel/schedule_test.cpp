@@ -50,7 +50,7 @@ TEST_CASE("generators write compute actions only") {
   CHECK(compute_only(forward_only(2, 2, 2), 1) == "1F0 1F1 3F0 3F1");
 }
 
-TEST_CASE("interleaved visits chunks group by group, the first group being the larger one") {
+TEST_CASE("the interleaved schedule traverses chunks group by group, the first group being the larger one") {
   // p 2, v 2, m 3: one group of 3, so warm-up on rank 0 is 2 + 3 forwards.
   CHECK(compute_only(interleaved(2, 2, 3), 0) == "0F0 0F1 0F2 2F0 2F1 2F2 2B0 2B1 2B2 0B0 0B1 0B2");
   CHECK(compute_only(interleaved(2, 2, 3), 1) == "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1B0 1B1 1B2");
@@ -62,7 +62,7 @@ TEST_CASE("interleaved visits chunks group by group, the first group being the l
   CHECK(forwards == "0F0 0F1 0F2 2F0 2F1 2F2 0F3 0F4 2F3 2F4 ");
 }
 
-TEST_CASE("one rank communicates with nobody and hands over in memory") {
+TEST_CASE("one rank sends no messages and passes tensors in memory") {
   CHECK(to_string(make_schedule("1f1b", 1, 1, 2)) == "0F0 0B0 0F1 0B1 0G\n");
   CHECK(to_string(make_schedule("interleaved", 1, 2, 1)) == "0F0 1F0 1B0 1G 0B0 0G\n");
 }
@@ -76,7 +76,7 @@ TEST_CASE("tied weights end the programs of the first and the last rank") {
   CHECK(to_string(make_schedule("forward", 2, 1, 1, true)) == "0F0 0F>0\n1F<0 1F0\n");
 }
 
-TEST_CASE("the order of the two passes does not matter to where G stands after its stage's last backward") {
+TEST_CASE("the position of G after its stage's last backward does not depend on the order of the two passes") {
   PipelineSchedule a = one_f_one_b(4, 6), b = a;
   add_reduce_grads(a, true);
   add_send_recv(a);
@@ -85,7 +85,7 @@ TEST_CASE("the order of the two passes does not matter to where G stands after i
   CHECK(to_string(a) == to_string(b));
 }
 
-TEST_CASE("a pass that finds no order says which ranks wait") {
+TEST_CASE("a pass that finds no order names the waiting ranks") {
   PipelineSchedule s = one_f_one_b(2, 1);
   std::swap(s.program[0][0], s.program[0][1]);  // B before F: rank 1 never receives its input
   CHECK_THROWS_WITH(add_send_recv(s), Contains("rank 0 before 0B0") && Contains("rank 1 before 1F0"));
@@ -102,7 +102,7 @@ TEST_CASE("names and sizes are checked with the alternatives shown") {
   CHECK_THROWS_WITH(make_schedule("gpipe", 1, 1, 40000), Contains("40000"));
 }
 
-TEST_CASE("the text form is read back as it was written") {
+TEST_CASE("the text form round-trips") {
   for (const std::string& name : schedule_names())
     for (const int p : {1, 2, 3, 5})
       for (const int m : {1, 2, 7, 12}) {
@@ -125,7 +125,7 @@ TEST_CASE("the example schedule of the configs folder is 1F1B") {
   CHECK_NOTHROW(simulate(s));
 }
 
-TEST_CASE("a broken text is told its line, its token and the nearest legal one") {
+TEST_CASE("an error in schedule text names line, token and the nearest legal one") {
   CHECK_THAT(why("0F0 0X0\n"),
              Contains("line 1, token 2 '0X0'") && Contains("unknown act 'X'") && Contains("F> F< B> B<"));
   CHECK_THAT(why("# two ranks\n0F0\n\n1f0\n"), Contains("line 4, token 1 '1f0'") && Contains("nearest legal: '1F0'"));

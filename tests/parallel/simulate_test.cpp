@@ -84,7 +84,7 @@ TEST_CASE("evaluation takes m + p - 1 ticks and two slots") {
     for (int p = 1; p <= 4; ++p) CHECK_NOTHROW(simulate(make_schedule("forward", p, v, 7)));
 }
 
-TEST_CASE("times per stage and of messages count") {
+TEST_CASE("times per stage and of messages are included") {
   // Two ranks, one microbatch: 2 + 1 + 3 + 6 + 1 + 4.
   const Cost c{.p2p = 1, .stage_f = {2, 3}, .stage_b = {4, 6}};
   CHECK(simulate(make_schedule("1f1b", 2, 1, 1), c).makespan == 17);
@@ -161,7 +161,7 @@ TEST_CASE("a schedule that needs buffered sends is refused with every rank's pos
                             Contains(">>0F>1<<") && Contains("rank 1 waits at") && Contains(">>1B>0<<"));
 }
 
-TEST_CASE("a schedule that hangs under any sends is refused") {
+TEST_CASE("a schedule that deadlocks with any sends is refused") {
   // Each rank waits for the other's first message: rank 0 forwards chunk 2 before it sends rank 1 the input it needs.
   const char* text =
       "0F0 2F<0 2F0 0F>0 2F>0 2B<0 2B0 2B>0 2G 0B<0 0B0 0G\n"

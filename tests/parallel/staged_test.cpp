@@ -25,11 +25,11 @@ TEST_CASE("through pinned memory every collective equals the serial rank-ordered
   suite::everything(on_ranks);
 }
 
-TEST_CASE("through pinned memory 500 random operations give the bits of ranks without") {
+TEST_CASE("through pinned memory 500 random operations are bitwise those without staging") {
   CHECK(suite::random_operations_agree_with_threads(on_ranks));
 }
 
-TEST_CASE("pinned blocks are used again") {
+TEST_CASE("pinned blocks are reused") {
   const int64_t before = host_blocks_made();
   on_ranks(2, [](GroupFactory& f) {
     const std::vector<int> both{0, 1};

@@ -102,7 +102,7 @@ Watched watch(int ranks, double warn_s, double abort_s, const std::function<void
 
 }  // namespace
 
-TEST_CASE("a rank that others wait for through two groups is named alone") {
+TEST_CASE("a rank that others wait for through two groups is the only one named") {
   auto ranks = two_by_two();
   waits_in(ranks[0], 3, 5);  // dp0, for rank 2
   waits_in(ranks[1], 4, 5);  // dp1, for rank 3
@@ -112,7 +112,7 @@ TEST_CASE("a rank that others wait for through two groups is named alone") {
   CHECK(d.ranks == std::vector<int>{3});
 }
 
-TEST_CASE("frozen, ended and running ranks are late, a circle is a deadlock, nobody missing is the transport") {
+TEST_CASE("frozen, ended and running ranks are late, a cycle is a deadlock, no missing rank is the transport") {
   SECTION("a frozen rank that has entered") {
     auto ranks = two_by_two();
     waits_in(ranks[0], 1, 5);
@@ -127,7 +127,7 @@ TEST_CASE("frozen, ended and running ranks are late, a circle is a deadlock, nob
     waits_in(ranks[0], 3, 0, 11, {CommOp::kRecv, ReduceOp::kSum, DType::kF32, 9, 1, 0});
     CHECK(diagnose(ranks).ranks == std::vector<int>{2});
   }
-  SECTION("a circle over two groups") {
+  SECTION("a cycle over two groups") {
     auto ranks = two_by_two();
     waits_in(ranks[0], 1, 5);  // for 1
     waits_in(ranks[1], 4, 5);  // for 3
@@ -137,7 +137,7 @@ TEST_CASE("frozen, ended and running ranks are late, a circle is a deadlock, nob
     CHECK(d.kind == StallKind::kDeadlock);
     CHECK(d.ranks == std::vector<int>{0, 1, 3, 2});
   }
-  SECTION("everybody is there") {
+  SECTION("no rank is missing") {
     auto ranks = two_by_two();
     waits_in(ranks[0], 1, 5);
     waits_in(ranks[1], 1, 5);
@@ -147,7 +147,7 @@ TEST_CASE("frozen, ended and running ranks are late, a circle is a deadlock, nob
   }
 }
 
-TEST_CASE("the longest wait is judged by its own phase's limit") {
+TEST_CASE("the longest wait is compared with its own phase's limit") {
   auto ranks = two_by_two();
   CHECK_FALSE(longest_wait(ranks));
   waits_in(ranks[2], 2, 5, 30);
@@ -160,7 +160,7 @@ TEST_CASE("the longest wait is judged by its own phase's limit") {
   CHECK_FALSE(longest_wait(ranks));
 }
 
-TEST_CASE("limits of the phases, and of steps five times the slow ones seen") {
+TEST_CASE("limits of the phases, and of steps five times the observed slow ones") {
   RankStatus s;
   const auto limit = [&](RunPhase p) {
     s.enter(p, 1);
@@ -178,7 +178,7 @@ TEST_CASE("limits of the phases, and of steps five times the slow ones seen") {
   CHECK(s.slot().step.load() == 1);
 }
 
-TEST_CASE("a rank that skips a collective is named with its last call, whoever it is", "[R12][R13]") {
+TEST_CASE("a rank that skips a collective is named with its last call, whichever it is", "[R12][R13]") {
   for (int bad = 0; bad < 4; ++bad) {
     const Watched w = watch(4, 0.3, 0.6, [bad](GroupFactory& f) {
       auto g = f.make(all(4));
@@ -205,7 +205,7 @@ TEST_CASE("a rank that skips a collective is named with its last call, whoever i
   }
 }
 
-TEST_CASE("a rank that does not come is named within its limit, then the run ends with what everybody did", "[R12]") {
+TEST_CASE("a missing rank is reported within its limit, then the run ends with a report of all ranks", "[R12]") {
   const std::string dir = (std::filesystem::temp_directory_path() / cat("gpt_stall_", getpid())).string();
   for (int bad = 0; bad < 4; ++bad) {
     std::filesystem::create_directories(dir);
@@ -253,7 +253,7 @@ TEST_CASE("a rank that does not come is named within its limit, then the run end
   }
 }
 
-TEST_CASE("a stall that ends is said to have ended, once, and a slow rank below the limit says nothing") {
+TEST_CASE("the end of a stall is reported once, and a slow rank below the limit is not reported") {
   const auto body = [](int ms) {
     return [ms](GroupFactory& f) {
       auto g = f.make(all(2));
@@ -271,7 +271,7 @@ TEST_CASE("a stall that ends is said to have ended, once, and a slow rank below 
   CHECK(watch(2, 30, 0, body(100)).said.empty());
 }
 
-TEST_CASE("many more rank threads than processors, all busy, and no false alarm") {
+TEST_CASE("many more busy rank threads than processors raise no false alarm") {
   const Watched w = watch(8, 3, 0, [](GroupFactory& f) {
     auto g = f.make(all(8));
     suite::Block x(20000, DType::kF32);
@@ -281,7 +281,7 @@ TEST_CASE("many more rank threads than processors, all busy, and no false alarm"
   CHECK(w.said.empty());
 }
 
-TEST_CASE("a process is looked for only where its number means something", "[R11]") {
+TEST_CASE("a process is checked only inside its PID namespace", "[R11]") {
   const pid_t gone = fork();
   if (gone == 0) _exit(0);
   waitpid(gone, nullptr, 0);

@@ -102,7 +102,7 @@ TEST_CASE("copy_to_group sums gradients over the group and reduce_from_group sum
     });
 }
 
-TEST_CASE("the sum over the group does not reach a slot that shares the gradient") {
+TEST_CASE("the reduction over the group does not modify a slot that shares the gradient") {
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [ranks](GroupFactory& f) {
       TensorFixture rig(f);
@@ -122,7 +122,7 @@ TEST_CASE("the sum over the group does not reach a slot that shares the gradient
     });
 }
 
-TEST_CASE("gather_rows and scatter_rows are each other's mirror image") {
+TEST_CASE("gather_rows and scatter_rows are inverse to each other, forward and backward") {
   constexpr int64_t n = 8, cols = 3;
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [ranks](GroupFactory& f) {
@@ -159,7 +159,7 @@ TEST_CASE("gather_rows and scatter_rows are each other's mirror image") {
     });
 }
 
-TEST_CASE("the gradient of gathered rows adds to one that is there already") {
+TEST_CASE("the gradient of gathered rows accumulates into an existing one") {
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [ranks](GroupFactory& f) {
       TensorFixture rig(f);
@@ -222,8 +222,7 @@ Perceptron sequence_parallel_perceptron(GroupFactory& f, Pass pass) {
 
 }  // namespace
 
-TEST_CASE(
-    "a perceptron on rows that are cut over the ranks equals the dense one, its weight gradients at once or later") {
+TEST_CASE("a sequence-parallel MLP equals the dense one, with immediate or deferred weight gradients") {
   using P = Perceptron;
   P one;
   for (int ranks : {1, 2, 4}) {
@@ -255,7 +254,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a tensor-parallel perceptron equals the dense one") {
+TEST_CASE("a tensor-parallel MLP equals the dense one") {
   constexpr int64_t n = 5, hidden = 6, inner = 8;
   Floats x = normals(n * hidden, 1), up = normals(inner * hidden, 2, 0.4), down = normals(hidden * inner, 3, 0.4),
          dy = normals(n * hidden, 4);
@@ -316,7 +315,7 @@ Floats local_rows(const Floats& table, int64_t vocab, int64_t rows, int rank) {
 
 }  // namespace
 
-TEST_CASE("a vocabulary-parallel lookup of this rank's rows and its gradient equal one table bit for bit") {
+TEST_CASE("a vocabulary-parallel embedding of this rank's rows and its gradient are bitwise those of one table") {
   constexpr int64_t vocab = 13, n = 8;
   const Floats table = normals(vocab * kHidden, 1), dy = normals(n * kHidden, 2);
   const std::vector<int32_t> tokens{0, 12, 3, 3, 7, 12, 3, 1};
@@ -347,7 +346,7 @@ TEST_CASE("a vocabulary-parallel lookup of this rank's rows and its gradient equ
     });
 }
 
-TEST_CASE("the rows of a rank are a run of the flat microbatch, in rank order") {
+TEST_CASE("the rows of a rank are a contiguous range of the flat microbatch, in rank order") {
   on_ranks(4, [](GroupFactory& f) {
     TensorFixture rig(f);
     MicroBatch mb;
@@ -365,7 +364,7 @@ TEST_CASE("the rows of a rank are a run of the flat microbatch, in rank order") 
   });
 }
 
-TEST_CASE("a vocabulary-parallel lookup and its gradient equal one table bit for bit") {
+TEST_CASE("a vocabulary-parallel embedding and its gradient are bitwise those of one table") {
   constexpr int64_t vocab = 13;
   const Floats table = normals(vocab * kHidden, 1), dy = normals(kTokens * kHidden, 2);
   const std::vector<int32_t> tokens{0, 12, 3, 3, 7, 12, 3};

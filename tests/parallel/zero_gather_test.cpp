@@ -7,7 +7,7 @@
 using namespace gt;
 using namespace gt::toy_store;
 
-TEST_CASE("gathered bytes that are used again never carry a version that was seen there") {
+TEST_CASE("reused gather buffers never repeat a parameter version") {
   on_ranks({.dp = 2}, [](GroupFactory& f) {
     std::map<const std::byte*, std::set<int64_t>> seen;
     bool shared = false;
@@ -34,7 +34,7 @@ TEST_CASE("gathered bytes that are used again never carry a version that was see
   });
 }
 
-TEST_CASE("scopes are gathered ahead in the order of use, and an unexpected one is an error") {
+TEST_CASE("units are gathered ahead in the order of use, and an unexpected one is an error") {
   for (int prefetch : {0, 1})
     on_ranks({.dp = 2}, [=](GroupFactory& f) {
       Rank r({.dp = 2}, f, {.stage = 3, .prefetch = prefetch, .persist_numel = 0});

@@ -17,7 +17,7 @@ float rounded(float x, DType t) {
 }
 }  // namespace
 
-TEST_CASE("gradients are rounded to what travels and then added up, at every stage alike, for half the bytes") {
+TEST_CASE("16-bit reductions round gradients first, at every stage, and halve the bytes") {
   const float factor = 1.01f;  // not representable in 16 bits
   for (const DType type : {DType::kBF16, DType::kF16})
     for (const MeshShape shape : {MeshShape{.dp = 2, .tp = 2}, MeshShape{.pp = 2, .dp = 4}})
@@ -52,7 +52,7 @@ TEST_CASE("gradients are rounded to what travels and then added up, at every sta
       }
 }
 
-TEST_CASE("gradients kept in bf16 take half the bytes, and what the ranks add up is rounded to them once") {
+TEST_CASE("bf16 gradients take half the bytes and are rounded once after the reduction") {
   const float factor = 1.01f;  // not representable in 16 bits
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16})
     for (const MeshShape shape : {MeshShape{.dp = 2, .tp = 2}, MeshShape{.pp = 2, .dp = 4}})
@@ -93,7 +93,7 @@ TEST_CASE("gradients kept in bf16 take half the bytes, and what the ranks add up
       }
 }
 
-TEST_CASE("a parameter without gradient and a step that was never reduced are errors with a name") {
+TEST_CASE("a parameter without gradient and an unreduced step are errors that name it") {
   for (bool overlap : {false, true})
     for (const ZeroOptions& z : all_stages(1, overlap))
       for (const char* missing : {"layers.0.attn.qkv.bias", "embed.weight"}) {  // one of several, and all of a unit
@@ -120,7 +120,7 @@ TEST_CASE("a parameter without gradient and a step that was never reduced are er
   CHECK_THAT(unknown[0], Catch::Contains("no FSDP unit named layers.7"));
 }
 
-TEST_CASE("a parameter that may be without gradient has one of 0 at every stage, and the others keep theirs", "[D1]") {
+TEST_CASE("with allow_unused a missing gradient is 0 at every stage, others are unchanged", "[D1]") {
   for (bool overlap : {false, true})
     for (ZeroOptions z : all_stages(1500, overlap))
       for (const char* missing : {"layers.0.attn.qkv.bias", "embed.weight", "layers.0.norm.weight"})
@@ -146,7 +146,7 @@ TEST_CASE("a parameter that may be without gradient has one of 0 at every stage,
         }
 }
 
-TEST_CASE("gradients of several microbatches add up, whatever is reduced when") {
+TEST_CASE("gradients of several microbatches add up, whenever each is reduced") {
   for (const MeshShape& shape : {MeshShape{.dp = 2}, MeshShape{.dp = 4, .tp = 2}})
     for (int64_t bucket : {int64_t{1}, int64_t{1500}, int64_t{1} << 30})
       for (bool overlap : {false, true})
@@ -189,7 +189,7 @@ TEST_CASE("gradients of several microbatches add up, whatever is reduced when") 
         }
 }
 
-TEST_CASE("ranks that are late at random places change no sum in 200 steps") {
+TEST_CASE("random delays of ranks leave sums bitwise identical over 200 steps") {
   const MeshShape shape{.dp = 4};
   for (const ZeroOptions& z : {ZeroOptions{1, 1500}, ZeroOptions{2, 1, true, GradReduce::kEach},
                                ZeroOptions{3, 1500, true, GradReduce::kEach, 1, 0}})

@@ -63,7 +63,7 @@ TEST_CASE("reduced gradients equal the serial sum for every stage, bucket and ov
         }
 }
 
-TEST_CASE("the norm counts each element once, whoever holds it") {
+TEST_CASE("the norm counts each element once, whichever rank holds it") {
   // Perturbs one element at a time: in each parameter, on several dp ranks, at the first, a middle and the last
   // element, so that every tp rank's slice is covered.
   std::vector<Perturb> perturbs{{}};
@@ -101,7 +101,7 @@ TEST_CASE("the norm counts each element once, whoever holds it") {
     }
 }
 
-TEST_CASE("update ranges cover each element once a replica, with its decay, and publish reaches every rank") {
+TEST_CASE("update ranges cover each element once a replica, with its decay, and the all-gather reaches every rank") {
   for (const MeshShape& shape : shapes())
     for (const ZeroOptions& z : all_stages()) {
       INFO(text(z));
@@ -138,7 +138,7 @@ TEST_CASE("update ranges cover each element once a replica, with its decay, and 
     }
 }
 
-TEST_CASE("copies of a tied table that drift apart are found on both stages") {
+TEST_CASE("diverging copies of a tied table are found on both stages") {
   for (const MeshShape& shape : {MeshShape{.pp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
     for (const ZeroOptions& z : all_stages()) {
       INFO(text(z));

@@ -18,16 +18,18 @@ void on_both(void (*part)(GroupFactory&)) {
 }
 }  // namespace
 
-TEST_CASE("every collective equals the serial rank-ordered reference, so MPI equals threads bit for bit") {
+TEST_CASE("every collective equals the serial rank-ordered reference, so MPI is bitwise identical to threads") {
   on_both(suite::every_collective_equals_the_serial_reference);
 }
 TEST_CASE("large tensors equal the reference") { on_both(suite::large_tensors); }
-TEST_CASE("a shard may be its own place in the full tensor") { on_both(suite::aliased_shards); }
+TEST_CASE("a shard may alias its own range of the full tensor") { on_both(suite::aliased_shards); }
 TEST_CASE("bf16 and f16 sums are exact where the result is") {
   REQUIRE_NOTHROW(suite::half_precision_reductions(mpi_factory()));
 }
-TEST_CASE("every dtype moves, half types are added in f32 and rounded once") { on_both(suite::every_dtype_moves); }
-TEST_CASE("a ring all-reduce sends what the counters say") {
+TEST_CASE("every dtype is transferred, 16-bit types are added in f32 and rounded once") {
+  on_both(suite::every_dtype_moves);
+}
+TEST_CASE("a ring all-reduce sends as many bytes as the counters report") {
   REQUIRE_NOTHROW(suite::ring_all_reduce_sends_what_the_counters_say(mpi_factory()));
 }
 TEST_CASE("messages keep their order and tags do not block each other") {
@@ -37,7 +39,7 @@ TEST_CASE("work on several groups interleaves") { on_both(suite::interleaved_wor
 TEST_CASE("counters equal the ring formulas") {
   REQUIRE_NOTHROW(suite::counters_equal_the_ring_formulas(mpi_factory()));
 }
-TEST_CASE("500 random operations give the same bits with random delays, and the same as threads") {
+TEST_CASE("500 random operations are bitwise identical with random delays, and identical to threads") {
   const uint64_t calm = suite::random_operations(mpi_factory(), 77, [](uint64_t) {});
   REQUIRE(calm == suite::random_operations(mpi_factory(), 77, suite::random_sleep));
   MpiFactory messages(std::chrono::seconds(60), false);
@@ -69,7 +71,7 @@ std::vector<int> everyone() {
 }
 }  // namespace
 
-TEST_CASE("a wait past the deadline names the group, the call and the rank that is missing") {
+TEST_CASE("a wait past the deadline names the group, the call and the missing rank") {
   auto later = mpi_factory().make(everyone());
   for (int n : {5, 5000}) {                                // messages, and the shared memory of the machine
     MpiFactory impatient(std::chrono::milliseconds(100));  // MPI runs already and outlives this factory

@@ -34,7 +34,8 @@ MeshRun run_of(MeshShape mesh, int zero, const char* schedule) {
 
 }  // namespace
 
-TEST_CASE("training steps over MPI under 200 random delays are bitwise those of calm threads, overlap on and off") {
+TEST_CASE(
+    "training steps over MPI under 200 random delays are bitwise those of undelayed threads, overlap on and off") {
   REQUIRE(mpi_factory().world_size() == kRanks);
   const bool looks = mpi_factory().world_rank() == 0;
   for (const MeshRun& calm : {run_of({.dp = 2, .tp = 2}, 1, "1f1b"), run_of({.pp = 2, .dp = 2}, 3, "zb-h1")}) {

@@ -61,7 +61,7 @@ TEST_CASE("the spread is 1.4826 times the median distance from the median", "[R2
   }
 }
 
-TEST_CASE("by default every finite step is taken, whatever its loss and norm, spikes are counted", "[R24]") {
+TEST_CASE("by default every finite step is applied, for any loss and norm, and spikes are counted", "[R24]") {
   const std::string standard = FaultConfig().spike_action;
   StepGuard g({.action = spike_action_from(standard)});
   fill(g);
@@ -106,7 +106,7 @@ TEST_CASE("three anomalous steps in a row request a rollback, non-finite steps a
   CHECK(scaled.bad());
 }
 
-TEST_CASE("gradient norms that rise under an unchanged loss are left out twice, then taken as they are", "[R24]") {
+TEST_CASE("rising gradient norms under an unchanged loss are skipped twice, then accepted", "[R24]") {
   StepGuard g(kSkips);
   fill(g);
   CHECK(g.judge(2, 70));
@@ -167,8 +167,7 @@ TEST_CASE("with the limits a device skips exactly the steps that the guard would
     }
 }
 
-TEST_CASE("rollbacks are counted, forgotten after 1000 good steps, and survive the state of an older checkpoint",
-          "[R24]") {
+TEST_CASE("rollbacks are counted, reset after 1000 good steps, and survive the state of an older checkpoint", "[R24]") {
   StepGuard g({.action = SpikeAction::kSkip, .max_rollbacks = 2});
   fill(g);
   const std::string old = g.json();
@@ -185,7 +184,7 @@ TEST_CASE("rollbacks are counted, forgotten after 1000 good steps, and survive t
   CHECK(g.rollbacks() == 0);
 }
 
-TEST_CASE("a guard that was saved decides like the one that was not", "[R24]") {
+TEST_CASE("a restored guard decides like the original", "[R24]") {
   StepGuard a(kSkips);
   uint64_t x = 1;
   const auto next = [&] { return 2 + 1e-3 * static_cast<double>((x = x * 6364136223846793005u + 1) >> 54); };
@@ -202,7 +201,7 @@ TEST_CASE("a guard that was saved decides like the one that was not", "[R24]") {
   CHECK(b.json() == a.json());
 }
 
-TEST_CASE("a rollback leaves out the batches around the bad one") {
+TEST_CASE("a rollback skips the batches around the anomalous one") {
   // Third anomalous step 1000, batch 999, one sample each: batches 899 to 1098.
   CHECK(skip_window(999, 1, 200) == std::pair<int64_t, int64_t>{899, 1099});
   CHECK(skip_window(999 * 8, 8, 200) == std::pair<int64_t, int64_t>{899 * 8, 1099 * 8});
@@ -211,7 +210,7 @@ TEST_CASE("a rollback leaves out the batches around the bad one") {
   CHECK(skip_window(40, 8, 0).first == skip_window(40, 8, 0).second);
 }
 
-TEST_CASE("a spike is taken and reported unless the user wants it left out", "[R24]") {
+TEST_CASE("a spike is applied and reported unless the user configures skipping", "[R24]") {
   TempDir dir;
   const std::string run = kTiny + "--checkpoint.every 0 --train.steps 140 --fault.inject scale@grad:n=10000,step=135 ";
   const Outcome taken = gpttrain(run + "--log.name taken", dir.path());
@@ -232,7 +231,7 @@ TEST_CASE("a spike is taken and reported unless the user wants it left out", "[R
   CHECK(one[139] == 1);
 }
 
-TEST_CASE("a gradient that is not finite is skipped and named: tensor, element, rank, and training goes on", "[R23]") {
+TEST_CASE("a non-finite gradient is skipped and named: tensor, element, rank, and training continues", "[R23]") {
   struct Case {
     std::string layout, fault, named;
   };
@@ -256,9 +255,8 @@ TEST_CASE("a gradient that is not finite is skipped and named: tensor, element, 
   }
 }
 
-TEST_CASE(
-    "the op that first made a value that is not finite is named: op, parameter, element, rank, microbatch, samples",
-    "[R23]") {
+TEST_CASE("the op that first produced a non-finite value is named: op, parameter, element, rank, microbatch, samples",
+          "[R23]") {
   struct Site {
     std::string param;
     int stage;
@@ -301,7 +299,7 @@ TEST_CASE(
                cat(named, "/", wanted, " sites: caught in their step, first op, parameter, rank, microbatch named"));
 }
 
-TEST_CASE("a value that no op of the step has made is said to come from elsewhere", "[R23]") {
+TEST_CASE("a value that no op of the step produced is reported as of other origin", "[R23]") {
   TempDir dir;
   const Outcome r =
       gpttrain(kTiny +
@@ -314,9 +312,8 @@ TEST_CASE("a value that no op of the step has made is said to come from elsewher
   CHECK(r.says("its operand gamma was not finite before"));
 }
 
-TEST_CASE(
-    "the run goes back to an older checkpoint and passes over the batches that did it, the same way after a resume",
-    "[R23][R24]") {
+TEST_CASE("the run rolls back to an older checkpoint and skips the batches that caused it, also after a resume",
+          "[R23][R24]") {
   // Batches 8 to 10 (steps 9 to 11) are anomalous. Rollback to step 3, the oldest; batches 7 to 12 are skipped, so step
   // 8 takes batch 13.
   const std::string run = kTiny +
@@ -354,7 +351,7 @@ TEST_CASE(
   CHECK(again.says("rollback 3 of 3"));
 }
 
-TEST_CASE("nothing to go back to ends the run with 17 and says so", "[R23]") {
+TEST_CASE("a rollback with no earlier checkpoint ends the run with 17 and a message", "[R23]") {
   TempDir dir;
   const Outcome r = gpttrain(kTiny +
                                  "--train.steps 9 --checkpoint.every 0 --log.name x --tp 2 --fault.inject "
@@ -369,7 +366,7 @@ TEST_CASE("nothing to go back to ends the run with 17 and says so", "[R23]") {
   CHECK_FALSE(std::filesystem::exists(dir / "runs/x/checkpoints/latest"));
 }
 
-TEST_CASE("what cannot be injected is refused with what can") {
+TEST_CASE("unknown fault injections are refused with the known ones") {
   for (const char* bad : {"nan", "nan@loss", "kill@grad", "nan@grad:x=1", "nan@grad:step", "nan@grad:step=b"}) {
     TempDir dir;
     const Outcome r = gpttrain(kTiny + "--train.steps 1 --fault.inject " + bad, dir.path());

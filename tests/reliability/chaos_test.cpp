@@ -68,7 +68,7 @@ void strike(int pid, std::mt19937_64& random, const SmallDisk& disk, FaultCounts
 
 }  // namespace
 
-TEST_CASE("chaos: kills, stops, full disks and preemptions, and the end is that of the calm run", "[R15]") {
+TEST_CASE("chaos: kills, stops, full disks and preemptions end bitwise as the undisturbed run", "[R15]") {
   const double seconds = goal_size(kSanitized ? 8 : 60, 1800), every = full_size() ? 45 : kSanitized ? 4 : 12;
   const SmallDisk disk(64 << 20);
   TempDir dir;

@@ -41,8 +41,7 @@ int64_t resumed_from(const std::string& run) {
 
 }  // namespace
 
-TEST_CASE("a whole run that is killed at random while it saves goes on from its newest checkpoint, every time",
-          "[R01]") {
+TEST_CASE("a whole run killed at random while it saves resumes from its newest checkpoint, every time", "[R01]") {
   const int kills = goal_size(kSanitized ? 3 : 30, 200);
   TempDir dir;
   // Processes at full size; with threads a start takes a third of the time.
@@ -77,7 +76,7 @@ TEST_CASE("a whole run that is killed at random while it saves goes on from its 
                           " lost, ", aside, " set aside, 0 repairs"));
 }
 
-TEST_CASE("a run whose disk fills up trains on, says so, and saves again when there is room", "[R05]") {
+TEST_CASE("a run whose disk fills up continues, reports it, and saves again when there is space", "[R05]") {
   const SmallDisk disk(16 << 20);
   if (!disk.why_not().empty()) return print_skip("R05", disk.why_not());
   TempDir dir;
@@ -103,7 +102,7 @@ TEST_CASE("a run whose disk fills up trains on, says so, and saves again when th
   CHECK(fine.code == 0);
 }
 
-TEST_CASE("a run whose log cannot be written to its end finishes with 74 and says what is missing", "[R05]") {
+TEST_CASE("a run whose log cannot be completed finishes with 74 and reports the missing records", "[R05]") {
   const SmallDisk disk(4 << 20);
   if (!disk.why_not().empty()) return print_skip("R05", disk.why_not());
   TempDir dir;

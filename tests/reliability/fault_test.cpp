@@ -74,7 +74,8 @@ TEST_CASE("a stopped process is named, whichever rank it is, and the run ends wi
   }
 }
 
-TEST_CASE("a rank that is killed ends the run at once, named with its place, and leaves nothing behind", "[R11]") {
+TEST_CASE("a killed rank ends the run at once, is named with its rank coordinates, and leaves nothing behind",
+          "[R11]") {
   for (int rank : {0, 3}) {
     TempDir dir;
     std::vector<int> pids;
@@ -87,7 +88,7 @@ TEST_CASE("a rank that is killed ends the run at once, named with its place, and
   }
 }
 
-TEST_CASE("a rank that crashes says where and in what, with its stack, and ends as such a crash does", "[R11]") {
+TEST_CASE("a crashing rank reports location, signal and stack, and ends with that signal's code", "[R11]") {
   struct Crash {
     std::string how, says;
     int code;
@@ -109,7 +110,7 @@ TEST_CASE("a rank that crashes says where and in what, with its stack, and ends 
     }
 }
 
-TEST_CASE("whichever way a rank dies, the job is down soon, its place is named and nothing is left", "[R11]") {
+TEST_CASE("however a rank dies, the job ends soon, its rank coordinates are named and nothing is left", "[R11]") {
   const std::vector<std::pair<int, const char*>> ways = {
       {SIGKILL, "died: "}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}};
   const int deaths = goal_size(kSanitized ? 1 : 4, 100);
@@ -179,7 +180,7 @@ TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
                           " (goal 12 s): ", longest <= 12 && longest > 0 ? "met" : "MISSED"));
 }
 
-TEST_CASE("SIGUSR2 to a rank or to the launcher writes down what all ranks do, with their stacks, and they go on",
+TEST_CASE("SIGUSR2 to a rank or to the launcher dumps the state of all ranks, with their stacks, and they continue",
           "[R12]") {
   for (const std::string layout : {"--tp 2 --pp 2", "--tp 2 --pp 2 --launch.ranks threads", "--tp 1"}) {
     const bool processes = layout == "--tp 2 --pp 2", alone = layout == "--tp 1";
@@ -286,7 +287,7 @@ TEST_CASE("ranks that outlive their launcher are ended", "[R11]") {
   check_nothing_left(pids);
 }
 
-TEST_CASE("four times more processes than processors, and no false alarm", "[R12]") {
+TEST_CASE("four times more processes than processors raise no false alarm", "[R12]") {
   TempDir dir;
   // One rank pauses inside a save for longer than a step may take; a stop ends the run. Sanitized: shorter.
   const int pause = kSanitized ? 6 : 20, seconds_long = goal_size(40, 1800);

@@ -83,8 +83,7 @@ std::string rest_of(const std::string& folder) {
 
 }  // namespace
 
-TEST_CASE("kills and signals at any time, in all ways of starting: nothing is lost, hangs or ends undocumented",
-          "[R30]") {
+TEST_CASE("kills and signals at any time, in all launch modes: nothing is lost, hangs or ends undocumented", "[R30]") {
   const int kills = goal_size(kSanitized ? 2 : 8, 200), signals = goal_size(kSanitized ? 2 : 8, 100);
   std::mt19937_64 random(goal_seed());
   TempDir dir;

@@ -20,7 +20,7 @@ bool below(const std::string& path, std::initializer_list<std::string> folders) 
 
 }  // namespace
 
-TEST_CASE("inspecting, verifying, exporting and importing start nothing and open only what was named", "[R22]") {
+TEST_CASE("inspecting, verifying, exporting and importing start nothing and open only the named files", "[R22]") {
   if (kSanitized) return print_skip("R22", "run-time libraries of sanitizers start programs of their own");
   TempDir dir;
   const Outcome trained = gpttrain(

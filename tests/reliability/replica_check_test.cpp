@@ -81,8 +81,7 @@ TEST_CASE("a flipped bit of a weight that several ranks hold ends the run with 1
   print_figure("R25", cat(found, "/", injections, " flipped bits found at the next check, rank named"));
 }
 
-TEST_CASE("ranks that are sound are equal under every kind of layout and level, and the log says what is covered",
-          "[R25]") {
+TEST_CASE("healthy ranks are equal under every kind of layout and level, and the log states the coverage", "[R25]") {
   for (const std::string layout :
        {"--tp 2 --dp 2 --zero 0 --parallel.sequence_parallel true", "--pp 2 --dp 2 --zero 1", "--dp 2 --zero 3",
         "--tp 2 --pp 2 --model.tied false --amp O2 --precision.dtype bf16",
@@ -96,7 +95,7 @@ TEST_CASE("ranks that are sound are equal under every kind of layout and level, 
   }
 }
 
-TEST_CASE("a half weight that is not its rounded master is found", "[R25]") {
+TEST_CASE("a 16-bit weight that differs from its rounded master is found", "[R25]") {
   TempDir dir;
   const Outcome r =
       gpttrain(kTiny + "--tp 2 --amp O2 --log.name x --fault.inject flip@value:rank=1,step=8,bit=3", dir.path());
@@ -105,7 +104,7 @@ TEST_CASE("a half weight that is not its rounded master is found", "[R25]") {
   CHECK(r.says("is not its rounded master"));
 }
 
-TEST_CASE("a step that is run twice and gives two gradients ends the run with 16", "[R25]") {
+TEST_CASE("a step run twice with two different gradients ends the run with 16", "[R25]") {
   TempDir dir;
   const Outcome r = gpttrain(kTiny +
                                  "--pp 2 --fault.recheck_every 5 --log.name x --fault.inject "

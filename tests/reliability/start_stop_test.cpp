@@ -89,7 +89,7 @@ bool may_take_sockets() {
 
 }  // namespace
 
-TEST_CASE("ranks of one machine listen to nobody, mpirun answers nobody, foreign connections stall nothing", "[R30]") {
+TEST_CASE("ranks of one machine open no port, mpirun answers no stranger, foreign connections stall nothing", "[R30]") {
   TempDir dir;
   const std::string log = dir / "runs/x/log.jsonl";
   int ranks = 0;
@@ -119,7 +119,7 @@ TEST_CASE("ranks of one machine listen to nobody, mpirun answers nobody, foreign
   CHECK(r.code == 75);
 }
 
-TEST_CASE("a closed terminal saves in every way of starting, nohup is left alone", "[R14]") {
+TEST_CASE("a closed terminal saves in every launch mode, nohup is left alone", "[R14]") {
   for (const std::string way : {"", "--pp 2 --launch.ranks threads", "--tp 2", "--launch.max_restarts 2"}) {
     TempDir dir;
     const Outcome r = gpttrain(kRun + way, dir.path(), 100, [&](int pid) {
@@ -145,7 +145,7 @@ TEST_CASE("a closed terminal saves in every way of starting, nohup is left alone
   CHECK(kept.code == 75);
 }
 
-TEST_CASE("a rank that stops while it starts is named and ends the job with 124", "[R12]") {
+TEST_CASE("a rank that stops during startup is named and ends the job with 124", "[R12]") {
   TempDir dir;
   int stopped = 0;
   const Outcome r = gpttrain(kRun + "--tp 2 --comm.stall_abort_s 3", dir.path(), 100, [&](int pid) {
@@ -162,7 +162,7 @@ TEST_CASE("a rank that stops while it starts is named and ends the job with 124"
   CHECK(left_behind(dir.path(), {stopped}) == "");
 }
 
-TEST_CASE("all ranks stopped at once: their parent says so and ends the job", "[R12]") {
+TEST_CASE("all ranks stopped at once: their parent reports it and ends the job", "[R12]") {
   TempDir dir;
   const Outcome r = gpttrain(kRun + "--tp 2 --comm.stall_abort_s 3", dir.path(), 100, [&](int pid) {
     wait_for_step(dir / "runs/x/log.jsonl", 3);
@@ -173,7 +173,7 @@ TEST_CASE("all ranks stopped at once: their parent says so and ends the job", "[
   CHECK_THAT(r.out, Contains("all ranks of this machine"));
 }
 
-TEST_CASE("a machine with too little is told what is missing, before anything starts", "[R14]") {
+TEST_CASE("insufficient resources of a machine are reported before anything starts", "[R14]") {
   TempDir dir;
   const std::string program = binary_dir() + "/gpttrain " + kRun + "--tp 2 --pp 2";
   const Outcome files = shell("ulimit -n 40; exec " + program, dir.path(), 60);

@@ -319,12 +319,12 @@ graphs() {
       same $name-off $name-on || return 1
     grep -E 'graphs +[0-9]+ replayed' $name-on.txt | tail -1
   done
-  echo "figure: graphs and eager are equal bit for bit, $steps steps each of $k precisions"
+  echo "figure: graphs and eager are bitwise identical, $steps steps each of $k precisions"
 }
 repeat() {
   local options="$model $half --train.steps $steps --train.deterministic true"
   train once $options && train again $options && same once again &&
-    echo "figure: two deterministic runs are equal bit for bit"
+    echo "figure: two deterministic runs are bitwise identical"
 }
 
 # A shipped config as it is measured: cuDNN's attention, its backward as PyTorch's (sums in any order). Without cuDNN
@@ -400,7 +400,7 @@ backends() {
   train staged $options --launch.ranks processes --comm.backend staged &&
     train threads $options --launch.ranks threads --comm.backend staged && same staged threads &&
     train direct $options --launch.ranks threads --comm.backend direct && same staged direct || return 1
-  figure="figure: staged, by threads and by processes, and direct are equal bit for bit;"
+  figure="figure: staged, by threads and by processes, and direct are bitwise identical;"
   [ "$gpus" -ge 2 ] || export NCCL_MULTI_RANK_GPU_ENABLE=1
   options+=" --launch.ranks processes --comm.backend nccl"
   train nccl $options "${given[@]}" || {
@@ -409,7 +409,7 @@ backends() {
     return 0
   }
   train nccl-again $options "${given[@]}" && same nccl nccl-again && near staged nccl $steps 1e-3 1e-2 || return 1
-  echo "$figure NCCL repeats itself bit for bit; $(tail -1 near.txt)"
+  echo "$figure NCCL is bitwise reproducible; $(tail -1 near.txt)"
 }
 
 ceilings() {

@@ -16,7 +16,7 @@ start() {  # NAME FLAG...
     >"$name.txt" 2>&1
 }
 train() { start "$@" || { cat "$1.txt"; fail "training $*"; }; }
-says() { grep -qF "$2" "$1.txt" || { cat "$1.txt"; fail "$1 does not say: $2"; }; }
+says() { grep -qF "$2" "$1.txt" || { cat "$1.txt"; fail "$1 does not print: $2"; }; }
 refused() {  # NAME WORDS FLAG...
   local name=$1 words=$2 code=0
   shift 2
@@ -33,7 +33,7 @@ half="--precision.amp O2 --precision.dtype bf16"
   says without "attention: our own kernels; there is no cuDNN on the emulated device"
   refused demanded "device.attention: cudnn was requested, but there is no cuDNN on the emulated device" $half --device.attention cudnn
   refused on_cpu "device.attention: cudnn was requested, but this run uses the CPU" --device.kind cpu --device.attention cudnn
-  echo "without cuDNN: our own kernels, and who demands it is told"
+  echo "without cuDNN: our own kernels, and an explicit request for it is refused"
 
   export GPTTRAIN_EMULATED_CUDNN=1
   train with $half
@@ -44,10 +44,10 @@ half="--precision.amp O2 --precision.dtype bf16"
   says any_order "attention backward: emulated cuDNN, sums in any order (train.deterministic false)"
   train own $half --device.attention own
   says own "attention: our own kernels (device.attention own)"
-  ! grep -q "emulated cuDNN" own.txt || fail "own kernels were asked for and cuDNN ran"
+  ! grep -q "emulated cuDNN" own.txt || fail "own kernels were requested and cuDNN ran"
   paste <(losses with) <(losses own) | awk '{d = $1 / $2 - 1; if (d < 0) d = -d; if (d > 1e-3) bad = 1} END {exit bad || NR != 2}' ||
-    { paste <(losses with) <(losses own); fail "cuDNN and our own kernels have other losses"; }
-  echo "with cuDNN: it, or by device.attention our own, with the same losses"
+    { paste <(losses with) <(losses own); fail "losses of cuDNN and of our own kernels differ"; }
+  echo "with cuDNN: cuDNN, or our own kernels by device.attention, with equal losses"
 
   train full
   says full "attention: our own kernels; tensors are f32, and cuDNN's attention takes bf16 and fp16"
@@ -60,13 +60,13 @@ half="--precision.amp O2 --precision.dtype bf16"
   says window "attention forward: emulated cuDNN, workspace 1 MiB for 1 x 8 tokens, 2 heads of 8, window 3, bf16"
   train own_window $half --model.window 3 --device.attention own
   paste <(losses window) <(losses own_window) | awk '{d = $1 / $2 - 1; if (d < 0) d = -d; if (d > 1e-3) bad = 1} END {exit bad || NR != 2}' ||
-    { paste <(losses window) <(losses own_window); fail "with a window cuDNN and our own kernels have other losses"; }
+    { paste <(losses window) <(losses own_window); fail "with a window losses of cuDNN and of our own kernels differ"; }
   train wide $half --model.hidden 136 --model.heads 1
   says wide "attention forward: emulated cuDNN"
   says wide "attention backward: our own kernels for 1 x 8 tokens, 1 heads of 136, bf16; hidden_dim above 128"
   refused wide_demanded "it does not support this attention backward (1 x 8 tokens, 1 heads of 136, bf16): hidden_dim above 128" \
     $half --model.hidden 136 --model.heads 1 --device.attention cudnn
-  echo "what cuDNN does not take our own kernels do, forward and backward apart, or the run is refused"
+  echo "shapes that cuDNN does not support run on our own kernels, forward and backward separately, or are refused"
 
   train askew $half --model.seq 7
   says askew "attention forward: emulated cuDNN"
@@ -77,15 +77,15 @@ half="--precision.amp O2 --precision.dtype bf16"
   train failing $half
   says failing "attention forward: our own kernels for 1 x 8 tokens, 2 heads of 8, bf16; cuDNN has a plan and fails to run it: CUDNN_STATUS_EXECUTION_FAILED"
   says failing "attention backward: our own kernels for 1 x 8 tokens"
-  ! grep -q "emulated cuDNN" failing.txt || fail "cuDNN has failed and is said to compute"
-  cmp <(losses failing) <(losses own) || fail "where cuDNN cannot run, other kernels than our own have run"
+  ! grep -q "emulated cuDNN" failing.txt || fail "cuDNN failed and is reported as in use"
+  cmp <(losses failing) <(losses own) || fail "after a failure of cuDNN, the losses are not those of our own kernels"
   refused failing_demanded "cuDNN has a plan and fails to run it" $half --device.attention cudnn
   code=0
   GPTTRAIN_EMULATED_CUDNN_RUNS=1 start broken $half || code=$?
-  [ $code -ne 0 ] || fail "a plan that has run and fails is passed over"
+  [ $code -ne 0 ] || fail "a later failure of a working plan is ignored"
   says broken "running cuDNN's attention forward: CUDNN_STATUS_EXECUTION_FAILED"
   unset GPTTRAIN_EMULATED_CUDNN_RUNS
-  echo "what cuDNN fails to run at first our own kernels do; what it fails to run later ends the run"
+  echo "an initial failure of cuDNN falls back to our own kernels; a later one ends the run"
 
   "$program" verify $small --device.kind cuda --tp 2 --pp 2 --model.layers 2 --dp 2 --zero 1 --train.global_batch 4 \
     $half --device.attention cudnn --steps 1 >verify.txt 2>&1 || { cat verify.txt; fail "verify with cuDNN"; }

@@ -32,7 +32,7 @@ for e in sys.argv[2:]:
         sys.exit(f"not so: {e}\n{json.dumps(c or r, indent=1)}")
 PYTHON
 }
-says() { grep -qE -- "$2" "$1.txt" || { cat "$1.txt"; fail "$1 does not say: $2"; }; }
+says() { grep -qE -- "$2" "$1.txt" || { cat "$1.txt"; fail "$1 does not print: $2"; }; }
 
 bench one
 holds one "n >= 3" \
@@ -47,9 +47,9 @@ holds one "n >= 3" \
   "'oneDNN' in r['libraries'] and 'NCCL' in r['libraries']"
 says one '^clocks +1755 MHz \(1200 to 1980\)   memory 2619 MHz   412 W \(250 to 698, limit 700\)   58 C \(41 to 66\)$'
 says one '^warning +clocks were throttled: power_cap in [0-9]+ % of [0-9]+ samples[,;]'
-! grep -q clock_settings one.txt || fail "clocks that somebody set are no warning"
+! grep -q clock_settings one.txt || fail "clocks set by the user cause a warning"
 grep '^clocks' one.txt
-echo "the GPU of a lone rank: smallest, median and largest of what was measured, without the warm-up"
+echo "the GPU of a single rank: minimum, median and maximum of the samples, without the warm-up"
 
 GPTTRAIN_EMULATED_DEVICES=2 bench two --dp 2
 holds two "c['clock_mhz']['max'] == 1980" "c['hottest'] == {'rank': 1, 'celsius': 81}" \
@@ -74,7 +74,7 @@ for refusal in "nvmlInit_v2:nvmlInit_v2: Not Supported" \
   steps=2 GPTTRAIN_FAKE_NVML_REFUSES=${refusal%%:*} bench refused
   holds refused "c['looks'] == 0" "c['clock_mhz'] is None and c['celsius'] is None and c['limits'] is None" \
     "c['why_unknown'] == '${refusal#*:}'" "r['steps'] == 2"
-  ! grep -qE '^(clocks|warning)' refused.txt || { cat refused.txt; fail "nothing is known and conditions are told"; }
+  ! grep -qE '^(clocks|warning)' refused.txt || { cat refused.txt; fail "nothing was measured and conditions are printed"; }
 done
 nvml=${nvml}_renamed bench renamed
 holds renamed "c['celsius'] == {'min': 41, 'median': 58, 'max': 66}" "c['why_unknown'] is None" \
@@ -85,7 +85,7 @@ mkdir none && echo "no library" >none/libnvidia-ml.so.1
 steps=2 nvml=none bench without
 holds without "c['why_unknown'].startswith('no NVML: ')" "c['looks'] == 0" \
   "r['libraries']['NVIDIA driver'].startswith('version unknown, serves CUDA')"
-echo "what NVML refuses is null, with the reason; where there is none all is"
+echo "values that NVML refuses are null, with the reason; without NVML all are"
 
 # Both sides of a pair are sampled in the same way, and only while the device computes. The baseline runs in the user's
 # environment, without this program's settings (this stand-in would be slower with them).
@@ -109,8 +109,8 @@ holds peer1 "r['pairs'][0]['conditions']['ours']['clock_mhz'] == {'min': 1200, '
   "r['pairs'][0]['conditions']['ours']['looks'] == 3" \
   "r['pairs'][0]['conditions']['peer']['clock_mhz'] is None"
 says peer1 '^  ours +1755 MHz \(1200 to 1980\)'
-! grep -q '^  baseline ' peer1.txt || { cat peer1.txt; fail "an idle device is taken for the baseline's"; }
-echo "pairs tell both sides' conditions"
+! grep -q '^  baseline ' peer1.txt || { cat peer1.txt; fail "samples of an idle device count for the baseline"; }
+echo "pairs report the conditions of both sides"
 
 # shellcheck disable=SC2086
 for kind in cuda cpu; do

@@ -51,7 +51,7 @@ train mixed --device.kind cuda --train.steps 4 --tp 2
 train mixed --device.kind cpu --train.steps 6
 paste <(losses cpu) <(losses mixed) |
   awk '{d = $1 / $2 - 1; if (d < 0) d = -d; if (d > 1e-5) bad = 1} END {exit bad || NR != 6}' ||
-  { paste <(losses cpu) <(losses mixed); fail "a run that moves between CPU and device has other losses"; }
+  { paste <(losses cpu) <(losses mixed); fail "losses of a run that moves between CPU and device differ"; }
 echo "a run moves from the CPU to two ranks on the device and back with the losses of the CPU"
 
 # NCCL replaced by a library for threads that reduces in rank order, as staged and direct groups do: bitwise identical.
@@ -64,10 +64,10 @@ train staged $layout --comm.backend staged
 train nccl $layout --comm.backend nccl --comm.nccl_library "$fake"
 train direct $layout
 grep -q 'within the GPU shared by ranks as threads' direct.txt || fail "threads on one GPU do not share it by default"
-[ "$(losses staged)" = "$(losses direct)" ] || { paste <(losses staged) <(losses direct); fail "direct groups train otherwise"; }
+[ "$(losses staged)" = "$(losses direct)" ] || { paste <(losses staged) <(losses direct); fail "losses of direct groups differ"; }
 grep -q 'NCCL 2.32.3' nccl.txt || fail "the start of the run does not name NCCL"
-[ "$(losses staged)" = "$(losses nccl)" ] || { paste <(losses staged) <(losses nccl); fail "NCCL trains otherwise"; }
-echo "training over NCCL's groups, and in the GPU that threads share, gives the bits of the staged ones"
+[ "$(losses staged)" = "$(losses nccl)" ] || { paste <(losses staged) <(losses nccl); fail "losses of NCCL groups differ"; }
+echo "training with NCCL and direct groups is bitwise identical to staged groups"
 
 GPTTRAIN_EMULATED_GUARD=1 train guarded --device.kind cuda --dp 2 --zero 1 --train.steps 2 --train.eval_every 1
 echo "no host code touches device memory in training, evaluation and saving"

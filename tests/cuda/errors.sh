@@ -20,7 +20,7 @@ breaks() {
   GPTTRAIN_EMULATED_FAILS=$when "$program" "$@" >said.txt 2>&1 || got=$?
   [ "$got" = "$code" ] || { cat said.txt; fail "exit code $got, expected $code, at kernel $when: $*"; }
   grep -qE "^gpttrain: (rank .*: )?[a-z_0-9' ]+: CUDA error $name: " said.txt || { cat said.txt; fail "no $name: $*"; }
-  [ "$(grep -c 'CUDA error' said.txt)" = 1 ] || { cat said.txt; fail "more than one error is told: $*"; }
+  [ "$(grep -c 'CUDA error' said.txt)" = 1 ] || { cat said.txt; fail "more than one error is printed: $*"; }
   ! grep -qE 'uncaught|terminate|signal' said.txt || { cat said.txt; fail "the process died of something else: $*"; }
 }
 
@@ -43,7 +43,7 @@ for kernel in $moments; do
 done
 # shellcheck disable=SC2086
 breaks 2 cudaErrorDevicesUnavailable 2:$unavailable $small $training
-grep -q 'Another process may hold the GPU' said.txt || { cat said.txt; fail "a GPU that others hold is not told about"; }
+grep -q 'Another process may hold the GPU' said.txt || { cat said.txt; fail "a GPU held by another process is not reported"; }
 echo "training and benchmarks end with the device's error"
 
 # shellcheck disable=SC2086
@@ -63,7 +63,7 @@ echo "evaluation and comparison too"
 # With a synchronization after every op the error names the op; without, the message recommends it.
 # shellcheck disable=SC2086
 breaks 70 cudaErrorIllegalAddress 300:$illegal $small $training
-grep -q 'with GPTTRAIN_CUDA_SYNC=1 the error names it' said.txt || { cat said.txt; fail "no way to the op is told"; }
+grep -q 'with GPTTRAIN_CUDA_SYNC=1 the error names it' said.txt || { cat said.txt; fail "GPTTRAIN_CUDA_SYNC is not recommended"; }
 for kernel in 150 300; do
   # shellcheck disable=SC2086
   GPTTRAIN_CUDA_SYNC=1 breaks 70 cudaErrorIllegalAddress $kernel:$illegal $small $training

@@ -19,13 +19,13 @@ train() {  # NAME FLAG...
   grep '"type": "step"' "runs/$name/log.jsonl" | sed 's/.*"loss": \([0-9.e-]*\).*/\1/' >"$name.losses"
 }
 ran() { read -r first second third < <(awk '{a += $1; b += $2; c += $3} END {print a, b, c}' ran); }
-noted() { grep -q "device.gemm_plans: .* is not used: $2" "$1.txt" || { cat "$1.txt"; fail "$1 does not say: $2"; }; }
+noted() { grep -q "device.gemm_plans: .* is not used: $2" "$1.txt" || { cat "$1.txt"; fail "$1 does not print: $2"; }; }
 silent() { ! grep -q "device.gemm_plans" "$1.txt" || { cat "$1.txt"; fail "$1 complains"; }; }
 
 train first
 ran
 [ "$first" -gt 50 ] && [ "$second $third" = "0 0" ] || fail "without options: algorithms ran $(cat ran)"
-[ ! -e home ] || fail "a file was written without being asked for"
+[ ! -e home ] || fail "a file was written without a request"
 products=$first
 
 train timed --device.gemm_tune auto
@@ -41,7 +41,7 @@ kinds=$((keys - both))  # GEMM keys of this run
   { cat "$plans"; fail "not all chose the fastest"; }
 [ "$first $second $third" = "$((13 * keys)) $((13 * keys + 26 * both + kinds + products)) $((13 * keys))" ] ||
   fail "timing ran $(cat ran) for $keys GEMMs, $both of them in two ways"
-grep -q "$((keys + both)) GEMM shapes timed" timed.txt || { cat timed.txt; fail "the run does not say what it timed"; }
+grep -q "$((keys + both)) GEMM shapes timed" timed.txt || { cat timed.txt; fail "the run does not report what it timed"; }
 cmp "$plans" runs/timed/gemm-plans-1.txt || fail "the run has no copy of its own"
 echo "$keys GEMM shapes were timed once each before the first step, and the fastest is in the file"
 
@@ -54,11 +54,11 @@ cmp -s "$plans" before || fail "the file changed"
 if full_size; then
   # Where fused bias gradients are slow, separate sums are chosen; the plan file records that for later runs.
   GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train slow --device.gemm_tune auto --device.gemm_plans sums.txt
-  [ "$(grep -c ' form | 0 ' sums.txt)" = "$both" ] || { cat sums.txt; fail "slow sums on the way are taken"; }
+  [ "$(grep -c ' form | 0 ' sums.txt)" = "$both" ] || { cat sums.txt; fail "slow fused sums are chosen"; }
   train behind --device.gemm_plans sums.txt
   paste first.losses slow.losses behind.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-5 || $2 != $3) exit 1}' ||
-    { paste first.losses slow.losses behind.losses; fail "sums made behind have other losses"; }
-  echo "sums of bias gradients on the way or behind, what is faster"
+    { paste first.losses slow.losses behind.losses; fail "losses with separate sums differ"; }
+  echo "bias gradients fused or separate, whichever is faster"
 
   # The same for GELU with 16-bit outputs: forward (3) a GEMM with its bias (1); backward (6) the GELU gradient fused
   # (4) or nothing (0).
@@ -75,20 +75,20 @@ if full_size; then
   GPTTRAIN_EMULATED_EPILOGUES=slow_gelu train halves3 --amp O2 --device.gemm_tune auto --device.gemm_plans gelu.plans
   forms gelu.plans 1 0
   train halves4 --amp O2 --device.gemm_plans gelu.plans
-  cmp -s halves3.losses halves4.losses || fail "forms of a file have other losses than when they were timed"
-  cmp -s halves.losses halves3.losses && fail "a GELU of its own, whose input was rounded, has the same losses"
+  cmp -s halves3.losses halves4.losses || fail "losses with the forms of a file differ from those when they were timed"
+  cmp -s halves.losses halves3.losses && fail "an unfused GELU, whose input is rounded, has equal losses"
   paste halves.losses halves2.losses halves3.losses |
     awk '{for (i = 2; i <= 3; ++i) {d = ($1 - $i) / $1; if (d < 0) d = -d; if (d > 1e-2) exit 1}}' ||
-    { paste halves.losses halves2.losses halves3.losses; fail "losses of other forms are far"; }
-  echo "GELU and its slope on the way or behind, what is faster"
+    { paste halves.losses halves2.losses halves3.losses; fail "losses of other forms are too far"; }
+  echo "GELU and its gradient fused or separate, whichever is faster"
 fi
 
 # An algorithm that is suggested and then refused is not chosen; a form that is refused entirely runs unfused.
 GPTTRAIN_EMULATED_REFUSES=1 train without --device.gemm_tune auto --device.gemm_plans without.plans
 [ "$(grep -c ' | 2 2 ' without.plans)" = "$keys" ] && [ "$(grep -c ' | ' without.plans)" = "$((keys + both))" ] ||
-  { cat without.plans; fail "an algorithm that is refused spoils the choice"; }
+  { cat without.plans; fail "a refused algorithm prevents the choice"; }
 ran
-[ "$first $second" = "$((13 * keys)) 0" ] || fail "what is refused ran: $(cat ran)"
+[ "$first $second" = "$((13 * keys)) 0" ] || fail "a refused algorithm ran: $(cat ran)"
 if full_size; then
   GPTTRAIN_EMULATED_EPILOGUES=none train pieces
   GPTTRAIN_EMULATED_EPILOGUES=refused train refused
@@ -96,15 +96,15 @@ if full_size; then
   grep -q ' form | 0 ' refused.plans && ! grep -v ' form | 0 ' refused.plans | grep -q ' epilogue [1-9]\| form \|inf' ||
     { cat refused.plans; fail "forms that were refused are in the file"; }
   for name in refused refused2; do
-    cmp pieces.losses $name.losses || fail "refused when it runs, other losses than never offered"
+    cmp pieces.losses $name.losses || fail "losses with forms refused at run time differ from those without such forms"
   done
 fi
 
 GPTTRAIN_EMULATED_REFUSES=0 "$program" --model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 \
   --data.train mock --log.tensorboard false --train.steps 1 --train.global_batch 1 --launch.ranks threads --device.kind cuda \
   >nothing.txt 2>&1 && fail "a run without GEMM algorithms"
-grep -q "no algorithm for m .*: CUBLAS_STATUS_NOT_SUPPORTED" nothing.txt || { cat nothing.txt; fail "not told what cuBLASLt said"; }
-echo "what cuBLASLt suggests and then refuses is done in another way, or its words are in the error"
+grep -q "no algorithm for m .*: CUBLAS_STATUS_NOT_SUPPORTED" nothing.txt || { cat nothing.txt; fail "the status of cuBLASLt is not printed"; }
+echo "a suggested and then refused algorithm is replaced, or its status is in the error"
 
 if full_size; then
   # Fast accumulation (half the time here): for FP8 GEMMs of the forward pass (type 28 alone), unless disabled.
@@ -115,10 +115,10 @@ if full_size; then
   train exact $fp8 --device.gemm_plans exact.plans --precision.fp8_fast_accum false
   forward=$(grep -c ' types 28 ' fast.plans) backward=$(grep -c ' types \(28x29\|29x28\) ' fast.plans)
   [ "$forward" -gt 1 ] && [ "$backward" -gt 1 ] && [ "$(grep -c ' fast ' fast.plans)" = "$forward" ] &&
-    [ "$(grep -c ' types 28 .* fast .* | 1 0.5 ' fast.plans)" = "$forward" ] || { cat fast.plans; fail "fast sums"; }
-  [ "$(sed 's/ fast / /; s/ | 1 0.5 / | 1 1 /' fast.plans)" = "$(cat exact.plans)" ] || { diff fast.plans exact.plans; fail "slow sums"; }
-  grep -q "no fast accumulation" exact.txt || { cat exact.txt; fail "a run without fast sums does not say so"; }
-  cmp fast.losses exact.losses || fail "an emulation whose sums are exact has other losses"
+    [ "$(grep -c ' types 28 .* fast .* | 1 0.5 ' fast.plans)" = "$forward" ] || { cat fast.plans; fail "fast accumulation"; }
+  [ "$(sed 's/ fast / /; s/ | 1 0.5 / | 1 1 /' fast.plans)" = "$(cat exact.plans)" ] || { diff fast.plans exact.plans; fail "exact accumulation"; }
+  grep -q "no fast accumulation" exact.txt || { cat exact.txt; fail "a run without fast accumulation does not report it"; }
+  cmp fast.losses exact.losses || fail "losses differ although the emulation accumulates exactly"
   echo "fast accumulation in forward FP8 GEMMs only, and none if disabled"
 fi
 
@@ -126,8 +126,8 @@ sed 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002
 train fixed --device.gemm_plans plans.txt --dp 2
 silent fixed
 ran
-[ "$first $second" = "0 0" ] && [ "$third" -ge "$products" ] || fail "not as the file says: $(cat ran)"
-echo "a file decides, again and again, for all ranks"
+[ "$first $second" = "0 0" ] && [ "$third" -ge "$products" ] || fail "not as in the file: $(cat ran)"
+echo "a plan file decides on every start, for all ranks"
 
 # Ranks as processes: the first times for all. A resumed run uses its own copy, whatever the cache contains.
 ranks=processes
@@ -138,17 +138,17 @@ fewer=$(grep -c ' | 1 ' "$plans")  # one microbatch: no accumulation
 [ "$first $third" = "$((13 * fewer)) $((13 * fewer))" ] && [ "$fewer" -gt 5 ] || fail "2 processes timed: $(cat ran)"
 ranks=threads
 train threads --device.gemm_tune auto --dp 2 --train.steps 3
-cmp processes.losses threads.losses || fail "processes and threads that time have other losses"
+cmp processes.losses threads.losses || fail "losses of timing processes and threads differ"
 train resumed --device.gemm_tune auto
 sed -i 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002/' runs/resumed/gemm-plans-1.txt
 train resumed --device.gemm_tune auto --train.steps 4
 ran
-[ "$first $second" = "0 0" ] && [ "$third" -gt 0 ] || fail "a resumed run took others than its own: $(cat ran)"
+[ "$first $second" = "0 0" ] && [ "$third" -gt 0 ] || fail "a resumed run used other plans than its own: $(cat ran)"
 echo "torn" >runs/resumed/gemm-plans-1.txt
 train resumed --device.gemm_tune auto --train.steps 6
-grep -q "gemm-plans-1.txt is not used: its first line" resumed.txt || { cat resumed.txt; fail "a torn copy is not told about"; }
+grep -q "gemm-plans-1.txt is not used: its first line" resumed.txt || { cat resumed.txt; fail "a truncated copy is not reported"; }
 mv aside.txt "$plans"
-echo "one rank times for all of them, threads or processes, and a run that goes on takes its own table"
+echo "one rank times for all, threads or processes, and a resumed run uses its own table"
 
 bad() {  # NAME TEXT: plans.txt in its present state is rejected, with and without timing
   train "$1" --device.gemm_plans plans.txt
@@ -178,10 +178,10 @@ sed 's/656d756c61746564/0000000000000000/' good.txt >plans.txt
 train unknown --device.gemm_plans plans.txt
 ran
 [ "$first $second $third" = "$products 0 0" ] || fail "unknown algorithms: $(cat ran)"
-echo "files that are broken, foreign, unknown or gone are left aside, with a warning"
+echo "broken, foreign, unknown or missing files are ignored with a warning"
 
 for name in timed again torn foreign2 unknown; do
-  cmp -s first.losses $name.losses || fail "$name has other losses"
+  cmp -s first.losses $name.losses || fail "losses of $name differ"
 done
 
 if full_size; then
@@ -189,18 +189,18 @@ if full_size; then
   train tf32 --precision.tf32 true
   cmp -s first.losses tf32.losses && fail "--precision.tf32 changes nothing"
   paste first.losses tf32.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-3) exit 1}' ||
-    { paste first.losses tf32.losses; fail "losses of TF32 are far"; }
-  grep -q "FP32 GEMMs in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not say so"; }
+    { paste first.losses tf32.losses; fail "losses of TF32 are too far"; }
+  grep -q "FP32 GEMMs in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not report it"; }
   train aside --precision.tf32 true --device.gemm_plans "$plans"
   noted aside "it was made for"
   train half --amp O2
   train halftf32 --amp O2 --precision.tf32 true
-  cmp -s half.losses halftf32.losses || fail "TF32 changes what is computed of halves"
+  cmp -s half.losses halftf32.losses || fail "TF32 changes 16-bit GEMMs"
   "$program" --precision.tf32 true --device.kind cpu >refused.txt 2>&1 && fail "TF32 on a CPU"
-  grep -q "precision.tf32" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
+  grep -q "precision.tf32" refused.txt || { cat refused.txt; fail "the refusal prints something else"; }
   echo "TF32 is used where requested, and nowhere else"
 fi
 
 "$program" verify --on here --device.gemm_tune auto --tp 2 --device.kind cuda >refused.txt 2>&1 && fail "processes that time"
-grep -q "verify times nothing" refused.txt || { cat refused.txt; fail "the refusal says something else"; }
-echo "verify among processes, which would time each for itself, is refused"
+grep -q "verify times nothing" refused.txt || { cat refused.txt; fail "the refusal prints something else"; }
+echo "verify with processes, each of which would time, is refused"

@@ -34,7 +34,7 @@ expect() {
   shift 2
   "$goals" "$@" >said.txt 2>&1 || got=$?
   [ "$got" = "$code" ] || { cat said.txt; fail "$* ended with $got, expected $code"; }
-  grep -qE "$pattern" said.txt || { cat said.txt; fail "$* does not say: $pattern"; }
+  grep -qE "$pattern" said.txt || { cat said.txt; fail "$* does not print: $pattern"; }
   echo "as expected: $(grep -m1 -E "$pattern" said.txt | cut -c1-110)"
 }
 

@@ -28,7 +28,7 @@ steps() {
 graphs() { grep -E 'graphs +[0-9]+ replayed' "$1.txt" | tail -1; }
 
 same() {  # NAME OTHER
-  [ "$(steps "$1")" = "$(steps "$2")" ] || { diff <(steps "$1") <(steps "$2"); fail "$2 trains otherwise than $1"; }
+  [ "$(steps "$1")" = "$(steps "$2")" ] || { diff <(steps "$1") <(steps "$2"); fail "losses of $2 and $1 differ"; }
   [ "$(steps "$1" | grep -c '"type": "step"')" -ge 4 ] || fail "$1 logged too few steps"
   "$program" ckpt diff "runs/$1" "runs/$2" >diff.txt 2>&1 || { cat diff.txt; fail "$1 and $2 differ"; }
 }
@@ -39,11 +39,11 @@ both() {  # NAME FLAG...: with and without, identical; most work replayed, no ca
   train "$name-off" --device.graphs off "$@"
   train "$name-on" --device.graphs on "$@"
   same "$name-off" "$name-on"
-  grep -q '^0 0 0 ' "$name-off.graphs" || fail "$name without graphs makes some: $(cat "$name-off.graphs")"
+  grep -q '^0 0 0 ' "$name-off.graphs" || fail "$name without graphs captured some: $(cat "$name-off.graphs")"
   graphs "$name-on" | grep -q ' 0 launched op by op' || fail "$name: $(graphs "$name-on")"
   read -r made launched pieces _ <"$name-on.graphs"
   [ "$made" -gt 0 ] && [ "$launched" -ge "$made" ] && [ "$pieces" -gt "$launched" ] || fail "$name: $made $launched $pieces"
-  echo "the same bits with graphs: $* ($(graphs "$name-on" | sed 's/ *graphs *//'))"
+  echo "bitwise identical with graphs: $* ($(graphs "$name-on" | sed 's/ *graphs *//'))"
 }
 
 both one --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 --parallel.recompute full
@@ -84,23 +84,23 @@ train resumed --device.graphs on --model.dropout 0.1 --model.attn_dropout 0.1 --
 train resumed --device.graphs auto --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
   --parallel.recompute full
 same one-off resumed
-echo "a resumed run with graphs goes on with the same bits"
+echo "a run with graphs resumes bitwise identical"
 
 # Where the device cannot capture, or the user synchronizes after every op, calls are queued directly, and the run
 # reports why.
 GPTTRAIN_EMULATED_CAPTURE=spoilt train spoilt --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
   --parallel.recompute full
 same one-off spoilt
-grep -q 'no graph could be made' spoilt.txt || fail "a device without graphs is not told about"
+grep -q 'no graph could be made' spoilt.txt || fail "a device without graphs is not reported"
 if full_size; then
   GPTTRAIN_EMULATED_CAPTURE=full train full --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 \
     --parallel.recompute full
   same one-off full
-  grep -q 'no graph could be made: .*cudaErrorMemoryAllocation' full.txt || fail "a device without room for graphs is not told about"
+  grep -q 'no graph could be made: .*cudaErrorMemoryAllocation' full.txt || fail "a device without memory for graphs is not reported"
 fi
 GPTTRAIN_CUDA_SYNC=1 train waits --train.steps 2
-grep -q 'GPTTRAIN_CUDA_SYNC=1 waits after every op' waits.txt || fail "waiting after every op is not told about"
-echo "without captures the same calls are made, and the run says why"
+grep -q 'GPTTRAIN_CUDA_SYNC=1 waits after every op' waits.txt || fail "waiting after every op is not reported"
+echo "without captures the same calls run eagerly, and the run reports why"
 
 GPTTRAIN_EMULATED_GUARD=1 train guarded --dp 2 --zero 1 --train.steps 3 --train.eval_every 1 --model.dropout 0.1
 graphs guarded | grep -q ' 0 launched op by op' || fail "guarded: $(graphs guarded)"
@@ -113,7 +113,7 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
 # shellcheck disable=SC2086
 {
   both nccl --tp 2 --dp 2 --zero 2 $nccl
-  grep -q 'collectives are captured in graphs' nccl-on.txt || fail "the start does not say that collectives are in graphs"
+  grep -q 'collectives are captured in graphs' nccl-on.txt || fail "the start does not report that collectives are in graphs"
   if full_size; then
     train nccl-staged --tp 2 --dp 2 --zero 2 --comm.backend staged
     same nccl-off nccl-staged
@@ -121,8 +121,8 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
   # One rank cannot capture: none of the ranks that share its collectives uses that graph, and nothing hangs.
   GPTTRAIN_EMULATED_CAPTURE=once train nccl-voted --tp 2 --dp 2 --zero 2 $nccl
   same nccl-off nccl-voted
-  grep -q 'no graph could be made' nccl-voted.txt || fail "a graph that one rank could not make is not told about"
-  echo "a capture that fails on one rank is given up by all, with the same bits ($(graphs nccl-voted | sed 's/ *graphs *//'))"
+  grep -q 'no graph could be made' nccl-voted.txt || fail "a failed capture on one rank is not reported"
+  echo "a capture that fails on one rank is abandoned by all, bitwise identical ($(graphs nccl-voted | sed 's/ *graphs *//'))"
   # A failing call inside a graph: all ranks end, although communicators must outlive the graphs that contain their
   # calls.
   code=0
@@ -130,17 +130,17 @@ nccl="--comm.backend nccl --comm.nccl_library $fake"
     --zero 2 $nccl >nccl-torn.txt 2>&1 || code=$?
   if [ $code -ne 70 ] || ! grep -q 'work on the device: NCCL .*: remote process exited or there was a network error' nccl-torn.txt; then
     cat nccl-torn.txt
-    fail "a call in a graph fails, and the run ends with $code, expected 70 and what failed"
+    fail "a call in a graph failed: the run ended with $code, expected 70 and the call"
   fi
-  echo "a call that fails in a graph ends the run"
+  echo "a failing call in a graph ends the run"
   both sliced --tp 2 --pp 2 --dp 2 --zero 1 $nccl
   ! full_size || both gathered --dp 4 --zero 3 --zero.prefetch 2 --precision.amp O2 --precision.dtype bf16 $nccl
   ! full_size || both each --dp 2 --zero 2 --zero.grad_reduce each --zero.bucket_bytes 1000 --train.eval_every 2 $nccl
   read -r inside single_inside _ <<<"$(step inside --tp 2 --train.global_batch 4 $nccl)"
   read -r outside single_outside _ <<<"$(GPTTRAIN_NCCL_GRAPHS=0 step outside --tp 2 --train.global_batch 4 $nccl)"
 }
-grep -q 'collectives are not captured in graphs: GPTTRAIN_NCCL_GRAPHS=0' outside-long.txt || fail "the start does not say who left collectives out"
-echo "a step of 4 microbatches on 2 tensor ranks: $inside graphs and $single_inside single calls of both;" \
+grep -q 'collectives are not captured in graphs: GPTTRAIN_NCCL_GRAPHS=0' outside-long.txt || fail "the start does not report why collectives are not captured"
+echo "a step of 4 microbatches on 2 TP ranks: $inside graphs and $single_inside single calls of both;" \
   "with collectives beside graphs $outside and $single_outside"
 [ "$inside" = 10 ] && [ "$outside" -gt "$inside" ] || fail "graphs a step with collectives inside: $inside, beside: $outside"
 
@@ -152,8 +152,8 @@ refused() {  # TEXT FLAG...
   shift
   # shellcheck disable=SC2086
   "$program" $small --log.name refused "$@" >refused.txt 2>&1 && fail "not refused: $*"
-  grep -q "$text" refused.txt || { cat refused.txt; fail "$* does not say: $text"; }
+  grep -q "$text" refused.txt || { cat refused.txt; fail "$* does not print: $text"; }
 }
 refused "a CPU has no graphs" --device.kind cpu --device.graphs on
 refused "microbatches may differ in shape" --parallel.dynamic_shapes --device.graphs on
-echo "graphs are refused where there can be none"
+echo "graphs are refused where unsupported"

@@ -38,19 +38,19 @@ echo "no race in steps of one rank and of eight, over direct, NCCL's and staged 
 
 found() {  # NAME WHAT: run NAME ended with a race between two of WHAT
   grep -q "emulated kernel: a race at .*: .* $2" "$1.txt" || { cat "$1.txt"; fail "$1: no race of $2"; }
-  [ "$(grep -c '^  first: \|^  second: ' "$1.txt")" = 2 ] || { cat "$1.txt"; fail "$1: two places are not named"; }
+  [ "$(grep -c '^  first: \|^  second: ' "$1.txt")" = 2 ] || { cat "$1.txt"; fail "$1: two accesses are not named"; }
 }
 export GPTTRAIN_EMULATED_IGNORES=streams
-! train waits --train.global_batch 4 --device.graphs off || fail "a stream that waits for nobody is not found"
+! train waits --train.global_batch 4 --device.graphs off || fail "a stream without waits is not detected"
 found waits "work items [0-9]* of stream [0-9]* and [0-9]* of stream [0-9]*"
 # shellcheck disable=SC2086
-! train collectives --dp 2 --train.global_batch 4 --device.graphs off $nccl || fail "NCCL's streams that wait for nobody"
+! train collectives --dp 2 --train.global_batch 4 --device.graphs off $nccl || fail "NCCL's streams without waits are not detected"
 found collectives "work items [0-9]* of stream [0-9]* and [0-9]* of stream [0-9]*"
 export GPTTRAIN_EMULATED_IGNORES=blocks
-! "$tests" "parity: column_sums*" >block.txt 2>&1 || fail "barriers of a block are not missed"
+! "$tests" "parity: column_sums*" >block.txt 2>&1 || fail "ignored barriers of a block are not detected"
 found block "threads [0-9]* and [0-9]* of a block"
 export GPTTRAIN_EMULATED_IGNORES=warps
-! "$tests" "parity: embedding_grad*" >warp.txt 2>&1 || fail "barriers of a warp are not missed"
+! "$tests" "parity: embedding_grad*" >warp.txt 2>&1 || fail "ignored barriers of a warp are not detected"
 found warp "threads [0-9]* and [0-9]* of a block"
-grep -q "^  first:  kernels/cuda/.*:[0-9]" warp.txt || { cat warp.txt; fail "no line of a source"; }
-echo "with a wait or a barrier overlooked, two places are named that touch a byte"
+grep -q "^  first:  kernels/cuda/.*:[0-9]" warp.txt || { cat warp.txt; fail "no source line"; }
+echo "with a wait or a barrier ignored, the two accesses of a byte are named"

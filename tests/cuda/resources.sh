@@ -12,7 +12,7 @@ for ptx in "$@"; do  # two sources suffice: vector kernels, and kernels with exc
 done
 grep -E '^(#|dropout |quant )' "$(dirname "$program")/exceptions.txt" >exceptions.txt
 "$program" record resources.txt 0 dropout.ptx quant.ptx
-"$program" check resources.txt 0 dropout.ptx quant.ptx || fail "what has just been recorded is refused"
+"$program" check resources.txt 0 dropout.ptx quant.ptx || fail "a fresh record is refused"
 mkdir whole && cp -- *.ptx *.txt whole
 
 refuses() {  # PATTERN...: expected output for the files as they are; then restores them
@@ -20,9 +20,9 @@ refuses() {  # PATTERN...: expected output for the files as they are; then resto
   for verb in check record; do
     if "$program" "$verb" resources.txt 0 dropout.ptx quant.ptx >said.txt 2>&1; then fail "$verb accepts: $*"; fi
     for pattern in "$@"; do
-      grep -qE "$pattern" said.txt || { cat said.txt; fail "$verb does not say: $pattern"; }
+      grep -qE "$pattern" said.txt || { cat said.txt; fail "$verb does not print: $pattern"; }
     done
-    cmp -s resources.txt whole/resources.txt || fail "$verb has written a record: $*"
+    cmp -s resources.txt whole/resources.txt || fail "$verb wrote a record: $*"
   done
   cp whole/* .
   echo "refused: $*"

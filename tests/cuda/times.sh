@@ -35,7 +35,7 @@ for step in 3 6; do
   awk -v f="$forward" -v b="$backward" -v w="$whole" 'BEGIN {exit !(f > 0 && b > f && w > 0 && (f + b - w) ^ 2 < (1e-3 * w) ^ 2)}' ||
     fail "step $step: forward $forward, backward $backward, both as one graph $whole"
 done
-[ "$(timer on 6 forward)" = 0 ] && [ "$(timer off 6 microbatch)" = 0 ] || fail "graphs' times are mixed up with others"
+[ "$(timer on 6 forward)" = 0 ] && [ "$(timer off 6 microbatch)" = 0 ] || fail "times of graphs are mixed with others"
 [ "$(value off 6 exposed_comm)" = null ] || fail "exposed_comm of one rank: $(value off 6 exposed_comm)"
 [ "$(slices off F)" = 8 ] && [ "$(slices off B)" = 8 ] && [ "$(slices off FB)" = 0 ] || fail "the trace without graphs"
 [ "$(slices on FB)" = 8 ] && [ "$(slices on F)" = 0 ] || fail "the trace with graphs"
@@ -50,7 +50,7 @@ done
 [ "$(slices stages F)" = 6 ] && [ "$(slices stages B)" = 6 ] && [ "$(slices stages FB)" = 2 ] ||
   fail "the trace of two stages: $(slices stages F) F, $(slices stages B) B, $(slices stages FB) both"
 grep -q "microbatch" stages.txt || fail "the table at the end has no row of microbatches"
-echo "each stage's times have their names"
+echo "each stage's times have their timers"
 
 # shellcheck disable=SC2086
 "$program" bench ${small% --log.trace_steps*} --warmup 2 --steps 3 --out bench.jsonl >bench.txt 2>&1 ||

@@ -19,7 +19,7 @@ train() {  # PROGRAM DATA NAME
 }
 refused() {  # WHAT CODE
   [ "$2" = 2 ] || fail "$1: exit code $2"
-  [ "$(grep -c 'ranks differ, so nothing was started' out.txt)" = 1 ] || fail "$1: not said once"
+  [ "$(grep -c 'ranks differ, so nothing was started' out.txt)" = 1 ] || fail "$1: not printed once"
   ! grep -q '^step 1/' out.txt || fail "$1: trained"
 }
 train "$gpttrain" $rig_local/data files

@@ -17,7 +17,7 @@ check() {  # CODE FLAG…
   on node1 "$gpttrain" check --hostfile hosts.txt "$@" >out.txt 2>&1 || got=$?
   [ $got = "$code" ] || fail "check $*: exit code $got, expected $code"
 }
-says() { grep -qE "$1" out.txt || fail "not said: $1"; }
+says() { grep -qE "$1" out.txt || fail "not printed: $1"; }
 
 check 0
 says '^3 hosts are ready'
@@ -40,7 +40,7 @@ check 2
 says 'node2: 2 networks are up \(eth0 10\.77\.0\.2, eth1 10\.88\.0\.2\).*--comm.interface'
 check 0 --comm.interface 10.77.0.0/24
 on node2 ip link del eth1
-echo "what differs or is missing is named with its hosts"
+echo "differing and missing items are named with their hosts"
 
 train() {  # CODE TEXT: a job on all three hosts fails to start with one message that contains TEXT
   local code=$1 text=$2 program=${3:-$gpttrain} got=0
@@ -75,4 +75,4 @@ mv $rig/keys/aside $rig/keys/known
 drop node2
 train 16 'node2: .*(timed out|no answer)'
 undrop node2
-echo "a job that cannot start says so, with the host, before anything is started"
+echo "a job that cannot start is refused with the host before anything is started"

@@ -16,7 +16,7 @@ model="--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --mo
   --train.global_batch 8 --train.micro_batch 1 --device.kind cpu --schedule.type constant --log.tensorboard false
   --tp 2 --pp 2 --train.steps 60 --checkpoint.every 0"
 # shellcheck disable=SC2086
-on node3 "$gpttrain" $model --launch.ranks threads --log.name calm >out.txt 2>&1 || fail "the calm run"
+on node3 "$gpttrain" $model --launch.ranks threads --log.name calm >out.txt 2>&1 || fail "the undisturbed run"
 
 ports() { on "$1" ss -Htlnp | grep -v "$2" | awk '{n = split($4, a, ":"); if (a[n] != 22 && $4 !~ /^(127|\[::1)/) print a[n]}' | sort -u; }
 # Opens a connection from node3 to each port of a host not yet listed in FILE, sends 18 bytes and holds it. Accepted
@@ -47,12 +47,12 @@ grep -q '^step 5/' out.txt || fail "no step 5 within 60 s"
 : >accepted.txt
 disturb node1 late.txt nobody
 disturb node2 late.txt nobody
-[ "$(wc -l <late.txt)" -ge 4 ] || fail "ranks listen nowhere: the test sees nothing"
+[ "$(wc -l <late.txt)" -ge 4 ] || fail "ranks open no port: nothing is tested"
 wait $job || fail "the job ended with $?"
-[ -s early.txt ] || fail "no port was tried while ranks started"
-[ ! -s accepted.txt ] || fail "taken while training: $(tr '\n' ' ' <accepted.txt)"
+[ -s early.txt ] || fail "no port was tried during startup"
+[ ! -s accepted.txt ] || fail "accepted during training: $(tr '\n' ' ' <accepted.txt)"
 losses() { grep -o '"loss": [0-9.e-]*' "runs/$1/log.jsonl"; }
-[ "$(losses x)" = "$(losses calm)" ] || fail "other losses than the calm run"
+[ "$(losses x)" = "$(losses calm)" ] || fail "losses differ from the undisturbed run"
 slowest=$(sed -n 's/.*"type": "step".*"step_seconds": \([0-9.e-]*\).*/\1/p' runs/x/log.jsonl | tail -n +2 | sort -g | tail -1)
 ! grep -qi 'stalled' out.txt || fail "stalled"
-echo "$(wc -l <early.txt) ports tried at the start, $(wc -l <late.txt) later, none of those answered; slowest step $slowest s; same losses"
+echo "$(wc -l <early.txt) ports tried at the start, $(wc -l <late.txt) later, none of those answered; slowest step $slowest s; equal losses"

@@ -7,7 +7,7 @@ set -uo pipefail
 rig_job 3 "$@"
 model="$rig_model --model.layers 4 --data.train mock --pp 2 --train.steps 60 --checkpoint.every 20"
 # shellcheck disable=SC2086
-on node3 "$gpttrain" $model --launch.ranks threads --log.name calm >out.txt 2>&1 || fail "the calm run"
+on node3 "$gpttrain" $model --launch.ranks threads --log.name calm >out.txt 2>&1 || fail "the undisturbed run"
 
 # shellcheck disable=SC2086
 on node1 "$gpttrain" launch $model --launch.hostfile hosts.txt --max-restarts 5 --log.name x \
@@ -26,6 +26,6 @@ grep -q 'lost: node2 (rank 1) ' out.txt || fail "the machine and its rank are no
 grep -q '^gpttrain: the run ended with .*; restart 1 of 5 in 0 s, from step 40 ' out.txt ||
   fail "not from the newest checkpoint"
 [ "$(wc -l <runs/x/restarts.jsonl)" = 1 ] || fail "more than one restart"
-"$gpttrain" ckpt diff runs/x runs/calm >diff.txt || { cat diff.txt; fail "other bits than the calm run"; }
+"$gpttrain" ckpt diff runs/x runs/calm >diff.txt || { cat diff.txt; fail "not bitwise the undisturbed run"; }
 for host in node1 node3; do ! on $host pgrep -af '(orted|mpirun|gpttrain) ' || fail "left behind on $host"; done
-echo "node2 was named, node3 took over from step 40, final state bitwise that of the calm run"
+echo "node2 was named, node3 took over from step 40, final state bitwise that of the undisturbed run"

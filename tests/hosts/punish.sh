@@ -74,11 +74,11 @@ wait $job
 last=$(basename "$(ls -d runs/x/checkpoints/step-* | tail -1)")
 number=$((10#${last#step-}))
 # shellcheck disable=SC2086
-"$gpttrain" $model --train.steps $number --checkpoint.every 0 --log.name calm >calm.txt 2>&1 || { cat calm.txt; fail "the calm run"; }
-"$gpttrain" ckpt diff runs/x runs/calm >diff.txt || { cat diff.txt; fail "other bits than the calm run at step $number"; }
+"$gpttrain" $model --train.steps $number --checkpoint.every 0 --log.name calm >calm.txt 2>&1 || { cat calm.txt; fail "the undisturbed run"; }
+"$gpttrain" ckpt diff runs/x runs/calm >diff.txt || { cat diff.txt; fail "not bitwise the undisturbed run at step $number"; }
 sorted=($(printf '%s\n' "${times[@]}" | sort -n))
 useful=$(sed -n 's/.*"type": "step".*"step_seconds": \([0-9.e-]*\).*/\1/p' $records | sort -g |
   awk -v n=$number '{ t[NR] = $1 } END { print n * t[int((NR + 1) / 2)] }')
 awk -v n=${#sorted[@]} -v median=${sorted[$((${#sorted[@]} / 2))]} -v worst=${sorted[-1]} -v steps=$number -v useful=$useful \
-  -v wall=$wall 'BEGIN { printf "%d events, next step after %.1f s (median), %.1f s (worst); step %d bitwise that of the calm run; goodput %.0f %%\n",
+  -v wall=$wall 'BEGIN { printf "%d events, next step after %.1f s (median), %.1f s (worst); step %d bitwise that of the undisturbed run; goodput %.0f %%\n",
   n, median / 1000, worst / 1000, steps, 100 * useful / wall }'

@@ -25,21 +25,21 @@ while IFS= read -r -d '' file; do
   head -c 4 "$file" | grep -q ELF || continue
   count=$((count + 1))
   readelf -d "$file" | grep -E 'R(UN)?PATH' | grep -o '\[.*\]' | tr -d '[]' | tr : '\n' | while read -r path; do
-    [[ $path == '$ORIGIN'* || $path == /usr/local/cuda/* ]] || fail "$file looks for libraries in $path"
+    [[ $path == '$ORIGIN'* || $path == /usr/local/cuda/* ]] || fail "$file searches libraries in $path"
   done
   while read -r name path; do
     [[ $path == "$there"/* ]] && continue
     [[ $name =~ $allowed ]] && continue
     [[ $file == */libgpttrain_cuda.so && $name =~ $cuda ]] && continue
-    fail "$file takes $name from $path"
+    fail "$file resolves $name to $path"
   done < <(env -i ldd "$file" | sed -nE 's/^\s*(\S+) => (not found|.*) \(0x.*$/\1 \2/p; s/^\s*(\S+) => not found$/\1 missing/p')
 done < <(find "$there" -type f -print0)
 [ "$count" -gt 50 ] || fail "only $count programs and libraries in the bundle"
-echo "$count programs and libraries find all they need in the bundle, glibc apart"
+echo "$count programs and libraries resolve all but glibc inside the bundle"
 
 ls "$there"/licenses/*.txt >/dev/null || fail "no licences"
 floor=$(sed -n 's/^glibc: \([0-9.]*\) or later$/\1/p' "$there/share/gpttrain/bundle.txt")
-[ -n "$floor" ] || fail "bundle.txt does not say which glibc is needed"
+[ -n "$floor" ] || fail "bundle.txt does not name the glibc it needs"
 
 # Isolated from this machine: no MPI in PATH, and settings of another MPI in the environment.
 mkdir home
@@ -56,5 +56,5 @@ for ranks in threads processes; do
   run $model --dp 2 --launch.ranks $ranks --log.name $ranks >$ranks.txt 2>&1 || { cat $ranks.txt; fail "2 ranks as $ranks"; }
   [ "$(losses $ranks | wc -l)" = 3 ] || { cat $ranks.txt; fail "2 ranks as $ranks did not make 3 steps"; }
 done
-[ "$(losses threads)" = "$(losses processes)" ] || fail "threads and processes have other losses"
+[ "$(losses threads)" = "$(losses processes)" ] || fail "losses of threads and processes differ"
 echo "2 ranks as threads and as processes through the bundled mpirun: equal losses (glibc $floor or later is needed)"

@@ -1,5 +1,5 @@
-# Runs after a test program is linked: writes OUT, which gives every case that is tagged [Rnn] (a reliability goal) the
-# ctest label Rnn beside its folder's, so that `ctest -L R07` finds it.
+# Runs after a test program is linked: writes OUT, which gives every case tagged [Rnn] (a reliability goal) the ctest
+# label Rnn in addition to its folder's, so that `ctest -L R07` selects it.
 cmake_policy(VERSION 3.16)
 execute_process(COMMAND ${PROGRAM} --list-tags OUTPUT_VARIABLE listed)
 string(REGEX MATCHALL "R[0-9][0-9]" tags "${listed}")

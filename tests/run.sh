@@ -3,7 +3,7 @@
 #   tests/run.sh                 everything, preset cpu (the CUDA backend too where a toolkit is found)
 #   tests/run.sh -R checkpoint   further arguments go to ctest
 #   GPT_PRESET=asan tests/run.sh another preset
-#   GPT_TEST_WITHOUT_READERS=1   go on where h5py, tensorboard, sentencepiece or transformers cannot be installed
+#   GPT_TEST_WITHOUT_READERS=1   continue where h5py, tensorboard, sentencepiece or transformers cannot be installed
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${GPT_PRESET:-cpu}
@@ -21,7 +21,7 @@ cmake --build --preset "$preset" -j "$(nproc)"
 echo "tests: built in $((SECONDS - started)) s"
 rc=0
 ctest --preset "$preset" -j 2 "$@" || rc=$?
-# What did not run, and why: ctest names tests, their output has the reason.
+# Lists skipped tests with reasons: ctest only names the tests, their output has the reason.
 awk '/^[0-9]+\/[0-9]+ Test(ing)?: / {name = $0; sub(/^[0-9]+\/[0-9]+ Test(ing)?: /, "", name)}
   /^SKIPPED( IN PART)?: / {if (!n++) print "tests: did not run here, or not whole:"; print "  " name "\n    " $0}
   END {if (!n) print "tests: everything ran"}' "build/$preset/Testing/Temporary/LastTest.log"

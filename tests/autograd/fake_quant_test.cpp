@@ -1,5 +1,5 @@
-// The straight-through gradient against finite differences of its surrogate: the identity inside the range, a constant
-// outside.
+// The straight-through gradient against finite differences of its surrogate: the identity inside the quantization
+// limits, a constant outside.
 #include <algorithm>
 #include <cmath>
 

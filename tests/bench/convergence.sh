@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# What precision and batch size do to the loss, on the demo's corpus with a model that a laptop trains in minutes:
+# Effect of precision and batch size on the loss, on the demo's corpus with a model that a laptop trains in minutes:
 #   precision  FP32, bf16 at O1 and O2, fp16 at O2: the same seed and the same steps
 #   batch      AdamW at the demo's batch; LAMB with one-cycle at 8 times that batch and as many tokens; AdamW there too
-# Prints the validation loss along each run. One rank; runs/convergence holds the logs, and a run that is there is not
-# made again.
-#   ./launch/demo.sh                                   once: makes runs/demo-data
+# Prints the validation loss along each run. One rank. Logs are in runs/convergence; an existing run is not repeated.
+#   ./launch/demo.sh                                   once: creates runs/demo-data
 #   tests/bench/convergence.sh [PROGRAM [STEPS]]       STEPS of the precision runs; the batch runs take twice as many tokens
-#   THREADS=2 FLAGS="--model.layers 8" ...             threads of a run (1), further flags of all of them (a longer quarter
-#                                                      of an hour on one core without)
+#   THREADS=2 FLAGS="--model.layers 8" ...             threads of a run (1), further flags of all runs (without them
+#                                                      over a quarter of an hour on one core)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 program=${1:-build/cpu/gpttrain}
@@ -29,7 +28,7 @@ run() {
   touch "runs/convergence/$name/done"
 }
 
-# losses NAME: validation losses in the order of steps; the last start of the run counts.
+# losses NAME: validation losses in step order, of the last start of the run.
 losses() {
   awk '/"type": "start"/ {n = 0} /"type": "eval"/ {match($0, /"loss": [0-9.]+/); x[++n] = substr($0, RSTART + 8, RLENGTH - 8)}
        END {for (i = 1; i <= n; ++i) printf "%s ", x[i]}' "runs/convergence/$1/log.jsonl"

@@ -1,8 +1,8 @@
-// bench_gemm: GF/s of our gemm (packed weights, our threads, epilogue) beside plain oneDNN matmul called directly on
-// whole matrices, on the shapes of GPT-2 124M. Runs of both alternate and medians are compared, so that load from
-// outside hits both; of one thread the processor's time is taken, which does not count while others have the core.
-// Usage: bench_gemm [threads=1] [rows=256] [repeats=15] [type=f32|bf16|f16] With a half type operands and results are
-// of that type, gradients of weights f32, as in training at AMP O2; oneDNN alone then has the same types, but for f16,
+// bench_gemm: GFLOP/s of our gemm (packed weights, our threads, epilogue) against a direct oneDNN matmul on whole
+// matrices, on the shapes of GPT-2 124M. Runs of both alternate and medians are compared, so that external load affects
+// both. A single thread is measured in processor time, which excludes time taken by other programs.
+// Usage: bench_gemm [threads=1] [rows=256] [repeats=15] [type=f32|bf16|f16]. With a 16-bit type operands and results
+// have that type and weight gradients are f32, as in training at AMP O2. Plain oneDNN uses the same types, except f16,
 // which it lacks on CPUs: there it computes in f32.
 #include <unistd.h>
 
@@ -53,7 +53,7 @@ std::vector<Case> cases(int64_t rows) {
   return all;
 }
 
-// Multiples of 1/1024 below 0.5 in size; in a half type, what is left of them.
+// Multiples of 1/1024 of magnitude below 0.5, rounded to the 16-bit type if there is one.
 Tensor tensor(std::vector<float>& data, int64_t rows, int64_t cols, DType type = DType::kF32) {
   data.resize(static_cast<size_t>(rows * cols));
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i * 2654435761u >> 12 & 1023) / 1024 - 0.5f;
@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
            .epilogue = c.epilogue,
            .b_version = c.weight ? 1 : 0};
     if (c.epilogue != Epilogue::kNone) g.aux = tensor(aux, c.m, c.n, type);
-    Gemm alone = g;  // same numbers of bytes or more: an f16 matrix lies in a block that has room for f32
+    Gemm alone = g;  // as many bytes or more: an f16 matrix is in a block large enough for f32
     for (Tensor* t : {&alone.a, &alone.b, &alone.out})
       if (t->dtype == DType::kF16) t->dtype = DType::kF32;
     Plain plain(c, alone);

@@ -1,5 +1,5 @@
 // `bench_simd [threads [isa [optim]]]`: the CPU kernels that are not GEMM at sizes of GPT-2 small, on every instruction
-// set that this processor has. Best of some calls; it measures and asserts nothing.
+// set that this processor has. Best of several calls; asserts nothing.
 // optim: the optimizer steps alone.
 #include <algorithm>
 #include <cmath>
@@ -60,7 +60,7 @@ class Bench {
   }
 
  private:
-  // One thread: its processor time, which other programs on the machine do not stretch. More: the clock on the wall.
+  // One thread: its processor time, which excludes other programs on the machine. More threads: wall-clock time.
   double now() const {
     timespec t{};
     clock_gettime(threads_ == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
@@ -143,8 +143,7 @@ void vocabulary(Bench& b) {
   b.drop();
 }
 
-// The updates of GPT-2 small's 124 M parameters, beside a loop over the same memory that does nothing else: it too
-// writes only what it has read.
+// The updates of GPT-2 small's 124 M parameters, against a loop that only reads and writes the same memory.
 void step(Bench& b) {
   constexpr int64_t n = 124'439'808;
   const auto bytes = [](double a_parameter) { return a_parameter * static_cast<double>(n); };
@@ -156,7 +155,7 @@ void step(Bench& b) {
   s[kSkip] = 0, s[kBeta2] = 0.95f, s[kGradCoefficient] = 1;
   const LambRule rule{};
   test::HostTables tables;
-  const auto cut = [&](std::span<const int64_t> sizes) {  // in segments of these sizes, again and again
+  const auto cut = [&](std::span<const int64_t> sizes) {  // into segments of these sizes, repeated
     std::vector<test::SegmentOf> list;
     for (int64_t at = 0; at < n; at += list.back().grad.numel()) {
       const int64_t count = std::min(n - at, sizes[list.size() % sizes.size()]);
@@ -188,7 +187,7 @@ void step(Bench& b) {
       b.ops().lamb_apply({t, scalars, norms, {}, rule}, b.stream());
     });
   }
-  // As the optimizer does it on one rank: tensor by tensor, those of GPT-2 small's blocks.
+  // As the optimizer on one rank: tensor by tensor, with the tensors of GPT-2 small's blocks.
   std::vector<SegmentTable> tensors;
   for (const test::SegmentOf& s : cut(kWeights)) tensors.push_back(tables.table({s}));
   b.time("lamb, both passes, tensors of a block", bytes(40), 0, 7, [&] {

@@ -72,7 +72,7 @@ TEST_CASE("every flat range of every shape is covered once, in order, by at most
 }
 
 TEST_CASE("grouped heads are split at their edges, and heads that ranks share have one offset") {
-  // 4 query heads, 2 key heads, 2 value heads of 2 rows; rank 2 of 4: rows 4 5, 10 11, 14 15.
+  // 4 query heads and 2 KV heads of 2 rows each; rank 2 of 4: rows 4 5, 10 11, 14 15.
   const auto pieces = boxes_of(view({16, 3}, {6, 3}, ShardSpec::qkv(4, 2), 2, 4, 1, 16));
   REQUIRE(pieces.size() == 5);
   CHECK(pieces[0].box == box({4, 1}, {1, 2}));

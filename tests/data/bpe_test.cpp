@@ -1,5 +1,5 @@
-// Byte-level BPE of a tokenizer.json. That the ids are those of Hugging Face's library is tested in
-// tests/launch/tokenizer_json_test.cpp.
+// Byte-level BPE of a tokenizer.json. tests/launch/tokenizer_json_test.cpp compares the ids with those of Hugging
+// Face's library.
 #include <chrono>
 #include <map>
 
@@ -24,7 +24,7 @@ Tokenizer made(const Json& j, const std::string& config = "") {
   return Tokenizer::from_bytes(j.dump(), "tokenizer.json", config);
 }
 
-// Words of both kinds of line ends, blanks, digits, contractions, marks and scripts.
+// Words with both kinds of line ends, blanks, digits, contractions, combining marks and several scripts.
 std::string odd_text(std::mt19937& r, int parts) {
   const std::vector<std::string> all{"the",
                                      " the",
@@ -55,7 +55,7 @@ std::string odd_text(std::mt19937& r, int parts) {
   return text;
 }
 
-// By definition: again and again the pair of the lowest rank, the leftmost of equals.
+// By definition: repeatedly merges the pair of the lowest rank, the leftmost of equal ones.
 Ids merged_slowly(Ids ids, const std::vector<BpeMerge>& merges) {
   for (;;) {
     size_t rank = merges.size(), at = 0;
@@ -145,7 +145,7 @@ TEST_CASE(
   CHECK_FALSE(t.lossless());
   CHECK(t.encode("e\xCC\x81") == Ids{0xC3, 0xA9});
   CHECK(t.encode("<|endoftext|><|endoftext|><|endoftext|>") == Ids{262, 261});
-  CHECK(t.encode("un caf\xC3\xA9.") == t.encode("un caf\x65\xCC\x81."));  // in normalized text
+  CHECK(t.encode("un caf\xC3\xA9.") == t.encode("un caf\x65\xCC\x81."));  // equal after NFC
   CHECK(t.encode("un caf\xC3\xA9.").size() == 5);
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("special tokens come from the template and tokenizer_config.json, whic
                          {"pair", Json::array()},
                          {"special_tokens", {{"<|endoftext|>", token}}}};
   CHECK(made(j).bos() == 260);
-  CHECK(made(j).encode("a") == Ids{'a'});  // a fact: encode() puts nothing before a text
+  CHECK(made(j).encode("a") == Ids{'a'});  // encode() never prepends tokens
   const Tokenizer t = made(j, R"({"eos_token": {"content": "<|endoftext|>"}, "pad_token": null})");
   CHECK((t.eos() == 260 && t.pad() == -1));
   for (const char* config :
@@ -179,7 +179,7 @@ TEST_CASE("special tokens come from the template and tokenizer_config.json, whic
 }
 
 TEST_CASE("streamed text: no character is split, and the parts join to the text of all tokens") {
-  const Tokenizer t = made(byte_level_json({{"\xC3\xB0", "\xC5\x81"}}));  // bytes F0 9F, the begin of most emoji
+  const Tokenizer t = made(byte_level_json({{"\xC3\xB0", "\xC5\x81"}}));  // bytes F0 9F, the start of most emoji
   std::mt19937 r(3);
   for (int round = 0; round < 300; ++round) {
     const std::string text = odd_text(r, 12);
@@ -246,7 +246,7 @@ TEST_CASE("documents are split between plain lines, with the same tokens for any
     ++kind;
   }
   Json j = byte_level_json();
-  j["pre_tokenizer"] = split_and_bytes(R"(\s*[\r\n/]+|\p{L}+|[^\p{L}])");  // takes a newline and a slash together
+  j["pre_tokenizer"] = split_and_bytes(R"(\s*[\r\n/]+|\p{L}+|[^\p{L}])");  // joins a newline and a slash
   CHECK(made(j).line_cuts() == LineCuts::kNever);
   write_file(dir / "long.txt", std::string(2 << 20, '\n'));
   write_file(dir / "tokenizer.json", byte_level_json().dump());
@@ -273,7 +273,7 @@ TEST_CASE("patterns: equal in both engines, and unsupported ones refused by name
   }
   for (const char* pattern : {"a*", "a|", "(?=a)", "()"})
     expect_error(Exit::kUsage, {"empty text"}, [&] { Regex(pattern, false, "where"); });
-  // 2^n ways to fail: a limit ends it, with an error that says where.
+  // 2^n ways to fail: a limit ends it, with an error that names the position.
   const Regex slow("(?:a|aa|aaa)+(?:b|(?!a)c)", false, "step 0");
   size_t begin = 0, end = 0;
   expect_error(Exit::kUsage, {"step 0", "limit"},

@@ -1,4 +1,4 @@
-// A tokenizer.json with a byte-level BPE of given merges, to be changed by tests.
+// A tokenizer.json with a byte-level BPE of given merges, for tests to modify.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,7 +12,7 @@ namespace gt::test {
 using Json = nlohmann::ordered_json;
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-// Bytes are ids 0 to 255, the results of the merges follow, then <|endoftext|>. GPT-2's pre-tokenizer.
+// Ids 0 to 255 are bytes, then the results of the merges, then <|endoftext|>. Uses GPT-2's pre-tokenizer.
 inline Json byte_level_json(const Pairs& merges = {{"t", "h"}, {"th", "e"}, {"\xC4\xA0", "the"}, {"a", "a"}}) {
   Json vocab = Json::object(), list = Json::array();
   for (int b = 0; b < 256; ++b) vocab[letter_of(static_cast<uint8_t>(b))] = b;
@@ -43,7 +43,7 @@ inline Json byte_level_json(const Pairs& merges = {{"t", "h"}, {"th", "e"}, {"\x
             {"merges", list}}}};
 }
 
-// The steps of Llama 3 and Qwen 2 with this pattern.
+// The pre-tokenizer of Llama 3 and Qwen 2 with this pattern.
 inline Json split_and_bytes(const std::string& pattern) {
   return {
       {"type", "Sequence"},

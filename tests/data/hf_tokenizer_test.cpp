@@ -1,5 +1,5 @@
-// Unigram segmentation with exact sums, and the tokenizer.json that is made of our models. That Hugging Face's library
-// gives the same ids is tested in tests/launch/export_test.cpp.
+// Unigram segmentation with exact sums, and the tokenizer.json made from our models. tests/launch/export_test.cpp
+// compares the ids with Hugging Face's library.
 #include "data/hf_tokenizer.h"
 
 #include <nlohmann/json.hpp>
@@ -31,7 +31,7 @@ std::array<int32_t, 256> byte_ids() {
 }  // namespace
 
 TEST_CASE("unigram picks the best score, of equal ones the longer last token, and falls back to bytes") {
-  // In float sums a b c and b c a of these scores differ; in ours they do not.
+  // In float the sums a b c and b c a of these scores differ; ours are exact.
   const Unigram u({{"a", -3.3F, 1}, {"aa", -4.7F, 2}, {"aaa", -5.1F, 3}, {"b", -2, 4}, {" b", -2.5, 5}}, byte_ids());
   const auto ids = [&](const std::string& text) {
     std::vector<int32_t> out;
@@ -43,7 +43,7 @@ TEST_CASE("unigram picks the best score, of equal ones the longer last token, an
   CHECK(ids("aaaaa") == std::vector<int32_t>{2, 3});
   CHECK(ids("b b") == std::vector<int32_t>{4, 5});
   CHECK(ids("b\xC3\xA9z") == std::vector<int32_t>{4, 1000 + 0xC3, 1000 + 0xA9, 1000 + 'z'});
-  // Any prefix leaves what follows as it is.
+  // No prefix changes the ids of what follows.
   const std::string run(50, 'a');
   const auto alone = ids(run);
   for (int n = 1; n < 200; ++n) {

@@ -69,7 +69,7 @@ TEST_CASE("llm.c's token files are read with both headers, by name, without .bin
   CHECK(t->unchanged());
   std::filesystem::resize_file(dir / "b_000002.bin", 1028);
   CHECK_FALSE(t->unchanged());
-  write_fixture(dir / "pair");  // a pair is still recognised as a pair
+  write_fixture(dir / "pair");  // .bin and .idx are still recognized as a pair
   CHECK_FALSE(names_llmc_tokens(dir / "pair"));
   CHECK_FALSE(names_llmc_tokens(dir / "nothing"));
 }
@@ -134,7 +134,7 @@ TEST_CASE("samples of llm.c's shards: sequential, by epoch, with a vocabulary ch
   CHECK(differences(before, d->cursor(1)).empty());
   o = options_for(dir / "s_*.bin", 4);
   o.order = SampleOrder::kSequential;
-  for (const Numbers& other : {Numbers{20, 21, 22, 24}, Numbers{20, 21, 22, 23, 24}}) {  // a token, the length
+  for (const Numbers& other : {Numbers{20, 21, 22, 24}, Numbers{20, 21, 22, 23, 24}}) {  // token, length
     write_file(dir / "s_2.bin", u16_file(other));
     const auto changed = differences(before, open_dataset(o)->cursor(1));
     REQUIRE_FALSE(changed.empty());

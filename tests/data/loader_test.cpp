@@ -387,7 +387,7 @@ TEST_CASE("with late copies and a late consumer every step still reads its own s
       for (int round = 0; round < 2; ++round) {
         for (int step = 0; step < 20; ++step)
           for (const MicroBatch& m : l.next()) {
-            push(compute, [&seen, m, us] {  // runs later, when the loader is steps ahead
+            push(compute, [&seen, m, us] {  // runs later, when the loader is several steps ahead
               std::this_thread::sleep_for(std::chrono::microseconds(us));
               seen.push_back(m.tokens.as<int32_t>()[5]);
               seen.push_back(m.targets.as<int32_t>()[5]);

@@ -15,7 +15,7 @@ using namespace gt::test;
 
 namespace {
 
-// A folder with a tokenizer of 400 pieces.
+// A folder with a tokenizer of 400 tokens.
 struct PrepareFixture : TempDir {
   PrepareFixture() {
     write_file(*this / "train.txt", made_up_text(1500));
@@ -155,7 +155,7 @@ TEST_CASE("killed at any chunk and restarted, the files are identical") {
   write_file(w / "in/b.jsonl", json_lines(100));
   const auto whole = w.options("in", "whole");
   const PrepareResult want = prepare_data(whole);
-  for (const double journal_seconds : {0.0, 1000.0}) {  // a journal after every chunk, and none before the kill
+  for (const double journal_seconds : {0.0, 1000.0}) {  // a journal after every chunk; no journal before the kill
     for (int first : {1, 2, 5, 9}) {
       auto o = w.options("in", "part");
       o.journal_seconds = journal_seconds;
@@ -212,7 +212,7 @@ TEST_CASE("a kill between the final renames is repaired by the next call") {
   write_file(w / "a.txt", made_up_text(100, 5));
   auto o = w.options("a.txt", "out");
   std::string journal, spool;
-  prepare_data(o, [&](const PrepareProgress& p) {  // the last report comes when all is written and nothing renamed
+  prepare_data(o, [&](const PrepareProgress& p) {  // the last report precedes the renames
     CHECK(p.input_done == p.input_bytes);
     journal = read_file(w / "out.progress.json");
     spool = read_file(w / "out.len.part");

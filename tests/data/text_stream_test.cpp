@@ -28,7 +28,7 @@ TEST_CASE("streamed text is the decoding of all ids, for any ids") {
     check(t.encode(made_up_text(200)));
     const std::string spelled = "a \xE2\x82\xAC\xE4\xB8\xAD\xF0\x9F\x98\x80 b \xC3\xA9";
     check(t.encode(spelled));
-    // A character in bytes comes out when its last one is there, and not before.
+    // A character encoded as bytes is emitted with its last byte, not before.
     TextStream stream(t);
     std::string text;
     for (const int32_t id : t.encode(spelled)) {
@@ -37,7 +37,7 @@ TEST_CASE("streamed text is the decoding of all ids, for any ids") {
       text += piece;
     }
     CHECK(text == spelled);
-    // Anything, broken characters too.
+    // Any bytes, including incomplete characters.
     std::mt19937 random(7);
     std::vector<int32_t> bytes;
     for (int32_t id = 0; id < t.vocab(); ++id)

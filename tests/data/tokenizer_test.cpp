@@ -267,12 +267,12 @@ TEST_CASE("a hostile model is refused with its offset, in this process or in a c
   refuse(std::string("\x0A\x05\x0A\x03"
                      "abc",
                      7),
-         {"unk"});  // a piece, and nothing that makes it a model
+         {"unk"});  // one token, and nothing else that a model needs
   write_file(dir / "bad.model", good.substr(0, 100));
   expect_error(Exit::kUsage, {"bad.model"}, [&] { Tokenizer::load(dir / "bad.model"); });
   CHECK(walk_model(good, "good").byte_pieces == 256);
   std::mt19937 r(9);
-  for (int i = 0; i < 3000; ++i) {  // the walk never reads outside and never throws anything else
+  for (int i = 0; i < 3000; ++i) {  // the walk never reads out of bounds and throws nothing else
     std::string broken = good;
     for (uint32_t n = 1 + r() % 5; n > 0; --n) broken[r() % broken.size()] = static_cast<char>(r());
     try {
@@ -283,7 +283,7 @@ TEST_CASE("a hostile model is refused with its offset, in this process or in a c
 
 namespace {
 
-// Protocol buffers by hand: a field of bytes.
+// Encodes a protobuf bytes field.
 std::string proto_field(int number, const std::string& bytes) {
   std::string out(1, static_cast<char>(number << 3 | 2));
   size_t n = bytes.size();
@@ -291,7 +291,7 @@ std::string proto_field(int number, const std::string& bytes) {
   return out + static_cast<char>(n) + bytes;
 }
 
-// A normaliser section whose trie has this root: precompiled_charsmap of sentencepiece#1269.
+// A normalizer section whose trie has this root: precompiled_charsmap of sentencepiece#1269.
 std::string with_trie(uint32_t root, const std::string& replacements = std::string(1, '\0')) {
   std::vector<uint32_t> units(256, 0x80000000u);
   units[0] = root;
@@ -300,7 +300,7 @@ std::string with_trie(uint32_t root, const std::string& replacements = std::stri
   return proto_field(3, proto_field(1, "x") + proto_field(2, map + replacements));
 }
 
-// Pieces alone, to which a normaliser section can be added.
+// A model of tokens only, to which a normalizer section can be added.
 std::string bare_model() {
   const std::string score("\x15\x00\x00\x80\xbf", 5);
   return proto_field(1, proto_field(1, "<unk>") + score + std::string("\x18\x02", 2)) +
@@ -319,10 +319,10 @@ TEST_CASE(
   }
   expect_error(Exit::kUsage, {"zero byte"}, [&] { walk_model(bare_model() + with_trie(0, "abc"), "m"); });
   CHECK(!walk_model(bare_model() + with_trie(0), "m").identity);  // a trie without any rule
-  // What the walk does not know of: the library without it.
+  // A model that the walk does not cover: the library alone.
   expect_error(Exit::kUsage, {"hostile.model", "crashes the SentencePiece library (signal "},
                [&] { try_model_in_child(bare_model() + with_trie(far), "1", "hostile.model"); });
-  expect_error(Exit::kUsage, {"crashes the SentencePiece library"},  // it is not remembered as harmless
+  expect_error(Exit::kUsage, {"crashes the SentencePiece library"},  // not cached as harmless
                [&] { try_model_in_child(bare_model() + with_trie(far), "1", "hostile.model"); });
   try_model_in_child(bare_model() + with_trie(0), "2", "good.model");
 }

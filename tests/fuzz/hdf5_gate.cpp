@@ -68,7 +68,7 @@ void attribute(hid_t object, const char* name, hid_t type, hsize_t n) {
   H5Sclose(space);
 }
 
-// libhdf5 has no predefined IEEE half type.
+// libhdf5 has no predefined IEEE 16-bit float type.
 hid_t half() {
   const hid_t t = H5Tcopy(H5T_IEEE_F32LE);
   H5Tset_fields(t, 15, 10, 5, 0, 10);

@@ -8,7 +8,7 @@ namespace {
 
 using test::Json;
 
-// Stands for the vocabulary of byte_level_json(), so that most mutations are of the rest.
+// Placeholder for the vocabulary of byte_level_json(), so that most mutations hit the rest.
 constexpr std::string_view kVocab = R"({"@":0})";
 
 std::string with_vocab(std::string_view input) {
@@ -27,7 +27,7 @@ void run(std::string_view input) {
   static const std::string text =
       "the quick\r\nbrown \xEF\xBC\xA1 fox's   12345 e\xCC\x81 \xF0\x9F\x98\x80 <|endoftext|>aaaa\t/\xFF\x01" +
       std::string(300, ' ') + std::string(300, 'a');
-  // The bytes before the first zero byte are the tokenizer, those behind it its tokenizer_config.json.
+  // The bytes before the first zero byte are the tokenizer, those after it its tokenizer_config.json.
   const size_t end = std::min(input.find('\0'), input.size());
   const std::string config(input.substr(std::min(end + 1, input.size())));
   refused([&] {

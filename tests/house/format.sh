@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# format.sh SOURCE_DIR [--fix]: every C++ and CUDA file is as .clang-format (version 14) has it. --fix formats them.
+# format.sh SOURCE_DIR [--fix]: every C++ and CUDA file conforms to .clang-format (version 14). --fix formats them.
 set -euo pipefail
 cd "$1"
 for formatter in build/readers/bin/clang-format clang-format-14 clang-format; do

@@ -119,7 +119,7 @@ TEST_CASE("any instruction set of the processor can be forced, and no other") {
 TEST_CASE("queues of the CUDA driver: the maximum, or the user's number") {
   const char* name = "CUDA_DEVICE_MAX_CONNECTIONS";
   const std::string expected = std::getenv(name) != nullptr ? std::getenv(name) : "32";
-  // Otherwise the driver may not have been queried.
+  // Otherwise the driver may have been queried already.
   if (cuda_backend(nullptr) != nullptr) CHECK(std::getenv(name) == expected);
 }
 

@@ -213,7 +213,7 @@ TEST_CASE("cpu simd: a token decoded from the KV cache is bitwise its row of the
       const Tensor sequences = t.ids(seq, 0, 0), positions = t.ids(seq, 0, 0);
       for (int64_t i = 0; i < seq; ++i) positions.as<int32_t>()[i] = static_cast<int32_t>(i);
       ops.store_kv({qkv, sequences, positions, keys, values, heads}, {});
-      if (r.window > 0 && r.window < seq) {  // what the last token does not see is not read
+      if (r.window > 0 && r.window < seq) {  // keys outside the last token's window are not read
         for (int64_t i = 0; i < (seq - r.window) * dim; ++i) keys.as<float>()[i] = values.as<float>()[i] = NAN;
         const Tensor last = qkv.slice(seq - 1, 1), one = got.slice(seq - 1, 1);
         ops.cached_attention({last, sequences.slice(0, 1), positions.slice(seq - 1, 1), keys, values, one, heads, scale,

@@ -41,7 +41,7 @@ void set_sizes(P& p, const AttentionSize& s) {
   p.window = s.window, p.softcap = s.softcap, p.full = s.full;
   if (s.first_head < 0) return;
   p.drop = {drop_mask(stream_key(1234, "dropout/test"), 0.3), s.first_head};
-  p.drop.mask.first_sample = (int64_t{1} << 32) - 2;  // ordinals on both sides of what 32 bits hold
+  p.drop.mask.first_sample = (int64_t{1} << 32) - 2;  // ordinals on both sides of 2^32
 }
 
 double attention_flops(const AttentionSize& s) {  // two products of the pairs that are seen
@@ -101,7 +101,7 @@ void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, b
   forward.tolerance = backward.tolerance = unit_of(t);
 }
 
-// A key alone, less than a vector, a tile and what is next to it, the whole sequence, more than that.
+// Windows of one key, of less than a vector, of about a tile, of the whole sequence, and longer.
 void add_windows(OpCases& to) {
   for (const int64_t window : {1, 2, 3, 15, 16, 17, 40, 63, 64, 65, 66, 100, 129, 130, 131, 1000})
     add_attention(to, {1, 130, 2, 1, 8, window});
@@ -109,7 +109,7 @@ void add_windows(OpCases& to) {
   for (const float softcap : {50.f, 2.f, 0.5f}) add_attention(to, {2, 70, 4, 2, 16, 0, softcap});
   add_attention(to, {1, 7, 1, 1, 3, 3, 1.5f});
   add_attention(to, {1, 140, 4, 2, 80, 37, 5});
-  add_attention(to, {2, 132, 4, 2, 24, 50, 3, 4});  // with dropout, on whole counters and not
+  add_attention(to, {2, 132, 4, 2, 24, 50, 3, 4});  // with dropout, on whole and partial counters
   add_attention(to, {1, 131, 4, 2, 24, 70, 0, 2});
   add_attention(to, {0, 7, 2, 2, 8, 3, 2});
   add_attention(to, {1, 70, 2, 1, 120, 20, 4});

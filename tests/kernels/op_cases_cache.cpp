@@ -48,7 +48,7 @@ void add_cache(OpCases& to, const CacheSize& size, DType t, bool big = false) {
 }  // namespace
 
 void add_cache_cases(OpCases& to) {
-  add_cache(to, {12, 12, 64, 1024}, DType::kF32, true);  // to be timed
+  add_cache(to, {12, 12, 64, 1024}, DType::kF32, true);  // for the benchmark
   add_cache(to, {12, 12, 64, 4096, 1024}, DType::kF32, true);
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const int64_t capacity : {1, 17, 64, 200}) add_cache(to, {4, 2, 8, capacity}, t);

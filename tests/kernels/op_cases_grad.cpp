@@ -1,4 +1,4 @@
-// Parameter gradients in bf16: the sum is made in f32, including the existing value, and rounded once. Each case adds
+// Parameter gradients in bf16: accumulated in f32, including the existing value, and rounded once. Each case adds
 // 1 + 2^-8 to 256, whose neighbours are 2 apart. The result 258 is unique to this order of roundings: 1 + 2^-8 rounded
 // alone is 1, and 257 rounds back to 256.
 #include <vector>

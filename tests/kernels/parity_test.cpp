@@ -82,7 +82,7 @@ void expect_parity(const std::string& op) {
   set_cpu_isa("auto");
 
   const Backend* cuda = cuda_backend(nullptr);
-  if (!cuda) return;  // "every backend at hand takes part" reports it once for all ops
+  if (!cuda) return;  // "every available backend takes part" reports it once for all ops
   const OpenStream stream(*cuda->device, 0, 1);
   for (const auto& c : cases) {
     INFO("cuda, " << op << ' ' << c->name);

@@ -1,4 +1,4 @@
-// The reference ops of the key-value cache.
+// Reference ops of the KV cache.
 #include <algorithm>
 #include <cmath>
 #include <vector>

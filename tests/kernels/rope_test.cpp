@@ -79,7 +79,7 @@ TEST_CASE("rope: a score depends only on the distance of its positions") {
 }
 
 TEST_CASE("rope: rows of a chunk, of a batch and at explicit positions are rotated alike, and back") {
-  constexpr int64_t kSeq = 5, kRows = 10, kHeads = 3, kDim = 8, kWidth = 4 * kDim;  // a query, two keys, a value
+  constexpr int64_t kSeq = 5, kRows = 10, kHeads = 3, kDim = 8, kWidth = 4 * kDim;  // a query, 2 keys, a value
   std::vector<float> table(kSeq * kDim), whole(kRows * kWidth);
   philox_normals(stream_key(4, "test/rope"), 0, kRows * kWidth, 1, whole.data());
   fill_rope_table(rope_inverse_frequencies(kDim, 1e4), 1, kSeq, table.data());

@@ -29,7 +29,7 @@ double number(const JsonValue& v, const std::string& key) {
   return std::stod(v.find(key)->text);
 }
 
-// Writes ceilings of a device to the user cache of programs that run in `dir`.
+// Writes measured peaks of a device to the user cache of programs that run in `dir`.
 void put_ceilings(const TempDir& dir, const std::string& device, int64_t head_dim, int64_t seq) {
   ::setenv("XDG_CACHE_HOME", dir.path().c_str(), 1);
   save_ceilings(

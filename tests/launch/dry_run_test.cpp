@@ -72,7 +72,7 @@ void forbid_starting_and_writing() {
 }
 
 // Returns the exit code of the program under this filter and with at most `megabytes` of data, 128 + n for a signal;
-// its output goes to `out`.
+// `out` receives its output.
 int under_rules(const std::string& flags, const std::string& cwd, int64_t megabytes, std::string* out) {
   std::vector<std::string> words = words_of(binary_dir() + "/gpttrain " + flags);
   std::vector<char*> argv;

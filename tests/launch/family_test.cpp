@@ -16,14 +16,14 @@ using namespace gt;
 
 namespace {
 
-// A folder of tests/golden, of which family, with how many tensors.
+// A folder of tests/golden, its family and its number of tensors.
 struct Golden {
   const char *name, *arch;
   int tensors;
   std::string folder() const { return source_dir() + "/tests/golden/hf_" + name; }
 };
 constexpr Golden kLlama{"llama", "llama", 15}, kQwen2{"qwen2", "qwen2", 16};
-constexpr Golden kLlama31{"llama31", "llama", 15}, kLlama32{"llama32", "llama", 14};  // frequencies stretched; and tied
+constexpr Golden kLlama31{"llama31", "llama", 15}, kLlama32{"llama32", "llama", 14};  // scaled frequencies; and tied
 constexpr Golden kYarn{"yarn", "llama", 15}, kLinear{"linear", "llama", 15};
 constexpr Golden kMistral{"mistral", "mistral", 15}, kQwen2Windows{"qwen2_windows", "qwen2", 24};
 constexpr Golden kQwen3{"qwen3", "qwen3", 17}, kQwen3Tied{"qwen3_tied", "qwen3", 16}, kOlmo2{"olmo2", "olmo2", 17};

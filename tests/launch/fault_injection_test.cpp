@@ -169,7 +169,8 @@ TEST_CASE("wrong rotary positions under sequence parallelism name attention") {
 TEST_CASE("gradients of the per-head norm that TP ranks do not sum name its weight") {
   const Config tp2 = tiny({"--tp", "2", "--model.arch", "qwen3", "--model.ffn", "48", "--model.head_dim", "8"});
   CHECK(found(tp2, {}) == "");
-  // The sums of each step come after its 2 x 14 of microbatches but for those that overlap with the last backward.
+  // The reductions of each step follow the 2 x 14 calls of its microbatches, except those that overlap with the last
+  // backward.
   size_t named = 0;
   for (int call = 20; call < 34; ++call)
     named += found(tp2, skipping({Op::kAllReduce, "tp", call})).find(".attn.qk_norm.weight") != std::string::npos;
@@ -182,7 +183,7 @@ TEST_CASE("a whole-row norm over the heads of one rank alone names attention") {
   MeshHooks hooks;
   hooks.backend = &norm_of_own_heads();
   CHECK_THAT(found(tp2, hooks), Catch::Contains("the output of layers.0.attn.out in step 1"));
-  // Of the forward: the embedding's, then the row sums', attention's and the MLP's of every block.
+  // All-reduces of the forward: the embedding's, then those of the norm, attention and MLP of every block.
   CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 1})),
              Catch::Contains("the output of layers.0.attn.out in step 1"));
 }

@@ -168,7 +168,7 @@ TEST_CASE("delayed scaling uses the amax of previous steps, over all microbatche
 TEST_CASE("the first and the last block stay 16-bit where so configured") {
   Precision inner = kCurrent;
   inner.fp8_skip_ends = true;
-  check_same(run_mesh(small({}, inner)), run_mesh(small({}, kHalf)));  // both of two blocks are skipped
+  check_same(run_mesh(small({}, inner)), run_mesh(small({}, kHalf)));  // both blocks stay 16-bit
   const auto of_three = [](Precision p, MeshShape mesh) {
     MeshRun run = small(mesh, p);
     run.engine.model.layers = 3;

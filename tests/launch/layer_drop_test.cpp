@@ -265,7 +265,7 @@ TEST_CASE("memory is planned for blocks that have not run yet and have no FP8 sc
           mb.batch = 2, mb.seq = 16;
           mb.tokens = mb.targets = tokens.tensor({2, 16}, DType::kI32);
           const std::vector<MicroBatch> batch(5, mb);
-          // random subset of blocks with known scales in every step: more orders than a run could meet
+          // random subset of blocks with known scales in every step: more orders than real runs have
           uint32_t draw = 1;
           for (int k = 0; k < kSteps; ++k) {
             INFO("pp " << shape.pp << ' ' << schedule << " recompute " << static_cast<int>(how) << " dropout "

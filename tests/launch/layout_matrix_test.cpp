@@ -192,9 +192,8 @@ TEST_CASE("a decoder with per-head norms of queries and keys trains on random la
 }
 
 TEST_CASE("a decoder with whole-row norms of queries and keys and post-norms trains on random layouts as on one rank") {
-  // A norm behind a branch magnifies its rounding errors as much as its values, block by block: three of them. With
-  // weights of 0.02 branches of so narrow a model are 1e-6, less than fp16 can say; 20 steps of a higher rate make 1e-5
-  // of 1e-7.
+  // A post-norm magnifies rounding errors as much as values, in each of three blocks. With weights of 0.02, branch
+  // values of such a narrow model are 1e-6, below fp16's normal range. At a higher rate 20 steps turn 1e-7 into 1e-5.
   check_random_layouts(tiny({"--model.arch", "olmo2", "--model.layers", "3", "--model.hidden", "64", "--model.ffn",
                              "64", "--model.norm_eps", "1e-3", "--model.init_std", "0.05", "--optim.lr", "3e-4"}),
                        from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 24));

@@ -1,5 +1,5 @@
-// The planner: closed forms against their published fixtures and against measured steps of others, the memory of a plan
-// against the engine's own, searches, and the errors of gpttrain plan. Sources of the rows are in their tables.
+// The planner: closed forms against published values and against others' measured steps, the memory of a plan against
+// the engine's own, searches, and the errors of gpttrain plan. The tables name the sources of their rows.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ constexpr double kGiB = 1024. * 1024 * 1024;
 
 const std::string kRows = source_dir() + "/tests/launch/plan_rows/";
 
-// Constants of an A100 as the planning document has them: no host time.
+// Constants of an A100 as in the planning document: no host time.
 MachineModel a100() {
   MachineModel m;
   m.host = 0;
@@ -211,7 +211,7 @@ TEST_CASE("plan: the subcommand plans a config, searches layouts that train acce
       gpttrain("plan --config " + config + " --devices 16 --search --top 3 --json --keep parallel.tp=5,zero.stage=1",
                dir.path());
   INFO(found.out);
-  CHECK(found.code == 2);  // 16 devices cannot be cut into tp 5
+  CHECK(found.code == 2);  // 16 devices are not divisible by tp 5
   const Outcome search =
       gpttrain("plan --config " + config + " --devices 16 --search --top 3 --json --keep parallel.pp=2", dir.path());
   INFO(search.out);

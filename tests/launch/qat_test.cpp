@@ -77,7 +77,7 @@ TEST_CASE("a quantized model learns, its quantizer state converges, and is equal
     CHECK(limit[0] > 0);
     CHECK(cut.state.at(name)[0] == Approx(limit[0]).epsilon(0.05));
   }
-  CHECK(ranges == 2 * 4 + 1);  // four linears a block, and the head
+  CHECK(ranges == 2 * 4 + 1);  // four linears per block, and the head
 }
 
 TEST_CASE("quantized layouts are close to one rank") {

@@ -1,4 +1,4 @@
-// Job start seen from the parent: reports of ranks, mpirun's messages, time limits, limits of the machine.
+// Job start as observed by the parent: reports of ranks, mpirun's messages, time limits, limits of the machine.
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -19,7 +19,7 @@ const std::string kScript = source_dir() + "/tests/readers/tokenizer_json.py";
 
 std::string python() { return source_dir() + "/build/hf/bin/python"; }
 
-// A folder with a tokenizer.json of some merges and the names of its special tokens.
+// Writes a folder with a tokenizer.json of some merges and the names of its special tokens.
 void write_folder(const std::string& folder, const std::string& config = R"({"eos_token": "<|endoftext|>"})") {
   fs::create_directories(folder);
   test::Pairs merges{{"t", "h"}, {"i", "n"}, {"th", "e"}, {"e", "r"}, {"\xC4\xA0", "the"}, {"o", "n"}, {"in", "g"}};
@@ -27,7 +27,7 @@ void write_folder(const std::string& folder, const std::string& config = R"({"eo
   if (!config.empty()) write_file(folder + "/tokenizer_config.json", config);
 }
 
-// Makes a tokenizer of each kind and as many texts, and compares what data prepare and AutoTokenizer make of them.
+// Creates a tokenizer of each kind and `texts` texts, and compares the ids of data prepare and AutoTokenizer.
 void compare_ids(const std::vector<std::string>& kinds, int texts) {
   TempDir dir;
   const std::string count = std::to_string(texts);
@@ -82,14 +82,14 @@ TEST_CASE("a run on text with a tokenizer.json stores it, and generate, eval, ex
   CHECK(in.says("--data.tokenizer in/step-000000000/tokenizer.json"));
   CHECK(must("generate --load in" + how, dir).out == text);
 
-  // Another tokenizer does not go on with these weights.
+  // A run does not resume these weights with another tokenizer.
   write_file(dir / "other.json", test::byte_level_json({{"a", "b"}}).dump());
   const Outcome other =
       gpttrain(kTiny + "--data.train text.txt --data.tokenizer other.json --log.name run --train.steps 9", dir.path());
   CHECK(other.code == 2);
   CHECK(other.says("one tokenizer"));
 
-  // A folder with a tokenizer of another kind: the weights come without it.
+  // A folder with an unsupported tokenizer: the weights are imported without it.
   write_file(dir / "out/tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"a": 0}}})");
   const Outcome foreign = must("import --from out --output foreign", dir);
   CHECK((foreign.says("WordPiece") && foreign.says("imported without a tokenizer")));

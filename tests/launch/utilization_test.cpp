@@ -1,4 +1,4 @@
-// FLOPs of a step against published figures of the formulas' sources, peaks by device name, and stored ceilings.
+// FLOPs of a step against published figures of the formulas' sources, peaks by device name, and stored measured peaks.
 #include "launch/observe/utilization.h"
 
 #include <cmath>

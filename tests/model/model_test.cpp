@@ -1,4 +1,4 @@
-// The model as data: parameter counts, costs, names, shapes, cuts. Nothing here computes.
+// The model as data: parameter counts, costs, names, shapes, slices. Nothing here computes.
 #include <map>
 #include <set>
 
@@ -152,8 +152,8 @@ TEST_CASE("a window reduces the FLOPs of its own blocks only") {
   CHECK(windows == std::vector<int64_t>{0, 0, 4, 0, 4});
   const ModelSpec spec = describe(c),
                   whole = describe({.layers = 5, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16});
-  // Twice the pairs of 16 tokens, the diagonal counted half: 16 * 16, with a window of 4 4 * (2 * 16 - 4); a token of
-  // it.
+  // Twice the query-key pairs of 16 tokens, the diagonal counted half: 16 * 16; with a window of 4: 4 * (2 * 16 - 4).
+  // keys_seen() is that number per token.
   CHECK(keys_seen(16, 0) == 16);
   CHECK(keys_seen(16, 4) == 7);
   CHECK(keys_seen(16, 16) == 16);

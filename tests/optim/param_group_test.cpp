@@ -1,4 +1,4 @@
-// Parameter groups: what is in one is updated as if its options were the optimizer's, everything else as without it.
+// Parameter groups: a group's parameters are updated as if its options were the optimizer's, all others as without it.
 #include "tests/optim/optimizer_fixture.h"
 
 using namespace gt;

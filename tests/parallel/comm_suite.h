@@ -38,7 +38,8 @@ void ring_all_reduce_sends_what_the_counters_say(GroupFactory&);
 void messages_keep_their_order_and_tags_do_not_block(GroupFactory&);
 void interleaved_work_on_several_groups(GroupFactory&);
 void counters_equal_the_ring_formulas(GroupFactory&);
-// 500 operations drawn from a seed, several in flight; `delay` is called between them. Returns a hash of every result.
+// Runs 500 operations drawn from a seed, several in flight; `delay` is called between them. Returns a hash of every
+// result.
 uint64_t random_operations(GroupFactory&, uint64_t seed, const std::function<void(uint64_t)>& delay);
 void random_sleep(uint64_t bits);  // up to 1 ms, one time in four
 // The hash that rank `rank` of a thread world returns.

@@ -1,5 +1,5 @@
-// FSDP units whose parameters are replicated over other ranks than the model's: reduced, sharded, gathered and counted
-// over their own domain.
+// FSDP units whose parameters are replicated over a different set of ranks than the rest of the model: reduced,
+// sharded, gathered and counted over their own domain.
 #include "tests/parallel/toy_store.h"
 
 using namespace gt;

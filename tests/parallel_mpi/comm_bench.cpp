@@ -1,5 +1,5 @@
-// Latency of a 4-byte all-reduce and time of a 16 MB one. Under mpirun: MPI ranks. Alone: threads, `bench_comm
-// [ranks]`.
+// Latency of a 4-byte all-reduce and time of a 16 MB one. Under mpirun: MPI ranks. Otherwise threads:
+// `bench_comm [ranks]`.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

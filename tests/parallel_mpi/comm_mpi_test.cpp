@@ -1,5 +1,5 @@
-// The communication suite on MPI ranks. Run under mpirun (see CMakeLists.txt). Without a launcher the program only
-// lists.
+// The communication suite on MPI ranks. Run under mpirun (see CMakeLists.txt); without a launcher the program only
+// lists its tests.
 #include <cstdlib>
 
 #include "parallel/comm/mpi_group.h"
@@ -78,7 +78,7 @@ TEST_CASE("a wait past the deadline names the group, the call and the missing ra
     auto g = impatient.make(everyone());
     g->set_label("dp group of the test");
     suite::Block x(n, DType::kF32);
-    if (g->rank() != 1) {  // everybody but rank 1 arrives
+    if (g->rank() != 1) {  // all but rank 1 enter the call
       Work w = g->all_reduce(x.tensor, ReduceOp::kSum, {});
       try {
         w.wait({});

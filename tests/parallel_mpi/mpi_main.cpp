@@ -1,5 +1,5 @@
-// main() of test programs whose ranks are processes: MPI is started only when tests run (not to list them), a failure
-// on one rank ends all of them (the others would wait for ever), and only rank 0 reports success.
+// main() of test programs whose ranks are processes. MPI is initialized only to run tests, not to list them. A failure
+// on one rank ends all of them, which would otherwise wait forever. Only rank 0 reports success.
 #define CATCH_CONFIG_RUNNER
 #ifdef GPT_SANITIZED
 #define CATCH_CONFIG_NO_POSIX_SIGNALS  // the sanitizer reports them, with a stack

@@ -1,4 +1,4 @@
-// Ranks for tests that run under mpirun: one factory for the program, made by main.
+// Group factory for tests that run under mpirun: one for the program, created by main.
 #pragma once
 #include "parallel/comm/mpi_group.h"
 

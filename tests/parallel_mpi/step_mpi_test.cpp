@@ -1,5 +1,5 @@
-// Whole training steps on ranks that are processes, 200 random delays in their communication path: the bits of the
-// same layout on threads without any, whether communication overlaps or not.
+// Whole training steps on process ranks with 200 random delays in their communication path. Bitwise identical to the
+// same layout on undelayed threads, with and without overlap.
 #include <atomic>
 
 #include "launch/verify/mesh_run.h"

@@ -1,29 +1,28 @@
 #!/usr/bin/env bash
-# What only a machine with an NVIDIA GPU can show, one line a goal: verdict, name, seconds, figure.
+# Goals that need an NVIDIA GPU. Prints one line per goal: verdict, name, seconds, figure.
 #   tests/gpu.sh                       every goal, with the program of build/cuda or build/cpu
 #   tests/gpu.sh parity layouts        only these
-#   tests/gpu.sh pack FOLDER           the portable bundle with this script and the tests of the kernels, for a machine
-#                                      where nothing is installed: copy FOLDER there, then FOLDER/tests/gpu.sh
-# Verdicts: ok, FAILED, MISSED (it works, slower than it has to be on an H200), PART (right as far as time or files
-# went), SKIP (not possible here). Ends with 1 when a goal failed, else with 3 when one missed.
-#   GPT_BUILD=build/dev                with a build that is there
-#   GPT_GPU_LIMIT=300                  seconds that one command may take
-#   GPT_GPU_BUDGET=570                 seconds that all of them may take; goals for which nothing is left are skipped
-#   GPT_GPU_LOGS=gpu-logs              where the output of each goal is kept, records, logs of steps, plans, ceilings
-#   GPT_GPU_OUT=FOLDER                 after each goal all of that as FOLDER/gpu-logs.tgz
-#   GPT_GPU_PEER=COMMAND               a peer beside PyTorch in the goal peer
+#   tests/gpu.sh pack FOLDER           the portable bundle with this script and the kernel tests, for a machine where
+#                                      nothing is installed: copy FOLDER there, then run FOLDER/tests/gpu.sh
+# Verdicts: ok, FAILED, MISSED (correct, but slower than required on an H200), PART (correct as far as time or files
+# allowed), SKIP (not possible here). Exits with 1 when a goal failed, else with 3 when one missed.
+#   GPT_BUILD=build/dev                uses an existing build
+#   GPT_GPU_LIMIT=300                  time limit of one command in seconds
+#   GPT_GPU_BUDGET=570                 time limit of all commands in seconds; goals beyond it are skipped
+#   GPT_GPU_LOGS=gpu-logs              folder of each goal's output, records, step logs, plans, measured peaks
+#   GPT_GPU_OUT=FOLDER                 after each goal archives all of that in FOLDER/gpu-logs.tgz
+#   GPT_GPU_PEER=COMMAND               a further baseline beside PyTorch for the goal peer
 #   GPT_GPU_NCCL=FILE                  the NCCL of the goal backends
 #   GPT_LLMC_DIR=FOLDER                gpt2_124M.bin and gpt2_124M_debug_state.bin of llm.c's train_gpt2.py, for llmc
 #   GPT_GPU_CASES='parity: gemm*'      the cases of parity, memcheck and racecheck
-#   GPT_GPU_SMALL=1                    toys, stand-ins, and a device that is emulated will do: shows that this works;
-#                                      =floors: held to an H200's speed, which toys miss; GPT_GPU_STAND_IN=1e9: their
-#                                      ceilings
+#   GPT_GPU_SMALL=1                    toy models, stand-ins and the emulated device, to test this script; =floors: held
+#                                      to an H200's speed, which toys miss; GPT_GPU_STAND_IN=1e9: peaks for the toys
 #
-# Where a GPU is rented by the minute: commands of less than ten minutes each (estimates), the most telling first.
-#   tests/gpu.sh device parity layouts precision graphs repeat        5 minutes    is it right
-#   tests/gpu.sh ceilings speed small-batch fp8 ops                   7            is it fast
-#   tests/gpu.sh ceilings choices                                     5            are the defaults right
-#   tests/gpu.sh scale peer                                           7            right at real sizes; beside PyTorch
+# For GPUs rented by the minute: commands of less than ten minutes each (estimates), the most informative first.
+#   tests/gpu.sh device parity layouts precision graphs repeat        5 minutes    correctness
+#   tests/gpu.sh ceilings speed small-batch fp8 ops                   7            speed
+#   tests/gpu.sh ceilings choices                                     5            the defaults
+#   tests/gpu.sh scale peer                                           7            correctness at real sizes; PyTorch
 #   tests/gpu.sh backends losses resume llmc                          5
 #   GPT_GPU_LIMIT=270 tests/gpu.sh memcheck racecheck                 9
 # shellcheck disable=SC2086,SC2046,SC2016,SC2015,SC2317 # options are words of one string; goals are called by name
@@ -47,7 +46,7 @@ find_programs() {
   exit 2
 }
 
-# pack FOLDER: as `cmake --install`, and what this script runs besides the trainer.
+# pack FOLDER: runs `cmake --install` and adds what this script needs besides the trainer.
 pack() {
   local build=${GPT_BUILD:-$root/build/cpu} folder=$1 library program
   [ -f "$build/libgpttrain_cuda.so" ] || { echo "gpu: $build has no CUDA backend"; return 2; }
@@ -85,21 +84,21 @@ cd "$work" || exit 1
 if [ -n "$small" ]; then
   export GPTTRAIN_EMULATED_CUDNN=1 XDG_CACHE_HOME=$work/cache
 elif [ -z "${XDG_CACHE_HOME:-}${HOME:-}" ]; then
-  export XDG_CACHE_HOME=$logs/cache  # ceilings and tables of algorithms outlive a command
+  export XDG_CACHE_HOME=$logs/cache  # measured peaks and GEMM plans persist between commands
 fi
 cache=${XDG_CACHE_HOME:-${HOME:-}/.cache}/gpttrain
 wanted=" $* "
 failed=0
 exec 3>&1
 
-# left [MOST]: seconds that a command may take now
+# left [MOST]: seconds left for a command
 left() {
   local rest=$((budget - SECONDS)) most=${1:-$limit}
   [ $rest -lt "$most" ] || rest=$most
   echo $((rest > 1 ? rest : 1))
 }
 fail() { echo "failed: $*"; return 1; }
-tell() {  # at once, for goals that take long
+tell() {  # prints immediately, for goals that take long
   echo "$*"
   printf '%28s%s\n' "" "$*" >&3
 }
@@ -111,7 +110,7 @@ trainer() {
   return $code
 }
 
-# Everything kept, as one file.
+# Archives all logs in one file.
 keep() {
   mkdir -p "$logs/cache"
   cp "$cache"/ceilings-*.json "$cache"/gemm-plans*.txt "$logs/cache/" 2>/dev/null
@@ -120,7 +119,7 @@ keep() {
   }
 }
 
-# goal NAME COMMAND…: what the command says last of "figure: …", "PART …" and "SKIP …" is its figure.
+# goal NAME COMMAND…: the figure is the last "figure: …", "PART …" or "SKIP …" line of the command's output.
 goal() {
   local name=$1 log=$logs/$1.log begin=$SECONDS verdict=ok figure
   shift
@@ -145,7 +144,7 @@ goal() {
   keep
 }
 
-# CUDA's libraries where nothing but Python's wheels has them, behind all folders that are named already.
+# Appends the folders of CUDA libraries in Python wheels to the search path.
 add_wheels() {
   local folders
   folders=$(python3 -c 'import glob, site, sys
@@ -161,8 +160,8 @@ line_of() { sed -n "s/^$1 \+//p" "$logs/version.txt" | head -1; }
 ask_version
 { has_device && has_cudnn; } || { add_wheels; ask_version; }
 has_device || {
-  echo "gpu: no device that the CUDA backend takes: $(line_of CUDA) (all of it: $logs/version.txt; libraries" \
-    "were looked for in LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-})"
+  echo "gpu: no device that the CUDA backend supports: $(line_of CUDA) (details: $logs/version.txt; libraries" \
+    "were searched in LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-})"
   exit 1
 }
 
@@ -175,7 +174,7 @@ device() {
 }
 
 cases=${GPT_GPU_CASES:-parity*,segments*,marks*,replay*}
-[ -z "$small" ] || cases="parity: every available backend*,parity: add agrees*,parity: max_abs agrees*,segments: group sums*"
+[ -z "$small" ] || cases="parity: every available*,parity: add agrees*,parity: max_abs agrees*,segments: group sums*"
 a_gpu_takes_part() {
   timeout -k 10 "$(left 60)" "$kernel_tests" "parity: every available backend takes part" >part.txt 2>&1 &&
     ! grep -q 'SKIPPED IN PART: parity on a GPU' part.txt || { cat part.txt; fail "$kernel_tests finds no GPU"; }
@@ -185,8 +184,8 @@ parity() {
   echo "figure: $(grep 'All tests passed' parity.txt)"
 }
 
-# One case of the ops under compute-sanitizer, a process of its own, for two minutes at most: a word about it to
-# results-TOOL. `until` is the caller's.
+# Runs one op case under compute-sanitizer in its own process, for at most two minutes; appends the result to
+# results-TOOL. Uses the caller's `until`.
 check_case() {  # TOOL NUMBER NAME COMMAND…
   local tool=$1 name=$3 log=$logs/$1/$2.log code=0 word=clean most=120
   shift 3
@@ -202,8 +201,8 @@ check_case() {  # TOOL NUMBER NAME COMMAND…
   echo "$word $name ($log)" >>"results-$tool"
 }
 count() { grep -c "^$2" "results-$1"; }  # TOOL WORD
-# compute-sanitizer over the ops: kernels of this program alone (libraries' own are slow and known to raise false
-# alarms), four cases at a time until the time is spent. Failed calls of CUDA are the ops' business.
+# compute-sanitizer over the ops, restricted to this program's kernels (those of libraries are slow and raise known
+# false alarms). Four cases at a time until the time limit. Failed CUDA calls are checked by the ops themselves.
 checked() {  # TOOL
   local name n=0 until words checker=(env)
   if [ -z "$small" ]; then
@@ -215,7 +214,7 @@ checked() {  # TOOL
   a_gpu_takes_part || return 1
   mkdir -p "$logs/$1" && : >"results-$1"
   until=$((SECONDS + $(left)))
-  # Without a GPU's part: nothing to check.
+  # Without a GPU there is nothing to check.
   "$kernel_tests" "$cases" --list-test-names-only |
     grep -vE 'every backend at|oneDNN|every op has|the judge sees|two seeds' >"cases-$1"
   while read -r name; do
@@ -238,14 +237,14 @@ model="--device.kind cuda --launch.ranks threads"
 if [ -n "$small" ]; then
   model+=" --model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --train.micro_batch 1"
   model+=" --train.global_batch 4"
-  wider="--model.hidden 64 --model.heads 4 --model.seq 16"  # shards of the toy are too narrow for products of 8 bits
+  wider="--model.hidden 64 --model.heads 4 --model.seq 16"  # shards of the toy model are too narrow for FP8 GEMMs
 else
   wider=""
   model+=" --model.layers 4 --model.hidden 256 --model.heads 4 --model.vocab 1000 --model.seq 128 --train.micro_batch 2"
   model+=" --train.global_batch 16"
 fi
 
-# Every line of input: options of a layout that must equal one rank. All are tried.
+# Verifies each layout of standard input (one line of flags each) against one rank; continues after failures.
 layouts() {
   local n=0 wrong=0 words
   while IFS= read -r words; do
@@ -271,7 +270,7 @@ precisions="--tp 2 --pp 2 --dp 2 --amp O2 --precision.dtype bf16
 --tp 2 --dp 2 --amp O2 --precision.dtype bf16 --device.attention own
 --tp 2 --dp 2 --precision.tf32 true"
 
-# train NAME FLAG…; losses NAME: loss and norm of every step, all digits
+# train NAME FLAG…; losses NAME: loss and gradient norm of every step, with all digits
 train() {
   local name=$1 code=0
   shift
@@ -284,22 +283,22 @@ losses() {
   sed -nE 's/^\{"type": "step".*"epoch": [0-9]+, ("loss": [0-9.e+-]+), ("grad_norm": [0-9.e+-]+),.*/\1 \2/p' \
     "runs/$1/log.jsonl"
 }
-same() {  # NAME OTHER: bit for bit, the state too
+same() {  # NAME OTHER: bitwise, including the state
   [ -n "$(losses "$1")" ] && [ "$(losses "$1")" = "$(losses "$2")" ] ||
-    { paste <(losses "$1") <(losses "$2"); fail "$2 trains otherwise than $1"; return 1; }
+    { paste <(losses "$1") <(losses "$2"); fail "losses of $2 and $1 differ"; return 1; }
   trainer ckpt diff "runs/$1" "runs/$2" || fail "the states of $1 and $2 differ"
 }
-# The largest relative difference of a loss of two runs, and of a gradient norm.
+# The largest relative differences of losses and of gradient norms between two runs.
 far() {  # NAME OTHER [STEPS]
   paste <(losses "$1") <(losses "$2") | head -n "${3:-1000000}" |
     awk '{a = $2 / $6 - 1; b = $4 / $8 - 1; if (a < 0) a = -a; if (b < 0) b = -b; if (a > l) l = a; if (b > n) n = b}
       END {printf "%.2g %.2g\n", l, n}'
 }
-# Both have so many steps; losses are within LOSS of each other, norms of the first 20 within NORM.
+# Requires STEPS steps in both runs, losses within LOSS, and norms of the first 20 steps within NORM (relative).
 near() {  # NAME OTHER STEPS LOSS NORM
   local loss norm
   [ "$(losses "$1" | wc -l)" = "$3" ] && [ "$(losses "$2" | wc -l)" = "$3" ] ||
-    { fail "$1 and $2 have not $3 steps with a loss and a norm each"; return 1; }
+    { fail "$1 and $2 do not both have $3 steps with loss and norm"; return 1; }
   loss=$(far "$1" "$2" | cut -d' ' -f1) norm=$(far "$1" "$2" 20 | cut -d' ' -f2)
   paste <(losses "$1") <(losses "$2")
   echo "$2 against $1: losses differ by $loss ($4 is allowed), norms by $norm ($5)" | tee -a near.txt
@@ -311,7 +310,7 @@ steps=20
 half="--amp O2 --precision.dtype bf16"
 
 graphs() {
-  local precision name k=0  # with dropout attention is ours, without it cuDNN's
+  local precision name k=0  # with dropout our own attention, without it cuDNN's
   for precision in "--model.dropout 0.1" "$half" "$half --precision.fp8 delayed $wider --model.dropout 0.1"; do
     name=graphs$((k++))
     train $name-off $model $precision --train.steps $steps --device.graphs off &&
@@ -327,10 +326,10 @@ repeat() {
     echo "figure: two deterministic runs are bitwise identical"
 }
 
-# A shipped config as it is measured: cuDNN's attention, its backward as PyTorch's (sums in any order). Without cuDNN
-# our own attention, which the figures then say; the goal device has failed.
+# Flags of a shipped config for measurements: cuDNN attention with PyTorch's nondeterministic backward. Without cuDNN
+# our own attention, which the figures then report; the goal device has failed.
 config_of() {
-  if [ -n "$small" ]; then  # without timing of products, which takes the emulation a minute
+  if [ -n "$small" ]; then  # without GEMM tuning, which takes a minute in the emulation
     echo "$model"
   else
     echo "--config $root/configs/gpt2-$1.json --device.kind cuda --device.gemm_tune auto"
@@ -338,10 +337,10 @@ config_of() {
   echo "$half --device.attention $(has_cudnn && echo cudnn || echo own) --train.deterministic false"
 }
 by_whom() { has_cudnn || echo " WITHOUT cuDNN"; }
-# batch_of MICRO [SEQUENCES]: of a step of 64 sequences, 65,536 tokens; toys have their own
+# batch_of MICRO [SEQUENCES]: batch flags of a step of 64 sequences, 65,536 tokens; toys have their own
 batch_of() { [ -n "$small" ] || echo "--train.micro_batch $1 --train.global_batch ${2:-64}"; }
 
-# The real sizes, which no other goal looks at: the 124M in one microbatch of 65,536 tokens, in 16, and by our own
+# Real sizes, which no other goal covers: the 124M in one microbatch of 65,536 tokens, in 16, and with our own
 # attention.
 scale() {
   local options most=64 least=4
@@ -377,21 +376,21 @@ resume() {
   echo "figure: CPU, then GPU with tp 2, then CPU: $(cat near.txt)"
 }
 
-# Logits, gradients and ten losses of PyTorch, in llm.c's files: a small model's that are here, GPT-2's where they are.
+# PyTorch's logits, gradients and ten losses in llm.c's files: those of a small model, and GPT-2's if available.
 llmc() {
   GPT_LLMC_SMALL=$root/tests/golden/llmc timeout -k 10 "$(left)" "$llmc_tests" "a small debug state*,GPT-2 124M*" \
     >llmc.txt 2>&1 || { cat llmc.txt; fail "$llmc_tests"; return 1; }
   cat llmc.txt
   grep -q '^small, GPU: ' llmc.txt || { fail "$llmc_tests finds no GPU"; return 1; }
   if [ -n "${GPT_LLMC_DIR:-}" ]; then
-    grep -q '^124M, GPU: ' llmc.txt || { fail "$llmc_tests took nothing of $GPT_LLMC_DIR"; return 1; }
+    grep -q '^124M, GPU: ' llmc.txt || { fail "$llmc_tests used no file of $GPT_LLMC_DIR"; return 1; }
     echo "figure: $(grep -E '^124M, ' llmc.txt | paste -sd';')"
   else
     echo "PART $(grep -E '^small, GPU' llmc.txt | paste -sd';'); GPT_LLMC_DIR names no files of the 124M"
   fi
 }
 
-# NCCL needs a GPU a rank, or 2.30 and leave to share one.
+# NCCL needs one GPU per rank, or version 2.30 and permission to share one.
 backends() {
   local gpus figure options="$model --tp 2 --train.steps $steps" given=()
   [ -z "${GPT_GPU_NCCL:-}" ] || given=(--comm.nccl_library "$GPT_GPU_NCCL")
@@ -414,7 +413,7 @@ backends() {
 
 ceilings() {
   local name="emulated device, 16 GiB, sm_90" at=${GPT_GPU_STAND_IN:-1e9}
-  if [ -n "$small" ]; then  # products of 8192 would take it a day
+  if [ -n "$small" ]; then  # GEMMs of 8192 would take a day in the emulation
     mkdir -p "$cache"
     echo "{\"device\": \"$name\", \"dtype\": \"bf16\", \"gemm_flops\": $at, \"gemm_fp8_flops\": $at," \
       "\"copy_bytes\": $at," \
@@ -426,15 +425,16 @@ ceilings() {
   trainer bench ceilings $(config_of 124m) | tee ceilings.txt || return 1
   echo "figure: $(sed -nE 's/^(GEMM|FP8 GEMM|copies|attention) +/\1 /p' ceilings.txt | paste -sd';')"
 }
-# Milliseconds of all ops of a step, each alone; at the ceilings; of the fused graph. The breakdown is in the log.
+# Milliseconds of all ops of a step: measured separately, at peak throughput, and of the fused graph. The breakdown is
+# in the log.
 ops() {
   trainer bench ops $(config_of 124m) $(batch_of 64) | tee ops.txt || return 1
-  echo "figure: ms, measured; at ceilings; fused: $(sed -n 's/^all ops *//p' ops.txt)"
+  echo "figure: ms, measured; at peak; fused: $(sed -n 's/^all ops *//p' ops.txt)"
 }
 
 warm=10
 [ -z "$small" ] || warm=1
-# bench NAME FLAG…: one config; medians of 20 steps after 10. record KEY: a number of it
+# bench NAME FLAG…: one config; medians of 20 steps after 10. record KEY: a value of its record
 bench() {
   local name=$1
   shift
@@ -446,14 +446,14 @@ record() { tail -1 "$logs/bench.jsonl" | sed -nE "s/.*\"$1\":([0-9.e+-]+)[,}].*/
 thousands() { awk -v x="$1" 'BEGIN {printf "%.1fk", x / 1000}'; }
 part() { awk -v x="$1" 'BEGIN {if (x == "") print "not measured"; else printf "%.3f", x}'; }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN {printf "%.4f", a / b}'; }
-# judge NUMBER FLOOR: MET or MISSED; toys have no floor
+# judge NUMBER FLOOR: prints MET or MISSED; toys have no floor
 judge() {
   [ "$small" != 1 ] || set -- "$1" 0
   awk -v x="$1" -v least="$2" 'BEGIN {print (x != "" && x + 0 >= least + 0) ? "MET" : "MISSED"}'
 }
 
-# The floors are those of an H200, tokens a second at 65,536 a step; where ceilings are lower here than the ones that
-# these were made of (a roofline above `planned` seconds), the same share of the roofline.
+# Floors of an H200 in tokens per second, at 65,536 tokens a step. Where measured peaks are lower than those assumed (a
+# roofline above `planned` seconds), the floor is the same share of the roofline.
 speed() {
   local line all="" name micro floor share planned rate verdict first="" bad=0
   for name in 124m 355m 1558m; do
@@ -489,7 +489,7 @@ small_batch() {
   echo "figure: 124m, 4 x 1024 a step: $(thousands "$rate") tokens/s, $(part "$sol") of its roofline," \
     "0.5 $(judge "$sol" 0.5); with --train.deterministic true $(thousands "$(record tokens_per_second)")"
 }
-# What the defaults were chosen by arithmetic for: each beside another value. No floor.
+# Defaults that were chosen by arithmetic, each against another value. No floor.
 choices() {
   local line="" flag rate base
   bench 124m $(batch_of 64) || return 1
@@ -518,9 +518,10 @@ fp8() {
     "1.2 $(judge "$ratio" 1.2)"
 }
 
-# Ratios of tokens a second, ours over the peer's, in pairs. GPT_GPU_PEER: the command line of another peer of the 124M
-# at 65,536 tokens a step; its lines of steps are known, or "N tokens/s". Of llm.c, built with cuDNN, three times, with
-# -ge 0, 1 and 2, of which the best counts (-v 0 divides by zero; configs/llmc-124m.json is the same run here):
+# Ratios of tokens per second, ours over the baseline's, in pairs. GPT_GPU_PEER: the command line of another baseline
+# for the 124M at 65,536 tokens a step; its output has a known format or lines "N tokens/s". For llm.c, built with
+# cuDNN, run three times with -ge 0, 1 and 2, of which the best counts (-v 0 divides by zero; configs/llmc-124m.json is
+# the same run here):
 #   train_gpt2cu -i TRAIN.bin -j VAL.bin -e d12 -b 64 -t 1024 -d 65536 -x 30 -r 0 -v 1000000 -s 0 -h 0 -ge 1
 duel() {  # NAME NOTE COMMAND
   local low pairs=5
@@ -549,7 +550,7 @@ peer() {
   if [ -s duels.txt ]; then
     echo "figure: $(paste -sd';' duels.txt)"
   else
-    echo "SKIP python3 has no PyTorch that sees a GPU, and GPT_GPU_PEER names no other peer"
+    echo "SKIP python3 has no PyTorch with a GPU, and GPT_GPU_PEER names no other baseline"
   fi
 }
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Suites that are too long for every change. One line a goal: its figure and its time; ends with 1 when one failed.
+# Suites that are too long for every change. One line per goal: figure and time; exits with 1 when one failed.
 #   tests/nightly.sh                      builds preset cpu, runs every goal
 #   tests/nightly.sh matrix mpi           only these
-#   tests/nightly.sh reliability          goals with kills, full disks and flipped bits in full; R12: only that one
-#   tests/nightly.sh asan tsan            the sanitizers, with builds of their own (build/asan, build/tsan)
+#   tests/nightly.sh reliability          goals with kills, full disks and flipped bits at full size; R12: only that one
+#   tests/nightly.sh asan tsan            the sanitizers, in separate builds (build/asan, build/tsan)
 #   tests/nightly.sh guided               the fuzz targets under libFuzzer (build/fuzz); GPT_GUIDED_SECONDS=600 each
-#   tests/nightly.sh coverage             lines of each parser that the fuzz targets run (build/coverage)
-#   GPT_BUILD=build/dev tests/nightly.sh  with a build that is there
-#   GPT_TEST_SEED=7                       draws other layouts (default: the date)
-#   GPT_NIGHTLY_SAMPLE=50                 so many layouts of a matrix
+#   tests/nightly.sh coverage             line coverage of each parser by the fuzz targets (build/coverage)
+#   GPT_BUILD=build/dev tests/nightly.sh  uses an existing build
+#   GPT_TEST_SEED=7                       seed of random layouts and inputs (default: the date)
+#   GPT_NIGHTLY_SAMPLE=50                 number of layouts drawn from a matrix (default: all)
 # To add a goal: a line `goal NAME 'PATTERN' COMMAND…` below; the last line of output that matches PATTERN is its
 # figure.
 set -uo pipefail
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 seed=${GPT_TEST_SEED:-$(date +%Y%m%d)}
 sample=${GPT_NIGHTLY_SAMPLE:-0}
 build=${GPT_BUILD:-}
-tests/readers/setup.sh || echo "nightly: not all of the Python readers are there; what needs them says SKIPPED"
+tests/readers/setup.sh || echo "nightly: some Python readers are missing; tests that need them are skipped"
 if [ -z "$build" ]; then
   build=build/cpu
   cmake --preset cpu >/dev/null && cmake --build --preset cpu -j "$(nproc)" >/dev/null ||
@@ -42,7 +42,7 @@ goal() {
   printf '%-7s %-14s %5d s  %s\n' "$verdict" "$name" $((SECONDS - begin)) "$figure"
 }
 
-# Every command must succeed; says how many did.
+# Verifies each layout of standard input; stops at the first failure, otherwise prints their number.
 each() {
   local n=0
   while IFS= read -r words; do
@@ -54,8 +54,8 @@ each() {
   echo "$n layouts equal one rank"
 }
 
-# sanitized PRESET RANKS: builds the preset, runs every test of it as a process of its own, then every verb of the binary.
-# A finding ends its process, so each failed test is looked at for one.
+# sanitized PRESET RANKS: builds the preset, runs each of its tests in a process of its own, then every subcommand of
+# the binary. A finding ends its process, so findings are counted in the log of all tests.
 sanitized() {
   local preset=$1 ranks=$2 log=build/$1/Testing/Temporary/LastTest.log cases walk=0 findings
   cmake --preset "$preset" && cmake --build --preset "$preset" -j "$(nproc)" || return 1
@@ -66,7 +66,7 @@ sanitized() {
   return $walk
 }
 
-# Each target on fifty times the inputs of a normal run, drawn anew; GPT_FUZZ_FACTOR for more.
+# Each target on fifty times the inputs of a normal run, with another seed; GPT_FUZZ_FACTOR changes the factor.
 fuzzed() {
   local rc=0
   env GPT_TEST_SEED="$seed" GPT_FUZZ_FACTOR="${GPT_FUZZ_FACTOR:-50}" "$build/test_fuzz" || rc=1
@@ -104,8 +104,8 @@ goal mpi 'layouts equal' each <<'LAYOUTS'
 --config configs/tiny.json --device.kind cpu --on here --tp 4 --pp 2 --model.tied false
 LAYOUTS
 
-# One goal of reliability in full: every test with its tag; its figures are lines that begin with the tag. A figure that
-# says MISSED, a test that fails and a goal without a figure are failures; SKIP says why.
+# A reliability goal at full size: every test with its tag; its figures are the lines that begin with the tag. A MISSED
+# figure, a failing test and a goal without a figure are failures; SKIP gives the reason.
 figures() {
   local tag=$1 suite rc=0
   for suite in checkpoint launch reliability; do
@@ -133,7 +133,7 @@ reliability() {
 }
 for tag in R01 R03 R05 R09 R11 R12 R14 R15 R16 R17 R18 R22 R23 R25 R28 R30; do reliability $tag; done
 
-# Stopped, preempted and restarted runs of the normal suite, GPT_FAULT_ROUNDS times each (default 3).
+# Killed, stopped, preempted and restarted runs of the normal suite, GPT_FAULT_ROUNDS times each (default 3).
 faults() {
   local k rounds=${GPT_FAULT_ROUNDS:-3}
   for ((k = 1; k <= rounds; k++)); do
@@ -145,7 +145,7 @@ faults() {
 goal faults 'rounds of killed' faults
 
 # ---- checkpoint goals ----
-# A case of a test program at the size that variables ask for: case_of PROGRAM NAME [VARIABLE=VALUE…]. No comma in NAME.
+# case_of PROGRAM NAME [VARIABLE=VALUE…]: runs a test case at the size that the variables set. No comma in NAME.
 case_of() {
   local program=$1 name=$2
   shift 2
@@ -164,8 +164,8 @@ goal ckpt-import 'memory beyond' case_of test_launch \
 goal ckpt-hf 'largest difference|SKIPPED' case_of test_launch \
   "transformers loads an exported folder unchanged and predicts the same"
 # ---- end of checkpoint goals ----
-# R20: what the fuzz targets reach of the parsers, by gcov in a build of its own (build/coverage). The goal is 95 % of the
-# lines of each; what is below is named.
+# R20: line coverage of the parsers by the fuzz targets, with gcov in a separate build (build/coverage). The goal is
+# 95 % of the lines of each; parsers below it are named.
 covered() {
   local dir=build/coverage parsers file data rc=0
   parsers="checkpoint/index_file.cpp checkpoint/manifest.cpp checkpoint/state_json.cpp checkpoint/safetensors.cpp
@@ -191,14 +191,14 @@ goal coverage 'parsers have' covered
 goal asan 'findings' sanitized asan processes
 goal tsan 'findings' sanitized tsan threads
 goal fuzz 'inputs' fuzzed
-# The emulated CUDA device: kernels, layouts, graphs, timed products, races, errors, all of each.
+# The emulated CUDA device: kernels, layouts, graphs, GEMM tuning, races and errors, all cases of each.
 emulation() {
   [ -x "$build/emulated/gpttrain" ] || { echo "SKIPPED: this build has no CUDA backend"; return 77; }
   env GPT_TEST_FULL=1 ctest --test-dir "$build" -R '^cuda: '
 }
 goal emulation 'tests passed|SKIPPED' emulation
 
-# Each target under libFuzzer for GPT_GUIDED_SECONDS; what it learns stays in build/fuzz/corpus for the next night.
+# Each target under libFuzzer for GPT_GUIDED_SECONDS; the corpus stays in build/fuzz/corpus for the next night.
 guided() {
   local name names log n=0 inputs=0
   launch/setup.sh --fuzz || { echo "SKIPPED: clang could not be installed"; return 77; }
@@ -216,6 +216,6 @@ guided() {
 }
 goal guided 'guided inputs|finding of|SKIPPED' guided
 goal hosts 'events, next step|SKIPPED' tests/hosts/punish.sh "$gpttrain" "${GPT_PUNISH_MINUTES:-30}" "$seed"
-# Faults planted in a copy of the tree (build/mutation): each is found by a test.
+# Faults injected into a copy of the tree (build/mutation): each must be caught by a test.
 goal mutation 'faults caught' tests/mutation/run.py --limit-s "${GPT_MUTATION_LIMIT_S:-7200}"
 exit $failed

@@ -61,7 +61,7 @@ mkdir lone bare deaf
 cp "$GPT_BUILD/test_kernels" deaf/ && ln -s "$program" deaf/gpttrain
 GPT_BUILD=$work/deaf expect 1 '^FAILED +memcheck .*finds no GPU' memcheck
 cp "$program" lone/
-GPT_BUILD=$work/lone expect 1 'no device that the CUDA backend takes' parity
+GPT_BUILD=$work/lone expect 1 'no device that the CUDA backend supports' parity
 echo "this build is without cuDNN" >bare/libgpttrain_cuda.so
 GPT_BUILD=$work/bare expect 2 'was built without cuDNN' pack "$work/folder"
 expect 2 'no goal nothing' nothing

@@ -106,7 +106,7 @@ TEST_CASE("a discarded value must be rebuilt before the backward reads it, other
     t.backward();
     CHECK(rig.pool.live() == 1);  // the gradient of x
   }
-  SECTION("discarded for good") {
+  SECTION("discarded and not rebuilt") {
     t.discard(n.out);
     CHECK(rig.pool.live() == 0);
     CHECK_THROWS_WITH(t.backward(), Catch::Contains("read before it is rebuilt"));

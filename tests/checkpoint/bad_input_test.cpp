@@ -298,7 +298,7 @@ TEST_CASE("a modified aux file is detected when it is read") {
              Catch::StartsWith("65:") && Catch::Contains("config.json"));
 }
 
-TEST_CASE("inspect lists the known tensors for an unknown name") {
+TEST_CASE("inspect reports an unknown tensor by name") {
   const TempDir dir;
   save(dir.path, {1, 1, 1, 1}, 1);
   CHECK_THAT(refusal([&] { inspect_checkpoint(dir.path + "/step-000000001", {.tensor = "master/none"}); }),

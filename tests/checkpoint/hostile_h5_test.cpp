@@ -83,7 +83,7 @@ TEST_CASE("more objects than a model has are refused before they are opened", "[
     });
 }
 
-TEST_CASE("external, virtual or otherwise indirect data are refused", "[R21]") {
+TEST_CASE("linked, external, virtual and non-contiguous data are refused", "[R21]") {
   check("its data is in another file", [](hid_t f, const std::string& dir) {
     spill(dir + "/secret", std::string(4096, 's'));
     put(f, "w", H5T_IEEE_F32LE, [&](hid_t p) { H5Pset_external(p, (dir + "/secret").c_str(), 0, 24); });

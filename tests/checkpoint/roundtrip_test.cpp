@@ -101,7 +101,7 @@ TEST_CASE("any float dtype is read into any other: 16-bit widened, f32 rounded t
   CHECK_THAT(refused[0], Catch::Contains("master/b: element 4 of a rectangle") && Catch::Contains("not finite"));
 }
 
-TEST_CASE("the same layout, state and values give the same shard bytes") {
+TEST_CASE("the same layout, state and values produce identical shard bytes") {
   const TempDir a, b;
   save(a.path, {2, 1, 2, 1}, 3);
   save(b.path, {2, 1, 2, 1}, 3);

@@ -77,7 +77,7 @@ TEST_CASE("symbols are never split, for either model type, and tokenizer.json de
   }
 }
 
-TEST_CASE("a model that tokenizer.json cannot describe is refused with the reason") {
+TEST_CASE("a model that tokenizer.json cannot describe is reported with the reason") {
   TempDir dir;
   trained(dir, "unigram");
   std::string model = read_whole_file(dir / "t.model", 1 << 20);

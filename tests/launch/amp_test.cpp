@@ -260,7 +260,7 @@ TEST_CASE("the dtypes of a block's ops are those of the table of levels") {
                                         "gemm half half -> half", "loss half -> f32"});
 }
 
-TEST_CASE("16-bit values take and send half the bytes, master weights are sharded with the optimizer") {
+TEST_CASE("16-bit values halve memory and traffic, master weights are sharded with the optimizer") {
   EngineOptions o = small({.dp = 4}, kLevels[2]).engine;
   o.model = {.layers = 4, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 512, .seq = 16};
   o.microbatches = 2;
@@ -317,7 +317,7 @@ const std::string kTiny =
     "--launch.ranks threads ";
 }
 
-TEST_CASE("fp16 that overflows at first finds its scale, and a resume within the growth interval is equivalent") {
+TEST_CASE("fp16 that overflows at first finds its scale, and a resume amid skipped steps is equivalent") {
   TempDir dir;
   const std::string run = kTiny +
                           "--dp 2 --pp 2 --amp O2 --precision.dtype fp16 --train.steps 12 --checkpoint.every 3 "

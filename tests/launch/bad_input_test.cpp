@@ -188,7 +188,7 @@ TEST_CASE("read-only subcommands refuse missing and malformed inputs") {
   expect(dir, "import --from text.txt --output y", 65, {"text.txt"});
 }
 
-TEST_CASE("machines that lack something report what") {
+TEST_CASE("missing prerequisites of a machine are named") {
   const std::string dir = world();
   const Outcome cuda = gpttrain(kData + "--device.kind cuda", dir);
   INFO(cuda.out);

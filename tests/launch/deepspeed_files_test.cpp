@@ -97,7 +97,7 @@ TEST_CASE("real-world DeepSpeed files run unchanged on eight ranks") {
   }
 }
 
-TEST_CASE("the same file with a batch of 256 split over eight ranks has 16 microbatches") {
+TEST_CASE("the same file with a batch of 256 in micro-batches of 8 has 16 microbatches per rank") {
   std::string text = read_file(kFiles + "cifar.json");
   const std::string old = "\"train_batch_size\": 16,";
   REQUIRE(text.find(old) != std::string::npos);

@@ -85,7 +85,7 @@ TEST_CASE("each part of a checkpoint can be excluded, and then starts from scrat
   CHECK(must("ckpt inspect runs/p2", dir).says("applied 3 updates"));
 }
 
-TEST_CASE("an unusable starting checkpoint is refused, and named") {
+TEST_CASE("an unusable starting checkpoint or selection is refused, and named") {
   TempDir dir;
   must(kTiny + "2 --log.name a", dir);
   const auto refused = [&](const std::string& flags, const std::string& why) {

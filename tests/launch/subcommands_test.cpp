@@ -135,7 +135,7 @@ TEST_CASE("tokenizer train writes a model and reports its quality") {
   CHECK_FALSE(std::filesystem::exists(w / "x.model"));
 }
 
-TEST_CASE("tokenizer encode and decode are inverse, line by line and as bytes") {
+TEST_CASE("tokenizer encode and decode round-trip, line by line and as bytes") {
   const Fixture& w = world();
   for (const std::string& model : {w.tok(), w.other()}) {
     const std::string ids = output_of({"tokenizer", "encode", "--tokenizer", model}, kDifficult);
@@ -299,7 +299,7 @@ TEST_CASE("data prepare refuses unsupported inputs and overwrites nothing unless
   CHECK(read_file(dir / "l.bin") != before);
 }
 
-TEST_CASE("a stop outlives the reader of the output, which Ctrl-C ends too") {
+TEST_CASE("after Ctrl-C a closed output pipe does not kill the process") {
   for (const bool asked : {false, true}) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);

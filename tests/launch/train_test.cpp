@@ -28,7 +28,7 @@ void check_close(const std::vector<double>& a, const std::vector<double>& b, dou
 
 }  // namespace
 
-TEST_CASE("sixteen processes on two cores give the losses of one rank") {
+TEST_CASE("sixteen processes on two cores have the losses of one rank") {
   TempDir dir;
   const std::string many = kTiny + "--tp 2 --pp 4 --dp 2 --train.steps 20 --log.name many";
   const Outcome one = gpttrain(kTiny + "--train.steps 20 --log.name one", dir.path());

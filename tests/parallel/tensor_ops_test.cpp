@@ -122,7 +122,7 @@ TEST_CASE("the reduction over the group does not modify a slot that shares the g
     });
 }
 
-TEST_CASE("gather_rows and scatter_rows are inverse to each other, forward and backward") {
+TEST_CASE("gather_rows and scatter_rows are each other's backward") {
   constexpr int64_t n = 8, cols = 3;
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [ranks](GroupFactory& f) {

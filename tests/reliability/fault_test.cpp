@@ -88,7 +88,7 @@ TEST_CASE("a killed rank ends the run at once, is named with its rank coordinate
   }
 }
 
-TEST_CASE("a crashing rank reports location, signal and stack, and ends with that signal's code", "[R11]") {
+TEST_CASE("a crashing rank reports location, cause and stack, and ends with the code of that crash", "[R11]") {
   struct Crash {
     std::string how, says;
     int code;

@@ -89,7 +89,8 @@ bool may_take_sockets() {
 
 }  // namespace
 
-TEST_CASE("ranks of one machine open no port, mpirun answers no stranger, foreign connections stall nothing", "[R30]") {
+TEST_CASE("ranks of one machine listen on loopback only, foreign connections are not accepted and stall nothing",
+          "[R30]") {
   TempDir dir;
   const std::string log = dir / "runs/x/log.jsonl";
   int ranks = 0;

@@ -51,8 +51,8 @@ for level in fp32 bf16-O1 bf16-O2 fp16-O2; do
   [ $level = fp32 ] || flags=(--precision.amp "${level#*-}" --precision.dtype "${level%-*}")
   run $level 16 "$steps" "${flags[@]}"
 done
-tokens=$((2 * steps))  # steps of the small batch
-large=$((tokens / 8))  # of the large one, for as many tokens
+tokens=$((2 * steps))  # steps with the small batch
+large=$((tokens / 8))  # steps with the large batch, for as many tokens
 rise=$((large * 2 / 5))
 run adamw-16 16 "$tokens"
 run lamb-128 128 "$large" --optim.type lamb --optim.lr 2e-2 --schedule.type one_cycle --schedule.min_lr 1e-3 \

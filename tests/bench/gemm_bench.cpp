@@ -122,7 +122,7 @@ double median(std::vector<double> v) {
 int main(int argc, char** argv) {
   // oneDNN alone runs on OpenMP, whose idle threads spin by default and would take a core from the next measurement.
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) {
-    setenv("OMP_WAIT_POLICY", "passive", 1);  // read when the library is loaded: start again
+    setenv("OMP_WAIT_POLICY", "passive", 1);  // read when the library is loaded, so the program restarts itself
     execv("/proc/self/exe", argv);
   }
   const auto argument = [&](int i, int otherwise) { return argc > i ? std::atoi(argv[i]) : otherwise; };

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The peer of `gpttrain bench`: seconds a training step of GPT-2 in PyTorch: FP32 weights, AdamW, clipping at 1.
+"""Baseline for `gpttrain bench`: seconds per training step of GPT-2 in PyTorch: FP32 weights, AdamW, clipping at 1.
 
     /usr/bin/python3 tests/bench/torch_gpt2.py BATCH SEQ --threads 2 --steps 10       on the CPU (Debian's python3-torch, or another)
     python3 tests/bench/torch_gpt2.py 64 1024 --device cuda [--model 1558m --accumulate 2]

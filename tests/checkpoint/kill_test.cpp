@@ -75,7 +75,7 @@ TEST_CASE("a process killed while it saves loses no acknowledged step", "[R01]")
     remove_shared_memory_of(pid);
     const int64_t told = last_reported(pipe_fd[0], acknowledged);
     close(pipe_fd[0]);
-    save_us *= told >= first ? 0.9 : 1.1;  // half of the kills come before the first save completes
+    save_us *= told >= first ? 0.9 : 1.1;  // half of the kills precede the end of the first save
     acknowledged = told;
     for (const auto& e : fs::directory_iterator(dir.path))
       during += e.path().filename().string().rfind(".tmp-", 0) == 0;

@@ -1,6 +1,6 @@
 // Disk model for power failures: records the file system calls of a save, then builds what may remain when power fails
 // after any of them. Strict POSIX, stricter than ext4: without an fsync of the file any subset of its sectors may be
-// there, in any order; without an fsync of the folder any subset of its entries.
+// on disk, in any order; without an fsync of the folder any subset of its entries.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,4 @@
-"""Reads every shard of a step with h5py alone and compares every tensor with raw files:
+"""Reads every shard of a step with h5py only and compares every tensor with raw files:
 <expected>/<name, '/' as '__'>.f32. Prints one line per problem and, when there is none, OK with the number of tensors and data sets."""
 import glob
 import json
@@ -40,7 +40,7 @@ def visit(name, item):
 
 
 for path in sorted(glob.glob(os.path.join(step, "rank-*.h5"))):
-    words = os.path.basename(path)[5:-3].split(".")  # rank, and part when it is not the first
+    words = os.path.basename(path)[5:-3].split(".")  # rank, and the part file's number except for the first
     rank, part = int(words[0]), int(words[1]) if len(words) > 1 else 0
     with h5py.File(path, "r") as f:
         head = dict(f.attrs)

@@ -1,5 +1,5 @@
-"""Reads index.h5 of a step with h5py alone and compares every tensor with raw files: <expected>/<name, '/' as '__'>.f32; every
-parameter must also be there as model/<name>; without a shard its elements are NaN. Prints one line per problem, or OK."""
+"""Reads index.h5 of a step with h5py only and compares every tensor with raw files: <expected>/<name, '/' as '__'>.f32. Every
+parameter must also exist as model/<name>; elements of a missing shard are NaN. Prints one line per problem, or OK."""
 import glob
 import os
 import sys

@@ -3,9 +3,9 @@
 
     apt-get install python3-torch && /usr/bin/python3 tests/golden/make_gpt_losses.py tests/golden
 
-Lines of "NAME loss loss ...". Batch of step t: samples t mod 10 of the fixture. Weight decay on matrices alone; the gradient's
-norm is clipped at 1, LAMB of apex by its own rule; NAME_groups: parameter groups, PyTorch's param_groups. Adam, AdamW and SGD are PyTorch's; Lion and the three LAMBs are written here
-from their equations (Chen et al. 2023; You et al. 2020, and what apex and DeepSpeed made of it).
+Lines of "NAME loss loss ...". Batch of step t: samples t mod 10 of the fixture. Weight decay on matrices only. The gradient norm is
+clipped at 1, apex LAMB by its own rule. NAME_groups: parameter groups, PyTorch's param_groups. Adam, AdamW and SGD are PyTorch's; Lion
+and the three LAMBs are implemented here from their equations (Chen et al. 2023; You et al. 2020, and the apex and DeepSpeed variants).
 """
 import json
 import math

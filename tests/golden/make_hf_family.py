@@ -1,11 +1,11 @@
-"""Writes tests/golden/hf_NAME/: a tiny random model as transformers saves it, what it predicts, and its gradients.
+"""Writes tests/golden/hf_NAME/: a tiny random model as saved by transformers, its predictions and its gradients.
 
     pip install torch==2.4.1 transformers==4.53.3 && python tests/golden/make_hf_family.py NAME tests/golden/hf_NAME
 
 config.json and model.safetensors are save_pretrained's. logits.safetensors holds six prompts and the logits after each (tokens.0 i32
 [length], logits.0 f32 [vocab], ...). grads.safetensors holds samples i32 [4, 17] and, of the mean cross entropy over their 64 targets,
-loss f32 [1] and the gradient of every parameter by its name. All of it is computed in FP64. Norms are random too, so that no tensor can be
-mistaken for another; 4 heads share 2 KV heads, and head_dim is not hidden / heads where the family allows it. Windows are shorter than
+loss f32 [1] and the gradient of every parameter by its name, all computed in FP64. Norms are random too, so that no two tensors are
+alike; 4 heads share 2 KV heads, and head_dim is not hidden / heads where the family allows it. Windows are shorter than
 the sequences (transformers before 4.53 ignores max_window_layers)."""
 import sys
 

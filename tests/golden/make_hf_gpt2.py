@@ -1,9 +1,9 @@
-"""Writes tests/golden/hf_gpt2/: a tiny random GPT-2 as transformers saves it, and what it predicts.
+"""Writes tests/golden/hf_gpt2/: a tiny random GPT-2 as saved by transformers, and its predictions.
 
     pip install torch transformers && python tests/golden/make_hf_gpt2.py tests/golden/hf_gpt2
 
 config.json and model.safetensors are save_pretrained's. logits.safetensors holds eight prompts and the logits after each:
-tokens.0 i32 [length], logits.0 f32 [vocab], ... Biases and norms are random too, so that no tensor can be mistaken for another."""
+tokens.0 i32 [length], logits.0 f32 [vocab], ... Biases and norms are random too, so that no two tensors are alike."""
 import sys
 
 import torch

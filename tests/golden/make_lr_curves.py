@@ -5,8 +5,8 @@
     pip download deepspeed==0.19.6 --no-deps --no-binary :all: && tar xzf deepspeed-0.19.6.tar.gz
     /usr/bin/python3 tests/golden/make_lr_curves.py deepspeed-0.19.6 tests/golden/lr_curves.txt
 
-Blocks of "curve NAME", then a line "t lr beta1 beta2" for each step from 1; a dash where the schedule leaves it alone.
-What the names mean is the table in tests/optim/lr_schedule_test.cpp.
+Blocks of "curve NAME", then a line "t lr beta1 beta2" for each step from 1; a dash where the schedule does not change a
+value. The table in tests/optim/lr_schedule_test.cpp defines the names.
 """
 import importlib.util
 import logging
@@ -33,7 +33,7 @@ def adam(lr):
 
 
 def curve(out, name, steps, make, lr=1e-3, momentum=False):
-    """DeepSpeed steps its optimizer, then its schedule; so does a PyTorch loop."""
+    """Steps the optimizer, then the schedule, as DeepSpeed and PyTorch loops do."""
     optimizer = adam(lr)
     schedule = make(optimizer)
     print("curve", name, file=out)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Writes torch_gpt2.safetensors: a tiny GPT-2 in PyTorch, its loss, every gradient, and ten AdamW steps. With a number
-of key and value heads: one block with grouped queries, its loss and gradients only.
+of KV heads: one block with grouped queries, its loss and gradients only.
 
     apt-get install python3-torch && /usr/bin/python3 tests/golden/make_torch_gpt2.py tests/golden/torch_gpt2.safetensors
     /usr/bin/python3 tests/golden/make_torch_gpt2.py tests/golden/torch_gpt2_grouped.safetensors 2
 
-The model is written here in plain torch from the GPT-2 paper's description (pre-norm blocks, tanh GELU, learned positions, tied
+The model is implemented here in plain torch from the GPT-2 paper's description (pre-norm blocks, tanh GELU, learned positions, tied
 head); float64 is used for the gradients so that the fixture is a reference, float32 for the ten training steps.
 """
 import json
@@ -65,7 +65,7 @@ def main(path):
     torch.manual_seed(7)
     start = {n: (torch.ones(s) if "norm" in n and n.endswith("weight") else torch.zeros(s)) + 0.08 * torch.randn(s)
              for n, s in shapes().items()}
-    samples = torch.randint(0, VOCAB, (10, BATCH * MICROBATCHES, SEQ + 1))  # one global batch a step
+    samples = torch.randint(0, VOCAB, (10, BATCH * MICROBATCHES, SEQ + 1))  # one global batch per step
     tensors = {"weight/" + n: t for n, t in start.items()}
     tensors["samples"] = samples.to(torch.int32)
 

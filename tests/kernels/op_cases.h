@@ -16,7 +16,7 @@ namespace gt::test {
 using Fill = std::function<void(const Tensor&, uint64_t key)>;
 Fill normal(double scale = 1, double mean = 0);
 Fill positive();                       // squares of normal samples, for second moments
-Fill ids(int64_t begin, int64_t end);  // integers in [begin, end), both bounds drawn when there is room
+Fill ids(int64_t begin, int64_t end);  // integers in [begin, end), both ends occur if there are 3 elements or more
 Fill values(std::vector<double> v);    // these, repeated; NaN: left poisoned, so the op must write there
 
 constexpr DType kHalves[] = {DType::kBF16, DType::kF16};

@@ -217,7 +217,7 @@ void add_cross_entropy(OpCases& to) {
 void add_model_cases(OpCases& to) {
   add_embedding(to, 1, 50, 1, 0);
   add_embedding(to, 129, 50, 33, 0);
-  add_embedding(to, 67, 17, 7, 20);  // most ids lie outside
+  add_embedding(to, 67, 17, 7, 20);  // most ids are out of range
   add_embedding(to, 67, 17, 64, 33);
   add_embedding(to, 40, 5, 8, 100);  // all of them do
   add_embedding(to, 0, 17, 33, 0);

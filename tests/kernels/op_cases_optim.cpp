@@ -11,7 +11,7 @@ struct Step {
   bool skip = false;
   DType value = DType::kF32;
   bool with_value = true;
-  DType master = DType::kF32;  // if 16-bit: without a value beside it
+  DType master = DType::kF32;  // if 16-bit: without a separate value tensor
   DType grad = DType::kF32;
 };
 

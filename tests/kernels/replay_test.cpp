@@ -169,7 +169,7 @@ TEST_CASE("replay: copies and waits split the work into graphs and keep their or
     r.set(static_cast<float>(k));
     r.run([&] {
       r.work(0.5f, true);
-      CHECK(r.get(r.z).size() == kCount);  // executes what was held back
+      CHECK(r.get(r.z).size() == kCount);  // executes the held-back calls
       r.work(3);
     });
     r.expect(0.5f, true), r.expect(3);
@@ -215,7 +215,7 @@ TEST_CASE("replay: a mismatching call runs eagerly and in order") {
          r.b.device->copy(r.other.data, r.z.data, r.z.bytes(), r.stream);
          std::vector<float> z(kCount);
          for (size_t i = 0; i < z.size(); ++i) z[i] = r.hx[i] + (r.hy[i] + 2 * r.hx[i]);
-         CHECK(r.get(r.other) == z);  // what was held back has been computed
+         CHECK(r.get(r.other) == z);  // the held-back calls have run
          r.work(3);
        },
        [](ReplayFixture& r) { r.expect(2), r.expect(3); }},
@@ -238,7 +238,7 @@ TEST_CASE("replay: a mismatching call runs eagerly and in order") {
     };
     usual(), usual(), different();
     check_counts(r.counts, 1, 1, 1);
-    usual(), usual();  // recorded anew
+    usual(), usual();  // recorded again
     check_counts(r.counts, 2, 2, 1);
     different(), usual(), usual(), different();
     check_counts(r.counts, 3, 3, 3);
@@ -287,7 +287,7 @@ TEST_CASE("replay: the first error of a lost device is the one reported") {
     for (const bool frees : {false, true}) {
       const auto work = [&](bool now) {
         r.b.ops->axpy({.x = r.x, .y = r.y, .alpha = 2}, r.stream);
-        if (now) Buffer(kAlign, Stream(r.stream).device, *r.b.device);  // its destructor executes what was held back
+        if (now) Buffer(kAlign, Stream(r.stream).device, *r.b.device);  // its destructor executes the held-back calls
         r.b.ops->add({.a = r.x, .b = r.y, .out = r.z}, r.stream);
       };
       for (int k = 0; k < 2; ++k) {

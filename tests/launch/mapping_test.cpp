@@ -1,4 +1,4 @@
-// Every command of docs/mapping.md runs as it stands there; those that train, as a dry run.
+// Every command of docs/mapping.md runs unchanged; those that train, as a dry run.
 #include <regex>
 
 #include "tests/launch/process.h"

@@ -30,10 +30,8 @@ int64_t newest_step(const std::string& run) {
 
 }  // namespace
 
-TEST_CASE(
-    "a rank, all ranks or the launcher, by INT, TERM or USR1, once or twice: saved at a step, 75, and the resumed run "
-    "is bitwise the undisturbed one",
-    "[R14]") {
+TEST_CASE("a stop by INT, TERM or USR1 to a rank, all ranks or the launcher saves a step, exits 75 and resumes bitwise",
+          "[R14]") {
   TempDir dir;
   const Outcome calm = gpttrain(kTiny + "--pp 2 --launch.ranks threads --log.name calm", dir.path());
   INFO(calm.out);

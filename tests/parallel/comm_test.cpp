@@ -221,8 +221,8 @@ TEST_CASE("lists that do not partition the world and lists without their caller 
       std::atomic<int>& n;
       ~Counted() { ++n; }
     };
-    std::unique_ptr<ProcessGroup> held;  // until all have requested theirs: a group that was made and destroyed leaves
-                                         // no trace
+    std::unique_ptr<ProcessGroup> held;  // until all have requested theirs: a group that was created and destroyed
+                                         // leaves no trace
     {
       Counted counted{asked};
       held = f.make(f.world_rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 2});

@@ -196,7 +196,7 @@ struct Chain {
     }
   }
 
-  // A node that forwards its gradient: ops in front of it cannot see the requests behind it.
+  // A node that forwards its gradient: ops in front of it cannot access the requests behind it.
   Var hidden(const Var& x) {
     const Var y = rig.tape.view_of(x);
     struct Saved {

@@ -108,7 +108,7 @@ TEST_CASE("partial gradients are summed over tp in rank order, then over dp, for
             const Mesh mesh(shape, f);
             Toy toy(shape.tp);
             ParamStore store(toy.units, 2, {stage, bucket, overlap}, mesh, cpu_backend(), {});
-            // the second starts from the state the first left
+            // the second starts from the state left by the first
             for (int step = 0; step < 2; ++step) fill(toy, store, mesh);
             seen += check_own(toy, store, mesh);
           });

@@ -46,7 +46,8 @@ TEST_CASE("reduced gradients equal the serial sum for every stage, bucket and ov
           Assembled all;
           on_ranks(shape, [&](GroupFactory& f) {
             Rank r(shape, f, z);
-            for (int step = 0; step < 2; ++step) backward(r);  // the second step starts from the state the first left
+            for (int step = 0; step < 2; ++step)
+              backward(r);  // the second step starts from the state left by the first
             all.add(r.store.grad_views());
             if (z.stage == 0)  // every rank updates everything: unsharded gradients
               for (const Parameter& p : r.model.params)

@@ -1,8 +1,8 @@
 """Byte-level BPE by Hugging Face's tokenizers, for comparison with ours.
-make FOLDER KIND TEXT     trains one on a text: gpt2, llama3 (ignore_merges, bos by a template), qwen2 (form C, added tokens), gpt4
-                          (inverted pattern, possessive), deepseek (several steps)
-documents N SEED TEXT     writes N JSON lines of text that tokenizers trip over
-compare FOLDER JSONL PREFIX   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer gives"""
+make FOLDER KIND TEXT     trains one on a text: gpt2, llama3 (ignore_merges, bos by a template), qwen2 (NFC, added tokens), gpt4
+                          (inverted pattern, possessive), deepseek (several pre-tokenizer steps)
+documents N SEED TEXT     writes N JSON lines of text that is hard for tokenizers
+compare FOLDER JSONL PREFIX   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer returns"""
 import json
 import os
 import random
@@ -43,7 +43,7 @@ def train(kind, text):
     t = tokenizers.Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
     split = [pre_tokenizers.Split(Regex(PATTERNS[kind]), "isolated")] if kind in PATTERNS else []
-    if kind == "gpt4":  # what does not match is removed, and that is nothing
+    if kind == "gpt4":  # text that does not match is removed; everything matches
         split = [pre_tokenizers.Split(Regex(GPT4), "removed", invert=True)]
     if kind == "deepseek":
         split = [pre_tokenizers.Split(Regex(p), "isolated") for p in DEEPSEEK] + [pre_tokenizers.Split("xé", "isolated")]

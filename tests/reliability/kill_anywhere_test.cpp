@@ -130,7 +130,7 @@ TEST_CASE("kills and signals at any time, in all launch modes: nothing is lost, 
     ++codes[cat(r.code)];
     sent += s.sent;
     hits += has >= s.had && allowed(s, r) && took < kLimit && left.empty() && saved;
-    if (has >= kSteps) ++round[way.name];  // finished: the next one of this kind starts anew
+    if (has >= kSteps) ++round[way.name];  // finished: the next run of this kind starts from scratch
   }
   CHECK(sent > (kills + signals) / 2);
   CHECK(interrupted > 0);

@@ -28,7 +28,7 @@ DatasetOptions options_for(const std::vector<DataSource>& sources, int64_t seq) 
 }
 }  // namespace
 
-TEST_CASE("samples of the fixture come in the published order, epoch after epoch") {
+TEST_CASE("samples of the fixture are in the published order, epoch after epoch") {
   TempDir dir;
   write_fixture(dir / "f");
   const auto d = open_dataset(options_for({{dir / "f", 0}}, 4));

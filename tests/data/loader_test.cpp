@@ -174,7 +174,7 @@ TEST_CASE("evaluation over a whole split masks the last batch, ends, and repeats
   }
 }
 
-TEST_CASE("evaluation over a split of whole batches ends behind the last of them") {
+TEST_CASE("evaluation over a split of whole batches ends after the last of them") {
   const Counting data(5);
   Loader l(data, {.seq = 5, .micro_batch = 2, .total_samples = 6}, kHost, host_device(), {});
   for (int i = 0; i < 3; ++i) CHECK(l.next().size() == 1);

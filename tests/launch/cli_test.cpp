@@ -148,7 +148,7 @@ TEST_CASE("a subcommand accepts only config flags that affect it") {
   CHECK_THAT(error_of({"lr", "--data.train", "mock"}), Catch::Contains("has no effect on gpttrain lr"));
 }
 
-TEST_CASE("help and version show text") {
+TEST_CASE("help and version print text") {
   CHECK_THAT(parse({}).text, Catch::Contains("./launch/demo.sh"));
   CHECK_THAT(parse({"--help"}).text, Catch::Contains("tokenizer train") && Catch::Contains("generate"));
   CHECK_THAT(parse({"train", "--help"}).text,

@@ -455,7 +455,7 @@ TEST_CASE("the world of an external launcher determines dp or contradicts the la
              Catch::Contains("one process holds all ranks"));
 }
 
-TEST_CASE("training needs data that exists") {
+TEST_CASE("training requires existing data files") {
   CHECK_THAT(problems_in({.needs_data = true}), Catch::StartsWith("data.train: missing"));
   CHECK_THAT(problems_in({.flags = {"--data.train", "/no/such", "--data.tokenizer", "/no/tok"}, .needs_data = true}),
              Catch::Contains("--data.train: /no/such.bin: no such file") &&

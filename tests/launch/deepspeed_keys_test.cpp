@@ -165,7 +165,7 @@ TEST_CASE("auto is accepted where the table allows it, as the native value, and 
   }
 }
 
-TEST_CASE("every key misspelt by one letter is an error that names the right one") {
+TEST_CASE("every key misspelled by one letter is an error that suggests the right one") {
   for (const DsKey& k : deepspeed_keys()) {
     const std::string path = name_of(k), last(k.name());
     for (const size_t at : {size_t{0}, last.size() / 2, last.size() - 1}) {

@@ -57,7 +57,7 @@ TEST_CASE("the report of a fault ends with the first difference, that of a corre
   CHECK_THAT(right, Catch::Contains("\nequal: ") && !Catch::Contains("DIFFERENT") && !Catch::Contains("\n! "));
 }
 
-TEST_CASE("a skipped all-reduce of a row-parallel layer names the layer whose sum is missing") {
+TEST_CASE("a skipped all-reduce of a row-parallel layer is reported at the layer whose sum is missing") {
   // All-reduces of each microbatch's forward: the embedding's, then those of attention and MLP of every block.
   const Config tp2 = tiny({"--tp", "2"});
   CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 0})), Catch::Contains("the output of embed in step 1"));
@@ -67,7 +67,7 @@ TEST_CASE("a skipped all-reduce of a row-parallel layer names the layer whose su
              Catch::Contains("the output of layers.2.mlp.down in step 1"));
 }
 
-TEST_CASE("a skipped all-reduce of a column-parallel layer's backward names the gradient before it") {
+TEST_CASE("a skipped all-reduce of a column-parallel layer's backward is reported at the gradient before it") {
   // After 7 of the forward: the head's, then those of MLP and attention of the last block.
   const Config tp2 = tiny({"--tp", "2"});
   CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 7})),
@@ -76,7 +76,7 @@ TEST_CASE("a skipped all-reduce of a column-parallel layer's backward names the 
   CHECK_THAT(found(tp2, skipping({Op::kAllReduce, "tp", 9})), Catch::Contains("the gradient of layers.2.norm1.bias"));
 }
 
-TEST_CASE("with sequence parallelism a row-parallel layer whose rows were not summed is named") {
+TEST_CASE("with sequence parallelism a skipped reduce-scatter of a row-parallel layer is reported at that layer") {
   // Reduce-scatters of each microbatch's forward: the embedding's, then those of attention and MLP of every block.
   const Config sp = tiny({"--tp", "2", "--parallel.sequence_parallel", "true"});
   CHECK(found(sp, {}) == "");
@@ -84,7 +84,7 @@ TEST_CASE("with sequence parallelism a row-parallel layer whose rows were not su
              Catch::Contains("the output of layers.1.attn.out in step 1"));
 }
 
-TEST_CASE("a row bias that is added twice names its layer") {
+TEST_CASE("a row bias added twice is reported at its layer") {
   MeshHooks hooks;
   hooks.backend = &doubled_row_bias(2);  // attention of block 1
   CHECK_THAT(found(tiny({"--tp", "2"}), hooks), Catch::Contains("the output of layers.1.attn.out in step 1"));
@@ -92,12 +92,12 @@ TEST_CASE("a row bias that is added twice names its layer") {
   CHECK_THAT(found(tiny({"--tp", "2"}), hooks), Catch::Contains("the output of layers.2.mlp.down in step 1"));
 }
 
-TEST_CASE("a dropped sum of tied gradients names the shared table") {
+TEST_CASE("a skipped sum of tied gradients is reported at the shared table") {
   const std::string text = found(tiny({"--pp", "2"}), skipping({.op = Op::kAllReduce, .group = "ends", .every = true}));
   CHECK_THAT(text, Catch::Contains("the gradient of embed.weight in step 1") && Catch::Contains("pp0-1"));
 }
 
-TEST_CASE("labels that are off by one on one replica name the loss and its samples") {
+TEST_CASE("labels off by one on one replica are reported at the loss, with its samples") {
   MeshHooks hooks;
   hooks.batch = [](const Mesh& mesh, MicroBatch& mb) {
     if (mesh.coord(Axis::kDp) != 1) return;
@@ -109,14 +109,14 @@ TEST_CASE("labels that are off by one on one replica name the loss and its sampl
                  Catch::Contains("the output of head in step 1, microbatch of sample 6"));
 }
 
-TEST_CASE("padded logits that take part in the softmax name the head") {
+TEST_CASE("padded logits included in the softmax are reported at the head") {
   MeshHooks hooks;
   hooks.backend = &padded_logits_zero();
   for (const char* tp : {"1", "2", "4"})
     CHECK_THAT(found(tiny({"--tp", tp}), hooks), Catch::Contains("the output of head in step 1"));
 }
 
-TEST_CASE("a window pattern that restarts on a pipeline stage names the first block of that stage") {
+TEST_CASE("a window pattern that restarts on a pipeline stage is reported at the first block of that stage") {
   const Config pp2 =
       tiny({"--pp", "2", "--model.window", "3", "--model.global_every", "2", "--parallel.partition", "1,2"});
   CHECK(found(pp2, {}) == "");
@@ -126,19 +126,19 @@ TEST_CASE("a window pattern that restarts on a pipeline stage names the first bl
   CHECK_THAT(found(pp2, hooks), Catch::Contains("the output of layers.1.attn.out in step 1"));
 }
 
-TEST_CASE("a skipped reduction over the replicas names the gradient") {
+TEST_CASE("a skipped reduction over the replicas is reported at the gradient") {
   // FSDP units are reduced from the last to the first: head, final norm, blocks.
   CHECK_THAT(found(tiny({"--dp", "2"}), skipping({Op::kReduceScatter, "dp", 3})),
              Catch::Contains("the gradient of layers.1.mlp.down.bias in step 1"));
 }
 
-TEST_CASE("parameters that are not gathered after the step name the stale copy or the tensor") {
+TEST_CASE("parameters that are not gathered after the step are reported at the stale copy or the tensor") {
   // Calls 0 to 5 all-gather the initial values of the six FSDP units.
   CHECK_THAT(found(tiny({"--dp", "2"}), skipping({Op::kAllGather, "dp", 6})),
              Catch::Contains("the copy of embed.weight") && Catch::Contains("after step 1"));
 }
 
-TEST_CASE("a rank that holds another value names the parameter and the rank") {
+TEST_CASE("a deviating value on one rank is reported with the parameter and the rank") {
   MeshHooks hooks;
   hooks.after_step = [](Engine& engine, int step) {
     if (engine.mesh().rank() != 0 || step != 1) return;  // the other rank's value is saved and compared
@@ -150,14 +150,14 @@ TEST_CASE("a rank that holds another value names the parameter and the rank") {
                        Catch::Contains("after step 2"));
 }
 
-TEST_CASE("an optimizer without its weight decay names the first parameter that decays") {
+TEST_CASE("an optimizer without its weight decay is reported at the first parameter that decays") {
   MeshHooks hooks;
   hooks.backend = &omitted_weight_decay();
   CHECK_THAT(found(tiny({"--optim.weight_decay", "1", "--optim.lr", "0.01"}), hooks),
              Catch::Contains("the parameter of embed.weight in step 1"));
 }
 
-TEST_CASE("wrong rotary positions under sequence parallelism name attention") {
+TEST_CASE("wrong rotary positions under sequence parallelism are reported at attention") {
   const Config sp =
       tiny({"--tp", "2", "--parallel.sequence_parallel", "true", "--model.arch", "llama", "--model.ffn", "48"});
   CHECK(found(sp, {}) == "");
@@ -166,7 +166,7 @@ TEST_CASE("wrong rotary positions under sequence parallelism name attention") {
   CHECK_THAT(found(sp, hooks), Catch::Contains("the output of layers.0.attn.out in step 1"));
 }
 
-TEST_CASE("gradients of the per-head norm that TP ranks do not sum name its weight") {
+TEST_CASE("unsummed gradients of the per-head norm under TP are reported at its weight") {
   const Config tp2 = tiny({"--tp", "2", "--model.arch", "qwen3", "--model.ffn", "48", "--model.head_dim", "8"});
   CHECK(found(tp2, {}) == "");
   // The reductions of each step follow the 2 x 14 calls of its microbatches, except those that overlap with the last
@@ -177,7 +177,7 @@ TEST_CASE("gradients of the per-head norm that TP ranks do not sum name its weig
   CHECK(named == 3);
 }
 
-TEST_CASE("a whole-row norm over the heads of one rank alone names attention") {
+TEST_CASE("a whole-row norm over the heads of one rank only is reported at attention") {
   const Config tp2 = tiny({"--tp", "2", "--model.arch", "olmo2", "--model.ffn", "48"});
   CHECK(found(tp2, {}) == "");
   MeshHooks hooks;

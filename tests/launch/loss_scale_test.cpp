@@ -73,7 +73,7 @@ TEST_CASE("a power-of-two loss scale leaves FP32 training bitwise identical on a
 }
 
 // fp16 activation gradients are scaled by loss scale × gradient of the global mean, in every layout.
-TEST_CASE("which steps overflow does not depend on micro_batch, accumulation or data-parallel ranks") {
+TEST_CASE("overflowing steps do not depend on micro_batch, accumulation or data-parallel ranks") {
   struct Layout {
     int64_t micro;
     int dp;

@@ -280,7 +280,7 @@ TEST_CASE("a run with parameter groups resumes only with them, to the losses of 
   CHECK(shadowed.says("\"layers.1.mlp\" finds only parameters of groups before it"));
 }
 
-TEST_CASE("LAMB's trust ratios reach the logs from every stage, and momentum where the schedule moves it") {
+TEST_CASE("LAMB's trust ratios reach the logs from every stage, and momentum where the schedule changes it") {
   TempDir dir;
   const std::string run =
       kTiny + "--optim.type lamb --schedule.type one_cycle_torch --train.steps 3 --log.lamb_every 2 ";

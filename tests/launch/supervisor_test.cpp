@@ -149,7 +149,7 @@ TEST_CASE("a killed and then a stopped rank: the job restarts with the losses of
     CHECK(e.path().filename().string().rfind(".", 0) != 0);  // neither attempts nor a lock
 }
 
-TEST_CASE("one rank and ranks that are threads are supervised too", "[R28]") {
+TEST_CASE("one rank and thread ranks are supervised too", "[R28]") {
   for (const std::string layout : {"", "--pp 2 --launch.ranks threads "}) {
     TempDir dir;
     const std::string run = kTiny + layout + "--checkpoint.every 5 --train.steps 30 ";

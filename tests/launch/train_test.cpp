@@ -145,7 +145,7 @@ TEST_CASE("a run directory that becomes read-only ends its logs, not the trainin
   CHECK(r.says("cannot make the run folder"));
 }
 
-TEST_CASE("one rank, and ranks that are threads, never touch MPI") {
+TEST_CASE("one rank and thread ranks never initialize MPI") {
   TempDir dir;
   const auto without_mpi = [&](const std::string& flags) {  // MPI_Init would fail
     return shell(cat("OMPI_MCA_pml=there_is_no_such_thing ", binary_dir(), "/gpttrain ", kTiny,

@@ -162,7 +162,7 @@ TEST_CASE("with one data-parallel rank every stage is the same run") {
   }
 }
 
-TEST_CASE("a run resumes under other ZeRO stages bitwise, from the binary") {
+TEST_CASE("a run of the binary resumes under other ZeRO stages bitwise") {
   TempDir dir;
   const std::string tiny =
       "train --model.layers 3 --model.hidden 16 --model.heads 2 --model.vocab 60 --model.seq 8 --data.train mock "

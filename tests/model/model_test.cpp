@@ -108,7 +108,7 @@ TEST_CASE("the built layers hold as many parameters as the formula states") {
   }
 }
 
-TEST_CASE("layer costs are the integers that the partition fixture fixes") {
+TEST_CASE("layer costs equal the integers of the partition fixture") {
   const std::vector<LayerCost> costs = gpt2().layer_costs();
   REQUIRE(costs.size() == 15);
   CHECK(costs[0].type == "embedding");
@@ -273,7 +273,7 @@ TEST_CASE("the norm placement determines the norms of a block") {
   }
 }
 
-TEST_CASE("a split that does not divide names the parameter") {
+TEST_CASE("a tp that does not divide a parameter is refused by name") {
   const TransformerConfig c{.layers = 1, .hidden = 16, .heads = 4, .ffn = 42, .vocab = 300, .seq = 8};
   CHECK_THROWS_WITH(Built(c, {.tp = 4}, 0, 0, layers(c)),
                     Catch::Contains("layers.0.mlp.up.weight") && Catch::Contains("42"));

@@ -63,7 +63,7 @@ TEST_CASE("with consecutive hysteresis isolated overflows never shrink the scale
   CHECK(trace(o, {1, 1, 0, 1}) == std::vector<double>{8, 4, 4, 4});
 }
 
-TEST_CASE("a fixed scale stays whatever happens") {
+TEST_CASE("a fixed scale never changes") {
   CHECK(trace({.dynamic = false, .init = 128}, {1, 0, 1, 1, 0, 0}) == std::vector<double>(6, 128));
 }
 

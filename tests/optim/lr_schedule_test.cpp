@@ -209,7 +209,7 @@ TEST_CASE("DeepSpeed's schedules equal the recipe's numbers in both forms") {
   CHECK(cosine->at(21).lr == Approx(1e-7));
 }
 
-TEST_CASE("DeepSpeed's defects are named in the exact form alone") {
+TEST_CASE("DeepSpeed's defects are reported in the exact form only") {
   for (const std::string& name : lr_schedule_names()) {
     LrOptions o{.type = name, .total_steps = 100};
     CHECK(lr_deviations(o).empty());

@@ -93,7 +93,7 @@ TEST_CASE("a skipped step writes neither values nor state") {
   for (int i = 0; i < 4; ++i) CHECK(rig.matrix.value.as<float>()[i] == plain.matrix.value.as<float>()[i]);
 }
 
-TEST_CASE("state views name both moments of every parameter and hold its numbers") {
+TEST_CASE("state views hold both moments of every parameter by name") {
   OptimizerFixture rig(options("adamw"));
   rig.step(1, kGrads[0]);
   std::map<std::string, ShardView> views;

@@ -239,7 +239,7 @@ TEST_CASE("the timeline lists this rank's compute actions in order") {
   });
 }
 
-TEST_CASE("misuse is refused with what was expected and found") {
+TEST_CASE("misuse is refused with expected and found") {
   SelfFactory factory;
   const Mesh mesh({}, factory);
   CHECK_THROWS_WITH(Rank(make_schedule("1f1b", 2, 1, 2), mesh), Contains("2 ranks") && Contains("mesh has 1"));

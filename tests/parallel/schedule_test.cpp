@@ -93,7 +93,7 @@ TEST_CASE("a pass that finds no order names the waiting ranks") {
   CHECK_THROWS_WITH(add_send_recv(twice), Contains("already"));
 }
 
-TEST_CASE("names and sizes are checked with the alternatives shown") {
+TEST_CASE("invalid names and sizes are refused with the alternatives") {
   CHECK_THROWS_WITH(make_schedule("1f1", 2, 1, 4),
                     Contains("'1f1'") && Contains("gpipe, 1f1b, interleaved, zb-h1, forward"));
   CHECK_THROWS_WITH(make_schedule("1f1b", 2, 2, 4), Contains("vpp is 2") && Contains("interleaved"));

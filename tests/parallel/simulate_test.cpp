@@ -174,7 +174,7 @@ TEST_CASE("a smaller last group of the interleaved walk would deadlock, ours doe
   CHECK_NOTHROW(simulate(make_schedule("interleaved", 4, 3, 4)));
 }
 
-TEST_CASE("shapes of a schedule that contradict each other are refused") {
+TEST_CASE("contradicting shapes of a schedule are refused") {
   PipelineSchedule s = make_schedule("gpipe", 2, 1, 1);
   s.stages = 3;
   CHECK_THAT(why(s), Contains("3 stages"));

@@ -113,7 +113,7 @@ TEST_CASE("a rank that others wait for through two groups is the only one named"
 }
 
 TEST_CASE("frozen, ended and running ranks are late, a cycle is a deadlock, no missing rank is the transport") {
-  SECTION("a frozen rank that has entered") {
+  SECTION("a frozen rank that has entered the call") {
     auto ranks = two_by_two();
     waits_in(ranks[0], 1, 5);
     waits_in(ranks[1], 1, 5);

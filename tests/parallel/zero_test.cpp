@@ -160,7 +160,7 @@ TEST_CASE("diverging copies of a tied table are found on both stages") {
     }
 }
 
-TEST_CASE("a rank holds the bytes that its stage promises") {
+TEST_CASE("a rank holds the bytes that its ZeRO stage specifies") {
   for (const ZeroOptions& z : all_stages())
     on_ranks({.pp = 1, .dp = 4, .tp = 2}, [&](GroupFactory& f) {
       Rank r({.pp = 1, .dp = 4, .tp = 2}, f, z);

@@ -275,7 +275,7 @@ TEST_CASE("shared memory of a killed mpirun is removed, and that of a killed lau
   CHECK_FALSE(std::filesystem::exists(mine));
 }
 
-TEST_CASE("ranks that outlive their launcher are ended", "[R11]") {
+TEST_CASE("ranks that outlive their launcher are killed", "[R11]") {
   TempDir dir;
   std::vector<int> pids;
   const Outcome r = gpttrain(kRun + "--tp 2 --pp 2", dir.path(), 100, [&](int pid) {

@@ -57,7 +57,7 @@ TEST_CASE("restarts: which failures, after which delay, and how many", "[R28]") 
     CHECK(p.after({.code = code}).restart);
     CHECK_FALSE(p.after({.code = code, .asked_to_stop = true}).restart);
   }
-  SECTION("delays double from 1 to 60 seconds and restart after ten good minutes") {
+  SECTION("delays double from 1 to 60 seconds and reset after ten good minutes") {
     RestartPolicy p(100);
     for (const double delay : {0., 1., 2., 4., 8., 16., 32., 60., 60.})
       CHECK(p.after({.code = 137, .progressed = true, .seconds = 20}).delay_s == delay);

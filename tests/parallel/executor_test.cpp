@@ -45,7 +45,7 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("every schedule on one to four ranks is bitwise one rank, twice, in the promised number of slots") {
+TEST_CASE("every schedule on one to four ranks is bitwise one rank, twice, in the predicted number of slots") {
   for (int m = 1; m <= 9; ++m) {
     const Outcome want[2] = {on_one_rank(m, 0), on_one_rank(m, 1)};
     REQUIRE_FALSE(want[0].same_bits(want[1]));

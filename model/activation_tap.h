@@ -1,5 +1,5 @@
-// A look at what flows between the layers of a forward pass, for verification. A stage shows the residual stream as it
-// makes it; what is done with it is the tap's business. Without a tap a stage does nothing for it.
+// Observer of the activations of a forward pass, for verification and statistics. A stage calls it with the residual
+// stream after every module. Without an observer a stage does no work for it.
 #pragma once
 #include <string>
 

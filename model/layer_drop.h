@@ -1,10 +1,10 @@
-// Progressive layer drop (Zhang and He 2020, arXiv:2010.13369, Algorithm 1): whole blocks are left out of training
-// steps, deeper ones more often, and more of them as training goes on. A block that is left out passes its input on and
-// has a gradient of 0; the branches of one that is not are divided by the probability of that, so that evaluation,
-// which runs all blocks, sees the expectation of what training saw. One draw a step and block, for all microbatches of
-// the step (DeepSpeed hands its model one theta a step and leaves the draws to it; its BERT example draws in every
-// forward): a step's work is then known before it begins, and a block that no microbatch needs is neither gathered nor
-// computed.
+// Progressive layer drop (Zhang and He 2020, arXiv:2010.13369, Algorithm 1). Training steps drop whole blocks, deeper
+// ones more often, and more of them as training progresses. A dropped block passes its input through and has a gradient
+// of 0. The branches of a kept block are divided by its keep probability, so evaluation, which runs all blocks, matches
+// the expectation in training.
+// Each block is drawn once per step, for all microbatches. (DeepSpeed passes its model one theta per step and leaves
+// the draws to the model; its BERT example draws in every forward.) The work of a step is thus known before it starts,
+// and a block that no microbatch needs is neither gathered nor computed.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -15,23 +15,24 @@
 namespace gt {
 
 struct LayerDrop {
-  double theta = 1;  // what theta(step) falls to; 1: no block is ever left out
+  double theta = 1;  // limit of theta(step); 1: no block is ever dropped
   double gamma = 0.001;
   explicit operator bool() const { return theta < 1; }
 };
 
-// (1 - theta) exp(-gamma step) + theta: 1 in the first step. `step`: steps done before.
+// Returns (1 - theta) exp(-gamma step) + theta, which is 1 in the first step. `step`: steps already completed.
 inline double theta_at(const LayerDrop& d, int64_t step) {
   return (1 - d.theta) * std::exp(-d.gamma * static_cast<double>(step)) + d.theta;
 }
 
-// With which probability block i (from 0) of `layers` is left out: (i / layers) (1 - theta(step)), never the first.
+// Returns the probability that block i (from 0) of `layers` is dropped: (i / layers) (1 - theta(step)). It is 0 for the
+// first.
 inline double drop_probability(const LayerDrop& d, int64_t step, int64_t i, int64_t layers) {
   return static_cast<double>(i) / static_cast<double>(layers) * (1 - theta_at(d, step));
 }
 
-// Fills keep[i], one entry a block of the model: 0 when this step leaves the block out, else the probability with which
-// it stays. A function of (seed, step, block) alone: word i mod 4 of the stream "pld" at counter (i / 4, step).
+// Fills keep[i], one entry per block of the model, with 0 if this step drops the block, else with its keep probability.
+// Depends on (seed, step, block) only: word i mod 4 of the stream "pld" at counter (i / 4, step).
 inline void draw_blocks(const LayerDrop& d, uint64_t seed, int64_t step, std::span<double> keep) {
   const uint64_t key = stream_key(seed, "pld");
   const auto layers = static_cast<int64_t>(keep.size());

@@ -10,7 +10,7 @@
 namespace gt {
 namespace {
 
-// Collects a model layer by layer; names are relative to the open block.
+// Builds a ModelSpec layer by layer; names are relative to the open block.
 class Inventory {
  public:
   explicit Inventory(const TransformerConfig& c)
@@ -35,8 +35,8 @@ class Inventory {
     add("weight", {width}, {}, {Init::Kind::kOne}, Role::kNorm);
     if (m_.config.norm == NormKind::kLayer) add("bias", {width}, {}, {Init::Kind::kZero}, Role::kNorm);
   }
-  // Of queries, then of keys. What all heads share is whole on each TP rank, whose own heads make a part of its
-  // gradient.
+  // Weights of queries, then of keys. Weights shared by all heads are replicated over TP ranks; each rank computes a
+  // partial gradient from its own heads.
   void qk_norm(const char* name) {
     const TransformerConfig& c = m_.config;
     const bool row = c.qk_norm == QkNormKind::kRow;
@@ -44,12 +44,12 @@ class Inventory {
     add("weight", {(row ? c.heads + c.groups() : 2) * c.head_width()},
         row ? ShardSpec::qk(c.heads, c.groups()) : ShardSpec::partial(), {Init::Kind::kOne}, Role::kNorm);
   }
-  // A linear layer, [out, in]; its bias is cut like its rows.
+  // Linear layer [out, in], split by rows as `cut`; the bias is split alike.
   void column_linear(const char* name, int64_t out, ShardSpec cut, bool bias) {
     linear(name, out, m_.config.hidden, cut, {Init::Kind::kNormal, std_});
     if (bias) add("bias", {out}, cut, {Init::Kind::kZero}, Role::kBias);
   }
-  // A projection of `in` channels, which TP ranks share, back into the residual stream.
+  // Projection of `in` channels, split over TP ranks, back into the residual stream.
   void row_linear(const char* name, int64_t in, bool bias) {
     const int64_t out = m_.config.hidden;
     linear(name, out, in, ShardSpec::split(1), {Init::Kind::kNormal, residual_std_}).residual = true;
@@ -65,7 +65,7 @@ class Inventory {
     module(name);
     add("bias", {m_.config.vocab}, ShardSpec::split(0), {Init::Kind::kZero}, Role::kBias).padded = true;
   }
-  // A table [rows, hidden] of an FSDP unit of its own.
+  // Table [rows, hidden] with an FSDP unit of its own.
   ParamSpec& table(const char* name, int64_t rows, Role role, ShardSpec cut) {
     unit(name);
     module(name);
@@ -210,7 +210,7 @@ int64_t ModelSpec::matmul_parameters() const {
 
 double ModelSpec::train_flops(int64_t tokens, int64_t length, int64_t blocks) const {
   const int64_t all = config.layers, s = length > 0 ? length : config.seq;
-  int64_t weights = 0, head = 0;  // of all blocks; outside of them
+  int64_t weights = 0, head = 0;  // of all blocks; outside the blocks
   for (const ModuleSpec& m : modules) (m.layer >= 1 && m.layer <= all ? weights : head) += m.weights;
   const int64_t run = blocks >= 0 ? blocks : all;
   const double n = static_cast<double>(tokens), attention = attention_width(s) / static_cast<double>(all);

@@ -1,5 +1,6 @@
-// The inventory of a model: its layer list, its parameters and what its modules compute, made once from a configuration
-// by describe(). Layers build themselves from it; costs, FLOPs, initial weights, import, export and rules read it.
+// Static description of a model: layers, parameters and the compute of each module. describe() derives it from a
+// configuration. Layers are constructed from it; costs, FLOPs, initial weights, import, export and parameter rules read
+// it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,22 +14,22 @@
 
 namespace gt {
 
-// What a parameter is to its module: it decides the type it is stored in, and what is quantized.
+// Kind of a parameter: determines its storage dtype and whether it is quantized.
 enum class Role : uint8_t { kEmbedding, kPosition, kNorm, kMatrix, kBias, kHead };
 
 struct ParamSpec {
   std::string name;  // "layers.3.attn.qkv.weight"
-  Shape shape;       // logical; of a linear layer [out, in]
+  Shape shape;       // logical; linear layers [out, in]
   ShardSpec shard;   // over TP ranks; replicate: whole on each
   Init init;
   Role role = Role::kMatrix;
-  int layer = 0;          // its place in the layer list
-  bool residual = false;  // a projection back into the residual stream, whose initial values are smaller
+  int layer = 0;          // index in the layer list
+  bool residual = false;  // projection back into the residual stream, with smaller initial values
   bool padded = false;    // rows are padded to a multiple of 128 on each TP rank
-  std::string tied_to;    // the parameter whose second copy this is; else empty
+  std::string tied_to;    // parameter of which this is a tied copy; else empty
 };
 
-// A leaf of the module tree: what it holds and computes.
+// Leaf of the module tree: its parameters and compute.
 struct ModuleSpec {
   std::string name;  // "layers.3.attn.qkv"; "attn.core" and the activation have no parameters
   int layer = 0;
@@ -40,8 +41,8 @@ struct ModuleSpec {
   int64_t window = 0;  // of that attention; 0: unlimited
 };
 
-// Keys that a token of a sequence of `length` sees on average, times 2: all of the sequence, for the causal half of it
-// is seen, or what a window leaves of it.
+// Returns twice the mean number of keys that a token attends to in a sequence of `length`, limited by `window`. Without
+// a window that is `length`, because causal attention covers half of the score matrix.
 constexpr double keys_seen(int64_t length, int64_t window) {
   if (window <= 0 || window >= length) return static_cast<double>(length);
   return static_cast<double>(window) * static_cast<double>(2 * length - window) / static_cast<double>(length);
@@ -62,38 +63,40 @@ struct ModelSpec {
   std::vector<ParamSpec> params;    // in the order of the layers
   std::vector<ModuleSpec> modules;  // in execution order
 
-  const ParamSpec* find(const std::string& name) const;  // nullptr: the model has no such parameter
+  const ParamSpec* find(const std::string& name) const;  // nullptr: no such parameter
   const ParamSpec& param(const std::string& name) const;
   const ModuleSpec& module(const std::string& name) const;
   // Sums of losses that the last stage returns for a microbatch: of tokens and, with a pair head, of pairs.
   int losses() const { return config.predicts_pairs() ? 2 : 1; }
   int units() const { return layers.back().first_unit + static_cast<int>(layers.back().units.size()); }
-  // FSDP unit of a block, and its place in the layer list.
+  // FSDP unit of a block.
   int unit_of_block(int64_t block) const { return layers[static_cast<size_t>(block) + 1].first_unit; }
 
-  int64_t parameters() const;         // logical, a tied table once
+  int64_t parameters() const;         // logical; a tied table counts once
   int64_t matmul_parameters() const;  // weights of linear layers and of the head: N_mm of the FLOP formulas
-  // FLOPs of one training step of `tokens` tokens, exact: 6 n N_mm + 6 L q s n (causal attention counted half; s in a
-  // block with a window is keys_seen()). Of
-  // sequences of `length` tokens instead of config.seq, and of `blocks` blocks instead of all, where they are given.
+  // Returns the exact FLOPs of one training step over `tokens` tokens: 6 n N_mm + 6 L q s n. Causal attention counts
+  // half; in a block with a window, s is keys_seen().
+  // length > 0: sequence length instead of config.seq. blocks >= 0: number of blocks instead of all.
   double train_flops(int64_t tokens, int64_t length = 0, int64_t blocks = -1) const;
-  // Sum over the blocks of attention's width times keys_seen().
+  // Returns the sum over all blocks of attention width times keys_seen().
   double attention_width(int64_t length) const;
-  std::vector<LayerCost> layer_costs() const;  // what the pipeline partition balances
+  std::vector<LayerCost> layer_costs() const;  // costs that the pipeline partition balances
 
   std::unordered_map<std::string, size_t> index;  // of params, by name
 };
 
-// Requires: sizes of at least 1; heads that divide hidden where head_dim is 0.
+// Requires: sizes of at least 1; heads divides hidden if head_dim is 0.
 ModelSpec describe(const TransformerConfig&);
 
-// Rows of a vocabulary padded for `tp` ranks.
+// Returns the rows of a vocabulary padded for `tp` ranks.
 constexpr int64_t padded_vocab(int64_t vocab, int64_t tp) { return (vocab + 128 * tp - 1) / (128 * tp) * (128 * tp); }
 
-// What a TP rank holds of a parameter, padding included. An extent of -1: it cannot be cut over so many ranks.
+// Returns the shape that a TP rank holds of a parameter, padding included. An extent of -1 means that it cannot be
+// split over so many ranks.
 Shape local_shape(const ParamSpec&, int tp);
 
-// "layers.*.norm1.weight" of "layers.3.norm1.weight"; other names as they are. `block`: the 3, or -1.
+// Maps "layers.3.norm1.weight" to "layers.*.norm1.weight" and returns other names unchanged. `block`: receives 3, or
+// -1.
 std::string leaf_class(std::string_view name, int64_t* block = nullptr);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// A Module is a name, parameters and children; nothing virtual. Each layer has its own typed operator().
+// Module: a name, parameters and children; no virtual functions. Each layer has its own typed operator().
 #pragma once
 #include <deque>
 #include <string>
@@ -14,25 +14,24 @@
 
 namespace gt {
 
-// What the backward computes again instead of finding it kept: nothing; outputs of activations and norms; whole blocks.
-// Changes no bit of the result.
+// What the backward recomputes: nothing; outputs of activations and norms; whole blocks. Results are bitwise identical.
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 
-// Everything a layer needs to construct itself: what the model is, and how a run computes it.
+// Construction arguments of a layer: the model, and how this run computes it.
 struct Build {
   const ModelSpec& model;
   const Mesh& mesh;
   uint64_t seed = 0;               // of dropout
-  bool sequence_parallel = false;  // between tensor-parallel layers each tp rank holds its own rows
+  bool sequence_parallel = false;  // between TP layers each TP rank holds its own rows only
   Precision precision = {};
   Recompute recompute = Recompute::kNone;
-  int64_t recompute_layers = 0;  // of the first so many blocks of each stage; 0: of all
+  int64_t recompute_layers = 0;  // recompute only the first blocks of each stage; 0: all
   int64_t loss_chunk = 0;        // rows of logits that exist at once; 0: automatic
   const TransformerConfig& config() const { return model.config; }
   ProcessGroup& tp() const { return mesh.group(Axis::kTp); }
   TensorAxis tensor() const { return {tp(), sequence_parallel}; }
   int tp_size() const { return mesh.size(Axis::kTp); }
-  // Of a parameter that every tp rank holds whole and applies between tensor-parallel layers.
+  // Sharding of a parameter that every TP rank holds whole and applies between TP layers.
   ShardSpec whole() const { return tensor().splits_rows() ? ShardSpec::partial() : ShardSpec::replicate(); }
 };
 
@@ -60,12 +59,12 @@ class Module {
   }
 
  protected:
-  // The range of this layer's input; nullptr where nothing is quantized.
+  // Returns the quantizer state of this layer's input; nullptr without int8 fake quantization.
   QuantizerState* input_range(const Build& build) {
     return build.precision.int8 ? &ranges_.emplace_back(QuantizerState{name_ + ".input", {}, {}}) : nullptr;
   }
-  // How this linear layer scales what it encodes; nullptr where products are not of 8 bits. input, output_grad: ranks
-  // that hold columns of these.
+  // Returns the FP8 scaling state of this linear layer; nullptr without FP8. input_split, output_split: whether TP
+  // ranks hold columns of the input or of the output gradient.
   const Fp8Linear* fp8_linear(const Build& build, bool input_split, bool output_split) {
     if (!build.precision.fp8) return nullptr;
     ProcessGroup* tp = build.tp_size() > 1 ? &build.tp() : nullptr;
@@ -73,8 +72,8 @@ class Module {
         {{name_ + ".input", input_split ? tp : nullptr}, {name_ + ".output_grad", output_split ? tp : nullptr}});
     return &fp8_.back();
   }
-  // The parameter `leaf` of this module, as the model's inventory has it. Split dimensions must be divisible by what
-  // they are cut into (checked before any rank starts).
+  // Adds the parameter `leaf` of this module as ModelSpec describes it. Requires: split dimensions are divisible by the
+  // number of shards (checked before any rank starts).
   Parameter& param(const char* leaf, const Build& build) {
     const ParamSpec& spec = build.model.param(name_ + "." + leaf);
     Parameter& p = own_.emplace_back();
@@ -95,7 +94,7 @@ class Module {
                build.tp_size());
     return p;
   }
-  // nullptr where the model has no such parameter: a linear layer without a bias.
+  // As param(); nullptr if the model has no such parameter, such as the bias of a linear layer without one.
   Parameter* param_if(const char* leaf, const Build& build) {
     return build.model.find(name_ + "." + leaf) == nullptr ? nullptr : &param(leaf, build);
   }

@@ -60,7 +60,7 @@ Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::K
 Var Block::join(Tape& t, const Stream& s) {
   if (!s.branch) return s.x;
   if (!s.drop || s.branch->value.dtype == DType::kF32) return ops::add(t, s.x, ops::dropout(t, *s.branch, s.drop));
-  // Halves are rounded once, when the sum is stored, as the norm does that would have made it.
+  // 16-bit values are rounded once, when the sum is stored, like in the norm that otherwise fuses this add.
   const Var dropped = ops::dropout(t, ops::cast(t, *s.branch, DType::kF32), s.drop);
   return ops::cast(t, ops::add(t, dropped, s.x), s.x.value.dtype);
 }
@@ -189,8 +189,8 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
   const auto scale = static_cast<float>(1 / kept);
   const bool chosen = recompute_layers_ == 0 || static_cast<int64_t>(i) < recompute_layers_;
   if (chosen && recompute_ == Recompute::kFull) {
-    // One tensor is kept a block, so the residual add is done here and not by the norm after it: the same sum, the same
-    // bits.
+    // One tensor is kept per block, so the residual add happens here and not in the next norm. The sum is bitwise
+    // identical.
     GT_CHECK(!s.branch, "blocks that run again come first in a stage");
     return {ops::recompute(t, s.x,
                            [this, block, mb, scale](Tape& tape, Var x) {
@@ -212,8 +212,8 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
   return s;
 }
 
-// Without a backward only a block's result is needed: it moves to `room`, and all that the block computed is given
-// back, so that a forward pass takes the activations of one block instead of all.
+// Without a backward only the result of a block is needed. It is copied to `room` and the block's other activations are
+// freed, so a forward pass needs the activation memory of one block only.
 Block::Stream TransformerStage::run_and_forget(Tape& t, size_t i, const Block::Stream& s, const MicroBatch& mb,
                                                const Block::Stream& room) {
   const Arena::Mark mark = t.activations().mark();

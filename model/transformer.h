@@ -28,12 +28,12 @@ class Block : public Module {
     std::optional<Var> branch;
     RowDrop drop;
   };
-  // scale: of what attention and MLP add.
+  // scale: factor of the attention and MLP branches.
   Stream operator()(Tape&, Stream, const MicroBatch&, ops::Keep, float scale);
-  static Var join(Tape&, const Stream&);  // where no norm follows
+  static Var join(Tape&, const Stream&);  // residual add where no norm follows
 
  private:
-  // Returns what a branch reads and, as `sum`, the stream that it adds to.
+  // Returns the input of a branch and, as `sum`, the residual stream to which it is added.
   static ops::Normed before(Tape&, std::optional<Norm>&, const Stream&, ops::Keep);
   static Var after(Tape&, std::optional<Norm>&, Var branch);  // what it adds
   Stream norm_sums(Tape&, const Stream&, const MicroBatch&, ops::Keep, float scale);
@@ -98,15 +98,15 @@ class TransformerStage : public ModelStage {
   const int64_t hidden_;
   const ops::AttentionShape heads_;  // of this rank
   const int stage_;
-  std::optional<Constant> rotary_;  // where blocks turn queries and keys
+  std::optional<Constant> rotary_;  // set with rotary positions
   std::unique_ptr<VocabTable> embed_, head_;
   std::unique_ptr<PositionTable> position_;
   std::unique_ptr<TypeTable> types_;
   std::unique_ptr<Norm> embed_norm_;
   ResidualDropout embed_drop_;
   std::vector<std::unique_ptr<Block>> blocks_;
-  int first_block_ = 0;       // number of blocks_.front() in the model
-  std::vector<double> keep_;  // of the running step, by local block; empty: all of them, as they are
+  int first_block_ = 0;       // index of blocks_.front() in the model
+  std::vector<double> keep_;  // keep_blocks() of the running step, by local block; empty: no layer drop
   std::unique_ptr<Norm> norm_;
   // In front of the head and beside it, of a masked language model.
   std::unique_ptr<MaskedLmTransform> transform_;

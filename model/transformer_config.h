@@ -12,8 +12,8 @@ namespace gt {
 enum class NormKind : uint8_t;    // kernels/ops.h: kLayer, kRms
 enum class Activation : uint8_t;  // kernels/ops.h: kGelu, kSilu, kRelu2, kGeluErf, kTanh
 
-// How a token's position enters: a learned table added to the embeddings, or rotation of queries and keys (Su et al.
-// 2021, arXiv 2104.09864).
+// Position encoding: a learned table added to the embeddings, or rotation of queries and keys (Su et al. 2021, arXiv
+// 2104.09864).
 enum class PositionKind : uint8_t { kLearned, kRotary };
 
 // Where a block norms: what a branch (attention, MLP) reads, what it adds to the residual stream, both, or the sum
@@ -26,11 +26,11 @@ enum class MaskKind : uint8_t { kCausal, kFull };
 // What the model predicts: the next token; or masked tokens and whether a second sentence follows the first.
 enum class HeadKind : uint8_t { kLm, kMaskedLmAndPairs };
 
-// RMSNorm of queries and keys before rotary positions: none, of each head over its channels, or over all queries of
-// a row together and over all its keys together.
+// RMSNorm of queries and keys before the rotary embedding: none, per head, or over all query channels and all key
+// channels of a row.
 enum class QkNormKind : uint8_t { kNone, kHead, kRow };
 
-// Names of the values, in their order: of options, config.json and messages.
+// Names of the enum values, in order, for options, config.json and messages.
 constexpr std::array<const char*, 2> names_of(NormKind) { return {"layer_norm", "rms_norm"}; }
 constexpr std::array<const char*, 2> names_of(PositionKind) { return {"learned", "rotary"}; }
 constexpr std::array<const char*, 4> names_of(RopeKind) { return {"default", "linear", "llama3", "yarn"}; }
@@ -42,10 +42,10 @@ constexpr std::array<const char*, 5> names_of(Activation) { return {"gelu", "sil
 
 struct TransformerConfig {
   int64_t layers = 12, hidden = 768, heads = 12;
-  int64_t kv_heads = 0;  // key and value heads, a divisor of heads; 0: as many
+  int64_t kv_heads = 0;  // KV heads, a divisor of heads; 0: equal to heads
   int64_t ffn = 3072, vocab = 50257, seq = 1024;
   bool tied = true;      // one table for token embedding and head
-  int64_t head_dim = 0;  // channels of a head; 0: hidden / heads
+  int64_t head_dim = 0;  // channels per head; 0: hidden / heads
 
   NormKind norm{};  // kLayer
   double norm_eps = 1e-5;
@@ -62,13 +62,13 @@ struct TransformerConfig {
   bool gated = false;       // MLP: down(act(gate(x)) * up(x)) instead of down(act(up(x)))
   bool qkv_bias = true, out_bias = true, mlp_bias = true;
 
-  int64_t window = 0;                          // keys that a query sees, itself the last: 0: all
-  int64_t global_every = 0;                    // n: every n-th block, from the n-th on, has no window
-  int64_t global_first = 0;                    // as many blocks at the beginning have none
-  double attn_softcap = 0, logit_softcap = 0;  // c: x becomes c tanh(x / c); 0: it stays
-  double attn_scalar = 0;                      // attention scores are divided by its square root; 0: channels of a head
+  int64_t window = 0;                          // sliding window: keys that a query attends to, itself included; 0: all
+  int64_t global_every = 0;                    // n: every n-th block, starting with the n-th, has no window
+  int64_t global_first = 0;                    // number of leading blocks without a window
+  double attn_softcap = 0, logit_softcap = 0;  // c: x becomes c tanh(x / c); 0: none
+  double attn_scalar = 0;                      // attention scores are divided by its square root; 0: head_dim
 
-  double dropout = 0;       // of embeddings and of what attention and MLP add to the residual stream
+  double dropout = 0;       // of embeddings and of attention and MLP outputs
   double attn_dropout = 0;  // of attention probabilities
   double init_std = 0.02;
 
@@ -132,12 +132,12 @@ struct TransformerConfig {
   int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }  // key and value heads
   int64_t head_width() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t q_width() const { return heads * head_width(); }                     // columns of all queries
-  int64_t qkv_width() const { return (heads + 2 * groups()) * head_width(); }  // of the fused projection
-  // Of a block, counted from 0; 0: unlimited.
+  int64_t qkv_width() const { return (heads + 2 * groups()) * head_width(); }  // rows of the fused projection
+  // Window of a block, counted from 0; 0: unlimited.
   int64_t window_of(int64_t block) const {
     return block < global_first || (global_every > 0 && (block + 1) % global_every == 0) ? 0 : window;
   }
-  // Consecutive TP ranks that hold the same key and value head: MeshShape::kv_ranks.
+  // Number of consecutive TP ranks that hold the same KV head: MeshShape::kv_ranks.
   int kv_ranks(int tp) const { return ShardSpec::qkv(heads, groups()).copies(tp); }
 };
 

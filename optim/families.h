@@ -1,4 +1,4 @@
-// Factories of the optimizer families, one file each, and the scalars that they share.
+// Factories of the optimizer families, one file each, and the step scalars they share.
 #pragma once
 #include <cmath>
 
@@ -17,7 +17,7 @@ inline void fill_step_number(int64_t t, float* s) {
   s[kStepHigh] = static_cast<float>(t >> 16);
 }
 
-// fill(group, row of scalars) of the options that are in no group, then of each group.
+// Calls fill(group, row of scalars) for the parameters in no group, then for each group.
 template <class Fill>
 void fill_rows(const OptimizerOptions& o, float* scalars, Fill fill) {
   static const ParamGroup kNone;
@@ -25,7 +25,8 @@ void fill_rows(const OptimizerOptions& o, float* scalars, Fill fill) {
   for (const ParamGroup& g : o.groups) fill(g, scalars += kNumScalars);
 }
 
-// lr, both decays and the bias corrections 1 - beta^t, which follow a decay that the schedule varies, as PyTorch's do.
+// Fills lr, both betas and the bias corrections 1 - beta^t. With a schedule that varies beta, the current one enters,
+// as in PyTorch.
 inline void fill_adam_scalars(const OptimizerOptions& o, int64_t t, const LrPoint& p, float* scalars) {
   const auto correction = [&](float beta) {
     return o.bias_correction ? static_cast<float>(1 - std::pow(static_cast<double>(beta), static_cast<double>(t))) : 1;

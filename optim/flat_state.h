@@ -1,5 +1,5 @@
-// One kind of optimizer state (a moment): a flat f32 buffer per FSDP unit, initially 0, with the layout of what this
-// rank updates. Checkpoint views carry parameter names, so the state fits any layout.
+// One optimizer state (a moment): a flat f32 buffer per FSDP unit, initially 0, laid out like the tensor ranges that
+// this rank updates. Checkpoint views carry parameter names, so the state can be loaded into any layout.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
-// LAMB (You et al. 2020) in the variants of the paper, apex and DeepSpeed. The trust ratio belongs to the logical
-// tensor. Each rank sums squares over the elements it owns: its ZeRO shard at every stage; replicated elements only on
-// tp rank 0; padding is 0. One all-reduce over the ranks of the pipeline stage then gives all of them the norms of a
-// single rank.
+// LAMB (You et al. 2020) in the variants of the paper, apex and DeepSpeed. The trust ratio is per logical tensor. Each
+// rank sums squares over the elements it owns: its ZeRO shard at every stage, replicated elements on TP rank 0 only;
+// padding is 0. One all-reduce over the ranks of the pipeline stage yields the same norms as on a single rank.
 #include "optim/families.h"
 #include "optim/flat_state.h"
 #include "optim/updates.h"
@@ -30,8 +29,8 @@ LambRule rule_of(const OptimizerOptions& o) {
   return r;
 }
 
-// A single CPU rank needs no other rank's sums. Tables of this many elements stay in its cache between the two passes,
-// so the second one costs no memory traffic. Other devices get one launch per pass.
+// A single CPU rank needs no all-reduce. Tables of this many elements stay in its cache between the two passes, so the
+// second pass causes no memory traffic. Other devices get one launch per pass.
 UpdateTables::TableSplit split_for(const ProcessGroup& group, const Backend& backend) {
   if (group.size() > 1 || backend.kind != DeviceKind::kCpu) return {.by_tensor = true};
   return {.by_tensor = true, .elements = 1 << 19};
@@ -56,7 +55,7 @@ class LambOptimizer : public Optimizer {
     for (const TensorRangePart& p : store.pieces()) here_[static_cast<size_t>(p.tensor)] = true;
   }
 
-  // A single rank has all norms of a table once it has made its moments, and goes table by table. Several ranks
+  // A single rank has all norms of a table once its moments are computed, so it proceeds table by table. Several ranks
   // all-reduce all norms at once between the two passes.
   void step(Tensor scalars, Stream stream) override {
     const Tensor norms = norms_.tensor({2 * count()}, DType::kF64);
@@ -116,7 +115,7 @@ class LambOptimizer : public Optimizer {
   ProcessGroup& group_;
   const Backend& backend_;
   std::vector<const Parameter*> tensors_;
-  std::vector<bool> here_;  // this rank updates part of the tensor and has its ratio
+  std::vector<bool> here_;  // whether this rank updates part of the tensor and has its ratio
   FlatState m_, v_;
   UpdateTables updates_;
   Buffer norms_, ratios_;  // f64 [tensors, 2]: sums of squares of weights and updates; f32 [tensors]

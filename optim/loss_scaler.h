@@ -1,6 +1,6 @@
 // Dynamic loss scaling (Micikevicius et al. 2018): the loss is multiplied by a scale so that small gradients do not
 // underflow in fp16. A step whose gradients overflow is skipped and reduces the scale; a run of clean steps raises it.
-// One rule, with the parameters of DeepSpeed, apex, Megatron and PyTorch. Pure: independent of gradients and ranks.
+// One algorithm, with parameters for DeepSpeed, apex, Megatron and PyTorch. Independent of gradients and ranks.
 #pragma once
 #include <cstdint>
 #include <string>

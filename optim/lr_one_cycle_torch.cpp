@@ -1,6 +1,6 @@
 // torch.optim.lr_scheduler.OneCycleLR (after Smith & Topin 2018). Phases end at pct T - 1 and T - 1, or with
-// three_phase at pct T - 1, 2 pct T - 2 and T - 1. Within each, lr and momentum are annealed by half a cosine or
-// linearly. After T the last value is kept.
+// three_phase at pct T - 1, 2 pct T - 2 and T - 1. Within each phase, lr and momentum are annealed linearly or by half
+// a cosine. After T the last value is kept.
 #include <algorithm>
 #include <cmath>
 

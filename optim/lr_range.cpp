@@ -8,7 +8,7 @@ namespace gt {
 namespace {
 
 constexpr size_t kFewest = 10;     // fewer points are not evaluated
-constexpr double kTurned = 0.02;   // relative to the fall so far (at least to the loss): the loss has turned
+constexpr double kTurned = 0.02;   // relative to the fall so far (at least to the loss): loss has turned upward
 constexpr double kDiverged = 0.5;  // relative rise above the lowest loss: the test may stop
 
 struct Smoothed {

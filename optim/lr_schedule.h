@@ -21,8 +21,8 @@ struct LrOptions {
   std::string type = "cosine";  // lr_schedule_names()
   double peak = 3e-4, min_lr = 0, start_lr = 0;
   int64_t warmup_steps = 0, total_steps = 1;
-  // Above 0: all lengths count samples, and a step takes this many. `steps_before` steps of `samples_before` samples
-  // were applied by an earlier start of the run, perhaps with another batch size. at() still takes steps.
+  // If above 0, all lengths count samples, and a step takes this many. An earlier run of this job applied
+  // `steps_before` steps of `samples_before` samples, possibly with another batch size. at() still takes steps.
   int64_t samples_per_step = 0, steps_before = 0, samples_before = 0;
   // wsd
   int64_t decay_steps = 0;             // length of the final decay; 0: a tenth of total_steps, at least 1

@@ -19,7 +19,7 @@ namespace gt {
 struct OptimizerOptions {
   std::string type = "adamw";  // optimizer_names()
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
-  std::vector<ParamGroup> groups;  // the first that matches a parameter; none: the options here
+  std::vector<ParamGroup> groups;  // the first that matches a parameter applies; no match: the options here
   int64_t scalar_rows() const { return 1 + static_cast<int64_t>(groups.size()); }
   bool bias_correction = true;  // adamw, adam, lamb deepspeed
   // bf16 values without master weights are rounded stochastically, by streams "sr/<parameter>" of this seed; nullopt:
@@ -46,14 +46,14 @@ struct TrustRatio {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // UpdateTables every range of the store it was made for. `scalars`: f32 [kNumScalars] on the device (kernels/ops.h
-  // StepScalar); if kSkip is nonzero, nothing is written. Collective over the pipeline stage for optimizers that need
-  // whole tensors (LAMB).
+  // Updates every tensor range of the store it was made for. `scalars`: f32 [scalar_rows(), kNumScalars] on the device
+  // (kernels/ops.h StepScalar). If kSkip is nonzero, nothing is written. Collective over the pipeline stage for
+  // optimizers that need whole tensors (LAMB).
   virtual void step(Tensor scalars, Stream) = 0;
   // Views of all state, group names "optim/<state>".
   virtual std::vector<ShardView> state_views(const ParamStore&) const = 0;
   virtual int64_t state_bytes() const = 0;
-  // Other device memory: segment tables, scratch.
+  // Bytes of other device memory: segment tables, workspace.
   virtual int64_t work_bytes() const = 0;
   // Fills the scalars of applied step t = 1, 2, …: lr, betas and values derived from them. Betas are those of the
   // point, or the optimizer's own if the schedule sets none.

@@ -1,4 +1,4 @@
-// Parameter groups: what an optimizer does otherwise for some parameters, like the param_groups of torch.optim.
+// Parameter groups: per-parameter overrides of optimizer settings, like param_groups of torch.optim.
 #pragma once
 #include <array>
 #include <optional>
@@ -10,13 +10,14 @@
 namespace gt {
 
 struct ParamGroup {
-  std::string match;                          // regular expression, searched in the logical name of a parameter
-  double lr_scale = 1;                        // of the schedule's learning rate
-  std::optional<float> weight_decay;          // of all of them; nullopt: the optimizer's, where Parameter::decay
-  std::optional<std::array<float, 2>> betas;  // nullopt: the optimizer's; a schedule that moves them goes first
+  std::string match;                  // regular expression, searched in the logical parameter name
+  double lr_scale = 1;                // factor of the schedule's learning rate
+  std::optional<float> weight_decay;  // for all matching parameters; nullopt: the optimizer's, where Parameter::decay
+  std::optional<std::array<float, 2>> betas;  // nullopt: the optimizer's; a schedule that varies them takes precedence
 };
 
-// By store.tensors(): k + 1 where groups[k] is the first that matches the name (the owner's, of a tied copy), else 0.
+// Returns, by index in store.tensors(), k + 1 for the first groups[k] that matches the name (for a tied copy, the
+// owner's), else 0.
 std::vector<int> groups_of_tensors(const std::vector<ParamGroup>& groups, const ParamStore&);
 
 }  // namespace gt

@@ -1,5 +1,5 @@
-// SGD with momentum in PyTorch's form (in Sutskever et al. 2013 the learning rate enters elsewhere). One flat f32
-// buffer per FSDP unit, none without momentum.
+// SGD with momentum in PyTorch's form (Sutskever et al. 2013 apply the learning rate elsewhere). One flat f32 buffer
+// per FSDP unit, none without momentum.
 #include <memory>
 
 #include "optim/families.h"
@@ -38,7 +38,7 @@ class SgdOptimizer : public Optimizer {
       s[kLr] = static_cast<float>(p.lr * g.lr_scale);
       s[kBeta1] = p.beta1 == kKeepBeta ? options_.momentum : static_cast<float>(p.beta1);
       fill_step_number(t, s);
-      s[kGradCoefficient] = t == 1 ? 1 : 1 - options_.dampening;  // the first gradient fills the buffer whole
+      s[kGradCoefficient] = t == 1 ? 1 : 1 - options_.dampening;  // the first gradient initializes the buffer undamped
     });
   }
 

@@ -52,7 +52,7 @@ void UpdateTables::open_table(int group, DType master, DType grad, DType value) 
   table_groups_.push_back(group);
 }
 
-// Tables of what is in this group, has masters of this type, and is rounded at random or is not.
+// Adds the tables of ranges in this group with this master dtype; `random` selects the stochastically rounded ones.
 void UpdateTables::add_tables(const ParamStore& store, int group, DType master, bool random) {
   const auto meant = [&](const TensorRange& r) {
     return r.master.dtype == master && rounds_stochastically(r) == random;
@@ -112,10 +112,10 @@ Segment UpdateTables::segment_of(const Part& p) const {
   return s;
 }
 
-// Upper bound that is equal on all ranks of a stage, whatever their shards contain, like memory plans.
+// Upper bound that is equal on all ranks of a stage, whatever their shards contain, as memory plans require.
 int64_t UpdateTables::most_segments(const ParamStore& store) const {
   const auto tensors = static_cast<int64_t>(store.tensors().size());
-  // A tensor occurs at most once per shard, in two parts where TP ranks begin to share it.
+  // A tensor occurs at most once per shard, in two parts at the boundary where TP ranks begin to share it.
   const int64_t pieces = 2 * (tensors + store.num_shards());
   int64_t most = by_tensor() ? pieces : tensors;
   if (maps_.empty()) return most;

@@ -1,7 +1,7 @@
-// Segment tables that an optimizer's op is applied to, written to the device once. Tensors that are updated in place
-// share one table. Where bf16 values have no master weights and are rounded stochastically, every slice of a tensor has
-// its own table. It is widened into scratch before the update and rounded from it afterwards. Random numbers are drawn
-// by logical element and step, so no layout changes them.
+// Segment tables for an optimizer's op, written to the device once. Tensors that are updated in place share one table.
+// bf16 values without master weights under stochastic rounding have one table per slice of a tensor. A slice is widened
+// to f32 scratch before the update and rounded from it afterwards. Random numbers are keyed by logical element and
+// step, so they do not depend on the layout.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -17,9 +17,9 @@ namespace gt {
 class UpdateTables {
  public:
   struct TableSplit {
-    bool by_tensor =
-        false;  // segment groups are tensors, numbered as in the store; elements that another rank counts are excluded
-    int64_t elements = std::numeric_limits<int64_t>::max();  // a table that has this many ends with its last tensor
+    bool by_tensor = false;  // segment groups are the store's tensors; elements counted by another rank are excluded
+    int64_t elements =
+        std::numeric_limits<int64_t>::max();  // a table with this many elements ends with its last tensor
   };
   // moments: FlatStates behind a segment's m and v, in this order; nullptr: none.
   UpdateTables(const OptimizerOptions&, const ParamStore&, std::initializer_list<const FlatState*> moments, const Mesh&,
@@ -35,16 +35,17 @@ class UpdateTables {
     for (const SegmentTable& t : in_place()) rule(t, row_of(t, scalars));
     each_slice(scalars, stream, rule);
   }
-  // Once a step, before any rule: the rows of groups get clipping factor and verdict of the first one.
+  // Once per step, before any rule: copies clipping factor and skip flag of the first row of scalars to the rows of the
+  // groups.
   void share_verdict(Tensor scalars, Stream) const;
   // `t`: one of this object's.
   Tensor row_of(const SegmentTable& t, Tensor scalars) const {
     const int group = table_groups_[static_cast<size_t>(&t - tables_.tables().data())];
     return scalars.slice(int64_t{group} * kNumScalars, kNumScalars);
   }
-  // What is stepped where it lies: one table for every group and type of masters, or of tensors as they were cut.
+  // Tables updated in place: one per group and master dtype, or per tensor as TableSplit requires.
   std::span<const SegmentTable> in_place() const { return tables_.tables().first(in_place_); }
-  // Stochastically rounded values in place, by tensor: for passes that only read masters.
+  // Stochastically rounded values in place, by tensor: for passes that only read master weights.
   std::span<const SegmentTable> unrounded() const {
     return tables_.tables().subspan(in_place_, tables_.tables().size() - in_place_ - slices_.size());
   }
@@ -79,7 +80,7 @@ class UpdateTables {
     int64_t begin;  // its first element in the tp-local tensor
   };
   static LogicalMap logical_map(const Parameter&, uint64_t seed, int tp_rank, int tp_size);
-  // Part of a range with one rule; if split by tensor, of one tensor.
+  // Part of a tensor range with one rule; with TableSplit::by_tensor, of one tensor.
   struct Part {
     const TensorRange& range;
     int64_t at, count;

@@ -1,5 +1,6 @@
-// Model families: which decisions a name stands for, and what Hugging Face calls its configuration and tensors. One
-// file a family here, one line in the table of families.cpp; everything else goes by this table.
+// Model families: the configuration defaults that a name stands for, and Hugging Face's names of configuration keys and
+// tensors. To add a family, add one file here and one line to the table of families.cpp. Everything else reads that
+// table.
 #pragma once
 #include <functional>
 #include <initializer_list>
@@ -11,36 +12,36 @@
 
 namespace gt {
 
-// The keys of a Hugging Face config.json, visited once: read into the configuration, or written from it. Problems are
-// collected, not thrown.
+// Visits the keys of a Hugging Face config.json once, either to read them into the configuration or to write them from
+// it. Collects problems instead of throwing.
 class HfKeys {
  public:
   static constexpr int64_t kRequired = -1;
   virtual ~HfKeys() = default;
-  // `standard`: without the key, or with null; kRequired: that is a problem. So is a number below `low` or above
-  // `high`.
+  // `standard`: value when the key is absent or null; with kRequired that is a problem. So is a number below `low` or
+  // above `high`.
   virtual void integer(const char* key, int64_t& value, int64_t low, int64_t high, int64_t standard = kRequired) = 0;
   virtual void number(const char* key, double& value, double low, double high, double standard) = 0;
   virtual void boolean(const char* key, bool& value, bool standard) = 0;
-  // One of the names of an enum (names_of). Reads the first of `keys` that is there, else leaves the value; writes the
-  // first.
+  // An enum by its name (names_of). Reads the first of `keys` that is present, else leaves the value unchanged; writes
+  // the first.
   template <class E>
   void choice(std::initializer_list<const char*> keys, E& value) {
     static constexpr auto kNames = names_of(E{});
     choice(keys, reinterpret_cast<uint8_t&>(value), kNames);
   }
   virtual void choice(std::initializer_list<const char*> keys, uint8_t& value, std::span<const char* const> names) = 0;
-  // Visits the keys of a nested object. False: there is none, and nothing was visited.
+  // Visits the keys of a nested object. Returns false, visiting nothing, if there is none.
   virtual bool object(const char* key, const std::function<void(HfKeys&)>& visit) = 0;
-  // The key has one of these values, or is absent; the first is written.
+  // Requires the key to have one of these values, or to be absent. Writes the first.
   virtual void word(const char* key, std::initializer_list<std::string_view> values, const char* remark = "") = 0;
-  virtual void only(const char* key, bool value) = 0;     // another value is a problem; not written
+  virtual void only(const char* key, bool value) = 0;     // any other value is a problem; not written
   virtual void also(const char* key, int64_t value) = 0;  // written, never read
-  virtual void none(const char* key) = 0;                 // anything but null is a problem
-  // A list of texts, each one of `known`; empty where the key is absent or null. Not written.
+  virtual void none(const char* key) = 0;                 // any value but null is a problem
+  // List of strings, each one of `known`; empty if the key is absent or null. Not written.
   virtual void words(const char* key, std::vector<std::string>& value,
                      std::initializer_list<std::string_view> known) = 0;
-  // Where a missing key has another meaning than null.
+  // Distinguishes a missing key from null.
   enum class Presence : uint8_t { kAbsent, kNull, kValue };
   virtual Presence presence(const char* key) const = 0;
   virtual bool reading() const = 0;
@@ -48,19 +49,20 @@ class HfKeys {
   virtual void warning(std::string text) = 0;
 };
 
-// Tensors of a class, "layers.*.attn.qkv.weight", as they are called in a Hugging Face folder.
+// Hugging Face's names of a class of tensors, "layers.*.attn.qkv.weight".
 struct NameRule {
   std::string_view ours;
-  std::string_view theirs;  // with the same *; several names, separated by a space: blocks of dimension 0, in order
-  bool transposed = false;  // matrices there are [in, out]
+  std::string_view
+      theirs;  // with the same *; several names, separated by spaces, are blocks of dimension 0 in this order
+  bool transposed = false;  // matrices are stored [in, out]
 };
 
 struct Family {
   const char* name;            // value of model.arch
   const char* model_type;      // in config.json
-  const char* architecture;    // the class in transformers
-  const char* prefix;          // that tensors of the model without its head may lack
-  TransformerConfig defaults;  // its sizes are those of no particular model
+  const char* architecture;    // class name in transformers
+  const char* prefix;          // prefix that checkpoints of the model without its head may lack
+  TransformerConfig defaults;  // the sizes are those of no particular model
   void (*keys)(HfKeys&, TransformerConfig&);
   std::span<const NameRule> names;
   std::span<const NameRule> copies = {};  // further names of tensors that a folder may hold twice
@@ -68,9 +70,9 @@ struct Family {
 };
 
 std::span<const Family* const> families();
-const Family* find_family(std::string_view name);  // nullptr: none of the table
-const char* family_choices();                      // "gpt2|llama", for options
-// Names of a parameter's blocks in a Hugging Face folder, in order; empty: the family has none for it.
+const Family* find_family(std::string_view name);  // nullptr: unknown name
+const char* family_choices();                      // "gpt2|llama", for help texts
+// Returns the Hugging Face names of a parameter's blocks, in order; empty if the family has none for it.
 std::vector<std::string> hf_names(const Family&, const ParamSpec&);
 bool hf_transposed(const Family&, const ParamSpec&);
 // Names under which a folder may hold the parameter once more: a tied table's, and those of Family::copies.

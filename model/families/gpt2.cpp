@@ -1,4 +1,4 @@
-// GPT-2 (Radford et al. 2019): layer norm in front, learned positions, biases everywhere, GELU(tanh), tied head.
+// GPT-2 (Radford et al. 2019): pre-norm LayerNorm, learned positions, biases everywhere, tanh GELU, tied head.
 #include "model/families/family.h"
 
 namespace gt {

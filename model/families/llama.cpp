@@ -1,4 +1,5 @@
-// Llama (Touvron et al. 2023): RMSNorm in front, rotary positions, grouped queries, gated SiLU, no biases, own head.
+// Llama (Touvron et al. 2023): pre-norm RMSNorm, rotary positions, grouped-query attention, gated SiLU, no biases,
+// untied head.
 #include "model/families/llama_like.h"
 
 namespace gt {

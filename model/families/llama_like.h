@@ -1,11 +1,11 @@
-// What Hugging Face calls the keys and tensors that Llama and the families that kept its layout have in common.
+// Hugging Face keys and tensor names shared by Llama and the families that kept its layout.
 #pragma once
 #include "autograd/ops.h"
 #include "model/families/family.h"
 
 namespace gt {
 
-// Parameters of a rope scaling, in `rope_scaling` or `rope_parameters`.
+// Parameters of RoPE scaling, in `rope_scaling` or `rope_parameters`.
 inline void rope_scaling_keys(HfKeys& k, TransformerConfig& c) {
   RopeScaling& r = c.rope;
   k.choice({"rope_type", "type"}, r.kind);
@@ -28,8 +28,8 @@ inline void rope_scaling_keys(HfKeys& k, TransformerConfig& c) {
   if (k.reading()) k.none("mscale"), k.none("mscale_all_dim");
 }
 
-// Rotary positions: `rope_theta` and `rope_scaling`, or, since transformers 5, both in `rope_parameters`. What is
-// written is the older form, which every version reads.
+// Rotary embedding: `rope_theta` and `rope_scaling` or, since transformers 5, both in `rope_parameters`. Writes the
+// older form, which every version reads.
 inline void rope_keys(HfKeys& k, TransformerConfig& c) {
   constexpr double kLow = 1.0001, kHigh = 1e12;
   k.number("rope_theta", c.rope_theta, kLow, kHigh, 10000);
@@ -70,7 +70,7 @@ inline void llama_like_keys(HfKeys& k, TransformerConfig& c) {
   k.number("attention_dropout", c.attn_dropout, 0, 0.999, 0);
 }
 
-// Llama's and Mistral's: RMSNorm in front, rotary positions, gated SiLU, no biases, an untied head.
+// Defaults of Llama and Mistral: pre-norm RMSNorm, rotary positions, gated SiLU, no biases, untied head.
 inline constexpr TransformerConfig kLlamaDefaults{.tied = false,
                                                   .norm = NormKind::kRms,
                                                   .position = PositionKind::kRotary,

@@ -1,5 +1,5 @@
-// Mistral (Jiang et al. 2023, arXiv 2310.06825): a Llama whose blocks may see a sliding window alone (from 0.2 on they
-// do not).
+// Mistral (Jiang et al. 2023, arXiv 2310.06825): Llama with sliding-window attention in every block (no longer since
+// v0.2).
 #include "model/families/llama_like.h"
 #include "model/families/window_keys.h"
 

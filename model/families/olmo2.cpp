@@ -1,5 +1,5 @@
-// OLMo 2 (OLMo team 2025, arXiv 2501.00656): a Llama that norms what a branch adds to the residual stream instead of
-// what it reads, and all queries and all keys of a token before rotary positions.
+// OLMo 2 (OLMo team 2025, arXiv 2501.00656): Llama with post-norm, and with QK norm over whole rows before the rotary
+// embedding.
 #include "autograd/ops.h"
 #include "model/families/llama_like.h"
 

@@ -1,5 +1,5 @@
-// Qwen2 and Qwen2.5 (Yang et al. 2024): a Llama with biases of queries, keys and values, and
-// maybe a sliding window in the blocks behind the first max_window_layers.
+// Qwen2 and Qwen2.5 (Yang et al. 2024): Llama with QKV biases and an optional sliding window in the blocks after the
+// first max_window_layers.
 #include "autograd/ops.h"
 #include "model/families/llama_like.h"
 #include "model/families/window_keys.h"
@@ -14,7 +14,7 @@ void keys(HfKeys& k, TransformerConfig& c) {
   if (windows) {
     sliding_window_key(k, c, 4096);
     k.integer("max_window_layers", c.global_first, 0, 1 << 20, 28);
-    if (c.global_first >= c.layers) c.window = c.global_first = 0;  // no block is left that has one
+    if (c.global_first >= c.layers) c.window = c.global_first = 0;  // no block has a window
   } else if (!k.reading()) {
     k.none("sliding_window");
   }

@@ -1,5 +1,4 @@
-// Qwen3 (Yang et al. 2025, arXiv 2505.09388): a Llama whose queries and keys are normed head by head, of heads of 128
-// channels whatever the width of the model.
+// Qwen3 (Yang et al. 2025, arXiv 2505.09388): Llama with per-head QK norm and heads of 128 channels at any model width.
 #include "autograd/ops.h"
 #include "model/families/llama_like.h"
 

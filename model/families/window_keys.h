@@ -1,4 +1,4 @@
-// Sliding windows in a Hugging Face config.json: how far a query sees, and in which blocks.
+// Sliding-window attention in a Hugging Face config.json: window size, and the blocks that use it.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace gt {
 
-// `sliding_window`; null: all blocks see everything. Absent: `standard`.
+// `sliding_window`; null: every block attends to the whole context. Absent: `standard`.
 inline void sliding_window_key(HfKeys& k, TransformerConfig& c, int64_t standard) {
   const char* key = "sliding_window";
   if (!k.reading() && c.window == 0) return k.none(key);
@@ -16,8 +16,8 @@ inline void sliding_window_key(HfKeys& k, TransformerConfig& c, int64_t standard
   c.window = k.presence(key) == HfKeys::Presence::kNull ? 0 : standard;
 }
 
-// `layer_types`, where it is given, says which blocks have the window: it has to be a pattern that the configuration
-// can say. Not written: the families whose patterns it can say derive it from other keys.
+// `layer_types`, if present, lists which blocks have the window. Only patterns that TransformerConfig can represent are
+// accepted. Not written: families with such patterns derive it from other keys.
 inline void layer_types_key(HfKeys& k, TransformerConfig& c) {
   constexpr const char *kKey = "layer_types", *kSliding = "sliding_attention";
   std::vector<std::string> types;

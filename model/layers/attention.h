@@ -15,9 +15,9 @@ namespace gt {
 
 class SelfAttention : public Module {
  public:
-  // qkv is the logical concatenation [Q; K; V]; each of the three is split over tp on its own, so a rank holds [Qt; Kt;
-  // Vt].
-  // rotary: the stage's table; nullptr: positions are not attention's.
+  // qkv is the logical concatenation [Q; K; V]. Each of the three is split over TP ranks separately, so a rank holds
+  // [Qt; Kt; Vt].
+  // rotary: cos/sin table of the stage; nullptr: no rotary embedding.
   SelfAttention(std::string name, const Build& b, const Constant* rotary)
       : Module(name),
         shape_(local_attention(name, b)),

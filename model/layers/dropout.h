@@ -1,5 +1,5 @@
-// Where dropout acts: a module path names the stream of random numbers, a microbatch says which of its samples are
-// concerned. Acts in training alone (MicroBatch::train).
+// Dropout masks: the module path names the random stream, the microbatch supplies the sample indices. Applied in
+// training only (MicroBatch::train).
 #pragma once
 #include <string>
 
@@ -11,13 +11,13 @@
 
 namespace gt {
 
-// Of rows of the residual stream.
+// Dropout of rows of the residual stream.
 class ResidualDropout {
  public:
   ResidualDropout(const std::string& path, double p, const Build& b)
       : axis_(b.tensor()), mask_(drop_mask(stream_key(b.seed, "dropout/" + path), p)) {}
-  // The mask of x: all rows of the microbatch, equal on every tensor rank, or the rows that this rank holds. Kept
-  // elements are multiplied by `scale` beside dropout's own factor.
+  // Returns the mask of x: all rows of the microbatch, equal on every TP rank, or the rows that this rank holds. Kept
+  // elements are multiplied by `scale` in addition to dropout's own factor.
   RowDrop operator()(const Var& x, const MicroBatch& mb, float scale = 1) const {
     if (!mb.train) return {};
     const RowSlice held = axis_.rows(mb);
@@ -35,7 +35,7 @@ class ResidualDropout {
   DropMask mask_;
 };
 
-// Of attention probabilities; `local_heads` query heads on each tensor rank.
+// Dropout of attention probabilities; `local_heads` query heads on each TP rank.
 class AttentionDropout {
  public:
   AttentionDropout(const std::string& path, double p, int64_t local_heads, const Build& b)

@@ -1,6 +1,5 @@
-// Token and position embeddings, and the output head: the vocabulary is split over the tensor axis and padded so that
-// every rank holds the same number of rows. Padded rows are 0, never updated and never stored, so results do not depend
-// on tp.
+// Token and position embeddings, and the output head. The vocabulary is split over TP ranks and padded to an equal
+// number of rows on each. Padded rows are 0, never updated and never stored, so results do not depend on tp.
 #pragma once
 #include "autograd/ops.h"
 #include "model/module.h"
@@ -22,7 +21,7 @@ class VocabTable : public Module {
   Var lookup(Tape& t, Tensor tokens) {
     return ops::vocab_embedding(t, tokens, weight, weight.local_shape[0] * axis_.group.rank(), axis_);
   }
-  // What enters the head's product.
+  // Casts or fake-quantizes x as the head's GEMM reads it.
   Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
   Var loss(Tape& t, Var x, const MicroBatch& mb, int64_t chunk, const Var* bias = nullptr) {
     const bool cut = axis_.splits_rows();

@@ -1,6 +1,6 @@
-// y = x W^T + b, cut over the tensor axis by columns (outputs) or rows (inputs). The layer picks its collectives from
-// the cut, so model code has none, and its arithmetic from the precision it is built with: values, values that int8
-// codes can say (quantization-aware training), or FP8 data. Whoever uses a linear layer does not see which.
+// Linear layers y = x W^T + b, column-parallel (outputs split over TP ranks) or row-parallel (inputs split). The layer
+// selects its collectives from the split, so model code has none. Its arithmetic follows Build::precision: plain,
+// fake-quantized to int8 (quantization-aware training), or FP8. Callers need not distinguish these.
 #pragma once
 #include "autograd/ops.h"
 #include "model/module.h"
@@ -8,7 +8,7 @@
 
 namespace gt {
 
-// What a linear layer reads: values, or FP8 data that the norm in front of it made instead.
+// Input of a linear layer: values, or FP8 data written by the preceding norm.
 struct Operand {
   Var x;
   Fp8Tensor fp8_data = {};
@@ -19,13 +19,13 @@ class Linear : public Module {
   Parameter& weight;
   Parameter* const bias;  // nullptr: none
 
-  // FP8 products keep FP8 data of what they read, in place of values; not where rows are gathered once more.
+  // FP8 GEMMs keep FP8 data of their input instead of 16-bit values, except where rows are gathered again.
   ops::Keep kept(ops::Keep keep) const {
     return fp8_ != nullptr && !axis_.splits_rows() && keep == ops::Keep::kOutputs ? ops::Keep::kFp8 : keep;
   }
 
  protected:
-  // input_split, output_split: TP ranks hold columns of these.
+  // input_split, output_split: whether TP ranks hold columns of the input or output.
   Linear(std::string name, const Build& b, bool input_split, bool output_split)
       : Module(std::move(name)),
         weight(param("weight", b)),
@@ -35,7 +35,7 @@ class Linear : public Module {
         fp8_(fp8_linear(b, input_split, output_split)) {
     weight.fp8 = fp8_ != nullptr;
   }
-  // x W^T, with `b` added where it is given.
+  // Returns x W^T, plus `b` unless it is nullptr.
   Var multiply(Tape& t, const Operand& in, Parameter* b, ops::Keep keep, ops::Output where = ops::Output::kKept) {
     if (fp8_ == nullptr) return ops::linear(t, in.x, weight, b, where);
     return ops::fp8_linear(t, quantized(t, in, keep), weight, b, *fp8_, where);
@@ -45,7 +45,7 @@ class Linear : public Module {
   }
   TensorAxis axis_;
   QuantizerState* const input_;  // nullptr: the input is not quantized
-  const Fp8Linear* const fp8_;   // nullptr: products are not FP8
+  const Fp8Linear* const fp8_;   // nullptr: no FP8 GEMM
 };
 
 // Column-parallel: W split on `out`, bias split with it.
@@ -53,8 +53,8 @@ class ColumnLinear : public Linear {
  public:
   ColumnLinear(std::string name, const Build& b) : Linear(std::move(name), b, false, true) {}
 
-  // How the norm in front is to quantize its result; nullptr: it gives values. Rows that are gathered go as values, and
-  // are quantized once they are all there.
+  // Scaling with which the preceding norm quantizes its result; nullptr: the norm returns values. Gathered rows are
+  // communicated as values and quantized after the all-gather.
   const Fp8Scaling* fp8_scaling() const {
     return fp8_ != nullptr && !axis_.splits_rows() ? &fp8_->input.scale : nullptr;
   }
@@ -62,9 +62,8 @@ class ColumnLinear : public Linear {
   Var operator()(Tape& t, const ops::Normed& n, ops::Keep keep) {
     return on_all_rows(t, n, [&](const Operand& all) { return matmul(t, all, keep); });
   }
-  // Runs `layer`, a callable Var(const Operand&) of the product and what follows it, on all rows of a norm's result.
-  // With sequence parallelism that result holds this rank's rows: all of them exist while the layer runs, and once more
-  // for its weight gradient.
+  // Runs `layer`, a callable Var(const Operand&), on all rows of a norm's result. With sequence parallelism each rank
+  // holds its own rows only. They are all-gathered for `layer`, and again for its weight gradient.
   template <class Layer>
   Var on_all_rows(Tape& t, const ops::Normed& n, Layer layer) {
     if (n.fp8_data) {
@@ -78,7 +77,8 @@ class ColumnLinear : public Linear {
     ops::regather_rows(t, x, all, axis_.group);
     return y;
   }
-  // Of all rows. Gathered rows are gathered again: their codes would take more than the values of this rank's own.
+  // GEMM over all rows. Gathered rows are gathered again in the backward: FP8 data of all rows would take more memory
+  // than this rank's own rows as values.
   Var matmul(Tape& t, const Operand& all, ops::Keep keep) {
     return multiply(t, all, bias, axis_.splits_rows() ? ops::Keep::kInputs : kept(keep));
   }
@@ -87,14 +87,14 @@ class ColumnLinear : public Linear {
   friend class GeluPair;
 };
 
-// Row-parallel: W split on `in`, x split to match. The bias is whole on every rank and added once, after the reduction,
-// which with sequence parallelism leaves each rank its own rows.
+// Row-parallel: W split on `in`, x split to match. The bias is replicated and added once, after the reduction. With
+// sequence parallelism that is a reduce-scatter, which leaves each rank its own rows.
 class RowLinear : public Linear {
  public:
   RowLinear(std::string name, const Build& b) : Linear(std::move(name), b, true, false) {}
 
   Var operator()(Tape& t, Var x, ops::Keep keep) { return finish(t, matmul(t, x, keep)); }
-  // This rank's part of the sum.
+  // Returns this rank's partial sum.
   Var matmul(Tape& t, Var x, ops::Keep keep) {
     return multiply(t, {ops::fake_quant(t, x, input_)}, fused_bias(), kept(keep), output());
   }
@@ -110,14 +110,14 @@ class RowLinear : public Linear {
   ops::Output output() const { return axis_.splits_rows() ? ops::Output::kTransient : ops::Output::kKept; }
 };
 
-// down(gelu(up(x))) as one op, with the GELU and its gradient in the products' epilogues. What enters `down` cannot be
-// quantized between them.
+// down(gelu(up(x))) as one op, with the GELU and its gradient in GEMM epilogues. The input of `down` cannot be
+// fake-quantized in between.
 class GeluPair {
  public:
   static bool fuses(const ColumnLinear& up, const RowLinear& down) {
     return up.bias != nullptr && down.bias != nullptr && down.input_ == nullptr;
   }
-  // This rank's part of the sum; RowLinear::finish completes it.
+  // Returns this rank's partial sum; RowLinear::finish completes it.
   static Var run(Tape& t, const Operand& x, ColumnLinear& up, RowLinear& down, ops::Keep keep) {
     if (up.fp8_ == nullptr)
       return ops::mlp(t, x.x, up.weight, *up.bias, down.weight, down.fused_bias(), keep, down.output());

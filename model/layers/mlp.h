@@ -1,5 +1,5 @@
-// The feed-forward layer, down(act(up(x))), or gated down(act(gate(x)) * up(x)) with gate and up in one product:
-// column-parallel up, row-parallel down, nothing to communicate between them.
+// MLP: down(act(up(x))), or gated down(act(gate(x)) * up(x)) with gate and up in one GEMM. Column-parallel up and
+// row-parallel down need no communication in between.
 #pragma once
 #include "model/layers/linear.h"
 
@@ -35,7 +35,7 @@ class Mlp : public Module {
   const bool gated_;
   ColumnLinear up_;
   RowLinear down_;
-  const bool fused_;  // as one op, with the activation in the products
+  const bool fused_;  // one op, with the activation in GEMM epilogues
 };
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// A norm with the residual add in front of it.
+// Norm fused with the residual add before it.
 #pragma once
 #include "autograd/ops.h"
 #include "model/module.h"
@@ -7,7 +7,7 @@ namespace gt {
 
 class Norm : public Module {
  public:
-  // scale: of the FP8 data that the layer behind it reads instead of values (ColumnLinear::fp8_scaling).
+  // scale: scaling of the FP8 data that the next layer reads instead of values (ColumnLinear::fp8_scaling).
   Norm(std::string name, const Build& b, const Fp8Scaling* scale = nullptr)
       : Module(std::move(name)),
         weights_{.gamma = &param("weight", b),
@@ -19,7 +19,7 @@ class Norm : public Module {
                          const RowDrop& drop = {}) {
     return ops::add_norm(t, x, delta, weights_, kept(keep), drop, scale_);
   }
-  // Nothing reads n.out any more in this forward; keep: as the norm was made.
+  // Frees n.out after its last use in this forward. keep: the value passed when the norm ran.
   void discard(Tape& t, const ops::Normed& n, ops::Keep keep) { ops::discard(t, n, weights_, kept(keep)); }
 
  private:

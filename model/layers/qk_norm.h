@@ -1,6 +1,6 @@
-// RMSNorm of queries and keys in front of rotary positions. Of each head (Qwen3; Henry et al. 2020, arXiv 2010.04245,
-// with a weight a channel instead of one scale): heads share the weights. Of the whole row (OLMo 2, arXiv 2501.00656):
-// a weight for each channel of each head, and one sum over all tp ranks a row.
+// RMSNorm of queries and keys before the rotary embedding. Per head (Qwen3; Henry et al. 2020, arXiv 2010.04245, with a
+// weight per channel instead of one scale): all heads share the weights. Per row (OLMo 2, arXiv 2501.00656): a weight
+// for each channel of each head, and one sum per row over all TP ranks.
 #pragma once
 #include "autograd/ops.h"
 #include "model/module.h"
@@ -16,7 +16,7 @@ class QkNormLayer : public Module {
         weight_(param("weight", b)),
         eps_(static_cast<float>(b.config().norm_eps)),
         tp_(b.tp()) {}
-  // qkv as it is packed for attention, of `heads` of this rank.
+  // qkv: packed as for attention; `heads`: those of this rank.
   Var operator()(Tape& t, Var qkv, ops::AttentionShape heads) {
     if (kind_ == QkNormKind::kRow) return ops::qk_row_norm(t, qkv, heads, weight_, eps_, tp_);
     return ops::qk_norm(t, qkv, heads, weight_, eps_);

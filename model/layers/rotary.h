@@ -1,4 +1,4 @@
-// The table of rotary positions, of cosines and sines, that all blocks of a stage read. The engine gives it memory.
+// Rotary cos/sin table, read by all blocks of a stage. The engine allocates its memory.
 #pragma once
 #include <functional>
 
@@ -7,14 +7,14 @@
 
 namespace gt {
 
-// Numbers that no training changes, f32.
+// Constant f32 tensor, not trained.
 struct Constant {
   Shape shape;
   std::function<void(float*)> fill;
-  Tensor tensor = {};  // without data until the engine has given it some
+  Tensor tensor = {};  // no data until the engine allocates it
 };
 
-// cos and sin of each position's angles, [positions, channels of a head].
+// cos and sin of the angles of each position, [positions, head_dim].
 inline Constant rotary_table(const TransformerConfig& c) {
   const auto frequencies = rope_inverse_frequencies(c.head_width(), c.rope_theta, c.rope);
   const double factor = rope_attention_factor(c.rope);

@@ -28,7 +28,7 @@ PipelineSchedule train_schedule(const EngineOptions& o, int pp) {
 
 namespace {
 
-// In which order rank `rank` of a schedule needs the parameters of its stages. Weight gradients alone need none.
+// Returns the order in which rank `rank` of a schedule reads the parameters of its stages. Weight gradients read none.
 std::vector<StagePass> visits(const PipelineSchedule& s, int rank) {
   std::vector<StagePass> out;
   for (const Action& a : s.program[static_cast<size_t>(rank)])
@@ -40,7 +40,7 @@ std::vector<StagePass> visits(const PipelineSchedule& s, int rank) {
 ZeroOptions resolved(const EngineOptions& o, int pp) {
   ZeroOptions zero = o.zero;
   zero.grad_reduce = grad_reduce_of(zero, pp, o.microbatches);
-  zero.masters = o.precision.masters && o.trains;  // without updates nothing needs what rounding drops
+  zero.masters = o.precision.masters && o.trains;  // without updates, master weights are not needed
   zero.gradients = o.trains;
   return zero;
 }
@@ -153,9 +153,10 @@ void Engine::set_applied_steps(int64_t t, int64_t samples, int64_t schedule) {
   lr_ = make_lr_schedule(lr_options_);
 }
 
-// Host values of the step's scalars; the device has copied them when the host has the step's results (read_back).
-// Gradients hold loss scale x the gradient of the global batch's mean: divided by all its targets before the backward,
-// so that what fp16 can hold depends on the loss scale alone, not on micro_batch, accumulation or data-parallel ranks.
+// Fills the host values of the step's scalars. The device has copied them once the host has the step's results
+// (read_back).
+// Gradients are scaled by loss scale / targets of the global batch before the backward. The fp16 range then depends on
+// the loss scale only, not on micro_batch, accumulation or data-parallel ranks.
 void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;
   float* host = host_scalars_.data();
@@ -184,7 +185,7 @@ void Engine::set_layer_keep(std::span<const double> keep) {
   fixed_blocks_ = true;
 }
 
-// Which blocks the step runs: the same on every rank, and when the step is run again.
+// Selects the blocks that the step runs: equal on every rank and on a rerun of the step.
 void Engine::choose_blocks() {
   if (keep_.empty()) return;
   if (!fixed_blocks_) draw_blocks(options_.layer_drop, options_.seed, applied_, keep_);
@@ -193,7 +194,7 @@ void Engine::choose_blocks() {
   for (auto& s : stages_) s->keep_blocks(keep_);
 }
 
-// Each microbatch's seed makes its own mean: the gradient is that of sum_k mean_k / (m d).
+// Upstream gradient of each microbatch: that of its own mean. The gradient is that of sum_k mean_k / (m d).
 void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
   const double ranks = mesh_.size(Axis::kDp);
   const double scale = scaler_.scale() / (options_.microbatches * (options_.grad_sum ? 1 : ranks));
@@ -275,8 +276,8 @@ void Engine::exchange() {
   exchange_->all_reduce(losses());
 }
 
-// Also queues the copy of the results to the host, before the update: while the device updates, the host has them and
-// queues the next step, for which the device need not wait.
+// Also queues the copy of the results to the host, before the update. The host queues the next step while the device
+// updates, so the device does not wait for it.
 void Engine::clip() {
   backend_.ops->clip_factor({.norm_squares = exchange_->on_device(Field::kNormSquares),
                              .scalars = scalars(),
@@ -307,7 +308,7 @@ void Engine::update() {
 
 void Engine::publish() { store_->all_gather_values(); }
 
-// Exchange to publication: the same calls in every step with this loss scale, by which the clipping divides.
+// From exchange to all-gather: the same calls in every step with this loss scale, by which clipping divides.
 template <class Work>
 void Engine::replay(Work work) {
   if (!backend_.replays) return work();
@@ -351,7 +352,7 @@ StepResult Engine::read_back(int64_t target_tokens) {
     ranges_->end_step();
     fp8_ranges_->end_step(applied_);
   }
-  scaler_.update(r.overflow);  // last: all that belongs to this step has used its scale
+  scaler_.update(r.overflow);  // last: everything else of this step uses its scale
   if (options_.compare_copies_every > 0 && !r.skipped && applied_ % options_.compare_copies_every == 0)
     store_->require_equal_copies();
   return r;
@@ -387,7 +388,7 @@ LossSums Engine::evaluate(std::span<const MicroBatch> microbatches) try {
   throw;
 }
 
-// Peers that are threads may be reading this engine's buffers, which the error is about to free.
+// Ranks that run as threads may still read this engine's buffers, which unwinding would free.
 void Engine::abandon(const std::exception& e) {
   const auto* error = dynamic_cast<const Error*>(&e);
   mesh_.world().abandon(e.what(), error != nullptr ? error->code() : Exit::kInternal);
@@ -404,7 +405,7 @@ std::vector<ShardView> Engine::checkpoint_views() const {
   std::vector<ShardView> views = model_views();
   GT_CHECK(optimizer_ != nullptr, "this engine was built without training");
   for (ShardView& v : optimizer_->state_views(*store_)) views.push_back(std::move(v));
-  assign_over_tp(views);  // once more, over weights and state together: so no rank stores much more than another
+  assign_over_tp(views);  // again over weights and state together, to balance the bytes that each rank stores
   return views;
 }
 

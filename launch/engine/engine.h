@@ -1,6 +1,5 @@
-// One rank's training machine without files, logs or configuration: model stages, parameter store, optimizer, pipeline
-// executor, and the step that drives them. The trainer, the generator, the bench and the equality tests all stand on
-// it.
+// Training engine of one rank: model stages, parameter store, optimizer, pipeline executor, and the step that drives
+// them. Independent of files, logs and configuration. Shared by trainer, generator, bench and equality tests.
 #pragma once
 #include <functional>
 #include <memory>
@@ -38,21 +37,21 @@ struct EngineOptions {
   Precision precision;
   std::string schedule = "1f1b";  // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
   std::string partition = "flops";
-  int vpp = 1;                     // model chunks a pipeline rank; more than 1: interleaved or a file, and pp > 1
-  bool sequence_parallel = false;  // with tp > 1: each tp rank its own rows between tensor-parallel layers
+  int vpp = 1;  // model chunks per pipeline rank; above 1: interleaved schedule or a file, and pp > 1
+  bool sequence_parallel = false;  // with tp > 1: each TP rank holds its own rows between TP layers
   Recompute recompute = Recompute::kNone;
-  int64_t recompute_layers = 0;       // of the first so many blocks of each stage; 0: of all
+  int64_t recompute_layers = 0;       // recompute only the first blocks of each stage; 0: all
   int64_t loss_chunk = 0;             // rows of logits that exist at once; 0: automatic
-  int64_t micro_batch = 1;            // sequences
-  int microbatches = 1;               // a step and data-parallel rank
+  int64_t micro_batch = 1;            // sequences per microbatch
+  int microbatches = 1;               // per step and data-parallel rank
   float grad_clip = 1;                // 0: off
-  bool mean_of_microbatches = false;  // the loss is the mean of the microbatches' means, not of all tokens
-  bool grad_sum = false;              // the gradient is the sum over the data-parallel ranks, not their mean
-  double clip_slack = 1e-6;           // added to the norm before it divides the limit; apex's LAMB has none
-  LayerDrop layer_drop;               // blocks that training leaves out; it goes by applied steps
-  std::vector<std::string> no_decay;  // regular expressions: parameters found by one of them get no weight decay
+  bool mean_of_microbatches = false;  // loss: mean of the microbatches' means instead of the mean over all tokens
+  bool grad_sum = false;              // gradient: sum over the data-parallel ranks instead of the mean
+  double clip_slack = 1e-6;           // added to the norm when clipping divides by it; 0 for apex's LAMB
+  LayerDrop layer_drop;               // progressive layer drop, driven by applied steps
+  std::vector<std::string> no_decay;  // regular expressions: matching parameters get no weight decay
   uint64_t seed = 1234;
-  bool torch_init = false;       // matrices begin as llm.c's do (torch_init.h), whatever the seed
+  bool torch_init = false;       // initialize matrices as llm.c does (torch_init.h), whatever the seed
   int threads = 1;               // host threads of this rank
   bool dynamic_shapes = false;   // microbatches of a run may differ in shape: headers before boundary messages
   bool documents = false;        // microbatches have positions in their documents (MicroBatch::positions)
@@ -67,30 +66,30 @@ struct EngineOptions {
 #endif
 };
 
-// Bytes of one rank by category; from a dry run on the null backend, or measured on the live engine.
+// Memory of one rank by category, in bytes: from a dry run on the null backend, or measured on the live engine.
 struct MemoryReport {
   int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;
-  int64_t copies = 0;      // of weights, in layouts that the backend reads faster
-  int64_t workspaces = 0;  // of the backend's libraries and ops; planned: as far as that is known beforehand
-  int64_t graphs = 0;      // of the device; planned by their calls, measured by its free memory
+  int64_t copies = 0;      // weight copies in layouts that the backend reads faster
+  int64_t workspaces = 0;  // of the backend's libraries and ops; planned: as far as known in advance
+  int64_t graphs = 0;      // CUDA graphs; planned from their number of calls, measured from free device memory
   int64_t total() const {
     return weights + gradients + optimizer + activations + buffers + copies + workspaces + graphs;
   }
 };
 
-// What one rank sends in an optimizer step, by the group it sends to.
+// Traffic that one rank sends in an optimizer step, by group.
 struct StepTraffic {
   CommCounters tensor_parallel, pipeline, data_parallel;
   CommCounters key_value;  // gradients of KV heads that several TP ranks hold
   CommCounters embedding;  // gradients of a tied table between the first and the last stage
 };
 
-// What the executors and the parameter store of one rank need, from a dry run.
+// Memory plan of the executors and the parameter store of one rank, from a dry run.
 struct EnginePlan {
   ExecutorMemory train, eval;
   ZeroMemory zero;
   MemoryReport memory;
-  int slots = 0;  // microbatches in flight; with several chunks a rank, (chunk, microbatch) pairs
+  int slots = 0;  // microbatches in flight; with several chunks per rank, (chunk, microbatch) pairs
   // From a dry run only.
   StepTraffic sent;
   int64_t snapshot_bytes = 0;  // that this rank writes into a checkpoint
@@ -107,20 +106,20 @@ struct StepResult {
   double loss = 0;
   double pair_loss = 0;  // the part of it that is of sentence pairs
   double grad_norm = 0;  // before clipping
-  double clip = 1;       // factor that clipping applied
+  double clip = 1;       // factor applied by clipping
   double lr = 0;
-  double momentum = kKeepBeta;                // beta1 of this step when the schedule moves it
+  double momentum = kKeepBeta;                // beta1 of this step if the schedule varies it
   double loss_scale = 1;                      // of this step's backward
-  int blocks = 0;                             // of the model, that ran: not what layer_drop left out
+  int blocks = 0;                             // blocks of the model that ran: those not dropped by layer_drop
   double theta = 1;                           // of layer_drop
-  bool skipped = false;                       // nothing was written
-  bool overflow = false;                      // because gradients are not finite; else the step was judged bad
-  bool stop = false;                          // some rank asked for a stop
-  int save_ready = 0;                         // ranks that said so
-  bool save_due = false;                      // some rank's clock says that it is time for a checkpoint
-  double busy_seconds = 0, wait_seconds = 0;  // of this rank: inside compute actions; blocked on neighbours
-  double stream_seconds = 0;                  // of this rank's stream for the last step that is over; 0: none yet
-  StepTimes times;                            // of all ranks; see step_times.h for of which step
+  bool skipped = false;                       // parameters and optimizer state are unchanged
+  bool overflow = false;                      // cause of the skip: non-finite gradients; else an anomalous step
+  bool stop = false;                          // some rank requested a stop
+  int save_ready = 0;                         // ranks that set ControlFlags::save_ready
+  bool save_due = false;                      // some rank set ControlFlags::save_due
+  double busy_seconds = 0, wait_seconds = 0;  // of this rank: in compute actions; blocked on neighbours
+  double stream_seconds = 0;                  // on this rank's stream, for the last completed step; 0: none yet
+  StepTimes times;                            // of all ranks; step_times.h defines to which step each belongs
 };
 
 class Engine {
@@ -128,27 +127,28 @@ class Engine {
   Engine(const EngineOptions&, const Mesh&, const Backend&, Stream compute, const EnginePlan&);
   ~Engine();
 
-  // Masters and ranges were written from outside, by a checkpoint or a test: what is made of them follows. Collective.
+  // Call after master weights or quantizer state were overwritten (checkpoint load, tests): recomputes everything
+  // derived from them. Collective.
   void adopt() {
     fp8_ranges_->adopt();
     store_->refresh_from_masters();
   }
   void init_weights();
 
-  // Collective: one optimizer step on options.microbatches microbatches. target_tokens: unmasked targets of the global
-  // batch (of no use with mean_of_microbatches, which takes MicroBatch::loss_tokens). flags: of this rank.
+  // Runs one optimizer step on options.microbatches microbatches. Collective. target_tokens: unmasked targets of the
+  // global batch (unused with mean_of_microbatches, which reads MicroBatch::loss_tokens). flags: those of this rank.
   StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, const ControlFlags& flags = {});
 
   // Sums of losses over microbatches (any number), equal on every rank. Changes nothing.
   LossSums evaluate(std::span<const MicroBatch> microbatches);
 
-  // Asked at the beginning of every step, on every rank alike: what its loss and its gradient norm before clipping are
-  // judged by. The update of a bad step is left out, like one whose gradients are not finite. The device judges, so
-  // that it finds the update queued behind the norms.
+  // Sets the anomaly limits of loss and pre-clipping gradient norm. `limits` is called at the start of every step, with
+  // the same result on every rank. The update of an anomalous step is skipped, like that of a step with non-finite
+  // gradients. The device evaluates the limits, because the update is queued directly after the norms.
   void set_limits(std::function<StepLimits()> limits) { limits_of_step_ = std::move(limits); }
-  // What this rank waited for the microbatches of the next step, for its StepTimes.
+  // Sets this rank's wait for the microbatches of the next step, for its StepTimes.
   void set_data_wait(double seconds) { clock_.set_data_wait(seconds); }
-  // Called when the step's gradients are reduced, before anything looks at them: faults that tests plant.
+  // Fault injection hook, called after the step's gradients are reduced and before any check of them.
   void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
   // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp +
   // d]; of pairs, if there are any, behind those of tokens.
@@ -156,23 +156,23 @@ class Engine {
   // Of the last step, the same on every rank: squared gradient norms by FSDP unit of the model, times loss_scale^2.
   std::span<const double> unit_norm_squares() const { return exchange_->on_host(StepExchange::Field::kNormSquares); }
 
-  // From the next step on these blocks, instead of those that options().layer_drop draws: [layers], as
-  // ModelStage::keep_blocks takes them. For memory plans and tests.
+  // Runs these blocks from the next step on, instead of those that options().layer_drop draws. keep: [layers], as in
+  // ModelStage::keep_blocks. For memory plans and tests.
   void set_layer_keep(std::span<const double> keep);
-  std::span<const double> kept_blocks() const { return keep_; }  // of the last step; empty: all, always
+  std::span<const double> kept_blocks() const { return keep_; }  // of the last step; empty: no layer drop
 
   int64_t applied_steps() const { return applied_; }
   int64_t schedule_steps() const { return applied_ + schedule_ahead_; }  // t of the learning rate
-  int64_t applied_samples() const {  // of the schedule's steps: what a schedule over samples goes by
+  int64_t applied_samples() const {  // of schedule_steps(), for a schedule over samples
     return lr_options_.samples_before + (schedule_steps() - lr_options_.steps_before) * samples_per_step();
   }
-  // As after a resume. samples: of the schedule's steps, when their batch was another one; -1: it was this one.
-  // schedule: t of the learning rate; -1: it is t.
+  // Sets the state after a resume. samples: samples of the schedule's steps, if they had another batch size; -1: same
+  // batch size. schedule: t of the learning rate; -1: t.
   void set_applied_steps(int64_t t, int64_t samples = -1, int64_t schedule = -1);
   LossScaler& loss_scaler() { return scaler_; }
 
   std::vector<ShardView> checkpoint_views() const;  // model_views() and optimizer state
-  std::vector<ShardView> model_views() const;       // values, and ranges of quantization-aware training
+  std::vector<ShardView> model_views() const;       // parameters, and quantizer state of quantization-aware training
   ParamStore& store() { return *store_; }
   const ParamStore& store() const { return *store_; }
   PipelineExecutor& executor() { return *train_; }
@@ -184,7 +184,7 @@ class Engine {
   Optimizer& optimizer() { return *optimizer_; }
   const std::vector<int>& boundaries() const { return boundaries_; }
   PhaseEnds phases() const { return clock_.phases(); }  // of the last step, on this rank
-  // Of compute actions and updates so far: what ran as graphs of the device. All 0 where there are none.
+  // Graph replays of compute actions and updates so far. All 0 on devices without graphs.
   ReplayCounts replays() const;
   EnginePlan measured_plan() const;  // high-water marks so far: a plan for a real engine, a measurement of this one
 
@@ -204,7 +204,7 @@ class Engine {
   void replay(Work);
   StepResult read_back(int64_t target_tokens);
   void abandon(const std::exception&);
-  Tensor scalars() const { return scalars_.tensor({kNumScalars}, DType::kF32); }  // of what is in no parameter group
+  Tensor scalars() const { return scalars_.tensor({kNumScalars}, DType::kF32); }  // of parameters in no group
   Tensor all_scalars() const { return scalars_.tensor({scalar_count()}, DType::kF32); }
   Tensor norm() const { return scalars_.tensor({1}, DType::kF32, scalar_count() * size_of(DType::kF32)); }
   int64_t scalar_count() const { return options_.optim.scalar_rows() * kNumScalars; }
@@ -216,7 +216,7 @@ class Engine {
   const Mesh& mesh_;
   const Backend& backend_;
   Stream compute_;
-  std::vector<int> boundaries_;  // of the layer list: stage k holds [boundaries[k], boundaries[k+1])
+  std::vector<int> boundaries_;  // in the layer list: stage k holds [boundaries[k], boundaries[k+1])
   std::vector<std::unique_ptr<ModelStage>> stages_;  // [chunk]: virtual stage chunk * pp + pp rank
   std::unique_ptr<ParamStore> store_;
   std::unique_ptr<Optimizer> optimizer_;
@@ -225,30 +225,31 @@ class Engine {
   std::unique_ptr<Fp8States> fp8_ranges_;
   LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
-  std::unique_ptr<Recording> update_;  // norms, update, publication; nullptr: not as a graph yet
-  double update_scale_ = 0;            // that it was recorded with
-  ReplayCounts replays_;               // of it
+  std::unique_ptr<Recording> update_;  // norms, update, all-gather of weights; nullptr: not recorded as a graph yet
+  double update_scale_ = 0;            // loss scale with which it was recorded
+  ReplayCounts replays_;               // of update_
   std::unique_ptr<StepExchange> exchange_;
   StepClock clock_;
-  Buffer scalars_, losses_, limits_;            // rows of scalars and norm; of this rank's microbatches; by StepLimit
-  std::vector<Buffer> constants_;               // ModelStage::constants
-  Buffer seeds_;                                // [microbatch] f32, with mean_of_microbatches
-  HostArray<float> host_seeds_, host_scalars_;  // written for the device
+  Buffer scalars_, losses_,
+      limits_;                     // rows of scalars and norm; losses of this rank's microbatches; limits by StepLimit
+  std::vector<Buffer> constants_;  // ModelStage::constants
+  Buffer seeds_;                   // upstream gradients of the loss, [microbatch] f32, with mean_of_microbatches
+  HostArray<float> host_seeds_, host_scalars_;  // host side of copies to the device
   HostArray<double> host_limits_;               // likewise
-  HostArray<float> read_scalars_;               // read from the device: all of scalars_
-  std::vector<double> counts_;                  // of this rank's microbatches: targets that carry loss
+  HostArray<float> read_scalars_;               // copied from the device: all of scalars_
+  std::vector<double> counts_;                  // targets that carry loss, by microbatch of this rank
   std::vector<MicroBatch> seeded_;
   std::function<StepLimits()> limits_of_step_;
   std::function<void()> probe_;
-  std::vector<double> keep_;     // by block of the model: ModelStage::keep_blocks; empty: all, always
-  std::vector<uint8_t> unused_;  // by unit of the model: ParamStore::begin_step
+  std::vector<double> keep_;     // ModelStage::keep_blocks by block of the model; empty: no layer drop
+  std::vector<uint8_t> unused_;  // by FSDP unit of the model: ParamStore::begin_step
   bool fixed_blocks_ = false;
   int64_t applied_ = 0, schedule_ahead_ = 0;
-  LrOptions lr_options_;  // with where this start begins
+  LrOptions lr_options_;  // with the steps and samples of earlier runs
 };
 
-// Runs one step of this rank's engine on the null backend, with groups that do nothing: exact memory, no computation.
-// `target`: where the engine will really run.
+// Runs one step of this rank's engine on the null backend with no-op process groups: exact memory plan, no computation.
+// `target`: backend of the real run.
 EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank, const Backend& target = cpu_backend());
 
 // A microbatch as a step has it, whose tensors lie over one another in `room`, i32 [micro_batch, seq]: for dry runs.
@@ -258,11 +259,12 @@ MicroBatch empty_batch(const EngineOptions&, Tensor room);
 // step leaves out other blocks.
 inline bool replays_microbatches(const EngineOptions& o) { return !o.layer_drop; }
 
-// Boundaries of the pp * vpp virtual stages in the layer list under options.partition.
+// Returns the boundaries of the pp * vpp virtual stages in the layer list under options.partition.
 std::vector<int> stage_boundaries(const EngineOptions&, int pp);
 
-// The schedule of a training step, messages and reductions included. Throws kUsage when it does not exist or, read from
-// a file, is refused by the simulator or not for pp ranks, vpp chunks and the step's microbatches.
+// Returns the pipeline schedule of a training step, including messages and reductions. Throws kUsage if it does not
+// exist. For a schedule read from a file, also if the simulator rejects it or it does not match pp, vpp and the step's
+// microbatches.
 PipelineSchedule train_schedule(const EngineOptions&, int pp);
 
 }  // namespace gt

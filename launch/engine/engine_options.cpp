@@ -67,7 +67,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.precision = precision_of(c);
   if (o.loss_chunk == 0 && may_use_gpu(c))
     o.loss_chunk = large_loss_chunk(o.model, o.precision, static_cast<int>(c.parallel.tp));
-  if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // apex clips so
+  if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // as apex
   if (c.precision.stochastic_rounding) o.optim.rounding_seed = static_cast<uint64_t>(c.train.seed);
   o.no_decay = c.optim.no_decay;
   o.schedule = c.parallel.schedule;
@@ -92,7 +92,7 @@ EngineOptions engine_options(const Config& c, int threads) {
 
 namespace {
 
-// Ranks on the cores of this process: with launch.bind_cores each has its own.
+// Ranks that share the cores of this process; with launch.bind_cores each has its own.
 int cores_shared_by(const Config& c, int local_ranks) {
   const bool own = c.launch.bind_cores && started_by_launch_ranks() && c.launch.ranks == "processes";
   return own ? 1 : std::max(1, local_ranks);

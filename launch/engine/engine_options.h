@@ -1,4 +1,4 @@
-// From the config that a user wrote to what one rank's engine needs.
+// Derives a rank's engine options from the user's config.
 #pragma once
 #include <string>
 
@@ -10,18 +10,18 @@ namespace gt {
 MeshShape mesh_shape(const Config&);
 EngineOptions engine_options(const Config&, int threads);
 
-// Rows of logits of one tensor-parallel rank that take a GiB, a power of two: pieces of the head so large that a GPU's
-// products are not bound by memory, though each adds to all of the head's gradient. What model.loss_chunk 0 means
-// there.
+// Returns the rows of logits that take 1 GiB on one TP rank, a power of two. With head chunks this large a GPU's GEMMs
+// are not memory-bound, although each chunk adds to the whole gradient of the head. This is the GPU default of
+// model.loss_chunk 0.
 int64_t large_loss_chunk(const TransformerConfig&, const Precision&, int tp);
 
-// device.threads, or cores / ranks on this machine, at least 1.
+// Returns device.threads, or cores / ranks on this machine, at least 1.
 int threads_per_rank(const Config&, int local_ranks);
-// Whether all threads of all ranks of this machine have a core each: only then do idle ones spin.
+// Returns whether every thread of all ranks of this machine has its own core. Only then do idle threads spin.
 bool ranks_may_spin(const Config&, int local_ranks, int threads);
 
-// The backend that device.kind names; auto takes CUDA when there is a device. Sets the CPU's instruction set. Throws
-// kUsage when cuda was asked for and cannot be had, with the reason.
+// Returns the backend of device.kind; auto selects CUDA if there is a device. Sets the CPU's instruction set. Throws
+// kUsage with the reason if cuda is configured but unavailable.
 const Backend& choose_backend(const Config&);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// The memory plan of a rank: its engine's steps on the null backend, with groups that do nothing.
+// Memory plan of a rank: steps of its engine on the null backend with no-op process groups.
 #include <algorithm>
 
 #include "checkpoint/save.h"
@@ -9,19 +9,19 @@
 namespace gt {
 namespace {
 
-// Memory of steps that leave blocks out. Blocks of a stage are alike, but for those that are recomputed and those that
-// are not, so what a step takes depends on how many of each kind run; at most `kMost` such pairs are tried. The
-// branches of those that run are scaled, which takes memory too.
+// Covers the memory of steps that drop blocks. Blocks of a stage are alike except that some are recomputed, so the
+// memory depends on how many of each kind run. At most `kMost` such pairs are tried. Branches of the running blocks are
+// scaled, which takes memory too.
 void run_with_fewer_blocks(Engine& engine, std::span<const MicroBatch> batch) {
   constexpr int64_t kMost = 64;
   const EngineOptions& o = engine.options();
-  int64_t most = 0;  // blocks of a stage here
+  int64_t most = 0;  // blocks of this stage
   for (const ModelStage* s : engine.stages()) most = std::max(most, static_cast<int64_t>(s->blocks()));
   const int64_t again = o.recompute == Recompute::kNone ? 0 : std::min(most, o.recompute_layers);
   const int64_t pairs = (again + 1) * (most - again + 1), stride = (pairs + kMost - 1) / kMost;
   std::vector<double> keep(static_cast<size_t>(o.model.layers));
   for (int64_t k = pairs - 1; k >= 0; k -= stride) {
-    const int64_t first = k % (again + 1), rest = k / (again + 1);  // so many of each kind run
+    const int64_t first = k % (again + 1), rest = k / (again + 1);  // running blocks of each kind
     std::fill(keep.begin(), keep.end(), 0.);
     for (const ModelStage* s : engine.stages())
       for (int64_t i = 0; i < static_cast<int64_t>(s->blocks()); ++i)
@@ -31,7 +31,7 @@ void run_with_fewer_blocks(Engine& engine, std::span<const MicroBatch> batch) {
   }
 }
 
-// Shorter sequences need less of everything, but what is cut in chunks of fixed size may lie elsewhere.
+// Shorter sequences need less memory, but buffers chunked at a fixed size may be placed elsewhere.
 void run_at_every_length(Engine& engine, std::span<const MicroBatch> batch) {
   constexpr size_t kMost = 128;
   const std::vector<int64_t>& lengths = engine.options().lengths;
@@ -46,8 +46,8 @@ void run_at_every_length(Engine& engine, std::span<const MicroBatch> batch) {
   }
 }
 
-// Once delayed scales are known, norms hand gradients on as codes. A block that the first steps leave out learns its
-// own later: then some blocks do and some do not.
+// Once delayed scales are known, norms write gradients in FP8. A block that is dropped in the first steps gets its
+// scale later, so both cases occur together.
 template <class Steps>
 void run_with_known_scales(Engine& engine, Steps steps) {
   const auto known = [&](auto of_block) {
@@ -65,7 +65,7 @@ void run_with_known_scales(Engine& engine, Steps steps) {
   known([](size_t) { return true; });
 }
 
-// Op calls of this thread on the null backend.
+// Counts op calls of this thread on the null backend.
 struct CallCount {
   static inline thread_local int64_t calls = 0;
   template <class A>
@@ -74,10 +74,9 @@ struct CallCount {
   }
 };
 
-// Device memory of the graphs that a run will hold: an allowance for each kernel in them, which the measured figure of
-// the run stands beside. A kernel takes some 10 KB (published: NVIDIA/cccl, pull request 3768), a call of ours two
-// kernels (the emulated device counts 1.9 in a GPT's microbatch). Kinds of microbatches: the first and a later one of
-// each slot, and the last.
+// Device memory of the graphs that a run will hold: an allowance per kernel, reported next to the measured value of the
+// run. A kernel takes some 10 KB (published: NVIDIA/cccl, pull request 3768). An op call is two kernels (the emulated
+// device counts 1.9 in a GPT's microbatch). Graphs per slot: the first and a later microbatch, and the last.
 class GraphPlan {
  public:
   static constexpr int64_t kKernelBytes = 10240;
@@ -96,10 +95,10 @@ class GraphPlan {
   int64_t update_ = begin_, evaluation_ = begin_;
 };
 
-// One step, and an evaluation, on the null backend. `zero`: room for what the parameter store needs for a while.
+// Runs a step and an evaluation on the null backend. `zero`: sizes of the parameter store's temporary buffers.
 EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target,
                    ZeroMemory zero) {
-  constexpr int64_t kPlenty = int64_t{1} << 47;  // addresses, not memory
+  constexpr int64_t kPlenty = int64_t{1} << 47;  // address space, not memory
   static const OpTable& counted = decorate<CallCount>(*null_backend().ops);
   Backend backend = null_backend();
   backend.ops = &counted;
@@ -169,7 +168,8 @@ MicroBatch empty_batch(const EngineOptions& o, Tensor room) {
 
 EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int rank, const Backend& target) {
   EnginePlan plan = dry_run(options, shape, rank, target, {});
-  // Copies are kept by address, and gathered weights have those of the real run only in a buffer of the real size.
+  // Weight copies are cached by address, and gathered weights have their real addresses only in a buffer of the real
+  // size.
   return plan.zero.gathered > 0 ? dry_run(options, shape, rank, target, plan.zero) : plan;
 }
 

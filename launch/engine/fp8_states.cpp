@@ -24,7 +24,7 @@ void Fp8States::end_step(int64_t applied) {
   mesh_.stage().all_reduce(step_amax(), ReduceOp::kMax, stream_).wait(stream_);
   backend_.ops->amax_history(
       {.step_amax = step_amax(), .history = history(), .amax = amax(), .at = (applied - 1) % kSteps}, stream_);
-  if (!all_known_) look();  // a block that steps leave out may be met late
+  if (!all_known_) look();  // a block dropped by layer drop may first run late
 }
 
 void Fp8States::adopt() {
@@ -33,7 +33,7 @@ void Fp8States::adopt() {
   look();
 }
 
-// Finds the ranges that have a history. Waits for the device in the first steps only.
+// Finds the states that have a history. Waits for the device in the first steps only.
 void Fp8States::look() {
   if (stream_.device.kind == DeviceKind::kNull) return;
   backend_.device->copy(host_.data(), amax().data, amax().bytes(), stream_);
@@ -46,7 +46,7 @@ void Fp8States::look() {
 }
 
 void Fp8States::append_views(std::vector<ShardView>& out) const {
-  const bool save = mesh_.coord(Axis::kDp) == 0;  // by one of its tensor ranks: assign_over_tp
+  const bool save = mesh_.coord(Axis::kDp) == 0;  // on one of the TP ranks: assign_over_tp
   for (int64_t i = 0; i < count(); ++i)
     out.push_back({.name = "fp8/amax/" + ranges_[static_cast<size_t>(i)]->name,
                    .data = history().slice(i, 1).view({kSteps}),

@@ -1,6 +1,6 @@
-// Delayed scaling of products of 8 bits on this rank: what enters a layer and what comes back is scaled by the largest
-// element of the last 1024 applied steps, over all microbatches and all ranks of the pipeline stage, so that no layout
-// changes it and no tensor is looked at twice. A tensor of which nothing is known yet is scaled as it is (`current`).
+// Delayed scaling of this rank's FP8 linear layers. Inputs and output gradients are scaled by the amax of the last 1024
+// applied steps, over all microbatches and all ranks of the pipeline stage. Scales thus do not depend on the layout,
+// and no tensor needs a separate amax pass. A tensor without history is scaled by its current amax.
 #pragma once
 #include <vector>
 
@@ -15,13 +15,12 @@ namespace gt {
 class Fp8States {
  public:
   static constexpr int64_t kSteps = 1024;
-  // Gives the ranges memory; they outlive this object. None: nothing to do, ever.
+  // Allocates the states' memory; the states must outlive this object. An empty vector makes every call a no-op.
   Fp8States(std::vector<Fp8State*>, const Mesh&, const Backend&, Stream);
   void begin_step();               // zeroes step_amax
   void end_step(int64_t applied);  // of applied step number `applied`, from 1; collective over the pipeline stage
-  void adopt();                    // histories were written from outside
-  void append_views(
-      std::vector<ShardView>&) const;  // "fp8/amax/<range>", f32 [1024]: the largest of step t at t-1 mod 1024
+  void adopt();                    // call after histories were overwritten (checkpoint load, tests)
+  void append_views(std::vector<ShardView>&) const;  // "fp8/amax/<state>", f32 [1024]: amax of step t at (t-1) mod 1024
   int64_t bytes() const { return memory_.bytes(); }
 
  private:

@@ -21,7 +21,7 @@ std::string bytes_of(const std::vector<GemmShape>& kinds) {
   return {reinterpret_cast<const char*>(kinds.data()), kinds.size() * sizeof(GemmShape)};
 }
 
-// What each rank sent, each kind once, in the order of their bytes.
+// Merges the shapes of all ranks without duplicates, in byte order.
 std::vector<GemmShape> together(const std::vector<std::string>& lists) {
   std::set<GemmShape> all;
   for (const std::string& list : lists)
@@ -33,7 +33,7 @@ std::vector<GemmShape> together(const std::vector<std::string>& lists) {
   return {all.begin(), all.end()};
 }
 
-// Aside and then renamed. A run goes on without its copy.
+// Writes to a temporary file and renames it. On failure the run continues without its copy.
 void write(const std::string& path, const std::string& text) {
   std::error_code ec;
   const std::string aside = path + ".new";
@@ -47,7 +47,7 @@ void write(const std::string& path, const std::string& text) {
 
 int64_t entries(const std::string& table) { return std::count(table.begin(), table.end(), '|'); }
 
-// On the rank that times for its type of GPU: the table.
+// Times all shapes on the first rank of its GPU type and returns the table.
 std::string time_all(const std::vector<GemmShape>& kinds, const Backend& backend, Stream stream,
                      const std::string& own) {
   const std::string kept = own.empty() ? "" : read_if_there(own);
@@ -70,7 +70,7 @@ void settle_gemm_plans(const Config& c, const EngineOptions& options, const Mesh
                        int device, Stream stream, const std::string& run_folder) {
   if (c.device.gemm_tune != "auto" || backend.take_gemm_plans == nullptr) return;
   ProcessGroup& world = mesh.world();
-  // Replicas and ranks of a tensor-parallel group multiply the same kinds.
+  // Replicas and the ranks of a TP group run the same GEMM shapes.
   const bool speaks = mesh.coord(Axis::kDp) == 0 && mesh.coord(Axis::kTp) == 0;
   const std::vector<GemmShape> kinds =
       together(gather_bytes(world, speaks ? bytes_of(gemm_shapes(options, mesh.shape(), mesh.rank())) : std::string()));

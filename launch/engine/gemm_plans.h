@@ -1,6 +1,6 @@
-// One choice of algorithms for all ranks: with device.gemm_tune auto the first rank of each type of GPU times every
-// kind of product that any rank will run, before step 1, and the others take its table (kernels/cuda/gemm_choices.h).
-// Timing may choose differently twice: so replicas, and a run that is resumed, have the same bits.
+// GEMM autotuning, shared by all ranks. With device.gemm_tune auto the first rank of each GPU type times every GEMM
+// shape that any rank runs, before step 1. The other ranks take over its table (kernels/cuda/gemm_choices.h). Repeated
+// timing could choose other algorithms, so a shared table keeps replicas and resumed runs bitwise identical.
 #pragma once
 #include <string>
 
@@ -11,10 +11,10 @@
 
 namespace gt {
 
-// Collective over the world; nothing to do unless the config asks for timing and there is a GPU. From then on nothing
-// else is timed: a product of another kind takes cuBLASLt's first suggestion. run_folder: where the run keeps its own
-// copy (gemm-plans-N.txt, N counts types of GPUs), which goes before the user's cache when it is resumed; empty: none
-// is kept. Tells the user what was timed and which file was left aside.
+// Collective over the world. Does nothing unless the config enables timing and there is a GPU. Afterwards nothing else
+// is timed: other GEMM shapes use cuBLASLt's first heuristic result. run_folder: holds the run's copy of the tables
+// (gemm-plans-N.txt, N counts GPU types), which takes precedence over the user's cache on resume; empty: no copy.
+// Prints what was timed and which file was ignored.
 void settle_gemm_plans(const Config&, const EngineOptions&, const Mesh&, const Backend&, int device, Stream,
                        const std::string& run_folder);
 

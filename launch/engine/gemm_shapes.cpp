@@ -26,7 +26,7 @@ GemmShape::Operand operand(const Tensor& t) {
 
 void add(std::set<GemmShape>& kinds, const Gemm& g) {
   GemmShape::Operand dbias = operand(g.dbias);
-  dbias.offset = 0;  // backends that ask a library for it take it out of memory of their own
+  dbias.offset = 0;  // backends whose library computes it allocate it themselves
   kinds.insert({.a = operand(g.a),
                 .b = operand(g.b),
                 .bias = operand(g.bias),
@@ -49,7 +49,7 @@ void add(std::set<GemmShape>& kinds, const GemmFp8& g) {
 template <class Args>
 void add(std::set<GemmShape>&, const Args&) {}
 
-// Memory for one operand after another, filled with the same piece of numbers again and again.
+// Memory for consecutive operands, filled with a repeating pattern of values.
 class Operands {
  public:
   Operands(const Backend& backend, Stream stream) : backend_(backend), stream_(stream) {}
@@ -72,7 +72,8 @@ class Operands {
   void drop() { held_.clear(); }
 
  private:
-  // Bit 6 of the upper byte of a number is that of a large exponent: without it no NaN, no infinity, nothing above 2.
+  // Bit 6 of a value's upper byte selects large exponents. With it cleared there is no NaN, no infinity and nothing
+  // above 2.
   void fill(const Tensor& t) {
     constexpr int64_t kPiece = 1 << 20;
     if (piece_.empty()) {

@@ -1,5 +1,5 @@
-// The kinds of matrix products of a rank: all that a backend's choice of an algorithm may depend on, found by steps on
-// the null backend. A model has some tens, whatever its depth.
+// GEMM shapes of a rank: everything on which a backend's choice of algorithm may depend. Collected by steps on the null
+// backend. A model has a few dozen, whatever its depth.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace gt {
 
-// No two values have other bytes: kinds are sorted, compared and sent as such.
+// Key of a GEMM. Equal keys have equal bytes: they are sorted, compared and sent bytewise.
 struct GemmShape {
   struct Operand {
     int64_t rows = 0, cols = 0;
@@ -25,12 +25,12 @@ struct GemmShape {
   friend bool operator<(const GemmShape& x, const GemmShape& y);
 };
 
-// Of the training and evaluation of one rank of `shape`, each once, in a fixed order. Sequences of the first
-// `kMostLengths` of EngineOptions::lengths are among them.
+// Returns the GEMM shapes of training and evaluation on one rank of `shape`, without duplicates, in a fixed order.
+// Covers the first `kMostLengths` sequence lengths of EngineOptions::lengths.
 std::vector<GemmShape> gemm_shapes(const EngineOptions&, const MeshShape& shape, int rank);
 constexpr size_t kMostLengths = 16;
 
-// Runs each once on `stream`, on operands of its own made of arbitrary numbers; waits for the device.
+// Runs each GEMM once on `stream`, on operands with arbitrary values. Synchronizes with the device.
 void run_products(const std::vector<GemmShape>&, const Backend&, Stream stream);
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// Logical tensors by name: how far two of them are apart, and writing them into the views of a rank.
+// Logical tensors by name: distances between them, and writing them into the views of a rank.
 #pragma once
 #include <map>
 #include <string>
@@ -13,21 +13,21 @@ namespace gt {
 using Logical = std::map<std::string, std::vector<float>>;  // name -> flattened logical tensor
 
 struct TensorDistance {
-  double relative = 0;  // ||a - b|| / ||b||; infinity when sizes differ or something is not finite
-  double ulp = 0;       // largest |a - b| in units in the last place of b's largest element
+  double relative = 0;  // ||a - b|| / ||b||; infinity if sizes differ or a value is not finite
+  double ulp = 0;       // largest |a - b| in units in the last place of the element of b with the largest magnitude
   double cosine = 1;    // of the angle between them
   double length = 1;    // ||a|| / ||b||
 };
 TensorDistance distance(const std::vector<float>& a, const std::vector<float>& b);
 
 double relative_error(const std::vector<float>& a, const std::vector<float>& b);
-// The worst tensor and its error; names missing on either side count as infinite.
+// Returns the tensor with the largest error, and that error; names missing on either side count as infinite.
 std::pair<std::string, double> worst_error(const Logical& a, const Logical& b);
 
-// Writes logical tensors (by parameter name) into what the views show; vocabulary padding becomes 0.
+// Writes logical tensors (by parameter name) into the memory of the views; vocabulary padding becomes 0.
 void write_views(const std::vector<ShardView>& views, const Logical& from, const Backend&, Stream);
 
-// "layers.0.norm1.weight" of "master/layers.0.norm1.weight", "exp_avg/layers…" of "optim/exp_avg/layers…".
+// Maps "master/layers.0.norm1.weight" to "layers.0.norm1.weight", "optim/exp_avg/layers…" to "exp_avg/layers…".
 std::string logical_name(const std::string& view_name);
 
 }  // namespace gt

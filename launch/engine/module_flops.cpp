@@ -15,7 +15,7 @@ int level_of(const std::string& name) {
   return name.rfind("layers.", 0) == 0 ? dots : dots + 1;  // "layers.0" is one level below the model
 }
 
-// The module around it; "" is the whole model.
+// Returns the enclosing module; "" is the whole model.
 std::string parent(const std::string& name) {
   if (level_of(name) <= 1) return "";
   return name.substr(0, name.rfind('.'));
@@ -25,7 +25,7 @@ bool within(const std::string& leaf, const std::string& module) {
   return module.empty() || leaf == module || leaf.rfind(module + ".", 0) == 0;
 }
 
-// Every module of the tree with the sums of its leaves, parents before children.
+// Returns every module of the tree with the sums of its leaves, parents before children.
 std::vector<ModuleCost> tree(std::span<const ModuleCost> leaves) {
   std::vector<ModuleCost> out{{}};
   for (const ModuleCost& leaf : leaves) {

@@ -5,7 +5,7 @@
 namespace gt {
 namespace {
 
-// "layers.3.mlp.up" -> "layers.3"; other modules are their own.
+// Maps "layers.3.mlp.up" to "layers.3"; returns other modules unchanged.
 std::string block_of(const std::string& module) {
   if (module.rfind("layers.", 0) != 0) return module;
   return module.substr(0, module.find('.', 7));

@@ -1,5 +1,6 @@
-// Seconds that the ops of each module took on this rank. An op belongs to the module whose parameter it reads or whose
-// gradient it writes; one that has none, such as attention between its projections, to a leaf of the module before it.
+// Seconds spent in the ops of each module on this rank. An op is attributed to the module whose parameter it reads or
+// whose gradient it writes. An op without a parameter, such as the attention core, is attributed to a leaf of the
+// preceding module.
 #pragma once
 #include <map>
 #include <span>
@@ -16,18 +17,18 @@ class ModuleTimer {
   struct Seconds {
     double forward = 0, backward = 0;
   };
-  // Adds an op's time. `leaf` and `direction`: its own (kernels/operands.h); `parameter`: that it reads or whose
-  // gradient it writes, nullptr when there is none.
+  // Adds the time of an op. `leaf`, `direction`: of the op (kernels/operands.h); `parameter`: the one that it reads or
+  // whose gradient it writes, or nullptr.
   void add(Leaf leaf, Direction direction, const std::string* parameter, double seconds);
   const std::map<std::string, Seconds>& modules() const { return modules_; }
 
-  // Collective over the world: fills in forward and backward of every leaf, a mean over the ranks with a share in it.
+  // Collective over the world: fills forward and backward of every leaf with the mean over the ranks that ran it.
   void share(ProcessGroup& world, std::span<ModuleCost> leaves) const;
 
  private:
   std::map<std::string, Seconds> modules_;
   std::string last_;       // module of the last op with a parameter
-  bool backward_ = false;  // of ops that do not say it
+  bool backward_ = false;  // for ops without a direction
 };
 
 }  // namespace gt

@@ -10,8 +10,8 @@
 
 namespace gt {
 
-// What an op reads and writes, by name. Ops that only judge or update (sums, clipping, optimizers) have nothing but
-// control operands: a step that is run again writes nothing there.
+// Operands of an op, by name. Ops that only check or update (sums, clipping, optimizers) have control operands only: a
+// rerun step writes nothing through them.
 struct Operands {
   struct One {
     const char* name;
@@ -35,7 +35,7 @@ Operands operands_of(const Args& args) {
   return o;
 }
 
-// A value that is not finite as it is, any other as 0: only the former are told about.
+// Returns a non-finite value unchanged, and 0 for any other: only the former are reported.
 float widened(const std::byte* p, DType t) {
   uint64_t bits = 0;
   std::memcpy(&bits, p, static_cast<size_t>(size_of(t)));
@@ -51,7 +51,7 @@ bool is_real(DType t) { return t == DType::kF32 || t == DType::kF64 || t == DTyp
 
 }  // namespace
 
-// Wrappers find their object by thread: a rank computes on one.
+// Wrappers find their object through a thread-local: a rank computes on one thread.
 struct OpWatch::Hook {
   static const OpTable& table() {
     static const OpTable t{.name = "observed",
@@ -84,7 +84,7 @@ void OpWatch::watch_thread() {
   const char* name = table_.name;
   table_ = Hook::table();
   table_.name = name;
-  backend_.replays = false;  // every op is to be seen when it runs
+  backend_.replays = false;  // every op must run through the table
 }
 
 void OpWatch::end() {
@@ -145,7 +145,8 @@ const Parameter* OpWatch::parameter_of(const Operands& o) const {
   return nullptr;
 }
 
-// " with layers.1.mlp.up.weight", " for the gradient of layers.1.norm1.weight"; "" for an op among activations.
+// Returns " with layers.1.mlp.up.weight", " for the gradient of layers.1.norm1.weight"; "" for an op on activations
+// only.
 std::string OpWatch::with(const Operands& o) const {
   for (int k = 0; k < o.count; ++k)
     if (const Parameter* p = parameter_at(o.list[k].tensor.data, writes(o.list[k].role)))

@@ -1,6 +1,5 @@
-// The ops of one rank under observation: which is the first whose result is not finite? A step is run again with every
-// result looked at (too slow for every step); between observations ops are called as without it. Also plants values
-// that are not finite in the result of an op, for tests.
+// Finds the first op of one rank whose result is not finite. A step is rerun with every result checked (too slow for
+// every step); otherwise ops are called directly. Also injects non-finite values into the result of an op, for tests.
 #pragma once
 #include <optional>
 #include <string>
@@ -30,13 +29,13 @@ class OpWatch {
   OpWatch(const OpWatch&) = delete;
   OpWatch& operator=(const OpWatch&) = delete;
 
-  // The same backend, whose ops can be observed. Lives as long as this object.
+  // Returns a backend like the given one whose ops can be observed. Owned by this object.
   const Backend& backend() const { return backend_; }
 
-  // Observes the ops that this thread calls from now on. `plants`: of sites forward and backward. `look`: for values
-  // that are not finite.
+  // Starts observing the ops called by this thread. `plants`: faults of sites forward and backward. `look`: checks for
+  // non-finite values.
   void begin(const ParamStore&, const RankStatus&, std::vector<Injection> plants, bool look);
-  // Times the ops that this thread calls from now on, each to its end, into `to`.
+  // Starts timing the ops called by this thread, each until completion, into `to`.
   void begin_timing(const ParamStore&, ModuleTimer& to);
   void end();
   const std::optional<BadOp>& first_bad() const { return found_; }  // of the last observation
@@ -55,7 +54,7 @@ class OpWatch {
   const OpTable real_;
   OpTable table_;
   Backend backend_;
-  const bool replays_;  // while nobody watches
+  const bool replays_;  // when not observing
   std::vector<Parameter*> parameters_;
   const RankStatus* status_ = nullptr;
   std::vector<Injection> plants_;

@@ -31,8 +31,8 @@ void QuantizerStates::end_step() {
   const size_t n = ranges_.size();
   for (size_t i = 0; i < n; ++i) {
     const float most = host_[n + i];
-    if (!std::isfinite(most)) continue;  // an activation that its gradient survived
-    if (most == 0) continue;             // a block that this step left out
+    if (!std::isfinite(most)) continue;  // a non-finite activation whose gradients were finite
+    if (most == 0) continue;             // a block dropped in this step
     host_[i] = host_[i] == 0 ? most : 0.99f * host_[i] + 0.01f * most;
   }
   backend_.device->copy(memory_.data(), host_.data(), count() * size_of(DType::kF32), stream_);
@@ -40,7 +40,7 @@ void QuantizerStates::end_step() {
 }
 
 void QuantizerStates::append_views(std::vector<ShardView>& out) const {
-  const bool save = mesh_.coord(Axis::kDp) == 0;  // by one of its tensor ranks: assign_over_tp
+  const bool save = mesh_.coord(Axis::kDp) == 0;  // on one of the TP ranks: assign_over_tp
   for (const QuantizerState* r : ranges_)
     out.push_back({.name = "qat/limit/" + r->name,
                    .data = r->limit,

@@ -1,7 +1,7 @@
-// Memory of the ranges of quantization-aware training on this rank, and how they move: after each applied step
-//   limit = 0.99 limit + 0.01 step_amax, at first step_amax (Jacob et al. 2018, "Quantization and Training of Neural
-//   Networks"),
-// with step_amax the largest |x| of the step on all ranks of the pipeline stage, so that no layout changes it.
+// Quantizer state of quantization-aware training on this rank. Each applied step updates
+//   limit = 0.99 limit + 0.01 step_amax, initially step_amax (Jacob et al. 2018, "Quantization and Training of Neural
+//   Networks").
+// step_amax is the amax of the step over all ranks of the pipeline stage, so it does not depend on the layout.
 #pragma once
 #include <vector>
 
@@ -15,11 +15,11 @@ namespace gt {
 
 class QuantizerStates {
  public:
-  // Gives the ranges memory, limits 0. They outlive this object.
+  // Allocates the states' memory, limits 0. The states must outlive this object.
   QuantizerStates(std::vector<QuantizerState*>, const Mesh&, const Backend&, Stream);
   void begin_step();                                 // zeroes step_amax
   void end_step();                                   // of an applied step; collective over the pipeline stage
-  void append_views(std::vector<ShardView>&) const;  // "qat/limit/<range>", f32 [1]
+  void append_views(std::vector<ShardView>&) const;  // "qat/limit/<state>", f32 [1]
   int64_t bytes() const { return memory_.bytes(); }
 
  private:

@@ -1,5 +1,5 @@
-// Where a rank computes, and groups for tensors that are there (device_groups.h). Ranks of a machine share its GPUs in
-// turn.
+// Device of a rank, and process groups for tensors on it (device_groups.h). Ranks of a machine are assigned to its GPUs
+// round-robin.
 #pragma once
 #include <memory>
 
@@ -12,14 +12,14 @@ namespace gt {
 
 class RankDevice {
  public:
-  // Collective over `given`, which outlives this object. Throws on all ranks when one of them has not what device.kind
-  // asks for.
+  // Collective over `given`, which must outlive this object. Throws on all ranks if one of them lacks the device of
+  // device.kind.
   RankDevice(const Config&, GroupFactory& given);
   const Backend& backend() const { return *backend_; }
   int index() const { return index_; }  // of the device, on this machine
   GroupFactory& groups() { return own_.factory ? *own_.factory : given_; }
-  const std::string& transport() const { return own_.transport; }  // between GPUs; "": there is nothing to say
-  int sharers() const { return sharers_; }  // ranks of this machine that use the same device, this one among them
+  const std::string& transport() const { return own_.transport; }  // between GPUs; "" if not applicable
+  int sharers() const { return sharers_; }  // ranks of this machine on the same device, including this one
 
  private:
   GroupFactory& given_;

@@ -29,7 +29,7 @@ uint32_t crc_of(const Tensor& t, const DeviceApi& api, Stream stream, std::vecto
   return crc32c(host.data(), host.size());
 }
 
-// "2 (node07, pp0 dp1 tp0)" of these ranks; hosts by rank.
+// Returns "2 (node07, pp0 dp1 tp0)" for these ranks; hosts by rank.
 std::string ranks_text(const std::vector<int>& ranks, const std::vector<std::string>& hosts, const Mesh& mesh) {
   std::vector<std::string> out;
   for (const int r : ranks)

@@ -29,10 +29,10 @@ void StepClock::settle(PipelineExecutor& train) {
   if (!m.clock.behind()) return;
   m.clock.anchor(m.at[static_cast<size_t>(Phase::kNorms) + 1], now());
   train.settle(m.clock);
-  measure_pipeline(train);  // of this step, for the others in the next one
+  measure_pipeline(train);  // of this step, exchanged in the next one
 }
 
-// Of the step whose pipeline part ran last.
+// Measures the latest step whose pipeline phase is complete.
 void StepClock::measure_pipeline(const PipelineExecutor& train) {
   std::fill_n(own_.begin(), kReduceTime, 0.);
   for (const ActionTime& t : train.timeline()) {
@@ -59,7 +59,7 @@ double StepClock::measure_update(const PipelineExecutor& train) {
     own_[kReduceTime] += t.inside.reductions;
     own_[kGatherTime] += t.inside.gathers;
   }
-  // Without replicas nothing is exchanged: what these phases cost belongs to the update.
+  // Without replicas nothing is exchanged: the cost of these phases counts as update.
   const auto to_update = [&](StageTime t) { own_[kOptimizerTime] += std::exchange(own_[t], 0); };
   if (mesh_.size(Axis::kDp) == 1) to_update(kGatherTime);
   if (mesh_.size(Axis::kDp) == 1 && mesh_.embedding_group().size() == 1) to_update(kReduceTime);

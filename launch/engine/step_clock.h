@@ -1,4 +1,4 @@
-// Measures the steps of one rank: when its phases end, and its times in the pipeline and the update.
+// Measures the steps of one rank: the ends of its phases, and its times in pipeline and update.
 #pragma once
 #include <array>
 
@@ -18,17 +18,18 @@ class StepClock {
   void end_phase(Phase);  // kGather ends the step
   void set_data_wait(double seconds) { own_[kDataTime] = seconds; }
 
-  // This rank's times that travel with this step; of which steps they are: StageTime.
+  // Returns this rank's times to exchange in this step; StageTime defines which steps they belong to.
   const Timers& own_times(const PipelineExecutor&);
-  // The host has seen that the work up to Phase::kNorms is over: on an asynchronous device marks get their times now.
+  // Call once the host has observed that work up to Phase::kNorms is complete. On an asynchronous device this resolves
+  // the times of marks.
   void settle(PipelineExecutor&);
-  // Measures the last step whose update is over. Returns its seconds on the stream; 0: there is none yet.
+  // Measures the last step whose update is complete. Returns its seconds on the stream; 0: none yet.
   double measure_update(const PipelineExecutor&);
-  // Of the last step; waits for its update on an asynchronous device.
+  // Phases of the last step; waits for its update on an asynchronous device.
   PhaseEnds phases() const;
 
  private:
-  // Marks of the phases of one step. Two of them: an asynchronous device ends an update in the step after it.
+  // Marks of the phases of one step. Double-buffered: on an asynchronous device an update ends during the next step.
   struct Marks {
     StreamClock clock;
     std::array<size_t, kNumPhases + 1> at{};

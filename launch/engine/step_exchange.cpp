@@ -38,7 +38,7 @@ void StepExchange::put(const ControlFlags& flags, const Timers& own, std::span<c
   double* times = staged(Field::kTimes) + ptrdiff_t{mesh_.coord(Axis::kPp)} * kNumStageTimes;
   for (size_t i = 0; i < own.size(); ++i) times[i] = own[i] / replicas;
   const auto dp = static_cast<size_t>(mesh_.size(Axis::kDp)), d = static_cast<size_t>(mesh_.coord(Axis::kDp));
-  if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)  // the ranks that have them
+  if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)  // only these ranks hold losses
     for (size_t k = 0; k < targets.size(); ++k) staged(Field::kTargets)[k * dp + d] = targets[k];
   if (stream_.device.kind != DeviceKind::kNull)
     backend_.device->copy(on_device(Field::kLosses).data, staged_.data(), staged_.bytes(), stream_);

@@ -1,4 +1,4 @@
-// The values that all ranks exchange in the middle of a step: one f64 vector, summed by one all-reduce over the world.
+// Values exchanged by all ranks in the middle of a step: one f64 vector, summed by one all-reduce over the world.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,15 +21,15 @@ struct ControlFlags {
 
 class StepExchange {
  public:
-  // The vector, in this order. Every norm (of one shard) and every loss has one writer, so that their sums do not
-  // depend on the pipeline axis.
+  // Layout of the vector, in this order. Every norm (of one shard) and every loss has one writer, so that the sums do
+  // not depend on the pipeline layout.
   enum class Field : uint8_t {
     kNormSquares,   // [FSDP units]: squared gradient norms
     kReplicaCheck,  // [1]: see ParamStore::norm_squares
     kLosses,        // [sums dp]: sum of token losses of microbatch k of dp rank d at k dp + d; of pairs behind them
     kFlags,         // [3]: number of ranks that set each of ControlFlags
     kTimes,         // [pp kNumStageTimes]: mean over the replicas of each pipeline rank
-    kTargets,       // like kLosses: targets that carry loss; empty unless the constructor asked for them
+    kTargets,       // like kLosses: targets that carry loss; empty unless the constructor enables it
   };
 
   // `units`: FSDP units of the model. `sums`: of losses a rank; one a microbatch and kind. `targets`: whether put()
@@ -42,14 +42,15 @@ class StepExchange {
   Tensor on_device(Field f) const { return on_device(f, f); }
   Tensor on_device(Field first, Field last) const;
 
-  // Queues what the host contributes, behind kReplicaCheck: flags and times of this rank; targets of its microbatches.
+  // Queues the host's part of the vector, after kReplicaCheck: flags and times of this rank, targets of its
+  // microbatches.
   void put(const ControlFlags&, const Timers& own, std::span<const double> targets);
   // Collective over the world: adds the device's losses, f64 [sums], and sums the vector.
   void all_reduce(Tensor losses);
   void fetch();  // queues the copy to the host
-  void await();  // waits for the newest fetch(), and so for every copy to the host that was queued before it
+  void await();  // waits for the latest fetch(), and thereby for every device-to-host copy queued before it
 
-  // Sums of the world; valid from await() to the next fetch().
+  // Returns sums over the world; valid from await() to the next fetch().
   std::span<const double> on_host(Field) const;
   // Mean over all targets; with kTargets the mean of microbatches' means. pairs > 0: the second half of the losses are
   // of so many pairs, whose mean is added.
@@ -60,7 +61,7 @@ class StepExchange {
   bool save_due() const { return on_host(Field::kFlags)[2] > 0; }
   StepTimes times() const { return StepTimes(on_host(Field::kTimes)); }
 
-  int64_t bytes() const { return sums_.bytes(); }  // of the device
+  int64_t bytes() const { return sums_.bytes(); }  // of device memory
 
  private:
   static constexpr size_t kNumFields = 6;
@@ -72,8 +73,8 @@ class StepExchange {
   const Stream stream_;
   std::array<int64_t, kNumFields + 1> first_{};  // element of each field, and the end
   Buffer sums_;
-  HostArray<double> host_;    // read from the device
-  HostArray<double> staged_;  // written for it: from kLosses on
+  HostArray<double> host_;    // copied from the device
+  HostArray<double> staged_;  // copied to the device: from kLosses on
   Event read_;
 };
 

@@ -36,8 +36,7 @@ void refill(SpikeWindow& w, const Json& j, const std::string& key) {
     w.add(std::strtod(field<std::string>(j, cat(key, ".", k)).c_str(), nullptr));
 }
 
-// max(1.4826 x median distance from `middle`, floor): the standard deviation of a normal distribution, whatever the
-// tail.
+// Returns max(1.4826 x median distance from `middle`, floor): a robust estimate of the standard deviation.
 double deviation(const Values& values, double middle, double floor) {
   Values far;
   for (size_t k = 0; k < far.size(); ++k) far[k] = std::abs(values[k] - middle);
@@ -103,7 +102,7 @@ bool StepGuard::judge(double loss, double grad_norm, bool overflow_is_normal) {
   loss_median_ = losses_.median(), norm_median_ = norms_.median();
   finite_ = std::isfinite(loss) && std::isfinite(grad_norm);
   bad_ = skipped_ = wants_rollback_ = relearns_ = false;
-  if (!finite_ && std::isfinite(loss) && overflow_is_normal) return true;  // neither bad nor good
+  if (!finite_ && std::isfinite(loss) && overflow_is_normal) return true;  // neither anomalous nor normal
   if (finite_ && options_.action != SpikeAction::kOff) {
     loss_z_ = losses_.z(loss, options_.spike_z);
     norm_z_ = norms_.z(grad_norm, options_.spike_z);
@@ -124,7 +123,7 @@ bool StepGuard::judge_bad() {
   good_ = 0;
   if (finite_ && options_.action == SpikeAction::kWarn) {
     ++spikes_taken_;
-    accept();  // it was trained on: medians bear it, and a level that stays is learned
+    accept();  // the update was applied: medians tolerate it, and a persistent level becomes normal
     return false;
   }
   norms_only_ = norms_only_ && finite_ && loss_z_ <= options_.spike_z;
@@ -186,7 +185,7 @@ void StepGuard::restore(const std::string& text, bool keep_rollbacks) {
     rollbacks_ = field<int64_t>(j, "rollbacks");
     good_ = field<int64_t>(j, "good");
     norms_only_ =
-        field_or(j, "norms_only", consecutive_ == 0);  // absent in checkpoints of older versions, as the next one
+        field_or(j, "norms_only", consecutive_ == 0);  // absent in checkpoints of older versions, like the next field
     spikes_taken_ = field_or(j, "spikes_taken", int64_t{0});
   }
   if (keep_rollbacks) rollbacks_ = rollbacks, consecutive_ = good_ = 0, norms_only_ = true;

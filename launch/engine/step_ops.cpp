@@ -12,7 +12,7 @@
 namespace gt {
 namespace {
 
-// What changes from call to call, or from block to block, and no work with it.
+// Clears fields that change from call to call, or from block to block, without affecting the work.
 void forget(DropMask& m) { m.key = 0, m.first_sample = 0, m.first_sample_at = nullptr; }
 template <class Args>
 void forget(Args& a) {
@@ -37,7 +37,7 @@ bool same_segments(const std::vector<Segment>& a, const std::vector<Segment>& b)
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_bits<Segment>);
 }
 
-// Addresses become numbers of tensors.
+// Replaces addresses by tensor numbers.
 template <class Args>
 Args without_places(Args a) {
   std::map<std::byte*, uintptr_t> seen;
@@ -50,7 +50,7 @@ Args without_places(Args a) {
   return a;
 }
 
-// "layers.3.attn.qkv.weight" -> "attn.qkv".
+// Maps "layers.3.attn.qkv.weight" to "attn.qkv".
 std::string module_of(const std::string& parameter) {
   const std::string module = parameter.substr(0, parameter.rfind('.'));
   return module.rfind("layers.", 0) == 0 ? module.substr(module.find('.', 7) + 1) : module;
@@ -85,7 +85,7 @@ class Recorder {
   std::vector<OpCall> take() { return std::move(calls_); }
 
  private:
-  // The module whose weight or gradient a call touches, and for products which of the three it is.
+  // Returns the module whose weight or gradient a call uses and, for GEMMs, which of the three it is.
   template <class Args>
   std::string name(const Args& args) const {
     if (OpOf<Args>::kInfo.kind == OpClass::kOptimizer) return "";
@@ -163,7 +163,7 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
   const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device(), *backend.device);
   const MicroBatch mb = empty_batch(options, tokens.tensor(s, DType::kI32));
   const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
-  engine.adopt();  // codes of weights are there from the first step on
+  engine.adopt();  // FP8 weights exist from the first step on
   if (options.precision.fp8_delayed)
     for (ModelStage* stage : engine.stages())
       for (Fp8State* range : stage->fp8_states()) range->scale.has_history = true;

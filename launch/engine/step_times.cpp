@@ -52,7 +52,7 @@ double StepTimes::mean_exposed() const {
 }
 
 namespace {
-bool of_update(int t) { return t >= kReduceTime && t <= kGatherTime; }  // travels with the next step's times
+bool of_update(int t) { return t >= kReduceTime && t <= kGatherTime; }  // exchanged in the next step
 }  // namespace
 
 void StepBreakdown::add(const StepTimes& times, double step_seconds) {
@@ -102,7 +102,7 @@ std::string StepBreakdown::table() const {
       out += fmt::format("{:9.1f}", x * to_ms);
     }
   }
-  // Rank 0's clock says how long a step is; another rank's parts may be longer by what it lagged behind.
+  // Rank 0's clock defines the step time; the parts of another rank may exceed it by its lag.
   out += fmt::format("\n{:<18}", "other");
   for (double x : parts) out += fmt::format("{:9.1f}", std::max(0., seconds_ - x) * to_ms);
   out += fmt::format("\n{:<18}", "step");

@@ -8,12 +8,12 @@
 namespace gt {
 namespace {
 
-constexpr uint32_t kSeed = 42;  // llm.c's
+constexpr uint32_t kSeed = 42;  // as llm.c
 constexpr int64_t kBlock = 16;
 
 float uniform(std::mt19937& random) { return static_cast<float>(random() & 0xFFFFFF) * 0x1p-24f; }
 
-// Eight radii and eight angles become eight cosines and eight sines.
+// Converts eight radii and eight angles into eight cosines and eight sines.
 void normals_of(float* u, float std) {
   constexpr double kTwoPi = 6.283185307179586;
   for (int j = 0; j < kBlock / 2; ++j) {
@@ -30,7 +30,7 @@ struct Drawn {
   float std;
 };
 
-// In the order of the stream. Rows that pad a vocabulary are not drawn.
+// Returns the tensors in stream order. Vocabulary padding is not drawn.
 std::vector<Drawn> drawn_tensors(const ModelSpec& m) {
   const auto base = static_cast<float>(m.config.init_std);
   const float out = base * (1.f / std::sqrt(2.f * static_cast<float>(m.config.layers)));

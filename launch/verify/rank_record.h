@@ -13,7 +13,7 @@
 
 namespace gt {
 
-// Shard view and its values after one step.
+// Values of a shard view after one step.
 constexpr int kInitial = -1;  // before the first step
 struct RecordedTensor {
   int step = 0;

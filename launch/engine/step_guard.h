@@ -69,8 +69,9 @@ class StepGuard {
 
   // Limits of the next step. With them its update is skipped exactly if judge() returns true for its loss and norm.
   StepLimits limits() const;
-  // A step and its update, left out or not, are over. True: it was to be left out. `overflow_is_normal`: a loss scaler
-  // looks for the scale, a gradient that is not finite under a finite loss is its business.
+  // Records a completed step, applied or skipped. Returns whether its update must have been skipped.
+  // `overflow_is_normal`: a loss scaler is searching for its scale, so non-finite gradients under a finite loss are not
+  // anomalous.
   bool judge(double loss, double grad_norm, bool overflow_is_normal = false);
 
   // State after the last call of judge().

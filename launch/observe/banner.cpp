@@ -16,7 +16,7 @@
 namespace gt {
 namespace {
 
-// "block 3" of the layer list's fifth entry.
+// "block 3" for the layer list's fifth entry.
 std::string layer_name(int i, const ModelSpec& m) {
   const std::string& type = m.layers[static_cast<size_t>(i)].type;
   return type == "block" ? fmt::format("block {}", i - 1) : type;
@@ -28,7 +28,7 @@ std::string stage_layers(const std::vector<int>& b, int k, const ModelSpec& m) {
   return first == last ? layer_name(first, m) : layer_name(first, m) + " .. " + layer_name(last, m);
 }
 
-// A pipeline rank's chunks: "embedding .. block 1 + block 4 .. block 5".
+// Chunks of a pipeline rank: "embedding .. block 1 + block 4 .. block 5".
 std::string rank_layers(const std::vector<int>& b, int rank, int ranks, const ModelSpec& m) {
   std::string out;
   for (int k = rank; k + 1 < static_cast<int>(b.size()); k += ranks)
@@ -88,7 +88,7 @@ std::string optimizer_line(const Config& c) {
          (o.groups.empty() ? "" : fmt::format(", groups: {}", fmt::join(o.groups, ", ")));
 }
 
-// The curve at its beginning, its highest and its end, whatever the type.
+// Learning rate at the first step, the peak and the last step, for any schedule.
 std::string lr_line(const Config& c) {
   const auto schedule = make_lr_schedule(lr_options(c));
   int64_t top = 1;
@@ -127,7 +127,7 @@ std::string data_line(const BannerFacts& f, double epochs) {
                      f.valid ? fmt::format("; validation {} samples", format_thousands(f.valid->size())) : "");
 }
 
-// Recomputed activations live until W where the backward is split: what that costs on the rank that holds most.
+// Cost of split backwards with recomputation, on the rank that holds most: recomputed activations live until W.
 std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans,
                                  const Backend& backend) {
   const auto peak = [](const StagePlans& of) {
@@ -171,8 +171,8 @@ std::string stage_table(const EngineOptions& o, const MeshShape& mesh, const Sta
   return out;
 }
 
-// Of the pipeline rank with the most: bytes of parameters, gradients and optimizer state, and bytes sent to its
-// data-parallel group in a step.
+// For the pipeline rank with the most: bytes of parameters, gradients and optimizer state, and bytes sent to its
+// data-parallel group per step.
 std::string zero_cost(const StagePlans& plans) {
   EnginePlan worst;
   int64_t most = -1;
@@ -219,7 +219,7 @@ std::string traffic_text(const StagePlans& plans) {
 
 namespace {
 
-// "": the backend has no graphs.
+// Returns "" if the backend has no graphs.
 std::string graphs_text(const BannerFacts& f) {
   if (f.backend.replays)
     return replays_microbatches(f.options) ? "microbatches and updates are replayed from their second run on"

@@ -1,4 +1,4 @@
-// The start block and the plan table: what will run, where, and how much memory it takes, said before the first step.
+// Start block and plan table: configuration, placement and memory of a run, printed before the first step.
 #pragma once
 #include <string>
 #include <vector>
@@ -19,28 +19,28 @@ struct BannerFacts {
   const Dataset& train;
   const Dataset* valid = nullptr;
   std::string comm;  // "mpi", "thread", "self"
-  int threads = 1;   // of a rank
+  int threads = 1;   // per rank
   int64_t resumed_from = -1;
-  std::string checkpoint;  // where from
+  std::string checkpoint;  // source
   int device = 0;
   std::string transport = {};  // between GPUs
   std::string mfu = {};        // mfu_line; "": nothing to report
   std::string saves = {};      // save_text; "": the run saves nothing
-  std::string loaded = {};     // of another run's checkpoint
+  std::string loaded = {};     // from another run's checkpoint
   Rows folders = {};           // of further curves
   std::vector<std::string> notes = {};
 };
 
 Rows start_rows(const BannerFacts&);
 
-// One line a pipeline rank: the layers of its chunks, activations in flight, planned bytes by category.
+// One line per pipeline rank: layers of its chunks, activations in flight, planned bytes by category.
 std::string stage_table(const EngineOptions&, const MeshShape&, const StagePlans&);
 
-// Bytes that a rank sends in an optimizer step, by group: of the pipeline rank that sends most.
+// Bytes that a rank sends in an optimizer step, by group, for the pipeline rank that sends most.
 std::string traffic_text(const StagePlans&);
 
-// What the ZeRO stage costs: bytes held, bytes sent a step; where a pipeline makes it a choice, of both ways to reduce
-// gradients (the other way is planned here).
+// Cost of the ZeRO stage: bytes held, bytes sent per step. If a pipeline offers a choice, for both ways to reduce
+// gradients (the other one is planned here).
 std::string zero_text(const EngineOptions&, const MeshShape&, const StagePlans&, const Backend&);
 
 std::string graphs_line(const ReplayCounts&);  // "96 replayed, 4 first runs, 0 launched op by op"

@@ -1,5 +1,5 @@
-// The communication of a run's training steps, by group and kind of call: what log.comm shows at the end. Evaluation,
-// saving and loading are left out, so that bytes can be held against the closed forms (parallel/comm/README.md).
+// Communication of a run's training steps by group and op, printed by log.comm at the end. Excludes evaluation, saves
+// and loads, so that bytes can be compared with the closed forms (parallel/comm/README.md).
 #pragma once
 #include <string>
 #include <vector>
@@ -13,10 +13,10 @@ CommCounters difference(const CommCounters& after, const CommCounters& before);
 struct CommRow {
   std::string group;                          // tp, pp, dp, ends, stage, world
   std::string op;                             // all_reduce, …
-  int64_t calls = 0, bytes = 0, payload = 0;  // all ranks: bytes sent by the ring forms (recv: received); full tensors
-  double seconds = 0;  // from each call to its end, summed over all ranks; overlaps with computing and with other calls
-  double blocked_seconds = 0;  // the ranks' threads inside calls and waits, summed
-  bool in_graphs = false;  // calls may be parts of graphs: those are not in `seconds`, only the device sees their end
+  int64_t calls = 0, bytes = 0, payload = 0;  // all ranks: bytes sent by ring algorithms (recv: received); full tensors
+  double seconds = 0;  // from each call to its completion, summed over ranks; overlaps with compute and other calls
+  double blocked_seconds = 0;  // host time inside calls and waits, summed over ranks
+  bool in_graphs = false;      // some calls are in device graphs and missing from `seconds`
 };
 
 class CommLog {
@@ -25,7 +25,7 @@ class CommLog {
   void begin_step();
   void end_step();
   int64_t steps() const { return steps_; }
-  // Collective over the world; rows with calls, equal on every rank. Sums over all ranks.
+  // Returns the rows with calls, summed over all ranks and equal on every rank. Collective over the world.
   std::vector<CommRow> rows() const;
 
  private:
@@ -35,7 +35,8 @@ class CommLog {
   int64_t steps_ = 0;
 };
 
-// "group op calls bytes …", a line a row, figures a step (calls, bytes: all ranks; seconds: mean of the ranks).
+// Returns "group op calls bytes …", one line per row, values per step (calls, bytes: all ranks; seconds: mean over
+// ranks).
 std::string comm_table(const std::vector<CommRow>&, int64_t steps, int world);
 std::string comm_json(const std::vector<CommRow>&, int64_t steps);  // the sums, as an object
 

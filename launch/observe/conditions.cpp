@@ -12,9 +12,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kBusy = 0.5;                               // of the moments that a look tells of
-constexpr double kWorthAWord = 0.05;                        // of the looks; records have all
-constexpr std::chrono::milliseconds kGpu{100}, kCpu{1000};  // between looks; a CPU would look at itself computing
+constexpr double kBusy = 0.5;         // utilization of a busy sample
+constexpr double kWorthAWord = 0.05;  // fraction of samples from which a limit is printed; records have all
+constexpr std::chrono::milliseconds kGpu{100},
+    kCpu{1000};  // sampling intervals; on a CPU, sampling competes with the measured work
 
 bool tells_anything(const DeviceConditions& c) {
   return !std::isnan(c.clock_mhz) || !std::isnan(c.memory_mhz) || !std::isnan(c.watts) || !std::isnan(c.celsius) ||
@@ -30,7 +31,7 @@ Range range_of(std::span<const DeviceConditions> looks, double DeviceConditions:
   return {known.front(), known[known.size() / 2], known.back()};
 }
 
-// Of the devices that know it, the one with the most; -1: none knows.
+// Selects the device with the largest known value; -1: unknown on all.
 template <class Value>
 int most(std::span<const ConditionsSummary> devices, Value value) {
   int best = -1;
@@ -49,10 +50,10 @@ int slowest_clock(std::span<const ConditionsSummary> devices) {
 }
 
 struct Limited {
-  int limit, device, devices;  // where it held most; how many devices it held
-  double share, looks;         // there
+  int limit, device, devices;  // limit; device with the largest share; number of devices with the limit
+  double share, looks;         // of that device
 };
-// Every limit that held anywhere, the one that held most first.
+// Returns every limit that was active on any device, largest share first.
 std::vector<Limited> limited(std::span<const ConditionsSummary> devices) {
   std::vector<Limited> out;
   for (int k = 0; k < kNumClockLimits; ++k) {
@@ -128,7 +129,7 @@ void ConditionsWatch::look() {
   auto next = std::chrono::steady_clock::now();
   do {
     seen_.push_back(backend_.conditions(index_, nullptr));
-    next = std::max(next + every, std::chrono::steady_clock::now());  // a slow answer is not made up for
+    next = std::max(next + every, std::chrono::steady_clock::now());  // missed samples are not repeated
     std::unique_lock lock(mutex_);
     if (wake_.wait_until(lock, next, [this] { return over_; })) return;
   } while (true);

@@ -1,4 +1,4 @@
-// Notices that training waits for its data: more than 1 % of the time over 20 steps. Counts seconds that it is told.
+// Detects training that waits for its data: more than 1 % of the time over 20 steps. Takes measured seconds as input.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,11 +7,11 @@ namespace gt {
 
 class DataWaitWatch {
  public:
-  static constexpr int kSteps = 20, kIgnored = 2;  // the first steps wait for a loader that has only just begun
-  static constexpr double kMost = 0.01;            // of the time
+  static constexpr int kSteps = 20, kIgnored = 2;  // the first steps wait for the loader to start
+  static constexpr double kMost = 0.01;            // fraction of the time
 
-  // One step that took `seconds`, of which it waited `wait`. The warning, once: the first time that kSteps steps in a
-  // row together waited too long.
+  // Records a step of `seconds`, of which `wait` were spent waiting. Returns the warning once, the first time that
+  // kSteps consecutive steps waited too long.
   std::optional<std::string> step(double wait, double seconds);
 
  private:

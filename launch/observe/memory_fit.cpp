@@ -9,8 +9,8 @@
 namespace gt {
 namespace {
 
-constexpr double kUsable = 0.9;  // of the memory that is free
-constexpr double kTight = 0.92;  // of what is usable
+constexpr double kUsable = 0.9;  // of free memory
+constexpr double kTight = 0.92;  // of usable memory
 
 std::string bytes_text(int64_t n) { return format_bytes(static_cast<double>(n)); }
 
@@ -18,7 +18,7 @@ const EnginePlan& plan_of(const MeshShape& mesh, const StagePlans& plans, int ra
   return plans[static_cast<size_t>(mesh.coord(Axis::kPp, rank))];
 }
 
-// "activations 51.2 GB"
+// Returns "activations 51.2 GB".
 std::string largest_category(const MemoryReport& m) {
   const std::pair<const char*, int64_t> all[] = {{"weights", m.weights},       {"gradients", m.gradients},
                                                  {"optimizer", m.optimizer},   {"activations", m.activations},

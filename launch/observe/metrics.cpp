@@ -39,7 +39,7 @@ MetricsWriter::~MetricsWriter() {
   thread_.join();
 }
 
-// Calls every sink that still works; one that throws is switched off, and the others are told.
+// Calls every enabled sink. A sink that throws is disabled, and the others get the failure as an event.
 void MetricsWriter::each_sink(const std::function<void(Sink&)>& call) {
   std::lock_guard lock(sink_mutex_);
   for (size_t i = 0; i < sinks_.size(); ++i) {
@@ -54,7 +54,7 @@ void MetricsWriter::each_sink(const std::function<void(Sink&)>& call) {
     for (auto& other : sinks_) {
       try {
         if (other) other->event(create_event(0, failure, true));
-      } catch (const std::exception&) {  // it will fail again by itself and be switched off then
+      } catch (const std::exception&) {  // it will fail again in a later call and be disabled then
       }
     }
   }

@@ -1,6 +1,6 @@
-// What a run tells about itself: one record a step, evaluation, save or event, made on rank 0 and handed by a writer
-// thread to sinks (console, log.jsonl, TensorBoard). Pushing a record copies it into a ring: no allocation, no system
-// call, no waiting for a disk. Knows nothing of engines and ranks.
+// Metrics of a run: one record per step, evaluation, save or event. Rank 0 creates them, and a writer thread passes
+// them to sinks (console, log.jsonl, TensorBoard). Pushing a record copies it into a ring buffer: no allocation, no
+// system call, no disk wait. Independent of engines and ranks.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -29,8 +29,7 @@ constexpr double kUnknown =
 
 double wall_seconds();  // since 1970
 
-// Values of one optimizer step. `loss` and `grad_norm` may be NaN or Inf because they are; every other NaN means "not
-// known".
+// Values of one optimizer step. In `loss` and `grad_norm` NaN and Inf are measured values; elsewhere NaN means unknown.
 struct StepRecord {
   int64_t step = 0, total_steps = 0;
   double time = 0;      // wall_seconds() at the end of the step
@@ -44,8 +43,8 @@ struct StepRecord {
   int64_t skipped = 0;  // steps skipped so far
   double step_seconds = kUnknown, tokens_per_second = kUnknown;
   double mfu = kUnknown, mfu_full = kUnknown, hfu = kUnknown, tflops_per_device = kUnknown;  // fractions; TFLOP/s
-  double mfu_fp8 = kUnknown;     // of what the device does in products of 8 bits, where the run has some
-  double of_ceiling = kUnknown;  // the same FLOPs over the rate of products that was measured on such a device
+  double mfu_fp8 = kUnknown;     // relative to the device's FP8 GEMM rate, if the run has FP8 GEMMs
+  double of_ceiling = kUnknown;  // same FLOPs relative to the measured GEMM rate of such a device
   double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;  // fractions of the step
   double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;  // of the pipeline's part of it: measured, simulated
   int64_t slowest_rank = -1, peak_bytes = -1;                      // -1: not known
@@ -117,7 +116,7 @@ struct ScalarRecord {
 };
 ScalarRecord make_scalar(int64_t step, const std::string& tag, double value);
 
-// Anything worth a line: a warning, a rolled-back step, a signal. The text is cut to fit.
+// Log message: a warning, a rolled-back step, a signal. The text is truncated to fit.
 struct EventRecord {
   int64_t step = 0;
   double time = 0;
@@ -128,12 +127,12 @@ EventRecord create_event(int64_t step, const std::string& text, bool warning = f
 
 struct StartInfo {
   std::string command, config_json, run_dir;
-  int64_t first_step = 1;  // the first that this process will write
+  int64_t first_step = 1;  // first step that this process writes
   int64_t total_steps = 0;
   int64_t resumed_from = -1;               // step of the checkpoint; -1: a fresh run
   int64_t eval_every = 0, save_every = 0;  // for the ETA; 0: never
   int world = 1;
-  std::string layout, environment;  // one or more lines each: who holds what; host, device, libraries
+  std::string layout, environment;  // one or more lines each: layers per rank; host, device, libraries
   Rows rows;                        // the start block
   std::string version;              // of the program, with its git hash
 };
@@ -146,12 +145,12 @@ struct EndInfo {
   double last_loss = kUnknown, best_loss = kUnknown, median_tokens_per_second = kUnknown, median_mfu = kUnknown;
   double goodput = kUnknown;      // time in training steps / wall time, of this process
   Rows rows;                      // the end block
-  std::string comm_json;          // of log.comm; "": was off
-  std::vector<std::string> next;  // commands to try next
+  std::string comm_json;          // of log.comm; "": disabled
+  std::vector<std::string> next;  // suggested commands
 };
 
-// Where records go. Called by the writer thread alone. A sink that throws is switched off; what ends by itself, such as
-// a full disk, is a notice instead.
+// Destination of records. Called by the writer thread only. A sink that throws is disabled; temporary problems, such as
+// a full disk, are notices instead.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -166,12 +165,14 @@ class Sink {
   virtual void stages(const StagesRecord&) {}
   virtual void histogram(const HistogramRecord&) {}
   virtual void end(const EndInfo&) {}
-  virtual void flush() {}                                    // called once a second and after eval, save, end
-  virtual std::vector<std::string> notices() { return {}; }  // warnings of its own since the last call; after flush()
-  virtual std::string unwritten() const { return ""; }  // what could not be written and why; "": all is. After flush()
+  virtual void flush() {}                                    // called once per second and after eval, save, end
+  virtual std::vector<std::string> notices() { return {}; }  // the sink's warnings since the last call; after flush()
+  virtual std::string unwritten() const {
+    return "";
+  }  // what could not be written and why; "": all is written. After flush()
 };
 
-// The writer thread and its queue. Any thread may push.
+// Writer thread and its queue. Any thread may push.
 class MetricsWriter {
  public:
   static constexpr size_t kCapacity = 4096;
@@ -181,9 +182,9 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  void start(const StartInfo& info);  // waits until it is written
-  // No allocation, never waits for a sink. When the queue is 7/8 full, steps that are no multiple of 10 are dropped and
-  // counted; when it is full, everything is.
+  void start(const StartInfo& info);  // blocks until written
+  // Never allocates or waits for a sink. When the queue is 7/8 full, steps that are not a multiple of 10 are dropped
+  // and counted; when it is full, every record.
   void push(const StepRecord& r) { put(r, r.step % 10 != 0); }
   void push(const EvalRecord& r) { put(r, false); }
   void push(const SavedRecord& r) { put(r, false); }
@@ -194,14 +195,15 @@ class MetricsWriter {
   void push(const HistogramRecord& r) { put(r, true); }
   // Waits until the sinks have flushed everything pushed so far, `limit` at most; false: they have not. Any thread.
   bool flush(std::chrono::seconds limit = std::chrono::hours(24));
-  void end(const EndInfo& info);  // likewise, and writes the end block with what was dropped and which sinks failed
+  void end(const EndInfo& info);  // same, and writes the end block with dropped records and failed sinks
 
-  // Of warnings of one `key` (by default the text) the first goes out; all are counted for the end block. Any thread.
+  // Of warnings with one `key` (default: the text) only the first is printed; all are counted for the end block. Any
+  // thread.
   void warn(int64_t step, const std::string& text, const std::string& key = "");
-  void forget(const std::string& key);  // its cause is gone: the next warning of that key goes out again
+  void forget(const std::string& key);  // the cause is gone: the next warning of that key is printed again
 
   int64_t dropped() const;
-  std::vector<std::string> failures() const;  // "tensorboard: reason", one for each sink switched off
+  std::vector<std::string> failures() const;  // "tensorboard: reason", one per disabled sink
   std::string unwritten() const;  // after end(): failures, and what sinks could not write; "": everything is written
 
  private:
@@ -214,7 +216,7 @@ class MetricsWriter {
   void flush_sinks();
   void drain(std::unique_lock<std::mutex>& lock);
 
-  std::vector<std::unique_ptr<Sink>> sinks_;  // a null entry: switched off. Guarded by sink_mutex_
+  std::vector<std::unique_ptr<Sink>> sinks_;  // a null entry: disabled. Guarded by sink_mutex_
   mutable std::mutex sink_mutex_;
   std::vector<std::string> failures_;
   std::vector<Record> ring_;  // [kCapacity], guarded by mutex_ like all below

@@ -20,7 +20,7 @@ nlohmann::ordered_json or_null(double x) {
   return std::isnan(x) ? nlohmann::ordered_json() : nlohmann::ordered_json(x);
 }
 
-// Throws nlohmann's errors for what is no JSON, else Error naming the key.
+// Throws nlohmann's errors for invalid JSON, Error naming the key for invalid values.
 PeakRates parse(const std::string& path) {
   const auto j = nlohmann::json::parse(read_whole_file(path, 1 << 20));
   PeakRates c;
@@ -119,7 +119,7 @@ PeakRates planning_ceilings(DType t) {
   c.gemm = 790e12;
   c.gemm_fp8 = 1250e12;
   c.copy = 4.3e12;
-  // cudnn-frontend's sdpa_benchmark_training, cuDNN 9.19; heads of 64 at 1024 tokens extrapolated from that.
+  // cudnn-frontend's sdpa_benchmark_training, cuDNN 9.19; head_dim 64 at 1024 tokens is extrapolated.
   c.attention = {
       {128, 4096, 591e12, 474e12}, {128, 2048, 484e12, 370e12}, {64, 2048, 310e12, 264e12}, {64, 1024, 270e12, 230e12}};
   c.planned = true;

@@ -1,5 +1,5 @@
-// What a device does at most, in one type: measured by gpttrain bench ceilings and kept in the user's cache folder, or
-// what planning assumes of an H200. Training and rooflines hold speed against it.
+// Peak throughput of a device in one dtype: measured by gpttrain bench ceilings and stored in the user's cache folder,
+// or planning constants of an H200. Baseline of utilization and rooflines.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -12,32 +12,32 @@
 
 namespace gt {
 
-// Causal attention of one shape, FLOP/s; the backward counted as 2.5 forwards.
+// Causal attention of one shape, FLOP/s; the backward counts as 2.5 forwards.
 struct AttentionCeiling {
   int64_t head_dim = 0, seq = 0;
   double forward = 0, backward = 0;
 };
 
-// FLOP/s of products, bytes/s (read and written) of a copy.
+// FLOP/s of GEMMs, bytes/s (read and written) of a copy.
 struct PeakRates {
   std::string device, dtype;
   double gemm = 0, copy = 0;
-  double gemm_fp8 = std::numeric_limits<double>::quiet_NaN();  // NaN: not known, or the device has no such products
-  std::vector<AttentionCeiling> attention;                     // of the shapes that were measured
-  const AttentionCeiling* attention_at(int64_t head_dim, int64_t seq) const;  // nullptr: not among them
-  bool planned = false;                                                       // not measured anywhere
+  double gemm_fp8 = std::numeric_limits<double>::quiet_NaN();  // NaN: unknown, or the device has no FP8 GEMMs
+  std::vector<AttentionCeiling> attention;                     // measured shapes
+  const AttentionCeiling* attention_at(int64_t head_dim, int64_t seq) const;  // nullptr: not measured
+  bool planned = false;                                                       // planning constants, not measured
 };
 
-// ceilings-DEVICE-TYPE.json in the user's cache folder; "" when there is none.
+// Returns the path of ceilings-DEVICE-TYPE.json in the user's cache folder; "" if there is no such folder.
 std::string ceilings_file(const std::string& device, DType);
-// Shapes of attention that the file has of this device and type, and `c` has not, stay there. kIo.
+// Keeps attention shapes that the file has for this device and dtype and `c` has not. Throws kIo.
 void save_ceilings(PeakRates c, const std::string& path);
-// Nothing where the file is not there, is damaged or of another device or type: it is advice.
+// Returns nothing if the file is missing, damaged or of another device or dtype: the rates are optional.
 std::optional<PeakRates> load_ceilings(const std::string& device, DType);
-// A file that the user named: kUsage where it is not there, is damaged or of another type.
+// Reads a file named by the user. Throws kUsage if it is missing, damaged or of another dtype.
 PeakRates read_ceilings(const std::string& path, DType);
-// An H200's, of half types, as the performance plan assumes them: shares of the data sheet's figures that others have
-// published, and cudnn-frontend's benchmarks of attention. No measurement of ours.
+// Returns H200 planning constants for 16-bit dtypes: published fractions of the data-sheet peaks, and cudnn-frontend's
+// attention benchmarks. Not measured by this project.
 PeakRates planning_ceilings(DType);
 
 }  // namespace gt

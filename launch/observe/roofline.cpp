@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// The step with the head's logits in large pieces, where the config leaves the size to the program.
+// Returns options with large loss chunks if the config leaves their size automatic.
 EngineOptions with_large_pieces(EngineOptions o, int tp) {
   if (o.loss_chunk == 0) o.loss_chunk = large_loss_chunk(o.model, o.precision, tp);
   return o;
@@ -24,7 +24,7 @@ EngineOptions with_large_pieces(EngineOptions o, int tp) {
 double& at(SecondsByClass& parts, OpClass c) { return parts[static_cast<size_t>(c)]; }
 double sum(const SecondsByClass& parts) { return std::accumulate(parts.begin(), parts.end(), 0.); }
 
-// Of a forward or a backward call; NaN where that shape was not measured.
+// Rate of a forward or backward call; NaN if that shape was not measured.
 double attention_rate(const OpArgs& args, const PeakRates& c) {
   if (const auto* a = std::get_if<Attention>(&args)) {
     const AttentionCeiling* known = c.attention_at(a->head_dim, a->seq);
@@ -83,7 +83,7 @@ StepRoofline step_roofline(const EngineOptions& o, const MeshShape& shape, const
     if (rank.r0 > out.ranks[out.slowest].r0) out.slowest = out.ranks.size() - 1;
     all_r += rank.r, all_r0 += rank.r0, all_called += rank.called;
   }
-  // Ranks that share a device come one after the other there; no device is done before the mean one.
+  // Ranks that share a device run one after the other; no device finishes before the mean one.
   const double mean = static_cast<double>(sharers) / shape.pp;
   const RankRoofline& slowest = out.ranks[out.slowest];
   out.r = longer(slowest.r, all_r * mean);

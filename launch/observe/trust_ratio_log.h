@@ -1,5 +1,4 @@
-// LAMB's trust ratios of all tensors on every rank, for the logs: names are exchanged once, numbers when they are asked
-// for.
+// Gathers LAMB's trust ratios of all tensors for the logs. Names are exchanged once, values on request.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,9 +10,9 @@ namespace gt {
 
 class TrustRatioLog {
  public:
-  // Collective over `world`. `mine`: of this rank's tensors, any ratios.
+  // Collective over `world`. `mine`: this rank's tensors; the ratios are ignored.
   TrustRatioLog(const std::vector<TrustRatio>& mine, ProcessGroup& world);
-  // Collective. The ratios of all tensors, by name; 0 where none was ever computed.
+  // Collective. Returns the ratios of all tensors, by name; 0 if never computed.
   std::vector<TrustRatio> gather(const std::vector<TrustRatio>& mine);
 
  private:

@@ -15,7 +15,7 @@ double peak_bf16_flops(std::string_view device) {
     std::string_view name;
     double teraflops;
   };
-  // The first whose words are in the device's name: special editions before what they are editions of.
+  // The first entry contained in the device's name applies: special editions precede their base models.
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   static constexpr Known kDevices[] = {{"H200 NVL", kNan},        {"H200", 989.4},    {"H100 NVL", kNan},
                                        {"H100 PCIe", 756},        {"H100", 989.4},    {"A100", 312},
@@ -33,7 +33,7 @@ double peak_fp8_flops(std::string_view device) {
 
 namespace {
 
-// Blocks that are computed twice: the first recompute_layers of every virtual stage, or all.
+// Returns the number of blocks that are recomputed: the first recompute_layers of every virtual stage, or all.
 double recomputed_blocks(const EngineOptions& o, int pp) {
   if (o.recompute != Recompute::kFull) return 0;
   if (o.recompute_layers == 0) return static_cast<double>(o.model.layers);
@@ -54,8 +54,7 @@ StepFlops step_flops(const EngineOptions& o, int pp, int64_t tokens, int64_t len
   const ModelSpec m = describe(o.model);
   const double n = static_cast<double>(tokens), all = static_cast<double>(o.model.layers);
   const double run = blocks < 0 ? all : blocks;
-  // Of a block, in the mean: one causal attention forward; what none of its pairs would be skipped; weights of the
-  // linears.
+  // Means per block: one causal attention forward, its counterpart with no pair masked, weights of the linear layers.
   const double attention = 2 * (m.attention_width(length) / all) * n;
   double square = 0, weights = 0;
   for (const ModuleSpec& part : m.modules) {

@@ -11,7 +11,8 @@
 namespace gt {
 namespace {
 
-// "gradient of layers.1.mlp.up.weight, element 17, is nan"; the first view that holds one, "" when none does.
+// Returns "gradient of layers.1.mlp.up.weight, element 17, is nan" for the first view with such a value; "" if none
+// has.
 std::string first_bad_value(const std::vector<ShardView>& views, const char* what, const RankContext& rank) {
   std::vector<float> host;
   for (const ShardView& v : views) {

@@ -1,4 +1,4 @@
-// Names what is not finite in a step, for the report of a bad step.
+// Locates non-finite values of a step, for the report of an anomalous step.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace gt {
 
-// Collective. Of several ranks' first ops with a result that is not finite, the one whose operands were finite, in the
-// least microbatch, at the earliest time. `bad`: this rank's, of a run of the step with the result `again`, whose
-// global batch begins with `first_sample`. "; the first op whose result is not finite: …", or what it means that there
-// is none.
+// Collective. Selects, of the ranks' first ops with a non-finite result, the one that produced it from finite operands,
+// in the lowest microbatch, at the earliest time. `bad`: this rank's op, from a rerun of the step with result `again`,
+// whose global batch begins with `first_sample`.
+// Returns "; the first op whose result is not finite: …", or the interpretation if there is none.
 std::string name_first_bad_op(const RankContext&, const std::optional<BadOp>& bad, const StepResult& again,
                               int64_t first_sample);
 

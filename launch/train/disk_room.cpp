@@ -20,7 +20,7 @@ int64_t free_bytes(const std::string& dir) {
     if (!at.has_relative_path()) return -1;
     at = at.parent_path();
   }
-  if (s.f_blocks == 0) return -1;  // file systems without a size
+  if (s.f_blocks == 0) return -1;  // file systems that report no size
   return static_cast<int64_t>(geteuid() == 0 ? s.f_bfree : s.f_bavail) * static_cast<int64_t>(s.f_frsize);
 }
 

@@ -37,13 +37,13 @@ Planned plan_run(const Config& c, const Backend& backend, const std::vector<Mach
   return p;
 }
 
-// A change of the config that needs less memory, and the flags that make it.
+// Change of the config that reduces memory, and its flags.
 struct Change {
   std::string flags;
   Config config;
 };
 
-// Single changes first, by what they cost in speed; then both that save most.
+// Single changes first, ordered by their cost in speed; then the two that save most, combined.
 std::vector<Change> changes_of(const LoadedConfig& loaded) {
   const Config& now = loaded.config;
   std::vector<Change> out;
@@ -109,7 +109,7 @@ std::string smallest_change(const LoadedConfig& loaded, const RankEnv& env, cons
       format_bytes(static_cast<double>(least)), format_bytes(static_cast<double>(now.fit.usable)));
 }
 
-// The step that the run would resume from; nullopt: it starts afresh.
+// Finds the step from which the run would resume; nullopt: it starts from scratch.
 std::optional<LoadReport> checkpoint_of(const Config& c, const Dataset& train) {
   std::error_code ec;
   const std::string dir = c.checkpoint_dir();
@@ -124,7 +124,7 @@ std::optional<LoadReport> checkpoint_of(const Config& c, const Dataset& train) {
     try {
       found.path = resolve_step(dir);
     } catch (const Error& e) {
-      if (e.code() == Exit::kUsage) return std::nullopt;  // there is none
+      if (e.code() == Exit::kUsage) return std::nullopt;  // no checkpoint
       throw;
     }
   }

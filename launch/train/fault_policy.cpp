@@ -15,9 +15,9 @@
 namespace gt {
 namespace {
 
-constexpr int64_t kNameAtMost = 3;     // times a run: a look at every value takes longer than a step
-constexpr int64_t kSpikesAtMost = 3;   // that get a line of their own; all are counted in the end block
-constexpr int64_t kStepsBefore = 100;  // a checkpoint so much older than the bad steps is taken for good
+constexpr int64_t kNameAtMost = 3;     // per run: checking every value takes longer than a step
+constexpr int64_t kSpikesAtMost = 3;   // spikes with a line of their own; the end block counts all
+constexpr int64_t kStepsBefore = 100;  // a checkpoint this much older than the anomalous steps is considered good
 
 }  // namespace
 
@@ -37,7 +37,7 @@ FaultPolicy::FaultPolicy(const RankContext& rank, Engine& engine, OpWatch& ops, 
   require_targets();
 }
 
-// A fault at a tensor that no rank has would never happen.
+// Rejects faults at a tensor that no rank has: they would never occur.
 void FaultPolicy::require_targets() const {
   const std::vector<std::string> wanted = injector_.params();
   if (wanted.empty()) return;
@@ -68,7 +68,7 @@ void FaultPolicy::begin() {
 
 void FaultPolicy::watch_steps() {
   engine_.set_limits({});
-  if (rank_.run.range_test) return;  // it wants to see the loss diverge
+  if (rank_.run.range_test) return;  // the test needs the divergence
   engine_.set_limits([this] { return guard_.limits(); });
   if (config_.fault.inject.empty()) return;
   engine_.set_probe([this] {
@@ -86,7 +86,7 @@ void FaultPolicy::begin_step() {
   engine_.store().refresh_from_masters();
 }
 
-// On all ranks, whoever plants: collectives of a step are parts of graphs on all of them or on none.
+// Equal on all ranks, whichever injects: collectives must be part of a graph on all ranks or on none.
 bool FaultPolicy::injects_into_ops() const {
   return injector_.wants("forward", state_->step + 1) || injector_.wants("backward", state_->step + 1);
 }
@@ -112,7 +112,7 @@ StepResult FaultPolicy::run_step(bool once) {
   return r;
 }
 
-// The step once more, as the loss scale was before it. Leaves its update out and the loss scale as it is.
+// Runs the step again with the previous loss scale. Skips its update and restores the loss scale.
 StepResult FaultPolicy::run_without_update() {
   LossScaler& scaler = engine_.loss_scaler();
   const LossScaleState scale = scaler.state();
@@ -124,10 +124,10 @@ StepResult FaultPolicy::run_without_update() {
   return r;
 }
 
-// The device has judged the step by the guard's limits already; now the guard learns of it.
+// The device has already applied the guard's limits to the step; updates the guard's state alike.
 void FaultPolicy::judge(const StepResult& r) {
   if (!rank_.run.range_test) {
-    // A replica that is not finite skips the step as well, and no norm tells.
+    // A replica with non-finite values skips the step too, which no norm reveals.
     const double norm = r.overflow ? std::numeric_limits<double>::quiet_NaN() : r.grad_norm;
     const bool left_out = guard_.judge(r.loss, norm, engine_.loss_scaler().options().dynamic || r.loss_scale != 1);
     GT_CHECK(left_out == r.skipped, "step ", state_->step, ": loss ", r.loss, " and norm ", norm, " were ",
@@ -147,7 +147,7 @@ void FaultPolicy::react() {
   if (guard_.wants_rollback()) roll_back();
 }
 
-// Collective. Runs the step again and looks at the result of every op.
+// Collective. Runs the step again and checks the result of every op.
 std::string FaultPolicy::name_bad_values() {
   if (++named_ > kNameAtMost) return "";
   ops_.begin(engine_.store(), rank_.mesh.status(), injector_.in_ops(state_->step), true);
@@ -179,7 +179,7 @@ void FaultPolicy::check_replicas() {
   if (first && rank_.mesh.shape().world() > 1) report_.event(covered);
 }
 
-// Rank 0: the newest step that is old enough, else the oldest; -1: there is none below `below`.
+// Rank 0: returns the newest step that is old enough, else the oldest; -1: none before `below`.
 int64_t FaultPolicy::rollback_target(int64_t below) const {
   int64_t oldest = -1;
   for (const auto& [step, path] : list_steps(config_.checkpoint_dir())) {  // newest first
@@ -190,7 +190,7 @@ int64_t FaultPolicy::rollback_target(int64_t below) const {
   return oldest;
 }
 
-// The newest checkpoint that is old enough and can be read.
+// Loads the newest checkpoint that is old enough and readable.
 LoadReport FaultPolicy::load_older(const std::string& why) {
   ProcessGroup& world = rank_.mesh.world();
   const int64_t bad_step = state_->step;
@@ -217,7 +217,7 @@ void FaultPolicy::roll_back() {
   const int64_t bad_step = state_->step, global_batch = config_.train.global_batch, most = config_.fault.max_rollbacks;
   const auto window = skip_window(state_->consumed_samples - global_batch, global_batch, config_.fault.skip_batches);
   const std::string why = guard_.reason();
-  saver_.finish();  // what is being written was good
+  saver_.finish();  // pending saves contain good state
   const bool allowed = guard_.count_rollback();
   agree(rank_.mesh.world(), [&] {
     GT_REQUIRE(allowed, Exit::kNumerical, "step ", bad_step, ": ", why, "; the run has rolled back ", most,

@@ -1,5 +1,5 @@
-// What a run does about steps and values that are wrong: spikes and values that are not finite (step_guard.h,
-// skip_watch.h), replicas and repeated steps that differ (replica_check.h), rollbacks. Also injects faults, for tests.
+// Handles faulty steps: spikes and non-finite values (step_guard.h, skip_watch.h), differing replicas and repeated
+// steps (replica_check.h), rollbacks. Also injects faults, for tests.
 #pragma once
 #include <memory>
 #include <string>
@@ -16,21 +16,23 @@ namespace gt {
 
 class FaultPolicy {
  public:
-  // All outlive this object. Collective: throws AgreedError kUsage where fault.inject names a tensor that no rank has.
+  // All must outlive this object. Collective: throws AgreedError kUsage if fault.inject names a tensor that no rank
+  // has.
   FaultPolicy(const RankContext&, Engine&, OpWatch&, RunLoader&, RunState&, RunReporter&, RunSaver&);
 
-  // Collective, before the first step, after RunState::open: continues what the checkpoint holds of earlier steps.
+  // Collective, before the first step, after RunState::open: restores the checkpoint's record of earlier steps.
   void begin();
   void begin_step();              // injects faults before the next step; may not return
-  bool injects_into_ops() const;  // of the next step
-  // Collective: the engine's step on the loader's batch; every fault.recheck_every steps twice, unless `once`.
+  bool injects_into_ops() const;  // in the next step
+  // Collective: runs the engine's step on the loader's batch; every fault.recheck_every steps twice, unless `once`.
   StepResult run_step(bool once);
-  // Collective, once the state has advanced. Throws kNumerical after too many steps in a row without finite gradients.
+  // Collective, after the state has advanced. Throws kNumerical after too many consecutive steps with non-finite
+  // gradients.
   void judge(const StepResult&);
-  // Collective: reports a bad step. Where it asks for that, returns to an older checkpoint, or throws AgreedError
-  // kNumerical when there is none or fault.max_rollbacks are spent.
+  // Collective: reports an anomalous step. If required, rolls back to an older checkpoint, or throws AgreedError
+  // kNumerical if there is none or fault.max_rollbacks is exhausted.
   void react();
-  // Collective, at most once a step. Throws AgreedError kHardware where replicas differ.
+  // Collective, at most once per step. Throws AgreedError kHardware if replicas differ.
   void check_replicas();
   void inject_at_save() const { injector_.at_save(state_->step); }
 
@@ -59,8 +61,8 @@ class FaultPolicy {
   std::unique_ptr<SkipWatch> skips_;
   LossScaleState scale_before_;    // before the last step
   int64_t replicas_checked_ = -1;  // after this step
-  int64_t named_ = 0;              // times that bad values were looked for
-  int64_t spikes_reported_ = 0;    // by a line of their own
+  int64_t named_ = 0;              // number of searches for non-finite values
+  int64_t spikes_reported_ = 0;    // spikes reported with a line of their own
 };
 
 }  // namespace gt

@@ -1,4 +1,4 @@
-// The tokenizer that a checkpoint keeps beside the weights: the bytes of its files as they were read.
+// Tokenizer stored in a checkpoint next to the weights: the unmodified bytes of its files.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace gt {
 
-// The files of the tokenizer at `path` (data.tokenizer, --tokenizer), to be kept in a checkpoint under their usual
-// names. Empty for an empty path. Throws as tokenizer_files.
+// Returns the files of the tokenizer at `path` (data.tokenizer, --tokenizer) for a checkpoint, under their usual names.
+// Empty for an empty path. Throws as tokenizer_files.
 std::vector<AuxFile> tokenizer_aux(const std::string& path);
 
-// SHA-256 of the file that decides on ids. Throws as tokenizer_files.
+// Returns the SHA-256 of the file that defines the ids. Throws as tokenizer_files.
 std::string tokenizer_sha256(const std::string& path);
 
-// What the checkpoint step keeps, or none. Throws as Tokenizer::from_bytes.
+// Returns the tokenizer stored in the checkpoint step, if any. Throws as Tokenizer::from_bytes.
 std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir);
 std::optional<DeclaredTokenizer> kept_tokenizer_claim(const std::string& step_dir);
 

@@ -1,4 +1,4 @@
-// The steps of a learning-rate range test, and what it proposes (optim/lr_range.h).
+// Records the steps of a learning-rate range test and suggests a peak (optim/lr_range.h).
 #pragma once
 #include <string>
 #include <vector>

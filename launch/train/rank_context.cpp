@@ -10,8 +10,7 @@
 namespace gt {
 namespace {
 
-// This rank's machine. Ranks of one machine are those with its host name; where names do not tell, they are
-// consecutive.
+// Returns this rank's machine: all ranks with its host name or, if names are ambiguous, a consecutive block.
 Machine machine_of(const GroupFactory& factory, const std::vector<std::string>& hosts) {
   Machine m{host_name(), {}};
   const auto here = static_cast<size_t>(factory.local_size());
@@ -37,7 +36,7 @@ RankContext::RankContext(const TrainRun& train_run, GroupFactory& factory)
   agree(mesh.world(), [&] { open(hosts); });
 }
 
-// `hosts`: of every rank.
+// `hosts`: of all ranks.
 void RankContext::open(const std::vector<std::string>& hosts) {
   const int threads = threads_per_rank(config, groups.local_size());
   set_cpu_may_spin(ranks_may_spin(config, groups.local_size(), threads));

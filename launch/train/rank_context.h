@@ -1,4 +1,4 @@
-// A run and where one of its ranks computes: device, mesh, stream, and the plan of its memory.
+// Run options, and the environment of one of its ranks: device, mesh, stream, memory plan.
 #pragma once
 #include <optional>
 #include <string>
@@ -17,11 +17,11 @@ struct TrainRun {
   std::string command;  // as typed, for logs
   bool quiet = false;
   bool force = false;       // --checkpoint.resume never in a folder that holds a run
-  bool range_test = false;  // a learning-rate range test: stops when the loss diverges, saves nothing, proposes a peak
+  bool range_test = false;  // learning-rate range test: stops on divergence, saves nothing, suggests a peak
 };
 
 struct RankContext {
-  // Collective over the factory's world; `run` outlives this object. Throws AgreedError: kUsage where the planned
+  // Collective over the factory's world; `run` must outlive this object. Throws AgreedError kUsage if the planned
   // memory does not fit a device.
   RankContext(const TrainRun& run, GroupFactory&);
   bool speaks() const { return mesh.rank() == 0; }  // prints, and writes the files of the run
@@ -29,7 +29,7 @@ struct RankContext {
   const TrainRun& run;
   const Config& config;
   RankDevice device;
-  GroupFactory& groups;  // for tensors of that device
+  GroupFactory& groups;  // for tensors on that device
   const Backend& backend;
   Mesh mesh;
   EngineOptions options;
@@ -38,8 +38,8 @@ struct RankContext {
   EnginePlan plan;               // of this rank
   StagePlans stage_plans;        // on the first rank of a machine, like the next two
   std::optional<MemoryFit> fit;  // of the machine's fullest device
-  bool snapshot_fits = true;     // host memory has room for a copy of what the machine's ranks save
-  const double started;          // now() at the begin
+  bool snapshot_fits = true;     // host memory fits a copy of the checkpoint data of the machine's ranks
+  const double started;          // now() at construction
 
  private:
   void open(const std::vector<std::string>& hosts);

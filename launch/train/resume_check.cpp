@@ -17,7 +17,7 @@ bool has_part(const std::vector<std::string>& parts, const std::string& part) {
 
 namespace {
 
-// Does a changed key matter to what is taken? Lines of changed_keys() begin with the key.
+// Returns whether a changed key matters to the loaded parts. Lines of changed_keys() begin with the key.
 bool matters(const std::string& line, const std::vector<std::string>& parts) {
   if (parts.front() == "all") return true;
   const auto in = [&](const char* section) { return line.rfind(section, 0) == 0; };
@@ -25,7 +25,7 @@ bool matters(const std::string& line, const std::vector<std::string>& parts) {
          (in("optim.") && has_part(parts, "optim")) || (in("schedule.") && has_part(parts, "schedule"));
 }
 
-// The model family that a step's config.json names; without one the first that there was.
+// Returns the model family in a step's config.json; without one the first family that existed.
 std::string family_of_run(const std::string& step) {
   Config config;
   const JsonValue saved = parse_json(read_aux(step, "config.json"), step + "/config.json");
@@ -65,7 +65,7 @@ void require_same_kind(const Config& config) {
   } catch (const Error&) { return; }
   GT_REQUIRE(family == config.model.arch, Exit::kUsage, "model.arch: ", step, " holds a ", family, ", this run needs ",
              config.model.arch, ". Resume with --model.arch ", family, ", or start a new run with another --log.name");
-  if (was.empty()) return;  // imported weights: there is no state
+  if (was.empty()) return;  // imported weights have no optimizer state
   GT_REQUIRE(was == config.optim.type, Exit::kUsage, "optim.type: ", step, " holds the state of ", was,
              ", this run needs ", config.optim.type, ". Resume with --optim.type ", was,
              ", or start a new run with another --log.name");

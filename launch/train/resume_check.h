@@ -1,5 +1,4 @@
-// Whether a run may resume from a checkpoint: what both must have in common beside their tensors. Reads, writes
-// nothing.
+// Checks whether a run may resume from a checkpoint: everything that must match besides tensors. Read-only.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,19 +9,20 @@
 
 namespace gt {
 
-bool has_part(const std::vector<std::string>& parts, const std::string& part);  // of checkpoint.load; "all" has each
+bool has_part(const std::vector<std::string>& parts,
+              const std::string& part);  // of checkpoint.load; "all" contains each
 
-// Throws kUsage, naming every key, when the run would not continue what the checkpoint's run did, as far as `parts` of
-// the checkpoint are wanted; and when it would read other data. Weights from elsewhere bring no data.
+// Throws kUsage, naming every key, if the run differs from the checkpoint's run in settings that affect the loaded
+// `parts`, or would read other data. Data are not compared if only weights are loaded.
 void require_same_run(const LoadReport& found, const Config&, const Dataset& train,
                       const std::vector<std::string>& parts = {"all"});
 
-// Throws kUsage when the run's model is of another family than the checkpoint's, or its optimizer another: state of one
-// optimizer means nothing to another, though it may have the same shapes. Checked before the load, which could only
-// report missing tensors; whatever else is wrong with the checkpoint is the load's to report.
+// Throws kUsage if the checkpoint has another model family or optimizer: optimizer state cannot be converted, even with
+// equal shapes. Called before the load, which could only report missing tensors. The load reports all other errors of
+// the checkpoint.
 void require_same_kind(const Config&);
 
-// Throws kUsage when the run's folder holds a run and checkpoint.resume is never, unless `force`.
+// Throws kUsage if the run's folder holds a run and checkpoint.resume is never, unless `force`.
 void require_unused_folder(const Config&, bool force);
 
 }  // namespace gt

@@ -25,7 +25,7 @@ void make_run_folder(const std::string& dir) {
                ": is a symbolic link, and nothing is written through one. Remove it, or give another --log.name");
 }
 
-// Rank 0's disk is everybody's: checkpoints need one shared folder.
+// Only rank 0 checks its disk: checkpoints need one shared folder.
 void require_disk_room(const Config& config, int64_t step, int64_t checkpoint_bytes) {
   const std::string dir = config.checkpoint_dir();
   const int64_t left = std::max<int64_t>(0, config.train.steps - step), every = config.checkpoint.save_steps();
@@ -37,8 +37,8 @@ void require_disk_room(const Config& config, int64_t step, int64_t checkpoint_by
   try {
     room.there = static_cast<int64_t>(list_steps(dir).size());
     for (const std::string& name : room.free < 0 ? std::vector<std::string>() : list_attempts(dir))
-      room.free += bytes_in(dir + "/" + name);  // the first save removes them
-  } catch (const IoError&) { return; }          // saves will say why
+      room.free += bytes_in(dir + "/" + name);  // removed by the first save
+  } catch (const IoError&) { return; }          // saves will report the error
   if (const std::string text = check_disk(room); !text.empty())
     fmt::print(stderr, "warning: {}\n", printable_lines(text));
 }
@@ -55,7 +55,7 @@ RunFolder::RunFolder(const RankContext& rank, bool force, bool saves) {
     if (!saves) return;
     try {
       lock_ = std::make_unique<DirLock>(config.checkpoint_dir());
-    } catch (const IoError& e) {  // a folder that takes no lock takes no checkpoints either: each save will say so
+    } catch (const IoError& e) {  // a folder without lock support takes no checkpoints either; each save reports it
       fmt::print(stderr, "warning: {}\n", printable_lines(e.what()));
     }
   });

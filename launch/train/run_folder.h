@@ -1,4 +1,4 @@
-// The folders of a run, locked for as long as it goes on.
+// Folders of a run, locked until it ends.
 #pragma once
 #include <memory>
 
@@ -10,16 +10,16 @@ namespace gt {
 
 class RunFolder {
  public:
-  // Collective. Rank 0 makes the run's folder and takes its lock; `saves`: that of the checkpoints too, which every
-  // rank must see. Throws AgreedError kUsage where the folder holds another run or cannot be used.
+  // Collective. Rank 0 creates the run's folder and locks it; with `saves` also that of the checkpoints, which must be
+  // visible to every rank. Throws AgreedError kUsage if the folder holds another run or is unusable.
   RunFolder(const RankContext&, bool force, bool saves);
 
-  // Collective, after everything else that may refuse the run: a refused command leaves config.json as it was.
-  // `step`: that the run begins after. `checkpoint_bytes`: of one checkpoint; -1: there will be none. Throws
-  // AgreedError kIo where not even the first one has room.
+  // Collective. Call after every other check that may reject the run: a rejected command leaves config.json unchanged.
+  // `step`: step before the run's first. `checkpoint_bytes`: size of one checkpoint; -1: none will be written. Throws
+  // AgreedError kIo if not even the first one fits.
   void begin(const RankContext&, int64_t step, int64_t checkpoint_bytes) const;
 
-  const DirLock* lock() const { return lock_.get(); }  // of the checkpoints; nullptr: this rank has none
+  const DirLock* lock() const { return lock_.get(); }  // of the checkpoints; nullptr: not held by this rank
 
  private:
   std::unique_ptr<RunLock> run_lock_;

@@ -1,4 +1,4 @@
-// The microbatches of a run's steps and evaluations, from the position of its state on.
+// Microbatches of a run's steps and evaluations, starting at the position of its state.
 #pragma once
 #include <memory>
 #include <optional>
@@ -16,18 +16,18 @@ namespace gt {
 
 class RunLoader {
  public:
-  // Both outlive this object.
+  // Both must outlive this object.
   RunLoader(const RankContext&, const RunDatasets&);
 
-  // Begins with the step after `state`, whose skip windows are kept; `skip`: one more, ordinals [first, last).
+  // Starts with the step after `state`, keeping its skip windows; `skip`: an additional one, ordinals [first, last).
   using Window = std::pair<int64_t, int64_t>;
   void open(const TrainState& state, std::optional<Window> skip = {});
 
   struct Step {
     std::span<const MicroBatch> microbatches;
-    int64_t targets = 0;           // of the global batch, that carry loss
-    double ready = 0, waited = 0;  // now() when the microbatches were there; seconds waited for them
-    int64_t length() const { return microbatches.front().seq; }  // tokens a sequence
+    int64_t targets = 0;           // targets of the global batch that carry loss
+    double ready = 0, waited = 0;  // now() when the microbatches were available; seconds waited for them
+    int64_t length() const { return microbatches.front().seq; }  // tokens per sequence
   };
   // Collective where data.eod_mask_loss, and with sentence pairs. The next step's.
   void next();
@@ -49,7 +49,7 @@ class RunLoader {
   const RunDatasets& data_;
   const Curriculum curriculum_;
   std::unique_ptr<Loader> loader_, eval_loader_;
-  std::vector<Window> skip_windows_;  // samples that rollbacks leave out
+  std::vector<Window> skip_windows_;  // samples skipped by rollbacks
   Step step_;
 };
 

@@ -98,7 +98,7 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
     look = [ask = rank_.backend.conditions, index = rank_.device.index()] { return ask(index, nullptr); };
   if (c.report || c.report_every > 0) sinks.push_back(std::make_unique<ReportSink>(c.report_every));
   if (c.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(c.every, look));
-  // Samples are counted by steps, as DeepSpeed does: what a rollback leaves out is no step.
+  // Samples are counted by steps, as in DeepSpeed; rolled-back steps do not count.
   const int64_t samples =
       state_->curriculum ? state_->curriculum->samples : state_->consumed_tokens / config_.model.seq;
   const SampleAxis axis{state_->step, samples, config_.train.global_batch};
@@ -110,7 +110,8 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
   return sinks;
 }
 
-// The folder of curves over samples. Two x-axes never share one: a resumed curve drops what lies after its first x.
+// Folder of the curves over samples. Curves with different x-axes need separate folders: a resumed curve drops points
+// after its first x.
 std::string RunReporter::add_curves(const std::string& wanted, Rows& curves) const {
   std::error_code ec;
   const bool same = fs::weakly_canonical(wanted, ec) == fs::weakly_canonical(config_.run_dir(), ec);
@@ -120,7 +121,7 @@ std::string RunReporter::add_curves(const std::string& wanted, Rows& curves) con
   return folder;
 }
 
-// `info`: rows are those of further curves.
+// `info`: its rows are those of further curves.
 Rows RunReporter::start_block(const StartInfo& info, const std::string& saves) const {
   const RunDatasets& data = loader_.data();
   BannerFacts facts{config_,       rank_.options, rank_.stage_plans, *rank_.fit,
@@ -195,7 +196,7 @@ void RunReporter::end_step(const StepResult& r) {
   report_attention();
 }
 
-// Moves the marks from which the next step is measured.
+// Also resets the marks from which the next step is measured.
 StepRecord RunReporter::record_of(const StepResult& r) {
   const double end = now();
   StepRecord rec;
@@ -240,7 +241,7 @@ void RunReporter::add_utilization(StepRecord& rec, const StepResult& r) {
   mfu_at_rate_ = rec.mfu / rec.tokens_per_second;
 }
 
-// Where the step's time went: shares, bubbles, waits, peaks.
+// Adds the time breakdown of the step: fractions, bubbles, waits, peaks.
 void RunReporter::add_times(StepRecord& rec, const StepResult& r) {
   const bool behind = is_asynchronous(*rank_.backend.device);
   const double seconds = rec.step_seconds, waited = loader_.step().waited;
@@ -311,7 +312,7 @@ void RunReporter::report_trust_ratios() {
     if (log_) log_->push(make_scalar(state_->step, "train/lamb_coeff/" + r.tensor, static_cast<double>(r.ratio)));
 }
 
-// The table of log.flops_step, to a file, and to standard output unless that was asked for by name.
+// Writes the table of log.flops_step to a file, and to standard output unless a path is configured.
 void RunReporter::report_flops() {
   if (!module_timer_) return;
   const LogConfig& c = config_.log;
@@ -344,7 +345,7 @@ void RunReporter::report_flops() {
   event(fmt::format("FLOPs by module: {}; this step synchronized after each op", path));
 }
 
-// Once: work that makes other calls than before costs speed and nothing else.
+// Warns once: work whose calls change between steps costs speed only.
 void RunReporter::report_eager_work() {
   if (eager_reported_ || !rank_.backend.replays) return;
   const ReplayCounts c = engine_.replays();
@@ -353,7 +354,7 @@ void RunReporter::report_eager_work() {
   event(fmt::format("graphs: work was launched op by op ({}); counted at the end of the run", c.why));
 }
 
-// What the backend decided since the last step: in the first one, and where a new shape came.
+// Reports the attention kernels selected since the last step: in the first step, and after a new shape.
 void RunReporter::report_attention() {
   if (rank_.backend.take_attention_log == nullptr) return;
   std::istringstream lines(rank_.backend.take_attention_log());
@@ -383,7 +384,7 @@ void RunReporter::evaluated(const MeanLoss& loss, double seconds) {
   if (log_) log_->push(rec);
 }
 
-// After two steps, and an evaluation where there are any.
+// After two steps, and an evaluation if there are any.
 void RunReporter::report_memory() {
   const int64_t every = config_.train.eval_every, steps = state_->step - state_.first_step() + 1;
   const bool last = state_->step >= config_.train.steps;
@@ -401,7 +402,7 @@ void RunReporter::report_memory() {
                     memory_line(engine_.measured_plan().memory), process_text()));
 }
 
-// Like a log: what cannot be written is said, and training goes on.
+// Like logs: write errors are reported, and training continues.
 void RunReporter::write_trace(bool ends) {
   const int64_t step = state_->step;
   if (!trace_ || !trace_->wants(step) || (!ends && trace_->wants(step + 1))) return;
@@ -459,7 +460,7 @@ void RunReporter::finish(const RunEnd& end) {
                             : fmt::format("the same command again resumes from step {}", end.saved_step));
   const std::string dir = shell_word(config_.run_dir());
   info.next.push_back("tensorboard --logdir " + dir);
-  if (end.saved_step >= 0 && config_.data.train.front().path != "mock")  // whose tokens mean nothing
+  if (end.saved_step >= 0 && config_.data.train.front().path != "mock")  // mock tokens have no meaning
     info.next.push_back(fmt::format("gpttrain generate --load {}{} --prompt \"…\"", dir,
                                     config_.data.tokenizer.empty() ? " --tokenizer TOKENIZER.model" : ""));
   log_->end(info);

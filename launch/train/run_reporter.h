@@ -1,5 +1,5 @@
-// What a run reports: the start block, a record of each step, tables and traces that the config asks for, the end
-// block. Every rank calls it; rank 0 writes.
+// Output of a run: start block, one record per step, configured tables and traces, end block. Called by every rank;
+// rank 0 writes.
 #pragma once
 #include <memory>
 #include <optional>
@@ -20,18 +20,18 @@
 
 namespace gt {
 
-// How a run ends, as far as the reporter does not see it.
+// Outcome of a run that the reporter does not observe itself.
 struct RunEnd {
   Exit code = Exit::kOk;
-  bool done = false;         // every step was made
+  bool done = false;         // all steps completed
   int64_t saved_step = -1;   // newest checkpoint; -1: none
   int64_t spikes_taken = 0;  // StepGuard::spikes_taken
-  Rows range_test;           // of a range test
+  Rows range_test;           // of a learning-rate range test
 };
 
 class RunReporter {
  public:
-  // All outlive this object.
+  // All must outlive this object.
   RunReporter(const RankContext&, Engine&, OpWatch&, const RunLoader&, const RunState&);
 
   // Opens the logs and writes the start block. `saves`: RunSaver::describe; "": the run saves nothing.
@@ -40,20 +40,20 @@ class RunReporter {
   void event(const std::string& text, bool warning = false);  // at the state's step
   void warn(int64_t step, const std::string& text);
   void warn_all(const std::vector<std::string>& texts);  // at the state's step
-  void restart_clock();                                  // the time of the next step counts from here
+  void restart_clock();                                  // restarts the time measurement of the next step
 
   void begin_step(int64_t step);
-  // Whether this is the step of log.flops_step: then every op is timed until step_ran().
+  // Returns whether this is the step of log.flops_step. If so, every op is timed until step_ran().
   bool times_ops(int64_t step);
-  // The engine's step is over, the state's counters are as before it.
+  // Call after the engine's step, before the state's counters advance.
   void step_ran(int64_t step);
-  // Collective where trust ratios or FLOPs are reported: the record of the step, by the state's new counters.
+  // Writes the record of the step, using the state's new counters. Collective if trust ratios or FLOPs are reported.
   void end_step(const StepResult&);
   void evaluated(const MeanLoss&, double seconds);
   void report_memory();         // collective, once, when everything that takes memory has run
   void write_trace(bool ends);  // collective over the traced ranks; after the last traced step, or when the run ends
   void finish(const RunEnd&);   // collective
-  // Throws kIo where not all records are written; after finish().
+  // Throws kIo if records are missing from a log; call after finish().
   void require_written() const;
 
  private:
@@ -83,12 +83,12 @@ class RunReporter {
   std::unique_ptr<MetricsWriter> log_;
   std::unique_ptr<CommLog> comm_log_;    // nullptr: log.comm is off
   std::unique_ptr<TraceSession> trace_;  // nullptr: no step is traced
-  std::string timeline_;                 // of the last traced step
+  std::string timeline_;                 // timeline of the last traced step
   std::unique_ptr<TrustRatioLog> trust_ratios_;
   std::unique_ptr<ModuleTimer> module_timer_;  // in the step of log.flops_step
   double timing_began_ = 0;
   double peak_flops_ = kUnknown, peak_fp8_ = kUnknown;  // of the device
-  double mfu_at_rate_ = kUnknown;                       // MFU of a token a second
+  double mfu_at_rate_ = kUnknown;                       // MFU at one token per second
   std::optional<PeakRates> ceilings_;
   double predicted_bubble_ = kUnknown;
   StepMedians medians_;

@@ -14,8 +14,8 @@
 namespace gt {
 namespace {
 
-// What failed saves of one cause have in common: their texts less the words with numbers, which are steps, sizes,
-// files.
+// Returns what failed saves with the same cause have in common: their text without words that contain digits, which are
+// steps, sizes and file names.
 std::string reason_of(const Error& e) {
   std::istringstream words(e.what());
   std::string out = "not written:";
@@ -43,7 +43,7 @@ RunSaver::RunSaver(const Config& config, const Mesh& mesh, const Backend& backen
 void RunSaver::prepare(const std::vector<ShardView>& views, bool fits, bool will_save) {
   const CheckpointConfig& c = config_.checkpoint;
   const int64_t bytes = snapshot_bytes(views);
-  int64_t worst[2] = {bytes, 0};  // of the ranks: bytes, does not fit
+  int64_t worst[2] = {bytes, 0};  // maximum over the ranks: bytes, does not fit
   worst[1] = copy_fits(c, bytes, fits) ? 0 : 1;
   mesh_.world().all_reduce({reinterpret_cast<std::byte*>(worst), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
   snapshot_bytes_ = worst[0];
@@ -82,7 +82,7 @@ std::string RunSaver::describe() const {
   return save_text(config_.checkpoint, mesh_.shape().world(), staged_, snapshot_bytes_);
 }
 
-// The attempt's name is made by every rank from what it knows; if they differ they would write different checkpoints.
+// Every rank derives the attempt's name from its own state; different names would mean different checkpoints.
 bool RunSaver::ranks_agree(const TrainState& state) {
   if (same_attempt(mesh_, state)) return true;
   const std::string text = fmt::format(
@@ -161,7 +161,7 @@ void RunSaver::finish() {
   if (const auto outcome = background_.finish()) settle(*outcome);
 }
 
-// Collective in effect: every rank has the same outcome, so each of them throws, and the first one speaks.
+// Collective in effect: every rank has the same outcome, so all of them throw, and the first one logs it.
 void RunSaver::settle(const SaveOutcome& o) {
   if (o.error) {
     const Exit code = o.error->code();
@@ -213,7 +213,8 @@ std::vector<std::string> changed_keys(const std::string& saved_config_json, cons
   std::vector<std::string> out;
   for (size_t k = 0; k < new_options.size(); ++k) {
     const Option& option = new_options[k];
-    const bool length = option.key().rfind("data.curriculum", 0) == 0;  // of sequences; other data has rules of its own
+    const bool length =
+        option.key().rfind("data.curriculum", 0) == 0;  // sequence length; other data keys have their own check
     if ((names(kFree, option) && !length) || names(allowed, option)) continue;
     const JsonValue* section = saved.find(option.section);
     const JsonValue* value = section == nullptr ? nullptr : section->find(option.name);

@@ -13,7 +13,7 @@
 namespace gt {
 namespace {
 
-// The state of a run that begins with some of another's.
+// Returns the initial state of a run that takes over `parts` of another's.
 TrainState part_of(const TrainState& from, const std::vector<std::string>& parts) {
   TrainState s;
   if (has_part(parts, "optim")) {
@@ -43,7 +43,7 @@ TrainState part_of(const TrainState& from, const std::vector<std::string>& parts
   return s;
 }
 
-// train.steps of a checkpoint's config; 0: it says nothing.
+// Returns train.steps of a checkpoint's config; 0: unknown.
 int64_t steps_of(const std::string& config_json) {
   if (config_json.empty()) return 0;
   const JsonValue json = parse_json(config_json, "config.json of the checkpoint");
@@ -63,7 +63,7 @@ RunState::RunState(const RankContext& rank, Engine& engine, RunLoader& loader)
 void RunState::open() {
   const CheckpointConfig& c = config_.checkpoint;
   ProcessGroup& world = rank_.mesh.world();
-  if (!c.allow_missing.empty() || !c.load_from.empty()) engine_.init_weights();  // of what is not loaded
+  if (!c.allow_missing.empty() || !c.load_from.empty()) engine_.init_weights();  // initializes what is not loaded
   if (c.resume != "never") {
     agree(world, [&] {
       if (rank_.speaks()) require_same_kind(config_);
@@ -93,8 +93,8 @@ std::optional<LoadReport> RunState::load(const std::string& which) const {
       fit_options(config_.checkpoint));
 }
 
-// Reads the parts that checkpoint.load names from checkpoint.load_from, which stays as it is; the rest of the run is
-// fresh.
+// Loads the parts in checkpoint.load from checkpoint.load_from, which is not modified; the rest of the run starts from
+// scratch.
 LoadReport RunState::load_elsewhere() {
   const std::vector<std::string>& parts = config_.checkpoint.load;
   ProcessGroup& world = rank_.mesh.world();
@@ -120,7 +120,7 @@ LoadReport RunState::load_elsewhere() {
   return report;
 }
 
-// The run has a checkpoint of its own, so this one is not used; a misspelt name must not go unnoticed.
+// The run has a checkpoint of its own, so load_from is not used; a misspelt path must still be reported.
 void RunState::check_unused_load_from() {
   agree(rank_.mesh.world(), [&] {
     if (!rank_.speaks()) return;
@@ -137,7 +137,7 @@ void RunState::check_unused_load_from() {
   });
 }
 
-// Samples of steps are counted apart from tokens from here on, unless the checkpoint did so.
+// From here on samples are counted separately from tokens, unless the checkpoint did so already.
 void RunState::begin_curriculum() {
   const Curriculum& curriculum = loader_.curriculum();
   state_.pld_theta.reset();
@@ -146,14 +146,14 @@ void RunState::begin_curriculum() {
   state_.curriculum = {curriculum.length(state_.step + 1), state_.consumed_tokens / config_.model.seq};
 }
 
-// State and weights are those of a checkpoint.
+// Continues from a checkpoint whose state and weights are loaded.
 void RunState::continue_from(const TrainState& state) {
   state_ = state;
   begin_curriculum();
   engine_.set_applied_steps(state_.applied_steps, state_.applied_samples, state_.schedule_steps);
   LossScaler& scaler = engine_.loss_scaler();
   if (!scaler.options().dynamic) state_.scaler.reset();
-  // A checkpoint of a run with a fixed scale has none: a dynamic one then begins as in a fresh run.
+  // A checkpoint of a run with a fixed scale stores none: a dynamic scale then starts from its initial value.
   if (state_.scaler) scaler.restore({state_.scaler->scale, state_.scaler->clean, state_.scaler->hysteresis});
   engine_.adopt();
 }

@@ -1,5 +1,5 @@
-// The progress of a run, which its checkpoints hold beside tensors: counters, positions of data and schedules, best
-// loss. Begins afresh, or where a checkpoint ends.
+// Progress of a run, stored in its checkpoints next to the tensors: counters, data and schedule positions, best loss.
+// Initialized from a checkpoint or from scratch.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,29 +12,29 @@ namespace gt {
 
 class RunState {
  public:
-  // All outlive this object.
+  // All must outlive this object.
   RunState(const RankContext&, Engine&, RunLoader&);
 
-  // Collective, once. Fills the engine and opens the loader: from a checkpoint of the run's own, else from parts of
-  // checkpoint.load_from, else afresh. Throws AgreedError kUsage where the run would not continue what it finds.
+  // Collective, once. Initializes engine and loader: from a checkpoint of this run, else from parts of
+  // checkpoint.load_from, else from scratch. Throws AgreedError kUsage if the run cannot continue from what it finds.
   void open();
-  // Collective. Fills the engine's tensors from a checkpoint of the run's own: "auto" or a step, as load_checkpoint.
+  // Collective. Loads the engine's tensors from a checkpoint of this run: "auto" or a step, as load_checkpoint.
   std::optional<LoadReport> load(const std::string& which) const;
-  // After load(): the run continues from there, without the samples `skip`.
+  // Call after load(): the run continues from there, without the samples `skip`.
   void return_to(const TrainState&, RunLoader::Window skip);
 
-  // A step is over, on the loader's last batch.
+  // Records a step on the loader's last batch.
   void advance(const StepResult&);
   void evaluated(double loss);
-  // What a checkpoint of now holds. `anomaly_json`, `consecutive_skips`: of FaultPolicy.
+  // Returns the state that a checkpoint stores. `anomaly_json`, `consecutive_skips`: of FaultPolicy.
   const TrainState& to_save(std::string anomaly_json, int64_t consecutive_skips);
 
   const TrainState* operator->() const { return &state_; }
-  int64_t first_step() const { return first_step_; }                   // that this process runs
-  double elapsed_seconds() const;                                      // of the run, earlier processes included
+  int64_t first_step() const { return first_step_; }                   // first step that this process runs
+  double elapsed_seconds() const;                                      // of the run, including earlier processes
   const std::optional<LoadReport>& loaded() const { return loaded_; }  // by open(); nullopt: nothing
-  bool resumed() const { return resumed_; }                            // by open(), from a checkpoint of its own
-  const std::vector<std::string>& notes() const { return notes_; }     // about that, for the start block
+  bool resumed() const { return resumed_; }                            // by open(), from a checkpoint of this run
+  const std::vector<std::string>& notes() const { return notes_; }     // on the resume, for the start block
 
  private:
   LoadReport load_elsewhere();
@@ -52,7 +52,7 @@ class RunState {
   bool resumed_ = false;
   std::vector<std::string> notes_;
   int64_t first_step_ = 1;
-  double started_;  // now() from which elapsed_seconds is still to count
+  double started_;  // now() from which elapsed_seconds has not yet counted
 };
 
 }  // namespace gt

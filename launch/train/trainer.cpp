@@ -111,7 +111,7 @@ void Trainer::one_step() {
   report_.end_step(r);
 }
 
-// What the config wants between two steps.
+// Evaluates, saves and stops as configured, between two steps.
 void Trainer::after_step() {
   const auto due = [&](int64_t every) { return every > 0 && state_->step % every == 0; };
   faults_.react();
@@ -144,7 +144,7 @@ void Trainer::save(bool must) {
   report_.restart_clock();
 }
 
-// Every run ends with a checkpoint of its last step; nullopt: it is there, or no step was made.
+// Every run ends with a checkpoint of its last step; nullopt: it exists, or no step was made.
 std::optional<Error> Trainer::unsaved(bool done) const {
   if (range_test_ || state_->step < state_.first_step() || saver_.saved_step() == state_->step) return std::nullopt;
   const auto& why = saver_.last_error();

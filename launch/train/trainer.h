@@ -1,5 +1,5 @@
-// The run of one rank: open, then steps, evaluations and checkpoints until train.steps or a stop. One Trainer per rank;
-// rank 0 also prints and writes the files. The order of a step is Engine::step; what is around it belongs to the parts.
+// Training run of one rank: open, then steps, evaluations and checkpoints until train.steps or a stop. One Trainer per
+// rank; rank 0 also prints and writes the files. Engine::step runs a step; the members handle everything around it.
 #pragma once
 #include <optional>
 
@@ -13,8 +13,8 @@ class Trainer {
  public:
   // Collective: every rank of the factory's world constructs its Trainer with the same run.
   Trainer(const TrainRun&, GroupFactory&);
-  // kOk, or kInterrupted after a saved stop. Throws AgreedError (kIo, kNumerical) when the last step is not on the
-  // disk.
+  // Returns kOk, or kInterrupted after a stop with a saved checkpoint. Throws AgreedError (kIo, kNumerical) if the last
+  // step is not on disk.
   Exit run();
 
  private:
@@ -38,7 +38,7 @@ class Trainer {
   RunSaver saver_;
   FaultPolicy faults_;
   std::optional<RangeTest> range_test_;
-  bool stop_ = false, save_due_ = false;  // what ranks requested with the last step
+  bool stop_ = false, save_due_ = false;  // requested by any rank with the last step
 };
 
 }  // namespace gt

@@ -48,7 +48,7 @@ DatasetOptions training_data(const Config& c, bool builder) {
   o.sources = c.data.train;
   o.split = c.data.split;
   o.whole = !c.data.valid.empty();
-  o.split_tokens = c.train.eval_every > 0;  // who does not evaluate trains on all there is
+  o.split_tokens = c.train.eval_every > 0;  // without evaluation all data is used for training
   o.seq = c.model.seq;
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.order = sample_order_from(c.data.order);
@@ -98,7 +98,7 @@ std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config& c)
 RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig& loaded) {
   const Config& c = loaded.config;
   RunDatasets d{open_training_data(o, loaded), nullptr, o.tokenizer_sha256, tokenizer_aux(c.data.tokenizer)};
-  if (c.data.eod_mask_loss) end_of_document(c);  // refused here, where all ranks hear of it
+  if (c.data.eod_mask_loss) end_of_document(c);  // checked here, where all ranks get the error
   if (c.train.eval_every > 0) d.valid = open_validation_data(o, c);
   return d;
 }
@@ -135,7 +135,7 @@ LoaderConfig training_loader(const Config& c, const Mesh& mesh) {
   return l;
 }
 
-// Ranks with targets count, all know.
+// Counted on the ranks with targets, reduced to all.
 TargetCounts target_counts(const Mesh& mesh, const Loader& loader) {
   const bool counts = mesh.last_stage() && mesh.coord(Axis::kTp) == 0;
   int64_t sums[2] = {counts ? loader.step_tokens() : 0, counts ? loader.step_pairs() : 0};

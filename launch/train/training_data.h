@@ -1,4 +1,4 @@
-// The training data as a config describes them.
+// Training data as configured.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,32 +13,32 @@
 
 namespace gt {
 
-// The samples of the run in their order. `builder`: of the ranks of a machine the one that writes its index.
+// Returns the samples of the run in order. `builder`: the one rank per machine that writes the index.
 DatasetOptions training_data(const Config&, bool builder);
 
-// Throws kUsage where the checkpoint step keeps another tokenizer than the run's data were made with.
+// Throws kUsage if the checkpoint step stores another tokenizer than that of the run's data.
 void require_tokenizer_of(const std::string& step_dir, const Config&);
 
-// open_dataset, whose errors say who named the files.
+// As open_dataset; errors name the config file or flag that named the files.
 std::unique_ptr<Dataset> open_training_data(const DatasetOptions&, const LoadedConfig&);
 
-// The samples of evaluations, in the order of the files. `o`: those of training.
+// Samples of evaluations, in the order of the files. `o`: the options for training.
 std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config&);
 
-// The datasets of a run. valid: nullptr where it does not evaluate.
+// Datasets of a run. valid: nullptr if it does not evaluate.
 struct RunDatasets {
   std::unique_ptr<Dataset> train, valid;
-  std::string tokenizer_sha256;          // of data.tokenizer; "": there is none
+  std::string tokenizer_sha256;          // of data.tokenizer; "": none
   std::vector<AuxFile> tokenizer_files;  // of data.tokenizer, for checkpoints
 };
-// `o`: training_data(), with who is warned.
+// `o`: training_data(), with its warning callback set.
 RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig&);
 
-// The token that ends a document, as the token files or the tokenizer name it. Throws kUsage when they differ or are
-// silent.
+// Returns the end-of-document token according to the token files or the tokenizer. Throws kUsage if they differ or
+// define none.
 int32_t end_of_document(const Config&);
 
-// The microbatches of this rank's steps, from the first sample on, ends of documents masked where the config says so.
+// Microbatches of this rank's steps from the first sample on, with document ends masked if configured.
 LoaderConfig training_loader(const Config&, const Mesh&);
 
 // Collective. Targets that carry loss in the global batch that each rank's loader gave last, and its sentence pairs.

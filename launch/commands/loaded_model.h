@@ -15,8 +15,8 @@
 namespace gt {
 
 // Precision of a run trained with FP8 linear layers (precision.fp8). kAsTrained: FP8, as in the evaluations that the
-// run logs; whole microbatches only. kHalf: 16-bit, for texts of any length, since FP8 GEMMs need multiples of 16
-// tokens. Used by Decoder; Engine::evaluate() is not available.
+// run logs; whole microbatches only. k16Bit: 16-bit linear layers, for texts of any length, since FP8 GEMMs need
+// multiples of 16 tokens. Used by Decoder; Engine::evaluate() is not available.
 enum class InferencePrecision { kAsTrained, k16Bit };
 
 // A checkpoint and how to compute it; nothing is read or allocated yet.
@@ -32,7 +32,7 @@ struct ModelSource {
 ModelSource find_model(const std::string& load, const std::vector<std::string>& flags,
                        InferencePrecision = InferencePrecision::kAsTrained, const RankEnv& env = {});
 
-// Holds values at their own precision only: no gradients, FP32 masters or optimizer state.
+// Holds parameters in compute precision only: no gradients, FP32 masters or optimizer state.
 struct LoadedModel {
   Config config;
   std::string step_dir;

@@ -15,8 +15,9 @@ namespace gt {
 std::string name_first_bad_op(const RankContext&, const std::optional<BadOp>& bad, const StepResult& again,
                               int64_t first_sample);
 
-// Collective. The first values that are not finite after the engine's last step: losses by microbatch, which all ranks
-// have; then weights, which explain everything else; else gradients, the first in the order of the backward. "": none.
+// Collective. Returns the first non-finite values after the engine's last step, "" if there are none. Order: losses by
+// microbatch, which all ranks have; then weights, which explain everything else; then gradients, in the order of the
+// backward.
 std::string name_bad_values(const RankContext&, const Engine&, int64_t first_sample);
 
 }  // namespace gt

@@ -24,7 +24,7 @@ struct BenchRecord {
   bool fp8 = false;
   std::optional<PeakRates> ceilings;  // of this device, if measured
   std::optional<StepRoofline> roof;   // requires ceilings
-  // shares of the steps on rank 0: computing, waiting for pipeline neighbours, waiting for data
+  // fractions of the steps on rank 0: computing, waiting for pipeline neighbours, waiting for data
   double busy = 0, neighbours = 0, data_wait = 0;
   double exposed_comm = 0, bubble = 0;  // means over all ranks; exposed_comm NaN: not measured
   MemoryReport planned, measured;       // rank 0

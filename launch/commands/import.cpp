@@ -101,8 +101,8 @@ ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string&
   return m;
 }
 
-// The tokenizer of the folder, or none: weights are worth having without one, so that a tokenizer.json of a kind that
-// is not read here is a warning.
+// Returns the folder's tokenizer, or "". Weights are useful without one, so an unsupported tokenizer.json is only a
+// warning.
 std::string tokenizer_in(const std::string& folder, std::vector<std::string>& warnings) {
   std::error_code ec;
   if (fs::exists(folder + "/tokenizer.model", ec)) return folder + "/tokenizer.model";
@@ -329,7 +329,7 @@ Exit run_import(const Command& command) {
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};
   aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());
   const std::vector<AuxFile> tokenizer = tokenizer_aux(origin.tokenizer);
-  if (!tokenizer.empty()) Tokenizer::load(tokenizer[0].path);  // refused here rather than by all readers of the step
+  if (!tokenizer.empty()) Tokenizer::load(tokenizer[0].path);  // checked here rather than by every reader of the step
   aux.insert(aux.end(), tokenizer.begin(), tokenizer.end());
   TrainState state;
   state.origin = "import";

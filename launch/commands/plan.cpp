@@ -1,5 +1,5 @@
-// gpttrain plan: what a run needs and takes on devices that need not be here; the fastest layouts; the planner's errors
-// on tables of measured steps.
+// gpttrain plan: memory and time of a run on devices that need not be present, the fastest layouts, and the planner's
+// errors on tables of measured steps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ Constants constants_of(const PlanArgs& a, const DeviceType& device, DType comput
   return c;
 }
 
-// The config on all devices: dp follows where it was not given. The global batch stays.
+// Applies the config to all devices: derives dp unless it was given, and keeps the global batch.
 Config on_devices(const LoadedConfig& loaded, int64_t devices) {
   Config c = loaded.config;
   const int64_t split = c.parallel.tp * c.parallel.pp;
@@ -86,7 +86,7 @@ SearchSpace space_of(const PlanArgs& a, const Config& c) {
   return space;
 }
 
-// A line of the search's table.
+// Returns a line of the search's table.
 std::string layout_line(const RunPlan& p) {
   const ParallelConfig& par = p.config.parallel;
   const double step = p.terms.total();
@@ -96,7 +96,7 @@ std::string layout_line(const RunPlan& p) {
                      format_bytes(p.needed), 100 * p.needed / p.usable);
 }
 
-// An option that would be ignored is refused.
+// Rejects options that would be ignored.
 void require_effect(const PlanArgs& a) {
   const bool table = !a.fit.empty() || !a.rows.empty();
   GT_REQUIRE(a.fit.empty() || a.rows.empty(), Exit::kUsage, "--fit and --rows: give only one of them");
@@ -113,7 +113,7 @@ void require_effect(const PlanArgs& a) {
 Exit search(const PlanArgs& a, const Config& base, const DeviceType& device, const Constants& constants) {
   const SearchSpace space = space_of(a, base);
   const double capacity = kUsableShare * device.memory - kLibraryBytes;
-  // Closed forms may be some percent off: twice as many as asked for are planned exactly.
+  // Closed forms may be off by some percent, so twice the requested number of layouts is planned exactly.
   const auto found = search_layouts(base, space, constants.machine, capacity, 2 * static_cast<size_t>(a.top));
   GT_REQUIRE(!found.empty() || !search_layouts(base, space, constants.machine, 1e30, 1).empty(), Exit::kUsage,
              "no layout of ", space.devices, " devices is legal here: tp has to divide model.heads ", base.model.heads,
@@ -146,7 +146,7 @@ Exit search(const PlanArgs& a, const Config& base, const DeviceType& device, con
   return plans.empty() && a.require_match ? Exit::kUsage : Exit::kOk;
 }
 
-// Tables of measured steps: columns of --rows, and what is said of all of them.
+// Error statistics over the rows of a table of measured steps.
 struct Errors {
   double sum = 0, worst = 0;
   int n = 0;

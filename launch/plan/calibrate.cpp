@@ -71,8 +71,8 @@ std::map<std::string, RowRefs> by_profile(const std::vector<PlanRow>& rows) {
   return out;
 }
 
-// Priors of each profile: its device's, moved by the mean drift of the other profiles of that device. What a network
-// has is its own: `nic` stays.
+// Prior of each profile: its device's, shifted by the mean drift of the other profiles of that device. `nic` is
+// excluded, because networks differ.
 MachineProfiles priors_of(const std::map<std::string, RowRefs>& profiles) {
   MachineProfiles first, out;
   for (const auto& [name, rows] : profiles) first[name] = fit(rows, rows.front()->machine);
@@ -93,7 +93,7 @@ MachineProfiles priors_of(const std::map<std::string, RowRefs>& profiles) {
   return out;
 }
 
-// Rows of one model and layout, which differ in nothing that predicts anything.
+// Rows with equal keys have equal model and layout, so they share a fold.
 std::string layout_key(const PlanRow& r) {
   const Workload& w = r.work;
   return cat(w.layers, " ", w.hidden, " ", w.seq, " ", w.tp, " ", w.pp, " ", w.dp, " ", w.global_batch);

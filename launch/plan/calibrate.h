@@ -10,20 +10,20 @@ namespace gt {
 
 using MachineProfiles = std::map<std::string, MachineModel>;
 
-// Constants under which `rows`, all of one profile, are predicted best: minimizes mean |ln(predicted / printed)| + 0.3
-// x its root mean square + 0.005 x the mean square of (ln(constant / prior) / sigma), by a seeded random walk.
+// Returns the constants that predict `rows`, all of one profile, best: minimizes mean |ln(predicted / printed)| + 0.3 x
+// its root mean square + 0.005 x the mean square of (ln(constant / prior) / sigma), by a seeded random walk.
 // Deterministic. Without rows: the prior.
 MachineModel calibrate(const std::vector<PlanRow>& rows, const MachineModel& prior);
 
-// A model for every profile of the graded rows with times. Priors of a profile are those of its device, moved by what
-// the other profiles of the same device were fitted to.
+// Fits a model for every profile of the graded rows with times. The prior of a profile is that of its device, shifted
+// by the mean fit of the other profiles of this device.
 MachineProfiles calibrate_profiles(const std::vector<PlanRow>& rows);
 
-// Errors of rows that took no part in the fit that predicts them: `folds` folds of each profile, rows of one layout of
-// one model never in two of them. In the order of `rows`; NaN where a row has no time or is not graded.
+// Returns cross-validation errors: each row is predicted by a fit without it. `folds` folds per profile; rows of one
+// model and layout share a fold. In the order of `rows`; NaN for rows without a time or not graded.
 std::vector<double> unseen_errors(const std::vector<PlanRow>& rows, int folds);
 
-// JSON files of profiles. kUsage names file, profile and constant.
+// JSON files of profiles. Errors are kUsage, naming file, profile and constant.
 void write_profiles(const MachineProfiles&, const std::string& path);
 MachineProfiles read_profiles(const std::string& path);
 

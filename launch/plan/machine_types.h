@@ -1,5 +1,5 @@
-// Devices that a plan can be made for without having one: figures of their data sheets, and the constants of the step
-// model that runs on them were found to have.
+// Device types that can be planned for without being present: data-sheet figures, and typical constants of the step
+// model.
 #pragma once
 #include <string>
 #include <string_view>
@@ -11,7 +11,7 @@
 namespace gt {
 
 struct DeviceType {
-  const char* name;       // of --device_type
+  const char* name;       // value of --device_type
   double memory;          // bytes
   double f32, half, fp8;  // dense FLOP/s; fp8 0: no such GEMMs
   double bandwidth;       // of device memory, bytes/s
@@ -20,13 +20,14 @@ struct DeviceType {
   int64_t per_node;       // devices that `link` connects
 };
 
-// Sources: NVIDIA's data sheets of V100, A100, H100, H200, B200, B300, GB200 NVL72 and GB300 NVL72, without sparsity;
-// links as nccl-tests reaches them, ports as the DGX systems of these devices have them.
+// Sources: NVIDIA's data sheets of V100, A100, H100, H200, B200, B300, GB200 NVL72 and GB300 NVL72, without sparsity.
+// Links as measured with nccl-tests, ports as in the DGX systems of these devices.
 const std::vector<DeviceType>& device_types();
-const char* device_type_names();                  // "V100-16|V100-32|..."
-const DeviceType& device_type(std::string_view);  // kUsage with the names, and the nearest, when there is none
+const char* device_type_names();  // "V100-16|V100-32|..."
+const DeviceType& device_type(
+    std::string_view);  // throws kUsage for an unknown name, with all names and the most similar one
 
-// Constants of the step model on such devices in FP32, 16 bits or FP8 (`compute`), before any calibration.
+// Returns the step model's constants for such devices in FP32, 16 bits or FP8 (`compute`), before calibration.
 MachineModel machine_model(const DeviceType&, DType compute);
 
 }  // namespace gt

@@ -7,8 +7,8 @@
 namespace gt {
 namespace {
 
-constexpr double kBytes = 2;        // of an activation
-constexpr double kLogitBytes = 10;  // of a logit: 16-bit, f32 and its gradient
+constexpr double kBytes = 2;        // per activation
+constexpr double kLogitBytes = 10;  // per logit: 16-bit, f32 and gradient
 
 double tokens(const Workload& w) { return static_cast<double>(w.micro_batch * w.seq) / static_cast<double>(w.cp); }
 
@@ -32,7 +32,7 @@ double stage_parameters(const Workload& w, int64_t stage) {
 
 double block_activations(const Workload& w, Recompute how) {
   const double n = tokens(w), h = static_cast<double>(w.hidden), t = static_cast<double>(w.tp);
-  const double rows = w.sequence_parallel ? t : 1;  // what the layers between GEMMs keep is cut by it
+  const double rows = w.sequence_parallel ? t : 1;  // activations between GEMMs are split by it
   if (how == Recompute::kFull) return kBytes * n * h / rows;
   const double width = 2 * w.q_width() + 2 * w.kv_width() + static_cast<double>(w.ffn) * (2 + w.gated);
   double bytes = n * (10 * h / rows + kBytes * width / t);

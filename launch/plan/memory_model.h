@@ -8,18 +8,18 @@ namespace gt {
 
 struct MemoryTerms {
   double state = 0;        // weights, gradients, optimizer state
-  double activations = 0;  // kept, of all microbatches in flight
-  double working_set = 0;  // of the block that is being recomputed, and logits
+  double activations = 0;  // kept for all microbatches in flight
+  double working_set = 0;  // of the block being recomputed, and logits
   double total() const { return state + activations + working_set; }
 };
 
-// Bytes that one block keeps of one microbatch; 16-bit activations.
+// Bytes of activations that one block keeps per microbatch, in 16 bits.
 double block_activations(const Workload&, Recompute);
 
 // Bytes of a rank of pipeline stage `stage` (0 is the first) under 1F1B or its interleaved form.
 MemoryTerms stage_memory(const Workload&, int64_t stage);
 
-// Of the stage that needs most.
+// Memory of the stage that needs most.
 MemoryTerms largest_stage_memory(const Workload&);
 
 }  // namespace gt

@@ -13,9 +13,9 @@
 namespace gt {
 namespace {
 
-// Share of a device up to which people train without recomputation: allocators and libraries take their part.
+// Fraction of a device that published runs use without recomputation; allocators and libraries need the rest.
 constexpr double kComfortable = 0.6;
-// Published runs are of PyTorch programs that launch op by op.
+// Host time of published runs: PyTorch programs that launch op by op.
 constexpr double kEagerHost = 1.1e-3;
 
 std::vector<std::string> fields_of(std::string line) {

@@ -1,5 +1,5 @@
-// Tables of published or measured steps (CSV with a header): what was trained, on what, how long a step took. The
-// planner is held against them and calibrated by them.
+// Tables of published or measured steps (CSV with a header): model, hardware and step time. They calibrate and validate
+// the planner.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,26 +10,26 @@ namespace gt {
 
 struct PlanRow {
   std::string id, source;
-  std::string profile;   // rows with one set of constants: a machine and the software on it
-  std::string group;     // rows of equal model and devices: their layouts compete
+  std::string profile;   // rows that share constants: a machine and its software
+  std::string group;     // rows of equal model and devices: their layouts are compared
   MachineModel machine;  // constants before calibration
   Workload work;
-  double seconds = 0;            // of a step as printed; 0: not published
-  bool graded = true;            // false: its source contradicts it
-  double memory = 0;             // bytes of a device that the source reports; 0: not published
+  double seconds = 0;            // printed step time; 0: not published
+  bool graded = true;            // false: contradicted by its source
+  double memory = 0;             // bytes per device reported by the source; 0: not published
   double capacity = 0;           // bytes of the device
   int fits = -1;                 // 1, 0: out of memory; -1: not published
-  std::vector<std::string> use;  // "time", "mem", "fit", "flops", "order": tests that it serves; empty: time
+  std::vector<std::string> use;  // "time", "mem", "fit", "flops", "order": tests that use the row; empty: time
   bool serves(const std::string& what) const;
 };
 
-// Columns by their names; those that are missing have defaults (an A100 of 80 GB, nodes of 8, Megatron-LM's unfused
-// attention, 4 x hidden). Needed: layers, hidden, heads, seq, tp, pp, dp, gbs, mbs and iter_s or iter_ms. Without
-// `recompute` blocks are taken to be recomputed where they would not fit comfortably otherwise. Rows without a time and
-// without model sizes are skipped. kUsage names file and line.
+// Reads columns by name; missing ones have defaults (an A100 of 80 GB, nodes of 8, Megatron-LM's unfused attention, 4 x
+// hidden). Mandatory: layers, hidden, heads, seq, tp, pp, dp, gbs, mbs and iter_s or iter_ms. Without `recompute`, full
+// recomputation is assumed if the run would not fit comfortably otherwise. Rows without both time and model sizes are
+// skipped. Throws kUsage naming file and line.
 std::vector<PlanRow> read_plan_rows(const std::string& path);
 
-// predicted / printed - 1.
+// Returns predicted / printed - 1.
 double row_error(const PlanRow&, const MachineModel&);
 
 }  // namespace gt

@@ -18,7 +18,7 @@ const EnginePlan& largest(const RunPlan& p) { return p.stages[static_cast<size_t
 
 std::string seconds_text(double s) { return s < 10 ? fmt::format("{:.0f} ms", 1e3 * s) : fmt::format("{:.2f} s", s); }
 
-// Bytes that the limiting rank sends in a step, by the links that they take.
+// Bytes that the limiting rank sends in a step, by link type.
 struct Traffic {
   double inside = 0, across = 0;
 };
@@ -51,7 +51,7 @@ RunPlan plan_run(const Config& config, const DeviceType& device, const MachineMo
   RunPlan p;
   p.config = config;
   Config target = config;
-  target.device.kind = "cuda";  // layouts of weights and chunks of logits as on a GPU
+  target.device.kind = "cuda";  // weight layouts and logit chunks as on a GPU
   const EngineOptions o = engine_options(target, 1);
   const MeshShape mesh = mesh_shape(target);
   p.stages = plan_stages(o, mesh, null_backend());

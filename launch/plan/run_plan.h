@@ -1,4 +1,4 @@
-// The plan of a run: memory from the engine's own plan on the null backend, time from the step model.
+// Plan of a run: memory from the engine's plan on the null backend, time from the step model.
 #pragma once
 #include <string>
 
@@ -8,10 +8,9 @@
 
 namespace gt {
 
-// Bytes of a device that a process of ours takes beside what its engine plans: CUDA's context, NCCL's buffers, the
-// workspace of cuBLASLt.
+// Device memory of a process besides what its engine plans: CUDA context, NCCL buffers, cuBLASLt workspace.
 constexpr double kLibraryBytes = 1.75e9;
-constexpr double kUsableShare = 0.97;  // of a device's memory; the driver keeps the rest
+constexpr double kUsableShare = 0.97;  // of a device's memory; the driver reserves the rest
 
 struct RunPlan {
   Config config;
@@ -30,10 +29,10 @@ struct RunPlan {
 RunPlan plan_run(const Config&, const DeviceType&, const MachineModel&);
 
 struct RunPrice {
-  double device_hour = 0, watts = 0;  // 0: not asked for
+  double device_hour = 0, watts = 0;  // 0: not printed
 };
 
-// A block for people: layout, memory, time by terms, throughput, bubble, traffic, what the whole run takes.
+// Text block: layout, memory, time by terms, throughput, bubble, traffic, totals of the whole run.
 std::string plan_text(const RunPlan&, const DeviceType&, const std::string& constants, const RunPrice&);
 // The same as one JSON object.
 std::string plan_json(const RunPlan&, const DeviceType&, const std::string& constants, const RunPrice&);

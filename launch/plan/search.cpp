@@ -9,7 +9,7 @@
 namespace gt {
 namespace {
 
-constexpr double kTie = 0.01;  // of the time of a step
+constexpr double kTie = 0.01;  // relative to the step time
 
 struct Ordered {
   Config config;  // not checked yet
@@ -40,7 +40,7 @@ std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space)
   for (const int64_t tp : divisors(space.devices, base.model.heads)) {
     if (base.model.heads % tp != 0 || base.model.ffn % tp != 0 || !fixed(space, "parallel.tp", tp)) continue;
     for (const int64_t pp : divisors(space.devices / tp, base.model.layers)) {
-      if (base.model.layers % pp != 0) continue;  // the closed form has equal stages
+      if (base.model.layers % pp != 0) continue;  // the closed form requires equal stages
       for (const int64_t vpp : divisors(pp > 1 ? base.model.layers / pp : 1, 8)) {
         ParallelConfig p = base.parallel;
         p.tp = tp, p.pp = pp, p.vpp = vpp, p.dp = space.devices / (tp * pp);

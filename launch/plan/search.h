@@ -10,7 +10,7 @@
 
 namespace gt {
 
-// What closed forms need of a checked config.
+// Returns the workload of a checked config, for closed forms.
 Workload workload_of(const Config&);
 
 struct Candidate {
@@ -24,9 +24,9 @@ struct SearchSpace {
   std::vector<std::pair<std::string, std::string>> keep;  // keys whose values are fixed: {"parallel.tp", "8"}
 };
 
-// Every legal layout of `base` on the devices (tp, pp, vpp, dp, micro_batch, recompute, ZeRO stage; the global batch
-// stays) whose closed-form memory fits `capacity` bytes a device: the `most` fastest, fastest first; where times differ
-// by less than 1 %, by memory. Empty: none fits.
+// Returns the `most` fastest legal layouts of `base` on the devices, fastest first, that fit `capacity` bytes per
+// device by closed forms. Varies tp, pp, vpp, dp, micro_batch, recompute and ZeRO stage; the global batch is fixed.
+// Times that differ by less than 1 % are ordered by memory. Empty: none fits.
 std::vector<Candidate> search_layouts(const Config& base, const SearchSpace&, const MachineModel&, double capacity,
                                       size_t most);
 

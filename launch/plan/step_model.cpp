@@ -68,7 +68,7 @@ class StepModel {
                     (0.45 / (w_.sequence_parallel ? tp_ : 1) + 0.1375 * ffn * (1 + glu) / (hidden_ * tp_));
     if (full()) b.recompute = b.linear + b.attention + b.elementwise;
     if (w_.recompute == Recompute::kSelective) b.recompute = w_.fused_attention ? 0.3 * b.elementwise : b.attention;
-    // Two all-reduces a forward and two a backward; both forward ones again under full recomputation.
+    // Two all-reduces in the forward and two in the backward; the forward ones repeat under full recomputation.
     if (w_.tp > 1)
       b.tensor_parallel = (4 + 2 * full()) * 2 * (tp_ - 1) / tp_ * tokens_ * hidden_ * 2 /
                           (w_.tp <= m_.per_node ? m_.link : m_.nic * m_.nic_tp);
@@ -99,7 +99,7 @@ class StepModel {
     return 3 * gemm(tokens_, vocab, hidden_) + (12 * tokens_ * vocab + 4 * tokens_ * hidden_) / m_.memory;
   }
 
-  // Exposed messages between stages, of one microbatch, both ways; ranks of a node share its ports.
+  // Exposed messages between stages, per microbatch, both ways; ranks of a node share its ports.
   double p2p_time() const {
     if (w_.pp == 1) return 0;
     const auto pp = static_cast<double>(w_.pp), vpp = static_cast<double>(w_.vpp);
@@ -108,7 +108,7 @@ class StepModel {
            m_.nic * m_.p2p_exposed;
   }
 
-  // Of a pipeline rank with the embedding, which is the largest.
+  // Parameters of a pipeline rank with the embedding, which is the largest.
   double local_parameters() const {
     return layers_ * w_.block_weights() / tp_ + static_cast<double>(w_.vocab) * hidden_ / tp_;
   }

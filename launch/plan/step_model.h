@@ -1,5 +1,5 @@
-// Closed-form time of one training step: microseconds of computing for thousands of ranks. Takes a workload and the
-// constants of a machine, returns the terms of a step. Predicts published runs and orders the layouts of a search.
+// Closed-form time of one training step; evaluates in microseconds for thousands of ranks. Maps a workload and the
+// constants of a machine to the terms of a step. Predicts published runs and ranks the layouts of a search.
 // Sources: Narayanan et al. 2021 (arXiv 2104.04473) for the pipeline and its messages, Korthikanti et al. 2022
 // (arXiv 2205.05198) for recomputation, Rajbhandari et al. 2020 (arXiv 1910.02054) for ZeRO's volumes.
 #pragma once
@@ -13,18 +13,18 @@ namespace gt {
 
 // Constants of a machine and the software on it. Rates in FLOP/s and bytes/s, latencies in seconds.
 struct MachineModel {
-  double peak = 312e12;               // dense FLOP/s of the compute type, of the data sheet
+  double peak = 312e12;               // dense FLOP/s of the compute dtype, from the data sheet
   int64_t per_node = 8;               // devices that `link` connects
-  double gemm_efficiency = 0.75;      // share of the peak that large GEMMs reach
+  double gemm_efficiency = 0.75;      // fraction of the peak that large GEMMs reach
   double gemm_half = 150;             // extent at which a GEMM reaches half of that
-  double attention_efficiency = 0.4;  // share of the peak
+  double attention_efficiency = 0.4;  // fraction of the peak
   double elementwise = 60;            // bytes per token and channel of a block's memory-bound ops
   double memory = 1.5e12;             // device memory
   double link = 200e9;                // bus bandwidth of a collective inside a node
   double nic = 160e9;                 // all network ports of a node together
-  double nic_tp = 0.7, nic_dp = 0.8;  // shares of nic that TP and DP collectives reach
-  double p2p_exposed = 0.5;           // exposed share of pipeline messages
-  double hidden = 0.7;                // share of overlapped communication that is hidden
+  double nic_tp = 0.7, nic_dp = 0.8;  // fractions of nic that TP and DP collectives reach
+  double p2p_exposed = 0.5;           // exposed fraction of pipeline messages
+  double hidden = 0.7;                // fraction of overlapped communication that is hidden
   double block_latency = 6e-5;        // per pass through a block
   double host = 1e-4;                 // host time per forward pass of a block; a backward pass takes twice as long
   double step_latency = 5e-3;         // per step
@@ -32,7 +32,7 @@ struct MachineModel {
   double hop = 2e-6;                  // per hop of a ring
 };
 
-// A constant that calibration may move: its name in profiles, and the deviation of ln(value) expected of it.
+// Constant that calibration may change: its name in profiles, and the expected deviation of ln(value).
 struct MachineConstant {
   const char* name;
   double MachineModel::*value;

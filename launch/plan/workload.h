@@ -1,5 +1,5 @@
-// What a step computes, in the numbers that closed forms need: model sizes, layout, batch. Made from a config, or from
-// a row of published measurements.
+// Workload of a step for closed forms: model sizes, layout, batch. Derived from a config or a row of published
+// measurements.
 #pragma once
 #include <cstdint>
 
@@ -23,14 +23,14 @@ struct Workload {
   bool fused_attention = true;  // no scores in memory
   // Batch, in sequences.
   int64_t global_batch = 1, micro_batch = 1;
-  // Bytes per parameter: of gradients on the wire; of what every rank keeps; of what dp ranks shard.
+  // Bytes per parameter: of communicated gradients; replicated on every rank; sharded over dp.
   double gradient_bytes = 2, kept_bytes = 18, sharded_bytes = 0;
 
   int64_t devices() const { return tp * pp * cp * dp; }
   int64_t microbatches() const { return global_batch / (dp * micro_batch); }
   double q_width() const { return static_cast<double>(heads * head_dim); }
   double kv_width() const { return static_cast<double>(kv_heads * head_dim); }
-  // Weights of a block's linear layers, of all TP ranks.
+  // Number of weights in the linear layers of a block, over all TP ranks.
   double block_weights() const {
     const auto h = static_cast<double>(hidden), f = static_cast<double>(ffn);
     return h * (q_width() + 2 * kv_width()) + h * q_width() + h * f * (2 + gated);

@@ -35,7 +35,7 @@ const MachineModel& profile_of(const MachineProfiles& all, const std::string& fi
 }
 
 Constants constants_of(const PlanArgs& a, const DeviceType& device, DType compute) {
-  Constants c{machine_model(device, compute), "typical constants of the type, not calibrated"};
+  Constants c{machine_model(device, compute), "typical constants of the device type, not calibrated"};
   if (a.devices_per_node > 0) c.machine.per_node = a.devices_per_node;
   if (a.profile.empty()) return c;
   const size_t colon = a.profile.rfind(':');
@@ -54,11 +54,11 @@ Config on_devices(const LoadedConfig& loaded, int64_t devices) {
   if (devices == 0 || devices == c.world()) return c;
   GT_REQUIRE(devices % split == 0 && loaded.origin.count("parallel.dp") == 0, Exit::kUsage, "--devices ", devices,
              ": tp ", c.parallel.tp, " x pp ", c.parallel.pp, " x dp ", c.parallel.dp, " are ", c.world(),
-             " ranks; leave --dp out where tp x pp divides the devices, or use --search");
+             " ranks; omit --dp if tp x pp divides the devices, or use --search");
   c.parallel.dp = devices / split;
   GT_REQUIRE(c.train.global_batch % (c.parallel.dp * c.train.micro_batch) == 0, Exit::kUsage,
-             "train.global_batch: ", c.train.global_batch, " is no multiple of dp ", c.parallel.dp, " x micro_batch ",
-             c.train.micro_batch, "; the nearest is ",
+             "train.global_batch: ", c.train.global_batch, " is not a multiple of dp ", c.parallel.dp,
+             " x micro_batch ", c.train.micro_batch, "; the nearest is ",
              std::max<int64_t>(1, (c.train.global_batch + c.parallel.dp * c.train.micro_batch / 2) /
                                       (c.parallel.dp * c.train.micro_batch)) *
                  c.parallel.dp * c.train.micro_batch);
@@ -116,7 +116,7 @@ Exit search(const PlanArgs& a, const Config& base, const DeviceType& device, con
   // Closed forms may be off by some percent, so twice the requested number of layouts is planned exactly.
   const auto found = search_layouts(base, space, constants.machine, capacity, 2 * static_cast<size_t>(a.top));
   GT_REQUIRE(!found.empty() || !search_layouts(base, space, constants.machine, 1e30, 1).empty(), Exit::kUsage,
-             "no layout of ", space.devices, " devices is legal here: tp has to divide model.heads ", base.model.heads,
+             "no layout of ", space.devices, " devices is legal: tp must divide model.heads ", base.model.heads,
              " and model.ffn ", base.model.ffn, ", pp model.layers ", base.model.layers, ", dp train.global_batch ",
              base.train.global_batch, a.keep.empty() ? "" : "; --keep may exclude the rest");
   std::vector<RunPlan> plans;
@@ -131,14 +131,14 @@ Exit search(const PlanArgs& a, const Config& base, const DeviceType& device, con
       out.append(out.size() > 1 ? ",\n " : "").append(plan_json(p, device, constants.origin, {a.price, a.watts}));
     write_out(out + "]\n");
   } else if (plans.empty()) {
-    write_out(fmt::format("no layout on {} {} devices fits: more devices, or ones with more memory\n", space.devices,
-                          device.name));
+    write_out(fmt::format("no layout fits on {} {} devices; use more devices, or devices with more memory\n",
+                          space.devices, device.name));
   } else {
     std::string out = fmt::format("{} {} devices, a step of {} sequences of {} tokens; {}\n", space.devices,
                                   device.name, base.train.global_batch, base.model.seq, constants.origin);
     out += fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9} {:>10} {:>6} {:>7} {:>9} {:>6}\n", "tp", "pp",
                        "vpp", "dp", "ZeRO", "micro", "recompute", "step s", "tokens/s", "MFU %", "bubble", "memory",
-                       "of it");
+                       "used");
     for (const RunPlan& p : plans) out += layout_line(p);
     write_out(out);
   }
@@ -198,7 +198,7 @@ Exit predict_rows(const PlanArgs& a) {
 Exit fit_rows(const PlanArgs& a) {
   GT_REQUIRE(!a.output.empty(), Exit::kUsage, "--fit needs --output FILE for the profiles");
   const std::vector<PlanRow> rows = read_plan_rows(a.fit);
-  GT_REQUIRE(std::any_of(rows.begin(), rows.end(), counts), Exit::kUsage, a.fit, ": no row has a time to fit to");
+  GT_REQUIRE(std::any_of(rows.begin(), rows.end(), counts), Exit::kUsage, a.fit, ": no row has a measured time");
   const MachineProfiles profiles = calibrate_profiles(rows);
   const std::vector<double> unseen = unseen_errors(rows, 5);
   std::map<std::string, std::pair<Errors, Errors>> by_profile;
@@ -211,8 +211,8 @@ Exit fit_rows(const PlanArgs& a) {
   }
   std::string out;
   for (const auto& [name, e] : by_profile)
-    out += fmt::format("{}: fitted {}; left out of the fit {}\n", name, e.first.text(), e.second.text());
-  out += fmt::format("all profiles: fitted {}; left out of the fit (5 folds) {}\n", seen.text(), not_seen.text());
+    out += fmt::format("{}: fitted {}; held out {}\n", name, e.first.text(), e.second.text());
+  out += fmt::format("all profiles: fitted {}; held out (5 folds) {}\n", seen.text(), not_seen.text());
   write_profiles(profiles, a.output);
   write_out(out + fmt::format("written to {}\n", a.output));
   flush_out();

@@ -237,21 +237,22 @@ struct PlanArgs {
   double price = 0, watts = 0;
   template <class V>
   void fields(V& v) {
-    v("devices", devices, "0..1048576", "devices of the run; 0: as many as tp x pp x dp of the config");
-    v("device_type", device_type, device_type_names(), "what they are; none needs to be here");
-    v("devices_per_node", devices_per_node, "0..1024", "that the fast links connect; 0: what is usual of the type");
+    v("devices", devices, "0..1048576", "number of devices; 0: tp x pp x dp of the config");
+    v("device_type", device_type, device_type_names(), "device type; need not be present on this machine");
+    v("devices_per_node", devices_per_node, "0..1024",
+      "devices connected by fast links; 0: typical of the device type");
     v("search", search, "", "list the fastest layouts that fit instead of planning the config's own");
-    v("top", top, "1..1000 layouts", "search: how many");
-    v("keep", keep, "", "search: keys with fixed values, such as parallel.tp=8");
+    v("top", top, "1..1000 layouts", "--search: number of layouts to list");
+    v("keep", keep, "", "--search: keys to fix, as in parallel.tp=8");
     v("profile", profile, "",
-      "constants of a machine by --fit: FILE, or FILE:NAME; empty: what is typical of the type");
-    v("require_match", require_match, "", "end with 2 where the plan does not fit");
-    v("price", price, "0..1e6", "of a device hour, for the cost of the run");
-    v("watts", watts, "0..1e5 W", "of a device with its share of the machine, for the energy of the run");
-    v("json", json, "", "the plan as one JSON object");
-    v("fit", fit, "", "a table of measured steps (CSV): fit the constants of its machines, write them to --output");
-    v("rows", rows, "", "a table of measured steps (CSV): predict each, with --profile where it is given");
-    v("output", output, "", "file of --fit (JSON) or --rows (CSV); rows without it: standard output");
+      "machine constants fitted by --fit: FILE, or FILE:NAME; empty: typical of the device type");
+    v("require_match", require_match, "", "exit with code 2 if the plan does not fit");
+    v("price", price, "0..1e6", "price per device hour, to estimate the cost of the run");
+    v("watts", watts, "0..1e5 W", "power per device with its share of the machine, to estimate the energy of the run");
+    v("json", json, "", "print the plan as JSON");
+    v("fit", fit, "", "fit machine constants to a table of measured steps (CSV) and write them to --output");
+    v("rows", rows, "", "predict every row of a table of measured steps (CSV), with --profile if given");
+    v("output", output, "", "output file of --fit (JSON) or --rows (CSV); empty: standard output (--rows only)");
   }
 };
 

@@ -140,7 +140,7 @@ std::vector<PlanRow> read_plan_rows(const std::string& path) {
   const std::vector<std::string> header = fields_of(line);
   std::vector<PlanRow> out;
   for (size_t n = 2; std::getline(in, line); ++n) {
-    GT_REQUIRE(n < 1000000 && line.size() < 65536, Exit::kUsage, path, ", line ", n, ": too long a table");
+    GT_REQUIRE(n < 1000000 && line.size() < 65536, Exit::kUsage, path, ", line ", n, ": table too large");
     if (line.empty() || line == "\r") continue;
     const Line l(cat(path, ", line ", n), header, fields_of(line));
     const bool timed = l.text("use", "time").find("time") != std::string::npos;

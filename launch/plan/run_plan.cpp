@@ -96,14 +96,15 @@ std::string plan_text(const RunPlan& p, const DeviceType& device, const std::str
   MachineModel links;
   links.per_node = device.per_node;
   const Traffic t = traffic(p, links);
-  rows.push_back({"traffic", fmt::format("{} a step and rank inside a node, {} across nodes", format_bytes(t.inside),
+  rows.push_back({"traffic", fmt::format("{} per step and rank within nodes, {} across nodes", format_bytes(t.inside),
                                          format_bytes(t.across))});
   const WholeRun all = whole_run(p);
   std::string run = fmt::format("{} for {} steps, {} tokens, {} device hours", format_duration(all.seconds),
                                 c.train.steps, format_count(all.tokens), format_count(all.device_hours));
   if (price.watts > 0) run += fmt::format(", {} kWh", format_count(all.device_hours * price.watts / 1000));
   if (price.device_hour > 0)
-    run += fmt::format(", {} at {:g} an hour", format_count(all.device_hours * price.device_hour), price.device_hour);
+    run += fmt::format(", {} at {:g} per device hour", format_count(all.device_hours * price.device_hour),
+                       price.device_hour);
   rows.push_back({"run", run});
   return block(rows);
 }

@@ -25,6 +25,8 @@ struct DeviceType {
 const std::vector<DeviceType>& device_types();
 const char* device_type_names();                  // "V100-16|V100-32|..."
 const DeviceType& device_type(std::string_view);  // throws kUsage for an unknown name, listing all
+
+// Returns the step model's constants for such devices in FP32, 16 bits or FP8 (`compute`), before calibration.
 MachineModel machine_model(const DeviceType&, DType compute);
 
 }  // namespace gt

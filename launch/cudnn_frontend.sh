@@ -11,7 +11,8 @@ folder=build/deps/cudnn-frontend
 
 [ -e "$folder/$version" ] && exit 0
 found=no
-for include in "${CUDAToolkit_ROOT:-/nonexistent}"/include "${CUDA_HOME:-/nonexistent}"/include /usr/local/cuda/include /usr/include /usr/include/x86_64-linux-gnu; do
+for include in "${CUDAToolkit_ROOT:-/nonexistent}"/include "${CUDA_HOME:-/nonexistent}"/include \
+  /usr/local/cuda/include /usr/include /usr/include/x86_64-linux-gnu; do
   [ -e "$include/cudnn_graph.h" ] && found=yes
 done
 [ $found = yes ] || exit 0
@@ -24,9 +25,12 @@ python=/usr/bin/python3
 "$python" -m venv "$work/venv"
 echo "nvidia-cudnn-frontend==$version --hash=sha256:$sha256" >"$work/wanted.txt"
 # Wheel of one fixed Python version: all versions contain the same headers, but have different checksums.
-"$work/venv/bin/pip" download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: --python-version 3.11 \
-  --implementation cp --abi cp311 --platform manylinux_2_28_x86_64 --dest "$work" -r "$work/wanted.txt" ||
-  { echo "cudnn-frontend: the wheel nvidia-cudnn-frontend $version cannot be had: attention on GPUs will be by our own kernels" >&2; exit 1; }
+"$work/venv/bin/pip" download -q --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+  --python-version 3.11 --implementation cp --abi cp311 --platform manylinux_2_28_x86_64 \
+  --dest "$work" -r "$work/wanted.txt" || {
+  echo "cudnn-frontend: cannot download the wheel nvidia-cudnn-frontend $version; GPU attention uses our own kernels" >&2
+  exit 1
+}
 "$python" -m zipfile -e "$work"/*.whl "$work/wheel"
 rm -rf "$folder"
 mkdir -p "$folder"

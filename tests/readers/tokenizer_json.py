@@ -18,7 +18,8 @@ REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 GPT4 = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 DEEPSEEK = [
     r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+    " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
 ]
 PATTERNS = {"llama3": CONTRACTIONS + r"\p{N}{1,3}" + REST, "qwen2": CONTRACTIONS + r"\p{N}" + REST}
 SPECIAL = {
@@ -30,13 +31,20 @@ SPECIAL = {
 }
 EMOJI = ["😀", "🎉", "👩‍👩‍👧‍👦", "🏳️‍🌈", "❤️", "🇩🇪", "👍🏽", "🧑🏿‍🚀", "‍", "️"]
 SCRIPTS = [
-    "àáâãäåæçèéêëìíîïñòóôõöùúûüýÿßŒœŠšıİſK", "日本語中文字漢かなカナ哈、。ｶﾞ", "한국어텍스트각각", "русскийтекстйё", "ελληνικάΆά", "العربيةُِّ", "हिन्दीक्षि", "ไทยกำ",
-    "ქართული", "עִבְרִית", "አማርኛ", "ơ̂ǘ̈ḳ́̈ệ", "ⅣⅧ½¼²³①⒈٣४੩", "𝔘𝔫𝔦𝟘𝟙𠀀𠮷", "\u1100\u1161\u11a8\u0344\u0958\u2126\u212b\uf900\ufb1d\u0340",
+    "àáâãäåæçèéêëìíîïñòóôõöùúûüýÿßŒœŠšıİſK", "日本語中文字漢かなカナ哈、。ｶﾞ", "한국어텍스트각각", "русскийтекстйё",
+    "ελληνικάΆά", "العربيةُِّ", "हिन्दीक्षि", "ไทยกำ",
+    "ქართული", "עִבְרִית", "አማርኛ",
+    "ơ̂ǘ̈ḳ́̈ệ", "ⅣⅧ½¼²³①⒈٣४੩", "𝔘𝔫𝔦𝟘𝟙𠀀𠮷", "\u1100\u1161\u11a8\u0344\u0958\u2126\u212b\uf900\ufb1d\u0340",
 ]
 SPACES = "  \t\u00a0\u1680\u180e\u2003\u200a\u2028\u202f\u205f\u3000\u0085\u000b\u000c\u001c\u200b\ufeff"
 CONTROL = [chr(c) for c in [*range(0, 32), 127, 0x85, 0xAD, 0x200E, 0x2060, 0xFFFD, 0xFFFE, 0x10FFFF]]
-NAMES = [t for names in SPECIAL.values() for t in names] + ["<|endoftext", "<tool_call>", "café", "cafe\u0301", "<|im_start|>user\n", "Ġ", "Ċ"]
-CONTRACTED = ["'s", "'S", "'t", "'T", "'re", "'RE", "'Ve", "'vE", "'m", "'M", "'ll", "'lL", "'d", "'D", "'ſ", "’s", "''s", "'x", "I'm", "we'LL", "'st"]
+NAMES = [t for names in SPECIAL.values() for t in names] + [
+    "<|endoftext", "<tool_call>", "café", "cafe\u0301", "<|im_start|>user\n", "Ġ", "Ċ"
+]
+CONTRACTED = [
+    "'s", "'S", "'t", "'T", "'re", "'RE", "'Ve", "'vE", "'m", "'M", "'ll", "'lL", "'d", "'D", "'ſ", "’s", "''s", "'x",
+    "I'm", "we'LL", "'st"
+]
 
 
 def train(kind, text):
@@ -46,7 +54,8 @@ def train(kind, text):
     if kind == "gpt4":  # text that does not match is removed; everything matches
         split = [pre_tokenizers.Split(Regex(GPT4), "removed", invert=True)]
     if kind == "deepseek":
-        split = [pre_tokenizers.Split(Regex(p), "isolated") for p in DEEPSEEK] + [pre_tokenizers.Split("xé", "isolated")]
+        split = [pre_tokenizers.Split(Regex(p), "isolated") for p in DEEPSEEK]
+        split.append(pre_tokenizers.Split("xé", "isolated"))
     t.pre_tokenizer = pre_tokenizers.Sequence([*split, byte_level]) if split else byte_level
     t.normalizer = normalizers.NFC() if kind == "qwen2" else None
     t.decoder = decoders.ByteLevel()
@@ -62,12 +71,15 @@ def train(kind, text):
         t.post_processor = processors.Sequence(
             [t.post_processor, processors.TemplateProcessing(single=bos[0] + " $A", special_tokens=[bos])])
     if kind == "qwen2":
-        t.add_tokens([AddedToken("<tool_call>", normalized=False, special=False), AddedToken("cafe\u0301", normalized=True)])
+        t.add_tokens([
+            AddedToken("<tool_call>", normalized=False, special=False),
+            AddedToken("cafe\u0301", normalized=True),
+        ])
     return t
 
 
 def make(folder, kind, path):
-    """Some merges of llama3 are taken out: their pieces are found as whole words alone, which is what ignore_merges does."""
+    """Removes some merges of llama3: their pieces are then matched as whole words only, the effect of ignore_merges."""
     os.makedirs(folder, exist_ok=True)
     random.seed(1)
     j = json.loads(train(kind, open(path, encoding="utf8").read()).to_str())
@@ -89,8 +101,8 @@ def documents(count, seed, path):
         return "".join(random.choice(of) for _ in range(random.randint(1, most)))
 
     def code_point():
-        """Of the first planes: what the two engines' versions of Unicode call letters differs for the newest characters."""
-        c = random.choice([random.randrange(0x250), random.randrange(0x3000), random.randrange(0x10000), random.randrange(0x20000)])
+        """A code point of the first planes: the engines' Unicode versions differ on which of the newest are letters."""
+        c = random.choice([random.randrange(n) for n in (0x250, 0x3000, 0x10000, 0x20000)])
         return "x" if 0xD800 <= c <= 0xDFFF else chr(c)
 
     kinds = [
@@ -107,7 +119,8 @@ def documents(count, seed, path):
         lambda: random.choice(NAMES),
         lambda: "".join(code_point() for _ in range(random.randint(1, 12))),
         lambda: random.choice("a=-_*.!?哈xé ") * random.randint(1, 90),
-        lambda: random.choice(["ha", "ab", "aba", "== ", "- ", "the", "\u0301e", "e\u0301", "a\u0323\u0302"]) * random.randint(1, 30),
+        lambda: random.choice(["ha", "ab", "aba", "== ", "- ", "the", "\u0301e", "e\u0301", "a\u0323\u0302"]) *
+        random.randint(1, 30),
     ]
     for _ in range(count):
         print(json.dumps({"text": "".join(random.choice(kinds)() for _ in range(random.randint(1, 6)))}))

@@ -218,7 +218,7 @@ void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std
   write_synced(vfs, folder + "/special_tokens_map.json", hf_special_tokens_json(t));
 }
 
-// The files as the checkpoint keeps them.
+// Copies the tokenizer files as the checkpoint stores them.
 void copy_tokenizer(Source& source, const std::string& folder) {
   for (const char* name : {"tokenizer.model", "tokenizer.json", "tokenizer_config.json"})
     if (const std::string bytes = read_aux(source.path(), name); !bytes.empty())
@@ -237,7 +237,7 @@ nlohmann::json generation_config(int64_t end, const std::optional<Tokenizer>& to
   return out;
 }
 
-// What transformers wants beside the weights: the model's shape, the end of text, the tokenizer.
+// Files that transformers needs besides the weights: model config, end-of-text id, tokenizer.
 void write_hf_files(Source& source, DType dtype, const std::string& folder) {
   Vfs& vfs = source.vfs();
   const auto tokenizer = kept_tokenizer(source.path());

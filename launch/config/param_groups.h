@@ -1,4 +1,4 @@
-// What optim.groups and optim.no_decay of a config mean for the parameters of a model.
+// Parameter groups of a config: optim.groups and optim.no_decay applied to the parameters of a model.
 #pragma once
 #include <span>
 #include <string>
@@ -10,19 +10,19 @@
 
 namespace gt {
 
-// Throws kUsage where `pattern` is no regular expression, or too long to be compiled safely.
+// Throws kUsage if `pattern` is not a regular expression, or too long to be compiled safely.
 void require_regex(const std::string& pattern);
 
-// "REGEX key=value …" with the keys lr_scale, weight_decay and betas (two numbers with a / between them). Throws kUsage
-// with what is wrong with it, and the nearest key.
+// Parses "REGEX key=value …" with the keys lr_scale, weight_decay and betas (two numbers separated by /). Throws kUsage
+// naming the error and the most similar key.
 ParamGroup parse_param_group(const std::string& text);
 
-// Takes the decay from parameters whose logical name (the owner's, for a tied copy) one of the regular expressions
-// finds: the default of groups that do not give their own.
+// Disables weight decay for parameters whose logical name (for a tied copy, the owner's) matches one of the regular
+// expressions. This is the default for groups that do not set their own.
 void mark_no_decay(std::span<const UnitSpec> scopes, const std::vector<std::string>& patterns);
 
-// Throws kUsage where a pattern of either finds no parameter of the model, naming the nearest, or where the groups
-// before one take all that it finds.
+// Throws kUsage if a pattern of either matches no parameter of the model, naming the most similar one, or if earlier
+// groups take every match of a group.
 void require_patterns_found(const OptimConfig&, const ModelSpec&);
 
 }  // namespace gt

@@ -65,7 +65,7 @@ std::string hash_of(const std::string& text, const std::string& folder) {
 }
 
 std::string prefix_for(const std::string& text, const std::string& folder, const Tokenizer& tokenizer) {
-  // Which token ends documents is not in the file of a tokenizer.json.
+  // A tokenizer.json does not contain the end-of-document token.
   const std::string eod = tokenizer.sentence_piece() != nullptr ? "" : cat(' ', tokenizer.eod());
   const std::string hash = sha256_hex(cat("1 ", hash_of(text, folder), ' ', tokenizer.sha256(), eod)).substr(0, 16);
   return cat(folder, "/", fs::path(text).stem().string(), "-", hash);

@@ -12,7 +12,7 @@
 
 namespace gt {
 
-// What one rank requests with a step. Any rank's `stop` or `save_due` holds for all of them; `save_ready` is counted.
+// Control flags of one rank in a step. `stop` or `save_due` of any rank applies to all; `save_ready` is counted.
 struct ControlFlags {
   bool stop = false;        // end the run after this step
   bool save_ready = false;  // this rank's part of a checkpoint is written

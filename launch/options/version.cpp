@@ -66,7 +66,7 @@ std::string zlib_version() {
   return ask ? ask() : kNotLinked;
 }
 
-// Which characters are letters, and which compose, are facts of the Unicode version.
+// The Unicode version determines which characters are letters, and which compose.
 std::string pcre2_version() {
   auto* ask = symbol<int(uint32_t, void*)>("pcre2_config_8");
   constexpr uint32_t kUnicodeVersion = 10, kVersion = 11;  // of pcre2.h

@@ -28,8 +28,8 @@ std::string with_blanks(std::string piece) {
   return piece;
 }
 
-// A piece's name in tokenizer.json. Unigram matches every name in text, and the pre-tokenizer isolates U+2581, so a
-// name with U+2581 and more is never matched.
+// Returns a piece's name in tokenizer.json. Unigram matches every name in text, and the pre-tokenizer isolates U+2581,
+// so a longer name with U+2581 is never matched.
 std::string name_of(const Tokenizer& t, int32_t id) {
   switch (t.kind(id)) {
     case PieceKind::kNormal: return with_blanks(t.piece(id));
@@ -48,8 +48,8 @@ bool any_normal(const Tokenizer& t, const std::function<bool(const std::string&)
   return false;
 }
 
-// Where the text "<0x41>" may be cut, so that Unigram does not take it for a byte: between the first character of this
-// string and the second. Empty: nowhere.
+// Returns where to split the text "<0x41>", so that Unigram does not match it as a byte: between the first and the
+// second character of the result. Empty: not possible.
 std::string byte_name_cut(const Tokenizer& t) {
   for (const char* pair : {"<0", "0x"})
     if (!any_normal(t, [&](const std::string& p) { return p.find(pair) != std::string::npos; })) return pair;
@@ -94,8 +94,8 @@ Json unigram_model(const Tokenizer& t) {
   return {{"type", "Unigram"}, {"unk_id", t.unk()}, {"vocab", vocab}, {"byte_fallback", true}};
 }
 
-// SentencePiece merges any two neighbours whose text is a piece, the best score first: every way to cut a piece in two
-// is a merge.
+// SentencePiece merges any two neighbours whose concatenation is a piece, best score first: every split of a piece in
+// two is a merge.
 Json bpe_merges(const Tokenizer& t) {
   std::unordered_map<std::string, int32_t> normal;
   for (int32_t id = 0; id < t.vocab(); ++id)
@@ -116,7 +116,7 @@ Json bpe_merges(const Tokenizer& t) {
 
 Json bpe_model(const Tokenizer& t) {
   Json vocab = Json::object();
-  auto& entries = vocab.get_ref<Json::object_t&>();  // appended: a look-up each would be quadratic
+  auto& entries = vocab.get_ref<Json::object_t&>();  // appended: a lookup for each would be quadratic
   for (int32_t id = 0; id < t.vocab(); ++id) entries.emplace_back(name_of(t, id), id);
   return {{"type", "BPE"},
           {"dropout", nullptr},
@@ -134,7 +134,7 @@ bool has_end_of_text(const Tokenizer& t) {
   return id >= 0 && t.kind(id) == PieceKind::kUserDefined;
 }
 
-// A merge needs both characters in the vocabulary, SentencePiece does not.
+// Returns whether every character is in the vocabulary, which merges require but SentencePiece does not.
 bool has_every_character(const Tokenizer& t) {
   return !any_normal(t, [&](const std::string& p) {
     for (size_t at = 0; at < p.size();) {

@@ -21,14 +21,14 @@ std::string_view without_end(std::string_view s) {
   return s;
 }
 
-// Whether LineCuts::kPlainLines allows a cut between these two.
+// Returns whether LineCuts::kPlainLines allows a cut between these two.
 bool plain_cut(std::string_view before, std::string_view after) {
   if (!before.ends_with('\n') || after.empty()) return false;
   before.remove_suffix(1);
   return !before.empty() && !ends_with_space(before) && !begins_with_space(after);
 }
 
-// Listens for one key of the outermost object; builds nothing else.
+// SAX listener for one key of the outermost object; builds nothing else.
 struct TextListener final : nlohmann::json_sax<nlohmann::json> {
   TextListener(const std::string& k, std::string* t) : key_(k), text(t) {}
   bool null() override { return other(); }
@@ -133,7 +133,7 @@ bool ChunkReader::next(Chunk* c) {
       take(line_, c);
       state_.byte = reader_->position();
       state_.line = line_.number + 1;
-      if (!line_.complete || (cuts_ != LineCuts::kEveryLine && state_.open)) continue;  // nobody can go on from here
+      if (!line_.complete || (cuts_ != LineCuts::kEveryLine && state_.open)) continue;  // a chunk cannot end here
       if (full(*c)) break;
     } else {
       end_input(c);
@@ -144,13 +144,13 @@ bool ChunkReader::next(Chunk* c) {
   return !c->pieces.empty() || c->read_bytes > 0 || c->dropped > 0 || !c->problem.empty();
 }
 
-// Between the open document and the line behind it.
+// Handles a possible cut between the open document and the next line.
 void ChunkReader::see_cut(const LineReader::Line& line, const Chunk& c) {
   if (cuts_ == LineCuts::kPlainLines && line.complete && line.first && plain_cut(c.text, line.text)) uncut_ = 0;
 }
 
 void ChunkReader::take(const LineReader::Line& line, Chunk* c) {
-  if (!line.complete || !line.first) {  // longer than any document may be: dropped
+  if (!line.complete || !line.first) {  // longer than the document limit: dropped
     if (line.first) bad(line, cat("the line is longer than --max-doc-mb ", options_.max_doc_mb), c);
     return;
   }
@@ -186,7 +186,7 @@ void ChunkReader::append(std::string_view text, const LineReader::Line& line, bo
   p.size += text.size();
   if (cuts_ == LineCuts::kEveryLine || (uncut_ += static_cast<int64_t>(text.size())) <= options_.max_doc_mb << 20)
     return;
-  if (cuts_ == LineCuts::kPlainLines) {  // what came before is written already
+  if (cuts_ == LineCuts::kPlainLines) {  // earlier text has been written already
     c->problem = cat(inputs_[static_cast<size_t>(state_.input)].path, " line ", line.number + 1, " byte ", line.begin,
                      ": more than --max-doc-mb ", options_.max_doc_mb,
                      " of one document without a newline between two characters that are no white space, where this "

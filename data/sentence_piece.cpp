@@ -16,12 +16,12 @@ namespace gt {
 namespace {
 
 constexpr std::string_view kBlank = "\xE2\x96\x81";
-constexpr int kUnigramType = 1, kBpeType = 2;  // of the trainer's section
+constexpr int kUnigramType = 1, kBpeType = 2;  // in the trainer's section
 
-// The byte of a piece "<0xE2>".
+// Returns the byte of a piece "<0xE2>".
 int byte_of(const std::string& piece) { return std::stoi(piece.substr(3, 2), nullptr, 16); }
 
-// Bytes of the character that begins with this one.
+// Returns the length of the character that begins with this byte.
 int length_of(int lead) { return lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1; }
 
 }  // namespace
@@ -31,12 +31,12 @@ struct SentencePiece::Impl {
   ModelInfo info;
   std::string name;
   int64_t vocab = 0;
-  bool plain = false;  // text goes through the library unchanged, but for blanks
+  bool plain = false;  // the library changes nothing but blanks in text
   bool lossless = false;
-  // Of lossless models: strings that become fixed ids wherever they stand, longest first; `begins`: their first bytes.
+  // For lossless models: strings with fixed ids wherever they occur, longest first; `begins`: their first bytes.
   std::vector<std::pair<std::string, std::vector<int32_t>>> symbols;
   std::array<bool, 256> begins{};
-  std::unique_ptr<Unigram> unigram;  // of lossless unigram models: takes the place of the library
+  std::unique_ptr<Unigram> unigram;  // for lossless unigram models, instead of the library
 
   void encode_between_symbols(std::string_view text, std::vector<int32_t>* out) const {
     if (unigram) return unigram->encode(text, out);
@@ -55,8 +55,8 @@ struct SentencePiece::Impl {
   void make_unigram();
 };
 
-// User-defined symbols, and U+2581: the library writes it for blanks and reads it back as one, so in text it goes as
-// its three bytes.
+// Adds user-defined symbols, and U+2581: the library uses it for blanks and decodes it as one, so in text it is encoded
+// as its three bytes.
 void SentencePiece::Impl::make_symbols() {
   std::vector<int32_t> blank;
   for (const char* byte : {"<0xE2>", "<0x96>", "<0x81>"}) blank.push_back(library.PieceToId(byte));
@@ -144,7 +144,7 @@ void SentencePiece::Impl::encode_text(std::string_view text, std::vector<int32_t
     append_valid_utf8(text, &clean);
     text = clean;
   }
-  size_t begin = 0;  // of what no symbol has taken
+  size_t begin = 0;  // start of the text not covered by a symbol
   for (size_t at = 0; lossless && at < text.size();) {
     const auto* symbol = begins[static_cast<uint8_t>(text[at])] ? symbol_at(text.substr(at)) : nullptr;
     if (symbol == nullptr) {
@@ -158,7 +158,7 @@ void SentencePiece::Impl::encode_text(std::string_view text, std::vector<int32_t
   if (begin < text.size()) encode_between_symbols(text.substr(begin), out);
 }
 
-// With a cache, which cuts_at_blanks() allows, the text is cut before every blank.
+// With a cache, which requires cuts_at_blanks(), the text is cut before every blank.
 void SentencePiece::encode(std::string_view text, WordCache* cache, std::vector<int32_t>* out) const {
   if (cache == nullptr) return impl_->encode_text(text, out);
   while (!text.empty()) {

@@ -1,5 +1,5 @@
-// SentencePiece models: the library behind TokenizerModel, so that it stays in one .cpp. Models of tokenizer_train are
-// segmented so that every valid UTF-8 text comes back (data/README.md).
+// SentencePiece models behind TokenizerModel; only one .cpp includes the library. Models of tokenizer_train are
+// segmented losslessly for valid UTF-8 (data/README.md).
 #pragma once
 #include <memory>
 #include <string>
@@ -10,8 +10,8 @@ namespace gt {
 
 class SentencePiece final : public TokenizerModel {
  public:
-  // The only way from bytes to the library: walks them (data/model_walk.h), then has a child process load them first
-  // (data/model_trial.h), whoever made them. Throws kUsage naming what is wrong and where.
+  // Validates the bytes (data/model_walk.h), then loads them in a child process first (data/model_trial.h), whatever
+  // their origin. No other path passes bytes to the library. Throws kUsage naming the error and its position.
   SentencePiece(const std::string& model, const std::string& sha256, const std::string& name);
   ~SentencePiece() override;
 
@@ -29,7 +29,7 @@ class SentencePiece final : public TokenizerModel {
   LineCuts line_cuts() const override;
 
   float score(int32_t id) const;
-  bool bpe() const, unigram() const;  // how text is segmented; neither: by words or characters
+  bool bpe() const, unigram() const;  // segmentation algorithm; neither: words or characters
   bool cuts_at_blanks() const;        // text may be cut before every blank without changing ids
 
  private:

@@ -6,7 +6,7 @@
 namespace gt {
 namespace {
 
-constexpr size_t kContext = 8;  // tokens kept before the open ones: whether a blank is written depends on them
+constexpr size_t kContext = 8;  // tokens kept before the pending ones: they determine whether a blank is written
 
 }  // namespace
 

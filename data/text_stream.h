@@ -1,5 +1,5 @@
-// Token ids to text as they come: each piece of text is given out once, and no token is decoded again that lies far
-// behind. Characters whose bytes are spread over tokens come out when they are whole.
+// Incremental decoding of token ids: each part of the text is returned once, and only recent tokens are decoded again.
+// Characters whose bytes span several tokens are returned when complete.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,17 +13,17 @@ class TextStream {
  public:
   explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
 
-  // Returns the text that became final with this token; all texts and that of finish() joined are the tokenizer's
-  // decoding of all ids.
+  // Returns the text that became final with this token. The concatenation of all results and finish() is the
+  // tokenizer's decoding of all ids.
   std::string push(int32_t id);
-  // Returns the rest: a character that was left incomplete.
+  // Returns the remaining text: a character that was left incomplete.
   std::string finish();
 
  private:
   std::string text_up_to(size_t end);
   const Tokenizer* tokenizer_;
-  std::vector<int32_t> ids_;  // from some tokens before the first one whose text is not given out
-  size_t given_ = 0;          // of ids_: their text is out
+  std::vector<int32_t> ids_;  // from some tokens before the first one whose text is pending
+  size_t given_ = 0;          // number of ids_ whose text was returned
 };
 
 }  // namespace gt

@@ -1,6 +1,5 @@
-// Text to token ids and back. The file decides how: a SentencePiece model, or a tokenizer.json with a byte-level BPE
-// (GPT-2, Llama 3, Qwen). Models made by tokenizer_train (data/tokenizer_train.h) give back every valid UTF-8 text
-// exactly.
+// Text to token ids and back. The file determines the kind: a SentencePiece model, or a tokenizer.json with byte-level
+// BPE (GPT-2, Llama 3, Qwen). Models trained by tokenizer_train (data/tokenizer_train.h) are lossless for valid UTF-8.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,11 +16,10 @@ class SentencePiece;
 
 class Tokenizer {
  public:
-  // `path`: of a .model, of a tokenizer.json (with the tokenizer_config.json beside it, if there is one), or of a
-  // folder with either (data/tokenizer_files.h). Throws kUsage naming what is wrong and where, and what this program
-  // does not understand.
+  // `path`: a .model, a tokenizer.json (with the tokenizer_config.json beside it, if any), or a folder with either
+  // (data/tokenizer_files.h). Throws kUsage naming the invalid or unsupported part and its position.
   static Tokenizer load(const std::string& path);
-  // The same from memory; `name` is for messages. `config`: text of tokenizer_config.json, which names the special
+  // Same, from memory; `name` is for messages. `config`: contents of tokenizer_config.json, which names the special
   // tokens of a tokenizer.json; empty: none.
   static Tokenizer from_bytes(std::string bytes, const std::string& name, const std::string& config = "");
   ~Tokenizer();
@@ -32,24 +30,25 @@ class Tokenizer {
   const std::string& piece(int32_t id) const;     // as the file spells it: U+2581 or U+0120 stand for a blank; kUsage
                                                   // for an id out of range
   int32_t id_of(const std::string& piece) const;  // -1: no such piece
-  int32_t unk() const { return special_.unk; }    // these: -1 for none
+  int32_t unk() const { return special_.unk; }    // -1 for none, like the next four
   int32_t bos() const { return special_.bos; }
   int32_t eos() const { return special_.eos; }
   int32_t pad() const { return special_.pad; }
   int32_t eod() const { return special_.eod; }           // <|endoftext|>, else eos: ends every document
-  bool is_byte(int32_t id) const;                        // a piece of SentencePiece's byte fallback
+  bool is_byte(int32_t id) const;                        // piece of SentencePiece's byte fallback
   const std::string& sha256() const { return sha256_; }  // of the model file
   const std::string& name() const { return name_; }      // for messages: its path
   PieceKind kind(int32_t id) const;
   const SentencePiece* sentence_piece() const;  // nullptr: a tokenizer.json
 
-  // Thread-safe. Nothing is put before or after the text. Every byte of invalid UTF-8 becomes U+FFFD (data/prepare.h
-  // counts such bytes before they come here).
+  // Thread-safe. Adds no tokens before or after the text. Every byte of invalid UTF-8 becomes U+FFFD (data/prepare.h
+  // counts such bytes in advance).
   std::vector<int32_t> encode(std::string_view text) const;
   void encode_append(std::string_view text, std::vector<int32_t>* out) const;
-  // kUsage for an id out of range. Bytes that are no UTF-8, such as half a character, become U+FFFD.
+  // Throws kUsage for an id out of range. Invalid UTF-8, such as an incomplete character, becomes U+FFFD.
   std::string decode(std::span<const int32_t> ids) const;
-  // Tokens at the end of `ids` whose text is not final: they begin a character that later tokens may complete.
+  // Number of tokens at the end of `ids` whose text is not final: they begin a character that later tokens may
+  // complete.
   size_t open_tokens(std::span<const int32_t> ids) const { return model_->open_tokens(ids); }
 
   bool lossless() const { return model_->lossless(); }  // decode(encode(t)) == t for every valid UTF-8 text
@@ -65,7 +64,7 @@ class Tokenizer {
   std::string name_, sha256_;
 };
 
-// One thread's encoder: the same ids as Tokenizer::encode, about twice as fast on text with words that come again.
+// Encoder of one thread: same ids as Tokenizer::encode, about twice as fast on text with repeated words.
 class Encoder {
  public:
   explicit Encoder(const Tokenizer& tokenizer);

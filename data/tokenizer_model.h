@@ -1,5 +1,5 @@
-// What a kind of tokenizer implements behind Tokenizer (data/tokenizer.h): SentencePiece models
-// (data/sentence_piece.h) and byte-level BPE (data/bpe/byte_level_bpe.h). Immutable and thread-safe.
+// Interface of tokenizer kinds behind Tokenizer (data/tokenizer.h): SentencePiece models (data/sentence_piece.h) and
+// byte-level BPE (data/bpe/byte_level_bpe.h). Immutable and thread-safe.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace gt {
 
-// SentencePiece's types of pieces. User-defined symbols (<|endoftext|>, newline, --special; added tokens of a
-// tokenizer.json) are matched in text before anything else; control pieces (<s>, </s>, <pad>) and unknown never are.
+// SentencePiece's piece types. User-defined symbols (<|endoftext|>, newline, --special; added tokens of a
+// tokenizer.json) are matched in text before anything else. Control pieces (<s>, </s>, <pad>) and unknown are never
+// matched.
 enum class PieceKind : uint8_t { kNormal, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
-// Where a text may be cut, and its parts be encoded one by one, without changing ids. kPlainLines: behind a newline
-// that has no white space before and after it.
+// Positions where text may be cut and its parts encoded separately without changing ids. kPlainLines: after a newline
+// without white space before and after it.
 enum class LineCuts : uint8_t { kNever, kPlainLines, kEveryLine };
 
 struct SpecialIds {
@@ -34,15 +35,16 @@ class TokenizerModel {
   virtual PieceKind kind(int32_t id) const = 0;               // Requires: 0 <= id < vocab()
   virtual SpecialIds special() const = 0;
 
-  // Appends the ids of `text`; words are looked up in `cache`, where there is one. Invalid bytes become U+FFFD.
+  // Appends the ids of `text`, using `cache` for words unless it is nullptr. Invalid bytes become U+FFFD.
   virtual void encode(std::string_view text, WordCache* cache, std::vector<int32_t>* out) const = 0;
-  virtual bool caches() const = 0;                                     // a cache is of use
+  virtual bool caches() const = 0;                                     // whether a cache speeds up encode()
   virtual std::string decode(std::span<const int32_t> ids) const = 0;  // Requires: ids in range
-  // Tokens at the end of `ids` whose text is not final: they begin a character that later tokens may complete.
+  // Number of tokens at the end of `ids` whose text is not final: they begin a character that later tokens may
+  // complete.
   virtual size_t open_tokens(std::span<const int32_t> ids) const = 0;
 
   virtual bool lossless() const = 0;  // decode(encode(t)) == t for every valid UTF-8 text
-  virtual bool joins() const = 0;     // texts of parts of ids, cut where no token is open, joined are the text of all
+  virtual bool joins() const = 0;     // decoded parts, cut where no token is open, concatenate to the decoded whole
   virtual LineCuts line_cuts() const = 0;
 };
 

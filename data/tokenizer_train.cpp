@@ -61,7 +61,7 @@ std::string csv_field(const std::string& s) {
   return quoted + "\"";
 }
 
-// The library's reason without its source lines, and what to do about it.
+// Returns the library's reason without its source lines, with advice.
 std::string advice(std::string reason) {
   if (const size_t at = reason.rfind("] "); at != std::string::npos) reason.erase(0, at + 2);
   if (reason.find("required_chars") != std::string::npos)
@@ -121,7 +121,7 @@ void measure(const Tokenizer& t, const std::vector<SampledLine>& lines, Tokenize
     tokens += static_cast<int64_t>(ids.size());
     chars += characters(l.text) + 1;
     r->report_bytes += static_cast<int64_t>(l.text.size()) + 1;
-    for (int32_t id : ids)  // the byte that begins a character: "<0x41>"
+    for (int32_t id : ids)  // first byte of a character: "<0x41>"
       if (t.is_byte(id)) fallback += (std::stoi(t.piece(id).substr(3, 2), nullptr, 16) & 0xC0) != 0x80;
   }
   r->bytes_per_token = tokens ? static_cast<double>(r->report_bytes) / static_cast<double>(tokens) : 0;
@@ -170,7 +170,7 @@ void write_outputs(const TokenizerTrainOptions& o, const std::string& model, con
   if (!o.control.empty()) meta["control"] = o.control;
   write_file_atomically(stem + ".vocab", vocab);
   write_file_atomically(stem + ".meta.json", meta.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  write_file_atomically(stem + ".model", model);  // last: the model is there when all is
+  write_file_atomically(stem + ".model", model);  // last: its presence marks a complete model
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace gt {
 
 struct UnigramPiece {
-  std::string text;  // as it occurs in text: a blank is a blank
+  std::string text;  // as it occurs in text, with plain blanks
   double score = 0;
   int32_t id = 0;
 };

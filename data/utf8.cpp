@@ -5,8 +5,8 @@
 namespace gt {
 namespace {
 
-// What stands at p: `size` bytes of the character that p[0] begins are there, of the `whole` that it has. whole 0: no
-// character begins with p[0].
+// Character at p: `size` bytes of it are present, out of the `whole` that p[0] announces. whole 0: p[0] begins no
+// character.
 struct Found {
   size_t size, whole;
 };
@@ -27,7 +27,7 @@ Found look(const unsigned char* p, size_t left) {
   return {n, whole};
 }
 
-// Length of the valid character at p, 0 when there is none.
+// Returns the length of the valid character at p, 0 if there is none.
 size_t character(const unsigned char* p, size_t left) {
   const Found f = look(p, left);
   return f.size == f.whole ? f.size : 0;

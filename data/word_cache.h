@@ -1,4 +1,4 @@
-// Token ids of words seen before: a direct-mapped cache of 16 MB for one thread. Words of up to 64 bytes and 13 tokens.
+// Cache of token ids of words: direct-mapped, 16 MB, for one thread. Words of up to 64 bytes and 13 tokens.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -8,7 +8,7 @@ namespace gt {
 
 class WordCache {
  public:
-  // Appends the ids of `word`: the cached ones, or those that encode(word, out) appends, which are kept. Requires:
+  // Appends the ids of `word`: the cached ones, or those that encode(word, out) appends, which are cached. Requires:
   // these ids depend on the word alone.
   template <class Encode>
   void append(std::string_view word, std::vector<int32_t>* out, const Encode& encode) {

@@ -1,4 +1,4 @@
-// Tokens that are found in text before it is cut into words: the leftmost, of several there the longest.
+// Added tokens, matched in text before pre-tokenization: leftmost match, longest on ties.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace gt {
 
 class AddedTokens {
  public:
-  void add(const std::string& text, int32_t id);  // Requires: not empty; of two equal ones the first counts
-  bool any_has(char c) const;                     // some token holds this byte
+  void add(const std::string& text, int32_t id);  // Requires: not empty; of duplicates the first counts
+  bool any_has(char c) const;                     // whether some token contains this byte
 
-  // Calls token(id) for each token of `text` and between(part) for what lies between, in order.
+  // Calls token(id) for each token in `text` and between(part) for the text in between, in order.
   template <class Between, class Token>
   void split(std::string_view text, const Between& between, const Token& token) const {
     size_t begin = 0;
@@ -37,7 +37,7 @@ class AddedTokens {
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
   };
   using Ids = std::unordered_map<std::string, int32_t, Hash, std::equal_to<>>;
-  const Ids::value_type* longest(std::string_view text) const;  // that `text` begins with
+  const Ids::value_type* longest(std::string_view text) const;  // longest token that `text` begins with
 
   Ids ids_;
   std::array<std::vector<size_t>, 256> lengths_;  // by first byte, longest first

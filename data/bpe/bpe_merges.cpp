@@ -21,7 +21,7 @@ BpeMerges::BpeMerges(const std::vector<BpeMerge>& merges) : slots_(std::bit_ceil
   }
 }
 
-// Of this pair, or the empty one where it would be.
+// Returns the slot of this pair, or the empty slot where it would be inserted.
 size_t BpeMerges::slot_of(uint64_t pair) const {
   uint64_t hash = pair * 0x9E3779B97F4A7C15ull;
   hash ^= hash >> 32;
@@ -38,7 +38,7 @@ const BpeMerges::Slot* BpeMerges::find(int32_t left, int32_t right) const {
 void BpeMerges::apply(std::vector<int32_t>* symbols, std::vector<int32_t>* out) const {
   std::vector<int32_t>& ids = *symbols;
   const auto n = static_cast<uint32_t>(ids.size());
-  std::vector<uint32_t> next(n), before(n);  // neighbours that are left; kNone at the ends
+  std::vector<uint32_t> next(n), before(n);  // remaining neighbours; kNone at the ends
   for (uint32_t k = 0; k < n; ++k) next[k] = k + 1 < n ? k + 1 : kNone, before[k] = k > 0 ? k - 1 : kNone;
   std::vector<Candidate> heap;
   const auto later = [](const Candidate& a, const Candidate& b) {
@@ -58,7 +58,7 @@ void BpeMerges::apply(std::vector<int32_t>* symbols, std::vector<int32_t>* out) 
     heap.pop_back();
     const uint32_t right = ids[c.at] < 0 ? kNone : next[c.at];
     const Slot* s = right == kNone ? nullptr : find(ids[c.at], ids[right]);
-    if (s == nullptr || s->rank != c.rank) continue;  // its symbols have merged with others
+    if (s == nullptr || s->rank != c.rank) continue;  // its symbols have been merged already
     ids[c.at] = c.result;
     ids[right] = -1;
     next[c.at] = next[right];

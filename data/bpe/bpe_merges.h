@@ -1,5 +1,5 @@
-// The merges of a byte-pair encoding: of all pairs of neighbours the one of the lowest rank, the leftmost of equals,
-// becomes one token, until no pair has a merge (Sennrich et al. 2016). O(n log n) for a word of n symbols.
+// Byte-pair merges (Sennrich et al. 2016): repeatedly merges the neighbouring pair of lowest rank, leftmost on ties,
+// until no pair has a merge. O(n log n) for a word of n symbols.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,8 +10,8 @@ namespace gt {
 
 class BpeMerges {
  public:
-  explicit BpeMerges(const std::vector<BpeMerge>& merges);  // by rank; no pair twice
-  // Appends what becomes of `symbols`, which are overwritten. Thread-safe.
+  explicit BpeMerges(const std::vector<BpeMerge>& merges);  // by rank; pairs are distinct
+  // Appends the merged `symbols`, which are overwritten. Thread-safe.
   void apply(std::vector<int32_t>* symbols, std::vector<int32_t>* out) const;
 
  private:
@@ -23,13 +23,13 @@ class BpeMerges {
   static constexpr uint64_t kEmpty = ~uint64_t{0};
   struct Candidate {
     uint32_t rank;
-    uint32_t at;  // of the left symbol
+    uint32_t at;  // position of the left symbol
     int32_t result;
   };
   size_t slot_of(uint64_t pair) const;
   const Slot* find(int32_t left, int32_t right) const;
 
-  std::vector<Slot> slots_;  // a power of two, at most half full
+  std::vector<Slot> slots_;  // size: a power of two, at most half full
 };
 
 }  // namespace gt

@@ -5,13 +5,13 @@
 namespace gt {
 namespace {
 
-constexpr uint32_t kShifted = 256;  // the first character of bytes that are not printable themselves
+constexpr uint32_t kShifted = 256;  // first character for bytes that are not printable
 
 constexpr bool printable(uint32_t c) { return (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174; }
 
 struct Alphabet {
   std::array<uint16_t, 256> letter{};
-  std::array<int16_t, 512> byte{};  // -1: no letter
+  std::array<int16_t, 512> byte{};  // -1: not in the alphabet
 };
 
 constexpr Alphabet make_alphabet() {

@@ -1,5 +1,5 @@
-// How byte-level BPE spells bytes in its files: each of the 256 bytes is one printable character (GPT-2's
-// bytes_to_unicode: a blank is U+0120).
+// Spelling of bytes in byte-level BPE files: each of the 256 bytes is one printable character, as in GPT-2's
+// bytes_to_unicode (a blank is U+0120).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@ namespace gt {
 
 std::string letter_of(uint8_t byte);  // UTF-8
 
-// The bytes that `piece` spells. False when it has a character that is no letter of this alphabet. Requires: UTF-8.
+// Decodes the spelling `piece` into *bytes. Returns false if it has a character outside this alphabet. Requires: UTF-8.
 bool bytes_of(std::string_view piece, std::string* bytes);
 
 }  // namespace gt

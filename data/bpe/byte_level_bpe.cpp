@@ -29,7 +29,7 @@ ByteLevelBpe::ByteLevelBpe(TokenizerJson t, const std::string& name, const std::
     const bool spelled = bytes_of(pieces_[k], &bytes_[k]);
     if (spelled && bytes_[k].size() == 1) letters_[static_cast<uint8_t>(bytes_[k][0])] = id;
     if (!spelled || added_[k])
-      bytes_[k] = pieces_[k];  // no word becomes these: added tokens are found before there are words
+      bytes_[k] = pieces_[k];  // words never become these: added tokens are matched first
     else if (t.ignore_merges)
       whole_.emplace(bytes_[k], id);
   }
@@ -102,7 +102,7 @@ std::string ByteLevelBpe::decode(std::span<const int32_t> ids) const {
 }
 
 size_t ByteLevelBpe::open_tokens(std::span<const int32_t> ids) const {
-  std::string tail;  // of the text: enough for a character that is not complete
+  std::string tail;  // end of the text: enough for an incomplete character
   for (size_t n = 0; n < ids.size() && tail.size() < 3; ++n)
     tail.insert(0, bytes_[static_cast<size_t>(ids[ids.size() - n - 1])]);
   const size_t open = utf8_open_suffix(tail);

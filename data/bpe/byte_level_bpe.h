@@ -1,5 +1,5 @@
-// Byte-level BPE of a tokenizer.json (GPT-2, Llama 3, Qwen): added tokens, form C, words by a pattern, merges of their
-// bytes. Ids equal those of Hugging Face's tokenizers (tests/launch/tokenizer_json_test.cpp).
+// Byte-level BPE of a tokenizer.json (GPT-2, Llama 3, Qwen): added tokens, NFC, words by pattern, byte merges. Ids
+// equal those of Hugging Face's tokenizers (tests/launch/tokenizer_json_test.cpp).
 #pragma once
 #include <array>
 #include <string>
@@ -16,8 +16,8 @@ namespace gt {
 
 class ByteLevelBpe final : public TokenizerModel {
  public:
-  // `text`: of the tokenizer.json; `config`: of the tokenizer_config.json, or empty. Throws kUsage naming `name`, what
-  // is wrong or not supported, and where.
+  // `text`: contents of tokenizer.json; `config`: contents of tokenizer_config.json, or empty. Throws kUsage naming
+  // `name`, the invalid or unsupported part, and its position.
   ByteLevelBpe(std::string_view text, const std::string& name, const std::string& config);
 
   int64_t vocab() const override { return static_cast<int64_t>(pieces_.size()); }
@@ -39,12 +39,12 @@ class ByteLevelBpe final : public TokenizerModel {
   void encode_between(std::string_view text, WordCache* cache, std::vector<int32_t>* out) const;
   void encode_word(std::string_view word, std::vector<int32_t>* out) const;
 
-  std::vector<std::string> pieces_, bytes_;              // by id: as spelled; the text
-  std::unordered_map<std::string, int32_t> ids_;         // of pieces as spelled
-  std::unordered_map<std::string_view, int32_t> whole_;  // of the texts of the vocabulary, with ignore_merges
+  std::vector<std::string> pieces_, bytes_;              // by id: spelling in the file; text
+  std::unordered_map<std::string, int32_t> ids_;         // by spelling
+  std::unordered_map<std::string_view, int32_t> whole_;  // by text, with ignore_merges
   std::array<int32_t, 256> letters_{};                   // ids of single bytes
   std::vector<bool> added_;                              // by id
-  AddedTokens raw_, normalized_;                         // found in the text as it is; in normalized text
+  AddedTokens raw_, normalized_;                         // matched in raw text; in normalized text
   BpeMerges merges_;
   PreTokenizer words_;
   bool nfc_;

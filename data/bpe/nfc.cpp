@@ -12,14 +12,14 @@
 namespace gt {
 namespace {
 
-// Characters below U+0300, the first combining mark, are in form C and stay what they are before one another.
+// Characters below U+0300, the first combining mark, are in form C in any sequence.
 bool may_change(std::string_view line) {
   return std::any_of(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) >= 0xCC; });
 }
 
-// Characters that stay where and what they are: those newer than Unicode 9, whose tables Hugging Face's library has,
-// that utf8proc would reorder or compose (compared: all characters of utf8proc 2.8, Unicode 15); and U+11A7, which
-// utf8proc 2.8 loses behind a Hangul syllable.
+// Characters that are neither reordered nor composed: those newer than Unicode 9, the version of Hugging Face's tables,
+// which utf8proc would change (determined over all characters of utf8proc 2.8, Unicode 15). Also U+11A7, which utf8proc
+// 2.8 drops after a Hangul syllable.
 constexpr std::array<std::array<char32_t, 2>, 38> kKept{{
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x11A7, 0x11A7},   {0x1715, 0x1715},   {0x1ABF, 0x1ACE},
@@ -37,7 +37,7 @@ bool is_kept(char32_t c) {
   return at != kKept.end() && (*at)[0] <= c;
 }
 
-// Bytes until the next one of these, or all; *size: its own bytes.
+// Returns the bytes until the next of these characters, or all; *size: its own bytes.
 size_t until_kept(std::string_view line, size_t* size) {
   for (size_t at = 0; at < line.size();) {
     utf8proc_int32_t c = 0;
@@ -76,7 +76,7 @@ void append_nfc(std::string_view line, std::string* out) {
 
 }  // namespace
 
-// Line by line, for nothing composes with a newline.
+// Processes line by line, because nothing composes with a newline.
 std::string_view to_nfc(std::string_view text, std::string* buffer) {
   if (!may_change(text)) return text;
   buffer->clear();

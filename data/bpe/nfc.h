@@ -1,12 +1,12 @@
-// Unicode's normalization form C, by utf8proc, as Hugging Face's library computes it: with the tables of Unicode 9, so
-// that newer combining marks stay where they are.
+// Unicode normalization form C by utf8proc, restricted to the tables of Unicode 9 like Hugging Face's library: newer
+// combining marks are not reordered.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace gt {
 
-// `text` in form C: itself, or what was written to *buffer. Requires: UTF-8.
+// Returns `text` in form C: unchanged, or a view of *buffer. Requires: UTF-8.
 std::string_view to_nfc(std::string_view text, std::string* buffer);
 
 }  // namespace gt

@@ -8,8 +8,8 @@
 namespace gt {
 namespace {
 
-// Published patterns of which none takes a newline together with what is not white space behind it, nor looks past it:
-// GPT-2, Llama 3, Qwen 2, GPT-4 (cl100k). tests/data/bpe_test.cpp cuts text between plain lines.
+// Published patterns that never match a newline together with a following non-space character, nor look beyond it:
+// GPT-2, Llama 3, Qwen 2, GPT-4 (cl100k). tests/data/bpe_test.cpp verifies cuts between plain lines.
 constexpr std::array<std::string_view, 4> kPlainLinePatterns{
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",

@@ -1,4 +1,4 @@
-// Text to words: the steps of a pre-tokenizer one after the other, each on the pieces of the one before.
+// Pre-tokenizer: splits text into words in steps, each applied to the pieces of the previous one.
 #pragma once
 #include <string>
 #include <string_view>
@@ -12,10 +12,10 @@ namespace gt {
 
 class PreTokenizer {
  public:
-  // Throws kUsage naming `name` for a pattern that is not understood (data/bpe/regex.h).
+  // Throws kUsage naming `name` for an unsupported pattern (data/bpe/regex.h).
   PreTokenizer(const std::vector<SplitStep>& steps, const std::string& name);
 
-  bool lossless() const;       // the words joined are the text
+  bool lossless() const;       // the concatenated words equal the text
   LineCuts line_cuts() const;  // where text may be cut without changing words
 
   // Calls act(word) for each word of `text`, in order. Thread-safe. Requires: UTF-8.

@@ -1,4 +1,4 @@
-// From Oniguruma's patterns (syntax Ruby, UTF-8) to PCRE2's.
+// Translation of Oniguruma patterns (syntax Ruby, UTF-8) to PCRE2.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -10,7 +10,7 @@
 namespace gt {
 namespace {
 
-// Names of \p{..} that mean the same in both. Those of unassigned characters (C, Cn) depend on the version of Unicode.
+// Names of \p{..} with the same meaning in both engines. Unassigned characters (C, Cn) depend on the Unicode version.
 constexpr std::array<std::string_view, 45> kProperties{
     "L",        "Lu",     "Ll",    "Lt",    "Lm",       "Lo",     "M",    "Mn",     "Mc",
     "Me",       "N",      "Nd",    "Nl",    "No",       "P",      "Pc",   "Pd",     "Ps",
@@ -85,7 +85,7 @@ class Translator {
       refuse("a repetition of a repetition");
   }
 
-  // {n}, {n,} and {n,m}. A + behind it repeats in Oniguruma and is possessive in PCRE2; so with a ? behind {n}.
+  // {n}, {n,} and {n,m}. A following + repeats in Oniguruma and is possessive in PCRE2; likewise ? after {n}.
   void interval() {
     const size_t end = p_.find('}', at_);
     const std::string inside = end == std::string::npos ? "" : p_.substr(at_ + 1, end - at_ - 1);
@@ -101,7 +101,7 @@ class Translator {
       refuse("a repetition of a repetition");
   }
 
-  // \s is White_Space, as in Oniguruma; PCRE2's own has U+180E too.
+  // \s is White_Space, as in Oniguruma; PCRE2's \s also matches U+180E.
   void escape() {
     const char c = at_ + 1 < p_.size() ? p_[at_ + 1] : '\0';
     if (c == 'p' || c == 'P') return property();
@@ -125,7 +125,7 @@ class Translator {
     take(end + 1 - at_);
   }
 
-  // A class in a group (?i:.
+  // Character class inside a group (?i:.
   void letters() {
     const size_t end = std::min(p_.find(']', at_), p_.size());
     const auto is_letter = [](unsigned char c) { return c < 0x80 && std::isalpha(c); };

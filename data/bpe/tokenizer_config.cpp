@@ -30,7 +30,7 @@ class ConfigReader {
     for (const AddedToken& a : t.added) added_.emplace(a.text, a.id);
   }
 
-  // The id of the token under `key`: a string, or an object with its content. -1: none.
+  // Returns the id of the token under `key`: a string, or an object with its content. -1: none.
   int32_t token(const char* key) const {
     const auto at = config_.find(key);
     if (at == config_.end() || at->is_null()) return -1;

@@ -1,4 +1,4 @@
-// tokenizer_config.json beside a tokenizer.json: which of its tokens begin, end and pad a text.
+// tokenizer_config.json beside a tokenizer.json: the tokens that begin, end and pad a text.
 #pragma once
 #include <string>
 
@@ -7,10 +7,10 @@
 
 namespace gt {
 
-// The special tokens by `config`, the text of a tokenizer_config.json or empty, and by the template of `t`: bos is what
-// it puts before a text, eos what it puts behind, where the config names none. eod is <|endoftext|>, else eos, else
-// <|end_of_text|>. Throws kUsage naming `name` for a config that makes transformers' ids others than those of `t`: one
-// that adds tokens, or changes how text is cut.
+// Returns the special tokens from `config`, the contents of tokenizer_config.json or empty, and the template of `t`. If
+// the config names none, bos is the token that the template inserts before a text, eos the one after it. eod is
+// <|endoftext|>, else eos, else <|end_of_text|>. Throws kUsage naming `name` if the config would give transformers
+// other ids than `t`, by adding tokens or changing the splitting of text.
 SpecialIds special_ids(const TokenizerJson& t, const std::string& config, const std::string& name);
 
 }  // namespace gt

@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxId = 4194304, kMaxUnused = 65536;
 constexpr size_t kMaxAdded = 65536, kMaxAddedText = 1024, kMaxSteps = 16, kMaxPattern = 4096;
 
-// An object of the file with the path to it; reads fields of one type and refuses others.
+// JSON object of the file with its path; reads fields of one type and rejects others.
 class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -67,7 +67,7 @@ class Fields {
   std::string where_;
 };
 
-// Calls act(step) for an object, or for each one of a Sequence, whose steps lie under `list`.
+// Calls act(step) for an object, or for each step of a Sequence, stored under `list`.
 template <class Act>
 void for_each_step(const Json* value, const std::string& where, const char* list, const Act& act) {
   if (value == nullptr || value->is_null()) return;
@@ -112,7 +112,7 @@ class Builder {
     if (const Json* dropout = m.find("dropout"))
       GT_REQUIRE(dropout->is_number() && dropout->get<double>() == 0, Exit::kUsage, m.where(),
                  ".dropout: expected none, found ", dropout->dump().substr(0, 100), ", which is not supported");
-    m.flag("fuse_unk", false);  // these two: of bytes that are no piece, and all are
+    m.flag("fuse_unk", false);  // these two concern bytes without a piece; all bytes have one
     m.flag("byte_fallback", false);
     out_.ignore_merges = m.flag("ignore_merges", false);
     read_vocab();
@@ -133,7 +133,7 @@ class Builder {
                  letter_of(static_cast<uint8_t>(b)), "); a byte-level BPE is trained with ByteLevel.alphabet()");
   }
 
-  // False when the id or the piece is taken. `count`: of all pieces, which bounds the ids.
+  // Returns false if the id or the piece is taken. `count`: of all pieces, which bounds the ids.
   bool add_piece(std::string piece, int64_t id, int64_t count) {
     const int64_t end = std::min(kMaxId, count + kMaxUnused);
     GT_REQUIRE(id >= 0 && id < end, Exit::kUsage, name_, ": piece \"", piece.substr(0, 100),
@@ -203,7 +203,7 @@ class Builder {
     return t;
   }
 
-  // Hugging Face's library numbers added tokens itself: as the vocabulary does, or in their order behind it.
+  // Hugging Face's library assigns ids of added tokens itself: those of the vocabulary, or in order after it.
   void place_added_token(const AddedToken& t, const Fields& f, int64_t* next, int64_t count) {
     const int32_t known = id_of(t.text);
     GT_REQUIRE(t.id == (known >= 0 ? known : *next), Exit::kUsage, f.where(), ": \"", t.text, "\" has id ", t.id,
@@ -214,7 +214,8 @@ class Builder {
     ++*next;
   }
 
-  // One id for the text of an added token and for bytes that the vocabulary spells alike.
+  // Rejects a token whose text, read as a spelling of the vocabulary, stands for other bytes: one spelling would have
+  // two meanings.
   static void require_own_text(const AddedToken& t, const Fields& f) {
     std::string bytes;
     GT_REQUIRE(!bytes_of(t.text, &bytes) || bytes == t.text, Exit::kUsage, f.where(), ": \"", t.text,
@@ -230,7 +231,7 @@ class Builder {
   }
 
   void read_pre_tokenizer() {
-    bool bytes = false;  // text is bytes from here on
+    bool bytes = false;  // text consists of bytes from here on
     for_each_step(root_.find("pre_tokenizer"), cat(name_, ": pre_tokenizer"), "pretokenizers", [&](const Fields& f) {
       GT_REQUIRE(!bytes, Exit::kUsage, f.where(), ": a step behind ByteLevel, which is not supported");
       if (f.text("type") == "Split") return read_split(f);
@@ -305,7 +306,7 @@ class Builder {
     GT_REQUIRE(texts == 1, Exit::kUsage, f.where(), ".single: expected one Sequence, found ", texts);
   }
 
-  // Of the ByteLevel step itself, after GPT-2.
+  // GPT-2's pattern, built into the ByteLevel step.
   static constexpr const char* kByteLevelPattern =
       R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr size_t kMaxPieces = 2'000'000, kMaxMerges = 2'000'000, kMaxPiece = 16 << 10;
-constexpr size_t kMaxValues = 1'000'000;  // beside vocabulary and merges
+constexpr size_t kMaxValues = 1'000'000;  // excluding vocabulary and merges
 constexpr size_t kMaxDepth = 32;
 
 class Reader final : public nlohmann::json_sax<Json> {

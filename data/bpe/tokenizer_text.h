@@ -1,5 +1,5 @@
-// The JSON of a tokenizer.json, taken apart while it is parsed: the vocabulary and the merges as flat lists, the small
-// rest as a value. Counts, lengths, nesting and duplicate keys are checked before anything is kept.
+// Streaming parser of a tokenizer.json: vocabulary and merges as flat lists, the small remainder as JSON. Checks
+// counts, lengths, nesting and duplicate keys before storing anything.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ struct TokenizerText {
   nlohmann::json rest;                                      // an object, without these two
 };
 
-// Throws kUsage naming `name`, the key or the byte, what was expected and what was found.
+// Throws kUsage naming `name`, the key or byte, the expected and the found value.
 TokenizerText parse_tokenizer_text(std::string_view text, const std::string& name);
 
 }  // namespace gt

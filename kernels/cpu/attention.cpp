@@ -43,7 +43,7 @@ void validate(const char* op, const P& p) {
              " of its document, the one before at ", i > 0 ? at[i - 1] : -1);
 }
 
-// Where query head `head` of sequence `batch` and the KV head that it reads lie: elements of qkv and of out.
+// Offsets of query head `head` of sequence `batch` and of its KV head, in elements of qkv and of out.
 struct TilePosition {
   int64_t q, k, v, out, qkv_stride, out_stride;
 };
@@ -60,7 +60,7 @@ TilePosition place_of(const P& p, int64_t batch, int64_t head) {
           .out_stride = out};
 }
 
-// The head without its tensors of T.
+// Fills in the head's fields that do not depend on T.
 template <class P>
 AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
   AttentionHead h{};
@@ -73,7 +73,7 @@ AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
   return h;
 }
 
-// The same with f32 tensors where they lie.
+// Same for f32 tensors, used in place.
 template <class P>
 AttentionHead f32_head_of(const P& p, int64_t batch, int64_t head) {
   AttentionHead h = head_of(p, batch, head);
@@ -90,7 +90,8 @@ AttentionHead f32_head_of(const P& p, int64_t batch, int64_t head) {
   return h;
 }
 
-// Rows [first, last) of a head of halves that begins at element `at` of t, to and from the same rows of a dense matrix.
+// Copies rows [first, last) of a 16-bit head, which begins at element `at` of t, to and from the same rows of a dense
+// f32 matrix.
 void widen_rows(const Simd& f, const Tensor& t, int64_t at, int64_t stride, int64_t first, int64_t last, int64_t dim,
                 float* to) {
   for (int64_t r = first; r < last; ++r) read(f, t, at + r * stride, dim, to + r * dim);
@@ -100,7 +101,7 @@ void narrow_rows(const Simd& f, const Tensor& t, int64_t at, int64_t stride, int
   for (int64_t r = first; r < last; ++r) write(f, t, at + r * stride, dim, from + r * dim);
 }
 
-// Heads of halves in f32, dense. Keys and values are kept while the queries that follow read them too.
+// 16-bit heads widened to dense f32. Keys and values are kept while following queries read them too.
 class WideHeads {
  public:
   WideHeads(const Attention& p, const Simd& f, float* room) : p_(p), f_(f), room_(room) {}
@@ -133,7 +134,7 @@ constexpr int64_t kMaxGroup = 64;  // query heads that share a KV head
 
 int64_t wide_grad_floats(const AttentionGrad& p, int64_t group) { return 4 * (group + 1) * p.seq * p.head_dim; }
 
-// The gradient of KV head `kv` of sequence `batch` and of its queries, all of halves; `room` for their f32 copies.
+// Gradient of KV head `kv` of sequence `batch` and of its queries, all in 16 bits; `room`: memory for their f32 copies.
 void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv, int64_t group, float* scratch,
                float* room) {
   const int64_t dim = p.head_dim, size = p.seq * dim;

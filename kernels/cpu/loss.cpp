@@ -37,7 +37,7 @@ Normaliser combine(const float* stats, int64_t parts, int64_t rows, int64_t row)
   return n;
 }
 
-// A thread's scratch for one row, of `count` columns: logits in f32, and what a soft cap makes of them.
+// Thread scratch for one row of `count` columns: logits in f32, and their soft-capped values.
 class RowScratch {
  public:
   RowScratch(CpuContext& c, int thread, const Tensor& logits, int64_t count, float softcap)
@@ -46,9 +46,10 @@ class RowScratch {
     const int64_t rows = (half_ ? 1 : 0) + (softcap > 0 ? 1 : 0);
     if (rows > 0) room_ = c.thread_scratch<float>(thread, rows * count);
   }
-  // For halves; f32 rows are used where they lie.
+  // For 16-bit logits; f32 rows are used in place.
   float* wide() const { return half_ ? room_ : nullptr; }
-  // Elements [at, at + n) of the logits in f32, capped. `wide` may be overwritten when they are.
+  // Returns elements [at, at + n) of the logits in f32, soft-capped. With a cap the result does not alias wide(), which
+  // may be overwritten.
   const float* read_row(const Simd& f, const Tensor& logits, int64_t at, int64_t n) const {
     const float* z = read(f, logits, at, n, wide());
     if (softcap_ == 0) return z;
@@ -56,7 +57,7 @@ class RowScratch {
     f.soft_cap(z, softcap_, capped, n);
     return capped;
   }
-  // The gradient d of such a row becomes that of the logits.
+  // Converts the gradient d of such a row to that of the logits.
   void to_logits(const Simd& f, const float* row, float* d, int64_t n) const {
     if (softcap_ > 0) f.soft_cap_grad(row, softcap_, d, n);
   }

@@ -31,12 +31,12 @@ constexpr int kBlocks = 1;
 #endif
 constexpr float kLn2 = 0.6931471805599453f;
 
-// Where a [rows, head_dim] matrix of one head lies: element (0, 0) at `data`, rows `pitch` elements apart.
+// [rows, head_dim] matrix of one head: element (0, 0) at `data`, rows `pitch` elements apart.
 struct Rows {
   const void* data;
   int64_t pitch;
   DType type;
-  bool wide;  // four channels may be moved at once
+  bool wide;  // four channels can be moved at once
 
   __device__ Rows from(int64_t offset) const {
     const int64_t size = type == DType::kF32 ? 4 : 2;
@@ -111,7 +111,7 @@ __device__ inline int last_query_tile(const Problem& p, int64_t sequence, int ti
   return last;
 }
 
-// T rows from `row0` into shared memory, padded with zeros to T x DP; the row pitch DP + 4 keeps 16-byte reads of 8
+// Copies T rows from `row0` into shared memory, zero-padded to T x DP. The row pitch DP + 4 keeps 16-byte reads of 8
 // consecutive rows in different banks.
 template <int T, int DP, class E>
 __device__ inline void load_as(float* to, const E* from, const Rows& r, int64_t row0, int64_t rows, int dim) {
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kern
   float* q = reinterpret_cast<float*>(memory);
   float *k = q + T * (DP + 4), *v = k + T * (DP + 4), *w = v + T * (DP + 4);
   const int64_t which = blockIdx.x / p.tiles, h = which % p.heads, batch = which / p.heads;
-  const int tile = p.tiles - 1 - blockIdx.x % p.tiles;  // the longest first
+  const int tile = p.tiles - 1 - blockIdx.x % p.tiles;  // longest first
   const int64_t kv = h / (p.heads / p.kv_heads), start = batch * p.seq, row0 = int64_t{tile} * T;
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
   const float scale = p.scale * kLog2e;
@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
   float* k = reinterpret_cast<float*>(memory);
   float *v = k + kSize, *q = v + kSize, *dout = q + kSize, *w = dout + kSize, *lse = w + T * (T + 4), *delta = lse + T;
   const int64_t which = blockIdx.x / p.tiles, kv = which % p.kv_heads, batch = which / p.kv_heads;
-  const int tile = blockIdx.x % p.tiles;  // the first keys meet the most queries
+  const int tile = blockIdx.x % p.tiles;  // the first keys are read by the most queries
   const int64_t start = batch * p.seq, row0 = int64_t{tile} * T, group = p.heads / p.kv_heads;
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
   const float scale = p.scale * kLog2e;

@@ -1,5 +1,5 @@
-// The key-value cache of generation: tokens go in, and queries read what is there. A block computes a query head of a
-// row: threads share the keys of a tile for the scores, and the channels for the weighted sum, by online softmax.
+// KV cache of generation: writes new tokens and attends to cached ones. One block per query head and row: threads split
+// the keys of a tile for the scores, and the channels for the weighted sum, with online softmax.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"

@@ -90,14 +90,14 @@ struct Rows {
   float softcap;
 };
 
-// A pack of logits becomes capped ones.
+// Applies the soft cap to a pack of logits.
 template <int V>
 __device__ inline void cap(float (&z)[V], float softcap) {
 #pragma unroll
   for (int j = 0; j < V; ++j) z[j] = soft_cap_of(z[j], softcap);
 }
 
-// to_gradient of what the cap makes of a pack of logits, times the cap's derivative.
+// to_gradient of soft-capped logits of a pack, times the cap's derivative.
 template <int V>
 __device__ inline void to_capped_gradient(float (&z)[V], int c, int valid, int hot, float base, float factor,
                                           float scale, float softcap) {
@@ -118,9 +118,9 @@ __device__ inline void each_pack(const T* z, int first, int end, F f) {
   }
 }
 
-// A thread works on the packs that it has copied itself, so that no barrier stands between copy and use. The copies are
-// under way all at once and used in four parts as they come. The product has written the last rows last: they are
-// first, for some are in L2 still.
+// A thread processes the packs that it has copied itself, so no barrier separates copy and use. All copies are in
+// flight at once and consumed in four parts as they arrive. The last rows come first: the GEMM has written them last,
+// so some are still in L2.
 template <int V, bool Capped, class T>
 __global__ void __launch_bounds__(kThreads, kKeeping) one_pass_kernel(const Rows<T> p) {
   extern __shared__ float4 memory[];
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, kKeeping) one_pass_kernel(const Rows
     }
   }
   const int hot = target < p.valid ? target : -1;
-  float z_target = threadIdx.x == 0 && hot >= 0 ? to_float(z[hot]) : 0.0f;  // before anybody writes
+  float z_target = threadIdx.x == 0 && hot >= 0 ? to_float(z[hot]) : 0.0f;  // before any thread writes
   if constexpr (Capped) z_target = soft_cap_of(z_target, p.softcap);
   MaxSum s{-INFINITY, 0};
   const auto add = [&](int c, float(&x)[V]) {
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, kStreaming)
   stats[row * 3 + 2] = hot;
 }
 
-// Each thread combines the statistics of all ranks for itself: a few broadcast loads, in rank order. stats: [parts,
+// Each thread combines the statistics of all ranks itself: a few broadcast loads, in rank order. stats: [parts,
 // gridDim.x, 3].
 template <int V, bool Capped, class T>
 __global__ void __launch_bounds__(kThreads, Capped ? kKeeping : kStreaming)

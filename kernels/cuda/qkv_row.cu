@@ -1,5 +1,5 @@
-// RMSNorm over all queries of a row, and over all its keys: sums of a row by a block of eight warps; what follows
-// from them, a thread a pack of 16 bytes.
+// RMSNorm over all queries of a row, and over all its keys. Row sums: one block of eight warps per row; elementwise
+// passes: one thread per 16-byte pack.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -15,10 +15,10 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 struct QkRowShape {
   int64_t rows;
   int cols, queries, normed;  // columns of a row; [0, queries) are those of queries, [queries, normed) those of keys
-  float q_share, k_share;     // 1 / elements that a sum is of
+  float q_share, k_share;     // 1 / number of elements in the sum
   float eps;
   __device__ float share(int c) const { return c < queries ? q_share : k_share; }
-  // Of the row's section that column c belongs to.
+  // Returns the row sum of the section (queries or keys) that column c belongs to.
   __device__ float sum(const float* sums, int64_t row, int c) const { return sums[2 * row + (c < queries ? 0 : 1)]; }
   __device__ float rstd(const float* sums, int64_t row, int c) const {
     return inverse_root(sum(sums, row, c) * share(c) + eps);
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dqkv may be dout: a thread writes where it alone has read.
+// dqkv may alias dout: each thread writes only elements that it alone has read.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     row_norm_grad_kernel(const T* qkv, Weights<T> gamma, const float* sums, const float* dsums, const T* dout, T* dqkv,
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Block (32, 8): 32 V channels of one chunk of rows; lane y takes rows y, y + 8, ...; the lanes are added in order.
-// partial [chunks][normed].
+// Block (32, 8): 32 V channels of one chunk of rows. Lane y adds rows y, y + 8, ...; the partial sums are added in
+// order. partial: [chunks][normed].
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads)
     row_weights_kernel(const T* qkv, const float* sums, const T* dout, float* partial, QkRowShape p, int64_t chunk) {
@@ -150,7 +150,7 @@ QkRowShape validate(const char* op, const Args& a, int64_t ranks, float eps) {
           eps};
 }
 
-// f(std::integral_constant<int, V>): the widest packs that fit.
+// Calls f(std::integral_constant<int, V>) with the widest pack that fits.
 template <class T, class F>
 void by_width(bool wide, F&& f) {
   if (wide) return f(std::integral_constant<int, kPack<T>>{});
@@ -213,7 +213,8 @@ void qk_row_norm_grad(const QkRowNormGrad& a, Stream s) {
            to_string(a.dsums.shape), ", dgamma ", to_string(a.dgamma.shape));
   if (p.rows == 0 && !a.dgamma) return;
   Context& c = enter(s, kOp);
-  // Chunks depend on the shape alone: the same bits on every device of a kind. Weights first: dqkv may be dout.
+  // The chunk size depends on the shape alone: bitwise identical on all devices of a kind. Weights first: dqkv may
+  // alias dout.
   const int64_t chunk = std::max<int64_t>(16, ceil_div(p.rows, 128)), parts = ceil_div(p.rows, chunk);
   float* partial = reinterpret_cast<float*>(c.scratch(std::max<int64_t>(parts, 1) * p.normed * size_of(DType::kF32)));
   by_dtype(kOp, "qkv", a.qkv.dtype, [&](auto t) {

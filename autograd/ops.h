@@ -84,13 +84,11 @@ struct AttentionShape {
   float softcap = 0, scale = 0;
   bool full = false;
 };
-// Rotary positions, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. Row i is at
-// MicroBatch::positions where there are some, else it is row first_row + i of [batch*seq, ...], at its position mod
-// seq.
+// Rotary embedding, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. Row i has
+// MicroBatch::positions[i] if set; else it is row first_row + i of [batch*seq, ...], at its position mod seq.
 Var rope(Tape&, Var qkv, AttentionShape, Tensor table, const MicroBatch&, int64_t first_row = 0);
 // RMSNorm of the queries and the keys of each head, before rope. gamma [2 * head_dim], of queries, then of keys, is
-// shared by all heads: a TP rank has a partial sum of its gradient (ShardSpec::partial). In place where nothing is
-// recorded.
+// shared by all heads: a TP rank has a partial sum of its gradient (ShardSpec::partial). In place unless recording.
 Var qk_norm(Tape&, Var qkv, AttentionShape, Parameter& gamma, float eps, float gamma_offset = 0);
 // full: sequences end at MicroBatch::lengths.
 Var self_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&, const HeadDrop& = {});

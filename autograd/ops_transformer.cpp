@@ -65,7 +65,7 @@ struct QkNormSaved {
   float gamma_offset;
 };
 
-// Of queries or of keys.
+// Returns the query part of gamma (which 0) or its key part (which 1).
 Tensor half_of(Tensor gamma, AttentionShape a, int64_t which) { return gamma.slice(which * a.head_dim, a.head_dim); }
 
 QkNormGrad arguments(const QkNormSaved& s, Backprop& bp, bool weights) {

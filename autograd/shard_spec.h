@@ -13,8 +13,8 @@ struct ShardSpec {
   enum class Kind : uint8_t { kReplicate, kSplit, kPartial } kind = Kind::kReplicate;
   int8_t dim = 0;
   int8_t blocks = 1;
-  // Of fused QKV: heads of the first block and of each other one. 0: equal blocks, split anywhere. Blocks with fewer
-  // heads than tp ranks are split by heads, and tp / kv_heads consecutive ranks hold the same one. Their gradients of
+  // For fused QKV: heads of the first block and of each other one. 0: equal blocks, split anywhere. Blocks with fewer
+  // heads than TP ranks are split by heads: tp / kv_heads consecutive ranks hold the same head, and their gradients of
   // it are partial sums.
   int32_t heads = 0, kv_heads = 0;
 
@@ -27,11 +27,11 @@ struct ShardSpec {
   static constexpr ShardSpec qkv(int64_t heads, int64_t kv_heads) {
     return {Kind::kSplit, 0, 3, static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads)};
   }
-  // [Q; K] likewise.
+  // [Q; K], the same.
   static constexpr ShardSpec qk(int64_t heads, int64_t kv_heads) {
     return {Kind::kSplit, 0, 2, static_cast<int32_t>(heads), static_cast<int32_t>(kv_heads)};
   }
-  // Consecutive tp ranks that hold the same of the blocks after the first.
+  // Number of consecutive TP ranks that hold the same KV heads.
   constexpr int copies(int tp_size) const {
     return kv_heads > 0 && kv_heads < tp_size ? tp_size / static_cast<int>(kv_heads) : 1;
   }

@@ -152,7 +152,7 @@ class Tape {
   bool recording_ = true;
 };
 
-// What a Rule can access while it runs.
+// Interface of a running backward to its rules.
 class Backprop {
  public:
   Backprop(Tape& t, Pass p) : tape_(t), pass_(p) {}

@@ -27,7 +27,7 @@ Uuid attempt_uuid(const std::string& run_uuid, int64_t step, uint32_t attempt) {
   return u;
 }
 
-// What each rank reports about one tensor.
+// Report of one rank about one tensor.
 struct Row {
   int64_t dtype, blocks, rank;
   int64_t first_part, last_part;  // part files that hold some of it; -1: none

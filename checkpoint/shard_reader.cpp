@@ -294,7 +294,7 @@ ShardIndex read_index(Vfs& vfs, const std::string& dir, const Manifest& m, int f
 
 namespace {
 
-// What a rank reads from a step, by shard.
+// Data that a rank reads from a step, by shard.
 struct Plan {
   std::vector<TensorShape> tensors;
   std::map<uint32_t, std::vector<Request>> wants;

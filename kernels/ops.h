@@ -73,7 +73,7 @@ struct Scale {
   float factor = 1;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
-// out = cap tanh(x / cap), cap > 0; both T; out may alias x. Of logits that are read, not trained on.
+// out = cap tanh(x / cap), cap > 0; both T; out may alias x. For logits at inference; the loss ops apply their own cap.
 struct SoftCap {
   Tensor x, out;
   float cap = 1;
@@ -244,31 +244,29 @@ struct QkNormGrad {
                   .in("k_gamma", o.k_gamma))
 };
 
-// RMSNorm over all queries of a row together, and over all its keys (OLMo 2, arXiv 2501.00656), in two halves,
-// between which `ranks` tensor-parallel ranks add up `sums`. Each rank has `heads` and `kv_heads` heads of packed qkv,
-// laid out as for Attention, and gamma [(heads + kv_heads) * head_dim] (T or f32) of the same channels. KV heads that
-// several ranks hold count as often in the sum and in its mean.
+// RMSNorm over all queries of a row together, and over all its keys (OLMo 2, arXiv 2501.00656). Two ops, between which
+// the `ranks` TP ranks all-reduce `sums`. Each rank has `heads` and `kv_heads` heads of packed qkv, laid out as for
+// Attention, and gamma [(heads + kv_heads) * head_dim] (T or f32) of the same channels. KV heads replicated on several
+// ranks count that often in the sum and in its mean.
 //
-// First half: sums [n, 2] f32 = over the query channels of each row, and over its key channels, the sum of x^2 or, with
-// dout, of dout * gamma * x. gamma is read with dout alone.
+// First op: sums [n, 2] f32, over the query channels of each row and over its key channels: the sum of x^2 or, with
+// dout, of dout * gamma * x. gamma is read only with dout.
 struct QkRowSums {
   Tensor qkv, gamma, dout, sums;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   Direction direction() const { return dout ? Direction::kBackward : Direction::kForward; }
   GT_OPERANDS(.in("qkv", o.qkv).in("gamma", o.gamma).in("dout", o.dout).out("sums", o.sums))
 };
-// Second half: out = x * rstd * gamma, rstd = 1 / sqrt(sums / (ranks * channels) + eps). v is copied; out may alias
-// qkv.
+// Second op: out = x * rstd * gamma, rstd = 1 / sqrt(sums / (ranks * channels) + eps). v is copied; out may alias qkv.
 struct QkRowNorm {
   Tensor qkv, gamma, sums, out;
   int64_t heads = 0, kv_heads = 0, head_dim = 0, ranks = 1;
   float eps = 1e-6f;
   GT_OPERANDS(.in("qkv", o.qkv).in("gamma", o.gamma).in("sums", o.sums).out("out", o.out))
 };
-// qkv as it was before the norm, dsums the first half's with dout. dqkv = rstd * (dout * gamma - x * rstd^2 * dsums /
-// (ranks * channels)), overwritten whole, v copied; it may alias dout; empty: not wanted, and neither is dsums. dgamma
-// G
-// (+)= by accumulate_dw; empty: not wanted.
+// qkv: the input of the norm; dsums: the first op's result with dout. dqkv = rstd * (dout * gamma - x * rstd^2 * dsums
+// / (ranks * channels)), overwritten whole, v copied; may alias dout. Empty: not computed, and dsums is not read.
+// dgamma G (+)= by accumulate_dw; empty: not computed.
 struct QkRowNormGrad {
   Tensor qkv, gamma, sums, dsums, dout, dqkv, dgamma;
   int64_t heads = 0, kv_heads = 0, head_dim = 0, ranks = 1;
@@ -283,12 +281,12 @@ struct QkRowNormGrad {
                   .in("gamma", o.gamma))
 };
 
-// Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of
-// x [n, C], C >= heads * head_dim: of packed qkv these are the query and the key heads. Pairs as in Hugging Face's
-// rotate_half: channel i < d/2 of a head and channel d/2 + i, (a, b) = (a cos - b sin, b cos + a sin). Channels from d
-// on stay (partial rotary). table [positions, d] f32 (kernels/core/rope.h): of a position cos of d/2 angles, then sin.
-// Row r is at positions[r], i32 [n], or without those at first_position + (first_row + r) mod seq.
-// backward: turns by minus the angle, which is the gradient.
+// Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of x
+// [n, C], C >= heads * head_dim: in packed qkv, the query and KV heads. Pairs as in Hugging Face's rotate_half: channel
+// i < d/2 of a head and channel d/2 + i, (a, b) = (a cos - b sin, b cos + a sin). Channels from d on are unchanged
+// (partial rotary). table [positions, d] f32 (kernels/core/rope.h): per position cos of d/2 angles, then sin. Row r has
+// position positions[r], i32 [n]; without positions first_position + (first_row + r) mod seq.
+// backward: rotates by minus the angle, which is the gradient.
 struct Rope {
   Tensor x, table, positions;
   int64_t heads = 0, head_dim = 0, seq = 1, first_row = 0, first_position = 0;

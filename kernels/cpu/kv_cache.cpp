@@ -75,7 +75,7 @@ void cached_attention(const CachedAttention& p, Stream s) {
       AttentionHead h{};
       h.dim = h.qkv_stride = h.out_stride = c.dim;
       h.scale = p.scale, h.softcap = p.softcap;
-      // Counted from the beginning of the block that holds the first key.
+      // Indexed from the beginning of the block that holds the first key.
       h.k = read(f, p.keys, at, count, k_room + skipped * c.dim) - skipped * c.dim;
       h.v = read(f, p.values, at, count, v_room + skipped * c.dim) - skipped * c.dim;
       for (int64_t g = 0; g < group; ++g) {

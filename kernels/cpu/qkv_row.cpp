@@ -1,5 +1,5 @@
-// RMSNorm over all queries of a row, and over all its keys, on the CPU. Rows in parallel; gradients of the weights
-// by blocks of rows, added in order.
+// RMSNorm over all queries of a row, and over all its keys, on the CPU. Parallel over rows; weight gradients are summed
+// per block of rows, and the blocks are added in order.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 
 int64_t grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols)); }
 
-// Columns [begin, end) of a row that are normed together: those of queries, then those of keys.
+// Columns [begin, end) of a row that are normalized together: those of queries, then those of keys.
 struct Section {
   int64_t begin, end;
   int64_t size() const { return end - begin; }
@@ -41,7 +41,7 @@ void validate(const char* op, const Args& p) {
   require_numel(op, 2 * n, {{"sums", p.sums}});
 }
 
-// By how many elements a section's sums are divided.
+// 1 / number of elements in a section's sums.
 template <class Args>
 float share(const Args& p, int which) {
   return 1 / static_cast<float>(p.ranks * section(p, which).size());
@@ -115,7 +115,7 @@ void qk_row_norm(const QkRowNorm& p, Stream s) {
 
 namespace {
 
-// Rows [begin, end) of the gradient; sums: of this block's weights, or nullptr. room: 4 rows.
+// Computes rows [begin, end) of the gradient; sums: weight gradients of this block, or nullptr. room: 4 rows.
 void grad_rows(const QkRowNormGrad& p, const Simd& f, int64_t begin, int64_t end, float* room, float* sums) {
   const int64_t cols = p.qkv.shape.cols(), width = normed(p);
   float *x_room = room, *dout_room = room + width, *made = room + 2 * width;
@@ -154,7 +154,7 @@ void qk_row_norm_grad(const QkRowNormGrad& p, Stream s) {
   if (p.dqkv)
     require_numel(kOp, p.qkv.numel(), {{"dqkv", p.dqkv}}), require_numel(kOp, p.sums.numel(), {{"dsums", p.dsums}});
   if (p.dgamma) require_numel(kOp, normed(p), {{"dgamma", p.dgamma}});
-  constexpr int64_t kRowBlock = kSumBlock;  // rows whose sums are made together: part of the result's bits
+  constexpr int64_t kRowBlock = kSumBlock;  // rows summed as one block; affects rounding
   const int64_t rows = p.qkv.shape.rows(), width = normed(p), blocks = (rows + kRowBlock - 1) / kRowBlock;
   CpuContext& context = cpu_context(s);
   float* sums = p.dgamma ? context.scratch<float>(blocks * width) : nullptr;

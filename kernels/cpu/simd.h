@@ -52,15 +52,15 @@ struct Simd {
   void (*add)(const float* a, const float* b, float* out, int64_t n);
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
   void (*exp)(const float* x, float* out, int64_t n);   // vec.h's, for tests
-  void (*tanh)(const float* x, float* out, int64_t n);  // likewise
+  void (*tanh)(const float* x, float* out, int64_t n);  // same
   void (*multiply)(const float* a, const float* b, float* out, int64_t n);
   void (*scale)(const float* x, float factor, float* out, int64_t n);
   void (*add_scalar)(const float* x, float addend, float* out, int64_t n);
-  // out = cap tanh(x / cap); d *= 1 - (capped / cap)^2, which is its derivative at x.
+  // out = cap tanh(x / cap). The gradient multiplies d by 1 - (capped / cap)^2, the derivative at x.
   void (*soft_cap)(const float* x, float cap, float* out, int64_t n);
   void (*soft_cap_grad)(const float* capped, float cap, float* d, int64_t n);
-  // act(gate), times up where that is not null; by Activation (ops.h). The gradients with respect to both; dup is null
-  // where up is. Outputs may alias any input.
+  // act(gate), multiplied by up unless it is nullptr; indexed by Activation (ops.h). The gradient is with respect to
+  // both; dup is nullptr if up is. Outputs may alias any input.
   void (*activate[5])(const float* gate, const float* up, float* out, int64_t n);
   void (*activate_grad[5])(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n);
   // In place: (a, b) = (a cos - b sin, b cos + a sin); backward negates the angle.
@@ -97,11 +97,11 @@ struct Simd {
   int64_t (*attention_scratch)(int64_t dim);  // floats
   // Queries [first, first + kAttentionBlock) of one head: out and lse.
   void (*attention)(const AttentionHead& head, int64_t first, float* scratch);
-  // Query head.q, one row, over keys [begin, end), which its window leaves: the bits of `attention`'s row end - 1, also
-  // where both counts begin at a later multiple of kAttentionBlock. No dropout, no lse.
+  // Computes query head.q, one row, over the keys [begin, end) inside its window. Bitwise identical to row end - 1 of
+  // `attention`, also if both counts begin at a later multiple of kAttentionBlock. No dropout, no lse.
   void (*attention_query)(const AttentionHead& head, int64_t begin, int64_t end, float* scratch);
   int64_t (*attention_grad_scratch)(int64_t seq, int64_t dim, int64_t heads);  // floats
-  // The query heads that share one KV head, together: dq of all, dk and dv summed in the order of heads.
+  // Computes the query heads that share one KV head: dq of all, dk and dv summed in the order of heads.
   void (*attention_grad)(const AttentionHead* heads, int64_t count, float* scratch);
 
   // max and sum of e^(x - max); (-inf, 0) for n == 0.

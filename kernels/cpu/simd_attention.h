@@ -10,19 +10,19 @@
 namespace gt::cpu {
 namespace {
 
-// The block on the diagonal is computed by strips of this many keys or queries, each as far as the causal triangle
-// needs; what lies beyond is neither written nor read.
+// The diagonal block is computed in strips of this many keys or queries, each up to the causal boundary. Elements
+// beyond it are neither written nor read.
 constexpr int64_t kStrip = 16;
 static_assert(kStrip % kLanes == 0 && kBlock % kStrip == 0);
 
-// f(first, count) over [0, n): in one piece, or in strips.
+// Calls f(first, count) over [0, n): once, or per strip.
 template <class F>
 inline void strips(bool diagonal, int64_t n, F f) {
   const int64_t step = diagonal ? kStrip : n;
   for (int64_t i = 0; i < n; i += step) f(i, least(step, n - i));
 }
 
-// Keys that the vector of queries at q (or the strip of queries at q) can see.
+// Number of keys that the queries of the vector (or strip) at q attend to.
 inline int64_t keys_seen(bool diagonal, int64_t keys, int64_t q) {
   return diagonal ? least(keys, q / kStrip * kStrip + kStrip) : keys;
 }
@@ -58,14 +58,14 @@ inline void to_keys(const float* weights, int64_t keys, int64_t queries, const f
   });
 }
 
-// 0, 1, 2, ... as numbers of queries in one vector.
+// 0, 1, 2, ...: query indices within one vector.
 inline VecInt lane_numbers() {
   VecInt v;
   for (int i = 0; i < kLanes; ++i) v[i] = i;
   return v;
 }
 
-// In the block on the diagonal: lanes whose query comes before the key.
+// In the diagonal block: lanes whose query precedes the key.
 inline VecInt is_later(int64_t key, int64_t query) { return lane_numbers() < static_cast<int32_t>(key - query); }
 
 // A pair of blocks, `keys` x `queries`. reach: key k is behind the window of query q where q - k >= reach, both counted
@@ -106,7 +106,7 @@ inline int64_t first_key_block(const AttentionHead& h, int64_t query) {
   return (seen > start ? seen : start) / kBlock * kBlock;
 }
 
-// Scores become cap tanh(score / cap).
+// Applies the soft cap: cap tanh(score / cap).
 inline void cap_scores(float* scores, const BlockPair& b, float cap) {
   const Vec c = splat(cap), inverse = splat(1 / cap);
   for (int64_t q = 0; q < b.queries; q += kLanes)
@@ -118,7 +118,7 @@ inline void cap_scores(float* scores, const BlockPair& b, float cap) {
 
 int64_t attention_scratch_floats(int64_t dim) { return 2 * dim * kBlock + 2 * kBlock * kBlock + 3 * kBlock; }
 
-// The factors of a pair of blocks, [key][query], in `to`; nullptr without dropout.
+// Writes the dropout factors of a pair of blocks, [key][query], to `to` and returns it; nullptr without dropout.
 inline const float* factors_of_block(const AttentionHead& h, int64_t query, int64_t queries, int64_t key, int64_t keys,
                                      bool diagonal, float* to) {
   if (h.drop == nullptr) return nullptr;
@@ -127,9 +127,9 @@ inline const float* factors_of_block(const AttentionHead& h, int64_t query, int6
   return to;
 }
 
-// One block of keys enters the running softmax of the queries: scores become weights, top and total move on, and fade
-// is what earlier output has to be multiplied with. `drop`: factors of the weights, like scores, or nullptr; the total
-// counts every weight.
+// Adds one block of keys to the running softmax of the queries: scores become weights, and top and total are updated.
+// fade: factor by which earlier output must be multiplied. `drop`: factors of the weights, laid out like scores, or
+// nullptr; the total counts every weight.
 inline void soften(float* scores, const BlockPair& b, const float* drop, float* top, float* total, float* fade) {
   const Vec none = splat(-__builtin_inff());
   const bool cut = b.cut();
@@ -144,7 +144,7 @@ inline void soften(float* scores, const BlockPair& b, const float* drop, float* 
       if (b.diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
       now = max(now, s);
     }
-    // A query that has seen no key yet: -inf - -inf would be no number.
+    // A query without a key so far: -inf - -inf would be NaN.
     const Vec base = cut ? max(now, splat(-__FLT_MAX__)) : now;
     Vec sum{};
     for (int64_t k = 0; k < seen; ++k) {
@@ -159,9 +159,9 @@ inline void soften(float* scores, const BlockPair& b, const float* drop, float* 
   }
 }
 
-// Softmax(q k^T) v of `queries` rows from `q` on, with keys [begin, end), by blocks of keys that end at multiples of
-// kBlock. masked: the queries stand at positions first, first + 1, ..., so the block of keys at `first` is the one on
-// the diagonal; else all of them see all keys. lse may be null.
+// Computes softmax(q k^T) v of `queries` rows from `q` on, with keys [begin, end), in blocks of keys that end at
+// multiples of kBlock. masked: the queries have positions first, first + 1, ..., so the key block at `first` is the
+// diagonal one; else every query attends to all keys. lse may be nullptr.
 inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries, int64_t first, int64_t begin,
                    int64_t end, bool masked, float* out_rows, float* lse, float* scratch) {
   float *turned = scratch, *acc = turned + h.dim * kBlock, *scores = acc + h.dim * kBlock;
@@ -199,7 +199,7 @@ inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries,
 
 inline int64_t blocks_of(int64_t seq) { return (seq + kBlock - 1) / kBlock; }
 
-// Two score blocks and one of dropout factors; then for every head and block of queries: q and dout transposed, lse,
+// Two score blocks and one of dropout factors. Then for every head and block of queries: transposed q and dout, lse,
 // dot products of out and dout.
 int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
   return 3 * kBlock * kBlock + heads * blocks_of(seq) * kBlock * (2 * dim + 2);
@@ -212,7 +212,7 @@ void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
          causal ? first + queries : h.keys, causal, h.out + first * h.out_stride, h.lse + first, scratch);
 }
 
-// Weights of keys that a query does not see are 0 in attention_block: those are not here, and change no bit.
+// attention_block gives masked keys the weight 0. Omitting them here is bitwise identical.
 void attention_query(const AttentionHead& h, int64_t begin, int64_t end, float* scratch) {
   attend(h, h.q, 1, 0, begin, end, false, h.out, nullptr, scratch);
 }
@@ -239,9 +239,9 @@ inline void turn_block(const AttentionHead& h, int64_t first, const TurnedBlock&
   }
 }
 
-// scores -> weights p, dp -> ds = p (dp - dot) scale; with dropout factors f, p f and p (f dp - dot) scale: dot, taken
-// from the output, has them in it. With a soft cap scores are capped ones, and ds has its derivative 1 - (score /
-// cap)^2.
+// scores -> weights p, dp -> ds = p (dp - dot) scale. With dropout factors f: p f and p (f dp - dot) scale, where dot,
+// computed from the output, includes them. With a soft cap the scores are capped, and ds includes its derivative 1 -
+// (score / cap)^2.
 inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const float* drop, const TurnedBlock& b,
                         float scale, float softcap) {
   const Vec factor = splat(scale), inverse = splat(softcap > 0 ? 1 / softcap : 0);

@@ -155,8 +155,8 @@ inline Vec exp(Vec x) {
   return x < low ? Vec{} : p * scale;
 }
 
-// tanh x, relative error below 3e-7: an odd polynomial up to 0.625 (Cephes tanhf), beyond it 1 - 2 / (e^2|x| + 1). NaN
-// comes through.
+// tanh x, relative error below 3e-7: an odd polynomial up to 0.625 (Cephes tanhf), beyond it 1 - 2 / (e^2|x| + 1).
+// Propagates NaN.
 inline Vec tanh(Vec x) {
   const Vec size = (Vec)((VecInt)x & 0x7FFFFFFF), z = x * x;
   Vec p = fma(splat(-5.70498872745e-3f), z, splat(2.06390887954e-2f));

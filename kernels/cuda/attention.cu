@@ -73,8 +73,8 @@ struct Problem {
   __device__ bool sees(int64_t query, int64_t key, int64_t start, int64_t limit) const {
     return full ? key < limit : key <= query && query - key < window && key >= start;
   }
-  // What the softmax takes instead of a product of query and key, times log2 e; 2^(that - lse); its derivative / log2
-  // e.
+  // score: input of the softmax for a dot product of query and key, times log2 e. weight: 2^(score - lse). slope:
+  // derivative of the score by that product, divided by log2 e.
   __device__ float score(float product) const {
     return softcap > 0 ? kLog2e * soft_cap_of(product * scale, softcap) : product * (scale * kLog2e);
   }
@@ -491,7 +491,7 @@ void prepare_all(Context& c) {
   c.attention_ready = true;
 }
 
-// f(std::bool_constant): whether a call needs the general kernels.
+// Calls f(std::bool_constant) with whether a call needs the general kernels.
 template <class F>
 void by_generality(const Problem& p, F&& f) {
   if (p.drops || p.window < p.seq || p.softcap > 0 || p.full || p.positions != nullptr) return f(std::true_type{});

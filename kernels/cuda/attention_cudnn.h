@@ -16,8 +16,8 @@ struct AttentionCall {
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   DType type = DType::kBF16;
   float scale = 1;
-  int64_t window = 0;                           // keys that a query sees, below seq; 0: all that precede it
-  bool backward = false, deterministic = true;  // the forward always is
+  int64_t window = 0;                           // keys that a query attends to, below seq; 0: all preceding
+  bool backward = false, deterministic = true;  // the forward is always deterministic
 
   bool operator==(const AttentionCall&) const = default;
   int64_t pitch() const { return (heads + 2 * kv_heads) * head_dim; }  // elements per row of packed qkv

@@ -102,8 +102,8 @@ struct Plan {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  bool found = false;                             // false: cuBLASLt has no algorithm for this key, or refused to run it
-  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // of the heuristic; of the call, where that was refused
+  bool found = false;                             // false: cuBLASLt has no algorithm for this key, or its call failed
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  // of the heuristic, or of the failed call
   std::optional<Fused> form;                      // fastest form, for GEMMs that may run unfused
 
   Plan() = default;

@@ -123,7 +123,7 @@ QkRowNormGrad arguments(const QkRowSaved& s, Backprop& bp, bool weights) {
 
 void qk_row_backward(const QkRowSaved& s, Backprop& bp) {
   QkRowNormGrad args = arguments(s, bp, bp.pass() == Pass::kFull);
-  // Nobody reads dout after this node unless its weight gradients are deferred.
+  // dout has no other reader after this node unless weight gradients are deferred.
   const bool in_place = bp.sole_owner(s.y) && bp.pass() == Pass::kFull;
   args.dsums = bp.scratch(s.sums.shape, DType::kF32);
   args.dqkv = in_place ? args.dout : bp.scratch(args.dout.shape, args.dout.dtype);

@@ -282,11 +282,11 @@ struct QkRowNormGrad {
 };
 
 // Rotary position embedding (Su et al. 2021, arXiv 2104.09864), in place on the first `heads` heads of each row of x
-// [n, C], C >= heads * head_dim: in packed qkv, the query and KV heads. Pairs as in Hugging Face's rotate_half: channel
-// i < d/2 of a head and channel d/2 + i, (a, b) = (a cos - b sin, b cos + a sin). Channels from d on are unchanged
-// (partial rotary). table [positions, d] f32 (kernels/core/rope.h): per position cos of d/2 angles, then sin. Row r has
-// position positions[r], i32 [n]; without positions first_position + (first_row + r) mod seq.
-// backward: rotates by minus the angle, which is the gradient.
+// [n, C], C >= heads * head_dim: in packed qkv, the query and key heads. Pairs as in Hugging Face's rotate_half:
+// channel i < d/2 of a head and channel d/2 + i, (a, b) = (a cos - b sin, b cos + a sin). Channels from d on are
+// unchanged (partial rotary). table [positions, d] f32 (kernels/core/rope.h): per position cos of d/2 angles, then sin.
+// Row r has position positions[r], i32 [n]; without positions first_position + (first_row + r) mod seq. backward:
+// rotates by minus the angle, which is the gradient.
 struct Rope {
   Tensor x, table, positions;
   int64_t heads = 0, head_dim = 0, seq = 1, first_row = 0, first_position = 0;

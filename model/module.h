@@ -14,7 +14,8 @@
 
 namespace gt {
 
-// What the backward recomputes: nothing; outputs of activations and norms; whole blocks. Results are bitwise identical.
+// Activation recomputation in the backward: none; outputs of activations and norms; whole blocks. Results are bitwise
+// identical.
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 
 // Construction arguments of a layer: the model, and how this run computes it.

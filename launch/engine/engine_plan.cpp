@@ -76,7 +76,8 @@ struct CallCount {
 
 // Device memory of the graphs that a run will hold: an allowance per kernel, reported next to the measured value of the
 // run. A kernel takes some 10 KB (published: NVIDIA/cccl, pull request 3768). An op call is two kernels (the emulated
-// device counts 1.9 in a GPT's microbatch). Graphs per slot: the first and a later microbatch, and the last.
+// device counts 1.9 in a GPT's microbatch). One graph each for the first and a later microbatch of every slot, and for
+// the last microbatch.
 class GraphPlan {
  public:
   static constexpr int64_t kKernelBytes = 10240;

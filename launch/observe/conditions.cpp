@@ -14,8 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kBusy = 0.5;         // utilization of a busy sample
 constexpr double kWorthAWord = 0.05;  // fraction of samples from which a limit is printed; records have all
-constexpr std::chrono::milliseconds kGpu{100},
-    kCpu{1000};  // sampling intervals; on a CPU, sampling competes with the measured work
+constexpr std::chrono::milliseconds kGpu{100}, kCpu{1000};  // sampling intervals; on a CPU it competes with the work
 
 bool tells_anything(const DeviceConditions& c) {
   return !std::isnan(c.clock_mhz) || !std::isnan(c.memory_mhz) || !std::isnan(c.watts) || !std::isnan(c.celsius) ||

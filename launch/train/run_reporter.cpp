@@ -345,7 +345,7 @@ void RunReporter::report_flops() {
   event(fmt::format("FLOPs by module: {}; this step synchronized after each op", path));
 }
 
-// Warns once: work whose calls change between steps costs speed only.
+// Reports once: work whose calls change between steps costs speed only.
 void RunReporter::report_eager_work() {
   if (eager_reported_ || !rank_.backend.replays) return;
   const ReplayCounts c = engine_.replays();

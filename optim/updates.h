@@ -18,8 +18,7 @@ class UpdateTables {
  public:
   struct TableSplit {
     bool by_tensor = false;  // segment groups are the store's tensors; elements counted by another rank are excluded
-    int64_t elements =
-        std::numeric_limits<int64_t>::max();  // a table with this many elements ends with its last tensor
+    int64_t elements = std::numeric_limits<int64_t>::max();  // a full table ends with its last tensor
   };
   // moments: FlatStates behind a segment's m and v, in this order; nullptr: none.
   UpdateTables(const OptimizerOptions&, const ParamStore&, std::initializer_list<const FlatState*> moments, const Mesh&,

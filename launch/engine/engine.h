@@ -230,12 +230,11 @@ class Engine {
   ReplayCounts replays_;               // of update_
   std::unique_ptr<StepExchange> exchange_;
   StepClock clock_;
-  Buffer scalars_, losses_,
-      limits_;                     // rows of scalars and norm; losses of this rank's microbatches; limits by StepLimit
-  std::vector<Buffer> constants_;  // ModelStage::constants
-  Buffer seeds_;                   // upstream gradients of the loss, [microbatch] f32, with mean_of_microbatches
+  Buffer scalars_, losses_, limits_;  // scalar rows and norm; losses of this rank's microbatches; by StepLimit
+  std::vector<Buffer> constants_;     // ModelStage::constants
+  Buffer seeds_;                      // upstream gradients of the loss, [microbatch] f32, with mean_of_microbatches
   HostArray<float> host_seeds_, host_scalars_;  // host side of copies to the device
-  HostArray<double> host_limits_;               // likewise
+  HostArray<double> host_limits_;               // the same
   HostArray<float> read_scalars_;               // copied from the device: all of scalars_
   std::vector<double> counts_;                  // targets that carry loss, by microbatch of this rank
   std::vector<MicroBatch> seeded_;

@@ -79,12 +79,8 @@ class StepGuard {
   bool finite() const { return finite_; }
   bool skipped() const { return skipped_; }
   bool wants_rollback() const { return wants_rollback_; }
-  bool relearns() const {
-    return relearns_;
-  }  // applied although its norm is a spike, like those of the steps before it
-  int64_t spikes_taken() const {
-    return spikes_taken_;
-  }                            // finite anomalous steps since the start whose update was applied
+  bool relearns() const { return relearns_; }             // applied although its norm is a spike, like earlier ones
+  int64_t spikes_taken() const { return spikes_taken_; }  // finite anomalous steps that were applied
   std::string reason() const;  // "loss 9.1 is 7.3 deviations above the median 4.2 of the last 128 steps"
 
   // Counts a rollback that begins; returns false if there were too many. The caller then restores the window from the

@@ -9,8 +9,8 @@
 
 namespace gt {
 
-bool has_part(const std::vector<std::string>& parts,
-              const std::string& part);  // of checkpoint.load; "all" contains each
+// `parts`: checkpoint.load; "all" contains each.
+bool has_part(const std::vector<std::string>& parts, const std::string& part);
 
 // Throws kUsage, naming every key, if the run differs from the checkpoint's run in settings that affect the loaded
 // `parts`, or would read other data. Data are not compared if only weights are loaded.

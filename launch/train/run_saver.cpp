@@ -213,8 +213,7 @@ std::vector<std::string> changed_keys(const std::string& saved_config_json, cons
   std::vector<std::string> out;
   for (size_t k = 0; k < new_options.size(); ++k) {
     const Option& option = new_options[k];
-    const bool length =
-        option.key().rfind("data.curriculum", 0) == 0;  // sequence length; other data keys have their own check
+    const bool length = option.key().rfind("data.curriculum", 0) == 0;  // other data keys have their own check
     if ((names(kFree, option) && !length) || names(allowed, option)) continue;
     const JsonValue* section = saved.find(option.section);
     const JsonValue* value = section == nullptr ? nullptr : section->find(option.name);

@@ -52,8 +52,7 @@ class HfKeys {
 // Hugging Face's names of a class of tensors, "layers.*.attn.qkv.weight".
 struct NameRule {
   std::string_view ours;
-  std::string_view
-      theirs;  // with the same *; several names, separated by spaces, are blocks of dimension 0 in this order
+  std::string_view theirs;  // with the same *; names separated by spaces: blocks of dimension 0, in order
   bool transposed = false;  // matrices are stored [in, out]
 };
 

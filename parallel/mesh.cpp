@@ -134,7 +134,7 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   }
   const std::vector<int> stages = shape_.members(Axis::kPp, rank_);
   const bool end = shape.pp > 1 && (first_stage() || last_stage());
-  embedding_group_ = make("ends", end ? std::vector<int>{stages.front(), stages.back()} : std::vector<int>{rank_});
+  embedding_group_ = make("embedding", end ? std::vector<int>{stages.front(), stages.back()} : std::vector<int>{rank_});
   if (shape.pp > 1) {
     std::vector<int> places(static_cast<size_t>(shape.world() / shape.pp));  // pp is the slowest axis: neighbours
     for (size_t i = 0; i < places.size(); ++i)
@@ -148,7 +148,7 @@ std::vector<Mesh::Named> Mesh::groups() const {
   std::vector<Named> out{{"tp", &group(Axis::kTp), size(Axis::kTp)},
                          {"pp", &group(Axis::kPp), size(Axis::kPp)},
                          {"dp", &group(Axis::kDp), size(Axis::kDp)},
-                         {"ends", embedding_group_.get(), shape_.pp > 1 ? 2 : 1},
+                         {"embedding", embedding_group_.get(), shape_.pp > 1 ? 2 : 1},
                          {"stage", &stage(), stage_ ? shape_.world() / shape_.pp : 1},
                          {"world", world_.get(), shape_.world()}};
   for (const AxisGroup& g : axis_groups_)

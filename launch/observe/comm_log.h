@@ -11,7 +11,7 @@ namespace gt {
 CommCounters difference(const CommCounters& after, const CommCounters& before);
 
 struct CommRow {
-  std::string group;                          // tp, pp, dp, ends, stage, world
+  std::string group;                          // tp, pp, dp, embedding, stage, world
   std::string op;                             // all_reduce, …
   int64_t calls = 0, bytes = 0, payload = 0;  // all ranks: bytes sent by ring algorithms (recv: received); full tensors
   double seconds = 0;  // from each call to its completion, summed over ranks; overlaps with compute and other calls

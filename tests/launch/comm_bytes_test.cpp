@@ -107,7 +107,7 @@ void check_bytes(const MeshRun& run, const MeshResult& result) {
       CHECK(dp.total() == dp.reduce_scatter + dp.all_gather);
     }
     // Tied embeddings: an all-reduce of the gradient's shard between two ranks.
-    if (p > 1) CHECK(comm.at("ends").total() == (c.tied ? (scopes.table + scopes.head) / d * e : 0));
+    if (p > 1) CHECK(comm.at("embedding").total() == (c.tied ? (scopes.table + scopes.head) / d * e : 0));
     // World-wide values are reduced in one vector.
     if (run.mesh.world() > 1) CHECK(comm.at("world").of(CommOp::kAllReduce).calls == 1);
   }

@@ -17,7 +17,7 @@ constexpr int kMostStrikes = 3;
 constexpr size_t kLeastCalls = 2;  // a graph of one call is no faster than the call
 constexpr size_t kAlignment = alignof(std::max_align_t);
 
-const Backend* behind = nullptr;            // the twin; set before any recording is created
+const Backend* behind = nullptr;            // the recorder; set before any recording is created
 thread_local Recording* running = nullptr;  // active on this thread: a rank computes on one thread
 std::atomic<uint64_t> runs{0};
 
@@ -47,7 +47,7 @@ struct Recording::Kind {
   void (*make)(const std::byte* noted, const Backend&, Stream);
 };
 
-// Op and device tables of the twin.
+// Op and device tables of the recorder.
 struct RecordingBackend {
   // Side call: executed by its own library.
   static constexpr Recording::Kind kSide{
@@ -144,16 +144,16 @@ const Backend& replayable(const Backend& inner) {
   static const struct Made {
     OpTable ops;
     DeviceApi device;
-    Backend twin;
+    Backend recorder;
     explicit Made(const Backend& b) {
       behind = &b;
-      ops = RecordingBackend::ops(), device = RecordingBackend::device(), twin = b;
-      twin.ops = &ops, twin.device = &device, twin.replays = true;
-      if (b.raw_stream != nullptr) twin.raw_stream = RecordingBackend::raw_stream;
+      ops = RecordingBackend::ops(), device = RecordingBackend::device(), recorder = b;
+      recorder.ops = &ops, recorder.device = &device, recorder.replays = true;
+      if (b.raw_stream != nullptr) recorder.raw_stream = RecordingBackend::raw_stream;
     }
   } made(inner);
   GT_CHECK(behind == &inner, "one backend a process can be replayed");
-  return made.twin;
+  return made.recorder;
 }
 
 void ReplayCounts::add(const ReplayCounts& more) {
@@ -161,8 +161,8 @@ void ReplayCounts::add(const ReplayCounts& more) {
   if (!more.why.empty()) why = more.why;
 }
 
-Recording::Recording(const Backend& twin, Stream s) : inner_(*behind), stream_(s) {
-  GT_CHECK(twin.replays && behind != nullptr, "recordings are of a backend that replayable() made");
+Recording::Recording(const Backend& recorder, Stream s) : inner_(*behind), stream_(s) {
+  GT_CHECK(recorder.replays && behind != nullptr, "recordings are of a backend that replayable() made");
 }
 
 Recording::~Recording() { forget_broken(); }

@@ -61,13 +61,13 @@ struct HeldGraphs {
 
 class Recording {
  public:
-  // `twin`: from replayable(). Stream and twin must outlive the recording.
-  Recording(const Backend& twin, Stream);
+  // `recorder`: from replayable(). Stream and recorder must outlive the recording.
+  Recording(const Backend& recorder, Stream);
   ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Runs `work`, whose calls this thread makes on the stream through the twin. On return all of them are queued.
+  // Runs `work`, whose calls this thread makes on the stream through the recorder. On return all of them are queued.
   template <class Work>
   void run(ReplayCounts& counts, Work work) {
     begin();

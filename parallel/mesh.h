@@ -82,9 +82,9 @@ class Mesh {
   ProcessGroup& embedding_group() const { return *embedding_group_; }
   // Every rank of this pipeline stage: dp x cp x tp. The world if pp is 1.
   ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
-  // tp, pp, dp, embedding, stage, world, then those that not every mesh has (cp, dp_cp, ep, expert_dp, kv): the same list on
-  // every rank. `size`: of the mesh's groups of this kind, even if this rank is in none. `group`: then a group of this
-  // rank alone.
+  // tp, pp, dp, embedding, stage, world, then those that not every mesh has (cp, dp_cp, ep, expert_dp, kv): the same
+  // list on every rank. `size`: of the mesh's groups of this kind, even if this rank is in none. `group`: then a group
+  // of this rank alone.
   struct Named {
     std::string name;
     ProcessGroup* group;

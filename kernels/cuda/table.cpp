@@ -71,7 +71,7 @@ std::string fp8_unsupported(int index) {
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
   if (10 * major + minor >= 89) return {};
-  return cat("CUDA device ", index, " is sm_", major, minor, "; sm_89 (Ada) or later multiplies numbers of 8 bits");
+  return cat("CUDA device ", index, " is sm_", major, minor, "; FP8 GEMMs need sm_89 (Ada) or later");
 }
 
 int64_t workspace_bytes(std::span<const AttentionGrad> attention) {

@@ -27,8 +27,8 @@ struct ActionKey {
 
 class ActionGraphs {
  public:
-  // `twin`: the recording backend (replayable()). Backend::replays, read before every run, enables recording.
-  ActionGraphs(const Backend& twin, Stream, int slots);
+  // `recorder`: the recording backend (replayable()). Backend::replays, read before every run, enables recording.
+  ActionGraphs(const Backend& recorder, Stream, int slots);
   ~ActionGraphs();
 
   // Begins a run of these microbatches. If their shapes differ, the actions of this run are queued eagerly.

@@ -70,7 +70,7 @@ UnitState& ParamStore::add_uniform(UnitSpec spec, std::vector<int> place, UnitSt
   units_.push_back(
       std::make_unique<UnitState>(std::move(spec), std::move(place), options_.grad, domain, *reducer_, *gatherer_));
   UnitState& s = *units_.back();
-  if (main != nullptr) main->companion = &s;
+  if (main != nullptr) main->f32_unit = &s;
   allocate(s, main != nullptr);
   return s;
 }
@@ -104,15 +104,16 @@ void ParamStore::cut_pieces() {
 
 ParamStore::~ParamStore() = default;
 
-// A domain of one rank shards nothing, at any stage. The few values of a companion stay unsharded.
-void ParamStore::allocate(UnitState& s, bool companion) {
+// A domain of one rank shards nothing, at any stage. The few values of an f32 unit stay
+// unsharded.
+void ParamStore::allocate(UnitState& s, bool f32_unit) {
   for (auto& other : units_)
     if (s.tied_copy() && other->spec.params.front()->name == s.spec.params.front()->tied_to) {
       s.owner = other.get();
       other->copy = &s;
     }
   const bool shares = s.domain.size > 1;
-  s.values_sharded = shares && options_.stage == 3 && !companion && s.elements() >= options_.persist_numel;
+  s.values_sharded = shares && options_.stage == 3 && !f32_unit && s.elements() >= options_.persist_numel;
   s.grads_sharded = shares && grad_reduce_of(options_, mesh_.size(Axis::kPp)) == GradReduce::kEach;
   // Every element is written before it is read, except the padding at the end, which stays 0.
   const auto buffer = [&](bool sharded, DType type) {

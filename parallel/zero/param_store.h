@@ -155,7 +155,7 @@ class ParamStore {
  private:
   void add_scope(UnitSpec);
   UnitState& add_uniform(UnitSpec, std::vector<int> place, UnitState* main);
-  void allocate(UnitState&, bool companion);
+  void allocate(UnitState&, bool f32_unit);
   void init_whole(UnitState&, Tensor whole, uint64_t seed, int threads);
   void round_masters();
   void derive_values(UnitState&);

@@ -76,9 +76,9 @@ void UnitState::acquire(Stream) {
   if (values_sharded) gatherer.acquire(shares_values() ? *owner : *this);
 }
 
-// The companion is released first: the first unit of a stage ends a backward, and nothing may follow it.
+// The f32 unit is released first: the first unit of a stage ends a backward, and nothing may follow it.
 void UnitState::release(Stream s) {
-  if (companion) companion->release(s);
+  if (f32_unit) f32_unit->release(s);
   // Gradients that the forward already made (the LM head's, while its logits are in cache) belong to this microbatch
   // alone. They are reduced now, so that every microbatch is reduced on its own, in order, whatever the schedule runs
   // before its backward.
@@ -89,7 +89,7 @@ void UnitState::release(Stream s) {
 void UnitState::open_grads() { reducer.open(*this); }
 
 void UnitState::grads_ready(Stream) {
-  if (companion) reducer.ready(*companion);
+  if (f32_unit) reducer.ready(*f32_unit);
   reducer.ready(*this);
 }
 

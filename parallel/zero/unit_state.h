@@ -25,11 +25,11 @@ struct UnitState final : ParamUnit {
   Domain domain;     // ranks that reduce its gradients and hold its shards
   GradReducer& reducer;
   ValueGatherer& gatherer;
-  UnitState* owner = nullptr;      // unit of the tied weight, if on this rank too: this unit is then not updated
-  UnitState* copy = nullptr;       // conversely: the tied copy that this unit owns
-  UnitState* companion = nullptr;  // f32 parameters of a module whose others are 16-bit: used and reduced with it
-  bool unused = false;             // in this step: no microbatch uses it, its gradient is 0
-  bool ends_backward = false;      // first unit of its stage that is used: last in a backward
+  UnitState* owner = nullptr;     // unit of the tied weight, if on this rank too: this unit is then not updated
+  UnitState* copy = nullptr;      // conversely: the tied copy that this unit owns
+  UnitState* f32_unit = nullptr;  // f32 parameters of a module whose others are 16-bit: used and reduced with it
+  bool unused = false;            // in this step: no microbatch uses it, its gradient is 0
+  bool ends_backward = false;     // first unit of its stage that is used: last in a backward
 
   // Memory kept on this rank: flat values and gradients, unsharded or its shard.
   Buffer values, grads;

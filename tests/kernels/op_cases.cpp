@@ -137,7 +137,7 @@ std::string OpCase::compare_block(size_t index, const std::vector<std::byte>& go
     const auto at = (static_cast<int64_t>(i) - static_cast<int64_t>(first)) / size_of(b.dtype);
     if (!inside) return cat("writes outside of ", b.label, to_string(b.shape), ", near element ", at);
     if (b.access == Access::kIn) return cat("changes its input ", b.label, " at element ", at);
-    return cat(b.label, to_string(b.shape), " differs at element ", at, ", where the same bits are required");
+    return cat(b.label, to_string(b.shape), " differs at element ", at, ", where equal bits are required");
   }
   if (b.access == Access::kIn) return "";
 

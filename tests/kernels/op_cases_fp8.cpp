@@ -49,7 +49,7 @@ CaseOf<QuantizeFp8>& add_made(OpCases& to, int64_t rows, int64_t cols, DType t, 
 // amax only: first step of `current` scaling.
 void add_look(OpCases& to, int64_t rows, int64_t cols, DType t, Fp8Source of) {
   using Q = QuantizeFp8;
-  auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] looked at, ", static_cast<int>(of), suffix(t)));
+  auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] amax only, ", static_cast<int>(of), suffix(t)));
   c.in(&Q::x, "x", {rows, cols}, normal(), t);
   if (of == Fp8Source::kGeluGrad) c.in(&Q::pre, "pre", {rows, cols}, normal(), t);
   c.out(&Fp8Out::step_amax, "step_amax", {1});
@@ -98,7 +98,7 @@ void add_norms(OpCases& to) {
   add_norm(to, 20, 64, DType::kF32, Wanted::kBoth, true, false);
   add_norm(to, 16, 128, DType::kBF16, Wanted::kBoth, true, false, " from unaligned addresses").skew = 1;
   for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: a plain norm with amax
-    auto& c = add_case<LayerNorm>(to, cat("[24, 512] looked at", suffix(t)));
+    auto& c = add_case<LayerNorm>(to, cat("[24, 512] amax only", suffix(t)));
     using N = LayerNorm;
     c.in(&N::x, "x", {24, 512}, normal(2, 0.5), t).in(&N::gamma, "gamma", {512}).in(&N::beta, "beta", {512});
     c.out(&N::out, "out", {24, 512}, t).out(&N::rstd, "rstd", {24}).out(&N::mean, "mean", {24});
@@ -151,7 +151,7 @@ void add_norm_grads(OpCases& to) {
   add_norm_grad(to, 16, 128, DType::kBF16, Wanted::kBoth, " from unaligned addresses").skew = 1;
   for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: amax of what is stored
     using G = LayerNormGrad;
-    auto& c = add_case<G>(to, cat("[24, 512] looked at", suffix(t)));
+    auto& c = add_case<G>(to, cat("[24, 512] amax only", suffix(t)));
     c.in(&G::x, "x", {24, 512}, normal(2, 0.5), t).in(&G::gamma, "gamma", {512}).in(&G::mean, "mean", {24});
     c.in(&G::rstd, "rstd", {24}, positive()).in(&G::dout, "dout", {24, 512}, normal(), t);
     c.out(&G::dx, "dx", {24, 512}, t).out(&Fp8Out::step_amax, "step_amax", {1});

@@ -151,7 +151,7 @@ TEST_CASE("parity: every op has test cases and a benchmark case, with unique nam
 
 TEST_CASE("parity: the comparison detects a wrong value, a missing one, a stray write and a changed input") {
   OpCases cases;
-  auto& c = add_case<Add>(cases, "judged");
+  auto& c = add_case<Add>(cases, "compared");
   c.in(&Add::a, "a", {5}).in(&Add::b, "b", {5}).out(&Add::out, "out", {5});
   c.prepare(kSeed);
   struct Fault {

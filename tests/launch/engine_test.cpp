@@ -102,8 +102,8 @@ TEST_CASE("a stop requested on one rank stops all") {
     for (int who = 0; who < shape.world(); who += std::max(1, shape.world() - 1))
       on_engines(small(shape), shape, [&](EngineRank& r) {
         GT_CHECK(!r.step(0).stop, "nobody wished to stop");
-        GT_CHECK(r.step(1, r.mesh.rank() == who).stop, "rank ", who, "'s wish was lost");
-        GT_CHECK(!r.step(2).stop, "the wish outlived its step");
+        GT_CHECK(r.step(1, r.mesh.rank() == who).stop, "rank ", who, "'s stop flag was lost");
+        GT_CHECK(!r.step(2).stop, "the stop flag outlived its step");
       });
 }
 

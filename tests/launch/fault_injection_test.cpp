@@ -93,7 +93,8 @@ TEST_CASE("a row bias added twice is reported at its layer") {
 }
 
 TEST_CASE("a skipped sum of tied gradients is reported at the shared table") {
-  const std::string text = found(tiny({"--pp", "2"}), skipping({.op = Op::kAllReduce, .group = "embedding", .every = true}));
+  const std::string text =
+      found(tiny({"--pp", "2"}), skipping({.op = Op::kAllReduce, .group = "embedding", .every = true}));
   CHECK_THAT(text, Catch::Contains("the gradient of embed.weight in step 1") && Catch::Contains("pp0-1"));
 }
 

@@ -89,7 +89,7 @@ double packed_error(const TransformerConfig& model, const std::vector<int64_t>& 
 
 }  // namespace
 
-TEST_CASE("a packed document that begins at a tile of attention has the losses that it has alone, bit for bit") {
+TEST_CASE("a packed document that begins at a tile of attention has bitwise the losses that it has alone") {
   CHECK(packed_error(learned(192), {64, 128}) == 0);
   CHECK(packed_error(rotary(192), {128, 64}) == 0);
   CHECK(packed_error(rotary(128), {64, 40, 24}) <= 1e-6);  // the third begins within a tile

@@ -60,6 +60,6 @@ TEST_CASE("inspecting, verifying, exporting and importing start nothing and open
     files += static_cast<int>(t.read.size() + t.written.size());
     ++traced;
   }
-  print_figure("R22",
-               cat(traced, " verbs, ", files, " files opened: no program started, no connection, none elsewhere"));
+  print_figure(
+      "R22", cat(traced, " subcommands, ", files, " files opened: no program started, no connection, none elsewhere"));
 }

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""words.py SOURCE_DIR: comments, messages and documents use the field's words (left column: words that are not)."""
+import os
+import re
+import sys
+
+# Words of an older, private vocabulary, and what to write instead.
+PRIVATE = {
+    r"of 8 bits|8-bit numbers": "FP8, int8",
+    r"strangers?": "independent modules; foreign files",
+    r"floors": "layers",
+    r"rooms": "buffer slot, workspace, scratch",
+    r"stretch(?:es)?|at a stroke": "graph segment, one launch",
+    r"(?:is|are|was|were|be|been|being) (?:told|said)|told|spoke": "passed, returned, reported, recorded",
+    r"wish(?:es)?": "control flags",
+    r"judges?|judged|bad steps?": "anomaly check, anomalous step",
+    r"trouble": "fault, error",
+    r"take[sn]? up|took up": "resume",
+    r"hand(?:s|ed|ing)? over|pass(?:es|ed|ing)? on": "forward, propagate",
+    r"publish(?:es)?": "all-gather updated weights",
+    r"tensor ranks?": "TP ranks",
+    r"key heads?": "KV heads",
+    r"blocks left out|left-out blocks": "dropped layers",
+    r"to the bit|the same bits|same bits|bit for bit|no bit of": "bitwise identical",
+    r"companions?|twins?": "say what it is",
+    r"goes by|go by": "is driven by",
+    r"verbs": "subcommand",
+    r"behind the host's back": "asynchronous",
+    r"looked at": "read, measured, inspected",
+    r"largest seen": "amax",
+}
+FIND = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{w})" for i, w in enumerate(PRIVATE)) + r")\b", re.I)
+CPP = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
+HASH = re.compile(r"(?m)^\s*#.*$")
+
+
+def prose(path, text):
+    """(offset, text) of comments and messages; all of a document."""
+    if path.endswith(".md"):
+        return [(0, text)]
+    found = CPP if path.endswith((".h", ".cpp", ".cu", ".cuh")) else HASH
+    return [(m.start(), m.group(0)) for m in found.finditer(text)]
+
+
+def files(root):
+    for top in ("autograd", "checkpoint", "configs", "data", "docs", "kernels", "launch", "model", "optim", "parallel", "tests"):
+        for folder, _, names in os.walk(os.path.join(root, top)):
+            yield from (os.path.join(folder, n) for n in names if n.endswith((".h", ".cpp", ".cu", ".cuh", ".md", ".sh", ".py")))
+    yield from (os.path.join(root, n) for n in ("README.md", "CONTRIBUTING.md"))
+
+
+def main():
+    root = sys.argv[1]
+    allowed = set()
+    with open(os.path.join(root, "tests/house/words_allowed.txt"), encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip() and not line.startswith("#"):
+                path, _, words = line.rstrip("\n").partition(": ")
+                allowed.add((path, words.lower()))
+    bad, used = 0, set()
+    for path in sorted(files(root)):
+        name = os.path.relpath(path, root)
+        if name.startswith("tests/house/words") or name == "tests/bench/RESULTS.md":
+            continue
+        with open(path, encoding="utf-8", errors="replace") as f:
+            text = f.read()
+        for at, part in prose(path, text):
+            for m in FIND.finditer(part):
+                key = (name, m.group(0).lower())
+                if key in allowed:
+                    used.add(key)
+                    continue
+                instead = list(PRIVATE.values())[int(m.lastgroup[1:])]
+                print(f'{name}:{text.count(chr(10), 0, at + m.start()) + 1}: "{m.group(0)}": write {instead}')
+                bad += 1
+    for path, words in sorted(allowed - used):
+        print(f"tests/house/words_allowed.txt: {path} has no {words!r}: remove the line")
+        bad += 1
+    sys.exit(bad > 0)
+
+
+main()

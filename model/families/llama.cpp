@@ -8,9 +8,8 @@ namespace {
 void keys(HfKeys& k, TransformerConfig& c) {
   llama_like_keys(k, c);
   k.integer("head_dim", c.head_dim, 1, 65536, c.hidden / c.heads);
-  k.boolean("attention_bias", c.qkv_bias, false);
+  attention_bias_key(k, c);
   k.boolean("mlp_bias", c.mlp_bias, false);
-  if (k.reading()) c.out_bias = c.qkv_bias;  // one key for both
 }
 
 }  // namespace

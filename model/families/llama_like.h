@@ -28,16 +28,26 @@ inline void rope_scaling_keys(HfKeys& k, TransformerConfig& c) {
   if (k.reading()) k.none("mscale"), k.none("mscale_all_dim");
 }
 
-// Rotary embedding: `rope_theta` and `rope_scaling` or, since transformers 5, both in `rope_parameters`. Writes the
-// older form, which every version reads.
-inline void rope_keys(HfKeys& k, TransformerConfig& c) {
-  constexpr double kLow = 1.0001, kHigh = 1e12;
-  k.number("rope_theta", c.rope_theta, kLow, kHigh, 10000);
-  const auto whole_heads = [](HfKeys& of) {
-    double turned = 1;
-    of.number("partial_rotary_factor", turned, 0, 1, 1);
-    if (turned != 1) of.problem(cat("partial_rotary_factor: ", turned, ", expected 1"));
-  };
+constexpr double kLowestRopeTheta = 1.0001, kHighestRopeTheta = 1e12;
+
+inline void whole_heads(HfKeys& k) {
+  double turned = 1;
+  k.number("partial_rotary_factor", turned, 0, 1, 1);
+  if (turned != 1) k.problem(cat("partial_rotary_factor: ", turned, ", expected 1"));
+}
+
+// The contents of `rope_parameters`, read alone.
+inline void rope_parameter_keys(HfKeys& k, TransformerConfig& c) {
+  k.number("rope_theta", c.rope_theta, kLowestRopeTheta, kHighestRopeTheta, c.rope_theta);
+  whole_heads(k);
+  rope_scaling_keys(k, c);
+}
+
+// Rotary positions: `rope_theta` and `rope_scaling`, or, since transformers 5, both in `rope_parameters`, which `newer`
+// reads. What is written is the older form, which every version reads.
+inline void rope_keys(HfKeys& k, TransformerConfig& c, double standard_theta = 10000,
+                      void (*newer)(HfKeys&, TransformerConfig&) = rope_parameter_keys) {
+  k.number("rope_theta", c.rope_theta, kLowestRopeTheta, kHighestRopeTheta, standard_theta);
   const auto scaling = [&](HfKeys& s) { rope_scaling_keys(s, c); };
   if (!k.reading()) {
     if (c.rope.kind == RopeKind::kDefault) return k.none("rope_scaling");
@@ -46,16 +56,11 @@ inline void rope_keys(HfKeys& k, TransformerConfig& c) {
   }
   c.rope = {};
   whole_heads(k);
-  const bool newer = k.object("rope_parameters", [&](HfKeys& p) {
-    p.number("rope_theta", c.rope_theta, kLow, kHigh, c.rope_theta);
-    whole_heads(p);
-    scaling(p);
-  });
-  if (!newer) k.object("rope_scaling", scaling);
+  if (!k.object("rope_parameters", [&](HfKeys& p) { newer(p, c); })) k.object("rope_scaling", scaling);
 }
 
-inline void llama_like_keys(HfKeys& k, TransformerConfig& c) {
-  k.word("hidden_act", {"silu"});
+// Sizes, and what else all of these families call alike; not their activation and positions.
+inline void decoder_keys(HfKeys& k, TransformerConfig& c) {
   k.integer("num_hidden_layers", c.layers, 1, 1024);
   k.integer("hidden_size", c.hidden, 1, 1 << 20);
   k.integer("num_attention_heads", c.heads, 1, 65536);
@@ -64,13 +69,24 @@ inline void llama_like_keys(HfKeys& k, TransformerConfig& c) {
   k.integer("vocab_size", c.vocab, 2, 1 << 22);
   k.integer("max_position_embeddings", c.seq, 1, 1 << 20);
   k.number("rms_norm_eps", c.norm_eps, 1e-12, 1, 1e-6);
-  rope_keys(k, c);
-  k.boolean("tie_word_embeddings", c.tied, false);
+  k.boolean("tie_word_embeddings", c.tied, c.tied);
   k.number("initializer_range", c.init_std, 1e-9, 10, 0.02);
   k.number("attention_dropout", c.attn_dropout, 0, 0.999, 0);
 }
 
-// Defaults of Llama and Mistral: pre-norm RMSNorm, rotary positions, gated SiLU, no biases, untied head.
+inline void llama_like_keys(HfKeys& k, TransformerConfig& c) {
+  k.word("hidden_act", {"silu"});
+  decoder_keys(k, c);
+  rope_keys(k, c);
+}
+
+// One key for all biases of attention.
+inline void attention_bias_key(HfKeys& k, TransformerConfig& c) {
+  k.boolean("attention_bias", c.qkv_bias, false);
+  if (k.reading()) c.out_bias = c.qkv_bias;
+}
+
+// Llama's and Mistral's: RMSNorm in front, rotary positions, gated SiLU, no biases, an untied head.
 inline constexpr TransformerConfig kLlamaDefaults{.tied = false,
                                                   .norm = NormKind::kRms,
                                                   .position = PositionKind::kRotary,
@@ -79,6 +95,14 @@ inline constexpr TransformerConfig kLlamaDefaults{.tied = false,
                                                   .qkv_bias = false,
                                                   .out_bias = false,
                                                   .mlp_bias = false};
+
+// Llama's decisions, changed by `differ`, a callable void(TransformerConfig&).
+template <class Differ>
+constexpr TransformerConfig llama_but(Differ differ) {
+  TransformerConfig c = kLlamaDefaults;
+  differ(c);
+  return c;
+}
 
 inline constexpr NameRule kLlamaNames[] = {
     {"embed.weight", "model.embed_tokens.weight"},
@@ -91,11 +115,13 @@ inline constexpr NameRule kLlamaNames[] = {
     {"layers.*.attn.qk_norm.weight", "model.layers.*.self_attn.q_norm.weight model.layers.*.self_attn.k_norm.weight"},
     {"layers.*.attn.out.weight", "model.layers.*.self_attn.o_proj.weight"},
     {"layers.*.attn.out.bias", "model.layers.*.self_attn.o_proj.bias"},
+    {"layers.*.post_norm1.weight", "model.layers.*.post_attention_layernorm.weight"},
     {"layers.*.norm2.weight", "model.layers.*.post_attention_layernorm.weight"},
     {"layers.*.mlp.up.weight", "model.layers.*.mlp.gate_proj.weight model.layers.*.mlp.up_proj.weight"},
     {"layers.*.mlp.up.bias", "model.layers.*.mlp.gate_proj.bias model.layers.*.mlp.up_proj.bias"},
     {"layers.*.mlp.down.weight", "model.layers.*.mlp.down_proj.weight"},
     {"layers.*.mlp.down.bias", "model.layers.*.mlp.down_proj.bias"},
+    {"layers.*.post_norm2.weight", "model.layers.*.post_feedforward_layernorm.weight"},
     {"final_norm.weight", "model.norm.weight"},
     {"head.weight", "lm_head.weight"},
 };

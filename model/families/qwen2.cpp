@@ -23,21 +23,13 @@ void keys(HfKeys& k, TransformerConfig& c) {
 
 }  // namespace
 
-extern const Family kQwen2{.name = "qwen2",
-                           .model_type = "qwen2",
-                           .architecture = "Qwen2ForCausalLM",
-                           .prefix = "model.",
-                           .defaults = {.tied = false,
-                                        .norm = NormKind::kRms,
-                                        .norm_eps = 1e-6,
-                                        .position = PositionKind::kRotary,
-                                        .rope_theta = 1000000,
-                                        .activation = Activation::kSilu,
-                                        .gated = true,
-                                        .qkv_bias = true,
-                                        .out_bias = false,
-                                        .mlp_bias = false},
-                           .keys = keys,
-                           .names = kLlamaNames};
+extern const Family kQwen2{
+    .name = "qwen2",
+    .model_type = "qwen2",
+    .architecture = "Qwen2ForCausalLM",
+    .prefix = "model.",
+    .defaults = llama_but([](TransformerConfig& c) { c.norm_eps = 1e-6, c.rope_theta = 1e6, c.qkv_bias = true; }),
+    .keys = keys,
+    .names = kLlamaNames};
 
 }  // namespace gt

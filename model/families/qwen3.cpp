@@ -8,8 +8,7 @@ namespace {
 void keys(HfKeys& k, TransformerConfig& c) {
   llama_like_keys(k, c);
   k.integer("head_dim", c.head_dim, 1, 65536, 128);
-  k.boolean("attention_bias", c.qkv_bias, false);
-  if (k.reading()) c.out_bias = c.qkv_bias;  // one key for both
+  attention_bias_key(k, c);
   k.only("use_sliding_window", false);
 }
 
@@ -19,18 +18,9 @@ extern const Family kQwen3{.name = "qwen3",
                            .model_type = "qwen3",
                            .architecture = "Qwen3ForCausalLM",
                            .prefix = "model.",
-                           .defaults = {.tied = false,
-                                        .head_dim = 128,
-                                        .norm = NormKind::kRms,
-                                        .norm_eps = 1e-6,
-                                        .position = PositionKind::kRotary,
-                                        .rope_theta = 1000000,
-                                        .qk_norm = QkNormKind::kHead,
-                                        .activation = Activation::kSilu,
-                                        .gated = true,
-                                        .qkv_bias = false,
-                                        .out_bias = false,
-                                        .mlp_bias = false},
+                           .defaults = llama_but([](TransformerConfig& c) {
+                             c.head_dim = 128, c.norm_eps = 1e-6, c.rope_theta = 1e6, c.qk_norm = QkNormKind::kHead;
+                           }),
                            .keys = keys,
                            .names = kLlamaNames};
 

@@ -51,6 +51,9 @@ Var gelu(Tape&, Var x);
 // no other op may have saved. Without a mask returns x.
 Var dropout(Tape&, Var x, const RowDrop&);
 
+// factor x, in place on x, which no other op may have saved.
+Var scale(Tape&, Var x, float factor);
+
 // Residual add and the norm that follows it: sum = x + delta (dropout(delta) with `drop`), out = norm(sum). Without
 // delta, sum is x. With a scale the norm writes FP8 data instead of its result: `out` then has a gradient and no value.
 struct NormWeights {

@@ -304,6 +304,8 @@ Var dropout(Tape& t, Var x, const RowDrop& drop) {
   return y;
 }
 
+Var scale(Tape& t, Var x, float factor) { return dropout(t, x, {.mask = {.scale = factor}}); }
+
 namespace {
 // The norm with FP8 data of its result. While the scale is unknown, the result is stored and its amax computed first.
 Fp8Tensor norm_fp8(Tape& t, LayerNorm args, Var out, const Fp8Scaling& scale, Keep keep) {

@@ -32,7 +32,7 @@ class Inventory {
   void norm(const char* name) {
     const int64_t width = m_.config.hidden;
     module(name);
-    add("weight", {width}, {}, {Init::Kind::kOne}, Role::kNorm);
+    add("weight", {width}, {}, {norm_init()}, Role::kNorm);
     if (m_.config.norm == NormKind::kLayer) add("bias", {width}, {}, {Init::Kind::kZero}, Role::kNorm);
   }
   // Weights of queries, then of keys. Weights shared by all heads are replicated over TP ranks; each rank computes a
@@ -42,7 +42,7 @@ class Inventory {
     const bool row = c.qk_norm == QkNormKind::kRow;
     module(name);
     add("weight", {(row ? c.heads + c.groups() : 2) * c.head_width()},
-        row ? ShardSpec::qk(c.heads, c.groups()) : ShardSpec::partial(), {Init::Kind::kOne}, Role::kNorm);
+        row ? ShardSpec::qk(c.heads, c.groups()) : ShardSpec::partial(), {norm_init()}, Role::kNorm);
   }
   // Linear layer [out, in], split by rows as `cut`; the bias is split alike.
   void column_linear(const char* name, int64_t out, ShardSpec cut, bool bias) {
@@ -93,6 +93,7 @@ class Inventory {
   ModelSpec take() { return std::move(m_); }
 
  private:
+  Init::Kind norm_init() const { return m_.config.norm_zero_centered ? Init::Kind::kZero : Init::Kind::kOne; }
   ParamSpec& linear(const char* name, int64_t out, int64_t in, ShardSpec cut, Init init) {
     module(name).weights = out * in;
     open_layer().flops += 2 * out * in;

@@ -75,9 +75,10 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
       heads_(SelfAttention::local_heads(b)),
       stage_(stage),
       embed_drop_("embed", b.config().dropout, b) {
-  const auto blocks = static_cast<int>(b.config().layers);
-  if (b.config().position == PositionKind::kRotary) rotary_ = rotary_table(b.config());
-  const Constant* rotary = rotary_ ? &*rotary_ : nullptr;
+  const TransformerConfig& c = b.config();
+  const auto blocks = static_cast<int>(c.layers);
+  if (c.position == PositionKind::kRotary) rotary_ = rotary_table(c, c.rope_theta, c.rope);
+  if (c.rope_local_theta > 0) local_rotary_ = rotary_table(c, c.rope_local_theta, {});
   for (int i = range.begin; i < range.end; ++i) {
     const LayerSpec& layer = b.model.layers[static_cast<size_t>(i)];
     if (layer.type == "embedding") {
@@ -91,6 +92,8 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
       if (blocks_.empty()) first_block_ = i - 1;
       Build build = b;
       if (b.precision.fp8_skip_ends && (i == 1 || i == blocks)) build.precision.fp8 = false;
+      const bool local = local_rotary_ && c.window_of(i - 1) > 0;
+      const Constant* rotary = local ? &*local_rotary_ : rotary_ ? &*rotary_ : nullptr;
       add(blocks_.emplace_back(), layer, 0, build, rotary);
     } else if (layer.type == "norm") {
       add(norm_, layer, 0, b);
@@ -135,8 +138,10 @@ std::vector<Fp8State*> TransformerStage::fp8_states() {
 }
 
 std::vector<Constant*> TransformerStage::constants() {
-  if (!rotary_ || blocks_.empty()) return {};
-  return {&*rotary_};
+  std::vector<Constant*> out;
+  for (std::optional<Constant>* table : {&rotary_, &local_rotary_})
+    if (*table && !blocks_.empty()) out.push_back(&**table);
+  return out;
 }
 
 void TransformerStage::keep_blocks(std::span<const double> keep) {

@@ -98,7 +98,8 @@ class TransformerStage : public ModelStage {
   const int64_t hidden_;
   const ops::AttentionShape heads_;  // of this rank
   const int stage_;
-  std::optional<Constant> rotary_;  // set with rotary positions
+  std::optional<Constant> rotary_,
+      local_rotary_;  // where blocks turn queries and keys; where those with a window differ
   std::unique_ptr<VocabTable> embed_, head_;
   std::unique_ptr<PositionTable> position_;
   std::unique_ptr<TypeTable> types_;

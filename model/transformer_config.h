@@ -44,15 +44,18 @@ struct TransformerConfig {
   int64_t layers = 12, hidden = 768, heads = 12;
   int64_t kv_heads = 0;  // KV heads, a divisor of heads; 0: equal to heads
   int64_t ffn = 3072, vocab = 50257, seq = 1024;
-  bool tied = true;      // one table for token embedding and head
-  int64_t head_dim = 0;  // channels per head; 0: hidden / heads
+  bool tied = true;          // one table for token embedding and head
+  bool scale_embed = false;  // token embeddings are multiplied by sqrt(hidden), rounded to their dtype
+  int64_t head_dim = 0;      // channels of a head; 0: hidden / heads
 
   NormKind norm{};  // kLayer
   double norm_eps = 1e-5;
+  bool norm_zero_centered = false;  // RMSNorm weights, QK-norm's too, are stored minus 1
   NormPlace norm_place = NormPlace::kPre;
   PositionKind position = PositionKind::kLearned;
   double rope_theta = 10000;
   RopeScaling rope = {};
+  double rope_local_theta = 0;  // in blocks with a window, without the scaling; 0: as in all others
   QkNormKind qk_norm = QkNormKind::kNone;
   MaskKind mask = MaskKind::kCausal;
   HeadKind head = HeadKind::kLm;
@@ -84,12 +87,16 @@ struct TransformerConfig {
     v("vocab", vocab, "2..4194304 tokens", "vocabulary of the tokenizer; padded inside for tensor parallelism");
     v("seq", seq, "1..1048576 tokens", "context length");
     v("tied", tied, "", "input and output embedding share one table");
+    v("scale_embed", scale_embed, "", "multiply token embeddings by the square root of hidden");
     v("norm", norm, "", "layer norm with bias, or RMSNorm");
     v("norm_eps", norm_eps, ">0..1", "added to the variance in a norm");
+    v("norm_zero_centered", norm_zero_centered, "", "RMSNorm: weights are stored minus 1 and start at 0");
     v("norm_place", norm_place, "",
       "norm what attention and MLP read, what they add to the residual stream, both, or the sum");
     v("position", position, "", "learned table of positions, or rotation of queries and keys");
     v("rope_theta", rope_theta, ">1..1e12", "base of the rotary frequencies");
+    v("rope_local_theta", rope_local_theta, "0..1e12",
+      "base of the rotary frequencies in blocks with a window, which rope_scaling then leaves alone; 0: rope_theta");
     v("rope_scaling", rope.kind, "",
       "how rotary frequencies are stretched for a longer context, by Hugging Face's names");
     v("rope_factor", rope.factor, "1..1e6", "linear, llama3, yarn: how many times longer the context gets");
@@ -132,8 +139,9 @@ struct TransformerConfig {
   int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }  // key and value heads
   int64_t head_width() const { return head_dim > 0 ? head_dim : hidden / heads; }
   int64_t q_width() const { return heads * head_width(); }                     // columns of all queries
-  int64_t qkv_width() const { return (heads + 2 * groups()) * head_width(); }  // rows of the fused projection
-  // Window of a block, counted from 0; 0: unlimited.
+  int64_t qkv_width() const { return (heads + 2 * groups()) * head_width(); }  // of the fused projection
+  float gamma_offset() const { return norm_zero_centered ? 1 : 0; }            // kernels/ops.h, NormKind
+  // Of a block, counted from 0; 0: unlimited.
   int64_t window_of(int64_t block) const {
     return block < global_first || (global_every > 0 && (block + 1) % global_every == 0) ? 0 : window;
   }

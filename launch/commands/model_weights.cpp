@@ -108,7 +108,9 @@ class HfWriter : public HfKeys {
   void only(const char*, bool) override {}
   void also(const char* key, int64_t value) override { json[key] = value; }
   void none(const char* key) override { json[key] = nullptr; }
-  void words(const char*, std::vector<std::string>&, std::initializer_list<std::string_view>) override {}
+  void words(const char* key, std::vector<std::string>& value, std::initializer_list<std::string_view>) override {
+    if (!value.empty()) json[key] = value;
+  }
   Presence presence(const char*) const override { return Presence::kAbsent; }
   bool reading() const override { return false; }
   void problem(std::string) override {}
@@ -257,7 +259,11 @@ std::vector<std::string> lost_in_hf_config(const ModelConfig& m, const std::stri
   Config ours, theirs;
   ours.model = m;
   static_cast<TransformerConfig&>(theirs.model) = parse_hf_config(text, "config.json").model;
-  for (Config* c : {&ours, &theirs}) c->model.kv_heads = c->model.groups(), c->model.head_dim = c->model.head_width();
+  for (ModelConfig* c : {&ours.model, &theirs.model}) {
+    c->kv_heads = c->groups(), c->head_dim = c->head_width();
+    if (c->attn_scalar == 0) c->attn_scalar = static_cast<double>(c->head_dim);
+    if (c->rope_local_theta == 0 && c->rope.kind == RopeKind::kDefault) c->rope_local_theta = c->rope_theta;
+  }
   theirs.model.arch = m.arch, theirs.model.init = m.init, theirs.model.loss_chunk = m.loss_chunk;
   const std::vector<Option> a = list_options(ours), b = list_options(theirs);
   std::vector<std::string> out;

@@ -112,7 +112,7 @@ class Checker {
     if (m.window == 0 && m.global_every > 0)
       bad("model.global_every",
           fmt::format("{}, but no block has a window to be without: model.window is 0", m.global_every),
-          "leave it out, or a model.window of 1 or more");
+          "0, or a model.window of 1 or more");
     if (m.window == 0 && m.global_first > 0)
       bad("model.global_first",
           fmt::format("{}, but no block has a window to be without: model.window is 0", m.global_first),
@@ -125,6 +125,13 @@ class Checker {
           "an even model.head_dim");
     rope();
     encoder();
+    local_rope();
+    if (m.norm_zero_centered && m.norm != NormKind::kRms && known({"model.norm"}))
+      bad("model.norm_zero_centered", "true: weights of a layer norm are stored as they are",
+          "false, or model.norm rms_norm");
+    if (m.norm_zero_centered && m.qk_norm == QkNormKind::kRow && known({"model.qk_norm"}))
+      bad("model.qk_norm", "row: its weights are stored as they are, but model.norm_zero_centered is true",
+          "head or none, or model.norm_zero_centered false");
     if (m.init == "torch42" && !m.tied)
       bad("model.init", "torch42 supports tied weights only, as in llm.c", "normal, or model.tied true");
     if (m.init == "torch42" && m.hidden < 16)
@@ -209,6 +216,16 @@ class Checker {
       bad("model.rope_high_freq_factor",
           fmt::format("{} is not above model.rope_low_freq_factor {}", r.high_freq_factor, r.low_freq_factor),
           fmt::format("more than {}", r.low_freq_factor));
+  }
+
+  void local_rope() {
+    const ModelConfig& m = c_.model;
+    const char* const key = "model.rope_local_theta";
+    if (m.rope_local_theta == 0 || !known({key, "model.position", "model.window"})) return;
+    if (m.position != PositionKind::kRotary) bad(key, "positions are learned", "0, or model.position rotary");
+    if (m.window == 0) bad(key, "no block has a window: model.window is 0", "0, or a model.window of 1 or more");
+    if (m.rope_local_theta <= 1)
+      bad(key, fmt::format("{}: no frequency falls", m.rope_local_theta), "0, or more than 1");
   }
 
   void mesh() {

@@ -5,11 +5,12 @@
 
 namespace gt {
 
-extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kBert;
+extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kGemma2, kGemma3, kBert;
 
 namespace {
 
-constexpr std::array<const Family*, 7> kFamilies{&kGpt2, &kLlama, &kMistral, &kQwen2, &kQwen3, &kOlmo2, &kBert};
+constexpr std::array<const Family*, 9> kFamilies{&kGpt2,  &kLlama,  &kMistral, &kQwen2, &kQwen3,
+                                                 &kOlmo2, &kGemma2, &kGemma3,  &kBert};
 
 const NameRule* rule_of(const Family& f, const ParamSpec& p, int64_t* block) {
   const std::string name = leaf_class(p.name, block);

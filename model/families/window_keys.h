@@ -16,12 +16,15 @@ inline void sliding_window_key(HfKeys& k, TransformerConfig& c, int64_t standard
   c.window = k.presence(key) == HfKeys::Presence::kNull ? 0 : standard;
 }
 
-// `layer_types`, if present, lists which blocks have the window. Only patterns that TransformerConfig can represent are
-// accepted. Not written: families with such patterns derive it from other keys.
-inline void layer_types_key(HfKeys& k, TransformerConfig& c) {
-  constexpr const char *kKey = "layer_types", *kSliding = "sliding_attention";
+// `layer_types`, where it is given, says which blocks have the window: it has to be a pattern that the configuration
+// can say. Written where `always`: families without it derive the patterns that they can say from other keys.
+inline void layer_types_key(HfKeys& k, TransformerConfig& c, bool always = false) {
+  constexpr const char *kKey = "layer_types", *kSliding = "sliding_attention", *kFull = "full_attention";
   std::vector<std::string> types;
-  k.words(kKey, types, {"full_attention", kSliding});
+  if (always && !k.reading())
+    for (int64_t i = 0; i < c.layers; ++i) types.emplace_back(c.window_of(i) > 0 ? kSliding : kFull);
+  k.words(kKey, types, {kFull, kSliding});
+  if (!k.reading()) return;
   if (types.empty()) return;
   if (static_cast<int64_t>(types.size()) != c.layers)
     return k.problem(cat(kKey, ": ", types.size(), " entries, expected ", c.layers, ", one a layer"));

@@ -1,11 +1,21 @@
 // Token and position embeddings, and the output head. The vocabulary is split over TP ranks and padded to an equal
 // number of rows on each. Padded rows are 0, never updated and never stored, so results do not depend on tp.
 #pragma once
+#include <cmath>
+
 #include "autograd/ops.h"
 #include "model/module.h"
 #include "parallel/tensor/collective_ops.h"
 
 namespace gt {
+
+// Factor of token embeddings of this dtype (Gemma): sqrt(hidden), rounded to it before they are multiplied.
+inline float embed_scale(int64_t hidden, DType type) {
+  const int bits = type == DType::kBF16 ? 8 : type == DType::kF16 ? 11 : 24;  // of the significand
+  int exponent = 0;
+  const double fraction = std::frexp(std::sqrt(static_cast<double>(hidden)), &exponent);
+  return static_cast<float>(std::ldexp(std::nearbyint(std::ldexp(fraction, bits)), exponent - bits));
+}
 
 // A [vocab, hidden] table: lookup, head, or (tied) both.
 class VocabTable : public Module {
@@ -16,10 +26,12 @@ class VocabTable : public Module {
         axis_(b.tensor()),
         vocab_(b.config().vocab),
         softcap_(static_cast<float>(b.config().logit_softcap)),
+        scale_(b.config().scale_embed ? embed_scale(b.config().hidden, b.precision.table()) : 1),
         weight(param("weight", b)),
         input(head ? input_range(b) : nullptr) {}
   Var lookup(Tape& t, Tensor tokens) {
-    return ops::vocab_embedding(t, tokens, weight, weight.local_shape[0] * axis_.group.rank(), axis_);
+    return ops::scale(t, ops::vocab_embedding(t, tokens, weight, weight.local_shape[0] * axis_.group.rank(), axis_),
+                      scale_);
   }
   // Casts or fake-quantizes x as the head's GEMM reads it.
   Var prepare(Tape& t, Var x) { return ops::cast(t, ops::fake_quant(t, x, input), weight.dtype); }
@@ -43,7 +55,7 @@ class VocabTable : public Module {
  private:
   TensorAxis axis_;
   int64_t vocab_;
-  float softcap_;
+  float softcap_, scale_;
 
  public:
   Parameter& weight;

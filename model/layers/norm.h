@@ -13,7 +13,8 @@ class Norm : public Module {
         weights_{.gamma = &param("weight", b),
                  .beta = param_if("bias", b),
                  .kind = b.config().norm,
-                 .eps = static_cast<float>(b.config().norm_eps)},
+                 .eps = static_cast<float>(b.config().norm_eps),
+                 .gamma_offset = b.config().gamma_offset()},
         scale_(scale) {}
   ops::Normed operator()(Tape& t, Var x, const Var* delta, ops::Keep keep = ops::Keep::kOutputs,
                          const RowDrop& drop = {}) {

@@ -15,17 +15,18 @@ class QkNormLayer : public Module {
         kind_(b.config().qk_norm),
         weight_(param("weight", b)),
         eps_(static_cast<float>(b.config().norm_eps)),
+        gamma_offset_(b.config().gamma_offset()),
         tp_(b.tp()) {}
   // qkv: packed as for attention; `heads`: those of this rank.
   Var operator()(Tape& t, Var qkv, ops::AttentionShape heads) {
     if (kind_ == QkNormKind::kRow) return ops::qk_row_norm(t, qkv, heads, weight_, eps_, tp_);
-    return ops::qk_norm(t, qkv, heads, weight_, eps_);
+    return ops::qk_norm(t, qkv, heads, weight_, eps_, gamma_offset_);
   }
 
  private:
   const QkNormKind kind_;
   Parameter& weight_;
-  const float eps_;
+  const float eps_, gamma_offset_;
   ProcessGroup& tp_;
 };
 

@@ -14,10 +14,10 @@ struct Constant {
   Tensor tensor = {};  // no data until the engine allocates it
 };
 
-// cos and sin of the angles of each position, [positions, head_dim].
-inline Constant rotary_table(const TransformerConfig& c) {
-  const auto frequencies = rope_inverse_frequencies(c.head_width(), c.rope_theta, c.rope);
-  const double factor = rope_attention_factor(c.rope);
+// cos and sin of each position's angles, [positions, channels of a head].
+inline Constant rotary_table(const TransformerConfig& c, double theta, const RopeScaling& scaling) {
+  const auto frequencies = rope_inverse_frequencies(c.head_width(), theta, scaling);
+  const double factor = rope_attention_factor(scaling);
   return {{c.seq, c.head_width()},
           [frequencies, factor, rows = c.seq](float* out) { fill_rope_table(frequencies, factor, rows, out); }};
 }

@@ -6,7 +6,8 @@ config.json and model.safetensors are save_pretrained's. logits.safetensors hold
 [length], logits.0 f32 [vocab], ...). grads.safetensors holds samples i32 [4, 17] and, of the mean cross entropy over their 64 targets,
 loss f32 [1] and the gradient of every parameter by its name, all computed in FP64. Norms are random too, so that no two tensors are
 alike; 4 heads share 2 KV heads, and head_dim is not hidden / heads where the family allows it. Windows are shorter than
-the sequences (transformers before 4.53 ignores max_window_layers)."""
+the sequences (transformers before 4.53 ignores max_window_layers). Norms behind branches magnify rounding errors as much as values:
+Gemma 3's have an eps with which FP32 still gives every gradient within 1e-5."""
 import sys
 
 import torch
@@ -27,17 +28,27 @@ MODELS = {
     "linear": ("Llama", dict(hidden_size=20, head_dim=6, rope_scaling=LINEAR)),
     "qwen3": ("Qwen3", dict(hidden_size=20, head_dim=8)),
     "qwen3_tied": ("Qwen3", dict(hidden_size=20, head_dim=6, tie_word_embeddings=True)),
-    "olmo2": ("Olmo2", dict(hidden_size=24, pad_token_id=None)),
+    "olmo2": ("Olmo2", dict(hidden_size=24)),
     "mistral": ("Mistral", dict(hidden_size=20, head_dim=6, sliding_window=7)),
     "qwen2_windows": ("Qwen2", dict(hidden_size=24, num_hidden_layers=3, use_sliding_window=True, sliding_window=5,
                                     max_window_layers=1)),
+    "gemma2": ("Gemma2", dict(hidden_size=20, head_dim=8, num_hidden_layers=3, sliding_window=7, query_pre_attn_scalar=11,
+                              attn_logit_softcapping=1.5, final_logit_softcapping=2.5)),
+    "gemma2_uncapped": ("Gemma2", dict(hidden_size=24, head_dim=4, sliding_window=5, query_pre_attn_scalar=6,
+                                       attn_logit_softcapping=None, final_logit_softcapping=None)),
+    "gemma3": ("Gemma3", dict(hidden_size=20, head_dim=6, num_hidden_layers=4, sliding_window=5, sliding_window_pattern=3,
+                              query_pre_attn_scalar=24, rope_local_base_freq=100.0, rms_norm_eps=1e-1)),
+    "gemma3_linear": ("Gemma3", dict(hidden_size=24, intermediate_size=20, head_dim=8, num_hidden_layers=7, sliding_window=4,
+                                     query_pre_attn_scalar=30, rope_scaling=LINEAR, final_logit_softcapping=2.0,
+                                     rms_norm_eps=1e-1)),
 }
 name, out = sys.argv[1:3]
 kind, own = MODELS[name]
 torch.manual_seed(12)
 sizes = dict(vocab_size=61, max_position_embeddings=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
-             num_key_value_heads=2, rms_norm_eps=1e-5, rope_theta=5000.0, bos_token_id=3, eos_token_id=3, tie_word_embeddings=False)
-config = getattr(transformers, kind + "Config")(**{**sizes, **own})
+             num_key_value_heads=2, rms_norm_eps=1e-5, rope_theta=5000.0, bos_token_id=3, eos_token_id=3,
+             tie_word_embeddings=kind.startswith("Gemma"), pad_token_id=None)  # a padding token's embedding has no gradient
+config = getattr(transformers, kind + ("TextConfig" if kind == "Gemma3" else "Config"))(**{**sizes, **own})
 config._attn_implementation = "eager"
 model = getattr(transformers, kind + "ForCausalLM")(config).eval()
 with torch.no_grad():
@@ -45,10 +56,12 @@ with torch.no_grad():
         p.add_(0.15 * torch.randn_like(p))
 model.save_pretrained(out, safe_serialization=True)
 model = model.double()
+if kind.startswith("Gemma"):  # its norms cast to FP32
+    type(model.model.norm).forward = lambda self, x: x * torch.rsqrt(x.pow(2).mean(-1, True) + self.eps) * (1 + self.weight)
 for module in model.modules():
-    if hasattr(module, "inv_freq") and getattr(config, "rope_scaling", None) is None:
+    if hasattr(module, "inv_freq") and module.rope_type == "default":
         dim = 2 * module.inv_freq.numel()
-        module.inv_freq = 1.0 / config.rope_theta ** (torch.arange(0, dim, 2).double() / dim)
+        module.inv_freq = 1.0 / module.config.rope_theta ** (torch.arange(0, dim, 2).double() / dim)
 with torch.no_grad():
     tensors = {}
     for k in range(6):

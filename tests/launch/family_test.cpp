@@ -27,6 +27,8 @@ constexpr Golden kLlama31{"llama31", "llama", 15}, kLlama32{"llama32", "llama", 
 constexpr Golden kYarn{"yarn", "llama", 15}, kLinear{"linear", "llama", 15};
 constexpr Golden kMistral{"mistral", "mistral", 15}, kQwen2Windows{"qwen2_windows", "qwen2", 24};
 constexpr Golden kQwen3{"qwen3", "qwen3", 17}, kQwen3Tied{"qwen3_tied", "qwen3", 16}, kOlmo2{"olmo2", "olmo2", 17};
+constexpr Golden kGemma2{"gemma2", "gemma2", 26}, kGemma2Uncapped{"gemma2_uncapped", "gemma2", 18};
+constexpr Golden kGemma3{"gemma3", "gemma3", 38}, kGemma3Linear{"gemma3_linear", "gemma3", 65};
 
 ModelConfig model_of(const std::string& folder) {
   return parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
@@ -51,7 +53,9 @@ void check_exchange(const Golden& golden) {
   const auto original = nlohmann::json::parse(read_file(folder + "/config.json"));
   for (const auto& [key, value] : config.items()) {
     INFO(key);
-    CHECK(value == original.value(key, nlohmann::json()));
+    // Gemma's class ties without a key, and Gemma 3's keeps this one under a name of its own.
+    const nlohmann::json absent = key == "tie_word_embeddings" ? nlohmann::json(true) : nlohmann::json();
+    CHECK(value == original.value(key, original.value("_" + key, absent)));
   }
   must("export --load in --format hdf5 --output w.h5", dir);  // the native format records the family
   must("import --from w.h5 --output b", dir);
@@ -88,9 +92,20 @@ TEST_CASE("as do a Mistral and a Qwen2 with windows shorter than the sequence, i
   CHECK((qwen2.window == 5 && qwen2.global_first == 1 && qwen2.window_of(0) == 0 && qwen2.window_of(2) == 5));
 }
 
+TEST_CASE("so do Gemma 2 and Gemma 3, whose blocks with and without a window have positions of their own") {
+  for (const Golden& g : {kGemma2, kGemma2Uncapped, kGemma3, kGemma3Linear}) check_exchange(g);
+  const ModelConfig two = model_of(kGemma2.folder()), three = model_of(kGemma3.folder());
+  CHECK((two.attn_softcap == 1.5 && two.logit_softcap == 2.5 && two.attn_scalar == 11 && two.global_every == 2));
+  CHECK((two.window_of(0) == 7 && two.window_of(1) == 0 && two.rope_local_theta == 0));
+  CHECK((three.rope_local_theta == 100 && three.rope_theta == 5000 && three.global_every == 3 &&
+         three.window_of(2) == 0));
+  CHECK(
+      (three.qk_norm == QkNormKind::kHead && three.attn_softcap == 0 && three.norm_zero_centered && three.scale_embed));
+}
+
 TEST_CASE("loss and gradients of every family equal transformers' on every layout") {
-  const Golden golden =
-      GENERATE(kLlama, kQwen2, kLlama31, kLlama32, kYarn, kLinear, kMistral, kQwen2Windows, kQwen3, kQwen3Tied, kOlmo2);
+  const Golden golden = GENERATE(kLlama, kQwen2, kLlama31, kLlama32, kYarn, kLinear, kMistral, kQwen2Windows, kQwen3,
+                                 kQwen3Tied, kOlmo2, kGemma2, kGemma2Uncapped, kGemma3, kGemma3Linear);
   const std::string folder = golden.folder();
   INFO(folder);
   const Logical theirs = tensors_of(folder + "/grads.safetensors");
@@ -203,6 +218,45 @@ TEST_CASE("windows of a config.json are read, and an unsupported pattern is refu
   CHECK(read(m).kv_heads == 8);
 }
 
+TEST_CASE("keys of a Gemma that are missing or null mean what transformers means by it") {
+  const auto read = [](const nlohmann::json& j) { return parse_hf_config(j.dump(), "config.json").model; };
+  nlohmann::json two = nlohmann::json::parse(read_file(kGemma2.folder() + "/config.json"));
+  two.erase("layer_types");  // transformers before 4.53: every other block
+  CHECK((read(two).global_every == 2 && read(two).window == 7));
+  for (const char* key :
+       {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window", "query_pre_attn_scalar"})
+    two.erase(key);
+  const ModelConfig usual = read(two);
+  CHECK((usual.attn_softcap == 50 && usual.logit_softcap == 30 && usual.window == 4096 && usual.attn_scalar == 256));
+  two["attn_logit_softcapping"] = two["final_logit_softcapping"] = two["sliding_window"] = nullptr;
+  const ModelConfig none = read(two);
+  CHECK((none.attn_softcap == 0 && none.logit_softcap == 0 && none.window == 0 && none.global_every == 0));
+  two["attn_logit_softcapping"] = -1;
+  CHECK_THROWS_WITH(read(two), Catch::Contains("attn_logit_softcapping: expected a number"));
+
+  nlohmann::json three = nlohmann::json::parse(read_file(kGemma3.folder() + "/config.json"));
+  three.erase("layer_types");
+  CHECK(read(three).global_every == 6);
+  three["sliding_window_pattern"] = 3;
+  CHECK(model_flags(read(three)) == model_flags(model_of(kGemma3.folder())));
+  three["attn_logit_softcapping"] = 50;
+  CHECK_THROWS_WITH(read(three), Catch::Contains("attn_logit_softcapping: 50, which is not built"));
+  three["attn_logit_softcapping"] = nullptr;
+  three["use_bidirectional_attention"] = true;
+  CHECK_THROWS_WITH(read(three), Catch::Contains("use_bidirectional_attention: true, expected false"));
+  three["use_bidirectional_attention"] = false;
+  for (const char* key : {"rope_theta", "rope_local_base_freq"}) three.erase(key);
+  CHECK((read(three).rope_theta == 1e6 && read(three).rope_local_theta == 1e4));
+  three["rope_parameters"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 5000.0}}},
+                              {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 100.0}}}};
+  const ModelConfig newer = read(three);
+  CHECK((newer.rope_theta == 5000 && newer.rope_local_theta == 100 && newer.rope.factor == 8));
+  three["rope_parameters"]["sliding_attention"]["rope_type"] = "linear";
+  three["rope_parameters"]["sliding_attention"]["factor"] = 2;
+  CHECK_THROWS_WITH(read(three), Catch::Contains("rope_parameters.sliding_attention.rope_type: expected default"));
+  CHECK_THROWS_WITH(read({{"model_type", "gemma3"}}), Catch::Contains("or gemma2 or gemma3_text"));
+}
+
 TEST_CASE("rotary positions are read in the newer spelling of transformers as well") {
   for (const Golden& g : {kLlama, kLlama31, kYarn, kLinear}) {
     auto json = nlohmann::json::parse(read_file(g.folder() + "/config.json"));
@@ -230,6 +284,21 @@ TEST_CASE("parameters of a rotary scaling are refused where they are unused") {
   CHECK_THROWS_WITH(load({"--model.rope_scaling", "llama3", "--model.rope_high_freq_factor", "1"}),
                     Catch::Contains("is not above model.rope_low_freq_factor 1"));
   CHECK_THROWS_WITH(load({"--model.position", "learned", "--model.rope_scaling", "yarn"}), Catch::Contains("learned"));
+}
+
+TEST_CASE("decisions that a Gemma does not combine are refused") {
+  const auto load = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"--model.arch", "gemma3"});
+    return load_config({.flags = flags}).config.model;
+  };
+  CHECK((load({}).rope_local_theta == 1e4 && load({}).head_dim == 256 && load({}).tied));
+  CHECK_THROWS_WITH(load({"--model.norm", "layer_norm"}),
+                    Catch::Contains("weights of a layer norm are stored as they are"));
+  CHECK_THROWS_WITH(load({"--model.qk_norm", "row"}), Catch::Contains("but model.norm_zero_centered is true"));
+  CHECK_THROWS_WITH(load({"--model.window", "0", "--model.global_every", "0"}),
+                    Catch::Contains("no block has a window"));
+  CHECK_THROWS_WITH(load({"--model.rope_local_theta", "0.5"}), Catch::Contains("0.5: no frequency falls"));
+  CHECK_THROWS_WITH(load({"--model.position", "learned"}), Catch::Contains("positions are learned"));
 }
 
 TEST_CASE("the family sets defaults, and explicit values win") {

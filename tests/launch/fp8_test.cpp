@@ -44,8 +44,11 @@ TEST_CASE("FP8 layouts are close to one rank", "[PK11]") {
         // A norm behind a branch magnifies the branch's rounding errors as much as its values.
         "current --model.arch olmo2 --model.ffn 64 --model.norm_eps 1e-3 --tp 2 --pp 2 --parallel.sequence_parallel "
         "true",
-        "delayed --model.arch olmo2 --model.ffn 64 --model.norm_eps 1e-3 --tp 2 --dp 2 --parallel.recompute "
-        "selective"}) {
+        "delayed --model.arch olmo2 --model.ffn 64 --model.norm_eps 1e-3 --tp 2 --dp 2 --parallel.recompute selective",
+        "current --model.arch gemma3 --model.ffn 64 --model.head_dim 32 --model.window 5 --model.norm_eps 1e-3 --tp 2 "
+        "--pp 2",
+        "delayed --model.arch gemma2 --model.ffn 64 --model.head_dim 32 --model.norm_eps 1e-3 --tp 2 --dp 2 --zero 2 "
+        "--parallel.sequence_parallel true"}) {
     ConfigSource source;
     std::istringstream words(
         "--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 300 --model.seq 16 --amp O2 "
@@ -72,7 +75,7 @@ TEST_CASE("verify reports a small FP8 model as equal to one rank") {
 
 TEST_CASE("FP8: ZeRO stages, pipelines, schedules and recomputation are bitwise identical") {
   const Precision scaling = GENERATE(kCurrent, kDelayed);
-  const std::string family = GENERATE("gpt2", "llama", "qwen3", "olmo2");
+  const std::string family = GENERATE("gpt2", "llama", "qwen3", "olmo2", "gemma3");
   INFO((scaling.fp8_delayed ? "delayed " : "current ") << family);
   const auto small = [&](MeshShape mesh) { return small_amp_run(mesh, scaling, false, family); };
   const MeshResult one = run_mesh(small({}));

@@ -88,9 +88,13 @@ TEST_CASE("cached decoding is bitwise identical to the full forward") {
   const std::string scaled = llama + " --model.rope_scaling llama3 --model.rope_factor 8 --model.rope_original_seq 16";
   const std::string qwen3 = f32 + " --model.arch qwen3 --model.ffn 64 --model.kv_heads 1 --model.head_dim 10";
   const std::string olmo2 = f32 + " --model.arch olmo2 --model.ffn 64 --model.kv_heads 1";
+  const std::string gemma = f32 + " --model.ffn 64 --model.kv_heads 1 --model.head_dim 10 --model.window 5 ";
+  const std::string gemma2 = gemma + "--model.arch gemma2",
+                    gemma3 = gemma + "--model.arch gemma3 --model.global_every 2";
   for (const std::string& model :
        {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama, llama + " --amp O2", scaled,
-        windows, windows + caps + " --amp O2", f32 + caps, qwen3, qwen3 + " --amp O2", olmo2, olmo2 + " --amp O2"}) {
+        windows, windows + caps + " --amp O2", f32 + caps, qwen3, qwen3 + " --amp O2", olmo2, olmo2 + " --amp O2",
+        gemma2, gemma2 + " --amp O2", gemma3, gemma3 + " --amp O2", gemma3 + " --amp O3 --precision.dtype fp16"}) {
     INFO(model);
     const GenerateFixture rig(model, "--train.steps 1");
     expect_same_bits(rig.run(), 12, 1);

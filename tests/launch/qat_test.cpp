@@ -87,7 +87,8 @@ TEST_CASE("quantized layouts are close to one rank") {
         "--model.arch llama --model.ffn 64 --tp 2 --parallel.sequence_parallel true",
         "--model.arch qwen3 --model.ffn 64 --model.head_dim 12 --model.kv_heads 2 --tp 4",
         "--model.arch qwen3 --model.ffn 64 --model.head_dim 12 --pp 2 --dp 2 --amp O2 --parallel.recompute selective",
-        "--model.arch olmo2 --model.ffn 64 --tp 2 --pp 2 --parallel.sequence_parallel true"}) {
+        "--model.arch olmo2 --model.ffn 64 --tp 2 --pp 2 --parallel.sequence_parallel true",
+        "--model.arch gemma2 --model.ffn 64 --model.head_dim 12 --tp 2 --dp 2 --parallel.recompute full"}) {
     ConfigSource source;
     std::istringstream words(
         "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --precision.qat int8 "

@@ -1,8 +1,10 @@
 // The model as data: parameter counts, costs, names, shapes, slices. Nothing here computes.
+#include <cmath>
 #include <map>
 #include <set>
 
 #include "model/families/family.h"
+#include "model/layers/embedding.h"
 #include "model/model_stage.h"
 #include "parallel/comm/null_group.h"
 #include "tests/support/test.h"
@@ -95,6 +97,10 @@ TEST_CASE("published shapes have the published number of parameters") {
         4022468096);
   CHECK(of("olmo2", {.layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocab = 100352, .tied = false}) ==
         7298617344);
+  CHECK(of("gemma2", {.layers = 26, .hidden = 2304, .heads = 8, .kv_heads = 4, .ffn = 9216, .vocab = 256000}) ==
+        2614341888);
+  CHECK(of("gemma3", {.layers = 26, .hidden = 1152, .heads = 4, .kv_heads = 1, .ffn = 6912, .vocab = 262144}) ==
+        999885952);
   CHECK(describe({.tied = false}).parameters() == 124439808 + 50257 * 768);
 }
 
@@ -258,6 +264,21 @@ TEST_CASE("norms of queries and keys: the per-head norm is replicated with parti
     CHECK(row.shard == ShardSpec::qk(4, 2));
     CHECK_FALSE(row.decay);
   }
+}
+
+TEST_CASE("weights of norms that are stored minus 1 begin at 0, and embeddings are scaled by a number of their dtype") {
+  TransformerConfig c{.layers = 1, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8, .norm = NormKind::kRms};
+  c.qk_norm = QkNormKind::kHead;
+  for (const bool zero_centered : {false, true}) {
+    c.norm_zero_centered = zero_centered;
+    const auto got = parameters(c, {}, 0, 0, layers(c));
+    for (const char* norm : {"layers.0.norm1.weight", "layers.0.attn.qk_norm.weight", "final_norm.weight"})
+      CHECK(got.at(norm).init.kind == (zero_centered ? Init::Kind::kZero : Init::Kind::kOne));
+  }
+  CHECK(embed_scale(2304, DType::kBF16) == 48);
+  CHECK(embed_scale(3072, DType::kBF16) == 55.5f);  // of 55.4256, transformers' example
+  CHECK(embed_scale(3072, DType::kF16) == 55.4375f);
+  CHECK(embed_scale(3072, DType::kF32) == std::sqrt(3072.f));
 }
 
 TEST_CASE("the norm placement determines the norms of a block") {

@@ -209,6 +209,8 @@ TEST_CASE("every shipped config can be planned in this process") {
     if (entry.path().stem() == "olmo2-7b") CHECK_THAT(row(rows, "model"), Contains("7,298,617,344 parameters"));
     if (entry.path().stem() == "bert-base") CHECK_THAT(row(rows, "model"), Contains("110,106,428 parameters"));
     if (entry.path().stem() == "bert-large") CHECK_THAT(row(rows, "model"), Contains("336,226,108 parameters"));
+    if (entry.path().stem() == "gemma2-2b") CHECK_THAT(row(rows, "model"), Contains("2,614,341,888 parameters"));
+    if (entry.path().stem() == "gemma3-1b") CHECK_THAT(row(rows, "model"), Contains("999,885,952 parameters"));
     ++count;
   }
   CHECK(count >= 18);

@@ -5,8 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "kernels/core/check.h"
+#include "launch/commands/import.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/config_alias.h"
 #include "launch/config/translate/deepspeed_flags.h"
@@ -316,6 +318,9 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (spec.config == ConfigFlags::kNow) {
     for (const auto& names : {deepspeed_flag_names(), megatron_flag_names()})
       own.insert(own.end(), names.begin(), names.end());
+    const auto* train = std::any_cast<TrainArgs>(&command.args);
+    std::optional<GivenModel> given;
+    if (train != nullptr && !train->from.empty()) given = model_of_folder(train->from);
     try {
       command.loaded = load_config({.file = command.config_file,
                                     .flags = extras,
@@ -327,7 +332,8 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
                                     .other_flags = own,
                                     .command = spec.name,
                                     .keys = spec.keys,
-                                    .problems = problems});
+                                    .problems = problems,
+                                    .given = given ? &*given : nullptr});
     } catch (const Error& e) { throw Error(as_given(e.what(), megatron.spelled), e.code()); }
     auto& notes = command.loaded.notes;
     notes.insert(notes.begin(), deepspeed.notes.begin(), deepspeed.notes.end());

@@ -1,4 +1,5 @@
-// gpttrain import: converts foreign weights, or our own export, to a committed step 0 for train, generate and export.
+#include "launch/commands/import.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,7 +10,6 @@
 #include <map>
 #include <random>
 
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/dir_lock.h"
 #include "checkpoint/int8_rows.h"
 #include "checkpoint/steps.h"
@@ -302,6 +302,13 @@ class WeightStream {
   std::optional<Error> failure_;
 };
 
+// The model that a file or folder states, completed and checked.
+ModelConfig checked_model(const ModelConfig& model, const std::string& where) {
+  try {
+    return load_config({.flags = model_flags(model)}).config.model;
+  } catch (const Error& e) { throw Error(where + ": " + e.what(), Exit::kDamaged); }
+}
+
 std::string random_uuid() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
@@ -309,8 +316,22 @@ std::string random_uuid() {
 
 }  // namespace
 
-Exit run_import(const Command& command) {
-  const auto& args = command.get<ImportArgs>();
+GivenModel model_of_folder(const std::string& folder) {
+  const std::string file = folder + "/config.json";
+  std::error_code ec;
+  GT_REQUIRE(fs::is_directory(folder, ec), Exit::kUsage, "--from: ", folder,
+             " is no folder; give a Hugging Face folder");
+  GT_REQUIRE(fs::exists(file, ec), Exit::kUsage, "--from: ", folder,
+             " holds no config.json; give the whole Hugging Face folder");
+  HfConfig hf = parse_hf_config(read_whole_file(file, kMaxJsonBytes), file);
+  GivenModel out{.model = checked_model(hf.model, file), .file = file};
+  out.tokenizer = tokenizer_in(folder, hf.warnings);
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  out.name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  return out;
+}
+
+Imported import_weights(const ImportArgs& args, const Config* run) {
   const auto there = list_steps(args.output);
   GT_REQUIRE(there.empty(), Exit::kUsage, args.output, ": holds step ", there.empty() ? 0 : there.front().first,
              " of a run already; give another --output");
@@ -318,18 +339,17 @@ Exit run_import(const Command& command) {
   Vfs vfs;
   Origin origin = open_origin(vfs, args);
   Config config;
-  try {
-    config = load_config({.flags = model_flags(origin.model)}).config;
-  } catch (const Error& e) {  // model shape stated by the file
-    throw Error(args.from + ": " + e.what(), Exit::kDamaged);
-  }
+  if (run != nullptr)
+    config = *run;
+  else
+    config.model = checked_model(origin.model, args.from);
   const std::vector<ModelWeight> weights = model_weights(config.model);
   WeightStream stream(origin, weights, args);
 
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};
   aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());
-  const std::vector<AuxFile> tokenizer = tokenizer_aux(origin.tokenizer);
-  if (!tokenizer.empty()) Tokenizer::load(tokenizer[0].path);  // checked here rather than by every reader of the step
+  std::vector<AuxFile> tokenizer = tokenizer_aux(origin.tokenizer);
+  if (!tokenizer.empty()) Tokenizer::load(tokenizer[0].path);  // refused here rather than by all readers of the step
   aux.insert(aux.end(), tokenizer.begin(), tokenizer.end());
   TrainState state;
   state.origin = "import";
@@ -351,19 +371,29 @@ Exit run_import(const Command& command) {
     if (stream.failure()) throw Error(*stream.failure());  // report the source file, not a failed save
     throw;
   }
+  Imported out{.path = report.path,
+               .tensors = weights.size(),
+               .bytes = report.bytes,
+               .tokenizer = std::move(tokenizer),
+               .generates = !config.model.predicts_pairs()};
+  for (const ShardView& v : views) out.parameters += v.full.numel();
   for (const auto& list : {origin.warnings, report.warnings})
-    for (const std::string& w : list) fmt::print(stderr, "warning: {}\n", w);
-  int64_t elements = 0;
-  for (const ShardView& v : views) elements += v.full.numel();
-  fmt::print("{}: {} tensors, {} parameters, {}\n", report.path, weights.size(), format_thousands(elements),
-             format_bytes(static_cast<double>(report.bytes)));
+    out.warnings.insert(out.warnings.end(), list.begin(), list.end());
+  return out;
+}
+
+Exit run_import(const Command& command) {
+  const auto& args = command.get<ImportArgs>();
+  const Imported made = import_weights(args);
+  for (const std::string& w : made.warnings) fmt::print(stderr, "warning: {}\n", w);
+  fmt::print("{}: {} tensors, {} parameters, {}\n", made.path, made.tensors, format_thousands(made.parameters),
+             format_bytes(static_cast<double>(made.bytes)));
   fmt::print("train on: gpttrain --config {} --checkpoint.dir {} --data.train PREFIX{}\n",
-             shell_word(report.path + "/config.json"), shell_word(args.output),
-             tokenizer.empty() ? "" : " --data.tokenizer " + shell_word(report.path + "/" + tokenizer[0].name));
-  const bool generates = !config.model.predicts_pairs();
-  if (!tokenizer.empty() && generates)
+             shell_word(made.path + "/config.json"), shell_word(args.output),
+             made.tokenizer.empty() ? "" : " --data.tokenizer " + shell_word(made.path + "/" + made.tokenizer[0].name));
+  if (!made.tokenizer.empty() && made.generates)
     fmt::print("generate: gpttrain generate --load {} --prompt \"…\"\n", shell_word(args.output));
-  else if (tokenizer.empty())
+  else if (made.tokenizer.empty())
     fmt::print(
         "it has no tokenizer that can be read (a SentencePiece tokenizer.model, or a tokenizer.json with a byte-level "
         "BPE):\n"

@@ -11,10 +11,13 @@ namespace gt {
 const char* device_type_names();  // launch/plan/machine_types.h
 
 struct TrainArgs {
+  std::string from;
   bool force = false, quiet = false, dry_run = false, lr_range_test = false;
   int64_t print_sbatch = 0;
   template <class V>
   void fields(V& v) {
+    v("from", from, "",
+      "start a run from a Hugging Face folder: its architecture, weights and tokenizer; everything else by flags");
     v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
     v("quiet", quiet, "", "print only the first loss, evaluations, warnings and the end");
     v("dry-run", dry_run, "",

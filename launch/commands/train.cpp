@@ -1,10 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
+#include "checkpoint/steps.h"
+#include "kernels/core/text.h"
+#include "launch/commands/import.h"
 #include "launch/commands/subcommands.h"
 #include "launch/commands/text_data.h"
 #include "launch/observe/sinks/console.h"
+#include "launch/ranks/agree.h"
 #include "launch/ranks/rank_consistency.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
@@ -33,6 +38,42 @@ void make_range_test(TrainRun& run) {
   run.range_test = run.force = true;
 }
 
+// What cannot go together with --from.
+void refuse_with_from(const TrainArgs& args, const Config& c) {
+  const auto refuse = [](bool given, const char* what, const char* fix) {
+    GT_REQUIRE(!given, Exit::kUsage, "--from: not with ", what, "; ", fix);
+  };
+  refuse(c.checkpoint.resume != "auto", "--checkpoint.resume, which starts elsewhere", "leave one of them out");
+  refuse(args.print_sbatch > 0, "--print-sbatch, whose job would start over when it is requeued",
+         "use gpttrain import first");
+  refuse(args.lr_range_test, "--lr_range_test, which starts from random weights", "leave one of them out");
+}
+
+// Writes the folder's weights as step 0 of the run, from which it then resumes.
+void start_from(const TrainArgs& args, const Config& c) {
+  const std::string dir = c.checkpoint_dir();
+  if (const auto there = list_steps(dir); !there.empty())
+    fail(Exit::kUsage, "--from: ", dir, " holds step ", there.front().first,
+         " of a run already. To continue it, leave --from out: gpttrain --config ",
+         shell_word(there.front().second + "/config.json"), "; to start a new one, give another --log.name");
+  const Imported made = import_weights({.from = args.from, .output = dir, .tokenizer = c.data.tokenizer}, &c);
+  for (const std::string& w : made.warnings) fmt::print(stderr, "warning: {}\n", printable_lines(w));
+  if (!args.quiet)
+    fmt::print("from      {}: {} tensors, {} parameters, as {}\n", args.from, made.tensors,
+               format_thousands(made.parameters), made.path);
+  std::fflush(stdout);
+}
+
+// Under another launcher rank 0 does it, and the others wait.
+void start_from(const TrainArgs& args, const Config& c, GroupFactory& factory) {
+  std::vector<int> everybody(static_cast<size_t>(factory.world_size()));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const auto world = factory.make(everybody);
+  agree(*world, [&] {
+    if (world->rank() == 0) start_from(args, c);
+  });
+}
+
 // Returns the command that would start the run.
 Command without_dry_run(Command command) {
   std::erase_if(command.words, [](const std::string& w) { return w == "--dry-run" || w == "--dry_run"; });
@@ -53,8 +94,11 @@ Exit show_dry_run(const Command& command, const TrainRun& run) {
 
 Exit run_train(const Command& command) {
   const auto& args = command.get<TrainArgs>();
+  const bool starts = !args.from.empty() && !started_by_launch_ranks();
+  if (starts) refuse_with_from(args, command.loaded.config);
   if (args.print_sbatch > 0) return fmt::print("{}", sbatch_script(command, args.print_sbatch)), Exit::kOk;
   if (!args.dry_run) install_stop_signals();
+  if (starts && !args.dry_run && !command.env.launched()) start_from(args, command.loaded.config);
   if (!args.dry_run && !args.lr_range_test && wants_supervisor(command)) return static_cast<Exit>(supervise(command));
   TrainRun run;
   run.loaded = command.loaded;
@@ -68,8 +112,9 @@ Exit run_train(const Command& command) {
     return show_dry_run(command, run);
   }
   tokenize_text_data(run.loaded.config);
-  return run_ranks(command, [&run](GroupFactory& factory) {
+  return run_ranks(command, [&](GroupFactory& factory) {
     require_same_program(run.loaded.config, factory);
+    if (starts && command.env.launched()) start_from(args, run.loaded.config, factory);
     Trainer trainer(run, factory);
     return trainer.run();
   });

@@ -250,6 +250,34 @@ class Reader {
   std::set<std::string> seen_flags_;
 };
 
+// Whether a run may set this key of a model that exists: weights fit either value.
+bool may_differ(const std::string& name, const ModelConfig& m) {
+  constexpr std::string_view kFree[] = {"dropout", "attn_dropout", "init", "init_std", "loss_chunk"};
+  return std::find(std::begin(kFree), std::end(kFree), name) != std::end(kFree) ||
+         (name == "seq" && m.position == PositionKind::kRotary);
+}
+
+// Applies the values of a model that exists to fields that the user did not set, and reports those that contradict it.
+void take_model(LoadedConfig& loaded, const GivenModel& given, Problems& problems) {
+  Config theirs;
+  theirs.model = given.model;
+  const std::vector<Option> to = list_options(loaded.config), from = list_options(theirs);
+  for (size_t k = 0; k < to.size(); ++k) {
+    if (to[k].section != "model") continue;
+    const std::string wanted = value_text(to[k]), is = value_text(from[k]);
+    const auto set = loaded.origin.find(to[k].key());
+    if (set == loaded.origin.end())
+      set_from_words(to[k], {is});
+    else if (wanted != is && !may_differ(to[k].name, given.model))
+      problems.add(set->second, to[k].key(),
+                   fmt::format("{}, but the weights are those of a model with {} ({})", wanted, is, given.file),
+                   "leave it out");
+  }
+  Config& c = loaded.config;
+  if (loaded.origin.count("data.tokenizer") == 0) c.data.tokenizer = given.tokenizer;
+  if (c.log.name.empty()) c.log.name = given.name;
+}
+
 // Applies the model family's defaults to fields that the user did not set.
 void apply_family_defaults(LoadedConfig& loaded) {
   const Family* family = find_family(loaded.config.model.arch);
@@ -304,7 +332,10 @@ LoadedConfig load_config(const ConfigSource& source) {
   if (!source.deepspeed.empty()) ds = reader.deepspeed(source.deepspeed, source.allow_unknown_keys);
   reader.flags(source.flags);
   if (!source.deepspeed.empty()) finish_deepspeed(ds, loaded.config, loaded.origin, loaded.notes);
-  apply_family_defaults(loaded);
+  if (source.given != nullptr)
+    take_model(loaded, *source.given, reader.problems);
+  else
+    apply_family_defaults(loaded);
   if (loaded.config.log.name.empty()) loaded.config.log.name = default_name(source.file, loaded.config.model);
   resolve_and_check(
       loaded.config,

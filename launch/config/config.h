@@ -493,6 +493,14 @@ struct Config {
 // Returns all options in section order; their targets point into `config`.
 std::vector<Option> list_options(Config& config);
 
+// A model that exists, and what a run of it takes where the user sets nothing.
+struct GivenModel {
+  ModelConfig model;
+  std::string file;       // that describes it
+  std::string tokenizer;  // data.tokenizer; "": none
+  std::string name;       // log.name
+};
+
 struct ConfigSource {
   std::string file;                 // --config; "" = none
   std::vector<std::string> flags;   // "--section.key" and values, as on the command line; override the file, and the
@@ -509,6 +517,8 @@ struct ConfigSource {
   // Sections and keys to read from `file`, ignoring the rest, for files that the user did not write. Empty: read
   // everything and report unknown keys.
   std::vector<std::string> only = {};
+  // Its values take the place of the family's; what the user sets may not contradict them. nullptr: none.
+  const GivenModel* given = nullptr;
 };
 
 struct LoadedConfig {

@@ -56,7 +56,7 @@ struct PrepareResult {
   int64_t documents = 0, tokens = 0, text_bytes = 0, longest = 0;  // longest document in tokens
   int64_t dropped = 0, bad = 0, replaced = 0;  // empty documents, bad ones, bytes replaced by U+FFFD
   int64_t targets = 0;                         // conversations: tokens that carry loss
-  int64_t truncated = 0, unanswered = 0;       // cut at max_tokens; dropped, because no token of them carries loss
+  int64_t truncated = 0, unanswered = 0;       // cut at max_tokens; dropped, without an answer
   bool masked = false;                         // PREFIX.mask was written
   double seconds = 0;
   bool resumed = false;

@@ -87,7 +87,10 @@ class PieceEncoder {  // one per thread
     const auto limit = static_cast<size_t>(options_.max_tokens);
     const bool cut = limit > 0 && tokens_.ids.size() > limit;
     if (cut) tokens_.ids.resize(limit), tokens_.loss.resize(limit);
-    if (std::find(tokens_.loss.begin(), tokens_.loss.end(), 1) == tokens_.loss.end()) {
+    const bool answered = std::any_of(messages_.begin(), messages_.end(), [](const ChatMessage& m) {
+      return m.role == ChatRole::kAssistant && !m.text.empty();
+    });
+    if (!answered || std::find(tokens_.loss.begin(), tokens_.loss.end(), 1) == tokens_.loss.end()) {
       ++c->unanswered;
       return;
     }

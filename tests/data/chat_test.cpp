@@ -178,12 +178,13 @@ TEST_CASE("lines that are no conversation are refused by line and reason, or cou
                [&] { prepare_data(w.options("{\"prompt\": \"a\", \"output\": 3}\n", TextFormat::kInstruct)); });
 
   const std::string nothing = R"({"messages": [{"role": "user", "content": "q"}]})";
-  PrepareOptions o = w.options(kTalk + "{}\n" + nothing + "\n" + R"({"messages": []})" + "\n" + kTalk);
+  PrepareOptions o = w.options(kTalk + "{}\n" + nothing + "\n" + R"({"messages": []})" + "\n" +
+                               R"({"messages": [{"role": "assistant", "content": ""}]})" + "\n" + kTalk);
   o.on_bad = OnBad::kSkip;
   o.force = true;
   const PrepareResult r = prepare_data(o);
-  CHECK((r.documents == 2 && r.bad == 1 && r.unanswered == 2 && r.truncated == 0 && r.masked));
-  CHECK(to_text(r).find("without answer    2") != std::string::npos);
+  CHECK((r.documents == 2 && r.bad == 1 && r.unanswered == 3 && r.truncated == 0 && r.masked));
+  CHECK(to_text(r).find("without answer    3") != std::string::npos);
   o = w.options(nothing + "\n");
   o.force = true;
   expect_error(Exit::kUsage, {"no text", "1 conversations without an answer"}, [&] { prepare_data(o); });

@@ -1,0 +1,103 @@
+// Fine-tuning as a user does it: conversations to tokens and masks, a trained model, other answers.
+#include <filesystem>
+
+#include "kernels/core/check.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/skip.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+const std::string kModel =
+    "--model.layers 2 --model.hidden 48 --model.heads 4 --model.vocab 400 --model.seq 48 --device.kind cpu "
+    "--device.threads 1 --schedule.type constant --data.tokenizer tok.model ";
+
+// Colours of things, as questions and answers; some have no answer, one is too long.
+std::string questions() {
+  const char* things[] = {"grass", "snow", "coal", "blood", "the sky"};
+  const char* colours[] = {"green", "white", "black", "red", "blue"};
+  std::string out;
+  for (int round = 0; round < 12; ++round)
+    for (int k = 0; k < 5; ++k)
+      out += cat(R"({"instruction": "What is the colour of )", things[k], R"(?", "output": ")", colours[k], "\"}\n");
+  return out + R"({"instruction": "What is this?", "output": ""})" + "\n";
+}
+
+// A folder with a tokenizer, a model that has read a licence, and the questions.
+struct Rig : TempDir {
+  Rig() {
+    write_file(*this / "text.txt", read_file("/usr/share/common-licenses/GPL-3"));
+    write_file(*this / "chat.jsonl", questions());
+    must("tokenizer train --input text.txt chat.jsonl --vocab 400 --output tok.model", *this);
+    must(kModel +
+             "--data.train text.txt --train.micro_batch 4 --train.global_batch 8 --train.steps 10 --optim.lr 3e-3 "
+             "--log.name base",
+         *this);
+  }
+  std::string answer(const std::string& run, const std::string& thing) const {
+    write_file(*this / "prompt.jsonl",
+               R"({"prompt": "user:\nWhat is the colour of )" + thing + R"(?\n\nassistant:\n"})" + "\n");
+    return must("generate --load runs/" + run + " --prompt-file prompt.jsonl --max-tokens 8 --temperature 0", *this)
+        .out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a model that is fine-tuned on questions answers them, and did not before") {
+  const Rig rig;
+  const Outcome prepared = must(
+      "data prepare --input chat.jsonl --format instruct --template plain --tokenizer tok.model "
+      "--output chat",
+      rig);
+  CHECK(prepared.says("chat.mask"));
+  CHECK(prepared.says("documents         60"));
+  CHECK(prepared.says("without answer    1"));
+  const std::string before = rig.answer("base", "snow");
+  CHECK(before.find("white") == std::string::npos);
+  const std::string tune = kModel +
+                           "--data.train chat --data.pack documents --checkpoint.load_from runs/base --checkpoint.load "
+                           "weights --train.micro_batch 2 --train.global_batch 4 --optim.lr 3e-3 ";
+  must(tune + "--train.steps 120 --log.name tuned", rig);
+  for (const auto& [thing, colour] : {std::pair("snow", "white"), {"grass", "green"}, {"the sky", "blue"}}) {
+    const std::string text = rig.answer("tuned", thing);
+    INFO(text);
+    CHECK(text.find(colour) != std::string::npos);
+  }
+  // Counts of targets differ between microbatches and ranks: the loss is the mean over all of a step's.
+  const std::string five = tune + "--train.steps 5 --log.name ";
+  must(five + "one", rig);
+  const std::vector<double> one = logged(rig / "runs/one", "loss");
+  REQUIRE(one.size() == 5);
+  int n = 0;
+  for (const std::string layout :
+       {"--tp 2 --launch.ranks threads --train.micro_batch 1", "--pp 2 --dp 2 --launch.ranks threads",
+        "--dp 4 --zero.stage 3 --launch.ranks threads --train.micro_batch 1",
+        "--tp 2 --pp 2 --parallel.recompute full --launch.ranks threads"}) {
+    const std::string name = "layout" + std::to_string(n++);
+    INFO(layout);
+    must(five + name + " " + layout, rig);
+    const std::vector<double> losses = logged(rig / "runs/" + name, "loss");
+    REQUIRE(losses.size() == 5);
+    for (size_t k = 0; k < 5; ++k) CHECK(losses[k] == Approx(one[k]).epsilon(2e-5));
+  }
+  const Outcome evaluated = must("eval --load runs/tuned --split train --data.train chat", rig);
+  CHECK(evaluated.says("perplexity"));
+}
+
+TEST_CASE("numpy reads the loss mask beside the tokens") {
+  const std::string python = source_dir() + "/build/readers/bin/python";
+  if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it and needs PyPI");
+  TempDir dir;
+  write_file(dir / "chat.jsonl", questions());
+  must("tokenizer train --input chat.jsonl --vocab 320 --output tok.model", dir);
+  must("data prepare --input chat.jsonl --format instruct --template plain --tokenizer tok.model --output chat", dir);
+  const Outcome r =
+      shell(python + " " + source_dir() + "/tests/readers/read_mask.py chat tok.model chat.jsonl", dir.path());
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK(r.says("60 conversations"));
+}

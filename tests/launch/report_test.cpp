@@ -289,7 +289,7 @@ TEST_CASE("medians leave out the first two steps and unknown values") {
   CHECK(std::isnan(v.median()));
   v.add(50);
   CHECK(v.median() == 50);
-  for (const double x : {60., 1., 2., NAN, 3.}) v.add(x);
+  for (const double x : {60., 1., 2., kUnknown, 3.}) v.add(x);
   CHECK(v.median() == 2);
   RecentValues few(3);  // keeps the newest three
   for (int i = 1; i <= 10; ++i) few.add(i);

@@ -33,7 +33,7 @@ p{margin:.3rem 0;overflow-wrap:anywhere}.soft{color:var(--soft)}
 a{color:var(--link)}a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:3px solid var(--link);outline-offset:2px}
 .skip{position:absolute;left:-999px}.skip:focus{left:1rem;top:.5rem;background:var(--bg);padding:.3rem .6rem}
 nav ul,.legend{list-style:none;margin:.4rem 0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1rem}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:.6rem;margin:1rem 0;padding:0}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.6rem;margin:1rem 0;padding:0}
 .tiles div{background:var(--card);border:1px solid var(--line);border-radius:.4rem;padding:.5rem .7rem}
 .tiles dt{color:var(--soft);font-size:.85rem}.tiles dd{margin:0;font-size:1.2rem;font-weight:600;overflow-wrap:anywhere}
 .figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,25rem),1fr));gap:1rem;align-items:start}

@@ -151,7 +151,10 @@ Exit run_compare(const Command& command) {
       out += "\nthe configurations are equal\n";
     } else {
       std::vector<SummaryRow> config = differences;
-      config.insert(config.begin(), {"differences of configuration", std::vector<std::string>(summaries.size())});
+      for (SummaryRow& row : config)
+        for (std::string& value : row.values)
+          if (value.empty()) value = "-";
+      config.insert(config.begin(), {"differences of configuration", names.values});
       out += "\n" + text_table(config);
     }
     if (!args.html.empty()) out += "\npage: " + printable(args.html) + "\n";

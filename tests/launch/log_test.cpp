@@ -315,6 +315,10 @@ TEST_CASE("the TensorBoard sink writes every known value of a step under its tag
     StepRecord r = step_of(1);
     r.mfu = 0.3;
     sink.step(r);  // not a multiple of 2: no point
+    RankMemory small, large;
+    small.measured = {1, 1, 1, 1, 1};
+    large.measured = {5, 0, 0, 700};
+    sink.memory({.ranks = std::make_shared<std::vector<RankMemory>>(std::vector{small, large, small})});
     r.step = 2;
     sink.step(r);
     sink.eval({.step = 2, .loss = 1});
@@ -330,13 +334,16 @@ TEST_CASE("the TensorBoard sink writes every known value of a step under its tag
     for (size_t at = all.find(tag); at != std::string::npos; at = all.find(tag, at + 1)) ++n;
     return n;
   };
-  for (const char* tag :
-       {"run/command", "run/config", "train/loss", "train/lr", "train/grad_norm", "train/skipped_steps",
-        "train/samples", "train/tokens", "perf/mfu", "eval/loss", "eval/perplexity", "eval/seconds"}) {
+  for (const char* tag : {"run/command", "run/config", "train/loss", "train/lr", "train/grad_norm",
+                          "train/skipped_steps", "train/samples", "train/tokens", "perf/mfu", "eval/loss",
+                          "eval/perplexity", "eval/seconds", "mem/weights", "mem/activations"}) {
     INFO(tag);
-    CHECK(count(tag) == 1);
+    const std::string name = tag;
+    const bool metric = name == "train/loss" || name == "eval/loss";  // named by the hparams plugin's record too
+    CHECK(count(name) == (metric ? 2 : 1));
   }
-  CHECK(count("perf/hfu") == 0);  // unknown
+  CHECK(all.find(event_scalar(0, 0, "mem/activations", 700).substr(4)) != std::string::npos);  // of the largest rank
+  CHECK(count("perf/hfu") == 0);                                                               // unknown
 }
 
 TEST_CASE("a GPU's clock, power and temperature are curves with at most one point per second") {

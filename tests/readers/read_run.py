@@ -78,7 +78,9 @@ def read_histograms(run, weights):
     logged = {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
     step = max(logged["train/param_norm"])
     assert math.isclose(logged["train/param_norm"][step], norm, rel_tol=1e-6), (logged["train/param_norm"], norm)
-    assert 0 < logged["train/update_ratio"][step] < 1
+    ratios = logged["train/update_ratio"]
+    assert 0 < ratios[min(ratios)] < 1, ratios
+    assert ratios[step] == 0 or logged["train/lr"][step] > 0, ratios  # the schedule ends at 0
     by_layer = [points[step] for tag, points in logged.items() if tag.startswith("train/grad_norm/")]
     assert math.isclose(math.hypot(*by_layer), logged["train/grad_norm"][step], rel_tol=1e-5), by_layer
     squares = sum(last["grad", name].sum_squares for name in weights)

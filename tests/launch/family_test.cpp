@@ -1,6 +1,5 @@
 // Families other than GPT-2: predictions equal to transformers', gradients equal on every layout
 // (tests/golden/make_hf_family.py), and export, import, resume and generation.
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "autograd/ops.h"
@@ -60,18 +59,6 @@ void check_exchange(const Golden& golden) {
   must("export --load in --format hdf5 --output w.h5", dir);  // the native format records the family
   must("import --from w.h5 --output b", dir);
   CHECK(must("ckpt diff in b", dir).says(count + " of them bitwise equal"));
-}
-
-// Returns the [4, 17] tokens of grads.safetensors.
-std::vector<std::vector<int32_t>> samples_of(const std::string& file) {
-  const std::string bytes = read_file(file);
-  uint64_t n = 0;
-  std::memcpy(&n, bytes.data(), 8);
-  const auto t = nlohmann::json::parse(bytes.substr(8, n))["samples"];
-  const size_t rows = t["shape"][0], width = t["shape"][1], at = t["data_offsets"][0];
-  std::vector<std::vector<int32_t>> out(rows, std::vector<int32_t>(width));
-  for (size_t r = 0; r < rows; ++r) std::memcpy(out[r].data(), bytes.data() + 8 + n + at + 4 * width * r, 4 * width);
-  return out;
 }
 
 }  // namespace

@@ -66,6 +66,17 @@ Logical tensors_of(const std::string& path) {
   return out;
 }
 
+std::vector<std::vector<int32_t>> samples_of(const std::string& file) {
+  const std::string bytes = read_file(file);
+  uint64_t n = 0;
+  std::memcpy(&n, bytes.data(), 8);
+  const auto t = nlohmann::json::parse(bytes.substr(8, n))["samples"];
+  const size_t rows = t["shape"][0], width = t["shape"][1], at = t["data_offsets"][0];
+  std::vector<std::vector<int32_t>> out(rows, std::vector<int32_t>(width));
+  for (size_t r = 0; r < rows; ++r) std::memcpy(out[r].data(), bytes.data() + 8 + n + at + 4 * width * r, 4 * width);
+  return out;
+}
+
 Logical native_tensors(const ModelConfig& model, const Logical& theirs, const std::string& prefix) {
   Logical out;
   for (const ModelWeight& w : model_weights(model))

@@ -23,6 +23,9 @@ double largest_difference(const std::vector<float>&, const std::vector<float>&);
 // Returns all tensors of a safetensors file or folder by name; integer tensors keep integral values.
 Logical tensors_of(const std::string& path);
 
+// Returns the i32 matrix `samples` of a safetensors file by rows.
+std::vector<std::vector<int32_t>> samples_of(const std::string& file);
+
 // Converts tensors with Hugging Face's names (prefixed by `prefix`) to the model's parameters with ours.
 Logical native_tensors(const ModelConfig&, const Logical& theirs, const std::string& prefix = "");
 

@@ -23,4 +23,7 @@ else
   echo "readers: no PyTorch in $python (Debian: python3-torch), which transformers needs"
   rc=1
 fi
+environment megatron 1 "" --no-deps torch==2.6.0 megatron-core==0.16.1 numpy==1.26.4 safetensors==0.5.3 packaging==24.2 \
+  typing_extensions==4.12.2 filelock==3.18.0 networkx==3.4.2 jinja2==3.1.6 markupsafe==3.0.2 fsspec==2025.3.0 sympy==1.13.1 \
+  mpmath==1.3.0 && tests/readers/without_cuda.sh build/megatron || rc=1
 exit $rc

@@ -99,12 +99,13 @@ struct SaveOptions {
 SaveReport save_checkpoint(const std::string& dir, const TrainState&, std::span<const ShardView>,
                            const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi&, Stream);
 
-// Single-rank save of whole f32 tensors that are not in memory. The views have shapes and no data; `fetch` returns the
-// values of one tensor at a time, in name order, so peak memory is that of the largest tensor. An exception of `fetch`
-// aborts the attempt.
-SaveReport save_streamed(const std::string& dir, const TrainState&, std::span<const ShardView> tensors,
-                         const std::function<std::vector<float>(const std::string& name)>& fetch,
-                         const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi& host);
+// Single-rank save of whole f32 tensors that are not in memory. The views have shapes and no data; `fetch` returns
+// elements [first, first + count) of a tensor, row-major, and is called in name order with ascending ranges, so that
+// peak memory does not depend on the size of a tensor. An exception of `fetch` aborts the attempt.
+SaveReport save_streamed(
+    const std::string& dir, const TrainState&, std::span<const ShardView> tensors,
+    const std::function<std::vector<float>(const std::string&, int64_t first, int64_t count)>& fetch,
+    const std::vector<AuxFile>&, const SaveOptions&, const Mesh&, const DeviceApi& host);
 
 struct LoadReport {
   TrainState state;

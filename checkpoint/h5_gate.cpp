@@ -90,8 +90,8 @@ class H5File : public WeightFile {
     const auto it = notes_.find(key);
     return it == notes_.end() ? "" : it->second;
   }
-  std::vector<float> read(size_t k) override {
-    return read_values(file_, offsets_[k], list_[k].numel(), list_[k].dtype);
+  std::vector<float> read(size_t k, int64_t first, int64_t count) override {
+    return read_values(file_, offsets_[k] + list_[k].item_bytes() * first, count, list_[k].dtype);
   }
 
  private:
@@ -116,11 +116,8 @@ class H5File : public WeightFile {
 
   void add(const std::string& path, const std::vector<std::string>& f) {
     WeightInfo w{f[1], f[2], {}};
-    const int64_t offset = std::strtoll(f[3].c_str(), nullptr, 10), size = file_.size(),
-                  item = w.dtype == "f32"  ? 4
-                         : w.dtype == "i8" ? 1
-                                           : 2;
-    int64_t room = (size - std::clamp<int64_t>(offset, 0, size)) / item, n = 1;
+    const int64_t offset = std::strtoll(f[3].c_str(), nullptr, 10), size = file_.size();
+    int64_t room = (size - std::clamp<int64_t>(offset, 0, size)) / w.item_bytes(), n = 1;
     for (size_t k = 4; k < f.size(); ++k) {
       const int64_t d = std::strtoll(f[k].c_str(), nullptr, 10);
       GT_REQUIRE(d >= 0 && (d == 0 || n <= room / d), Exit::kDamaged, path, ": ", w.name, ": ", n, " x ", d,

@@ -40,7 +40,9 @@ class LlmcFile : public WeightFile {
     GT_REQUIRE(at_ == size, Exit::kDamaged, path, ": ", size, " bytes, these tensors take ", at_);
   }
   std::string note(const std::string& key) const override { return key == "model" ? note_ : ""; }
-  std::vector<float> read(size_t k) override { return read_values(file_, offsets_[k], list_[k].numel(), dtype_); }
+  std::vector<float> read(size_t k, int64_t first, int64_t count) override {
+    return read_values(file_, offsets_[k] + list_[k].item_bytes() * first, count, dtype_);
+  }
 
  private:
   File file_;

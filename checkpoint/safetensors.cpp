@@ -200,11 +200,11 @@ class Safetensors : public WeightFile {
     const auto it = notes_.find(key);
     return it == notes_.end() ? "" : it->second;
   }
-  std::vector<float> read(size_t k) override {
+  std::vector<float> read(size_t k, int64_t first, int64_t count) override {
     const WeightInfo& w = list_[k];
     GT_REQUIRE(w.dtype == "f32" || w.dtype == "bf16" || w.dtype == "f16" || w.dtype == "i8", Exit::kDamaged,
                file_.path(), ": ", w.name, " is ", w.dtype, ", expected F32, BF16, F16 or I8");
-    return read_values(file_, begin_ + offsets_[k], w.numel(), w.dtype);
+    return read_values(file_, begin_ + offsets_[k] + w.item_bytes() * first, count, w.dtype);
   }
 
  private:
@@ -247,7 +247,9 @@ class ShardedSafetensors : public WeightFile {
     GT_REQUIRE(where.empty(), Exit::kDamaged, index, ": ", where.begin()->first, " is not in ", where.begin()->second);
   }
   std::string note(const std::string& key) const override { return files_.empty() ? "" : files_[0]->note(key); }
-  std::vector<float> read(size_t k) override { return files_[place_[k].first]->read(place_[k].second); }
+  std::vector<float> read(size_t k, int64_t first, int64_t count) override {
+    return files_[place_[k].first]->read(place_[k].second, first, count);
+  }
 
  private:
   static std::map<std::string, std::string> weight_map(const std::string& index, const std::string& text) {

@@ -11,8 +11,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kPiece = size_t{1} << 20;  // values encoded at a time
-
 const char* type_name(DType t) {
   switch (t) {
     case DType::kF32: return "F32";
@@ -23,11 +21,7 @@ const char* type_name(DType t) {
   }
 }
 
-int64_t bytes_of(const OutTensor& t) {
-  int64_t n = size_of(t.dtype);
-  for (int64_t d : t.shape) n *= d;
-  return n;
-}
+int64_t bytes_of(const OutTensor& t) { return size_of(t.dtype) * t.numel(); }
 
 // Writes tensors [first, last) as one file.
 void write_one(Vfs& vfs, const std::string& path, const std::vector<OutTensor>& tensors, size_t first, size_t last,
@@ -46,22 +40,22 @@ void write_one(Vfs& vfs, const std::string& path, const std::vector<OutTensor>& 
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   const uint64_t length = text.size();
-  File file = File::create(vfs, path);
+  // Under another name until it is whole: a writer that is killed leaves nothing that a reader takes for weights.
+  const std::string part = path + ".part";
+  File file = File::create(vfs, part);
   file.reserve(8 + static_cast<int64_t>(length) + at);
   file.write(&length, sizeof length, 0);
   file.write(text.data(), static_cast<int64_t>(length), 8);
   int64_t place = 8 + static_cast<int64_t>(length);
-  for (size_t k = first; k < last; ++k) {
-    const std::vector<float> values = fetch(k);
-    for (size_t from = 0; from < values.size(); from += kPiece) {
-      const std::string bytes = encode_values(values, from, std::min(values.size(), from + kPiece), tensors[k]);
+  for (size_t k = first; k < last; ++k)
+    encode_tensor(tensors[k], k, fetch, [&](const std::string& bytes) {
       file.write(bytes.data(), static_cast<int64_t>(bytes.size()), place);
       place += static_cast<int64_t>(bytes.size());
-    }
-  }
+    });
   GT_CHECK(place == 8 + static_cast<int64_t>(length) + at, path, ": values of another shape");
   file.sync();
   file.close();
+  rename_file(vfs, part, path);
 }
 
 }  // namespace

@@ -45,9 +45,8 @@ SaveReport save_checkpoint(const std::string& dir, const TrainState& state, std:
 }
 
 SaveReport save_streamed(const std::string& dir, const TrainState& state, std::span<const ShardView> tensors,
-                         const std::function<std::vector<float>(const std::string& name)>& fetch,
-                         const std::vector<AuxFile>& aux, const SaveOptions& options, const Mesh& mesh,
-                         const DeviceApi& host) {
+                         const FetchTensor& fetch, const std::vector<AuxFile>& aux, const SaveOptions& options,
+                         const Mesh& mesh, const DeviceApi& host) {
   Vfs vfs;
   return save_checkpoint(vfs, dir, state, tensors, aux, options, mesh, host, {}, fetch);
 }

@@ -45,12 +45,51 @@ int64_t first_not_finite(DType t, std::span<const std::byte> x) {
 // crosses a block boundary.
 constexpr int64_t kHostPiece = int64_t{256} << 10;
 
-uint32_t put(BlockStream& out, const Extent& e, bool require_finite, const DeviceApi& api, Stream stream) {
+std::string name_of_record(const SliceRecord& r, const ShardJob& job) {
+  for (const auto& [name, id] : job.ids)
+    if (id == r.tensor) return name;
+  return "?";
+}
+
+// Values that are not in memory, fetched range by range as they are written.
+class Fetched {
+ public:
+  explicit Fetched(const ShardJob& job) : job_(job) {}
+
+  // Returns bytes [at, at + bytes) of a rectangle, valid until the next call. Requires: the rectangle is contiguous in
+  // the tensor; rectangles of whole tensors, split at fused blocks, are.
+  const std::byte* data(const SliceRecord& r, const Shape& global, int64_t at, int64_t bytes) {
+    int64_t begin = 0;
+    for (int d = 0; d < global.rank; ++d) begin = begin * global[d] + r.box.at[static_cast<size_t>(d)];
+    const int64_t item = sizeof(float), first = begin + at / item, end = first + bytes / item;
+    if (tensor_ != r.tensor || first < first_ || end > first_ + static_cast<int64_t>(values_.size())) {
+      std::vector<float>().swap(values_);  // freed before the next range is made
+      const std::string name = name_of_record(r, job_);
+      const int64_t count = std::max(end - first, std::min(kRange, begin + r.bytes / item - first));
+      values_ = job_.fetch(name, first, count);
+      tensor_ = r.tensor, first_ = first;
+      GT_CHECK(static_cast<int64_t>(values_.size()) == count, name, ": fetched ", values_.size(), " of ", count,
+               " values");
+    }
+    return reinterpret_cast<const std::byte*>(values_.data() + (first - first_));
+  }
+
+ private:
+  static constexpr int64_t kRange = int64_t{4} << 20;  // values: 16 MiB
+  const ShardJob& job_;
+  int64_t tensor_ = -1, first_ = 0;
+  std::vector<float> values_;
+};
+
+uint32_t put(BlockStream& out, const Extent& e, Fetched& fetched, bool require_finite, const DeviceApi& api,
+             Stream stream) {
   uint32_t crc = 0;
   for (int64_t done = 0; done < e.bytes;) {
     const int64_t left = e.bytes - done, at = e.offset + done;
     const auto dst = out.room(at, e.on_host ? std::min(left, kHostPiece - at % kHostPiece) : left);
-    if (e.on_host)
+    if (e.data == nullptr)
+      std::memcpy(dst.data(), fetched.data(*e.record, *e.global, done, static_cast<int64_t>(dst.size())), dst.size());
+    else if (e.on_host)
       std::memcpy(dst.data(), e.data + done, dst.size());
     else {
       api.copy(dst.data(), e.data + done, static_cast<int64_t>(dst.size()), stream);
@@ -83,12 +122,6 @@ std::vector<SliceRecord> plan_records(const Skeleton& skeleton, const std::vecto
   return out;
 }
 
-std::string name_of_record(const SliceRecord& r, const ShardJob& job) {
-  for (const auto& [name, id] : job.ids)
-    if (id == r.tensor) return name;
-  return "?";
-}
-
 // Re-reads the shard from disk, bypassing the page cache.
 void read_back(Vfs& vfs, const std::string& path, const ShardIndex& index) {
   const File file = File::open(vfs, path);
@@ -101,33 +134,6 @@ void read_back(Vfs& vfs, const std::string& path, const ShardIndex& index) {
                at + n - 1, " came back different from what was written");
   }
 }
-
-// The tensor being written, where tensors are fetched one at a time.
-class Fetched {
- public:
-  explicit Fetched(const ShardJob& job) : job_(job) {}
-
-  // Returns the data of a rectangle, which must be contiguous in the tensor. Rectangles of whole tensors, split at
-  // fused blocks, are.
-  const std::byte* data(const SliceRecord& r, const Shape& global) {
-    if (tensor_ != r.tensor) {
-      values_ = {};  // freed first, so both never exist at once
-      const std::string name = name_of_record(r, job_);
-      values_ = job_.fetch(name);
-      tensor_ = r.tensor;
-      GT_CHECK(static_cast<int64_t>(values_.size()) == global.numel(), name, ": fetched ", values_.size(), " of ",
-               global.numel(), " values");
-    }
-    int64_t at = 0;
-    for (int d = 0; d < global.rank; ++d) at = at * global[d] + r.box.at[static_cast<size_t>(d)];
-    return reinterpret_cast<const std::byte*>(values_.data() + at);
-  }
-
- private:
-  const ShardJob& job_;
-  int64_t tensor_ = -1;
-  std::vector<float> values_;
-};
 
 }  // namespace
 
@@ -230,10 +236,9 @@ std::string write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredT
   const std::string name = shard_name(job.head.rank, job.head.part), path = job.dir + "/" + name;
   BlockStream out(vfs, path, skeleton.file_bytes, job.how, job.sha256);
   Fetched fetched(job);
-  for (Extent& e : extents) {
+  for (const Extent& e : extents) {
     try {
-      if (e.data == nullptr) e.data = fetched.data(*e.record, *e.global);
-      const uint32_t crc = put(out, e, job.require_finite, api, stream);
+      const uint32_t crc = put(out, e, fetched, job.require_finite, api, stream);
       if (e.record != nullptr) e.record->crc = crc;
     } catch (const Error& error) {
       if (error.code() != Exit::kNumerical) throw;

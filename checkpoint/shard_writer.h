@@ -32,9 +32,9 @@ std::vector<std::vector<StoredTensor>> cut_into_parts(std::vector<StoredTensor>,
 
 std::string shard_name(int rank, int part = 0);  // rank-00000.h5, rank-00000.001.h5
 
-// Returns the values of a whole tensor that is not in memory: f32, row-major. Called in name order, once for every file
-// that holds part of the tensor.
-using FetchTensor = std::function<std::vector<float>(const std::string& name)>;
+// Returns elements [first, first + count) of a tensor that is not in memory: f32, row-major. Called in name order, with
+// ascending ranges within a tensor.
+using FetchTensor = std::function<std::vector<float>(const std::string& name, int64_t first, int64_t count)>;
 
 struct ShardJob {
   std::string dir;

@@ -18,14 +18,15 @@ const TensorEntry* StepReader::find(const std::string& name) const {
   return it != all.end() && it->name == name ? &*it : nullptr;
 }
 
-std::vector<float> StepReader::read(const TensorEntry& t) {
+std::vector<float> StepReader::read(const TensorEntry& t, int64_t first, int64_t count) {
   GT_REQUIRE(t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16, Exit::kUsage, step_.path,
              ": ", t.name, " is ", name_of(t.dtype), ", no float");
-  std::vector<float> out(static_cast<size_t>(t.shape.numel()));
+  std::vector<float> out(static_cast<size_t>(count));
   const ShardView view{.name = t.name,
-                       .data = {reinterpret_cast<std::byte*>(out.data()), {t.shape.numel()}, DType::kF32, {}},
+                       .data = {reinterpret_cast<std::byte*>(out.data()), {count}, DType::kF32, {}},
                        .full = t.shape,
-                       .local = t.shape};
+                       .local = t.shape,
+                       .begin = first};
   read_views(vfs_, step_.path, step_.manifest, std::span(&view, 1), nullptr, {}, &indexes_);
   return out;
 }

@@ -12,13 +12,41 @@ namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;  // values converted at a time
 
-}  // namespace
-
-int64_t WeightInfo::numel() const {
+int64_t product(const std::vector<int64_t>& shape) {
   int64_t n = 1;
   for (int64_t d : shape) n *= d;
   return n;
 }
+
+// first: index of values[0] in the tensor, for messages.
+std::string encode_values(const std::vector<float>& values, int64_t first, const OutTensor& t) {
+  const size_t end = values.size();
+  if (t.dtype == DType::kF32) return {reinterpret_cast<const char*>(values.data()), end * sizeof(float)};
+  if (t.dtype == DType::kI8) {
+    std::string out(end, '\0');
+    for (size_t k = 0; k < end; ++k) {
+      GT_CHECK(std::fabs(values[k]) <= 127 && values[k] == std::nearbyint(values[k]), t.name, ": element ",
+               first + static_cast<int64_t>(k), " is ", values[k], ", expected a whole number of -127 to 127");
+      out[k] = static_cast<char>(static_cast<int8_t>(values[k]));
+    }
+    return out;
+  }
+  std::string out(end * 2, '\0');
+  for (size_t k = 0; k < end; ++k) {
+    const uint16_t bits = t.dtype == DType::kBF16 ? bf16_from(values[k]) : f16_from(values[k]);
+    GT_REQUIRE(t.dtype == DType::kBF16 || (bits & 0x7fff) != 0x7c00 || std::isinf(values[k]), Exit::kUsage, t.name,
+               ": element ", first + static_cast<int64_t>(k), " is ", values[k],
+               ", f16 ends at 65504; use --dtype bf16 or f32");
+    std::memcpy(out.data() + k * 2, &bits, sizeof bits);
+  }
+  return out;
+}
+
+}  // namespace
+
+int64_t WeightInfo::numel() const { return product(shape); }
+int64_t WeightInfo::item_bytes() const { return dtype == "f32" ? 4 : dtype == "i8" ? 1 : 2; }
+int64_t OutTensor::numel() const { return product(shape); }
 
 std::string to_string(const std::vector<int64_t>& shape) {
   std::string out = "[";
@@ -28,26 +56,15 @@ std::string to_string(const std::vector<int64_t>& shape) {
 
 std::string WeightFile::note(const std::string&) const { return ""; }
 
-std::string encode_values(const std::vector<float>& values, size_t begin, size_t end, const OutTensor& t) {
-  if (t.dtype == DType::kF32)
-    return {reinterpret_cast<const char*>(values.data() + begin), (end - begin) * sizeof(float)};
-  if (t.dtype == DType::kI8) {
-    std::string out(end - begin, '\0');
-    for (size_t k = begin; k < end; ++k) {
-      GT_CHECK(std::fabs(values[k]) <= 127 && values[k] == std::nearbyint(values[k]), t.name, ": element ", k, " is ",
-               values[k], ", expected a whole number of -127 to 127");
-      out[k - begin] = static_cast<char>(static_cast<int8_t>(values[k]));
-    }
-    return out;
+void encode_tensor(const OutTensor& t, size_t k, const Fetch& fetch,
+                   const std::function<void(const std::string&)>& write) {
+  for (int64_t first = 0, all = t.numel(); first < all; first += kWindowValues) {
+    const int64_t count = std::min(kWindowValues, all - first);
+    const std::vector<float> values = fetch(k, first, count);
+    GT_CHECK(static_cast<int64_t>(values.size()) == count, t.name, ": fetched ", values.size(), " of ", count,
+             " values");
+    write(encode_values(values, first, t));
   }
-  std::string out((end - begin) * 2, '\0');
-  for (size_t k = begin; k < end; ++k) {
-    const uint16_t bits = t.dtype == DType::kBF16 ? bf16_from(values[k]) : f16_from(values[k]);
-    GT_REQUIRE(t.dtype == DType::kBF16 || (bits & 0x7fff) != 0x7c00 || std::isinf(values[k]), Exit::kUsage, t.name,
-               ": element ", k, " is ", values[k], ", f16 ends at 65504; use --dtype bf16 or f32");
-    std::memcpy(out.data() + (k - begin) * 2, &bits, sizeof bits);
-  }
-  return out;
 }
 
 std::vector<float> read_values(const File& file, int64_t offset, int64_t count, const std::string& dtype) {
@@ -94,13 +111,11 @@ void write_h5(Vfs& vfs, const std::string& path, const std::vector<OutTensor>& t
   for (const auto& [offset, bytes] : skeleton.metadata)
     file.write(bytes.data(), static_cast<int64_t>(bytes.size()), offset);
   for (size_t t = 0; t < tensors.size(); ++t) {
-    const std::vector<float> values = fetch(t);
     int64_t offset = skeleton.offsets[t];
-    for (size_t at = 0; at < values.size(); at += kPiece) {
-      const std::string bytes = encode_values(values, at, std::min(values.size(), at + kPiece), tensors[t]);
+    encode_tensor(tensors[t], t, fetch, [&](const std::string& bytes) {
       file.write(bytes.data(), static_cast<int64_t>(bytes.size()), offset);
       offset += static_cast<int64_t>(bytes.size());
-    }
+    });
   }
   file.sync();
   file.close();

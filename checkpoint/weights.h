@@ -1,5 +1,5 @@
-// Weights outside checkpoints: named tensors in foreign file formats, read and written one tensor at a time, so peak
-// memory is that of the largest tensor. Handles containers; independent of models.
+// Weights outside checkpoints: named tensors in foreign file formats, read and written in ranges of elements, so that
+// memory does not depend on the size of a tensor. Handles containers; independent of models.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,6 +18,7 @@ struct WeightInfo {
   std::string dtype;  // "f32", "bf16", "f16", "i8", or the file's own name of a type that holds no weights
   std::vector<int64_t> shape;
   int64_t numel() const;
+  int64_t item_bytes() const;  // of a value of f32, bf16, f16 or i8
 };
 std::string to_string(const std::vector<int64_t>& shape);  // "[3, 4]"
 
@@ -28,8 +29,10 @@ class WeightFile {
   const std::vector<WeightInfo>& list() const { return list_; }
   // Returns metadata text stored with the tensors, "" when absent: "ties", "model".
   virtual std::string note(const std::string& key) const;
-  // Row-major, widened to f32; int8 unscaled. kDamaged when the type holds no weights; kIo.
-  virtual std::vector<float> read(size_t k) = 0;
+  // Returns elements [first, first + count) of tensor k: row-major, widened to f32; int8 unscaled. kDamaged when the
+  // type holds no weights; kIo. Requires: the range lies in the tensor.
+  virtual std::vector<float> read(size_t k, int64_t first, int64_t count) = 0;
+  std::vector<float> read(size_t k) { return read(k, 0, list_[k].numel()); }  // the whole tensor
 
  protected:
   std::vector<WeightInfo> list_;
@@ -37,7 +40,7 @@ class WeightFile {
 
 // Opens one .safetensors file, or a folder with model.safetensors or model.safetensors.index.json. The input is
 // untrusted: every field is checked before use. kDamaged names file, tensor and field; kUsage: no such file. Never
-// allocates more than the requested tensor.
+// allocates more than the requested range.
 std::unique_ptr<WeightFile> open_safetensors(Vfs&, const std::string& path);
 // Opens third-party HDF5. A child process with limits (time, memory, no plugins) reads the structure; the parent checks
 // its output. Accepts only contiguous little-endian floats below hard links. Notes are root attributes.
@@ -52,13 +55,17 @@ using LlmcTensors = std::vector<WeightInfo> (*)(const LlmcShape&);
 // returns the header as JSON.
 std::unique_ptr<WeightFile> open_llmc(Vfs&, const std::string& path, LlmcTensors);
 
-// Tensor to write. Values are produced tensor by tensor in list order and rounded to nearest even.
+// Tensor to write. Values are produced in list order and rounded to nearest even.
 struct OutTensor {
   std::string name;
   std::vector<int64_t> shape;
   DType dtype = DType::kF32;  // f32, bf16, f16; a value beyond f16 is kUsage naming the tensor. i8: whole numbers
+  int64_t numel() const;
 };
-using Fetch = std::function<std::vector<float>(size_t k)>;
+// Returns elements [first, first + count) of tensor k. The ranges of a tensor are requested in ascending order, each at
+// most kWindowValues long.
+using Fetch = std::function<std::vector<float>(size_t k, int64_t first, int64_t count)>;
+constexpr int64_t kWindowValues = int64_t{4} << 20;
 using Notes = std::vector<std::pair<std::string, std::string>>;
 
 // Writes model.safetensors into `dir`, or model-00001-of-0000n.safetensors and an index when the tensors exceed
@@ -70,8 +77,8 @@ void write_safetensors(Vfs&, const std::string& dir, const std::vector<OutTensor
 // sorted by name. Synced.
 void write_h5(Vfs&, const std::string& path, const std::vector<OutTensor>& tensors, const Notes&, const Fetch&);
 
-// Encodes values [begin, end) to file bytes. Used by both writers.
-std::string encode_values(const std::vector<float>& values, size_t begin, size_t end, const OutTensor&);
+// Encodes all values of a tensor, range by range, and passes the bytes to `write`. Used by both writers.
+void encode_tensor(const OutTensor&, size_t k, const Fetch&, const std::function<void(const std::string&)>& write);
 // Reads `count` values of a dtype at `offset`, widened to f32.
 std::vector<float> read_values(const File&, int64_t offset, int64_t count, const std::string& dtype);
 

@@ -161,9 +161,13 @@ goal ckpt-export 'export: ' case_of test_launch \
   "exported bytes have one SHA-256 whichever layout wrote the checkpoint" GPT_TEST_LAYOUTS=50
 goal ckpt-import 'memory beyond' case_of test_launch \
   "import and export hold one tensor at a time*" GPT_TEST_IMPORT=124m
+goal import-7b 'import: largest tensor|SKIPPED' case_of test_launch \
+  "a sharded Llama is imported and exported under a memory limit*" GPT_TEST_IMPORT=7b
 goal ckpt-hf 'largest difference|SKIPPED' case_of test_launch \
   "transformers loads an exported folder unchanged and predicts the same"
 # ---- end of checkpoint goals ----
+goal megatron '^megatron: |SKIPPED' case_of test_launch "losses\, gradient norms and gradients equal Megatron-core*" \
+  GPT_TEST_FULL=1
 # R20: line coverage of the parsers by the fuzz targets, with gcov in a separate build (build/coverage). The goal is
 # 95 % of the lines of each; parsers below it are named.
 covered() {

@@ -1,5 +1,5 @@
-// gpttrain export: writes a checkpoint's weights in FP32 (or rounded) to one HDF5 file or a Hugging Face folder, tensor
-// by tensor. The output depends only on the weights, the model and the tokenizer.
+// gpttrain export: writes a checkpoint's weights in FP32 (or rounded) to one HDF5 file or a Hugging Face folder, range
+// by range. The output depends only on the weights, the model and the tokenizer.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -17,10 +17,11 @@
 #include "data/hf_tokenizer.h"
 #include "data/tokenizer.h"
 #include "launch/commands/checkpoint_config.h"
+#include "launch/commands/copy_progress.h"
 #include "launch/commands/model_weights.h"
 #include "launch/commands/subcommands.h"
-#include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
+#include "launch/ranks/signals.h"
 #include "launch/train/kept_tokenizer.h"
 
 namespace gt {
@@ -65,7 +66,10 @@ class Source {
   const ModelConfig& model() const { return model_; }
   const std::vector<ModelWeight>& weights() const { return weights_; }
   Vfs& vfs() { return vfs_; }
-  std::vector<float> read(const std::string& native) { return reader_.read(*stored_weight(reader_, native)); }
+  // Returns elements [first, first + count) of a native weight.
+  std::vector<float> read(const std::string& native, int64_t first, int64_t count) {
+    return reader_.read(*stored_weight(reader_, native), first, count);
+  }
 
  private:
   Vfs vfs_;
@@ -171,32 +175,79 @@ std::vector<OutTensor> tensors_of(const std::vector<Exported>& plan) {
   return out;
 }
 
-std::vector<float> values_of(Source& source, const Exported& e) {
-  const ModelWeight& w = *e.weight;
-  std::vector<float> values = source.read(w.native);
-  if (e.block >= 0) {
-    int64_t first = 0;
-    const int64_t columns = w.shape.size() == 2 ? w.shape[1] : 1;
-    for (int b = 0; b < e.block; ++b) first += w.hf[static_cast<size_t>(b)].rows;
-    const int64_t rows = w.hf[static_cast<size_t>(e.block)].rows;
-    if (rows != w.shape[0]) {
-      const auto begin = values.begin() + first * columns;
-      values = std::vector<float>(begin, begin + rows * columns);
-    }
-    return w.transposed ? transpose(values, rows, columns) : values;
+// Values of the tensors of an export, range by range, with progress.
+class ExportStream {
+ public:
+  ExportStream(Source& source, const std::vector<Exported>& plan)
+      : source_(source), plan_(plan), progress_(bytes_of(plan)) {}
+
+  // Returns elements [first, first + count) of tensor k of the plan.
+  std::vector<float> operator()(size_t k, int64_t first, int64_t count) {
+    GT_REQUIRE(!stop_requested(), Exit::kInterrupted, source_.path(), ": interrupted, nothing was exported");
+    progress_.add(count * size_of(plan_[k].out.dtype));
+    const Exported& e = plan_[k];
+    if (e.block >= 0) return block(e, first, count);
+    if (e.part == Part::kValues) return source_.read(e.weight->native, first, count);
+    return e.part == Part::kInt8 ? int8_values(e, first, count) : int8_scales(e, first, count);
   }
-  if (e.part == Part::kValues) return values;
-  Int8Rows q = quantize_rows(values, e.weight->shape[0]);
-  return std::move(e.part == Part::kInt8 ? q.values : q.scale);
-}
+
+ private:
+  static int64_t bytes_of(const std::vector<Exported>& plan) {
+    int64_t bytes = 0;
+    for (const Exported& e : plan) bytes += e.out.numel() * size_of(e.out.dtype);
+    return bytes;
+  }
+
+  // A range of a tensor of a Hugging Face folder. A transposed matrix is read as a whole and kept for its next ranges.
+  std::vector<float> block(const Exported& e, int64_t first, int64_t count) {
+    const ModelWeight& w = *e.weight;
+    const int64_t columns = w.shape.size() == 2 ? w.shape[1] : 1;
+    int64_t begin = 0;
+    for (int b = 0; b < e.block; ++b) begin += w.hf[static_cast<size_t>(b)].rows * columns;
+    if (!w.transposed) return source_.read(w.native, begin + first, count);
+    if (turned_of_ != &e) {
+      const int64_t rows = w.hf[static_cast<size_t>(e.block)].rows;
+      std::vector<float>().swap(turned_);
+      turned_ = transpose(source_.read(w.native, begin, rows * columns), rows, columns);
+      turned_of_ = &e;
+    }
+    return {turned_.begin() + first, turned_.begin() + first + count};
+  }
+
+  Int8Rows quantized(const Exported& e, int64_t row, int64_t rows) {
+    const int64_t columns = e.weight->shape[1];
+    return quantize_rows(source_.read(e.weight->native, row * columns, rows * columns), rows);
+  }
+  std::vector<float> int8_values(const Exported& e, int64_t first, int64_t count) {
+    const int64_t columns = e.weight->shape[1], row = first / columns;
+    const Int8Rows q = quantized(e, row, (first + count + columns - 1) / columns - row);
+    const auto begin = q.values.begin() + (first - row * columns);
+    return {begin, begin + count};
+  }
+  std::vector<float> int8_scales(const Exported& e, int64_t first, int64_t count) {
+    const int64_t step = std::max<int64_t>(kWindowValues / e.weight->shape[1], 1);
+    std::vector<float> out;
+    for (int64_t row = first; row < first + count; row += step) {
+      const Int8Rows q = quantized(e, row, std::min(step, first + count - row));
+      out.insert(out.end(), q.scale.begin(), q.scale.end());
+    }
+    return out;
+  }
+
+  Source& source_;
+  const std::vector<Exported>& plan_;
+  CopyProgress progress_;
+  const Exported* turned_of_ = nullptr;  // whose transposed values `turned_` holds
+  std::vector<float> turned_;
+};
 
 int64_t export_hdf5(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {
   GT_REQUIRE(args.naming == "native", Exit::kUsage,
              "--naming hf: an HDF5 file has native names; use --naming native, "
              "or --format safetensors");
   const std::vector<Exported> plan = plan_export(source.weights(), false, dtype);
-  write_h5(source.vfs(), temp, tensors_of(plan), native_notes(source.model()),
-           [&](size_t k) { return values_of(source, plan[k]); });
+  ExportStream values(source, plan);
+  write_h5(source.vfs(), temp, tensors_of(plan), native_notes(source.model()), std::ref(values));
   return static_cast<int64_t>(plan.size());
 }
 
@@ -243,12 +294,13 @@ void write_hf_files(Source& source, DType dtype, const std::string& folder) {
   const auto tokenizer = kept_tokenizer(source.path());
   const int64_t end = end_of_text(source, tokenizer);
   const char* const torch = dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
-  write_synced(vfs, folder + "/config.json", hf_config_json(source.model(), end, torch));
   write_synced(vfs, folder + "/generation_config.json", generation_config(end, tokenizer).dump(2) + "\n");
   if (tokenizer && tokenizer->sentence_piece() != nullptr)
     write_hf_tokenizer(vfs, *tokenizer, source.model().seq, folder);
   else if (tokenizer && read_aux(source.path(), "tokenizer_config.json").empty())
     write_synced(vfs, folder + "/tokenizer_config.json", hf_tokenizer_config_json(*tokenizer, source.model().seq));
+  // Last: without it no reader takes the folder for a model.
+  write_synced(vfs, folder + "/config.json", hf_config_json(source.model(), end, torch));
 }
 
 // Throws unless Hugging Face's config of the family describes the model completely.
@@ -266,8 +318,9 @@ int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, 
              "--naming hf: transformers reads no int8 weights with scales; use --naming native");
   const std::vector<Exported> plan = plan_export(source.weights(), hf, dtype);
   make_directory(source.vfs(), temp);
+  ExportStream values(source, plan);
   write_safetensors(source.vfs(), temp, tensors_of(plan), hf ? Notes() : native_notes(source.model()),
-                    bytes_from(args.max_shard), [&](size_t k) { return values_of(source, plan[k]); });
+                    bytes_from(args.max_shard), std::ref(values));
   copy_tokenizer(source, temp);
   if (hf) write_hf_files(source, dtype, temp);
   sync_directory(source.vfs(), temp);
@@ -284,6 +337,7 @@ DType dtype_from(const std::string& name) {
 
 Exit run_export(const Command& command) {
   auto args = command.get<ExportArgs>();
+  install_stop_signals();
   const bool folder = args.format == "safetensors";
   const DType dtype = dtype_from(args.dtype);
   if (args.naming.empty()) args.naming = folder && dtype != DType::kI8 ? "hf" : "native";

@@ -18,10 +18,12 @@
 #include "kernels/backend.h"
 #include "kernels/core/files.h"
 #include "kernels/core/text.h"
+#include "launch/commands/copy_progress.h"
 #include "launch/commands/model_weights.h"
 #include "launch/commands/subcommands.h"
-#include "launch/observe/sinks/progress.h"
+#include "launch/options/console_text.h"
 #include "launch/options/version.h"
+#include "launch/ranks/signals.h"
 #include "launch/train/kept_tokenizer.h"
 #include "parallel/comm/self_group.h"
 
@@ -233,7 +235,7 @@ std::vector<std::vector<WeightPosition>> match(const Origin& o, const std::vecto
   return out;
 }
 
-// Streams the weights one at a time in native form: checked, and transposed if the file stores [in, out].
+// Streams the weights in native form, range by range: checked, and transposed if the file stores [in, out].
 class WeightStream {
  public:
   WeightStream(Origin& o, const std::vector<ModelWeight>& weights, const ImportArgs& args)
@@ -255,9 +257,10 @@ class WeightStream {
     return out;
   }
 
-  std::vector<float> read(const std::string& name) {
+  // Returns elements [first, first + count) of a native weight.
+  std::vector<float> read(const std::string& name, int64_t first, int64_t count) {
     try {
-      return checked(name);
+      return checked(by_name_.at(name), first, count);
     } catch (const Error& e) {
       failure_ = e;
       throw;
@@ -267,29 +270,58 @@ class WeightStream {
   const std::optional<Error>& failure() const { return failure_; }
 
  private:
-  std::vector<float> checked(const std::string& name) {
-    const size_t k = by_name_.at(name);
-    const ModelWeight& w = weights_[k];
-    std::vector<float> all;
+  std::vector<float> checked(size_t k, int64_t first, int64_t count) {
+    GT_REQUIRE(!stop_requested(), Exit::kInterrupted, args_.from, ": interrupted, nothing was imported");
+    std::vector<float> out;
+    out.reserve(static_cast<size_t>(count));
+    int64_t begin = 0;  // of the block in the weight
     for (size_t b = 0; b < places_[k].size(); ++b) {
-      std::vector<float> v = block(w, places_[k][b]);
-      for (auto [copy, end] = copies_.equal_range(k); copy != end; ++copy)
-        GT_REQUIRE(origin_.file->read(copy->second) == v, Exit::kDamaged, args_.from, ": ",
-                   w.native == "embed.weight"
-                       ? std::string("head and embedding differ although the config ties them (tie_word_embeddings)")
-                       : cat(origin_.file->list()[copy->second].name, " differs from the tensor that it is a copy of"));
-      if (origin_.hf && w.transposed) v = transpose(v, w.hf_shape(b)[0], w.hf_shape(b)[1]);
-      if (places_[k].size() == 1) return v;
-      all.insert(all.end(), v.begin(), v.end());
+      const int64_t size = origin_.file->list()[places_[k][b].values].numel();
+      const int64_t from = std::max(first, begin), to = std::min(first + count, begin + size);
+      if (from < to) {
+        const std::vector<float> part = block(k, b, from - begin, to - from);
+        out.insert(out.end(), part.begin(), part.end());
+      }
+      begin += size;
     }
-    return all;
+    for (auto [copy, end] = copies_.equal_range(k); copy != end; ++copy)
+      GT_REQUIRE(origin_.file->read(copy->second, first, count) == out, Exit::kDamaged, args_.from, ": ",
+                 weights_[k].native == "embed.weight"
+                     ? std::string("head and embedding differ although the config ties them (tie_word_embeddings)")
+                     : cat(origin_.file->list()[copy->second].name, " differs from the tensor that it is a copy of"));
+    return out;
   }
-  std::vector<float> block(const ModelWeight& w, const WeightPosition& at) {
-    std::vector<float> v = origin_.file->read(at.values);
-    if (at.scale) v = restore_rows({std::move(v), origin_.file->read(*at.scale)});
+
+  // A range of a block in native orientation. A transposed matrix is read as a whole and kept for its next ranges.
+  std::vector<float> block(size_t k, size_t b, int64_t first, int64_t count) {
+    const ModelWeight& w = weights_[k];
+    const WeightPosition& at = places_[k][b];
+    if (!origin_.hf || !w.transposed) return finite(w, values(at, first, count), first);
+    if (turned_of_ != &at) {
+      std::vector<float>().swap(turned_);
+      const std::vector<int64_t> shape = w.hf_shape(b);
+      turned_ = transpose(finite(w, values(at, 0, shape[0] * shape[1]), 0), shape[0], shape[1]);
+      turned_of_ = &at;
+    }
+    return {turned_.begin() + first, turned_.begin() + first + count};
+  }
+
+  // A range of a tensor of the file; int8 is scaled by its rows.
+  std::vector<float> values(const WeightPosition& at, int64_t first, int64_t count) {
+    WeightFile& file = *origin_.file;
+    if (!at.scale) return file.read(at.values, first, count);
+    const int64_t cols = file.list()[at.values].shape[1], row = first / cols;
+    const int64_t rows = (first + count + cols - 1) / cols - row;
+    const std::vector<float> all =
+        restore_rows({file.read(at.values, row * cols, rows * cols), file.read(*at.scale, row, rows)});
+    const auto begin = all.begin() + (first - row * cols);
+    return {begin, begin + count};
+  }
+
+  std::vector<float> finite(const ModelWeight& w, std::vector<float> v, int64_t first) {
     const auto bad = std::find_if(v.begin(), v.end(), [](float x) { return !std::isfinite(x); });
     GT_REQUIRE(bad == v.end() || args_.allow_nonfinite, Exit::kDamaged, args_.from, ": ", w.native, ", element ",
-               bad - v.begin(), " is ", *bad, "; --allow-nonfinite accepts it");
+               first + (bad - v.begin()), " is ", *bad, "; --allow-nonfinite accepts it");
     return v;
   }
 
@@ -299,6 +331,8 @@ class WeightStream {
   std::multimap<size_t, size_t> copies_;             // weight -> tensors of the file
   std::vector<std::vector<WeightPosition>> places_;  // by weight and block
   std::map<std::string, size_t> by_name_;
+  const WeightPosition* turned_of_ = nullptr;  // whose transposed values `turned_` holds
+  std::vector<float> turned_;
   std::optional<Error> failure_;
 };
 
@@ -362,11 +396,18 @@ Imported import_weights(const ImportArgs& args, const Config* run) {
   SelfFactory factory;
   const Mesh mesh(MeshShape{}, factory);
   const std::vector<ShardView> views = stream.views();
+  int64_t elements = 0;
+  for (const ShardView& v : views) elements += v.full.numel();
   SaveReport report;
   try {
+    CopyProgress progress(elements * 4);
     report = save_streamed(
-        args.output, state, views, [&](const std::string& name) { return stream.read(name); }, aux, options, mesh,
-        *cpu_backend().device);
+        args.output, state, views,
+        [&](const std::string& name, int64_t first, int64_t count) {
+          progress.add(count * 4);
+          return stream.read(name, first, count);
+        },
+        aux, options, mesh, *cpu_backend().device);
   } catch (const Error&) {
     if (stream.failure()) throw Error(*stream.failure());  // report the source file, not a failed save
     throw;
@@ -384,6 +425,7 @@ Imported import_weights(const ImportArgs& args, const Config* run) {
 
 Exit run_import(const Command& command) {
   const auto& args = command.get<ImportArgs>();
+  install_stop_signals();
   const Imported made = import_weights(args);
   for (const std::string& w : made.warnings) fmt::print(stderr, "warning: {}\n", w);
   fmt::print("{}: {} tensors, {} parameters, {}\n", made.path, made.tensors, format_thousands(made.parameters),

@@ -33,7 +33,9 @@ std::string export_hash(const std::string& step, const std::string& to) {
   for (const TensorEntry& t : reader.manifest().tensors)
     if (t.name.rfind("master/", 0) == 0)
       out.push_back({t.name.substr(7), {t.shape.dim.begin(), t.shape.dim.begin() + t.shape.rank}, DType::kF32});
-  write_h5(vfs, to, out, {}, [&](size_t k) { return reader.read(*reader.find("master/" + out[k].name)); });
+  write_h5(vfs, to, out, {}, [&](size_t k, int64_t first, int64_t count) {
+    return reader.read(*reader.find("master/" + out[k].name), first, count);
+  });
   return sha256_hex(slurp(to));
 }
 

@@ -41,6 +41,10 @@ std::vector<OutTensor> two() { return {{"a.weight", {2, 3}}, {"b.bias", {3}}}; }
 std::vector<float> value(size_t k) {
   return k == 0 ? std::vector<float>{1, -2, 0.5f, 3, 1e-8f, 70000} : std::vector<float>{7, 8, 9};
 }
+std::vector<float> fetched(size_t k, int64_t first, int64_t count) {
+  const std::vector<float> all = value(k);
+  return {all.begin() + first, all.begin() + first + count};
+}
 
 TEST_CASE("16-bit floats round to nearest even and back") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {  // every f16 and bf16 round-trips
@@ -66,7 +70,7 @@ TEST_CASE("16-bit floats round to nearest even and back") {
 TEST_CASE("a written safetensors file is canonical: known bytes, and the reader returns every value") {
   const TempDir dir;
   Vfs vfs;
-  write_safetensors(vfs, dir.path, two(), {}, 1 << 30, value);
+  write_safetensors(vfs, dir.path, two(), {}, 1 << 30, fetched);
   const std::string bytes = slurp(dir.path + "/model.safetensors");
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"a.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
@@ -80,18 +84,20 @@ TEST_CASE("a written safetensors file is canonical: known bytes, and the reader 
   REQUIRE(f->list().size() == 2);
   CHECK(f->read(0) == value(0));
   CHECK(f->read(1) == value(1));
+  CHECK(f->read(0, 1, 3) == fetched(0, 1, 3));
   CHECK(f->note("format") == "pt");
 }
 
 TEST_CASE("weights above the shard limit are split, indexed and found again") {
   const TempDir dir;
   Vfs vfs;
-  write_safetensors(vfs, dir.path, two(), {{"ties", "[]"}}, 30, value);
+  write_safetensors(vfs, dir.path, two(), {{"ties", "[]"}}, 30, fetched);
   CHECK(fs::exists(dir.path + "/model-00002-of-00002.safetensors"));
   CHECK_THAT(slurp(dir.path + "/model.safetensors.index.json"), Catch::Contains("\"total_size\": 36"));
   const auto f = open_safetensors(vfs, dir.path);
   REQUIRE(f->list().size() == 2);
   CHECK(f->read(1) == value(1));
+  CHECK(f->read(0, 1, 3) == fetched(0, 1, 3));
   const std::string index = dir.path + "/model.safetensors.index.json", text = slurp(index);
   const auto refused = [&](const std::string& from, const std::string& to, const std::string& why) {
     std::string bad = text;
@@ -114,11 +120,11 @@ TEST_CASE("bf16 and f16 are written rounded, and f16 refuses values out of its r
   Vfs vfs;
   std::vector<OutTensor> t = two();
   t[0].dtype = t[1].dtype = DType::kBF16;
-  write_safetensors(vfs, dir.path, t, {}, 1 << 30, value);
+  write_safetensors(vfs, dir.path, t, {}, 1 << 30, fetched);
   CHECK(open_safetensors(vfs, dir.path)->read(0)[5] == 70144);
   t[0].dtype = t[1].dtype = DType::kF16;
   try {
-    write_safetensors(vfs, dir.path, t, {}, 1 << 30, value);
+    write_safetensors(vfs, dir.path, t, {}, 1 << 30, fetched);
     FAIL("70000 as f16");
   } catch (const Error& e) {
     CHECK(e.code() == Exit::kUsage);
@@ -182,7 +188,7 @@ TEST_CASE("hostile lists of safetensors files are refused with the reason", "[R2
   const auto said = [](const std::string& index) {
     const TempDir dir;
     Vfs vfs;
-    write_safetensors(vfs, dir.path, two(), {}, 1 << 30, value);
+    write_safetensors(vfs, dir.path, two(), {}, 1 << 30, fetched);
     fs::rename(dir.path + "/model.safetensors", dir.path + "/part.safetensors");
     spill(dir.path + "/model.safetensors.index.json", index);
     try {
@@ -271,7 +277,7 @@ TEST_CASE("every hostile value is rejected in every field", "[R21]") {
 TEST_CASE("every truncation and every changed byte of a safetensors file is accepted or refused, nothing else") {
   const TempDir dir;
   Vfs vfs;
-  write_safetensors(vfs, dir.path, two(), {}, 1 << 30, value);
+  write_safetensors(vfs, dir.path, two(), {}, 1 << 30, fetched);
   const std::string good = slurp(dir.path + "/model.safetensors");
   for (size_t n = 0; n < good.size(); ++n) REQUIRE_THAT(refusal(good.substr(0, n)), Catch::StartsWith("65:"));
   int taken = 0;
@@ -292,7 +298,8 @@ TEST_CASE("an exported HDF5 file is read back through the gate with its attribut
     Vfs vfs;
     std::vector<OutTensor> t = two();
     t[0].dtype = t[1].dtype = type;
-    const auto small = [](size_t k) { return k == 0 ? std::vector<float>{1, -2, 0.5f, 3, 0, 7} : value(1); };
+    const auto whole = [](size_t k) { return k == 0 ? std::vector<float>{1, -2, 0.5f, 3, 0, 7} : value(1); };
+    const auto small = [&](size_t k, int64_t, int64_t) { return whole(k); };
     write_h5(vfs, dir.path + "/w.h5", t, {{"model", "{\"layers\":2}"}, {"ties", "[]"}}, small);
     const std::string bytes = slurp(dir.path + "/w.h5");
     write_h5(vfs, dir.path + "/again.h5", t, {{"model", "{\"layers\":2}"}, {"ties", "[]"}}, small);
@@ -301,8 +308,9 @@ TEST_CASE("an exported HDF5 file is read back through the gate with its attribut
     REQUIRE(f->list().size() == 2);
     CHECK(f->list()[0].name == "model/a.weight");
     CHECK(f->list()[0].shape == std::vector<int64_t>{2, 3});
-    CHECK(f->read(0) == small(0));
-    CHECK(f->read(1) == small(1));
+    CHECK(f->read(0) == whole(0));
+    CHECK(f->read(1) == whole(1));
+    CHECK(f->read(0, 2, 3) == std::vector<float>{0.5f, 3, 0});
     CHECK(f->note("model") == "{\"layers\":2}");
     CHECK(f->note("ties") == "[]");
   }
@@ -311,7 +319,7 @@ TEST_CASE("an exported HDF5 file is read back through the gate with its attribut
 TEST_CASE("a damaged HDF5 file kills at most its reader process") {
   const TempDir dir;
   Vfs vfs;
-  write_h5(vfs, dir.path + "/w.h5", two(), {{"model", "{}"}}, value);
+  write_h5(vfs, dir.path + "/w.h5", two(), {{"model", "{}"}}, fetched);
   const std::string good = slurp(dir.path + "/w.h5");
   CHECK_THAT(refusal(std::string(4096, '\0'), "x.h5"), Catch::StartsWith("65:"));
   for (size_t n : {size_t{0}, size_t{8}, size_t{100}, good.size() / 2, good.size() - 8})

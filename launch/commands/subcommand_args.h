@@ -32,8 +32,8 @@ struct TrainArgs {
 };
 
 struct TokenizerTrainArgs {
-  std::vector<std::string> input, special, control;
-  std::string type = "bpe", output;
+  std::vector<std::string> input, special;
+  std::string type = "bpe", output, control;
   int64_t vocab = 8192, seed = 1234, threads = 0;
   double sample_mb = 20, coverage = 0.9995;
   template <class V>
@@ -46,7 +46,7 @@ struct TokenizerTrainArgs {
     v("coverage", coverage, "0.98..1", "fraction of characters covered by pieces; others use byte fallback");
     v("special", special, "", "additional symbols that are never split, after <|endoftext|> and newline");
     v("control", control, "",
-      "symbols that no text contains, before <|endoftext|>: \"[CLS]\" \"[SEP]\" \"[MASK]\" for masked language models");
+      "symbols that no text contains, separated by commas: \"[CLS],[SEP],[MASK]\" for masked language models");
     v("seed", seed, "0..", "seed of the line sampling");
     v("threads", threads, "0..1024 threads", "threads that read the inputs; 0: all cores");
   }

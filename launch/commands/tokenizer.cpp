@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <sstream>
 #include <thread>
 
 #include "data/files.h"
@@ -340,7 +341,8 @@ Exit run_tokenizer_train(const Command& command) {
   options.sample_mb = args.sample_mb;
   options.coverage = args.coverage;
   options.special = args.special;
-  options.control = args.control;
+  std::istringstream symbols(args.control);
+  for (std::string symbol; std::getline(symbols, symbol, ',');) options.control.push_back(symbol);
   options.seed = static_cast<uint64_t>(args.seed);
   options.threads = thread_count(args.threads);
   TokenizerReport report;

@@ -461,8 +461,10 @@ void RunReporter::finish(const RunEnd& end) {
   const std::string dir = shell_word(config_.run_dir());
   info.next.push_back("tensorboard --logdir " + dir);
   if (end.saved_step >= 0 && config_.data.train.front().path != "mock")  // mock tokens have no meaning
-    info.next.push_back(fmt::format("gpttrain generate --load {}{} --prompt \"…\"", dir,
-                                    config_.data.tokenizer.empty() ? " --tokenizer TOKENIZER.model" : ""));
+    info.next.push_back(config_.model.predicts_pairs()
+                            ? fmt::format("gpttrain export --load {} --output FOLDER", dir)
+                            : fmt::format("gpttrain generate --load {}{} --prompt \"…\"", dir,
+                                          config_.data.tokenizer.empty() ? " --tokenizer TOKENIZER.model" : ""));
   log_->end(info);
 }
 

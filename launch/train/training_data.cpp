@@ -16,7 +16,7 @@ namespace {
 int32_t special_token(const Tokenizer& t, const char* key, const std::string& piece) {
   const int32_t id = t.id_of(piece);
   GT_REQUIRE(id >= 0 && id != t.unk(), Exit::kUsage, key, ": ", t.name(), " has no piece \"", piece,
-             "\"; name another one, or train a tokenizer with --control \"[CLS]\" \"[SEP]\" \"[MASK]\"");
+             "\"; name another one, or train a tokenizer with --control \"[CLS],[SEP],[MASK]\"");
   return id;
 }
 
@@ -28,7 +28,15 @@ MaskingOptions masking_options(const Config& c) {
                    .whole_words = c.data.whole_words,
                    .short_prob = c.data.short_prob,
                    .vocab = c.model.vocab};
-  if (c.data.tokenizer.empty()) return o;
+  if (c.data.tokenizer.empty()) {
+    for (const auto* list : {&c.data.train, &c.data.valid})
+      for (const DataSource& s : *list)
+        GT_REQUIRE(s.path == "mock", Exit::kUsage,
+                   "data.tokenizer: missing: it says which tokens hide, begin and separate sentences; give the "
+                   "tokenizer that ",
+                   s.path, " was prepared with");
+    return o;
+  }
   const Tokenizer t = Tokenizer::load(c.data.tokenizer);
   o.special.mask = special_token(t, "data.mask_token", c.data.mask_token);
   o.special.cls = special_token(t, "data.cls_token", c.data.cls_token);

@@ -240,7 +240,7 @@ constexpr const char* kRun =
 
 void prepare(const TempDir& dir) {
   write_file(dir / "t.txt", paragraphs(60));
-  must("tokenizer train --input t.txt --vocab 400 --output tok.model --control \"[CLS]\" \"[SEP]\" \"[MASK]\"", dir);
+  must("tokenizer train --input t.txt --vocab 400 --output tok.model --control \"[CLS],[SEP],[MASK]\"", dir);
   must("data prepare --input t.txt --split-docs blank-line --tokenizer tok.model --output d", dir);
 }
 
@@ -263,9 +263,13 @@ TEST_CASE("a BERT learns from prepared text by LAMB, the same on another layout 
   for (size_t k = 0; k < 20; ++k) CHECK(split[k] == Approx(loss[k]).epsilon(1e-4));
   CHECK(logged(dir / "runs/split", "loss", "eval").back() ==
         Approx(logged(dir / "runs/whole", "loss", "eval").back()).epsilon(1e-4));
-  const Outcome e = must("eval --load runs/whole --split valid --steps 2", dir);
+  const Outcome e =
+      must("eval --load runs/whole --split valid --steps 2 --data.train d --data.tokenizer tok.model", dir);
   INFO(e.out);
   CHECK(e.says("pair loss "));
+  const Outcome blind = gpttrain("eval --load runs/whole --split valid --steps 2 --data.train d", dir.path());
+  CHECK(blind.code == 2);
+  CHECK(blind.says("data.tokenizer: missing"));
   const Outcome g = gpttrain("generate --load runs/whole --prompt x", dir.path());
   INFO(g.out);
   CHECK(g.code == 2);

@@ -46,7 +46,9 @@ struct TokenizerTrainArgs {
     v("coverage", coverage, "0.98..1", "fraction of characters covered by pieces; others use byte fallback");
     v("special", special, "", "additional symbols that are never split, after <|endoftext|> and newline");
     v("control", control, "",
-      "symbols that no text contains, separated by commas: \"[CLS],[SEP],[MASK]\" for masked language models");
+      "names of symbols that no text contains, separated by commas, which get brackets: CLS,SEP,MASK for masked "
+      "language "
+      "models");
     v("seed", seed, "0..", "seed of the line sampling");
     v("threads", threads, "0..1024 threads", "threads that read the inputs; 0: all cores");
   }

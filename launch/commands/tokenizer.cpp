@@ -342,7 +342,7 @@ Exit run_tokenizer_train(const Command& command) {
   options.coverage = args.coverage;
   options.special = args.special;
   std::istringstream symbols(args.control);
-  for (std::string symbol; std::getline(symbols, symbol, ',');) options.control.push_back(symbol);
+  for (std::string symbol; std::getline(symbols, symbol, ',');) options.control.push_back("[" + symbol + "]");
   options.seed = static_cast<uint64_t>(args.seed);
   options.threads = thread_count(args.threads);
   TokenizerReport report;

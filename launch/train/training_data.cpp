@@ -16,7 +16,7 @@ namespace {
 int32_t special_token(const Tokenizer& t, const char* key, const std::string& piece) {
   const int32_t id = t.id_of(piece);
   GT_REQUIRE(id >= 0 && id != t.unk(), Exit::kUsage, key, ": ", t.name(), " has no piece \"", piece,
-             "\"; name another one, or train a tokenizer with --control \"[CLS],[SEP],[MASK]\"");
+             "\"; name another one, or train a tokenizer with --control CLS,SEP,MASK");
   return id;
 }
 

@@ -240,7 +240,7 @@ constexpr const char* kRun =
 
 void prepare(const TempDir& dir) {
   write_file(dir / "t.txt", paragraphs(60));
-  must("tokenizer train --input t.txt --vocab 400 --output tok.model --control \"[CLS],[SEP],[MASK]\"", dir);
+  must("tokenizer train --input t.txt --vocab 400 --output tok.model --control CLS,SEP,MASK", dir);
   must("data prepare --input t.txt --split-docs blank-line --tokenizer tok.model --output d", dir);
 }
 

@@ -254,7 +254,7 @@ TEST_CASE("a BERT learns from prepared text by LAMB, the same on another layout 
   const std::vector<double> loss = logged(dir / "runs/whole", "loss"), pair = logged(dir / "runs/whole", "pair_loss");
   REQUIRE(loss.size() == 20);
   REQUIRE(pair.size() == 20);
-  CHECK(loss.back() < loss.front() - 0.5);
+  CHECK(loss.back() < loss.front() - 0.2);
   CHECK((pair.front() > 0.5 && pair.front() < 0.9));
   must(run + "--log.name split --train.steps 8 --tp 2 --dp 2 --zero.stage 2 --launch.ranks threads", dir);
   must(run + "--log.name split --train.steps 20 --pp 2 --dp 2 --launch.ranks threads", dir);

@@ -394,12 +394,12 @@ struct PositionGrad {
 };
 
 // Cross-entropy over the whole vocabulary: fuses CrossEntropyStats and CrossEntropyGrad with one part into one pass per
-// row. logits [n, V], columns >= vocab are padding; targets, seed (dloss), loss, dlogits as there. Logits of rows
-// without a target are not read, nor is the seed without dlogits.
+// row. logits [n, V], columns >= vocab are padding; targets, seed (dloss), loss, dlogits, z_loss as there. Logits of
+// rows without a target are not read, nor is the seed without dlogits.
 struct CrossEntropy {
   Tensor logits, targets, seed, loss, dlogits;
   int64_t vocab = 0;
-  float softcap = 0;
+  float softcap = 0, z_loss = 0;
   GT_OPERANDS(.in("logits", o.logits)
                   .control("targets", o.targets)
                   .in("seed", o.seed)
@@ -417,11 +417,13 @@ struct CrossEntropyStats {
 };
 // Vocabulary-parallel cross-entropy, step 2. stats [parts, n, 3] of all ranks are combined in rank order. loss [n] f32
 // = log sum + max - z_target, 0 without a target. dlogits, if given (may alias logits), = (softmax - onehot) * seed[0],
-// 0 in rows without a target and in padded columns. seed [1] f32 on the device: upstream gradient.
+// 0 in rows without a target and in padded columns. seed [1] f32 on the device: upstream gradient. z_loss c > 0: the
+// loss of a row with a target has c lse^2 more, lse = log sum + max (Chowdhery et al. 2022, arXiv 2204.02311), its
+// gradient 2 c lse softmax seed.
 struct CrossEntropyGrad {
   Tensor logits, targets, stats, seed, loss, dlogits;
   int64_t parts = 1, first_col = 0, vocab = 0;
-  float softcap = 0;
+  float softcap = 0, z_loss = 0;
   GT_OPERANDS(.in("logits", o.logits)
                   .control("targets", o.targets)
                   .control("stats", o.stats)

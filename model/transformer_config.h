@@ -74,6 +74,7 @@ struct TransformerConfig {
   double dropout = 0;       // of embeddings and of attention and MLP outputs
   double attn_dropout = 0;  // of attention probabilities
   double init_std = 0.02;
+  double z_loss = 0;  // coefficient of mean(logsumexp(logits)^2) in the loss of training
 
   template <class V>
   void fields(V& v) {
@@ -132,6 +133,8 @@ struct TransformerConfig {
     v("attn_scalar", attn_scalar, "0..1048576", "attention scores are divided by its square root; 0: head_dim");
     v("dropout", dropout, "0..<1", "dropout of embeddings and residual branches while training");
     v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
+    v("z_loss", z_loss, "0..1",
+      "add this times the mean of squared log-sum-exps of the logits to the loss while training");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
   }
 

@@ -27,7 +27,7 @@ struct MicroBatch {
   int64_t loss_tokens = -1;  // targets that carry loss; -1: not counted, all of them
   int64_t first_sample = 0;  // global ordinal of the first sequence, the others follow; keys dropout masks
   const int64_t* first_sample_at = nullptr;  // if set: device address of first_sample; set by the executor
-  bool train = false;                        // enables dropout; set by the engine's step
+  bool train = false;                        // enables dropout and z-loss; set by the engine's step
   // Generation: keys and values of the tokens are stored in the cache at `positions` of these sequences, both i32
   // [batch, seq]. seq > 1: prefill, tokens attend to each other. seq 1: decode, each token attends to the cache of its
   // sequence.

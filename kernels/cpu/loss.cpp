@@ -37,6 +37,15 @@ Normaliser combine(const float* stats, int64_t parts, int64_t rows, int64_t row)
   return n;
 }
 
+// Loss of a row with a target, and the factor of softmax * seed in its gradient, of the log-sum-exp of its logits.
+struct RowLoss {
+  float loss, softmax_factor;
+};
+RowLoss row_loss(float lse, float hot, float z_loss) {
+  if (z_loss == 0) return {lse - hot, 1};
+  return {lse - hot + z_loss * lse * lse, 1 + 2 * z_loss * lse};
+}
+
 // Thread scratch for one row of `count` columns: logits in f32, and their soft-capped values.
 class RowScratch {
  public:
@@ -104,14 +113,15 @@ void cross_entropy(const CrossEntropy& p, Stream s) {
       float max, sum;
       if (!p.dlogits) {
         f.softmax_stats(z, columns.real, &max, &sum);
-        loss = std::log(sum) + max - hot;
+        loss = row_loss(std::log(sum) + max, hot, p.z_loss).loss;
         continue;
       }
       const float seed = p.seed.as<float>()[0];
       float* d = target(p.dlogits, at, scratch.wide());
       f.softmax_exps(z, d, columns.real, &max, &sum);
-      loss = std::log(sum) + max - hot;
-      f.scale(d, seed / sum, d, columns.real);
+      const RowLoss row = row_loss(std::log(sum) + max, hot, p.z_loss);
+      loss = row.loss;
+      f.scale(d, row.softmax_factor * seed / sum, d, columns.real);
       if (token < columns.real) d[token] -= seed;
       scratch.to_logits(f, z, d, columns.real);
       write(f, p.dlogits, at, columns.real, d);
@@ -159,14 +169,15 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream s) {
     for (int64_t r = begin; r < end; ++r) {
       const int32_t token = p.targets.as<int32_t>()[r];
       const Normaliser n = combine(p.stats.as<float>(), p.parts, rows, r);
-      p.loss.as<float>()[r] = token >= 0 ? std::log(n.sum) + n.max - n.target : 0.0f;
+      const RowLoss row = row_loss(std::log(n.sum) + n.max, n.target, p.z_loss);
+      p.loss.as<float>()[r] = token >= 0 ? row.loss : 0.0f;
       if (!p.dlogits) continue;
       const float seed = p.seed.as<float>()[0];
       const int64_t at = r * columns.all, written = token >= 0 ? columns.real : 0;
       if (token >= 0) {
         const float* z = scratch.read_row(f, p.logits, at, columns.real);
         float* d = target(p.dlogits, at, scratch.wide());
-        f.softmax_scaled(z, d, columns.real, n.max, seed / n.sum);
+        f.softmax_scaled(z, d, columns.real, n.max, row.softmax_factor * seed / n.sum);
         const int64_t hot = token - p.first_col;
         if (hot >= 0 && hot < columns.real) d[hot] -= seed;
         scratch.to_logits(f, z, d, columns.real);

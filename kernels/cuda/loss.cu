@@ -78,6 +78,15 @@ __device__ inline void to_gradient(float (&z)[V], int c, int valid, int hot, flo
       if (c + j >= valid) z[j] = 0;
 }
 
+// As on the CPU: c lse^2 is added to the loss.
+__device__ inline float loss_of(float lse, float z_target, float z_loss) {
+  return z_loss == 0 ? lse - z_target : lse - z_target + z_loss * lse * lse;
+}
+// Factor of softmax * seed in the gradient.
+__device__ inline float softmax_factor(float lse, float z_loss) {
+  return z_loss == 0 ? 1.0f : 1.0f + 2.0f * z_loss * lse;
+}
+
 template <class T>
 struct Rows {
   const T* logits;
@@ -87,7 +96,7 @@ struct Rows {
   T* dlogits;
   int cols, valid;
   int kept;  // columns that stay in shared memory, a multiple of a pack; the others are read twice, then from L2
-  float softcap;
+  float softcap, z_loss;
 };
 
 // Applies the soft cap to a pack of logits.
@@ -169,9 +178,10 @@ __global__ void __launch_bounds__(kThreads, kKeeping) one_pass_kernel(const Rows
     wait_copies<0>(), part_of(3);
   }
   s = block_merge(s, warp);
-  if (threadIdx.x == 0) p.loss[row] = logf(s.sum) + s.max - z_target;
+  const float lse = logf(s.sum) + s.max;
+  if (threadIdx.x == 0) p.loss[row] = loss_of(lse, z_target, p.z_loss);
   if (p.dlogits == nullptr) return;
-  const float factor = scale / s.sum, base = base_of(s.max);
+  const float factor = softmax_factor(lse, p.z_loss) * scale / s.sum, base = base_of(s.max);
   T* d = p.dlogits + row * p.cols;
   const auto put = [&](int c, float(&x)[V]) {
     if constexpr (Capped)
@@ -221,9 +231,10 @@ __global__ void __launch_bounds__(kThreads, Capped ? kKeeping : kStreaming)
     sum += s[1] * exp_down(s[0] - base);
     z_target += s[2];
   }
-  if (threadIdx.x == 0 && p.loss != nullptr) p.loss[row] = target < 0 ? 0.0f : logf(sum) + top - z_target;
+  const float lse = logf(sum) + top;
+  if (threadIdx.x == 0 && p.loss != nullptr) p.loss[row] = target < 0 ? 0.0f : loss_of(lse, z_target, p.z_loss);
   if (p.dlogits == nullptr) return;
-  const float scale = p.seed[0], factor = scale / sum;
+  const float scale = p.seed[0], factor = softmax_factor(lse, p.z_loss) * scale / sum;
   const int64_t column = target - first_col;
   const int hot = column >= 0 && column < p.valid ? static_cast<int>(column) : -1;
   const int valid = target < 0 ? 0 : p.valid;
@@ -278,7 +289,8 @@ Rows<T> rows_of(const Args& a, int64_t cols, int64_t valid) {
           static_cast<int>(cols),
           static_cast<int>(valid),
           0,
-          a.softcap};
+          a.softcap,
+          a.z_loss};
 }
 
 // Bytes of a row that a block can keep in shared memory on this device.

@@ -89,9 +89,7 @@ Notes native_notes(const ModelConfig& m) {
   // settings that differ from GPT-2's; training settings are not part of the model
   for (size_t k = 0; k < all.size(); ++k) {
     const Option& o = all[k];
-    const bool training = o.name.find("dropout") != std::string::npos || o.name == "init_std" || o.name == "init" ||
-                          o.name == "loss_chunk";
-    if (o.section == "model" && !model.contains(o.name) && o.name != "kv_heads" && !training &&
+    if (o.section == "model" && !model.contains(o.name) && o.name != "kv_heads" && !of_training(o.name) &&
         value_text(o) != value_text(usual[k]))
       model[o.name] = nlohmann::ordered_json::parse(to_json(o));
   }

@@ -250,13 +250,6 @@ class Reader {
   std::set<std::string> seen_flags_;
 };
 
-// Whether a run may set this key of a model that exists: weights fit either value.
-bool may_differ(const std::string& name, const ModelConfig& m) {
-  constexpr std::string_view kFree[] = {"dropout", "attn_dropout", "init", "init_std", "loss_chunk"};
-  return std::find(std::begin(kFree), std::end(kFree), name) != std::end(kFree) ||
-         (name == "seq" && m.position == PositionKind::kRotary);
-}
-
 // Applies the values of a model that exists to fields that the user did not set, and reports those that contradict it.
 void take_model(LoadedConfig& loaded, const GivenModel& given, Problems& problems) {
   Config theirs;
@@ -268,7 +261,8 @@ void take_model(LoadedConfig& loaded, const GivenModel& given, Problems& problem
     const auto set = loaded.origin.find(to[k].key());
     if (set == loaded.origin.end())
       set_from_words(to[k], {is});
-    else if (wanted != is && !may_differ(to[k].name, given.model))
+    else if (wanted != is && !of_training(to[k].name) &&
+             !(to[k].name == "seq" && given.model.position == PositionKind::kRotary))
       problems.add(set->second, to[k].key(),
                    fmt::format("{}, but the weights are those of a model with {} ({})", wanted, is, given.file),
                    "leave it out");
@@ -308,6 +302,11 @@ bool admits(const std::vector<std::string>& patterns, const std::string& key) {
   return patterns.empty() || std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
            return p.back() == '.' ? key.rfind(p, 0) == 0 : key == p;
          });
+}
+
+bool of_training(const std::string& model_key) {
+  constexpr std::string_view kKeys[] = {"dropout", "attn_dropout", "init", "init_std", "z_loss", "loss_chunk"};
+  return std::find(std::begin(kKeys), std::end(kKeys), model_key) != std::end(kKeys);
 }
 
 bool is_config_flag(const std::string& name) {

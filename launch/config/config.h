@@ -535,6 +535,9 @@ LoadedConfig load_config(const ConfigSource& source);
 // values outside their domain. For subcommands whose config file is not known yet.
 Problems check_flags(const ConfigSource& source);
 
+// Returns whether a key of section model, "dropout", concerns training alone: weights fit any value of it.
+bool of_training(const std::string& model_key);
+
 // Returns whether a flag name (without dashes) is a config key or an alias of one.
 bool is_config_flag(const std::string& name);
 

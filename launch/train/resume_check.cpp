@@ -21,8 +21,9 @@ namespace {
 bool matters(const std::string& line, const std::vector<std::string>& parts) {
   if (parts.front() == "all") return true;
   const auto in = [&](const char* section) { return line.rfind(section, 0) == 0; };
-  return (in("model.") && has_part(parts, "weights") && line.find("dropout") == std::string::npos) ||
-         (in("optim.") && has_part(parts, "optim")) || (in("schedule.") && has_part(parts, "schedule"));
+  const bool of_weights = in("model.") && line.find("dropout") == std::string::npos && !in("model.z_loss");
+  return (of_weights && has_part(parts, "weights")) || (in("optim.") && has_part(parts, "optim")) ||
+         (in("schedule.") && has_part(parts, "schedule"));
 }
 
 // Returns the model family in a step's config.json; without one the first family that existed.

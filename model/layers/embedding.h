@@ -26,6 +26,7 @@ class VocabTable : public Module {
         axis_(b.tensor()),
         vocab_(b.config().vocab),
         softcap_(static_cast<float>(b.config().logit_softcap)),
+        z_loss_(static_cast<float>(b.config().z_loss)),
         scale_(b.config().scale_embed ? embed_scale(b.config().hidden, b.precision.table()) : 1),
         weight(param("weight", b)),
         input(head ? input_range(b) : nullptr) {}
@@ -39,7 +40,8 @@ class VocabTable : public Module {
     const bool cut = axis_.splits_rows();
     x = prepare(t, x);
     x = cut ? ops::gather_rows(t, x, axis_.group) : ops::copy_to_group(t, x, axis_.group);
-    const Var loss = ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group, softcap_, bias);
+    const Var loss =
+        ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group, softcap_, mb.train ? z_loss_ : 0, bias);
     if (cut) t.discard(x);  // gradients are made in the forward: nothing reads it again
     return loss;
   }
@@ -55,7 +57,7 @@ class VocabTable : public Module {
  private:
   TensorAxis axis_;
   int64_t vocab_;
-  float softcap_, scale_;
+  float softcap_, z_loss_, scale_;
 
  public:
   Parameter& weight;

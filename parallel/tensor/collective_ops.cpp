@@ -266,13 +266,14 @@ void cross_entropy(Tape& t, const CrossEntropy& a, ProcessGroup& g) {
                               .parts = g.size(),
                               .first_col = first_col,
                               .vocab = a.vocab,
-                              .softcap = a.softcap},
+                              .softcap = a.softcap,
+                              .z_loss = a.z_loss},
                              t.stream());
 }
 }  // namespace
 
 Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64_t vocab, int64_t chunk,
-                       ProcessGroup& g, float softcap, const Var* b) {
+                       ProcessGroup& g, float softcap, float z_loss, const Var* b) {
   const int64_t n = x.value.shape.rows(), hidden = x.value.shape.cols(), columns = w.value.shape[0];
   const bool train = t.recording();
   Var loss = t.output({1}, DType::kF64);
@@ -299,7 +300,8 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
                    .loss = token_loss.slice(at, rows),
                    .dlogits = train ? logits : Tensor{},
                    .vocab = vocab,
-                   .softcap = softcap},
+                   .softcap = softcap,
+                   .z_loss = z_loss},
                   g);
     if (train) {  // while the logits' gradient is in cache
       t.ops().gemm({.a = logits, .b = w.value, .out = dx.slice(at, rows), .b_version = w.version}, t.stream());

@@ -38,9 +38,9 @@ Var first_tokens(Tape&, Var x, const MicroBatch&, const TensorAxis&);
 // Sum of token losses of the microbatch, f64 [1]: cross-entropy of x W^T + b over a vocabulary split over the group,
 // `chunk` rows at a time, so that the full logits never exist. x [n, C], w [V local, C], columns >= vocab are padding.
 // The gradient of the root is known before the backward starts (mb.dloss), so dx and dW are made in the forward
-// while the logits are in cache when the tape records. softcap: of the logits (kernels/ops.h, CrossEntropyStats).
+// while the logits are in cache when the tape records. softcap: of the logits; z_loss: kernels/ops.h, CrossEntropyGrad.
 // b [V local]: ops::parameter, recorded last before this; nullptr: none.
 Var head_cross_entropy(Tape&, Var x, Parameter& w, const MicroBatch&, int64_t vocab, int64_t chunk, ProcessGroup&,
-                       float softcap = 0, const Var* b = nullptr);
+                       float softcap = 0, float z_loss = 0, const Var* b = nullptr);
 
 }  // namespace gt::ops

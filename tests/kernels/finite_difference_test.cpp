@@ -545,8 +545,8 @@ TEST_CASE("finite differences: token and position embeddings") {
   });
 }
 
-TEST_CASE("finite differences: cross-entropy in one pass, with and without a soft cap") {
-  const float softcap = GENERATE(0.f, 2.5f);
+TEST_CASE("finite differences: cross-entropy in one pass, with and without a soft cap and z-loss") {
+  const float softcap = GENERATE(0.f, 2.5f), z_loss = GENERATE(0.f, 0.3f);
   expect_gradients([=](Problem& p) {
     const int64_t rows = 6, vocab = 13, cols = 16;
     const Tensor targets = p.tokens({0, 12, -1, 4, 5, 10}), loss = p.empty({rows}), total = p.empty({1});
@@ -559,7 +559,8 @@ TEST_CASE("finite differences: cross-entropy in one pass, with and without a sof
                            .loss = loss,
                            .dlogits = into,
                            .vocab = vocab,
-                           .softcap = softcap},
+                           .softcap = softcap,
+                           .z_loss = z_loss},
                           {});
       double sum = 0;
       for (int64_t i = 0; i < rows; ++i) sum += get(loss, i);
@@ -571,9 +572,9 @@ TEST_CASE("finite differences: cross-entropy in one pass, with and without a sof
 }
 
 TEST_CASE("finite differences: two-pass cross-entropy, whole and over a vocabulary in three slices") {
-  const float softcap = GENERATE(0.f, 2.5f);
+  const float softcap = GENERATE(0.f, 2.5f), z_loss = GENERATE(0.f, 0.3f);
   for (const int64_t parts : {1, 3}) {
-    INFO("parts " << parts << ", softcap " << softcap);
+    INFO("parts " << parts << ", softcap " << softcap << ", z-loss " << z_loss);
     expect_gradients([=](Problem& p) {
       const int64_t rows = 6, vocab = 13, cols = parts == 1 ? 16 : 5;  // two or three columns of padding
       const Tensor targets = p.tokens({0, 12, -1, 4, 5, 10});
@@ -591,8 +592,9 @@ TEST_CASE("finite differences: two-pass cross-entropy, whole and over a vocabula
         }
         for (int64_t r = 0; r < parts; ++r) {
           const Tensor into = gradients ? dlogits[static_cast<size_t>(r)] : Tensor{};
-          p.ops.cross_entropy_grad(
-              {logits[static_cast<size_t>(r)], targets, stats, seed, loss, into, parts, r * cols, vocab, softcap}, {});
+          p.ops.cross_entropy_grad({logits[static_cast<size_t>(r)], targets, stats, seed, loss, into, parts, r * cols,
+                                    vocab, softcap, z_loss},
+                                   {});
         }
         double sum = 0;
         for (int64_t i = 0; i < rows; ++i) sum += get(loss, i);

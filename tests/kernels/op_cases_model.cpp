@@ -63,12 +63,13 @@ struct Logits {
   int64_t first_col, vocab;  // first column of this rank; real columns of all ranks
   int64_t parts = 1;         // ranks that share the vocabulary, `cols` columns each
   double scale = 3;
-  float softcap = 0;
+  float softcap = 0, z_loss = 0;
 };
 
 std::string describe(const Logits& l, DType t) {
   return cat("[", l.rows, ", ", l.cols, "] from ", l.first_col, " of ", l.vocab, " in ", l.parts, " parts",
-             l.scale > 3 ? " large" : "", l.softcap > 0 ? cat(" softcap ", l.softcap) : "", suffix(t));
+             l.scale > 3 ? " large" : "", l.softcap > 0 ? cat(" softcap ", l.softcap) : "",
+             l.z_loss > 0 ? cat(" z-loss ", l.z_loss) : "", suffix(t));
 }
 
 void add_cross_entropy_stats(OpCases& to, const Logits& l, DType t = DType::kF32, bool big = false) {
@@ -101,6 +102,7 @@ void add_cross_entropy_grad(OpCases& to, const Logits& l, Dlogits d, DType t = D
   const char* names[] = {"", ", dlogits is logits", ", loss alone"};
   auto& c = add_case<G>(to, describe(l, t) + names[static_cast<int>(d)]);
   c.args.parts = l.parts, c.args.first_col = l.first_col, c.args.vocab = l.vocab, c.args.softcap = l.softcap;
+  c.args.z_loss = l.z_loss;
   const Shape s{l.rows, l.cols};
   if (d == Dlogits::kOntoLogits) {
     c.inout(&G::logits, "logits", s, normal(l.scale), t).alias(&G::dlogits, &G::logits);
@@ -122,7 +124,7 @@ void add_whole_cross_entropy(OpCases& to, const Logits& l, Dlogits d, DType t = 
   using W = CrossEntropy;
   const char* names[] = {"", ", dlogits is logits", ", loss alone"};
   auto& c = add_case<W>(to, describe(l, t) + names[static_cast<int>(d)] + (skew > 0 ? ", skewed" : ""));
-  c.args.vocab = l.vocab, c.args.softcap = l.softcap;
+  c.args.vocab = l.vocab, c.args.softcap = l.softcap, c.args.z_loss = l.z_loss;
   const Shape s{l.rows, l.cols};
   if (d == Dlogits::kOntoLogits) {
     c.inout(&W::logits, "logits", s, normal(l.scale), t).alias(&W::dlogits, &W::logits);
@@ -178,9 +180,20 @@ void add_capped_cross_entropies(OpCases& to) {
   add_whole_cross_entropy(to, {512, 256000, 0, 256000, 1, 3, 30}, Dlogits::kOntoLogits, DType::kBF16, true);
 }
 
+void add_z_losses(OpCases& to) {
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const Dlogits d : {Dlogits::kSeparate, Dlogits::kOntoLogits, Dlogits::kNone}) {
+      add_whole_cross_entropy(to, {5, 33, 0, 33, 1, 3, 0, 0.02f}, d, t);
+      add_whole_cross_entropy(to, {9, 64, 0, 50, 1, 3, 2, 0.1f}, d, t);
+      add_cross_entropy_grad(to, {7, 33, 33, 65, 2, 3, 0, 0.02f}, d, t);
+      add_cross_entropy_grad(to, {6, 16, 48, 50, 4, 3, 4, 0.1f}, d, t);
+    }
+}
+
 void add_cross_entropy(OpCases& to) {
   add_whole_cross_entropies(to);
   add_capped_cross_entropies(to);
+  add_z_losses(to);
   const Logits shapes[] = {
       {1, 7, 0, 7},       {5, 33, 0, 33},     {9, 129, 0, 129},      {9, 64, 0, 50},      // alone; with padding
       {7, 33, 0, 65, 2},  {7, 33, 33, 65, 2}, {6, 16, 32, 50, 4},    {6, 16, 48, 50, 4},  // several parts, padded

@@ -157,6 +157,11 @@ void position_grad(const PositionGrad& p, Stream) {
   }
 }
 
+namespace {
+double z_loss_of(double lse, double c) { return c * lse * lse; }
+double softmax_factor(double lse, double c) { return 1 + 2 * c * lse; }
+}  // namespace
+
 void cross_entropy(const CrossEntropy& p, Stream) {
   const int64_t rows = p.loss.numel(), cols = p.logits.shape.cols();
   for (int64_t i = 0; i < rows; ++i) {
@@ -165,9 +170,11 @@ void cross_entropy(const CrossEntropy& p, Stream) {
     double top = -kInfinity, total = 0;
     for (int64_t j = 0; j < p.vocab; ++j) top = std::max(top, z(j));
     for (int64_t j = 0; j < p.vocab; ++j) total += std::exp(z(j) - top);
-    set(p.loss, i, target < 0 ? 0 : std::log(total) + top - z(target));
+    const double lse = std::log(total) + top;
+    set(p.loss, i, target < 0 ? 0 : lse - z(target) + z_loss_of(lse, p.z_loss));
     for (int64_t j = 0; p.dlogits && j < cols; ++j) {
-      const double d = (std::exp(z(j) - top) / total - (j == target ? 1 : 0)) * slope(z(j), p.softcap) * get(p.seed, 0);
+      const double softmax = std::exp(z(j) - top) / total * softmax_factor(lse, p.z_loss);
+      const double d = (softmax - (j == target ? 1 : 0)) * slope(z(j), p.softcap) * get(p.seed, 0);
       set(p.dlogits, i * cols + j, target < 0 || j >= p.vocab ? 0 : d);
     }
   }
@@ -200,14 +207,16 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream) {
       z_target += stat(r, 2);
     }
     const int64_t target = static_cast<int64_t>(get(p.targets, i));
-    set(p.loss, i, target < 0 ? 0 : std::log(total) + top - z_target);
+    const double lse = std::log(total) + top;
+    set(p.loss, i, target < 0 ? 0 : lse - z_target + z_loss_of(lse, p.z_loss));
     if (!p.dlogits) continue;
     for (int64_t j = 0; j < cols; ++j) {
       const int64_t column = p.first_col + j;
       double d = 0;
       if (target >= 0 && column < p.vocab) {
         const double z = capped(get(p.logits, i * cols + j), p.softcap);
-        d = (std::exp(z - top) / total - (column == target ? 1 : 0)) * slope(z, p.softcap) * get(p.seed, 0);
+        const double softmax = std::exp(z - top) / total * softmax_factor(lse, p.z_loss);
+        d = (softmax - (column == target ? 1 : 0)) * slope(z, p.softcap) * get(p.seed, 0);
       }
       set(p.dlogits, i * cols + j, d);
     }

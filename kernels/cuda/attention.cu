@@ -65,13 +65,14 @@ struct Problem {
     const int64_t row = (drop.first_head + head) * seq + query;
     return drop_factor(drop.mask, first_sample(drop.mask) + sequence, row * seq + key);
   }
-  // Of a sequence: the first key of a query's document.
-  __device__ int64_t document(int64_t sequence, int64_t query) const {
-    return positions == nullptr || query >= seq ? 0 : query - positions[sequence * seq + query];
+  // How many keys before its own a query sees: those in its window and in its document.
+  __device__ int reach(int64_t sequence, int64_t query) const {
+    if (positions == nullptr || query >= seq) return window - 1;
+    return min(window - 1, positions[sequence * seq + query]);
   }
-  // `start`: document(query); `limit`: keys() of the sequence.
-  __device__ bool sees(int64_t query, int64_t key, int64_t start, int64_t limit) const {
-    return full ? key < limit : key <= query && query - key < window && key >= start;
+  // reach: of the query; limit: keys() of the sequence.
+  __device__ bool sees(int64_t query, int64_t key, int reach, int64_t limit) const {
+    return full ? key < limit : key <= query && query - key <= reach;
   }
   // score: input of the softmax for a dot product of query and key, times log2 e. weight: 2^(score - lse). slope:
   // derivative of the score by that product, divided by log2 e.
@@ -91,7 +92,7 @@ struct Problem {
 // Tiles of T keys that the queries of a tile read, first and last; and of queries that read a tile of keys.
 template <int T>
 __device__ inline int first_key_tile(const Problem& p, int64_t sequence, int tile) {
-  return max(static_cast<int>(p.document(sequence, int64_t{tile} * T)), tile * T - p.window + 1) / T;
+  return max(0, tile * T - p.reach(sequence, int64_t{tile} * T)) / T;
 }
 template <int T>
 __device__ inline int last_key_tile(const Problem& p, int tile, int64_t limit) {
@@ -106,8 +107,8 @@ __device__ inline int last_query_tile(const Problem& p, int64_t sequence, int ti
   if (p.full) return p.tiles - 1;
   int last = min(p.tiles - 1, (tile * T + T - 1 + p.window - 1) / T);
   if (p.positions == nullptr) return last;
-  const int64_t end = int64_t{tile} * T + T;  // documents begin in ascending order
-  while (last > tile && p.document(sequence, int64_t{last} * T) >= end) --last;
+  const int end = tile * T + T;  // documents begin in ascending order
+  while (last > tile && last * T - p.reach(sequence, int64_t{last} * T) >= end) --last;
   return last;
 }
 
@@ -275,13 +276,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kern
     times_transposed<R, DP>(q, k, s);
 #pragma unroll
     for (int i = 0; i < R; ++i) {
-      const int64_t row = row0 + y * R + i, begin = General ? p.document(batch, row) : 0;
+      const int64_t row = row0 + y * R + i;
+      const int reach = General ? p.reach(batch, row) : 0;
       float most = -INFINITY;
 #pragma unroll
       for (int j = 0; j < R; ++j) {
         const int64_t key = int64_t{kt} * T + x + 16 * j;
         if constexpr (General)
-          s[i][j] = p.sees(row, key, begin, limit) ? p.score(s[i][j]) : -INFINITY;
+          s[i][j] = p.sees(row, key, reach, limit) ? p.score(s[i][j]) : -INFINITY;
         else
           s[i][j] = key <= row ? s[i][j] * scale : -INFINITY;
         most = fmaxf(most, s[i][j]);
@@ -373,7 +375,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
           const int64_t key = row0 + y * R + i, query = query0 + column;
           if constexpr (General) {
             const float slope = p.slope(s[i][j]), f = p.factor(batch, h, query, key);
-            const bool seen = query < p.seq && p.sees(query, key, p.document(batch, query), limit);
+            const bool seen = query < p.seq && p.sees(query, key, p.reach(batch, query), limit);
             s[i][j] = seen ? p.weight(s[i][j], lse[column]) : 0;
             ds[i][j] = s[i][j] * (ds[i][j] * f - delta[column]) * slope;  // delta, taken from the output, has f in it
             s[i][j] *= f;
@@ -431,7 +433,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(
       for (int j = 0; j < R; ++j) {
         const int64_t row = row0 + y * R + i, key = int64_t{kt} * T + x + 16 * j;
         if constexpr (General) {
-          const bool seen = row < p.seq && p.sees(row, key, p.document(batch, row), limit);
+          const bool seen = row < p.seq && p.sees(row, key, p.reach(batch, row), limit);
           const float weight = seen ? p.weight(s[i][j], lse[i]) : 0;
           ds[i][j] = weight * (ds[i][j] * p.factor(batch, h, row, key) - delta[i]) * p.slope(s[i][j]);
         } else {

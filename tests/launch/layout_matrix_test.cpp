@@ -91,7 +91,8 @@ Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_
     s["data.curriculum_lengths"] = "4,8";
     s["data.curriculum_until"] = "5";
   }
-  s["data.pack"] = one_in(3) ? "documents" : "stream";
+  std::mt19937_64 beside = random;  // the draws after this one stay as they were
+  s["data.pack"] = beside() % 3 == 0 ? "documents" : "stream";
   // O3 has no default loss scaling: gradients of a mean over so few tokens would be fp16 subnormals.
   if (s["precision.amp"] == "O3" && s["precision.dtype"] == "fp16") s["precision.loss_scale"] = "4096";
   return {s.begin(), s.end()};

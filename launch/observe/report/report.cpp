@@ -51,6 +51,7 @@ caption{text-align:left;font-weight:600;padding:.2rem 0}th,td{border-bottom:1px 
 text-align:left;vertical-align:top;white-space:pre-line}tbody th{font-weight:500}td{overflow-wrap:anywhere;min-width:4rem}
 .numbers td,.numbers th[scope=col]:not(:first-child){text-align:right;font-variant-numeric:tabular-nums;padding-left:.8rem}
 @media(min-width:56rem){.wide{grid-column:span 2}}
+.numbers td{white-space:nowrap}
 details{margin:.4rem 0}summary{cursor:pointer;color:var(--link)}footer{margin-top:2rem;color:var(--soft);font-size:.85rem}
 @media print{body{max-width:none}figure{break-inside:avoid}}
 )";

@@ -8,7 +8,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${GPT_PRESET:-cpu}
 ./launch/setup.sh --tests
-./launch/setup.sh --only python3-torch || echo "tests: no python3-torch"
 if ! ./tests/readers/setup.sh && [ -z "${GPT_TEST_WITHOUT_READERS:-}" ]; then
   echo "tests: third-party readers could not be installed (see above), so nothing would test that they read what we" \
     "write. GPT_TEST_WITHOUT_READERS=1 goes on; their tests are then skipped"

@@ -223,7 +223,7 @@ TEST_CASE("export overwrites nothing unless forced, and never anything but an ex
 
 TEST_CASE("transformers loads an exported folder unchanged and predicts the same") {
   const std::string python = source_dir() + "/build/hf/bin/python";
-  if (!fs::exists(python)) { GT_SKIP("no " + python + "; apt-get install python3-torch && tests/readers/setup.sh"); }
+  if (!fs::exists(python)) { GT_SKIP("no " + python + "; tests/readers/setup.sh makes it"); }
   TempDir dir;
   must(
       "--model.layers 3 --model.hidden 48 --model.heads 6 --model.vocab 101 --model.seq 32 --train.micro_batch 2 "
@@ -266,7 +266,7 @@ TEST_CASE("transformers loads an exported folder unchanged and predicts the same
 TEST_CASE("AutoTokenizer and AutoModelForCausalLM return our ids and our text from an exported folder") {
   const std::string python = source_dir() + "/build/hf/bin/python", readers = source_dir() + "/tests/readers/";
   if (!fs::exists(python)) {
-    WARN("SKIPPED: no " << python << "; apt-get install python3-torch && tests/readers/setup.sh");
+    WARN("SKIPPED: no " << python << "; tests/readers/setup.sh makes it");
     return;
   }
   TempDir dir;

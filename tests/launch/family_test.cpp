@@ -1,5 +1,7 @@
 // Families other than GPT-2: predictions equal to transformers', gradients equal on every layout
 // (tests/golden/make_hf_family.py), and export, import, resume and generation.
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "autograd/ops.h"
@@ -9,6 +11,7 @@
 #include "tests/launch/hf_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -88,6 +91,43 @@ TEST_CASE("so do Gemma 2 and Gemma 3, whose blocks with and without a window hav
          three.window_of(2) == 0));
   CHECK(
       (three.qk_norm == QkNormKind::kHead && three.attn_softcap == 0 && three.norm_zero_centered && three.scale_embed));
+}
+
+TEST_CASE(
+    "transformers loads the exported folder of every family without a missing or unknown key and predicts the same") {
+  const std::string python = source_dir() + "/build/hf/bin/python";
+  if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
+  TempDir dir;
+  const Golden all[] = {kLlama, kQwen2,     kLlama31, kLlama32, kYarn,           kLinear, kMistral,     kQwen2Windows,
+                        kQwen3, kQwen3Tied, kOlmo2,   kGemma2,  kGemma2Uncapped, kGemma3, kGemma3Linear};
+  std::string words = python + " " + source_dir() + "/tests/readers/hf_logits.py";
+  for (const Golden& g : all) {
+    const std::string name = g.name;
+    must("import --from " + g.folder() + " --output in-" + name, dir);
+    must("export --load in-" + name + " --output " + name, dir);
+    std::string text;
+    for (const Prompt& p : prompts_of(g.folder())) {
+      for (const int32_t token : p.tokens) text += std::to_string(token) + " ";
+      text += "\n";
+    }
+    write_file(dir / (name + ".txt"), text);
+    words += " " + name + " " + name + ".txt " + name + ".f32";
+  }
+  const Outcome r = shell(words, dir.path(), 300);
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  for (const Golden& g : all) {
+    INFO(g.name);
+    const std::string bytes = read_file(dir / (std::string(g.name) + ".f32"));
+    const std::vector<Prompt> prompts = prompts_of(g.folder());
+    const size_t vocab = prompts[0].logits.size();
+    REQUIRE(bytes.size() == prompts.size() * vocab * 4);
+    for (size_t k = 0; k < prompts.size(); ++k) {
+      std::vector<float> theirs(vocab);
+      std::memcpy(theirs.data(), bytes.data() + k * vocab * 4, vocab * 4);
+      CHECK(largest_difference(theirs, prompts[k].logits) < 1e-5);
+    }
+  }
 }
 
 TEST_CASE("loss and gradients of every family equal transformers' on every layout") {

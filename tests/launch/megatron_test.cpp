@@ -82,8 +82,8 @@ void check_layout(const std::string& folder, const MeshShape& mesh, Errors& larg
 }  // namespace
 
 TEST_CASE("losses, gradient norms and gradients equal Megatron-core's on the same layout") {
-  const std::string python = source_dir() + "/build/megatron/bin/python";
-  if (!std::filesystem::exists(python)) GT_SKIP("no build/megatron; tests/readers/setup.sh makes it");
+  const std::string python = source_dir() + "/build/hf/bin/python";
+  if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
   TempDir dir;
   std::string words = python + " " + source_dir() + "/tests/readers/megatron_steps.py out";
   for (const MeshShape& m : layouts()) words += " " + text_of(m, ',');

@@ -53,13 +53,13 @@ const std::string kTiny =
 }  // namespace
 
 TEST_CASE("ids of a tokenizer.json equal those of transformers on 100,000 texts: GPT-2, Llama 3, Qwen 2") {
-  if (!fs::exists(python())) GT_SKIP("no " + python() + "; apt-get install python3-torch && tests/readers/setup.sh");
+  if (!fs::exists(python())) GT_SKIP("no " + python() + "; tests/readers/setup.sh makes it");
   compare_ids({"gpt2", "llama3", "qwen2"}, 100000);
 }
 
 TEST_CASE(
     "ids of a tokenizer.json with inverted and possessive patterns, or several steps, equal those of transformers") {
-  if (!fs::exists(python())) GT_SKIP("no " + python() + "; apt-get install python3-torch && tests/readers/setup.sh");
+  if (!fs::exists(python())) GT_SKIP("no " + python() + "; tests/readers/setup.sh makes it");
   compare_ids({"gpt4", "deepseek"}, 20000);
 }
 

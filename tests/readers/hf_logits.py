@@ -1,17 +1,18 @@
-"""Loads a folder written by `gpttrain export` into transformers, unchanged. Writes the last token's logits of each
-prompt in a text file (token ids, one prompt per line) as f32, in order. Prints the library versions."""
+"""Loads folders written by `gpttrain export` into transformers, unchanged. Writes the last token's logits of each prompt
+in a text file (token ids, one prompt per line) as f32, in order. Prints the library versions.
+Usage: hf_logits.py FOLDER PROMPTS OUT [FOLDER PROMPTS OUT ...]"""
 import sys
 
 import torch
 import transformers
 
-folder, prompts, out = sys.argv[1:4]
-model, info = transformers.GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
-for key in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-    assert not info[key], f"{key}: {info[key]}"
-model.eval()
-with torch.no_grad(), open(out, "wb") as f:
-    for line in open(prompts):
-        tokens = torch.tensor([[int(t) for t in line.split()]])
-        f.write(model(tokens).logits[0, -1].float().numpy().tobytes())
+for folder, prompts, out in zip(*[iter(sys.argv[1:])] * 3):
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    for key in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert not info[key], f"{folder}: {key}: {info[key]}"
+    model.eval()
+    with torch.no_grad(), open(out, "wb") as f:
+        for line in open(prompts):
+            tokens = torch.tensor([[int(t) for t in line.split()]])
+            f.write(model(tokens).logits[0, -1].float().numpy().tobytes())
 print(f"transformers {transformers.__version__}, torch {torch.__version__}")

@@ -1,6 +1,6 @@
 """Trains tiny models with Megatron-core on the CPU, each on every given layout, and writes what it computed.
 
-    build/megatron/bin/python tests/readers/megatron_steps.py OUT 1,1,1 2,2,1 ...      (tp,pp,dp)
+    build/hf/bin/python tests/readers/megatron_steps.py OUT 1,1,1 2,2,1 ...      (tp,pp,dp)
 
 Families: gpt (GPTModel with the local layer spec, LayerNorm, learned positions, GELU, biases, tied head) and llama (RMSNorm, rotary
 positions, SwiGLU, grouped queries, untied head). OUT/FAMILY/ is a Hugging Face folder with the initial weights: config.json and

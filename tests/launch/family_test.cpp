@@ -93,8 +93,7 @@ TEST_CASE("so do Gemma 2 and Gemma 3, whose blocks with and without a window hav
       (three.qk_norm == QkNormKind::kHead && three.attn_softcap == 0 && three.norm_zero_centered && three.scale_embed));
 }
 
-TEST_CASE(
-    "transformers loads the exported folder of every family without a missing or unknown key and predicts the same") {
+TEST_CASE("transformers loads the exported folder of every family and predicts the same") {
   const std::string python = source_dir() + "/build/hf/bin/python";
   if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
   TempDir dir;

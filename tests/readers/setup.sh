@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Virtual environments with third-party readers, for tests alone. build/readers: h5py, tensorboard, sentencepiece,
-# numpy; clang-format too. build/hf: transformers on Debian's PyTorch.
+# numpy, clang-format. build/hf: transformers and Megatron-core on PyTorch.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 python=/usr/bin/python3

@@ -30,11 +30,28 @@ TEST_CASE(
       const Tensor positions = packed ? p.tokens({0, 1, 0, 1, 2, 0, 0, 0, 1, 2, 3, 4}) : Tensor{};
       const float scale = 0.35f;
       p.forward = [=, &p] {
-        p.ops.attention({qkv, out, lse, batch, seq, heads, kv_heads, dim, scale, drop, window, softcap, positions}, {});
+        p.ops.attention(
+            {qkv, out, lse, batch, seq, heads, kv_heads, dim, scale, drop, window, softcap, false, {}, positions}, {});
       };
       p.backward = [=, &p] {
-        p.ops.attention_grad(
-            {qkv, out, lse, dout, dqkv, batch, seq, heads, kv_heads, dim, scale, drop, window, softcap, positions}, {});
+        p.ops.attention_grad({qkv,
+                              out,
+                              lse,
+                              dout,
+                              dqkv,
+                              batch,
+                              seq,
+                              heads,
+                              kv_heads,
+                              dim,
+                              scale,
+                              drop,
+                              window,
+                              softcap,
+                              false,
+                              {},
+                              positions},
+                             {});
       };
     });
   }

@@ -50,12 +50,18 @@ double attention_flops(const AttentionSize& s) {  // two products of the pairs t
   return 2.0 * static_cast<double>(s.batch * s.heads * s.head_dim * window * (2 * s.seq - window + 1));
 }
 
+std::string documents_text(const AttentionSize& s) {
+  std::string out;
+  for (const int64_t length : s.documents) out += (out.empty() ? " documents of " : ", ") + std::to_string(length);
+  return out;
+}
+
 std::string describe(const AttentionSize& s, DType t) {
   const std::string from = s.first_head < 0 ? "" : cat(" from ", s.first_head);
   return cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, from, " dim ", s.head_dim,
              s.window > 0 ? cat(" window ", s.window) : "", s.softcap > 0 ? cat(" softcap ", s.softcap) : "",
-             s.documents.empty() ? "" : cat(" documents of ", s.documents.front(), "..."),
-             s.first_head < 0 ? "" : " dropout", s.full ? " full" : "", s.lengths.empty() ? "" : " padded", suffix(t));
+             documents_text(s), s.first_head < 0 ? "" : " dropout", s.full ? " full" : "",
+             s.lengths.empty() ? "" : " padded", suffix(t));
 }
 
 void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, bool big = false) {

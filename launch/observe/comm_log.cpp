@@ -75,11 +75,11 @@ std::vector<CommRow> CommLog::rows() const {
 
 std::string comm_table(const std::vector<CommRow>& rows, int64_t steps, int world) {
   if (rows.empty() || steps == 0) return "none: every group has one rank";
-  std::string out = fmt::format("{:<6}{:<15}{:>12}{:>13}{:>12}{:>13}{:>11}{:>11}", "group", "op", "calls/step",
+  std::string out = fmt::format("{:<10}{:<15}{:>12}{:>13}{:>12}{:>13}{:>11}{:>11}", "group", "op", "calls/step",
                                 "bytes/step", "ms/step", "blocked ms", "alg/s", "bus/s");
   const double n = static_cast<double>(steps), ranks = static_cast<double>(world);
   for (const CommRow& r : rows)
-    out += fmt::format("\n{:<6}{:<15}{:>12.1f}{:>13}{:>12.3f}{:>13.3f}{:>11}{:>11}", r.group, r.op,
+    out += fmt::format("\n{:<10}{:<15}{:>12.1f}{:>13}{:>12.3f}{:>13.3f}{:>11}{:>11}", r.group, r.op,
                        static_cast<double>(r.calls) / n, format_bytes(static_cast<double>(r.bytes) / n),
                        r.seconds / n / ranks * 1e3, r.blocked_seconds / n / ranks * 1e3,
                        r.in_graphs ? "in graphs" : format_bytes(per_second(static_cast<double>(r.payload), r.seconds)),

@@ -189,7 +189,7 @@ TEST_CASE("an unsupported import is refused with all its problems") {
   refused("\"n_head\": 4", "\"n_head\": 5", "does not divide n_embd 16");
   refused("\"gelu_new\"", "\"relu\"", "activation_function: \"relu\"");
   refused("\"scale_attn_by_inverse_layer_idx\": false", "\"scale_attn_by_inverse_layer_idx\": true", "inverse_layer");
-  refused("\"model_type\": \"gpt2\"", "\"model_type\": \"bert\"", "expected gpt2");
+  refused("\"model_type\": \"gpt2\"", "\"model_type\": \"t5\"", "expected gpt2");
   refused("\"n_layer\": 2", "\"n_layer\": 3", "transformer.h.2.attn.c_attn.weight: missing");
   refused("\"n_layer\": 2", "\"n_layer\": 1", "unknown");
   refused("\"vocab_size\": 61", "\"vocab_size\": 62", "[61, 16], expected [62, 16]");

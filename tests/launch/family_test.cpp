@@ -202,7 +202,8 @@ TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {
   CHECK_THAT(said("\"silu\"", "\"relu\""), Catch::Contains("hidden_act: \"relu\", expected silu"));
   CHECK_THAT(
       said("\"llama\"", "\"t5\""),
-      Catch::Contains("model_type: \"t5\", expected gpt2 or llama or mistral or qwen2 or qwen3 or olmo2 or bert"));
+      Catch::Contains("model_type: \"t5\", expected gpt2 or llama or mistral or qwen2 or qwen3 or olmo2 or gemma2 or "
+                      "gemma3_text or bert"));
   CHECK(said("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
 }
 

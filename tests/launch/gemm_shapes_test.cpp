@@ -19,9 +19,10 @@ TEST_CASE("a model has at most 40 GEMM shapes, for any depth and number of micro
     if (file.path().extension() != ".json") continue;
     if (kSanitized && std::filesystem::path(file).stem() != "demo") continue;  // the others need more address space
     for (const char* precision : {"O0", "O1", "O2"})
-      for (const MeshShape& shape : {MeshShape{}, MeshShape{.pp = 2}, MeshShape{.tp = 2}}) {
+      for (MeshShape shape : {MeshShape{}, MeshShape{.pp = 2}, MeshShape{.tp = 2}}) {
         LoadedConfig loaded = load_config({.file = file.path().string(), .flags = {"--precision.amp", precision}});
         if (loaded.config.model.heads % shape.tp != 0) continue;
+        shape.kv_ranks = loaded.config.model.kv_ranks(shape.tp);
         EngineOptions o = engine_options(loaded.config, 1);
         o.microbatches = 3;
         o.model.layers = std::max<int64_t>(o.model.layers, 4);  // the last block of a stage is not its only one

@@ -49,7 +49,7 @@ std::vector<AttentionCall> shipped() {
                          .seq = c.model.seq,
                          .heads = c.model.heads / tp,
                          .kv_heads = c.model.kv_heads / tp,
-                         .head_dim = c.model.hidden / c.model.heads,
+                         .head_dim = c.model.head_width(),
                          .window = c.model.window < c.model.seq ? c.model.window : 0});
   }
   return out;

@@ -3,6 +3,7 @@
 #ifdef GPT_SANITIZED
 #define CATCH_CONFIG_NO_POSIX_SIGNALS  // the sanitizer reports signals, with a stack
 #endif
+#include <csignal>
 #include <cstdio>
 
 #include "tests/support/skip.h"
@@ -39,6 +40,8 @@ void report_partly_skipped(const std::string& why) { say("SKIPPED IN PART", why)
 }  // namespace gt
 
 int main(int argc, char** argv) {
+  for (const int n : {SIGINT, SIGQUIT, SIGHUP})
+    std::signal(n, SIG_DFL);  // a suite in a shell's background ignores them
   const int failed = Catch::Session().run(argc, argv);
   return failed == 0 && cases > 0 && skipped == cases ? gt::kSkipped : failed;
 }

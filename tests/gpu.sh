@@ -280,7 +280,7 @@ train() {
   [ $code = 0 ] || { cat "$name.txt"; fail "training $*"; }
 }
 losses() {
-  sed -nE 's/^\{"type": "step".*[{ ]("loss": [0-9.e+-]+),.* ("grad_norm": [0-9.e+-]+),.*/\1 \2/p' \
+  sed -nE 's/^\{"type": "step".*[{ ]("loss": [0-9.e+-]+),( "pair_loss": [^,]*,)? ("grad_norm": [0-9.e+-]+),.*/\1 \3/p' \
     "runs/$1/log.jsonl"
 }
 same() {  # NAME OTHER: bitwise, including the state

@@ -9,7 +9,7 @@ done
 [ -n "$formatter" ] || { echo "SKIPPED: no clang-format 14 (tests/readers/setup.sh installs it)"; exit 77; }
 mode=(--dry-run -Werror -ferror-limit=1)
 [ "${2:-}" = --fix ] && mode=(-i)
-find autograd checkpoint data kernels launch model optim parallel tests \
+find autograd checkpoint data docs kernels launch model optim parallel tests \
   \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 |
   xargs -0 -n 50 -P "$(nproc)" "$formatter" "${mode[@]}" ||
   { echo "format these files with: tests/house/format.sh . --fix"; exit 1; }

@@ -90,5 +90,5 @@ cat <<TXT
   ${train[*]} --tp 1 --pp 4 --dp 2 --train.steps 700   the same run on another layout, further
   $gpttrain ckpt inspect $run                              what is in a checkpoint
   tensorboard --logdir runs                                  curves (pip install tensorboard)
-  $gpttrain --help                                           every option
+  $gpttrain train --help-all                                 every option
 TXT

@@ -13,12 +13,11 @@
 #include "launch/config/config_alias.h"
 #include "launch/config/translate/deepspeed_flags.h"
 #include "launch/config/translate/megatron_flags.h"
+#include "launch/options/help_text.h"
 #include "launch/options/version.h"
 
 namespace gt {
 namespace {
-
-constexpr const char* kUnimplementedSubcommands[] = {"bench cpu"};
 
 constexpr const char* kShortHelp =
     "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n"
@@ -26,11 +25,11 @@ constexpr const char* kShortHelp =
     "  ./launch/demo.sh                        download text, tokenize, train, generate: start here\n"
     "  gpttrain --config configs/demo.json --tp 2 --pp 4 --dp 2\n"
     "  gpttrain --help                         all subcommands\n"
-    "  gpttrain train --help                   all options of a training run\n";
+    "  gpttrain train --help                   the options that most runs give; --help-all: every option\n";
 
 std::string overview() {
   std::string out = "usage: gpttrain [subcommand] [flags]\n\nsubcommands (gpttrain SUBCOMMAND --help):\n";
-  for (const Subcommand& v : subcommands()) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
+  for (const Subcommand& v : subcommands()) out += help_entry(cat("  ", v.name), v.meaning);
   return out + "\n  --version          versions of the program and its libraries\n";
 }
 
@@ -38,7 +37,7 @@ std::string overview() {
 std::string group_help(const std::string& name) {
   std::string out;
   for (const Subcommand& v : subcommands())
-    if (std::string(v.name).rfind(name + " ", 0) == 0) out += fmt::format("  {:<18} {}\n", v.name, v.meaning);
+    if (std::string(v.name).rfind(name + " ", 0) == 0) out += help_entry(cat("  ", v.name), v.meaning);
   return out.empty() ? out
                      : fmt::format(
                            "usage: gpttrain {} subcommand [flags]\n"
@@ -54,25 +53,42 @@ std::vector<std::string> subcommand_names() {
   return out;
 }
 
-std::string verb_help(const Subcommand& spec, const std::vector<Option>& options) {
-  std::string out = fmt::format("gpttrain {}: {}\n\nusage: gpttrain {}{} [flags]\n", spec.name, spec.meaning, spec.name,
-                                spec.plain ? fmt::format(" [{}]", spec.plain) : "");
+// Settings that most runs give; --help shows those that the subcommand takes, --help-all shows every setting.
+constexpr const char* kCommonKeys[] = {"data.train",         "parallel.tp",       "parallel.pp", "parallel.dp",
+                                       "train.global_batch", "train.micro_batch", "train.steps", "optim.lr",
+                                       "precision.amp",      "log.name"};
+
+std::string common_help(const Subcommand& spec) {
+  Config defaults;
+  std::vector<Option> all = list_options(defaults), common;
+  std::erase_if(all, [&](const Option& o) { return !admits(spec.keys, o.key()); });
+  std::copy_if(all.begin(), all.end(), std::back_inserter(common), [](const Option& o) {
+    return std::find(std::begin(kCommonKeys), std::end(kCommonKeys), o.key()) != std::end(kCommonKeys);
+  });
+  return fmt::format("\ncommon settings of {} (gpttrain {} --help-all: all):\n", all.size(), spec.name) +
+         help_lines(common);
+}
+
+std::string full_help(const Subcommand& spec) {
+  std::string out = config_help(spec.keys) + "\naliases:\n" + alias_help(spec.keys);
+  return spec.config == ConfigFlags::kNow ? out + megatron_help() : out;
+}
+
+std::string verb_help(const Subcommand& spec, const std::vector<Option>& options, bool all) {
+  std::string out = help_words(fmt::format("gpttrain {}: {}", spec.name, spec.meaning), 0);
+  out += fmt::format("\nusage: gpttrain {}{} [flags]\n", spec.name, spec.plain ? fmt::format(" [{}]", spec.plain) : "");
   out += fmt::format("example: gpttrain {} {}\n", spec.name, spec.example);
   for (const Subcommand& v : subcommands())  // subcommands of which this one is a prefix
     if (std::string_view(v.name).starts_with(cat(spec.name, " ")))
-      out += fmt::format("also: gpttrain {}: {}\n", v.name, v.meaning);
+      out += help_entry(cat("also: gpttrain ", v.name), v.meaning);
   if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
   if (spec.config == ConfigFlags::kNone) return out;
-  const std::vector<std::string>& keys = spec.keys;
-  if (spec.config == ConfigFlags::kNow) {
-    out += "\n  --config <text>                                    JSON file with the keys below; flags override it\n";
-    out += deepspeed_help();
-  } else {
+  if (spec.config == ConfigFlags::kNow)
+    out += '\n' + help_entry("  --config <text>", "JSON file with the settings below; flags override it") +
+           deepspeed_help();
+  else
     out += "\nAll other settings come from the checkpoint; these override it:\n";
-  }
-  out += config_help(keys);
-  out += "\naliases:\n" + alias_help(keys);
-  return spec.config == ConfigFlags::kNow ? out + megatron_help() : out;
+  return out + (all ? full_help(spec) : common_help(spec));
 }
 
 const Subcommand* find_subcommand(const std::string& name) {
@@ -97,16 +113,6 @@ const Subcommand* find_subcommand(const std::string& name) {
   throw Error(text + (guess.empty() ? " see gpttrain --help" : " did you mean " + guess + "?"), Exit::kUsage);
 }
 
-[[noreturn]] void refuse_later(const std::string& name) {
-  const std::string group = name.substr(0, name.find(' '));
-  std::string built;
-  for (const std::string& v : subcommand_names())
-    if (name != group && (v == group || v.rfind(group + " ", 0) == 0)) built += (built.empty() ? "" : ", ") + v;
-  throw Error(fmt::format("gpttrain {}: not built yet in this version; {}", name,
-                          built.empty() ? "see gpttrain --help" : "there are " + built),
-              Exit::kUsage);
-}
-
 // Removes the subcommand from the front of `words`. Without one, train is the default.
 const Subcommand& take_subcommand(std::vector<std::string>& words) {
   if (words.empty() || words[0].empty() || words[0][0] == '-') return subcommands()[0];
@@ -115,8 +121,6 @@ const Subcommand& take_subcommand(std::vector<std::string>& words) {
   for (const std::string& v : subcommand_names()) group = group || v.rfind(name + " ", 0) == 0;
   const bool two = words.size() > 1 && !words[1].empty() && words[1][0] != '-' && (group || name == "ckpt");
   if (two) name += " " + words[1];
-  for (const char* later : kUnimplementedSubcommands)
-    if (name == later) refuse_later(name);
   const Subcommand* spec = find_subcommand(name);
   if (!spec) unknown_subcommand(name, group && !two);
   words.erase(words.begin(), words.begin() + (two ? 2 : 1));
@@ -129,8 +133,13 @@ void join_launch_flags(std::vector<std::string>& words) {
     if (const auto verb = words.erase(dashes); verb != words.end() && *verb == "train") words.erase(verb);
 }
 
+bool wants_all_help(const std::vector<std::string>& words) {
+  return std::find(words.begin(), words.end(), "--help-all") != words.end();
+}
+
 bool wants_help(const std::vector<std::string>& words) {
-  return std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
+  return wants_all_help(words) ||
+         std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
 }
 
 // `ckpt verify --deep DIR`: a word after a boolean flag that is neither true nor false is the positional argument.
@@ -277,14 +286,14 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     words.erase(words.begin());
     words.emplace_back("--help");
   }
-  if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") return show(overview());
+  if (words[0] == "help" || wants_help({words[0]})) return show(overview());
   if (words.size() > 1 && wants_help({words[1]}) && find_subcommand(words[0]) == nullptr)
     if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
   if (words[0] == "launch") join_launch_flags(words);
   const Subcommand& spec = take_subcommand(words);
   command.name = spec.name;
   const std::vector<Option> options = spec.bind(command.args);
-  if (wants_help(words)) return show(verb_help(spec, options));
+  if (wants_help(words)) return show(verb_help(spec, options, wants_all_help(words)));
   command.run = spec.run;
 
   std::vector<std::vector<std::string>> given;
@@ -309,7 +318,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     refuse_extras(spec, unknown, problems);
   else
     command.config_flags = extras;
-  std::vector<std::string> own{"config", "help"};
+  std::vector<std::string> own{"config", "help", "help-all"};
   for (const Option& o : options) own.push_back(o.name);
 
   if (spec.config == ConfigFlags::kLater)

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kernels/core/check.h"
+#include "launch/options/help_text.h"
 
 namespace gt {
 namespace {
@@ -391,7 +392,7 @@ std::string help_lines(const std::vector<Option>& options) {
                         ? std::string(first_word(o.domain))
                         : fmt::format("<{}{}>", type_name(o), o.domain.empty() ? "" : " " + o.domain));
     const std::string value = value_text(o);
-    out += fmt::format("{:<52} {}{}\n", left, o.meaning, value.empty() ? "" : fmt::format(" [{}]", value));
+    out += help_entry(left, o.meaning + (value.empty() ? "" : fmt::format(" [{}]", value)));
   }
   return out;
 }

@@ -2,6 +2,7 @@
 #include "launch/commands/cli.h"
 
 #include <map>
+#include <sstream>
 
 #include "kernels/core/check.h"
 #include "launch/commands/subcommands.h"
@@ -92,7 +93,7 @@ TEST_CASE("wrong command lines are refused with the likely intended one") {
   CHECK_THAT(error_of({"frobnicate"}), Catch::Contains("unknown subcommand; see gpttrain --help"));
   CHECK(error_of({"ckpt"}) == "gpttrain ckpt: expected one of: ls inspect verify diff prune");
   CHECK_THAT(error_of({"ckpt", "lz", "x"}), Catch::Contains("did you mean ckpt ls?"));
-  CHECK_THAT(error_of({"bench", "cpu", "--x"}), Catch::Contains("not built yet"));
+  CHECK_THAT(error_of({"bench", "cpu", "--x"}), Catch::Contains("gpttrain bench cpu: unknown subcommand"));
   CHECK_THAT(error_of({"export", "--x"}), Catch::Contains("--output: missing") && Catch::Contains("--x: unknown flag"));
   CHECK_THAT(error_of({"generate"}), Catch::StartsWith("--load: missing: checkpoint folder"));
   CHECK_THAT(error_of({"ckpt", "ls", "a", "b"}), Catch::StartsWith("b: unexpected argument"));
@@ -140,25 +141,50 @@ TEST_CASE("a subcommand accepts only config flags that affect it") {
     refused({"--num-layers", "7"}, "");
     CHECK_THAT(error_of({verb, "--load", "x", "--tp", "many"}), Catch::Contains("--tp: expected a whole number"));
     CHECK_NOTHROW(parse({verb, "--load", "x", "--tp", "2", "--launch.ranks", "threads", "--device.kind", "cpu"}));
-    const std::string help = parse({verb, "--help"}).text;
-    CHECK(std::count(help.begin(), help.end(), '\n') < 100);
+    const std::string help = parse({verb, "--help-all"}).text;
     CHECK_THAT(help, Catch::Contains("--parallel.tp") && !Catch::Contains("--optim.") && !Catch::Contains("--config"));
   }
   CHECK_THAT(error_of({"generate", "--load", "x", "--train.seed", "3"}), Catch::Contains("did you mean --seed?"));
   CHECK_THAT(error_of({"lr", "--data.train", "mock"}), Catch::Contains("has no effect on gpttrain lr"));
 }
 
+TEST_CASE("help shows a subcommand's own flags and at most ten settings, within the width of the terminal") {
+  for (const Subcommand& v : subcommands()) {
+    std::vector<std::string> words;
+    std::istringstream name(v.name);
+    for (std::string w; name >> w;) words.push_back(w);
+    words.emplace_back("--help");
+    const std::string help = parse(words).text;
+    INFO(help);
+    std::istringstream lines(help);
+    int settings = 0, count = 0;
+    bool common = false;
+    for (std::string line; std::getline(lines, line); ++count) {
+      CHECK(line.size() <= 100 + (line.rfind("example:", 0) == 0 ? 60 : 0));
+      common = common || line.rfind("common settings", 0) == 0;
+      settings += common && line.rfind("  --", 0) == 0;
+    }
+    CHECK(settings <= 10);
+    CHECK(common == (v.config != ConfigFlags::kNone));
+    CHECK(count < 100);
+  }
+}
+
 TEST_CASE("help and version print text") {
   CHECK_THAT(parse({}).text, Catch::Contains("./launch/demo.sh"));
   CHECK_THAT(parse({"--help"}).text, Catch::Contains("tokenizer train") && Catch::Contains("generate"));
-  CHECK_THAT(parse({"train", "--help"}).text,
+  const std::string all = parse({"train", "--help-all"}).text, some = parse({"train", "--help"}).text;
+  for (const char* own : {"--dry-run", "--config <text>", "--deepspeed_config"})
+    CHECK_THAT(some, Catch::Contains(own) && Catch::Contains("--help-all"));
+  CHECK_THAT(all,
              Catch::Contains("--zero.bucket_bytes") && Catch::Contains("--dry-run") && Catch::Contains("--num-layers"));
+  CHECK_THAT(some, !Catch::Contains("--zero.bucket_bytes") && !Catch::Contains("--num-layers"));
   CHECK_THAT(parse({"generate", "--help"}).text, Catch::Contains("--max-tokens"));
   CHECK_THAT(parse({"data", "--help"}).text,
              Catch::Contains("data prepare") && Catch::Contains("data inspect") && !Catch::Contains("tokenizer train"));
   CHECK(parse({"help", "ckpt"}).text == parse({"ckpt", "-h"}).text);
   CHECK_THAT(parse({"bench", "--help"}).text,
-             Catch::Contains("--warmup") && Catch::Contains("gpttrain bench ceilings"));
+             Catch::Contains("--warmup") && Catch::Contains("also: gpttrain bench ceilings"));
   CHECK_THAT(parse({"bench", "ceilings", "--help"}).text, Catch::Contains("--output"));
   CHECK_THAT(parse({"bench", "roofline", "--help"}).text, Catch::Contains("--ceilings"));
   CHECK(parse({"help", "data", "prepare"}).text == parse({"data", "prepare", "--help"}).text);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "kernels/core/check.h"
@@ -504,15 +505,35 @@ TEST_CASE("every shipped config loads, and its name is the run's") {
   CHECK_NOTHROW(load_config({.file = source_dir() + "/configs/demo.json", .flags = words_of("--tp 2 --pp 4 --dp 2")}));
 }
 
-TEST_CASE("help lists every option once with type, default and meaning") {
+namespace {
+
+std::string unwrapped(const std::string& text) {  // any run of blanks is one
+  std::string out;
+  for (const char c : text)
+    if (!std::isspace(static_cast<unsigned char>(c)))
+      out += c;
+    else if (!out.empty() && out.back() != ' ')
+      out += ' ';
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("help lists every option once with type, default and meaning, and nothing that is refused") {
   Config c;
-  const std::string help = config_help();
+  const std::string help = unwrapped(config_help());
+  std::map<std::string, std::string> limited;
+  for (const Unimplemented& n : unimplemented_values()) limited[n.key] = n.working;
   for (const Option& o : list_options(c)) {
     INFO(o.key());
-    CHECK_THAT(help, Catch::Contains("--" + o.key() + " ") && Catch::Contains(o.meaning));
     CHECK_FALSE(o.meaning.empty());
+    const bool listed = limited.count(o.key()) == 0 || limited[o.key()].find('|') != std::string::npos;
+    CHECK((help.find(" --" + o.key() + " ") != std::string::npos) == listed);
+    if (!listed) continue;
+    CHECK_THAT(help, Catch::Contains(o.meaning));
+    if (limited.count(o.key()) > 0) CHECK_THAT(help, Catch::Contains(" --" + o.key() + " " + limited[o.key()] + " "));
   }
-  CHECK_THAT(help, Catch::Contains("--optim.lr <number >0..100>") && Catch::Contains("peak learning rate [3e-04]"));
+  CHECK_THAT(help, Catch::Contains("--optim.lr <number >0..100> peak learning rate [3e-04]"));
 }
 
 TEST_CASE("edit distance counts swaps as one, and suggestions stay close") {

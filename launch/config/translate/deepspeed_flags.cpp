@@ -6,6 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/translate/deepspeed_file.h"
+#include "launch/options/help_text.h"
 
 namespace gt {
 namespace {
@@ -112,11 +113,11 @@ void inline_standard_input(DsFlags& flags, std::vector<std::string>& words) {
 }
 
 std::string deepspeed_help() {
-  const auto line = [](const char* flag, const char* meaning) { return fmt::format("{:<52} {}\n", flag, meaning); };
-  return line("  --deepspeed_config <FILE|-|base64:TEXT>",
-              "DeepSpeed's JSON, translated and reported; overrides --config, flags override it") +
-         line("  --allow_unknown_keys", "ignore unknown keys of that file, with a note") +
-         line("  --deepspeed, --local_rank <int>", "passed by DeepSpeed's launchers: accepted, the rank is checked");
+  return help_entry("  --deepspeed_config <FILE|-|base64:TEXT>",
+                    "DeepSpeed's JSON, translated and reported; overrides --config, flags override it") +
+         help_entry("  --allow_unknown_keys", "ignore unknown keys of that file, with a note") +
+         help_entry("  --deepspeed, --local_rank <int>",
+                    "passed by DeepSpeed's launchers: accepted, the rank is checked");
 }
 
 std::vector<std::string> deepspeed_flag_names() {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kernels/core/check.h"
+#include "launch/options/help_text.h"
 #include "launch/options/json_text.h"
 
 namespace gt {
@@ -405,16 +406,10 @@ std::vector<std::string> megatron_flag_names() {
 
 std::string megatron_help() {
   std::string translated, other;
-  for (const MegatronFlag& f : kFlags) {
-    if (f.status == kRefused) continue;
-    std::string& list = f.status == kTranslated ? translated : other;
-    const size_t begin = list.rfind('\n') + 1;
-    if (list.size() - begin + f.name.size() > 100) list += "\n   ";
-    list += fmt::format(" --{}", f.name);
-  }
-  return fmt::format(
-      "\nMegatron-LM flags, reported at the start:\n  translated\n   {}\n  always the case, or without effect\n   {}\n",
-      translated, other);
+  for (const MegatronFlag& f : kFlags)
+    if (f.status != kRefused) (f.status == kTranslated ? translated : other) += fmt::format(" --{}", f.name);
+  return "\nMegatron-LM flags, reported at the start:\n  translated\n" + help_words(translated.substr(1), 4) +
+         "  always the case, or without effect\n" + help_words(other.substr(1), 4);
 }
 
 MegatronReport consume_megatron_flags(std::vector<std::string>& words, Problems& problems) {

@@ -21,12 +21,13 @@ enum StepLimit : int {
 // at least 1. pairs > 0: mean over the targets of the first half of the losses plus mean over the pairs of the second;
 // counts is null.
 constexpr double mean_loss(const double* losses, const double* counts, int64_t n, double targets, double pairs = 0) {
-  if (pairs > 0)
-    return mean_loss(losses, nullptr, n / 2, targets) + mean_loss(losses + n / 2, nullptr, n - n / 2, pairs);
   const auto at_least_1 = [](double x) { return x < 1 ? 1 : x; };
-  double loss = 0;
-  for (int64_t i = 0; i < n; ++i) loss += counts == nullptr ? losses[i] : losses[i] / at_least_1(counts[i]);
-  return loss / (counts == nullptr ? at_least_1(targets) : static_cast<double>(n));
+  const int64_t of_tokens = pairs > 0 ? n / 2 : n;
+  double loss = 0, pair_loss = 0;
+  for (int64_t i = 0; i < of_tokens; ++i) loss += counts == nullptr ? losses[i] : losses[i] / at_least_1(counts[i]);
+  for (int64_t i = of_tokens; i < n; ++i) pair_loss += losses[i];
+  loss /= counts == nullptr ? at_least_1(targets) : static_cast<double>(n);
+  return pairs > 0 ? loss + pair_loss / at_least_1(pairs) : loss;
 }
 
 constexpr double spreads_above(double value, double middle, double spread) { return (value - middle) / spread; }

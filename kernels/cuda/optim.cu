@@ -78,21 +78,9 @@ __global__ void clip_factor_kernel(const double* squares, int64_t scopes, const 
   norm[0] = static_cast<float>(total);
 }
 
-// mean_loss() without a recursive call, which would keep it out of line.
-__device__ inline double mean_loss_inline(const double* losses, const double* counts, int64_t n, double targets,
-                                          double pairs) {
-  const auto at_least_1 = [](double x) { return x < 1 ? 1 : x; };
-  const int64_t of_tokens = pairs > 0 ? n / 2 : n;
-  double loss = 0, pair_loss = 0;
-  for (int64_t i = 0; i < of_tokens; ++i) loss += counts == nullptr ? losses[i] : losses[i] / at_least_1(counts[i]);
-  for (int64_t i = of_tokens; i < n; ++i) pair_loss += losses[i];
-  loss /= counts == nullptr ? at_least_1(targets) : static_cast<double>(n);
-  return pairs > 0 ? loss + pair_loss / at_least_1(pairs) : loss;
-}
-
 __global__ void check_step_kernel(const double* losses, const double* counts, int64_t n, const float* norm,
                                   const double* limits, float* scalars) {
-  const double loss = mean_loss_inline(losses, counts, n, limits[kTargets], limits[kPairs]);
+  const double loss = mean_loss(losses, counts, n, limits[kTargets], limits[kPairs]);
   if (scalars[kSkip] == 0 && is_anomalous_step(loss, norm[0], limits)) scalars[kSkip] = scalars[kAnomalous] = 1;
 }
 

@@ -160,8 +160,8 @@ void qk_norm_grad(const QkNormGrad& p, Stream s) {
                });
   if (sums == nullptr) return;
   for (const auto& [to, first] : {std::pair{p.dq_gamma, int64_t{0}}, {p.dk_gamma, dim}})
-    edit(f, to, 0, dim, p.accumulate_dw, [&](float* all, int64_t c, int64_t n) {
-      f.column_sums(sums + first + c, 2 * dim, blocks, all, n, p.accumulate_dw);
+    edit(f, to, 0, dim, p.accumulate_dw, [&, columns = sums + first](float* all, int64_t c, int64_t n) {
+      f.column_sums(columns + c, 2 * dim, blocks, all, n, p.accumulate_dw);
     });
 }
 

@@ -201,10 +201,14 @@ std::vector<sock_filter> admitting_filter(const AddressSet& addresses) {
 
 int close_listeners(pid_t child) {
   int closed = 0;
+  std::set<uint16_t> ports;
   each_socket(child, [&](int fd) {
     const auto at = listens(fd) ? end_point(getsockname, fd) : std::nullopt;
-    if (at && !at->loopback() && attach(fd, {kDrop})) ++closed;
+    if (!at || at->loopback() || !attach(fd, {kDrop})) return;
+    ports.insert(at->port);
+    ++closed;
   });
+  each_connection(child, ports, [](int fd, const EndPoint&) { shutdown(fd, SHUT_RDWR); });
   return closed;
 }
 

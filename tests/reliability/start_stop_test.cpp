@@ -17,6 +17,7 @@
 #include "tests/launch/process.h"
 #include "tests/launch/rank_processes.h"
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -118,6 +119,29 @@ TEST_CASE("ranks of one machine listen on loopback only, foreign connections are
   CHECK(ranks == 2);
   CHECK(!foreign.empty());
   CHECK(r.code == 75);
+}
+
+TEST_CASE("foreign connections to mpirun's ports before the first rank exists are closed and the run starts", "[R30]") {
+  if (!may_take_sockets()) GT_SKIP("this system does not let a process take sockets of its children");
+  int accepted = 0;
+  for (int attempt = 0; attempt < 10 && accepted == 0; ++attempt) {  // until one precedes the launcher's first look
+    TempDir dir;
+    std::map<int, int> foreign;  // by port
+    const Outcome r = gpttrain(kRun + "--tp 2 --launch.start_timeout_s 30", dir.path(), 100, [&](int pid) {
+      for (int i = 0; i < 10000 && process_of(pid, 0) == 0 && (children(pid).empty() || foreign.size() < 2); ++i) {
+        for (const int mpirun : children(pid))
+          for (const Listener& l : listeners(mpirun))
+            if (!l.loopback && foreign.count(l.port) == 0) foreign[l.port] = foreign_connection(l.port);
+        usleep(500);
+      }
+      if (wait_for_step(dir / "runs/x/log.jsonl", 3)) kill(pid, SIGTERM);
+    });
+    for (const auto& [port, fd] : foreign)
+      if (fd >= 0) ++accepted, close(fd);
+    INFO(r.out);
+    REQUIRE(r.code == 75);
+  }
+  CHECK(accepted > 0);
 }
 
 TEST_CASE("a closed terminal saves in every launch mode, nohup is left alone", "[R14]") {

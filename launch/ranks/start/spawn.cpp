@@ -145,6 +145,7 @@ class ChildSupervisor {
       if (done == child_) return end_of(exit_code_of(status));
       if (done < 0 && errno != EINTR) return ours_ = true, JobEnd{static_cast<int>(Exit::kInternal), first_};
       take_signal(gate.wait(0.2));
+      guard_sockets();
       poll_ranks();
       poll_verdict();
       if (Clock::now() > deadline_) end_now();
@@ -186,17 +187,20 @@ class ChildSupervisor {
     }
   }
 
+  // Until all ranks have connected. mpirun reads the first bytes of a connection with a blocking call and starts no
+  // rank meanwhile; on one machine nothing connects to it except its ranks, over loopback.
+  void guard_sockets() const {
+    if (job_.here || output_.started()) return;
+    if (job_.local_mpi) close_listeners(child_);
+    close_silent_connections(child_);
+  }
+
   void poll_ranks() {
     if (ending_ || (!job_.here && !output_.reads())) return;
     const bool started = job_.here || output_.started();
     std::map<int, StartedRank> begun = job_.here ? alone_ : output_.begun();
     // Includes ranks that were stopped before they could report.
     if (!started && job_.local_mpi) begun.merge(rank_processes(child_));
-    if (!closed_ && job_.local_mpi && !begun.empty()) {  // its sockets exist once its ranks do
-      close_listeners(child_);
-      closed_ = true;
-    }
-    if (!job_.here && !job_.local_mpi && !started) close_silent_connections(child_);
     late_ = watch_.look(begun, started, seconds_now());
     if (!late_) return;
     fmt::print(stderr, "gpttrain: {}\n", late_->why);
@@ -224,7 +228,7 @@ class ChildSupervisor {
   const std::map<int, StartedRank> alone_;
   std::optional<StartWatch::End> late_;
   int first_ = 0;  // first stop signal
-  bool ending_ = false, verdict_found_ = false, ours_ = false, closed_ = false;
+  bool ending_ = false, verdict_found_ = false, ours_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
 

@@ -5,6 +5,7 @@
   tests/mutation/run.py 3 17 20-29      only these
   tests/mutation/run.py --limit-s 1800  starts no further fault after that many seconds
   tests/mutation/run.py --markdown FILE writes the table of docs/mutation.md
+  tests/mutation/run.py --check         builds nothing: every original occurs once, every named test exists
 
 All faults are compiled into one set of programs. Each is guarded by gt_mutant(N), enabled by the environment variable
 GPT_MUTANT, so a fault costs a run of its tests, not a build. Caught: a case fails, crashes, or takes longer than a
@@ -13,6 +14,7 @@ minute plus ten times the fault-free run. Exits with 1 when a fault survives, wi
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +68,57 @@ def mutants():
         if len(original) != 1 or len(fault) != 1:
             sys.exit(f"mutants.txt: block {number}: one line with - and one with + expected")
         out.append(Mutant(number, lines[0], original[0], fault[0]))
+    return out
+
+
+def case_names(folder):
+    """Names of the test cases in tests/<folder>, those of the parity macro included."""
+    names = set()
+    for path in (ROOT / "tests" / folder).glob("*.cpp"):
+        text = re.sub(r'"\s*\n\s*"', "", path.read_text())
+        names.update(re.findall(r'TEST_CASE\(\s*"((?:[^"\\]|\\.)*)"[,)]', text))
+        for before, after in re.findall(r'TEST_CASE\("([^"]*)" #entry "([^"]*)"\)', text):
+            for header in ("ops.h", "optimizer_ops.h"):
+                ops = re.findall(r"^ +X\((\w+),", (ROOT / "kernels" / header).read_text(), re.M)
+                names.update(before + op + after for op in ops)
+    return names
+
+
+def matches(word, name):
+    """Whether Catch2's pattern `word` selects the case: * is a wildcard at the ends only."""
+    begin, middle, end = re.fullmatch(r"(\*?)(.*?)(\*?)", word.lower()).groups()
+    name = name.lower()
+    if begin and end:
+        return middle in name
+    return name.endswith(middle) if begin else name.startswith(middle) if end else name == middle
+
+
+def problems(all_mutants):
+    """What no longer fits the tree: originals of mutants.txt, its filters, the tests that docs/mutation.md names."""
+    out = []
+    names = {folder: case_names(folder) for m in all_mutants for folder in m.programs}
+    tags = {folder: set(re.findall(r"\[R\d+\]", "".join(p.read_text() for p in (ROOT / "tests" / folder).glob("*.cpp"))))
+            for folder in names}
+    for m in all_mutants:
+        path = ROOT / m.file
+        found = path.read_text().count(m.original) if path.is_file() else 0
+        if found != 1:
+            out.append(f"mutants.txt: {m.number}: once in {m.file} expected, found {found} times: {m.original}")
+        for word in m.filter.split(","):
+            of_file, tag = re.fullmatch(r"\*\[#(\w+)\]", word), re.fullmatch(r"\*(\[R\d+\])", word)
+            if not any((ROOT / "tests" / p / f"{of_file[1]}.cpp").is_file() if of_file else
+                       tag[1] in tags[p] if tag else any(matches(word, name) for name in names[p]) for p in m.programs):
+                out.append(f"mutants.txt: {m.number}: no case of test_{', test_'.join(m.programs)} matches {word}")
+    everything = set().union(*names.values())
+    table = re.findall(r"^\| (\d+) \| `([^`]*)` \| (.*) \|$", (ROOT / "docs/mutation.md").read_text(), re.M)
+    for number, file, by in table:
+        if by != "**survived**" and by not in everything:
+            out.append(f"docs/mutation.md: {number}: no test case is called: {by}")
+        if int(number) > len(all_mutants) or all_mutants[int(number) - 1].file != file:
+            out.append(f"docs/mutation.md: {number}: mutants.txt has another file than {file}")
+    missing = set(range(1, len(all_mutants) + 1)) - {int(row[0]) for row in table}
+    if missing:
+        out.append(f"docs/mutation.md: no row for {sorted(missing)}")
     return out
 
 
@@ -143,10 +196,15 @@ def main():
     parser.add_argument("numbers", nargs="*")
     parser.add_argument("--limit-s", type=float, default=1e9)
     parser.add_argument("--markdown")
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
     begin = time.monotonic()
     everything = mutants()
+    if args.check:
+        bad = problems(everything)
+        print("\n".join(bad) if bad else f"{len(everything)} faults fit the tree")
+        return 1 if bad else 0
     plant(everything)
     wanted = [m for m in everything if m.number in chosen(args.numbers, len(everything))]
     build({p for m in wanted for p in m.programs}, args.jobs)

@@ -113,16 +113,17 @@ int code_of_verdict(const std::string& file) {
 
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// Local ranks: the children of mpirun.
+// Local ranks: the children of mpirun, which forks them in order. One that has not reached exec has no rank yet.
 std::map<int, StartedRank> rank_processes(pid_t mpirun) {
   std::map<int, StartedRank> out;
   std::ifstream list(cat("/proc/", mpirun, "/task/", mpirun, "/children"));
   for (pid_t pid; list >> pid;) {
+    int rank = out.empty() ? 0 : out.rbegin()->first + 1;
     std::ifstream in(cat("/proc/", pid, "/environ"), std::ios::binary);
     constexpr std::string_view kRank = "OMPI_COMM_WORLD_RANK=";
     for (std::string variable; std::getline(in, variable, '\0');)
-      if (variable.rfind(kRank, 0) == 0)
-        out[std::atoi(variable.c_str() + kRank.size())] = {host_name(), pid, pid_namespace()};
+      if (variable.rfind(kRank, 0) == 0) rank = std::atoi(variable.c_str() + kRank.size());
+    out[rank] = {host_name(), pid, pid_namespace()};
   }
   return out;
 }

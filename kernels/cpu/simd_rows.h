@@ -1,6 +1,8 @@
 // Row-independent GEMM (Gemm::row_independent); body of simd_{scalar,avx2,avx512}.cpp. A weight is read once, unpacked:
 // its rows are transposed in registers, one kLanes x kLanes square at a time.
 #pragma once
+#include <utility>
+
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/simd_gemm.h"
 #include "kernels/cpu/vec.h"
@@ -9,27 +11,23 @@ namespace gt::cpu {
 namespace {
 
 // Swaps the off-diagonal quadrants of every square of 2 kStep: one step of a recursive transposition.
-template <int kStep>
-inline void swap_quarters(Vec* row) {
-  VecInt low, high;
-  for (int l = 0; l < kLanes; ++l) {
-    low[l] = (l & kStep) != 0 ? kLanes + l - kStep : l;
-    high[l] = (l & kStep) != 0 ? kLanes + l : l + kStep;
-  }
+template <int kStep, int... kLane>
+inline void swap_quarters(Vec* row, std::integer_sequence<int, kLane...>) {
 #pragma GCC unroll 16
   for (int i = 0; i < kLanes; ++i) {
     if ((i & kStep) != 0) continue;
     const Vec a = row[i], b = row[i + kStep];
-    row[i] = __builtin_shuffle(a, b, low);
-    row[i + kStep] = __builtin_shuffle(a, b, high);
+    row[i] = __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kLanes + kLane - kStep : kLane)...);
+    row[i + kStep] = __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kLanes + kLane : kLane + kStep)...);
   }
 }
 
 inline void transpose_square(Vec* row) {
-  if constexpr (kLanes > 8) swap_quarters<kLanes / 2>(row);
-  if constexpr (kLanes > 4) swap_quarters<4>(row);
-  swap_quarters<2>(row);
-  swap_quarters<1>(row);
+  constexpr std::make_integer_sequence<int, kLanes> kAll;
+  if constexpr (kLanes > 8) swap_quarters<kLanes / 2>(row, kAll);
+  if constexpr (kLanes > 4) swap_quarters<4>(row, kAll);
+  swap_quarters<2>(row, kAll);
+  swap_quarters<1>(row, kAll);
 }
 
 // to[d * kRowsPanel + i] = from[i * stride + d] for i < rows, d < depth; zero-pads columns to a whole vector.

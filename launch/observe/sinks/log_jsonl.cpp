@@ -55,12 +55,12 @@ std::string on_one_line(const std::string& json) {
 // Rows as an object. A label is a key, but several rows, such as warnings, may share one.
 std::string rows_json(const Rows& rows) {
   Rows merged;
-  for (const auto& [label, value] : rows) {
-    const auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& row) { return row.first == label; });
+  for (const auto& row : rows) {
+    const auto same = std::find_if(merged.begin(), merged.end(), [&](const auto& r) { return r.first == row.first; });
     if (same != merged.end())
-      same->second += "\n" + value;
+      same->second += "\n" + row.second;
     else
-      merged.emplace_back(label, value);
+      merged.push_back(row);
   }
   std::string out = "{";
   for (const auto& [label, value] : merged) {

@@ -51,6 +51,17 @@ std::vector<std::string> sample(const MegatronFlag& f) {
                                                               {"recompute-method", "uniform"},
                                                               {"max-position-embeddings", "64"},
                                                               {"train-samples", "800"},
+                                                              {"lr-decay-samples", "800"},
+                                                              {"lr-warmup-samples", "80"},
+                                                              {"position-embedding-type", "rope"},
+                                                              {"normalization", "RMSNorm"},
+                                                              {"norm-epsilon", "1e-6"},
+                                                              {"layernorm-epsilon", "1e-6"},
+                                                              {"rotary-base", "500000"},
+                                                              {"rotary-seq-len-interpolation-factor", "2"},
+                                                              {"rope-scaling-factor", "32"},
+                                                              {"kv-channels", "32"},
+                                                              {"window-size", "31,0"},
                                                               {"num-virtual-stages-per-pipeline-rank", "2"},
                                                               {"lr-wsd-decay-style", "linear"},
                                                               {"sgd-momentum", "0.5"},
@@ -73,6 +84,10 @@ std::vector<std::string> around(const MegatronFlag& f) {
   if (f.name.substr(0, 7) == "lr-wsd-") words.insert(words.end(), {"--lr-decay-style", "WSD"});
   if (f.name == "no-load-optim") words.insert(words.end(), {"--load", source_dir() + "/tests/golden/ckpt-v1.0"});
   if (f.name == "sgd-momentum") words.insert(words.end(), {"--optimizer", "sgd"});
+  if (f.name == "no-position-embedding" || f.name.find("rotary-") == 0 || f.name.find("rope") != std::string_view::npos)
+    words.insert(words.end(), {"--position-embedding-type", "rope"});
+  if (f.name == "rope-scaling-factor") words.push_back("--use-rope-scaling");
+  if (f.name == "qk-layernorm") words.insert(words.end(), {"--normalization", "RMSNorm"});
   if (f.name == "eod-mask-loss") words.insert(words.end(), {"--data.tokenizer", "tok.model"});
   return words;
 }
@@ -204,4 +219,51 @@ TEST_CASE("an example command line of Megatron starts unchanged, with one line o
   // All rejected flags are reported at once.
   CHECK_THAT(problems(words_of(example + " --qk-layernorm --num-experts 8")),
              Contains("--qk-layernorm") && Contains("--num-experts"));
+}
+
+// The model flags of Megatron-LM's scripts; the same architecture by our own keys.
+TEST_CASE("a Megatron command line of each family that its flags can express is that family's model") {
+  const std::string common =
+      "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "
+      "--vocab-size 300 --micro-batch-size 2 --global-batch-size 8 --train-iters 4 --mock-data ";
+  const std::string gated =
+      "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope --no-position-embedding "
+      "--attention-dropout 0.0 --hidden-dropout 0.0 --group-query-attention --num-query-groups 2 ";
+  const std::string untied = "--untie-embeddings-and-output-weights --ffn-hidden-size 96 --norm-epsilon 1e-5 ";
+  struct Line {
+    std::string megatron, ours;
+  };
+  for (const Line& l : {
+           Line{"--position-embedding-type learned_absolute --normalization LayerNorm", "--model.arch gpt2"},
+           {gated + untied + "--rotary-base 500000 --rotary-percent 1.0 --use-rope-scaling --rope-scaling-factor 32",
+            "--model.arch llama --model.ffn 96 --model.norm_eps 1e-5 --model.rope_theta 500000 --model.rope_scaling "
+            "llama3 "
+            "--model.rope_factor 32 --model.rope_low_freq_factor 1 --model.rope_high_freq_factor 4 "
+            "--model.rope_original_seq 8192 --model.tied false"},
+           {gated + untied + "--window-size (7,0)",
+            "--model.arch mistral --model.ffn 96 --model.norm_eps 1e-5 --model.window 8 --model.tied false"},
+           {gated + "--add-qkv-bias --rotary-base 1000000 --norm-epsilon 1e-6",
+            "--model.arch qwen2 --model.ffn 128 --model.rope_theta 1000000 --model.norm_eps 1e-6 --model.tied true"},
+           {gated + "--qk-layernorm --kv-channels 32 --rotary-base 1000000 --norm-epsilon 1e-6",
+            "--model.arch qwen3 --model.ffn 128 --model.head_dim 32 --model.rope_theta 1000000 --model.norm_eps 1e-6 "
+            "--model.tied true"},
+       }) {
+    INFO(l.megatron);
+    const auto model = [](const std::string& text) {
+      Config c = parse(words_of(text)).loaded.config;
+      c.model.arch.clear();  // the family that gave the defaults
+      const std::string json = config_json(c);
+      return json.substr(0, json.find("\"parallel\": {"));
+    };
+    const std::string grouped = l.ours == "--model.arch gpt2" ? "" : " --model.kv_heads 2";
+    CHECK(model(common + l.megatron) == model(common + l.ours + grouped));
+  }
+  const auto refused = [&](const std::string& flags) { return problems(words_of(common + flags)); };
+  CHECK_THAT(refused("--position-embedding-type relative"), Contains("expected one of learned_absolute, rope"));
+  CHECK_THAT(refused("--no-position-embedding"), Contains("add --position-embedding-type rope"));
+  CHECK_THAT(refused("--qk-layernorm"), Contains("add --normalization RMSNorm"));
+  CHECK_THAT(refused("--window-size 7,7"), Contains("--window-size: expected W,0"));
+  CHECK_THAT(refused("--rotary-percent 0.5"), Contains("0.5 is refused: all channels of a head are rotated"));
+  CHECK_THAT(joined_notes(parse(words_of(common + "--lr-decay-samples 100")).loaded),
+             Contains("--schedule.total_steps 12, rounded down"));
 }

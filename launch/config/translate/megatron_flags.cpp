@@ -35,18 +35,29 @@ constexpr MegatronFlag kFlags[] = {
     {"max-position-embeddings", kTranslated, 1},
     {"make-vocab-size-divisible-by", kNoEffect, 1, "the vocabulary is padded internally for tensor parallelism"},
     {"padded-vocab-size", kNoEffect, 1, "the vocabulary is padded internally for tensor parallelism"},
-    {"position-embedding-type", kAlways, 1, "positions are learned and absolute", "learned_absolute"},
-    {"normalization", kAlways, 1, "norms are LayerNorm", "LayerNorm"},
-    {"norm-epsilon", kAlways, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
-    {"layernorm-epsilon", kAlways, 1, "LayerNorm's epsilon is 1e-5", "1e-5|1e-05|0.00001"},
-    {"group-query-attention", kNoEffect, 0, "--num-query-groups determines it"},
+    {"position-embedding-type", kTranslated, 1},
+    {"no-position-embedding", kTranslated, 0},
     {"use-rotary-position-embeddings", kTranslated, 0, "rotary position embeddings", "--model.position rotary"},
-    {"swiglu", kTranslated, 0, "gated MLP with SiLU", "--model.activation silu --model.gated true"},
+    {"rotary-base", kTranslated, 1, "", "--model.rope_theta"},
+    {"rotary-percent", kAlways, 1, "all channels of a head are rotated", "1.0|1"},
+    {"rotary-interleaved", kRefused, 0, "the two halves of a head are rotated, as in Hugging Face's models"},
+    {"rotary-seq-len-interpolation-factor", kTranslated, 1, "linear scaling",
+     "--model.rope_scaling linear --model.rope_factor"},
+    {"use-rope-scaling", kTranslated, 0},
+    {"rope-scaling-factor", kTranslated, 1, "", "--model.rope_factor"},
+    {"no-rope-fusion", kNoEffect, 0, kFused},
+    {"normalization", kTranslated, 1},
+    {"norm-epsilon", kTranslated, 1, "", "--model.norm_eps"},
+    {"layernorm-epsilon", kTranslated, 1, "", "--model.norm_eps"},
+    {"apply-layernorm-1p", kTranslated, 0},
+    {"qk-layernorm", kTranslated, 0},
+    {"group-query-attention", kNoEffect, 0, "--num-query-groups determines it"},
+    {"kv-channels", kTranslated, 1, "", "--model.head_dim"},
+    {"window-size", kTranslated, 1},
+    {"swiglu", kTranslated, 0},
     {"squared-relu", kTranslated, 0, "MLP with squared ReLU", "--model.activation relu2"},
-    {"disable-bias-linear", kTranslated, 0, "linear layers without biases",
-     "--model.qkv_bias false --model.out_bias false --model.mlp_bias false"},
-    {"qk-layernorm", kRefused, 0, kNoBlock},
-    {"apply-layernorm-1p", kRefused, 0, kNoBlock},
+    {"disable-bias-linear", kTranslated, 0},
+    {"add-qkv-bias", kTranslated, 0, "", "--model.qkv_bias true"},
     {"num-experts", kRefused, 1, kNoBlock},
     {"multi-latent-attention", kRefused, 0, kNoBlock},
     // Layout.
@@ -74,6 +85,9 @@ constexpr MegatronFlag kFlags[] = {
     {"lr-wsd-decay-iters", kTranslated, 1, "", "--schedule.decay_steps"},
     {"lr-wsd-decay-style", kTranslated, 1, "", "--schedule.decay_shape"},
     {"train-samples", kTranslated, 1},
+    {"lr-decay-samples", kTranslated, 1},
+    {"lr-warmup-samples", kTranslated, 1},
+    {"calculate-per-token-loss", kAlways, 0, "the loss is the mean over all targets of the global batch"},
     {"weight-decay-incr-style", kAlways, 1, "weight decay is constant", "constant"},
     {"start-weight-decay", kRefused, 1, "weight decay is constant; give --weight-decay"},
     {"end-weight-decay", kRefused, 1, "weight decay is constant; give --weight-decay"},
@@ -96,6 +110,8 @@ constexpr MegatronFlag kFlags[] = {
     {"merge-file", kNoEffect, 1, kFiles},
     {"tokenizer-type", kNoEffect, 1, kFiles},
     {"data-impl", kAlways, 1, "token files are memory-mapped", "mmap"},
+    {"tiktoken-pattern", kNoEffect, 1, kFiles},
+    {"no-mmap-bin-files", kNoEffect, 0, "token files are memory-mapped, whatever reads them elsewhere"},
     {"data-cache-path", kNoEffect, 1, "the order of samples is computed, not stored"},
     {"dataloader-type", kAlways, 1, "samples come in the order of data.order", "single"},
     {"num-workers", kNoEffect, 1, "one thread reads ahead"},
@@ -117,12 +133,14 @@ constexpr MegatronFlag kFlags[] = {
     {"transformer-impl", kNoEffect, 1, kFused},
     {"use-mcore-models", kNoEffect, 0, kFused},
     {"use-legacy-models", kNoEffect, 0, kFused},
+    {"cross-entropy-loss-fusion", kNoEffect, 0, kFused},
     {"no-masked-softmax-fusion", kNoEffect, 0, kFused},
     {"no-bias-gelu-fusion", kNoEffect, 0, kFused},
     {"no-bias-dropout-fusion", kNoEffect, 0, kFused},
     {"no-gradient-accumulation-fusion", kNoEffect, 0, kFused},
     {"no-persist-layer-norm", kNoEffect, 0, kFused},
     {"use-cpu-initialization", kNoEffect, 0, "weights are a function of seed and name, whatever the device"},
+    {"empty-unused-memory-level", kNoEffect, 1, "memory is allocated once"},
     {"manual-gc", kNoEffect, 0, "there is no garbage collector"},
     {"manual-gc-interval", kNoEffect, 1, "there is no garbage collector"},
     {"tensorboard-dir", kTranslated, 1},
@@ -296,6 +314,19 @@ class Translation {
     if (name == "fp8-format") return choice(g, "--precision.fp8", {{"hybrid", "delayed"}});
     if (name == "adam-beta1" || name == "adam-beta2") return betas(g);
     if (name == "max-position-embeddings") return positions(g);
+    if (name == "position-embedding-type")
+      return choice(g, "--model.position", {{"learned_absolute", "learned"}, {"rope", "rotary"}});
+    if (name == "normalization")
+      return choice(g, "--model.norm", {{"LayerNorm", "layer_norm"}, {"RMSNorm", "rms_norm"}});
+    if (name == "no-position-embedding") return no_positions(g);
+    if (name == "use-rope-scaling") return rope_scaling(g);
+    if (name == "apply-layernorm-1p") return zero_centered(g);
+    if (name == "qk-layernorm") return qk_norm(g);
+    if (name == "window-size") return window(g);
+    if (name == "swiglu") return swiglu(g);
+    if (name == "disable-bias-linear") return no_biases(g);
+    if (name == "lr-decay-samples") return as_steps(g, "--schedule.total_steps");
+    if (name == "lr-warmup-samples") return as_steps(g, "--schedule.warmup_steps");
     if (name == "num-layers-per-virtual-pipeline-stage") return virtual_stages(g);
     if (name == "lr-warmup-fraction") return warmup(g);
     if (name == "train-samples") return samples(g);
@@ -321,6 +352,69 @@ class Translation {
     if (!seq) return becomes(g, {"--model.seq", g.values[0]});
     report(g, *rows == *seq ? "always the case: there are as many positions as --seq-length"
                             : "no effect: positions beyond --seq-length are never read; there are none here");
+  }
+
+  bool given(std::string_view name) const {
+    return std::any_of(given_.begin(), given_.end(), [&](const Given& g) { return g.flag->name == name; });
+  }
+  bool rms_norm() const { return value("normalization") == "RMSNorm"; }
+
+  void no_positions(const Given& g) {
+    if (value("position-embedding-type") != "rope" && !given("use-rotary-position-embeddings"))
+      return refuse(g, "is refused: attention alone does not see positions; add --position-embedding-type rope");
+    report(g, "always the case: rotary positions have no table");
+  }
+
+  // Megatron's constants of Llama 3.
+  void rope_scaling(const Given& g) {
+    std::vector<std::string> ours = split(
+        "--model.rope_scaling llama3 --model.rope_low_freq_factor 1 --model.rope_high_freq_factor 4 "
+        "--model.rope_original_seq 8192",
+        ' ');
+    if (!given("rope-scaling-factor")) ours.insert(ours.end(), {"--model.rope_factor", "8"});
+    becomes(g, ours);
+  }
+
+  void zero_centered(const Given& g) {
+    if (rms_norm()) return becomes(g, {"--model.norm_zero_centered", "true"});
+    report(g, "no effect: a layer norm's weights are stored as they are, and have no weight decay");
+  }
+
+  void qk_norm(const Given& g) {
+    if (!rms_norm()) return refuse(g, "is refused: queries and keys have an RMSNorm; add --normalization RMSNorm");
+    becomes(g, {"--model.qk_norm", "head"}, "RMSNorm of each head's queries and keys");
+  }
+
+  // (W,0): W keys before a query and itself.
+  void window(const Given& g) {
+    std::string text = g.values[0];
+    std::erase_if(text, [](char c) { return c == '(' || c == ')' || c == ' '; });
+    const std::vector<std::string> ends = split(text, ',');
+    int64_t before = 0, after = 0;
+    if (ends.size() != 2 || !parse_int(ends[0], before) || !parse_int(ends[1], after) || before < -1 || after > 0)
+      return refuse(g, fmt::format("expected W,0: keys before a query and after it, found {}", g.values[0]));
+    becomes(g, {"--model.window", std::to_string(before + 1)}, before < 0 ? "all keys" : "the query's own key counts");
+  }
+
+  void swiglu(const Given& g) {
+    std::vector<std::string> ours{"--model.activation", "silu", "--model.gated", "true"};
+    const auto hidden = number("hidden-size");
+    if (hidden && value("ffn-hidden-size").empty())  // Megatron's default width
+      ours.insert(ours.end(), {"--model.ffn", std::to_string(*hidden * 8 / 3 / 64 * 64)});
+    becomes(g, ours, "gated MLP with SiLU");
+  }
+
+  void no_biases(const Given& g) {
+    std::vector<std::string> ours{"--model.out_bias", "false", "--model.mlp_bias", "false"};
+    if (!given("add-qkv-bias")) ours.insert(ours.end(), {"--model.qkv_bias", "false"});
+    becomes(g, ours, "linear layers without biases");
+  }
+
+  void as_steps(const Given& g, const std::string& flag) {
+    const auto n = number(g.flag->name), batch = number("global-batch-size");
+    if (!n || !batch || *n < *batch)
+      return refuse(g, fmt::format("becomes {} with --global-batch-size: expected both as whole numbers", flag));
+    becomes(g, {flag, std::to_string(*n / *batch)}, *n % *batch == 0 ? "" : "rounded down to whole batches");
   }
 
   void virtual_stages(const Given& g) {

@@ -66,6 +66,11 @@ class Source {
   const ModelConfig& model() const { return model_; }
   const std::vector<ModelWeight>& weights() const { return weights_; }
   Vfs& vfs() { return vfs_; }
+  // From then on the model is of this family.
+  void set_family(const Family& family) {
+    model_.arch = family.name;
+    weights_ = model_weights(model_);
+  }
   // Returns elements [first, first + count) of a native weight.
   std::vector<float> read(const std::string& native, int64_t first, int64_t count) {
     return reader_.read(*stored_weight(reader_, native), first, count);
@@ -301,12 +306,31 @@ void write_hf_files(Source& source, DType dtype, const std::string& folder) {
   write_synced(vfs, folder + "/config.json", hf_config_json(source.model(), end, torch));
 }
 
-// Throws unless Hugging Face's config of the family describes the model completely.
-void require_hf_form(const Source& source) {
-  const std::vector<std::string> lost =
-      lost_in_hf_config(source.model(), hf_config_json(source.model(), -1, "float32"));
-  GT_REQUIRE(lost.empty(), Exit::kUsage, "--naming hf: ", source.path(), ": ", fmt::format("{}", fmt::join(lost, "; ")),
-             ": use --naming native, or --format hdf5");
+std::vector<std::string> lost_in_hf_form(const ModelConfig& m) {
+  return lost_in_hf_config(m, hf_config_json(m, -1, "float32"));
+}
+
+// Whether the family's Hugging Face config describes the model completely.
+bool describes(const Family& family, ModelConfig m) {
+  m.arch = family.name;
+  try {
+    return lost_in_hf_form(m).empty();
+  } catch (const Error&) { return false; }
+}
+
+// Hugging Face's config must describe the model completely. If that of its own family does not, takes another family's:
+// a model may be given by its keys alone (Megatron's flags name no family).
+void require_hf_form(Source& source) {
+  const std::vector<std::string> lost = lost_in_hf_form(source.model());
+  if (lost.empty()) return;
+  for (const Family* family : families())
+    if (describes(*family, source.model())) {
+      fmt::print("model.arch is {}, but the model is that of {}: exported as {}\n", source.model().arch, family->name,
+                 family->architecture);
+      return source.set_family(*family);
+    }
+  fail(Exit::kUsage, "--naming hf: ", source.path(), ": ", fmt::format("{}", fmt::join(lost, "; ")),
+       ": use --naming native, or --format hdf5");
 }
 
 int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {

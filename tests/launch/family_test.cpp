@@ -358,3 +358,20 @@ TEST_CASE("a run does not resume as another family, and an export that would los
   CHECK(lost.says("model.norm layer_norm, where Hugging Face's llama has rms_norm"));
   must("export --load runs/x --naming native --output native", dir);
 }
+
+TEST_CASE("a model given by Megatron's flags alone is exported as the family whose model it is") {
+  TempDir dir;
+  const std::string run =
+      "--model.layers 1 --model.hidden 16 --model.heads 2 --model.ffn 32 --model.vocab 40 --model.seq 8 --data.train "
+      "mock --device.kind cpu --log.tensorboard false --train.micro_batch 2 --train.global_batch 2 --train.steps 1 ";
+  must(run + "--log.name ours --model.arch llama --model.norm_eps 1e-5 --model.tied false", dir);
+  must(run +
+           "--log.name theirs --swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
+           "--untie-embeddings-and-output-weights",
+       dir);
+  must("export --load runs/ours --output ours", dir);
+  const Outcome r = must("export --load runs/theirs --output theirs", dir);
+  CHECK(r.says("model.arch is gpt2, but the model is that of llama: exported as LlamaForCausalLM"));
+  for (const char* file : {"config.json", "model.safetensors"})
+    CHECK(read_file(dir / "theirs/" + file) == read_file(dir / "ours/" + file));
+}

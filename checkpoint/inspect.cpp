@@ -112,10 +112,10 @@ void require_found(bool found, const OpenedStep& step, const std::string& tensor
 
 std::string head_text(const std::string& dir, const Manifest& m) {
   const TrainState& s = m.state;
-  std::string out =
-      cat(dir, "\n  step ", m.step, ", written ", printable(m.created), " by gpttrain ", printable(m.version), " (",
-          printable(m.compiler), "; ", printable(m.device), "), format ", m.major, ".", m.minor, "\n  layout ",
-          m.layout(), ", attempt ", to_string(m.uuid), "\n  ", m.files.size(), " shards, ", m.bytes(), " bytes\n");
+  std::string out = cat(dir, "\n  step ", m.step, ", written ", printable(m.created), " by gpttrain ",
+                        printable(m.version), " (", printable(m.compiler), "; ", printable(m.device), "), format ",
+                        m.major, ".", m.minor, "\n  layout ", m.layout(), ", attempt ", to_string(m.uuid), "\n  ",
+                        m.files.size(), m.files.size() == 1 ? " shard, " : " shards, ", m.bytes(), " bytes\n");
   out += cat("state\n  run ", printable(s.run_uuid), ", seed ", s.seed, ", ", s.elapsed_seconds, " s\n  consumed ",
              s.consumed_samples, " samples, ", s.consumed_tokens, " tokens\n  applied ", s.applied_steps,
              " updates, skipped ", s.skipped_steps, "\n  optimizer ", printable(s.optim_type), ", schedule ",

@@ -212,8 +212,8 @@ guided() {
   for name in $names; do
     log=$logs/guided-$name.log
     build/fuzz/fuzz_guided "$name" "build/fuzz/corpus/$name" -max_total_time="${GPT_GUIDED_SECONDS:-60}" -seed="$seed" \
-      -max_len=65536 -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 >"$log" 2>&1 ||
-      { tail -50 "$log"; echo "finding of $name: build/fuzz/fuzz-$name.input"; return 1; }
+      -max_len=65536 -timeout=60 -rss_limit_mb=3072 -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" \
+      >"$log" 2>&1 || { tail -50 "$log"; echo "finding of $name: build/fuzz/fuzz-$name.input"; return 1; }
     inputs=$((inputs + $(sed -n 's/^stat::number_of_executed_units: *//p' "$log")))
     n=$((n + 1))
   done

@@ -74,8 +74,9 @@ Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& fa
                                    : fmt::format("  pair loss {:.6f} ({} pairs)  sum {:.6f}", loss.pairs,
                                                  format_thousands(sum.targets.pairs), loss.sum());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const std::string batches =
-      args.steps > 0 ? fmt::format("{} global batches of {}", args.steps, source.global_batch) : "the whole split";
+  const std::string batches = args.steps > 0 ? fmt::format("{} global batch{} of {}", args.steps,
+                                                           args.steps == 1 ? "" : "es", source.global_batch)
+                                             : "the whole split";
   fmt::print("{} split of {}, {}, checkpoint {}\nloss {:.6f}  perplexity {:.3f}  ({} tokens, {}){}\n", args.split,
              sources.front().path, batches, m->step_dir, loss.tokens, std::exp(std::min(20.0, loss.tokens)),
              format_thousands(sum.targets.tokens), format_duration(seconds), of_pairs);

@@ -11,8 +11,9 @@ constexpr int64_t kMost = int64_t{1} << 40, kMostOfOne = int64_t{1} << 20;  // k
 
 std::string ranks_text(const BatchRanks& r) {
   const int64_t world = r.tp * r.pp * r.cp * r.dp;
-  return fmt::format("\n  data-parallel {} = {} ranks / (tp {} x pp {} x cp {}); {} ranks from {}", r.dp, world, r.tp,
-                     r.pp, r.cp, world, r.source.empty() ? "this command's tp x pp x dp" : r.source);
+  const std::string ranks = fmt::format("{} rank{}", world, world == 1 ? "" : "s");
+  return fmt::format("\n  data-parallel {} = {} / (tp {} x pp {} x cp {}); {} from {}", r.dp, ranks, r.tp, r.pp, r.cp,
+                     ranks, r.source.empty() ? "this command's tp x pp x dp" : r.source);
 }
 
 std::string too_much(const BatchNumbers& b, int64_t d) {

@@ -11,6 +11,7 @@
 #include "launch/config/config_alias.h"
 #include "launch/config/config_check.h"
 #include "launch/config/translate/deepspeed.h"
+#include "launch/config/translate/deepspeed_keys.h"
 
 namespace gt {
 namespace {
@@ -180,6 +181,7 @@ class Reader {
           guess.empty() ? fmt::format("sections are {}", fmt::join(sections_, ", ")) : "did you mean " + guess + "?";
       for (const std::string& k : keys_)  // suggests {"optim": {"lr": 1}} for {"lr": 1}
         if (k.substr(k.find('.') + 1) == name) fix = "did you mean " + k + "?";
+      if (find_deepspeed_key(name) != nullptr) fix = "a key of DeepSpeed: give the file as --deepspeed_config " + path;
       return problems.add(where, name.substr(0, 200), "unknown section", fix);
     }
     if (value.kind != JsonValue::Kind::kObject)

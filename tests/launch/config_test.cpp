@@ -281,6 +281,15 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
     CHECK_THAT(found, Catch::Contains(part));
 }
 
+TEST_CASE("a DeepSpeed file given as --config is told from ours") {
+  const TempFile file(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})");
+  const std::string found = problems_in({.file = file.path, .flags = {}});
+  for (const char* key : {"train_batch_size", "zero_optimization"})
+    CHECK_THAT(found, Catch::Contains(std::string(key) +
+                                      ": unknown section; a key of DeepSpeed: give the file as --deepspeed_config " +
+                                      file.path));
+}
+
 TEST_CASE("overrides of a level are accepted where they have an effect, and the banner lists level and overrides") {
   for (const char* flags :
        {"--amp O3", "--amp O3 --precision.dtype fp16", "--amp O3 --precision.keep_norm_fp32 true",

@@ -59,9 +59,10 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
   int k = 0;
   for (const std::string& input : corpus(*target)) write(folder + "/seed-" + std::to_string(k++), input);
   write(dict, dictionary(target->words));
+  static std::string dict_flag = "-dict=" + dict;
   static std::vector<char*> words{(*argv)[0]};
   words.insert(words.end(), *argv + 2, *argv + *argc);
-  words.push_back(::strdup(("-dict=" + dict).c_str()));
+  words.push_back(dict_flag.data());
   *argc = static_cast<int>(words.size());
   words.push_back(nullptr);
   *argv = words.data();

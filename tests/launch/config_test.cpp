@@ -281,7 +281,7 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
     CHECK_THAT(found, Catch::Contains(part));
 }
 
-TEST_CASE("a DeepSpeed file given as --config is told from ours") {
+TEST_CASE("a DeepSpeed file given as --config is recognized, and the error names its own flag") {
   const TempFile file(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})");
   const std::string found = problems_in({.file = file.path, .flags = {}});
   for (const char* key : {"train_batch_size", "zero_optimization"})

@@ -30,8 +30,8 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::load(const std::string& path) {
   const std::vector<TokenizerFile> files = tokenizer_files(path);
-  const std::string config = files.size() > 1 ? read_whole_file(files[1].path, kMaxTokenizerConfig) : "";
-  return from_bytes(read_whole_file(files[0].path, kMaxTokenizerFile), files[0].path, config);
+  const std::string config = files.size() > 1 ? files[1].read(kMaxTokenizerConfig) : "";
+  return from_bytes(files[0].read(kMaxTokenizerFile), files[0].path, config);
 }
 
 Tokenizer Tokenizer::from_bytes(std::string bytes, const std::string& name, const std::string& config) {

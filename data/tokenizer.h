@@ -1,5 +1,6 @@
 // Text to token ids and back. The file determines the kind: a SentencePiece model, or a tokenizer.json with byte-level
-// BPE (GPT-2, Llama 3, Qwen). Models trained by tokenizer_train (data/tokenizer_train.h) are lossless for valid UTF-8.
+// BPE (GPT-2, Llama 3, Qwen), also in GPT-2's older form of vocab.json and merges.txt. Models trained by
+// tokenizer_train (data/tokenizer_train.h) are lossless for valid UTF-8.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,8 +17,9 @@ class SentencePiece;
 
 class Tokenizer {
  public:
-  // `path`: a .model, a tokenizer.json (with the tokenizer_config.json beside it, if any), or a folder with either
-  // (data/tokenizer_files.h). Throws kUsage naming the invalid or unsupported part and its position.
+  // `path`: a .model, a tokenizer.json (with the tokenizer_config.json beside it, if any), a vocab.json with
+  // merges.txt beside it, or a folder with one of them (data/tokenizer_files.h). Throws kUsage naming the invalid or
+  // unsupported part and its position.
   static Tokenizer load(const std::string& path);
   // Same, from memory; `name` is for messages. `config`: contents of tokenizer_config.json, which names the special
   // tokens of a tokenizer.json; empty: none.

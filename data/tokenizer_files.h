@@ -10,14 +10,24 @@ namespace gt {
 constexpr int64_t kMaxTokenizerFile = int64_t{64} << 20;  // bytes of a tokenizer.json; SentencePiece models are smaller
 constexpr int64_t kMaxTokenizerConfig = int64_t{8} << 20;  // bytes of a tokenizer_config.json
 
+// A file of a tokenizer: `path` as it is, or `text` where that is not empty.
 struct TokenizerFile {
-  std::string name, path;  // name: in a checkpoint or Hugging Face folder
+  std::string name;  // in a checkpoint or Hugging Face folder
+  std::string path, text;
+  std::string read(int64_t limit) const;  // its contents; throws kIo, or kUsage beyond `limit` bytes
+  std::string sha256() const;             // of its contents; throws kIo
 };
 
 // Returns the files of the tokenizer at `path`, a file or a folder: tokenizer.model alone, or tokenizer.json followed
-// by tokenizer_config.json if present beside it. In a folder with both kinds tokenizer.model wins. Throws kUsage for a
-// folder with neither and for a path that does not exist.
+// by tokenizer_config.json if present beside it. GPT-2's older vocab.json with merges.txt beside it is converted to
+// these two (data/bpe/vocab_merges.h). In a folder tokenizer.model wins, then tokenizer.json. Throws kUsage for a
+// folder with none, for a path that does not exist, and for a vocabulary that cannot be converted.
 std::vector<TokenizerFile> tokenizer_files(const std::string& path);
+
+// Returns the paths on disk that tokenizer_files(path) reads. Throws kUsage for a folder with no tokenizer.
+std::vector<std::string> tokenizer_paths(const std::string& path);
+
+bool holds_tokenizer(const std::string& folder);
 
 // Returns whether this is a tokenizer.json: its name ends with .json, or its text begins with a brace. Anything else is
 // a SentencePiece model.

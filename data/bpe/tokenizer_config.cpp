@@ -12,17 +12,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json parse_config(const std::string& text, const std::string& name) {
-  GT_REQUIRE(static_cast<int64_t>(text.size()) <= kMaxTokenizerConfig, Exit::kUsage, name, ": expected at most ",
-             kMaxTokenizerConfig, " bytes, found ", text.size());
-  Json j;
-  try {
-    j = parse_shallow<Json>(text, name);
-  } catch (const Json::parse_error& e) { fail(Exit::kUsage, name, " byte ", e.byte, ": broken JSON"); }
-  GT_REQUIRE(j.is_object(), Exit::kUsage, name, ": expected an object, found a ", j.type_name());
-  return j;
-}
-
 class ConfigReader {
  public:
   ConfigReader(const TokenizerJson& t, const Json& config, std::string name)
@@ -87,12 +76,23 @@ int32_t added_token(const TokenizerJson& t, const char* text) {
 
 }  // namespace
 
+Json parse_tokenizer_config(const std::string& text, const std::string& where) {
+  GT_REQUIRE(static_cast<int64_t>(text.size()) <= kMaxTokenizerConfig, Exit::kUsage, where, ": expected at most ",
+             kMaxTokenizerConfig, " bytes, found ", text.size());
+  Json j;
+  try {
+    j = parse_shallow<Json>(text, where);
+  } catch (const Json::parse_error& e) { fail(Exit::kUsage, where, " byte ", e.byte, ": broken JSON"); }
+  GT_REQUIRE(j.is_object(), Exit::kUsage, where, ": expected an object, found a ", j.type_name());
+  return j;
+}
+
 SpecialIds special_ids(const TokenizerJson& t, const std::string& config, const std::string& name) {
   SpecialIds s;
   s.unk = t.unk;
   if (!config.empty()) {
     const std::string where = name + ": tokenizer_config.json beside it";
-    const Json j = parse_config(config, where);
+    const Json j = parse_tokenizer_config(config, where);
     const ConfigReader c(t, j, where);
     c.require_no_more_tokens();
     c.require_no_other_cuts();

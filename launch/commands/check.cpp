@@ -55,11 +55,8 @@ std::vector<std::string> files_of(const Config& c, const std::vector<std::string
     else
       out.push_back(s.path);
   }
-  if (std::error_code ec; !fs::is_directory(c.data.tokenizer, ec)) {
-    if (!c.data.tokenizer.empty()) out.push_back(c.data.tokenizer);
-  } else {
-    for (const TokenizerFile& f : tokenizer_files(c.data.tokenizer)) out.push_back(f.path);
-  }
+  if (!c.data.tokenizer.empty())
+    for (std::string& path : tokenizer_paths(c.data.tokenizer)) out.push_back(std::move(path));
   return out;
 }
 

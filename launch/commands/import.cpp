@@ -15,6 +15,7 @@
 #include "checkpoint/steps.h"
 #include "checkpoint/weights.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_files.h"
 #include "kernels/backend.h"
 #include "kernels/core/files.h"
 #include "kernels/core/text.h"
@@ -108,10 +109,10 @@ ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string&
 std::string tokenizer_in(const std::string& folder, std::vector<std::string>& warnings) {
   std::error_code ec;
   if (fs::exists(folder + "/tokenizer.model", ec)) return folder + "/tokenizer.model";
-  if (!fs::exists(folder + "/tokenizer.json", ec)) return "";
+  if (!holds_tokenizer(folder)) return "";
   try {
-    Tokenizer::load(folder + "/tokenizer.json");
-    return folder + "/tokenizer.json";
+    Tokenizer::load(folder);
+    return folder;
   } catch (const Error& e) {
     if (e.code() != Exit::kUsage) throw;
     warnings.push_back(cat(e.what(), "; imported without a tokenizer"));
@@ -383,7 +384,7 @@ Imported import_weights(const ImportArgs& args, const Config* run) {
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};
   aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());
   std::vector<AuxFile> tokenizer = tokenizer_aux(origin.tokenizer);
-  if (!tokenizer.empty()) Tokenizer::load(tokenizer[0].path);  // refused here rather than by all readers of the step
+  if (!tokenizer.empty()) Tokenizer::load(origin.tokenizer);  // refused here rather than by all readers of the step
   aux.insert(aux.end(), tokenizer.begin(), tokenizer.end());
   TrainState state;
   state.origin = "import";
@@ -437,8 +438,8 @@ Exit run_import(const Command& command) {
     fmt::print("generate: gpttrain generate --load {} --prompt \"…\"\n", shell_word(args.output));
   else if (made.tokenizer.empty())
     fmt::print(
-        "it has no tokenizer that can be read (a SentencePiece tokenizer.model, or a tokenizer.json with a byte-level "
-        "BPE): import it again with --tokenizer FILE if you have one of these. Without it,\n"
+        "it has no tokenizer that can be read (a SentencePiece tokenizer.model, or a byte-level BPE as tokenizer.json "
+        "or as vocab.json and merges.txt): import it again with --tokenizer FILE if you have one of these. Without it,\n"
         "PREFIX: tokens written by other tools, as .bin + .idx of Megatron or .bin of llm.c; to generate text, use "
         "transformers after gpttrain export\n");
   return Exit::kOk;

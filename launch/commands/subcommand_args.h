@@ -61,7 +61,8 @@ struct TokenizerEncodeArgs {
   int64_t threads = 0;
   template <class V>
   void fields(V& v) {
-    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json (byte-level BPE) or a folder with one");
+    v("tokenizer", tokenizer, "required",
+      "SentencePiece model, tokenizer.json or vocab.json (byte-level BPE), or a folder with one");
     v("text", text, "", "text to encode, one line each");
     v("input", input, "", "files, folders, patterns, -; without --text and --input standard input");
     v("pieces", pieces, "", "print pieces instead of ids");
@@ -76,7 +77,8 @@ struct TokenizerDecodeArgs {
   bool pieces = false;
   template <class V>
   void fields(V& v) {
-    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json (byte-level BPE) or a folder with one");
+    v("tokenizer", tokenizer, "required",
+      "SentencePiece model, tokenizer.json or vocab.json (byte-level BPE), or a folder with one");
     v("ids", ids, "", "token ids, or pieces with --pieces");
     v("input", input, "", "files, folders, patterns, -; without --ids and --input standard input");
     v("pieces", pieces, "", "read pieces instead of ids");
@@ -93,7 +95,8 @@ struct DataPrepareArgs {
   template <class V>
   void fields(V& v) {
     v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
-    v("tokenizer", tokenizer, "required", "SentencePiece model, tokenizer.json (byte-level BPE) or a folder with one");
+    v("tokenizer", tokenizer, "required",
+      "SentencePiece model, tokenizer.json or vocab.json (byte-level BPE), or a folder with one");
     v("output", output, "required",
       "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json (chat, instruct: PREFIX.mask) are written");
     v("format", format, "auto|jsonl|text|chat|instruct",
@@ -176,7 +179,8 @@ struct GenerateArgs {
     v("batch", batch, "1..4096 texts", "texts decoded concurrently per data-parallel replica");
     v("shift", shift, "0..1048576 tokens",
       "tokens by which a full context window advances, each time recomputing the window; 0: an eighth");
-    v("tokenizer", tokenizer, "", "SentencePiece model, tokenizer.json or a folder with one; empty: the run's");
+    v("tokenizer", tokenizer, "",
+      "SentencePiece model, tokenizer.json, vocab.json or a folder with one; empty: the run's");
     v("json", json, "", "print one JSON object per completed text");
     v("no-cache", no_cache, "", "recompute all keys and values for every token; slower, same texts on a CPU");
   }
@@ -364,7 +368,7 @@ struct ImportArgs {
       "Hugging Face folder (safetensors) of a family of model.arch, our HDF5 export, or llm.c GPT-2 .bin");
     v("output", output, "required", "checkpoint folder; step-000000000 is written there");
     v("tokenizer", tokenizer, "",
-      "SentencePiece model or tokenizer.json to keep with the weights, instead of the folder's");
+      "SentencePiece model, tokenizer.json or vocab.json to keep with the weights, instead of the folder's");
     v("heads", heads, "0..65536",
       "attention heads, if the file does not contain them (foreign HDF5); 0: from the file");
     v("allow-nonfinite", allow_nonfinite, "", "accept weights with NaN or infinity");

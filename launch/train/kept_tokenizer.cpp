@@ -22,11 +22,12 @@ std::optional<Kept> kept_file(const std::string& step_dir) {
 std::vector<AuxFile> tokenizer_aux(const std::string& path) {
   std::vector<AuxFile> out;
   if (path.empty()) return out;
-  for (const TokenizerFile& f : tokenizer_files(path)) out.push_back({.name = f.name, .path = f.path, .text = ""});
+  for (TokenizerFile& f : tokenizer_files(path))
+    out.push_back({.name = f.name, .path = f.text.empty() ? f.path : "", .text = std::move(f.text)});
   return out;
 }
 
-std::string tokenizer_sha256(const std::string& path) { return sha256_file_hex(tokenizer_files(path).front().path); }
+std::string tokenizer_sha256(const std::string& path) { return tokenizer_files(path).front().sha256(); }
 
 std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir) {
   auto kept = kept_file(step_dir);

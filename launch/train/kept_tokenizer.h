@@ -1,4 +1,4 @@
-// Tokenizer stored in a checkpoint next to the weights: the unmodified bytes of its files.
+// Tokenizer stored in a checkpoint next to the weights: the bytes of its files (tokenizer_files).
 #pragma once
 #include <optional>
 #include <string>

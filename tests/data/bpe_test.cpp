@@ -9,6 +9,7 @@
 #include "data/prepare.h"
 #include "data/text_stream.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_files.h"
 #include "data/utf8.h"
 #include "tests/data/byte_level_json.h"
 #include "tests/data/support.h"
@@ -341,6 +342,57 @@ TEST_CASE("unsupported entries of a tokenizer.json are refused by name") {
                                   "{\"model\":" + std::string(100000, '[') + "}", "{\"version\":1," + good.substr(1),
                                   std::string("{\"model\":{\"vocab\":{},\"vocab\":{}}}")})
     expect_error(Exit::kUsage, {"t.json"}, [&] { Tokenizer::from_bytes(text, "t.json"); });
+}
+
+TEST_CASE("vocab.json and merges.txt give the ids of the tokenizer.json that they stand for") {
+  TempDir dir;
+  Json j = byte_level_json();
+  std::string merges = "#version: 0.2\n";
+  for (const auto& merge : j["model"]["merges"]) merges += merge.get<std::string>() + "\n";
+  const std::string vocab = j["model"]["vocab"].dump(), config = dir / "tokenizer_config.json";
+  write_file(dir / "vocab.json", vocab);
+  write_file(dir / "merges.txt", merges);
+  const std::string text = "the other\n thing's 12 <|endoftext|>aaa caf\xC3\xA9";
+  const Tokenizer whole = made(j);
+  for (const std::string& path : {dir.path(), dir / "vocab.json"}) {
+    const Tokenizer t = Tokenizer::load(path);
+    CHECK(t.encode(text) == whole.encode(text));
+    CHECK(t.vocab() == 261);  // <|endoftext|> is not in the vocabulary: added behind it
+    CHECK((t.eos() == 260 && t.bos() == 260 && t.eod() == 260 && t.pad() == -1));
+  }
+  CHECK(tokenizer_paths(dir.path()) == std::vector<std::string>{dir / "vocab.json", dir / "merges.txt"});
+  // In the vocabulary it keeps its id.
+  Json named = j["model"]["vocab"];
+  named["<|endoftext|>"] = 260;
+  named["zz"] = 261;
+  write_file(dir / "vocab.json", named.dump());
+  CHECK(Tokenizer::load(dir.path()).eod() == 260);
+  CHECK(Tokenizer::load(dir.path()).vocab() == 262);
+  write_file(dir / "vocab.json", vocab);
+
+  const auto refused = [&](const char* file, const std::string& content, const std::vector<std::string>& says) {
+    INFO(file << " " << content.substr(0, 60));
+    const std::string before = std::filesystem::exists(dir / file) ? read_file(dir / file) : "";
+    write_file(dir / file, content);
+    expect_error(Exit::kUsage, says, [&] { Tokenizer::load(dir.path()); });
+    std::filesystem::remove(dir / file);
+    if (!before.empty()) write_file(dir / file, before);
+  };
+  refused("merges.txt", merges.substr(merges.find('\n') + 1), {"merges.txt", "#version", "t h"});
+  refused("merges.txt", merges.substr(0, merges.size() - 1), {"merges.txt", "newline", "transformers"});
+  refused("merges.txt", merges + "q\n", {"vocab.json", "merge 4", "two pieces"});
+  refused("merges.txt", merges + "q x\n", {"vocab.json", "\"qx\" is no piece"});
+  refused("merges.txt", merges + "\xFF x\n", {"merges.txt", "UTF-8"});
+  refused("vocab.json", vocab.substr(0, vocab.size() / 2), {"vocab.json", "broken"});
+  refused("vocab.json", "[]", {"vocab.json", "JSON object"});
+  refused("vocab.json", vocab + ",\"merges\":[]", {"vocab.json", "broken"});
+  refused("vocab.json", "{}", {"vocab.json", "expected pieces"});
+  refused("added_tokens.json", R"({"<x>": 261})", {"added_tokens.json", "not read"});
+  refused("special_tokens_map.json", R"({"pad_token": "[PAD]"})", {"[PAD]", "transformers would add it"});
+  refused("tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer"})", {"tokenizer_class", "Qwen2Tokenizer"});
+  refused("tokenizer_config.json", R"({"add_prefix_space": true})", {"add_prefix_space"});
+  write_file(config, R"({"tokenizer_class": "GPT2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 1024})");
+  CHECK(Tokenizer::load(dir.path()).pad() == 260);
 }
 
 TEST_CASE("a folder resolves to its tokenizer, a SentencePiece model before a tokenizer.json") {

@@ -101,5 +101,6 @@ TEST_CASE("a schedule's text is accepted whole or refused with one error") { hol
 TEST_CASE("a token index is accepted whole or refused with one error") { holds(token_index()); }
 TEST_CASE("a tokenizer.json is accepted whole or refused with one error") { holds(tokenizer_json()); }
 TEST_CASE("a tokenizer model is accepted whole or refused with one error") { holds(tokenizer_model()); }
+TEST_CASE("vocab.json and merges.txt are accepted whole or refused with one error") { holds(vocab_merges()); }
 
 }  // namespace gt::fuzz

@@ -30,10 +30,11 @@ Outcome& outcome() {
 }
 
 std::vector<Target> all_targets() {
-  return {chat(),           checkpoint(),     checkpoint_config(),  ckpt_index(),        ckpt_manifest(), config_json(),
-          data_json(),      deepspeed_json(), hdf5_gate(),          hf_config(),         import_folder(), llmc_header(),
-          llmc_tokens(),    run_log(),        safetensors_header(), safetensors_index(), schedule_text(), token_index(),
-          tokenizer_json(), tokenizer_model()};
+  return {
+      chat(),           checkpoint(),      checkpoint_config(),  ckpt_index(),        ckpt_manifest(), config_json(),
+      data_json(),      deepspeed_json(),  hdf5_gate(),          hf_config(),         import_folder(), llmc_header(),
+      llmc_tokens(),    run_log(),         safetensors_header(), safetensors_index(), schedule_text(), token_index(),
+      tokenizer_json(), tokenizer_model(), vocab_merges()};
 }
 
 std::vector<std::string> corpus(const Target& t) {

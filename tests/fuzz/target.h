@@ -39,6 +39,7 @@ Target schedule_text();      // --parallel.schedule file:
 Target token_index();        // .idx beside a .bin
 Target tokenizer_json();     // byte-level BPE of Hugging Face, with its tokenizer_config.json
 Target tokenizer_model();    // SentencePiece models: the walker, then the library
+Target vocab_merges();       // GPT-2's vocab.json and merges.txt, with the names of its special tokens
 
 std::vector<Target> all_targets();
 // Returns the target's seeds and the inputs in corpus/<target>/.

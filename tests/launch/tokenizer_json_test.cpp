@@ -27,6 +27,17 @@ void write_folder(const std::string& folder, const std::string& config = R"({"eo
   if (!config.empty()) write_file(folder + "/tokenizer_config.json", config);
 }
 
+// Writes the same tokenizer as vocab.json and merges.txt; returns its tokenizer.json.
+nlohmann::ordered_json write_vocab_and_merges(const std::string& folder) {
+  fs::create_directories(folder);
+  test::Json j = test::byte_level_json({{"t", "h"}, {"i", "n"}, {"th", "e"}, {"\xC4\xA0", "the"}, {"in", "g"}});
+  std::string merges = "#version: 0.2\n";
+  for (const auto& merge : j["model"]["merges"]) merges += merge.get<std::string>() + "\n";
+  write_file(folder + "/vocab.json", j["model"]["vocab"].dump());
+  write_file(folder + "/merges.txt", merges);
+  return j;
+}
+
 // Creates a tokenizer of each kind and `texts` texts, and compares the ids of data prepare and AutoTokenizer.
 void compare_ids(const std::vector<std::string>& kinds, int texts) {
   TempDir dir;
@@ -51,6 +62,32 @@ const std::string kTiny =
     "--train.global_batch 8 --train.steps 6 --optim.lr 1e-2 --device.kind cpu --log.tensorboard false ";
 
 }  // namespace
+
+TEST_CASE("ids of vocab.json and merges.txt equal those of transformers on 100,000 texts") {
+  if (!fs::exists(python())) GT_SKIP("no " + python() + "; tests/readers/setup.sh makes it");
+  compare_ids({"gpt2_files"}, 100000);
+}
+
+TEST_CASE(
+    "a run on text with vocab.json and merges.txt keeps them as a tokenizer.json, which generate and export use") {
+  TempDir dir;
+  const auto j = write_vocab_and_merges(dir / "old");
+  fs::copy_file(kText, dir / "text.txt");
+  write_file(dir / "new.json", j.dump());
+  const std::string how = " --prompt \"the thing\" --max-tokens 20 --temperature 0 --device.kind cpu";
+  must("data prepare --input text.txt --tokenizer old --output a", dir);
+  must("data prepare --input text.txt --tokenizer new.json --output b", dir);
+  CHECK(read_file(dir / "a.bin") == read_file(dir / "b.bin"));
+  must(kTiny + "--data.train a --data.tokenizer old/vocab.json --log.name run", dir);
+  const std::string text = must("generate --load runs/run" + how, dir).out;
+  CHECK(must("generate --load runs/run --tokenizer old" + how, dir).out == text);
+  must("export --load runs/run --output hf", dir);
+  fs::remove(dir / "hf/tokenizer.json");  // an older folder: the two files beside the weights
+  for (const char* name : {"vocab.json", "merges.txt"}) fs::copy_file(dir / "old/" + name, dir / "hf/" + name);
+  CHECK(must("import --from hf --output in", dir).says("--data.tokenizer in/step-000000000/tokenizer.json"));
+  CHECK(must("generate --load in" + how, dir).out == text);
+  CHECK(must(kTiny + "--from hf --data.train text.txt --log.name from", dir).says("from"));
+}
 
 TEST_CASE("ids of a tokenizer.json equal those of transformers on 100,000 texts: GPT-2, Llama 3, Qwen 2") {
   if (!fs::exists(python())) GT_SKIP("no " + python() + "; tests/readers/setup.sh makes it");

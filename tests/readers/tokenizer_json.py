@@ -1,5 +1,5 @@
 """Byte-level BPE by Hugging Face's tokenizers, for comparison with ours.
-make FOLDER KIND TEXT     trains one on a text: gpt2, llama3 (ignore_merges, bos by a template), qwen2 (NFC, added tokens), gpt4
+make FOLDER KIND TEXT     trains one on a text: gpt2, gpt2_files (as vocab.json and merges.txt, GPT-2's older form), llama3 (ignore_merges, bos by a template), qwen2 (NFC, added tokens), gpt4
                           (inverted pattern, possessive), deepseek (several pre-tokenizer steps)
 documents N SEED TEXT     writes N JSON lines of text that is hard for tokenizers
 compare FOLDER JSONL PREFIX   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer returns"""
@@ -83,6 +83,9 @@ def make(folder, kind, path):
     """Removes some merges of llama3: their pieces are then matched as whole words only, the effect of ignore_merges."""
     os.makedirs(folder, exist_ok=True)
     random.seed(1)
+    if kind == "gpt2_files":
+        train("gpt2", open(path, encoding="utf8").read()).model.save(folder)
+        return json.dump({"model_type": "gpt2"}, open(folder + "/config.json", "w"))
     j = json.loads(train(kind, open(path, encoding="utf8").read()).to_str())
     if kind == "llama3":
         j["model"]["ignore_merges"] = True

@@ -101,11 +101,13 @@ Var self_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&, const Head
 Var cached_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&);
 
 // Sum of the losses of rows of logits [n, classes], f64 [1]; targets i32 [n], -1: no loss. The gradient of the root is
-// known before the backward starts: seed, f32 [1], is d(objective)/d(this sum).
+// known before the backward starts: seed, f32 [1], is d(objective)/d(this sum). Without recording f64 [2]: also the
+// number of hits, rows whose target has the largest logit.
 Var class_cross_entropy(Tape&, Var logits, Tensor targets, Tensor seed);
 
-// f64 [2] of two f64 [1], both of which have their gradients already.
-Var two_losses(Tape&, Var first, Var second);
+// Sums of two kinds, f64 [n] each, of which both have their gradients already, as f64 [2n]: first[0], second[0],
+// first[1], second[1].
+Var join_sums(Tape&, Var first, Var second);
 
 // Nodes that call the hooks of an FSDP unit (all-gather, gradient reduction). The backward runs leave() first and
 // enter() last.

@@ -486,27 +486,36 @@ Var cached_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
 
 Var class_cross_entropy(Tape& t, Var logits, Tensor targets, Tensor seed) {
   const int64_t rows = logits.value.shape.rows(), classes = logits.value.shape.cols();
-  const Var loss = t.output({1}, DType::kF64);
+  const Var sums = t.output({t.recording() ? 1 : 2}, DType::kF64);
   const Tensor dlogits = t.recording() ? t.scratch(logits.value.shape, logits.value.dtype) : Tensor{};
   const Arena::Mark mark = t.activations().mark();
   const Tensor each = t.scratch({rows}, DType::kF32);
-  t.ops().cross_entropy(
-      {.logits = logits.value, .targets = targets, .seed = seed, .loss = each, .dlogits = dlogits, .vocab = classes},
-      t.stream());
-  t.ops().sum({.x = each, .out = loss.value}, t.stream());
+  const Tensor hits = t.recording() ? Tensor{} : t.scratch({rows}, DType::kF32);
+  t.ops().cross_entropy({.logits = logits.value,
+                         .targets = targets,
+                         .seed = seed,
+                         .loss = each,
+                         .dlogits = dlogits,
+                         .vocab = classes,
+                         .hits = hits},
+                        t.stream());
+  t.ops().sum({.x = each, .out = sums.value.slice(0, 1)}, t.stream());
+  if (hits) t.ops().sum({.x = hits, .out = sums.value.slice(1, 1)}, t.stream());
   t.activations().rollback(mark);
   struct Saved {
     Var logits;
     Tensor dlogits;
   };
   t.record(Saved{logits, dlogits}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.logits, s.dlogits); });
-  return loss;
+  return sums;
 }
 
-Var two_losses(Tape& t, Var first, Var second) {
-  const Var both = t.output({2}, DType::kF64);
-  t.ops().copy({.src = first.value, .dst = both.value.slice(0, 1)}, t.stream());
-  t.ops().copy({.src = second.value, .dst = both.value.slice(1, 1)}, t.stream());
+Var join_sums(Tape& t, Var first, Var second) {
+  const int64_t n = first.value.numel();
+  const Var both = t.output({2 * n}, DType::kF64);
+  for (int64_t k = 0; k < 2 * n; ++k)
+    t.ops().copy({.src = (k % 2 == 0 ? first : second).value.slice(k / 2, 1), .dst = both.value.slice(k, 1)},
+                 t.stream());
   struct Saved {
     Var both;
   };

@@ -145,14 +145,16 @@ OpCost op_cost(const LayerNormGrad& a) {
   return moves(OpClass::kNorm, bytes + all({a.fp8.rowwise, a.fp8.columnwise}), bytes);  // as QuantizeFp8
 }
 
-OpCost op_cost(const CrossEntropy& a) { return moves(OpClass::kLoss, all({a.logits, a.targets, a.loss, a.dlogits})); }
+OpCost op_cost(const CrossEntropy& a) {
+  return moves(OpClass::kLoss, all({a.logits, a.targets, a.loss, a.dlogits, a.hits}));
+}
 // The two-step form reads logits twice: vocabulary-parallel ranks exchange statistics in between.
 OpCost op_cost(const CrossEntropyStats& a) {
   return moves(OpClass::kLoss, all({a.logits, a.targets, a.stats}), all({a.targets}));
 }
 OpCost op_cost(const CrossEntropyGrad& a) {
-  const double bytes = all({a.logits, a.targets, a.stats, a.loss, a.dlogits});
-  return moves(OpClass::kLoss, bytes, all({a.logits, a.loss, a.dlogits}));
+  const double bytes = all({a.logits, a.targets, a.stats, a.loss, a.dlogits, a.hits});
+  return moves(OpClass::kLoss, bytes, all({a.logits, a.loss, a.dlogits, a.hits}));
 }
 
 OpCost op_cost(const Embedding& a) { return moves(OpClass::kEmbedding, 2 * of(a.out) + of(a.tokens)); }

@@ -378,17 +378,19 @@ struct PositionGrad {
 };
 
 // Cross-entropy over the whole vocabulary: fuses CrossEntropyStats and CrossEntropyGrad with one part into one pass per
-// row. logits [n, V], columns >= vocab are padding; targets, seed (dloss), loss, dlogits, z_loss as there. Logits of
-// rows without a target are not read, nor is the seed without dlogits.
+// row. logits [n, V], columns >= vocab are padding; targets, seed (dloss), loss, dlogits, z_loss, hits as there. Logits
+// of rows without a target are not read, nor is the seed without dlogits.
 struct CrossEntropy {
   Tensor logits, targets, seed, loss, dlogits;
   int64_t vocab = 0;
   float softcap = 0, z_loss = 0;
+  Tensor hits;
   GT_OPERANDS(.in("logits", o.logits)
                   .control("targets", o.targets)
                   .in("seed", o.seed)
                   .out("loss", o.loss)
-                  .out("dlogits", o.dlogits))
+                  .out("dlogits", o.dlogits)
+                  .out("hits", o.hits))
 };
 // Vocabulary-parallel cross-entropy, step 1: local statistics. logits [n, V] are vocabulary columns first_col ..
 // first_col+V-1; those >= vocab are padding and count as -inf. stats [n, 3] f32 = (max, sum of exp(z - max), z of the
@@ -403,17 +405,20 @@ struct CrossEntropyStats {
 // = log sum + max - z_target, 0 without a target. dlogits, if given (may alias logits), = (softmax - onehot) * seed[0],
 // 0 in rows without a target and in padded columns. seed [1] f32 on the device: upstream gradient. z_loss c > 0: the
 // loss of a row with a target has c lse^2 more, lse = log sum + max (Chowdhery et al. 2022, arXiv 2204.02311), its
-// gradient 2 c lse softmax seed.
+// gradient 2 c lse softmax seed. hits [n] f32, if given: 1 in rows whose target has the largest logit, or one of those,
+// else 0.
 struct CrossEntropyGrad {
   Tensor logits, targets, stats, seed, loss, dlogits;
   int64_t parts = 1, first_col = 0, vocab = 0;
   float softcap = 0, z_loss = 0;
+  Tensor hits;
   GT_OPERANDS(.in("logits", o.logits)
                   .control("targets", o.targets)
                   .control("stats", o.stats)
                   .in("seed", o.seed)
                   .out("loss", o.loss)
-                  .out("dlogits", o.dlogits))
+                  .out("dlogits", o.dlogits)
+                  .out("hits", o.hits))
 };
 
 // Symmetric int8 fake quantization per row. x, out [rows, cols] T; limits [rows] f32 >= 0. With scale = max(limit /

@@ -11,8 +11,8 @@ class ActivationObserver {
  public:
   virtual ~ActivationObserver() = default;
   // The residual stream or branch that `module` has just made, [rows, hidden] with the rows of the microbatch that this
-  // rank holds (all, or its share under sequence parallelism); "head": f64, the microbatch's sums of losses.
-  // A block that is recomputed is shown again.
+  // rank holds (all, or its share under sequence parallelism); "head": f64, the microbatch's sums of losses and,
+  // without recording, of hits. A block that is recomputed is shown again.
   virtual void activation(const std::string& module, Tensor x, const MicroBatch& mb) = 0;
 };
 

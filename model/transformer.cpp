@@ -271,7 +271,7 @@ Var TransformerStage::losses(Tape& t, Var x, const MicroBatch& mb) {
       bias = ops::parameter(t, transform_->bias());
     });
   in_scope(t, *head_, [&] { of_tokens = head_->loss(t, x, mb, loss_chunk(mb), transform_ ? &bias : nullptr); });
-  return pairs_ ? ops::two_losses(t, of_tokens, of_pairs) : of_tokens;
+  return pairs_ ? ops::join_sums(t, of_tokens, of_pairs) : of_tokens;
 }
 
 Var TransformerStage::forward(Tape& t, Var input, const MicroBatch& mb) {

@@ -63,7 +63,7 @@ class TransformerStage : public ModelStage {
   void keep_blocks(std::span<const double> keep) override;
   size_t blocks() const override { return blocks_.size(); }
   int first_block() const override { return first_block_; }
-  int losses() const override { return pairs_ ? 2 : 1; }
+  int sums(bool records) const override { return (pairs_ ? 2 : 1) * (records ? 1 : 2); }
   void set_observer(ActivationObserver* tap) override { tap_ = tap; }
   Var hidden(Tape& t, Var input, const MicroBatch& mb) override { return body(t, input, mb); }
   Tensor logits(Tape&, Tensor rows) override;

@@ -46,6 +46,12 @@ RowLoss row_loss(float lse, float hot, float z_loss) {
   return {lse - hot + z_loss * lse * lse, 1 + 2 * z_loss * lse};
 }
 
+float hit(float hot, float max) { return hot >= max ? 1.0f : 0.0f; }
+void require_hits(const char* op, const Tensor& hits, int64_t rows) {
+  require_f32(op, {{"hits", hits}});
+  require_numel(op, rows, {{"hits", hits}});
+}
+
 // Thread scratch for one row of `count` columns: logits in f32, and their soft-capped values.
 class RowScratch {
  public:
@@ -96,6 +102,7 @@ void cross_entropy(const CrossEntropy& p, Stream s) {
   require_numel(op, rows * columns.all, {{"logits", p.logits}});
   require_numel(op, rows, {{"loss", p.loss}});
   if (p.dlogits) require_numel(op, rows * columns.all, {{"dlogits", p.dlogits}});
+  if (p.hits) require_hits(op, p.hits, rows);
   GT_CHECK(!p.dlogits || p.seed.numel() == 1, op, ": dlogits without a seed");
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
@@ -105,6 +112,7 @@ void cross_entropy(const CrossEntropy& p, Stream s) {
       float& loss = p.loss.as<float>()[r];
       if (token < 0) {
         loss = 0;
+        if (p.hits) p.hits.as<float>()[r] = 0;
         if (p.dlogits) zero(p.dlogits, at, columns.all);
         continue;
       }
@@ -114,6 +122,7 @@ void cross_entropy(const CrossEntropy& p, Stream s) {
       if (!p.dlogits) {
         f.softmax_stats(z, columns.real, &max, &sum);
         loss = row_loss(std::log(sum) + max, hot, p.z_loss).loss;
+        if (p.hits) p.hits.as<float>()[r] = hit(hot, max);
         continue;
       }
       const float seed = p.seed.as<float>()[0];
@@ -121,6 +130,7 @@ void cross_entropy(const CrossEntropy& p, Stream s) {
       f.softmax_exps(z, d, columns.real, &max, &sum);
       const RowLoss row = row_loss(std::log(sum) + max, hot, p.z_loss);
       loss = row.loss;
+      if (p.hits) p.hits.as<float>()[r] = hit(hot, max);
       f.scale(d, row.softmax_factor * seed / sum, d, columns.real);
       if (token < columns.real) d[token] -= seed;
       scratch.to_logits(f, z, d, columns.real);
@@ -162,6 +172,7 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream s) {
   require_numel(op, rows * 3 * p.parts, {{"stats", p.stats}});
   require_numel(op, rows, {{"loss", p.loss}});
   if (p.dlogits) require_numel(op, rows * columns.all, {{"dlogits", p.dlogits}});
+  if (p.hits) require_hits(op, p.hits, rows);
   GT_CHECK(!p.dlogits || p.seed.numel() == 1, op, ": dlogits without a seed");
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(columns.all), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
@@ -171,6 +182,7 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream s) {
       const Normaliser n = combine(p.stats.as<float>(), p.parts, rows, r);
       const RowLoss row = row_loss(std::log(n.sum) + n.max, n.target, p.z_loss);
       p.loss.as<float>()[r] = token >= 0 ? row.loss : 0.0f;
+      if (p.hits) p.hits.as<float>()[r] = token >= 0 ? hit(n.target, n.max) : 0.0f;
       if (!p.dlogits) continue;
       const float seed = p.seed.as<float>()[0];
       const int64_t at = r * columns.all, written = token >= 0 ? columns.real : 0;

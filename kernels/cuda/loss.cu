@@ -97,6 +97,7 @@ struct Rows {
   int cols, valid;
   int kept;  // columns that stay in shared memory, a multiple of a pack; the others are read twice, then from L2
   float softcap, z_loss;
+  float* hits;
 };
 
 // Applies the soft cap to a pack of logits.
@@ -141,6 +142,7 @@ __global__ void __launch_bounds__(kThreads, kKeeping) one_pass_kernel(const Rows
   const float scale = p.dlogits != nullptr ? p.seed[0] : 0.0f;  // loaded here, together with the target
   if (target < 0) {
     if (threadIdx.x == 0) p.loss[row] = 0;
+    if (threadIdx.x == 0 && p.hits != nullptr) p.hits[row] = 0;
     if (p.dlogits == nullptr) return;
     float nothing[V] = {};
     for (int c = static_cast<int>(threadIdx.x) * V; c < p.cols; c += kThreads * V)
@@ -180,6 +182,7 @@ __global__ void __launch_bounds__(kThreads, kKeeping) one_pass_kernel(const Rows
   s = block_merge(s, warp);
   const float lse = logf(s.sum) + s.max;
   if (threadIdx.x == 0) p.loss[row] = loss_of(lse, z_target, p.z_loss);
+  if (threadIdx.x == 0 && p.hits != nullptr) p.hits[row] = z_target >= s.max ? 1.0f : 0.0f;
   if (p.dlogits == nullptr) return;
   const float factor = softmax_factor(lse, p.z_loss) * scale / s.sum, base = base_of(s.max);
   T* d = p.dlogits + row * p.cols;
@@ -233,6 +236,7 @@ __global__ void __launch_bounds__(kThreads, Capped ? kKeeping : kStreaming)
   }
   const float lse = logf(sum) + top;
   if (threadIdx.x == 0 && p.loss != nullptr) p.loss[row] = target < 0 ? 0.0f : loss_of(lse, z_target, p.z_loss);
+  if (threadIdx.x == 0 && p.hits != nullptr) p.hits[row] = target >= 0 && z_target >= top ? 1.0f : 0.0f;
   if (p.dlogits == nullptr) return;
   const float scale = p.seed[0], factor = softmax_factor(lse, p.z_loss) * scale / sum;
   const int64_t column = target - first_col;
@@ -275,6 +279,8 @@ void check_results(const char* op, const Args& a, int64_t n) {
            ": dlogits needs seed and the shape of logits");
   GT_CHECK(a.loss.numel() == n, op, ": loss ", to_string(a.loss.shape), " for ", n, " targets");
   want(op, "loss", a.loss, DType::kF32);
+  GT_CHECK(!a.hits || a.hits.numel() == n, op, ": hits ", to_string(a.hits.shape), " for ", n, " targets");
+  if (a.hits) want(op, "hits", a.hits, DType::kF32);
   if (a.dlogits) want(op, "dlogits", a.dlogits, a.logits.dtype);
   if (a.dlogits) want(op, "seed", a.seed, DType::kF32);
 }
@@ -290,7 +296,8 @@ Rows<T> rows_of(const Args& a, int64_t cols, int64_t valid) {
           static_cast<int>(valid),
           0,
           a.softcap,
-          a.z_loss};
+          a.z_loss,
+          a.hits.template as<float>()};
 }
 
 // Bytes of a row that a block can keep in shared memory on this device.

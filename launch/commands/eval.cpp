@@ -1,5 +1,5 @@
-// gpttrain eval: loss and perplexity of a checkpoint on a split, on any layout. Same definition as the trainer's
-// evaluation (Trainer::evaluate): same samples, targets and summation order.
+// gpttrain eval: loss, perplexity and accuracy of a checkpoint on a split, on any layout. Same definition as the
+// trainer's evaluation (Trainer::evaluate): same samples, targets and summation order.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -36,16 +36,15 @@ Sum evaluate(LoadedModel& m, Loader& loader, int64_t global_batch) {
   Sum sum;
   LossSums of_batch;
   int64_t done = 0;
-  const auto add = [](LossSums& to, const LossSums& s) { to.tokens += s.tokens, to.pairs += s.pairs; };
   for (auto batch = loader.next(); !batch.empty(); batch = loader.next()) {
-    add(of_batch, m.engine->evaluate(batch));
+    of_batch += m.engine->evaluate(batch);
     const TargetCounts n = target_counts(*m.mesh, loader);
     sum.targets.tokens += n.tokens, sum.targets.pairs += n.pairs;
     if (loader.consumed() / global_batch == done) continue;
     done = loader.consumed() / global_batch;
-    add(sum.loss, std::exchange(of_batch, {}));
+    sum.loss += std::exchange(of_batch, {});
   }
-  add(sum.loss, of_batch);
+  sum.loss += of_batch;
   return sum;
 }
 
@@ -69,17 +68,17 @@ Exit eval_rank(const ModelSource& source, const EvalArgs& args, GroupFactory& fa
   const Sum sum = evaluate(*m, *loader, source.global_batch);
   if (m->mesh->rank() != 0) return Exit::kOk;
   const MeanLoss loss = mean_loss(sum.loss, sum.targets);
-  const std::string of_pairs = sum.targets.pairs == 0
-                                   ? ""
-                                   : fmt::format("  pair loss {:.6f} ({} pairs)  sum {:.6f}", loss.pairs,
-                                                 format_thousands(sum.targets.pairs), loss.sum());
+  const std::string of_pairs =
+      sum.targets.pairs == 0 ? ""
+                             : fmt::format("  pair loss {:.6f}  accuracy {:.6f} ({} pairs)  sum {:.6f}", loss.pairs,
+                                           loss.pair_accuracy, format_thousands(sum.targets.pairs), loss.sum());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::string batches = args.steps > 0 ? fmt::format("{} global batch{} of {}", args.steps,
                                                            args.steps == 1 ? "" : "es", source.global_batch)
                                              : "the whole split";
-  fmt::print("{} split of {}, {}, checkpoint {}\nloss {:.6f}  perplexity {:.3f}  ({} tokens, {}){}\n", args.split,
-             sources.front().path, batches, m->step_dir, loss.tokens, std::exp(std::min(20.0, loss.tokens)),
-             format_thousands(sum.targets.tokens), format_duration(seconds), of_pairs);
+  fmt::print("{} split of {}, {}, checkpoint {}\nloss {:.6f}  perplexity {:.3f}  accuracy {:.6f}  ({} tokens, {}){}\n",
+             args.split, sources.front().path, batches, m->step_dir, loss.tokens, std::exp(std::min(20.0, loss.tokens)),
+             loss.token_accuracy, format_thousands(sum.targets.tokens), format_duration(seconds), of_pairs);
   return Exit::kOk;
 }
 

@@ -117,6 +117,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   exchange_ = std::make_unique<StepExchange>(spec_.units(), spec_.losses() * m, options.mean_of_microbatches, mesh,
                                              backend, compute);
   losses_ = Buffer(spec_.losses() * m * size_of(DType::kF64), compute.device, *backend.device);
+  if (options.evaluates) eval_sums_ = Buffer(2 * losses_.bytes(), compute.device, *backend.device);
   host_scalars_ = HostArray<float>(scalars, *backend.device);
   limits_ = Buffer(kNumLimits * size_of(DType::kF64), compute.device, *backend.device);
   host_limits_ = HostArray<double>(kNumLimits, *backend.device);
@@ -372,15 +373,21 @@ LossSums Engine::evaluate(std::span<const MicroBatch> microbatches) try {
       if (spec_.losses() > 1) mb.pair_seed = scalars().slice(kPairSeed, 1);
     }
     store_->begin_evaluation();
-    eval_->run(seeded_, losses(), {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
-    backend_.device->zero(norms.data, norms.bytes(), compute_);
-    exchange_->put({}, {}, {});
-    exchange_->all_reduce(losses());
-    exchange_->fetch();
-    exchange_->await();
-    const std::span<const double> losses = microbatch_losses();
-    const size_t tokens = losses.size() / static_cast<size_t>(spec_.losses());
-    for (size_t k = 0; k < losses.size(); ++k) (k < tokens ? total.tokens : total.pairs) += losses[k];
+    const int64_t n = losses().numel();
+    const Tensor sums = eval_sums_.tensor({2 * n}, DType::kF64);
+    eval_->run(seeded_, sums, {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
+    const auto add = [&](Tensor of_microbatches, double& tokens, double& pairs) {
+      backend_.device->zero(norms.data, norms.bytes(), compute_);
+      exchange_->put({}, {}, {});
+      exchange_->all_reduce(of_microbatches);
+      exchange_->fetch();
+      exchange_->await();
+      const std::span<const double> all = microbatch_losses();
+      const size_t first = all.size() / static_cast<size_t>(spec_.losses());
+      for (size_t k = 0; k < all.size(); ++k) (k < first ? tokens : pairs) += all[k];
+    };
+    add(sums.slice(0, n), total.tokens, total.pairs);
+    add(sums.slice(n, n), total.token_hits, total.pair_hits);
   }
   return total;
 } catch (const std::exception& e) {
@@ -429,8 +436,8 @@ EnginePlan Engine::measured_plan() const {
   plan.memory.activations = plan.train.activation_bytes * plan.slots + plan.train.gradient_bytes +
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers = plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + exchange_->bytes() +
-                        losses_.bytes() + limits_.bytes() + seeds_.bytes() + ranges_->bytes() + fp8_ranges_->bytes() +
-                        store_->table_bytes() + (optimizer_ ? optimizer_->work_bytes() : 0);
+                        losses_.bytes() + eval_sums_.bytes() + limits_.bytes() + seeds_.bytes() + ranges_->bytes() +
+                        fp8_ranges_->bytes() + store_->table_bytes() + (optimizer_ ? optimizer_->work_bytes() : 0);
   for (const Buffer& c : constants_) plan.memory.buffers += c.bytes();
   for (const PipelineExecutor* e : {train_.get(), eval_.get()})
     if (e != nullptr) plan.memory.graphs += e->graphs().bytes;

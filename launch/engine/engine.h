@@ -98,6 +98,11 @@ struct EnginePlan {
 // Sums over microbatches and data-parallel ranks.
 struct LossSums {
   double tokens = 0, pairs = 0;
+  double token_hits = 0, pair_hits = 0;  // numbers of those whose target has the largest logit
+  LossSums& operator+=(const LossSums& o) {
+    tokens += o.tokens, pairs += o.pairs, token_hits += o.token_hits, pair_hits += o.pair_hits;
+    return *this;
+  }
 };
 
 struct StepResult {
@@ -139,7 +144,7 @@ class Engine {
   // global batch (unused with mean_of_microbatches, which reads MicroBatch::loss_tokens). flags: those of this rank.
   StepResult step(std::span<const MicroBatch> microbatches, int64_t target_tokens, const ControlFlags& flags = {});
 
-  // Sums of losses over microbatches (any number), equal on every rank. Changes nothing.
+  // Sums of losses and hits over microbatches (any number), equal on every rank. Changes nothing.
   LossSums evaluate(std::span<const MicroBatch> microbatches);
 
   // Sets the anomaly limits of loss and pre-clipping gradient norm. `limits` is called at the start of every step, with
@@ -231,6 +236,7 @@ class Engine {
   std::unique_ptr<StepExchange> exchange_;
   StepClock clock_;
   Buffer scalars_, losses_, limits_;  // scalar rows and norm; losses of this rank's microbatches; by StepLimit
+  Buffer eval_sums_;                  // of this rank's microbatches in evaluation: losses, then hits
   std::vector<Buffer> constants_;     // ModelStage::constants
   Buffer seeds_;                      // upstream gradients of the loss, [microbatch] f32, with mean_of_microbatches
   HostArray<float> host_seeds_, host_scalars_;  // host side of copies to the device

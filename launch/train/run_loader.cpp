@@ -48,9 +48,8 @@ MeanLoss RunLoader::evaluate(Engine& engine) {
   LossSums sums;
   TargetCounts counts;
   for (int64_t k = 0; k < config_.train.eval_steps; ++k) {
-    const LossSums s = engine.evaluate(eval_loader_->next());
+    sums += engine.evaluate(eval_loader_->next());
     const TargetCounts n = targets(*eval_loader_, config_.model.seq);
-    sums.tokens += s.tokens, sums.pairs += s.pairs;
     counts.tokens += n.tokens, counts.pairs += n.pairs;
   }
   return mean_loss(sums, counts);

@@ -153,7 +153,8 @@ TargetCounts target_counts(const Mesh& mesh, const Loader& loader) {
 
 MeanLoss mean_loss(const LossSums& sums, const TargetCounts& counts) {
   const auto at_least_1 = [](int64_t n) { return static_cast<double>(std::max<int64_t>(n, 1)); };
-  return {sums.tokens / at_least_1(counts.tokens), sums.pairs / at_least_1(counts.pairs)};
+  const double tokens = at_least_1(counts.tokens), pairs = at_least_1(counts.pairs);
+  return {sums.tokens / tokens, sums.pairs / pairs, sums.token_hits / tokens, sums.pair_hits / pairs};
 }
 
 }  // namespace gt

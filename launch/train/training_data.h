@@ -46,9 +46,10 @@ struct TargetCounts {
   int64_t tokens = 0, pairs = 0;
 };
 TargetCounts target_counts(const Mesh&, const Loader&);
-// Means over tokens and over pairs; the loss of the model is their sum.
+// Means over tokens and over pairs; the loss of the model is the sum of both losses.
 struct MeanLoss {
   double tokens = 0, pairs = 0;
+  double token_accuracy = 0, pair_accuracy = 0;  // share of hits
   double sum() const { return tokens + pairs; }
 };
 MeanLoss mean_loss(const LossSums&, const TargetCounts&);

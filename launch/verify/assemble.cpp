@@ -51,6 +51,7 @@ MeshResult assemble(const MeshRun& run, std::vector<RankRecord> records) {
   out.losses = records.front().losses;
   out.norms = records.front().norms;
   out.eval_loss = records.front().eval_loss;
+  out.eval_hits = records.front().eval_hits;
   std::vector<Snapshot> steps(static_cast<size_t>(run.steps));
   for (const RankRecord& r : records) {
     for (const RecordedTensor& p : r.pieces) {

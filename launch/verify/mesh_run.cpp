@@ -210,6 +210,7 @@ RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFacto
     Batches batches = make_batches(run, run.steps, mesh, options.microbatches, *backend.device, stream);
     const LossSums sums = engine.evaluate(batches.list);
     record.eval_loss = sums.tokens + sums.pairs;
+    record.eval_hits = {sums.token_hits, sums.pair_hits};
   }
   plans.measured = engine.measured_plan();
   return record;

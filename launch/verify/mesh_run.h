@@ -2,6 +2,7 @@
 // layout: losses, norms, and gradients, parameters and optimizer state by logical name. Used by `gpttrain verify`, the
 // equality tests and the PyTorch fixture.
 #pragma once
+#include <array>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -68,7 +69,8 @@ struct StaleCopy {
 
 struct MeshResult {
   std::vector<double> losses, norms;
-  double eval_loss = 0;  // sum of token losses and of pair losses; 0 without evaluation
+  double eval_loss = 0;               // sum of token losses and of pair losses; 0 without evaluation
+  std::array<double, 2> eval_hits{};  // tokens and pairs whose target has the largest logit
   std::vector<RankRun> ranks;
   Logical grads;                                    // of the first step
   Logical weights;                                  // after the last step

@@ -1,6 +1,7 @@
 // Recorded results of one rank of a verification run. Values are copied to the host, so a record outlives its rank and
 // can be sent between processes.
 #pragma once
+#include <array>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ struct RecordedTensor {
 struct RankRecord {
   std::vector<double> losses, norms;
   double eval_loss = 0;
+  std::array<double, 2> eval_hits{};
   std::vector<RecordedTensor> pieces;
   Activations activations;
   std::vector<std::string> module_order;

@@ -40,10 +40,10 @@ class VocabTable : public Module {
     const bool cut = axis_.splits_rows();
     x = prepare(t, x);
     x = cut ? ops::gather_rows(t, x, axis_.group) : ops::copy_to_group(t, x, axis_.group);
-    const Var loss =
+    const Var sums =
         ops::head_cross_entropy(t, x, weight, mb, vocab_, chunk, axis_.group, softcap_, mb.train ? z_loss_ : 0, bias);
     if (cut) t.discard(x);  // gradients are made in the forward: nothing reads it again
-    return loss;
+    return sums;
   }
   // Of rows of its input, f32 [rows, local padded vocab]; nothing is recorded. bias: as in loss().
   Tensor logits(Tape& t, Tensor rows, Parameter* bias = nullptr) {

@@ -199,7 +199,7 @@ struct PipelineExecutor::Impl {
 
   std::span<const MicroBatch> batches;  // of the running step
   Tensor losses;
-  int64_t sums = 1;  // Stage::losses() of the last stage
+  int64_t sums = 1;  // PipelineStage::sums() of the last stage
   const GradHooks* hooks = nullptr;
   ActionTimes times;
   int live = 0, peak_live = 0;
@@ -231,7 +231,7 @@ PipelineExecutor::Impl::Impl(PipelineSchedule s, std::vector<PipelineStage*> loc
   simulate(schedule);
   in_pieces = tp.size() > 1 && stages.front()->boundary_replicated();
   forward_only = is_forward_only(schedule);
-  if (here(schedule.stages - 1)) sums = stages.back()->losses();
+  if (here(schedule.stages - 1)) sums = stages.back()->sums(!forward_only);
   places = plan_buffers(schedule, rank);
   for (int i = 0; i < places.slots; ++i) {
     slots.push_back(std::make_unique<Slot>(memory.activation_bytes, grads, ops, api, compute));
@@ -414,9 +414,8 @@ void PipelineExecutor::Impl::forward(const Action& a) {
 
 // A backward in the same graph may overwrite the loss before the host has queued its copy, so each slot has its own.
 void PipelineExecutor::Impl::check_loss(const Action& a, const Tensor& loss) {
-  GT_CHECK(loss.dtype == DType::kF64 && loss.numel() == sums, name(a),
-           " is the last stage and returns its losses, f64 [", sums, "]; got ", name_of(loss.dtype), ' ',
-           to_string(loss.shape));
+  GT_CHECK(loss.dtype == DType::kF64 && loss.numel() == sums, name(a), " is the last stage and returns sums, f64 [",
+           sums, "]; got ", name_of(loss.dtype), ' ', to_string(loss.shape));
   if (graphs) ops.copy({.src = loss.view({sums}), .dst = slot_loss(a)}, compute);
 }
 

@@ -27,9 +27,9 @@ class PipelineStage {
   // and the receiver all-gathers over tp. The slow links between stages thus carry each element once.
   virtual bool boundary_replicated() const { return false; }
   // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor or, on the last stage, the
-  // losses: f64 [losses()], sums over this microbatch, of token losses first.
+  // sums that it is asked for: f64 [sums(the tape records)], over this microbatch, of token losses first.
   virtual Var forward(Tape&, Var input, const MicroBatch&) = 0;
-  virtual int losses() const { return 1; }  // of the last stage
+  virtual int sums(bool) const { return 1; }  // of the last stage
 };
 
 // Callbacks into the parameter store (parallel/zero), so that neither includes the other.
@@ -78,11 +78,11 @@ class PipelineExecutor {
                    const Backend* replayed = nullptr);
   ~PipelineExecutor();
 
-  // Runs one step's microbatches (schedule.microbatches of them). losses: f64 [Stage::losses(), microbatches] on the
-  // device, receives the sums; written on the last stage only. With a schedule without backward actions nothing is
-  // recorded. All microbatches must have one boundary shape, that of the first run, unless dynamic_shapes or
-  // shapes_differ_between_runs. Returns with every message sent. After an exception the executor must not be used
-  // again.
+  // Runs one step's microbatches (schedule.microbatches of them). losses: f64 [PipelineStage::sums(),
+  // microbatches] on the device, receives the sums; written on the last stage only. With a schedule without backward
+  // actions nothing is recorded. All microbatches must have one boundary shape, that of the first run, unless
+  // dynamic_shapes or shapes_differ_between_runs. Returns with every message sent. After an exception the executor must
+  // not be used again.
   void run(std::span<const MicroBatch>, Tensor losses, const GradHooks&);
 
   const PipelineSchedule& schedule() const;

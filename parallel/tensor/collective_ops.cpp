@@ -267,7 +267,8 @@ void cross_entropy(Tape& t, const CrossEntropy& a, ProcessGroup& g) {
                               .first_col = first_col,
                               .vocab = a.vocab,
                               .softcap = a.softcap,
-                              .z_loss = a.z_loss},
+                              .z_loss = a.z_loss,
+                              .hits = a.hits},
                              t.stream());
 }
 }  // namespace
@@ -276,11 +277,11 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
                        ProcessGroup& g, float softcap, float z_loss, const Var* b) {
   const int64_t n = x.value.shape.rows(), hidden = x.value.shape.cols(), columns = w.value.shape[0];
   const bool train = t.recording();
-  Var loss = t.output({1}, DType::kF64);
+  const Var sums = t.output({train ? 1 : 2}, DType::kF64);
   Tensor dx = train ? t.scratch({n, hidden}, x.value.dtype) : Tensor{};
   const Tensor db = train && b != nullptr ? t.scratch({columns}, DType::kF32) : Tensor{};
   const Arena::Mark mark = t.activations().mark();
-  Tensor token_loss = t.scratch({n}, DType::kF32);
+  const Tensor token_loss = t.scratch({n}, DType::kF32), hits = train ? Tensor{} : t.scratch({n}, DType::kF32);
   const Tensor targets = mb.targets.view({n});
   for (int64_t at = 0; at < n; at += chunk) {
     const int64_t rows = std::min(chunk, n - at);
@@ -301,7 +302,8 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
                    .dlogits = train ? logits : Tensor{},
                    .vocab = vocab,
                    .softcap = softcap,
-                   .z_loss = z_loss},
+                   .z_loss = z_loss,
+                   .hits = train ? Tensor{} : hits.slice(at, rows)},
                   g);
     if (train) {  // while the logits' gradient is in cache
       t.ops().gemm({.a = logits, .b = w.value, .out = dx.slice(at, rows), .b_version = w.version}, t.stream());
@@ -317,7 +319,8 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
     }
     t.activations().rollback(chunk_mark);
   }
-  t.ops().sum({.x = token_loss, .out = loss.value}, t.stream());
+  t.ops().sum({.x = token_loss, .out = sums.value.slice(0, 1)}, t.stream());
+  if (hits) t.ops().sum({.x = hits, .out = sums.value.slice(1, 1)}, t.stream());
   t.activations().rollback(mark);
   struct Saved {
     Var x, b;
@@ -327,7 +330,7 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
     bp.forward_grad(s.x, s.dx);
     if (s.db) bp.forward_grad(s.b, s.db);
   });
-  return loss;
+  return sums;
 }
 
 }  // namespace gt::ops

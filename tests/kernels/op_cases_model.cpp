@@ -113,6 +113,7 @@ void add_cross_entropy_grad(OpCases& to, const Logits& l, Dlogits d, DType t = D
   c.in(&G::targets, "targets", {l.rows}, ids(-1, l.vocab), DType::kI32);
   c.in(&G::stats, "stats", {l.parts, l.rows, 3}, positive());
   c.in(&G::seed, "seed", {1}, values({0.37})).out(&G::loss, "loss", {l.rows});
+  if (d == Dlogits::kNone) c.out(&G::hits, "hits", {l.rows});
   c.derive = derive_stats;
   c.tolerance = unit_of(t);
   c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
@@ -134,6 +135,7 @@ void add_whole_cross_entropy(OpCases& to, const Logits& l, Dlogits d, DType t = 
   }
   c.in(&W::targets, "targets", {l.rows}, ids(-1, l.vocab), DType::kI32);
   c.in(&W::seed, "seed", {1}, values({0.37})).out(&W::loss, "loss", {l.rows});
+  if (d != Dlogits::kOntoLogits) c.out(&W::hits, "hits", {l.rows});
   c.tolerance = unit_of(t), c.skew = skew;
   c.flops = 4.0 * static_cast<double>(l.rows * l.cols), c.big = big;
 }

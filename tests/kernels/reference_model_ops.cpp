@@ -172,6 +172,7 @@ void cross_entropy(const CrossEntropy& p, Stream) {
     for (int64_t j = 0; j < p.vocab; ++j) total += std::exp(z(j) - top);
     const double lse = std::log(total) + top;
     set(p.loss, i, target < 0 ? 0 : lse - z(target) + z_loss_of(lse, p.z_loss));
+    if (p.hits) set(p.hits, i, target >= 0 && z(target) >= top ? 1 : 0);
     for (int64_t j = 0; p.dlogits && j < cols; ++j) {
       const double softmax = std::exp(z(j) - top) / total * softmax_factor(lse, p.z_loss);
       const double d = (softmax - (j == target ? 1 : 0)) * slope(z(j), p.softcap) * get(p.seed, 0);
@@ -209,6 +210,7 @@ void cross_entropy_grad(const CrossEntropyGrad& p, Stream) {
     const int64_t target = static_cast<int64_t>(get(p.targets, i));
     const double lse = std::log(total) + top;
     set(p.loss, i, target < 0 ? 0 : lse - z_target + z_loss_of(lse, p.z_loss));
+    if (p.hits) set(p.hits, i, target >= 0 && z_target >= top ? 1 : 0);
     if (!p.dlogits) continue;
     for (int64_t j = 0; j < cols; ++j) {
       const int64_t column = p.first_col + j;

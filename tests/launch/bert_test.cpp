@@ -1,7 +1,10 @@
 // BERT: both heads and every gradient equal to transformers' on every layout (tests/golden/make_hf_bert.py), export,
 // import, training on prepared text, resume, and what a bidirectional model refuses.
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "autograd/ops.h"
 #include "data/pair_row.h"
@@ -159,6 +162,54 @@ TEST_CASE("the loss of both heads and all gradients of a BERT equal transformers
   }
 }
 
+TEST_CASE("hits of both heads of a BERT are transformers', on every layout") {
+  const Golden golden = GENERATE(kTied, kUntied, kDeep);
+  const std::string folder = golden.folder();
+  INFO(folder);
+  const Logical said = tensors_of(folder + "/heads.safetensors");
+  const auto best = [](const std::vector<float>& logits, size_t at, size_t n) {
+    const auto first = logits.begin() + static_cast<ptrdiff_t>(at * n);
+    return static_cast<int32_t>(std::max_element(first, first + static_cast<ptrdiff_t>(n)) - first);
+  };
+  MeshRun run;
+  run.engine.model = model_of(folder);
+  run.engine.model.dropout = run.engine.model.attn_dropout = 0;
+  run.engine.model.seq = kSeq;
+  run.engine.loss_chunk = 7;
+  run.engine.lr.peak = 1e-30;  // the weights do not change
+  run.evaluate = true;
+  run.global_batch = 4;
+  // Every second target, and one label, is what transformers predicts; the others are what they are.
+  run.samples = rows_of(folder + "/heads.safetensors");
+  const auto vocab = static_cast<size_t>(run.engine.model.vocab), seq = static_cast<size_t>(kSeq);
+  std::array<double, 2> hits{};
+  size_t targets = 0;
+  for (size_t r = 0; r < run.samples.size(); ++r) {
+    for (size_t k = 0; k < seq; ++k) {
+      int32_t& target = run.samples[r][seq + k];
+      if (target < 0) continue;
+      const int32_t theirs = best(said.at("tokens"), r * seq + k, vocab);
+      if (targets++ % 2 == 0) target = theirs;
+      hits[0] += target == theirs;
+    }
+    int32_t& label = run.samples[r].back();
+    if (r == 0) label = best(said.at("pairs"), r, 2);
+    if (r == 1) label = 1 - best(said.at("pairs"), r, 2);
+    hits[1] += label == best(said.at("pairs"), r, 2);
+  }
+  REQUIRE((hits[0] >= 4 && hits[0] < static_cast<double>(targets)));
+  Logical weights = native_tensors(run.engine.model, tensors_of(folder));
+  weights.at("pos_embed.weight").resize(seq * static_cast<size_t>(run.engine.model.hidden));
+  run.weights = &weights;
+  for (const MeshShape& mesh : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.tp = 4}, MeshShape{.pp = 2, .dp = 2},
+                                MeshShape{.dp = 2, .tp = 2}}) {
+    INFO("tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
+    run.mesh = mesh;
+    run.engine.sequence_parallel = mesh.tp == 4;
+    CHECK(run_mesh(run).eval_hits == hits);
+  }
+}
+
 TEST_CASE(
     "a BERT's folder with copies of tied tensors and names of TensorFlow's norms is read, a copy that differs is not") {
   TempDir dir;
@@ -267,6 +318,16 @@ TEST_CASE("a BERT learns from prepared text by LAMB, the same on another layout 
       must("eval --load runs/whole --split valid --steps 2 --data.train d --data.tokenizer tok.model", dir);
   INFO(e.out);
   CHECK(e.says("pair loss "));
+  const auto accuracies = [&] {
+    const std::regex each("accuracy ([0-9.]+)");
+    std::vector<double> out;
+    for (std::sregex_iterator at(e.out.begin(), e.out.end(), each), end; at != end; ++at)
+      out.push_back(std::stod((*at)[1]));
+    return out;
+  }();
+  REQUIRE(accuracies.size() == 2);
+  CHECK((accuracies[0] > 0.05 && accuracies[0] < 1));  // of 400 pieces, the frequent ones are learned
+  CHECK((accuracies[1] > 0.2 && accuracies[1] < 0.9));
   const Outcome blind = gpttrain("eval --load runs/whole --split valid --steps 2 --data.train d", dir.path());
   CHECK(blind.code == 2);
   CHECK(blind.says("data.tokenizer: missing"));

@@ -394,13 +394,13 @@ TEST_CASE("a vocabulary-parallel embedding and its gradient are bitwise those of
 namespace {
 
 struct HeadReference {
-  double loss = 0;
+  double loss = 0, hits = 0;
   Doubles dx, dw;
 };
 
 HeadReference head_reference(const Floats& x, const Floats& w, const std::vector<int32_t>& targets, int64_t vocab,
                              double seed) {
-  HeadReference r{0, Doubles(x.size()), Doubles(w.size())};
+  HeadReference r{0, 0, Doubles(x.size()), Doubles(w.size())};
   for (int64_t i = 0; i < kTokens; ++i) {
     if (targets[static_cast<size_t>(i)] < 0) continue;
     Doubles z(static_cast<size_t>(vocab));
@@ -413,6 +413,7 @@ HeadReference head_reference(const Floats& x, const Floats& w, const std::vector
     }
     for (double v : z) sum += std::exp(v - top);
     r.loss += std::log(sum) + top - z[static_cast<size_t>(targets[static_cast<size_t>(i)])];
+    r.hits += z[static_cast<size_t>(targets[static_cast<size_t>(i)])] == top;
     for (int64_t v = 0; v < vocab; ++v) {
       const double dz =
           seed * (std::exp(z[static_cast<size_t>(v)] - top) / sum - (v == targets[static_cast<size_t>(i)] ? 1 : 0));
@@ -468,6 +469,7 @@ void check_head(int ranks, int64_t vocab, const std::vector<int32_t>& targets, i
     const Var l =
         ops::head_cross_entropy(t, t.input(view(my_x, {kTokens, kHidden}), true), p, mb, vocab, chunk, *rig.group);
     GT_CHECK(l.value.as<double>()[0] == loss, "evaluation gives other bits than training");
+    GT_CHECK(l.value.as<double>()[1] == want.hits, "hits ", l.value.as<double>()[1], ", expected ", want.hits);
     GT_CHECK(!p.grad_dirty, "evaluation made a gradient");
   });
 }

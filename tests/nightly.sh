@@ -79,6 +79,45 @@ goal matrix 'equal, .* different' $matrix
 goal matrix-untied 'equal, .* different' $matrix --model.tied false
 goal matrix-uneven 'equal, .* different' $matrix --model.layers 7 --model.heads 6 --model.hidden 60 \
   --parallel.partition uniform
+# Layouts of every family at a tiny size: 60 at every level of precision and 60 in FP32 alone, with what sets it apart:
+# shared KV heads, heads of another width, windows, blocks without them. Lines of standard input: FAMILY FLAGS…
+families() {
+  local family flags level rc=0
+  while read -r family flags; do
+    for level in "" "--amp O0"; do
+      echo "== $family $flags $level"
+      # shellcheck disable=SC2086
+      "$gpttrain" verify --config configs/tiny.json --model.layers 4 --device.kind cpu --model.arch "$family" $flags \
+        $level --matrix --sample "${GPT_NIGHTLY_SAMPLE:-60}" --train.seed "$seed" </dev/null || rc=1
+    done
+  done
+  return $rc
+}
+# Sums up their reports: layouts, and the largest errors of a gradient in FP32 and at any level.
+families_sum() {
+  families | tee /dev/stderr | awk '
+    function before(word, k) {for (k = 2; k <= NF; ++k) if (index($k, word) == 1) return $(k - 1); return 0}
+    function behind(word, k) {for (k = 1; k < NF; ++k) if ($k == word) return $(k + 1) + 0; return 0}
+    /^==/ {n += !seen[$2]++; fp32 = / --amp O0/}
+    / reference runs: / {equal += before("equal"); wrong += before("different")}
+    /^largest relative errors/ {g = behind("gradient"); if (g > most) most = g; if (fp32 && g > least) least = g}
+    END {
+      print n " families, " equal " layouts equal, " wrong + 0 " different; largest error of a gradient " \
+        least " in FP32, " most " at any level"
+      exit !(equal > 0 && wrong == 0)
+    }'
+}
+goal families 'families, .* different' families_sum <<'FAMILIES'
+gpt2
+llama --model.kv_heads 2 --model.rope_scaling llama3 --model.rope_factor 4
+mistral --model.kv_heads 2 --model.window 12
+qwen2 --model.kv_heads 2 --model.window 12 --model.global_first 1
+qwen3 --model.kv_heads 1 --model.head_dim 32
+gemma2 --model.kv_heads 2 --model.head_dim 32 --model.window 12
+gemma3 --model.kv_heads 1 --model.window 12 --model.global_every 3
+olmo2 --model.kv_heads 2
+bert
+FAMILIES
 goal random 'layout matrix:' env GPT_TEST_SEED="$seed" GPT_TEST_LAYOUTS=600 "$build/test_launch" \
   "random layouts train as one rank*"
 

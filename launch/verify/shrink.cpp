@@ -57,7 +57,9 @@ void shrink_width(Config& c, const ShrinkGoal& goal) {
   int64_t wanted = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, kHeadDim);  // more heads: narrower heads
   const bool sixteens = c.precision.fp8 != "off";                               // FP8 GEMMs need multiples of 16
   if (sixteens) wanted = head % 16 == 0 ? 16 : head;
-  const int64_t hidden = m.heads * std::min(head, wanted);
+  int64_t hidden = m.heads * std::min(head, wanted);
+  if (m.q_width() != m.hidden)  // heads that are wider or narrower than hidden / heads stay so
+    hidden = round_up(std::max<int64_t>(1, hidden * m.hidden / m.q_width()), sixteens ? 16 : kHeadDim);
   const double scale = static_cast<double>(hidden) / static_cast<double>(m.hidden);
   const auto ffn = static_cast<int64_t>(static_cast<double>(m.ffn) * scale + 0.5);
   m.ffn = std::min(m.ffn, round_up(std::max<int64_t>(ffn, 1), goal.tp * (sixteens ? 16 : 1)));

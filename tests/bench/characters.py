@@ -2,7 +2,8 @@
 
     characters.py tokens TEXT CHARACTERS OUT     the first CHARACTERS of a text as OUT/train.bin and OUT/valid.bin (the last tenth), in
                                                  llm.c's format; prints the size of the vocabulary
-    characters.py train OUT SEED                 the baseline in PyTorch: prints the validation loss and milliseconds per step
+    characters.py train OUT SEED                 the baseline in PyTorch: prints the loss over all windows of the validation part, over
+                                                 those of its first 20 batches, and milliseconds per step
 """
 import array
 import math
@@ -87,8 +88,8 @@ def train(folder, seed):
     ms = 1000 * (time.perf_counter() - began) / STEPS
     with torch.no_grad():
         rows = valid[torch.arange(0, len(valid) - SEQ, SEQ)[:, None] + window]
-        total = sum(model(part).item() * len(part) for part in rows.split(BATCH))
-    print(f"{total / len(rows):.4f} {ms:.1f}")
+        losses = [model(part).item() * len(part) for part in rows.split(BATCH)]
+    print(f"{sum(losses) / len(rows):.4f} {sum(losses[:20]) / (20 * BATCH):.4f} {ms:.1f}")
 
 
 if sys.argv[1] == "tokens":

@@ -88,6 +88,35 @@ TEST_CASE("a model that is fine-tuned on questions answers them, and did not bef
   CHECK(evaluated.says("perplexity"));
 }
 
+TEST_CASE("an exported model that is fine-tuned from its folder answers otherwise, and transformers with its words") {
+  const std::string python = source_dir() + "/build/hf/bin/python";
+  const Rig rig;
+  must("export --load runs/base --output hf", rig);
+  must("data prepare --input chat.jsonl --format instruct --template plain --tokenizer hf --output chat", rig);
+  const std::string before = rig.answer("base", "coal");
+  must(
+      "--from hf --model.seq 48 --data.train chat --data.pack documents --train.micro_batch 2 --train.global_batch 4 "
+      "--train.steps 120 --optim.lr 3e-3 --schedule.type constant --device.kind cpu --device.threads 1 "
+      "--log.name tuned",
+      rig);
+  const std::string after = rig.answer("tuned", "coal");
+  INFO(before << "\n" << after);
+  CHECK(before.find("black") == std::string::npos);
+  CHECK(after.find("black") != std::string::npos);
+  must("export --load runs/tuned --output tuned", rig);
+  if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
+  write_file(rig / "lines.txt", "What is the colour of coal?\n");
+  REQUIRE(
+      shell(binary_dir() + "/gpttrain tokenizer encode --tokenizer tok.model --input lines.txt >ids.txt", rig.path())
+          .code == 0);
+  const Outcome r = shell(python + " " + source_dir() + "/tests/readers/hf_tokens.py tuned lines.txt ids.txt " +
+                              "'user:\nWhat is the colour of coal?\n\nassistant:\n' 8 out.txt",
+                          rig.path(), 300);
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  CHECK(read_file(rig / "out.txt") == after);
+}
+
 TEST_CASE("numpy reads the loss mask beside the tokens") {
   const std::string python = source_dir() + "/build/readers/bin/python";
   if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it and needs PyPI");

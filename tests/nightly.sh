@@ -95,7 +95,7 @@ families() {
 }
 # Sums up their reports: layouts, and the largest errors of a gradient in FP32 and at any level.
 families_sum() {
-  families | tee /dev/stderr | awk '
+  families 2>&1 | tee "$logs/families-layouts.log" | awk '
     function before(word, k) {for (k = 2; k <= NF; ++k) if (index($k, word) == 1) return $(k - 1); return 0}
     function behind(word, k) {for (k = 1; k < NF; ++k) if ($k == word) return $(k + 1) + 0; return 0}
     /^==/ {n += !seen[$2]++; fp32 = / --amp O0/}

@@ -114,7 +114,11 @@ std::vector<PrecisionConfig> legal_levels(const Config& base) {
     for (const std::string& level : amp.values)
       for (const char* type : {"fp32", "bf16", "fp16"}) {
         if ((level == "O0") != (type == std::string("fp32"))) continue;
-        const CheckedLayout c = check_layout(base, {{amp.key, level}, {"precision.dtype", type}});
+        std::vector<std::pair<std::string, std::string>> settings{{amp.key, level}, {"precision.dtype", type}};
+        // Without a loss scale, which O3 lacks by default, gradients of so small a model are fp16 subnormals.
+        if (level == "O3" && type == std::string("fp16") && base.precision.loss_scale == PrecisionConfig().loss_scale)
+          settings.emplace_back("precision.loss_scale", "4096");
+        const CheckedLayout c = check_layout(base, settings);
         if (c.problems.empty()) out.push_back(c.config.precision);
       }
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # nanoGPT's published character-level run for a CPU, three seeds: 4 layers, 4 heads, 128 wide, context 64, 2,000 steps of 12
 # sequences, no dropout, AdamW 1e-3 to 1e-4. Fails unless the mean validation losses are within the limits:
-#   over 20 batches of 12 windows, as nanoGPT evaluates (random ones there, the first ones here): 1.90; it publishes 1.88
+#   over 20 batches of 12 windows, as nanoGPT evaluates (random ones there, the first ones here): 1.90; its figure is 1.88
 #   over all windows of the validation part: PyTorch's mean (build/hf) + 0.02
 #   tests/bench/characters.sh [PROGRAM]
 #   SHAKESPEARE=input.txt    the corpus of the published figure, by its SHA-256. No package has it; without it: as many

@@ -1,6 +1,8 @@
 // Differentiable ops, independent of ranks. One function per op: the forward, its rule right below (ops_*.cpp). n:
 // tokens, C: hidden size.
 #pragma once
+#include <array>
+
 #include "autograd/fp8_tensor.h"
 #include "autograd/quantizer_state.h"
 #include "autograd/tape.h"
@@ -22,6 +24,19 @@ enum class Output : uint8_t { kKept, kTransient };
 
 // y [n, out] = x [n, in] w^T [in, out] + b
 Var linear(Tape&, Var x, Parameter& w, Parameter* b = nullptr, Output = Output::kKept);
+
+// Low-rank adapter of a linear layer (Hu et al. 2021, arXiv 2106.09685). Block k of the outputs, `rows` of B, has
+// rows [k rank, (k + 1) rank) of A. A [count * rank, in], B [out, rank]; outputs of no block are left alone.
+struct LowRank {
+  Parameter *a = nullptr, *b = nullptr;
+  int64_t rank = 0;
+  float scale = 1;
+  int count = 0;
+  std::array<BlockRange, 3> rows = {};
+  RowDrop drop = {};  // of x
+};
+// y + scale B (A drop(x)), in place on y, which no other op may have saved.
+Var add_low_rank(Tape&, Var y, Var x, const LowRank&);
 
 // down(gelu(up(x))): two GEMMs with GELU and its derivative in their epilogues. b_down may be null (row-parallel: the
 // bias is added once, after the reduction). kInputs: the GELU output is recomputed from its input.

@@ -38,6 +38,7 @@ Var parameter(Tape& t, Parameter& p) {
   t.record(Saved{y, &p}, nullptr, [](const Saved& s, Backprop& bp) {
     const Tensor dy = bp.grad(s.y);
     const auto [dp, accumulate] = bp.dst(*s.p);
+    if (!dp) return;
     if (accumulate)
       bp.ops().axpy({.x = dy, .y = dp}, bp.stream());
     else if (dy.dtype == dp.dtype)
@@ -102,6 +103,7 @@ Var add_document_positions(Tape& t, Var x, Parameter& table, Tensor positions) {
       [](const Saved& s, Backprop& bp) {
         const Tensor dy = bp.grad(s.y);
         auto [dtable, acc] = bp.dst(*s.table);
+        if (!dtable) return;
         bp.ops().embedding_grad({.tokens = s.positions, .dout = dy, .dtable = dtable, .accumulate = acc}, bp.stream());
       });
   return y;
@@ -130,6 +132,7 @@ Var add_position(Tape& t, Var x, Parameter& table, const MicroBatch& mb, int64_t
         by_sequences(
             s.first_row, dy.shape.rows(), s.seq, [&](int64_t at, int64_t rows, int64_t length, int64_t position) {
               auto [dpos, acc] = bp.dst(*s.table);
+              if (!dpos) return;
               bp.ops().position_grad(
                   {.dout = dy.slice(at, rows), .dpos = dpos, .seq = length, .first_pos = position, .accumulate = acc},
                   bp.stream());
@@ -154,6 +157,7 @@ Var add_rows(Tape& t, Var x, Parameter& table, Tensor indices) {
       Saved{x, y, &table, indices}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); },
       [](const Saved& s, Backprop& bp) {
         auto [dtable, acc] = bp.dst(*s.table);
+        if (!dtable) return;
         bp.ops().embedding_grad({.tokens = s.indices, .dout = bp.grad(s.y), .dtable = dtable, .accumulate = acc},
                                 bp.stream());
       });
@@ -267,7 +271,7 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
 }
 
 void norm_weight_gradients(const NormSaved& s, Backprop& bp) {
-  if (bp.pass() != Pass::kWeight) return;
+  if (bp.pass() != Pass::kWeight || s.weights.gamma->frozen) return;
   LayerNormGrad args = norm_arguments(s, bp);
   add_weight_gradients(s, bp, args);
   bp.ops().layer_norm_grad(args, bp.stream());

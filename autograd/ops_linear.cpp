@@ -4,11 +4,21 @@
 namespace gt::ops {
 namespace {
 
+// db (+)= column sums of dy
+void bias_gradient(Backprop& bp, Tensor dy, Parameter& b) {
+  const GradDst db = bp.dst(b);
+  if (db.tensor) bp.ops().column_sums({.x = dy, .out = db.tensor, .accumulate = db.accumulate}, bp.stream());
+}
+
 // dW (+)= dy^T x and, with b, db (+)= column sums of dy.
-void weight_gradients(Backprop& bp, Tensor dy, Tensor x, Parameter& w, Parameter* b) {
+void weight_gradients(Backprop& bp, Tensor dy, const Var& x, Parameter& w, Parameter* b) {
+  if (w.frozen) {
+    if (b != nullptr) bias_gradient(bp, dy, *b);
+    return;
+  }
   const GradDst dw = bp.dst(w), db = b != nullptr ? bp.dst(*b) : GradDst{};
   bp.ops().gemm({.a = dy,
-                 .b = x,
+                 .b = bp.value(x),
                  .out = dw.tensor,
                  .trans_a = true,
                  .accumulate = dw.accumulate,
@@ -47,7 +57,7 @@ Var linear(Tape& t, Var x, Parameter& w, Parameter* b, Output where) {
                       bp.stream());
       },
       [](const Saved& s, Backprop& bp) {
-        weight_gradients(bp, bp.grad(s.y), bp.value(s.x), *s.w, bp.bias_done(s.y) ? nullptr : s.b);
+        weight_gradients(bp, bp.grad(s.y), s.x, *s.w, bp.bias_done(s.y) ? nullptr : s.b);
       });
   return y;
 }
@@ -116,10 +126,10 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
       },
       [](const Saved& s, Backprop& bp) {
         const bool again = s.keep == Keep::kInputs;  // in place: the input rule has run and was the last reader of pre
-        if (again) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
-        weight_gradients(bp, bp.grad(s.y), again ? s.pre : s.h.value, *s.w_down,
+        if (again && !s.w_down->frozen) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
+        weight_gradients(bp, bp.grad(s.y), again ? Var{s.pre} : s.h, *s.w_down,
                          bp.bias_done(s.y) ? nullptr : s.b_down);
-        weight_gradients(bp, bp.grad(s.h), bp.value(s.x), *s.w_up,
+        weight_gradients(bp, bp.grad(s.h), s.x, *s.w_up,
                          bp.pass() == Pass::kFull ? nullptr : s.b_up);  // the input rule has computed it
       });
   return y;
@@ -137,9 +147,7 @@ Var add_bias(Tape& t, Var x, Parameter& b) {
   t.record(
       Saved{x, y, &b}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); },
       [](const Saved& s, Backprop& bp) {
-        if (bp.bias_done(s.y)) return;
-        auto [db, acc] = bp.dst(*s.b);
-        bp.ops().column_sums({.x = bp.grad(s.y), .out = db, .accumulate = acc}, bp.stream());
+        if (!bp.bias_done(s.y)) bias_gradient(bp, bp.grad(s.y), *s.b);
       });
   return y;
 }

@@ -78,7 +78,7 @@ QkNormGrad arguments(const QkNormSaved& s, Backprop& bp, bool weights) {
                   .kv_heads = s.shape.kv_heads,
                   .head_dim = s.shape.head_dim,
                   .gamma_offset = s.gamma_offset};
-  if (!weights) return args;
+  if (!weights || s.gamma->frozen) return args;
   const GradDst d = bp.dst(*s.gamma);
   args.dq_gamma = half_of(d.tensor, s.shape, 0), args.dk_gamma = half_of(d.tensor, s.shape, 1);
   args.accumulate_dw = d.accumulate;
@@ -113,7 +113,8 @@ Var qk_norm(Tape& t, Var qkv, AttentionShape a, Parameter& gamma, float eps, flo
         if (!in_place) bp.free(args.dqkv);
       },
       [](const QkNormSaved& s, Backprop& bp) {
-        if (bp.pass() == Pass::kWeight) bp.ops().qk_norm_grad(arguments(s, bp, true), bp.stream());
+        if (bp.pass() == Pass::kWeight && !s.gamma->frozen)
+          bp.ops().qk_norm_grad(arguments(s, bp, true), bp.stream());
       });
   return y;
 }

@@ -1,4 +1,4 @@
-// A trainable parameter: logical shape, tensor-parallel sharding, and local views of its value and gradient.
+// A parameter of the model: logical shape, tensor-parallel sharding, and local views of its value and gradient.
 // Independent of ranks: the sharding is data, read by whatever lays out memory (parallel/zero).
 #pragma once
 #include <string>
@@ -31,6 +31,7 @@ struct Parameter {
   DType dtype = DType::kF32;  // of value: f32, bf16 or fp16
   bool fake_quant = false;    // `value` is fake-quantized to int8 per row; what is trained is kept separately
   bool fp8 = false;           // FP8 GEMMs read fp8_data
+  bool frozen = false;        // never updated: no gradient, no optimizer state, no master weights
   bool decay = true;          // weight decay applies (parameters with two or more logical dimensions)
   std::string tied_to;        // the owner's name if this is a second copy of a parameter (tied head); else empty
   bool tied_owner = false;    // another parameter is tied to this one
@@ -62,11 +63,13 @@ class ParamUnit {
 
 struct GradDst {
   Tensor tensor;
-  bool accumulate;
+  bool accumulate = false;
 };
 
 // Returns where to write dL/dp, in the flat gradient buffer: the first write of a step overwrites, later ones add.
+// A frozen parameter has no gradient: the tensor is empty, and the caller computes nothing.
 inline GradDst grad_dst(Parameter& p) {
+  if (p.frozen) return {};
   if (!p.grad && p.unit != nullptr) p.unit->open_grads();
   const bool accumulate = p.grad_dirty;
   p.grad_dirty = true;

@@ -75,6 +75,19 @@ constexpr int64_t local_extent(const ShardSpec& s, int64_t full, int tp_size) {
   return full / all * (s.heads + (s.blocks - 1) * s.kv_heads * copies) / tp_size;
 }
 
+// Returns the local indices of one block of a split dimension: [first, first + count). Requires: local_extent() >= 0.
+struct BlockRange {
+  int64_t first = 0, count = 0;
+};
+constexpr BlockRange local_block(const ShardSpec& s, int64_t full, int block, int tp_size) {
+  const int64_t all = local_extent(s, full, tp_size);
+  if (s.heads == 0) return {block * (all / s.blocks), all / s.blocks};
+  const int64_t first = full / (s.heads + int64_t{s.blocks - 1} * s.kv_heads) * s.heads / tp_size;
+  if (block == 0) return {0, first};
+  const int64_t other = (all - first) / (s.blocks - 1);
+  return {first + (block - 1) * other, other};
+}
+
 // Returns how many leading local indices exist on this rank alone; copies() ranks share the rest.
 constexpr int64_t unshared_extent(const ShardSpec& s, int64_t full, int tp_size) {
   if (s.copies(tp_size) == 1) return local_extent(s, full, tp_size);

@@ -44,16 +44,20 @@ class Inventory {
     add("weight", {(row ? c.heads + c.groups() : 2) * c.head_width()},
         row ? ShardSpec::qk(c.heads, c.groups()) : ShardSpec::partial(), {norm_init()}, Role::kNorm);
   }
-  // Linear layer [out, in], split by rows as `cut`; the bias is split alike.
+  // Linear layer [out, in], split by rows as `cut`; the bias is split alike. Of its adapter, each TP rank holds A whole,
+  // with a partial gradient from its own outputs, and its rows of B.
   void column_linear(const char* name, int64_t out, ShardSpec cut, bool bias) {
     linear(name, out, m_.config.hidden, cut, {Init::Kind::kNormal, std_});
     if (bias) add("bias", {out}, cut, {Init::Kind::kZero}, Role::kBias);
+    adapter(name, out, m_.config.hidden, ShardSpec::partial(), cut);
   }
   // Projection of `in` channels, split over TP ranks, back into the residual stream.
   void row_linear(const char* name, int64_t in, bool bias) {
     const int64_t out = m_.config.hidden;
     linear(name, out, in, ShardSpec::split(1), {Init::Kind::kNormal, residual_std_}).residual = true;
     if (bias) add("bias", {out}, {}, {Init::Kind::kZero}, Role::kBias);
+    // B is applied to a partial sum before the sum over TP ranks.
+    adapter(name, out, in, ShardSpec::split(1), ShardSpec::partial());
   }
   // A linear layer that every TP rank holds whole.
   void whole_linear(const char* name, int64_t out) {
@@ -85,25 +89,44 @@ class Inventory {
   void count_head(int64_t weights) {
     open_layer().flops += 2 * m_.config.hidden * m_.config.vocab;
     m_.modules.back().weights = weights;
+    if (m_.config.lora.rank > 0) m_.modules.back().frozen_weights = weights;
     if (m_.config.tied) m_.modules.back().parameters = 0;
   }
   // The open module, a linear layer, is not applied to every token.
-  void module_costs_nothing() { open_layer().flops -= 2 * std::exchange(m_.modules.back().weights, 0); }
+  void module_costs_nothing() {
+    open_layer().flops -= 2 * std::exchange(m_.modules.back().weights, 0);
+    m_.modules.back().frozen_weights = 0;
+  }
   LayerSpec& open_layer() { return m_.layers.back(); }
   ModelSpec take() { return std::move(m_); }
 
  private:
   Init::Kind norm_init() const { return m_.config.norm_zero_centered ? Init::Kind::kZero : Init::Kind::kOne; }
   ParamSpec& linear(const char* name, int64_t out, int64_t in, ShardSpec cut, Init init) {
-    module(name).weights = out * in;
+    ModuleSpec& m = module(name);
+    m.weights = out * in;
+    if (m_.config.lora.rank > 0) m.frozen_weights = m.weights;
     open_layer().flops += 2 * out * in;
     return add("weight", {out, in}, cut, init, Role::kMatrix);
   }
+  // Adapter of the open module, the linear layer [out, in] `name` of a block.
+  void adapter(const char* name, int64_t out, int64_t in, ShardSpec of_a, ShardSpec of_b) {
+    const auto blocks = static_cast<int64_t>(lora_blocks(m_.config, name).size());
+    if (blocks == 0) return;
+    const int64_t rank = m_.config.lora.rank, weights = rank * (blocks * in + out);
+    module_weights() += weights;
+    open_layer().flops += 2 * weights;
+    const float std = 1 / static_cast<float>(rank);
+    add("lora_a", {blocks * rank, in}, of_a, {Init::Kind::kNormal, std}, Role::kMatrix).frozen = false;
+    add("lora_b", {out, rank}, of_b, {Init::Kind::kZero}, Role::kMatrix).frozen = false;
+  }
+  int64_t& module_weights() { return m_.modules.back().weights; }
   // A parameter of the open module.
   ParamSpec& add(const char* leaf, Shape shape, ShardSpec shard, Init init, Role role) {
     ParamSpec p{.name = cat(m_.modules.back().name, '.', leaf), .shape = shape, .shard = shard, .init = init};
     p.role = role;
     p.layer = m_.modules.back().layer;
+    p.frozen = m_.config.lora.rank > 0;
     m_.modules.back().parameters += shape.numel();
     open_layer().parameters += shape.numel();
     m_.index[p.name] = m_.params.size();
@@ -167,6 +190,36 @@ void describe_head(Inventory& m, const TransformerConfig& c) {
 
 }  // namespace
 
+std::vector<std::string> lora_targets(const TransformerConfig& c) {
+  std::vector<std::string> out = {"qkv", "out", "up", "down"};
+  if (c.lora.separate_qkv) out.insert(out.begin() + 1, {"q", "k", "v"});
+  if (c.gated) out.insert(out.end() - 2, "gate");
+  return out;
+}
+
+std::vector<int> lora_blocks(const TransformerConfig& c, std::string_view name) {
+  const std::vector<std::string>& targets = c.lora.targets;
+  const auto wanted = [&](const char* target) {
+    return targets.empty() || std::find(targets.begin(), targets.end(), target) != targets.end();
+  };
+  const auto among = [&](std::initializer_list<bool> each) {
+    std::vector<int> out;
+    for (int k = 0; const bool has : each) {
+      if (has) out.push_back(k);
+      ++k;
+    }
+    return out;
+  };
+  const auto whole = [&](const char* target) { return wanted(target) ? std::vector<int>{-1} : std::vector<int>{}; };
+  if (c.lora.rank == 0) return {};
+  if (name == "attn.out") return whole("out");
+  if (name == "mlp.down") return whole("down");
+  if (name == "mlp.up") return c.gated ? among({wanted("gate"), wanted("up")}) : whole("up");
+  if (name != "attn.qkv" || !c.lora.separate_qkv) return name == "attn.qkv" ? whole("qkv") : std::vector<int>{};
+  const bool all = wanted("qkv");
+  return among({all || wanted("q"), all || wanted("k"), all || wanted("v")});
+}
+
 ModelSpec describe(const TransformerConfig& c) {
   Inventory m(c);
   describe_embedding(m, c);
@@ -203,6 +256,12 @@ int64_t ModelSpec::parameters() const {
   return n;
 }
 
+int64_t ModelSpec::trained_parameters() const {
+  int64_t n = 0;
+  for (const ParamSpec& p : params) n += p.frozen || !p.tied_to.empty() ? 0 : p.shape.numel();
+  return n;
+}
+
 int64_t ModelSpec::matmul_parameters() const {
   int64_t n = 0;
   for (const ModuleSpec& m : modules) n += m.weights;
@@ -211,11 +270,16 @@ int64_t ModelSpec::matmul_parameters() const {
 
 double ModelSpec::train_flops(int64_t tokens, int64_t length, int64_t blocks) const {
   const int64_t all = config.layers, s = length > 0 ? length : config.seq;
-  int64_t weights = 0, head = 0;  // of all blocks; outside the blocks
-  for (const ModuleSpec& m : modules) (m.layer >= 1 && m.layer <= all ? weights : head) += m.weights;
+  int64_t weights = 0, head = 0, frozen = 0, frozen_head = 0;  // of all blocks; outside the blocks
+  for (const ModuleSpec& m : modules) {
+    const bool block = m.layer >= 1 && m.layer <= all;
+    (block ? weights : head) += m.weights;
+    (block ? frozen : frozen_head) += m.frozen_weights;
+  }
   const int64_t run = blocks >= 0 ? blocks : all;
   const double n = static_cast<double>(tokens), attention = attention_width(s) / static_cast<double>(all);
-  return n * (6.0 * static_cast<double>(weights / all * run + head) + 6.0 * (attention * static_cast<double>(run)));
+  return n * (6.0 * static_cast<double>(weights / all * run + head) + 6.0 * (attention * static_cast<double>(run)) -
+              2.0 * static_cast<double>(frozen / all * run + frozen_head));
 }
 
 double ModelSpec::attention_width(int64_t length) const {

@@ -25,6 +25,7 @@ struct ParamSpec {
   Role role = Role::kMatrix;
   int layer = 0;          // index in the layer list
   bool residual = false;  // projection back into the residual stream, with smaller initial values
+  bool frozen = false;    // not trained: the model has adapters
   bool padded = false;    // rows are padded to a multiple of 128 on each TP rank
   std::string tied_to;    // parameter of which this is a tied copy; else empty
 };
@@ -35,6 +36,7 @@ struct ModuleSpec {
   int layer = 0;
   int64_t parameters = 0;  // logical; a tied table once, with the embedding
   int64_t weights = 0;     // by which each token is multiplied: 2 FLOPs each in a forward pass
+  int64_t frozen_weights = 0;  // of these: no gradient, 4 FLOPs each in a training step instead of 6
   // Width of causal attention: 2 FLOPs each and key that keys_seen() counts, both products. Bidirectional: twice as
   // much.
   int64_t attention = 0;
@@ -73,9 +75,10 @@ struct ModelSpec {
   int unit_of_block(int64_t block) const { return layers[static_cast<size_t>(block) + 1].first_unit; }
 
   int64_t parameters() const;         // logical; a tied table counts once
+  int64_t trained_parameters() const;  // of these, those that are not frozen
   int64_t matmul_parameters() const;  // weights of linear layers and of the head: N_mm of the FLOP formulas
-  // Returns the exact FLOPs of one training step over `tokens` tokens: 6 n N_mm + 6 L q s n. Causal attention counts
-  // half; in a block with a window, s is keys_seen().
+  // Returns the exact FLOPs of one training step over `tokens` tokens: 6 n N_mm + 6 L q s n, and 2 n less for each
+  // frozen weight. Causal attention counts half; in a block with a window, s is keys_seen().
   // length > 0: sequence length instead of config.seq. blocks >= 0: number of blocks instead of all.
   double train_flops(int64_t tokens, int64_t length = 0, int64_t blocks = -1) const;
   // Returns the sum over all blocks of attention width times keys_seen().
@@ -87,6 +90,12 @@ struct ModelSpec {
 
 // Requires: sizes of at least 1; heads divides hidden if head_dim is 0.
 ModelSpec describe(const TransformerConfig&);
+
+// Names of linear layers for LoraConfig::targets that the model has.
+std::vector<std::string> lora_targets(const TransformerConfig&);
+// Output blocks with an adapter of their own of the linear layer `name`, as in "attn.qkv" of a block. Each is a number
+// of a block of the weight's ShardSpec, or -1 for all outputs together. Empty: the layer has no adapter.
+std::vector<int> lora_blocks(const TransformerConfig&, std::string_view name);
 
 // Returns the rows of a vocabulary padded for `tp` ranks.
 constexpr int64_t padded_vocab(int64_t vocab, int64_t tp) { return (vocab + 128 * tp - 1) / (128 * tp) * (128 * tp); }

@@ -86,6 +86,7 @@ class Module {
     p.init = spec.init;
     p.dtype = dtype_of(spec.role, build.precision);
     p.fake_quant = build.precision.int8 && spec.role != Role::kNorm && spec.role != Role::kBias;
+    p.frozen = spec.frozen;
     p.decay = spec.shape.rank >= 2;
     p.tied_to = spec.tied_to;
     p.tied_owner = spec.role == Role::kEmbedding && build.config().tied;

@@ -36,9 +36,9 @@ Var Block::after(Tape& t, std::optional<Norm>& norm, Var branch) {
 // The norms' results are the stream itself, so that MLPs quantize what they read on their own.
 Block::Stream Block::norm_sums(Tape& t, const Stream& in, const MicroBatch& mb, ops::Keep keep, float scale) {
   const Var x = join(t, in);
-  const Var a = attn_.attend(t, attn_.project(t, {x, x}, keep), mb, keep);
+  const Var a = attn_.attend(t, attn_.project(t, {x, x}, mb, keep), mb, keep);
   const ops::Normed n1 = (*norm1_)(t, x, &a, keep, attn_drop_(a, mb, scale));
-  const Var m = mlp_(t, {n1.out, n1.out}, keep);
+  const Var m = mlp_(t, {n1.out, n1.out}, mb, keep);
   const Var out = (*norm2_)(t, n1.out, &m, ops::Keep::kOutputs, mlp_drop_(m, mb, scale)).out;
   norm1_->discard(t, n1, keep);
   return {out, {}, {}};
@@ -47,11 +47,11 @@ Block::Stream Block::norm_sums(Tape& t, const Stream& in, const MicroBatch& mb, 
 Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::Keep keep, float scale) {
   if (place_ == NormPlace::kSum) return norm_sums(t, in, mb, keep, scale);
   const ops::Normed n1 = before(t, norm1_, in, keep);
-  const Var qkv = attn_.project(t, n1, keep);
+  const Var qkv = attn_.project(t, n1, mb, keep);
   if (norm1_) norm1_->discard(t, n1, keep);
   const Var a = after(t, post_norm1_, attn_.attend(t, qkv, mb, keep));
   const ops::Normed n2 = before(t, norm2_, {n1.sum, a, attn_drop_(a, mb, scale)}, keep);
-  const Var up = mlp_(t, n2, keep);
+  const Var up = mlp_(t, n2, mb, keep);
   if (norm2_) norm2_->discard(t, n2, keep);
   const Var m = after(t, post_norm2_, up);
   return {n2.sum, m, mlp_drop_(m, mb, scale)};

@@ -3,6 +3,8 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "autograd/shard_spec.h"
 #include "kernels/core/rope.h"
@@ -40,6 +42,20 @@ constexpr std::array<const char*, 2> names_of(HeadKind) { return {"lm", "masked_
 constexpr std::array<const char*, 3> names_of(QkNormKind) { return {"none", "head", "row"}; }
 constexpr std::array<const char*, 5> names_of(Activation) { return {"gelu", "silu", "relu2", "gelu_erf", "tanh"}; }
 
+// Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) of linear layers of the blocks: y = W x + (alpha / rank) B A x.
+// With them all other parameters are frozen.
+struct LoraConfig {
+  int64_t rank = 0;   // 0: no adapters, everything is trained
+  double alpha = 0;   // 0: rank
+  double dropout = 0;                // of the input of A
+  std::vector<std::string> targets;  // of lora_targets(); empty: all
+  // Queries, keys and values have an A of their own each, or one for the fused projection. Gate and up, of a gated MLP,
+  // always have their own.
+  bool separate_qkv = false;
+
+  float scale() const { return alpha > 0 ? static_cast<float>(alpha / static_cast<double>(rank)) : 1; }
+};
+
 struct TransformerConfig {
   int64_t layers = 12, hidden = 768, heads = 12;
   int64_t kv_heads = 0;  // KV heads, a divisor of heads; 0: equal to heads
@@ -75,6 +91,7 @@ struct TransformerConfig {
   double attn_dropout = 0;  // of attention probabilities
   double init_std = 0.02;
   double z_loss = 0;  // coefficient of mean(logsumexp(logits)^2) in the loss of training
+  LoraConfig lora = {};
 
   template <class V>
   void fields(V& v) {
@@ -135,6 +152,14 @@ struct TransformerConfig {
     v("attn_dropout", attn_dropout, "0..<1", "dropout of attention probabilities while training");
     v("z_loss", z_loss, "0..1",
       "add this times the mean of squared log-sum-exps of the logits to the loss while training");
+    v("lora_rank", lora.rank, "0..65536",
+      "train low-rank adapters of this rank (LoRA) and freeze everything else; 0: train everything");
+    v("lora_alpha", lora.alpha, "0..1e6", "adapters are multiplied by lora_alpha / lora_rank; 0: lora_rank");
+    v("lora_dropout", lora.dropout, "0..<1", "dropout of what adapters read while training");
+    v("lora_targets", lora.targets, "",
+      "linear layers with an adapter: q, k, v, qkv (all three), out, gate, up, down; empty: all");
+    v("lora_separate_qkv", lora.separate_qkv, "",
+      "adapters of q, k and v each have an A of their own; else the fused projection has one");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
   }
 

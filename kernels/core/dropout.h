@@ -25,13 +25,19 @@ constexpr DropMask drop_mask(uint64_t key, double p) {
 }
 
 // Mask of a tensor [n, C] that holds rows first_row .. first_row + n - 1 of a microbatch [batch * seq, C]: row r is
-// position r mod seq of sequence r / seq; e = position * C + column.
+// position r mod seq of sequence r / seq; e = position * C + column. Of a tensor that holds columns of a wider one,
+// those from first_column on, C is the width of that one.
 struct RowDrop {
   DropMask mask;
   int64_t seq = 1, first_row = 0;
+  int64_t first_column = 0, width = 0;  // honored by the op dropout alone; width 0: x holds whole rows
   explicit operator bool() const { return static_cast<bool>(mask); }
   int64_t sample(int64_t row) const { return mask.first() + (first_row + row) / seq; }
   int64_t position(int64_t row) const { return (first_row + row) % seq; }
+  // First element of a row of a tensor of `columns` columns.
+  int64_t element(int64_t row, int64_t columns) const {
+    return position(row) * (width > 0 ? width : columns) + first_column;
+  }
 };
 
 // Mask of attention probabilities, e = (head * seq + query) * seq + key. `first_head`: index of this rank's first query

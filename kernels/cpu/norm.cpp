@@ -33,7 +33,7 @@ class ScratchRows {
 // out = x * mask for one row; `factors` is scratch.
 void drop_row(const Simd& f, const RowDrop& drop, int64_t row, int64_t cols, const float* x, float* factors,
               float* out) {
-  f.dropout_factors(drop.mask, drop.sample(row), drop.position(row) * cols, cols, factors);
+  f.dropout_factors(drop.mask, drop.sample(row), drop.element(row, cols), cols, factors);
   f.multiply(x, factors, out, cols);
 }
 }  // namespace
@@ -42,6 +42,8 @@ void dropout(const Dropout& p, Stream s) {
   require_same("dropout", {"x", p.x}, {{"out", p.out}});
   require_numel("dropout", p.out.numel(), {{"x", p.x}});
   GT_CHECK(p.drop.seq > 0, "dropout: seq ", p.drop.seq);
+  GT_CHECK(p.drop.width == 0 || p.drop.first_column + p.x.shape.cols() <= p.drop.width, "dropout: columns from ",
+           p.drop.first_column, " of ", p.drop.width);
   const int64_t cols = p.x.shape.cols(), rows = cols ? p.x.numel() / cols : 0;
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Requires: V divides cols.
+// Requires: V divides cols; for V > 1, d.width and d.first_column are multiples of 4.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads) dropout_kernel(const T* x, T* out, int64_t packs, int64_t cols, RowDrop d) {
   const int64_t step = int64_t{gridDim.x} * kThreads;
@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const T* x, T* out, i
     const int64_t at = i * V, row = at / cols;
     float v[V];
     load<V>(x + at, v);
-    drop<V>(d, row, cols, at - row * cols, v);
+    const int64_t token = d.first_row + row, sequence = token / d.seq, position = token - sequence * d.seq;
+    drop<V>(d.mask, sequence + first_sample(d.mask), position * d.width + d.first_column + at - row * cols, v);
     store<V>(out + at, v);
   }
 }
@@ -26,8 +27,10 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const T* x, T* out, i
 template <int V, class T>
 void launch(const Context& c, const Dropout& a, int64_t cols) {
   const int64_t packs = a.x.numel() / V, blocks = std::min<int64_t>(ceil_div(packs, kThreads), 1 << 20);
+  RowDrop d = a.drop;
+  if (d.width == 0) d.width = cols;
   dropout_kernel<V, T>
-      <<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(a.x.as<T>(), a.out.as<T>(), packs, cols, a.drop);
+      <<<static_cast<unsigned>(blocks), kThreads, 0, c.stream>>>(a.x.as<T>(), a.out.as<T>(), packs, cols, d);
 }
 
 }  // namespace
@@ -42,7 +45,7 @@ void dropout(const Dropout& a, Stream s) {
   by_dtype("dropout", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     constexpr int kV = kPack<T>;
-    if (cols % kV == 0 && aligned16({a.x.data, a.out.data}))
+    if (cols % kV == 0 && a.drop.width % 4 == 0 && a.drop.first_column % 4 == 0 && aligned16({a.x.data, a.out.data}))
       launch<kV, T>(c, a, cols);
     else
       launch<1, T>(c, a, cols);

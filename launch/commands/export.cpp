@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -18,6 +19,7 @@
 #include "data/tokenizer.h"
 #include "launch/commands/checkpoint_config.h"
 #include "launch/commands/copy_progress.h"
+#include "launch/commands/lora_weights.h"
 #include "launch/commands/model_weights.h"
 #include "launch/commands/subcommands.h"
 #include "launch/options/near_path.h"
@@ -30,9 +32,9 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t kOpenAiVocab = 50257;  // OpenAI's vocabulary, whose last entry is <|endoftext|>
 // Files that an export folder may contain besides model*.safetensors.
-constexpr std::array<std::string_view, 6> kSmallFiles = {"config.json",           "generation_config.json",
-                                                         "tokenizer.model",       "tokenizer.json",
-                                                         "tokenizer_config.json", "special_tokens_map.json"};
+constexpr std::array<std::string_view, 8> kSmallFiles = {
+    "config.json",           "generation_config.json",  "tokenizer.model",     "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "adapter_config.json", "adapter_model.safetensors"};
 
 std::string step_to_export(const ExportArgs& args) {
   require_path("--load", args.load);
@@ -55,12 +57,15 @@ int64_t bytes_from(const std::string& text) {
   fail(Exit::kUsage, "--max-shard: expected a size as in 500MB or 5GB, found \"", text, "\"");
 }
 
-// A checkpoint step with its model.
+// A checkpoint step with its model. Adapters are added to the weights that they stand on.
 class Source {
  public:
   explicit Source(const ExportArgs& args) : reader_(vfs_, step_to_export(args)) {
     model_ = checkpoint_config(reader_, {}).model;
     weights_ = model_weights(model_);
+    std::erase_if(weights_, [](const ModelWeight& w) { return w.adapter; });
+    if (model_.lora.rank > 0)
+      merge_.emplace(model_, [&](const std::string& native, int64_t count) { return stored(native, 0, count); });
   }
   const std::string& path() const { return reader_.path(); }
   const ModelConfig& model() const { return model_; }
@@ -71,9 +76,14 @@ class Source {
     model_.arch = family.name;
     weights_ = model_weights(model_);
   }
-  // Returns elements [first, first + count) of a native weight.
-  std::vector<float> read(const std::string& native, int64_t first, int64_t count) {
+  // Returns elements [first, first + count) of a native weight, without and with its adapter.
+  std::vector<float> stored(const std::string& native, int64_t first, int64_t count) {
     return reader_.read(*stored_weight(reader_, native), first, count);
+  }
+  std::vector<float> read(const std::string& native, int64_t first, int64_t count) {
+    std::vector<float> out = stored(native, first, count);
+    if (merge_) merge_->add_to(native, first, out);
+    return out;
   }
 
  private:
@@ -81,6 +91,7 @@ class Source {
   StepReader reader_;
   ModelConfig model_;
   std::vector<ModelWeight> weights_;
+  std::optional<AdapterMerge> merge_;
 };
 
 // Metadata that a reader of the native format needs besides the tensors.
@@ -349,6 +360,27 @@ int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, 
   return static_cast<int64_t>(plan.size());
 }
 
+// PEFT's folder: the adapters alone.
+int64_t export_peft(Source& source, DType dtype, const std::string& temp) {
+  const ModelConfig& model = source.model();
+  GT_REQUIRE(model.lora.rank > 0, Exit::kUsage, "--format peft: ", source.path(),
+             " has no adapters: it was not trained with model.lora_rank; use --format safetensors");
+  GT_REQUIRE(dtype != DType::kI8, Exit::kUsage, "--format peft: PEFT reads no int8 weights with scales; use --dtype f32");
+  const std::vector<PeftTensor> tensors = peft_tensors(model);
+  std::vector<OutTensor> out;
+  for (const PeftTensor& t : tensors) out.push_back({t.name, {t.rows, t.columns}, dtype});
+  make_directory(source.vfs(), temp);
+  write_safetensors(source.vfs(), temp, out, {}, std::numeric_limits<int64_t>::max(),
+                    [&](size_t k, int64_t first, int64_t count) {
+                      const PeftTensor& t = tensors[k];
+                      return source.stored(t.native, t.first_row * t.columns + first, count);
+                    });
+  rename_file(source.vfs(), temp + "/model.safetensors", temp + "/adapter_model.safetensors");
+  write_synced(source.vfs(), temp + "/adapter_config.json", peft_config_json(model));
+  sync_directory(source.vfs(), temp);
+  return static_cast<int64_t>(tensors.size());
+}
+
 DType dtype_from(const std::string& name) {
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
     if (name == name_of(t)) return t;
@@ -360,7 +392,8 @@ DType dtype_from(const std::string& name) {
 Exit run_export(const Command& command) {
   auto args = command.get<ExportArgs>();
   install_stop_signals();
-  const bool folder = args.format == "safetensors";
+  const bool folder = args.format != "hdf5", adapters = args.format == "peft";
+  GT_REQUIRE(!adapters || args.naming != "native", Exit::kUsage, "--naming native: PEFT's names are Hugging Face's");
   const DType dtype = dtype_from(args.dtype);
   if (args.naming.empty()) args.naming = folder && dtype != DType::kI8 ? "hf" : "native";
   while (args.output.size() > 1 && args.output.back() == '/') args.output.pop_back();
@@ -369,7 +402,9 @@ Exit run_export(const Command& command) {
   const std::string temp = cat(args.output, ".tmp-", ::getpid());
   int64_t tensors = 0;
   try {
-    tensors = folder ? export_safetensors(source, args, dtype, temp) : export_hdf5(source, args, dtype, temp);
+    tensors = adapters ? export_peft(source, dtype, temp)
+              : folder ? export_safetensors(source, args, dtype, temp)
+                       : export_hdf5(source, args, dtype, temp);
     commit_output(source.vfs(), temp, args.output, folder);
   } catch (...) {
     std::error_code ec;
@@ -377,7 +412,9 @@ Exit run_export(const Command& command) {
     throw;
   }
   fmt::print("{}: {} tensors of {} as {}, {} names\n", args.output, tensors, source.path(), args.dtype, args.naming);
-  if (folder && args.naming == "hf")
+  if (adapters)
+    fmt::print("load it with peft: PeftModel.from_pretrained(base, \"{}\")\n", args.output);
+  else if (folder && args.naming == "hf")
     fmt::print("load it with transformers 4.45 or later: {2}.from_pretrained(\"{0}\"){1}\n", args.output,
                fs::exists(args.output + "/tokenizer.json")
                    ? fmt::format(", AutoTokenizer.from_pretrained(\"{}\")", args.output)

@@ -20,6 +20,7 @@
 #include "kernels/core/files.h"
 #include "kernels/core/text.h"
 #include "launch/commands/copy_progress.h"
+#include "launch/commands/lora_weights.h"
 #include "launch/commands/model_weights.h"
 #include "launch/commands/subcommands.h"
 #include "launch/options/console_text.h"
@@ -37,6 +38,7 @@ namespace fs = std::filesystem;
 struct Origin {
   std::unique_ptr<WeightFile> file;
   ModelConfig model;
+  std::unique_ptr<PeftFolder> adapter;  // trained adapters; nullptr: none, and new ones begin at their initial values
   bool hf = false;  // Hugging Face's names and orientation
   std::vector<AuxFile> aux;
   std::string tokenizer;  // its file or folder, or none
@@ -139,12 +141,32 @@ Origin open_folder(Vfs& vfs, const std::string& path) {
   return o;
 }
 
+// The model that a file or folder states, completed and checked.
+ModelConfig checked_model(const ModelConfig& model, const std::string& where) {
+  try {
+    return load_config({.flags = model_flags(model)}).config.model;
+  } catch (const Error& e) { throw Error(where + ": " + e.what(), Exit::kDamaged); }
+}
+
+// Returns nullptr unless it is a PEFT folder.
+std::unique_ptr<PeftFolder> open_adapter(Vfs& vfs, const std::string& folder) {
+  if (!is_peft_folder(folder)) return nullptr;
+  return std::make_unique<PeftFolder>(vfs, folder, [](const std::string& base) {
+    const std::string file = base + "/config.json";
+    return checked_model(parse_hf_config(read_whole_file(file, kMaxJsonBytes), file).model, file);
+  });
+}
+
 Origin open_origin(Vfs& vfs, const ImportArgs& args) {
   std::error_code ec;
   GT_REQUIRE(fs::exists(args.from, ec), Exit::kUsage, args.from, ": does not exist");
   if (fs::is_directory(args.from, ec)) {
-    Origin folder = open_folder(vfs, args.from);
-    folder.tokenizer = args.tokenizer.empty() ? tokenizer_in(args.from, folder.warnings) : args.tokenizer;
+    std::unique_ptr<PeftFolder> adapter = open_adapter(vfs, args.from);
+    const std::string base = adapter ? adapter->base() : args.from;
+    Origin folder = open_folder(vfs, base);
+    if (adapter) folder.model = adapter->model();
+    folder.adapter = std::move(adapter);
+    folder.tokenizer = args.tokenizer.empty() ? tokenizer_in(base, folder.warnings) : args.tokenizer;
     return folder;
   }
   GT_REQUIRE(fs::is_regular_file(args.from, ec), Exit::kUsage, args.from, ": is neither a file nor a folder");
@@ -203,6 +225,7 @@ std::vector<std::vector<WeightPosition>> match(const Origin& o, const std::vecto
   std::vector<std::vector<WeightPosition>> out(weights.size());
   for (size_t k = 0; k < weights.size(); ++k) {
     const ModelWeight& w = weights[k];
+    if (w.adapter) continue;
     out[k].resize(o.hf ? w.hf.size() : 1);
     if (out[k].empty()) problems.push_back(fmt::format("{}: the family {} has no such tensor", w.native, o.model.arch));
     for (size_t b = 0; b < out[k].size(); ++b) {
@@ -239,8 +262,14 @@ std::vector<std::vector<WeightPosition>> match(const Origin& o, const std::vecto
 // Streams the weights in native form, range by range: checked, and transposed if the file stores [in, out].
 class WeightStream {
  public:
-  WeightStream(Origin& o, const std::vector<ModelWeight>& weights, const ImportArgs& args)
-      : origin_(o), args_(args), weights_(weights), places_(match(o, weights, args.from, copies_)) {
+  // seed: of initial values of adapters.
+  WeightStream(Origin& o, const std::vector<ModelWeight>& weights, const Config& config, const ImportArgs& args)
+      : origin_(o),
+        args_(args),
+        weights_(weights),
+        spec_(describe(config.model)),
+        seed_(static_cast<uint64_t>(config.train.seed)),
+        places_(match(o, weights, args.from, copies_)) {
     for (size_t k = 0; k < weights.size(); ++k) by_name_["master/" + weights[k].native] = k;
   }
 
@@ -273,6 +302,9 @@ class WeightStream {
  private:
   std::vector<float> checked(size_t k, int64_t first, int64_t count) {
     GT_REQUIRE(!stop_requested(), Exit::kInterrupted, args_.from, ": interrupted, nothing was imported");
+    const ModelWeight& w = weights_[k];
+    if (w.adapter && !origin_.adapter) return initial_adapter(spec_.param(w.native), seed_, first, count);
+    if (w.adapter) return finite(w, origin_.adapter->read(w.native, first, count), first);
     std::vector<float> out;
     out.reserve(static_cast<size_t>(count));
     int64_t begin = 0;  // of the block in the weight
@@ -329,6 +361,8 @@ class WeightStream {
   Origin& origin_;
   const ImportArgs& args_;
   const std::vector<ModelWeight>& weights_;
+  const ModelSpec spec_;
+  const uint64_t seed_;
   std::multimap<size_t, size_t> copies_;             // weight -> tensors of the file
   std::vector<std::vector<WeightPosition>> places_;  // by weight and block
   std::map<std::string, size_t> by_name_;
@@ -336,13 +370,6 @@ class WeightStream {
   std::vector<float> turned_;
   std::optional<Error> failure_;
 };
-
-// The model that a file or folder states, completed and checked.
-ModelConfig checked_model(const ModelConfig& model, const std::string& where) {
-  try {
-    return load_config({.flags = model_flags(model)}).config.model;
-  } catch (const Error& e) { throw Error(where + ": " + e.what(), Exit::kDamaged); }
-}
 
 std::string random_uuid() {
   std::random_device random;
@@ -352,15 +379,18 @@ std::string random_uuid() {
 }  // namespace
 
 GivenModel model_of_folder(const std::string& folder) {
-  const std::string file = folder + "/config.json";
   std::error_code ec;
   GT_REQUIRE(fs::is_directory(folder, ec), Exit::kUsage, "--from: ", folder,
              " is no folder; give a Hugging Face folder");
+  Vfs vfs;
+  const std::unique_ptr<PeftFolder> adapter = open_adapter(vfs, folder);
+  const std::string base = adapter ? adapter->base() : folder, file = base + "/config.json";
   GT_REQUIRE(fs::exists(file, ec), Exit::kUsage, "--from: ", folder,
              " holds no config.json; give the whole Hugging Face folder");
   HfConfig hf = parse_hf_config(read_whole_file(file, kMaxJsonBytes), file);
-  GivenModel out{.model = checked_model(hf.model, file), .file = file};
-  out.tokenizer = tokenizer_in(folder, hf.warnings);
+  GivenModel out{.model = checked_model(adapter ? adapter->model() : hf.model, file), .file = file};
+  out.folder = fs::absolute(base).lexically_normal().string();
+  out.tokenizer = tokenizer_in(base, hf.warnings);
   const fs::path path = fs::absolute(folder).lexically_normal();
   out.name = (path.has_filename() ? path : path.parent_path()).filename().string();
   return out;
@@ -379,7 +409,7 @@ Imported import_weights(const ImportArgs& args, const Config* run) {
   else
     config.model = checked_model(origin.model, args.from);
   const std::vector<ModelWeight> weights = model_weights(config.model);
-  WeightStream stream(origin, weights, args);
+  WeightStream stream(origin, weights, config, args);
 
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};
   aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());

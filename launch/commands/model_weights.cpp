@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
+#include "launch/options/value_words.h"
 
 namespace gt {
 namespace {
@@ -46,6 +47,7 @@ std::vector<ModelWeight> model_weights(const ModelConfig& m) {
     if (!p.tied_to.empty()) continue;
     ModelWeight w{.native = p.name, .shape = extents(p.shape), .shard = p.shard};
     w.transposed = hf_transposed(family, p);
+    w.adapter = spec.config.lora.rank > 0 && !p.frozen;
     const std::vector<std::string> names = hf_names(family, p);
     const std::vector<int64_t> rows = block_rows(p, names.size());
     for (size_t k = 0; k < names.size(); ++k) w.hf.push_back({names[k], rows[k]});
@@ -266,6 +268,7 @@ std::vector<std::string> lost_in_hf_config(const ModelConfig& m, const std::stri
   }
   theirs.model.arch = m.arch, theirs.model.init = m.init, theirs.model.loss_chunk = m.loss_chunk;
   theirs.model.z_loss = m.z_loss;  // of training
+  theirs.model.lora = m.lora, theirs.model.lora_base = m.lora_base;  // merged on export
   const std::vector<Option> a = list_options(ours), b = list_options(theirs);
   std::vector<std::string> out;
   for (size_t k = 0; k < a.size(); ++k)
@@ -300,9 +303,9 @@ std::vector<std::string> model_flags(const ModelConfig& m) {
   c.model = m;
   std::vector<std::string> out;
   for (const Option& o : list_options(c))
-    if (o.section == "model") {
+    if (const std::vector<std::string> words = value_words(o); o.section == "model" && !words.empty()) {
       out.push_back("--" + o.key());
-      out.push_back(value_text(o));
+      out.insert(out.end(), words.begin(), words.end());
     }
   return out;
 }

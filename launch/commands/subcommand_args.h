@@ -345,7 +345,9 @@ struct ExportArgs {
   void fields(V& v) {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
     v("step", step, "0..", "step of the folder; default: the newest valid one");
-    v("format", format, "safetensors|hdf5", "safetensors: a folder; hdf5: one file, native names");
+    v("format", format, "safetensors|hdf5|peft",
+      "safetensors: a folder; hdf5: one file, native names; both with adapters merged. peft: the adapters alone, as PEFT "
+      "reads them");
     v("dtype", dtype, "f32|bf16|f16|int8",
       "dtype of the weights; int8: matrices quantized per row, each with its .scale");
     v("naming", naming, "hf|native",
@@ -365,7 +367,8 @@ struct ImportArgs {
   template <class V>
   void fields(V& v) {
     v("from", from, "required",
-      "Hugging Face folder (safetensors) of a family of model.arch, our HDF5 export, or llm.c GPT-2 .bin");
+      "Hugging Face folder (safetensors) of a family of model.arch, PEFT folder of LoRA adapters, our HDF5 export, or "
+      "llm.c GPT-2 .bin");
     v("output", output, "required", "checkpoint folder; step-000000000 is written there");
     v("tokenizer", tokenizer, "",
       "SentencePiece model, tokenizer.json or vocab.json to keep with the weights, instead of the folder's");

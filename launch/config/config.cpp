@@ -12,6 +12,7 @@
 #include "launch/config/config_check.h"
 #include "launch/config/translate/deepspeed.h"
 #include "launch/config/translate/deepspeed_keys.h"
+#include "launch/options/value_words.h"
 
 namespace gt {
 namespace {
@@ -252,6 +253,10 @@ class Reader {
   std::set<std::string> seen_flags_;
 };
 
+bool shapes_adapter(const std::string& key) {
+  return key == "lora_rank" || key == "lora_targets" || key == "lora_separate_qkv";
+}
+
 // Applies the values of a model that exists to fields that the user did not set, and reports those that contradict it.
 void take_model(LoadedConfig& loaded, const GivenModel& given, Problems& problems) {
   Config theirs;
@@ -262,14 +267,15 @@ void take_model(LoadedConfig& loaded, const GivenModel& given, Problems& problem
     const std::string wanted = value_text(to[k]), is = value_text(from[k]);
     const auto set = loaded.origin.find(to[k].key());
     if (set == loaded.origin.end())
-      set_from_words(to[k], {is});
-    else if (wanted != is && !of_training(to[k].name) &&
+      set_from_words(to[k], value_words(from[k]));
+    else if (wanted != is && (!of_training(to[k].name) || (given.model.lora.rank > 0 && shapes_adapter(to[k].name))) &&
              !(to[k].name == "seq" && given.model.position == PositionKind::kRotary))
       problems.add(set->second, to[k].key(),
                    fmt::format("{}, but the weights are those of a model with {} ({})", wanted, is, given.file),
                    "leave it out");
   }
   Config& c = loaded.config;
+  if (c.model.lora.rank > 0) c.model.lora_base = given.folder;
   if (loaded.origin.count("data.tokenizer") == 0) c.data.tokenizer = given.tokenizer;
   if (c.log.name.empty()) c.log.name = given.name;
 }
@@ -284,7 +290,7 @@ void apply_family_defaults(LoadedConfig& loaded) {
   const std::vector<Option> to = list_options(loaded.config), from = list_options(usual);
   for (size_t k = 0; k < to.size(); ++k)
     if (to[k].section == "model" && to[k].name != "arch" && loaded.origin.count(to[k].key()) == 0)
-      set_from_words(to[k], {value_text(from[k])});
+      set_from_words(to[k], value_words(from[k]));
 }
 
 std::string default_name(const std::string& file, const ModelConfig& m) {
@@ -308,7 +314,7 @@ bool admits(const std::vector<std::string>& patterns, const std::string& key) {
 
 bool of_training(const std::string& model_key) {
   constexpr std::string_view kKeys[] = {"dropout", "attn_dropout", "init", "init_std", "z_loss", "loss_chunk"};
-  return std::find(std::begin(kKeys), std::end(kKeys), model_key) != std::end(kKeys);
+  return model_key.starts_with("lora_") || std::find(std::begin(kKeys), std::end(kKeys), model_key) != std::end(kKeys);
 }
 
 bool is_config_flag(const std::string& name) {

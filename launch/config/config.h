@@ -18,12 +18,14 @@ struct ModelConfig : TransformerConfig {
   ModelConfig() { ffn = 0; }
   std::string arch = "gpt2", init = "normal";
   int64_t loss_chunk = 0;
+  std::string lora_base;
   template <class V>
   void fields(V& v) {
     v("arch", arch, family_choices(), "model family; sets the defaults of this section");
     TransformerConfig::fields(v);
     v("init", init, "normal|torch42",
       "initial weights: random by train.seed and parameter name; torch42: llm.c's, PyTorch after manual_seed(42)");
+    v("lora_base", lora_base, "", "Hugging Face folder of the weights that adapters stand on; set by --from");
     v("loss_chunk", loss_chunk, "0.. rows",
       "rows of logits per chunk of the loss; 0: about 64 MiB on a CPU, 1 GiB on a GPU");
   }
@@ -497,6 +499,7 @@ std::vector<Option> list_options(Config& config);
 struct GivenModel {
   ModelConfig model;
   std::string file;       // that describes it
+  std::string folder;     // absolute; of the weights
   std::string tokenizer;  // data.tokenizer; "": none
   std::string name;       // log.name
 };

@@ -24,6 +24,7 @@
 #include "launch/config/trace_window.h"
 #include "launch/options/near_numbers.h"
 #include "launch/options/near_path.h"
+#include "launch/options/value_words.h"
 #include "model/model_spec.h"
 #include "parallel/pipeline/partition.h"
 
@@ -126,6 +127,7 @@ class Checker {
     rope();
     encoder();
     local_rope();
+    lora();
     if (m.norm_zero_centered && m.norm != NormKind::kRms && known({"model.norm"}))
       bad("model.norm_zero_centered", "true: weights of a layer norm are stored as they are",
           "false, or model.norm rms_norm");
@@ -138,6 +140,31 @@ class Checker {
       bad("model.init",
           fmt::format("torch42 generates random numbers in blocks of 16, but model.hidden is {}", m.hidden),
           "normal, or model.hidden 16 or more");
+  }
+
+  void lora() {
+    const ModelConfig& m = c_.model;
+    LoraConfig& l = c_.model.lora;
+    if (!known({"model.lora_rank", "model.lora_alpha", "model.lora_targets", "model.lora_dropout"})) return;
+    const std::pair<const char*, bool> set[] = {{"model.lora_alpha", l.alpha > 0},
+                                                {"model.lora_dropout", l.dropout > 0},
+                                                {"model.lora_targets", !l.targets.empty()}};
+    for (const auto& [key, given] : set)
+      if (l.rank == 0 && given) bad(key, "no adapter reads it: model.lora_rank is 0", "leave it out, or a lora_rank");
+    if (l.rank == 0) return;
+    const std::vector<std::string> names = lora_targets(m);
+    l.targets = split_commas(l.targets);
+    for (const std::string& target : l.targets) {
+      if (std::find(names.begin(), names.end(), target) != names.end()) continue;
+      const std::string guess = did_you_mean(target, names);
+      bad("model.lora_targets", fmt::format("{}: the blocks of this model have no such linear layer", target),
+          fmt::format("any of {}{}", fmt::join(names, ", "), guess.empty() ? "" : "; did you mean " + guess + "?"));
+    }
+    const char* const rank = "model.lora_rank";
+    if (c_.precision.fp8 != "off")
+      bad(rank, "adapters read 16-bit values, which precision.fp8 does not keep", "0, or precision.fp8 off");
+    if (c_.precision.qat != "off") bad(rank, "precision.qat trains the weights that LoRA freezes", "0, or no qat");
+    if (m.init != "normal") bad("model.init", fmt::format("{} draws no adapters", m.init), "normal");
   }
 
   // Bidirectional models and the data that they need.

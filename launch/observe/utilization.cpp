@@ -56,17 +56,20 @@ StepFlops step_flops(const EngineOptions& o, int pp, int64_t tokens, int64_t len
   const double run = blocks < 0 ? all : blocks;
   // Means per block: one causal attention forward, its counterpart with no pair masked, weights of the linear layers.
   const double attention = 2 * (m.attention_width(length) / all) * n;
-  double square = 0, weights = 0;
+  double square = 0, weights = 0, frozen = 0, frozen_anywhere = 0;
   for (const ModuleSpec& part : m.modules) {
+    frozen_anywhere += static_cast<double>(part.frozen_weights);
     if (part.layer != 1) continue;
     // Of bidirectional attention all pairs count already.
     square += (o.model.mask == MaskKind::kFull ? 2 : 4) * static_cast<double>(part.attention) *
               static_cast<double>(length) * n;
     weights += static_cast<double>(part.weights);
+    frozen += static_cast<double>(part.frozen_weights);
   }
   const double head = static_cast<double>(m.matmul_parameters()) - all * weights;
   StepFlops f;
   f.causal = 6 * n * (run * weights + head) + 3 * run * attention;
+  f.causal -= 2 * n * (run * frozen + frozen_anywhere - all * frozen);  // no gradient of frozen weights
   f.full = f.causal + 3 * run * (square - attention);
   const double again = recomputed_blocks(o, pp) * run / all;
   f.hardware = f.causal + again * (2 * n * weights + attention);

@@ -9,6 +9,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/options/help_text.h"
+#include "launch/options/value_words.h"
 
 namespace gt {
 namespace {
@@ -150,17 +151,6 @@ std::string set_enum(const Option& option, const EnumTarget& out, const std::str
   const auto it = std::find(out.names.begin(), out.names.end(), name);
   *out.value = static_cast<uint8_t>(it - out.names.begin());
   return "";
-}
-
-std::vector<std::string> split_commas(const std::vector<std::string>& words) {
-  std::vector<std::string> out;
-  for (const std::string& w : words)
-    for (size_t i = 0; i <= w.size();) {
-      const size_t end = std::min(w.find(',', i), w.size());
-      out.push_back(w.substr(i, end - i));
-      i = end + 1;
-    }
-  return out;
 }
 
 std::string set_doubles(const Option& option, std::vector<double>& out, const std::vector<std::string>& words) {
@@ -376,6 +366,22 @@ std::string value_text(const Option& option) {
                         [&](const auto&) { return to_json(option); },
                     },
                     option.target);
+}
+
+std::vector<std::string> split_commas(const std::vector<std::string>& words) {
+  std::vector<std::string> out;
+  for (const std::string& w : words)
+    for (size_t i = 0; i <= w.size();) {
+      const size_t end = std::min(w.find(',', i), w.size());
+      out.push_back(w.substr(i, end - i));
+      i = end + 1;
+    }
+  return out;
+}
+
+std::vector<std::string> value_words(const Option& option) {
+  const auto* list = std::get_if<std::vector<std::string>*>(&option.target);
+  return list != nullptr ? **list : std::vector<std::string>{value_text(option)};
 }
 
 std::string type_name(const Option& option) {

@@ -82,6 +82,14 @@ std::vector<Ordered> candidates(const Config& base, const SearchSpace& space, co
 
 }  // namespace
 
+namespace {
+double trained_share(const ModelConfig& m) {
+  if (m.lora.rank == 0) return 1;
+  const ModelSpec spec = describe(m);
+  return static_cast<double>(spec.trained_parameters()) / static_cast<double>(spec.parameters());
+}
+}  // namespace
+
 Workload workload_of(const Config& c) {
   const ModelConfig& m = c.model;
   Workload w;
@@ -96,11 +104,12 @@ Workload workload_of(const Config& c) {
   w.sequence_parallel = w.scatter_gather = c.sequence_parallel();
   w.overlap = c.zero.overlap;
   w.global_batch = c.train.global_batch, w.micro_batch = c.train.micro_batch;
-  w.gradient_bytes = c.precision.reduce_dtype == "fp32" ? 4 : 2;
+  const double trained = trained_share(m);  // frozen parameters have values only
+  w.gradient_bytes = (c.precision.reduce_dtype == "fp32" ? 4 : 2) * trained;
   const bool half = c.precision.amp == "O2" || c.precision.amp == "O3", masters = half && c.precision.amp == "O2";
-  const double weights = half ? 2 : 4, gradients = c.precision.grad_dtype == "bf16" ? 2 : 4;
-  const double state =
-      (c.optim.type == "sgd" || c.optim.type == "lion" || c.optim.type == "adagrad" ? 4 : 8) + (masters ? 4 : 0);
+  const double weights = half ? 2 : 4, gradients = (c.precision.grad_dtype == "bf16" ? 2 : 4) * trained;
+  const double moments = c.optim.type == "sgd" || c.optim.type == "lion" || c.optim.type == "adagrad" ? 4 : 8;
+  const double state = (moments + (masters ? 4 : 0)) * trained;
   w.sharded_bytes = (w.zero > 0 ? state : 0) + (w.zero > 1 ? gradients : 0) + (w.zero > 2 ? weights : 0);
   w.kept_bytes = weights + gradients + state - w.sharded_bytes;
   return w;

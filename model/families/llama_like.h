@@ -94,7 +94,8 @@ inline constexpr TransformerConfig kLlamaDefaults{.tied = false,
                                                   .gated = true,
                                                   .qkv_bias = false,
                                                   .out_bias = false,
-                                                  .mlp_bias = false};
+                                                  .mlp_bias = false,
+                                                  .lora = {.separate_qkv = true}};
 
 // Llama's decisions, changed by `differ`, a callable void(TransformerConfig&).
 template <class Differ>

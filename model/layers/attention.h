@@ -43,14 +43,14 @@ class SelfAttention : public Module {
     return a;
   }
   const Fp8Scaling* fp8_scaling() const { return qkv_.fp8_scaling(); }  // as ColumnLinear::fp8_scaling
-  Var project(Tape& t, const ops::Normed& x, ops::Keep keep) { return qkv_(t, x, keep); }
+  Var project(Tape& t, const ops::Normed& x, const MicroBatch& mb, ops::Keep keep) { return qkv_(t, x, mb, keep); }
   Var attend(Tape& t, Var qkv, const MicroBatch& mb, ops::Keep keep) {
     if (norm_) qkv = (*norm_)(t, qkv, shape_);
     if (rotary_ != nullptr) qkv = ops::rope(t, qkv, shape_, rotary_->tensor, mb);
     return out_(t,
                 mb.cache != nullptr ? ops::cached_attention(t, qkv, shape_, mb)
                                     : ops::self_attention(t, qkv, shape_, mb, drop_(mb)),
-                keep);
+                mb, keep);
   }
 
  private:

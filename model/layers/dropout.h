@@ -11,6 +11,13 @@
 
 namespace gt {
 
+// Returns the mask for the samples of a microbatch.
+inline DropMask mask_of(DropMask mask, const MicroBatch& mb) {
+  mask.first_sample = mb.first_sample_at != nullptr ? 0 : mb.first_sample;
+  mask.first_sample_at = mb.first_sample_at;
+  return mask;
+}
+
 // Dropout of rows of the residual stream.
 class ResidualDropout {
  public:
@@ -23,9 +30,7 @@ class ResidualDropout {
     const RowSlice held = axis_.rows(mb);
     GT_CHECK(x.value.shape.rows() == held.rows, "dropout of ", x.value.shape.rows(), " rows where a rank holds ",
              held.rows);
-    RowDrop d{mask_, mb.seq, held.first};
-    d.mask.first_sample = mb.first_sample_at != nullptr ? 0 : mb.first_sample;
-    d.mask.first_sample_at = mb.first_sample_at;
+    RowDrop d{mask_of(mask_, mb), mb.seq, held.first};
     d.mask.scale *= scale;
     return d;
   }
@@ -42,10 +47,7 @@ class AttentionDropout {
       : drop_{drop_mask(stream_key(b.seed, "dropout/" + path), p), local_heads * b.tp().rank()} {}
   HeadDrop operator()(const MicroBatch& mb) const {
     if (!mb.train) return {};
-    HeadDrop d = drop_;
-    d.mask.first_sample = mb.first_sample_at != nullptr ? 0 : mb.first_sample;
-    d.mask.first_sample_at = mb.first_sample_at;
-    return d;
+    return {mask_of(drop_.mask, mb), drop_.first_head};
   }
 
  private:

@@ -13,7 +13,7 @@ class WholeLinear : public Linear {
  public:
   WholeLinear(std::string name, const Build& b) : Linear(std::move(name), b, false, false) {}
   Var operator()(Tape& t, Var x) {
-    return multiply(t, {ops::cast(t, ops::fake_quant(t, x, input_), weight.dtype)}, bias, ops::Keep::kOutputs);
+    return multiply(t, {ops::cast(t, ops::fake_quant(t, x, input_), weight.dtype)}, bias, {}, ops::Keep::kOutputs);
   }
 };
 

@@ -18,13 +18,13 @@ class Mlp : public Module {
     child(down_);
   }
   const Fp8Scaling* fp8_scaling() const { return up_.fp8_scaling(); }  // as ColumnLinear::fp8_scaling
-  Var operator()(Tape& t, const ops::Normed& n, ops::Keep keep) {
+  Var operator()(Tape& t, const ops::Normed& n, const MicroBatch& mb, ops::Keep keep) {
     return down_.finish(t, up_.on_all_rows(t, n, [&](const Operand& all) {
       if (fused_) return GeluPair::run(t, all, up_, down_, keep);
-      const Var h = up_.matmul(t, all, keep);
-      if (kind_ == Activation::kGelu && !gated_) return down_.matmul(t, ops::gelu(t, h), keep);
+      const Var h = up_.matmul(t, all, mb, keep);
+      if (kind_ == Activation::kGelu && !gated_) return down_.matmul(t, ops::gelu(t, h), mb, keep);
       const ops::Activated a = ops::activate(t, h, kind_, gated_, down_.kept(keep));
-      const Var y = down_.matmul(t, a.out, keep);
+      const Var y = down_.matmul(t, a.out, mb, keep);
       ops::discard(t, a, down_.kept(keep));
       return y;
     }));

@@ -115,7 +115,7 @@ QkRowNormGrad arguments(const QkRowSaved& s, Backprop& bp, bool weights) {
                      .head_dim = s.shape.head_dim,
                      .ranks = s.group->size(),
                      .eps = s.eps};
-  if (!weights) return args;
+  if (!weights || s.gamma->frozen) return args;
   const GradDst d = bp.dst(*s.gamma);
   args.dgamma = d.tensor, args.accumulate_dw = d.accumulate;
   return args;
@@ -165,7 +165,8 @@ Var qk_row_norm(Tape& t, Var qkv, AttentionShape a, Parameter& gamma, float eps,
                        .eps = eps},
                       t.stream());
   t.record(QkRowSaved{qkv, y, sums, &gamma, a, eps, &g}, qk_row_backward, [](const QkRowSaved& s, Backprop& bp) {
-    if (bp.pass() == Pass::kWeight) bp.ops().qk_row_norm_grad(arguments(s, bp, true), bp.stream());
+    if (bp.pass() == Pass::kWeight && !s.gamma->frozen)
+      bp.ops().qk_row_norm_grad(arguments(s, bp, true), bp.stream());
   });
   return y;
 }
@@ -191,6 +192,7 @@ Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row,
   };
   t.record(Saved{tokens, y, &table, first_row, parts > 1 ? &axis.group : nullptr}, nullptr,
            [](const Saved& s, Backprop& bp) {
+             if (s.table->frozen) return;
              Tensor dout = bp.grad(s.y);
              if (s.gathers != nullptr) {
                dout = bp.scratch({s.tokens.numel(), dout.shape.cols()}, dout.dtype);
@@ -307,15 +309,17 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
                   g);
     if (train) {  // while the logits' gradient is in cache
       t.ops().gemm({.a = logits, .b = w.value, .out = dx.slice(at, rows), .b_version = w.version}, t.stream());
-      auto [dw, acc] = grad_dst(w);
-      t.ops().gemm({.a = logits,
-                    .b = xs,
-                    .out = dw,
-                    .trans_a = true,
-                    .accumulate = acc,
-                    .dbias = db,
-                    .accumulate_dbias = at > 0},
-                   t.stream());
+      if (auto [dw, acc] = grad_dst(w); dw)
+        t.ops().gemm({.a = logits,
+                      .b = xs,
+                      .out = dw,
+                      .trans_a = true,
+                      .accumulate = acc,
+                      .dbias = db,
+                      .accumulate_dbias = at > 0},
+                     t.stream());
+      else if (db)
+        t.ops().column_sums({.x = logits, .out = db, .accumulate = at > 0}, t.stream());
     }
     t.activations().rollback(chunk_mark);
   }

@@ -36,7 +36,7 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
     if (s->values_sharded && !s->shares_values())
       room.gathered += 2 * (align_up(s->layout.size * size_of(s->dtype)) + Fp8Weights::bytes_of(s->spec));
     if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(options.grad));
-    if (options.reduce != options.grad) room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
+    if (options.reduce != options.grad && !s->frozen) room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
   }
   gatherer_->allocate(memory.gathered > 0 ? memory.gathered : room.gathered, backend);
   if (!options.gradients) return;
@@ -46,23 +46,25 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
   list_squares();
 }
 
-// Makes two units of a module with 16-bit and f32 parameters, so that each is gathered in one dtype; they are used as
-// one.
+// Makes a unit of each dtype of a module's parameters, 16-bit first, and of frozen and trained ones, so that each is
+// gathered in one dtype and all or none of it is updated. They are used as one.
 void ParamStore::add_scope(UnitSpec spec) {
-  UnitSpec wide = spec, half = spec;
-  wide.name += " (f32)";
-  wide.params.clear();
-  half.params.clear();
-  std::vector<int> wide_at, half_at;
-  for (int i = 0; i < static_cast<int>(spec.params.size()); ++i) {
-    Parameter* p = spec.params[static_cast<size_t>(i)];
-    (p->dtype == DType::kF32 ? wide : half).params.push_back(p);
-    (p->dtype == DType::kF32 ? wide_at : half_at).push_back(i);
-  }
-  if (half.params.empty()) wide.name = spec.name;
   UnitState* main = nullptr;
-  if (!half.params.empty()) main = &add_uniform(std::move(half), std::move(half_at), nullptr);
-  if (!wide.params.empty()) add_uniform(std::move(wide), std::move(wide_at), main);
+  for (const bool wide : {false, true})
+    for (const bool frozen : {true, false}) {
+      UnitSpec part{.name = spec.name, .stage = spec.stage, .index = spec.index, .domain = spec.domain};
+      std::vector<int> place;
+      for (int i = 0; i < static_cast<int>(spec.params.size()); ++i) {
+        Parameter* p = spec.params[static_cast<size_t>(i)];
+        if ((p->dtype == DType::kF32) != wide || p->frozen != frozen) continue;
+        part.params.push_back(p);
+        place.push_back(i);
+      }
+      if (part.params.empty()) continue;
+      if (main != nullptr) part.name += cat(" (", name_of(part.params.front()->dtype), frozen ? ", frozen)" : ")");
+      UnitState& made = add_uniform(std::move(part), std::move(place), main);
+      if (main == nullptr) main = &made;
+    }
 }
 
 UnitState& ParamStore::add_uniform(UnitSpec spec, std::vector<int> place, UnitState* main) {
@@ -70,7 +72,7 @@ UnitState& ParamStore::add_uniform(UnitSpec spec, std::vector<int> place, UnitSt
   units_.push_back(
       std::make_unique<UnitState>(std::move(spec), std::move(place), options_.grad, domain, *reducer_, *gatherer_));
   UnitState& s = *units_.back();
-  if (main != nullptr) main->f32_unit = &s;
+  if (main != nullptr) main->companions.push_back(&s);
   allocate(s, main != nullptr);
   return s;
 }
@@ -78,7 +80,7 @@ UnitState& ParamStore::add_uniform(UnitSpec spec, std::vector<int> place, UnitSt
 void ParamStore::cut_pieces() {
   for (size_t k = 0; k < units_.size(); ++k) {
     const UnitState& s = *units_[k];
-    if (s.owner) continue;
+    if (s.owner || s.frozen) continue;
     const auto first_tensor = static_cast<int>(tensors_.size());
     tensors_.insert(tensors_.end(), s.spec.params.begin(), s.spec.params.end());
     for (size_t j = 0; j < ranges_.size(); ++j) {
@@ -104,17 +106,17 @@ void ParamStore::cut_pieces() {
 
 ParamStore::~ParamStore() = default;
 
-// A domain of one rank shards nothing, at any stage. The few values of an f32 unit stay
-// unsharded.
-void ParamStore::allocate(UnitState& s, bool f32_unit) {
+// A domain of one rank shards nothing, at any stage. The few values of companions (norms, adapters) stay unsharded.
+void ParamStore::allocate(UnitState& s, bool companion) {
   for (auto& other : units_)
     if (s.tied_copy() && other->spec.params.front()->name == s.spec.params.front()->tied_to) {
       s.owner = other.get();
       other->copy = &s;
     }
   const bool shares = s.domain.size > 1;
-  s.values_sharded = shares && options_.stage == 3 && !f32_unit && s.elements() >= options_.persist_numel;
-  s.grads_sharded = shares && grad_reduce_of(options_, mesh_.size(Axis::kPp)) == GradReduce::kEach;
+  s.values_sharded = shares && options_.stage == 3 && !companion && s.elements() >= options_.persist_numel;
+  const bool gradients = options_.gradients && !s.frozen;
+  s.grads_sharded = shares && !s.frozen && grad_reduce_of(options_, mesh_.size(Axis::kPp)) == GradReduce::kEach;
   // Every element is written before it is read, except the padding at the end, which stays 0.
   const auto buffer = [&](bool sharded, DType type) {
     const int64_t from = sharded ? s.begin() : 0, size = sharded ? s.layout.shard : s.layout.size;
@@ -123,15 +125,15 @@ void ParamStore::allocate(UnitState& s, bool f32_unit) {
     backend_.device->zero(b.data() + used, b.bytes() - used, compute_);
     return b;
   };
-  s.grads = options_.gradients ? buffer(s.grads_sharded, s.grad_dtype) : Buffer(0, compute_.device, *backend_.device);
-  if (s.grads_sharded || !options_.gradients)
+  s.grads = gradients ? buffer(s.grads_sharded, s.grad_dtype) : Buffer(0, compute_.device, *backend_.device);
+  if (s.grads_sharded || !gradients)
     s.unbind_grads();
   else
     s.bind_grads(s.held_grads());
   if (!s.shares_values()) s.values = buffer(s.values_sharded, s.dtype);
   if (!s.values_sharded) s.fp8_data = Buffer(Fp8Weights::bytes_of(s.spec), compute_.device, *backend_.device);
   const bool apart = s.rounds() ? options_.masters : s.quantizes() && !s.values_sharded;
-  if (apart && s.owner == nullptr) s.masters = buffer(options_.stage > 0, DType::kF32);
+  if (apart && s.owner == nullptr && !s.frozen) s.masters = buffer(options_.stage > 0, DType::kF32);
   if (s.values_sharded)
     s.unbind_values();
   else
@@ -141,7 +143,7 @@ void ParamStore::allocate(UnitState& s, bool f32_unit) {
 // Merges neighbours with the same decay setting. Stage 0 updates everything, the other stages this rank's shard.
 void ParamStore::add_ranges(int unit) {
   const UnitState& s = *units_[static_cast<size_t>(unit)];
-  if (s.owner) return;
+  if (s.owner || s.frozen) return;
   const int64_t from = options_.stage == 0 ? 0 : s.begin();
   const int64_t to = options_.stage == 0 ? s.layout.size : from + s.layout.shard;
   for (size_t i = 0; i < s.spec.params.size(); ++i) {
@@ -236,11 +238,12 @@ ParamUnit& ParamStore::unit(const std::string& name) {
 
 void ParamStore::begin_step(std::span<const uint8_t> unused) {
   GT_CHECK(unused.empty() || static_cast<int>(unused.size()) == total_units_, "one entry per FSDP unit of the model");
-  const UnitState* before = nullptr;  // the last unit that is used
+  const UnitState* before = nullptr;  // the last unit with gradients
   for (auto& s : units_) {
     s->unused = !unused.empty() && unused[static_cast<size_t>(s->spec.index)] != 0;
-    s->ends_backward = !s->unused && (before == nullptr || before->spec.stage != s->spec.stage);
-    if (!s->unused) before = s.get();
+    const bool reduced = !s->unused && !s->frozen;
+    s->ends_backward = reduced && (before == nullptr || before->spec.stage != s->spec.stage);
+    if (reduced) before = s.get();
   }
   reducer_->begin_step();
   gatherer_->begin(ordered_ ? &used_order() : nullptr);
@@ -276,7 +279,7 @@ void ParamStore::finish_reduction() { reducer_->finish(); }
 
 // Lists the elements of a unit's own shard that this TP rank counts, or those it does not count.
 void ParamStore::list_squares(const UnitState& s, bool of_counted, int group) {
-  if (s.tied_copy()) return;  // counted once, by the owner
+  if (s.tied_copy() || s.frozen) return;  // a tied copy is counted once, by the owner
   for (const FlatSegment& g : s.own_segments())
     for (const auto& [piece, counted] : split_by_owner(s, g, mesh_))
       if (counted == of_counted && piece.count > 0)
@@ -310,7 +313,7 @@ void ParamStore::round_masters() {
 
 void ParamStore::refresh_from_masters() {
   round_masters();
-  all_gather_values();
+  gather_kept([](const UnitState&) { return true; });
 }
 
 // Recomputes values that the optimizer step does not write: the 16-bit copy of a tied f32 table, and fake-quantized
@@ -324,10 +327,17 @@ void ParamStore::derive_values(UnitState& s) {
   backend_.ops->cast({.src = trained.trained_at(from, to, from), .dst = s.values_at(from, to)}, compute_);
 }
 
+// Frozen values are the same after a step.
 void ParamStore::all_gather_values() {
+  gather_kept([](const UnitState& s) { return !s.frozen; });
+}
+
+// All-gathers the values of units that are kept unsharded and fulfil `changed`.
+void ParamStore::gather_kept(bool (*changed)(const UnitState&)) {
   gatherer_->drop_all();
-  for (auto& s : units_) derive_values(*s);
-  const auto kept_whole = [](const UnitState& s) { return !s.shares_values() && !s.values_sharded; };
+  for (auto& s : units_)
+    if (changed(*s)) derive_values(*s);
+  const auto kept_whole = [&](const UnitState& s) { return changed(s) && !s.shares_values() && !s.values_sharded; };
   if (options_.stage > 0) {
     for (auto& s : units_)
       if (kept_whole(*s)) s->gathering = s->domain.group->all_gather(s->value_shard(), s->held_values(), compute_);
@@ -352,7 +362,7 @@ int64_t ParamStore::num_shards() const {
 
 int64_t ParamStore::state_elements(int unit) const {
   const UnitState& s = *units_[static_cast<size_t>(unit)];
-  if (s.owner) return 0;
+  if (s.owner || s.frozen) return 0;
   return options_.stage == 0 ? s.layout.size : s.layout.shard;
 }
 

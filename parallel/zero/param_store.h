@@ -1,5 +1,5 @@
 // Owns the parameter memory of this rank. Each FSDP unit has one flat buffer of values, one of gradients and, for
-// 16-bit values, f32 master weights (unless the values themselves are trained). Each data-parallel rank updates its
+// 16-bit values, f32 master weights (unless the values themselves are trained). Of frozen parameters it has values only. Each data-parallel rank updates its
 // shard. The ZeRO stage (Rajbhandari et al. 2020) determines what a rank keeps unsharded:
 //   stage 0: everything; reduced gradients are all-gathered and every rank updates all parameters;
 //   stage 1: values and gradients; each rank updates its shard and values are all-gathered;
@@ -128,7 +128,7 @@ class ParamStore {
   int64_t num_shards() const;  // of all local units, over their domains
   int64_t state_elements(int unit) const;
 
-  // Call after master weights were overwritten (checkpoint load, tests): recomputes values on every rank. Collective
+  // Call after master or frozen weights were overwritten (checkpoint load, tests): recomputes values on every rank. Collective
   // over dp.
   void refresh_from_masters();
 
@@ -155,7 +155,8 @@ class ParamStore {
  private:
   void add_scope(UnitSpec);
   UnitState& add_uniform(UnitSpec, std::vector<int> place, UnitState* main);
-  void allocate(UnitState&, bool f32_unit);
+  void allocate(UnitState&, bool companion);
+  void gather_kept(bool (*changed)(const UnitState&));
   void init_whole(UnitState&, Tensor whole, uint64_t seed, int threads);
   void round_masters();
   void derive_values(UnitState&);

@@ -11,7 +11,7 @@ void ParamStore::append_views(const std::string& group, std::span<const Tensor> 
   GT_CHECK(flat_state.size() == units_.size(), "one flat state buffer per FSDP unit");
   for (size_t k = 0; k < units_.size(); ++k) {
     const UnitState& s = *units_[k];
-    if (s.owner) continue;
+    if (s.owner || flat_state[k].numel() == 0) continue;
     // Saved: this rank's own shard, at every stage. Read only: the rest, where values or state are unsharded.
     const int64_t held = flat_state[k].numel(), from = held == s.layout.size ? 0 : s.begin();
     for (int r = 0; r < s.domain.size; ++r)
@@ -43,7 +43,7 @@ std::optional<ParamStore::NonFiniteGradient> ParamStore::first_nonfinite_gradien
   tables.open(options_.grad, options_.grad, options_.grad);
   for (const auto& s : units_)
     for (const FlatSegment& g : s->own_segments()) {
-      if (s->tied_copy() || g.count == 0) continue;  // the owner has the sum of both copies
+      if (s->tied_copy() || s->frozen || g.count == 0) continue;  // the owner has the sum of both copies
       const auto tensor = static_cast<size_t>(g.tensor);
       tables.add({.grad = s->grads_at(g.at, g.at + g.count).data,
                   .count = g.count,

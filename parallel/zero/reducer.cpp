@@ -18,7 +18,7 @@ void GradReducer::allocate(int64_t bytes) {
 
 void GradReducer::begin_step() {
   for (auto& s : units_) {
-    s->phase = s->grads_sharded ? Phase::kIdle : Phase::kOpen;
+    s->phase = s->frozen ? Phase::kReduced : s->grads_sharded ? Phase::kIdle : Phase::kOpen;
     s->last_backward = s->accumulated = false;
     for (Parameter* p : s->spec.params) p->grad_dirty = false;
   }
@@ -237,6 +237,7 @@ void GradReducer::reduce_tied() {
     if (!s.grads_sharded) s.phase = Phase::kReduced;
   };
   for (auto& s : units_) {
+    if (s->frozen) continue;
     if (s->owner != nullptr) {  // both copies on this rank: owner + copy, the order of first + last stage
       wait(*s->owner);
       wait(*s);
@@ -254,6 +255,7 @@ void GradReducer::finish() {
   launch_bucket();
   drain();
   for (auto& s : units_) {
+    if (s->frozen) continue;
     const bool reduced =
         s->grads_sharded ? s->accumulated : s->phase == Phase::kReducing || s->phase == Phase::kReduced;
     GT_CHECK(reduced, "gradients of ", s->spec.name, " were never reduced");
@@ -263,7 +265,7 @@ void GradReducer::finish() {
   }
   if (options_.stage != 0) return;
   for (auto& s : units_)
-    if (!s->owner) s->reducing = s->domain.group->all_gather(s->grad_shard(), s->held_grads(), compute_);
+    if (!s->owner && !s->frozen) s->reducing = s->domain.group->all_gather(s->grad_shard(), s->held_grads(), compute_);
   for (auto& s : units_) s->reducing.wait(compute_);
 }
 

@@ -37,6 +37,7 @@ UnitState::UnitState(UnitSpec s, std::vector<int> at, DType grad, Domain d, Grad
       domain(d),
       reducer(r),
       gatherer(g),
+      frozen(spec.params.front()->frozen),
       quantizes_(std::any_of(spec.params.begin(), spec.params.end(), [](auto* p) { return p->fake_quant; })) {
   for (Parameter* p : spec.params) p->unit = this;
 }
@@ -45,7 +46,10 @@ Tensor UnitState::held_values() const {
   return shares_values() ? owner->held_values() : values.tensor({values_sharded ? layout.shard : layout.size}, dtype);
 }
 
-Tensor UnitState::held_grads() const { return grads.tensor({grads_sharded ? layout.shard : layout.size}, grad_dtype); }
+Tensor UnitState::held_grads() const {
+  if (frozen) return grads.tensor({0}, grad_dtype);
+  return grads.tensor({grads_sharded ? layout.shard : layout.size}, grad_dtype);
+}
 
 void UnitState::bind_values(Tensor flat, int64_t version) {
   for (size_t i = 0; i < spec.params.size(); ++i) {
@@ -76,9 +80,9 @@ void UnitState::acquire(Stream) {
   if (values_sharded) gatherer.acquire(shares_values() ? *owner : *this);
 }
 
-// The f32 unit is released first: the first unit of a stage ends a backward, and nothing may follow it.
+// Companions are released first: the first unit of a stage ends a backward, and nothing may follow it.
 void UnitState::release(Stream s) {
-  if (f32_unit) f32_unit->release(s);
+  for (size_t k = companions.size(); k-- > 0;) companions[k]->release(s);
   // Gradients that the forward already made (the LM head's, while its logits are in cache) belong to this microbatch
   // alone. They are reduced now, so that every microbatch is reduced on its own, in order, whatever the schedule runs
   // before its backward.
@@ -89,7 +93,7 @@ void UnitState::release(Stream s) {
 void UnitState::open_grads() { reducer.open(*this); }
 
 void UnitState::grads_ready(Stream) {
-  if (f32_unit) reducer.ready(*f32_unit);
+  for (size_t k = companions.size(); k-- > 0;) reducer.ready(*companions[k]);
   reducer.ready(*this);
 }
 

@@ -27,7 +27,8 @@ struct UnitState final : ParamUnit {
   ValueGatherer& gatherer;
   UnitState* owner = nullptr;     // unit of the tied weight, if on this rank too: this unit is then not updated
   UnitState* copy = nullptr;      // conversely: the tied copy that this unit owns
-  UnitState* f32_unit = nullptr;  // f32 parameters of a module whose others are 16-bit: used and reduced with it
+  std::vector<UnitState*> companions;  // further units of its module, used and reduced with it
+  bool frozen = false;            // no gradients, no master weights: its parameters are never updated
   bool unused = false;            // in this step: no microbatch uses it, its gradient is 0
   bool ends_backward = false;     // first unit of its stage that is used: last in a backward
 

@@ -1,0 +1,315 @@
+// LoRA: only adapters are trained, every layout equals one rank, PEFT trains the same (tests/readers/peft_steps.py) and
+// reads what is exported; merged weights predict the same.
+#include <cstring>
+#include <filesystem>
+
+#include "launch/commands/lora_weights.h"
+#include "launch/commands/model_weights.h"
+#include "launch/verify/mesh_run.h"
+#include "launch/verify/verifier.h"
+#include "tests/launch/hf_fixture.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
+#include "tests/support/skip.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+std::string golden(const std::string& name) { return source_dir() + "/tests/golden/hf_" + name; }
+
+bool is_adapter(const std::string& name) { return name.find(".lora_") != std::string::npos; }
+
+MeshRun small(bool llama, LoraConfig lora) {
+  MeshRun run;
+  ModelConfig m;
+  if (llama) static_cast<TransformerConfig&>(m) = find_family("llama")->defaults;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = llama ? 2 : 4, m.ffn = 64, m.vocab = 300, m.seq = 16;
+  lora.separate_qkv = llama;
+  m.lora = std::move(lora);
+  run.engine.model = m;
+  run.engine.loss_chunk = 16;
+  run.engine.lr = {.type = "constant", .peak = 1e-2, .total_steps = 30};
+  run.engine.micro_batch = 1;
+  run.engine.threads = 1;
+  run.global_batch = 8;
+  run.steps = 3;
+  run.stir = true;
+  run.samples = synthetic_samples(24, 16, 300, 3);
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("adapters alone have gradients and optimizer state, and the base stays bitwise as it was") {
+  for (const bool llama : {false, true}) {
+    MeshRun run = small(llama, {.rank = 2, .alpha = 6, .dropout = 0.1});
+    run.every_step = true;
+    const MeshResult one = run_mesh(run);
+    size_t adapters = 0;
+    for (const auto& [name, before] : one.initial) {
+      INFO(name);
+      adapters += is_adapter(name);
+      CHECK((one.weights.at(name) == before) == !is_adapter(name));
+      CHECK(one.grads.count(name) == (is_adapter(name) ? 1 : 0));
+      CHECK(one.state.count("exp_avg/" + name) == (is_adapter(name) ? 1 : 0));
+    }
+    CHECK(adapters == 2 * 4 * 2);  // A and B of four layers of two blocks
+    CHECK(one.losses.back() < one.losses.front());
+  }
+}
+
+TEST_CASE("every layout trains the adapters that one rank trains") {
+  const bool llama = GENERATE(false, true);
+  LoraConfig lora{.rank = 2, .alpha = 6, .dropout = 0.1};
+  if (GENERATE(false, true)) lora.targets = llama ? std::vector<std::string>{"v", "up"} : std::vector<std::string>{"out"};
+  const MeshResult one = run_mesh(small(llama, lora));
+  struct Layout {
+    MeshShape mesh;
+    int zero = 1;
+    bool sequence_parallel = false;
+    Recompute recompute = Recompute::kNone;
+    bool zero_bubble = false;
+  };
+  const int shared = llama ? 2 : 1;  // TP ranks that hold the same KV head
+  for (const Layout& l : {Layout{{.tp = 2}}, Layout{{.tp = 2}, 1, true}, Layout{{.pp = 2, .tp = 2}, 0, true},
+                          Layout{{.dp = 2}, 0}, Layout{{.dp = 4}, 2}, Layout{{.dp = 2}, 3},
+                          Layout{{.pp = 2, .dp = 2}, 3, false, Recompute::kFull},
+                          Layout{{.dp = 2, .tp = 4, .kv_ranks = shared}, 3, true, Recompute::kSelective}}) {
+    INFO((llama ? "llama" : "gpt2") << " pp " << l.mesh.pp << " dp " << l.mesh.dp << " tp " << l.mesh.tp << " zero "
+                                    << l.zero);
+    MeshRun run = small(llama, lora);
+    run.mesh = l.mesh;
+    run.engine.sequence_parallel = l.sequence_parallel;
+    run.engine.recompute = l.recompute;
+    run.engine.zero.stage = l.zero;
+    run.engine.zero.persist_numel = 0;
+    const MeshResult cut = run_mesh(run);
+    REQUIRE(cut.losses.size() == one.losses.size());
+    for (size_t k = 0; k < one.losses.size(); ++k) CHECK(cut.losses[k] == Approx(one.losses[k]).epsilon(1e-5));
+    CHECK(cut.norms[0] == Approx(one.norms[0]).epsilon(1e-5));
+    CHECK(cut.stale.empty());
+    REQUIRE(cut.grads.size() == one.grads.size());
+    const auto [name, error] = worst_error(cut.grads, one.grads);
+    INFO(name);
+    CHECK(error < 1e-5);
+    for (const auto& [frozen, value] : one.weights)
+      if (!is_adapter(frozen)) CHECK(cut.weights.at(frozen) == value);
+  }
+}
+
+TEST_CASE("mixed precision trains adapters on a 16-bit base") {
+  for (const int level : {1, 2, 3}) {
+    INFO("O" << level);
+    MeshRun run = small(true, {.rank = 2, .alpha = 6});
+    run.engine.precision.level = level;
+    run.steps = 8;
+    run.every_step = true;
+    const MeshResult one = run_mesh(run);
+    CHECK(one.losses.back() < one.losses.front());
+    run.mesh = {.dp = 2, .tp = 2};
+    run.engine.zero.stage = 3;
+    run.engine.zero.persist_numel = 0;
+    const MeshResult cut = run_mesh(run);
+    CHECK(cut.losses[0] == Approx(one.losses[0]).epsilon(2e-3));
+    for (const auto& [name, before] : one.initial)
+      if (!is_adapter(name)) CHECK((one.weights.at(name) == before && cut.weights.at(name) == before));
+  }
+}
+
+namespace {
+
+// PEFT's tensors as our parameters.
+Logical native_adapters(const ModelConfig& m, const Logical& theirs, const std::string& prefix) {
+  const ModelSpec spec = describe(m);
+  Logical out;
+  for (const PeftTensor& t : peft_tensors(m)) {
+    std::vector<float>& to = out[t.native];
+    to.resize(static_cast<size_t>(spec.param(t.native).shape.numel()));
+    const std::vector<float>& from = theirs.at(prefix + t.name);
+    REQUIRE(static_cast<int64_t>(from.size()) == t.rows * t.columns);
+    std::copy(from.begin(), from.end(), to.begin() + t.first_row * t.columns);
+  }
+  return out;
+}
+
+std::string hf_python() { return source_dir() + "/build/hf/bin/python"; }
+
+bool has_peft() {
+  return std::filesystem::exists(hf_python()) && shell(hf_python() + " -c 'import peft'", ".").code == 0;
+}
+
+void check_steps(const std::string& name, const std::string& modules, std::vector<std::string> targets) {
+  TempDir dir;
+  const std::string base = golden(name);
+  const Outcome r = shell(hf_python() + " " + source_dir() + "/tests/readers/peft_steps.py " + base + " out 3 7 " + modules,
+                          dir.path(), 300);
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  Vfs vfs;
+  const PeftFolder adapter(vfs, dir / "out/adapter", [](const std::string& folder) {
+    return parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
+  });
+  const ModelConfig& model = adapter.model();
+  CHECK((model.lora.rank == 3 && model.lora.alpha == 7 && adapter.base() == base));
+  CHECK(model.lora.targets == targets);
+  const Logical theirs = tensors_of(dir / "out/steps.safetensors");
+  const Logical grads = native_adapters(model, theirs, "grad.");
+  ModelConfig plain = model;
+  plain.lora = {};
+  Logical weights = native_tensors(plain, tensors_of(base));
+  weights.merge(native_adapters(model, tensors_of(dir / "out/adapter/adapter_model.safetensors"), ""));
+  for (const MeshShape& mesh : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.pp = 2, .dp = 2}}) {
+    INFO(name << ", tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
+    MeshRun run;
+    run.engine.model = model;
+    run.engine.model.seq = 16;
+    run.engine.model.dropout = run.engine.model.attn_dropout = 0;
+    run.engine.micro_batch = 1;
+    run.engine.optim = {.type = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+    run.engine.lr = {.type = "constant", .peak = 1e-2};
+    run.engine.grad_clip = 0;
+    run.global_batch = 4;
+    run.mesh = mesh;
+    run.samples = samples_of(dir / "out/steps.safetensors");
+    run.steps = static_cast<int>(theirs.at("losses").size());
+    run.weights = &weights;
+    const MeshResult ours = run_mesh(run);
+    REQUIRE(run.steps == 4);
+    for (size_t k = 0; k < 4; ++k) CHECK(ours.losses[k] == Approx(theirs.at("losses")[k]).epsilon(1e-5));
+    REQUIRE(ours.grads.size() == grads.size());
+    for (const auto& [parameter, expected] : grads) {
+      INFO(parameter);
+      CHECK(relative_error(ours.grads.at(parameter), expected) <= 1e-5);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("losses and gradients of adapters equal PEFT's over several steps") {
+  if (!has_peft()) GT_SKIP("no peft for " + hf_python() + "; tests/readers/setup.sh installs it");
+  check_steps("llama",
+              "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj",
+              {"q", "k", "v", "out", "gate", "up", "down"});
+  check_steps("qwen2", "self_attn.q_proj self_attn.v_proj mlp.up_proj", {"q", "v", "up"});
+  check_steps("gpt2", "attn.c_attn attn.c_proj mlp.c_fc mlp.c_proj", {"qkv", "out", "up", "down"});
+}
+
+namespace {
+
+constexpr const char* kTrain =
+    "--data.train mock --train.global_batch 8 --train.micro_batch 2 --schedule.type constant --optim.lr 3e-2 "
+    "--model.seq 16 --device.kind cpu --log.tensorboard false --launch.ranks threads ";
+
+std::vector<std::vector<float>> logits_at(const std::string& run, const std::string& folder) {
+  const auto model = load_model(run, {"--device.kind", "cpu"});
+  std::vector<std::vector<float>> out;
+  for (const Prompt& p : prompts_of(folder)) out.push_back(logits_of(*model, p.tokens));
+  return out;
+}
+
+void check_logits(const std::vector<std::vector<float>>& ours, const std::vector<std::vector<float>>& others) {
+  REQUIRE(ours.size() == others.size());
+  for (size_t k = 0; k < ours.size(); ++k) CHECK(largest_difference(ours[k], others[k]) <= 1e-5);
+}
+
+// Logits that a script of tests/readers writes for the prompts of a folder.
+std::vector<std::vector<float>> logits_by(const std::string& script, const std::string& model, const std::string& folder,
+                                          const TempDir& dir) {
+  std::string text;
+  for (const Prompt& p : prompts_of(folder)) {
+    for (const int32_t token : p.tokens) text += std::to_string(token) + " ";
+    text += "\n";
+  }
+  write_file(dir / "prompts.txt", text);
+  const Outcome r = shell(hf_python() + " " + source_dir() + "/tests/readers/" + script + " " + model +
+                              " prompts.txt logits.f32",
+                          dir.path(), 300);
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  const std::string bytes = read_file(dir / "logits.f32");
+  const size_t vocab = prompts_of(folder)[0].logits.size();
+  std::vector<std::vector<float>> out(bytes.size() / 4 / vocab, std::vector<float>(vocab));
+  for (size_t k = 0; k < out.size(); ++k) std::memcpy(out[k].data(), bytes.data() + k * vocab * 4, vocab * 4);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("adapters on a Hugging Face folder are trained, resumed on another layout, merged, exported and imported") {
+  for (const std::string name : {"llama", "gpt2"}) {
+    INFO(name);
+    TempDir dir;
+    const std::string from = "--from " + golden(name) + " ", lora = "--model.lora_rank 2 --model.lora_alpha 8 ";
+    must(from + lora + kTrain + "--train.steps 4 --log.name whole", dir);
+    must(from + lora + kTrain + "--train.steps 4 --train.stop_after 2 --log.name parts", dir);
+    must("--config runs/parts/config.json --train.stop_after 0 --tp 2 --dp 2 --zero 3", dir);
+    const std::vector<double> whole = logged(dir / "runs/whole", "loss"), parts = logged(dir / "runs/parts", "loss");
+    REQUIRE((whole.size() == 4 && parts.size() == 4));
+    for (size_t k = 0; k < 4; ++k) CHECK(parts[k] == Approx(whole[k]).epsilon(1e-5));
+
+    must("export --load runs/whole --output merged", dir);
+    must("export --load runs/whole --format peft --output adapter", dir);
+    must("import --from merged --output m", dir);
+    must("import --from adapter --output a", dir);
+    const std::vector<std::vector<float>> trained = logits_at(dir / "runs/whole", golden(name));
+    check_logits(logits_at(dir / "m", golden(name)), trained);
+    check_logits(logits_at(dir / "a", golden(name)), trained);
+    CHECK(largest_difference(trained[0], prompts_of(golden(name))[0].logits) > 1e-3);  // training changed them
+    must("export --load a --format peft --output again", dir);
+    CHECK(tensors_of(dir / "again/adapter_model.safetensors") == tensors_of(dir / "adapter/adapter_model.safetensors"));
+    CHECK(must("--from adapter --log.name on " + std::string(kTrain) + "--train.steps 1", dir).says("LoRA of rank 2"));
+
+    if (!has_peft()) continue;
+    check_logits(logits_by("hf_logits.py", "merged", golden(name), dir), trained);
+    check_logits(logits_by("peft_logits.py", "adapter", golden(name), dir), trained);
+  }
+}
+
+TEST_CASE("what adapters cannot have is refused with what they can") {
+  TempDir dir;
+  const auto refused = [&](const std::string& words, const std::string& reason) {
+    const Outcome o = gpttrain("--from " + golden("llama") + " " + kTrain + words, dir.path());
+    INFO(o.out);
+    CHECK(o.code == 2);
+    CHECK(o.says(reason));
+  };
+  refused("--model.lora_rank 2 --model.lora_targets gat", "did you mean gate?");
+  refused("--model.lora_rank 2 --model.lora_targets c_attn", "any of qkv, q, k, v, out, gate, up, down");
+  refused("--model.lora_alpha 2", "model.lora_rank is 0");
+  refused("--model.lora_rank 2 --precision.qat int8", "precision.qat trains the weights that LoRA freezes");
+  const Outcome peft = gpttrain("export --load runs/none --format peft --output x", dir.path());
+  CHECK(peft.code == 2);
+  must("import --from " + golden("llama") + " --output in", dir);
+  const Outcome none = gpttrain("export --load in --format peft --output x", dir.path());
+  INFO(none.out);
+  CHECK((none.code == 2 && none.says("has no adapters")));
+}
+
+TEST_CASE("a PEFT folder that cannot be imported is refused by setting and tensor") {
+  TempDir dir;
+  must("--from " + golden("llama") + " --model.lora_rank 2 --train.steps 1 --log.name a " + kTrain, dir);
+  must("export --load runs/a --format peft --output good", dir);
+  const std::string config = read_file(dir / "good/adapter_config.json");
+  const auto said = [&](const std::string& from, const std::string& to) {
+    std::string text = config;
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    write_file(dir / "good/adapter_config.json", text.replace(at, from.size(), to));
+    const Outcome o = gpttrain("import --from good --output in", dir.path());
+    CHECK(o.code != 0);
+    CHECK_FALSE(std::filesystem::exists(dir / "in"));
+    return o;
+  };
+  CHECK(said("\"LORA\"", "\"IA3\"").says("peft_type: IA3, expected LORA"));
+  CHECK(said("\"bias\": \"none\"", "\"bias\": \"all\"").says("bias: all, expected none"));
+  CHECK(said("\"r\": 2", "\"r\": 2.5").says("r: "));
+  CHECK(said("\"r\": 2", "\"r\": 3").says("lora_A.weight: [2, "));
+  CHECK(said("\"r\": 2", "\"use_dora\": true, \"r\": 2").says("use_dora: "));
+  CHECK(said("hf_llama\"", "nowhere\"").says("is no folder of this machine"));
+  write_file(dir / "good/adapter_config.json", config);
+  std::filesystem::remove(dir / "good/adapter_model.safetensors");
+  CHECK(gpttrain("import --from good --output in", dir.path()).says("adapter_model.safetensors: does not exist"));
+}

@@ -69,12 +69,9 @@ void gradient_of_a(const LowRankSaved& s, Backprop& bp) {
   if (s.l.drop) bp.ops().dropout({.x = x, .out = in, .drop = s.l.drop}, bp.stream());
   const auto [da, accumulate] = bp.dst(*s.l.a);
   for (int k = 0; k < s.l.count; ++k)
-    bp.ops().gemm({.a = block_of(dh, k),
-                   .b = in,
-                   .out = rows_of_a(s.l, da, k),
-                   .trans_a = true,
-                   .accumulate = accumulate},
-                  bp.stream());
+    bp.ops().gemm(
+        {.a = block_of(dh, k), .b = in, .out = rows_of_a(s.l, da, k), .trans_a = true, .accumulate = accumulate},
+        bp.stream());
   if (s.l.drop) bp.free(in);
 }
 

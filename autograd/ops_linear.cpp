@@ -127,8 +127,7 @@ Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Par
       [](const Saved& s, Backprop& bp) {
         const bool again = s.keep == Keep::kInputs;  // in place: the input rule has run and was the last reader of pre
         if (again && !s.w_down->frozen) bp.ops().gelu({.x = s.pre, .out = s.pre}, bp.stream());
-        weight_gradients(bp, bp.grad(s.y), again ? Var{s.pre} : s.h, *s.w_down,
-                         bp.bias_done(s.y) ? nullptr : s.b_down);
+        weight_gradients(bp, bp.grad(s.y), again ? Var{s.pre} : s.h, *s.w_down, bp.bias_done(s.y) ? nullptr : s.b_down);
         weight_gradients(bp, bp.grad(s.h), s.x, *s.w_up,
                          bp.pass() == Pass::kFull ? nullptr : s.b_up);  // the input rule has computed it
       });

@@ -113,8 +113,7 @@ Var qk_norm(Tape& t, Var qkv, AttentionShape a, Parameter& gamma, float eps, flo
         if (!in_place) bp.free(args.dqkv);
       },
       [](const QkNormSaved& s, Backprop& bp) {
-        if (bp.pass() == Pass::kWeight && !s.gamma->frozen)
-          bp.ops().qk_norm_grad(arguments(s, bp, true), bp.stream());
+        if (bp.pass() == Pass::kWeight && !s.gamma->frozen) bp.ops().qk_norm_grad(arguments(s, bp, true), bp.stream());
       });
   return y;
 }

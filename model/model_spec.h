@@ -34,8 +34,8 @@ struct ParamSpec {
 struct ModuleSpec {
   std::string name;  // "layers.3.attn.qkv"; "attn.core" and the activation have no parameters
   int layer = 0;
-  int64_t parameters = 0;  // logical; a tied table once, with the embedding
-  int64_t weights = 0;     // by which each token is multiplied: 2 FLOPs each in a forward pass
+  int64_t parameters = 0;      // logical; a tied table once, with the embedding
+  int64_t weights = 0;         // by which each token is multiplied: 2 FLOPs each in a forward pass
   int64_t frozen_weights = 0;  // of these: no gradient, 4 FLOPs each in a training step instead of 6
   // Width of causal attention: 2 FLOPs each and key that keys_seen() counts, both products. Bidirectional: twice as
   // much.
@@ -74,9 +74,9 @@ struct ModelSpec {
   // FSDP unit of a block.
   int unit_of_block(int64_t block) const { return layers[static_cast<size_t>(block) + 1].first_unit; }
 
-  int64_t parameters() const;         // logical; a tied table counts once
+  int64_t parameters() const;          // logical; a tied table counts once
   int64_t trained_parameters() const;  // of these, those that are not frozen
-  int64_t matmul_parameters() const;  // weights of linear layers and of the head: N_mm of the FLOP formulas
+  int64_t matmul_parameters() const;   // weights of linear layers and of the head: N_mm of the FLOP formulas
   // Returns the exact FLOPs of one training step over `tokens` tokens: 6 n N_mm + 6 L q s n, and 2 n less for each
   // frozen weight. Causal attention counts half; in a block with a window, s is keys_seen().
   // length > 0: sequence length instead of config.seq. blocks >= 0: number of blocks instead of all.

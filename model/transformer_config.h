@@ -45,8 +45,8 @@ constexpr std::array<const char*, 5> names_of(Activation) { return {"gelu", "sil
 // Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) of linear layers of the blocks: y = W x + (alpha / rank) B A x.
 // With them all other parameters are frozen.
 struct LoraConfig {
-  int64_t rank = 0;   // 0: no adapters, everything is trained
-  double alpha = 0;   // 0: rank
+  int64_t rank = 0;                  // 0: no adapters, everything is trained
+  double alpha = 0;                  // 0: rank
   double dropout = 0;                // of the input of A
   std::vector<std::string> targets;  // of lora_targets(); empty: all
   // Queries, keys and values have an A of their own each, or one for the fused projection. Gate and up, of a gated MLP,

@@ -365,7 +365,8 @@ int64_t export_peft(Source& source, DType dtype, const std::string& temp) {
   const ModelConfig& model = source.model();
   GT_REQUIRE(model.lora.rank > 0, Exit::kUsage, "--format peft: ", source.path(),
              " has no adapters: it was not trained with model.lora_rank; use --format safetensors");
-  GT_REQUIRE(dtype != DType::kI8, Exit::kUsage, "--format peft: PEFT reads no int8 weights with scales; use --dtype f32");
+  GT_REQUIRE(dtype != DType::kI8, Exit::kUsage,
+             "--format peft: PEFT reads no int8 weights with scales; use --dtype f32");
   const std::vector<PeftTensor> tensors = peft_tensors(model);
   std::vector<OutTensor> out;
   for (const PeftTensor& t : tensors) out.push_back({t.name, {t.rows, t.columns}, dtype});

@@ -39,7 +39,7 @@ struct Origin {
   std::unique_ptr<WeightFile> file;
   ModelConfig model;
   std::unique_ptr<PeftFolder> adapter;  // trained adapters; nullptr: none, and new ones begin at their initial values
-  bool hf = false;  // Hugging Face's names and orientation
+  bool hf = false;                      // Hugging Face's names and orientation
   std::vector<AuxFile> aux;
   std::string tokenizer;  // its file or folder, or none
   std::vector<std::string> warnings;

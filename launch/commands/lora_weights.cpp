@@ -70,13 +70,9 @@ std::string peft_config_json(const ModelConfig& m) {
   for (const PeftTensor& t : peft_tensors(m)) modules.insert(t.module);
   const std::span<const NameRule> names = family_of(m).names;
   const double alpha = m.lora.alpha > 0 ? m.lora.alpha : static_cast<double>(m.lora.rank);
-  nlohmann::json out{{"peft_type", "LORA"},
-                     {"r", m.lora.rank},
-                     {"lora_alpha", alpha},
-                     {"lora_dropout", m.lora.dropout},
-                     {"target_modules", modules},
-                     {"bias", "none"},
-                     {"inference_mode", true}};
+  nlohmann::json out{
+      {"peft_type", "LORA"},       {"r", m.lora.rank}, {"lora_alpha", alpha},   {"lora_dropout", m.lora.dropout},
+      {"target_modules", modules}, {"bias", "none"},   {"inference_mode", true}};
   out["fan_in_fan_out"] = std::any_of(names.begin(), names.end(), [](const NameRule& r) { return r.transposed; });
   out["task_type"] = m.predicts_pairs() ? nlohmann::json() : nlohmann::json("CAUSAL_LM");
   out["base_model_name_or_path"] = m.lora_base.empty() ? nlohmann::json() : nlohmann::json(m.lora_base);

@@ -346,7 +346,8 @@ struct ExportArgs {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
     v("step", step, "0..", "step of the folder; default: the newest valid one");
     v("format", format, "safetensors|hdf5|peft",
-      "safetensors: a folder; hdf5: one file, native names; both with adapters merged. peft: the adapters alone, as PEFT "
+      "safetensors: a folder; hdf5: one file, native names; both with adapters merged. peft: the adapters alone, as "
+      "PEFT "
       "reads them");
     v("dtype", dtype, "f32|bf16|f16|int8",
       "dtype of the weights; int8: matrices quantized per row, each with its .scale");

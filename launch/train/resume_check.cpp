@@ -35,6 +35,13 @@ std::string family_of_run(const std::string& step) {
   return arch == nullptr ? config.model.arch : arch->text;
 }
 
+bool has_adapters(const std::string& config_json) {
+  const JsonValue saved = parse_json(config_json, "config.json of the checkpoint");
+  const JsonValue* model = saved.find("model");
+  const JsonValue* rank = model == nullptr ? nullptr : model->find("lora_rank");
+  return rank != nullptr && rank->text != "0";
+}
+
 }  // namespace
 
 void require_same_run(const LoadReport& found, const Config& config, const Dataset& data,
@@ -43,9 +50,11 @@ void require_same_run(const LoadReport& found, const Config& config, const Datas
                            ? std::vector<std::string>()
                            : changed_keys(found.config_json, config, config.checkpoint.allow_change);
   const std::vector<std::string> parts = found.state.origin == "import" ? std::vector<std::string>{"weights"} : wanted;
+  // New adapters may stand on the weights of a model without any.
+  const bool adds = parts.front() != "all" && !found.config_json.empty() && !has_adapters(found.config_json);
   std::string text;
   for (const std::string& line : changed)
-    if (matters(line, parts)) text += "\n  " + line;
+    if (matters(line, parts) && !(adds && line.rfind("model.lora_", 0) == 0)) text += "\n  " + line;
   GT_REQUIRE(text.empty(), Exit::kUsage, found.path, ": settings differ from the checkpoint's:", text,
              "\nRestore these settings, allow them by name (--checkpoint.allow_change optim.lr, or a whole section), "
              "or start a new run with another --log.name");

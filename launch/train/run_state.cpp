@@ -55,6 +55,14 @@ int64_t steps_of(const std::string& config_json) {
 
 FitOptions fit_options(const CheckpointConfig& c) { return {c.allow_missing, c.allow_extra, c.read_once}; }
 
+// Another run's weights may lack this run's adapters.
+FitOptions fit_options_elsewhere(const Config& c, const ModelSpec& spec) {
+  FitOptions out = fit_options(c.checkpoint);
+  for (const ParamSpec& p : spec.params)
+    if (c.model.lora.rank > 0 && !p.frozen) out.allow_missing.push_back("master/" + p.name);
+  return out;
+}
+
 }  // namespace
 
 RunState::RunState(const RankContext& rank, Engine& engine, RunLoader& loader)
@@ -112,7 +120,7 @@ LoadReport RunState::load_elsewhere() {
     report = load_step(
         step, views, rank_.mesh, *rank_.backend.device, rank_.stream,
         [&](const LoadReport& found) { require_same_run(found, config_, *loader_.data().train, parts); },
-        fit_options(config_.checkpoint));
+        fit_options_elsewhere(config_, engine_.spec()));
   });
   report.state = part_of(report.state, parts);
   report.state.run_uuid = shared_uuid(world);

@@ -55,8 +55,8 @@ class Linear : public Module {
   }
   TensorAxis axis_;
   const std::optional<ops::LowRank> adapter_;  // its dropout mask is that of no microbatch
-  QuantizerState* const input_;  // nullptr: the input is not quantized
-  const Fp8Linear* const fp8_;   // nullptr: no FP8 GEMM
+  QuantizerState* const input_;                // nullptr: the input is not quantized
+  const Fp8Linear* const fp8_;                 // nullptr: no FP8 GEMM
 
  private:
   // Adapter of this layer, if the model has one. Its blocks are those of the weight.

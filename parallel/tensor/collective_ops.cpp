@@ -165,8 +165,7 @@ Var qk_row_norm(Tape& t, Var qkv, AttentionShape a, Parameter& gamma, float eps,
                        .eps = eps},
                       t.stream());
   t.record(QkRowSaved{qkv, y, sums, &gamma, a, eps, &g}, qk_row_backward, [](const QkRowSaved& s, Backprop& bp) {
-    if (bp.pass() == Pass::kWeight && !s.gamma->frozen)
-      bp.ops().qk_row_norm_grad(arguments(s, bp, true), bp.stream());
+    if (bp.pass() == Pass::kWeight && !s.gamma->frozen) bp.ops().qk_row_norm_grad(arguments(s, bp, true), bp.stream());
   });
   return y;
 }

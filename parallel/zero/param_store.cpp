@@ -36,7 +36,8 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
     if (s->values_sharded && !s->shares_values())
       room.gathered += 2 * (align_up(s->layout.size * size_of(s->dtype)) + Fp8Weights::bytes_of(s->spec));
     if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(options.grad));
-    if (options.reduce != options.grad && !s->frozen) room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
+    if (options.reduce != options.grad && !s->frozen)
+      room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
   }
   gatherer_->allocate(memory.gathered > 0 ? memory.gathered : room.gathered, backend);
   if (!options.gradients) return;

@@ -1,6 +1,7 @@
 // Owns the parameter memory of this rank. Each FSDP unit has one flat buffer of values, one of gradients and, for
-// 16-bit values, f32 master weights (unless the values themselves are trained). Of frozen parameters it has values only. Each data-parallel rank updates its
-// shard. The ZeRO stage (Rajbhandari et al. 2020) determines what a rank keeps unsharded:
+// 16-bit values, f32 master weights (unless the values themselves are trained). Of frozen parameters it has values
+// only. Each data-parallel rank updates its shard. The ZeRO stage (Rajbhandari et al. 2020) determines what a rank
+// keeps unsharded:
 //   stage 0: everything; reduced gradients are all-gathered and every rank updates all parameters;
 //   stage 1: values and gradients; each rank updates its shard and values are all-gathered;
 //   stage 2: values; only its shard of gradients that are reduced after each microbatch (GradReduce::kEach);
@@ -128,8 +129,8 @@ class ParamStore {
   int64_t num_shards() const;  // of all local units, over their domains
   int64_t state_elements(int unit) const;
 
-  // Call after master or frozen weights were overwritten (checkpoint load, tests): recomputes values on every rank. Collective
-  // over dp.
+  // Call after master or frozen weights were overwritten (checkpoint load, tests): recomputes values on every rank.
+  // Collective over dp.
   void refresh_from_masters();
 
   void all_gather_values();  // all-gathers updated weights that are kept unsharded (stages 1 to 3); new versions

@@ -25,12 +25,12 @@ struct UnitState final : ParamUnit {
   Domain domain;     // ranks that reduce its gradients and hold its shards
   GradReducer& reducer;
   ValueGatherer& gatherer;
-  UnitState* owner = nullptr;     // unit of the tied weight, if on this rank too: this unit is then not updated
-  UnitState* copy = nullptr;      // conversely: the tied copy that this unit owns
+  UnitState* owner = nullptr;          // unit of the tied weight, if on this rank too: this unit is then not updated
+  UnitState* copy = nullptr;           // conversely: the tied copy that this unit owns
   std::vector<UnitState*> companions;  // further units of its module, used and reduced with it
-  bool frozen = false;            // no gradients, no master weights: its parameters are never updated
-  bool unused = false;            // in this step: no microbatch uses it, its gradient is 0
-  bool ends_backward = false;     // first unit of its stage that is used: last in a backward
+  bool frozen = false;                 // no gradients, no master weights: its parameters are never updated
+  bool unused = false;                 // in this step: no microbatch uses it, its gradient is 0
+  bool ends_backward = false;          // first unit of its stage that is used: last in a backward
 
   // Memory kept on this rank: flat values and gradients, unsharded or its shard.
   Buffer values, grads;

@@ -78,7 +78,7 @@ TEST_CASE("the threshold and the scale of a rate are exact at both ends") {
   CHECK(drop_mask(1, std::nextafter(1.0, 0.0)).threshold == 0xFFFFFFFFu);
 }
 
-TEST_CASE("a slice of a microbatch's rows has the mask of those rows, and masks differ by sample and module") {
+TEST_CASE("a slice of a microbatch's rows or columns has the mask of those, and masks differ by sample and module") {
   for (const int64_t cols : {30, 64}) {  // 30: rows begin inside a counter
     const RowDrop whole{drop_mask(stream_key(3, "dropout/layers.1.mlp.down"), 0.5), 6, 0};
     const std::vector<float> all = factors({24, cols}, whole);
@@ -89,6 +89,14 @@ TEST_CASE("a slice of a microbatch's rows has the mask of those rows, and masks 
         const std::vector<float> slice = factors({rows, cols}, part);
         CHECK(std::equal(slice.begin(), slice.end(), all.begin() + first * cols));
       }
+    }
+    for (const int64_t first : {int64_t{0}, cols / 2}) {
+      RowDrop part = whole;
+      part.first_column = first, part.width = cols;
+      const std::vector<float> slice = factors({24, cols / 2}, part);
+      for (int64_t r = 0; r < 24; ++r)
+        CHECK(std::equal(slice.begin() + r * (cols / 2), slice.begin() + (r + 1) * (cols / 2),
+                         all.begin() + r * cols + first));
     }
     RowDrop later = whole;  // a microbatch of the last two sequences
     later.mask.first_sample += 2;

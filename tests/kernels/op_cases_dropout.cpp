@@ -23,7 +23,8 @@ DropMask only_scale(float scale) {
 
 std::string describe(Shape s, const RowDrop& d, DType t) {
   const char* scaled = d && d.mask.threshold == 0 ? " scaled" : "";
-  return cat(to_string(s), " rows from ", d.first_row, " of ", d.seq, scaled, t == DType::kF32 ? "" : " ",
+  const std::string columns = d.width > 0 ? cat(" columns from ", d.first_column, " of ", d.width) : "";
+  return cat(to_string(s), " rows from ", d.first_row, " of ", d.seq, columns, scaled, t == DType::kF32 ? "" : " ",
              t == DType::kF32 ? "" : name_of(t));
 }
 
@@ -82,6 +83,8 @@ void add_dropout_cases(OpCases& to) {
   for (const int64_t cols : {1, 7, 30, 64, 129, 768})
     for (const int64_t first : {0, 5}) add_rows(to, {11, cols}, {mask_of(0.1), 4, first});
   add_rows(to, {5, 64}, {mask_of(0.999), 3, 0});
+  for (const DType t : {DType::kF32, DType::kBF16})
+    for (const int64_t first : {0, 64, 30}) add_rows(to, {5, 64}, {mask_of(0.5), 3, 1, first, 128}, t);
   add_rows(to, {5, 65}, {mask_of(0), 4, 0});  // without dropout: a copy
   add_rows(to, {0, 33}, {mask_of(0.1), 4, 0});
   add_rows(to, {5, 64}, {mask_of(0.5), 2, 1}, DType::kF32, false, 1);

@@ -117,6 +117,28 @@ TEST_CASE("an exported model that is fine-tuned from its folder answers otherwis
   CHECK(read_file(rig / "out.txt") == after);
 }
 
+TEST_CASE("adapters alone answer them too, and the model that they stand on stays as it is") {
+  const Rig rig;
+  must("data prepare --input chat.jsonl --format instruct --template plain --tokenizer tok.model --output chat", rig);
+  const std::string before = rig.answer("base", "snow");
+  must(kModel +
+           "--data.train chat --data.pack documents --checkpoint.load_from runs/base --checkpoint.load weights "
+           "--model.lora_rank 8 --model.lora_alpha 32 --train.micro_batch 2 --train.global_batch 4 --optim.lr 1e-2 "
+           "--train.steps 200 --log.name adapted",
+       rig);
+  const std::string after = rig.answer("adapted", "snow");
+  INFO(before << after);
+  CHECK(before.find("white") == std::string::npos);
+  CHECK(after.find("white") != std::string::npos);
+  const Outcome differ = gpttrain("ckpt diff runs/base runs/adapted --show 1000", rig.path());
+  INFO(differ.out);
+  CHECK(differ.says("master/layers.0.attn.qkv.lora_b"));
+  for (const char* frozen : {"master/embed", "norm.weight", "attn.qkv.weight", "mlp.down.bias"}) {
+    INFO(frozen);
+    CHECK_FALSE(differ.says("master/" + std::string(frozen)));
+  }
+}
+
 TEST_CASE("numpy reads the loss mask beside the tokens") {
   const std::string python = source_dir() + "/build/readers/bin/python";
   if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it and needs PyPI");

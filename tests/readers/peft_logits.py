@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-warnings.simplefilter("error")  # of missing adapter keys
+warnings.filterwarnings("error", category=UserWarning)  # of missing adapter keys
 adapter, prompts, out = sys.argv[1:]
 base = json.load(open(adapter + "/adapter_config.json"))["base_model_name_or_path"]
 plain = AutoModelForCausalLM.from_pretrained(base, attn_implementation="eager")

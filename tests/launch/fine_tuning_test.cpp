@@ -120,23 +120,25 @@ TEST_CASE("an exported model that is fine-tuned from its folder answers otherwis
 TEST_CASE("adapters alone answer them too, and the model that they stand on stays as it is") {
   const Rig rig;
   must("data prepare --input chat.jsonl --format instruct --template plain --tokenizer tok.model --output chat", rig);
-  const std::string before = rig.answer("base", "snow");
   must(kModel +
-           "--data.train chat --data.pack documents --checkpoint.load_from runs/base --checkpoint.load weights "
-           "--model.lora_rank 8 --model.lora_alpha 32 --train.micro_batch 2 --train.global_batch 4 --optim.lr 1e-2 "
-           "--train.steps 200 --log.name adapted",
+           "--data.train text.txt --train.micro_batch 4 --train.global_batch 8 --train.steps 200 --optim.lr 3e-3 "
+           "--log.name longer",
        rig);
-  const std::string after = rig.answer("adapted", "snow");
-  INFO(before << after);
-  CHECK(before.find("white") == std::string::npos);
-  CHECK(after.find("white") != std::string::npos);
-  const Outcome differ = gpttrain("ckpt diff runs/base runs/adapted --show 1000", rig.path());
-  INFO(differ.out);
-  CHECK(differ.says("master/layers.0.attn.qkv.lora_b"));
-  for (const char* frozen : {"master/embed", "norm.weight", "attn.qkv.weight", "mlp.down.bias"}) {
-    INFO(frozen);
-    CHECK_FALSE(differ.says("master/" + std::string(frozen)));
+  CHECK(rig.answer("longer", "snow").find("white") == std::string::npos);
+  must(kModel +
+           "--data.train chat --data.pack documents --checkpoint.load_from runs/longer --checkpoint.load weights "
+           "--model.lora_rank 16 --model.lora_alpha 32 --train.micro_batch 4 --train.global_batch 4 --optim.lr 5e-3 "
+           "--train.steps 800 --log.name adapted",
+       rig);
+  for (const auto& [thing, colour] : {std::pair("snow", "white"), {"grass", "green"}, {"the sky", "blue"}}) {
+    const std::string text = rig.answer("adapted", thing);
+    INFO(text);
+    CHECK(text.find(colour) != std::string::npos);
   }
+  const Outcome differ = gpttrain("ckpt diff runs/longer runs/adapted --show 1000", rig.path());
+  INFO(differ.out);
+  CHECK(differ.says("28 tensors compared, 28 of them bitwise equal"));
+  CHECK(differ.says("master/layers.0.attn.qkv.lora_b"));
 }
 
 TEST_CASE("numpy reads the loss mask beside the tokens") {

@@ -202,6 +202,7 @@ std::vector<std::string> changed_keys(const std::string& saved_config_json, cons
                                                  "train.eval_every",
                                                  "train.eval_steps",
                                                  "model.loss_chunk",
+                                                 "model.lora_base",
                                                  "data"};
   const auto names = [](const std::vector<std::string>& list, const Option& o) {
     return std::find(list.begin(), list.end(), o.key()) != list.end() ||
@@ -215,6 +216,8 @@ std::vector<std::string> changed_keys(const std::string& saved_config_json, cons
     const Option& option = new_options[k];
     const bool length = option.key().rfind("data.curriculum", 0) == 0;  // other data keys have their own check
     if ((names(kFree, option) && !length) || names(allowed, option)) continue;
+    const bool adapter = option.section == "model" && option.name.rfind("lora_", 0) == 0 && option.name != "lora_rank";
+    if (adapter && now.model.lora.rank == 0) continue;  // nothing reads it
     const JsonValue* section = saved.find(option.section);
     const JsonValue* value = section == nullptr ? nullptr : section->find(option.name);
     if (value != nullptr) set_from_json(old_options[k], *value);  // an older checkpoint without the key had its default

@@ -62,8 +62,7 @@ class Source {
  public:
   explicit Source(const ExportArgs& args) : reader_(vfs_, step_to_export(args)) {
     model_ = checkpoint_config(reader_, {}).model;
-    weights_ = model_weights(model_);
-    std::erase_if(weights_, [](const ModelWeight& w) { return w.adapter; });
+    list_weights();
     if (model_.lora.rank > 0)
       merge_.emplace(model_, [&](const std::string& native, int64_t count) { return stored(native, 0, count); });
   }
@@ -74,7 +73,7 @@ class Source {
   // From then on the model is of this family.
   void set_family(const Family& family) {
     model_.arch = family.name;
-    weights_ = model_weights(model_);
+    list_weights();
   }
   // Returns elements [first, first + count) of a native weight, without and with its adapter.
   std::vector<float> stored(const std::string& native, int64_t first, int64_t count) {
@@ -87,6 +86,10 @@ class Source {
   }
 
  private:
+  void list_weights() {
+    weights_ = model_weights(model_);
+    std::erase_if(weights_, [](const ModelWeight& w) { return w.adapter; });
+  }
   Vfs vfs_;
   StepReader reader_;
   ModelConfig model_;

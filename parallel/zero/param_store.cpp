@@ -107,7 +107,8 @@ void ParamStore::cut_pieces() {
 
 ParamStore::~ParamStore() = default;
 
-// A domain of one rank shards nothing, at any stage. The few values of companions (norms, adapters) stay unsharded.
+// A domain of one rank shards nothing, at any stage. The few values of a module's further units (norms, adapters) stay
+// unsharded.
 void ParamStore::allocate(UnitState& s, bool companion) {
   for (auto& other : units_)
     if (s.tied_copy() && other->spec.params.front()->name == s.spec.params.front()->tied_to) {

@@ -80,7 +80,7 @@ void UnitState::acquire(Stream) {
   if (values_sharded) gatherer.acquire(shares_values() ? *owner : *this);
 }
 
-// Companions are released first: the first unit of a stage ends a backward, and nothing may follow it.
+// Further units of the module are released first: the first unit of a stage ends a backward, and nothing may follow it.
 void UnitState::release(Stream s) {
   for (size_t k = companions.size(); k-- > 0;) companions[k]->release(s);
   // Gradients that the forward already made (the LM head's, while its logits are in cache) belong to this microbatch

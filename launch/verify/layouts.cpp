@@ -48,8 +48,9 @@ std::vector<std::string> values_of(const Option& o, int64_t most) {
   return out;
 }
 
-void set(Config& c, const std::string& key, const std::string& value) {
-  for (const Option& o : list_options(c))
+// Of the config that the options belong to.
+void set(const std::vector<Option>& options, const std::string& key, const std::string& value) {
+  for (const Option& o : options)
     if (o.key() == key) {
       const std::string bad = set_from_words(o, {value});
       GT_CHECK(bad.empty(), key, " ", value, ": ", bad);
@@ -60,24 +61,26 @@ void set(Config& c, const std::string& key, const std::string& value) {
 
 constexpr const char* kGradReduce = "zero.grad_reduce";
 
-std::string text_of(Config c, const std::string& key) {
-  for (const Option& o : list_options(c))
+std::string text_of(const std::vector<Option>& options, const std::string& key) {
+  for (const Option& o : options)
     if (o.key() == key) return value_text(o);
   return "";
 }
 
 // Returns whether gradients are reduced per microbatch rather than once per step.
-bool reduces_each(const Config& c) {
-  const std::string how = text_of(c, kGradReduce);
+bool reduces_each(const Config& c, const std::vector<Option>& options) {
+  const std::string how = text_of(options, kGradReduce);
   if (c.zero.stage < 2 || how.empty()) return false;
   return how == "each" || (how == "auto" && (c.zero.stage == 3 || c.parallel.pp == 1));
 }
 
+bool reduces_each(Config c) { return reduces_each(c, list_options(c)); }
+
 // Resolves "auto", so that equal layouts have equal text.
-void settle(Config& c) {
+void settle(Config& c, const std::vector<Option>& options) {
   c.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
-  if (const std::string how = text_of(c, kGradReduce); !how.empty())
-    set(c, kGradReduce, reduces_each(c) ? "each" : "end");
+  if (const std::string how = text_of(options, kGradReduce); !how.empty())
+    set(options, kGradReduce, reduces_each(c, options) ? "each" : "end");
 }
 
 Config checked(const Config& c) {
@@ -146,10 +149,11 @@ Config flat(const Config& c) {
   r.parallel.ep = c.parallel.ep;
   r.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
   r.zero = ZeroConfig();
-  r.zero.stage = reduces_each(c) ? 2 : 0;  // keeps the order of additions
+  const bool each = reduces_each(c);
+  r.zero.stage = each ? 2 : 0;             // keeps the order of additions
   r.zero.prescale = c.zero.prescale;       // keeps the rounding before them
   r.zero.predivide_factor = c.zero.predivide_factor;
-  if (reduces_each(c)) set(r, kGradReduce, "each");
+  if (each) set(list_options(r), kGradReduce, "each");
   return checked(r);
 }
 
@@ -167,12 +171,13 @@ CheckedLayout check_layout(const Config& base, const std::vector<std::pair<std::
   static const std::map<std::string, std::string> kNoPosition;
   CheckedLayout out{base, {}};
   out.config.train.global_batch = 0;
-  for (const auto& [key, value] : settings) set(out.config, key, value);
+  const std::vector<Option> options = list_options(out.config);
+  for (const auto& [key, value] : settings) set(options, key, value);
   Problems problems;
   std::vector<std::string> notes;
   resolve_and_check(out.config, {.origin = kNoPosition}, problems, notes);
   out.problems = problems.list();
-  if (out.problems.empty()) settle(out.config);
+  if (out.problems.empty()) settle(out.config, options);
   return out;
 }
 

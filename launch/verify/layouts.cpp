@@ -150,8 +150,8 @@ Config flat(const Config& c) {
   r.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
   r.zero = ZeroConfig();
   const bool each = reduces_each(c);
-  r.zero.stage = each ? 2 : 0;             // keeps the order of additions
-  r.zero.prescale = c.zero.prescale;       // keeps the rounding before them
+  r.zero.stage = each ? 2 : 0;        // keeps the order of additions
+  r.zero.prescale = c.zero.prescale;  // keeps the rounding before them
   r.zero.predivide_factor = c.zero.predivide_factor;
   if (each) set(list_options(r), kGradReduce, "each");
   return checked(r);

@@ -46,7 +46,7 @@ std::vector<float> mlp_output(int tp, int64_t* all_reduces) {
     Tape tape(arena, pool, *cpu_backend().ops, Stream{});
     const Tensor x = host.tensor({kTokens, 8});
     for (int64_t i = 0; i < x.numel(); ++i) x.as<float>()[i] = static_cast<float>(std::cos(static_cast<double>(i)));
-    const Var y = mlp(tape, {.sum = {}, .out = tape.input(x, true)}, ops::Keep::kOutputs);
+    const Var y = mlp(tape, {.sum = {}, .out = tape.input(x, true)}, {.batch = 1, .seq = kTokens}, ops::Keep::kOutputs);
     const std::lock_guard lock(guard);
     if (mesh.rank() != 0) return;
     out.assign(y.value.as<float>(), y.value.as<float>() + y.value.numel());

@@ -145,7 +145,7 @@ class ChildSupervisor {
       const pid_t done = waitpid(child_, &status, WNOHANG);
       if (done == child_) return end_of(exit_code_of(status));
       if (done < 0 && errno != EINTR) return ours_ = true, JobEnd{static_cast<int>(Exit::kInternal), first_};
-      take_signal(gate.wait(0.2));
+      take_signal(gate.wait(guarded_ ? 0.2 : 0.05));
       guard_sockets();
       poll_ranks();
       poll_verdict();
@@ -188,12 +188,15 @@ class ChildSupervisor {
     }
   }
 
-  // Until all ranks have connected. mpirun reads the first bytes of a connection with a blocking call and starts no
-  // rank meanwhile; on one machine nothing connects to it except its ranks, over loopback.
-  void guard_sockets() const {
-    if (job_.here || output_.started()) return;
+  // Until all ranks have connected, and once more then: a quick start may lie between two looks. mpirun reads the first
+  // bytes of a connection with a blocking call and starts no rank meanwhile; on one machine nothing connects to it
+  // except its ranks, over loopback.
+  void guard_sockets() {
+    if (guarded_) return;
+    guarded_ = job_.here || output_.started();
+    if (job_.here) return;
     if (job_.local_mpi) close_listeners(child_);
-    close_silent_connections(child_);
+    if (!guarded_) close_silent_connections(child_);
   }
 
   void poll_ranks() {
@@ -229,7 +232,7 @@ class ChildSupervisor {
   const std::map<int, StartedRank> alone_;
   std::optional<StartWatch::End> late_;
   int first_ = 0;  // first stop signal
-  bool ending_ = false, verdict_found_ = false, ours_ = false;
+  bool ending_ = false, verdict_found_ = false, ours_ = false, guarded_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
 

@@ -1,16 +1,18 @@
 #include "tests/launch/process.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <thread>
 
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
@@ -35,6 +37,32 @@ Outcome must(const std::string& args, const std::string& cwd) {
   return r;
 }
 
+namespace {
+
+// Reads a pipe to its end on a thread of its own, so that the process that writes it never waits for the test.
+class Drain {
+ public:
+  Drain(int fd, pid_t group, std::string& into)
+      : group_(group), thread_([this, fd, &into] {
+          char buffer[4096];
+          for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR);)
+            if (n > 0) into.append(buffer, static_cast<size_t>(n));
+          done_ = true;
+        }) {}
+  ~Drain() {
+    if (!done_) kill(-group_, SIGKILL);  // after a failed REQUIRE
+    thread_.join();
+  }
+  bool done() const { return done_; }
+
+ private:
+  const pid_t group_;
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
 Outcome shell(const std::string& command, const std::string& cwd, int limit_s,
               const std::function<void(int)>& while_running) {
   int pipe_fd[2];
@@ -52,20 +80,15 @@ Outcome shell(const std::string& command, const std::string& cwd, int limit_s,
     _exit(127);
   }
   close(pipe_fd[1]);
-  if (while_running) while_running(pid);
   Outcome r;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kSanitized ? 10 * limit_s : limit_s);
   bool late = false;
-  char buffer[4096];
-  for (;;) {
-    pollfd p{pipe_fd[0], POLLIN, 0};
-    poll(&p, 1, 100);
-    if (p.revents != 0) {
-      const ssize_t n = read(pipe_fd[0], buffer, sizeof buffer);
-      if (n <= 0) break;
-      r.out.append(buffer, static_cast<size_t>(n));
-    }
-    if (!late && std::chrono::steady_clock::now() > end) {
+  {
+    const Drain drain(pipe_fd[0], pid, r.out);
+    if (while_running) while_running(pid);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kSanitized ? 10 * limit_s : limit_s);
+    while (!drain.done()) {
+      usleep(2000);
+      if (late || std::chrono::steady_clock::now() <= end) continue;
       late = true;
       kill(-pid, SIGKILL);
     }

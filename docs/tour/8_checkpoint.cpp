@@ -32,9 +32,8 @@ void with_engines(MeshShape shape, const std::function<void(Engine&, const Mesh&
 }  // namespace
 
 int main() {
-  const std::string dir = (std::filesystem::temp_directory_path() / "gpttrain-tour-XXXXXX").string();
-  std::string folder = dir;
-  if (::mkdtemp(folder.data()) == nullptr) return 1;
+  const tour::ScratchFolder scratch;
+  const std::string& folder = scratch.path();
   const DeviceApi& host = *cpu_backend().device;
 
   with_engines({.pp = 2, .dp = 2, .tp = 2}, [&](Engine& engine, const Mesh& mesh) {
@@ -69,5 +68,4 @@ int main() {
     std::printf("read by tp %d, pp %d, dp %d: step %lld\n", shape.tp, shape.pp, shape.dp, static_cast<long long>(step));
     tour::claim(equal && step == 7, "every element is where it belongs, bitwise");
   }
-  std::filesystem::remove_all(folder);
 }

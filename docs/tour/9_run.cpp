@@ -2,7 +2,6 @@
 //
 // Trainer is the loop around Engine::step: data, evaluation, checkpoints, logs, faults. A run is a Config, which flags
 // and a JSON file fill; `gpttrain` adds commands, launchers and messages to what stands here.
-#include <filesystem>
 #include <fstream>
 
 #include "docs/tour/show.h"
@@ -37,8 +36,8 @@ std::vector<std::string> steps_with_loss(const std::string& log) {
 }  // namespace
 
 int main() {
-  std::string folder = (std::filesystem::temp_directory_path() / "gpttrain-tour-XXXXXX").string();
-  if (::mkdtemp(folder.data()) == nullptr) return 1;
+  const tour::ScratchFolder scratch;
+  const std::string& folder = scratch.path();
   std::vector<std::string> common{
       "--model.layers",       "4",   "--model.hidden",      "32",   "--model.heads",   "4",
       "--model.vocab",        "300", "--model.seq",         "16",   "--data.train",    "mock",
@@ -66,5 +65,4 @@ int main() {
   }
   std::printf("largest difference between the two curves: %.1e\n", worst);
   tour::claim(worst < 1e-4, "the layout and the break left no trace in the losses");
-  std::filesystem::remove_all(folder);
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <deque>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -36,6 +37,19 @@ class Host {
 
  private:
   std::deque<Buffer> buffers_;
+};
+
+// A folder that lasts as long as this object.
+class ScratchFolder {
+ public:
+  ScratchFolder() : path_((std::filesystem::temp_directory_path() / "gpttrain-tour-XXXXXX").string()) {
+    GT_REQUIRE(mkdtemp(path_.data()) != nullptr, Exit::kIo, path_, ": cannot be made");
+  }
+  ~ScratchFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
 };
 
 // Runs `rank(factory)` on `n` threads of this process, each a rank of its own; rethrows the first error.

@@ -65,6 +65,8 @@ std::string common_help(const Subcommand& spec) {
   std::copy_if(all.begin(), all.end(), std::back_inserter(common), [](const Option& o) {
     return std::find(std::begin(kCommonKeys), std::end(kCommonKeys), o.key()) != std::end(kCommonKeys);
   });
+  for (Option& o : common)  // the short form, where the last part of the key is one: --tp
+    if (const Alias* a = find_alias(o.name); a != nullptr && a->key == o.key()) o.meaning += "; short: --" + o.name;
   return fmt::format("\ncommon settings of {} (gpttrain {} --help-all: all):\n", all.size(), spec.name) +
          help_lines(common);
 }

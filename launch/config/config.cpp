@@ -367,27 +367,13 @@ std::string config_json(const Config& config) {
   return out + "\n  }\n}\n";
 }
 
-namespace {
-
-// Restricts an option to the values that this version implements. Returns false if there is no choice left.
-bool offered(Option& o) {
-  for (const Unimplemented& n : unimplemented_values())
-    if (o.key() == n.key) {
-      if (std::string_view(n.working).find('|') == std::string_view::npos) return false;
-      o.domain = n.working;
-    }
-  return true;
-}
-
-}  // namespace
-
 std::string config_help(const std::vector<std::string>& patterns) {
   Config defaults;
   std::string out, section;
   std::vector<Option> block;
   std::vector<Option> all = list_options(defaults);
   for (size_t i = 0; i < all.size(); ++i) {
-    if (admits(patterns, all[i].key()) && offered(all[i])) block.push_back(all[i]);
+    if (admits(patterns, all[i].key()) && restrict_to_implemented(all[i])) block.push_back(all[i]);
     if (!block.empty() && (i + 1 == all.size() || all[i + 1].section != all[i].section)) {
       out += fmt::format("\n{}:\n{}", all[i].section, help_lines(block));
       block.clear();

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "launch/config/config.h"
+#include "launch/config/config_check.h"
 
 namespace gt {
 namespace {
@@ -95,9 +98,13 @@ std::vector<std::string> alias_names(const std::vector<std::string>& patterns) {
 }
 
 std::string alias_help(const std::vector<std::string>& patterns) {
+  Config defaults;
+  std::vector<Option> options = list_options(defaults);
+  std::erase_if(options, [](Option& o) { return !restrict_to_implemented(o); });
   std::string out;
   for (const Alias& a : kAliases)
-    if (admits(patterns, a.key))
+    if (admits(patterns, a.key) &&
+        std::any_of(options.begin(), options.end(), [&](const Option& o) { return o.key() == a.key; }))
       out += fmt::format("  --{:<38} = --{}{}\n", a.flag, a.key, a.value ? fmt::format(" {}", a.value) : "");
   return out;
 }

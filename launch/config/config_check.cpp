@@ -584,4 +584,13 @@ void resolve_and_check(Config& config, const CheckContext& context, Problems& pr
 
 const std::vector<Unimplemented>& unimplemented_values() { return kUnimplemented; }
 
+bool restrict_to_implemented(Option& o) {
+  for (const Unimplemented& n : kUnimplemented)
+    if (o.key() == n.key) {
+      if (std::string_view(n.working).find('|') == std::string_view::npos) return false;
+      o.domain = n.working;
+    }
+  return true;
+}
+
 }  // namespace gt

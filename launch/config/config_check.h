@@ -29,6 +29,9 @@ struct Unimplemented {
   const char* what;     // feature that the other values select
 };
 const std::vector<Unimplemented>& unimplemented_values();
+// Returns false if this version implements a single value of the option. Otherwise restricts its domain to those that
+// it implements. For --help, which offers nothing else.
+bool restrict_to_implemented(Option&);
 
 // Returns whether a data.train source is a text or JSON-lines file rather than a token file.
 bool is_text_source(const std::string& path);

@@ -98,7 +98,7 @@ struct EnginePlan {
 // Sums over microbatches and data-parallel ranks.
 struct LossSums {
   double tokens = 0, pairs = 0;
-  double token_hits = 0, pair_hits = 0;  // numbers of those whose target has the largest logit
+  double token_hits = 0, pair_hits = 0;  // tokens and pairs whose target has the largest logit
   LossSums& operator+=(const LossSums& o) {
     tokens += o.tokens, pairs += o.pairs, token_hits += o.token_hits, pair_hits += o.pair_hits;
     return *this;

@@ -2,6 +2,7 @@
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,17 @@ inline Json byte_level_json(const Pairs& merges = {{"t", "h"}, {"th", "e"}, {"\x
             {"byte_fallback", false},
             {"vocab", vocab},
             {"merges", list}}}};
+}
+
+// Stands for the vocabulary of byte_level_json() in a fuzzed input, so that most mutations hit the rest of it.
+constexpr std::string_view kShortVocab = R"({"@":0})";
+
+// Returns the input with the vocabulary itself.
+inline std::string with_whole_vocab(std::string_view input) {
+  static const std::string vocab = byte_level_json()["model"]["vocab"].dump();
+  std::string text(input);
+  if (const size_t at = text.find(kShortVocab); at != std::string::npos) text.replace(at, kShortVocab.size(), vocab);
+  return text;
 }
 
 // The pre-tokenizer of Llama 3 and Qwen 2 with this pattern.

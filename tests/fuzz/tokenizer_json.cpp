@@ -8,16 +8,6 @@ namespace {
 
 using test::Json;
 
-// Placeholder for the vocabulary of byte_level_json(), so that most mutations hit the rest.
-constexpr std::string_view kVocab = R"({"@":0})";
-
-std::string with_vocab(std::string_view input) {
-  static const std::string vocab = test::byte_level_json()["model"]["vocab"].dump();
-  std::string text(input);
-  if (const size_t at = text.find(kVocab); at != std::string::npos) text.replace(at, kVocab.size(), vocab);
-  return text;
-}
-
 std::string without_vocab(Json j) {
   j["model"]["vocab"] = {{"@", 0}};
   return j.dump();
@@ -31,7 +21,7 @@ void run(std::string_view input) {
   const size_t end = std::min(input.find('\0'), input.size());
   const std::string config(input.substr(std::min(end + 1, input.size())));
   refused([&] {
-    const Tokenizer t = Tokenizer::from_bytes(with_vocab(input.substr(0, end)), "fuzz.json", config);
+    const Tokenizer t = Tokenizer::from_bytes(test::with_whole_vocab(input.substr(0, end)), "fuzz.json", config);
     const std::vector<int32_t> ids = t.encode(text);
     for (const int32_t id : ids) GT_CHECK(id >= 0 && id < t.vocab() && !t.piece(id).empty());
     const std::string back = t.decode(ids);

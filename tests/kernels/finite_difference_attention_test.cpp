@@ -2,6 +2,47 @@
 #include "tests/kernels/finite_difference.h"
 
 namespace gt::test {
+namespace {
+
+// Attention of two sequences of six tokens, four query heads of width 8. `call` has what a case adds to that: KV heads,
+// window, soft cap, mask, dropout.
+void expect_attention_gradients(Attention call, const std::vector<int32_t>& positions,
+                                const std::vector<int32_t>& lengths) {
+  expect_gradients([&](Problem& p) {
+    call.batch = 2, call.seq = 6, call.heads = 4, call.head_dim = 8, call.scale = 0.35f;
+    const int64_t rows = call.batch * call.seq, width = call.heads * call.head_dim;
+    call.qkv = p.random({rows, width + 2 * call.kv_heads * call.head_dim});
+    call.out = p.empty({rows, width}), call.lse = p.empty({call.batch, call.heads, call.seq});
+    if (!positions.empty()) call.positions = p.tokens(positions);
+    if (!lengths.empty()) call.lengths = p.tokens(lengths);
+    const Tensor dout = p.add_output(call.out), dqkv = p.add_input("qkv", call.qkv);
+    p.forward = [call, &p] { p.ops.attention(call, {}); };
+    p.backward = [call, dout, dqkv, &p] {
+      p.ops.attention_grad({.qkv = call.qkv,
+                            .out = call.out,
+                            .lse = call.lse,
+                            .dout = dout,
+                            .dqkv = dqkv,
+                            .batch = call.batch,
+                            .seq = call.seq,
+                            .heads = call.heads,
+                            .kv_heads = call.kv_heads,
+                            .head_dim = call.head_dim,
+                            .scale = call.scale,
+                            .drop = call.drop,
+                            .window = call.window,
+                            .softcap = call.softcap,
+                            .full = call.full,
+                            .lengths = call.lengths,
+                            .positions = call.positions},
+                           {});
+    };
+  });
+}
+
+HeadDrop dropout_of(int64_t kv_heads) { return {drop_mask(98, kv_heads == 4 ? 0 : 0.3), 1}; }
+
+}  // namespace
 
 TEST_CASE(
     "finite differences: causal attention with grouped queries, dropout, windows, soft caps and packed documents") {
@@ -10,50 +51,20 @@ TEST_CASE(
     float softcap;
     bool packed = false;
   };
-  for (const Rule rule : {Rule{4, 0, 0},
-                          {2, 0, 0},
-                          {1, 0, 0},
-                          {4, 3, 0},
-                          {2, 1, 0},
-                          {4, 0, 0.7f},
-                          {2, 4, 1.5f},
-                          {2, 0, 0, true},
-                          {4, 3, 1.5f, true}}) {
-    const auto [kv_heads, window, softcap, packed] = rule;
-    INFO("kv_heads " << kv_heads << ", window " << window << ", softcap " << softcap << ", packed " << packed);
-    const HeadDrop drop{drop_mask(98, kv_heads == 4 ? 0 : 0.3), 1};
-    expect_gradients([kv_heads = kv_heads, window = window, softcap = softcap, packed = packed, drop](Problem& p) {
-      const int64_t batch = 2, seq = 6, heads = 4, dim = 8;
-      const Tensor qkv = p.random({batch * seq, (heads + 2 * kv_heads) * dim});
-      const Tensor out = p.empty({batch * seq, heads * dim}), lse = p.empty({batch, heads, seq});
-      const Tensor dout = p.add_output(out), dqkv = p.add_input("qkv", qkv);
-      const Tensor positions = packed ? p.tokens({0, 1, 0, 1, 2, 0, 0, 0, 1, 2, 3, 4}) : Tensor{};
-      const float scale = 0.35f;
-      p.forward = [=, &p] {
-        p.ops.attention(
-            {qkv, out, lse, batch, seq, heads, kv_heads, dim, scale, drop, window, softcap, false, {}, positions}, {});
-      };
-      p.backward = [=, &p] {
-        p.ops.attention_grad({qkv,
-                              out,
-                              lse,
-                              dout,
-                              dqkv,
-                              batch,
-                              seq,
-                              heads,
-                              kv_heads,
-                              dim,
-                              scale,
-                              drop,
-                              window,
-                              softcap,
-                              false,
-                              {},
-                              positions},
-                             {});
-      };
-    });
+  for (const Rule r : {Rule{4, 0, 0},
+                       {2, 0, 0},
+                       {1, 0, 0},
+                       {4, 3, 0},
+                       {2, 1, 0},
+                       {4, 0, 0.7f},
+                       {2, 4, 1.5f},
+                       {2, 0, 0, true},
+                       {4, 3, 1.5f, true}}) {
+    INFO("kv_heads " << r.kv_heads << ", window " << r.window << ", softcap " << r.softcap << ", packed " << r.packed);
+    const std::vector<int32_t> documents{0, 1, 0, 1, 2, 0, 0, 0, 1, 2, 3, 4};
+    expect_attention_gradients(
+        {.kv_heads = r.kv_heads, .drop = dropout_of(r.kv_heads), .window = r.window, .softcap = r.softcap},
+        r.packed ? documents : std::vector<int32_t>{}, {});
   }
 }
 
@@ -62,46 +73,8 @@ TEST_CASE(
   for (const int64_t kv_heads : {4, 2})
     for (const bool padded : {false, true}) {
       INFO("kv_heads " << kv_heads << ", padded " << padded);
-      const HeadDrop drop{drop_mask(98, kv_heads == 4 ? 0 : 0.3), 1};
-      expect_gradients([=](Problem& p) {
-        const int64_t batch = 2, seq = 6, heads = 4, dim = 8;
-        const Tensor qkv = p.random({batch * seq, (heads + 2 * kv_heads) * dim});
-        const Tensor out = p.empty({batch * seq, heads * dim}), lse = p.empty({batch, heads, seq});
-        const Tensor dout = p.add_output(out), dqkv = p.add_input("qkv", qkv);
-        const Tensor lengths = padded ? p.tokens({6, 3}) : Tensor{};
-        p.forward = [=, &p] {
-          p.ops.attention({.qkv = qkv,
-                           .out = out,
-                           .lse = lse,
-                           .batch = batch,
-                           .seq = seq,
-                           .heads = heads,
-                           .kv_heads = kv_heads,
-                           .head_dim = dim,
-                           .scale = 0.35f,
-                           .drop = drop,
-                           .full = true,
-                           .lengths = lengths},
-                          {});
-        };
-        p.backward = [=, &p] {
-          p.ops.attention_grad({.qkv = qkv,
-                                .out = out,
-                                .lse = lse,
-                                .dout = dout,
-                                .dqkv = dqkv,
-                                .batch = batch,
-                                .seq = seq,
-                                .heads = heads,
-                                .kv_heads = kv_heads,
-                                .head_dim = dim,
-                                .scale = 0.35f,
-                                .drop = drop,
-                                .full = true,
-                                .lengths = lengths},
-                               {});
-        };
-      });
+      expect_attention_gradients({.kv_heads = kv_heads, .drop = dropout_of(kv_heads), .full = true}, {},
+                                 padded ? std::vector<int32_t>{6, 3} : std::vector<int32_t>{});
     }
 }
 

@@ -178,6 +178,8 @@ TEST_CASE("help and version print text") {
     CHECK_THAT(some, Catch::Contains(own) && Catch::Contains("--help-all"));
   CHECK_THAT(all,
              Catch::Contains("--zero.bucket_bytes") && Catch::Contains("--dry-run") && Catch::Contains("--num-layers"));
+  CHECK_THAT(some, Catch::Contains("short: --tp"));
+  for (const char* unbuilt : {"--cp ", "context-parallel-size", "mvapich"}) CHECK_THAT(all, !Catch::Contains(unbuilt));
   CHECK_THAT(some, !Catch::Contains("--zero.bucket_bytes") && !Catch::Contains("--num-layers"));
   CHECK_THAT(parse({"generate", "--help"}).text, Catch::Contains("--max-tokens"));
   CHECK_THAT(parse({"data", "--help"}).text,

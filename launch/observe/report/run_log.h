@@ -12,7 +12,7 @@
 
 namespace gt {
 
-// Numbers of a step record, in the order of kStepColumns. Unknown: NaN.
+// Values of a step record, in the order of kStepColumns; NaN where unknown.
 enum StepColumn : int {
   kLossColumn,
   kGradNormColumn,

@@ -25,7 +25,8 @@ void run(std::string_view input) {
   const std::vector<std::string> parts = parts_of(input);
   refused([&] {
     const std::string config = gpt2_tokenizer_config(parts[2], parts[3], "config");
-    const Tokenizer t = Tokenizer::from_bytes(tokenizer_json_of(test::with_whole_vocab(parts[0]), parts[1], "vocab"), "t.json", config);
+    const Tokenizer t =
+        Tokenizer::from_bytes(tokenizer_json_of(test::with_whole_vocab(parts[0]), parts[1], "vocab"), "t.json", config);
     for (const int32_t id : t.encode("the thing's <|endoftext|>aaa\xFF")) GT_CHECK(id >= 0 && id < t.vocab());
   });
 }

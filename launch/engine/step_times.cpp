@@ -55,20 +55,23 @@ namespace {
 bool of_update(int t) { return t >= kReduceTime && t <= kGatherTime; }  // exchanged in the next step
 }  // namespace
 
-void StepBreakdown::add(const StepTimes& times, double step_seconds) {
-  const auto entries = static_cast<size_t>(times.stages() * kNumStageTimes);
-  const auto value = [&](size_t i) {
-    return times.at(static_cast<int>(i) / kNumStageTimes, static_cast<StageTime>(i % kNumStageTimes));
-  };
-  if (!last_.empty() && steps_++ >= excluded_) {
-    sums_.resize(entries);
-    for (size_t i = 0; i < entries; ++i)
-      sums_[i] += of_update(static_cast<int>(i % kNumStageTimes)) ? value(i) : last_[i];
-    seconds_ += last_seconds_;
+const StepParts& StepBreakdown::add(int64_t step, const StepTimes& times, double step_seconds) {
+  StepParts& came = arrived_.emplace_back(StepParts{step, step_seconds, {}});
+  for (int k = 0; k < times.stages(); ++k)
+    for (int t = 0; t < kNumStageTimes; ++t) came.times.push_back(times.at(k, static_cast<StageTime>(t)));
+  if (arrived_.size() < waits_) return complete_;
+  complete_ = arrived_.front();
+  const auto &update = came.times, &pipeline = arrived_[arrived_.size() - 2].times;
+  for (size_t i = 0; i < complete_.times.size(); ++i) {
+    const int t = static_cast<int>(i % kNumStageTimes);
+    if (t != kDataTime) complete_.times[i] = of_update(t) ? update[i] : pipeline[i];
   }
-  last_.resize(entries);
-  for (size_t i = 0; i < entries; ++i) last_[i] = value(i);
-  last_seconds_ = step_seconds;
+  arrived_.pop_front();
+  if (steps_++ < excluded_) return complete_;
+  sums_.resize(complete_.times.size());
+  for (size_t i = 0; i < sums_.size(); ++i) sums_[i] += complete_.times[i];
+  seconds_ += complete_.seconds;
+  return complete_;
 }
 
 std::vector<Timers> StepBreakdown::means(double& step_seconds) const {

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <string>
 #include <vector>
@@ -62,22 +63,34 @@ class StepTimes {
   std::span<const double> by_stage_;  // [pipeline rank][StageTime]; valid until the engine's next step
 };
 
-// Sums the step times of a run and prints them as a table of milliseconds per step: one row per timer, one column per
-// pipeline rank. Times that arrive one step late are matched to their step, so that all rows, with a non-negative
-// `other`, add up to the row `step`. The first steps, which are slower, and the last one are excluded.
+// All times of one step, by pipeline rank and StageTime.
+struct StepParts {
+  int64_t step = -1;  // -1: none
+  double seconds = 0;
+  std::vector<double> times;
+};
+
+// Matches the times that arrive late to their step, sums those of a run, and prints them as a table of milliseconds per
+// step: one row per timer, one column per pipeline rank. All rows, with a non-negative `other`, add up to the row
+// `step`. The first steps, which are slower, are excluded; the last one's update is never known.
 class StepBreakdown {
  public:
-  explicit StepBreakdown(int left_out = 2) : excluded_(left_out) {}
-  void add(const StepTimes&, double step_seconds);
+  // `behind`: the device is asynchronous, see StageTime.
+  explicit StepBreakdown(bool behind, int excluded = 2) : waits_(behind ? 3 : 2), excluded_(excluded) {}
+  // Adds what is known at the end of `step`. Returns the last step all of whose times are known.
+  const StepParts& add(int64_t step, const StepTimes&, double step_seconds);
   std::string table() const;  // "" before the first counted step
   // Seconds a step by pipeline rank; empty before the first step that counts. `step_seconds`: of the mean step.
   std::vector<Timers> means(double& step_seconds) const;
 
  private:
+  size_t waits_;  // steps in `arrived_` when the first of them is complete
   int excluded_;
   int64_t steps_ = 0;  // complete steps
-  double seconds_ = 0, last_seconds_ = 0;
-  std::vector<double> sums_, last_;  // [pipeline rank][StageTime]; last_: of the step whose update times are pending
+  double seconds_ = 0;
+  std::vector<double> sums_;       // [pipeline rank][StageTime]
+  std::deque<StepParts> arrived_;  // `times` as they came with the exchange of `step`
+  StepParts complete_;
 };
 
 }  // namespace gt

@@ -49,9 +49,11 @@ struct StepRecord {
   double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;  // of the pipeline's part of it: measured, simulated
   int64_t slowest_rank = -1, peak_bytes = -1;                      // -1: not known
   int64_t slowest_stage = -1;                                      // pipeline rank that computed longest, of pp > 1
-  double stage_spread = kUnknown;  // by how much longer than the mean of the pipeline ranks, as a fraction
-  Timers timers{};                 // seconds of the step, a mean over the ranks; all 0: not known
-  Timers longest{};                // the same of the slowest pipeline rank, timer by timer
+  double stage_spread = kUnknown;    // by how much longer than the mean of the pipeline ranks, as a fraction
+  int64_t timers_step = -1;          // last step all of whose times are known, at most the one before; -1: none
+  double timers_seconds = kUnknown;  // its step_seconds; the timers and a remainder add up to it
+  Timers timers{};                   // its times in seconds, a mean over the ranks
+  Timers longest{};                  // of the slowest pipeline rank, timer by timer, as they come: see StageTime
 };
 
 struct EvalRecord {

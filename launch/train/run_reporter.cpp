@@ -62,7 +62,7 @@ void RunReporter::start(const std::string& saves) {
   log_ = std::make_unique<MetricsWriter>(make_sinks(curves));
   const MeshShape& mesh = rank_.mesh.shape();
   if (mesh.pp > 1) predicted_bubble_ = predict_pipeline(rank_.options, mesh.pp).bubble;
-  breakdown_ = StepBreakdown(is_asynchronous(*rank_.backend.device) ? 4 : 2);
+  breakdown_.emplace(is_asynchronous(*rank_.backend.device));
   info.command = rank_.run.command;
   info.config_json = config_json(config_);
   info.run_dir = config_.run_dir();
@@ -220,7 +220,7 @@ StepRecord RunReporter::record_of(const StepResult& r) {
   rec.skipped = state_->skipped_steps;
   add_utilization(rec, r);
   add_times(rec, r);
-  breakdown_.add(r.times, rec.step_seconds);
+  if (breakdown_) add_parts(rec, breakdown_->add(rec.step, r.times, rec.step_seconds));
   step_ended_ = end;
   medians_.add(rec);
   return rec;
@@ -262,8 +262,14 @@ void RunReporter::add_times(StepRecord& rec, const StepResult& r) {
   if (config_.data.train.front().path != "mock")
     if (const auto warning = data_wait_.step(waited, seconds)) warn(rec.step, *warning);
   rec.peak_bytes = resident_bytes();
-  rec.timers = r.times.mean();
   rec.longest = r.times.longest();
+}
+
+void RunReporter::add_parts(StepRecord& rec, const StepParts& parts) {
+  if (parts.step < 0 || parts.step >= rec.step) return;  // a rollback has taken that step back
+  rec.timers_step = parts.step;
+  rec.timers_seconds = parts.seconds;
+  rec.timers = StepTimes(parts.times).mean();
 }
 
 bool RunReporter::measures_parameters(int64_t step) const {
@@ -295,7 +301,7 @@ void RunReporter::report_norms(const StepResult& r) {
 
 void RunReporter::report_stages() {
   double seconds = kUnknown;
-  std::vector<Timers> means = breakdown_.means(seconds);
+  std::vector<Timers> means = breakdown_->means(seconds);
   if (means.empty()) return;
   log_->push(StagesRecord{.step = state_->step,
                           .time = wall_seconds(),
@@ -362,12 +368,12 @@ void RunReporter::report_attention() {
 }
 
 void RunReporter::report_times_and_memory(const StepRecord& rec) {
-  if (config_.log.timers) {
-    std::string text = "time";
+  if (config_.log.timers && rec.timers_step >= 0) {
+    std::string text = fmt::format("time of step {}", rec.timers_step);
     for (size_t t = 0; t < rec.timers.size(); ++t)
       if (kTimerNames[t] != nullptr && rec.timers[t] != 0)
         text += fmt::format("  {} {:.1f}", kTimerNames[t], 1e3 * rec.timers[t]);
-    event(text + fmt::format("  of {:.1f} ms", 1e3 * rec.step_seconds));
+    event(text + fmt::format("  of {:.1f} ms", 1e3 * rec.timers_seconds));
   }
   if (config_.log.memory)
     event(fmt::format("memory of rank 0: {} | {}", memory_line(engine_.measured_plan().memory), process_text()));
@@ -472,7 +478,7 @@ void RunReporter::finish(const RunEnd& end) {
 std::string RunReporter::slowest_text() const {
   double seconds = 0, sum = 0, most = 0;
   size_t slowest = 0;
-  const std::vector<Timers> means = breakdown_.means(seconds);
+  const std::vector<Timers> means = breakdown_->means(seconds);
   for (size_t k = 0; k < means.size(); ++k) {
     double busy = 0;
     for (const StageTime t : {kForwardTime, kBackwardTime, kInputGradTime, kWeightGradTime, kMicrobatchTime})
@@ -520,7 +526,7 @@ Rows RunReporter::end_block(const RunEnd& end) const {
     rows.push_back({"spikes", fmt::format("{} of {} steps had a loss or gradient norm far above the median; their "
                                           "updates were applied (--fault.spike_action skip skips them)",
                                           end.spikes_taken, state_->step)});
-  if (const std::string table = breakdown_.table(); !table.empty()) rows.push_back({"time", table});
+  if (const std::string table = breakdown_->table(); !table.empty()) rows.push_back({"time", table});
   if (!timeline_.empty())
     rows.push_back({"timeline", timeline_ + "the last traced step in milliseconds: digit forward, letter backward, "
                                             "capital weight gradients only, ~ waiting for a message, . idle"});

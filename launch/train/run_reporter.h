@@ -63,6 +63,7 @@ class RunReporter {
   StepRecord record_of(const StepResult&);
   void add_utilization(StepRecord&, const StepResult&);
   void add_times(StepRecord&, const StepResult&);
+  static void add_parts(StepRecord&, const StepParts&);
   void report_trust_ratios();
   bool measures_parameters(int64_t step) const;
   void report_norms(const StepResult&);
@@ -96,7 +97,7 @@ class RunReporter {
   std::unique_ptr<ParamStats> param_stats_;  // nullptr: neither log.norms_every nor log.histograms_every
   std::optional<RankMemory> largest_;        // the rank that needs most
   DataWaitWatch data_wait_;
-  StepBreakdown breakdown_;
+  std::optional<StepBreakdown> breakdown_;  // of the rank that logs
   double step_ended_ = 0, last_loss_ = kUnknown;
   bool memory_reported_ = false, eager_reported_ = false;
 };

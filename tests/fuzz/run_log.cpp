@@ -50,6 +50,7 @@ std::vector<std::string> seeds() {
     StepRecord r{.step = k, .total_steps = 9, .time = 1, .tokens = 10 * k, .loss = 3.5, .grad_norm = 1, .lr = 1e-3};
     r.step_seconds = k == 6 ? 7 : 0.1;
     r.tokens_per_second = 100;
+    r.timers_step = k - 1, r.timers_seconds = 0.1;
     r.timers[kForwardTime] = 0.05;
     log += json_line(r) + "\n";
   }
@@ -94,6 +95,7 @@ Target run_log() {
            "\"ranks\": ",
            "\"stages\": ",
            "\"timers\": {",
+           "\"timers_step\": ",
            "\"type\": \"start\"",
            "\"type\": \"step\"",
            "<script>",

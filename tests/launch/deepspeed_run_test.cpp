@@ -73,8 +73,8 @@ TEST_CASE("a run with a DeepSpeed file: translated config, curves at 16, 32, 48,
   for (const char* line :
        {"global 16 = micro 8 × microbatches 1 × dp 2", "deepspeed: train_batch_size 16 -> train.global_batch 16",
         "optimizer.type Adam -> optim.type adamw (adam_w_mode defaults to true)",
-        "offload_optimizer.device cpu: no effect at ZeRO stage 0", "time  forward ", "memory of rank 0: weights",
-        "\"lamb_variant\""})
+        "offload_optimizer.device cpu: no effect at ZeRO stage 0", "time of step 2  forward ",
+        "memory of rank 0: weights", "\"lamb_variant\""})
     CHECK(r.says(line));
   const std::string config = read_file(dir / "runs/x/config.json");
   CHECK(value_in(config, "global_batch") == "16");

@@ -190,13 +190,14 @@ TEST_CASE("text from a run folder cannot become part of the page") {
   write_file(dir / "restarts.jsonl", R"({"time": "<script>", "action": "<script>", "<script>": "<img>"})"
                                      "\n[[[[1]]]]\n");
   write_file(dir / "trace-1.json.gz", "no gzip <script>");
-  RunLog log =
-      read_log(dir, json_line(start, 1) + "\n" + step_text(1, 3) + step_text(2, 1e300) + scalar + "\n" +
-                        json_line(create_event(2, evil, true)) + "\n" + json_line(EvalRecord{.step = 2}) + "\n" +
-                        R"({"type": "step", "step": 3, "loss": 1e999, "timers": {"forward": -5, "other": "inf"}})" +
-                        "\n" + R"({"type": "memory", "ranks": [{"rank": -1, "measured": {"weights": 9e99}}, 7]})" +
-                        "\n" + R"({"type": "stages", "stages": [3, {}]})" + "\n" + std::string(100000, '[') + "\n" +
-                        json_line(EndInfo{.reason = evil, .exit_code = 1}, 9) + "\n");
+  RunLog log = read_log(
+      dir,
+      json_line(start, 1) + "\n" + step_text(1, 3) + step_text(2, 1e300) + scalar + "\n" +
+          json_line(create_event(2, evil, true)) + "\n" + json_line(EvalRecord{.step = 2}) + "\n" +
+          R"({"type": "step", "step": 3, "loss": 1e999, "timers_step": 2, "timers": {"forward": -5, "other": "inf"}})" +
+          "\n" + R"({"type": "memory", "ranks": [{"rank": -1, "measured": {"weights": 9e99}}, 7]})" + "\n" +
+          R"({"type": "stages", "stages": [3, {}]})" + "\n" + std::string(100000, '[') + "\n" +
+          json_line(EndInfo{.reason = evil, .exit_code = 1}, 9) + "\n");
   const std::string page = report_html({&log});
   for (const char* part : {"<script", "<img", "\x1b", "\xff", "\xe2\x80\xae"})
     CHECK(page.find(part) == std::string::npos);

@@ -45,13 +45,14 @@ TEST_CASE("the breakdown of a run excludes its first steps and sums to the step"
   t[kNumStageTimes + kForwardTime] = 0.125;
   t[kNumStageTimes + kWaitTime] = 0.125;
   t[kPipelineTime] = 7;  // contains the others: no row
-  StepBreakdown b;
-  b.add(StepTimes(t), 100);
-  b.add(StepTimes(t), 100);
-  b.add(StepTimes(t), 1);
+  StepBreakdown b(false);
+  int64_t step = 0;
+  CHECK(b.add(++step, StepTimes(t), 100).step == -1);
+  CHECK(b.add(++step, StepTimes(t), 100).step == 1);
+  b.add(++step, StepTimes(t), 1);
   CHECK(b.table().empty());
-  b.add(StepTimes(t), 1);
-  b.add(StepTimes(t), 1);
+  b.add(++step, StepTimes(t), 1);
+  b.add(++step, StepTimes(t), 1);
   CHECK(b.table() ==
         "ms a step            stage0   stage1\n"
         "forward               250.0    125.0\n"
@@ -63,14 +64,20 @@ TEST_CASE("the breakdown of a run excludes its first steps and sums to the step"
 
 TEST_CASE("a step is combined with its own update, and its parts never exceed the step") {
   double t[kNumStageTimes] = {};
-  StepBreakdown b(0);
+  StepBreakdown b(false, 0);
+  int64_t step = 0;
   const auto add = [&](double forward, double update_before, double data, double seconds) {
     t[kForwardTime] = forward, t[kOptimizerTime] = update_before, t[kDataTime] = data;
-    b.add(StepTimes(t), seconds);
+    return b.add(++step, StepTimes(t), seconds);
   };
-  add(0.5, 0, 0.125, 1);    // its update takes 0.25
-  add(0.25, 0.25, 0, 0.5);  // its update takes 0.25
-  add(9, 0.25, 9, 9);       // its update is unknown
+  CHECK(add(0.5, 0, 0.125, 1).step == -1);          // its update takes 0.25
+  const StepParts first = add(0.25, 0.25, 0, 0.5);  // its update takes 0.25
+  CHECK(first.step == 1);
+  CHECK(first.seconds == 1);
+  CHECK(first.times[kForwardTime] == 0.5);
+  CHECK(first.times[kOptimizerTime] == 0.25);
+  CHECK(first.times[kDataTime] == 0.125);
+  add(9, 0.25, 9, 9);  // its update is unknown
   CHECK(b.table() ==
         "ms a step            stage0\n"
         "forward               375.0\n"
@@ -78,11 +85,31 @@ TEST_CASE("a step is combined with its own update, and its parts never exceed th
         "data                   62.5\n"
         "other                  62.5\n"
         "step                  750.0");
-  StepBreakdown lagging(0);
+  StepBreakdown lagging(false, 0);
   t[kForwardTime] = 2, t[kOptimizerTime] = t[kDataTime] = 0;
-  lagging.add(StepTimes(t), 1);
-  lagging.add(StepTimes(t), 1);
+  lagging.add(1, StepTimes(t), 1);
+  lagging.add(2, StepTimes(t), 1);
   CHECK_THAT(lagging.table(), Contains("other                   0.0") && Contains("step                 2000.0"));
+}
+
+TEST_CASE("times of an asynchronous device, each one step older, are matched to their step too") {
+  double t[kNumStageTimes] = {};
+  StepBreakdown b(true, 0);
+  int64_t last = -1;
+  for (int64_t step = 1; step <= 6; ++step) {  // every time of step k is k, or k / 10
+    const auto now = static_cast<double>(step);
+    t[kForwardTime] = now - 1, t[kOptimizerTime] = (now - 2) / 10, t[kDataTime] = now;
+    const StepParts& p = b.add(step, StepTimes(t), 10 * now);
+    CHECK(p.step == (step > 2 ? step - 2 : -1));
+    last = p.step;
+    if (p.step < 0) continue;
+    const auto of = static_cast<double>(p.step);
+    CHECK(p.seconds == 10 * of);
+    CHECK(p.times[kForwardTime] == of);
+    CHECK(p.times[kOptimizerTime] == Approx(of / 10));
+    CHECK(p.times[kDataTime] == of);
+  }
+  CHECK(last == 4);
 }
 
 TEST_CASE("the predicted bubble is the formula where stages are equal, and more where the partition is uneven") {

@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "kernels/core/check.h"
 #include "tests/launch/process.h"
@@ -10,6 +13,7 @@
 #include "tests/support/test.h"
 
 using namespace gt;
+using Catch::Contains;
 
 namespace {
 
@@ -41,6 +45,34 @@ TEST_CASE("sixteen processes on two cores have the losses of one rank") {
   CHECK(losses.size() == 20);
   check_close(logged(dir / "runs/many", "loss"), losses, 1e-5);
   check_close(logged(dir / "runs/many", "grad_norm"), logged(dir / "runs/one", "grad_norm"), 1e-4);
+}
+
+TEST_CASE("the timers in log.jsonl add up to the step that they name") {
+  TempDir dir;
+  const Outcome run = gpttrain(kTiny + "--train.steps 12 --log.name one --log.timers true", dir.path());
+  INFO(run.out);
+  REQUIRE(run.code == 0);
+  CHECK_THAT(run.out, Contains("time of step 10  ") && !Contains("time of step 12  "));
+  std::map<int64_t, double> seconds;
+  std::istringstream lines(read_file(dir / "runs/one/log.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = nlohmann::json::parse(line);
+    if (record.at("type") != "step") continue;
+    const int64_t step = record.at("step");
+    seconds[step] = record.at("step_seconds");
+    INFO(line);
+    if (step == 1) CHECK(record.at("timers_step").is_null());
+    if (step == 1) continue;
+    CHECK(record.at("timers_step") == step - 1);
+    CHECK(record.at("timers").contains("forward"));
+    double sum = 0;
+    for (const auto& [name, part] : record.at("timers").items()) {
+      CHECK(part.get<double>() >= 0);
+      sum += part.get<double>();
+    }
+    CHECK(sum == Approx(seconds[step - 1]).epsilon(1e-6));
+  }
+  CHECK(seconds.size() == 12);
 }
 
 TEST_CASE("processes and threads of the same layout are bitwise equal") {

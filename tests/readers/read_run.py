@@ -33,6 +33,16 @@ def read_events(run):
         assert set(points) == set(steps), f"{tag}: steps {sorted(points)} against {sorted(steps)} in log.jsonl"
         for step, value in points.items():
             assert math.isclose(value, steps[step][key], rel_tol=1e-6), (tag, step, value, steps[step][key])
+    timed = {r["timers_step"]: r["timers"] for r in steps.values() if r["timers_step"] is not None}
+    assert sorted(timed) == sorted(steps)[:-1], (sorted(timed), sorted(steps))
+    for tag in [t for t in tags if t.startswith("time/")]:
+        points = {e.step: e.value for e in events.Scalars(tag)}
+        assert set(points) <= set(timed), tag
+        for step, value in points.items():
+            assert math.isclose(value, timed[step][tag[len("time/"):]], rel_tol=1e-6), (tag, step)
+    for step, parts in timed.items():  # of several ranks, whose clocks begin apart, the parts may exceed rank 0's step
+        whole = max(steps[step]["step_seconds"], sum(parts.values()))
+        assert min(parts.values()) >= 0 and math.isclose(sum(parts.values()), whole, rel_tol=1e-5), (step, parts)
     assert any("run/config" in t for t in events.Tags()["tensors"]), events.Tags()["tensors"]
     print(f"tensorboard: {len(tags)} tags, {len(steps)} steps agree with log.jsonl")
 

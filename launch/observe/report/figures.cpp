@@ -228,8 +228,8 @@ std::string step_time_figure(const RunLog& log, const std::string& prefix) {
                     .label = seconds_text};
   chart.values.resize(chart.parts.size());
   for (const LoggedStep& s : log.steps()) {
-    if (std::all_of(s.timers.begin(), s.timers.end(), [](float t) { return t == 0; })) continue;
-    chart.x.push_back(static_cast<double>(s.step));
+    if (s.timers_step < 0) continue;
+    chart.x.push_back(static_cast<double>(s.timers_step));
     for (size_t g = 0; g < chart.parts.size(); ++g) {
       double sum = 0;
       for (const size_t t : time_groups()[g].timers) sum += std::max(0., static_cast<double>(s.timers[t]));

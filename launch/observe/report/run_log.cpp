@@ -149,7 +149,8 @@ struct RecordReader {
   }
 
   bool step() {
-    LoggedStep s{.step = integer(j, "step", -1), .time = number(j, "time")};
+    LoggedStep s{
+        .step = integer(j, "step", -1), .time = number(j, "time"), .timers_step = integer(j, "timers_step", -1)};
     if (s.step < 0) return false;
     for (size_t c = 0; c < s.values.size(); ++c) s.values[c] = number(j, kStepColumns[c]);
     if (const Json* timers = find(j, "timers")) {

@@ -64,6 +64,7 @@ const char* logged_timer_name(size_t i);
 struct LoggedStep {
   int64_t step = 0;
   double time = kUnknown;
+  int64_t timers_step = -1;  // the step that `timers` belong to
   std::array<float, kNumLoggedTimers> timers{};
   std::array<double, kNumStepColumns> values{};
   double operator[](StepColumn c) const { return values[static_cast<size_t>(c)]; }

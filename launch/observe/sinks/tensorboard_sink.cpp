@@ -79,7 +79,8 @@ void TensorBoardSink::step(const StepRecord& r) {
   p.known("perf/exposed_comm", r.exposed_comm);
   p.known("perf/data_wait", r.data_wait);
   for (size_t t = 0; t < r.timers.size(); ++t)
-    if (kTimerNames[t] != nullptr && r.timers[t] != 0) p.always(std::string("time/") + kTimerNames[t], r.timers[t]);
+    if (kTimerNames[t] != nullptr && r.timers[t] != 0)
+      file_->scalar(std::string("time/") + kTimerNames[t], r.timers[t], r.timers_step, r.time);
   if (r.slowest_rank >= 0) p.always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
   if (r.peak_bytes >= 0) p.always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
   if (r.slowest_stage >= 0) p.always("perf/slowest_stage", static_cast<double>(r.slowest_stage));

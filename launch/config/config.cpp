@@ -344,10 +344,10 @@ LoadedConfig load_config(const ConfigSource& source) {
   else
     apply_family_defaults(loaded);
   if (loaded.config.log.name.empty()) loaded.config.log.name = default_name(source.file, loaded.config.model);
-  resolve_and_check(
-      loaded.config,
-      {loaded.origin, source.external_world, source.needs_data, !source.deepspeed.empty(), source.world_source},
-      reader.problems, loaded.notes);
+  resolve_and_check(loaded.config,
+                    {loaded.origin, source.external_world, source.needs_data, !source.deepspeed.empty(),
+                     source.world_source, source.given != nullptr ? source.given->folder : ""},
+                    reader.problems, loaded.notes);
   reader.problems.throw_if_any();
   return loaded;
 }

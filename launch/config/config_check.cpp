@@ -474,9 +474,15 @@ class Checker {
             .notes = notes_};
   }
 
-  // Text sources need a tokenizer; the error contains the command that trains one.
+  // Text sources need a tokenizer: that of the model, or one that the command in the error trains.
   void text(const char* key, const std::string& path) {
     if (!c_.data.tokenizer.empty()) return;
+    if (!context_.model_folder.empty())
+      return bad(key,
+                 path + ": text, which needs the model's tokenizer, and " + context_.model_folder +
+                     " holds none that can be read",
+                 "add --data.tokenizer FILE (a SentencePiece model, a tokenizer.json with a byte-level BPE, or a "
+                 "vocab.json beside its merges.txt), or give token files made with it by other tools");
     const std::string model = std::filesystem::path(path).stem().string() + ".model";
     bad(key, path + ": text, which needs a tokenizer",
         fmt::format("gpttrain tokenizer train --input {} --vocab {} --output {}, then add --data.tokenizer {}", path,

@@ -15,6 +15,7 @@ struct CheckContext {
   bool needs_data = false;
   bool deepspeed = false;         // a DeepSpeed file was read: its batch rules apply
   std::string world_source = {};  // launcher variable that set external_world
+  std::string model_folder = {};  // of the weights that the run starts from; "": they are random
 };
 
 // Derives dp, ffn, kv_heads and the batch sizes, and checks everything. Adds a line to `notes` for each derived value

@@ -15,7 +15,7 @@ packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates
           catch2 libcli11-dev nlohmann-json3-dev libfmt-dev libxxhash-dev zlib1g-dev patchelf)
 only=no
 case ${1:-} in
-  --tests) packages+=(python3 python3-venv) ;;
+  --tests) packages+=(python3 python3-venv zsh fish groff-base) ;;
   --fuzz) packages+=(clang libclang-rt-dev) ;;
   --only) shift; packages=("$@"); only=yes ;;
 esac

@@ -20,7 +20,7 @@ namespace gt {
 namespace {
 
 constexpr const char* kShortHelp =
-    "gpttrain trains GPT models with tensor, pipeline and data parallelism.\n"
+    "gpttrain trains Transformer language models with tensor, pipeline and data parallelism.\n"
     "\n"
     "  ./launch/demo.sh                        download text, tokenize, train, generate: start here\n"
     "  gpttrain --config configs/demo.json --tp 2 --pp 4 --dp 2\n"

@@ -391,7 +391,7 @@ struct BenchArgs {
   }
 };
 
-struct OpsArgs {
+struct NoArgs {
   template <class V>
   void fields(V&) {}
 };
@@ -465,6 +465,14 @@ struct CheckArgs {
     v("folder", folder, "PATH", "--here: folder whose free disk space is reported");
     v("marker", marker, "PATH", "--here: a file whose first bytes are reported");
     v("links", links, "", "only measure latency and bandwidth of each pair of ranks");
+  }
+};
+
+struct CompletionArgs {
+  std::string shell = "bash";
+  template <class V>
+  void fields(V& v) {
+    v("shell", shell, "bash|zsh|fish", "shell that the script is for");
   }
 };
 

@@ -59,5 +59,7 @@ Exit run_import(const Command&);
 Exit run_ckpt_verify(const Command&);
 Exit run_ckpt_diff(const Command&);
 Exit run_ckpt_prune(const Command&);
+Exit run_completion(const Command&);
+Exit run_man(const Command&);
 
 }  // namespace gt

@@ -389,16 +389,18 @@ std::string type_name(const Option& option) {
   return kNames[option.target.index()];
 }
 
+std::string value_form(const Option& o) {
+  return o.domain.find('|') != std::string::npos
+             ? std::string(first_word(o.domain))
+             : fmt::format("<{}{}>", type_name(o), o.domain.empty() ? "" : " " + o.domain);
+}
+
 std::string help_lines(const std::vector<Option>& options) {
   std::string out;
   for (const Option& o : options) {
-    const std::string left =
-        fmt::format("  --{} {}", o.key(),
-                    o.domain.find('|') != std::string::npos
-                        ? std::string(first_word(o.domain))
-                        : fmt::format("<{}{}>", type_name(o), o.domain.empty() ? "" : " " + o.domain));
     const std::string value = value_text(o);
-    out += help_entry(left, o.meaning + (value.empty() ? "" : fmt::format(" [{}]", value)));
+    out += help_entry(fmt::format("  --{} {}", o.key(), value_form(o)),
+                      o.meaning + (value.empty() ? "" : fmt::format(" [{}]", value)));
   }
   return out;
 }

@@ -95,6 +95,7 @@ std::string to_json(const Option& option);               // the value as JSON te
 std::string value_text(const Option& option);            // the value as typed by a user: fp16, 3e-4, 0.9,0.95
 std::string type_name(const Option& option);             // "int", "number", "text", "flag", "list"
 std::vector<std::string> choices(const Option& option);  // of an "a|b|c" domain; otherwise empty
+std::string value_form(const Option& option);            // "a|b|c", or type and domain: "<int 1..64>"
 
 // Returns one block of --help, one line per option: flag, type and domain, meaning, default.
 std::string help_lines(const std::vector<Option>& options);

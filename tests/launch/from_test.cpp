@@ -115,7 +115,8 @@ TEST_CASE("the folder's tokenizer is the run's, unless another is given") {
   CHECK(must("generate --load runs/second --prompt \"the cat\" --max-tokens 4 --device.kind cpu", dir).says("the cat"));
   must("--from hf --data.tokenizer tok.model --log.name third " + data, dir);
   CHECK(logged(dir / "runs/third", "loss") == logged(dir / "runs/second", "loss"));
-  for (const char* file : {"tokenizer.model", "tokenizer.json"}) std::filesystem::remove(dir / "hf" / file);
+  for (const char* file : {"tokenizer.model", "tokenizer.json"})
+    std::filesystem::remove(dir / (std::string("hf/") + file));
   const Outcome none = gpttrain("--from hf --log.name fourth " + data, dir.path());  // no new one would fit
   INFO(none.out);
   CHECK(none.code == 2);

@@ -49,8 +49,10 @@ class Checker {
   void run() {
     refuse_not_built();
     model();
-    slots_ = check_hosts(c_, context_, rules());
+    const HostCheck hosts = check_hosts(c_, context_, rules());
+    slots_ = hosts.slots;
     mesh();
+    check_min_dp(c_, context_, hosts.several, rules());
     tensor_parallel();
     comm();
     zero();

@@ -38,6 +38,22 @@ void check_cores(const LaunchConfig& l, const RuleContext& x) {
 
 }  // namespace
 
+void check_min_dp(const Config& c, const CheckContext& context, bool several, const RuleContext& x) {
+  const LaunchConfig& l = c.launch;
+  if (l.min_dp == 0 || !x.known("parallel.dp") || !x.known("launch.min_dp")) return;
+  if (l.min_dp > c.parallel.dp)
+    x.bad("launch.min_dp", fmt::format("at least {} replicas, but the job has dp {}", l.min_dp, c.parallel.dp),
+          fmt::format("at most {}", c.parallel.dp));
+  if (context.external_world > 0) return;
+  const char* why = l.max_restarts == 0         ? "without launch.max_restarts nothing starts the job again"
+                    : l.min_dp == c.parallel.dp ? "it is the job's dp"
+                    : l.launcher == "slurm"     ? "Slurm selects the hosts"
+                    : l.ranks == "threads"      ? "ranks are threads of this process"
+                    : !several                  ? "no other machine is used"
+                                                : nullptr;
+  if (why != nullptr) x.notes.push_back(fmt::format("launch: min_dp {} has no effect: {}", l.min_dp, why));
+}
+
 std::vector<int> tasks_per_node(const std::string& text) {
   std::vector<int> out;
   std::istringstream in(text);
@@ -50,9 +66,9 @@ std::vector<int> tasks_per_node(const std::string& text) {
   return out;
 }
 
-int check_hosts(const Config& c, const CheckContext& context, const RuleContext& x) {
+HostCheck check_hosts(const Config& c, const CheckContext& context, const RuleContext& x) {
   const LaunchConfig& l = c.launch;
-  int slots = 0;
+  HostCheck found;
   if (const std::string bad = bad_interface(c.comm.interface); !bad.empty()) x.bad("comm.interface", bad, "");
   constexpr const char* kKeys[] = {"launch.hostfile",  "launch.include",        "launch.exclude",
                                    "launch.num_nodes", "launch.num_slots",      "launch.launcher",
@@ -72,18 +88,18 @@ int check_hosts(const Config& c, const CheckContext& context, const RuleContext&
                           tasks, c.parallel.tp));
           break;
         }
-    return 0;
+    return found;
   }
   try {
     const std::vector<HostSlots> hosts = chosen_hosts(l);
-    slots = total_slots(hosts);
+    found = {.slots = total_slots(hosts), .several = !is_local_only(hosts)};
     for (const HostSlots& h : hosts)
       if (c.parallel.tp > 1 && static_cast<int64_t>(h.slots.size()) % c.parallel.tp)
         x.notes.push_back(
             fmt::format("launch: tp {} does not divide the {} slots of {}: a tensor-parallel group spans machines, or "
                         "stays incomplete",
                         c.parallel.tp, h.slots.size(), h.host));
-    if (slots > 0 && l.ranks == "threads" && !l.hostfile.empty())
+    if (found.slots > 0 && l.ranks == "threads" && !l.hostfile.empty())
       x.bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");
     check_launcher(l, hosts, x);
     if (!c.comm.interface.empty() && l.launcher != "slurm" && is_local_only(hosts))
@@ -98,7 +114,7 @@ int check_hosts(const Config& c, const CheckContext& context, const RuleContext&
       x.notes.push_back(
           fmt::format("launch: {} of {} for every rank", fmt::join(names, ", "), fmt::join(env.files, ", ")));
   } catch (const Error& e) { x.bad("", e.what(), ""); }
-  return slots;
+  return found;
 }
 
 }  // namespace gt

@@ -7,7 +7,7 @@ namespace gt {
 
 struct LaunchConfig {
   std::string ranks = "processes", hostfile, include, exclude, launcher = "openmpi", launcher_args, core_list;
-  int64_t max_restarts = 0, grace_s = 300, num_nodes = 0, num_slots = 0, ssh_port = 0;
+  int64_t max_restarts = 0, min_dp = 0, grace_s = 300, num_nodes = 0, num_slots = 0, ssh_port = 0;
   double start_timeout_s = 0;
   bool bind_cores = false;
   template <class V>
@@ -28,6 +28,9 @@ struct LaunchConfig {
     v("core_list", core_list, "0-3,8", "cores of each machine that ranks may use; empty: slots, or all");
     v("max_restarts", max_restarts, "0..1000000",
       "restarts from the newest valid checkpoint after transient failures (gpttrain launch)");
+    v("min_dp", min_dp, "0..65536 replicas",
+      "with max_restarts: go on with fewer data-parallel replicas, at least N, while hosts are lost; 0: wait for "
+      "hosts");
     v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are killed");
     v("start_timeout_s", start_timeout_s, "0..86400 seconds",
       "end the job if ranks have not started by then; 0: 600, on one machine 120 plus 2 per rank");

@@ -17,7 +17,7 @@
 namespace gt {
 namespace {
 
-constexpr double kLimitSeconds = 8;
+constexpr double kLimitSeconds = 8, kReturnSeconds = 10;
 constexpr size_t kMostBytes = 64 << 10;
 
 struct Probe {
@@ -144,6 +144,43 @@ std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hos
       out.push_back({a.host, a.last_line().empty() ? "ssh failed without a message" : a.last_line()});
   }
   return out;
+}
+
+struct ReturnWatch::Round {
+  double begun = 0;
+  std::vector<Probe> probes;
+};
+
+ReturnWatch::ReturnWatch(std::vector<std::string> hosts, int ssh_port)
+    : hosts_(std::move(hosts)), ssh_port_(ssh_port), next_(now() + kReturnSeconds) {}
+
+ReturnWatch::~ReturnWatch() { stop(); }
+
+void ReturnWatch::stop() {
+  if (round_ != nullptr)
+    for (Probe& p : round_->probes) reap(p);
+  round_.reset();
+  next_ = now() + kReturnSeconds;
+}
+
+const std::vector<std::string>& ReturnWatch::answering() {
+  if (round_ == nullptr && now() >= next_) {
+    round_ = std::make_unique<Round>();
+    round_->begun = now();
+    for (const std::string& host : hosts_) round_->probes.push_back(start(host, "true", ssh_port_));
+  }
+  if (round_ == nullptr) return answering_;
+  read_all(round_->probes, 1e-3);
+  const bool open = std::any_of(round_->probes.begin(), round_->probes.end(), [](const Probe& p) { return p.open(); });
+  if (open && now() - round_->begun < kLimitSeconds) return answering_;
+  answering_.clear();
+  for (Probe& p : round_->probes) {
+    reap(p);
+    if (p.pid > 0 && p.answer.code == 0) answering_.push_back(p.answer.host);
+    p.pid = -1;
+  }
+  stop();
+  return answering_;
 }
 
 }  // namespace gt

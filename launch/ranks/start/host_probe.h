@@ -1,5 +1,6 @@
 // Commands on other hosts, run as mpirun runs its daemons: over ssh, without a terminal or password prompt.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,5 +33,24 @@ struct UnreachableHost {
 // Runs `true` on all machines except this one. Takes about 0.3 s if all answer, 8 s at most. Returns nothing if another
 // agent than ssh is configured or ssh is not installed.
 std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>&, int ssh_port);
+
+// Tries lost hosts every few seconds without blocking. Its ssh processes are children of this process.
+class ReturnWatch {
+ public:
+  ReturnWatch(std::vector<std::string> hosts, int ssh_port);
+  ~ReturnWatch();
+  ReturnWatch(const ReturnWatch&) = delete;
+  ReturnWatch& operator=(const ReturnWatch&) = delete;
+  const std::vector<std::string>& answering();  // of the last completed round; call several times a second
+  void stop();                                  // ends ssh processes
+
+ private:
+  struct Round;
+  const std::vector<std::string> hosts_;
+  const int ssh_port_;
+  std::unique_ptr<Round> round_;  // in progress
+  std::vector<std::string> answering_;
+  double next_;
+};
 
 }  // namespace gt

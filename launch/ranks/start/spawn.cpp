@@ -149,9 +149,11 @@ class ChildSupervisor {
       guard_sockets();
       poll_ranks();
       poll_verdict();
+      poll_recall();
       if (Clock::now() > deadline_) end_now();
     }
   }
+  bool recalled() const { return recalled_; }
   // Whether the exit code was chosen by this process and not by the child.
   bool ours() const { return ours_; }
 
@@ -172,9 +174,7 @@ class ChildSupervisor {
     if (n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGUSR1) {
       if (first_ == 0) {
         first_ = n;
-        kill(child_, SIGUSR1);
-        repeat_ = Clock::now() + std::chrono::seconds(1);
-        deadline_ = Clock::now() + std::chrono::seconds(grace_s_);
+        request_stop();
       } else if (n == SIGINT || n == SIGTERM) {  // SIGHUP excluded: closing a terminal may send several
         end_now();
       }
@@ -186,6 +186,18 @@ class ChildSupervisor {
       kill(child_, SIGUSR1);
       repeat_ = Clock::now() + std::chrono::seconds(1);
     }
+  }
+
+  void request_stop() {
+    kill(child_, SIGUSR1);
+    repeat_ = Clock::now() + std::chrono::seconds(1);
+    deadline_ = Clock::now() + std::chrono::seconds(grace_s_);
+  }
+
+  void poll_recall() {
+    if (recalled_ || first_ != 0 || ending_ || verdict_found_ || !job_.recall || !job_.recall(true)) return;
+    recalled_ = true;
+    request_stop();
   }
 
   // Until all ranks have connected, and once more then: a quick start may lie between two looks. mpirun reads the first
@@ -232,7 +244,7 @@ class ChildSupervisor {
   const std::map<int, StartedRank> alone_;
   std::optional<StartWatch::End> late_;
   int first_ = 0;  // first stop signal
-  bool ending_ = false, verdict_found_ = false, ours_ = false, guarded_ = false;
+  bool ending_ = false, verdict_found_ = false, ours_ = false, guarded_ = false, recalled_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
 
@@ -449,6 +461,8 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   if (!job.here) output.start();
   ChildSupervisor done(child, job, output, grace_s);
   JobEnd end = done.until_end(gate);
+  end.recalled = done.recalled();
+  if (job.recall) job.recall(false);
   end_orphans();
   output.finish();
   end.started = job.here || output.started();

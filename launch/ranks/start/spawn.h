@@ -4,6 +4,7 @@
 #pragma once
 #include <signal.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,6 +68,9 @@ struct JobCommand {
   StartLimits limits = {};
   int threads = 1;        // of a rank
   bool resumable = true;  // SpawnOptions::resumable
+  // Polled with true several times a second while the job runs, until it returns true: the job then stops as on a
+  // signal. Called once with false after the job. Empty: nothing to poll.
+  std::function<bool(bool running)> recall = {};
 };
 // Returns the command that runs `world` ranks under mpirun or srun, or in this program itself if `here` (one rank, or
 // ranks as threads). Throws kUsage if the launcher is not installed.
@@ -74,9 +78,10 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
 std::string command_line(const JobCommand&);  // quoted for a shell
 
 struct JobEnd {
-  int code = 0;          // of the first rank that failed, 128 + n for a signal; 0: success
-  int stopped = 0;       // first stop signal received by this process; 0: none
-  bool started = false;  // all ranks are known to have passed MPI_Init
+  int code = 0;           // of the first rank that failed, 128 + n for a signal; 0: success
+  int stopped = 0;        // first stop signal received by this process; 0: none
+  bool recalled = false;  // stopped because JobCommand::recall requested it
+  bool started = false;   // all ranks are known to have passed MPI_Init
 };
 // Runs one job to its end. The first stop signal is forwarded as SIGUSR1; a second one, or grace_s after the first,
 // terminates the job. So does verdict_grace_s after the verdict file appeared, since mpirun would wait for a lost

@@ -11,6 +11,8 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -21,6 +23,7 @@
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/run_file.h"
 #include "launch/ranks/signals.h"
+#include "launch/ranks/start/elastic.h"
 #include "launch/ranks/start/host_blame.h"
 #include "launch/ranks/start/host_facts.h"
 #include "launch/ranks/start/host_probe.h"
@@ -31,6 +34,7 @@ namespace fs = std::filesystem;
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
@@ -62,11 +66,17 @@ class Supervisor {
   bool uses_ssh() const;  // machines are reached over ssh
   std::vector<HostSlots> hosts() const;
   std::vector<HostSlots> reachable_hosts() const;
-  int world() const { return static_cast<int>(config_.world()); }
-  void probe_hosts();  // sets aside those that do not answer
+  int64_t dp() const { return fewer_ ? fewer_->dp : config_.parallel.dp; }
+  int world_of(int64_t dp) const { return static_cast<int>(config_.parallel.tp * config_.parallel.pp * dp); }
+  int world() const { return world_of(dp()); }  // of the next attempt
+  void probe_hosts();                           // sets aside those that do not answer
   std::string away_text() const;
   std::string lost_machines(const std::vector<HostSlots>& used) const;
   void blame_machines(AttemptEnd&, std::string& suspect, const std::vector<HostSlots>& used);
+  bool choose_layout();  // for the machines that answer; false: they lack slots for any
+  void note_layout(const std::optional<Replicas>& before) const;
+  std::function<bool(bool)> recall() const;  // JobCommand::recall of a job with fewer replicas
+  bool is_ready_for_more(const std::vector<std::string>& answering) const;
   // Waits until the answering machines have slots for all ranks; returns an exit code if that fails.
   std::optional<Exit> await_hosts(const SignalGate&);
   std::vector<Commit> commits() const;  // newest first
@@ -75,6 +85,7 @@ class Supervisor {
   std::string read_verdict() const;
   void note(const AttemptEnd&, const RestartDecision&, const std::string& suspect, const Commit& before,
             const Commit& after, double lost) const;
+  void append_record(const Json&) const;                // to restarts.jsonl
   bool pause(const SignalGate&, double seconds) const;  // false: stopped by a signal
   // One file per attempt: a rank of an earlier attempt, cut off on its machine, may write its verdict much later.
   std::string verdict_file() const { return fmt::format("{}/.verdict-{}-{}", config_.run_dir(), getpid(), attempt_); }
@@ -88,6 +99,7 @@ class Supervisor {
   std::vector<UnreachableHost> unreachable_;  // set aside for the next start
   Clock::time_point probed_;                  // time of that check
   std::optional<int64_t> resume_;             // step that the next attempt resumes from; empty: auto
+  std::optional<Replicas> fewer_;             // layout of the next attempt; empty: that of the config
   int64_t attempt_ = 0;
   bool again_ = false, committed_ = false;
 };
@@ -103,12 +115,16 @@ JobCommand Supervisor::job() const {
   } else if (again_ && asked == "never" && std::find(words.begin(), words.end(), "--force") == words.end()) {
     words.emplace_back("--force");  // the folder's content is its own
   }
+  if (fewer_)
+    for (std::string& flag : replica_flags(config_, *fewer_)) words.push_back(std::move(flag));
   SpawnOptions options = spawn_options(config_);
   options.hosts = reachable_hosts();
   options.stall_abort_s = stall_abort_seconds(command_);
   options.verdict_file = fs::absolute(verdict_file()).string();
   const bool alone = config_.world() == 1 && is_local_only(options.hosts);
-  return job_command(world(), alone || config_.launch.ranks == "threads", words, options);
+  JobCommand out = job_command(world(), alone || config_.launch.ranks == "threads", words, options);
+  if (fewer_) out.recall = recall();
+  return out;
 }
 
 // Hosts of the config except the excluded ones.
@@ -155,26 +171,100 @@ std::string Supervisor::lost_machines(const std::vector<HostSlots>& used) const 
   return out;
 }
 
+bool Supervisor::choose_layout() {
+  const int slots = total_slots(reachable_hosts());
+  const std::optional<Replicas> before = fewer_;
+  if (unreachable_.empty() || slots >= world_of(config_.parallel.dp)) {
+    fewer_.reset();
+  } else if (const auto fewer = fewer_replicas(command_.loaded, slots)) {
+    fewer_ = fewer;
+  } else {
+    return false;
+  }
+  if (fewer_ != before) note_layout(before);
+  return true;
+}
+
+void Supervisor::note_layout(const std::optional<Replicas>& before) const {
+  const TrainSection& t = config_.train;
+  const int64_t was = before ? before->dp : config_.parallel.dp;
+  const Replicas is = fewer_.value_or(Replicas{config_.parallel.dp, t.micro_batch, t.grad_accum});
+  const int64_t step = resume_.value_or(newest().step);
+  const std::string why = unreachable_.empty() ? "all hosts answer" : away_text();
+  fmt::print(stderr, "gpttrain: dp {} -> {} from {}: {}; global_batch {} = micro_batch {} x grad_accum {} x dp {}\n",
+             was, is.dp, step < 0 ? std::string("the beginning") : fmt::format("step {}", step), why, t.global_batch,
+             is.micro_batch, is.grad_accum, is.dp);
+  append_record({{"time", std::time(nullptr)},
+                 {"action", fmt::format("dp {} -> {}", was, is.dp)},
+                 {"why", why},
+                 {"step", step < 0 ? Json(nullptr) : Json(step)},
+                 {"micro_batch", is.micro_batch},
+                 {"grad_accum", is.grad_accum},
+                 {"seconds_lost", 0.0}});
+}
+
+// Returns whether hosts that answer again allow more replicas, and are ready: a start that fails on them would end a
+// job that runs well.
+bool Supervisor::is_ready_for_more(const std::vector<std::string>& answering) const {
+  std::vector<HostSlots> all = hosts();
+  std::erase_if(all, [&](const HostSlots& h) {
+    return std::find(answering.begin(), answering.end(), h.host) == answering.end() &&
+           std::any_of(unreachable_.begin(), unreachable_.end(), [&](const auto& u) { return u.host == h.host; });
+  });
+  int64_t more = config_.parallel.dp;
+  if (const int slots = total_slots(all); slots < world_of(more)) {
+    const auto layout = fewer_replicas(command_.loaded, slots);
+    more = layout ? layout->dp : 0;
+  }
+  if (more <= fewer_->dp) return false;
+  try {
+    require_ready_hosts(hosts_in_use(all, world_of(more)), static_cast<int>(config_.launch.ssh_port));
+  } catch (const Error& e) {
+    fmt::print(stderr, "gpttrain: {} answers again, but is not ready: {}\n", fmt::join(answering, ", "), e.what());
+    return false;
+  }
+  fmt::print(stderr, "gpttrain: {} answers again; the job stops here and restarts with dp {}\n",
+             fmt::join(answering, ", "), more);
+  return true;
+}
+
+// Stops the job at the first checkpoint that it commits after lost hosts have answered, and not before it has run with
+// them for a while if they were not ready.
+std::function<bool(bool)> Supervisor::recall() const {
+  std::vector<std::string> lost;
+  for (const UnreachableHost& u : unreachable_) lost.push_back(u.host);
+  const auto watch = std::make_shared<ReturnWatch>(lost, static_cast<int>(config_.launch.ssh_port));
+  return [this, watch, seen = std::optional<Commit>()](bool running) mutable {
+    if (!running) return watch->stop(), false;
+    const std::vector<std::string>& answering = watch->answering();
+    if (answering.empty()) return seen.reset(), false;
+    const Commit latest = newest();
+    if (!seen) seen = latest;
+    if (latest.step == seen->step && latest.inode == seen->inode) return false;
+    seen = latest;
+    return is_ready_for_more(answering);
+  };
+}
+
 std::optional<Exit> Supervisor::await_hosts(const SignalGate& gate) {
   constexpr double kPatienceSeconds = 1800, kLongestPause = 15;
   const auto begin = Clock::now();
   for (double wait = 1;; wait = std::min(kLongestPause, 2 * wait)) {
     if (wait > 1 || seconds_since(probed_) > 3) probe_hosts();
-    int slots = total_slots(reachable_hosts());
-    if (slots < world() && !excluded_.empty()) {  // an excluded host is better than none
+    const int needed = world_of(config_.parallel.dp);
+    if (total_slots(reachable_hosts()) < needed && !excluded_.empty()) {  // an excluded host is better than none
       fmt::print(stderr, "gpttrain: excluded machines are used again, because too few are left: {}\n",
                  fmt::join(excluded_, ", "));
       excluded_.clear();
       probe_hosts();
-      slots = total_slots(reachable_hosts());
     }
-    if (unreachable_.empty() || slots >= world()) {
+    if (choose_layout()) {
       if (!unreachable_.empty()) fmt::print(stderr, "gpttrain: set aside for this start: {}\n", away_text());
       return std::nullopt;
     }
     if (wait == 1)
-      fmt::print(stderr, "gpttrain: {} of {} slots can be reached; waiting up to {:.0f} min for {}\n", slots, world(),
-                 kPatienceSeconds / 60, away_text());
+      fmt::print(stderr, "gpttrain: {} of {} slots can be reached; waiting up to {:.0f} min for {}\n",
+                 total_slots(reachable_hosts()), needed, kPatienceSeconds / 60, away_text());
     if (seconds_since(begin) > kPatienceSeconds) {
       fmt::print(stderr,
                  "gpttrain: still unreachable: {}; add machines to launch.hostfile, or start with fewer ranks\n",
@@ -229,22 +319,24 @@ void Supervisor::remove_verdicts() const {
 
 void Supervisor::note(const AttemptEnd& end, const RestartDecision& d, const std::string& suspect, const Commit& before,
                       const Commit& after, double lost) const {
+  const auto step = [](int64_t n) { return n < 0 ? Json(nullptr) : Json(n); };
+  append_record({{"time", std::time(nullptr)},
+                 {"code", end.code},
+                 {"suspect", suspect.empty() ? Json(nullptr) : Json(suspect)},
+                 {"step_before", step(before.step)},
+                 {"step_after", step(after.step)},
+                 {"step_reached", step(end.reached)},
+                 {"seconds", end.seconds},
+                 {"seconds_lost", lost},
+                 {"action", d.restart ? "restart" : "stop"},
+                 {"delay", d.delay_s},
+                 {"resume", resume_ ? step(*resume_) : Json("auto")},
+                 {"left_out", excluded_}});
+}
+
+void Supervisor::append_record(const Json& record) const {
   std::error_code ec;
   fs::create_directories(config_.run_dir(), ec);
-  using Json = nlohmann::ordered_json;
-  const auto step = [](int64_t n) { return n < 0 ? Json(nullptr) : Json(n); };
-  const Json record{{"time", std::time(nullptr)},
-                    {"code", end.code},
-                    {"suspect", suspect.empty() ? Json(nullptr) : Json(suspect)},
-                    {"step_before", step(before.step)},
-                    {"step_after", step(after.step)},
-                    {"step_reached", step(end.reached)},
-                    {"seconds", end.seconds},
-                    {"seconds_lost", lost},
-                    {"action", d.restart ? "restart" : "stop"},
-                    {"delay", d.delay_s},
-                    {"resume", resume_ ? step(*resume_) : Json("auto")},
-                    {"left_out", excluded_}};
   try {
     append_run_file(config_.run_dir() + "/restarts.jsonl", record.dump() + "\n");
   } catch (const Error& e) { fmt::print(stderr, "gpttrain: {}\n", e.what()); }
@@ -280,13 +372,13 @@ int Supervisor::run() {
   if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // received before the gate existed
   const Commit at_start = newest();
   std::optional<int64_t> highest;  // highest step committed by this job; committing it again is no progress
-  for (int64_t restarts = 0;; ++restarts) {
+  for (int64_t restarts = 0;;) {
     const Commit before = newest();
     const int64_t from = resume_ ? *resume_ : config_.checkpoint.resume == "never" && !committed_ ? -1 : before.step;
     if (!highest) highest = from;
     if (const auto code = uses_ssh() ? await_hosts(gate) : std::nullopt) return static_cast<int>(*code);
     const std::vector<HostSlots> used = reachable_hosts();
-    if (restarts == 0 && uses_ssh())
+    if (attempt_ == 0 && uses_ssh())
       require_ready_hosts(hosts_in_use(used, world()), static_cast<int>(config_.launch.ssh_port));
     ++attempt_;
     const auto begin = Clock::now();
@@ -303,6 +395,11 @@ int Supervisor::run() {
                    .resumed_from = after.step,
                    .reached = last_logged_step()};
     if (newer) highest = std::max(*highest, after.step);
+    if (job_end.recalled && !end.asked_to_stop && end.code == static_cast<int>(Exit::kInterrupted)) {
+      again_ = true;
+      resume_.reset();
+      continue;  // no failure: uses up no restart
+    }
     const bool failed = end.code != 0 && !end.asked_to_stop;
     if (!failed) return end.code;
     blame_machines(end, suspect, used);
@@ -319,7 +416,7 @@ int Supervisor::run() {
       return end.code;
     }
     again_ = true;
-    fmt::print(stderr, "gpttrain: {}; restart {} of {} in {:.0f} s, from {} ({}/restarts.jsonl)\n", what, restarts + 1,
+    fmt::print(stderr, "gpttrain: {}; restart {} of {} in {:.0f} s, from {} ({}/restarts.jsonl)\n", what, ++restarts,
                config_.launch.max_restarts, d.delay_s,
                resume_          ? fmt::format("step {}, the second newest: two attempts failed at one step", *resume_)
                : after.step < 0 ? std::string("the beginning")

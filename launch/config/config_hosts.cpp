@@ -76,7 +76,8 @@ HostCheck check_hosts(const Config& c, const CheckContext& context, const RuleCo
                                    "launch.core_list", "launch.start_timeout_s"};
   if (context.external_world > 0) {
     for (const char* key : kKeys)
-      if (!x.where(key).empty() && !started_by_launch_ranks())
+      if (!x.where(key).empty() && !started_by_launch_ranks() &&
+          !(context.world_source == "RANK" && key == std::string("launch.start_timeout_s")))
         x.notes.push_back(
             fmt::format("{} has no effect: according to {}, a launcher started the ranks", key, context.world_source));
     if (const char* tasks = std::getenv("SLURM_STEP_TASKS_PER_NODE"))

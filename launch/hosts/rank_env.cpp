@@ -40,9 +40,12 @@ std::string show(const RankEnv& e) {
 
 RankEnv find_rank_env(const Lookup& lookup) {
   RankEnv found;
+  // A torchrun that srun started on each node leaves srun's variables in its ranks.
+  const bool inside = lookup("TORCHELASTIC_RUN_ID") && lookup("RANK") && read(lookup, "WORLD_SIZE", 1).value_or(1) > 1;
   for (const Family& f : kFamilies) {
-    const bool slurm = std::string(f.rank) == "SLURM_PROCID", generic = std::string(f.rank) == "RANK";
-    if (!lookup(f.rank)) continue;
+    const std::string name = f.rank;
+    const bool slurm = name == "SLURM_PROCID", generic = name == "RANK";
+    if (!lookup(f.rank) || (inside && (slurm || name == "PMIX_RANK" || name == "PMI_RANK"))) continue;
     if (slurm && (!lookup("SLURM_STEP_ID") || !lookup(f.world) || *read(lookup, f.world, 1) == 1)) continue;
     // RANK alone may mean anything; a world of one rank equals running without a launcher.
     if (generic && (!lookup(f.world) || (!found.launched() && *read(lookup, f.world, 1) == 1))) continue;
@@ -72,14 +75,6 @@ RankEnv find_rank_env(const Lookup& lookup) {
             ", not started by srun: ranks run on this node only; for all nodes use srun --mpi=pmix gpttrain ...");
   }
   return found;
-}
-
-void require_mpi(const RankEnv& env) {
-  GT_REQUIRE(env.source != "RANK", Exit::kUsage, "according to RANK and WORLD_SIZE this is rank ", env.rank, " of ",
-             env.world,
-             " (torchrun?), but ranks communicate over MPI and no MPI launcher started this process: use gpttrain ",
-             "itself with --launch.hostfile, mpirun -n ", env.world, ", or srun --mpi=pmix; unset RANK and WORLD_SIZE ",
-             "if they mean something else");
 }
 
 RankEnv find_rank_env() {

@@ -20,7 +20,8 @@ AddressSet addresses_of_job(ProcessGroup& world) {
 
 }  // namespace
 
-void join_machines(MpiFactory& factory, const std::string& interface, ConnectionGuard* guard, StallOptions& options) {
+void join_machines(MessageFactory& factory, const std::string& interface, ConnectionGuard* guard,
+                   StallOptions& options) {
   if (factory.local_size() == factory.world_size()) return;
   std::vector<int> everybody(static_cast<size_t>(factory.world_size()));
   std::iota(everybody.begin(), everybody.end(), 0);

@@ -3,14 +3,14 @@
 #include <string>
 
 #include "launch/hosts/connection_guard.h"
-#include "parallel/comm/mpi_group.h"
+#include "parallel/comm/message_group.h"
 #include "parallel/comm/stall_monitor.h"
 
 namespace gt {
 
 // On several hosts: exchanges their addresses, which `guard` then admits exclusively. Rank 0 opens the hub of the stall
 // monitors (parallel/comm/node_link.h) on `interface` (comm.interface) and broadcasts its addresses and a per-job
-// secret over MPI; the other ranks receive a link. On one host: no effect. Collective over the ranks of the factory.
-void join_machines(MpiFactory&, const std::string& interface, ConnectionGuard* guard, StallOptions&);
+// secret; the other ranks receive a link. On one host: no effect. Collective over the ranks of the factory.
+void join_machines(MessageFactory&, const std::string& interface, ConnectionGuard* guard, StallOptions&);
 
 }  // namespace gt

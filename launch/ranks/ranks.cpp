@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -15,6 +16,7 @@
 #include "kernels/core/text.h"
 #include "launch/hosts/network.h"
 #include "launch/hosts/rank_slots.h"
+#include "launch/hosts/socket_job.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/crash.h"
 #include "launch/ranks/device_groups.h"
@@ -23,8 +25,11 @@
 #include "launch/ranks/start/launcher_output.h"
 #include "launch/ranks/start/spawn.h"
 #include "launch/ranks/start/start_limits.h"
+#include "launch/ranks/start/start_watch.h"
 #include "parallel/comm/mpi_group.h"
 #include "parallel/comm/self_group.h"
+#include "parallel/comm/socket_address.h"
+#include "parallel/comm/socket_group.h"
 #include "parallel/comm/stall_monitor.h"
 #include "parallel/comm/thread_group.h"
 #include "parallel/mesh.h"
@@ -124,15 +129,14 @@ Exit run_threads(const JobRequest& command, const std::function<Exit(GroupFactor
 }
 
 Exit run_alone(const Config& config, GroupFactory& factory, const std::function<Exit(GroupFactory&)>& body,
-               StallMonitor* monitor) {
+               StallMonitor& monitor, MessageFactory* ranks) {
   try {
     return body(factory);
   } catch (const std::exception& e) {
-    if (monitor != nullptr) monitor->failed();
+    monitor.failed();
     print_error(e, config, factory.world_rank(), factory.world_size());
     // Peers are blocked in their next collective: abort the job, unless all ranks agreed on the error.
-    if (factory.world_size() > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr)
-      abort_world(static_cast<int>(code_of(e)));
+    if (ranks != nullptr && dynamic_cast<const AgreedError*>(&e) == nullptr) ranks->abort(static_cast<int>(code_of(e)));
     return code_of(e);
   }
 }
@@ -141,6 +145,46 @@ Exit run_alone(const Config& config, GroupFactory& factory, const std::function<
 void take_own_slots(const LaunchConfig& launch, const SpawnOptions& options) {
   for (const auto& [name, value] : options.variables) setenv(name.c_str(), value.c_str(), 1);
   restrict_to_slots(launch, options.hosts.empty() ? std::vector<int>() : options.hosts[0].slots, 0, 1);
+}
+
+// Connects the ranks that a launcher started: by MPI, or by sockets if it only set variables.
+std::unique_ptr<MessageFactory> connect(const JobRequest& command) {
+  const Config& c = command.loaded.config;
+  const RankEnv& env = command.env;
+  if (!uses_sockets(env)) return std::make_unique<MpiFactory>(wait_deadline(c));
+  SocketJob job = socket_job(env);
+  const bool one_machine = env.local_world == env.world;
+  double limit = c.launch.start_timeout_s;
+  if (limit <= 0) limit = default_start_seconds(env.world, one_machine);
+  job.limit = std::chrono::milliseconds(static_cast<int64_t>(1e3 * limit));
+  if (!one_machine && !c.comm.interface.empty())
+    job.address = interface_addresses(interface_here(c.comm.interface)).front();
+  return std::make_unique<SocketFactory>(job, wait_deadline(c));
+}
+
+// Of a process that a launcher started as a rank.
+Exit run_rank(const JobRequest& command, const std::function<Exit(GroupFactory&)>& body) {
+  const Config& config = command.loaded.config;
+  const RankEnv& env = command.env;
+  const int threads = static_cast<int>(std::max<int64_t>(1, config.device.threads));
+  if (const char* slots = std::getenv(kSlotsVariable); started_by_launch_ranks())
+    restrict_to_slots(config.launch, slots_of_rank(slots ? slots : "", env.rank), env.local_rank, env.local_world);
+  // On one machine the parent process has already checked the limits.
+  if (env.local_rank == 0 && (env.local_world != env.world || !started_by_launch_ranks()))
+    require_limits(std::max(1, env.local_world), threads);
+  set_network_environment(env, config.comm.interface);
+  report_start(env.rank);
+  std::optional<ConnectionGuard> guard;
+  if (env.local_world != env.world && !uses_sockets(env)) guard.emplace();
+  const std::unique_ptr<MessageFactory> factory = connect(command);
+  if (factory->world_rank() == 0) report_started();
+  const StackWatch watched(factory->world_rank());
+  StallOptions watch = stall_options(command);
+  join_machines(*factory, config.comm.interface, guard ? &*guard : nullptr, watch);
+  StallMonitor monitor(factory->board(), factory->board_rank(), std::move(watch));
+  const CrashNotes notes(factory->board(), factory->board_rank());
+  install_crash_handlers();
+  return run_alone(config, *factory, body, monitor, factory.get());
 }
 
 }  // namespace
@@ -157,28 +201,7 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
   const int world = static_cast<int>(config.world());
   const int threads = static_cast<int>(std::max<int64_t>(1, config.device.threads));
   install_dump_signal();
-  if (command.env.launched()) {
-    require_mpi(command.env);
-    if (const char* slots = std::getenv(kSlotsVariable); started_by_launch_ranks())
-      restrict_to_slots(config.launch, slots_of_rank(slots ? slots : "", command.env.rank), command.env.local_rank,
-                        command.env.local_world);
-    // On one machine the parent process has already checked the limits.
-    if (command.env.local_rank == 0 && (command.env.local_world != command.env.world || !started_by_launch_ranks()))
-      require_limits(std::max(1, command.env.local_world), threads);
-    set_network_environment(command.env, config.comm.interface);
-    report_start(command.env.rank);
-    std::optional<ConnectionGuard> guard;
-    if (command.env.local_world != command.env.world) guard.emplace();
-    MpiFactory factory(wait_deadline(config));
-    if (factory.world_rank() == 0) report_started();
-    const StackWatch watched(factory.world_rank());
-    StallOptions watch = stall_options(command);
-    join_machines(factory, config.comm.interface, guard ? &*guard : nullptr, watch);
-    StallMonitor monitor(factory.board(), factory.board_rank(), std::move(watch));
-    const CrashNotes notes(factory.board(), factory.board_rank());
-    install_crash_handlers();
-    return run_alone(config, factory, body, &monitor);
-  }
+  if (command.env.launched()) return run_rank(command, body);
   SpawnOptions options = spawn_options(config);
   options.stall_abort_s = stall_abort_seconds(command);
   options.resumable = command.name == "train";
@@ -190,7 +213,7 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
     StallMonitor monitor(factory.board(), 0, stall_options(command));
     const CrashNotes notes(factory.board(), 0);
     install_crash_handlers();
-    return run_alone(config, factory, body, &monitor);
+    return run_alone(config, factory, body, monitor, nullptr);
   }
   if (config.launch.ranks == "threads") {
     require_limits(1, world * threads);

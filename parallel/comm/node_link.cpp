@@ -1,9 +1,6 @@
 #include "parallel/comm/node_link.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/random.h>
@@ -17,6 +14,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/sha256.h"
+#include "parallel/comm/socket_address.h"
 
 namespace gt {
 namespace {
@@ -30,49 +28,6 @@ constexpr char kEnds[] = "E", kDone[] = "D";
 // that.
 std::string answer_to(const std::string& secret, const std::string& word, const char* side) {
   return sha256_hex(cat("gpttrain ", side, ' ', secret, ' ', word, ' ', secret));
-}
-
-// The port has no portable common offset in the address families, hence two cases.
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  bool parse(const std::string& ip, int port) {
-    auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
-    auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
-    if (inet_pton(AF_INET, ip.c_str(), &v4->sin_addr) == 1) {
-      v4->sin_family = AF_INET, v4->sin_port = htons(static_cast<uint16_t>(port)), size = sizeof *v4;
-    } else if (inet_pton(AF_INET6, ip.c_str(), &v6->sin6_addr) == 1) {
-      v6->sin6_family = AF_INET6, v6->sin6_port = htons(static_cast<uint16_t>(port)), size = sizeof *v6;
-    }
-    return size > 0;
-  }
-  int port() const {
-    return ntohs(storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in*>(&storage)->sin_port
-                                              : reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
-  }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-};
-
-// Addresses of the interfaces that are up, without loopback and link-local ones; `only`: an interface or an address, of
-// any kind.
-std::vector<std::string> own_addresses(const std::string& only) {
-  std::vector<std::string> out;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return out;
-  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || (i->ifa_flags & IFF_UP) == 0) continue;
-    char text[INET6_ADDRSTRLEN] = {};
-    if (i->ifa_addr->sa_family == AF_INET) {
-      inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr, text, sizeof text);
-    } else if (i->ifa_addr->sa_family == AF_INET6) {
-      const auto& a = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr;
-      if (!IN6_IS_ADDR_LINKLOCAL(&a)) inet_ntop(AF_INET6, &a, text, sizeof text);
-    }
-    const bool wanted = only.empty() ? (i->ifa_flags & IFF_LOOPBACK) == 0 : only == text || only == i->ifa_name;
-    if (text[0] != 0 && wanted) out.emplace_back(text);
-  }
-  freeifaddrs(list);
-  return out;
 }
 
 }  // namespace
@@ -131,13 +86,12 @@ bool FrameSocket::take(size_t most, std::string& frame) {
 }
 
 NodeHub::NodeHub(std::string secret, const std::string& only) : secret_(std::move(secret)) {
-  for (const std::string& ip : own_addresses(only)) {
+  for (const std::string& ip : interface_addresses(only)) {
     SocketAddress a;
     if (!a.parse(ip, 0)) continue;
     const int fd = socket(a.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) continue;
-    if (bind(fd, a.get(), a.size) != 0 || listen(fd, 128) != 0 ||
-        getsockname(fd, reinterpret_cast<sockaddr*>(&a.storage), &a.size) != 0) {
+    if (bind(fd, a.get(), a.size) != 0 || listen(fd, 128) != 0 || getsockname(fd, a.get(), &a.size) != 0) {
       ::close(fd);
       continue;
     }

@@ -23,18 +23,10 @@ int64_t NodeMemory::slot_bytes(int size) {
   return std::clamp<int64_t>((2 << 20) / size, 64 << 10, 512 << 10) / 64 * 64;
 }
 
-std::unique_ptr<NodeMemory> NodeMemory::open(MPI_Comm comm, int rank, int size) {
-  MPI_Comm node = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
-  int together = 0;
-  MPI_Comm_size(node, &together);
-  MPI_Comm_free(&node);
-  if (together != size) return nullptr;
-
+std::unique_ptr<NodeMemory> NodeMemory::open(const SetupExchange& ranks, int rank, int size) {
   const int64_t slot = slot_bytes(size), bytes = static_cast<int64_t>(sizeof(RankState)) * size + 2 * slot * size;
-  SharedSegment memory = SharedSegment::open(comm, rank, bytes, [rank](std::byte* base) {
-    new (base + sizeof(RankState) * static_cast<size_t>(rank)) RankState;
-  });
+  SharedSegment memory = SharedSegment::open(
+      ranks, bytes, [rank](std::byte* base) { new (base + sizeof(RankState) * static_cast<size_t>(rank)) RankState; });
   if (!memory) return nullptr;
   return std::unique_ptr<NodeMemory>(new NodeMemory(std::move(memory), slot, rank, size));
 }
@@ -60,7 +52,7 @@ std::vector<int> NodeMemory::missing() const {
   return ranks;
 }
 
-int64_t NodeMemory::chunk(const MpiWork& w) const {
+int64_t NodeMemory::chunk(const MessageWork& w) const {
   const int64_t pieces = w.call.op == CommOp::kReduceScatter ? size_ : 1;  // in one slot
   const int64_t n = w.call.count / parts_of(w.call, size_);
   return std::min(slot_bytes_ / pieces / 8 * 8 / size_of(w.call.dtype), n - at_);
@@ -68,7 +60,7 @@ int64_t NodeMemory::chunk(const MpiWork& w) const {
 
 // Opens a round: copies this rank's data to its slot. The slot was last read two rounds ago, and ranks that have
 // entered the round in between have finished reading it.
-void NodeMemory::write(MpiWork& w) {
+void NodeMemory::write(MessageWork& w) {
   ++round_;
   const int64_t e = size_of(w.call.dtype), bytes = chunk(w) * e, from = at_ * e, part = w.call.bytes() / size_;
   std::byte* mine = slot(rank_);
@@ -86,18 +78,18 @@ void NodeMemory::write(MpiWork& w) {
   state_ = State::kWritten;
 }
 
-void NodeMemory::check_calls(const MpiWork& w) {
+void NodeMemory::check_calls(const MessageWork& w) {
   for (int r = 0; r < size_; ++r) {
     const CommCall other = seat(r).call[round_ & 1], mine = w.call;
     if (other == mine) continue;
-    for (MpiWork* queued : queue_) queued->phase = 0;  // no call of this group can complete any more
+    for (MessageWork* queued : queue_) queued->phase = 0;  // no call of this group can complete any more
     queue_.clear();
     fail(Exit::kInternal, w.group->label(), ": a collective differs between ranks: rank ", rank_, " called ",
          to_string(mine), ", rank ", r, " called ", to_string(other));
   }
 }
 
-bool NodeMemory::step(MpiWork& w) {
+bool NodeMemory::step(MessageWork& w) {
   const int64_t n = w.call.count / parts_of(w.call, size_), e = size_of(w.call.dtype);
   if (state_ == State::kIdle) write(w);
   const int64_t elements = chunk(w), bytes = elements * e, from = at_ * e, part = w.call.bytes() / size_;

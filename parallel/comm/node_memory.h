@@ -1,21 +1,21 @@
-// Bulk collectives among MPI ranks of one machine through a shared segment: several times faster than messages when
-// ranks outnumber processors.
+// Bulk collectives among rank processes of one machine through a shared segment: several times faster than messages
+// when ranks outnumber processors.
 #pragma once
 #include <atomic>
 #include <memory>
 #include <vector>
 
-#include "parallel/comm/mpi_state.h"
+#include "parallel/comm/message_state.h"
 #include "parallel/comm/shared_segment.h"
 
 namespace gt {
 
 class NodeMemory {
  public:
-  // Collective over comm. Returns nullptr on every rank if the ranks span machines or memory does not suffice.
-  static std::unique_ptr<NodeMemory> open(MPI_Comm comm, int rank, int size);
+  // Collective over ranks of one machine. Returns nullptr on every rank if memory does not suffice.
+  static std::unique_ptr<NodeMemory> open(const SetupExchange&, int rank, int size);
 
-  void enqueue(MpiWork& w) { queue_.push_back(&w); }
+  void enqueue(MessageWork& w) { queue_.push_back(&w); }
   void advance();                    // as far as the oldest work can go; then the next ones
   std::vector<int> missing() const;  // ranks that the current round waits for
 
@@ -32,10 +32,10 @@ class NodeMemory {
   RankState& seat(int r) const { return reinterpret_cast<RankState*>(base_)[r]; }
   std::byte* slot(int r) const;  // rank r's data of the current round
   bool all(std::atomic<uint64_t> RankState::*counter) const;
-  bool step(MpiWork&);  // false: some rank has not arrived yet
-  void write(MpiWork&);
-  void check_calls(const MpiWork&);     // throws if ranks disagree
-  int64_t chunk(const MpiWork&) const;  // elements of a part moved in one round
+  bool step(MessageWork&);  // false: some rank has not arrived yet
+  void write(MessageWork&);
+  void check_calls(const MessageWork&);     // throws if ranks disagree
+  int64_t chunk(const MessageWork&) const;  // elements of a part moved in one round
 
   SharedSegment memory_;
   std::byte* base_;
@@ -43,8 +43,8 @@ class NodeMemory {
   int rank_, size_;
   uint64_t round_ = 0;  // two sets of slots alternate by parity of the round
   enum class State : uint8_t { kIdle, kWritten, kReduced } state_ = State::kIdle;
-  int64_t at_ = 0;               // elements of a part already moved
-  std::vector<MpiWork*> queue_;  // oldest first
+  int64_t at_ = 0;                   // elements of a part already moved
+  std::vector<MessageWork*> queue_;  // oldest first
   std::vector<const std::byte*> parts_;
 };
 

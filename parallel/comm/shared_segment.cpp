@@ -7,15 +7,14 @@
 #include <cstdio>
 #include <utility>
 
-#include "parallel/comm/mpi_state.h"
-
 namespace gt {
 
-SharedSegment SharedSegment::open(MPI_Comm node, int rank, int64_t bytes,
+SharedSegment SharedSegment::open(const SetupExchange& ranks, int64_t bytes,
                                   const std::function<void(std::byte*)>& construct) {
   char name[64] = "";
   int fd = -1;
-  if (rank == 0) {
+  const bool first = ranks.rank() == 0;
+  if (first) {
     for (int i = 0; i < 1000 && fd < 0; ++i) {
       std::snprintf(name, sizeof name, "/gpttrain-%ld-%d", static_cast<long>(getpid()), i);
       fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -24,8 +23,8 @@ SharedSegment SharedSegment::open(MPI_Comm node, int rank, int64_t bytes,
     if (fd >= 0 && posix_fallocate(fd, 0, bytes) != 0) close(fd), shm_unlink(name), fd = -1;
     if (fd < 0) name[0] = 0;
   }
-  check_mpi(MPI_Bcast(name, sizeof name, MPI_CHAR, 0, node), "MPI_Bcast");
-  if (rank != 0 && name[0] != 0) fd = shm_open(name, O_RDWR, 0600);
+  ranks.broadcast(name, sizeof name);
+  if (!first && name[0] != 0) fd = shm_open(name, O_RDWR, 0600);
   void* base =
       fd < 0 ? MAP_FAILED : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (fd >= 0) close(fd);
@@ -35,9 +34,8 @@ SharedSegment SharedSegment::open(MPI_Comm node, int rank, int64_t bytes,
     s.bytes_ = bytes;
     construct(s.base_);
   }
-  int mine = base != MAP_FAILED, everybody = 0;
-  check_mpi(MPI_Allreduce(&mine, &everybody, 1, MPI_INT, MPI_MIN, node), "MPI_Allreduce");
-  if (rank == 0 && name[0] != 0) shm_unlink(name);
+  const bool everybody = ranks.everybody(base != MAP_FAILED);
+  if (first && name[0] != 0) shm_unlink(name);
   return everybody ? std::move(s) : SharedSegment();
 }
 

@@ -1,11 +1,11 @@
-// Memory shared by the MPI ranks of one machine. It is unlinked once all of them have mapped it, so nothing is left
-// behind, however they end.
+// Memory shared by the rank processes of one machine. It is unlinked once all of them have mapped it, so nothing is
+// left behind, however they end.
 #pragma once
-#include <mpi.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+
+#include "parallel/comm/setup_exchange.h"
 
 namespace gt {
 
@@ -16,9 +16,10 @@ class SharedSegment {
   SharedSegment(SharedSegment&&) noexcept;
   SharedSegment& operator=(SharedSegment&&) noexcept;
 
-  // Collective over `node`, whose ranks share a machine. `construct` creates this rank's objects in the zeroed bytes
+  // Collective over `ranks`, which share a machine. `construct` creates this rank's objects in the zeroed bytes
   // before any rank returns. Empty on all ranks if memory does not suffice on any.
-  static SharedSegment open(MPI_Comm node, int rank, int64_t bytes, const std::function<void(std::byte*)>& construct);
+  static SharedSegment open(const SetupExchange& ranks, int64_t bytes,
+                            const std::function<void(std::byte*)>& construct);
   std::byte* data() const { return base_; }
   explicit operator bool() const { return base_ != nullptr; }
 

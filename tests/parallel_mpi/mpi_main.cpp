@@ -25,7 +25,7 @@ struct AbortOnFailure : Catch::TestEventListenerBase {
     return false;
   }
   void testCaseEnded(const Catch::TestCaseStats& s) override {
-    if (s.totals.assertions.failed > 0 && factory != nullptr) gt::abort_world(1);
+    if (s.totals.assertions.failed > 0 && factory != nullptr) factory->abort(1);
   }
 };
 CATCH_REGISTER_LISTENER(AbortOnFailure)

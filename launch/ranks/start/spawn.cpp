@@ -371,7 +371,7 @@ namespace {
 StartLimits start_limits(int world, const SpawnOptions& options) {
   StartLimits limits{.world = world, .start_s = options.start_timeout_s, .hosts = options.hosts};
   const bool one_machine = !options.slurm && is_local_only(options.hosts);
-  if (limits.start_s <= 0) limits.start_s = one_machine ? 120 + 2.0 * world : 600;
+  if (limits.start_s <= 0) limits.start_s = default_start_seconds(world, one_machine);
   limits.frozen_abort_s = options.stall_abort_s;
   // Start reports do not reach this process if the user's launcher arguments redirect the output of ranks.
   if (options.launcher_args.find("output") != std::string::npos || options.launcher_args.find("--error") == 0 ||

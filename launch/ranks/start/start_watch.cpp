@@ -34,6 +34,8 @@ const char* state_text(char state) {
 
 }  // namespace
 
+double default_start_seconds(int world, bool one_machine) { return one_machine ? 120 + 2.0 * world : 600; }
+
 uint64_t timeslices_of(int64_t pid) {
   uint64_t sum = 0;
   std::error_code ec;

@@ -19,6 +19,9 @@ struct StartLimits {
   std::vector<HostSlots> hosts = {};  // hosts of the ranks in rank order; empty: this machine
 };
 
+// Returns the limit for a start if launch.start_timeout_s is 0.
+double default_start_seconds(int world, bool one_machine);
+
 class StartWatch {
  public:
   explicit StartWatch(StartLimits limits);

@@ -5,18 +5,17 @@
 #include <cstring>
 
 #include "kernels/core/combine.h"
-#include "parallel/comm/mpi_state.h"
+#include "parallel/comm/message_state.h"
 
 namespace gt {
 namespace {
 
 constexpr uint64_t kSequences = 4096;  // tags of a collective: (sequence modulo this) * 2 + phase - 1
-constexpr int64_t kLargest = 1 << 30;  // bytes of one message: MPI counts are ints
 
-int tag_of(const MpiWork& w) { return static_cast<int>(w.seq % kSequences) * 2 + w.phase - 1; }
+int tag_of(const MessageWork& w) { return static_cast<int>(w.seq % kSequences) * 2 + w.phase - 1; }
 int64_t bound(int64_t n, int j, int size) { return n * j / size; }  // first element of rank j's slice
 
-std::byte* staging(MpiWork& w, int64_t bytes) {
+std::byte* staging(MessageWork& w, int64_t bytes) {
   if (static_cast<int64_t>(w.staging.size()) < bytes) w.staging.resize(static_cast<size_t>(bytes));
   return w.staging.data();
 }
@@ -29,58 +28,39 @@ void each_peer(int rank, int size, F f) {
 
 // Sends `mine` (`bytes` bytes) to all peers; receives rank r's data at place(r).
 template <class Place>
-void exchange(MpiWork& w, int rank, int size, const std::byte* mine, int64_t bytes, Place place) {
-  each_peer(rank, size, [&](int, int from) { w.receive(place(from), bytes, from, tag_of(w)); });
-  each_peer(rank, size, [&](int to, int) { w.send(mine, bytes, to, tag_of(w)); });
+void exchange(MessageWork& w, int rank, int size, const std::byte* mine, int64_t bytes, Place place) {
+  each_peer(rank, size, [&](int, int from) { w.messages->receive(place(from), bytes, from, tag_of(w)); });
+  each_peer(rank, size, [&](int to, int) { w.messages->send(mine, bytes, to, tag_of(w)); });
 }
 
 // Sends slice j of `full` to rank j and receives all ranks' data for its own slice in staging, in rank order.
-void scatter_slices(MpiWork& w, int rank, int size) {
+void scatter_slices(MessageWork& w, int rank, int size) {
   const int64_t n = w.call.count, e = size_of(w.call.dtype), begin = bound(n, rank, size) * e;
   const int64_t bytes = bound(n, rank + 1, size) * e - begin;
   std::byte* at = staging(w, bytes * size);
   w.parts.resize(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) w.parts[static_cast<size_t>(r)] = r == rank ? w.a.data + begin : at + r * bytes;
-  each_peer(rank, size, [&](int, int from) { w.receive(at + from * bytes, bytes, from, tag_of(w)); });
+  each_peer(rank, size, [&](int, int from) { w.messages->receive(at + from * bytes, bytes, from, tag_of(w)); });
   each_peer(rank, size, [&](int to, int) {
     const int64_t first = bound(n, to, size) * e;
-    w.send(w.a.data + first, bound(n, to + 1, size) * e - first, to, tag_of(w));
+    w.messages->send(w.a.data + first, bound(n, to + 1, size) * e - first, to, tag_of(w));
   });
 }
 
-void gather_slices(MpiWork& w, int rank, int size) {
+void gather_slices(MessageWork& w, int rank, int size) {
   const int64_t n = w.call.count, e = size_of(w.call.dtype), begin = bound(n, rank, size) * e;
   each_peer(rank, size, [&](int, int from) {
     const int64_t first = bound(n, from, size) * e;
-    w.receive(w.a.data + first, bound(n, from + 1, size) * e - first, from, tag_of(w));
+    w.messages->receive(w.a.data + first, bound(n, from + 1, size) * e - first, from, tag_of(w));
   });
-  each_peer(rank, size,
-            [&](int to, int) { w.send(w.a.data + begin, bound(n, rank + 1, size) * e - begin, to, tag_of(w)); });
+  each_peer(rank, size, [&](int to, int) {
+    w.messages->send(w.a.data + begin, bound(n, rank + 1, size) * e - begin, to, tag_of(w));
+  });
 }
 
 }  // namespace
 
-void MpiWork::send(const std::byte* from, int64_t bytes, int peer, int tag) {
-  do {
-    const int now = static_cast<int>(std::min(bytes, kLargest));
-    requests.push_back(MPI_REQUEST_NULL);
-    pieces.push_back({peer, now, false});
-    check_mpi(MPI_Isend(from, now, MPI_BYTE, peer, tag, comm, &requests.back()), "MPI_Isend");
-    from += now, bytes -= now;
-  } while (bytes > 0);
-}
-
-void MpiWork::receive(std::byte* to, int64_t bytes, int peer, int tag) {
-  do {
-    const int now = static_cast<int>(std::min(bytes, kLargest));
-    requests.push_back(MPI_REQUEST_NULL);
-    pieces.push_back({peer, now, true});
-    check_mpi(MPI_Irecv(to, now, MPI_BYTE, peer, tag, comm, &requests.back()), "MPI_Irecv");
-    to += now, bytes -= now;
-  } while (bytes > 0);
-}
-
-void begin_collective(MpiWork& w, int rank, int size) {
+void begin_collective(MessageWork& w, int rank, int size) {
   w.phase = 1;
   const int64_t bytes = w.call.bytes(), shard = bytes / size;
   switch (w.call.op) {
@@ -103,9 +83,9 @@ void begin_collective(MpiWork& w, int rank, int size) {
     }
     case CommOp::kBroadcast:
       if (rank != w.call.peer)
-        w.receive(w.a.data, bytes, w.call.peer, tag_of(w));
+        w.messages->receive(w.a.data, bytes, w.call.peer, tag_of(w));
       else
-        each_peer(rank, size, [&](int to, int) { w.send(w.a.data, bytes, to, tag_of(w)); });
+        each_peer(rank, size, [&](int to, int) { w.messages->send(w.a.data, bytes, to, tag_of(w)); });
       break;
     case CommOp::kBarrier:
       exchange(w, rank, size, nullptr, 0, [](int) { return static_cast<std::byte*>(nullptr); });
@@ -114,7 +94,7 @@ void begin_collective(MpiWork& w, int rank, int size) {
   }
 }
 
-void continue_collective(MpiWork& w, int rank, int size) {
+void continue_collective(MessageWork& w, int rank, int size) {
   const int64_t n = w.call.count, begin = bound(n, rank, size), slice = bound(n, rank + 1, size) - begin;
   const bool sum = w.call.op == CommOp::kAllReduce || w.call.op == CommOp::kReduceScatter;
   if (!sum || w.phase == 2) {

@@ -1,0 +1,257 @@
+// Ranks connected by sockets: the communication suite over Unix sockets and over TCP, and how they find each other.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "parallel/comm/node_link.h"
+#include "parallel/comm/socket_address.h"
+#include "parallel/comm/socket_group.h"
+#include "tests/parallel/comm_suite.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+// A listening socket on loopback.
+struct Listener {
+  explicit Listener(int port = 0) {
+    a.parse("127.0.0.1", port);
+    REQUIRE((bind(fd, a.get(), a.size) == 0 && listen(fd, 16) == 0 && getsockname(fd, a.get(), &a.size) == 0));
+  }
+  ~Listener() { close(fd); }
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  SocketAddress a;
+};
+
+int free_port() { return Listener().a.port(); }
+
+// Jobs of `world` ranks, `here` of them per machine.
+std::vector<SocketJob> jobs(int world, int here, std::chrono::milliseconds limit = std::chrono::seconds(60)) {
+  std::vector<SocketJob> out;
+  const int port = free_port();
+  for (int r = 0; r < world; ++r)
+    out.push_back({.rank = r,
+                   .world = world,
+                   .local_rank = r % here,
+                   .local_world = here,
+                   .host = "127.0.0.1",
+                   .port = port,
+                   .id = "test",
+                   .secret = "a secret",
+                   .limit = limit});
+  return out;
+}
+
+std::vector<std::string> run(const std::vector<SocketJob>& all, const std::function<void(GroupFactory&)>& body,
+                             bool node_memory = true) {
+  std::vector<std::string> errors(all.size());
+  std::vector<std::thread> team;
+  for (const SocketJob& job : all)
+    team.emplace_back([&] {
+      try {
+        SocketFactory factory(job, std::chrono::seconds(60), node_memory);
+        body(factory);
+      } catch (const std::exception& e) { errors[static_cast<size_t>(job.rank)] = e.what(); }
+    });
+  for (std::thread& t : team) t.join();
+  return errors;
+}
+
+void require_no_error(const std::vector<std::string>& errors) {
+  for (const std::string& e : errors) REQUIRE(e == "");
+}
+
+std::vector<int> everybody(GroupFactory& f) {
+  std::vector<int> all(static_cast<size_t>(f.world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// All ranks on one machine, each on its own, and two on each.
+suite::OnRanks on_ranks(int here, bool node_memory) {
+  return [here, node_memory](int ranks, const std::function<void(GroupFactory&)>& body) {
+    if (here > 0 && ranks % here != 0) return;
+    require_no_error(run(jobs(ranks, here > 0 ? here : ranks), body, node_memory));
+  };
+}
+
+}  // namespace
+
+TEST_CASE("sockets: the communication suite on one machine, with shared memory and without") {
+  suite::everything(on_ranks(0, true));
+  suite::everything(on_ranks(0, false));
+}
+
+TEST_CASE("sockets: the communication suite over TCP, also with two ranks on each machine") {
+  suite::everything(on_ranks(1, true));
+  suite::everything(on_ranks(2, true));
+}
+
+TEST_CASE("sockets: 500 random operations are bitwise identical to threads") {
+  CHECK(suite::random_operations_agree_with_threads(on_ranks(0, true)));
+  CHECK(suite::random_operations_agree_with_threads(on_ranks(0, false)));
+  CHECK(suite::random_operations_agree_with_threads(on_ranks(2, true)));
+}
+
+TEST_CASE("sockets: ranks that a launcher puts on a machine are local to each other") {
+  std::atomic<int> wrong{0};
+  require_no_error(run(jobs(4, 2), [&](GroupFactory& f) {
+    if (f.local_size() != 2 || f.local_rank() != f.world_rank() % 2 || f.backend() != "socket") ++wrong;
+  }));
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("sockets: messages in flight both ways at once exceed the buffers of the sockets") {
+  require_no_error(run(
+      jobs(2, 1),
+      [](GroupFactory& f) {
+        const auto g = f.make(everybody(f));
+        constexpr int64_t kMany = 6 << 20;
+        suite::Block out = suite::make_input(kMany, DType::kF32, 1, g->rank()), in(kMany, DType::kF32);
+        const suite::Block want = suite::make_input(kMany, DType::kF32, 1, 1 - g->rank());
+        Work send = g->send(out.tensor, 1 - g->rank(), 3, {}), recv = g->recv(in.tensor, 1 - g->rank(), 3, {});
+        recv.wait({}), send.wait({});
+        GT_CHECK(std::memcmp(in.tensor.data, want.tensor.data, static_cast<size_t>(in.tensor.bytes())) == 0);
+      },
+      false));
+}
+
+TEST_CASE("sockets: a message of another size than expected names the call and the sender") {
+  const auto errors = run(jobs(2, 2), [](GroupFactory& f) {
+    auto g = f.make(everybody(f));
+    g->set_label("pp group of the test");
+    suite::Block x(g->rank() == 0 ? 4 : 9, DType::kF32);
+    if (g->rank() == 0) g->send(x.tensor, 1, 2, {}).wait({});
+    if (g->rank() == 1) g->recv(x.tensor, 0, 2, {}).wait({});
+  });
+  CHECK(errors[0] == "");
+  CHECK_THAT(errors[1], Contains("pp group of the test") && Contains("recv(f32 x 9, rank 0, tag 2)") &&
+                            Contains("expected 36 bytes from rank 0, which sent 16"));
+}
+
+TEST_CASE("sockets: a rank that dies is named by those that wait") {
+  const auto errors = run(jobs(3, 1), [](GroupFactory& f) {
+    auto g = f.make(everybody(f));
+    if (g->rank() == 2) throw Error("this rank fails");
+    suite::Block x(5000, DType::kF32);
+    g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
+  });
+  CHECK(errors[2] == "this rank fails");
+  for (const int r : {0, 1}) CHECK_THAT(errors[static_cast<size_t>(r)], Contains("connection to rank "));
+  CHECK_THAT(errors[0] + errors[1], Contains("connection to rank 2 ended"));
+}
+
+TEST_CASE("sockets: a rank that never comes is named after the time limit") {
+  for (const int here : {3, 1}) {
+    std::vector<SocketJob> all = jobs(3, here, std::chrono::milliseconds(600));
+    all.erase(all.begin() + 1);
+    std::vector<std::string> errors(3);
+    std::vector<std::thread> team;
+    for (const SocketJob& job : all)
+      team.emplace_back([&] {
+        try {
+          connect_ranks(job);
+        } catch (const Error& e) {
+          errors[static_cast<size_t>(job.rank)] = cat(static_cast<int>(e.code()), ' ', e.what());
+        }
+      });
+    for (std::thread& t : team) t.join();
+    CHECK_THAT(errors[0], Contains("74 ranks [1] of 3 did not connect to rank 0") && Contains("within 0.6 s"));
+    CHECK_THAT(errors[2], Contains("74 rank 0 ended before all ranks had connected"));
+  }
+}
+
+TEST_CASE("sockets: another secret or world size is refused with the reason") {
+  std::vector<SocketJob> all = jobs(3, 1, std::chrono::milliseconds(1500));
+  all[1].secret = "another";
+  all[2].world = 4;
+  std::vector<std::string> errors(3);
+  std::vector<std::thread> team;
+  for (const SocketJob& job : all)
+    team.emplace_back([&] {
+      try {
+        connect_ranks(job);
+      } catch (const Error& e) {
+        errors[static_cast<size_t>(job.rank)] = cat(static_cast<int>(e.code()), ' ', e.what());
+      }
+    });
+  for (std::thread& t : team) t.join();
+  CHECK_THAT(errors[0], Contains("74 ranks [1,2] of 3") && Contains("had another job secret"));
+  CHECK_THAT(errors[1], Contains("2 rank 0 at 127.0.0.1 port ") && Contains("its job secret differs"));
+  CHECK_THAT(errors[2], Contains("2 rank 0 at ") && Contains("WORLD_SIZE is 3 on rank 0"));
+}
+
+TEST_CASE("sockets: ranks on several machines need a secret") {
+  std::vector<SocketJob> all = jobs(2, 1);
+  all[0].secret = "";
+  CHECK_THROWS_WITH(connect_ranks(all[0]), Contains("GPTTRAIN_JOB_SECRET") && Contains("--rdzv-id"));
+}
+
+TEST_CASE("sockets: a port in use is an error and the next free one of several is taken") {
+  std::vector<SocketJob> all = jobs(2, 1);
+  const Listener other(all[0].port);
+  CHECK_THROWS_WITH(connect_ranks(all[0]), Contains(cat("cannot listen at port ", all[0].port)) && Contains("in use") &&
+                                               Contains("MASTER_PORT"));
+  for (SocketJob& job : all) job.ports = 8;
+  std::atomic<int> sum{0};
+  require_no_error(run(all, [&](GroupFactory& f) { sum += f.world_rank(); }));
+  CHECK(sum == 1);
+}
+
+TEST_CASE("sockets: one machine runs one rank of a job and port, over no network") {
+  std::vector<SocketJob> all = jobs(2, 2, std::chrono::milliseconds(300));
+  const Listener other(all[0].port);  // no port of ours
+  require_no_error(run(all, [](GroupFactory& f) { f.make(everybody(f))->barrier(); }));
+  std::string second;
+  std::thread first([&] { CHECK_THROWS_AS(connect_ranks(all[1]), Error); });
+  usleep(100000);
+  try {
+    connect_ranks(all[1]);
+  } catch (const Error& e) { second = e.what(); }
+  first.join();
+  CHECK_THAT(second, Contains("runs on ") && Contains("already") && Contains("MASTER_PORT"));
+}
+
+TEST_CASE("sockets: foreign connections neither delay the ranks nor get an answer to garbage") {
+  std::vector<SocketJob> all = jobs(2, 1);
+  std::atomic<bool> done{false};
+  std::string answer;
+  std::thread foreign([&] {
+    SocketAddress a;
+    a.parse("127.0.0.1", all[0].port);
+    std::vector<int> silent;
+    while (!done && silent.size() < 100) {
+      const int fd = socket(AF_INET, SOCK_STREAM, 0);
+      if (connect(fd, a.get(), a.size) != 0) {
+        close(fd);
+        usleep(1000);
+        continue;
+      }
+      silent.push_back(fd);
+      if (silent.size() != 1) continue;
+      const std::string garbage(4096, 'x');
+      char bytes[256];
+      send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL);
+      for (ssize_t n; answer.size() < 200 && (n = recv(fd, bytes, sizeof bytes, 0)) > 0;)
+        answer.append(bytes, static_cast<size_t>(n));
+    }
+    for (const int fd : silent) close(fd);
+  });
+  std::thread late([&] {
+    usleep(300000);
+    require_no_error(run({all[1]}, [](GroupFactory& f) { f.make(everybody(f))->barrier(); }));
+  });
+  const auto errors = run({all[0]}, [](GroupFactory& f) { f.make(everybody(f))->barrier(); });
+  done = true;
+  late.join(), foreign.join();
+  CHECK(errors[0] == "");
+  CHECK(answer.size() < 40 + 65);  // the greeting and one refusal
+}

@@ -65,8 +65,15 @@ bool splits_backward(const PipelineSchedule& s) {
   return false;
 }
 
-Rows findings(const PipelineSchedule& s, const Report& r) {
+Rows findings(const PipelineSchedule& s, const Report& r, const Cost& cost) {
   Rows rows{{"bubble", fmt::format("{:.1f} % of all ranks' time", 100 * r.bubble)}};
+  if (cost.p2p > 0) {
+    Cost free = cost;
+    free.p2p = 0;
+    const double without = simulate(s, free).makespan;
+    rows.emplace_back("transfers", fmt::format("add {:g} to a step of {:g} without them: {:.1f} %",
+                                               r.makespan - without, without, 100 * (r.makespan / without - 1)));
+  }
   rows.emplace_back("in flight", peaks(r) + (s.stages > s.ranks ? " chunks'" : " microbatches'") +
                                      std::string(" activations at once"));
   if (r.bubble > kMuchBubble)
@@ -112,14 +119,16 @@ Exit run_schedule(const Command& command) {
   cost.f = args.cost[0];
   cost.b = args.cost[1];
   cost.i = cost.w = cost.b / 2;
+  cost.p2p = args.transfer;
   const Report r = simulate(s, cost);
   const int columns = terminal_width();
-  std::string out = fmt::format("{}: {} ranks, {} stages, {} microbatches; a forward takes {:g}, a backward {:g}\n\n",
-                                s.name, s.ranks, s.stages, s.microbatches, cost.f, cost.b);
+  std::string out = fmt::format("{}: {} ranks, {} stages, {} microbatches; a forward takes {:g}, a backward {:g}{}\n\n",
+                                s.name, s.ranks, s.stages, s.microbatches, cost.f, cost.b,
+                                cost.p2p > 0 ? fmt::format(", a transfer {:g}", cost.p2p) : "");
   out += programs(s) + gantt(r, columns > 0 ? std::max(40, columns - 1) : kPaperWidth);
   if (out.back() != '\n') out += '\n';
   out += "digit forward, letter backward, capital weights only, '.' idle\n\n";
-  Rows rows = findings(s, r);
+  Rows rows = findings(s, r, cost);
   if (!args.trace.empty()) {
     write_trace(args.trace, s, r);
     rows.emplace_back("trace", args.trace + " (open it in ui.perfetto.dev or chrome://tracing)");

@@ -190,6 +190,7 @@ struct ScheduleArgs {
   int64_t pp = 0, vpp = 0, microbatches = 0;
   std::string schedule = "1f1b", check, trace;
   std::vector<double> cost = {1, 2};
+  double transfer = 0;
   bool tied = false;
   template <class V>
   void fields(V& v) {
@@ -198,6 +199,8 @@ struct ScheduleArgs {
     v("vpp", vpp, "0..64 chunks", "model chunks per rank; 0: 1 (interleaved: 2), or the file's");
     v("microbatches", microbatches, "0..4096", "microbatches per step; 0: 2 pp, or the file's");
     v("cost", cost, ">0..", "time of a forward and of a backward");
+    v("transfer", transfer, "0..1e9",
+      "time between the send of an activation or gradient and its arrival, as in --cost");
     v("tied", tied, "", "first and last stage have tied embeddings: adds T");
     v("check", check, "", "schedule file: check whether a run would accept it, print nothing else");
     v("trace", trace, "", "also write the simulated step to this file, for ui.perfetto.dev (X.json.gz, X.json)");

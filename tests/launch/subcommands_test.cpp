@@ -371,6 +371,10 @@ TEST_CASE("schedule prints programs, timeline, bubble and peaks") {
   CHECK_THAT(output_of({"schedule", "--schedule", "forward", "--vpp", "2"}), Contains("8 stages") && !Contains("0B0"));
   CHECK_THAT(output_of({"schedule", "--tied"}), Contains("0T") && Contains("3T"));
   CHECK_THAT(output_of({"schedule", "--pp", "2", "--microbatches", "3", "--cost", "1,1"}), Contains("makespan 8 "));
+  // Two stages, one microbatch: forward, transfer, forward and backward, transfer, backward.
+  CHECK_THAT(output_of({"schedule", "--pp", "2", "--microbatches", "1", "--transfer", "5"}),
+             Contains("a transfer 5") && Contains("makespan 16 ") && Contains("add 10 to a step of 6"));
+  CHECK_THAT(output_of({"schedule", "--pp", "2"}), !Contains("transfer"));
 
   const std::string idle = output_of({"schedule", "--pp", "4", "--microbatches", "2"});
   CHECK_THAT(idle, Contains("warning") && Contains("60.0 %") && Contains("bubble above 30 %"));
@@ -381,6 +385,7 @@ TEST_CASE("schedule prints programs, timeline, bubble and peaks") {
   refused({"schedule", "--schedule", "gpipe", "--vpp", "2"}, Exit::kUsage, {"vpp is 2", "interleaved"});
   refused({"schedule", "--cost", "1"}, Exit::kUsage, {"expected 2 numbers"});
   refused({"schedule", "--cost", "1,-2"}, Exit::kUsage, {"--cost"});
+  refused({"schedule", "--transfer", "-1"}, Exit::kUsage, {"--transfer"});
 }
 
 TEST_CASE("schedule writes the simulated step as a trace") {

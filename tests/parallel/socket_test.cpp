@@ -109,6 +109,35 @@ TEST_CASE("sockets: ranks that a launcher puts on a machine are local to each ot
   CHECK(wrong == 0);
 }
 
+TEST_CASE("sockets: notes between ranks keep their order and are matched by group and tag") {
+  std::atomic<int> taken{0};
+  require_no_error(run(jobs(3, 1), [&](GroupFactory& f) {
+    auto& side = dynamic_cast<SideChannel&>(f);
+    side.open_notes();
+    const auto note = [](uint64_t group, uint64_t tag, char c) {
+      Note n{.group = group, .tag = tag};
+      n.text[0] = c;
+      return n;
+    };
+    for (int to = 0; to < 3; ++to)
+      if (to != f.world_rank())
+        for (const char c : {'a', 'b'})
+          for (const uint64_t tag : {1, 2}) side.leave(to, note(7, tag, static_cast<char>(c + f.world_rank())));
+    for (int from = 0; from < 3; ++from)
+      for (const char c : {'a', 'b'})
+        for (const uint64_t tag : {2, 1}) {
+          if (from == f.world_rank()) continue;
+          Note n = note(7, tag, ' ');
+          while (!side.take(from, n)) usleep(100);
+          GT_CHECK(n.text[0] == static_cast<char>(c + from), "note ", tag, " of rank ", from);
+          ++taken;
+        }
+    Note other = note(8, 1, ' ');
+    GT_CHECK(!side.take((f.world_rank() + 1) % 3, other));
+  }));
+  CHECK(taken == 24);
+}
+
 TEST_CASE("sockets: messages in flight both ways at once exceed the buffers of the sockets") {
   require_no_error(run(
       jobs(2, 1),

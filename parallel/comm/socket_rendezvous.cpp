@@ -325,7 +325,7 @@ class Rendezvous {
   }
 
   std::string proof(const char* side, const std::string& nonce, const std::string& facts) const {
-    return sha256_hex(cat("gpttrain rank ", side, ' ', key_, ' ', nonce, ' ', facts, ' ', key_));
+    return sha256_hex(cat("rank of gpttrain ", side, ' ', key_, ' ', nonce, ' ', facts, ' ', key_));
   }
 
   void answer(Link& l) {

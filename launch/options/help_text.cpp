@@ -39,7 +39,16 @@ int help_width() {
 }
 
 std::string help_entry(std::string_view flag, std::string_view meaning) {
-  std::string out(flag);
+  constexpr size_t kIndent = 6;  // of further lines of a long list of values
+  std::string out;
+  for (size_t width = static_cast<size_t>(help_width()); flag.size() > width;
+       width = static_cast<size_t>(help_width()) - kIndent) {
+    const size_t bar = flag.rfind('|', width - 1);
+    if (bar == std::string_view::npos) break;
+    out += std::string(flag.substr(0, bar + 1)) + '\n' + std::string(kIndent, ' ');
+    flag.remove_prefix(bar + 1);
+  }
+  out += flag;
   out += out.size() + 1 > kLeft ? '\n' + std::string(kLeft, ' ') : std::string(kLeft - out.size(), ' ');
   append_wrapped(out, meaning, kLeft, static_cast<size_t>(help_width()));
   return out;

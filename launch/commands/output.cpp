@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "kernels/core/check.h"
 
@@ -29,6 +30,18 @@ void write_out(std::string_view text) {
 
 void flush_out() {
   GT_REQUIRE(std::fflush(stdout) == 0, Exit::kIo, "standard output: write failed: ", std::strerror(errno));
+}
+
+void require_writable(const std::string& path) {
+  GT_REQUIRE(std::ofstream(path, std::ios::app), Exit::kIo, path, ": cannot be written");
+}
+
+void write_json_record(const std::string& line, const std::string& path) {
+  const bool adds = path.size() > 6 && path.compare(path.size() - 6, 6, ".jsonl") == 0;
+  std::ofstream out(path, adds ? std::ios::app : std::ios::trunc);
+  out << line << "\n";
+  out.close();
+  GT_REQUIRE(out, Exit::kIo, path, ": cannot be written");
 }
 
 WorkLine::WorkLine()

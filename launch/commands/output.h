@@ -10,6 +10,10 @@ namespace gt {
 void write_out(std::string_view text);
 void flush_out();
 
+void require_writable(const std::string& path);  // checked before a long measurement. Throws kIo
+// Replaces the file by one JSON object, or appends it as a line if the name ends in .jsonl. Throws kIo.
+void write_json_record(const std::string& line, const std::string& path);
+
 // Progress line. On a terminal it is redrawn in place (with spaces, no escape codes). Elsewhere every show() prints a
 // line, so call it less often.
 class WorkLine {

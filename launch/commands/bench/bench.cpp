@@ -12,6 +12,7 @@
 #include "kernels/core/host.h"
 #include "launch/commands/bench/bench_history.h"
 #include "launch/commands/bench/bench_record.h"
+#include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/gemm_plans.h"
@@ -101,6 +102,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     record.seq = c.model.seq;
     record.warmup = length.warmup;
     record.steps = static_cast<int64_t>(steps.size());
+    record.mean_step = spent / static_cast<double>(steps.size());
     record.step = spread_of(std::move(steps));
     record.update = spread_of(std::move(updates));
     if (is_asynchronous(*backend.device)) record.stream = spread_of(std::move(streams));
@@ -111,7 +113,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     record.command = command;
     fmt::print("{}", bench_text(record));
     const std::string json = bench_json(record);
-    if (!args.out.empty()) write_bench_record(json, args.out);
+    if (!args.out.empty()) write_json_record(json, args.out);
     if (!args.history.empty()) fmt::print("history   {}\n", add_to_history(args.history, json));
   }
   backend.device->close_stream(stream);

@@ -10,6 +10,7 @@
 #include "kernels/core/host.h"
 #include "launch/commands/bench/bench_record.h"
 #include "launch/commands/bench/bench_stats.h"
+#include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/rank_device.h"
@@ -65,7 +66,7 @@ Exit data_rank(const LoadedConfig& loaded, const DataBenchArgs& args, const std:
       opened, first, 1e3 * step.median, 1e3 * step.p10, 1e3 * step.p90, seconds.size(),
       format_count(tokens / step.median));
   if (!args.out.empty())
-    write_bench_record(
+    write_json_record(
         nlohmann::ordered_json{{"command", command},
                                {"opened_seconds", opened},
                                {"first_step_seconds", first},

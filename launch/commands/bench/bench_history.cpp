@@ -11,6 +11,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
 #include "launch/commands/bench/bench_record.h"
+#include "launch/commands/output.h"
 #include "launch/observe/sinks/progress.h"
 
 namespace gt {

@@ -1,12 +1,10 @@
 // gpttrain bench peer: ratio of the speeds of this program and another trainer, run alternately (A B A B), each in a
 // fresh process. Machines drift, so several pairs have to agree on the ratio.
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +16,8 @@
 #include "launch/commands/bench/bench_record.h"
 #include "launch/commands/bench/bench_stats.h"
 #include "launch/commands/bench/peer_output.h"
+#include "launch/commands/bench/shell_run.h"
+#include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
 #include "launch/observe/conditions.h"
 #include "launch/observe/sinks/console.h"
@@ -27,26 +27,6 @@ namespace gt {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct ShellResult {
-  std::string out;
-  int status = 0;
-};
-// Returns standard output and error of a shell command.
-ShellResult run_shell(const std::string& command) {
-  ShellResult r;
-  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
-  GT_REQUIRE(pipe != nullptr, Exit::kIo, command, ": cannot be started");
-  char piece[4096];
-  for (size_t n = 0; (n = std::fread(piece, 1, sizeof piece, pipe)) > 0;) r.out.append(piece, n);
-  const int status = ::pclose(pipe);
-  r.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return r;
-}
-
-std::string tail(const std::string& text) {
-  return text.size() > 2000 ? "..." + text.substr(text.size() - 2000) : text;
-}
 
 // Returns the idle fraction of this machine's processors over a short interval; NaN if unreadable.
 double idle_share() {
@@ -131,7 +111,7 @@ class PairedBench {
   PairedBench(const Command& command, const PeerArgs& args)
       : args_(args), config_(command.loaded.config), watches_(command.loaded.config) {
     record_ = (fs::temp_directory_path() / fmt::format("gpttrain-bench-{}.json", ::getpid())).string();
-    own_ = shell_word(fs::read_symlink("/proc/self/exe").string()) + " bench";
+    own_ = this_program() + " bench";
     if (!command.config_file.empty()) own_ += " --config " + shell_word(command.config_file);
     for (const std::string& flag : command.config_flags) own_ += " " + shell_word(flag);
     own_ += fmt::format(" --steps {} --warmup {} --out {}", args.steps, args.warmup, shell_word(record_));
@@ -229,7 +209,7 @@ Exit run_bench_peer(const Command& command) {
     const nlohmann::ordered_json j{{"ours", duel.own_command()}, {"peer", args.run},   {"note", args.note},
                                    {"format", duel.format()},    {"pairs", pairs},     {"median", middle},
                                    {"quartiles", {low, high}},   {"last", duel.last()}};
-    write_bench_record(j.dump(), args.out);
+    write_json_record(j.dump(), args.out);
   }
   return Exit::kOk;
 }

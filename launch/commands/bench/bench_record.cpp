@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
@@ -22,6 +21,11 @@ Json number(double x) { return std::isfinite(x) ? Json(x) : Json(); }
 
 Json json_of(const Spread& s) {
   return {{"median", number(s.median)}, {"p10", number(s.p10)}, {"p90", number(s.p90)}, {"mad", number(s.mad)}};
+}
+
+Json with_mean(Json spread, double mean) {
+  spread["mean"] = number(mean);
+  return spread;
 }
 
 Json json_of(const MemoryReport& m) {
@@ -147,7 +151,7 @@ std::string bench_json(const BenchRecord& b) {
          {"seq", b.seq},
          {"warmup", b.warmup},
          {"steps", b.steps},
-         {"step_seconds", json_of(b.step)},
+         {"step_seconds", with_mean(json_of(b.step), b.mean_step)},
          {"stream_seconds", b.stream ? json_of(*b.stream) : Json()},
          {"host_bound", b.stream ? number(b.host_bound()) : Json()},
          {"optimizer_seconds", json_of(b.update)},
@@ -173,18 +177,6 @@ std::string bench_json(const BenchRecord& b) {
   j["conditions"] = Json::parse(conditions_json(b.conditions, b.conditions_why, "rank"));
   j["config"] = Json::parse(b.config_json);
   return j.dump();
-}
-
-void require_writable(const std::string& path) {
-  GT_REQUIRE(std::ofstream(path, std::ios::app), Exit::kIo, path, ": cannot be written");
-}
-
-void write_bench_record(const std::string& line, const std::string& path) {
-  const bool adds = path.size() > 6 && path.compare(path.size() - 6, 6, ".jsonl") == 0;
-  std::ofstream out(path, adds ? std::ios::app : std::ios::trunc);
-  out << line << "\n";
-  out.close();
-  GT_REQUIRE(out, Exit::kIo, path, ": cannot be written");
 }
 
 }  // namespace gt

@@ -18,6 +18,7 @@ struct BenchRecord {
   MeshShape shape;
   int threads = 1, sharers = 1;  // per rank; ranks that share a device
   int64_t parameters = 0, sequences = 0, seq = 0, warmup = 0, steps = 0;
+  double mean_step = 0;          // seconds
   Spread step, update;           // step seconds; optimizer seconds on the slowest rank
   std::optional<Spread> stream;  // step seconds on rank 0's stream, if the device computes asynchronously
   StepFlops flops;
@@ -48,8 +49,5 @@ std::string bench_json(const BenchRecord&);  // one line
 // Returns the clocks and temperatures of the ranks' devices, with a warning if their clocks were throttled; text starts
 // at `column`. Empty if nothing is known.
 std::string conditions_lines(std::span<const ConditionsSummary> ranks, int column);
-void require_writable(const std::string& path);  // checked before a long measurement. Throws kIo
-// Replaces the file, or appends a line if its name ends in .jsonl. Throws kIo.
-void write_bench_record(const std::string& line, const std::string& path);
 
 }  // namespace gt

@@ -1,0 +1,41 @@
+// Times collectives of a group and messages between its neighbours, for bench comm and plan --calibrate. All groups of
+// one kind run concurrently, as in a step.
+#pragma once
+#include <string>
+
+#include "kernels/core/memory.h"
+#include "launch/commands/bench/bench_stats.h"
+#include "launch/engine/rank_device.h"
+#include "parallel/mesh.h"
+
+namespace gt {
+
+enum class Motion { kAllReduce, kAllGather, kReduceScatter, kNeighbours };
+constexpr const char* kMotionNames[] = {"all_reduce", "all_gather", "reduce_scatter", "send+recv"};
+
+struct MeasuredMotion {
+  std::string group;
+  int ranks;
+  Motion motion;
+  int64_t bytes;
+  Spread seconds;  // per call, on the slowest rank
+  double wire() const;
+};
+
+class CommBench {
+ public:
+  // `most`: bytes of the largest tensor. `enough`: seconds of a measurement.
+  CommBench(const Mesh&, const RankDevice&, Stream, int64_t most, double enough = 0.2);
+  // Collective over the world, including ranks whose group of this kind has one member.
+  MeasuredMotion measure(const Mesh::Named&, Motion, int64_t bytes);
+
+ private:
+  void move(ProcessGroup&, Motion, int64_t bytes);
+  ProcessGroup& world_;
+  const DeviceApi& api_;
+  const Stream stream_;
+  Buffer memory_, received_;
+  const double enough_;
+};
+
+}  // namespace gt

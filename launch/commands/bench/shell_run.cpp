@@ -1,0 +1,30 @@
+#include "launch/commands/bench/shell_run.h"
+
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "kernels/core/check.h"
+#include "kernels/core/text.h"
+
+namespace gt {
+
+ShellResult run_shell(const std::string& command) {
+  ShellResult r;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  GT_REQUIRE(pipe != nullptr, Exit::kIo, command, ": cannot be started");
+  char piece[4096];
+  for (size_t n = 0; (n = std::fread(piece, 1, sizeof piece, pipe)) > 0;) r.out.append(piece, n);
+  const int status = ::pclose(pipe);
+  r.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return r;
+}
+
+std::string tail(const std::string& text) {
+  return text.size() > 2000 ? "..." + text.substr(text.size() - 2000) : text;
+}
+
+std::string this_program() { return shell_word(std::filesystem::read_symlink("/proc/self/exe").string()); }
+
+}  // namespace gt

@@ -1,5 +1,7 @@
 #include "data/tokenizer.h"
 
+#include <algorithm>
+
 #include "data/bpe/byte_level_bpe.h"
 #include "data/files.h"
 #include "data/sentence_piece.h"
@@ -47,6 +49,21 @@ const std::string& Tokenizer::piece(int32_t id) const {
 int32_t Tokenizer::id_of(const std::string& piece) const { return model_->id_of(piece); }
 bool Tokenizer::is_byte(int32_t id) const { return id >= 0 && id < vocab_ && kind(id) == PieceKind::kByte; }
 PieceKind Tokenizer::kind(int32_t id) const { return model_->kind(id); }
+int64_t Tokenizer::text_bytes(int32_t id) const {
+  const PieceKind kind = model_->kind(id);
+  if (kind == PieceKind::kControl || kind == PieceKind::kUnknown || id == eod()) return 0;
+  if (kind == PieceKind::kByte) return 1;
+  const std::string& text = piece(id);
+  const auto size = static_cast<int64_t>(text.size());
+  if (sentence_piece() == nullptr)  // byte-level BPE spells each byte as one character, but not in added tokens
+    return kind == PieceKind::kUserDefined
+               ? size
+               : std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+  static const std::string kBlank = "\xE2\x96\x81";
+  int64_t blanks = 0;
+  for (size_t at = text.find(kBlank); at != std::string::npos; at = text.find(kBlank, at + kBlank.size())) ++blanks;
+  return size - 2 * blanks;
+}
 const SentencePiece* Tokenizer::sentence_piece() const { return dynamic_cast<const SentencePiece*>(model_.get()); }
 
 void Tokenizer::encode_append(std::string_view text, std::vector<int32_t>* out) const {

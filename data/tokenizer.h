@@ -41,6 +41,9 @@ class Tokenizer {
   const std::string& sha256() const { return sha256_; }  // of the model file
   const std::string& name() const { return name_; }      // for messages: its path
   PieceKind kind(int32_t id) const;
+  // Bytes of text that a token stands for; 0 for control and unknown pieces and the end of a document. The tokens of a
+  // text add up to its size, with one more where SentencePiece puts a blank before it. Requires: an id in range.
+  int64_t text_bytes(int32_t id) const;
   const SentencePiece* sentence_piece() const;  // nullptr: a tokenizer.json
 
   // Thread-safe. Adds no tokens before or after the text. Every byte of invalid UTF-8 becomes U+FFFD (data/prepare.h

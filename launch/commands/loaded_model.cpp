@@ -43,6 +43,7 @@ std::unique_ptr<LoadedModel> load_model(const ModelSource& source, GroupFactory&
   set_cpu_may_spin(ranks_may_spin(m->config, factory.local_size(), threads));
   EngineOptions options = engine_options(m->config, threads);
   options.trains = false;
+  options.lengths = source.lengths;
   options.evaluates = source.precision == InferencePrecision::kAsTrained;
   m->mesh = std::make_unique<Mesh>(mesh_shape(m->config), m->device->groups());
   m->stream = OpenStream(*m->backend->device, m->device->index(), threads);

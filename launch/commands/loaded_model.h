@@ -25,6 +25,7 @@ struct ModelSource {
   LoadedConfig loaded;       // the run's config overridden by flags; one rank unless flags change it
   int64_t global_batch = 0;  // sequences per step of the run
   InferencePrecision precision = InferencePrecision::kAsTrained;
+  std::vector<int64_t> lengths;  // EngineOptions::lengths
 };
 
 // `load`: a run directory, a checkpoint folder or one step of it. `flags`: config flags that override (device.kind,

@@ -146,7 +146,8 @@ struct DataInspectArgs {
 };
 
 struct EvalArgs {
-  std::string load, split = "valid";
+  std::string load, split = "valid", out;
+  std::vector<std::string> tasks;
   int64_t steps = 0;
   template <class V>
   void fields(V& v) {
@@ -154,6 +155,12 @@ struct EvalArgs {
     v("split", split, "train|valid|test", "split to evaluate");
     v("steps", steps, "0.. batches",
       "number of global batches (train.global_batch of the run); 0: the whole split once");
+    v("tasks", tasks, "FILE",
+      "multiple-choice questions instead of a split: JSON lines of {\"context\", \"choices\": [...], \"answer\": "
+      "index} "
+      "and optionally \"task\", \"id\"");
+    v("out", out, "FILE",
+      "write the results with standard errors as one JSON object; appended as a line if the file is X.jsonl");
   }
 };
 

@@ -83,7 +83,7 @@ const std::vector<Subcommand>& subcommands() {
        .bind = bind<DataInspectArgs>,
        .plain = "path"},
       {.name = "eval",
-       .meaning = "loss and perplexity of a checkpoint",
+       .meaning = "loss, perplexity and bits per byte of a checkpoint, or its accuracy on multiple-choice tasks",
        .example = "--load runs/demo",
        .run = run_eval,
        .bind = bind<EvalArgs>,

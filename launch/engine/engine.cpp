@@ -365,6 +365,7 @@ LossSums Engine::evaluate(std::span<const MicroBatch> microbatches) try {
   GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
   const Tensor norms = exchange_->on_device(Field::kNormSquares, Field::kReplicaCheck);
   LossSums total;
+  evaluated_.clear();
   for (size_t at = 0; at < microbatches.size(); at += static_cast<size_t>(m)) {
     seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
                    microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
@@ -376,7 +377,8 @@ LossSums Engine::evaluate(std::span<const MicroBatch> microbatches) try {
     const int64_t n = losses().numel();
     const Tensor sums = eval_sums_.tensor({2 * n}, DType::kF64);
     eval_->run(seeded_, sums, {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
-    const auto add = [&](Tensor of_microbatches, double& tokens, double& pairs) {
+    const size_t begin = evaluated_.size();
+    const auto add = [&](Tensor of_microbatches, double LossSums::*tokens, double LossSums::*pairs) {
       backend_.device->zero(norms.data, norms.bytes(), compute_);
       exchange_->put({}, {}, {});
       exchange_->all_reduce(of_microbatches);
@@ -384,10 +386,15 @@ LossSums Engine::evaluate(std::span<const MicroBatch> microbatches) try {
       exchange_->await();
       const std::span<const double> all = microbatch_losses();
       const size_t first = all.size() / static_cast<size_t>(spec_.losses());
-      for (size_t k = 0; k < all.size(); ++k) (k < first ? tokens : pairs) += all[k];
+      evaluated_.resize(begin + first);
+      for (size_t k = 0; k < all.size(); ++k) {
+        double LossSums::*const of = k < first ? tokens : pairs;
+        evaluated_[begin + k % first].*of = all[k];
+        total.*of += all[k];
+      }
     };
-    add(sums.slice(0, n), total.tokens, total.pairs);
-    add(sums.slice(n, n), total.token_hits, total.pair_hits);
+    add(sums.slice(0, n), &LossSums::tokens, &LossSums::pairs);
+    add(sums.slice(n, n), &LossSums::token_hits, &LossSums::pair_hits);
   }
   return total;
 } catch (const std::exception& e) {

@@ -146,6 +146,8 @@ class Engine {
 
   // Sums of losses and hits over microbatches (any number), equal on every rank. Changes nothing.
   LossSums evaluate(std::span<const MicroBatch> microbatches);
+  // Of the last evaluate(), equal on every rank: sums of microbatch k of data-parallel rank d at [k dp + d].
+  std::span<const LossSums> evaluated() const { return evaluated_; }
 
   // Sets the anomaly limits of loss and pre-clipping gradient norm. `limits` is called at the start of every step, with
   // the same result on every rank. The update of an anomalous step is skipped, like that of a step with non-finite
@@ -237,8 +239,9 @@ class Engine {
   StepClock clock_;
   Buffer scalars_, losses_, limits_;  // scalar rows and norm; losses of this rank's microbatches; by StepLimit
   Buffer eval_sums_;                  // of this rank's microbatches in evaluation: losses, then hits
-  std::vector<Buffer> constants_;     // ModelStage::constants
-  Buffer seeds_;                      // upstream gradients of the loss, [microbatch] f32, with mean_of_microbatches
+  std::vector<LossSums> evaluated_;
+  std::vector<Buffer> constants_;  // ModelStage::constants
+  Buffer seeds_;                   // upstream gradients of the loss, [microbatch] f32, with mean_of_microbatches
   HostArray<float> host_seeds_, host_scalars_;  // host side of copies to the device
   HostArray<double> host_limits_;               // the same
   HostArray<float> read_scalars_;               // copied from the device: all of scalars_

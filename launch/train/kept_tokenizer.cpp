@@ -1,6 +1,7 @@
 #include "launch/train/kept_tokenizer.h"
 
 #include "data/tokenizer_files.h"
+#include "kernels/core/check.h"
 #include "kernels/core/sha256.h"
 
 namespace gt {
@@ -33,6 +34,14 @@ std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir) {
   auto kept = kept_file(step_dir);
   if (!kept) return std::nullopt;
   return Tokenizer::from_bytes(std::move(kept->bytes), kept->path, read_aux(step_dir, "tokenizer_config.json"));
+}
+
+Tokenizer model_tokenizer(const std::string& given, const char* flag, const std::string& step_dir, int64_t vocab) {
+  auto found = given.empty() ? kept_tokenizer(step_dir) : std::optional(Tokenizer::load(given));
+  GT_REQUIRE(found, Exit::kUsage, step_dir, ": holds no tokenizer; give that of the run with ", flag);
+  GT_REQUIRE(found->vocab() <= vocab, Exit::kUsage, "the tokenizer ", found->name(), " has ", found->vocab(),
+             " pieces, the model ", vocab, ": give the tokenizer that the run was trained with");
+  return std::move(*found);
 }
 
 std::optional<DeclaredTokenizer> kept_tokenizer_claim(const std::string& step_dir) {

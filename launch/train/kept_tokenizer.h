@@ -19,6 +19,9 @@ std::string tokenizer_sha256(const std::string& path);
 
 // Returns the tokenizer stored in the checkpoint step, if any. Throws as Tokenizer::from_bytes.
 std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir);
+// Returns the tokenizer at `given` or, if that is empty, the one stored in the checkpoint step. Throws kUsage naming
+// `flag` if there is none, or if it has more than `vocab` pieces, those of the model.
+Tokenizer model_tokenizer(const std::string& given, const char* flag, const std::string& step_dir, int64_t vocab);
 std::optional<DeclaredTokenizer> kept_tokenizer_claim(const std::string& step_dir);
 
 }  // namespace gt

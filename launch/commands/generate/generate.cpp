@@ -24,13 +24,6 @@
 namespace gt {
 namespace {
 
-Tokenizer load_tokenizer(const std::string& given, const LoadedModel& model) {
-  if (!given.empty()) return Tokenizer::load(given);
-  auto kept = kept_tokenizer(model.step_dir);
-  GT_REQUIRE(kept, Exit::kUsage, model.step_dir, ": holds no tokenizer; give that of the run with --tokenizer");
-  return std::move(*kept);
-}
-
 // A text being generated.
 struct ActiveText {
   size_t index;  // index among all texts of the job
@@ -224,9 +217,7 @@ Exit generate_rank(const ModelSource& source, const GenerateArgs& args, GroupFac
   std::optional<Tokenizer> tokenizer;
   std::string prompts;
   agree(world, [&] {
-    tokenizer = load_tokenizer(args.tokenizer, *model);
-    GT_REQUIRE(tokenizer->vocab() <= model->config.model.vocab, Exit::kUsage, "the tokenizer has ", tokenizer->vocab(),
-               " pieces, the model ", model->config.model.vocab, ": give the tokenizer that the run was trained with");
+    tokenizer.emplace(model_tokenizer(args.tokenizer, "--tokenizer", model->step_dir, model->config.model.vocab));
     if (model->mesh->rank() == 0) prompts = pack_prompts(read_prompts(args));
   });
   Generator writer(*model, *tokenizer, args, unpack_prompts(broadcast_bytes(world, prompts, 0)));

@@ -100,6 +100,7 @@ Json json_of(const RunSummary& s) {
           {"median_bubble", number_or_null(s.bubble)},
           {"median_pipeline_bubble", number_or_null(s.pipeline_bubble)},
           {"bubble_predicted", number_or_null(s.bubble_predicted)},
+          {"step_predicted", number_or_null(s.step_predicted)},
           {"median_exposed_comm", number_or_null(s.exposed_comm)},
           {"median_data_wait", number_or_null(s.data_wait)},
           {"planned_bytes", number_or_null(s.planned_bytes)},

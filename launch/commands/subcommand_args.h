@@ -250,10 +250,10 @@ struct WatchArgs {
 
 struct PlanArgs {
   int64_t devices = 0, devices_per_node = 0, top = 10;
-  bool search = false, require_match = false, json = false;
+  bool search = false, require_match = false, json = false, calibrate = false, why = false;
   std::string device_type = "H100", profile, fit, rows, output;
   std::vector<std::string> keep;
-  double price = 0, watts = 0;
+  double price = 0, watts = 0, tokens = 0;
   template <class V>
   void fields(V& v) {
     v("devices", devices, "0..1048576", "number of devices; 0: tp x pp x dp of the config");
@@ -266,6 +266,12 @@ struct PlanArgs {
     v("profile", profile, "",
       "machine constants fitted by --fit: FILE, or FILE:NAME; empty: typical of the device type");
     v("require_match", require_match, "", "exit with code 2 if the plan does not fit");
+    v("calibrate", calibrate, "",
+      "--device_type cpu: measure the ops and the communication of the config's step, or of --search's layouts, on "
+      "this "
+      "machine first, for at most about a minute; kept in the user's cache folder for later plans and runs");
+    v("why", why, "", "name the limiting term and the smallest changes that fit or that are faster");
+    v("tokens", tokens, "0..1e18 tokens", "tokens to train on, for time, energy and cost; 0: those of train.steps");
     v("price", price, "0..1e6", "price per device hour, to estimate the cost of the run");
     v("watts", watts, "0..1e5 W", "power per device with its share of the machine, to estimate the energy of the run");
     v("json", json, "", "print the plan as JSON");

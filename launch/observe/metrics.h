@@ -47,6 +47,7 @@ struct StepRecord {
   double of_ceiling = kUnknown;  // same FLOPs relative to the measured GEMM rate of such a device
   double bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;  // fractions of the step
   double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;  // of the pipeline's part of it: measured, simulated
+  double step_predicted = kUnknown;                                // seconds, by measured times of ops
   int64_t slowest_rank = -1, peak_bytes = -1;                      // -1: not known
   int64_t slowest_stage = -1;                                      // pipeline rank that computed longest, of pp > 1
   double stage_spread = kUnknown;    // by how much longer than the mean of the pipeline ranks, as a fraction

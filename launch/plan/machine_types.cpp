@@ -27,8 +27,8 @@ const std::vector<DeviceType>& device_types() {
 const char* device_type_names() {
   static const std::string kNames = [] {
     std::string out;
-    for (const DeviceType& d : device_types()) out += (out.empty() ? "" : "|") + std::string(d.name);
-    return out;
+    for (const DeviceType& d : device_types()) out += std::string(d.name) + "|";
+    return out + "cpu";
   }();
   return kNames.c_str();
 }
@@ -52,8 +52,9 @@ MachineModel machine_model(const DeviceType& d, DType compute) {
   m.per_node = d.per_node;
   m.link = d.link, m.nic = d.nic;
   const bool ampere_or_older = d.half <= 312e12;
-  m.gemm_efficiency = d.half == 312e12 ? 0.75 : fp8 ? 0.5 : 0.65;
+  m.gemm_efficiency = d.half == 312e12 ? 0.75 : 0.65;
   m.gemm_half = ampere_or_older ? 150 : 250;
+  if (fp8) m.attention_efficiency *= d.half / d.fp8;  // attention stays in 16 bits
   m.memory = 0.75 * d.bandwidth;
   if (!ampere_or_older) m.block_latency = 4e-5;
   return m;

@@ -23,7 +23,7 @@ struct DeviceType {
 // Sources: NVIDIA's data sheets of V100, A100, H100, H200, B200, B300, GB200 NVL72 and GB300 NVL72, without sparsity.
 // Links as measured with nccl-tests, ports as in the DGX systems of these devices.
 const std::vector<DeviceType>& device_types();
-const char* device_type_names();                  // "V100-16|V100-32|..."
+const char* device_type_names();                  // "V100-16|V100-32|...|cpu"; cpu: measured, not in the table
 const DeviceType& device_type(std::string_view);  // throws kUsage for an unknown name, listing all
 
 // Returns the step model's constants for such devices in FP32, 16 bits or FP8 (`compute`), before calibration.

@@ -15,6 +15,8 @@ namespace {
 
 // Fraction of a device that published runs use without recomputation; allocators and libraries need the rest.
 constexpr double kComfortable = 0.6;
+// Fraction of the FP4 peak that GEMMs reach: operands are quantized to blocks of 16 with scales of their own.
+constexpr double kFp4Efficiency = 0.5;
 // Host time of published runs: PyTorch programs that launch op by op.
 constexpr double kEagerHost = 1.1e-3;
 
@@ -94,6 +96,10 @@ const DeviceType& device_of(const Line& l) {
   const auto says = [&](const char* text) { return gpu.find(text) != std::string::npos; };
   const double memory = l.number("hbm_gb", 0);
   return device_type(says("V100")                      ? memory > 20 ? "V100-32" : "V100-16"
+                     : says("GB300")                   ? "GB300"
+                     : says("GB200")                   ? "GB200"
+                     : says("B300")                    ? "B300"
+                     : says("B200")                    ? "B200"
                      : says("H200")                    ? "H200"
                      : says("H100")                    ? "H100"
                      : says("A100-40") || memory == 40 ? "A100-40"
@@ -105,8 +111,13 @@ PlanRow row_of(const Line& l, size_t n) {
   r.id = l.text("id", cat("row ", n)), r.source = l.text("source"), r.profile = l.text("profile", r.source);
   r.work = workload_of(l);
   const DeviceType& device = device_of(l);
-  r.machine = machine_model(device, l.text("prec", "bf16") == "fp8" ? DType::kF8E4M3 : DType::kBF16);
-  r.machine.peak = l.number("peak_tflops", r.machine.peak / 1e12) * 1e12;
+  const std::string precision = l.text("prec", "bf16");
+  const bool low = precision == "fp8" || precision == "mxfp8" || precision == "nvfp4";  // GEMMs only
+  r.machine = machine_model(device, low ? DType::kF8E4M3 : DType::kBF16);
+  const double peak = r.machine.peak;
+  r.machine.peak = l.number("peak_tflops", peak / 1e12) * 1e12;
+  if (low) r.machine.attention_efficiency *= peak / r.machine.peak;
+  if (precision == "nvfp4") r.machine.gemm_efficiency = kFp4Efficiency;
   r.machine.per_node = l.size("gpus_per_node", 8);
   r.machine.host = kEagerHost;
   r.capacity = l.number("hbm_gb", device.memory / 1e9) * 1e9;

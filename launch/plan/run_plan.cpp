@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "launch/config/config_precision.h"
 #include "launch/engine/engine_options.h"
@@ -16,19 +18,23 @@ namespace {
 
 const EnginePlan& largest(const RunPlan& p) { return p.stages[static_cast<size_t>(p.limiting)]; }
 
-std::string seconds_text(double s) { return s < 10 ? fmt::format("{:.0f} ms", 1e3 * s) : fmt::format("{:.2f} s", s); }
+std::string seconds_text(double s) {
+  return s < 0.1  ? fmt::format("{:.3g} ms", 1e3 * s)
+         : s < 10 ? fmt::format("{:.0f} ms", 1e3 * s)
+                  : fmt::format("{:.2f} s", s);
+}
 
 // Bytes that the limiting rank sends in a step, by link type.
 struct Traffic {
   double inside = 0, across = 0;
 };
 
-Traffic traffic(const RunPlan& p, const MachineModel& m) {
+Traffic traffic(const RunPlan& p, int64_t per_node) {
   const StepTraffic& t = largest(p).sent;
   const auto& par = p.config.parallel;
   Traffic out;
   const auto add = [&](const CommCounters& c, int64_t reach) {
-    (reach <= m.per_node ? out.inside : out.across) += static_cast<double>(c.total());
+    (reach <= per_node ? out.inside : out.across) += static_cast<double>(c.total());
   };
   add(t.tensor_parallel, par.tp), add(t.key_value, par.tp);
   add(t.data_parallel, par.tp * par.dp);
@@ -37,12 +43,13 @@ Traffic traffic(const RunPlan& p, const MachineModel& m) {
 }
 
 struct WholeRun {
-  double seconds, tokens, device_hours;
+  double seconds, tokens, device_hours, steps;
 };
-WholeRun whole_run(const RunPlan& p) {
-  const double steps = static_cast<double>(p.config.train.steps);
+WholeRun whole_run(const RunPlan& p, const RunPrice& price) {
+  const double steps =
+      price.tokens > 0 ? std::ceil(price.tokens / p.tokens()) : static_cast<double>(p.config.train.steps);
   const double seconds = steps * p.terms.total();
-  return {seconds, steps * p.tokens(), seconds / 3600 * static_cast<double>(p.config.world())};
+  return {seconds, steps * p.tokens(), seconds / 3600 * static_cast<double>(p.config.world()), steps};
 }
 
 }  // namespace
@@ -58,7 +65,7 @@ RunPlan plan_run(const Config& config, const DeviceType& device, const MachineMo
   for (size_t k = 0; k < p.stages.size(); ++k)
     if (p.stages[k].memory.total() > largest(p).memory.total()) p.limiting = static_cast<int64_t>(k);
   p.usable = kUsableShare * device.memory;
-  p.needed = static_cast<double>(largest(p).memory.total()) + kLibraryBytes;
+  p.needed = static_cast<double>(largest(p).memory.total()) + p.libraries;
   p.bubble = predict_pipeline(o, mesh.pp).bubble;
   p.terms = step_terms(workload_of(config), machine);
   const StepFlops flops = step_flops(o, mesh.pp, config.train.global_batch * config.model.seq, config.model.seq, -1);
@@ -67,7 +74,38 @@ RunPlan plan_run(const Config& config, const DeviceType& device, const MachineMo
   return p;
 }
 
-std::string plan_text(const RunPlan& p, const DeviceType& device, const std::string& constants, const RunPrice& price) {
+RunPlan plan_here(const Config& config, const MeasuredTimes& times, std::string_view transport,
+                  const CoreShare& share) {
+  RunPlan p;
+  p.config = config;
+  const EngineOptions o = engine_options(config, share.threads);
+  const MeshShape mesh = mesh_shape(config);
+  p.stages = plan_stages(o, mesh, cpu_backend());
+  Machine machine{"this machine", std::vector<int>(static_cast<size_t>(mesh.world()))};
+  std::iota(machine.ranks.begin(), machine.ranks.end(), 0);
+  const MemoryFit fit = fullest_device(mesh, p.stages, cpu_backend(), {machine});
+  p.limiting = mesh.coord(Axis::kPp, fit.limiting_rank);
+  p.needed = static_cast<double>(fit.needed), p.usable = static_cast<double>(fit.usable);
+  p.machine = true, p.libraries = 0, p.together = mesh.world();
+  p.bubble = predict_pipeline(o, mesh.pp).bubble;
+  const StepPrediction t = predict_step(o, mesh, p.stages, times, transport, share);
+  p.terms = {.linear = t.products,
+             .attention = t.attention,
+             .elementwise = t.passes,
+             .tensor_parallel = t.tensor_parallel,
+             .p2p = t.messages,
+             .bubble = t.bubble,
+             .data_parallel = t.data_parallel,
+             .optimizer = t.update};
+  p.calls = t.calls, p.estimated = t.estimated;
+  const StepFlops flops = step_flops(o, mesh.pp, config.train.global_batch * config.model.seq, config.model.seq, -1);
+  p.flops = flops.causal, p.hardware_flops = flops.hardware;
+  p.peak = std::numeric_limits<double>::quiet_NaN();
+  return p;
+}
+
+std::string plan_text(const RunPlan& p, const std::string& device, int64_t per_node, const std::string& constants,
+                      const RunPrice& price) {
   const Config& c = p.config;
   const double step = p.terms.total(), share = p.needed / p.usable;
   const MemoryReport& m = largest(p).memory;
@@ -75,32 +113,42 @@ std::string plan_text(const RunPlan& p, const DeviceType& device, const std::str
   rows.push_back({"layout", fmt::format("tp {} pp {} dp {}{}, ZeRO {}, {} on {} {}", c.parallel.tp, c.parallel.pp,
                                         c.parallel.dp, c.parallel.vpp > 1 ? fmt::format(" vpp {}", c.parallel.vpp) : "",
                                         c.zero.stage, c.world() == 1 ? "1 rank" : fmt::format("{} ranks", c.world()),
-                                        device.name, c.world() == 1 ? "device" : "devices")});
+                                        p.machine ? "this machine's" : device,
+                                        p.machine        ? "CPUs"
+                                        : c.world() == 1 ? "device"
+                                                         : "devices")});
   rows.push_back({"batch", fmt::format("{} sequences of {} tokens: micro_batch {}, {} microbatches; recompute {}",
                                        c.train.global_batch, c.model.seq, c.train.micro_batch, c.train.grad_accum,
                                        c.parallel.recompute)});
-  rows.push_back({"memory", fmt::format("{}: pipeline rank {} needs {} of {} ({:.0f} %)",
+  const std::string who =
+      p.together == 1 ? fmt::format("pipeline rank {} needs", p.limiting) : fmt::format("{} ranks need", p.together);
+  rows.push_back({"memory", fmt::format("{}: {} {} of {} ({:.0f} %)",
                                         !p.fits()      ? "does not fit"
                                         : share > 0.92 ? "tight"
                                                        : "fits",
-                                        p.limiting, format_bytes(p.needed), format_bytes(p.usable), 100 * share)});
-  rows.push_back({"", memory_line(m) + fmt::format(", libraries {}", format_bytes(kLibraryBytes))});
+                                        who, format_bytes(p.needed), format_bytes(p.usable), 100 * share)});
+  rows.push_back({"", (p.together == 1 ? "" : fmt::format("pipeline rank {}: ", p.limiting)) + memory_line(m) +
+                          (p.libraries > 0 ? fmt::format(", libraries {}", format_bytes(p.libraries)) : "")});
   rows.push_back({"step", fmt::format("{} ({})", seconds_text(step), constants)});
   std::string parts;
   for (const auto& [name, seconds] : p.terms.list())
     if (seconds > 0.005 * step) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, seconds_text(seconds));
   rows.push_back({"", parts});
-  rows.push_back({"throughput", fmt::format("{} tokens/s, MFU {:.1f} %, HFU {:.1f} %", format_count(p.tokens() / step),
-                                            100 * p.flops / step / p.peak, 100 * p.hardware_flops / step / p.peak)});
+  if (p.estimated > 0)
+    rows.push_back({"", fmt::format("{} of {} op calls estimated from other shapes; --calibrate measures them",
+                                    p.estimated, p.calls)});
+  rows.push_back({"throughput", fmt::format("{} tokens/s{}", format_count(p.tokens() / step),
+                                            std::isnan(p.peak) ? fmt::format(", {:.1f} GFLOP/s", p.flops / step * 1e-9)
+                                                               : fmt::format(", MFU {:.1f} %, HFU {:.1f} %",
+                                                                             100 * p.flops / step / p.peak,
+                                                                             100 * p.hardware_flops / step / p.peak))});
   rows.push_back({"bubble", fmt::format("{:.1f} % of the pipeline's time", 100 * p.bubble)});
-  MachineModel links;
-  links.per_node = device.per_node;
-  const Traffic t = traffic(p, links);
+  const Traffic t = traffic(p, per_node);
   rows.push_back({"traffic", fmt::format("{} per step and rank within nodes, {} across nodes", format_bytes(t.inside),
                                          format_bytes(t.across))});
-  const WholeRun all = whole_run(p);
+  const WholeRun all = whole_run(p, price);
   std::string run = fmt::format("{} for {} steps, {} tokens, {} device hours", format_duration(all.seconds),
-                                c.train.steps, format_count(all.tokens), format_count(all.device_hours));
+                                format_count(all.steps), format_count(all.tokens), format_count(all.device_hours));
   if (price.watts > 0) run += fmt::format(", {} kWh", format_count(all.device_hours * price.watts / 1000));
   if (price.device_hour > 0)
     run += fmt::format(", {} at {:g} per device hour", format_count(all.device_hours * price.device_hour),
@@ -109,7 +157,8 @@ std::string plan_text(const RunPlan& p, const DeviceType& device, const std::str
   return block(rows);
 }
 
-std::string plan_json(const RunPlan& p, const DeviceType& device, const std::string& constants, const RunPrice& price) {
+std::string plan_json(const RunPlan& p, const std::string& device, const std::string& constants,
+                      const RunPrice& price) {
   const Config& c = p.config;
   const MemoryReport& m = largest(p).memory;
   const double step = p.terms.total();
@@ -123,7 +172,7 @@ std::string plan_json(const RunPlan& p, const DeviceType& device, const std::str
     append_json_string(quoted, value);
     raw(key, quoted);
   };
-  text("device_type", device.name), text("constants", constants);
+  text("device_type", device), text("constants", constants);
   for (const auto& [key, value] : {std::pair{"tp", c.parallel.tp},
                                    {"pp", c.parallel.pp},
                                    {"vpp", c.parallel.vpp},
@@ -144,16 +193,17 @@ std::string plan_json(const RunPlan& p, const DeviceType& device, const std::str
                                    {"activations", m.activations},
                                    {"buffers", m.buffers}})
     raw(key, std::to_string(value));
-  number("libraries", kLibraryBytes);
+  number("libraries", p.libraries);
   out += "}";
   number("step_seconds", step);
   raw("step_terms", "{");
   for (const auto& [name, seconds] : p.terms.list()) number(name, seconds);
   out += "}";
   number("tokens_per_second", p.tokens() / step);
-  number("mfu", p.flops / step / p.peak), number("hfu", p.hardware_flops / step / p.peak);
+  if (!std::isnan(p.peak)) number("mfu", p.flops / step / p.peak), number("hfu", p.hardware_flops / step / p.peak);
+  if (p.calls > 0) raw("op_calls", std::to_string(p.calls)), raw("op_calls_estimated", std::to_string(p.estimated));
   number("bubble", p.bubble);
-  const WholeRun all = whole_run(p);
+  const WholeRun all = whole_run(p, price);
   number("run_seconds", all.seconds), number("run_tokens", all.tokens), number("device_hours", all.device_hours);
   if (price.watts > 0) number("kwh", all.device_hours * price.watts / 1000);
   if (price.device_hour > 0) number("cost", all.device_hours * price.device_hour);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "launch/observe/memory_fit.h"
+#include "launch/observe/step_prediction.h"
 #include "launch/plan/machine_types.h"
 #include "launch/plan/search.h"
 
@@ -18,23 +19,33 @@ struct RunPlan {
   int64_t limiting = 0;  // the pipeline rank that needs most
   double usable = 0;     // bytes
   double needed = 0;     // bytes of the limiting rank, libraries included
+  bool machine = false;  // of this machine's CPUs
+  double libraries = kLibraryBytes;
+  int64_t together = 1;  // ranks whose memory `needed` and `usable` are: those of a machine whose memory they share
   double bubble = 0;     // of the schedule, simulated
   StepTerms terms;
+  int64_t calls = 0, estimated = 0;      // measured times: op calls of a step, and those whose shape was not measured
   double flops = 0, hardware_flops = 0;  // of a step, of all ranks; causal attention counted half
-  double peak = 0;                       // FLOP/s of all devices
+  double peak = 0;                       // FLOP/s of all devices; NaN: not known
   bool fits() const { return needed <= usable; }
   double tokens() const { return static_cast<double>(config.train.global_batch * config.model.seq); }
 };
 
 RunPlan plan_run(const Config&, const DeviceType&, const MachineModel&);
 
+// Same for ranks that share the CPUs of this machine, whose times were measured. Terms are NaN if some were not.
+RunPlan plan_here(const Config&, const MeasuredTimes&, std::string_view transport, const CoreShare&);
+
 struct RunPrice {
   double device_hour = 0, watts = 0;  // 0: not printed
+  double tokens = 0;                  // of the whole run; 0: those of train.steps
 };
 
-// Text block: layout, memory, time by terms, throughput, bubble, traffic, totals of the whole run.
-std::string plan_text(const RunPlan&, const DeviceType&, const std::string& constants, const RunPrice&);
+// `device`: name of the type; `per_node`: devices that fast links connect. Text block: layout, memory, time by terms,
+// throughput, bubble, traffic, totals of the whole run.
+std::string plan_text(const RunPlan&, const std::string& device, int64_t per_node, const std::string& constants,
+                      const RunPrice&);
 // The same as one JSON object.
-std::string plan_json(const RunPlan&, const DeviceType&, const std::string& constants, const RunPrice&);
+std::string plan_json(const RunPlan&, const std::string& device, const std::string& constants, const RunPrice&);
 
 }  // namespace gt

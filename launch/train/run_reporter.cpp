@@ -64,6 +64,7 @@ void RunReporter::start(const std::string& saves) {
   if (mesh.pp > 1) predicted_bubble_ = predict_pipeline(rank_.options, mesh.pp).bubble;
   breakdown_.emplace(is_asynchronous(*rank_.backend.device));
   info.command = rank_.run.command;
+  predict();
   info.config_json = config_json(config_);
   info.run_dir = config_.run_dir();
   info.first_step = state_.first_step();
@@ -86,6 +87,20 @@ void RunReporter::start(const std::string& saves) {
 
 std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
   std::vector<std::unique_ptr<Sink>> sinks;
+// Predicts the step where `plan --calibrate` has measured this machine, whose ranks are all of the job.
+void RunReporter::predict() {
+  const int ranks = rank_.groups.local_size();
+  if (rank_.backend.kind != DeviceKind::kCpu || ranks != rank_.mesh.shape().world()) return;
+  const CoreShare share = core_share(ranks, rank_.options.threads);
+  times_on_ = {rank_.backend.device->describe(rank_.device.index()), rank_.options.precision.linear(), share.threads,
+               share.together()};
+  const auto times = MeasuredTimes::load(times_on_);
+  if (!times) return;
+  const StepPrediction p =
+      predict_step(rank_.options, rank_.mesh.shape(), rank_.stage_plans, *times, rank_.mesh.world().backend(), share);
+  if (std::isfinite(p.seconds())) prediction_ = p;
+}
+
   const LogConfig& c = config_.log;
   ConsoleOptions console;
   console.every = c.every;
@@ -222,6 +237,7 @@ StepRecord RunReporter::record_of(const StepResult& r) {
   add_times(rec, r);
   if (breakdown_) add_parts(rec, breakdown_->add(rec.step, r.times, rec.step_seconds));
   step_ended_ = end;
+  if (prediction_ && rec.seq == config_.model.seq) rec.step_predicted = prediction_->seconds();
   medians_.add(rec);
   return rec;
 }
@@ -476,6 +492,21 @@ void RunReporter::finish(const RunEnd& end) {
 
 // ", stage 1 computes longest: 12.1 % above the mean".
 std::string RunReporter::slowest_text() const {
+  remember_prediction();
+}
+
+// Corrects later predictions on this machine by what this run measured.
+void RunReporter::remember_prediction() const {
+  constexpr int64_t kLeastSteps = 10;
+  double seconds = 0;
+  const std::vector<Timers> means = breakdown_->means(seconds);
+  if (!prediction_ || means.empty() || medians_.steps() < kLeastSteps) return;
+  auto times = MeasuredTimes::load(times_on_);
+  if (!times) return;
+  times->add_run(run_ratios(*prediction_, means, seconds));
+  try {
+    times->save();
+  } catch (const Error& e) { fmt::print(stderr, "warning: measured times were not kept: {}\n", e.what()); }
   double seconds = 0, sum = 0, most = 0;
   size_t slowest = 0;
   const std::vector<Timers> means = breakdown_->means(seconds);
@@ -507,6 +538,9 @@ Rows RunReporter::medians() const {
     const auto bytes = [](const MemoryBytes& m) { return format_bytes(static_cast<double>(total(m))); };
     rows.emplace_back(
         "memory", fmt::format("rank {} (stage {}) needs most: {} planned, {} measured; {}", largest_->rank,
+  double seconds = 0;
+  if (const std::vector<Timers> means = breakdown_->means(seconds); prediction_ && !means.empty())
+    rows.emplace_back("prediction", prediction_text(*prediction_, means, seconds));
                               largest_->stage, bytes(largest_->planned), bytes(largest_->measured), process_text()));
   }
   return rows;

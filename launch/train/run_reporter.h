@@ -12,6 +12,7 @@
 #include "launch/observe/metrics.h"
 #include "launch/observe/param_stats.h"
 #include "launch/observe/step_medians.h"
+#include "launch/observe/step_prediction.h"
 #include "launch/observe/trace/trace_session.h"
 #include "launch/observe/trust_ratio_log.h"
 #include "launch/observe/utilization.h"
@@ -69,6 +70,8 @@ class RunReporter {
   void report_norms(const StepResult&);
   void report_stages();
   std::string slowest_text() const;
+  void predict();
+  void remember_prediction() const;
   Rows medians() const;
   void report_flops();
   void report_eager_work();
@@ -92,6 +95,8 @@ class RunReporter {
   double mfu_at_rate_ = kUnknown;                       // MFU at one token per second
   std::optional<PeakRates> ceilings_;
   double predicted_bubble_ = kUnknown;
+  std::optional<StepPrediction> prediction_;  // of machines that were calibrated
+  MeasuredOn times_on_;                       // conditions of its times
   StepMedians medians_;
   double executed_flops_ = 0;                // of this process's steps
   std::unique_ptr<ParamStats> param_stats_;  // nullptr: neither log.norms_every nor log.histograms_every

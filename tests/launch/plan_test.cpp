@@ -175,6 +175,70 @@ TEST_CASE("plan: steps of vTrain's tables are predicted within a sixth, calibrat
   }
 }
 
+TEST_CASE("plan: dense runs of Megatron-Bridge on H100 to GB300 are predicted within a thirteenth when calibrated") {
+  const std::vector<PlanRow> rows = read_plan_rows(kRows + "bridge.csv");
+  REQUIRE(rows.size() == 22);
+  const MachineProfiles profiles = calibrate_profiles(rows);
+  Mean sheet, fit;
+  for (const PlanRow& r : rows) {
+    INFO(r.id);
+    CHECK(r.machine.peak >= 1979e12);  // FP8 or FP4
+    sheet.add(row_error(r, r.machine)), fit.add(row_error(r, fitted(r, profiles)));
+  }
+  std::printf("plan: %d dense rows of Megatron-Bridge: uncalibrated %.1f %%, calibrated %.1f %% (worst %.1f %%)\n",
+              fit.n, 100 * sheet.value(), 100 * fit.value(), 100 * fit.worst);
+  CHECK(fit.value() < 1 / 13.);
+  CHECK(sheet.value() < 1 / 4.);
+}
+
+TEST_CASE("plan: the state of 7.5 billion parameters on 64 ranks is that of the ZeRO paper's figure") {
+  TempDir dir;
+  const std::string model =
+      "plan --model.layers 36 --model.hidden 4096 --model.heads 32 --model.vocab 61584 --model.seq 1024 "
+      "--train.micro_batch 1 --train.global_batch 64 --dp 64 --amp O2 --precision.dtype fp16 "
+      "--precision.grad_dtype bf16 --zero 1 --device_type V100-32 --why";
+  const Outcome r = gpttrain(model, dir.path());
+  INFO(r.out);
+  CHECK(r.code == 0);
+  for (const char* bytes : {"120 GB", "31.4 GB", "16.6 GB", "1.9 GB"}) CHECK(r.says(bytes));
+  CHECK(r.says("limits"));
+  CHECK(r.says("to fit"));  // 31.4 GB of state beside activations
+}
+
+TEST_CASE("plan: --why names changes that fit and each one as flags is accepted with what it promises") {
+  TempDir dir;
+  const std::string base = "plan --config " + source_dir() +
+                           "/configs/gpt2-1558m.json --dp 8 --zero 0 --device_type H100 --train.micro_batch 16 "
+                           "--train.global_batch 512 --parallel.recompute none ";
+  const Outcome r = gpttrain(base + "--why", dir.path());
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  REQUIRE(r.says("does not fit"));
+  const size_t at = r.out.find("to fit");
+  REQUIRE(at != std::string::npos);
+  const size_t flags = r.out.find("--", at), end = r.out.find(": step", flags);
+  const Outcome changed = gpttrain(base + r.out.substr(flags, end - flags) + " --json", dir.path());
+  INFO(changed.out);
+  REQUIRE(changed.code == 0);
+  CHECK(nlohmann::json::parse(changed.out).at("fits") == true);
+  CHECK(gpttrain("plan --search --why", dir.path()).code == 2);
+  CHECK(gpttrain("plan --calibrate", dir.path()).says("it needs --device_type cpu"));
+}
+
+TEST_CASE("plan: a token budget sets the run's time and cost") {
+  TempDir dir;
+  const std::string base = "plan --config " + source_dir() + "/configs/gpt2-124m.json --device_type H100 --json ";
+  const auto read = [&](const std::string& more) {
+    return nlohmann::json::parse(gpttrain(base + more, dir.path()).out);
+  };
+  const auto j = read("--tokens 300e9 --price 2.5 --watts 1000");
+  const double hours = j.at("device_hours");
+  CHECK(j.at("run_tokens").get<double>() >= 300e9);
+  CHECK(j.at("run_tokens").get<double>() < 300e9 + 1e7);  // whole steps
+  CHECK(j.at("cost").get<double>() == Approx(2.5 * hours));
+  CHECK(j.at("kwh").get<double>() == Approx(hours));
+}
+
 TEST_CASE("plan: profiles round-trip, and broken ones are refused by name") {
   TempDir dir;
   MachineModel m = a100();

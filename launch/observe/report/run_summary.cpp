@@ -88,6 +88,7 @@ RunSummary summarize(const RunLog& log) {
   s.bubble = median_column(log, kBubbleColumn);
   s.pipeline_bubble = median_column(log, kPipelineBubbleColumn);
   s.bubble_predicted = last_finite(log, kBubblePredictedColumn);
+  s.step_predicted = last_finite(log, kStepPredictedColumn);
   s.exposed_comm = median_column(log, kExposedCommColumn);
   s.data_wait = median_column(log, kDataWaitColumn);
   for (const RankMemory& m : log.memory())
@@ -129,6 +130,7 @@ std::vector<SummaryRow> summary_rows(const std::vector<RunSummary>& runs) {
   number("best evaluation loss", &RunSummary::best_eval, loss);
   number("tokens/s", &RunSummary::tokens_per_second, format_count);
   number("step time", &RunSummary::step_seconds, seconds_text);
+  number("step time, predicted", &RunSummary::step_predicted, seconds_text);
   number("MFU", &RunSummary::mfu, percent_text);
   number("HFU", &RunSummary::hfu, percent_text);
   number("of measured peak", &RunSummary::of_ceiling, percent_text);

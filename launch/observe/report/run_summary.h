@@ -17,7 +17,7 @@ struct RunSummary {
   double tokens_per_second = kUnknown, mfu = kUnknown, hfu = kUnknown, of_ceiling = kUnknown;  // medians
   double tflops = kUnknown;                                                                    // per device
   double step_seconds = kUnknown, bubble = kUnknown, exposed_comm = kUnknown, data_wait = kUnknown;
-  double pipeline_bubble = kUnknown, bubble_predicted = kUnknown;
+  double pipeline_bubble = kUnknown, bubble_predicted = kUnknown, step_predicted = kUnknown;
   double peak_bytes = kUnknown;                                // of rank 0's process, greatest
   double planned_bytes = kUnknown, measured_bytes = kUnknown;  // of the rank that needs most
   double goodput = kUnknown;  // step time / wall time from the first record to the last, restarts included

@@ -101,6 +101,9 @@ std::string prediction_table(const RunLog& log) {
   HtmlTable t{
       .caption = "Plan beside measurement", .head = {"", "predicted", "measured", "difference"}, .numbers = true};
   const RunSummary s = summarize(log);
+  if (std::isfinite(s.step_seconds) && std::isfinite(s.step_predicted))
+    t.rows.push_back({"step time", seconds_text(s.step_predicted), seconds_text(s.step_seconds),
+                      difference_text(s.step_predicted, s.step_seconds)});
   if (std::isfinite(s.pipeline_bubble) && std::isfinite(s.bubble_predicted))
     t.rows.push_back({"pipeline bubble", percent_text(s.bubble_predicted), percent_text(s.pipeline_bubble),
                       fmt::format("{:+.1f} points", 100 * (s.pipeline_bubble - s.bubble_predicted))});

@@ -138,6 +138,7 @@ std::string json_line(const StepRecord& r) {
       .maybe("bubble", r.bubble)
       .maybe("pipeline_bubble", r.pipeline_bubble)
       .maybe("bubble_predicted", r.bubble_predicted)
+      .maybe("step_predicted", r.step_predicted)
       .maybe("exposed_comm", r.exposed_comm)
       .maybe("data_wait", r.data_wait)
       .index("slowest_rank", r.slowest_rank)

@@ -76,6 +76,7 @@ void TensorBoardSink::step(const StepRecord& r) {
   p.known("perf/bubble", r.bubble);
   p.known("perf/pipeline_bubble", r.pipeline_bubble);
   p.known("perf/bubble_predicted", r.bubble_predicted);
+  p.known("perf/plan_ratio", r.step_seconds / r.step_predicted);
   p.known("perf/exposed_comm", r.exposed_comm);
   p.known("perf/data_wait", r.data_wait);
   for (size_t t = 0; t < r.timers.size(); ++t)

@@ -7,16 +7,22 @@
 #include <fstream>
 
 #include "launch/commands/output.h"
+#include "launch/commands/plan/calibrate_machine.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/config_check.h"
 #include "launch/config/config_precision.h"
 #include "launch/options/console_text.h"
 #include "launch/options/json_text.h"
 #include "launch/plan/calibrate.h"
+#include "launch/plan/changes.h"
 #include "launch/plan/run_plan.h"
 
 namespace gt {
 namespace {
+
+constexpr const char* kHere = "cpu";  // --device_type: this machine, by measured times
+
+RunPrice price_of(const PlanArgs& a) { return {a.price, a.watts, a.tokens}; }
 
 struct Constants {
   MachineModel machine;
@@ -90,9 +96,10 @@ SearchSpace space_of(const PlanArgs& a, const Config& c) {
 std::string layout_line(const RunPlan& p) {
   const ParallelConfig& par = p.config.parallel;
   const double step = p.terms.total();
-  return fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9.3f} {:>10} {:>6.1f} {:>7.1f} {:>9} {:>5.0f}%\n",
+  return fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9.4g} {:>10} {:>6} {:>7.1f} {:>9} {:>5.0f}%\n",
                      par.tp, par.pp, par.vpp, par.dp, p.config.zero.stage, p.config.train.micro_batch, par.recompute,
-                     step, format_count(p.tokens() / step), 100 * p.flops / step / p.peak, 100 * p.bubble,
+                     step, format_count(p.tokens() / step),
+                     std::isnan(p.peak) ? "n/a" : fmt::format("{:.1f}", 100 * p.flops / step / p.peak), 100 * p.bubble,
                      format_bytes(p.needed), 100 * p.needed / p.usable);
 }
 
@@ -106,8 +113,37 @@ void require_effect(const PlanArgs& a) {
   GT_REQUIRE(!table || (!a.search && !a.json && !a.require_match && a.devices == 0 && a.devices_per_node == 0),
              Exit::kUsage, "--fit and --rows take --output and --profile; a row names its own devices");
   GT_REQUIRE(a.search || a.keep.empty(), Exit::kUsage, "--keep needs --search");
-  GT_REQUIRE((!table && (!a.search || a.json)) || (a.price == 0 && a.watts == 0), Exit::kUsage,
-             "--price and --watts: the table of --search has no cost; add --json, or plan one layout");
+  GT_REQUIRE(a.device_type == kHere || !a.calibrate, Exit::kUsage,
+             "--calibrate measures this machine: it needs --device_type cpu");
+  GT_REQUIRE(a.device_type != kHere || (a.profile.empty() && a.devices_per_node == 0), Exit::kUsage,
+             "--device_type cpu takes measured times instead of --profile and has one node");
+  GT_REQUIRE(!a.why || (!table && !a.search && !a.json), Exit::kUsage, "--why explains the text of one plan");
+  GT_REQUIRE((!table && (!a.search || a.json)) || (a.price == 0 && a.watts == 0 && a.tokens == 0), Exit::kUsage,
+             "--price, --watts and --tokens: the table of --search has no cost; add --json, or plan one layout");
+}
+
+Exit print_search(const PlanArgs& a, const std::vector<RunPlan>& plans, const std::string& device,
+                  const std::string& constants) {
+  if (a.json) {
+    std::string out = "[";
+    for (const RunPlan& p : plans)
+      out.append(out.size() > 1 ? ",\n " : "").append(plan_json(p, device, constants, price_of(a)));
+    write_out(out + "]\n");
+  } else if (plans.empty()) {
+    write_out(fmt::format("no layout fits on {} devices of type {}; use more devices, or devices with more memory\n",
+                          a.devices, device));
+  } else {
+    const Config& c = plans.front().config;
+    std::string out = fmt::format("{} {} {}, a step of {} sequences of {} tokens; {}\n", c.world(), device,
+                                  device == kHere ? "ranks" : "devices", c.train.global_batch, c.model.seq, constants);
+    out += fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9} {:>10} {:>6} {:>7} {:>9} {:>6}\n", "tp", "pp",
+                       "vpp", "dp", "ZeRO", "micro", "recompute", "step s", "tokens/s", "MFU %", "bubble", "memory",
+                       "used");
+    for (const RunPlan& p : plans) out += layout_line(p);
+    write_out(out);
+  }
+  flush_out();
+  return plans.empty() && a.require_match ? Exit::kUsage : Exit::kOk;
 }
 
 Exit search(const PlanArgs& a, const Config& base, const DeviceType& device, const Constants& constants) {
@@ -125,25 +161,7 @@ Exit search(const PlanArgs& a, const Config& base, const DeviceType& device, con
     if (p.fits()) plans.push_back(std::move(p));
     if (plans.size() == static_cast<size_t>(a.top)) break;
   }
-  if (a.json) {
-    std::string out = "[";
-    for (const RunPlan& p : plans)
-      out.append(out.size() > 1 ? ",\n " : "").append(plan_json(p, device, constants.origin, {a.price, a.watts}));
-    write_out(out + "]\n");
-  } else if (plans.empty()) {
-    write_out(fmt::format("no layout fits on {} {} devices; use more devices, or devices with more memory\n",
-                          space.devices, device.name));
-  } else {
-    std::string out = fmt::format("{} {} devices, a step of {} sequences of {} tokens; {}\n", space.devices,
-                                  device.name, base.train.global_batch, base.model.seq, constants.origin);
-    out += fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9} {:>10} {:>6} {:>7} {:>9} {:>6}\n", "tp", "pp",
-                       "vpp", "dp", "ZeRO", "micro", "recompute", "step s", "tokens/s", "MFU %", "bubble", "memory",
-                       "used");
-    for (const RunPlan& p : plans) out += layout_line(p);
-    write_out(out);
-  }
-  flush_out();
-  return plans.empty() && a.require_match ? Exit::kUsage : Exit::kOk;
+  return print_search(a, plans, device.name, constants.origin);
 }
 
 // Error statistics over the rows of a table of measured steps.
@@ -219,6 +237,78 @@ Exit fit_rows(const PlanArgs& a) {
   return Exit::kOk;
 }
 
+Exit print_plan(const PlanArgs& a, const RunPlan& p, const std::string& device, int64_t per_node,
+                const std::string& constants, const std::function<RunPlan(const Config&)>& plan) {
+  if (a.json) {
+    write_out(plan_json(p, device, constants, price_of(a)));
+  } else {
+    write_out(plan_text(p, device, per_node, constants, price_of(a)));
+    if (a.why) {
+      write_out(why_text(p, changes_that_fit(p.config, plan)));
+      if (p.config.parallel.dp > 1) write_out("\n" + zero_table(p.config));
+    }
+  }
+  flush_out();
+  return p.fits() || !a.require_match ? Exit::kOk : Exit::kUsage;
+}
+
+// Layouts of the search on this machine, by closed forms, which order them only roughly: a fixed number is planned.
+std::vector<Config> layouts_here(const PlanArgs& a, const Config& base) {
+  constexpr size_t kMostPlanned = 128;
+  SearchSpace space = space_of(a, base);
+  MachineModel rough{.peak = 1e11, .per_node = space.devices, .memory = 2e10, .link = 2e9, .nic = 2e9};
+  rough.block_latency = 2e-5, rough.host = 0, rough.step_latency = 0;
+  // Recomputation only costs time where memory is not short.
+  const bool chosen =
+      std::any_of(space.keep.begin(), space.keep.end(), [](const auto& k) { return k.first == "parallel.recompute"; });
+  if (!chosen) space.keep.emplace_back("parallel.recompute", "none");
+  std::vector<Config> out;
+  for (Candidate& c : search_layouts(base, space, rough, 1e30, kMostPlanned)) out.push_back(std::move(c.config));
+  GT_REQUIRE(!out.empty(), Exit::kUsage, "no layout of ", space.devices, " ranks is legal",
+             a.keep.empty() ? "" : "; --keep may exclude the rest");
+  return out;
+}
+
+// Plans by the measured times of this machine.
+Exit plan_machine(const Command& command) {
+  const auto& a = command.get<PlanArgs>();
+  GT_REQUIRE(command.loaded.config.device.kind != "cuda", Exit::kUsage, "--device_type cpu: device.kind is cuda");
+  Command c = command;
+  Config& config = c.loaded.config;
+  if (a.search && a.devices > 0 && a.devices != config.world())
+    config.parallel.dp = a.devices, config.parallel.tp = config.parallel.pp = 1;
+  if (command.env.launched()) return calibrate_comm(c);
+  if (!a.search) config = on_devices(c.loaded, a.devices);
+  std::vector<Config> layouts = a.search ? layouts_here(a, config) : std::vector<Config>{config};
+  if (a.calibrate) {
+    std::vector<Config> measured = layouts;
+    if (a.why)
+      for (ChangedConfig& changed : single_changes(config)) measured.push_back(std::move(changed.config));
+    calibrate_ops(measured);
+    if (config.world() > 1)
+      if (const Exit e = calibrate_comm(c); e != Exit::kOk) return e;
+  }
+  const MeasuredTimes times = machine_times(config);
+  GT_REQUIRE(!times.empty(), Exit::kUsage, "--device_type cpu: ", times.on().device, " is not measured for ",
+             machine_share(config).together(), " ranks at a time of ", times.on().threads, " threads; add --calibrate");
+  const auto plan = [&](const Config& layout) {
+    return plan_here(layout, times, machine_transport(layout), machine_share(layout));
+  };
+  std::vector<RunPlan> plans;
+  for (const Config& layout : layouts) plans.push_back(plan(layout));
+  std::erase_if(plans, [](const RunPlan& p) { return !std::isfinite(p.terms.total()); });
+  GT_REQUIRE(!plans.empty(), Exit::kUsage, "--device_type cpu: ops or communication of ",
+             a.search ? "every layout are" : "this layout are", " not measured; add --calibrate");
+  std::string origin = fmt::format("by {} measured op times of {}", times.ops(), times.file());
+  if (times.runs() > 0) origin += fmt::format(", corrected by {} run{}", times.runs(), times.runs() == 1 ? "" : "s");
+  if (!a.search) return print_plan(a, plans.front(), kHere, config.world(), origin, plan);
+  std::erase_if(plans, [](const RunPlan& p) { return !p.fits(); });
+  std::stable_sort(plans.begin(), plans.end(),
+                   [](const RunPlan& x, const RunPlan& y) { return x.terms.total() < y.terms.total(); });
+  if (plans.size() > static_cast<size_t>(a.top)) plans.erase(plans.begin() + a.top, plans.end());
+  return print_search(a, plans, kHere, origin);
+}
+
 }  // namespace
 
 Exit run_plan(const Command& command) {
@@ -226,15 +316,14 @@ Exit run_plan(const Command& command) {
   require_effect(args);
   if (!args.fit.empty()) return fit_rows(args);
   if (!args.rows.empty()) return predict_rows(args);
+  if (args.device_type == kHere) return plan_machine(command);
   const DeviceType& device = device_type(args.device_type);
   const Config& c = command.loaded.config;
   const Constants constants = constants_of(args, device, precision_of(c).linear());
   if (args.search) return search(args, c, device, constants);
-  const RunPlan p = plan_run(on_devices(command.loaded, args.devices), device, constants.machine);
-  const RunPrice price{args.price, args.watts};
-  write_out(args.json ? plan_json(p, device, constants.origin, price) : plan_text(p, device, constants.origin, price));
-  flush_out();
-  return p.fits() || !args.require_match ? Exit::kOk : Exit::kUsage;
+  const auto plan = [&](const Config& config) { return plan_run(config, device, constants.machine); };
+  return print_plan(args, plan(on_devices(command.loaded, args.devices)), device.name, device.per_node,
+                    constants.origin, plan);
 }
 
 }  // namespace gt

@@ -1,0 +1,76 @@
+#include "launch/commands/bench/op_times.h"
+
+#include <algorithm>
+#include <barrier>
+#include <exception>
+#include <thread>
+
+#include "launch/commands/bench/bench_stats.h"
+#include "launch/commands/bench/op_replay.h"
+
+namespace gt {
+namespace {
+
+constexpr double kEnoughSeconds = 4e-3;
+constexpr size_t kLeastSamples = 5, kMostSamples = 50;
+constexpr double kTurnedBytes = 8 << 20;  // that a thread cycles through: beyond its share of the caches
+constexpr size_t kMostCopies = 16;
+
+// Copies of a call, replayed in turn: in a step other ops lie between two calls.
+std::vector<std::unique_ptr<OpReplay>> copies_of(const OpCall& call, const DeviceBench& bench, int64_t vocab) {
+  const double copies = kTurnedBytes / std::max(call.cost.bytes, 1.);
+  std::vector<std::unique_ptr<OpReplay>> out;
+  for (size_t k = 0; k < std::clamp(static_cast<size_t>(copies), size_t{1}, kMostCopies); ++k)
+    out.push_back(std::make_unique<OpReplay>(call, bench, vocab));
+  return out;
+}
+
+double time_copies(const std::vector<std::unique_ptr<OpReplay>>& copies, const DeviceBench& bench) {
+  std::vector<double> seconds;
+  double spent = 0;
+  while (seconds.size() < kLeastSamples || (spent < kEnoughSeconds && seconds.size() < kMostSamples)) {
+    const double all = bench.timed([&] {
+      for (const auto& one : copies) (*one)();
+    });
+    seconds.push_back(all / static_cast<double>(copies.size()));
+    spent += all;
+  }
+  return spread_of(seconds).p10;
+}
+
+}  // namespace
+
+OpTimer::OpTimer(const Backend& backend, int device, int threads, int together) {
+  for (int k = 0; k < together; ++k) benches_.push_back(std::make_unique<DeviceBench>(backend, device, threads));
+}
+
+double OpTimer::seconds(const OpCall& call, int64_t vocab) const {
+  std::vector<double> of(benches_.size());
+  std::vector<std::exception_ptr> errors(benches_.size());
+  std::barrier ready(static_cast<ptrdiff_t>(benches_.size()));
+  const auto work = [&](size_t k) {
+    std::vector<std::unique_ptr<OpReplay>> copies;
+    try {
+      copies = copies_of(call, *benches_[k], vocab);
+      for (const auto& one : copies) benches_[k]->timed([&] { (*one)(); });  // packs weights, allocates scratch
+    } catch (...) { errors[k] = std::current_exception(); }
+    ready.arrive_and_wait();
+    if (errors[k]) return;
+    try {
+      of[k] = time_copies(copies, *benches_[k]);
+    } catch (...) { errors[k] = std::current_exception(); }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (size_t k = 1; k < benches_.size(); ++k) others.emplace_back(work, k);
+    work(0);
+  }
+  double sum = 0;
+  for (size_t k = 0; k < of.size(); ++k) {
+    if (errors[k]) std::rethrow_exception(errors[k]);
+    sum += of[k] / static_cast<double>(of.size());
+  }
+  return sum;
+}
+
+}  // namespace gt

@@ -1,0 +1,23 @@
+// Times op calls as in a step: on as many cores as ranks compute at once, over memory that does not stay in caches.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "launch/commands/bench/device_bench.h"
+#include "launch/engine/step_ops.h"
+
+namespace gt {
+
+class OpTimer {
+ public:
+  // `together` threads replay each call concurrently, with `threads` of the backend each.
+  OpTimer(const Backend&, int device, int threads, int together);
+  // Returns seconds of a call, a mean over the threads. Of each thread's measurements the first decile counts: other
+  // programs on the machine only lengthen them.
+  double seconds(const OpCall&, int64_t vocab) const;
+
+ private:
+  std::vector<std::unique_ptr<DeviceBench>> benches_;  // [together]
+};
+
+}  // namespace gt

@@ -1,0 +1,169 @@
+#include "launch/observe/step_prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <thread>
+
+#include "launch/observe/predict.h"
+
+namespace gt {
+namespace {
+
+// Ops of gradient norms and checks, whose class is that of other memory-bound ops.
+bool updates(const OpCall& c) {
+  const std::string_view op = c.op;
+  return c.cost.kind == OpClass::kOptimizer || op == "sum_squares" || op == "clip_factor" || op == "check_step";
+}
+
+// Seconds of one pipeline rank alone on its cores.
+struct StageSeconds {
+  double products = 0, attention = 0, passes = 0, update = 0, tensor_parallel = 0, messages = 0, data_parallel = 0;
+  double compute() const { return products + attention + passes; }
+};
+
+class Predictor {
+ public:
+  Predictor(const EngineOptions& o, const MeshShape& shape, const StagePlans& stages, const MeasuredTimes& times,
+            std::string_view transport)
+      : o_(o), shape_(shape), stages_(stages), times_(times), transport_(transport) {}
+
+  StageSeconds stage(int k, StepPrediction& p) const {
+    StageSeconds s;
+    for (const OpCall& c : step_ops(o_, shape_, k * shape_.dp * shape_.tp)) {
+      const double all = static_cast<double>(c.calls) * times_.seconds(c);
+      p.calls += c.calls;
+      if (!times_.measured(c)) p.estimated += c.calls;
+      (updates(c)                           ? s.update
+       : c.cost.kind == OpClass::kGemm      ? s.products
+       : c.cost.kind == OpClass::kAttention ? s.attention
+                                            : s.passes) += all;
+    }
+    const StepTraffic& sent = stages_[static_cast<size_t>(k)].sent;
+    s.tensor_parallel = collectives(sent.tensor_parallel, shape_.tp);
+    s.data_parallel = collectives(sent.data_parallel, shape_.dp) + collectives(sent.key_value, shape_.kv_ranks) +
+                      collectives(sent.embedding, sent.embedding.calls > 0 ? 2 : 1) +
+                      times_.seconds(transport_, CommOp::kAllReduce, shape_.world(), 4096);  // StepExchange
+    s.messages = messages(sent.pipeline);
+    return s;
+  }
+
+  // Seconds of the pipeline when every rank has cores of its own.
+  double makespan(const std::vector<StageSeconds>& stages) const {
+    Cost cost = stage_cost(o_, shape_.pp);
+    for (size_t k = 0; k < stages.size(); ++k) {
+      double units = 0;
+      for (size_t c = k; c < cost.stage_f.size(); c += stages.size()) units += cost.stage_f[c] + cost.stage_b[c];
+      const double scale = (stages[k].compute() + stages[k].tensor_parallel) / (units * o_.microbatches);
+      for (size_t c = k; c < cost.stage_f.size(); c += stages.size())
+        cost.stage_f[c] *= scale, cost.stage_b[c] *= scale;
+    }
+    const CommCounters::Op& sends = stages_[0].sent.pipeline.of(CommOp::kSend);
+    if (sends.calls > 0) cost.p2p = message(static_cast<double>(sends.payload) / static_cast<double>(sends.calls));
+    return simulate(train_schedule(o_, shape_.pp), cost).makespan;
+  }
+
+ private:
+  double collectives(const CommCounters& c, int64_t ranks) const {
+    double sum = 0;
+    for (const CommOp op : {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter})
+      if (const CommCounters::Op& n = c.of(op); n.calls > 0)
+        sum += static_cast<double>(n.calls) *
+               times_.seconds(transport_, op, ranks, static_cast<double>(n.payload) / static_cast<double>(n.calls));
+    return sum;
+  }
+  double message(double bytes) const { return times_.seconds(transport_, CommOp::kSend, shape_.pp, bytes); }
+  double messages(const CommCounters& c) const {
+    const CommCounters::Op& n = c.of(CommOp::kSend);
+    return n.calls == 0
+               ? 0
+               : static_cast<double>(n.calls) * message(static_cast<double>(n.payload) / static_cast<double>(n.calls));
+  }
+
+  const EngineOptions& o_;
+  const MeshShape& shape_;
+  const StagePlans& stages_;
+  const MeasuredTimes& times_;
+  const std::string_view transport_;
+};
+
+std::string milliseconds(double s) { return s < 10 ? fmt::format("{:.3g} ms", 1e3 * s) : fmt::format("{:.2f} s", s); }
+
+}  // namespace
+
+CoreShare core_share(int ranks, int threads) {
+  return {ranks, threads, std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
+}
+
+StepPrediction predict_step(const EngineOptions& o, const MeshShape& shape, const StagePlans& stages,
+                            const MeasuredTimes& times, std::string_view transport, const CoreShare& share) {
+  StepPrediction p;
+  const Predictor predictor(o, shape, stages, times, transport);
+  std::vector<StageSeconds> all;
+  for (int k = 0; k < shape.pp; ++k) all.push_back(predictor.stage(k, p));
+  const double waits = share.ranks_per_slot();
+  for (const StageSeconds& s : all) {
+    p.products += waits * s.products / shape.pp, p.attention += waits * s.attention / shape.pp;
+    p.passes += waits * s.passes / shape.pp, p.update += waits * s.update / shape.pp;
+    p.tensor_parallel += s.tensor_parallel / shape.pp, p.messages += s.messages / shape.pp;
+    p.data_parallel += s.data_parallel / shape.pp;
+  }
+  // Ranks that share cores run while others wait for their neighbours.
+  if (shape.pp > 1) p.bubble = std::max(0., predictor.makespan(all) - p.pipeline());
+  p.corrected = times.corrections();
+  const auto& by = p.corrected.of;
+  for (double* x : {&p.products, &p.attention, &p.passes}) *x *= by[0];
+  p.tensor_parallel *= by[1], p.messages *= by[2], p.bubble *= by[2], p.data_parallel *= by[3], p.update *= by[4];
+  return p;
+}
+
+std::vector<ClassTime> class_times(const StepPrediction& p, const std::vector<Timers>& means, double seconds) {
+  Timers t{};
+  for (const Timers& stage : means)
+    for (size_t i = 0; i < t.size(); ++i) t[i] += stage[i] / static_cast<double>(means.size());
+  const double compute =
+      t[kForwardTime] + t[kBackwardTime] + t[kInputGradTime] + t[kWeightGradTime] + t[kMicrobatchTime];
+  std::vector<ClassTime> out{{"compute", p.compute(), compute},
+                             {"tensor-parallel communication", p.tensor_parallel, t[kTpTime]},
+                             {"messages and bubble", p.messages + p.bubble, t[kWaitTime]},
+                             {"data-parallel communication", p.data_parallel, t[kReduceTime] + t[kGatherTime]},
+                             {"norm and update", p.update, t[kNormsTime] + t[kOptimizerTime]},
+                             {"data", 0, t[kDataTime]}};
+  double known = 0;
+  for (const ClassTime& c : out) known += c.measured;
+  out.push_back({"other (host)", 0, std::max(0., seconds - known)});
+  return out;
+}
+
+RunRatios run_ratios(const StepPrediction& p, const std::vector<Timers>& means, double seconds) {
+  constexpr double kSmall = 0.02;
+  const std::vector<ClassTime> classes = class_times(p, means, seconds);
+  RunRatios out;
+  for (size_t k = 0; k < RunRatios::kClasses; ++k)
+    if (classes[k].predicted > kSmall * seconds && classes[k].measured > kSmall * seconds)
+      out.of[k] = classes[k].measured / classes[k].predicted * p.corrected.of[k];
+  return out;
+}
+
+std::string prediction_text(const StepPrediction& p, const std::vector<Timers>& means, double seconds) {
+  const double off = seconds / p.seconds() - 1;
+  std::string out =
+      fmt::format("{} predicted, {} measured ({:+.1f} %)", milliseconds(p.seconds()), milliseconds(seconds), 100 * off);
+  if (std::fabs(off) <= kMuchOff) return out;
+  const std::vector<ClassTime> classes = class_times(p, means, seconds);
+  const ClassTime& worst =
+      *std::max_element(classes.begin(), classes.end(), [](const ClassTime& a, const ClassTime& b) {
+        return std::fabs(a.measured - a.predicted) < std::fabs(b.measured - b.predicted);
+      });
+  out += fmt::format("; most of it in {}: {} predicted, {} measured", worst.name, milliseconds(worst.predicted),
+                     milliseconds(worst.measured));
+  if (std::string_view(worst.name) == "compute")
+    out += fmt::format(" (predicted: products {:.0f} %, attention {:.0f} %, memory passes {:.0f} %)",
+                       100 * p.products / p.compute(), 100 * p.attention / p.compute(), 100 * p.passes / p.compute());
+  return out;
+}
+
+}  // namespace gt

@@ -1,0 +1,58 @@
+// Predicted time of a step on a machine whose ops and communication were measured (measured_times.h): sums of the ops
+// that each pipeline rank calls, the simulated schedule, and the collectives that it counts.
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "launch/engine/step_times.h"
+#include "launch/observe/measured_times.h"
+#include "launch/observe/memory_fit.h"
+
+namespace gt {
+
+// Cores of a machine that its ranks share.
+struct CoreShare {
+  int ranks = 1, threads = 1;  // on the machine; of each rank
+  int cores = 1;
+  int together() const { return std::max(1, std::min(ranks, cores / std::max(1, threads))); }  // that compute at once
+  double ranks_per_slot() const { return static_cast<double>(ranks) / together(); }
+};
+CoreShare core_share(int ranks, int threads);  // of this machine
+
+// Seconds of one step, a mean over the ranks. Times of ops include waiting for a core.
+struct StepPrediction {
+  double products = 0, attention = 0, passes = 0;  // of forward and backward; passes: memory-bound ops and the loss
+  double update = 0;                               // gradient norm and optimizer
+  double tensor_parallel = 0, messages = 0, bubble = 0, data_parallel = 0;
+  RunRatios corrected;               // factors by which earlier runs changed the times
+  int64_t calls = 0, estimated = 0;  // op calls of a step; those whose shape was not measured
+  double compute() const { return products + attention + passes; }
+  double pipeline() const { return compute() + tensor_parallel + messages + bubble; }
+  double seconds() const { return pipeline() + data_parallel + update; }
+};
+
+// NaN if an op or a collective of the step was not measured. Multiplied by what earlier runs were off
+// (MeasuredTimes::corrections). Requires: stages of plan_stages().
+StepPrediction predict_step(const EngineOptions&, const MeshShape&, const StagePlans&, const MeasuredTimes&,
+                            std::string_view transport, const CoreShare&);
+
+// One class of time, predicted and measured, in seconds a step.
+struct ClassTime {
+  const char* name;
+  double predicted, measured;
+};
+// `means`: of the run's steps by pipeline rank, `seconds` each (StepBreakdown). The rest of the measured step is
+// "other": host, files, logs.
+std::vector<ClassTime> class_times(const StepPrediction&, const std::vector<Timers>& means, double seconds);
+
+// What to add to the measured times of the machine after a run: measured over predicted without corrections. 1 for
+// classes below 2 % of the step.
+RunRatios run_ratios(const StepPrediction&, const std::vector<Timers>& means, double seconds);
+
+constexpr double kMuchOff = 0.15;  // relative difference above which the class of time is named
+// "66 ms predicted, 70 ms measured (+6.1 %)" and, if it is far off, the class that differs most.
+std::string prediction_text(const StepPrediction&, const std::vector<Timers>& means, double seconds);
+
+}  // namespace gt

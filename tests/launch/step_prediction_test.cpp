@@ -1,0 +1,169 @@
+// Predicted steps: measured times kept and estimated, the sums of a step, corrections by runs, and the words of a run's
+// end; gpttrain plan --device_type cpu and a run beside it.
+#include "launch/observe/step_prediction.h"
+
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "launch/engine/engine_options.h"
+#include "tests/launch/process.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+// Cache folder of its own for measured times.
+struct CacheFixture : TempDir {
+  CacheFixture() { setenv("XDG_CACHE_HOME", (*this / "cache").c_str(), 1); }
+  ~CacheFixture() { unsetenv("XDG_CACHE_HOME"); }
+};
+
+const std::string kTiny =
+    "--model.layers 4 --model.hidden 64 --model.heads 4 --model.vocab 256 --model.seq 64 --train.micro_batch 1 "
+    "--device.kind cpu --device.threads 1 ";
+
+Config tiny(const std::vector<std::string>& more) {
+  std::vector<std::string> flags{"--model.layers", "4",   "--model.hidden", "64", "--model.heads",       "4",
+                                 "--model.vocab",  "256", "--model.seq",    "64", "--train.micro_batch", "1",
+                                 "--device.kind",  "cpu"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return load_config({.flags = flags}).config;
+}
+
+// Every op takes its bytes in nanoseconds; collectives 1 ms a call.
+MeasuredTimes synthetic(const Config& c) {
+  MeasuredTimes t({"test cpu", DType::kF32, 1, 2});
+  const EngineOptions o = engine_options(c, 1);
+  const MeshShape shape = mesh_shape(c);
+  for (int k = 0; k < shape.pp; ++k)
+    for (const OpCall& call : step_ops(o, shape, k * shape.dp * shape.tp)) t.set(call, 1e-9 * call.cost.bytes);
+  for (const CommOp op : {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter, CommOp::kSend})
+    for (const int64_t ranks : {2, 4, 8})
+      for (const int64_t bytes : {4096, 1 << 24}) t.set("thread", op, ranks, bytes, 1e-3);
+  return t;
+}
+
+StepPrediction predict(const Config& c, const MeasuredTimes& t, const CoreShare& share) {
+  const EngineOptions o = engine_options(c, 1);
+  return predict_step(o, mesh_shape(c), plan_stages(o, mesh_shape(c), cpu_backend()), t, "thread", share);
+}
+
+}  // namespace
+
+TEST_CASE("measured times are kept by conditions and estimate shapes that were not measured") {
+  const CacheFixture cache;
+  const Config c = tiny({"--train.global_batch", "2"});
+  const std::vector<OpCall> calls = step_ops(engine_options(c, 1), {}, 0);
+  MeasuredTimes t({"a cpu", DType::kF32, 1, 2});
+  CHECK_FALSE(MeasuredTimes::load(t.on()));
+  const auto gemm = std::find_if(calls.begin(), calls.end(), [](const OpCall& k) { return k.cost.flops > 0; });
+  REQUIRE(gemm != calls.end());
+  CHECK(std::isnan(t.seconds(*gemm)));
+  t.set(*gemm, 0.25);
+  t.set("mpi", CommOp::kAllReduce, 4, 1000, 1e-3), t.set("mpi", CommOp::kAllReduce, 4, 3000, 2e-3);
+  t.add_run({{2, 1, 1, 1, 1}});
+  t.save();
+  const auto back = MeasuredTimes::load(t.on());
+  REQUIRE(back);
+  CHECK(back->seconds(*gemm) == 0.25);
+  OpCall larger = *gemm;
+  larger.cost.flops *= 3, larger.cost.bytes *= 2;
+  CHECK_FALSE(back->measured(larger));
+  CHECK(back->seconds(larger) == Approx(0.75));  // by FLOPs
+  CHECK(back->seconds("mpi", CommOp::kAllReduce, 4, 2000) == Approx(1.5e-3));
+  CHECK(back->seconds("mpi", CommOp::kAllReduce, 4, 10) == Approx(1e-3));    // latency
+  CHECK(back->seconds("mpi", CommOp::kAllReduce, 4, 6000) == Approx(4e-3));  // bandwidth
+  CHECK(back->seconds("mpi", CommOp::kAllReduce, 1, 6000) == 0);
+  CHECK(std::isnan(back->seconds("thread", CommOp::kAllReduce, 4, 6000)));
+  CHECK(back->corrections().of[0] == 1.5);  // bounded
+  CHECK_FALSE(MeasuredTimes::load({"a cpu", DType::kF32, 2, 2}));
+  write_file(t.file(), read_file(t.file()).replace(read_file(t.file()).find("0.25"), 4, "-1.0"));
+  CHECK_FALSE(MeasuredTimes::load(t.on()));
+  write_file(t.file(), "{\"version\": [");
+  CHECK_FALSE(MeasuredTimes::load(t.on()));
+}
+
+TEST_CASE("a predicted step adds up its ops and collectives and the schedule's bubble") {
+  const Config one = tiny({"--train.global_batch", "4"});
+  const StepPrediction p = predict(one, synthetic(one), {.ranks = 1, .threads = 1, .cores = 2});
+  double bytes = 0;
+  for (const OpCall& c : step_ops(engine_options(one, 1), {}, 0)) bytes += static_cast<double>(c.calls) * c.cost.bytes;
+  CHECK(p.seconds() == Approx(1e-9 * bytes));
+  CHECK((p.bubble == 0 && p.tensor_parallel == 0 && p.estimated == 0));
+  CHECK((p.products > 0 && p.attention > 0 && p.passes > 0 && p.update > 0));
+
+  const Config piped = tiny({"--train.global_batch", "4", "--pp", "2"});
+  const StepPrediction own = predict(piped, synthetic(piped), {.ranks = 2, .threads = 1, .cores = 2});
+  CHECK(own.bubble > 0);
+  CHECK(own.messages == Approx(1e-3 * 4));  // a message each way for every microbatch, a mean over both ranks
+  const StepPrediction shared = predict(piped, synthetic(piped), {.ranks = 2, .threads = 1, .cores = 1});
+  CHECK(shared.compute() == Approx(2 * own.compute()));  // the ranks take turns
+  CHECK(shared.bubble < own.bubble);
+
+  const Config wide = tiny({"--train.global_batch", "4", "--tp", "2", "--dp", "2"});
+  const StepPrediction split = predict(wide, synthetic(wide), {.ranks = 4, .threads = 1, .cores = 4});
+  CHECK(split.tensor_parallel >= 1e-3 * 2 * 4 * 4);  // 2 all-reduces each way, 4 blocks, 2 microbatches
+  CHECK(split.data_parallel >= 2e-3);
+  MeasuredTimes without({"test cpu", DType::kF32, 1, 2});
+  CHECK(std::isnan(predict(wide, without, {.ranks = 4, .threads = 1, .cores = 4}).seconds()));
+}
+
+TEST_CASE("a run that is far off the plan names the class of time and corrects later plans") {
+  StepPrediction p;
+  p.products = 0.060, p.attention = 0.012, p.passes = 0.008, p.data_parallel = 0.010, p.update = 0.010;
+  std::vector<Timers> means(1);
+  means[0][kForwardTime] = 0.030, means[0][kBackwardTime] = 0.052, means[0][kReduceTime] = 0.010;
+  means[0][kOptimizerTime] = 0.010;
+  CHECK(prediction_text(p, means, 0.104) == "100 ms predicted, 104 ms measured (+4.0 %)");
+  means[0][kReduceTime] = 0.050;
+  CHECK(
+      prediction_text(p, means, 0.144) ==
+      "100 ms predicted, 144 ms measured (+44.0 %); most of it in data-parallel communication: 10 ms predicted, 50 ms "
+      "measured");
+  const RunRatios r = run_ratios(p, means, 0.144);
+  CHECK(r.of[0] == Approx(0.082 / 0.080));
+  CHECK(r.of[1] == 1);  // no tensor parallelism
+  CHECK(r.of[3] == Approx(5));
+  means[0][kReduceTime] = 0.010, means[0][kForwardTime] = 0.060;
+  CHECK_THAT(prediction_text(p, means, 0.132),
+             Catch::Contains("most of it in compute: 80 ms predicted, 112 ms measured (predicted: products 75 %, "
+                             "attention 15 %, memory passes 10 %)"));
+}
+
+TEST_CASE("plan by measured times of this machine predicts a layout and ranks others and runs print it") {
+  const CacheFixture cache;
+  const auto plan = [&](const std::string& more) {
+    return gpttrain("plan --device_type cpu --train.global_batch 8 --launch.ranks threads " + kTiny + more,
+                    cache.path());
+  };
+  CHECK(plan("--dp 2").says("is not measured for"));
+  const Outcome first = plan("--dp 2 --calibrate --json");
+  INFO(first.out);
+  REQUIRE(first.code == 0);
+  const auto json = nlohmann::json::parse(first.out.substr(first.out.find('{')));
+  CHECK(json["op_calls"].get<int64_t>() > 50);
+  CHECK(json["op_calls_estimated"] == 0);
+  const double predicted = json["step_seconds"];
+  CHECK((predicted > 1e-4 && predicted < 10));
+  CHECK(json["step_terms"]["data_parallel"].get<double>() > 0);
+  const Outcome why = plan("--dp 2 --why");
+  CHECK((why.says("limits") && why.says("bytes a parameter")));
+  const Outcome ranked = plan("--devices 2 --search --json");
+  INFO(ranked.out);
+  const auto layouts = nlohmann::json::parse(ranked.out);
+  REQUIRE(layouts.size() >= 3);
+  for (size_t k = 1; k < layouts.size(); ++k)
+    CHECK(layouts[k]["step_seconds"].get<double>() >= layouts[k - 1]["step_seconds"].get<double>());
+
+  const std::string run = kTiny + "--train.global_batch 8 --dp 2 --launch.ranks threads --data.train mock ";
+  const Outcome trained = must(run + "--train.steps 12 --log.name r", cache);
+  CHECK(trained.says("ms predicted, "));
+  CHECK(logged(cache / "runs/r", "step_predicted").back() == Approx(predicted));
+  const Outcome again = must(run + "--train.steps 4 --log.name s", cache);
+  CHECK(logged(cache / "runs/s", "step_predicted").back() != Approx(predicted));  // corrected by the first run
+  CHECK(read_file(cache / "runs/r/report.html").find("step time") != std::string::npos);
+}

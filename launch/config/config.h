@@ -356,11 +356,11 @@ struct CheckpointConfig {
 
 struct LogConfig {
   std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
-  std::string level = "info", samples_tensorboard, samples_csv, flops_file;
+  std::string level = "info", samples_tensorboard, samples_csv, flops_file, prometheus;
   int64_t every = 1, lamb_every = 0, flops_step = 0, flops_depth = -1, flops_top = 1;
   int64_t report_every = 0, norms_every = 0, histograms_every = 0;
   double flops_recompute_factor = 0;
-  bool report = true, tensorboard = true, comm = false, timers = false, memory = false, config = false,
+  bool report = true, tensorboard = true, csv = false, comm = false, timers = false, memory = false, config = false,
        flops_detailed = true;
   template <class V>
   void fields(V& v) {
@@ -369,6 +369,10 @@ struct LogConfig {
     v("every", every, "1.. steps", "steps between log lines and curve points");
     v("lamb_every", lamb_every, "0.. steps", "lamb: steps between logs of every tensor's trust ratio; 0: never");
     v("tensorboard", tensorboard, "", "write TensorBoard event files");
+    v("csv", csv, "", "write RUN/metrics.csv, one row a step");
+    v("prometheus", prometheus, "[ADDRESS:]PORT",
+      "rank 0 answers GET /metrics there with the newest values, in Prometheus' text format; without an address only "
+      "on 127.0.0.1; empty: no port is opened");
     v("report", report, "", "write RUN/report.html at the end; gpttrain report writes it of any run folder");
     v("report_every", report_every, "0.. steps", "also write the report every this many steps; 0: only at the end");
     v("norms_every", norms_every, "0.. steps",

@@ -17,11 +17,11 @@
 #include "launch/config/config_curriculum.h"
 #include "launch/config/config_fp8.h"
 #include "launch/config/config_hosts.h"
+#include "launch/config/config_log.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/config/fault_spec.h"
 #include "launch/config/schedule_file.h"
-#include "launch/config/trace_window.h"
 #include "launch/options/near_numbers.h"
 #include "launch/options/near_path.h"
 #include "launch/options/value_words.h"
@@ -66,6 +66,7 @@ class Checker {
     check_curriculum(c_, rules());
     check_fp8(c_, rules());
     files();
+    check_log(c_, rules());
     try {
       parse_injections(c_.fault.inject);
     } catch (const Error& e) { bad("fault.inject", e.what()); }
@@ -537,21 +538,6 @@ class Checker {
     if (k.load != std::vector<std::string>{"all"} && k.load_from.empty())
       bad("checkpoint.load", "a run's own checkpoints are always resumed completely",
           "set --checkpoint.load_from to load parts of a checkpoint");
-    try {
-      const TraceWindow w = parse_trace_window(c_.log.trace_steps);
-      if (w.first > c_.train.steps)
-        notes_.push_back(fmt::format("log.trace_steps {} is after the last step, {}: nothing will be traced",
-                                     c_.log.trace_steps, c_.train.steps));
-    } catch (const Error& e) { bad("log.trace_steps", e.what()); }
-    if (c_.log.flops_step > c_.train.steps)
-      notes_.push_back(fmt::format("log.flops_step {} is after the last step, {}: there will be no table",
-                                   c_.log.flops_step, c_.train.steps));
-    if (c_.log.name.find_first_of("/\\") != std::string::npos || c_.log.name == "." || c_.log.name == ".." ||
-        printable(c_.log.name) != c_.log.name)
-      bad("log.name",
-          fmt::format("\"{}\" is not the name of a folder: expected no slash, newline, tab or other control character",
-                      printable(c_.log.name)),
-          "the folder above it is log.dir");
     for (const auto& [key, path] : {std::pair{"log.dir", &c_.log.dir}, {"checkpoint.dir", &c_.checkpoint.dir}})
       if (printable(*path) != *path)
         bad(key, fmt::format("\"{}\": expected a path without control characters", printable(*path)));

@@ -17,8 +17,10 @@
 #include "launch/observe/rank_memory.h"
 #include "launch/observe/report/report_sink.h"
 #include "launch/observe/sinks/console.h"
+#include "launch/observe/sinks/csv_sink.h"
 #include "launch/observe/sinks/log_jsonl.h"
 #include "launch/observe/sinks/progress.h"
+#include "launch/observe/sinks/prometheus_sink.h"
 #include "launch/observe/sinks/samples_sink.h"
 #include "launch/observe/sinks/tensorboard_sink.h"
 #include "launch/options/version.h"
@@ -62,9 +64,9 @@ void RunReporter::start(const std::string& saves) {
   log_ = std::make_unique<MetricsWriter>(make_sinks(curves));
   const MeshShape& mesh = rank_.mesh.shape();
   if (mesh.pp > 1) predicted_bubble_ = predict_pipeline(rank_.options, mesh.pp).bubble;
+  predict();
   breakdown_.emplace(is_asynchronous(*rank_.backend.device));
   info.command = rank_.run.command;
-  predict();
   info.config_json = config_json(config_);
   info.run_dir = config_.run_dir();
   info.first_step = state_.first_step();
@@ -85,8 +87,6 @@ void RunReporter::start(const std::string& saves) {
   if (state_.loaded()) warn_all(state_.loaded()->warnings);
 }
 
-std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
-  std::vector<std::unique_ptr<Sink>> sinks;
 // Predicts the step where `plan --calibrate` has measured this machine, whose ranks are all of the job.
 void RunReporter::predict() {
   const int ranks = rank_.groups.local_size();
@@ -101,6 +101,8 @@ void RunReporter::predict() {
   if (std::isfinite(p.seconds())) prediction_ = p;
 }
 
+std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
+  std::vector<std::unique_ptr<Sink>> sinks;
   const LogConfig& c = config_.log;
   ConsoleOptions console;
   console.every = c.every;
@@ -108,6 +110,8 @@ void RunReporter::predict() {
   console.quiet = rank_.run.quiet || (c.level != "info" && c.level != "debug");
   sinks.push_back(std::make_unique<ConsoleSink>(console));
   sinks.push_back(std::make_unique<JsonlSink>());
+  if (c.csv) sinks.push_back(std::make_unique<CsvSink>());
+  if (!c.prometheus.empty()) sinks.push_back(std::make_unique<PrometheusSink>(parse_endpoint(c.prometheus)));
   std::function<DeviceConditions()> look;
   if (rank_.backend.kind == DeviceKind::kCuda && rank_.backend.conditions != nullptr)
     look = [ask = rank_.backend.conditions, index = rank_.device.index()] { return ask(index, nullptr); };
@@ -233,11 +237,11 @@ StepRecord RunReporter::record_of(const StepResult& r) {
   if (r.momentum != kKeepBeta) rec.momentum = r.momentum;
   if (engine_.loss_scaler().options().dynamic || r.loss_scale != 1) rec.loss_scale = r.loss_scale;
   rec.skipped = state_->skipped_steps;
+  if (prediction_ && rec.seq == config_.model.seq) rec.step_predicted = prediction_->seconds();
   add_utilization(rec, r);
   add_times(rec, r);
   if (breakdown_) add_parts(rec, breakdown_->add(rec.step, r.times, rec.step_seconds));
   step_ended_ = end;
-  if (prediction_ && rec.seq == config_.model.seq) rec.step_predicted = prediction_->seconds();
   medians_.add(rec);
   return rec;
 }
@@ -488,10 +492,6 @@ void RunReporter::finish(const RunEnd& end) {
                             : fmt::format("gpttrain generate --load {}{} --prompt \"…\"", dir,
                                           config_.data.tokenizer.empty() ? " --tokenizer TOKENIZER.model" : ""));
   log_->end(info);
-}
-
-// ", stage 1 computes longest: 12.1 % above the mean".
-std::string RunReporter::slowest_text() const {
   remember_prediction();
 }
 
@@ -507,6 +507,10 @@ void RunReporter::remember_prediction() const {
   try {
     times->save();
   } catch (const Error& e) { fmt::print(stderr, "warning: measured times were not kept: {}\n", e.what()); }
+}
+
+// ", stage 1 computes longest: 12.1 % above the mean".
+std::string RunReporter::slowest_text() const {
   double seconds = 0, sum = 0, most = 0;
   size_t slowest = 0;
   const std::vector<Timers> means = breakdown_->means(seconds);
@@ -534,13 +538,13 @@ Rows RunReporter::medians() const {
   if (rank_.mesh.shape().pp > 1)
     rows.emplace_back("pipeline", fmt::format("bubble {:.1f} % predicted, {:.1f} % measured{}", 100 * predicted_bubble_,
                                               100 * medians_.pipeline_bubble(), slowest_text()));
+  double seconds = 0;
+  if (const std::vector<Timers> means = breakdown_->means(seconds); prediction_ && !means.empty())
+    rows.emplace_back("prediction", prediction_text(*prediction_, means, seconds));
   if (largest_) {
     const auto bytes = [](const MemoryBytes& m) { return format_bytes(static_cast<double>(total(m))); };
     rows.emplace_back(
         "memory", fmt::format("rank {} (stage {}) needs most: {} planned, {} measured; {}", largest_->rank,
-  double seconds = 0;
-  if (const std::vector<Timers> means = breakdown_->means(seconds); prediction_ && !means.empty())
-    rows.emplace_back("prediction", prediction_text(*prediction_, means, seconds));
                               largest_->stage, bytes(largest_->planned), bytes(largest_->measured), process_text()));
   }
   return rows;

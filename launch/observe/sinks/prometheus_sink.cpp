@@ -1,0 +1,215 @@
+#include "launch/observe/sinks/prometheus_sink.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int milliseconds_until(Clock::time_point t) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(t - Clock::now()).count();
+  return static_cast<int>(std::max<int64_t>(0, left));
+}
+
+// Waits for an event on one of two descriptors; false: at the deadline, or `wake` has one.
+bool ready(int fd, short events, int wake, Clock::time_point deadline) {
+  pollfd both[2] = {{fd, events, 0}, {wake, POLLIN, 0}};
+  const int n = ::poll(both, 2, milliseconds_until(deadline));
+  return n > 0 && both[1].revents == 0;
+}
+
+// Label values: backslash, quote and newline are escaped.
+std::string label(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\n')
+      out += "\\n";
+    else
+      out += c;
+  }
+  return out;
+}
+
+std::string number(double x) {
+  return std::isnan(x) ? "NaN" : std::isinf(x) ? x > 0 ? "+Inf" : "-Inf" : fmt::format("{}", x);
+}
+
+std::string reply(const char* status, const char* type, const std::string& body) {
+  return fmt::format("HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}", status,
+                     type, body.size(), body);
+}
+
+int open_listener(const Endpoint& e) {
+  const bool six = e.address.find(':') != std::string::npos;
+  sockaddr_storage at{};
+  socklen_t size = 0;
+  if (six) {
+    auto& a = reinterpret_cast<sockaddr_in6&>(at);
+    a.sin6_family = AF_INET6, a.sin6_port = htons(static_cast<uint16_t>(e.port));
+    inet_pton(AF_INET6, e.address.c_str(), &a.sin6_addr);
+    size = sizeof a;
+  } else {
+    auto& a = reinterpret_cast<sockaddr_in&>(at);
+    a.sin_family = AF_INET, a.sin_port = htons(static_cast<uint16_t>(e.port));
+    inet_pton(AF_INET, e.address.c_str(), &a.sin_addr);
+    size = sizeof a;
+  }
+  const int fd = ::socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int on = 1;
+  if (fd >= 0) ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&at), size) == 0 && ::listen(fd, 8) == 0) return fd;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  fail(Exit::kIo, e.address, ":", e.port, ": ", std::strerror(error));
+}
+
+}  // namespace
+
+std::string prometheus_text(const PrometheusValues& v) {
+  std::string out;
+  const std::string labels = fmt::format("{{run=\"{}\"}}", label(v.run));
+  const auto add = [&](const char* name, const char* type, const char* help, double value) {
+    out += fmt::format("# HELP gpttrain_{0} {1}\n# TYPE gpttrain_{0} {2}\ngpttrain_{0}{3} {4}\n", name, help, type,
+                       labels, number(value));
+  };
+  const auto known = [&](const char* name, const char* help, double value) {
+    if (!std::isnan(value)) add(name, "gauge", help, value);
+  };
+  const StepRecord& r = v.step;
+  add("step", "gauge", "Optimizer steps completed.", static_cast<double>(r.step));
+  add("steps_planned", "gauge", "Optimizer steps of the whole run.", static_cast<double>(r.total_steps));
+  add("tokens_total", "counter", "Target tokens trained on.", static_cast<double>(r.tokens));
+  add("samples_total", "counter", "Sequences trained on.", static_cast<double>(r.samples));
+  add("skipped_steps_total", "counter", "Steps whose update was skipped.", static_cast<double>(r.skipped));
+  add("warnings_total", "counter", "Warnings of this process.", static_cast<double>(v.warnings));
+  if (r.step > 0) {
+    add("loss", "gauge", "Training loss of the last step.", r.loss);
+    add("grad_norm", "gauge", "Gradient norm of the last step before clipping.", r.grad_norm);
+    add("learning_rate", "gauge", "Learning rate of the last step.", r.lr);
+    known("step_time_seconds", "Time of the last step.", r.step_seconds);
+    known("step_time_predicted_seconds", "Time of a step as planned.", r.step_predicted);
+    known("tokens_per_second", "Rate of the last step.", r.tokens_per_second);
+    known("mfu_ratio", "Model FLOPs utilization, causal attention counted half.", r.mfu);
+    known("hfu_ratio", "Hardware FLOPs utilization.", r.hfu);
+    known("bubble_ratio", "Fraction of the step in which the mean rank does not compute.", r.bubble);
+    known("exposed_communication_ratio", "Fraction of the step in communication.", r.exposed_comm);
+    known("data_wait_ratio", "Fraction of the step in which rank 0 waits for data.", r.data_wait);
+    known("loss_scale", "Loss scale.", r.loss_scale);
+    if (r.peak_bytes >= 0)
+      add("peak_memory_bytes", "gauge", "Peak memory of rank 0's process.", static_cast<double>(r.peak_bytes));
+    add("last_step_timestamp_seconds", "gauge", "End of the last step, seconds since 1970.", r.time);
+  }
+  if (v.eval_step >= 0) {
+    add("eval_loss", "gauge", "Loss of the last evaluation.", v.eval_loss);
+    add("eval_step", "gauge", "Step of the last evaluation.", static_cast<double>(v.eval_step));
+  }
+  if (v.saved_step >= 0)
+    add("checkpoint_step", "gauge", "Step of the newest checkpoint.", static_cast<double>(v.saved_step));
+  return out;
+}
+
+std::string prometheus_answer(std::string_view request, const PrometheusValues& values) {
+  constexpr const char* kPlain = "text/plain; charset=utf-8";
+  const std::string_view line = request.substr(0, request.find("\r\n"));
+  const size_t method = line.find(' '), path = method == line.npos ? line.npos : line.find(' ', method + 1);
+  if (path == line.npos || line.substr(path + 1, 7) != "HTTP/1.")
+    return reply("400 Bad Request", kPlain, "bad request\n");
+  if (line.substr(0, method) != "GET") return reply("405 Method Not Allowed", kPlain, "only GET\n");
+  const std::string_view wanted = line.substr(method + 1, path - method - 1);
+  if (wanted.substr(0, wanted.find('?')) != "/metrics") return reply("404 Not Found", kPlain, "GET /metrics\n");
+  return reply("200 OK", "text/plain; version=0.0.4; charset=utf-8", prometheus_text(values));
+}
+
+void PrometheusSink::start(const StartInfo& info) {
+  values_.run = std::filesystem::path(info.run_dir).filename().string();
+  values_.step.total_steps = info.total_steps;
+  values_.step.step = info.first_step - 1;
+  GT_REQUIRE(::pipe2(wake_, O_CLOEXEC) == 0, Exit::kIo, "pipe: ", std::strerror(errno));
+  listener_ = open_listener(endpoint_);
+  thread_ = std::thread([this] { serve(); });
+}
+
+void PrometheusSink::step(const StepRecord& r) {
+  const std::lock_guard lock(mutex_);
+  values_.step = r;
+}
+void PrometheusSink::eval(const EvalRecord& r) {
+  const std::lock_guard lock(mutex_);
+  values_.eval_loss = r.loss, values_.eval_step = r.step;
+}
+void PrometheusSink::saved(const SavedRecord& r) {
+  const std::lock_guard lock(mutex_);
+  values_.saved_step = r.step;
+}
+void PrometheusSink::event(const EventRecord& r) {
+  const std::lock_guard lock(mutex_);
+  values_.warnings += r.warning ? 1 : 0;
+}
+
+void PrometheusSink::serve() {
+  for (;;) {
+    pollfd both[2] = {{listener_, POLLIN, 0}, {wake_[0], POLLIN, 0}};
+    if (::poll(both, 2, -1) < 0 && errno != EINTR) return;
+    if (both[1].revents != 0) return;
+    if (both[0].revents == 0) continue;
+    const int connection = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (connection < 0) {
+      // Out of descriptors: the connection stays pending, so that poll() would return at once.
+      if (errno == EMFILE || errno == ENFILE) ::poll(&both[1], 1, 1000);
+      continue;
+    }
+    answer(connection);
+    ::close(connection);
+  }
+}
+
+void PrometheusSink::answer(int connection) {
+  const auto deadline = Clock::now() + std::chrono::seconds(kMostSeconds);
+  std::string request;
+  char room[1024];
+  while (request.find("\r\n\r\n") == std::string::npos) {
+    if (request.size() >= kMostRequest || !ready(connection, POLLIN, wake_[0], deadline)) return;
+    const ssize_t n = ::recv(connection, room, sizeof room, 0);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
+    if (n > 0) request.append(room, static_cast<size_t>(n));
+  }
+  std::string out;
+  {
+    const std::lock_guard lock(mutex_);
+    out = prometheus_answer(request, values_);
+  }
+  for (size_t sent = 0; sent < out.size();) {
+    if (!ready(connection, POLLOUT, wake_[0], deadline)) return;
+    const ssize_t n = ::send(connection, out.data() + sent, out.size() - sent, MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN && errno != EINTR) return;
+    if (n > 0) sent += static_cast<size_t>(n);
+  }
+}
+
+void PrometheusSink::stop() {
+  if (thread_.joinable()) {
+    (void)!::write(wake_[1], "x", 1);
+    thread_.join();
+  }
+  for (int* fd : {&listener_, &wake_[0], &wake_[1]}) {
+    if (*fd >= 0) ::close(*fd);
+    *fd = -1;
+  }
+}
+
+}  // namespace gt

@@ -1,0 +1,51 @@
+// Answers GET /metrics with the newest values of a run in Prometheus' text format (version 0.0.4). Nothing of a request
+// is stored: bounded in size and time, one at a time, by a thread of its own.
+#pragma once
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "launch/config/endpoint.h"
+#include "launch/observe/metrics.h"
+
+namespace gt {
+
+struct PrometheusValues {
+  std::string run;  // label of every metric
+  StepRecord step;
+  double eval_loss = kUnknown;
+  int64_t eval_step = -1, saved_step = -1, warnings = 0;
+};
+std::string prometheus_text(const PrometheusValues&);
+
+// Returns the whole answer to a request, headers included.
+std::string prometheus_answer(std::string_view request, const PrometheusValues&);
+
+class PrometheusSink : public Sink {
+ public:
+  static constexpr size_t kMostRequest = 4096;  // bytes
+  static constexpr int kMostSeconds = 2;        // for a request and its answer
+
+  explicit PrometheusSink(Endpoint e) : endpoint_(std::move(e)) {}
+  ~PrometheusSink() override { stop(); }
+  const char* name() const override { return "log.prometheus"; }
+  void start(const StartInfo&) override;  // opens the port. Throws kIo
+  void step(const StepRecord&) override;
+  void eval(const EvalRecord&) override;
+  void saved(const SavedRecord&) override;
+  void event(const EventRecord&) override;
+  void end(const EndInfo&) override { stop(); }
+
+ private:
+  void serve();
+  void answer(int connection);
+  void stop();
+  const Endpoint endpoint_;
+  int listener_ = -1, wake_[2] = {-1, -1};
+  std::thread thread_;
+  std::mutex mutex_;  // guards values_
+  PrometheusValues values_;
+};
+
+}  // namespace gt

@@ -440,6 +440,23 @@ struct PeerArgs {
   }
 };
 
+struct SuiteArgs {
+  std::vector<std::string> cases;
+  std::string scale = "auto", device = "auto", out;
+  int64_t runs = 5, warmup = 20, steps = 100;
+  template <class V>
+  void fields(V& v) {
+    v("case", cases, "NAME", "cases as in DP_1x1x1_2_1536x16; default: every published one that fits the machine");
+    v("scale", scale, "auto|full|tiny",
+      "tiny: an eighth of the width, a quarter of the layers, 128 tokens; auto: tiny on a CPU");
+    v("device", device, "auto|cpu|cuda", "compute device");
+    v("runs", runs, "1..100", "runs of a case, each a fresh process; the result is their median");
+    v("warmup", warmup, "0..1000000 steps", "warm-up steps of a run");
+    v("steps", steps, "1..1000000 steps", "measured steps of a run; their mean is the run's time");
+    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
+  }
+};
+
 struct RooflineArgs {
   std::string ceilings = "auto";
   template <class V>

@@ -35,6 +35,7 @@ Exit run_bench_ceilings(const Command&);
 Exit run_bench_ops(const Command&);
 Exit run_bench_gemm(const Command&);
 Exit run_bench_peer(const Command&);
+Exit run_bench_suite(const Command&);
 Exit run_bench_roofline(const Command&);
 Exit run_bench_comm(const Command&);
 Exit run_bench_data(const Command&);

@@ -117,7 +117,11 @@ TEST_CASE("words, merges, added tokens and decoding back") {
     cached.encode(text, &ids);
     CHECK(ids == t.encode(text));
     CHECK(t.decode(ids) == text);
+    int64_t bytes = 0;
+    for (const int32_t id : ids) bytes += t.text_bytes(id);
+    CHECK(bytes == static_cast<int64_t>(text.size()));
   }
+  CHECK(t.text_bytes(260) == 0);  // the end of a document
   CHECK(cached.hits() > cached.misses());
   CHECK(t.decode(t.encode("a\xFF\xE4\xB8z")) == "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDz");  // each invalid byte
   expect_error(Exit::kUsage, {"token 261", "0 to 260"}, [&] { t.decode(Ids{261}); });

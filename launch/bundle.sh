@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the portable bundle: program, CUDA backend if built, every library that is not part of the base system, Open
 # MPI's launcher with its plugins, configs, licences. All paths inside are relative, so the folder runs wherever it is
-# unpacked. Called by CMakeLists.txt on install and by cpack; needs Debian's dpkg, patchelf, binutils, ldd.
-#   cmake --build build/cpu --target package                 gpttrain-VERSION-linux-x86_64.tar.gz
-#   cmake --install build/cpu --prefix NEW/FOLDER            the same as a folder
+# unpacked. Called by launch/packages.sh and CMake's install; needs Debian's dpkg, patchelf, binutils, ldd.
+#   cmake --build --preset cpu --target packages             as an archive, a wheel and a Debian package
+#   cmake --install build/cpu --prefix NEW/FOLDER            as a folder
 # Contents: bin/ (gpttrain, libgpttrain_cuda.so, mpirun, orted), lib/, etc/, share/ (runtime data of Open MPI and PMIx),
 # configs/, licenses/, share/gpttrain/bundle.txt with the minimum glibc.
 # Not included: cuBLASLt (541 MB; from a CUDA 13 toolkit in /usr/local/cuda or LD_LIBRARY_PATH), cuDNN (same paths,

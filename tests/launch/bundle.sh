@@ -1,22 +1,19 @@
 #!/usr/bin/env bash
-# The portable bundle as built by cpack: unpacked, moved to another path, and run there without LD_LIBRARY_PATH and
+# The portable bundle as packed by launch/packages.sh: unpacked, moved to another path, and run there without LD_LIBRARY_PATH and
 # without this machine's tools in PATH. Every library of every file in it resolves to the bundle or to a list of base
 # system libraries; nothing refers to the build folder.
-#   tests/launch/bundle.sh BUILD
+#   tests/launch/bundle.sh PACKAGES        folder of the archive
 set -euo pipefail
-build=$(realpath "$1")
+packages=$(realpath "$1")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "FAILED: $*"; exit 1; }
 
-(cd "$build" && cpack -G TGZ -B "$work/packed") >cpack.txt 2>&1 || { cat cpack.txt; fail "cpack"; }
-archive=$(ls packed/gpttrain-*.tar.gz)
 mkdir unpacked "a place with spaces"
-tar -xzf "$archive" -C unpacked
+tar -xzf "$packages"/gpttrain-*.tar.gz -C unpacked
 mv unpacked/gpttrain-* "a place with spaces/moved"
 there="$work/a place with spaces/moved"
-rm -rf packed unpacked
 
 allowed='^(linux-vdso|ld-linux-x86-64|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libnsl)\.so'
 cuda='^(libcublas|libcublasLt|libcudart)\.so'

@@ -66,7 +66,7 @@ $dpkg --install "$deb" >dpkg.txt 2>&1 || { cat dpkg.txt; fail "dpkg --install"; 
 within "$work/debian" /usr/bin/gpttrain --version >version.txt || fail "--version"
 grep -q "Open MPI" version.txt || { cat version.txt; fail "--version does not name its MPI"; }
 trains "$work/debian" /usr/bin/gpttrain
-gzip -dc debian/usr/share/man/man1/gpttrain.1.gz | grep -q '^\.TH GPTTRAIN 1' || fail "no manual page"
+gzip -dc debian/usr/share/man/man1/gpttrain.1.gz >manual.txt && grep -q '^\.TH GPTTRAIN 1' manual.txt || fail "no manual page"
 bash -c '. debian/usr/share/bash-completion/completions/gpttrain && complete -p gpttrain' >/dev/null || fail "no completion"
 grep -q '^#compdef gpttrain' debian/usr/share/zsh/vendor-completions/_gpttrain || fail "no completion of zsh"
 grep -q '^complete ' debian/usr/share/fish/vendor_completions.d/gpttrain.fish || fail "no completion of fish"
@@ -89,7 +89,7 @@ tar -chf - -T libraries.txt 2>/dev/null | tar -xf - -C wheel
 cp "$pip" "$wheel" wheel/tmp/
 within "$work/wheel" "$python" "/tmp/$(basename "$pip")/pip" install --no-index --no-cache-dir --root-user-action ignore \
   --break-system-packages "/tmp/$(basename "$wheel")" >pip.txt 2>&1 || { cat pip.txt; fail "pip install"; }
-within "$work/wheel" gpttrain --version | grep -q "Open MPI" || fail "the command of the wheel"
+within "$work/wheel" gpttrain --version >version.txt && grep -q "Open MPI" version.txt || fail "the command of the wheel"
 site=$(cd wheel && ls -d usr/local/lib/python3*/*-packages/gpttrain)
 rm -rf wheel/usr/bin/python* wheel/usr/lib/python*  # the program needs none
 trains "$work/wheel" "/$site/bin/gpttrain"

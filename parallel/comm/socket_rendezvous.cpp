@@ -34,7 +34,7 @@ constexpr char kMagic[] = "gtrank1\n";
 constexpr size_t kMagicBytes = 8, kNonce = 32, kProof = 64, kNumber = 8, kAddress = 64;
 constexpr size_t kGreeting = kMagicBytes + kNonce, kHello = kProof + kNonce + 2 * kNumber + kAddress;
 constexpr double kGreetingSeconds = 3, kRetrySeconds = 0.05;
-constexpr size_t kMostStrangers = 64;  // connections that have not proved the secret yet
+constexpr size_t kMostUnproved = 64;  // connections that have not proved the secret yet
 
 std::string padded(std::string text, size_t bytes) {
   GT_CHECK(text.size() <= bytes, text, ": more than ", bytes, " characters");
@@ -280,8 +280,8 @@ class Rendezvous {
         from.size = sizeof from.storage;
         l.fd = accept4(listener, from.get(), &from.size, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (l.fd < 0) break;
-        const auto strangers = std::count_if(links_.begin(), links_.end(), [](const Link& k) { return k.rank < 0; });
-        if (!trusted_user(l.fd) || static_cast<size_t>(strangers) >= kMostStrangers) continue;
+        const auto unproved = std::count_if(links_.begin(), links_.end(), [](const Link& k) { return k.rank < 0; });
+        if (!trusted_user(l.fd) || static_cast<size_t>(unproved) >= kMostUnproved) continue;
         l.from = one_machine_ ? "this machine" : from.ip();
         l.since = now();
         l.nonce = random_word();

@@ -40,15 +40,15 @@ std::unique_ptr<Dataset> open_split(DatasetOptions o, const Config& c, const std
   return open_dataset(o);
 }
 
-// Numbers of the microbatches of an evaluation, the independent groups of its standard errors.
-struct Parts {
+// Sums of each microbatch of an evaluation: the independent samples of its standard errors.
+struct MicrobatchSums {
   std::vector<double> loss, hits, tokens, bytes, pair_loss, pair_hits, pairs;
 };
 
 struct Sum {
   LossSums loss;
   TargetCounts targets;
-  Parts parts;
+  MicrobatchSums parts;
 };
 
 // Counts targets of microbatches and the text that they stand for, on the ranks that hold them.
@@ -63,7 +63,7 @@ class TargetText {
   }
 
   // Collective. Appends counts of microbatch k of data-parallel rank d at [k dp + d].
-  void add(std::span<const MicroBatch> batch, Parts& to) {
+  void add(std::span<const MicroBatch> batch, MicrobatchSums& to) {
     const auto dp = static_cast<size_t>(m_.mesh->size(Axis::kDp)), d = static_cast<size_t>(m_.mesh->coord(Axis::kDp));
     const size_t n = batch.size() * dp;
     std::vector<int64_t> counts(3 * n);
@@ -135,7 +135,7 @@ struct SplitResult {
 };
 
 SplitResult result_of(const Sum& sum, bool text) {
-  const Parts& p = sum.parts;
+  const MicrobatchSums& p = sum.parts;
   SplitResult r;
   r.mean = mean_loss(sum.loss, sum.targets);
   r.targets = sum.targets;

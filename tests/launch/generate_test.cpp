@@ -87,14 +87,16 @@ TEST_CASE("cached decoding is bitwise identical to the full forward") {
   const std::string caps = " --model.attn_softcap 1.5 --model.logit_softcap 3 --model.attn_scalar 20";
   const std::string scaled = llama + " --model.rope_scaling llama3 --model.rope_factor 8 --model.rope_original_seq 16";
   const std::string qwen3 = f32 + " --model.arch qwen3 --model.ffn 64 --model.kv_heads 1 --model.head_dim 10";
+  const std::string qwen2 = f32 + " --model.arch qwen2 --model.ffn 64 --model.kv_heads 1";
   const std::string olmo2 = f32 + " --model.arch olmo2 --model.ffn 64 --model.kv_heads 1";
   const std::string gemma = f32 + " --model.ffn 64 --model.kv_heads 1 --model.head_dim 10 --model.window 5 ";
   const std::string gemma2 = gemma + "--model.arch gemma2",
                     gemma3 = gemma + "--model.arch gemma3 --model.global_every 2";
   for (const std::string& model :
        {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama, llama + " --amp O2", scaled,
-        windows, windows + caps + " --amp O2", f32 + caps, qwen3, qwen3 + " --amp O2", olmo2, olmo2 + " --amp O2",
-        gemma2, gemma2 + " --amp O2", gemma3, gemma3 + " --amp O2", gemma3 + " --amp O3 --precision.dtype fp16"}) {
+        windows, qwen2, windows + caps + " --amp O2", f32 + caps, qwen3, qwen3 + " --amp O2", olmo2,
+        olmo2 + " --amp O2", gemma2, gemma2 + " --amp O2", gemma3, gemma3 + " --amp O2",
+        gemma3 + " --amp O3 --precision.dtype fp16"}) {
     INFO(model);
     const GenerateFixture rig(model, "--train.steps 1");
     expect_same_bits(rig.run(), 12, 1);
@@ -152,6 +154,35 @@ TEST_CASE("generate writes the same text with and without a cache, on every layo
   CHECK(wrong.says("did you mean runs/run?"));
   write_file(rig / "bad.jsonl", "{\"prompt\": 3}\n");
   CHECK(gpttrain(generate + "--prompt-file bad.jsonl", rig.path()).says("bad.jsonl:1: expected a JSON object"));
+}
+
+TEST_CASE("each family writes the same greedy texts in one batch and one by one and without a cache and on layouts") {
+  const std::string shape = "--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 ";
+  const std::string gated = shape + "--model.ffn 64 --model.kv_heads 2 ";
+  for (const std::string& model :
+       {shape, gated + "--model.arch llama", gated + "--model.arch mistral --model.window 7",
+        gated + "--model.arch qwen2", gated + "--model.arch qwen3 --model.head_dim 10", gated + "--model.arch olmo2",
+        gated + "--model.arch gemma2 --model.window 7 --model.head_dim 10",
+        gated + "--model.arch gemma3 --model.window 7 --model.global_every 2 --model.head_dim 10"}) {
+    INFO(model);
+    const GenerateFixture rig(model, "--train.steps 20");
+    const std::string generate = "generate --load runs/run --max-tokens 30 --temperature 0 ";
+    const std::vector<std::string> prompts{"The GNU", "You may convey verbatim copies of the Program's source code", "",
+                                           "This License"};
+    std::string file, expected;
+    for (size_t k = 0; k < prompts.size(); ++k) {
+      file += prompts[k] + "\n";
+      const std::string text = rig.out(generate + "--prompt \"" + prompts[k] + "\"");
+      CHECK(text.size() > prompts[k].size() + 20);
+      expected += "== " + std::to_string(k + 1) + " of 4\n" + text;
+    }
+    write_file(rig / "p.txt", file);
+    for (const char* how : {"--batch 4", "--batch 3", "--batch 4 --no-cache", "--batch 4 --tp 2 --launch.ranks threads",
+                            "--batch 4 --pp 2 --launch.ranks threads", "--batch 2 --dp 2 --launch.ranks threads"}) {
+      INFO(how);
+      CHECK(rig.out(generate + "--prompt-file p.txt " + how) == expected);
+    }
+  }
 }
 
 TEST_CASE("Ctrl-C ends generate with the partial text and 130") {

@@ -1,5 +1,5 @@
-// Megatron-core on the CPU as the oracle: tests/readers/megatron_steps.py trains its GPTModel on each layout, and the
-// same weights and samples are trained here on that layout.
+// Megatron-core on the CPU as the oracle: tests/readers/megatron_steps.py trains its GPTModel and its BertModel on each
+// layout, and the same weights and samples are trained here on that layout.
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -41,13 +41,29 @@ struct Errors {
 
 double relative(double ours, double theirs) { return std::fabs(ours - theirs) / std::fabs(theirs); }
 
+// Model of the folder. Megatron's BERT norms what branches read; transformers' norms sums, and no Hugging Face name
+// fits the difference, so that its tensors have our names.
+ModelConfig model_of(const std::string& folder) {
+  ModelConfig model = parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
+  if (model.predicts_pairs()) model.norm_place = NormPlace::kPre, model.embed_norm = false;
+  return model;
+}
+
+Logical tensors_in(const ModelConfig& model, const Logical& theirs, const std::string& prefix = "") {
+  if (!model.predicts_pairs()) return native_tensors(model, theirs, prefix);
+  Logical out;
+  for (const auto& [name, values] : theirs)
+    if (name.starts_with(prefix)) out[name.substr(prefix.size())] = values;
+  return out;
+}
+
 // Trains the folder's model on a layout as the script did, and compares.
 void check_layout(const std::string& folder, const MeshShape& mesh, Errors& largest) {
   INFO(folder << ", tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
   const std::string file = folder + "/" + text_of(mesh, '-') + ".safetensors";
   const Logical theirs = tensors_of(file);
   MeshRun run;
-  const ModelConfig model = parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
+  const ModelConfig model = model_of(folder);
   run.engine.model = model;
   run.engine.micro_batch = 1;
   run.engine.optim = {.type = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
@@ -57,8 +73,8 @@ void check_layout(const std::string& folder, const MeshShape& mesh, Errors& larg
   run.mesh = mesh;
   run.samples = samples_of(file);
   run.steps = static_cast<int>(theirs.at("losses").size());
-  const Logical weights = native_tensors(model, tensors_of(folder + "/model.safetensors"));
-  const Logical grads = native_tensors(model, theirs, "grad.");
+  const Logical weights = tensors_in(model, tensors_of(folder + "/model.safetensors"));
+  const Logical grads = tensors_in(model, theirs, "grad.");
   run.weights = &weights;
   const MeshResult ours = run_mesh(run);
   REQUIRE(run.steps == 3);
@@ -90,7 +106,7 @@ TEST_CASE("losses, gradient norms and gradients equal Megatron-core's on the sam
   const Outcome r = shell(words, dir.path(), 300);
   INFO(r.out);
   REQUIRE(r.code == 0);
-  for (const char* family : {"gpt", "llama"}) {
+  for (const char* family : {"gpt", "llama", "bert"}) {
     Errors largest;
     for (const MeshShape& m : layouts()) check_layout(dir / (std::string("out/") + family), m, largest);
     print_figure("megatron", std::string(family) + ", " + std::to_string(layouts().size()) +

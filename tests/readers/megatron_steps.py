@@ -2,10 +2,12 @@
 
     build/hf/bin/python tests/readers/megatron_steps.py OUT 1,1,1 2,2,1 ...      (tp,pp,dp)
 
-Families: gpt (GPTModel with the local layer spec, LayerNorm, learned positions, GELU, biases, tied head) and llama (RMSNorm, rotary
-positions, SwiGLU, grouped queries, untied head). OUT/FAMILY/ is a Hugging Face folder with the initial weights: config.json and
-model.safetensors. OUT/FAMILY/TP-PP-DP.safetensors holds, of STEPS AdamW steps: samples i32 [STEPS * BATCH, SEQ + 1], losses and
-norms f32 [STEPS], and of the first step the gradient of every parameter, `grad.` and its Hugging Face name. FP32 throughout.
+Families: gpt (GPTModel with the local layer spec, LayerNorm, learned positions, GELU, biases, tied head), llama (RMSNorm, rotary
+positions, SwiGLU, grouped queries, untied head) and bert (BertModel: norms before branches, GELU by erf, token types, padding, masked
+language model and binary head). OUT/FAMILY/ is a Hugging Face folder with the initial weights: config.json and model.safetensors; of
+bert, whose norms transformers places elsewhere, names are gpttrain's. OUT/FAMILY/TP-PP-DP.safetensors holds, of STEPS AdamW steps:
+samples i32, losses and norms f32 [STEPS], and of the first step the gradient of every parameter, `grad.` and its name. A sample is
+SEQ + 1 tokens; of bert tokens, targets (-1: none) and types, SEQ each, length and label of the pair. FP32 throughout.
 
 Megatron's own schedules (1F1B), data-parallel buckets, embedding groups, gradient norm and optimizer run, over gloo. Three
 things of CUDA are replaced: the current device, tensors made on or moved to "cuda", and the tracker of random states (no dropout here).
@@ -41,6 +43,8 @@ torch.zeros, torch.tensor, torch.empty = on_cpu(torch.zeros), on_cpu(torch.tenso
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.distributed.finalize_model_grads import finalize_model_grads
+from megatron.core.models.bert.bert_layer_specs import bert_layer_local_spec
+from megatron.core.models.bert.bert_model import BertModel
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -61,11 +65,30 @@ class NoRandomStates:
 parallel_random._CUDA_RNG_STATE_TRACKER = NoRandomStates()
 parallel_random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
 
-LAYERS, HEADS, VOCAB, SEQ, BATCH, STEPS = 4, 4, 62, 16, 8, 3
+LAYERS, HEADS, VOCAB, SEQ, BATCH, STEPS, MASKED = 4, 4, 62, 16, 8, 3, 3
 OPTIM = dict(lr=1e-2, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-8, weight_decay=0.1)
 
 
-class Gpt:
+class Causal:
+    """Predicts the next token."""
+    decoder = "decoder."
+
+    @classmethod
+    def make(cls, config, **stage):
+        return GPTModel(config, get_gpt_layer_local_spec(normalization=cls.normalization), VOCAB, SEQ, **stage, **cls.model)
+
+    @staticmethod
+    def samples(maker):
+        return torch.randint(0, VOCAB, (STEPS * BATCH, SEQ + 1), generator=maker)
+
+    @staticmethod
+    def loss(module, sample):
+        mask = torch.triu(torch.ones(1, 1, SEQ, SEQ, dtype=torch.bool), 1)
+        out = module(sample[None, :-1], torch.arange(SEQ)[None], mask, labels=sample[None, 1:])
+        return out, lambda losses: losses.mean()
+
+
+class Gpt(Causal):
     hidden, ffn, groups, head_dim = 24, 96, 4, 6
     hf = dict(model_type="gpt2", vocab_size=VOCAB, n_positions=SEQ, n_embd=24, n_layer=LAYERS, n_head=HEADS, layer_norm_epsilon=1e-5,
               activation_function="gelu_new", embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0)
@@ -88,7 +111,7 @@ class Gpt:
              "mlp.c_proj.weight": ("mlp.linear_fc2.weight", (96, 24)), "mlp.c_proj.bias": ("mlp.linear_fc2.bias", (24,))}
 
 
-class Llama:
+class Llama(Causal):
     hidden, ffn, groups, head_dim = 20, 36, 2, 6
     hf = dict(model_type="llama", vocab_size=VOCAB, max_position_embeddings=SEQ, hidden_size=20, intermediate_size=36, head_dim=6,
               num_hidden_layers=LAYERS, num_attention_heads=HEADS, num_key_value_heads=2, rms_norm_eps=1e-5, rope_theta=5000.0,
@@ -106,8 +129,66 @@ class Llama:
              "mlp.up_proj.weight": ("up", (36, 20)), "mlp.down_proj.weight": ("mlp.linear_fc2.weight", (20, 36))}
 
 
+class Bert:
+    decoder = "encoder."
+    hidden, ffn, groups, head_dim = 24, 96, 4, 6
+    hf = dict(model_type="bert", vocab_size=VOCAB, max_position_embeddings=SEQ, hidden_size=24, intermediate_size=96,
+              num_hidden_layers=LAYERS, num_attention_heads=HEADS, layer_norm_eps=1e-5, hidden_act="gelu", type_vocab_size=2,
+              hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = dict(add_bias_linear=True, activation_func=torch.nn.functional.gelu, bias_activation_fusion=False)
+    normalization = "LayerNorm"
+    outer = {"embed.weight": ("embedding.word_embeddings.weight", (VOCAB, 24)),
+             "pos_embed.weight": ("embedding.position_embeddings.weight", (SEQ, 24)),
+             "type_embed.weight": ("embedding.tokentype_embeddings.weight", (2, 24)),
+             "final_norm.weight": ("encoder.final_layernorm.weight", (24,)), "final_norm.bias": ("encoder.final_layernorm.bias", (24,)),
+             "mlm.dense.weight": ("lm_head.dense.weight", (24, 24)), "mlm.dense.bias": ("lm_head.dense.bias", (24,)),
+             "mlm.norm.weight": ("lm_head.layer_norm.weight", (24,)), "mlm.norm.bias": ("lm_head.layer_norm.bias", (24,)),
+             "mlm.decoder.bias": ("output_layer.bias", (VOCAB,)),
+             "pairs.pooler.weight": ("pooler.dense.weight", (24, 24)), "pairs.pooler.bias": ("pooler.dense.bias", (24,)),
+             "pairs.classes.weight": ("binary_head.weight", (2, 24)), "pairs.classes.bias": ("binary_head.bias", (2,))}
+    layer = "layers."
+    inner = {"norm1.weight": ("input_layernorm.weight", (24,)), "norm1.bias": ("input_layernorm.bias", (24,)),
+             "attn.qkv.weight": ("self_attention.linear_qkv.weight", (72, 24)),
+             "attn.qkv.bias": ("self_attention.linear_qkv.bias", (72,)),
+             "attn.out.weight": ("self_attention.linear_proj.weight", (24, 24)),
+             "attn.out.bias": ("self_attention.linear_proj.bias", (24,)),
+             "norm2.weight": ("pre_mlp_layernorm.weight", (24,)), "norm2.bias": ("pre_mlp_layernorm.bias", (24,)),
+             "mlp.up.weight": ("mlp.linear_fc1.weight", (96, 24)), "mlp.up.bias": ("mlp.linear_fc1.bias", (96,)),
+             "mlp.down.weight": ("mlp.linear_fc2.weight", (24, 96)), "mlp.down.bias": ("mlp.linear_fc2.bias", (24,))}
+
+    @staticmethod
+    def make(config, **stage):
+        return BertModel(config, 2, bert_layer_local_spec, VOCAB, SEQ, share_embeddings_and_output_weights=True, **stage)
+
+    @staticmethod
+    def samples(maker):
+        """Every sample has MASKED targets, so that the mean of means over microbatches is the mean over tokens."""
+        rows = []
+        for _ in range(STEPS * BATCH):
+            length = int(torch.randint(SEQ // 2, SEQ + 1, (1,), generator=maker))
+            tokens, types = torch.zeros(SEQ, dtype=torch.int64), torch.zeros(SEQ, dtype=torch.int64)
+            targets = torch.full((SEQ,), -1)
+            tokens[:length] = torch.randint(0, VOCAB, (length,), generator=maker)
+            types[length // 2:length] = 1
+            chosen = torch.randperm(length, generator=maker)[:MASKED]
+            targets[chosen] = torch.randint(0, VOCAB, (MASKED,), generator=maker)
+            rows.append(torch.cat([tokens, targets, types, torch.tensor([length]), torch.randint(0, 2, (1,), generator=maker)]))
+        return torch.stack(rows)
+
+    @staticmethod
+    def loss(module, sample):
+        tokens, targets, types = sample[:3 * SEQ].reshape(3, 1, SEQ)
+        padding = (torch.arange(SEQ)[None] < sample[-2]).long()
+        out = module(tokens, padding, tokentype_ids=types, lm_labels=targets.clamp(min=0))
+
+        def both(parts):
+            losses, pair = parts
+            return losses[targets >= 0].mean() + torch.nn.functional.cross_entropy(pair, sample[-1:])
+        return out, both
+
+
 def layer_names(family):
-    return {f"{family.layer}{n}.{name}": (f"decoder.layers.{n}.", theirs, shape)
+    return {f"{family.layer}{n}.{name}": (f"{family.decoder}layers.{n}.", theirs, shape)
             for n in range(LAYERS) for name, (theirs, shape) in family.inner.items()}
 
 
@@ -139,7 +220,7 @@ def to_megatron(weights, family):
         transposed = family is Gpt and len(shape) == 2
         out[prefix + theirs] = weights[name].T if transposed else weights[name]
     for n in range(LAYERS):
-        prefix = f"decoder.layers.{n}."
+        prefix = f"{family.decoder}layers.{n}."
         if family is Llama:
             qkv = [out.pop(prefix + x) for x in "qkv"]
             out[prefix + "self_attention.linear_qkv.weight"] = by_group(*qkv, family)
@@ -154,7 +235,7 @@ def to_megatron(weights, family):
 def from_megatron(tensors, family):
     tensors = dict(tensors)
     for n in range(LAYERS):
-        prefix = f"decoder.layers.{n}."
+        prefix = f"{family.decoder}layers.{n}."
         if family is Llama:
             qkv = from_groups(tensors.pop(prefix + "self_attention.linear_qkv.weight"), family)
             tensors.update({prefix + x: t for x, t in zip("qkv", qkv)})
@@ -192,8 +273,7 @@ def joined(parts, dim, gated):
 
 def batches(samples, step, dp_rank, dp):
     own = samples[step * BATCH:(step + 1) * BATCH][dp_rank * BATCH // dp:(dp_rank + 1) * BATCH // dp].long()
-    for sample in own:
-        yield sample[None, :-1], sample[None, 1:]
+    yield from own
 
 
 def train(family, weights, samples, tp, pp, dp):
@@ -206,17 +286,17 @@ def train(family, weights, samples, tp, pp, dp):
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, pipeline_dtype=torch.float32, params_dtype=torch.float32,
         use_cpu_initialization=True, hidden_dropout=0, attention_dropout=0, bias_dropout_fusion=False, masked_softmax_fusion=False,
         batch_p2p_comm=False, finalize_model_grads_func=finalize_model_grads, **family.config)
-    model = GPTModel(config, get_gpt_layer_local_spec(normalization=family.normalization), VOCAB, SEQ, pre_process=pp_rank == 0,
-                     post_process=pp_rank == pp - 1, **family.model)
+    model = family.make(config, pre_process=pp_rank == 0, post_process=pp_rank == pp - 1)
     first = LAYERS // pp * pp_rank
 
     def full_name(name):
-        if name == "output_layer.weight" and family is Gpt:
+        if name == "output_layer.weight" and family is not Llama:
             return "embedding.word_embeddings.weight"  # the last stage's copy of the tied embedding
-        if not name.startswith("decoder.layers."):
+        layers = family.decoder + "layers."
+        if not name.startswith(layers):
             return name
-        own, rest = name[len("decoder.layers."):].split(".", 1)
-        return f"decoder.layers.{first + int(own)}.{rest}"
+        own, rest = name[len(layers):].split(".", 1)
+        return f"{layers}{first + int(own)}.{rest}"
 
     full = to_megatron(weights, family)
     gated = {name: family is Llama and ".linear_fc1." in name for name, _ in model.named_parameters()}
@@ -227,12 +307,14 @@ def train(family, weights, samples, tp, pp, dp):
     optimizer = get_megatron_optimizer(OptimizerConfig(optimizer="adam", clip_grad=0.0, params_dtype=torch.float32, **OPTIM), [ddp])
     OptimizerParamScheduler(optimizer, OPTIM["lr"], OPTIM["lr"], OPTIM["lr"], 0, STEPS, "constant", OPTIM["weight_decay"],
                             OPTIM["weight_decay"], STEPS, "constant")  # no decay of biases and norms
-    mask = torch.triu(torch.ones(1, 1, SEQ, SEQ, dtype=torch.bool), 1)
 
     def forward_step(iterator, module):
-        tokens, labels = next(iterator)
-        out = module(tokens, torch.arange(SEQ)[None], mask, labels=labels)
-        return out, lambda losses: (losses.mean(), {"loss": losses.detach().double().mean()})
+        out, loss_of = family.loss(module, next(iterator))
+
+        def loss(out):
+            exact = tuple(x.detach().double() for x in out) if isinstance(out, tuple) else out.detach().double()
+            return loss_of(out), {"loss": loss_of(exact)}
+        return out, loss
 
     losses, norms, grads = [], [], {}
     dp_rank = parallel_state.get_data_parallel_rank()
@@ -310,14 +392,14 @@ def on_ranks(count, body):
 
 def main():
     out, layouts = sys.argv[1], [tuple(map(int, layout.split(","))) for layout in sys.argv[2:]]
-    for name, family in ("gpt", Gpt), ("llama", Llama):
+    for name, family in ("gpt", Gpt), ("llama", Llama), ("bert", Bert):
         folder = f"{out}/{name}"
         os.makedirs(folder)
         weights = random_weights(family)
         save_file(weights, folder + "/model.safetensors")
         with open(folder + "/config.json", "w") as f:
             json.dump(family.hf, f)
-        samples = torch.randint(0, VOCAB, (STEPS * BATCH, SEQ + 1), generator=torch.Generator().manual_seed(5)).to(torch.int32)
+        samples = family.samples(torch.Generator().manual_seed(5)).to(torch.int32)
         for layout in layouts:
             file = f"{folder}/{'-'.join(map(str, layout))}.safetensors"
             with tempfile.TemporaryDirectory() as store:

@@ -1,5 +1,6 @@
 // Families other than GPT-2: predictions equal to transformers', gradients equal on every layout
 // (tests/golden/make_hf_family.py), and export, import, resume and generation.
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -169,6 +170,81 @@ TEST_CASE("loss and gradients of every family equal transformers' on every layou
       CHECK(relative_error(r.grads.at(name), expected) <= 1e-5);
     }
   }
+}
+
+namespace {
+
+// Largest differences from transformers' FP64 after 50 steps.
+struct Drift {
+  double loss = 0, weight = 0;
+  std::string loss_of, weight_of;
+};
+
+// Trains a folder of tests/golden as tests/readers/hf_steps.py did.
+void train_as_transformers(const std::string& name, const std::string& results, const MeshShape& mesh, Drift& most) {
+  constexpr int64_t kLength = 16;
+  const std::string folder = source_dir() + "/tests/golden/hf_" + name, file = results + "/" + name + ".safetensors";
+  INFO(name << ", tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
+  const Logical theirs = tensors_of(file);
+  const ModelConfig model = model_of(folder);
+  // Positions behind the samples are not trained here.
+  Logical start = native_tensors(model, tensors_of(folder)), right = native_tensors(model, theirs);
+  for (Logical* of : {&start, &right})
+    if (const auto positions = of->find("pos_embed.weight"); positions != of->end())
+      positions->second.resize(static_cast<size_t>(kLength * model.hidden));
+  MeshRun run;
+  run.engine.model = model;
+  run.engine.model.seq = kLength;
+  run.engine.model.dropout = run.engine.model.attn_dropout = 0;
+  run.engine.micro_batch = 1;
+  run.engine.optim = {.type = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+  run.engine.lr = {.type = "constant", .peak = 1e-3};
+  run.engine.grad_clip = 0;
+  run.global_batch = 4;
+  run.mesh = mesh;
+  run.samples = samples_of(file);
+  run.steps = 50;
+  run.weights = &start;
+  const MeshResult ours = run_mesh(run);
+  REQUIRE(theirs.at("losses").size() == 50);
+  for (size_t k = 0; k < 50; ++k) {
+    INFO("step " << k);
+    const double error = std::fabs(ours.losses[k] / theirs.at("losses")[k] - 1);
+    CHECK(error <= 1e-4);
+    if (error > most.loss) most.loss = error, most.loss_of = name;
+  }
+  REQUIRE(ours.weights.size() == right.size());
+  for (const auto& [parameter, expected] : right) {
+    // Attention does not depend on biases of keys: their gradient is rounding, which Adam makes as large as any other.
+    if (parameter.ends_with(".attn.qkv.bias")) continue;
+    INFO(parameter);
+    const double error = relative_error(ours.weights.at(parameter), expected);
+    CHECK(error <= 1e-4);
+    if (error > most.weight) most.weight = error, most.weight_of = name + " " + parameter;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("50 steps of AdamW of every family equal those of transformers") {
+  const std::string python = source_dir() + "/build/hf/bin/python";
+  if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
+  const std::vector<std::string> names{"gpt2",          "llama",   "llama31",     "llama32",         "yarn",
+                                       "linear",        "mistral", "qwen2",       "qwen2_windows",   "qwen3",
+                                       "qwen3_tied",    "olmo2",   "gemma2",      "gemma2_uncapped", "gemma3",
+                                       "gemma3_linear", "bert",    "bert_untied", "bert_deep"};
+  TempDir dir;
+  std::string words = python + " " + source_dir() + "/tests/readers/hf_steps.py out";
+  for (const std::string& name : names) words += " " + source_dir() + "/tests/golden/hf_" + name;
+  const Outcome r = shell(words, dir.path(), 900);
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  Drift most;
+  for (const std::string& name : names)
+    for (const MeshShape& mesh : {MeshShape{}, MeshShape{.pp = 2, .tp = 2}})
+      train_as_transformers(name, dir / "out", mesh, most);
+  WARN("50 steps: largest relative difference of a loss " << most.loss << " (" << most.loss_of << "), of a parameter "
+                                                          << most.weight << " (" << most.weight_of << ")");
 }
 
 TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {

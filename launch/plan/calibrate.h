@@ -11,7 +11,8 @@ namespace gt {
 using MachineProfiles = std::map<std::string, MachineModel>;
 
 // Returns the constants that predict `rows`, all of one profile, best: minimizes mean |ln(predicted / printed)| + 0.3 x
-// its root mean square + 0.005 x the mean square of (ln(constant / prior) / sigma), by a seeded random walk.
+// its root mean square + 0.003 (1 + (23 / rows)^2) x the mean square of (ln(constant / prior) / sigma), by a seeded
+// random walk.
 // Deterministic. Without rows: the prior.
 MachineModel calibrate(const std::vector<PlanRow>& rows, const MachineModel& prior);
 

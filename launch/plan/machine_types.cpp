@@ -7,19 +7,19 @@ namespace gt {
 
 const std::vector<DeviceType>& device_types() {
   static const std::vector<DeviceType> kAll = {
-      // name       memory   f32      16 bits  FP8      memory    link    ports   devices
-      {"V100-16", 16e9, 15.7e12, 125e12, 0, 0.9e12, 80e9, 11e9, 8},
-      {"V100-32", 32e9, 15.7e12, 125e12, 0, 0.9e12, 80e9, 11e9, 8},
-      {"A100-40", 40e9, 19.5e12, 312e12, 0, 1.56e12, 200e9, 160e9, 8},
-      {"A100-80", 80e9, 19.5e12, 312e12, 0, 2.04e12, 200e9, 160e9, 8},
-      {"H100-PCIe", 80e9, 51e12, 756e12, 1513e12, 2.0e12, 45e9, 45e9, 8},
-      {"H100-NVL", 94e9, 60e12, 835e12, 1671e12, 3.9e12, 45e9, 45e9, 8},
-      {"H100", 80e9, 67e12, 989e12, 1979e12, 3.35e12, 330e9, 320e9, 8},
-      {"H200", 141e9, 67e12, 989e12, 1979e12, 4.8e12, 330e9, 320e9, 8},
-      {"B200", 180e9, 75e12, 2250e12, 4500e12, 7.7e12, 650e9, 320e9, 8},
-      {"B300", 270e9, 72e12, 2250e12, 4500e12, 7.7e12, 650e9, 640e9, 8},
-      {"GB200", 186e9, 80e12, 2450e12, 4900e12, 8.0e12, 650e9, 1800e9, 72},
-      {"GB300", 279e9, 77e12, 2450e12, 4900e12, 8.0e12, 650e9, 3600e9, 72},
+      // name       memory   f32      16 bits  FP8      memory    link    ports   devices, GEMMs
+      {"V100-16", 16e9, 15.7e12, 125e12, 0, 0.9e12, 80e9, 11e9, 8, 0.65},
+      {"V100-32", 32e9, 15.7e12, 125e12, 0, 0.9e12, 80e9, 11e9, 8, 0.65},
+      {"A100-40", 40e9, 19.5e12, 312e12, 0, 1.56e12, 235e9, 160e9, 8, 0.82},
+      {"A100-80", 80e9, 19.5e12, 312e12, 0, 2.04e12, 235e9, 160e9, 8, 0.82},
+      {"H100-PCIe", 80e9, 51e12, 756e12, 1513e12, 2.0e12, 45e9, 45e9, 8, 0.65},
+      {"H100-NVL", 94e9, 60e12, 835e12, 1671e12, 3.9e12, 45e9, 45e9, 8, 0.65},
+      {"H100", 80e9, 67e12, 989e12, 1979e12, 3.35e12, 330e9, 320e9, 8, 0.65},
+      {"H200", 141e9, 67e12, 989e12, 1979e12, 4.8e12, 330e9, 320e9, 8, 0.65},
+      {"B200", 180e9, 75e12, 2250e12, 4500e12, 7.7e12, 650e9, 320e9, 8, 0.57},
+      {"B300", 270e9, 72e12, 2250e12, 4500e12, 7.7e12, 650e9, 640e9, 8, 0.73},
+      {"GB200", 186e9, 80e12, 2450e12, 4900e12, 8.0e12, 650e9, 1800e9, 72, 0.57},
+      {"GB300", 279e9, 77e12, 2450e12, 4900e12, 8.0e12, 650e9, 3600e9, 72, 0.73},
   };
   return kAll;
 }
@@ -52,8 +52,8 @@ MachineModel machine_model(const DeviceType& d, DType compute) {
   m.per_node = d.per_node;
   m.link = d.link, m.nic = d.nic;
   const bool ampere_or_older = d.half <= 312e12;
-  m.gemm_efficiency = d.half == 312e12 ? 0.75 : 0.65;
-  m.gemm_half = ampere_or_older ? 150 : 250;
+  m.gemm_efficiency = d.gemms;
+  m.gemm_half = d.half == 312e12 ? 120 : ampere_or_older ? 150 : 250;
   if (fp8) m.attention_efficiency *= d.half / d.fp8;  // attention stays in 16 bits
   m.memory = 0.75 * d.bandwidth;
   if (!ampere_or_older) m.block_latency = 4e-5;

@@ -18,6 +18,7 @@ struct DeviceType {
   double link;            // bus bandwidth of an all-reduce inside a node, bytes/s
   double nic;             // of all ports of a node, bytes/s
   int64_t per_node;       // devices that `link` connects
+  double gemms;           // fraction of the peak that large GEMMs reach within the power limit
 };
 
 // Sources: NVIDIA's data sheets of V100, A100, H100, H200, B200, B300, GB200 NVL72 and GB300 NVL72, without sparsity.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "kernels/core/check.h"
 #include "launch/options/json_text.h"
@@ -13,12 +14,14 @@
 namespace gt {
 namespace {
 
-// Fraction of a device that published runs use without recomputation; allocators and libraries need the rest.
-constexpr double kComfortable = 0.6;
+// Fraction of a device that runs use; allocators and libraries need the rest.
+constexpr double kUsable = 0.9;
 // Fraction of the FP4 peak that GEMMs reach: operands are quantized to blocks of 16 with scales of their own.
-constexpr double kFp4Efficiency = 0.5;
-// Host time of published runs: PyTorch programs that launch op by op.
-constexpr double kEagerHost = 1.1e-3;
+constexpr double kFp4Efficiency = 0.46;
+// GEMM rate of MXFP8, with scales of blocks of 32, relative to FP8 with scales of tensors.
+constexpr double kBlockScaled = 0.92;
+// Exposed fraction of TP transfers in TransformerEngine, which overlaps them with GEMMs.
+constexpr double kTransformerEngineExposed = 0.7;
 
 std::vector<std::string> fields_of(std::string line) {
   if (!line.empty() && line.back() == '\r') line.pop_back();
@@ -86,6 +89,7 @@ Workload workload_of(const Line& l) {
   w.zero = static_cast<int>(l.number("zero", 0));
   w.sequence_parallel = l.flag("sp", false), w.overlap = l.flag("overlap", false);
   w.scatter_gather = l.flag("p2p_sg", true), w.embedding_slot = l.flag("emb_slot", false);
+  if (l.flag("lora", false)) w.trained = w.gradient_bytes = 0;  // adapters are small
   w.fused_attention = l.text("attn", "unfused") == "flash";
   w.kept_bytes = l.number("w_bytes", 18), w.sharded_bytes = l.number("o_bytes", 0);
   return w;
@@ -116,17 +120,15 @@ PlanRow row_of(const Line& l, size_t n) {
   r.machine = machine_model(device, low ? DType::kF8E4M3 : DType::kBF16);
   const double peak = r.machine.peak;
   r.machine.peak = l.number("peak_tflops", peak / 1e12) * 1e12;
+  if (low) r.machine.tp_exposed = kTransformerEngineExposed;
   if (low) r.machine.attention_efficiency *= peak / r.machine.peak;
+  if (precision == "mxfp8") r.machine.gemm_efficiency *= kBlockScaled;
   if (precision == "nvfp4") r.machine.gemm_efficiency = kFp4Efficiency;
   r.machine.per_node = l.size("gpus_per_node", 8);
-  r.machine.host = kEagerHost;
+  set_eager(r.machine, r.work.fused_attention);
   r.capacity = l.number("hbm_gb", device.memory / 1e9) * 1e9;
-  const std::string how = l.text("recompute", l.has("id") ? "none" : "");
-  r.work.recompute = how == "full"                                                      ? Recompute::kFull
-                     : how == "none"                                                    ? Recompute::kNone
-                     : !how.empty()                                                     ? Recompute::kSelective
-                     : largest_stage_memory(r.work).total() > kComfortable * r.capacity ? Recompute::kFull
-                                                                                        : Recompute::kNone;
+  const std::string how = l.text("recompute", "none");
+  r.work.recompute = how == "full" ? Recompute::kFull : how == "none" ? Recompute::kNone : Recompute::kSelective;
   r.seconds = l.has("iter_ms") ? l.number("iter_ms", 0) / 1e3 : l.number("iter_s", 0);
   r.graded = l.flag("graded", true);
   r.memory = l.number("mem_gb", 0) * 1e9;
@@ -137,6 +139,17 @@ PlanRow row_of(const Line& l, size_t n) {
   for (size_t at = 0, end; (end = uses.find('+', at)) != std::string::npos; at = end + 1)
     r.use.push_back(uses.substr(at, end - at));
   return r;
+}
+
+// Sets full recomputation in all rows of a model and source of which one would not fit otherwise: they come from one
+// program.
+void assume_recompute(std::vector<PlanRow>& rows) {
+  const auto model = [](const PlanRow& r) { return cat(r.source, " ", r.work.layers, "x", r.work.hidden); };
+  std::set<std::string> large;
+  for (const PlanRow& r : rows)
+    if (largest_stage_memory(r.work).total() > kUsable * r.capacity) large.insert(model(r));
+  for (PlanRow& r : rows)
+    if (large.count(model(r)) > 0) r.work.recompute = Recompute::kFull;
 }
 
 }  // namespace
@@ -161,6 +174,8 @@ std::vector<PlanRow> read_plan_rows(const std::string& path) {
     GT_REQUIRE(w.global_batch % (w.dp * w.micro_batch) == 0 || !out.back().serves("time"), Exit::kUsage, l.where(),
                ": gbs ", w.global_batch, " is not a multiple of dp ", w.dp, " x mbs ", w.micro_batch);
   }
+  const bool given = std::find(header.begin(), header.end(), "recompute") != header.end();
+  if (!given) assume_recompute(out);
   return out;
 }
 

@@ -25,8 +25,9 @@ struct PlanRow {
 
 // Reads columns by name; missing ones have defaults (an A100 of 80 GB, nodes of 8, Megatron-LM's unfused attention, 4 x
 // hidden). Mandatory: layers, hidden, heads, seq, tp, pp, dp, gbs, mbs and iter_s or iter_ms. Without `recompute`, full
-// recomputation is assumed if the run would not fit comfortably otherwise. Rows without both time and model sizes are
-// skipped. Throws kUsage naming file and line.
+// recomputation is assumed for a model of which any row of the table would not fit otherwise: its runs share a script.
+// `lora` 1: the weights are frozen. Rows without both time and model sizes are skipped. Throws kUsage naming file and
+// line.
 std::vector<PlanRow> read_plan_rows(const std::string& path);
 
 // Returns predicted / printed - 1.

@@ -104,7 +104,7 @@ Workload workload_of(const Config& c) {
   w.sequence_parallel = w.scatter_gather = c.sequence_parallel();
   w.overlap = c.zero.overlap;
   w.global_batch = c.train.global_batch, w.micro_batch = c.train.micro_batch;
-  const double trained = trained_share(m);  // frozen parameters have values only
+  const double trained = w.trained = trained_share(m);  // frozen parameters have values only
   w.gradient_bytes = (c.precision.reduce_dtype == "fp32" ? 4 : 2) * trained;
   const bool half = c.precision.amp == "O2" || c.precision.amp == "O3", masters = half && c.precision.amp == "O2";
   const double weights = half ? 2 : 4, gradients = (c.precision.grad_dtype == "bf16" ? 2 : 4) * trained;

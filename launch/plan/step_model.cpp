@@ -1,18 +1,27 @@
 #include "launch/plan/step_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "model/module.h"
 
 namespace gt {
 namespace {
 
+// Megatron-LM's fused softmax needs a multiple of 4 score matrices per rank. Otherwise PyTorch's ops take its place,
+// with more launches and passes over the scores.
+constexpr double kSoftmaxHost = 0.38, kSoftmaxPasses = 0.5;  // additional fractions
+
 // Seconds of one block and one microbatch on one rank.
 struct BlockTime {
-  double linear, attention, attention_backward, elementwise, recompute, tensor_parallel, latency;
+  double linear, linear_backward, attention, attention_backward, elementwise, recompute, tensor_parallel, accumulation,
+      latency, host;
   double device() const {
-    return 3 * linear + attention + attention_backward + 2.6 * elementwise + recompute + tensor_parallel;
+    return linear + linear_backward + attention + attention_backward + 2.6 * elementwise + recompute + tensor_parallel +
+           accumulation + latency;
   }
+  double waiting() const { return std::max(0.0, host - device()); }
+  double total() const { return device() + waiting(); }
 };
 
 class StepModel {
@@ -24,33 +33,46 @@ class StepModel {
         hidden_(static_cast<double>(w.hidden)),
         tokens_(static_cast<double>(w.micro_batch * w.seq) / static_cast<double>(w.cp)),
         microbatches_(static_cast<double>(w.microbatches())),
-        layers_((static_cast<double>(w.layers) + w.embedding_slot) / static_cast<double>(w.pp)) {}
+        layers_(full_stage(w)) {}
 
   StepTerms terms() const {
     StepTerms t;
     const BlockTime block = block_time();
-    const double blocks = microbatches_ * layers_;
+    const double head = head_time(), message = p2p_time();
+    // The slowest stage is the one with the head, or one with more blocks.
+    const double inner = layers_ * block.total(), last = last_stage() * block.total() + head;
+    const double blocks = microbatches_ * (last > inner ? last_stage() : layers_);
     const double again = full() ? 1 : 0;
-    t.linear = blocks * (3 + again) * block.linear;
+    t.linear = blocks * ((1 + again) * block.linear + block.linear_backward);
     t.attention = blocks * ((1 + again) * block.attention + block.attention_backward);
     t.elementwise = blocks * (2.6 + again) * block.elementwise;
     t.recompute = full() ? 0 : blocks * block.recompute;
     t.tensor_parallel = blocks * block.tensor_parallel;
-    const double waiting = std::max(0.0, m_.host * (3 + again) - block.device());
-    t.latency = blocks * (block.latency + waiting);
-    t.head = microbatches_ * head_time();
-    t.p2p = microbatches_ * p2p_time();
-    const double stage = layers_ * (block.device() + block.latency + waiting) + p2p_time();
-    t.bubble = static_cast<double>(w_.pp - 1) * stage / static_cast<double>(w_.vpp);
+    t.latency = blocks * (block.latency + block.waiting());
+    t.head = last > inner ? microbatches_ * head : 0;
+    t.p2p = microbatches_ * message;
+    t.bubble = static_cast<double>(w_.pp - 1) * (inner + message) / static_cast<double>(w_.vpp);
+    t.optimizer = blocks * block.accumulation;
     t.data_parallel = data_parallel_time(t.pipeline());
     const double parameters = local_parameters();
-    t.optimizer = ((w_.zero > 0 ? parameters / replicas() : parameters) * 30 + 4 * parameters) / m_.memory;
+    t.optimizer +=
+        w_.trained * ((w_.zero > 0 ? parameters / replicas() : parameters) * 30 + 4 * parameters) / m_.memory;
     t.fixed = m_.step_latency;
     return t;
   }
 
  private:
   bool full() const { return w_.recompute == Recompute::kFull; }
+  // The embedding and the head count as blocks of the first and the last stage.
+  static bool slots(const Workload& w) { return w.embedding_slot && w.layers % (w.pp * w.vpp) != 0; }
+  // Blocks of the largest stage, and of the one with the head.
+  static double full_stage(const Workload& w) {
+    const int64_t stages = w.pp * w.vpp;
+    return static_cast<double>((w.layers + (slots(w) ? 2 : 0) + stages - 1) / stages * w.vpp);
+  }
+  double last_stage() const {
+    return slots(w_) ? layers_ - 1 : static_cast<double>(w_.layers / (w_.pp * w_.vpp) * w_.vpp);
+  }
   double replicas() const { return static_cast<double>(w_.dp * w_.cp); }
 
   double gemm(double rows, double columns, double depth) const {
@@ -63,6 +85,7 @@ class StepModel {
     BlockTime b{};
     b.linear = gemm(tokens_, (q + 2 * w_.kv_width()) / tp_, hidden_) + gemm(tokens_, hidden_, q / tp_) +
                gemm(tokens_, ffn * (1 + glu) / tp_, hidden_) + gemm(tokens_, hidden_, ffn / tp_);
+    b.linear_backward = (1 + w_.trained) * b.linear;  // gradients of inputs, and of weights
     attention_time(b);
     b.elementwise = m_.elementwise * tokens_ * hidden_ / (2 * m_.memory) *
                     (0.45 / (w_.sequence_parallel ? tp_ : 1) + 0.1375 * ffn * (1 + glu) / (hidden_ * tp_));
@@ -70,11 +93,16 @@ class StepModel {
     if (w_.recompute == Recompute::kSelective) b.recompute = w_.fused_attention ? 0.3 * b.elementwise : b.attention;
     // Two all-reduces in the forward and two in the backward; the forward ones repeat under full recomputation.
     if (w_.tp > 1)
-      b.tensor_parallel = (4 + 2 * full()) * 2 * (tp_ - 1) / tp_ * tokens_ * hidden_ * 2 /
-                          (w_.tp <= m_.per_node ? m_.link : m_.nic * m_.nic_tp);
+      b.tensor_parallel =
+          (4 + 2 * full()) * (m_.tp_latency + m_.tp_exposed * 2 * (tp_ - 1) / tp_ * tokens_ * hidden_ * 2 /
+                                                  (w_.tp <= m_.per_node ? m_.link : m_.nic * m_.nic_tp));
+    b.accumulation = w_.trained * m_.accumulation * w_.block_weights() / tp_ / m_.memory;
     b.latency = m_.block_latency * (2 + full());
+    b.host = m_.host * (3 + full()) * (1 + m_.host_tp * std::log2(tp_) + (plain_softmax() ? kSoftmaxHost : 0));
     return b;
   }
+
+  bool plain_softmax() const { return !w_.fused_attention && w_.micro_batch * w_.heads % (4 * w_.tp) != 0; }
 
   // Causal attention computes half of the scores. Small heads use the matrix units worse; unfused attention reads and
   // writes its scores.
@@ -88,24 +116,28 @@ class StepModel {
       b.attention = core, b.attention_backward = 2.5 * core;
       return;
     }
-    const double scores =
-        11 * static_cast<double>(w_.micro_batch) * static_cast<double>(w_.heads) / tp_ * seq * seq / m_.memory;
+    const double scores = 11 * (1 + (plain_softmax() ? kSoftmaxPasses : 0)) * static_cast<double>(w_.micro_batch) *
+                          static_cast<double>(w_.heads) / tp_ * seq * seq / m_.memory;
     b.attention = core + scores, b.attention_backward = 2 * core + 1.4 * scores;
   }
 
   // Logits and their loss, forward and backward, of one microbatch.
   double head_time() const {
     const double vocab = static_cast<double>(w_.vocab) / tp_;
-    return 3 * gemm(tokens_, vocab, hidden_) + (12 * tokens_ * vocab + 4 * tokens_ * hidden_) / m_.memory;
+    return (2 + w_.trained) * gemm(tokens_, vocab, hidden_) +
+           (m_.logits * tokens_ * vocab + 4 * tokens_ * hidden_) / m_.memory;
   }
 
-  // Exposed messages between stages, per microbatch, both ways; ranks of a node share its ports.
+  // Exposed messages between stages, per microbatch, both ways; ranks of a node share its ports. TP ranks are
+  // neighbours, DP ranks come next, so that only a whole model in one node sends inside it.
   double p2p_time() const {
     if (w_.pp == 1) return 0;
     const auto pp = static_cast<double>(w_.pp), vpp = static_cast<double>(w_.vpp);
     const double bytes = tokens_ * hidden_ * 2 / (w_.scatter_gather ? tp_ : 1);
-    return std::min(2.0, std::max(pp * vpp - 1, 1.0)) * vpp * bytes * std::min(static_cast<double>(m_.per_node), tp_) /
-           m_.nic * m_.p2p_exposed;
+    const double rate = w_.devices() <= m_.per_node
+                            ? m_.link
+                            : m_.nic / std::min(static_cast<double>(m_.per_node), tp_) / m_.p2p_exposed;
+    return std::min(2.0, std::max(pp * vpp - 1, 1.0)) * vpp * bytes / rate;
   }
 
   // Parameters of a pipeline rank with the embedding, which is the largest.
@@ -140,15 +172,19 @@ const std::vector<MachineConstant>& machine_constants() {
                                                     {"gemm_half", &M::gemm_half, 0.8},
                                                     {"attention_efficiency", &M::attention_efficiency, 0.35},
                                                     {"elementwise", &M::elementwise, 0.5},
+                                                    {"logits", &M::logits, 0.5},
                                                     {"memory", &M::memory, 0.12},
                                                     {"link", &M::link, 0.4},
                                                     {"nic", &M::nic, 0.4},
                                                     {"nic_tp", &M::nic_tp, 0.4},
                                                     {"nic_dp", &M::nic_dp, 0.3},
+                                                    {"tp_latency", &M::tp_latency, 0.8},
+                                                    {"tp_exposed", &M::tp_exposed, 0.3},
                                                     {"p2p_exposed", &M::p2p_exposed, 0.5},
                                                     {"hidden", &M::hidden, 0.3},
-                                                    {"block_latency", &M::block_latency, 0.8},
-                                                    {"host", &M::host, 0.5},
+                                                    {"block_latency", &M::block_latency, 0.4},
+                                                    {"host", &M::host, 0.25},
+                                                    {"host_tp", &M::host_tp, 0.3},
                                                     {"step_latency", &M::step_latency, 1},
                                                     {"misaligned", &M::misaligned, 0.5},
                                                     {"hop", &M::hop, 0.6}};
@@ -168,6 +204,14 @@ std::vector<std::pair<const char*, double>> StepTerms::list() const {
           {"data_parallel", data_parallel},
           {"optimizer", optimizer},
           {"fixed", fixed}};
+}
+
+void set_eager(MachineModel& m, bool fused) {
+  m.host = 1.04e-3;
+  m.block_latency = fused ? 2e-4 : 6e-4;
+  m.tp_latency = fused ? 2e-5 : 1e-4;
+  m.logits = fused ? 40 : 105;  // an FP32 copy and several passes
+  m.accumulation = fused ? 0 : 6;
 }
 
 StepTerms step_terms(const Workload& w, const MachineModel& m) { return StepModel(w, m).terms(); }

@@ -23,6 +23,7 @@ struct Workload {
   bool fused_attention = true;  // no scores in memory
   // Batch, in sequences.
   int64_t global_batch = 1, micro_batch = 1;
+  double trained = 1;  // fraction of the parameters that have gradients
   // Bytes per parameter: of communicated gradients; replicated on every rank; sharded over dp.
   double gradient_bytes = 2, kept_bytes = 18, sharded_bytes = 0;
 

@@ -26,10 +26,10 @@ constexpr double kGiB = 1024. * 1024 * 1024;
 
 const std::string kRows = source_dir() + "/tests/launch/plan_rows/";
 
-// Constants of an A100 as in the planning document: no host time.
+// Constants of an A100 as in the planning document: no host time, no latency of TP collectives.
 MachineModel a100() {
   MachineModel m;
-  m.host = 0;
+  m.host = m.tp_latency = 0;
   return m;
 }
 
@@ -143,8 +143,8 @@ TEST_CASE("plan: calibrated to published steps, it predicts both calibration and
   std::printf("plan: %d published steps: calibrated %.2f %%, left out of the fit %.2f %% (worst %.1f %%)\n", seen.n,
               100 * seen.value(), 100 * left_out.value(), 100 * left_out.worst);
   CHECK(seen.n > 240);
-  CHECK(seen.value() < 0.024);
-  CHECK(left_out.value() < 0.038);
+  CHECK(seen.value() < 0.022);
+  CHECK(left_out.value() < 0.031);
 }
 
 TEST_CASE("plan: of competing published layouts that differ by more than a tenth, the faster is ranked first") {
@@ -162,7 +162,30 @@ TEST_CASE("plan: of competing published layouts that differ by more than a tenth
   CHECK(alike >= 0.95 * pairs);
 }
 
-TEST_CASE("plan: steps of vTrain's tables are predicted within a sixth, calibrated within a twelfth") {
+TEST_CASE("plan: the layout ranked first among published ones is within 3 percent of the fastest") {
+  int groups = 0, near = 0;
+  for (const char* table : {"published.csv", "vtrain.csv", "bridge.csv"}) {
+    const std::vector<PlanRow> rows = read_plan_rows(kRows + table);
+    const MachineProfiles profiles = calibrate_profiles(rows);
+    std::map<std::string, std::vector<const PlanRow*>> by_group;
+    for (const PlanRow& r : rows)
+      if (timed(r)) by_group[r.group].push_back(&r);
+    for (const auto& [unused, group] : by_group) {
+      if (group.size() < 2) continue;
+      const auto predicted = [&](const PlanRow* r) { return step_terms(r->work, fitted(*r, profiles)).total(); };
+      const auto first = std::min_element(
+          group.begin(), group.end(), [&](const PlanRow* x, const PlanRow* y) { return predicted(x) < predicted(y); });
+      const auto fastest = std::min_element(group.begin(), group.end(),
+                                            [](const PlanRow* x, const PlanRow* y) { return x->seconds < y->seconds; });
+      ++groups, near += (*first)->seconds <= 1.03 * (*fastest)->seconds;
+    }
+  }
+  std::printf("plan: the layout ranked first is within 3 %% of the fastest in %d of %d groups\n", near, groups);
+  CHECK(groups > 90);
+  CHECK(near >= 0.85 * groups);
+}
+
+TEST_CASE("plan: steps of the tables of vTrain are predicted within a twentieth before calibration") {
   const std::vector<PlanRow> rows = read_plan_rows(kRows + "vtrain.csv");
   const MachineProfiles profiles = calibrate_profiles(rows);
   std::map<std::string, std::pair<Mean, Mean>> errors;
@@ -174,25 +197,68 @@ TEST_CASE("plan: steps of vTrain's tables are predicted within a sixth, calibrat
     INFO(name);
     std::printf("plan: %s: uncalibrated %.1f %%, calibrated %.1f %%\n", name.c_str(), 100 * e.first.value(),
                 100 * e.second.value());
-    CHECK(e.first.value() < 1 / 6.);
-    CHECK(e.second.value() < 1 / 12.);
+    CHECK(e.first.value() < 0.05);
+    CHECK(e.second.value() < 0.045);
   }
 }
 
-TEST_CASE("plan: dense runs of Megatron-Bridge on H100 to GB300 are predicted within a thirteenth when calibrated") {
+TEST_CASE("plan: calibrated by a tenth of the rows of vTrain the other rows are predicted within a twentieth") {
+  const std::vector<PlanRow> rows = read_plan_rows(kRows + "vtrain.csv");
+  std::map<std::string, Mean> errors;
+  for (size_t tenth = 0; tenth < 10; ++tenth) {
+    std::vector<PlanRow> seen;
+    for (size_t i = tenth; i < rows.size(); i += 10) seen.push_back(rows[i]);
+    const MachineProfiles profiles = calibrate_profiles(seen);
+    for (size_t i = 0; i < rows.size(); ++i)
+      if (i % 10 != tenth) errors[rows[i].profile].add(row_error(rows[i], fitted(rows[i], profiles)));
+  }
+  for (const auto& [name, e] : errors) {
+    INFO(name);
+    std::printf("plan: %s: calibrated by a tenth, %.2f %% on the others\n", name.c_str(), 100 * e.value());
+    CHECK(e.value() < 0.05);
+  }
+}
+
+TEST_CASE("plan: dense runs of Megatron-Bridge on H100 to GB300 are predicted within a twentieth") {
   const std::vector<PlanRow> rows = read_plan_rows(kRows + "bridge.csv");
   REQUIRE(rows.size() == 22);
   const MachineProfiles profiles = calibrate_profiles(rows);
-  Mean sheet, fit;
-  for (const PlanRow& r : rows) {
+  const std::vector<double> unseen = unseen_errors(rows, 5);
+  Mean sheet, fit, left_out;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const PlanRow& r = rows[i];
     INFO(r.id);
     CHECK(r.machine.peak >= 1979e12);  // FP8 or FP4
     sheet.add(row_error(r, r.machine)), fit.add(row_error(r, fitted(r, profiles)));
+    if (!std::isnan(unseen[i])) left_out.add(unseen[i]);
   }
-  std::printf("plan: %d dense rows of Megatron-Bridge: uncalibrated %.1f %%, calibrated %.1f %% (worst %.1f %%)\n",
-              fit.n, 100 * sheet.value(), 100 * fit.value(), 100 * fit.worst);
-  CHECK(fit.value() < 1 / 13.);
-  CHECK(sheet.value() < 1 / 4.);
+  std::printf("plan: %d dense rows of Megatron-Bridge: uncalibrated %.1f %%, calibrated %.1f %%, left out %.1f %%\n",
+              fit.n, 100 * sheet.value(), 100 * fit.value(), 100 * left_out.value());
+  CHECK(sheet.value() < 0.045);
+  CHECK(fit.value() < 0.02);
+  CHECK(left_out.value() < 0.05);
+}
+
+TEST_CASE("plan: frozen weights have no gradients and tables without recompute assume it where a run needs it") {
+  Workload w = gpt_145b();
+  w.recompute = Recompute::kNone;
+  const StepTerms trained = step_terms(w, a100());
+  w.trained = 0;
+  const StepTerms frozen = step_terms(w, a100());
+  CHECK(frozen.linear == Approx(trained.linear * 2 / 3));
+  CHECK(frozen.optimizer == 0);
+
+  TempDir dir;
+  const std::string columns = "layers,hidden,heads,seq,tp,pp,dp,gbs,mbs,iter_s";
+  const std::string small = "24,2048,16,1024,1,1,1,8,1,1\n", large = "24,2048,16,1024,1,1,1,32,32,1\n";
+  const auto recompute = [&](const std::string& text) {
+    write_file(dir / "r.csv", text);
+    return read_plan_rows(dir / "r.csv").front().work.recompute;
+  };
+  CHECK(recompute(columns + "\n" + small) == Recompute::kNone);
+  CHECK(recompute(columns + "\n" + small + large) == Recompute::kFull);
+  CHECK(recompute(columns + ",recompute\n" +
+                  "24,2048,16,1024,1,1,1,8,1,1,none\n24,2048,16,1024,1,1,1,32,32,1,none\n") == Recompute::kNone);
 }
 
 TEST_CASE("plan: the state of 7.5 billion parameters on 64 ranks is that of the ZeRO paper's figure") {
@@ -246,7 +312,7 @@ TEST_CASE("plan: a token budget sets the run's time and cost") {
 TEST_CASE("plan: profiles round-trip, and broken ones are refused by name") {
   TempDir dir;
   MachineModel m = a100();
-  m.host = 1.25e-4, m.gemm_half = 1. / 3;
+  m.host = 1.25e-4, m.tp_latency = 1e-6, m.gemm_half = 1. / 3;
   write_profiles({{"a \"b\"", m}}, dir / "p.json");
   const MachineProfiles back = read_profiles(dir / "p.json");
   REQUIRE(back.size() == 1);

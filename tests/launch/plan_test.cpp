@@ -8,11 +8,13 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "launch/engine/engine_options.h"
 #include "launch/plan/calibrate.h"
 #include "launch/plan/machine_types.h"
 #include "launch/plan/memory_model.h"
 #include "launch/plan/run_plan.h"
 #include "model/module.h"
+#include "tests/launch/engine_ranks.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
@@ -63,6 +65,11 @@ Workload gpt_175b() {
 }
 
 bool timed(const PlanRow& r) { return r.graded && r.seconds > 0 && r.serves("time"); }
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
 
 struct Mean {
   double sum = 0, worst = 0;
@@ -259,6 +266,44 @@ TEST_CASE("plan: frozen weights have no gradients and tables without recompute a
   CHECK(recompute(columns + "\n" + small + large) == Recompute::kFull);
   CHECK(recompute(columns + ",recompute\n" +
                   "24,2048,16,1024,1,1,1,8,1,1,none\n24,2048,16,1024,1,1,1,32,32,1,none\n") == Recompute::kNone);
+}
+
+TEST_CASE("plan: memory of 12 layouts of three families is within 2 percent of what their engines use") {
+  const std::vector<std::string> families{"gpt2", "llama --model.kv_heads 2", "gemma2 --model.kv_heads 2"};
+  const std::vector<std::string> layouts{"--tp 2 --parallel.recompute selective", "--pp 2 --dp 2 --zero 1",
+                                         "--dp 4 --zero 3 --amp O2 --precision.dtype bf16",
+                                         "--tp 2 --pp 2 --dp 2 --zero 2 --parallel.recompute full"};
+  double most = 0;
+  for (const std::string& family : families)
+    for (const std::string& layout : layouts) {
+      INFO(family << " " << layout);
+      const Config c =
+          load_config(
+              {.flags = words_of("--model.arch " + family + " --model.layers 4 --model.hidden 64 " +
+                                 "--model.heads 4 --model.vocab 256 --model.seq 64 " +
+                                 "--train.micro_batch 2 --train.global_batch 16 " + "--device.kind cpu " + layout)})
+              .config;
+      EngineOptions o = engine_options(c, 1);
+      o.evaluates = true;
+      std::atomic<double> largest = 0;
+      on_engines(o, mesh_shape(c), [&](EngineRank& r) {
+        const MemoryReport planned = plan_memory(o, mesh_shape(c), r.mesh.rank()).memory;
+        r.step(0);
+        r.evaluate(0, o.microbatches);
+        const MemoryReport used = r.engine.measured_plan().memory;
+        const auto near = [&](const char* what, int64_t x, int64_t y) {
+          const double off = std::fabs(static_cast<double>(x - y)) / static_cast<double>(std::max<int64_t>(1, y));
+          GT_CHECK(off <= 0.02, what, ": planned ", x, ", used ", y);
+          if (off > largest) largest = off;
+        };
+        near("weights", planned.weights, used.weights), near("gradients", planned.gradients, used.gradients);
+        near("optimizer", planned.optimizer, used.optimizer);
+        near("activations", planned.activations, used.activations), near("total", planned.total(), used.total());
+        GT_CHECK(used.activations > 0 && used.optimizer > 0, "an empty report");
+      });
+      most = std::max(most, largest.load());
+    }
+  std::printf("plan: memory of 12 layouts of three families: at most %.3f %% off\n", 100 * most);
 }
 
 TEST_CASE("plan: the state of 7.5 billion parameters on 64 ranks is that of the ZeRO paper's figure") {

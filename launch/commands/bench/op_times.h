@@ -13,11 +13,12 @@ class OpTimer {
   // `together` threads replay each call concurrently, with `threads` of the backend each.
   OpTimer(const Backend&, int device, int threads, int together);
   // Returns seconds of a call, a mean over the threads. Of each thread's measurements the first decile counts: other
-  // programs on the machine only lengthen them.
+  // programs on the machine only lengthen them. On a CPU with one thread: CPU seconds.
   double seconds(const OpCall&, int64_t vocab) const;
 
  private:
   std::vector<std::unique_ptr<DeviceBench>> benches_;  // [together]
+  bool alone_;                                         // one thread executes a call
 };
 
 }  // namespace gt

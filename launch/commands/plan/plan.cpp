@@ -254,7 +254,7 @@ Exit print_plan(const PlanArgs& a, const RunPlan& p, const std::string& device, 
 
 // Layouts of the search on this machine, by closed forms, which order them only roughly: a fixed number is planned.
 std::vector<Config> layouts_here(const PlanArgs& a, const Config& base) {
-  constexpr size_t kMostPlanned = 128;
+  constexpr size_t kMostPlanned = 512;
   SearchSpace space = space_of(a, base);
   MachineModel rough{.peak = 1e11, .per_node = space.devices, .memory = 2e10, .link = 2e9, .nic = 2e9};
   rough.block_latency = 2e-5, rough.host = 0, rough.step_latency = 0;

@@ -448,6 +448,7 @@ struct FaultConfig {
   std::string spike_action = "warn", inject;
   double spike_z = 6;
   int64_t bad_steps = 3, skip_batches = 200, max_rollbacks = 3, replica_check_every = 100, recheck_every = 0;
+  int64_t peer_copies = 0, peer_copy_every = 1;
   template <class V>
   void fields(V& v) {
     v("spike_z", spike_z, ">0..1e9 deviations",
@@ -467,6 +468,11 @@ struct FaultConfig {
       "difference ends the run with exit code 16; 0: never");
     v("recheck_every", recheck_every, "0..1000000000 steps",
       "run every Nth step twice and compare the gradients, for unreliable hardware; 0: never");
+    v("peer_copies", peer_copies, "0..8 machines",
+      "with launch.max_restarts: keep copies of each rank's state in the memory of its machine and of N others, so "
+      "that "
+      "a restart loses no step; 0: restart from the newest checkpoint");
+    v("peer_copy_every", peer_copy_every, "1..1000000 steps", "steps between such copies");
     v("inject", inject, "", "fault injection, for tests: kill@step:rank=1,step=5 nan@grad:param=embed.weight,step=9");
   }
 };

@@ -53,6 +53,7 @@ class Checker {
     slots_ = hosts.slots;
     mesh();
     check_min_dp(c_, context_, hosts.several, rules());
+    check_peer_copies(c_, context_, hosts.several, rules());
     tensor_parallel();
     comm();
     zero();

@@ -54,6 +54,17 @@ void check_min_dp(const Config& c, const CheckContext& context, bool several, co
   if (why != nullptr) x.notes.push_back(fmt::format("launch: min_dp {} has no effect: {}", l.min_dp, why));
 }
 
+void check_peer_copies(const Config& c, const CheckContext& context, bool several, const RuleContext& x) {
+  const int64_t copies = c.fault.peer_copies;
+  if (copies == 0 || !x.known("fault.peer_copies") || context.external_world > 0) return;
+  if (c.launch.max_restarts == 0)
+    x.notes.push_back(fmt::format(
+        "fault: peer_copies {} has no effect: without launch.max_restarts nothing starts the job again", copies));
+  else if (!several && c.launch.launcher != "slurm")
+    x.notes.push_back(fmt::format(
+        "fault: peer_copies {}: no other machine is used, so copies outlive the ranks, but not the machine", copies));
+}
+
 std::vector<int> tasks_per_node(const std::string& text) {
   std::vector<int> out;
   std::istringstream in(text);

@@ -15,6 +15,9 @@ struct HostCheck {
 // Checks hostfile, filters, launcher and cores. Notes that begin with "launch: " apply only to the process that starts
 // the ranks.
 HostCheck check_hosts(const Config&, const CheckContext&, const RuleContext&);
+// Checks fault.peer_copies. `several`: hosts of several machines are named.
+void check_peer_copies(const Config&, const CheckContext&, bool several, const RuleContext&);
+
 // Checks launch.min_dp. Requires: the mesh has been resolved.
 void check_min_dp(const Config&, const CheckContext&, bool several, const RuleContext&);
 

@@ -273,6 +273,7 @@ Rows start_rows(const BannerFacts& f) {
   add("mfu", f.mfu);
   add("graphs", graphs_text(f));
   add("checkpoints", f.saves);
+  add("copies", f.copies);
   add("loaded", f.loaded);
   rows.insert(rows.end(), f.folders.begin(), f.folders.end());
   for (const std::string& note : f.notes) add("note", note);

@@ -26,6 +26,7 @@ struct BannerFacts {
   std::string transport = {};  // between GPUs
   std::string mfu = {};        // mfu_line; "": nothing to report
   std::string saves = {};      // save_text; "": the run saves nothing
+  std::string copies = {};     // of the state in memory; "": none
   std::string loaded = {};     // from another run's checkpoint
   Rows folders = {};           // of further curves
   std::vector<std::string> notes = {};

@@ -57,7 +57,7 @@ RunReporter::RunReporter(const RankContext& rank, Engine& engine, OpWatch& ops, 
     trace_ = std::make_unique<TraceSession>(rank.mesh, w, config_.log.trace_ranks == "all");
 }
 
-void RunReporter::start(const std::string& saves) {
+void RunReporter::start(const std::string& saves, const std::string& copies) {
   if (!rank_.speaks()) return;
   StartInfo info;
   Rows curves;
@@ -82,7 +82,7 @@ void RunReporter::start(const std::string& saves) {
   ceilings_ = load_ceilings(info.environment, rank_.options.precision.linear());
   info.version = fmt::format("{} ({})", program_version(), git_hash());
   info.rows = std::move(curves);
-  info.rows = start_block(info, saves);
+  info.rows = start_block(info, saves, copies);
   log_->start(info);
   if (state_.loaded()) warn_all(state_.loaded()->warnings);
 }
@@ -141,7 +141,7 @@ std::string RunReporter::add_curves(const std::string& wanted, Rows& curves) con
 }
 
 // `info`: its rows are those of further curves.
-Rows RunReporter::start_block(const StartInfo& info, const std::string& saves) const {
+Rows RunReporter::start_block(const StartInfo& info, const std::string& saves, const std::string& copies) const {
   const RunDatasets& data = loader_.data();
   BannerFacts facts{config_,       rank_.options, rank_.stage_plans, *rank_.fit,
                     rank_.backend, *data.train,   data.valid.get()};
@@ -152,6 +152,7 @@ Rows RunReporter::start_block(const StartInfo& info, const std::string& saves) c
   facts.transport = rank_.device.transport();
   if (rank_.backend.kind != DeviceKind::kCpu || ceilings_) facts.mfu = mfu_line(peak_flops_, ceilings_);
   facts.saves = saves;
+  facts.copies = copies;
   if (state_.loaded()) facts.checkpoint = state_.loaded()->path;
   if (state_.loaded() && info.resumed_from < 0)
     facts.loaded = fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), facts.checkpoint);

@@ -35,8 +35,9 @@ class RunReporter {
   // All must outlive this object.
   RunReporter(const RankContext&, Engine&, OpWatch&, const RunLoader&, const RunState&);
 
-  // Opens the logs and writes the start block. `saves`: RunSaver::describe; "": the run saves nothing.
-  void start(const std::string& saves);
+  // Opens the logs and writes the start block. `saves`: RunSaver::describe; "": the run saves nothing. `copies`:
+  // RunCopies::describe.
+  void start(const std::string& saves, const std::string& copies);
   MetricsWriter* log() const { return log_.get(); }           // nullptr before start(), and on every rank but 0
   void event(const std::string& text, bool warning = false);  // at the state's step
   void warn(int64_t step, const std::string& text);
@@ -60,7 +61,7 @@ class RunReporter {
  private:
   std::vector<std::unique_ptr<Sink>> make_sinks(Rows& curves);
   std::string add_curves(const std::string& wanted, Rows& curves) const;
-  Rows start_block(const StartInfo&, const std::string& saves) const;
+  Rows start_block(const StartInfo&, const std::string& saves, const std::string& copies) const;
   StepRecord record_of(const StepResult&);
   void add_utilization(StepRecord&, const StepResult&);
   void add_times(StepRecord&, const StepResult&);

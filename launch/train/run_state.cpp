@@ -68,11 +68,13 @@ FitOptions fit_options_elsewhere(const Config& c, const ModelSpec& spec) {
 RunState::RunState(const RankContext& rank, Engine& engine, RunLoader& loader)
     : rank_(rank), config_(rank.config), engine_(engine), loader_(loader), started_(rank.started) {}
 
-void RunState::open() {
+void RunState::open(RunCopies& copies) {
   const CheckpointConfig& c = config_.checkpoint;
   ProcessGroup& world = rank_.mesh.world();
   if (!c.allow_missing.empty() || !c.load_from.empty()) engine_.init_weights();  // initializes what is not loaded
-  if (c.resume != "never") {
+  loaded_ = load_copies(copies);
+  in_memory_ = loaded_.has_value();
+  if (!in_memory_ && c.resume != "never") {
     agree(world, [&] {
       if (rank_.speaks()) require_same_kind(config_);
     });
@@ -99,6 +101,17 @@ std::optional<LoadReport> RunState::load(const std::string& which) const {
       config_.checkpoint_dir(), which, engine_.checkpoint_views(), rank_.mesh, *rank_.backend.device, rank_.stream,
       [this](const LoadReport& found) { require_same_run(found, config_, *loader_.data().train); },
       fit_options(config_.checkpoint));
+}
+
+std::optional<LoadReport> RunState::load_copies(RunCopies& copies) {
+  std::string note;
+  auto found = copies.restore(note);
+  if (!note.empty()) notes_.push_back(std::move(note));
+  if (!found) return std::nullopt;
+  LoadReport report{.state = std::move(found->state), .path = found->from, .config_json = config_json(config_)};
+  // Settings are those of the same command; files may have been replaced.
+  agree(rank_.mesh.world(), [&] { require_same_run(report, config_, *loader_.data().train, {"data"}); });
+  return report;
 }
 
 // Loads the parts in checkpoint.load from checkpoint.load_from, which is not modified; the rest of the run starts from

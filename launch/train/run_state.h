@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "launch/train/run_copies.h"
 #include "launch/train/run_loader.h"
 
 namespace gt {
@@ -15,9 +16,10 @@ class RunState {
   // All must outlive this object.
   RunState(const RankContext&, Engine&, RunLoader&);
 
-  // Collective, once. Initializes engine and loader: from a checkpoint of this run, else from parts of
-  // checkpoint.load_from, else from scratch. Throws AgreedError kUsage if the run cannot continue from what it finds.
-  void open();
+  // Collective, once. Initializes engine and loader: from copies in memory or a checkpoint of this run, else from parts
+  // of checkpoint.load_from, else from scratch. Throws AgreedError kUsage if the run cannot continue from what it
+  // finds.
+  void open(RunCopies&);
   // Collective. Loads the engine's tensors from a checkpoint of this run: "auto" or a step, as load_checkpoint.
   std::optional<LoadReport> load(const std::string& which) const;
   // Call after load(): the run continues from there, without the samples `skip`.
@@ -33,10 +35,12 @@ class RunState {
   int64_t first_step() const { return first_step_; }                   // first step that this process runs
   double elapsed_seconds() const;                                      // of the run, including earlier processes
   const std::optional<LoadReport>& loaded() const { return loaded_; }  // by open(); nullopt: nothing
-  bool resumed() const { return resumed_; }                            // by open(), from a checkpoint of this run
-  const std::vector<std::string>& notes() const { return notes_; }     // on the resume, for the start block
+  bool resumed() const { return resumed_; }      // by open(), from a checkpoint or copies of this run
+  bool in_memory() const { return in_memory_; }  // by open(), from copies: the step is not on disk
+  const std::vector<std::string>& notes() const { return notes_; }  // on the resume, for the start block
 
  private:
+  std::optional<LoadReport> load_copies(RunCopies&);
   LoadReport load_elsewhere();
   void check_unused_load_from();
   void begin_curriculum();
@@ -49,7 +53,7 @@ class RunState {
   RunLoader& loader_;
   TrainState state_;
   std::optional<LoadReport> loaded_;
-  bool resumed_ = false;
+  bool resumed_ = false, in_memory_ = false;
   std::vector<std::string> notes_;
   int64_t first_step_ = 1;
   double started_;  // now() from which elapsed_seconds has not yet counted

@@ -50,19 +50,23 @@ void Trainer::open() {
   rank_.mesh.status().set_step_limit(config_.comm.stall_warn_s);
   rank_.mesh.status().enter(RunPhase::kLoad, 0);
   agree(rank_.mesh.world(), [&] { require_patterns_found(config_.optim, engine_.spec()); });
-  state_.open();
-  if (state_.resumed()) saver_.set_saved_step(state_->step);
+  copies_.emplace(rank_, engine_);
+  state_.open(*copies_);
+  if (state_.resumed() && !state_.in_memory()) saver_.set_saved_step(state_->step);
   saver_.prepare(engine_.checkpoint_views(), rank_.snapshot_fits, !run_.range_test);
   folder_.begin(rank_, state_->step, run_.range_test ? -1 : saver_.checkpoint_bytes());
   faults_.begin();
-  report_.start(run_.range_test ? "" : saver_.describe());
+  report_.start(run_.range_test ? "" : saver_.describe(), copies_->describe());
   saver_.set_log(report_.log());
+  copies_->set_log(report_.log());
   saver_.set_lock(folder_.lock());
 }
 
 Exit Trainer::run() {
   report_.restart_clock();
-  if (finished())
+  if (finished() && state_.in_memory())
+    save(true);
+  else if (finished())
     report_.event(
         fmt::format("nothing to do: the run in {} is at step {} and train.steps is {}. Raise train.steps to continue; "
                     "another --log.name starts a new run",
@@ -70,6 +74,7 @@ Exit Trainer::run() {
   while (!finished() && !stop_) {
     one_step();
     after_step();
+    if (copies_->due(state_->step)) copies_->keep(state_.to_save(faults_.json(), faults_.consecutive_skips()));
     if (range_test_ && state_->step % std::max<int64_t>(1, config_.train.steps / 100) == 0 && range_test_->diverged())
       break;
   }
@@ -83,6 +88,7 @@ Exit Trainer::run() {
                   .spikes_taken = faults_.spikes_taken(),
                   .range_test = range_test_ && rank_.speaks() ? range_test_->report(config_.run_dir()) : Rows()});
   if (lost) throw AgreedError(lost->what(), code, rank_.speaks());
+  copies_->discard();
   if (code == Exit::kOk) agree(rank_.mesh.world(), [&] { report_.require_written(); });
   return code;
 }
@@ -146,7 +152,8 @@ void Trainer::save(bool must) {
 
 // Every run ends with a checkpoint of its last step; nullopt: it exists, or no step was made.
 std::optional<Error> Trainer::unsaved(bool done) const {
-  if (range_test_ || state_->step < state_.first_step() || saver_.saved_step() == state_->step) return std::nullopt;
+  const bool nothing_new = state_->step < state_.first_step() && !state_.in_memory();
+  if (range_test_ || nothing_new || saver_.saved_step() == state_->step) return std::nullopt;
   const auto& why = saver_.last_error();
   const std::string last = saver_.saved_step() < 0
                                ? std::string("there is none")

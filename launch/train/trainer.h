@@ -36,6 +36,7 @@ class Trainer {
   RunState state_;
   RunReporter report_;
   RunSaver saver_;
+  std::optional<RunCopies> copies_;  // after open()
   FaultPolicy faults_;
   std::optional<RangeTest> range_test_;
   bool stop_ = false, save_due_ = false;  // requested by any rank with the last step

@@ -185,6 +185,68 @@ TEST_CASE("a job that dies at the same step again loads the older checkpoint, an
   CHECK(story[0]["step_after"] == 8);
 }
 
+TEST_CASE("copies in memory: a restart loses no finished step and writes the log without a gap", "[R28]") {
+  for (const std::string layout : {"--pp 2 ", "--dp 2 --zero 3 --launch.ranks threads "}) {
+    TempDir dir;
+    const std::string run = kTiny + layout + "--checkpoint.every 0 --train.steps 40 ";
+    const Outcome calm = gpttrain(run + "--log.name calm", dir.path());
+    REQUIRE(calm.code == 0);
+    const Outcome r = gpttrain(run +
+                                   "--launch.max_restarts 3 --log.name x --fault.peer_copies 1 "
+                                   "--fault.inject delay@step:ms=50",
+                               dir.path(), 100, [&](int pid) {
+                                 wait_for_step(dir / "runs/x/log.jsonl", 10);
+                                 const int rank = process_of(pid, 1);
+                                 send_signal(rank > 0 ? rank : children(pid).at(0), SIGKILL);
+                               });
+    INFO(r.out);
+    CHECK(r.code == 0);
+    CHECK(r.says("from the beginning or a later one in memory"));
+    const size_t resumed = r.out.find("(copies in memory, 0 of 2 from other machines)");
+    REQUIRE(resumed != std::string::npos);
+    CHECK(std::stoi(r.out.substr(r.out.rfind("from step ", resumed) + 10)) >= 10);
+    CHECK(logged(dir / "runs/x", "loss") == logged(dir / "runs/calm", "loss"));
+    const Outcome same = gpttrain("ckpt diff runs/x runs/calm", dir.path());
+    INFO(same.out);
+    CHECK(same.code == 0);
+  }
+}
+
+TEST_CASE("copies in memory: a job that dies at the same step again loads the older checkpoint", "[R28]") {
+  TempDir dir;
+  const Outcome r = gpttrain(kTiny +
+                                 "--checkpoint.every 4 --train.steps 50 --launch.max_restarts 20 --checkpoint.async "
+                                 "false --log.name x --fault.peer_copies 1 --fault.inject exit@step:step=11,n=70",
+                             dir.path());
+  INFO(r.out);
+  CHECK(r.code == 70);
+  CHECK(r.says("from step 10 (copies in memory"));
+  CHECK(r.says("from step 4, the second newest"));
+  const std::vector<std::string> left = [] {
+    std::vector<std::string> out;
+    for (const auto& e : std::filesystem::directory_iterator("/dev/shm"))
+      if (e.path().filename().string().rfind("gpttrain-copies-", 0) == 0) out.push_back(e.path().string());
+    return out;
+  }();
+  INFO((left.empty() ? std::string("none") : left[0]));
+  CHECK(left.empty());
+}
+
+TEST_CASE("copies in memory: without effect is reported, and a foreign variable is refused") {
+  TempDir dir;
+  const Outcome r = gpttrain(kTiny + "--train.steps 1 --fault.peer_copies 1 --log.name x", dir.path());
+  CHECK(r.code == 0);
+  CHECK(r.says("fault: peer_copies 1 has no effect: without launch.max_restarts"));
+  for (const std::string text : {"../../x:1:restore", "0123456789abcdef:0:new", "0123456789abcdef:1:old", ""}) {
+    const Outcome bad = shell("GPTTRAIN_COPIES=" + text + " exec " + binary_dir() + "/gpttrain " + kTiny +
+                                  "--train.steps 1 --fault.peer_copies 1 --log.name y",
+                              dir.path());
+    INFO(bad.out);
+    CHECK(bad.code == 2);
+    CHECK(bad.says("GPTTRAIN_COPIES: expected JOB:ATTEMPT:new or :restore"));
+  }
+}
+
 TEST_CASE("a failure that a restart cannot fix is not restarted", "[R28]") {
   TempDir dir;
   struct Case {

@@ -17,9 +17,11 @@
 #include <optional>
 #include <sstream>
 
+#include "checkpoint/peer_copies.h"
 #include "checkpoint/steps.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
+#include "launch/ranks/copies_job.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/run_file.h"
 #include "launch/ranks/signals.h"
@@ -58,11 +60,19 @@ Exit stopped_while_waiting() {
 class Supervisor {
  public:
   explicit Supervisor(const JobRequest& command)
-      : command_(command), config_(command.loaded.config), policy_(config_.launch.max_restarts) {}
-  int run();
+      : command_(command), config_(command.loaded.config), policy_(config_.launch.max_restarts) {
+    if (config_.fault.peer_copies > 0 && config_.launch.max_restarts > 0) copies_ = new_copies_job();
+  }
+  int run() {
+    const int code = run_attempts();
+    if (copies_) remove_copies(code != 0);
+    return code;
+  }
 
  private:
+  int run_attempts();
   JobCommand job() const;
+  void remove_copies(bool everywhere) const;
   bool uses_ssh() const;  // machines are reached over ssh
   std::vector<HostSlots> hosts() const;
   std::vector<HostSlots> reachable_hosts() const;
@@ -82,6 +92,7 @@ class Supervisor {
   std::vector<Commit> commits() const;  // newest first
   Commit newest() const { return commits().empty() ? Commit() : commits().front(); }
   int64_t last_logged_step() const;
+  time_t last_log_time() const;
   std::string read_verdict() const;
   void note(const AttemptEnd&, const RestartDecision&, const std::string& suspect, const Commit& before,
             const Commit& after, double lost) const;
@@ -101,7 +112,9 @@ class Supervisor {
   std::optional<int64_t> resume_;             // step that the next attempt resumes from; empty: auto
   std::optional<Replicas> fewer_;             // layout of the next attempt; empty: that of the config
   int64_t attempt_ = 0;
-  bool again_ = false, committed_ = false;
+  bool again_ = false, committed_ = false, copies_failed_ = false;
+  std::optional<CopiesJob> copies_;  // empty: the ranks keep none
+  int64_t reached_ = -1;             // last step of any attempt
 };
 
 // Resumes from the run folder's newest checkpoint, unless none of this job is in it and the user requested otherwise.
@@ -121,6 +134,7 @@ JobCommand Supervisor::job() const {
   options.hosts = reachable_hosts();
   options.stall_abort_s = stall_abort_seconds(command_);
   options.verdict_file = fs::absolute(verdict_file()).string();
+  if (copies_) options.variables.emplace_back(kCopiesVariable, to_text(*copies_));
   const bool alone = config_.world() == 1 && is_local_only(options.hosts);
   JobCommand out = job_command(world(), alone || config_.launch.ranks == "threads", words, options);
   if (fewer_) out.recall = recall();
@@ -303,6 +317,23 @@ int64_t Supervisor::last_logged_step() const {
   return last;
 }
 
+time_t Supervisor::last_log_time() const {
+  struct stat s {};
+  return stat((config_.run_dir() + "/log.jsonl").c_str(), &s) == 0 ? s.st_mtime : 0;
+}
+
+// Ranks that end well delete theirs; `everywhere`: on other machines too.
+void Supervisor::remove_copies(bool everywhere) const {
+  const std::string folder = peer_copies_folder(PeerCopyOptions{}.folder, copies_->job);
+  std::error_code ec;
+  fs::remove_all(folder, ec);
+  if (!everywhere || !uses_ssh() || other_agent_than_ssh()) return;
+  std::vector<std::string> names;
+  for (const HostSlots& h : chosen_hosts(config_.launch)) names.push_back(h.host);
+  constexpr double kLimitSeconds = 8;
+  run_on_hosts(names, "rm -rf " + folder, static_cast<int>(config_.launch.ssh_port), kLimitSeconds);
+}
+
 std::string Supervisor::read_verdict() const {
   const std::string text = read_if_there(verdict_file());
   remove_verdicts();
@@ -367,7 +398,7 @@ void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std
   fmt::print(stderr, "gpttrain: {} is excluded from now on\n", bad_host);
 }
 
-int Supervisor::run() {
+int Supervisor::run_attempts() {
   const SignalGate gate;
   if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // received before the gate existed
   const Commit at_start = newest();
@@ -381,6 +412,7 @@ int Supervisor::run() {
     if (attempt_ == 0 && uses_ssh())
       require_ready_hosts(hosts_in_use(used, world()), static_cast<int>(config_.launch.ssh_port));
     ++attempt_;
+    if (copies_) copies_->attempt = attempt_, copies_->restores = again_ && !resume_ && !copies_failed_;
     const auto begin = Clock::now();
     const time_t begun = std::time(nullptr);
     const JobEnd job_end = run_job(job(), gate, static_cast<int>(config_.launch.grace_s));
@@ -394,6 +426,8 @@ int Supervisor::run() {
                    .seconds = seconds_since(begin),
                    .resumed_from = after.step,
                    .reached = last_logged_step()};
+    if (copies_ && end.reached > reached_) end.progressed = true;
+    reached_ = std::max(reached_, end.reached);
     if (newer) highest = std::max(*highest, after.step);
     if (job_end.recalled && !end.asked_to_stop && end.code == static_cast<int>(Exit::kInterrupted)) {
       again_ = true;
@@ -405,9 +439,10 @@ int Supervisor::run() {
     blame_machines(end, suspect, used);
     const RestartDecision d = policy_.after(end);
     if (newer || !end.machine_lost) resume_.reset();
+    copies_failed_ = d.older_step;  // its cause may lie in the state that they hold
     if (const auto all = commits(); d.older_step && all.size() > 1) resume_ = all[1].step;
-    const double lost =
-        static_cast<double>(std::time(nullptr) - std::max(begun, newer ? after.time : begun)) + d.delay_s;
+    const time_t kept = copies_ && !resume_ && !copies_failed_ ? last_log_time() : newer ? after.time : begun;
+    const double lost = static_cast<double>(std::time(nullptr) - std::max(begun, kept)) + d.delay_s;
     note(end, d, suspect, before, after, lost);
     const std::string what = fmt::format("the run ended with {}{}", code_text(end.code),
                                          suspect.empty() ? "" : fmt::format(": {}", suspect));
@@ -416,11 +451,12 @@ int Supervisor::run() {
       return end.code;
     }
     again_ = true;
+    const std::string later = copies_ && !copies_failed_ ? " or a later one in memory" : "";
     fmt::print(stderr, "gpttrain: {}; restart {} of {} in {:.0f} s, from {} ({}/restarts.jsonl)\n", what, ++restarts,
                config_.launch.max_restarts, d.delay_s,
                resume_          ? fmt::format("step {}, the second newest: two attempts failed at one step", *resume_)
-               : after.step < 0 ? std::string("the beginning")
-                                : fmt::format("step {}", after.step),
+               : after.step < 0 ? cat("the beginning", later)
+                                : cat("step ", after.step, later),
                config_.run_dir());
     if (!pause(gate, d.delay_s)) return static_cast<int>(stopped_while_waiting());
   }

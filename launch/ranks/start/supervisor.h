@@ -12,7 +12,7 @@ namespace gt {
 struct AttemptEnd {
   int code = 0;
   bool asked_to_stop = false;  // the supervisor received a stop signal
-  bool progressed = false;     // it committed a newer checkpoint
+  bool progressed = false;     // it committed a newer checkpoint, or reached a later step with copies in memory
   double seconds = 0;
   int64_t resumed_from = -1;  // step that the next attempt would resume from; -1: none
   int64_t reached = -1;       // last step in the log; -1: none

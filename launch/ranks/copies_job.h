@@ -1,0 +1,25 @@
+// What a supervisor tells the ranks of an attempt about the copies of the state in the machines' memory
+// (checkpoint/peer_copies.h), in an environment variable.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace gt {
+
+constexpr const char* kCopiesVariable = "GPTTRAIN_COPIES";
+
+struct CopiesJob {
+  std::string job;        // 16 hexadecimal digits, random: the same for all attempts
+  int64_t attempt = 0;    // from 1
+  bool restores = false;  // the attempt may continue from copies of earlier ones
+};
+
+CopiesJob new_copies_job();
+std::string to_text(const CopiesJob&);  // "0123456789abcdef:3:restore"
+// Throws kUsage if the text is none of to_text().
+CopiesJob copies_job_from(const std::string& text);
+// Of this process; nullopt: no supervisor asks for copies.
+std::optional<CopiesJob> copies_job();
+
+}  // namespace gt

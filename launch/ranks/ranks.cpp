@@ -21,6 +21,7 @@
 #include "launch/ranks/crash.h"
 #include "launch/ranks/device_groups.h"
 #include "launch/ranks/join_machines.h"
+#include "launch/ranks/signals.h"
 #include "launch/ranks/stack_watch.h"
 #include "launch/ranks/start/launcher_output.h"
 #include "launch/ranks/start/spawn.h"
@@ -157,6 +158,7 @@ std::unique_ptr<MessageFactory> connect(const JobRequest& command) {
   double limit = c.launch.start_timeout_s;
   if (limit <= 0) limit = default_start_seconds(env.world, one_machine);
   job.limit = std::chrono::milliseconds(static_cast<int64_t>(1e3 * limit));
+  job.stopped = stop_requested;
   if (!one_machine && !c.comm.interface.empty())
     job.address = interface_addresses(interface_here(c.comm.interface)).front();
   return std::make_unique<SocketFactory>(job, wait_deadline(c));

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <ctime>
 #include <initializer_list>
 
 namespace gt {
@@ -14,15 +15,25 @@ namespace {
 
 // Global, because a signal handler has no other state; atomic, because ranks may be threads.
 std::atomic<int> first_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<double> first_time{0};  // seconds; 0: not known yet
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
+
+double seconds_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 extern "C" void on_stop_signal(int n) {
   // Ctrl-C also ends a `tee` reading the output, but the stop still has to save a checkpoint.
   signal(SIGPIPE, SIG_IGN);
   if (n == SIGHUP) drop_dead_terminal();
   int none = 0;
-  const bool insists = n == SIGINT || n == SIGTERM;  // SIGHUP excluded: closing a terminal may send several
-  if (!first_signal.compare_exchange_strong(none, n) && insists) _exit(128 + n);
+  if (first_signal.compare_exchange_strong(none, n)) {
+    first_time = seconds_now();
+  } else if (const double first = first_time; first > 0 && is_second_request(n, seconds_now() - first)) {
+    _exit(128 + n);
+  }
 }
 
 }  // namespace
@@ -56,6 +67,10 @@ void install_stop_signals() {
   }
   // delivers signals that arrived while a parent process had them blocked
   pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
+}
+
+bool is_second_request(int signal, double seconds) {
+  return (signal == SIGINT && seconds > 0.2) || (signal == SIGTERM && seconds > 1);
 }
 
 bool stop_requested() { return first_signal != 0; }

@@ -33,7 +33,7 @@ namespace {
 constexpr char kMagic[] = "gtrank1\n";
 constexpr size_t kMagicBytes = 8, kNonce = 32, kProof = 64, kNumber = 8, kAddress = 64;
 constexpr size_t kGreeting = kMagicBytes + kNonce, kHello = kProof + kNonce + 2 * kNumber + kAddress;
-constexpr double kGreetingSeconds = 3, kRetrySeconds = 0.05;
+constexpr double kGreetingSeconds = 3, kRetrySeconds = 0.05, kStopSeconds = 3;
 constexpr size_t kMostUnproved = 64;  // connections that have not proved the secret yet
 
 std::string padded(std::string text, size_t bytes) {
@@ -137,6 +137,7 @@ class Rendezvous {
     if (one_machine_) listen_unix();
     if (!one_machine_ && job_.rank == 0) listen_at_port();
     while (!complete()) {
+      end_if_stopped();
       const bool has_first = reaches_first();  // rank 0 reports who is late
       if (now() > end_ + (has_first ? kGreetingSeconds : 0)) fail(Exit::kIo, late_text());
       if (has_first && fds_[0] >= 0 && is_closed(fds_[0])) first_ended();
@@ -151,6 +152,11 @@ class Rendezvous {
   }
 
  private:
+  void end_if_stopped() {
+    if (stop_by_ < 0 && job_.stopped && job_.stopped()) stop_by_ = now() + kStopSeconds;
+    if (stop_by_ >= 0 && now() > stop_by_) fail(Exit::kInterrupted, "stopped while ranks connected; nothing was lost");
+  }
+
   bool reaches_first() const {
     return job_.rank > 0 && (fds_[0] >= 0 || std::any_of(links_.begin(), links_.end(),
                                                          [](const Link& l) { return l.stage == Link::Stage::kTable; }));
@@ -430,6 +436,7 @@ class Rendezvous {
   std::string table_, listens_at_, refused_;
   int attempts_ = 0;
   const double end_;
+  double stop_by_ = -1;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Connects the ranks of a job that was started by variables alone (torchrun): every rank to every other one.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct SocketJob {
   std::string secret = {};   // known to the ranks only; required if they are on several machines
   std::string address = {};  // of this machine, to listen at and connect from; "": the one that reaches rank 0
   std::chrono::milliseconds limit = std::chrono::minutes(10);
+  std::function<bool()> stopped = {};  // polled; once true, ranks that are missing get three more seconds
 };
 
 // Returns a connected, non-blocking stream socket per rank; -1 for this rank.
@@ -21,7 +23,7 @@ struct SocketJob {
 // credentials, no port is opened. On several machines: TCP. Rank 0 listens at host:port; the others send it the
 // addresses at which they listen. Both sides prove the secret before any other byte of the peer is parsed. Listeners
 // are closed at the end. Throws kUsage (port in use, another secret or world size, name not found) or kIo, naming ranks
-// that did not connect in time. Collective.
+// that did not connect in time; kInterrupted once stopped. Collective.
 std::vector<int> connect_ranks(const SocketJob&);
 
 }  // namespace gt

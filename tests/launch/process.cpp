@@ -1,7 +1,9 @@
 #include "tests/launch/process.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -110,6 +112,18 @@ TempDir::~TempDir() {
   std::error_code ec;
   std::filesystem::permissions(path_, std::filesystem::perms::owner_all, ec);
   std::filesystem::remove_all(path_, ec);
+}
+
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET, at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  const bool bound = ::bind(fd, reinterpret_cast<const sockaddr*>(&at), size) == 0 &&
+                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0;
+  ::close(fd);
+  if (!bound) throw std::runtime_error("no free port");
+  return ntohs(at.sin_port);
 }
 
 void write_file(const std::string& path, const std::string& bytes) {

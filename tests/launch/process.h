@@ -37,6 +37,9 @@ class TempDir {
 Outcome must(const std::string& args, const std::string& cwd);
 inline Outcome must(const std::string& args, const TempDir& dir) { return must(args, dir.path()); }
 
+// Returns a TCP port of the loopback interface on which nothing listens.
+int free_port();
+
 void write_file(const std::string& path, const std::string& bytes);
 std::string read_file(const std::string& path);
 

@@ -17,18 +17,6 @@ using namespace gt;
 
 namespace {
 
-// A port that was free a moment ago.
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET, at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  REQUIRE(::bind(fd, reinterpret_cast<const sockaddr*>(&at), size) == 0);
-  REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0);
-  ::close(fd);
-  return ntohs(at.sin_port);
-}
-
 // Sends bytes and returns the answer until the connection ends.
 std::string ask(int port, const std::string& bytes) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);

@@ -22,7 +22,8 @@ using namespace gt;
 namespace {
 
 int run_shell(int world, const std::string& script) {
-  return launch_ranks(world, {"-c", script}, {.program = "/bin/sh"});
+  // A shell cannot trap a signal that it was started with as ignored.
+  return launch_ranks(world, {"--default-signal=USR1", "/bin/sh", "-c", script}, {.program = "/usr/bin/env"});
 }
 
 std::string temp_file() {
@@ -35,15 +36,16 @@ std::string read_all(const std::string& path) {
 }
 
 // Runs `body` in a child process, sends the signals in order once the file holds `ready` bytes, and returns the child's
-// exit status.
+// exit status. pause_ms: between two signals, once the earlier one has been taken.
 template <class F>
-int signalled(F&& body, const std::string& file, size_t ready, const std::vector<int>& signals) {
+int signalled(F&& body, const std::string& file, size_t ready, const std::vector<int>& signals, int pause_ms = 0) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
   wait_until("the child is ready", [&] { return read_all(file).size() >= ready; });
   for (const int n : signals) {
     kill(child, n);
     wait_until_taken(child, n);
+    if (&n != &signals.back()) std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
   }
   int status = 0;
   if (!wait_until("the child ends", [&] { return waitpid(child, &status, WNOHANG) == child; })) kill(child, SIGKILL);
@@ -91,7 +93,7 @@ TEST_CASE("a job that does not end after its verdict is killed, with the verdict
 TEST_CASE("a second Ctrl-C kills ranks that ignore the first") {
   const std::string out = temp_file();
   const auto body = [&] { return run_shell(2, "trap '' USR1; echo x >> " + out + "; while :; do sleep 0.1; done"); };
-  CHECK(signalled(body, out, 4, {SIGINT, SIGINT}) == 128 + SIGINT);
+  CHECK(signalled(body, out, 4, {SIGINT, SIGINT}, 300) == 128 + SIGINT);
   std::filesystem::remove(out);
 }
 
@@ -133,6 +135,27 @@ TEST_CASE("the first signal requests a stop, the second ends the process") {
   };
   CHECK(signalled([&] { return body(true); }, out, 5, {SIGTERM}) == 75);
   std::filesystem::remove(out);
-  CHECK(signalled([&] { return body(false); }, out, 5, {SIGUSR1, SIGTERM}) == 128 + SIGTERM);
+  CHECK(signalled([&] { return body(false); }, out, 5, {SIGUSR1, SIGTERM}, 1100) == 128 + SIGTERM);
+  std::filesystem::remove(out);
+}
+
+TEST_CASE("one request that reaches a process twice is not a second request") {
+  CHECK_FALSE(is_second_request(SIGTERM, 0.9));
+  CHECK(is_second_request(SIGTERM, 1.1));
+  CHECK_FALSE(is_second_request(SIGINT, 0.1));
+  CHECK(is_second_request(SIGINT, 0.3));
+  CHECK_FALSE(is_second_request(SIGHUP, 10));
+  CHECK_FALSE(is_second_request(SIGUSR1, 10));
+  const std::string out = temp_file();
+  const auto body = [&] {
+    install_stop_signals();
+    std::ofstream(out) << "ready";
+    while (!stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the step ends, the checkpoint is written
+    return 75;
+  };
+  CHECK(signalled(body, out, 5, {SIGTERM, SIGTERM}) == 75);
+  std::filesystem::remove(out);
+  CHECK(signalled(body, out, 5, {SIGUSR1, SIGTERM}) == 75);
   std::filesystem::remove(out);
 }

@@ -1,6 +1,5 @@
 // Ranks that torchrun's variables start, without MPI.
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -8,7 +7,6 @@
 
 #include "kernels/core/check.h"
 #include "launch/hosts/socket_job.h"
-#include "parallel/comm/socket_address.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"
@@ -23,15 +21,6 @@ const std::string kTiny =
     "--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
     "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant "
     "--train.steps 4 --checkpoint.every 2 ";
-
-int free_port() {
-  SocketAddress a;
-  a.parse("127.0.0.1", 0);
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  REQUIRE((bind(fd, a.get(), a.size) == 0 && getsockname(fd, a.get(), &a.size) == 0));
-  close(fd);
-  return a.port();
-}
 
 // A shell command that runs rank `rank` of 4 with `here` ranks on each machine; `more`: further variables.
 std::string rank_command(int rank, int here, int port, const std::string& args, const std::string& more = "") {

@@ -208,6 +208,17 @@ TEST_CASE("sockets: a rank that never comes is named after the time limit") {
   }
 }
 
+TEST_CASE("sockets: a stop signal ends the wait for a rank that never comes") {
+  for (const int here : {3, 1}) {
+    std::vector<SocketJob> all = jobs(3, here);
+    all.erase(all.begin() + 1);
+    for (SocketJob& job : all) job.stopped = [] { return true; };
+    const std::vector<std::string> errors = errors_of(all);
+    CHECK_THAT(errors[0], Contains("75 stopped while ranks connected"));
+    CHECK_THAT(errors[2], Contains("75 stopped while ranks connected") || Contains("74 rank 0 ended"));
+  }
+}
+
 TEST_CASE("sockets: another secret or world size is refused with the reason") {
   std::vector<SocketJob> all = jobs(3, 1, std::chrono::milliseconds(1500));
   all[1].secret = "another";

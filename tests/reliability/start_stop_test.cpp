@@ -181,6 +181,45 @@ TEST_CASE("a closed terminal saves in every launch mode, nohup is left alone", "
   CHECK(kept.code == 75);
 }
 
+TEST_CASE("a stop signal that reaches every process of a job more than once still saves", "[R14]") {
+  const std::string slow = "--fault.inject delay@step:rank=0,ms=2500 ";
+  for (const std::string way : {"", "--pp 2 --launch.ranks threads", "--tp 2", "--tp 2 --launch.max_restarts 2"}) {
+    TempDir dir;
+    const Outcome r = gpttrain(kRun + slow + way, dir.path(), 100, [&](int pid) {
+      wait_for_step(dir / "runs/x/log.jsonl", 2);
+      std::vector<int> all{pid};  // as service managers and timeout(1) do
+      for (size_t i = 0; i < all.size(); ++i)
+        for (const int child : children(all[i])) all.push_back(child);
+      CHECK(all.size() == (way.find("--tp") == std::string::npos ? 1 : 4));
+      for (const int p : all) CHECK(send_signal(p, SIGTERM));
+      usleep(20000);
+      for (const int p : all) send_signal(p, SIGTERM);
+    });
+    INFO(way << "\n" << r.out);
+    CHECK(r.code == 75);
+    const auto steps = list_steps(dir / "runs/x/checkpoints");
+    REQUIRE(!steps.empty());
+    CHECK(steps.front().first == static_cast<int64_t>(logged(dir / "runs/x", "loss").size()));
+    CHECK(left_behind(dir.path(), {}) == "");
+  }
+}
+
+TEST_CASE("a stop signal to mpirun alone is one to the job", "[R14]") {
+  for (const int n : {SIGTERM, SIGINT}) {
+    TempDir dir;
+    const Outcome r = gpttrain(kRun + "--tp 2", dir.path(), 100, [&](int pid) {
+      wait_for_step(dir / "runs/x/log.jsonl", 2);
+      for (const int child : children(pid)) send_signal(child, n);
+    });
+    INFO(r.out);
+    CHECK(r.code == 75);
+    const auto steps = list_steps(dir / "runs/x/checkpoints");
+    REQUIRE(!steps.empty());
+    CHECK(steps.front().first == static_cast<int64_t>(logged(dir / "runs/x", "loss").size()));
+    CHECK(left_behind(dir.path(), {}) == "");
+  }
+}
+
 TEST_CASE("a rank that stops during startup is named and ends the job with 124", "[R12]") {
   TempDir dir;
   int stopped = 0;

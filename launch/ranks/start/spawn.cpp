@@ -69,15 +69,36 @@ bool may_read_other_processes() {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
+// Of INT or TERM, mpirun kills its ranks after a second or two, before they can save, while service managers send TERM
+// to every process of a job. So mpirun has both blocked; this process reads what is pending, and ends mpirun by HUP.
+bool is_stop_of_all(int n) { return n == SIGINT || n == SIGTERM; }
+int end_signal(const JobCommand& job) { return job.mpirun ? SIGHUP : SIGTERM; }
+
+// Returns a stop signal that is pending at a process which blocks it; 0: none.
+int pending_stop(pid_t pid) {
+  std::ifstream in(cat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("ShdPnd:", 0) != 0) continue;
+    const uint64_t pending = std::strtoull(line.c_str() + 7, nullptr, 16);
+    for (const int n : {SIGINT, SIGTERM})
+      if ((pending >> (n - 1) & 1) != 0) return n;
+  }
+  return 0;
+}
+
 [[noreturn]] void run_child(const JobCommand& job, const std::string& folder, const LauncherOutput& output,
                             const sigset_t& mask, pid_t parent) {
   setpgid(0, 0);  // Ctrl-C of the terminal goes to the parent only
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  prctl(PR_SET_PDEATHSIG, end_signal(job));
   if (getppid() != parent) _exit(128 + SIGTERM);  // the parent died before PR_SET_PDEATHSIG took effect
   sigset_t blocked = mask;                        // a rank unblocks them once its handlers are installed
   for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
-    if (job.here) sigaddset(&blocked, n);
+    if (job.here || (job.mpirun && is_stop_of_all(n))) sigaddset(&blocked, n);
   sigprocmask(SIG_SETMASK, &blocked, nullptr);
+  if (job.mpirun) {
+    signal(SIGHUP, SIG_DFL);                      // ignored under nohup
+    if (job.resumable) signal(SIGUSR1, SIG_IGN);  // forwarded while mpirun has a handler, harmless before and after
+  }
   signal(SIGUSR2, SIG_IGN);  // stack dump request; must not kill ranks without a handler yet
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
   if (!job.here) {
@@ -146,6 +167,7 @@ class ChildSupervisor {
       if (done == child_) return end_of(exit_code_of(status));
       if (done < 0 && errno != EINTR) return ours_ = true, JobEnd{static_cast<int>(Exit::kInternal), first_};
       take_signal(gate.wait(guarded_ ? 0.2 : 0.05));
+      if (job_.mpirun && first_ == 0) take_signal(pending_stop(child_));
       guard_sockets();
       poll_ranks();
       poll_verdict();
@@ -162,7 +184,7 @@ class ChildSupervisor {
     ours_ = ending_;
     // A rank still starting dies of the forwarded SIGUSR1: nothing was lost. A job that cannot resume ends with the
     // signal's code.
-    if (first_ != 0 && !ending_ && code == 128 + SIGUSR1)
+    if (first_ != 0 && !ending_ && code == 128 + SIGUSR1 && (!output_.started() || !job_.resumable))
       return ours_ = true, JobEnd{job_.resumable ? static_cast<int>(Exit::kInterrupted) : 128 + first_, first_};
     if (late_) return {late_->code, first_};
     if (ending_ && verdict_found_ && first_ == 0) return {code_of_verdict(job_.verdict_file), 0};
@@ -174,8 +196,9 @@ class ChildSupervisor {
     if (n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGUSR1) {
       if (first_ == 0) {
         first_ = n;
+        first_time_ = Clock::now();
         request_stop();
-      } else if (n == SIGINT || n == SIGTERM) {  // SIGHUP excluded: closing a terminal may send several
+      } else if (is_second_request(n, std::chrono::duration<double>(Clock::now() - first_time_).count())) {
         end_now();
       }
     } else if (n == SIGUSR2) {
@@ -231,7 +254,7 @@ class ChildSupervisor {
   }
 
   void end_now() {
-    kill(child_, ending_ ? SIGKILL : SIGTERM);
+    kill(child_, ending_ ? SIGKILL : end_signal(job_));
     ending_ = true;
     deadline_ = Clock::now() + std::chrono::seconds(3);
   }
@@ -244,6 +267,7 @@ class ChildSupervisor {
   const std::map<int, StartedRank> alone_;
   std::optional<StartWatch::End> late_;
   int first_ = 0;  // first stop signal
+  Clock::time_point first_time_;
   bool ending_ = false, verdict_found_ = false, ours_ = false, guarded_ = false, recalled_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
@@ -399,6 +423,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
     if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
     return job;
   }
+  job.mpirun = !options.slurm;
   job.local_mpi = !options.slurm && is_local_only(options.hosts);
   const char* starter = options.slurm ? "srun" : "mpirun";
   const std::string bundle = options.slurm ? "" : bundle_folder();

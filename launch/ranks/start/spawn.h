@@ -61,6 +61,7 @@ struct JobCommand {
   std::vector<std::string> words;  // words[0]: the program's path
   Variables environment;           // set unless already set
   Variables variables = {};        // set always
+  bool mpirun = false;             // the program is mpirun
   bool local_mpi = false;          // mpirun with all ranks on this machine
   std::string verdict_file = {};   // SpawnOptions::verdict_file
   int verdict_grace_s = 7;         // time for the job to end after it appears

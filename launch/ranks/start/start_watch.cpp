@@ -136,8 +136,7 @@ LauncherEnd code_of_launcher(int code, bool started, const LauncherError& troubl
   if (!started && !trouble.text.empty() && code != 0)
     return {static_cast<int>(trouble.usage ? Exit::kUsage : Exit::kIo), trouble.text};
   if (is(Exit::kOk) || is(Exit::kUsage) || is(Exit::kHardware) || is(Exit::kNumerical) || is(Exit::kDamaged) ||
-      is(Exit::kInternal) || is(Exit::kIo) || is(Exit::kInterrupted) || is(Exit::kHang) || signal ||
-      (code == 1 && started))
+      is(Exit::kInternal) || is(Exit::kIo) || is(Exit::kInterrupted) || is(Exit::kHang) || signal)
     return {code, ""};
   if (code == 126 || code == 127)
     return {static_cast<int>(Exit::kUsage),

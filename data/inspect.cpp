@@ -86,8 +86,8 @@ bool inspect_file(const std::string& path, std::ostream& out) {
     if (f.masked()) out << "loss mask    " << targets_of(f) << " tokens carry loss\n";
     if (const auto m = read_token_meta(f.prefix())) {
       out << "tokenizer    SHA-256 " << m->tokenizer_sha256 << ", " << m->vocab << " pieces, end of document " << m->eod
-          << "\nprepared     by gpttrain " << m->version << " from " << m->inputs.size() << " inputs, " << m->bytes
-          << " bytes of text\n";
+          << "\nprepared     by gpttrain " << m->version << " from " << m->inputs.size()
+          << (m->inputs.size() == 1 ? " input, " : " inputs, ") << m->bytes << " bytes of text\n";
       const bool fits =
           top < static_cast<uint64_t>(m->vocab) && m->tokens == f.tokens() && m->documents == f.documents();
       if (!fits)

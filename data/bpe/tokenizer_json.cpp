@@ -127,6 +127,10 @@ class Builder {
                  ": model.vocab: id ", id, " or its piece is there twice");
       ++out_.model_pieces;
     }
+    GT_REQUIRE(
+        id_of("<0x00>") < 0 || id_of("<0xFF>") < 0, Exit::kUsage, name_,
+        ": model.vocab: expected a byte-level BPE, found a SentencePiece model with byte fallback (piece <0x00>); "
+        "give the tokenizer.model that it was made from");
     for (int b = 0; b < 256; ++b)
       GT_REQUIRE(id_of(letter_of(static_cast<uint8_t>(b))) >= 0, Exit::kUsage, name_,
                  ": model.vocab: expected a piece for each of the 256 bytes, found none for byte ", b, " (",

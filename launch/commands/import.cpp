@@ -42,6 +42,7 @@ struct Origin {
   bool hf = false;                      // Hugging Face's names and orientation
   std::vector<AuxFile> aux;
   std::string tokenizer;  // its file or folder, or none
+  std::string other_ids;  // other_ids() of a tokenizer that replaces the folder's
   std::vector<std::string> warnings;
 };
 
@@ -122,6 +123,27 @@ std::string tokenizer_in(const std::string& folder, std::vector<std::string>& wa
   }
 }
 
+// Returns how the ids of a given tokenizer differ from those of the folder's own; "": they do not, as far as some text
+// shows. The same tokenizer may be there in two forms.
+std::string other_ids(const std::string& given, const std::string& folder) {
+  std::vector<std::string> unread;
+  const std::string own = tokenizer_in(folder, unread);
+  if (own.empty() || given.empty()) return "";
+  const Tokenizer a = Tokenizer::load(given), b = Tokenizer::load(own);
+  if (a.sha256() == b.sha256()) return "";
+  for (const char* text : {"The model was trained on text", "if (x[13] != 0) return f(x);", "Über naïve café 日本"}) {
+    const auto first = [&](const Tokenizer& t) {
+      std::vector<int32_t> ids = t.encode(text);
+      ids.resize(std::min<size_t>(ids.size(), 8));
+      return fmt::format("{}", fmt::join(ids, " "));
+    };
+    if (a.encode(text) != b.encode(text))
+      return fmt::format("\"{}\" begins with the tokens {} in {} and {} in {}, which the weights were trained with",
+                         text, first(a), given, first(b), own);
+  }
+  return "";
+}
+
 Origin open_folder(Vfs& vfs, const std::string& path) {
   Origin o;
   o.file = open_safetensors(vfs, path);
@@ -167,6 +189,7 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
     if (adapter) folder.model = adapter->model();
     folder.adapter = std::move(adapter);
     folder.tokenizer = args.tokenizer.empty() ? tokenizer_in(base, folder.warnings) : args.tokenizer;
+    folder.other_ids = other_ids(args.tokenizer, base);
     return folder;
   }
   GT_REQUIRE(fs::is_regular_file(args.from, ec), Exit::kUsage, args.from, ": is neither a file nor a folder");
@@ -403,6 +426,10 @@ Imported import_weights(const ImportArgs& args, const Config* run) {
   const DirLock lock(args.output);
   Vfs vfs;
   Origin origin = open_origin(vfs, args);
+  if (!origin.other_ids.empty()) {
+    GT_REQUIRE(run == nullptr, Exit::kUsage, "data.tokenizer: ", origin.other_ids, "; leave --data.tokenizer out");
+    origin.warnings.push_back(origin.other_ids);
+  }
   Config config;
   if (run != nullptr)
     config = *run;

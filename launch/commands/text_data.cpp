@@ -111,15 +111,19 @@ void for_each_text(Config& c, F&& act) {
       if (is_text_source(s.path)) act(s);
 }
 
+std::unique_ptr<Tokenizer> load_tokenizer(const Config& c) {
+  auto out = std::make_unique<Tokenizer>(Tokenizer::load(c.data.tokenizer));
+  GT_REQUIRE(out->vocab() <= c.model.vocab, Exit::kUsage, "model.vocab: ", c.data.tokenizer, " has ", out->vocab(),
+             " pieces, the model's vocabulary is ", c.model.vocab, "; give --model.vocab ", out->vocab(), " or more");
+  return out;
+}
+
 }  // namespace
 
 void tokenize_text_data(Config& c) {
   std::unique_ptr<Tokenizer> tokenizer;
   for_each_text(c, [&](DataSource& s) {
-    if (!tokenizer) tokenizer = std::make_unique<Tokenizer>(Tokenizer::load(c.data.tokenizer));
-    GT_REQUIRE(tokenizer->vocab() <= c.model.vocab, Exit::kUsage, "model.vocab: ", c.data.tokenizer, " has ",
-               tokenizer->vocab(), " pieces, the model's vocabulary is ", c.model.vocab, "; give --model.vocab ",
-               tokenizer->vocab(), " or more");
+    if (!tokenizer) tokenizer = load_tokenizer(c);
     const std::string folder = c.run_dir() + "/data", prefix = prefix_for(s.path, folder, *tokenizer);
     std::error_code ec;
     if (!fs::exists(prefix + ".idx", ec)) prepare_one(s.path, folder, prefix, c.data.tokenizer);
@@ -131,6 +135,7 @@ bool replace_text_by_mock(Config& c) {
   bool any = false;
   for_each_text(c, [&](DataSource&) { any = true; });
   if (!any) return false;
+  load_tokenizer(c);
   c.data.train = {{.path = "mock"}};
   c.data.valid.clear();
   return true;

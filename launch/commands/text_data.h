@@ -14,7 +14,8 @@ namespace gt {
 // the errors of prepare_data.
 void tokenize_text_data(Config& config);
 
-// Replaces text files by mock data for a dry run, which writes nothing. Returns whether there were any.
+// Replaces text files by mock data for a dry run, which writes nothing. Returns whether there were any. Throws kUsage
+// as tokenize_text_data.
 bool replace_text_by_mock(Config& config);
 
 // Shows one line of progress on the terminal or in the log.

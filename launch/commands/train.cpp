@@ -80,9 +80,12 @@ Command without_dry_run(Command command) {
   return command;
 }
 
-Exit show_dry_run(const Command& command, const TrainRun& run) {
+// `text`: data.train names text files, which are mock data in the run.
+Exit show_dry_run(const Command& command, const TrainRun& run, bool text) {
   if (command.env.launched() && command.env.rank > 0) return Exit::kOk;  // rank 0 reports for all
   Rows rows = dry_run(run.loaded, command.env, run.range_test, run.force);
+  for (auto& [name, value] : rows)
+    if (text && name == "data") value = "text files, prepared when the run starts";
   if (std::string start = start_command(without_dry_run(command)); !start.empty())
     rows.insert(rows.begin(), {"start", std::move(start)});
   if (!run.quiet) fmt::print("{}\n", block(rows));
@@ -108,8 +111,8 @@ Exit run_train(const Command& command) {
   run.force = args.force;
   if (args.lr_range_test) make_range_test(run);
   if (args.dry_run) {
-    if (replace_text_by_mock(run.loaded.config)) fmt::print("data      text files, prepared when the run starts\n");
-    return show_dry_run(command, run);
+    const bool text = replace_text_by_mock(run.loaded.config);
+    return show_dry_run(command, run, text);
   }
   tokenize_text_data(run.loaded.config);
   return run_ranks(command, [&](GroupFactory& factory) {

@@ -104,9 +104,10 @@ std::string require_equal_replicas(const Engine& engine, const DeviceApi& api, S
     hosts.push_back(parts[1]);
   }
   const ReplicaVerdict v = judge_replicas(all);
+  if (v.equal && v.covered == 0) return "replicas: no weights or optimizer state have a second copy to compare";
   if (v.equal)
     return fmt::format("replicas are equal: {:.0f} % of weights and optimizer state have a second copy",
-                       v.held > 0 ? 100 * static_cast<double>(v.covered) / static_cast<double>(v.held) : 0.);
+                       100 * static_cast<double>(v.covered) / static_cast<double>(v.held));
   std::string name;
   for (const ReplicaClaim& c : mine)
     if (c.key == v.key) name = views[static_cast<size_t>(c.view)].name;

@@ -267,7 +267,7 @@ void RunReporter::add_times(StepRecord& rec, const StepResult& r) {
   const bool behind = is_asynchronous(*rank_.backend.device);
   const double seconds = rec.step_seconds, waited = loader_.step().waited;
   if (medians_.steps() > (behind ? 3 : 1)) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
-  if (rank_.mesh.shape().world() > 1 && !behind) rec.exposed_comm = r.times.mean_exposed() / seconds;
+  if (rank_.mesh.shape().world() > 1 && !behind) rec.exposed_comm = std::min(1.0, r.times.mean_exposed() / seconds);
   if (rank_.mesh.shape().pp > 1) {
     rec.pipeline_bubble = r.times.pipeline_bubble();
     rec.bubble_predicted = predicted_bubble_;
@@ -485,12 +485,13 @@ void RunReporter::finish(const RunEnd& end) {
     info.next.push_back(end.saved_step < 0
                             ? "the same command starts over: there is no checkpoint"
                             : fmt::format("the same command again resumes from step {}", end.saved_step));
-  const std::string dir = shell_word(config_.run_dir());
-  info.next.push_back("tensorboard --logdir " + dir);
+  const std::string run = config_.run_dir();
+  const std::string load = shell_word(config_.checkpoint.dir.empty() ? run : config_.checkpoint.dir);
+  info.next.push_back("tensorboard --logdir " + shell_word(run));
   if (end.saved_step >= 0 && config_.data.train.front().path != "mock")  // mock tokens have no meaning
     info.next.push_back(config_.model.predicts_pairs()
-                            ? fmt::format("gpttrain export --load {} --output FOLDER", dir)
-                            : fmt::format("gpttrain generate --load {}{} --prompt \"…\"", dir,
+                            ? fmt::format("gpttrain export --load {} --output FOLDER", load)
+                            : fmt::format("gpttrain generate --load {}{} --prompt \"…\"", load,
                                           config_.data.tokenizer.empty() ? " --tokenizer TOKENIZER.model" : ""));
   log_->end(info);
   remember_prediction();

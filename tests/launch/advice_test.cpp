@@ -149,6 +149,29 @@ TEST_CASE("every command printed as a next step runs as printed") {
   REQUIRE(then != std::string::npos);
   follow(make.substr(0, then));
   follow(train + make.substr(then + 11));
+  // The same for a name with a blank and a model with more pieces than the text can give.
+  write_file(dir / "my text.txt", text);
+  std::string large = train;
+  const auto swap = [&](const std::string& from, const std::string& to) {
+    large.replace(large.find(from), from.size(), to);
+  };
+  swap("--model.vocab 400", "--model.vocab 50257");
+  swap("text.txt", "'my text.txt'");
+  swap("--log.name y", "--log.name z");
+  const std::string quoted = advised(refused(large), "needs a tokenizer; ");
+  const size_t add = quoted.find(", then add ");
+  REQUIRE(add != std::string::npos);
+  follow(quoted.substr(0, add));
+  swap("--model.vocab 50257", "");
+  follow(large + quoted.substr(add + 11));
+  // A run that continues a checkpoint with a tokenizer, and one whose checkpoints are elsewhere.
+  const std::string resumed = model + "--data.train text.txt --train.steps 3 --log.name x";
+  const Outcome kept = refused(resumed);
+  const size_t flag = kept.out.find("that of the checkpoint, ");
+  REQUIRE(flag != std::string::npos);
+  CHECK(kept.out.substr(flag + 24).starts_with("--data.tokenizer runs/x/checkpoints/step-000000002/tokenizer.model"));
+  const Outcome apart = must(train + "--data.tokenizer tok.model --checkpoint.dir apart", dir);
+  follow(advised(apart, "  ") + " --max-tokens 2", {{"…", "The"}});
   // Text where tokens are expected.
   follow(advised(refused("eval --load runs/x --data.train text.txt"), "prepare it with: "),
          {{"TOKENIZER.model", "tok.model"}});

@@ -115,6 +115,13 @@ TEST_CASE("the folder's tokenizer is the run's, unless another is given") {
   CHECK(must("generate --load runs/second --prompt \"the cat\" --max-tokens 4 --device.kind cpu", dir).says("the cat"));
   must("--from hf --data.tokenizer tok.model --log.name third " + data, dir);
   CHECK(logged(dir / "runs/third", "loss") == logged(dir / "runs/second", "loss"));
+  must("tokenizer train --input t.txt --vocab 290 --output other.model", dir);
+  const Outcome other = gpttrain("--from hf --data.tokenizer other.model --log.name fifth " + data, dir.path());
+  INFO(other.out);
+  CHECK(other.code == 2);
+  CHECK(other.says("other.model and "));
+  CHECK(other.says("which the weights were trained with; leave --data.tokenizer out"));
+  CHECK(must("import --from hf --tokenizer other.model --output in", dir).says("which the weights were trained with"));
   for (const char* file : {"tokenizer.model", "tokenizer.json"})
     std::filesystem::remove(dir / (std::string("hf/") + file));
   const Outcome none = gpttrain("--from hf --log.name fourth " + data, dir.path());  // no new one would fit

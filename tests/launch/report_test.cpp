@@ -138,6 +138,8 @@ TEST_CASE("report, compare and watch say which folder is no run") {
     CHECK(r.says("empty: expected a run folder with log.jsonl, found none"));
   }
   CHECK(gpttrain("report none", dir.path()).says("none: expected a run folder, found nothing"));
+  CHECK(
+      gpttrain("report emptyy", dir.path()).says("emptyy: expected a run folder, found nothing; did you mean empty?"));
   CHECK(gpttrain("compare empty", dir.path()).says("expected 2 to 16 run folders, found 1"));
   ::mkfifo((dir / "empty/log.jsonl").c_str(), 0600);
   CHECK(gpttrain("report empty", dir.path()).says("log.jsonl: is a pipe"));

@@ -143,7 +143,9 @@ TEST_CASE("from a text file to text in three commands, and the text is prepared 
   const std::string train = kModel +
                             "--data.train mine.txt --data.tokenizer mine.model --log.name mine --train.eval_every 5 "
                             "--train.eval_steps 1 --dp 2 --launch.ranks threads --train.steps ";
-  CHECK(must(train + "1 --dry-run", dir).code == 0);
+  const Outcome dry = must(train + "1 --dry-run", dir);
+  CHECK(dry.says("text files, prepared when the run starts"));
+  CHECK_FALSE(dry.says("synthetic tokens"));
   CHECK_FALSE(fs::exists(dir / "runs/mine"));
   const Outcome first = must(train + "5", dir);
   CHECK(first.says("prepare "));
@@ -174,6 +176,7 @@ TEST_CASE("an input that is no text is reported, and a model too small for the t
     CHECK(r.says(why));
   };
   refused("--data.train mine.txt", "--model.vocab 420");
+  refused("--data.train mine.txt --dry-run", "--model.vocab 420");
   refused("--data.train empty.txt --model.vocab 420", "no text");
   refused("--data.train weights.pt --model.vocab 420", "zero bytes");
   refused("--data.train folder --model.vocab 420", "no such file");

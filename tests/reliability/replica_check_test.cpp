@@ -91,7 +91,8 @@ TEST_CASE("healthy ranks are equal under every kind of layout and level, and the
     const Outcome r = gpttrain(kTiny + layout + " --fault.recheck_every 3 --log.name x", dir.path());
     INFO(layout << "\n" << r.out);
     CHECK(r.code == 0);
-    CHECK(r.says("replicas are equal: "));
+    CHECK((r.says("replicas are equal: ") || r.says("replicas: no weights or optimizer state have a second copy")));
+    CHECK(!r.says("replicas are equal: 0 %"));
   }
 }
 

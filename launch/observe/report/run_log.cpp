@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
+#include "launch/options/near_path.h"
 
 namespace gt {
 namespace fs = std::filesystem;
@@ -271,8 +272,13 @@ struct RecordReader {
 
 RunLog::RunLog(std::string run_dir) : dir_(std::move(run_dir)) {
   std::error_code ec;
-  GT_REQUIRE(fs::is_directory(dir_, ec), Exit::kUsage, dir_, ": expected a run folder, found ",
-             fs::exists(dir_, ec) ? "a file" : "nothing");
+  if (!fs::is_directory(dir_, ec)) {
+    const bool file = fs::exists(dir_, ec);
+    const std::string near = file ? std::string() : near_path(dir_);
+    throw Error(cat(dir_, ": expected a run folder, found ", file ? "a file" : "nothing",
+                    near.empty() ? "" : "; did you mean " + near + "?"),
+                Exit::kUsage);
+  }
   GT_REQUIRE(fs::exists(dir_ + "/log.jsonl", ec), Exit::kUsage, dir_,
              ": expected a run folder with log.jsonl, found none");
   open_to_read(dir_ + "/log.jsonl");

@@ -18,7 +18,9 @@ constexpr std::string_view kNoBlock = "there is no such block here",
                            kFiles = "token files contain ids; set model.vocab",
                            kLogs = "logs are files here: log.jsonl, TensorBoard",
                            kFused = "kernels are chosen by the device",
-                           kTimers = "log.jsonl contains the times of every step";
+                           kTimers = "log.jsonl contains the times of every step",
+                           kTrace = "log.trace_steps FIRST:END writes a trace of these steps",
+                           kGroups = "one schedule serves all weights; optim.groups scales its rate for some of them";
 
 constexpr MegatronFlag kFlags[] = {
     // Precision.
@@ -26,6 +28,9 @@ constexpr MegatronFlag kFlags[] = {
     {"fp16", kTranslated, 0, "fp16 weights with FP32 masters, Megatron's loss scaling",
      "--precision.amp O2 --precision.dtype fp16 --precision.loss_scale_profile megatron"},
     {"fp8-format", kTranslated, 1},
+    {"fp8-amax-history-len", kAlways, 1, "delayed scaling keeps the amax of 1024 steps", "1024"},
+    {"fp8-amax-compute-algo", kAlways, 1, "scales come from the largest amax of the history", "max"},
+    {"fp8-param-gather", kNoEffect, 0, "weights are gathered in 16 bits and quantized on every rank"},
     {"grad-reduce-in-bf16", kTranslated, 0, "gradients are reduced in bf16", "--precision.reduce_dtype bf16"},
     {"accumulate-allreduce-grads-in-fp32", kAlways, 0, "gradients are accumulated in FP32"},
     {"attention-softmax-in-fp32", kAlways, 0, "softmax is FP32"},
@@ -78,6 +83,8 @@ constexpr MegatronFlag kFlags[] = {
     {"adam-beta1", kTranslated, 1},
     {"adam-beta2", kTranslated, 1},
     {"sgd-momentum", kTranslated, 1, "", "--optim.momentum"},
+    {"decoupled-lr", kRefused, 1, kGroups},
+    {"decoupled-min-lr", kRefused, 1, kGroups},
     {"lr-decay-iters", kTranslated, 1, "length of the curve", "--schedule.total_steps"},
     {"lr-decay-style", kTranslated, 1},
     {"lr-warmup-fraction", kTranslated, 1},
@@ -157,6 +164,9 @@ constexpr MegatronFlag kFlags[] = {
     {"log-progress", kNoEffect, 0, kLogs},
     {"timing-log-level", kNoEffect, 1, kTimers},
     {"timing-log-option", kNoEffect, 1, kTimers},
+    {"profile", kNoEffect, 0, kTrace},
+    {"profile-step-start", kNoEffect, 1, kTrace},
+    {"profile-step-end", kNoEffect, 1, kTrace},
     {"wandb-project", kNoEffect, 1, kLogs},
     {"wandb-exp-name", kNoEffect, 1, kLogs},
     {"wandb-save-dir", kNoEffect, 1, kLogs},

@@ -134,7 +134,7 @@ std::vector<std::string> run_ranks(const Layout& l, const std::function<void(int
       auto& mine = errors[static_cast<size_t>(r)];
       try {
         const auto factory = world.factory(r);
-        const Mesh mesh({.pp = l.pp, .dp = l.dp, .tp = l.tp}, *factory);
+        const Mesh mesh({.pp = l.pp, .dp = l.dp, .ep = l.ep, .tp = l.tp}, *factory);
         try {
           body(r, mesh);
         } catch (const Error& e) {

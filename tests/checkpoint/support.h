@@ -24,6 +24,7 @@ std::vector<Param> odd_model();
 
 struct Layout {
   int tp = 1, pp = 1, dp = 1, zero = 1;  // zero 0: each dp rank holds everything and saves its share
+  int ep = 1;                            // of the mesh alone
   int world() const { return tp * pp * dp; }
 };
 

@@ -479,6 +479,7 @@ struct MaxAbs {
   X(cross_entropy_grad, CrossEntropyGrad, kHigh, kBackward, kLoss, kLoss, kOwn)          \
   X(sum, Sum, kHigh, kNeither, kElementwise, kOfParameter, kPart)                        \
   X(sum_squares, SumSquares, kHigh, kNeither, kElementwise, kOfParameter, kOwn)          \
+  X(normalize, Normalize, kHigh, kNeither, kElementwise, kOfParameter, kPart)            \
   X(clip_factor, ClipFactor, kHigh, kNeither, kElementwise, kOfParameter, kPart)         \
   X(check_step, CheckStep, kHigh, kNeither, kElementwise, kOfParameter, kPart)           \
   X(adamw, AdamW, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                       \

@@ -21,6 +21,13 @@ struct SumSquares {
   GT_OPERANDS(.control("out", o.out))
 };
 
+// out = x / (sqrt(squares[0]) + eps). x f32, squares f64 [1] (SumSquares), out T; out may alias an x of its dtype.
+struct Normalize {
+  Tensor x, squares, out;
+  float eps = 0;
+  GT_OPERANDS(.in("x", o.x).control("squares", o.squares).out("out", o.out))
+};
+
 // Device-resident scalars of one optimizer step, f32 [kNumScalars], so a captured step replays with new values.
 enum StepScalar : int {
   kLr,

@@ -117,14 +117,15 @@ class Inventory {
     module_weights() += weights;
     open_layer().flops += 2 * weights;
     const float std = 1 / static_cast<float>(rank);
-    add("lora_a", {blocks * rank, in}, of_a, {Init::Kind::kNormal, std}, Role::kMatrix).frozen = false;
+    ParamSpec& a = add("lora_a", {blocks * rank, in}, of_a, {Init::Kind::kNormal, std}, Role::kMatrix);
+    a.frozen = false, a.matrices = static_cast<int>(blocks);
     add("lora_b", {out, rank}, of_b, {Init::Kind::kZero}, Role::kMatrix).frozen = false;
   }
   int64_t& module_weights() { return m_.modules.back().weights; }
   // A parameter of the open module.
   ParamSpec& add(const char* leaf, Shape shape, ShardSpec shard, Init init, Role role) {
     ParamSpec p{.name = cat(m_.modules.back().name, '.', leaf), .shape = shape, .shard = shard, .init = init};
-    p.role = role;
+    p.role = role, p.matrices = shard.blocks;
     p.layer = m_.modules.back().layer;
     p.frozen = m_.config.lora.rank > 0;
     m_.modules.back().parameters += shape.numel();

@@ -23,6 +23,7 @@ struct ParamSpec {
   ShardSpec shard;   // over TP ranks; replicate: whole on each
   Init init;
   Role role = Role::kMatrix;
+  int matrices = 1;       // of kMatrix, along dimension 0: Q, K and V of a fused weight
   int layer = 0;          // index in the layer list
   bool residual = false;  // projection back into the residual stream, with smaller initial values
   bool frozen = false;    // not trained: the model has adapters

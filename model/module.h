@@ -88,6 +88,7 @@ class Module {
     p.fake_quant = build.precision.int8 && spec.role != Role::kNorm && spec.role != Role::kBias;
     p.frozen = spec.frozen;
     p.decay = spec.shape.rank >= 2;
+    p.matrices = spec.role == Role::kMatrix ? spec.matrices : 0;
     p.tied_to = spec.tied_to;
     p.tied_owner = spec.role == Role::kEmbedding && build.config().tied;
     if (spec.padded) p.pad_rows = p.local_shape[0] * build.tp_size();

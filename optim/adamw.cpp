@@ -12,8 +12,8 @@ class Adam : public Optimizer {
       : options_(o),
         decoupled_(o.type == "adamw"),
         ops_(*backend.ops),
-        m_(store, backend, stream),
-        v_(store, backend, stream),
+        m_(store, backend, stream, o.tensors),
+        v_(store, backend, stream, o.tensors),
         updates_(o, store, {&m_, &v_}, mesh, backend, stream) {}
 
   void step(Tensor scalars, Stream stream) override {

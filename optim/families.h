@@ -11,6 +11,13 @@ std::unique_ptr<Optimizer> make_adam(const OptimizerOptions&, const ParamStore&,
 std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
 std::unique_ptr<Optimizer> make_lion(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
 std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
+std::unique_ptr<Optimizer> make_muon(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
+
+// Copies the clipping factor and the skip flag of the first row of scalars to the first row of `own`.
+inline void share_verdict(Tensor scalars, Tensor own, const OpTable& ops, Stream stream) {
+  static_assert(kSkip == kGradMultiplier + 1);
+  ops.copy({.src = scalars.slice(kGradMultiplier, 2), .dst = own.slice(kGradMultiplier, 2)}, stream);
+}
 
 inline void fill_step_number(int64_t t, float* s) {
   s[kStepLow] = static_cast<float>(t & 0xffff);

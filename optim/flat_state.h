@@ -1,5 +1,6 @@
 // One optimizer state (a moment): a flat f32 buffer per FSDP unit, initially 0, laid out like the tensor ranges that
-// this rank updates. Checkpoint views carry parameter names, so the state can be loaded into any layout.
+// this rank updates. A state of some tensors holds their elements alone, in the same order. Checkpoint views carry
+// parameter names, so the state can be loaded into any layout.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,35 +13,29 @@ namespace gt {
 
 class FlatState {
  public:
-  FlatState(const ParamStore& store, const Backend& backend, Stream stream) {
-    for (int k = 0; k < store.num_units(); ++k) {
-      const int64_t bytes = store.state_elements(k) * size_of(DType::kF32);
-      buffers_.emplace_back(bytes, stream.device, *backend.device);
-      if (bytes > 0) backend.device->zero(buffers_.back().data(), bytes, stream);
-    }
-  }
+  // members: by store.tensors(); empty: all.
+  FlatState(const ParamStore&, const Backend&, Stream, const std::vector<bool>& members = {});
 
-  // State of elements [first, first + count) of a range.
-  Tensor of(const TensorRange& r, int64_t first, int64_t count) const {
-    return buffers_[static_cast<size_t>(r.unit)].tensor({count}, DType::kF32, (r.at + first) * size_of(DType::kF32));
-  }
+  // State of elements [first, first + count) of a range; no elements if they belong to other tensors. Requires: within
+  // one tensor, unless the state covers all.
+  Tensor of(const TensorRange& r, int64_t first, int64_t count) const { return at(r.unit, r.at + first, count); }
 
   // Views named "optim/<name>/<parameter>".
-  void append_views(const std::string& name, const ParamStore& store, std::vector<ShardView>& out) const {
-    std::vector<Tensor> flat;
-    for (int k = 0; k < store.num_units(); ++k)
-      flat.push_back(buffers_[static_cast<size_t>(k)].tensor({store.state_elements(k)}, DType::kF32));
-    store.append_views("optim/" + name, flat, out);
-  }
+  void append_views(const std::string& name, const ParamStore&, std::vector<ShardView>& out) const;
 
-  int64_t bytes() const {
-    int64_t n = 0;
-    for (const Buffer& b : buffers_) n += b.bytes();
-    return n;
-  }
+  int64_t bytes() const;
 
  private:
-  std::vector<Buffer> buffers_;
+  // Elements [begin, begin + count) of what this rank updates of a unit, at element `at` of the buffer.
+  struct Run {
+    int64_t begin, count, at;
+  };
+  struct UnitBuffer {
+    Buffer memory;
+    std::vector<Run> runs;
+  };
+  Tensor at(int unit, int64_t begin, int64_t count) const;
+  std::vector<UnitBuffer> units_;
 };
 
 }  // namespace gt

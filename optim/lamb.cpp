@@ -45,14 +45,17 @@ class LambOptimizer : public Optimizer {
         group_(mesh.stage()),
         backend_(backend),
         tensors_(store.tensors()),
-        m_(store, backend, stream),
-        v_(store, backend, stream),
+        m_(store, backend, stream, o.tensors),
+        v_(store, backend, stream, o.tensors),
         updates_(o, store, {&m_, &v_}, mesh, backend, stream, split_for(group_, backend)),
         norms_(2 * count() * size_of(DType::kF64), stream.device, *backend.device),
         ratios_(count() * size_of(DType::kF32), stream.device, *backend.device) {
     backend.device->zero(ratios_.data(), ratios_.bytes(), stream);
     here_.resize(tensors_.size());
-    for (const TensorRangePart& p : store.pieces()) here_[static_cast<size_t>(p.tensor)] = true;
+    for (const TensorRangePart& p : store.pieces()) {
+      const auto tensor = static_cast<size_t>(p.tensor);
+      here_[tensor] = o.tensors.empty() || o.tensors[tensor];
+    }
   }
 
   // A single rank has all norms of a table once its moments are computed, so it proceeds table by table. Several ranks

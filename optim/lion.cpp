@@ -10,7 +10,10 @@ class LionOptimizer : public Optimizer {
  public:
   LionOptimizer(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh, const Backend& backend,
                 Stream stream)
-      : options_(o), ops_(*backend.ops), m_(store, backend, stream), updates_(o, store, {&m_}, mesh, backend, stream) {}
+      : options_(o),
+        ops_(*backend.ops),
+        m_(store, backend, stream, o.tensors),
+        updates_(o, store, {&m_}, mesh, backend, stream) {}
 
   void step(Tensor scalars, Stream stream) override {
     updates_.each(scalars, stream,

@@ -1,20 +1,122 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
+
 #include "optim/families.h"
 
 namespace gt {
 
-std::vector<std::string> optimizer_names() { return {"adamw", "adam", "lamb", "sgd", "lion"}; }
+std::vector<std::string> optimizer_names() { return {std::begin(kOptimizerRules), std::end(kOptimizerRules)}; }
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh,
-                                          const Backend& backend, Stream stream) {
+bool OptimizerOptions::uses(std::string_view rule) const {
+  const auto chosen = [&](std::string_view name) {
+    return type == name || std::any_of(groups.begin(), groups.end(), [&](const auto& g) { return g.rule == name; });
+  };
+  return chosen(rule) || (rule == "adamw" && chosen("muon"));
+}
+
+int64_t OptimizerOptions::scalar_rows() const {
+  int64_t rows = 0;
+  for (const std::string_view rule : kOptimizerRules) rows += uses(rule) ? rows_of(rule) : 0;
+  return rows;
+}
+
+namespace {
+
+// Returns, by store.tensors(), which parameters have this rule.
+std::vector<bool> tensors_of(std::string_view rule, const OptimizerOptions& o, const ParamStore& store) {
+  const std::vector<int> groups = groups_of_tensors(o.groups, store);
+  std::vector<bool> out;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::string own = groups[i] > 0 ? o.groups[static_cast<size_t>(groups[i]) - 1].rule : "";
+    const std::string& chosen = own.empty() ? o.type : own;
+    out.push_back((chosen == "muon" && store.tensors()[i]->matrices == 0 ? "adamw" : chosen) == rule);
+  }
+  return out;
+}
+
+std::unique_ptr<Optimizer> make_rule(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh,
+                                     const Backend& backend, Stream stream) {
   if (o.type == "adamw" || o.type == "adam") return make_adam(o, store, mesh, backend, stream);
   if (o.type == "lamb") return make_lamb(o, store, mesh, backend, stream);
   if (o.type == "sgd") return make_sgd(o, store, mesh, backend, stream);
   if (o.type == "lion") return make_lion(o, store, mesh, backend, stream);
-  std::string known;
-  for (const std::string& name : optimizer_names()) known += (known.empty() ? "" : ", ") + name;
-  fail(Exit::kUsage, "optim.type: unknown optimizer \"", o.type, "\"; there are ", known);
+  return make_muon(o, store, mesh, backend, stream);
+}
+
+// One optimizer per rule, each over the parameters that have it, with its own rows of scalars.
+class GroupedOptimizer : public Optimizer {
+ public:
+  GroupedOptimizer(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh, const Backend& backend,
+                   Stream stream)
+      : ops_(*backend.ops) {
+    int64_t row = 0;
+    for (const std::string_view rule : kOptimizerRules) {
+      if (!o.uses(rule)) continue;
+      OptimizerOptions own = o;
+      own.type = rule;
+      own.tensors = tensors_of(rule, o, store);
+      rules_.push_back(
+          {make_rule(own, store, mesh, backend, stream), row * kNumScalars, o.rows_of(rule) * kNumScalars});
+      row += o.rows_of(rule);
+    }
+  }
+
+  void step(Tensor scalars, Stream stream) override {
+    for (const Rule& r : rules_) {
+      const Tensor own = scalars.slice(r.first, r.count);
+      if (r.first > 0) share_verdict(scalars, own, ops_, stream);
+      r.optimizer->step(own, stream);
+    }
+  }
+  std::vector<ShardView> state_views(const ParamStore& store) const override {
+    std::vector<ShardView> out;
+    for (const Rule& r : rules_) {
+      std::vector<ShardView> own = r.optimizer->state_views(store);
+      out.insert(out.end(), own.begin(), own.end());
+    }
+    assign_over_tp(out);
+    return out;
+  }
+  int64_t state_bytes() const override { return sum(&Optimizer::state_bytes); }
+  int64_t work_bytes() const override { return sum(&Optimizer::work_bytes); }
+  void fill_scalars(int64_t t, const LrPoint& p, float* scalars) const override {
+    for (const Rule& r : rules_) r.optimizer->fill_scalars(t, p, scalars + r.first);
+  }
+  std::vector<TrustRatio> trust_ratios(Stream stream) const override {
+    std::vector<TrustRatio> out;
+    for (const Rule& r : rules_) {
+      std::vector<TrustRatio> own = r.optimizer->trust_ratios(stream);
+      out.insert(out.end(), own.begin(), own.end());
+    }
+    return out;
+  }
+
+ private:
+  struct Rule {
+    std::unique_ptr<Optimizer> optimizer;
+    int64_t first, count;  // its scalars
+  };
+  int64_t sum(int64_t (Optimizer::*bytes)() const) const {
+    int64_t n = 0;
+    for (const Rule& r : rules_) n += (*r.optimizer.*bytes)();
+    return n;
+  }
+  const OpTable& ops_;
+  std::vector<Rule> rules_;
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh,
+                                          const Backend& backend, Stream stream) {
+  if (std::find(std::begin(kOptimizerRules), std::end(kOptimizerRules), o.type) == std::end(kOptimizerRules)) {
+    std::string known;
+    for (const std::string_view name : kOptimizerRules) known += cat(known.empty() ? "" : ", ", name);
+    fail(Exit::kUsage, "optim.type: unknown optimizer \"", o.type, "\"; there are ", known);
+  }
+  if (o.scalar_rows() != o.group_rows()) return std::make_unique<GroupedOptimizer>(o, store, mesh, backend, stream);
+  return make_rule(o, store, mesh, backend, stream);
 }
 
 }  // namespace gt

@@ -11,6 +11,7 @@ namespace gt {
 
 struct ParamGroup {
   std::string match;                  // regular expression, searched in the logical parameter name
+  std::string rule;                   // optimizer_names(); empty: OptimizerOptions::type
   double lr_scale = 1;                // factor of the schedule's learning rate
   std::optional<float> weight_decay;  // for all matching parameters; nullopt: the optimizer's, where Parameter::decay
   std::optional<std::array<float, 2>> betas;  // nullopt: the optimizer's; a schedule that varies them takes precedence

@@ -15,7 +15,8 @@ class SgdOptimizer : public Optimizer {
                Stream stream)
       : options_(o),
         ops_(*backend.ops),
-        momentum_(o.momentum != 0 || o.momentum_varies ? std::make_unique<FlatState>(store, backend, stream) : nullptr),
+        momentum_(o.momentum != 0 || o.momentum_varies ? std::make_unique<FlatState>(store, backend, stream, o.tensors)
+                                                       : nullptr),
         updates_(o, store, {momentum_.get()}, mesh, backend, stream) {}
 
   void step(Tensor scalars, Stream stream) override {

@@ -1,6 +1,8 @@
 #include "optim/updates.h"
 
 #include "kernels/core/rng.h"
+#include "optim/families.h"
+#include "optim/whole_matrices.h"
 
 namespace gt {
 
@@ -11,6 +13,7 @@ UpdateTables::UpdateTables(const OptimizerOptions& o, const ParamStore& store,
       weight_decay_(o.weight_decay),
       groups_(o.groups),
       group_of_(groups_of_tensors(o.groups, store)),
+      members_(o.tensors),
       cut_(cut),
       moments_(moments) {
   if (o.rounding_seed) {
@@ -18,7 +21,7 @@ UpdateTables::UpdateTables(const OptimizerOptions& o, const ParamStore& store,
     for (const Parameter* p : store.tensors())
       maps_.push_back(logical_map(*p, *o.rounding_seed, mesh.coord(Axis::kTp), mesh.size(Axis::kTp)));
   }
-  const int groups = static_cast<int>(o.scalar_rows());
+  const int groups = static_cast<int>(o.group_rows());
   for (int group = 0; group < groups; ++group)
     for (const DType master : {DType::kF32, DType::kBF16, DType::kF16}) add_tables(store, group, master, false);
   in_place_ = tables_.tables().size();
@@ -33,22 +36,19 @@ template <class F>
 void UpdateTables::each_part(const ParamStore& store, F f) const {
   if (by_tensor()) {
     for (const TensorRangePart& p : store.pieces())
-      f(Part{store.ranges()[static_cast<size_t>(p.range)], p.at, p.count, p.tensor, p.owned});
+      if (updates(p.tensor)) f(Part{store.ranges()[static_cast<size_t>(p.range)], p.at, p.count, p.tensor, p.owned});
   } else {
     for (const TensorRange& r : store.ranges()) f(Part{r, 0, r.value.numel(), 0, true});
   }
 }
 
 void UpdateTables::share_verdict(Tensor scalars, Stream stream) const {
-  static_assert(kSkip == kGradMultiplier + 1);
   for (size_t k = 1; k <= groups_.size(); ++k)
-    ops_.copy({.src = scalars.slice(kGradMultiplier, 2),
-               .dst = scalars.slice(static_cast<int64_t>(k) * kNumScalars + kGradMultiplier, 2)},
-              stream);
+    gt::share_verdict(scalars, scalars.slice(static_cast<int64_t>(k) * kNumScalars, kNumScalars), ops_, stream);
 }
 
 void UpdateTables::open_table(int group, DType master, DType grad, DType value) {
-  tables_.open(master, grad, value);
+  tables_.open(master, cut_.gradients != nullptr ? DType::kF32 : grad, value);
   table_groups_.push_back(group);
 }
 
@@ -82,7 +82,7 @@ void UpdateTables::add_tables(const ParamStore& store, int group, DType master, 
 void UpdateTables::add_slices(const ParamStore& store) {
   for (const TensorRangePart& p : store.pieces()) {
     const TensorRange& r = store.ranges()[static_cast<size_t>(p.range)];
-    if (!rounds_stochastically(r)) continue;
+    if (!rounds_stochastically(r) || !updates(p.tensor)) continue;
     for (int64_t done = 0; done < p.count; done += kScratchElements) {
       const int64_t at = p.at + done, n = std::min(kScratchElements, p.count - done);
       open_table(group_of(p.tensor), DType::kF32, r.grad.dtype, DType::kF32);
@@ -100,7 +100,9 @@ Segment UpdateTables::segment_of(const Part& p) const {
     return state != nullptr ? state->of(p.range, p.at, p.count).as<float>() : nullptr;
   };
   Segment s;
-  s.grad = p.range.grad.slice(p.at, p.count).data;
+  const Tensor grad =
+      cut_.gradients != nullptr ? cut_.gradients->of(p.range, p.at, p.count) : p.range.grad.slice(p.at, p.count);
+  s.grad = grad.data;
   s.m = moment(0);
   s.v = moment(1);
   s.count = p.count;

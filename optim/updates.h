@@ -14,11 +14,14 @@
 
 namespace gt {
 
+class WholeMatrices;
+
 class UpdateTables {
  public:
   struct TableSplit {
     bool by_tensor = false;  // segment groups are the store's tensors; elements counted by another rank are excluded
     int64_t elements = std::numeric_limits<int64_t>::max();  // a full table ends with its last tensor
+    const WholeMatrices* gradients = nullptr;                // f32, instead of the store's
   };
   // moments: FlatStates behind a segment's m and v, in this order; nullptr: none.
   UpdateTables(const OptimizerOptions&, const ParamStore&, std::initializer_list<const FlatState*> moments, const Mesh&,
@@ -51,8 +54,25 @@ class UpdateTables {
   // The same in slices: widens, applies the rule, rounds.
   template <class Rule>
   void each_slice(Tensor scalars, Stream stream, Rule rule) const {
+    each_slice(0, std::numeric_limits<int>::max(), scalars, stream, rule);
+  }
+  // Calls rule(const SegmentTable&, row) until tensors [first, last) of the store are covered. Requires: one table per
+  // tensor.
+  template <class Rule>
+  void each_of(int first, int last, Tensor scalars, Stream stream, Rule rule) const {
+    for (const SegmentTable& t : in_place())
+      if (t.host->group >= first && t.host->group < last) rule(t, row_of(t, scalars));
+    each_slice(first, last, scalars, stream, rule);
+  }
+
+  int64_t bytes() const { return scratch_.bytes() + tables_.bytes(); }
+
+ private:
+  template <class Rule>
+  void each_slice(int first, int last, Tensor scalars, Stream stream, Rule rule) const {
     const std::span<const SegmentTable> tables = tables_.tables().last(slices_.size());
     for (size_t k = 0; k < slices_.size(); ++k) {
+      if (slices_[k].tensor < first || slices_[k].tensor >= last) continue;
       const Tensor row = row_of(tables[k], scalars);
       widen(slices_[k], stream);
       rule(tables[k], row);
@@ -60,9 +80,6 @@ class UpdateTables {
     }
   }
 
-  int64_t bytes() const { return scratch_.bytes() + tables_.bytes(); }
-
- private:
   static constexpr int64_t kScratchElements = 1 << 16;  // elements widened at a time
   // Maps elements [begin, begin + count) of the tp-local tensor to the logical one: rows of `cols` elements, `stride`
   // apart, starting at `base` (ops.h, StochasticRound).
@@ -88,7 +105,8 @@ class UpdateTables {
   };
   template <class F>
   void each_part(const ParamStore&, F) const;
-  bool by_tensor() const { return cut_.by_tensor || !groups_.empty(); }
+  bool by_tensor() const { return cut_.by_tensor || !groups_.empty() || !members_.empty(); }
+  bool updates(int tensor) const { return members_.empty() || members_[static_cast<size_t>(tensor)]; }
   int group_of(int tensor) const { return groups_.empty() ? 0 : group_of_[static_cast<size_t>(tensor)]; }
   void open_table(int group, DType master, DType grad, DType value);
   void add_tables(const ParamStore&, int group, DType master, bool random);
@@ -104,6 +122,7 @@ class UpdateTables {
   const float weight_decay_;
   const std::vector<ParamGroup> groups_;
   const std::vector<int> group_of_;  // groups_of_tensors
+  const std::vector<bool> members_;  // OptimizerOptions::tensors
   const TableSplit cut_;
   std::vector<const FlatState*> moments_;
   std::vector<LogicalMap> maps_;  // by store.tensors(); empty: no stochastic rounding

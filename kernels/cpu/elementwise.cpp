@@ -1,6 +1,7 @@
 // Elementwise ops of the CPU backend, column sums, and dtype conversions. 16-bit tensors are staged on the stack, one
 // chunk at a time.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/check_args.h"
@@ -66,6 +67,21 @@ void scale(const Scale& p, Stream s) {
   each(s, p.out.numel(), !all_f32({&p.x}), [&](int64_t i, int64_t n) {
     float x[kChunk], out[kChunk];
     f.scale(read(f, p.x, i, n, x), p.factor, target(p.out, i, out), n);
+    write(f, p.out, i, n, out);
+  });
+}
+
+void normalize(const Normalize& p, Stream s) {
+  require_f32("normalize", {{"x", p.x}});
+  require_dtype("normalize", DType::kF64, {{"squares", p.squares}});
+  require_float("normalize", {"out", p.out});
+  require_numel("normalize", p.out.numel(), {{"x", p.x}});
+  require_numel("normalize", 1, {{"squares", p.squares}});
+  const auto factor = static_cast<float>(1 / (std::sqrt(*p.squares.as<double>()) + double{p.eps}));
+  const Simd& f = simd();
+  each(s, p.out.numel(), !all_f32({&p.out}), [&](int64_t i, int64_t n) {
+    float out[kChunk];
+    f.scale(p.x.as<float>() + i, factor, target(p.out, i, out), n);
     write(f, p.out, i, n, out);
   });
 }

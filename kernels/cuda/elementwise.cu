@@ -81,6 +81,23 @@ struct ScaleOp {
 };
 
 template <class T>
+struct NormalizeOp {
+  const float* x;
+  const double* squares;
+  T* out;
+  float eps;
+  template <int V>
+  __device__ void at(int64_t i) const {
+    const float factor = 1.0f / (static_cast<float>(sqrt(*squares)) + eps);
+    float a[V];
+    load<V>(x + i, a);
+#pragma unroll
+    for (int j = 0; j < V; ++j) a[j] *= factor;
+    store<V>(out + i, a);
+  }
+};
+
+template <class T>
 struct SoftCapOp {
   const T* x;
   T* out;
@@ -276,6 +293,22 @@ void scale(const Scale& a, Stream s) {
     each<kPack<T>>(c, ScaleOp<T>{a.x.as<T>(), a.out.as<T>(), a.factor}, a.x.numel(), aligned16({a.x.data, a.out.data}));
   });
   leave(c, "scale");
+}
+
+void normalize(const Normalize& a, Stream s) {
+  GT_CHECK(a.out.numel() == a.x.numel() && a.squares.numel() == 1, "normalize: ", to_string(a.x.shape), " to ",
+           to_string(a.out.shape));
+  if (a.x.numel() == 0) return;
+  Context& c = enter(s, "normalize");
+  want("normalize", "x", a.x, DType::kF32);
+  want("normalize", "squares", a.squares, DType::kF64);
+  by_dtype("normalize", "out", a.out.dtype, [&](auto t) {
+    using T = decltype(t);
+    each<std::max(kPack<float>, kPack<T>)>(
+        c, NormalizeOp<T>{a.x.as<float>(), a.squares.as<double>(), a.out.as<T>(), a.eps}, a.x.numel(),
+        aligned16({a.x.data, a.out.data}));
+  });
+  leave(c, "normalize");
 }
 
 void soft_cap(const SoftCap& a, Stream s) {

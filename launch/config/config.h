@@ -142,8 +142,10 @@ struct PrecisionConfig {
 };
 
 struct OptimConfig {
-  std::string type = "adamw", lamb_variant = "paper";
-  double lr = 3e-4, eps = 1e-8, weight_decay = 0.1, grad_clip = 1, momentum = 0, dampening = 0;
+  std::string type = "adamw", lamb_variant = "paper", muon_scale = "adamw", muon_dtype = "auto",
+              muon_coefficients = "simple";
+  int64_t muon_iterations = 5;
+  double lr = 3e-4, eps = 1e-8, weight_decay = 0.1, grad_clip = 1, momentum = 0, dampening = 0, muon_lr_scale = 1;
   double lamb_min_coeff = 0.01, lamb_max_coeff = 10, lamb_min_norm = 0, lamb_max_norm = 0;
   bool bias_correction = true, nesterov = false;
   bool lamb_eps_inside_sqrt = false, lamb_grad_averaging = true, lamb_adam_w_mode = true, lamb_nvlamb = false;
@@ -151,21 +153,30 @@ struct OptimConfig {
   std::vector<std::string> groups, no_decay;
   template <class V>
   void fields(V& v) {
-    v("type", type, "adamw|adam|lamb|sgd|lion|adagrad", "optimizer; it sets defaults of eps, betas and weight_decay");
+    v("type", type, "adamw|adam|lamb|sgd|lion|muon|adagrad",
+      "optimizer; it sets defaults of eps, betas and weight_decay");
     v("lr", lr, ">0..100", "peak learning rate");
     v("betas", betas, "0..<1", "decay of the first and second moment");
     v("eps", eps, ">0..1", "added to the square root of the second moment");
     v("weight_decay", weight_decay, "0..10",
-      "decoupled (adamw, lamb, lion) or added to the gradient (adam, sgd); not on biases and norms");
+      "decoupled (adamw, lamb, lion, muon) or added to the gradient (adam, sgd); not on biases and norms");
     v("groups", groups, "",
-      "parameter groups, each \"REGEX lr_scale=X weight_decay=X betas=X/X\" with any of the keys; the first match of a "
-      "parameter's name applies");
+      "parameter groups, each \"REGEX lr_scale=X weight_decay=X betas=X/X rule=adamw\" with any of the keys; the first "
+      "match of a parameter's name applies; rule: of weights that muon would update");
     v("no_decay", no_decay, "", "regular expressions: parameters whose names match get no weight decay either");
     v("grad_clip", grad_clip, "0..1e9", "limit of the global gradient norm; 0: off");
     v("bias_correction", bias_correction, "", "adamw, adam, lamb deepspeed: bias correction of the moments");
-    v("momentum", momentum, "0..<1", "sgd: momentum coefficient");
+    v("momentum", momentum, "0..<1", "sgd, muon: momentum coefficient");
     v("dampening", dampening, "0..1", "sgd: dampening of the gradient in the momentum");
-    v("nesterov", nesterov, "", "sgd: Nesterov momentum");
+    v("nesterov", nesterov, "", "sgd, muon: Nesterov momentum");
+    v("muon_lr_scale", muon_lr_scale, ">0..1e6", "muon: factor of the learning rate of matrices; AdamW's have lr");
+    v("muon_scale", muon_scale, "adamw|original",
+      "muon: factor of an orthogonalized update: 0.2 sqrt(max(rows, cols)), the RMS of AdamW's, or "
+      "sqrt(max(1, rows / cols))");
+    v("muon_iterations", muon_iterations, "1..20", "muon: Newton-Schulz iterations of a step");
+    v("muon_coefficients", muon_coefficients, "simple|quintic|polar_express",
+      "muon: of Newton-Schulz, equal in all iterations or of each");
+    v("muon_dtype", muon_dtype, "auto|fp32|bf16", "muon: dtype of Newton-Schulz; auto: fp32 at O0, else bf16");
     v("lamb_variant", lamb_variant, "paper|apex|deepspeed", "LAMB variant; their step sizes differ up to threefold");
     v("lamb_min_norm", lamb_min_norm, "0..", "lamb paper: lower limit of a weight's norm in its trust ratio");
     v("lamb_max_norm", lamb_max_norm, "0..", "lamb paper: upper limit of that norm; 0: none");

@@ -35,7 +35,7 @@ namespace {
 const std::vector<Unimplemented> kUnimplemented = {
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
-    {"optim.type", "adamw|adam|lamb|sgd|lion", "this optimizer"},
+    {"optim.type", "adamw|adam|lamb|sgd|lion|muon", "this optimizer"},
     {"launch.launcher", "openmpi|slurm", "this launcher"},
 };
 

@@ -20,12 +20,17 @@ struct KeyApplicability {
   const char *key, *of, *values;
 };
 constexpr KeyApplicability kApplicability[] = {
-    {"optim.betas", kOptimizer, "adamw|adam|lamb|lion"},
-    {"optim.eps", kOptimizer, "adamw|adam|lamb|adagrad"},
-    {"optim.bias_correction", kOptimizer, "adamw|adam|lamb"},
-    {"optim.momentum", kOptimizer, "sgd"},
+    {"optim.betas", kOptimizer, "adamw|adam|lamb|lion|muon"},
+    {"optim.eps", kOptimizer, "adamw|adam|lamb|adagrad|muon"},
+    {"optim.bias_correction", kOptimizer, "adamw|adam|lamb|muon"},
+    {"optim.momentum", kOptimizer, "sgd|muon"},
     {"optim.dampening", kOptimizer, "sgd"},
-    {"optim.nesterov", kOptimizer, "sgd"},
+    {"optim.nesterov", kOptimizer, "sgd|muon"},
+    {"optim.muon_lr_scale", kOptimizer, "muon"},
+    {"optim.muon_scale", kOptimizer, "muon"},
+    {"optim.muon_iterations", kOptimizer, "muon"},
+    {"optim.muon_coefficients", kOptimizer, "muon"},
+    {"optim.muon_dtype", kOptimizer, "muon"},
     {"optim.lamb_variant", kOptimizer, "lamb"},
     {"optim.lamb_min_norm", kVariant, "paper"},
     {"optim.lamb_max_norm", kVariant, "paper"},
@@ -79,6 +84,8 @@ constexpr TypeDefault kDefaults[] = {
     {kOptimizer, "adam", "optim.weight_decay", "0"},
     {kOptimizer, "sgd", "optim.weight_decay", "0"},
     {kOptimizer, "lion", "optim.betas", "0.9,0.99"},
+    {kOptimizer, "muon", "optim.momentum", "0.95"},
+    {kOptimizer, "muon", "optim.nesterov", "true"},
     {kOptimizer, "lamb", "optim.betas", "0.9,0.999"},
     {kOptimizer, "lamb", "optim.weight_decay", "0.01"},
     {kOptimizer, "lamb", "optim.eps", "1e-6"},
@@ -152,6 +159,9 @@ void check_groups(const OptimConfig& o, const Bad& bad) {
       const ParamGroup group = parse_param_group(text);
       if (group.betas && o.type == "sgd")
         bad("optim.groups", fmt::format("{}: betas have no effect with optim.type sgd", group.match), "leave them out");
+      if (!group.rule.empty() && o.type != "muon")
+        bad("optim.groups", fmt::format("{}: rule has no effect with optim.type {}", group.match, o.type),
+            "leave it out; it belongs to muon");
     } catch (const Error& e) { bad("optim.groups", e.what(), "for example \"embed lr_scale=0.1 weight_decay=0\""); }
   for (const std::string& pattern : o.no_decay) try {
       require_regex(pattern);
@@ -193,6 +203,12 @@ OptimizerOptions optimizer_options(const Config& c) {
   o.momentum = static_cast<float>(from.momentum);
   o.dampening = static_cast<float>(from.dampening);
   o.nesterov = from.nesterov;
+  o.muon_lr_scale = static_cast<float>(from.muon_lr_scale);
+  o.muon_scale = from.muon_scale;
+  o.muon_iterations = from.muon_iterations;
+  o.muon_coefficients = from.muon_coefficients;
+  const bool wide = from.muon_dtype == "auto" ? c.precision.amp == "O0" : from.muon_dtype == "fp32";
+  o.muon_dtype = wide ? DType::kF32 : DType::kBF16;
   o.lamb_variant = from.lamb_variant;
   o.min_coeff = static_cast<float>(from.lamb_min_coeff);
   o.max_coeff = static_cast<float>(from.lamb_max_coeff);

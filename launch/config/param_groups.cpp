@@ -54,13 +54,17 @@ ParamGroup parse_param_group(const std::string& text) {
                  ": expected two numbers, as betas=0.9/0.95");
       g.betas = {static_cast<float>(number_in(key, value.substr(0, slash), 0, 1, true)),
                  static_cast<float>(number_in(key, value.substr(slash + 1), 0, 1, true))};
+    } else if (key == "rule") {
+      GT_REQUIRE(value == "adamw", Exit::kUsage, word.substr(0, 60), ": expected rule=adamw");
+      g.rule = value;
     } else {
-      const std::string guess = did_you_mean(key, {"lr_scale", "weight_decay", "betas"});
-      fail(Exit::kUsage, "\"", word.substr(0, 60),
-           "\": expected lr_scale=, weight_decay= or betas=", guess.empty() ? "" : "; did you mean " + guess + "=?");
+      const std::string guess = did_you_mean(key, {"lr_scale", "weight_decay", "betas", "rule"});
+      fail(Exit::kUsage, "\"", word.substr(0, 60), "\": expected lr_scale=, weight_decay=, betas= or rule=",
+           guess.empty() ? "" : "; did you mean " + guess + "=?");
     }
   }
-  GT_REQUIRE(keys > 0, Exit::kUsage, "\"", g.match, "\" changes nothing: add lr_scale=, weight_decay= or betas=");
+  GT_REQUIRE(keys > 0, Exit::kUsage, "\"", g.match,
+             "\" changes nothing: add lr_scale=, weight_decay=, betas= or rule=");
   return g;
 }
 

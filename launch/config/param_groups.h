@@ -13,8 +13,8 @@ namespace gt {
 // Throws kUsage if `pattern` is not a regular expression, or too long to be compiled safely.
 void require_regex(const std::string& pattern);
 
-// Parses "REGEX key=value …" with the keys lr_scale, weight_decay and betas (two numbers separated by /). Throws kUsage
-// naming the error and the most similar key.
+// Parses "REGEX key=value …" with the keys lr_scale, weight_decay, betas (two numbers separated by /) and rule. Throws
+// kUsage naming the error and the most similar key.
 ParamGroup parse_param_group(const std::string& text);
 
 // Disables weight decay for parameters whose logical name (for a tied copy, the owner's) matches one of the regular

@@ -368,6 +368,18 @@ int64_t ParamStore::state_elements(int unit) const {
   return options_.stage == 0 ? s.layout.size : s.layout.shard;
 }
 
+FlatUnit ParamStore::flat_unit(int unit) const {
+  const UnitState& s = *units_[static_cast<size_t>(unit)];
+  const auto first = std::find(tensors_.begin(), tensors_.end(), s.spec.params.front());
+  return {.params = s.spec.params,
+          .offsets = s.layout.offset,
+          .first_tensor = static_cast<int>(first - tensors_.begin()),
+          .size = s.layout.size,
+          .begin = options_.stage == 0 ? 0 : s.begin(),
+          .held = state_elements(unit),
+          .domain = s.domain};
+}
+
 std::vector<Parameter*> ParamStore::parameters() const {
   std::vector<Parameter*> out;
   for (const auto& s : units_) out.insert(out.end(), s->spec.params.begin(), s->spec.params.end());

@@ -9,6 +9,7 @@
 // All stages reduce-scatter over the same flat layout, so they are bitwise identical where gradients are reduced once a
 // step.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -77,6 +78,16 @@ struct TensorRangePart {
   bool owned = true;          // this rank counts these elements when a tensor is summed over the ranks of its stage
 };
 
+// Flat layout of one FSDP unit, as optimizers of whole matrices read it. Element i of params[k] is element offsets[k] +
+// i of the unsharded buffer; the state of a rank covers [begin, begin + held) of it.
+struct FlatUnit {
+  std::span<Parameter* const> params;
+  std::span<const int64_t> offsets;
+  int first_tensor = 0;  // params[0] in tensors()
+  int64_t size = 0, begin = 0, held = 0;
+  Domain domain;
+};
+
 class ParamStore {
  public:
   // total_units: FSDP units of the whole model. Allocates; values are undefined until init() or a checkpoint load.
@@ -128,6 +139,7 @@ class ParamStore {
   int num_units() const;
   int64_t num_shards() const;  // of all local units, over their domains
   int64_t state_elements(int unit) const;
+  FlatUnit flat_unit(int unit) const;  // of a unit that has state elements
 
   // Call after master or frozen weights were overwritten (checkpoint load, tests): recomputes values on every rank.
   // Collective over dp.
@@ -141,6 +153,10 @@ class ParamStore {
   // Appends views for checkpoints, one flat buffer per local unit. `group` "master" holds what is trained: master
   // weights, or values of their own dtype. Optimizers pass their state buffers.
   void append_views(const std::string& group, std::span<const Tensor> flat_state, std::vector<ShardView>& out) const;
+  // The same for state of some parameters. `state` returns the elements [at, at + count) of what this rank updates of a
+  // unit, within one tensor; empty: none.
+  using StateOf = std::function<Tensor(int unit, int64_t at, int64_t count)>;
+  void append_views(const std::string& group, const StateOf& state, std::vector<ShardView>& out) const;
   std::vector<ShardView> value_views() const;
   // "grad/…": sums over dp; valid where `save` is set, between finish_reduction and begin_step.
   std::vector<ShardView> grad_views() const;
@@ -155,6 +171,7 @@ class ParamStore {
 
  private:
   void add_scope(UnitSpec);
+  void append_views(const std::string& group, int unit, int64_t held, const StateOf&, std::vector<ShardView>&) const;
   UnitState& add_uniform(UnitSpec, std::vector<int> place, UnitState* main);
   void allocate(UnitState&, bool companion);
   void gather_kept(bool (*changed)(const UnitState&));

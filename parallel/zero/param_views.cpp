@@ -6,33 +6,47 @@
 
 namespace gt {
 
+// Saved: this rank's own shard, at every stage. Read only: the rest, where values or state are unsharded.
+void ParamStore::append_views(const std::string& group, int unit, int64_t held, const StateOf& state,
+                              std::vector<ShardView>& out) const {
+  const UnitState& s = *units_[static_cast<size_t>(unit)];
+  if (s.owner || held == 0) return;
+  const int64_t from = held == s.layout.size ? 0 : s.begin();
+  for (int r = 0; r < s.domain.size; ++r)
+    for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(r)]) {
+      if (g.at < from || g.at + g.count > from + held) continue;
+      const Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
+      for (const auto& [piece, counted] : split_by_owner(s, g, mesh_)) {
+        if (piece.count == 0) continue;
+        const Tensor data = state(unit, piece.at - from, piece.count);
+        if (data.numel() == 0) continue;
+        out.push_back(
+            {.name = group + "/" + (p.tied_to.empty() ? p.name : p.tied_to),
+             .data = data,
+             .full = p.full_shape,
+             .local = p.local_shape,
+             .shard = p.shard,
+             .tp_rank = mesh_.coord(Axis::kTp),
+             .tp_size = mesh_.size(Axis::kTp),
+             .pad_rows = p.pad_rows,
+             .begin = piece.begin,
+             .save = r == s.domain.rank && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
+      }
+    }
+}
+
 void ParamStore::append_views(const std::string& group, std::span<const Tensor> flat_state,
                               std::vector<ShardView>& out) const {
   GT_CHECK(flat_state.size() == units_.size(), "one flat state buffer per FSDP unit");
-  for (size_t k = 0; k < units_.size(); ++k) {
-    const UnitState& s = *units_[k];
-    if (s.owner || flat_state[k].numel() == 0) continue;
-    // Saved: this rank's own shard, at every stage. Read only: the rest, where values or state are unsharded.
-    const int64_t held = flat_state[k].numel(), from = held == s.layout.size ? 0 : s.begin();
-    for (int r = 0; r < s.domain.size; ++r)
-      for (const FlatSegment& g : s.layout.segments[static_cast<size_t>(r)]) {
-        if (g.at < from || g.at + g.count > from + held) continue;
-        const Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
-        for (const auto& [piece, counted] : split_by_owner(s, g, mesh_))
-          if (piece.count > 0)
-            out.push_back(
-                {.name = group + "/" + (p.tied_to.empty() ? p.name : p.tied_to),
-                 .data = flat_state[k].slice(piece.at - from, piece.count),
-                 .full = p.full_shape,
-                 .local = p.local_shape,
-                 .shard = p.shard,
-                 .tp_rank = mesh_.coord(Axis::kTp),
-                 .tp_size = mesh_.size(Axis::kTp),
-                 .pad_rows = p.pad_rows,
-                 .begin = piece.begin,
-                 .save = r == s.domain.rank && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
-      }
-  }
+  const StateOf part = [&](int unit, int64_t at, int64_t count) {
+    return flat_state[static_cast<size_t>(unit)].slice(at, count);
+  };
+  for (int k = 0; k < num_units(); ++k) append_views(group, k, flat_state[static_cast<size_t>(k)].numel(), part, out);
+  assign_over_tp(out);
+}
+
+void ParamStore::append_views(const std::string& group, const StateOf& state, std::vector<ShardView>& out) const {
+  for (int k = 0; k < num_units(); ++k) append_views(group, k, state_elements(k), state, out);
   assign_over_tp(out);
 }
 

@@ -4,8 +4,9 @@
     apt-get install python3-torch && /usr/bin/python3 tests/golden/make_gpt_losses.py tests/golden
 
 Lines of "NAME loss loss ...". Batch of step t: samples t mod 10 of the fixture. Weight decay on matrices only. The gradient norm is
-clipped at 1, apex LAMB by its own rule. NAME_groups: parameter groups, PyTorch's param_groups. Adam, AdamW and SGD are PyTorch's; Lion
-and the three LAMBs are implemented here from their equations (Chen et al. 2023; You et al. 2020, and the apex and DeepSpeed variants).
+clipped at 1, apex LAMB by its own rule. NAME_groups: parameter groups, PyTorch's param_groups. Adam, AdamW and SGD are PyTorch's; Lion,
+Muon and the three LAMBs are implemented here from their equations (Chen et al. 2023; Jordan et al. 2024; You et al. 2020, and the apex
+and DeepSpeed variants).
 """
 import json
 import math
@@ -90,6 +91,35 @@ class Lamb:
             p -= lr * ratio * u
 
 
+class Muon:
+    """Jordan et al. 2024: weights of linear layers inside blocks, Q, K and V apart; AdamW for all others."""
+
+    def __init__(self, w, lr, momentum, nesterov, decay, original, adamw):
+        self.lr, self.momentum, self.nesterov, self.decay, self.original = lr, momentum, nesterov, decay, original
+        self.w = [t for t in w if t.dim() == 2 and t.label.startswith("layers.")]
+        self.m = [torch.zeros_like(t) for t in self.w]
+        self.rest = torch.optim.AdamW(groups([t for t in w if all(t is not o for o in self.w)], decay), **adamw)
+
+    def orthogonal(self, g):
+        rows, cols = g.shape
+        x = g.T if rows > cols else g
+        x = x / (x.norm() + 1e-7)
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+        scale = max(1, rows / cols) ** 0.5 if self.original else 0.2 * max(rows, cols) ** 0.5
+        return scale * (x.T if rows > cols else x)
+
+    def step(self):
+        self.rest.step()
+        for p, m in zip(self.w, self.m):
+            m.lerp_(p.grad, 1 - self.momentum)
+            update = p.grad.lerp(m, self.momentum) if self.nesterov else m
+            parts = update.chunk(3) if ".qkv." in p.label else [update]
+            p.mul_(1 - self.lr * self.decay)
+            p.sub_(torch.cat([self.orthogonal(g) for g in parts]), alpha=self.lr)
+
+
 def optimizers():
     o = torch.optim
     adam = dict(lr=3e-3, betas=(0.9, 0.95), eps=1e-8)
@@ -101,6 +131,8 @@ def optimizers():
     yield "adam_groups", lambda w: o.Adam(named_groups(w, 3e-3, 0.01), **adam)
     yield "sgd_groups", lambda w: o.SGD(named_groups(w, 0.1, 0.01, betas=False), lr=0.1, momentum=0.9, nesterov=True)
     yield "lion", lambda w: Lion(w, 3e-4, 0.9, 0.99, 0.1)
+    for name, nesterov in (("muon", True), ("muon_original", False)):
+        yield name, lambda w, n=nesterov: Muon(w, 3e-3, 0.95, n, 0.1, not n, adam)
     for variant in ("paper", "apex", "deepspeed"):
         yield "lamb_" + variant, lambda w, v=variant: Lamb(w, v, **lamb)
 

@@ -1,4 +1,4 @@
-// Elementwise cases: add, axpy, scale, copy, bias, column sums, cast, GELU.
+// Elementwise cases: add, axpy, scale, normalize, copy, bias, column sums, cast, GELU.
 #include <cmath>
 #include <limits>
 
@@ -165,6 +165,27 @@ void add_casts(OpCases& to) {
   copied_half.tolerance = 0;
 }
 
+void add_normalizations(OpCases& to) {
+  constexpr DType kOut[] = {DType::kF32, DType::kBF16, DType::kF16};
+  const auto one = [&](Shape s, DType t, double squares, const char* what) -> auto& {
+    auto& c = add_case<Normalize>(to, describe(s, t, what));
+    c.args.eps = 1e-7f;
+    c.in(&Normalize::x, "x", s).in(&Normalize::squares, "squares", {1}, values({squares}), DType::kF64);
+    c.out(&Normalize::out, "out", s, t).tolerance = unit_of(t);
+    return c;
+  };
+  for (const DType t : kOut) {
+    for (const auto& [rows, cols] : kSizes) one({rows, cols}, t, 7.25, "");
+    one({1000}, t, 7.25, " unaligned").skew = 1;
+    one({3, 70000}, t, 2.1e5, "");
+    one({4096, 1024}, t, 4e6, "").big = true;
+  }
+  one({5, 33}, DType::kF32, 1e-20, " a norm below eps");
+  auto& in_place = add_case<Normalize>(to, "[67, 129] out is x");
+  in_place.inout(&Normalize::x, "x", {67, 129}).alias(&Normalize::out, &Normalize::x);
+  in_place.in(&Normalize::squares, "squares", {1}, values({0.3}), DType::kF64);
+}
+
 void add_benchmarks(OpCases& to) {
   const Shape s{4096, 1024};
   const size_t first = to.size();
@@ -225,6 +246,7 @@ void add_elementwise_cases(OpCases& to) {
   wide_grad.in(&GeluGrad::dout, "dout", {9}).out(&GeluGrad::dx, "dx", {9});
   for (const DType h : kHalves) add_halves(to, h);
   add_casts(to);
+  add_normalizations(to);
   add_benchmarks(to);
 }
 

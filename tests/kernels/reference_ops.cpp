@@ -156,6 +156,11 @@ void scale(const Scale& p, Stream) {
   for (int64_t i = 0; i < p.out.numel(); ++i) set(p.out, i, get(p.x, i) * double{p.factor});
 }
 
+void normalize(const Normalize& p, Stream) {
+  const double norm = std::sqrt(get(p.squares, 0)) + double{p.eps};
+  for (int64_t i = 0; i < p.out.numel(); ++i) set(p.out, i, get(p.x, i) / norm);
+}
+
 void soft_cap(const SoftCap& p, Stream) {
   for (int64_t i = 0; i < p.out.numel(); ++i) set(p.out, i, p.cap * std::tanh(get(p.x, i) / p.cap));
 }

@@ -34,6 +34,12 @@ EngineOptions options_of(std::string name) {
     o.optim = {.type = "lion", .beta1 = 0.9f, .beta2 = 0.99f, .weight_decay = 0.1f};
     o.lr.peak = 3e-4;
   }
+  if (name.rfind("muon", 0) == 0) {
+    o.optim.type = "muon";
+    o.optim.momentum = 0.95f;
+    o.optim.nesterov = name == "muon";
+    o.optim.muon_scale = name == "muon" ? "adamw" : "original";
+  }
   if (name.rfind("lamb_", 0) == 0) {
     o.optim.type = "lamb";
     o.optim.lamb_variant = name.substr(5);
@@ -76,5 +82,5 @@ TEST_CASE("twenty losses under every optimizer equal the golden ones, in every k
       }
     }
   }
-  CHECK(curves == 10);
+  CHECK(curves == 12);
 }

@@ -54,6 +54,10 @@ TEST_CASE("each optimizer has its own defaults, which an explicit value override
   CHECK(optim("--optim.type adam").weight_decay == 0);
   CHECK(optim("--optim.type sgd").weight_decay == 0);
   CHECK(optim("--optim.type lion").betas == std::vector<double>{0.9, 0.99});
+  const OptimConfig muon = optim("--optim.type muon");
+  CHECK((muon.momentum == 0.95 && muon.nesterov && muon.weight_decay == 0.1 && muon.muon_iterations == 5));
+  for (const auto& [flags, dtype] : {std::pair{"", DType::kF32}, {"--precision.amp O2", DType::kBF16}})
+    CHECK(optimizer_options(load(std::string("--optim.type muon ") + flags).config).muon_dtype == dtype);
   const OptimConfig lamb = optim("--optim.type lamb");
   CHECK(lamb.betas == std::vector<double>{0.9, 0.999});
   CHECK(lamb.eps == 1e-6);
@@ -95,7 +99,9 @@ TEST_CASE("a key of another optimizer or schedule type is refused with the types
       {"--schedule.type one_cycle --schedule.ds_exact --schedule.first_steps 5 --schedule.decay_step_size 1 "
        "--schedule.decay_mom_rate 0.1",
        "ds_exact false"},
-      {"--optim.type muon", "expected adamw or adam or lamb"},
+      {"--optim.type shampoo", "expected adamw or adam or lamb"},
+      {"--optim.muon_scale original", "original has no effect with optim.type adamw; leave it out; it belongs to muon"},
+      {"--optim.type muon --optim.dampening 0.1", "no effect with optim.type muon"},
   };
   for (const auto& c : cases) {
     INFO(c.flags);
@@ -180,6 +186,7 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
       {"lamb", "--optim.type lamb --optim.lr 1e-2 --schedule.type one_cycle_torch"},
       {"sgd",
        "--optim.type sgd --optim.momentum 0.9 --optim.lr 0.1 --schedule.type one_cycle --schedule.first_steps 4"},
+      {"muon", "--optim.type muon --optim.lr 1e-2 --schedule.type wsd --schedule.decay_steps 4"},
       {"lion", "--optim.type lion --optim.lr 1e-3 --schedule.type wsd --schedule.decay_steps 4"}};
   for (const auto& k : kinds) {
     const std::string run = kTiny + k.flags + " --train.steps 8 --tp 2 ";
@@ -194,6 +201,8 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
     INFO(rest.out);
     REQUIRE(rest.code == 0);
     CHECK_FALSE(rest.says("schedule changed"));
+    if (std::string(k.name) == "muon")
+      CHECK(rest.says("muon (adamw scale, 5 simple iterations), momentum 0.95 (Nesterov), betas 0.9 0.95"));
     for (const char* key : {"loss", "grad_norm", "lr"})
       CHECK(logged(dir / (std::string("runs/parts-") + k.name), key) ==
             logged(dir / (std::string("runs/whole-") + k.name), key));
@@ -228,13 +237,14 @@ TEST_CASE("a malformed parameter group is refused with the expected form") {
   } cases[] = {
       {"", "a group begins with a regular expression"},
       {"( lr_scale=1", "\"(\" is not a valid regular expression"},
-      {"embed", "\"embed\" changes nothing: add lr_scale=, weight_decay= or betas="},
+      {"embed", "\"embed\" changes nothing: add lr_scale=, weight_decay=, betas= or rule="},
       {"embed lr_scal=1", "did you mean lr_scale=?"},
       {"embed lr_scale", "lr_scale=: expected a number from 0 to 1000"},
       {"embed lr_scale=-1", "lr_scale=-1: expected a number from 0 to 1000"},
       {"embed lr_scale=1x", "lr_scale=1x: expected a number"},
       {"embed weight_decay=nan", "weight_decay=nan: expected a number from 0 to 10"},
       {"embed betas=0.9", "betas=0.9: expected two numbers, as betas=0.9/0.95"},
+      {"embed rule=lion", "rule=lion: expected rule=adamw"},
       {"embed betas=0.9/1", "betas=1: expected a number from 0 to below 1"},
   };
   for (const auto& c : cases) CHECK_THROWS_WITH(parse_param_group(c.text), Contains(c.message));
@@ -242,6 +252,8 @@ TEST_CASE("a malformed parameter group is refused with the expected form") {
     return load_config({.flags = {"--optim.type", type, "--optim.groups", text}}).config.optim.groups;
   };
   CHECK(load_groups("adamw", "embed betas=0.9/0.95") == std::vector<std::string>{"embed betas=0.9/0.95"});
+  CHECK(load_groups("muon", "mlp rule=adamw") == std::vector<std::string>{"mlp rule=adamw"});
+  CHECK_THROWS_WITH(load_groups("adamw", "mlp rule=adamw"), Contains("rule has no effect with optim.type adamw"));
   CHECK_THROWS_WITH(load_groups("sgd", "embed betas=0.9/0.95"), Contains("betas have no effect with optim.type sgd"));
   CHECK_THROWS_WITH(load_groups("adamw", "embed lr_scal=1"), Contains("did you mean lr_scale=?"));
 }

@@ -44,7 +44,8 @@ OptimizerOptions torch_options(const std::string& name) {
   if (o.type != "sgd" || name == "sgd_momentum" || name == "sgd_nesterov") o.weight_decay = 0.1f;
   if (name == "sgd_momentum" || name == "sgd_nesterov" || name == "sgd_one_cycle") o.momentum = 0.9f;
   if (name == "sgd_dampening") o.momentum = 0.8f, o.dampening = 0.3f;
-  o.nesterov = name == "sgd_nesterov";
+  o.nesterov = name == "sgd_nesterov" || name == "muon";
+  if (name == "muon") o.momentum = 0.95f;
   return o;
 }
 
@@ -125,9 +126,9 @@ void check_lamb(const OptimizerOptions& o) {
 
 }  // namespace
 
-TEST_CASE("AdamW, Adam and SGD equal PyTorch over 20 steps, also with one-cycle momentum") {
+TEST_CASE("AdamW, Adam, SGD and Muon equal PyTorch over 20 steps, also with one-cycle momentum") {
   const auto golden = read_golden();
-  REQUIRE(golden.size() == 8);
+  REQUIRE(golden.size() == 9);
   for (const auto& [name, curve] : golden) {
     REQUIRE(curve.size() == kSteps);
     OptimizerOptions o = torch_options(name);

@@ -28,6 +28,7 @@ struct OptimizerFixture {
     p.name = name;
     p.full_shape = p.local_shape = s;
     p.decay = s.rank >= 2;
+    p.matrices = s.rank >= 2 ? 1 : 0;
     return p;
   }
   explicit OptimizerFixture(const OptimizerOptions& o)

@@ -1,12 +1,14 @@
-// A warm optimizer step allocates nothing on the heap.
+// A warm optimizer step allocates nothing on the heap. Of Muon, whose GEMMs oneDNN runs with allocations of its own,
+// tests/launch/warm_step_test.cpp counts all other code.
 #include "tests/optim/optimizer_fixture.h"
 #include "tests/support/heap/count_allocations.h"
 
 using namespace gt;
 
-TEST_CASE("a warm step of any optimizer under any schedule allocates nothing") {
+TEST_CASE("a warm step of any elementwise optimizer under any schedule allocates nothing") {
   for (const std::string& type : optimizer_names())
     for (const std::string& name : lr_schedule_names()) {
+      if (type == "muon") continue;
       OptimizerOptions o = options(type.c_str());
       o.momentum = 0.9f;
       OptimizerFixture rig(o);

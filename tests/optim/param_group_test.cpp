@@ -33,6 +33,7 @@ TEST_CASE(
         {.match = "weight", .lr_scale = 100},  // a parameter belongs to the first group that matches
     };
     own.weight_decay = 0.5f;
+    if (type == "muon") own.momentum = 0.7f;
     if (type != "sgd") own.beta1 = 0.7f, own.beta2 = 0.95f;
     OptimizerFixture rig(grouped), alone(own), without(base(type));
     alone.point.lr = rig.point.lr * 0.25;

@@ -75,13 +75,15 @@ class Recorder {
     std::string what = name(args);
     const auto same = [&](const OpCall& c) {
       const Args* other = std::get_if<Args>(&c.args);
-      return other != nullptr && c.what == what && same_bits(*other, plain) && same_segments(c.segments, segments);
+      return other != nullptr && c.what == what && c.update == update_ && same_bits(*other, plain) &&
+             same_segments(c.segments, segments);
     };
     auto it = std::find_if(calls_.begin(), calls_.end(), same);
     if (it == calls_.end())
-      it = calls_.insert(calls_.end(), {op, std::move(what), plain, std::move(segments), op_cost(args), 0});
+      it = calls_.insert(calls_.end(), {op, std::move(what), update_, plain, std::move(segments), op_cost(args), 0});
     ++it->calls;
   }
+  void update_begins() { update_ = true; }
   std::vector<OpCall> take() { return std::move(calls_); }
 
  private:
@@ -89,6 +91,7 @@ class Recorder {
   template <class Args>
   std::string name(const Args& args) const {
     if (OpOf<Args>::kInfo.kind == OpClass::kOptimizer) return "";
+    if (OpOf<Args>::kInfo.kind == OpClass::kGemm && update_) return "update";
     std::string module;
     bool gradient = false;
     each_operand(args, [&](const char*, const Tensor& t, OperandRole) {
@@ -108,6 +111,7 @@ class Recorder {
 
   std::vector<Parameter*> parameters_;
   std::vector<OpCall> calls_;
+  bool update_ = false;
 };
 
 struct RecordOps {
@@ -168,6 +172,7 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
     for (ModelStage* stage : engine.stages())
       for (Fp8State* range : stage->fp8_states()) range->scale.has_history = true;
   Recorder record(engine.store());
+  engine.set_probe([&] { record.update_begins(); });
   engine.step(batch, options.micro_batch * options.model.seq);
   return record.take();
 }
@@ -177,7 +182,7 @@ std::vector<OpCall> by_class(std::vector<OpCall> calls) {
   std::map<std::string, size_t> seen;
   for (OpCall& c : calls) {
     const std::string look =
-        cat(c.op, "|", c.what, "|", shape_text(c.args), "|", c.cost.bytes, "|", c.cost.fused_bytes);
+        cat(c.op, "|", c.what, "|", c.update, "|", shape_text(c.args), "|", c.cost.bytes, "|", c.cost.fused_bytes);
     const auto [it, fresh] = seen.try_emplace(look, out.size());
     if (fresh)
       out.push_back(std::move(c));

@@ -18,6 +18,7 @@ using OpArgs = std::variant<std::monostate GT_OPS(X)>;
 struct OpCall {
   const char* op = "";  // the table's entry
   std::string what;     // "attn.qkv forward", "mlp.up weight gradient", "norm1"; "" without a parameter
+  bool update = false;  // after the pipeline: gradient norm, optimizer, weights of the next step
   // Addresses identify tensors: equal ones are one tensor, and the low 8 bits are those of the step. No tensor:
   // nullptr. Random streams, versions and other values that do not affect the work are cleared.
   OpArgs args;

@@ -84,7 +84,11 @@ std::string optimizer_line(const Config& c) {
   const OptimConfig& o = c.optim;
   std::string out = o.type;
   if (o.type == "lamb") out += fmt::format(" ({})", o.lamb_variant);
-  if (o.type == "sgd") out += fmt::format(", momentum {:g}{}", o.momentum, o.nesterov ? " (Nesterov)" : "");
+  if (o.type == "muon")
+    out += fmt::format(" ({} scale, {} {} iterations{})", o.muon_scale, o.muon_iterations, o.muon_coefficients,
+                       o.muon_lr_scale == 1 ? "" : fmt::format(", lr x {:g}", o.muon_lr_scale));
+  if (o.type == "sgd" || o.type == "muon")
+    out += fmt::format(", momentum {:g}{}", o.momentum, o.nesterov ? " (Nesterov)" : "");
   if (o.type != "sgd") out += fmt::format(", betas {:g} {:g}", o.betas[0], o.betas[1]);
   return out +
          fmt::format(", weight decay {:g}{}, clip {:g}", o.weight_decay,

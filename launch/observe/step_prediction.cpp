@@ -13,12 +13,6 @@
 namespace gt {
 namespace {
 
-// Ops of gradient norms and checks, whose class is that of other memory-bound ops.
-bool updates(const OpCall& c) {
-  const std::string_view op = c.op;
-  return c.cost.kind == OpClass::kOptimizer || op == "sum_squares" || op == "clip_factor" || op == "check_step";
-}
-
 // Seconds of one pipeline rank alone on its cores.
 struct StageSeconds {
   double products = 0, attention = 0, passes = 0, update = 0, tensor_parallel = 0, messages = 0, data_parallel = 0;
@@ -37,7 +31,7 @@ class Predictor {
       const double all = static_cast<double>(c.calls) * times_.seconds(c);
       p.calls += c.calls;
       if (!times_.measured(c)) p.estimated += c.calls;
-      (updates(c)                           ? s.update
+      (c.update                             ? s.update
        : c.cost.kind == OpClass::kGemm      ? s.products
        : c.cost.kind == OpClass::kAttention ? s.attention
                                             : s.passes) += all;
@@ -67,12 +61,14 @@ class Predictor {
   }
 
  private:
+  // A broadcast of a tensor is timed as its all-gather, which every rank ends with all of, too.
   double collectives(const CommCounters& c, int64_t ranks) const {
     double sum = 0;
-    for (const CommOp op : {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter})
+    for (const CommOp op : {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter, CommOp::kBroadcast})
       if (const CommCounters::Op& n = c.of(op); n.calls > 0)
         sum += static_cast<double>(n.calls) *
-               times_.seconds(transport_, op, ranks, static_cast<double>(n.payload) / static_cast<double>(n.calls));
+               times_.seconds(transport_, op == CommOp::kBroadcast ? CommOp::kAllGather : op, ranks,
+                              static_cast<double>(n.payload) / static_cast<double>(n.calls));
     return sum;
   }
   double message(double bytes) const { return times_.seconds(transport_, CommOp::kSend, shape_.pp, bytes); }

@@ -28,6 +28,18 @@ double stage_parameters(const Workload& w, int64_t stage) {
   return n;
 }
 
+// Muon's buffers: updates of a block in f32, slices of the largest matrix over tp, two copies of it and two Gram
+// matrices.
+double orthogonalization(const Workload& w) {
+  double elements = 0, largest = 0, side = 0;
+  for (const Workload::Matrix& m : w.orthogonalized) {
+    elements += m.elements(), largest = std::max(largest, m.elements());
+    side = std::max(side, std::min(m.rows, m.cols));
+  }
+  return 4 * (elements / static_cast<double>(w.tp) + (w.tp > 1 ? largest : 0)) +
+         2 * w.newton_schulz_bytes * (largest + side * side);
+}
+
 }  // namespace
 
 double block_activations(const Workload& w, Recompute how) {
@@ -50,6 +62,7 @@ MemoryTerms stage_memory(const Workload& w, int64_t stage) {
   if (w.recompute == Recompute::kFull) m.working_set = block_activations(w, Recompute::kNone);
   if (stage == w.pp - 1)
     m.working_set += tokens(w) * static_cast<double>(w.vocab) / static_cast<double>(w.tp) * kLogitBytes;
+  m.working_set += orthogonalization(w);
   return m;
 }
 

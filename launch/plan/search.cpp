@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <regex>
 
+#include "launch/config/config_optim.h"
+#include "launch/config/param_groups.h"
 #include "launch/verify/layouts.h"
 #include "model/module.h"
 
@@ -88,6 +91,58 @@ double trained_share(const ModelConfig& m) {
   const ModelSpec spec = describe(m);
   return static_cast<double>(spec.trained_parameters()) / static_cast<double>(spec.parameters());
 }
+
+// Whether Muon updates a parameter: the rule of the first group that matches, as groups_of_tensors() has it.
+class MuonUpdates {
+ public:
+  explicit MuonUpdates(const Config& c) : muon_(c.optim.type == "muon") {
+    for (const std::string& text : c.optim.groups) {
+      const ParamGroup g = parse_param_group(text);
+      groups_.emplace_back(std::regex(g.match), g.rule);
+    }
+  }
+  bool operator()(const ParamSpec& p) const {
+    if (!muon_ || p.frozen || p.role != Role::kMatrix) return false;
+    for (const auto& [match, rule] : groups_)
+      if (std::regex_search(p.name, match)) return rule.empty();
+    return true;
+  }
+
+ private:
+  bool muon_;
+  std::vector<std::pair<std::regex, std::string>> groups_;
+};
+
+// Bytes of optimizer state per trained parameter. Muon has one moment of its matrices and two of the rest.
+double moment_bytes(const Config& c) {
+  const std::string& type = c.optim.type;
+  if (type != "muon") return type == "sgd" || type == "lion" || type == "adagrad" ? 4 : 8;
+  const MuonUpdates muon(c);
+  double matrices = 0, all = 0;
+  for (const ParamSpec& p : describe(c.model).params) {
+    if (p.frozen || !p.tied_to.empty()) continue;
+    all += static_cast<double>(p.shape.numel());
+    if (muon(p)) matrices += static_cast<double>(p.shape.numel());
+  }
+  return 8 - 4 * matrices / all;
+}
+
+// Matrices of the first block that Muon updates.
+std::vector<Workload::Matrix> orthogonalized(const Config& c) {
+  std::vector<Workload::Matrix> out;
+  const MuonUpdates muon(c);
+  for (const ParamSpec& p : describe(c.model).params) {
+    if (p.layer != 1 || !muon(p)) continue;
+    const BlockRange all{0, p.shape[0]};
+    for (int b = 0; b < p.matrices; ++b) {
+      const BlockRange rows = p.matrices == 1                           ? all
+                              : p.shard.kind == ShardSpec::Kind::kSplit ? local_block(p.shard, all.count, b, 1)
+                                                                        : BlockRange{0, all.count / p.matrices};
+      out.push_back({static_cast<double>(rows.count), static_cast<double>(p.shape[1])});
+    }
+  }
+  return out;
+}
 }  // namespace
 
 Workload workload_of(const Config& c) {
@@ -108,10 +163,12 @@ Workload workload_of(const Config& c) {
   w.gradient_bytes = (c.precision.reduce_dtype == "fp32" ? 4 : 2) * trained;
   const bool half = c.precision.amp == "O2" || c.precision.amp == "O3", masters = half && c.precision.amp == "O2";
   const double weights = half ? 2 : 4, gradients = (c.precision.grad_dtype == "bf16" ? 2 : 4) * trained;
-  const double moments = c.optim.type == "sgd" || c.optim.type == "lion" || c.optim.type == "adagrad" ? 4 : 8;
-  const double state = (moments + (masters ? 4 : 0)) * trained;
+  const double state = (moment_bytes(c) + (masters ? 4 : 0)) * trained;
   w.sharded_bytes = (w.zero > 0 ? state : 0) + (w.zero > 1 ? gradients : 0) + (w.zero > 2 ? weights : 0);
   w.kept_bytes = weights + gradients + state - w.sharded_bytes;
+  w.orthogonalized = orthogonalized(c);
+  const OptimizerOptions optimizer = optimizer_options(c);
+  w.newton_schulz = optimizer.muon_iterations, w.newton_schulz_bytes = size_of(optimizer.muon_dtype);
   return w;
 }
 

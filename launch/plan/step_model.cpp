@@ -57,6 +57,7 @@ class StepModel {
     const double parameters = local_parameters();
     t.optimizer +=
         w_.trained * ((w_.zero > 0 ? parameters / replicas() : parameters) * 30 + 4 * parameters) / m_.memory;
+    t.optimizer += layers_ * (newton_schulz_time() + gather_time());
     t.fixed = m_.step_latency;
     return t;
   }
@@ -93,9 +94,8 @@ class StepModel {
     if (w_.recompute == Recompute::kSelective) b.recompute = w_.fused_attention ? 0.3 * b.elementwise : b.attention;
     // Two all-reduces in the forward and two in the backward; the forward ones repeat under full recomputation.
     if (w_.tp > 1)
-      b.tensor_parallel =
-          (4 + 2 * full()) * (m_.tp_latency + m_.tp_exposed * 2 * (tp_ - 1) / tp_ * tokens_ * hidden_ * 2 /
-                                                  (w_.tp <= m_.per_node ? m_.link : m_.nic * m_.nic_tp));
+      b.tensor_parallel = (4 + 2 * full()) * (m_.tp_latency + m_.tp_exposed * 2 * (tp_ - 1) / tp_ * tokens_ * hidden_ *
+                                                                  2 / tensor_parallel_bus());
     b.accumulation = w_.trained * m_.accumulation * w_.block_weights() / tp_ / m_.memory;
     b.latency = m_.block_latency * (2 + full());
     b.host = m_.host * (3 + full()) * (1 + m_.host_tp * std::log2(tp_) + (plain_softmax() ? kSoftmaxHost : 0));
@@ -145,11 +145,38 @@ class StepModel {
     return layers_ * w_.block_weights() / tp_ + static_cast<double>(w_.vocab) * hidden_ / tp_;
   }
 
-  double data_parallel_time(double pipeline) const {
+  // Bytes per second of the collectives of a data-parallel group.
+  double data_parallel_bus() const {
     const double n = replicas(), node = static_cast<double>(m_.per_node);
     const double rings = node / std::min(n, std::max(1.0, static_cast<double>(m_.per_node / w_.tp)));
-    const double bus = n * tp_ <= node ? m_.link : std::min(m_.link, m_.nic * m_.nic_dp / rings);
-    const double pass = (n - 1) / n * local_parameters() * w_.gradient_bytes / bus;
+    return n * tp_ <= node ? m_.link : std::min(m_.link, m_.nic * m_.nic_dp / rings);
+  }
+  double tensor_parallel_bus() const { return w_.tp <= m_.per_node ? m_.link : m_.nic * m_.nic_tp; }
+
+  // Newton-Schulz of a block's matrices on the rank with most of them: an owner among dp x tp updates each.
+  double newton_schulz_time() const {
+    double sum = 0, largest = 0;
+    for (const Workload::Matrix& m : w_.orthogonalized) {
+      const double side = std::min(m.rows, m.cols), other = std::max(m.rows, m.cols);
+      const double one = static_cast<double>(w_.newton_schulz) *
+                         (gemm(side, side, other) + gemm(side, side, side) + gemm(side, other, side));
+      sum += one, largest = std::max(largest, one);
+    }
+    return std::max(largest, sum / (replicas() * tp_));
+  }
+
+  // Gathers of a block's updates in f32 and the way back: shards over dp, then slices over tp among the owners.
+  double gather_time() const {
+    double elements = 0;
+    for (const Workload::Matrix& m : w_.orthogonalized) elements += m.elements();
+    const double n = replicas(), passes = w_.zero > 0 ? 2 : 1;
+    return 4 * elements *
+           (passes * (n - 1) / n / tp_ / data_parallel_bus() + 2 * (tp_ - 1) / tp_ / n / tensor_parallel_bus());
+  }
+
+  double data_parallel_time(double pipeline) const {
+    const double n = replicas();
+    const double pass = (n - 1) / n * local_parameters() * w_.gradient_bytes / data_parallel_bus();
     if (w_.zero < 2) {
       const double all = 2 * pass;
       return w_.overlap ? std::max(all - 0.6 * pipeline / microbatches_, (1 - m_.hidden) * all) : all;

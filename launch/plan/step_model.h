@@ -1,7 +1,8 @@
 // Closed-form time of one training step; evaluates in microseconds for thousands of ranks. Maps a workload and the
 // constants of a machine to the terms of a step. Predicts published runs and ranks the layouts of a search.
 // Sources: Narayanan et al. 2021 (arXiv 2104.04473) for the pipeline and its messages, Korthikanti et al. 2022
-// (arXiv 2205.05198) for recomputation, Rajbhandari et al. 2020 (arXiv 1910.02054) for ZeRO's volumes.
+// (arXiv 2205.05198) for recomputation, Rajbhandari et al. 2020 (arXiv 1910.02054) for ZeRO's volumes. Muon gathers and
+// updates as optim/whole_matrices.h and optim/muon.cpp do.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -2,6 +2,7 @@
 // measurements.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 namespace gt {
 
@@ -26,6 +27,15 @@ struct Workload {
   double trained = 1;  // fraction of the parameters that have gradients
   // Bytes per parameter: of communicated gradients; replicated on every rank; sharded over dp.
   double gradient_bytes = 2, kept_bytes = 18, sharded_bytes = 0;
+  // Muon: matrices of a block that it orthogonalizes (none: another optimizer), Newton-Schulz iterations, and bytes per
+  // element of their GEMMs.
+  struct Matrix {
+    double rows = 1, cols = 1;
+    double elements() const { return rows * cols; }
+  };
+  std::vector<Matrix> orthogonalized;
+  int64_t newton_schulz = 5;
+  double newton_schulz_bytes = 2;
 
   int64_t devices() const { return tp * pp * cp * dp; }
   int64_t microbatches() const { return global_batch / (dp * micro_batch); }

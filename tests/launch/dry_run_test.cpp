@@ -123,7 +123,9 @@ TEST_CASE("layout, memory, bubble and traffic of a dry run are those that the ru
 }
 
 TEST_CASE("planned traffic equals the bytes that the groups of a real step send") {
+  const std::string optimizer = GENERATE("adamw", "muon");
   EngineOptions o;
+  o.optim.type = optimizer;
   o.model = {.layers = 4, .hidden = 16, .heads = 4, .ffn = 32, .vocab = 60, .seq = 8};
   o.micro_batch = 2, o.microbatches = 3, o.sequence_parallel = true;
   const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};

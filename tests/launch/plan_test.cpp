@@ -9,10 +9,12 @@
 
 #include "kernels/core/check.h"
 #include "launch/engine/engine_options.h"
+#include "launch/engine/step_ops.h"
 #include "launch/plan/calibrate.h"
 #include "launch/plan/machine_types.h"
 #include "launch/plan/memory_model.h"
 #include "launch/plan/run_plan.h"
+#include "launch/plan/search.h"
 #include "model/module.h"
 #include "tests/launch/engine_ranks.h"
 #include "tests/launch/process.h"
@@ -352,6 +354,52 @@ TEST_CASE("plan: a token budget sets the run's time and cost") {
   CHECK(j.at("run_tokens").get<double>() < 300e9 + 1e7);  // whole steps
   CHECK(j.at("cost").get<double>() == Approx(2.5 * hours));
   CHECK(j.at("kwh").get<double>() == Approx(hours));
+}
+
+TEST_CASE("plan: Muon's Newton-Schulz, gathers and buffers count in the time and memory of a step") {
+  const auto config = [](const char* optimizer, std::vector<std::string> more) {
+    std::vector<std::string> flags{
+        "--model.layers",      "4",    "--model.hidden",       "512",  "--model.heads", "8",
+        "--model.kv_heads",    "2",    "--model.ffn",          "1408", "--model.vocab", "512",
+        "--model.gated",       "true", "--model.seq",          "64",   "--optim.type",  optimizer,
+        "--train.micro_batch", "1",    "--train.global_batch", "8",    "--device.kind", "cpu"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return load_config({.flags = flags}).config;
+  };
+  const Config one = config("muon", {});
+  const Workload w = workload_of(one);
+  REQUIRE(w.orthogonalized.size() == 7);
+  double elements = 0, flops = 0;
+  for (const Workload::Matrix& m : w.orthogonalized) {
+    const double side = std::min(m.rows, m.cols), other = std::max(m.rows, m.cols);
+    elements += m.elements(), flops += 5 * (4 * side * side * other + 2 * side * side * side);
+  }
+  CHECK(elements == w.block_weights());
+  double called = 0;  // by the optimizer itself
+  for (const OpCall& c : step_ops(engine_options(one, 1), {}, 0))
+    if (c.what == "update") called += static_cast<double>(c.calls) * c.cost.flops;
+  CHECK(called == Approx(4 * flops).epsilon(1e-9));
+
+  MachineModel m = a100();
+  m.gemm_half = 0;
+  const auto optimizer = [&](const Config& c) { return step_terms(workload_of(c), m).optimizer; };
+  CHECK(optimizer(one) - optimizer(config("adamw", {})) == Approx(4 * flops / (m.peak * m.gemm_efficiency)));
+  CHECK(optimizer(config("muon", {"--optim.groups", "layers rule=adamw"})) == optimizer(config("adamw", {})));
+  // Two owners share the work, but gather and return the updates.
+  const double two = optimizer(config("muon", {"--dp", "2"})) - optimizer(config("adamw", {"--dp", "2"}));
+  CHECK(two == Approx(4 * (flops / 2 / (m.peak * m.gemm_efficiency) + 4 * elements / m.link)));
+
+  for (const std::vector<std::string>& layout :
+       {std::vector<std::string>{}, {"--zero", "0", "--dp", "2"}, {"--tp", "2", "--dp", "2"}}) {
+    const Config muon = config("muon", layout), adamw = config("adamw", layout);
+    INFO(muon.parallel.tp << " " << muon.parallel.dp);
+    const auto exact = [](const Config& c) {
+      const MemoryReport r = plan_memory(engine_options(c, 1), mesh_shape(c), 0).memory;
+      return static_cast<double>(r.optimizer + r.buffers);
+    };
+    const auto closed = [](const Config& c) { return stage_memory(workload_of(c), 0).total(); };
+    CHECK(closed(muon) - closed(adamw) == Approx(exact(muon) - exact(adamw)).epsilon(0.02));
+  }
 }
 
 TEST_CASE("plan: profiles round-trip, and broken ones are refused by name") {

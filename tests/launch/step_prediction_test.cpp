@@ -112,6 +112,27 @@ TEST_CASE("a predicted step adds up its ops and collectives and the schedule's b
   CHECK(std::isnan(predict(wide, without, {.ranks = 4, .threads = 1, .cores = 4}).seconds()));
 }
 
+TEST_CASE("a predicted step counts Newton-Schulz iterations as update, and the gathers of its matrices") {
+  const auto of = [](const std::vector<std::string>& more) {
+    const Config c = tiny(more);
+    return predict(c, synthetic(c), {.ranks = 1, .threads = 1, .cores = 8});
+  };
+  const StepPrediction adamw = of({"--train.global_batch", "4"});
+  const StepPrediction muon = of({"--train.global_batch", "4", "--optim.type", "muon"});
+  CHECK((muon.products == Approx(adamw.products) && muon.passes == Approx(adamw.passes)));
+  // In each of 5 iterations, 3 GEMMs of 6 matrices of 4 blocks, the least of which moves 3 x 64 x 64 elements.
+  CHECK(muon.update > adamw.update + 1e-9 * 5 * 3 * 6 * 4 * (3 * 64 * 64 * 4));
+  CHECK(muon.estimated == 0);
+  const std::vector<std::string> wide{"--train.global_batch", "4", "--tp", "2", "--dp", "2"};
+  std::vector<std::string> wide_muon = wide;
+  wide_muon.insert(wide_muon.end(), {"--optim.type", "muon"});
+  // Updates are gathered over dp once a block and returned by a broadcast a matrix. The owners of up and down are TP
+  // ranks of this replica, which gathers and returns these two; those of Q, K, V and out are the other's.
+  const StepPrediction split = of(wide_muon), plain = of(wide);
+  CHECK(split.data_parallel == Approx(plain.data_parallel + 1e-3 * (4 + 24)));
+  CHECK(split.tensor_parallel == Approx(plain.tensor_parallel + 1e-3 * 2 * 4 * 2));
+}
+
 TEST_CASE("a run that is far off the plan names the class of time and corrects later plans") {
   StepPrediction p;
   p.products = 0.060, p.attention = 0.012, p.passes = 0.008, p.data_parallel = 0.010, p.update = 0.010;

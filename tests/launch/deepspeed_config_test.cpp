@@ -123,18 +123,50 @@ TEST_CASE("the optimizers of DeepSpeed by name, in any case") {
                {R"({"type": "AdamW", "params": {"adam_w_mode": false}})", "adamw"},
                {R"({"type": "Lamb"})", "lamb"},
                {R"({"type": "SGD", "params": {"momentum": 0.9, "nesterov": true}})", "sgd"},
-               {R"({"type": "Lion"})", "lion"}};
+               {R"({"type": "Lion"})", "lion"},
+               {R"({"type": "Muon", "params": {"lr": 1e-3}})", "muon"}};
   for (const auto& c : cases) {
     INFO(c.optimizer);
-    const Config out = load_deepspeed({.json = cat("{\"optimizer\": ", c.optimizer, "}"), .flags = kBatch}).config;
+    const Config out =
+        load_deepspeed({.json = cat("{\"gradient_clipping\": 0, \"optimizer\": ", c.optimizer, "}"), .flags = kBatch})
+            .config;
     CHECK(out.optim.type == c.type);
     CHECK(out.optim.lr == 1e-3);
     CHECK(out.optim.weight_decay == 0);
   }
-  for (const char* missing :
-       {"Adagrad", "Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"})
+  for (const char* missing : {"Adagrad", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "MuAdam", "MuAdamW", "MuSGD"})
     CHECK_THAT(deepspeed_problems({.json = cat("{\"optimizer\": {\"type\": \"", missing, "\"}}"), .flags = kBatch}),
                Contains(cat("optimizer.type: ", missing, " is not built yet")) && Contains("the nearest that is: "));
+}
+
+TEST_CASE("DeepSpeed's Muon has its scale and defaults and two learning rates without clipping") {
+  const auto file = [](const char* params, const char* rest = "") {
+    return DsInput{
+        .json = cat(R"({"gradient_clipping": 0, "optimizer": {"type": "Muon", "params": )", params, "}", rest, "}"),
+        .flags = kBatch};
+  };
+  const auto rates = [&](const char* params, const char* rest = "") {
+    const OptimConfig o = load_deepspeed(file(params, rest)).config.optim;
+    return std::pair{o.lr, o.lr * o.muon_lr_scale};  // AdamW's, Muon's
+  };
+  const OptimConfig o = load_deepspeed(file(R"({"lr": 0.01, "ns_method": "standard"})")).config.optim;
+  CHECK((o.muon_scale == "original" && o.momentum == 0.95 && o.nesterov && o.muon_iterations == 5));
+  CHECK((o.betas == std::vector{0.9, 0.95} && o.eps == 1e-10 && o.weight_decay == 0 && o.grad_clip == 0));
+  CHECK(rates(R"({"lr": 0.01})") == std::pair{0.01, 0.01});
+  CHECK(rates(R"({"muon_lr": 0.02, "adam_lr": 0.0005})") == std::pair{0.0005, 0.02});
+  CHECK(rates(R"({"lr": 0.001, "muon_lr": 0.02})") == std::pair{0.001, 0.02});
+  CHECK(rates(R"({"lr": 0.02, "adam_lr": 0.0005})") == std::pair{0.0005, 0.02});
+  CHECK(rates("{}").first == 3e-4);
+  CHECK(rates("{}").second == Approx(0.02));
+  const char* warmup = R"(, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.004}})";
+  CHECK(rates(R"({"muon_lr": 0.02, "adam_lr": 0.0005})", warmup) == std::pair{0.004, 0.004});
+  CHECK_THAT(joined_notes(load_deepspeed(file(R"({"muon_lr": 0.02})", warmup))), Contains("muon_lr 0.02: no effect"));
+  CHECK_THAT(joined_notes(load_deepspeed(file(R"({"lr": 0.01, "ns_method": "gram"})"))),
+             Contains("ns_method") && Contains("the same polynomial") && Contains("AdamW the rest"));
+  CHECK_THAT(deepspeed_problems(file(R"({"lr": "auto", "muon_lr": 0.02})")), Contains("give lr a number"));
+  for (const char* clipping : {R"("gradient_clipping": 1.0, )", R"("gradient_clipping": "auto", )", ""})
+    CHECK_THAT(deepspeed_problems({.json = cat("{", clipping, R"("optimizer": {"type": "Muon"}})"), .flags = kBatch}),
+               Contains("DeepSpeed clips Muon's orthogonalized updates") && Contains("set gradient_clipping 0"));
 }
 
 TEST_CASE("precision blocks select a level, a type and a scaler, and two of them exclude each other") {

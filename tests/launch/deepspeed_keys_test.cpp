@@ -48,7 +48,7 @@ std::string file_with(const std::string& path, const std::string& value, std::st
   if (dot == std::string::npos) return "{\"" + path + "\": " + value + "}";
   const std::string block = path.substr(0, dot), name = path.substr(dot + 1);
   std::string inner = "{\"" + name + "\": " + value;
-  std::string outer = "";
+  std::string outer, top;
   if (block == "scheduler.params") {
     std::string type = of.empty() ? "WarmupLR" : std::string(of.substr(0, of.find('|')));
     if (name == "total_num_steps" || type == "warmupcosinelr") type = "WarmupCosineLR";
@@ -62,6 +62,7 @@ std::string file_with(const std::string& path, const std::string& value, std::st
   if (block == "optimizer.params") {
     const std::string type = of.empty() ? "adam" : std::string(of.substr(0, of.find('|')));
     outer = "\"type\": \"" + type + "\", ";
+    if (type == "muon") top = "\"gradient_clipping\": 0, ";
     if (name == "nesterov") inner += ", \"momentum\": 0.9";
   }
   if (path == "curriculum_learning.enabled")
@@ -70,7 +71,7 @@ std::string file_with(const std::string& path, const std::string& value, std::st
   inner += "}";
   const size_t up = block.rfind('.');
   if (up == std::string::npos) return "{\"" + block + "\": " + inner + "}";
-  return "{\"" + block.substr(0, up) + "\": {" + outer + "\"" + block.substr(up + 1) + "\": " + inner + "}}";
+  return "{" + top + "\"" + block.substr(0, up) + "\": {" + outer + "\"" + block.substr(up + 1) + "\": " + inner + "}}";
 }
 
 const std::vector<std::string> kBatch{"--train.global_batch", "8"};

@@ -65,6 +65,11 @@ std::vector<std::string> sample(const MegatronFlag& f) {
                                                               {"num-virtual-stages-per-pipeline-rank", "2"},
                                                               {"lr-wsd-decay-style", "linear"},
                                                               {"sgd-momentum", "0.5"},
+                                                              {"muon-momentum", "0.5"},
+                                                              {"muon-coefficient-type", "simple"},
+                                                              {"muon-fp32-matmul-prec", "high"},
+                                                              {"muon-scale-mode", "spectral"},
+                                                              {"muon-extra-scale-factor", "1"},
                                                               {"lr-warmup-init", "1e-5"}};
   if (f.status == MegatronStatus::kAlways && !f.accepts.empty())
     return {std::string(f.accepts.substr(0, f.accepts.find('|')))};
@@ -83,6 +88,11 @@ std::vector<std::string> around(const MegatronFlag& f) {
   if (f.name == "fp8-format") words.push_back("--bf16");
   if (f.name.substr(0, 7) == "lr-wsd-") words.insert(words.end(), {"--lr-decay-style", "WSD"});
   if (f.name == "no-load-optim") words.insert(words.end(), {"--load", source_dir() + "/tests/golden/ckpt-v1.0"});
+  if (f.name.starts_with("muon-")) words.insert(words.end(), {"--optimizer", "muon"});
+  if (f.name == "muon-extra-scale-factor")
+    words.insert(words.end(), {"--muon-scale-mode", "shape_scaling"});
+  else if (f.name.starts_with("muon-"))
+    words.insert(words.end(), {"--muon-extra-scale-factor", "0.2"});
   if (f.name == "sgd-momentum") words.insert(words.end(), {"--optimizer", "sgd"});
   if (f.name == "no-position-embedding" || f.name.find("rotary-") == 0 || f.name.find("rope") != std::string_view::npos)
     words.insert(words.end(), {"--position-embedding-type", "rope"});
@@ -172,6 +182,34 @@ TEST_CASE("Megatron's flags are translated to our keys") {
              Contains("adafactor is refused: expected one of adam"));
   CHECK_THAT(problems(words_of(base + "--adam-beta3 1")),
              Contains("--adam-beta3: unknown flag; did you mean --adam-beta"));
+}
+
+TEST_CASE("Megatron's Muon is translated with its defaults where it means the same") {
+  const std::string base =
+      "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --vocab-size 300 --micro-batch-size 2 "
+      "--global-batch-size 16 --train-iters 200 --mock-data ";
+  const auto optim = [&](const std::string& flags) { return parse(words_of(base + flags)).loaded.config.optim; };
+  for (const char* name : {"muon", "dist_muon"}) {
+    const OptimConfig o = optim(cat("--muon-extra-scale-factor 0.2 --optimizer ", name));
+    CHECK((o.type == "muon" && o.muon_scale == "adamw" && o.muon_coefficients == "quintic" && o.muon_iterations == 5));
+    CHECK((o.momentum == 0.9 && !o.nesterov));
+  }
+  const OptimConfig o = optim(
+      "--optimizer muon --muon-scale-mode shape_scaling --muon-momentum 0.95 --muon-nesterov --muon-num-ns-steps 7 "
+      "--muon-coefficient-type polar_express --muon-fp32-matmul-prec high --muon-tp-mode distributed "
+      "--muon-scalar-optimizer adam --muon-use-syrk");
+  CHECK((o.muon_scale == "original" && o.muon_coefficients == "polar_express" && o.muon_iterations == 7));
+  CHECK((o.momentum == 0.95 && o.nesterov && o.muon_dtype == "fp32"));
+  CHECK(optim("--optimizer adam --muon-momentum 0.5").type == "adamw");
+  for (const char* scale : {"", "--muon-scale-mode unit_rms_norm", "--muon-extra-scale-factor x",
+                            "--muon-scale-mode shape_scaling --muon-extra-scale-factor 0.2"})
+    CHECK_THAT(problems(words_of(base + "--optimizer muon " + scale)),
+               Contains("--optimizer: --muon-scale-mode ") && Contains("expected spectral with 0.2"));
+  const std::string muon = base + "--optimizer muon --muon-extra-scale-factor 0.2 ";
+  CHECK_THAT(problems(words_of(muon + "--muon-tp-mode blockwise")), Contains("blockwise is refused"));
+  CHECK_THAT(problems(words_of(muon + "--muon-scalar-optimizer lion")), Contains("lion is refused"));
+  CHECK_THAT(problems(words_of(muon + "--muon-coefficient-type cans")),
+             Contains("cans is refused: expected one of simple, quintic, polar_express"));
 }
 
 // Like Megatron-LM's example for GPT 345M, fp16, one node.

@@ -75,21 +75,63 @@ void lamb(DsTranslation& t) {
               {"eps_inside_sqrt", "optim.lamb_eps_inside_sqrt", "false"}});
 }
 
+// Learning rates of Muon's matrices and of AdamW's parameters. Schedulers other than WarmupCosineLR give both the same.
+void muon_rates(DsTranslation& t) {
+  constexpr const char *kBoth = "optimizer.params.lr", *kMuon = "optimizer.params.muon_lr",
+                       *kAdam = "optimizer.params.adam_lr";
+  const std::string schedule = lower(t.text(kScheduler, ""));
+  if (!schedule.empty() && schedule != "warmupcosinelr") {
+    for (const char* key : {kMuon, kAdam})
+      if (t.has(key)) t.report(key, "no effect: the schedule sets the learning rate, as in DeepSpeed");
+    return set_params(t, "optimizer", {kLr});
+  }
+  const bool differ = t.has(kMuon) || t.has(kAdam);
+  if (t.is_auto(kBoth) && differ)
+    return t.refuse(kBoth, "auto is a native value, of which muon_lr and adam_lr are no multiple", "give lr a number");
+  if (t.is_auto(kBoth) || (t.has(kBoth) && !differ)) return set_params(t, "optimizer", {kLr});
+  const double adam = t.number(kAdam, t.number(kBoth, 3e-4)), muon = t.number(kMuon, t.number(kBoth, 0.02));
+  t.set(t.has(kAdam) ? kAdam : kBoth, "optim.lr", fmt::format("{}", adam), t.has(kAdam) ? "" : "of AdamW");
+  if (t.has(kBoth) && t.has(kAdam))
+    t.report(kBoth, t.has(kMuon) ? "no effect: muon_lr and adam_lr replace it" : "of Muon's matrices");
+  t.set(t.has(kMuon) ? kMuon : kBoth, "optim.muon_lr_scale", fmt::format("{}", muon / adam),
+        fmt::format("times optim.lr: {} for Muon's matrices", muon));
+}
+
+void muon(DsTranslation& t) {
+  t.set(kOptimizer, "optim.type", "muon", "weights of linear layers, Q, K, V, gate and up apart; AdamW the rest");
+  t.quietly(kOptimizer, "optim.muon_scale", {"original"});
+  set_params(t, "optimizer",
+             {kDecay,
+              {"betas", "optim.betas", "0.9,0.95"},
+              {"eps", "optim.eps", "1e-10"},
+              {"momentum", "optim.momentum", "0.95"}});
+  muon_rates(t);
+  if (t.has("optimizer.params.ns_method"))
+    t.report("optimizer.params.ns_method", "no effect: both methods are the same polynomial; optim.muon_dtype rounds");
+  const char* clipping = "gradient_clipping";
+  if (t.is_auto(clipping) || t.number(clipping, 1) != 0)
+    t.refuse(t.has(clipping) ? clipping : kOptimizer,
+             fmt::format("{}DeepSpeed clips Muon's orthogonalized updates, which shrinks its steps; here gradients are "
+                         "clipped, before",
+                         t.has(clipping) ? "" : "gradient_clipping is absent, which is 1: "),
+             "set gradient_clipping 0, with a learning rate for whole steps");
+}
+
 // DeepSpeed optimizers that are not implemented, with the nearest alternative.
 constexpr struct {
   const char *name, *nearest;
-} kMissing[] = {{"adagrad", "Adam"},    {"muon", "AdamW"},  {"onebitadam", "Adam"}, {"zerooneadam", "Adam"},
-                {"onebitlamb", "Lamb"}, {"muadam", "Adam"}, {"muadamw", "AdamW"},   {"musgd", "SGD"}};
+} kMissing[] = {{"adagrad", "Adam"}, {"onebitadam", "Adam"}, {"zerooneadam", "Adam"}, {"onebitlamb", "Lamb"},
+                {"muadam", "Adam"},  {"muadamw", "AdamW"},   {"musgd", "SGD"}};
 
 void refuse_optimizer(DsTranslation& t, const std::string& type) {
   for (const auto& m : kMissing)
     if (lower(type) == m.name)
       return t.refuse(kOptimizer, fmt::format("{} is not built yet in this version", type),
                       fmt::format("the nearest that is: {}", m.nearest));
-  const std::vector<std::string> known{"Adam", "AdamW", "Lamb", "SGD", "Lion"};
+  const std::vector<std::string> known{"Adam", "AdamW", "Lamb", "SGD", "Lion", "Muon"};
   const std::string guess = did_you_mean(type, known);
   t.refuse(kOptimizer, fmt::format("unknown optimizer \"{}\"", type.substr(0, 60)),
-           guess.empty() ? "there are Adam, AdamW, Lamb, SGD, Lion" : "did you mean " + guess + "?");
+           guess.empty() ? "there are Adam, AdamW, Lamb, SGD, Lion, Muon" : "did you mean " + guess + "?");
 }
 
 void scheduler_of(DsTranslation& t, const char* type) {
@@ -184,6 +226,8 @@ void translate_optimizer(DsTranslation& t) {
   } else if (name == "lion") {
     t.set(kOptimizer, "optim.type", "lion");
     set_params(t, "optimizer", {kLr, {"betas", "optim.betas", "0.9,0.99"}, kDecay});
+  } else if (name == "muon") {
+    muon(t);
   } else {
     refuse_optimizer(t, type);
   }

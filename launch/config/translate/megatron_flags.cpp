@@ -85,6 +85,18 @@ constexpr MegatronFlag kFlags[] = {
     {"sgd-momentum", kTranslated, 1, "", "--optim.momentum"},
     {"decoupled-lr", kRefused, 1, kGroups},
     {"decoupled-min-lr", kRefused, 1, kGroups},
+    {"muon-momentum", kTranslated, 1, "", "--optim.momentum"},
+    {"muon-nesterov", kTranslated, 0, "", "--optim.nesterov true"},
+    {"muon-use-nesterov", kTranslated, 0, "", "--optim.nesterov true"},
+    {"muon-num-ns-steps", kTranslated, 1, "", "--optim.muon_iterations"},
+    {"muon-coefficient-type", kTranslated, 1},
+    {"muon-fp32-matmul-prec", kTranslated, 1},
+    {"muon-scale-mode", kTranslated, 1},
+    {"muon-extra-scale-factor", kTranslated, 1},
+    {"muon-tp-mode", kAlways, 1, "whole matrices are orthogonalized, on every layout", "duplicated|distributed"},
+    {"muon-scalar-optimizer", kAlways, 1, "AdamW updates all other parameters", "adam"},
+    {"muon-no-split-qkv", kRefused, 0, "Q, K and V are orthogonalized apart; leave it out"},
+    {"muon-use-syrk", kNoEffect, 0, kFused},
     {"lr-decay-iters", kTranslated, 1, "length of the curve", "--schedule.total_steps"},
     {"lr-decay-style", kTranslated, 1},
     {"lr-warmup-fraction", kTranslated, 1},
@@ -280,6 +292,7 @@ class Translation {
   void one(const Given& g) {
     const MegatronFlag& f = *g.flag;
     const std::vector<std::string> legal = split(f.accepts, '|');
+    if (f.name.starts_with("muon-") && !muon()) return report(g, "no effect: a flag of --optimizer muon");
     switch (f.status) {
       case kRefused: return refuse(g, fmt::format("is refused: {}", f.why));
       case kNoEffect: return report(g, fmt::format("no effect: {}", f.why));
@@ -308,9 +321,13 @@ class Translation {
 
   void by_rule(const Given& g) {
     const std::string_view name = g.flag->name;
-    if (name == "optimizer")  // Megatron's adam uses decoupled weight decay
-      return choice(g, "--optim.type",
-                    {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}, {"lion", "lion"}, {"lamb", "lamb"}});
+    if (name == "optimizer") return optimizer(g);
+    if (name == "muon-coefficient-type")
+      return choice(g, "--optim.muon_coefficients",
+                    {{"simple", "simple"}, {"quintic", "quintic"}, {"polar_express", "polar_express"}});
+    if (name == "muon-fp32-matmul-prec")
+      return choice(g, "--optim.muon_dtype", {{"low", "bf16"}, {"medium", "bf16"}, {"high", "fp32"}});
+    if (name == "muon-scale-mode" || name == "muon-extra-scale-factor") return report(g, "part of --optim.muon_scale");
     if (name == "lr-decay-style")
       return choice(g, "--schedule.type",
                     {{"constant", "constant"},
@@ -347,6 +364,38 @@ class Translation {
     if (name == "tensorboard-dir")
       return becomes(g, {"--log.tensorboard", "true"}, "event files are in the run's folder, log.dir/log.name");
     GT_CHECK(false, "no rule for --", name);
+  }
+
+  bool muon() const { return value("optimizer") == "muon" || value("optimizer") == "dist_muon"; }
+
+  void optimizer(const Given& g) {  // Megatron's adam uses decoupled weight decay
+    if (muon()) return muon(g);
+    choice(
+        g, "--optim.type",
+        {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}, {"lion", "lion"}, {"lamb", "lamb"}, {"muon", "muon"}});
+  }
+
+  // With Megatron's defaults of the flags that are unset. Its spectral scale is sqrt(max(rows, cols)), shape_scaling
+  // sqrt(max(1, rows / cols)).
+  void muon(const Given& g) {
+    const auto or_else = [&](const char* flag, const char* standard) {
+      const std::string set = value(flag);
+      return set.empty() ? standard : set;
+    };
+    const std::string mode = or_else("muon-scale-mode", "spectral"), factor = or_else("muon-extra-scale-factor", "1");
+    double scale = 0;
+    const bool number = parse_double(factor, scale), like_adamw = mode == "spectral" && number && scale == 0.2;
+    if (!like_adamw && !(mode == "shape_scaling" && number && scale == 1))
+      return refuse(g,
+                    fmt::format("--muon-scale-mode {} with --muon-extra-scale-factor {} is refused: expected spectral "
+                                "with 0.2, AdamW's size, or shape_scaling with 1",
+                                mode, factor),
+                    "with weight decay 0, another factor is one of the learning rate: --optim.muon_lr_scale");
+    std::vector<std::string> ours{"--optim.type", "muon", "--optim.muon_scale", like_adamw ? "adamw" : "original"};
+    if (!given("muon-momentum")) ours.insert(ours.end(), {"--optim.momentum", "0.9"});
+    if (!given("muon-nesterov") && !given("muon-use-nesterov")) ours.insert(ours.end(), {"--optim.nesterov", "false"});
+    if (!given("muon-coefficient-type")) ours.insert(ours.end(), {"--optim.muon_coefficients", "quintic"});
+    becomes(g, ours, "weights of linear layers, Q, K, V, gate and up apart; AdamW the rest");
   }
 
   void betas(const Given& g) {  // unset betas take Megatron's defaults

@@ -1,12 +1,14 @@
 #include "kernels/cuda/emulation/device_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "kernels/cuda/emulation/emulate.h"
 #include "kernels/cuda/emulation/watch.h"
@@ -33,6 +35,23 @@ struct Memory {
 Memory& memory() {
   static Memory& m = *new Memory;  // never destroyed: streams may outlive static objects
   return m;
+}
+
+// Fills whole pages with NaN (all bits set). A large block maps a file of such bytes, whose pages are copied when they
+// are written: most of a workspace never is.
+void fill(std::byte* at, size_t bytes) {
+  constexpr size_t kWindow = size_t{2} << 20, kLarge = 2 * kWindow;
+  static const int file = [] {
+    const int fd = memfd_create("ones", MFD_CLOEXEC);
+    const std::vector<std::byte> ones(kWindow, std::byte{0xFF});
+    return fd >= 0 && write(fd, ones.data(), kWindow) == static_cast<ssize_t>(kWindow) ? fd : -1;
+  }();
+  size_t done = 0;
+  for (; file >= 0 && bytes >= kLarge && done < bytes; done += kWindow)
+    if (mmap(at + done, std::min(kWindow, bytes - done), PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file, 0) == MAP_FAILED)
+      break;
+  if (done < bytes) std::memset(at + done, 0xFF, bytes - done);
 }
 
 }  // namespace
@@ -76,7 +95,7 @@ void* device_alloc(size_t bytes) {
   if (m.fenced && mprotect(m.base + at, room, PROT_READ | PROT_WRITE) != 0) return nullptr;
   watch::fresh(m.base + at, room);
   const OnDevice now;
-  std::memset(m.base + at, 0xFF, room);
+  fill(m.base + at, room);
   return m.base + at + (m.fenced ? room - std::max<size_t>(16, (bytes + 15) / 16 * 16) : 0);
 }
 

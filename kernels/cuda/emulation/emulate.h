@@ -52,7 +52,7 @@ void wait_copies(int newest);
 bool capturing(cudaStream_t);
 void keep(cudaStream_t, std::function<void()> work);
 void count_single();
-// Exchanges a value among the lanes of a warp; the result is valid until the warp's next barrier.
+// Exchanges a value among the lanes of a warp; the result is valid until the next exchange.
 const uint64_t* exchange(uint64_t mine);
 
 // Aborts when a pointer argument of a kernel is a host address. Pointers inside structs are not checked.
@@ -109,7 +109,6 @@ T __shfl_xor_sync(unsigned, T x, int mask) {
   const int lane = static_cast<int>((threadIdx.x + threadIdx.y * blockDim.x) % 32);
   T out;
   std::memcpy(&out, &all[lane ^ mask], sizeof out);
-  gt::emulated::wait_lanes();
   return out;
 }
 
@@ -119,7 +118,6 @@ unsigned __match_any_sync(unsigned, T x) {
   const uint64_t* all = gt::emulated::exchange(mine);
   unsigned mask = 0;
   for (int i = 0; i < 32; ++i) mask |= (all[i] == mine ? 1u : 0u) << i;
-  gt::emulated::wait_lanes();
   return mask;
 }
 

@@ -4,8 +4,10 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/emulation/device_memory.h"
@@ -39,6 +41,9 @@ std::byte* dynamic_shared = nullptr;
 namespace {
 
 constexpr size_t kStack = 128 * 1024;
+// Stacks begin at different offsets in their pages; otherwise the frames of all fibers would compete for the same few
+// sets of the L1 cache.
+constexpr size_t kColors = 61, kColorBytes = 320;
 enum class State { kReady, kAtBlock, kAtWarp, kAtLanes, kDone };
 
 struct Copy {
@@ -50,14 +55,20 @@ struct Copy {
 struct Fiber {
   void* stack_pointer = nullptr;
   State state = State::kDone;
-  std::vector<char> stack;
+  std::unique_ptr<char[]> stack;  // not initialized: few of its pages are ever touched
   uint3 index{};
   std::vector<Copy> copies;  // issued, not yet performed
   int commits = 0;
+  unsigned exchanges = 0;
+};
+
+// Values that the lanes of a warp exchange, in two buffers: no lane can be two exchanges ahead of another.
+struct Lanes {
+  std::array<uint64_t, 32> values[2];
 };
 
 std::vector<Fiber> fibers;
-std::vector<std::array<uint64_t, 32>> lanes;
+std::vector<Lanes> lanes;
 size_t current = 0;
 void* scheduler = nullptr;
 const std::function<void()>* body = nullptr;
@@ -74,13 +85,15 @@ void entry() {
 }
 
 void start(Fiber& f, size_t i, dim3 block) {
-  f.stack.resize(kStack);
+  if (!f.stack) f.stack = std::make_unique_for_overwrite<char[]>(kStack);
   f.state = State::kReady;
   f.copies.clear();
   f.commits = 0;
+  f.exchanges = 0;
   f.index = {static_cast<unsigned>(i % block.x), static_cast<unsigned>(i / block.x % block.y),
              static_cast<unsigned>(i / block.x / block.y)};
-  auto** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(f.stack.data()) + kStack) & ~uintptr_t{15});
+  const uintptr_t end = reinterpret_cast<uintptr_t>(f.stack.get()) + kStack - i % kColors * kColorBytes;
+  auto** top = reinterpret_cast<void**>(end & ~uintptr_t{15});
   *--top = nullptr;  // return address of entry: never used, keeps the stack aligned as after a call
   *--top = reinterpret_cast<void*>(&entry);
   for (int r = 0; r < 6; ++r) *--top = nullptr;
@@ -99,31 +112,55 @@ bool open_barrier(size_t begin, size_t end, State at) {
   return true;
 }
 
+// Runs the ready threads of `order`; returns the number of those that ended, -1 if none was ready.
+int run_ready(std::span<const size_t> order) {
+  int ended = -1;
+  for (const size_t i : order) {
+    Fiber& f = fibers[i];
+    if (f.state != State::kReady) continue;
+    current = i;
+    threadIdx = f.index;
+    watch::thread_runs(i, f.stack.get(), kStack);
+    gt_emulated_switch(&scheduler, f.stack_pointer);
+    ended = std::max(ended, 0) + (f.state == State::kDone);
+  }
+  return ended;
+}
+
+bool open_warp(size_t w, size_t n) {
+  const size_t begin = 32 * w, end = std::min(n, begin + 32);
+  const bool exchanged = open_barrier(begin, end, State::kAtLanes), met = open_barrier(begin, end, State::kAtWarp);
+  if (met) watch::warp_meets(w);
+  return exchanged || met;
+}
+
+// In order, a warp runs until its threads wait for the block: the stacks of 32 fibers stay in the cache.
 void run_block(size_t n, std::vector<size_t>& order, int mode, std::mt19937& random) {
-  for (size_t done = 0; done < n;) {
-    if (mode == 2) std::shuffle(order.begin(), order.end(), random);
+  const size_t warps = (n + 31) / 32;
+  for (int done = 0; done < static_cast<int>(n);) {
     bool moved = false;
-    for (size_t i : order) {
-      if (fibers[i].state != State::kReady) continue;
-      moved = true;
-      current = i;
-      threadIdx = fibers[i].index;
-      watch::thread_runs(i, fibers[i].stack.data(), kStack);
-      gt_emulated_switch(&scheduler, fibers[i].stack_pointer);
-      done += fibers[i].state == State::kDone;
+    const auto run_part = [&](std::span<const size_t> part) {
+      const int ended = run_ready(part);
+      moved |= ended >= 0;
+      done += std::max(ended, 0);
+    };
+    if (mode == 2) {
+      std::shuffle(order.begin(), order.end(), random);
+      run_part(order);
+      for (size_t w = 0; w < warps; ++w) moved |= open_warp(w, n);
+    } else {
+      for (size_t k = 0; k < warps; ++k) {
+        const size_t w = mode == 1 ? warps - 1 - k : k, at = mode == 1 ? n - std::min(n, 32 * w + 32) : 32 * w;
+        const auto part = std::span<const size_t>(order).subspan(at, std::min<size_t>(32, n - 32 * w));
+        do run_part(part);
+        while (open_warp(w, n));
+      }
     }
-    bool freed = false;
-    for (size_t w = 0; w < n; w += 32) {
-      freed |= open_barrier(w, std::min(n, w + 32), State::kAtLanes);
-      if (!open_barrier(w, std::min(n, w + 32), State::kAtWarp)) continue;
-      watch::warp_meets(w / 32);
-      freed = true;
-    }
-    if (!freed && open_barrier(0, n, State::kAtBlock)) {
+    if (open_barrier(0, n, State::kAtBlock)) {
       watch::block_meets();
-      freed = true;
+      moved = true;
     }
-    if (!moved && !freed && done < n) die("deadlock: threads of a block wait at different barriers");
+    if (!moved && done < static_cast<int>(n)) die("deadlock: threads of a block wait at different barriers");
   }
 }
 
@@ -159,9 +196,10 @@ void wait_copies(int newest) {
 
 const uint64_t* exchange(uint64_t mine) {
   const size_t i = current;
-  lanes[i / 32][i % 32] = mine;
+  auto& values = lanes[i / 32].values[fibers[i].exchanges++ % 2];
+  values[i % 32] = mine;
   wait_lanes();
-  return lanes[i / 32].data();
+  return values.data();
 }
 
 void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thread) {
@@ -179,14 +217,15 @@ void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thre
   std::vector<size_t> order(n);
   std::iota(order.begin(), order.end(), size_t{0});
   if (mode == 1) std::reverse(order.begin(), order.end());
-  std::vector<float4> memory(shared / 16 + 1);
+  static std::vector<float4>& memory = *new std::vector<float4>;
+  memory.resize(std::max(memory.size(), shared / 16 + 1));
   dynamic_shared = reinterpret_cast<std::byte*>(memory.data());
   watch::kernel_begins(dynamic_shared, shared);
   for (size_t k = 0; k < blocks; ++k) {
     const size_t b = mode == 1 ? blocks - 1 - k : k;
     blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                 static_cast<unsigned>(b / grid.x / grid.y)};
-    std::memset(static_cast<void*>(memory.data()), 0xFF, memory.size() * 16);
+    std::memset(static_cast<void*>(memory.data()), 0xFF, shared + 16);
     watch::block_begins();
     for (size_t i = 0; i < n; ++i) start(fibers[i], i, block);
     run_block(n, order, mode, random);

@@ -224,7 +224,7 @@ void serve_fp8_request(Fp8Grad& codes, Backprop& bp, LayerNormGrad& args) {
   if (codes.rowwise.home >= 0) args.fp8.rowwise = bp.rebuild(codes.rowwise);
   args.fp8.columnwise = bp.rebuild(codes.columnwise);
   if (codes.bias == nullptr) return;
-  GT_CHECK(!args.dbias, "the sums of ", codes.bias->name, "'s gradient are wanted twice");
+  GT_CHECK(!args.dbias, "the sums of ", codes.bias->name, "'s gradient are requested twice");
   codes.bias_done = bp.pass() == Pass::kFull && codes.bias->grad && !codes.bias->grad_dirty;
   args.dbias = codes.bias_done ? bp.dst(*codes.bias).tensor : bp.rebuild(codes.sums);
 }

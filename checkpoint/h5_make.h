@@ -47,7 +47,7 @@ struct H5TempFile {  // named after its creating process, so leftovers of a kill
   H5TempFile& operator=(const H5TempFile&) = delete;
   std::string path;
 };
-// Returns /dev/shm if it has room for a file with `need` bytes of metadata, else `fallback`. libhdf5 must never meet a
+// Returns /dev/shm if it has space for a file with `need` bytes of metadata, else `fallback`. libhdf5 must never meet a
 // full disk.
 std::string h5_temp_dir(int64_t need, const std::string& fallback);
 

@@ -9,7 +9,7 @@ constexpr size_t kH5OutputLimit = size_t{16} << 20;  // output limit, bytes
 constexpr size_t kH5NoteLimit = 60000;               // limit of one note, bytes
 constexpr int kH5Seconds = 60;                       // CPU time limit, s
 
-// Walks the HDF5 file open as descriptor `file` (> 3) and writes its structure to descriptor `say`, one line per item,
+// Walks the HDF5 file open as descriptor `file` (> 3) and writes its structure to descriptor `out`, one line per item,
 // fields separated by tabs: `set` name dtype offset dims...; with `attributes` also `numbers` attribute values...;
 // `note` key bytes + text; finally `end`. On failure: `refused` location reason. Accepts groups, hard links and
 // contiguous, unfiltered data sets of f32, f16, bf16, i8; nothing else. Limits its own time, memory and files; loads no

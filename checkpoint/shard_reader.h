@@ -17,7 +17,7 @@ ShardIndex read_index(Vfs&, const std::string& dir, const Manifest&, int file, s
 // Zero-fills a view.
 void clear_view(const ShardView&, const DeviceApi* api, Stream);
 
-// Returns whether a view of dtype `wanted` can be filled from `stored`: identical types, or both floating-point.
+// Returns whether a view of dtype `to` can be filled from `stored`: identical types, or both floating-point.
 bool may_hold(DType wanted, DType stored);
 
 // Fills every view; vocabulary padding becomes 0. Requires: names and shapes match the manifest (kInternal) and dtypes

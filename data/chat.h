@@ -1,6 +1,6 @@
-// Conversations for fine-tuning: JSON lines in, tokens and their loss mask out. A template says which text and special
-// tokens stand around each message; targets are the assistant's words and the token that ends them. Templates: four by
-// name, any other from a file (data/FORMAT.md). Untrusted input: lines and template files are checked.
+// Conversations for fine-tuning: JSON lines in, tokens and their loss mask out. A template defines which text and
+// special tokens stand around each message; targets are the assistant's words and the token that ends them. Templates:
+// four by name, any other from a file (data/FORMAT.md). Untrusted input: lines and template files are checked.
 #pragma once
 #include <array>
 #include <cstdint>

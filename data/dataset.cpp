@@ -65,7 +65,7 @@ class MockPairs final : public Dataset {
   bool pairs() const override { return true; }
   void read(int64_t sample, const SampleBuffers& to) const override {
     const std::span<int32_t> out = to.tokens;
-    GT_CHECK(static_cast<int64_t>(out.size()) == row(), "room for ", out.size(), " numbers, a sample has ", row());
+    GT_CHECK(static_cast<int64_t>(out.size()) == row(), "a buffer of ", out.size(), " values, a sample has ", row());
     SampleDraws draws(key_, sample);
     std::vector<int32_t> text(static_cast<size_t>(draw_length(masking_, seq_, draws)));
     for (int32_t& t : text) t = static_cast<int32_t>(draws.below(vocab_));

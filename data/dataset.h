@@ -16,7 +16,7 @@
 
 namespace gt {
 
-// Where the seq + 1 tokens of a sample go. Each span has that length, or is empty: not wanted.
+// Where the seq + 1 tokens of a sample go. Each span has that length, or is empty: not read.
 struct SampleBuffers {
   std::span<int32_t> tokens;     // input = first seq, target = last seq
   std::span<uint8_t> loss;       // 1: a target; 0: masked by the file's loss mask
@@ -31,7 +31,7 @@ class Dataset {
   virtual int64_t seq() const = 0;
   // Samples are rows for masked language models (PairRow) instead of tokens alone.
   virtual bool pairs() const { return false; }
-  int64_t row() const { return pairs() ? PairRow::width(seq()) : seq() + 1; }  // numbers of a sample
+  int64_t row() const { return pairs() ? PairRow::width(seq()) : seq() + 1; }  // values of a sample
   // Reads the seq + 1 tokens of global ordinal `sample`, or its PairRow. Thread-safe; allocates only at the start of an
   // epoch. Throws kIo for a token outside the vocabulary (file, document, position, id), for damaged masks and for
   // files that changed while being read.
@@ -70,7 +70,7 @@ struct DatasetOptions {
   int64_t num_samples = 0;          // of the whole run; kMegatron only
   int64_t dp = 1, micro_batch = 1;  // of the run; only kLlmc and kLlmcShuffled depend on them
   int64_t vocab = 0;                // ids >= vocab are errors; 0: not checked (required by mock)
-  bool documents = false;           // SampleBuffers::positions are read: files must know their documents
+  bool documents = false;           // SampleBuffers::positions are read: files must list their documents
   // All of these that name a tokenizer must name the same: meta.json of the sources, the model data.tokenizer, and
   // meta.json of further files that the run reads (data.valid).
   std::string tokenizer_sha256;  // of data.tokenizer

@@ -31,7 +31,7 @@ int32_t in_place_of(int32_t token, const MaskingOptions& o, SampleDraws& draws) 
   return static_cast<int32_t>(draws.below(o.vocab));
 }
 
-// Visits words in random order until as many tokens are chosen as there should be; a word that would be too many is
+// Takes words in random order until as many tokens are chosen as there should be; a word that would be too many is
 // passed over.
 void hide(const MaskingOptions& o, Words words, SampleDraws& draws, const PairRow& row) {
   const auto wanted = static_cast<int64_t>(std::llround(static_cast<double>(row.length()) * o.mask_prob));

@@ -34,7 +34,7 @@ struct MaskingOptions {
 // (special pieces, newline).
 std::vector<uint8_t> word_starts(const Tokenizer&);
 
-// Random numbers of one sample, from a counter.
+// Random bits of one sample, from a counter.
 class SampleDraws {
  public:
   SampleDraws(uint64_t key, int64_t sample) : key_(key), sample_(static_cast<uint64_t>(sample)) {}

@@ -71,8 +71,8 @@ PairSource::Window PairSource::elsewhere(int64_t sequence, int64_t count, Sample
 
 void PairSource::read(int64_t sample, const SampleBuffers& to) const {
   const std::span<int32_t> row = to.tokens;
-  GT_CHECK(static_cast<int64_t>(row.size()) == PairRow::width(seq_), "room for ", row.size(), " numbers, a sample has ",
-           PairRow::width(seq_));
+  GT_CHECK(static_cast<int64_t>(row.size()) == PairRow::width(seq_), "a buffer of ", row.size(),
+           " values, a sample has ", PairRow::width(seq_));
   if (sample % per_epoch_ == 0) require_unchanged();
   SampleDraws draws(key_, sample);
   const Window w = window(sample);

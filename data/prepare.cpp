@@ -59,7 +59,7 @@ void check_options(const PrepareOptions& o) {
   GT_REQUIRE(is_chat(o.format) || o.chat_template.empty(), Exit::kUsage,
              "--template: is for --format chat or instruct");
   GT_REQUIRE(!is_chat(o.format) || o.eod, Exit::kUsage,
-             "--no-eod: conversations end as their --template says; leave it out");
+             "--no-eod: conversations end as their --template defines; leave it out");
   GT_REQUIRE(!o.json_key.empty(), Exit::kUsage, "--json-key: expected a name, found nothing");
 }
 
@@ -91,7 +91,7 @@ void check_space(const Paths& p, const std::vector<TextInput>& inputs, TokenType
   const auto space = fs::space(fs::absolute(p.prefix).parent_path(), ec);
   GT_REQUIRE(ec || static_cast<double>(space.available) > need, Exit::kIo, p.prefix, ": about ",
              static_cast<int64_t>(need / 1e6), " MB are needed, ", space.available / 1'000'000,
-             " MB are free; make room or choose another --output");
+             " MB are free; free some or choose another --output");
 }
 
 class Preparation {

@@ -28,8 +28,8 @@ struct PrepareOptions {
   TextFormat format = TextFormat::kAuto;
   std::string json_key = "text";
   SplitDocs split_docs = SplitDocs::kFile;
-  std::string separator;      // kSeparator: the line without its newline
-  bool eod = true;            // append <|endoftext|> (or eos) to every document; conversations end as the template says
+  std::string separator;  // kSeparator: the line without its newline
+  bool eod = true;        // append <|endoftext|> (or eos) to every document; conversations end as the template defines
   std::string chat_template;  // kChat, kInstruct: as load_chat_template; empty: chatml
   int64_t max_tokens = 0;     // kChat, kInstruct: longer conversations lose their end; 0: unlimited
   int threads = 1;            // encoder threads

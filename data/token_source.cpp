@@ -198,7 +198,7 @@ void TokenSource::walk(int64_t sample, Visit visit) const {
 
 void check_room(const SampleBuffers& to, int64_t seq) {
   for (const size_t n : {to.tokens.size(), to.loss.size(), to.positions.size()})
-    GT_CHECK(n == 0 || static_cast<int64_t>(n) == seq + 1, "room for ", n, " tokens, a sample has ", seq + 1);
+    GT_CHECK(n == 0 || static_cast<int64_t>(n) == seq + 1, "a buffer of ", n, " tokens, a sample has ", seq + 1);
 }
 
 void TokenSource::read(int64_t sample, const SampleBuffers& to) const {

@@ -37,7 +37,7 @@ void check_options(const TokenizerTrainOptions& o) {
              "\"");
   const int64_t least = 4 + 2 + static_cast<int64_t>(o.special.size() + o.control.size()) + 256;
   GT_REQUIRE(o.vocab > least && o.vocab <= 1'000'000, Exit::kUsage, "--vocab: expected ", least + 1,
-             " (4 control pieces, the symbols and 256 bytes, and room for more) to 1000000, found ", o.vocab);
+             " (4 control pieces, the symbols and 256 bytes, and more) to 1000000, found ", o.vocab);
   GT_REQUIRE(o.sample_mb > 0 && o.sample_mb <= 10000, Exit::kUsage,
              "--sample-mb: expected a number above 0 and up to 10000, found ", o.sample_mb);
   GT_REQUIRE(o.coverage >= 0.98 && o.coverage <= 1, Exit::kUsage, "--coverage: expected 0.98 to 1, found ", o.coverage);

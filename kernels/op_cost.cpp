@@ -50,7 +50,7 @@ int64_t twice_pairs(int64_t seq, int64_t window, bool full) {
 }
 
 // `products`: of Q K^T's size, the causal half of each, or what of that a window leaves. Packed documents, whose
-// lengths only the data know, are counted as one: an upper bound.
+// lengths only the data hold, are counted as one: an upper bound.
 template <class Args>
 OpCost attention_cost(const Args& a, double products, double counted, double bytes) {
   OpCost c = moves(OpClass::kAttention, bytes);

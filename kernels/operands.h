@@ -55,7 +55,7 @@ class OperandVisitor {
   constexpr OperandVisitor& control(const char* name, T& t) {
     return operand(name, t, OperandRole::kControl);
   }
-  // Visits the operands of a member struct.
+  // Lists the operands of a member struct.
   template <class Args>
   constexpr OperandVisitor& all(Args& member) {
     Args::operands(member, *this);

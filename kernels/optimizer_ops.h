@@ -45,7 +45,7 @@ enum StepScalar : int {
   kPairSeed,         // kLossGrad of the loss of sentence pairs
   kNumScalars = 16
 };
-// Global-norm clipping and overflow check. From norm_squares f64 [scopes] (reduced over all ranks):
+// Global-norm clipping and overflow check. From norm_squares f64 [units] (reduced over all ranks):
 // total = sqrt(sum in order) / denominator;
 // scalars[kGradMultiplier] = min(1, clip / (total + slack)) / denominator (clip 0: no clipping);
 // scalars[kSkip] = 1 if the total or an entry of `guard` is not finite, else 0; norm f32 [1] = total. guard f64, may be

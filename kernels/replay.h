@@ -1,5 +1,5 @@
 // Replays work that issues the same op calls every time as device graphs (DeviceApi::capture). The first run executes
-// normally while a Recording records its calls. Later runs execute the same host code; tape, scopes and arenas are
+// normally while a Recording records its calls. Later runs execute the same host code; tape, FSDP units and arenas are
 // unaffected. A call that matches its record is held back instead of queued. Once every call of a segment has matched,
 // the segment is launched as one graph. On a mismatch the held-back calls run first, then the rest runs eagerly. So a
 // graph never computes anything but the calls that were made. Copies, events and waits are never captured: they split

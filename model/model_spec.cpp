@@ -44,8 +44,8 @@ class Inventory {
     add("weight", {(row ? c.heads + c.groups() : 2) * c.head_width()},
         row ? ShardSpec::qk(c.heads, c.groups()) : ShardSpec::partial(), {norm_init()}, Role::kNorm);
   }
-  // Linear layer [out, in], split by rows as `cut`; the bias is split alike. Of its adapter, each TP rank holds A
-  // whole, with a partial gradient from its own outputs, and its rows of B.
+  // Linear layer [out, in], split by rows as `cut` states; the bias is split alike. Of its adapter, each TP rank holds
+  // A whole, with a partial gradient from its own outputs, and its rows of B.
   void column_linear(const char* name, int64_t out, ShardSpec cut, bool bias) {
     linear(name, out, m_.config.hidden, cut, {Init::Kind::kNormal, std_});
     if (bias) add("bias", {out}, cut, {Init::Kind::kZero}, Role::kBias);

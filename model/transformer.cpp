@@ -217,8 +217,8 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
   return s;
 }
 
-// Without a backward only the result of a block is needed. It is copied to `room` and the block's other activations are
-// freed, so a forward pass needs the activation memory of one block only.
+// Without a backward only the result of a block is needed. It is copied to `room`, a workspace, and the block's other
+// activations are freed, so a forward pass needs the activation memory of one block only.
 Block::Stream TransformerStage::run_and_forget(Tape& t, size_t i, const Block::Stream& s, const MicroBatch& mb,
                                                const Block::Stream& room) {
   const Arena::Mark mark = t.activations().mark();

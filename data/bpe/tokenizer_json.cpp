@@ -212,7 +212,7 @@ class Builder {
     const int32_t known = id_of(t.text);
     GT_REQUIRE(t.id == (known >= 0 ? known : *next), Exit::kUsage, f.where(), ": \"", t.text, "\" has id ", t.id,
                ", expected ", known >= 0 ? known : *next,
-               known >= 0 ? ", which the vocabulary says" : ", the next free one");
+               known >= 0 ? ", its id in the vocabulary" : ", the next free one");
     if (known >= 0) return require_own_text(t, f);
     GT_REQUIRE(add_piece(t.text, t.id, count), Exit::kUsage, f.where(), ": id ", t.id, " is another piece already");
     ++*next;

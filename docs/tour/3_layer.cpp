@@ -1,6 +1,6 @@
 // 3. A model as data, and a layer of it.
 //
-// describe() turns a configuration into a ModelSpec: the only place that knows shapes, names, initial values and the
+// describe() turns a configuration into a ModelSpec: the only source of shapes, names, initial values and the
 // split of every parameter. Layers are constructed from it; so are costs, memory plans, import and export. A family
 // (Llama, Qwen, Gemma …) is a set of decisions in a TransformerConfig, not a class.
 #include <memory>

@@ -25,7 +25,7 @@ int main() {
   std::printf("interleaved, 2 chunks a rank: bubble %.1f %% instead of %.1f %%\n", 100 * two, 100 * one);
   tour::claim(two < one, "chunks shorten the ramps");
 
-  // The text form. A rank that receives before its peer sends would wait for ever: the simulator says so.
+  // The text form. A rank that receives before its peer sends would wait for ever: the simulator reports it.
   const PipelineSchedule small = make_schedule("1f1b", 2, 1, 2);
   std::printf("\n%s\n", to_string(small).c_str());
   tour::claim(parse_schedule(to_string(small)).program == small.program, "the text form loses nothing");

@@ -1,8 +1,8 @@
-// 8. Checkpoints that know no layout.
+// 8. Checkpoints independent of the layout.
 //
 // A rank describes what it holds as ShardViews: a name, the logical shape, the split, a range. Saving writes rectangles
-// of logical tensors; loading asks for other rectangles. A step is committed by one rename, so a killed save leaves the
-// last good one. Nothing here knows what a model is.
+// of logical tensors; loading requests other rectangles. A step is committed by one rename, so a killed save leaves the
+// last good one. Nothing here depends on the model.
 #include <filesystem>
 #include <mutex>
 

@@ -25,7 +25,7 @@ void SegmentTables::add(Segment s) {
 void SegmentTables::upload(int64_t room, Stream stream, const DeviceApi& api) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Segment));
   const auto count = static_cast<int64_t>(host_.size());
-  GT_CHECK(count <= room, "room for ", room, " segments, there are ", count);
+  GT_CHECK(count <= room, "a table of ", room, " segments, there are ", count);
   device_ = Buffer(room * kBytes, stream.device, api);
   if (count > 0) api.copy(device_.data(), host_.data(), count * kBytes, stream);
   int64_t at = 0;

@@ -7,7 +7,7 @@
 namespace gt {
 
 // Marks between sections of a stream's work. On asynchronous devices they are events, recorded without waiting; their
-// times can be read once the host knows by other means that the marked work is complete. On synchronous devices a mark
+// times can be read once the marked work is known to be complete by other means. On synchronous devices a mark
 // is the time of the call. Events are reused across series: no allocation once warm.
 class StreamClock {
  public:

@@ -1,5 +1,5 @@
 // Attention on the CPU: which thread computes which heads and blocks. The arithmetic is in simd_attention.h; a
-// head of halves is widened into the thread's scratch for it.
+// head of 16-bit values is widened into the thread's scratch for it.
 #include <algorithm>
 
 #include "kernels/cpu/check_args.h"

@@ -80,7 +80,7 @@ void validate(const LayerNorm& p, int64_t rows, int64_t cols) {
   require_f32(op, {{"amax", fp8.amax}, {"scale_inv", fp8.scale_inv}, {"step_amax", fp8.step_amax}});
   GT_CHECK(p.out || fp8.quantizes(), op, ": no output requested (out or FP8 data)");
   for (const Tensor* t : {&p.out, &fp8.rowwise, &fp8.columnwise})
-    if (*t) require_numel(op, rows * cols, {{"out or codes", *t}});
+    if (*t) require_numel(op, rows * cols, {{"out or FP8 data", *t}});
   if (fp8.quantizes()) require_numel(op, 1, {{"amax", fp8.amax}, {"scale_inv", fp8.scale_inv}});
   if (fp8.step_amax) require_numel(op, 1, {{"step_amax", fp8.step_amax}});
 }
@@ -193,7 +193,7 @@ void validate(const LayerNormGrad& p, int64_t rows, int64_t cols) {
   }
   GT_CHECK(!p.dbias || p.dx, op, ": dbias without dx");
   require_dtype(op, DType::kF8E5M2, {{"rowwise", p.fp8.rowwise}, {"columnwise", p.fp8.columnwise}});
-  GT_CHECK(p.dx || !p.fp8, op, ": codes of delta's gradient without dx");
+  GT_CHECK(p.dx || !p.fp8, op, ": FP8 data of delta's gradient without dx");
 }
 
 // Partial sums per block of rows: one row per block, `stride` apart; nullptr: not computed.

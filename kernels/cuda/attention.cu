@@ -19,9 +19,9 @@ namespace {
 
 constexpr int kThreads = 256;
 // Kernels are compiled twice: for causal attention and nothing else, and (`General`) for calls with dropout, a window,
-// a soft cap or bidirectional attention, which ask at run time. Blocks a multiprocessor should hold. At head_dim 64
-// plain kernels have room for two on sm_90 without a spilled register; sm_80 has too little shared memory for two, and
-// code for sm_100 would spill.
+// a soft cap or bidirectional attention, which are checked at run time. Blocks a multiprocessor should hold. At
+// head_dim 64 plain kernels hold two on sm_90 without a spilled register; sm_80 has too little shared memory
+// for two, and code for sm_100 would spill.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 template <int DP, bool General>
 constexpr int kBlocks = DP == 64 && !General ? 2 : 1;

@@ -92,7 +92,7 @@ ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string&
                m.arch, " with our names");
     return it->second[d];
   };
-  GT_REQUIRE(heads > 0, Exit::kUsage, where, ": does not say how many attention heads the model has; give --heads");
+  GT_REQUIRE(heads > 0, Exit::kUsage, where, ": the number of attention heads is missing; give --heads");
   m.vocab = dim("embed.weight", 0);
   m.hidden = dim("embed.weight", 1);
   m.seq = dim("pos_embed.weight", 0);

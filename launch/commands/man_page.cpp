@@ -57,7 +57,7 @@ std::string settings_text() {
 }
 
 constexpr std::pair<Exit, const char*> kExits[] = {
-    {Exit::kOk, "what was asked for was done, and is on disk"},
+    {Exit::kOk, "the command is complete, and its result is on disk"},
     {Exit::kDifferent, "a subcommand that compares found a difference"},
     {Exit::kUsage, "bad configuration or usage, a path that does not exist, bad data found before the first step"},
     {Exit::kHardware, "a hardware fault is suspected"},

@@ -204,7 +204,7 @@ class Checker {
     const bool files =
         std::any_of(c_.data.train.begin(), c_.data.train.end(), [](const DataSource& s) { return s.path != "mock"; });
     refuse(files && context_.needs_data && c_.data.tokenizer.empty(), "data.tokenizer",
-           "missing: it says which tokens hide, begin and separate sentences",
+           "missing: it defines the tokens that mask, begin and separate sentences",
            "give the tokenizer that the token files were prepared with");
   }
 

@@ -32,8 +32,8 @@ class OpWatch {
   // Returns a backend like the given one whose ops can be observed. Owned by this object.
   const Backend& backend() const { return backend_; }
 
-  // Starts observing the ops called by this thread. `plants`: faults of sites forward and backward. `look`: checks for
-  // non-finite values.
+  // Starts observing the ops called by this thread. `plants`: injected faults of sites forward and backward. `look`:
+  // checks for non-finite values.
   void begin(const ParamStore&, const RankStatus&, std::vector<Injection> plants, bool look);
   // Starts timing the ops called by this thread, each until completion, into `to`.
   void begin_timing(const ParamStore&, ModuleTimer& to);

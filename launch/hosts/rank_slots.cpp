@@ -33,7 +33,7 @@ std::vector<int> allowed_cores() {
   return out;
 }
 
-// Returns the intersection of `wanted` and `allowed`; all of `allowed` if it is empty.
+// Returns the intersection of both; all of `allowed` if that is empty.
 std::vector<int> usable(const std::vector<int>& wanted, const std::vector<int>& allowed) {
   std::vector<int> out;
   std::set_intersection(wanted.begin(), wanted.end(), allowed.begin(), allowed.end(), std::back_inserter(out));

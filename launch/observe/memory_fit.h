@@ -1,5 +1,5 @@
-// Checks whether a layout fits the memory of the devices that its ranks share: the device with the least room, the rank
-// that needs most on it, and needed versus available bytes.
+// Checks whether a layout fits the memory of the devices that its ranks share: the device with the least free memory,
+// the rank that needs most on it, and needed versus available bytes.
 #pragma once
 #include <algorithm>
 #include <string>

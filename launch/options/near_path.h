@@ -10,7 +10,7 @@ namespace gt {
 std::string near_path(const std::string& path, const std::vector<std::string>& suffixes = {});
 
 // Throws kUsage with the most similar name if `path` does not exist. `flag`: the option it came from, such as "--load";
-// `wanted`: what was expected there.
+// `wanted`: the expected kind.
 void require_path(const std::string& flag, const std::string& path,
                   const std::string& wanted = "a run directory, its checkpoints folder, or a step");
 

@@ -1,4 +1,4 @@
-// Checks before the first step whether the disk has room for the checkpoints of a run.
+// Checks before the first step whether the disk has space for the checkpoints of a run.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -20,8 +20,8 @@ int32_t special_token(const Tokenizer& t, const char* key, const std::string& pi
   return id;
 }
 
-// What data.mask_prob and its neighbours say. Without a tokenizer (random tokens) the special ones are the first four
-// ids.
+// Masking options as data.mask_prob and its neighbours set them. Without a tokenizer (random tokens) the special ones
+// are the first four ids.
 MaskingOptions masking_options(const Config& c) {
   MaskingOptions o{.mask_prob = c.data.mask_prob,
                    .max_predictions = c.data.max_predictions,
@@ -32,7 +32,7 @@ MaskingOptions masking_options(const Config& c) {
     for (const auto* list : {&c.data.train, &c.data.valid})
       for (const DataSource& s : *list)
         GT_REQUIRE(s.path == "mock", Exit::kUsage,
-                   "data.tokenizer: missing: it says which tokens hide, begin and separate sentences; give the "
+                   "data.tokenizer: missing: it defines the tokens that mask, begin and separate sentences; give the "
                    "tokenizer that ",
                    s.path, " was prepared with");
     return o;

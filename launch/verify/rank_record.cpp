@@ -64,7 +64,7 @@ class Reader {
   std::span<const std::byte> left_;
 };
 
-// Visits the fields of a view; shared by writer and reader.
+// Lists the fields of a view; shared by writer and reader.
 template <class Each>
 void view_fields(ShardView& v, Each each) {
   each(v.name), each(v.full), each(v.local), each(v.shard), each(v.tp_rank), each(v.tp_size), each(v.pad_rows);

@@ -12,7 +12,7 @@
 
 namespace gt {
 
-// Visits the keys of a Hugging Face config.json once, either to read them into the configuration or to write them from
+// Takes the keys of a Hugging Face config.json once, either to read them into the configuration or to write them from
 // it. Collects problems instead of throwing.
 class HfKeys {
  public:
@@ -31,7 +31,7 @@ class HfKeys {
     choice(keys, reinterpret_cast<uint8_t&>(value), kNames);
   }
   virtual void choice(std::initializer_list<const char*> keys, uint8_t& value, std::span<const char* const> names) = 0;
-  // Visits the keys of a nested object. Returns false, visiting nothing, if there is none.
+  // Takes the keys of a nested object. Returns false, taking none, if there is no such object.
   virtual bool object(const char* key, const std::function<void(HfKeys&)>& visit) = 0;
   // Requires the key to have one of these values, or to be absent. Writes the first.
   virtual void word(const char* key, std::initializer_list<std::string_view> values, const char* remark = "") = 0;

@@ -16,8 +16,8 @@ inline void sliding_window_key(HfKeys& k, TransformerConfig& c, int64_t standard
   c.window = k.presence(key) == HfKeys::Presence::kNull ? 0 : standard;
 }
 
-// `layer_types`, where it is given, says which blocks have the window: it has to be a pattern that the configuration
-// can say. Written where `always`: families without it derive the patterns that they can say from other keys.
+// `layer_types`, where it is given, lists the blocks that have the window: it has to be a pattern that the
+// configuration can express. Written where `always`: families without it derive their patterns from other keys.
 inline void layer_types_key(HfKeys& k, TransformerConfig& c, bool always = false) {
   constexpr const char *kKey = "layer_types", *kSliding = "sliding_attention", *kFull = "full_attention";
   std::vector<std::string> types;

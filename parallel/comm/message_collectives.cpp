@@ -20,7 +20,7 @@ std::byte* staging(MessageWork& w, int64_t bytes) {
   return w.staging.data();
 }
 
-// Visits peers in an order that spreads the load: the next rank first.
+// Orders peers so that the load is spread: the next rank first.
 template <class F>
 void each_peer(int rank, int size, F f) {
   for (int k = 1; k < size; ++k) f((rank + k) % size, (rank + size - k) % size);

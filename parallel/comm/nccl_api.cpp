@@ -73,8 +73,8 @@ std::shared_ptr<const Api> load(const std::string& library, std::string* why) {
       info.dli_fname != nullptr)
     api->path = info.dli_fname;
   if (api->get_version == nullptr || api->get_version(&api->version) != kSuccess)
-    return refuse(cat(api->path, " is no NCCL that we know: ",
-                      missing != nullptr ? cat("it lacks ", missing) : std::string("it does not say its version")));
+    return refuse(cat(api->path, " is no supported NCCL: ",
+                      missing != nullptr ? cat("it lacks ", missing) : std::string("it reports no version")));
   if (api->version < kLeastVersion)
     return refuse(cat(api->path, " is NCCL ", version_text(api->version), "; ", version_text(kLeastVersion),
                       " or later is needed"));

@@ -27,7 +27,7 @@ class PipelineStage {
   // and the receiver all-gathers over tp. The slow links between stages thus carry each element once.
   virtual bool boundary_replicated() const { return false; }
   // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor or, on the last stage, the
-  // sums that it is asked for: f64 [sums(the tape records)], over this microbatch, of token losses first.
+  // requested sums: f64 [sums(the tape records)], over this microbatch, of token losses first.
   virtual Var forward(Tape&, Var input, const MicroBatch&) = 0;
   virtual int sums(bool) const { return 1; }  // of the last stage
 };

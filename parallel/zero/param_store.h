@@ -43,7 +43,7 @@ struct UnitSpec {
   AxisSet domain{Axis::kDp, Axis::kCp};  // ranks that replicate these parameters: see Mesh::domain
 };
 
-// One pass through all units of a virtual stage; a backward visits them from last to first.
+// One pass through all units of a virtual stage; a backward uses them from last to first.
 struct StagePass {
   int stage;
   bool backward;

@@ -114,7 +114,7 @@ TEST_CASE("cuDNN attention graphs refuse unsupported shapes with the reason", "[
 
 TEST_CASE("cuDNN has engines for attention on an H200, within the planned workspace and not with less", "[PN6]") {
   if (without_cudnn()) return;
-  // Engines compiled at run time look for the driver's library before they report support.
+  // Engines compiled at run time load the driver's library before they report support.
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
       dlopen(GPT_LIBCUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr)
     return print_skip("PN6", "neither libcuda.so.1 nor the toolkit's stub of it is here");

@@ -150,7 +150,7 @@ TEST_CASE("with whole words all pieces of a word are chosen, or none") {
   CHECK(words == 200 * 6);  // 19 of 63 positions: 6 words
 }
 
-TEST_CASE("every epoch has each window once, in another order, and a sample is the same whenever it is asked for") {
+TEST_CASE("every epoch has each window once, in another order, and a sample is the same whenever it is read") {
   TempDir dir;
   const auto options = documents(dir / "f", 9, {});
   const auto d = open_dataset(options), other = open_dataset(options);

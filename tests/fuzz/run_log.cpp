@@ -30,7 +30,7 @@ void run(std::string_view input) {
     GT_CHECK(page.size() <= kMostReportBytes, "a page of ", page.size(), " bytes");
     for (const char* never : {"<script", "<img", "=\"nan", "=\"inf"})
       GT_CHECK(page.find(never) == std::string::npos, "the page holds ", never);
-    // Nothing is refused: what is in the page says which rules an input reached.
+    // Nothing is refused: the page shows which rules an input reached.
     for (const char* part : {"Learning rate", "Where the time", "Balance of", "Memory of each", "Timeline of",
                              "cannot be shown", "stall", "attempt ended", "no records", "resumed", "without a finite",
                              "logarithmic", "Layout", "Norm of all", "by layer"})

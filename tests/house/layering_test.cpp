@@ -103,7 +103,7 @@ std::vector<Include> includes_of(const std::string& file) {
 std::string broken_rule(const Include& i) {
   const std::string from = folder_of(i.file), to = folder_of(i.target);
   if (!i.angle) {
-    if (to == "tests") return "nobody sees tests/";
+    if (to == "tests") return "nothing includes tests/";
     if (to != from && !kMayInclude.at(from).count(to)) return from + " may not include " + to;
     if (from == "model" && i.target == "kernels/ops.h") return "a model cannot name a backend";
     if (from == "parallel" && to == "parallel") {

@@ -28,6 +28,16 @@ PRIVATE = {
     r"behind the host's back": "asynchronous",
     r"looked at": "read, measured, inspected",
     r"largest seen": "amax",
+    r"says?|tells?|asks?|asked|wants?|wanted|knows?|knew|forgets?|forgot(?:ten)?|looks? (?:at|for)":
+        "return, report, request, need, hold, read: software neither speaks nor thinks",
+    r"noted": "recorded",
+    r"plants?|planted|probes?|probed|probing": "fault injection hook, injected fault",
+    r"(?:of|in) halves|half (?:weights|values|buffers?|tensors?)": "16-bit values, bf16/fp16",
+    r"sums? over rows": "column sums; bias gradient",
+    r"scopes": "FSDP units",
+    r"visits|visiting": "execution order; list, take, use",
+    r"(?<!tests/)house(?!/)": "repository",
+    r"(?<!`)room(?!`|:|\(\))": "buffer slot, workspace, scratch, free memory, space",
 }
 FIND = re.compile(r"\b(?:" + "|".join(f"(?P<w{i}>{w})" for i, w in enumerate(PRIVATE)) + r")\b", re.I)
 CPP = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)

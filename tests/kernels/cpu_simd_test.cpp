@@ -145,7 +145,7 @@ TEST_CASE("cpu simd: layer norm and its gradient are bitwise independent of the 
       ops.layer_norm_grad(
           {x, gamma, mean, rstd, dout, delta, dx, dgamma, dbeta, true, cols % 2 == 0, {}, {}, dbias, cols % 2 == 1}, s);
     });
-    // Bitwise identical to a separate sum over rows: a layout may use either.
+    // Bitwise identical to separate column sums: a layout may use either.
     const Tensor again = t.f32({cols});
     const OpTable& ops = *cpu_backend().ops;
     for (const bool more : {false, true}) {

@@ -125,8 +125,8 @@ void add_step_cases(OpCases& to) {
   add_sums(to);
   add_sums_of_squares(to);
   const double inf = std::numeric_limits<double>::infinity();
-  add_clip(to, "one scope, clipped", {25}, 1, 1);
-  add_clip(to, "three scopes, clipped", {25, 7.5, 1e-3}, 1, 1);
+  add_clip(to, "one unit, clipped", {25}, 1, 1);
+  add_clip(to, "three units, clipped", {25, 7.5, 1e-3}, 1, 1);
   add_clip(to, "clipped without slack", {25, 7.5}, 1e-5f, 3, 0);
   add_clip(to, "zero norm without slack", {0}, 1, 1, 0);
   add_clip(to, "below the limit", {0.25, 0.11}, 1, 1);
@@ -139,7 +139,7 @@ void add_step_cases(OpCases& to) {
   add_clip(to, "guarded", {25, 7.5}, 1, 1, 1e-6, {1e300, 0, 7});
   add_clip(to, "a guard is infinite", {25, 7.5}, 1, 1, 1e-6, {0, inf});
   add_clip(to, "a guard is no number", {25, 7.5}, 1, 1, 1e-6, {std::numeric_limits<double>::quiet_NaN()});
-  auto& timed = add_case<ClipFactor>(to, "64 scopes");
+  auto& timed = add_case<ClipFactor>(to, "64 units");
   timed.in(&ClipFactor::norm_squares, "norm_squares", {64}, positive(), DType::kF64);
   timed.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, positive()).out(&ClipFactor::norm, "norm", {1});
   timed.big = true;

@@ -81,7 +81,7 @@ ModelConfig model_of(const std::string& folder) {
 }  // namespace
 
 TEST_CASE(
-    "a BERT written by transformers says the same here with both heads, and leaves with the bytes that it came with") {
+    "a BERT written by transformers predicts the same here with both heads, and is exported with its original bytes") {
   for (const Golden& g : {kTied, kUntied, kDeep}) {
     TempDir dir;
     const std::string folder = g.folder(), count = std::to_string(g.tensors);

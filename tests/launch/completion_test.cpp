@@ -15,11 +15,11 @@ namespace {
 
 // The words that bash offers for `line`, a command line whose last word is completed.
 std::string offered(const TempDir& dir, const std::string& line) {
-  write_file(dir / "ask.sh", "source ./script\nread -r -a COMP_WORDS <<<" + line +
-                                 "\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n"
-                                 "[ \"${COMP_WORDS[COMP_CWORD]}\" != _ ] || COMP_WORDS[COMP_CWORD]=''\n"
-                                 "_gpttrain\necho \" ${COMPREPLY[*]} \"\n");
-  const Outcome r = shell("bash --norc ask.sh", dir.path());
+  write_file(dir / "line.sh", "source ./script\nread -r -a COMP_WORDS <<<" + line +
+                                  "\nCOMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n"
+                                  "[ \"${COMP_WORDS[COMP_CWORD]}\" != _ ] || COMP_WORDS[COMP_CWORD]=''\n"
+                                  "_gpttrain\necho \" ${COMPREPLY[*]} \"\n");
+  const Outcome r = shell("bash --norc line.sh", dir.path());
   INFO(line << "\n" << r.out);
   REQUIRE(r.code == 0);
   return r.out;
@@ -61,12 +61,12 @@ TEST_CASE("zsh and fish read their scripts, and fish completes flags and values"
   for (const char* program : {"zsh", "fish"})
     if (!has(program)) GT_SKIP(cat("no ", program, " (Debian package ", program, ")"));
   CHECK(shell("zsh -n _gpttrain", dir.path()).out == "");
-  // The completion system is loaded and asked through a stand-in for the function that prints what is offered.
-  write_file(dir / "ask.zsh",
+  // The completion system is loaded and called through a stand-in for the function that prints what is offered.
+  write_file(dir / "line.zsh",
              "_describe() { local -a list; eval \"list=(\\\"\\${${@[-1]}[@]}\\\")\"; print -l -- $list }\n"
              "compadd() { shift; print -l -- $@ }\n_files() { print FILES }\n"
              "words=(gpttrain \"$@\"); CURRENT=$#words; source ./_gpttrain\n");
-  const auto zsh = [&](const std::string& line) { return shell("zsh -f ask.zsh " + line, dir.path()).out; };
+  const auto zsh = [&](const std::string& line) { return shell("zsh -f line.zsh " + line, dir.path()).out; };
   CHECK_THAT(zsh("''"), Contains("train:train a model (default)") && Contains("ckpt:ls, inspect"));
   CHECK_THAT(zsh("data ''"), Contains("prepare:text or JSON lines to token files"));
   CHECK(zsh("data prepare --format ''") == "auto\njsonl\ntext\nchat\ninstruct\n");

@@ -153,8 +153,8 @@ TEST_CASE("a dry run starts no process, writes no file and holds no weights, for
   SUCCEED("sanitizers write reports and map shadow memory");
 #else
   TempDir dir;
-  // The weights of GPT-2 1558M alone are 6.2 GB. In builds with the CUDA backend, probing for a GPU loads libcublasLt,
-  // whose 194 MB of writable segments count as data although untouched.
+  // The weights of GPT-2 1558M alone are 6.2 GB. In builds with the CUDA backend, the search for a GPU loads
+  // libcublasLt, whose 194 MB of writable segments count as data although untouched.
   constexpr int64_t kMegabytes = 120, kWithCublas = kMegabytes + 200;
   std::string out;
   REQUIRE(under_rules("--config " + source_dir() + "/configs/gpt2-1558m.json --data.train mock --dry-run", dir.path(),

@@ -24,11 +24,11 @@ const Backend& failing_backend() {
   static const OpTable table = [] {
     OpTable t = *cpu_backend().ops;
     t.layer_norm = [](const LayerNorm& a, Stream s) {
-      if (calls_left-- == 0) fail(Exit::kNumerical, "planted failure");
+      if (calls_left-- == 0) fail(Exit::kNumerical, "injected failure");
       cpu_backend().ops->layer_norm(a, s);
     };
     t.layer_norm_grad = [](const LayerNormGrad& a, Stream s) {
-      if (calls_left-- == 0) fail(Exit::kNumerical, "planted failure");
+      if (calls_left-- == 0) fail(Exit::kNumerical, "injected failure");
       cpu_backend().ops->layer_norm_grad(a, s);
     };
     return t;
@@ -100,7 +100,7 @@ TEST_CASE("a rank that fails during a step ends the others with one message and 
     CHECK(finished == 0);
     CHECK(std::count(said.begin(), said.end(), '\n') == 1);
     CHECK(said.find("gpttrain: rank " + std::to_string(bad) + " (") == 0);
-    CHECK(said.find("planted failure\n") != std::string::npos);
+    CHECK(said.find("injected failure\n") != std::string::npos);
     CHECK(said.find("failed first") == std::string::npos);
   }
 }

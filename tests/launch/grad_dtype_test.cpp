@@ -175,8 +175,8 @@ TEST_CASE("bf16 gradients: fp16 that overflows finds its scale, and an injected 
   const auto skipped = logged(dir / "runs/scaled", "skipped");
   CHECK(skipped.front() == 1);
   CHECK(skipped.back() < 10);
-  must(run + "--fault.inject 'inf@grad:step=4,param=layers.1.norm1.weight' --log.name planted", dir);
-  CHECK(logged(dir / "runs/planted", "skipped").back() == 1);
+  must(run + "--fault.inject 'inf@grad:step=4,param=layers.1.norm1.weight' --log.name injected", dir);
+  CHECK(logged(dir / "runs/injected", "skipped").back() == 1);
 }
 
 TEST_CASE("bf16 gradients: a DeepSpeed file enables them") {

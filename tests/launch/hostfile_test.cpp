@@ -255,7 +255,7 @@ TEST_CASE("flags that DeepSpeed's launchers pass are accepted, checked or refuse
     std::vector<std::string> words;
     const char* says;
   } wrong[] = {
-      {{"--local_rank", "2"}, "--local_rank: 2, but the launcher says local rank 3 (OMPI_COMM_WORLD_RANK)"},
+      {{"--local_rank", "2"}, "--local_rank: 2, but the launcher reports local rank 3 (OMPI_COMM_WORLD_RANK)"},
       {{"--local_rank", "two"}, "expected a whole number from -1, found \"two\""},
       {{"--deepspeed", "ds.json"}, "--deepspeed: takes no value; did you mean --deepspeed_config ds.json?"},
       {{"--deepspeed_config"}, "expected a file, - or base64:TEXT, found none"},

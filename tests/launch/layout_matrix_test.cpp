@@ -117,8 +117,8 @@ void require_way_out(const Settings& s, const std::vector<Problem>& problems) {
 
 namespace {
 
-// Draws `wanted` legal layouts of a model and compares each with one rank; every illegal draw must be rejected with a
-// fix.
+// Draws a number of legal layouts of a model and compares each with one rank; every illegal draw must be rejected with
+// a fix.
 void check_random_layouts(const Config& base, uint64_t seed, uint64_t wanted) {
   const std::vector<LayoutAxis> axes = layout_axes(base, kRanks);
   std::mt19937_64 random(seed);

@@ -129,7 +129,7 @@ TEST_CASE("a missing, a too old and an unsupported NCCL are reported in one sent
   unsetenv("FAKE_NCCL_VERSION");
   CHECK(why.find("is NCCL 2.17.3; 2.18.0 or later is needed") != std::string::npos);
   CHECK(nccl::load("libdl.so.2", &why) == nullptr);
-  CHECK(why.find("is no NCCL that we know: it lacks ncclGetVersion") != std::string::npos);
+  CHECK(why.find("is no supported NCCL: it lacks ncclGetVersion") != std::string::npos);
   const auto api = nccl::load(fake_library(), &why);
   REQUIRE(api != nullptr);
   CHECK(api->describe() == "NCCL 2.32.3 (" + fake_library() + ")");
@@ -297,7 +297,7 @@ TEST_CASE("calls that differ between ranks are an error that names both, over NC
   CHECK((errors[0] + errors[1]).find("called all_reduce(sum, f32 x 9)") != std::string::npos);
 }
 
-TEST_CASE("a probe of four bytes tests whether the library works in this world") {
+TEST_CASE("an exchange of four bytes tests whether the library works in this world") {
   std::atomic<int> good{0};
   for (const std::string& e : suite::run_threads(3, [&](GroupFactory& f) {
          NcclFactory nccl(f, fake_api(), plain_device(), 0, raw, {});

@@ -25,12 +25,12 @@ TEST_CASE("reused gather buffers never repeat a parameter version") {
         });
         for (const Parameter& p : r.model.params)
           if (p.name != "head.weight" && p.name != "embed.weight")
-            GT_CHECK(!p.value && p.value.shape == p.local_shape, p.name, " is still readable after its scope");
+            GT_CHECK(!p.value && p.value.shape == p.local_shape, p.name, " is still readable after its use");
         r.store.all_gather_values();
         for (const Parameter& p : r.model.params) GT_CHECK(!p.value, p.name, " survives an update");
       }
     }
-    GT_CHECK(shared, "no two scopes shared an address: the test shows nothing");
+    GT_CHECK(shared, "no two units shared an address: the test shows nothing");
   });
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("units are gathered ahead in the order of use, and an unexpected one i
         GT_CHECK(gathered() == want, "at ", name, " ", gathered(), " units are gathered, not ", want);
       };
       r.store.begin_step();
-      GT_CHECK(gathered() == prefetch, "the first scope is not on its way");
+      GT_CHECK(gathered() == prefetch, "the first unit is not being gathered");
       use("embed", prefetch ? 4 : 1);
       use("layers.0", 4);
       use("head", prefetch ? 4 : 5);  // the same table; with prefetch it was kept, because it was next in the order

@@ -113,7 +113,7 @@ TEST_CASE("update ranges cover each element once a replica, with its decay, and 
         for_each_readable(r, [&](Parameter& p) { versions.push_back(p.version); });
         std::vector<int> times(static_cast<size_t>(r.store.num_units()));
         for (const TensorRange& u : r.store.ranges()) {
-          GT_CHECK(u.at + u.value.numel() <= r.store.state_elements(u.unit), "a range leaves the scope's state");
+          GT_CHECK(u.at + u.value.numel() <= r.store.state_elements(u.unit), "a range leaves the unit's state");
           GT_CHECK(u.value.numel() == u.grad.numel(), "value and gradient differ");
           for (int64_t i = 0; i < u.value.numel(); ++i) u.value.as<float>()[i] += u.decay ? 100 : 1000;
         }

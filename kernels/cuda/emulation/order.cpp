@@ -38,7 +38,7 @@ Clock& clock_of(Streams& all, cudaStream_t s) {
   const auto [it, is_new] = all.number.try_emplace(s, 0);
   if (is_new) {
     if (all.ended.empty()) {
-      if (all.clock.size() > 255) die("more streams than the watch on memory can tell apart");
+      if (all.clock.size() > 255) die("more streams than the watch on memory can distinguish");
       all.ended.push_back(static_cast<uint32_t>(all.clock.size()));
       all.clock.emplace_back(all.clock.size() + 1);
     }

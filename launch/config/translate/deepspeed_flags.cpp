@@ -25,7 +25,7 @@ void check_local_rank(const std::string& flag, const std::string& text, const Ra
                  "start ranks with mpirun, srun or gpttrain itself");
   else if (env.launched() && n != env.local_rank)
     problems.add(flag, "local_rank",
-                 fmt::format("{}, but the launcher says local rank {} ({})", n, env.local_rank, env.source));
+                 fmt::format("{}, but the launcher reports local rank {} ({})", n, env.local_rank, env.source));
 }
 
 // Flags of DeepSpeed's launcher without a counterpart.

@@ -220,7 +220,7 @@ std::string to_html(const StackedBars& chart) {
     most = std::max(most, sum);
   }
   if (most <= 0 || !std::isfinite(most)) return "";
-  // Names stand above their bars: room for long ones on narrow screens.
+  // Names stand above their bars, so that long ones fit on narrow screens.
   const double row = kRowHeight + 16, height = row * static_cast<double>(chart.bars.size()) + 10;
   const AxisScale x{0, most, 4, kWidth - 84};
   std::string svg = svg_begin(chart.id, chart.title, chart.description, height);

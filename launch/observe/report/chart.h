@@ -63,7 +63,7 @@ struct TimelineChart {
   struct Box {
     size_t row = 0, kind = 0;
     double begin = 0, end = 0;  // seconds
-    std::string text;           // drawn where there is room
+    std::string text;           // drawn where it fits
   };
   std::vector<std::string> rows;
   std::vector<Box> boxes;

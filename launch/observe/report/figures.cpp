@@ -23,7 +23,7 @@ struct Column {
   std::string (*tick)(double);
 };
 
-// Several runs share the room of one.
+// Several runs share the space of one.
 size_t points_each(const ReportDetail& detail, size_t runs) {
   return std::max<size_t>(60, detail.points / std::max<size_t>(1, (runs + 1) / 2));
 }
@@ -91,7 +91,7 @@ std::string column_figure(const Runs& runs, const Column& c, const ReportDetail&
 std::string loss_label(double x) { return std::isfinite(x) ? fmt::format("{:.4f}", x) : short_number(x); }
 std::string axis_number(double x) { return std::fabs(x) >= 1e4 ? format_count(x) : short_number(x); }
 
-// Groups of timers that a figure can tell apart by color.
+// Groups of timers that a figure distinguishes by color.
 struct TimeGroup {
   const char* name;
   std::vector<size_t> timers;

@@ -66,7 +66,7 @@ std::string figures(const std::string& body) {
   return body.empty() ? "" : "<div class=\"figures\">\n" + body + "</div>\n";
 }
 
-// The figures that a person looks for first.
+// The figures that readers need first.
 std::string tiles(const RunSummary& s) {
   std::string out = "<dl class=\"tiles\">\n";
   const auto add = [&](const char* name, const std::string& value) {

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 const char* logged_timer_name(size_t i) {
-  return i == kPipelineTime ? "other" : kTimerNames[i];  // the one timer without a name makes room for it
+  return i == kPipelineTime ? "other" : kTimerNames[i];  // the one timer without a name gives its place to it
 }
 
 namespace {

@@ -26,7 +26,7 @@ RunSummary summarize(const RunLog&);
 
 double median_of(std::vector<double>);  // of the finite values; NaN without any
 
-// One row a figure: its name and its text for each run; rows that no run knows are left out.
+// One row a figure: its name and its text for each run; rows without a value in any run are left out.
 struct SummaryRow {
   std::string name;
   std::vector<std::string> values;

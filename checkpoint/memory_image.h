@@ -1,5 +1,5 @@
 // A rank's state in a file of a file system in memory, which outlives the rank's process but not its machine. The file
-// is mapped and written in place. An image counts only while its header says that it is complete.
+// is mapped and written in place. An image counts only while its header marks it as complete.
 #pragma once
 #include <optional>
 #include <span>
@@ -31,7 +31,7 @@ struct ImageHeader {
 class MemoryImage {
  public:
   // Creates the file, or opens one of that size, and allocates its memory. `tensor_bytes`: of the rank's views. Throws
-  // IoError: no room.
+  // IoError: no space.
   MemoryImage(const std::string& path, int64_t tensor_bytes);
   ~MemoryImage();
   MemoryImage(MemoryImage&& o) noexcept;

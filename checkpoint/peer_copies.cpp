@@ -47,7 +47,7 @@ std::pair<int, int> owner_of(const fs::path& file) {
   return owner >= 0 && (slot == 0 || slot == 1) ? std::pair(owner, slot) : std::pair(-1, -1);
 }
 
-// Returns the folder's machine name, created by the first rank that asks.
+// Returns the folder's machine name, created by the first rank that reads it.
 std::string machine_name(const std::string& folder, int rank) {
   const std::string path = folder + "/machine", mine = cat(path, ".", getpid(), ".", rank);
   std::random_device random;

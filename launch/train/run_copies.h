@@ -1,4 +1,4 @@
-// Copies of a run's state in the machines' memory (checkpoint/peer_copies.h), where fault.peer_copies asks for them and
+// Copies of a run's state in the machines' memory (checkpoint/peer_copies.h), where fault.peer_copies requests them and
 // a supervisor restarts the job.
 #pragma once
 #include <optional>
@@ -18,7 +18,7 @@ class RunCopies {
   void set_log(MetricsWriter* log) { log_ = log; }  // rank 0's; nullptr: no output
 
   // Collective. Loads the engine's tensors from the copies of earlier attempts if they are of a later step than the
-  // newest checkpoint; nullopt: they are not, or there are none. Damaged copies are not used, and `note` says so.
+  // newest checkpoint; nullopt: they are not, or there are none. Damaged copies are not used, and `note` reports it.
   std::optional<PeerCopies::Restored> restore(std::string& note);
   bool due(int64_t step) const;  // after this step
   void keep(const TrainState&);  // collective

@@ -412,7 +412,7 @@ class Rendezvous {
   }
 
   [[noreturn]] static void first_ended() {
-    fail(Exit::kIo, "rank 0 ended before all ranks had connected; its message says why");
+    fail(Exit::kIo, "rank 0 ended before all ranks had connected; its message has the reason");
   }
 
   std::string late_text() const {

@@ -202,7 +202,7 @@ TEST_CASE("peer copies: a damaged copy is refused") {
   CHECK_THAT(errors, Contains("65: rank 0") && Contains("the copy of rank 0's step 5 in memory is damaged"));
 }
 
-TEST_CASE("peer copies: a machine without room, and a folder of somebody else, are refused by name") {
+TEST_CASE("peer copies: a machine without free memory, and a folder of somebody else, are refused by name") {
   Cluster cluster({.tp = 1, .pp = 1, .dp = 2, .zero = 1}, 2);
   const auto nothing = [](PeerCopies&, Rank&, const Mesh&) {};
   CHECK_THAT(cluster.attempt(1, nothing, {.memory_free = 1000}),

@@ -125,7 +125,7 @@ TEST_CASE("choices are scored as transformers scores them on the exported model"
   CHECK(r.code == 0);
 }
 
-TEST_CASE("eval says what is wrong with a file of questions and in which line") {
+TEST_CASE("eval names what is wrong with a file of questions and in which line") {
   const std::string good = R"({"context": "a", "choices": ["b", "c"], "answer": 1})";
   CHECK(error_of(good + "\n") == "");
   CHECK(parse_questions(good + "\n\n" + good, "x/tasks.v1.jsonl")[1].where == "x/tasks.v1.jsonl:3");

@@ -37,6 +37,15 @@ std::vector<double> tail(const std::string& run, const std::string& key, size_t 
   return {all.end() - static_cast<ptrdiff_t>(std::min(n, all.size())), all.end()};
 }
 
+// Folder of the copies in memory that a rank keeps.
+std::string copies_of(int pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  constexpr std::string_view kName = "GPTTRAIN_COPIES=";
+  for (std::string variable; std::getline(in, variable, '\0');)
+    if (variable.rfind(kName, 0) == 0) return "/dev/shm/gpttrain-copies-" + variable.substr(kName.size(), 16);
+  return "no copies";
+}
+
 bool wait_for(const std::string& path) {
   for (int i = 0; i < 6000; ++i) {
     if (std::filesystem::exists(path)) return true;
@@ -191,16 +200,20 @@ TEST_CASE("copies in memory: a restart loses no finished step and writes the log
     const std::string run = kTiny + layout + "--checkpoint.every 0 --train.steps 40 ";
     const Outcome calm = gpttrain(run + "--log.name calm", dir.path());
     REQUIRE(calm.code == 0);
+    std::string copies;
     const Outcome r = gpttrain(run +
                                    "--launch.max_restarts 3 --log.name x --fault.peer_copies 1 "
                                    "--fault.inject delay@step:ms=50",
                                dir.path(), 100, [&](int pid) {
                                  wait_for_step(dir / "runs/x/log.jsonl", 10);
-                                 const int rank = process_of(pid, 1);
-                                 send_signal(rank > 0 ? rank : children(pid).at(0), SIGKILL);
+                                 const int rank = process_of(pid, 1) > 0 ? process_of(pid, 1) : children(pid).at(0);
+                                 copies = copies_of(rank);
+                                 CHECK(std::filesystem::exists(copies + "/rank-1.0"));
+                                 send_signal(rank, SIGKILL);
                                });
     INFO(r.out);
     CHECK(r.code == 0);
+    CHECK_FALSE(std::filesystem::exists(copies));
     CHECK(r.says("from the beginning or a later one in memory"));
     const size_t resumed = r.out.find("(copies in memory, 0 of 2 from other machines)");
     REQUIRE(resumed != std::string::npos);
@@ -222,14 +235,6 @@ TEST_CASE("copies in memory: a job that dies at the same step again loads the ol
   CHECK(r.code == 70);
   CHECK(r.says("from step 10 (copies in memory"));
   CHECK(r.says("from step 4, the second newest"));
-  const std::vector<std::string> left = [] {
-    std::vector<std::string> out;
-    for (const auto& e : std::filesystem::directory_iterator("/dev/shm"))
-      if (e.path().filename().string().rfind("gpttrain-copies-", 0) == 0) out.push_back(e.path().string());
-    return out;
-  }();
-  INFO((left.empty() ? std::string("none") : left[0]));
-  CHECK(left.empty());
 }
 
 TEST_CASE("copies in memory: without effect is reported, and a foreign variable is refused") {

@@ -135,16 +135,20 @@ TEST_CASE("ranks of one machine listen on loopback only, foreign connections are
 TEST_CASE("foreign connections to mpirun's ports before the first rank exists are closed and the run starts", "[R30]") {
   if (!may_take_sockets()) GT_SKIP("this system does not let a process take sockets of its children");
   int accepted = 0;
-  for (int attempt = 0; attempt < 10 && accepted == 0; ++attempt) {  // until one precedes the launcher's first look
+  for (int attempt = 0; attempt < 20 && accepted == 0; ++attempt) {
     TempDir dir;
     std::map<int, int> foreign;  // by port
     const Outcome r = gpttrain(kRun + "--tp 2 --launch.start_timeout_s 30", dir.path(), 100, [&](int pid) {
-      for (int i = 0; i < 10000 && process_of(pid, 0) == 0 && (children(pid).empty() || foreign.size() < 2); ++i) {
-        for (const int mpirun : children(pid))
+      bool stopped = false;  // the launcher, so that connections precede its next look
+      for (int i = 0; i < 4000 && process_of(pid, 0) == 0 && foreign.size() < 2; ++i) {
+        for (const int mpirun : children(pid)) {
+          if (!stopped) stopped = kill(pid, SIGSTOP) == 0;
           for (const Listener& l : listeners(mpirun))
             if (!l.loopback && foreign.count(l.port) == 0) foreign[l.port] = foreign_connection(l.port);
+        }
         usleep(500);
       }
+      kill(pid, SIGCONT);
       if (wait_for_step(dir / "runs/x/log.jsonl", 3)) kill(pid, SIGTERM);
     });
     for (const auto& [port, fd] : foreign)

@@ -139,8 +139,7 @@ void PeerCopies::open_folder() {
 
 // Distributes each machine's copies over the ranks of the machines after it.
 void PeerCopies::place() {
-  machines_ = static_cast<int>(ranks_of_.size());
-  peers_ = std::min(options_.peers, machines_ - 1);
+  peers_ = std::min(options_.peers, static_cast<int>(ranks_of_.size()) - 1);
   holders_of_.resize(bytes_.size());
   std::vector<int64_t> needs(ranks_of_.size());
   for (size_t m = 0; m < ranks_of_.size(); ++m)

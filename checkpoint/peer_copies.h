@@ -38,7 +38,7 @@ class PeerCopies {
 
   struct Restored {
     TrainState state;
-    std::string from;  // "copies in memory of step 120, 2 of 4 ranks from other machines"
+    std::string from;  // "copies in memory, 1 of 2 from other machines"
   };
   // Collective, once, before the first keep(). Fills the views from the newest copies of which every rank's exists and
   // whose step is above `newer_than` (rank 0's); nullopt if there are none. Throws kDamaged on every rank if one of
@@ -47,7 +47,6 @@ class PeerCopies {
 
   void discard();  // deletes this machine's copies; call when the run is on disk
   // Collective results of the constructor, the same on every rank.
-  int machines() const { return machines_; }
   int peers() const { return peers_; }                             // machines besides its own that keep a rank's copy
   int64_t bytes_per_machine() const { return bytes_of_machine_; }  // of the machine with the most
 
@@ -77,7 +76,7 @@ class PeerCopies {
   std::vector<int64_t> bytes_;                // of each rank's views
   std::vector<std::vector<int>> ranks_of_;    // by machine, ascending; machines in the order of their lowest rank
   std::vector<std::vector<int>> holders_of_;  // by rank: the ranks on other machines that keep its copies
-  int machines_ = 1, peers_ = 0, here_ = 0;
+  int peers_ = 0, here_ = 0;                  // here_: this rank's machine
   int64_t bytes_of_machine_ = 0;
   std::vector<std::unique_ptr<Kept>> kept_;  // this rank's own, then those that it keeps for others
   int slot_ = 0;                             // of the next copy

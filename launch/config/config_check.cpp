@@ -22,6 +22,7 @@
 #include "launch/config/config_precision.h"
 #include "launch/config/fault_spec.h"
 #include "launch/config/schedule_file.h"
+#include "launch/config/tokenizer_advice.h"
 #include "launch/options/near_numbers.h"
 #include "launch/options/near_path.h"
 #include "launch/options/value_words.h"
@@ -487,37 +488,7 @@ class Checker {
                      " holds none that can be read",
                  "add --data.tokenizer FILE (a SentencePiece model, a tokenizer.json with a byte-level BPE, or a "
                  "vocab.json beside its merges.txt), or give token files made with it by other tools");
-    const std::string wrong = path + ": text, which needs a tokenizer";
-    if (const std::string kept = tokenizer_of_checkpoint(); !kept.empty())
-      return bad(key, wrong, "add that of the checkpoint, --data.tokenizer " + shell_word(kept));
-    const std::string model = std::filesystem::path(path).stem().string() + ".model", word = shell_word(model);
-    std::error_code ec;
-    if (std::filesystem::exists(model, ec)) return bad(key, wrong, "add --data.tokenizer " + word);
-    const int64_t vocab = vocabulary_for(path);
-    bad(key, wrong,
-        fmt::format("gpttrain tokenizer train --input {} --vocab {} --output {}, then add --data.tokenizer {}{}",
-                    shell_word(path), vocab, word, word,
-                    vocab < c_.model.vocab ? fmt::format(" --model.vocab {}", vocab) : ""));
-  }
-
-  // The tokenizer in the newest checkpoint that the run would resume from; "": none.
-  std::string tokenizer_of_checkpoint() const {
-    std::error_code ec;
-    std::string step;
-    for (const auto& e : std::filesystem::directory_iterator(c_.checkpoint_dir(), ec))
-      if (const std::string name = e.path().filename().string(); name.starts_with("step-"))
-        step = std::max(step, e.path().string());
-    for (const char* name : {"/tokenizer.model", "/tokenizer.json"})
-      if (!step.empty() && std::filesystem::is_regular_file(step + name, ec)) return step + name;
-    return "";
-  }
-
-  // Pieces that a file of text is large enough for, at most those of the model.
-  int64_t vocabulary_for(const std::string& path) const {
-    constexpr int64_t kBytesPerPiece = 100, kLeast = 400;
-    std::error_code ec;
-    const auto size = static_cast<int64_t>(std::filesystem::file_size(path, ec));
-    return ec ? c_.model.vocab : std::min(c_.model.vocab, std::max(kLeast, size / kBytesPerPiece / 100 * 100));
+    bad(key, path + ": text, which needs a tokenizer", tokenizer_advice(c_, path));
   }
 
   void sources(const char* key, const std::vector<DataSource>& list) {

@@ -192,18 +192,9 @@ void train_as_transformers(const std::string& name, const std::string& results, 
   for (Logical* of : {&start, &right})
     if (const auto positions = of->find("pos_embed.weight"); positions != of->end())
       positions->second.resize(static_cast<size_t>(kLength * model.hidden));
-  MeshRun run;
-  run.engine.model = model;
+  MeshRun run = adamw_run(model, mesh, 1e-3, 4, file);
   run.engine.model.seq = kLength;
   run.engine.model.dropout = run.engine.model.attn_dropout = 0;
-  run.engine.micro_batch = 1;
-  run.engine.optim = {.type = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-  run.engine.lr = {.type = "constant", .peak = 1e-3};
-  run.engine.grad_clip = 0;
-  run.global_batch = 4;
-  run.mesh = mesh;
-  run.samples = samples_of(file);
-  run.steps = 50;
   run.weights = &start;
   const MeshResult ours = run_mesh(run);
   REQUIRE(theirs.at("losses").size() == 50);

@@ -77,6 +77,21 @@ std::vector<std::vector<int32_t>> samples_of(const std::string& file) {
   return out;
 }
 
+MeshRun adamw_run(const ModelConfig& model, const MeshShape& mesh, double lr, int64_t global_batch,
+                  const std::string& file) {
+  MeshRun run;
+  run.engine.model = model;
+  run.engine.micro_batch = 1;
+  run.engine.optim = {.type = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+  run.engine.lr = {.type = "constant", .peak = lr};
+  run.engine.grad_clip = 0;
+  run.global_batch = global_batch;
+  run.mesh = mesh;
+  run.samples = samples_of(file);
+  run.steps = static_cast<int>(tensors_of(file).at("losses").size());
+  return run;
+}
+
 Logical native_tensors(const ModelConfig& model, const Logical& theirs, const std::string& prefix) {
   Logical out;
   for (const ModelWeight& w : model_weights(model))

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "launch/commands/loaded_model.h"
+#include "launch/verify/mesh_run.h"
 #include "launch/verify/rank_record.h"
 
 namespace gt {
@@ -25,6 +26,11 @@ Logical tensors_of(const std::string& path);
 
 // Returns the i32 matrix `samples` of a safetensors file by rows.
 std::vector<std::vector<int32_t>> samples_of(const std::string& file);
+
+// A run that trains as the scripts of tests/readers do: AdamW with betas 0.9 and 0.95 and weight decay 0.1 at a
+// constant rate, no clipping, the `samples` of `file`, for as many steps as `file` has `losses`. The caller sets the
+// weights.
+MeshRun adamw_run(const ModelConfig&, const MeshShape&, double lr, int64_t global_batch, const std::string& file);
 
 // Converts tensors with Hugging Face's names (prefixed by `prefix`) to the model's parameters with ours.
 Logical native_tensors(const ModelConfig&, const Logical& theirs, const std::string& prefix = "");

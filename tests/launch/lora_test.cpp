@@ -231,18 +231,9 @@ void check_steps(const std::string& name, const std::string& modules, std::vecto
     positions->second.resize(static_cast<size_t>(kLength * model.hidden));
   for (const MeshShape& mesh : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.pp = 2, .dp = 2}}) {
     INFO(name << ", tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
-    MeshRun run;
-    run.engine.model = model;
+    MeshRun run = adamw_run(model, mesh, 1e-2, 4, dir / "out/steps.safetensors");
     run.engine.model.seq = kLength;
     run.engine.model.dropout = run.engine.model.attn_dropout = 0;
-    run.engine.micro_batch = 1;
-    run.engine.optim = {.type = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-    run.engine.lr = {.type = "constant", .peak = 1e-2};
-    run.engine.grad_clip = 0;
-    run.global_batch = 4;
-    run.mesh = mesh;
-    run.samples = samples_of(dir / "out/steps.safetensors");
-    run.steps = static_cast<int>(theirs.at("losses").size());
     run.weights = &weights;
     const MeshResult ours = run_mesh(run);
     REQUIRE(run.steps == 4);

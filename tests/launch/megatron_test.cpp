@@ -62,17 +62,8 @@ void check_layout(const std::string& folder, const MeshShape& mesh, Errors& larg
   INFO(folder << ", tp " << mesh.tp << " pp " << mesh.pp << " dp " << mesh.dp);
   const std::string file = folder + "/" + text_of(mesh, '-') + ".safetensors";
   const Logical theirs = tensors_of(file);
-  MeshRun run;
   const ModelConfig model = model_of(folder);
-  run.engine.model = model;
-  run.engine.micro_batch = 1;
-  run.engine.optim = {.type = "adamw", .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-  run.engine.lr = {.type = "constant", .peak = 1e-2};
-  run.engine.grad_clip = 0;
-  run.global_batch = 8;
-  run.mesh = mesh;
-  run.samples = samples_of(file);
-  run.steps = static_cast<int>(theirs.at("losses").size());
+  MeshRun run = adamw_run(model, mesh, 1e-2, 8, file);
   const Logical weights = tensors_in(model, tensors_of(folder + "/model.safetensors"));
   const Logical grads = tensors_in(model, theirs, "grad.");
   run.weights = &weights;

@@ -153,8 +153,7 @@ struct OptimConfig {
   std::vector<std::string> groups, no_decay;
   template <class V>
   void fields(V& v) {
-    v("type", type, "adamw|adam|lamb|sgd|lion|muon|adagrad",
-      "optimizer; it sets defaults of eps, betas and weight_decay");
+    v("type", type, "adamw|adam|lamb|sgd|lion|muon", "optimizer; it sets defaults of eps, betas and weight_decay");
     v("lr", lr, ">0..100", "peak learning rate");
     v("betas", betas, "0..<1", "decay of the first and second moment");
     v("eps", eps, ">0..1", "added to the square root of the second moment");
@@ -175,7 +174,9 @@ struct OptimConfig {
       "sqrt(max(1, rows / cols))");
     v("muon_iterations", muon_iterations, "1..20", "muon: Newton-Schulz iterations of a step");
     v("muon_coefficients", muon_coefficients, "simple|quintic|polar_express",
-      "muon: of Newton-Schulz, equal in all iterations or of each");
+      "muon: polynomials of Newton-Schulz: simple: Jordan's, the same in all iterations; quintic: modded-nanogpt's "
+      "five "
+      "in turn; polar_express: Amsel's, one for each iteration");
     v("muon_dtype", muon_dtype, "auto|fp32|bf16", "muon: dtype of Newton-Schulz; auto: fp32 at O0, else bf16");
     v("lamb_variant", lamb_variant, "paper|apex|deepspeed", "LAMB variant; their step sizes differ up to threefold");
     v("lamb_min_norm", lamb_min_norm, "0..", "lamb paper: lower limit of a weight's norm in its trust ratio");
@@ -446,8 +447,7 @@ struct CommConfig {
     v("nccl_library", nccl_library, "path", "path of NCCL; empty: libnccl.so.2 as found by the loader");
     v("interface", interface, "NAME|a.b.c.d/n",
       "network interface or IPv4 subnet for ranks of several machines (Open MPI, NCCL); empty: their own choice; ranks "
-      "of "
-      "one machine use no network");
+      "of one machine use no network");
     v("stall_warn_s", stall_warn_s, "0..86400 seconds",
       "report longer waits in a step with the missing ranks; 0: max(10, 5 x p99 step)");
     v("stall_abort_s", stall_abort_s, "0..1000000 seconds",

@@ -36,7 +36,6 @@ namespace {
 const std::vector<Unimplemented> kUnimplemented = {
     {"parallel.cp", "1", "context parallelism"},
     {"parallel.ep", "1", "expert parallelism"},
-    {"optim.type", "adamw|adam|lamb|sgd|lion|muon", "this optimizer"},
     {"launch.launcher", "openmpi|slurm", "this launcher"},
 };
 

@@ -21,7 +21,7 @@ struct KeyApplicability {
 };
 constexpr KeyApplicability kApplicability[] = {
     {"optim.betas", kOptimizer, "adamw|adam|lamb|lion|muon"},
-    {"optim.eps", kOptimizer, "adamw|adam|lamb|adagrad|muon"},
+    {"optim.eps", kOptimizer, "adamw|adam|lamb|muon"},
     {"optim.bias_correction", kOptimizer, "adamw|adam|lamb|muon"},
     {"optim.momentum", kOptimizer, "sgd|muon"},
     {"optim.dampening", kOptimizer, "sgd"},

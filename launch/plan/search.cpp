@@ -116,7 +116,7 @@ class MuonUpdates {
 // Bytes of optimizer state per trained parameter. Muon has one moment of its matrices and two of the rest.
 double moment_bytes(const Config& c) {
   const std::string& type = c.optim.type;
-  if (type != "muon") return type == "sgd" || type == "lion" || type == "adagrad" ? 4 : 8;
+  if (type != "muon") return type == "sgd" || type == "lion" ? 4 : 8;
   const MuonUpdates muon(c);
   double matrices = 0, all = 0;
   for (const ParamSpec& p : describe(c.model).params) {

@@ -30,6 +30,7 @@ struct Parameter {
   int64_t pad_rows = 0;       // dim 0 of the padded logical tensor, 0: no padding. Padded rows are 0 and stay 0
   DType dtype = DType::kF32;  // of value: f32, bf16 or fp16
   bool fake_quant = false;    // `value` is fake-quantized to int8 per row; what is trained is kept separately
+  bool int8 = false;          // frozen and held in int8 with a scale per row: `value` exists while its unit is in use
   bool fp8 = false;           // FP8 GEMMs read fp8_data
   bool frozen = false;        // never updated: no gradient, no optimizer state, no master weights
   int matrices = 0;           // of a linear layer's weight [out, in]: number of matrices along dimension 0

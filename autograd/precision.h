@@ -14,6 +14,7 @@ struct Precision {
   bool keep_norm = true;       // O2, O3: norm weights are f32
   bool int8 = false;           // quantization-aware training: linear layers and tables compute with int8 fake-quantized
                                // values
+  bool frozen_int8 = false;    // frozen linear layers of the blocks (LoRA) hold int8 weights
   bool fp8 = false;            // O2: FP8 GEMMs in the linear layers of each block
   bool fp8_delayed = false;    // scaled by the amax of previous steps, not of this tensor
   bool fp8_skip_ends = false;  // but not in the first and the last block

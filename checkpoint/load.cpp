@@ -66,6 +66,8 @@ std::vector<std::string> require_match(ProcessGroup& world, const std::string& p
   if (differences.empty()) return {absent.begin(), absent.end()};
   std::string text;
   for (const std::string& d : differences) text += "\n  " + d;
+  if (text.find(" i8 [") != std::string::npos)
+    text += "\nFrozen weights are i8 in runs with --precision.frozen_weights int8, and in no others";
   fail(Exit::kUsage, path, ": does not fit this model, ", differences.size(),
        differences.size() == 1 ? " difference:" : " differences:", text,
        "\nGive the model and optimizer of the run (config.json in that folder), or another folder with "

@@ -22,6 +22,7 @@ static_assert(kSeal == 78);
 DType dtype_from(const std::string& name) {
   for (int k = 0; k <= static_cast<int>(DType::kByte); ++k)
     if (name == name_of(static_cast<DType>(k))) return static_cast<DType>(k);
+  if (name == name_of(DType::kI8)) return DType::kI8;
   fail(Exit::kDamaged, "unknown dtype \"", name, "\"");
 }
 

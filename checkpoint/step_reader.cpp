@@ -18,7 +18,31 @@ const TensorEntry* StepReader::find(const std::string& name) const {
   return it != all.end() && it->name == name ? &*it : nullptr;
 }
 
+// Values of int8 weights: codes times the scale of their row.
+std::vector<float> StepReader::read_int8(const TensorEntry& t, int64_t first, int64_t count) {
+  const std::string name = "scale/" + t.name.substr(t.name.find('/') + 1);
+  const TensorEntry* scales = find(name);
+  GT_REQUIRE(scales != nullptr && t.shape.rank == 2 && scales->shape.numel() == t.shape[0], Exit::kDamaged, step_.path,
+             ": ", t.name, " is i8 ", to_string(t.shape), "; expected ", name, " with a scale per row, found ",
+             scales == nullptr ? "none" : to_string(scales->shape));
+  std::vector<int8_t> codes(static_cast<size_t>(count));
+  const ShardView view{.name = t.name,
+                       .data = {reinterpret_cast<std::byte*>(codes.data()), {count}, DType::kI8, {}},
+                       .full = t.shape,
+                       .local = t.shape,
+                       .begin = first};
+  read_views(vfs_, step_.path, step_.manifest, std::span(&view, 1), nullptr, {}, &indexes_);
+  std::vector<float> out(codes.begin(), codes.end());
+  if (count == 0) return out;
+  const int64_t cols = t.shape[1], row = first / cols;
+  const std::vector<float> of_rows = read(*scales, row, (first + count - 1) / cols - row + 1);
+  for (int64_t k = 0; k < count; ++k)
+    out[static_cast<size_t>(k)] *= of_rows[static_cast<size_t>((first + k) / cols - row)];
+  return out;
+}
+
 std::vector<float> StepReader::read(const TensorEntry& t, int64_t first, int64_t count) {
+  if (t.dtype == DType::kI8) return read_int8(t, first, count);
   GT_REQUIRE(t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16, Exit::kUsage, step_.path,
              ": ", t.name, " is ", name_of(t.dtype), ", no float");
   std::vector<float> out(static_cast<size_t>(count));

@@ -20,13 +20,15 @@ class StepReader {
   const Manifest& manifest() const { return step_.manifest; }
   // nullptr when the step holds no such tensor.
   const TensorEntry* find(const std::string& name) const;
-  // Returns all elements, row-major, as f32; bf16 and f16 are widened. Memory: the values, one block, the indexes it
-  // needs. kDamaged naming file, block, bytes; kIo; kUsage for a non-float dtype.
+  // Returns all elements, row-major, as f32; bf16 and f16 are widened, i8 weights multiplied by "scale/…". Memory: the
+  // values, one block, the indexes it needs. kDamaged naming file, block, bytes; kIo; kUsage for a non-float dtype.
   std::vector<float> read(const TensorEntry& t) { return read(t, 0, t.shape.numel()); }
   // The same for elements [first, first + count). Requires: the range lies in the tensor.
   std::vector<float> read(const TensorEntry&, int64_t first, int64_t count);
 
  private:
+  std::vector<float> read_int8(const TensorEntry&, int64_t first, int64_t count);
+
   Vfs& vfs_;
   OpenedStep step_;
   std::map<int, ShardIndex> indexes_;  // indexes read so far

@@ -434,6 +434,17 @@ struct FakeQuantGrad {
   bool accumulate = false;
   GT_OPERANDS(.in("x", o.x).in("limits", o.limits).in("dout", o.dout).out("dx", o.dx, o.accumulate))
 };
+// Symmetric int8 quantization per row. x [rows, cols] T, scales [rows] f32 >= 0, out [rows, cols] i8:
+// out = clamp(nearest-even(x / scale), -127, 127); rows with scale 0: out = 0. Requires: x finite.
+struct QuantizeInt8 {
+  Tensor x, scales, out;
+  GT_OPERANDS(.in("x", o.x).in("scales", o.scales).out("out", o.out))
+};
+// out = x * scale, rounded to T. x [rows, cols] i8, scales [rows] f32, out [rows, cols] T.
+struct DequantizeInt8 {
+  Tensor x, scales, out;
+  GT_OPERANDS(.in("x", o.x).in("scales", o.scales).out("out", o.out))
+};
 // out [rows] f32 = max |x| per row of x [rows, cols] T, 0 for empty rows; accumulate: out = max(out, max |x|).
 struct MaxAbs {
   Tensor x, out;
@@ -491,6 +502,8 @@ struct MaxAbs {
   X(fake_quant, FakeQuant, kKeep, kForward, kElementwise, kOfParameter, kPass)           \
   X(fake_quant_grad, FakeQuantGrad, kKeep, kBackward, kElementwise, kOfParameter, kPass) \
   X(max_abs, MaxAbs, kHigh, kNeither, kElementwise, kOfParameter, kPart)                 \
+  X(quantize_int8, QuantizeInt8, kKeep, kNeither, kElementwise, kOfParameter, kPass)     \
+  X(dequantize_int8, DequantizeInt8, kKeep, kNeither, kElementwise, kOfParameter, kPass) \
   X(quantize_fp8, QuantizeFp8, kKeep, kNeither, kElementwise, kOfParameter, kOwn)        \
   X(gemm_fp8, GemmFp8, kLow, kByArguments, kGemm, kOfParameter, kOwn)                    \
   X(amax_history, AmaxHistory, kKeep, kNeither, kElementwise, kOfParameter, kOwn)

@@ -29,6 +29,9 @@ struct ParamSpec {
   bool frozen = false;    // not trained: the model has adapters
   bool padded = false;    // rows are padded to a multiple of 128 on each TP rank
   std::string tied_to;    // parameter of which this is a tied copy; else empty
+
+  // Whether a run that holds frozen weights in int8 (Precision::frozen_int8) holds this one so: of a linear layer.
+  bool held_in_int8() const { return frozen && role == Role::kMatrix; }
 };
 
 // Leaf of the module tree: its parameters and compute.

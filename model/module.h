@@ -87,6 +87,7 @@ class Module {
     p.dtype = dtype_of(spec.role, build.precision);
     p.fake_quant = build.precision.int8 && spec.role != Role::kNorm && spec.role != Role::kBias;
     p.frozen = spec.frozen;
+    p.int8 = build.precision.frozen_int8 && spec.held_in_int8();
     p.decay = spec.shape.rank >= 2;
     p.matrices = spec.role == Role::kMatrix ? spec.matrices : 0;
     p.tied_to = spec.tied_to;

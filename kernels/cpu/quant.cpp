@@ -24,9 +24,9 @@ void each_part(Stream s, int64_t count, int64_t cols, Body body) {
   });
 }
 
-// Elements per row; limits has one value per row.
-int64_t cols_of(const char* op, const Tensor& x, const Tensor& limits) {
-  require_f32(op, {{"limits", limits}});
+// Elements per row; limits, or scales, has one value per row.
+int64_t cols_of(const char* op, const Tensor& x, const Tensor& limits, const char* name = "limits") {
+  require_f32(op, {{name, limits}});
   const int64_t rows = limits.numel();
   GT_CHECK(rows > 0 && x.numel() % rows == 0, op, ": ", to_string(x.shape), " in ", rows, " rows");
   return std::max<int64_t>(1, x.numel() / rows);
@@ -64,6 +64,35 @@ void fake_quant_grad(const FakeQuantGrad& p, Stream s) {
     if (p.accumulate) f.add(read(f, p.dx, i, n, old), out, out, n);
     if (p.dx.dtype == DType::kF32) std::copy(out, out + n, p.dx.as<float>() + i);
     write(f, p.dx, i, n, out);
+  });
+}
+
+void quantize_int8(const QuantizeInt8& p, Stream s) {
+  require_float("quantize_int8", {"x", p.x});
+  GT_CHECK(p.out.dtype == DType::kI8, "quantize_int8: out is ", name_of(p.out.dtype));
+  require_numel("quantize_int8", p.x.numel(), {{"out", p.out}});
+  if (p.x.numel() == 0) return;
+  const float* scales = p.scales.as<float>();
+  const int64_t cols = cols_of("quantize_int8", p.x, p.scales, "scales");
+  each_part(s, p.x.numel(), cols, [&, &f = simd()](int64_t row, int64_t i, int64_t n) {
+    float in[kChunk];
+    int8_t* out = p.out.as<int8_t>() + i;
+    if (scales[row] == 0) return static_cast<void>(std::fill_n(out, n, int8_t{0}));
+    f.quantize_int8(read(f, p.x, i, n, in), scales[row], out, n);
+  });
+}
+
+void dequantize_int8(const DequantizeInt8& p, Stream s) {
+  require_float("dequantize_int8", {"out", p.out});
+  GT_CHECK(p.x.dtype == DType::kI8, "dequantize_int8: x is ", name_of(p.x.dtype));
+  require_numel("dequantize_int8", p.x.numel(), {{"out", p.out}});
+  if (p.x.numel() == 0) return;
+  const float* scales = p.scales.as<float>();
+  const int64_t cols = cols_of("dequantize_int8", p.x, p.scales, "scales");
+  each_part(s, p.x.numel(), cols, [&, &f = simd()](int64_t row, int64_t i, int64_t n) {
+    float out[kChunk];
+    f.dequantize_int8(p.x.as<int8_t>() + i, scales[row], target(p.out, i, out), n);
+    write(f, p.out, i, n, out);
   });
 }
 

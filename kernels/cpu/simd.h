@@ -77,6 +77,9 @@ struct Simd {
   void (*fake_quant)(const float* x, float limit, float* out, int64_t n);
   void (*fake_quant_grad)(const float* x, float limit, const float* dout, float* out, int64_t n);
   float (*max_abs)(const float* x, int64_t n);
+  // Elements of one row (ops.h, QuantizeInt8, DequantizeInt8); quantize: scale > 0.
+  void (*quantize_int8)(const float* x, float scale, int8_t* out, int64_t n);
+  void (*dequantize_int8)(const int8_t* x, float scale, float* out, int64_t n);
 
   void (*f32_to_bf16)(const float* x, uint16_t* out, int64_t n);
   void (*bf16_to_f32)(const uint16_t* x, float* out, int64_t n);

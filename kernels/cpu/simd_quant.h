@@ -36,5 +36,21 @@ float max_abs_n(const float* x, int64_t n) {
   return most;
 }
 
+// Runs once per weight. The sum with 1.5 * 2^23 holds the rounded value in its last bits.
+void quantize_int8_n(const float* x, float scale, int8_t* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = x[i] / scale, low = v < -127.0f ? -127.0f : v, q = low > 127.0f ? 127.0f : low;
+    out[i] = static_cast<int8_t>(__builtin_bit_cast(int32_t, q + 12582912.0f) - 0x4B400000);
+  }
+}
+
+void dequantize_int8_n(const int8_t* x, float scale, float* out, int64_t n) {
+  typedef int8_t Codes __attribute__((vector_size(kLanes)));
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    store(out + i, __builtin_convertvector(load_as<Codes>(x + i), Vec) * splat(scale));
+  for (; i < n; ++i) out[i] = static_cast<float>(x[i]) * scale;
+}
+
 }  // namespace
 }  // namespace gt::cpu

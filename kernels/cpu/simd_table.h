@@ -34,6 +34,8 @@ constexpr Simd kTableHere{
     .fake_quant = fake_quant_n,
     .fake_quant_grad = fake_quant_grad_n,
     .max_abs = max_abs_n,
+    .quantize_int8 = quantize_int8_n,
+    .dequantize_int8 = dequantize_int8_n,
     .f32_to_bf16 = f32_to_bf16_n,
     .bf16_to_f32 = bf16_to_f32_n,
     .f32_to_f16 = f32_to_f16_n,

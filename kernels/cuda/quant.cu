@@ -44,6 +44,26 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    quantize_int8_kernel(const T* x, const float* scales, int8_t* out, int64_t n, int64_t cols) {
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
+    const float scale = scales[i / cols];
+    float v[1];
+    load<1>(x + i, v);
+    out[i] = scale == 0.0f ? int8_t{0} : static_cast<int8_t>(fminf(127.0f, fmaxf(-127.0f, rintf(v[0] / scale))));
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    dequantize_int8_kernel(const int8_t* x, const float* scales, T* out, int64_t n, int64_t cols) {
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) {
+    const float v[1] = {static_cast<float>(x[i]) * scales[i / cols]};
+    store<1>(out + i, v);
+  }
+}
+
 // Block y of a row covers elements [y * part, (y + 1) * part). Non-negative floats order like their bits, so the blocks
 // of a row combine with an integer atomicMax, which is order-independent.
 template <class T, int V>
@@ -74,9 +94,9 @@ __global__ void __launch_bounds__(kThreads)
 
 unsigned blocks_of(int64_t n) { return static_cast<unsigned>(std::min<int64_t>(ceil_div(n, kThreads), 1 << 20)); }
 
-// Returns the elements per row; limits holds one value per row.
-int64_t cols_of(const char* op, const Tensor& x, const Tensor& limits) {
-  want(op, "limits", limits, DType::kF32);
+// Returns the elements per row; limits, or scales, holds one value per row.
+int64_t cols_of(const char* op, const Tensor& x, const Tensor& limits, const char* name = "limits") {
+  want(op, name, limits, DType::kF32);
   const int64_t rows = limits.numel();
   GT_CHECK(rows > 0 && x.numel() % rows == 0, op, ": ", to_string(x.shape), " in ", rows, " rows");
   return x.numel() / rows;
@@ -111,6 +131,34 @@ void fake_quant_grad(const FakeQuantGrad& a, Stream s) {
         a.x.as<T>(), a.limits.as<float>(), a.dout.as<T>(), a.dx.as<T>(), n, cols, a.accumulate);
   });
   leave(c, "fake_quant_grad");
+}
+
+void quantize_int8(const QuantizeInt8& a, Stream s) {
+  const int64_t n = a.x.numel();
+  if (n == 0) return;
+  want("quantize_int8", "out", a.out, DType::kI8);
+  const int64_t cols = cols_of("quantize_int8", a.x, a.scales, "scales");
+  Context& c = enter(s, "quantize_int8");
+  by_dtype("quantize_int8", "x", a.x.dtype, [&](auto t) {
+    using T = decltype(t);
+    quantize_int8_kernel<T>
+        <<<blocks_of(n), kThreads, 0, c.stream>>>(a.x.as<T>(), a.scales.as<float>(), a.out.as<int8_t>(), n, cols);
+  });
+  leave(c, "quantize_int8");
+}
+
+void dequantize_int8(const DequantizeInt8& a, Stream s) {
+  const int64_t n = a.x.numel();
+  if (n == 0) return;
+  want("dequantize_int8", "x", a.x, DType::kI8);
+  const int64_t cols = cols_of("dequantize_int8", a.out, a.scales, "scales");
+  Context& c = enter(s, "dequantize_int8");
+  by_dtype("dequantize_int8", "out", a.out.dtype, [&](auto t) {
+    using T = decltype(t);
+    dequantize_int8_kernel<T>
+        <<<blocks_of(n), kThreads, 0, c.stream>>>(a.x.as<int8_t>(), a.scales.as<float>(), a.out.as<T>(), n, cols);
+  });
+  leave(c, "dequantize_int8");
 }
 
 void max_abs(const MaxAbs& a, Stream s) {

@@ -94,7 +94,7 @@ struct PrecisionConfig {
   bool loss_scale_consecutive_hysteresis = false, fp8_skip_ends = false, stochastic_rounding = false;
   bool tf32 = false, fp8_fast_accum = true;
   std::string keep_norm_fp32 = "auto", master_weights = "auto", reduce_dtype = "fp32", grad_dtype = "fp32";
-  std::string qat = "off", fp8 = "off";
+  std::string qat = "off", fp8 = "off", frozen_weights = "same";
   template <class V>
   void fields(V& v) {
     v("amp", amp, "O0|O1|O2|O3 (the letter O, not zero)",
@@ -136,6 +136,9 @@ struct PrecisionConfig {
     v("fp8_fast_accum", fp8_fast_accum, "",
       "fp8 on a GPU: forward GEMMs accumulate with fewer bits (Hopper: about 14), which is faster; backward GEMMs "
       "never do");
+    v("frozen_weights", frozen_weights, "same|int8",
+      "LoRA: frozen linear layers have the dtype of the others, or are held in int8 with a scale per row and "
+      "dequantized where they are used");
     v("qat", qat, "off|int8",
       "quantization-aware training: linear layers use int8 weights (per row) and int8 inputs in forward and backward");
   }

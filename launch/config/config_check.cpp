@@ -155,6 +155,9 @@ class Checker {
                                                 {"model.lora_targets", !l.targets.empty()}};
     for (const auto& [key, given] : set)
       if (l.rank == 0 && given) bad(key, "no adapter reads it: model.lora_rank is 0", "leave it out, or a lora_rank");
+    if (l.rank == 0 && c_.precision.frozen_weights != "same")
+      bad("precision.frozen_weights", "int8: without adapters every weight is trained, and int8 steps are too coarse",
+          "same, or a model.lora_rank");
     if (l.rank == 0) return;
     const std::vector<std::string> names = lora_targets(m);
     l.targets = split_commas(l.targets);

@@ -171,6 +171,7 @@ Precision precision_of(const Config& c) {
           .half = p.dtype == "fp16" ? DType::kF16 : DType::kBF16,
           .keep_norm = p.keep_norm_fp32 == "auto" ? p.amp != "O3" : p.keep_norm_fp32 == "true",
           .int8 = p.qat == "int8",
+          .frozen_int8 = p.frozen_weights == "int8",
           .fp8 = p.fp8 != "off",
           .fp8_delayed = p.fp8 == "delayed",
           .fp8_skip_ends = p.fp8_skip_ends,

@@ -410,6 +410,7 @@ void Engine::abandon(const std::exception& e) {
 
 std::vector<ShardView> Engine::model_views() const {
   std::vector<ShardView> views = store_->value_views();
+  for (ShardView& v : store_->int8_views()) views.push_back(std::move(v));
   ranges_->append_views(views);
   fp8_ranges_->append_views(views);
   return views;

@@ -61,6 +61,8 @@ void write_views(const std::vector<ShardView>& views, const Logical& from, const
   }
 }
 
-std::string logical_name(const std::string& view_name) { return view_name.substr(view_name.find('/') + 1); }
+std::string logical_name(const std::string& view_name) {
+  return view_name.starts_with("scale/") ? view_name : view_name.substr(view_name.find('/') + 1);
+}
 
 }  // namespace gt

@@ -27,7 +27,8 @@ std::pair<std::string, double> worst_error(const Logical& a, const Logical& b);
 // Writes logical tensors (by parameter name) into the memory of the views; vocabulary padding becomes 0.
 void write_views(const std::vector<ShardView>& views, const Logical& from, const Backend&, Stream);
 
-// Maps "master/layers.0.norm1.weight" to "layers.0.norm1.weight", "optim/exp_avg/layers…" to "exp_avg/layers…".
+// Maps "master/layers.0.norm1.weight" to "layers.0.norm1.weight", "optim/exp_avg/layers…" to "exp_avg/layers…"; scales
+// of int8 weights ("scale/…") keep their name.
 std::string logical_name(const std::string& view_name);
 
 }  // namespace gt

@@ -143,6 +143,15 @@ std::vector<Workload::Matrix> orthogonalized(const Config& c) {
   }
   return out;
 }
+
+// Share of the parameters that are held in int8.
+double int8_share(const Config& c) {
+  if (c.precision.frozen_weights != "int8") return 0;
+  const ModelSpec spec = describe(c.model);
+  int64_t held = 0;
+  for (const ParamSpec& p : spec.params) held += p.held_in_int8() ? p.shape.numel() : 0;
+  return static_cast<double>(held) / static_cast<double>(spec.parameters());
+}
 }  // namespace
 
 Workload workload_of(const Config& c) {
@@ -162,7 +171,8 @@ Workload workload_of(const Config& c) {
   const double trained = w.trained = trained_share(m);  // frozen parameters have values only
   w.gradient_bytes = (c.precision.reduce_dtype == "fp32" ? 4 : 2) * trained;
   const bool half = c.precision.amp == "O2" || c.precision.amp == "O3", masters = half && c.precision.amp == "O2";
-  const double weights = half ? 2 : 4, gradients = (c.precision.grad_dtype == "bf16" ? 2 : 4) * trained;
+  const double int8 = int8_share(c), weights = (half ? 2 : 4) * (1 - int8) + int8,
+               gradients = (c.precision.grad_dtype == "bf16" ? 2 : 4) * trained;
   const double state = (moment_bytes(c) + (masters ? 4 : 0)) * trained;
   w.sharded_bytes = (w.zero > 0 ? state : 0) + (w.zero > 1 ? gradients : 0) + (w.zero > 2 ? weights : 0);
   w.kept_bytes = weights + gradients + state - w.sharded_bytes;

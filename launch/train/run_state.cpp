@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/step_reader.h"
 #include "checkpoint/world.h"
 #include "kernels/core/host.h"
 #include "launch/config/config_optim.h"
@@ -55,6 +56,14 @@ int64_t steps_of(const std::string& config_json) {
 
 FitOptions fit_options(const CheckpointConfig& c) { return {c.allow_missing, c.allow_extra, c.read_once}; }
 
+// Whether the frozen weights of a step are int8 codes.
+bool holds_int8(const std::string& step) {
+  Vfs vfs;
+  const StepReader reader(vfs, step);
+  const std::vector<TensorEntry>& all = reader.manifest().tensors;
+  return std::any_of(all.begin(), all.end(), [](const TensorEntry& t) { return t.dtype == DType::kI8; });
+}
+
 // Another run's weights may lack this run's adapters.
 FitOptions fit_options_elsewhere(const Config& c, const ModelSpec& spec) {
   FitOptions out = fit_options(c.checkpoint);
@@ -97,6 +106,9 @@ void RunState::open(RunCopies& copies) {
 }
 
 std::optional<LoadReport> RunState::load(const std::string& which) const {
+  const std::string imported = imported_floats();
+  if (!imported.empty())
+    return load_floats(imported, engine_.checkpoint_views(), {"all"}, fit_options(config_.checkpoint));
   return load_checkpoint(
       config_.checkpoint_dir(), which, engine_.checkpoint_views(), rank_.mesh, *rank_.backend.device, rank_.stream,
       [this](const LoadReport& found) { require_same_run(found, config_, *loader_.data().train); },
@@ -120,25 +132,71 @@ LoadReport RunState::load_elsewhere() {
   const std::vector<std::string>& parts = config_.checkpoint.load;
   ProcessGroup& world = rank_.mesh.world();
   std::string step;
+  bool floats = config_.precision.frozen_weights == "int8" && has_part(parts, "weights");
   agree(world, [&] {
-    if (rank_.speaks()) step = resolve_step(config_.checkpoint.load_from);
+    if (!rank_.speaks()) return;
+    step = resolve_step(config_.checkpoint.load_from);
+    floats = floats && !holds_int8(step);
   });
+  floats = broadcast_bytes(world, floats ? "f" : "", 0) == "f";
   step = broadcast_bytes(world, step, 0);
   std::vector<ShardView> views = engine_.checkpoint_views();
   std::erase_if(views, [&](const ShardView& v) {
     return !has_part(parts, v.name.rfind("optim/", 0) == 0 ? "optim" : "weights");
   });
+  const FitOptions fit = fit_options_elsewhere(config_, engine_.spec());
   LoadReport report;
   agree(world, [&] {
-    report = load_step(
-        step, views, rank_.mesh, *rank_.backend.device, rank_.stream,
-        [&](const LoadReport& found) { require_same_run(found, config_, *loader_.data().train, parts); },
-        fit_options_elsewhere(config_, engine_.spec()));
+    report = floats ? load_floats(step, std::move(views), parts, fit)
+                    : load_step(step, views, rank_.mesh, *rank_.backend.device, rank_.stream, same_run(parts), fit);
   });
   report.state = part_of(report.state, parts);
   report.state.run_uuid = shared_uuid(world);
   report.state.seed = static_cast<uint64_t>(config_.train.seed);
   return report;
+}
+
+// The step that --from has imported, if it holds as floats what this run holds in int8; "": none.
+std::string RunState::imported_floats() const {
+  if (config_.precision.frozen_weights != "int8") return "";
+  std::string path;
+  agree(rank_.mesh.world(), [&] {
+    if (!rank_.speaks()) return;
+    const auto steps = list_steps(config_.checkpoint_dir());
+    if (steps.size() == 1 && steps[0].first == 0 && !holds_int8(steps[0].second)) path = steps[0].second;
+  });
+  return broadcast_bytes(rank_.mesh.world(), path, 0);
+}
+
+AcceptStep RunState::same_run(const std::vector<std::string>& parts) const {
+  return [this, parts](const LoadReport& found) { require_same_run(found, config_, *loader_.data().train, parts); };
+}
+
+// Loads a step whose frozen weights are floats into a run that holds them in int8. Collective.
+LoadReport RunState::load_floats(const std::string& step, std::vector<ShardView> views,
+                                 const std::vector<std::string>& parts, FitOptions fit) const {
+  std::erase_if(views, [](const ShardView& v) { return v.data.dtype == DType::kI8 || v.name.starts_with("scale/"); });
+  for (const ParamSpec& p : engine_.spec().params)
+    if (p.held_in_int8()) fit.allow_extra.push_back("master/" + p.name);
+  LoadReport report = load_step(step, views, rank_.mesh, *rank_.backend.device, rank_.stream, same_run(parts), fit);
+  quantize_from(step);
+  return report;
+}
+
+// Loads frozen weights that this run holds in int8 from a checkpoint with floats, one unit at a time. Collective.
+void RunState::quantize_from(const std::string& step) const {
+  ParamStore& store = engine_.store();
+  int64_t units = store.int8_units();  // the most of a rank
+  rank_.mesh.world()
+      .all_reduce({reinterpret_cast<std::byte*>(&units), {1}, DType::kI64, {}}, ReduceOp::kMax, {})
+      .wait({});
+  const FitOptions fit{.allow_extra = {"*"}, .read_once = config_.checkpoint.read_once};
+  for (int k = 0; k < static_cast<int>(units); ++k) {
+    const bool mine = k < store.int8_units();
+    const std::vector<ShardView> views = mine ? store.stage_int8(k) : std::vector<ShardView>{};
+    load_step(step, views, rank_.mesh, *rank_.backend.device, rank_.stream, {}, fit);
+    if (mine) store.quantize_staged();
+  }
 }
 
 // The run has a checkpoint of its own, so load_from is not used; a misspelt path must still be reported.

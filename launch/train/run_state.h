@@ -42,6 +42,11 @@ class RunState {
  private:
   std::optional<LoadReport> load_copies(RunCopies&);
   LoadReport load_elsewhere();
+  std::string imported_floats() const;
+  AcceptStep same_run(const std::vector<std::string>& parts) const;
+  LoadReport load_floats(const std::string& step, std::vector<ShardView> views, const std::vector<std::string>& parts,
+                         FitOptions) const;
+  void quantize_from(const std::string& step) const;
   void check_unused_load_from();
   void begin_curriculum();
   void continue_from(const TrainState&);

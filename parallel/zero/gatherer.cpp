@@ -4,9 +4,19 @@
 
 #include "kernels/core/state_hash.h"
 #include "parallel/zero/fp8_weights.h"
+#include "parallel/zero/int8_weights.h"
 #include "parallel/zero/weight_quantizer.h"
 
 namespace gt {
+namespace {
+
+// Unsharded int8 codes: held, or gathered behind the values.
+Tensor codes_in_use(const UnitState& s) {
+  if (!s.values_sharded) return s.held_values();
+  return {s.gathered.data + align_up(s.gathered.bytes()), {s.layout.size}, DType::kI8, s.gathered.device};
+}
+
+}  // namespace
 
 ValueGatherer::ValueGatherer(Stream compute, int prefetch)
     : compute_(compute), prefetch_(static_cast<size_t>(prefetch)) {
@@ -23,8 +33,13 @@ void ValueGatherer::begin(const Order* order) {
   drop_all();
   order_ = order;
   next_ = 0;
-  if (order_ == nullptr) return;
-  for (size_t k = 0; k < std::min(prefetch_, order_->size()); ++k) gather(*(*order_)[k]);
+  if (order_ != nullptr) prefetch();
+}
+
+// Values that need no all-gather are dequantized when they are used.
+void ValueGatherer::prefetch() {
+  for (size_t k = next_; k < std::min(next_ + prefetch_, order_->size()); ++k)
+    if ((*order_)[k]->values_sharded) gather(*(*order_)[k]);
 }
 
 void ValueGatherer::acquire(UnitState& s) {
@@ -32,6 +47,7 @@ void ValueGatherer::acquire(UnitState& s) {
   s.gathering.wait(compute_);
   if (!s.prepared) {
     if (s.quantizes()) quantizer_->apply(s, s.gathered);
+    if (s.int8) int8_->dequantize(s, codes_in_use(s), s.gathered);
     const Fp8Weights::Unit codes{&s, s.gathered, s.gathered.data + align_up(s.gathered.bytes())};
     if (fp8_ != nullptr) fp8_->quantize({&codes, 1});
     s.prepared = true;
@@ -54,8 +70,7 @@ void ValueGatherer::advance(UnitState& s) {
   for (size_t k = live_.size(); k-- > 0;)
     if (!in_window(*live_[k])) drop(*live_[k]);
   gather(s);
-  if (order_ == nullptr) return;
-  for (size_t k = next_; k < std::min(next_ + prefetch_, order_->size()); ++k) gather(*(*order_)[k]);
+  if (order_ != nullptr) prefetch();
 }
 
 bool ValueGatherer::in_window(const UnitState& s) const {
@@ -66,13 +81,18 @@ bool ValueGatherer::in_window(const UnitState& s) const {
   return std::find(from, to, &s) != to;
 }
 
+// One block for values and their FP8 data or gathered int8 codes, because the pool's two ends hold units alternately.
+int64_t ValueGatherer::bytes_of(const UnitState& s) {
+  const int64_t codes = s.int8 && s.values_sharded ? align_up(s.layout.size) : 0;
+  return align_up(s.layout.size * size_of(s.dtype)) + Fp8Weights::bytes_of(s.spec) + codes;
+}
+
 void ValueGatherer::gather(UnitState& s) {
   if (s.gathered) return;
-  // One block for values and their FP8 data, because the pool's two ends hold units alternately.
-  const int64_t bytes = align_up(s.layout.size * size_of(s.dtype)) + Fp8Weights::bytes_of(s.spec);
-  s.gathered = {pool_.alloc({bytes}, DType::kByte).data, {s.layout.size}, s.dtype, compute_.device};
+  s.gathered = {pool_.alloc({bytes_of(s)}, DType::kByte).data, {s.layout.size}, s.dtype, compute_.device};
   s.prepared = false;
-  s.gathering = s.domain.group->all_gather(s.value_shard(), s.gathered, compute_);
+  if (s.values_sharded)
+    s.gathering = s.domain.group->all_gather(s.value_shard(), s.int8 ? codes_in_use(s) : s.gathered, compute_);
   s.bind_values(s.gathered, fresh_version());  // these bytes held another unit before: packed copies must differ
   live_.push_back(&s);
 }

@@ -1,5 +1,6 @@
-// Private to parallel/zero. Parameter all-gather of ZeRO stage 3: gathers the shards of a unit before its use,
-// prefetches the next units and frees gathered values afterwards. Driven by the execution order alone.
+// Private to parallel/zero. Values that exist only while their unit is used: all-gathered at ZeRO stage 3, dequantized
+// from int8, or both. Gathers the shards of a unit before its use, prefetches the next units and frees values
+// afterwards. Driven by the execution order alone.
 #pragma once
 #include "kernels/backend.h"
 #include "parallel/zero/two_ended_pool.h"
@@ -8,6 +9,7 @@
 namespace gt {
 
 class Fp8Weights;
+class Int8Weights;
 class StateHash;
 class WeightQuantizer;
 
@@ -22,6 +24,8 @@ class ValueGatherer {
   void allocate(int64_t bytes, const Backend& backend);
   void quantize_with(const WeightQuantizer* q) { quantizer_ = q; }
   void quantize_with(const Fp8Weights* w) { fp8_ = w; }
+  void dequantize_with(const Int8Weights* w) { int8_ = w; }
+  static int64_t bytes_of(const UnitState&);  // of a unit in use
 
   void begin(const Order*);  // starts a pass over the order; nullptr: order unknown, nothing is prefetched
   void acquire(UnitState&);  // values are readable on the compute stream when this returns
@@ -37,6 +41,7 @@ class ValueGatherer {
  private:
   void advance(UnitState&);
   void gather(UnitState&);
+  void prefetch();
   void drop(UnitState&);
   bool in_window(const UnitState&) const;
 
@@ -44,6 +49,7 @@ class ValueGatherer {
   size_t prefetch_;
   const WeightQuantizer* quantizer_ = nullptr;
   const Fp8Weights* fp8_ = nullptr;
+  const Int8Weights* int8_ = nullptr;
   TwoEndedPool pool_;
   const Order* order_ = nullptr;
   size_t next_ = 0;  // position in the order after the unit in use

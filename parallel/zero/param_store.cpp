@@ -7,6 +7,7 @@
 #include "parallel/zero/fp8_weights.h"
 #include "parallel/zero/gatherer.h"
 #include "parallel/zero/init.h"
+#include "parallel/zero/int8_weights.h"
 #include "parallel/zero/reducer.h"
 #include "parallel/zero/unit_state.h"
 #include "parallel/zero/weight_quantizer.h"
@@ -21,7 +22,8 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
       compute_(compute),
       total_units_(total_units),
       reducer_(std::make_unique<GradReducer>(units_, options, mesh, backend, compute)),
-      gatherer_(std::make_unique<ValueGatherer>(compute, options.prefetch)) {
+      gatherer_(std::make_unique<ValueGatherer>(compute, options.prefetch)),
+      int8_(std::make_unique<Int8Weights>(mesh, backend, compute)) {
   GT_CHECK(options.stage >= 0 && options.stage <= 3, "ZeRO stage ", options.stage);
   GT_CHECK(options.grad == DType::kF32 || options.grad == DType::kBF16, "gradients in ", name_of(options.grad));
   for (UnitSpec& spec : specs) add_scope(std::move(spec));
@@ -31,10 +33,10 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
   if (std::any_of(units_.begin(), units_.end(), [](const auto& s) { return Fp8Weights::bytes_of(s->spec) > 0; }))
     fp8_ = std::make_unique<Fp8Weights>(units_, mesh, backend, compute);
   gatherer_->quantize_with(fp8_.get());
+  gatherer_->dequantize_with(int8_.get());
   ZeroMemory room;
   for (const auto& s : units_) {
-    if (s->values_sharded && !s->shares_values())
-      room.gathered += 2 * (align_up(s->layout.size * size_of(s->dtype)) + Fp8Weights::bytes_of(s->spec));
+    if (s->on_use() && !s->shares_values()) room.gathered += 2 * ValueGatherer::bytes_of(*s);
     if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(options.grad));
     if (options.reduce != options.grad && !s->frozen)
       room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
@@ -47,17 +49,17 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
   list_squares();
 }
 
-// Makes a unit of each dtype of a module's parameters, 16-bit first, and of frozen and trained ones, so that each is
-// gathered in one dtype and all or none of it is updated. They are used as one.
+// Makes a unit of each dtype of a module's parameters, int8 and 16-bit first, and of frozen and trained ones, so that
+// each is gathered in one dtype and all or none of it is updated. They are used as one.
 void ParamStore::add_scope(UnitSpec spec) {
   UnitState* main = nullptr;
-  for (const bool wide : {false, true})
-    for (const bool frozen : {true, false}) {
+  for (const bool int8 : {true, false})
+    for (const auto& [wide, frozen] : {std::pair{false, true}, {false, false}, {true, true}, {true, false}}) {
       UnitSpec part{.name = spec.name, .stage = spec.stage, .index = spec.index, .domain = spec.domain};
       std::vector<int> place;
       for (int i = 0; i < static_cast<int>(spec.params.size()); ++i) {
         Parameter* p = spec.params[static_cast<size_t>(i)];
-        if ((p->dtype == DType::kF32) != wide || p->frozen != frozen) continue;
+        if (p->int8 != int8 || (p->dtype == DType::kF32) != wide || p->frozen != frozen) continue;
         part.params.push_back(p);
         place.push_back(i);
       }
@@ -132,11 +134,12 @@ void ParamStore::allocate(UnitState& s, bool companion) {
     s.unbind_grads();
   else
     s.bind_grads(s.held_grads());
-  if (!s.shares_values()) s.values = buffer(s.values_sharded, s.dtype);
+  if (!s.shares_values()) s.values = buffer(s.values_sharded, s.int8 ? DType::kI8 : s.dtype);
+  s.scales = Buffer(Int8Weights::rows_of(s.spec) * size_of(DType::kF32), compute_.device, *backend_.device);
   if (!s.values_sharded) s.fp8_data = Buffer(Fp8Weights::bytes_of(s.spec), compute_.device, *backend_.device);
   const bool apart = s.rounds() ? options_.masters : s.quantizes() && !s.values_sharded;
   if (apart && s.owner == nullptr && !s.frozen) s.masters = buffer(options_.stage > 0, DType::kF32);
-  if (s.values_sharded)
+  if (s.on_use())
     s.unbind_values();
   else
     s.bind_values(s.held_values(), fresh_version());
@@ -171,7 +174,7 @@ void ParamStore::set_order(std::span<const StagePass> step, std::span<const Stag
     std::vector<UnitState*> order;
     const auto use = [&](UnitState& s) {
       UnitState* holder = s.shares_values() ? s.owner : &s;
-      if (s.values_sharded && (order.empty() || order.back() != holder)) order.push_back(holder);
+      if (s.on_use() && (order.empty() || order.back() != holder)) order.push_back(holder);
     };
     for (const StagePass& v : visits) {
       if (!v.backward) {
@@ -203,14 +206,19 @@ void ParamStore::init_whole(UnitState& s, Tensor whole, uint64_t seed, int threa
 
 namespace {
 // The values are not f32, or separate master weights are trained.
-bool kept_apart(const UnitState& s) { return s.rounds() || s.masters.bytes() > 0; }
+bool kept_apart(const UnitState& s) { return !s.int8 && (s.rounds() || s.masters.bytes() > 0); }
 }  // namespace
 
 void ParamStore::init(uint64_t seed, int threads) {
   gatherer_->drop_all();
   for (auto& s : units_) {
     if (s->owner) continue;
-    if (kept_apart(*s)) {
+    if (s->int8) {
+      const Buffer room(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
+      const Tensor whole = room.tensor({s->layout.size}, DType::kF32);
+      init_whole(*s, whole, seed, threads);
+      int8_->quantize(*s, whole);
+    } else if (kept_apart(*s)) {
       const Buffer room(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
       const Tensor whole = room.tensor({s->layout.size}, DType::kF32);
       init_whole(*s, whole, seed, threads);
@@ -339,7 +347,7 @@ void ParamStore::gather_kept(bool (*changed)(const UnitState&)) {
   gatherer_->drop_all();
   for (auto& s : units_)
     if (changed(*s)) derive_values(*s);
-  const auto kept_whole = [&](const UnitState& s) { return changed(s) && !s.shares_values() && !s.values_sharded; };
+  const auto kept_whole = [&](const UnitState& s) { return changed(s) && !s.shares_values() && !s.on_use(); };
   if (options_.stage > 0) {
     for (auto& s : units_)
       if (kept_whole(*s)) s->gathering = s->domain.group->all_gather(s->value_shard(), s->held_values(), compute_);
@@ -352,6 +360,32 @@ void ParamStore::gather_kept(bool (*changed)(const UnitState&)) {
     s->bind_values(s->held_values(), fresh_version());
   }
   if (fp8_) fp8_->quantize_kept();
+}
+
+int ParamStore::int8_units() const {
+  return static_cast<int>(std::count_if(units_.begin(), units_.end(), [](const auto& s) { return s->int8; }));
+}
+
+std::vector<ShardView> ParamStore::stage_int8(int k) {
+  std::vector<Tensor> flat;
+  for (const auto& s : units_) {
+    flat.push_back(s->held_values().slice(0, 0));
+    if (!s->int8 || k-- != 0) continue;
+    staged_ = s.get();
+    staged_values_ = Buffer(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
+    flat.back() = staged_values_.tensor({s->layout.size}, DType::kF32);
+  }
+  std::vector<ShardView> out;
+  append_views("master", flat, out);
+  return out;
+}
+
+void ParamStore::quantize_staged() {
+  GT_CHECK(staged_ != nullptr, "no unit is staged");
+  gatherer_->drop_all();
+  int8_->quantize(*staged_, staged_values_.tensor({staged_->layout.size}, DType::kF32));
+  staged_ = nullptr;
+  staged_values_ = Buffer(0, compute_.device, *backend_.device);
 }
 
 int ParamStore::num_units() const { return static_cast<int>(units_.size()); }
@@ -400,7 +434,7 @@ int64_t ParamStore::master_bytes() const {
 
 int64_t ParamStore::value_bytes() const {
   int64_t n = gatherer_->high_water() + (quantizer_ ? quantizer_->bytes() : 0) + (fp8_ ? fp8_->bytes() : 0);
-  for (const auto& s : units_) n += s->values.bytes() + s->fp8_data.bytes();
+  for (const auto& s : units_) n += s->values.bytes() + s->scales.bytes() + s->fp8_data.bytes();
   return n;
 }
 

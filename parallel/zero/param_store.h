@@ -1,7 +1,7 @@
 // Owns the parameter memory of this rank. Each FSDP unit has one flat buffer of values, one of gradients and, for
 // 16-bit values, f32 master weights (unless the values themselves are trained). Of frozen parameters it has values
-// only. Each data-parallel rank updates its shard. The ZeRO stage (Rajbhandari et al. 2020) determines what a rank
-// keeps unsharded:
+// only, or int8 codes with a scale per row. Each data-parallel rank updates its shard. The ZeRO stage (Rajbhandari et
+// al. 2020) determines what a rank keeps unsharded:
 //   stage 0: everything; reduced gradients are all-gathered and every rank updates all parameters;
 //   stage 1: values and gradients; each rank updates its shard and values are all-gathered;
 //   stage 2: values; only its shard of gradients that are reduced after each microbatch (GradReduce::kEach);
@@ -28,6 +28,7 @@ namespace gt {
 
 class Fp8Weights;
 class GradReducer;
+class Int8Weights;
 class ValueGatherer;
 class WeightQuantizer;
 struct UnitState;
@@ -145,6 +146,12 @@ class ParamStore {
   // Collective over dp.
   void refresh_from_masters();
 
+  // Sets weights held in int8 from f32 values, unit by unit: fill the views of stage_int8(k), then call
+  // quantize_staged(). Memory: the f32 values of one unit. Requires: k < int8_units().
+  int int8_units() const;
+  std::vector<ShardView> stage_int8(int k);
+  void quantize_staged();  // collective over tp
+
   void all_gather_values();  // all-gathers updated weights that are kept unsharded (stages 1 to 3); new versions
 
   // Throws if the copies of a tied table on first and last stage differ, naming the table. Collective over their ranks.
@@ -157,7 +164,9 @@ class ParamStore {
   // unit, within one tensor; empty: none.
   using StateOf = std::function<Tensor(int unit, int64_t at, int64_t count)>;
   void append_views(const std::string& group, const StateOf& state, std::vector<ShardView>& out) const;
-  std::vector<ShardView> value_views() const;
+  std::vector<ShardView> value_views() const;  // without weights held in int8
+  // Weights held in int8: "master/…" codes, i8, and "scale/…" of their rows, f32.
+  std::vector<ShardView> int8_views() const;
   // "grad/…": sums over dp; valid where `save` is set, between finish_reduction and begin_step.
   std::vector<ShardView> grad_views() const;
 
@@ -192,6 +201,9 @@ class ParamStore {
   std::unique_ptr<GradReducer> reducer_;
   std::unique_ptr<ValueGatherer> gatherer_;
   std::unique_ptr<WeightQuantizer> quantizer_;
+  std::unique_ptr<Int8Weights> int8_;
+  UnitState* staged_ = nullptr;
+  Buffer staged_values_;                                                   // f32, while a unit is staged
   std::unique_ptr<Fp8Weights> fp8_;                                        // null if no weight is FP8
   std::vector<UnitState*> step_order_, evaluation_order_, running_order_;  // running: step order, used units only
   bool ordered_ = false;

@@ -81,10 +81,55 @@ std::optional<ParamStore::NonFiniteGradient> ParamStore::first_nonfinite_gradien
 std::vector<ShardView> ParamStore::value_views() const {
   std::vector<Tensor> flat;
   for (const auto& s : units_)
-    flat.push_back(s->masters.bytes() > 0 ? s->masters.tensor({s->masters.bytes() / size_of(DType::kF32)}, DType::kF32)
-                                          : s->held_values());
+    flat.push_back(s->int8 ? s->held_values().slice(0, 0)
+                   : s->masters.bytes() > 0
+                       ? s->masters.tensor({s->masters.bytes() / size_of(DType::kF32)}, DType::kF32)
+                       : s->held_values());
   std::vector<ShardView> out;
   append_views("master", flat, out);
+  return out;
+}
+
+namespace {
+
+// Views of the scales of a weight's rows. Every data-parallel rank has all of them; the first saves them.
+void append_scales(const UnitState& s, const Parameter& p, Tensor scales, const Mesh& mesh,
+                   std::vector<ShardView>& out) {
+  const int tp = mesh.size(Axis::kTp), rank = mesh.coord(Axis::kTp);
+  const bool split = p.shard.kind == ShardSpec::Kind::kSplit && p.shard.dim == 0;
+  const int64_t rows = p.local_shape[0], alone = split ? unshared_extent(p.shard, p.full_shape[0], tp) : 0;
+  const auto append = [&](int64_t begin, int64_t end, bool counted) {
+    if (begin == end) return;
+    out.push_back({.name = "scale/" + p.name,
+                   .data = scales.slice(begin, end - begin),
+                   .full = {p.full_shape[0]},
+                   .local = {rows},
+                   .shard = split ? p.shard : ShardSpec::replicate(),
+                   .tp_rank = rank,
+                   .tp_size = tp,
+                   .begin = begin,
+                   .save = s.domain.rank == 0 && (counted || !split)});
+  };
+  append(0, alone, true);
+  append(alone, rows, rank % p.shard.copies(tp) == 0);
+}
+
+}  // namespace
+
+std::vector<ShardView> ParamStore::int8_views() const {
+  std::vector<Tensor> flat;
+  for (const auto& s : units_) flat.push_back(s->int8 ? s->held_values() : s->held_values().slice(0, 0));
+  std::vector<ShardView> out;
+  append_views("master", flat, out);
+  for (const auto& s : units_) {
+    int64_t row = 0;
+    for (const Parameter* p : s->spec.params) {
+      if (!p->int8) continue;
+      append_scales(*s, *p, s->scale_values().slice(row, p->local_shape[0]), mesh_, out);
+      row += p->local_shape[0];
+    }
+  }
+  assign_over_tp(out);
   return out;
 }
 

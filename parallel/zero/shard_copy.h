@@ -5,8 +5,8 @@
 
 namespace gt {
 
-// out, from: f32, v.data.numel() elements. 16-bit values are widened on fetch and rounded to nearest even on store.
-// Both block until the copy is complete.
+// out, from: f32, v.data.numel() elements. int8 codes are numbers without their scale. 16-bit values are widened on
+// fetch and rounded to nearest even on store. Both block until the copy is complete.
 void fetch_view(const ShardView&, float* out, const Backend&, Stream);
 void store_view(const ShardView&, const float* from, const Backend&, Stream);
 

@@ -13,7 +13,7 @@ namespace gt {
 // rows and pad_rows is dim 0 of the padded logical tensor. Padding is never stored and is 0 after a load.
 struct ShardView {
   std::string name;  // group + parameter: "master/layers.0.attn.qkv.weight", "optim/exp_avg/embed.weight"
-  Tensor data;       // 1-D, f32 or 16-bit, on the device
+  Tensor data;       // 1-D, f32, 16-bit, or i8 codes of weights whose scales are "scale/…"; on the device
   Shape full, local;
   ShardSpec shard;
   int tp_rank = 0, tp_size = 1;

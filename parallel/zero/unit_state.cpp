@@ -37,13 +37,15 @@ UnitState::UnitState(UnitSpec s, std::vector<int> at, DType grad, Domain d, Grad
       domain(d),
       reducer(r),
       gatherer(g),
+      int8(spec.params.front()->int8),
       frozen(spec.params.front()->frozen),
       quantizes_(std::any_of(spec.params.begin(), spec.params.end(), [](auto* p) { return p->fake_quant; })) {
   for (Parameter* p : spec.params) p->unit = this;
 }
 
 Tensor UnitState::held_values() const {
-  return shares_values() ? owner->held_values() : values.tensor({values_sharded ? layout.shard : layout.size}, dtype);
+  if (shares_values()) return owner->held_values();
+  return values.tensor({values_sharded ? layout.shard : layout.size}, int8 ? DType::kI8 : dtype);
 }
 
 Tensor UnitState::held_grads() const {
@@ -77,7 +79,7 @@ void UnitState::unbind_grads() {
 }
 
 void UnitState::acquire(Stream) {
-  if (values_sharded) gatherer.acquire(shares_values() ? *owner : *this);
+  if (on_use()) gatherer.acquire(shares_values() ? *owner : *this);
 }
 
 // Further units of the module are released first: the first unit of a stage ends a backward, and nothing may follow it.
@@ -87,7 +89,7 @@ void UnitState::release(Stream s) {
   // alone. They are reduced now, so that every microbatch is reduced on its own, in order, whatever the schedule runs
   // before its backward.
   if (grads_sharded && phase == Phase::kOpen) reducer.ready(*this);
-  if (values_sharded) gatherer.release(shares_values() ? *owner : *this);
+  if (on_use()) gatherer.release(shares_values() ? *owner : *this);
 }
 
 void UnitState::open_grads() { reducer.open(*this); }

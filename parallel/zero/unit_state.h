@@ -28,18 +28,20 @@ struct UnitState final : ParamUnit {
   UnitState* owner = nullptr;          // unit of the tied weight, if on this rank too: this unit is then not updated
   UnitState* copy = nullptr;           // conversely: the tied copy that this unit owns
   std::vector<UnitState*> companions;  // further units of its module, used and reduced with it
+  bool int8 = false;                   // frozen weights held in int8, dequantized while in use
   bool frozen = false;                 // no gradients, no master weights: its parameters are never updated
   bool unused = false;                 // in this step: no microbatch uses it, its gradient is 0
   bool ends_backward = false;          // first unit of its stage that is used: last in a backward
 
   // Memory kept on this rank: flat values and gradients, unsharded or its shard.
-  Buffer values, grads;
-  Buffer fp8_data;  // FP8 data of weights that are kept unsharded (Fp8Weights)
-  Buffer masters;   // f32 master weights of what this rank updates; empty where values are trained directly and in a
-                    // tied copy. Also for f32 values that are kept unsharded and fake-quantized
+  Buffer values, grads;  // values: int8 codes if `int8`
+  Buffer scales;         // f32, one per row of int8 weights; on every rank of the domain
+  Buffer fp8_data;       // FP8 data of weights that are kept unsharded (Fp8Weights)
+  Buffer masters;  // f32 master weights of what this rank updates; empty where values are trained directly and in a
+                   // tied copy. Also for f32 values that are kept unsharded and fake-quantized
   bool values_sharded = false, grads_sharded = false;
 
-  // All-gather: unsharded values while in use (values_sharded).
+  // Unsharded values while in use (on_use()): all-gathered, or dequantized.
   Tensor gathered;
   Work gathering;
   int users = 0;
@@ -60,6 +62,7 @@ struct UnitState final : ParamUnit {
 
   // A tied copy of its owner's dtype shares the owner's values; one of another dtype has rounded values of its own.
   bool shares_values() const { return owner != nullptr && owner->dtype == dtype; }
+  bool on_use() const { return values_sharded || int8; }  // values exist only while the unit is used
   bool rounds() const { return dtype != DType::kF32; }
   bool tied_copy() const { return !spec.params.front()->tied_to.empty(); }
   int64_t elements() const { return layout.size - layout.pad; }
@@ -67,6 +70,7 @@ struct UnitState final : ParamUnit {
   Tensor own(Tensor flat) const { return flat.slice(begin(), layout.shard); }
 
   Tensor held_values() const;  // unsharded or shard
+  Tensor scale_values() const { return scales.tensor({scales.bytes() / size_of(DType::kF32)}, DType::kF32); }
   Tensor value_shard() const { return shard_of(held_values(), values_sharded); }
   Tensor held_grads() const;
   Tensor grad_shard() const { return shard_of(held_grads(), grads_sharded); }

@@ -46,11 +46,25 @@ void add_max(OpCases& to, int64_t rows, int64_t cols, DType t) {
   }
 }
 
+// Scales of some rows clamp; that of one is 0.
+void add_int8(OpCases& to, int64_t rows, int64_t cols, DType t) {
+  const Fill scales = values({0.03, 0.0078125, 0, 1.5, 0.011});
+  auto& q = add_case<QuantizeInt8>(to, text(rows, cols, "", t));
+  q.in(&QuantizeInt8::x, "x", {rows, cols}, normal(), t).in(&QuantizeInt8::scales, "scales", {rows}, scales);
+  q.out(&QuantizeInt8::out, "out", {rows, cols}, DType::kI8);
+  auto& d = add_case<DequantizeInt8>(to, text(rows, cols, "", t));
+  d.in(&DequantizeInt8::x, "x", {rows, cols}, ids(-127, 128), DType::kI8);
+  d.in(&DequantizeInt8::scales, "scales", {rows}, scales).out(&DequantizeInt8::out, "out", {rows, cols}, t);
+  q.tolerance = d.tolerance = 0;
+  q.flops = 5.0 * static_cast<double>(rows * cols), d.flops = static_cast<double>(rows * cols);
+}
+
 // Shape of a weight quantized by row, for the benchmark.
 void add_big(OpCases& to) {
   const size_t first = to.size();
   add_quant(to, 4096, 1024, DType::kF32, some_limits(), " big");
   add_max(to, 4096, 1024, DType::kF32);
+  add_int8(to, 4096, 1024, DType::kBF16);
   for (size_t i = first; i < to.size(); ++i) to[i]->big = true;
 }
 
@@ -61,6 +75,7 @@ void add_quant_cases(OpCases& to) {
     for (const int64_t cols : {1, 7, 33, 1200}) {
       add_quant(to, 9, cols, t, some_limits(), " rows");
       add_max(to, 9, cols, t);
+      add_int8(to, 9, cols, t);
     }
     add_quant(to, 1, 70001, t, values({1.75}), "");
     add_max(to, 1, 200001, t);
@@ -68,6 +83,7 @@ void add_quant_cases(OpCases& to) {
   add_big(to);
   add_quant(to, 1, 0, DType::kF32, values({1}), "");
   add_max(to, 3, 0, DType::kF32);
+  add_int8(to, 3, 0, DType::kF32);
   add_quant(to, 1, 40, DType::kF32, values({0}), " no limit yet");
 }
 

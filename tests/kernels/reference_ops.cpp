@@ -94,6 +94,7 @@ double get(const Tensor& t, int64_t i) {
     case DType::kF32: return read<float>(t, i);
     case DType::kF64: return read<double>(t, i);
     case DType::kI32: return read<int32_t>(t, i);
+    case DType::kI8: return read<int8_t>(t, i);
     case DType::kBF16: return bf16_value(read<uint16_t>(t, i));
     case DType::kF16: return f16_value(read<uint16_t>(t, i));
     case DType::kF8E4M3:
@@ -107,6 +108,7 @@ void set(const Tensor& t, int64_t i, double v) {
     case DType::kF32: return write(t, i, static_cast<float>(v));
     case DType::kF64: return write(t, i, v);
     case DType::kI32: return write(t, i, static_cast<int32_t>(v));
+    case DType::kI8: return write(t, i, static_cast<int8_t>(v));
     case DType::kBF16: return write(t, i, bf16_bits(v));
     case DType::kF16: return write(t, i, f16_bits(v));
     case DType::kF8E4M3:

@@ -35,6 +35,18 @@ void fake_quant_grad(const FakeQuantGrad& p, Stream) {
   }
 }
 
+void quantize_int8(const QuantizeInt8& p, Stream) {
+  for (int64_t i = 0; i < p.x.numel(); ++i) {
+    const auto scale = static_cast<float>(limit_of(p.scales, p.x, i)), x = static_cast<float>(get(p.x, i));
+    set(p.out, i, scale == 0 ? 0 : std::clamp(std::nearbyint(x / scale), -127.f, 127.f));
+  }
+}
+
+void dequantize_int8(const DequantizeInt8& p, Stream) {
+  for (int64_t i = 0; i < p.x.numel(); ++i)
+    set(p.out, i, static_cast<float>(get(p.x, i)) * static_cast<float>(limit_of(p.scales, p.x, i)));
+}
+
 void max_abs(const MaxAbs& p, Stream) {
   const int64_t rows = p.out.numel(), cols = rows > 0 ? p.x.numel() / rows : 0;
   for (int64_t r = 0; r < rows; ++r) {

@@ -174,13 +174,17 @@ TEST_CASE("a wrong number of microbatches is refused") {
 
 TEST_CASE("memory planned without computing equals the memory of a real run, byte for byte") {
   for (const MeshShape& shape : kLayouts)
-    for (bool tied : {true, false}) {
+    for (const auto& [tied, int8] : {std::pair{true, false}, {false, false}, {true, true}}) {
       EngineOptions o = small(shape);
       o.model.tied = tied;
+      if (int8) {
+        o.model.lora.rank = 2, o.precision.frozen_int8 = true;
+        o.zero.stage = shape.dp > 1 ? 3 : 1, o.zero.persist_numel = 0;
+      }
       o.microbatches = 4;
       for (const EngineOptions& with : schedules_for(o, shape)) {
         INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp << " " << with.schedule << " vpp "
-                   << with.vpp);
+                   << with.vpp << (int8 ? " LoRA, int8" : ""));
         on_engines(with, shape, [&](EngineRank& r) {
           const EnginePlan plan = plan_memory(with, shape, r.mesh.rank());
           r.step(0);

@@ -24,8 +24,10 @@ void check_launcher(const LaunchConfig& l, const std::vector<HostSlots>& hosts, 
   if (l.ssh_port > 0 && (slurm || !starts || is_local_only(hosts)))
     x.notes.push_back(fmt::format("launch: ssh_port {} has no effect: {}", l.ssh_port,
                                   slurm ? "Slurm reaches its machines without ssh" : "no other machine is used"));
-  if (!l.launcher_args.empty() && !starts)
-    x.notes.push_back("launch: launcher_args has no effect: ranks are threads of this process");
+  if (!l.launcher_args.empty() && (!starts || (!slurm && is_local_only(hosts))))
+    x.notes.push_back(
+        fmt::format("launch: launcher_args has no effect: {}",
+                    starts ? "ranks of one machine need no launcher" : "ranks are threads of this process"));
 }
 
 void check_cores(const LaunchConfig& l, const RuleContext& x) {

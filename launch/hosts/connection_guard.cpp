@@ -199,19 +199,6 @@ std::vector<sock_filter> admitting_filter(const AddressSet& addresses) {
   return out;
 }
 
-int close_listeners(pid_t child) {
-  int closed = 0;
-  std::set<uint16_t> ports;
-  each_socket(child, [&](int fd) {
-    const auto at = listens(fd) ? end_point(getsockname, fd) : std::nullopt;
-    if (!at || at->loopback() || !attach(fd, {kDrop})) return;
-    ports.insert(at->port);
-    ++closed;
-  });
-  each_connection(child, ports, [](int fd, const EndPoint&) { shutdown(fd, SHUT_RDWR); });
-  return closed;
-}
-
 void close_silent_connections(pid_t process) {
   each_connection(process, listening_ports(process), [](int fd, const EndPoint&) {
     if (!greeted(fd) && silent_ms(fd) > kSilentMs) shutdown(fd, SHUT_RDWR);

@@ -25,11 +25,6 @@ AddressSet own_addresses();
 // prefixes.
 std::vector<sock_filter> admitting_filter(const AddressSet&);
 
-// Makes every TCP listener of a child process that is not bound to loopback drop all packets, and closes connections
-// that such listeners had accepted. Returns the number of listeners; 0 if the system does not permit it (needs
-// pidfd_getfd, Linux 5.6).
-int close_listeners(pid_t child);
-
 // Closes connections to the TCP listeners of `process` (this one or a child) that have been silent for two seconds
 // without completing Open MPI's handshake.
 void close_silent_connections(pid_t process);

@@ -12,16 +12,17 @@ struct LaunchConfig {
   bool bind_cores = false;
   template <class V>
   void fields(V& v) {
-    v("ranks", ranks, "processes|threads", "ranks as MPI processes, or as threads of one process on this machine");
+    v("ranks", ranks, "processes|threads", "ranks as processes, or as threads of one process on this machine");
     v("hostfile", hostfile, "FILE",
       "machines to start ranks on, lines HOST slots=N; empty: /job/hostfile if there is one");
     v("include", include, "NODE:SLOT,SLOT@NODE", "hosts and slots to use; a node alone: all its slots");
     v("exclude", exclude, "NODE:SLOT,SLOT@NODE", "hosts and slots to exclude");
     v("num_nodes", num_nodes, "0..65536 hosts", "use the first N hosts; 0: all");
     v("num_slots", num_slots, "0..65536 slots", "use the first N slots of each host; 0: all");
-    v("launcher", launcher, "openmpi|slurm|mpich|impi|pdsh|mvapich", "launcher: mpirun, or srun of Slurm");
+    v("launcher", launcher, "openmpi|slurm|mpich|impi|pdsh|mvapich",
+      "launcher on several machines: mpirun, or srun of Slurm");
     v("launcher_args", launcher_args, "WORDS",
-      "additional arguments of mpirun or srun, as one string: --launcher_args \"--mca x y\"");
+      "several machines: additional arguments of mpirun or srun, as one string: --launcher_args \"--mca x y\"");
     v("ssh_port", ssh_port, "0..65535", "openmpi: port of ssh on other machines; 0: ssh's own");
     v("bind_cores", bind_cores, "",
       "bind each rank to an equal share of the cores of its machine, or of launch.core_list");

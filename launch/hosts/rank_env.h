@@ -23,7 +23,8 @@ using Lookup = std::function<const char*(const char*)>;  // getenv
 // if two of them disagree (showing both) or a value is not a valid rank. Not a rank: a Slurm batch script (no
 // SLURM_STEP_ID), a step of one task, and WORLD_SIZE 1.
 RankEnv find_rank_env(const Lookup& lookup);
-// Returns whether only torchrun's variables make this process a rank: ranks then connect by sockets instead of MPI.
+// Returns whether only torchrun's variables make this process a rank (local_ranks.h sets them too): ranks then connect
+// by sockets instead of MPI.
 inline bool uses_sockets(const RankEnv& env) { return env.source == "RANK"; }
 RankEnv find_rank_env();  // of this process
 

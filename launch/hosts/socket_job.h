@@ -1,4 +1,4 @@
-// Job of ranks that a launcher started by setting variables alone (torchrun).
+// Job of ranks that were started by setting variables alone: by torchrun, or by this program on one machine.
 #pragma once
 #include "launch/hosts/rank_env.h"
 #include "parallel/comm/socket_rendezvous.h"

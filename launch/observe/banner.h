@@ -18,7 +18,7 @@ struct BannerFacts {
   const Backend& backend;
   const Dataset& train;
   const Dataset* valid = nullptr;
-  std::string comm;  // "mpi", "thread", "self"
+  std::string comm;  // comm_backend()
   int threads = 1;   // per rank
   int64_t resumed_from = -1;
   std::string checkpoint;  // source

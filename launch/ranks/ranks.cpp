@@ -134,6 +134,7 @@ Exit run_alone(const Config& config, GroupFactory& factory, const std::function<
   try {
     return body(factory);
   } catch (const std::exception& e) {
+    if (dynamic_cast<const RankDied*>(&e) != nullptr) std::this_thread::sleep_for(std::chrono::seconds(5));
     monitor.failed();
     print_error(e, config, factory.world_rank(), factory.world_size());
     // Peers are blocked in their next collective: abort the job, unless all ranks agreed on the error.
@@ -225,6 +226,13 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
   for (const std::string& note : command.loaded.notes)  // other notes are printed by the ranks
     if (note.rfind("launch: ", 0) == 0) fmt::print(stderr, "gpttrain: {}\n", note);
   return static_cast<Exit>(launch_ranks(world, command.words, options));
+}
+
+const char* comm_backend(const Config& config, const RankEnv& env) {
+  if (config.world() == 1) return "self";
+  if (env.launched()) return uses_sockets(env) ? "socket" : "mpi";
+  if (config.launch.ranks == "threads") return "thread";
+  return config.launch.launcher != "slurm" && is_local_only(chosen_hosts(config.launch)) ? "socket" : "mpi";
 }
 
 std::string start_command(const JobRequest& command) {

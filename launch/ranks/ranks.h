@@ -1,5 +1,5 @@
 // Starts the ranks of a job and runs a function on each: one process, threads of this process, a rank of an external
-// launcher, or mpirun started by this program.
+// launcher, or processes that this program starts.
 #pragma once
 #include <functional>
 #include <string>
@@ -26,7 +26,11 @@ Exit run_ranks(const JobRequest&, const std::function<Exit(GroupFactory&)>& body
 // Returns comm.stall_abort_s, whose default is smaller if a supervisor restarts hung jobs.
 double stall_abort_seconds(const JobRequest&);
 
-// Returns the shell command with which run_ranks would start the ranks; "" if this process runs them itself.
+// Returns the name of the backend that connects CPU ranks of a job started like this: "self", "thread", "socket",
+// "mpi".
+const char* comm_backend(const Config&, const RankEnv&);
+
+// Returns the shell command with which run_ranks would start the ranks; "" if it needs no launcher.
 std::string start_command(const JobRequest&);
 
 }  // namespace gt

@@ -16,6 +16,7 @@
 #include "launch/observe/peak_rates.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/observe/utilization.h"
+#include "launch/ranks/ranks.h"
 #include "launch/train/resume_check.h"
 #include "launch/train/run_saver.h"
 #include "launch/train/training_data.h"
@@ -182,7 +183,7 @@ Rows dry_run(const LoadedConfig& loaded, const RankEnv& env, bool range_test, bo
   const auto found = checkpoint_of(c, *data.train);
 
   BannerFacts facts{c, p.options, p.plans, p.fit, backend, *data.train, data.valid.get()};
-  facts.comm = c.world() == 1 ? "self" : c.launch.ranks == "threads" && !env.launched() ? "thread" : "mpi";
+  facts.comm = comm_backend(c, env);
   facts.threads = threads;
   if (found) facts.resumed_from = found->state.step, facts.checkpoint = found->path;
   const std::string device = backend.device->describe(0);

@@ -6,12 +6,20 @@
 #include <chrono>
 #include <memory>
 
+#include "kernels/core/check.h"
 #include "parallel/comm/process_group.h"
 #include "parallel/comm/side_channel.h"
 
 namespace gt {
 
 class MessageTransport;
+
+// Thrown after the process of another rank of this machine has died: the stall monitor reports it and ends this
+// process.
+class RankDied : public Error {
+ public:
+  using Error::Error;
+};
 
 // Not thread-safe: one thread may use it and its groups. Groups must be destroyed before the factory. If more ranks
 // than processors share the machine, waits sleep in short steps. A wait longer than `deadline` throws kHang with group,

@@ -56,6 +56,10 @@ void MessageFactory::Shared::advance(MessageWork& w) {
 void MessageFactory::Shared::progress() {
   if (!active_.empty()) transport->advance();
   for (MessageWork* w : active_) advance(*w);
+  retire();
+}
+
+void MessageFactory::Shared::retire() {
   std::erase_if(active_, [](const MessageWork* w) {
     if (w->phase != 0) return false;
     w->counters->of(w->call.op).flight_ns += steady_ns() - w->started;
@@ -81,7 +85,11 @@ CommCall MessageFactory::Shared::wait(uint64_t index) {
     }
   } waiting;
   for (int round = 0;; ++round) {
-    progress();
+    constexpr int kPolls = 16;  // of memory for each one of the transport, which may be a system call
+    if (!crowded && w.node != nullptr && round % kPolls != 0)
+      w.node->advance(), retire();
+    else
+      progress();
     if (w.phase == 0) break;
     if (waiting.trace == nullptr) {
       w.trace->begin_wait(w.call, w.seq, begin);

@@ -40,6 +40,7 @@ struct MessageFactory::Shared {
   MessageWork& start(const ProcessGroup&, MessageChannel&, const CommCall&, uint64_t seq);
   void open_board();
   void progress();                   // advances everything in flight
+  void retire();                     // forgets what is complete
   CommCall wait(uint64_t index);     // returns when complete; the work object is then reusable
   void forget(const ProcessGroup&);  // after an error: abandons its calls in flight, so that the group may be destroyed
   [[noreturn]] void hang(MessageWork&);
@@ -69,8 +70,8 @@ struct MessageFactory::Shared {
   std::vector<MessageWork*> active_;
 };
 
-constexpr int64_t kSmallCollective =
-    2048;  // bytes, below the eager limit: all_reduce takes one phase, never node memory
+// Bytes, below MPI's eager limit: all_reduce takes one phase of messages; not in node memory if ranks share processors.
+constexpr int64_t kSmallCollective = 2048;
 
 // The algorithms (message_collectives.cpp): post the first messages of a call; continue once all messages of a phase
 // are complete.

@@ -1,5 +1,5 @@
-// Ranks connected by sockets, without MPI: for launchers that only set variables (torchrun). Unix sockets and shared
-// memory inside a machine, TCP between machines.
+// Ranks connected by sockets, without MPI: those of one machine, and of launchers that only set variables (torchrun).
+// Unix sockets and shared memory inside a machine, TCP between machines.
 #pragma once
 #include <chrono>
 

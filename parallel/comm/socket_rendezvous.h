@@ -1,4 +1,4 @@
-// Connects the ranks of a job that was started by variables alone (torchrun): every rank to every other one.
+// Connects the ranks of a job that was started by variables alone (torchrun's): every rank to every other one.
 #pragma once
 #include <chrono>
 #include <functional>

@@ -18,6 +18,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
 #include "parallel/comm/call.h"
+#include "parallel/comm/message_group.h"
 
 namespace gt {
 namespace {
@@ -166,9 +167,14 @@ void SocketTransport::pause(int us) {
 void SocketTransport::advance() {
   move();
   if (!lost_) return;
-  for (const Peer& p : peers_)
-    GT_REQUIRE(p.lost.empty() || p.leaving, Exit::kIo, "the connection to rank ", &p - peers_.data(), " ended (",
-               p.lost, "): that rank has died, or its machine or network failed");
+  for (int r = 0; r < size(); ++r) {
+    const Peer& p = peers_[static_cast<size_t>(r)];
+    if (p.lost.empty() || p.leaving) continue;
+    if (std::binary_search(local_ranks_.begin(), local_ranks_.end(), r))
+      throw RankDied(cat("rank ", r, " has died: its connection ended (", p.lost, ")"), Exit::kInternal);
+    fail(Exit::kIo, "the connection to rank ", r, " ended (", p.lost,
+         "): that rank has died, or its machine or network failed");
+  }
 }
 
 void SocketTransport::move() {

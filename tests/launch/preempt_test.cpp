@@ -98,7 +98,7 @@ TEST_CASE("a stop while a checkpoint is written finishes it, and one during the 
   // During the launcher's start, the ranks' start, and between MPI_Init and the first step.
   using Ready = std::function<bool(int pid, const std::string& run)>;
   const std::pair<std::string, Ready> phases[] = {
-      {"mpirun", [](int pid, const std::string&) { return !children(pid).empty(); }},
+      {"launcher", [](int pid, const std::string&) { return !children(pid).empty(); }},
       {"ranks", [](int pid, const std::string&) { return process_of(pid, 1) != 0; }},
       {"folder", [](int, const std::string& run) { return std::filesystem::exists(run); }}};
   for (const auto& [phase, ready] : phases) {

@@ -27,9 +27,9 @@ std::vector<int> children(int pid) {
 }
 
 int process_of(int pid, int rank) {
-  const std::string variable = std::string("OMPI_COMM_WORLD_RANK=") + std::to_string(rank) + '\0';
-  for (int mpirun : children(pid))
-    for (int child : children(mpirun))
+  const std::string variable = std::string(1, '\0') + "RANK=" + std::to_string(rank) + '\0';
+  for (int launcher : children(pid))
+    for (int child : children(launcher))
       if (slurp("/proc/" + std::to_string(child) + "/environ").find(variable) != std::string::npos) return child;
   return 0;
 }

@@ -1,4 +1,4 @@
-// Starting ranks through mpirun: exit codes, environment, signals. The ranks are shells, so MPI is not initialized.
+// Starting ranks: exit codes, environment, signals. The ranks are shells.
 #include "launch/ranks/start/spawn.h"
 
 #include <signal.h>
@@ -56,12 +56,12 @@ int signalled(F&& body, const std::string& file, size_t ready, const std::vector
 
 TEST_CASE("launched ranks have their rank numbers and their exit code is returned") {
   const std::string out = temp_file();
-  CHECK(run_shell(3, "echo $OMPI_COMM_WORLD_RANK/$OMPI_COMM_WORLD_SIZE/$GPTTRAIN_LAUNCHED >> " + out) == 0);
+  CHECK(run_shell(3, "echo $RANK/$WORLD_SIZE/$GPTTRAIN_LAUNCHED >> " + out) == 0);
   std::string text = read_all(out);
   std::filesystem::remove(out);
   for (const char* line : {"0/3/1\n", "1/3/1\n", "2/3/1\n"}) CHECK_THAT(text, Catch::Contains(line));
-  CHECK(run_shell(3, "[ $OMPI_COMM_WORLD_RANK = 1 ] && exit 17; sleep 20") == 17);
-  CHECK(run_shell(2, "[ $OMPI_COMM_WORLD_RANK = 1 ] && kill -9 $$; sleep 20") == 128 + 9);
+  CHECK(run_shell(3, "[ $RANK = 1 ] && exit 17; exec sleep 20") == 17);
+  CHECK(run_shell(2, "[ $RANK = 1 ] && kill -9 $$; exec sleep 20") == 128 + 9);
 }
 
 TEST_CASE("SIGTERM to the launcher becomes SIGUSR1 for the ranks, which save and end with their exit code") {
@@ -77,6 +77,7 @@ TEST_CASE("a job that does not end after its verdict is killed, with the verdict
   for (const auto& [text, code] : {std::pair{"stalled: x", 124}, std::pair{"rank 1 died", 70}}) {
     const std::string verdict = temp_file();
     JobCommand job;
+    job.starter = Starter::kNone;
     job.words = {"/bin/sh", "-c", "echo '" + std::string(text) + "' >" + verdict + "; trap '' USR1; exec sleep 100"};
     job.verdict_file = verdict;
     job.verdict_grace_s = 1;
@@ -88,6 +89,30 @@ TEST_CASE("a job that does not end after its verdict is killed, with the verdict
     CHECK(end.stopped == 0);
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
   }
+}
+
+TEST_CASE("a rank that stops before it reports its start is named", "[R12]") {
+  const std::string verdict = temp_file();
+  JobCommand job;
+  job.words = {"/bin/sh", "-c", "[ $RANK = 1 ] && kill -STOP $$; exec sleep 100"};
+  job.limits.world = 2, job.limits.frozen_abort_s = 1;
+  job.verdict_file = verdict;
+  const SignalGate gate;
+  const JobEnd end = run_job(job, gate, 300);
+  const std::string text = read_all(verdict);
+  std::filesystem::remove(verdict);
+  CHECK(end.code == 124);
+  CHECK_THAT(text, Catch::Contains("rank 1 (") && Catch::Contains("is stopped"));
+}
+
+TEST_CASE("the cause of a failure is the rank that died of a signal and the others have time to end") {
+  const std::string out = temp_file();
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(run_shell(3, "case $RANK in 0) sleep 0.3; echo x >> " + out +
+                         "; exit 70;; 1) kill -SEGV $$;; esac; exec sleep 100") == 128 + SIGSEGV);
+  CHECK(read_all(out) == "x\n");  // rank 2 is killed after two seconds
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
+  std::filesystem::remove(out);
 }
 
 TEST_CASE("a second Ctrl-C kills ranks that ignore the first") {
@@ -102,13 +127,13 @@ TEST_CASE("without mpirun the error names the package") {
   setenv("PATH", "/no/such/folder", 1);
   std::string what;
   try {
-    run_shell(2, "true");
+    launch_ranks(2, {}, {.hosts = {{"node1", {0}}, {"node2", {0}}}});
   } catch (const Error& e) {
     what = e.what();
     CHECK(e.code() == Exit::kUsage);
   }
   setenv("PATH", path.c_str(), 1);
-  CHECK_THAT(what, Catch::Contains("openmpi-bin") && Catch::Contains("--launch.ranks threads"));
+  CHECK_THAT(what, Catch::Contains("openmpi-bin"));
 }
 
 TEST_CASE("ranks beyond the cores yield, ranks within them do not") {

@@ -228,63 +228,23 @@ TEST_CASE("SIGUSR2 to a rank or to the launcher dumps the state of all ranks, wi
   }
 }
 
-TEST_CASE("shared memory of a killed mpirun is removed, and that of a killed launcher by the next start", "[R11]") {
-  const auto folders = [] {
-    std::vector<std::string> out;
-    std::error_code ec;
-    for (const auto& e : std::filesystem::directory_iterator("/dev/shm", ec))
-      if (e.path().filename().string().rfind("gpttrain-job-", 0) == 0) out.push_back(e.path().string());
-    return out;
-  };
-  // The run folder of this launcher: it holds the lock.
-  const auto folder_of = [&](int pid) -> std::string {
-    std::error_code ec;
-    for (const auto& fd : std::filesystem::directory_iterator(cat("/proc/", pid, "/fd"), ec)) {
-      const std::string file = std::filesystem::read_symlink(fd.path(), ec).string();
-      for (const std::string& f : folders())
-        if (file == f + "/lock") return f;
-    }
-    return "";
-  };
-  TempDir dir;
-  std::vector<int> pids;
-  std::string mine;
-  size_t segments = 0;
-  const Outcome r = gpttrain(kRun + "--tp 2 --pp 2", dir.path(), 100, [&](int pid) {
-    once_it_trains(dir / "runs/x/log.jsonl", 0, 0, pids)(pid);
-    mine = folder_of(pid);
-    for (const auto& e : std::filesystem::directory_iterator(mine))
-      segments += e.path().filename().string().rfind("vader_segment", 0) == 0;
-    for (int mpirun : children(pid)) kill(mpirun, SIGKILL);
-  });
-  INFO(r.out);
-  REQUIRE(mine != "");
-  CHECK(segments == 4);
-  CHECK_FALSE(std::filesystem::exists(mine));
-
-  const Outcome killed = gpttrain(kRun + "--tp 2 --log.name y", dir.path(), 100, [&](int pid) {
-    wait_for_step(dir / "runs/y/log.jsonl", 2);
-    mine = folder_of(pid);
-    kill(-pid, SIGKILL);
-    for (int i = 0; i < 500 && left_behind(dir.path(), {}) != ""; ++i) usleep(20000);
-  });
-  REQUIRE(mine != "");  // a concurrent start may have removed it
-  const Outcome next = gpttrain(kRun + "--tp 2 --train.steps 2 --log.name z", dir.path());
-  INFO(next.out);
-  CHECK(next.code == 0);
-  CHECK_FALSE(std::filesystem::exists(mine));
-}
-
-TEST_CASE("ranks that outlive their launcher are killed", "[R11]") {
-  TempDir dir;
-  std::vector<int> pids;
-  const Outcome r = gpttrain(kRun + "--tp 2 --pp 2", dir.path(), 100, [&](int pid) {
-    once_it_trains(dir / "runs/x/log.jsonl", 0, 0, pids)(pid);
-    for (int mpirun : children(pid)) kill(mpirun, SIGSTOP), kill(mpirun, SIGKILL);
-  });
-  INFO(r.out);
-  CHECK(r.code == 128 + SIGKILL);
-  check_nothing_left(pids);
+TEST_CASE("ranks end with the process that started them, and leave no shared memory", "[R11]") {
+  for (const bool parent : {false, true}) {
+    TempDir dir;
+    std::vector<int> pids;
+    const Outcome r = gpttrain(kRun + "--tp 2 --pp 2", dir.path(), 100, [&](int pid) {
+      once_it_trains(dir / "runs/x/log.jsonl", 0, 0, pids)(pid);
+      if (parent) {
+        kill(pid, SIGKILL);
+        for (int i = 0; i < 500 && left_behind(dir.path(), {}) != ""; ++i) usleep(20000);
+      } else {
+        for (const int launcher : children(pid)) kill(launcher, SIGSTOP), kill(launcher, SIGKILL);
+      }
+    });
+    INFO(r.out);
+    CHECK(r.code == 128 + SIGKILL);
+    check_nothing_left(pids);
+  }
 }
 
 TEST_CASE("four times more processes than processors raise no false alarm", "[R12]") {

@@ -32,7 +32,7 @@ struct Way {
 };
 constexpr Way kWays[] = {{"one rank", "", false, false},
                          {"threads", "--pp 2 --launch.ranks threads", false, false},
-                         {"MPI", "--tp 2", false, true},
+                         {"processes", "--tp 2", false, true},
                          {"supervisor", "--tp 2 --launch.max_restarts 20 --comm.stall_warn_s 8", true, true},
                          {"torchrun", "--tp 2", false, true}};
 constexpr int kTorchrun = 4;

@@ -96,9 +96,7 @@ MeasuredOn machine_conditions(const Config& c) {
   return {cpu_backend().device->describe(0), precision_of(c).linear(), share.threads, share.together()};
 }
 
-const char* machine_transport(const Config& c) {
-  return c.world() == 1 ? "self" : c.launch.ranks == "threads" ? "thread" : "mpi";
-}
+const char* machine_transport(const Config& c) { return comm_backend(c, {}); }
 
 MeasuredTimes machine_times(const Config& c) {
   const MeasuredOn on = machine_conditions(c);

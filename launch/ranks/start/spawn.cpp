@@ -34,9 +34,10 @@
 #include "launch/ranks/start/bundle.h"
 #include "launch/ranks/start/host_facts.h"
 #include "launch/ranks/start/host_probe.h"
-#include "launch/ranks/start/job_folder.h"
 #include "launch/ranks/start/launcher_output.h"
+#include "launch/ranks/start/local_ranks.h"
 #include "launch/ranks/start/start_limits.h"
+#include "launch/ranks/start/stray_segments.h"
 #include "parallel/comm/comm_board.h"
 
 namespace gt {
@@ -72,7 +73,9 @@ bool may_read_other_processes() {
 // Of INT or TERM, mpirun kills its ranks after a second or two, before they can save, while service managers send TERM
 // to every process of a job. So mpirun has both blocked; this process reads what is pending, and ends mpirun by HUP.
 bool is_stop_of_all(int n) { return n == SIGINT || n == SIGTERM; }
-int end_signal(const JobCommand& job) { return job.mpirun ? SIGHUP : SIGTERM; }
+int end_signal(const JobCommand& job) {
+  return job.starter == Starter::kMpirun || job.starter == Starter::kFork ? SIGHUP : SIGTERM;
+}
 
 // Returns a stop signal that is pending at a process which blocks it; 0: none.
 int pending_stop(pid_t pid) {
@@ -86,37 +89,40 @@ int pending_stop(pid_t pid) {
   return 0;
 }
 
-[[noreturn]] void run_child(const JobCommand& job, const std::string& folder, const LauncherOutput& output,
-                            const sigset_t& mask, pid_t parent) {
+[[noreturn]] void run_child(const JobCommand& job, const LauncherOutput& output, const sigset_t& mask, pid_t parent) {
   setpgid(0, 0);  // Ctrl-C of the terminal goes to the parent only
   prctl(PR_SET_PDEATHSIG, end_signal(job));
   if (getppid() != parent) _exit(128 + SIGTERM);  // the parent died before PR_SET_PDEATHSIG took effect
   sigset_t blocked = mask;                        // a rank unblocks them once its handlers are installed
+  const bool mpirun = job.starter == Starter::kMpirun;
   for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
-    if (job.here || (job.mpirun && is_stop_of_all(n))) sigaddset(&blocked, n);
-  sigprocmask(SIG_SETMASK, &blocked, nullptr);
-  if (job.mpirun) {
+    if (job.starter == Starter::kNone || (mpirun && is_stop_of_all(n))) sigaddset(&blocked, n);
+  if (job.starter != Starter::kFork) sigprocmask(SIG_SETMASK, &blocked, nullptr);
+  if (mpirun) {
     signal(SIGHUP, SIG_DFL);                      // ignored under nohup
     if (job.resumable) signal(SIGUSR1, SIG_IGN);  // forwarded while mpirun has a handler, harmless before and after
   }
   signal(SIGUSR2, SIG_IGN);  // stack dump request; must not kill ranks without a handler yet
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
-  if (!job.here) {
+  if (job.starter != Starter::kNone) {
     output.redirect_child();
     if (output.reads()) setenv(kStartReports, "1", 1);
   }
   for (const auto& [name, value] : job.variables) setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 0);
-  if (job.local_mpi && !folder.empty())
-    for (const char* name : {"OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_orte_tmpdir_base"})
-      setenv(name, folder.c_str(), 0);
+  if (job.starter == Starter::kFork) _exit(run_local_ranks(job.limits.world, job.words, mask));
   std::vector<char*> argv;
   for (const std::string& word : job.words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   execv(argv[0], argv.data());
-  constexpr char kText[] = "gpttrain: mpirun could not be started\n";
+  constexpr char kText[] = "gpttrain: the launcher could not be started\n";
   if (write(STDERR_FILENO, kText, sizeof kText - 1) < 0) _exit(127);
   _exit(127);
+}
+
+// Variables of every rank that this program starts.
+Variables own_variables(int columns) {
+  return {{"GPTTRAIN_LAUNCHED", "1"}, {"GPTTRAIN_COLUMNS", std::to_string(columns)}};
 }
 
 void append_words(std::vector<std::string>& command, const std::string& text) {
@@ -134,18 +140,11 @@ int code_of_verdict(const std::string& file) {
 
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// Local ranks: the children of mpirun, which forks them in order. One that has not reached exec has no rank yet.
-std::map<int, StartedRank> rank_processes(pid_t mpirun) {
+// Local ranks: the children of the forking process, in order until the first ones end.
+std::map<int, StartedRank> rank_processes(pid_t forking) {
   std::map<int, StartedRank> out;
-  std::ifstream list(cat("/proc/", mpirun, "/task/", mpirun, "/children"));
-  for (pid_t pid; list >> pid;) {
-    int rank = out.empty() ? 0 : out.rbegin()->first + 1;
-    std::ifstream in(cat("/proc/", pid, "/environ"), std::ios::binary);
-    constexpr std::string_view kRank = "OMPI_COMM_WORLD_RANK=";
-    for (std::string variable; std::getline(in, variable, '\0');)
-      if (variable.rfind(kRank, 0) == 0) rank = std::atoi(variable.c_str() + kRank.size());
-    out[rank] = {host_name(), pid, pid_namespace()};
-  }
+  std::ifstream list(cat("/proc/", forking, "/task/", forking, "/children"));
+  for (pid_t pid; list >> pid;) out[static_cast<int>(out.size())] = {host_name(), pid, pid_namespace()};
   return out;
 }
 
@@ -166,9 +165,9 @@ class ChildSupervisor {
       const pid_t done = waitpid(child_, &status, WNOHANG);
       if (done == child_) return end_of(exit_code_of(status));
       if (done < 0 && errno != EINTR) return ours_ = true, JobEnd{static_cast<int>(Exit::kInternal), first_};
-      take_signal(gate.wait(guarded_ ? 0.2 : 0.05));
-      if (job_.mpirun && first_ == 0) take_signal(pending_stop(child_));
-      guard_sockets();
+      take_signal(gate.wait(guards() ? 0.05 : 0.2));
+      if (job_.starter == Starter::kMpirun && first_ == 0) take_signal(pending_stop(child_));
+      if (guards()) close_silent_connections(child_);
       poll_ranks();
       poll_verdict();
       poll_recall();
@@ -223,23 +222,16 @@ class ChildSupervisor {
     request_stop();
   }
 
-  // Until all ranks have connected, and once more then: a quick start may lie between two looks. mpirun reads the first
-  // bytes of a connection with a blocking call and starts no rank meanwhile; on one machine nothing connects to it
-  // except its ranks, over loopback.
-  void guard_sockets() {
-    if (guarded_) return;
-    guarded_ = job_.here || output_.started();
-    if (job_.here) return;
-    if (job_.local_mpi) close_listeners(child_);
-    if (!guarded_) close_silent_connections(child_);
-  }
+  // mpirun reads the first bytes of a connection with a blocking call and starts no rank meanwhile.
+  bool guards() const { return job_.starter == Starter::kMpirun && !output_.started(); }
 
   void poll_ranks() {
-    if (ending_ || (!job_.here && !output_.reads())) return;
-    const bool started = job_.here || output_.started();
-    std::map<int, StartedRank> begun = job_.here ? alone_ : output_.begun();
+    const bool here = job_.starter == Starter::kNone;
+    if (ending_ || (!here && !output_.reads())) return;
+    const bool started = here || output_.started();
+    std::map<int, StartedRank> begun = here ? alone_ : output_.begun();
     // Includes ranks that were stopped before they could report.
-    if (!started && job_.local_mpi) begun.merge(rank_processes(child_));
+    if (!started && job_.starter == Starter::kFork) begun.merge(rank_processes(child_));
     late_ = watch_.look(begun, started, seconds_now());
     if (!late_) return;
     fmt::print(stderr, "gpttrain: {}\n", late_->why);
@@ -268,7 +260,7 @@ class ChildSupervisor {
   std::optional<StartWatch::End> late_;
   int first_ = 0;  // first stop signal
   Clock::time_point first_time_;
-  bool ending_ = false, verdict_found_ = false, ours_ = false, guarded_ = false, recalled_ = false;
+  bool ending_ = false, verdict_found_ = false, ours_ = false, recalled_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
 
@@ -362,13 +354,10 @@ std::vector<std::string> srun_command(int world, const std::string& srun, const 
 }
 
 std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, int cores, int columns) {
-  std::vector<std::pair<std::string, std::string>> env{
-      {"GPTTRAIN_LAUNCHED", "1"},
-      {"GPTTRAIN_COLUMNS", std::to_string(columns)},
-      {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-      {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-      {"PMIX_MCA_pcompress_base_silence_warning", "1"},
-  };
+  Variables env = own_variables(columns);
+  for (const char* name :
+       {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "PMIX_MCA_pcompress_base_silence_warning"})
+    env.emplace_back(name, "1");
   if (world > cores) env.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
   if (!may_read_other_processes()) env.emplace_back("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
   return env;
@@ -404,49 +393,52 @@ StartLimits start_limits(int world, const SpawnOptions& options) {
   return limits;
 }
 
-}  // namespace
-
-JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& options) {
-  JobCommand job;
-  job.variables = options.variables;
-  job.threads = options.threads;
-  job.verdict_file = options.verdict_file;
-  job.resumable = options.resumable;
-  std::string program = options.program;
-  if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
-  job.here = here;
-  job.limits = start_limits(world, options);
-  if (here) {
-    job.words = {program};
-    job.words.insert(job.words.end(), args.begin(), args.end());
-    job.environment = {{"GPTTRAIN_LAUNCHED", "1"}};
-    if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
-    return job;
-  }
-  job.mpirun = !options.slurm;
-  job.local_mpi = !options.slurm && is_local_only(options.hosts);
+// Completes the command of a job on several machines.
+void use_launcher(JobCommand& job, int world, const std::string& program, const std::vector<std::string>& args,
+                  const SpawnOptions& options) {
   const char* starter = options.slurm ? "srun" : "mpirun";
   const std::string bundle = options.slurm ? "" : bundle_folder();
   std::string path = bundle.empty() ? find_in_path(starter) : bundle + "/bin/mpirun";
   if (path.empty() && options.only_shown) path = starter;
   GT_REQUIRE(!path.empty(), Exit::kUsage, "starting ", world, " ranks needs ", starter, ", which is not in PATH; ",
              options.slurm ? "run on a machine of the Slurm cluster, or use --launcher openmpi"
-                           : "install it (Debian: apt-get install openmpi-bin)",
-             ", or run all ranks in one process with --launch.ranks threads");
+                           : "install it (Debian: apt-get install openmpi-bin)");
   job.words = (options.slurm ? srun_command : mpirun_command)(world, path, program, args, options);
   job.environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
+  for (auto& variable : remote_network(options.interface)) job.environment.push_back(variable);
+  if (!options.slurm) append_limits(job.environment, options.ssh_port);
+}
+
+}  // namespace
+
+JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& options) {
+  const bool fork = !here && !options.slurm && is_local_only(options.hosts);
+  JobCommand job;
+  job.starter = here ? Starter::kNone : fork ? Starter::kFork : options.slurm ? Starter::kSrun : Starter::kMpirun;
+  job.variables = options.variables;
+  job.threads = options.threads;
+  job.verdict_file = options.verdict_file;
+  job.resumable = options.resumable;
+  std::string program = options.program;
+  if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
+  job.limits = start_limits(world, options);
+  if (here || fork) {
+    job.words = {program};
+    job.words.insert(job.words.end(), args.begin(), args.end());
+    job.environment = own_variables(terminal_width());
+  } else {
+    use_launcher(job, world, program, args, options);
+  }
   // Slurm orders machines itself and assigns their GPUs.
-  if (!options.hosts.empty() && !options.slurm) job.environment.emplace_back(kSlotsVariable, slots_text(options.hosts));
-  if (job.local_mpi) job.environment.emplace_back("OMPI_MCA_plm", "isolated");  // otherwise ssh or Slurm
-  for (auto& variable : job.local_mpi ? local_network() : remote_network(options.interface))
-    job.environment.push_back(variable);
+  if (!options.hosts.empty() && !here && !options.slurm)
+    job.environment.emplace_back(kSlotsVariable, slots_text(options.hosts));
   if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
-  if (!options.slurm && !is_local_only(options.hosts)) append_limits(job.environment, options.ssh_port);
   return job;
 }
 
 std::string command_line(const JobCommand& job) {
   std::string out;
+  if (job.starter == Starter::kNone || job.starter == Starter::kFork) return out;
   for (const std::string& word : job.words) out += (out.empty() ? "" : " ") + shell_word(word);
   return out;
 }
@@ -476,22 +468,23 @@ int SignalGate::wait(double seconds) const {
 }
 
 JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
-  if (job.local_mpi) require_limits(job.limits.world, job.threads);
-  const JobFolder folder;
+  const bool here = job.starter == Starter::kNone;
+  if (job.starter == Starter::kFork) require_limits(job.limits.world, job.threads);
+  const StraySegments strays;
   LauncherOutput output;
   const pid_t parent = getpid(), child = fork();
-  if (child == 0) run_child(job, folder.path(), output, gate.before(), parent);
+  if (child == 0) run_child(job, output, gate.before(), parent);
   GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
   setpgid(child, child);  // in parent and child, whichever runs first
-  if (!job.here) output.start();
+  if (!here) output.start();
   ChildSupervisor done(child, job, output, grace_s);
   JobEnd end = done.until_end(gate);
   end.recalled = done.recalled();
   if (job.recall) job.recall(false);
   end_orphans();
   output.finish();
-  end.started = job.here || output.started();
-  if (!done.ours() && !job.here) {
+  end.started = here || output.started();
+  if (!done.ours() && !here) {
     const LauncherEnd known = code_of_launcher(end.code, output.started(), output.trouble());
     if (!known.text.empty()) fmt::print(stderr, "gpttrain: {}\n", known.text);
     end.code = known.code;

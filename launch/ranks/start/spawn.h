@@ -1,9 +1,10 @@
-// Self-launch: gpttrain with more than one rank and no launcher starts itself under mpirun and stays as the parent. The
-// parent converts Ctrl-C and SIGTERM to SIGUSR1 for the ranks (mpirun would kill them within a second), waits for their
-// save, and returns their exit code.
+// Self-launch: gpttrain with more than one rank and no launcher starts itself as ranks, under mpirun or srun if they
+// are on several machines, and stays as the parent. The parent converts Ctrl-C and SIGTERM to SIGUSR1 for the ranks
+// (mpirun would kill them within a second), waits for their save, and returns their exit code.
 #pragma once
 #include <signal.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -21,10 +22,10 @@ struct SpawnOptions {
   std::string program;  // default: /proc/self/exe, resolved
   int grace_s = 300;    // from the first signal to forced termination
   int cores = 0;        // 0: the affinity mask of this process
-  // Hosts of the ranks, filled host by host; empty: this machine, oversubscribed as needed.
+  // Hosts of the ranks, filled host by host; empty: this machine.
   std::vector<HostSlots> hosts = {};
   bool slurm = false;              // srun instead of mpirun
-  std::string launcher_args = {};  // extra arguments for it, split at blanks
+  std::string launcher_args = {};  // extra arguments for either, split at blanks
   int ssh_port = 0;                // on other machines; 0: ssh's default
   Variables variables = {};        // set in every rank, overriding its environment
   bool only_shown = false;         // print the command only; its launcher need not be installed
@@ -57,15 +58,20 @@ class SignalGate {
   int was_reaper_ = 0;
 };
 
+enum class Starter : uint8_t {
+  kNone,    // the program itself runs all ranks: one, or threads
+  kFork,    // a process per rank on this machine (local_ranks.h)
+  kMpirun,  // on several machines
+  kSrun,
+};
+
 struct JobCommand {
-  std::vector<std::string> words;  // words[0]: the program's path
+  Starter starter = Starter::kFork;
+  std::vector<std::string> words;  // words[0]: the path of the launcher, or of the program if there is none
   Variables environment;           // set unless already set
   Variables variables = {};        // set always
-  bool mpirun = false;             // the program is mpirun
-  bool local_mpi = false;          // mpirun with all ranks on this machine
   std::string verdict_file = {};   // SpawnOptions::verdict_file
   int verdict_grace_s = 7;         // time for the job to end after it appears
-  bool here = false;               // this program, not a launcher
   StartLimits limits = {};
   int threads = 1;        // of a rank
   bool resumable = true;  // SpawnOptions::resumable
@@ -73,16 +79,17 @@ struct JobCommand {
   // signal. Called once with false after the job. Empty: nothing to poll.
   std::function<bool(bool running)> recall = {};
 };
-// Returns the command that runs `world` ranks under mpirun or srun, or in this program itself if `here` (one rank, or
-// ranks as threads). Throws kUsage if the launcher is not installed.
+// Returns the command that runs `world` ranks, in this program itself if `here` (one rank, or ranks as threads). Throws
+// kUsage if it needs a launcher that is not installed.
 JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& = {});
-std::string command_line(const JobCommand&);  // quoted for a shell
+// Of a launcher, quoted for a shell; "" if none is needed.
+std::string command_line(const JobCommand&);
 
 struct JobEnd {
   int code = 0;           // of the first rank that failed, 128 + n for a signal; 0: success
   int stopped = 0;        // first stop signal received by this process; 0: none
   bool recalled = false;  // stopped because JobCommand::recall requested it
-  bool started = false;   // all ranks are known to have passed MPI_Init
+  bool started = false;   // all ranks are known to be connected
 };
 // Runs one job to its end. The first stop signal is forwarded as SIGUSR1; a second one, or grace_s after the first,
 // terminates the job. So does verdict_grace_s after the verdict file appeared, since mpirun would wait for a lost
@@ -101,7 +108,7 @@ std::vector<std::pair<std::string, std::string>> mpirun_environment(int world, i
 
 // Starts `world` ranks and waits for them. args: the command line without the program's name. Returns the exit code of
 // the first rank that failed (128 + n for a signal), 0 on success. Throws kUsage, naming the package, if mpirun is
-// missing. Requires: called before threads are created.
+// needed and missing. Requires: called before threads are created.
 int launch_ranks(int world, const std::vector<std::string>& args, const SpawnOptions& options = {});
 
 }  // namespace gt

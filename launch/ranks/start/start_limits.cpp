@@ -20,9 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr long long kMiB = 1 << 20;
-// Measured with Open MPI 4.1. A rank's segment is 4 MiB. mpirun holds 25 files plus 3 per rank (some more briefly), a
-// rank of 8 holds 25. A rank has 7 threads besides its compute threads, mpirun 4.
-constexpr long long kSegment = 4 * kMiB, kFiles = 64, kFilesOfRank = 4, kThreads = 8, kThreadsOfMpirun = 8;
+// Measured. A rank holds a socket per other rank and some 30 files, and has up to 7 threads besides its compute
+// threads.
+constexpr long long kSegment = 4 * kMiB, kFiles = 64, kFilesOfRank = 1, kThreads = 8;
 constexpr long long kAddresses = 256 * kMiB, kAddressesOfThread = 16 * kMiB;
 
 long long limit_of(int which, bool hard) {
@@ -105,7 +105,7 @@ std::vector<std::string> lacking(const MachineLimits& m, int ranks, int threads)
                     mib(m.shared_memory), who, mib(need)));
   if (const long long need = ranks > 1 ? kFiles + kFilesOfRank * ranks : kFiles; m.files >= 0 && m.files < need)
     out.push_back(fmt::format("a process may have {} open files, {} {}: raise ulimit -n", m.files, who, need));
-  const long long tasks = ranks > 1 ? kThreadsOfMpirun + ranks * (kThreads + threads) : kThreads + threads;
+  const long long tasks = ranks * (kThreads + threads) + (ranks > 1 ? 1 : 0);
   if (m.tasks >= 0 && m.tasks < tasks)
     out.push_back(fmt::format(
         "{} more threads and processes can be created ({}), {} {}: raise that limit, or lower device.threads", m.tasks,

@@ -40,7 +40,7 @@ struct MessageFactory::Shared {
   MessageWork& start(const ProcessGroup&, MessageChannel&, const CommCall&, uint64_t seq);
   void open_board();
   void progress();                   // advances everything in flight
-  void retire();                     // forgets what is complete
+  void retire();                     // removes completed work
   CommCall wait(uint64_t index);     // returns when complete; the work object is then reusable
   void forget(const ProcessGroup&);  // after an error: abandons its calls in flight, so that the group may be destroyed
   [[noreturn]] void hang(MessageWork&);

@@ -331,7 +331,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
       own.insert(own.end(), names.begin(), names.end());
     const auto* train = std::any_cast<TrainArgs>(&command.args);
     std::optional<GivenModel> given;
-    if (train != nullptr && !train->from.empty()) given = model_of_folder(train->from);
+    if (train != nullptr && !train->from.empty()) given = model_of_folder(train->from, train->ignore_unknown);
     try {
       command.loaded = load_config({.file = command.config_file,
                                     .flags = extras,

@@ -120,7 +120,7 @@ Notes native_notes(const ModelConfig& m) {
 int64_t end_of_text(const Source& source, const std::optional<Tokenizer>& tokenizer) {
   if (tokenizer) return tokenizer->eod();
   const std::string origin = read_aux(source.path(), "hf-config.json");
-  if (!origin.empty()) return parse_hf_config(origin, source.path() + "/hf-config.json").end_of_text;
+  if (!origin.empty()) return parse_hf_config(origin, source.path() + "/hf-config.json", true).end_of_text;
   return source.model().vocab == kOpenAiVocab ? kOpenAiVocab - 1 : -1;
 }
 

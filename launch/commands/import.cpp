@@ -144,7 +144,7 @@ std::string other_ids(const std::string& given, const std::string& folder) {
   return "";
 }
 
-Origin open_folder(Vfs& vfs, const std::string& path) {
+Origin open_folder(Vfs& vfs, const std::string& path, bool ignore_unknown) {
   Origin o;
   o.file = open_safetensors(vfs, path);
   std::error_code ec;
@@ -154,7 +154,7 @@ Origin open_folder(Vfs& vfs, const std::string& path) {
     GT_REQUIRE(fs::exists(path + "/config.json", ec), Exit::kUsage, path,
                ": holds no config.json; give the whole Hugging Face folder");
     const std::string text = read_whole_file(path + "/config.json", kMaxJsonBytes);
-    HfConfig c = parse_hf_config(text, path + "/config.json");
+    HfConfig c = parse_hf_config(text, path + "/config.json", ignore_unknown);
     o.model = c.model;
     o.hf = true;
     o.warnings = c.warnings;
@@ -171,11 +171,11 @@ ModelConfig checked_model(const ModelConfig& model, const std::string& where) {
 }
 
 // Returns nullptr unless it is a PEFT folder.
-std::unique_ptr<PeftFolder> open_adapter(Vfs& vfs, const std::string& folder) {
+std::unique_ptr<PeftFolder> open_adapter(Vfs& vfs, const std::string& folder, bool ignore_unknown) {
   if (!is_peft_folder(folder)) return nullptr;
-  return std::make_unique<PeftFolder>(vfs, folder, [](const std::string& base) {
+  return std::make_unique<PeftFolder>(vfs, folder, [ignore_unknown](const std::string& base) {
     const std::string file = base + "/config.json";
-    return checked_model(parse_hf_config(read_whole_file(file, kMaxJsonBytes), file).model, file);
+    return checked_model(parse_hf_config(read_whole_file(file, kMaxJsonBytes), file, ignore_unknown).model, file);
   });
 }
 
@@ -183,9 +183,9 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
   std::error_code ec;
   GT_REQUIRE(fs::exists(args.from, ec), Exit::kUsage, args.from, ": does not exist");
   if (fs::is_directory(args.from, ec)) {
-    std::unique_ptr<PeftFolder> adapter = open_adapter(vfs, args.from);
+    std::unique_ptr<PeftFolder> adapter = open_adapter(vfs, args.from, args.ignore_unknown);
     const std::string base = adapter ? adapter->base() : args.from;
-    Origin folder = open_folder(vfs, base);
+    Origin folder = open_folder(vfs, base, args.ignore_unknown);
     if (adapter) folder.model = adapter->model();
     folder.adapter = std::move(adapter);
     folder.tokenizer = args.tokenizer.empty() ? tokenizer_in(base, folder.warnings) : args.tokenizer;
@@ -401,16 +401,16 @@ std::string random_uuid() {
 
 }  // namespace
 
-GivenModel model_of_folder(const std::string& folder) {
+GivenModel model_of_folder(const std::string& folder, bool ignore_unknown) {
   std::error_code ec;
   GT_REQUIRE(fs::is_directory(folder, ec), Exit::kUsage, "--from: ", folder,
              " is no folder; give a Hugging Face folder");
   Vfs vfs;
-  const std::unique_ptr<PeftFolder> adapter = open_adapter(vfs, folder);
+  const std::unique_ptr<PeftFolder> adapter = open_adapter(vfs, folder, ignore_unknown);
   const std::string base = adapter ? adapter->base() : folder, file = base + "/config.json";
   GT_REQUIRE(fs::exists(file, ec), Exit::kUsage, "--from: ", folder,
              " holds no config.json; give the whole Hugging Face folder");
-  HfConfig hf = parse_hf_config(read_whole_file(file, kMaxJsonBytes), file);
+  HfConfig hf = parse_hf_config(read_whole_file(file, kMaxJsonBytes), file, ignore_unknown);
   GivenModel out{.model = checked_model(adapter ? adapter->model() : hf.model, file), .file = file};
   out.folder = fs::absolute(base).lexically_normal().string();
   out.tokenizer = tokenizer_in(base, hf.warnings);

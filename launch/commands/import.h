@@ -24,6 +24,6 @@ Imported import_weights(const ImportArgs& args, const Config* run = nullptr);
 
 // Returns the model of a Hugging Face folder, completed and checked, and its tokenizer, if that can be read. Reads no
 // weights. Throws kUsage if there is no config.json, kDamaged if it describes no model that can be imported.
-GivenModel model_of_folder(const std::string& folder);
+GivenModel model_of_folder(const std::string& folder, bool ignore_unknown);
 
 }  // namespace gt

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kernels/core/check.h"
+#include "kernels/core/text.h"
 #include "launch/options/value_words.h"
 
 namespace gt {
@@ -110,6 +112,7 @@ class HfWriter : public HfKeys {
   void only(const char*, bool) override {}
   void also(const char* key, int64_t value) override { json[key] = value; }
   void none(const char* key) override { json[key] = nullptr; }
+  void unused(std::initializer_list<const char*>) override {}
   void words(const char* key, std::vector<std::string>& value, std::initializer_list<std::string_view>) override {
     if (!value.empty()) json[key] = value;
   }
@@ -118,6 +121,83 @@ class HfWriter : public HfKeys {
   void problem(std::string) override {}
   void warning(std::string) override {}
 };
+
+// Keys that transformers writes and no forward pass of ours depends on: about generation, labels, output and code.
+const std::set<std::string_view> kWithoutEffect = {"_attn_implementation_autoset",
+                                                   "_commit_hash",
+                                                   "_name_or_path",
+                                                   "architectures",
+                                                   "bad_words_ids",
+                                                   "begin_suppress_tokens",
+                                                   "bos_token_id",
+                                                   "cache_implementation",
+                                                   "chunk_size_feed_forward",
+                                                   "classifier_dropout",
+                                                   "cls_token_id",
+                                                   "decoder_start_token_id",
+                                                   "directionality",
+                                                   "diversity_penalty",
+                                                   "do_sample",
+                                                   "dtype",
+                                                   "early_stopping",
+                                                   "encoder_no_repeat_ngram_size",
+                                                   "eos_token_id",
+                                                   "exponential_decay_length_penalty",
+                                                   "finetuning_task",
+                                                   "forced_bos_token_id",
+                                                   "forced_eos_token_id",
+                                                   "gradient_checkpointing",
+                                                   "id2label",
+                                                   "label2id",
+                                                   "length_penalty",
+                                                   "mask_token_id",
+                                                   "max_length",
+                                                   "max_sequence_length",
+                                                   "min_length",
+                                                   "model_type",
+                                                   "no_repeat_ngram_size",
+                                                   "num_beam_groups",
+                                                   "num_beams",
+                                                   "num_labels",
+                                                   "num_return_sequences",
+                                                   "output_attentions",
+                                                   "output_hidden_states",
+                                                   "output_past",
+                                                   "output_scores",
+                                                   "pad_token_id",
+                                                   "pooler_fc_size",
+                                                   "pooler_num_attention_heads",
+                                                   "pooler_num_fc_layers",
+                                                   "pooler_size_per_head",
+                                                   "pooler_type",
+                                                   "prefix",
+                                                   "pretraining_tp",
+                                                   "problem_type",
+                                                   "remove_invalid_values",
+                                                   "reorder_and_upcast_attn",
+                                                   "repetition_penalty",
+                                                   "return_dict",
+                                                   "return_dict_in_generate",
+                                                   "sep_token_id",
+                                                   "summary_activation",
+                                                   "summary_first_dropout",
+                                                   "summary_proj_to_labels",
+                                                   "summary_type",
+                                                   "summary_use_proj",
+                                                   "suppress_tokens",
+                                                   "task_specific_params",
+                                                   "temperature",
+                                                   "tf_legacy_loss",
+                                                   "tokenizer_class",
+                                                   "top_k",
+                                                   "top_p",
+                                                   "torch_dtype",
+                                                   "torchscript",
+                                                   "transformers_version",
+                                                   "typical_p",
+                                                   "unk_token_id",
+                                                   "use_bfloat16",
+                                                   "use_cache"};
 
 class HfReader : public HfKeys {
  public:
@@ -158,15 +238,16 @@ class HfReader : public HfKeys {
     value = v->boolean;
   }
   void choice(std::initializer_list<const char*> keys, uint8_t& value, std::span<const char* const> names) override {
+    const JsonValue* first = nullptr;
     for (const char* key : keys) {
       const JsonValue* v = given(key);
-      if (v == nullptr) continue;
+      if (v == nullptr || first != nullptr) continue;
+      first = v;
       const auto it = std::find_if(names.begin(), names.end(), [&](const char* n) { return v->text == n; });
       if (v->kind != JsonValue::Kind::kString || it == names.end())
         problem(fmt::format("{}: \"{}\", expected {}", key, shown(*v), fmt::join(names, " or ")));
       else
         value = static_cast<uint8_t>(it - names.begin());
-      return;
     }
   }
   bool object(const char* key, const std::function<void(HfKeys&)>& visit) override {
@@ -175,6 +256,7 @@ class HfReader : public HfKeys {
     if (v->kind == JsonValue::Kind::kObject) {
       HfReader inner(*v, problems_, warnings_, prefix_ + key + ".");
       visit(inner);
+      for (const std::string& name : inner.unknown()) unknown_.push_back(prefix_ + key + "." + name);
     } else {
       problem(fmt::format("{}: expected an object, found {}", key, shown(*v)));
     }
@@ -193,9 +275,12 @@ class HfReader : public HfKeys {
     boolean(key, found, value);
     if (found != value) problem(fmt::format("{}: {}, expected {}", key, found, value));
   }
-  void also(const char*, int64_t) override {}
+  void also(const char* key, int64_t) override { given(key); }
   void none(const char* key) override {
     if (const JsonValue* v = given(key)) problem(fmt::format("{}: {}, which is not built", key, shown(*v)));
+  }
+  void unused(std::initializer_list<const char*> keys) override {
+    for (const char* key : keys) find(key);
   }
   void words(const char* key, std::vector<std::string>& value, std::initializer_list<std::string_view> known) override {
     const JsonValue* list = given(key);
@@ -210,22 +295,41 @@ class HfReader : public HfKeys {
     }
   }
   Presence presence(const char* key) const override {
-    const JsonValue* v = json_.find(key);
+    const JsonValue* v = find(key);
     return v == nullptr ? Presence::kAbsent : v->kind == JsonValue::Kind::kNull ? Presence::kNull : Presence::kValue;
   }
   bool reading() const override { return true; }
   void problem(std::string text) override { problems_.push_back(prefix_ + text); }
   void warning(std::string text) override { warnings_.push_back(prefix_ + text); }
 
+  // Keys, in nested objects too, that were not read and may change the model: those with another value than null, false
+  // or an empty list.
+  std::vector<std::string> unknown() const {
+    std::vector<std::string> out = unknown_;
+    for (size_t k = 0; k < json_.keys.size(); ++k) {
+      const JsonValue& v = json_.items[k];
+      const std::string& key = json_.keys[k];
+      const bool nothing = v.kind == JsonValue::Kind::kBool ? !v.boolean : v.text.empty() && v.items.empty();
+      if (!nothing && read_.count(key) == 0 && (!prefix_.empty() || kWithoutEffect.count(key) == 0)) out.push_back(key);
+    }
+    return out;
+  }
+
  private:
+  const JsonValue* find(const char* key) const {
+    read_.insert(key);
+    return json_.find(key);
+  }
   const JsonValue* given(const char* key) const {
-    const JsonValue* v = json_.find(key);
+    const JsonValue* v = find(key);
     return v == nullptr || v->kind == JsonValue::Kind::kNull ? nullptr : v;
   }
   static std::string shown(const JsonValue& v) { return v.text.empty() ? kind_name(v.kind) : v.text.substr(0, 60); }
   const JsonValue& json_;
   std::vector<std::string>&problems_, &warnings_;
   const std::string prefix_;
+  std::vector<std::string> unknown_;  // of nested objects
+  mutable std::set<std::string, std::less<>> read_;
 };
 
 // Returns the family of model_type; the first family if the key is missing, as in its old files.
@@ -260,7 +364,7 @@ std::string hf_config_json(const ModelConfig& m, int64_t end_of_text, const std:
 std::vector<std::string> lost_in_hf_config(const ModelConfig& m, const std::string& text) {
   Config ours, theirs;
   ours.model = m;
-  static_cast<TransformerConfig&>(theirs.model) = parse_hf_config(text, "config.json").model;
+  static_cast<TransformerConfig&>(theirs.model) = parse_hf_config(text, "config.json", true).model;
   for (ModelConfig* c : {&ours.model, &theirs.model}) {
     c->kv_heads = c->groups(), c->head_dim = c->head_width();
     if (c->attn_scalar == 0) c->attn_scalar = static_cast<double>(c->head_dim);
@@ -278,7 +382,7 @@ std::vector<std::string> lost_in_hf_config(const ModelConfig& m, const std::stri
   return out;
 }
 
-HfConfig parse_hf_config(const std::string& text, const std::string& where) {
+HfConfig parse_hf_config(const std::string& text, const std::string& where, bool ignore_unknown) {
   JsonValue json;
   try {
     json = parse_json(text, where);
@@ -293,6 +397,13 @@ HfConfig parse_hf_config(const std::string& text, const std::string& where) {
   const JsonValue* eos = json.find("eos_token_id");
   if (eos != nullptr && eos->kind == JsonValue::Kind::kNumber)
     in.integer("eos_token_id", out.end_of_text, 0, 1 << 22, HfKeys::kRequired);
+  for (const std::string& key : in.unknown()) {
+    const std::string shown = printable(key.substr(0, 100));
+    if (ignore_unknown)
+      out.warnings.push_back(fmt::format("{}: not known, ignored", shown));
+    else
+      problems.push_back(fmt::format("{}: not known, and may change the model; --ignore-unknown ignores it", shown));
+  }
   GT_REQUIRE(problems.empty(), Exit::kDamaged, where, ": no ", family.name,
              " model that can be imported:", fmt::format("\n  {}", fmt::join(problems, "\n  ")));
   return out;

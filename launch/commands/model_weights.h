@@ -49,8 +49,9 @@ struct HfConfig {
   int64_t end_of_text = -1;  // eos_token_id, if it is a single number
   std::vector<std::string> warnings;
 };
-// Throws kDamaged listing all problems: an unknown family, or settings not supported for it.
-HfConfig parse_hf_config(const std::string& text, const std::string& where);
+// Throws kDamaged listing all problems: an unknown family, settings not supported for it, or keys that may change the
+// model and are not known; `ignore_unknown`: these are warnings.
+HfConfig parse_hf_config(const std::string& text, const std::string& where, bool ignore_unknown = false);
 
 // Returns the model section as flags, {"--model.layers", "12", …}, for load_config to check and complete.
 std::vector<std::string> model_flags(const ModelConfig&);

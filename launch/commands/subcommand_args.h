@@ -12,12 +12,14 @@ const char* device_type_names();  // launch/plan/machine_types.h
 
 struct TrainArgs {
   std::string from;
-  bool force = false, quiet = false, dry_run = false, lr_range_test = false;
+  bool force = false, quiet = false, dry_run = false, lr_range_test = false, ignore_unknown = false;
   int64_t print_sbatch = 0;
   template <class V>
   void fields(V& v) {
     v("from", from, "",
       "start a run from a Hugging Face folder: its architecture, weights and tokenizer; everything else by flags");
+    v("ignore-unknown", ignore_unknown, "",
+      "from: ignore keys of config.json that are not known and may change the model");
     v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
     v("quiet", quiet, "", "print only the first loss, evaluations, warnings and the end");
     v("dry-run", dry_run, "",
@@ -380,7 +382,7 @@ struct ExportArgs {
 struct ImportArgs {
   std::string from, output, tokenizer;
   int64_t heads = 0;
-  bool allow_nonfinite = false;
+  bool allow_nonfinite = false, ignore_unknown = false;
   template <class V>
   void fields(V& v) {
     v("from", from, "required",
@@ -392,6 +394,7 @@ struct ImportArgs {
     v("heads", heads, "0..65536",
       "attention heads, if the file does not contain them (foreign HDF5); 0: from the file");
     v("allow-nonfinite", allow_nonfinite, "", "accept weights with NaN or infinity");
+    v("ignore-unknown", ignore_unknown, "", "ignore keys of config.json that are not known and may change the model");
   }
 };
 

@@ -56,7 +56,8 @@ void start_from(const TrainArgs& args, const Config& c) {
     fail(Exit::kUsage, "--from: ", dir, " holds step ", there.front().first,
          " of a run already. To continue it, leave --from out: gpttrain --config ",
          shell_word(there.front().second + "/config.json"), "; to start a new one, give another --log.name");
-  const Imported made = import_weights({.from = args.from, .output = dir, .tokenizer = c.data.tokenizer}, &c);
+  const Imported made = import_weights(
+      {.from = args.from, .output = dir, .tokenizer = c.data.tokenizer, .ignore_unknown = args.ignore_unknown}, &c);
   for (const std::string& w : made.warnings) fmt::print(stderr, "warning: {}\n", printable_lines(w));
   if (!args.quiet)
     fmt::print("from      {}: {} tensors, {} parameters, as {}\n", args.from, made.tensors,

@@ -38,6 +38,8 @@ class HfKeys {
   virtual void only(const char* key, bool value) = 0;     // any other value is a problem; not written
   virtual void also(const char* key, int64_t value) = 0;  // written, never read
   virtual void none(const char* key) = 0;                 // any value but null is a problem
+  // Keys that transformers writes for this family and that have no effect here. Not written.
+  virtual void unused(std::initializer_list<const char*> keys) = 0;
   // List of strings, each one of `known`; empty if the key is absent or null. Not written.
   virtual void words(const char* key, std::vector<std::string>& value,
                      std::initializer_list<std::string_view> known) = 0;

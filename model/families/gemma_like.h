@@ -30,6 +30,7 @@ inline void attn_scalar_key(HfKeys& k, TransformerConfig& c) {
 
 inline void gemma_like_keys(HfKeys& k, TransformerConfig& c) {
   k.word("hidden_activation", {"gelu_pytorch_tanh"});
+  k.unused({"hidden_act", "sliding_window_pattern", "_sliding_window_pattern"});  // layer_types
   decoder_keys(k, c);
   k.integer("head_dim", c.head_dim, 1, 65536, 256);
   attention_bias_key(k, c);

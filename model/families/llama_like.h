@@ -57,6 +57,7 @@ inline void rope_keys(HfKeys& k, TransformerConfig& c, double standard_theta = 1
   c.rope = {};
   whole_heads(k);
   if (!k.object("rope_parameters", [&](HfKeys& p) { newer(p, c); })) k.object("rope_scaling", scaling);
+  k.unused({"rope_scaling"});  // beside rope_parameters
 }
 
 // Sizes, and what else all of these families call alike; not their activation and positions.

@@ -18,6 +18,7 @@ void keys(HfKeys& k, TransformerConfig& c) {
   } else if (!k.reading()) {
     k.none("sliding_window");
   }
+  k.unused({"sliding_window", "max_window_layers"});  // without use_sliding_window
   layer_types_key(k, c);
 }
 

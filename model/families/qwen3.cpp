@@ -10,6 +10,7 @@ void keys(HfKeys& k, TransformerConfig& c) {
   k.integer("head_dim", c.head_dim, 1, 65536, 128);
   attention_bias_key(k, c);
   k.only("use_sliding_window", false);
+  k.unused({"sliding_window", "max_window_layers", "layer_types"});
 }
 
 }  // namespace

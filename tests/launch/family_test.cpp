@@ -274,6 +274,33 @@ TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {
   CHECK(said("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
 }
 
+TEST_CASE("keys of a config.json that are not known are refused unless they are ignored") {
+  const std::string text = read_file(kLlama.folder() + "/config.json");
+  const auto with = [&](const std::string& keys) { return "{" + keys + ", " + text.substr(text.find('{') + 1); };
+  for (const char* harmless : {"\"residual_scale\": null", "\"residual_scale\": false", "\"use_cache\": true"})
+    CHECK_NOTHROW(parse_hf_config(with(harmless), "config.json"));
+  const std::string unknown = with("\"residual_scale\": 2.0, \"rope_parameters\": {\"rope_theta\": 5000, \"warp\": 3}");
+  CHECK_THROWS_WITH(
+      parse_hf_config(unknown, "config.json"),
+      Catch::Contains("residual_scale: not known, and may change the model; --ignore-unknown ignores it") &&
+          Catch::Contains("rope_parameters.warp: not known"));
+  CHECK(parse_hf_config(unknown, "config.json", true).warnings ==
+        std::vector<std::string>{"rope_parameters.warp: not known, ignored", "residual_scale: not known, ignored"});
+  TempDir dir;
+  std::filesystem::copy(kLlama.folder(), dir / "hf");
+  write_file(dir / "hf/config.json", unknown);
+  for (const std::string words :
+       {"import --output m --from hf", "--data.train mock --device.kind cpu --dry-run --from hf"}) {
+    INFO(words);
+    const Outcome refused = gpttrain(words, dir.path());
+    CHECK(refused.code == 65);
+    CHECK(refused.says("residual_scale: not known"));
+    const Outcome ignored = gpttrain(words + " --ignore-unknown", dir.path());
+    INFO(ignored.out);
+    CHECK(ignored.code == 0);
+  }
+}
+
 TEST_CASE("windows of a config.json are read, and an unsupported pattern is refused") {
   const std::string text = read_file(kQwen2Windows.folder() + "/config.json");
   const auto read = [](const nlohmann::json& j) { return parse_hf_config(j.dump(), "config.json").model; };

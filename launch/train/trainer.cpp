@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
+
 #include "kernels/core/host.h"
 #include "kernels/core/text.h"
 #include "launch/config/param_groups.h"
@@ -82,6 +84,8 @@ Exit Trainer::run() {
   const bool done = finished() || (range_test_ && !stop_);
   const auto lost = unsaved(done);  // the same on every rank
   const Exit code = lost ? lost->code() : done ? Exit::kOk : Exit::kInterrupted;
+  // Once the first rank has ended with 75, srun and torchrun send SIGTERM to the others, which may still be closing.
+  if (code == Exit::kInterrupted) std::signal(SIGTERM, SIG_IGN);
   report_.finish({.code = code,
                   .done = done,
                   .saved_step = saver_.saved_step(),

@@ -1,5 +1,6 @@
 // Ranks that torchrun's variables start, without MPI.
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include "kernels/core/check.h"
 #include "launch/hosts/socket_job.h"
 #include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"
 #include "tests/support/test.h"
@@ -168,4 +170,23 @@ TEST_CASE("torchrun itself starts ranks: its store keeps MASTER_PORT") {
   INFO(r.out);
   REQUIRE(r.code == 0);
   CHECK(gpttrain("ckpt diff runs/threads runs/torchrun", dir.path()).code == 0);
+}
+
+// srun and torchrun send SIGTERM to the other ranks once the first has ended with 75.
+TEST_CASE("a rank that gets SIGTERM while it closes after a stop ends with 75 nevertheless") {
+  TempDir dir;
+  const std::string log = dir / "runs/x/log.jsonl";
+  const auto has_end = [&] {
+    return std::filesystem::exists(log) && Outcome{0, read_file(log)}.says("\"type\": \"end\"");
+  };
+  const Outcome r = gpttrain(kTiny + "--train.steps 1000 --fault.inject delay@step:ms=1200 --log.name x", dir.path(),
+                             60, [&](int pid) {
+                               if (!wait_for_step(log, 1)) return;
+                               kill(pid, SIGUSR1);  // the step ends later than a second request would count as such
+                               while (kill(pid, 0) == 0 && !has_end()) usleep(100);
+                               kill(pid, SIGTERM);
+                             });
+  INFO(r.out);
+  CHECK(r.code == 75);
+  CHECK(r.says("everything is saved"));
 }

@@ -154,16 +154,32 @@ TEST_CASE("sockets: messages in flight both ways at once exceed the buffers of t
 }
 
 TEST_CASE("sockets: a message of another size than expected names the call and the sender") {
-  const auto errors = run(jobs(2, 2), [](GroupFactory& f) {
-    auto g = f.make(everybody(f));
-    g->set_label("pp group of the test");
-    suite::Block x(g->rank() == 0 ? 4 : 9, DType::kF32);
-    if (g->rank() == 0) g->send(x.tensor, 1, 2, {}).wait({});
-    if (g->rank() == 1) g->recv(x.tensor, 0, 2, {}).wait({});
-  });
-  CHECK(errors[0] == "");
-  CHECK_THAT(errors[1], Contains("pp group of the test") && Contains("recv(f32 x 9, rank 0, tag 2)") &&
-                            Contains("expected 36 bytes from rank 0, which sent 16"));
+  for (const auto& [sent, expected] : {std::pair(4, 9), {9, 4}}) {
+    const auto errors = run(jobs(2, 2), [&](GroupFactory& f) {
+      auto g = f.make(everybody(f));
+      g->set_label("pp group of the test");
+      std::vector<float> values(9, 5);
+      const auto x = [&](int64_t n) {
+        return Tensor{reinterpret_cast<std::byte*>(values.data()), {n}, DType::kF32, {}};
+      };
+      if (g->rank() == 0) {
+        usleep(100000);  // the receive is posted before the message comes
+        g->send(x(sent), 1, 2, {}).wait({});
+        return;
+      }
+      std::fill(values.begin(), values.end(), 7.f);
+      try {
+        g->recv(x(expected), 0, 2, {}).wait({});
+      } catch (const Error&) {
+        GT_CHECK(values.back() == 7, "bytes behind the buffer were overwritten");
+        throw;
+      }
+    });
+    CHECK(errors[0] == "");
+    CHECK_THAT(errors[1], Contains("pp group of the test") &&
+                              Contains(cat("recv(f32 x ", expected, ", rank 0, tag 2)")) &&
+                              Contains(cat("expected ", 4 * expected, " bytes from rank 0, which sent ", 4 * sent)));
+  }
 }
 
 TEST_CASE("sockets: a rank that dies is named by those that wait") {
@@ -227,6 +243,31 @@ TEST_CASE("sockets: another secret or world size is refused with the reason") {
   CHECK_THAT(errors[0], Contains("74 ranks [1,2] of 3") && Contains("had another job secret"));
   CHECK_THAT(errors[1], Contains("2 rank 0 at 127.0.0.1 port ") && Contains("its job secret differs"));
   CHECK_THAT(errors[2], Contains("2 rank 0 at ") && Contains("WORLD_SIZE is 3 on rank 0"));
+}
+
+// A program at rank 0's port greets, accepts any proof and answers with a wrong one.
+TEST_CASE("sockets: a rank does not join a rank 0 that lacks the secret") {
+  std::vector<SocketJob> all = jobs(2, 1, std::chrono::milliseconds(600));
+  Listener first(all[0].port);
+  std::atomic<int> answered{0};
+  std::thread impostor([&] {
+    for (int fd; (fd = accept(first.fd, nullptr, nullptr)) >= 0; close(fd)) {
+      const std::string greeting = "gtrank1\n" + std::string(32, 'n'), rest(64 + 2 * 64, 'a');
+      std::string hello(64 + 32 + 2 * 8 + 64, ' ');
+      send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL);
+      if (recv(fd, hello.data(), hello.size(), MSG_WAITALL) != static_cast<ssize_t>(hello.size())) continue;
+      send(fd, rest.data(), rest.size(), MSG_NOSIGNAL);
+      ++answered;
+    }
+  });
+  std::string error;
+  try {
+    connect_ranks(all[1]);
+  } catch (const Error& e) { error = cat(static_cast<int>(e.code()), ' ', e.what()); }
+  shutdown(first.fd, SHUT_RDWR);
+  impostor.join();
+  CHECK_THAT(error, Catch::StartsWith("74 "));
+  CHECK(answered > 0);
 }
 
 TEST_CASE("sockets: ranks on several machines need a secret") {

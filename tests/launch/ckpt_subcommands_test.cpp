@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/launch/process.h"
+#include "tests/launch/rank_processes.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
 
@@ -120,7 +121,7 @@ TEST_CASE("two jobs in one run directory: the second is refused and names the fi
   std::string said;
   const std::string endless = kTiny + "--train.steps 1000000 --checkpoint.every 0 --log.every 1000 --log.name a";
   const Outcome first = gpttrain(endless, dir.path(), 120, [&](int group) {
-    for (int i = 0; i < 1000 && !fs::exists(dir / "runs/a/checkpoints/.lock"); ++i) ::usleep(10000);
+    wait_until("the first job's lock", [&] { return fs::exists(dir / "runs/a/checkpoints/.lock"); });
     const Outcome r = gpttrain(kTiny + "--train.steps 2 --log.name a", dir.path());
     second = r.code;
     said = r.out;
@@ -139,7 +140,7 @@ TEST_CASE("records of the steps before a checkpoint are on disk at its commit, a
   const std::string run = kTiny + "--log.every 1000 --checkpoint.keep 1000 --log.name a ";
   int64_t newest = 0;
   gpttrain(run + "--train.steps 100000", dir.path(), 120, [&](int group) {
-    for (int i = 0; i < 1000 && !fs::exists(dir / "runs/a/checkpoints/step-000000008"); ++i) ::usleep(2000);
+    wait_until("a checkpoint", [&] { return fs::exists(dir / "runs/a/checkpoints/step-000000008"); });
     ::kill(-group, SIGKILL);
   });
   for (const auto& e : fs::directory_iterator(dir / "runs/a/checkpoints"))

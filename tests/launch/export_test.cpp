@@ -265,10 +265,7 @@ TEST_CASE("transformers loads an exported folder unchanged and predicts the same
 
 TEST_CASE("AutoTokenizer and AutoModelForCausalLM return our ids and our text from an exported folder") {
   const std::string python = source_dir() + "/build/hf/bin/python", readers = source_dir() + "/tests/readers/";
-  if (!fs::exists(python)) {
-    WARN("SKIPPED: no " << python << "; tests/readers/setup.sh makes it");
-    return;
-  }
+  if (!fs::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
   TempDir dir;
   const std::string text = "/usr/share/common-licenses/GPL-3";
   REQUIRE(shell(python + " " + readers + "mixed_lines.py 1500 7 " + text + " >lines.txt", dir.path()).code == 0);

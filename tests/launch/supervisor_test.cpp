@@ -275,7 +275,7 @@ TEST_CASE("Ctrl-C while the supervisor waits ends at once, during training it sa
   const Outcome waiting =
       gpttrain(kTiny + "--train.steps 50 --launch.max_restarts 9 --log.name x --fault.inject exit@step:step=2,n=74",
                dir.path(), 60, [&](int pid) {
-                 for (int i = 0; i < 3000 && restarts(dir / "runs/x").size() < 2; ++i) usleep(10000);
+                 wait_until("the second restart", [&] { return restarts(dir / "runs/x").size() >= 2; });
                  kill(pid, SIGINT);  // the second restart waits 1 s; the third never comes
                });
   INFO(waiting.out);

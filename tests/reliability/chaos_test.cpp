@@ -91,14 +91,14 @@ TEST_CASE("chaos: kills, stops, full disks and preemptions end bitwise as the un
   for (int start = 0; since(begin) < seconds || start < 2; ++start) {
     const int64_t had = newest(checkpoints);
     const Outcome r = gpttrain("launch " + run + layouts[start % 2], dir.path(), 300, [&](int pid) {
-      for (int i = 0; i < 6000 && newest(checkpoints) <= had; ++i) usleep(10000);
+      wait_until("a newer checkpoint", [&] { return newest(checkpoints) > had; });
       const int strikes = full_size() ? 6 : kSanitized ? 2 : 4;
       for (int k = 0; k < strikes && since(begin) < seconds + 600; ++k) {
         const int64_t at = newest(checkpoints);
         strike(pid, random, disk, toll);
         const auto struck = Clock::now();
-        // Progress is required: a newer checkpoint.
         while (newest(checkpoints) <= at + 5 && since(struck) < 120) usleep(20000);
+        CHECK(newest(checkpoints) > at + 5);  // progress: a newer checkpoint
         while (since(struck) < every / 2) usleep(20000);
       }
       kill(pid, SIGTERM);

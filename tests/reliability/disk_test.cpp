@@ -53,7 +53,7 @@ TEST_CASE("a whole run killed at random while it saves resumes from its newest c
   for (int k = 0; k < kills; ++k) {
     const int64_t before = newest(checkpoints);
     const Outcome r = gpttrain(command, dir.path(), 120, [&](int pid) {
-      for (int i = 0; i < 60000 && newest(checkpoints) <= before; ++i) usleep(1000);
+      wait_until("a newer checkpoint", [&] { return newest(checkpoints) > before; });
       usleep(static_cast<useconds_t>(random() % 60000));
       seen = newest(checkpoints);
       kill(-pid, SIGKILL);
@@ -86,7 +86,7 @@ TEST_CASE("a run whose disk fills up continues, reports it, and saves again when
                                  "--fault.inject delay@step:ms=30,rank=0 --checkpoint.dir " +
                                  checkpoints,
                              dir.path(), 120, [&](int) {
-                               for (int i = 0; i < 6000 && newest(checkpoints) < 4; ++i) usleep(10000);
+                               wait_until("two checkpoints", [&] { return newest(checkpoints) >= 4; });
                                disk.fill(20000);
                                wait_for_step(log, 30);
                                disk.empty();

@@ -235,7 +235,7 @@ goal fuzz 'inputs' fuzzed
 # The emulated CUDA device: kernels, layouts, graphs, GEMM tuning, races and errors, all cases of each.
 emulation() {
   [ -x "$build/emulated/gpttrain" ] || { echo "SKIPPED: this build has no CUDA backend"; return 77; }
-  env GPT_TEST_FULL=1 ctest --test-dir "$build" -R '^cuda: '
+  env GPT_TEST_FULL=1 ctest --test-dir "$build" -R '^cuda:'
 }
 goal emulation 'tests passed|SKIPPED' emulation
 

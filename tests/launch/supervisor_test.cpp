@@ -237,6 +237,19 @@ TEST_CASE("copies in memory: a job that dies at the same step again loads the ol
   CHECK(r.says("from step 4, the second newest"));
 }
 
+TEST_CASE("copies in memory: a checkpoint of a later step is loaded instead", "[R28]") {
+  TempDir dir;
+  const Outcome r = gpttrain(kTiny +
+                                 "--checkpoint.every 4 --train.steps 50 --launch.max_restarts 1 --checkpoint.async "
+                                 "false --log.name x --fault.peer_copies 1 --fault.peer_copy_every 10 --fault.inject "
+                                 "exit@step:step=15,n=70",
+                             dir.path());
+  INFO(r.out);
+  CHECK(r.code == 70);
+  CHECK(r.says("resumed      from step 12 "));
+  CHECK_FALSE(r.says("(copies in memory"));
+}
+
 TEST_CASE("copies in memory: without effect is reported, and a foreign variable is refused") {
   TempDir dir;
   const Outcome r = gpttrain(kTiny + "--train.steps 1 --fault.peer_copies 1 --log.name x", dir.path());

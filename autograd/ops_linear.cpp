@@ -34,14 +34,14 @@ void forward(Tape& t, Tensor x, Parameter& w, Parameter* b, Tensor y) {
       t.stream());
 }
 
-Var room(Tape& t, Shape s, DType d, Output where) {
+Var allocate_result(Tape& t, Shape s, DType d, Output where) {
   return where == Output::kTransient ? t.transient(s, d) : t.output(s, d);
 }
 
 }  // namespace
 
 Var linear(Tape& t, Var x, Parameter& w, Parameter* b, Output where) {
-  Var y = room(t, {x.value.shape.rows(), w.value.shape[0]}, x.value.dtype, where);
+  Var y = allocate_result(t, {x.value.shape.rows(), w.value.shape[0]}, x.value.dtype, where);
   forward(t, x.value, w, b, y.value);
   t.request(y, {.bias = b});
   struct Saved {
@@ -83,7 +83,7 @@ Var fake_quant(Tape& t, Var x, const QuantizerState* range) {
 Var mlp(Tape& t, Var x, Parameter& w_up, Parameter& b_up, Parameter& w_down, Parameter* b_down, Keep keep,
         Output where) {
   const int64_t n = x.value.shape.rows(), inner = w_up.value.shape[0];
-  Var y = room(t, {n, w_down.value.shape[0]}, x.value.dtype, where);
+  Var y = allocate_result(t, {n, w_down.value.shape[0]}, x.value.dtype, where);
   Tensor pre = t.scratch({n, inner}, x.value.dtype);
   const Arena::Mark kept = t.activations().mark();
   Var h = t.output({n, inner}, x.value.dtype);  // its gradient slot holds d(pre-activation), computed once, read twice

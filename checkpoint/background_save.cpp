@@ -13,7 +13,7 @@ BackgroundSave::BackgroundSave(Vfs& vfs, const Mesh& mesh, const DeviceApi& api,
 BackgroundSave::~BackgroundSave() { join(); }
 
 void BackgroundSave::reserve(int64_t bytes) {
-  if (bytes > staging_.bytes()) std::memset(staging_.room(bytes), 0, static_cast<size_t>(bytes));
+  if (bytes > staging_.bytes()) std::memset(staging_.reserve(bytes), 0, static_cast<size_t>(bytes));
 }
 
 void BackgroundSave::join() {

@@ -44,20 +44,21 @@ BlockStream::~BlockStream() {
   for (std::thread& t : helpers_) t.join();
 }
 
-std::span<std::byte> BlockStream::room(int64_t offset, int64_t bytes) {
+std::span<std::byte> BlockStream::buffer(int64_t offset, int64_t bytes) {
   while (offset >= base_ + kWindow) flush();
   const int64_t in = offset - base_;
   zero_to(in);
   const int64_t n = std::min(bytes, std::min(kWindow, total_ - base_) - in);
-  room_ = in;
+  buffer_begin_ = in;
   used_ = in + n;
   return {window_.get() + in, static_cast<size_t>(n)};
 }
 
 void BlockStream::set_crc(uint32_t crc) {
-  checksum_to(room_);
-  if (summed_ != room_ || room_ == used_ || room_ / kBlockBytes != (used_ - 1) / kBlockBytes) return;
-  finish_block(crc32c_join(block_, crc, static_cast<size_t>(used_ - room_)), used_);
+  checksum_to(buffer_begin_);
+  if (summed_ != buffer_begin_ || buffer_begin_ == used_ || buffer_begin_ / kBlockBytes != (used_ - 1) / kBlockBytes)
+    return;
+  finish_block(crc32c_join(block_, crc, static_cast<size_t>(used_ - buffer_begin_)), used_);
 }
 
 std::vector<uint32_t> BlockStream::finish() {
@@ -108,7 +109,7 @@ void BlockStream::flush() {
   if (wants_sha_) sha_.update(window_.get(), static_cast<size_t>(n));
   Full full{std::move(window_), n, base_};
   base_ += n;
-  used_ = summed_ = room_ = 0;
+  used_ = summed_ = buffer_begin_ = 0;
   if (most_threads_ == 0) {
     write(full);
     window_ = std::move(full.data);

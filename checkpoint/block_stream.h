@@ -38,8 +38,8 @@ class BlockStream {
 
   // Returns the buffer for the bytes from `offset` on and how many fit; skipped bytes are zero. Requires: ascending
   // offsets. Valid until the next call. kIo: an earlier window could not be written.
-  std::span<std::byte> room(int64_t offset, int64_t bytes);
-  // Supplies the CRC32C of what was written to the last room(), so it is not computed again. Ignored where the range
+  std::span<std::byte> buffer(int64_t offset, int64_t bytes);
+  // Supplies the CRC32C of what was written to the last buffer(), so it is not computed again. Ignored where the range
   // crosses a block boundary.
   void set_crc(uint32_t crc);
 
@@ -69,9 +69,9 @@ class BlockStream {
   const bool wants_sha_;
   File file_;
   std::optional<File> direct_;
-  int64_t base_ = 0, used_ = 0;    // used_: bytes of the window that are final
-  int64_t summed_ = 0, room_ = 0;  // window offsets: checksummed so far; begin of the last room()
-  uint32_t block_ = 0;             // running CRC32C of the incomplete block
+  int64_t base_ = 0, used_ = 0;            // used_: bytes of the window that are final
+  int64_t summed_ = 0, buffer_begin_ = 0;  // window offsets: checksummed so far; begin of the last buffer()
+  uint32_t block_ = 0;                     // running CRC32C of the incomplete block
   Window window_;
   Sha256 sha_;
   std::vector<uint32_t> blocks_;

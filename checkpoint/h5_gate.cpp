@@ -117,15 +117,15 @@ class H5File : public WeightFile {
   void add(const std::string& path, const std::vector<std::string>& f) {
     WeightInfo w{f[1], f[2], {}};
     const int64_t offset = std::strtoll(f[3].c_str(), nullptr, 10), size = file_.size();
-    int64_t room = (size - std::clamp<int64_t>(offset, 0, size)) / w.item_bytes(), n = 1;
+    int64_t capacity = (size - std::clamp<int64_t>(offset, 0, size)) / w.item_bytes(), n = 1;
     for (size_t k = 4; k < f.size(); ++k) {
       const int64_t d = std::strtoll(f[k].c_str(), nullptr, 10);
-      GT_REQUIRE(d >= 0 && (d == 0 || n <= room / d), Exit::kDamaged, path, ": ", w.name, ": ", n, " x ", d,
+      GT_REQUIRE(d >= 0 && (d == 0 || n <= capacity / d), Exit::kDamaged, path, ": ", w.name, ": ", n, " x ", d,
                  " elements at byte ", offset, " of a file of ", size);
       n *= d;
       w.shape.push_back(d);
     }
-    GT_REQUIRE(n == 0 || (offset > 0 && n <= room), Exit::kDamaged, path, ": ", w.name, " lies at byte ", offset,
+    GT_REQUIRE(n == 0 || (offset > 0 && n <= capacity), Exit::kDamaged, path, ": ", w.name, " lies at byte ", offset,
                " of a file of ", size);
     list_.push_back(std::move(w));
     offsets_.push_back(offset);

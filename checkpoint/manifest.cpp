@@ -94,10 +94,10 @@ TensorEntry tensor_from(const Json& j, int files) {
 
 // Checks that the declared file sizes can be summed without overflow.
 void check_sizes(const Manifest& m) {
-  int64_t room = int64_t{1} << 62;
+  int64_t remaining = int64_t{1} << 62;
   const auto take = [&](int64_t bytes, const std::string& name) {
-    GT_REQUIRE(bytes >= 0 && bytes <= room, Exit::kDamaged, name, ": a file of ", bytes, " bytes");
-    room -= bytes;
+    GT_REQUIRE(bytes >= 0 && bytes <= remaining, Exit::kDamaged, name, ": a file of ", bytes, " bytes");
+    remaining -= bytes;
   };
   for (const ShardFile& f : m.files) take(f.bytes, f.name), take(f.idx_bytes, f.idx_name());
   for (const AuxEntry& a : m.aux) take(a.bytes, a.name);

@@ -118,7 +118,7 @@ PeerCopies::PeerCopies(const PeerCopyOptions& options, const Mesh& mesh, const D
     if (!first_here) return;
     sweep_peer_copies(options_.folder);
     if (!options_.restores) remove_files(true);
-    check_room();
+    require_memory();
   });
   all_or_none(mesh, [&] { allocate(); });
 }
@@ -162,7 +162,7 @@ bool PeerCopies::keeps_here(int owner) const {
   return is_here(owner) || std::any_of(holders.begin(), holders.end(), is_here);
 }
 
-void PeerCopies::check_room() const {
+void PeerCopies::require_memory() const {
   if (options_.memory_free < 0) return;
   int64_t needed = 0;
   for (int owner = 0; owner < static_cast<int>(bytes_.size()); ++owner)

@@ -56,7 +56,7 @@ class PeerCopies {
   using Parcel = std::pair<int, std::span<std::byte>>;  // rank, bytes
   void open_folder();
   void place();
-  void check_room() const;
+  void require_memory() const;
   void allocate();
   Choice choose(int64_t newer_than) const;
   void fetch(const Choice&);

@@ -141,14 +141,14 @@ void check_entries(const std::string& where, std::vector<Entry>& entries, int64_
                "\"");
     GT_REQUIRE(e.offsets.size() == 2 && e.offsets[0] <= e.offsets[1] && e.offsets[1] <= data_bytes, Exit::kDamaged,
                where, ": ", e.name, ": data_offsets ", to_string(e.offsets), " in ", data_bytes, " bytes of data");
-    int64_t room = (e.offsets[1] - e.offsets[0]) / type->second.first, n = 1;
+    int64_t capacity = (e.offsets[1] - e.offsets[0]) / type->second.first, n = 1;
     bool fits = (e.offsets[1] - e.offsets[0]) % type->second.first == 0;
     for (int64_t d : e.shape) {
-      fits = fits && (d == 0 || n <= room / std::max<int64_t>(d, 1));
+      fits = fits && (d == 0 || n <= capacity / std::max<int64_t>(d, 1));
       n = fits ? n * d : n;
     }
-    GT_REQUIRE(fits && n == room, Exit::kDamaged, where, ": ", e.name, ": ", e.dtype, " ", to_string(e.shape), " in ",
-               e.offsets[1] - e.offsets[0], " bytes");
+    GT_REQUIRE(fits && n == capacity, Exit::kDamaged, where, ": ", e.name, ": ", e.dtype, " ", to_string(e.shape),
+               " in ", e.offsets[1] - e.offsets[0], " bytes");
     by_place.push_back(&e);
   }
   std::stable_sort(by_place.begin(), by_place.end(),

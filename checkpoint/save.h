@@ -21,7 +21,7 @@ class Staging {
   ~Staging() { free(); }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
-  std::byte* room(int64_t bytes);
+  std::byte* reserve(int64_t bytes);
   int64_t bytes() const { return size_; }
 
  private:

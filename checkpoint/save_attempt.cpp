@@ -52,7 +52,7 @@ int64_t snapshot_bytes(std::span<const ShardView> views) {
   return n;
 }
 
-std::byte* Staging::room(int64_t bytes) {
+std::byte* Staging::reserve(int64_t bytes) {
   if (bytes > size_) {
     free();  // free first, so both never exist at once
     data_ = static_cast<std::byte*>(api_.alloc_host(bytes));
@@ -184,7 +184,7 @@ int64_t SaveAttempt::stored_bytes() const {
 }
 
 void SaveAttempt::snapshot(Staging& staging) {
-  std::byte* to = staging.room(stored_bytes());
+  std::byte* to = staging.reserve(stored_bytes());
   const auto copy = [&](StoredTensor& t) {
     for (size_t k = 0; k < t.data.size(); ++k) {
       const int64_t n = t.set.boxes[k].numel() * size_of(t.set.dtype);

@@ -86,7 +86,7 @@ uint32_t put(BlockStream& out, const Extent& e, Fetched& fetched, bool require_f
   uint32_t crc = 0;
   for (int64_t done = 0; done < e.bytes;) {
     const int64_t left = e.bytes - done, at = e.offset + done;
-    const auto dst = out.room(at, e.on_host ? std::min(left, kHostPiece - at % kHostPiece) : left);
+    const auto dst = out.buffer(at, e.on_host ? std::min(left, kHostPiece - at % kHostPiece) : left);
     if (e.data == nullptr)
       std::memcpy(dst.data(), fetched.data(*e.record, *e.global, done, static_cast<int64_t>(dst.size())), dst.size());
     else if (e.on_host)

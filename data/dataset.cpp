@@ -28,7 +28,7 @@ class MockDataset final : public Dataset {
   int64_t seq() const override { return seq_; }
   // A sample is one document.
   void read(int64_t sample, const SampleBuffers& to) const override {
-    check_room(to, seq_);
+    check_sizes(to, seq_);
     std::fill(to.loss.begin(), to.loss.end(), uint8_t{1});
     std::iota(to.positions.begin(), to.positions.end(), 0);
     const std::span<int32_t> out = to.tokens;

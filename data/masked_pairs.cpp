@@ -69,8 +69,8 @@ std::vector<uint8_t> word_starts(const Tokenizer& t) {
 }
 
 int64_t draw_length(const MaskingOptions& o, int64_t seq, SampleDraws& draws) {
-  const int64_t room = pair_room(seq);
-  return draws.with_probability(o.short_prob) ? 2 + draws.below(room - 1) : room;
+  const int64_t longest = max_pair_tokens(seq);
+  return draws.with_probability(o.short_prob) ? 2 + draws.below(longest - 1) : longest;
 }
 
 void make_pair(const MaskingOptions& o, std::span<const int32_t> a, std::span<const int32_t> b, bool unrelated,

@@ -55,12 +55,13 @@ class SampleDraws {
 };
 
 // Tokens that two sentences share in a sample of `seq`. Requires: seq >= 5.
-constexpr int64_t pair_room(int64_t seq) { return seq - 3; }
+constexpr int64_t max_pair_tokens(int64_t seq) { return seq - 3; }
 
-// Length that both sentences together should have: pair_room, or with short_prob 2 to that.
+// Length that both sentences together should have: max_pair_tokens, or with short_prob 2 to that.
 int64_t draw_length(const MaskingOptions&, int64_t seq, SampleDraws&);
 
-// Fills the row with a pair and hides tokens of it. Requires: 1 token or more in each sentence, pair_room in both.
+// Fills the row with a pair and hides tokens of it. Requires: 1 token or more in each sentence, max_pair_tokens in
+// both.
 void make_pair(const MaskingOptions&, std::span<const int32_t> a, std::span<const int32_t> b, bool unrelated,
                SampleDraws&, const PairRow& to);
 

@@ -9,7 +9,10 @@
 namespace gt {
 
 PairSource::PairSource(const std::string& path, const DatasetOptions& o)
-    : TokenSource(path, o), masking_(*o.masking), room_(pair_room(o.seq)), key_(stream_key(o.seed, "data/pairs")) {
+    : TokenSource(path, o),
+      masking_(*o.masking),
+      window_tokens_(max_pair_tokens(o.seq)),
+      key_(stream_key(o.seed, "data/pairs")) {
   GT_REQUIRE(o.order == SampleOrder::kEpoch || o.order == SampleOrder::kSequential, Exit::kUsage, "data.order ",
              name_of(o.order), ": sentence pairs come in data.order epoch");
   GT_REQUIRE(o.seq >= 5, Exit::kUsage, "model.seq ", o.seq,
@@ -34,7 +37,7 @@ int64_t PairSource::usable(int64_t sequence) const { return std::max<int64_t>(0,
 // The last one may be shorter, down to two tokens.
 int64_t PairSource::windows(int64_t sequence) const {
   const int64_t n = usable(sequence);
-  return n / room_ + (n % room_ >= 2 ? 1 : 0);
+  return n / window_tokens_ + (n % window_tokens_ >= 2 ? 1 : 0);
 }
 
 PairSource::Window PairSource::window(int64_t sample) const {
@@ -47,7 +50,7 @@ PairSource::Window PairSource::window(int64_t sample) const {
   at -= sums_[static_cast<size_t>(entry)];
   int64_t sequence = range_.begin + entry * kStep;
   for (; at >= windows(sequence); ++sequence) at -= windows(sequence);
-  return {sequence, at * room_, std::min(room_, usable(sequence) - at * room_)};
+  return {sequence, at * window_tokens_, std::min(window_tokens_, usable(sequence) - at * window_tokens_)};
 }
 
 std::span<const int32_t> PairSource::read(int64_t sequence, int64_t begin, int64_t count,

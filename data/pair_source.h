@@ -32,9 +32,9 @@ class PairSource final : public TokenSource {
 
   static constexpr int64_t kStep = 256;  // sequences an entry of sums_
   const MaskingOptions masking_;
-  const int64_t room_;         // tokens of a window
-  bool ended_ = false;         // documents end with a token that is no text
-  std::vector<int64_t> sums_;  // windows before sequence begin + i * kStep
+  const int64_t window_tokens_;  // tokens of a window
+  bool ended_ = false;           // documents end with a token that is no text
+  std::vector<int64_t> sums_;    // windows before sequence begin + i * kStep
   uint64_t key_;
 };
 

@@ -196,13 +196,13 @@ void TokenSource::walk(int64_t sample, Visit visit) const {
   }
 }
 
-void check_room(const SampleBuffers& to, int64_t seq) {
+void check_sizes(const SampleBuffers& to, int64_t seq) {
   for (const size_t n : {to.tokens.size(), to.loss.size(), to.positions.size()})
     GT_CHECK(n == 0 || static_cast<int64_t>(n) == seq + 1, "a buffer of ", n, " tokens, a sample has ", seq + 1);
 }
 
 void TokenSource::read(int64_t sample, const SampleBuffers& to) const {
-  check_room(to, seq_);
+  check_sizes(to, seq_);
   size_t at = 0;
   walk(sample, [&](int64_t sequence, int64_t begin, int64_t length) {
     const auto count = static_cast<size_t>(length);

@@ -15,7 +15,7 @@
 namespace gt {
 
 // Requires: every span of `to` is empty or has seq + 1 elements.
-void check_room(const SampleBuffers& to, int64_t seq);
+void check_sizes(const SampleBuffers& to, int64_t seq);
 
 class TokenSource {
  public:

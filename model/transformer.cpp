@@ -170,7 +170,7 @@ int64_t TransformerStage::loss_chunk(const MicroBatch& mb) const {
 }
 
 template <class Body>
-void TransformerStage::in_scope(Tape& t, const Module& m, Body body) {
+void TransformerStage::in_unit(Tape& t, const Module& m, Body body) {
   ParamUnit& unit = *named(m).unit;
   ops::enter(t, unit);
   body();
@@ -200,7 +200,7 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
     return {ops::recompute(t, s.x,
                            [this, block, mb, scale](Tape& tape, Var x) {
                              Block::Stream out;
-                             in_scope(tape, *block, [&] {
+                             in_unit(tape, *block, [&] {
                                out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs, scale);
                              });
                              show_block(*block, out, mb);
@@ -212,25 +212,25 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
   const ops::Keep keep = chosen && recompute_ == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
   MicroBatch of_block = mb;
   if (mb.cache != nullptr) of_block.cache += i;
-  in_scope(t, *block, [&] { s = (*block)(t, s, of_block, keep, scale); });
+  in_unit(t, *block, [&] { s = (*block)(t, s, of_block, keep, scale); });
   show_block(*block, s, mb);
   return s;
 }
 
-// Without a backward only the result of a block is needed. It is copied to `room`, a workspace, and the block's other
+// Without a backward only the result of a block is needed. It is copied to `workspace` and the block's other
 // activations are freed, so a forward pass needs the activation memory of one block only.
-Block::Stream TransformerStage::run_and_forget(Tape& t, size_t i, const Block::Stream& s, const MicroBatch& mb,
-                                               const Block::Stream& room) {
+Block::Stream TransformerStage::run_without_backward(Tape& t, size_t i, const Block::Stream& s, const MicroBatch& mb,
+                                                     const Block::Stream& workspace) {
   const Arena::Mark mark = t.activations().mark();
   const Block::Stream out = run_block(t, i, s, mb);
-  const auto keep = [&](const Var& from, const Var& place) {
-    const Tensor to{place.value.data, from.value.shape, from.value.dtype, from.value.device};
-    GT_CHECK(to.bytes() <= place.value.bytes(), "a block's branch is wider than its input");
+  const auto keep = [&](const Var& from, const Var& into) {
+    const Tensor to{into.value.data, from.value.shape, from.value.dtype, from.value.device};
+    GT_CHECK(to.bytes() <= into.value.bytes(), "a block's branch is wider than its input");
     if (from.value.data != to.data) t.ops().copy({.src = from.value, .dst = to}, t.stream());
     return Var{to};
   };
-  Block::Stream kept{keep(out.x, room.x), {}, out.drop};
-  if (out.branch) kept.branch = keep(*out.branch, *room.branch);
+  Block::Stream kept{keep(out.x, workspace.x), {}, out.drop};
+  if (out.branch) kept.branch = keep(*out.branch, *workspace.branch);
   t.activations().rollback(mark);
   return kept;
 }
@@ -238,21 +238,22 @@ Block::Stream TransformerStage::run_and_forget(Tape& t, size_t i, const Block::S
 Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
   Block::Stream s{input, {}, {}};
   if (embed_) {
-    in_scope(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
-    if (position_) in_scope(t, *position_, [&] { s.x = (*position_)(t, s.x, mb); });
-    if (types_) in_scope(t, *types_, [&] { s.x = (*types_)(t, s.x, mb); });
-    if (embed_norm_) in_scope(t, *embed_norm_, [&] { s.x = (*embed_norm_)(t, s.x, nullptr).out; });
+    in_unit(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
+    if (position_) in_unit(t, *position_, [&] { s.x = (*position_)(t, s.x, mb); });
+    if (types_) in_unit(t, *types_, [&] { s.x = (*types_)(t, s.x, mb); });
+    if (embed_norm_) in_unit(t, *embed_norm_, [&] { s.x = (*embed_norm_)(t, s.x, nullptr).out; });
     s.x = ops::dropout(t, s.x, embed_drop_(s.x, mb));
     show(*embed_, "", s.x, mb);
   }
-  Block::Stream room;
+  Block::Stream workspace;
   if (!t.recording())
-    room = {Var{t.scratch(s.x.value.shape, s.x.value.dtype)}, Var{t.scratch(s.x.value.shape, s.x.value.dtype)}, {}};
+    workspace = {
+        Var{t.scratch(s.x.value.shape, s.x.value.dtype)}, Var{t.scratch(s.x.value.shape, s.x.value.dtype)}, {}};
   for (size_t i = 0; i < blocks_.size(); ++i)
-    s = t.recording() ? run_block(t, i, s, mb) : run_and_forget(t, i, s, mb, room);
+    s = t.recording() ? run_block(t, i, s, mb) : run_without_backward(t, i, s, mb, workspace);
   if (norm_) {
     const Var* branch = s.branch ? &*s.branch : nullptr;
-    in_scope(t, *norm_, [&] { s.x = (*norm_)(t, s.x, branch, ops::Keep::kOutputs, s.drop).out; });
+    in_unit(t, *norm_, [&] { s.x = (*norm_)(t, s.x, branch, ops::Keep::kOutputs, s.drop).out; });
     show(*norm_, "", s.x, mb);
     return s.x;
   }
@@ -263,14 +264,14 @@ Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
 Var TransformerStage::losses(Tape& t, Var x, const MicroBatch& mb) {
   Var of_pairs, of_tokens;
   if (pairs_)
-    in_scope(t, *pairs_, [&] { of_pairs = ops::class_cross_entropy(t, (*pairs_)(t, x, mb), mb.pairs, mb.pair_seed); });
+    in_unit(t, *pairs_, [&] { of_pairs = ops::class_cross_entropy(t, (*pairs_)(t, x, mb), mb.pairs, mb.pair_seed); });
   Var bias;
   if (transform_)
-    in_scope(t, *transform_, [&] {
+    in_unit(t, *transform_, [&] {
       x = (*transform_)(t, x);
       bias = ops::parameter(t, transform_->bias());
     });
-  in_scope(t, *head_, [&] { of_tokens = head_->loss(t, x, mb, loss_chunk(mb), transform_ ? &bias : nullptr); });
+  in_unit(t, *head_, [&] { of_tokens = head_->loss(t, x, mb, loss_chunk(mb), transform_ ? &bias : nullptr); });
   return pairs_ ? ops::join_sums(t, of_tokens, of_pairs) : of_tokens;
 }
 

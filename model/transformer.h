@@ -83,10 +83,11 @@ class TransformerStage : public ModelStage {
   void add(std::unique_ptr<Layer>& layer, const LayerSpec&, size_t unit, const Build&, auto... more);
   Named& named(const Module&);
   template <class Body>
-  void in_scope(Tape&, const Module&, Body);
+  void in_unit(Tape&, const Module&, Body);
   Var body(Tape&, Var input, const MicroBatch&);  // everything but the head
   Block::Stream run_block(Tape&, size_t i, Block::Stream, const MicroBatch&);
-  Block::Stream run_and_forget(Tape&, size_t i, const Block::Stream&, const MicroBatch&, const Block::Stream& room);
+  Block::Stream run_without_backward(Tape&, size_t i, const Block::Stream&, const MicroBatch&,
+                                     const Block::Stream& workspace);
   Var losses(Tape&, Var x, const MicroBatch&);
   int64_t loss_chunk(const MicroBatch&) const;
   void show_block(const Block&, const Block::Stream&, const MicroBatch&);

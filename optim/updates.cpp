@@ -147,11 +147,11 @@ UpdateTables::LogicalMap UpdateTables::logical_map(const Parameter& p, uint64_t 
 }
 
 void UpdateTables::widen(const Slice& s, Stream stream) const {
-  ops_.cast({.src = s.value, .dst = room(s.value.numel())}, stream);
+  ops_.cast({.src = s.value, .dst = widened(s.value.numel())}, stream);
 }
 
 void UpdateTables::round(const Slice& s, Tensor scalars, Stream stream) const {
-  const Tensor wide = room(s.value.numel());
+  const Tensor wide = widened(s.value.numel());
   const LogicalMap& place = maps_[static_cast<size_t>(s.tensor)];
   for (const Rows& r : place.runs) {
     const int64_t from = std::max(s.begin, r.begin), to = std::min(s.begin + wide.numel(), r.begin + r.count);

@@ -116,7 +116,7 @@ class UpdateTables {
   void widen(const Slice&, Stream) const;
   void round(const Slice&, Tensor scalars, Stream) const;
   bool rounds_stochastically(const TensorRange& r) const { return !maps_.empty() && r.master.dtype == DType::kBF16; }
-  Tensor room(int64_t count) const { return scratch_.tensor({count}, DType::kF32); }
+  Tensor widened(int64_t count) const { return scratch_.tensor({count}, DType::kF32); }
 
   const OpTable& ops_;
   const float weight_decay_;

@@ -53,8 +53,9 @@ std::string read_whole_file(const std::string& path, int64_t limit) {
   const Fd fd = open_to_read(path);
   std::string out;
   for (size_t size = 0;;) {
-    const auto room = static_cast<size_t>(limit + 1) - size;  // one byte beyond the limit, to detect an oversized file
-    out.resize(size + std::min(room, size + (size_t{1} << 16)));
+    const auto remaining =
+        static_cast<size_t>(limit + 1) - size;  // one byte beyond the limit, to detect an oversized file
+    out.resize(size + std::min(remaining, size + (size_t{1} << 16)));
     const ssize_t n = ::read(fd.get(), out.data() + size, out.size() - size);
     if (n < 0 && errno == EINTR) continue;
     GT_REQUIRE(n >= 0, Exit::kIo, path, ": read failed: ", std::strerror(errno));

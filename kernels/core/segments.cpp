@@ -22,11 +22,11 @@ void SegmentTables::add(Segment s) {
   host_.push_back(s);
 }
 
-void SegmentTables::upload(int64_t room, Stream stream, const DeviceApi& api) {
+void SegmentTables::upload(int64_t capacity, Stream stream, const DeviceApi& api) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Segment));
   const auto count = static_cast<int64_t>(host_.size());
-  GT_CHECK(count <= room, "a table of ", room, " segments, there are ", count);
-  device_ = Buffer(room * kBytes, stream.device, api);
+  GT_CHECK(count <= capacity, "a table of ", capacity, " segments, there are ", count);
+  device_ = Buffer(capacity * kBytes, stream.device, api);
   if (count > 0) api.copy(device_.data(), host_.data(), count * kBytes, stream);
   int64_t at = 0;
   for (SegmentTable& t : tables_) {

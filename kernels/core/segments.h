@@ -82,9 +82,9 @@ class SegmentTables {
   void open(DType master, DType grad, DType value);
   void add(Segment);
 
-  // Uploads all tables; none can be added afterwards. `room`: segments to allocate for, at least the number added,
+  // Uploads all tables; none can be added afterwards. `capacity`: segments to allocate for, at least the number added,
   // where ranks must allocate equal amounts.
-  void upload(int64_t room, Stream, const DeviceApi&);
+  void upload(int64_t capacity, Stream, const DeviceApi&);
 
   // Valid after upload().
   std::span<const SegmentTable> tables() const { return tables_; }

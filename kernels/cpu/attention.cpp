@@ -104,13 +104,13 @@ void narrow_rows(const Simd& f, const Tensor& t, int64_t at, int64_t stride, int
 // 16-bit heads widened to dense f32. Keys and values are kept while following queries read them too.
 class WideHeads {
  public:
-  WideHeads(const Attention& p, const Simd& f, float* room) : p_(p), f_(f), room_(room) {}
+  WideHeads(const Attention& p, const Simd& f, float* wide) : p_(p), f_(f), wide_(wide) {}
   static int64_t floats(const Attention& p) { return 4 * p.seq * p.head_dim; }
 
   void run(int64_t batch, int64_t head, int64_t first, float* scratch) {
     const TilePosition at = place_of(p_, batch, head);
     const int64_t last = std::min(first + kAttentionBlock, p_.seq), size = p_.seq * p_.head_dim;
-    float *q = room_, *out = room_ + size, *k = room_ + 2 * size, *v = room_ + 3 * size;
+    float *q = wide_, *out = wide_ + size, *k = wide_ + 2 * size, *v = wide_ + 3 * size;
     widen_rows(f_, p_.qkv, at.q, at.qkv_stride, first, last, p_.head_dim, q);
     if (at.k != key_at_) {
       widen_rows(f_, p_.qkv, at.k, at.qkv_stride, 0, p_.seq, p_.head_dim, k);
@@ -126,7 +126,7 @@ class WideHeads {
  private:
   const Attention& p_;
   const Simd& f_;
-  float* room_;
+  float* wide_;
   int64_t key_at_ = -1;
 };
 
@@ -134,16 +134,16 @@ constexpr int64_t kMaxGroup = 64;  // query heads that share a KV head
 
 int64_t wide_grad_floats(const AttentionGrad& p, int64_t group) { return 4 * (group + 1) * p.seq * p.head_dim; }
 
-// Gradient of KV head `kv` of sequence `batch` and of its queries, all in 16 bits; `room`: memory for their f32 copies.
+// Gradient of KV head `kv` of sequence `batch` and of its queries, all in 16 bits; `wide`: memory for their f32 copies.
 void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv, int64_t group, float* scratch,
-               float* room) {
+               float* wide) {
   const int64_t dim = p.head_dim, size = p.seq * dim;
   AttentionHead heads[kMaxGroup];
-  float *k = room, *v = k + size, *dk = v + size, *dv = dk + size;
+  float *k = wide, *v = k + size, *dk = v + size, *dv = dk + size;
   for (int64_t g = 0; g < group; ++g) {
     AttentionHead& h = heads[g] = head_of(p, batch, kv * group + g);
     const TilePosition at = place_of(p, batch, kv * group + g);
-    float *q = room + 4 * (g + 1) * size, *out = q + size, *dout = out + size;
+    float *q = wide + 4 * (g + 1) * size, *out = q + size, *dout = out + size;
     if (g == 0) widen_rows(f, p.qkv, at.k, at.qkv_stride, 0, p.seq, dim, k);
     if (g == 0) widen_rows(f, p.qkv, at.v, at.qkv_stride, 0, p.seq, dim, v);
     widen_rows(f, p.qkv, at.q, at.qkv_stride, 0, p.seq, dim, q);

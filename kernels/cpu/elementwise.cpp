@@ -53,8 +53,8 @@ void axpy(const Axpy& p, Stream s) {
   require_numel("axpy", p.y.numel(), {{"x", p.x}});
   const Simd& f = simd();
   each(s, p.y.numel(), !all_f32({&p.x, &p.y}), [&](int64_t i, int64_t n) {
-    float x[kChunk], room[kChunk];
-    float* y = const_cast<float*>(read(f, p.y, i, n, room));
+    float x[kChunk], scratch[kChunk];
+    float* y = const_cast<float*>(read(f, p.y, i, n, scratch));
     f.axpy(p.alpha, read(f, p.x, i, n, x), y, n);
     write(f, p.y, i, n, y);
   });
@@ -162,12 +162,12 @@ void gelu_grad(const GeluGrad& p, Stream s) {
   require_numel("gelu_grad", p.dx.numel(), {{"x", p.x}, {"dout", p.dout}});
   const Simd& v = simd();
   each(s, p.dx.numel(), true, [&, f = epilogue_rows()](int64_t i, int64_t n) {
-    float staged[kChunk], room[kChunk];
+    float staged[kChunk], scratch[kChunk];
     const float* dout = read(v, p.dout, i, n, staged);
     if (dout != staged) std::memcpy(staged, dout, static_cast<size_t>(n) * 4);
-    f.gelu_grad(read(v, p.x, i, n, room), staged, n);
+    f.gelu_grad(read(v, p.x, i, n, scratch), staged, n);
     if (p.accumulate) {
-      v.add(read(v, p.dx, i, n, room), staged, target(p.dx, i, staged), n);
+      v.add(read(v, p.dx, i, n, scratch), staged, target(p.dx, i, staged), n);
     } else if (p.dx.dtype == DType::kF32) {
       std::memcpy(p.dx.as<float>() + i, staged, static_cast<size_t>(n) * 4);
     }
@@ -184,11 +184,11 @@ void cast(const Cast& p, Stream s) {
              "; it converts between f32, bf16 and f16");
   const Simd& f = simd();
   each(s, p.dst.numel(), true, [&](int64_t i, int64_t n) {
-    float room[kChunk];
+    float scratch[kChunk];
     if (to == DType::kF32) {
       read(f, p.src, i, n, p.dst.as<float>() + i);
     } else {
-      write(f, p.dst, i, n, read(f, p.src, i, n, room));
+      write(f, p.dst, i, n, read(f, p.src, i, n, scratch));
     }
   });
 }

@@ -76,13 +76,13 @@ void embedding_grad(const EmbeddingGrad& p, Stream s) {
   int32_t* scratch = cpu_context(s).scratch<int32_t>(rows + 2 + count);
   const SortedTokens sorted = sort_tokens(p.tokens.as<int32_t>(), count, p.first_row, rows, scratch);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
-    float room[kChunk];
+    float wide[kChunk];
     const int64_t step = is_16bit(p.dout.dtype) ? kChunk : cols;
     // Adds columns [from, from + width) of a token's gradient to `row`.
     const auto add_row = [&](float* row, int64_t token, int64_t from, int64_t width, bool write_first) {
       for (int64_t c = 0; c < width; c += step) {
         const int64_t n = std::min(step, width - c);
-        const float* dout = read(f, p.dout, token * cols + from + c, n, room);
+        const float* dout = read(f, p.dout, token * cols + from + c, n, wide);
         if (write_first) {
           std::memcpy(row + c, dout, static_cast<size_t>(n) * sizeof(float));
         } else {

@@ -32,21 +32,21 @@ void require_codes(const char* op, std::initializer_list<Named> tensors) {
 }
 
 // A row of h (x, or what p.of derives from it), rounded to the dtype of x.
-const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t at, int64_t n, float* room) {
-  if (p.of == Fp8Source::kPlain) return read(f, p.x, at, n, room);
+const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t at, int64_t n, float* scratch) {
+  if (p.of == Fp8Source::kPlain) return read(f, p.x, at, n, scratch);
   float other[kCodeTile];
   if (p.of == Fp8Source::kGelu) {
-    e.gelu(read(f, p.x, at, n, other), room, n);
+    e.gelu(read(f, p.x, at, n, other), scratch, n);
   } else {
-    const float* x = read(f, p.x, at, n, room);
-    if (x != room) std::copy_n(x, n, room);
-    e.gelu_grad(read(f, p.pre, at, n, other), room, n);
+    const float* x = read(f, p.x, at, n, scratch);
+    if (x != scratch) std::copy_n(x, n, scratch);
+    e.gelu_grad(read(f, p.pre, at, n, other), scratch, n);
   }
-  if (p.x.dtype == DType::kF32) return room;
+  if (p.x.dtype == DType::kF32) return scratch;
   uint16_t half[kCodeTile];
-  narrow(f, p.x.dtype, room, half, n);
-  widen(f, p.x.dtype, half, room, n);
-  return room;
+  narrow(f, p.x.dtype, scratch, half, n);
+  widen(f, p.x.dtype, half, scratch, n);
+  return scratch;
 }
 
 // Quantizes one tile of h and computes its column sums by blocks of rows (`sums` covers all of h). Returns max |h|.
@@ -159,8 +159,8 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
   const int64_t m = g.out.shape.rows(), n = g.out.shape.cols(), k = g.a.shape.cols();
   if (g.out.numel() == 0) return;
   validate(g, m, n, k);
-  float* room = cpu_context(s).scratch<float>(m * k + n * k + m * n);  // GEMM uses other memory
-  float *a = room, *b = a + m * k, *sums = b + n * k;
+  float* scratch = cpu_context(s).scratch<float>(m * k + n * k + m * n);  // GEMM uses other memory
+  float *a = scratch, *b = a + m * k, *sums = b + n * k;
   decoded(g.a, a, s);
   decoded(g.b, b, s);
   const auto tensor = [](float* p, int64_t rows, int64_t cols) {

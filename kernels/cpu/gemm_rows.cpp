@@ -41,10 +41,10 @@ void put(const Simd& f, const Tensor& t, int64_t at, const float* z, int64_t n) 
 void finish_row(const Simd& f, const EpilogueRows& rows, const Gemm& g, float* z, const float* bias, int64_t at,
                 int64_t n) {
   if (bias != nullptr) f.add(z, bias, z, n);
-  float room[kRowsPanel];
+  float scratch[kRowsPanel];
   if (g.epilogue == Epilogue::kGelu) {
     put(f, g.aux, at, z, n);  // GELU of the stored value
-    rows.gelu(read(f, g.aux, at, n, room), z, n);
+    rows.gelu(read(f, g.aux, at, n, scratch), z, n);
   }
   put(f, g.out, at, z, n);
 }
@@ -74,8 +74,8 @@ void gemm_by_rows(const Gemm& g, Stream s) {
     float *wide = turned + kTurned, *tile = wide + kTurned;
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t col = panel * kRowsPanel, cols = std::min(kRowsPanel, n - col);
-      float room[kRowsPanel];
-      const float* bias = g.bias ? read(f, g.bias, col, cols, room) : nullptr;
+      float scratch[kRowsPanel];
+      const float* bias = g.bias ? read(f, g.bias, col, cols, scratch) : nullptr;
       for (int64_t row = 0; row < m; row += tall) {
         const int64_t count = std::min(tall, m - row);
         if (k == 0) std::memset(tile, 0, static_cast<size_t>(count * kRowsPanel) * sizeof(float));

@@ -17,19 +17,19 @@ inline void narrow(const Simd& f, DType half, const float* from, uint16_t* to, i
   (half == DType::kBF16 ? f.f32_to_bf16 : f.f32_to_f16)(from, to, n);
 }
 
-// Returns elements [at, at + n) of t: in place, or widened into `room`.
-inline const float* read(const Simd& f, const Tensor& t, int64_t at, int64_t n, float* room) {
+// Returns elements [at, at + n) of t: in place, or widened into `scratch`.
+inline const float* read(const Simd& f, const Tensor& t, int64_t at, int64_t n, float* scratch) {
   if (t.dtype == DType::kF32) return t.as<float>() + at;
-  widen(f, t.dtype, t.as<uint16_t>() + at, room, n);
-  return room;
+  widen(f, t.dtype, t.as<uint16_t>() + at, scratch, n);
+  return scratch;
 }
 
-// Returns where to write elements [at, ...) of t: in place, or `room`, which write() then rounds into t.
-inline float* target(const Tensor& t, int64_t at, float* room) {
-  return t.dtype == DType::kF32 ? t.as<float>() + at : room;
+// Returns where to write elements [at, ...) of t: in place, or `scratch`, which write() then rounds into t.
+inline float* target(const Tensor& t, int64_t at, float* scratch) {
+  return t.dtype == DType::kF32 ? t.as<float>() + at : scratch;
 }
-inline void write(const Simd& f, const Tensor& t, int64_t at, int64_t n, const float* room) {
-  if (t.dtype != DType::kF32) narrow(f, t.dtype, room, t.as<uint16_t>() + at, n);
+inline void write(const Simd& f, const Tensor& t, int64_t at, int64_t n, const float* scratch) {
+  if (t.dtype != DType::kF32) narrow(f, t.dtype, scratch, t.as<uint16_t>() + at, n);
 }
 
 // Calls body(floats, c, n) for elements [at + c, at + c + n) of t, `count` in total: in place, or in chunks of scratch
@@ -38,12 +38,12 @@ template <class Body>
 void edit(const Simd& f, const Tensor& t, int64_t at, int64_t count, bool keep, Body body) {
   if (t.dtype == DType::kF32) return body(t.as<float>() + at, int64_t{0}, count);
   constexpr int64_t kPiece = 1024;
-  float room[kPiece];
+  float scratch[kPiece];
   for (int64_t c = 0; c < count; c += kPiece) {
     const int64_t n = count - c < kPiece ? count - c : kPiece;
-    if (keep) read(f, t, at + c, n, room);
-    body(room, c, n);
-    write(f, t, at + c, n, room);
+    if (keep) read(f, t, at + c, n, scratch);
+    body(scratch, c, n);
+    write(f, t, at + c, n, scratch);
   }
 }
 
@@ -52,13 +52,13 @@ inline void column_sums(const Simd& f, const Tensor& x, int64_t at, int64_t stri
                         int64_t cols, bool accumulate) {
   if (x.dtype == DType::kF32) return f.column_sums(x.as<float>() + at, stride, rows, out, cols, accumulate);
   constexpr int64_t kRows = 16, kCols = 256;  // kRows: a multiple of the rows that Simd::column_sums adds at a time
-  float room[kRows * kCols];
+  float scratch[kRows * kCols];
   for (int64_t c = 0; c < cols; c += kCols) {
     const int64_t width = cols - c < kCols ? cols - c : kCols;
     for (int64_t r = 0; r < rows || r == 0; r += kRows) {
       const int64_t count = rows - r < kRows ? rows - r : kRows;
-      for (int64_t i = 0; i < count; ++i) read(f, x, at + (r + i) * stride + c, width, room + i * kCols);
-      f.column_sums(room, kCols, count, out + c, width, accumulate || r > 0);
+      for (int64_t i = 0; i < count; ++i) read(f, x, at + (r + i) * stride + c, width, scratch + i * kCols);
+      f.column_sums(scratch, kCols, count, out + c, width, accumulate || r > 0);
     }
   }
 }

@@ -67,7 +67,8 @@ void cached_attention(const CachedAttention& p, Stream s) {
   parallel_for(s, n * c.kv_heads, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     const int64_t own = f.attention_scratch(c.dim), whole = c.capacity * c.dim;
     float* scratch = context.thread_scratch<float>(thread, own + (wide ? 2 * whole + 2 * c.dim : 0));
-    float *k_room = scratch + own, *v_room = k_room + whole, *q_room = v_room + whole, *out_room = q_room + c.dim;
+    float *k_scratch = scratch + own, *v_scratch = k_scratch + whole, *q_scratch = v_scratch + whole,
+          *out_scratch = q_scratch + c.dim;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t r = i / c.kv_heads, kv = i % c.kv_heads, end = p.positions.as<int32_t>()[r] + 1;
       const int64_t begin = p.window > 0 ? std::max<int64_t>(0, end - p.window) : 0, skipped = begin % kAttentionBlock;
@@ -76,14 +77,14 @@ void cached_attention(const CachedAttention& p, Stream s) {
       h.dim = h.qkv_stride = h.out_stride = c.dim;
       h.scale = p.scale, h.softcap = p.softcap;
       // Indexed from the beginning of the block that holds the first key.
-      h.k = read(f, p.keys, at, count, k_room + skipped * c.dim) - skipped * c.dim;
-      h.v = read(f, p.values, at, count, v_room + skipped * c.dim) - skipped * c.dim;
+      h.k = read(f, p.keys, at, count, k_scratch + skipped * c.dim) - skipped * c.dim;
+      h.v = read(f, p.values, at, count, v_scratch + skipped * c.dim) - skipped * c.dim;
       for (int64_t g = 0; g < group; ++g) {
         const int64_t head = kv * group + g, to = (r * p.heads + head) * c.dim;
-        h.q = read(f, p.qkv, r * c.row + head * c.dim, c.dim, q_room);
-        h.out = target(p.out, to, out_room);
+        h.q = read(f, p.qkv, r * c.row + head * c.dim, c.dim, q_scratch);
+        h.out = target(p.out, to, out_scratch);
         f.attention_query(h, skipped, end - begin + skipped, scratch);
-        write(f, p.out, to, c.dim, out_room);
+        write(f, p.out, to, c.dim, out_scratch);
       }
     }
   });

@@ -59,16 +59,16 @@ class RowScratch {
       : softcap_(softcap), half_(is_16bit(logits.dtype)), count_(count) {
     GT_CHECK(softcap >= 0, "cross-entropy with softcap ", softcap);
     const int64_t rows = (half_ ? 1 : 0) + (softcap > 0 ? 1 : 0);
-    if (rows > 0) room_ = c.thread_scratch<float>(thread, rows * count);
+    if (rows > 0) scratch_ = c.thread_scratch<float>(thread, rows * count);
   }
   // For 16-bit logits; f32 rows are used in place.
-  float* wide() const { return half_ ? room_ : nullptr; }
+  float* wide() const { return half_ ? scratch_ : nullptr; }
   // Returns elements [at, at + n) of the logits in f32, soft-capped. With a cap the result does not alias wide(), which
   // may be overwritten.
   const float* read_row(const Simd& f, const Tensor& logits, int64_t at, int64_t n) const {
     const float* z = read(f, logits, at, n, wide());
     if (softcap_ == 0) return z;
-    float* capped = room_ + (half_ ? count_ : 0);
+    float* capped = scratch_ + (half_ ? count_ : 0);
     f.soft_cap(z, softcap_, capped, n);
     return capped;
   }
@@ -81,7 +81,7 @@ class RowScratch {
   const float softcap_;
   const bool half_;
   const int64_t count_;
-  float* room_ = nullptr;
+  float* scratch_ = nullptr;
 };
 
 void zero(const Tensor& t, int64_t at, int64_t count) {

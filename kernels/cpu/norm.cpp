@@ -48,18 +48,19 @@ void dropout(const Dropout& p, Stream s) {
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     enum { kFactors, kRow, kCount };
-    const ScratchRows room(context, thread, kCount, cols);
+    const ScratchRows scratch(context, thread, kCount, cols);
     for (int64_t r = begin; r < end; ++r) {
       const int64_t at = r * cols;
-      drop_row(f, p.drop, r, cols, read(f, p.x, at, cols, room[kRow]), room[kFactors], target(p.out, at, room[kRow]));
-      write(f, p.out, at, cols, room[kRow]);
+      drop_row(f, p.drop, r, cols, read(f, p.x, at, cols, scratch[kRow]), scratch[kFactors],
+               target(p.out, at, scratch[kRow]));
+      write(f, p.out, at, cols, scratch[kRow]);
     }
   });
 }
 
 namespace {
 
-enum NormRoom { kX, kDelta, kFactors, kSum, kOut, kGamma, kBeta, kNormRooms };
+enum NormScratch { kX, kDelta, kFactors, kSum, kOut, kGamma, kBeta, kNormScratchRows };
 
 void validate(const LayerNorm& p, int64_t rows, int64_t cols) {
   const char* op = "layer_norm";
@@ -87,44 +88,44 @@ void validate(const LayerNorm& p, int64_t rows, int64_t cols) {
 
 // Norm weights in f32, with their offset.
 template <class Args>
-const float* weights(const Simd& f, const Args& p, int64_t cols, float* room) {
-  const float* gamma = read(f, p.gamma, 0, cols, room);
+const float* weights(const Simd& f, const Args& p, int64_t cols, float* scratch) {
+  const float* gamma = read(f, p.gamma, 0, cols, scratch);
   if (p.kind != NormKind::kRms || p.gamma_offset == 0) return gamma;
-  f.add_scalar(gamma, p.gamma_offset, room, cols);
-  return room;
+  f.add_scalar(gamma, p.gamma_offset, scratch, cols);
+  return scratch;
 }
 
 // Normalizes rows [begin, end). `staged`: scratch row for out, rounded to its dtype, when it is quantized.
-void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, const ScratchRows& room,
+void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, const ScratchRows& scratch,
                int staged = -1) {
   const int64_t cols = p.gamma.numel();
   const bool rms = p.kind == NormKind::kRms;
-  const float* gamma = weights(f, p, cols, room[kGamma]);
-  const float* beta = rms ? nullptr : read(f, p.beta, 0, cols, room[kBeta]);
+  const float* gamma = weights(f, p, cols, scratch[kGamma]);
+  const float* beta = rms ? nullptr : read(f, p.beta, 0, cols, scratch[kBeta]);
   const auto norm = rms ? f.rms_norm : f.layer_norm;
   for (int64_t r = begin; r < end; ++r) {
     const int64_t at = r * cols;
-    const float* x = read(f, p.x, at, cols, room[kX]);
-    const float* delta = p.delta ? read(f, p.delta, at, cols, room[kDelta]) : nullptr;
+    const float* x = read(f, p.x, at, cols, scratch[kX]);
+    const float* delta = p.delta ? read(f, p.delta, at, cols, scratch[kDelta]) : nullptr;
     if (p.drop) {
-      drop_row(f, p.drop, r, cols, delta, room[kFactors], room[kDelta]);
-      delta = room[kDelta];
+      drop_row(f, p.drop, r, cols, delta, scratch[kFactors], scratch[kDelta]);
+      delta = scratch[kDelta];
     }
     if (delta != nullptr && is_16bit(p.sum.dtype)) {  // the norm reads the sum as stored
-      f.add(x, delta, room[kSum], cols);
-      write(f, p.sum, at, cols, room[kSum]);
-      x = read(f, p.sum, at, cols, room[kSum]);
+      f.add(x, delta, scratch[kSum], cols);
+      write(f, p.sum, at, cols, scratch[kSum]);
+      x = read(f, p.sum, at, cols, scratch[kSum]);
       delta = nullptr;
     }
-    float* out = p.out ? target(p.out, at, room[kOut]) : room[kOut];
+    float* out = p.out ? target(p.out, at, scratch[kOut]) : scratch[kOut];
     norm(x, delta, gamma, beta, delta ? p.sum.as<float>() + at : nullptr, out, rms ? nullptr : p.mean.as<float>() + r,
          p.rstd.as<float>() + r, cols, p.eps);
-    if (p.out) write(f, p.out, at, cols, room[kOut]);
+    if (p.out) write(f, p.out, at, cols, scratch[kOut]);
     if (staged < 0) continue;
-    float* to = room[staged + static_cast<int>(r - begin)];
+    float* to = scratch[staged + static_cast<int>(r - begin)];
     std::copy_n(out, cols, to);
     if (is_16bit(p.x.dtype)) {
-      auto* half = reinterpret_cast<uint16_t*>(room[kOut]);
+      auto* half = reinterpret_cast<uint16_t*>(scratch[kOut]);
       narrow(f, p.x.dtype, to, half, cols);
       widen(f, p.x.dtype, half, to, cols);
     }
@@ -142,14 +143,16 @@ void norm_fp8(const LayerNorm& p, int64_t rows, int64_t cols, Stream s) {
   const int64_t blocks = (rows + kCodeTile - 1) / kCodeTile;
   float* most = context.scratch<float>(blocks);
   parallel_for(s, blocks, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    const ScratchRows room(context, thread, kNormRooms + kCodeTile, cols);
+    const ScratchRows scratch(context, thread, kNormScratchRows + kCodeTile, cols);
     for (int64_t b = begin; b < end; ++b) {
       const int64_t r0 = b * kCodeTile, h = std::min(kCodeTile, rows - r0);
-      norm_rows(p, f, r0, r0 + h, room, kNormRooms);
+      norm_rows(p, f, r0, r0 + h, scratch, kNormScratchRows);
       most[b] = 0;
-      for (int r = 0; p.fp8.step_amax && r < h; ++r) most[b] = std::max(most[b], f.max_abs(room[kNormRooms + r], cols));
+      for (int r = 0; p.fp8.step_amax && r < h; ++r)
+        most[b] = std::max(most[b], f.max_abs(scratch[kNormScratchRows + r], cols));
       for (int64_t c = 0; to && c < cols; c += kCodeTile)
-        to.put(room[kNormRooms] + c, room[kNormRooms + 1] - room[kNormRooms], r0, c, h, std::min(kCodeTile, cols - c));
+        to.put(scratch[kNormScratchRows] + c, scratch[kNormScratchRows + 1] - scratch[kNormScratchRows], r0, c, h,
+               std::min(kCodeTile, cols - c));
     }
   });
   if (!p.fp8.step_amax) return;
@@ -166,7 +169,7 @@ void layer_norm(const LayerNorm& p, Stream s) {
   if (p.fp8) return norm_fp8(p, rows, cols, s);
   CpuContext& context = cpu_context(s);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    norm_rows(p, f, begin, end, ScratchRows(context, thread, kNormRooms, cols));
+    norm_rows(p, f, begin, end, ScratchRows(context, thread, kNormScratchRows, cols));
   });
 }
 
@@ -207,27 +210,27 @@ void norm_grad_rows(const LayerNormGrad& p, const Simd& f, int64_t begin, int64_
                     CpuContext& context, int thread) {
   enum { kX, kDout, kDsum, kDx, kGamma, kFactors, kDelta, kCount };
   const int64_t cols = p.gamma.numel();
-  const ScratchRows room(context, thread, kCount, cols);
-  const float* gamma = p.dx ? weights(f, p, cols, room[kGamma]) : nullptr;
+  const ScratchRows scratch(context, thread, kCount, cols);
+  const float* gamma = p.dx ? weights(f, p, cols, scratch[kGamma]) : nullptr;
   const bool rms = p.kind == NormKind::kRms;
   const auto norm_grad = rms ? f.rms_norm_grad : f.layer_norm_grad;
   for (int64_t r = begin; r < end; ++r) {
     const int64_t at = r * cols, block = r / kRowBlock * sums.stride;
-    const float* x = read(f, p.x, at, cols, room[kX]);
-    const float* dout = read(f, p.dout, at, cols, room[kDout]);
-    const float* dsum = p.dsum ? read(f, p.dsum, at, cols, room[kDsum]) : nullptr;
+    const float* x = read(f, p.x, at, cols, scratch[kX]);
+    const float* dout = read(f, p.dout, at, cols, scratch[kDout]);
+    const float* dsum = p.dsum ? read(f, p.dsum, at, cols, scratch[kDsum]) : nullptr;
     const bool more = p.dx && p.accumulate_dx;
-    if (more) read(f, p.dx, at, cols, room[kDx]);
+    if (more) read(f, p.dx, at, cols, scratch[kDx]);
     // Without dx, all rows write it to the same scratch, with x in place of gamma: the other gradients are unaffected.
-    float* dx = p.dx ? target(p.dx, at, room[kDx]) : room[kDx];
+    float* dx = p.dx ? target(p.dx, at, scratch[kDx]) : scratch[kDx];
     norm_grad(x, p.dx ? gamma : x, rms ? 0 : p.mean.as<float>()[r], p.rstd.as<float>()[r], dout, dsum, dx,
               sums.dgamma ? sums.dgamma + block : nullptr, sums.dbeta ? sums.dbeta + block : nullptr, cols, more,
               r % kRowBlock == 0);
     if (p.dx) write(f, p.dx, at, cols, dx);
     if (p.drop) {
-      const float* through = read(f, p.dx, at, cols, room[kDx]);
-      drop_row(f, p.drop, r, cols, through, room[kFactors], target(p.ddelta, at, room[kDelta]));
-      write(f, p.ddelta, at, cols, room[kDelta]);
+      const float* through = read(f, p.dx, at, cols, scratch[kDx]);
+      drop_row(f, p.drop, r, cols, through, scratch[kFactors], target(p.ddelta, at, scratch[kDelta]));
+      write(f, p.ddelta, at, cols, scratch[kDelta]);
     }
     if (sums.dbias == nullptr || (r + 1 < end && (r + 1) % kRowBlock != 0)) continue;
     const int64_t first = r / kRowBlock * kRowBlock;  // first row of the completed block, still in cache
@@ -263,15 +266,17 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
   const int64_t stride = (cols + 15) / 16 * 16;
   CpuContext& context = cpu_context(s);
-  float* room = context.scratch<float>(3 * blocks * stride + (rows + kCodeTile - 1) / kCodeTile);
-  const auto partial = [&](const Tensor& wanted, int64_t i) { return wanted ? room + i * blocks * stride : nullptr; };
+  float* scratch = context.scratch<float>(3 * blocks * stride + (rows + kCodeTile - 1) / kCodeTile);
+  const auto partial = [&](const Tensor& wanted, int64_t i) {
+    return wanted ? scratch + i * blocks * stride : nullptr;
+  };
   const BlockSums sums{partial(p.dgamma, 0), partial(p.dbeta, 1), partial(p.dbias, 2), stride};
   const Simd& f = simd();
   const auto grad_rows = [&](int64_t begin, int64_t end, int thread) {
     norm_grad_rows(p, f, begin, end, sums, context, thread);
   };
   if (p.fp8)
-    quantize_grad(p, s, room + 3 * blocks * stride, grad_rows);
+    quantize_grad(p, s, scratch + 3 * blocks * stride, grad_rows);
   else
     parallel_for(s, rows, kRowBlock, grad_rows);
   parallel_for(s, cols, 256, [&](int64_t begin, int64_t end, int) {

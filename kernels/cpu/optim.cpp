@@ -27,13 +27,13 @@ bool applied(const char* op, const Tensor& scalars) {
 template <bool kReadsGrad = true, class F>
 void update_segments(Stream stream, const SegmentTable& t, F update) {
   parallel_parts(stream, t, 2 * kChunk, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
-    float room[kChunk], grad_room[kChunk];
+    float scratch[kChunk], grad_scratch[kChunk];
     const Tensor master{s.master, {s.count}, t.master, {}}, value{s.value, {s.count}, t.value, {}};
     const Tensor grad{const_cast<std::byte*>(s.grad), {s.count}, t.grad, {}};
     for (int64_t i = begin; i < end; i += kChunk) {
       const int64_t n = std::min(kChunk, end - i);
-      float* from = const_cast<float*>(read(f, master, i, n, room));
-      update(s, i, n, from, kReadsGrad ? read(f, grad, i, n, grad_room) : nullptr);
+      float* from = const_cast<float*>(read(f, master, i, n, scratch));
+      update(s, i, n, from, kReadsGrad ? read(f, grad, i, n, grad_scratch) : nullptr);
       write(f, master, i, n, from);
       if (!value) continue;
       if (value.dtype == DType::kF32) std::copy(from, from + n, value.as<float>() + i);
@@ -115,13 +115,13 @@ void lamb_moments(const LambMoments& p, Stream stream) {
   const bool steps = applied("lamb_moments", p.scalars);
   if (steps)
     parallel_parts(stream, t, 2 * kLambBlock, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
-      float room[kLambBlock], grad_room[kLambBlock];
+      float scratch[kLambBlock], grad_scratch[kLambBlock];
       const Tensor master{s.master, {s.count}, t.master, {}};
       const Tensor grad{const_cast<std::byte*>(s.grad), {s.count}, t.grad, {}};
       const LambArgs args = lamb_args(p.rule, p.scalars.as<float>(), s.weight_decay, 1);
       for (int64_t i = begin; i < end; i += kLambBlock) {
         const int64_t n = std::min(kLambBlock, end - i);
-        f.lamb_moments(read(f, master, i, n, room), read(f, grad, i, n, grad_room), s.m + i, s.v + i, n, args,
+        f.lamb_moments(read(f, master, i, n, scratch), read(f, grad, i, n, grad_scratch), s.m + i, s.v + i, n, args,
                        partial + 2 * (s.first_tile * kBlocks + i / kLambBlock));
       }
     });

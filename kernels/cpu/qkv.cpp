@@ -47,12 +47,12 @@ void rope(const Rope& p, Stream s) {
     return p.positions ? p.positions.as<int32_t>()[r] : p.first_position + (p.first_row + r) % p.seq;
   };
   parallel_for(s, p.x.shape.rows(), grain(p.heads * dim), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* room = context.thread_scratch<float>(thread, dim);
+    float* scratch = context.thread_scratch<float>(thread, dim);
     for (int64_t r = begin; r < end; ++r) {
       const float* cos = p.table.as<float>() + position(r) * dim;
       for (int64_t h = 0; h < p.heads; ++h) {
         const int64_t at = r * cols + h * p.head_dim;
-        auto* x = const_cast<float*>(read(f, p.x, at, dim, room));
+        auto* x = const_cast<float*>(read(f, p.x, at, dim, scratch));
         f.rotate(cos, cos + half, x, x + half, half, p.backward);
         write(f, p.x, at, dim, x);
       }
@@ -73,11 +73,11 @@ void validate(const char* op, const Args& p) {
   require_numel(op, n * (p.heads + p.kv_heads), {{"rstd", p.rstd}});
 }
 
-// Norm weights of queries and keys, in f32 and with their offset, into `room` of 2 head_dim.
+// Norm weights of queries and keys, in f32 and with their offset, into `scratch` of 2 head_dim.
 template <class Args>
-void weights(const Simd& f, const Args& p, float* room) {
-  f.add_scalar(read(f, p.q_gamma, 0, p.head_dim, room), p.gamma_offset, room, p.head_dim);
-  float* k = room + p.head_dim;
+void weights(const Simd& f, const Args& p, float* scratch) {
+  f.add_scalar(read(f, p.q_gamma, 0, p.head_dim, scratch), p.gamma_offset, scratch, p.head_dim);
+  float* k = scratch + p.head_dim;
   f.add_scalar(read(f, p.k_gamma, 0, p.head_dim, k), p.gamma_offset, k, p.head_dim);
 }
 
@@ -99,14 +99,14 @@ void qk_norm(const QkNorm& p, Stream s) {
   const int64_t cols = p.qkv.shape.cols(), dim = p.head_dim, normed = p.heads + p.kv_heads;
   CpuContext& context = cpu_context(s);
   parallel_for(s, p.qkv.shape.rows(), grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* room = context.thread_scratch<float>(thread, 4 * dim);
-    weights(f, p, room);
+    float* scratch = context.thread_scratch<float>(thread, 4 * dim);
+    weights(f, p, scratch);
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t h = 0; h < normed; ++h) {
         const int64_t at = r * cols + h * dim;
-        float* out = target(p.out, at, room + 3 * dim);
-        f.rms_norm(read(f, p.qkv, at, dim, room + 2 * dim), nullptr, h < p.heads ? room : room + dim, nullptr, nullptr,
-                   out, nullptr, p.rstd.as<float>() + r * normed + h, dim, p.eps);
+        float* out = target(p.out, at, scratch + 3 * dim);
+        f.rms_norm(read(f, p.qkv, at, dim, scratch + 2 * dim), nullptr, h < p.heads ? scratch : scratch + dim, nullptr,
+                   nullptr, out, nullptr, p.rstd.as<float>() + r * normed + h, dim, p.eps);
         write(f, p.out, at, dim, out);
       }
       copy_values(p, p.qkv, p.out, r);
@@ -117,17 +117,18 @@ void qk_norm(const QkNorm& p, Stream s) {
 namespace {
 
 // Gradient over rows [begin, end). sums: partial dq_gamma, then dk_gamma of this block; nullptr: not computed.
-void qk_norm_grad_rows(const QkNormGrad& p, const Simd& f, int64_t begin, int64_t end, float* room, float* sums) {
+void qk_norm_grad_rows(const QkNormGrad& p, const Simd& f, int64_t begin, int64_t end, float* scratch, float* sums) {
   const int64_t cols = p.qkv.shape.cols(), dim = p.head_dim, normed = p.heads + p.kv_heads;
-  float *gammas = room, *x_room = room + 2 * dim, *dout_room = x_room + dim, *dx_room = dout_room + dim;
+  float *gammas = scratch, *x_scratch = scratch + 2 * dim, *dout_scratch = x_scratch + dim,
+        *dx_scratch = dout_scratch + dim;
   if (p.dqkv) weights(f, p, gammas);
   for (int64_t r = begin; r < end; ++r) {
     for (int64_t h = 0; h < normed; ++h) {
       const int64_t at = r * cols + h * dim, which = h < p.heads ? 0 : dim;
-      const float* x = read(f, p.qkv, at, dim, x_room);
-      float* dx = p.dqkv ? target(p.dqkv, at, dx_room) : dx_room;
+      const float* x = read(f, p.qkv, at, dim, x_scratch);
+      float* dx = p.dqkv ? target(p.dqkv, at, dx_scratch) : dx_scratch;
       f.rms_norm_grad(x, p.dqkv ? gammas + which : x, 0, p.rstd.as<float>()[r * normed + h],
-                      read(f, p.dout, at, dim, dout_room), nullptr, dx, sums != nullptr ? sums + which : nullptr,
+                      read(f, p.dout, at, dim, dout_scratch), nullptr, dx, sums != nullptr ? sums + which : nullptr,
                       nullptr, dim, false, r == begin && (h == 0 || h == p.heads));
       if (p.dqkv) write(f, p.dqkv, at, dim, dx);
     }
@@ -153,9 +154,9 @@ void qk_norm_grad(const QkNormGrad& p, Stream s) {
   const Simd& f = simd();
   parallel_for(s, blocks, std::max<int64_t>(1, grain(p.qkv.shape.cols()) / kRowBlock),
                [&](int64_t begin, int64_t end, int thread) {
-                 float* room = context.thread_scratch<float>(thread, 5 * dim);
+                 float* scratch = context.thread_scratch<float>(thread, 5 * dim);
                  for (int64_t b = begin; b < end; ++b)
-                   qk_norm_grad_rows(p, f, b * kRowBlock, std::min(rows, (b + 1) * kRowBlock), room,
+                   qk_norm_grad_rows(p, f, b * kRowBlock, std::min(rows, (b + 1) * kRowBlock), scratch,
                                      sums != nullptr ? sums + b * 2 * dim : nullptr);
                });
   if (sums == nullptr) return;

@@ -71,17 +71,17 @@ void qk_row_sums(const QkRowSums& p, Stream s) {
   const int64_t cols = p.qkv.shape.cols(), width = normed(p);
   CpuContext& context = cpu_context(s);
   parallel_for(s, p.qkv.shape.rows(), grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* room = context.thread_scratch<float>(thread, 3 * width);
-    const float* gamma = p.dout ? read(f, p.gamma, 0, width, room + 2 * width) : nullptr;
+    float* scratch = context.thread_scratch<float>(thread, 3 * width);
+    const float* gamma = p.dout ? read(f, p.gamma, 0, width, scratch + 2 * width) : nullptr;
     for (int64_t r = begin; r < end; ++r) {
-      const float* x = read(f, p.qkv, r * cols, width, room);
+      const float* x = read(f, p.qkv, r * cols, width, scratch);
       if (p.dout) {
-        f.multiply(read(f, p.dout, r * cols, width, room + width), gamma, room + width, width);
-        f.multiply(room + width, x, room + width, width);
+        f.multiply(read(f, p.dout, r * cols, width, scratch + width), gamma, scratch + width, width);
+        f.multiply(scratch + width, x, scratch + width, width);
       }
       for (const int which : {0, 1}) {
         const Section at = section(p, which);
-        p.sums.as<float>()[2 * r + which] = static_cast<float>(p.dout ? f.sum(room + width + at.begin, at.size())
+        p.sums.as<float>()[2 * r + which] = static_cast<float>(p.dout ? f.sum(scratch + width + at.begin, at.size())
                                                                       : f.sum_squares(x + at.begin, at.size()));
       }
     }
@@ -97,11 +97,11 @@ void qk_row_norm(const QkRowNorm& p, Stream s) {
   const int64_t cols = p.qkv.shape.cols(), width = normed(p);
   CpuContext& context = cpu_context(s);
   parallel_for(s, p.qkv.shape.rows(), grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    float* room = context.thread_scratch<float>(thread, 3 * width);
-    const float* gamma = read(f, p.gamma, 0, width, room + 2 * width);
+    float* scratch = context.thread_scratch<float>(thread, 3 * width);
+    const float* gamma = read(f, p.gamma, 0, width, scratch + 2 * width);
     for (int64_t r = begin; r < end; ++r) {
-      const float* x = read(f, p.qkv, r * cols, width, room);
-      float* out = target(p.out, r * cols, room + width);
+      const float* x = read(f, p.qkv, r * cols, width, scratch);
+      float* out = target(p.out, r * cols, scratch + width);
       for (const int which : {0, 1}) {
         const Section at = section(p, which);
         f.scale(x + at.begin, rstd_of(p, r, which), out + at.begin, at.size());
@@ -115,14 +115,14 @@ void qk_row_norm(const QkRowNorm& p, Stream s) {
 
 namespace {
 
-// Computes rows [begin, end) of the gradient; sums: weight gradients of this block, or nullptr. room: 4 rows.
-void grad_rows(const QkRowNormGrad& p, const Simd& f, int64_t begin, int64_t end, float* room, float* sums) {
+// Computes rows [begin, end) of the gradient; sums: weight gradients of this block, or nullptr. scratch: 4 rows.
+void grad_rows(const QkRowNormGrad& p, const Simd& f, int64_t begin, int64_t end, float* scratch, float* sums) {
   const int64_t cols = p.qkv.shape.cols(), width = normed(p);
-  float *x_room = room, *dout_room = room + width, *made = room + 2 * width;
-  const float* gamma = p.dqkv ? read(f, p.gamma, 0, width, room + 3 * width) : nullptr;
+  float *x_scratch = scratch, *dout_scratch = scratch + width, *made = scratch + 2 * width;
+  const float* gamma = p.dqkv ? read(f, p.gamma, 0, width, scratch + 3 * width) : nullptr;
   if (sums != nullptr) std::fill(sums, sums + width, 0.f);
   for (int64_t r = begin; r < end; ++r) {
-    const float *x = read(f, p.qkv, r * cols, width, x_room), *dout = read(f, p.dout, r * cols, width, dout_room);
+    const float *x = read(f, p.qkv, r * cols, width, x_scratch), *dout = read(f, p.dout, r * cols, width, dout_scratch);
     if (sums != nullptr) f.multiply(dout, x, made, width);
     for (const int which : {0, 1}) {
       const Section at = section(p, which);
@@ -161,9 +161,9 @@ void qk_row_norm_grad(const QkRowNormGrad& p, Stream s) {
   const Simd& f = simd();
   parallel_for(s, blocks, std::max<int64_t>(1, grain(p.qkv.shape.cols()) / kRowBlock),
                [&](int64_t begin, int64_t end, int thread) {
-                 float* room = context.thread_scratch<float>(thread, 4 * width);
+                 float* scratch = context.thread_scratch<float>(thread, 4 * width);
                  for (int64_t b = begin; b < end; ++b)
-                   grad_rows(p, f, b * kRowBlock, std::min(rows, (b + 1) * kRowBlock), room,
+                   grad_rows(p, f, b * kRowBlock, std::min(rows, (b + 1) * kRowBlock), scratch,
                              sums != nullptr ? sums + b * width : nullptr);
                });
   if (sums == nullptr) return;

@@ -23,10 +23,10 @@ void sum(const Sum& p, Stream s) {
   const int64_t n = p.x.numel(), blocks = (n + kBlock - 1) / kBlock;
   double* partial = cpu_context(s).scratch<double>(blocks);
   parallel_for(s, blocks, 4, [&, &f = simd()](int64_t begin, int64_t end, int) {
-    float room[kBlock];
+    float scratch[kBlock];
     for (int64_t b = begin; b < end; ++b) {
       const int64_t at = b * kBlock, count = std::min(kBlock, n - at);
-      partial[b] = f.sum(read(f, p.x, at, count, room), count);
+      partial[b] = f.sum(read(f, p.x, at, count, scratch), count);
     }
   });
   double total = 0;
@@ -41,11 +41,11 @@ void sum_squares(const SumSquares& p, Stream stream) {
   constexpr int64_t kBlocks = kSegmentTile / kBlock;  // per tile
   double* partial = cpu_context(stream).scratch<double>(kBlocks * p.table.tiles);
   parallel_parts(stream, p.table, 4 * kBlock, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
-    float room[kBlock];
+    float scratch[kBlock];
     const Tensor x{const_cast<std::byte*>(s.grad), {s.count}, p.table.grad, {}};
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
-      partial[s.first_tile * kBlocks + i / kBlock] = f.sum_squares(read(f, x, i, n, room), n);
+      partial[s.first_tile * kBlocks + i / kBlock] = f.sum_squares(read(f, x, i, n, scratch), n);
     }
   });
   sum_groups<1>(p.table, kBlock, partial, p.out.as<double>());

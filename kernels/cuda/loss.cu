@@ -301,7 +301,7 @@ Rows<T> rows_of(const Args& a, int64_t cols, int64_t valid) {
 }
 
 // Bytes of a row that a block can keep in shared memory on this device.
-int room(const Context& c) {
+int row_bytes_limit(const Context& c) {
   return std::max(0, c.shared_per_block - static_cast<int>(sizeof(MaxSum) * kWarps)) / 16 * 16;
 }
 
@@ -312,7 +312,8 @@ void raise_limit(const Context& c) {
   for (const K k :
        {static_cast<K>(one_pass_kernel<kPack<T>, false, T>), static_cast<K>(one_pass_kernel<kPack<T>, true, T>)}) {
     const auto* kernel = reinterpret_cast<const void*>(k);
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, room(c)), "cross_entropy");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row_bytes_limit(c)),
+          "cross_entropy");
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
           "cross_entropy");
   }
@@ -335,7 +336,7 @@ void cross_entropy(const CrossEntropy& a, Stream s) {
     Rows<T> rows = rows_of<T>(a, cols, std::clamp<int64_t>(a.vocab, 0, cols));
     by_pack<T>(cols, {a.logits.data, a.dlogits.data}, a.softcap, [&](auto pack, auto capped) {
       constexpr int kV = decltype(pack)::value;
-      const int fits = room(c) / static_cast<int>(sizeof(T));
+      const int fits = row_bytes_limit(c) / static_cast<int>(sizeof(T));
       if (kV > 1) rows.kept = std::min(fits, static_cast<int>(ceil_div(rows.valid, kV)) * kV);
       one_pass_kernel<kV, decltype(capped)::value, T>
           <<<static_cast<unsigned>(n), kThreads, rows.kept * sizeof(T), c.stream>>>(rows);

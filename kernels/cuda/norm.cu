@@ -284,9 +284,10 @@ void layer_norm_grad(const LayerNormGrad& a, Stream s) {
     if (!fits) in_passes(a, p, c, shares);
   });
   const auto parts = static_cast<int>(shares.parts);
-  if (a.dgamma) combine_partials(c, shares.room, parts, 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw, kOp);
+  if (a.dgamma) combine_partials(c, shares.partials, parts, 2 * cols, cols, a.dgamma, a.dbeta, a.accumulate_dw, kOp);
   if (a.dbias && fits)
-    combine_partials(c, shares.room + shares.parts * 2 * cols, parts, cols, cols, a.dbias, {}, a.accumulate_dbias, kOp);
+    combine_partials(c, shares.partials + shares.parts * 2 * cols, parts, cols, cols, a.dbias, {}, a.accumulate_dbias,
+                     kOp);
   leave(c, kOp);
   const Tensor branch = a.drop ? a.ddelta : a.dx;
   if (a.dbias && !fits) column_sums({.x = branch, .out = a.dbias, .accumulate = a.accumulate_dbias}, s);

@@ -201,15 +201,15 @@ constexpr int64_t kMultiprocessors = 132;
 // Per-block partial sums in stream scratch: [parts][2][cols] of dgamma and dbeta, [parts][cols] of dbias.
 struct PartialSums {
   int64_t parts = 0;
-  float* room = nullptr;
+  float* partials = nullptr;
 
   // Allocates `into` parts and points p at the requested ones.
   template <class T>
   void divide(const LayerNormGrad& a, int64_t into, Backward<T>& p, Context& c) {
     parts = into;
-    room = reinterpret_cast<float*>(c.scratch(parts * 3 * p.cols * static_cast<int64_t>(sizeof(float))));
-    if (a.dgamma) p.partial = room;
-    if (a.dbias) p.bias_partial = room + parts * 2 * p.cols;
+    partials = reinterpret_cast<float*>(c.scratch(parts * 3 * p.cols * static_cast<int64_t>(sizeof(float))));
+    if (a.dgamma) p.partial = partials;
+    if (a.dbias) p.bias_partial = partials + parts * 2 * p.cols;
   }
 };
 

@@ -260,8 +260,8 @@ class Engine {
 // `target`: backend of the real run.
 EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank, const Backend& target = cpu_backend());
 
-// A microbatch as a step has it, whose tensors lie over one another in `room`, i32 [micro_batch, seq]: for dry runs.
-MicroBatch empty_batch(const EngineOptions&, Tensor room);
+// A microbatch as a step has it, whose tensors lie over one another in `storage`, i32 [micro_batch, seq]: for dry runs.
+MicroBatch empty_batch(const EngineOptions&, Tensor storage);
 
 // Whether training microbatches make the same calls in every step, so that graphs of them are of use: not where each
 // step leaves out other blocks.

@@ -156,14 +156,14 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
 
 }  // namespace
 
-MicroBatch empty_batch(const EngineOptions& o, Tensor room) {
+MicroBatch empty_batch(const EngineOptions& o, Tensor storage) {
   MicroBatch mb;
   mb.batch = o.micro_batch, mb.seq = o.model.seq;
-  mb.tokens = mb.targets = room;
-  if (o.documents) mb.positions = room;
-  if (o.model.token_types > 0) mb.types = room;
-  if (o.model.mask == MaskKind::kFull) mb.lengths = room.view({room.numel()}).slice(0, mb.batch);
-  if (o.model.predicts_pairs()) mb.pairs = room.view({room.numel()}).slice(0, mb.batch);
+  mb.tokens = mb.targets = storage;
+  if (o.documents) mb.positions = storage;
+  if (o.model.token_types > 0) mb.types = storage;
+  if (o.model.mask == MaskKind::kFull) mb.lengths = storage.view({storage.numel()}).slice(0, mb.batch);
+  if (o.model.predicts_pairs()) mb.pairs = storage.view({storage.numel()}).slice(0, mb.batch);
   return mb;
 }
 

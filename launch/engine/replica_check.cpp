@@ -65,7 +65,7 @@ std::vector<ReplicaClaim> replica_claims(const std::vector<ShardView>& views, co
   return out;
 }
 
-ReplicaVerdict judge_replicas(std::span<const std::vector<ReplicaClaim>> all) {
+ReplicaVerdict compare_replicas(std::span<const std::vector<ReplicaClaim>> all) {
   std::map<uint64_t, std::vector<std::pair<int, uint32_t>>> holders;
   ReplicaVerdict v;
   for (size_t r = 0; r < all.size(); ++r)
@@ -103,7 +103,7 @@ std::string require_equal_replicas(const Engine& engine, const DeviceApi& api, S
     all.push_back(claims_from(parts[0]));
     hosts.push_back(parts[1]);
   }
-  const ReplicaVerdict v = judge_replicas(all);
+  const ReplicaVerdict v = compare_replicas(all);
   if (v.equal && v.covered == 0) return "replicas: no weights or optimizer state have a second copy to compare";
   if (v.equal)
     return fmt::format("replicas are equal: {:.0f} % of weights and optimizer state have a second copy",
@@ -124,8 +124,8 @@ std::string first_wrong_rounding(const Engine& engine, const Backend& backend, S
   for (const TensorRange& r : engine.store().ranges()) {
     const Tensor value = r.rounded();
     if (!value || value.numel() == 0) continue;
-    const Buffer room(value.bytes(), value.device, *backend.device);
-    const Tensor rounded = room.tensor(value.shape, value.dtype);
+    const Buffer scratch(value.bytes(), value.device, *backend.device);
+    const Tensor rounded = scratch.tensor(value.shape, value.dtype);
     backend.ops->cast({.src = r.master, .dst = rounded}, stream);
     is.resize(static_cast<size_t>(value.bytes()));
     should.resize(is.size());

@@ -9,7 +9,7 @@
 #include "kernels/core/text.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/shared_folder.h"
-#include "launch/train/disk_room.h"
+#include "launch/train/disk_space.h"
 #include "launch/train/resume_check.h"
 
 namespace gt {
@@ -26,20 +26,20 @@ void make_run_folder(const std::string& dir) {
 }
 
 // Only rank 0 checks its disk: checkpoints need one shared folder.
-void require_disk_room(const Config& config, int64_t step, int64_t checkpoint_bytes) {
+void require_disk_space(const Config& config, int64_t step, int64_t checkpoint_bytes) {
   const std::string dir = config.checkpoint_dir();
   const int64_t left = std::max<int64_t>(0, config.train.steps - step), every = config.checkpoint.save_steps();
   const CheckpointConfig& c = config.checkpoint;
-  DiskRoom room{.dir = dir, .free = free_bytes(dir), .checkpoint = checkpoint_bytes, .saves = left};
-  room.most = c.keep + 1 + (config.train.eval_every > 0 ? c.keep_best : 0);
-  if (every > 0) room.saves = (left + every - 1) / every;
-  if (every == 0) room.saves = c.saves_by_time() && left > 0 ? -1 : std::min<int64_t>(left, 1);
+  DiskSpace disk{.dir = dir, .free = free_bytes(dir), .checkpoint = checkpoint_bytes, .saves = left};
+  disk.most = c.keep + 1 + (config.train.eval_every > 0 ? c.keep_best : 0);
+  if (every > 0) disk.saves = (left + every - 1) / every;
+  if (every == 0) disk.saves = c.saves_by_time() && left > 0 ? -1 : std::min<int64_t>(left, 1);
   try {
-    room.there = static_cast<int64_t>(list_steps(dir).size());
-    for (const std::string& name : room.free < 0 ? std::vector<std::string>() : list_attempts(dir))
-      room.free += bytes_in(dir + "/" + name);  // removed by the first save
+    disk.there = static_cast<int64_t>(list_steps(dir).size());
+    for (const std::string& name : disk.free < 0 ? std::vector<std::string>() : list_attempts(dir))
+      disk.free += bytes_in(dir + "/" + name);  // removed by the first save
   } catch (const IoError&) { return; }          // saves will report the error
-  if (const std::string text = check_disk(room); !text.empty())
+  if (const std::string text = check_disk(disk); !text.empty())
     fmt::print(stderr, "warning: {}\n", printable_lines(text));
 }
 
@@ -65,7 +65,7 @@ RunFolder::RunFolder(const RankContext& rank, bool force, bool saves) {
 void RunFolder::begin(const RankContext& rank, int64_t step, int64_t checkpoint_bytes) const {
   agree(rank.mesh.world(), [&] {
     if (!rank.speaks()) return;
-    if (checkpoint_bytes >= 0) require_disk_room(rank.config, step, checkpoint_bytes);
+    if (checkpoint_bytes >= 0) require_disk_space(rank.config, step, checkpoint_bytes);
     try {
       write_run_file(rank.config.run_dir() + "/config.json", config_json(rank.config));
     } catch (const Error& e) {

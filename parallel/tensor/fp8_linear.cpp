@@ -4,13 +4,14 @@ namespace gt::ops {
 namespace {
 
 // Returns the amax that scales h = `what` (x, of, pre): that of the history, or that of the whole logical tensor,
-// computed into `room`.
-Tensor scaling_amax(const Fp8State& range, const QuantizeFp8& what, Tensor room, const OpTable& ops, Stream stream) {
+// computed into `workspace`.
+Tensor scaling_amax(const Fp8State& range, const QuantizeFp8& what, Tensor workspace, const OpTable& ops,
+                    Stream stream) {
   if (range.scale.has_history) return range.scale.amax;
-  ops.quantize_fp8({.x = what.x, .fp8 = {.step_amax = room, .overwrite_amax = true}, .of = what.of, .pre = what.pre},
-                   stream);
-  if (range.split != nullptr) range.split->all_reduce(room, ReduceOp::kMax, stream).wait(stream);
-  return room;
+  ops.quantize_fp8(
+      {.x = what.x, .fp8 = {.step_amax = workspace, .overwrite_amax = true}, .of = what.of, .pre = what.pre}, stream);
+  if (range.split != nullptr) range.split->all_reduce(workspace, ReduceOp::kMax, stream).wait(stream);
+  return workspace;
 }
 
 // A layer as its rules have saved it.

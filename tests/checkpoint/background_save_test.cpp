@@ -126,8 +126,8 @@ TEST_CASE("a full disk at any call of a background save drops the attempt on eve
       GT_CHECK(outcome.has_value() && !save.busy());
       if (outcome->error) said[static_cast<size_t>(r)] = outcome->error->what();
       rank.fill(3);
-      Vfs room_again;
-      BackgroundSave next(room_again, mesh, host_device(), {});
+      Vfs working_vfs;
+      BackgroundSave next(working_vfs, mesh, host_device(), {});
       GT_CHECK(!next.start(dir.path, some_state(3), rank.views, kAux, kOptions));
       outcome = next.finish();
       GT_CHECK(outcome && !outcome->error);

@@ -45,113 +45,116 @@ class ScratchRows {
 // FP8 outputs of [rows, cols] with amax, scale_inv and sums.
 struct Codes {
   Tensor amax, rowwise, columnwise, scale_inv, step_amax, sums;
-  Codes(ScratchRows& room, int64_t n, int64_t cols, DType format)
-      : amax(room.filled({1}, DType::kF32, 0, values({2.3}))),
-        rowwise(room.empty({n, cols}, format)),
-        columnwise(room.empty({cols, n}, format)),
-        scale_inv(room.empty({1}, DType::kF32)),
-        step_amax(room.empty({1}, DType::kF32)),
-        sums(room.empty({cols}, DType::kF32)) {}
+  Codes(ScratchRows& scratch, int64_t n, int64_t cols, DType format)
+      : amax(scratch.filled({1}, DType::kF32, 0, values({2.3}))),
+        rowwise(scratch.empty({n, cols}, format)),
+        columnwise(scratch.empty({cols, n}, format)),
+        scale_inv(scratch.empty({1}, DType::kF32)),
+        step_amax(scratch.empty({1}, DType::kF32)),
+        sums(scratch.empty({cols}, DType::kF32)) {}
   Fp8Out out() const {
     return {.amax = amax, .rowwise = rowwise, .columnwise = columnwise, .scale_inv = scale_inv, .step_amax = step_amax};
   }
   QuantizeFp8 of(Tensor x) const { return {.x = x, .fp8 = out()}; }
 };
 
-void check_same(ScratchRows& room, const Codes& a, const Codes& b) {
-  CHECK((room.bytes(a.rowwise) == room.bytes(b.rowwise)));
-  CHECK((room.bytes(a.columnwise) == room.bytes(b.columnwise)));
-  CHECK((room.bytes(a.scale_inv) == room.bytes(b.scale_inv)));
-  CHECK((room.bytes(a.step_amax) == room.bytes(b.step_amax)));
-  CHECK((room.bytes(a.sums) == room.bytes(b.sums)));
+void check_same(ScratchRows& scratch, const Codes& a, const Codes& b) {
+  CHECK((scratch.bytes(a.rowwise) == scratch.bytes(b.rowwise)));
+  CHECK((scratch.bytes(a.columnwise) == scratch.bytes(b.columnwise)));
+  CHECK((scratch.bytes(a.scale_inv) == scratch.bytes(b.scale_inv)));
+  CHECK((scratch.bytes(a.step_amax) == scratch.bytes(b.step_amax)));
+  CHECK((scratch.bytes(a.sums) == scratch.bytes(b.sums)));
   float seen = 0;
-  std::memcpy(&seen, room.bytes(a.step_amax).data(), sizeof seen);
+  std::memcpy(&seen, scratch.bytes(a.step_amax).data(), sizeof seen);
   CHECK(seen > 0);
 }
 
 constexpr int64_t kShapes[][2] = {{80, 144}, {67, 131}, {48, 1024}, {32, 2048}, {16, 4096}};
 
 void gelu_either_way(const Backend& backend, DType t, int64_t n, int64_t cols, bool gradient) {
-  ScratchRows room(backend);
+  ScratchRows scratch(backend);
   const DType format = gradient ? DType::kF8E5M2 : DType::kF8E4M3;
-  const Tensor x = room.filled({n, cols}, t, 1), pre = room.filled({n, cols}, t, 2), h = room.empty({n, cols}, t);
-  Codes stored(room, n, cols, format), made(room, n, cols, format);
+  const Tensor x = scratch.filled({n, cols}, t, 1), pre = scratch.filled({n, cols}, t, 2),
+               h = scratch.empty({n, cols}, t);
+  Codes stored(scratch, n, cols, format), made(scratch, n, cols, format);
   if (gradient)
-    room.ops().gelu_grad({.x = pre, .dout = x, .dx = h}, room.stream());
+    scratch.ops().gelu_grad({.x = pre, .dout = x, .dx = h}, scratch.stream());
   else
-    room.ops().gelu({.x = x, .out = h}, room.stream());
+    scratch.ops().gelu({.x = x, .out = h}, scratch.stream());
   QuantizeFp8 q = stored.of(h);
   q.sums = stored.sums;
-  room.ops().quantize_fp8(q, room.stream());
+  scratch.ops().quantize_fp8(q, scratch.stream());
   q = made.of(x);
   q.sums = made.sums;
   q.of = gradient ? Fp8Source::kGeluGrad : Fp8Source::kGelu;
   if (gradient) q.pre = pre;
-  room.ops().quantize_fp8(q, room.stream());
-  check_same(room, made, stored);
+  scratch.ops().quantize_fp8(q, scratch.stream());
+  check_same(scratch, made, stored);
 }
 
 void norm_either_way(const Backend& backend, DType t, int64_t n, int64_t cols) {
-  ScratchRows room(backend);
-  const Tensor x = room.filled({n, cols}, t, 1), delta = room.filled({n, cols}, t, 2), out = room.empty({n, cols}, t);
-  const Tensor gamma = room.filled({cols}, DType::kF32, 3), beta = room.filled({cols}, DType::kF32, 4);
+  ScratchRows scratch(backend);
+  const Tensor x = scratch.filled({n, cols}, t, 1), delta = scratch.filled({n, cols}, t, 2),
+               out = scratch.empty({n, cols}, t);
+  const Tensor gamma = scratch.filled({cols}, DType::kF32, 3), beta = scratch.filled({cols}, DType::kF32, 4);
   const auto args = [&](const Tensor& sum) {
     return LayerNorm{.x = x,
                      .delta = delta,
                      .gamma = gamma,
                      .beta = beta,
                      .sum = sum,
-                     .mean = room.empty({n}, DType::kF32),
-                     .rstd = room.empty({n}, DType::kF32)};
+                     .mean = scratch.empty({n}, DType::kF32),
+                     .rstd = scratch.empty({n}, DType::kF32)};
   };
-  LayerNorm plain = args(room.empty({n, cols}, t)), fused = args(room.empty({n, cols}, t));
+  LayerNorm plain = args(scratch.empty({n, cols}, t)), fused = args(scratch.empty({n, cols}, t));
   plain.out = out;
-  Codes stored(room, n, cols, DType::kF8E4M3), made(room, n, cols, DType::kF8E4M3);
-  room.ops().layer_norm(plain, room.stream());
-  room.ops().quantize_fp8(stored.of(out), room.stream());
+  Codes stored(scratch, n, cols, DType::kF8E4M3), made(scratch, n, cols, DType::kF8E4M3);
+  scratch.ops().layer_norm(plain, scratch.stream());
+  scratch.ops().quantize_fp8(stored.of(out), scratch.stream());
   fused.fp8 = made.out();
-  room.ops().layer_norm(fused, room.stream());
-  check_same(room, made, stored);
+  scratch.ops().layer_norm(fused, scratch.stream());
+  check_same(scratch, made, stored);
   for (Tensor LayerNorm::*f : {&LayerNorm::sum, &LayerNorm::mean, &LayerNorm::rstd})
-    CHECK((room.bytes(plain.*f) == room.bytes(fused.*f)));
+    CHECK((scratch.bytes(plain.*f) == scratch.bytes(fused.*f)));
 }
 
 // Backward of a norm whose delta comes from an FP8 GEMM. sums: bias gradient; in another order on a device.
 void norm_gradient_either_way(const Backend& backend, DType t, int64_t n, int64_t cols, bool drops) {
-  ScratchRows room(backend);
+  ScratchRows scratch(backend);
   const Shape s{n, cols};
-  const Tensor x = room.filled(s, t, 1), dout = room.filled(s, t, 2), dsum = room.filled(s, t, 3);
-  const Tensor gamma = room.filled({cols}, DType::kF32, 4), mean = room.filled({n}, DType::kF32, 5);
-  const Tensor rstd = room.filled({n}, DType::kF32, 6, positive());
+  const Tensor x = scratch.filled(s, t, 1), dout = scratch.filled(s, t, 2), dsum = scratch.filled(s, t, 3);
+  const Tensor gamma = scratch.filled({cols}, DType::kF32, 4), mean = scratch.filled({n}, DType::kF32, 5);
+  const Tensor rstd = scratch.filled({n}, DType::kF32, 6, positive());
   const auto args = [&](const Tensor& sums) {
     LayerNormGrad g{.x = x, .gamma = gamma, .mean = mean, .rstd = rstd, .dout = dout, .dsum = dsum};
-    g.dx = room.empty(s, t), g.dgamma = room.empty({cols}, DType::kF32), g.dbeta = room.empty({cols}, DType::kF32);
+    g.dx = scratch.empty(s, t), g.dgamma = scratch.empty({cols}, DType::kF32),
+    g.dbeta = scratch.empty({cols}, DType::kF32);
     if (drops) {
-      g.ddelta = room.empty(s, t);
+      g.ddelta = scratch.empty(s, t);
       g.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
     }
     g.dbias = sums;
     return g;
   };
-  Codes stored(room, n, cols, DType::kF8E5M2), made(room, n, cols, DType::kF8E5M2);
-  const Tensor apart = room.empty({cols}, DType::kF32), beside = room.empty({cols}, DType::kF32);
+  Codes stored(scratch, n, cols, DType::kF8E5M2), made(scratch, n, cols, DType::kF8E5M2);
+  const Tensor apart = scratch.empty({cols}, DType::kF32), beside = scratch.empty({cols}, DType::kF32);
   const LayerNormGrad plain = args(apart);
   LayerNormGrad fused = args(beside);
-  room.ops().layer_norm_grad(plain, room.stream());
+  scratch.ops().layer_norm_grad(plain, scratch.stream());
   QuantizeFp8 q = stored.of(drops ? plain.ddelta : plain.dx);
-  const Tensor encoded = room.empty({cols}, DType::kF32);
+  const Tensor encoded = scratch.empty({cols}, DType::kF32);
   q.sums = encoded;
-  room.ops().quantize_fp8(q, room.stream());
+  scratch.ops().quantize_fp8(q, scratch.stream());
   fused.fp8 = made.out();
-  room.ops().layer_norm_grad(fused, room.stream());
-  check_same(room, made, stored);
+  scratch.ops().layer_norm_grad(fused, scratch.stream());
+  check_same(scratch, made, stored);
   for (Tensor LayerNormGrad::*f : {&LayerNormGrad::dx, &LayerNormGrad::ddelta})
-    if (plain.*f) CHECK((room.bytes(plain.*f) == room.bytes(fused.*f)));
+    if (plain.*f) CHECK((scratch.bytes(plain.*f) == scratch.bytes(fused.*f)));
   if (&backend != &cpu_backend()) return;
   for (Tensor LayerNormGrad::*f : {&LayerNormGrad::dgamma, &LayerNormGrad::dbeta})
-    CHECK((room.bytes(plain.*f) == room.bytes(fused.*f)));
-  CHECK((room.bytes(beside) == room.bytes(apart)));
-  CHECK((room.bytes(encoded) == room.bytes(apart)));
+    CHECK((scratch.bytes(plain.*f) == scratch.bytes(fused.*f)));
+  CHECK((scratch.bytes(beside) == scratch.bytes(apart)));
+  CHECK((scratch.bytes(encoded) == scratch.bytes(apart)));
 }
 
 }  // namespace

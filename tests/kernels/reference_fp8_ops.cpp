@@ -12,8 +12,8 @@ namespace {
 double encoded(const QuantizeFp8& p, int64_t at) {
   if (p.of == Fp8Source::kPlain) return get(p.x, at);
   const double x = get(p.x, at), h = p.of == Fp8Source::kGelu ? gelu_value(x) : x * gelu_slope(get(p.pre, at));
-  double room = 0;
-  const Tensor one{reinterpret_cast<std::byte*>(&room), {1}, p.x.dtype, {}};
+  double storage = 0;
+  const Tensor one{reinterpret_cast<std::byte*>(&storage), {1}, p.x.dtype, {}};
   set(one, 0, h);
   return get(one, 0);
 }

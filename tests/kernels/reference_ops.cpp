@@ -218,8 +218,8 @@ void dropout(const Dropout& p, Stream) {
 
 void layer_norm(const LayerNorm& p, Stream s) {
   const int64_t rows = p.x.shape.rows(), cols = p.x.shape.cols();
-  std::vector<std::byte> room(static_cast<size_t>(p.x.bytes()));
-  const Tensor out = p.out ? p.out : Tensor{room.data(), p.x.shape, p.x.dtype, p.x.device};
+  std::vector<std::byte> storage(static_cast<size_t>(p.x.bytes()));
+  const Tensor out = p.out ? p.out : Tensor{storage.data(), p.x.shape, p.x.dtype, p.x.device};
   for (int64_t i = 0; i < rows; ++i) {
     if (p.delta) {
       for (int64_t j = i * cols; j < (i + 1) * cols; ++j)

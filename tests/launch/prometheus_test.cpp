@@ -25,9 +25,9 @@ std::string ask(int port, const std::string& bytes) {
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0);
   std::string out;
-  char room[4096];
+  char buffer[4096];
   if (::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0)
-    for (ssize_t n = 0; (n = ::recv(fd, room, sizeof room, 0)) > 0;) out.append(room, static_cast<size_t>(n));
+    for (ssize_t n = 0; (n = ::recv(fd, buffer, sizeof buffer, 0)) > 0;) out.append(buffer, static_cast<size_t>(n));
   ::close(fd);
   return out;
 }

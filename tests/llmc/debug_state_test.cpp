@@ -27,7 +27,7 @@ using Flags = std::vector<std::string>;
 // Tolerances against PyTorch.
 struct Limits {
   double logit, loss;          // largest absolute difference
-  double gradient = INFINITY;  // relative, per tensor; llmq's criterion applies too (see judge_gradients)
+  double gradient = INFINITY;  // relative, per tensor; llmq's criterion applies too (see compare_gradients)
 };
 
 struct TenSteps {
@@ -44,7 +44,7 @@ struct Report {
   std::string figures;
 };
 
-void judge_logits(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
+void compare_logits(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
   double worst = 0, square = 0, all = 0;
   const auto vocab = static_cast<size_t>(s.vocab);
   for (size_t k = 0; k < o.logits.size(); ++k) {
@@ -58,7 +58,7 @@ void judge_logits(const DebugState& s, const TenSteps& o, const Limits& l, Repor
   v.figures += fmt::format("logits within {:.2g}", worst);
 }
 
-void judge_losses(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
+void compare_losses(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
   double worst = 0;
   const auto look = [&](const std::string& name, double found, double expected) {
     const double d = std::fabs(found - expected);
@@ -71,7 +71,7 @@ void judge_losses(const DebugState& s, const TenSteps& o, const Limits& l, Repor
 }
 
 // llmq's criterion: cosine of each tensor at least 0.95, its norm within 5 %, mean cosine above 0.99.
-void judge_gradients(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
+void compare_gradients(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
   double sum = 0, worst = 0, lowest = 1;
   for (const auto& [name, expected] : s.grads) {
     const auto it = o.grads.find(name);
@@ -87,11 +87,11 @@ void judge_gradients(const DebugState& s, const TenSteps& o, const Limits& l, Re
   v.figures += fmt::format(", gradients {:.2g}, their cosine {:.6f} at least", worst, lowest);
 }
 
-Report judge(const DebugState& s, const TenSteps& o, const Limits& l) {
+Report compare_state(const DebugState& s, const TenSteps& o, const Limits& l) {
   Report v;
-  judge_logits(s, o, l, v);
-  judge_losses(s, o, l, v);
-  judge_gradients(s, o, l, v);
+  compare_logits(s, o, l, v);
+  compare_losses(s, o, l, v);
+  compare_gradients(s, o, l, v);
   return v;
 }
 
@@ -106,9 +106,9 @@ void predict(const DebugState& s, const std::string& checkpoint, const Flags& fl
   mb.batch = s.batch;
   mb.seq = s.length;
   mb.tokens = ids.tensor({s.batch, s.length}, DType::kI32);
-  const int64_t room = (1 << 20) + 8 * s.vocab + 256 * s.batch * s.length * m->config.model.hidden;
+  const int64_t arena_bytes = (1 << 20) + 8 * s.vocab + 256 * s.batch * s.length * m->config.model.hidden;
   for (size_t row = 0; row < s.x.size(); row += out.stride) {
-    Arena arena(Buffer(room, m->stream.device(), device));
+    Arena arena(Buffer(arena_bytes, m->stream.device(), device));
     Pool pool(Buffer(kAlign, m->stream.device(), device));
     Tape tape(arena, pool, *m->backend->ops, m->stream);
     tape.set_recording(false);
@@ -161,7 +161,7 @@ TenSteps all_of(const DebugState& s, const Flags& flags, const MeshShape& mesh =
 
 void expect(const DebugState& s, const std::string& name, const Flags& flags, const Limits& limits,
             const MeshShape& mesh = {}) {
-  const Report v = judge(s, all_of(s, flags, mesh), limits);
+  const Report v = compare_state(s, all_of(s, flags, mesh), limits);
   std::cout << name << ": " << v.figures << std::endl;
   for (const std::string& w : v.wrong) UNSCOPED_INFO(w);
   CHECK(v.wrong.empty());
@@ -219,9 +219,9 @@ TEST_CASE("GPT-2 124M by llm.c's own debug state: logits, gradients and the ten 
 TEST_CASE("a differing debug state is found, and the differing tensor is named") {
   const DebugState s = read_debug_state(small_folder());
   const TenSteps right = all_of(s, kCpu);
-  REQUIRE(judge(s, right, kSmall).wrong.empty());
+  REQUIRE(compare_state(s, right, kSmall).wrong.empty());
   const auto only = [&](const TenSteps& o, const std::string& words, const Limits& limits = kHalf) {
-    const Report v = judge(s, o, limits);
+    const Report v = compare_state(s, o, limits);
     REQUIRE(v.wrong.size() == 1);
     CHECK_THAT(v.wrong.front(), Catch::Contains(words));
   };
@@ -230,10 +230,10 @@ TEST_CASE("a differing debug state is found, and the differing tensor is named")
   only(o, "gradient of layers.1.mlp.up.weight");
   o = right;
   o.grads.erase("final_norm.bias");
-  CHECK(judge(s, o, kHalf).wrong.front().find("final_norm.bias") != std::string::npos);
+  CHECK(compare_state(s, o, kHalf).wrong.front().find("final_norm.bias") != std::string::npos);
   o = right;
   std::swap(o.grads["layers.0.attn.out.bias"], o.grads["layers.1.attn.out.bias"]);
-  CHECK(judge(s, o, kHalf).wrong.size() >= 2);
+  CHECK(compare_state(s, o, kHalf).wrong.size() >= 2);
   o = right;
   o.losses[9] += 0.06;
   only(o, "loss of step 10");
@@ -245,7 +245,7 @@ TEST_CASE("a differing debug state is found, and the differing tensor is named")
   only(o, "of their norm");
   DebugState faster = s;  // a slightly wrong optimizer
   faster.lr *= 1.01;
-  for (const std::string& w : judge(s, all_of(faster, kCpu), kSmall).wrong)
+  for (const std::string& w : compare_state(s, all_of(faster, kCpu), kSmall).wrong)
     CHECK_THAT(w, Catch::Contains("loss of step"));
-  CHECK(judge(s, all_of(faster, kCpu), kSmall).wrong.size() == 9);  // all but the first
+  CHECK(compare_state(s, all_of(faster, kCpu), kSmall).wrong.size() == 9);  // all but the first
 }

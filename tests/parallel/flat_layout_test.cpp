@@ -125,8 +125,8 @@ TEST_CASE("the ranks of a TP group cover every logical element exactly once") {
 
 TEST_CASE("a two-ended pool places neighbors of a window at opposite ends and needs their sum") {
   const auto bytes = [](int64_t n) { return Shape{n * kAlign / 4}; };
-  const auto rolling = [&](int64_t room, int64_t& needed) {
-    TwoEndedPool pool(Buffer(room, {}, *cpu_backend().device));
+  const auto rolling = [&](int64_t capacity, int64_t& needed) {
+    TwoEndedPool pool(Buffer(capacity, {}, *cpu_backend().device));
     std::vector<const std::byte*> places;
     Tensor before = pool.alloc(bytes(1), DType::kF32);
     for (int64_t n : {3, 1, 5, 2, 2, 4}) {  // each allocated before the previous one is freed

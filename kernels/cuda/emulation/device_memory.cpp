@@ -79,8 +79,8 @@ void require_device_address(const void* p) {
 
 void* device_alloc(size_t bytes) {
   Memory& m = memory();
-  const size_t room = std::max(kPage, (bytes + kPage - 1) / kPage * kPage);
-  const size_t need = room + (m.fenced ? kPage : 0);  // the page after it stays protected
+  const size_t mapped = std::max(kPage, (bytes + kPage - 1) / kPage * kPage);
+  const size_t need = mapped + (m.fenced ? kPage : 0);  // the page after it stays protected
   size_t at = 0;
   {
     const std::lock_guard lock(m.mutex);
@@ -92,11 +92,11 @@ void* device_alloc(size_t bytes) {
     m.taken[at] = need;
     m.used = std::max(m.used, at + need);
   }
-  if (m.fenced && mprotect(m.base + at, room, PROT_READ | PROT_WRITE) != 0) return nullptr;
-  watch::fresh(m.base + at, room);
+  if (m.fenced && mprotect(m.base + at, mapped, PROT_READ | PROT_WRITE) != 0) return nullptr;
+  watch::fresh(m.base + at, mapped);
   const OnDevice now;
-  fill(m.base + at, room);
-  return m.base + at + (m.fenced ? room - std::max<size_t>(16, (bytes + 15) / 16 * 16) : 0);
+  fill(m.base + at, mapped);
+  return m.base + at + (m.fenced ? mapped - std::max<size_t>(16, (bytes + 15) / 16 * 16) : 0);
 }
 
 void device_free(void* p) {

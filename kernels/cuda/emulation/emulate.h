@@ -39,7 +39,7 @@ void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thre
 [[noreturn]] void die(const char* what);
 // Dynamic shared memory limit of a kernel, bytes. Unless cudaFuncSetAttribute raised it: 48 KB less 1 KB for static
 // shared memory, which counts too and is unknown here.
-size_t shared_room(const void* kernel);
+size_t shared_memory_limit(const void* kernel);
 void wait_block();
 void wait_warp();   // the warp's earlier writes are visible after it
 void wait_lanes();  // exchanges values only: does not order memory
@@ -85,7 +85,8 @@ template <class... P, class... A>
 void operator%(void (*kernel)(P...), const Bound<A...>& b) {
   const std::tuple<P...> args = b.args;
   std::apply([](const auto&... a) { (require_device_memory(a), ...); }, args);
-  if (b.shared > shared_room(reinterpret_cast<const void*>(kernel))) die("more shared memory than it was allowed");
+  if (b.shared > shared_memory_limit(reinterpret_cast<const void*>(kernel)))
+    die("more shared memory than it was allowed");
   const auto launch = [kernel, args, grid = b.grid, block = b.block, shared = b.shared] {
     run(grid, block, shared, [&] { std::apply(kernel, args); });
   };

@@ -22,20 +22,20 @@ namespace gt::emulated {
 
 namespace {
 
-std::mutex rooms_mutex;
-std::map<const void*, size_t> rooms;  // dynamic shared memory limits raised by cudaFuncSetAttribute
+std::mutex shared_limits_mutex;
+std::map<const void*, size_t> shared_limits;  // dynamic shared memory limits raised by cudaFuncSetAttribute
 
 void allow_shared(const void* kernel, int bytes) {
-  const std::lock_guard lock(rooms_mutex);
-  rooms[kernel] = static_cast<size_t>(bytes);
+  const std::lock_guard lock(shared_limits_mutex);
+  shared_limits[kernel] = static_cast<size_t>(bytes);
 }
 
 }  // namespace
 
-size_t shared_room(const void* kernel) {
-  const std::lock_guard lock(rooms_mutex);
-  const auto it = rooms.find(kernel);
-  return it == rooms.end() ? size_t{47} << 10 : it->second;
+size_t shared_memory_limit(const void* kernel) {
+  const std::lock_guard lock(shared_limits_mutex);
+  const auto it = shared_limits.find(kernel);
+  return it == shared_limits.end() ? size_t{47} << 10 : it->second;
 }
 
 }  // namespace gt::emulated

@@ -72,18 +72,18 @@ OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) 
   std::visit(
       [&](auto& args) {
         if constexpr (!std::is_same_v<std::decay_t<decltype(args)>, std::monostate>) {
-          std::map<uintptr_t, int64_t> room;
+          std::map<uintptr_t, int64_t> buffer_bytes;
           each_operand(args, [&](const char*, const Tensor& t, OperandRole) {
-            if (t) room[number(t)] = std::max(room[number(t)], offset(t) + t.bytes());
+            if (t) buffer_bytes[number(t)] = std::max(buffer_bytes[number(t)], offset(t) + t.bytes());
           });
-          std::map<uintptr_t, size_t> place;
-          for (const auto& [which, bytes] : room) {
-            place[which] = held_.size();
+          std::map<uintptr_t, size_t> buffer_of;
+          for (const auto& [which, bytes] : buffer_bytes) {
+            buffer_of[which] = held_.size();
             held_.emplace_back(bytes, bench.stream().device, *bench.backend().device);
           }
           each_operand(args, [&](const char*, Tensor& t, OperandRole) {
             if (!t) return;
-            t.data = held_[place[number(t)]].data() + offset(t);
+            t.data = held_[buffer_of[number(t)]].data() + offset(t);
             t.device = bench.stream().device;
             if (t.dtype == DType::kI32)
               values.ids(t, vocab);

@@ -79,9 +79,9 @@ std::string read_bytes(const std::string& file, size_t most) {
   std::ifstream in(file, std::ios::binary);
   GT_REQUIRE(in.good(), Exit::kUsage, "--tasks: ", file, ": cannot be opened");
   std::string text;
-  char room[1 << 16];
-  while (in.read(room, sizeof room), in.gcount() > 0) {
-    text.append(room, static_cast<size_t>(in.gcount()));
+  char buffer[1 << 16];
+  while (in.read(buffer, sizeof buffer), in.gcount() > 0) {
+    text.append(buffer, static_cast<size_t>(in.gcount()));
     GT_REQUIRE(text.size() <= most, Exit::kUsage, "--tasks: ", file, ": more than ", kMostBytes >> 20,
                " MiB of questions in all; split them over several runs");
   }
@@ -111,10 +111,10 @@ std::vector<ChoiceQuestion> parse_questions(std::string_view text, const std::st
 
 std::vector<ChoiceQuestion> read_questions(const std::vector<std::string>& files) {
   std::vector<ChoiceQuestion> out;
-  size_t room = kMostBytes;
+  size_t remaining = kMostBytes;
   for (const std::string& file : files) {
-    const std::string text = read_bytes(file, room);
-    room -= text.size();
+    const std::string text = read_bytes(file, remaining);
+    remaining -= text.size();
     for (ChoiceQuestion& q : parse_questions(text, file)) out.push_back(std::move(q));
   }
   return out;

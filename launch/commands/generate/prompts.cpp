@@ -18,9 +18,9 @@ constexpr size_t kMostArgument = 100'000;  // bytes per command-line argument: L
 
 std::string read_all(std::istream& in, const std::string& name) {
   std::string text;
-  char room[1 << 16];
-  while (in.read(room, sizeof room), in.gcount() > 0) {
-    text.append(room, static_cast<size_t>(in.gcount()));
+  char buffer[1 << 16];
+  while (in.read(buffer, sizeof buffer), in.gcount() > 0) {
+    text.append(buffer, static_cast<size_t>(in.gcount()));
     GT_REQUIRE(static_cast<int64_t>(text.size()) <= kMostBytes, Exit::kUsage, name, ": more than 64 MiB of prompts");
   }
   GT_REQUIRE(!in.bad(), Exit::kIo, name, ": cannot be read");

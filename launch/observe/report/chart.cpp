@@ -193,13 +193,13 @@ std::string to_html(const LineChart& chart) {
   const bool logarithmic = chart.logarithmic && ys.low > 0 && ys.high > 30 * ys.low;
   if (chart.zero && !logarithmic) ys.low = std::min(0., ys.low), ys.high = std::max(0., ys.high);
   if (ys.low == ys.high) {
-    const double room = ys.low == 0 ? 1 : 0.1 * std::fabs(ys.low);
-    ys.low -= chart.zero ? 0 : room, ys.high += room;
+    const double margin = ys.low == 0 ? 1 : 0.1 * std::fabs(ys.low);
+    ys.low -= chart.zero ? 0 : margin, ys.high += margin;
   }
   if (!logarithmic) {
-    const double room = 0.04 * (ys.high - ys.low);
-    ys.high += room;
-    if (!chart.zero || ys.low < 0) ys.low -= room;
+    const double margin = 0.04 * (ys.high - ys.low);
+    ys.high += margin;
+    if (!chart.zero || ys.low < 0) ys.low -= margin;
   }
   const AxisScale x{xs.low, xs.high, kLeft, kWidth - kRight}, y{ys.low, ys.high, kHeight - kBottom, kTop, logarithmic};
   std::string svg = svg_begin(chart.id, chart.title, chart.description, kHeight);

@@ -127,8 +127,8 @@ std::vector<std::string> watch_panel(const RunLog& log, int width, int height) {
     }
   std::vector<double> losses;
   for (const LoggedStep& step : log.steps()) losses.push_back(step[kLossColumn]);
-  const int room = std::min(height - static_cast<int>(out.size()) - 1, 14);
-  for (std::string& line : text_chart(smoothed(losses, static_cast<double>(losses.size()) / 40), width, room))
+  const int rows = std::min(height - static_cast<int>(out.size()) - 1, 14);
+  for (std::string& line : text_chart(smoothed(losses, static_cast<double>(losses.size()) / 40), width, rows))
     out.push_back(std::move(line));
   for (std::string& line : out) line.resize(std::min(line.size(), static_cast<size_t>(std::max(width, 1))));
   out.resize(std::min(out.size(), static_cast<size_t>(std::max(height, 1))));

@@ -34,12 +34,12 @@ std::string progress_bar(double share, int width, const std::string& before, con
     if (fixed + kLeastBar + static_cast<int>(tail.size() + part.size()) + 2 > width) break;
     tail += "  " + part;
   }
-  const int room = std::min(width - fixed - static_cast<int>(tail.size()), kMostBar);
+  const int bar = std::min(width - fixed - static_cast<int>(tail.size()), kMostBar);
   std::string line = before + percent;
-  if (room >= 3) {
-    const int full = static_cast<int>(share * room);
+  if (bar >= 3) {
+    const int full = static_cast<int>(share * bar);
     line += '[' + std::string(static_cast<size_t>(full), '=');
-    if (full < room) line += '>' + std::string(static_cast<size_t>(room - full - 1), ' ');
+    if (full < bar) line += '>' + std::string(static_cast<size_t>(bar - full - 1), ' ');
     line += ']';
   }
   line += tail;

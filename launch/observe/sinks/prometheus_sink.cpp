@@ -181,12 +181,12 @@ void PrometheusSink::serve() {
 void PrometheusSink::answer(int connection) {
   const auto deadline = Clock::now() + std::chrono::seconds(kMostSeconds);
   std::string request;
-  char room[1024];
+  char buffer[1024];
   while (request.find("\r\n\r\n") == std::string::npos) {
     if (request.size() >= kMostRequest || !ready(connection, POLLIN, wake_[0], deadline)) return;
-    const ssize_t n = ::recv(connection, room, sizeof room, 0);
+    const ssize_t n = ::recv(connection, buffer, sizeof buffer, 0);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
-    if (n > 0) request.append(room, static_cast<size_t>(n));
+    if (n > 0) request.append(buffer, static_cast<size_t>(n));
   }
   std::string out;
   {

@@ -1,5 +1,5 @@
 // Disk space for checkpoints, checked before the first step.
-#include "launch/train/disk_room.h"
+#include "launch/train/disk_space.h"
 
 #include <filesystem>
 
@@ -13,36 +13,36 @@ using namespace gt;
 using Catch::Contains;
 
 TEST_CASE("a disk without space for one checkpoint is refused, without space for the kept ones a warning") {
-  DiskRoom room{.dir = "/data/run", .free = 1000, .checkpoint = 100, .saves = 50, .there = 0, .most = 4};
-  CHECK(check_disk(room).empty());
-  room.free = 399;
-  CHECK_THAT(check_disk(room), Contains("/data/run: 4 more checkpoints of 100 B (100 bytes) each") &&
+  DiskSpace disk{.dir = "/data/run", .free = 1000, .checkpoint = 100, .saves = 50, .there = 0, .most = 4};
+  CHECK(check_disk(disk).empty());
+  disk.free = 399;
+  CHECK_THAT(check_disk(disk), Contains("/data/run: 4 more checkpoints of 100 B (100 bytes) each") &&
                                    Contains("the disk has 399 B (399 bytes) free") && Contains("--checkpoint.keep"));
-  room.there = 1;  // the oldest one is removed when the fourth is written
-  CHECK(check_disk(room).empty());
-  room.there = 0, room.saves = 3;
-  CHECK(check_disk(room).empty());
-  room.saves = -1;
-  CHECK_FALSE(check_disk(room).empty());
-  room.there = 9, room.free = 100;
-  CHECK(check_disk(room).empty());
-  room.free = 87;  // when resumed
-  CHECK_FALSE(check_disk(room).empty());
-  room.there = 0, room.free = 88;  // within the margin
-  CHECK_FALSE(check_disk(room).empty());
-  room.free = 87;
+  disk.there = 1;  // the oldest one is removed when the fourth is written
+  CHECK(check_disk(disk).empty());
+  disk.there = 0, disk.saves = 3;
+  CHECK(check_disk(disk).empty());
+  disk.saves = -1;
+  CHECK_FALSE(check_disk(disk).empty());
+  disk.there = 9, disk.free = 100;
+  CHECK(check_disk(disk).empty());
+  disk.free = 87;  // when resumed
+  CHECK_FALSE(check_disk(disk).empty());
+  disk.there = 0, disk.free = 88;  // within the margin
+  CHECK_FALSE(check_disk(disk).empty());
+  disk.free = 87;
   try {
-    check_disk(room);
+    check_disk(disk);
     FAIL("accepted");
   } catch (const Error& e) {
     CHECK(e.code() == Exit::kIo);
     CHECK_THAT(e.what(), Contains("a checkpoint of this run takes 100 B (100 bytes)") &&
                              Contains("87 B (87 bytes) free") && Contains("--checkpoint.dir"));
   }
-  room.free = 0, room.saves = 0;  // no saves left
-  CHECK(check_disk(room).empty());
-  room.free = -1, room.saves = 1;
-  CHECK(check_disk(room).empty());
+  disk.free = 0, disk.saves = 0;  // no saves left
+  CHECK(check_disk(disk).empty());
+  disk.free = -1, disk.saves = 1;
+  CHECK(check_disk(disk).empty());
 }
 
 TEST_CASE("free bytes are those of the file system of the future folder") {

@@ -203,19 +203,19 @@ std::optional<LoadReport> load_checkpoint(Vfs& vfs, const std::string& dir, cons
     if (first) choice.list(which);
   });
   for (;;) {
-    std::vector<std::string> told;  // path, manifest, warnings so far; empty: no step at all
+    std::vector<std::string> result;  // path, manifest, warnings so far; empty: no step at all
     all_or_none(mesh, [&] {
       if (!first || choice.steps.empty()) return;
       auto step = choice.next();
       if (!step) choice.give_up();
-      told = {step->path, std::move(step->text), pack(choice.warnings)};
+      result = {step->path, std::move(step->text), pack(choice.warnings)};
     });
-    told = unpack(broadcast_bytes(world, pack(told), 0));
-    if (told.empty()) return std::nullopt;
+    result = unpack(broadcast_bytes(world, pack(result), 0));
+    if (result.empty()) return std::nullopt;
     for (int attempt = 0;; ++attempt) {
       try {
-        LoadReport report = load_opened(vfs, told[0], told[1], into, true, accept, fit, mesh, api, stream);
-        const auto refused = unpack(told[2]);
+        LoadReport report = load_opened(vfs, result[0], result[1], into, true, accept, fit, mesh, api, stream);
+        const auto refused = unpack(result[2]);
         report.warnings.insert(report.warnings.begin(), refused.begin(), refused.end());
         all_or_none(mesh, [&] {
           if (first && which != "auto")

@@ -98,7 +98,7 @@ left() {
   echo $((rest > 1 ? rest : 1))
 }
 fail() { echo "failed: $*"; return 1; }
-tell() {  # prints immediately, for goals that take long
+print_now() {  # prints immediately, for goals that take long
   echo "$*"
   printf '%28s%s\n' "" "$*" >&3
 }
@@ -216,7 +216,7 @@ checked() {  # TOOL
   until=$((SECONDS + $(left)))
   # Without a GPU there is nothing to check.
   "$kernel_tests" "$cases" --list-test-names-only |
-    grep -vE 'every backend at|oneDNN|every op has|the judge sees|two seeds' >"cases-$1"
+    grep -vE 'every available backend|oneDNN|every op has|the comparison detects|two seeds' >"cases-$1"
   while read -r name; do
     while [ "$(jobs -rp | wc -l)" -ge 4 ]; do wait -n; done
     ! grep -q '^refused' "results-$1" || break
@@ -446,8 +446,8 @@ record() { tail -1 "$logs/bench.jsonl" | sed -nE "s/.*\"$1\":([0-9.e+-]+)[,}].*/
 thousands() { awk -v x="$1" 'BEGIN {printf "%.1fk", x / 1000}'; }
 part() { awk -v x="$1" 'BEGIN {if (x == "") print "not measured"; else printf "%.3f", x}'; }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN {printf "%.4f", a / b}'; }
-# judge NUMBER FLOOR: prints MET or MISSED; toys have no floor
-judge() {
+# meets NUMBER FLOOR: prints MET or MISSED; toys have no floor
+meets() {
   [ "$small" != 1 ] || set -- "$1" 0
   awk -v x="$1" -v least="$2" 'BEGIN {print (x != "" && x + 0 >= least + 0) ? "MET" : "MISSED"}'
 }
@@ -464,12 +464,12 @@ speed() {
     esac
     bench $name $(batch_of $micro) || { bad=1; continue; }
     rate=$(record tokens_per_second)
-    verdict="$(thousands $floor) $(judge "$rate" $floor)"
-    [[ $verdict = *MET ]] || [ "$(judge "$(record r)" $planned)" = MISSED ] ||
-      verdict="$(thousands $floor) not, but R is $(part "$(record r)") s here: $share of it $(judge "$(record sol)" $share)"
+    verdict="$(thousands $floor) $(meets "$rate" $floor)"
+    [[ $verdict = *MET ]] || [ "$(meets "$(record r)" $planned)" = MISSED ] ||
+      verdict="$(thousands $floor) not, but R is $(part "$(record r)") s here: $share of it $(meets "$(record sol)" $share)"
     line="$name$(by_whom) $(thousands "$rate") tokens/s, $verdict"
     line+=", sol $(part "$(record sol)"), mfu $(part "$(record mfu)"), host-bound $(part "$(record host_bound)")"
-    tell "$line$(clocks)"
+    print_now "$line$(clocks)"
     all+="$line; "
     [ $name != 124m ] || first=$rate
   done
@@ -487,7 +487,7 @@ small_batch() {
   [ -n "$sol" ] || { fail "no roofline for this device and shape"; return 1; }
   bench 124m $(batch_of 4 4) --train.deterministic true || return 1
   echo "figure: 124m, 4 x 1024 a step: $(thousands "$rate") tokens/s, $(part "$sol") of its roofline," \
-    "0.5 $(judge "$sol" 0.5); with --train.deterministic true $(thousands "$(record tokens_per_second)")"
+    "0.5 $(meets "$sol" 0.5); with --train.deterministic true $(thousands "$(record tokens_per_second)")"
 }
 # Defaults that were chosen by arithmetic, each against another value. No floor.
 choices() {
@@ -515,7 +515,7 @@ fp8() {
   rate=$(record tokens_per_second)
   ratio=$(ratio "$rate" "$bf16")
   echo "figure: 1558m $(thousands "$bf16") tokens/s in bf16, $(thousands "$rate") in fp8: $ratio times," \
-    "1.2 $(judge "$ratio" 1.2)"
+    "1.2 $(meets "$ratio" 1.2)"
 }
 
 # Ratios of tokens per second, ours over the baseline's, in pairs. GPT_GPU_PEER: the command line of another baseline
@@ -533,8 +533,8 @@ duel() {  # NAME NOTE COMMAND
     return 1
   }
   low=$(sed -nE 's/^ratio .*quartiles ([0-9.]+) to.*/\1/p' duel.txt)
-  tell "$1: $(sed -n 's/^ratio *//p' duel.txt); at least 1 $(judge "$low" 1)"
-  echo "$1: $(sed -n 's/^ratio *//p' duel.txt); at least 1 $(judge "$low" 1)" >>duels.txt
+  print_now "$1: $(sed -n 's/^ratio *//p' duel.txt); at least 1 $(meets "$low" 1)"
+  echo "$1: $(sed -n 's/^ratio *//p' duel.txt); at least 1 $(meets "$low" 1)" >>duels.txt
 }
 torch_says() { python3 -c 'import torch; print("torch", torch.__version__, "cuDNN", torch.backends.cudnn.version())'; }
 peer() {

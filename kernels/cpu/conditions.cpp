@@ -26,15 +26,15 @@ double clock_mhz(const std::string& sys) {
   cpu_set_t mine;
   if (sched_getaffinity(0, sizeof mine, &mine) != 0) return DeviceConditions::kUnknown;
   double sum = 0;
-  int told = 0;
+  int cores = 0;
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (!CPU_ISSET(core, &mine)) continue;
     const double khz = number_in(cat(sys, "/devices/system/cpu/cpu", core, "/cpufreq/scaling_cur_freq"));
     if (std::isnan(khz)) return khz;
     sum += khz * 1e-3;
-    ++told;
+    ++cores;
   }
-  return sum / told;
+  return sum / cores;
 }
 
 double celsius(const std::string& sys) {

@@ -186,7 +186,7 @@ awk -v release="$release" -v record="$record" "$blocks"'
   {
     kernel = $1 " " $2; seen[kernel] = 1; key = kernel " " $3; built[$3] = 1
     if ($3 != "ptx" && $6 > 0) bad($1 ".cu: " $2 " spills " $6 " bytes of registers on " $3)
-    if (!(kernel in known)) { if (!(kernel in told)) bad($1 ".cu: " $2 " has no line"); told[kernel] = 1; next }
+    if (!(kernel in known)) { if (!(kernel in reported)) bad($1 ".cu: " $2 " has no line"); reported[kernel] = 1; next }
     if (!($3 in archs)) next
     if (!(key in limit)) { bad($1 ".cu: " $2 " has no record for " $3); next }
     split(limit[key], most, "/")

@@ -102,7 +102,7 @@ Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory)
   const auto world = factory.make(everyone);
   int32_t code = 0;
   if (factory.world_rank() == 0) {
-    VerifyResult v = verifier.judge(c, run);
+    VerifyResult v = verifier.compare_run(c, run);
     if (backend.kind != DeviceKind::kCpu) v = of_device(std::move(v));
     code = static_cast<int32_t>(tell(c, v));
   }

@@ -32,7 +32,7 @@ struct ReplicaVerdict {
   int64_t covered = 0, held = 0;  // elements with a second copy; all elements
 };
 // `all`: checksums by rank.
-ReplicaVerdict judge_replicas(std::span<const std::vector<ReplicaClaim>> all);
+ReplicaVerdict compare_replicas(std::span<const std::vector<ReplicaClaim>> all);
 
 // Collective. Returns the fraction of the state that has replicas, for the log: "replicas are equal: 53 % of weights
 // and optimizer state have a second copy". On a difference every rank throws AgreedError with kHardware, naming step,

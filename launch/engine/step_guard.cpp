@@ -95,7 +95,7 @@ bool StepGuard::may_relearn() const {
          options_.action == SpikeAction::kSkip;
 }
 
-bool StepGuard::judge(double loss, double grad_norm, bool overflow_is_normal) {
+bool StepGuard::check(double loss, double grad_norm, bool overflow_is_normal) {
   loss_ = loss;
   norm_ = grad_norm;
   loss_z_ = norm_z_ = 0;
@@ -108,7 +108,7 @@ bool StepGuard::judge(double loss, double grad_norm, bool overflow_is_normal) {
     norm_z_ = norms_.z(grad_norm, options_.spike_z);
   }
   bad_ = !finite_ || std::max(loss_z_, norm_z_) > options_.spike_z;
-  return bad_ ? judge_bad() : (accept(), false);
+  return bad_ ? handle_anomaly() : (accept(), false);
 }
 
 void StepGuard::accept() {
@@ -119,7 +119,7 @@ void StepGuard::accept() {
   if (++good_ >= kGoodSteps) rollbacks_ = 0;
 }
 
-bool StepGuard::judge_bad() {
+bool StepGuard::handle_anomaly() {
   good_ = 0;
   if (finite_ && options_.action == SpikeAction::kWarn) {
     ++spikes_taken_;

@@ -67,14 +67,14 @@ class StepGuard {
  public:
   explicit StepGuard(const GuardOptions& options) : options_(options) {}
 
-  // Limits of the next step. With them its update is skipped exactly if judge() returns true for its loss and norm.
+  // Limits of the next step. With them its update is skipped exactly if check() returns true for its loss and norm.
   StepLimits limits() const;
   // Records a completed step, applied or skipped. Returns whether its update must have been skipped.
   // `overflow_is_normal`: a loss scaler is searching for its scale, so non-finite gradients under a finite loss are not
   // anomalous.
-  bool judge(double loss, double grad_norm, bool overflow_is_normal = false);
+  bool check(double loss, double grad_norm, bool overflow_is_normal = false);
 
-  // State after the last call of judge().
+  // State after the last call of check().
   bool bad() const { return bad_; }
   bool finite() const { return finite_; }
   bool skipped() const { return skipped_; }
@@ -96,7 +96,7 @@ class StepGuard {
  private:
   static constexpr int64_t kGoodSteps = 1000;  // consecutive normal steps that reset the rollback count
   void accept();
-  bool judge_bad();
+  bool handle_anomaly();
   bool may_relearn() const;  // whether the next step is applied if it is anomalous by its norm alone
 
   const GuardOptions options_;

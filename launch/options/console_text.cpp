@@ -74,7 +74,7 @@ int terminal_width() {
   // Ranks started by gpttrain write into mpirun's pseudo-terminal; the launcher passes the width of the real one
   // (launch/ranks/start/spawn.h).
   int64_t columns;
-  if (const char* told = std::getenv("GPTTRAIN_COLUMNS"); told && parse_int(told, columns))
+  if (const char* value = std::getenv("GPTTRAIN_COLUMNS"); value && parse_int(value, columns))
     return static_cast<int>(columns);
   winsize size{};
   if (isatty(STDOUT_FILENO) != 1) return 0;

@@ -125,11 +125,11 @@ StepResult FaultPolicy::run_without_update() {
 }
 
 // The device has already applied the guard's limits to the step; updates the guard's state alike.
-void FaultPolicy::judge(const StepResult& r) {
+void FaultPolicy::check_step(const StepResult& r) {
   if (!rank_.run.range_test) {
     // A replica with non-finite values skips the step too, which no norm reveals.
     const double norm = r.overflow ? std::numeric_limits<double>::quiet_NaN() : r.grad_norm;
-    const bool left_out = guard_.judge(r.loss, norm, engine_.loss_scaler().options().dynamic || r.loss_scale != 1);
+    const bool left_out = guard_.check(r.loss, norm, engine_.loss_scaler().options().dynamic || r.loss_scale != 1);
     GT_CHECK(left_out == r.skipped, "step ", state_->step, ": loss ", r.loss, " and norm ", norm, " were ",
              r.skipped ? "left out" : "taken", " against the guard's judgement: ", guard_.reason());
   }

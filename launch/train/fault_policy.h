@@ -28,7 +28,7 @@ class FaultPolicy {
   StepResult run_step(bool once);
   // Collective, after the state has advanced. Throws kNumerical after too many consecutive steps with non-finite
   // gradients.
-  void judge(const StepResult&);
+  void check_step(const StepResult&);
   // Collective: reports an anomalous step. If required, rolls back to an older checkpoint, or throws AgreedError
   // kNumerical if there is none or fault.max_rollbacks is exhausted.
   void react();

@@ -115,7 +115,7 @@ void Trainer::one_step() {
   stop_ = r.stop;
   save_due_ = r.save_due;
   state_.advance(r);
-  faults_.judge(r);
+  faults_.check_step(r);
   saver_.after_step(r.save_ready);
   if (range_test_) range_test_->add(r);
   report_.end_step(r);

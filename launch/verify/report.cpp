@@ -124,14 +124,14 @@ std::string describe(const Difference& d, const MeshShape& shape) {
 
 std::string report(const Config& c, const VerifyResult& v) {
   const MeshShape shape = mesh_shape(c);
-  const std::string twin = layout_text(flat(c));
+  const std::string reference = layout_text(flat(c));
   std::string out = "\nagainst one rank: " + class_table(v.close) + "\nworst\n" + worst_lines(v.close, 10, shape);
   if (!v.bits)
     out += "bitwise comparison skipped: the layout ran on another device than its reference\n";
   else if (v.exact.empty())
-    out += fmt::format("bitwise identical to {}\n", twin);
+    out += fmt::format("bitwise identical to {}\n", reference);
   else
-    out += fmt::format("NOT bitwise identical to {}: {} differences\n{}", twin, v.exact.size(),
+    out += fmt::format("NOT bitwise identical to {}: {} differences\n{}", reference, v.exact.size(),
                        worst_lines(v.exact, 10, shape));
   if (const Difference* d = v.bad())
     return out + fmt::format("\nDIFFERENT. First in execution order: {}\n", describe(*d, shape));

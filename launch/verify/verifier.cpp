@@ -61,7 +61,7 @@ const MeshResult& Verifier::single(const Config& layout) {
   return one_rank_runs_.emplace(key, run_mesh(plain_run(c))).first->second;
 }
 
-const MeshResult& Verifier::twin(const Config& layout) {
+const MeshResult& Verifier::flat_run(const Config& layout) {
   const Config c = flat(layout);
   const std::string key = config_json(c);
   const auto it = flat_runs_.find(key);
@@ -81,15 +81,15 @@ MeshRun Verifier::run_of(const Config& layout) {
 VerifyResult Verifier::check(const Config& layout, const MeshHooks* hooks) {
   MeshRun run = run_of(layout);
   run.hooks = hooks;
-  return judge(layout, run_mesh(run));
+  return compare_run(layout, run_mesh(run));
 }
 
-VerifyResult Verifier::judge(const Config& layout, const MeshResult& run) {
+VerifyResult Verifier::compare_run(const Config& layout, const MeshResult& run) {
   VerifyResult v;
   Limits limits = limits_for(computes_in(layout));
   limits.free = !options_.follow;
   v.close = compare(run, single(layout), limits);
-  for (Difference& d : compare(run, twin(layout), exact_limits()))
+  for (Difference& d : compare(run, flat_run(layout), exact_limits()))
     if (d.bad) v.exact.push_back(std::move(d));
   return v;
 }

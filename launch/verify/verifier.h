@@ -32,7 +32,7 @@ class Verifier {
   // `layout`: checked and shrunk. Hooks apply to the layout, never to its references.
   VerifyResult check(const Config& layout, const MeshHooks* hooks = nullptr);
   // Compares a run of the layout made elsewhere (launched ranks).
-  VerifyResult judge(const Config& layout, const MeshResult& run);
+  VerifyResult compare_run(const Config& layout, const MeshResult& run);
   // Returns the run that the layout has to execute; valid until the next call on this object.
   MeshRun run_of(const Config& layout);
   int reference_runs() const { return runs_; }
@@ -41,7 +41,7 @@ class Verifier {
   using Known = std::map<std::string, MeshResult>;  // by config
   MeshRun plain_run(const Config&) const;
   const MeshResult& single(const Config& layout);
-  const MeshResult& twin(const Config& layout);
+  const MeshResult& flat_run(const Config& layout);
   VerifyOptions options_;
   Known one_rank_runs_, flat_runs_;
   int runs_ = 0;

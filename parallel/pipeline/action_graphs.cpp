@@ -17,17 +17,17 @@ int64_t bytes_of(const MicroBatch& mb) {
 
 }  // namespace
 
-ActionGraphs::ActionGraphs(const Backend& twin, Stream s, int slots)
-    : twin_(twin), stream_(s), slots_(slots), read_(twin.device->create_event(s.device.index)) {}
+ActionGraphs::ActionGraphs(const Backend& recorder, Stream s, int slots)
+    : recorder_(recorder), stream_(s), slots_(slots), read_(recorder.device->create_event(s.device.index)) {}
 
 ActionGraphs::~ActionGraphs() {
   entries_.clear();
-  twin_.device->destroy_event(read_);
+  recorder_.device->destroy_event(read_);
 }
 
 // Another shape makes other calls and invalidates all recordings.
 void ActionGraphs::begin_run(std::span<const MicroBatch> list) {
-  on_ = twin_.replays;
+  on_ = recorder_.replays;
   why_.clear();
   int64_t bytes = 0;
   seeds_differ_ = false;
@@ -45,15 +45,15 @@ void ActionGraphs::begin_run(std::span<const MicroBatch> list) {
   if (bytes > slot_bytes_) {
     slot_bytes_ = bytes;
     inputs_ = Buffer();
-    inputs_ = Buffer(slots_ * slot_bytes_, stream_.device, *twin_.device);
+    inputs_ = Buffer(slots_ * slot_bytes_, stream_.device, *recorder_.device);
   }
-  while (!twin_.device->done(read_)) std::this_thread::yield();  // normally long done: the host waits once a step
-  if (list.size() > ordinals_.size()) ordinals_ = HostArray<int64_t>(list.size(), *twin_.device);
+  while (!recorder_.device->done(read_)) std::this_thread::yield();  // normally long done: the host waits once a step
+  if (list.size() > ordinals_.size()) ordinals_ = HostArray<int64_t>(list.size(), *recorder_.device);
   for (size_t k = 0; k < list.size(); ++k) ordinals_[k] = list[k].first_sample;
 }
 
 void ActionGraphs::end_run() {
-  if (on_) twin_.device->record(read_, stream_);
+  if (on_) recorder_.device->record(read_, stream_);
 }
 
 MicroBatch ActionGraphs::bring(int slot, int k, const MicroBatch& mb) {
@@ -61,7 +61,7 @@ MicroBatch ActionGraphs::bring(int slot, int k, const MicroBatch& mb) {
   MicroBatch here = mb;
   std::byte* at = inputs_.data() + slot * slot_bytes_;
   const auto place = [&](const void* from, int64_t bytes) {
-    twin_.device->copy(at, from, bytes, stream_);
+    recorder_.device->copy(at, from, bytes, stream_);
     at += align_up(bytes);
     return at - align_up(bytes);
   };
@@ -86,7 +86,7 @@ Recording* ActionGraphs::recording(const ActionKey& key) {
     why_ = cat("there are more than ", kMostGraphs, " kinds of actions");
     return nullptr;
   }
-  entries_.push_back(std::unique_ptr<Entry>(new Entry{key, {twin_, stream_}}));
+  entries_.push_back(std::unique_ptr<Entry>(new Entry{key, {recorder_, stream_}}));
   return &entries_.back()->recording;
 }
 

@@ -52,7 +52,7 @@ class ActionGraphs {
     Recording recording;
   };
   Recording* recording(const ActionKey&);
-  const Backend& twin_;
+  const Backend& recorder_;
   const Stream stream_;
   const int slots_;
   std::vector<std::unique_ptr<Entry>> entries_;

@@ -27,13 +27,13 @@ int64_t newest(const std::string& dir) {
   return steps.empty() ? 0 : steps.front().first;
 }
 
-// A process that saves step after step and reports each committed one through `tell`.
-[[noreturn]] void save_forever(const std::string& dir, const Layout& l, int64_t first, int tell) {
+// A process that saves step after step and reports each committed one through `write_end`.
+[[noreturn]] void save_forever(const std::string& dir, const Layout& l, int64_t first, int write_end) {
   for (int64_t step = first;; ++step) {
     try {
       save(dir, l, step, small_model(), 2);
     } catch (...) { _exit(3); }
-    if (write(tell, &step, sizeof step) != sizeof step) _exit(4);
+    if (write(write_end, &step, sizeof step) != sizeof step) _exit(4);
   }
 }
 
@@ -73,10 +73,10 @@ TEST_CASE("a process killed while it saves loses no acknowledged step", "[R01]")
     waitpid(pid, &status, 0);
     REQUIRE(WIFSIGNALED(status));
     remove_shared_memory_of(pid);
-    const int64_t told = last_reported(pipe_fd[0], acknowledged);
+    const int64_t last = last_reported(pipe_fd[0], acknowledged);
     close(pipe_fd[0]);
-    save_us *= told >= first ? 0.9 : 1.1;  // half of the kills precede the end of the first save
-    acknowledged = told;
+    save_us *= last >= first ? 0.9 : 1.1;  // half of the kills precede the end of the first save
+    acknowledged = last;
     for (const auto& e : fs::directory_iterator(dir.path))
       during += e.path().filename().string().rfind(".tmp-", 0) == 0;
     const int64_t found = newest(dir.path);

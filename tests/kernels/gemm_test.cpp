@@ -114,7 +114,7 @@ struct Problem {
     const auto spacing = [](DType t) { return t == DType::kBF16 ? 1.0 / 256 : t == DType::kF16 ? 1.0 / 2048 : 0; };
     const double unit = std::max(spacing(with.out), spacing(with.aux)) + 1e-6 * std::sqrt(k + 1.0) + 2e-6;
     double worst = 0;
-    const auto judge = [&](double found, double wanted) {
+    const auto measure = [&](double found, double wanted) {
       const double e = std::abs(found - wanted) / (unit * std::max(1.0, std::abs(wanted)));
       if (!(e <= worst)) worst = std::isnan(e) ? 1e30 : e;
     };
@@ -125,9 +125,9 @@ struct Problem {
           z += a.at(with.trans_a ? p * m + i : i * k + p) * b.at(with.trans_b ? j * k + p : p * n + j);
         const int64_t at = i * n + j;
         if (with.accumulate) z += before.at(at);
-        if (with.epilogue == Epilogue::kGelu) judge(aux.at(at), z), z = gelu(aux.at(at));
+        if (with.epilogue == Epilogue::kGelu) measure(aux.at(at), z), z = gelu(aux.at(at));
         if (with.epilogue == Epilogue::kGeluGrad) z *= gelu_grad(aux.at(at));
-        judge(out.at(at), z);
+        measure(out.at(at), z);
       }
     }
     return worst;
@@ -308,7 +308,7 @@ TEST_CASE("a GEMM's fused bias gradient is bitwise that of a separate column sum
         for (const int threads : {1, 3}) {
           CpuContext context(threads);
           const Stream s = stream_of(context);
-          const auto judged = [&](Gemm g, const Tensor& summed) {
+          const auto check_dbias = [&](Gemm g, const Tensor& summed) {
             for (const bool more : {false, true}) {
               Matrix made = first, again = first;
               made.tensor.data = reinterpret_cast<std::byte*>(made.bytes.data());
@@ -320,10 +320,10 @@ TEST_CASE("a GEMM's fused bias gradient is bitwise that of a separate column sum
               CHECK(made.bytes == again.bytes);
             }
           };
-          judged(
+          check_dbias(
               {.a = dy.tensor, .b = w.tensor, .aux = aux.tensor, .out = dpre.tensor, .epilogue = Epilogue::kGeluGrad},
               dpre.tensor);
-          judged({.a = dy.tensor, .b = x.tensor, .out = dw.tensor, .trans_a = true}, dy.tensor);
+          check_dbias({.a = dy.tensor, .b = x.tensor, .out = dw.tensor, .trans_a = true}, dy.tensor);
         }
       }
 }

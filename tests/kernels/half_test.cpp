@@ -37,10 +37,10 @@ class Memory {
 
 // Runs the op on args and on a copy with 16-bit tensors widened to f32; results must match bitwise after rounding.
 template <class Args>
-class Twin {
+class WideCopy {
  public:
   using Field = Tensor Args::*;
-  Twin(Kernel<Args> op, Args args, std::vector<Field> in, std::vector<Field> out) : op_(op), args_(args) {
+  WideCopy(Kernel<Args> op, Args args, std::vector<Field> in, std::vector<Field> out) : op_(op), args_(args) {
     wide_ = args_;
     for (const auto* fields : {&in, &out}) {
       for (const Field f : *fields) {
@@ -99,13 +99,15 @@ TEST_CASE("16-bit: elementwise ops are bitwise f32 rounded once") {
     const Shape s{19, 1131};
     const Tensor a = m.draw(s, t), b = m.draw(s, t), out = m.draw(s, t), bias = m.draw({1131}, t);
     const Tensor sums = m.draw({1131}, kF32);
-    Twin<Add>(ops.add, {a, b, out}, {&Add::a, &Add::b}, {&Add::out}).check("add");
-    Twin<Axpy>(ops.axpy, {a, out, 0.3f}, {&Axpy::x}, {&Axpy::y}).check("axpy");
-    Twin<AddBias>(ops.add_bias, {a, bias, out}, {&AddBias::x, &AddBias::bias}, {&AddBias::out}).check("add_bias");
-    Twin<ColumnSums>(ops.column_sums, {a, sums, true}, {&ColumnSums::x}, {&ColumnSums::out}).check("column_sums");
-    Twin<Gelu>(ops.gelu, {a, out}, {&Gelu::x}, {&Gelu::out}).check("gelu");
-    Twin<GeluGrad>(ops.gelu_grad, {a, b, out, true}, {&GeluGrad::x, &GeluGrad::dout}, {&GeluGrad::dx}).check("gelu'");
-    Twin<Dropout>(ops.dropout, {a, out, {drop_mask(3, 0.2), 7, 1}}, {&Dropout::x}, {&Dropout::out}).check("dropout");
+    WideCopy<Add>(ops.add, {a, b, out}, {&Add::a, &Add::b}, {&Add::out}).check("add");
+    WideCopy<Axpy>(ops.axpy, {a, out, 0.3f}, {&Axpy::x}, {&Axpy::y}).check("axpy");
+    WideCopy<AddBias>(ops.add_bias, {a, bias, out}, {&AddBias::x, &AddBias::bias}, {&AddBias::out}).check("add_bias");
+    WideCopy<ColumnSums>(ops.column_sums, {a, sums, true}, {&ColumnSums::x}, {&ColumnSums::out}).check("column_sums");
+    WideCopy<Gelu>(ops.gelu, {a, out}, {&Gelu::x}, {&Gelu::out}).check("gelu");
+    WideCopy<GeluGrad>(ops.gelu_grad, {a, b, out, true}, {&GeluGrad::x, &GeluGrad::dout}, {&GeluGrad::dx})
+        .check("gelu'");
+    WideCopy<Dropout>(ops.dropout, {a, out, {drop_mask(3, 0.2), 7, 1}}, {&Dropout::x}, {&Dropout::out})
+        .check("dropout");
   });
 }
 
@@ -118,23 +120,23 @@ TEST_CASE("16-bit: norms are bitwise f32 rounded once, and normalize a 16-bit su
     const Tensor out = m.draw(s, t), mean = m.draw({70}, kF32), rstd = m.draw({70}, kF32), dsum = m.draw(s, t);
     const Tensor dgamma = m.draw({129}, kF32), dbeta = m.draw({129}, kF32), dx = m.draw(s, t), sum = m.draw(s, t);
     using N = LayerNorm;
-    Twin<N>(ops.layer_norm, {.x = x, .gamma = gamma, .beta = beta, .out = out, .mean = mean, .rstd = rstd},
-            {&N::x, &N::gamma, &N::beta}, {&N::out, &N::mean, &N::rstd})
+    WideCopy<N>(ops.layer_norm, {.x = x, .gamma = gamma, .beta = beta, .out = out, .mean = mean, .rstd = rstd},
+                {&N::x, &N::gamma, &N::beta}, {&N::out, &N::mean, &N::rstd})
         .check("layer_norm");
     using G = LayerNormGrad;
-    Twin<G>(ops.layer_norm_grad,
-            {.x = x,
-             .gamma = gamma,
-             .mean = mean,
-             .rstd = rstd,
-             .dout = out,
-             .dsum = dsum,
-             .dx = dx,
-             .dgamma = dgamma,
-             .dbeta = dbeta,
-             .accumulate_dx = true,
-             .accumulate_dw = true},
-            {&G::x, &G::gamma, &G::mean, &G::rstd, &G::dout, &G::dsum}, {&G::dx, &G::dgamma, &G::dbeta})
+    WideCopy<G>(ops.layer_norm_grad,
+                {.x = x,
+                 .gamma = gamma,
+                 .mean = mean,
+                 .rstd = rstd,
+                 .dout = out,
+                 .dsum = dsum,
+                 .dx = dx,
+                 .dgamma = dgamma,
+                 .dbeta = dbeta,
+                 .accumulate_dx = true,
+                 .accumulate_dw = true},
+                {&G::x, &G::gamma, &G::mean, &G::rstd, &G::dout, &G::dsum}, {&G::dx, &G::dgamma, &G::dbeta})
         .check("layer_norm_grad");
 
     // Preceding bias gradient: bitwise identical to column_sums of what was stored, with and without dropout.
@@ -179,12 +181,13 @@ TEST_CASE("16-bit: attention and its gradient are bitwise f32 rounded once") {
     const Tensor lse = m.draw({batch, heads, seq}, kF32), dout = m.draw(out.shape, t), dqkv = m.draw(qkv.shape, t);
     for (const auto& [window, softcap] : {std::pair<int64_t, float>{0, 0.f}, {30, 4.f}}) {
       using A = Attention;
-      Twin<A>(ops.attention, {qkv, out, lse, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap}, {&A::qkv},
-              {&A::out, &A::lse})
+      WideCopy<A>(ops.attention, {qkv, out, lse, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap}, {&A::qkv},
+                  {&A::out, &A::lse})
           .check("attention");
       using G = AttentionGrad;
-      Twin<G>(ops.attention_grad, {qkv, out, lse, dout, dqkv, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap},
-              {&G::qkv, &G::out, &G::lse, &G::dout}, {&G::dqkv})
+      WideCopy<G>(ops.attention_grad,
+                  {qkv, out, lse, dout, dqkv, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap},
+                  {&G::qkv, &G::out, &G::lse, &G::dout}, {&G::dqkv})
           .check("attention_grad");
     }
   });
@@ -197,25 +200,27 @@ TEST_CASE("16-bit: embeddings, cross-entropy and sums are bitwise f32 rounded on
     const Tensor x = m.draw({60, 1100}, t), pos = m.draw({30, 1100}, t), ids = m.ids(60, 17);
     const Tensor dtable = m.draw({17, 1100}, kF32), dpos = m.draw({30, 1100}, kF32), dlogits = m.draw(x.shape, t);
     using E = EmbeddingGrad;
-    Twin<E>(ops.embedding_grad, {.tokens = ids, .dout = x, .dtable = dtable, .accumulate = true}, {&E::dout},
-            {&E::dtable})
+    WideCopy<E>(ops.embedding_grad, {.tokens = ids, .dout = x, .dtable = dtable, .accumulate = true}, {&E::dout},
+                {&E::dtable})
         .check("embedding_grad");
-    Twin<AddPosition>(ops.add_position, {x, pos, 20, 5}, {&AddPosition::pos}, {&AddPosition::x}).check("add_position");
+    WideCopy<AddPosition>(ops.add_position, {x, pos, 20, 5}, {&AddPosition::pos}, {&AddPosition::x})
+        .check("add_position");
     using P = PositionGrad;
-    Twin<P>(ops.position_grad, {x, dpos, 20, 5, true}, {&P::dout}, {&P::dpos}).check("position_grad");
+    WideCopy<P>(ops.position_grad, {x, dpos, 20, 5, true}, {&P::dout}, {&P::dpos}).check("position_grad");
     const Tensor stats = m.draw({60, 3}, kF32), seed = m.draw({1}, kF32), loss = m.draw({60}, kF32);
     using W = CrossEntropy;
-    Twin<W>(ops.cross_entropy, {x, ids, seed, loss, dlogits, 1000}, {&W::logits, &W::seed}, {&W::loss, &W::dlogits})
+    WideCopy<W>(ops.cross_entropy, {x, ids, seed, loss, dlogits, 1000}, {&W::logits, &W::seed}, {&W::loss, &W::dlogits})
         .check("cross_entropy");
     using S = CrossEntropyStats;
-    Twin<S>(ops.cross_entropy_stats, {x, ids, stats, 0, 1000}, {&S::logits}, {&S::stats}).check("cross_entropy_stats");
+    WideCopy<S>(ops.cross_entropy_stats, {x, ids, stats, 0, 1000}, {&S::logits}, {&S::stats})
+        .check("cross_entropy_stats");
     using C = CrossEntropyGrad;
-    Twin<C>(ops.cross_entropy_grad, {x, ids, stats, seed, loss, dlogits, 1, 0, 1000}, {&C::logits, &C::stats, &C::seed},
-            {&C::loss, &C::dlogits})
+    WideCopy<C>(ops.cross_entropy_grad, {x, ids, stats, seed, loss, dlogits, 1, 0, 1000},
+                {&C::logits, &C::stats, &C::seed}, {&C::loss, &C::dlogits})
         .check("cross_entropy_grad");
     const Tensor total = m.make({1}, DType::kF64);
     set(total, 0, 0.5);
-    Twin<Sum>(ops.sum, {x, total}, {&Sum::x}, {}).check("sum");
+    WideCopy<Sum>(ops.sum, {x, total}, {&Sum::x}, {}).check("sum");
     const double half = get(total, 0);
     const Tensor wide = m.make(x.shape, kF32);
     ops.cast({x, wide}, {});

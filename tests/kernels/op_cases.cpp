@@ -164,7 +164,7 @@ std::string OpCase::compare_block(size_t index, const std::vector<std::byte>& go
              : cat(b.label, to_string(b.shape), " is off by ", relative, " (relative L2), allowed ", tolerance);
 }
 
-std::string OpCase::judge(const Images& got) const {
+std::string OpCase::compare(const Images& got) const {
   std::string all;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const std::string one = compare_block(i, got[i]);

@@ -50,7 +50,7 @@ class OpCase {
   // Uploads, runs once through backend.ops, downloads.
   Images run(const Backend& backend, Stream stream) const;
   // Returns "" when the images agree with the reference and inputs and guards are intact; else the first mismatch.
-  std::string judge(const Images& got) const;
+  std::string compare(const Images& got) const;
   // Returns seconds per call: median of `repeats` after a warm-up.
   double time(const Backend& backend, Stream stream, int repeats) const;
   // Bytes that an ideal kernel moves: inputs once, outputs once.

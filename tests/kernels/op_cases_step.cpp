@@ -84,8 +84,8 @@ void add_clip(OpCases& to, std::string name, std::vector<double> squares, float 
 }
 
 // Three microbatches with a mean loss of 2 per target, 4 targets each; a norm of 1. most: spreads of 0.25 above 1.
-void add_judge(OpCases& to, std::string name, double most, double norm = 1, double first_loss = 8, double skip = 0,
-               bool counted = false, double pairs = 0) {
+void add_check_step(OpCases& to, std::string name, double most, double norm = 1, double first_loss = 8, double skip = 0,
+                    bool counted = false, double pairs = 0) {
   auto& c = add_case<CheckStep>(to, std::move(name));
   std::vector<double> before(kNumScalars, 0.7);
   before[kSkip] = skip, before[kAnomalous] = 0;
@@ -97,21 +97,21 @@ void add_judge(OpCases& to, std::string name, double most, double norm = 1, doub
   c.non_finite = true;
 }
 
-void add_judges(OpCases& to) {
+void add_check_steps(OpCases& to) {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
-  add_judge(to, "at the limit", 4);
-  add_judge(to, "the loss is far", 3.9);
-  add_judge(to, "the norm is far", 4, 2.1);
-  add_judge(to, "far, and skipped already", 3.9, 1, 8, 1);
-  add_judge(to, "no limit", inf, 1e30);
-  add_judge(to, "everything is left out", -inf);
-  add_judge(to, "no limit, the loss is no number", inf, 1, nan);
-  add_judge(to, "no limit, the loss is infinite", inf, 1, -inf);
-  add_judge(to, "no limit, the norm is infinite", inf, inf);
-  add_judge(to, "a mean of means, at the limit", 12, 1, 8, 0, true);  // (2 + 2 + 8) / 3
-  add_judge(to, "a mean of means, far", 11.9, 1, 8, 0, true);
-  add_judge(to, "tokens and pairs, at the limit", 20, 1, 8, 0, false, 6);  // 24 / 12 + 24 / 6
-  add_judge(to, "tokens and pairs, far", 19.9, 1, 8, 0, false, 6);
+  add_check_step(to, "at the limit", 4);
+  add_check_step(to, "the loss is far", 3.9);
+  add_check_step(to, "the norm is far", 4, 2.1);
+  add_check_step(to, "far, and skipped already", 3.9, 1, 8, 1);
+  add_check_step(to, "no limit", inf, 1e30);
+  add_check_step(to, "everything is left out", -inf);
+  add_check_step(to, "no limit, the loss is no number", inf, 1, nan);
+  add_check_step(to, "no limit, the loss is infinite", inf, 1, -inf);
+  add_check_step(to, "no limit, the norm is infinite", inf, inf);
+  add_check_step(to, "a mean of means, at the limit", 12, 1, 8, 0, true);  // (2 + 2 + 8) / 3
+  add_check_step(to, "a mean of means, far", 11.9, 1, 8, 0, true);
+  add_check_step(to, "tokens and pairs, at the limit", 20, 1, 8, 0, false, 6);  // 24 / 12 + 24 / 6
+  add_check_step(to, "tokens and pairs, far", 19.9, 1, 8, 0, false, 6);
   auto& timed = add_case<CheckStep>(to, "128 microbatches");
   timed.in(&CheckStep::losses, "losses", {128}, positive(), DType::kF64);
   timed.in(&CheckStep::norm, "norm", {1}, positive());
@@ -143,7 +143,7 @@ void add_step_cases(OpCases& to) {
   timed.in(&ClipFactor::norm_squares, "norm_squares", {64}, positive(), DType::kF64);
   timed.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, positive()).out(&ClipFactor::norm, "norm", {1});
   timed.big = true;
-  add_judges(to);
+  add_check_steps(to);
 }
 
 }  // namespace gt::test

@@ -37,7 +37,7 @@ std::vector<std::string> instruction_sets() {
 std::string run_and_compare(const OpCase& c, const Backend& backend, Stream stream, Images* images = nullptr) {
   try {
     Images got = c.run(backend, stream);
-    std::string verdict = c.judge(got);
+    std::string verdict = c.compare(got);
     if (images) *images = std::move(got);
     return verdict;
   } catch (const Error& e) { return cat("throws ", e.what()); }
@@ -171,7 +171,7 @@ TEST_CASE("parity: the comparison detects a wrong value, a missing one, a stray 
     table.add = f.kernel;
     const Backend faulty{DeviceKind::kCpu, &table, cpu_backend().device};
     const OpenStream stream(*faulty.device, 0, 1);
-    const std::string verdict = c.judge(c.run(faulty, stream));
+    const std::string verdict = c.compare(c.run(faulty, stream));
     INFO(verdict);
     CHECK((*f.expected ? verdict.find(f.expected) != std::string::npos : verdict.empty()));
   }

@@ -79,7 +79,7 @@ const DeviceApi& device() {
 
 bool on_cpu() { return cuda_backend(nullptr) == nullptr; }
 
-const Backend& twin() {
+const Backend& recording_backend() {
   static const Backend fake{DeviceKind::kCpu, &cpu_graphs::ops(), &cpu_graphs::device()};
   return replayable(on_cpu() ? fake : *cuda_backend(nullptr));
 }
@@ -88,7 +88,7 @@ constexpr int64_t kCount = 300;
 
 // Vectors for a few ops; the same in host memory without graphs.
 struct ReplayFixture {
-  const Backend& b = twin();
+  const Backend& b = recording_backend();
   OpenStream stream{*b.device, 0, 1};
   Buffer memory{4 * align_up(kCount * 4), Stream(stream).device, *b.device};
   Tensor x = at(0), y = at(1), z = at(2), other = at(3);

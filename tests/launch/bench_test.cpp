@@ -216,7 +216,7 @@ TEST_CASE("bench comm times every call of every group of the layout, on threads 
   TempDir dir;
   for (const char* ranks : {"threads", "processes"}) {
     INFO(ranks);
-    const Outcome told =
+    const Outcome run =
         must("bench comm" + tiny() + " --tp 2 --pp 2 --dp 2 --most 1 --out c.json --launch.ranks " + ranks, dir);
     const JsonValue c = parse_json(lines_of(dir / "c.json").at(0), "c.json");
     const JsonValue* calls = c.find("calls");
@@ -228,8 +228,8 @@ TEST_CASE("bench comm times every call of every group of the layout, on threads 
       CHECK(number(call, "wire_bytes_per_second") > 0);
     }
     CHECK((groups["tp"] == 15 && groups["dp"] == 15 && groups["pp"] == 5));
-    CHECK(told.says("all_gather"));
-    CHECK(told.says("send+recv"));
+    CHECK(run.says("all_gather"));
+    CHECK(run.says("send+recv"));
   }
   const Outcome alone = gpttrain("bench comm" + tiny(), dir.path());
   CHECK(alone.code == 2);
@@ -243,9 +243,9 @@ TEST_CASE("bench comm times every call of every group of the layout, on threads 
 
 TEST_CASE("bench data times the loaders of the layout") {
   TempDir dir;
-  const Outcome told =
+  const Outcome run =
       must("bench data" + tiny() + " --data.train mock --dp 2 --launch.ranks threads --steps 3 --out d.json", dir);
-  CHECK(told.says("(3 steps, the slowest rank of each)"));
+  CHECK(run.says("(3 steps, the slowest rank of each)"));
   const JsonValue d = parse_json(lines_of(dir / "d.json").at(0), "d.json");
   CHECK(number(d, "steps") == 3);
   CHECK(number(d, "tokens_per_second") > 0);

@@ -268,12 +268,12 @@ TEST_CASE("with mixed precision the matrix is every layout at every level in eve
 TEST_CASE("references of a layout are legal and keep the required axes") {
   const Config base = tiny({"--amp", "O2"});
   for (const Config& c : legal_layouts(base, 2, false)) {
-    const Config one = one_rank(c), twin = flat(c);
+    const Config one = one_rank(c), flat_layout = flat(c);
     REQUIRE(one.world() == 1);
     REQUIRE(one.train.global_batch == c.train.global_batch);
-    REQUIRE(twin.world() == c.parallel.tp * c.parallel.dp);
-    REQUIRE(twin.train.global_batch == c.train.global_batch);
-    REQUIRE(twin.train.grad_accum == c.train.grad_accum);
-    REQUIRE(config_json(one_rank(twin)) == config_json(one));
+    REQUIRE(flat_layout.world() == c.parallel.tp * c.parallel.dp);
+    REQUIRE(flat_layout.train.global_batch == c.train.global_batch);
+    REQUIRE(flat_layout.train.grad_accum == c.train.grad_accum);
+    REQUIRE(config_json(one_rank(flat_layout)) == config_json(one));
   }
 }

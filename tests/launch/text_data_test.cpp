@@ -135,10 +135,10 @@ TEST_CASE("Ctrl-C in tokenizer train is reported, ends with 130, and leaves noth
 TEST_CASE("from a text file to text in three commands, and the text is prepared once") {
   TempDir dir;
   write_file(dir / "mine.txt", "\xEF\xBB\xBF" + read_file("/usr/share/common-licenses/GPL-3") + "caf\xE9\r\n");
-  const Outcome untold = gpttrain(kModel + "--data.train mine.txt --train.steps 2", dir.path());
-  INFO(untold.out);
-  CHECK(untold.code == 2);
-  CHECK(untold.says("gpttrain tokenizer train --input mine.txt --vocab 400 --output mine.model"));
+  const Outcome no_tokenizer = gpttrain(kModel + "--data.train mine.txt --train.steps 2", dir.path());
+  INFO(no_tokenizer.out);
+  CHECK(no_tokenizer.code == 2);
+  CHECK(no_tokenizer.says("gpttrain tokenizer train --input mine.txt --vocab 400 --output mine.model"));
   must("tokenizer train --input mine.txt --vocab 400 --output mine.model", dir);
   const std::string train = kModel +
                             "--data.train mine.txt --data.tokenizer mine.model --log.name mine --train.eval_every 5 "

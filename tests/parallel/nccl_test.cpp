@@ -166,15 +166,15 @@ TEST_CASE("the death of a rank aborts the communicators that others wait in") {
 }
 
 TEST_CASE("an abort ends the kernels of every communicator, even those that graphs keep alive") {
-  control().told = 0;
+  control().signalled = 0;
   control().graphs_live = true;
   int64_t at_once = 0;
   std::thread graphs([&] {  // graphs are destroyed when a rank unwinds, which it does once all kernels were signalled
                             // to end
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (control().told < 6 && std::chrono::steady_clock::now() < limit)
+    while (control().signalled < 6 && std::chrono::steady_clock::now() < limit)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    at_once = control().told;
+    at_once = control().signalled;
     control().graphs_live = false;
   });
   const auto errors = errors_of(2, [](GroupFactory& f) {

@@ -154,8 +154,8 @@ TEST_CASE("diverging copies of a tied table are found on both stages") {
           r.store.require_equal_copies();
         } catch (const Error& e) { error = e.what(); }
         const char* text = "the copies of embed.weight on the first and the last stage differ";
-        const bool told = error.find(text) != std::string::npos;
-        GT_CHECK(told == here, "rank ", f.world_rank(), ": ", error);
+        const bool named = error.find(text) != std::string::npos;
+        GT_CHECK(named == here, "rank ", f.world_rank(), ": ", error);
       });
     }
 }

@@ -22,7 +22,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr GuardOptions kSkips{.action = SpikeAction::kSkip};
 
 void fill(StepGuard& g, double loss = 2, double norm = 1) {
-  for (int k = 0; k < SpikeWindow::kSize; ++k) REQUIRE_FALSE(g.judge(loss, norm));
+  for (int k = 0; k < SpikeWindow::kSize; ++k) REQUIRE_FALSE(g.check(loss, norm));
 }
 
 const std::string kTiny =
@@ -34,18 +34,18 @@ const std::string kTiny =
 
 TEST_CASE("a value 6 deviations above the median of 128 is a spike, and no spike enters the window", "[R24]") {
   StepGuard g(kSkips);
-  for (int k = 0; k < 127; ++k) CHECK_FALSE(g.judge(2, 1));
-  CHECK_FALSE(g.judge(2000, 1));  // the window is not full: no check, but the value enters it
+  for (int k = 0; k < 127; ++k) CHECK_FALSE(g.check(2, 1));
+  CHECK_FALSE(g.check(2000, 1));  // the window is not full: no check, but the value enters it
   StepGuard fixture(kSkips);
   fill(fixture);
-  CHECK_FALSE(fixture.judge(2.011, 1));  // s = 0.002: z 5.5
-  CHECK(fixture.judge(2.013, 1));        // 6.5
+  CHECK_FALSE(fixture.check(2.011, 1));  // s = 0.002: z 5.5
+  CHECK(fixture.check(2.013, 1));        // 6.5
   CHECK_THAT(fixture.reason(), Catch::Contains("loss 2.013 is 6.5 deviations above 2, the median"));
-  CHECK_FALSE(fixture.judge(1.9, 1));  // only values above the median
-  CHECK(fixture.judge(2, 1.1));
+  CHECK_FALSE(fixture.check(1.9, 1));  // only values above the median
+  CHECK(fixture.check(2, 1.1));
   CHECK_THAT(fixture.reason(), Catch::Contains("gradient norm 1.1 is 1.1 times 1, the median"));
-  for (int k = 0; k < 300; ++k) fixture.judge(2.013, 1);
-  CHECK(fixture.judge(2.013, 1));  // still a spike: spikes do not enter the window
+  for (int k = 0; k < 300; ++k) fixture.check(2.013, 1);
+  CHECK(fixture.check(2.013, 1));  // still a spike: spikes do not enter the window
 }
 
 TEST_CASE("the spread is 1.4826 times the median distance from the median", "[R24]") {
@@ -70,13 +70,13 @@ TEST_CASE("by default every finite step is applied, for any loss and norm, and s
     const StepLimits l = g.limits();
     const double limits[kNumLimits] = {1, l.loss_middle, l.loss_spread, l.norm_middle, l.norm_spread, l.most};
     REQUIRE_FALSE(is_anomalous_step(loss, norm, limits));
-    REQUIRE_FALSE(g.judge(loss, norm));
+    REQUIRE_FALSE(g.check(loss, norm));
     REQUIRE_FALSE(g.wants_rollback());
   }
   CHECK(g.spikes_taken() > 100);
   StepGuard level({.action = spike_action_from(standard)});
   fill(level);
-  for (int k = 0; k < 300; ++k) level.judge(3, 5);
+  for (int k = 0; k < 300; ++k) level.check(3, 5);
   CHECK(level.spikes_taken() == SpikeWindow::kSize / 2);  // a lasting level becomes the median
   CHECK_FALSE(level.bad());
 }
@@ -86,58 +86,58 @@ TEST_CASE("three anomalous steps in a row request a rollback, non-finite steps a
     StepGuard g({.action = action});
     fill(g);
     const bool skips = action == SpikeAction::kSkip || action == SpikeAction::kRollback;
-    CHECK(g.judge(9, 1) == skips);
+    CHECK(g.check(9, 1) == skips);
     CHECK(g.bad() == (action != SpikeAction::kOff));
     CHECK(g.wants_rollback() == (action == SpikeAction::kRollback));
-    CHECK_FALSE(g.judge(2, 1));
-    CHECK(g.judge(kNan, 1));
-    CHECK(g.judge(2, std::numeric_limits<double>::infinity()));
+    CHECK_FALSE(g.check(2, 1));
+    CHECK(g.check(kNan, 1));
+    CHECK(g.check(2, std::numeric_limits<double>::infinity()));
     CHECK_FALSE(g.wants_rollback());
-    CHECK(g.judge(kNan, kNan));
+    CHECK(g.check(kNan, kNan));
     CHECK(g.wants_rollback());
-    CHECK_FALSE(g.judge(2, 1));
-    CHECK(g.judge(kNan, 1));
+    CHECK_FALSE(g.check(2, 1));
+    CHECK(g.check(kNan, 1));
     CHECK_FALSE(g.wants_rollback());
   }
   StepGuard scaled(kSkips);
-  CHECK(scaled.judge(2, std::numeric_limits<double>::infinity(), true));  // handled by the loss scaler
+  CHECK(scaled.check(2, std::numeric_limits<double>::infinity(), true));  // handled by the loss scaler
   CHECK_FALSE(scaled.bad());
-  CHECK(scaled.judge(kNan, kNan, true));
+  CHECK(scaled.check(kNan, kNan, true));
   CHECK(scaled.bad());
 }
 
 TEST_CASE("rising gradient norms under an unchanged loss are skipped twice, then accepted", "[R24]") {
   StepGuard g(kSkips);
   fill(g);
-  CHECK(g.judge(2, 70));
-  CHECK(g.judge(2, 3));
+  CHECK(g.check(2, 70));
+  CHECK(g.check(2, 3));
   StepGuard resumed(kSkips);
   resumed.restore(g.json());
   for (StepGuard* guard : {&g, &resumed}) {
-    CHECK_FALSE(guard->judge(2, 5));
+    CHECK_FALSE(guard->check(2, 5));
     CHECK(guard->bad());
     CHECK(guard->relearns());
     CHECK_FALSE(guard->wants_rollback());
     CHECK_THAT(guard->reason(), Catch::Contains("gradient norm 5 is far above the median"));
-    CHECK_FALSE(guard->judge(2, 500));  // the window of norms is not full
-    CHECK(guard->judge(9, 5));          // the window of losses is
-    for (int k = 0; k < 200; ++k) CHECK_FALSE(guard->judge(2, 5));
-    CHECK(guard->judge(2, 6));
+    CHECK_FALSE(guard->check(2, 500));  // the window of norms is not full
+    CHECK(guard->check(9, 5));          // the window of losses is
+    for (int k = 0; k < 200; ++k) CHECK_FALSE(guard->check(2, 5));
+    CHECK(guard->check(2, 6));
   }
   // Not if a loss was anomalous, if nothing bounds the update, or if the action is immediate rollback.
   StepGuard mixed(kSkips);
   fill(mixed);
-  CHECK(mixed.judge(9, 1));
-  CHECK(mixed.judge(2, 70));
+  CHECK(mixed.check(9, 1));
+  CHECK(mixed.check(2, 70));
   resumed.restore(mixed.json());
   for (StepGuard* guard : {&mixed, &resumed}) {
-    CHECK(guard->judge(2, 70));
+    CHECK(guard->check(2, 70));
     CHECK(guard->wants_rollback());
   }
   StepGuard unbounded({.action = SpikeAction::kSkip, .clipped = false}), eager({.action = SpikeAction::kRollback});
   for (StepGuard* guard : {&unbounded, &eager}) {
     fill(*guard);
-    for (int k = 0; k < 3; ++k) CHECK(guard->judge(2, 70));
+    for (int k = 0; k < 3; ++k) CHECK(guard->check(2, 70));
     CHECK(guard->wants_rollback());
   }
 }
@@ -159,7 +159,7 @@ TEST_CASE("with the limits a device skips exactly the steps that the guard would
         const StepLimits l = g.limits();
         const double limits[kNumLimits] = {1, l.loss_middle, l.loss_spread, l.norm_middle, l.norm_spread, l.most};
         const bool bad = is_anomalous_step(loss, norm, limits);
-        REQUIRE(bad == g.judge(loss, norm));
+        REQUIRE(bad == g.check(loss, norm));
         left_out += bad, relearned += g.relearns();
       }
       CHECK(left_out > (action == SpikeAction::kWarn || action == SpikeAction::kOff ? 50 : 100));
@@ -176,11 +176,11 @@ TEST_CASE("rollbacks are counted, reset after 1000 good steps, and survive the s
   CHECK(g.rollbacks() == 1);
   CHECK(g.count_rollback());
   CHECK_FALSE(g.count_rollback());
-  for (int k = 0; k < 999; ++k) g.judge(2, 1);
-  CHECK(g.judge(kNan, 1));  // the count of a thousand restarts
-  for (int k = 0; k < 999; ++k) g.judge(2, 1);
+  for (int k = 0; k < 999; ++k) g.check(2, 1);
+  CHECK(g.check(kNan, 1));  // the count of a thousand restarts
+  for (int k = 0; k < 999; ++k) g.check(2, 1);
   CHECK(g.rollbacks() == 2);
-  g.judge(2, 1);
+  g.check(2, 1);
   CHECK(g.rollbacks() == 0);
 }
 
@@ -188,14 +188,14 @@ TEST_CASE("a restored guard decides like the original", "[R24]") {
   StepGuard a(kSkips);
   uint64_t x = 1;
   const auto next = [&] { return 2 + 1e-3 * static_cast<double>((x = x * 6364136223846793005u + 1) >> 54); };
-  for (int k = 0; k < 200; ++k) a.judge(next(), next());
-  a.judge(kNan, 1);
+  for (int k = 0; k < 200; ++k) a.check(next(), next());
+  a.check(kNan, 1);
   StepGuard b(kSkips);
   b.restore(a.json());
   CHECK(b.json() == a.json());
   for (int k = 0; k < 400; ++k) {
     const double loss = next() + (k % 7 == 0 ? 3 : 0), norm = next();
-    CHECK(a.judge(loss, norm) == b.judge(loss, norm));
+    CHECK(a.check(loss, norm) == b.check(loss, norm));
     CHECK(a.wants_rollback() == b.wants_rollback());
   }
   CHECK(b.json() == a.json());

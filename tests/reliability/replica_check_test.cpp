@@ -26,21 +26,21 @@ std::vector<std::vector<ReplicaClaim>> claims(const std::vector<uint32_t>& crcs)
 }  // namespace
 
 TEST_CASE("a deviating replica of three is named, of two both are, and an unreplicated range is not checked", "[R25]") {
-  CHECK(judge_replicas(claims({5, 5, 5, 5})).equal);
-  const ReplicaVerdict one = judge_replicas(claims({5, 5, 6, 5}));
+  CHECK(compare_replicas(claims({5, 5, 5, 5})).equal);
+  const ReplicaVerdict one = compare_replicas(claims({5, 5, 6, 5}));
   CHECK_FALSE(one.equal);
   CHECK(one.majority);
   CHECK(one.odd == std::vector<int>{2});
   CHECK(one.key == 9);
   CHECK(one.holders == 4);
-  CHECK(judge_replicas(claims({6, 5, 5})).odd == std::vector<int>{0});
-  const ReplicaVerdict two = judge_replicas(claims({5, 6}));
+  CHECK(compare_replicas(claims({6, 5, 5})).odd == std::vector<int>{0});
+  const ReplicaVerdict two = compare_replicas(claims({5, 6}));
   CHECK_FALSE(two.equal);
   CHECK_FALSE(two.majority);
   CHECK(two.odd == std::vector<int>{0, 1});
   std::vector<std::vector<ReplicaClaim>> apart = claims({5, 6});
   apart[1][1].key = 10;  // a different range
-  const ReplicaVerdict none = judge_replicas(apart);
+  const ReplicaVerdict none = compare_replicas(apart);
   CHECK(none.equal);
   CHECK(none.covered == 20);
   CHECK(none.held == 40);

@@ -29,7 +29,7 @@ InjectedFault& fate() {
 }
 
 thread_local bool selected = false;
-thread_local bool told = false;
+thread_local bool reported = false;
 thread_local cudaError_t left = cudaSuccess;
 
 }  // namespace
@@ -37,13 +37,13 @@ thread_local cudaError_t left = cudaSuccess;
 cudaError_t entered() {
   if (!selected) die("a thread that has selected no device calls the runtime: with several GPUs that would be GPU 0");
   if (!fate().broken) return cudaSuccess;
-  told = true;
+  reported = true;
   return fate().error;
 }
 
 bool kernel_runs() {
   InjectedFault& f = fate();
-  if (f.broken) return told = true, false;
+  if (f.broken) return reported = true, false;
   if (f.kernel == 0 || ++f.ran != f.kernel) return true;
   f.broken = true;
   return false;
@@ -51,6 +51,6 @@ bool kernel_runs() {
 
 void select_device() { selected = true; }
 void leave_error(cudaError_t e) { left = e; }
-cudaError_t last_error() { return told ? fate().error : std::exchange(left, cudaSuccess); }
+cudaError_t last_error() { return reported ? fate().error : std::exchange(left, cudaSuccess); }
 
 }  // namespace gt::emulated

@@ -169,14 +169,14 @@ std::string scope_of(const Access& old, const Access& now) {
   return text;
 }
 
-void tell(const Access& old, bool old_writes, const Access& now, bool now_writes, uintptr_t at) {
+void report(const Access& old, bool old_writes, const Access& now, bool now_writes, uintptr_t at) {
   static std::mutex& mutex = *new std::mutex;
   static auto& seen = *new std::set<std::pair<uint32_t, uint32_t>>;
-  static auto& told = *new std::set<std::pair<std::string, std::string>>;
+  static auto& reported = *new std::set<std::pair<std::string, std::string>>;
   const std::lock_guard lock(mutex);
   if (!seen.emplace(old.place, now.place).second) return;
   const std::string first = source_line(old), second = source_line(now);
-  if (!told.emplace(first, second).second) return;  // the same lines in another template instance
+  if (!reported.emplace(first, second).second) return;  // the same lines in another template instance
   std::fprintf(stderr, "emulated kernel: a race at %p: %s and then %s, %s\n  first:  %s\n  second: %s\n",
                reinterpret_cast<void*>(at), name_of(old.how, old_writes), name_of(now.how, now_writes),
                scope_of(old, now).c_str(), first.c_str(), second.c_str());
@@ -212,19 +212,19 @@ void note(Access& kept, const Access& now, bool shared) {
 bool both_atomic(const Access& a, const Access& b) { return a.how == How::kAtomic && b.how == How::kAtomic; }
 
 void reading(Cell& c, const Access& now, bool shared, uintptr_t at) {
-  if (!both_atomic(c.write, now) && !over(c.write, now, shared)) tell(c.write, true, now, false, at);
+  if (!both_atomic(c.write, now) && !over(c.write, now, shared)) report(c.write, true, now, false, at);
   if (!shared && c.read.when != 0 && c.read.when != now.when && !current_work_item().after(c.read.when))
     c.elsewhere = c.read.when;
   note(c.read, now, shared);
 }
 
 void writing(Cell& c, const Access& now, bool shared, uintptr_t at) {
-  if (!both_atomic(c.write, now) && !over(c.write, now, shared)) tell(c.write, true, now, true, at);
-  if (!both_atomic(c.read, now) && !over(c.read, now, shared)) tell(c.read, false, now, true, at);
+  if (!both_atomic(c.write, now) && !over(c.write, now, shared)) report(c.write, true, now, true, at);
+  if (!both_atomic(c.read, now) && !over(c.read, now, shared)) report(c.read, false, now, true, at);
   if (!shared && c.elsewhere != 0 && !current_work_item().after(c.elsewhere)) {
     Access other = c.read;
     other.when = c.elsewhere;
-    tell(other, false, now, true, at);
+    report(other, false, now, true, at);
   }
   c.elsewhere = 0;
   note(c.write, now, shared);

@@ -307,7 +307,7 @@ int ncclCommAbort(nccl::Comm comm) {
   std::unique_lock lock(mutex);
   if (r->now != nullptr && !r->now->done) r->now->torn = true;  // it will never be executed
   r->aborted = true;
-  ++control.told;
+  ++control.signalled;
   lock.unlock();
   await_graphs(*r);
   lock.lock();

@@ -13,6 +13,6 @@ struct FakeNccl {
   // Launch time of a call, and number of calls made before the thread's previous one was launched.
   std::atomic<int64_t> launch_us{0}, races{0};
   // Communicators whose kernels were signalled to end; whether all communicators have calls in live graphs.
-  std::atomic<int64_t> told{0};
+  std::atomic<int64_t> signalled{0};
   std::atomic<bool> graphs_live{false};
 };

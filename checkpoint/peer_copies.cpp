@@ -112,7 +112,7 @@ PeerCopies::PeerCopies(const PeerCopyOptions& options, const Mesh& mesh, const D
   }
   layout_ = layout.value();
   here_ = static_cast<int>(index.at(machine_));
-  place();
+  assign_holders();
   const bool first_here = ranks_of_[static_cast<size_t>(here_)].front() == mesh.rank();
   all_or_none(mesh, [&] {
     if (!first_here) return;
@@ -138,7 +138,7 @@ void PeerCopies::open_folder() {
 }
 
 // Distributes each machine's copies over the ranks of the machines after it.
-void PeerCopies::place() {
+void PeerCopies::assign_holders() {
   peers_ = std::min(options_.peers, static_cast<int>(ranks_of_.size()) - 1);
   holders_of_.resize(bytes_.size());
   std::vector<int64_t> needs(ranks_of_.size());

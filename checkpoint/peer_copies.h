@@ -55,7 +55,7 @@ class PeerCopies {
   struct Choice;
   using Parcel = std::pair<int, std::span<std::byte>>;  // rank, bytes
   void open_folder();
-  void place();
+  void assign_holders();
   void require_memory() const;
   void allocate();
   Choice choose(int64_t newer_than) const;

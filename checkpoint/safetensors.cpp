@@ -134,7 +134,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
 // Checks dtypes, sizes, and that the tensors tile the data region without holes or overlaps.
 void check_entries(const std::string& where, std::vector<Entry>& entries, int64_t data_bytes) {
-  std::vector<Entry*> by_place;
+  std::vector<Entry*> by_offset;
   for (Entry& e : entries) {
     const auto type = kTypes.find(e.dtype);
     GT_REQUIRE(type != kTypes.end(), Exit::kDamaged, where, ": ", e.name, ": unknown dtype \"", e.dtype.substr(0, 40),
@@ -149,12 +149,12 @@ void check_entries(const std::string& where, std::vector<Entry>& entries, int64_
     }
     GT_REQUIRE(fits && n == capacity, Exit::kDamaged, where, ": ", e.name, ": ", e.dtype, " ", to_string(e.shape),
                " in ", e.offsets[1] - e.offsets[0], " bytes");
-    by_place.push_back(&e);
+    by_offset.push_back(&e);
   }
-  std::stable_sort(by_place.begin(), by_place.end(),
+  std::stable_sort(by_offset.begin(), by_offset.end(),
                    [](const Entry* a, const Entry* b) { return a->offsets < b->offsets; });
   int64_t at = 0;
-  for (const Entry* e : by_place) {
+  for (const Entry* e : by_offset) {
     GT_REQUIRE(e->offsets[0] == at, Exit::kDamaged, where, ": ", e->name, " begins at ", e->offsets[0],
                ", the tensor before it ends at ", at);
     at = e->offsets[1];
@@ -242,13 +242,13 @@ class ShardedSafetensors : public WeightFile {
                    file);
         where.erase(it);
         list_.push_back(w);
-        place_.emplace_back(f, k);
+        location_.emplace_back(f, k);
       }
     GT_REQUIRE(where.empty(), Exit::kDamaged, index, ": ", where.begin()->first, " is not in ", where.begin()->second);
   }
   std::string note(const std::string& key) const override { return files_.empty() ? "" : files_[0]->note(key); }
   std::vector<float> read(size_t k, int64_t first, int64_t count) override {
-    return files_[place_[k].first]->read(place_[k].second, first, count);
+    return files_[location_[k].first]->read(location_[k].second, first, count);
   }
 
  private:
@@ -272,7 +272,7 @@ class ShardedSafetensors : public WeightFile {
   }
 
   std::vector<std::unique_ptr<Safetensors>> files_;
-  std::vector<std::pair<size_t, size_t>> place_;
+  std::vector<std::pair<size_t, size_t>> location_;
 };
 
 }  // namespace

@@ -46,13 +46,13 @@ void write_one(Vfs& vfs, const std::string& path, const std::vector<OutTensor>& 
   file.reserve(8 + static_cast<int64_t>(length) + at);
   file.write(&length, sizeof length, 0);
   file.write(text.data(), static_cast<int64_t>(length), 8);
-  int64_t place = 8 + static_cast<int64_t>(length);
+  int64_t offset = 8 + static_cast<int64_t>(length);
   for (size_t k = first; k < last; ++k)
     encode_tensor(tensors[k], k, fetch, [&](const std::string& bytes) {
-      file.write(bytes.data(), static_cast<int64_t>(bytes.size()), place);
-      place += static_cast<int64_t>(bytes.size());
+      file.write(bytes.data(), static_cast<int64_t>(bytes.size()), offset);
+      offset += static_cast<int64_t>(bytes.size());
     });
-  GT_CHECK(place == 8 + static_cast<int64_t>(length) + at, path, ": values of another shape");
+  GT_CHECK(offset == 8 + static_cast<int64_t>(length) + at, path, ": values of another shape");
   file.sync();
   file.close();
   rename_file(vfs, part, path);

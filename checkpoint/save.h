@@ -58,7 +58,7 @@ class SaveAttempt {
   void collect_indexes();
   void write_index_h5();
   void seal(const std::string& folder);
-  void clear_place(const std::string& folder);
+  void prepare_final_folder(const std::string& folder);
   void write_latest(const std::string& text);
 
   Vfs& vfs_;

@@ -155,7 +155,7 @@ void SaveAttempt::begin() {
       clean_attempts(vfs_, dir_);
     } catch (const IoError&) {  // leftovers that cannot be removed do not prevent a save
     }
-    if (options_.commit_by_marker) clear_place(dir_ + "/" + step_name(m_.step));
+    if (options_.commit_by_marker) prepare_final_folder(dir_ + "/" + step_name(m_.step));
     std::error_code ec;
     while (std::filesystem::exists(std::filesystem::symlink_status(name(), ec))) ++attempt;
   });
@@ -166,7 +166,7 @@ void SaveAttempt::begin() {
 
 // Prepares a commit-by-marker attempt in its final folder. An existing step of that number belongs to an abandoned
 // branch of the run. The marker declares the folder an attempt until its manifest is complete.
-void SaveAttempt::clear_place(const std::string& folder) {
+void SaveAttempt::prepare_final_folder(const std::string& folder) {
   std::error_code ec;
   if (std::filesystem::exists(std::filesystem::symlink_status(folder, ec))) set_aside(vfs_, folder, "abandoned");
   temp_ = folder;

@@ -365,8 +365,8 @@ std::map<BlockId, int> readers_of(ProcessGroup& group, const std::vector<BlockId
     }
   std::map<BlockId, int> out;
   size_t turn = 0;
-  for (const auto& [place, ranks] : all)
-    if (ranks.size() > 1) out.emplace(place, ranks[turn++ % ranks.size()]);
+  for (const auto& [block, ranks] : all)
+    if (ranks.size() > 1) out.emplace(block, ranks[turn++ % ranks.size()]);
   return out;
 }
 
@@ -380,7 +380,7 @@ class SharedRead {
   }
 
   void run(ProcessGroup& group) {
-    for (const auto& [place, reader] : readers_of(group, wanted_blocks(plan_))) share(group, place, reader);
+    for (const auto& [block, reader] : readers_of(group, wanted_blocks(plan_))) share(group, block, reader);
     for (auto& [f, cursor] : cursors_) read_up_to(f, cursor, std::numeric_limits<int64_t>::max());
     if (failure_) throw *failure_;
   }
@@ -398,14 +398,14 @@ class SharedRead {
     }
   }
 
-  void share(ProcessGroup& group, const BlockId& place, int reader) {
-    const auto f = static_cast<int>(place.first);
+  void share(ProcessGroup& group, const BlockId& block, int reader) {
+    const auto f = static_cast<int>(block.first);
     const auto at = cursors_.find(f);
-    if (at != cursors_.end()) read_up_to(f, at->second, place.second);
+    if (at != cursors_.end()) read_up_to(f, at->second, block.second);
     std::byte* bytes = block_.data() + kHead;
     std::memset(block_.data(), 0, kHead);
     if (group.rank() == reader) {
-      keep_failure([&] { read(f, place.second, at->second.next_tensor(), bytes); });
+      keep_failure([&] { read(f, block.second, at->second.next_tensor(), bytes); });
       if (failure_) {
         block_[0] = static_cast<std::byte>(failure_->code());
         std::strncpy(reinterpret_cast<char*>(bytes), failure_->what(), static_cast<size_t>(kBlockBytes) - 1);
@@ -414,7 +414,7 @@ class SharedRead {
     group.broadcast({block_.data(), {kHead + kBlockBytes}, DType::kByte, {}}, reader, {}).wait({});
     if (block_[0] != std::byte{0})
       keep_failure([&] { throw Error(reinterpret_cast<const char*>(bytes), static_cast<Exit>(block_[0])); });
-    if (at != cursors_.end() && at->second.next_block() == place.second) take(at->second, place.second, bytes);
+    if (at != cursors_.end() && at->second.next_block() == block.second) take(at->second, block.second, bytes);
   }
 
   // Reads the blocks that only this rank needs.

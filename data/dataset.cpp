@@ -134,9 +134,9 @@ class BlendedDataset final : public Dataset {
       sources_[static_cast<size_t>(d.dataset)]->read_ahead(d.sample);
     }
   }
-  Position place(int64_t sample) const override {
+  Position position_of(int64_t sample) const override {
     const auto d = draw(sample);
-    Position p = sources_[static_cast<size_t>(d.dataset)]->place(d.sample);
+    Position p = sources_[static_cast<size_t>(d.dataset)]->position_of(d.sample);
     p.source = d.dataset;
     return p;
   }

@@ -55,7 +55,7 @@ class Dataset {
     int32_t source = 0;
     int64_t sequence = -1, offset = -1;
   };
-  virtual Position place(int64_t) const { return {}; }
+  virtual Position position_of(int64_t) const { return {}; }
 };
 
 struct DatasetOptions {

@@ -124,7 +124,7 @@ void inspect_sample(const Dataset& dataset, int64_t sample, const Tokenizer* tok
   GT_REQUIRE(sample >= 0, Exit::kUsage, "--sample ", sample, ": expected 0 or more");
   std::vector<int32_t> ids(static_cast<size_t>(dataset.seq() + 1));
   dataset.fetch(sample, ids);
-  const auto p = dataset.place(sample);
+  const auto p = dataset.position_of(sample);
   out << "sample " << sample << ": dataset " << p.source << ", sequence " << p.sequence << ", offset " << p.offset
       << '\n';
   print_ids(ids, tokenizer, out);
@@ -134,7 +134,7 @@ void inspect_order(const Dataset& dataset, int64_t first, int64_t count, std::os
   GT_REQUIRE(first >= 0 && count >= 0, Exit::kUsage, "--samples ", count, ": expected 0 or more");
   out << "sample,dataset,sequence,offset\n";
   for (int64_t k = first; k < first + count; ++k) {
-    const auto p = dataset.place(k);
+    const auto p = dataset.position_of(k);
     out << k << ',' << p.source << ',' << p.sequence << ',' << p.offset << '\n';
   }
 }

@@ -21,7 +21,7 @@ constexpr size_t kMaxLine = 4096;
 constexpr int64_t kUnseenBytes = 1'000'000;
 
 auto rank_of(const SampledLine& l) { return std::tuple(l.priority, l.path, l.line, l.part); }
-auto place_of(const SampledLine& l) { return std::tuple(l.path, l.line, l.part); }
+auto order_key(const SampledLine& l) { return std::tuple(l.path, l.line, l.part); }
 
 uint64_t priority_of(uint64_t seed, uint64_t path, uint64_t line) {
   const uint64_t key[3] = {seed, path, line};
@@ -149,7 +149,7 @@ LineSample sample_lines(const std::vector<std::string>& names, double sample_mb,
   }
   for (auto* list : {&out.train, &out.unseen})
     std::sort(list->begin(), list->end(),
-              [](const SampledLine& a, const SampledLine& b) { return place_of(a) < place_of(b); });
+              [](const SampledLine& a, const SampledLine& b) { return order_key(a) < order_key(b); });
   return out;
 }
 

@@ -9,7 +9,7 @@ namespace gt {
 namespace {
 
 constexpr uint32_t kSeed = 42;     // as in llm.c
-constexpr size_t kKeptVisits = 4;  // readahead is at most a few files in front of reads
+constexpr size_t kKeptPasses = 4;  // readahead is at most a few files in front of reads
 
 void permute(std::vector<uint32_t>& a, std::mt19937& random) {
   for (size_t i = a.size(); i-- > 1;) std::swap(a[i], a[random() % (i + 1)]);
@@ -40,27 +40,27 @@ void LlmcOrder::enter_next_file(Rank& r) const {
   if (r.next == r.files.size()) r.next = 0;
   if (r.next == 0 && options_.shuffled) permute(r.files, r.random);
   FilePass v;
-  if (!r.visits.empty()) v.first = r.visits.back().first + windows_[r.visits.back().file];
+  if (!r.passes.empty()) v.first = r.passes.back().first + windows_[r.passes.back().file];
   v.file = r.files[r.next++];
   if (options_.shuffled) {
     v.windows = ascending(windows_[v.file]);
     permute(v.windows, r.random);
   }
-  r.visits.push_back(std::move(v));
-  if (r.visits.size() > kKeptVisits) r.visits.pop_front();
+  r.passes.push_back(std::move(v));
+  if (r.passes.size() > kKeptPasses) r.passes.pop_front();
 }
 
-const LlmcOrder::FilePass& LlmcOrder::visit_of(int64_t rank, int64_t microbatch) {
+const LlmcOrder::FilePass& LlmcOrder::pass_of(int64_t rank, int64_t microbatch) {
   Rank& r = ranks_[rank];
-  if (r.visits.empty() || microbatch < r.visits.front().first) {
+  if (r.passes.empty() || microbatch < r.passes.front().first) {
     r.random.seed(kSeed + static_cast<uint32_t>(rank));
     r.files = ascending(static_cast<int64_t>(windows_.size()));
     r.next = 0;
-    r.visits.clear();
+    r.passes.clear();
     enter_next_file(r);
   }
-  while (microbatch >= r.visits.back().first + windows_[r.visits.back().file]) enter_next_file(r);
-  auto v = r.visits.rbegin();
+  while (microbatch >= r.passes.back().first + windows_[r.passes.back().file]) enter_next_file(r);
+  auto v = r.passes.rbegin();
   while (microbatch < v->first) ++v;
   return *v;
 }
@@ -69,7 +69,7 @@ LlmcOrder::Position LlmcOrder::find(int64_t sample) {
   GT_CHECK(sample >= 0, "sample ", sample);
   const int64_t b = options_.micro_batch, dp = options_.dp;
   const int64_t microbatch = sample / (dp * b), rank = sample / b % dp, row = sample % b;
-  const FilePass& v = visit_of(rank, microbatch);
+  const FilePass& v = pass_of(rank, microbatch);
   const auto k = static_cast<size_t>(microbatch - v.first);
   const int64_t window = v.windows.empty() ? static_cast<int64_t>(k) : v.windows[k];
   return {static_cast<int64_t>(v.file), ((window * dp + rank) * b + row) * options_.seq};

@@ -41,10 +41,10 @@ class LlmcOrder {
     std::mt19937 random;
     std::vector<uint32_t> files;
     size_t next = 0;              // next index into files
-    std::deque<FilePass> visits;  // most recent ones
+    std::deque<FilePass> passes;  // most recent ones
   };
   void enter_next_file(Rank&) const;
-  const FilePass& visit_of(int64_t rank, int64_t microbatch);
+  const FilePass& pass_of(int64_t rank, int64_t microbatch);
 
   LlmcOrderOptions options_;
   std::vector<int64_t> windows_;  // windows per file

@@ -39,13 +39,13 @@ struct Loader::Impl {
   void read_loop();
   void cut(Slot& slot, int64_t length);
   void fill(Slot& slot, int64_t base);
-  void publish(Slot& slot);
+  void copy_to_device(Slot& slot);
   void gather(Slot& slot, int k, int64_t first);
   void gather_pairs(Slot& slot, int k, int64_t first);
   int64_t put_targets(int32_t* targets, size_t seq) const;
   // Tensors of a microbatch; each that this rank needs has a plane of a slot: one part per microbatch.
   enum Plane : size_t { kTokens, kTargets, kPositions, kTypes, kLengths, kPairs, kNumPlanes };
-  void place_plane(Plane p, bool needed, int64_t bytes);
+  void reserve_plane(Plane p, bool needed, int64_t bytes);
   bool needs(size_t p) const { return piece[p] > 0; }
   int64_t offset(size_t p, int k) const { return begin[p] + piece[p] * k; }
   int32_t* on_host(const Slot& slot, size_t p, int k) const {
@@ -111,12 +111,12 @@ Loader::Impl::Impl(const Dataset& d, const LoaderConfig& c, Device dev, const De
                last, ")");
   global_batch = c.micro_batch * c.microbatches * c.dp_size;
   const int64_t table = c.micro_batch * c.seq * 4, row = c.micro_batch * 4;
-  place_plane(kTokens, c.need_tokens, table);
-  place_plane(kTargets, c.need_targets, table);
-  place_plane(kPositions, c.documents, table);
-  place_plane(kTypes, c.need_tokens && d.pairs(), table);
-  place_plane(kLengths, d.pairs(), row);
-  place_plane(kPairs, c.need_targets && d.pairs(), row);
+  reserve_plane(kTokens, c.need_tokens, table);
+  reserve_plane(kTargets, c.need_targets, table);
+  reserve_plane(kPositions, c.documents, table);
+  reserve_plane(kTypes, c.need_tokens && d.pairs(), table);
+  reserve_plane(kLengths, d.pairs(), row);
+  reserve_plane(kPairs, c.need_targets && d.pairs(), row);
   if (c.need_tokens || c.need_targets || d.pairs()) sample.resize(static_cast<size_t>(d.row()));
   if (c.need_targets && d.masked()) loss.resize(static_cast<size_t>(c.seq + 1));
   if (c.documents) positions.resize(static_cast<size_t>(c.seq + 1));
@@ -140,7 +140,7 @@ Loader::Impl::Impl(const Dataset& d, const LoaderConfig& c, Device dev, const De
   consumed = begin_at = c.first_sample;
 }
 
-void Loader::Impl::place_plane(Plane p, bool needed, int64_t bytes) {
+void Loader::Impl::reserve_plane(Plane p, bool needed, int64_t bytes) {
   begin[p] = slot_bytes;
   piece[p] = needed ? align_up(bytes) : 0;
   slot_bytes += piece[p] * config.microbatches;
@@ -201,7 +201,7 @@ void Loader::Impl::read_loop() {
       if (!slot->end) {
         if (config.curriculum) cut(*slot, config.curriculum.length(config.first_step + produced));
         fill(*slot, base);
-        if (asynchronous) publish(*slot);
+        if (asynchronous) copy_to_device(*slot);
         if (reads) read_ahead(base + 2 * global_batch);
       }
     } catch (...) { slot->error = std::current_exception(); }
@@ -332,7 +332,7 @@ void Loader::Impl::gather_pairs(Slot& slot, int k, int64_t first) {
 }
 
 // Queues the copy to the device: after the work that still uses the slot's device memory, before this step's event.
-void Loader::Impl::publish(Slot& slot) {
+void Loader::Impl::copy_to_device(Slot& slot) {
   if (slot.in_flight) api.wait(slot.used, copy_stream);
   for (int k = 0; k < config.microbatches; ++k)
     for (size_t p = 0; p < kNumPlanes; ++p)

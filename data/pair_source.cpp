@@ -98,7 +98,7 @@ void PairSource::read_ahead(int64_t sample) const {
   file().will_need(w.sequence, w.offset, w.count);
 }
 
-Dataset::Position PairSource::place(int64_t sample) const {
+Dataset::Position PairSource::position_of(int64_t sample) const {
   const Window w = window(sample);
   return {0, w.sequence, w.offset};
 }

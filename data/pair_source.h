@@ -16,7 +16,7 @@ class PairSource final : public TokenSource {
   int64_t available() const override { return INT64_MAX; }
   void read(int64_t sample, const SampleBuffers& to) const override;  // tokens: PairRow
   void read_ahead(int64_t sample) const override;
-  Dataset::Position place(int64_t sample) const override;
+  Dataset::Position position_of(int64_t sample) const override;
   uint64_t order_hash() const override;
 
  private:

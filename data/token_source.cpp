@@ -116,7 +116,7 @@ void TokenSource::require_unchanged() const {
              ": .bin or .idx changed on disk while the run reads them; stop writers and resume from a checkpoint");
 }
 
-LlmcOrder::Position TokenSource::llmc_place(int64_t sample) const {
+LlmcOrder::Position TokenSource::llmc_position(int64_t sample) const {
   const std::lock_guard lock(mutex_);
   if (const int64_t epoch = sample / per_epoch_; epoch != checked_epoch_) {
     require_unchanged();
@@ -168,7 +168,7 @@ void TokenSource::walk(int64_t sample, Visit visit) const {
   GT_CHECK(sample >= 0, "sample ", sample);
   int64_t left = seq_ + 1;
   if (llmc_) {
-    const auto [file, token] = llmc_place(sample);
+    const auto [file, token] = llmc_position(sample);
     visit(range_.begin + file, token, left);
     return;
   }
@@ -233,7 +233,7 @@ void TokenSource::read_ahead(int64_t sample) const {
   walk(sample, [&](int64_t sequence, int64_t begin, int64_t count) { file_->will_need(sequence, begin, count); });
 }
 
-Dataset::Position TokenSource::place(int64_t sample) const {
+Dataset::Position TokenSource::position_of(int64_t sample) const {
   Dataset::Position p;
   walk(sample, [&](int64_t sequence, int64_t begin, int64_t) {
     if (p.sequence < 0) p.sequence = sequence, p.offset = begin;

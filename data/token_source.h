@@ -32,7 +32,7 @@ class TokenSource {
   virtual int64_t available() const;                                 // total samples; INT64_MAX: endless
   virtual void read(int64_t sample, const SampleBuffers& to) const;  // thread-safe
   virtual void read_ahead(int64_t sample) const;
-  virtual Dataset::Position place(int64_t sample) const;
+  virtual Dataset::Position position_of(int64_t sample) const;
   virtual uint64_t order_hash() const;
   std::string identity() const;  // sizes, hashes and sidecar files (Dataset::Content)
 
@@ -51,7 +51,7 @@ class TokenSource {
     StoredOrder order;
   };
   struct Pin;
-  LlmcOrder::Position llmc_place(int64_t sample) const;
+  LlmcOrder::Position llmc_position(int64_t sample) const;
   Slot* pin(int64_t epoch) const;
   void unpin(Slot*) const;
   template <class Visit>

@@ -43,8 +43,8 @@ struct Recording::Kind {
   const char* name;
   size_t bytes;
   void (*keep)(std::byte* to, const void* args);
-  bool (*same)(const std::byte* noted, const void* args);
-  void (*make)(const std::byte* noted, const Backend&, Stream);
+  bool (*same)(const std::byte* recorded, const void* args);
+  void (*make)(const std::byte* recorded, const Backend&, Stream);
 };
 
 // Op and device tables of the recorder.
@@ -52,7 +52,7 @@ struct RecordingBackend {
   // Side call: executed by its own library.
   static constexpr Recording::Kind kSide{
       "collective", sizeof(SideCall), [](std::byte* to, const void* args) { std::memcpy(to, args, sizeof(SideCall)); },
-      [](const std::byte* noted, const void* args) { return std::memcmp(noted, args, sizeof(SideCall)) == 0; },
+      [](const std::byte* recorded, const void* args) { return std::memcmp(recorded, args, sizeof(SideCall)) == 0; },
       nullptr};
 
   template <class Args>
@@ -61,14 +61,14 @@ struct RecordingBackend {
     new (to) Args(kept(*static_cast<const Args*>(args)));
   }
   template <class Args>
-  static bool same(const std::byte* noted, const void* args) {
-    return same_bits(*reinterpret_cast<const Args*>(noted), Args(kept(*static_cast<const Args*>(args))));
+  static bool same(const std::byte* recorded, const void* args) {
+    return same_bits(*reinterpret_cast<const Args*>(recorded), Args(kept(*static_cast<const Args*>(args))));
   }
 
   template <class Args, Kernel<Args> OpTable::*kEntry>
   struct Op {
-    static constexpr void make(const std::byte* noted, const Backend& b, Stream s) {
-      (b.ops->*kEntry)(*reinterpret_cast<const Args*>(noted), s);
+    static constexpr void make(const std::byte* recorded, const Backend& b, Stream s) {
+      (b.ops->*kEntry)(*reinterpret_cast<const Args*>(recorded), s);
     }
     static void call(const Recording::Kind& kind, const Args& a, Stream s) {
       if (running != nullptr && held(kind, &a, s)) return;
@@ -109,8 +109,8 @@ struct RecordingBackend {
 
   static void zero(void* to, int64_t bytes, Stream s) {
     static constexpr Recording::Kind kKind{"zero", sizeof(Zero), keep<Zero>, same<Zero>,
-                                           [](const std::byte* noted, const Backend& b, Stream on) {
-                                             const auto& z = *reinterpret_cast<const Zero*>(noted);
+                                           [](const std::byte* recorded, const Backend& b, Stream on) {
+                                             const auto& z = *reinterpret_cast<const Zero*>(recorded);
                                              b.device->zero(z.to, z.bytes, on);
                                            }};
     const Zero args{to, bytes};
@@ -165,11 +165,11 @@ Recording::Recording(const Backend& recorder, Stream s) : inner_(*behind), strea
   GT_CHECK(recorder.replays && behind != nullptr, "recordings are of a backend that replayable() made");
 }
 
-Recording::~Recording() { forget_broken(); }
+Recording::~Recording() { clear_noexcept(); }
 
 void Recording::begin() {
   GT_CHECK(running == nullptr, "a recording runs inside another");
-  next_ = queued_ = stretch_ = noted_from_ = 0;
+  next_ = queued_ = segment_ = segment_begin_ = 0;
   if (strikes_ >= kMostStrikes) return;
   why_.clear();
   running = this;
@@ -182,7 +182,7 @@ void Recording::end(ReplayCounts& counts) {
   if (running != this) {
     ++counts.eager;
     counts.why = why_;
-    if (recorded_) forget();  // the next run records again
+    if (recorded_) clear();  // the next run records again
     return;
   }
   running = nullptr;
@@ -196,17 +196,17 @@ void Recording::end(ReplayCounts& counts) {
 void Recording::abandon(std::exception_ptr why) {
   running = nullptr;
   if (unfinished_) why = std::exchange(unfinished_, nullptr);
-  forget_broken();
+  clear_noexcept();
   std::rethrow_exception(why);
 }
 
 bool Recording::holds_back(const Kind& kind, const void* args) {
-  if (!recorded_) return note(kind, args), false;
+  if (!recorded_) return record(kind, args), false;
   if (next_ == calls_.size()) return leave(cat("one ", kind.name, " more")), false;
   const Call& c = calls_[next_];
   if (c.kind != &kind) return leave(cat(kind.name, " where ", c.kind->name, " was")), false;
   if (!kind.same(args_.data() + c.at, args)) return leave(cat(kind.name, " with other arguments")), false;
-  GraphSegment& s = segments_[stretch_];
+  GraphSegment& s = segments_[segment_];
   if (++next_ == s.end) launch(s);
   return true;
 }
@@ -234,7 +234,7 @@ HeldGraphs Recording::held() const {
   return h;
 }
 
-void Recording::note(const Kind& kind, const void* args) {
+void Recording::record(const Kind& kind, const void* args) {
   const size_t at = (args_.size() + kAlignment - 1) / kAlignment * kAlignment;
   args_.resize(at + kind.bytes);
   kind.keep(args_.data() + at, args);
@@ -246,12 +246,12 @@ void Recording::cut() {
     if (queued_ < next_) leave("a copy, an event or a wait inside a graph segment");
     return;
   }
-  if (noted_from_ < calls_.size()) segments_.push_back({noted_from_, calls_.size(), nullptr, 0, {}});
-  noted_from_ = calls_.size();
+  if (segment_begin_ < calls_.size()) segments_.push_back({segment_begin_, calls_.size(), nullptr, 0, {}});
+  segment_begin_ = calls_.size();
 }
 
 void Recording::launch(GraphSegment& s) {
-  ++stretch_;
+  ++segment_;
   queued_ = s.end;
   const bool fresh = s.graph == nullptr;
   int64_t before = 0, after = 0, total = 0;
@@ -344,14 +344,14 @@ void Recording::leave(std::string why) {
   queue(from, next_, false);
 }
 
-// forget() where an exception is in flight, or must not be thrown.
-void Recording::forget_broken() {
+// clear() where an exception is in flight, or must not be thrown.
+void Recording::clear_noexcept() {
   try {
-    forget();
+    clear();
   } catch (const std::exception&) {}  // the device is lost, and its graphs with it
 }
 
-void Recording::forget() {
+void Recording::clear() {
   bool any = false;
   for (const GraphSegment& s : segments_) any = any || s.graph != nullptr;
   if (any) inner_.device->synchronize(stream_);

@@ -120,7 +120,7 @@ class Recording {
   void end(ReplayCounts&);
   [[noreturn]] void abandon(std::exception_ptr);
   bool holds_back(const Kind&, const void* args);
-  void note(const Kind&, const void* args);
+  void record(const Kind&, const void* args);
   void cut();
   void launch(GraphSegment&);
   bool capture(GraphSegment&, int64_t* free_bytes);
@@ -129,8 +129,8 @@ class Recording {
   void queue(size_t begin, size_t end, bool captured) const;
   const SideCall& side_at(size_t call) const;
   void leave(std::string why);
-  void forget();
-  void forget_broken();
+  void clear();
+  void clear_noexcept();
 
   const Backend& inner_;
   const Stream stream_;
@@ -140,7 +140,7 @@ class Recording {
   bool recorded_ = false;         // calls_ is complete
   int strikes_ = 0;               // runs that mismatched; at kMostStrikes recording stops
   size_t next_ = 0, queued_ = 0;  // in the current run: calls made; calls queued on the stream
-  size_t stretch_ = 0, noted_from_ = 0;
+  size_t segment_ = 0, segment_begin_ = 0;
   uint64_t run_ = 0;
   SideCalls* sides_ = nullptr;     // library of the side calls among them
   std::exception_ptr unfinished_;  // from a call that must not throw: part of the current run was not executed

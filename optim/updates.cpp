@@ -127,23 +127,23 @@ int64_t UpdateTables::most_segments(const ParamStore& store) const {
 }
 
 UpdateTables::LogicalMap UpdateTables::logical_map(const Parameter& p, uint64_t seed, int tp_rank, int tp_size) {
-  LogicalMap place{stream_key(seed, "sr/" + (p.tied_to.empty() ? p.name : p.tied_to)), {}};
+  LogicalMap map{stream_key(seed, "sr/" + (p.tied_to.empty() ? p.name : p.tied_to)), {}};
   const int64_t local = p.local_shape.numel(), cols = p.local_shape.rank > 1 ? p.local_shape[-1] : 1;
   if (p.shard.kind != ShardSpec::Kind::kSplit) {
-    place.runs.push_back({0, local, 0, local, local});
+    map.runs.push_back({0, local, 0, local, local});
   } else if (p.shard.dim == 0) {  // blocks of whole rows
     const int64_t full = p.pad_rows > 0 ? p.pad_rows : p.full_shape[0];
     for (int64_t row = 0; row < local / cols;) {
       const BlockSlice b = block_slice(p.shard, full, row, tp_rank, tp_size);
-      place.runs.push_back({b.local * cols, b.count * cols, b.at * cols, b.count * cols, b.count * cols});
+      map.runs.push_back({b.local * cols, b.count * cols, b.at * cols, b.count * cols, b.count * cols});
       row = b.local + b.count;
     }
   } else {
     GT_CHECK(p.shard.blocks == 1, p.name, ": blocks of columns");
     const int64_t full = p.full_shape[-1];
-    place.runs.push_back({0, local, logical_index(p.shard, full, 0, tp_rank, tp_size), cols, full});
+    map.runs.push_back({0, local, logical_index(p.shard, full, 0, tp_rank, tp_size), cols, full});
   }
-  return place;
+  return map;
 }
 
 void UpdateTables::widen(const Slice& s, Stream stream) const {
@@ -152,14 +152,14 @@ void UpdateTables::widen(const Slice& s, Stream stream) const {
 
 void UpdateTables::round(const Slice& s, Tensor scalars, Stream stream) const {
   const Tensor wide = widened(s.value.numel());
-  const LogicalMap& place = maps_[static_cast<size_t>(s.tensor)];
-  for (const Rows& r : place.runs) {
+  const LogicalMap& map = maps_[static_cast<size_t>(s.tensor)];
+  for (const Rows& r : map.runs) {
     const int64_t from = std::max(s.begin, r.begin), to = std::min(s.begin + wide.numel(), r.begin + r.count);
     if (from >= to) continue;
     ops_.stochastic_round({.src = wide.slice(from - s.begin, to - from),
                            .dst = s.value.slice(from - s.begin, to - from),
                            .scalars = scalars,
-                           .key = place.key,
+                           .key = map.key,
                            .base = r.base,
                            .first = from - r.begin,
                            .cols = r.cols,

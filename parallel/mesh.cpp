@@ -136,10 +136,10 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   const bool end = shape.pp > 1 && (first_stage() || last_stage());
   embedding_group_ = make("embedding", end ? std::vector<int>{stages.front(), stages.back()} : std::vector<int>{rank_});
   if (shape.pp > 1) {
-    std::vector<int> places(static_cast<size_t>(shape.world() / shape.pp));  // pp is the slowest axis: neighbours
-    for (size_t i = 0; i < places.size(); ++i)
-      places[i] = coord(Axis::kPp) * static_cast<int>(places.size()) + static_cast<int>(i);
-    stage_ = make("stage", places);
+    std::vector<int> stage_ranks(static_cast<size_t>(shape.world() / shape.pp));  // pp is the slowest axis: neighbours
+    for (size_t i = 0; i < stage_ranks.size(); ++i)
+      stage_ranks[i] = coord(Axis::kPp) * static_cast<int>(stage_ranks.size()) + static_cast<int>(i);
+    stage_ = make("stage", stage_ranks);
   }
   one_ = make("self", {rank_});
 }

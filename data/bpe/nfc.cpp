@@ -54,7 +54,7 @@ size_t until_kept(std::string_view line, size_t* size) {
   return line.size();
 }
 
-void append_stretch(std::string_view line, std::string* out) {
+void append_composed(std::string_view line, std::string* out) {
   utf8proc_uint8_t* made = nullptr;
   const utf8proc_ssize_t n =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(line.data()), static_cast<utf8proc_ssize_t>(line.size()),
@@ -68,7 +68,7 @@ void append_nfc(std::string_view line, std::string* out) {
   while (!line.empty()) {
     size_t kept = 0;
     const size_t n = until_kept(line, &kept);
-    append_stretch(line.substr(0, n), out);
+    append_composed(line.substr(0, n), out);
     out->append(line.substr(n, kept));
     line.remove_prefix(n + kept);
   }

@@ -48,7 +48,7 @@ struct TilePosition {
   int64_t q, k, v, out, qkv_stride, out_stride;
 };
 template <class P>
-TilePosition place_of(const P& p, int64_t batch, int64_t head) {
+TilePosition tile_position(const P& p, int64_t batch, int64_t head) {
   const int64_t kv = head / (p.heads / p.kv_heads), row = batch * p.seq;
   const int64_t in = (p.heads + 2 * p.kv_heads) * p.head_dim, out = p.heads * p.head_dim, q = row * in;
   const int64_t k = q + (p.heads + kv) * p.head_dim;
@@ -77,7 +77,7 @@ AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
 template <class P>
 AttentionHead f32_head_of(const P& p, int64_t batch, int64_t head) {
   AttentionHead h = head_of(p, batch, head);
-  const TilePosition at = place_of(p, batch, head);
+  const TilePosition at = tile_position(p, batch, head);
   h.qkv_stride = at.qkv_stride, h.out_stride = at.out_stride;
   const float* qkv = p.qkv.template as<float>();
   h.q = qkv + at.q, h.k = qkv + at.k, h.v = qkv + at.v;
@@ -108,7 +108,7 @@ class WideHeads {
   static int64_t floats(const Attention& p) { return 4 * p.seq * p.head_dim; }
 
   void run(int64_t batch, int64_t head, int64_t first, float* scratch) {
-    const TilePosition at = place_of(p_, batch, head);
+    const TilePosition at = tile_position(p_, batch, head);
     const int64_t last = std::min(first + kAttentionBlock, p_.seq), size = p_.seq * p_.head_dim;
     float *q = wide_, *out = wide_ + size, *k = wide_ + 2 * size, *v = wide_ + 3 * size;
     widen_rows(f_, p_.qkv, at.q, at.qkv_stride, first, last, p_.head_dim, q);
@@ -142,7 +142,7 @@ void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv,
   float *k = wide, *v = k + size, *dk = v + size, *dv = dk + size;
   for (int64_t g = 0; g < group; ++g) {
     AttentionHead& h = heads[g] = head_of(p, batch, kv * group + g);
-    const TilePosition at = place_of(p, batch, kv * group + g);
+    const TilePosition at = tile_position(p, batch, kv * group + g);
     float *q = wide + 4 * (g + 1) * size, *out = q + size, *dout = out + size;
     if (g == 0) widen_rows(f, p.qkv, at.k, at.qkv_stride, 0, p.seq, dim, k);
     if (g == 0) widen_rows(f, p.qkv, at.v, at.qkv_stride, 0, p.seq, dim, v);
@@ -154,7 +154,7 @@ void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv,
   }
   f.attention_grad(heads, group, scratch);
   for (int64_t g = 0; g < group; ++g) {
-    const TilePosition at = place_of(p, batch, kv * group + g);
+    const TilePosition at = tile_position(p, batch, kv * group + g);
     narrow_rows(f, p.dqkv, at.q, at.qkv_stride, 0, p.seq, dim, heads[g].dq);
     if (g == 0) narrow_rows(f, p.dqkv, at.k, at.qkv_stride, 0, p.seq, dim, dk);
     if (g == 0) narrow_rows(f, p.dqkv, at.v, at.qkv_stride, 0, p.seq, dim, dv);

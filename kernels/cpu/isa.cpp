@@ -19,7 +19,7 @@ std::atomic<Isa>& chosen() {
 
 // Limits oneDNN's instruction set. oneDNN fixes the limit at first use; a later change has no effect, which is still
 // correct.
-void tell_onednn(Isa isa, bool limit) {
+void limit_onednn(Isa isa, bool limit) {
   auto to = dnnl::cpu_isa::all;
   if (limit) {
     switch (isa) {
@@ -68,7 +68,7 @@ void set_cpu_isa(const std::string& name_or_auto) {
   const Isa best = best_isa();
   if (name_or_auto == "auto") {
     chosen() = best;
-    tell_onednn(best, false);
+    limit_onednn(best, false);
     return;
   }
   std::string have = "auto";
@@ -77,7 +77,7 @@ void set_cpu_isa(const std::string& name_or_auto) {
     have += cat(", ", name_of(isa));
     if (name_or_auto == name_of(isa)) {
       chosen() = isa;
-      tell_onednn(isa, true);
+      limit_onednn(isa, true);
       return;
     }
   }

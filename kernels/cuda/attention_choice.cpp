@@ -182,7 +182,7 @@ class AllPlans {
     const auto it = plans_.find(&c);
     return it == plans_.end() ? nullptr : it->second.get();
   }
-  void forget(const Context& c) {
+  void drop(const Context& c) {
     std::unique_ptr<AttentionPlans> gone;  // destroyed outside the lock
     const std::lock_guard lock(mutex_);
     if (const auto it = plans_.find(&c); it != plans_.end()) {
@@ -262,6 +262,6 @@ int64_t held_attention_bytes(const Context& c) {
   return plans != nullptr ? plans->workspace() : 0;
 }
 
-void drop_attention_plans(const Context& c) { all_plans().forget(c); }
+void drop_attention_plans(const Context& c) { all_plans().drop(c); }
 
 }  // namespace gt::cuda

@@ -65,10 +65,10 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) out[0] = accumulate ? out[0] + s : s;
 }
 
-__global__ void clip_factor_kernel(const double* squares, int64_t scopes, const double* guard, int64_t guards,
+__global__ void clip_factor_kernel(const double* squares, int64_t units, const double* guard, int64_t guards,
                                    float* scalars, float* norm, float clip, float denominator, double slack) {
   double s = 0;
-  for (int64_t i = 0; i < scopes; ++i) s += squares[i];
+  for (int64_t i = 0; i < units; ++i) s += squares[i];
   const double total = sqrt(s) / denominator;
   const double factor = clip > 0 ? fmin(1.0, clip / (total + slack)) : 1.0;
   scalars[kGradMultiplier] = static_cast<float>(factor / denominator);

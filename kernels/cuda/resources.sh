@@ -23,7 +23,7 @@ if [ "$1" = compile ]; then
   exit $code
 fi
 
-verb=$1 record=$2 release=$3
+action=$1 record=$2 release=$3
 shift 3
 
 # awk: strips namespaces, return type and parameters from a kernel's name.
@@ -146,7 +146,7 @@ blocks='
     return n < 32 ? n : 32
   }'
 
-if [ "$verb" = record ]; then
+if [ "$action" = record ]; then
   keep_rules >&2
   awk -F'\t' '$3 != "ptx" && $6 > 0 {print "spills: " $1 ".cu " $2 " " $3; bad = 1} END {exit bad}' "$built" >&2
   {
@@ -166,7 +166,7 @@ if [ "$verb" = record ]; then
   echo "$(grep -vcE '^#|^release' "$record") kernels recorded in $record"
   exit 0
 fi
-[ "$verb" = check ] || { echo "resources.sh compile | check | record" >&2; exit 2; }
+[ "$action" = check ] || { echo "resources.sh compile | check | record" >&2; exit 2; }
 
 code=0
 keep_rules || code=1

@@ -76,7 +76,7 @@ std::string full_help(const Subcommand& spec) {
   return spec.config == ConfigFlags::kNow ? out + megatron_help() : out;
 }
 
-std::string verb_help(const Subcommand& spec, const std::vector<Option>& options, bool all) {
+std::string subcommand_help(const Subcommand& spec, const std::vector<Option>& options, bool all) {
   std::string out = help_words(fmt::format("gpttrain {}: {}", spec.name, spec.meaning), 0);
   out += fmt::format("\nusage: gpttrain {}{} [flags]\n", spec.name, spec.plain ? fmt::format(" [{}]", spec.plain) : "");
   out += fmt::format("example: gpttrain {} {}\n", spec.name, spec.example);
@@ -132,7 +132,8 @@ const Subcommand& take_subcommand(std::vector<std::string>& words) {
 // Handles gpttrain launch [launcher flags] -- [train flags]: both sides take the same flags.
 void join_launch_flags(std::vector<std::string>& words) {
   if (const auto dashes = std::find(words.begin(), words.end(), "--"); dashes != words.end())
-    if (const auto verb = words.erase(dashes); verb != words.end() && *verb == "train") words.erase(verb);
+    if (const auto subcommand = words.erase(dashes); subcommand != words.end() && *subcommand == "train")
+      words.erase(subcommand);
 }
 
 bool wants_all_help(const std::vector<std::string>& words) {
@@ -295,7 +296,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   const Subcommand& spec = take_subcommand(words);
   command.name = spec.name;
   const std::vector<Option> options = spec.bind(command.args);
-  if (wants_help(words)) return show(verb_help(spec, options, wants_all_help(words)));
+  if (wants_help(words)) return show(subcommand_help(spec, options, wants_all_help(words)));
   command.run = spec.run;
 
   std::vector<std::vector<std::string>> given;

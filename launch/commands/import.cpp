@@ -218,10 +218,10 @@ struct WeightPosition {
 
 // Returns "" or why this tensor cannot be the weight. Finds the scales of int8 and removes them from the list.
 std::string position_of(const WeightFile& file, std::map<std::string, size_t>& found, const std::string& name,
-                        const std::vector<int64_t>& expected, WeightPosition& place) {
+                        const std::vector<int64_t>& expected, WeightPosition& position) {
   const auto it = found.find(name);
   if (it == found.end()) return "missing";
-  const WeightInfo& info = file.list()[place.values = it->second];
+  const WeightInfo& info = file.list()[position.values = it->second];
   found.erase(it);
   if (info.shape != expected) return fmt::format("{}, expected {}", to_string(info.shape), to_string(expected));
   if (info.dtype == "f32" || info.dtype == "bf16" || info.dtype == "f16") return "";
@@ -229,7 +229,7 @@ std::string position_of(const WeightFile& file, std::map<std::string, size_t>& f
     return fmt::format("{}, expected f32, bf16 or f16, or a matrix of i8", info.dtype);
   const auto scale = found.find(name + ".scale");
   if (scale == found.end()) return "i8 without " + name + ".scale";
-  const WeightInfo& s = file.list()[*(place.scale = scale->second)];
+  const WeightInfo& s = file.list()[*(position.scale = scale->second)];
   found.erase(scale);
   if (s.dtype == "f32" && s.shape == std::vector<int64_t>{info.shape[0]}) return "";
   return fmt::format("its scale is {} {}, expected f32 [{}]", s.dtype, to_string(s.shape), info.shape[0]);
@@ -292,7 +292,7 @@ class WeightStream {
         weights_(weights),
         spec_(describe(config.model)),
         seed_(static_cast<uint64_t>(config.train.seed)),
-        places_(match(o, weights, args.from, copies_)) {
+        positions_(match(o, weights, args.from, copies_)) {
     for (size_t k = 0; k < weights.size(); ++k) by_name_["master/" + weights[k].native] = k;
   }
 
@@ -331,8 +331,8 @@ class WeightStream {
     std::vector<float> out;
     out.reserve(static_cast<size_t>(count));
     int64_t begin = 0;  // of the block in the weight
-    for (size_t b = 0; b < places_[k].size(); ++b) {
-      const int64_t size = origin_.file->list()[places_[k][b].values].numel();
+    for (size_t b = 0; b < positions_[k].size(); ++b) {
+      const int64_t size = origin_.file->list()[positions_[k][b].values].numel();
       const int64_t from = std::max(first, begin), to = std::min(first + count, begin + size);
       if (from < to) {
         const std::vector<float> part = block(k, b, from - begin, to - from);
@@ -351,7 +351,7 @@ class WeightStream {
   // A range of a block in native orientation. A transposed matrix is read as a whole and kept for its next ranges.
   std::vector<float> block(size_t k, size_t b, int64_t first, int64_t count) {
     const ModelWeight& w = weights_[k];
-    const WeightPosition& at = places_[k][b];
+    const WeightPosition& at = positions_[k][b];
     if (!origin_.hf || !w.transposed) return finite(w, values(at, first, count), first);
     if (turned_of_ != &at) {
       std::vector<float>().swap(turned_);
@@ -386,8 +386,8 @@ class WeightStream {
   const std::vector<ModelWeight>& weights_;
   const ModelSpec spec_;
   const uint64_t seed_;
-  std::multimap<size_t, size_t> copies_;             // weight -> tensors of the file
-  std::vector<std::vector<WeightPosition>> places_;  // by weight and block
+  std::multimap<size_t, size_t> copies_;                // weight -> tensors of the file
+  std::vector<std::vector<WeightPosition>> positions_;  // by weight and block
   std::map<std::string, size_t> by_name_;
   const WeightPosition* turned_of_ = nullptr;  // whose transposed values `turned_` holds
   std::vector<float> turned_;

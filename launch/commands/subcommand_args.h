@@ -245,7 +245,7 @@ struct WatchArgs {
   template <class V>
   void fields(V& v) {
     v("run", run, "required", "run folder; also positional");
-    v("interval", interval, ">0..3600 seconds", "time between two looks");
+    v("interval", interval, ">0..3600 seconds", "time between two updates");
     v("once", once, "", "show the present state and end");
   }
 };

@@ -52,7 +52,7 @@ std::string layout_block(const Config& c, const char* where) {
   return out;
 }
 
-Exit tell(const Config& c, const VerifyResult& v) {
+Exit print_result(const Config& c, const VerifyResult& v) {
   write_out(report(c, v));
   flush_out();
   return v.bad() == nullptr ? Exit::kOk : Exit::kNumerical;
@@ -86,7 +86,7 @@ class OnDevice {
 
 Exit verify_threads(const Config& c, const VerifyArgs& args) {
   Verifier verifier({static_cast<int>(args.steps)});
-  return tell(c, OnDevice(c).check(verifier, c));
+  return print_result(c, OnDevice(c).check(verifier, c));
 }
 
 // Launched ranks train; rank 0 has the reference and prints the result, whose exit code all ranks return.
@@ -104,7 +104,7 @@ Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory)
   if (factory.world_rank() == 0) {
     VerifyResult v = verifier.compare_run(c, run);
     if (backend.kind != DeviceKind::kCpu) v = of_device(std::move(v));
-    code = static_cast<int32_t>(tell(c, v));
+    code = static_cast<int32_t>(print_result(c, v));
   }
   world->broadcast({reinterpret_cast<std::byte*>(&code), {1}, DType::kI32, {}}, 0, {}).wait({});
   return static_cast<Exit>(code);

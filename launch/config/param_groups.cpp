@@ -68,10 +68,10 @@ ParamGroup parse_param_group(const std::string& text) {
   return g;
 }
 
-void mark_no_decay(std::span<const UnitSpec> scopes, const std::vector<std::string>& patterns) {
+void mark_no_decay(std::span<const UnitSpec> units, const std::vector<std::string>& patterns) {
   for (const std::string& text : patterns) {
     const std::regex pattern(text);
-    for (const UnitSpec& s : scopes)
+    for (const UnitSpec& s : units)
       for (Parameter* p : s.params)
         if (std::regex_search(p->tied_to.empty() ? p->name : p->tied_to, pattern)) p->decay = false;
   }

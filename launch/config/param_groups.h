@@ -19,7 +19,7 @@ ParamGroup parse_param_group(const std::string& text);
 
 // Disables weight decay for parameters whose logical name (for a tied copy, the owner's) matches one of the regular
 // expressions. This is the default for groups that do not set their own.
-void mark_no_decay(std::span<const UnitSpec> scopes, const std::vector<std::string>& patterns);
+void mark_no_decay(std::span<const UnitSpec> units, const std::vector<std::string>& patterns);
 
 // Throws kUsage if a pattern of either matches no parameter of the model, naming the most similar one, or if earlier
 // groups take every match of a group.

@@ -29,7 +29,7 @@ PipelineSchedule train_schedule(const EngineOptions& o, int pp) {
 namespace {
 
 // Returns the order in which rank `rank` of a schedule reads the parameters of its stages. Weight gradients read none.
-std::vector<StagePass> visits(const PipelineSchedule& s, int rank) {
+std::vector<StagePass> read_order(const PipelineSchedule& s, int rank) {
   std::vector<StagePass> out;
   for (const Action& a : s.program[static_cast<size_t>(rank)])
     if (a.act == Act::kForward || a.act == Act::kBackward || a.act == Act::kBackwardInput)
@@ -104,7 +104,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes,
                                .shapes_differ_between_runs = !options.lengths.empty()};
   const PipelineSchedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
-  store_->set_order(visits(train, mesh.coord(Axis::kPp)), visits(evaluation, mesh.coord(Axis::kPp)));
+  store_->set_order(read_order(train, mesh.coord(Axis::kPp)), read_order(evaluation, mesh.coord(Axis::kPp)));
   const Backend* replayed = backend.replays ? &backend : nullptr;
   if (options.trains)
     train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train,
@@ -225,7 +225,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
     exchange();
     clip();
     update();
-    publish();
+    all_gather_weights();
   });
   clock_.end_phase(Phase::kGather);
   return read_back(target_tokens);
@@ -307,7 +307,7 @@ void Engine::update() {
   clock_.end_phase(Phase::kOptimizer);
 }
 
-void Engine::publish() { store_->all_gather_values(); }
+void Engine::all_gather_weights() { store_->all_gather_values(); }
 
 // From exchange to all-gather: the same calls in every step with this loss scale, by which clipping divides.
 template <class Work>

@@ -206,7 +206,7 @@ class Engine {
   void exchange();
   void clip();
   void update();
-  void publish();
+  void all_gather_weights();
   template <class Work>
   void replay(Work);
   StepResult read_back(int64_t target_tokens);

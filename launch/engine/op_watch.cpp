@@ -63,12 +63,13 @@ struct OpWatch::Hook {
   }
 };
 
-void OpWatch::begin(const ParamStore& store, const RankStatus& status, std::vector<Injection> plants, bool look) {
+void OpWatch::begin(const ParamStore& store, const RankStatus& status, std::vector<Injection> faults,
+                    bool check_values) {
   parameters_ = store.parameters();
   status_ = &status;
-  plants_ = std::move(plants);
-  planted_.assign(plants_.size(), false);
-  look_ = look;
+  faults_ = std::move(faults);
+  injected_.assign(faults_.size(), false);
+  check_values_ = check_values;
   found_.reset();
   watch_thread();
 }
@@ -107,15 +108,15 @@ void OpWatch::call(Kernel<Args> kernel, const Args& args, Stream s) {
     timer_->add(kInfo.leaf, direction_of(args), p != nullptr ? &p->name : nullptr, seconds);
     return;
   }
-  const bool look = look_ && !found_;
+  const bool check_values = check_values_ && !found_;
   float value = 0;
   const Operands::One* bad_input = nullptr;
-  for (int k = 0; k < operands.count && look && bad_input == nullptr; ++k)
+  for (int k = 0; k < operands.count && check_values && bad_input == nullptr; ++k)
     if (reads(operands.list[k].role) && first_bad_element(operands.list[k].tensor, s, &value) >= 0)
       bad_input = &operands.list[k];
   kernel(args, s);
-  plant(operands, s);
-  for (int k = 0; k < operands.count && look; ++k) {
+  inject(operands, s);
+  for (int k = 0; k < operands.count && check_values; ++k) {
     const Operands::One& o = operands.list[k];
     const int64_t at = writes(o.role) ? first_bad_element(o.tensor, s, &value) : -1;
     if (at < 0) continue;
@@ -154,17 +155,17 @@ std::string OpWatch::with(const Operands& o) const {
   return "";
 }
 
-void OpWatch::plant(const Operands& o, Stream s) {
+void OpWatch::inject(const Operands& o, Stream s) {
   const auto where = status_->slot().where.load(std::memory_order_relaxed);
-  for (size_t i = 0; i < plants_.size(); ++i) {
-    const Injection& f = plants_[i];
+  for (size_t i = 0; i < faults_.size(); ++i) {
+    const Injection& f = faults_[i];
     const bool backward = f.site == "backward";
     bool meant = false;
     for (int k = 0; k < o.count; ++k) {
       const Parameter* p = parameter_at(o.list[k].tensor.data, backward);
       meant = meant || (p != nullptr && p->name == f.param && writes(o.list[k].role) == backward);
     }
-    if (!meant || planted_[i] || (f.microbatch >= 0 && static_cast<int32_t>(where) != f.microbatch)) continue;
+    if (!meant || injected_[i] || (f.microbatch >= 0 && static_cast<int32_t>(where) != f.microbatch)) continue;
     for (int k = 0; k < o.count; ++k) {
       const Tensor& t = o.list[k].tensor;
       if (!writes(o.list[k].role) || t.dtype != DType::kF32 || f.index >= t.numel()) continue;
@@ -172,7 +173,7 @@ void OpWatch::plant(const Operands& o, Stream s) {
           f.action == "nan" ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
       backend_.device->copy(t.data + f.index * static_cast<int64_t>(sizeof x), &x, sizeof x, s);
       backend_.device->synchronize(s);
-      planted_[i] = true;
+      injected_[i] = true;
       break;
     }
   }

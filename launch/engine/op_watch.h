@@ -32,9 +32,9 @@ class OpWatch {
   // Returns a backend like the given one whose ops can be observed. Owned by this object.
   const Backend& backend() const { return backend_; }
 
-  // Starts observing the ops called by this thread. `plants`: injected faults of sites forward and backward. `look`:
-  // checks for non-finite values.
-  void begin(const ParamStore&, const RankStatus&, std::vector<Injection> plants, bool look);
+  // Starts observing the ops called by this thread. `faults`: injected faults of sites forward and backward.
+  // `check_values`: checks for non-finite values.
+  void begin(const ParamStore&, const RankStatus&, std::vector<Injection> faults, bool check_values);
   // Starts timing the ops called by this thread, each until completion, into `to`.
   void begin_timing(const ParamStore&, ModuleTimer& to);
   void end();
@@ -47,7 +47,7 @@ class OpWatch {
   const Parameter* parameter_at(const std::byte*, bool gradient) const;
   const Parameter* parameter_of(const struct Operands&) const;
   std::string with(const struct Operands&) const;
-  void plant(const struct Operands&, Stream);
+  void inject(const struct Operands&, Stream);
   void watch_thread();
   int64_t first_bad_element(const Tensor&, Stream, float* value);
 
@@ -57,9 +57,9 @@ class OpWatch {
   const bool replays_;  // when not observing
   std::vector<Parameter*> parameters_;
   const RankStatus* status_ = nullptr;
-  std::vector<Injection> plants_;
-  std::vector<bool> planted_;
-  bool look_ = false;
+  std::vector<Injection> faults_;
+  std::vector<bool> injected_;
+  bool check_values_ = false;
   ModuleTimer* timer_ = nullptr;
   std::optional<BadOp> found_;
   std::vector<std::byte> host_;

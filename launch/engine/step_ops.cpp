@@ -13,10 +13,10 @@ namespace gt {
 namespace {
 
 // Clears fields that change from call to call, or from block to block, without affecting the work.
-void forget(DropMask& m) { m.key = 0, m.first_sample = 0, m.first_sample_at = nullptr; }
+void normalize(DropMask& m) { m.key = 0, m.first_sample = 0, m.first_sample_at = nullptr; }
 template <class Args>
-void forget(Args& a) {
-  if constexpr (requires { a.drop.mask; }) forget(a.drop.mask);
+void normalize(Args& a) {
+  if constexpr (requires { a.drop.mask; }) normalize(a.drop.mask);
   if constexpr (requires { a.b_version; }) a.b_version = a.b_version > 0;
   if constexpr (std::is_same_v<Args, StochasticRound>) a.key = 0, a.base = a.first = 0;
   if constexpr (OverSegments<Args>) a.table.device = {}, a.table.host = nullptr;
@@ -26,11 +26,12 @@ template <class Args>
 std::vector<Segment> segments_of(const Args& a) {
   std::vector<Segment> out;
   if constexpr (OverSegments<Args>) out.assign(a.table.segments().begin(), a.table.segments().end());
-  const auto forget_place = [](auto*& p) {
+  const auto normalize_address = [](auto*& p) {
     if (p != nullptr) p = reinterpret_cast<std::decay_t<decltype(p)>>(0x100 | (reinterpret_cast<uintptr_t>(p) & 0xff));
   };
   for (Segment& s : out)
-    forget_place(s.master), forget_place(s.grad), forget_place(s.m), forget_place(s.v), forget_place(s.value);
+    normalize_address(s.master), normalize_address(s.grad), normalize_address(s.m), normalize_address(s.v),
+        normalize_address(s.value);
   return out;
 }
 bool same_segments(const std::vector<Segment>& a, const std::vector<Segment>& b) {
@@ -39,14 +40,14 @@ bool same_segments(const std::vector<Segment>& a, const std::vector<Segment>& b)
 
 // Replaces addresses by tensor numbers.
 template <class Args>
-Args without_places(Args a) {
+Args with_tensor_numbers(Args a) {
   std::map<std::byte*, uintptr_t> seen;
   each_operand(a, [&](const char*, Tensor& t, OperandRole) {
     if (!t) return;
     const uintptr_t number = seen.try_emplace(t.data, seen.size() + 1).first->second;
     t.data = reinterpret_cast<std::byte*>((number << 40) | (reinterpret_cast<uintptr_t>(t.data) & 0xff));
   });
-  forget(a);
+  normalize(a);
   return a;
 }
 
@@ -70,7 +71,7 @@ class Recorder {
 
   template <class Args>
   void add(const char* op, const Args& args) {
-    const Args plain = without_places(args);
+    const Args plain = with_tensor_numbers(args);
     std::vector<Segment> segments = segments_of(args);
     std::string what = name(args);
     const auto same = [&](const OpCall& c) {

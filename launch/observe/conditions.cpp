@@ -16,14 +16,14 @@ constexpr double kBusy = 0.5;         // utilization of a busy sample
 constexpr double kWorthAWord = 0.05;  // fraction of samples from which a limit is printed; records have all
 constexpr std::chrono::milliseconds kGpu{100}, kCpu{1000};  // sampling intervals; on a CPU it competes with the work
 
-bool tells_anything(const DeviceConditions& c) {
+bool has_readings(const DeviceConditions& c) {
   return !std::isnan(c.clock_mhz) || !std::isnan(c.memory_mhz) || !std::isnan(c.watts) || !std::isnan(c.celsius) ||
          c.limits_known;
 }
 
-Range range_of(std::span<const DeviceConditions> looks, double DeviceConditions::*what) {
+Range range_of(std::span<const DeviceConditions> samples, double DeviceConditions::*what) {
   std::vector<double> known;
-  for (const DeviceConditions& c : looks)
+  for (const DeviceConditions& c : samples)
     if (!std::isnan(c.*what)) known.push_back(c.*what);
   if (known.empty()) return {};
   std::sort(known.begin(), known.end());
@@ -50,7 +50,7 @@ int slowest_clock(std::span<const ConditionsSummary> devices) {
 
 struct Limited {
   int limit, device, devices;  // limit; device with the largest share; number of devices with the limit
-  double share, looks;         // of that device
+  double share, samples;       // of that device
 };
 // Returns every limit that was active on any device, largest share first.
 std::vector<Limited> limited(std::span<const ConditionsSummary> devices) {
@@ -60,7 +60,7 @@ std::vector<Limited> limited(std::span<const ConditionsSummary> devices) {
     if (worst < 0 || devices[static_cast<size_t>(worst)].limited[k] == 0) continue;
     const auto n = std::count_if(devices.begin(), devices.end(), [&](const auto& s) { return s.limited[k] > 0; });
     const ConditionsSummary& there = devices[static_cast<size_t>(worst)];
-    out.push_back({k, worst, static_cast<int>(n), there.limited[k], there.looks});
+    out.push_back({k, worst, static_cast<int>(n), there.limited[k], there.samples});
   }
   std::stable_sort(out.begin(), out.end(), [](const Limited& a, const Limited& b) { return a.share > b.share; });
   return out;
@@ -79,17 +79,17 @@ Json extreme(int device, const char* each, const char* what, double value) {
 }  // namespace
 
 ConditionsSummary summary_of(std::span<const DeviceConditions> all, bool busy_only) {
-  std::vector<DeviceConditions> looks;
+  std::vector<DeviceConditions> samples;
   for (const DeviceConditions& c : all)
-    if (!busy_only || !(c.busy < kBusy)) looks.push_back(c);
+    if (!busy_only || !(c.busy < kBusy)) samples.push_back(c);
   ConditionsSummary s;
-  s.looks = static_cast<double>(looks.size());
-  s.clock_mhz = range_of(looks, &DeviceConditions::clock_mhz);
-  s.memory_mhz = range_of(looks, &DeviceConditions::memory_mhz);
-  s.watts = range_of(looks, &DeviceConditions::watts);
-  s.celsius = range_of(looks, &DeviceConditions::celsius);
+  s.samples = static_cast<double>(samples.size());
+  s.clock_mhz = range_of(samples, &DeviceConditions::clock_mhz);
+  s.memory_mhz = range_of(samples, &DeviceConditions::memory_mhz);
+  s.watts = range_of(samples, &DeviceConditions::watts);
+  s.celsius = range_of(samples, &DeviceConditions::celsius);
   double known = 0, held[kNumClockLimits] = {};
-  for (const DeviceConditions& c : looks) {
+  for (const DeviceConditions& c : samples) {
     if (!std::isnan(c.watt_limit)) s.watt_limit = c.watt_limit;
     if (!c.limits_known) continue;
     ++known;
@@ -103,14 +103,14 @@ ConditionsWatch::ConditionsWatch(const Backend& backend, int index) : backend_(b
   if (backend.conditions == nullptr)
     why_ = cat("no conditions of a device of kind ", backend.device->name);
   else
-    tells_ = tells_anything(backend.conditions(index, &why_));
+    has_readings_ = has_readings(backend.conditions(index, &why_));
 }
 
 void ConditionsWatch::start() {
   stop();
   seen_.clear();
   over_ = false;
-  if (tells_) thread_ = std::thread([this] { look(); });
+  if (has_readings_) thread_ = std::thread([this] { look(); });
 }
 
 void ConditionsWatch::stop() {
@@ -175,7 +175,7 @@ std::string limits_text(std::span<const ConditionsSummary> devices, const char* 
     if (devices.size() > 1) where = fmt::format(" ({} {}", each, l.device);
     if (l.devices > 1) where += fmt::format(", and {} more", l.devices - 1);
     parts.push_back(fmt::format("{} in {:.0f} % of {:.0f} samples{}{}", kClockLimits[l.limit].name, 100 * l.share,
-                                l.looks, where, where.empty() ? "" : ")"));
+                                l.samples, where, where.empty() ? "" : ")"));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
@@ -185,7 +185,7 @@ std::string conditions_json(std::span<const ConditionsSummary> devices, const st
   Json limits = std::isnan(s.limited[0]) ? Json() : Json::object();
   for (int k = 0; k < kNumClockLimits; ++k)
     if (s.limited[k] > 0) limits[kClockLimits[k].name] = s.limited[k];
-  Json j{{"looks", static_cast<int64_t>(s.looks)},
+  Json j{{"looks", static_cast<int64_t>(s.samples)},
          {"clock_mhz", json_of(s.clock_mhz)},
          {"memory_mhz", json_of(s.memory_mhz)},
          {"watts", json_of(s.watts)},

@@ -20,7 +20,7 @@ struct Range {
 
 // Conditions of one device over a period. Numbers only, so that ranks can send it.
 struct ConditionsSummary {
-  double looks = 0;
+  double samples = 0;
   Range clock_mhz, memory_mhz, watts, celsius;
   double watt_limit = DeviceConditions::kUnknown;  // of the last sample with a known value
   double limited[kNumClockLimits];                 // fraction of the samples in which each was active; NaN: unknown
@@ -47,7 +47,7 @@ class ConditionsWatch {
   void look();
   const Backend& backend_;
   int index_;
-  bool tells_ = false;
+  bool has_readings_ = false;
   std::string why_;
   std::vector<DeviceConditions> seen_;
   std::mutex mutex_;
@@ -63,7 +63,7 @@ std::vector<ConditionsSummary> gather_conditions(ProcessGroup& world, const Cond
 // 700)   58 C (41 to 66)". With several devices a second line names the hottest one and the one with the lowest clock.
 // `each`: label of a device, "rank". Empty: nothing is known.
 std::string conditions_text(std::span<const ConditionsSummary>, const char* each);
-// Returns what limited clocks in more than a few samples, worst first: "power_cap in 33 % of 30 looks (rank 1, and 1
+// Returns what limited clocks in more than a few samples, worst first: "power_cap in 33 % of 30 samples (rank 1, and 1
 // more)". Empty: nothing known.
 std::string limits_text(std::span<const ConditionsSummary>, const char* each);
 // The same as one JSON object. `why`: why a value is unknown; "": none is.

@@ -180,7 +180,7 @@ void MetricsWriter::warn(int64_t step, const std::string& text, const std::strin
   push(create_event(step, text, true));
 }
 
-void MetricsWriter::forget(const std::string& key) {
+void MetricsWriter::rearm(const std::string& key) {
   std::lock_guard lock(mutex_);
   for (Warning& w : warnings_)
     if (w.key == key) w.quiet = false;

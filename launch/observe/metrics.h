@@ -203,7 +203,7 @@ class MetricsWriter {
   // Of warnings with one `key` (default: the text) only the first is printed; all are counted for the end block. Any
   // thread.
   void warn(int64_t step, const std::string& text, const std::string& key = "");
-  void forget(const std::string& key);  // the cause is gone: the next warning of that key is printed again
+  void rearm(const std::string& key);  // the cause is gone: the next warning of that key is printed again
 
   int64_t dropped() const;
   std::vector<std::string> failures() const;  // "tensorboard: reason", one per disabled sink

@@ -210,9 +210,9 @@ std::string Problems::text() const {
   std::string out;
   for (const Problem& p : list_) {
     const bool flag = p.where.rfind("--", 0) == 0;  // the flag already names the key
-    std::string place = p.where;
-    if (!flag && !p.key.empty()) place += (place.empty() ? "" : " ") + p.key;
-    out += place + (place.empty() ? "" : ": ") + p.reason;
+    std::string location = p.where;
+    if (!flag && !p.key.empty()) location += (location.empty() ? "" : " ") + p.key;
+    out += location + (location.empty() ? "" : ": ") + p.reason;
     if (!p.fix.empty()) out += "; " + p.fix;
     out += '\n';
   }

@@ -93,10 +93,10 @@ bool FaultPolicy::injects_into_ops() const {
 
 StepResult FaultPolicy::run_step(bool once) {
   const int64_t step = state_->step + 1;
-  const bool plants = injects_into_ops();
+  const bool injects = injects_into_ops();
   const auto run = [&] { return engine_.step(loader_.step().microbatches, loader_.step().targets, saver_.requests()); };
   scale_before_ = engine_.loss_scaler().state();
-  if (plants) ops_.begin(engine_.store(), rank_.mesh.status(), injector_.in_ops(step), false);
+  if (injects) ops_.begin(engine_.store(), rank_.mesh.status(), injector_.in_ops(step), false);
   StepResult r;
   if (!once && config_.fault.recheck_every > 0 && step % config_.fault.recheck_every == 0) {
     const auto crcs = [&] { return gradient_crcs(engine_, *rank_.backend.device, rank_.stream); };
@@ -108,7 +108,7 @@ StepResult FaultPolicy::run_step(bool once) {
   } else {
     r = run();
   }
-  if (plants) ops_.end();
+  if (injects) ops_.end();
   return r;
 }
 

@@ -177,7 +177,7 @@ void RunSaver::settle(const SaveOutcome& o) {
                         Exit::kIo, speaks);
     return;
   }
-  if (last_error_ && log_) log_->forget(reason_of(*last_error_));
+  if (last_error_ && log_) log_->rearm(reason_of(*last_error_));
   last_error_.reset();
   failures_ = 0;
   saved_step_ = o.step;

@@ -60,15 +60,15 @@ MicroBatch ActionGraphs::bring(int slot, int k, const MicroBatch& mb) {
   if (!on_) return mb;
   MicroBatch here = mb;
   std::byte* at = inputs_.data() + slot * slot_bytes_;
-  const auto place = [&](const void* from, int64_t bytes) {
+  const auto copy_in = [&](const void* from, int64_t bytes) {
     recorder_.device->copy(at, from, bytes, stream_);
     at += align_up(bytes);
     return at - align_up(bytes);
   };
   for (Tensor* t : {&here.tokens, &here.targets, &here.positions, &here.types, &here.lengths, &here.pairs})
-    if (*t) *t = {place(t->data, t->bytes()), t->shape, t->dtype, stream_.device};
-  if (seeds_differ_) here.dloss.data = place(here.dloss.data, here.dloss.bytes());
-  here.first_sample_at = reinterpret_cast<const int64_t*>(place(&ordinals_[k], sizeof(int64_t)));
+    if (*t) *t = {copy_in(t->data, t->bytes()), t->shape, t->dtype, stream_.device};
+  if (seeds_differ_) here.dloss.data = copy_in(here.dloss.data, here.dloss.bytes());
+  here.first_sample_at = reinterpret_cast<const int64_t*>(copy_in(&ordinals_[k], sizeof(int64_t)));
   return here;
 }
 

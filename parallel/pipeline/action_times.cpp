@@ -26,7 +26,7 @@ void ActionTimes::moved(const Action& a, size_t begin, int64_t bytes, bool waite
   moved_at_.push_back({begin, clock_.mark(), waited});
 }
 
-double ActionTimes::place(ActionTime& t, const Marks& at) const {
+double ActionTimes::set_times(ActionTime& t, const Marks& at) const {
   t.begin = clock_.at(at.begin) - started_, t.end = clock_.at(at.end) - started_;
   return t.end - t.begin;
 }
@@ -34,9 +34,9 @@ double ActionTimes::place(ActionTime& t, const Marks& at) const {
 void ActionTimes::settle() {
   started_ = clock_.at(0);
   busy_ = wait_ = 0;
-  for (size_t i = 0; i < computed_.size(); ++i) busy_ += place(computed_[i], computed_at_[i]);
+  for (size_t i = 0; i < computed_.size(); ++i) busy_ += set_times(computed_[i], computed_at_[i]);
   for (size_t i = 0; i < moved_.size(); ++i)
-    if (const double took = place(moved_[i], moved_at_[i]); moved_at_[i].waited) wait_ += took;
+    if (const double took = set_times(moved_[i], moved_at_[i]); moved_at_[i].waited) wait_ += took;
 }
 
 }  // namespace gt

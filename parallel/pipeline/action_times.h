@@ -36,7 +36,7 @@ class ActionTimes {
     size_t begin, end;
     bool waited;
   };
-  double place(ActionTime&, const Marks&) const;
+  double set_times(ActionTime&, const Marks&) const;
 
   StreamClock clock_;
   std::vector<ActionTime> computed_, moved_;

@@ -87,12 +87,14 @@ struct PipelineExecutor::Impl {
            static_cast<size_t>(a.microbatch);
   }
   Cell& cell(const Action& a) { return cells[index(a, a.stage)]; }
-  const BufferAssignment& place(const Action& a) const { return places.of[index(a, a.stage)]; }
-  Slot& slot(const Action& a) { return *slots[static_cast<size_t>(place(a).slot)]; }
+  const BufferAssignment& assignment(const Action& a) const { return plan.of[index(a, a.stage)]; }
+  Slot& slot(const Action& a) { return *slots[static_cast<size_t>(assignment(a).slot)]; }
   PipelineStage& stage(const Action& a) { return *stages[static_cast<size_t>(a.stage / schedule.ranks)]; }
   const MicroBatch& batch(const Action& a) const { return batches[static_cast<size_t>(a.microbatch)]; }
   // The same microbatch, as the stage reads it.
-  MicroBatch seen(const Action& a) { return graphs ? graphs->bring(place(a).slot, a.microbatch, batch(a)) : batch(a); }
+  MicroBatch seen(const Action& a) {
+    return graphs ? graphs->bring(assignment(a).slot, a.microbatch, batch(a)) : batch(a);
+  }
   // Queues the calls of these actions, as a graph if possible. Across microbatches they differ only in what seen()
   // copies.
   template <class Work>
@@ -103,12 +105,12 @@ struct PipelineExecutor::Impl {
     std::byte* dy = nullptr;
     for (const Action& b : actions)
       if (b.act == Act::kBackward || b.act == Act::kBackwardInput) dy = upstream(b).data;
-    graphs->run(
-        {a.act, actions.back().act, a.stage, place(a).slot, cell(a).x.value.data, dy, grads.fingerprint(), parameters},
-        work);
+    graphs->run({a.act, actions.back().act, a.stage, assignment(a).slot, cell(a).x.value.data, dy, grads.fingerprint(),
+                 parameters},
+                work);
   }
   Tensor slot_loss(const Action& a) const {
-    return slot_losses.tensor({sums}, DType::kF64, place(a).slot * sums * size_of(DType::kF64));
+    return slot_losses.tensor({sums}, DType::kF64, assignment(a).slot * sums * size_of(DType::kF64));
   }
   bool first(const Action& a) const { return a.stage == 0; }
   bool last(const Action& a) const { return a.stage == schedule.stages - 1; }
@@ -120,7 +122,7 @@ struct PipelineExecutor::Impl {
              buffer_bytes,
              " bytes: all microbatches of a run have the shape of its first run, or ExecutorMemory::boundary_bytes is "
              "too small for ",
-             places.buffers, " buffers");
+             plan.buffers, " buffers");
     return boundary.tensor(shape, type, number * buffer_bytes);
   }
   // The part of a boundary tensor that this rank sends or receives.
@@ -181,10 +183,10 @@ struct PipelineExecutor::Impl {
   bool forward_only = false;
   bool in_pieces = false;  // messages carry 1/tp of a boundary tensor
 
-  BufferPlan places;
+  BufferPlan plan;
   Pool grads;  // before the slots, whose tapes refer to it
   std::vector<std::unique_ptr<Slot>> slots;
-  std::vector<Cell> cells;         // indexed like places.of
+  std::vector<Cell> cells;         // indexed like plan.of
   std::vector<Outgoing> outgoing;  // ring buffer
   size_t next_outgoing = 0;
   Buffer boundary, seed;
@@ -232,23 +234,23 @@ PipelineExecutor::Impl::Impl(PipelineSchedule s, std::vector<PipelineStage*> loc
   in_pieces = tp.size() > 1 && stages.front()->boundary_replicated();
   forward_only = is_forward_only(schedule);
   if (here(schedule.stages - 1)) sums = stages.back()->sums(!forward_only);
-  places = plan_buffers(schedule, rank);
-  for (int i = 0; i < places.slots; ++i) {
+  plan = plan_buffers(schedule, rank);
+  for (int i = 0; i < plan.slots; ++i) {
     slots.push_back(std::make_unique<Slot>(memory.activation_bytes, grads, ops, api, compute));
     slots.back()->tape.set_recording(!forward_only);
   }
   if (replayed != nullptr) {
-    graphs = std::make_unique<ActionGraphs>(*replayed, compute, places.slots);
-    slot_losses = Buffer(places.slots * sums * size_of(DType::kF64), c.device, a);
+    graphs = std::make_unique<ActionGraphs>(*replayed, compute, plan.slots);
+    slot_losses = Buffer(plan.slots * sums * size_of(DType::kF64), c.device, a);
   }
-  cells.resize(places.of.size());
-  outgoing.resize(static_cast<size_t>(std::max(places.slots, 2)));
+  cells.resize(plan.of.size());
+  outgoing.resize(static_cast<size_t>(std::max(plan.slots, 2)));
   const size_t actions = schedule.program[static_cast<size_t>(rank)].size();
   times.reserve(actions, 4 * actions + slots.size() + outgoing.size());
-  sized = memory.boundary_bytes > 0 || places.buffers == 0;
-  if (sized && places.buffers > 0) {
-    buffer_bytes = memory.boundary_bytes / places.buffers / kAlign * kAlign;
-    boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);
+  sized = memory.boundary_bytes > 0 || plan.buffers == 0;
+  if (sized && plan.buffers > 0) {
+    buffer_bytes = memory.boundary_bytes / plan.buffers / kAlign * kAlign;
+    boundary = Buffer(buffer_bytes * plan.buffers, compute.device, api);
   }
   // Upstream gradient of the last stage's loss, a mere trigger: the loss rule has its gradient already
   // (MicroBatch::dloss).
@@ -371,10 +373,10 @@ void PipelineExecutor::Impl::size_buffers() {
     }
   const int64_t bytes = align_up(most * size_of(type));
   const bool may_grow = boundaries.dynamic_shapes || boundaries.shapes_differ_between_runs;
-  if (places.buffers == 0 || (sized && (!may_grow || bytes <= buffer_bytes))) return;
+  if (plan.buffers == 0 || (sized && (!may_grow || bytes <= buffer_bytes))) return;
   buffer_bytes = bytes;
   boundary = Buffer();
-  boundary = Buffer(buffer_bytes * places.buffers, compute.device, api);
+  boundary = Buffer(buffer_bytes * plan.buffers, compute.device, api);
   sized = true;
 }
 
@@ -389,8 +391,8 @@ void PipelineExecutor::Impl::prepare_forward(const Action& a) {
   if (!first(a)) {
     wait(c.receiving_x, as(Act::kRecvForward, a), sent_bytes(stage(a).boundary(batch(a))));
     if (!here(a.stage - 1)) require_announced(a, true);
-    const Tensor in =
-        here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value : buffer(place(a).input, stage(a).boundary(batch(a)));
+    const Tensor in = here(a.stage - 1) ? cells[index(a, a.stage - 1)].y.value
+                                        : buffer(assignment(a).input, stage(a).boundary(batch(a)));
     c.x = s.tape.input(in, true);
   }
   s.batch = seen(a);
@@ -456,7 +458,7 @@ void PipelineExecutor::Impl::recv(const Action& a, bool down) {
     first = preambles.receive(group, note(a, down, false), announced(a, shape, down), from, tag);
     if (boundaries.dynamic_shapes) require_announced(a, down);
   }
-  const Tensor into = buffer(down ? place(a).input : place(a).upstream, shape);
+  const Tensor into = buffer(down ? assignment(a).input : assignment(a).upstream, shape);
   (down ? c.receiving_x : c.receiving_dy) = group.recv(piece(into), from, tag, compute);
 }
 
@@ -488,7 +490,7 @@ void PipelineExecutor::Impl::prepare_backward(const Action& a) {
 Tensor PipelineExecutor::Impl::upstream(const Action& a) {
   if (last(a)) return seed.tensor({1}, DType::kF64);
   Cell& c = cell(a);
-  return here(a.stage + 1) ? c.handed : buffer(place(a).upstream, c.y.value.shape);
+  return here(a.stage + 1) ? c.handed : buffer(assignment(a).upstream, c.y.value.shape);
 }
 
 void PipelineExecutor::Impl::backward(const Action& a, Pass pass) {
@@ -565,7 +567,7 @@ void PipelineExecutor::run(std::span<const MicroBatch> microbatches, Tensor loss
 }
 
 const PipelineSchedule& PipelineExecutor::schedule() const { return impl_->schedule; }
-int PipelineExecutor::slots() const { return impl_->places.slots; }
+int PipelineExecutor::slots() const { return impl_->plan.slots; }
 int PipelineExecutor::peak_live() const { return impl_->peak_live; }
 int64_t PipelineExecutor::activation_high_water() const {
   int64_t most = 0;

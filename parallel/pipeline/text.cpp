@@ -18,18 +18,18 @@ constexpr size_t kMaxRanks = 1024;  // as in parallel.pp
 bool per_step(Act a) { return a == Act::kReduceGrads || a == Act::kReduceTied; }
 
 // Position of a token, for error messages.
-struct Place {
+struct TokenPosition {
   int line, column;  // both are 1-based; column counts tokens
   std::string_view token;
 };
 
 template <class... A>
-[[noreturn]] void bad(const Place& at, const A&... why) {
+[[noreturn]] void bad(const TokenPosition& at, const A&... why) {
   fail(Exit::kUsage, "schedule text, line ", at.line, ", token ", at.column, " '", at.token, "': ", why...);
 }
 
 // Consumes the digits at the front of `s`; returns -1 if there are none.
-int take_number(std::string_view& s, const Place& at, const char* what) {
+int take_number(std::string_view& s, const TokenPosition& at, const char* what) {
   if (s.empty() || s[0] < '0' || s[0] > '9') return -1;
   int n = 0;
   const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), n);
@@ -38,7 +38,7 @@ int take_number(std::string_view& s, const Place& at, const char* what) {
   return n;
 }
 
-Action parse_token(const Place& at) {
+Action parse_token(const TokenPosition& at) {
   std::string_view rest = at.token;
   const int stage = take_number(rest, at, "the virtual stage");
   if (stage < 0) bad(at, "a token begins with its virtual stage, e.g. '0", at.token, "'");
@@ -110,7 +110,7 @@ PipelineSchedule parse_schedule(const std::string& text) {
     Program& p = s.program.emplace_back();
     int column = 0;
     for (std::string word; words >> word;) {
-      const Place at{line_of[r], ++column, word};
+      const TokenPosition at{line_of[r], ++column, word};
       const Action a = parse_token(at);
       if (s.rank_of(a.stage) != static_cast<int>(r)) {
         const int here = a.stage / s.ranks * s.ranks + static_cast<int>(r);

@@ -13,7 +13,7 @@ using namespace gt;
 
 namespace {
 
-struct NoScope : ParamUnit {
+struct NoUnit : ParamUnit {
   void acquire(Stream) override {}
   void release(Stream) override {}
   void grads_ready(Stream) override {}
@@ -24,7 +24,7 @@ constexpr int64_t kHidden = 8, kSeq = 4;
 // A GPT-2 block as model/ records it on one rank.
 struct Block {
   Parameter gamma1, beta1, qkv, qkv_b, out, out_b, gamma2, beta2, up, up_b, down, down_b;
-  NoScope scope;
+  NoUnit unit;
   explicit Block(Tensor memory) {
     const auto make = [&](Parameter& p, Shape s) { p.value = p.grad = memory.slice(0, s.numel()).view(s); };
     for (Parameter* p : {&gamma1, &beta1, &out_b, &gamma2, &beta2, &down_b}) make(*p, {kHidden});
@@ -36,13 +36,13 @@ struct Block {
     make(down, {kHidden, 4 * kHidden});
   }
   Var operator()(Tape& t, Var x, const MicroBatch& mb) {
-    ops::enter(t, scope);
+    ops::enter(t, unit);
     const ops::Normed first = ops::add_norm(t, x, nullptr, {&gamma1, &beta1});
     const Var mixed = ops::self_attention(t, ops::linear(t, first.out, qkv, &qkv_b), {2, 2, kHidden / 2}, mb);
     const Var a = ops::linear(t, mixed, out, &out_b);
     const ops::Normed second = ops::add_norm(t, first.sum, &a, {&gamma2, &beta2});
     const Var y = ops::add(t, second.sum, ops::mlp(t, second.out, up, up_b, down, &down_b));
-    ops::leave(t, scope);
+    ops::leave(t, unit);
     return y;
   }
 };

@@ -105,7 +105,7 @@ int PowerModel::read_tree(const std::string& path) {
   return node;
 }
 
-std::pair<int, std::string> PowerModel::place(const std::string& path) const {
+std::pair<int, std::string> PowerModel::parent_of(const std::string& path) const {
   const fs::path p = fs::path(path).lexically_relative(root_);
   int folder = 0;
   for (const auto& part : p.parent_path()) folder = nodes_[static_cast<size_t>(folder)].now.at(part.string());
@@ -116,7 +116,7 @@ int PowerModel::find(const std::string& path) const {
   const std::string clean = fs::path(path).lexically_normal().string();  // "dir/." is "dir/"
   const std::string p = clean.back() == '/' ? clean.substr(0, clean.size() - 1) : clean;
   if (p == root_) return 0;
-  const auto [folder, name] = place(p);
+  const auto [folder, name] = parent_of(p);
   return nodes_[static_cast<size_t>(folder)].now.at(name);
 }
 
@@ -142,7 +142,7 @@ void PowerModel::apply(const Call& c) {
   switch (c.kind) {
     case Call::kOpen: open_[c.handle] = find(c.path); return;
     case Call::kCreate: {
-      const auto [folder, name] = place(c.path);
+      const auto [folder, name] = parent_of(c.path);
       const auto known = nodes_[static_cast<size_t>(folder)].now.find(name);
       if (known != nodes_[static_cast<size_t>(folder)].now.end()) {
         open_[c.handle] = known->second;
@@ -158,18 +158,18 @@ void PowerModel::apply(const Call& c) {
       return;
     case Call::kSync: return sync(node());
     case Call::kRename: {
-      const auto [from, name] = place(c.path);
-      const auto [to, new_name] = place(c.to);
+      const auto [from, name] = parent_of(c.path);
+      const auto [to, new_name] = parent_of(c.to);
       GT_CHECK(from == to, "renames between folders are not modelled");
       return change(from, {{name, -1}, {new_name, nodes_[static_cast<size_t>(from)].now.at(name)}});
     }
     case Call::kUnlink:
     case Call::kRmdir: {
-      const auto [folder, name] = place(c.path);
+      const auto [folder, name] = parent_of(c.path);
       return change(folder, {{name, -1}});
     }
     case Call::kMkdir: {
-      const auto [folder, name] = place(c.path);
+      const auto [folder, name] = parent_of(c.path);
       const int made = add(true);
       return change(folder, {{name, made}});
     }

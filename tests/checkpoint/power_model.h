@@ -80,7 +80,7 @@ class PowerModel {
   int add(bool folder);
   int read_tree(const std::string& path);
   int find(const std::string& path) const;
-  std::pair<int, std::string> place(const std::string& path) const;  // folder, name
+  std::pair<int, std::string> parent_of(const std::string& path) const;  // folder, name
   void change(int folder, std::vector<Entry>);
   void sync(Node&);
 

@@ -52,7 +52,7 @@ double raw_read(const std::string& path, int64_t bytes, std::byte* to) {
   return now() - begin;
 }
 
-void forget(const std::string& dir) {
+void drop_caches(const std::string& dir) {
   Vfs vfs;
   for (const auto& e : std::filesystem::directory_iterator(dir)) File::open(vfs, e.path().string()).drop_cache();
 }
@@ -108,7 +108,7 @@ TEST_CASE("a save writes nearly as fast as the disk, and an asynchronous one blo
       GT_CHECK(outcome && !outcome->error);
       const std::string path = dir.path + "/" + step_name(step);
       const double read_s = raw_read(path + "/rank-00000.h5", bytes, static_cast<std::byte*>(same));
-      forget(path);
+      drop_caches(path);
       begin = now();
       GT_CHECK(load_checkpoint(dir.path, "auto", rank.views, mesh, host_device(), {})->state.step == step);
       const double load_s = now() - begin;

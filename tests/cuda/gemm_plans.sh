@@ -19,7 +19,7 @@ train() {  # NAME FLAG...
   grep '"type": "step"' "runs/$name/log.jsonl" | sed 's/.*"loss": \([0-9.e-]*\).*/\1/' >"$name.losses"
 }
 ran() { read -r first second third < <(awk '{a += $1; b += $2; c += $3} END {print a, b, c}' ran); }
-noted() { grep -q "device.gemm_plans: .* is not used: $2" "$1.txt" || { cat "$1.txt"; fail "$1 does not print: $2"; }; }
+expect_note() { grep -q "device.gemm_plans: .* is not used: $2" "$1.txt" || { cat "$1.txt"; fail "$1 does not print: $2"; }; }
 silent() { ! grep -q "device.gemm_plans" "$1.txt" || { cat "$1.txt"; fail "$1 complains"; }; }
 
 train first
@@ -152,7 +152,7 @@ echo "one rank times for all, threads or processes, and a resumed run uses its o
 
 bad() {  # NAME TEXT: plans.txt in its present state is rejected, with and without timing
   train "$1" --device.gemm_plans plans.txt
-  noted "$1" "$2"
+  expect_note "$1" "$2"
   ran
   [ "$first $second $third" = "$products 0 0" ] || fail "$1: $(cat ran)"
 }
@@ -171,7 +171,7 @@ sed '2s/emulated device/NVIDIA H200/' good.txt >plans.txt
 ! full_size || bad foreign "it was made for NVIDIA H200"
 cp plans.txt kept
 train foreign2 --device.gemm_plans plans.txt --device.gemm_tune auto
-noted foreign2 "it was made for NVIDIA H200.*; what is timed now is not kept"
+expect_note foreign2 "it was made for NVIDIA H200.*; what is timed now is not kept"
 cmp -s plans.txt kept || fail "another device's file was overwritten"
 # An algorithm unknown to this library, as after an update under the same version: falls back to its first suggestion.
 sed 's/656d756c61746564/0000000000000000/' good.txt >plans.txt
@@ -192,7 +192,7 @@ if full_size; then
     { paste first.losses tf32.losses; fail "losses of TF32 are too far"; }
   grep -q "FP32 GEMMs in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not report it"; }
   train aside --precision.tf32 true --device.gemm_plans "$plans"
-  noted aside "it was made for"
+  expect_note aside "it was made for"
   train half --amp O2
   train halftf32 --amp O2 --precision.tf32 true
   cmp -s half.losses halftf32.losses || fail "TF32 changes 16-bit GEMMs"

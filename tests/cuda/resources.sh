@@ -16,13 +16,13 @@ grep -E '^(#|dropout |quant )' "$(dirname "$program")/exceptions.txt" >exception
 mkdir whole && cp -- *.ptx *.txt whole
 
 refuses() {  # PATTERN...: expected output for the files as they are; then restores them
-  local verb pattern
-  for verb in check record; do
-    if "$program" "$verb" resources.txt 0 dropout.ptx quant.ptx >said.txt 2>&1; then fail "$verb accepts: $*"; fi
+  local action pattern
+  for action in check record; do
+    if "$program" "$action" resources.txt 0 dropout.ptx quant.ptx >said.txt 2>&1; then fail "$action accepts: $*"; fi
     for pattern in "$@"; do
-      grep -qE "$pattern" said.txt || { cat said.txt; fail "$verb does not print: $pattern"; }
+      grep -qE "$pattern" said.txt || { cat said.txt; fail "$action does not print: $pattern"; }
     done
-    cmp -s resources.txt whole/resources.txt || fail "$verb wrote a record: $*"
+    cmp -s resources.txt whole/resources.txt || fail "$action wrote a record: $*"
   done
   cp whole/* .
   echo "refused: $*"

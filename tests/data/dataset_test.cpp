@@ -40,8 +40,8 @@ TEST_CASE("samples of the fixture are in the published order, epoch after epoch"
   CHECK(sample_of(*d, 3) == Sample{34, 35, 36, 10, 11});
   CHECK(sample_of(*d, 4) == Sample{30, 31, 32, 33, 34});
   CHECK(sample_of(*d, 5) == Sample{11, 12, 13, 14, 20});
-  CHECK(d->place(3).sequence == 2);
-  CHECK(d->place(3).offset == 4);
+  CHECK(d->position_of(3).sequence == 2);
+  CHECK(d->position_of(3).offset == 4);
 }
 
 TEST_CASE("the sequential order walks the concatenation and wraps") {

@@ -65,8 +65,8 @@ TEST_CASE("the order of one file's windows is llm.c's for ranks 0 and 1") {
     LlmcOrder order({161}, {.seq = 4, .micro_batch = 2, .dp = 2, .shuffled = true});  // ten windows of 16
     CHECK(order.size() == 40);
     for (size_t k = 0; k < windows.size(); ++k) {
-      const auto place = order.find(static_cast<int64_t>(k) * 4 + rank * 2 + 1);
-      CHECK(place.token == windows[k] * 16 + rank * 8 + 4);
+      const auto position = order.find(static_cast<int64_t>(k) * 4 + rank * 2 + 1);
+      CHECK(position.token == windows[k] * 16 + rank * 8 + 4);
     }
   }
 }

@@ -162,7 +162,7 @@ TEST_CASE("every epoch has each window once, in another order, and a sample is t
   std::vector<std::vector<int64_t>> order(2);
   for (int64_t n = 2 * windows - 1; n >= 0; --n) {
     CHECK(row_of(*d, n) == row_of(*other, n));
-    const auto p = d->place(n);
+    const auto p = d->position_of(n);
     epochs[static_cast<size_t>(n / windows)].insert({p.sequence, p.offset});
     order[static_cast<size_t>(n / windows)].push_back(p.sequence * 1000 + p.offset);
   }

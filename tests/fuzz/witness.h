@@ -24,10 +24,10 @@ class CurrentInput {
     GT_CHECK(fd_ >= 0 && ::posix_fallocate(fd_, 0, kBytes) == 0, path_);
     void* p = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
     GT_CHECK(p != MAP_FAILED, path_);
-    place_ = static_cast<char*>(p);
+    memory_ = static_cast<char*>(p);
   }
   ~CurrentInput() {
-    ::munmap(place_, kBytes);
+    ::munmap(memory_, kBytes);
     ::close(fd_);
     if (clean_) ::unlink(path_.c_str());
   }
@@ -37,7 +37,7 @@ class CurrentInput {
   // Records the input that is about to run; inputs above 1 MiB are truncated.
   void begin(std::string_view input) {
     size_ = std::min(input.size(), kBytes);
-    std::memcpy(place_, input.data(), size_);
+    std::memcpy(memory_, input.data(), size_);
     clean_ = false;
   }
   // The input ran without a finding.
@@ -52,7 +52,7 @@ class CurrentInput {
   static constexpr size_t kBytes = 1 << 20;
   std::string path_;
   int fd_ = -1;
-  char* place_ = nullptr;
+  char* memory_ = nullptr;
   size_t size_ = 0;
   bool clean_ = true;
 };

@@ -10,7 +10,7 @@ namespace {
 
 // Cache element of row r's token in KV head `head`.
 template <class P>
-int64_t place(const P& p, int64_t r, int64_t head) {
+int64_t cache_index(const P& p, int64_t r, int64_t head) {
   const Shape& s = p.keys.shape;
   const auto sequence = static_cast<int64_t>(get(p.sequences, r)), position = static_cast<int64_t>(get(p.positions, r));
   return ((sequence * s[1] + head) * s[2] + position) * s[3];
@@ -24,8 +24,8 @@ void store_kv(const StoreKv& p, Stream) {
     for (int64_t h = 0; h < kv; ++h)
       for (int64_t d = 0; d < dim; ++d) {
         const int64_t row = r * (p.heads + 2 * kv) * dim;
-        set(p.keys, place(p, r, h) + d, get(p.qkv, row + (p.heads + h) * dim + d));
-        set(p.values, place(p, r, h) + d, get(p.qkv, row + (p.heads + kv + h) * dim + d));
+        set(p.keys, cache_index(p, r, h) + d, get(p.qkv, row + (p.heads + h) * dim + d));
+        set(p.values, cache_index(p, r, h) + d, get(p.qkv, row + (p.heads + kv + h) * dim + d));
       }
 }
 
@@ -35,7 +35,7 @@ void cached_attention(const CachedAttention& p, Stream) {
     for (int64_t h = 0; h < p.heads; ++h) {
       const auto last = static_cast<int64_t>(get(p.positions, r));
       const int64_t first = p.window > 0 ? std::max<int64_t>(0, last - p.window + 1) : 0;
-      const int64_t begin = place(p, r, h / (p.heads / kv)) - last * dim, q = (r * (p.heads + 2 * kv) + h) * dim;
+      const int64_t begin = cache_index(p, r, h / (p.heads / kv)) - last * dim, q = (r * (p.heads + 2 * kv) + h) * dim;
       std::vector<double> weight;
       double top = -HUGE_VAL, total = 0;
       for (int64_t j = first; j <= last; ++j) {

@@ -128,20 +128,20 @@ TEST_CASE("one typo is one problem, and suggestions belong to the subcommand") {
 }
 
 TEST_CASE("a subcommand accepts only config flags that affect it") {
-  for (const char* verb : {"generate", "eval"}) {
+  for (const char* subcommand : {"generate", "eval"}) {
     const auto refused = [&](const std::vector<std::string>& flag, const std::string& says) {
-      std::vector<std::string> words{verb, "--load", "x"};
+      std::vector<std::string> words{subcommand, "--load", "x"};
       words.insert(words.end(), flag.begin(), flag.end());
-      CHECK_THAT(error_of(words), Catch::Contains(flag[0] + ": has no effect on gpttrain " + verb) &&
+      CHECK_THAT(error_of(words), Catch::Contains(flag[0] + ": has no effect on gpttrain " + subcommand) &&
                                       Catch::Contains(says) && Catch::Contains("1 problem,"));
     };
     refused({"--optim.lr", "3"}, "leave it out");
     refused({"--zero", "3"}, "--help");
     refused({"--checkpoint.every", "7"}, "");
     refused({"--num-layers", "7"}, "");
-    CHECK_THAT(error_of({verb, "--load", "x", "--tp", "many"}), Catch::Contains("--tp: expected a whole number"));
-    CHECK_NOTHROW(parse({verb, "--load", "x", "--tp", "2", "--launch.ranks", "threads", "--device.kind", "cpu"}));
-    const std::string help = parse({verb, "--help-all"}).text;
+    CHECK_THAT(error_of({subcommand, "--load", "x", "--tp", "many"}), Catch::Contains("--tp: expected a whole number"));
+    CHECK_NOTHROW(parse({subcommand, "--load", "x", "--tp", "2", "--launch.ranks", "threads", "--device.kind", "cpu"}));
+    const std::string help = parse({subcommand, "--help-all"}).text;
     CHECK_THAT(help, Catch::Contains("--parallel.tp") && !Catch::Contains("--optim.") && !Catch::Contains("--config"));
   }
   CHECK_THAT(error_of({"generate", "--load", "x", "--train.seed", "3"}), Catch::Contains("did you mean --seed?"));

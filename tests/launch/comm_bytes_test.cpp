@@ -24,11 +24,11 @@ MeshRun run_of(MeshShape mesh, int zero = 1, bool tied = true) {
 }
 
 // Padded flat-buffer elements of one rank, for the FSDP units of layers [begin, end).
-struct Scopes {
+struct UnitSizes {
   std::vector<int64_t> padded;
   int64_t table = 0, head = 0;  // of the embedding and head, if present on this stage
 };
-Scopes scopes_of(const MeshRun& run, int pp_rank) {
+UnitSizes unit_sizes(const MeshRun& run, int pp_rank) {
   const TransformerConfig& c = run.engine.model;
   const int64_t h = c.hidden, t = run.mesh.tp, f = c.ffn, vp = (c.vocab + 128 * t - 1) / (128 * t) * 128 * t;
   const auto padded = [&](std::vector<int64_t> numels) {
@@ -39,7 +39,7 @@ Scopes scopes_of(const MeshRun& run, int pp_rank) {
   };
   const auto bounds = stage_boundaries(run.engine, run.mesh.pp);
   const int last = static_cast<int>(c.layers) + 2;
-  Scopes out;
+  UnitSizes out;
   for (int k = bounds[static_cast<size_t>(pp_rank)]; k < bounds[static_cast<size_t>(pp_rank) + 1]; ++k) {
     if (k == 0) {
       out.table = padded({vp / t * h});
@@ -95,19 +95,19 @@ void check_bytes(const MeshRun& run, const MeshResult& result) {
     // Data parallel: reduce-scatter of gradients, all-gather of gradients (stage 0) or parameters (stage 1): 2a,
     // padding included. If both uses of a tied embedding are on one rank, two gradients are reduced and one table is
     // gathered.
-    const Scopes scopes = scopes_of(run, pp);
+    const UnitSizes units = unit_sizes(run, pp);
     int64_t elements = 0;
-    for (int64_t k : scopes.padded) elements += k;
-    const int64_t gathered = elements - (c.tied && p == 1 ? scopes.head : 0);
+    for (int64_t k : units.padded) elements += k;
+    const int64_t gathered = elements - (c.tied && p == 1 ? units.head : 0);
     const CommCounters& dp = comm.at("dp");
     if (d > 1) {
       CHECK(dp.reduce_scatter == elements * (d - 1) / d * e);
       CHECK(dp.all_gather == gathered * (d - 1) / d * e);
-      CHECK(dp.of(CommOp::kReduceScatter).calls == static_cast<int64_t>(scopes.padded.size()));
+      CHECK(dp.of(CommOp::kReduceScatter).calls == static_cast<int64_t>(units.padded.size()));
       CHECK(dp.total() == dp.reduce_scatter + dp.all_gather);
     }
     // Tied embeddings: an all-reduce of the gradient's shard between two ranks.
-    if (p > 1) CHECK(comm.at("embedding").total() == (c.tied ? (scopes.table + scopes.head) / d * e : 0));
+    if (p > 1) CHECK(comm.at("embedding").total() == (c.tied ? (units.table + units.head) / d * e : 0));
     // World-wide values are reduced in one vector.
     if (run.mesh.world() > 1) CHECK(comm.at("world").of(CommOp::kAllReduce).calls == 1);
   }

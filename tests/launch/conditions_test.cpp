@@ -23,12 +23,12 @@ DeviceConditions look(double mhz, double watts, double celsius, double busy, uin
 }
 
 // A device whose clock is the index of the sample.
-std::atomic<int> looks{0};
+std::atomic<int> samples{0};
 std::atomic<bool> knows{true};
 DeviceConditions counted(int index, std::string* why) {
   DeviceConditions c;
   if (why != nullptr) *why = "device " + std::to_string(index);
-  const int n = looks++;
+  const int n = samples++;
   if (knows) c.clock_mhz = n;
   return c;
 }
@@ -41,7 +41,7 @@ TEST_CASE("conditions are minimum, median and maximum of the valid samples") {
                                            look(1200, 300, kNan, kNan, bit_of("power_cap") | bit_of("sw_thermal")),
                                            look(1500, 500, kNan, 0.5)};
   const ConditionsSummary all = summary_of(seen), busy = summary_of(seen, true);
-  CHECK((all.looks == 4 && busy.looks == 3));  // a device with unknown utilization counts as busy
+  CHECK((all.samples == 4 && busy.samples == 3));  // a device with unknown utilization counts as busy
   CHECK((all.clock_mhz.min == 345 && all.clock_mhz.median == 1500 && all.clock_mhz.max == 1980));
   CHECK((busy.clock_mhz.min == 1200 && busy.clock_mhz.median == 1500 && busy.clock_mhz.max == 1980));
   CHECK((all.watts.min == 300 && all.watts.median == 500 && all.watts.max == 700));
@@ -52,7 +52,7 @@ TEST_CASE("conditions are minimum, median and maximum of the valid samples") {
   CHECK(all.limited[4] == 0.25);
   CHECK(all.limited[0] == 0);
   const ConditionsSummary none = summary_of({});
-  CHECK((none.looks == 0 && std::isnan(none.clock_mhz.min) && std::isnan(none.limited[0])));
+  CHECK((none.samples == 0 && std::isnan(none.clock_mhz.min) && std::isnan(none.limited[0])));
 }
 
 TEST_CASE("of several devices the hottest, the slowest and the most throttled are named") {
@@ -90,15 +90,15 @@ TEST_CASE("of several devices the hottest, the slowest and the most throttled ar
 TEST_CASE("a watch samples between start and stop, and not at all without sensors") {
   Backend backend = null_backend();
   backend.conditions = counted;
-  looks = 0;
+  samples = 0;
   knows = true;
   ConditionsWatch watch(backend, 3);
   CHECK(watch.why() == "device 3");
-  CHECK((looks == 1 && watch.seen().empty()));
+  CHECK((samples == 1 && watch.seen().empty()));
   watch.start();
-  while (looks < 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (samples < 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   watch.stop();
-  const int seen = looks;
+  const int seen = samples;
   REQUIRE(watch.seen().size() == static_cast<size_t>(seen) - 1);
   CHECK(watch.seen()[0].clock_mhz == 1);
   watch.stop();
@@ -108,12 +108,12 @@ TEST_CASE("a watch samples between start and stop, and not at all without sensor
   CHECK(watch.seen()[0].clock_mhz == seen);
 
   knows = false;
-  looks = 0;
+  samples = 0;
   ConditionsWatch blind(backend, 0);
   blind.start();
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
   blind.stop();
-  CHECK(looks == 1);
+  CHECK(samples == 1);
   backend.conditions = nullptr;
   CHECK_THAT(ConditionsWatch(backend, 0).why(), Catch::Contains("null"));
 }

@@ -46,7 +46,7 @@ std::vector<EngineOptions> schedules_for(const EngineOptions& base, MeshShape sh
 const std::vector<MeshShape> kLayouts{{}, {.dp = 2}, {.tp = 2}, {.pp = 2}, {.pp = 2, .dp = 2, .tp = 2}};
 
 // Returns an element of a block's weight that this rank updates.
-float* planted(Engine& engine) {
+float* block_weight(Engine& engine) {
   for (Parameter* p : engine.store().parameters()) {
     if (p->name.find(".mlp.") == std::string::npos || p->full_shape.rank < 2) continue;
     for (const TensorRange& u : engine.store().ranges())
@@ -76,7 +76,7 @@ TEST_CASE("a non-finite gradient on one rank skips the step on all and changes n
         on_engines(o, shape, [&](EngineRank& r) {
           GT_CHECK(!r.step(0).skipped, "a clean step was skipped");
           const bool mine = r.mesh.rank() == shape.world() - 1;
-          float none = 0, *weight = mine ? planted(r.engine) : &none;
+          float none = 0, *weight = mine ? block_weight(r.engine) : &none;
           const float keep = *weight;
           if (mine) *weight = bad;
           const std::vector<float> before = r.own_values();

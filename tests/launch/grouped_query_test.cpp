@@ -207,10 +207,10 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
     for (const char* end : {"-start", "-still"}) std::filesystem::create_directories(dir / (run + end));
     std::filesystem::copy(dir / "runs/one/checkpoints/step-000000001", dir / (run + "-start/step-000000001"),
                           std::filesystem::copy_options::recursive);
-    const std::string place = "--log.name " + run + " --checkpoint.dir " + run + "-start ";
-    must("train " + model + place + "--train.steps 2 " + layout);
-    must("train " + model + place + "--train.steps 3 --tp 2 --dp 2");
-    must("train " + model + place + "--train.steps 4");
+    const std::string folders = "--log.name " + run + " --checkpoint.dir " + run + "-start ";
+    must("train " + model + folders + "--train.steps 2 " + layout);
+    must("train " + model + folders + "--train.steps 3 --tp 2 --dp 2");
+    must("train " + model + folders + "--train.steps 4");
     const std::vector<double> want = logged(dir / "runs/one", "loss"), got = logged(dir / ("runs/" + run), "loss");
     REQUIRE(got.size() == 3);
     for (size_t i = 0; i < 3; ++i) CHECK(got[i] == Approx(want[i + 1]).epsilon(1e-5));

@@ -117,21 +117,21 @@ int64_t write_llama(const std::string& folder, const LlamaShape& s, bool holes) 
 size_t require_same(const std::string& a, const std::string& b) {
   Vfs vfs;
   const auto one = open_safetensors(vfs, a), two = open_safetensors(vfs, b);
-  std::map<std::string, size_t> place;
-  for (size_t k = 0; k < two->list().size(); ++k) place[two->list()[k].name] = k;
-  REQUIRE(place.size() == one->list().size());
+  std::map<std::string, size_t> index_of;
+  for (size_t k = 0; k < two->list().size(); ++k) index_of[two->list()[k].name] = k;
+  REQUIRE(index_of.size() == one->list().size());
   for (size_t k = 0; k < one->list().size(); ++k) {
     const WeightInfo& t = one->list()[k];
     INFO(t.name);
-    REQUIRE(place.count(t.name) == 1);
-    const size_t other = place[t.name];
+    REQUIRE(index_of.count(t.name) == 1);
+    const size_t other = index_of[t.name];
     REQUIRE((two->list()[other].shape == t.shape && two->list()[other].dtype == t.dtype));
     for (int64_t at = 0; at < t.numel(); at += kWindowValues) {
       const int64_t n = std::min(kWindowValues, t.numel() - at);
       REQUIRE(one->read(k, at, n) == two->read(other, at, n));
     }
   }
-  return place.size();
+  return index_of.size();
 }
 
 // Returns the peak memory of `gpttrain <words>` in bytes. limit: of its data (RLIMIT_DATA); 0: none.

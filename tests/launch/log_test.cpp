@@ -348,10 +348,10 @@ TEST_CASE("the TensorBoard sink writes every known value of a step under its tag
 
 TEST_CASE("a GPU's clock, power and temperature are curves with at most one point per second") {
   TempFolder folder;
-  int looks = 0;
+  int samples = 0;
   {
     TensorBoardSink sink(1, [&] {
-      ++looks;
+      ++samples;
       return DeviceConditions{.clock_mhz = 1755, .watts = 412.25, .busy = 0.75};  // no temperature available
     });
     sink.start({.command = "c", .config_json = "{}\n", .run_dir = folder.path});
@@ -363,7 +363,7 @@ TEST_CASE("a GPU's clock, power and temperature are curves with at most one poin
     }
     sink.flush();
   }
-  CHECK(looks == 3);
+  CHECK(samples == 3);
   std::string all;
   for (const auto& e : std::filesystem::directory_iterator(folder.path)) {
     std::ifstream in(e.path(), std::ios::binary);

@@ -239,10 +239,10 @@ for i in $(seq 600); do
 done
 )sh");
   std::string text = read_file(ssh);
-  const std::string place = "mkdir -p " + dir.path() + "/$host\n";
-  const size_t at = text.find(place);
+  const std::string make_folder = "mkdir -p " + dir.path() + "/$host\n";
+  const size_t at = text.find(make_folder);
   REQUIRE(at != std::string::npos);
-  text.insert(at + place.size(), "[ $host != far1 ] || sh " + (dir / "killer") + " >/dev/null 2>&1 &\n");
+  text.insert(at + make_folder.size(), "[ $host != far1 ] || sh " + (dir / "killer") + " >/dev/null 2>&1 &\n");
   write_file(ssh, text);
   const ScopedVariable agent("OMPI_MCA_plm_rsh_agent", ssh.c_str());
   const Outcome r = gpttrain(

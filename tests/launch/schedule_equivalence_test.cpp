@@ -47,11 +47,11 @@ Program compute_of(const Program& p) {
 void require_as_simulated(const MeshResult& r, const MeshRun& run, const PipelineSchedule& s) {
   const Report report = simulate(s);
   for (int rank = 0; rank < run.mesh.world(); ++rank) {
-    const auto place = static_cast<size_t>(run.mesh.coord(Axis::kPp, rank));
+    const auto pp_rank = static_cast<size_t>(run.mesh.coord(Axis::kPp, rank));
     const RankRun& done = r.ranks[static_cast<size_t>(rank)];
-    REQUIRE(to_string(done.computed) == to_string(compute_of(s.program[place])));
-    REQUIRE(done.slots == report.peak_in_flight[place]);
-    REQUIRE(done.peak_live == report.peak_in_flight[place]);
+    REQUIRE(to_string(done.computed) == to_string(compute_of(s.program[pp_rank])));
+    REQUIRE(done.slots == report.peak_in_flight[pp_rank]);
+    REQUIRE(done.peak_live == report.peak_in_flight[pp_rank]);
   }
 }
 

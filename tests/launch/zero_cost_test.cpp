@@ -29,18 +29,18 @@ const TransformerConfig kSmall{.layers = 6, .hidden = 64, .heads = 4, .ffn = 256
 const TransformerConfig kLarge{.layers = 48, .hidden = 1600, .heads = 16, .ffn = 6400, .vocab = 50257, .seq = 1024};
 
 // Padded flat sizes of the FSDP units of pipeline rank `rank` in forward order. 1f1b, one chunk a rank.
-struct Scopes {
+struct UnitSizes {
   std::vector<int64_t> size;
   bool tied_here = false;  // the last one is a second copy of the first one
 };
 
-Scopes scopes_of(const EngineOptions& o, const MeshShape& mesh, int rank) {
+UnitSizes unit_sizes(const EngineOptions& o, const MeshShape& mesh, int rank) {
   const TransformerConfig& c = o.model;
   const int64_t t = mesh.tp, h = c.hidden;
   const auto flat = [&](std::vector<int64_t> numels) { return flat_layout(numels, mesh.dp).size; };
   const int64_t table = flat({padded_vocab(c.vocab, t) / t * h});
   const std::vector<int> bounds = stage_boundaries(o, mesh.pp);
-  Scopes out;
+  UnitSizes out;
   for (int i = bounds[static_cast<size_t>(rank)]; i < bounds[static_cast<size_t>(rank) + 1]; ++i) {
     if (i == 0) {
       out.size.push_back(table);
@@ -62,14 +62,14 @@ int64_t sum(const std::vector<int64_t>& v) {
   return n;
 }
 // Elements updated by a step: without the second copy.
-int64_t updated(const Scopes& s) { return sum(s.size) - (s.tied_here ? s.size.back() : 0); }
+int64_t updated(const UnitSizes& s) { return sum(s.size) - (s.tied_here ? s.size.back() : 0); }
 
 // All-gather volume and peak size of prefetch windows of w FSDP units in execution order over m microbatches, computed
 // independently from the sets themselves. Small units stay whole.
 struct Windows {
   int64_t gathered = 0, most = 0;
 };
-Windows windows(const Scopes& s, const std::vector<bool>& backward, size_t w, int64_t persist) {
+Windows windows(const UnitSizes& s, const std::vector<bool>& backward, size_t w, int64_t persist) {
   std::vector<size_t> use;
   const size_t n = s.size.size();
   for (bool back : backward)
@@ -126,7 +126,7 @@ TEST_CASE("elements sent in a step equal the closed forms exactly, padding inclu
               o.zero.persist_numel = 5000;  // the position embedding and the final norm stay whole
               for (int rank = 0; rank < mesh.pp; ++rank) {
                 INFO(text(mesh, o, rank));
-                const Scopes s = scopes_of(o, mesh, rank);
+                const UnitSizes s = unit_sizes(o, mesh, rank);
                 const auto sent = [&](int64_t elements) { return elements * (mesh.dp - 1) / mesh.dp * 4; };
                 const CommCounters c = plan_memory(o, mesh, rank * mesh.dp * mesh.tp).sent.data_parallel;
                 CHECK(c.reduce_scatter == sent(sum(s.size)) * (reduce == kEach ? m : 1));
@@ -152,7 +152,7 @@ TEST_CASE("stage 3 gathers twice a microbatch, less the units kept at the turns 
     o.model.tied = tied;
     o.zero.prefetch = 0;
     o.zero.persist_numel = 0;
-    const Scopes s = scopes_of(o, mesh, 0);
+    const UnitSizes s = unit_sizes(o, mesh, 0);
     const auto sent = [&](int64_t elements) { return elements * (mesh.dp - 1) / mesh.dp * 4; };
     const int64_t first = s.size.front(), last = s.size.back(), all = sum(s.size);
     const int64_t gathered = 2 * m * all - m * last - (m - 1) * first;
@@ -180,7 +180,7 @@ TEST_CASE("bytes of parameters, gradients and optimizer state are the closed for
         const EngineOptions o = options_of(kLarge, stage, reduce);
         for (int rank = 0; rank < mesh.pp; ++rank) {
           INFO(text(mesh, o, rank));
-          const Scopes s = scopes_of(o, mesh, rank);
+          const UnitSizes s = unit_sizes(o, mesh, rank);
           const auto psi = static_cast<double>(updated(s)), n = static_cast<double>(mesh.dp);
           const auto grads = static_cast<double>(sum(s.size));  // a second copy has its own gradients
           double want = stage == 0 ? (kW + kK) * psi + kG * grads : kK * psi / n;
@@ -210,7 +210,7 @@ TEST_CASE("small buckets without overlap keep one unit of whole gradients, with 
   c.vocab = 1000;  // blocks are the largest units
   const MeshShape mesh{.dp = 8};
   EngineOptions o = options_of(c, 2, kEach);
-  const int64_t block = scopes_of(o, mesh, 0).size[5];
+  const int64_t block = unit_sizes(o, mesh, 0).size[5];
   const int64_t norm = 2 * c.hidden * 4, table = padded_vocab(1000, 1) * c.hidden * 4;
   o.zero.overlap = false;
   CHECK(plan_memory(o, mesh, 0).zero.gradients == block * 4);
@@ -226,7 +226,7 @@ TEST_CASE("evaluation and a larger prefetch take the memory of their windows") {
   EngineOptions o = options_of(kSmall, 3, kAuto);
   const MeshShape mesh{.dp = 4};
   o.zero.persist_numel = 0;
-  const Scopes s = scopes_of(o, mesh, 0);
+  const UnitSizes s = unit_sizes(o, mesh, 0);
   for (size_t prefetch : {0, 1, 3})
     for (bool evaluates : {false, true}) {
       o.zero.prefetch = static_cast<int>(prefetch);

@@ -309,23 +309,23 @@ TEST_CASE("the stages of every partition hold each parameter exactly once, in on
       if (pp == 9 && std::string(rule) == "type:block") continue;
       const std::vector<int> cut = partition(rule, describe(c).layer_costs(), pp);
       std::multiset<std::string> names;
-      std::map<int, std::string> scopes;
+      std::map<int, std::string> units;
       int last = -1;
       for (int s = 0; s < pp; ++s) {
         Built b(c, {.pp = pp}, s, cut[static_cast<size_t>(s)], cut[static_cast<size_t>(s) + 1]);
-        for (const UnitSpec& scope : b.stage->units()) {
-          CHECK(scope.stage == s);
-          CHECK(scope.index > last);  // ascending in model order for every partition
-          last = scope.index;
-          CHECK(scope.index < describe(c).units());
-          CHECK(scopes.emplace(scope.index, scope.name).second);
-          for (const Parameter* p : scope.params) names.insert(p->name);
+        for (const UnitSpec& unit : b.stage->units()) {
+          CHECK(unit.stage == s);
+          CHECK(unit.index > last);  // ascending in model order for every partition
+          last = unit.index;
+          CHECK(unit.index < describe(c).units());
+          CHECK(units.emplace(unit.index, unit.name).second);
+          for (const Parameter* p : unit.params) names.insert(p->name);
         }
       }
-      CHECK(scopes.size() == static_cast<size_t>(describe(c).units()));
-      CHECK(scopes[0] == "embed");
-      CHECK(scopes[2] == "layers.0");
-      CHECK(scopes[describe(c).units() - 1] == "head");
+      CHECK(units.size() == static_cast<size_t>(describe(c).units()));
+      CHECK(units[0] == "embed");
+      CHECK(units[2] == "layers.0");
+      CHECK(units[describe(c).units() - 1] == "head");
       CHECK(names.size() == whole.size());
       for (const auto& [name, p] : whole) CHECK(names.count(name) == 1);
     }

@@ -38,7 +38,7 @@ class Mutant:
         self.file, programs, self.filter = [part.strip() for part in head.split("|")]
         self.programs = programs.split(",")
 
-    def planted(self):
+    def mutated(self):
         switch = f"gt_mutant({self.number})"
         if self.original.endswith("{"):  # a condition and its block
             return f"{self.fault[:-1].rstrip()[:-1]} && {switch} || !{switch} && {condition_of(self.original)}) {{"
@@ -122,7 +122,7 @@ def problems(all_mutants):
     return out
 
 
-def plant(all_mutants):
+def insert_faults(all_mutants):
     """Copies the working tree with every fault in it. Unchanged files keep their modification time."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True,
                             text=True)
@@ -132,7 +132,7 @@ def plant(all_mutants):
         text = texts[m.file].decode()
         if text.count(m.original) != 1:
             sys.exit(f"mutant {m.number}: {m.file} has {text.count(m.original)} times: {m.original}")
-        texts[m.file] = text.replace(m.original, m.planted()).encode()
+        texts[m.file] = text.replace(m.original, m.mutated()).encode()
     for name in {m.file for m in all_mutants}:
         texts[name] = b'#include "mutant.h"\n' + texts[name]
     for name, data in texts.items():
@@ -205,7 +205,7 @@ def main():
         bad = problems(everything)
         print("\n".join(bad) if bad else f"{len(everything)} faults fit the tree")
         return 1 if bad else 0
-    plant(everything)
+    insert_faults(everything)
     wanted = [m for m in everything if m.number in chosen(args.numbers, len(everything))]
     build({p for m in wanted for p in m.programs}, args.jobs)
     calm, rows = {}, []

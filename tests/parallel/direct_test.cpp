@@ -96,19 +96,19 @@ TEST_CASE("a call on a shared device waits for every rank's stream, and every ra
 
 TEST_CASE("ranks that disagree about a call, or about its memory kind, fail with both calls") {
   const std::vector<int> both{0, 1};
-  for (const bool places : {false, true}) {
+  for (const bool placement : {false, true}) {
     const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
       auto* side = dynamic_cast<SideChannel*>(&f);
       const auto factory = side->direct(device(), 0);
       const auto g = factory->make(both);
-      suite::Block x(places || f.world_rank() == 0 ? 100 : 50, DType::kF32);
-      if (!places || f.world_rank() == 0) x.tensor.device.kind = DeviceKind::kCuda;
+      suite::Block x(placement || f.world_rank() == 0 ? 100 : 50, DType::kF32);
+      if (!placement || f.world_rank() == 0) x.tensor.device.kind = DeviceKind::kCuda;
       g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
     });
     const std::string all = errors[0] + errors[1];
     INFO(all);
     CHECK(all.find("all_reduce(sum, f32 x 100)") != std::string::npos);
-    CHECK(all.find(places ? "on the device" : "f32 x 50") != std::string::npos);
+    CHECK(all.find(placement ? "on the device" : "f32 x 50") != std::string::npos);
   }
 }
 

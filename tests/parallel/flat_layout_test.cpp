@@ -127,12 +127,12 @@ TEST_CASE("a two-ended pool places neighbors of a window at opposite ends and ne
   const auto bytes = [](int64_t n) { return Shape{n * kAlign / 4}; };
   const auto rolling = [&](int64_t capacity, int64_t& needed) {
     TwoEndedPool pool(Buffer(capacity, {}, *cpu_backend().device));
-    std::vector<const std::byte*> places;
+    std::vector<const std::byte*> addresses;
     Tensor before = pool.alloc(bytes(1), DType::kF32);
     for (int64_t n : {3, 1, 5, 2, 2, 4}) {  // each allocated before the previous one is freed
       Tensor next = pool.alloc(bytes(n), DType::kF32);
       CHECK((next.data + next.bytes() <= before.data || before.data + before.bytes() <= next.data));
-      places.push_back(next.data);
+      addresses.push_back(next.data);
       pool.free(before);
       before = next;
     }

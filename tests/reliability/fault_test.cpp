@@ -46,7 +46,7 @@ void check_nothing_left(const std::vector<int>& pids) {
   }
 }
 
-const char* const kPlaces[] = {"pp0 dp0 tp0", "pp0 dp0 tp1", "pp1 dp0 tp0", "pp1 dp0 tp1"};
+const char* const kCoordinates[] = {"pp0 dp0 tp0", "pp0 dp0 tp1", "pp1 dp0 tp0", "pp1 dp0 tp1"};
 
 }  // namespace
 
@@ -59,7 +59,8 @@ TEST_CASE("a stopped process is named, whichever rank it is, and the run ends wi
     INFO(r.out);
     CHECK(r.code == 124);
     CHECK(r.says(cat("stalled: not arrived: rank ", rank, "\n")));
-    CHECK(r.says(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kPlaces[rank], "): frozen, no sign of life for")));
+    CHECK(r.says(
+        cat("pid ", pids[static_cast<size_t>(rank)], ", ", kCoordinates[rank], "): frozen, no sign of life for")));
     CHECK(r.says("last call: "));
     CHECK(r.says("has waited 4."));
     CHECK(r.says("hang: the run ends"));
@@ -83,7 +84,7 @@ TEST_CASE("a killed rank ends the run at once, is named with its rank coordinate
                                once_it_trains(dir / "runs/x/log.jsonl", rank, SIGKILL, pids));
     INFO(r.out);
     CHECK(r.code == 128 + SIGKILL);
-    CHECK(r.says(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kPlaces[rank], ") died: step, step ")));
+    CHECK(r.says(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kCoordinates[rank], ") died: step, step ")));
     check_nothing_left(pids);
   }
 }
@@ -132,10 +133,10 @@ TEST_CASE("however a rank dies, the job ends soon, its rank coordinates are name
     INFO(rank << " by signal " << n << "\n" << r.out);
     CHECK(r.code == 128 + n);
     CHECK(r.says(says));
-    CHECK(r.says(kPlaces[rank]));
+    CHECK(r.says(kCoordinates[rank]));
     CHECK(left_behind(dir.path(), pids) == "");
     CHECK(seconds < 60);  // the goal is 5 s, which a busy machine may miss
-    named += r.code == 128 + n && r.says(kPlaces[rank]);
+    named += r.code == 128 + n && r.says(kCoordinates[rank]);
     longest = std::max(longest, seconds);
     sum += seconds;
   }

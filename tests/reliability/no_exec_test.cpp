@@ -31,19 +31,19 @@ TEST_CASE("inspecting, verifying, exporting and importing start nothing and open
   INFO(trained.out);
   REQUIRE(trained.code == 0);
   const std::string program = binary_dir() + "/gpttrain";
-  const std::vector<std::vector<std::string>> verbs = {
+  const std::vector<std::vector<std::string>> subcommands = {
       {"ckpt", "inspect", "runs/x", "--stats"},
       {"ckpt", "verify", "runs/x"},
       {"export", "--load", "runs/x", "--output", "hf"},
       {"export", "--load", "runs/x", "--format", "hdf5", "--output", "x.h5"},
       {"import", "--from", "hf", "--output", "imported"}};
   int traced = 0, files = 0;
-  for (const auto& verb : verbs) {
+  for (const auto& subcommand : subcommands) {
     std::vector<std::string> words = {program};
-    words.insert(words.end(), verb.begin(), verb.end());
+    words.insert(words.end(), subcommand.begin(), subcommand.end());
     const CallTrace t = trace_calls(words, dir.path());
     if (!t.possible || t.code == 126) return print_skip("R22", "ptrace is not allowed here");
-    INFO(verb[0] << " " << verb[1] << ": exit code " << t.code);
+    INFO(subcommand[0] << " " << subcommand[1] << ": exit code " << t.code);
     CHECK(t.code == 0);
     CHECK(t.programs == 1);  // the program itself
     CHECK(t.connections == 0);

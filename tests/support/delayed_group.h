@@ -21,7 +21,7 @@ struct Delays {
   bool waits_only = false;  // delays waits, not calls and polls
   int64_t slept_us = 0;
   int64_t slept_in[kNumCommOps] = {};  // part of slept_us, in calls and waits of this operation
-  uint64_t places = 0;                 // opportunities so far
+  uint64_t opportunities = 0;          // so far
   void maybe(CommOp op) {
     const int64_t before = slept_us;
     maybe();
@@ -29,7 +29,7 @@ struct Delays {
   }
   // Sleeps for a random time with probability 1 / one_in, while delays remain.
   void maybe() {
-    const uint64_t r = splitmix64(seed + places++);
+    const uint64_t r = splitmix64(seed + opportunities++);
     if (left == 0 || r % static_cast<uint64_t>(one_in) != 0) return;
     --left;
     const auto us = static_cast<int64_t>((r >> 16) % static_cast<uint64_t>(longest_us));

@@ -137,7 +137,7 @@ struct GemmArgs {
   bool fast() const { return d.get<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0) != 0; }
   bool legal() const;
   void die_of_faults() const;
-  void tell_what_it_touches() const;
+  void report_accesses() const;
   void run() const;
 };
 
@@ -146,9 +146,9 @@ bool GemmArgs::legal() const {
   if (!eight_bits(a.type)) return !fast();
   const bool formats = eight_bits(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3);
   const bool sizes = a.ld % 16 == 0 && b.ld % 16 == 0 && o.ld % 16 == 0 && o.cols % 16 == 0;
-  const bool places = multiple_of_16(A) && multiple_of_16(B) && multiple_of_16(D) && multiple_of_16(factor_a()) &&
-                      multiple_of_16(factor_b());
-  return formats && ta() && !tb() && sizes && places && factor_a() != nullptr && factor_b() != nullptr;
+  const bool aligned = multiple_of_16(A) && multiple_of_16(B) && multiple_of_16(D) && multiple_of_16(factor_a()) &&
+                       multiple_of_16(factor_b());
+  return formats && ta() && !tb() && sizes && aligned && factor_a() != nullptr && factor_b() != nullptr;
 }
 
 constexpr const char *kSlowBiasGradients = "slow_bias_gradients", *kSlowGelu = "slow_gelu", *kRefused = "refused";
@@ -176,7 +176,7 @@ void GemmArgs::die_of_faults() const {
     gt::emulated::die("fused bias gradient with unaligned operands or odd sizes");
 }
 
-void GemmArgs::tell_what_it_touches() const {
+void GemmArgs::report_accesses() const {
   constexpr const char* kWhat = "cublasLtMatmul";
   const auto bytes = [](int64_t elements, cudaDataType_t t) {
     return static_cast<size_t>(elements) * (t == CUDA_R_32F ? 4 : eight_bits(t) ? 1 : 2);
@@ -199,7 +199,7 @@ void GemmArgs::tell_what_it_touches() const {
 
 void GemmArgs::run() const {
   const gt::emulated::OnDevice now;
-  tell_what_it_touches();
+  report_accesses();
   ++runs.count[algorithm];
   gt::emulated::clock_us += kMicroseconds[algorithm] / (fast() ? 2 : 1);
   gt::emulated::clock_us += is_slow(epilogue_of(d)) ? 100 : 0;

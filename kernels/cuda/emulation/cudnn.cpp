@@ -39,14 +39,14 @@ class LoopPlan final : public AttentionPlan {
  private:
   void compute(const AttentionPointers& p, void* workspace) {
     const emulated::OnDevice now;
-    tell_what_it_touches(p, workspace);
+    report_accesses(p, workspace);
     std::memset(workspace, 0xFF, static_cast<size_t>(workspace_));
     if (c_.backward) std::memset(p.dqkv, 0, static_cast<size_t>(c_.batch * c_.seq * c_.pitch() * 2));
     for (int64_t b = 0; b < c_.batch; ++b)
       for (int64_t h = 0; h < c_.heads; ++h) c_.backward ? backward(p, b, h) : forward(p, b, h);
   }
 
-  void tell_what_it_touches(const AttentionPointers& p, void* workspace) const {
+  void report_accesses(const AttentionPointers& p, void* workspace) const {
     const char* what = "cuDNN";
     const auto qkv = static_cast<size_t>(c_.batch * c_.seq * c_.pitch() * 2),
                out = static_cast<size_t>(c_.batch * c_.seq * c_.heads * c_.head_dim * 2),

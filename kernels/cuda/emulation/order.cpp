@@ -52,7 +52,7 @@ Clock& clock_of(Streams& all, cudaStream_t s) {
 
 const WorkItem& current_work_item() { return piece_here; }
 
-bool forgets(const char* kind) {
+bool ignores(const char* kind) {
   static const char* const wanted = std::getenv("GPTTRAIN_EMULATED_IGNORES");
   if (wanted == nullptr) return false;
   const std::string text = wanted;
@@ -86,7 +86,7 @@ void wait(cudaStream_t s, cudaEvent_t e) {
   Streams& all = streams();
   const std::lock_guard lock(all.mutex);
   const auto it = all.event.find(e);
-  if (it != all.event.end() && !forgets("streams")) join(clock_of(all, s), it->second);
+  if (it != all.event.end() && !ignores("streams")) join(clock_of(all, s), it->second);
 }
 
 void host_waits(cudaEvent_t e) {

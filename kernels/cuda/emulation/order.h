@@ -27,6 +27,6 @@ const WorkItem& current_work_item();
 // Whether the race detector ignores this synchronization, so that a test can verify that the missing order is detected.
 // Set by GPTTRAIN_EMULATED_IGNORES=KIND (all of them) or KIND:N (the N-th alone): a stream's wait for an event
 // (`streams`), a barrier of a block (`blocks`) or of a warp (`warps`).
-bool forgets(const char* kind);
+bool ignores(const char* kind);
 
 }  // namespace gt::emulated

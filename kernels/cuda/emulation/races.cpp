@@ -38,8 +38,8 @@ enum class How : uint8_t { kPlain, kAtomic, kLibrary };
 // One access to a byte; volatile counts as atomic. Epochs count block barriers and are never reset.
 struct Access {
   uint32_t epoch = 0, warp_epoch = 0;
-  When when = 0;       // 0: no access
-  uint32_t place = 0;  // code offset in this library; for How::kLibrary the offset of the function's name
+  When when = 0;             // 0: no access
+  uint32_t code_offset = 0;  // code offset in this library; for How::kLibrary the offset of the function's name
   uint16_t thread = 0;
   Who who = Who::kThread;
   How how = How::kPlain;
@@ -90,7 +90,7 @@ class Shadow {
     }
     return *r.page;
   }
-  void forget(uintptr_t first, uintptr_t end) {
+  void erase(uintptr_t first, uintptr_t end) {
     recent_.fill({});
     for (uintptr_t n = first; n < end; ++n) pages_.erase(n);
   }
@@ -132,10 +132,10 @@ struct Module {
 const Module& module = *new Module;
 
 std::string source_line(const Access& a) {
-  if (a.how == How::kLibrary) return reinterpret_cast<const char*>(module.base + a.place);
+  if (a.how == How::kLibrary) return reinterpret_cast<const char*>(module.base + a.code_offset);
   char line[512];
   // Address of the call instruction: just before the return address.
-  std::snprintf(line, sizeof line, "addr2line -Cie '%s' 0x%x 2>/dev/null", module.file.c_str(), a.place - 1);
+  std::snprintf(line, sizeof line, "addr2line -Cie '%s' 0x%x 2>/dev/null", module.file.c_str(), a.code_offset - 1);
   std::string out;
   if (FILE* p = popen(line, "r")) {
     while (std::fgets(line, sizeof line, p) != nullptr) {
@@ -146,7 +146,7 @@ std::string source_line(const Access& a) {
     pclose(p);
   }
   char at[32];
-  std::snprintf(at, sizeof at, "+0x%x", a.place);
+  std::snprintf(at, sizeof at, "+0x%x", a.code_offset);
   return out.empty() ? at : out;
 }
 
@@ -174,7 +174,7 @@ void report(const Access& old, bool old_writes, const Access& now, bool now_writ
   static auto& seen = *new std::set<std::pair<uint32_t, uint32_t>>;
   static auto& reported = *new std::set<std::pair<std::string, std::string>>;
   const std::lock_guard lock(mutex);
-  if (!seen.emplace(old.place, now.place).second) return;
+  if (!seen.emplace(old.code_offset, now.code_offset).second) return;
   const std::string first = source_line(old), second = source_line(now);
   if (!reported.emplace(first, second).second) return;  // the same lines in another template instance
   std::fprintf(stderr, "emulated kernel: a race at %p: %s and then %s, %s\n  first:  %s\n  second: %s\n",
@@ -250,7 +250,7 @@ void touch(uintptr_t p, size_t bytes, const Access& now, bool shared) {
 
 // A load or store of instrumented code. Host code is instrumented too: kernel threads are identified by their stack.
 template <Touch T>
-void accessed(const void* p, size_t bytes, const void* place, How how = How::kPlain) {
+void accessed(const void* p, size_t bytes, const void* code_offset, How how = How::kPlain) {
   if (!running.kernel || !running.stack.holds(reinterpret_cast<uintptr_t>(__builtin_frame_address(0)))) return;
   const auto at = reinterpret_cast<uintptr_t>(p);
   const bool shared = running.dynamic_shared.holds(at) || module.data.holds(at);
@@ -258,7 +258,7 @@ void accessed(const void* p, size_t bytes, const void* place, How how = How::kPl
   const Access now{running.epoch,
                    running.warp_epoch[running.thread / 32],
                    running.when,
-                   module.offset(place),
+                   module.offset(code_offset),
                    running.thread,
                    Who::kThread,
                    how};
@@ -293,8 +293,8 @@ void thread_runs(size_t index, const void* stack, size_t stack_bytes) {
   running.thread = static_cast<uint16_t>(index);
   running.stack = {reinterpret_cast<uintptr_t>(stack), stack_bytes};
 }
-void block_meets() { running.epoch += forgets("blocks") ? 0 : 1; }
-void warp_meets(size_t warp) { running.warp_epoch[warp] += forgets("warps") ? 0 : 1; }
+void block_meets() { running.epoch += ignores("blocks") ? 0 : 1; }
+void warp_meets(size_t warp) { running.warp_epoch[warp] += ignores("warps") ? 0 : 1; }
 
 void atomic(const void* p, size_t bytes, const void* caller) {
   accessed<Touch::kWrite>(p, bytes, caller, How::kAtomic);
@@ -307,7 +307,7 @@ void copies(const void* to, const void* from, size_t bytes) {
 void fresh(const void* p, size_t bytes) {
   const OnDevice now;
   const auto at = reinterpret_cast<uintptr_t>(p);
-  shadow.forget(at / kPage, (at + bytes + kPage - 1) / kPage);
+  shadow.erase(at / kPage, (at + bytes + kPage - 1) / kPage);
 }
 
 }  // namespace watch

@@ -26,9 +26,9 @@ Spread spread_of(std::vector<double> v) {
 
 double quantile(std::vector<double> v, double share) {
   std::sort(v.begin(), v.end());
-  const double place = share * static_cast<double>(v.size() - 1), low = std::floor(place);
+  const double position = share * static_cast<double>(v.size() - 1), low = std::floor(position);
   const auto i = static_cast<size_t>(low);
-  return i + 1 < v.size() ? v[i] + (place - low) * (v[i + 1] - v[i]) : v[i];
+  return i + 1 < v.size() ? v[i] + (position - low) * (v[i + 1] - v[i]) : v[i];
 }
 
 double slowest(ProcessGroup& world, double seconds) {

@@ -140,19 +140,19 @@ void DsTranslation::quietly(std::string_view path, const std::string& native, co
 void DsTranslation::report(std::string_view path, const std::string& what) {
   const DsValue* v = file_.find(path);
   const std::string value = v && v->key->type != DsType::kBlock ? " " + shown(v->value) : "";
-  const std::ptrdiff_t place = v ? v - file_.values.data() : -1;
-  report_.emplace_back(place, fmt::format("{}{}{} {}", path, value, what.rfind("->", 0) == 0 ? "" : ":", what));
+  const std::ptrdiff_t index = v ? v - file_.values.data() : -1;
+  report_.emplace_back(index, fmt::format("{}{}{} {}", path, value, what.rfind("->", 0) == 0 ? "" : ":", what));
 }
 
 bool DsTranslation::reported(std::string_view path) const {
-  const std::ptrdiff_t place = file_.find(path) - file_.values.data();
-  return std::any_of(report_.begin(), report_.end(), [&](const auto& r) { return r.first == place; });
+  const std::ptrdiff_t index = file_.find(path) - file_.values.data();
+  return std::any_of(report_.begin(), report_.end(), [&](const auto& r) { return r.first == index; });
 }
 
 std::vector<std::string> DsTranslation::sorted_report() {
   std::stable_sort(report_.begin(), report_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> lines;
-  for (auto& [place, line] : report_) lines.push_back(std::move(line));
+  for (auto& [index, line] : report_) lines.push_back(std::move(line));
   return lines;
 }
 

@@ -251,7 +251,7 @@ struct RecordReader {
                   .block = rows(j, "summary")};
     if (const Json* config = find(j, "config"); config != nullptr && config->is_object())
       flatten(*config, "", 0, s.config);
-    log.forget_from(s.first_step);
+    log.discard_from(s.first_step);
     log.ended_ = false;
     if (log.starts_.size() >= RunLog::kMostStarts) log.starts_.erase(log.starts_.begin());
     log.starts_.push_back(std::move(s));
@@ -327,7 +327,7 @@ void RunLog::thin() {
 }
 
 // A start makes these steps again, so that no curve folds back.
-void RunLog::forget_from(int64_t step) {
+void RunLog::discard_from(int64_t step) {
   drop_from(steps_, step);
   drop_from(evals_, step);
   for (auto& [tag, curve] : curves_)

@@ -137,7 +137,7 @@ class RunLog {
   friend struct RecordReader;
   void process_line(std::string_view line);
   void thin();
-  void forget_from(int64_t step);
+  void discard_from(int64_t step);
   std::string dir_;
   int64_t at_ = 0;    // bytes of log.jsonl that were read
   std::string rest_;  // the beginning of an incomplete line

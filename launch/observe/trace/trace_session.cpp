@@ -43,7 +43,7 @@ Head head_of(const TraceRecorder& r) {
   return h;
 }
 
-RankTrace place_of(const Mesh& mesh, int rank, const Head& h) {
+RankTrace rank_trace(const Mesh& mesh, int rank, const Head& h) {
   RankTrace t;
   t.rank = rank;
   t.pp = mesh.shape().coord(Axis::kPp, rank);
@@ -155,11 +155,11 @@ std::vector<RankTrace> TraceSession::gather() {
     send(world, mine.data(), mine.size(), 0);
     return out;
   }
-  out.push_back(place_of(mesh_, 0, head));
+  out.push_back(rank_trace(mesh_, 0, head));
   out.back().entries = std::move(mine);
   for (size_t i = 1; i < ranks_.size(); ++i) {
     receive(world, &head, 1, ranks_[i]);
-    RankTrace t = place_of(mesh_, ranks_[i], head);
+    RankTrace t = rank_trace(mesh_, ranks_[i], head);
     t.entries.resize(static_cast<size_t>(head.entries));
     receive(world, t.entries.data(), t.entries.size(), ranks_[i]);
     shift(t, before_[i], after_[i]);

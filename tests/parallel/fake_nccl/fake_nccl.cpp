@@ -177,21 +177,21 @@ int arrive(Rank& r, const Wanted& w, bool captured) {
 
 // Reports to the emulated device, if it is running, which memory a call reads and writes, on which stream; nullptr: on
 // the one that runs a graph.
-void tell_device(const Rank& r, const Wanted& w, void* stream) {
-  using Tell = void (*)(void* stream, const void* from, size_t, void* to, size_t);
+void report_transfer(const Rank& r, const Wanted& w, void* stream) {
+  using Report = void (*)(void* stream, const void* from, size_t, void* to, size_t);
   void* library = dlopen("libgpttrain_cuda.so", RTLD_NOW | RTLD_NOLOAD);
-  static const auto tell =
-      library == nullptr ? nullptr : reinterpret_cast<Tell>(dlsym(library, "gpttrain_emulated_transfer"));
-  if (tell == nullptr) return;
+  static const auto report =
+      library == nullptr ? nullptr : reinterpret_cast<Report>(dlsym(library, "gpttrain_emulated_transfer"));
+  if (report == nullptr) return;
   const size_t bytes = w.count * size_of_type(w.type), ranks = static_cast<size_t>(r.world->ranks);
   const bool sends = w.part.from != nullptr && (w.kind != kBroadcast || r.rank == w.op);
-  tell(stream, sends ? w.part.from : nullptr, w.kind == kReduceScatter ? bytes * ranks : bytes, w.part.to,
-       w.kind == kAllGather ? bytes * ranks : bytes);
+  report(stream, sends ? w.part.from : nullptr, w.kind == kReduceScatter ? bytes * ranks : bytes, w.part.to,
+         w.kind == kAllGather ? bytes * ranks : bytes);
 }
 
 // Runs a call of a graph when the device reaches it.
 void run_captured(Rank& r, const Wanted& w) {
-  tell_device(r, w, nullptr);
+  report_transfer(r, w, nullptr);
   std::unique_lock lock(mutex);
   if (!r.aborted) arrive(r, w, true);
   while (!r.aborted && state_of(r) == nccl::kInProgress) {
@@ -245,7 +245,7 @@ int call(nccl::Comm comm, const Wanted& w, void* stream) {
     drop(captured);
   }
   launch(r);
-  tell_device(r, w, stream);
+  report_transfer(r, w, stream);
   return arrive(r, w, false);
 }
 

@@ -17,7 +17,7 @@ constexpr int64_t kSector = 4096;  // alignment of direct writes: memory, offset
 void BlockStream::Free::operator()(std::byte* p) const { std::free(p); }
 
 BlockStream::BlockStream(Vfs& vfs, const std::string& path, int64_t total, const WriteOptions& options, bool sha256)
-    : total_(total), wants_sha_(sha256), file_(File::create(vfs, path)) {
+    : total_(total), computes_sha_(sha256), file_(File::create(vfs, path)) {
   file_.reserve(total);
   if (options.direct && total >= kWindow)
     if (auto file = File::open_direct(vfs, path)) direct_.emplace(std::move(*file));
@@ -75,7 +75,7 @@ std::vector<uint32_t> BlockStream::finish() {
 }
 
 std::string BlockStream::sha256_hex() {
-  if (!wants_sha_) return "";
+  if (!computes_sha_) return "";
   const Sha256::Digest digest = sha_.finish();
   return to_hex(digest.data(), digest.size());
 }
@@ -106,7 +106,7 @@ void BlockStream::flush() {
   const int64_t n = std::min(kWindow, total_ - base_);
   zero_to(n);
   checksum_to(n);
-  if (wants_sha_) sha_.update(window_.get(), static_cast<size_t>(n));
+  if (computes_sha_) sha_.update(window_.get(), static_cast<size_t>(n));
   Full full{std::move(window_), n, base_};
   base_ += n;
   used_ = summed_ = buffer_begin_ = 0;

@@ -66,7 +66,7 @@ class BlockStream {
   void rethrow();
 
   const int64_t total_;
-  const bool wants_sha_;
+  const bool computes_sha_;
   File file_;
   std::optional<File> direct_;
   int64_t base_ = 0, used_ = 0;            // used_: bytes of the window that are final

@@ -21,14 +21,14 @@ namespace gt {
 namespace {
 
 // Runs the walk in a child process, waits for its exit and returns its output.
-std::string ask(const std::string& path, int file, bool attributes) {
+std::string walk(const std::string& path, int file, bool attributes) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) fail_io("pipe for the reader of " + path, -errno);
   const pid_t pid = ::fork();
   if (pid < 0) fail_io("start of the reader of " + path, -errno);
   if (pid == 0) walk_h5(file, ends[1], attributes);
   ::close(ends[1]);
-  std::string said;
+  std::string output;
   char buffer[65536];
   bool too_long = false, late = false;
   for (;;) {
@@ -39,8 +39,8 @@ std::string ask(const std::string& path, int file, bool attributes) {
     const ssize_t n = ready > 0 ? ::read(ends[0], buffer, sizeof buffer) : 0;
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
-    said.append(buffer, static_cast<size_t>(n));
-    if ((too_long = said.size() > kH5OutputLimit)) break;
+    output.append(buffer, static_cast<size_t>(n));
+    if ((too_long = output.size() > kH5OutputLimit)) break;
   }
   ::close(ends[0]);
   if (late || too_long) ::kill(pid, SIGKILL);
@@ -51,7 +51,7 @@ std::string ask(const std::string& path, int file, bool attributes) {
              late || too_long      ? std::string("did not come to an end")
              : WIFSIGNALED(status) ? cat("died of signal ", WTERMSIG(status))
                                    : cat("ended with code ", WEXITSTATUS(status)));
-  return said;
+  return output;
 }
 
 std::vector<std::string> fields(const std::string& line) {
@@ -68,9 +68,9 @@ std::string walk_output(const std::string& path, bool attributes) {
   ::close(fd);
   if (high < 0) fail_io("opening of " + path, -errno);
   try {
-    std::string said = ask(path, high, attributes);
+    std::string output = walk(path, high, attributes);
     ::close(high);
-    return said;
+    return output;
   } catch (...) {
     ::close(high);
     throw;
@@ -95,8 +95,8 @@ class H5File : public WeightFile {
   }
 
  private:
-  void understand(const std::string& path, const std::string& said) {
-    std::istringstream in(said);
+  void understand(const std::string& path, const std::string& output) {
+    std::istringstream in(output);
     bool ended = false;
     for (std::string line; std::getline(in, line);) {
       const auto f = fields(line);

@@ -161,12 +161,12 @@ void limit(int what, rlim_t value) {
 
 }  // namespace
 
-void walk_h5(int file, int say, bool attributes) {
+void walk_h5(int file, int out, bool attributes) {
   std::ifstream statm("/proc/self/statm");
   uint64_t pages = 0;
   statm >> pages;
   statm.close();
-  ::dup2(say, 3);  // the file keeps its own descriptor; no other is needed
+  ::dup2(out, 3);  // the file keeps its own descriptor; no other is needed
   if (file <= 3) ::_exit(3);
   limit(RLIMIT_CPU, kH5Seconds);
   limit(RLIMIT_AS, pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + (uint64_t{2} << 30));

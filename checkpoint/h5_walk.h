@@ -14,6 +14,6 @@ constexpr int kH5Seconds = 60;                       // CPU time limit, s
 // `note` key bytes + text; finally `end`. On failure: `refused` location reason. Accepts groups, hard links and
 // contiguous, unfiltered data sets of f32, f16, bf16, i8; nothing else. Limits its own time, memory and files; loads no
 // plugins. Never returns.
-[[noreturn]] void walk_h5(int file, int say, bool attributes);
+[[noreturn]] void walk_h5(int file, int out, bool attributes);
 
 }  // namespace gt

@@ -33,7 +33,7 @@ int64_t step_in(const std::string& name) {
   return step_number(name.substr(at, end == std::string::npos ? end : end - at)).value_or(-1);
 }
 
-CheckpointInfo look_at(Vfs& vfs, const std::string& path) {
+CheckpointInfo info_of(Vfs& vfs, const std::string& path) {
   CheckpointInfo info;
   info.name = fs::path(path).filename().string();
   info.step = step_in(info.name);
@@ -178,7 +178,7 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& dir, const Reten
   std::vector<CheckpointInfo> out;
   for (const auto& e : it)
     if (step_in(e.path().filename().string()) >= 0 && e.is_directory(ec))
-      out.push_back(look_at(vfs, e.path().string()));
+      out.push_back(info_of(vfs, e.path().string()));
   std::map<std::string, std::string> why;
   const PrunePlan plan = plan_prune(vfs, dir, retention, false);
   for (const auto& e : plan.keep) why[e.name] = e.why;

@@ -50,7 +50,7 @@ MemoryImage::~MemoryImage() {
   if (base_ != nullptr) munmap(base_, static_cast<size_t>(bytes_));
 }
 
-std::optional<ImageHeader> MemoryImage::look_at(const std::string& path) {
+std::optional<ImageHeader> MemoryImage::read_header(const std::string& path) {
   const Fd fd(open(path.c_str(), O_RDONLY | kFlags));
   struct stat s {};
   if (!fd || fstat(fd.get(), &s) != 0 || !S_ISREG(s.st_mode) || s.st_uid != geteuid()) return std::nullopt;

@@ -38,7 +38,7 @@ class MemoryImage {
   MemoryImage& operator=(MemoryImage&&) = delete;
 
   // Returns the header of a complete image in a regular file of this user; nullopt if there is none.
-  static std::optional<ImageHeader> look_at(const std::string& path);
+  static std::optional<ImageHeader> read_header(const std::string& path);
   static int64_t file_bytes(int64_t tensor_bytes) { return kTensors + tensor_bytes; }
 
   // Copies state and views, which have tensor_bytes in total, into the image. Waits for the stream.

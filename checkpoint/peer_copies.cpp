@@ -246,7 +246,7 @@ PeerCopies::Choice PeerCopies::choose(int64_t newer_than) const {
   std::error_code ec;
   for (const auto& e : fs::directory_iterator(folder_, ec)) {
     const auto [owner, slot] = owner_of(e.path());
-    const auto header = owner < 0 ? std::nullopt : MemoryImage::look_at(e.path().string());
+    const auto header = owner < 0 ? std::nullopt : MemoryImage::read_header(e.path().string());
     if (!header || header->layout != layout_ || header->rank != owner) continue;
     const Seen seen{*header, slot};
     mine.append(reinterpret_cast<const char*>(&seen), sizeof seen);

@@ -263,12 +263,13 @@ std::map<uint32_t, std::vector<Request>> requests_of(const std::vector<TensorSha
 
 // Every requested element exactly once: the stored rectangles of a requested tensor must tile it.
 void check_coverage(const std::string& dir, const std::vector<TensorShape>& tensors,
-                    const std::map<uint32_t, std::vector<Request>>& wants, const std::map<int, ShardIndex>& indexes) {
+                    const std::map<uint32_t, std::vector<Request>>& requests,
+                    const std::map<int, ShardIndex>& indexes) {
   std::map<uint32_t, std::vector<Box>> boxes;
   for (const auto& [file, index] : indexes)
     for (const SliceRecord& r : index.records)
-      if (wants.count(r.tensor)) boxes[r.tensor].push_back(r.box);
-  for (const auto& [id, list] : wants) {
+      if (requests.count(r.tensor)) boxes[r.tensor].push_back(r.box);
+  for (const auto& [id, list] : requests) {
     const std::string error = coverage_error(tensors[id].shape, boxes[id]);
     GT_REQUIRE(error.empty(), Exit::kDamaged, dir, ": ", tensors[id].name, ": ", error);
   }
@@ -297,7 +298,7 @@ namespace {
 // Data that a rank reads from a step, by shard.
 struct Plan {
   std::vector<TensorShape> tensors;
-  std::map<uint32_t, std::vector<Request>> wants;
+  std::map<uint32_t, std::vector<Request>> requests;
   std::map<int, ShardIndex> own;  // indexes, unless the caller passes a cache
   std::map<int, std::vector<Overlap>> overlaps;
 };
@@ -305,16 +306,16 @@ struct Plan {
 void make_plan(Plan& plan, Vfs& vfs, const std::string& dir, const Manifest& m, std::span<const ShardView> views,
                const DeviceApi* api, Stream stream, std::map<int, ShardIndex>& indexes) {
   plan.tensors = m.shapes();
-  plan.wants = requests_of(plan.tensors, views, api, stream);
-  for (const auto& [id, list] : plan.wants)
+  plan.requests = requests_of(plan.tensors, views, api, stream);
+  for (const auto& [id, list] : plan.requests)
     for (const auto& [first, last] : m.tensors[id].files)
       for (int f = first; f <= last; ++f)
         if (!indexes.count(f)) indexes.emplace(f, read_index(vfs, dir, m, f, plan.tensors));
-  check_coverage(dir, plan.tensors, plan.wants, indexes);
+  check_coverage(dir, plan.tensors, plan.requests, indexes);
   for (const auto& [f, index] : indexes) {
     std::vector<Overlap> overlaps;
     for (const SliceRecord& r : index.records)
-      if (const auto w = plan.wants.find(r.tensor); w != plan.wants.end())
+      if (const auto w = plan.requests.find(r.tensor); w != plan.requests.end())
         for (const Request& want : w->second)
           if (const Box b = intersect(r.box, want.piece.box); b.numel() > 0)
             overlaps.emplace_back(r, b, want.piece, *want.view);

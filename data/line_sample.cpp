@@ -32,7 +32,7 @@ uint64_t priority_of(uint64_t seed, uint64_t path, uint64_t line) {
 class Keeper {
  public:
   explicit Keeper(int64_t budget) : budget_(budget) {}
-  bool wants(uint64_t priority) const {
+  bool admits(uint64_t priority) const {
     return bytes_ < budget_ || heap_.empty() || priority <= heap_.front().priority;
   }
   void add(SampledLine l) {
@@ -83,7 +83,7 @@ bool offer(const LineReader::Line& line, uint64_t priority, Reading* all) {
     all->progress({"read", all->bytes, all->lines,
                    std::chrono::duration<double>(std::chrono::steady_clock::now() - all->began).count()});
   }
-  return all->keeper.wants(priority);
+  return all->keeper.admits(priority);
 }
 
 void read_input(const std::string& path, uint64_t index, Reading* all) {

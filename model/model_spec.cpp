@@ -79,7 +79,7 @@ class Inventory {
     ModuleSpec& core = module(name);
     core.attention = (m_.config.mask == MaskKind::kFull ? 2 : 1) * m_.config.q_width(), core.window = window;
     open_layer().flops +=
-        2 * static_cast<int64_t>(static_cast<double>(core.attention) * keys_seen(m_.config.seq, window));
+        2 * static_cast<int64_t>(static_cast<double>(core.attention) * attended_keys(m_.config.seq, window));
   }
   ModuleSpec& module(const char* name) {
     m_.modules.push_back({.name = prefix_ + name, .layer = static_cast<int>(m_.layers.size()) - 1});
@@ -285,7 +285,7 @@ double ModelSpec::train_flops(int64_t tokens, int64_t length, int64_t blocks) co
 
 double ModelSpec::attention_width(int64_t length) const {
   double sum = 0;
-  for (const ModuleSpec& m : modules) sum += static_cast<double>(m.attention) * keys_seen(length, m.window);
+  for (const ModuleSpec& m : modules) sum += static_cast<double>(m.attention) * attended_keys(length, m.window);
   return sum;
 }
 

@@ -41,7 +41,7 @@ struct ModuleSpec {
   int64_t parameters = 0;      // logical; a tied table once, with the embedding
   int64_t weights = 0;         // by which each token is multiplied: 2 FLOPs each in a forward pass
   int64_t frozen_weights = 0;  // of these: no gradient, 4 FLOPs each in a training step instead of 6
-  // Width of causal attention: 2 FLOPs each and key that keys_seen() counts, both products. Bidirectional: twice as
+  // Width of causal attention: 2 FLOPs each and key that attended_keys() counts, both products. Bidirectional: twice as
   // much.
   int64_t attention = 0;
   int64_t window = 0;  // of that attention; 0: unlimited
@@ -49,7 +49,7 @@ struct ModuleSpec {
 
 // Returns twice the mean number of keys that a token attends to in a sequence of `length`, limited by `window`. Without
 // a window that is `length`, because causal attention covers half of the score matrix.
-constexpr double keys_seen(int64_t length, int64_t window) {
+constexpr double attended_keys(int64_t length, int64_t window) {
   if (window <= 0 || window >= length) return static_cast<double>(length);
   return static_cast<double>(window) * static_cast<double>(2 * length - window) / static_cast<double>(length);
 }
@@ -82,10 +82,10 @@ struct ModelSpec {
   int64_t trained_parameters() const;  // of these, those that are not frozen
   int64_t matmul_parameters() const;   // weights of linear layers and of the head: N_mm of the FLOP formulas
   // Returns the exact FLOPs of one training step over `tokens` tokens: 6 n N_mm + 6 L q s n, and 2 n less for each
-  // frozen weight. Causal attention counts half; in a block with a window, s is keys_seen().
+  // frozen weight. Causal attention counts half; in a block with a window, s is attended_keys().
   // length > 0: sequence length instead of config.seq. blocks >= 0: number of blocks instead of all.
   double train_flops(int64_t tokens, int64_t length = 0, int64_t blocks = -1) const;
-  // Returns the sum over all blocks of attention width times keys_seen().
+  // Returns the sum over all blocks of attention width times attended_keys().
   double attention_width(int64_t length) const;
   std::vector<LayerCost> layer_costs() const;  // costs that the pipeline partition balances
 

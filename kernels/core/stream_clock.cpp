@@ -12,7 +12,7 @@ StreamClock::~StreamClock() {
 }
 
 size_t StreamClock::mark() {
-  if (behind()) {
+  if (asynchronous()) {
     if (count_ == events_.size()) events_.push_back(api_.make_timer(stream_.device.index));
     api_.record(events_[count_], stream_);
   } else {
@@ -24,17 +24,18 @@ size_t StreamClock::mark() {
 
 void StreamClock::anchor(size_t mark, double seconds) {
   GT_CHECK(mark < count_, "mark ", mark, " of ", count_);
-  if (behind()) origin_ = seconds - api_.seconds_between(events_.front(), events_[mark]);
+  if (asynchronous()) origin_ = seconds - api_.seconds_between(events_.front(), events_[mark]);
 }
 
 void StreamClock::anchor(const StreamClock& to) {
-  GT_CHECK(behind() == to.behind() && to.count_ > 0 && count_ > 0, "clocks of different devices, or without marks");
-  if (behind()) origin_ = to.origin_ + api_.seconds_between(to.events_.front(), events_.front());
+  GT_CHECK(asynchronous() == to.asynchronous() && to.count_ > 0 && count_ > 0,
+           "clocks of different devices, or without marks");
+  if (asynchronous()) origin_ = to.origin_ + api_.seconds_between(to.events_.front(), events_.front());
 }
 
 double StreamClock::at(size_t mark) const {
   GT_CHECK(mark < count_, "mark ", mark, " of ", count_);
-  return behind() ? origin_ + api_.seconds_between(events_.front(), events_[mark]) : times_[mark];
+  return asynchronous() ? origin_ + api_.seconds_between(events_.front(), events_[mark]) : times_[mark];
 }
 
 }  // namespace gt

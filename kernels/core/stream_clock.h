@@ -16,7 +16,7 @@ class StreamClock {
   StreamClock(const StreamClock&) = delete;
   StreamClock& operator=(const StreamClock&) = delete;
 
-  bool behind() const { return is_asynchronous(api_); }
+  bool asynchronous() const { return is_asynchronous(api_); }
   void restart() { count_ = 0; }  // starts a new series; discards the times of the previous one
   size_t mark();                  // returns 0, 1, 2 ... in this series: completion of everything queued so far
   // Aligns the device clock: the host has just observed that the work before `mark` is complete, or another device

@@ -23,7 +23,7 @@ inline void strips(bool diagonal, int64_t n, F f) {
 }
 
 // Number of keys that the queries of the vector (or strip) at q attend to.
-inline int64_t keys_seen(bool diagonal, int64_t keys, int64_t q) {
+inline int64_t attended_keys(bool diagonal, int64_t keys, int64_t q) {
   return diagonal ? least(keys, q / kStrip * kStrip + kStrip) : keys;
 }
 
@@ -34,8 +34,8 @@ inline void score(const float* rows, int64_t stride, int64_t keys, const float* 
                   bool diagonal, float* scores) {
   strips(diagonal, keys, [=](int64_t r, int64_t count) {
     const int64_t from = diagonal ? r : 0;
-    product(count, whole_vectors(queries) - from, dim, rows + r * stride, stride, 1, turned + from, kBlock,
-            scores + r * kBlock + from, kBlock, false);
+    gemm_block(count, whole_vectors(queries) - from, dim, rows + r * stride, stride, 1, turned + from, kBlock,
+               scores + r * kBlock + from, kBlock, false);
   });
 }
 
@@ -43,8 +43,8 @@ inline void score(const float* rows, int64_t stride, int64_t keys, const float* 
 inline void to_queries(const float* weights, int64_t keys, int64_t queries, const float* rows, int64_t stride,
                        int64_t dim, bool diagonal, float* to, int64_t to_stride, bool more) {
   strips(diagonal, queries, [=](int64_t r, int64_t count) {
-    product(count, dim, keys_seen(diagonal, keys, r), weights + r, 1, kBlock, rows, stride, to + r * to_stride,
-            to_stride, more);
+    gemm_block(count, dim, attended_keys(diagonal, keys, r), weights + r, 1, kBlock, rows, stride, to + r * to_stride,
+               to_stride, more);
   });
 }
 
@@ -53,8 +53,8 @@ inline void to_keys(const float* weights, int64_t keys, int64_t queries, const f
                     bool diagonal, float* to, int64_t to_stride, bool more) {
   strips(diagonal, keys, [=](int64_t r, int64_t count) {
     const int64_t from = diagonal ? r : 0;
-    product(count, dim, queries - from, weights + r * kBlock + from, kBlock, 1, rows + from * stride, stride,
-            to + r * to_stride, to_stride, more);
+    gemm_block(count, dim, queries - from, weights + r * kBlock + from, kBlock, 1, rows + from * stride, stride,
+               to + r * to_stride, to_stride, more);
   });
 }
 
@@ -110,7 +110,7 @@ inline int64_t first_key_block(const AttentionHead& h, int64_t query) {
 inline void cap_scores(float* scores, const BlockPair& b, float cap) {
   const Vec c = splat(cap), inverse = splat(1 / cap);
   for (int64_t q = 0; q < b.queries; q += kLanes)
-    for (int64_t k = 0; k < keys_seen(b.diagonal, b.keys, q); ++k) {
+    for (int64_t k = 0; k < attended_keys(b.diagonal, b.keys, q); ++k) {
       float* at = scores + k * kBlock + q;
       store(at, c * tanh(load(at) * inverse));
     }
@@ -123,7 +123,7 @@ inline const float* factors_of_block(const AttentionHead& h, int64_t query, int6
                                      bool diagonal, float* to) {
   if (h.drop == nullptr) return nullptr;
   attention_factors(
-      h, query, queries, key, [=](int64_t q) { return keys_seen(diagonal, keys, q); }, to);
+      h, query, queries, key, [=](int64_t q) { return attended_keys(diagonal, keys, q); }, to);
   return to;
 }
 
@@ -135,7 +135,7 @@ inline void soften(float* scores, const BlockPair& b, const float* drop, float* 
   const bool cut = b.cut();
   for (int64_t q = 0; q < b.queries; q += kLanes) {
     float* column = scores + q;
-    const int64_t seen = keys_seen(b.diagonal, b.keys, q);
+    const int64_t seen = attended_keys(b.diagonal, b.keys, q);
     const Vec before = load(top + q);
     Vec now = before;
     for (int64_t k = 0; k < seen; ++k) {
@@ -248,7 +248,7 @@ inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const f
   const bool cut = pair.cut();
   for (int64_t q = 0; q < pair.queries; q += kLanes) {
     const Vec lse = load(b.lse + q), dot = load(b.dot + q);
-    for (int64_t k = 0; k < keys_seen(pair.diagonal, pair.keys, q); ++k) {
+    for (int64_t k = 0; k < attended_keys(pair.diagonal, pair.keys, q); ++k) {
       float *s = scores + k * kBlock + q, *d = dp + k * kBlock + q;
       const Vec score = load(s), part = score * inverse;
       Vec p = exp(score - lse);

@@ -67,8 +67,8 @@ inline void gemm_columns(int64_t rows, int64_t depth, const float* a, int64_t a_
 }
 
 // c[rows, cols] (+)= a * b, see gemm_tile.
-void product(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
-             int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
+                int64_t ldb, float* c, int64_t ldc, bool accumulate) {
   constexpr int kWide = kLanes == 16 ? 4 : 2;
   int64_t j = 0;
   for (; j + kWide * kLanes <= cols; j += kWide * kLanes) {

@@ -52,7 +52,7 @@ inline void transpose_rows(const float* from, int64_t stride, int64_t rows, int6
 
 // Single-row case, bound by memory bandwidth: squares go from memory to the accumulators through registers only, and
 // kLanes weight rows are streamed from end to end.
-void product_row_n(int64_t n, int64_t k, const float* a, const float* w, int64_t ldw, float* c, bool more) {
+void gemv_rows_n(int64_t n, int64_t k, const float* a, const float* w, int64_t ldw, float* c, bool more) {
   constexpr int64_t kAhead = 128;  // floats: 8 cache lines
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t live = least(kLanes, n - i);
@@ -81,11 +81,11 @@ void product_row_n(int64_t n, int64_t k, const float* a, const float* w, int64_t
   }
 }
 
-void product_by_rows_n(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw,
-                       float* c, bool more, float* scratch) {
+void gemm_rows_n(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* w, int64_t ldw, float* c,
+                 bool more, float* scratch) {
   transpose_rows(w, ldw, n, k, scratch);
   const int64_t columns = (n + kLanes - 1) / kLanes * kLanes;
-  product(m, columns, k, a, lda, 1, scratch, kRowsPanel, c, kRowsPanel, more);
+  gemm_block(m, columns, k, a, lda, 1, scratch, kRowsPanel, c, kRowsPanel, more);
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ void by_pack(const Tensor& out, bool aligned, F&& f) {
 void activate(const Activate& a, Stream s) {
   constexpr const char* kOp = "activate";
   validate(kOp, a.x, a.out, a.gated);
-  want(kOp, "out", a.out, a.x.dtype);
+  require_dtype(kOp, "out", a.out, a.x.dtype);
   if (a.out.numel() == 0) return;
   Context& c = enter(s, kOp);
   by_dtype(kOp, "x", a.x.dtype, [&](auto t) {
@@ -127,8 +127,8 @@ void activate_grad(const ActivateGrad& a, Stream s) {
   constexpr const char* kOp = "activate_grad";
   validate(kOp, a.x, a.dout, a.gated);
   GT_CHECK(a.dx.numel() == a.x.numel(), kOp, ": x ", to_string(a.x.shape), " dx ", to_string(a.dx.shape));
-  want(kOp, "dout", a.dout, a.x.dtype);
-  want(kOp, "dx", a.dx, a.x.dtype);
+  require_dtype(kOp, "dout", a.dout, a.x.dtype);
+  require_dtype(kOp, "dx", a.dx, a.x.dtype);
   if (a.dout.numel() == 0) return;
   Context& c = enter(s, kOp);
   by_dtype(kOp, "x", a.x.dtype, [&](auto t) {

@@ -24,22 +24,22 @@ void check_attention(const char* op, const Args& a) {
   GT_CHECK(a.window >= 0 && a.softcap >= 0, op, ": window ", a.window, " softcap ", a.softcap);
   GT_CHECK(a.full ? a.window == 0 && !a.positions : !a.lengths, op,
            a.full ? ": bidirectional, with a window or documents" : ": causal, with lengths");
-  if (a.lengths) want(op, "lengths", a.lengths, DType::kI32);
+  if (a.lengths) require_dtype(op, "lengths", a.lengths, DType::kI32);
   GT_CHECK(!a.lengths || a.lengths.numel() == a.batch, op, ": lengths ", to_string(a.lengths.shape), " batch ",
            a.batch);
   GT_CHECK(!a.positions || a.positions.numel() == n, op, ": positions ", to_string(a.positions.shape), " for ", n,
            " tokens");
-  if (a.positions) want(op, "positions", a.positions, DType::kI32);
-  want(op, "out", a.out, a.qkv.dtype);
-  want(op, "lse", a.lse, DType::kF32);
+  if (a.positions) require_dtype(op, "positions", a.positions, DType::kI32);
+  require_dtype(op, "out", a.out, a.qkv.dtype);
+  require_dtype(op, "lse", a.lse, DType::kF32);
   by_dtype(op, "qkv", a.qkv.dtype, [](auto) {});
 }
 inline void check_attention_grad(const AttentionGrad& a) {
   check_attention("attention_grad", a);
   GT_CHECK(a.dout.numel() == a.out.numel() && a.dqkv.numel() == a.qkv.numel(), "attention_grad: dout ",
            to_string(a.dout.shape), " dqkv ", to_string(a.dqkv.shape));
-  want("attention_grad", "dout", a.dout, a.qkv.dtype);
-  want("attention_grad", "dqkv", a.dqkv, a.qkv.dtype);
+  require_dtype("attention_grad", "dout", a.dout, a.qkv.dtype);
+  require_dtype("attention_grad", "dqkv", a.dqkv, a.qkv.dtype);
 }
 
 }  // namespace gt::cuda

@@ -39,7 +39,7 @@ void by_gradient(const char* op, const char* tensor, DType t, F&& f) {
 }
 
 // Throws unless tensor t has this dtype.
-inline void want(const char* op, const char* tensor, const Tensor& t, DType dtype) {
+inline void require_dtype(const char* op, const char* tensor, const Tensor& t, DType dtype) {
   GT_REQUIRE(t.dtype == dtype, Exit::kUsage, "cuda ", op, ": ", tensor, " is ", name_of(t.dtype), "; ", name_of(dtype),
              " is supported");
 }

@@ -40,7 +40,7 @@ void dropout(const Dropout& a, Stream s) {
   Context& c = enter(s, "dropout");
   GT_CHECK(a.out.numel() == a.x.numel() && a.drop.seq > 0, "dropout: x ", to_string(a.x.shape), " out ",
            to_string(a.out.shape), " seq ", a.drop.seq);
-  want("dropout", "out", a.out, a.x.dtype);
+  require_dtype("dropout", "out", a.out, a.x.dtype);
   const int64_t cols = a.x.shape.cols();
   by_dtype("dropout", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);

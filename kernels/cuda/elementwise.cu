@@ -258,7 +258,7 @@ void by_two(const char* op, const char* name_a, DType type_a, const char* name_b
 void add(const Add& a, Stream s) {
   if (a.out.numel() == 0) return;
   Context& c = enter(s, "add");
-  want("add", "out", a.out, a.a.dtype == a.b.dtype ? a.a.dtype : DType::kF32);
+  require_dtype("add", "out", a.out, a.a.dtype == a.b.dtype ? a.a.dtype : DType::kF32);
   by_two("add", "a", a.a.dtype, "b", a.b.dtype, [&](auto x, auto y) {
     using A = decltype(x);
     using B = decltype(y);
@@ -287,7 +287,7 @@ void scale(const Scale& a, Stream s) {
   GT_CHECK(a.out.numel() == a.x.numel(), "scale: ", to_string(a.x.shape), " to ", to_string(a.out.shape));
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "scale");
-  want("scale", "out", a.out, a.x.dtype);
+  require_dtype("scale", "out", a.out, a.x.dtype);
   by_dtype("scale", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     each<kPack<T>>(c, ScaleOp<T>{a.x.as<T>(), a.out.as<T>(), a.factor}, a.x.numel(), aligned16({a.x.data, a.out.data}));
@@ -300,8 +300,8 @@ void normalize(const Normalize& a, Stream s) {
            to_string(a.out.shape));
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "normalize");
-  want("normalize", "x", a.x, DType::kF32);
-  want("normalize", "squares", a.squares, DType::kF64);
+  require_dtype("normalize", "x", a.x, DType::kF32);
+  require_dtype("normalize", "squares", a.squares, DType::kF64);
   by_dtype("normalize", "out", a.out.dtype, [&](auto t) {
     using T = decltype(t);
     each<std::max(kPack<float>, kPack<T>)>(
@@ -316,7 +316,7 @@ void soft_cap(const SoftCap& a, Stream s) {
            to_string(a.out.shape), ", cap ", a.cap);
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "soft_cap");
-  want("soft_cap", "out", a.out, a.x.dtype);
+  require_dtype("soft_cap", "out", a.out, a.x.dtype);
   by_dtype("soft_cap", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     each<kPack<T>>(c, SoftCapOp<T>{a.x.as<T>(), a.out.as<T>(), a.cap}, a.x.numel(), aligned16({a.x.data, a.out.data}));
@@ -364,7 +364,7 @@ void gelu(const Gelu& a, Stream s) {
 void gelu_grad(const GeluGrad& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "gelu_grad");
-  want("gelu_grad", "dx", a.dx, a.dout.dtype);
+  require_dtype("gelu_grad", "dx", a.dx, a.dout.dtype);
   by_two("gelu_grad", "x", a.x.dtype, "dout", a.dout.dtype, [&](auto x, auto t) {
     using X = decltype(x);
     using T = decltype(t);
@@ -377,7 +377,7 @@ void gelu_grad(const GeluGrad& a, Stream s) {
 void add_bias(const AddBias& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "add_bias");
-  want("add_bias", "out", a.out, a.x.dtype);
+  require_dtype("add_bias", "out", a.out, a.x.dtype);
   const int64_t cols = a.bias.numel(), rows = a.x.numel() / cols;
   GT_CHECK(rows * cols == a.x.numel(), "add_bias: x ", to_string(a.x.shape), " bias ", to_string(a.bias.shape));
   by_two("add_bias", "x", a.x.dtype, "bias", a.bias.dtype, [&](auto t, auto b) {

@@ -267,8 +267,8 @@ void embedding(const Embedding& a, Stream s) {
   const int64_t n = a.tokens.numel();
   if (a.out.numel() == 0) return;
   Context& c = enter(s, "embedding");
-  want("embedding", "tokens", a.tokens, DType::kI32);
-  want("embedding", "out", a.out, a.table.dtype);
+  require_dtype("embedding", "tokens", a.tokens, DType::kI32);
+  require_dtype("embedding", "out", a.out, a.table.dtype);
   const int64_t cols = a.table.shape.cols(), row_bytes = cols * size_of(a.table.dtype);
   GT_CHECK(a.out.numel() == n * cols, "embedding: table ", to_string(a.table.shape), " out ", to_string(a.out.shape));
   const auto launch = [&](auto word) {
@@ -290,7 +290,7 @@ void embedding_grad(const EmbeddingGrad& a, Stream s) {
   const int64_t n = a.tokens.numel(), rows = a.dtable.shape.rows(), cols = a.dtable.shape.cols();
   if (a.dtable.numel() == 0 || (n == 0 && a.accumulate)) return;
   Context& c = enter(s, "embedding_grad");
-  want("embedding_grad", "tokens", a.tokens, DType::kI32);
+  require_dtype("embedding_grad", "tokens", a.tokens, DType::kI32);
   GT_CHECK(a.dout.numel() == n * cols, "embedding_grad: dout ", to_string(a.dout.shape), " for ", n, " tokens of ",
            cols, " channels");
   GT_REQUIRE(n < (int64_t{1} << 31) && rows < (int64_t{1} << 31) - 1, Exit::kUsage, "cuda embedding_grad: ", n,

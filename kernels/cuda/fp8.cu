@@ -218,12 +218,12 @@ void validate(const QuantizeFp8& a) {
   GT_CHECK(!to.rowwise || !to.columnwise || to.rowwise.dtype == to.columnwise.dtype, kOp,
            ": rowwise and columnwise data must have one format");
   if (to.quantizes()) {
-    want(kOp, "amax", to.amax, DType::kF32);
-    want(kOp, "scale_inv", to.scale_inv, DType::kF32);
+    require_dtype(kOp, "amax", to.amax, DType::kF32);
+    require_dtype(kOp, "scale_inv", to.scale_inv, DType::kF32);
   }
-  if (to.step_amax) want(kOp, "step_amax", to.step_amax, DType::kF32);
+  if (to.step_amax) require_dtype(kOp, "step_amax", to.step_amax, DType::kF32);
   if (a.of == Fp8Source::kGeluGrad) {
-    want(kOp, "pre", a.pre, a.x.dtype);
+    require_dtype(kOp, "pre", a.pre, a.x.dtype);
     GT_CHECK(a.pre.numel() == a.x.numel(), kOp, ": x ", to_string(a.x.shape), " pre ", to_string(a.pre.shape));
   }
   GT_CHECK(!a.sums || a.sums.numel() == a.x.shape.cols(), kOp, ": x ", to_string(a.x.shape), " sums ",
@@ -284,9 +284,9 @@ void amax_history(const AmaxHistory& a, Stream s) {
   constexpr const char* kOp = "amax_history";
   const int64_t n = a.amax.numel(), steps = a.history.shape.cols();
   if (n == 0) return;
-  want(kOp, "step_amax", a.step_amax, DType::kF32);
-  want(kOp, "history", a.history, DType::kF32);
-  want(kOp, "amax", a.amax, DType::kF32);
+  require_dtype(kOp, "step_amax", a.step_amax, DType::kF32);
+  require_dtype(kOp, "history", a.history, DType::kF32);
+  require_dtype(kOp, "amax", a.amax, DType::kF32);
   GT_CHECK(a.step_amax.numel() == n && a.history.numel() == n * steps && a.at >= 0 && a.at < steps, kOp, ": step_amax ",
            to_string(a.step_amax.shape), ", history ", to_string(a.history.shape), ", amax ", to_string(a.amax.shape),
            ", column ", a.at);

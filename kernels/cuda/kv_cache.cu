@@ -88,10 +88,10 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class P>
 CacheSize size_of_cache(const char* op, const P& p) {
-  want(op, "sequences", p.sequences, DType::kI32);
-  want(op, "positions", p.positions, DType::kI32);
-  want(op, "keys", p.keys, p.qkv.dtype);
-  want(op, "values", p.values, p.qkv.dtype);
+  require_dtype(op, "sequences", p.sequences, DType::kI32);
+  require_dtype(op, "positions", p.positions, DType::kI32);
+  require_dtype(op, "keys", p.keys, p.qkv.dtype);
+  require_dtype(op, "values", p.values, p.qkv.dtype);
   const Shape& s = p.keys.shape;
   GT_CHECK(s.rank == 4 && s == p.values.shape && p.heads > 0 && p.heads % s[1] == 0, op, ": keys ", to_string(s),
            ", values ", to_string(p.values.shape), ", heads ", p.heads);
@@ -120,7 +120,7 @@ void store_kv(const StoreKv& a, Stream s) {
 void cached_attention(const CachedAttention& a, Stream s) {
   const CacheSize size = size_of_cache("cached_attention", a);
   const int64_t n = a.positions.numel();
-  want("cached_attention", "out", a.out, a.qkv.dtype);
+  require_dtype("cached_attention", "out", a.out, a.qkv.dtype);
   GT_CHECK(a.out.numel() == n * a.heads * size.dim, "cached_attention: out ", to_string(a.out.shape));
   GT_REQUIRE(size.dim <= kMaxDim, Exit::kUsage, "cuda cached_attention: heads of ", size.dim, " channels; up to ",
              kMaxDim, " are supported");

@@ -159,8 +159,8 @@ void lamb_moments(const LambMoments& a, Stream s) {
   constexpr const char* kOp = "lamb_moments";
   const SegmentTable& t = a.table;
   require_segments(kOp, t, true, true);
-  want(kOp, "scalars", a.scalars, DType::kF32);
-  want(kOp, "norms", a.norms, DType::kF64);
+  require_dtype(kOp, "scalars", a.scalars, DType::kF32);
+  require_dtype(kOp, "norms", a.norms, DType::kF64);
   if (t.count == 0) return;
   Context& c = enter(s, kOp);
   auto* partial = reinterpret_cast<double*>(c.scratch(int64_t{t.tiles} * 16));
@@ -180,8 +180,8 @@ void lamb_apply(const LambApply& a, Stream s) {
   constexpr const char* kOp = "lamb_apply";
   const SegmentTable& t = a.table;
   require_segments(kOp, t, true, true);
-  want(kOp, "scalars", a.scalars, DType::kF32);
-  want(kOp, "norms", a.norms, DType::kF64);
+  require_dtype(kOp, "scalars", a.scalars, DType::kF32);
+  require_dtype(kOp, "norms", a.norms, DType::kF64);
   if (t.count == 0) return;
   Context& c = enter(s, kOp);
   by_master(t, [&](auto m, auto u) {

@@ -269,7 +269,7 @@ int64_t columns_of(const char* op, const Args& a, int64_t n) {
   const int64_t cols = a.logits.numel() / n;
   GT_CHECK(cols * n == a.logits.numel() && cols < (int64_t{1} << 30), op, ": logits ", to_string(a.logits.shape),
            " for ", n, " targets");
-  want(op, "targets", a.targets, DType::kI32);
+  require_dtype(op, "targets", a.targets, DType::kI32);
   return cols;
 }
 
@@ -278,11 +278,11 @@ void check_results(const char* op, const Args& a, int64_t n) {
   GT_CHECK(!a.dlogits || (a.seed && a.dlogits.numel() == a.logits.numel()), op,
            ": dlogits needs seed and the shape of logits");
   GT_CHECK(a.loss.numel() == n, op, ": loss ", to_string(a.loss.shape), " for ", n, " targets");
-  want(op, "loss", a.loss, DType::kF32);
+  require_dtype(op, "loss", a.loss, DType::kF32);
   GT_CHECK(!a.hits || a.hits.numel() == n, op, ": hits ", to_string(a.hits.shape), " for ", n, " targets");
-  if (a.hits) want(op, "hits", a.hits, DType::kF32);
-  if (a.dlogits) want(op, "dlogits", a.dlogits, a.logits.dtype);
-  if (a.dlogits) want(op, "seed", a.seed, DType::kF32);
+  if (a.hits) require_dtype(op, "hits", a.hits, DType::kF32);
+  if (a.dlogits) require_dtype(op, "dlogits", a.dlogits, a.logits.dtype);
+  if (a.dlogits) require_dtype(op, "seed", a.seed, DType::kF32);
 }
 
 template <class T, class Args>
@@ -351,7 +351,7 @@ void cross_entropy_stats(const CrossEntropyStats& a, Stream s) {
   Context& c = enter(s, "cross_entropy_stats");
   const int64_t cols = columns_of("cross_entropy_stats", a, n);
   GT_CHECK(a.stats.numel() == 3 * n, "cross_entropy_stats: stats ", to_string(a.stats.shape), " for ", n, " targets");
-  want("cross_entropy_stats", "stats", a.stats, DType::kF32);
+  require_dtype("cross_entropy_stats", "stats", a.stats, DType::kF32);
   const auto valid = static_cast<int>(std::clamp<int64_t>(a.vocab - a.first_col, 0, cols));
   by_dtype("cross_entropy_stats", "logits", a.logits.dtype, [&](auto t) {
     using T = decltype(t);
@@ -373,7 +373,7 @@ void cross_entropy_grad(const CrossEntropyGrad& a, Stream s) {
   check_results("cross_entropy_grad", a, n);
   GT_CHECK(a.stats.numel() == a.parts * n * 3, "cross_entropy_grad: stats ", to_string(a.stats.shape), " for ", a.parts,
            " parts of ", n, " rows");
-  want("cross_entropy_grad", "stats", a.stats, DType::kF32);
+  require_dtype("cross_entropy_grad", "stats", a.stats, DType::kF32);
   const int64_t valid = std::clamp<int64_t>(a.vocab - a.first_col, 0, cols);
   by_dtype("cross_entropy_grad", "logits", a.logits.dtype, [&](auto t) {
     using T = decltype(t);

@@ -142,10 +142,10 @@ void validate(const LayerNorm& a, int64_t n, int64_t cols) {
                (!fp8.columnwise || fp8.columnwise.numel() == all),
            kOp, ": x ", to_string(a.x.shape), " out ", to_string(a.out.shape), " rows ", to_string(fp8.rowwise.shape),
            " columns ", to_string(fp8.columnwise.shape));
-  if (a.out) want(kOp, "out", a.out, a.x.dtype);
-  if (a.delta) want(kOp, "sum", a.sum, a.x.dtype);
-  if (fp8.rowwise) want(kOp, "rowwise", fp8.rowwise, DType::kF8E4M3);
-  if (fp8.columnwise) want(kOp, "columnwise", fp8.columnwise, DType::kF8E4M3);
+  if (a.out) require_dtype(kOp, "out", a.out, a.x.dtype);
+  if (a.delta) require_dtype(kOp, "sum", a.sum, a.x.dtype);
+  if (fp8.rowwise) require_dtype(kOp, "rowwise", fp8.rowwise, DType::kF8E4M3);
+  if (fp8.columnwise) require_dtype(kOp, "columnwise", fp8.columnwise, DType::kF8E4M3);
   GT_CHECK(!a.drop || a.delta, kOp, ": dropout without a delta to act on");
 }
 
@@ -192,12 +192,12 @@ void validate(const LayerNormGrad& a, int64_t n, int64_t cols) {
            ": x ", to_string(a.x.shape), " dout ", to_string(a.dout.shape), " gamma ", to_string(a.gamma.shape));
   GT_CHECK(a.kind == NormKind::kRms ? !a.dbeta : static_cast<bool>(a.dgamma) == static_cast<bool>(a.dbeta), kOp,
            ": dgamma and dbeta go together, and RMSNorm has no beta");
-  want(kOp, "dout", a.dout, a.x.dtype);
-  if (a.dx) want(kOp, "dx", a.dx, a.x.dtype);
-  if (a.dsum) want(kOp, "dsum", a.dsum, a.x.dtype);
+  require_dtype(kOp, "dout", a.dout, a.x.dtype);
+  if (a.dx) require_dtype(kOp, "dx", a.dx, a.x.dtype);
+  if (a.dsum) require_dtype(kOp, "dsum", a.dsum, a.x.dtype);
   GT_CHECK(!a.drop || (a.ddelta.numel() == a.dx.numel() && !a.accumulate_dx), kOp, ": ddelta ",
            to_string(a.ddelta.shape), " for dx ", to_string(a.dx.shape), " that is not accumulated");
-  if (a.dbeta) want(kOp, "dbeta", a.dbeta, a.dgamma.dtype);
+  if (a.dbeta) require_dtype(kOp, "dbeta", a.dbeta, a.dgamma.dtype);
   GT_CHECK(!a.dbias || (a.dx && a.dbias.numel() == cols), kOp, ": dbias ", to_string(a.dbias.shape), " of dx ",
            to_string(a.dx.shape));
   GT_CHECK((!fp8.rowwise || fp8.rowwise.numel() == all) && (!fp8.columnwise || fp8.columnwise.numel() == all) &&
@@ -205,12 +205,12 @@ void validate(const LayerNormGrad& a, int64_t n, int64_t cols) {
            kOp, ": dx ", to_string(a.dx.shape), " rows ", to_string(fp8.rowwise.shape), " columns ",
            to_string(fp8.columnwise.shape));
   for (const Tensor* codes : {&fp8.rowwise, &fp8.columnwise})
-    if (*codes) want(kOp, "codes", *codes, DType::kF8E5M2);
+    if (*codes) require_dtype(kOp, "codes", *codes, DType::kF8E5M2);
   if (fp8.quantizes()) {
-    want(kOp, "amax", fp8.amax, DType::kF32);
-    want(kOp, "scale_inv", fp8.scale_inv, DType::kF32);
+    require_dtype(kOp, "amax", fp8.amax, DType::kF32);
+    require_dtype(kOp, "scale_inv", fp8.scale_inv, DType::kF32);
   }
-  if (fp8.step_amax) want(kOp, "step_amax", fp8.step_amax, DType::kF32);
+  if (fp8.step_amax) require_dtype(kOp, "step_amax", fp8.step_amax, DType::kF32);
 }
 
 // One-pass kernels with the row in registers. Returns false when none supports this shape, dtype or alignment.

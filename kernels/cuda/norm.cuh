@@ -37,7 +37,7 @@ struct BranchLoad<V, float> {
   Stored<V, __half> f16;
 };
 
-// The branch added to x, or its gradient: of x's type, or a 16-bit type beside f32 x. ask() issues a load, get()
+// The branch added to x, or its gradient: of x's type, or a 16-bit type beside f32 x. issue() issues a load, get()
 // converts it to f32, put() rounds and stores.
 template <class T>
 struct Branch {
@@ -45,7 +45,7 @@ struct Branch {
   DType type;
   __device__ explicit operator bool() const { return data != nullptr; }
   template <int V>
-  __device__ void ask(int64_t i, BranchLoad<V, T>& a) const {
+  __device__ void issue(int64_t i, BranchLoad<V, T>& a) const {
     if constexpr (std::is_same_v<T, float>) {
       if (type == DType::kBF16) return a.bf16.load(static_cast<const __nv_bfloat16*>(data) + i);
       if (type == DType::kF16) return a.f16.load(static_cast<const __half*>(data) + i);
@@ -63,7 +63,7 @@ struct Branch {
   template <int V>
   __device__ void get(int64_t i, float (&d)[V]) const {
     BranchLoad<V, T> a;
-    ask(i, a);
+    issue(i, a);
     get(a, d);
   }
   template <int V>
@@ -150,7 +150,7 @@ __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, floa
     const int c = (k * 32 * W + lane) * V;
     if (c >= p.cols) continue;
     x[k].load(p.x + row * p.cols + c);
-    if (p.delta) p.delta.ask(row * p.cols + c, delta[k]);
+    if (p.delta) p.delta.issue(row * p.cols + c, delta[k]);
   }
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -247,7 +247,7 @@ Branch<T> branch(const char* op, const char* name, const Tensor& d, DType main) 
   if (main == DType::kF32)
     by_dtype(op, name, d.dtype, [](auto) {});
   else
-    want(op, name, d, main);
+    require_dtype(op, name, d, main);
   return {d.data, d.dtype};
 }
 

@@ -198,10 +198,10 @@ bool launch(const LayerNormGrad& a, Backward<T> p, const Fp8Outputs& to, Context
 bool norm_fp8(const LayerNorm& a, Context& c) {
   if (a.x.dtype == DType::kF32) return false;  // FP8 training has 16-bit activations
   if (a.fp8.quantizes()) {
-    want("layer_norm", "amax", a.fp8.amax, DType::kF32);
-    want("layer_norm", "scale_inv", a.fp8.scale_inv, DType::kF32);
+    require_dtype("layer_norm", "amax", a.fp8.amax, DType::kF32);
+    require_dtype("layer_norm", "scale_inv", a.fp8.scale_inv, DType::kF32);
   }
-  if (a.fp8.step_amax) want("layer_norm", "step_amax", a.fp8.step_amax, DType::kF32);
+  if (a.fp8.step_amax) require_dtype("layer_norm", "step_amax", a.fp8.step_amax, DType::kF32);
   if (a.x.dtype == DType::kBF16) return norm_fp8_of<__nv_bfloat16>(a, c);
   return norm_fp8_of<__half>(a, c);
 }

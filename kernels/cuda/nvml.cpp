@@ -76,8 +76,8 @@ struct Nvml {
   }
 
   std::string text(int status) const {
-    const char* said = error_string != nullptr ? error_string(status) : nullptr;
-    return said != nullptr ? said : cat("error ", status);
+    const char* text_of_status = error_string != nullptr ? error_string(status) : nullptr;
+    return text_of_status != nullptr ? text_of_status : cat("error ", status);
   }
 };
 
@@ -150,9 +150,8 @@ DeviceConditions conditions(int index, std::string* why) {
 std::string driver_version() {
   const Nvml& n = nvml();
   char text[80] = {};  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
-  const bool said =
-      n.obstacle.empty() && n.driver_version != nullptr && n.driver_version(text, sizeof text) == kSuccess;
-  return said ? text : "";
+  const bool ok = n.obstacle.empty() && n.driver_version != nullptr && n.driver_version(text, sizeof text) == kSuccess;
+  return ok ? text : "";
 }
 
 }  // namespace gt::cuda

@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Rule>
 void update(const char* op, const SegmentTable& table, const Tensor& scalars, const Rule& rule, Stream s) {
-  want(op, "scalars", scalars, DType::kF32);
+  require_dtype(op, "scalars", scalars, DType::kF32);
   if (table.count == 0) return;
   Context& c = enter(s, op);
   by_master(table, [&](auto t, auto u) {
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void sum(const Sum& a, Stream s) {
-  want("sum", "out", a.out, DType::kF64);
+  require_dtype("sum", "out", a.out, DType::kF64);
   Context& c = enter(s, "sum");
   const int64_t parts = ceil_div(a.x.numel(), kSegmentTile);
   auto* partial = reinterpret_cast<double*>(c.scratch(std::max<int64_t>(parts, 1) * 8));
@@ -265,7 +265,7 @@ void sum(const Sum& a, Stream s) {
 void sum_squares(const SumSquares& a, Stream s) {
   constexpr const char* kOp = "sum_squares";
   require_gradients(kOp, a.table);
-  want(kOp, "out", a.out, DType::kF64);
+  require_dtype(kOp, "out", a.out, DType::kF64);
   if (a.table.count == 0) return;
   Context& c = enter(s, kOp);
   auto* partial = reinterpret_cast<double*>(c.scratch(int64_t{a.table.tiles} * 8));
@@ -281,10 +281,10 @@ void sum_squares(const SumSquares& a, Stream s) {
 
 void clip_factor(const ClipFactor& a, Stream s) {
   Context& c = enter(s, "clip_factor");
-  want("clip_factor", "norm_squares", a.norm_squares, DType::kF64);
-  want("clip_factor", "scalars", a.scalars, DType::kF32);
+  require_dtype("clip_factor", "norm_squares", a.norm_squares, DType::kF64);
+  require_dtype("clip_factor", "scalars", a.scalars, DType::kF32);
   GT_CHECK(a.scalars.numel() >= kNumScalars, "clip_factor: scalars ", to_string(a.scalars.shape));
-  if (a.guard) want("clip_factor", "guard", a.guard, DType::kF64);
+  if (a.guard) require_dtype("clip_factor", "guard", a.guard, DType::kF64);
   clip_factor_kernel<<<1, 1, 0, c.stream>>>(a.norm_squares.as<double>(), a.norm_squares.numel(),
                                             a.guard ? a.guard.as<double>() : nullptr, a.guard ? a.guard.numel() : 0,
                                             a.scalars.as<float>(), a.norm.as<float>(), a.clip, a.denominator, a.slack);
@@ -294,9 +294,9 @@ void clip_factor(const ClipFactor& a, Stream s) {
 void check_step(const CheckStep& a, Stream s) {
   Context& c = enter(s, "check_step");
   for (const Tensor* t : {&a.losses, &a.limits})
-    want("check_step", t == &a.losses ? "losses" : "limits", *t, DType::kF64);
-  if (a.counts) want("check_step", "counts", a.counts, DType::kF64);
-  want("check_step", "scalars", a.scalars, DType::kF32);
+    require_dtype("check_step", t == &a.losses ? "losses" : "limits", *t, DType::kF64);
+  if (a.counts) require_dtype("check_step", "counts", a.counts, DType::kF64);
+  require_dtype("check_step", "scalars", a.scalars, DType::kF32);
   GT_CHECK(a.scalars.numel() >= kNumScalars && a.limits.numel() == kNumLimits &&
                (!a.counts || a.counts.numel() == a.losses.numel()),
            "check_step: losses ", to_string(a.losses.shape), " counts ", to_string(a.counts.shape), " limits ",
@@ -326,9 +326,9 @@ void stochastic_round(const StochasticRound& a, Stream s) {
   constexpr const char* kOp = "stochastic_round";
   const int64_t n = a.src.numel();
   if (n == 0) return;
-  want(kOp, "src", a.src, DType::kF32);
-  want(kOp, "dst", a.dst, DType::kBF16);
-  want(kOp, "scalars", a.scalars, DType::kF32);
+  require_dtype(kOp, "src", a.src, DType::kF32);
+  require_dtype(kOp, "dst", a.dst, DType::kBF16);
+  require_dtype(kOp, "scalars", a.scalars, DType::kF32);
   GT_CHECK(a.dst.numel() == n && a.cols > 0, kOp, ": src ", to_string(a.src.shape), " dst ", to_string(a.dst.shape));
   Context& c = enter(s, kOp);
   const int64_t blocks = std::min<int64_t>(ceil_div(n, kThreads), 1 << 20);

@@ -179,8 +179,8 @@ RopeShape validate(const Rope& a) {
   constexpr const char* kOp = "rope";
   const RopeShape p{a.x.shape.rows(), a.x.shape.cols(), a.heads, a.head_dim, a.table.shape.cols(), a.seq,
                     a.first_row,      a.first_position};
-  want(kOp, "table", a.table, DType::kF32);
-  if (a.positions) want(kOp, "positions", a.positions, DType::kI32);
+  require_dtype(kOp, "table", a.table, DType::kF32);
+  if (a.positions) require_dtype(kOp, "positions", a.positions, DType::kI32);
   GT_CHECK(a.heads > 0 && a.heads * a.head_dim <= p.cols && p.dim % 2 == 0 && p.dim <= a.head_dim && a.seq > 0 &&
                (!a.positions || a.positions.numel() == p.rows),
            kOp, ": x ", to_string(a.x.shape), ", heads ", a.heads, " of ", a.head_dim, ", table ",
@@ -201,7 +201,7 @@ Heads validate(const char* op, const Args& a) {
            op, ": qkv ", to_string(a.qkv.shape), " of ", a.heads, " + 2 * ", a.kv_heads, " heads of ", a.head_dim,
            ", q_gamma ", to_string(a.q_gamma.shape), ", k_gamma ", to_string(a.k_gamma.shape), ", rstd ",
            to_string(a.rstd.shape));
-  want(op, "rstd", a.rstd, DType::kF32);
+  require_dtype(op, "rstd", a.rstd, DType::kF32);
   return p;
 }
 
@@ -241,7 +241,7 @@ void rope(const Rope& a, Stream s) {
 void qk_norm(const QkNorm& a, Stream s) {
   constexpr const char* kOp = "qk_norm";
   const Heads p = validate(kOp, a);
-  want(kOp, "out", a.out, a.qkv.dtype);
+  require_dtype(kOp, "out", a.out, a.qkv.dtype);
   GT_CHECK(a.out.numel() == a.qkv.numel(), kOp, ": out ", to_string(a.out.shape));
   if (a.qkv.numel() == 0) return;
   Context& c = enter(s, kOp);
@@ -260,12 +260,12 @@ void qk_norm(const QkNorm& a, Stream s) {
 void qk_norm_grad(const QkNormGrad& a, Stream s) {
   constexpr const char* kOp = "qk_norm_grad";
   const Heads p = validate(kOp, a);
-  want(kOp, "dout", a.dout, a.qkv.dtype);
-  if (a.dqkv) want(kOp, "dqkv", a.dqkv, a.qkv.dtype);
+  require_dtype(kOp, "dout", a.dout, a.qkv.dtype);
+  if (a.dqkv) require_dtype(kOp, "dqkv", a.dqkv, a.qkv.dtype);
   GT_CHECK(a.dout.numel() == a.qkv.numel() && (!a.dqkv || a.dqkv.numel() == a.qkv.numel()), kOp, ": dout ",
            to_string(a.dout.shape), ", dqkv ", to_string(a.dqkv.shape));
   GT_CHECK(static_cast<bool>(a.dq_gamma) == static_cast<bool>(a.dk_gamma), kOp, ": dq_gamma and dk_gamma go together");
-  if (a.dk_gamma) want(kOp, "dk_gamma", a.dk_gamma, a.dq_gamma.dtype);
+  if (a.dk_gamma) require_dtype(kOp, "dk_gamma", a.dk_gamma, a.dq_gamma.dtype);
   if (p.rows == 0 && !a.dq_gamma) return;
   Context& c = enter(s, kOp);
   // The chunk size depends on the shape alone: bitwise identical on all devices of a kind. Weights first: dqkv may

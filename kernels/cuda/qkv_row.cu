@@ -140,7 +140,7 @@ QkRowShape validate(const char* op, const Args& a, int64_t ranks, float eps) {
                (!a.gamma || a.gamma.numel() == q + k) && a.sums.numel() == 2 * a.qkv.shape.rows(),
            op, ": qkv ", to_string(a.qkv.shape), " of ", a.heads, " + 2 * ", a.kv_heads, " heads of ", a.head_dim,
            ", gamma ", to_string(a.gamma.shape), ", sums ", to_string(a.sums.shape), ", ranks ", ranks);
-  want(op, "sums", a.sums, DType::kF32);
+  require_dtype(op, "sums", a.sums, DType::kF32);
   return {a.qkv.shape.rows(),
           static_cast<int>(q + 2 * k),
           static_cast<int>(q),
@@ -168,7 +168,7 @@ void qk_row_sums(const QkRowSums& a, Stream s) {
   const QkRowShape p = validate(kOp, a, 1, 0);
   GT_CHECK(!a.dout || (a.gamma && a.dout.numel() == a.qkv.numel()), kOp, ": dout ", to_string(a.dout.shape), ", gamma ",
            to_string(a.gamma.shape));
-  if (a.dout) want(kOp, "dout", a.dout, a.qkv.dtype);
+  if (a.dout) require_dtype(kOp, "dout", a.dout, a.qkv.dtype);
   if (p.rows == 0) return;
   Context& c = enter(s, kOp);
   by_dtype(kOp, "qkv", a.qkv.dtype, [&](auto t) {
@@ -185,7 +185,7 @@ void qk_row_sums(const QkRowSums& a, Stream s) {
 void qk_row_norm(const QkRowNorm& a, Stream s) {
   constexpr const char* kOp = "qk_row_norm";
   const QkRowShape p = validate(kOp, a, a.ranks, a.eps);
-  want(kOp, "out", a.out, a.qkv.dtype);
+  require_dtype(kOp, "out", a.out, a.qkv.dtype);
   GT_CHECK(a.out.numel() == a.qkv.numel(), kOp, ": out ", to_string(a.out.shape));
   if (p.rows == 0) return;
   Context& c = enter(s, kOp);
@@ -204,8 +204,8 @@ void qk_row_norm(const QkRowNorm& a, Stream s) {
 void qk_row_norm_grad(const QkRowNormGrad& a, Stream s) {
   constexpr const char* kOp = "qk_row_norm_grad";
   const QkRowShape p = validate(kOp, a, a.ranks, a.eps);
-  want(kOp, "dout", a.dout, a.qkv.dtype);
-  if (a.dqkv) want(kOp, "dqkv", a.dqkv, a.qkv.dtype), want(kOp, "dsums", a.dsums, DType::kF32);
+  require_dtype(kOp, "dout", a.dout, a.qkv.dtype);
+  if (a.dqkv) require_dtype(kOp, "dqkv", a.dqkv, a.qkv.dtype), require_dtype(kOp, "dsums", a.dsums, DType::kF32);
   GT_CHECK(a.dout.numel() == a.qkv.numel() &&
                (!a.dqkv || (a.dqkv.numel() == a.qkv.numel() && a.dsums.numel() == a.sums.numel())) &&
                (!a.dgamma || a.dgamma.numel() == p.normed),

@@ -96,7 +96,7 @@ unsigned blocks_of(int64_t n) { return static_cast<unsigned>(std::min<int64_t>(c
 
 // Returns the elements per row; limits, or scales, holds one value per row.
 int64_t cols_of(const char* op, const Tensor& x, const Tensor& limits, const char* name = "limits") {
-  want(op, name, limits, DType::kF32);
+  require_dtype(op, name, limits, DType::kF32);
   const int64_t rows = limits.numel();
   GT_CHECK(rows > 0 && x.numel() % rows == 0, op, ": ", to_string(x.shape), " in ", rows, " rows");
   return x.numel() / rows;
@@ -107,7 +107,7 @@ int64_t cols_of(const char* op, const Tensor& x, const Tensor& limits, const cha
 void fake_quant(const FakeQuant& a, Stream s) {
   const int64_t n = a.x.numel();
   if (n == 0) return;
-  want("fake_quant", "out", a.out, a.x.dtype);
+  require_dtype("fake_quant", "out", a.out, a.x.dtype);
   const int64_t cols = cols_of("fake_quant", a.x, a.limits);
   Context& c = enter(s, "fake_quant");
   by_dtype("fake_quant", "x", a.x.dtype, [&](auto t) {
@@ -121,8 +121,8 @@ void fake_quant(const FakeQuant& a, Stream s) {
 void fake_quant_grad(const FakeQuantGrad& a, Stream s) {
   const int64_t n = a.x.numel();
   if (n == 0) return;
-  want("fake_quant_grad", "dout", a.dout, a.x.dtype);
-  want("fake_quant_grad", "dx", a.dx, a.x.dtype);
+  require_dtype("fake_quant_grad", "dout", a.dout, a.x.dtype);
+  require_dtype("fake_quant_grad", "dx", a.dx, a.x.dtype);
   const int64_t cols = cols_of("fake_quant_grad", a.x, a.limits);
   Context& c = enter(s, "fake_quant_grad");
   by_dtype("fake_quant_grad", "x", a.x.dtype, [&](auto t) {
@@ -136,7 +136,7 @@ void fake_quant_grad(const FakeQuantGrad& a, Stream s) {
 void quantize_int8(const QuantizeInt8& a, Stream s) {
   const int64_t n = a.x.numel();
   if (n == 0) return;
-  want("quantize_int8", "out", a.out, DType::kI8);
+  require_dtype("quantize_int8", "out", a.out, DType::kI8);
   const int64_t cols = cols_of("quantize_int8", a.x, a.scales, "scales");
   Context& c = enter(s, "quantize_int8");
   by_dtype("quantize_int8", "x", a.x.dtype, [&](auto t) {
@@ -150,7 +150,7 @@ void quantize_int8(const QuantizeInt8& a, Stream s) {
 void dequantize_int8(const DequantizeInt8& a, Stream s) {
   const int64_t n = a.x.numel();
   if (n == 0) return;
-  want("dequantize_int8", "x", a.x, DType::kI8);
+  require_dtype("dequantize_int8", "x", a.x, DType::kI8);
   const int64_t cols = cols_of("dequantize_int8", a.out, a.scales, "scales");
   Context& c = enter(s, "dequantize_int8");
   by_dtype("dequantize_int8", "out", a.out.dtype, [&](auto t) {
@@ -164,7 +164,7 @@ void dequantize_int8(const DequantizeInt8& a, Stream s) {
 void max_abs(const MaxAbs& a, Stream s) {
   const int64_t rows = a.out.numel();
   if (rows == 0) return;
-  want("max_abs", "out", a.out, DType::kF32);
+  require_dtype("max_abs", "out", a.out, DType::kF32);
   GT_CHECK(a.x.numel() % rows == 0, "max_abs: ", to_string(a.x.shape), " in ", rows, " rows");
   const int64_t cols = a.x.numel() / rows;
   const int64_t parts = std::clamp<int64_t>(4096 / rows, 1, std::max<int64_t>(1, cols / (16 * kThreads)));

@@ -136,12 +136,12 @@ void join_launch_flags(std::vector<std::string>& words) {
       words.erase(subcommand);
 }
 
-bool wants_all_help(const std::vector<std::string>& words) {
+bool has_full_help_flag(const std::vector<std::string>& words) {
   return std::find(words.begin(), words.end(), "--help-all") != words.end();
 }
 
-bool wants_help(const std::vector<std::string>& words) {
-  return wants_all_help(words) ||
+bool has_help_flag(const std::vector<std::string>& words) {
+  return has_full_help_flag(words) ||
          std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
 }
 
@@ -289,14 +289,14 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     words.erase(words.begin());
     words.emplace_back("--help");
   }
-  if (words[0] == "help" || wants_help({words[0]})) return show(overview());
-  if (words.size() > 1 && wants_help({words[1]}) && find_subcommand(words[0]) == nullptr)
+  if (words[0] == "help" || has_help_flag({words[0]})) return show(overview());
+  if (words.size() > 1 && has_help_flag({words[1]}) && find_subcommand(words[0]) == nullptr)
     if (std::string text = group_help(words[0]); !text.empty()) return show(std::move(text));
   if (words[0] == "launch") join_launch_flags(words);
   const Subcommand& spec = take_subcommand(words);
   command.name = spec.name;
   const std::vector<Option> options = spec.bind(command.args);
-  if (wants_help(words)) return show(subcommand_help(spec, options, wants_all_help(words)));
+  if (has_help_flag(words)) return show(subcommand_help(spec, options, has_full_help_flag(words)));
   command.run = spec.run;
 
   std::vector<std::vector<std::string>> given;

@@ -186,7 +186,7 @@ Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) 
 Exit run_verify(const Command& command) {
   const auto& args = command.get<VerifyArgs>();
   const Config& given = command.loaded.config;
-  const bool here = args.on == "here", speaks = !here || !command.env.launched() || command.env.rank == 0;
+  const bool here = args.on == "here", is_rank0 = !here || !command.env.launched() || command.env.rank == 0;
   GT_REQUIRE(here || !command.env.launched(), Exit::kUsage,
              "gpttrain verify --on threads runs all ranks in one process, ", "but a launcher started this one as rank ",
              command.env.rank, "; use --on here, or start it alone");
@@ -201,12 +201,12 @@ Exit run_verify(const Command& command) {
   const Config small = small_config(base, goal, notes);
   // A parent about to start ranks leaves the output to rank 0.
   const bool starts = here && !command.env.launched() && given.world() > 1 && given.launch.ranks != "threads";
-  if (speaks && !starts) write_out(heading(small, notes, goal.steps));
+  if (is_rank0 && !starts) write_out(heading(small, notes, goal.steps));
   set_cpu_may_spin(false);  // more threads than cores are normal here
-  const auto said = [&](const char* key) { return command.loaded.origin.count(key) > 0; };
-  if (args.matrix) return verify_matrix(small, args, !said("precision.amp") && !said("precision.dtype"));
-  if (speaks && !starts) write_out(layout_block(small, here ? "launched" : "threads of this process"));
-  if (speaks && !starts) flush_out();
+  const auto is_given = [&](const char* key) { return command.loaded.origin.count(key) > 0; };
+  if (args.matrix) return verify_matrix(small, args, !is_given("precision.amp") && !is_given("precision.dtype"));
+  if (is_rank0 && !starts) write_out(layout_block(small, here ? "launched" : "threads of this process"));
+  if (is_rank0 && !starts) flush_out();
   if (!here) return verify_threads(small, args);
   return run_ranks(command, [&](GroupFactory& factory) { return verify_here(small, args, factory); });
 }

@@ -24,24 +24,24 @@ void Fp8States::end_step(int64_t applied) {
   mesh_.stage().all_reduce(step_amax(), ReduceOp::kMax, stream_).wait(stream_);
   backend_.ops->amax_history(
       {.step_amax = step_amax(), .history = history(), .amax = amax(), .at = (applied - 1) % kSteps}, stream_);
-  if (!all_known_) look();  // a block dropped by layer drop may first run late
+  if (!all_have_history_) find_histories();  // a block dropped by layer drop may first run late
 }
 
 void Fp8States::adopt() {
   if (ranges_.empty()) return;
   backend_.ops->max_abs({.x = history(), .out = amax()}, stream_);
-  look();
+  find_histories();
 }
 
 // Finds the states that have a history. Waits for the device in the first steps only.
-void Fp8States::look() {
+void Fp8States::find_histories() {
   if (stream_.device.kind == DeviceKind::kNull) return;
   backend_.device->copy(host_.data(), amax().data, amax().bytes(), stream_);
   backend_.device->synchronize(stream_);
-  all_known_ = true;
+  all_have_history_ = true;
   for (size_t i = 0; i < ranges_.size(); ++i) {
     ranges_[i]->scale.has_history = host_[i] > 0;
-    all_known_ = all_known_ && ranges_[i]->scale.has_history;
+    all_have_history_ = all_have_history_ && ranges_[i]->scale.has_history;
   }
 }
 

@@ -28,14 +28,14 @@ class Fp8States {
   Tensor step_amax() const { return memory_.tensor({count()}, DType::kF32); }
   Tensor amax() const { return memory_.tensor({count()}, DType::kF32, count() * size_of(DType::kF32)); }
   Tensor history() const { return memory_.tensor({count(), kSteps}, DType::kF32, 2 * count() * size_of(DType::kF32)); }
-  void look();
+  void find_histories();
   std::vector<Fp8State*> ranges_;
   const Mesh& mesh_;
   const Backend& backend_;
   Stream stream_;
   Buffer memory_;  // step_amax, amax, history
   std::vector<float> host_;
-  bool all_known_ = false;
+  bool all_have_history_ = false;
 };
 
 }  // namespace gt

@@ -55,7 +55,7 @@ std::string time_all(const std::vector<GemmShape>& kinds, const Backend& backend
   if (!why.empty()) fmt::print(stderr, "warning: {} is not used: {}\n", own, why);
   const int64_t before = entries(backend.gemm_plans());
   const auto begin = std::chrono::steady_clock::now();
-  run_products(kinds, backend, stream);
+  run_gemms(kinds, backend, stream);
   std::string table = backend.gemm_plans();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (entries(table) > before)
@@ -71,9 +71,9 @@ void settle_gemm_plans(const Config& c, const EngineOptions& options, const Mesh
   if (c.device.gemm_tune != "auto" || backend.take_gemm_plans == nullptr) return;
   ProcessGroup& world = mesh.world();
   // Replicas and the ranks of a TP group run the same GEMM shapes.
-  const bool speaks = mesh.coord(Axis::kDp) == 0 && mesh.coord(Axis::kTp) == 0;
-  const std::vector<GemmShape> kinds =
-      together(gather_bytes(world, speaks ? bytes_of(gemm_shapes(options, mesh.shape(), mesh.rank())) : std::string()));
+  const bool is_rank0 = mesh.coord(Axis::kDp) == 0 && mesh.coord(Axis::kTp) == 0;
+  const std::vector<GemmShape> kinds = together(
+      gather_bytes(world, is_rank0 ? bytes_of(gemm_shapes(options, mesh.shape(), mesh.rank())) : std::string()));
   const std::string mine = backend.gemm_identity(device);
   const std::vector<std::string> identities = gather_bytes(world, mine);
   std::set<std::string> settled;

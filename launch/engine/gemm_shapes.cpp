@@ -111,7 +111,7 @@ std::vector<GemmShape> gemm_shapes(const EngineOptions& options, const MeshShape
   return {kinds.begin(), kinds.end()};
 }
 
-void run_products(const std::vector<GemmShape>& kinds, const Backend& backend, Stream stream) {
+void run_gemms(const std::vector<GemmShape>& kinds, const Backend& backend, Stream stream) {
   Operands operands(backend, stream);
   for (const GemmShape& k : kinds) {
     if (k.fp8 != 0)

@@ -31,6 +31,6 @@ std::vector<GemmShape> gemm_shapes(const EngineOptions&, const MeshShape& shape,
 constexpr size_t kMostLengths = 16;
 
 // Runs each GEMM once on `stream`, on operands with arbitrary values. Synchronizes with the device.
-void run_products(const std::vector<GemmShape>&, const Backend&, Stream stream);
+void run_gemms(const std::vector<GemmShape>&, const Backend&, Stream stream);
 
 }  // namespace gt

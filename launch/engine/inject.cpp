@@ -56,7 +56,7 @@ bool Injector::hits(const Injection& f, const char* site, int64_t step) const {
   return due(f, site, step) && (f.rank < 0 || f.rank == rank_);
 }
 
-bool Injector::wants(const char* site, int64_t step) const {
+bool Injector::configured(const char* site, int64_t step) const {
   return std::any_of(faults_.begin(), faults_.end(), [&](const Injection& f) { return due(f, site, step); });
 }
 

@@ -12,9 +12,9 @@ namespace gt {
 class Injector {
  public:
   Injector(const std::string& spec, int rank) : faults_(parse_injections(spec)), rank_(rank) {}
-  bool wants(const char* site, int64_t step) const;  // whether a fault is configured for any rank
-  std::vector<std::string> params() const;           // every tensor that a fault names
-  void at_step(int64_t step) const;                  // may not return
+  bool configured(const char* site, int64_t step) const;  // whether a fault is configured for any rank
+  std::vector<std::string> params() const;                // every tensor that a fault names
+  void at_step(int64_t step) const;                       // may not return
   void at_save(int64_t step) const;
   // Flips a bit of a 16-bit value.
   void at_value(int64_t step, std::byte* value, const DeviceApi&, Stream) const;

@@ -69,7 +69,8 @@ std::vector<ModuleCost> module_costs(const ModelSpec& spec, int64_t tokens, int6
   for (const ModuleSpec& m : spec.modules) {
     const auto block = static_cast<size_t>(m.layer) - 1;
     const bool runs = m.layer < 1 || block >= keep.size() || keep[block] != 0;
-    const double each = static_cast<double>(m.weights) + static_cast<double>(m.attention) * keys_seen(length, m.window);
+    const double each =
+        static_cast<double>(m.weights) + static_cast<double>(m.attention) * attended_keys(length, m.window);
     out.push_back({m.name, m.parameters, runs ? 2 * static_cast<double>(tokens) * each : 0});
   }
   return out;

@@ -20,13 +20,13 @@ void StepClock::end_phase(Phase p) {
 }
 
 const Timers& StepClock::own_times(const PipelineExecutor& train) {
-  if (!marks().clock.behind()) measure_pipeline(train);
+  if (!marks().clock.asynchronous()) measure_pipeline(train);
   return own_;
 }
 
 void StepClock::settle(PipelineExecutor& train) {
   Marks& m = marks_of(step_);
-  if (!m.clock.behind()) return;
+  if (!m.clock.asynchronous()) return;
   m.clock.anchor(m.at[static_cast<size_t>(Phase::kNorms) + 1], now());
   train.settle(m.clock);
   measure_pipeline(train);  // of this step, exchanged in the next one
@@ -49,7 +49,7 @@ void StepClock::measure_pipeline(const PipelineExecutor& train) {
 }
 
 double StepClock::measure_update(const PipelineExecutor& train) {
-  const Marks& m = marks_of(marks().clock.behind() ? step_ - 1 : step_);
+  const Marks& m = marks_of(marks().clock.asynchronous() ? step_ - 1 : step_);
   if (!m.complete) return 0;
   for (size_t t = kReduceTime; t <= kGatherTime; ++t)
     own_[t] = m.length(static_cast<Phase>(t - kReduceTime + static_cast<size_t>(Phase::kReduce)));
@@ -68,7 +68,7 @@ double StepClock::measure_update(const PipelineExecutor& train) {
 
 PhaseEnds StepClock::phases() const {
   const Marks& m = marks();
-  if (m.clock.behind()) device_.synchronize(stream_);
+  if (m.clock.asynchronous()) device_.synchronize(stream_);
   PhaseEnds ends{};
   for (size_t i = 0; m.complete && i < ends.size(); ++i) ends[i] = m.clock.at(m.at[i]);
   return ends;

@@ -101,7 +101,7 @@ bool StepGuard::check(double loss, double grad_norm, bool overflow_is_normal) {
   loss_z_ = norm_z_ = 0;
   loss_median_ = losses_.median(), norm_median_ = norms_.median();
   finite_ = std::isfinite(loss) && std::isfinite(grad_norm);
-  bad_ = skipped_ = wants_rollback_ = relearns_ = false;
+  bad_ = skipped_ = needs_rollback_ = relearns_ = false;
   if (!finite_ && std::isfinite(loss) && overflow_is_normal) return true;  // neither anomalous nor normal
   if (finite_ && options_.action != SpikeAction::kOff) {
     loss_z_ = losses_.z(loss, options_.spike_z);
@@ -135,7 +135,7 @@ bool StepGuard::handle_anomaly() {
     accept();
     return false;
   }
-  wants_rollback_ = too_many || (finite_ && options_.action == SpikeAction::kRollback);
+  needs_rollback_ = too_many || (finite_ && options_.action == SpikeAction::kRollback);
   return skipped_ = true;
 }
 

@@ -78,7 +78,7 @@ class StepGuard {
   bool bad() const { return bad_; }
   bool finite() const { return finite_; }
   bool skipped() const { return skipped_; }
-  bool wants_rollback() const { return wants_rollback_; }
+  bool needs_rollback() const { return needs_rollback_; }
   bool relearns() const { return relearns_; }             // applied although its norm is a spike, like earlier ones
   int64_t spikes_taken() const { return spikes_taken_; }  // finite anomalous steps that were applied
   std::string reason() const;  // "loss 9.1 is 7.3 deviations above the median 4.2 of the last 128 steps"
@@ -103,7 +103,7 @@ class StepGuard {
   SpikeWindow losses_{SpikeWindow::Scale::kLinear}, norms_{SpikeWindow::Scale::kLog};
   int64_t consecutive_ = 0, rollbacks_ = 0, good_ = 0, spikes_taken_ = 0;
   bool norms_only_ = true;  // all of `consecutive_` are finite steps with a normal loss
-  bool bad_ = false, finite_ = true, skipped_ = false, wants_rollback_ = false, relearns_ = false;
+  bool bad_ = false, finite_ = true, skipped_ = false, needs_rollback_ = false, relearns_ = false;
   double loss_ = 0, norm_ = 0, loss_z_ = 0, norm_z_ = 0, loss_median_ = 0, norm_median_ = 0;
 };
 

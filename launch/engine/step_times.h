@@ -75,8 +75,8 @@ struct StepParts {
 // `step`. The first steps, which are slower, are excluded; the last one's update is never known.
 class StepBreakdown {
  public:
-  // `behind`: the device is asynchronous, see StageTime.
-  explicit StepBreakdown(bool behind, int excluded = 2) : waits_(behind ? 3 : 2), excluded_(excluded) {}
+  // `asynchronous`: the device is asynchronous, see StageTime.
+  explicit StepBreakdown(bool asynchronous, int excluded = 2) : waits_(asynchronous ? 3 : 2), excluded_(excluded) {}
   // Adds what is known at the end of `step`. Returns the last step all of whose times are known.
   const StepParts& add(int64_t step, const StepTimes&, double step_seconds);
   std::string table() const;  // "" before the first counted step

@@ -208,7 +208,7 @@ void close_silent_connections(pid_t process) {
 ConnectionGuard::ConnectionGuard()
     : daemon_(daemon_above()), thread_([this] {
         std::unique_lock lock(mutex_);
-        while (!wake_.wait_for(lock, filter_.empty() ? kTick : kLaterTick, [this] { return done_; })) look();
+        while (!wake_.wait_for(lock, filter_.empty() ? kTick : kLaterTick, [this] { return done_; })) check_listeners();
       }) {}
 
 ConnectionGuard::~ConnectionGuard() {
@@ -225,7 +225,7 @@ void ConnectionGuard::admit(const AddressSet& addresses) {
   admitted_ = addresses;
   filter_ = admitting_filter(addresses);
   filtered_.clear();
-  look();
+  check_listeners();
   if (daemon_ == 0) return;
   AddressSet with_peers = addresses;  // mpirun may run on a host without ranks
   each_connection(daemon_, listening_ports(daemon_), [&](int fd, const EndPoint& from) {
@@ -237,7 +237,7 @@ void ConnectionGuard::admit(const AddressSet& addresses) {
   });
 }
 
-void ConnectionGuard::look() {
+void ConnectionGuard::check_listeners() {
   if (filter_.empty()) {
     close_silent_connections(getpid());
     if (daemon_ != 0) close_silent_connections(daemon_);

@@ -41,7 +41,7 @@ class ConnectionGuard {
   void admit(const AddressSet&);
 
  private:
-  void look();
+  void check_listeners();
   const pid_t daemon_;  // 0: none
   std::mutex mutex_;
   std::condition_variable wake_;

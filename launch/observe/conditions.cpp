@@ -108,9 +108,9 @@ ConditionsWatch::ConditionsWatch(const Backend& backend, int index) : backend_(b
 
 void ConditionsWatch::start() {
   stop();
-  seen_.clear();
+  samples_.clear();
   over_ = false;
-  if (has_readings_) thread_ = std::thread([this] { look(); });
+  if (has_readings_) thread_ = std::thread([this] { sample(); });
 }
 
 void ConditionsWatch::stop() {
@@ -123,11 +123,11 @@ void ConditionsWatch::stop() {
   thread_.join();
 }
 
-void ConditionsWatch::look() {
+void ConditionsWatch::sample() {
   const auto every = backend_.kind == DeviceKind::kCpu ? kCpu : kGpu;
   auto next = std::chrono::steady_clock::now();
   do {
-    seen_.push_back(backend_.conditions(index_, nullptr));
+    samples_.push_back(backend_.conditions(index_, nullptr));
     next = std::max(next + every, std::chrono::steady_clock::now());  // missed samples are not repeated
     std::unique_lock lock(mutex_);
     if (wake_.wait_until(lock, next, [this] { return over_; })) return;

@@ -39,17 +39,19 @@ class ConditionsWatch {
 
   // Discards earlier samples; the first one is taken immediately.
   void start();
-  void stop();                                                      // no effect if not running
-  std::span<const DeviceConditions> seen() const { return seen_; }  // samples between start and stop; call when stopped
-  const std::string& why() const { return why_; }                   // why a value is unknown; empty: none is
+  void stop();  // no effect if not running
+  std::span<const DeviceConditions> samples() const {
+    return samples_;
+  }                                                // samples between start and stop; call when stopped
+  const std::string& why() const { return why_; }  // why a value is unknown; empty: none is
 
  private:
-  void look();
+  void sample();
   const Backend& backend_;
   int index_;
   bool has_readings_ = false;
   std::string why_;
-  std::vector<DeviceConditions> seen_;
+  std::vector<DeviceConditions> samples_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool over_ = false;

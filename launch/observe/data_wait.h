@@ -17,7 +17,7 @@ class DataWaitWatch {
  private:
   int ignored_ = 0, steps_ = 0;
   double wait_ = 0, seconds_ = 0;
-  bool said_ = false;
+  bool warned_ = false;
 };
 
 }  // namespace gt

@@ -107,7 +107,7 @@ void MetricsWriter::run() {
   bool dirty = false;
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto ready = [&] { return size_ > 0 || stop_ || asked_ > flushed_; };
+    const auto ready = [&] { return size_ > 0 || stop_ || requested_ > flushed_; };
     if (dirty)
       wake_.wait_until(lock, flushed + kFlushEvery, ready);
     else
@@ -123,12 +123,12 @@ void MetricsWriter::run() {
       ++delivered_;
     }
     const int64_t delivered = delivered_;
-    const bool last = stop_ && size_ == 0, asked = asked_ > flushed_ && delivered >= asked_;
+    const bool last = stop_ && size_ == 0, requested = requested_ > flushed_ && delivered >= requested_;
     lock.unlock();
     if (have) deliver(record), dirty = true;
     const bool soon = have && !std::holds_alternative<StepRecord>(record) &&
                       !std::holds_alternative<ScalarRecord>(record) && !std::holds_alternative<HistogramRecord>(record);
-    if (dirty && (last || soon || asked || Clock::now() - flushed >= kFlushEvery)) {
+    if (dirty && (last || soon || requested || Clock::now() - flushed >= kFlushEvery)) {
       flush_sinks();
       flushed = Clock::now();
       dirty = false;
@@ -147,7 +147,7 @@ void MetricsWriter::drain(std::unique_lock<std::mutex>& lock) {
 bool MetricsWriter::flush(std::chrono::seconds limit) {
   std::unique_lock lock(mutex_);
   const int64_t target = pushed_;
-  asked_ = std::max(asked_, target);
+  requested_ = std::max(requested_, target);
   wake_.notify_one();
   return idle_.wait_for(lock, limit, [&] { return flushed_ >= target; });
 }

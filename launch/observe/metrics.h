@@ -226,8 +226,8 @@ class MetricsWriter {
   size_t head_ = 0, size_ = 0;
   int64_t dropped_ = 0;
   bool busy_ = false, stop_ = false;
-  int64_t pushed_ = 0, delivered_ = 0;  // records
-  int64_t flushed_ = 0, asked_ = 0;     // records that sinks have flushed; that flush() waits for
+  int64_t pushed_ = 0, delivered_ = 0;   // records
+  int64_t flushed_ = 0, requested_ = 0;  // records that sinks have flushed; that flush() waits for
   struct Warning {
     std::string key, text;
     int64_t count = 0;

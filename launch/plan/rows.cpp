@@ -97,17 +97,17 @@ Workload workload_of(const Line& l) {
 
 const DeviceType& device_of(const Line& l) {
   const std::string gpu = l.text("gpu", "A100-80GB");
-  const auto says = [&](const char* text) { return gpu.find(text) != std::string::npos; };
+  const auto contains = [&](const char* text) { return gpu.find(text) != std::string::npos; };
   const double memory = l.number("hbm_gb", 0);
-  return device_type(says("V100")                      ? memory > 20 ? "V100-32" : "V100-16"
-                     : says("GB300")                   ? "GB300"
-                     : says("GB200")                   ? "GB200"
-                     : says("B300")                    ? "B300"
-                     : says("B200")                    ? "B200"
-                     : says("H200")                    ? "H200"
-                     : says("H100")                    ? "H100"
-                     : says("A100-40") || memory == 40 ? "A100-40"
-                                                       : "A100-80");
+  return device_type(contains("V100")                      ? memory > 20 ? "V100-32" : "V100-16"
+                     : contains("GB300")                   ? "GB300"
+                     : contains("GB200")                   ? "GB200"
+                     : contains("B300")                    ? "B300"
+                     : contains("B200")                    ? "B200"
+                     : contains("H200")                    ? "H200"
+                     : contains("H100")                    ? "H100"
+                     : contains("A100-40") || memory == 40 ? "A100-40"
+                                                           : "A100-80");
 }
 
 PlanRow row_of(const Line& l, size_t n) {

@@ -73,7 +73,7 @@ void FaultPolicy::watch_steps() {
   if (config_.fault.inject.empty()) return;
   engine_.set_probe([this] {
     const int64_t batch = loader_.consumed() / config_.train.global_batch;
-    if (injector_.wants("grad", batch))
+    if (injector_.configured("grad", batch))
       injector_.at_tensors("grad", batch, engine_.store().grad_views(), rank_.backend, rank_.stream);
   });
 }
@@ -81,14 +81,14 @@ void FaultPolicy::watch_steps() {
 void FaultPolicy::begin_step() {
   const int64_t step = state_->step + 1;
   injector_.at_step(step);
-  if (!injector_.wants("master", step)) return;
+  if (!injector_.configured("master", step)) return;
   injector_.at_tensors("master", step, engine_.store().value_views(), rank_.backend, rank_.stream);
   engine_.store().refresh_from_masters();
 }
 
 // Equal on all ranks, whichever injects: collectives must be part of a graph on all ranks or on none.
 bool FaultPolicy::injects_into_ops() const {
-  return injector_.wants("forward", state_->step + 1) || injector_.wants("backward", state_->step + 1);
+  return injector_.configured("forward", state_->step + 1) || injector_.configured("backward", state_->step + 1);
 }
 
 StepResult FaultPolicy::run_step(bool once) {
@@ -144,7 +144,7 @@ void FaultPolicy::react() {
     report_.event(fmt::format("step {}{}: {}{}{}", state_->step, taken ? "" : ", its update is skipped",
                               guard_.reason(), taken && !guard_.relearns() ? "; its update is applied" : "", who),
                   true);
-  if (guard_.wants_rollback()) roll_back();
+  if (guard_.needs_rollback()) roll_back();
 }
 
 // Collective. Runs the step again and checks the result of every op.
@@ -164,7 +164,7 @@ void FaultPolicy::check_replicas() {
   const bool first = replicas_checked_ < 0;
   replicas_checked_ = step;
   for (const TensorRange& range : engine_.store().ranges())
-    if (range.rounded() && injector_.wants("value", step)) {
+    if (range.rounded() && injector_.configured("value", step)) {
       injector_.at_value(step, range.value.data, *rank_.backend.device, rank_.stream);
       break;
     }
@@ -197,8 +197,8 @@ LoadReport FaultPolicy::load_older(const std::string& why) {
   std::string failures;
   for (int64_t target = bad_step;;) {
     agree(world, [&] {
-      if (rank_.speaks()) target = rollback_target(target);
-      GT_REQUIRE(!rank_.speaks() || target >= 0, Exit::kNumerical, "step ", bad_step, ": ", why,
+      if (rank_.is_rank0()) target = rollback_target(target);
+      GT_REQUIRE(!rank_.is_rank0() || target >= 0, Exit::kNumerical, "step ", bad_step, ": ", why,
                  "; there is no checkpoint to roll back to", failures,
                  ". Try a lower --optim.lr or a longer warm-up, or check the data; --checkpoint.every saves more "
                  "often; --fault.spike_action warn applies finite spikes");
@@ -207,7 +207,7 @@ LoadReport FaultPolicy::load_older(const std::string& why) {
     try {
       return *state_.load(std::to_string(target));
     } catch (const Error& e) {  // the same on every rank
-      if (e.code() != Exit::kDamaged && e.code() != Exit::kIo) throw AgreedError(e.what(), e.code(), rank_.speaks());
+      if (e.code() != Exit::kDamaged && e.code() != Exit::kIo) throw AgreedError(e.what(), e.code(), rank_.is_rank0());
       failures += cat("\n  ", e.what());
     }
   }

@@ -47,7 +47,7 @@ void RankContext::open(const std::vector<std::string>& hosts) {
     require_memory(*fit, mesh.shape(), stage_plans);
     snapshot_fits = gt::snapshot_fits(mesh.shape(), stage_plans, backend, groups.local_size());
   }
-  plan = speaks() ? stage_plans.front() : plan_memory(options, mesh.shape(), mesh.rank(), backend);
+  plan = is_rank0() ? stage_plans.front() : plan_memory(options, mesh.shape(), mesh.rank(), backend);
   stream = own_stream = OpenStream(*backend.device, device.index(), threads);
 }
 

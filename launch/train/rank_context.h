@@ -24,7 +24,7 @@ struct RankContext {
   // Collective over the factory's world; `run` must outlive this object. Throws AgreedError kUsage if the planned
   // memory does not fit a device.
   RankContext(const TrainRun& run, GroupFactory&);
-  bool speaks() const { return mesh.rank() == 0; }  // prints, and writes the files of the run
+  bool is_rank0() const { return mesh.rank() == 0; }  // prints, and writes the files of the run
 
   const TrainRun& run;
   const Config& config;

@@ -47,7 +47,7 @@ std::optional<PeerCopies::Restored> RunCopies::restore(std::string& note) {
   if (!copies_ || !restores_) return std::nullopt;
   int64_t newest = -1;
   agree(rank_.mesh.world(), [&] {
-    if (rank_.speaks()) newest = newest_checkpoint(rank_.config);
+    if (rank_.is_rank0()) newest = newest_checkpoint(rank_.config);
   });
   try {
     return copies_->restore(newest, engine_.checkpoint_views());

@@ -48,7 +48,7 @@ void require_disk_space(const Config& config, int64_t step, int64_t checkpoint_b
 RunFolder::RunFolder(const RankContext& rank, bool force, bool saves) {
   const Config& config = rank.config;
   agree(rank.mesh.world(), [&] {
-    if (!rank.speaks()) return;
+    if (!rank.is_rank0()) return;
     require_unused_folder(config, force);
     make_run_folder(config.run_dir());
     run_lock_ = std::make_unique<RunLock>(config.run_dir());
@@ -64,7 +64,7 @@ RunFolder::RunFolder(const RankContext& rank, bool force, bool saves) {
 
 void RunFolder::begin(const RankContext& rank, int64_t step, int64_t checkpoint_bytes) const {
   agree(rank.mesh.world(), [&] {
-    if (!rank.speaks()) return;
+    if (!rank.is_rank0()) return;
     if (checkpoint_bytes >= 0) require_disk_space(rank.config, step, checkpoint_bytes);
     try {
       write_run_file(rank.config.run_dir() + "/config.json", config_json(rank.config));

@@ -48,7 +48,7 @@ RunReporter::RunReporter(const RankContext& rank, Engine& engine, OpWatch& ops, 
       ops_(ops),
       loader_(loader),
       state_(state),
-      medians_(rank.speaks() ? rank.config.train.steps : 1) {
+      medians_(rank.is_rank0() ? rank.config.train.steps : 1) {
   const LogConfig& c = config_.log;
   if (c.norms_every > 0 || c.histograms_every > 0)
     param_stats_ = std::make_unique<ParamStats>(engine, rank.backend, rank.stream);
@@ -58,7 +58,7 @@ RunReporter::RunReporter(const RankContext& rank, Engine& engine, OpWatch& ops, 
 }
 
 void RunReporter::start(const std::string& saves, const std::string& copies) {
-  if (!rank_.speaks()) return;
+  if (!rank_.is_rank0()) return;
   StartInfo info;
   Rows curves;
   log_ = std::make_unique<MetricsWriter>(make_sinks(curves));
@@ -196,7 +196,7 @@ bool RunReporter::times_ops(int64_t step) {
 void RunReporter::step_ran(int64_t step) {
   if (module_timer_) ops_.end();
   if (comm_log_) comm_log_->end_step();
-  if (trace_ && trace_->wants(step))
+  if (trace_ && trace_->records(step))
     trace_->end_step(step, engine_.executor(), engine_.phases(), loader_.step().ready, loader_.step().waited);
 }
 
@@ -264,10 +264,11 @@ void RunReporter::add_utilization(StepRecord& rec, const StepResult& r) {
 
 // Adds the time breakdown of the step: fractions, bubbles, waits, peaks.
 void RunReporter::add_times(StepRecord& rec, const StepResult& r) {
-  const bool behind = is_asynchronous(*rank_.backend.device);
+  const bool asynchronous = is_asynchronous(*rank_.backend.device);
   const double seconds = rec.step_seconds, waited = loader_.step().waited;
-  if (medians_.steps() > (behind ? 3 : 1)) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
-  if (rank_.mesh.shape().world() > 1 && !behind) rec.exposed_comm = std::min(1.0, r.times.mean_exposed() / seconds);
+  if (medians_.steps() > (asynchronous ? 3 : 1)) rec.bubble = std::max(0.0, 1 - r.times.mean_busy() / seconds);
+  if (rank_.mesh.shape().world() > 1 && !asynchronous)
+    rec.exposed_comm = std::min(1.0, r.times.mean_exposed() / seconds);
   if (rank_.mesh.shape().pp > 1) {
     rec.pipeline_bubble = r.times.pipeline_bubble();
     rec.bubble_predicted = predicted_bubble_;
@@ -432,7 +433,7 @@ void RunReporter::report_memory() {
 // Like logs: write errors are reported, and training continues.
 void RunReporter::write_trace(bool ends) {
   const int64_t step = state_->step;
-  if (!trace_ || !trace_->wants(step) || (!ends && trace_->wants(step + 1))) return;
+  if (!trace_ || !trace_->records(step) || (!ends && trace_->records(step + 1))) return;
   const std::vector<RankTrace> traces = trace_->gather();
   if (!log_ || traces.empty()) return;
   const int64_t first = std::max(parse_trace_window(config_.log.trace_steps).first, state_.first_step());

@@ -165,8 +165,8 @@ void RunSaver::finish() {
 void RunSaver::settle(const SaveOutcome& o) {
   if (o.error) {
     const Exit code = o.error->code();
-    const bool speaks = mesh_.rank() == 0;
-    if (code != Exit::kIo && code != Exit::kNumerical) throw AgreedError(o.error->what(), code, speaks);
+    const bool is_rank0 = mesh_.rank() == 0;
+    if (code != Exit::kIo && code != Exit::kNumerical) throw AgreedError(o.error->what(), code, is_rank0);
     ++failures_;
     last_error_ = o.error;
     if (log_) log_->warn(o.step, fmt::format("not written: {}", o.error->what()), reason_of(*o.error));
@@ -174,7 +174,7 @@ void RunSaver::settle(const SaveOutcome& o) {
       throw AgreedError(fmt::format("{} checkpoints in a row could not be written (checkpoint.fail_policy abort); the "
                                     "last one: {}",
                                     failures_, o.error->what()),
-                        Exit::kIo, speaks);
+                        Exit::kIo, is_rank0);
     return;
   }
   if (last_error_ && log_) log_->rearm(reason_of(*last_error_));

@@ -85,7 +85,7 @@ void RunState::open(RunCopies& copies) {
   in_memory_ = loaded_.has_value();
   if (!in_memory_ && c.resume != "never") {
     agree(world, [&] {
-      if (rank_.speaks()) require_same_kind(config_);
+      if (rank_.is_rank0()) require_same_kind(config_);
     });
     agree(world, [&] { loaded_ = load(c.resume); });
   }
@@ -134,7 +134,7 @@ LoadReport RunState::load_elsewhere() {
   std::string step;
   bool floats = config_.precision.frozen_weights == "int8" && has_part(parts, "weights");
   agree(world, [&] {
-    if (!rank_.speaks()) return;
+    if (!rank_.is_rank0()) return;
     step = resolve_step(config_.checkpoint.load_from);
     floats = floats && !holds_int8(step);
   });
@@ -161,7 +161,7 @@ std::string RunState::imported_floats() const {
   if (config_.precision.frozen_weights != "int8") return "";
   std::string path;
   agree(rank_.mesh.world(), [&] {
-    if (!rank_.speaks()) return;
+    if (!rank_.is_rank0()) return;
     const auto steps = list_steps(config_.checkpoint_dir());
     if (steps.size() == 1 && steps[0].first == 0 && !holds_int8(steps[0].second)) path = steps[0].second;
   });
@@ -202,7 +202,7 @@ void RunState::quantize_from(const std::string& step) const {
 // The run has a checkpoint of its own, so load_from is not used; a misspelt path must still be reported.
 void RunState::check_unused_load_from() {
   agree(rank_.mesh.world(), [&] {
-    if (!rank_.speaks()) return;
+    if (!rank_.is_rank0()) return;
     std::string found = "is there";
     try {
       found = resolve_step(config_.checkpoint.load_from) + " is there";

@@ -21,7 +21,7 @@ RunDatasets open_data(RankContext& rank) {
   agree(rank.mesh.world(), [&] {
     DatasetOptions o = training_data(c, rank.groups.local_rank() == 0);
     o.warn = [&rank](const std::string& text) {
-      if (rank.speaks()) fmt::print(stderr, "warning: {}\n", printable_lines(text));
+      if (rank.is_rank0()) fmt::print(stderr, "warning: {}\n", printable_lines(text));
     };
     data = open_datasets(o, rank.run.loaded);
   });
@@ -90,8 +90,8 @@ Exit Trainer::run() {
                   .done = done,
                   .saved_step = saver_.saved_step(),
                   .spikes_taken = faults_.spikes_taken(),
-                  .range_test = range_test_ && rank_.speaks() ? range_test_->report(config_.run_dir()) : Rows()});
-  if (lost) throw AgreedError(lost->what(), code, rank_.speaks());
+                  .range_test = range_test_ && rank_.is_rank0() ? range_test_->report(config_.run_dir()) : Rows()});
+  if (lost) throw AgreedError(lost->what(), code, rank_.is_rank0());
   copies_->discard();
   if (code == Exit::kOk) agree(rank_.mesh.world(), [&] { report_.require_written(); });
   return code;

@@ -38,12 +38,12 @@ class Verifier {
   int reference_runs() const { return runs_; }
 
  private:
-  using Known = std::map<std::string, MeshResult>;  // by config
+  using ResultCache = std::map<std::string, MeshResult>;  // by config
   MeshRun plain_run(const Config&) const;
   const MeshResult& single(const Config& layout);
   const MeshResult& flat_run(const Config& layout);
   VerifyOptions options_;
-  Known one_rank_runs_, flat_runs_;
+  ResultCache one_rank_runs_, flat_runs_;
   int runs_ = 0;
 };
 

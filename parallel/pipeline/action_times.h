@@ -15,7 +15,7 @@ class ActionTimes {
   void reserve(size_t computed, size_t moved);
 
   void begin_run();
-  bool behind() const { return clock_.behind(); }
+  bool asynchronous() const { return clock_.asynchronous(); }
   size_t mark() { return clock_.mark(); }
   // Record what began at mark `begin` and ends now. computed: actions queued as one unit; `entry` without its actions.
   // moved: a message or a reduction; `waited`: the stream waited for it.

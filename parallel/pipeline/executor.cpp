@@ -153,7 +153,7 @@ struct PipelineExecutor::Impl {
   }
   // Records actions that were queued together since mark `begin`, where the collectives' totals were `before`.
   void timed(std::span<const Action> actions, size_t begin, const Collectives& before) {
-    const Collectives after = times.behind() ? before : collectives();
+    const Collectives after = times.asynchronous() ? before : collectives();
     int64_t bytes = 0;
     for (const auto& s : slots) bytes += s->arena.used();
     times.computed(
@@ -289,7 +289,7 @@ void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tenso
   }
   drain_all();
   if (graphs) graphs->end_run();
-  if (!times.behind()) times.settle();
+  if (!times.asynchronous()) times.settle();
   mesh.status().nowhere();
 }
 
@@ -583,7 +583,7 @@ const ReplayCounts& PipelineExecutor::replays() const {
 HeldGraphs PipelineExecutor::graphs() const { return impl_->graphs ? impl_->graphs->held() : HeldGraphs{}; }
 const Program& PipelineExecutor::computed() const { return impl_->times.order(); }
 void PipelineExecutor::settle(const StreamClock& clock) {
-  if (impl_->times.behind()) impl_->times.settle(clock);
+  if (impl_->times.asynchronous()) impl_->times.settle(clock);
 }
 double PipelineExecutor::started() const { return impl_->times.started(); }
 std::span<const ActionTime> PipelineExecutor::timeline() const { return impl_->times.computed(); }

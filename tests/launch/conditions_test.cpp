@@ -94,18 +94,18 @@ TEST_CASE("a watch samples between start and stop, and not at all without sensor
   knows = true;
   ConditionsWatch watch(backend, 3);
   CHECK(watch.why() == "device 3");
-  CHECK((samples == 1 && watch.seen().empty()));
+  CHECK((samples == 1 && watch.samples().empty()));
   watch.start();
   while (samples < 4) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   watch.stop();
   const int seen = samples;
-  REQUIRE(watch.seen().size() == static_cast<size_t>(seen) - 1);
-  CHECK(watch.seen()[0].clock_mhz == 1);
+  REQUIRE(watch.samples().size() == static_cast<size_t>(seen) - 1);
+  CHECK(watch.samples()[0].clock_mhz == 1);
   watch.stop();
   watch.start();
   watch.stop();
-  REQUIRE(watch.seen().size() == 1);  // at least one sample, however short the run
-  CHECK(watch.seen()[0].clock_mhz == seen);
+  REQUIRE(watch.samples().size() == 1);  // at least one sample, however short the run
+  CHECK(watch.samples()[0].clock_mhz == seen);
 
   knows = false;
   samples = 0;

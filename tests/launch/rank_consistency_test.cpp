@@ -44,7 +44,7 @@ TEST_CASE("equal ranks print nothing, others name the difference once, with mach
   c[1].value = "6 bytes";
   CHECK(said({a, a, a}) == std::vector<std::string>(3));
   const auto errors = said({a, b, c, b});
-  CHECK_THAT(errors[0], Contains("2 speaks: ranks differ, so nothing was started:\n  program: 0.1 (git a) on ") &&
+  CHECK_THAT(errors[0], Contains("2 reports: ranks differ, so nothing was started:\n  program: 0.1 (git a) on ") &&
                             Contains(" (ranks 0, 2), 0.1 (git b) on ") && Contains(" (ranks 1, 3); copy one build") &&
                             Contains("\n  data: 5 bytes on ") && Contains(", 6 bytes on ") &&
                             Contains(" (rank 2); copy the files"));

@@ -36,7 +36,7 @@ TEST_CASE("ranks on machines that do not share the folder are named before the f
     CHECK(e.find("is not visible to rank 2 (") != std::string::npos);
     CHECK(e.find("), 4 (") != std::string::npos);
   }
-  CHECK(errors[0].find("speaks") != std::string::npos);
+  CHECK(errors[0].find("reports") != std::string::npos);
   CHECK(std::filesystem::is_empty(dir / "a"));
 }
 

@@ -159,11 +159,11 @@ TEST_CASE("a window reduces the FLOPs of its own blocks only") {
   const ModelSpec spec = describe(c),
                   whole = describe({.layers = 5, .hidden = 24, .heads = 4, .ffn = 60, .vocab = 300, .seq = 16});
   // Twice the query-key pairs of 16 tokens, the diagonal counted half: 16 * 16; with a window of 4: 4 * (2 * 16 - 4).
-  // keys_seen() is that number per token.
-  CHECK(keys_seen(16, 0) == 16);
-  CHECK(keys_seen(16, 4) == 7);
-  CHECK(keys_seen(16, 16) == 16);
-  CHECK(keys_seen(3, 4) == 3);
+  // attended_keys() is that number per token.
+  CHECK(attended_keys(16, 0) == 16);
+  CHECK(attended_keys(16, 4) == 7);
+  CHECK(attended_keys(16, 16) == 16);
+  CHECK(attended_keys(3, 4) == 3);
   CHECK(whole.layers[3].flops - spec.layers[3].flops == 2 * 24 * (16 - 7));
   CHECK(whole.layers[4].flops == spec.layers[4].flops);
   CHECK(whole.train_flops(10) - spec.train_flops(10) == 10 * 6 * 2 * 24 * (16 - 7));

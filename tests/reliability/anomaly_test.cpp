@@ -71,7 +71,7 @@ TEST_CASE("by default every finite step is applied, for any loss and norm, and s
     const double limits[kNumLimits] = {1, l.loss_middle, l.loss_spread, l.norm_middle, l.norm_spread, l.most};
     REQUIRE_FALSE(is_anomalous_step(loss, norm, limits));
     REQUIRE_FALSE(g.check(loss, norm));
-    REQUIRE_FALSE(g.wants_rollback());
+    REQUIRE_FALSE(g.needs_rollback());
   }
   CHECK(g.spikes_taken() > 100);
   StepGuard level({.action = spike_action_from(standard)});
@@ -88,16 +88,16 @@ TEST_CASE("three anomalous steps in a row request a rollback, non-finite steps a
     const bool skips = action == SpikeAction::kSkip || action == SpikeAction::kRollback;
     CHECK(g.check(9, 1) == skips);
     CHECK(g.bad() == (action != SpikeAction::kOff));
-    CHECK(g.wants_rollback() == (action == SpikeAction::kRollback));
+    CHECK(g.needs_rollback() == (action == SpikeAction::kRollback));
     CHECK_FALSE(g.check(2, 1));
     CHECK(g.check(kNan, 1));
     CHECK(g.check(2, std::numeric_limits<double>::infinity()));
-    CHECK_FALSE(g.wants_rollback());
+    CHECK_FALSE(g.needs_rollback());
     CHECK(g.check(kNan, kNan));
-    CHECK(g.wants_rollback());
+    CHECK(g.needs_rollback());
     CHECK_FALSE(g.check(2, 1));
     CHECK(g.check(kNan, 1));
-    CHECK_FALSE(g.wants_rollback());
+    CHECK_FALSE(g.needs_rollback());
   }
   StepGuard scaled(kSkips);
   CHECK(scaled.check(2, std::numeric_limits<double>::infinity(), true));  // handled by the loss scaler
@@ -117,7 +117,7 @@ TEST_CASE("rising gradient norms under an unchanged loss are skipped twice, then
     CHECK_FALSE(guard->check(2, 5));
     CHECK(guard->bad());
     CHECK(guard->relearns());
-    CHECK_FALSE(guard->wants_rollback());
+    CHECK_FALSE(guard->needs_rollback());
     CHECK_THAT(guard->reason(), Catch::Contains("gradient norm 5 is far above the median"));
     CHECK_FALSE(guard->check(2, 500));  // the window of norms is not full
     CHECK(guard->check(9, 5));          // the window of losses is
@@ -132,13 +132,13 @@ TEST_CASE("rising gradient norms under an unchanged loss are skipped twice, then
   resumed.restore(mixed.json());
   for (StepGuard* guard : {&mixed, &resumed}) {
     CHECK(guard->check(2, 70));
-    CHECK(guard->wants_rollback());
+    CHECK(guard->needs_rollback());
   }
   StepGuard unbounded({.action = SpikeAction::kSkip, .clipped = false}), eager({.action = SpikeAction::kRollback});
   for (StepGuard* guard : {&unbounded, &eager}) {
     fill(*guard);
     for (int k = 0; k < 3; ++k) CHECK(guard->check(2, 70));
-    CHECK(guard->wants_rollback());
+    CHECK(guard->needs_rollback());
   }
 }
 
@@ -196,7 +196,7 @@ TEST_CASE("a restored guard decides like the original", "[R24]") {
   for (int k = 0; k < 400; ++k) {
     const double loss = next() + (k % 7 == 0 ? 3 : 0), norm = next();
     CHECK(a.check(loss, norm) == b.check(loss, norm));
-    CHECK(a.wants_rollback() == b.wants_rollback());
+    CHECK(a.needs_rollback() == b.needs_rollback());
   }
   CHECK(b.json() == a.json());
 }

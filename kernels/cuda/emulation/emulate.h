@@ -92,7 +92,7 @@ void operator%(void (*kernel)(P...), const Bound<A...>& b) {
   };
   if (capturing(b.stream)) return keep(b.stream, launch);
   count_single();
-  watch::piece(b.stream);
+  watch::begin_work(b.stream);
   launch();
 }
 

@@ -111,7 +111,7 @@ __attribute__((visibility("default"))) bool gpttrain_emulated_keep(void* stream,
 // Reports the memory accesses of such work: a work item of its own (stream), or part of a running graph (nullptr).
 __attribute__((visibility("default"))) void gpttrain_emulated_transfer(void* stream, const void* from,
                                                                        size_t from_bytes, void* to, size_t to_bytes) {
-  if (stream != nullptr) watch::piece(static_cast<cudaStream_t>(stream));
+  if (stream != nullptr) watch::begin_work(static_cast<cudaStream_t>(stream));
   const OnDevice now;
   if (from != nullptr) watch::reads(from, from_bytes, "NCCL");
   if (to != nullptr) watch::writes(to, to_bytes, "NCCL");
@@ -240,9 +240,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
   ++counts.launched;
-  for (const auto& piece : *boxes_of(graph)) {
-    watch::piece(s);
-    piece();
+  for (const auto& work : *boxes_of(graph)) {
+    watch::begin_work(s);
+    work();
     ++counts.pieces;
   }
   return cudaSuccess;

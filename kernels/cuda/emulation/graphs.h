@@ -25,7 +25,7 @@ cudaError_t queue(cudaStream_t s, Work work) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (capturing(s)) return keep(s, std::move(work)), cudaSuccess;
   count_single();
-  watch::piece(s);
+  watch::begin_work(s);
   return work(), cudaSuccess;
 }
 

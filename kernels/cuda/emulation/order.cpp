@@ -26,7 +26,7 @@ Streams& streams() {
   return s;
 }
 
-thread_local WorkItem piece_here;
+thread_local WorkItem work_here;
 thread_local Clock host_here;
 
 void join(Clock& into, const Clock& from) {
@@ -50,7 +50,7 @@ Clock& clock_of(Streams& all, cudaStream_t s) {
 
 }  // namespace
 
-const WorkItem& current_work_item() { return piece_here; }
+const WorkItem& current_work_item() { return work_here; }
 
 bool ignores(const char* kind) {
   static const char* const wanted = std::getenv("GPTTRAIN_EMULATED_IGNORES");
@@ -64,14 +64,14 @@ bool ignores(const char* kind) {
 
 namespace watch {
 
-void piece(cudaStream_t s) {
+void begin_work(cudaStream_t s) {
   Streams& all = streams();
   const std::lock_guard lock(all.mutex);
   Clock& clock = clock_of(all, s);
   const uint32_t number = all.number[s];
   join(clock, host_here);
   if (++clock[number] > 0xFFFFFF) die("more pieces of work than the watch on memory can number");
-  piece_here = {number << 24 | clock[number], clock};
+  work_here = {number << 24 | clock[number], clock};
 }
 
 void record(cudaEvent_t e, cudaStream_t s) {

@@ -2,7 +2,7 @@
 
 namespace gt::emulated::watch {
 
-void piece(cudaStream_t) {}
+void begin_work(cudaStream_t) {}
 void reads(const void*, size_t, const char*) {}
 void writes(const void*, size_t, const char*) {}
 void kernel_begins(const void*, size_t) {}

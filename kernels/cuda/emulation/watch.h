@@ -9,7 +9,7 @@
 namespace gt::emulated::watch {
 
 // The calling thread begins a work item of this stream: a kernel, a copy or a GEMM.
-void piece(cudaStream_t);
+void begin_work(cudaStream_t);
 // Memory accesses of work items other than kernels. what: a string literal.
 void reads(const void* p, size_t bytes, const char* what);
 void writes(const void* p, size_t bytes, const char* what);

@@ -57,7 +57,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     engine.init_weights();
     const auto data = open_dataset({.sources = {{.path = "mock"}}, .seq = c.model.seq, .vocab = c.model.vocab});
     Loader loader(*data, training_loader(c, mesh), stream.device, *backend.device, stream);
-    const bool behind = is_asynchronous(*backend.device);
+    const bool asynchronous = is_asynchronous(*backend.device);
     mesh.world().barrier();
     double before = now();  // end to end: an update may still run after its step's results are available
     for (int64_t k = -length.warmup;; ++k) {
@@ -75,7 +75,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
       updates.push_back(r.times.longest()[kOptimizerTime]);
       record.busy += r.busy_seconds;
       record.neighbours += r.wait_seconds;
-      record.exposed_comm += behind ? BenchRecord::kNotMeasured : r.times.mean_exposed();
+      record.exposed_comm += asynchronous ? BenchRecord::kNotMeasured : r.times.mean_exposed();
       record.bubble += std::max(0., steps.back() - r.times.mean_busy());
       if (r.stop) break;
     }
@@ -89,7 +89,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
   }
   std::vector<int> everyone(static_cast<size_t>(factory.world_size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  record.conditions = gather_conditions(*factory.make(everyone), summary_of(watch.seen()));
+  record.conditions = gather_conditions(*factory.make(everyone), summary_of(watch.samples()));
   if (mesh.rank() == 0) {
     record.conditions_why = watch.why();
     record.config_json = config_json(c);

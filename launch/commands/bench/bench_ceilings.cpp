@@ -127,7 +127,7 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   fmt::print("attention  {} forward, {} backward ({} heads of {}, {} tokens)\n", flops_text(c.attention[0].forward),
              flops_text(c.attention[0].backward), options.model.heads, options.model.head_width(), options.model.seq);
   watch.stop();
-  fmt::print("{}", conditions_lines(std::vector{summary_of(watch.seen(), true)}, 11));
+  fmt::print("{}", conditions_lines(std::vector{summary_of(watch.samples(), true)}, 11));
   const std::string path = args.output.empty() ? ceilings_file(c.device, t) : args.output;
   if (path.empty()) {
     fmt::print("not stored: no HOME and no XDG_CACHE_HOME; set a file with --output FILE\n");

@@ -50,10 +50,10 @@ Exit comm_rank(const Config& c, const CommArgs& args, const std::string& command
   const int threads = threads_per_rank(c, factory.local_size());
   set_cpu_may_spin(ranks_may_spin(c, factory.local_size(), threads));
   const Stream stream = backend.device->open_stream(device.index(), threads);
-  const bool speaks = mesh.rank() == 0;
+  const bool is_rank0 = mesh.rank() == 0;
   const std::string transport = device.transport().empty() ? std::string(mesh.world().backend()) : device.transport();
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  if (speaks)
+  if (is_rank0)
     fmt::print("{}, tp {} pp {} dp {}, over {}\n\n{:<6} {:>5} {:<15} {:>9} {:>11} {:>8} {:>10} {:>10}\n",
                backend.device->describe(device.index()), mesh.shape().tp, mesh.shape().pp, mesh.shape().dp, transport,
                "group", "ranks", "call", "size", "us", "+-", "moves GB/s", "wire GB/s");
@@ -68,14 +68,14 @@ Exit comm_rank(const Config& c, const CommArgs& args, const std::string& command
       for (const Motion motion : motions)
         for (int64_t bytes = kLeast; bytes <= args.most << 20; bytes *= 4) {
           const MeasuredMotion m = bench.measure(named, motion, bytes);
-          if (!speaks) continue;
+          if (!is_rank0) continue;
           fmt::print("{}", line(m));
           std::fflush(stdout);
           rows.push_back(json_of(m));
         }
     }
   }
-  if (speaks && !args.out.empty()) {
+  if (is_rank0 && !args.out.empty()) {
     const MeshShape& shape = mesh.shape();
     const nlohmann::ordered_json record{{"command", command},
                                         {"device", backend.device->describe(device.index())},

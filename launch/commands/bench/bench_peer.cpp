@@ -81,28 +81,28 @@ class DeviceMonitors {
   auto during(Run run) {
     for (const auto& w : watches_) w->start();
     auto result = run();
-    seen_.clear();
+    summaries_.clear();
     for (const auto& w : watches_) {
       w->stop();
-      seen_.push_back(summary_of(w->seen(), true));
+      summaries_.push_back(summary_of(w->samples(), true));
     }
     return result;
   }
-  const std::vector<ConditionsSummary>& seen() const { return seen_; }
+  const std::vector<ConditionsSummary>& summaries() const { return summaries_; }
   nlohmann::ordered_json json() const {
-    return nlohmann::ordered_json::parse(conditions_json(seen_, watches_.front()->why(), "device"));
+    return nlohmann::ordered_json::parse(conditions_json(summaries_, watches_.front()->why(), "device"));
   }
 
  private:
   std::vector<std::unique_ptr<ConditionsWatch>> watches_;
-  std::vector<ConditionsSummary> seen_;
+  std::vector<ConditionsSummary> summaries_;
 };
 
 // Text below a pair's line; empty if nothing is known.
-std::string conditions_lines(const char* side, const std::vector<ConditionsSummary>& seen) {
-  std::string text = conditions_text(seen, "device");
+std::string conditions_lines(const char* side, const std::vector<ConditionsSummary>& summaries) {
+  std::string text = conditions_text(summaries, "device");
   if (text.empty()) return "";
-  if (const std::string limits = limits_text(seen, "device"); !limits.empty()) text += "\nthrottled: " + limits;
+  if (const std::string limits = limits_text(summaries, "device"); !limits.empty()) text += "\nthrottled: " + limits;
   return block({{fmt::format("  {:<8}", side), text}});
 }
 
@@ -184,10 +184,10 @@ Exit run_bench_peer(const Command& command) {
     const double idle = idle_share();
     const bool busy = idle < kQuiet;
     const double ours = duel.own();
-    std::string conditions = conditions_lines("ours", duel.watches().seen());
+    std::string conditions = conditions_lines("ours", duel.watches().summaries());
     const nlohmann::ordered_json our_conditions = duel.watches().json();
     const double theirs = duel.peer();
-    conditions += conditions_lines("baseline", duel.watches().seen());
+    conditions += conditions_lines("baseline", duel.watches().summaries());
     ratios.push_back(ours / theirs);
     pairs.push_back({{"ours", ours},
                      {"peer", theirs},

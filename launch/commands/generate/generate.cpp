@@ -117,20 +117,20 @@ class Generator {
     for (int64_t slot = batch_; slot-- > 0;) free_.push_back(slot);
     while (!interrupted_ && (start_texts() || !writing_.empty())) step();
     for (auto& w : writing_) end(*w, "interrupted");
-    if (printer_.streams() && speaks()) show("\n");
+    if (printer_.streams() && is_rank0()) show("\n");
     if (replicas_ > 1) print_all();
     return !interrupted_;
   }
 
  private:
-  bool speaks() const { return m_.mesh->rank() == 0; }
+  bool is_rank0() const { return m_.mesh->rank() == 0; }
 
   bool start_texts() {
     for (; !free_.empty() && next_ < total_; next_ += replicas_) {
       const std::string& prompt = prompts_[next_ / static_cast<size_t>(args_.num_samples)];
       writing_.push_back(std::make_unique<ActiveText>(next_, prompt, free_.back(), tokenizer_, args_.stop));
       free_.pop_back();
-      if (printer_.streams() && speaks()) show(prompt);
+      if (printer_.streams() && is_rank0()) show(prompt);
     }
     return !writing_.empty();
   }
@@ -144,7 +144,7 @@ class Generator {
     for (size_t i = 0; i < writing_.size(); ++i) {
       ActiveText& w = *writing_[i];
       const std::string text = w.add(ids[i], tokenizer_, args_.max_tokens);
-      if (printer_.streams() && speaks() && !text.empty()) show(text);
+      if (printer_.streams() && is_rank0() && !text.empty()) show(text);
       if (w.ended == nullptr) continue;
       free_.push_back(w.sequence.slot);
       end(w, nullptr);
@@ -176,11 +176,11 @@ class Generator {
   void end(ActiveText& w, const char* why) {
     const std::string rest = w.finish(why);
     if (printer_.streams()) {
-      if (speaks()) show(rest);
+      if (is_rank0()) show(rest);
       return;
     }
     done_[w.index] = printer_.complete(w);
-    if (replicas_ > 1 || !speaks()) return;
+    if (replicas_ > 1 || !is_rank0()) return;
     for (; printed_ < total_ && done_[printed_]; ++printed_) show(*done_[printed_]), done_[printed_]->clear();
   }
 
@@ -190,7 +190,7 @@ class Generator {
     ProcessGroup& dp = m_.mesh->group(Axis::kDp);
     for (size_t i = 0; i < total_; ++i) {
       const std::string text = broadcast_bytes(dp, done_[i].value_or(""), static_cast<int>(i % replicas_));
-      if (speaks()) show(text);
+      if (is_rank0()) show(text);
     }
   }
 

@@ -67,7 +67,7 @@ bool TraceSession::traced(int rank) const {
 }
 
 void TraceSession::begin_step(int64_t step) {
-  if (!wants(step) || !traced(mesh_.rank())) return;
+  if (!records(step) || !traced(mesh_.rank())) return;
   if (open()) {  // spans since the previous step belong to no traced step
     tp_->clear();
     dp_->clear();
@@ -91,7 +91,7 @@ void TraceSession::listen(bool on) {
 
 void TraceSession::end_step(int64_t step, const PipelineExecutor& executor, const PhaseEnds& phases,
                             double waited_until, double waited_seconds) {
-  if (!wants(step) || !open()) return;
+  if (!records(step) || !open()) return;
   if (recorder_->entries().empty()) {
     const auto steps = static_cast<size_t>(std::min<int64_t>(window_.end - step, kMostEntries));
     const size_t each = trace_entries_per_step(executor, *tp_, *dp_);

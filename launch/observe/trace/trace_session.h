@@ -18,7 +18,7 @@ class TraceSession {
   TraceSession(const Mesh&, TraceWindow, bool all_ranks);
 
   // Returns whether the step is in the window.
-  bool wants(int64_t step) const { return window_.has(step); }
+  bool records(int64_t step) const { return window_.has(step); }
   // Call before each step. Compares clocks before the first traced step (collective over the traced ranks).
   void begin_step(int64_t step);
   ~TraceSession() { listen(false); }

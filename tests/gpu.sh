@@ -536,14 +536,14 @@ duel() {  # NAME NOTE COMMAND
   print_now "$1: $(sed -n 's/^ratio *//p' duel.txt); at least 1 $(meets "$low" 1)"
   echo "$1: $(sed -n 's/^ratio *//p' duel.txt); at least 1 $(meets "$low" 1)" >>duels.txt
 }
-torch_says() { python3 -c 'import torch; print("torch", torch.__version__, "cuDNN", torch.backends.cudnn.version())'; }
+torch_versions() { python3 -c 'import torch; print("torch", torch.__version__, "cuDNN", torch.backends.cudnn.version())'; }
 peer() {
   local torch="torch.compile, bf16 autocast, f32 residual stream and weights, fused AdamW, 8 bytes of state a weight"
   : >duels.txt
   if [ -n "$small" ]; then
     duel echo "a stand-in" "echo 100 tokens/s" || return 1
   elif python3 -c 'import torch; assert torch.cuda.is_available()'; then
-    duel PyTorch "$(torch_says), $torch" \
+    duel PyTorch "$(torch_versions), $torch" \
       "python3 $root/tests/bench/torch_gpt2.py 64 1024 --device cuda --steps 20 --warmup 5" || return 1
   fi
   [ -z "${GPT_GPU_PEER:-}" ] || duel other "$GPT_GPU_PEER" "$GPT_GPU_PEER" || return 1

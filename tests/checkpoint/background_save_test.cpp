@@ -116,7 +116,7 @@ TEST_CASE("a full disk at any call of a background save drops the attempt on eve
     const TempDir dir;
     save(dir.path, l, 1, model);
     FaultyVfs vfs(n, FaultyVfs::Fault::kError, ENOSPC);
-    std::vector<std::string> said(2);
+    std::vector<std::string> messages(2);
     const auto errors = run_ranks(l, [&](int r, const Mesh& mesh) {
       Rank rank(model, l, r);
       rank.fill(2);
@@ -124,7 +124,7 @@ TEST_CASE("a full disk at any call of a background save drops the attempt on eve
       auto outcome = save.start(dir.path, some_state(2), rank.views, kAux, kOptions);
       if (!outcome) outcome = train_until_saved(save, mesh);
       GT_CHECK(outcome.has_value() && !save.busy());
-      if (outcome->error) said[static_cast<size_t>(r)] = outcome->error->what();
+      if (outcome->error) messages[static_cast<size_t>(r)] = outcome->error->what();
       rank.fill(3);
       Vfs working_vfs;
       BackgroundSave next(working_vfs, mesh, host_device(), {});
@@ -134,10 +134,10 @@ TEST_CASE("a full disk at any call of a background save drops the attempt on eve
     });
     INFO("failure at call " << n << ", " << vfs.hit());
     for (const auto& e : errors) CHECK(e == "");
-    CHECK(said[0] == said[1]);
-    if (!said[0].empty()) {
+    CHECK(messages[0] == messages[1]);
+    if (!messages[0].empty()) {
       ++dropped;
-      CHECK_THAT(said[0], Catch::Contains("checkpoint of step 2: rank ") && Catch::Contains("No space left"));
+      CHECK_THAT(messages[0], Catch::Contains("checkpoint of step 2: rank ") && Catch::Contains("No space left"));
     }
     CHECK(load_and_compare(dir.path, {1, 1, 1, 1}, 3, "auto", model) == "");
     if (n > vfs.calls()) break;

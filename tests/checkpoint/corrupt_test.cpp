@@ -176,7 +176,7 @@ TEST_CASE("an index of another rank, step or attempt is refused even when every 
   const std::string step = dir.path + "/step-000000001", index = step + "/rank-00000.idx";
   const std::string honest = slurp(index);
   const Manifest good = parse_manifest(slurp(step + "/manifest.json"), step);
-  const auto said = [&](const std::function<void(ShardIndex&)>& lie) {
+  const auto result = [&](const std::function<void(ShardIndex&)>& lie) {
     ShardIndex x = decode_index(honest, index, good.shapes());
     lie(x);
     const std::string bytes = encode(x);
@@ -192,12 +192,12 @@ TEST_CASE("an index of another rank, step or attempt is refused even when every 
            : loaded.substr(0, 3) != "65:" || findings.size() != 1 ? "disagree: " + loaded
                                                                   : loaded;
   };
-  CHECK(said([](ShardIndex&) {}) == "good");
-  CHECK_THAT(said([](ShardIndex& x) { x.rank = 1; }), Catch::Contains("rank 1, part 0, whose file is rank-00001.h5"));
-  CHECK_THAT(said([](ShardIndex& x) { x.part = 2; }), Catch::Contains("whose file is rank-00000.002.h5"));
-  CHECK_THAT(said([](ShardIndex& x) { x.rank = -1; }), Catch::Contains("rank-00000.idx: header names rank -1"));
-  CHECK_THAT(said([](ShardIndex& x) { x.step = 7; }), Catch::Contains("step 7"));
-  CHECK_THAT(said([](ShardIndex& x) { x.uuid[0] ^= 1; }), Catch::Contains("of attempt "));
+  CHECK(result([](ShardIndex&) {}) == "good");
+  CHECK_THAT(result([](ShardIndex& x) { x.rank = 1; }), Catch::Contains("rank 1, part 0, whose file is rank-00001.h5"));
+  CHECK_THAT(result([](ShardIndex& x) { x.part = 2; }), Catch::Contains("whose file is rank-00000.002.h5"));
+  CHECK_THAT(result([](ShardIndex& x) { x.rank = -1; }), Catch::Contains("rank-00000.idx: header names rank -1"));
+  CHECK_THAT(result([](ShardIndex& x) { x.step = 7; }), Catch::Contains("step 7"));
+  CHECK_THAT(result([](ShardIndex& x) { x.uuid[0] ^= 1; }), Catch::Contains("of attempt "));
 }
 
 TEST_CASE("damage in a large shard is found in the block that is read, and named") {

@@ -54,13 +54,13 @@ void check(const std::string& why, const std::function<void(hid_t file, const st
   const hid_t f = new_file(dir.path + "/x.h5");
   fill(f, dir.path);
   H5Fclose(f);
-  const std::string said = verdict(dir.path + "/x.h5");
-  INFO(said);
+  const std::string message = verdict(dir.path + "/x.h5");
+  INFO(message);
   if (why.empty()) {
-    CHECK(said == "");
+    CHECK(message == "");
   } else {
-    CHECK_THAT(said, Catch::StartsWith("65:"));
-    CHECK_THAT(said, Catch::Contains(why));
+    CHECK_THAT(message, Catch::StartsWith("65:"));
+    CHECK_THAT(message, Catch::Contains(why));
   }
 }
 

@@ -185,7 +185,7 @@ TEST_CASE("hostile safetensors headers are refused with the reason") {
 }
 
 TEST_CASE("hostile lists of safetensors files are refused with the reason", "[R21]") {
-  const auto said = [](const std::string& index) {
+  const auto load_error = [](const std::string& index) {
     const TempDir dir;
     Vfs vfs;
     write_safetensors(vfs, dir.path, two(), {}, 1 << 30, fetched);
@@ -198,11 +198,12 @@ TEST_CASE("hostile lists of safetensors files are refused with the reason", "[R2
   };
   const auto index = [](const std::string& map) { return "{\"weight_map\":{" + map + "}}"; };
   const std::string a = "\"a.weight\":\"part.safetensors\"", b = "\"b.bias\":\"part.safetensors\"";
-  REQUIRE(said(index(a + "," + b)) == "");
+  REQUIRE(load_error(index(a + "," + b)) == "");
   for (const std::string file : {"/etc/passwd", "../part.safetensors", "..", ".", "", "/abs/x.safetensors",
                                  "sub/part.safetensors", "part.bin", "\\u0000.safetensors"}) {
     INFO(file);
-    CHECK_THAT(said(index(a + ",\"b.bias\":\"" + file + "\"")), Catch::StartsWith("65:") || Catch::StartsWith("2:"));
+    CHECK_THAT(load_error(index(a + ",\"b.bias\":\"" + file + "\"")),
+               Catch::StartsWith("65:") || Catch::StartsWith("2:"));
   }
   for (const std::string& bad :
        {std::string(), std::string("{"), std::string("[]"), std::string("{\"weight_map\":[]}"), index(""), index(a),
@@ -211,12 +212,12 @@ TEST_CASE("hostile lists of safetensors files are refused with the reason", "[R2
         index(a + ",\"b.bias\":7"), index(a + ",\"b.bias\":\"other.safetensors\""),
         "{\"weight_map\":" + std::string(100000, '[')}) {
     INFO(bad.substr(0, 100));
-    CHECK_THAT(said(bad), Catch::StartsWith("65:") || Catch::StartsWith("2:"));
+    CHECK_THAT(load_error(bad), Catch::StartsWith("65:") || Catch::StartsWith("2:"));
   }
   std::string many = a;
   for (int k = 0; k < 20000; ++k) many += cat(",\"t", k, "\":\"part.safetensors\"");
-  CHECK_THAT(said(index(many)), Catch::StartsWith("65:") && Catch::Contains("more than 20000 entries"));
-  CHECK_THAT(said(index(a + ",\"b.bias\":\"other.safetensors\"")),
+  CHECK_THAT(load_error(index(many)), Catch::StartsWith("65:") && Catch::Contains("more than 20000 entries"));
+  CHECK_THAT(load_error(index(a + ",\"b.bias\":\"other.safetensors\"")),
              Catch::StartsWith("65:") && Catch::Contains("b.bias is in other.safetensors, which is not there"));
 }
 
@@ -254,9 +255,9 @@ TEST_CASE("every hostile value is rejected in every field", "[R21]") {
   int files = 0;
   const auto refused = [&](const std::string& header) {
     INFO(header.substr(0, 120));
-    const std::string said = refusal(safetensors(header, data));
-    CHECK_THAT(said, Catch::StartsWith("65:"));
-    CHECK(said.size() < 1000);
+    const std::string message = refusal(safetensors(header, data));
+    CHECK_THAT(message, Catch::StartsWith("65:"));
+    CHECK(message.size() < 1000);
     ++files;
   };
   for (const std::string v : values) {
@@ -285,9 +286,9 @@ TEST_CASE("every truncation and every changed byte of a safetensors file is acce
     for (int mask : {1, 8, 128}) {
       std::string bad = good;
       bad[k] = static_cast<char>(bad[k] ^ mask);
-      const std::string said = refusal(bad);
-      taken += said.empty();
-      REQUIRE((said.empty() || said.substr(0, 3) == "65:"));
+      const std::string message = refusal(bad);
+      taken += message.empty();
+      REQUIRE((message.empty() || message.substr(0, 3) == "65:"));
     }
   CHECK(taken >= 36 * 3);  // the values themselves are unconstrained
 }
@@ -331,8 +332,8 @@ TEST_CASE("a damaged HDF5 file kills at most its reader process") {
       random = random * 1664525 + 1013904223;
       bad[random % 2500] = static_cast<char>(random >> 24);
     }
-    const std::string said = refusal(bad, "x.h5");
-    REQUIRE((said.empty() || said.substr(0, 3) == "65:"));
+    const std::string message = refusal(bad, "x.h5");
+    REQUIRE((message.empty() || message.substr(0, 3) == "65:"));
   }
 }
 

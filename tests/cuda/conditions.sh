@@ -32,7 +32,7 @@ for e in sys.argv[2:]:
         sys.exit(f"not so: {e}\n{json.dumps(c or r, indent=1)}")
 PYTHON
 }
-says() { grep -qE -- "$2" "$1.txt" || { cat "$1.txt"; fail "$1 does not print: $2"; }; }
+prints() { grep -qE -- "$2" "$1.txt" || { cat "$1.txt"; fail "$1 does not print: $2"; }; }
 
 bench one
 holds one "n >= 3" \
@@ -45,8 +45,8 @@ holds one "n >= 3" \
   "r['libraries']['NVIDIA driver'].startswith('580.65.06, serves CUDA ')" "r['libraries']['cuBLASLt'] == '13.0.0'" \
   "r['libraries']['CUDA runtime'].split('.')[0] in ('12', '13')" \
   "'oneDNN' in r['libraries'] and 'NCCL' in r['libraries']"
-says one '^clocks +1755 MHz \(1200 to 1980\)   memory 2619 MHz   412 W \(250 to 698, limit 700\)   58 C \(41 to 66\)$'
-says one '^warning +clocks were throttled: power_cap in [0-9]+ % of [0-9]+ samples[,;]'
+prints one '^clocks +1755 MHz \(1200 to 1980\)   memory 2619 MHz   412 W \(250 to 698, limit 700\)   58 C \(41 to 66\)$'
+prints one '^warning +clocks were throttled: power_cap in [0-9]+ % of [0-9]+ samples[,;]'
 ! grep -q clock_settings one.txt || fail "clocks set by the user cause a warning"
 grep '^clocks' one.txt
 echo "the GPU of a single rank: minimum, median and maximum of the samples, without the warm-up"
@@ -57,18 +57,18 @@ holds two "c['clock_mhz']['max'] == 1980" "c['hottest'] == {'rank': 1, 'celsius'
   "c['limits_anywhere']['hw_thermal'] == {'rank': 1, 'share': 1, 'ranks': 1}" \
   "set(c['limits_anywhere']) == {'clock_settings', 'power_cap', 'other', 'hw_thermal', 'hw_slowdown'}" \
   "'hw_thermal' not in c['limits']"
-says two '^ +rank 1 the hottest, 81 C; rank 1 with the lowest clock, 1305 MHz$'
-says two '^warning +clocks were throttled: hw_thermal in 100 % of [0-9]+ samples \(rank 1\), '
+prints two '^ +rank 1 the hottest, 81 C; rank 1 with the lowest clock, 1305 MHz$'
+prints two '^warning +clocks were throttled: hw_thermal in 100 % of [0-9]+ samples \(rank 1\), '
 GPTTRAIN_EMULATED_DEVICES=2 bench shared --dp 4
 holds shared "c['hottest']['rank'] in (1, 3)" \
   "c['limits_anywhere']['hw_thermal'] == {'rank': 1, 'share': 1, 'ranks': 2}"
-says shared 'hw_thermal in 100 % of [0-9]+ samples \(rank 1, and 1 more\)'
+prints shared 'hw_thermal in 100 % of [0-9]+ samples \(rank 1, and 1 more\)'
 echo "of several ranks: whose GPU was the hottest, the slowest, and throttled by what"
 
 GPTTRAIN_FAKE_NVML_REFUSES="nvmlDeviceGetPowerUsage nvmlDeviceGetCurrentClocksEventReasons" bench partly
 holds partly "c['clock_mhz']['median'] == 1755" "c['celsius']['max'] == 66" "c['watts'] is None" "c['limits'] is None" \
   "c['why_unknown'] == 'power: Not Supported; clock limits: Not Supported'"
-says partly '^clocks +1755 MHz \(1200 to 1980\)   memory 2619 MHz   58 C'
+prints partly '^clocks +1755 MHz \(1200 to 1980\)   memory 2619 MHz   58 C'
 for refusal in "nvmlInit_v2:nvmlInit_v2: Not Supported" \
   "nvmlDeviceGetHandleByPciBusId_v2:NVML has no GPU at EE00:00:00.0: Not Supported"; do
   steps=2 GPTTRAIN_FAKE_NVML_REFUSES=${refusal%%:*} bench refused
@@ -103,12 +103,12 @@ holds peer "r['pairs'][0]['peer'] == 100" \
   "r['pairs'][0]['conditions']['peer']['clock_mhz'] == {'min': 1755, 'median': 1755, 'max': 1755}" \
   "r['pairs'][0]['conditions']['peer']['hottest'] == {'device': 1, 'celsius': 72}" \
   "r['last']['conditions']['looks'] >= 1"
-says peer '^  baseline +1755 MHz \(1755 to 1755\)'
-says peer '^ +throttled: .*hw_thermal in 100 % of [0-9]+ samples \(device 1\)'
+prints peer '^  baseline +1755 MHz \(1755 to 1755\)'
+prints peer '^ +throttled: .*hw_thermal in 100 % of [0-9]+ samples \(device 1\)'
 holds peer1 "r['pairs'][0]['conditions']['ours']['clock_mhz'] == {'min': 1200, 'median': 1755, 'max': 1980}" \
   "r['pairs'][0]['conditions']['ours']['looks'] == 3" \
   "r['pairs'][0]['conditions']['peer']['clock_mhz'] is None"
-says peer1 '^  ours +1755 MHz \(1200 to 1980\)'
+prints peer1 '^  ours +1755 MHz \(1200 to 1980\)'
 ! grep -q '^  baseline ' peer1.txt || { cat peer1.txt; fail "samples of an idle device count for the baseline"; }
 echo "pairs report the conditions of both sides"
 

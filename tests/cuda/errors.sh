@@ -12,16 +12,16 @@ small+=" --train.global_batch 4 --device.kind cuda --data.train mock --schedule.
 training="--train.steps 4 --train.eval_every 2 --checkpoint.every 2 --log.name broken"
 illegal=700 contained=226 uncorrectable=214 unavailable=46
 
-# breaks CODE NAME KERNEL:ERROR ARGUMENT...: the program's output is in said.txt
+# breaks CODE NAME KERNEL:ERROR ARGUMENT...: the program's output is in output.txt
 breaks() {
   local code=$1 name=$2 when=$3 got=0
   shift 3
   rm -rf runs/broken
-  GPTTRAIN_EMULATED_FAILS=$when "$program" "$@" >said.txt 2>&1 || got=$?
-  [ "$got" = "$code" ] || { cat said.txt; fail "exit code $got, expected $code, at kernel $when: $*"; }
-  grep -qE "^gpttrain: (rank .*: )?[a-z_0-9' ]+: CUDA error $name: " said.txt || { cat said.txt; fail "no $name: $*"; }
-  [ "$(grep -c 'CUDA error' said.txt)" = 1 ] || { cat said.txt; fail "more than one error is printed: $*"; }
-  ! grep -qE 'uncaught|terminate|signal' said.txt || { cat said.txt; fail "the process died of something else: $*"; }
+  GPTTRAIN_EMULATED_FAILS=$when "$program" "$@" >output.txt 2>&1 || got=$?
+  [ "$got" = "$code" ] || { cat output.txt; fail "exit code $got, expected $code, at kernel $when: $*"; }
+  grep -qE "^gpttrain: (rank .*: )?[a-z_0-9' ]+: CUDA error $name: " output.txt || { cat output.txt; fail "no $name: $*"; }
+  [ "$(grep -c 'CUDA error' output.txt)" = 1 ] || { cat output.txt; fail "more than one error is printed: $*"; }
+  ! grep -qE 'uncaught|terminate|signal' output.txt || { cat output.txt; fail "the process died of something else: $*"; }
 }
 
 fake=$(find "$(dirname "$program")/.." -maxdepth 2 -name 'libfake_nccl.so' | head -1)
@@ -43,7 +43,7 @@ for kernel in $moments; do
 done
 # shellcheck disable=SC2086
 breaks 2 cudaErrorDevicesUnavailable 2:$unavailable $small $training
-grep -q 'Another process may hold the GPU' said.txt || { cat said.txt; fail "a GPU held by another process is not reported"; }
+grep -q 'Another process may hold the GPU' output.txt || { cat output.txt; fail "a GPU held by another process is not reported"; }
 echo "training and benchmarks end with the device's error"
 
 # shellcheck disable=SC2086
@@ -63,11 +63,11 @@ echo "evaluation and comparison too"
 # With a synchronization after every op the error names the op; without, the message recommends it.
 # shellcheck disable=SC2086
 breaks 70 cudaErrorIllegalAddress 300:$illegal $small $training
-grep -q 'with GPTTRAIN_CUDA_SYNC=1 the error names it' said.txt || { cat said.txt; fail "GPTTRAIN_CUDA_SYNC is not recommended"; }
+grep -q 'with GPTTRAIN_CUDA_SYNC=1 the error names it' output.txt || { cat output.txt; fail "GPTTRAIN_CUDA_SYNC is not recommended"; }
 for kernel in 150 300; do
   # shellcheck disable=SC2086
   GPTTRAIN_CUDA_SYNC=1 breaks 70 cudaErrorIllegalAddress $kernel:$illegal $small $training
-  op=$(grep -oE '^gpttrain: [a-z_0-9]+:' said.txt | tr -d ':' | cut -d ' ' -f 2)
-  grep -qE "^  X\($op, " "$ops" || { cat said.txt; fail "'$op' is no op"; }
+  op=$(grep -oE '^gpttrain: [a-z_0-9]+:' output.txt | tr -d ':' | cut -d ' ' -f 2)
+  grep -qE "^  X\($op, " "$ops" || { cat output.txt; fail "'$op' is no op"; }
   echo "kernel $kernel is of $op"
 done

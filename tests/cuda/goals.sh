@@ -32,10 +32,10 @@ chmod +x compute-sanitizer nvidia-smi
 expect() {
   local code=$1 pattern=$2 got=0
   shift 2
-  "$goals" "$@" >said.txt 2>&1 || got=$?
-  [ "$got" = "$code" ] || { cat said.txt; fail "$* ended with $got, expected $code"; }
-  grep -qE "$pattern" said.txt || { cat said.txt; fail "$* does not print: $pattern"; }
-  echo "as expected: $(grep -m1 -E "$pattern" said.txt | cut -c1-110)"
+  "$goals" "$@" >output.txt 2>&1 || got=$?
+  [ "$got" = "$code" ] || { cat output.txt; fail "$* ended with $got, expected $code"; }
+  grep -qE "$pattern" output.txt || { cat output.txt; fail "$* does not print: $pattern"; }
+  echo "as expected: $(grep -m1 -E "$pattern" output.txt | cut -c1-110)"
 }
 
 expect 1 '^FAILED +device .*attention would be computed by our own kernels' device

@@ -18,9 +18,9 @@ mkdir whole && cp -- *.ptx *.txt whole
 refuses() {  # PATTERN...: expected output for the files as they are; then restores them
   local action pattern
   for action in check record; do
-    if "$program" "$action" resources.txt 0 dropout.ptx quant.ptx >said.txt 2>&1; then fail "$action accepts: $*"; fi
+    if "$program" "$action" resources.txt 0 dropout.ptx quant.ptx >output.txt 2>&1; then fail "$action accepts: $*"; fi
     for pattern in "$@"; do
-      grep -qE "$pattern" said.txt || { cat said.txt; fail "$action does not print: $pattern"; }
+      grep -qE "$pattern" output.txt || { cat output.txt; fail "$action does not print: $pattern"; }
     done
     cmp -s resources.txt whole/resources.txt || fail "$action wrote a record: $*"
   done

@@ -290,7 +290,7 @@ TEST_CASE("unsupported entries of a tokenizer.json are refused by name") {
   struct Case {
     const char* at;  // JSON pointer
     Json value;      // null value of the type "discarded": removed
-    std::vector<std::string> says;
+    std::vector<std::string> errors;
   };
   const Json vocab = byte_level_json()["model"]["vocab"];
   Json twice = vocab, hole = vocab, far = vocab, no_byte = vocab;
@@ -338,9 +338,9 @@ TEST_CASE("unsupported entries of a tokenizer.json are refused by name") {
     Json j = byte_level_json();
     j[Json::json_pointer(c.at)] = c.value;
     INFO(c.at << ' ' << c.value.dump().substr(0, 80));
-    std::vector<std::string> says = c.says;
-    says.push_back("tokenizer.json");
-    expect_error(Exit::kUsage, says, [&] { made(j); });
+    std::vector<std::string> errors = c.errors;
+    errors.push_back("tokenizer.json");
+    expect_error(Exit::kUsage, errors, [&] { made(j); });
   }
   const std::string good = byte_level_json().dump();
   for (const std::string& text : {good.substr(0, good.size() / 2), std::string("{}"), std::string("{\"model\":{}}"),
@@ -375,11 +375,11 @@ TEST_CASE("vocab.json and merges.txt give the ids of the tokenizer.json that the
   CHECK(Tokenizer::load(dir.path()).vocab() == 262);
   write_file(dir / "vocab.json", vocab);
 
-  const auto refused = [&](const char* file, const std::string& content, const std::vector<std::string>& says) {
+  const auto refused = [&](const char* file, const std::string& content, const std::vector<std::string>& errors) {
     INFO(file << " " << content.substr(0, 60));
     const std::string before = std::filesystem::exists(dir / file) ? read_file(dir / file) : "";
     write_file(dir / file, content);
-    expect_error(Exit::kUsage, says, [&] { Tokenizer::load(dir.path()); });
+    expect_error(Exit::kUsage, errors, [&] { Tokenizer::load(dir.path()); });
     std::filesystem::remove(dir / file);
     if (!before.empty()) write_file(dir / file, before);
   };

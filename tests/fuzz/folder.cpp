@@ -66,17 +66,17 @@ std::string join_parts(const Parts& parts) {
 bool accepts(const std::vector<std::string>& words) {
   const Command command = parse_command(words, RankEnv{});
   Exit code = Exit::kOk;
-  std::string said;
+  std::string output;
   const bool thrown = refused([&] {
     const Captured captured;
     code = command.run(command);
-    said = captured.text();
+    output = captured.text();
   });
   if (thrown || code == Exit::kOk) return !thrown;
   GT_CHECK(code == Exit::kUsage || code == Exit::kDamaged || code == Exit::kNumerical, words[0], " ended with ",
-           static_cast<int>(code), ": ", said);
+           static_cast<int>(code), ": ", output);
   --outcome().accepted;
-  outcome().refusals += said;
+  outcome().refusals += output;
   return false;
 }
 

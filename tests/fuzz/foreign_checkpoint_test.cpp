@@ -52,7 +52,7 @@ TEST_CASE("a config.json that contradicts its tensors is refused before anything
   SealedStep step;
   const std::string config = step.aux["config.json"];
   struct FalseClaim {
-    const char *key, *value, *said;
+    const char *key, *value, *error;
   };
   const int64_t before = peak_memory();
   for (const FalseClaim& lie :
@@ -63,9 +63,9 @@ TEST_CASE("a config.json that contradicts its tensors is refused before anything
         FalseClaim{"micro_batch", "1048576", "micro_batch"}, FalseClaim{"", "", "config.json requires [50257, 768]"}}) {
     step.aux["config.json"] = lie.key[0] != '\0' ? with(config, lie.key, lie.value) : "{}";
     step.seal();
-    refused_as(Exit::kDamaged, {"generate", "--load", step.path(), "--prompt", "x"}, lie.said);
-    refused_as(Exit::kDamaged, {"eval", "--load", step.path(), "--data.train", "mock"}, lie.said);
-    refused_as(Exit::kDamaged, {"export", "--load", step.path(), "--output", step.path() + "-out"}, lie.said);
+    refused_as(Exit::kDamaged, {"generate", "--load", step.path(), "--prompt", "x"}, lie.error);
+    refused_as(Exit::kDamaged, {"eval", "--load", step.path(), "--data.train", "mock"}, lie.error);
+    refused_as(Exit::kDamaged, {"export", "--load", step.path(), "--output", step.path() + "-out"}, lie.error);
   }
   CHECK(peak_memory() - before < 64 << 20);
 }

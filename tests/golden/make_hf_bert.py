@@ -42,11 +42,11 @@ targets[at >= lengths[:, None]] = -1
 targets[:, 0] = -1
 rows = torch.cat([tokens, targets, types, lengths[:, None], labels[:, None]], 1).to(torch.int32)
 
-said = model(input_ids=tokens, token_type_ids=types, attention_mask=(at < lengths[:, None]).long())
-save_file({"rows": rows, "tokens": said.prediction_logits.detach().float().contiguous(),
-           "pairs": said.seq_relationship_logits.detach().float().contiguous()}, out + "/heads.safetensors")
-loss = torch.nn.functional.cross_entropy(said.prediction_logits.reshape(-1, config.vocab_size), targets.reshape(-1), ignore_index=-1)
-loss = loss + torch.nn.functional.cross_entropy(said.seq_relationship_logits, labels)
+outputs = model(input_ids=tokens, token_type_ids=types, attention_mask=(at < lengths[:, None]).long())
+save_file({"rows": rows, "tokens": outputs.prediction_logits.detach().float().contiguous(),
+           "pairs": outputs.seq_relationship_logits.detach().float().contiguous()}, out + "/heads.safetensors")
+loss = torch.nn.functional.cross_entropy(outputs.prediction_logits.reshape(-1, config.vocab_size), targets.reshape(-1), ignore_index=-1)
+loss = loss + torch.nn.functional.cross_entropy(outputs.seq_relationship_logits, labels)
 loss.backward()
 tensors = {"rows": rows, "loss": loss.detach().float().reshape(1)}
 for name, p in model.named_parameters():

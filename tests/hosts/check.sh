@@ -17,27 +17,27 @@ check() {  # CODE FLAG…
   on node1 "$gpttrain" check --hostfile hosts.txt "$@" >out.txt 2>&1 || got=$?
   [ $got = "$code" ] || fail "check $*: exit code $got, expected $code"
 }
-says() { grep -qE "$1" out.txt || fail "not printed: $1"; }
+prints() { grep -qE "$1" out.txt || fail "not printed: $1"; }
 
 check 0
-says '^3 hosts are ready'
-for k in 1 2 3; do says "^node$k +2 .* eth0 10\.77\.0\.$k +none"; done
-for pair in 'node1 - node2' 'node1 - node3' 'node2 - node3'; do says "^$pair +[0-9]+ us +[0-9.]+ [kMG]B/s"; done
+prints '^3 hosts are ready'
+for k in 1 2 3; do prints "^node$k +2 .* eth0 10\.77\.0\.$k +none"; done
+for pair in 'node1 - node2' 'node1 - node3' 'node2 - node3'; do prints "^$pair +[0-9]+ us +[0-9.]+ [kMG]B/s"; done
 [ -z "$(ls -A | grep -v -x -e hosts.txt -e out.txt)" ] || fail "check left files: $(ls -A)"
 sed -n '/^link/,$p' out.txt
 
 echo 12345 >corpus.txt
 for k in 1 3; do on node$k cp corpus.txt $rig_local/corpus.txt; done
 check 2 --data.train $rig_local/corpus.txt
-says "$rig_local/corpus.txt: 6 B on node1, node3; missing on node2; copy it"
+prints "$rig_local/corpus.txt: 6 B on node1, node3; missing on node2; copy it"
 on node2 sh -c "echo 123 >$rig_local/corpus.txt"
 check 2 --data.train $rig_local/corpus.txt
-says "$rig_local/corpus.txt: 6 B on node1, node3; 4 B on node2"
+prints "$rig_local/corpus.txt: 6 B on node1, node3; 4 B on node2"
 check 2 --log.dir $rig_local/runs
-says 'run folder: shared on node1; not shared on node2, node3; checkpoints need'
+prints 'run folder: shared on node1; not shared on node2, node3; checkpoints need'
 on node2 ip link add name eth1 type veth peer name eth2 && on node2 ip addr add 10.88.0.2/24 dev eth1 && on node2 ip link set eth1 up
 check 2
-says 'node2: 2 networks are up \(eth0 10\.77\.0\.2, eth1 10\.88\.0\.2\).*--comm.interface'
+prints 'node2: 2 networks are up \(eth0 10\.77\.0\.2, eth1 10\.88\.0\.2\).*--comm.interface'
 check 0 --comm.interface 10.77.0.0/24
 on node2 ip link del eth1
 echo "differing and missing items are named with their hosts"
@@ -49,8 +49,8 @@ train() {  # CODE TEXT: a job on all three hosts fails to start with one message
     --log.tensorboard false --log.name job >out.txt 2>&1 || got=$?
   [ $got = "$code" ] || fail "a job: exit code $got, expected $code"
   [ "$(grep -c 'cannot start on these hosts' out.txt)" = 1 ] || fail "not one message"
-  says "$text"
-  says 'Nothing was started'
+  prints "$text"
+  prints 'Nothing was started'
   [ ! -e runs/job ] || fail "something was started"
 }
 on node1 cp "$gpttrain" $rig_local/gpttrain
@@ -62,7 +62,7 @@ train 2 "node2: $rig_local/gpttrain does not start there: .*[Pp]ermission denied
 refuse_ssh node3
 train 16 'node3: ssh: .*Connection refused'
 check 16
-says 'node3: ssh: .*Connection refused'
+prints 'node3: ssh: .*Connection refused'
 allow_ssh node3
 echo "node9 slots=2" >>hosts.txt
 sed -i 2d hosts.txt

@@ -464,10 +464,10 @@ TEST_CASE("cpu simd: a dtype combination of no AMP level is refused with op, ten
     return "";
   };
   const auto refused = [&](const Call& call, const char* op, const char* what) {
-    const std::string said = message(call);
-    INFO(said);
-    CHECK(said.starts_with(op));
-    CHECK(said.find(what) != std::string::npos);
+    const std::string error = message(call);
+    INFO(error);
+    CHECK(error.starts_with(op));
+    CHECK(error.find(what) != std::string::npos);
   };
   refused(
       [&](auto& ops, Stream s) {

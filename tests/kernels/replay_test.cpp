@@ -332,7 +332,7 @@ struct Side final : SideCalls {
   void settle(std::span<const SideCall> calls, Stream) override { log += cat("s", calls.size()); }
   void launched(std::span<const SideCall>, Stream) override { log += 'l'; }
   bool agree(std::span<const SideCall>, bool mine) override { return log += 'a', mine && good; }
-  std::string said() { return std::exchange(log, {}); }
+  std::string take_log() { return std::exchange(log, {}); }
 };
 
 }  // namespace
@@ -356,17 +356,17 @@ TEST_CASE("replay: a library's own calls become parts of graphs only if all its 
       CHECK(r.right());
     };
     step();
-    CHECK(side.said() == "n");
+    CHECK(side.take_log() == "n");
     step();
-    CHECK(side.said() == (good ? "hs1[c7@2].as1l" : "hs1[c7@2].as1[m7@2]."));
+    CHECK(side.take_log() == (good ? "hs1[c7@2].as1l" : "hs1[c7@2].as1[m7@2]."));
     step();
-    CHECK(side.said() == (good ? "hs1l" : "o"));
+    CHECK(side.take_log() == (good ? "hs1l" : "o"));
     if (!good) {
       CHECK(r.counts.why == "no graph could be made: another rank could make none");
       continue;
     }
     step(true);
-    CHECK(side.said() == "h[m7@2].");
+    CHECK(side.take_log() == "h[m7@2].");
     CHECK(r.counts.why == "axpy with other arguments");
     CHECK(numbers == std::vector<size_t>{2, 2, 2, 2});
     check_counts(r.counts, 1, 2, 1);

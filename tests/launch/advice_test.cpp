@@ -130,7 +130,7 @@ TEST_CASE("every command printed as a next step runs as printed") {
   // A folder as transformers saves it again: its tokenizer.json has pieces that a byte-level BPE has not.
   fs::remove(dir / "hf/tokenizer.model");
   const Outcome bare = must("import --from hf --output bare", dir);
-  CHECK(bare.says("import it again with --tokenizer FILE"));
+  CHECK(bare.prints("import it again with --tokenizer FILE"));
   const Outcome again = must("import --from hf --output again --tokenizer tok.model", dir);
   follow(advised(again, "generate: ") + " --max-tokens 2", {{"…", "The"}});
   const auto refused = [&](const std::string& command) {

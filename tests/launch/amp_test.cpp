@@ -351,7 +351,7 @@ TEST_CASE("a checkpoint holds master weights: any level, layout or ZeRO stage re
   const Outcome whole = gpttrain(o2 + "--dp 2 --log.name whole", dir.path());
   INFO(whole.out);
   REQUIRE(whole.code == 0);
-  CHECK(whole.says("O2: bf16 weights and residual stream, norms FP32, FP32 masters"));
+  CHECK(whole.prints("O2: bf16 weights and residual stream, norms FP32, FP32 masters"));
   const auto losses = logged(dir / "runs/whole", "loss");
   const auto resumed = [&](const std::string& name, const std::string& flags) {
     REQUIRE(shell("mkdir -p runs/" + name + " && cp -r runs/whole/checkpoints runs/" + name, dir.path()).code == 0);
@@ -380,7 +380,7 @@ TEST_CASE("a run without master weights saves 16-bit weights, resumes from them 
     const Outcome whole = gpttrain(run + "--dp 2 --log.name " + name, dir.path());
     INFO(whole.out);
     REQUIRE(whole.code == 0);
-    CHECK(whole.says("no masters"));
+    CHECK(whole.prints("no masters"));
     const auto losses = logged(dir / ("runs/" + name), "loss");
     const std::string part = name + "b";
     const std::string copied = "mkdir -p runs/" + part + " && cp -r runs/" + name + "/checkpoints runs/" + part;
@@ -398,7 +398,7 @@ TEST_CASE("a run without master weights saves 16-bit weights, resumes from them 
                                         "master/layers.0.attn.qkv.weight",
                                     dir.path());
     INFO(listed.out);
-    CHECK(listed.says(level.find("fp16") == std::string::npos ? "bf16" : "f16"));
+    CHECK(listed.prints(level.find("fp16") == std::string::npos ? "bf16" : "f16"));
     const Outcome exported =
         gpttrain("export --load runs/" + name + " --format hdf5 --output " + name + ".h5", dir.path());
     INFO(exported.out);

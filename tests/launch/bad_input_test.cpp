@@ -55,10 +55,10 @@ void expect(const std::string& dir, const std::string& args, int code, const std
   CHECK(r.code == code);
   for (const std::string& w : words) {
     INFO("expected in the message: " << w);
-    CHECK(r.says(w));
+    CHECK(r.prints(w));
   }
-  CHECK_FALSE(r.says("terminate called"));
-  CHECK_FALSE(r.says("Segmentation"));
+  CHECK_FALSE(r.prints("terminate called"));
+  CHECK_FALSE(r.prints("Segmentation"));
 }
 
 std::string newest_shard(const std::string& run) { return run + "/checkpoints/step-000000002/rank-00000.h5"; }
@@ -193,15 +193,15 @@ TEST_CASE("missing prerequisites of a machine are named") {
   INFO(cuda.out);
   if (cuda.code != 0) {
     CHECK(cuda.code == 2);
-    CHECK(cuda.says("cuda"));
+    CHECK(cuda.prints("cuda"));
   }
   const Outcome no_mpi = shell("PATH=/nowhere exec " + binary_dir() + "/gpttrain " + kData + "--tp 2", dir);
   INFO(no_mpi.out);
   CHECK(no_mpi.code == 2);
-  CHECK(no_mpi.says("openmpi"));
+  CHECK(no_mpi.prints("openmpi"));
   const Outcome world_size = shell(
       "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 exec " + binary_dir() + "/gpttrain " + kData + "--tp 2", dir);
   INFO(world_size.out);
   CHECK(world_size.code == 2);
-  CHECK(world_size.says("3"));
+  CHECK(world_size.prints("3"));
 }

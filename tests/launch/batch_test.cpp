@@ -36,7 +36,7 @@ TEST_CASE("inconsistent batch sizes are shown with the ranks, their source and v
   const struct {
     BatchNumbers given;
     int64_t d;
-    const char* says;
+    const char* error;
   } cases[] = {
       {{2, 0, 0}, 4, "train_batch_size 2 is too small: micro = 0"},
       {{8, 16, 0}, 1, "train_batch_size 8 is too small: accumulation = 0"},
@@ -53,8 +53,8 @@ TEST_CASE("inconsistent batch sizes are shown with the ranks, their source and v
   };
   for (const auto& c : cases) {
     BatchNumbers wrong = c.given;
-    INFO(c.says);
-    CHECK_THAT(solve_batch(wrong, {.dp = c.d}), Contains(c.says));
+    INFO(c.error);
+    CHECK_THAT(solve_batch(wrong, {.dp = c.d}), Contains(c.error));
   }
 }
 

@@ -48,8 +48,8 @@ TEST_CASE("bench writes its measurements as one JSON object, with sol where peak
   TempDir dir;
   const std::string run = "bench" + tiny() + " --warmup 1 --steps 3 --out ";
   const Outcome blind = must(run + "a.json", dir);
-  CHECK(blind.says("(3 steps after 1)"));
-  CHECK_FALSE(blind.says("sol"));
+  CHECK(blind.prints("(3 steps after 1)"));
+  CHECK_FALSE(blind.prints("sol"));
   const JsonValue a = parse_json(lines_of(dir / "a.json").at(0), "a.json");
   CHECK(number(a, "steps") == 3);
   CHECK(number(a, "tokens_per_second") > 0);
@@ -68,7 +68,7 @@ TEST_CASE("bench writes its measurements as one JSON object, with sol where peak
                static_cast<int64_t>(number(a, "seq")));
   must(run + "b.jsonl", dir);
   const Outcome seen = must("bench step" + tiny() + " --warmup 0 --steps 2 --out b.jsonl", dir);
-  CHECK((seen.says("sol ") && seen.says("sol0 ")));
+  CHECK((seen.prints("sol ") && seen.prints("sol0 ")));
   REQUIRE(lines_of(dir / "b.jsonl").size() == 2);
   const JsonValue b = parse_json(lines_of(dir / "b.jsonl")[1], "b.jsonl");
   CHECK(number(b, "steps") == 2);
@@ -100,9 +100,9 @@ TEST_CASE("bench records hold the tool versions and conditions of the measuremen
 TEST_CASE("a history finds the last record of its device, ranks and config", "[PB7]") {
   TempDir dir;
   const std::string run = "bench" + tiny() + " --warmup 0 --steps 1 --history h.jsonl";
-  CHECK(must(run, dir).says("history   the first of its kind in h.jsonl"));
-  CHECK(must(run + " --dp 2 --launch.ranks threads", dir).says("the first of its kind"));
-  CHECK(must(run + " --optim.lr 1e-5", dir).says("the first of its kind"));
+  CHECK(must(run, dir).prints("history   the first of its kind in h.jsonl"));
+  CHECK(must(run + " --dp 2 --launch.ranks threads", dir).prints("the first of its kind"));
+  CHECK(must(run + " --optim.lr 1e-5", dir).prints("the first of its kind"));
   std::vector<std::string> lines = lines_of(dir / "h.jsonl");
   REQUIRE(lines.size() == 3);
   // Simulates a record of an older version at a thousandth of the speed: one removed key, one missing key.
@@ -119,17 +119,17 @@ TEST_CASE("a history finds the last record of its device, ranks and config", "[P
   replace(old, "\"graphs\":\"auto\",", "");
   std::ofstream(dir / "h.jsonl", std::ios::app) << old << "\n";
   const Outcome later = must(run + " --log.name another --checkpoint.every 7", dir);
-  CHECK(later.says("of in the old days (git "));
+  CHECK(later.prints("of in the old days (git "));
   lines = lines_of(dir / "h.jsonl");
   REQUIRE(lines.size() == 5);
   const double now = number(parse_json(lines[4], "h.jsonl"), "tokens_per_second");
   char ratio[40];
   std::snprintf(ratio, sizeof ratio, "history   %.3f times", now / std::stod(std::to_string(1e-3 * rate)));
-  CHECK(later.says(ratio));
+  CHECK(later.prints(ratio));
   std::ofstream(dir / "h.jsonl", std::ios::app) << lines[0].substr(0, 99) << "\n";
   const Outcome torn = gpttrain(run, dir.path());
   CHECK(torn.code == static_cast<int>(Exit::kDamaged));
-  CHECK(torn.says("h.jsonl, line 6: not a record of gpttrain bench"));
+  CHECK(torn.prints("h.jsonl, line 6: not a record of gpttrain bench"));
   CHECK(lines_of(dir / "h.jsonl").size() == 6);
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("a bench of several ranks ends after the same step on all") {
   TempDir dir;
   const Outcome two =
       must("bench" + tiny() + " --warmup 1 --steps 2 --dp 2 --pp 2 --launch.ranks threads --out r.json", dir);
-  CHECK(two.says("(2 steps after 1)"));
+  CHECK(two.prints("(2 steps after 1)"));
   const JsonValue r = parse_json(lines_of(dir / "r.json").at(0), "r.json");
   CHECK(number(r, "ranks") == 4);
   CHECK(number(r, "ranks_per_device") == 4);
@@ -149,15 +149,15 @@ TEST_CASE("bench ops times every op of a step, bench gemm its GEMMs", "[PB1]") {
   for (const char* op : {"gemm ", "attention_grad", "layer_norm_grad", "cross_entropy", "adamw", "embedding_grad",
                          "attn.qkv weight gradient", "all ops", "gpttrain bench ceilings"}) {
     INFO(op);
-    CHECK(ops.says(op));
+    CHECK(ops.prints(op));
   }
-  CHECK_FALSE(ops.says("inf "));
+  CHECK_FALSE(ops.prints("inf "));
   const Outcome split =
       must("bench ops" + tiny() + " --tp 2 --pp 2 --amp O2 --precision.dtype bf16 --precision.fp8 current", dir);
-  CHECK((split.says("rank 0 of tp 2 pp 2 dp 1") && split.says("gemm_fp8") && split.says("add_bias")));
+  CHECK((split.prints("rank 0 of tp 2 pp 2 dp 1") && split.prints("gemm_fp8") && split.prints("add_bias")));
   const Outcome gemm = must("bench gemm" + tiny(), dir);
-  CHECK((gemm.says("mlp.up forward") && gemm.says("products")));
-  CHECK_FALSE(gemm.says("attention_grad"));
+  CHECK((gemm.prints("mlp.up forward") && gemm.prints("products")));
+  CHECK_FALSE(gemm.prints("attention_grad"));
 }
 
 TEST_CASE("steps of other trainers are parsed from their output", "[PB5]") {
@@ -192,23 +192,23 @@ TEST_CASE("bench peer runs both in pairs and reports the ratio's median and quar
   TempDir dir;
   const std::string ours = tiny() + " --steps 2 --warmup 0 --pairs 3 --out duel.json";
   const Outcome r = must("bench peer --run 'echo x >>runs; echo \"100 tokens/s\"' --note 'commit abc'" + ours, dir);
-  CHECK((r.says("pair 3") && r.says("ratio     median") && r.says("quartiles")));
+  CHECK((r.prints("pair 3") && r.prints("ratio     median") && r.prints("quartiles")));
   CHECK(lines_of(dir / "runs").size() == 3);
   const JsonValue j = parse_json(lines_of(dir / "duel.json").at(0), "duel.json");
   CHECK(j.find("note")->text == "commit abc");
   CHECK(number(j, "median") > 0);
   CHECK(number(*j.find("last"), "steps") == 2);
   const Outcome silent = gpttrain("bench peer --run true" + ours, dir.path());
-  CHECK((silent.code == 2 && silent.says("its output has no step lines")));
+  CHECK((silent.code == 2 && silent.prints("its output has no step lines")));
   const Outcome broken = gpttrain("bench peer --run 'echo oh; exit 3'" + ours, dir.path());
-  CHECK((broken.code == 2 && broken.says("ended with 3") && broken.says("oh")));
+  CHECK((broken.code == 2 && broken.prints("ended with 3") && broken.prints("oh")));
 }
 
 TEST_CASE("unknown modes of bench are refused with the nearest one", "[PB1]") {
   TempDir dir;
   const Outcome r = gpttrain("bench cpu", dir.path());
   CHECK(r.code == 2);
-  CHECK((r.says("gpttrain bench cpu: unknown subcommand") && r.says("did you mean bench")));
+  CHECK((r.prints("gpttrain bench cpu: unknown subcommand") && r.prints("did you mean bench")));
   CHECK(gpttrain("bench --out no/such/folder/r.json --warmup 0 --steps 1" + tiny(), dir.path()).code != 0);
 }
 
@@ -228,30 +228,30 @@ TEST_CASE("bench comm times every call of every group of the layout, on threads 
       CHECK(number(call, "wire_bytes_per_second") > 0);
     }
     CHECK((groups["tp"] == 15 && groups["dp"] == 15 && groups["pp"] == 5));
-    CHECK(run.says("all_gather"));
-    CHECK(run.says("send+recv"));
+    CHECK(run.prints("all_gather"));
+    CHECK(run.prints("send+recv"));
   }
   const Outcome alone = gpttrain("bench comm" + tiny(), dir.path());
   CHECK(alone.code == 2);
-  CHECK(alone.says("--tp 2 --dp 4"));
+  CHECK(alone.prints("--tp 2 --dp 4"));
   const Outcome direct = gpttrain("bench comm --config " + source_dir() + "/configs/tiny.json --tp 2 --most 1 " +
                                       "--comm.backend direct --device.kind cpu",
                                   dir.path());
   CHECK(direct.code == 2);
-  CHECK(direct.says("transfers GPU memory"));
+  CHECK(direct.prints("transfers GPU memory"));
 }
 
 TEST_CASE("bench data times the loaders of the layout") {
   TempDir dir;
   const Outcome run =
       must("bench data" + tiny() + " --data.train mock --dp 2 --launch.ranks threads --steps 3 --out d.json", dir);
-  CHECK(run.says("(3 steps, the slowest rank of each)"));
+  CHECK(run.prints("(3 steps, the slowest rank of each)"));
   const JsonValue d = parse_json(lines_of(dir / "d.json").at(0), "d.json");
   CHECK(number(d, "steps") == 3);
   CHECK(number(d, "tokens_per_second") > 0);
   const Outcome none = gpttrain("bench data --model.layers 2 --model.hidden 32 --model.heads 4", dir.path());
   CHECK(none.code == 2);
-  CHECK(none.says("data.train"));
+  CHECK(none.prints("data.train"));
 }
 
 }  // namespace

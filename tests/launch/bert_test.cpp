@@ -43,10 +43,10 @@ std::vector<std::vector<int32_t>> rows_of(const std::string& file) {
 }
 
 // Logits of the tokens of a row [length * vocab], and of its pair [2], by the forward pass of training.
-struct Said {
+struct HeadOutputs {
   std::vector<float> tokens, pair;
 };
-Said heads_of(LoadedModel& m, std::vector<int32_t> row) {
+HeadOutputs heads_of(LoadedModel& m, std::vector<int32_t> row) {
   const DeviceApi& device = *m.backend->device;
   const PairRow x{row, kSeq};
   Buffer ids(static_cast<int64_t>(row.size()) * 4, m.stream.device(), device);
@@ -65,7 +65,7 @@ Said heads_of(LoadedModel& m, std::vector<int32_t> row) {
   const Tensor hidden = stage.hidden(tape, {}, mb).value;
   const Tensor tokens = stage.logits(tape, hidden), pair = stage.pair_logits(tape, hidden, mb);
   const auto vocab = static_cast<size_t>(m.config.model.vocab), padded = static_cast<size_t>(tokens.shape.cols());
-  Said out;
+  HeadOutputs out;
   for (int32_t i = 0; i < x.length(); ++i) {
     const float* from = tokens.as<float>() + static_cast<size_t>(i) * padded;
     out.tokens.insert(out.tokens.end(), from, from + vocab);
@@ -86,7 +86,7 @@ TEST_CASE(
     TempDir dir;
     const std::string folder = g.folder(), count = std::to_string(g.tensors);
     INFO(folder);
-    CHECK(must("import --from " + folder + " --output in", dir).says("step-000000000: " + count + " tensors"));
+    CHECK(must("import --from " + folder + " --output in", dir).prints("step-000000000: " + count + " tensors"));
     const auto model = load_model(dir / "in", {"--device.kind", "cpu"});
     CHECK(model->config.model.arch == "bert");
     const Logical right = tensors_of(folder + "/heads.safetensors");
@@ -94,11 +94,11 @@ TEST_CASE(
     const auto rows = rows_of(folder + "/heads.safetensors");
     for (size_t r = 0; r < rows.size(); ++r) {
       INFO("row " << r);
-      const Said said = heads_of(*model, rows[r]);
+      const HeadOutputs outputs = heads_of(*model, rows[r]);
       const auto first = right.at("tokens").begin() + static_cast<ptrdiff_t>(r) * kSeq * vocab;
-      CHECK(largest_difference(said.tokens, {first, first + static_cast<ptrdiff_t>(said.tokens.size())}) < 1e-5);
+      CHECK(largest_difference(outputs.tokens, {first, first + static_cast<ptrdiff_t>(outputs.tokens.size())}) < 1e-5);
       const auto pair = right.at("pairs").begin() + 2 * static_cast<ptrdiff_t>(r);
-      CHECK(largest_difference(said.pair, {pair, pair + 2}) < 1e-5);
+      CHECK(largest_difference(outputs.pair, {pair, pair + 2}) < 1e-5);
     }
     must("export --load in --output hf", dir);
     CHECK(tensors_of(dir / "hf") == tensors_of(folder));
@@ -111,7 +111,7 @@ TEST_CASE(
     }
     must("export --load in --format hdf5 --output w.h5", dir);
     must("import --from w.h5 --output b", dir);
-    CHECK(must("ckpt diff in b", dir).says(count + " of them bitwise equal"));
+    CHECK(must("ckpt diff in b", dir).prints(count + " of them bitwise equal"));
   }
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("hits of both heads of a BERT are transformers', on every layout") {
   const Golden golden = GENERATE(kTied, kUntied, kDeep);
   const std::string folder = golden.folder();
   INFO(folder);
-  const Logical said = tensors_of(folder + "/heads.safetensors");
+  const Logical outputs = tensors_of(folder + "/heads.safetensors");
   const auto best = [](const std::vector<float>& logits, size_t at, size_t n) {
     const auto first = logits.begin() + static_cast<ptrdiff_t>(at * n);
     return static_cast<int32_t>(std::max_element(first, first + static_cast<ptrdiff_t>(n)) - first);
@@ -190,14 +190,14 @@ TEST_CASE("hits of both heads of a BERT are transformers', on every layout") {
     for (size_t k = 0; k < seq; ++k) {
       int32_t& target = run.samples[r][seq + k];
       if (target < 0) continue;
-      const int32_t theirs = best(said.at("tokens"), r * seq + k, vocab);
+      const int32_t theirs = best(outputs.at("tokens"), r * seq + k, vocab);
       if (targets++ % 2 == 0) target = theirs;
       hits[0] += target == theirs;
     }
     int32_t& label = run.samples[r].back();
-    if (r == 0) label = best(said.at("pairs"), r, 2);
-    if (r == 1) label = 1 - best(said.at("pairs"), r, 2);
-    hits[1] += label == best(said.at("pairs"), r, 2);
+    if (r == 0) label = best(outputs.at("pairs"), r, 2);
+    if (r == 1) label = 1 - best(outputs.at("pairs"), r, 2);
+    hits[1] += label == best(outputs.at("pairs"), r, 2);
   }
   REQUIRE((hits[0] >= 4 && hits[0] < static_cast<double>(targets)));
   Logical weights = native_tensors(model, tensors_of(folder));
@@ -254,7 +254,7 @@ TEST_CASE(
     header = renamed;
   });
   must("import --from old --output old-in", dir);
-  CHECK(must("ckpt diff plain old-in", dir).says("38 of them bitwise equal"));
+  CHECK(must("ckpt diff plain old-in", dir).prints("38 of them bitwise equal"));
   rewrite("bad", [&](nlohmann::json& header, std::string& data) {
     copy(header, data, kBias, "cls.predictions.decoder.bias");
     data.back() = static_cast<char>(data.back() ^ 1);
@@ -262,7 +262,7 @@ TEST_CASE(
   const Outcome bad = gpttrain("import --from bad --output bad-in", dir.path());
   INFO(bad.out);
   CHECK(bad.code != 0);
-  CHECK(bad.says("cls.predictions.decoder.bias differs from the tensor that it is a copy of"));
+  CHECK(bad.prints("cls.predictions.decoder.bias differs from the tensor that it is a copy of"));
 }
 
 namespace {
@@ -319,7 +319,7 @@ TEST_CASE("a BERT learns from prepared text by LAMB, the same on another layout 
   const Outcome e =
       must("eval --load runs/whole --split valid --steps 2 --data.train d --data.tokenizer tok.model", dir);
   INFO(e.out);
-  CHECK(e.says("pair loss "));
+  CHECK(e.prints("pair loss "));
   const auto accuracies = [&](const Outcome& o) {
     const std::regex each("accuracy ([0-9.]+) +\\(([0-9]+) (tokens|pairs)");
     std::vector<double> hits;
@@ -335,17 +335,17 @@ TEST_CASE("a BERT learns from prepared text by LAMB, the same on another layout 
                         dir)) == hits);
   const Outcome blind = gpttrain("eval --load runs/whole --split valid --steps 2 --data.train d", dir.path());
   CHECK(blind.code == 2);
-  CHECK(blind.says("data.tokenizer: missing"));
+  CHECK(blind.prints("data.tokenizer: missing"));
   const Outcome g = gpttrain("generate --load runs/whole --prompt x", dir.path());
   INFO(g.out);
   CHECK(g.code == 2);
-  CHECK(g.says("sees tokens on both sides of the one that it predicts and cannot continue a text"));
+  CHECK(g.prints("sees tokens on both sides of the one that it predicts and cannot continue a text"));
   must(run + "--log.name words --train.steps 2 --data.whole_words true", dir);
   CHECK(logged(dir / "runs/words", "loss")[0] != loss[0]);
   const Outcome changed = gpttrain(run + "--log.name whole --train.steps 22 --data.mask_prob 0.3", dir.path());
   INFO(changed.out);
   CHECK(changed.code == 2);
-  CHECK(changed.says("mask_prob 0.15"));
+  CHECK(changed.prints("mask_prob 0.15"));
 }
 
 TEST_CASE(

@@ -66,7 +66,7 @@ TEST_CASE("a run that stops and resumes is bitwise the uninterrupted run, under 
     std::snprintf(newest, sizeof newest, "step-%09d", 2 * half);
     fs::remove_all(dir / ("runs/half/checkpoints/" + std::string(newest)));
     const Outcome r = must(run + whole + save + " --log.name half", dir);
-    bool same = r.says("from step " + std::to_string(half));
+    bool same = r.prints("from step " + std::to_string(half));
     for (const char* key : {"loss", "grad_norm", "lr", "samples"}) {
       const auto a = logged(dir / "runs/whole", key), b = logged(dir / "runs/half", key);
       const auto n = static_cast<size_t>(half);
@@ -76,7 +76,7 @@ TEST_CASE("a run that stops and resumes is bitwise the uninterrupted run, under 
     const Outcome diff = gpttrain("ckpt diff runs/whole runs/half", dir.path());
     INFO(diff.out);
     CHECK(diff.code == 0);
-    CHECK(diff.says("\nequal"));
+    CHECK(diff.prints("\nequal"));
     good += same && diff.code == 0;
   }
   std::printf("resume: %d of %zu layouts bitwise, %d + %d steps\n", good, layouts.size(), half, half);

@@ -36,13 +36,13 @@ TEST_CASE("background and blocking saves write the same checkpoints, under any l
   must(kTiny + "--train.steps 6 --log.name a --tp 2 --pp 2 --dp 1", dir.path());
   must(kTiny + "--train.steps 6 --log.name b --tp 2 --pp 1 --dp 1 --checkpoint.async false", dir.path());
   must(kTiny + "--train.steps 6 --log.name c --tp 1 --pp 1 --dp 1 --train.seed 5", dir.path());
-  CHECK(must("ckpt verify runs/a --all", dir.path()).says("good"));
+  CHECK(must("ckpt verify runs/a --all", dir.path()).prints("good"));
   // Same tp: bitwise equal whatever pp is, including optimizer state.
-  CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("120 tensors compared, 120 of them bitwise equal"));
+  CHECK(must("ckpt diff runs/a runs/b", dir.path()).prints("120 tensors compared, 120 of them bitwise equal"));
   const Outcome r = gpttrain("ckpt diff runs/a runs/c --show 3", dir.path());
   CHECK(r.code == 1);
-  CHECK(r.says("relative"));
-  CHECK(r.says("state seed: "));
+  CHECK(r.prints("relative"));
+  CHECK(r.prints("state seed: "));
   const Outcome json = gpttrain("ckpt diff runs/a runs/c --json", dir.path());
   CHECK(json.code == 1);
   CHECK_FALSE(nlohmann::json::parse(json.out).at("equal").get<bool>());
@@ -60,17 +60,17 @@ TEST_CASE("verify reports damage with exit code 65, resume falls back and sets t
   flip(steps + "/step-000000004/rank-00000.h5", 40000);
   const Outcome r = gpttrain("ckpt verify runs/a", dir.path());
   CHECK(r.code == 65);
-  CHECK(r.says("rank-00000.h5, bytes 0 to "));
-  CHECK(r.says("expected CRC32C"));
+  CHECK(r.prints("rank-00000.h5, bytes 0 to "));
+  CHECK(r.prints("expected CRC32C"));
   CHECK(gpttrain("ckpt verify runs/a --all --json", dir.path()).code == 65);
   CHECK(gpttrain("ckpt verify runs/a/checkpoints/step-000000002", dir.path()).code == 0);
   CHECK(gpttrain("ckpt verify runs/b", dir.path()).code == 2);
   CHECK(gpttrain("ckpt prune runs/a --keep 1", dir.path()).code == 65);  // would leave no checkpoint
   CHECK(fs::exists(steps + "/step-000000002"));
   const Outcome resumed = must(kTiny + "--train.steps 6 --log.name a", dir.path());
-  CHECK(resumed.says("from step 2"));
-  CHECK(resumed.says("corrupt-"));
-  CHECK(must("ckpt ls runs/a", dir.path()).says("corrupt"));
+  CHECK(resumed.prints("from step 2"));
+  CHECK(resumed.prints("corrupt-"));
+  CHECK(must("ckpt ls runs/a", dir.path()).prints("corrupt"));
 }
 
 TEST_CASE("prune keeps what its flags select, and a dry run changes nothing") {
@@ -79,7 +79,7 @@ TEST_CASE("prune keeps what its flags select, and a dry run changes nothing") {
   const std::string steps = dir / "runs/a/checkpoints";
   fs::create_directories(steps + "/.tmp-step-000000006-dead");
   const Outcome dry = must("ckpt prune runs/a --keep 1 --keep-every 4 --dry-run", dir.path());
-  CHECK(dry.says("would remove"));
+  CHECK(dry.prints("would remove"));
   CHECK(fs::exists(steps + "/step-000000002"));
   CHECK(fs::exists(steps + "/.tmp-step-000000006-dead"));
   must("ckpt prune runs/a --keep 1 --keep-every 4", dir.path());
@@ -89,7 +89,7 @@ TEST_CASE("prune keeps what its flags select, and a dry run changes nothing") {
   CHECK(fs::exists(steps + "/step-000000004"));
   CHECK(fs::exists(steps + "/step-000000008"));
   CHECK_FALSE(fs::exists(steps + "/.lock"));
-  CHECK(must("ckpt verify runs/a --all", dir.path()).says("good"));
+  CHECK(must("ckpt verify runs/a --all", dir.path()).prints("good"));
 }
 
 TEST_CASE("a resume with other settings is refused with old and new value unless they are allowed by name") {
@@ -98,17 +98,17 @@ TEST_CASE("a resume with other settings is refused with old and new value unless
   const std::string resume = kTiny + "--train.steps 4 --log.name a ";
   const Outcome r = gpttrain(resume + "--optim.lr 0.001 --model.heads 4 --optim.betas 0.8 0.9", dir.path());
   CHECK(r.code == 2);
-  CHECK(r.says("optim.lr: 3e-04 in the checkpoint, 0.001 now"));
-  CHECK(r.says("model.heads: 2 in the checkpoint, 4 now"));
-  CHECK(r.says("optim.betas: 0.9,0.95 in the checkpoint, 0.8,0.9 now"));
-  CHECK(r.says("--checkpoint.allow_change"));
+  CHECK(r.prints("optim.lr: 3e-04 in the checkpoint, 0.001 now"));
+  CHECK(r.prints("model.heads: 2 in the checkpoint, 4 now"));
+  CHECK(r.prints("optim.betas: 0.9,0.95 in the checkpoint, 0.8,0.9 now"));
+  CHECK(r.prints("--checkpoint.allow_change"));
   CHECK(gpttrain(resume + "--optim.lr 0.001 --optim.eps 1e-7 --checkpoint.allow_change optim.lr", dir.path()).code ==
         2);
   // Rejected before anything was modified; layouts, steps and logs may change freely.
   CHECK(fs::exists(dir / "runs/a/checkpoints/step-000000002"));
   must(resume + "--optim.lr 0.001 --optim.eps 1e-7 --checkpoint.allow_change optim --tp 2 --log.every 2", dir.path());
   CHECK(gpttrain(resume + "--train.steps 6 --train.seed 9", dir.path())
-            .says("train.seed: 1234 in the checkpoint, 9 now"));
+            .prints("train.seed: 1234 in the checkpoint, 9 now"));
   must(resume +
            "--train.steps 6 --optim.lr 0.001 --optim.eps 1e-7 --train.seed 9 --data.allow_change "
            "--checkpoint.allow_change train.seed",
@@ -118,18 +118,18 @@ TEST_CASE("a resume with other settings is refused with old and new value unless
 TEST_CASE("two jobs in one run directory: the second is refused and names the first") {
   TempDir dir;
   int second = -1;
-  std::string said;
+  std::string output;
   const std::string endless = kTiny + "--train.steps 1000000 --checkpoint.every 0 --log.every 1000 --log.name a";
   const Outcome first = gpttrain(endless, dir.path(), 120, [&](int group) {
     wait_until("the first job's lock", [&] { return fs::exists(dir / "runs/a/checkpoints/.lock"); });
     const Outcome r = gpttrain(kTiny + "--train.steps 2 --log.name a", dir.path());
     second = r.code;
-    said = r.out;
+    output = r.out;
     ::kill(-group, SIGKILL);
   });
   INFO(first.out);
   CHECK(second == 2);
-  CHECK(said.find("another job uses this folder") != std::string::npos);
+  CHECK(output.find("another job uses this folder") != std::string::npos);
   CHECK(fs::exists(dir / "runs/a/checkpoints/.lock"));
   must(kTiny + "--train.steps 2 --log.name a", dir.path());  // the lock of a dead owner is ignored
   CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/.lock"));
@@ -184,20 +184,20 @@ TEST_CASE("failed saves are counted, and with fail_policy abort the third in a r
   // unwritten data.
   CHECK(goes_on.code == 74);
   CHECK(logged(dir / "runs/a", "loss").size() == 10);
-  CHECK(goes_on.says(
+  CHECK(goes_on.prints(
       "finished at step 10, but no checkpoint of it could be written; there is none: checkpoint of step 10"));
-  CHECK(goes_on.says("the same command starts over"));
+  CHECK(goes_on.prints("the same command starts over"));
   // A repeated reason is printed once, with a count at the end.
   CHECK(goes_on.count("not written: checkpoint of step ") == 2);
-  CHECK(goes_on.says(" times)"));
+  CHECK(goes_on.prints(" times)"));
   const Outcome stops = shell(small + "--log.name b --checkpoint.fail_policy abort", dir.path());
   INFO(stops.out);
   CHECK(stops.code == 74);
-  CHECK(stops.says("3 checkpoints in a row could not be written (checkpoint.fail_policy abort)"));
+  CHECK(stops.prints("3 checkpoints in a row could not be written (checkpoint.fail_policy abort)"));
   CHECK(logged(dir / "runs/b", "loss").size() < 10);
   must(kTiny + "--train.steps 2 --log.name c --tp 2 --checkpoint.readback true --checkpoint.hash sha256", dir.path());
   CHECK(read_file(dir / "runs/c/checkpoints/step-000000002/manifest.json").find("\"sha256\"") != std::string::npos);
-  CHECK(must("ckpt verify runs/c --deep", dir.path()).says("good"));
+  CHECK(must("ckpt verify runs/c --deep", dir.path()).prints("good"));
   const auto list = nlohmann::json::parse(must("ckpt ls runs/c --json", dir.path()).out);
   CHECK(list.at("checkpoints").at(0).at("status") == "ok");
   CHECK(list.at("checkpoints").at(0).at("step") == 2);

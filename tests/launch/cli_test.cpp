@@ -129,11 +129,11 @@ TEST_CASE("one typo is one problem, and suggestions belong to the subcommand") {
 
 TEST_CASE("a subcommand accepts only config flags that affect it") {
   for (const char* subcommand : {"generate", "eval"}) {
-    const auto refused = [&](const std::vector<std::string>& flag, const std::string& says) {
+    const auto refused = [&](const std::vector<std::string>& flag, const std::string& error) {
       std::vector<std::string> words{subcommand, "--load", "x"};
       words.insert(words.end(), flag.begin(), flag.end());
       CHECK_THAT(error_of(words), Catch::Contains(flag[0] + ": has no effect on gpttrain " + subcommand) &&
-                                      Catch::Contains(says) && Catch::Contains("1 problem,"));
+                                      Catch::Contains(error) && Catch::Contains("1 problem,"));
     };
     refused({"--optim.lr", "3"}, "leave it out");
     refused({"--zero", "3"}, "--help");

@@ -36,13 +36,13 @@ TEST_CASE("log.comm ends a run with a table of its calls and bytes, equal for th
     const Outcome o = gpttrain(kRun + "--log.comm true --launch.ranks " + how + " --log.name " + how, dir.path());
     INFO(o.out);
     REQUIRE(o.code == 0);
-    for (const char* text : {"group     op", "calls/step", "bytes/step", "blocked ms", "\n"}) CHECK(o.says(text));
+    for (const char* text : {"group     op", "calls/step", "bytes/step", "blocked ms", "\n"}) CHECK(o.prints(text));
     const json comm = end_record(dir / (std::string("runs/") + how)).at("comm");
     CHECK(comm.at("steps") == kSteps);
     for (const json& row : comm.at("rows")) {
       const std::string group = row.at("group"), op = row.at("op");
       INFO(group << ' ' << op);
-      CHECK(o.says(group + std::string(10 - group.size(), ' ') + op));  // a line of the table
+      CHECK(o.prints(group + std::string(10 - group.size(), ' ') + op));  // a line of the table
       CHECK(row.at("calls") > 0);
       CHECK(row.at("seconds") > 0);
       CHECK(row.at("blocked_seconds") > 0);
@@ -63,9 +63,9 @@ TEST_CASE("without log.comm no communication is printed, and one rank has none")
   const TempDir dir;
   const Outcome off = gpttrain(kRun + "--launch.ranks threads --log.name off", dir.path());
   REQUIRE(off.code == 0);
-  CHECK_FALSE(off.says("calls/step"));
+  CHECK_FALSE(off.prints("calls/step"));
   CHECK_FALSE(end_record(dir / "runs/off").contains("comm"));
   const Outcome one = gpttrain(kRun + "--tp 1 --pp 1 --dp 1 --log.comm true --log.name one", dir.path());
   REQUIRE(one.code == 0);
-  CHECK(one.says("none: every group has one rank"));
+  CHECK(one.prints("none: every group has one rank"));
 }

@@ -119,7 +119,7 @@ TEST_CASE("a run with growing sequences resumes bitwise in another layout, and c
       gpttrain(kTiny + kEight + "--log.name whole --train.steps 10 --log.samples_csv csv", dir.path());
   INFO(whole.out);
   REQUIRE(whole.code == 0);
-  CHECK(whole.says("curriculum"));
+  CHECK(whole.prints("curriculum"));
   REQUIRE(gpttrain(kTiny + kEight + "--log.name parts --train.steps 5", dir.path()).code == 0);
   const Outcome rest =
       gpttrain(kTiny + kEight + "--log.name parts --train.steps 10 --pp 2 --log.samples_csv csv2", dir.path());
@@ -138,14 +138,14 @@ TEST_CASE("a run with growing sequences resumes bitwise in another layout, and c
   // Changing the curriculum is rejected unless allowed; an allowed change is reported.
   const Outcome other = gpttrain(kTiny + "--log.name parts --train.steps 12 --data.curriculum_steps 30", dir.path());
   CHECK(other.code == 2);
-  CHECK(other.says("data.curriculum_steps"));
+  CHECK(other.prints("data.curriculum_steps"));
   const Outcome asked = gpttrain(kTiny +
                                      "--log.name parts --train.steps 12 --data.curriculum_steps 30 "
                                      "--checkpoint.allow_change data.curriculum_steps",
                                  dir.path());
   INFO(asked.out);
   CHECK(asked.code == 0);
-  CHECK(asked.says("the curriculum changed: the last step before the checkpoint took 32"));
+  CHECK(asked.prints("the curriculum changed: the last step before the checkpoint took 32"));
 }
 
 TEST_CASE("lengths that the model or the layout does not support are refused before anything starts") {

@@ -273,7 +273,7 @@ TEST_CASE("sizes in elements are converted to bytes and whole blocks") {
 
 TEST_CASE("schedulers: required parameters, unknown types, parameters of another type") {
   const struct {
-    const char *scheduler, *says;
+    const char *scheduler, *error;
   } cases[] = {
       {R"({"type": "WarmupDecayLR"})", "scheduler.params.total_num_steps: missing: WarmupDecayLR requires it"},
       {R"({"type": "OneCycle", "params": {"cycle_max_lr": 1}})", "scheduler.params.cycle_min_lr: missing"},
@@ -290,7 +290,7 @@ TEST_CASE("schedulers: required parameters, unknown types, parameters of another
   for (const auto& c : cases) {
     INFO(c.scheduler);
     CHECK_THAT(deepspeed_problems({.json = cat("{\"scheduler\": ", c.scheduler, "}"), .flags = kBatch}),
-               Contains(c.says));
+               Contains(c.error));
   }
   CHECK(load_deepspeed(
             {.json = R"({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 50}}})", .flags = kBatch})
@@ -331,7 +331,7 @@ TEST_CASE("hostile files are refused with one sentence") {
   const std::string deep = "{\"compile\": " + std::string(40, '[') + std::string(40, ']') + "}";
   const struct {
     std::string json;
-    const char* says;
+    const char* error;
   } cases[] = {
       {"", "expected a value, found the end of the file"},
       {"[]", "expected an object, found a list"},
@@ -355,7 +355,7 @@ TEST_CASE("hostile files are refused with one sentence") {
   for (const auto& c : cases) {
     INFO(c.json.substr(0, 100));
     const std::string found = deepspeed_problems({.json = c.json, .flags = kBatch});
-    CHECK_THAT(found, Contains(c.says));
+    CHECK_THAT(found, Contains(c.error));
     CHECK(found.size() < 2000);
   }
   CHECK_THROWS_WITH(read_deepspeed_text("base64:!!!!"), Contains("no base64 digit"));

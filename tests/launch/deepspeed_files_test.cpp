@@ -21,7 +21,7 @@ const std::string kTiny = "--config " + source_dir() + "/configs/tiny.json --dev
 struct Case {
   const char *file, *layout;                                 // 8 ranks
   std::vector<std::pair<const char*, std::string>> becomes;  // our keys
-  std::vector<const char*> says;
+  std::vector<const char*> error;
 };
 
 const std::vector<Case> kCases{
@@ -84,7 +84,7 @@ TEST_CASE("real-world DeepSpeed files run unchanged on eight ranks") {
         gpttrain(run_of(c) + " --launch.ranks threads --train.steps 3 --log.name x --log.every 1", dir.path());
     INFO(r.out);
     REQUIRE(r.code == 0);
-    for (const char* text : c.says) CHECK(r.says(text));
+    for (const char* text : c.error) CHECK(r.prints(text));
     const Config run = load_config({.file = dir / "runs/x/config.json"}).config;
     for (const auto& [key, value] : c.becomes) {
       INFO(key);
@@ -110,7 +110,7 @@ TEST_CASE("the same file with a batch of 256 in micro-batches of 8 has 16 microb
                              dir.path());
   INFO(r.out);
   REQUIRE(r.code == 0);
-  CHECK(r.says("global 256 = micro 8 × microbatches 16 × dp 2"));
+  CHECK(r.prints("global 256 = micro 8 × microbatches 16 × dp 2"));
   CHECK(logged(dir / "runs/x", "samples") == std::vector<double>{256, 512, 768});
 }
 

@@ -75,7 +75,7 @@ TEST_CASE("a run with a DeepSpeed file: translated config, curves at 16, 32, 48,
         "optimizer.type Adam -> optim.type adamw (adam_w_mode defaults to true)",
         "offload_optimizer.device cpu: no effect at ZeRO stage 0", "time of step 2  forward ",
         "memory of rank 0: weights", "\"lamb_variant\""})
-    CHECK(r.says(line));
+    CHECK(r.prints(line));
   const std::string config = read_file(dir / "runs/x/config.json");
   CHECK(value_in(config, "global_batch") == "16");
   CHECK(value_in(config, "betas") == "[0.8");
@@ -166,7 +166,7 @@ TEST_CASE("a rollback removes its steps from the curves over samples") {
                dir.path());
   INFO(r.out);
   REQUIRE(r.code == 0);
-  REQUIRE(r.says("rolled back from step 5"));
+  REQUIRE(r.prints("rolled back from step 5"));
   const std::string text = read_file(dir / "csv/Train_Samples_train_loss.csv");
   int64_t before = 0;
   int lines = 0;
@@ -203,7 +203,7 @@ TEST_CASE("the file may come from standard input, for ranks as processes too, an
   CHECK(lr.out == "step,lr\n1,0\n2,0\n3,0.125\n4,0.25\n");
   const Outcome bad = gpttrain("--deepspeed_config missing.json --data.train mock", dir.path());
   CHECK(bad.code == 2);
-  CHECK(bad.says("--deepspeed_config: missing.json: cannot be read"));
+  CHECK(bad.prints("--deepspeed_config: missing.json: cannot be read"));
 }
 
 TEST_CASE("curves over samples are kept out of folders with curves over steps") {
@@ -213,6 +213,6 @@ TEST_CASE("curves over samples are kept out of folders with curves over steps") 
   const Outcome r = gpttrain(kTiny + "--deepspeed_config ds.json --train.steps 1 --log.name x", dir.path());
   INFO(r.out);
   REQUIRE(r.code == 0);
-  CHECK(r.says("runs/x/samples (over samples"));
+  CHECK(r.prints("runs/x/samples (over samples"));
   CHECK(points_of(dir / "runs/x/samples").count("Train/Samples/lr") == 1);
 }

@@ -66,6 +66,6 @@ TEST_CASE("a run whose checkpoint does not fit on the disk ends with 74 before i
       dir.path());
   INFO(r.out);
   CHECK(r.code == 74);
-  CHECK(r.says("a checkpoint of this run takes"));
+  CHECK(r.prints("a checkpoint of this run takes"));
   CHECK(logged(dir / "runs/x", "loss").empty());
 }

@@ -115,7 +115,7 @@ TEST_CASE("layout, memory, bubble and traffic of a dry run are those that the ru
     REQUIRE(run.code == 0);
     for (const char* name : {"layout", "memory", "traffic", "zero", "checkpoints"}) {
       std::istringstream lines(row(rows, name));
-      for (std::string line; std::getline(lines, line);) CHECK(run.says(line));
+      for (std::string line; std::getline(lines, line);) CHECK(run.prints(line));
       CHECK(row(rows, name).empty() == (name == std::string("zero") && !std::strstr(layout, "--dp")));
     }
     CHECK_THAT(row(rows, "fit"), Contains("fits: rank "));
@@ -180,16 +180,16 @@ TEST_CASE("a dry run shows how ranks would start, even without the launcher inst
   const Outcome slurm = without_path("--pp 2 --launcher slurm");
   INFO(slurm.out);
   CHECK(slurm.code == 0);
-  CHECK(slurm.says("srun --ntasks=2 "));
-  CHECK_FALSE(slurm.says("--dry-run"));
+  CHECK(slurm.prints("srun --ntasks=2 "));
+  CHECK_FALSE(slurm.prints("--dry-run"));
   write_file(dir / "hosts", "node1 slots=1\nnode2 slots=1\n");
   const Outcome mpi = without_path("--pp 2 -H hosts");
   CHECK(mpi.code == 0);
-  CHECK(mpi.says("mpirun --oversubscribe "));
-  CHECK_FALSE(without_path("--pp 2").says("mpirun"));
+  CHECK(mpi.prints("mpirun --oversubscribe "));
+  CHECK_FALSE(without_path("--pp 2").prints("mpirun"));
   const Outcome missing = without_path("--data.train nowhere/tokens");
   CHECK(missing.code == 2);
-  CHECK(missing.says("nowhere/tokens"));
+  CHECK(missing.prints("nowhere/tokens"));
 }
 
 TEST_CASE("every shipped config can be planned in this process") {

@@ -160,7 +160,7 @@ TEST_CASE("eval names what is wrong with a file of questions and in which line")
     const Outcome r = gpttrain("eval --load runs/run " + args, rig.path());
     INFO(r.out);
     CHECK(r.code == 2);
-    CHECK(r.says(text));
+    CHECK(r.prints(text));
   };
   write_file(rig / "long.jsonl",
              Json{{"context", "a"}, {"choices", {"b", std::string(500, 'z')}}, {"answer", 0}}.dump());

@@ -45,15 +45,15 @@ void copy_fixture(const TempDir& dir, const std::string& from, const std::string
 TEST_CASE("a GPT-2 written by transformers predicts the same here") {
   TempDir dir;
   const Outcome r = must("import --from " + kFixture + " --output in", dir);
-  CHECK(r.says("step-000000000: 28 tensors"));
+  CHECK(r.prints("step-000000000: 28 tensors"));
   const auto model = load_model(dir / "in", {"--device.kind", "cpu"});
   CHECK(model->config.model.heads == 4);
   for (const Prompt& p : fixture_prompts()) {
     INFO("prompt of " << p.tokens.size());
     CHECK(largest_difference(logits_of(*model, p.tokens), p.logits) < 2e-5);
   }
-  CHECK(must("ckpt verify in", dir).says("good"));
-  CHECK(gpttrain("import --from " + kFixture + " --output in", dir.path()).says("holds step 0 of a run already"));
+  CHECK(must("ckpt verify in", dir).prints("good"));
+  CHECK(gpttrain("import --from " + kFixture + " --output in", dir.path()).prints("holds step 0 of a run already"));
 }
 
 TEST_CASE("export returns what was imported, bitwise, and its export the same bytes, in every format") {
@@ -73,7 +73,7 @@ TEST_CASE("export returns what was imported, bitwise, and its export the same by
   must("export --load b --output hf2", dir);
   for (const char* name : {"model.safetensors", "config.json"})
     CHECK(read_file(dir / (std::string("hf/") + name)) == read_file(dir / (std::string("hf2/") + name)));
-  CHECK(must("ckpt diff a b", dir).says("28 of them bitwise equal"));
+  CHECK(must("ckpt diff a b", dir).prints("28 of them bitwise equal"));
   // Native formats.
   must("export --load a --format hdf5 --output w.h5", dir);
   must("import --from w.h5 --output c", dir);
@@ -81,8 +81,8 @@ TEST_CASE("export returns what was imported, bitwise, and its export the same by
   CHECK(read_file(dir / "w.h5") == read_file(dir / "w2.h5"));
   must("export --load a --naming native --max-shard 10KB --output native", dir);
   must("import --from native --output d", dir);
-  CHECK(must("ckpt diff a c", dir).says("equal"));
-  CHECK(must("ckpt diff a d", dir).says("equal"));
+  CHECK(must("ckpt diff a c", dir).prints("equal"));
+  CHECK(must("ckpt diff a d", dir).prints("equal"));
   // Rounded, then imported again.
   must("export --load a --dtype bf16 --output bf", dir);
   CHECK(nlohmann::json::parse(read_file(dir / "bf/config.json"))["torch_dtype"] == "bfloat16");
@@ -112,7 +112,7 @@ double perplexity(LoadedModel& m) {
 TEST_CASE("an int8 export keeps every matrix within half a step of its row's scale, and can be imported") {
   TempDir dir;
   must("import --from " + kFixture + " --output in", dir);
-  CHECK(must("export --load in --dtype int8 --output q", dir).says("as int8, native names"));
+  CHECK(must("export --load in --dtype int8 --output q", dir).prints("as int8, native names"));
   must("export --load in --naming native --output f", dir);
   must("export --load in --dtype int8 --format hdf5 --output q.h5", dir);
   CHECK(gpttrain("export --load in --dtype int8 --naming hf --output x", dir.path()).code == 2);
@@ -136,7 +136,7 @@ TEST_CASE("an int8 export keeps every matrix within half a step of its row's sca
   CHECK(stored.size() == exact.size() + matrices);
   must("import --from q --output a", dir);
   must("import --from q.h5 --output b", dir);
-  CHECK(must("ckpt diff a b", dir).says("equal"));
+  CHECK(must("ckpt diff a b", dir).prints("equal"));
   const auto before = load_model(dir / "in", {"--device.kind", "cpu"}),
              after = load_model(dir / "a", {"--device.kind", "cpu"});
   CHECK(perplexity(*after) == Approx(perplexity(*before)).epsilon(0.01));
@@ -168,7 +168,7 @@ TEST_CASE("one export, whichever layout wrote the checkpoint, and training resum
     const std::string run = "c" + std::to_string(k++);
     fs::copy(dir / "in", dir / run, fs::copy_options::recursive);
     const Outcome r = must(step + layout + " --log.name " + run + " --checkpoint.dir " + run, dir);
-    CHECK(r.says("from step 0"));
+    CHECK(r.prints("from step 0"));
     must("export --load " + run + "/step-000000001 --output " + run + "-hf", dir);
     must("export --load " + run + " --step 1 --format hdf5 --output " + run + ".h5", dir);
     CHECK(sha256_hex(read_file(dir / (run + "-hf/model.safetensors"))) == hf);
@@ -183,7 +183,7 @@ TEST_CASE("an unsupported import is refused with all its problems") {
     const Outcome r = gpttrain("import --from hf --output in", dir.path());
     INFO(r.out);
     CHECK(r.code == code);
-    CHECK(r.says(why));
+    CHECK(r.prints(why));
     CHECK_FALSE(fs::exists(dir / "in/step-000000000"));
   };
   refused("\"n_head\": 4", "\"n_head\": 5", "does not divide n_embd 16");
@@ -201,7 +201,7 @@ TEST_CASE("an unsupported import is refused with all its problems") {
   CHECK(gpttrain("import --from x.bin --output in", dir.path()).code == 65);
   CHECK(gpttrain("import --from nowhere --output in", dir.path()).code == 2);
   fs::create_directories(dir / "empty");
-  CHECK(gpttrain("import --from empty --output in", dir.path()).says("neither model.safetensors"));
+  CHECK(gpttrain("import --from empty --output in", dir.path()).prints("neither model.safetensors"));
 }
 
 TEST_CASE("export overwrites nothing unless forced, and never anything but an export") {
@@ -211,10 +211,10 @@ TEST_CASE("export overwrites nothing unless forced, and never anything but an ex
   CHECK(gpttrain("export --load in --output hf", dir.path()).code == 2);
   must("export --load in --output hf --force", dir);
   write_file(dir / "hf/thesis.tex", "mine");
-  CHECK(gpttrain("export --load in --output hf --force", dir.path()).says("thesis.tex"));
+  CHECK(gpttrain("export --load in --output hf --force", dir.path()).prints("thesis.tex"));
   CHECK(read_file(dir / "hf/thesis.tex") == "mine");
   CHECK(gpttrain("export --load in --format hdf5 --naming hf --output w.h5", dir.path()).code == 2);
-  CHECK(gpttrain("export --load in --step 7 --output x", dir.path()).says("holds no step 7"));
+  CHECK(gpttrain("export --load in --step 7 --output x", dir.path()).prints("holds no step 7"));
   CHECK(gpttrain("export --load in --max-shard lots --output x", dir.path()).code == 2);
   CHECK(gpttrain("export --load nowhere --output x", dir.path()).code == 2);
   for (const auto& e : fs::directory_iterator(dir.path()))
@@ -289,7 +289,7 @@ TEST_CASE("AutoTokenizer and AutoModelForCausalLM return our ids and our text fr
                             dir.path(), 300);
     INFO(r.out);
     REQUIRE(r.code == 0);
-    CHECK(r.says("1500 lines, ids and text equal"));
+    CHECK(r.prints("1500 lines, ids and text equal"));
     REQUIRE(shell(binary_dir() + "/gpttrain generate --load runs/" + type + " --prompt '" + prompt +
                       "' --max-tokens 30 --temperature 0 >ours.txt",
                   dir.path())

@@ -79,7 +79,7 @@ TEST_CASE("a rank that fails during a step ends the others with one message and 
     const int bad = k % shape.world(), call = (k * 7) % 12;
     std::atomic<int> finished{0};
     Exit code = Exit::kOk;
-    const std::string said = standard_error(dir / "err", [&] {
+    const std::string output = standard_error(dir / "err", [&] {
       code = run_ranks(command, [&](GroupFactory& factory) {
         const Mesh mesh(shape, factory);
         const OpenStream stream(*cpu_backend().device, 0, 1);
@@ -95,12 +95,12 @@ TEST_CASE("a rank that fails during a step ends the others with one message and 
         return Exit::kOk;
       });
     });
-    INFO("repetition " << k << ", rank " << bad << " of " << shape.world() << ", call " << call << ":\n" << said);
+    INFO("repetition " << k << ", rank " << bad << " of " << shape.world() << ", call " << call << ":\n" << output);
     CHECK(code == Exit::kNumerical);
     CHECK(finished == 0);
-    CHECK(std::count(said.begin(), said.end(), '\n') == 1);
-    CHECK(said.find("gpttrain: rank " + std::to_string(bad) + " (") == 0);
-    CHECK(said.find("injected failure\n") != std::string::npos);
-    CHECK(said.find("failed first") == std::string::npos);
+    CHECK(std::count(output.begin(), output.end(), '\n') == 1);
+    CHECK(output.find("gpttrain: rank " + std::to_string(bad) + " (") == 0);
+    CHECK(output.find("injected failure\n") != std::string::npos);
+    CHECK(output.find("failed first") == std::string::npos);
   }
 }

@@ -41,7 +41,7 @@ void check_exchange(const Golden& golden) {
   TempDir dir;
   const std::string folder = golden.folder(), count = std::to_string(golden.tensors);
   INFO(folder);
-  CHECK(must("import --from " + folder + " --output in", dir).says("step-000000000: " + count + " tensors"));
+  CHECK(must("import --from " + folder + " --output in", dir).prints("step-000000000: " + count + " tensors"));
   const auto model = load_model(dir / "in", {"--device.kind", "cpu"});
   CHECK(model->config.model.arch == golden.arch);
   const std::vector<Prompt> prompts = prompts_of(folder);
@@ -62,7 +62,7 @@ void check_exchange(const Golden& golden) {
   }
   must("export --load in --format hdf5 --output w.h5", dir);  // the native format records the family
   must("import --from w.h5 --output b", dir);
-  CHECK(must("ckpt diff in b", dir).says(count + " of them bitwise equal"));
+  CHECK(must("ckpt diff in b", dir).prints(count + " of them bitwise equal"));
 }
 
 }  // namespace
@@ -240,7 +240,7 @@ TEST_CASE("50 steps of AdamW of every family equal those of transformers") {
 
 TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {
   const std::string text = read_file(kLlama.folder() + "/config.json");
-  const auto said = [&](const std::string& from, const std::string& to) -> std::string {
+  const auto refusal = [&](const std::string& from, const std::string& to) -> std::string {
     std::string changed = text;
     const size_t at = changed.find(from);
     REQUIRE(at != std::string::npos);
@@ -251,7 +251,7 @@ TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {
     return "";
   };
   const auto scaled = [&](const std::string& value) {
-    return said("\"rope_scaling\": null", "\"rope_scaling\": " + value);
+    return refusal("\"rope_scaling\": null", "\"rope_scaling\": " + value);
   };
   CHECK_THAT(scaled("{\"type\": \"yarn\"}"), Catch::Contains("rope_scaling.factor: missing"));
   CHECK_THAT(scaled("{\"rope_type\": \"longrope\", \"factor\": 2.0}"),
@@ -266,12 +266,12 @@ TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {
              Catch::Contains("rope_scaling.high_freq_factor: 4, expected more than low_freq_factor"));
   CHECK_THAT(scaled("null, \"partial_rotary_factor\": 0.5"), Catch::Contains("partial_rotary_factor: 0.5, expected 1"));
   CHECK(scaled("{\"rope_type\": \"default\"}") == "");
-  CHECK_THAT(said("\"silu\"", "\"relu\""), Catch::Contains("hidden_act: \"relu\", expected silu"));
+  CHECK_THAT(refusal("\"silu\"", "\"relu\""), Catch::Contains("hidden_act: \"relu\", expected silu"));
   CHECK_THAT(
-      said("\"llama\"", "\"t5\""),
+      refusal("\"llama\"", "\"t5\""),
       Catch::Contains("model_type: \"t5\", expected gpt2 or llama or mistral or qwen2 or qwen3 or olmo2 or gemma2 or "
                       "gemma3_text or bert"));
-  CHECK(said("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
+  CHECK(refusal("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
 }
 
 TEST_CASE("keys of a config.json that are not known are refused unless they are ignored") {
@@ -294,7 +294,7 @@ TEST_CASE("keys of a config.json that are not known are refused unless they are 
     INFO(words);
     const Outcome refused = gpttrain(words, dir.path());
     CHECK(refused.code == 65);
-    CHECK(refused.says("residual_scale: not known"));
+    CHECK(refused.prints("residual_scale: not known"));
     const Outcome ignored = gpttrain(words + " --ignore-unknown", dir.path());
     INFO(ignored.out);
     CHECK(ignored.code == 0);
@@ -445,11 +445,11 @@ TEST_CASE("a run does not resume as another family, and an export that would los
   const Outcome other = gpttrain(run + "--train.steps 4", dir.path());
   INFO(other.out);
   CHECK(other.code == 2);
-  CHECK(other.says("model.arch"));
+  CHECK(other.prints("model.arch"));
   const Outcome lost = gpttrain("export --load runs/x --output hf", dir.path());
   INFO(lost.out);
   CHECK(lost.code == 2);
-  CHECK(lost.says("model.norm layer_norm, where Hugging Face's llama has rms_norm"));
+  CHECK(lost.prints("model.norm layer_norm, where Hugging Face's llama has rms_norm"));
   must("export --load runs/x --naming native --output native", dir);
 }
 
@@ -465,7 +465,7 @@ TEST_CASE("a model given by Megatron's flags alone is exported as the family who
        dir);
   must("export --load runs/ours --output ours", dir);
   const Outcome r = must("export --load runs/theirs --output theirs", dir);
-  CHECK(r.says("model.arch is gpt2, but the model is that of llama: exported as LlamaForCausalLM"));
+  CHECK(r.prints("model.arch is gpt2, but the model is that of llama: exported as LlamaForCausalLM"));
   for (const char* file : {"config.json", "model.safetensors"})
     CHECK(read_file(dir / "theirs/" + file) == read_file(dir / "ours/" + file));
 }

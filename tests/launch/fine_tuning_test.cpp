@@ -53,9 +53,9 @@ TEST_CASE("a model that is fine-tuned on questions answers them, and did not bef
       "data prepare --input chat.jsonl --format instruct --template plain --tokenizer tok.model "
       "--output chat",
       rig);
-  CHECK(prepared.says("chat.mask"));
-  CHECK(prepared.says("documents         60"));
-  CHECK(prepared.says("without answer    1"));
+  CHECK(prepared.prints("chat.mask"));
+  CHECK(prepared.prints("documents         60"));
+  CHECK(prepared.prints("without answer    1"));
   const std::string before = rig.answer("base", "snow");
   CHECK(before.find("white") == std::string::npos);
   const std::string tune = kModel +
@@ -85,7 +85,7 @@ TEST_CASE("a model that is fine-tuned on questions answers them, and did not bef
     for (size_t k = 0; k < 5; ++k) CHECK(losses[k] == Approx(one[k]).epsilon(2e-5));
   }
   const Outcome evaluated = must("eval --load runs/tuned --split train --data.train chat", rig);
-  CHECK(evaluated.says("perplexity"));
+  CHECK(evaluated.prints("perplexity"));
 }
 
 TEST_CASE("an exported model that is fine-tuned from its folder answers otherwise, and transformers with its words") {
@@ -137,8 +137,8 @@ TEST_CASE("adapters alone answer them too, and the model that they stand on stay
   }
   const Outcome differ = gpttrain("ckpt diff runs/longer runs/adapted --show 1000", rig.path());
   INFO(differ.out);
-  CHECK(differ.says("28 tensors compared, 28 of them bitwise equal"));
-  CHECK(differ.says("master/layers.0.attn.qkv.lora_b"));
+  CHECK(differ.prints("28 tensors compared, 28 of them bitwise equal"));
+  CHECK(differ.prints("master/layers.0.attn.qkv.lora_b"));
 }
 
 TEST_CASE("numpy reads the loss mask beside the tokens") {
@@ -152,5 +152,5 @@ TEST_CASE("numpy reads the loss mask beside the tokens") {
       shell(python + " " + source_dir() + "/tests/readers/read_mask.py chat tok.model chat.jsonl", dir.path());
   INFO(r.out);
   CHECK(r.code == 0);
-  CHECK(r.says("60 conversations"));
+  CHECK(r.prints("60 conversations"));
 }

@@ -96,7 +96,7 @@ TEST_CASE("a run prints the table after the requested step, with any layout") {
   REQUIRE(r.code == 0);
   const std::string table = read_file(dir / "runs/x/flops-2.txt");
   INFO(table);
-  CHECK(r.says("FLOPs of step 2: 4 sequences of 16 tokens"));
+  CHECK(r.prints("FLOPs of step 2: 4 sequences of 16 tokens"));
   for (const char* module : {"embed", "layers.0", "layers.1", "qkv", "core", "act", "down", "final_norm", "head"})
     CHECK_THAT(table, Contains(module));
   std::istringstream lines(table);
@@ -110,7 +110,7 @@ TEST_CASE("a run prints the table after the requested step, with any layout") {
   INFO(file.out);
   REQUIRE(file.code == 0);
   CHECK_THAT(read_file(dir / "t.txt"), Contains("FLOPs of step 1"));
-  CHECK_FALSE(file.says("FLOPs of step 1"));
+  CHECK_FALSE(file.prints("FLOPs of step 1"));
   const std::vector<double> plain = logged(dir / "runs/y", "loss");
   REQUIRE(gpttrain(run + "--train.global_batch 4 --log.name z", dir.path()).code == 0);
   CHECK(logged(dir / "runs/z", "loss") == plain);  // timing does not change results

@@ -70,7 +70,7 @@ TEST_CASE("verify reports a small FP8 model as equal to one rank") {
       "--train.micro_batch 1 --train.global_batch 4 --launch.ranks threads --device.kind cpu "
       "--precision.amp O2 --precision.fp8 current --tp 2",
       dir);
-  CHECK(o.says("equal: the layout computes what one rank computes"));
+  CHECK(o.prints("equal: the layout computes what one rank computes"));
 }
 
 TEST_CASE("FP8: ZeRO stages, pipelines, schedules and recomputation are bitwise identical") {
@@ -215,8 +215,8 @@ TEST_CASE("an FP8 run resumes from its checkpoint bitwise, in another layout") {
       "--train.eval_steps 1 --precision.fp8 " +
       scaling + " ";
   const Outcome begun = must(run + "--dp 2 --log.name whole", dir);
-  CHECK(begun.says("linear layers of blocks in FP8 (E4M3, E5M2) with " + scaling + " scaling"));
-  CHECK(begun.says("with model.hidden 32: below 2048"));
+  CHECK(begun.prints("linear layers of blocks in FP8 (E4M3, E5M2) with " + scaling + " scaling"));
+  CHECK(begun.prints("with model.hidden 32: below 2048"));
   const auto whole = logged(dir / "runs/whole", "loss");
   REQUIRE(whole.size() == 6);
   REQUIRE(shell("mkdir -p runs/part && cp -r runs/whole/checkpoints runs/part", dir.path()).code == 0);

@@ -35,7 +35,7 @@ TEST_CASE("a run from a Hugging Face folder trains as import and train do, on an
     INFO(layout);
     const std::string name = "c" + std::to_string(n++);
     const Outcome o = must("train --from " + folder + "/ --log.name " + name + " " + kTrain + layout, dir);
-    CHECK(o.says("26 tensors"));
+    CHECK(o.prints("26 tensors"));
     const std::vector<double> split = logged(dir / ("runs/" + name), "loss");
     REQUIRE(split.size() == 2);
     CHECK(split[0] == Approx(losses[0]).epsilon(1e-6));
@@ -72,25 +72,25 @@ TEST_CASE("what contradicts the folder, or a run that is there already, is refus
   };
   const Outcome other =
       refused(train + "--model.hidden 64 --model.arch llama --model.attn_softcap 1.5 --model.dropout 0.1");
-  CHECK(other.says("--model.hidden: 64, but the weights are those of a model with 20"));
-  CHECK(other.says("model.arch: llama, but the weights are those of a model with gemma2"));
-  CHECK(other.says("hf_gemma2/config.json"));
-  CHECK_FALSE(other.says("softcap"));
-  CHECK_FALSE(other.says("dropout"));
-  CHECK(refused(train + "--checkpoint.resume never").says("--from: not with --checkpoint.resume"));
-  CHECK(refused(train + "--lr_range_test").says("--from: not with --lr_range_test"));
-  CHECK(refused(train + "--print-sbatch 2").says("gpttrain import first"));
-  CHECK(refused("--from nowhere " + std::string(kTrain)).says("nowhere is no folder"));
-  CHECK(refused("--from . " + std::string(kTrain)).says("holds no config.json"));
-  CHECK(must(train + "--dry-run", dir).says("dry run: nothing was started"));
+  CHECK(other.prints("--model.hidden: 64, but the weights are those of a model with 20"));
+  CHECK(other.prints("model.arch: llama, but the weights are those of a model with gemma2"));
+  CHECK(other.prints("hf_gemma2/config.json"));
+  CHECK_FALSE(other.prints("softcap"));
+  CHECK_FALSE(other.prints("dropout"));
+  CHECK(refused(train + "--checkpoint.resume never").prints("--from: not with --checkpoint.resume"));
+  CHECK(refused(train + "--lr_range_test").prints("--from: not with --lr_range_test"));
+  CHECK(refused(train + "--print-sbatch 2").prints("gpttrain import first"));
+  CHECK(refused("--from nowhere " + std::string(kTrain)).prints("nowhere is no folder"));
+  CHECK(refused("--from . " + std::string(kTrain)).prints("holds no config.json"));
+  CHECK(must(train + "--dry-run", dir).prints("dry run: nothing was started"));
   CHECK_FALSE(std::filesystem::exists(dir / "runs"));
 
   must(train, dir);
   const Outcome again = gpttrain(train, dir.path());
   INFO(again.out);
   CHECK(again.code == 2);
-  CHECK(again.says("runs/hf_gemma2/checkpoints holds step 2 of a run already"));
-  CHECK(again.says("gpttrain --config runs/hf_gemma2/checkpoints/step-000000002/config.json"));
+  CHECK(again.prints("runs/hf_gemma2/checkpoints holds step 2 of a run already"));
+  CHECK(again.prints("gpttrain --config runs/hf_gemma2/checkpoints/step-000000002/config.json"));
   must("--config runs/hf_gemma2/checkpoints/step-000000002/config.json --train.steps 3", dir);
   CHECK(logged(dir / "runs/hf_gemma2", "loss").size() == 3);
 }
@@ -112,22 +112,24 @@ TEST_CASE("the folder's tokenizer is the run's, unless another is given") {
       dir);
   must("export --load runs/first --output hf", dir);
   must("--from hf --log.name second " + data, dir);  // text, tokenized as the weights need it
-  CHECK(must("generate --load runs/second --prompt \"the cat\" --max-tokens 4 --device.kind cpu", dir).says("the cat"));
+  CHECK(
+      must("generate --load runs/second --prompt \"the cat\" --max-tokens 4 --device.kind cpu", dir).prints("the cat"));
   must("--from hf --data.tokenizer tok.model --log.name third " + data, dir);
   CHECK(logged(dir / "runs/third", "loss") == logged(dir / "runs/second", "loss"));
   must("tokenizer train --input t.txt --vocab 290 --output other.model", dir);
   const Outcome other = gpttrain("--from hf --data.tokenizer other.model --log.name fifth " + data, dir.path());
   INFO(other.out);
   CHECK(other.code == 2);
-  CHECK(other.says("other.model and "));
-  CHECK(other.says("which the weights were trained with; leave --data.tokenizer out"));
-  CHECK(must("import --from hf --tokenizer other.model --output in", dir).says("which the weights were trained with"));
+  CHECK(other.prints("other.model and "));
+  CHECK(other.prints("which the weights were trained with; leave --data.tokenizer out"));
+  CHECK(
+      must("import --from hf --tokenizer other.model --output in", dir).prints("which the weights were trained with"));
   for (const char* file : {"tokenizer.model", "tokenizer.json"})
     std::filesystem::remove(dir / (std::string("hf/") + file));
   const Outcome none = gpttrain("--from hf --log.name fourth " + data, dir.path());  // no new one would fit
   INFO(none.out);
   CHECK(none.code == 2);
-  CHECK(none.says("needs the model's tokenizer"));
-  CHECK(none.says("--data.tokenizer FILE"));
-  CHECK_FALSE(none.says("tokenizer train"));
+  CHECK(none.prints("needs the model's tokenizer"));
+  CHECK(none.prints("--data.tokenizer FILE"));
+  CHECK_FALSE(none.prints("tokenizer train"));
 }

@@ -151,9 +151,9 @@ TEST_CASE("generate writes the same text with and without a cache, on every layo
   CHECK(texts.size() == 4);
   const Outcome wrong = gpttrain("generate --load runs/rnu", rig.path());
   CHECK(wrong.code == 2);
-  CHECK(wrong.says("did you mean runs/run?"));
+  CHECK(wrong.prints("did you mean runs/run?"));
   write_file(rig / "bad.jsonl", "{\"prompt\": 3}\n");
-  CHECK(gpttrain(generate + "--prompt-file bad.jsonl", rig.path()).says("bad.jsonl:1: expected a JSON object"));
+  CHECK(gpttrain(generate + "--prompt-file bad.jsonl", rig.path()).prints("bad.jsonl:1: expected a JSON object"));
 }
 
 TEST_CASE("each family writes the same greedy texts in one batch and one by one and without a cache and on layouts") {
@@ -198,7 +198,7 @@ TEST_CASE("Ctrl-C ends generate with the partial text and 130") {
     });
     INFO(args << "\n" << r.out);
     CHECK(r.code == 128 + SIGINT);
-    CHECK(r.says("interrupted by SIG"));
+    CHECK(r.prints("interrupted by SIG"));
     CHECK(left_behind(rig.path(), {}) == "");
     return read_file(out);
   };

@@ -149,10 +149,10 @@ TEST_CASE("bf16 gradients: a run reports their memory, saves none, and a resume 
   INFO(whole.out);
   REQUIRE(whole.code == 0);
   CHECK(
-      whole.says("precision.grad_dtype bf16 halves the memory of gradients and keeps 8 significant bits: "
-                 "of a sum over the 4 microbatches"));
-  CHECK(whole.says("FP32 masters, gradients bf16, loss scale 1"));
-  CHECK_FALSE(must("ckpt inspect runs/whole/checkpoints/step-000000003", dir).says("grad/"));
+      whole.prints("precision.grad_dtype bf16 halves the memory of gradients and keeps 8 significant bits: "
+                   "of a sum over the 4 microbatches"));
+  CHECK(whole.prints("FP32 masters, gradients bf16, loss scale 1"));
+  CHECK_FALSE(must("ckpt inspect runs/whole/checkpoints/step-000000003", dir).prints("grad/"));
   const auto losses = logged(dir / "runs/whole", "loss");
   const auto resumed = [&](const std::string& name, const std::string& flags) {
     REQUIRE(shell("mkdir -p runs/" + name + " && cp -r runs/whole/checkpoints runs/" + name, dir.path()).code == 0);
@@ -187,7 +187,7 @@ TEST_CASE("bf16 gradients: a DeepSpeed file enables them") {
   const std::string flags = "--dp 2 --train.steps 3 --checkpoint.every 0 --deepspeed_config ds.json --log.name ds";
   const Outcome r = must(kTiny + flags, dir);
   INFO(r.out);
-  CHECK(r.says("data_types.grad_accum_dtype bf16 -> precision.grad_dtype bf16"));
-  CHECK(r.says("gradients bf16"));
+  CHECK(r.prints("data_types.grad_accum_dtype bf16 -> precision.grad_dtype bf16"));
+  CHECK(r.prints("gradients bf16"));
   CHECK(logged(dir / "runs/ds", "loss").size() == 3);
 }

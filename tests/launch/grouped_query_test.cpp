@@ -230,10 +230,10 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
   must("export --load back --format hdf5 --output two.h5");
   CHECK(read_file(dir / "two.h5") == read_file(dir / "one.h5"));
   const Outcome verified = must("verify " + model + "--tp 4 --pp 2");
-  CHECK(verified.says("8 heads (2 KV heads)"));
-  CHECK(verified.says("equal: the layout computes"));
+  CHECK(verified.prints("8 heads (2 KV heads)"));
+  CHECK(verified.prints("equal: the layout computes"));
   const Outcome hf = gpttrain("export --load runs/one --output hf", dir.path());
   CHECK(hf.code == 2);
-  CHECK(hf.says("model.kv_heads 2, where Hugging Face's gpt2 has 8"));
+  CHECK(hf.prints("model.kv_heads 2, where Hugging Face's gpt2 has 8"));
   CHECK_FALSE(std::filesystem::exists(dir / "hf"));
 }

@@ -50,14 +50,14 @@ TEST_CASE("hosts that differ are named with their values, and equal ones are not
   HostFacts odd = good("c");
   odd.program = "0.1.0 (xyz)", odd.isa = "avx512", odd.files["a.bin"] = -1, odd.marker = "", odd.clock = 1010;
   odd.orted = "", odd.shared_memory = 1 << 20, odd.open_files = 8, odd.interfaces = {"eth0 10.0.0.3", "ib0 10.1.0.3"};
-  const std::string said = all_of({good("a"), good("b"), odd});
+  const std::string text = all_of({good("a"), good("b"), odd});
   for (const char* line :
        {"program: 0.1.0 (abc) on a, b; 0.1.0 (xyz) on c; copy one build", "instruction set: avx2 on a, b; avx512 on c",
         "a.bin: 10 B on a, b; missing on c", "run folder: shared on a, b; not shared on c", "clocks are 10.0 s apart",
         "c: no orted in the PATH", "c: /dev/shm has 1.0 MiB free", "c: a process may have 8 open files",
         "c: 2 networks are up (eth0 10.0.0.3, ib0 10.1.0.3)"}) {
-    INFO(said);
-    CHECK_THAT(said, Contains(line));
+    INFO(text);
+    CHECK_THAT(text, Contains(line));
   }
   CHECK_THAT(all_of({odd, good("a")}, true), !Contains("networks are up"));
 }
@@ -72,11 +72,11 @@ TEST_CASE("a file missing on every host is one line, and a single host needs no 
 }
 
 TEST_CASE("commands on hosts return output, errors and codes, and a hanging one is killed at the limit") {
-  const auto said = run_on_hosts({"localhost"}, "echo out; echo first >&2; echo last >&2; exit 7", 0, 20);
-  REQUIRE(said.size() == 1);
-  CHECK(said[0].code == 7);
-  CHECK(said[0].out == "out\n");
-  CHECK(said[0].last_line() == "last");
+  const auto answers = run_on_hosts({"localhost"}, "echo out; echo first >&2; echo last >&2; exit 7", 0, 20);
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0].code == 7);
+  CHECK(answers[0].out == "out\n");
+  CHECK(answers[0].last_line() == "last");
   CHECK(run_on_hosts({"localhost"}, "sleep 600", 0, 0.2)[0].code == HostAnswer::kNone);
   CHECK(run_on_hosts({"localhost"}, "kill -9 $$", 0, 20)[0].code == 128 + 9);
   CHECK(run_on_hosts({"localhost"}, "head -c 1000000 /dev/zero", 0, 20)[0].out.size() <= (68 << 10));

@@ -39,7 +39,7 @@ TEST_CASE("a hostfile has comments, blank lines and hosts in order") {
   CHECK(hosts[1] == HostSlots{"a", {0}});
   CHECK(total_slots(hosts) == 3);
   const struct {
-    const char *text, *says;
+    const char *text, *error;
   } wrong[] = {
       {"w0 slots=4\nw0 slots=2\n", "hosts:2: Hostfile contains multiple entries for w0"},
       {"# x\nw0 slots\n", "hosts:2: Hostfile contains a bad entry: w0 slots;"},
@@ -64,7 +64,7 @@ TEST_CASE("a hostfile has comments, blank lines and hosts in order") {
   };
   for (const auto& w : wrong) {
     INFO(w.text);
-    CHECK_THROWS_WITH(parse_hostfile(w.text, "hosts"), Contains(w.says));
+    CHECK_THROWS_WITH(parse_hostfile(w.text, "hosts"), Contains(w.error));
   }
 }
 
@@ -94,7 +94,7 @@ TEST_CASE("filters select as DeepSpeed's documentation specifies") {
   CHECK(filter_hosts(kHosts, "worker-1:3,0@worker-0:1@worker-1:0", "") ==
         Slots{{"worker-0", {1}}, {"worker-1", {0, 3}}});
   const struct {
-    const char *include, *exclude, *says;
+    const char *include, *exclude, *error;
   } wrong[] = {
       {"worker-1:9", "", "No slot '9' specified on host 'worker-1'"},
       {"X", "", "Hostname 'X' not found in hostfile"},
@@ -109,7 +109,7 @@ TEST_CASE("filters select as DeepSpeed's documentation specifies") {
   };
   for (const auto& w : wrong) {
     INFO(w.include << " / " << w.exclude);
-    CHECK_THROWS_WITH(filter_hosts(kHosts, w.include, w.exclude), Contains(w.says));
+    CHECK_THROWS_WITH(filter_hosts(kHosts, w.include, w.exclude), Contains(w.error));
   }
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("machines that do not answer ssh are found, all in parallel") {
   TempDir dir;
   write_file(
       dir / "ssh",
-      "#!/bin/sh\necho \"$*\" >>$0.said\ncase \"$*\" in\n*' dead true') echo 'Warning: x' >&2; echo 'ssh: connect to "
+      "#!/bin/sh\necho \"$*\" >>$0.calls\ncase \"$*\" in\n*' dead true') echo 'Warning: x' >&2; echo 'ssh: connect to "
       "host dead port 22: Connection refused' >&2; exit 255;;\n*' odd true') echo no >&2; exit 1;;\nesac\nsleep 0.3\n");
   std::filesystem::permissions(dir / "ssh", std::filesystem::perms::owner_all);
   const std::string path = getenv("PATH");
@@ -197,9 +197,9 @@ TEST_CASE("machines that do not answer ssh are found, all in parallel") {
   CHECK(found[0].host == "dead");
   CHECK(found[0].why == "ssh: connect to host dead port 22: Connection refused");
   CHECK(without.empty());
-  std::ifstream in(dir / "ssh.said");
-  const std::string said{std::istreambuf_iterator<char>(in), {}};
-  CHECK_THAT(said, Contains("ConnectTimeout=") && Contains("-p 77 -- well true") && !Contains("localhost"));
+  std::ifstream in(dir / "ssh.calls");
+  const std::string calls{std::istreambuf_iterator<char>(in), {}};
+  CHECK_THAT(calls, Contains("ConnectTimeout=") && Contains("-p 77 -- well true") && !Contains("localhost"));
 }
 
 TEST_CASE("srun receives the machines and the number of ranks on each") {
@@ -227,7 +227,7 @@ TEST_CASE("ranks start on the slots of a hostfile that names this machine, after
       gpttrain("launch -H hosts -- " + tiny + "--deepspeed_config ds.json --train.steps 2 --log.name x", dir.path());
   INFO(r.out);
   CHECK(r.code == 0);
-  CHECK(r.says("2 ranks"));
+  CHECK(r.prints("2 ranks"));
   CHECK(logged(dir / "runs/x", "loss").size() == 2);
   const std::string core = std::to_string(this_machine()[0].slots[0]);
   const Outcome one = gpttrain(tiny + "--include localhost:" + core + " --train.steps 1 --log.name y", dir.path());
@@ -253,7 +253,7 @@ TEST_CASE("flags that DeepSpeed's launchers pass are accepted, checked or refuse
   CHECK(take({"--master_addr", "w0", "--master_port=29501", "--dry_run", "--x"}) == "|--dry-run --x ");
   const struct {
     std::vector<std::string> words;
-    const char* says;
+    const char* error;
   } wrong[] = {
       {{"--local_rank", "2"}, "--local_rank: 2, but the launcher reports local rank 3 (OMPI_COMM_WORLD_RANK)"},
       {{"--local_rank", "two"}, "expected a whole number from -1, found \"two\""},
@@ -266,6 +266,6 @@ TEST_CASE("flags that DeepSpeed's launchers pass are accepted, checked or refuse
   };
   for (const auto& w : wrong) {
     INFO(w.words[0]);
-    CHECK_THAT(take(w.words, third), Contains(w.says) && Contains("1 problem"));
+    CHECK_THAT(take(w.words, third), Contains(w.error) && Contains("1 problem"));
   }
 }

@@ -174,7 +174,7 @@ TEST_CASE("import and export hold a few MB, whatever the size of the model") {
                    << folder / 1000000 << " MB, import of that " << back / 1000000 << " MB");
   for (const int64_t peak : {import, hdf5, folder, back})
     if (!kSanitized) CHECK(peak < kMostBeyond);  // sanitizers keep freed memory
-  CHECK(must("ckpt verify l", dir).says("good"));
+  CHECK(must("ckpt verify l", dir).prints("good"));
 }
 
 TEST_CASE("a sharded Llama is imported and exported under a memory limit below its largest tensor in FP32") {
@@ -217,14 +217,14 @@ TEST_CASE("an export that is interrupted or killed leaves no folder that loads")
     const Outcome interrupted = stopped_by(SIGTERM, naming);
     INFO(interrupted.out);
     CHECK(interrupted.code == 75);
-    CHECK(interrupted.says("interrupted, nothing was exported"));
+    CHECK(interrupted.prints("interrupted, nothing was exported"));
     CHECK(unfinished().empty());
     CHECK(stopped_by(SIGKILL, naming).code == 137);
     CHECK(!fs::exists(dir / "out"));
     REQUIRE(unfinished().size() == 1);
     const Outcome r = gpttrain("import --from " + unfinished()[0] + " --output x", dir.path());
     INFO(r.out);
-    CHECK(r.says("holds neither model.safetensors"));
+    CHECK(r.prints("holds neither model.safetensors"));
     fs::remove_all(unfinished()[0]);
   }
 }
@@ -248,20 +248,20 @@ TEST_CASE("a model exported as a Hugging Face folder or HDF5 is imported with it
       "--tp 2 --launch.ranks threads --device.kind cpu --log.tensorboard false --log.name run",
       dir);
   const std::string how = " --prompt \"the cat\" --max-tokens 12 --temperature 0 --device.kind cpu";
-  const auto said = [&](const std::string& load) {
+  const auto generated = [&](const std::string& load) {
     const std::string out = must("generate --load " + load + how, dir).out;
     return out.substr(out.find("the cat"));
   };
-  const std::string original = said("runs/run");
+  const std::string original = generated("runs/run");
   must("export --load runs/run --output hf", dir);
   must("import --from hf --output a", dir);
-  CHECK(said("a") == original);
+  CHECK(generated("a") == original);
   must("export --load runs/run --format hdf5 --output w.h5", dir);
   must("import --from w.h5 --output b --tokenizer tok.model", dir);
-  CHECK(said("b") == original);
+  CHECK(generated("b") == original);
   must("import --from w.h5 --output c", dir);
-  CHECK(said("c --tokenizer tok.model") == original);
+  CHECK(generated("c --tokenizer tok.model") == original);
   const Outcome none = gpttrain("generate --load c" + how, dir.path());
   CHECK(none.code == 2);
-  CHECK(none.says("--tokenizer"));
+  CHECK(none.prints("--tokenizer"));
 }

@@ -292,7 +292,7 @@ TEST_CASE("a run with layer drop that is stopped and resumed in another layout i
   const Outcome whole = gpttrain(run + "--log.name whole --train.steps 8", dir.path());
   INFO(whole.out);
   REQUIRE(whole.code == 0);
-  CHECK(whole.says("layer drop"));
+  CHECK(whole.prints("layer drop"));
   REQUIRE(gpttrain(run + "--log.name parts --train.steps 4", dir.path()).code == 0);
   const Outcome rest = gpttrain(run + "--log.name parts --train.steps 8 --pp 2 --parallel.recompute full", dir.path());
   INFO(rest.out);
@@ -311,7 +311,7 @@ TEST_CASE("gpttrain verify compares layouts with layer drop, growing sequences a
       dir.path());
   INFO(r.out);
   CHECK(r.code == 0);
-  CHECK(r.says("train.pld_theta 0.5 -> 0.3"));
+  CHECK(r.prints("train.pld_theta 0.5 -> 0.3"));
 }
 
 TEST_CASE("DeepSpeed's progressive_layer_drop becomes train.pld") {

@@ -74,14 +74,14 @@ class StuckSink : public Sink {
 
 class WarningSink : public Sink {
  public:
-  explicit WarningSink(std::vector<std::string>& said) : said_(said) {}
+  explicit WarningSink(std::vector<std::string>& warnings) : warnings_(warnings) {}
   const char* name() const override { return "warnings"; }
   void event(const EventRecord& r) override {
-    if (r.warning) said_.emplace_back(r.text.data());
+    if (r.warning) warnings_.emplace_back(r.text.data());
   }
 
  private:
-  std::vector<std::string>& said_;
+  std::vector<std::string>& warnings_;
 };
 
 // Limits the size of this process's files to `bytes` while alive.
@@ -227,24 +227,24 @@ TEST_CASE("a deleted log is recreated with a warning, folder included, and a ful
   TempFolder folder;
   const std::string run = folder.path + "/run", path = run + "/log.jsonl";
   std::filesystem::create_directory(run);
-  std::vector<std::string> said;
+  std::vector<std::string> warnings;
   std::vector<std::unique_ptr<Sink>> sinks;
   sinks.push_back(std::make_unique<JsonlSink>());
   sinks.push_back(std::make_unique<TensorBoardSink>(1));
-  sinks.push_back(std::make_unique<WarningSink>(said));
+  sinks.push_back(std::make_unique<WarningSink>(warnings));
   MetricsWriter writer(std::move(sinks));
   writer.start({.run_dir = run});
   writer.push(step_of(1));
   REQUIRE(writer.flush());
-  CHECK(said.empty());
+  CHECK(warnings.empty());
 
   std::filesystem::remove_all(run);
   writer.push(step_of(2));
   REQUIRE(writer.flush());
   REQUIRE(writer.flush());  // writes the warnings
-  REQUIRE(said.size() == 2);
-  CHECK(said[0] == path + ": was removed during the run; it is recreated without its previous contents");
-  CHECK(said[1].find("events.out.tfevents") != std::string::npos);
+  REQUIRE(warnings.size() == 2);
+  CHECK(warnings[0] == path + ": was removed during the run; it is recreated without its previous contents");
+  CHECK(warnings[1].find("events.out.tfevents") != std::string::npos);
   CHECK(lines_of(path) == 4);  // the start, the step, both warnings
 
   // Limits file growth, which simulates a full disk.
@@ -270,7 +270,7 @@ TEST_CASE("a deleted log is recreated with a warning, folder included, and a ful
   CHECK(writer.unwritten().empty());
   CHECK(std::filesystem::file_size(events()) > tensorboard_before + 39 * 300);
   int failed = 0, again = 0;
-  for (const std::string& text : said) {
+  for (const std::string& text : warnings) {
     failed += text.find(path + ": cannot be written: ") == 0;
     again += text == path + ": is writable again";
   }

@@ -442,8 +442,8 @@ TEST_CASE("adapters on a Hugging Face folder are trained, resumed on another lay
     const std::string from = "--from " + golden(name) + " ", lora = "--model.lora_rank 2 --model.lora_alpha 8 ";
     const Outcome start = must(from + lora + kTrain + "--train.steps 4 --log.name whole", dir);
     if (name == "llama") {  // values of all parameters; gradients and two moments of the adapters
-      CHECK(start.says("11,020 parameters, 1,280 of them trained (LoRA of rank 2)"));
-      CHECK(start.says("gradients 5.1 kB, optimizer 10.2 kB"));
+      CHECK(start.prints("11,020 parameters, 1,280 of them trained (LoRA of rank 2)"));
+      CHECK(start.prints("gradients 5.1 kB, optimizer 10.2 kB"));
     }
     must(from + lora + kTrain + "--train.steps 2 --log.name parts", dir);
     must("--config runs/parts/config.json --train.steps 4 --train.grad_accum 2 --tp 2 --dp 2 --zero 3", dir);
@@ -461,7 +461,8 @@ TEST_CASE("adapters on a Hugging Face folder are trained, resumed on another lay
     CHECK(largest_difference(trained[0], prompts_of(golden(name))[0].logits) > 1e-3);  // training changed them
     must("export --load a --format peft --output again", dir);
     CHECK(tensors_of(dir / "again/adapter_model.safetensors") == tensors_of(dir / "adapter/adapter_model.safetensors"));
-    CHECK(must("--from adapter --log.name on " + std::string(kTrain) + "--train.steps 1", dir).says("LoRA of rank 2"));
+    CHECK(
+        must("--from adapter --log.name on " + std::string(kTrain) + "--train.steps 1", dir).prints("LoRA of rank 2"));
 
     if (!has_peft()) continue;
     check_logits(logits_by("hf_logits.py", "merged", golden(name), dir), trained);
@@ -476,7 +477,7 @@ TEST_CASE("a base in int8 is read from a Hugging Face folder and resumed and mer
     const std::string from = "--from " + golden(name) + " ";
     const std::string lora = "--model.lora_rank 2 --model.lora_alpha 8 --precision.frozen_weights int8 ";
     const Outcome start = must(from + lora + kTrain + "--train.steps 4 --log.name whole", dir);
-    CHECK(start.says("(LoRA of rank 2, base in int8)"));
+    CHECK(start.prints("(LoRA of rank 2, base in int8)"));
     must(from + lora + kTrain + "--train.steps 2 --log.name parts --pp 2 --dp 2 --zero 3 --zero.persist_numel 0", dir);
     must("--config runs/parts/config.json --train.steps 4 --train.grad_accum 2 --pp 1 --tp 2 --dp 2 --zero 1", dir);
     const std::vector<double> whole = logged(dir / "runs/whole", "loss"), parts = logged(dir / "runs/parts", "loss");
@@ -501,7 +502,7 @@ TEST_CASE("a base in int8 is read from a Hugging Face folder and resumed and mer
       const Outcome o = gpttrain(words, dir.path());
       INFO(o.out);
       CHECK(o.code == 2);
-      CHECK(o.says(reason));
+      CHECK(o.prints(reason));
     };
     refused("--config runs/whole/config.json --train.steps 5 --precision.frozen_weights same",
             "Frozen weights are i8 in runs with --precision.frozen_weights int8, and in no others");
@@ -516,7 +517,7 @@ TEST_CASE("what adapters cannot have is refused with what they can") {
     const Outcome o = gpttrain("--from " + golden("llama") + " " + kTrain + words, dir.path());
     INFO(o.out);
     CHECK(o.code == 2);
-    CHECK(o.says(reason));
+    CHECK(o.prints(reason));
   };
   refused("--model.lora_rank 2 --model.lora_targets gat", "did you mean gate?");
   refused("--model.lora_rank 2 --model.lora_targets c_attn", "any of qkv, q, k, v, out, gate, up, down");
@@ -527,7 +528,7 @@ TEST_CASE("what adapters cannot have is refused with what they can") {
   must("import --from " + golden("llama") + " --output in", dir);
   const Outcome none = gpttrain("export --load in --format peft --output x", dir.path());
   INFO(none.out);
-  CHECK((none.code == 2 && none.says("has no adapters")));
+  CHECK((none.code == 2 && none.prints("has no adapters")));
 }
 
 TEST_CASE("a PEFT folder that cannot be imported is refused by setting and tensor") {
@@ -535,7 +536,7 @@ TEST_CASE("a PEFT folder that cannot be imported is refused by setting and tenso
   must("--from " + golden("llama") + " --model.lora_rank 2 --train.steps 1 --log.name a " + kTrain, dir);
   must("export --load runs/a --format peft --output good", dir);
   const std::string config = read_file(dir / "good/adapter_config.json");
-  const auto said = [&](const std::string& from, const std::string& to) {
+  const auto outcome_of = [&](const std::string& from, const std::string& to) {
     std::string text = config;
     const size_t at = text.find(from);
     REQUIRE(at != std::string::npos);
@@ -544,13 +545,13 @@ TEST_CASE("a PEFT folder that cannot be imported is refused by setting and tenso
     CHECK(o.code != 0);
     return o;
   };
-  CHECK(said("\"LORA\"", "\"IA3\"").says("peft_type: IA3, expected LORA"));
-  CHECK(said("\"bias\": \"none\"", "\"bias\": \"all\"").says("bias: all, expected none"));
-  CHECK(said("\"r\": 2", "\"r\": 2.5").says("r: "));
-  CHECK(said("\"r\": 2", "\"r\": 3").says("lora_A.weight: [2, "));
-  CHECK(said("\"r\": 2", "\"use_dora\": true, \"r\": 2").says("use_dora: "));
-  CHECK(said("hf_llama\"", "nowhere\"").says("is no folder of this machine"));
+  CHECK(outcome_of("\"LORA\"", "\"IA3\"").prints("peft_type: IA3, expected LORA"));
+  CHECK(outcome_of("\"bias\": \"none\"", "\"bias\": \"all\"").prints("bias: all, expected none"));
+  CHECK(outcome_of("\"r\": 2", "\"r\": 2.5").prints("r: "));
+  CHECK(outcome_of("\"r\": 2", "\"r\": 3").prints("lora_A.weight: [2, "));
+  CHECK(outcome_of("\"r\": 2", "\"use_dora\": true, \"r\": 2").prints("use_dora: "));
+  CHECK(outcome_of("hf_llama\"", "nowhere\"").prints("is no folder of this machine"));
   write_file(dir / "good/adapter_config.json", config);
   std::filesystem::remove(dir / "good/adapter_model.safetensors");
-  CHECK(gpttrain("import --from good --output in", dir.path()).says("adapter_model.safetensors: does not exist"));
+  CHECK(gpttrain("import --from good --output in", dir.path()).prints("adapter_model.safetensors: does not exist"));
 }

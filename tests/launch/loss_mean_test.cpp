@@ -123,7 +123,7 @@ TEST_CASE("the ends of documents carry no loss when so configured, under every l
   };
   const Outcome unknown = gpttrain(model + "--data.eod_mask_loss true", dir.path());
   CHECK(unknown.code == 2);
-  CHECK(unknown.says("the end-of-document token is unknown"));
+  CHECK(unknown.prints("the end-of-document token is unknown"));
   TokenMeta meta;
   meta.vocab = 62;
   meta.eod = 61;
@@ -160,9 +160,10 @@ TEST_CASE("a global batch without a target is reported once, and the run continu
       "--data.eod_mask_loss true --train.micro_batch 1 --train.global_batch 2 --train.steps 3 --schedule.type constant "
       "--device.kind cpu --log.tensorboard false --checkpoint.every 0 --log.name x",
       dir);
-  int said = 0;
-  for (size_t at = 0; (at = r.out.find("a global batch has no unmasked target", at)) != std::string::npos; ++at) ++said;
+  int warnings = 0;
+  for (size_t at = 0; (at = r.out.find("a global batch has no unmasked target", at)) != std::string::npos; ++at)
+    ++warnings;
   INFO(r.out);
-  CHECK(said == 2);  // at its first occurrence, and with a count in the end block
+  CHECK(warnings == 2);  // at its first occurrence, and with a count in the end block
   for (const char* key : {"loss", "grad_norm"}) CHECK(logged(dir / "runs/x", key) == std::vector<double>{0, 0, 0});
 }

@@ -179,12 +179,12 @@ TEST_CASE(
   run.steps = 2;
   run_mesh(run);
   CHECK(codes == std::vector<Exit>(8, Exit::kNumerical));
-  std::string said;  // printed by one rank
-  for (const std::string& end : ends) said += end;
-  CHECK_THAT(said, Catch::StartsWith("step 9: 3 consecutive steps had non-finite gradients"));
-  CHECK_THAT(said, Catch::Contains("first non-finite gradient in backward order: layers.0.norm2.weight (rank ") &&
-                       Catch::Contains(": pp 0, dp ") && Catch::Contains(", tp 1)"));
-  CHECK_THAT(said, Catch::Contains("the loss of this step is 5.5; last loss scales 64 32."));
+  std::string message;  // printed by one rank
+  for (const std::string& end : ends) message += end;
+  CHECK_THAT(message, Catch::StartsWith("step 9: 3 consecutive steps had non-finite gradients"));
+  CHECK_THAT(message, Catch::Contains("first non-finite gradient in backward order: layers.0.norm2.weight (rank ") &&
+                          Catch::Contains(": pp 0, dp ") && Catch::Contains(", tp 1)"));
+  CHECK_THAT(message, Catch::Contains("the loss of this step is 5.5; last loss scales 64 32."));
 }
 
 TEST_CASE("the loss scale is in the log and in the checkpoint, and resumes from there") {
@@ -198,7 +198,7 @@ TEST_CASE("the loss scale is in the log and in the checkpoint, and resumes from 
   REQUIRE(whole.code == 0);
   const auto scales = logged(dir / "runs/whole", "loss_scale");
   CHECK(scales == std::vector<double>{1024, 1024, 1024, 2048, 2048, 4096, 4096, 8192, 8192, 16384, 16384, 32768});
-  CHECK(whole.says("scale 1024"));
+  CHECK(whole.prints("scale 1024"));
   REQUIRE(shell("mkdir -p runs/part && cp -r runs/whole/checkpoints runs/part/", dir.path()).code == 0);
   const Outcome rest = gpttrain(run + "--log.name part --checkpoint.resume 6", dir.path());
   INFO(rest.out);

@@ -114,12 +114,12 @@ TEST_CASE("every row of Megatron's table has the stated effect, and its report n
     const Config before = parse(words).loaded.config;
     words.push_back(cat("--", f.name));
     for (const std::string& value : sample(f)) words.push_back(value);
-    const std::string said = problems(words);
+    const std::string message = problems(words);
     if (f.status == MegatronStatus::kRefused) {
-      CHECK_THAT(said, Contains(cat("--", f.name, ": is refused: ", f.why)));
+      CHECK_THAT(message, Contains(cat("--", f.name, ": is refused: ", f.why)));
       continue;
     }
-    REQUIRE(said == "accepted");
+    REQUIRE(message == "accepted");
     const LoadedConfig after = parse(words).loaded;
     CHECK_THAT(joined_notes(after), Contains(cat("megatron: --", f.name)));
     if (f.status != MegatronStatus::kTranslated) {

@@ -149,9 +149,9 @@ TEST_CASE("lr draws the curve and writes every step") {
       gpttrain("lr --optim.lr 0.4 --schedule.type one_cycle_torch --train.steps 60 --csv c.csv", dir.path());
   INFO(drawn.out);
   CHECK(drawn.code == 0);
-  CHECK(drawn.says("learning rate"));
-  CHECK(drawn.says("momentum (beta1)"));
-  CHECK(drawn.says("0.4 |"));
+  CHECK(drawn.prints("learning rate"));
+  CHECK(drawn.prints("momentum (beta1)"));
+  CHECK(drawn.prints("0.4 |"));
   const std::string csv = read_file(dir / "c.csv");
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 61);
   CHECK_THAT(csv, Catch::StartsWith("step,lr,beta1\n1,0.016"));
@@ -172,7 +172,7 @@ TEST_CASE("a schedule over samples continues from its sample count when the batc
   const Outcome r = gpttrain(run + "--train.global_batch 16", dir.path());
   INFO(r.out);
   REQUIRE(r.code == 0);
-  CHECK_FALSE(r.says("schedule changed"));
+  CHECK_FALSE(r.prints("schedule changed"));
   const std::vector<double> lr = logged(dir / "runs/x", "lr"), curve{.88, .80, .72, .64, .48, .32};
   REQUIRE(lr.size() == 6);
   for (size_t i = 0; i < 6; ++i) CHECK(lr[i] == Approx(curve[i]).epsilon(1e-6));
@@ -200,9 +200,9 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
     const Outcome rest = gpttrain(run + curve + "--pp 2 --zero 0 --log.name parts-" + k.name, dir.path());
     INFO(rest.out);
     REQUIRE(rest.code == 0);
-    CHECK_FALSE(rest.says("schedule changed"));
+    CHECK_FALSE(rest.prints("schedule changed"));
     if (std::string(k.name) == "muon")
-      CHECK(rest.says("muon (adamw scale, 5 simple iterations), momentum 0.95 (Nesterov), betas 0.9 0.95"));
+      CHECK(rest.prints("muon (adamw scale, 5 simple iterations), momentum 0.95 (Nesterov), betas 0.9 0.95"));
     for (const char* key : {"loss", "grad_norm", "lr"})
       CHECK(logged(dir / (std::string("runs/parts-") + k.name), key) ==
             logged(dir / (std::string("runs/whole-") + k.name), key));
@@ -210,8 +210,8 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
   const Outcome other = gpttrain(kTiny + "--train.steps 9 --log.name whole-lamb", dir.path());
   INFO(other.out);
   CHECK(other.code == 2);
-  CHECK(other.says("holds the state of lamb, this run needs adamw"));
-  CHECK(other.says("--optim.type lamb"));
+  CHECK(other.prints("holds the state of lamb, this run needs adamw"));
+  CHECK(other.prints("--optim.type lamb"));
   const Outcome changed =
       gpttrain(kTiny +
                    "--optim.type lamb --optim.lr 1e-3 --schedule.type constant --train.steps 9 --log.name whole-lamb "
@@ -219,11 +219,11 @@ TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the l
                dir.path());
   INFO(changed.out);
   CHECK(changed.code == 0);
-  CHECK(changed.says("the learning-rate schedule changed"));
+  CHECK(changed.prints("the learning-rate schedule changed"));
   const Outcome wrong = gpttrain(kTiny + "--optim.no_decay nothing.like.this --train.steps 1 --log.name x", dir.path());
   INFO(wrong.out);
   CHECK(wrong.code == 2);
-  CHECK(wrong.says("\"nothing.like.this\" matches no parameter"));
+  CHECK(wrong.prints("\"nothing.like.this\" matches no parameter"));
 }
 
 TEST_CASE("a malformed parameter group is refused with the expected form") {
@@ -270,26 +270,26 @@ TEST_CASE("a run with parameter groups resumes only with them, to the losses of 
   REQUIRE(gpttrain(run + groups + "--log.name whole --train.steps 4", dir.path()).code == 0);
   const Outcome same = gpttrain("ckpt diff runs/parts runs/whole", dir.path());
   INFO(same.out);
-  CHECK(same.says("of them bitwise equal"));
+  CHECK(same.prints("of them bitwise equal"));
   CHECK(same.code == 0);
   const Outcome other =
       gpttrain(run + "--optim.groups 'embed lr_scale=0.25' --log.name parts --train.steps 6", dir.path());
   INFO(other.out);
   CHECK(other.code == 2);
-  CHECK(other.says("optim.groups: "));
+  CHECK(other.prints("optim.groups: "));
   for (const char* dry : {"", "--dry-run "}) {
     const Outcome wrong =
         gpttrain(run + dry + "--optim.groups 'layers.1.mlp.up.wieght lr_scale=2' --log.name x", dir.path());
     INFO(wrong.out);
     CHECK(wrong.code == 2);
-    CHECK(wrong.says("\"layers.1.mlp.up.wieght\" matches no parameter"));
-    CHECK(wrong.says("such as layers.1.mlp.up.weight"));
+    CHECK(wrong.prints("\"layers.1.mlp.up.wieght\" matches no parameter"));
+    CHECK(wrong.prints("such as layers.1.mlp.up.weight"));
   }
   const Outcome shadowed = gpttrain(
       run + "--optim.groups 'mlp lr_scale=2' 'layers.1.mlp weight_decay=0' --log.name x --train.steps 1", dir.path());
   INFO(shadowed.out);
   CHECK(shadowed.code == 2);
-  CHECK(shadowed.says("\"layers.1.mlp\" finds only parameters of groups before it"));
+  CHECK(shadowed.prints("\"layers.1.mlp\" finds only parameters of groups before it"));
 }
 
 TEST_CASE("LAMB's trust ratios reach the logs from every stage, and momentum where the schedule changes it") {
@@ -315,8 +315,8 @@ TEST_CASE("a range test increases the rate, proposes a peak and saves nothing") 
   const Outcome r = gpttrain(kTiny + "--optim.lr 1e-2 --train.steps 40 --log.name x --lr_range_test", dir.path());
   INFO(r.out);
   CHECK(r.code == 0);
-  CHECK(r.says("largest lr"));
-  CHECK(r.says("suggested: --optim.lr "));
+  CHECK(r.prints("largest lr"));
+  CHECK(r.prints("suggested: --optim.lr "));
   const std::vector<double> lr = logged(dir / "runs/x-lr-range", "lr");
   REQUIRE(lr.size() == 40);
   CHECK(lr.front() == Approx(1e-4));

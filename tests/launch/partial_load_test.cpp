@@ -44,14 +44,14 @@ TEST_CASE("a run started from another run's whole checkpoint continues as that r
   must(kTiny + "4 --log.name a --tp 2", dir);
   const auto before = files_below(dir / "runs/a");
   const Outcome r = must(kTiny + "8 --log.name b --tp 2 --load runs/a", dir);
-  CHECK(r.says("all of runs/a/checkpoints/step-000000004"));
+  CHECK(r.prints("all of runs/a/checkpoints/step-000000004"));
   CHECK(files_below(dir / "runs/a") == before);
   const auto whole = logged(dir / "runs/whole", "loss"), rest = logged(dir / "runs/b", "loss");
   REQUIRE(rest.size() == 4);
   CHECK(std::vector<double>(whole.end() - 4, whole.end()) == rest);
   CHECK(different("runs/whole", "runs/b", dir).empty());
   // Its own checkpoints take precedence: the same command resumes.
-  CHECK(must(kTiny + "10 --log.name b --tp 2 --load runs/a", dir).says("from step 8"));
+  CHECK(must(kTiny + "10 --log.name b --tp 2 --load runs/a", dir).prints("from step 8"));
 }
 
 TEST_CASE("each part of a checkpoint can be excluded, and then starts from scratch") {
@@ -75,14 +75,14 @@ TEST_CASE("each part of a checkpoint can be excluded, and then starts from scrat
     CHECK(logged(dir / ("runs/" + run), "step").back() == begin + 1);
     CHECK(logged(dir / ("runs/" + run), "samples").back() == (has("data") ? 20 : 4));
     CHECK(logged(dir / ("runs/" + run), "lr").back() == Approx(first_lr * 1e-30 / 3e-4 * (has("schedule") ? 5 : 1)));
-    CHECK(must("ckpt inspect runs/" + run, dir).says(has("optim") ? "applied 5 updates" : "applied 1 updates"));
+    CHECK(must("ckpt inspect runs/" + run, dir).prints(has("optim") ? "applied 5 updates" : "applied 1 updates"));
   }
   // The first moment of a fresh start is 0.1 of one gradient; a loaded one contains four others.
   CHECK(different("runs/p0", "runs/p1", dir) == std::set<std::string>{"optim"});
   // Resuming a run whose optimizer and schedule have different step counts keeps both.
   must(kTiny + "7 --log.name p2 --dp 2 --optim.lr 1e-30 --optim.weight_decay 0", dir);
   CHECK(logged(dir / "runs/p2", "lr").back() == Approx(first_lr * 1e-30 / 3e-4 * 7));
-  CHECK(must("ckpt inspect runs/p2", dir).says("applied 3 updates"));
+  CHECK(must("ckpt inspect runs/p2", dir).prints("applied 3 updates"));
 }
 
 TEST_CASE("an unusable starting checkpoint or selection is refused, and named") {
@@ -92,7 +92,7 @@ TEST_CASE("an unusable starting checkpoint or selection is refused, and named") 
     const Outcome r = gpttrain(kTiny + "4 --log.name b " + flags, dir.path());
     INFO(flags << "\n" << r.out);
     CHECK(r.code == 2);
-    CHECK(r.says(why));
+    CHECK(r.prints(why));
   };
   refused("--checkpoint.load weights", "--checkpoint.load_from");
   refused("--checkpoint.load weight --load runs/a", "some of weights, optim, schedule, data");
@@ -111,16 +111,16 @@ TEST_CASE("tensors missing on one side are refused unless they are allowed by na
   const std::string grow = kTiny + "3 --model.tied false --checkpoint.allow_change model.tied --load runs/tied --tp 2 ";
   Outcome r = gpttrain(grow + "--log.name x", dir.path());
   CHECK(r.code == 2);
-  CHECK(r.says("missing in the checkpoint: master/head.weight"));
-  CHECK(r.says("missing in the checkpoint: optim/exp_avg/head.weight"));
+  CHECK(r.prints("missing in the checkpoint: master/head.weight"));
+  CHECK(r.prints("missing in the checkpoint: optim/exp_avg/head.weight"));
   CHECK(gpttrain(grow + "--log.name x --checkpoint.allow_missing master/head.weight", dir.path()).code == 2);
   r = must(grow + "--log.name x --checkpoint.allow_missing master/head.weight optim/exp_avg/* optim/exp_avg_sq/head*",
            dir);
-  CHECK(r.says("lacks 3 tensors, which begin afresh"));
+  CHECK(r.prints("lacks 3 tensors, which begin afresh"));
   const std::string shrink = kTiny + "3 --checkpoint.allow_change model.tied --load runs/untied --log.name y ";
   r = gpttrain(shrink, dir.path());
   CHECK(r.code == 2);
-  CHECK(r.says("only in the checkpoint: master/head.weight"));
+  CHECK(r.prints("only in the checkpoint: master/head.weight"));
   must(shrink + "--checkpoint.allow_extra master/head.weight optim/*", dir);
   // A different shape is never allowed.
   r = gpttrain(kTiny +
@@ -128,5 +128,5 @@ TEST_CASE("tensors missing on one side are refused unless they are allowed by na
                    "--checkpoint.allow_missing '*' --checkpoint.allow_extra '*'",
                dir.path());
   CHECK(r.code == 2);
-  CHECK(r.says("differs: master/embed.weight"));
+  CHECK(r.prints("differs: master/embed.weight"));
 }

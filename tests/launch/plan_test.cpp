@@ -317,9 +317,9 @@ TEST_CASE("plan: the state of 7.5 billion parameters on 64 ranks is that of the 
   const Outcome r = gpttrain(model, dir.path());
   INFO(r.out);
   CHECK(r.code == 0);
-  for (const char* bytes : {"120 GB", "31.4 GB", "16.6 GB", "1.9 GB"}) CHECK(r.says(bytes));
-  CHECK(r.says("limits"));
-  CHECK(r.says("to fit"));  // 31.4 GB of state beside activations
+  for (const char* bytes : {"120 GB", "31.4 GB", "16.6 GB", "1.9 GB"}) CHECK(r.prints(bytes));
+  CHECK(r.prints("limits"));
+  CHECK(r.prints("to fit"));  // 31.4 GB of state beside activations
 }
 
 TEST_CASE("plan: --why names changes that fit and each one as flags is accepted with what it promises") {
@@ -330,7 +330,7 @@ TEST_CASE("plan: --why names changes that fit and each one as flags is accepted 
   const Outcome r = gpttrain(base + "--why", dir.path());
   INFO(r.out);
   REQUIRE(r.code == 0);
-  REQUIRE(r.says("does not fit"));
+  REQUIRE(r.prints("does not fit"));
   const size_t at = r.out.find("to fit");
   REQUIRE(at != std::string::npos);
   const size_t flags = r.out.find("--", at), end = r.out.find(": step", flags);
@@ -339,7 +339,7 @@ TEST_CASE("plan: --why names changes that fit and each one as flags is accepted 
   REQUIRE(changed.code == 0);
   CHECK(nlohmann::json::parse(changed.out).at("fits") == true);
   CHECK(gpttrain("plan --search --why", dir.path()).code == 2);
-  CHECK(gpttrain("plan --calibrate", dir.path()).says("it needs --device_type cpu"));
+  CHECK(gpttrain("plan --calibrate", dir.path()).prints("it needs --device_type cpu"));
 }
 
 TEST_CASE("plan: a token budget sets the run's time and cost") {
@@ -469,14 +469,14 @@ TEST_CASE("plan: the subcommand plans a config, searches layouts that train acce
                                      "--device_type V100-16 --require_match",
                                  dir.path());
   INFO(small.out);
-  CHECK((small.code == 2 && small.says("does not fit")));
+  CHECK((small.code == 2 && small.prints("does not fit")));
   for (const char* ignored :
        {"plan --keep parallel.tp=2", "plan --search --price 2", "plan --output x", "plan --rows x --search"}) {
     INFO(ignored);
     CHECK(gpttrain(ignored, dir.path()).code == 2);
   }
   const Outcome typo = gpttrain("plan --device_type H10", dir.path());
-  CHECK((typo.code == 2 && typo.says("H100")));
+  CHECK((typo.code == 2 && typo.prints("H100")));
 }
 
 TEST_CASE("every shipped config has a comment with memory and layout for 1 and 8 and 64 GPUs as plan gives them") {

@@ -11,7 +11,7 @@ namespace gt {
 struct Outcome {
   int code = -1;    // exit code; 128 + n for a signal; 124: killed at the time limit
   std::string out;  // standard output and error together
-  bool says(const std::string& text) const { return out.find(text) != std::string::npos; }
+  bool prints(const std::string& text) const { return out.find(text) != std::string::npos; }
   int count(const std::string& text) const;  // number of occurrences
 };
 

@@ -54,7 +54,7 @@ TEST_CASE("addresses of log.prometheus are numeric and of this machine unless gi
   TempDir dir;
   const Outcome r = gpttrain("--data.train mock --log.prometheus my-host:80 --dry-run", dir.path());
   CHECK(r.code == 2);
-  CHECK(r.says("log.prometheus: expected PORT or ADDRESS:PORT"));
+  CHECK(r.prints("log.prometheus: expected PORT or ADDRESS:PORT"));
 }
 
 TEST_CASE("metrics have help and type and a label with the run's name") {

@@ -118,7 +118,7 @@ TEST_CASE("an int8 export stores the quantized values that training computed wit
   const Outcome run = gpttrain(kTiny + "--precision.qat int8 --log.name q", dir.path());
   INFO(run.out);
   REQUIRE(run.code == 0);
-  CHECK(run.says("weights and inputs of linear layers quantized to int8"));
+  CHECK(run.prints("weights and inputs of linear layers quantized to int8"));
   REQUIRE(gpttrain("export --load runs/q --dtype int8 --output out", dir.path()).code == 0);
   Vfs vfs;
   const auto file = open_safetensors(vfs, dir / "out");

@@ -15,7 +15,7 @@ using Catch::Contains;
 namespace {
 
 // Returns each rank's error for these traits.
-std::vector<std::string> said(const std::vector<std::vector<Trait>>& traits) {
+std::vector<std::string> errors_of(const std::vector<std::vector<Trait>>& traits) {
   return agreed_errors(static_cast<int>(traits.size()), [&](ProcessGroup& world, int rank) {
     require_consistent(world, traits[static_cast<size_t>(rank)]);
   });
@@ -42,16 +42,16 @@ TEST_CASE("equal ranks print nothing, others name the difference once, with mach
   auto b = a, c = a;
   b[0].value = "0.1 (git b)";
   c[1].value = "6 bytes";
-  CHECK(said({a, a, a}) == std::vector<std::string>(3));
-  const auto errors = said({a, b, c, b});
+  CHECK(errors_of({a, a, a}) == std::vector<std::string>(3));
+  const auto errors = errors_of({a, b, c, b});
   CHECK_THAT(errors[0], Contains("2 reports: ranks differ, so nothing was started:\n  program: 0.1 (git a) on ") &&
                             Contains(" (ranks 0, 2), 0.1 (git b) on ") && Contains(" (ranks 1, 3); copy one build") &&
                             Contains("\n  data: 5 bytes on ") && Contains(", 6 bytes on ") &&
                             Contains(" (rank 2); copy the files"));
   for (size_t r = 1; r < 4; ++r) CHECK_THAT(errors[r], Catch::StartsWith("2: "));
   c.pop_back();  // a different number of traits
-  CHECK_THAT(said({a, c})[0], Contains("data: 5 bytes on ") && Contains("nothing on "));
-  CHECK_THAT(said({c, a})[0], Contains("ranks differ"));
+  CHECK_THAT(errors_of({a, c})[0], Contains("data: 5 bytes on ") && Contains("nothing on "));
+  CHECK_THAT(errors_of({c, a})[0], Contains("ranks differ"));
 }
 
 TEST_CASE("every option that affects the training is compared, options of one machine are not") {

@@ -162,8 +162,8 @@ TEST_CASE(".deepspeed_env has lines NAME=VALUE, and that of the working director
   write_file(dir / ".deepspeed_env", "NOT A VARIABLE\n");
   const Outcome r = gpttrain("--data.train mock --nonsense", dir.path());
   CHECK(r.code == 2);
-  CHECK(r.says(".deepspeed_env:1: expected NAME=VALUE"));
-  CHECK(r.says("2 problems, nothing was started"));
+  CHECK(r.prints(".deepspeed_env:1: expected NAME=VALUE"));
+  CHECK(r.prints("2 problems, nothing was started"));
 }
 
 TEST_CASE("ranks on other machines receive the variables, their slots and the port of ssh") {
@@ -203,17 +203,17 @@ TEST_CASE(
   const Outcome dry = gpttrain(tiny + "-H hosts --include far0@far1 --ssh_port 2222 --dry_run", dir.path());
   INFO(dry.out);
   CHECK(dry.code == 0);
-  CHECK(dry.says("-H far0:2,far1:2 -x GPTTRAIN_LAUNCHED"));
-  CHECK(dry.says("-x GT_COLOUR -n 4 "));
-  CHECK(dry.says("on far1 needs "));
-  CHECK(dry.says("dry run: nothing was started"));
+  CHECK(dry.prints("-H far0:2,far1:2 -x GPTTRAIN_LAUNCHED"));
+  CHECK(dry.prints("-x GT_COLOUR -n 4 "));
+  CHECK(dry.prints("on far1 needs "));
+  CHECK(dry.prints("dry run: nothing was started"));
   CHECK_FALSE(std::filesystem::exists(dir / "ssh.log"));
 
   // The shared memory of both "machines" would collide, because they are the same machine.
   const Outcome far = gpttrain(tiny + "-H hosts --log.name far --launcher_args=\"--mca btl self,tcp\"", dir.path());
   INFO(far.out);
   REQUIRE(far.code == 0);
-  CHECK(far.says("GT_COLOUR of ./.deepspeed_env for every rank"));
+  CHECK(far.prints("GT_COLOUR of ./.deepspeed_env for every rank"));
   CHECK(lines_of(dir / "ssh.log").size() == 2);
   REQUIRE(gpttrain(tiny + "--dp 2 --launch.ranks threads --log.name here", dir.path()).code == 0);
   CHECK(logged(dir / "runs/far", "loss") == logged(dir / "runs/here", "loss"));
@@ -252,7 +252,7 @@ done
       dir.path(), 200);
   INFO(r.out << read_file(dir / "runs/x/restarts.jsonl"));
   CHECK(r.code == 0);
-  CHECK(r.says("far1 is excluded from now on"));
+  CHECK(r.prints("far1 is excluded from now on"));
   std::vector<nlohmann::json> story;
   for (const std::string& line : lines_of(dir / "runs/x/restarts.jsonl")) story.push_back(nlohmann::json::parse(line));
   // One more attempt if ranks ended by the launcher were reported before the killed one: another machine is then
@@ -316,5 +316,5 @@ TEST_CASE("each rank is bound to its share of the cores") {
   CHECK(parse_core_list_or(cores[1]) == share_of_cores(all, 1, 2));
   const Outcome more = gpttrain(cat(run, "--bind_core_list ", all[0], " --train.steps 1 --log.name y"), dir.path());
   CHECK(more.code == 2);
-  CHECK(more.says("launch.bind_cores: 2 ranks on "));
+  CHECK(more.prints("launch.bind_cores: 2 ranks on "));
 }

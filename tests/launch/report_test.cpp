@@ -69,7 +69,7 @@ void check_page(const std::string& page, const std::string& runs, const TempDir&
   const Outcome r = shell("python3 " + source_dir() + "/tests/readers/read_report.py " + page + " " + runs, dir.path());
   INFO(r.out);
   CHECK(r.code == 0);
-  CHECK(r.says("losses agree with log.jsonl"));
+  CHECK(r.prints("losses agree with log.jsonl"));
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ TEST_CASE("a run writes a report that Python parses and whose numbers are those 
 
   const Outcome table = must("compare runs/a runs/b --html compared.html", dir);
   for (const char* part : {"12 of 12", "optim.lr", "parallel.tp", "best evaluation loss", "page: compared.html"})
-    CHECK(table.says(part));
+    CHECK(table.prints(part));
   CHECK(table.count("log.name") == 0);
   check_page("compared.html", "runs/a runs/b", dir);
   const JsonValue json = parse_json(must("compare runs/a runs/b --json", dir).out, "output");
@@ -103,9 +103,9 @@ TEST_CASE("a run writes a report that Python parses and whose numbers are those 
   CHECK(json.find("config_differences")->find("parallel.tp")->items[0].text == "2");
 
   const Outcome watched = must("watch runs/a", dir);
-  CHECK(watched.says("step 12/12  loss "));
-  CHECK(watched.says("slowest stage"));
-  CHECK(watched.says("end  finished (exit code 0)\n"));
+  CHECK(watched.prints("step 12/12  loss "));
+  CHECK(watched.prints("slowest stage"));
+  CHECK(watched.prints("end  finished (exit code 0)\n"));
 }
 
 TEST_CASE("watch follows a run, ends when it ends, and Ctrl-C ends it with 130") {
@@ -123,8 +123,8 @@ TEST_CASE("watch follows a run, ends when it ends, and Ctrl-C ends it with 130")
                                       json_line(EndInfo{.reason = "finished", .step = 2}, 1010) + "\n");
   });
   CHECK(ended.code == 0);
-  CHECK(ended.says("step 2/100"));
-  CHECK(ended.says("end  finished (exit code 0)"));
+  CHECK(ended.prints("step 2/100"));
+  CHECK(ended.prints("end  finished (exit code 0)"));
   write_file(dir / "log.jsonl", start_line());
   CHECK(must("watch . --once", dir).out == "no step yet\n");
 }
@@ -135,14 +135,14 @@ TEST_CASE("report, compare and watch name the folder that is no run") {
   for (const char* command : {"report empty", "watch empty", "compare empty empty"}) {
     const Outcome r = gpttrain(command, dir.path());
     CHECK(r.code == 2);
-    CHECK(r.says("empty: expected a run folder with log.jsonl, found none"));
+    CHECK(r.prints("empty: expected a run folder with log.jsonl, found none"));
   }
-  CHECK(gpttrain("report none", dir.path()).says("none: expected a run folder, found nothing"));
-  CHECK(
-      gpttrain("report emptyy", dir.path()).says("emptyy: expected a run folder, found nothing; did you mean empty?"));
-  CHECK(gpttrain("compare empty", dir.path()).says("expected 2 to 16 run folders, found 1"));
+  CHECK(gpttrain("report none", dir.path()).prints("none: expected a run folder, found nothing"));
+  CHECK(gpttrain("report emptyy", dir.path())
+            .prints("emptyy: expected a run folder, found nothing; did you mean empty?"));
+  CHECK(gpttrain("compare empty", dir.path()).prints("expected 2 to 16 run folders, found 1"));
   ::mkfifo((dir / "empty/log.jsonl").c_str(), 0600);
-  CHECK(gpttrain("report empty", dir.path()).says("log.jsonl: is a pipe"));
+  CHECK(gpttrain("report empty", dir.path()).prints("log.jsonl: is a pipe"));
 }
 
 TEST_CASE("a log is read back: the last record of a step counts, a resumed run drops what it makes again") {

@@ -256,17 +256,17 @@ TEST_CASE("bench roofline prints R on a machine without a device, from constants
                              "/configs/gpt2-124m.json --amp O2 --precision.dtype bf16 "
                              "--train.micro_batch 64 --train.global_batch 64 --device.kind cuda";
   const Outcome planning = must("bench roofline --ceilings planning" + config, dir);
-  CHECK(planning.says("R         88.18 ms, 743k tokens/s; GEMM : attention : memory 70 : 20 : 10"));
-  CHECK(planning.says("by planning constants, not measured"));
-  CHECK(planning.says("attn.qkv weight gradient"));
+  CHECK(planning.prints("R         88.18 ms, 743k tokens/s; GEMM : attention : memory 70 : 20 : 10"));
+  CHECK(planning.prints("by planning constants, not measured"));
+  CHECK(planning.prints("attn.qkv weight gradient"));
   save_ceilings(
       {.device = "Some GPU", .dtype = "bf16", .gemm = 79e12, .copy = 0.43e12, .attention = {{64, 1024, 27e12, 23e12}}},
       dir / "c.json");
-  CHECK(must("bench roofline --ceilings c.json" + config, dir).says("R         881.8"));
-  CHECK(must("bench roofline --ceilings c.json" + config, dir).says("Some GPU, measured"));
+  CHECK(must("bench roofline --ceilings c.json" + config, dir).prints("R         881.8"));
+  CHECK(must("bench roofline --ceilings c.json" + config, dir).prints("Some GPU, measured"));
   const Outcome wrong = gpttrain("bench roofline --ceilings c.json" + config + " --amp O0", dir.path());
   CHECK(wrong.code == 2);
-  CHECK(wrong.says("ceilings of bf16, but the config's GEMMs are f32"));
+  CHECK(wrong.prints("ceilings of bf16, but the config's GEMMs are f32"));
   CHECK(gpttrain("bench roofline --ceilings no.json" + config, dir.path()).code == 2);
 }
 

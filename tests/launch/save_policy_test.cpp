@@ -99,24 +99,24 @@ TEST_CASE("a run with time-based saves saves while it trains, bitwise identical,
   TempDir dir;
   const std::string run = kTiny + "--train.steps 400 --checkpoint.keep 1000 --tp 2 ";
   const Outcome often = must(run + "--log.name often --checkpoint.mtbf_hours 1e-7", dir);  // one failure per 0.4 ms
-  CHECK(often.says("by Young's rule (checkpoint.every auto)"));
+  CHECK(often.prints("by Young's rule (checkpoint.every auto)"));
   CHECK(steps_in(dir / "runs/often") > 2);
   const Outcome rarely = must(run + "--log.name rarely", dir);
-  CHECK(rarely.says("first after 5m"));
+  CHECK(rarely.prints("first after 5m"));
   CHECK(steps_in(dir / "runs/rarely") == 1);  // at the end
   CHECK(logged(dir / "runs/often", "loss") == logged(dir / "runs/rarely", "loss"));
-  CHECK(must("ckpt diff runs/often runs/rarely", dir.path()).says("equal"));
+  CHECK(must("ckpt diff runs/often runs/rarely", dir.path()).prints("equal"));
 }
 
 TEST_CASE("a staging copy above its budget is not made: the save blocks, reports it, and writes the same") {
   TempDir dir;
   const std::string run = kTiny + "--train.steps 4 --checkpoint.every 2 --dp 2 ";
-  CHECK(must(run + "--log.name a", dir).says("every 2 steps; asynchronously, from a snapshot of "));
+  CHECK(must(run + "--log.name a", dir).prints("every 2 steps; asynchronously, from a snapshot of "));
   const Outcome tight = must(run + "--log.name b --checkpoint.staging_bytes 1000", dir);
-  CHECK(tight.says("training waits for them and they are written in chunks of 8 MiB"));
-  CHECK(tight.says("does not fit checkpoint.staging_bytes 1000"));
-  CHECK(must(run + "--log.name c --checkpoint.staging_bytes 100000000", dir).says("; asynchronously, "));
-  CHECK(must("ckpt diff runs/a runs/b", dir.path()).says("of them bitwise equal"));
+  CHECK(tight.prints("training waits for them and they are written in chunks of 8 MiB"));
+  CHECK(tight.prints("does not fit checkpoint.staging_bytes 1000"));
+  CHECK(must(run + "--log.name c --checkpoint.staging_bytes 100000000", dir).prints("; asynchronously, "));
+  CHECK(must("ckpt diff runs/a runs/b", dir.path()).prints("of them bitwise equal"));
 }
 
 TEST_CASE("without a budget the staging copy is made where the machine has free memory for it") {
@@ -150,16 +150,16 @@ TEST_CASE("parts, writer threads, index.h5 and a commit without rename are set b
   CHECK(fs::exists(step + "/rank-00001.001.h5"));
   CHECK(fs::exists(step + "/index.h5"));
   CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/.attempt-step-000000004"));
-  CHECK(must("ckpt verify runs/a --all --deep", dir.path()).says("good"));
+  CHECK(must("ckpt verify runs/a --all --deep", dir.path()).prints("good"));
   must("export --load runs/a --output out", dir.path());
-  CHECK(must(run + "--train.steps 6 --tp 2", dir).says("from step 4"));
-  CHECK(
-      must("ckpt diff runs/a/checkpoints/step-000000004 runs/a/checkpoints/step-000000004", dir.path()).says("equal"));
+  CHECK(must(run + "--train.steps 6 --tp 2", dir).prints("from step 4"));
+  CHECK(must("ckpt diff runs/a/checkpoints/step-000000004 runs/a/checkpoints/step-000000004", dir.path())
+            .prints("equal"));
   // Leftovers of a dead attempt are not a checkpoint and are removed.
   fs::create_directories(dir / "runs/a/checkpoints/step-000000099");
   write_file(dir / "runs/a/checkpoints/.attempt-step-000000099", "x\n");
-  CHECK(must("ckpt ls runs/a", dir.path()).says("attempt"));
-  CHECK(must(run + "--train.steps 8", dir).says("from step 6"));
+  CHECK(must("ckpt ls runs/a", dir.path()).prints("attempt"));
+  CHECK(must(run + "--train.steps 8", dir).prints("from step 6"));
   CHECK_FALSE(fs::exists(dir / "runs/a/checkpoints/step-000000099"));
 }
 
@@ -180,7 +180,7 @@ TEST_CASE("ls prints why each checkpoint is kept, by the run's own settings") {
   int best = 0;
   for (const auto& [step, text] : why) best += text == "one of the 2 best validation losses";
   CHECK(best + 4 == static_cast<int>(why.size()));
-  CHECK(must("ckpt ls runs/a", dir.path()).says("ok, newest 1 of 2"));
+  CHECK(must("ckpt ls runs/a", dir.path()).prints("ok, newest 1 of 2"));
 }
 
 TEST_CASE("an unknown name in --load is refused, also by a run that has its own checkpoint") {
@@ -191,15 +191,15 @@ TEST_CASE("an unknown name in --load is refused, also by a run that has its own 
     const Outcome r = gpttrain(kTiny + "--train.steps 4 --load runs/frist --log.name " + run, dir.path());
     INFO(r.out);
     CHECK(r.code == 2);
-    CHECK(r.says("--load: runs/frist: does not exist; did you mean runs/first?"));
+    CHECK(r.prints("--load: runs/frist: does not exist; did you mean runs/first?"));
   }
   fs::create_directories(dir / "runs/empty");
   const Outcome empty = gpttrain(kTiny + "--train.steps 4 --load runs/empty --log.name second", dir.path());
   CHECK(empty.code == 2);
-  CHECK(empty.says("holds no checkpoint"));
+  CHECK(empty.prints("holds no checkpoint"));
   const Outcome own = must(kTiny + "--train.steps 4 --load runs/first --log.name second", dir);
-  CHECK(own.says("checkpoint.load_from has no effect"));
-  CHECK(own.says("runs/second/checkpoints/step-000000003"));
+  CHECK(own.prints("checkpoint.load_from has no effect"));
+  CHECK(own.prints("runs/second/checkpoints/step-000000003"));
 }
 
 TEST_CASE("a fault at an unknown tensor is refused with the nearest name") {
@@ -207,11 +207,11 @@ TEST_CASE("a fault at an unknown tensor is refused with the nearest name") {
   const std::string run = kTiny + "--train.steps 1 --pp 2 --fault.inject ";
   const Outcome r = gpttrain(run + "nan@grad:param=layers.1.mlp.upp.weight,step=1", dir.path());
   CHECK(r.code == 2);
-  CHECK(r.says(
+  CHECK(r.prints(
       "fault.inject: param=layers.1.mlp.upp.weight: no tensor of that name; did you mean layers.1.mlp.up.weight?"));
   const Outcome step = gpttrain(run + "kill@step:param=embed.weight", dir.path());
   CHECK(step.code == 2);
-  CHECK(step.says("at step there is no param="));
+  CHECK(step.prints("at step there is no param="));
 }
 
 TEST_CASE("ranks that would write different checkpoints write none: reported, ignored, or fatal") {

@@ -216,7 +216,7 @@ TEST_CASE("a run resumes with other schedules and chunks bitwise, and its model 
       "train " + tiny + "--log.name x --train.steps 10 --pp 2 --parallel.schedule file:x.schedule", dir.path());
   INFO(again.out);
   CHECK(again.code == 2);
-  CHECK(again.says("x.schedule: cannot be read"));
+  CHECK(again.prints("x.schedule: cannot be read"));
 }
 
 TEST_CASE("microbatches of different lengths train as on one pipeline rank, under every schedule") {

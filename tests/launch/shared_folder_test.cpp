@@ -12,7 +12,7 @@ using namespace gt;
 namespace {
 
 // Returns each rank's error if rank k uses dirs[k].
-std::vector<std::string> said(const std::vector<std::string>& dirs) {
+std::vector<std::string> errors_of(const std::vector<std::string>& dirs) {
   return agreed_errors(static_cast<int>(dirs.size()), [&](ProcessGroup& world, int rank) {
     require_shared_folder(world, dirs[static_cast<size_t>(rank)]);
   });
@@ -22,14 +22,14 @@ std::vector<std::string> said(const std::vector<std::string>& dirs) {
 
 TEST_CASE("ranks that share one folder agree, and leave nothing in it") {
   TempDir dir;
-  CHECK(said({dir / "new", dir / "new", dir / "new"}) == std::vector<std::string>(3));
+  CHECK(errors_of({dir / "new", dir / "new", dir / "new"}) == std::vector<std::string>(3));
   CHECK(std::filesystem::is_empty(dir / "new"));
-  CHECK(said({dir / "other"}) == std::vector<std::string>(1));  // one rank: nothing to compare
+  CHECK(errors_of({dir / "other"}) == std::vector<std::string>(1));  // one rank: nothing to compare
 }
 
 TEST_CASE("ranks on machines that do not share the folder are named before the first step, exit code 2") {
   TempDir dir;
-  const auto errors = said({dir / "a", dir / "a", dir / "b", dir / "a", dir / "c"});
+  const auto errors = errors_of({dir / "a", dir / "a", dir / "b", dir / "a", dir / "c"});
   for (const std::string& e : errors) {
     INFO(e);
     CHECK(e.substr(0, 1) == "2");
@@ -43,5 +43,5 @@ TEST_CASE("ranks on machines that do not share the folder are named before the f
 TEST_CASE("a folder that cannot be created is left to the saves to report") {
   TempDir dir;
   write_file(dir / "file", "x");
-  CHECK(said({dir / "file/below", dir / "file/below"}) == std::vector<std::string>(2));
+  CHECK(errors_of({dir / "file/below", dir / "file/below"}) == std::vector<std::string>(2));
 }

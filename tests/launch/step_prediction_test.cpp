@@ -161,7 +161,7 @@ TEST_CASE("plan by measured times of this machine predicts a layout and ranks ot
     return gpttrain("plan --device_type cpu --train.global_batch 8 --launch.ranks threads " + kTiny + more,
                     cache.path());
   };
-  CHECK(plan("--dp 2").says("is not measured for"));
+  CHECK(plan("--dp 2").prints("is not measured for"));
   const Outcome first = plan("--dp 2 --calibrate --json");
   INFO(first.out);
   REQUIRE(first.code == 0);
@@ -172,7 +172,7 @@ TEST_CASE("plan by measured times of this machine predicts a layout and ranks ot
   CHECK((predicted > 1e-4 && predicted < 10));
   CHECK(json["step_terms"]["data_parallel"].get<double>() > 0);
   const Outcome why = plan("--dp 2 --why");
-  CHECK((why.says("limits") && why.says("bytes a parameter")));
+  CHECK((why.prints("limits") && why.prints("bytes a parameter")));
   const Outcome ranked = plan("--devices 2 --search --json");
   INFO(ranked.out);
   const auto layouts = nlohmann::json::parse(ranked.out);
@@ -182,7 +182,7 @@ TEST_CASE("plan by measured times of this machine predicts a layout and ranks ot
 
   const std::string run = kTiny + "--train.global_batch 8 --dp 2 --launch.ranks threads --data.train mock ";
   const Outcome trained = must(run + "--train.steps 12 --log.name r", cache);
-  CHECK(trained.says("ms predicted, "));
+  CHECK(trained.prints("ms predicted, "));
   CHECK(logged(cache / "runs/r", "step_predicted").back() == Approx(predicted));
   const Outcome again = must(run + "--train.steps 4 --log.name s", cache);
   CHECK(logged(cache / "runs/s", "step_predicted").back() != Approx(predicted));  // corrected by the first run

@@ -137,14 +137,14 @@ TEST_CASE("waiting for data more than one per cent of twenty steps is reported o
   DataWaitWatch quick;
   for (int k = 0; k < 100; ++k) CHECK_FALSE(quick.step(k < 2 ? 1 : 0.0099, 1));  // the first steps do not count
   DataWaitWatch slow;
-  int said = 0, at = 0;
+  int printed = 0, at = 0;
   for (int k = 0; k < 100; ++k)
     if (const auto text = slow.step(0.0101, 1)) {
-      ++said;
+      ++printed;
       at = k;
       CHECK_THAT(*text,
                  Contains("1.0 % of the last 20 steps") && Contains("train.micro_batch") && Contains("device.threads"));
     }
-  CHECK(said == 1);
+  CHECK(printed == 1);
   CHECK(at == DataWaitWatch::kIgnored + DataWaitWatch::kSteps - 1);
 }

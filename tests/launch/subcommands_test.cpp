@@ -44,15 +44,15 @@ class Redirect {
   int fd_, saved_;
 };
 
-struct Said {
+struct Printed {
   Exit code = Exit::kInternal;
   std::string out, err, error;  // error: what main would print
 };
 
-Said run(const Words& words, const std::string& input = "") {
+Printed run(const Words& words, const std::string& input = "") {
   const TempDir dir;
   write_file(dir / "in", input);
-  Said s;
+  Printed s;
   std::cout.flush();
   std::fflush(stdout);
   {
@@ -75,14 +75,14 @@ Said run(const Words& words, const std::string& input = "") {
 }
 
 std::string output_of(const Words& words, const std::string& input = "") {
-  const Said s = run(words, input);
+  const Printed s = run(words, input);
   INFO(s.error);
   CHECK(s.code == Exit::kOk);
   return s.out;
 }
 
 void refused(const Words& words, Exit code, const Words& parts, const std::string& input = "") {
-  const Said s = run(words, input);
+  const Printed s = run(words, input);
   INFO(fmt::format("gpttrain {}", fmt::join(words, " ")));
   CHECK(static_cast<int>(s.code) == static_cast<int>(code));
   for (const std::string& p : parts) CHECK_THAT(s.error, Contains(p));
@@ -207,10 +207,10 @@ TEST_CASE("data prepare and data inspect round-trip a text") {
   const Fixture& w = world();
   const TempDir dir;
   write_file(dir / "a.jsonl", "{\"id\": 1, \"body\": \"first \\u20ac document\"}\n{\"body\": \"second\"}\n");
-  const std::string said = output_of({"data", "prepare", "--input", dir / "a.jsonl", "--json-key", "body",
-                                      "--tokenizer", w.tok(), "--output", dir / "a"});
-  CHECK_THAT(said, Contains("documents         2") && Contains("(u16)") && Contains("bytes per token") &&
-                       Contains("next: gpttrain data inspect"));
+  const std::string output = output_of({"data", "prepare", "--input", dir / "a.jsonl", "--json-key", "body",
+                                        "--tokenizer", w.tok(), "--output", dir / "a"});
+  CHECK_THAT(output, Contains("documents         2") && Contains("(u16)") && Contains("bytes per token") &&
+                         Contains("next: gpttrain data inspect"));
   const std::string shown = output_of({"data", "inspect", dir / "a", "--tokenizer", w.tok()});
   CHECK_THAT(shown, Contains("documents    2\n") && Contains("verdict      good") &&
                         Contains("begins       \"first \xe2\x82\xac document<|endoftext|>\"") &&
@@ -257,7 +257,7 @@ TEST_CASE("data inspect prints samples, their order, and the unigram entropy") {
   std::string idx = read_file(dir / "h.idx");
   idx[10] = 7;
   write_file(dir / "h.idx", idx);
-  const Said bad = run({"data", "inspect", dir / "h"});
+  const Printed bad = run({"data", "inspect", dir / "h"});
   CHECK(bad.code == Exit::kDamaged);
   CHECK_THAT(bad.out, Contains("verdict      bad") && Contains("h.idx") && !Contains("entropy"));
 }
@@ -390,8 +390,8 @@ TEST_CASE("schedule prints programs, timeline, bubble and peaks") {
 
 TEST_CASE("schedule writes the simulated step as a trace") {
   const TempDir dir;
-  const std::string said = output_of({"schedule", "--pp", "2", "--microbatches", "3", "--trace", dir / "step.json"});
-  CHECK_THAT(said, Contains("ui.perfetto.dev") && Contains("step.json"));
+  const std::string output = output_of({"schedule", "--pp", "2", "--microbatches", "3", "--trace", dir / "step.json"});
+  CHECK_THAT(output, Contains("ui.perfetto.dev") && Contains("step.json"));
   CHECK_THAT(read_file(dir / "step.json"),
              Contains("\"traceEvents\"") && Contains("\"F m2 s1\"") && Contains("\"ph\":\"s\""));
   output_of({"schedule", "--trace", dir / "step.json.gz"});

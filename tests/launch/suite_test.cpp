@@ -42,7 +42,7 @@ TEST_CASE("bench suite runs a tiny case in fresh processes and writes it beside 
       "bench suite --case DP_1x1x1_2_1536x16 --scale tiny --device cpu --runs 2 --warmup 1 --steps 2 --out out.json",
       dir);
   INFO(r.out);
-  CHECK((r.says("TINY") && r.says("hw-full-nc") && r.says("4.31 (43.25)") && r.says("4.92 (49.43)")));
+  CHECK((r.prints("TINY") && r.prints("hw-full-nc") && r.prints("4.31 (43.25)") && r.prints("4.92 (49.43)")));
   const auto j = nlohmann::json::parse(read_file(dir / "out.json")).at("cases").at(0);
   CHECK(j.at("speed_up") == 1);
   const double seconds = j.at("step_seconds").at("median");

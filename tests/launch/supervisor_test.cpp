@@ -132,9 +132,9 @@ TEST_CASE("a killed and then a stopped rank: the job restarts with the losses of
                              });
   INFO(r.out);
   CHECK(r.code == 0);
-  CHECK(r.says("the run ended with 137 (SIGKILL): rank 1 "));
-  CHECK(r.says("restart 1 of 9 in 0 s, from step "));
-  CHECK(r.says("the run ended with 124: stalled: not arrived: rank 1"));
+  CHECK(r.prints("the run ended with 137 (SIGKILL): rank 1 "));
+  CHECK(r.prints("restart 1 of 9 in 0 s, from step "));
+  CHECK(r.prints("the run ended with 124: stalled: not arrived: rank 1"));
   for (const char* key : {"loss", "grad_norm"}) {
     CHECK(tail(dir / "runs/x", key, 10).size() == 10);
     CHECK(tail(dir / "runs/x", key, 10) == tail(dir / "runs/calm", key, 10));
@@ -172,8 +172,8 @@ TEST_CASE("one rank and thread ranks are supervised too", "[R28]") {
                                });
     INFO(r.out);
     CHECK(r.code == 0);
-    CHECK(r.says(kSanitized ? "the run ended with 137 (SIGKILL); restart 1 of 2"
-                            : "the run ended with 139 (SIGSEGV); restart 1 of 2"));
+    CHECK(r.prints(kSanitized ? "the run ended with 137 (SIGKILL); restart 1 of 2"
+                              : "the run ended with 139 (SIGSEGV); restart 1 of 2"));
     CHECK(tail(dir / "runs/x", "loss", 20) == tail(dir / "runs/calm", "loss", 20));
   }
 }
@@ -186,7 +186,7 @@ TEST_CASE("a job that dies at the same step again loads the older checkpoint, an
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 70);
-  CHECK(r.says("3 attempts in a row committed no newer checkpoint"));
+  CHECK(r.prints("3 attempts in a row committed no newer checkpoint"));
   const auto story = restarts(dir / "runs/x");
   REQUIRE(story.size() >= 3);
   CHECK(story.size() <= 5);
@@ -214,7 +214,7 @@ TEST_CASE("copies in memory: a restart loses no finished step and writes the log
     INFO(r.out);
     CHECK(r.code == 0);
     CHECK_FALSE(std::filesystem::exists(copies));
-    CHECK(r.says("from the beginning or a later one in memory"));
+    CHECK(r.prints("from the beginning or a later one in memory"));
     const size_t resumed = r.out.find("(copies in memory, 0 of 2 from other machines)");
     REQUIRE(resumed != std::string::npos);
     CHECK(std::stoi(r.out.substr(r.out.rfind("from step ", resumed) + 10)) >= 10);
@@ -233,8 +233,8 @@ TEST_CASE("copies in memory: a job that dies at the same step again loads the ol
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 70);
-  CHECK(r.says("from step 10 (copies in memory"));
-  CHECK(r.says("from step 4, the second newest"));
+  CHECK(r.prints("from step 10 (copies in memory"));
+  CHECK(r.prints("from step 4, the second newest"));
 }
 
 TEST_CASE("copies in memory: a checkpoint of a later step is loaded instead", "[R28]") {
@@ -246,22 +246,22 @@ TEST_CASE("copies in memory: a checkpoint of a later step is loaded instead", "[
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 70);
-  CHECK(r.says("resumed      from step 12 "));
-  CHECK_FALSE(r.says("(copies in memory"));
+  CHECK(r.prints("resumed      from step 12 "));
+  CHECK_FALSE(r.prints("(copies in memory"));
 }
 
 TEST_CASE("copies in memory: without effect is reported, and a foreign variable is refused") {
   TempDir dir;
   const Outcome r = gpttrain(kTiny + "--train.steps 1 --fault.peer_copies 1 --log.name x", dir.path());
   CHECK(r.code == 0);
-  CHECK(r.says("fault: peer_copies 1 has no effect: without launch.max_restarts"));
+  CHECK(r.prints("fault: peer_copies 1 has no effect: without launch.max_restarts"));
   for (const std::string text : {"../../x:1:restore", "0123456789abcdef:0:new", "0123456789abcdef:1:old", ""}) {
     const Outcome bad = shell("GPTTRAIN_COPIES=" + text + " exec " + binary_dir() + "/gpttrain " + kTiny +
                                   "--train.steps 1 --fault.peer_copies 1 --log.name y",
                               dir.path());
     INFO(bad.out);
     CHECK(bad.code == 2);
-    CHECK(bad.says("GPTTRAIN_COPIES: expected JOB:ATTEMPT:new or :restore"));
+    CHECK(bad.prints("GPTTRAIN_COPIES: expected JOB:ATTEMPT:new or :restore"));
   }
 }
 
@@ -277,7 +277,7 @@ TEST_CASE("a failure that a restart cannot fix is not restarted", "[R28]") {
     const Outcome r = gpttrain(kTiny + "--train.steps 4 --launch.max_restarts 5 --log.name x " + c.flags, dir.path());
     INFO(r.out);
     CHECK(r.code == c.code);
-    CHECK_FALSE(r.says("restart 1 of"));
+    CHECK_FALSE(r.prints("restart 1 of"));
   }
 }
 
@@ -293,7 +293,7 @@ TEST_CASE("Ctrl-C while the supervisor waits ends at once, during training it sa
                });
   INFO(waiting.out);
   CHECK(waiting.code == 75);
-  CHECK(waiting.says("stopped while waiting"));
+  CHECK(waiting.prints("stopped while waiting"));
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(50));
 
   const Outcome training = gpttrain(kTiny + "--tp 2 --train.steps 1000000 --launch.max_restarts 9 --log.name y",
@@ -303,7 +303,7 @@ TEST_CASE("Ctrl-C while the supervisor waits ends at once, during training it sa
                                     });
   INFO(training.out);
   CHECK(training.code == 75);
-  CHECK_FALSE(training.says("restart"));
+  CHECK_FALSE(training.prints("restart"));
   CHECK(restarts(dir / "runs/y").empty());
   CHECK(std::filesystem::exists(dir / "runs/y/checkpoints/latest"));
 }
@@ -315,5 +315,5 @@ TEST_CASE("a supervisor below another launcher is refused") {
       shell("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 exec " + gpttrain + " launch " + kTiny, dir.path());
   INFO(r.out);
   CHECK(r.code == 2);
-  CHECK(r.says("started by another launcher (OMPI_COMM_WORLD_RANK)"));
+  CHECK(r.prints("started by another launcher (OMPI_COMM_WORLD_RANK)"));
 }

@@ -128,7 +128,7 @@ TEST_CASE("Ctrl-C in tokenizer train is reported, ends with 130, and leaves noth
   const Outcome r = shell("exec " + binary_dir() + "/" + train, dir.path(), 60, interrupt);
   INFO(r.out);
   CHECK(r.code == 128 + SIGINT);
-  CHECK(r.says("interrupted; nothing was written"));
+  CHECK(r.prints("interrupted; nothing was written"));
   CHECK(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()) == 1);  // the pipe
 }
 
@@ -138,25 +138,25 @@ TEST_CASE("from a text file to text in three commands, and the text is prepared 
   const Outcome no_tokenizer = gpttrain(kModel + "--data.train mine.txt --train.steps 2", dir.path());
   INFO(no_tokenizer.out);
   CHECK(no_tokenizer.code == 2);
-  CHECK(no_tokenizer.says("gpttrain tokenizer train --input mine.txt --vocab 400 --output mine.model"));
+  CHECK(no_tokenizer.prints("gpttrain tokenizer train --input mine.txt --vocab 400 --output mine.model"));
   must("tokenizer train --input mine.txt --vocab 400 --output mine.model", dir);
   const std::string train = kModel +
                             "--data.train mine.txt --data.tokenizer mine.model --log.name mine --train.eval_every 5 "
                             "--train.eval_steps 1 --dp 2 --launch.ranks threads --train.steps ";
   const Outcome dry = must(train + "1 --dry-run", dir);
-  CHECK(dry.says("text files, prepared when the run starts"));
-  CHECK_FALSE(dry.says("synthetic tokens"));
+  CHECK(dry.prints("text files, prepared when the run starts"));
+  CHECK_FALSE(dry.prints("synthetic tokens"));
   CHECK_FALSE(fs::exists(dir / "runs/mine"));
   const Outcome first = must(train + "5", dir);
-  CHECK(first.says("prepare "));
-  CHECK(first.says("1 document is too few"));  // data.split applies, so there is data to evaluate on
+  CHECK(first.prints("prepare "));
+  CHECK(first.prints("1 document is too few"));  // data.split applies, so there is data to evaluate on
   CHECK(logged(dir / "runs/mine", "loss", "eval").size() == 1);
   CHECK(token_files(dir / "runs/mine/data") == 1);
   const Outcome again = must(train + "10 --checkpoint.allow_change train.steps", dir);
-  CHECK(again.says("from step 5"));
-  CHECK_FALSE(again.says("prepare "));
+  CHECK(again.prints("from step 5"));
+  CHECK_FALSE(again.prints("prepare "));
   CHECK(token_files(dir / "runs/mine/data") == 1);
-  CHECK(must("generate --load runs/mine --prompt \"The\" --max-tokens 4", dir).says("The"));
+  CHECK(must("generate --load runs/mine --prompt \"The\" --max-tokens 4", dir).prints("The"));
   write_file(dir / "mine.txt", "Other text.\nOf two lines, and so on, and so on, and so on, and so on.\n");
   CHECK(gpttrain(train + "12", dir.path()).code == 2);  // data differs from the checkpoint's
 }
@@ -173,7 +173,7 @@ TEST_CASE("an input that is no text is reported, and a model too small for the t
     const Outcome r = gpttrain(kModel + "--data.tokenizer mine.model --train.steps 2 " + args, dir.path());
     INFO(args << "\n" << r.out);
     CHECK(r.code == 2);
-    CHECK(r.says(why));
+    CHECK(r.prints(why));
   };
   refused("--data.train mine.txt", "--model.vocab 420");
   refused("--data.train mine.txt --dry-run", "--model.vocab 420");

@@ -53,7 +53,7 @@ void compare_ids(const std::vector<std::string>& kinds, int texts) {
     INFO(kind);
     run("make " + kind + " " + kind + " " + kText);
     must("data prepare --input texts.jsonl --tokenizer " + kind + " --no-eod --check-cache --output out-" + kind, dir);
-    CHECK(run("compare " + kind + " texts.jsonl out-" + kind).says(count + " documents"));
+    CHECK(run("compare " + kind + " texts.jsonl out-" + kind).prints(count + " documents"));
   }
 }
 
@@ -84,9 +84,9 @@ TEST_CASE(
   must("export --load runs/run --output hf", dir);
   fs::remove(dir / "hf/tokenizer.json");  // an older folder: the two files beside the weights
   for (const char* name : {"vocab.json", "merges.txt"}) fs::copy_file(dir / "old/" + name, dir / "hf/" + name);
-  CHECK(must("import --from hf --output in", dir).says("--data.tokenizer in/step-000000000/tokenizer.json"));
+  CHECK(must("import --from hf --output in", dir).prints("--data.tokenizer in/step-000000000/tokenizer.json"));
   CHECK(must("generate --load in" + how, dir).out == text);
-  CHECK(must(kTiny + "--from hf --data.train text.txt --log.name from", dir).says("from"));
+  CHECK(must(kTiny + "--from hf --data.train text.txt --log.name from", dir).prints("from"));
 }
 
 TEST_CASE("ids of a tokenizer.json equal those of transformers on 100,000 texts: GPT-2, Llama 3, Qwen 2") {
@@ -110,13 +110,13 @@ TEST_CASE("a run on text with a tokenizer.json stores it, and generate, eval, ex
   const std::string text = must("generate --load runs/run" + how, dir).out;
   CHECK(text.find("the thing") != std::string::npos);
   must("data prepare --input text.txt --tokenizer hf/tokenizer.json --output tokens", dir);
-  CHECK(must("eval --load runs/run --data.train tokens --device.kind cpu", dir).says("loss"));
+  CHECK(must("eval --load runs/run --data.train tokens --device.kind cpu", dir).prints("loss"));
   must("export --load runs/run --output out", dir);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
     CHECK(read_file(dir / (std::string("out/") + name)) == read_file(dir / (std::string("hf/") + name)));
   CHECK(nlohmann::json::parse(read_file(dir / "out/generation_config.json"))["eos_token_id"] == 263);
   const Outcome in = must("import --from out --output in", dir);
-  CHECK(in.says("--data.tokenizer in/step-000000000/tokenizer.json"));
+  CHECK(in.prints("--data.tokenizer in/step-000000000/tokenizer.json"));
   CHECK(must("generate --load in" + how, dir).out == text);
 
   // A run does not resume these weights with another tokenizer.
@@ -124,13 +124,13 @@ TEST_CASE("a run on text with a tokenizer.json stores it, and generate, eval, ex
   const Outcome other =
       gpttrain(kTiny + "--data.train text.txt --data.tokenizer other.json --log.name run --train.steps 9", dir.path());
   CHECK(other.code == 2);
-  CHECK(other.says("one tokenizer"));
+  CHECK(other.prints("one tokenizer"));
 
   // A folder with an unsupported tokenizer: the weights are imported without it.
   write_file(dir / "out/tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"a": 0}}})");
   const Outcome foreign = must("import --from out --output foreign", dir);
-  CHECK((foreign.says("WordPiece") && foreign.says("imported without a tokenizer")));
-  CHECK(gpttrain("generate --load foreign" + how, dir.path()).says("--tokenizer"));
+  CHECK((foreign.prints("WordPiece") && foreign.prints("imported without a tokenizer")));
+  CHECK(gpttrain("generate --load foreign" + how, dir.path()).prints("--tokenizer"));
   CHECK(must("generate --load foreign --tokenizer hf/tokenizer.json" + how, dir).out == text);
 }
 
@@ -149,11 +149,11 @@ TEST_CASE("tokenizer encode and decode read a tokenizer.json, and a missing end 
     CHECK(read_file(dir / "back") == lines);
   }
   must("data prepare --input lines.txt --split-docs line --tokenizer hf/tokenizer.json --output d", dir);
-  CHECK(must("data inspect d --tokenizer hf --doc 0", dir).says("the other thing"));
+  CHECK(must("data inspect d --tokenizer hf --doc 0", dir).prints("the other thing"));
   auto j = test::byte_level_json();
   j["added_tokens"] = test::Json::array();
   write_file(dir / "plain.json", j.dump());
   const Outcome none = gpttrain("data prepare --input lines.txt --tokenizer plain.json --output e", dir.path());
   CHECK(none.code == 2);
-  CHECK(none.says("--no-eod"));
+  CHECK(none.prints("--no-eod"));
 }

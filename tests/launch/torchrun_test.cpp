@@ -112,7 +112,7 @@ TEST_CASE("four ranks by torchrun's variables train as threads do, with ranks on
         shell(all_ranks(here, free_port(), kTiny + "--tp 2 --pp 2 --log.name " + name, "GPTTRAIN_JOB_SECRET=blue"),
               dir.path());
     INFO(r.out);
-    for (int k = 0; k < 4; ++k) CHECK(r.says(fmt::format("rank {}: 0", k)));
+    for (int k = 0; k < 4; ++k) CHECK(r.prints(fmt::format("rank {}: 0", k)));
     const Outcome same = gpttrain("ckpt diff runs/threads runs/" + name, dir.path());
     INFO(same.out);
     CHECK(same.code == 0);
@@ -125,26 +125,26 @@ TEST_CASE("starts by torchrun's variables that cannot work end with the reason a
   const Outcome missing = shell("env RANK=1 WORLD_SIZE=4 " + binary_dir() + "/gpttrain " + run, dir.path());
   INFO(missing.out);
   CHECK(missing.code == 2);
-  CHECK(missing.says("MASTER_ADDR is not set"));
+  CHECK(missing.prints("MASTER_ADDR is not set"));
   const Outcome alone = shell(rank_command(0, 4, free_port(), run), dir.path());
   INFO(alone.out);
   CHECK(alone.code == 74);
-  CHECK(alone.says("ranks [1,2,3] of 4 did not connect to rank 0 on "));
-  CHECK(alone.says("launch.start_timeout_s"));
+  CHECK(alone.prints("ranks [1,2,3] of 4 did not connect to rank 0 on "));
+  CHECK(alone.prints("launch.start_timeout_s"));
   const Outcome open = shell(rank_command(0, 2, free_port(), run), dir.path());
   INFO(open.out);
   CHECK(open.code == 2);
-  CHECK(open.says("GPTTRAIN_JOB_SECRET"));
+  CHECK(open.prints("GPTTRAIN_JOB_SECRET"));
   const int port = free_port();
   const std::string one = rank_command(0, 2, port, run, "GPTTRAIN_JOB_SECRET=blue"),
                     two = rank_command(2, 2, port, run, "GPTTRAIN_JOB_SECRET=red");
   const Outcome wrong =
       shell("(" + one + "; echo \"rank 0: $?\") & (" + two + "; echo \"rank 2: $?\") & wait", dir.path());
   INFO(wrong.out);
-  CHECK(wrong.says("rank 0: 74"));
-  CHECK(wrong.says("rank 2: 2"));
-  CHECK(wrong.says("its job secret differs"));
-  CHECK(wrong.says("had another job secret"));
+  CHECK(wrong.prints("rank 0: 74"));
+  CHECK(wrong.prints("rank 2: 2"));
+  CHECK(wrong.prints("its job secret differs"));
+  CHECK(wrong.prints("had another job secret"));
 }
 
 TEST_CASE("a killed rank by torchrun's variables ends the others with its name") {
@@ -153,9 +153,9 @@ TEST_CASE("a killed rank by torchrun's variables ends the others with its name")
       shell(all_ranks(4, free_port(), kTiny + "--dp 4 --train.steps 100000 --fault.inject exit@step:rank=2,step=2,n=9"),
             dir.path());
   INFO(r.out);
-  CHECK(r.says("rank 2: 9"));
-  for (const int k : {0, 1, 3}) CHECK_FALSE(r.says(fmt::format("rank {}: 0", k)));
-  CHECK((r.says("connection to rank 2 ended") || r.says("rank 2 (")));
+  CHECK(r.prints("rank 2: 9"));
+  for (const int k : {0, 1, 3}) CHECK_FALSE(r.prints(fmt::format("rank {}: 0", k)));
+  CHECK((r.prints("connection to rank 2 ended") || r.prints("rank 2 (")));
 }
 
 TEST_CASE("torchrun itself starts ranks: its store keeps MASTER_PORT") {
@@ -177,7 +177,7 @@ TEST_CASE("a rank that gets SIGTERM while it closes after a stop ends with 75 ne
   TempDir dir;
   const std::string log = dir / "runs/x/log.jsonl";
   const auto has_end = [&] {
-    return std::filesystem::exists(log) && Outcome{0, read_file(log)}.says("\"type\": \"end\"");
+    return std::filesystem::exists(log) && Outcome{0, read_file(log)}.prints("\"type\": \"end\"");
   };
   const Outcome r = gpttrain(kTiny + "--train.steps 1000 --fault.inject delay@step:ms=1200 --log.name x", dir.path(),
                              60, [&](int pid) {
@@ -188,5 +188,5 @@ TEST_CASE("a rank that gets SIGTERM while it closes after a stop ends with 75 ne
                              });
   INFO(r.out);
   CHECK(r.code == 75);
-  CHECK(r.says("everything is saved"));
+  CHECK(r.prints("everything is saved"));
 }

@@ -172,10 +172,10 @@ TEST_CASE("traced steps of a run become a valid trace and a timeline, and train 
   INFO(traced.out);
   REQUIRE(traced.code == 0);
   CHECK(logged(dir / "runs/traced", "loss") == logged(dir / "runs/plain", "loss"));
-  CHECK(traced.says("trace-2.json.gz"));
-  CHECK(traced.says("timeline"));
-  CHECK(traced.says("r1 "));
-  CHECK_FALSE(plain.says("timeline"));
+  CHECK(traced.prints("trace-2.json.gz"));
+  CHECK(traced.prints("timeline"));
+  CHECK(traced.prints("r1 "));
+  CHECK_FALSE(plain.prints("timeline"));
   const json trace = json::parse(unpacked(dir / "runs/traced/trace-2.json.gz"));
   const Seen seen = require_valid(trace);
   CHECK(seen.processes == std::set<int>{0, 4});  // the pipeline of (dp 0, tp 0)
@@ -210,10 +210,10 @@ TEST_CASE("a trace of processes works, ends with the run, and bad windows are re
   CHECK(seen.slices.at("F") == 2 * 4);
   const Outcome bad = gpttrain(kTiny + "--log.trace_steps 5:3", dir.path());
   CHECK(bad.code == 2);
-  CHECK(bad.says("log.trace_steps"));
+  CHECK(bad.prints("log.trace_steps"));
   const Outcome beyond = gpttrain(kTiny + "--log.name beyond --log.trace_steps 9", dir.path());
   CHECK(beyond.code == 0);
-  CHECK(beyond.says("log.trace_steps"));
+  CHECK(beyond.prints("log.trace_steps"));
 }
 
 TEST_CASE("the logged bubbles, measured and predicted, exist where there is a pipeline") {

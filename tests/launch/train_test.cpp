@@ -99,7 +99,7 @@ TEST_CASE("a run that stops half way and resumes is bitwise the uninterrupted ru
   const Outcome rest = gpttrain(layout + "--train.steps 12 --log.name parts", dir.path());
   INFO(rest.out);
   REQUIRE(rest.code == 0);
-  CHECK(rest.says("from step"));
+  CHECK(rest.prints("from step"));
   for (const char* key :
        {"loss", "grad_norm", "lr"}) {  // the kill may lose log lines of the first six steps, but no others
     INFO(key);
@@ -117,8 +117,8 @@ TEST_CASE("a finished run that is started again reports so and exits with 0") {
   const Outcome again = gpttrain(run + "3", dir.path());
   INFO(again.out);
   CHECK(again.code == 0);
-  CHECK(again.says("nothing to do"));
-  CHECK(again.says("--log.name"));
+  CHECK(again.prints("nothing to do"));
+  CHECK(again.prints("--log.name"));
   CHECK(logged(dir / "runs/x", "loss").size() == 4);
 }
 
@@ -165,7 +165,7 @@ TEST_CASE("a run directory that becomes read-only ends its logs, not the trainin
     const Outcome r = gpttrain(kTiny + "--train.steps 3 --log.name x --checkpoint.resume never --force", dir.path());
     INFO(r.out);
     CHECK(logged(dir / "runs/x", "loss").size() == 3);
-    CHECK(r.says("not written: checkpoint of step 3"));
+    CHECK(r.prints("not written: checkpoint of step 3"));
     CHECK(r.code == 74);
     return;
   }
@@ -174,7 +174,7 @@ TEST_CASE("a run directory that becomes read-only ends its logs, not the trainin
   std::filesystem::permissions(dir / "runs", std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
   const Outcome r = gpttrain(kTiny + "--train.steps 3 --log.name x", dir.path());
   CHECK(r.code == 2);
-  CHECK(r.says("cannot make the run folder"));
+  CHECK(r.prints("cannot make the run folder"));
 }
 
 TEST_CASE("ranks of one machine never initialize MPI") {
@@ -197,11 +197,11 @@ TEST_CASE("a pipeline with a large bubble is reported before it starts, with the
   const Outcome idle = gpttrain(kTiny + "--pp 4 --train.grad_accum 2 --train.global_batch 2 --dry-run", dir.path());
   INFO(idle.out);
   REQUIRE(idle.code == 0);
-  CHECK(idle.says("pipeline bubble 6"));  // 3 / (2 + 3), plus the partition's imbalance
-  for (const char* stage : {"stage 0: embedding", "stage 1: ", "stage 2: ", "stage 3: "}) CHECK(idle.says(stage));
+  CHECK(idle.prints("pipeline bubble 6"));  // 3 / (2 + 3), plus the partition's imbalance
+  for (const char* stage : {"stage 0: embedding", "stage 1: ", "stage 2: ", "stage 3: "}) CHECK(idle.prints(stage));
   const Outcome busy = gpttrain(kTiny + "--pp 2 --train.grad_accum 8 --dry-run", dir.path());
   REQUIRE(busy.code == 0);
-  CHECK_FALSE(busy.says("pipeline bubble"));
+  CHECK_FALSE(busy.prints("pipeline bubble"));
 }
 
 TEST_CASE("recomputation with a split backward warns with both peaks, and ZeRO's choice shows both costs") {
@@ -212,8 +212,8 @@ TEST_CASE("recomputation with a split backward warns with both peaks, and ZeRO's
                              dir.path());
   INFO(o.out);
   REQUIRE(o.code == 0);
-  CHECK(o.says("zb-h1 keeps recomputed activations until their weight gradients"));
-  CHECK(o.says(", with 1f1b "));
-  CHECK(o.says("gradients reduced at the end of the step: a rank holds "));
-  CHECK(o.says("with zero.grad_reduce each: a rank holds "));
+  CHECK(o.prints("zb-h1 keeps recomputed activations until their weight gradients"));
+  CHECK(o.prints(", with 1f1b "));
+  CHECK(o.prints("gradients reduced at the end of the step: a rank holds "));
+  CHECK(o.prints("with zero.grad_reduce each: a rank holds "));
 }

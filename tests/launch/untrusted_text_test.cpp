@@ -66,7 +66,7 @@ TEST_CASE("a word of a command is quoted where a shell would split it") {
 }
 
 TEST_CASE("a missing or malformed value of a manifest is named, with expected and found") {
-  const auto said = [](const char* from, const char* to) {
+  const auto manifest_error = [](const char* from, const char* to) {
     Manifest m;
     m.state.run_uuid = "run";
     std::string text = to_text(m);
@@ -76,19 +76,22 @@ TEST_CASE("a missing or malformed value of a manifest is named, with expected an
     text += ",\"sha256\":\"" + sha256_hex(text) + "\"}\n";
     return error_of([&] { parse_manifest(text, "m.json"); }, Exit::kDamaged);
   };
-  CHECK(said("\"pp\":1", "\"pp\":[1]") ==
+  CHECK(manifest_error("\"pp\":1", "\"pp\":[1]") ==
         "m.json: layout.pp: expected a whole number that is not too large, found [1]");
-  CHECK(said("\"pp\":1", "\"pp\":3000000000") ==
+  CHECK(manifest_error("\"pp\":1", "\"pp\":3000000000") ==
         "m.json: layout.pp: expected a whole number that is not too large, found 3000000000");
-  CHECK(said("\"seed\":", "\"sead\":") == "m.json: state: seed: is missing");
-  CHECK(said("\"optim\":{", "\"optim\":{\"t\":7},\"was\":{") == "m.json: state: optim.type: is missing");
-  CHECK(said("\"run_uuid\":\"run\"", "\"run_uuid\":7.5") == "m.json: state: run_uuid: expected a string, found 7.5");
-  CHECK(said("\"files\":[]", "\"files\":[{\"name\":1}]") == "m.json: files.0: name: expected a string, found 1");
-  CHECK(said("\"tensors\":[]", "\"tensors\":{}") == "m.json: tensors: expected a list, found {}");
-  CHECK(said("\"version\":[1,0]", "\"version\":[1]") == "m.json: version: expected more than 1 values, found 1");
-  CHECK(said("\"writer\":{", "\"writer\":\"\\u001b[2J\",\"w\":{") ==
+  CHECK(manifest_error("\"seed\":", "\"sead\":") == "m.json: state: seed: is missing");
+  CHECK(manifest_error("\"optim\":{", "\"optim\":{\"t\":7},\"was\":{") == "m.json: state: optim.type: is missing");
+  CHECK(manifest_error("\"run_uuid\":\"run\"", "\"run_uuid\":7.5") ==
+        "m.json: state: run_uuid: expected a string, found 7.5");
+  CHECK(manifest_error("\"files\":[]", "\"files\":[{\"name\":1}]") ==
+        "m.json: files.0: name: expected a string, found 1");
+  CHECK(manifest_error("\"tensors\":[]", "\"tensors\":{}") == "m.json: tensors: expected a list, found {}");
+  CHECK(manifest_error("\"version\":[1,0]", "\"version\":[1]") ==
+        "m.json: version: expected more than 1 values, found 1");
+  CHECK(manifest_error("\"writer\":{", "\"writer\":\"\\u001b[2J\",\"w\":{") ==
         "m.json: writer: expected an object, found \"\\u001b[2J\"");
-  CHECK_THAT(said("\"tensors\":[]", "\"tensors\":[}"),
+  CHECK_THAT(manifest_error("\"tensors\":[]", "\"tensors\":[}"),
              Contains("m.json: no JSON: line ") && !Contains("json.exception"));
 }
 

@@ -21,11 +21,11 @@ Config config_of(std::vector<std::string> flags, const std::string& file = "") {
   return load_config({.file = file.empty() ? "" : source_dir() + "/configs/" + file, .flags = flags}).config;
 }
 
-Config small(const Config& given, std::vector<std::string>* said = nullptr) {
+Config small(const Config& given, std::vector<std::string>* all_notes = nullptr) {
   std::vector<std::string> notes;
   const CheckedLayout c = check_layout(shrink(given, goal_of(given), notes), {});
   for (const Problem& p : c.problems) FAIL_CHECK(p.key << ": " << p.reason);
-  if (said != nullptr) *said = notes;
+  if (all_notes != nullptr) *all_notes = notes;
   return c.config;
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("verify tests a layout, prints what it compared, and ends with 0") {
   for (const char* text : {"tp 2 pp 2 dp 2 zb-h1 m 3 sequence_parallel zero 1, 8 ranks", "r0 0F0 0F>0", "embed.weight",
                            "layers.*.attn.qkv.weight", "final_norm.bias", "bitwise identical to tp 2 pp 1 dp 2",
                            "equal: the layout computes"})
-    CHECK(o.says(text));
+    CHECK(o.prints(text));
   CHECK(std::filesystem::is_empty(dir.path()));  // leaves no files
 }
 
@@ -144,8 +144,8 @@ TEST_CASE("verify --on here tests the ranks that it starts, or those of a launch
     const Outcome o = gpttrain(kTiny + "--tp 2 --pp 2 --on here " + how, dir.path());
     INFO(o.out);
     CHECK(o.code == 0);
-    CHECK(o.says("4 ranks (launched)"));
-    CHECK(o.says("equal: the layout computes"));
+    CHECK(o.prints("4 ranks (launched)"));
+    CHECK(o.prints("equal: the layout computes"));
     CHECK(o.out.find("equal: the layout") == o.out.rfind("equal: the layout"));  // printed by one rank only
   }
 }
@@ -156,16 +156,16 @@ TEST_CASE("verify --matrix runs and counts the legal layouts") {
   const Outcome o = gpttrain(kTiny + "--matrix --ranks 2 --amp O0" + (kSanitized ? " --sample 40" : ""), dir.path());
   INFO(o.out);
   CHECK(o.code == 0);
-  CHECK(o.says(fmt::format("{} legal layouts of up to 2 ranks", legal_layouts(model, 2, false).size())));
-  CHECK(o.says(" equal, 0 different"));
+  CHECK(o.prints(fmt::format("{} legal layouts of up to 2 ranks", legal_layouts(model, 2, false).size())));
+  CHECK(o.prints(" equal, 0 different"));
   const Outcome halves = gpttrain(kTiny + "--matrix --ranks 2 --sample 12", dir.path());
   INFO(halves.out);
   CHECK(halves.code == 0);
-  CHECK(halves.says(fmt::format("{} legal layouts of up to 2 ranks, 12 of them", legal_layouts(model, 2).size())));
+  CHECK(halves.prints(fmt::format("{} legal layouts of up to 2 ranks, 12 of them", legal_layouts(model, 2).size())));
   const Outcome few = gpttrain(kTiny + "--matrix --ranks 8 --sample 5", dir.path());
   INFO(few.out);
   CHECK(few.code == 0);
-  CHECK(few.says("5 layouts in"));
+  CHECK(few.prints("5 layouts in"));
 }
 
 TEST_CASE("verify refuses unsupported requests") {
@@ -174,7 +174,7 @@ TEST_CASE("verify refuses unsupported requests") {
     const Outcome o = gpttrain(kTiny + flags, dir.path());
     INFO(o.out);
     CHECK(o.code == 2);
-    CHECK(o.says(why));
+    CHECK(o.prints(why));
   };
   refused("--matrix --on here", "--on here has the ranks of one");
   refused("--sample 4", "belongs to --matrix");
@@ -187,5 +187,5 @@ TEST_CASE("verify refuses unsupported requests") {
             dir.path());
   INFO(o.out);
   CHECK(o.code == 2);
-  CHECK(o.says("use --on here"));
+  CHECK(o.prints("use --on here"));
 }

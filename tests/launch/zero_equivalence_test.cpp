@@ -169,11 +169,11 @@ TEST_CASE("a run of the binary resumes under other ZeRO stages bitwise") {
       "--train.micro_batch 1 --train.global_batch 4 --schedule.type constant --device.kind cpu "
       "--log.tensorboard false --launch.ranks threads --dp 2 --zero.grad_reduce end --train.eval_every 3 "
       "--train.eval_steps 1 ";
-  const auto train = [&](const std::string& flags, const std::string& said) {
+  const auto train = [&](const std::string& flags, const std::string& text) {
     const Outcome o = gpttrain(tiny + flags, dir.path());
     INFO(o.out);
     REQUIRE(o.code == 0);
-    CHECK(o.says(said));
+    CHECK(o.prints(text));
   };
   train("--log.name one --train.steps 9", "stage 1: a rank holds ");
   train("--log.name x --zero 3 --zero.persist_numel 0 --zero.offload optimizer --train.steps 3",

@@ -41,12 +41,12 @@ TEST_CASE("llm.c's shards are trained on unmodified, and a resumed run continues
   write_file(dir / "s_1.bin", shard(700, 3));
   const Outcome other = gpttrain(how + "--train.steps 8 --log.name parts", dir.path());
   CHECK(other.code == 2);
-  CHECK(other.says("of headers and ends"));
+  CHECK(other.prints("of headers and ends"));
   std::filesystem::resize_file(dir / "s_2.bin", 1600);
   const Outcome cut = gpttrain(how + "--train.steps 8 --log.name whole", dir.path());
   CHECK(cut.code == 2);
-  CHECK(cut.says("s_2.bin byte 8: 300 u16 tokens need 1624 bytes, found 1600"));
-  CHECK(gpttrain(kModel + "--data.train 't_*.bin'", dir.path()).says("no file matches this pattern"));
+  CHECK(cut.prints("s_2.bin byte 8: 300 u16 tokens need 1624 bytes, found 1600"));
+  CHECK(gpttrain(kModel + "--data.train 't_*.bin'", dir.path()).prints("no file matches this pattern"));
 }
 
 TEST_CASE("llm.c's orders train in its layout, resume at any step, and nowhere else") {
@@ -62,11 +62,11 @@ TEST_CASE("llm.c's orders train in its layout, resume at any step, and nowhere e
   CHECK(logged(dir / "runs/plain", "loss") != logged(dir / "runs/whole", "loss"));
   const Outcome narrow = gpttrain(how + "--dp 1 --train.steps 10 --log.name parts", dir.path());
   CHECK(narrow.code == 2);
-  CHECK(narrow.says("the checkpoint has llmc_shuffled of dp 2, micro_batch 2, this run has llmc_shuffled of dp 1"));
+  CHECK(narrow.prints("the checkpoint has llmc_shuffled of dp 2, micro_batch 2, this run has llmc_shuffled of dp 1"));
   const std::string inspect =
       "data inspect 's_*.bin' --order --samples 5 --seq 16 --dp 2 --micro-batch 2 --data.order ";
-  CHECK(must(inspect + "llmc", dir).says("0,0,0,0\n1,0,0,16\n2,0,0,32\n3,0,0,48\n4,0,0,64\n"));
+  CHECK(must(inspect + "llmc", dir).prints("0,0,0,0\n1,0,0,16\n2,0,0,32\n3,0,0,48\n4,0,0,64\n"));
   const Outcome nearest = gpttrain(how + "--data.order llmc_shuffle --train.steps 1", dir.path());
   CHECK(nearest.code == 2);
-  CHECK(nearest.says("llmc_shuffled"));
+  CHECK(nearest.prints("llmc_shuffled"));
 }

@@ -81,8 +81,8 @@ TEST_CASE("torch42 refuses a model that llm.c does not have, with the reason") {
   TempDir dir;
   const Outcome untied = gpttrain("--model.init torch42 --model.tied false --data.train mock --dry-run", dir.path());
   CHECK(untied.code == 2);
-  CHECK(untied.says("model.init: torch42 supports tied weights only"));
+  CHECK(untied.prints("model.init: torch42 supports tied weights only"));
   const Outcome other = gpttrain("--model.init torch --data.train mock --dry-run", dir.path());
   CHECK(other.code == 2);
-  CHECK(other.says("torch42"));
+  CHECK(other.prints("torch42"));
 }

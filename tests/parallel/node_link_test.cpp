@@ -77,13 +77,13 @@ struct Machine {
   BoardHead head;
   std::unique_ptr<RankPages[]> pages = std::make_unique<RankPages[]>(1);
   std::mutex mutex;
-  std::string said;
+  std::string report;
   std::atomic<int> code{-1};
   std::unique_ptr<StallMonitor> monitor;
   CommBoard board() { return {&head, pages.get(), 1}; }
   std::string text() {
     const std::lock_guard lock(mutex);
-    return said;
+    return report;
   }
   void watch(int rank, StallOptions o) {
     RankSlot& s = pages[0].rank;
@@ -96,7 +96,7 @@ struct Machine {
     o.tick_seconds = 0.02;
     o.say = [this](const std::string& t) {
       const std::lock_guard lock(mutex);
-      said += t + "\n";
+      report += t + "\n";
     };
     o.end = [this](int c, const std::string&) { code = c; };
     monitor = std::make_unique<StallMonitor>(board(), 0, o);

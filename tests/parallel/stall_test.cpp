@@ -60,7 +60,7 @@ void waits_in(RankView& r, uint64_t key, uint64_t seq, double seconds = 11, Comm
 
 // Runs body on threads watched by a monitor whose `end` ends the world. Returns the monitor's messages, in order.
 struct Watched {
-  std::vector<std::string> said;
+  std::vector<std::string> reports;
   std::vector<std::string> errors;
 };
 Watched watch(int ranks, double warn_s, double abort_s, const std::function<void(GroupFactory&)>& body,
@@ -75,7 +75,7 @@ Watched watch(int ranks, double warn_s, double abort_s, const std::function<void
   options.tick_seconds = 0.02;
   options.say = [&](const std::string& text) {
     const std::lock_guard lock(mutex);
-    out.said.push_back(text);
+    out.reports.push_back(text);
   };
   options.end = [&](int code, const std::string&) { world.abort(0, "the run ends", static_cast<Exit>(code)); };
   {
@@ -226,20 +226,20 @@ TEST_CASE("a missing rank is reported within its limit, then the run ends with a
         },
         dir);
     std::string text;
-    for (const auto& e : w.said) text += e + "\n";
+    for (const auto& e : w.reports) text += e + "\n";
     INFO(text);
-    REQUIRE(w.said.size() == 2);
-    for (const std::string& said : w.said) {
-      CHECK(has(said, cat("not arrived: rank ", bad, "\n")));
-      CHECK(has(said, cat("place", bad,
-                          "): runs, in no collective; step, step 7, stage 1, microbatch 3; last call: "
-                          "dp group [0,1,2,3] #2 all_reduce(sum, f32 x 100)")));
-      CHECK(has(said, "in dp group [0,1,2,3] #3 all_reduce(sum, f32 x 100), step, step 7, stage 1, microbatch 3"));
+    REQUIRE(w.reports.size() == 2);
+    for (const std::string& reports : w.reports) {
+      CHECK(has(reports, cat("not arrived: rank ", bad, "\n")));
+      CHECK(has(reports, cat("place", bad,
+                             "): runs, in no collective; step, step 7, stage 1, microbatch 3; last call: "
+                             "dp group [0,1,2,3] #2 all_reduce(sum, f32 x 100)")));
+      CHECK(has(reports, "in dp group [0,1,2,3] #3 all_reduce(sum, f32 x 100), step, step 7, stage 1, microbatch 3"));
     }
-    CHECK(has(w.said[1], "hang: the run ends"));
-    const size_t at = w.said[1].find(dir);
+    CHECK(has(w.reports[1], "hang: the run ends"));
+    const size_t at = w.reports[1].find(dir);
     REQUIRE(at != std::string::npos);
-    const std::string folder = w.said[1].substr(at);
+    const std::string folder = w.reports[1].substr(at);
     for (int r = 0; r < 4; ++r) {
       std::ifstream in(folder + "/rank-" + std::to_string(r) + ".txt");
       const std::string ring{std::istreambuf_iterator<char>(in), {}};
@@ -265,10 +265,10 @@ TEST_CASE("the end of a stall is reported once, and a slow rank below the limit 
     };
   };
   const Watched slow = watch(2, 0.25, 0, body(600));
-  REQUIRE(slow.said.size() == 2);
-  CHECK(has(slow.said[0], "not arrived: rank 1"));
-  CHECK(has(slow.said[1], "go on after"));
-  CHECK(watch(2, 30, 0, body(100)).said.empty());
+  REQUIRE(slow.reports.size() == 2);
+  CHECK(has(slow.reports[0], "not arrived: rank 1"));
+  CHECK(has(slow.reports[1], "go on after"));
+  CHECK(watch(2, 30, 0, body(100)).reports.empty());
 }
 
 TEST_CASE("many more busy rank threads than processors raise no false alarm") {
@@ -278,7 +278,7 @@ TEST_CASE("many more busy rank threads than processors raise no false alarm") {
     for (int k = 0; k < 300; ++k) g->all_reduce(x.tensor, ReduceOp::kMax, {}).wait({});
   });
   for (const auto& e : w.errors) CHECK(e == "");
-  CHECK(w.said.empty());
+  CHECK(w.reports.empty());
 }
 
 TEST_CASE("a process is checked only inside its PID namespace", "[R11]") {
@@ -294,23 +294,23 @@ TEST_CASE("a process is checked only inside its PID namespace", "[R11]") {
     other.pid_namespace.store(here ? pid_namespace() : pid_namespace() + 1);  // another container of this machine
     other.beat.store(steady_ns());
     std::mutex mutex;
-    std::string said;
+    std::string reports;
     std::atomic<bool> ended{false};
     StallOptions options;
     options.tick_seconds = 0.01;
     options.verdict_file = (std::filesystem::temp_directory_path() / cat("gpt_verdict_", getpid())).string();
     options.say = [&](const std::string& text) {
       const std::lock_guard lock(mutex);
-      said += text;
+      reports += text;
     };
     options.end = [&](int, const std::string&) { ended = true; };
     {
       const StallMonitor monitor({&head, pages.get(), 2}, 0, options);
       for (int i = 0; i < (here ? 3000 : 20) && !ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    INFO(said);
+    INFO(reports);
     CHECK(ended == here);
-    CHECK(has(said, "rank 1 ") == here);
+    CHECK(has(reports, "rank 1 ") == here);
     std::string verdict;
     std::getline(std::ifstream(options.verdict_file), verdict);
     CHECK(has(verdict, " died: ") == here);

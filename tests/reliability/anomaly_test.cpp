@@ -216,16 +216,16 @@ TEST_CASE("a spike is applied and reported unless the user configures skipping",
   const Outcome taken = gpttrain(run + "--log.name taken", dir.path());
   INFO(taken.out);
   CHECK(taken.code == 0);
-  CHECK(taken.says("step 135: gradient norm "));
-  CHECK(taken.says("; its update is applied"));
-  CHECK(taken.says("of 140 steps had a loss or gradient norm far above the median"));
+  CHECK(taken.prints("step 135: gradient norm "));
+  CHECK(taken.prints("; its update is applied"));
+  CHECK(taken.prints("of 140 steps had a loss or gradient norm far above the median"));
   const auto none = logged(dir / "runs/taken", "skipped");
   REQUIRE(none.size() == 140);
   CHECK(none[139] == 0);
   const Outcome left = gpttrain(run + "--log.name left --fault.spike_action skip", dir.path());
   INFO(left.out);
   CHECK(left.code == 0);
-  CHECK(left.says("step 135, its update is skipped: gradient norm "));
+  CHECK(left.prints("step 135, its update is skipped: gradient norm "));
   const auto one = logged(dir / "runs/left", "skipped");
   REQUIRE(one.size() == 140);
   CHECK(one[139] == 1);
@@ -244,9 +244,9 @@ TEST_CASE("a non-finite gradient is skipped and named: tensor, element, rank, an
         kTiny + c.layout + "--train.steps 8 --log.name x --fault.inject nan@grad:rank=3,step=4" + c.fault, dir.path());
     INFO(r.out);
     CHECK(r.code == 0);
-    CHECK(r.says("step 4, its update is skipped: loss "));
-    CHECK(r.says(c.named));
-    CHECK(r.says("(rank 3, pp1 "));
+    CHECK(r.prints("step 4, its update is skipped: loss "));
+    CHECK(r.prints(c.named));
+    CHECK(r.prints("(rank 3, pp1 "));
     const auto skipped = logged(dir / "runs/x", "skipped");
     REQUIRE(skipped.size() == 8);
     CHECK(skipped[2] == 0);
@@ -291,9 +291,9 @@ TEST_CASE("the op that first produced a non-finite value is named: op, parameter
     CHECK(r.code == 0);
     for (const std::string& text : expected) {
       INFO(text);
-      CHECK(r.says(text));
+      CHECK(r.prints(text));
     }
-    for (size_t k = 2; k < expected.size(); k += 3) named += r.says(expected[k]);
+    for (size_t k = 2; k < expected.size(); k += 3) named += r.prints(expected[k]);
   }
   print_figure("R23",
                cat(named, "/", wanted, " sites: caught in their step, first op, parameter, rank, microbatch named"));
@@ -307,9 +307,9 @@ TEST_CASE("a value that no op of the step produced is reported as of other origi
                    "'nan@grad:rank=1,step=2 nan@master:rank=0,step=4,until=4,param=layers.0.norm1.weight'",
                dir.path());
   INFO(r.out);
-  CHECK(r.says("every op of the step had finite results, so these values appeared afterwards"));
-  CHECK(r.says("layer_norm with layers.0.norm1.weight: out, element 0 of "));
-  CHECK(r.says("its operand gamma was not finite before"));
+  CHECK(r.prints("every op of the step had finite results, so these values appeared afterwards"));
+  CHECK(r.prints("layer_norm with layers.0.norm1.weight: out, element 0 of "));
+  CHECK(r.prints("its operand gamma was not finite before"));
 }
 
 TEST_CASE("the run rolls back to an older checkpoint and skips the batches that caused it, also after a resume",
@@ -323,15 +323,15 @@ TEST_CASE("the run rolls back to an older checkpoint and skips the batches that 
   const Outcome whole = gpttrain(run + "--log.name whole", dir.path());
   INFO(whole.out);
   CHECK(whole.code == 0);
-  CHECK(whole.says("rolled back from step 11 to step 3 (rollback 1 of 3)"));
-  CHECK(whole.says("batches 7 to 12 are skipped"));
+  CHECK(whole.prints("rolled back from step 11 to step 3 (rollback 1 of 3)"));
+  CHECK(whole.prints("batches 7 to 12 are skipped"));
   const auto samples = logged(dir / "runs/whole", "samples"), losses = logged(dir / "runs/whole", "loss");
   REQUIRE(samples.size() == 16);
   CHECK(samples[6] == 7 * 8);
   CHECK(samples[7] == 14 * 8);
   CHECK(samples[15] == 22 * 8);
   CHECK(logged(dir / "runs/whole", "skipped")[15] == 0);  // those steps are undone
-  CHECK(whole.says("newer than step 3, where the run goes on from; set aside as"));
+  CHECK(whole.prints("newer than step 3, where the run goes on from; set aside as"));
   // Stopped after the rollback and before the skipped batches.
   REQUIRE(gpttrain(run + "--log.name parts --fault.inject \"nan@grad:step=9,until=11\" --train.steps 13", dir.path())
               .code == 0);
@@ -344,11 +344,11 @@ TEST_CASE("the run rolls back to an older checkpoint and skips the batches that 
   const Outcome never = gpttrain(run + "--log.name never --fault.max_rollbacks 0", dir.path());
   INFO(never.out);
   CHECK(never.code == 17);
-  CHECK(never.says("fault.max_rollbacks"));
+  CHECK(never.prints("fault.max_rollbacks"));
   const Outcome again = gpttrain(run + "--log.name never --checkpoint.resume 9 --fault.skip_batches 0", dir.path());
   INFO(again.out);
   CHECK(again.code == 17);  // nothing is skipped: the same batches repeat until the rollback limit
-  CHECK(again.says("rollback 3 of 3"));
+  CHECK(again.prints("rollback 3 of 3"));
 }
 
 TEST_CASE("a rollback with no earlier checkpoint ends the run with 17 and a message", "[R23]") {
@@ -359,10 +359,10 @@ TEST_CASE("a rollback with no earlier checkpoint ends the run with 17 and a mess
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 17);
-  CHECK(r.says("weight of layers.0.mlp.up.weight, element "));
-  CHECK(r.says("(rank 1, pp0 dp0 tp1)"));
-  CHECK(r.says("the loss of microbatch 0 of dp rank 0 (samples 16 to 16) is "));
-  CHECK(r.says("there is no checkpoint to roll back to"));
+  CHECK(r.prints("weight of layers.0.mlp.up.weight, element "));
+  CHECK(r.prints("(rank 1, pp0 dp0 tp1)"));
+  CHECK(r.prints("the loss of microbatch 0 of dp rank 0 (samples 16 to 16) is "));
+  CHECK(r.prints("there is no checkpoint to roll back to"));
   CHECK_FALSE(std::filesystem::exists(dir / "runs/x/checkpoints/latest"));
 }
 
@@ -372,6 +372,6 @@ TEST_CASE("unknown fault injections are refused with the known ones") {
     const Outcome r = gpttrain(kTiny + "--train.steps 1 --fault.inject " + bad, dir.path());
     INFO(r.out);
     CHECK(r.code == 2);
-    CHECK(r.says("fault.inject"));
+    CHECK(r.prints("fault.inject"));
   }
 }

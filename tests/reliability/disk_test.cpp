@@ -93,8 +93,8 @@ TEST_CASE("a run whose disk fills up continues, reports it, and saves again when
                              });
   INFO(r.out);
   CHECK(r.code == 0);
-  CHECK(r.says("not written: checkpoint of step "));
-  CHECK(r.says("No space left on device"));
+  CHECK(r.prints("not written: checkpoint of step "));
+  CHECK(r.prints("No space left on device"));
   CHECK(logged(dir / "runs/x", "loss").size() == 60);
   CHECK(newest(checkpoints) == 60);
   const Outcome fine = gpttrain("ckpt verify " + checkpoints + " --all", dir.path());
@@ -114,7 +114,7 @@ TEST_CASE("a run whose log cannot be completed finishes with 74 and reports the 
                              });
   INFO(r.out);
   CHECK(r.code == 74);
-  CHECK(r.says("finished at step 40, but not all of its logs are written: " + disk.path() + "/x/log.jsonl: "));
-  CHECK(r.says(" records could not be written: No space left on device"));
+  CHECK(r.prints("finished at step 40, but not all of its logs are written: " + disk.path() + "/x/log.jsonl: "));
+  CHECK(r.prints(" records could not be written: No space left on device"));
   CHECK(newest(dir / "checkpoints") == 40);
 }

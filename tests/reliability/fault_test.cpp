@@ -58,12 +58,12 @@ TEST_CASE("a stopped process is named, whichever rank it is, and the run ends wi
                                once_it_trains(dir / "runs/x/log.jsonl", rank, SIGSTOP, pids));
     INFO(r.out);
     CHECK(r.code == 124);
-    CHECK(r.says(cat("stalled: not arrived: rank ", rank, "\n")));
-    CHECK(r.says(
+    CHECK(r.prints(cat("stalled: not arrived: rank ", rank, "\n")));
+    CHECK(r.prints(
         cat("pid ", pids[static_cast<size_t>(rank)], ", ", kCoordinates[rank], "): frozen, no sign of life for")));
-    CHECK(r.says("last call: "));
-    CHECK(r.says("has waited 4."));
-    CHECK(r.says("hang: the run ends"));
+    CHECK(r.prints("last call: "));
+    CHECK(r.prints("has waited 4."));
+    CHECK(r.prints("hang: the run ends"));
     CHECK(std::count(r.out.begin(), r.out.end(), '\n') < 60);  // one report, not one per rank
     int rings = 0;
     for (const auto& run : std::filesystem::directory_iterator(dir / "runs/x"))
@@ -84,14 +84,14 @@ TEST_CASE("a killed rank ends the run at once, is named with its rank coordinate
                                once_it_trains(dir / "runs/x/log.jsonl", rank, SIGKILL, pids));
     INFO(r.out);
     CHECK(r.code == 128 + SIGKILL);
-    CHECK(r.says(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kCoordinates[rank], ") died: step, step ")));
+    CHECK(r.prints(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kCoordinates[rank], ") died: step, step ")));
     check_nothing_left(pids);
   }
 }
 
 TEST_CASE("a crashing rank reports location, cause and stack, and ends with the code of that crash", "[R11]") {
   struct Crash {
-    std::string how, says;
+    std::string how, text;
     int code;
   };
   for (const Crash& c :
@@ -103,11 +103,11 @@ TEST_CASE("a crashing rank reports location, cause and stack, and ends with the 
       const Outcome r = gpttrain(kRun + layout + " --fault.inject " + c.how + "@step:rank=1,step=3", dir.path(), 100);
       INFO(layout << "\n" << r.out);
       CHECK(r.code == c.code);
-      CHECK(r.says(c.says));
+      CHECK(r.prints(c.text));
       const bool outside = c.how == "terminate" && layout != "--tp 2";  // the rank of the failing thread is unknown
-      CHECK(r.says("rank 1 (") != outside);
-      CHECK(r.says("; step, step 3; last call: ") != outside);
-      CHECK(r.says(c.how == "terminate" ? "terminate_in_a_thread" : "gt::Trainer::run"));
+      CHECK(r.prints("rank 1 (") != outside);
+      CHECK(r.prints("; step, step 3; last call: ") != outside);
+      CHECK(r.prints(c.how == "terminate" ? "terminate_in_a_thread" : "gt::Trainer::run"));
     }
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("however a rank dies, the job ends soon, its rank coordinates are name
   double longest = 0, sum = 0;
   int named = 0;
   for (int k = 0; k < deaths; ++k) {
-    const auto& [n, says] = ways[static_cast<size_t>(k) % 3];
+    const auto& [n, text] = ways[static_cast<size_t>(k) % 3];
     const int rank = k * 7 % 4;
     TempDir dir;
     std::vector<int> pids;
@@ -132,11 +132,11 @@ TEST_CASE("however a rank dies, the job ends soon, its rank coordinates are name
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     INFO(rank << " by signal " << n << "\n" << r.out);
     CHECK(r.code == 128 + n);
-    CHECK(r.says(says));
-    CHECK(r.says(kCoordinates[rank]));
+    CHECK(r.prints(text));
+    CHECK(r.prints(kCoordinates[rank]));
     CHECK(left_behind(dir.path(), pids) == "");
     CHECK(seconds < 60);  // the goal is 5 s, which a busy machine may miss
-    named += r.code == 128 + n && r.says(kCoordinates[rank]);
+    named += r.code == 128 + n && r.prints(kCoordinates[rank]);
     longest = std::max(longest, seconds);
     sum += seconds;
   }
@@ -154,7 +154,7 @@ TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
     const int rank = k * 3 % 4;
     TempDir dir;
     double seconds = -1;
-    const std::string said = cat("stalled: not arrived: rank ", rank, "\n");
+    const std::string report = cat("stalled: not arrived: rank ", rank, "\n");
     // The default limit is max(10 s, 5 x p99 of the steps); in the default size mostly 5 s, to save time.
     const bool usual = k == 0 || full_size();
     const std::string limits = usual ? "--comm.stall_abort_s 11" : "--comm.stall_warn_s 5 --comm.stall_abort_s 6";
@@ -171,8 +171,8 @@ TEST_CASE("a stopped rank is named soon after the limit", "[R12]") {
     const std::string text = slurp(dir / "errors.txt");
     INFO(r.out << text);
     CHECK(r.code == 124);
-    CHECK(text.find(said) != std::string::npos);
-    right += text.find(said) != std::string::npos;
+    CHECK(text.find(report) != std::string::npos);
+    right += text.find(report) != std::string::npos;
     longest = std::max(longest, seconds < 0 ? 1e9 : seconds);
   }
   char time[32];
@@ -217,9 +217,9 @@ TEST_CASE("SIGUSR2 to a rank or to the launcher dumps the state of all ranks, wi
     });
     INFO(layout << "\n" << r.out);
     CHECK(r.code == 75);
-    CHECK(r.says("what the ranks on "));
-    CHECK(r.says("last calls and stacks: "));
-    CHECK(r.says(alone ? "pp0 dp0 tp0): runs, in no collective; step, step " : "pp1 dp0 tp1"));
+    CHECK(r.prints("what the ranks on "));
+    CHECK(r.prints("last calls and stacks: "));
+    CHECK(r.prints(alone ? "pp0 dp0 tp0): runs, in no collective; step, step " : "pp1 dp0 tp1"));
     REQUIRE_FALSE(dumps().empty());
     const std::string text = stacks();
     INFO(text);
@@ -262,10 +262,10 @@ TEST_CASE("four times more processes than processors raise no false alarm", "[R1
                                  });
   INFO(r.out);
   CHECK(r.code == (kSanitized ? 0 : 75));
-  CHECK_FALSE(r.says("stalled"));
-  CHECK_FALSE(r.says("died"));
+  CHECK_FALSE(r.prints("stalled"));
+  CHECK_FALSE(r.prints("died"));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   print_figure("R12",
-               cat(r.says("stalled") || r.says("died") ? "a false alarm: MISSED" : "no false alarm", " in ",
+               cat(r.prints("stalled") || r.prints("died") ? "a false alarm: MISSED" : "no false alarm", " in ",
                    static_cast<int>(seconds), " s of 8 ranks, one of them still inside a save for ", pause, " s"));
 }

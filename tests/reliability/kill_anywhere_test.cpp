@@ -101,7 +101,7 @@ bool allowed(const Fault& s, const Outcome& r) {
   if (r.code == 0) return true;  // it had ended, or the supervisor recovered
   if (s.stopped && r.code == 75) return true;
   // Before main() no handler is installed, and nothing is printed; torchrun sends SIGTERM, also to the rank that waits.
-  const bool silent = r.out.empty() || (r.says("stopped while ranks connected") && r.count("\n") == 1);
+  const bool silent = r.out.empty() || (r.prints("stopped while ranks connected") && r.count("\n") == 1);
   if ((r.code == 128 + s.signal || r.code == 128 + SIGTERM) && silent) return true;
   if (s.signal == SIGKILL) return r.code == 128 + SIGKILL || (s.rank && r.code == 70);
   return r.code == 75;

@@ -72,11 +72,11 @@ TEST_CASE("a flipped bit of a weight that several ranks hold ends the run with 1
         dir.path());
     INFO(l.flags << " bit " << bit << " rank " << rank << "\n" << r.out);
     CHECK(r.code == 16);
-    CHECK(r.says("step 6: master/" + l.param));
-    CHECK(r.says(l.majority ? cat("rank ", rank, " (") : "which of them is correct is unknown"));
+    CHECK(r.prints("step 6: master/" + l.param));
+    CHECK(r.prints(l.majority ? cat("rank ", rank, " (") : "which of them is correct is unknown"));
     CHECK_FALSE(std::filesystem::exists(dir / "runs/x/checkpoints/step-000000006"));
     CHECK(std::filesystem::exists(dir / "runs/x/checkpoints/step-000000003"));
-    found += r.code == 16 && r.says("step 6: master/" + l.param);
+    found += r.code == 16 && r.prints("step 6: master/" + l.param);
   }
   print_figure("R25", cat(found, "/", injections, " flipped bits found at the next check, rank named"));
 }
@@ -91,8 +91,8 @@ TEST_CASE("healthy ranks are equal under every kind of layout and level, and the
     const Outcome r = gpttrain(kTiny + layout + " --fault.recheck_every 3 --log.name x", dir.path());
     INFO(layout << "\n" << r.out);
     CHECK(r.code == 0);
-    CHECK((r.says("replicas are equal: ") || r.says("replicas: no weights or optimizer state have a second copy")));
-    CHECK(!r.says("replicas are equal: 0 %"));
+    CHECK((r.prints("replicas are equal: ") || r.prints("replicas: no weights or optimizer state have a second copy")));
+    CHECK(!r.prints("replicas are equal: 0 %"));
   }
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("a 16-bit weight that differs from its rounded master is found", "[R25
       gpttrain(kTiny + "--tp 2 --amp O2 --log.name x --fault.inject flip@value:rank=1,step=8,bit=3", dir.path());
   INFO(r.out);
   CHECK(r.code == 16);
-  CHECK(r.says("is not its rounded master"));
+  CHECK(r.prints("is not its rounded master"));
 }
 
 TEST_CASE("a step run twice with two different gradients ends the run with 16", "[R25]") {
@@ -113,6 +113,6 @@ TEST_CASE("a step run twice with two different gradients ends the run with 16", 
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 16);
-  CHECK(r.says("step 5 run twice gave different gradients: grad/final_norm.weight"));
-  CHECK(r.says("rank 1 ("));
+  CHECK(r.prints("step 5 run twice gave different gradients: grad/final_norm.weight"));
+  CHECK(r.prints("rank 1 ("));
 }

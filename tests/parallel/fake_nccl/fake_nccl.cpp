@@ -60,7 +60,7 @@ struct Rank {
   bool aborted = false, capturing = false;  // capturing: a call was just captured and not yet polled
   int64_t launching_until = 0;              // ns; of its last call
   std::atomic<int> in_graphs{0};            // calls
-  std::string said;
+  std::string error;
 };
 
 std::mutex mutex;
@@ -133,7 +133,7 @@ void carry_out(Call& c) {
 }
 
 int refuse(Rank& r, int failure, const char* why) {
-  r.said = why;
+  r.error = why;
   return r.failure = failure;
 }
 
@@ -338,6 +338,6 @@ int ncclRecv(void* to, size_t n, int type, int, nccl::Comm c, void* s) {
 const char* ncclGetErrorString(int r) {
   return r == 6 ? "remote process exited or there was a network error" : r == 5 ? "invalid usage" : "an error";
 }
-const char* ncclGetLastError(nccl::Comm c) { return c != nullptr ? reinterpret_cast<Rank*>(c)->said.c_str() : ""; }
+const char* ncclGetLastError(nccl::Comm c) { return c != nullptr ? reinterpret_cast<Rank*>(c)->error.c_str() : ""; }
 
 }  // extern "C"

@@ -1,5 +1,5 @@
 // Optimizers over flat tensor ranges and device scalars, independent of layers and ZeRO stages. Equations:
-// kernels/ops.h; sources: optim/README.md.
+// kernels/optimizer_ops.h; sources: optim/README.md.
 #pragma once
 #include <limits>
 #include <memory>

@@ -6,7 +6,7 @@
 namespace gt {
 
 constexpr size_t kH5OutputLimit = size_t{16} << 20;  // output limit, bytes
-constexpr size_t kH5NoteLimit = 60000;               // limit of one note, bytes
+constexpr size_t kH5NoteLimit = 60000;               // limit of one text attribute, bytes
 constexpr int kH5Seconds = 60;                       // CPU time limit, s
 
 // Walks the HDF5 file open as descriptor `file` (> 3) and writes its structure to descriptor `out`, one line per item,

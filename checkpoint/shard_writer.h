@@ -25,9 +25,9 @@ struct StoredTensor {
 // Collects the views with `save` set, by name. kInternal when views of one name disagree on shape or dtype.
 std::vector<StoredTensor> stored_tensors(std::span<const ShardView>);
 
-// Splits what a rank writes into files of at most part_bytes where possible. Rectangles stay whole, so each file holds
-// at least one. Returns at least one part, which may be empty. kUsage: too many parts.
 constexpr size_t kMostParts = 1000;
+// Splits what a rank writes into files of at most part_bytes where possible. Rectangles stay whole, so each file holds
+// at least one. Returns at least one part, which may be empty. kUsage: more than kMostParts.
 std::vector<std::vector<StoredTensor>> cut_into_parts(std::vector<StoredTensor>, int64_t part_bytes);
 
 std::string shard_name(int rank, int part = 0);  // rank-00000.h5, rank-00000.001.h5

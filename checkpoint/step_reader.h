@@ -18,7 +18,8 @@ class StepReader {
 
   const std::string& path() const { return step_.path; }
   const Manifest& manifest() const { return step_.manifest; }
-  // nullptr when the step holds no such tensor.
+  // Returns the manifest's entry of the tensor, valid while this object lives; nullptr if the step holds no such
+  // tensor.
   const TensorEntry* find(const std::string& name) const;
   // Returns all elements, row-major, as f32; bf16 and f16 are widened, i8 weights multiplied by "scale/…". Memory: the
   // values, one block, the indexes it needs. kDamaged naming file, block, bytes; kIo; kUsage for a non-float dtype.

@@ -1,6 +1,7 @@
 // Learning-rate schedules: at(t) is a pure function of the applied step t = 1, 2, …. A resume needs no state, and a
 // skipped step does not advance it. Native shapes (lr_native.cpp), PyTorch's one-cycle (lr_one_cycle_torch.cpp) and
-// DeepSpeed's five, with or without its quirks (lr_deepspeed.cpp). The table of equations is in optim/README.md.
+// DeepSpeed's five, with or without its defects (lr_deepspeed.cpp): those files have the equations,
+// optim/README.md the sources.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,8 +19,8 @@ struct LrPoint {
 };
 
 struct LrOptions {
-  std::string type = "cosine";  // lr_schedule_names()
-  double peak = 3e-4, min_lr = 0, start_lr = 0;
+  std::string type = "cosine";                   // lr_schedule_names()
+  double peak = 3e-4, min_lr = 0, start_lr = 0;  // after warm-up; lower limit; where warm-up begins
   int64_t warmup_steps = 0, total_steps = 1;
   // If above 0, all lengths count samples, and a step takes this many. An earlier run of this job applied
   // `steps_before` steps of `samples_before` samples, possibly with another batch size. at() still takes steps.
@@ -50,6 +51,7 @@ struct LrOptions {
 class LrSchedule {
  public:
   virtual ~LrSchedule() = default;
+  // Returns learning rate and decays of applied step t. Requires: t >= 1. Thread-safe.
   virtual LrPoint at(int64_t t) const = 0;
 };
 
@@ -58,7 +60,7 @@ class LrSchedule {
 std::unique_ptr<LrSchedule> make_lr_schedule(const LrOptions&);
 std::vector<std::string> lr_schedule_names();
 
-// Unexpected properties of DeepSpeed's form of this schedule, one sentence each; empty unless ds_exact.
+// Returns unexpected properties of DeepSpeed's form of this schedule, one sentence each; empty unless ds_exact.
 std::vector<std::string> lr_deviations(const LrOptions&);
 
 }  // namespace gt

@@ -6,7 +6,7 @@
 
 namespace gt {
 
-// Returns `text` in form C: unchanged, or a view of *buffer. Requires: UTF-8.
+// Returns `text` in form C: `text` itself, or a view of *buffer, valid until *buffer changes. Requires: UTF-8.
 std::string_view to_nfc(std::string_view text, std::string* buffer);
 
 }  // namespace gt

@@ -7,7 +7,7 @@
 namespace gt {
 
 // Returns the tokenizer.json of the contents of vocab.json and merges.txt, read as transformers' GPT2Tokenizer reads
-// them: <|endoftext|> is matched in text, and added behind the vocabulary where it lacks it. `where`: path of
+// them: <|endoftext|> is matched in text, and appended to the vocabulary if missing. `where`: path of
 // vocab.json, for messages. Throws kUsage for broken files; their pieces and merges are checked by read_tokenizer_json.
 std::string tokenizer_json_of(std::string_view vocab, std::string_view merges, const std::string& where);
 

@@ -6,6 +6,7 @@
 namespace gt::cpu {
 namespace {
 
+// f(x) and df/dx of one vector of elements.
 struct Activated {
   Vec value, slope;
 };
@@ -68,6 +69,7 @@ inline Activated tanh_parts(Vec x) {
   return {t, splat(1.0f) - t * t};
 }
 
+// out = f(gate) up, or f(gate) without `up` (nullptr). All arrays f32 [n].
 template <Activated (*kParts)(Vec)>
 void activate_n(const float* gate, const float* up, float* out, int64_t n) {
   sweep(n, [=](int64_t i, auto lanes) {
@@ -76,6 +78,7 @@ void activate_n(const float* gate, const float* up, float* out, int64_t n) {
   });
 }
 
+// dgate = dout up f'(gate) and, unless dup is nullptr, dup = dout f(gate). All arrays f32 [n].
 template <Activated (*kParts)(Vec)>
 void activate_grad_n(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n) {
   sweep(n, [=](int64_t i, auto lanes) {

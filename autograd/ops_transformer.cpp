@@ -66,12 +66,12 @@ struct QkNormSaved {
 };
 
 // Returns the query part of gamma (which 0) or its key part (which 1).
-Tensor half_of(Tensor gamma, AttentionShape a, int64_t which) { return gamma.slice(which * a.head_dim, a.head_dim); }
+Tensor qk_gamma(Tensor gamma, AttentionShape a, int64_t which) { return gamma.slice(which * a.head_dim, a.head_dim); }
 
 QkNormGrad arguments(const QkNormSaved& s, Backprop& bp, bool weights) {
   QkNormGrad args{.qkv = bp.value(s.qkv),
-                  .q_gamma = half_of(s.gamma->value, s.shape, 0),
-                  .k_gamma = half_of(s.gamma->value, s.shape, 1),
+                  .q_gamma = qk_gamma(s.gamma->value, s.shape, 0),
+                  .k_gamma = qk_gamma(s.gamma->value, s.shape, 1),
                   .rstd = s.rstd,
                   .dout = bp.grad(s.y),
                   .heads = s.shape.heads,
@@ -80,7 +80,7 @@ QkNormGrad arguments(const QkNormSaved& s, Backprop& bp, bool weights) {
                   .gamma_offset = s.gamma_offset};
   if (!weights || s.gamma->frozen) return args;
   const GradDst d = bp.dst(*s.gamma);
-  args.dq_gamma = half_of(d.tensor, s.shape, 0), args.dk_gamma = half_of(d.tensor, s.shape, 1);
+  args.dq_gamma = qk_gamma(d.tensor, s.shape, 0), args.dk_gamma = qk_gamma(d.tensor, s.shape, 1);
   args.accumulate_dw = d.accumulate;
   return args;
 }
@@ -91,8 +91,8 @@ Var qk_norm(Tape& t, Var qkv, AttentionShape a, Parameter& gamma, float eps, flo
   const Var y = t.recording() ? t.output(qkv.value.shape, qkv.value.dtype) : qkv;
   const Tensor rstd = t.scratch({rows, a.heads + a.kv_heads}, DType::kF32);
   t.ops().qk_norm({.qkv = qkv.value,
-                   .q_gamma = half_of(gamma.value, a, 0),
-                   .k_gamma = half_of(gamma.value, a, 1),
+                   .q_gamma = qk_gamma(gamma.value, a, 0),
+                   .k_gamma = qk_gamma(gamma.value, a, 1),
                    .out = y.value,
                    .rstd = rstd,
                    .heads = a.heads,

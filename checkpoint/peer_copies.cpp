@@ -199,16 +199,16 @@ std::string PeerCopies::path_of(int owner, int slot) const { return cat(folder_,
 
 void PeerCopies::exchange(const std::vector<Parcel>& to, const std::vector<Parcel>& from) {
   std::vector<Work> works;
-  const auto in_pieces = [](std::span<std::byte> bytes, const auto& call) {
+  const auto in_chunks = [](std::span<std::byte> bytes, const auto& call) {
     for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
       const auto n = static_cast<int64_t>(std::min(kPieceBytes, bytes.size() - at));
       call(Tensor{bytes.data() + at, {n}, DType::kByte, {}});
     }
   };
   for (const auto& [rank, bytes] : from)
-    in_pieces(bytes, [&, rank = rank](const Tensor& t) { works.push_back(mesh_.world().recv(t, rank, kTag, {})); });
+    in_chunks(bytes, [&, rank = rank](const Tensor& t) { works.push_back(mesh_.world().recv(t, rank, kTag, {})); });
   for (const auto& [rank, bytes] : to)
-    in_pieces(bytes, [&, rank = rank](const Tensor& t) { works.push_back(mesh_.world().send(t, rank, kTag, {})); });
+    in_chunks(bytes, [&, rank = rank](const Tensor& t) { works.push_back(mesh_.world().send(t, rank, kTag, {})); });
   for (Work& w : works) w.wait({});
 }
 

@@ -43,7 +43,7 @@ int64_t first_not_finite(DType t, std::span<const std::byte> x) {
 
 // Chunk size of host copies: small enough that a copied chunk is still in cache when it is checksummed. A chunk never
 // crosses a block boundary.
-constexpr int64_t kHostPiece = int64_t{256} << 10;
+constexpr int64_t kHostChunk = int64_t{256} << 10;
 
 std::string name_of_record(const SliceRecord& r, const ShardJob& job) {
   for (const auto& [name, id] : job.ids)
@@ -86,7 +86,7 @@ uint32_t put(BlockStream& out, const Extent& e, Fetched& fetched, bool require_f
   uint32_t crc = 0;
   for (int64_t done = 0; done < e.bytes;) {
     const int64_t left = e.bytes - done, at = e.offset + done;
-    const auto dst = out.buffer(at, e.on_host ? std::min(left, kHostPiece - at % kHostPiece) : left);
+    const auto dst = out.buffer(at, e.on_host ? std::min(left, kHostChunk - at % kHostChunk) : left);
     if (e.data == nullptr)
       std::memcpy(dst.data(), fetched.data(*e.record, *e.global, done, static_cast<int64_t>(dst.size())), dst.size());
     else if (e.on_host)

@@ -10,7 +10,7 @@
 namespace gt {
 namespace {
 
-constexpr size_t kPiece = size_t{1} << 20;  // values converted at a time
+constexpr size_t kChunk = size_t{1} << 20;  // values converted at a time
 
 int64_t product(const std::vector<int64_t>& shape) {
   int64_t n = 1;
@@ -79,7 +79,7 @@ std::vector<float> read_values(const File& file, int64_t offset, int64_t count, 
     std::copy(bytes.begin(), bytes.end(), out.begin());
     return out;
   }
-  std::vector<uint16_t> half(std::min(out.size(), kPiece));
+  std::vector<uint16_t> half(std::min(out.size(), kChunk));
   for (size_t at = 0; at < out.size(); at += half.size()) {
     const size_t n = std::min(half.size(), out.size() - at);
     file.read(half.data(), static_cast<int64_t>(n) * 2, offset + static_cast<int64_t>(at) * 2);

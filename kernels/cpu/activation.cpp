@@ -10,18 +10,18 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kPiece = 1024;       // elements of a row staged on the stack
-constexpr int64_t kThreadPieces = 16;  // minimum chunks per thread
+constexpr int64_t kChunk = 1024;       // elements of a row staged on the stack
+constexpr int64_t kThreadChunks = 16;  // minimum chunks per thread
 
 // Calls body(at, in, n) for chunks of rows: elements [at, at + n) of a tensor [n, F]. `in`: offset of the chunk in [n,
 // F] or, gated, in [n, 2F], whose ups are F elements further.
 template <class Body>
-void each_piece(Stream s, int64_t rows, int64_t cols, bool gated, Body body) {
-  const int64_t pieces = (cols + kPiece - 1) / kPiece;
-  parallel_for(s, rows * pieces, kThreadPieces, [&](int64_t begin, int64_t end, int) {
+void each_chunk(Stream s, int64_t rows, int64_t cols, bool gated, Body body) {
+  const int64_t chunks = (cols + kChunk - 1) / kChunk;
+  parallel_for(s, rows * chunks, kThreadChunks, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i / pieces, first = i % pieces * kPiece;
-      body(row * cols + first, row * cols * (gated ? 2 : 1) + first, std::min(kPiece, cols - first));
+      const int64_t row = i / chunks, first = i % chunks * kChunk;
+      body(row * cols + first, row * cols * (gated ? 2 : 1) + first, std::min(kChunk, cols - first));
     }
   });
 }
@@ -40,8 +40,8 @@ void activate(const Activate& p, Stream s) {
   const int64_t cols = p.out.shape.cols(), rows = rows_of("activate", p.x, p.out, p.gated);
   const Simd& f = simd();
   const auto act = f.activate[static_cast<size_t>(p.kind)];
-  each_piece(s, rows, cols, p.gated, [&](int64_t at, int64_t in, int64_t n) {
-    float gate[kPiece], up[kPiece], out[kPiece];
+  each_chunk(s, rows, cols, p.gated, [&](int64_t at, int64_t in, int64_t n) {
+    float gate[kChunk], up[kChunk], out[kChunk];
     act(read(f, p.x, in, n, gate), p.gated ? read(f, p.x, in + cols, n, up) : nullptr, target(p.out, at, out), n);
     write(f, p.out, at, n, out);
   });
@@ -53,8 +53,8 @@ void activate_grad(const ActivateGrad& p, Stream s) {
   const int64_t cols = p.dout.shape.cols(), rows = rows_of("activate_grad", p.x, p.dout, p.gated);
   const Simd& f = simd();
   const auto grad = f.activate_grad[static_cast<size_t>(p.kind)];
-  each_piece(s, rows, cols, p.gated, [&](int64_t at, int64_t in, int64_t n) {
-    float gate[kPiece], up[kPiece], dout[kPiece], dgate[kPiece], dup[kPiece];
+  each_chunk(s, rows, cols, p.gated, [&](int64_t at, int64_t in, int64_t n) {
+    float gate[kChunk], up[kChunk], dout[kChunk], dgate[kChunk], dup[kChunk];
     grad(read(f, p.x, in, n, gate), p.gated ? read(f, p.x, in + cols, n, up) : nullptr, read(f, p.dout, at, n, dout),
          target(p.dx, in, dgate), p.gated ? target(p.dx, in + cols, dup) : nullptr, n);
     write(f, p.dx, in, n, dgate);

@@ -171,11 +171,11 @@ void attention(const Attention& p, Stream s) {
   parallel_for(s, heads * blocks, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     const int64_t own = f.attention_scratch(p.head_dim);
     float* scratch = context.thread_scratch<float>(thread, own + (wide ? WideHeads::floats(p) : 0));
-    WideHeads halves(p, f, scratch + own);
+    WideHeads wide_heads(p, f, scratch + own);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = i / blocks, first = i % blocks * kAttentionBlock;
       if (wide) {
-        halves.run(head / p.heads, head % p.heads, first, scratch);
+        wide_heads.run(head / p.heads, head % p.heads, first, scratch);
       } else {
         f.attention(f32_head_of(p, head / p.heads, head % p.heads), first, scratch);
       }

@@ -141,10 +141,10 @@ void quantize_fp8(const QuantizeFp8& p, Stream s) {
   // Sums of this tensor first, then added to existing values: the same order as sums made by one op and added by
   // another.
   const Simd& f = simd();
-  constexpr int64_t kPiece = 1024;
-  for (int64_t c = 0; c < to.width; c += kPiece) {
-    float all[kPiece];
-    const int64_t n = std::min(kPiece, to.width - c);
+  constexpr int64_t kChunk = 1024;
+  for (int64_t c = 0; c < to.width; c += kChunk) {
+    float all[kChunk];
+    const int64_t n = std::min(kChunk, to.width - c);
     f.column_sums(sums + c, to.width, blocks, all, n, false);
     edit(f, p.sums, c, n, p.accumulate, [&](float* out, int64_t at, int64_t count) {
       if (p.accumulate)
@@ -170,11 +170,11 @@ void gemm_fp8(const GemmFp8& g, Stream s) {
   const float a_scale = *g.a_scale.as<float>(),
               b_scale = *g.b_scale.as<float>();  // their product may leave the f32 range
   parallel_for(s, m, std::max<int64_t>(1, kGrain / n), [&, &f = simd()](int64_t begin, int64_t end, int) {
-    constexpr int64_t kPiece = 1024;
-    float bias[kPiece], old[kPiece];
+    constexpr int64_t kChunk = 1024;
+    float bias[kChunk], old[kChunk];
     for (int64_t r = begin; r < end; ++r) {
-      for (int64_t c = 0; c < n; c += kPiece) {
-        const int64_t count = std::min(kPiece, n - c), at = r * n + c;
+      for (int64_t c = 0; c < n; c += kChunk) {
+        const int64_t count = std::min(kChunk, n - c), at = r * n + c;
         float* z = sums + at;
         for (int64_t i = 0; i < count; ++i) z[i] = z[i] * a_scale * b_scale;
         if (g.bias) f.add(z, read(f, g.bias, c, count, bias), z, count);

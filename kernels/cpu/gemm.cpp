@@ -34,12 +34,12 @@ struct Job {
   int64_t m = 0, n = 0, k = 0, tile_rows = kTileRows, panel = 0;
   const std::byte *a = nullptr, *b = nullptr;
   const float* bias = nullptr;
-  DType in = DType::kF32;    // dtype of the oneDNN matmul
-  bool converted = false;    // a and b have another dtype
-  bool staged = false;       // tiles are computed dense in f32 scratch and written out from there
-  bool half_result = false;  // out or aux is 16-bit
-  bool pack = false;         // b is read from a packed copy
-  int64_t version = 0;       // version of that copy; 0: repacked at every call
+  DType in = DType::kF32;         // dtype of the oneDNN matmul
+  bool converted = false;         // a and b have another dtype
+  bool staged = false;            // tiles are computed dense in f32 scratch and written out from there
+  bool has_16bit_result = false;  // out or aux is 16-bit
+  bool pack = false;              // b is read from a packed copy
+  int64_t version = 0;            // version of that copy; 0: repacked at every call
   const PackedMatrix* packed = nullptr;
   float* sums = nullptr;                // column sums of out over blocks of kSumBlock rows: [blocks, n]
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
@@ -190,7 +190,7 @@ void Worker::run(int64_t row_tile, int64_t panel) {
   kernel.run(thread_, cache_.stream(thread_), a_of(row_tile, rows), b,
              job_.packed ? job_.packed->panel(panel) : nullptr, bias, c,
              cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
-  if (job_.staged && job_.half_result) {
+  if (job_.staged && job_.has_16bit_result) {
     finish_staged(job_, tile, row, col, rows, cols, tile + job_.tile_rows * job_.panel);
   } else if (job_.staged) {
     finish_dense(job_, tile, row, col, rows, cols);
@@ -305,9 +305,9 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   const bool native = g.a.dtype == DType::kF32 || (g.a.dtype == DType::kBF16 && multiplies_bf16());
   job.in = native ? g.a.dtype : DType::kF32;
   job.converted = !native;
-  job.half_result = is_16bit(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_16bit(g.aux.dtype));
+  job.has_16bit_result = is_16bit(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_16bit(g.aux.dtype));
   // 16-bit tensors use dense f32 tiles, which enable block kernels and packed panels (see stage_wide_tiles).
-  job.staged = job.half_result || (is_16bit(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
+  job.staged = job.has_16bit_result || (is_16bit(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
   job.panel = panel_columns(g, job.n);
   job.version = g.b_version;
   const bool used_enough = job.version > 0 || job.m >= kTileRows, convert_once = job.converted && job.version > 0;

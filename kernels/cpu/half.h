@@ -37,10 +37,10 @@ inline void write(const Simd& f, const Tensor& t, int64_t at, int64_t n, const f
 template <class Body>
 void edit(const Simd& f, const Tensor& t, int64_t at, int64_t count, bool keep, Body body) {
   if (t.dtype == DType::kF32) return body(t.as<float>() + at, int64_t{0}, count);
-  constexpr int64_t kPiece = 1024;
-  float scratch[kPiece];
-  for (int64_t c = 0; c < count; c += kPiece) {
-    const int64_t n = count - c < kPiece ? count - c : kPiece;
+  constexpr int64_t kChunk = 1024;
+  float scratch[kChunk];
+  for (int64_t c = 0; c < count; c += kChunk) {
+    const int64_t n = count - c < kChunk ? count - c : kChunk;
     if (keep) read(f, t, at + c, n, scratch);
     body(scratch, c, n);
     write(f, t, at + c, n, scratch);

@@ -75,23 +75,23 @@ class Operands {
   // Bit 6 of a value's upper byte selects large exponents. With it cleared there is no NaN, no infinity and nothing
   // above 2.
   void fill(const Tensor& t) {
-    constexpr int64_t kPiece = 1 << 20;
-    if (piece_.empty()) {
-      piece_.resize(kPiece);
-      for (int64_t i = 0; i < kPiece; i += 16) {
+    constexpr int64_t kChunk = 1 << 20;
+    if (chunk_.empty()) {
+      chunk_.resize(kChunk);
+      for (int64_t i = 0; i < kChunk; i += 16) {
         const auto words = philox(stream_key(1, "products"), static_cast<uint64_t>(i), 0);
-        std::memcpy(piece_.data() + i, words.data(), 16);
+        std::memcpy(chunk_.data() + i, words.data(), 16);
       }
-      for (uint8_t& byte : piece_) byte &= 0xBF;
+      for (uint8_t& byte : chunk_) byte &= 0xBF;
     }
-    for (int64_t at = 0; at < t.bytes(); at += kPiece)
-      backend_.device->copy(t.data + at, piece_.data(), std::min(kPiece, t.bytes() - at), stream_);
+    for (int64_t at = 0; at < t.bytes(); at += kChunk)
+      backend_.device->copy(t.data + at, chunk_.data(), std::min(kChunk, t.bytes() - at), stream_);
     backend_.device->synchronize(stream_);
   }
 
   const Backend& backend_;
   Stream stream_;
-  std::vector<uint8_t> piece_;
+  std::vector<uint8_t> chunk_;
   std::vector<Buffer> held_;
 };
 

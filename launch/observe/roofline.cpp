@@ -16,7 +16,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // Returns options with large loss chunks if the config leaves their size automatic.
-EngineOptions with_large_pieces(EngineOptions o, int tp) {
+EngineOptions with_large_loss_chunks(EngineOptions o, int tp) {
   if (o.loss_chunk == 0) o.loss_chunk = large_loss_chunk(o.model, o.precision, tp);
   return o;
 }
@@ -49,7 +49,7 @@ SecondsByClass parts_of(std::span<const OpCall> calls, const PeakRates& ceilings
 RankRoofline rank_roofline(const EngineOptions& o, const MeshShape& shape, int rank, const PeakRates& ceilings) {
   RankRoofline out;
   out.calls = step_ops(o, shape, rank);
-  const auto fused = step_ops(with_large_pieces(o, shape.tp), shape, rank);
+  const auto fused = step_ops(with_large_loss_chunks(o, shape.tp), shape, rank);
   const SecondsByClass plain = parts_of(fused, ceilings, false, true);
   out.fused_seconds = parts_of(fused, ceilings, true, true);
   out.called_seconds = parts_of(out.calls, ceilings, true, false);

@@ -126,17 +126,17 @@ struct PipelineExecutor::Impl {
     return boundary.tensor(shape, type, number * buffer_bytes);
   }
   // The part of a boundary tensor that this rank sends or receives.
-  Tensor piece(const Tensor& t) const {
-    if (!in_pieces) return t;
+  Tensor message_shard(const Tensor& t) const {
+    if (!shards_messages) return t;
     const int64_t part = t.numel() / tp.size();
     GT_CHECK(part * tp.size() == t.numel(), "a boundary tensor ", to_string(t.shape), " over ", tp.size(), " tp ranks");
     return t.view({t.numel()}).slice(part * tp.rank(), part);
   }
   // All-gathers the rest of a received tensor from the other tp ranks.
   void complete(const Tensor& t) {
-    if (in_pieces) tp.all_gather(piece(t), t.view({t.numel()}), compute).wait(compute);
+    if (shards_messages) tp.all_gather(message_shard(t), t.view({t.numel()}), compute).wait(compute);
   }
-  int64_t sent_bytes(const Shape& s) const { return s.numel() * size_of(type) / (in_pieces ? tp.size() : 1); }
+  int64_t sent_bytes(const Shape& s) const { return s.numel() * size_of(type) / (shards_messages ? tp.size() : 1); }
   // `a`: the send or receive waited for.
   void wait(Work& w, const Action& a, int64_t bytes = 0) {
     if (!w.pending()) return;
@@ -181,7 +181,7 @@ struct PipelineExecutor::Impl {
   const DeviceApi& api;
   const Stream compute;
   bool forward_only = false;
-  bool in_pieces = false;  // messages carry 1/tp of a boundary tensor
+  bool shards_messages = false;  // messages carry 1/tp of a boundary tensor
 
   BufferPlan plan;
   Pool grads;  // before the slots, whose tapes refer to it
@@ -231,7 +231,7 @@ PipelineExecutor::Impl::Impl(PipelineSchedule s, std::vector<PipelineStage*> loc
            stages.size(), " model chunks, schedule ", schedule.name, " has ", schedule.stages / schedule.ranks,
            " a rank");
   simulate(schedule);
-  in_pieces = tp.size() > 1 && stages.front()->boundary_replicated();
+  shards_messages = tp.size() > 1 && stages.front()->boundary_replicated();
   forward_only = is_forward_only(schedule);
   if (here(schedule.stages - 1)) sums = stages.back()->sums(!forward_only);
   plan = plan_buffers(schedule, rank);
@@ -433,8 +433,9 @@ void PipelineExecutor::Impl::send_forward(const Action& a) {
   announce(a, c.y.value, true);
   Work& w = forward_only ? slot(a).sending : c.sending_y;
   slot(a).sent = a;
-  called(a, sent_bytes(c.y.value.shape),
-         [&] { w = group.send(piece(c.y.value), schedule.rank_of(a.stage + 1), tag_of(true, a.stage + 1), compute); });
+  called(a, sent_bytes(c.y.value.shape), [&] {
+    w = group.send(message_shard(c.y.value), schedule.rank_of(a.stage + 1), tag_of(true, a.stage + 1), compute);
+  });
 }
 
 void PipelineExecutor::Impl::announce(const Action& a, const Tensor& t, bool down) {
@@ -459,7 +460,7 @@ void PipelineExecutor::Impl::recv(const Action& a, bool down) {
     if (boundaries.dynamic_shapes) require_announced(a, down);
   }
   const Tensor into = buffer(down ? assignment(a).input : assignment(a).upstream, shape);
-  (down ? c.receiving_x : c.receiving_dy) = group.recv(piece(into), from, tag, compute);
+  (down ? c.receiving_x : c.receiving_dy) = group.recv(message_shard(into), from, tag, compute);
 }
 
 Preamble PipelineExecutor::Impl::announced(const Action& a, const Shape& shape, bool down) const {
@@ -527,7 +528,7 @@ void PipelineExecutor::Impl::send_backward(const Action& a) {
   announce(a, o.tensor, false);
   const int to = a.stage - 1;
   called(a, sent_bytes(o.tensor.shape),
-         [&] { o.work = group.send(piece(o.tensor), schedule.rank_of(to), tag_of(false, to), compute); });
+         [&] { o.work = group.send(message_shard(o.tensor), schedule.rank_of(to), tag_of(false, to), compute); });
 }
 
 void PipelineExecutor::Impl::drain(Outgoing& o) {

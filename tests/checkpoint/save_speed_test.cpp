@@ -59,10 +59,10 @@ void drop_caches(const std::string& dir) {
 
 // Seconds for the checksums of so many bytes, in chunks as in a save.
 double checksum_seconds(const std::byte* data, int64_t bytes) {
-  constexpr size_t kPiece = 256 << 10;
+  constexpr size_t kChunk = 256 << 10;
   const double begin = now();
   uint32_t all = 0;
-  for (int64_t at = 0; at < bytes; at += kPiece) all = crc32c_join(all, crc32c(data, kPiece), kPiece);
+  for (int64_t at = 0; at < bytes; at += kChunk) all = crc32c_join(all, crc32c(data, kChunk), kChunk);
   volatile uint32_t used = all;
   (void)used;
   return now() - begin;

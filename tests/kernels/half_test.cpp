@@ -73,7 +73,7 @@ class WideCopy {
 };
 
 template <class F>
-void for_every_half(F f) {
+void for_every_16bit_dtype(F f) {
   for (const char* isa : {"scalar", "avx2", "avx512"}) {
     try {
       set_cpu_isa(isa);
@@ -93,7 +93,7 @@ constexpr DType kF32 = DType::kF32;
 }  // namespace
 
 TEST_CASE("16-bit: elementwise ops are bitwise f32 rounded once") {
-  for_every_half([](DType t) {
+  for_every_16bit_dtype([](DType t) {
     Memory m;
     const OpTable& ops = *cpu_backend().ops;
     const Shape s{19, 1131};
@@ -112,7 +112,7 @@ TEST_CASE("16-bit: elementwise ops are bitwise f32 rounded once") {
 }
 
 TEST_CASE("16-bit: norms are bitwise f32 rounded once, and normalize a 16-bit sum as stored") {
-  for_every_half([](DType t) {
+  for_every_16bit_dtype([](DType t) {
     Memory m;
     const OpTable& ops = *cpu_backend().ops;
     const Shape s{70, 129};
@@ -172,7 +172,7 @@ TEST_CASE("16-bit: norms are bitwise f32 rounded once, and normalize a 16-bit su
 }
 
 TEST_CASE("16-bit: attention and its gradient are bitwise f32 rounded once") {
-  for_every_half([](DType t) {
+  for_every_16bit_dtype([](DType t) {
     Memory m;
     const OpTable& ops = *cpu_backend().ops;
     const int64_t batch = 2, seq = 97, heads = 4, kv = 2, dim = 24;
@@ -194,7 +194,7 @@ TEST_CASE("16-bit: attention and its gradient are bitwise f32 rounded once") {
 }
 
 TEST_CASE("16-bit: embeddings, cross-entropy and sums are bitwise f32 rounded once") {
-  for_every_half([](DType t) {
+  for_every_16bit_dtype([](DType t) {
     Memory m;
     const OpTable& ops = *cpu_backend().ops;
     const Tensor x = m.draw({60, 1100}, t), pos = m.draw({30, 1100}, t), ids = m.ids(60, 17);

@@ -19,7 +19,7 @@ Fill positive();                       // squares of normal samples, for second 
 Fill ids(int64_t begin, int64_t end);  // integers in [begin, end), both ends occur if there are 3 elements or more
 Fill values(std::vector<double> v);    // these, repeated; NaN: left poisoned, so the op must write there
 
-constexpr DType kHalves[] = {DType::kBF16, DType::kF16};
+constexpr DType k16BitDtypes[] = {DType::kBF16, DType::kF16};
 // Relative error of one rounding to this dtype; f32: error of sums of the tested lengths.
 constexpr double unit_of(DType t) { return t == DType::kBF16 ? 0x1p-8 : t == DType::kF16 ? 0x1p-11 : 1e-5; }
 inline std::string suffix(DType t) { return t == DType::kF32 ? "" : cat(" ", name_of(t)); }

@@ -119,7 +119,7 @@ void add_windows(OpCases& to) {
   add_attention(to, {1, 131, 4, 2, 24, 70, 0, 2});
   add_attention(to, {0, 7, 2, 2, 8, 3, 2});
   add_attention(to, {1, 70, 2, 1, 120, 20, 4});
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     for (const int64_t window : {1, 20, 64, 100}) add_attention(to, {1, 130, 4, 2, 64, window}, t);
     add_attention(to, {2, 130, 2, 1, 128, 40, 20}, t);
     add_attention(to, {2, 66, 4, 2, 8, 0, 2, 4}, t);
@@ -139,7 +139,7 @@ void add_bidirectional(OpCases& to) {
   add_attention(to, {2, 132, 4, 4, 24, 0, 0, 4, true, {60, 132}});
   add_attention(to, {1, 70, 2, 1, 120, 0, 0, -1, true, {40}});
   add_attention(to, {0, 7, 2, 2, 8, 0, 0, -1, true});
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     add_attention(to, {2, 130, 4, 4, 64, 0, 0, -1, true}, t);
     add_attention(to, {3, 130, 4, 2, 64, 0, 0, -1, true, {128, 9, 65}}, t);
     add_attention(to, {2, 66, 4, 4, 8, 0, 0, 2, true, {66, 3}}, t);
@@ -162,7 +162,7 @@ void add_documents(OpCases& to) {
   add_attention(to, with({2, 132, 4, 2, 24, 50, 3, 4}, {70, 3, 40}));  // with everything
   add_attention(to, with({1, 140, 2, 1, 120}, {50, 75}));
   add_attention(to, with({0, 7, 2, 2, 8}, {3}));
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     add_attention(to, with({2, 200, 4, 2, 64}, {90, 20, 5}), t);
     add_attention(to, with({1, 130, 2, 1, 128, 40, 20}, {64, 10}), t);
   }
@@ -179,7 +179,7 @@ void add_attention_cases(OpCases& to) {
   }
   add_attention(to, {1, 7, 1, 1, 3});
   add_attention(to, {0, 7, 2, 2, 8});
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     for (const int64_t seq : {1, 5, 64, 65, 130}) add_attention(to, {seq < 64 ? 3 : 1, seq, 4, 2, 8}, t);
     add_attention(to, {2, 64, 4, 4, 64}, t);
     add_attention(to, {2, 130, 4, 2, 64}, t);

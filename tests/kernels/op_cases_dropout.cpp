@@ -93,7 +93,7 @@ void add_dropout_cases(OpCases& to) {
     add_rows(to, {11, cols}, {only_scale(1.25f), 4, 5});
     add_norms(to, {67, cols}, {only_scale(1.25f), 16, 32});
   }
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     add_rows(to, {11, 64}, {mask_of(0.1), 4, 3}, t);
     add_rows(to, {11, 33}, {mask_of(0.1), 4, 3}, t);
     add_rows(to, {700, 129}, {mask_of(0.1), 64, 0}, t);

@@ -97,14 +97,14 @@ void add_mixes(OpCases& to, Shape s, DType h) {
   axpy.in(&Axpy::x, "x", s, normal(), h).inout(&Axpy::y, "y", s);
   for (const DType x : {kF, DType::kBF16, DType::kF16}) {
     if (x == h) continue;
-    auto& onto_half = add_case<Axpy>(to, cat(to_string(s), ' ', name_of(x), " onto ", name_of(h)));
-    onto_half.args.alpha = -0.7f;
-    onto_half.in(&Axpy::x, "x", s, normal(), x).inout(&Axpy::y, "y", s, normal(), h).tolerance = unit_of(h);
+    auto& onto_16bit = add_case<Axpy>(to, cat(to_string(s), ' ', name_of(x), " onto ", name_of(h)));
+    onto_16bit.args.alpha = -0.7f;
+    onto_16bit.in(&Axpy::x, "x", s, normal(), x).inout(&Axpy::y, "y", s, normal(), h).tolerance = unit_of(h);
   }
 }
 
 // Sizes where thread ranges begin and end anywhere; sums overflow f16 only.
-void add_halves(OpCases& to, DType h) {
+void add_16bit(OpCases& to, DType h) {
   for (const auto& [rows, cols] : kSizes) {
     const Shape s{rows, cols};
     add_adds(to, s, h);
@@ -142,12 +142,12 @@ void add_casts(OpCases& to) {
     const Shape s{rows, cols};
     auto& bytes = add_case<Copy>(to, describe(s, DType::kF32));
     bytes.in(&Copy::src, "src", s).out(&Copy::dst, "dst", s).tolerance = 0;
-    for (const DType half : kHalves) {
+    for (const DType half : k16BitDtypes) {
       cast_case(to, s, DType::kF32, half, normal(3));
       cast_case(to, s, half, DType::kF32, normal(3));
     }
   }
-  for (const DType half : kHalves) {
+  for (const DType half : k16BitDtypes) {
     cast_case(to, {77}, DType::kF32, half, values(ties), " ties");
     cast_case(to, {77}, DType::kF32, half, values(tiny), " subnormal");
     cast_case(to, {77}, DType::kF32, half, values(extremes), " extremes").non_finite = true;
@@ -160,9 +160,9 @@ void add_casts(OpCases& to) {
   auto& copied = add_case<Copy>(to, "[1000] i32, unaligned");
   copied.in(&Copy::src, "src", {1000}, ids(-5, 70000), DType::kI32).out(&Copy::dst, "dst", {1000}, DType::kI32);
   copied.tolerance = 0, copied.skew = 1;
-  auto& copied_half = add_case<Copy>(to, "[77] bf16");
-  copied_half.in(&Copy::src, "src", {77}, normal(), DType::kBF16).out(&Copy::dst, "dst", {77}, DType::kBF16);
-  copied_half.tolerance = 0;
+  auto& copied_16bit = add_case<Copy>(to, "[77] bf16");
+  copied_16bit.in(&Copy::src, "src", {77}, normal(), DType::kBF16).out(&Copy::dst, "dst", {77}, DType::kBF16);
+  copied_16bit.tolerance = 0;
 }
 
 void add_normalizations(OpCases& to) {
@@ -244,7 +244,7 @@ void add_elementwise_cases(OpCases& to) {
   auto& wide_grad = add_case<GeluGrad>(to, "[9] far from zero");
   wide_grad.in(&GeluGrad::x, "x", {9}, values({-30, -12, -6, -1e-4, 1e-4, 3, 6, 12, 1e6}));
   wide_grad.in(&GeluGrad::dout, "dout", {9}).out(&GeluGrad::dx, "dx", {9});
-  for (const DType h : kHalves) add_halves(to, h);
+  for (const DType h : k16BitDtypes) add_16bit(to, h);
   add_casts(to);
   add_normalizations(to);
   add_benchmarks(to);

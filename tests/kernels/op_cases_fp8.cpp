@@ -229,7 +229,7 @@ void add_fp8_cases(OpCases& to) {
   for (const auto& [a, b] : {std::pair{kX, kX}, {kGrad, kX}, {kX, kGrad}})
     for (const DType out : {DType::kF32, DType::kBF16, DType::kF16})
       for (const bool accumulate : {false, true}) gemm_via_f32(to, 48, 80, 64, a, b, out, accumulate);
-  for (const DType h : kHalves) {
+  for (const DType h : k16BitDtypes) {
     gemm_via_f32(to, 32, 144, 272, kX, kX, h, false, " bias").in(&GemmFp8::bias, "bias", {144}, normal(), h);
     auto& c = gemm_via_f32(to, 32, 144, 272, kX, kX, h, false, " unaligned bias");
     c.in(&GemmFp8::bias, "bias", {144}, normal(), h).skew = 1;

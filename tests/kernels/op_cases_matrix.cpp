@@ -46,7 +46,7 @@ void add_epilogues(OpCases& to, GemmSize s, bool ta, bool tb, DType t, double to
 }
 
 // Mixed-precision GEMMs: 16-bit inputs, with f32 or 16-bit bias, aux and out; weight gradients into f32.
-void add_half_gemms(OpCases& to, DType h) {
+void add_16bit_gemms(OpCases& to, DType h) {
   constexpr DType kF = DType::kF32;
   const double tolerance = h == DType::kBF16 ? 1e-2 : 2e-3;
   const std::string kind = suffix(h);
@@ -152,7 +152,7 @@ void add_gemms(OpCases& to) {
   weight_grad.args.trans_a = true, weight_grad.args.accumulate = true;
   weight_grad.in(&Gemm::a, "a", {2, 5, 33}).in(&Gemm::b, "b", {2, 5, 24}).inout(&Gemm::out, "out", {33, 24});
 
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     const double tolerance = t == DType::kBF16 ? 1e-2 : 2e-3;
     for (const bool ta : {false, true}) {
       for (const bool tb : {false, true}) {
@@ -163,7 +163,7 @@ void add_gemms(OpCases& to) {
       }
     }
     add_epilogues(to, {64, 48, 32}, false, true, t, tolerance);
-    add_half_gemms(to, t);
+    add_16bit_gemms(to, t);
   }
   // Weight gradients into bf16, from operands of any dtype.
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -300,7 +300,7 @@ void add_norms(OpCases& to) {
         " many rows";
   norm_grad_case(to, 1200, 800, {true, false, false, true, true, true, BiasGrad::kAdded}, {DType::kBF16}).name +=
       " many rows";
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     for (const int64_t cols : {7, 33, 768}) {
       for (const NormTypes& types : {NormTypes{t}, {t, DType::kF32, t}}) {
         for (const Residual r : {Residual::kNone, Residual::kSeparate, Residual::kOntoX, Residual::kOntoDelta})

@@ -208,7 +208,7 @@ void add_cross_entropy(OpCases& to) {
   }
   const Logits padding_alone{5, 16, 32, 20, 3};
   add_cross_entropy_stats(to, padding_alone);
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     for (const Logits& l : {Logits{1, 7, 0, 7},
                             {9, 64, 0, 50},
                             {7, 33, 33, 65, 2},
@@ -240,7 +240,7 @@ void add_model_cases(OpCases& to) {
   add_positions(to, 3, 7, 16, 0, 33);
   add_positions(to, 3, 5, 16, 6, 129);
   add_positions(to, 2, 64, 64, 0, 64);
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     add_embedding(to, 129, 50, 33, 0, t);
     add_embedding(to, 67, 17, 64, 20, t);
     add_embedding(to, 40, 5, 1100, 10, t);

@@ -98,7 +98,7 @@ void odd_ones(F add) {
   add({129}, Step{.skip = true, .value = DType::kBF16});
   add({1000}, Step{.value = DType::kBF16}).skew = 1;
   add({1000, 40000, 33}, Step{.value = DType::kBF16}).skew = 1;
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     add({9001}, Step{.with_value = false, .master = t});
     add({129}, Step{.skip = true, .with_value = false, .master = t});
   }
@@ -190,7 +190,7 @@ void add_lamb(OpCases& to) {
   }
   first({129}, {.skip = true}, paper);
   first(many_segments(), {.skip = true}, paper);
-  for (const DType t : kHalves) first({9001}, {.master = t}, paper);
+  for (const DType t : k16BitDtypes) first({9001}, {.master = t}, paper);
   first({1000}, {}, paper).skew = 1;
   for (const DType master : {DType::kF32, DType::kBF16, DType::kF16})
     first({9001}, {.master = master, .grad = DType::kBF16}, paper);

@@ -27,7 +27,7 @@ void add_sums(OpCases& to) {
     sum_case(to, count, " accumulate", true);
   }
   sum_case(to, 5000, " unaligned").skew = 1;
-  for (const DType t : kHalves) {
+  for (const DType t : k16BitDtypes) {
     for (const int64_t count : {7, 5000, 100003}) sum_case(to, count, "", false, normal(1, 0.2), t);
     sum_case(to, 5000, " unaligned", true, normal(1, 0.2), t).skew = 1;
   }

@@ -164,7 +164,7 @@ TEST_CASE("parity: fused FP8 outputs are bitwise those of quantizing the stored 
   if (const Backend* cuda = cuda_backend(nullptr)) backends.push_back(cuda);
   for (const Backend* b : backends)
     for (const auto& [n, cols] : kShapes)
-      for (const DType t : kHalves) {
+      for (const DType t : k16BitDtypes) {
         INFO(b->ops->name << " [" << n << ", " << cols << "] " << name_of(t));
         gelu_either_way(*b, t, n, cols, false);
         gelu_either_way(*b, t, n, cols, true);

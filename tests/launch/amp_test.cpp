@@ -91,7 +91,7 @@ TEST_CASE("with master weights every 16-bit parameter is its master rounded to n
       MeshRun run = small({.dp = 2, .tp = 2}, level);
       run.engine.zero = {.stage = stage, .persist_numel = 0};
       std::mutex mutex;
-      int64_t wrong = 0, halves = 0, norms = 0;
+      int64_t wrong = 0, elements = 0, norms = 0;
       MeshHooks hooks;
       hooks.after_step = [&](Engine& engine, int) {
         const std::lock_guard lock(mutex);
@@ -104,7 +104,7 @@ TEST_CASE("with master weights every 16-bit parameter is its master rounded to n
           cpu_backend().ops->cast(
               {.src = u.master, .dst = {rounded.data(), u.value.shape, u.value.dtype, u.value.device}}, {});
           wrong += std::memcmp(rounded.data(), u.value.data, rounded.size()) != 0;
-          halves += u.value.numel();
+          elements += u.value.numel();
         }
         for (const Parameter* p : engine.store().parameters())
           norms += p->name.find("norm") != std::string::npos && p->dtype == DType::kF32;
@@ -112,7 +112,7 @@ TEST_CASE("with master weights every 16-bit parameter is its master rounded to n
       run.hooks = &hooks;
       run_mesh(run);
       CHECK(wrong == 0);
-      CHECK(halves > 10000);
+      CHECK(elements > 10000);
       CHECK((norms > 0) == level.precision.keep_norm);
     }
 }
@@ -122,7 +122,7 @@ TEST_CASE("without master weights the 16-bit values are trained, and memory is t
     MeshRun run = small({.dp = 2, .tp = 2}, {"O3", precision, false});
     run.engine.zero = {.stage = 1};
     std::mutex mutex;
-    int64_t halves = 0;
+    int64_t elements = 0;
     MeshHooks hooks;
     hooks.after_step = [&](Engine& engine, int) {
       const std::lock_guard lock(mutex);
@@ -131,12 +131,12 @@ TEST_CASE("without master weights the 16-bit values are trained, and memory is t
         CHECK(u.value.dtype == precision.half);
         CHECK(u.master.data == u.value.data);
         CHECK_FALSE(u.rounded());
-        halves += u.value.numel();
+        elements += u.value.numel();
       }
     };
     run.hooks = &hooks;
     run_mesh(run);
-    CHECK(halves > 10000);
+    CHECK(elements > 10000);
   }
   EngineOptions o = small({.dp = 4}, {"O3", kO3, false}).engine;
   o.model = {.layers = 4, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 512, .seq = 16};

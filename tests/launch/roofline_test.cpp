@@ -232,11 +232,11 @@ TEST_CASE("FP8 GEMMs have their own peak", "[PD5]") {
   CHECK(products(fp8) == Approx(head + (products(half) - head) * 790 / 1250).epsilon(0.005));
   // A norm writes two FP8 copies instead of one 16-bit tensor. FP8 copies of tensors that are stored anyway are no work
   // of a fused graph.
-  const std::vector<OpCall>&calls = fp8.ranks[0].calls, &halves = half.ranks[0].calls;
+  const std::vector<OpCall>&calls = fp8.ranks[0].calls, &calls_16bit = half.ranks[0].calls;
   CHECK(find(calls, "layer_norm", "norm2").cost.fused_bytes ==
-        Approx(find(halves, "layer_norm", "norm2").cost.fused_bytes).epsilon(0.001));
+        Approx(find(calls_16bit, "layer_norm", "norm2").cost.fused_bytes).epsilon(0.001));
   const OpCost backward = find(calls, "layer_norm_grad", "norm2").cost;
-  CHECK(backward.fused_bytes == Approx(find(halves, "layer_norm_grad", "norm2").cost.fused_bytes).epsilon(0.001));
+  CHECK(backward.fused_bytes == Approx(find(calls_16bit, "layer_norm_grad", "norm2").cost.fused_bytes).epsilon(0.001));
   // FP8 copies of its contribution to the residual stream
   CHECK(backward.bytes == backward.fused_bytes + 2. * 8 * 1024 * 1600);
   for (const OpCall& c : calls)

@@ -158,10 +158,10 @@ TEST_CASE("verify --matrix runs and counts the legal layouts") {
   CHECK(o.code == 0);
   CHECK(o.prints(fmt::format("{} legal layouts of up to 2 ranks", legal_layouts(model, 2, false).size())));
   CHECK(o.prints(" equal, 0 different"));
-  const Outcome halves = gpttrain(kTiny + "--matrix --ranks 2 --sample 12", dir.path());
-  INFO(halves.out);
-  CHECK(halves.code == 0);
-  CHECK(halves.prints(fmt::format("{} legal layouts of up to 2 ranks, 12 of them", legal_layouts(model, 2).size())));
+  const Outcome sample = gpttrain(kTiny + "--matrix --ranks 2 --sample 12", dir.path());
+  INFO(sample.out);
+  CHECK(sample.code == 0);
+  CHECK(sample.prints(fmt::format("{} legal layouts of up to 2 ranks, 12 of them", legal_layouts(model, 2).size())));
   const Outcome few = gpttrain(kTiny + "--matrix --ranks 8 --sample 5", dir.path());
   INFO(few.out);
   CHECK(few.code == 0);

@@ -14,18 +14,18 @@ Tensor DeviceBench::normal(Shape shape, DType t, std::vector<Buffer>& held) cons
 
 void DeviceBench::fill_normal(const Tensor& out) const {
   if (size_of(out.dtype) == 1) return fill_codes(out);
-  constexpr int64_t kPiece = 1 << 20;  // elements generated, then repeated
-  const int64_t n = out.numel(), piece = std::min(n, kPiece);
-  if (static_cast<int64_t>(numbers_.size()) < piece) {
-    numbers_.resize(static_cast<size_t>(piece));
-    philox_normals(stream_key(1, "bench/ceilings"), 0, piece, 1, numbers_.data());
+  constexpr int64_t kChunk = 1 << 20;  // elements generated, then repeated
+  const int64_t n = out.numel(), chunk = std::min(n, kChunk);
+  if (static_cast<int64_t>(numbers_.size()) < chunk) {
+    numbers_.resize(static_cast<size_t>(chunk));
+    philox_normals(stream_key(1, "bench/ceilings"), 0, chunk, 1, numbers_.data());
   }
   std::vector<Buffer> local;
-  const Tensor values = empty({piece}, DType::kF32, local);
+  const Tensor values = empty({chunk}, DType::kF32, local);
   const DeviceApi& api = *backend_.device;
   api.copy(values.data, numbers_.data(), values.bytes(), stream_);
-  for (int64_t at = 0; at < n; at += piece) {
-    const int64_t now = std::min(piece, n - at);
+  for (int64_t at = 0; at < n; at += chunk) {
+    const int64_t now = std::min(chunk, n - at);
     const Tensor to{out.data + at * size_of(out.dtype), {now}, out.dtype, out.device};
     if (out.dtype == DType::kF32)
       api.copy(to.data, values.data, to.bytes(), stream_);

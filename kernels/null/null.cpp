@@ -11,17 +11,17 @@
 namespace gt::null {
 namespace {
 
-thread_local GemmLog* product_log = nullptr;
+thread_local GemmLog* gemm_log = nullptr;
 
 template <class Args>
 void nothing(const Args&, Stream) {}
 template <>
 void nothing(const Gemm& g, Stream) {
-  if (product_log != nullptr && g.b_version > 0) product_log->add(g);
+  if (gemm_log != nullptr && g.b_version > 0) gemm_log->add(g);
 }
 template <>
 void nothing(const AttentionGrad& a, Stream) {
-  if (product_log != nullptr) product_log->add(a);
+  if (gemm_log != nullptr) gemm_log->add(a);
 }
 
 constexpr OpTable kOps{.name = "null",
@@ -92,8 +92,8 @@ void memory(int, int64_t* free_bytes, int64_t* total_bytes) {
 
 }  // namespace
 
-GemmLog::GemmLog() : before_(std::exchange(product_log, this)) {}
-GemmLog::~GemmLog() { product_log = before_; }
+GemmLog::GemmLog() : before_(std::exchange(gemm_log, this)) {}
+GemmLog::~GemmLog() { gemm_log = before_; }
 
 void GemmLog::add(const Gemm& g) {
   const auto same = [&](const Gemm& o) {

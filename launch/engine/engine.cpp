@@ -269,7 +269,7 @@ void Engine::run_pipeline() {
 void Engine::reduce() {
   store_->finish_reduction();
   clock_.end_phase(Phase::kReduce);
-  if (probe_) probe_();
+  if (update_hook_) update_hook_();
 }
 
 void Engine::exchange() {

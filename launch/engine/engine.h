@@ -156,7 +156,7 @@ class Engine {
   // Sets this rank's wait for the microbatches of the next step, for its StepTimes.
   void set_data_wait(double seconds) { clock_.set_data_wait(seconds); }
   // Fault injection hook, called after the step's gradients are reduced and before any check of them.
-  void set_probe(std::function<void()> probe) { probe_ = std::move(probe); }
+  void set_update_hook(std::function<void()> hook) { update_hook_ = std::move(hook); }
   // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp +
   // d]; of pairs, if there are any, behind those of tokens.
   std::span<const double> microbatch_losses() const { return exchange_->on_host(StepExchange::Field::kLosses); }
@@ -248,7 +248,7 @@ class Engine {
   std::vector<double> counts_;                  // targets that carry loss, by microbatch of this rank
   std::vector<MicroBatch> seeded_;
   std::function<StepLimits()> limits_of_step_;
-  std::function<void()> probe_;
+  std::function<void()> update_hook_;
   std::vector<double> keep_;     // ModelStage::keep_blocks by block of the model; empty: no layer drop
   std::vector<uint8_t> unused_;  // by FSDP unit of the model: ParamStore::begin_step
   bool fixed_blocks_ = false;

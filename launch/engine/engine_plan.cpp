@@ -119,9 +119,9 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
     const null::GemmLog log;
     GraphPlan graphs;
     if (options.trains) {
-      engine.set_probe([&] { graphs.update_begins(); });
+      engine.set_update_hook([&] { graphs.update_begins(); });
       engine.step(batch, options.micro_batch * options.model.seq);
-      engine.set_probe({});
+      engine.set_update_hook({});
       graphs.evaluation_begins();
     }
     const StepTraffic sent{.tensor_parallel = mesh.group(Axis::kTp).counters(),

@@ -129,17 +129,17 @@ std::string types(std::initializer_list<Tensor> list) {
 }
 
 template <class Args>
-std::string product_text(const Args& g, int64_t inner) {
+std::string gemm_text(const Args& g, int64_t inner) {
   return fmt::format("{} x {} x {}{}{}", g.out.shape.rows(), g.out.shape.cols(), inner, g.bias ? ", bias" : "",
                      g.accumulate ? ", added" : "");
 }
 std::string text_of(const Gemm& g) {
-  std::string out = product_text(g, g.trans_a ? g.a.shape.rows() : g.a.shape.cols());
+  std::string out = gemm_text(g, g.trans_a ? g.a.shape.rows() : g.a.shape.cols());
   if (g.epilogue != Epilogue::kNone) out += g.epilogue == Epilogue::kGelu ? ", gelu" : ", gelu'";
   if (g.dbias) out += ", bias gradient";
   return cat(out, ", ", types({g.a, g.out}));
 }
-std::string text_of(const GemmFp8& g) { return cat(product_text(g, g.a.shape.cols()), ", ", types({g.a, g.b, g.out})); }
+std::string text_of(const GemmFp8& g) { return cat(gemm_text(g, g.a.shape.cols()), ", ", types({g.a, g.b, g.out})); }
 std::string text_of(std::monostate) { return ""; }
 template <class Args>
 std::string text_of(const Args& args) {
@@ -173,7 +173,7 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
     for (ModelStage* stage : engine.stages())
       for (Fp8State* range : stage->fp8_states()) range->scale.has_history = true;
   Recorder record(engine.store());
-  engine.set_probe([&] { record.update_begins(); });
+  engine.set_update_hook([&] { record.update_begins(); });
   engine.step(batch, options.micro_batch * options.model.seq);
   return record.take();
 }

@@ -61,8 +61,8 @@ double MeasuredTimes::seconds(const OpCall& c) const {
   const auto far = [&](const OpTime& t) { return distance(c.cost.flops, t.flops) + distance(c.cost.bytes, t.bytes); };
   for (const auto& [unused, t] : kind->second)
     if (nearest == nullptr || far(t) < far(*nearest)) nearest = &t;
-  const bool products = c.cost.flops > 0 && nearest->flops > 0;
-  const double scale = products ? c.cost.flops / nearest->flops : c.cost.bytes / std::max(nearest->bytes, 1.);
+  const bool by_flops = c.cost.flops > 0 && nearest->flops > 0;
+  const double scale = by_flops ? c.cost.flops / nearest->flops : c.cost.bytes / std::max(nearest->bytes, 1.);
   return nearest->seconds * scale;
 }
 

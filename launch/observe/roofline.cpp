@@ -41,7 +41,7 @@ SecondsByClass parts_of(std::span<const OpCall> calls, const PeakRates& ceilings
   SecondsByClass out{};
   for (const OpCall& c : calls) {
     const CallBound b = call_bound(c, ceilings, at_attention);
-    at(out, c.cost.kind) += static_cast<double>(c.calls) * longer(b.products, fused ? b.fused : b.called);
+    at(out, c.cost.kind) += static_cast<double>(c.calls) * longer(b.gemms, fused ? b.fused : b.called);
   }
   return out;
 }
@@ -93,10 +93,10 @@ StepRoofline step_roofline(const EngineOptions& o, const MeshShape& shape, const
 }
 
 std::string shares_text(const SecondsByClass& parts) {
-  const double all = sum(parts), products = parts[static_cast<size_t>(OpClass::kGemm)],
+  const double all = sum(parts), gemms = parts[static_cast<size_t>(OpClass::kGemm)],
                attention = parts[static_cast<size_t>(OpClass::kAttention)];
-  return fmt::format("{:.0f} : {:.0f} : {:.0f}", 100 * products / all, 100 * attention / all,
-                     100 * (all - products - attention) / all);
+  return fmt::format("{:.0f} : {:.0f} : {:.0f}", 100 * gemms / all, 100 * attention / all,
+                     100 * (all - gemms - attention) / all);
 }
 
 std::string roofline_table(const RankRoofline& rank, const PeakRates& ceilings) {
@@ -106,9 +106,9 @@ std::string roofline_table(const RankRoofline& rank, const PeakRates& ceilings) 
   for (const OpCall& c : by_class(rank.calls)) {
     const CallBound b = call_bound(c, ceilings, at_attention);
     out += fmt::format("{:<20} {:<26} {:<40} {:>6} {:>9.2f} {:>9.2f} {:>11} {:>10} {:>10} {:>9}\n", c.op, c.what,
-                       shape_text(c.args), c.calls, c.cost.flops * 1e-9, c.cost.bytes * 1e-6, micros(b.products),
+                       shape_text(c.args), c.calls, c.cost.flops * 1e-9, c.cost.bytes * 1e-6, micros(b.gemms),
                        micros(b.fused), micros(b.called),
-                       millis(static_cast<double>(c.calls) * longer(b.products, b.called)));
+                       millis(static_cast<double>(c.calls) * longer(b.gemms, b.called)));
   }
   out += fmt::format("\n{:<20} {:>14} {:>14} {:>14}\n", "class", "ms, fused", "ms, as called", "difference");
   for (size_t k = 0; k < rank.fused_seconds.size(); ++k)

@@ -32,7 +32,7 @@ struct StepRoofline {
 
 // Seconds of one call at peak rates: of its GEMMs, and of its bytes with complete fusions or as called.
 struct CallBound {
-  double products = 0, fused = 0, called = 0;
+  double gemms = 0, fused = 0, called = 0;
 };
 // at_attention: attention at its own rate, NaN if unknown; else at the GEMM rate.
 CallBound call_bound(const OpCall&, const PeakRates&, bool at_attention);

@@ -15,8 +15,8 @@ namespace {
 
 // Seconds of one pipeline rank alone on its cores.
 struct StageSeconds {
-  double products = 0, attention = 0, passes = 0, update = 0, tensor_parallel = 0, messages = 0, data_parallel = 0;
-  double compute() const { return products + attention + passes; }
+  double gemms = 0, attention = 0, passes = 0, update = 0, tensor_parallel = 0, messages = 0, data_parallel = 0;
+  double compute() const { return gemms + attention + passes; }
 };
 
 class Predictor {
@@ -32,7 +32,7 @@ class Predictor {
       p.calls += c.calls;
       if (!times_.measured(c)) p.estimated += c.calls;
       (c.update                             ? s.update
-       : c.cost.kind == OpClass::kGemm      ? s.products
+       : c.cost.kind == OpClass::kGemm      ? s.gemms
        : c.cost.kind == OpClass::kAttention ? s.attention
                                             : s.passes) += all;
     }
@@ -102,7 +102,7 @@ StepPrediction predict_step(const EngineOptions& o, const MeshShape& shape, cons
   for (int k = 0; k < shape.pp; ++k) all.push_back(predictor.stage(k, p));
   const double waits = share.ranks_per_slot();
   for (const StageSeconds& s : all) {
-    p.products += waits * s.products / shape.pp, p.attention += waits * s.attention / shape.pp;
+    p.gemms += waits * s.gemms / shape.pp, p.attention += waits * s.attention / shape.pp;
     p.passes += waits * s.passes / shape.pp, p.update += waits * s.update / shape.pp;
     p.tensor_parallel += s.tensor_parallel / shape.pp, p.messages += s.messages / shape.pp;
     p.data_parallel += s.data_parallel / shape.pp;
@@ -111,7 +111,7 @@ StepPrediction predict_step(const EngineOptions& o, const MeshShape& shape, cons
   if (shape.pp > 1) p.bubble = std::max(0., predictor.makespan(all) - p.pipeline());
   p.corrected = times.corrections();
   const auto& by = p.corrected.of;
-  for (double* x : {&p.products, &p.attention, &p.passes}) *x *= by[0];
+  for (double* x : {&p.gemms, &p.attention, &p.passes}) *x *= by[0];
   p.tensor_parallel *= by[1], p.messages *= by[2], p.bubble *= by[2], p.data_parallel *= by[3], p.update *= by[4];
   return p;
 }
@@ -158,7 +158,7 @@ std::string prediction_text(const StepPrediction& p, const std::vector<Timers>& 
                      milliseconds(worst.measured));
   if (std::string_view(worst.name) == "compute")
     out += fmt::format(" (predicted: products {:.0f} %, attention {:.0f} %, memory passes {:.0f} %)",
-                       100 * p.products / p.compute(), 100 * p.attention / p.compute(), 100 * p.passes / p.compute());
+                       100 * p.gemms / p.compute(), 100 * p.attention / p.compute(), 100 * p.passes / p.compute());
   return out;
 }
 

@@ -23,12 +23,12 @@ CoreShare core_share(int ranks, int threads);  // of this machine
 
 // Seconds of one step, a mean over the ranks. Times of ops include waiting for a core.
 struct StepPrediction {
-  double products = 0, attention = 0, passes = 0;  // of forward and backward; passes: memory-bound ops and the loss
-  double update = 0;                               // gradient norm and optimizer
+  double gemms = 0, attention = 0, passes = 0;  // of forward and backward; passes: memory-bound ops and the loss
+  double update = 0;                            // gradient norm and optimizer
   double tensor_parallel = 0, messages = 0, bubble = 0, data_parallel = 0;
   RunRatios corrected;               // factors by which earlier runs changed the times
   int64_t calls = 0, estimated = 0;  // op calls of a step; those whose shape was not measured
-  double compute() const { return products + attention + passes; }
+  double compute() const { return gemms + attention + passes; }
   double pipeline() const { return compute() + tensor_parallel + messages + bubble; }
   double seconds() const { return pipeline() + data_parallel + update; }
 };

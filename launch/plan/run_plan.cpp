@@ -89,7 +89,7 @@ RunPlan plan_here(const Config& config, const MeasuredTimes& times, std::string_
   p.machine = true, p.libraries = 0, p.together = mesh.world();
   p.bubble = predict_pipeline(o, mesh.pp).bubble;
   const StepPrediction t = predict_step(o, mesh, p.stages, times, transport, share);
-  p.terms = {.linear = t.products,
+  p.terms = {.linear = t.gemms,
              .attention = t.attention,
              .elementwise = t.passes,
              .tensor_parallel = t.tensor_parallel,

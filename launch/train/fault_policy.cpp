@@ -71,7 +71,7 @@ void FaultPolicy::watch_steps() {
   if (rank_.run.range_test) return;  // the test needs the divergence
   engine_.set_limits([this] { return guard_.limits(); });
   if (config_.fault.inject.empty()) return;
-  engine_.set_probe([this] {
+  engine_.set_update_hook([this] {
     const int64_t batch = loader_.consumed() / config_.train.global_batch;
     if (injector_.configured("grad", batch))
       injector_.at_tensors("grad", batch, engine_.store().grad_views(), rank_.backend, rank_.stream);
@@ -100,7 +100,7 @@ StepResult FaultPolicy::run_step(bool once) {
   StepResult r;
   if (!once && config_.fault.recheck_every > 0 && step % config_.fault.recheck_every == 0) {
     const auto crcs = [&] { return gradient_crcs(engine_, *rank_.backend.device, rank_.stream); };
-    engine_.set_probe({});
+    engine_.set_update_hook({});
     run_without_update();
     const std::vector<uint32_t> first = crcs();
     r = run();

@@ -24,8 +24,8 @@ struct Slot {  // state of one microbatch in flight
 
 struct Cell {  // one (local chunk, microbatch) during a step
   Var x, y;
-  Tensor handed;  // gradient of y from a stage on this rank: holds one reference to a pool block
-  Tensor dx;      // gradient of x for the previous stage: holds one reference to a pool block
+  Tensor from_next;  // gradient of y from a stage on this rank: holds one reference to a pool block
+  Tensor dx;         // gradient of x for the previous stage: holds one reference to a pool block
   Work receiving_x, receiving_dy, sending_y;
   Work preamble_x, preamble_dy;
   bool announced[2] = {};  // preamble of x, of dy: received and validated
@@ -354,8 +354,8 @@ void PipelineExecutor::Impl::conclude(const Action& a) {
   if (a.act != Act::kBackward && a.act != Act::kBackwardWeight) return;
   Cell& c = cell(a);
   slot(a).tape.reset();
-  if (c.handed) grads.free(c.handed);
-  c.handed = {};
+  if (c.from_next) grads.free(c.from_next);
+  c.from_next = {};
   --live;
 }
 
@@ -491,7 +491,7 @@ void PipelineExecutor::Impl::prepare_backward(const Action& a) {
 Tensor PipelineExecutor::Impl::upstream(const Action& a) {
   if (last(a)) return seed.tensor({1}, DType::kF64);
   Cell& c = cell(a);
-  return here(a.stage + 1) ? c.handed : buffer(assignment(a).upstream, c.y.value.shape);
+  return here(a.stage + 1) ? c.from_next : buffer(assignment(a).upstream, c.y.value.shape);
 }
 
 void PipelineExecutor::Impl::backward(const Action& a, Pass pass) {
@@ -515,7 +515,7 @@ void PipelineExecutor::Impl::take_input_gradient(const Action& a, Cell& c, Tape&
     ops.copy({.src = dx, .dst = own}, compute);
     dx = own;
   }
-  (here(a.stage - 1) ? cells[index(a, a.stage - 1)].handed : c.dx) = dx;
+  (here(a.stage - 1) ? cells[index(a, a.stage - 1)].from_next : c.dx) = dx;
 }
 
 void PipelineExecutor::Impl::send_backward(const Action& a) {

@@ -74,7 +74,7 @@ TEST_CASE("single ops of GPT-2 have the times of the plan's table, at G and at B
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   struct Row {
     const char *op, *what;
-    double products, memory;  // us; 0: not in the table
+    double gemms, memory;  // us; 0: not in the table
   };
   const auto check = [](const char* config, int sequences, std::initializer_list<Row> rows) {
     // Head and loss in one chunk, as in the table.
@@ -83,7 +83,7 @@ TEST_CASE("single ops of GPT-2 have the times of the plan's table, at G and at B
     for (const Row& want : rows) {
       INFO(config << " " << want.op << " " << want.what);
       const CallBound b = call_bound(find(calls, want.op, want.what), planning_ceilings(DType::kBF16), true);
-      CHECK(b.products * share * 1e6 == Approx(want.products).epsilon(0.003).margin(0.6));
+      CHECK(b.gemms * share * 1e6 == Approx(want.gemms).epsilon(0.003).margin(0.6));
       if (want.memory == 0) continue;
       // The table has one figure for all three GEMMs of a linear layer: that of the weight gradient, which accumulates
       // into 4 bytes a weight. It omits statistics and biases, below 1 %.
@@ -154,11 +154,14 @@ TEST_CASE("ops move the bytes of the plan's closed forms, except for known missi
   const auto linear = [&](double K, double N, double aux) {  // forward, input gradient, weight gradient
     return 2 * 2 * (n * K + N * K + n * N) + aux + 2 * (n * K + n * N) + 8 * N * K;
   };
-  const double products = L * (linear(C, 3 * C, 0) + linear(C, C, 0) + 2 * linear(C, F, 2 * n * F)) + linear(C, V, 0);
-  const std::map<std::string, double> closed{
-      {"gemm", products},         {"layer_norm", (2 * L + 1) * 4 * act}, {"layer_norm_grad", (2 * L + 1) * 4 * act},
-      {"attention", L * 4 * act}, {"attention_grad", L * 8 * act},       {"cross_entropy", 4 * n * V},
-      {"adamw", 30 * P}};
+  const double gemms = L * (linear(C, 3 * C, 0) + linear(C, C, 0) + 2 * linear(C, F, 2 * n * F)) + linear(C, V, 0);
+  const std::map<std::string, double> closed{{"gemm", gemms},
+                                             {"layer_norm", (2 * L + 1) * 4 * act},
+                                             {"layer_norm_grad", (2 * L + 1) * 4 * act},
+                                             {"attention", L * 4 * act},
+                                             {"attention_grad", L * 8 * act},
+                                             {"cross_entropy", 4 * n * V},
+                                             {"adamw", 30 * P}};
   for (const auto& [op, bytes] : closed) {
     INFO(op);
     CHECK(bytes_of(calls, op) <= 1.02 * bytes);
@@ -228,8 +231,8 @@ TEST_CASE("FP8 GEMMs have their own peak", "[PD5]") {
   const StepRoofline fp8 = planned(shipped("gpt2-1558m", 8, {"--precision.fp8", "delayed"}));
   // The blocks' GEMMs at 1250 instead of 790 TFLOP/s; head and attention unchanged.
   const double head = 6. * 65536 * 50304 * 1600 / 790e12;
-  const auto products = [](const StepRoofline& r) { return r.ranks[0].fused_seconds[0]; };
-  CHECK(products(fp8) == Approx(head + (products(half) - head) * 790 / 1250).epsilon(0.005));
+  const auto gemms = [](const StepRoofline& r) { return r.ranks[0].fused_seconds[0]; };
+  CHECK(gemms(fp8) == Approx(head + (gemms(half) - head) * 790 / 1250).epsilon(0.005));
   // A norm writes two FP8 copies instead of one 16-bit tensor. FP8 copies of tensors that are stored anyway are no work
   // of a fused graph.
   const std::vector<OpCall>&calls = fp8.ranks[0].calls, &calls_16bit = half.ranks[0].calls;

@@ -94,7 +94,7 @@ TEST_CASE("a predicted step adds up its ops and collectives and the schedule's b
   for (const OpCall& c : step_ops(engine_options(one, 1), {}, 0)) bytes += static_cast<double>(c.calls) * c.cost.bytes;
   CHECK(p.seconds() == Approx(1e-9 * bytes));
   CHECK((p.bubble == 0 && p.tensor_parallel == 0 && p.estimated == 0));
-  CHECK((p.products > 0 && p.attention > 0 && p.passes > 0 && p.update > 0));
+  CHECK((p.gemms > 0 && p.attention > 0 && p.passes > 0 && p.update > 0));
 
   const Config piped = tiny({"--train.global_batch", "4", "--pp", "2"});
   const StepPrediction own = predict(piped, synthetic(piped), {.ranks = 2, .threads = 1, .cores = 2});
@@ -119,7 +119,7 @@ TEST_CASE("a predicted step counts Newton-Schulz iterations as update, and the g
   };
   const StepPrediction adamw = of({"--train.global_batch", "4"});
   const StepPrediction muon = of({"--train.global_batch", "4", "--optim.type", "muon"});
-  CHECK((muon.products == Approx(adamw.products) && muon.passes == Approx(adamw.passes)));
+  CHECK((muon.gemms == Approx(adamw.gemms) && muon.passes == Approx(adamw.passes)));
   // In each of 5 iterations, 3 GEMMs of 6 matrices of 4 blocks, the least of which moves 3 x 64 x 64 elements.
   CHECK(muon.update > adamw.update + 1e-9 * 5 * 3 * 6 * 4 * (3 * 64 * 64 * 4));
   CHECK(muon.estimated == 0);
@@ -135,7 +135,7 @@ TEST_CASE("a predicted step counts Newton-Schulz iterations as update, and the g
 
 TEST_CASE("a run that is far off the plan names the class of time and corrects later plans") {
   StepPrediction p;
-  p.products = 0.060, p.attention = 0.012, p.passes = 0.008, p.data_parallel = 0.010, p.update = 0.010;
+  p.gemms = 0.060, p.attention = 0.012, p.passes = 0.008, p.data_parallel = 0.010, p.update = 0.010;
   std::vector<Timers> means(1);
   means[0][kForwardTime] = 0.030, means[0][kBackwardTime] = 0.052, means[0][kReduceTime] = 0.010;
   means[0][kOptimizerTime] = 0.010;

@@ -53,7 +53,7 @@ struct OpsReport {
     double bound = std::numeric_limits<double>::quiet_NaN();
     if (ceilings) {
       const CallBound b = call_bound(c, *ceilings, ceilings_know_attention(c));
-      bound = std::max(b.products, b.called);
+      bound = std::max(b.gemms, b.called);
     }
     const double all = static_cast<double>(c.calls) * s.median;
     measured[static_cast<size_t>(c.cost.kind)] += all;
@@ -64,7 +64,7 @@ struct OpsReport {
                percent(bound / s.median));
     std::fflush(stdout);
   }
-  void classes(const RankRoofline* roof, bool products_only) const {
+  void classes(const RankRoofline* roof, bool gemms_only) const {
     fmt::print("\n{:<14} {:>14} {:>16} {:>14}\n", "class", "ms, measured", "ms, at ceilings", "ms, fused");
     double all = 0;
     for (size_t k = 0; k < measured.size(); ++k) {
@@ -74,7 +74,7 @@ struct OpsReport {
                  roof != nullptr ? fmt::format("{:.3f}", 1e3 * roof->called_seconds[k]) : "-",
                  roof != nullptr ? fmt::format("{:.3f}", 1e3 * roof->fused_seconds[k]) : "-");
     }
-    if (products_only) return;
+    if (gemms_only) return;
     const auto ms = [](double s) { return std::isnan(s) ? std::string("-") : fmt::format("{:.3f}", 1e3 * s); };
     fmt::print("{:<14} {:>14.3f} {:>16} {:>14}\n", "all ops", 1e3 * all, roof != nullptr ? ms(roof->called) : "-",
                roof != nullptr ? ms(roof->r) : "-");
@@ -82,13 +82,13 @@ struct OpsReport {
 
  private:
   bool ceilings_know_attention(const OpCall& c) const {
-    return c.cost.kind != OpClass::kAttention || !std::isnan(call_bound(c, *ceilings, true).products);
+    return c.cost.kind != OpClass::kAttention || !std::isnan(call_bound(c, *ceilings, true).gemms);
   }
   std::optional<PeakRates> ceilings;
   SecondsByClass measured{};
 };
 
-Exit time_ops(const Command& command, bool products_only) {
+Exit time_ops(const Command& command, bool gemms_only) {
   const Config& config = command.loaded.config;
   SelfFactory alone;
   RankDevice device(config, alone);
@@ -110,8 +110,8 @@ Exit time_ops(const Command& command, bool products_only) {
   const DeviceBench bench(backend, device.index(), threads);
   OpsReport report(ceilings);
   for (const OpCall& c : by_class(step_ops(options, shape, 0)))
-    if (!products_only || c.cost.kind == OpClass::kGemm) report.add(c, time_call(c, bench, options.model.vocab));
-  report.classes(roof ? &roof->ranks[0] : nullptr, products_only);
+    if (!gemms_only || c.cost.kind == OpClass::kGemm) report.add(c, time_call(c, bench, options.model.vocab));
+  report.classes(roof ? &roof->ranks[0] : nullptr, gemms_only);
   return Exit::kOk;
 }
 

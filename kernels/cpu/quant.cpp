@@ -108,14 +108,14 @@ void max_abs(const MaxAbs& p, Stream s) {
   float* partial = cpu_context(s).scratch<float>(rows * parts);
   parallel_for(s, rows * parts, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, part)),
                [&, &f = simd()](int64_t begin, int64_t end, int) {
-                 float room[kChunk];
+                 float scratch[kChunk];
                  for (int64_t k = begin; k < end; ++k) {
                    const int64_t from = k / parts * cols + k % parts * part,
                                  to = std::min(from + part, (k / parts + 1) * cols);
                    float most = 0;
                    for (int64_t i = from; i < to; i += kChunk) {
                      const int64_t n = std::min(kChunk, to - i);
-                     most = std::max(most, f.max_abs(read(f, p.x, i, n, room), n));
+                     most = std::max(most, f.max_abs(read(f, p.x, i, n, scratch), n));
                    }
                    partial[k] = most;
                  }

@@ -7,15 +7,15 @@
 
 namespace gt {
 
-// Error agreed on by all ranks. They exit in order with one exit code; no rank has to be aborted. `speaker`: this rank
+// Error agreed on by all ranks. They exit in order with one exit code; no rank has to be aborted. `prints`: this rank
 // prints the message, the others print nothing.
 class AgreedError : public Error {
  public:
-  AgreedError(const std::string& what, Exit code, bool speaker) : Error(what, code), speaker_(speaker) {}
-  bool speaker() const { return speaker_; }
+  AgreedError(const std::string& what, Exit code, bool prints) : Error(what, code), prints_(prints) {}
+  bool prints() const { return prints_; }
 
  private:
-  bool speaker_;
+  bool prints_;
 };
 
 // Runs `body` on every rank. If it throws anywhere, every rank throws AgreedError with the code of the lowest failing

@@ -134,7 +134,7 @@ void put_location(const char* what, const void* address) {
   if (board != nullptr && rank >= 0) {
     const RankSlot& s = board[rank].rank;
     line << "rank " << s.world_rank.load(kRelaxed) << " (" << host << " pid " << getpid();
-    line << ", " << s.place << "): " << what;
+    line << ", " << s.coordinates << "): " << what;
     if (address != nullptr) (line << " at address ").hex(reinterpret_cast<uintptr_t>(address));
     line << (watched_rank() < 0 ? ", in a non-training thread; " : "; ") << to_string(s.phase.load(kRelaxed)) << ", ";
     put_where(s.step.load(kRelaxed), s.where.load(kRelaxed));

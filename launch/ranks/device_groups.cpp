@@ -25,11 +25,11 @@ int32_t largest(ProcessGroup& world, int32_t mine) {
 
 // Returns the reason of the lowest rank that has one; "" if none has.
 std::string first_reason(ProcessGroup& world, const std::string& mine) {
-  const int32_t speaker = world.size() - largest(world, mine.empty() ? 0 : world.size() - world.rank());
-  if (speaker == world.size()) return "";
+  const int32_t reporter = world.size() - largest(world, mine.empty() ? 0 : world.size() - world.rank());
+  if (reporter == world.size()) return "";
   char text[512] = {};
-  if (world.rank() == speaker) mine.copy(text, sizeof text - 1);
-  world.broadcast({reinterpret_cast<std::byte*>(text), {sizeof text}, DType::kByte, {}}, speaker, {}).wait({});
+  if (world.rank() == reporter) mine.copy(text, sizeof text - 1);
+  world.broadcast({reinterpret_cast<std::byte*>(text), {sizeof text}, DType::kByte, {}}, reporter, {}).wait({});
   return text;
 }
 
@@ -42,14 +42,14 @@ std::string obstacle(const nccl::Api& api, int sharers) {
 
 // Returns whether collectives are captured into graphs, and the text for the start banner. Equal on all ranks.
 bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, int index, const nccl::Api& api,
-              std::string* said) {
+              std::string* note) {
   const char* wanted = std::getenv("GPTTRAIN_NCCL_GRAPHS");
   const bool nodes = largest(world, given.local_size() < given.world_size() ? 1 : 0) == 1;
   const bool mixed = given.backend() == "thread" && largest(world, index) > 0;
   const bool off = largest(world, wanted != nullptr && std::string_view(wanted) == "0" ? 1 : 0) == 1;
   if (!backend.replays) return false;
   const std::string why = off ? "GPTTRAIN_NCCL_GRAPHS=0" : obstacle_to_graphs(api.version, nodes, mixed);
-  *said +=
+  *note +=
       why.empty() ? "; collectives are captured in graphs" : cat("; collectives are not captured in graphs: ", why);
   return why.empty();
 }

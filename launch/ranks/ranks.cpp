@@ -72,7 +72,7 @@ Exit code_of(const std::exception& e) {
 }
 
 void print_error(const std::exception& e, const Config& config, int rank, int world) {
-  if (const auto* agreed = dynamic_cast<const AgreedError*>(&e); agreed != nullptr && !agreed->speaker()) return;
+  if (const auto* agreed = dynamic_cast<const AgreedError*>(&e); agreed != nullptr && !agreed->prints()) return;
   std::string who;
   if (world > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr) {  // error of a single rank: name it
     who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), coordinates(config.parallel, rank));

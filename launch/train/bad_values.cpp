@@ -76,19 +76,19 @@ std::string name_bad_values(const RankContext& rank, const Engine& engine, int64
   if (own.empty() && gradient) own = "gradient of " + gradient->name + ", in this rank's replica";
   const std::vector<std::string> all =
       gather_bytes(rank.mesh.world(), pack({first_bad_value(engine.store().value_views(), "weight", rank), own,
-                                            fmt::format("{:020}", gradient ? gradient->place : 0)}));
+                                            fmt::format("{:020}", gradient ? gradient->position : 0)}));
   for (const size_t kind : {0, 1}) {
-    int speaker = -1, ranks = 0;
-    std::string place;
+    int reporter = -1, ranks = 0;
+    std::string position;
     for (int r = 0; r < static_cast<int>(all.size()); ++r) {
       const auto found = unpack(all[static_cast<size_t>(r)]);
       if (found[kind].empty()) continue;
       ++ranks;
-      if (speaker < 0 || (kind == 1 && found[2] < place)) speaker = r, place = found[2];
+      if (reporter < 0 || (kind == 1 && found[2] < position)) reporter = r, position = found[2];
     }
-    if (speaker < 0) continue;
-    return loss + fmt::format("; {} (rank {}, {}{})", unpack(all[static_cast<size_t>(speaker)])[kind], speaker,
-                              rank.mesh.shape().coordinates(speaker),
+    if (reporter < 0) continue;
+    return loss + fmt::format("; {} (rank {}, {}{})", unpack(all[static_cast<size_t>(reporter)])[kind], reporter,
+                              rank.mesh.shape().coordinates(reporter),
                               ranks > 1 ? fmt::format("; {} ranks have such values", ranks) : "");
   }
   return loss;

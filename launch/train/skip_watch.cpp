@@ -28,8 +28,8 @@ void SkipWatch::after(const StepResult& r, int64_t step, const Engine& engine) {
   const Mesh& mesh = engine.mesh();
   constexpr int64_t kNoPosition = std::numeric_limits<int64_t>::max();
   const auto bad = engine.store().first_nonfinite_gradient();
-  const int64_t first = least(mesh.world(), bad ? bad->place : kNoPosition);
-  const bool here = bad && bad->place == first;
+  const int64_t first = least(mesh.world(), bad ? bad->position : kNoPosition);
+  const bool here = bad && bad->position == first;
   const int64_t speaker = least(mesh.world(), here ? mesh.rank() : first == kNoPosition ? 0 : kNoPosition);
   std::vector<double> last;
   for (int64_t k = std::max<int64_t>(0, seen_ - static_cast<int64_t>(kSize)); k < seen_; ++k)

@@ -71,7 +71,7 @@ struct alignas(64) RankSlot {
   std::atomic<uint64_t> wait_key{0}, wait_seq{0}, wait_is_message{0};
   AtomicCall wait_call;
   std::atomic<uint64_t> ops{0};  // calls written to the ring so far
-  AtomicText<96> place;
+  AtomicText<96> coordinates;
 };
 static_assert(sizeof(RankSlot) == 256);
 
@@ -95,10 +95,10 @@ struct alignas(64) RankPages {
 
 // Shared by the monitors of a machine.
 struct alignas(64) BoardHead {
-  std::atomic<int64_t> reported{0};  // start of the ongoing stall that was reported; 0: none
-  std::atomic<int32_t> ending{0};    // 1: a monitor writes its reports; 2: every process ends
-  std::atomic<int32_t> mourned{0};   // a dead rank was reported
-  std::atomic<int64_t> dump{0};      // dump requested from every monitor: unix time << 1 | 1 on a hang; 0: none so far
+  std::atomic<int64_t> reported{0};        // start of the ongoing stall that was reported; 0: none
+  std::atomic<int32_t> ending{0};          // 1: a monitor writes its reports; 2: every process ends
+  std::atomic<int32_t> death_reported{0};  // a dead rank was reported
+  std::atomic<int64_t> dump{0};  // dump requested from every monitor: unix time << 1 | 1 on a hang; 0: none so far
   std::atomic<uint64_t> broken_key{0};  // the last group with mismatched calls, and the two calls
   AtomicText<256> broken_calls;
 };

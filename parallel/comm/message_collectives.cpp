@@ -26,10 +26,10 @@ void each_peer(int rank, int size, F f) {
   for (int k = 1; k < size; ++k) f((rank + k) % size, (rank + size - k) % size);
 }
 
-// Sends `mine` (`bytes` bytes) to all peers; receives rank r's data at place(r).
-template <class Place>
-void exchange(MessageWork& w, int rank, int size, const std::byte* mine, int64_t bytes, Place place) {
-  each_peer(rank, size, [&](int, int from) { w.messages->receive(place(from), bytes, from, tag_of(w)); });
+// Sends `mine` (`bytes` bytes) to all peers; receives rank r's data at target(r).
+template <class Target>
+void exchange(MessageWork& w, int rank, int size, const std::byte* mine, int64_t bytes, Target target) {
+  each_peer(rank, size, [&](int, int from) { w.messages->receive(target(from), bytes, from, tag_of(w)); });
   each_peer(rank, size, [&](int to, int) { w.messages->send(mine, bytes, to, tag_of(w)); });
 }
 

@@ -27,7 +27,7 @@ class MessageGroup final : public ProcessGroup {
   }
   ~MessageGroup() override {
     trace_.close();
-    world_.forget(*this);
+    world_.abandon(*this);
   }
 
   std::string_view backend() const override { return world_.transport->name(); }

@@ -67,7 +67,7 @@ void MessageFactory::Shared::retire() {
   });
 }
 
-void MessageFactory::Shared::forget(const ProcessGroup& group) {
+void MessageFactory::Shared::abandon(const ProcessGroup& group) {
   std::erase_if(active_, [&](MessageWork* w) {
     if (w->group != &group) return false;
     w->messages->abandon();

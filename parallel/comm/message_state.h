@@ -39,10 +39,11 @@ struct MessageFactory::Shared {
 
   MessageWork& start(const ProcessGroup&, MessageChannel&, const CommCall&, uint64_t seq);
   void open_board();
-  void progress();                   // advances everything in flight
-  void retire();                     // removes completed work
-  CommCall wait(uint64_t index);     // returns when complete; the work object is then reusable
-  void forget(const ProcessGroup&);  // after an error: abandons its calls in flight, so that the group may be destroyed
+  void progress();                // advances everything in flight
+  void retire();                  // removes completed work
+  CommCall wait(uint64_t index);  // returns when complete; the work object is then reusable
+  void abandon(
+      const ProcessGroup&);  // after an error: abandons its calls in flight, so that the group may be destroyed
   [[noreturn]] void hang(MessageWork&);
 
   const std::unique_ptr<MessageTransport> transport;

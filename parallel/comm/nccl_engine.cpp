@@ -251,7 +251,7 @@ NcclCall& NcclEngine::allocate_call() {
   free_.pop_back();
   c.started = steady_ns();
   c.launched = c.waited = c.in_graph = false;
-  c.noted_run = 0;
+  c.recorded_run = 0;
   c.next = nullptr;
   open_.push_back(&c);
   return c;
@@ -272,8 +272,8 @@ uint64_t NcclEngine::post(NcclLane& lane, const CommCall& call, const Tensor& a,
   if (at.fate == Recording::Fate::kRecorded) aside.emplace();
   const std::lock_guard lock(mutex_);
   const uint64_t ticket = post_locked(lane, call, a.data, b.data, after, seq);
-  calls_[ticket].noted_run = at.run;
-  calls_[ticket].noted_number = at.number;
+  calls_[ticket].recorded_run = at.run;
+  calls_[ticket].recorded_number = at.number;
   return ticket;
 }
 
@@ -335,8 +335,8 @@ void NcclEngine::host_wait(Ready ready, const NcclCall& c) {
 const CommCall& NcclEngine::wait(uint64_t ticket, Stream s) {
   if (is_held(ticket)) return wait_held(ticket, s);
   NcclCall& c = calls_[ticket];
-  if (c.noted_run != 0 && c.noted_run == Recording::current_run())
-    Recording::side_call(recorded_wait(*this, c.noted_number), s);
+  if (c.recorded_run != 0 && c.recorded_run == Recording::current_run())
+    Recording::side_call(recorded_wait(*this, c.recorded_number), s);
   // A call that no recording holds may be waited for before the calls that a recording holds back: those depend on it,
   // or not at all.
   std::optional<Recording::Bypass> aside;

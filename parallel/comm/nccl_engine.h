@@ -53,9 +53,9 @@ struct NcclCall {
   int64_t started = 0;
   Event ready = nullptr, done = nullptr;  // on the caller's stream at the post; on the lane's at the end
   bool has_ready = false, launched = false, waited = false;
-  bool in_graph = false;   // represents a graph, from its launch to its end; `call` is its first one
-  uint64_t noted_run = 0;  // of the recording that recorded it, under this number
-  size_t noted_number = 0;
+  bool in_graph = false;      // represents a graph, from its launch to its end; `call` is its first one
+  uint64_t recorded_run = 0;  // of the recording that recorded it, under this number
+  size_t recorded_number = 0;
   NcclCall* next = nullptr;  // in its lane
 };
 

@@ -80,7 +80,8 @@ std::string encode(const NodeReport& report, int64_t now) {
   Writer w;
   w.text(report.host), w.text(report.verdict), w.number(static_cast<uint64_t>(report.ranks.size()));
   for (const RankView& v : report.ranks) {
-    w.number(v.world_rank), w.number(v.pid), w.number(v.step), w.number(v.where), w.number(v.phase), w.text(v.place);
+    w.number(v.world_rank), w.number(v.pid), w.number(v.step), w.number(v.where), w.number(v.phase),
+        w.text(v.coordinates);
     w.number(uint8_t{v.frozen}), w.number(v.silent_s), w.number(uint8_t{v.waits}), w.number(v.waited_s);
     w.number(v.limit_s), w.number(v.wait_key), w.number(v.wait_seq), w.call(v.wait_call);
     w.number(static_cast<uint64_t>(v.groups.size()));
@@ -97,7 +98,7 @@ std::optional<NodeReport> decode(std::string_view bytes, int64_t now) {
     RankView& v = out.ranks.emplace_back();
     uint8_t frozen = 0, waits = 0;
     r.number(v.world_rank), r.number(v.pid), r.number(v.step), r.number(v.where);
-    r.choice(v.phase, RunPhase::kFailed), r.text(v.place);
+    r.choice(v.phase, RunPhase::kFailed), r.text(v.coordinates);
     r.number(frozen), r.number(v.silent_s), r.number(waits), r.number(v.waited_s);
     r.number(v.limit_s), r.number(v.wait_key), r.number(v.wait_seq), r.call(v.wait_call);
     v.frozen = frozen != 0, v.waits = waits != 0;

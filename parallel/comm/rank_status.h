@@ -21,7 +21,7 @@ class RankStatus {
   void nowhere() { slot_->where.store(kNoPosition, std::memory_order_relaxed); }
   // Begins a phase. Durations of steps and evaluations are measured from one call to the next.
   void enter(RunPhase, int64_t step);
-  void set_coordinates(const std::string& place) { slot_->place.store(place); }  // "pp1 dp0 tp1"
+  void set_coordinates(const std::string& coordinates) { slot_->coordinates.store(coordinates); }  // "pp1 dp0 tp1"
   // Limit for a wait in a step, except the first one of the process; 0: max(10 s, 5 x p99 of the steps so far). Other
   // phases: init, load and save 600 s, the first step 300 s, evaluations max(60 s, 5 x their p99), the first one 300 s.
   void set_step_limit(double seconds) { step_limit_ = seconds; }

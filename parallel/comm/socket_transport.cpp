@@ -79,7 +79,7 @@ void SocketSet::missing(std::vector<int>& peers, bool sends) const {
 }
 
 void SocketSet::abandon() {
-  if (left_ > 0) transport_.forget(this);
+  if (left_ > 0) transport_.abandon(this);
   requests_.clear();
   left_ = 0;
 }
@@ -219,7 +219,7 @@ void SocketTransport::post_receive(int from, Header header, std::byte* to, Reque
 }
 
 // Its buffers are no longer valid. A message that has been sent in part has to be completed from a copy.
-void SocketTransport::forget(const SocketSet* set) {
+void SocketTransport::abandon(const SocketSet* set) {
   for (Peer& p : peers_) {
     std::erase_if(p.posted, [&](const Posted& r) { return r.request.set == set; });
     std::erase_if(p.out, [&](const Outgoing& o) { return o.request.set == set && o.done == 0; });

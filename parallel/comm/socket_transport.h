@@ -113,7 +113,7 @@ class SocketTransport final : public MessageTransport {
   void post_send(int to, Header, const std::byte*, Request);
   void post_control(int to, int32_t what, const void* data, size_t bytes);
   void post_receive(int from, Header, std::byte*, Request);
-  void forget(const SocketSet*);
+  void abandon(const SocketSet*);
   void write_some(Peer&);
   void read_some(Peer&, int rank);
   bool begin_frame(Peer&);  // false: not a frame of ours

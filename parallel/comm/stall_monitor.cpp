@@ -54,7 +54,7 @@ struct StallMonitor::Impl {
   void check_nodes(int64_t now);
   void lose(const std::string& text);
   void end_all(Exit code, const std::string& text);
-  bool judges(int64_t now) const;
+  bool diagnoses(int64_t now) const;
   void send_final_report() {  // final report, so that this rank is not reported as lost
     const int64_t now = steady_ns();
     if (options.link && acting(now)) options.link->report({host, verdict, read_board(board, now)}, now);
@@ -136,7 +136,7 @@ void StallMonitor::Impl::run() {
     if (options.hub) check_nodes(now);
     if (ended || !acting(now)) continue;
     if (options.link) report_to_hub(now);
-    if (!ended && judges(now)) look_for_stalls(now);
+    if (!ended && diagnoses(now)) look_for_stalls(now);
   }
 }
 
@@ -159,7 +159,7 @@ void StallMonitor::Impl::check_deaths(int64_t now) {
     // It may have ended normally between the two checks.
     const RunPhase last = s.phase.load(kRelaxed);
     if (last == RunPhase::kDone || last == RunPhase::kFailed) continue;
-    if (board.head->mourned.exchange(1) == 0) {
+    if (board.head->death_reported.exchange(1) == 0) {
       const std::vector<RankView> ranks = read_board(board, now);
       const RankView& v = ranks[static_cast<size_t>(r)];
       std::string text = cat(who(v, host), " died: ", to_string(v.phase), ", ", position_text(v.step, v.where));
@@ -311,7 +311,7 @@ std::vector<RankView> StallMonitor::Impl::everybody(int64_t now) const {
 }
 
 // Whether this monitor diagnoses its machine; a responsive hub does so instead.
-bool StallMonitor::Impl::judges(int64_t now) const {
+bool StallMonitor::Impl::diagnoses(int64_t now) const {
   constexpr double kSilentSeconds = 5;
   if (!options.link) return true;
   return options.link->heard() == 0 || seconds_since(options.link->heard(), now) > kSilentSeconds;
@@ -347,7 +347,7 @@ void StallMonitor::Impl::check_nodes(int64_t now) {
   constexpr double kGoneSeconds = 3;  // a machine may switch to another reporting rank
   options.hub->poll(now);
   for (const auto& [rank, node] : options.hub->nodes()) {
-    if (!node.report.verdict.empty() && board.head->mourned.exchange(1) == 0) {
+    if (!node.report.verdict.empty() && board.head->death_reported.exchange(1) == 0) {
       write_verdict(node.report.verdict);
       std::this_thread::sleep_for(std::chrono::seconds(2));  // as for a rank that died here
       return end_all(Exit::kInternal, node.report.verdict);

@@ -122,7 +122,7 @@ std::vector<RankView> read_board(const CommBoard& board, int64_t now) {
     r.step = s.step.load(kRelaxed);
     r.where = s.where.load(kRelaxed);
     r.phase = s.phase.load(kRelaxed);
-    r.place = s.place.load();
+    r.coordinates = s.coordinates.load();
     const int64_t beat = s.beat.load(kRelaxed), waiting = s.wait_start.load(std::memory_order_acquire);
     r.silent_s = beat == 0 ? 0 : std::max(0.0, since(beat, now));
     r.frozen = r.silent_s > kFrozenSeconds && r.phase != RunPhase::kDone && r.phase != RunPhase::kFailed;
@@ -191,7 +191,7 @@ std::optional<int> longest_wait(const std::vector<RankView>& ranks, double facto
 
 std::string who(const RankView& r, const std::string& host) {
   return cat("rank ", r.world_rank, " (", r.host.empty() ? host : r.host, r.pid > 0 ? cat(" pid ", r.pid) : "",
-             r.place.empty() ? "" : ", " + r.place, ")");
+             r.coordinates.empty() ? "" : ", " + r.coordinates, ")");
 }
 
 std::string position_text(int64_t step, uint64_t where) {
@@ -224,8 +224,9 @@ std::string stall_text(const std::vector<RankView>& ranks, const Diagnosis& d, i
     for (int r : d.ranks) text += "\n  " + absent_text(ranks[static_cast<size_t>(r)], first, now, host);
   text += cat("\n  ", wait_text(first, host), " (reported after ", seconds(first.limit_s), ")");
   for (size_t r = 0; r < ranks.size(); ++r) {
-    const bool told = std::count(d.ranks.begin(), d.ranks.end(), static_cast<int>(r)) > 0 && d.kind == StallKind::kLate;
-    if (ranks[r].waits && static_cast<int>(r) != waiter && !told) text += "\n  " + wait_text(ranks[r], host);
+    const bool reported =
+        std::count(d.ranks.begin(), d.ranks.end(), static_cast<int>(r)) > 0 && d.kind == StallKind::kLate;
+    if (ranks[r].waits && static_cast<int>(r) != waiter && !reported) text += "\n  " + wait_text(ranks[r], host);
   }
   return text;
 }
@@ -241,7 +242,7 @@ void dump_board(const CommBoard& board, const std::vector<RankView>& ranks, int6
   std::ofstream slots(folder + "/slots-" + std::to_string(ranks.empty() ? 0 : ranks[0].world_rank) + ".txt");
   for (size_t r = 0; r < ranks.size(); ++r) {
     const RankView& v = ranks[r];
-    slots << "rank " << v.world_rank << " pid " << v.pid << " " << v.place << ": " << to_string(v.phase) << ", "
+    slots << "rank " << v.world_rank << " pid " << v.pid << " " << v.coordinates << ": " << to_string(v.phase) << ", "
           << position_text(v.step, v.where) << (v.frozen ? ", frozen" : "");
     if (v.waits) slots << ", waits since " << v.waited_s << " s: " << to_string(v.wait_call) << " #" << v.wait_seq;
     slots << "\n";

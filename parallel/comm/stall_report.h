@@ -25,7 +25,7 @@ struct RankView {
   int64_t pid = 0, step = 0;
   uint64_t where = kNoPosition;
   RunPhase phase = RunPhase::kInit;
-  std::string place;
+  std::string coordinates;
   std::string host;     // "": this machine
   bool frozen = false;  // its monitor's heartbeat has stopped
   double silent_s = 0;  // for how long

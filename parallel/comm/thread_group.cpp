@@ -201,10 +201,10 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b, S
     c.on_device = there;
     c.items = (call.count > 0 ? parts_of(c, size()) : 0) * pieces(call.count / parts_of(c, size()), call.dtype);
   } else if (!(c.call == call) || c.on_device != there) {
-    const auto said = [](const CommCall& k, bool device) { return cat(to_string(k), device ? " on the device" : ""); };
+    const auto shown = [](const CommCall& k, bool device) { return cat(to_string(k), device ? " on the device" : ""); };
     end_world(lock,
               cat(label(), ": collective #", seq, " differs between ranks: ", state_.who(c.first_rank), " called ",
-                  said(c.call, c.on_device), ", ", state_.who(rank()), " called ", said(call, there)),
+                  shown(c.call, c.on_device), ", ", state_.who(rank()), " called ", shown(call, there)),
               Exit::kInternal);
   }
   c.a[me] = a;

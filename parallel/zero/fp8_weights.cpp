@@ -55,7 +55,7 @@ void Fp8Weights::quantize(std::span<const Unit> units) const {
   }
   count = 0;
   for (const Unit& s : units) {
-    std::byte *factor = s.room, *codes = s.room + align_up(count_of(s.state->spec) * kFactorBytes);
+    std::byte *factor = s.workspace, *codes = s.workspace + align_up(count_of(s.state->spec) * kFactorBytes);
     each_weight(*s.state, s.values, [&](Parameter& p, Tensor w) {
       const int64_t rows = w.shape[0], cols = w.shape[1];
       p.fp8_data = {{codes, {rows, cols}, DType::kF8E4M3, w.device},

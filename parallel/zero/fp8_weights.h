@@ -22,8 +22,8 @@ class Fp8Weights {
 
   struct Unit {
     const UnitState* state;
-    Tensor values;    // unsharded
-    std::byte* room;  // workspace, bytes_of() bytes
+    Tensor values;         // unsharded
+    std::byte* workspace;  // workspace, bytes_of() bytes
   };
   // Quantizes the FP8 weights of these units and points Parameter::fp8_data at the results. Collective over tp: one
   // amax all-reduce for all units.

@@ -27,8 +27,8 @@ void Int8Weights::quantize(UnitState& s, Tensor values) const {
       mesh_.group(Axis::kTp).all_reduce(scales_of(i, row), ReduceOp::kMax, compute_).wait(compute_);
   });
   backend_.ops->scale({.x = scales, .out = scales, .factor = 1.0f / 127}, compute_);
-  const Buffer room(s.values_sharded ? s.layout.size : 0, compute_.device, *backend_.device);
-  const Tensor codes = s.values_sharded ? room.tensor({s.layout.size}, DType::kI8) : s.held_values();
+  const Buffer scratch(s.values_sharded ? s.layout.size : 0, compute_.device, *backend_.device);
+  const Tensor codes = s.values_sharded ? scratch.tensor({s.layout.size}, DType::kI8) : s.held_values();
   each_weight(s.spec, [&](size_t i, int64_t row) {
     backend_.ops->quantize_int8(
         {.x = weight_of(s, values, i), .scales = scales_of(i, row), .out = weight_of(s, codes, i)}, compute_);
@@ -38,7 +38,7 @@ void Int8Weights::quantize(UnitState& s, Tensor values) const {
     backend_.device->zero(padding.data, padding.bytes(), compute_);
     backend_.ops->copy({.src = s.own(codes), .dst = s.value_shard()}, compute_);
   }
-  backend_.device->synchronize(compute_);  // `room` is freed here
+  backend_.device->synchronize(compute_);  // `scratch` is freed here
 }
 
 void Int8Weights::dequantize(const UnitState& s, Tensor codes, Tensor values) const {

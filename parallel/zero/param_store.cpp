@@ -26,7 +26,7 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
       int8_(std::make_unique<Int8Weights>(mesh, backend, compute)) {
   GT_CHECK(options.stage >= 0 && options.stage <= 3, "ZeRO stage ", options.stage);
   GT_CHECK(options.grad == DType::kF32 || options.grad == DType::kBF16, "gradients in ", name_of(options.grad));
-  for (UnitSpec& spec : specs) add_scope(std::move(spec));
+  for (UnitSpec& spec : specs) add_unit(std::move(spec));
   if (std::any_of(units_.begin(), units_.end(), [](const auto& s) { return s->quantizes(); }))
     quantizer_ = std::make_unique<WeightQuantizer>(units_, mesh, backend, compute);
   gatherer_->quantize_with(quantizer_.get());
@@ -34,16 +34,16 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
     fp8_ = std::make_unique<Fp8Weights>(units_, mesh, backend, compute);
   gatherer_->quantize_with(fp8_.get());
   gatherer_->dequantize_with(int8_.get());
-  ZeroMemory room;
+  ZeroMemory needed;
   for (const auto& s : units_) {
-    if (s->on_use() && !s->shares_values()) room.gathered += 2 * ValueGatherer::bytes_of(*s);
-    if (s->grads_sharded) room.gradients += 2 * align_up(s->layout.size * size_of(options.grad));
+    if (s->on_use() && !s->shares_values()) needed.gathered += 2 * ValueGatherer::bytes_of(*s);
+    if (s->grads_sharded) needed.gradients += 2 * align_up(s->layout.size * size_of(options.grad));
     if (options.reduce != options.grad && !s->frozen)
-      room.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
+      needed.gradients += 2 * align_up(s->layout.size * size_of(options.reduce));
   }
-  gatherer_->allocate(memory.gathered > 0 ? memory.gathered : room.gathered, backend);
+  gatherer_->allocate(memory.gathered > 0 ? memory.gathered : needed.gathered, backend);
   if (!options.gradients) return;
-  reducer_->allocate(memory.gradients > 0 ? memory.gradients : room.gradients);
+  reducer_->allocate(memory.gradients > 0 ? memory.gradients : needed.gradients);
   for (int k = 0; k < num_units(); ++k) add_ranges(k);
   cut_pieces();
   list_squares();
@@ -51,31 +51,31 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
 
 // Makes a unit of each dtype of a module's parameters, int8 and 16-bit first, and of frozen and trained ones, so that
 // each is gathered in one dtype and all or none of it is updated. They are used as one.
-void ParamStore::add_scope(UnitSpec spec) {
+void ParamStore::add_unit(UnitSpec spec) {
   UnitState* main = nullptr;
   for (const bool int8 : {true, false})
     for (const auto& [wide, frozen] : {std::pair{false, true}, {false, false}, {true, true}, {true, false}}) {
       UnitSpec part{.name = spec.name, .stage = spec.stage, .index = spec.index, .domain = spec.domain};
-      std::vector<int> place;
+      std::vector<int> index_in_module;
       for (int i = 0; i < static_cast<int>(spec.params.size()); ++i) {
         Parameter* p = spec.params[static_cast<size_t>(i)];
         if (p->int8 != int8 || (p->dtype == DType::kF32) != wide || p->frozen != frozen) continue;
         part.params.push_back(p);
-        place.push_back(i);
+        index_in_module.push_back(i);
       }
       if (part.params.empty()) continue;
       if (main != nullptr) part.name += cat(" (", name_of(part.params.front()->dtype), frozen ? ", frozen)" : ")");
-      UnitState& made = add_uniform(std::move(part), std::move(place), main);
+      UnitState& made = add_uniform(std::move(part), std::move(index_in_module), main);
       if (main == nullptr) main = &made;
     }
 }
 
-UnitState& ParamStore::add_uniform(UnitSpec spec, std::vector<int> place, UnitState* main) {
+UnitState& ParamStore::add_uniform(UnitSpec spec, std::vector<int> index_in_module, UnitState* main) {
   const Domain domain = mesh_.domain(spec.domain);
-  units_.push_back(
-      std::make_unique<UnitState>(std::move(spec), std::move(place), options_.grad, domain, *reducer_, *gatherer_));
+  units_.push_back(std::make_unique<UnitState>(std::move(spec), std::move(index_in_module), options_.grad, domain,
+                                               *reducer_, *gatherer_));
   UnitState& s = *units_.back();
-  if (main != nullptr) main->companions.push_back(&s);
+  if (main != nullptr) main->siblings.push_back(&s);
   allocate(s, main != nullptr);
   return s;
 }
@@ -111,14 +111,14 @@ ParamStore::~ParamStore() = default;
 
 // A domain of one rank shards nothing, at any stage. The few values of a module's further units (norms, adapters) stay
 // unsharded.
-void ParamStore::allocate(UnitState& s, bool companion) {
+void ParamStore::allocate(UnitState& s, bool sibling) {
   for (auto& other : units_)
     if (s.tied_copy() && other->spec.params.front()->name == s.spec.params.front()->tied_to) {
       s.owner = other.get();
       other->copy = &s;
     }
   const bool shares = s.domain.size > 1;
-  s.values_sharded = shares && options_.stage == 3 && !companion && s.elements() >= options_.persist_numel;
+  s.values_sharded = shares && options_.stage == 3 && !sibling && s.elements() >= options_.persist_numel;
   const bool gradients = options_.gradients && !s.frozen;
   s.grads_sharded = shares && !s.frozen && grad_reduce_of(options_, mesh_.size(Axis::kPp)) == GradReduce::kEach;
   // Every element is written before it is read, except the padding at the end, which stays 0.
@@ -170,7 +170,7 @@ void ParamStore::add_ranges(int unit) {
 }
 
 void ParamStore::set_order(std::span<const StagePass> step, std::span<const StagePass> evaluation) {
-  const auto scopes_of = [&](std::span<const StagePass> visits) {
+  const auto units_of = [&](std::span<const StagePass> visits) {
     std::vector<UnitState*> order;
     const auto use = [&](UnitState& s) {
       UnitState* holder = s.shares_values() ? s.owner : &s;
@@ -187,8 +187,8 @@ void ParamStore::set_order(std::span<const StagePass> step, std::span<const Stag
     }
     return order;
   };
-  step_order_ = scopes_of(step);
-  evaluation_order_ = scopes_of(evaluation);
+  step_order_ = units_of(step);
+  evaluation_order_ = units_of(evaluation);
   running_order_.reserve(step_order_.size());
   ordered_ = true;
 }
@@ -214,18 +214,18 @@ void ParamStore::init(uint64_t seed, int threads) {
   for (auto& s : units_) {
     if (s->owner) continue;
     if (s->int8) {
-      const Buffer room(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
-      const Tensor whole = room.tensor({s->layout.size}, DType::kF32);
+      const Buffer scratch(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
+      const Tensor whole = scratch.tensor({s->layout.size}, DType::kF32);
       init_whole(*s, whole, seed, threads);
       int8_->quantize(*s, whole);
     } else if (kept_apart(*s)) {
-      const Buffer room(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
-      const Tensor whole = room.tensor({s->layout.size}, DType::kF32);
+      const Buffer scratch(s->layout.size * size_of(DType::kF32), compute_.device, *backend_.device);
+      const Tensor whole = scratch.tensor({s->layout.size}, DType::kF32);
       init_whole(*s, whole, seed, threads);
       const bool all = options_.stage == 0;
       const int64_t from = all ? 0 : s->begin(), to = from + (all ? s->layout.size : s->layout.shard);
       backend_.ops->cast({.src = all ? whole : s->own(whole), .dst = s->trained_at(from, to, from)}, compute_);
-      backend_.device->synchronize(compute_);  // `room` is freed here
+      backend_.device->synchronize(compute_);  // `scratch` is freed here
     } else if (s->values_sharded) {
       const Tensor whole = gatherer_->scratch(*s);
       init_whole(*s, whole, seed, threads);

@@ -126,9 +126,9 @@ class ParamStore {
   // a non-finite replica would diverge from its owner.
   void norm_squares(Tensor out);
   // After finish_reduction(): the first parameter in backward order whose gradient is not finite on this rank's shard.
-  // place: position in the backward order of the whole model, ascending.
+  // position: in the backward order of the whole model, ascending.
   struct NonFiniteGradient {
-    int64_t place = 0;
+    int64_t position = 0;
     std::string name;
   };
   std::optional<NonFiniteGradient> first_nonfinite_gradient() const;
@@ -179,10 +179,10 @@ class ParamStore {
   ZeroMemory temporary_bytes() const;                     // the part of both that is not kept
 
  private:
-  void add_scope(UnitSpec);
+  void add_unit(UnitSpec);
   void append_views(const std::string& group, int unit, int64_t held, const StateOf&, std::vector<ShardView>&) const;
-  UnitState& add_uniform(UnitSpec, std::vector<int> place, UnitState* main);
-  void allocate(UnitState&, bool companion);
+  UnitState& add_uniform(UnitSpec, std::vector<int> index_in_module, UnitState* main);
+  void allocate(UnitState&, bool sibling);
   void gather_kept(bool (*changed)(const UnitState&));
   void init_whole(UnitState&, Tensor whole, uint64_t seed, int threads);
   void round_masters();

@@ -62,19 +62,19 @@ std::optional<ParamStore::NonFiniteGradient> ParamStore::first_nonfinite_gradien
       tables.add({.grad = s->grads_at(g.at, g.at + g.count).data,
                   .count = g.count,
                   .group = static_cast<int32_t>(all.size())});
-      all.push_back(
-          {(total_units_ - s->spec.index) * kMostParameters - s->place[tensor], s->spec.params[tensor]->name});
+      all.push_back({(total_units_ - s->spec.index) * kMostParameters - s->index_in_module[tensor],
+                     s->spec.params[tensor]->name});
     }
   const auto count = static_cast<int64_t>(all.size());
   tables.upload(count, compute_, *backend_.device);
-  const Buffer room(count * size_of(DType::kF64), compute_.device, *backend_.device);
+  const Buffer scratch(count * size_of(DType::kF64), compute_.device, *backend_.device);
   std::vector<double> squares(all.size());
-  backend_.ops->sum_squares({.table = tables.tables().front(), .out = room.tensor({count}, DType::kF64)}, compute_);
-  backend_.device->copy(squares.data(), room.data(), count * size_of(DType::kF64), compute_);
+  backend_.ops->sum_squares({.table = tables.tables().front(), .out = scratch.tensor({count}, DType::kF64)}, compute_);
+  backend_.device->copy(squares.data(), scratch.data(), count * size_of(DType::kF64), compute_);
   backend_.device->synchronize(compute_);
   std::optional<NonFiniteGradient> found;
   for (size_t i = 0; i < all.size(); ++i)
-    if (!std::isfinite(squares[i]) && (!found || all[i].place < found->place)) found = all[i];
+    if (!std::isfinite(squares[i]) && (!found || all[i].position < found->position)) found = all[i];
   return found;
 }
 

@@ -32,9 +32,9 @@ void fetch_view(const ShardView& v, float* out, const Backend& backend, Stream s
     return api.synchronize(stream);
   }
   if (v.data.dtype == DType::kI8) return fetch_codes(v.data, out, api, stream);
-  const Buffer room(bytes, v.data.device, api);
-  backend.ops->cast({.src = v.data, .dst = room.tensor(v.data.shape, DType::kF32)}, stream);
-  api.copy(out, room.data(), bytes, stream);
+  const Buffer scratch(bytes, v.data.device, api);
+  backend.ops->cast({.src = v.data, .dst = scratch.tensor(v.data.shape, DType::kF32)}, stream);
+  api.copy(out, scratch.data(), bytes, stream);
   api.synchronize(stream);
 }
 
@@ -46,9 +46,9 @@ void store_view(const ShardView& v, const float* from, const Backend& backend, S
     return api.synchronize(stream);
   }
   if (v.data.dtype == DType::kI8) return store_codes(v.data, from, api, stream);
-  const Buffer room(bytes, v.data.device, api);
-  api.copy(room.data(), from, bytes, stream);
-  backend.ops->cast({.src = room.tensor(v.data.shape, DType::kF32), .dst = v.data}, stream);
+  const Buffer scratch(bytes, v.data.device, api);
+  api.copy(scratch.data(), from, bytes, stream);
+  backend.ops->cast({.src = scratch.tensor(v.data.shape, DType::kF32), .dst = v.data}, stream);
   api.synchronize(stream);
 }
 

@@ -30,7 +30,7 @@ std::array<CountedRange, 2> split_by_owner(const UnitState& s, const FlatSegment
 
 UnitState::UnitState(UnitSpec s, std::vector<int> at, DType grad, Domain d, GradReducer& r, ValueGatherer& g)
     : spec(std::move(s)),
-      place(std::move(at)),
+      index_in_module(std::move(at)),
       layout(layout_of(spec, d.size)),
       dtype(spec.params.front()->dtype),
       grad_dtype(grad),
@@ -84,7 +84,7 @@ void UnitState::acquire(Stream) {
 
 // Further units of the module are released first: the first unit of a stage ends a backward, and nothing may follow it.
 void UnitState::release(Stream s) {
-  for (size_t k = companions.size(); k-- > 0;) companions[k]->release(s);
+  for (size_t k = siblings.size(); k-- > 0;) siblings[k]->release(s);
   // Gradients that the forward already made (the LM head's, while its logits are in cache) belong to this microbatch
   // alone. They are reduced now, so that every microbatch is reduced on its own, in order, whatever the schedule runs
   // before its backward.
@@ -95,7 +95,7 @@ void UnitState::release(Stream s) {
 void UnitState::open_grads() { reducer.open(*this); }
 
 void UnitState::grads_ready(Stream) {
-  for (size_t k = companions.size(); k-- > 0;) reducer.ready(*companions[k]);
+  for (size_t k = siblings.size(); k-- > 0;) reducer.ready(*siblings[k]);
   reducer.ready(*this);
 }
 

@@ -14,24 +14,24 @@ class GradReducer;
 class ValueGatherer;
 
 struct UnitState final : ParamUnit {
-  // Requires: all parameters have one dtype. place: index of each parameter in the module it comes from.
-  UnitState(UnitSpec, std::vector<int> place, DType grad_dtype, Domain, GradReducer&, ValueGatherer&);
+  // Requires: all parameters have one dtype. index_in_module: index of each parameter in the module it comes from.
+  UnitState(UnitSpec, std::vector<int> index_in_module, DType grad_dtype, Domain, GradReducer&, ValueGatherer&);
 
   UnitSpec spec;
-  std::vector<int> place;
+  std::vector<int> index_in_module;
   FlatLayout layout;
   DType dtype;       // of values
   DType grad_dtype;  // of gradients
   Domain domain;     // ranks that reduce its gradients and hold its shards
   GradReducer& reducer;
   ValueGatherer& gatherer;
-  UnitState* owner = nullptr;          // unit of the tied weight, if on this rank too: this unit is then not updated
-  UnitState* copy = nullptr;           // conversely: the tied copy that this unit owns
-  std::vector<UnitState*> companions;  // further units of its module, used and reduced with it
-  bool int8 = false;                   // frozen weights held in int8, dequantized while in use
-  bool frozen = false;                 // no gradients, no master weights: its parameters are never updated
-  bool unused = false;                 // in this step: no microbatch uses it, its gradient is 0
-  bool ends_backward = false;          // first unit of its stage that is used: last in a backward
+  UnitState* owner = nullptr;        // unit of the tied weight, if on this rank too: this unit is then not updated
+  UnitState* copy = nullptr;         // conversely: the tied copy that this unit owns
+  std::vector<UnitState*> siblings;  // further units of its module, used and reduced with it
+  bool int8 = false;                 // frozen weights held in int8, dequantized while in use
+  bool frozen = false;               // no gradients, no master weights: its parameters are never updated
+  bool unused = false;               // in this step: no microbatch uses it, its gradient is 0
+  bool ends_backward = false;        // first unit of its stage that is used: last in a backward
 
   // Memory kept on this rank: flat values and gradients, unsharded or its shard.
   Buffer values, grads;  // values: int8 codes if `int8`

@@ -20,7 +20,7 @@ std::vector<std::string> agreed_errors(int ranks, const std::function<void(Proce
       try {
         check(mesh.world(), r);
       } catch (const AgreedError& e) {
-        out[static_cast<size_t>(r)] = cat(static_cast<int>(e.code()), e.speaker() ? " reports: " : ": ", e.what());
+        out[static_cast<size_t>(r)] = cat(static_cast<int>(e.code()), e.prints() ? " reports: " : ": ", e.what());
       }
     });
   threads.clear();  // joins the threads

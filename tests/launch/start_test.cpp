@@ -77,7 +77,7 @@ TEST_CASE("reports of ranks are filtered out of their output, all else is forwar
   const StartedRank r = output.begun().at(3);
   CHECK((r.host == host_name() && r.pid > 0 && r.pid_namespace == pid_namespace()));
   CHECK(output.started());
-  CHECK(output.trouble().text.empty());
+  CHECK(output.error().text.empty());
 }
 
 TEST_CASE("an error shared by several ranks of a machine is printed once, with the machine and the ranks") {
@@ -101,7 +101,7 @@ TEST_CASE("a program missing on one machine: its name, the machine, code 2") {
         kDashes + "\n");
   });
   CHECK(out.empty());
-  const LauncherEnd end = code_of_launcher(132, output.started(), output.trouble());
+  const LauncherEnd end = code_of_launcher(132, output.started(), output.error());
   CHECK(end.code == static_cast<int>(Exit::kUsage));
   CHECK_THAT(end.text, Contains("node2") && Contains("/opt/x/gpttrain"));
 }

@@ -28,7 +28,7 @@ RankView rank_view(int rank) {
   RankView v;
   v.world_rank = rank;
   v.pid = 100 + rank;
-  v.place = cat("pp", rank, " dp0 tp0");
+  v.coordinates = cat("pp", rank, " dp0 tp0");
   v.phase = RunPhase::kStep;
   v.waits = true;
   v.waited_s = 11;

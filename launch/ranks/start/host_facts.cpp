@@ -107,15 +107,15 @@ std::string failure_of(const HostAnswer& a, const std::string& program) {
   if (a.code == HostAnswer::kNone)
     return fmt::format("{}: no answer within {:.0f} s: is it up, and does a firewall let ssh through?", a.host,
                        kAnswerSeconds);
-  const std::string said = printable(a.last_line());
+  const std::string message = printable(a.last_line());
   if (a.code == HostAnswer::kSshFailed)
-    return fmt::format("{}: ssh: {}", a.host, said.empty() ? "failed without a message" : said);
+    return fmt::format("{}: ssh: {}", a.host, message.empty() ? "failed without a message" : message);
   if (a.code == 126 || a.code == 127)
     return fmt::format("{}: {} does not start there: {}; the same program must be at the same path on every host",
-                       a.host, program, said.empty() ? "not found" : said);
+                       a.host, program, message.empty() ? "not found" : message);
   if (a.code >= 128) return fmt::format("{}: {} ended there by signal {}", a.host, program, a.code - 128);
   if (a.code == 0) return fmt::format("{}: ssh gave no answer; is it installed here?", a.host);
-  return fmt::format("{}: {}", a.host, said.empty() ? fmt::format("exit code {}", a.code) : said);
+  return fmt::format("{}: {}", a.host, message.empty() ? fmt::format("exit code {}", a.code) : message);
 }
 
 }  // namespace

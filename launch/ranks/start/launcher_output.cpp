@@ -168,9 +168,9 @@ void LauncherOutput::process_line(const std::string& line) {
   }
   LauncherBlock read = read_block(block_);
   if (read.shown) forward(block_);
-  if (!read.trouble.text.empty()) {
+  if (!read.error.text.empty()) {
     const std::lock_guard lock(mutex_);
-    if (trouble_.text.empty()) trouble_ = std::move(read.trouble);
+    if (error_.text.empty()) error_ = std::move(read.error);
   }
   block_.clear();
   in_block_ = false;
@@ -217,9 +217,9 @@ bool LauncherOutput::started() const {
   return started_;
 }
 
-LauncherError LauncherOutput::trouble() const {
+LauncherError LauncherOutput::error() const {
   const std::lock_guard lock(mutex_);
-  return trouble_;
+  return error_;
 }
 
 }  // namespace gt

@@ -38,7 +38,7 @@ struct LauncherError {
 // Result of a message block of mpirun, delimited by lines of dashes: an error, nothing if our own messages cover it
 // ("mpirun noticed that process rank 1 exited"), or `shown` to forward the block unchanged.
 struct LauncherBlock {
-  LauncherError trouble;
+  LauncherError error;
   bool shown = false;
 };
 LauncherBlock read_block(const std::string& text);
@@ -57,7 +57,7 @@ class LauncherOutput {
 
   std::map<int, StartedRank> begun() const;  // by rank
   bool started() const;                      // all ranks have passed MPI_Init
-  LauncherError trouble() const;             // the first error
+  LauncherError error() const;               // the first error
 
  private:
   void run();
@@ -73,7 +73,7 @@ class LauncherOutput {
   std::map<int, StartedRank> begun_;
   bool started_ = false;
   std::map<std::pair<std::string, std::string>, std::vector<int>> failed_;  // (host, text) → ranks
-  LauncherError trouble_;
+  LauncherError error_;
   std::thread thread_;
 };
 

@@ -485,7 +485,7 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   output.finish();
   end.started = here || output.started();
   if (!done.ours() && !here) {
-    const LauncherEnd known = code_of_launcher(end.code, output.started(), output.trouble());
+    const LauncherEnd known = code_of_launcher(end.code, output.started(), output.error());
     if (!known.text.empty()) fmt::print(stderr, "gpttrain: {}\n", known.text);
     end.code = known.code;
   }

@@ -110,10 +110,10 @@ std::vector<std::string> lacking(const MachineLimits& m, int ranks, int threads)
     out.push_back(fmt::format(
         "{} more threads and processes can be created ({}), {} {}: raise that limit, or lower device.threads", m.tasks,
         m.tasks_from, who, tasks));
-  const long long room = m.addresses_used + kAddresses + kAddressesOfThread * threads;
-  if (m.addresses >= 0 && m.addresses < room)
+  const long long needed = m.addresses_used + kAddresses + kAddressesOfThread * threads;
+  if (m.addresses >= 0 && m.addresses < needed)
     out.push_back(fmt::format("a process may have {} of address space, one rank needs at least {}: raise ulimit -v",
-                              mib(m.addresses), mib(room)));
+                              mib(m.addresses), mib(needed)));
   return out;
 }
 

@@ -128,13 +128,13 @@ std::string StartWatch::late_text(const std::map<int, StartedRank>& begun) const
                         : fmt::format("all began, but did not connect in MPI_Init: {}", in_init));
 }
 
-LauncherEnd code_of_launcher(int code, bool started, const LauncherError& trouble) {
+LauncherEnd code_of_launcher(int code, bool started, const LauncherError& error) {
   const auto is = [code](Exit e) { return code == static_cast<int>(e); };
   const bool signal = code > 128 && code <= 128 + 64;
   if (!started && (code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP || code == 128 + SIGUSR1))
     return {static_cast<int>(Exit::kInterrupted), "stopped while ranks started; nothing was lost"};
-  if (!started && !trouble.text.empty() && code != 0)
-    return {static_cast<int>(trouble.usage ? Exit::kUsage : Exit::kIo), trouble.text};
+  if (!started && !error.text.empty() && code != 0)
+    return {static_cast<int>(error.usage ? Exit::kUsage : Exit::kIo), error.text};
   if (is(Exit::kOk) || is(Exit::kUsage) || is(Exit::kHardware) || is(Exit::kNumerical) || is(Exit::kDamaged) ||
       is(Exit::kInternal) || is(Exit::kIo) || is(Exit::kInterrupted) || is(Exit::kHang) || signal)
     return {code, ""};

@@ -195,7 +195,10 @@ TEST_CASE("missing prerequisites of a machine are named") {
     CHECK(cuda.code == 2);
     CHECK(cuda.prints("cuda"));
   }
-  const Outcome no_mpi = shell("PATH=/nowhere exec " + binary_dir() + "/gpttrain " + kData + "--tp 2", dir);
+  TempDir other;
+  write_file(other / "hosts", "node1 slots=1\nnode2 slots=1\n");
+  const Outcome no_mpi =
+      shell("PATH=/nowhere exec " + binary_dir() + "/gpttrain " + kData + "--tp 2 -H " + (other / "hosts"), dir);
   INFO(no_mpi.out);
   CHECK(no_mpi.code == 2);
   CHECK(no_mpi.prints("openmpi"));

@@ -185,7 +185,7 @@ TEST_CASE("limits below a start's needs: found and needed, each") {
   REQUIRE(bad.size() == 4);
   CHECK_THAT(bad[0], Contains("/dev/shm has 8.0 MiB free, 4 ranks need 16.0 MiB"));
   CHECK_THAT(bad[1], Contains("40 open files, 4 ranks need 68"));
-  CHECK_THAT(bad[2], Contains("6 more threads") && Contains("ulimit -u 6") && Contains("need 44"));
+  CHECK_THAT(bad[2], Contains("6 more threads") && Contains("ulimit -u 6") && Contains("need 37"));
   CHECK_THAT(bad[3], Contains("97.7 MiB of address space") && Contains("ulimit -v"));
   CHECK(lacking({}, 4096, 8).empty());
   CHECK(lacking(machine_limits(), 2, 1).empty());

@@ -22,9 +22,10 @@ const TensorEntry* StepReader::find(const std::string& name) const {
 std::vector<float> StepReader::read_int8(const TensorEntry& t, int64_t first, int64_t count) {
   const std::string name = "scale/" + t.name.substr(t.name.find('/') + 1);
   const TensorEntry* scales = find(name);
-  GT_REQUIRE(scales != nullptr && t.shape.rank == 2 && scales->shape.numel() == t.shape[0], Exit::kDamaged, step_.path,
-             ": ", t.name, " is i8 ", to_string(t.shape), "; expected ", name, " with a scale per row, found ",
-             scales == nullptr ? "none" : to_string(scales->shape));
+  GT_REQUIRE(
+      scales != nullptr && t.shape.rank == 2 && scales->shape == Shape{t.shape[0]} && scales->dtype == DType::kF32,
+      Exit::kDamaged, step_.path, ": ", t.name, " is i8 ", to_string(t.shape), "; expected ", name, ", f32 [",
+      t.shape[0], "], found ", scales == nullptr ? "none" : cat(name_of(scales->dtype), " ", to_string(scales->shape)));
   std::vector<int8_t> codes(static_cast<size_t>(count));
   const ShardView view{.name = t.name,
                        .data = {reinterpret_cast<std::byte*>(codes.data()), {count}, DType::kI8, {}},

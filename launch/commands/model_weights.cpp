@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "kernels/core/check.h"
 #include "kernels/core/text.h"
@@ -123,81 +125,23 @@ class HfWriter : public HfKeys {
 };
 
 // Keys that transformers writes and no forward pass of ours depends on: about generation, labels, output and code.
-const std::set<std::string_view> kWithoutEffect = {"_attn_implementation_autoset",
-                                                   "_commit_hash",
-                                                   "_name_or_path",
-                                                   "architectures",
-                                                   "bad_words_ids",
-                                                   "begin_suppress_tokens",
-                                                   "bos_token_id",
-                                                   "cache_implementation",
-                                                   "chunk_size_feed_forward",
-                                                   "classifier_dropout",
-                                                   "cls_token_id",
-                                                   "decoder_start_token_id",
-                                                   "directionality",
-                                                   "diversity_penalty",
-                                                   "do_sample",
-                                                   "dtype",
-                                                   "early_stopping",
-                                                   "encoder_no_repeat_ngram_size",
-                                                   "eos_token_id",
-                                                   "exponential_decay_length_penalty",
-                                                   "finetuning_task",
-                                                   "forced_bos_token_id",
-                                                   "forced_eos_token_id",
-                                                   "gradient_checkpointing",
-                                                   "id2label",
-                                                   "label2id",
-                                                   "length_penalty",
-                                                   "mask_token_id",
-                                                   "max_length",
-                                                   "max_sequence_length",
-                                                   "min_length",
-                                                   "model_type",
-                                                   "no_repeat_ngram_size",
-                                                   "num_beam_groups",
-                                                   "num_beams",
-                                                   "num_labels",
-                                                   "num_return_sequences",
-                                                   "output_attentions",
-                                                   "output_hidden_states",
-                                                   "output_past",
-                                                   "output_scores",
-                                                   "pad_token_id",
-                                                   "pooler_fc_size",
-                                                   "pooler_num_attention_heads",
-                                                   "pooler_num_fc_layers",
-                                                   "pooler_size_per_head",
-                                                   "pooler_type",
-                                                   "prefix",
-                                                   "pretraining_tp",
-                                                   "problem_type",
-                                                   "remove_invalid_values",
-                                                   "reorder_and_upcast_attn",
-                                                   "repetition_penalty",
-                                                   "return_dict",
-                                                   "return_dict_in_generate",
-                                                   "sep_token_id",
-                                                   "summary_activation",
-                                                   "summary_first_dropout",
-                                                   "summary_proj_to_labels",
-                                                   "summary_type",
-                                                   "summary_use_proj",
-                                                   "suppress_tokens",
-                                                   "task_specific_params",
-                                                   "temperature",
-                                                   "tf_legacy_loss",
-                                                   "tokenizer_class",
-                                                   "top_k",
-                                                   "top_p",
-                                                   "torch_dtype",
-                                                   "torchscript",
-                                                   "transformers_version",
-                                                   "typical_p",
-                                                   "unk_token_id",
-                                                   "use_bfloat16",
-                                                   "use_cache"};
+const std::set<std::string> kWithoutEffect = [] {
+  std::istringstream in(
+      "_attn_implementation_autoset _commit_hash _name_or_path architectures bad_words_ids "
+      "begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout "
+      "cls_token_id decoder_start_token_id directionality diversity_penalty do_sample dtype early_stopping "
+      "encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task "
+      "forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label label2id length_penalty "
+      "mask_token_id max_length max_sequence_length min_length model_type no_repeat_ngram_size num_beam_groups "
+      "num_beams num_labels num_return_sequences output_attentions output_hidden_states output_past "
+      "output_scores pad_token_id pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
+      "pooler_size_per_head pooler_type prefix pretraining_tp problem_type remove_invalid_values "
+      "reorder_and_upcast_attn repetition_penalty return_dict return_dict_in_generate sep_token_id "
+      "summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj "
+      "suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype "
+      "torchscript transformers_version typical_p unk_token_id use_bfloat16 use_cache ");
+  return std::set<std::string>(std::istream_iterator<std::string>(in), {});
+}();
 
 class HfReader : public HfKeys {
  public:

@@ -178,8 +178,7 @@ struct OptimConfig {
     v("muon_iterations", muon_iterations, "1..20", "muon: Newton-Schulz iterations of a step");
     v("muon_coefficients", muon_coefficients, "simple|quintic|polar_express",
       "muon: polynomials of Newton-Schulz: simple: Jordan's, the same in all iterations; quintic: modded-nanogpt's "
-      "five "
-      "in turn; polar_express: Amsel's, one for each iteration");
+      "five in turn; polar_express: Amsel's, one for each iteration");
     v("muon_dtype", muon_dtype, "auto|fp32|bf16", "muon: dtype of Newton-Schulz; auto: fp32 at O0, else bf16");
     v("lamb_variant", lamb_variant, "paper|apex|deepspeed", "LAMB variant; their step sizes differ up to threefold");
     v("lamb_min_norm", lamb_min_norm, "0..", "lamb paper: lower limit of a weight's norm in its trust ratio");

@@ -134,6 +134,7 @@ Exit run_alone(const Config& config, GroupFactory& factory, const std::function<
   try {
     return body(factory);
   } catch (const std::exception& e) {
+    // The monitor names the dead rank and ends this process within 3 s.
     if (dynamic_cast<const RankDied*>(&e) != nullptr) std::this_thread::sleep_for(std::chrono::seconds(5));
     monitor.failed();
     print_error(e, config, factory.world_rank(), factory.world_size());

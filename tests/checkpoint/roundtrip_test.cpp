@@ -39,6 +39,40 @@ std::string export_hash(const std::string& step, const std::string& to) {
   return sha256_hex(slurp(to));
 }
 
+TEST_CASE("int8 weights are read with their scales, and scales that are no f32 vector are refused") {
+  std::vector<int8_t> codes{1, -2, 3, 127, 0, -127};
+  std::vector<float> scales{0.5f, 2};
+  const auto view = [](const char* name, auto& data, Shape full, DType dtype) {
+    const auto n = static_cast<int64_t>(data.size());
+    return ShardView{
+        .name = name, .data = {reinterpret_cast<std::byte*>(data.data()), {n}, dtype, {}}, .full = full, .local = full};
+  };
+  const ShardView weight = view("master/w", codes, {2, 3}, DType::kI8);
+  const auto saved = [&](const std::vector<ShardView>& views, const TempDir& dir) {
+    const auto errors = run_ranks({}, [&](int, const Mesh& mesh) {
+      save_checkpoint(dir.path, some_state(1), views, {}, {.zero_stage = 0}, mesh, host_device(), {});
+    });
+    REQUIRE(errors[0] == "");
+    return dir.path + "/step-000000001";
+  };
+  Vfs vfs;
+  {
+    const TempDir dir;
+    StepReader reader(vfs, saved({weight, view("scale/w", scales, {2}, DType::kF32)}, dir));
+    CHECK(reader.read(*reader.find("master/w")) == std::vector<float>{0.5f, -1, 1.5f, 254, 0, -254});
+    CHECK(reader.read(*reader.find("master/w"), 2, 2) == std::vector<float>{1.5f, 254});
+  }
+  std::vector<int8_t> own(2, 1);  // scales that refer to themselves
+  for (const std::vector<ShardView>& views : {std::vector{weight},
+                                              {weight, view("scale/w", own, {2, 1}, DType::kI8)},
+                                              {weight, view("scale/w", scales, {2, 1}, DType::kF32)}}) {
+    const TempDir dir;
+    StepReader reader(vfs, saved(views, dir));
+    CHECK_THROWS_WITH(reader.read(*reader.find("master/w")),
+                      Catch::Contains("master/w is i8 [2, 3]; expected scale/w"));
+  }
+}
+
 // Every layout writes; each is read by a few others, or by all with GPT_TEST_PAIRS=all (nightly.sh).
 TEST_CASE("any layout reads what any other wrote, bitwise, and its export has one SHA-256", "[R08][R26]") {
   const bool all = std::getenv("GPT_TEST_PAIRS") != nullptr && std::string(std::getenv("GPT_TEST_PAIRS")) == "all";

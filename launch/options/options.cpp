@@ -280,9 +280,9 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
   const auto wrong = [&](const char* wanted) {
     return fmt::format("expected {}, found {}", wanted, kind_name(value.kind));
   };
-  const auto wants = [&](Kind kind) { return value.kind == kind; };
-  if (takes_list(option) && !wants(Kind::kArray)) {
-    if (wants(Kind::kString) && option.target.index() > 5) return set_from_words(option, {value.text});
+  const auto is = [&](Kind kind) { return value.kind == kind; };
+  if (takes_list(option) && !is(Kind::kArray)) {
+    if (is(Kind::kString) && option.target.index() > 5) return set_from_words(option, {value.text});
     return wrong("a list");
   }
   std::vector<std::string> texts;
@@ -294,21 +294,19 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
       Overloaded{
           // Domain "auto|never|STEP": a number is accepted where free text is.
           [&](std::string* s) {
-            if (wants(Kind::kNumber) && option.domain.find('|') != std::string::npos)
+            if (is(Kind::kNumber) && option.domain.find('|') != std::string::npos)
               return set_string(option, *s, value.text);
-            if (wants(Kind::kBool) && takes_truth(option)) return *s = value.boolean ? "true" : "false", std::string();
-            if (wants(Kind::kBool) && !value.boolean && takes_off(option)) return *s = "off", std::string();
-            return wants(Kind::kString) ? set_string(option, *s, value.text) : wrong("a string");
+            if (is(Kind::kBool) && takes_truth(option)) return *s = value.boolean ? "true" : "false", std::string();
+            if (is(Kind::kBool) && !value.boolean && takes_off(option)) return *s = "off", std::string();
+            return is(Kind::kString) ? set_string(option, *s, value.text) : wrong("a string");
           },
           [&](int64_t* n) {
-            if (wants(Kind::kBool) && counts_or_not(option)) return *n = value.boolean, std::string();
-            return wants(Kind::kNumber) ? set_int(option, *n, value.text) : wrong("a whole number");
+            if (is(Kind::kBool) && counts_or_not(option)) return *n = value.boolean, std::string();
+            return is(Kind::kNumber) ? set_int(option, *n, value.text) : wrong("a whole number");
           },
-          [&](double* x) { return wants(Kind::kNumber) ? set_double(option, *x, value.text) : wrong("a number"); },
-          [&](bool* b) { return wants(Kind::kBool) ? (*b = value.boolean, std::string()) : wrong("true or false"); },
-          [&](const EnumTarget& e) {
-            return wants(Kind::kString) ? set_enum(option, e, value.text) : wrong("a string");
-          },
+          [&](double* x) { return is(Kind::kNumber) ? set_double(option, *x, value.text) : wrong("a number"); },
+          [&](bool* b) { return is(Kind::kBool) ? (*b = value.boolean, std::string()) : wrong("true or false"); },
+          [&](const EnumTarget& e) { return is(Kind::kString) ? set_enum(option, e, value.text) : wrong("a string"); },
           [&](std::vector<double>* v) {
             return all(Kind::kNumber) ? set_doubles(option, *v, texts) : std::string("expected a list of numbers");
           },

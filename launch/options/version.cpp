@@ -35,44 +35,44 @@ F* symbol(const char* name) {
 
 // int MPI_Get_library_version(char*, int*): may be called before MPI_Init. MPI-4 allows up to 8192 characters.
 std::string mpi_version() {
-  auto* ask = symbol<int(char*, int*)>("MPI_Get_library_version");
-  if (!ask) return kNotLinked;
+  auto* query = symbol<int(char*, int*)>("MPI_Get_library_version");
+  if (!query) return kNotLinked;
   std::array<char, 8192> text{};
   int n = 0;
-  if (ask(text.data(), &n) != 0) return "unknown";
+  if (query(text.data(), &n) != 0) return "unknown";
   const std::string s = text.data();
   return s.substr(0, s.find_first_of(",\n"));
 }
 
 std::string hdf5_version() {
-  auto* ask = symbol<int(unsigned*, unsigned*, unsigned*)>("H5get_libversion");
+  auto* query = symbol<int(unsigned*, unsigned*, unsigned*)>("H5get_libversion");
   unsigned major = 0, minor = 0, release = 0;
-  if (!ask) return kNotLinked;
-  return ask(&major, &minor, &release) == 0 ? fmt::format("{}.{}.{}", major, minor, release) : "unknown";
+  if (!query) return kNotLinked;
+  return query(&major, &minor, &release) == 0 ? fmt::format("{}.{}.{}", major, minor, release) : "unknown";
 }
 
 std::string onednn_version() {
   struct Version {  // prefix of dnnl_version_t, unchanged since oneDNN 1.0
     int major, minor, patch;
   };
-  auto* ask = symbol<const Version*()>("dnnl_version");
-  if (!ask) return kNotLinked;
-  const Version* v = ask();
+  auto* query = symbol<const Version*()>("dnnl_version");
+  if (!query) return kNotLinked;
+  const Version* v = query();
   return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
 }
 
 std::string zlib_version() {
-  auto* ask = symbol<const char*()>("zlibVersion");
-  return ask ? ask() : kNotLinked;
+  auto* query = symbol<const char*()>("zlibVersion");
+  return query ? query() : kNotLinked;
 }
 
 // The Unicode version determines which characters are letters, and which compose.
 std::string pcre2_version() {
-  auto* ask = symbol<int(uint32_t, void*)>("pcre2_config_8");
+  auto* query = symbol<int(uint32_t, void*)>("pcre2_config_8");
   constexpr uint32_t kUnicodeVersion = 10, kVersion = 11;  // of pcre2.h
   std::array<char, 64> version{}, unicode{};
-  if (!ask) return kNotLinked;
-  if (ask(kVersion, version.data()) < 0 || ask(kUnicodeVersion, unicode.data()) < 0) return "unknown";
+  if (!query) return kNotLinked;
+  if (query(kVersion, version.data()) < 0 || query(kUnicodeVersion, unicode.data()) < 0) return "unknown";
   return fmt::format("{}, Unicode {}", version.data(), unicode.data());
 }
 

@@ -49,7 +49,7 @@ StallOptions stall_options(const JobRequest& command) {
   return {.abort_seconds = stall_abort_seconds(command),
           .run_dir = config.run_dir(),
           .verdict_file = verdict_file(),
-          .say = {},
+          .print = {},
           .dump_requests = dump_requests,
           .stacks = watched_stacks,
           .end = {}};

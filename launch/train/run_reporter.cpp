@@ -114,7 +114,7 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
   if (!c.prometheus.empty()) sinks.push_back(std::make_unique<PrometheusSink>(parse_endpoint(c.prometheus)));
   std::function<DeviceConditions()> look;
   if (rank_.backend.kind == DeviceKind::kCuda && rank_.backend.conditions != nullptr)
-    look = [ask = rank_.backend.conditions, index = rank_.device.index()] { return ask(index, nullptr); };
+    look = [query = rank_.backend.conditions, index = rank_.device.index()] { return query(index, nullptr); };
   if (c.report || c.report_every > 0) sinks.push_back(std::make_unique<ReportSink>(c.report_every));
   if (c.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(c.every, look));
   // Samples are counted by steps, as in DeepSpeed; rolled-back steps do not count.

@@ -36,7 +36,7 @@ void write_error(const std::string& text) {
 
 struct StallMonitor::Impl {
   Impl(const CommBoard& b, int local, StallOptions o) : board(b), me(local), options(std::move(o)) {
-    if (!options.say) options.say = write_error;
+    if (!options.print) options.print = write_error;
     if (!options.end) options.end = [](int code, const std::string&) { _exit(code); };
     beat();
     thread = std::thread([this] { run(); });
@@ -171,7 +171,7 @@ void StallMonitor::Impl::check_deaths(int64_t now) {
       else if (g != nullptr && g->posted + g->messages > 0)
         text += cat("; last call: ", g->label, " ", to_string(g->last));
       write_verdict(text);
-      options.say(text);
+      options.print(text);
       verdict = text.substr(0, text.find('\n'));
       if (options.link) options.link->report({host, verdict, ranks}, now);
     }
@@ -191,14 +191,14 @@ void StallMonitor::Impl::look_for_stalls(int64_t now) {
   const auto late = longest_wait(ranks);
   if (!late) {
     if (const int64_t since = board.head->reported.exchange(0); since != 0)
-      options.say(cat("the ranks go on after ", (now - since) / 1000000000, " s"));
+      options.print(cat("the ranks go on after ", (now - since) / 1000000000, " s"));
     return;
   }
   // If the hub was connected and is now silent, it is the cause of the wait: report_to_hub handles that.
   if (options.link && options.link->heard() != 0 && diagnose(ranks, &board).kind == StallKind::kTransport) return;
   const auto begun = now - static_cast<int64_t>(ranks[static_cast<size_t>(*late)].waited_s * 1e9);
   int64_t none = 0;
-  if (board.head->reported.compare_exchange_strong(none, begun)) options.say(diagnosis(ranks, *late, now));
+  if (board.head->reported.compare_exchange_strong(none, begun)) options.print(diagnosis(ranks, *late, now));
   if (options.abort_seconds <= 0 || late_on_checkpoint_io(diagnose(ranks, &board), ranks)) return;
   if (const auto lost = longest_wait(ranks, 1, options.abort_seconds)) {
     int running = 0;
@@ -224,7 +224,7 @@ void StallMonitor::Impl::look_for_dumps(int64_t now) {
         dump_board(board, ranks, now, folder);
         text += cat("\n  last calls and stacks: ", folder);
       }
-      options.say(text);
+      options.print(text);
     }
   }
   const int64_t ticket = board.head->dump.load(kRelaxed);
@@ -257,7 +257,7 @@ void StallMonitor::Impl::end_run(const std::vector<RankView>& ranks, int waiter,
     std::this_thread::sleep_for(two_ticks);  // time for the others to write theirs
   }
   write_verdict(verdict);
-  options.say(text);
+  options.print(text);
   end_all(Exit::kHang, text);
 }
 
@@ -318,7 +318,7 @@ bool StallMonitor::Impl::diagnoses(int64_t now) const {
 }
 
 void StallMonitor::Impl::lose(const std::string& text) {
-  if (!std::exchange(lost_reported, true)) options.say(text);
+  if (!std::exchange(lost_reported, true)) options.print(text);
   if (options.abort_seconds <= 0) return;
   write_verdict(text);
   end_all(Exit::kHang, text);

@@ -16,7 +16,7 @@ struct StallOptions {
   std::string run_dir;       // parent of hang-<unix time>/ and dump-<unix time>/; "": nothing is written
   std::string verdict_file;  // one line about the rank that died or stalled the others; "": not written
   double tick_seconds = 0.25;
-  std::function<void(const std::string&)> say;  // default: one write to standard error
+  std::function<void(const std::string&)> print;  // default: one write to standard error
   // Returns how often a dump was requested from this process; each request dumps all ranks of the machine, and each
   // process adds its stacks. Called on the monitor's thread.
   std::function<int()> dump_requests;

@@ -94,7 +94,7 @@ struct Machine {
     g.size.store(2), g.rank.store(static_cast<uint32_t>(rank)), g.posted.store(4), g.label.store("dp group [0,1]");
     g.key.store(9);
     o.tick_seconds = 0.02;
-    o.say = [this](const std::string& t) {
+    o.print = [this](const std::string& t) {
       const std::lock_guard lock(mutex);
       report += t + "\n";
     };

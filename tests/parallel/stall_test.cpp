@@ -73,7 +73,7 @@ Watched watch(int ranks, double warn_s, double abort_s, const std::function<void
   options.abort_seconds = abort_s;
   options.run_dir = run_dir;
   options.tick_seconds = 0.02;
-  options.say = [&](const std::string& text) {
+  options.print = [&](const std::string& text) {
     const std::lock_guard lock(mutex);
     out.reports.push_back(text);
   };
@@ -299,7 +299,7 @@ TEST_CASE("a process is checked only inside its PID namespace", "[R11]") {
     StallOptions options;
     options.tick_seconds = 0.01;
     options.verdict_file = (std::filesystem::temp_directory_path() / cat("gpt_verdict_", getpid())).string();
-    options.say = [&](const std::string& text) {
+    options.print = [&](const std::string& text) {
       const std::lock_guard lock(mutex);
       reports += text;
     };

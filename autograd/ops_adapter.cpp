@@ -42,14 +42,14 @@ void output_gradient(const LowRankSaved& s, Backprop& bp) {
     bp.ops().gemm({.a = dy, .b = block_of(s.h, 0), .out = db, .trans_a = true, .accumulate = accumulate}, bp.stream());
     return;
   }
-  const Tensor product = bp.scratch(db.shape, db.dtype);
+  const Tensor result = bp.scratch(db.shape, db.dtype);
   for (int k = 0; k < l.count; ++k) {
     const BlockRange r = l.rows[static_cast<size_t>(k)];
-    bp.ops().gemm({.a = dy, .b = block_of(s.h, k), .out = product, .trans_a = true}, bp.stream());
-    if (k == 0 && !accumulate) bp.ops().scale({.x = product, .out = db, .factor = 0}, bp.stream());
-    bp.ops().axpy({.x = product.slice(r.first, r.count), .y = db.slice(r.first, r.count)}, bp.stream());
+    bp.ops().gemm({.a = dy, .b = block_of(s.h, k), .out = result, .trans_a = true}, bp.stream());
+    if (k == 0 && !accumulate) bp.ops().scale({.x = result, .out = db, .factor = 0}, bp.stream());
+    bp.ops().axpy({.x = result.slice(r.first, r.count), .y = db.slice(r.first, r.count)}, bp.stream());
   }
-  bp.free(product);
+  bp.free(result);
 }
 
 // dx: the sum over blocks of dh A.
@@ -83,7 +83,7 @@ Var add_low_rank(Tape& t, Var y, Var x, const LowRank& l) {
   const Tensor h = t.scratch({l.count, n, l.rank}, x.value.dtype);
   const Arena::Mark mark = t.activations().mark();
   const Tensor expanded = all ? Tensor{} : t.scratch(l.b->local_shape, l.b->dtype);
-  const Tensor product = t.scratch(y.value.shape, y.value.dtype);
+  const Tensor result = t.scratch(y.value.shape, y.value.dtype);
   const Tensor in = l.drop ? t.scratch(x.value.shape, x.value.dtype) : x.value;
   if (l.drop) t.ops().dropout({.x = x.value, .out = in, .drop = l.drop}, t.stream());
   for (int k = 0; k < l.count; ++k) {
@@ -91,8 +91,8 @@ Var add_low_rank(Tape& t, Var y, Var x, const LowRank& l) {
     t.ops().gemm({.a = in, .b = rows_of_a(l, l.a->value, k), .out = hk, .trans_b = true}, t.stream());
     t.ops().scale({.x = hk, .out = hk, .factor = l.scale}, t.stream());
     if (!all) expand_block(t.ops(), l, k, expanded, t.stream());
-    t.ops().gemm({.a = hk, .b = all ? l.b->value : expanded, .out = product, .trans_b = true}, t.stream());
-    t.ops().add({.a = y.value, .b = product, .out = y.value}, t.stream());
+    t.ops().gemm({.a = hk, .b = all ? l.b->value : expanded, .out = result, .trans_b = true}, t.stream());
+    t.ops().add({.a = y.value, .b = result, .out = y.value}, t.stream());
   }
   t.activations().rollback(mark);
   const Var out = t.view_of(y);

@@ -258,10 +258,10 @@ void norm_backward(const NormSaved& s, Backprop& bp) {
   // All of delta's gradient is computed here, and with it column sums and FP8 data, if it has the dtype that they are
   // computed from.
   if (s.drop || s.delta.value.dtype == args.dx.dtype) {
-    const Backprop::Requested wanted = bp.requested(s.delta);
-    args.dbias = wanted.bias.tensor;
-    args.accumulate_dbias = wanted.bias.accumulate;
-    if (wanted.fp8 != nullptr) serve_fp8_request(*wanted.fp8, bp, args);
+    const Backprop::Requested request = bp.requested(s.delta);
+    args.dbias = request.bias.tensor;
+    args.accumulate_dbias = request.bias.accumulate;
+    if (request.fp8 != nullptr) serve_fp8_request(*request.fp8, bp, args);
   }
   bp.ops().layer_norm_grad(args, bp.stream());
   bp.forward_grad(s.x, args.dx);

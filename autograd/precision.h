@@ -10,7 +10,7 @@ namespace gt {
 // weights. O3: all 16-bit without master weights; small updates are lost, which this level exists to demonstrate.
 struct Precision {
   int level = 0;
-  DType half = DType::kBF16;
+  DType compute_dtype = DType::kBF16;
   bool keep_norm = true;       // O2, O3: norm weights are f32
   bool int8 = false;           // quantization-aware training: linear layers and tables compute with int8 fake-quantized
                                // values
@@ -20,10 +20,12 @@ struct Precision {
   bool fp8_skip_ends = false;  // but not in the first and the last block
   bool masters = true;         // O2, O3: 16-bit weights have f32 master weights; else they are trained directly
 
-  DType linear() const { return level >= 1 ? half : DType::kF32; }  // of linear layers and the head
-  DType table() const { return stream(); }                          // of token and position embeddings
-  DType norm() const { return level >= 2 && !keep_norm ? half : DType::kF32; }
-  DType stream() const { return level >= 2 ? half : DType::kF32; }  // residual stream and boundary tensors of stages
+  DType linear() const { return level >= 1 ? compute_dtype : DType::kF32; }  // of linear layers and the head
+  DType table() const { return stream(); }                                   // of token and position embeddings
+  DType norm() const { return level >= 2 && !keep_norm ? compute_dtype : DType::kF32; }
+  DType stream() const {
+    return level >= 2 ? compute_dtype : DType::kF32;
+  }  // residual stream and boundary tensors of stages
 };
 
 }  // namespace gt

@@ -36,11 +36,11 @@ class Reader {
     return v;
   }
   template <class T>
-  void expect(T want, const char* what) {
+  void expect(T expected, const char* what) {
     const size_t at = at_;
     const T found = get<T>();
-    GT_REQUIRE(found == want, Exit::kDamaged, where_, ": ", what, " at byte ", at, " is ", +found, ", expected ",
-               +want);
+    GT_REQUIRE(found == expected, Exit::kDamaged, where_, ": ", what, " at byte ", at, " is ", +found, ", expected ",
+               +expected);
   }
   void expect_zeros(size_t n) {
     for (size_t k = 0; k < n; ++k) expect<uint8_t>(0, "reserved field");

@@ -46,11 +46,11 @@ std::vector<std::string> require_match(ProcessGroup& world, const std::string& p
     flat.push_back(name);
     flat.push_back(std::move(difference));
   }
-  std::set<std::string> wanted, groups, differences, absent;
+  std::set<std::string> requested, groups, differences, absent;
   for (const std::string& part : gather_bytes(world, pack(flat))) {
     const auto rows = unpack(part);
     for (size_t k = 0; k < rows.size(); k += 2) {
-      wanted.insert(rows[k]);
+      requested.insert(rows[k]);
       groups.insert(group_of(rows[k]));
       const bool allowed = !stored.count(rows[k]) && names(fit.allow_missing, rows[k]);
       if (allowed)
@@ -60,7 +60,7 @@ std::vector<std::string> require_match(ProcessGroup& world, const std::string& p
     }
   }
   for (const TensorEntry& t : m.tensors)
-    if (!wanted.count(t.name) && !of_quantization(t.name) && (resume || groups.count(group_of(t.name))) &&
+    if (!requested.count(t.name) && !of_quantization(t.name) && (resume || groups.count(group_of(t.name))) &&
         !names(fit.allow_extra, t.name))
       differences.insert(cat("only in the checkpoint: ", t.name, " ", describe(t.shape, t.dtype)));
   if (differences.empty()) return {absent.begin(), absent.end()};

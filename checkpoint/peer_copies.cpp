@@ -238,7 +238,7 @@ void PeerCopies::keep(const TrainState& state, std::span<const ShardView> views)
 }
 
 PeerCopies::Choice PeerCopies::choose(int64_t newer_than) const {
-  struct Seen {
+  struct StoredImage {
     ImageHeader header;
     int64_t slot;
   };
@@ -248,21 +248,21 @@ PeerCopies::Choice PeerCopies::choose(int64_t newer_than) const {
     const auto [owner, slot] = owner_of(e.path());
     const auto header = owner < 0 ? std::nullopt : MemoryImage::read_header(e.path().string());
     if (!header || header->layout != layout_ || header->rank != owner) continue;
-    const Seen seen{*header, slot};
-    mine.append(reinterpret_cast<const char*>(&seen), sizeof seen);
+    const StoredImage stored{*header, slot};
+    mine.append(reinterpret_cast<const char*>(&stored), sizeof stored);
   }
   std::map<std::pair<ImageVersion, int64_t>, Choice> found;  // by version and slot
   const auto all = gather_bytes(mesh_.world(), mine);
   std::memcpy(&newer_than, all[0].data(), sizeof newer_than);
   for (int reader = 0; reader < static_cast<int>(all.size()); ++reader) {
     const std::string& text = all[static_cast<size_t>(reader)];
-    for (size_t at = sizeof newer_than; at + sizeof(Seen) <= text.size(); at += sizeof(Seen)) {
-      Seen seen;
-      std::memcpy(&seen, text.data() + at, sizeof seen);
-      const ImageHeader& h = seen.header;
+    for (size_t at = sizeof newer_than; at + sizeof(StoredImage) <= text.size(); at += sizeof(StoredImage)) {
+      StoredImage stored;
+      std::memcpy(&stored, text.data() + at, sizeof stored);
+      const ImageHeader& h = stored.header;
       if (h.step <= newer_than || h.rank >= static_cast<int>(bytes_.size())) continue;
-      Choice& c = found[{h.version, seen.slot}];
-      c.step = h.step, c.slot = static_cast<int>(seen.slot);
+      Choice& c = found[{h.version, stored.slot}];
+      c.step = h.step, c.slot = static_cast<int>(stored.slot);
       c.source.resize(bytes_.size(), -1);
       int& source = c.source[static_cast<size_t>(h.rank)];
       if (source < 0 || reader == h.rank) source = reader;

@@ -46,7 +46,7 @@ class Overlap {
   bool finished() const { return done_runs_ == runs_; }
 
   DType stored() const { return type_; }
-  DType wanted() const { return view_->data.dtype; }
+  DType requested() const { return view_->data.dtype; }
 
   // Consumes the file bytes before `end`: returns the destination of their elements, and the byte count.
   std::pair<std::byte*, int64_t> take(int64_t end) {
@@ -101,9 +101,9 @@ float widened(DType t, const std::byte* from) {
     std::memcpy(&x, from, sizeof x);
     return x;
   }
-  uint16_t half;
-  std::memcpy(&half, from, sizeof half);
-  return t == DType::kBF16 ? f32_from_bf16(half) : f32_from_f16(half);
+  uint16_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return t == DType::kBF16 ? f32_from_bf16(bits) : f32_from_f16(bits);
 }
 
 void put_rounded(float x, DType t, std::byte* to) {
@@ -111,8 +111,8 @@ void put_rounded(float x, DType t, std::byte* to) {
     std::memcpy(to, &x, sizeof x);
     return;
   }
-  const uint16_t half = t == DType::kBF16 ? bf16_from(x) : f16_from(x);
-  std::memcpy(to, &half, sizeof half);
+  const uint16_t bits = t == DType::kBF16 ? bf16_from(x) : f16_from(x);
+  std::memcpy(to, &bits, sizeof bits);
 }
 
 // Converts elements between floating types, for runs whose precision differs from the checkpoint's.
@@ -148,9 +148,9 @@ class ShardCursor {
         auto [dst, n] = o->take(end);
         if (block == nullptr) continue;
         const std::byte* src = block + from;
-        if (o->stored() != o->wanted()) {
+        if (o->stored() != o->requested()) {
           if (in_flight) api->synchronize(stream);  // a pending copy may read `converted_`
-          convert(o->stored(), src, n, o->wanted(), converted_);
+          convert(o->stored(), src, n, o->requested(), converted_);
           src = converted_.data();
           n = static_cast<int64_t>(converted_.size());
         }
@@ -219,7 +219,9 @@ void read_shard(const File& file, const ShardIndex& index, const std::vector<Ten
 
 }  // namespace
 
-bool may_hold(DType wanted, DType stored) { return wanted == stored || (is_float(wanted) && is_float(stored)); }
+bool may_hold(DType requested, DType stored) {
+  return requested == stored || (is_float(requested) && is_float(stored));
+}
 
 void clear_view(const ShardView& v, const DeviceApi* api, Stream stream) {
   if (v.data.bytes() == 0) return;  // a rank that holds nothing has no memory either
@@ -316,9 +318,9 @@ void make_plan(Plan& plan, Vfs& vfs, const std::string& dir, const Manifest& m, 
     std::vector<Overlap> overlaps;
     for (const SliceRecord& r : index.records)
       if (const auto w = plan.requests.find(r.tensor); w != plan.requests.end())
-        for (const Request& want : w->second)
-          if (const Box b = intersect(r.box, want.piece.box); b.numel() > 0)
-            overlaps.emplace_back(r, b, want.piece, *want.view);
+        for (const Request& request : w->second)
+          if (const Box b = intersect(r.box, request.piece.box); b.numel() > 0)
+            overlaps.emplace_back(r, b, request.piece, *request.view);
     if (!overlaps.empty()) plan.overlaps.emplace(f, std::move(overlaps));
   }
 }
@@ -340,7 +342,7 @@ namespace {
 
 using BlockId = std::pair<int64_t, int64_t>;  // file, block
 
-std::vector<BlockId> wanted_blocks(const Plan& plan) {
+std::vector<BlockId> required_blocks(const Plan& plan) {
   std::vector<BlockId> out;
   for (const auto& [f, overlaps] : plan.overlaps) {
     ShardCursor cursor(overlaps);
@@ -381,7 +383,7 @@ class SharedRead {
   }
 
   void run(ProcessGroup& group) {
-    for (const auto& [block, reader] : readers_of(group, wanted_blocks(plan_))) share(group, block, reader);
+    for (const auto& [block, reader] : readers_of(group, required_blocks(plan_))) share(group, block, reader);
     for (auto& [f, cursor] : cursors_) read_up_to(f, cursor, std::numeric_limits<int64_t>::max());
     if (failure_) throw *failure_;
   }

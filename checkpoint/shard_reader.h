@@ -18,7 +18,7 @@ ShardIndex read_index(Vfs&, const std::string& dir, const Manifest&, int file, s
 void clear_view(const ShardView&, const DeviceApi* api, Stream);
 
 // Returns whether a view of dtype `to` can be filled from `stored`: identical types, or both floating-point.
-bool may_hold(DType wanted, DType stored);
+bool may_hold(DType requested, DType stored);
 
 // Fills every view; vocabulary padding becomes 0. Requires: names and shapes match the manifest (kInternal) and dtypes
 // satisfy may_hold(). f32 is rounded to a 16-bit view; bf16 and f16 are widened. Working memory: the indexes and one

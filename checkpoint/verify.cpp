@@ -206,18 +206,18 @@ class Verification {
   // Compares the tensors that libhdf5, and so any other reader, finds with those of the index.
   void structure(const ShardFile& f, const ShardIndex& x) {
     good(f.name, [&] {
-      std::map<std::string, std::string> seen;
-      for (const H5Set& s : list_h5(out_.path + "/" + f.name)) seen[s.name] = description(s);
+      std::map<std::string, std::string> present;
+      for (const H5Set& s : list_h5(out_.path + "/" + f.name)) present[s.name] = description(s);
       std::map<std::string, H5Set> expected;
       for (const SliceRecord& r : x.records) merge(expected[shapes_[r.tensor].name], r, shapes_[r.tensor]);
       for (const auto& [name, set] : expected) {
-        const auto it = seen.find(name);
-        const std::string found = it == seen.end() ? "no such data set" : it->second;
+        const auto it = present.find(name);
+        const std::string found = it == present.end() ? "no such data set" : it->second;
         if (found != description(set))
           add({.file = f.name, .tensors = name, .expected = "in HDF5 " + description(set), .found = found});
-        seen.erase(name);
+        present.erase(name);
       }
-      for (const auto& [name, found] : seen)
+      for (const auto& [name, found] : present)
         add({.file = f.name, .tensors = name, .expected = "no data set of that name", .found = found});
     });
   }

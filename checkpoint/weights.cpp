@@ -79,11 +79,11 @@ std::vector<float> read_values(const File& file, int64_t offset, int64_t count, 
     std::copy(bytes.begin(), bytes.end(), out.begin());
     return out;
   }
-  std::vector<uint16_t> half(std::min(out.size(), kChunk));
-  for (size_t at = 0; at < out.size(); at += half.size()) {
-    const size_t n = std::min(half.size(), out.size() - at);
-    file.read(half.data(), static_cast<int64_t>(n) * 2, offset + static_cast<int64_t>(at) * 2);
-    for (size_t k = 0; k < n; ++k) out[at + k] = dtype == "bf16" ? f32_from_bf16(half[k]) : f32_from_f16(half[k]);
+  std::vector<uint16_t> bits(std::min(out.size(), kChunk));
+  for (size_t at = 0; at < out.size(); at += bits.size()) {
+    const size_t n = std::min(bits.size(), out.size() - at);
+    file.read(bits.data(), static_cast<int64_t>(n) * 2, offset + static_cast<int64_t>(at) * 2);
+    for (size_t k = 0; k < n; ++k) out[at + k] = dtype == "bf16" ? f32_from_bf16(bits[k]) : f32_from_f16(bits[k]);
   }
   return out;
 }

@@ -58,8 +58,8 @@ bool map_order(const std::string& path, StoredOrder* out) {
   if (file.size() < static_cast<int64_t>(sizeof h)) return false;
   std::memcpy(&h, file.data(), sizeof h);
   if (std::memcmp(h.magic, good.magic, sizeof h.magic) != 0 || h.documents >> 31 || h.samples >> 32) return false;
-  const uint64_t want = sizeof h + 4 * h.documents + 8 * (h.samples + 1) + 4 * h.samples;
-  if (want != static_cast<uint64_t>(file.size())) return false;
+  const uint64_t expected = sizeof h + 4 * h.documents + 8 * (h.samples + 1) + 4 * h.samples;
+  if (expected != static_cast<uint64_t>(file.size())) return false;
   const auto* words = reinterpret_cast<const uint32_t*>(file.data() + sizeof h);
   OrderView v{{reinterpret_cast<const int32_t*>(words), h.documents},
               {words + h.documents, 2 * (h.samples + 1)},

@@ -58,9 +58,9 @@ int32_t checked_count(const MappedFile& f, const Kind*& kind) {
   GT_REQUIRE(version == kind->version, Exit::kUsage, path, " byte 4: expected version ", kind->version, " (",
              kind->tokens, " tokens), found ", version);
   GT_REQUIRE(count >= 1, Exit::kUsage, path, " byte 8: expected at least 1 token, found ", count);
-  const int64_t want = kHeader + width_of(kind->type) * int64_t{count};
-  GT_REQUIRE(f.size() == want, Exit::kUsage, path, " byte 8: ", count, " ", kind->tokens, " tokens need ", want,
-             " bytes, found ", f.size(), f.size() < want ? "; copy or prepare it again" : "");
+  const int64_t expected = kHeader + width_of(kind->type) * int64_t{count};
+  GT_REQUIRE(f.size() == expected, Exit::kUsage, path, " byte 8: ", count, " ", kind->tokens, " tokens need ", expected,
+             " bytes, found ", f.size(), f.size() < expected ? "; copy or prepare it again" : "");
   return count;
 }
 

@@ -25,7 +25,7 @@ void add_words(const MaskingOptions& o, std::span<const int32_t> row, int64_t be
 }
 
 // What stands in place of a chosen token: 80 % the mask, 10 % itself, 10 % a random token.
-int32_t in_place_of(int32_t token, const MaskingOptions& o, SampleDraws& draws) {
+int32_t replacement_of(int32_t token, const MaskingOptions& o, SampleDraws& draws) {
   if (draws.with_probability(0.8)) return o.special.mask;
   if (draws.with_probability(0.5)) return token;
   return static_cast<int32_t>(draws.below(o.vocab));
@@ -34,8 +34,8 @@ int32_t in_place_of(int32_t token, const MaskingOptions& o, SampleDraws& draws) 
 // Takes words in random order until as many tokens are chosen as there should be; a word that would be too many is
 // passed over.
 void hide(const MaskingOptions& o, Words words, SampleDraws& draws, const PairRow& row) {
-  const auto wanted = static_cast<int64_t>(std::llround(static_cast<double>(row.length()) * o.mask_prob));
-  const int64_t most = std::min(o.max_predictions, std::max<int64_t>(1, wanted));
+  const auto target = static_cast<int64_t>(std::llround(static_cast<double>(row.length()) * o.mask_prob));
+  const int64_t most = std::min(o.max_predictions, std::max<int64_t>(1, target));
   int64_t chosen = 0;
   for (size_t left = words.size(); left > 0 && chosen < most; --left) {
     const auto pick = static_cast<size_t>(draws.below(static_cast<int64_t>(left)));
@@ -44,7 +44,7 @@ void hide(const MaskingOptions& o, Words words, SampleDraws& draws, const PairRo
     if (chosen + end - begin > most) continue;
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       row.targets()[i] = row.tokens()[i];
-      row.tokens()[i] = in_place_of(row.tokens()[i], o, draws);
+      row.tokens()[i] = replacement_of(row.tokens()[i], o, draws);
     }
     chosen += end - begin;
   }

@@ -119,9 +119,9 @@ class Trie {
 
   // Describes the first defect; nullptr if valid.
   const char* error() {
-    std::vector<bool> seen(size());
+    std::vector<bool> visited(size());
     std::vector<uint32_t> open{0};
-    seen[0] = true;
+    visited[0] = true;
     while (!open.empty()) {
       const uint32_t at = open.back(), here = unit(at), base = at ^ offset(here);
       open.pop_back();
@@ -130,8 +130,8 @@ class Trie {
         return "a normalisation trie whose leaves lie inside the replacements (sentencepiece#1269)";
       for (uint32_t c = 0; c < 256; ++c) {
         const uint32_t next = base ^ c;
-        if ((unit(next) & 0x800000FFu) != c || seen[next]) continue;
-        seen[next] = true;
+        if ((unit(next) & 0x800000FFu) != c || visited[next]) continue;
+        visited[next] = true;
         open.push_back(next);
       }
     }

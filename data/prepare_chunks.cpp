@@ -39,11 +39,11 @@ struct TextListener final : nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return other(); }
   bool string(string_t& s) override {
     if (depth == 0) why = "expected an object, found a string";
-    if (depth == 1 && wanted) *text = std::move(s), found = true;
+    if (depth == 1 && matches) *text = std::move(s), found = true;
     return depth > 0;
   }
   bool start_object(size_t) override {
-    if (depth == 1 && wanted) why = "the value of \"" + key_ + "\" is no string";
+    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is no string";
     ++depth;
     return why.empty();
   }
@@ -53,7 +53,7 @@ struct TextListener final : nlohmann::json_sax<nlohmann::json> {
   }
   bool start_array(size_t) override {
     if (depth == 0) why = "expected an object, found an array";
-    if (depth == 1 && wanted) why = "the value of \"" + key_ + "\" is no string";
+    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is no string";
     ++depth;
     return why.empty();
   }
@@ -62,7 +62,7 @@ struct TextListener final : nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool key(string_t& k) override {
-    if (depth == 1) wanted = k == key_;
+    if (depth == 1) matches = k == key_;
     return true;
   }
   bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception&) override {
@@ -71,14 +71,14 @@ struct TextListener final : nlohmann::json_sax<nlohmann::json> {
   }
   bool other() {
     if (depth == 0) why = "expected an object";
-    if (depth == 1 && wanted) why = "the value of \"" + key_ + "\" is no string";
+    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is no string";
     return why.empty();
   }
   const std::string& key_;
   std::string* text;
   std::string why;
   int depth = 0;
-  bool wanted = false, found = false;
+  bool matches = false, found = false;
 };
 
 }  // namespace

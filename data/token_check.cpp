@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Describes a file by its first bytes: "gzip data", "text: Once upon a ti...".
-std::string looks_like(const std::string& path) {
+std::string describe_content(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   char head[64] = {};
   in.read(head, sizeof head);
@@ -91,7 +91,7 @@ void require_token_pair(const std::string& given, const std::string& prefix) {
          has_bin ? ", or begins as llm.c's do (20240520 or 20240801)" : "",
          "; make them with: ", prepare_line("TEXT", prefix));
   if (fs::is_regular_file(given))
-    fail(Exit::kUsage, given, ": expected a token file (PREFIX.bin and PREFIX.idx), found ", looks_like(given),
+    fail(Exit::kUsage, given, ": expected a token file (PREFIX.bin and PREFIX.idx), found ", describe_content(given),
          "; prepare it with: ", prepare_line(given, fs::path(given).replace_extension("").string()));
   if (fs::is_directory(given))
     fail(Exit::kUsage, given,
@@ -106,7 +106,7 @@ TokenHeader check_token_header(const MappedFile& idx, const std::function<void(c
              ": expected a header of 34 bytes, found the end of the file");
   if (std::memcmp(p, "MMIDIDX\0\0", 9) != 0)
     fail(Exit::kUsage, path, " byte 0: expected the magic 4d4d49444944580000 (MMIDIDX), found ", to_hex(p, 9), ": ",
-         looks_like(path));
+         describe_content(path));
   const auto version = load_at<uint64_t>(p + 9);
   GT_REQUIRE(version == 1, Exit::kUsage, path, " byte 9: expected version 1, found ", version);
   const int code = p[17];
@@ -119,15 +119,15 @@ TokenHeader check_token_header(const MappedFile& idx, const std::function<void(c
   TokenHeader h;
   h.type = static_cast<TokenType>(code);
   const auto s = load_at<uint64_t>(p + 18), d = load_at<uint64_t>(p + 26);
-  uint64_t tables = 0, documents = 0, want = 0;
+  uint64_t tables = 0, documents = 0, expected = 0;
   const bool overflow =
       __builtin_mul_overflow(s, uint64_t{12}, &tables) || __builtin_mul_overflow(d, uint64_t{8}, &documents) ||
-      __builtin_add_overflow(tables, documents, &want) || __builtin_add_overflow(want, uint64_t{34}, &want);
+      __builtin_add_overflow(tables, documents, &expected) || __builtin_add_overflow(expected, uint64_t{34}, &expected);
   const auto size = static_cast<uint64_t>(idx.size());
-  if (overflow || (want != size && (size < want || size - want != s)))
+  if (overflow || (expected != size && (size < expected || size - expected != s)))
     fail(Exit::kUsage, path, " byte 18: ", s, " sequences and ", d, " document entries need ",
-         overflow ? std::string("more than 2^64") : std::to_string(want), " bytes, found ", size);
-  if (want != size && warn)
+         overflow ? std::string("more than 2^64") : std::to_string(expected), " bytes, found ", size);
+  if (expected != size && warn)
     warn(cat(path, ": has a table of modes (multimodal data) of ", s, " bytes, which is not used"));
   GT_REQUIRE(d >= 1, Exit::kUsage, path, " byte 26: expected at least 1 entry in the document table, found 0");
   h.sequences = static_cast<int64_t>(s);

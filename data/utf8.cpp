@@ -11,7 +11,7 @@ struct Found {
   size_t size, whole;
 };
 
-Found look(const unsigned char* p, size_t left) {
+Found scan(const unsigned char* p, size_t left) {
   const unsigned char a = p[0];
   if (a < 0x80) return {1, 1};
   if (a < 0xC2 || a > 0xF4) return {1, 0};
@@ -29,7 +29,7 @@ Found look(const unsigned char* p, size_t left) {
 
 // Returns the length of the valid character at p, 0 if there is none.
 size_t character(const unsigned char* p, size_t left) {
-  const Found f = look(p, left);
+  const Found f = scan(p, left);
   return f.size == f.whole ? f.size : 0;
 }
 
@@ -91,13 +91,13 @@ void append_lossy_utf8(std::string_view s, std::string* out) {
     if (n == s.size()) return;
     out->append("\xEF\xBF\xBD");
     s.remove_prefix(n);
-    s.remove_prefix(look(reinterpret_cast<const unsigned char*>(s.data()), s.size()).size);
+    s.remove_prefix(scan(reinterpret_cast<const unsigned char*>(s.data()), s.size()).size);
   }
 }
 
 size_t utf8_open_suffix(std::string_view s) {
   for (size_t n = 1; n <= 3 && n <= s.size(); ++n) {
-    const Found f = look(reinterpret_cast<const unsigned char*>(s.data() + s.size() - n), n);
+    const Found f = scan(reinterpret_cast<const unsigned char*>(s.data() + s.size() - n), n);
     if (f.whole > 1) return f.size == n && f.size < f.whole ? n : 0;
     if (f.whole == 1) return 0;
   }

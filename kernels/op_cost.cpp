@@ -129,8 +129,8 @@ OpCost op_cost(const StoreKv& a) {
 }
 // Upper bound: every token last in a full cache, since positions are only known on the device.
 OpCost op_cost(const CachedAttention& a) {
-  const int64_t seen = a.window > 0 ? std::min(a.window, a.keys.shape[2]) : a.keys.shape[2];
-  const int64_t n = a.positions.numel(), head = seen * a.keys.shape[3];
+  const int64_t attended = a.window > 0 ? std::min(a.window, a.keys.shape[2]) : a.keys.shape[2];
+  const int64_t n = a.positions.numel(), head = attended * a.keys.shape[3];
   OpCost c =
       moves(OpClass::kAttention, all({a.qkv, a.out, a.positions, a.sequences}) +
                                      static_cast<double>(2 * n * a.keys.shape[1] * head * size_of(a.keys.dtype)));

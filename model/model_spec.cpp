@@ -200,7 +200,7 @@ std::vector<std::string> lora_targets(const TransformerConfig& c) {
 
 std::vector<int> lora_blocks(const TransformerConfig& c, std::string_view name) {
   const std::vector<std::string>& targets = c.lora.targets;
-  const auto wanted = [&](const char* target) {
+  const auto adapted = [&](const char* target) {
     return targets.empty() || std::find(targets.begin(), targets.end(), target) != targets.end();
   };
   const auto among = [&](std::initializer_list<bool> each) {
@@ -211,14 +211,14 @@ std::vector<int> lora_blocks(const TransformerConfig& c, std::string_view name) 
     }
     return out;
   };
-  const auto whole = [&](const char* target) { return wanted(target) ? std::vector<int>{-1} : std::vector<int>{}; };
+  const auto whole = [&](const char* target) { return adapted(target) ? std::vector<int>{-1} : std::vector<int>{}; };
   if (c.lora.rank == 0) return {};
   if (name == "attn.out") return whole("out");
   if (name == "mlp.down") return whole("down");
-  if (name == "mlp.up") return c.gated ? among({wanted("gate"), wanted("up")}) : whole("up");
+  if (name == "mlp.up") return c.gated ? among({adapted("gate"), adapted("up")}) : whole("up");
   if (name != "attn.qkv" || !c.lora.separate_qkv) return name == "attn.qkv" ? whole("qkv") : std::vector<int>{};
-  const bool all = wanted("qkv");
-  return among({all || wanted("q"), all || wanted("k"), all || wanted("v")});
+  const bool all = adapted("qkv");
+  return among({all || adapted("q"), all || adapted("k"), all || adapted("v")});
 }
 
 ModelSpec describe(const TransformerConfig& c) {

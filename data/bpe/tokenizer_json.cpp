@@ -180,13 +180,13 @@ class Builder {
     GT_REQUIRE(list->is_array() && list->size() <= kMaxAdded, Exit::kUsage, name_,
                ": added_tokens: expected an array of at most ", kMaxAdded, ", found a ", list->type_name(), " of ",
                list->size());
-    std::unordered_set<std::string> seen;
+    std::unordered_set<std::string> unique_texts;
     int64_t next = out_.model_pieces;
     for (const Json& j : *list) {
       const Fields f(j, cat(name_, ": added_tokens[", out_.added.size(), "]"));
       AddedToken t = read_added_token(f);
-      GT_REQUIRE(seen.insert(t.text).second, Exit::kUsage, f.where(), ": \"", t.text, "\" is there twice");
-      place_added_token(t, f, &next, static_cast<int64_t>(text_.vocab.size() + list->size()));
+      GT_REQUIRE(unique_texts.insert(t.text).second, Exit::kUsage, f.where(), ": \"", t.text, "\" is there twice");
+      check_added_token(t, f, &next, static_cast<int64_t>(text_.vocab.size() + list->size()));
       out_.added.push_back(std::move(t));
     }
   }
@@ -208,7 +208,7 @@ class Builder {
   }
 
   // Hugging Face's library assigns ids of added tokens itself: those of the vocabulary, or in order after it.
-  void place_added_token(const AddedToken& t, const Fields& f, int64_t* next, int64_t count) {
+  void check_added_token(const AddedToken& t, const Fields& f, int64_t* next, int64_t count) {
     const int32_t known = id_of(t.text);
     GT_REQUIRE(t.id == (known >= 0 ? known : *next), Exit::kUsage, f.where(), ": \"", t.text, "\" has id ", t.id,
                ", expected ", known >= 0 ? known : *next,

@@ -39,7 +39,7 @@ class Reader final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool start_object(size_t) override {
-    if (in_model() && key_ == "vocab" && part_ == Part::kRest) return begin(Part::kVocab, &vocab_seen_);
+    if (in_model() && key_ == "vocab" && part_ == Part::kRest) return begin(Part::kVocab, &has_vocab_);
     open(Json::object(), "an object");
     if (open_.size() == 2 && key_ == "model") model_ = open_.back();
     return true;
@@ -51,7 +51,7 @@ class Reader final : public nlohmann::json_sax<Json> {
       pair_.clear();
       return true;
     }
-    if (in_model() && key_ == "merges" && part_ == Part::kRest) return begin(Part::kMerges, &merges_seen_);
+    if (in_model() && key_ == "merges" && part_ == Part::kRest) return begin(Part::kMerges, &has_merges_);
     open(Json::array(), "an array");
     return true;
   }
@@ -65,9 +65,9 @@ class Reader final : public nlohmann::json_sax<Json> {
 
   bool in_model() const { return open_.size() == 2 && open_.back() == model_; }
 
-  bool begin(Part part, bool* seen) {
-    GT_REQUIRE(!*seen, Exit::kUsage, name_, ": model.", key_, ": is there twice");
-    *seen = true;
+  bool begin(Part part, bool* present) {
+    GT_REQUIRE(!*present, Exit::kUsage, name_, ": model.", key_, ": is there twice");
+    *present = true;
     part_ = part;
     return true;
   }
@@ -149,7 +149,7 @@ class Reader final : public nlohmann::json_sax<Json> {
   std::vector<Json*> open_;  // objects and arrays around the current value
   const Json* model_ = nullptr;
   Part part_ = Part::kRest;
-  bool vocab_seen_ = false, merges_seen_ = false;
+  bool has_vocab_ = false, has_merges_ = false;
   std::string key_;
   std::vector<std::string> pair_;
   size_t values_ = 0;

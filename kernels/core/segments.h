@@ -61,16 +61,16 @@ inline void require_gradients(const char* op, const SegmentTable& t) {
 
 // Checks the arguments of an optimizer: master, value and gradient dtypes, and the moments its rule needs.
 inline void require_segments(const char* op, const SegmentTable& t, bool m, bool v) {
-  const auto half = [](DType d) { return d == DType::kBF16 || d == DType::kF16; };
-  GT_REQUIRE(half(t.master) || t.master == DType::kF32, Exit::kUsage, op, ": master is ", name_of(t.master),
+  const auto is_16bit = [](DType d) { return d == DType::kBF16 || d == DType::kF16; };
+  GT_REQUIRE(is_16bit(t.master) || t.master == DType::kF32, Exit::kUsage, op, ": master is ", name_of(t.master),
              "; f32, bf16 or f16 is supported");
-  GT_REQUIRE(half(t.value) || t.value == DType::kF32, Exit::kUsage, op, ": value is ", name_of(t.value),
+  GT_REQUIRE(is_16bit(t.value) || t.value == DType::kF32, Exit::kUsage, op, ": value is ", name_of(t.value),
              "; f32, bf16 or f16 is supported");
   require_gradients(op, t);
   for (const Segment& s : t.segments()) {
     GT_CHECK(s.master != nullptr && (s.m != nullptr || !m) && (s.v != nullptr || !v), op, ": a segment of ", s.count,
              " elements lacks a tensor");
-    GT_REQUIRE(s.value == nullptr || !half(t.master), Exit::kUsage, op, ": master is ", name_of(t.master),
+    GT_REQUIRE(s.value == nullptr || !is_16bit(t.master), Exit::kUsage, op, ": master is ", name_of(t.master),
                " and there is a value beside it; a 16-bit master is the value itself");
   }
 }

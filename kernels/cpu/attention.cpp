@@ -2,9 +2,9 @@
 // head of 16-bit values is widened into the thread's scratch for it.
 #include <algorithm>
 
+#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 

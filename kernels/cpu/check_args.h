@@ -13,10 +13,10 @@ struct Named {
 };
 
 // Requires exactly this dtype. Here and below, absent tensors pass.
-inline void require_dtype(const char* op, DType want, std::initializer_list<Named> tensors) {
+inline void require_dtype(const char* op, DType expected, std::initializer_list<Named> tensors) {
   for (const Named& n : tensors) {
-    GT_REQUIRE(!n.tensor || n.tensor.dtype == want, Exit::kUsage, op, " on the CPU: ", n.name, ' ',
-               to_string(n.tensor.shape), " has to be ", name_of(want), ", found ", name_of(n.tensor.dtype));
+    GT_REQUIRE(!n.tensor || n.tensor.dtype == expected, Exit::kUsage, op, " on the CPU: ", n.name, ' ',
+               to_string(n.tensor.shape), " has to be ", name_of(expected), ", found ", name_of(n.tensor.dtype));
   }
 }
 inline void require_f32(const char* op, std::initializer_list<Named> tensors) {
@@ -71,9 +71,9 @@ inline void require_same_or_narrower(const char* op, const Named& main, std::ini
   }
 }
 
-inline void require_numel(const char* op, int64_t want, std::initializer_list<Named> tensors) {
+inline void require_numel(const char* op, int64_t expected, std::initializer_list<Named> tensors) {
   for (const Named& n : tensors) {
-    GT_CHECK(n.tensor.numel() == want, op, ": ", n.name, ' ', to_string(n.tensor.shape), " has to have ", want,
+    GT_CHECK(n.tensor.numel() == expected, op, ": ", n.name, ' ', to_string(n.tensor.shape), " has to have ", expected,
              " elements");
   }
 }

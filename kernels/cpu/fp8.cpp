@@ -4,11 +4,11 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/fp8_tile.h"
 #include "kernels/cpu/gemm_epilogue.h"
-#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -43,9 +43,9 @@ const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t
     e.gelu_grad(read(f, p.pre, at, n, other), scratch, n);
   }
   if (p.x.dtype == DType::kF32) return scratch;
-  uint16_t half[kCodeTile];
-  narrow(f, p.x.dtype, scratch, half, n);
-  widen(f, p.x.dtype, half, scratch, n);
+  uint16_t rounded[kCodeTile];
+  narrow(f, p.x.dtype, scratch, rounded, n);
+  widen(f, p.x.dtype, rounded, scratch, n);
   return scratch;
 }
 
@@ -125,8 +125,8 @@ float quantize_rows(const QuantizeFp8& p, const Fp8Dest& to, int64_t r0) {
 
 void quantize_fp8(const QuantizeFp8& p, Stream s) {
   const Fp8Dest to = prepare_quantize("quantize_fp8", p);
-  float* seen = p.fp8.step_amax.as<float>();
-  if (seen != nullptr && p.fp8.overwrite_amax) *seen = 0;
+  float* step_amax = p.fp8.step_amax.as<float>();
+  if (step_amax != nullptr && p.fp8.overwrite_amax) *step_amax = 0;
   if (p.x.numel() == 0) return;
   const int64_t down = (to.height + kCodeTile - 1) / kCodeTile, across = (to.width + kCodeTile - 1) / kCodeTile;
   const int64_t blocks = (to.height + kSumBlock - 1) / kSumBlock;
@@ -136,7 +136,7 @@ void quantize_fp8(const QuantizeFp8& p, Stream s) {
     for (int64_t i = begin; i < end; ++i)
       most[i] = quantize_tile(p, to, i / across * kCodeTile, i % across * kCodeTile, sums);
   });
-  if (seen != nullptr) *seen = std::max(*seen, *std::max_element(most, most + down * across));
+  if (step_amax != nullptr) *step_amax = std::max(*step_amax, *std::max_element(most, most + down * across));
   if (sums == nullptr) return;
   // Sums of this tensor first, then added to existing values: the same order as sums made by one op and added by
   // another.
@@ -197,8 +197,8 @@ void amax_history(const AmaxHistory& p, Stream s) {
   parallel_for(s, n, std::max<int64_t>(1, kGrain / steps), [&, &f = simd()](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       float* row = p.history.as<float>() + i * steps;
-      const float seen = p.step_amax.as<float>()[i];
-      row[p.at] = std::isfinite(seen) ? seen : 0;
+      const float step_amax = p.step_amax.as<float>()[i];
+      row[p.at] = std::isfinite(step_amax) ? step_amax : 0;
       p.amax.as<float>()[i] = f.max_abs(row, steps);
     }
   });

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/gemm_epilogue.h"
 #include "kernels/cpu/gemm_rows.h"
-#include "kernels/cpu/half.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/signals_blocked.h"

@@ -56,7 +56,7 @@ class PackedMatrix {
   // Bytes of n columns in panels of `panel`, laid out as `full`.
   static int64_t bytes_of(int64_t n, int64_t panel, const dnnl::memory::desc& full);
   int64_t version = 0;  // weight version of the packed bytes; 0: none
-  bool holds(int64_t wanted) const { return wanted > 0 && version == wanted; }
+  bool holds(int64_t requested) const { return requested > 0 && version == requested; }
 
  private:
   struct Reorder {

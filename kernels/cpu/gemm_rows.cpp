@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/gemm_epilogue.h"
-#include "kernels/cpu/half.h"
 #include "kernels/cpu/simd.h"
 
 namespace gt::cpu {
@@ -66,8 +66,8 @@ void gemm_by_rows(const Gemm& g, Stream s) {
     a = wide;
   }
   constexpr int64_t kTurned = kRowsDepth * kRowsPanel;
-  const bool half = is_16bit(g.b.dtype);
-  const int64_t deepest = m == 1 && !half ? k : kRowsDepth;
+  const bool b_16bit = is_16bit(g.b.dtype);
+  const int64_t deepest = m == 1 && !b_16bit ? k : kRowsDepth;
   parallel_for(s, (n + kRowsPanel - 1) / kRowsPanel, 1, [&](int64_t begin, int64_t end, int thread) {
     const int64_t tall = std::min(m, kTallest);
     float* turned = context.thread_scratch<float>(thread, 2 * kTurned + tall * kRowsPanel);
@@ -80,10 +80,10 @@ void gemm_by_rows(const Gemm& g, Stream s) {
         const int64_t count = std::min(tall, m - row);
         if (k == 0) std::memset(tile, 0, static_cast<size_t>(count * kRowsPanel) * sizeof(float));
         for (int64_t at = 0; at < k; at += deepest) {
-          const int64_t depth = std::min(deepest, k - at), ldw = half ? kRowsDepth : k;
-          const float* w = half ? wide : g.b.as<float>() + col * k + at;
+          const int64_t depth = std::min(deepest, k - at), ldw = b_16bit ? kRowsDepth : k;
+          const float* w = b_16bit ? wide : g.b.as<float>() + col * k + at;
           const auto widen_rows = [&](int64_t from, int64_t to) {
-            for (int64_t c = from; half && c < to; ++c)
+            for (int64_t c = from; b_16bit && c < to; ++c)
               read(f, g.b, (col + c) * k + at, depth, wide + (c - from) * kRowsDepth);
           };
           if (m > 1) {
@@ -94,7 +94,7 @@ void gemm_by_rows(const Gemm& g, Stream s) {
           for (int64_t c = 0; c < cols; c += kFew) {  // widened values stay in L1
             const int64_t few = std::min(kFew, cols - c);
             widen_rows(c, c + few);
-            f.gemv_rows(few, depth, a + at, half ? w : w + c * ldw, ldw, tile + c, at > 0);
+            f.gemv_rows(few, depth, a + at, b_16bit ? w : w + c * ldw, ldw, tile + c, at > 0);
           }
         }
         for (int64_t r = 0; r < count; ++r)

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -56,19 +56,19 @@ void require_hits(const char* op, const Tensor& hits, int64_t rows) {
 class RowScratch {
  public:
   RowScratch(CpuContext& c, int thread, const Tensor& logits, int64_t count, float softcap)
-      : softcap_(softcap), half_(is_16bit(logits.dtype)), count_(count) {
+      : softcap_(softcap), is_16bit_(is_16bit(logits.dtype)), count_(count) {
     GT_CHECK(softcap >= 0, "cross-entropy with softcap ", softcap);
-    const int64_t rows = (half_ ? 1 : 0) + (softcap > 0 ? 1 : 0);
+    const int64_t rows = (is_16bit_ ? 1 : 0) + (softcap > 0 ? 1 : 0);
     if (rows > 0) scratch_ = c.thread_scratch<float>(thread, rows * count);
   }
   // For 16-bit logits; f32 rows are used in place.
-  float* wide() const { return half_ ? scratch_ : nullptr; }
+  float* wide() const { return is_16bit_ ? scratch_ : nullptr; }
   // Returns elements [at, at + n) of the logits in f32, soft-capped. With a cap the result does not alias wide(), which
   // may be overwritten.
   const float* read_row(const Simd& f, const Tensor& logits, int64_t at, int64_t n) const {
     const float* z = read(f, logits, at, n, wide());
     if (softcap_ == 0) return z;
-    float* capped = scratch_ + (half_ ? count_ : 0);
+    float* capped = scratch_ + (is_16bit_ ? count_ : 0);
     f.soft_cap(z, softcap_, capped, n);
     return capped;
   }
@@ -79,7 +79,7 @@ class RowScratch {
 
  private:
   const float softcap_;
-  const bool half_;
+  const bool is_16bit_;
   const int64_t count_;
   float* scratch_ = nullptr;
 };

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/fp8_tile.h"
-#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -125,9 +125,9 @@ void norm_rows(const LayerNorm& p, const Simd& f, int64_t begin, int64_t end, co
     float* to = scratch[staged + static_cast<int>(r - begin)];
     std::copy_n(out, cols, to);
     if (is_16bit(p.x.dtype)) {
-      auto* half = reinterpret_cast<uint16_t*>(scratch[kOut]);
-      narrow(f, p.x.dtype, to, half, cols);
-      widen(f, p.x.dtype, half, to, cols);
+      auto* rounded = reinterpret_cast<uint16_t*>(scratch[kOut]);
+      narrow(f, p.x.dtype, to, rounded, cols);
+      widen(f, p.x.dtype, rounded, to, cols);
     }
   }
 }
@@ -267,9 +267,7 @@ void layer_norm_grad(const LayerNormGrad& p, Stream s) {
   const int64_t stride = (cols + 15) / 16 * 16;
   CpuContext& context = cpu_context(s);
   float* scratch = context.scratch<float>(3 * blocks * stride + (rows + kCodeTile - 1) / kCodeTile);
-  const auto partial = [&](const Tensor& wanted, int64_t i) {
-    return wanted ? scratch + i * blocks * stride : nullptr;
-  };
+  const auto partial = [&](const Tensor& grad, int64_t i) { return grad ? scratch + i * blocks * stride : nullptr; };
   const BlockSums sums{partial(p.dgamma, 0), partial(p.dbeta, 1), partial(p.dbias, 2), stride};
   const Simd& f = simd();
   const auto grad_rows = [&](int64_t begin, int64_t end, int thread) {

@@ -70,9 +70,9 @@ void ThreadPool::await(const std::atomic<uint32_t>& word, Ready ready) const {
       }
     } while (std::chrono::steady_clock::now() < until);
   }
-  for (uint32_t seen = word.load(std::memory_order_acquire); !ready(seen);
-       seen = word.load(std::memory_order_acquire)) {
-    word.wait(seen, std::memory_order_acquire);
+  for (uint32_t value = word.load(std::memory_order_acquire); !ready(value);
+       value = word.load(std::memory_order_acquire)) {
+    word.wait(value, std::memory_order_acquire);
   }
 }
 

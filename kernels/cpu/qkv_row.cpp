@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/half.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd.h"
 

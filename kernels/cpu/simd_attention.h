@@ -101,9 +101,9 @@ inline VecInt is_behind(const BlockPair& b, int64_t k, int64_t q) {
 }
 // The first key of the blocks that queries from the block at `query` on read.
 inline int64_t first_key_block(const AttentionHead& h, int64_t query) {
-  const int64_t seen = h.window > 0 && h.window <= query ? query - h.window + 1 : 0;
+  const int64_t attended = h.window > 0 && h.window <= query ? query - h.window + 1 : 0;
   const int64_t start = h.positions != nullptr ? query - h.positions[query] : 0;
-  return (seen > start ? seen : start) / kBlock * kBlock;
+  return (attended > start ? attended : start) / kBlock * kBlock;
 }
 
 // Applies the soft cap: cap tanh(score / cap).
@@ -135,10 +135,10 @@ inline void soften(float* scores, const BlockPair& b, const float* drop, float* 
   const bool cut = b.cut();
   for (int64_t q = 0; q < b.queries; q += kLanes) {
     float* column = scores + q;
-    const int64_t seen = attended_keys(b.diagonal, b.keys, q);
+    const int64_t attended = attended_keys(b.diagonal, b.keys, q);
     const Vec before = load(top + q);
     Vec now = before;
-    for (int64_t k = 0; k < seen; ++k) {
+    for (int64_t k = 0; k < attended; ++k) {
       Vec s = load(column + k * kBlock);
       if (cut) store(column + k * kBlock, s = is_behind(b, k, q) ? none : s);
       if (b.diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
@@ -147,7 +147,7 @@ inline void soften(float* scores, const BlockPair& b, const float* drop, float* 
     // A query without a key so far: -inf - -inf would be NaN.
     const Vec base = cut ? max(now, splat(-__FLT_MAX__)) : now;
     Vec sum{};
-    for (int64_t k = 0; k < seen; ++k) {
+    for (int64_t k = 0; k < attended; ++k) {
       const Vec p = exp(load(column + k * kBlock) - base);
       store(column + k * kBlock, drop == nullptr ? p : p * load(drop + k * kBlock + q));
       sum += p;
@@ -279,9 +279,9 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
     for (int64_t b = 0; b < blocks; ++b) turn_block(heads[n], b * kBlock, turned_block(scratch, n * blocks + b, dim));
   }
   const bool causal = any.keys == 0;
-  const int64_t seen = causal ? seq : any.keys;  // keys
-  for (int64_t key = 0; key < seen; key += kBlock) {
-    const int64_t keys = least(kBlock, seen - key), begin = causal ? key : 0;  // the first block of queries
+  const int64_t attended = causal ? seq : any.keys;  // keys
+  for (int64_t key = 0; key < attended; key += kBlock) {
+    const int64_t keys = least(kBlock, attended - key), begin = causal ? key : 0;  // the first block of queries
     const float *k = any.k + key * in, *v = any.v + key * in;
     for (int64_t n = 0; n < count; ++n) {
       const AttentionHead& h = heads[n];
@@ -303,8 +303,8 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
       }
     }
   }
-  zero_rows(any.dk, in, seen, seq, dim);
-  zero_rows(any.dv, in, seen, seq, dim);
+  zero_rows(any.dk, in, attended, seq, dim);
+  zero_rows(any.dv, in, attended, seq, dim);
 }
 
 }  // namespace

@@ -126,11 +126,11 @@ void stochastic_bf16_n(uint64_t key, uint64_t step, int64_t first, const float* 
 }
 
 // Attention dropout factors of one block, [key][query] like its scores: rows of kAttentionBlock floats, one vector of
-// queries at a time, `seen(q)` keys for the vector at q. Element (query, key) is (head * seq + query) * seq + key. If
-// seq is a multiple of 4, every query has the same groups of keys per counter.
-template <class Seen>
+// queries at a time, `key_count(q)` keys for the vector at q. Element (query, key) is (head * seq + query) * seq + key.
+// If seq is a multiple of 4, every query has the same groups of keys per counter.
+template <class KeyCount>
 inline void attention_factors(const AttentionHead& h, int64_t first_query, int64_t queries, int64_t first_key,
-                              Seen seen, float* to) {
+                              KeyCount key_count, float* to) {
   const Factors f(*h.drop);
   const auto seq = static_cast<uint64_t>(h.seq), sample = static_cast<uint64_t>(h.sample);
   const int64_t step = h.seq % 4 == 0 ? 4 : 1;
@@ -140,7 +140,7 @@ inline void attention_factors(const AttentionHead& h, int64_t first_query, int64
       const int64_t row = h.head * h.seq + first_query + q + 2 * i;
       even[i] = static_cast<uint64_t>(row * h.seq + first_key);
     }
-    const int64_t keys = seen(q);
+    const int64_t keys = key_count(q);
     for (int64_t k = 0; k < keys; k += step) {
       const VecLong e = even + static_cast<uint64_t>(k), o = e + seq;
       const Words x = philox(h.drop->key, e >> 2, sample), y = philox(h.drop->key, o >> 2, sample);

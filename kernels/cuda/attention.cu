@@ -375,8 +375,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
           const int64_t key = row0 + y * R + i, query = query0 + column;
           if constexpr (General) {
             const float slope = p.slope(s[i][j]), f = p.factor(batch, h, query, key);
-            const bool seen = query < p.seq && p.sees(query, key, p.reach(batch, query), limit);
-            s[i][j] = seen ? p.weight(s[i][j], lse[column]) : 0;
+            const bool attended = query < p.seq && p.sees(query, key, p.reach(batch, query), limit);
+            s[i][j] = attended ? p.weight(s[i][j], lse[column]) : 0;
             ds[i][j] = s[i][j] * (ds[i][j] * f - delta[column]) * slope;  // delta, taken from the output, has f in it
             s[i][j] *= f;
           } else {
@@ -433,8 +433,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(
       for (int j = 0; j < R; ++j) {
         const int64_t row = row0 + y * R + i, key = int64_t{kt} * T + x + 16 * j;
         if constexpr (General) {
-          const bool seen = row < p.seq && p.sees(row, key, p.reach(batch, row), limit);
-          const float weight = seen ? p.weight(s[i][j], lse[i]) : 0;
+          const bool attended = row < p.seq && p.sees(row, key, p.reach(batch, row), limit);
+          const float weight = attended ? p.weight(s[i][j], lse[i]) : 0;
           ds[i][j] = weight * (ds[i][j] * p.factor(batch, h, row, key) - delta[i]) * p.slope(s[i][j]);
         } else {
           const float weight = key <= row && row < p.seq ? exp2f(s[i][j] * scale - lse[i]) : 0;

@@ -94,8 +94,8 @@ PASS_ON(cudnnStatus_t, cudnnBackendSetAttribute,
         descriptor, name, type, count, values)
 PASS_ON(cudnnStatus_t, cudnnBackendGetAttribute,
         (const cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-         int64_t wanted, int64_t* count, void* values),
-        descriptor, name, type, wanted, count, values)
+         int64_t requested, int64_t* count, void* values),
+        descriptor, name, type, requested, count, values)
 PASS_ON(cudnnStatus_t, cudnnBackendExecute,
         (cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t tensors), handle, plan, tensors)
 

@@ -55,9 +55,9 @@ void check(cudaError_t status, const char* what) {
 std::byte* Context::scratch(int64_t bytes) {
   constexpr int64_t kMostAhead = int64_t{64} << 20;  // later requests are rarely much larger
   if (bytes > size_) {
-    const int64_t want = std::max(bytes, size_ + std::min(size_, kMostAhead));
+    const int64_t grown = std::max(bytes, size_ + std::min(size_, kMostAhead));
     void* p = nullptr;
-    const cudaError_t status = cudaMalloc(&p, static_cast<size_t>(want));
+    const cudaError_t status = cudaMalloc(&p, static_cast<size_t>(grown));
     if (status != cudaSuccess) cudaGetLastError();  // reported here, not by the next launch
     if (status == cudaErrorMemoryAllocation)
       fail(Exit::kUsage, "out of memory on CUDA device ", index, ": an op needs ", bytes,
@@ -65,7 +65,7 @@ std::byte* Context::scratch(int64_t bytes) {
            "ranks");
     check(status, "scratch of a stream");
     blocks_.push_back(p);
-    size_ = want;
+    size_ = grown;
   }
   return blocks_.empty() ? nullptr : static_cast<std::byte*>(blocks_.back());
 }

@@ -203,12 +203,12 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class G>
-__global__ void __launch_bounds__(256) combine_kernel(const float* partial, int parts, int64_t columns, int64_t wanted,
+__global__ void __launch_bounds__(256) combine_kernel(const float* partial, int parts, int64_t columns, int64_t written,
                                                       int64_t split, G* out, G* out2, bool accumulate) {
   const int64_t c = int64_t{blockIdx.x} * 32 + threadIdx.x;
   float s = 0;
   constexpr int kAhead = 16;  // loads in flight, those of the last iteration included; sums are added in chunk order
-  for (int first = threadIdx.y; c < wanted && first < parts; first += 8 * kAhead) {
+  for (int first = threadIdx.y; c < written && first < parts; first += 8 * kAhead) {
     float ahead[kAhead];
     const float* from = partial + first * columns + c;
 #pragma unroll
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(256) combine_kernel(const float* partial, int 
   __shared__ float lane[8][32];
   lane[threadIdx.y][threadIdx.x] = s;
   __syncthreads();
-  if (threadIdx.y != 0 || c >= wanted) return;
+  if (threadIdx.y != 0 || c >= written) return;
   for (int y = 1; y < 8; ++y) s += lane[y][threadIdx.x];
   G* to = c < split ? out + c : out2 + (c - split);
   *to = from_float<G>(accumulate ? to_float(*to) + s : s);
@@ -231,11 +231,11 @@ __global__ void __launch_bounds__(256) combine_kernel(const float* partial, int 
 
 void combine_partials(Context& c, const float* partial, int parts, int64_t columns, int64_t split, const Tensor& out,
                       const Tensor& out2, bool accumulate, const char* op) {
-  const int64_t wanted = out2 ? columns : split;
+  const int64_t written = out2 ? columns : split;
   by_gradient(op, "a sum over rows", out.dtype, [&](auto g) {
     using G = decltype(g);
-    combine_kernel<G><<<static_cast<unsigned>(ceil_div(wanted, 32)), dim3(32, 8), 0, c.stream>>>(
-        partial, parts, columns, wanted, split, out.as<G>(), out2.as<G>(), accumulate);
+    combine_kernel<G><<<static_cast<unsigned>(ceil_div(written, 32)), dim3(32, 8), 0, c.stream>>>(
+        partial, parts, columns, written, split, out.as<G>(), out2.as<G>(), accumulate);
   });
 }
 

@@ -61,7 +61,7 @@ __device__ inline void store_words(uint8_t* to, const uint32_t (&words)[N], int6
 // Raises *seen (amax) to the maximum of a block of W whole warps. Non-negative floats order like their bits, so the
 // atomic is an integer maximum. `shared` holds W values; the caller synchronizes before reusing it.
 template <int W>
-__device__ inline void raise_amax(float most, float* seen, float* shared) {
+__device__ inline void raise_amax(float most, float* amax, float* shared) {
 #pragma unroll
   for (int m = 16; m > 0; m >>= 1) most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, m));
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = most;
@@ -70,7 +70,7 @@ __device__ inline void raise_amax(float most, float* seen, float* shared) {
 #pragma unroll
   for (int w = 1; w < W; ++w) most = fmaxf(most, shared[w]);
   // *seen only grows, so most blocks skip the atomic after this read.
-  if (most > *static_cast<volatile float*>(seen)) atomicMax(reinterpret_cast<int*>(seen), __float_as_int(most));
+  if (most > *static_cast<volatile float*>(amax)) atomicMax(reinterpret_cast<int*>(amax), __float_as_int(most));
 }
 
 }  // namespace gt::cuda

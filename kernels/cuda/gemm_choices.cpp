@@ -63,16 +63,16 @@ GemmChoices& GemmChoices::instance() {
 
 std::string GemmChoices::use(const GemmTuning& tuning, const std::string& identity) {
   const std::lock_guard lock(mutex_);
-  GemmTuning wanted = tuning;
-  if (wanted.time && wanted.file.empty()) wanted.file = default_file(identity);
-  const bool on = wanted.time || !wanted.file.empty();
-  if (on == on_ && wanted.time == tuning_.time && wanted.file == tuning_.file && identity == identity_) return "";
-  tuning_ = wanted;
+  GemmTuning requested = tuning;
+  if (requested.time && requested.file.empty()) requested.file = default_file(identity);
+  const bool on = requested.time || !requested.file.empty();
+  if (on == on_ && requested.time == tuning_.time && requested.file == tuning_.file && identity == identity_) return "";
+  tuning_ = requested;
   identity_ = identity;
   on_ = on;
   settled_ = false;
   table_.clear();
-  may_write_ = on && wanted.time && !wanted.file.empty();
+  may_write_ = on && requested.time && !requested.file.empty();
   return on ? read() : "";
 }
 

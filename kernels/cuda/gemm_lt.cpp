@@ -347,11 +347,11 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
 // Bias epilogues read the bias 16 bytes at a time, and no preference attribute covers its alignment. The fused bias
 // gradient of a weight-gradient GEMM requires aligned addresses and sizes: few kernels support it.
 Fused best_fusion(const Gemm& g, int64_t m, int64_t n) {
-  const bool half =
+  const bool is_16bit =
       g.out.dtype != DType::kF32 && g.aux.dtype == g.out.dtype && n % 8 == 0 && alignment(g.aux.data) == 16;
   const bool placed = !g.bias || alignment(g.bias.data) == 16;
-  if (g.epilogue == Epilogue::kGelu && half && placed) return g.bias ? Fused::kGeluBias : Fused::kGelu;
-  if (g.epilogue == Epilogue::kGeluGrad && half)  // sums in out's type: over thousands of rows too large for f16
+  if (g.epilogue == Epilogue::kGelu && is_16bit && placed) return g.bias ? Fused::kGeluBias : Fused::kGelu;
+  if (g.epilogue == Epilogue::kGeluGrad && is_16bit)  // sums in out's type: over thousands of rows too large for f16
     return g.dbias && g.out.dtype == DType::kBF16 ? Fused::kGeluBiasGrad : Fused::kGeluGrad;
   if (g.dbias && g.trans_a) {
     const bool even = m % 8 == 0 && n % 8 == 0 && alignment(g.a.data) == 16 && alignment(g.b.data) == 16 &&
@@ -385,15 +385,15 @@ void finish(const Gemm& g, Fused fused, const Tensor& sums, Stream s) {
 void gemm_via_f32(Context& c, const Gemm& g, Stream s) {
   GT_CHECK(!g.bias && g.epilogue == Epilogue::kNone, "gemm: a bf16 result of ", name_of(g.a.dtype),
            " operands is a gradient: without bias and epilogue");
-  Gemm product = g;
-  product.out = {c.scratch(g.out.numel() * size_of(DType::kF32)), g.out.shape, DType::kF32, g.out.device};
-  product.accumulate = false;
-  product.dbias = {};
-  gemm(product, s);
+  Gemm matmul = g;
+  matmul.out = {c.scratch(g.out.numel() * size_of(DType::kF32)), g.out.shape, DType::kF32, g.out.device};
+  matmul.accumulate = false;
+  matmul.dbias = {};
+  gemm(matmul, s);
   if (g.accumulate)
-    axpy({.x = product.out, .y = g.out}, s);
+    axpy({.x = matmul.out, .y = g.out}, s);
   else
-    cast({.src = product.out, .dst = g.out}, s);
+    cast({.src = matmul.out, .dst = g.out}, s);
   sum_bias(g, s);
 }
 

@@ -52,14 +52,15 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float q[kMaxDim], weight[kThreads], shared[kThreads / 32];
   const int64_t r = blockIdx.x, head = blockIdx.y, kv = head / (heads / c.kv_heads);
   const int64_t at = (sequences[r] * c.kv_heads + kv) * c.capacity * c.dim;
-  const int seen = positions[r] + 1;
+  const int attended = positions[r] + 1;
   for (int64_t d = threadIdx.x; d < c.dim; d += kThreads) q[d] = scale * to_float(qkv[r * c.row + head * c.dim + d]);
   __syncthreads();
   float top = -INFINITY, total = 0, acc[kPerThread] = {};
-  for (int first = window > 0 && window < seen ? seen - static_cast<int>(window) : 0; first < seen; first += kThreads) {
-    const int count = min(kThreads, seen - first), k = first + static_cast<int>(threadIdx.x);
+  for (int first = window > 0 && window < attended ? attended - static_cast<int>(window) : 0; first < attended;
+       first += kThreads) {
+    const int count = min(kThreads, attended - first), k = first + static_cast<int>(threadIdx.x);
     float score = -INFINITY;
-    if (k < seen) {
+    if (k < attended) {
       const T* key = keys + at + k * c.dim;
       float sum = 0;
       for (int64_t d = 0; d < c.dim; ++d) sum += q[d] * to_float(key[d]);

@@ -103,7 +103,7 @@ Exit run_train(const Command& command) {
   if (args.print_sbatch > 0) return fmt::print("{}", sbatch_script(command, args.print_sbatch)), Exit::kOk;
   if (!args.dry_run) install_stop_signals();
   if (starts && !args.dry_run && !command.env.launched()) start_from(args, command.loaded.config);
-  if (!args.dry_run && !args.lr_range_test && wants_supervisor(command)) return static_cast<Exit>(supervise(command));
+  if (!args.dry_run && !args.lr_range_test && needs_supervisor(command)) return static_cast<Exit>(supervise(command));
   TrainRun run;
   run.loaded = command.loaded;
   run.command = "gpttrain";

@@ -117,7 +117,7 @@ class Reader {
         without_effect(name, *option);
       } else {
         // The last occurrence wins, so that a command can be repeated with a value appended.
-        if (!seen_flags_.insert(option->key()).second)
+        if (!given_flags_.insert(option->key()).second)
           loaded_.notes.push_back(fmt::format("{} was given more than once: the last value is used", name));
         if (alias && alias->note) loaded_.notes.push_back(fmt::format("{} = {}", name, option->key()));
         if (const std::string from = origin_of(option->key()); from_deepspeed(from))
@@ -137,7 +137,7 @@ class Reader {
   }
 
   // Returns whether `only` contains this section, a key of it, or this key.
-  bool wanted(const std::string& section, const std::string& key = "") const {
+  bool selected(const std::string& section, const std::string& key = "") const {
     return only_.empty() || std::any_of(only_.begin(), only_.end(), [&](const std::string& o) {
              return o == section || (key.empty() ? o.rfind(section + ".", 0) == 0 : o == key);
            });
@@ -173,7 +173,7 @@ class Reader {
   }
 
   void section(const std::string& path, const std::string& name, const JsonValue& value) {
-    if (!wanted(name)) return;
+    if (!selected(name)) return;
     const std::string where = fmt::format("{}:{}", path, value.line);
     if (std::find(sections_.begin(), sections_.end(), name) == sections_.end()) {
       if (problems.full()) return problems.add(where, name, "unknown section");
@@ -189,7 +189,7 @@ class Reader {
       return problems.add(where, name, fmt::format("expected an object, found {}", kind_name(value.kind)));
     for (size_t i = 0; i < value.keys.size(); ++i) {
       const std::string key = name + "." + value.keys[i];
-      if (!wanted(name, key)) continue;
+      if (!selected(name, key)) continue;
       const std::string at = fmt::format("{}:{}", path, value.items[i].line);
       if (const Option* option = find(key))
         store(*option, at, set_from_json(*option, value.items[i]));
@@ -250,7 +250,7 @@ class Reader {
   const ConfigSource& source_;
   std::vector<std::string> keys_, sections_, only_;
   std::unordered_map<std::string, const Option*> by_key_;
-  std::set<std::string> seen_flags_;
+  std::set<std::string> given_flags_;
 };
 
 bool shapes_adapter(const std::string& key) {
@@ -264,14 +264,15 @@ void take_model(LoadedConfig& loaded, const GivenModel& given, Problems& problem
   const std::vector<Option> to = list_options(loaded.config), from = list_options(theirs);
   for (size_t k = 0; k < to.size(); ++k) {
     if (to[k].section != "model") continue;
-    const std::string wanted = value_text(to[k]), is = value_text(from[k]);
+    const std::string requested = value_text(to[k]), is = value_text(from[k]);
     const auto set = loaded.origin.find(to[k].key());
     if (set == loaded.origin.end())
       set_from_words(to[k], value_words(from[k]));
-    else if (wanted != is && (!of_training(to[k].name) || (given.model.lora.rank > 0 && shapes_adapter(to[k].name))) &&
+    else if (requested != is &&
+             (!of_training(to[k].name) || (given.model.lora.rank > 0 && shapes_adapter(to[k].name))) &&
              !(to[k].name == "seq" && given.model.position == PositionKind::kRotary))
       problems.add(set->second, to[k].key(),
-                   fmt::format("{}, but the weights are those of a model with {} ({})", wanted, is, given.file),
+                   fmt::format("{}, but the weights are those of a model with {} ({})", requested, is, given.file),
                    "leave it out");
   }
   Config& c = loaded.config;

@@ -104,12 +104,12 @@ class BatchRules {
         fix);
   }
 
-  void third(const char* given, int64_t value, const char* wanted, int64_t& out) {
+  void third(const char* given, int64_t value, const char* other, int64_t& out) {
     const int64_t dp = c_.parallel.dp, global = c_.train.global_batch;
     if (value > global || global % (value * dp))
       return bad(
           "train.global_batch",
-          fmt::format("global_batch {} is not {} {} × {} × dp {} for any {}", global, given, value, wanted, dp, wanted),
+          fmt::format("global_batch {} is not {} {} × {} × dp {} for any {}", global, given, value, other, dp, other),
           fmt::format("nearest: {}", list_of(multiples(value * dp, global))));
     out = global / (value * dp);
   }

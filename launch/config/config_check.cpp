@@ -397,10 +397,11 @@ class Checker {
       if (blocks == 0 && n > 0 && more) empty = n;
       if (more) rest.remove_prefix(comma + 1);
     }
-    const std::string wanted = p.vpp > 1 ? fmt::format("pp x vpp is {}", stages) : fmt::format("pp is {}", p.pp);
+    const std::string expected = p.vpp > 1 ? fmt::format("pp x vpp is {}", stages) : fmt::format("pp is {}", p.pp);
     if (n != stages || sum != m.layers)
       bad("parallel.partition",
-          fmt::format("{} blocks in {} stages, but model.layers is {} and {}", sum, n, m.layers, wanted), even_split());
+          fmt::format("{} blocks in {} stages, but model.layers is {} and {}", sum, n, m.layers, expected),
+          even_split());
     else if (empty >= 0)
       bad("parallel.partition",
           fmt::format("{}: stage {} would hold no layer at all; only the first (embedding) and the last (norm, head) "

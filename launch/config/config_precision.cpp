@@ -168,7 +168,7 @@ LossScaleOptions loss_scale_options(const Config& c) {
 Precision precision_of(const Config& c) {
   const PrecisionConfig& p = c.precision;
   return {.level = p.amp[1] - '0',
-          .half = p.dtype == "fp16" ? DType::kF16 : DType::kBF16,
+          .compute_dtype = p.dtype == "fp16" ? DType::kF16 : DType::kBF16,
           .keep_norm = p.keep_norm_fp32 == "auto" ? p.amp != "O3" : p.keep_norm_fp32 == "true",
           .int8 = p.qat == "int8",
           .frozen_int8 = p.frozen_weights == "int8",

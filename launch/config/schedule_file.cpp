@@ -42,9 +42,9 @@ void require_fits(const PipelineSchedule& s, int64_t p, int64_t v, int64_t m, bo
   GT_REQUIRE(tied || !adds_tied, Exit::kUsage, s.name,
              ": adds the gradients of tied weights (T), but model.tied is false; leave T out");
   std::string differ, fit;
-  const auto compare = [&](const char* what, const char* key, int64_t found, int64_t wanted) {
-    if (found == wanted) return;
-    differ += cat(differ.empty() ? "" : ", ", found, " ", what, " where ", key, " is ", wanted);
+  const auto compare = [&](const char* what, const char* key, int64_t found, int64_t expected) {
+    if (found == expected) return;
+    differ += cat(differ.empty() ? "" : ", ", found, " ", what, " where ", key, " is ", expected);
     fit += cat(fit.empty() ? "" : ", ", key, " ", found);
   };
   compare("pipeline ranks (lines)", "parallel.pp", s.ranks, p);

@@ -37,11 +37,11 @@ std::string ranks_text(const std::vector<int>& ranks, const std::vector<std::str
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
-[[noreturn]] void fail_everywhere(const Mesh& mesh, const std::string& text, int speaker) {
+[[noreturn]] void fail_everywhere(const Mesh& mesh, const std::string& text, int reporter) {
   throw AgreedError(text +
                         ". Likely a memory or processor fault; none of this was saved: resume on other hardware from "
                         "the newest checkpoint, whose replicas were equal",
-                    Exit::kHardware, mesh.rank() == speaker);
+                    Exit::kHardware, mesh.rank() == reporter);
 }
 
 std::vector<ReplicaClaim> claims_from(const std::string& bytes) {

@@ -30,10 +30,10 @@ std::span<const double> StepExchange::on_host(Field f) const {
 
 void StepExchange::put(const ControlFlags& flags, const Timers& own, std::span<const double> targets) {
   std::fill_n(staged_.data(), staged_.size(), 0.);
-  double* wanted = staged(Field::kFlags);
-  wanted[0] = flags.stop ? 1 : 0;
-  wanted[1] = flags.save_ready ? 1 : 0;
-  wanted[2] = flags.save_due ? 1 : 0;
+  double* sent = staged(Field::kFlags);
+  sent[0] = flags.stop ? 1 : 0;
+  sent[1] = flags.save_ready ? 1 : 0;
+  sent[2] = flags.save_due ? 1 : 0;
   const double replicas = static_cast<double>(mesh_.shape().world()) / mesh_.shape().pp;
   double* times = staged(Field::kTimes) + ptrdiff_t{mesh_.coord(Axis::kPp)} * kNumStageTimes;
   for (size_t i = 0; i < own.size(); ++i) times[i] = own[i] / replicas;

@@ -41,10 +41,10 @@ bool same_segments(const std::vector<Segment>& a, const std::vector<Segment>& b)
 // Replaces addresses by tensor numbers.
 template <class Args>
 Args with_tensor_numbers(Args a) {
-  std::map<std::byte*, uintptr_t> seen;
+  std::map<std::byte*, uintptr_t> index;
   each_operand(a, [&](const char*, Tensor& t, OperandRole) {
     if (!t) return;
-    const uintptr_t number = seen.try_emplace(t.data, seen.size() + 1).first->second;
+    const uintptr_t number = index.try_emplace(t.data, index.size() + 1).first->second;
     t.data = reinterpret_cast<std::byte*>((number << 40) | (reinterpret_cast<uintptr_t>(t.data) & 0xff));
   });
   normalize(a);
@@ -180,11 +180,11 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
 
 std::vector<OpCall> by_class(std::vector<OpCall> calls) {
   std::vector<OpCall> out;
-  std::map<std::string, size_t> seen;
+  std::map<std::string, size_t> index;
   for (OpCall& c : calls) {
-    const std::string look =
+    const std::string signature =
         cat(c.op, "|", c.what, "|", c.update, "|", shape_text(c.args), "|", c.cost.bytes, "|", c.cost.fused_bytes);
-    const auto [it, fresh] = seen.try_emplace(look, out.size());
+    const auto [it, fresh] = index.try_emplace(signature, out.size());
     if (fresh)
       out.push_back(std::move(c));
     else

@@ -150,10 +150,10 @@ uint32_t word_of(const AddressBytes& bytes, size_t word) {
 constexpr sock_filter kAccept = BPF_STMT(BPF_RET | BPF_K, ~0u), kDrop = BPF_STMT(BPF_RET | BPF_K, 0);
 
 // Accepts a packet whose source address, `offset` bytes into its IP header, has one of the prefixes; drops all others.
-std::vector<sock_filter> source_check(const Prefixes& wanted, size_t bytes, uint32_t offset) {
-  const AddressBytes mask = prefix(AddressBytes(bytes, '\xff'), wanted.bits);
+std::vector<sock_filter> source_check(const Prefixes& allowed, size_t bytes, uint32_t offset) {
+  const AddressBytes mask = prefix(AddressBytes(bytes, '\xff'), allowed.bits);
   std::vector<sock_filter> out;
-  for (const AddressBytes& a : wanted.values) {
+  for (const AddressBytes& a : allowed.values) {
     const auto words = static_cast<uint8_t>(bytes / 4);
     for (uint8_t w = 0; w < words; ++w) {
       out.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, SKF_NET_OFF + offset + 4 * w));

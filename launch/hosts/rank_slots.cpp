@@ -34,9 +34,9 @@ std::vector<int> allowed_cores() {
 }
 
 // Returns the intersection of both; all of `allowed` if that is empty.
-std::vector<int> usable(const std::vector<int>& wanted, const std::vector<int>& allowed) {
+std::vector<int> usable(const std::vector<int>& requested, const std::vector<int>& allowed) {
   std::vector<int> out;
-  std::set_intersection(wanted.begin(), wanted.end(), allowed.begin(), allowed.end(), std::back_inserter(out));
+  std::set_intersection(requested.begin(), requested.end(), allowed.begin(), allowed.end(), std::back_inserter(out));
   return out.empty() ? allowed : out;
 }
 

@@ -214,12 +214,12 @@ class Parser {
   void object(JsonValue& v, int depth) {
     v.kind = JsonValue::Kind::kObject;
     ++i_;
-    std::map<std::string, int, std::less<>> seen;  // key -> line
+    std::map<std::string, int, std::less<>> lines;  // key -> line
     for (space(); peek() != '}'; space()) {
       if (peek() != '"') error("expected a key in quotes or }, found " + here());
       const size_t at = i_;
       std::string key = string();
-      if (const auto [first, fresh] = seen.emplace(key, line_); !fresh) {
+      if (const auto [first, fresh] = lines.emplace(key, line_); !fresh) {
         i_ = at;
         error(cat("the key \"", key.substr(0, 80), "\" is given twice, first in line ", first->second));
       }

@@ -31,12 +31,12 @@ std::string near_path(const std::string& path, const std::vector<std::string>& s
   return (p.has_parent_path() ? folder / guess : fs::path(guess)).string();
 }
 
-void require_path(const std::string& flag, const std::string& path, const std::string& wanted) {
+void require_path(const std::string& flag, const std::string& path, const std::string& expected) {
   std::error_code ec;
   if (fs::exists(path, ec) || (ec && ec != std::errc::no_such_file_or_directory)) return;
   const std::string guess = near_path(path);
   fail(Exit::kUsage, flag, ": ", path, " does not exist; ",
-       guess.empty() ? "give " + wanted : "did you mean " + guess + "?");
+       guess.empty() ? "give " + expected : "did you mean " + guess + "?");
 }
 
 }  // namespace gt

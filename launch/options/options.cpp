@@ -277,8 +277,8 @@ std::string set_from_words(const Option& option, const std::vector<std::string>&
 
 std::string set_from_json(const Option& option, const JsonValue& value) {
   using Kind = JsonValue::Kind;
-  const auto wrong = [&](const char* wanted) {
-    return fmt::format("expected {}, found {}", wanted, kind_name(value.kind));
+  const auto wrong = [&](const char* expected) {
+    return fmt::format("expected {}, found {}", expected, kind_name(value.kind));
   };
   const auto is = [&](Kind kind) { return value.kind == kind; };
   if (takes_list(option) && !is(Kind::kArray)) {

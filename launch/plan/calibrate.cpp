@@ -129,11 +129,11 @@ std::vector<double> unseen_errors(const std::vector<PlanRow>& rows, int folds) {
     for (size_t i = keys.size(); i > 1; --i) std::swap(keys[i - 1], keys[random() % i]);
     for (size_t i = 0; i < keys.size(); ++i) fold_of[keys[i]] = static_cast<int>(i) % folds;
     for (int f = 0; f < folds; ++f) {
-      RowRefs seen;
-      std::copy_if(all.begin(), all.end(), std::back_inserter(seen),
+      RowRefs kept;
+      std::copy_if(all.begin(), all.end(), std::back_inserter(kept),
                    [&](const PlanRow* r) { return fold_of[layout_key(*r)] != f; });
-      if (seen.size() == all.size()) continue;
-      const MachineModel m = fit(seen, priors.at(name));
+      if (kept.size() == all.size()) continue;
+      const MachineModel m = fit(kept, priors.at(name));
       for (const PlanRow* r : all)
         if (fold_of[layout_key(*r)] == f) out[static_cast<size_t>(r - rows.data())] = std::expm1(log_error(*r, m));
     }

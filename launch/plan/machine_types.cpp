@@ -48,13 +48,13 @@ MachineModel machine_model(const DeviceType& d, DType compute) {
   MachineModel m;
   const bool f32 = size_of(compute) == 4, fp8 = size_of(compute) == 1;
   GT_REQUIRE(!fp8 || d.fp8 > 0, Exit::kUsage, "--device_type ", d.name, " has no FP8 GEMMs; use precision.fp8 off");
-  m.peak = f32 ? d.f32 : fp8 ? d.fp8 : d.half;
+  m.peak = f32 ? d.f32 : fp8 ? d.fp8 : d.bf16;
   m.per_node = d.per_node;
   m.link = d.link, m.nic = d.nic;
-  const bool ampere_or_older = d.half <= 312e12;
+  const bool ampere_or_older = d.bf16 <= 312e12;
   m.gemm_efficiency = d.gemms;
-  m.gemm_half = d.half == 312e12 ? 120 : ampere_or_older ? 150 : 250;
-  if (fp8) m.attention_efficiency *= d.half / d.fp8;  // attention stays in 16 bits
+  m.gemm_half = d.bf16 == 312e12 ? 120 : ampere_or_older ? 150 : 250;
+  if (fp8) m.attention_efficiency *= d.bf16 / d.fp8;  // attention stays in 16 bits
   m.memory = 0.75 * d.bandwidth;
   if (!ampere_or_older) m.block_latency = 4e-5;
   return m;

@@ -13,7 +13,7 @@ namespace gt {
 struct DeviceType {
   const char* name;       // value of --device_type
   double memory;          // bytes
-  double f32, half, fp8;  // dense FLOP/s; fp8 0: no such GEMMs
+  double f32, bf16, fp8;  // dense FLOP/s; fp8 0: no such GEMMs
   double bandwidth;       // of device memory, bytes/s
   double link;            // bus bandwidth of an all-reduce inside a node, bytes/s
   double nic;             // of all ports of a node, bytes/s

@@ -170,8 +170,9 @@ Workload workload_of(const Config& c) {
   w.global_batch = c.train.global_batch, w.micro_batch = c.train.micro_batch;
   const double trained = w.trained = trained_share(m);  // frozen parameters have values only
   w.gradient_bytes = (c.precision.reduce_dtype == "fp32" ? 4 : 2) * trained;
-  const bool half = c.precision.amp == "O2" || c.precision.amp == "O3", masters = half && c.precision.amp == "O2";
-  const double int8 = int8_share(c), weights = (half ? 2 : 4) * (1 - int8) + int8,
+  const bool is_16bit = c.precision.amp == "O2" || c.precision.amp == "O3",
+             masters = is_16bit && c.precision.amp == "O2";
+  const double int8 = int8_share(c), weights = (is_16bit ? 2 : 4) * (1 - int8) + int8,
                gradients = (c.precision.grad_dtype == "bf16" ? 2 : 4) * trained;
   const double state = (moment_bytes(c) + (masters ? 4 : 0)) * trained;
   w.sharded_bytes = (w.zero > 0 ? state : 0) + (w.zero > 1 ? gradients : 0) + (w.zero > 2 ? weights : 0);

@@ -43,10 +43,10 @@ std::string obstacle(const nccl::Api& api, int sharers) {
 // Returns whether collectives are captured into graphs, and the text for the start banner. Equal on all ranks.
 bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, int index, const nccl::Api& api,
               std::string* note) {
-  const char* wanted = std::getenv("GPTTRAIN_NCCL_GRAPHS");
+  const char* requested = std::getenv("GPTTRAIN_NCCL_GRAPHS");
   const bool nodes = largest(world, given.local_size() < given.world_size() ? 1 : 0) == 1;
   const bool mixed = given.backend() == "thread" && largest(world, index) > 0;
-  const bool off = largest(world, wanted != nullptr && std::string_view(wanted) == "0" ? 1 : 0) == 1;
+  const bool off = largest(world, requested != nullptr && std::string_view(requested) == "0" ? 1 : 0) == 1;
   if (!backend.replays) return false;
   const std::string why = off ? "GPTTRAIN_NCCL_GRAPHS=0" : obstacle_to_graphs(api.version, nodes, mixed);
   *note +=
@@ -99,8 +99,8 @@ std::unique_ptr<GroupFactory> try_direct(GroupFactory& given, ProcessGroup& worl
   return nullptr;
 }
 
-[[noreturn]] void refuse(const std::string& wanted, const std::string& why) {
-  fail(Exit::kUsage, "comm.backend: ", wanted, " was requested, but ", why,
+[[noreturn]] void refuse(const std::string& requested, const std::string& why) {
+  fail(Exit::kUsage, "comm.backend: ", requested, " was requested, but ", why,
        ". Use comm.backend staged, or auto to use what is available");
 }
 

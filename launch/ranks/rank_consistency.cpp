@@ -68,7 +68,7 @@ std::string difference(const std::vector<RankTraits>& ranks, const std::string& 
 // Returns the linker's build id of this program; "" if it has none.
 std::string build_id() {
   std::string id;
-  const auto look = [](dl_phdr_info* info, size_t, void* out) {
+  const auto on_object = [](dl_phdr_info* info, size_t, void* out) {
     for (int i = 0; i < info->dlpi_phnum; ++i) {
       const ElfW(Phdr)& h = info->dlpi_phdr[i];
       if (h.p_type != PT_NOTE) continue;
@@ -85,7 +85,7 @@ std::string build_id() {
     }
     return 1;  // stop after the first entry, which is the program itself
   };
-  dl_iterate_phdr(look, &id);
+  dl_iterate_phdr(on_object, &id);
   return id;
 }
 

@@ -31,7 +31,7 @@ struct Watched {
   std::atomic<int> tid{0}, rank{-1};
 };
 std::array<Watched, kThreads> threads;
-std::atomic<int> wanted{0};    // thread whose stack is requested; 0: none
+std::atomic<int> target{0};    // thread whose stack is requested; 0: none
 std::atomic<int> captured{0};  // number of captured frames; 0: pending
 void* frames[kFrames];
 
@@ -41,7 +41,7 @@ extern "C" void on_dump_signal(int, siginfo_t* info, void*) {
   const int error = errno;
   if (info->si_code == SI_TKILL && info->si_pid == getpid()) {
     int mine = thread_id();
-    if (wanted.compare_exchange_strong(mine, 0)) captured.store(backtrace(frames, kFrames), std::memory_order_release);
+    if (target.compare_exchange_strong(mine, 0)) captured.store(backtrace(frames, kFrames), std::memory_order_release);
   } else {
     requests.fetch_add(1, std::memory_order_relaxed);
   }
@@ -57,13 +57,14 @@ std::string readable(const std::string& name) {
 
 std::string stack_of(int tid) {
   captured.store(0);
-  wanted.store(tid);
+  target.store(tid);
   syscall(SYS_tgkill, getpid(), tid, SIGUSR2);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (captured.load(std::memory_order_acquire) == 0 && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  int asked = tid;
-  if (wanted.compare_exchange_strong(asked, 0)) return "  no response to the signal: inside a long GEMM, or stopped\n";
+  int pending = tid;
+  if (target.compare_exchange_strong(pending, 0))
+    return "  no response to the signal: inside a long GEMM, or stopped\n";
   int n;  // the handler is already running: wait for it
   while ((n = captured.load(std::memory_order_acquire)) == 0) std::this_thread::yield();
   std::string out;

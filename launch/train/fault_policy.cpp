@@ -39,14 +39,14 @@ FaultPolicy::FaultPolicy(const RankContext& rank, Engine& engine, OpWatch& ops, 
 
 // Rejects faults at a tensor that no rank has: they would never occur.
 void FaultPolicy::require_targets() const {
-  const std::vector<std::string> wanted = injector_.params();
-  if (wanted.empty()) return;
+  const std::vector<std::string> requested = injector_.params();
+  if (requested.empty()) return;
   std::vector<std::string> own, known;
   for (const auto& t : engine_.store().tensors()) own.push_back(t->name);
   for (const std::string& rank : gather_bytes(rank_.mesh.world(), pack(own)))
     for (std::string& name : unpack(rank)) known.push_back(std::move(name));
   agree(rank_.mesh.world(), [&] {
-    for (const std::string& name : wanted) {
+    for (const std::string& name : requested) {
       const std::string guess = did_you_mean(name, known);
       GT_REQUIRE(std::find(known.begin(), known.end(), name) != known.end(), Exit::kUsage, "fault.inject: param=", name,
                  ": no tensor of that name",

@@ -45,11 +45,12 @@ bool has_adapters(const std::string& config_json) {
 }  // namespace
 
 void require_same_run(const LoadReport& found, const Config& config, const Dataset& data,
-                      const std::vector<std::string>& wanted) {
+                      const std::vector<std::string>& requested) {
   const auto changed = found.config_json.empty()
                            ? std::vector<std::string>()
                            : changed_keys(found.config_json, config, config.checkpoint.allow_change);
-  const std::vector<std::string> parts = found.state.origin == "import" ? std::vector<std::string>{"weights"} : wanted;
+  const std::vector<std::string> parts =
+      found.state.origin == "import" ? std::vector<std::string>{"weights"} : requested;
   // New adapters may stand on the weights of a model without any.
   const bool adds = parts.front() != "all" && !found.config_json.empty() && !has_adapters(found.config_json);
   std::string text;

@@ -112,11 +112,11 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
   sinks.push_back(std::make_unique<JsonlSink>());
   if (c.csv) sinks.push_back(std::make_unique<CsvSink>());
   if (!c.prometheus.empty()) sinks.push_back(std::make_unique<PrometheusSink>(parse_endpoint(c.prometheus)));
-  std::function<DeviceConditions()> look;
+  std::function<DeviceConditions()> conditions;
   if (rank_.backend.kind == DeviceKind::kCuda && rank_.backend.conditions != nullptr)
-    look = [query = rank_.backend.conditions, index = rank_.device.index()] { return query(index, nullptr); };
+    conditions = [query = rank_.backend.conditions, index = rank_.device.index()] { return query(index, nullptr); };
   if (c.report || c.report_every > 0) sinks.push_back(std::make_unique<ReportSink>(c.report_every));
-  if (c.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(c.every, look));
+  if (c.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(c.every, conditions));
   // Samples are counted by steps, as in DeepSpeed; rolled-back steps do not count.
   const int64_t samples =
       state_->curriculum ? state_->curriculum->samples : state_->consumed_tokens / config_.model.seq;
@@ -131,10 +131,10 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
 
 // Folder of the curves over samples. Curves with different x-axes need separate folders: a resumed curve drops points
 // after its first x.
-std::string RunReporter::add_curves(const std::string& wanted, Rows& curves) const {
+std::string RunReporter::add_curves(const std::string& given, Rows& curves) const {
   std::error_code ec;
-  const bool same = fs::weakly_canonical(wanted, ec) == fs::weakly_canonical(config_.run_dir(), ec);
-  const std::string folder = same ? wanted + "/samples" : wanted;
+  const bool same = fs::weakly_canonical(given, ec) == fs::weakly_canonical(config_.run_dir(), ec);
+  const std::string folder = same ? given + "/samples" : given;
   curves.push_back(
       {"curves", folder + (same ? " (over samples; those over steps are in the run's folder)" : " (over samples)")});
   return folder;

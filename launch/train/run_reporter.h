@@ -60,7 +60,7 @@ class RunReporter {
 
  private:
   std::vector<std::unique_ptr<Sink>> make_sinks(Rows& curves);
-  std::string add_curves(const std::string& wanted, Rows& curves) const;
+  std::string add_curves(const std::string& given, Rows& curves) const;
   Rows start_block(const StartInfo&, const std::string& saves, const std::string& copies) const;
   StepRecord record_of(const StepResult&);
   void add_utilization(StepRecord&, const StepResult&);

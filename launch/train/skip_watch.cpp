@@ -21,7 +21,7 @@ int64_t least(ProcessGroup& world, int64_t x) {
 
 void SkipWatch::after(const StepResult& r, int64_t step, const Engine& engine) {
   constexpr auto kSize = std::tuple_size_v<decltype(scales_)>;
-  scales_[static_cast<size_t>(seen_++) % kSize] = r.loss_scale;
+  scales_[static_cast<size_t>(steps_++) % kSize] = r.loss_scale;
   in_a_row_ = r.overflow ? in_a_row_ + 1 : 0;
   if (in_a_row_ < most_) return;
 
@@ -30,12 +30,12 @@ void SkipWatch::after(const StepResult& r, int64_t step, const Engine& engine) {
   const auto bad = engine.store().first_nonfinite_gradient();
   const int64_t first = least(mesh.world(), bad ? bad->position : kNoPosition);
   const bool here = bad && bad->position == first;
-  const int64_t speaker = least(mesh.world(), here ? mesh.rank() : first == kNoPosition ? 0 : kNoPosition);
+  const int64_t reporter = least(mesh.world(), here ? mesh.rank() : first == kNoPosition ? 0 : kNoPosition);
   std::vector<double> last;
-  for (int64_t k = std::max<int64_t>(0, seen_ - static_cast<int64_t>(kSize)); k < seen_; ++k)
+  for (int64_t k = std::max<int64_t>(0, steps_ - static_cast<int64_t>(kSize)); k < steps_; ++k)
     last.push_back(scales_[static_cast<size_t>(k) % kSize]);
   agree(mesh.world(), [&] {
-    if (mesh.rank() != speaker) return;
+    if (mesh.rank() != reporter) return;
     const std::string where =
         bad ? fmt::format("first non-finite gradient in backward order: {} (rank {}: pp {}, dp {}, tp {})", bad->name,
                           mesh.rank(), mesh.coord(Axis::kPp), mesh.coord(Axis::kDp), mesh.coord(Axis::kTp))

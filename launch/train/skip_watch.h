@@ -20,7 +20,7 @@ class SkipWatch {
  private:
   int64_t most_, in_a_row_;
   std::array<double, 10> scales_{};  // ring buffer
-  int64_t seen_ = 0;
+  int64_t steps_ = 0;
 };
 
 }  // namespace gt

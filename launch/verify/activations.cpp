@@ -34,10 +34,10 @@ double distance(const std::array<double, 8>& a, const std::array<double, 8>& b) 
 }  // namespace
 
 void ActivationRecorder::activation(const std::string& module, Tensor x, const MicroBatch& mb) {
-  const bool half = x.dtype == DType::kBF16 || x.dtype == DType::kF16;
-  if (!half && x.dtype != DType::kF32 && x.dtype != DType::kF64) return;
+  const bool is_16bit = x.dtype == DType::kBF16 || x.dtype == DType::kF16;
+  if (!is_16bit && x.dtype != DType::kF32 && x.dtype != DType::kF64) return;
   if (std::find(order_.begin(), order_.end(), module) == order_.end()) order_.push_back(module);
-  std::vector<ActivationFingerprint>& entry = seen_[{module, mb.first_sample}];
+  std::vector<ActivationFingerprint>& entry = recorded_[{module, mb.first_sample}];
   if (!entry.empty()) return;  // recomputed in the backward
   ActivationFingerprint f;
   f.tp_rank = tp_rank_;
@@ -52,7 +52,7 @@ void ActivationRecorder::activation(const std::string& module, Tensor x, const M
   }
   const int64_t first = f.rows < f.all_rows ? tp_rank_ * x.numel() : 0;
   std::vector<float> wide;
-  if (half) {
+  if (is_16bit) {
     wide.resize(static_cast<size_t>(x.numel()));
     cpu_backend().ops->cast(
         {.src = x, .dst = {reinterpret_cast<std::byte*>(wide.data()), x.shape, DType::kF32, x.device}}, {});

@@ -29,14 +29,14 @@ class ActivationRecorder final : public ActivationObserver {
   ActivationRecorder(int tp_rank, const DeviceApi& device, Stream stream)
       : tp_rank_(tp_rank), device_(device), stream_(stream) {}
   void activation(const std::string& module, Tensor x, const MicroBatch& mb) override;
-  const Activations& seen() const { return seen_; }
+  const Activations& recorded() const { return recorded_; }
   const std::vector<std::string>& order() const { return order_; }  // modules in order of first appearance
 
  private:
   int tp_rank_;
   const DeviceApi& device_;
   Stream stream_;
-  Activations seen_;
+  Activations recorded_;
   std::vector<std::string> order_;
 };
 

@@ -160,8 +160,8 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
   ActivationRecorder tap(mesh.coord(Axis::kTp), *backend.device, stream);
   if (run.every_step) record_views(out, kInitial, engine.store().value_views(), false, backend, stream);
   for (int k = 0; k < run.steps; ++k) {
-    const bool last = k + 1 == run.steps, look = k == 0 && run.activations;
-    for (ModelStage* s : engine.stages()) s->set_observer(look ? &tap : nullptr);
+    const bool last = k + 1 == run.steps, observe = k == 0 && run.activations;
+    for (ModelStage* s : engine.stages()) s->set_observer(observe ? &tap : nullptr);
     Batches batches = make_batches(run, k, mesh, m, *backend.device, stream);
     const int64_t targets = global_targets(run, k, m);
     std::map<std::string, CommCounters> before;
@@ -181,7 +181,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
       engine.adopt();
     }
   }
-  out.activations = tap.seen();
+  out.activations = tap.recorded();
   out.module_order = tap.order();
   return out;
 }

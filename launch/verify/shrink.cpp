@@ -54,17 +54,17 @@ void shrink_depth(Config& c, const ShrinkGoal& goal) {
 void shrink_width(Config& c, const ShrinkGoal& goal) {
   ModelConfig& m = c.model;
   const int64_t head = m.head_width();
-  int64_t wanted = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, kHeadDim);  // more heads: narrower heads
+  int64_t target = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, kHeadDim);  // more heads: narrower heads
   const bool sixteens = c.precision.fp8 != "off";                               // FP8 GEMMs need multiples of 16
-  if (sixteens) wanted = head % 16 == 0 ? 16 : head;
-  int64_t hidden = m.heads * std::min(head, wanted);
+  if (sixteens) target = head % 16 == 0 ? 16 : head;
+  int64_t hidden = m.heads * std::min(head, target);
   if (m.q_width() != m.hidden)  // heads that are wider or narrower than hidden / heads stay so
     hidden = round_up(std::max<int64_t>(1, hidden * m.hidden / m.q_width()), sixteens ? 16 : kHeadDim);
   const double scale = static_cast<double>(hidden) / static_cast<double>(m.hidden);
   const auto ffn = static_cast<int64_t>(static_cast<double>(m.ffn) * scale + 0.5);
   m.ffn = std::min(m.ffn, round_up(std::max<int64_t>(ffn, 1), goal.tp * (sixteens ? 16 : 1)));
   m.hidden = hidden;
-  if (m.head_dim > 0) m.head_dim = std::min(head, wanted);
+  if (m.head_dim > 0) m.head_dim = std::min(head, target);
   m.vocab = std::min(m.vocab, kVocab);
   if (m.window > 0)  // as much of the sequence as before
     m.window = std::max<int64_t>(1, m.window * std::min(m.seq, goal.seq) / m.seq);

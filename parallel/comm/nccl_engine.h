@@ -40,9 +40,9 @@ struct NcclLane {
   std::function<bool(bool)> agree;
   Event fork = nullptr, last = nullptr;  // of captures; of the lane's own calls if a graph follows them
   bool loose = false;                    // it has issued calls of its own since `last`
-  bool warm = false;   // NCCL has accepted a call: later ones normally launch without waiting for peers
-  int64_t issued = 0;  // when its last call was issued
-  uint64_t seen = 0;   // by a traversal of a graph's lanes
+  bool warm = false;    // NCCL has accepted a call: later ones normally launch without waiting for peers
+  int64_t issued = 0;   // when its last call was issued
+  uint64_t walked = 0;  // by a traversal of a graph's lanes
 };
 
 struct NcclCall {

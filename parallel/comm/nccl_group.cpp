@@ -37,7 +37,7 @@ class NcclGroup final : public ProcessGroup {
     trace_ = engine_.side().trace(kTraceNumbers + number, ranks_.front(), rank(), size());
     inner_->barrier();
     trace_.connect();
-    lane_ = &engine_.add_lane(rank(), size(), label(), trace_, counters_, asks_all());
+    lane_ = &engine_.add_lane(rank(), size(), label(), trace_, counters_, agreement());
     engine_.start(*lane_, shared_id());
     making_ = inner_->counters();
   }
@@ -133,7 +133,7 @@ class NcclGroup final : public ProcessGroup {
   }
 
   // Returns whether all ranks pass true, over the host's group; not counted as a call.
-  std::function<bool(bool)> asks_all() {
+  std::function<bool(bool)> agreement() {
     if (!engine_.options().captures) return {};
     return [this](bool mine) {
       const CommCounters before = inner_->counters();

@@ -109,7 +109,7 @@ void NcclEngine::each_lane(std::span<const SideCall> sides, Visit visit) {
   ++walk_;
   for (const SideCall& s : sides) {
     NcclLane* lane = lane_of(s);
-    if (lane != nullptr && std::exchange(lane->seen, walk_) != walk_) visit(*lane);
+    if (lane != nullptr && std::exchange(lane->walked, walk_) != walk_) visit(*lane);
   }
 }
 

@@ -57,8 +57,8 @@ std::vector<std::string> interface_addresses(const std::string& only) {
     std::memcpy(&a.storage, i->ifa_addr, is_v4(a) ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
     if (!is_v4(a) && IN6_IS_ADDR_LINKLOCAL(&v6(a).sin6_addr)) continue;
     const std::string text = a.ip();
-    const bool wanted = only.empty() ? (i->ifa_flags & IFF_LOOPBACK) == 0 : only == text || only == i->ifa_name;
-    if (wanted) out.push_back(text);
+    const bool usable = only.empty() ? (i->ifa_flags & IFF_LOOPBACK) == 0 : only == text || only == i->ifa_name;
+    if (usable) out.push_back(text);
   }
   freeifaddrs(list);
   return out;

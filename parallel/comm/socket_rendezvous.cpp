@@ -62,14 +62,14 @@ struct Link {
   Stage stage = Stage::kConnecting;
   int rank = -1;  // of the peer; -1: unknown yet
   std::string in, nonce, from;
-  size_t want = 0;
+  size_t expected = 0;
   double since = 0;
 
   Link() = default;
   Link(Link&& o) noexcept { *this = std::move(o); }
   Link& operator=(Link&& o) noexcept {
     std::swap(fd, o.fd);
-    stage = o.stage, rank = o.rank, want = o.want, since = o.since;
+    stage = o.stage, rank = o.rank, expected = o.expected, since = o.since;
     in = std::move(o.in), nonce = std::move(o.nonce), from = std::move(o.from);
     return *this;
   }
@@ -78,7 +78,7 @@ struct Link {
     if (fd >= 0) ::close(fd);
     fd = -1;
   }
-  void expect(Stage s, size_t bytes) { stage = s, want = bytes, in.clear(); }
+  void expect(Stage s, size_t bytes) { stage = s, expected = bytes, in.clear(); }
   void send(const std::string& text) {  // small enough for the buffer of a new socket, except a large table
     for (size_t at = 0; fd >= 0 && at < text.size();) {
       const ssize_t n = ::send(fd, text.data() + at, text.size() - at, MSG_NOSIGNAL);
@@ -91,9 +91,9 @@ struct Link {
   }
   // Reads what is there; returns whether the record is complete. A closed connection closes the link.
   bool receive() {
-    while (fd >= 0 && in.size() < want) {
+    while (fd >= 0 && in.size() < expected) {
       char bytes[4096];
-      const ssize_t n = recv(fd, bytes, std::min(sizeof bytes, want - in.size()), 0);
+      const ssize_t n = recv(fd, bytes, std::min(sizeof bytes, expected - in.size()), 0);
       if (n > 0) in.append(bytes, static_cast<size_t>(n));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EAGAIN) return false;

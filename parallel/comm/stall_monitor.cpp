@@ -46,7 +46,7 @@ struct StallMonitor::Impl {
   void beat();
   bool acting(int64_t now) const;
   void check_deaths(int64_t now);
-  void look_for_stalls(int64_t now);
+  void check_for_stalls(int64_t now);
   void end_run(const std::vector<RankView>& ranks, int waiter, int64_t now);
   void write_board(int64_t now);
   std::vector<RankView> everybody(int64_t now) const;
@@ -59,7 +59,7 @@ struct StallMonitor::Impl {
     const int64_t now = steady_ns();
     if (options.link && acting(now)) options.link->report({host, verdict, read_board(board, now)}, now);
   }
-  void look_for_dumps(int64_t now);
+  void serve_dump_requests(int64_t now);
   void write_stacks(int64_t ticket);
   std::string dump_folder(int64_t ticket) const {
     return cat(options.run_dir, (ticket & 1) != 0 ? "/hang-" : "/dump-", ticket >> 1);
@@ -84,8 +84,8 @@ struct StallMonitor::Impl {
   int64_t last_tick = awake_since;
   std::vector<int> handles;    // pidfd of each local rank; -1: not opened yet, -2: cannot be
   bool ended = false;          // `end` was called
-  int dumps_asked = 0;         // requests of options.dump_requests already served
-  int64_t dump_seen = 0;       // ticket whose stacks this process has written
+  int requests_served = 0;     // requests of options.dump_requests already served
+  int64_t dump_written = 0;    // ticket whose stacks this process has written
   bool lost_reported = false;  // a lost machine was reported
   int64_t last_report = 0;     // to the hub
   std::string verdict;         // about a local rank that died
@@ -130,13 +130,13 @@ void StallMonitor::Impl::run() {
       options.end(static_cast<int>(Exit::kHang), "");
     }
     if (ended) continue;
-    look_for_dumps(now);
+    serve_dump_requests(now);
     if (me >= 0) check_deaths(now);
     if (ended) continue;
     if (options.hub) check_nodes(now);
     if (ended || !acting(now)) continue;
     if (options.link) report_to_hub(now);
-    if (!ended && diagnoses(now)) look_for_stalls(now);
+    if (!ended && diagnoses(now)) check_for_stalls(now);
   }
 }
 
@@ -184,7 +184,7 @@ void StallMonitor::Impl::check_deaths(int64_t now) {
   }
 }
 
-void StallMonitor::Impl::look_for_stalls(int64_t now) {
+void StallMonitor::Impl::check_for_stalls(int64_t now) {
   std::vector<RankView> ranks = everybody(now);
   const double awake = static_cast<double>(now - awake_since) * 1e-9;
   for (RankView& r : ranks) r.waited_s = std::min(r.waited_s, awake);
@@ -207,10 +207,10 @@ void StallMonitor::Impl::look_for_stalls(int64_t now) {
 }
 
 // Serves dump requests: the first monitor that receives one writes the report, all add their stacks.
-void StallMonitor::Impl::look_for_dumps(int64_t now) {
-  const int asked = options.dump_requests ? options.dump_requests() : 0;
-  if (asked != dumps_asked) {
-    dumps_asked = asked;
+void StallMonitor::Impl::serve_dump_requests(int64_t now) {
+  const int requests = options.dump_requests ? options.dump_requests() : 0;
+  if (requests != requests_served) {
+    requests_served = requests;
     constexpr int64_t kSameRequest = 2;  // seconds: a launcher forwards one signal to every rank
     int64_t last = board.head->dump.load(kRelaxed);
     const int64_t ticket = int64_t{std::time(nullptr)} << 1;
@@ -228,11 +228,11 @@ void StallMonitor::Impl::look_for_dumps(int64_t now) {
     }
   }
   const int64_t ticket = board.head->dump.load(kRelaxed);
-  if (ticket != dump_seen) write_stacks(ticket);
+  if (ticket != dump_written) write_stacks(ticket);
 }
 
 void StallMonitor::Impl::write_stacks(int64_t ticket) {
-  dump_seen = ticket;
+  dump_written = ticket;
   if (options.run_dir.empty() || !options.stacks) return;
   const int first = me < 0 ? 0 : me;
   std::error_code ec;
@@ -248,7 +248,7 @@ void StallMonitor::Impl::end_run(const std::vector<RankView>& ranks, int waiter,
   const auto two_ticks = std::chrono::duration<double>(me < 0 ? 0 : 2 * options.tick_seconds);
   if (!options.run_dir.empty()) {
     write_board(now);
-    const std::string folder = dump_folder(dump_seen);
+    const std::string folder = dump_folder(dump_written);
     std::ofstream report(folder + "/report.txt");
     report << text << "\n";
     report.close();

@@ -38,10 +38,10 @@ std::vector<int> edges_of(const std::vector<RankView>& ranks, size_t r) {
   return out;
 }
 
-void reach(const std::vector<std::vector<int>>& edges, int from, std::vector<bool>& seen) {
-  if (seen[static_cast<size_t>(from)]) return;
-  seen[static_cast<size_t>(from)] = true;
-  for (int to : edges[static_cast<size_t>(from)]) reach(edges, to, seen);
+void reach(const std::vector<std::vector<int>>& edges, int from, std::vector<bool>& reached) {
+  if (reached[static_cast<size_t>(from)]) return;
+  reached[static_cast<size_t>(from)] = true;
+  for (int to : edges[static_cast<size_t>(from)]) reach(edges, to, reached);
 }
 
 // Finds two members of the waiting rank's group that made different calls with the same number.

@@ -92,10 +92,10 @@ struct PipelineExecutor::Impl {
   PipelineStage& stage(const Action& a) { return *stages[static_cast<size_t>(a.stage / schedule.ranks)]; }
   const MicroBatch& batch(const Action& a) const { return batches[static_cast<size_t>(a.microbatch)]; }
   // The same microbatch, as the stage reads it.
-  MicroBatch seen(const Action& a) {
+  MicroBatch input_of(const Action& a) {
     return graphs ? graphs->bring(assignment(a).slot, a.microbatch, batch(a)) : batch(a);
   }
-  // Queues the calls of these actions, as a graph if possible. Across microbatches they differ only in what seen()
+  // Queues the calls of these actions, as a graph if possible. Across microbatches they differ only in what input_of()
   // copies.
   template <class Work>
   void queue(std::span<const Action> actions, Work work) {
@@ -395,7 +395,7 @@ void PipelineExecutor::Impl::prepare_forward(const Action& a) {
                                         : buffer(assignment(a).input, stage(a).boundary(batch(a)));
     c.x = s.tape.input(in, true);
   }
-  s.batch = seen(a);
+  s.batch = input_of(a);
   peak_live = std::max(peak_live, ++live);
 }
 
@@ -474,9 +474,9 @@ void PipelineExecutor::Impl::require_announced(const Action& a, bool down) {
   if (!preambles.used() || c.announced[down ? 0 : 1]) return;
   const Action message = as(down ? Act::kRecvForward : Act::kRecvBackward, a);
   wait(w, message, boundaries.preamble_bytes());
-  const Preamble want = announced(a, stage(a).boundary(batch(a)), down);
+  const Preamble expected = announced(a, stage(a).boundary(batch(a)), down);
   const Preamble& got = preambles.read(note(a, down, false));
-  if (!as_announced(got, want, boundaries.check_ordinals)) throw_mismatch(got, want, name(message));
+  if (!as_announced(got, expected, boundaries.check_ordinals)) throw_mismatch(got, expected, name(message));
   c.announced[down ? 0 : 1] = true;
 }
 

@@ -32,13 +32,13 @@ Preamble preamble_of(const Shape& shape, DType dtype, const MicroBatch& mb, int 
   return p;
 }
 
-bool as_announced(const Preamble& got, const Preamble& want, bool ordinals) {
-  return std::memcmp(&got.header, &want.header, sizeof got.header) == 0 &&
-         (!ordinals || (got.first_sample == want.first_sample && got.samples == want.samples));
+bool as_announced(const Preamble& got, const Preamble& expected, bool ordinals) {
+  return std::memcmp(&got.header, &expected.header, sizeof got.header) == 0 &&
+         (!ordinals || (got.first_sample == expected.first_sample && got.samples == expected.samples));
 }
 
-void throw_mismatch(const Preamble& got, const Preamble& want, const std::string& who) {
-  const BoundaryHeader &g = got.header, &w = want.header;
+void throw_mismatch(const Preamble& got, const Preamble& expected, const std::string& who) {
+  const BoundaryHeader &g = got.header, &w = expected.header;
   if (g.magic != BoundaryHeader::kMagic || g.dtype > static_cast<uint16_t>(DType::kI64))
     fail(Exit::kInternal, who, ": invalid boundary message header (", g.magic, " where ", BoundaryHeader::kMagic,
          " is expected); parallel.dynamic_shapes must be the same on every rank");
@@ -46,7 +46,7 @@ void throw_mismatch(const Preamble& got, const Preamble& want, const std::string
     fail(Exit::kInternal, who, ": the neighbour sends ", text(g), ", this rank expects ", text(w),
          ": the ranks have different microbatches");
   fail(Exit::kInternal, who, ": the neighbour's tensor is of ", got.samples, " samples from ordinal ", got.first_sample,
-       ", this rank's microbatch is of ", want.samples, " from ", want.first_sample,
+       ", this rank's microbatch is of ", expected.samples, " from ", expected.first_sample,
        ": inputs and labels would not match");
 }
 

@@ -48,9 +48,9 @@ struct BoundaryOptions {
 Preamble preamble_of(const Shape&, DType, const MicroBatch&, int microbatch, BoundaryKind);
 
 // Returns whether a neighbour announced what this rank expects; `ordinals`: compares the samples too.
-bool as_announced(const Preamble& got, const Preamble& want, bool ordinals);
+bool as_announced(const Preamble& got, const Preamble& expected, bool ordinals);
 // Throws kInternal, naming the difference; `who` begins the message ("1F<3").
-[[noreturn]] void throw_mismatch(const Preamble& got, const Preamble& want, const std::string& who);
+[[noreturn]] void throw_mismatch(const Preamble& got, const Preamble& expected, const std::string& who);
 
 // The preambles of one step, each with its own storage, allocated once.
 class Preambles {

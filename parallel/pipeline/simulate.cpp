@@ -46,8 +46,8 @@ void play_rendezvous(const PipelineSchedule& s) {
         const bool down = goes_down(a.act);
         const int to = a.stage + (down ? 1 : -1);
         const auto peer = static_cast<size_t>(s.rank_of(to));
-        const Action want{down ? Act::kRecvForward : Act::kRecvBackward, static_cast<int16_t>(to), a.microbatch};
-        if (!skip_compute(peer) || !(s.program[peer][pc[peer]] == want)) break;
+        const Action receive{down ? Act::kRecvForward : Act::kRecvBackward, static_cast<int16_t>(to), a.microbatch};
+        if (!skip_compute(peer) || !(s.program[peer][pc[peer]] == receive)) break;
         ++pc[r];
         ++pc[peer];
         moved = true;

@@ -45,13 +45,13 @@ int64_t Fp8Weights::bytes_of(const UnitSpec& spec) {
 
 void Fp8Weights::quantize(std::span<const Unit> units) const {
   int64_t count = 0;
-  const auto largest = [&](int64_t at, int64_t n) { return amax_.tensor({n}, DType::kF32, at * size_of(DType::kF32)); };
-  const auto measure = [&](Tensor w, int64_t i) { backend_.ops->max_abs({.x = w, .out = largest(i, 1)}, compute_); };
+  const auto amax_at = [&](int64_t at, int64_t n) { return amax_.tensor({n}, DType::kF32, at * size_of(DType::kF32)); };
+  const auto measure = [&](Tensor w, int64_t i) { backend_.ops->max_abs({.x = w, .out = amax_at(i, 1)}, compute_); };
   const bool shared = mesh_.size(Axis::kTp) > 1;
   if (shared) {
     for (const Unit& s : units) each_weight(*s.state, s.values, [&](Parameter&, Tensor w) { measure(w, count++); });
     if (count == 0) return;
-    mesh_.group(Axis::kTp).all_reduce(largest(0, count), ReduceOp::kMax, compute_).wait(compute_);
+    mesh_.group(Axis::kTp).all_reduce(amax_at(0, count), ReduceOp::kMax, compute_).wait(compute_);
   }
   count = 0;
   for (const Unit& s : units) {
@@ -65,7 +65,7 @@ void Fp8Weights::quantize(std::span<const Unit> units) const {
       codes += 2 * code_bytes(p);
       if (!shared) measure(w, count);  // no collective in between: the weight is still in cache
       backend_.ops->quantize_fp8({.x = w,
-                                  .fp8 = {.amax = largest(count++, 1),
+                                  .fp8 = {.amax = amax_at(count++, 1),
                                           .rowwise = p.fp8_data.rowwise,
                                           .columnwise = p.fp8_data.columnwise,
                                           .scale_inv = p.fp8_data.scale_inv}},

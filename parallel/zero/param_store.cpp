@@ -170,13 +170,13 @@ void ParamStore::add_ranges(int unit) {
 }
 
 void ParamStore::set_order(std::span<const StagePass> step, std::span<const StagePass> evaluation) {
-  const auto units_of = [&](std::span<const StagePass> visits) {
+  const auto units_of = [&](std::span<const StagePass> passes) {
     std::vector<UnitState*> order;
     const auto use = [&](UnitState& s) {
       UnitState* holder = s.shares_values() ? s.owner : &s;
       if (s.on_use() && (order.empty() || order.back() != holder)) order.push_back(holder);
     };
-    for (const StagePass& v : visits) {
+    for (const StagePass& v : passes) {
       if (!v.backward) {
         for (auto& s : units_)
           if (s->spec.stage == v.stage) use(*s);

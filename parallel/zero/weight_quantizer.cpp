@@ -12,14 +12,14 @@ bool splits_rows(const Parameter& p) { return p.shard.kind == ShardSpec::Kind::k
 template <class F>
 int64_t each_weight(const UnitSpec& spec, F f) {
   int64_t at = 0, cut = 0;
-  for (const bool wanted : {true, false}) {
+  for (const bool split : {true, false}) {
     for (size_t i = 0; i < spec.params.size(); ++i) {
       const Parameter& p = *spec.params[i];
-      if (!p.fake_quant || splits_rows(p) != wanted) continue;
+      if (!p.fake_quant || splits_rows(p) != split) continue;
       f(p, i, at);
       at += p.local_shape[0];
     }
-    if (wanted) cut = at;
+    if (split) cut = at;
   }
   return cut;
 }

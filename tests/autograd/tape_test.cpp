@@ -283,7 +283,7 @@ TEST_CASE("the norm behind a layer computes its bias gradient together with dL/d
   Block p(rig, 10);
   Tape& t = rig.tape;
   const Tensor dsum = rig.tensor({kTokens, kHidden}, 3), dout = rig.tensor({kTokens, kHidden}, 7);
-  struct Probe {
+  struct SavedPointers {
     Var y;
     bool* done;
     std::vector<float>* dy;
@@ -301,7 +301,7 @@ TEST_CASE("the norm behind a layer computes its bias gradient together with dL/d
     for (int i = 0; i < 2; ++i) {
       const Var x = t.input(rig.tensor({kTokens, kHidden}, 1), true);
       const Var y = ops::linear(t, t.input(rig.tensor({kTokens, kHidden}, 5), true), p.out, &p.out_b);
-      t.record(Probe{y, &done, &dy}, [](const Probe& s, Backprop& bp) {
+      t.record(SavedPointers{y, &done, &dy}, [](const SavedPointers& s, Backprop& bp) {
         *s.done = bp.bias_done(s.y);
         *s.dy = values(bp.grad(s.y));
       });

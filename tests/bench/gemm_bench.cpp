@@ -59,13 +59,13 @@ Tensor tensor(std::vector<float>& data, int64_t rows, int64_t cols, DType type =
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i * 2654435761u >> 12 & 1023) / 1024 - 0.5f;
   const Tensor t{reinterpret_cast<std::byte*>(data.data()), {rows, cols}, DType::kF32, {}};
   if (type == DType::kF32) return t;
-  Tensor half = t;
-  half.dtype = type;
+  Tensor rounded = t;
+  rounded.dtype = type;
   std::vector<float> all = data;
   Tensor from = t;
   from.data = reinterpret_cast<std::byte*>(all.data());
-  gt::cpu_backend().ops->cast({from, half}, {});
-  return half;
+  gt::cpu_backend().ops->cast({from, rounded}, {});
+  return rounded;
 }
 
 // oneDNN on the whole matrices, plain layouts, its own OpenMP threads.

@@ -103,15 +103,15 @@ TEST_CASE("rectangles hold exactly the logical elements that logical_offset() re
     }
     v.begin = pick(0, static_cast<int>(local.numel()) - 1);
     v.data.shape = {pick(0, static_cast<int>(local.numel() - v.begin))};
-    std::set<std::pair<int64_t, int64_t>> want, found;  // logical element, element of the view
+    std::set<std::pair<int64_t, int64_t>> expected, found;  // logical element, element of the view
     for (int64_t k = 0; k < v.data.numel(); ++k)
-      if (const int64_t e = logical_offset(v, v.begin + k); e >= 0) want.emplace(e, k);
+      if (const int64_t e = logical_offset(v, v.begin + k); e >= 0) expected.emplace(e, k);
     for (const BoxPart& p : boxes_of(v))
       for (int64_t k = 0; k < p.box.numel(); ++k)
         found.emplace((p.box.at[0] + k / p.box.extent[1]) * v.full[1] + p.box.at[1] + k % p.box.extent[1], p.at + k);
     INFO("full " << to_string(v.full) << " tp " << v.tp_rank << "/" << tp << " dim " << dim << " blocks " << blocks
                  << " begin " << v.begin);
-    REQUIRE(want == found);
+    REQUIRE(expected == found);
   }
 }
 

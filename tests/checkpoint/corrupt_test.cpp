@@ -59,8 +59,8 @@ void save_small(const std::string& dir, int64_t step, const Layout& l = {1, 1, 1
 
 // A checkpoint of 20 kB; the nightly script sets 256 kB with GPT_TEST_FLIP_KB.
 TEST_CASE("every changed byte of every file of a checkpoint is found before use", "[R06]") {
-  const char* wanted = std::getenv("GPT_TEST_FLIP_KB");
-  const int64_t rows = wanted == nullptr ? 8 : std::atoi(wanted) * 1000 / 12;
+  const char* setting = std::getenv("GPT_TEST_FLIP_KB");
+  const int64_t rows = setting == nullptr ? 8 : std::atoi(setting) * 1000 / 12;
   const TempDir dir;
   save_small(dir.path, 1, {1, 1, 1, 1}, rows);
   const std::string step = dir.path + "/step-000000001";

@@ -15,7 +15,7 @@
 namespace gt::ckpt {
 namespace {
 
-std::vector<Finding> look(const std::string& step, bool deep) {
+std::vector<Finding> findings_of(const std::string& step, bool deep) {
   Vfs vfs;
   return verify_step(vfs, step, {.deep = deep}).findings;
 }
@@ -59,7 +59,7 @@ TEST_CASE("libhdf5 reads every rectangle of every layout at the index's offset")
   for (const Layout& l : {Layout{1, 1, 1, 0}, Layout{2, 1, 3, 1}, Layout{4, 1, 2, 2}}) {
     const TempDir dir;
     save(dir.path, l, 4);
-    for (const Finding& f : look(dir.path + "/step-000000004", true)) FAIL_CHECK(to_string(f));
+    for (const Finding& f : findings_of(dir.path + "/step-000000004", true)) FAIL_CHECK(to_string(f));
   }
 }
 
@@ -72,8 +72,8 @@ TEST_CASE("deep verification finds a shard with valid checksums and inconsistent
       shard = good;
       put_metadata(shard, step, change);
     });
-    CHECK(look(step, false).empty());
-    return look(step, true);
+    CHECK(findings_of(step, false).empty());
+    return findings_of(step, true);
   };
   CHECK(again([](auto&) {}).empty());
   std::vector<Finding> f = again([](auto& sets) { ++sets[0].boxes[0].at[0]; });
@@ -89,8 +89,8 @@ TEST_CASE("deep verification finds a shard with valid checksums and inconsistent
     char& byte = shard.at(shard.find("OHDR", shard.find("OHDR") + 4) + 8);
     byte = static_cast<char>(byte ^ 1);
   });
-  CHECK(look(step, false).empty());
-  CHECK_FALSE(look(step, true).empty());
+  CHECK(findings_of(step, false).empty());
+  CHECK_FALSE(findings_of(step, true).empty());
 }
 
 TEST_CASE("a shard can carry its SHA-256, and be read back from disk before the commit") {
@@ -106,9 +106,9 @@ TEST_CASE("a shard can carry its SHA-256, and be read back from disk before the 
   const Manifest m = parse_manifest(slurp(step + "/manifest.json"), step);
   REQUIRE(m.files.size() == 4);
   for (const ShardFile& f : m.files) CHECK(f.sha256 == sha256_hex(slurp(step + "/" + f.name)));
-  CHECK(look(step, true).empty());
+  CHECK(findings_of(step, true).empty());
   reseal(step, [](std::string& shard) { shard.back() = static_cast<char>(shard.back() ^ 1); });
-  const std::vector<Finding> f = look(step, false);  // checksums were recomputed, the hash was not
+  const std::vector<Finding> f = findings_of(step, false);  // checksums were recomputed, the hash was not
   bool named = false;
   for (const Finding& x : f) named = named || x.expected.rfind("SHA-256", 0) == 0;
   CHECK(named);

@@ -34,11 +34,11 @@ class FaultyVfs : public Vfs {
         "close", [&] { return Vfs::close(fd); }, [&] { Vfs::close(fd); });
   }
   int64_t pwrite(int fd, const void* d, int64_t n, int64_t o) override {
-    const auto half = [&] { return Vfs::pwrite(fd, d, n / 2, o); };
+    const auto write_half = [&] { return Vfs::pwrite(fd, d, n / 2, o); };
     const bool mine = count("pwrite");
     if (!mine) return Vfs::pwrite(fd, d, n, o);
-    if (fault_ == Fault::kTornCrash) half();
-    if (fault_ == Fault::kShort) return n > 1 ? half() : Vfs::pwrite(fd, d, n, o);
+    if (fault_ == Fault::kTornCrash) write_half();
+    if (fault_ == Fault::kShort) return n > 1 ? write_half() : Vfs::pwrite(fd, d, n, o);
     return strike();
   }
   int fsync(int fd) override {

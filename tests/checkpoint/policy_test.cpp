@@ -128,11 +128,12 @@ TEST_CASE("part files stay below their limit, and a rectangle is never split") {
 TEST_CASE("writer threads and O_DIRECT do not change a byte of a file") {
   const TempDir dir(true);
   const int64_t total = 3 * BlockStream::kWindow + 12345;
-  std::string want(static_cast<size_t>(total), '\0');
-  for (size_t k = 0; k < want.size(); ++k) want[k] = k % 5000000 < 1000 ? '\0' : static_cast<char>(k * 31 + k / 77);
+  std::string expected(static_cast<size_t>(total), '\0');
+  for (size_t k = 0; k < expected.size(); ++k)
+    expected[k] = k % 5000000 < 1000 ? '\0' : static_cast<char>(k * 31 + k / 77);
   std::vector<uint32_t> blocks;
   for (int64_t at = 0; at < total; at += kBlockBytes)
-    blocks.push_back(crc32c(want.data() + at, static_cast<size_t>(std::min(kBlockBytes, total - at))));
+    blocks.push_back(crc32c(expected.data() + at, static_cast<size_t>(std::min(kBlockBytes, total - at))));
   struct Counting : Vfs {
     int open(const std::string& p, int flags, int mode) override {
       direct += (flags & O_DIRECT) != 0;
@@ -156,14 +157,14 @@ TEST_CASE("writer threads and O_DIRECT do not change a byte of a file") {
         if (at % 5000000 == 0) at = std::min(at + 1000, total);  // holes
         const int64_t n = std::min({int64_t{777777}, total - at, 5000000 - at % 5000000});
         const auto to = out.buffer(at, n);
-        std::memcpy(to.data(), want.data() + at, to.size());
+        std::memcpy(to.data(), expected.data() + at, to.size());
         if (at / 777777 % 3 != 0) out.set_crc(crc32c(to.data(), to.size()));
         at += static_cast<int64_t>(to.size());
       }
       INFO(threads << " threads, way " << way);
       CHECK(out.finish() == blocks);
-      CHECK(out.sha256_hex() == sha256_hex(want));
-      CHECK((slurp(path) == want));
+      CHECK(out.sha256_hex() == sha256_hex(expected));
+      CHECK((slurp(path) == expected));
       CHECK(vfs.direct == (way > 0 ? 1 : 0));
     }
 }
@@ -332,15 +333,16 @@ TEST_CASE("read_once reads each block once per dp group, with the same values, a
     std::set<int> shards;  // descriptors of .h5 files
     int64_t bytes = 0;
   };
-  const auto load = [&](const Layout& l, bool once, int64_t want) {
+  const auto load = [&](const Layout& l, bool once, int64_t expected) {
     Counting vfs;
     const auto errors = run_ranks(l, [&](int r, const Mesh& mesh) {
       Rank rank(odd_model(), l, r);
       rank.poison();
       const auto report =
           load_checkpoint(vfs, dir.path, "auto", rank.views, mesh, host_device(), {}, {}, {.read_once = once});
-      GT_CHECK(report && report->state.step == want, "loaded another step");
-      GT_CHECK(rank.difference(static_cast<uint32_t>(want)).empty(), rank.difference(static_cast<uint32_t>(want)));
+      GT_CHECK(report && report->state.step == expected, "loaded another step");
+      GT_CHECK(rank.difference(static_cast<uint32_t>(expected)).empty(),
+               rank.difference(static_cast<uint32_t>(expected)));
     });
     for (const auto& e : errors) CHECK(e == "");
     return vfs.bytes;

@@ -61,10 +61,10 @@ class Search {
   explicit Search(uint64_t seed) : random_(seed) {}
 
   // Checks each state once.
-  void look(const PowerModel& disk, const std::string& when, int64_t step, const std::function<bool(int)>& keep,
-            const std::function<bool(int64_t)>& tear) {
+  void check(const PowerModel& disk, const std::string& when, int64_t step, const std::function<bool(int)>& keep,
+             const std::function<bool(int64_t)>& tear) {
     const auto image = disk.after_outage(keep, tear);
-    if (!seen_.insert(digest(image, step)).second) return;
+    if (!checked_.insert(digest(image, step)).second) return;
     const std::string problem = wrong(image, step);
     INFO("power lost " << when << ", step " << step << " acknowledged: " << problem);
     REQUIRE(problem.empty());
@@ -73,14 +73,14 @@ class Search {
   // None of the pending changes, all, all but one, one alone.
   void corners(const PowerModel& disk, const std::string& when, int64_t step) {
     const auto whole = [](int64_t) { return false; };
-    look(
+    check(
         disk, when, step, [](int) { return false; }, whole);
-    look(
+    check(
         disk, when, step, [](int) { return true; }, whole);
     for (int k = 0; k < disk.pending(); ++k) {
-      look(
+      check(
           disk, when, step, [&](int i) { return i != k; }, whole);
-      look(
+      check(
           disk, when, step, [&](int i) { return i == k; }, whole);
     }
   }
@@ -89,18 +89,18 @@ class Search {
   void any(const PowerModel& disk, const std::string& when, int64_t step) {
     const bool holes = random_() % 2;
     const auto cut = static_cast<int64_t>(random_() % 96);
-    look(
+    check(
         disk, when, step, [&](int) { return random_() % 4 != 0; },
         [&](int64_t sector) { return holes ? random_() % 8 == 0 : sector >= cut; });
   }
-  size_t states() const { return seen_.size(); }
+  size_t states() const { return checked_.size(); }
 
  private:
   std::mt19937_64 random_;
-  std::set<size_t> seen_;
+  std::set<size_t> checked_;
 };
 
-size_t lose_power_everywhere(bool by_marker, size_t wanted) {
+size_t lose_power_everywhere(bool by_marker, size_t goal) {
   const TempDir dir;
   save(dir.path, {2, 1, 1, 1}, 1, small_model());
   const PowerModel before(dir.path);
@@ -108,7 +108,7 @@ size_t lose_power_everywhere(bool by_marker, size_t wanted) {
   const std::vector<size_t> acknowledged = record_saves(vfs, dir.path, by_marker);
   const auto& calls = vfs.calls();
   Search search(goal_seed());
-  for (int round = 0; search.states() < wanted; ++round) {
+  for (int round = 0; search.states() < goal; ++round) {
     REQUIRE(round < 20000);
     PowerModel disk = before;
     int64_t step = 1;
@@ -128,10 +128,10 @@ size_t lose_power_everywhere(bool by_marker, size_t wanted) {
 }  // namespace
 
 TEST_CASE("whatever subset of a save a power loss leaves on disk, the acknowledged step loads", "[R03]") {
-  const auto wanted = static_cast<size_t>(goal_size(kSanitized ? 100 : 1000, 5000));
-  const size_t renamed = lose_power_everywhere(false, wanted), marked = lose_power_everywhere(true, wanted);
-  CHECK(renamed >= wanted);
-  CHECK(marked >= wanted);
+  const auto goal = static_cast<size_t>(goal_size(kSanitized ? 100 : 1000, 5000));
+  const size_t renamed = lose_power_everywhere(false, goal), marked = lose_power_everywhere(true, goal);
+  CHECK(renamed >= goal);
+  CHECK(marked >= goal);
   print_figure("R03", cat(renamed + marked, " states of a disk after an outage: each loaded what was acknowledged"));
 }
 

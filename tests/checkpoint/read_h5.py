@@ -30,10 +30,10 @@ def visit(name, item):
     for r in rects:
         begin, extent = r[: len(shape)], r[len(shape):]
         n = int(np.prod(extent))
-        place = tuple(slice(b, b + e) for b, e in zip(begin, extent))
-        if not np.isnan(tensor[place]).all():
+        region = tuple(slice(b, b + e) for b, e in zip(begin, extent))
+        if not np.isnan(tensor[region]).all():
             problems.append(f"{name}: {r} was written before")
-        tensor[place] = flat[at:at + n].reshape(extent)
+        tensor[region] = flat[at:at + n].reshape(extent)
         at += n
     if at != flat.size:
         problems.append(f"{name}: {flat.size} values, rectangles of {at}")
@@ -54,7 +54,7 @@ names = {n[:-4].replace("__", "/") for n in os.listdir(expected)}
 if names != set(whole):
     problems.append(f"tensors {sorted(names ^ set(whole))} are only on one side")
 for name in names & set(whole):
-    want = np.fromfile(os.path.join(expected, name.replace("/", "__") + ".f32"), np.float32)
-    if want.tobytes() != whole[name].tobytes():
+    expected_values = np.fromfile(os.path.join(expected, name.replace("/", "__") + ".f32"), np.float32)
+    if expected_values.tobytes() != whole[name].tobytes():
         problems.append(f"{name}: values differ")
 print("\n".join(problems) if problems else f"OK {len(whole)} tensors in {sets} data sets")

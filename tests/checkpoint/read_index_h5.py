@@ -23,11 +23,11 @@ with h5py.File(os.path.join(step, "index.h5"), "r") as f:
 
 names = {n[:-4].replace("__", "/") for n in os.listdir(expected)}
 for name in names:
-    want = np.fromfile(os.path.join(expected, name.replace("/", "__") + ".f32"), np.float32)
+    expected_values = np.fromfile(os.path.join(expected, name.replace("/", "__") + ".f32"), np.float32)
     views = [name] + (["model/" + name[7:]] if name.startswith("master/") else [])
     models += len(views) - 1
     for view in views:
-        if view not in found or want.tobytes() != found[view].tobytes():
+        if view not in found or expected_values.tobytes() != found[view].tobytes():
             problems.append(f"{view}: " + ("missing" if view not in found else "values differ"))
 extra = set(found) - names - {"model/" + n[7:] for n in names if n.startswith("master/")}
 if extra:

@@ -24,11 +24,11 @@ std::string output_of(const std::string& command) {
   return out;
 }
 
-void expect(const std::string& dir, std::string name, int64_t count, int64_t step, bool half) {
+void expect(const std::string& dir, std::string name, int64_t count, int64_t step, bool bf16) {
   std::string bytes;
   for (int64_t k = 0; k < count; ++k) {
     float v = value_of(name, k, static_cast<uint32_t>(step));
-    if (half) {
+    if (bf16) {
       uint32_t bits;
       std::memcpy(&bits, &v, sizeof bits);
       bits &= 0xffff0000u;
@@ -49,13 +49,13 @@ TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
     Rank rank(odd_model(), layout, r);
     rank.fill(5);
     // A tensor of 2-byte floats, whole, on the last rank.
-    std::vector<uint16_t> half(3 * 4);
-    for (size_t k = 0; k < half.size(); ++k) {
+    std::vector<uint16_t> bf16(3 * 4);
+    for (size_t k = 0; k < bf16.size(); ++k) {
       const float v = value_of("model/half.weight", static_cast<int64_t>(k), 5);
-      std::memcpy(&half[k], reinterpret_cast<const char*>(&v) + 2, 2);
+      std::memcpy(&bf16[k], reinterpret_cast<const char*>(&v) + 2, 2);
     }
     ShardView v{.name = "model/half.weight",
-                .data = {reinterpret_cast<std::byte*>(half.data()), {12}, DType::kBF16, {}},
+                .data = {reinterpret_cast<std::byte*>(bf16.data()), {12}, DType::kBF16, {}},
                 .full = {3, 4},
                 .local = {3, 4}};
     if (r == layout.world() - 1) rank.views.push_back(v);

@@ -103,9 +103,9 @@ std::string Rank::difference(uint32_t version) const {
   for (const ShardView& v : views)
     for (int64_t k = 0; k < v.data.numel(); ++k) {
       const int64_t e = logical_offset(v, v.begin + k);
-      const float want = e < 0 ? 0.f : value_of(v.name, e, version), found = v.data.as<float>()[k];
-      if (std::memcmp(&want, &found, sizeof want) != 0)
-        return cat(v.name, " element ", e, " (local ", v.begin + k, "): ", found, ", expected ", want);
+      const float expected = e < 0 ? 0.f : value_of(v.name, e, version), found = v.data.as<float>()[k];
+      if (std::memcmp(&expected, &found, sizeof expected) != 0)
+        return cat(v.name, " element ", e, " (local ", v.begin + k, "): ", found, ", expected ", expected);
     }
   return "";
 }

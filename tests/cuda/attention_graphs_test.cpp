@@ -118,10 +118,10 @@ TEST_CASE("cuDNN has engines for attention on an H200, within the planned worksp
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
       dlopen(GPT_LIBCUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr)
     return print_skip("PN6", "neither libcuda.so.1 nor the toolkit's stub of it is here");
-  std::set<std::string> seen;
+  std::set<std::string> texts;
   for (const auto& list : {shipped(), others()})
     for (const AttentionCall& c : list) {
-      if (c.type != DType::kBF16 || !seen.insert(text_of(c)).second) continue;
+      if (c.type != DType::kBF16 || !texts.insert(text_of(c)).second) continue;
       INFO(text_of(c));
       const int64_t planned = cuda::engine_bytes(c);
       CHECK(cuda::engine_unsupported_reason(c, 90, kH200, planned) == "");

@@ -75,11 +75,11 @@ TEST_CASE("merges of bytes: the lowest rank first, of equal ones the leftmost, a
   std::mt19937 r(1);
   for (int round = 0; round < 300; ++round) {
     std::vector<BpeMerge> merges;
-    std::map<std::pair<int32_t, int32_t>, bool> seen;
+    std::map<std::pair<int32_t, int32_t>, bool> pairs;
     for (int32_t k = 0; k < 12; ++k) {
       const int32_t left = static_cast<int32_t>(r() % (3 + merges.size())),
                     right = static_cast<int32_t>(r() % (3 + merges.size()));
-      if (!std::exchange(seen[{left, right}], true))
+      if (!std::exchange(pairs[{left, right}], true))
         merges.push_back({left, right, static_cast<int32_t>(3 + merges.size())});
     }
     Ids word(1 + r() % 40), out;

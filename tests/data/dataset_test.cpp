@@ -82,20 +82,20 @@ TEST_CASE("every epoch reads every token once, from any thread, with or without 
   const auto second = open_dataset(o);
   CHECK(second->order_hash() == plain->order_hash());
   const int64_t n = plain->size();
-  std::vector<int64_t> seen(1000, 0), have(1000, 0);
+  std::vector<int64_t> drawn(1000, 0), have(1000, 0);
   for (const auto& doc : documents)
     for (int32_t t : doc) ++have[static_cast<size_t>(t)];
   bool same = true;
   for (int64_t k = 0; k < n; ++k) {
     const Sample s = sample_of(*plain, 2 * n + k);
     same = same && s == sample_of(*first, 2 * n + k) && s == sample_of(*second, 2 * n + k);
-    for (size_t i = 0; i + 1 < s.size(); ++i) ++seen[static_cast<size_t>(s[i])];
+    for (size_t i = 0; i + 1 < s.size(); ++i) ++drawn[static_cast<size_t>(s[i])];
   }
   CHECK(same);
   int64_t missing = 0;  // only the tail shorter than a sample is dropped
-  for (size_t t = 0; t < seen.size(); ++t) {
-    CHECK(seen[t] <= have[t]);
-    missing += have[t] - seen[t];
+  for (size_t t = 0; t < drawn.size(); ++t) {
+    CHECK(drawn[t] <= have[t]);
+    missing += have[t] - drawn[t];
   }
   CHECK(missing <= 16);
 
@@ -146,15 +146,15 @@ TEST_CASE("splits are disjoint, and an empty one is an error with the remedy") {
   auto o = options_for({{dir / "f", 0}}, 8);
   o.whole = false;
   o.split = "80,20";
-  std::set<int32_t> seen[2];
+  std::set<int32_t> drawn[2];
   for (int part : {0, 1}) {
     o.part = part;
     const auto d = open_dataset(o);
     for (int64_t k = 0; k < d->size(); ++k)
-      for (int32_t t : sample_of(*d, k)) seen[part].insert(t);
+      for (int32_t t : sample_of(*d, k)) drawn[part].insert(t);
   }
-  CHECK(*seen[0].rbegin() == 15);
-  CHECK(*seen[1].begin() == 16);
+  CHECK(*drawn[0].rbegin() == 15);
+  CHECK(*drawn[1].begin() == 16);
   o.split = "99,1";
   o.part = 1;
   expect_error(Exit::kUsage, {"valid needs at least 1 of 20 documents", "data.valid", "larger share"},
@@ -311,10 +311,10 @@ TEST_CASE("splits are by tokens where train or valid would get no document, and 
   o.whole = false;
   o.split = "90,10";
   o.split_tokens = true;
-  std::set<int32_t> seen;
+  std::set<int32_t> drawn;
   const auto shuffled = open_dataset(o);
   for (int64_t k = 0; k < shuffled->size(); ++k)
-    for (const int32_t id : sample_of(*shuffled, k)) seen.insert(id);
-  CHECK(*seen.rbegin() < 900);
-  CHECK(seen.size() > 890);
+    for (const int32_t id : sample_of(*shuffled, k)) drawn.insert(id);
+  CHECK(*drawn.rbegin() < 900);
+  CHECK(drawn.size() > 890);
 }

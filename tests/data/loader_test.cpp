@@ -260,7 +260,7 @@ struct Queue {
 struct Mark {
   std::mutex mutex;
   std::condition_variable changed;
-  int64_t asked = 0, reached = 0;
+  int64_t requested = 0, reached = 0;
 };
 std::atomic<int> copy_us{0}, open_things{0};
 
@@ -326,7 +326,7 @@ DeviceApi late_device() {
     int64_t n;
     {
       const std::lock_guard lock(m->mutex);
-      n = ++m->asked;
+      n = ++m->requested;
     }
     push(s, [m, n] {
       {
@@ -341,7 +341,7 @@ DeviceApi late_device() {
     int64_t n;
     {
       const std::lock_guard lock(m->mutex);
-      n = m->asked;
+      n = m->requested;
     }
     push(s, [m, n] {
       std::unique_lock lock(m->mutex);
@@ -351,7 +351,7 @@ DeviceApi late_device() {
   d.done = [](Event e) {
     auto* m = static_cast<Mark*>(e);
     const std::lock_guard lock(m->mutex);
-    return m->reached == m->asked;
+    return m->reached == m->requested;
   };
   d.synchronize = [](Stream s) {
     std::mutex mutex;
@@ -381,16 +381,16 @@ TEST_CASE("with late copies and a late consumer every step still reads its own s
   for (int us : {0, 400}) {
     copy_us = us;
     const Stream compute = api.open_stream(0, 1);
-    std::vector<int32_t> seen;
+    std::vector<int32_t> tokens_read;
     {
       Loader l(data, {.seq = 6, .micro_batch = 1, .microbatches = 2}, {DeviceKind::kCuda, 0}, api, compute);
       for (int round = 0; round < 2; ++round) {
         for (int step = 0; step < 20; ++step)
           for (const MicroBatch& m : l.next()) {
-            push(compute, [&seen, m, us] {  // runs later, when the loader is several steps ahead
+            push(compute, [&tokens_read, m, us] {  // runs later, when the loader is several steps ahead
               std::this_thread::sleep_for(std::chrono::microseconds(us));
-              seen.push_back(m.tokens.as<int32_t>()[5]);
-              seen.push_back(m.targets.as<int32_t>()[5]);
+              tokens_read.push_back(m.tokens.as<int32_t>()[5]);
+              tokens_read.push_back(m.targets.as<int32_t>()[5]);
             });
           }
         l.restore(0);
@@ -398,12 +398,12 @@ TEST_CASE("with late copies and a late consumer every step still reads its own s
       api.synchronize(compute);
     }
     api.close_stream(compute);
-    REQUIRE(seen.size() == 160);
+    REQUIRE(tokens_read.size() == 160);
     Sample row(7);
     bool same = true;
     for (size_t i = 0; i < 80; ++i) {
       data.fetch(static_cast<int64_t>(i % 40), row);
-      same = same && seen[2 * i] == row[5] && seen[2 * i + 1] == row[6];
+      same = same && tokens_read[2 * i] == row[5] && tokens_read[2 * i + 1] == row[6];
     }
     CHECK(same);
   }

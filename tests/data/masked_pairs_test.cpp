@@ -192,13 +192,13 @@ TEST_CASE("one document alone is refused, and so are orders of other samples") {
 TEST_CASE("a permutation is one, for every size, and another for every key") {
   for (const int64_t n : {1, 2, 3, 7, 64, 65, 1000, 4097}) {
     const Permutation p(5, n);
-    std::set<int64_t> seen;
+    std::set<int64_t> values;
     for (int64_t k = 0; k < n; ++k) {
       const int64_t x = p(k);
       REQUIRE((x >= 0 && x < n));
-      seen.insert(x);
+      values.insert(x);
     }
-    CHECK(static_cast<int64_t>(seen.size()) == n);
+    CHECK(static_cast<int64_t>(values.size()) == n);
   }
   const Permutation a(5, 1000), b(6, 1000);
   int same = 0, fixed = 0;

@@ -116,9 +116,9 @@ TEST_CASE("JSON lines yield the value of their key, plain and compressed, whatev
   o.check_cache = true;
   CHECK(prepare_data(o).documents == 300);
   std::istringstream lines(made_up_text(300, 21));
-  std::vector<std::string> want;
-  for (std::string line; std::getline(lines, line);) want.push_back(line + "\n\xC3\xA9\xF0\x9F\x98\x80\t\"" + kEnd);
-  CHECK(w.texts("a") == want);
+  std::vector<std::string> expected;
+  for (std::string line; std::getline(lines, line);) expected.push_back(line + "\n\xC3\xA9\xF0\x9F\x98\x80\t\"" + kEnd);
+  CHECK(w.texts("a") == expected);
   o = w.options("b.jsonl.gz", "b");
   prepare_data(o);
   CHECK((read_file(w / "b.bin") == read_file(w / "a.bin") && read_file(w / "b.idx") == read_file(w / "a.idx")));
@@ -154,7 +154,7 @@ TEST_CASE("killed at any chunk and restarted, the files are identical") {
   write_file(w / "in/a.txt", made_up_text(300, 5));
   write_file(w / "in/b.jsonl", json_lines(100));
   const auto whole = w.options("in", "whole");
-  const PrepareResult want = prepare_data(whole);
+  const PrepareResult expected = prepare_data(whole);
   for (const double journal_seconds : {0.0, 1000.0}) {  // a journal after every chunk; no journal before the kill
     for (int first : {1, 2, 5, 9}) {
       auto o = w.options("in", "part");
@@ -176,8 +176,8 @@ TEST_CASE("killed at any chunk and restarted, the files are identical") {
       }
       CHECK(kills > 0);
       CHECK(got.resumed == (journal_seconds == 0.0));
-      CHECK((got.documents == want.documents && got.tokens == want.tokens && got.text_bytes == want.text_bytes &&
-             got.longest == want.longest));
+      CHECK((got.documents == expected.documents && got.tokens == expected.tokens &&
+             got.text_bytes == expected.text_bytes && got.longest == expected.longest));
       CHECK(read_file(w / "part.bin") == read_file(w / "whole.bin"));
       CHECK(read_file(w / "part.idx") == read_file(w / "whole.idx"));
       for (const char* s : {".bin", ".idx", ".meta.json"}) std::filesystem::remove(w / "part" + s);

@@ -69,7 +69,7 @@ void attribute(hid_t object, const char* name, hid_t type, hsize_t n) {
 }
 
 // libhdf5 has no predefined IEEE 16-bit float type.
-hid_t half() {
+hid_t f16_type() {
   const hid_t t = H5Tcopy(H5T_IEEE_F32LE);
   H5Tset_fields(t, 15, 10, 5, 0, 10);
   H5Tset_size(t, 2);
@@ -82,7 +82,7 @@ void taken(hid_t f) {
   H5Tset_size(text, 9);
   attribute(f, "model", text, 1);
   put(
-      group, "w", half(), [](hid_t) {},
+      group, "w", f16_type(), [](hid_t) {},
       [](hid_t set) {
         attribute(set, "global_shape", H5T_STD_I64LE, 2);
         attribute(set, "rects", H5T_STD_I64LE, 8);
@@ -105,7 +105,7 @@ std::vector<std::string> seeds() {
                 f, "w", H5T_IEEE_F32LE, [](hid_t) {}, [](hid_t set) { attribute(set, "rects", H5T_STD_I32LE, 4); });
           }),
           theirs([](hid_t f) { H5Lcreate_soft("/loop", f, "loop", H5P_DEFAULT, H5P_DEFAULT); }),
-          theirs([](hid_t f) { H5Tcommit2(f, "a.type", half(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT); }),
+          theirs([](hid_t f) { H5Tcommit2(f, "a.type", f16_type(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT); }),
           theirs([](hid_t f) {  // a cycle: a group inside itself
             const hid_t group = H5Gcreate2(f, "g", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
             H5Lcreate_hard(f, "/g", group, "again", H5P_DEFAULT, H5P_DEFAULT);

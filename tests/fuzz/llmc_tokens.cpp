@@ -14,9 +14,9 @@ void run(std::string_view input) {
   GT_CHECK(names_llmc_tokens(file.path()) && t->sequences() == 1 && t->unchanged());
   std::vector<int32_t> ids(static_cast<size_t>(t->length(0)));
   const uint64_t top = t->read(0, 0, ids);
-  uint64_t seen = 0;
-  for (const int32_t id : ids) seen = id < 0 ? ~uint64_t{0} : std::max(seen, static_cast<uint64_t>(id));
-  GT_CHECK(seen == top && t->tokens() == static_cast<int64_t>(ids.size()));
+  uint64_t largest = 0;
+  for (const int32_t id : ids) largest = id < 0 ? ~uint64_t{0} : std::max(largest, static_cast<uint64_t>(id));
+  GT_CHECK(largest == top && t->tokens() == static_cast<int64_t>(ids.size()));
   t->will_need(0, 0, t->length(0));
   GT_CHECK(open_tokens(file.path())->fingerprint() == t->fingerprint());
 }

@@ -71,14 +71,14 @@ TEST_CASE("null memory has distinct addresses without storage, and null ops read
   const DeviceApi& api = *null_backend().device;
   const Stream stream = api.open_stream(0, 8);
   constexpr int64_t kTebi = int64_t{1} << 40;
-  std::set<void*> seen;
+  std::set<void*> earlier;
   std::vector<void*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(api.alloc(0, kTebi));
   for (void* p : blocks) {
-    for (void* q : seen) CHECK(std::abs(static_cast<char*>(p) - static_cast<char*>(q)) >= kTebi);
-    seen.insert(p);
+    for (void* q : earlier) CHECK(std::abs(static_cast<char*>(p) - static_cast<char*>(q)) >= kTebi);
+    earlier.insert(p);
   }
-  CHECK(seen.size() == blocks.size());
+  CHECK(earlier.size() == blocks.size());
   auto* p = static_cast<std::byte*>(blocks[0]);
   const Tensor t{p, {1 << 19, 1 << 19}, DType::kF32, stream.device};
   null_backend().ops->gemm({.a = t, .b = t, .out = t}, stream);

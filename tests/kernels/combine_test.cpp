@@ -47,19 +47,19 @@ void check(const Backend& cuda, Stream s, DType t, ReduceOp op, int parts, int64
     call.from[r] = call.to[r] = device.back().data;
     from.push_back(host.back().data());
   }
-  std::vector<std::byte> want(static_cast<size_t>(bytes)), got(static_cast<size_t>(bytes));
+  std::vector<std::byte> expected(static_cast<size_t>(bytes)), got(static_cast<size_t>(bytes));
   if (parts == 1) {
-    want = host[0];
+    expected = host[0];
     device.emplace_back(cuda, bytes, skip);
     call.to[0] = device.back().data;
   } else {
-    reduce_in_order(want.data(), from.data(), parts, n, t, op);
+    reduce_in_order(expected.data(), from.data(), parts, n, t, op);
   }
   cuda.device->combine(call, s);
   for (int k = 0; k < call.targets; ++k) {
     cuda.device->copy(got.data(), call.to[k], bytes, s);
     cuda.device->synchronize(s);
-    REQUIRE(std::memcmp(got.data(), want.data(), got.size()) == 0);
+    REQUIRE(std::memcmp(got.data(), expected.data(), got.size()) == 0);
   }
 }
 

@@ -67,9 +67,9 @@ Bytes snapshot(const std::vector<Tensor>& tensors) {
   return all;
 }
 
-double relative_error(const Tensor& like, std::vector<std::byte> got, std::vector<std::byte> want) {
+double relative_error(const Tensor& like, std::vector<std::byte> got, std::vector<std::byte> expected) {
   Tensor a = like, b = like;
-  a.data = got.data(), b.data = want.data();
+  a.data = got.data(), b.data = expected.data();
   double off = 0, all = 0;
   for (int64_t i = 0; i < like.numel(); ++i) {
     const double x = get(a, i), y = get(b, i);
@@ -87,7 +87,7 @@ void expect_same_for_all_threads(const char* name, const std::vector<Tensor>& ou
     call(ops, stream);
     return snapshot(outputs);
   };
-  const Bytes want = run(reference_ops(), {});
+  const Bytes expected = run(reference_ops(), {});
   on_every_isa([&] {
     INFO(name);
     const DeviceApi& cpu = *cpu_backend().device;
@@ -98,7 +98,7 @@ void expect_same_for_all_threads(const char* name, const std::vector<Tensor>& ou
     CHECK(three_same);
     for (size_t i = 0; i < outputs.size(); ++i) {
       INFO("output " << i);
-      CHECK(relative_error(outputs[i], got[i], want[i]) < 5e-6);
+      CHECK(relative_error(outputs[i], got[i], expected[i]) < 5e-6);
     }
   });
 }
@@ -353,15 +353,15 @@ TEST_CASE("cpu simd: AdamW rounds the new master to the compute type, to nearest
     Tensors t;
     const int64_t n = 9001;
     const Tensor w = t.f32({n}), g = t.f32({n}), m = t.f32({n}), v = t.f32({n}, 0, 1), value = t.raw({n}, type);
-    const Tensor scalars = t.f32({kNumScalars}), want = t.raw({n}, type);
+    const Tensor scalars = t.f32({kNumScalars}), expected = t.raw({n}, type);
     const float values[kNumScalars] = {1e-2f, 0.9f, 0.5f, 0.3f, 0.7f, 0, 1, 0.95f, 0.5f};
     std::memcpy(scalars.data, values, sizeof values);
     HostTables tables;
     const SegmentTable table = tables.table({{w, g, m, v, value, 0.1f}});
     on_every_isa([&] {
       cpu_backend().ops->adamw({table, scalars, 1e-8f}, {});
-      for (int64_t i = 0; i < n; ++i) set(want, i, w.as<float>()[i]);
-      CHECK(std::memcmp(want.data, value.data, static_cast<size_t>(value.bytes())) == 0);
+      for (int64_t i = 0; i < n; ++i) set(expected, i, w.as<float>()[i]);
+      CHECK(std::memcmp(expected.data, value.data, static_cast<size_t>(value.bytes())) == 0);
     });
   }
 }
@@ -405,10 +405,10 @@ TEST_CASE("cpu simd: tanh is within 3e-7 relative everywhere, and passes NaN") {
 }
 
 TEST_CASE("cpu simd: casts agree with the reference on every 16-bit value and around every rounding point") {
-  for (const DType half : {DType::kBF16, DType::kF16}) {
-    INFO(name_of(half));
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    INFO(name_of(type));
     Tensors t;
-    const Tensor all = t.raw({65536}, half), wide = t.raw({65536}, DType::kF32), back = t.raw({65536}, half);
+    const Tensor all = t.raw({65536}, type), wide = t.raw({65536}, DType::kF32), back = t.raw({65536}, type);
     for (int i = 0; i < 65536; ++i) all.as<uint16_t>()[i] = static_cast<uint16_t>(i);
     // Each 16-bit value, its midpoint to the next one, and one f32 step to both sides of that.
     std::vector<float> points;
@@ -428,8 +428,8 @@ TEST_CASE("cpu simd: casts agree with the reference on every 16-bit value and ar
     points.push_back(std::numeric_limits<float>::infinity());
     const auto n = static_cast<int64_t>(points.size());
     const Tensor src{reinterpret_cast<std::byte*>(points.data()), {n}, DType::kF32, {}};
-    const Tensor got = t.raw({n}, half), want = t.raw({n}, half);
-    for (int64_t i = 0; i < n; ++i) set(want, i, points[static_cast<size_t>(i)]);
+    const Tensor got = t.raw({n}, type), expected = t.raw({n}, type);
+    for (int64_t i = 0; i < n; ++i) set(expected, i, points[static_cast<size_t>(i)]);
     on_every_isa([&] {
       const OpenStream stream(*cpu_backend().device, 0, 2);
       cpu_backend().ops->cast({all, wide}, stream);
@@ -444,7 +444,7 @@ TEST_CASE("cpu simd: casts agree with the reference on every 16-bit value and ar
       CHECK(wrong == 0);
       cpu_backend().ops->cast({src, got}, stream);
       int64_t rounded_wrong = 0;
-      for (int64_t i = 0; i < n; ++i) rounded_wrong += got.as<uint16_t>()[i] != want.as<uint16_t>()[i];
+      for (int64_t i = 0; i < n; ++i) rounded_wrong += got.as<uint16_t>()[i] != expected.as<uint16_t>()[i];
       CHECK(rounded_wrong == 0);
     });
   }

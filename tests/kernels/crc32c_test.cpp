@@ -28,11 +28,11 @@ TEST_CASE("CRC-32C by table, by instruction and by folding") {
   for (const size_t n : {0, 1, 7, 8, 9, 255, 511, 512, 513, 767, 768, 1023, 3071, 3072, 3073, 6145, 19999})
     for (const size_t offset : {0, 1}) {
       const char* p = data.data() + offset;
-      const uint32_t want = crc32c_table(p, n, 77);
+      const uint32_t expected = crc32c_table(p, n, 77);
       INFO(n << " bytes at " << offset);
-      CHECK(crc32c(p, n, 77) == want);
-      if (has_crc32c_instruction()) CHECK(crc32c_hardware(p, n, 77) == want);
-      if (has_crc32c_folding()) CHECK(crc32c_folding(p, n, 77) == want);
+      CHECK(crc32c(p, n, 77) == expected);
+      if (has_crc32c_instruction()) CHECK(crc32c_hardware(p, n, 77) == expected);
+      if (has_crc32c_folding()) CHECK(crc32c_folding(p, n, 77) == expected);
     }
 }
 

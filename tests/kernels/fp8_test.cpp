@@ -29,14 +29,14 @@ TEST_CASE("fp8: all 256 values of both formats decode and encode to themselves")
     for (int i = 0; i < 256; ++i) {
       const auto code = static_cast<uint8_t>(i);
       const float x = fp8_decode(code, f);
-      const double want = value_of(code, t);
-      INFO(name_of(t) << " code " << i << " is " << x << ", expected " << want);
-      CHECK(std::isnan(x) == std::isnan(want));
-      if (std::isnan(want)) {
+      const double expected = value_of(code, t);
+      INFO(name_of(t) << " code " << i << " is " << x << ", expected " << expected);
+      CHECK(std::isnan(x) == std::isnan(expected));
+      if (std::isnan(expected)) {
         CHECK(fp8_encode(x, f) == 0x7F);
         continue;
       }
-      CHECK(double{x} == want);
+      CHECK(double{x} == expected);
       CHECK(std::signbit(x) == (i >= 128));
       if (std::isinf(x)) continue;
       ++numbers;

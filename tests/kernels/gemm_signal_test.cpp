@@ -66,9 +66,9 @@ int multiply_under_alarms(int threads) {
     Gemm g{.a = matrix(a, kK, kM), .b = matrix(b, kK, kN), .out = matrix(out, kM, kN), .trans_a = true};
     g.accumulate = calls++ % 2 == 1;
     cpu::gemm(g, Stream{{}, &context});
-    const float want = static_cast<float>(kK) * 0.125f * (g.accumulate ? 2 : 1);
+    const float expected = static_cast<float>(kK) * 0.125f * (g.accumulate ? 2 : 1);
     for (const float x : out)
-      if (x != want) return 3;
+      if (x != expected) return 3;
   }
   const itimerval never{};
   setitimer(ITIMER_REAL, &never, nullptr);

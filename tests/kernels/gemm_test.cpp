@@ -114,8 +114,8 @@ struct Problem {
     const auto spacing = [](DType t) { return t == DType::kBF16 ? 1.0 / 256 : t == DType::kF16 ? 1.0 / 2048 : 0; };
     const double unit = std::max(spacing(with.out), spacing(with.aux)) + 1e-6 * std::sqrt(k + 1.0) + 2e-6;
     double worst = 0;
-    const auto measure = [&](double found, double wanted) {
-      const double e = std::abs(found - wanted) / (unit * std::max(1.0, std::abs(wanted)));
+    const auto measure = [&](double found, double expected) {
+      const double e = std::abs(found - expected) / (unit * std::max(1.0, std::abs(expected)));
       if (!(e <= worst)) worst = std::isnan(e) ? 1e30 : e;
     };
     for (int64_t i = 0; i < m; ++i) {
@@ -211,22 +211,22 @@ TEST_CASE("gemm accepts 16-bit inputs, and f32 or the same 16-bit type for bias,
     CAPTURE(isa);
     set_cpu_isa(isa);
     const std::span<const Size> some = set == static_cast<int>(cpu::best_isa()) ? std::span<const Size>(best) : others;
-    for (const DType half : {DType::kBF16, DType::kF16}) {
+    for (const DType type : {DType::kBF16, DType::kF16}) {
       CpuContext two(2);  // new: its weights share addresses and versions with the previous one's
-      run_all(two, half, DType::kF32, DType::kF32, DType::kF32, some);
-      run_all(two, half, half, half, half, some);
-      run_all(two, half, half, DType::kF32, DType::kF32, some);
-      run_all(two, half, DType::kF32, half, half, some);
+      run_all(two, type, DType::kF32, DType::kF32, DType::kF32, some);
+      run_all(two, type, type, type, type, some);
+      run_all(two, type, type, DType::kF32, DType::kF32, some);
+      run_all(two, type, DType::kF32, type, type, some);
     }
   }
   set_cpu_isa("auto");
 }
 
 TEST_CASE("gemm rounds to nearest even, and f16 overflow to infinity") {
-  for (const DType half : {DType::kBF16, DType::kF16}) {
-    CAPTURE(name_of(half));
-    const float step = half == DType::kBF16 ? 0x1p-8f : 0x1p-11f;  // half the spacing above 1
-    Matrix a(1, 2, half, 1), b(2, 4, half, 2), bias(1, 4, DType::kF32, 3), out(1, 4, half, 4);
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    CAPTURE(name_of(type));
+    const float step = type == DType::kBF16 ? 0x1p-8f : 0x1p-11f;  // half the spacing above 1
+    Matrix a(1, 2, type, 1), b(2, 4, type, 2), bias(1, 4, DType::kF32, 3), out(1, 4, type, 4);
     const float sums[] = {1 + step, 1 + 3 * step, 65520.0f, -1e30f};
     for (int i = 0; i < 2; ++i) a.set(i, 0);
     for (int i = 0; i < 8; ++i) b.set(i, 1);
@@ -234,9 +234,9 @@ TEST_CASE("gemm rounds to nearest even, and f16 overflow to infinity") {
     cpu::gemm({.a = a.tensor, .b = b.tensor, .bias = bias.tensor.view({4}), .out = out.tensor}, {});
     CHECK(out.at(0) == 1);
     CHECK(out.at(1) == 1 + 4 * static_cast<double>(step));
-    if (half == DType::kF16) CHECK(std::isinf(out.at(2)));
-    if (half == DType::kF16) CHECK(out.at(3) == -INFINITY);
-    if (half == DType::kBF16) CHECK(std::isfinite(out.at(3)));
+    if (type == DType::kF16) CHECK(std::isinf(out.at(2)));
+    if (type == DType::kF16) CHECK(out.at(3) == -INFINITY);
+    if (type == DType::kBF16) CHECK(std::isfinite(out.at(3)));
   }
 }
 
@@ -244,10 +244,10 @@ TEST_CASE("a 16-bit weight is converted and packed once per version") {
   for (const char* isa : {"auto", "avx2"}) {
     if (cpu::best_isa() < cpu::Isa::kAvx2) continue;
     set_cpu_isa(isa);
-    for (const DType half : {DType::kBF16, DType::kF16}) {
+    for (const DType type : {DType::kBF16, DType::kF16}) {
       CpuContext context(2);
-      CAPTURE(isa, name_of(half));
-      Problem p(65, 300, 40, {.trans_b = true, .in = half, .out = half, .version = 3});
+      CAPTURE(isa, name_of(type));
+      Problem p(65, 300, 40, {.trans_b = true, .in = type, .out = type, .version = 3});
       for (int i = 0; i < 3; ++i) cpu::gemm(p.args, stream_of(context));
       CHECK(context.gemm().packs() == 1);
       CHECK(p.error() <= 1);
@@ -377,12 +377,12 @@ TEST_CASE("a warm gemm allocates no memory and compiles nothing") {
 }
 
 TEST_CASE("gemm names mismatched arguments") {
-  Matrix a(4, 5, DType::kF32, 1), b(6, 7, DType::kF32, 2), out(4, 7, DType::kF32, 3), half(5, 7, DType::kBF16, 4);
+  Matrix a(4, 5, DType::kF32, 1), b(6, 7, DType::kF32, 2), out(4, 7, DType::kF32, 3), type(5, 7, DType::kBF16, 4);
   CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = b.tensor, .out = out.tensor}, {}),
                     Catch::Contains("[4, 5]") && Catch::Contains("[6, 7]"));
-  CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = half.tensor, .out = out.tensor}, {}), Catch::Contains("bf16"));
+  CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = type.tensor, .out = out.tensor}, {}), Catch::Contains("bf16"));
   Matrix left(4, 5, DType::kBF16, 6), result(4, 7, DType::kF16, 7);
-  CHECK_THROWS_WITH(cpu::gemm({.a = left.tensor, .b = half.tensor, .out = result.tensor}, {}),
+  CHECK_THROWS_WITH(cpu::gemm({.a = left.tensor, .b = type.tensor, .out = result.tensor}, {}),
                     Catch::Contains("out [4, 7] is f16; gradients of parameters are f32 or bf16"));
   Matrix whole(5, 7, DType::kF32, 8);
   CHECK_THROWS_WITH(cpu::gemm({.a = a.tensor, .b = whole.tensor, .out = result.tensor}, {}), Catch::Contains("gemm"));

@@ -142,11 +142,11 @@ std::string OpCase::compare_block(size_t index, const std::vector<std::byte>& go
   if (b.access == Access::kIn) return "";
 
   std::vector<std::byte> expected = after_[index], found = got;
-  const Tensor want{expected.data() + first, b.shape, b.dtype, Device{}};
+  const Tensor expected_block{expected.data() + first, b.shape, b.dtype, Device{}};
   const Tensor have{found.data() + first, b.shape, b.dtype, Device{}};
   double error = 0, norm = 0;
-  for (int64_t i = 0; i < want.numel(); ++i) {
-    const double w = get(want, i), h = get(have, i);
+  for (int64_t i = 0; i < expected_block.numel(); ++i) {
+    const double w = get(expected_block, i), h = get(have, i);
     if (!std::isfinite(w) && !non_finite) return cat("the reference itself gives ", w, " in ", b.label, "[", i, "]");
     if (!std::isfinite(w) || !std::isfinite(h)) {
       if (!same_kind(w, h)) return cat(b.label, "[", i, "] is ", h, ", expected ", w);

@@ -41,8 +41,8 @@ void add_cache(OpCases& to, const CacheSize& size, DType t, bool big = false) {
   read.args.window = window, read.args.softcap = softcap;
   read.tolerance = unit_of(t);
   store.big = read.big = big;
-  const int64_t seen = window > 0 && window < capacity ? window : capacity;
-  read.flops = 4.0 * static_cast<double>(heads * seen * dim);
+  const int64_t attended = window > 0 && window < capacity ? window : capacity;
+  read.flops = 4.0 * static_cast<double>(heads * attended * dim);
 }
 
 }  // namespace

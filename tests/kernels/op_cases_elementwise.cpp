@@ -142,20 +142,20 @@ void add_casts(OpCases& to) {
     const Shape s{rows, cols};
     auto& bytes = add_case<Copy>(to, describe(s, DType::kF32));
     bytes.in(&Copy::src, "src", s).out(&Copy::dst, "dst", s).tolerance = 0;
-    for (const DType half : k16BitDtypes) {
-      cast_case(to, s, DType::kF32, half, normal(3));
-      cast_case(to, s, half, DType::kF32, normal(3));
+    for (const DType type : k16BitDtypes) {
+      cast_case(to, s, DType::kF32, type, normal(3));
+      cast_case(to, s, type, DType::kF32, normal(3));
     }
   }
-  for (const DType half : k16BitDtypes) {
-    cast_case(to, {77}, DType::kF32, half, values(ties), " ties");
-    cast_case(to, {77}, DType::kF32, half, values(tiny), " subnormal");
-    cast_case(to, {77}, DType::kF32, half, values(extremes), " extremes").non_finite = true;
-    cast_case(to, {77}, half, DType::kF32, values(extremes), " extremes").non_finite = true;
-    cast_case(to, {1000}, DType::kF32, half, normal(), " unaligned").skew = 1;
-    const DType other = half == DType::kBF16 ? DType::kF16 : DType::kBF16;
-    cast_case(to, {5000}, half, other, normal(3));
-    cast_case(to, {77}, half, other, values(extremes), " extremes").non_finite = true;
+  for (const DType type : k16BitDtypes) {
+    cast_case(to, {77}, DType::kF32, type, values(ties), " ties");
+    cast_case(to, {77}, DType::kF32, type, values(tiny), " subnormal");
+    cast_case(to, {77}, DType::kF32, type, values(extremes), " extremes").non_finite = true;
+    cast_case(to, {77}, type, DType::kF32, values(extremes), " extremes").non_finite = true;
+    cast_case(to, {1000}, DType::kF32, type, normal(), " unaligned").skew = 1;
+    const DType other = type == DType::kBF16 ? DType::kF16 : DType::kBF16;
+    cast_case(to, {5000}, type, other, normal(3));
+    cast_case(to, {77}, type, other, values(extremes), " extremes").non_finite = true;
   }
   auto& copied = add_case<Copy>(to, "[1000] i32, unaligned");
   copied.in(&Copy::src, "src", {1000}, ids(-5, 70000), DType::kI32).out(&Copy::dst, "dst", {1000}, DType::kI32);

@@ -9,19 +9,19 @@ namespace gt::test {
 namespace {
 
 constexpr DType kFp8[] = {DType::kF8E4M3, DType::kF8E5M2};
-enum class Wanted { kBoth, kRows, kColumns };
+enum class Outputs { kBoth, kRows, kColumns };
 
-void add_quantize(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes, double amax, Wanted wanted,
+void add_quantize(OpCases& to, int64_t rows, int64_t cols, DType t, DType codes, double amax, Outputs outputs,
                   const char* what = "") {
   using Q = QuantizeFp8;
-  const char* only = wanted == Wanted::kRows ? " rows" : wanted == Wanted::kColumns ? " columns" : "";
+  const char* only = outputs == Outputs::kRows ? " rows" : outputs == Outputs::kColumns ? " columns" : "";
   auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] ", name_of(codes), " amax ", amax, only, what, suffix(t)));
   c.in(&Q::x, "x", {rows, cols}, normal(), t).in(&Fp8Out::amax, "amax", {1}, values({amax}));
-  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rowwise, "rowwise", {rows, cols}, codes);
-  if (wanted != Wanted::kRows) c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, codes);
+  if (outputs != Outputs::kColumns) c.out(&Fp8Out::rowwise, "rowwise", {rows, cols}, codes);
+  if (outputs != Outputs::kRows) c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, codes);
   c.out(&Fp8Out::scale_inv, "scale_inv", {1});
-  if (wanted == Wanted::kBoth) c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({0.5}));
-  if (wanted == Wanted::kRows) c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({1e3}));
+  if (outputs == Outputs::kBoth) c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({0.5}));
+  if (outputs == Outputs::kRows) c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({1e3}));
   c.tolerance = 0;
   c.flops = static_cast<double>(rows * cols);
 }
@@ -47,7 +47,7 @@ CaseOf<QuantizeFp8>& add_made(OpCases& to, int64_t rows, int64_t cols, DType t, 
 }
 
 // amax only: first step of `current` scaling.
-void add_look(OpCases& to, int64_t rows, int64_t cols, DType t, Fp8Source of) {
+void add_amax(OpCases& to, int64_t rows, int64_t cols, DType t, Fp8Source of) {
   using Q = QuantizeFp8;
   auto& c = add_case<Q>(to, cat("[", rows, ", ", cols, "] amax only, ", static_cast<int>(of), suffix(t)));
   c.in(&Q::x, "x", {rows, cols}, normal(), t);
@@ -60,10 +60,10 @@ void add_look(OpCases& to, int64_t rows, int64_t cols, DType t, Fp8Source of) {
 }
 
 // A norm with FP8 output: `out` may be omitted, and so may rowwise or columnwise data.
-CaseOf<LayerNorm>& add_norm(OpCases& to, int64_t rows, int64_t cols, DType t, Wanted wanted, bool delta, bool out,
+CaseOf<LayerNorm>& add_norm(OpCases& to, int64_t rows, int64_t cols, DType t, Outputs outputs, bool delta, bool out,
                             const char* what = "") {
   using N = LayerNorm;
-  const char* only = wanted == Wanted::kRows ? " rows" : wanted == Wanted::kColumns ? " columns" : "";
+  const char* only = outputs == Outputs::kRows ? " rows" : outputs == Outputs::kColumns ? " columns" : "";
   auto& c = add_case<N>(
       to, cat("[", rows, ", ", cols, "] codes", only, delta ? " delta" : "", out ? " and out" : "", what, suffix(t)));
   c.in(&N::x, "x", {rows, cols}, normal(2, 0.5), t);
@@ -72,11 +72,11 @@ CaseOf<LayerNorm>& add_norm(OpCases& to, int64_t rows, int64_t cols, DType t, Wa
   if (out) c.out(&N::out, "out", {rows, cols}, t);
   c.out(&N::mean, "mean", {rows}).out(&N::rstd, "rstd", {rows});
   c.in(&Fp8Out::amax, "amax", {1}, values({3.7}));
-  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rowwise, "rowwise", {rows, cols}, DType::kF8E4M3);
-  if (wanted != Wanted::kRows) c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, DType::kF8E4M3);
+  if (outputs != Outputs::kColumns) c.out(&Fp8Out::rowwise, "rowwise", {rows, cols}, DType::kF8E4M3);
+  if (outputs != Outputs::kRows) c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, DType::kF8E4M3);
   c.out(&Fp8Out::scale_inv, "scale_inv", {1});
-  if (wanted != Wanted::kColumns)
-    c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
+  if (outputs != Outputs::kColumns)
+    c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({outputs == Outputs::kBoth ? 0.5 : 1e3}));
   c.tolerance = 8e-3;  // a 16-bit rounding error moves one quantized value in thousands to its neighbour
   c.flops = static_cast<double>(8 * rows * cols);
   return c;
@@ -84,19 +84,19 @@ CaseOf<LayerNorm>& add_norm(OpCases& to, int64_t rows, int64_t cols, DType t, Wa
 
 void add_norms(OpCases& to) {
   // 48 KB of FP8 data: before wider rows, for which the same kernels' shared memory limit is raised permanently.
-  for (const int64_t cols : {3072, 6144}) add_norm(to, 16, cols, DType::kBF16, Wanted::kBoth, true, false);
+  for (const int64_t cols : {3072, 6144}) add_norm(to, 16, cols, DType::kBF16, Outputs::kBoth, true, false);
   for (const DType t : {DType::kBF16, DType::kF16})
     for (const int64_t cols : {32, 512, 768, 1024, 1536, 4096, 8192})
-      for (const bool delta : {false, true}) add_norm(to, 48, cols, t, Wanted::kBoth, delta, false);
-  for (const Wanted w : {Wanted::kRows, Wanted::kColumns}) {
+      for (const bool delta : {false, true}) add_norm(to, 48, cols, t, Outputs::kBoth, delta, false);
+  for (const Outputs w : {Outputs::kRows, Outputs::kColumns}) {
     add_norm(to, 32, 2048, DType::kBF16, w, false, false);
     add_norm(to, 32, 256, DType::kF16, w, true, true);
   }
-  add_norm(to, 37, 256, DType::kBF16, Wanted::kBoth, true, false);  // columns not a multiple of a pack
-  add_norm(to, 37, 2048, DType::kBF16, Wanted::kBoth, true, true);
-  add_norm(to, 20, 90, DType::kBF16, Wanted::kBoth, true, false);  // rows not a multiple of a pack
-  add_norm(to, 20, 64, DType::kF32, Wanted::kBoth, true, false);
-  add_norm(to, 16, 128, DType::kBF16, Wanted::kBoth, true, false, " from unaligned addresses").skew = 1;
+  add_norm(to, 37, 256, DType::kBF16, Outputs::kBoth, true, false);  // columns not a multiple of a pack
+  add_norm(to, 37, 2048, DType::kBF16, Outputs::kBoth, true, true);
+  add_norm(to, 20, 90, DType::kBF16, Outputs::kBoth, true, false);  // rows not a multiple of a pack
+  add_norm(to, 20, 64, DType::kF32, Outputs::kBoth, true, false);
+  add_norm(to, 16, 128, DType::kBF16, Outputs::kBoth, true, false, " from unaligned addresses").skew = 1;
   for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: a plain norm with amax
     auto& c = add_case<LayerNorm>(to, cat("[24, 512] amax only", suffix(t)));
     using N = LayerNorm;
@@ -106,16 +106,16 @@ void add_norms(OpCases& to) {
     c.args.fp8.overwrite_amax = true;
     c.tolerance = unit_of(t);
   }
-  auto& c = add_norm(to, 32, 64, DType::kBF16, Wanted::kBoth, true, false, " dropout");
+  auto& c = add_norm(to, 32, 64, DType::kBF16, Outputs::kBoth, true, false, " dropout");
   c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
 }
 
 // A norm backward with FP8 data of delta's gradient, which dx is the sum of too.
-CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DType t, Wanted wanted,
+CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DType t, Outputs outputs,
                                      const char* what = "", bool drops = false) {
   using G = LayerNormGrad;
   const Shape s{rows, cols};
-  const char* only = wanted == Wanted::kRows ? " rows" : wanted == Wanted::kColumns ? " columns" : "";
+  const char* only = outputs == Outputs::kRows ? " rows" : outputs == Outputs::kColumns ? " columns" : "";
   auto& c = add_case<G>(to, cat("[", rows, ", ", cols, "] codes", only, drops ? " dropout" : "", what, suffix(t)));
   c.in(&G::x, "x", s, normal(2, 0.5), t).in(&G::gamma, "gamma", {cols}, normal(0.3, 1));
   c.in(&G::mean, "mean", {rows}).in(&G::rstd, "rstd", {rows}, positive());
@@ -125,13 +125,13 @@ CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DT
     c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
   }
   c.out(&G::dgamma, "dgamma", {cols}).out(&G::dbeta, "dbeta", {cols});
-  if (wanted == Wanted::kBoth) c.out(&G::dbias, "dbias", {cols});
+  if (outputs == Outputs::kBoth) c.out(&G::dbias, "dbias", {cols});
   c.in(&Fp8Out::amax, "amax", {1}, values({7.9}));
-  if (wanted != Wanted::kColumns) c.out(&Fp8Out::rowwise, "rowwise", s, DType::kF8E5M2);
-  if (wanted != Wanted::kRows) c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, DType::kF8E5M2);
+  if (outputs != Outputs::kColumns) c.out(&Fp8Out::rowwise, "rowwise", s, DType::kF8E5M2);
+  if (outputs != Outputs::kRows) c.out(&Fp8Out::columnwise, "columnwise", {cols, rows}, DType::kF8E5M2);
   c.out(&Fp8Out::scale_inv, "scale_inv", {1});
-  if (wanted != Wanted::kColumns)
-    c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({wanted == Wanted::kBoth ? 0.5 : 1e3}));
+  if (outputs != Outputs::kColumns)
+    c.inout(&Fp8Out::step_amax, "step_amax", {1}, values({outputs == Outputs::kBoth ? 0.5 : 1e3}));
   c.tolerance = 8e-3;  // as for norms
   c.flops = static_cast<double>(16 * rows * cols);
   return c;
@@ -140,15 +140,15 @@ CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DT
 void add_norm_grads(OpCases& to) {
   for (const DType t : {DType::kBF16, DType::kF16})
     for (const int64_t cols : {64, 512, 768, 1024, 1600, 3072, 6400})
-      add_norm_grad(to, cols == 1600 ? 64 : 48, cols, t, Wanted::kBoth);
-  add_norm_grad(to, 6416, 64, DType::kBF16, Wanted::kBoth);  // more groups of 16 rows than blocks
-  for (const Wanted w : {Wanted::kRows, Wanted::kColumns}) add_norm_grad(to, 32, 2048, DType::kBF16, w);
-  for (const int64_t cols : {256, 4096}) add_norm_grad(to, 32, cols, DType::kBF16, Wanted::kBoth, "", true);
-  add_norm_grad(to, 37, 1600, DType::kBF16, Wanted::kBoth);  // columns not a multiple of a pack
-  add_norm_grad(to, 37, 2048, DType::kF16, Wanted::kRows);   // rows not a multiple of a block
-  add_norm_grad(to, 20, 90, DType::kBF16, Wanted::kBoth);    // rows not a multiple of a pack
-  add_norm_grad(to, 20, 64, DType::kF32, Wanted::kBoth);
-  add_norm_grad(to, 16, 128, DType::kBF16, Wanted::kBoth, " from unaligned addresses").skew = 1;
+      add_norm_grad(to, cols == 1600 ? 64 : 48, cols, t, Outputs::kBoth);
+  add_norm_grad(to, 6416, 64, DType::kBF16, Outputs::kBoth);  // more groups of 16 rows than blocks
+  for (const Outputs w : {Outputs::kRows, Outputs::kColumns}) add_norm_grad(to, 32, 2048, DType::kBF16, w);
+  for (const int64_t cols : {256, 4096}) add_norm_grad(to, 32, cols, DType::kBF16, Outputs::kBoth, "", true);
+  add_norm_grad(to, 37, 1600, DType::kBF16, Outputs::kBoth);  // columns not a multiple of a pack
+  add_norm_grad(to, 37, 2048, DType::kF16, Outputs::kRows);   // rows not a multiple of a block
+  add_norm_grad(to, 20, 90, DType::kBF16, Outputs::kBoth);    // rows not a multiple of a pack
+  add_norm_grad(to, 20, 64, DType::kF32, Outputs::kBoth);
+  add_norm_grad(to, 16, 128, DType::kBF16, Outputs::kBoth, " from unaligned addresses").skew = 1;
   for (const DType t : {DType::kBF16, DType::kF32}) {  // `current` scaling: amax of what is stored
     using G = LayerNormGrad;
     auto& c = add_case<G>(to, cat("[24, 512] amax only", suffix(t)));
@@ -191,7 +191,7 @@ CaseOf<AmaxHistory>& add_history(OpCases& to, int64_t n, int64_t steps, int64_t 
 
 void add_big(OpCases& to) {
   const size_t first = to.size();
-  add_quantize(to, 8192, 2048, DType::kBF16, DType::kF8E4M3, 4, Wanted::kBoth, " big");
+  add_quantize(to, 8192, 2048, DType::kBF16, DType::kF8E4M3, 4, Outputs::kBoth, " big");
   gemm_via_f32(to, 8192, 8192, 2048, DType::kF8E4M3, DType::kF8E4M3, DType::kBF16, false, " big");
   add_history(to, 384, 1024, 17, " big");
   for (size_t i = first; i < to.size(); ++i) to[i]->big = true;
@@ -202,22 +202,22 @@ void add_big(OpCases& to) {
 void add_fp8_cases(OpCases& to) {
   for (const DType codes : kFp8) {
     for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
-      for (const Wanted w : {Wanted::kBoth, Wanted::kRows, Wanted::kColumns})
+      for (const Outputs w : {Outputs::kBoth, Outputs::kRows, Outputs::kColumns})
         for (const int64_t cols : {1, 30, 64, 132}) add_quantize(to, 67, cols, t, codes, 3.1, w);
-    add_quantize(to, 128, 256, DType::kBF16, codes, 3.1, Wanted::kBoth);
-    add_quantize(to, 64, 64, DType::kF32, codes, 0.7, Wanted::kBoth, " beyond the range");
-    add_quantize(to, 20, 64, DType::kF32, codes, 0, Wanted::kBoth);
-    add_quantize(to, 20, 64, DType::kF32, codes, 1e-41, Wanted::kBoth);
-    add_quantize(to, 20, 64, DType::kF32, codes, 1e7, Wanted::kBoth);  // values below the smallest normal number
-    add_quantize(to, 33, 64, DType::kBF16, codes, 3.1, Wanted::kBoth, " from unaligned addresses");
+    add_quantize(to, 128, 256, DType::kBF16, codes, 3.1, Outputs::kBoth);
+    add_quantize(to, 64, 64, DType::kF32, codes, 0.7, Outputs::kBoth, " beyond the range");
+    add_quantize(to, 20, 64, DType::kF32, codes, 0, Outputs::kBoth);
+    add_quantize(to, 20, 64, DType::kF32, codes, 1e-41, Outputs::kBoth);
+    add_quantize(to, 20, 64, DType::kF32, codes, 1e7, Outputs::kBoth);  // values below the smallest normal number
+    add_quantize(to, 33, 64, DType::kBF16, codes, 3.1, Outputs::kBoth, " from unaligned addresses");
     to.back()->skew = 1;
-    add_quantize(to, 0, 64, DType::kF32, codes, 3.1, Wanted::kBoth, " empty");
+    add_quantize(to, 0, 64, DType::kF32, codes, 3.1, Outputs::kBoth, " empty");
   }
   for (const Fp8Source of : {Fp8Source::kPlain, Fp8Source::kGelu, Fp8Source::kGeluGrad}) {
     for (const DType t : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const DType codes : kFp8) add_made(to, 80, 144, t, codes, of, codes == DType::kF8E5M2, DType::kF32);
       add_made(to, 67, 131, t, DType::kF8E4M3, of, false, DType::kBF16);
-      add_look(to, 70, 72, t, of);
+      add_amax(to, 70, 72, t, of);
     }
     add_made(to, 200, 16, DType::kBF16, DType::kF8E5M2, of, true, DType::kBF16);
     add_made(to, 64, 128, DType::kBF16, DType::kF8E4M3, of, false, DType::kF32).skew = 1;

@@ -64,9 +64,9 @@ void check_same(ScratchRows& scratch, const Codes& a, const Codes& b) {
   CHECK((scratch.bytes(a.scale_inv) == scratch.bytes(b.scale_inv)));
   CHECK((scratch.bytes(a.step_amax) == scratch.bytes(b.step_amax)));
   CHECK((scratch.bytes(a.sums) == scratch.bytes(b.sums)));
-  float seen = 0;
-  std::memcpy(&seen, scratch.bytes(a.step_amax).data(), sizeof seen);
-  CHECK(seen > 0);
+  float largest = 0;
+  std::memcpy(&largest, scratch.bytes(a.step_amax).data(), sizeof largest);
+  CHECK(largest > 0);
 }
 
 constexpr int64_t kShapes[][2] = {{80, 144}, {67, 131}, {48, 1024}, {32, 2048}, {16, 4096}};

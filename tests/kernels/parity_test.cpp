@@ -217,19 +217,19 @@ void expect_versions_respected(const Backend& backend) {
       upload(g.b, b);
       g.b_version = version;
       backend.ops->gemm(g, stream);
-      std::vector<float> got(m * n), want(m * n);
+      std::vector<float> got(m * n), expected(m * n);
       backend.device->copy(got.data(), g.out.data, m * n * 4, stream);
       backend.device->synchronize(stream);
       Gemm r = g;
       const auto at = [](const std::vector<float>& v, Shape s) {
         return Tensor{reinterpret_cast<std::byte*>(const_cast<float*>(v.data())), s, DType::kF32, {}};
       };
-      r.a = at(a, g.a.shape), r.b = at(b, g.b.shape), r.out = at(want, g.out.shape);
+      r.a = at(a, g.a.shape), r.b = at(b, g.b.shape), r.out = at(expected, g.out.shape);
       reference::gemm(r, {});
       double error = 0, norm = 0;
       for (size_t i = 0; i < got.size(); ++i) {
-        error += std::pow(got[i] - want[i], 2);
-        norm += std::pow(want[i], 2);
+        error += std::pow(got[i] - expected[i], 2);
+        norm += std::pow(expected[i], 2);
       }
       INFO("version " << version << (trans_b ? ", b transposed" : ""));
       CHECK(std::sqrt(error / norm) <= 1e-5);

@@ -34,15 +34,15 @@ TEST_CASE("a pool gives every index to exactly one thread") {
     ThreadPool pool(threads);
     for (int64_t n : {0, 1, 2, 6, 7, 8, 100, 1000}) {
       for (int64_t grain : {1, 3, 64}) {
-        std::vector<int> seen(static_cast<size_t>(n), 0);
+        std::vector<int> runs(static_cast<size_t>(n), 0);
         std::atomic<int> out_of_range{0};  // assertions only on the main thread
         pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int thread) {
           if (thread < 0 || thread >= threads) ++out_of_range;
-          for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+          for (int64_t i = begin; i < end; ++i) ++runs[static_cast<size_t>(i)];
         });
         CHECK(out_of_range == 0);
-        CHECK(std::accumulate(seen.begin(), seen.end(), int64_t{0}) == n);
-        for (int count : seen) REQUIRE(count == 1);
+        CHECK(std::accumulate(runs.begin(), runs.end(), int64_t{0}) == n);
+        for (int count : runs) REQUIRE(count == 1);
       }
     }
   }

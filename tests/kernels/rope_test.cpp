@@ -11,11 +11,11 @@
 namespace gt::test {
 namespace {
 
-void expect_close(const std::vector<double>& got, const std::vector<double>& want) {
-  REQUIRE(got.size() == want.size());
+void expect_close(const std::vector<double>& got, const std::vector<double>& expected) {
+  REQUIRE(got.size() == expected.size());
   // transformers computes in f32: where llama3 interpolates two frequencies, a difference is rounded (4e-7 of the f64
   // value).
-  for (size_t i = 0; i < want.size(); ++i) CHECK(got[i] == Approx(want[i]).epsilon(5e-7));
+  for (size_t i = 0; i < expected.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(5e-7));
 }
 
 Tensor tensor(std::vector<float>& v, Shape s) { return {reinterpret_cast<std::byte*>(v.data()), s, DType::kF32, {}}; }

@@ -112,25 +112,25 @@ void expect_sums(const Backend& backend, Stream stream, int per_group, const F& 
     return host;
   };
   const SegmentTables together = world.tables(false), apart = world.tables(true);
-  std::vector<double> want = read();
+  std::vector<double> expected = read();
   for (const int32_t g : kGroups)
-    for (int j = 0; j < per_group; ++j) want[static_cast<size_t>(per_group * g + j)] = 0;
+    for (int j = 0; j < per_group; ++j) expected[static_cast<size_t>(per_group * g + j)] = 0;
   for (const SegmentTable& t : apart.tables()) {
     call(*backend.ops, t, world);
     const std::vector<double> now = read();
     for (int j = 0; j < per_group; ++j) {
       const auto at = static_cast<size_t>(per_group * t.host->group + j);
-      want[at] += now[at];
+      expected[at] += now[at];
     }
   }
   const SegmentsFixture again(backend, stream, 0);
   const SegmentTables fresh = again.tables(false);
   call(*backend.ops, fresh.tables().front(), again);
   backend.device->synchronize(stream);
-  std::vector<double> got(want.size());
+  std::vector<double> got(expected.size());
   backend.device->copy(got.data(), again.sums.data, again.sums.bytes(), stream);
   backend.device->synchronize(stream);
-  CHECK(got == want);
+  CHECK(got == expected);
 }
 
 void on_every_backend(const std::function<void(const Backend&, Stream)>& check) {

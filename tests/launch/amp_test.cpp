@@ -22,13 +22,14 @@ struct Level {
   bool scaled;
   bool rounds_stochastically = false;
 };
-const std::vector<Level> kLevels{{"O1 bf16", {.level = 1, .half = DType::kBF16}, false},
-                                 {"O1 fp16", {.level = 1, .half = DType::kF16}, true},
-                                 {"O2 bf16", {.level = 2, .half = DType::kBF16}, false},
-                                 {"O2 fp16", {.level = 2, .half = DType::kF16}, true},
-                                 {"O2 bf16, norms too", {.level = 2, .half = DType::kBF16, .keep_norm = false}, false}};
-constexpr Precision kO3{.level = 3, .half = DType::kBF16, .keep_norm = false, .masters = false};
-constexpr Precision kO3Fp16{.level = 3, .half = DType::kF16, .keep_norm = false, .masters = false};
+const std::vector<Level> kLevels{
+    {"O1 bf16", {.level = 1, .compute_dtype = DType::kBF16}, false},
+    {"O1 fp16", {.level = 1, .compute_dtype = DType::kF16}, true},
+    {"O2 bf16", {.level = 2, .compute_dtype = DType::kBF16}, false},
+    {"O2 fp16", {.level = 2, .compute_dtype = DType::kF16}, true},
+    {"O2 bf16, norms too", {.level = 2, .compute_dtype = DType::kBF16, .keep_norm = false}, false}};
+constexpr Precision kO3{.level = 3, .compute_dtype = DType::kBF16, .keep_norm = false, .masters = false};
+constexpr Precision kO3Fp16{.level = 3, .compute_dtype = DType::kF16, .keep_norm = false, .masters = false};
 
 MeshRun small(MeshShape mesh, const Level& level) {
   MeshRun run = small_amp_run(mesh, level.precision, level.scaled);
@@ -51,8 +52,9 @@ TEST_CASE(
   levels.push_back({"O0", {}, false});
   levels.push_back({"O3 bf16", kO3, false});
   levels.push_back({"O3 fp16", kO3Fp16, false});
-  levels.push_back({"O2 fp16 without masters", {.level = 2, .half = DType::kF16, .masters = false}, true});
-  levels.push_back({"O2 bf16 rounded at random", {.level = 2, .half = DType::kBF16, .masters = false}, false, true});
+  levels.push_back({"O2 fp16 without masters", {.level = 2, .compute_dtype = DType::kF16, .masters = false}, true});
+  levels.push_back(
+      {"O2 bf16 rounded at random", {.level = 2, .compute_dtype = DType::kBF16, .masters = false}, false, true});
   levels.push_back({"O0 int8", {.int8 = true}, false});
   levels.push_back({"O1 int8", {.level = 1, .int8 = true}, false});
   levels.push_back({"O2 int8", {.level = 2, .int8 = true}, false});
@@ -99,7 +101,7 @@ TEST_CASE("with master weights every 16-bit parameter is its master rounded to n
           CHECK(u.master.dtype == DType::kF32);
           CHECK(u.grad.dtype == DType::kF32);
           if (u.value.dtype == DType::kF32) continue;
-          CHECK(u.value.dtype == level.precision.half);
+          CHECK(u.value.dtype == level.precision.compute_dtype);
           std::vector<std::byte> rounded(static_cast<size_t>(u.value.bytes()));
           cpu_backend().ops->cast(
               {.src = u.master, .dst = {rounded.data(), u.value.shape, u.value.dtype, u.value.device}}, {});
@@ -128,7 +130,7 @@ TEST_CASE("without master weights the 16-bit values are trained, and memory is t
       const std::lock_guard lock(mutex);
       CHECK(engine.store().master_bytes() == 0);
       for (const TensorRange& u : engine.store().ranges()) {
-        CHECK(u.value.dtype == precision.half);
+        CHECK(u.value.dtype == precision.compute_dtype);
         CHECK(u.master.data == u.value.data);
         CHECK_FALSE(u.rounded());
         elements += u.value.numel();
@@ -170,7 +172,7 @@ TEST_CASE("an update below 16-bit resolution changes the master weight and event
 
 TEST_CASE("stochastically rounded values are bitwise identical under all layouts with the same arithmetic") {
   // One step only: gradients of TP ranks differ in the last bits of 16-bit values, and further steps amplify that.
-  const Level level{"", {.level = 2, .half = DType::kBF16, .masters = false}, false, true};
+  const Level level{"", {.level = 2, .compute_dtype = DType::kBF16, .masters = false}, false, true};
   const auto weights = [&](MeshShape mesh, std::optional<uint64_t> seed) {
     MeshRun run = small(mesh, level);
     run.steps = 1;
@@ -270,19 +272,19 @@ TEST_CASE("16-bit values halve memory and traffic, master weights are sharded wi
     return plan_memory(o, {.dp = 4}, 0);
   };
   for (int stage : {0, 1, 2}) {
-    const EnginePlan full = plan(stage, 0), half = plan(stage, 2);
+    const EnginePlan full = plan(stage, 0), mixed = plan(stage, 2);
     const auto share = static_cast<double>(stage == 0 ? 1 : 4);
     const auto parameters = static_cast<double>(describe(o.model).parameters());
     INFO("zero " << stage);
     CHECK(static_cast<double>(full.memory.weights) == Approx(4 * parameters).epsilon(0.02));
-    CHECK(static_cast<double>(half.memory.weights) == Approx(2 * parameters).epsilon(0.03));
+    CHECK(static_cast<double>(mixed.memory.weights) == Approx(2 * parameters).epsilon(0.03));
     CHECK(static_cast<double>(full.memory.optimizer) == Approx(8 * parameters / share).epsilon(0.02));
-    CHECK(static_cast<double>(half.memory.optimizer) == Approx(12 * parameters / share).epsilon(0.03));
-    CHECK(static_cast<double>(half.memory.gradients) == Approx(full.memory.gradients).epsilon(0.02));
+    CHECK(static_cast<double>(mixed.memory.optimizer) == Approx(12 * parameters / share).epsilon(0.03));
+    CHECK(static_cast<double>(mixed.memory.gradients) == Approx(full.memory.gradients).epsilon(0.02));
     if (stage > 0)
-      CHECK(static_cast<double>(half.sent.data_parallel.all_gather) ==
+      CHECK(static_cast<double>(mixed.sent.data_parallel.all_gather) ==
             Approx(static_cast<double>(full.sent.data_parallel.all_gather) / 2).epsilon(0.03));
-    CHECK(static_cast<double>(half.sent.data_parallel.reduce_scatter) ==
+    CHECK(static_cast<double>(mixed.sent.data_parallel.reduce_scatter) ==
           Approx(static_cast<double>(full.sent.data_parallel.reduce_scatter)).epsilon(0.02));
   }
 }

@@ -67,8 +67,8 @@ TEST_CASE("bench writes its measurements as one JSON object, with sol where peak
   put_ceilings(dir, a.find("device")->text, static_cast<int64_t>(hidden / heads),
                static_cast<int64_t>(number(a, "seq")));
   must(run + "b.jsonl", dir);
-  const Outcome seen = must("bench step" + tiny() + " --warmup 0 --steps 2 --out b.jsonl", dir);
-  CHECK((seen.prints("sol ") && seen.prints("sol0 ")));
+  const Outcome printed = must("bench step" + tiny() + " --warmup 0 --steps 2 --out b.jsonl", dir);
+  CHECK((printed.prints("sol ") && printed.prints("sol0 ")));
   REQUIRE(lines_of(dir / "b.jsonl").size() == 2);
   const JsonValue b = parse_json(lines_of(dir / "b.jsonl")[1], "b.jsonl");
   CHECK(number(b, "steps") == 2);

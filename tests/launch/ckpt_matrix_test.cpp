@@ -51,11 +51,9 @@ TEST_CASE("a run that stops and resumes is bitwise the uninterrupted run, under 
   int good = 0;
   for (const EightRanks& l : layouts) {
     TempDir dir;
-    const bool half_precision = (&l - layouts.data()) % 3 == 1;  // with a loss scale that must be restored
-    const std::string run =
-                          kModel + flags_of(l) +
-                          (half_precision ? "--precision.amp O2 --precision.dtype fp16 --precision.loss_scale_window 3"
-                                          : ""),
+    const bool fp16 = (&l - layouts.data()) % 3 == 1;  // with a loss scale that must be restored
+    const std::string run = kModel + flags_of(l) +
+                            (fp16 ? "--precision.amp O2 --precision.dtype fp16 --precision.loss_scale_window 3" : ""),
                       whole = " --train.steps " + std::to_string(2 * half),
                       save = " --checkpoint.every " + std::to_string(half);
     INFO(flags_of(l));

@@ -147,10 +147,10 @@ TEST_CASE("records of the steps before a checkpoint are on disk at its commit, a
     if (const std::string name = e.path().filename(); name.rfind("step-", 0) == 0)
       newest = std::max<int64_t>(newest, std::stoll(name.substr(5)));
   REQUIRE(newest >= 8);
-  std::map<int64_t, int> seen;
+  std::map<int64_t, int> times;
   const auto steps_logged = logged(dir / "runs/a", "step");
-  for (const double step : steps_logged) ++seen[static_cast<int64_t>(step)];
-  for (int64_t step = 1; step <= newest; ++step) REQUIRE(seen[step] == 1);
+  for (const double step : steps_logged) ++times[static_cast<int64_t>(step)];
+  for (int64_t step = 1; step <= newest; ++step) REQUIRE(times[step] == 1);
   must(run + fmt::format("--train.steps {}", newest + 3), dir.path());
   CHECK(logged(dir / "runs/a", "loss").size() == static_cast<size_t>(newest + 3));
 }

@@ -149,7 +149,7 @@ TEST_CASE("overlap on or off is bitwise equal under 200 random delays in the com
   const MeshShape mesh{.pp = 2, .dp = 2, .tp = 2};
   MeshRun calm = run_of(mesh);
   calm.engine.zero.bucket_bytes = 4 << 10;
-  const MeshResult want = run_mesh(calm);
+  const MeshResult expected = run_mesh(calm);
   for (uint64_t seed : {11, 12, 13}) {
     for (bool overlap : {true, false}) {
       MeshRun run = calm;
@@ -161,10 +161,10 @@ TEST_CASE("overlap on or off is bitwise equal under 200 random delays in the com
       const MeshResult got = run_mesh(run);
       INFO("seed " << seed << " overlap " << overlap);
       CHECK(delays == 200);  // 25 on each of 8 ranks
-      CHECK(got.losses == want.losses);
-      CHECK(got.norms == want.norms);
-      CHECK(got.grads == want.grads);
-      CHECK(got.weights == want.weights);
+      CHECK(got.losses == expected.losses);
+      CHECK(got.norms == expected.norms);
+      CHECK(got.grads == expected.grads);
+      CHECK(got.weights == expected.weights);
     }
   }
 }

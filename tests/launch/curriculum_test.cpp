@@ -139,13 +139,13 @@ TEST_CASE("a run with growing sequences resumes bitwise in another layout, and c
   const Outcome other = gpttrain(kTiny + "--log.name parts --train.steps 12 --data.curriculum_steps 30", dir.path());
   CHECK(other.code == 2);
   CHECK(other.prints("data.curriculum_steps"));
-  const Outcome asked = gpttrain(kTiny +
-                                     "--log.name parts --train.steps 12 --data.curriculum_steps 30 "
-                                     "--checkpoint.allow_change data.curriculum_steps",
-                                 dir.path());
-  INFO(asked.out);
-  CHECK(asked.code == 0);
-  CHECK(asked.prints("the curriculum changed: the last step before the checkpoint took 32"));
+  const Outcome allowed = gpttrain(kTiny +
+                                       "--log.name parts --train.steps 12 --data.curriculum_steps 30 "
+                                       "--checkpoint.allow_change data.curriculum_steps",
+                                   dir.path());
+  INFO(allowed.out);
+  CHECK(allowed.code == 0);
+  CHECK(allowed.prints("the curriculum changed: the last step before the checkpoint took 32"));
 }
 
 TEST_CASE("lengths that the model or the layout does not support are refused before anything starts") {

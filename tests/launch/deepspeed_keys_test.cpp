@@ -96,11 +96,11 @@ bool needs_value(const DsKey& k) { return k.type != DsType::kBlock; }
 }  // namespace
 
 TEST_CASE("the key table has no key twice, and every row is complete") {
-  std::set<std::string_view> seen;
+  std::set<std::string_view> paths;
   Config c;
   for (const DsKey& k : deepspeed_keys()) {
     INFO(name_of(k));
-    CHECK(seen.insert(k.path).second);
+    CHECK(paths.insert(k.path).second);
     CHECK(find_deepspeed_key(k.path) == &k);
     if (const size_t dot = k.path.rfind('.'); dot != std::string_view::npos) {
       REQUIRE(find_deepspeed_key(k.path.substr(0, dot)) != nullptr);
@@ -109,7 +109,7 @@ TEST_CASE("the key table has no key twice, and every row is complete") {
     if (k.status == DsStatus::kIgnored || k.status == DsStatus::kRefused) CHECK(!k.why.empty());
     if (!k.native.empty()) CHECK(value_of(c, std::string(k.native)) != "no such key");
   }
-  CHECK(seen.size() > 200);
+  CHECK(paths.size() > 200);
 }
 
 TEST_CASE("every key alone behaves as its table row states") {

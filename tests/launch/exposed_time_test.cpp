@@ -21,7 +21,7 @@ EngineOptions tiny() {
 }
 
 // Times of one rank and step, in seconds.
-struct Seen {
+struct RankTimes {
   Timers timers{};    // mean over the replicas of its pipeline rank; equal on all of them
   double whole = 0;   // from begin to end of the step
   double inside = 0;  // inside compute actions
@@ -29,8 +29,8 @@ struct Seen {
 };
 
 // Returns [rank][step]. Every wait of a group with more than one rank is delayed by up to a millisecond.
-std::vector<std::vector<Seen>> run_delayed(const EngineOptions& o, MeshShape shape) {
-  std::vector<std::vector<Seen>> out(static_cast<size_t>(shape.world()), std::vector<Seen>(kSteps));
+std::vector<std::vector<RankTimes>> run_delayed(const EngineOptions& o, MeshShape shape) {
+  std::vector<std::vector<RankTimes>> out(static_cast<size_t>(shape.world()), std::vector<RankTimes>(kSteps));
   std::vector<Delays*> delays(out.size());
   const WrapFactory wrap = [&](GroupFactory& f) {
     auto made = std::make_unique<DelayedFactory>(f, 7, 1 << 20);
@@ -46,7 +46,7 @@ std::vector<std::vector<Seen>> run_delayed(const EngineOptions& o, MeshShape sha
       [&](EngineRank& r) {
         const auto rank = static_cast<size_t>(r.mesh.rank());
         for (int k = 0; k < kSteps; ++k) {
-          Seen& s = out[rank][static_cast<size_t>(k)];
+          RankTimes& s = out[rank][static_cast<size_t>(k)];
           const Delays before = *delays[rank];
           const StepResult result = r.step(k);
           for (int op = 0; op < kNumCommOps; ++op)
@@ -66,11 +66,11 @@ double busy(const Timers& t) { return t[kForwardTime] + t[kBackwardTime] + t[kIn
 
 // Mean over the replicas of pipeline rank `pp`.
 template <class F>
-double replicas(const std::vector<std::vector<Seen>>& seen, MeshShape shape, int pp, F of) {
+double replicas(const std::vector<std::vector<RankTimes>>& times, MeshShape shape, int pp, F of) {
   double sum = 0;
   int n = 0;
   for (int r = 0; r < shape.world(); ++r)
-    if (shape.coord(Axis::kPp, r) == pp) sum += of(seen[static_cast<size_t>(r)]), ++n;
+    if (shape.coord(Axis::kPp, r) == pp) sum += of(times[static_cast<size_t>(r)]), ++n;
   return sum / n;
 }
 
@@ -92,18 +92,18 @@ TEST_CASE("waits for ZeRO's gathers and reductions are not compute, and each has
       o.zero.stage = way.stage;
       o.zero.grad_reduce = way.reduce;
       o.zero.overlap = way.overlap;
-      const auto seen = run_delayed(o, shape);
+      const auto times = run_delayed(o, shape);
       for (int pp = 0; pp < shape.pp; ++pp)
         for (size_t k = 0; k + 1 < kSteps; ++k) {
           const auto slept = [&](CommOp op) {
-            return replicas(seen, shape, pp,
-                            [&](const std::vector<Seen>& s) { return s[k].slept[static_cast<int>(op)]; });
+            return replicas(times, shape, pp,
+                            [&](const std::vector<RankTimes>& s) { return s[k].slept[static_cast<int>(op)]; });
           };
-          const double whole = replicas(seen, shape, pp, [&](const auto& s) { return s[k].whole; });
-          const double inside = replicas(seen, shape, pp, [&](const auto& s) { return s[k].inside; });
+          const double whole = replicas(times, shape, pp, [&](const auto& s) { return s[k].whole; });
+          const double inside = replicas(times, shape, pp, [&](const auto& s) { return s[k].inside; });
           const auto rank = static_cast<size_t>(pp * shape.dp);
           // Reductions and gathers of a step are reported with the next one.
-          const Timers &now = seen[rank][k].timers, &next = seen[rank][k + 1].timers;
+          const Timers &now = times[rank][k].timers, &next = times[rank][k + 1].timers;
           CHECK(slept(CommOp::kAllGather) > 0);
           CHECK(slept(CommOp::kReduceScatter) > 0);
           CHECK(next[kGatherTime] >= slept(CommOp::kAllGather));
@@ -124,18 +124,18 @@ TEST_CASE("waits for tensor-parallel collectives have their timer, and count as 
     const MeshShape shape{.pp = 2, .tp = 2};
     EngineOptions o = tiny();
     o.sequence_parallel = sequence_parallel;
-    const auto seen = run_delayed(o, shape);
+    const auto times = run_delayed(o, shape);
     for (int pp = 0; pp < 2; ++pp)
       for (size_t k = 0; k < kSteps; ++k) {
         // The remaining all-reduces are one of the world and those of the tied embeddings.
-        const double slept = replicas(seen, shape, pp, [&](const std::vector<Seen>& s) {
+        const double slept = replicas(times, shape, pp, [&](const std::vector<RankTimes>& s) {
           const double world = 2 * 1e-3;
           return s[k].slept[static_cast<int>(CommOp::kAllGather)] +
                  s[k].slept[static_cast<int>(CommOp::kReduceScatter)] +
                  s[k].slept[static_cast<int>(CommOp::kAllReduce)] - world;
         });
-        const Timers& t = seen[static_cast<size_t>(2 * pp)][k].timers;
-        const double inside = replicas(seen, shape, pp, [&](const auto& s) { return s[k].inside; });
+        const Timers& t = times[static_cast<size_t>(2 * pp)][k].timers;
+        const double inside = replicas(times, shape, pp, [&](const auto& s) { return s[k].inside; });
         CHECK(slept > 0);
         CHECK(t[kTpTime] >= slept);
         CHECK(t[kTpTime] + busy(t) == Approx(inside).epsilon(1e-6));

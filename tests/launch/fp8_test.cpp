@@ -15,7 +15,7 @@ using namespace gt;
 
 namespace {
 
-constexpr Precision kHalf{.level = 2}, kCurrent{.level = 2, .fp8 = true},
+constexpr Precision kBf16{.level = 2}, kCurrent{.level = 2, .fp8 = true},
     kDelayed{.level = 2, .fp8 = true, .fp8_delayed = true};
 
 MeshRun small(MeshShape mesh, Precision precision = kCurrent) { return small_amp_run(mesh, precision, false); }
@@ -80,7 +80,7 @@ TEST_CASE("FP8: ZeRO stages, pipelines, schedules and recomputation are bitwise 
   const auto small = [&](MeshShape mesh) { return small_amp_run(mesh, scaling, false, family); };
   const MeshResult one = run_mesh(small({}));
   CHECK(one.losses.back() < one.losses.front());
-  CHECK(one.losses != run_mesh(small_amp_run({}, kHalf, false, family)).losses);
+  CHECK(one.losses != run_mesh(small_amp_run({}, kBf16, false, family)).losses);
   for (const Recompute how : {Recompute::kSelective, Recompute::kFull}) {
     MeshRun run = small({});
     run.engine.recompute = how;
@@ -132,11 +132,11 @@ TEST_CASE("memory of FP8 tensors is planned, and FP8 layer inputs take less than
         return r;
       };
       result(kDelayed, Recompute::kNone);
-      const MeshResult codes = result(kCurrent, Recompute::kNone), half = result(kHalf, Recompute::kNone);
+      const MeshResult codes = result(kCurrent, Recompute::kNone), bf16 = result(kBf16, Recompute::kNone);
       const auto activations = [](const MeshResult& r) { return r.measured[0].train.activation_bytes; };
-      CHECK(activations(codes) < activations(half));
+      CHECK(activations(codes) < activations(bf16));
       CHECK(activations(result(kCurrent, Recompute::kSelective)) < activations(codes));
-      CHECK(codes.measured[0].memory.weights > half.measured[0].memory.weights);
+      CHECK(codes.measured[0].memory.weights > bf16.measured[0].memory.weights);
     }
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("delayed scaling uses the amax of previous steps, over all microbatche
 TEST_CASE("the first and the last block stay 16-bit where so configured") {
   Precision inner = kCurrent;
   inner.fp8_skip_ends = true;
-  check_same(run_mesh(small({}, inner)), run_mesh(small({}, kHalf)));  // both blocks stay 16-bit
+  check_same(run_mesh(small({}, inner)), run_mesh(small({}, kBf16)));  // both blocks stay 16-bit
   const auto of_three = [](Precision p, MeshShape mesh) {
     MeshRun run = small(mesh, p);
     run.engine.model.layers = 3;
@@ -179,7 +179,7 @@ TEST_CASE("the first and the last block stay 16-bit where so configured") {
     return run_mesh(run);
   };
   const MeshResult some = of_three(inner, {});
-  CHECK(some.losses != of_three(kHalf, {}).losses);
+  CHECK(some.losses != of_three(kBf16, {}).losses);
   CHECK(some.losses != of_three(kCurrent, {}).losses);
   check_same(of_three(inner, {.pp = 2}), some);
 }
@@ -194,14 +194,14 @@ TEST_CASE("200 steps of the tiny config end within 1 % of the loss of bf16", "[E
     run.samples = synthetic_samples(1600, 32, 512, 5);  // learnable data
     return run_mesh(run).losses;
   };
-  const std::vector<double> half = losses(kHalf);
-  CHECK(mean_of_last(half, 20) < 0.9 * half.front());
+  const std::vector<double> bf16 = losses(kBf16);
+  CHECK(mean_of_last(bf16, 20) < 0.9 * bf16.front());
   for (const Precision& scaling : {kCurrent, kDelayed}) {
     INFO((scaling.fp8_delayed ? "delayed" : "current"));
     const std::vector<double> codes = losses(scaling);
-    CHECK(codes != half);
-    CHECK(mean_of_last(codes, 20) == Approx(mean_of_last(half, 20)).epsilon(0.01));
-    for (size_t i = 0; i < half.size(); ++i) CHECK(codes[i] == Approx(half[i]).epsilon(0.01));
+    CHECK(codes != bf16);
+    CHECK(mean_of_last(codes, 20) == Approx(mean_of_last(bf16, 20)).epsilon(0.01));
+    for (size_t i = 0; i < bf16.size(); ++i) CHECK(codes[i] == Approx(bf16[i]).epsilon(0.01));
   }
 }
 

@@ -248,11 +248,11 @@ TEST_CASE("eval equals training's own evaluation, on every layout") {
     INFO(how << "\n" << out);
     CHECK(out.find(loss) != std::string::npos);
   }
-  const GenerateFixture half(
+  const GenerateFixture bf16(
       "--model.layers 2 --model.hidden 32 --model.heads 4 --model.seq 24 --amp O2",
       "--train.steps 4 --train.eval_every 4 --train.eval_steps 3");  // its evaluation allocates no masters
-  std::snprintf(loss, sizeof loss, "loss %.6f", logged(half / "runs/run", "loss", "eval").back());
-  CHECK(half.out("eval --load runs/run --data.train tokens --data.split 90,10 --steps 3").find(loss) !=
+  std::snprintf(loss, sizeof loss, "loss %.6f", logged(bf16 / "runs/run", "loss", "eval").back());
+  CHECK(bf16.out("eval --load runs/run --data.train tokens --data.split 90,10 --steps 3").find(loss) !=
         std::string::npos);
   const std::string whole = rig.out(eval), tp = rig.out(eval + "--tp 2 --launch.ranks threads");
   CHECK(whole.find("the whole split") != std::string::npos);

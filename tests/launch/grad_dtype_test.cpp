@@ -19,7 +19,7 @@ struct Level {
 const std::vector<Level> kLevels{{"O0", {}},
                                  {"O1 bf16", {.level = 1}},
                                  {"O2 bf16", {.level = 2}},
-                                 {"O2 fp16", {.level = 2, .half = DType::kF16}, true},
+                                 {"O2 fp16", {.level = 2, .compute_dtype = DType::kF16}, true},
                                  {"O3 bf16", {.level = 3, .keep_norm = false, .masters = false}}};
 
 MeshRun small(MeshShape mesh, const Level& level, DType grad = DType::kBF16) {
@@ -77,14 +77,14 @@ TEST_CASE("bf16 gradients: the optimizer reads bf16, stored in half the bytes, a
       o.zero = {.stage = stage, .bucket_bytes = 1 << 14, .persist_numel = 0, .grad = grad, .reduce = reduce};
       return plan_memory(o, {.dp = 4}, 0).memory;
     };
-    const MemoryReport full = plan(DType::kF32, DType::kF32), half = plan(DType::kBF16, DType::kBF16);
+    const MemoryReport full = plan(DType::kF32, DType::kF32), bf16 = plan(DType::kBF16, DType::kBF16);
     const auto whole = static_cast<double>(full.gradients);
-    CHECK(static_cast<double>(half.gradients) == Approx(whole / 2).epsilon(0.01));
-    CHECK(half.weights == full.weights);
-    CHECK(half.optimizer == full.optimizer);
+    CHECK(static_cast<double>(bf16.gradients) == Approx(whole / 2).epsilon(0.01));
+    CHECK(bf16.weights == full.weights);
+    CHECK(bf16.optimizer == full.optimizer);
     // Gradients reduced as FP32 need an extra buffer while in flight: one bucket.
     const MemoryReport sent_wide = plan(DType::kBF16, DType::kF32);
-    CHECK(sent_wide.gradients <= half.gradients + 2 * o.zero.bucket_bytes);
+    CHECK(sent_wide.gradients <= bf16.gradients + 2 * o.zero.bucket_bytes);
   }
   const auto alone = [&](DType grad) {
     o.zero = {.grad = grad};
@@ -128,9 +128,9 @@ TEST_CASE("bf16 gradients: 60 steps of 8 microbatches end where those of FP32 gr
       CHECK(r.losses.back() < 0.5 * r.losses.front());
       return r.losses.back();
     };
-    const double full = last(DType::kF32), half = last(DType::kBF16);
-    INFO(level.name << ": FP32 " << full << ", bf16 " << half);
-    CHECK(half == Approx(full).epsilon(0.02));
+    const double full = last(DType::kF32), bf16 = last(DType::kBF16);
+    INFO(level.name << ": FP32 " << full << ", bf16 " << bf16);
+    CHECK(bf16 == Approx(full).epsilon(0.02));
   }
 }
 

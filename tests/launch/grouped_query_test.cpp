@@ -211,9 +211,9 @@ TEST_CASE("a grouped model is saved, resumed, exported and generates the same wh
     must("train " + model + folders + "--train.steps 2 " + layout);
     must("train " + model + folders + "--train.steps 3 --tp 2 --dp 2");
     must("train " + model + folders + "--train.steps 4");
-    const std::vector<double> want = logged(dir / "runs/one", "loss"), got = logged(dir / ("runs/" + run), "loss");
+    const std::vector<double> expected = logged(dir / "runs/one", "loss"), got = logged(dir / ("runs/" + run), "loss");
     REQUIRE(got.size() == 3);
-    for (size_t i = 0; i < 3; ++i) CHECK(got[i] == Approx(want[i + 1]).epsilon(1e-5));
+    for (size_t i = 0; i < 3; ++i) CHECK(got[i] == Approx(expected[i + 1]).epsilon(1e-5));
     // After a step that changes nothing, the weights are bitwise identical.
     std::filesystem::copy(dir / "runs/one/checkpoints/step-000000001", dir / (run + "-still/step-000000001"),
                           std::filesystem::copy_options::recursive);

@@ -119,7 +119,7 @@ namespace {
 
 // Draws a number of legal layouts of a model and compares each with one rank; every illegal draw must be rejected with
 // a fix.
-void check_random_layouts(const Config& base, uint64_t seed, uint64_t wanted) {
+void check_random_layouts(const Config& base, uint64_t seed, uint64_t goal) {
   const std::vector<LayoutAxis> axes = layout_axes(base, kRanks);
   std::mt19937_64 random(seed);
   std::set<std::string> done;
@@ -127,11 +127,11 @@ void check_random_layouts(const Config& base, uint64_t seed, uint64_t wanted) {
   size_t refused = 0, drawn = 0;
   std::map<std::string, size_t> levels;
   double worst = 0, loss = 0;
-  while (done.size() < wanted && drawn++ < 500 * wanted) {
+  while (done.size() < goal && drawn++ < 500 * goal) {
     const Settings settings = draw(axes, base.model.layers, random);
     const CheckedLayout layout = check_layout(base, settings);
     if (!layout.problems.empty()) {
-      if (++refused <= 4 * wanted) require_way_out(settings, layout.problems);
+      if (++refused <= 4 * goal) require_way_out(settings, layout.problems);
       continue;
     }
     if (!done.insert(config_json(layout.config)).second) continue;
@@ -152,7 +152,7 @@ void check_random_layouts(const Config& base, uint64_t seed, uint64_t wanted) {
       "layout matrix: seed {}, {} layouts of {} drawn, {} refused, {} runs to compare with; in FP32 the "
       "largest relative error of a gradient is {:.1e}, of a loss in 20 steps {:.1e}\n",
       seed, done.size(), drawn, refused, verifier.reference_runs(), worst, loss);
-  CHECK(done.size() == wanted);
+  CHECK(done.size() == goal);
   CHECK(refused > 0);
   std::set<std::string> expected{"O0 fp32"};
   for (const LayoutAxis& a : axes)
@@ -160,7 +160,7 @@ void check_random_layouts(const Config& base, uint64_t seed, uint64_t wanted) {
       for (const std::string& level : a.values)
         if (level != "O0" && check_layout(base, {{a.key, level}}).problems.empty())
           expected.insert(level + " bf16"), expected.insert(level + " fp16");
-  for (const std::string& level : expected) CHECK((wanted < 64 || levels[level] > 0));
+  for (const std::string& level : expected) CHECK((goal < 64 || levels[level] > 0));
   // Error of each tensor relative to its own length, where equality requires 1e-5. Mostly below 1e-6 (9.4e-7 with seed
   // 1). Larger values, up to 1.3e-6 with seed 2, are weights and biases of norms at hidden size 16: sums that cancel to
   // 1e-4 of the gradient's length. All gradients as one vector stay below 3.3e-7, and at hidden 64 and 128 every tensor

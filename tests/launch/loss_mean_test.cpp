@@ -131,15 +131,15 @@ TEST_CASE("the ends of documents carry no loss when so configured, under every l
   const std::vector<double> all = losses("all", "");
   for (const std::string mean : {"token", "microbatch"}) {
     const std::string flags = "--data.eod_mask_loss true --train.loss_mean " + mean + " ";
-    const std::vector<double> want = losses(mean, flags);
-    CHECK(std::abs(want[0] - all[0]) > 1e-4);
+    const std::vector<double> expected = losses(mean, flags);
+    CHECK(std::abs(expected[0] - all[0]) > 1e-4);
     int k = 0;
     for (const char* layout : {"--dp 2", "--tp 2 --pp 2 --dp 2", "--pp 2 --zero 2"}) {
       INFO(mean << " " << layout);
       const std::vector<double> got = losses(mean + std::to_string(k++), flags + layout);
-      REQUIRE(got.size() == want.size());
-      CHECK(got[0] == Approx(want[0]).epsilon(1e-6));
-      for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(want[i]).epsilon(1e-5));
+      REQUIRE(got.size() == expected.size());
+      CHECK(got[0] == Approx(expected[0]).epsilon(1e-6));
+      for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(1e-5));
     }
   }
 }

@@ -84,7 +84,7 @@ TEST_CASE("overflowing steps do not depend on micro_batch, accumulation or data-
     run.engine.micro_batch = l.micro;
     run.engine.mean_of_microbatches = means;
     run.engine.precision.level = 2;
-    run.engine.precision.half = DType::kF16;
+    run.engine.precision.compute_dtype = DType::kF16;
     run.engine.zero.reduce = l.reduce;
     run.engine.loss_scale = {.dynamic = true, .init = scale, .window = 2, .delta = 0, .hysteresis = 1};
     run.steps = 8;

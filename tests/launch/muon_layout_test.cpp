@@ -72,23 +72,23 @@ TEST_CASE("Muon trains every layout as one rank, bitwise across pp and ZeRO stag
 }
 
 TEST_CASE("Muon at every level of precision is bitwise equal across pp and ZeRO stages, also under loss scaling") {
-  const Precision levels[] = {{.level = 1, .half = DType::kBF16},
-                              {.level = 1, .half = DType::kF16},
-                              {.level = 2, .half = DType::kBF16},
-                              {.level = 2, .half = DType::kF16},
-                              {.level = 3, .half = DType::kF16, .keep_norm = false, .masters = false},
-                              {.level = 3, .half = DType::kBF16, .keep_norm = false, .masters = false}};
+  const Precision levels[] = {{.level = 1, .compute_dtype = DType::kBF16},
+                              {.level = 1, .compute_dtype = DType::kF16},
+                              {.level = 2, .compute_dtype = DType::kBF16},
+                              {.level = 2, .compute_dtype = DType::kF16},
+                              {.level = 3, .compute_dtype = DType::kF16, .keep_norm = false, .masters = false},
+                              {.level = 3, .compute_dtype = DType::kBF16, .keep_norm = false, .masters = false}};
   for (const Precision& level : levels) {
     const auto with = [&](MeshShape mesh, int stage) {
       MeshRun run = muon_run(mesh, stage);
       run.engine.precision = level;
       run.engine.optim.muon_dtype = DType::kBF16;
-      const bool fp16 = level.half == DType::kF16;
+      const bool fp16 = level.compute_dtype == DType::kF16;
       if (fp16) run.engine.loss_scale = {.dynamic = true, .init = 0x1p10, .window = 2, .delta = 0, .hysteresis = 1};
       if (level.level == 3 && !fp16) run.engine.optim.rounding_seed = 11;  // stochastic rounding
       return run_mesh(run);
     };
-    INFO("O" << level.level << " " << name_of(level.half));
+    INFO("O" << level.level << " " << name_of(level.compute_dtype));
     const MeshResult base = with({.dp = 2, .tp = 2}, 1);
     CHECK(base.losses.back() < base.losses.front());
     for (const int stage : {0, 2, 3}) check_bitwise(with({.dp = 2, .tp = 2}, stage), base);

@@ -176,7 +176,7 @@ TEST_CASE("parameter groups are bitwise equal at every ZeRO stage with stochasti
   for (const std::string& type : optimizer_names()) {
     const auto with = [&](int stage) {
       MeshRun run = grouped_run(type.c_str(), {.dp = 2}, stage);
-      run.engine.precision = {.level = 3, .half = DType::kBF16, .keep_norm = false, .masters = false};
+      run.engine.precision = {.level = 3, .compute_dtype = DType::kBF16, .keep_norm = false, .masters = false};
       run.engine.optim.rounding_seed = 11;
       return run_mesh(run);
     };

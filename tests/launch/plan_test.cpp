@@ -143,16 +143,16 @@ TEST_CASE("plan: calibrated to published steps, it predicts both calibration and
   const std::vector<PlanRow> rows = read_plan_rows(kRows + "published.csv");
   const MachineProfiles profiles = calibrate_profiles(rows);
   const std::vector<double> unseen = unseen_errors(rows, 5);
-  Mean seen, left_out;
+  Mean calibrated, left_out;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!timed(rows[i])) continue;
-    seen.add(row_error(rows[i], fitted(rows[i], profiles)));
+    calibrated.add(row_error(rows[i], fitted(rows[i], profiles)));
     if (!std::isnan(unseen[i])) left_out.add(unseen[i]);
   }
-  std::printf("plan: %d published steps: calibrated %.2f %%, left out of the fit %.2f %% (worst %.1f %%)\n", seen.n,
-              100 * seen.value(), 100 * left_out.value(), 100 * left_out.worst);
-  CHECK(seen.n > 240);
-  CHECK(seen.value() < 0.022);
+  std::printf("plan: %d published steps: calibrated %.2f %%, left out of the fit %.2f %% (worst %.1f %%)\n",
+              calibrated.n, 100 * calibrated.value(), 100 * left_out.value(), 100 * left_out.worst);
+  CHECK(calibrated.n > 240);
+  CHECK(calibrated.value() < 0.022);
   CHECK(left_out.value() < 0.031);
 }
 
@@ -215,9 +215,9 @@ TEST_CASE("plan: calibrated by a tenth of the rows of vTrain the other rows are 
   const std::vector<PlanRow> rows = read_plan_rows(kRows + "vtrain.csv");
   std::map<std::string, Mean> errors;
   for (size_t tenth = 0; tenth < 10; ++tenth) {
-    std::vector<PlanRow> seen;
-    for (size_t i = tenth; i < rows.size(); i += 10) seen.push_back(rows[i]);
-    const MachineProfiles profiles = calibrate_profiles(seen);
+    std::vector<PlanRow> calibrated;
+    for (size_t i = tenth; i < rows.size(); i += 10) calibrated.push_back(rows[i]);
+    const MachineProfiles profiles = calibrate_profiles(calibrated);
     for (size_t i = 0; i < rows.size(); ++i)
       if (i % 10 != tenth) errors[rows[i].profile].add(row_error(rows[i], fitted(rows[i], profiles)));
   }

@@ -18,7 +18,7 @@ using namespace gt;
 namespace {
 
 // Sends bytes and returns the answer until the connection ends.
-std::string ask(int port, const std::string& bytes) {
+std::string request(int port, const std::string& bytes) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in at{};
   at.sin_family = AF_INET, at.sin_port = htons(static_cast<uint16_t>(port)),
@@ -78,17 +78,17 @@ TEST_CASE("the port answers one bounded request at a time and closes with the ru
     StepRecord r;
     r.step = 3, r.loss = 4.25;
     sink.step(r);
-    const std::string good = ask(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    const std::string good = request(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     CHECK(good.rfind("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4", 0) == 0);
     CHECK(good.find("gpttrain_loss{run=\"a\\\"b\"} 4.25\n") != std::string::npos);
     const size_t length = good.find("Content-Length: "), body = good.find("\r\n\r\n") + 4;
     CHECK(std::stoul(good.substr(length + 16)) == good.size() - body);
-    CHECK(ask(port, "GET / HTTP/1.1\r\n\r\n").rfind("HTTP/1.1 404", 0) == 0);
-    CHECK(ask(port, "POST /metrics HTTP/1.1\r\n\r\n").rfind("HTTP/1.1 405", 0) == 0);
-    CHECK(ask(port, "nonsense\r\n\r\n").rfind("HTTP/1.1 400", 0) == 0);
-    CHECK(ask(port, std::string(100000, 'x')).empty());     // too long: closed without an answer
-    CHECK(ask(port, "GET /metrics HTTP/1.1\r\n").empty());  // never finished: closed at the deadline
-    CHECK(ask(port, "GET /metrics HTTP/1.0\r\n\r\n").rfind("HTTP/1.1 200", 0) == 0);
+    CHECK(request(port, "GET / HTTP/1.1\r\n\r\n").rfind("HTTP/1.1 404", 0) == 0);
+    CHECK(request(port, "POST /metrics HTTP/1.1\r\n\r\n").rfind("HTTP/1.1 405", 0) == 0);
+    CHECK(request(port, "nonsense\r\n\r\n").rfind("HTTP/1.1 400", 0) == 0);
+    CHECK(request(port, std::string(100000, 'x')).empty());     // too long: closed without an answer
+    CHECK(request(port, "GET /metrics HTTP/1.1\r\n").empty());  // never finished: closed at the deadline
+    CHECK(request(port, "GET /metrics HTTP/1.0\r\n\r\n").rfind("HTTP/1.1 200", 0) == 0);
     PrometheusSink second(parse_endpoint(std::to_string(port)));
     CHECK_THROWS_WITH(second.start(start_info()), Catch::Contains("127.0.0.1:" + std::to_string(port)));
   }

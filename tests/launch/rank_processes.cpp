@@ -57,9 +57,9 @@ bool wait_until_taken(int pid, int n) {
 }
 
 bool wait_for_step(const std::string& log, int64_t step) {
-  const std::string wanted = "\"step\": " + std::to_string(step) + ",";
+  const std::string step_field = "\"step\": " + std::to_string(step) + ",";
   return wait_until(log + " has a record of step " + std::to_string(step),
-                    [&] { return slurp(log).find(wanted) != std::string::npos; });
+                    [&] { return slurp(log).find(step_field) != std::string::npos; });
 }
 
 std::string left_behind(const std::string& folder, const std::vector<int>& pids) {

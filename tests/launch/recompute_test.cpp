@@ -219,13 +219,13 @@ TEST_CASE("a recomputed block costs one more forward, and a selective one two no
       const Cost full = cost(engine_of({Recompute::kFull, k}), shape, true);
       CHECK(full.gemm - none.gemm == 2 * n * blocks * (4 * c.hidden * c.hidden + 2 * c.hidden * c.ffn));
       CHECK(full.attention - none.attention == 2 * n * blocks * c.hidden * c.seq);
-      Cost want = none;
-      want.calls["layer_norm"] += 2 * blocks * ranks;
-      want.calls["gelu"] += blocks * ranks;
+      Cost expected = none;
+      expected.calls["layer_norm"] += 2 * blocks * ranks;
+      expected.calls["gelu"] += blocks * ranks;
       const Cost selective = cost(engine_of({Recompute::kSelective, k}), shape, true);
       CHECK(selective.gemm == none.gemm);
       CHECK(selective.attention == none.attention);
-      CHECK(selective.calls == want.calls);
+      CHECK(selective.calls == expected.calls);
       for (Recompute how : {Recompute::kFull, Recompute::kSelective}) {
         const Cost eval = cost(engine_of({how, k}), shape, false);
         CHECK(eval.gemm == evaluation.gemm);

@@ -52,13 +52,13 @@ TEST_CASE("R and R0 of the shipped GPT-2 configs equal the performance plan, wit
     double r0, r, tokens_per_second;
   };
   // 65,536 tokens. The plan omits the final norm, 0.2 % of the smallest model's R, and rounds.
-  for (const Row& want : {Row{"gpt2-124m", 64, 75.5, 88.1, 744e3}, Row{"gpt2-355m", 64, 208, 242, 271e3},
-                          Row{"gpt2-774m", 64, 443, 506, 130e3}, Row{"gpt2-1558m", 32, 871, 976, 67.2e3}}) {
-    INFO(want.config);
-    const StepRoofline got = planned(shipped(want.config, want.sequences));
-    CHECK(got.r0 * 1e3 == Approx(want.r0).epsilon(0.005));
-    CHECK(got.r * 1e3 == Approx(want.r).epsilon(0.005));
-    CHECK(65536 / got.r == Approx(want.tokens_per_second).epsilon(0.005));
+  for (const Row& expected : {Row{"gpt2-124m", 64, 75.5, 88.1, 744e3}, Row{"gpt2-355m", 64, 208, 242, 271e3},
+                              Row{"gpt2-774m", 64, 443, 506, 130e3}, Row{"gpt2-1558m", 32, 871, 976, 67.2e3}}) {
+    INFO(expected.config);
+    const StepRoofline got = planned(shipped(expected.config, expected.sequences));
+    CHECK(got.r0 * 1e3 == Approx(expected.r0).epsilon(0.005));
+    CHECK(got.r * 1e3 == Approx(expected.r).epsilon(0.005));
+    CHECK(65536 / got.r == Approx(expected.tokens_per_second).epsilon(0.005));
     CHECK(got.called >= got.r);
   }
 }
@@ -80,15 +80,15 @@ TEST_CASE("single ops of GPT-2 have the times of the plan's table, at G and at B
     // Head and loss in one chunk, as in the table.
     const auto calls = step_ops(shipped(config, sequences, {"--model.loss_chunk", "65536"}), {}, 0);
     const double share = 64. / sequences;
-    for (const Row& want : rows) {
-      INFO(config << " " << want.op << " " << want.what);
-      const CallBound b = call_bound(find(calls, want.op, want.what), planning_ceilings(DType::kBF16), true);
-      CHECK(b.gemms * share * 1e6 == Approx(want.gemms).epsilon(0.003).margin(0.6));
-      if (want.memory == 0) continue;
+    for (const Row& expected : rows) {
+      INFO(config << " " << expected.op << " " << expected.what);
+      const CallBound b = call_bound(find(calls, expected.op, expected.what), planning_ceilings(DType::kBF16), true);
+      CHECK(b.gemms * share * 1e6 == Approx(expected.gemms).epsilon(0.003).margin(0.6));
+      if (expected.memory == 0) continue;
       // The table has one figure for all three GEMMs of a linear layer: that of the weight gradient, which accumulates
       // into 4 bytes a weight. It omits statistics and biases, below 1 %.
-      CHECK(b.fused * share * 1e6 <= want.memory * 1.02 + 0.6);
-      CHECK(b.fused * share * 1e6 >= want.memory * 0.95 - 0.6);
+      CHECK(b.fused * share * 1e6 <= expected.memory * 1.02 + 0.6);
+      CHECK(b.fused * share * 1e6 >= expected.memory * 0.95 - 0.6);
     }
   };
   check("gpt2-124m", 64,
@@ -227,15 +227,15 @@ TEST_CASE("a roofline without a peak that it needs is unknown", "[PD5]") {
 
 TEST_CASE("FP8 GEMMs have their own peak", "[PD5]") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
-  const StepRoofline half = planned(shipped("gpt2-1558m", 8));
+  const StepRoofline bf16 = planned(shipped("gpt2-1558m", 8));
   const StepRoofline fp8 = planned(shipped("gpt2-1558m", 8, {"--precision.fp8", "delayed"}));
   // The blocks' GEMMs at 1250 instead of 790 TFLOP/s; head and attention unchanged.
   const double head = 6. * 65536 * 50304 * 1600 / 790e12;
   const auto gemms = [](const StepRoofline& r) { return r.ranks[0].fused_seconds[0]; };
-  CHECK(gemms(fp8) == Approx(head + (gemms(half) - head) * 790 / 1250).epsilon(0.005));
+  CHECK(gemms(fp8) == Approx(head + (gemms(bf16) - head) * 790 / 1250).epsilon(0.005));
   // A norm writes two FP8 copies instead of one 16-bit tensor. FP8 copies of tensors that are stored anyway are no work
   // of a fused graph.
-  const std::vector<OpCall>&calls = fp8.ranks[0].calls, &calls_16bit = half.ranks[0].calls;
+  const std::vector<OpCall>&calls = fp8.ranks[0].calls, &calls_16bit = bf16.ranks[0].calls;
   CHECK(find(calls, "layer_norm", "norm2").cost.fused_bytes ==
         Approx(find(calls_16bit, "layer_norm", "norm2").cost.fused_bytes).epsilon(0.001));
   const OpCost backward = find(calls, "layer_norm_grad", "norm2").cost;

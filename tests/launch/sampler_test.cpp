@@ -39,10 +39,10 @@ TEST_CASE("temperature 1 samples the softmax and other temperatures sharpen or f
   CHECK(one.at(1) == Approx(0.4).margin(2e-4));
   CHECK(one.at(2) == Approx(0.2).margin(2e-4));
   CHECK(one.at(3) == Approx(0.3).margin(2e-4));
-  const auto half = shares(kLogits, {.temperature = 0.5});  // squared probabilities: 1 16 4 9 of 30
-  CHECK(half.at(0) == Approx(1 / 30.0).margin(2e-4));
-  CHECK(half.at(1) == Approx(16 / 30.0).margin(2e-4));
-  CHECK(half.at(3) == Approx(9 / 30.0).margin(2e-4));
+  const auto cold = shares(kLogits, {.temperature = 0.5});  // squared probabilities: 1 16 4 9 of 30
+  CHECK(cold.at(0) == Approx(1 / 30.0).margin(2e-4));
+  CHECK(cold.at(1) == Approx(16 / 30.0).margin(2e-4));
+  CHECK(cold.at(3) == Approx(9 / 30.0).margin(2e-4));
   CHECK(shares(kLogits, {.temperature = 1e6}).at(0) == Approx(0.25).margin(1e-3));
 }
 

@@ -54,7 +54,7 @@ std::string through(LauncherOutput& output, F&& body) {
   return out;
 }
 
-void say(const std::string& text) {
+void print(const std::string& text) {
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(1);
 }
 
@@ -65,12 +65,12 @@ bool is_running(pid_t pid) { return timeslices_of(pid) > 0; }
 TEST_CASE("reports of ranks are filtered out of their output, all else is forwarded") {
   LauncherOutput output;
   const std::string out = through(output, [] {
-    say("one\n");
+    print("one\n");
     report_start(3);
-    say("half a line");
+    print("half a line");
     report_started();
-    say("two\n" + kDashes + "\nmpirun noticed that process rank 1 with PID 5 exited\n" + kDashes + "\n");
-    say("mpirun: Forwarding signal 10 to job\n" + kDashes + "\nsomething nobody knows\n" + kDashes + "\nthree");
+    print("two\n" + kDashes + "\nmpirun noticed that process rank 1 with PID 5 exited\n" + kDashes + "\n");
+    print("mpirun: Forwarding signal 10 to job\n" + kDashes + "\nsomething nobody knows\n" + kDashes + "\nthree");
   });
   CHECK(out == "one\nhalf a linetwo\n" + kDashes + "\nsomething nobody knows\n" + kDashes + "\nthree");
   REQUIRE(output.begun().count(3) == 1);
@@ -95,10 +95,10 @@ TEST_CASE("an error shared by several ranks of a machine is printed once, with t
 TEST_CASE("a program missing on one machine: its name, the machine, code 2") {
   LauncherOutput output;
   const std::string out = through(output, [] {
-    say(kDashes +
-        "\nmpirun was unable to launch the specified application as it could not access\nor execute an "
-        "executable:\n\nExecutable: /opt/x/gpttrain\nNode: node2\n\nwhile attempting to start process rank 2.\n" +
-        kDashes + "\n");
+    print(kDashes +
+          "\nmpirun was unable to launch the specified application as it could not access\nor execute an "
+          "executable:\n\nExecutable: /opt/x/gpttrain\nNode: node2\n\nwhile attempting to start process rank 2.\n" +
+          kDashes + "\n");
   });
   CHECK(out.empty());
   const LauncherEnd end = code_of_launcher(132, output.started(), output.error());
@@ -124,17 +124,17 @@ TEST_CASE("ranks that do not start in time end the job, named with their machine
   const StartLimits limits{.world = 4, .start_s = 30, .hosts = hosts};
   const std::map<int, StartedRank> two{{0, {"node1", 10, 1}}, {1, {"node1", 11, 1}}};
   StartWatch watch(limits);
-  for (int t = 0; t <= 30; ++t) CHECK_FALSE(watch.look(two, false, 100 + t));
-  const auto end = watch.look(two, false, 131);
+  for (int t = 0; t <= 30; ++t) CHECK_FALSE(watch.check(two, false, 100 + t));
+  const auto end = watch.check(two, false, 131);
   REQUIRE(end);
   CHECK(end->code == static_cast<int>(Exit::kIo));
   CHECK_THAT(end->why, Contains("within 30 s on node2: no report from ranks 2, 3"));
 
   StartWatch slept(limits);  // the whole machine was suspended
-  CHECK_FALSE(slept.look(two, false, 100));
-  CHECK_FALSE(slept.look(two, false, 100 + 3600));
+  CHECK_FALSE(slept.check(two, false, 100));
+  CHECK_FALSE(slept.check(two, false, 100 + 3600));
   StartWatch fine(limits);
-  for (int t = 0; t <= 100; ++t) CHECK_FALSE(fine.look(two, t > 20, 100 + t));
+  for (int t = 0; t <= 100; ++t) CHECK_FALSE(fine.check(two, t > 20, 100 + t));
 }
 
 TEST_CASE("a stopped process is named while ranks start, and later when all of them stall") {
@@ -156,7 +156,7 @@ TEST_CASE("a stopped process is named while ranks start, and later when all of t
   const auto ends_at = [&](const std::map<int, StartedRank>& ranks, bool started) {
     StartWatch watch(limits);
     for (int t = 0; t < 30; ++t) {
-      if (const auto end = watch.look(ranks, started, 100.0 + t)) {
+      if (const auto end = watch.check(ranks, started, 100.0 + t)) {
         CHECK(end->code == static_cast<int>(Exit::kHang));
         CHECK_THAT(end->why, Contains(cat("rank 0 (", host_name(), " pid ", stopped, ") is stopped")));
         return t;

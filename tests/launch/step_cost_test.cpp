@@ -259,24 +259,24 @@ TEST_CASE("between its GEMMs an FP8 block moves 52 C + 10 F bytes a token, atten
 
 TEST_CASE("current scaling computes amax where a tensor is produced, and quantizes in a second pass") {
   const auto forward = block_calls({}, false, small_fp8(false));
-  constexpr int kNorms = 2, kLooked = 2;  // attention output and GELU
+  constexpr int kNorms = 2, kMeasured = 2;  // attention output and GELU
   CHECK(forward ==
         std::map<std::string, int>{
-            {"layer_norm", kNorms}, {"quantize_fp8", kNorms + 2 * kLooked}, {"gemm_fp8", 4}, {"attention", 1}});
+            {"layer_norm", kNorms}, {"quantize_fp8", kNorms + 2 * kMeasured}, {"gemm_fp8", 4}, {"attention", 1}});
   constexpr int kWeights = 4;
   const auto step = block_calls({}, true, small_fp8(false));
-  CHECK(step.at("quantize_fp8") - forward.at("quantize_fp8") == kNorms + 2 * kLooked + kWeights);
+  CHECK(step.at("quantize_fp8") - forward.at("quantize_fp8") == kNorms + 2 * kMeasured + kWeights);
 }
 
 TEST_CASE("tensor parallelism adds two row biases forward and no copy, add or cast to a block") {
   const auto forward = block_calls({.tp = 2}, false), step = block_calls({.tp = 2}, true);
   CHECK(forward ==
         std::map<std::string, int>{{"layer_norm", 4}, {"gemm", 8}, {"attention", 2}, {"add_bias", 4}});  // of two ranks
-  std::map<std::string, int> want = forward;
-  want["gemm"] += 16;
-  want["attention_grad"] += 2;
-  want["layer_norm_grad"] += 4;
-  CHECK(step == want);
+  std::map<std::string, int> expected = forward;
+  expected["gemm"] += 16;
+  expected["attention_grad"] += 2;
+  expected["layer_norm_grad"] += 4;
+  CHECK(step == expected);
 }
 
 TEST_CASE("sequence parallelism calls the same ops, norms and biases on fewer rows") {

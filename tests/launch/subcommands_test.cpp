@@ -300,21 +300,21 @@ TEST_CASE("data prepare refuses unsupported inputs and overwrites nothing unless
 }
 
 TEST_CASE("after Ctrl-C a closed output pipe does not kill the process") {
-  for (const bool asked : {false, true}) {
+  for (const bool interrupted : {false, true}) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
       int ends[2];
       if (::pipe(ends) != 0) ::_exit(1);
       install_stop_signals();
-      if (asked) ::raise(SIGINT);
+      if (interrupted) ::raise(SIGINT);
       ::close(ends[0]);
       ::_exit(::write(ends[1], "x", 1) == -1 ? 75 : 1);
     }
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
-    CHECK(
-        (asked ? WIFEXITED(status) && WEXITSTATUS(status) == 75 : WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE));
+    CHECK((interrupted ? WIFEXITED(status) && WEXITSTATUS(status) == 75
+                       : WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE));
   }
 }
 

@@ -64,7 +64,7 @@ TEST_CASE("restarts: which failures, after which delay, and how many", "[R28]") 
   for (const int code : {70, 74, 75, 124, 128 + SIGKILL, 128 + SIGSEGV}) {
     RestartPolicy p(5);
     CHECK(p.after({.code = code}).restart);
-    CHECK_FALSE(p.after({.code = code, .asked_to_stop = true}).restart);
+    CHECK_FALSE(p.after({.code = code, .stop_requested = true}).restart);
   }
   SECTION("delays double from 1 to 60 seconds and reset after ten good minutes") {
     RestartPolicy p(100);

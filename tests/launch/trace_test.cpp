@@ -29,7 +29,7 @@ std::string unpacked(const std::string& path) {
   return out;
 }
 
-struct Seen {
+struct TraceSummary {
   std::map<std::string, int> slices;            // by name without numbers: "F", "B", "opt", …
   std::map<std::string, std::set<int>> tracks;  // category → threads of its slices
   int arrows = 0, counters = 0;
@@ -38,19 +38,19 @@ struct Seen {
 };
 
 // Requirements of the event format, and our additional guarantees.
-Seen require_valid(const json& trace) {
+TraceSummary require_valid(const json& trace) {
   REQUIRE(trace.at("displayTimeUnit") == "ms");
   REQUIRE(trace.at("otherData").is_object());
-  Seen seen;
+  TraceSummary found;
   std::map<std::pair<int, int>, double> last;  // end of the thread's last slice
   std::map<std::string, std::pair<double, int>> begun, ended;
   for (const json& e : trace.at("traceEvents")) {
     const std::string ph = e.at("ph");
     const int pid = e.at("pid");
-    seen.processes.insert(pid);
+    found.processes.insert(pid);
     REQUIRE(e.at("name").is_string());
     if (ph == "M") {
-      if (e.at("name") == "thread_name") seen.threads[{pid, e.at("tid")}] = e.at("args").at("name");
+      if (e.at("name") == "thread_name") found.threads[{pid, e.at("tid")}] = e.at("args").at("name");
       continue;
     }
     const double ts = e.at("ts");
@@ -58,17 +58,17 @@ Seen require_valid(const json& trace) {
     if (ph == "X") {
       const double dur = e.at("dur");
       const std::pair<int, int> thread{pid, e.at("tid")};
-      REQUIRE(seen.threads.count(thread) == 1);  // named before use
+      REQUIRE(found.threads.count(thread) == 1);  // named before use
       REQUIRE(dur >= 0);
       REQUIRE(ts >= last[thread] - 1e-3);  // slices of a thread do not overlap and are in order
       last[thread] = ts + dur;
       REQUIRE(e.at("args").at("step") >= 1);
       const std::string name = e.at("name");
-      ++seen.slices[name.substr(0, name.find(' '))];
-      seen.tracks[e.at("cat")].insert(e.at("tid").get<int>());
+      ++found.slices[name.substr(0, name.find(' '))];
+      found.tracks[e.at("cat")].insert(e.at("tid").get<int>());
     } else if (ph == "C") {
       REQUIRE(e.at("args").at("value") >= 0);
-      ++seen.counters;
+      ++found.counters;
     } else {
       REQUIRE((ph == "s" || ph == "f"));
       if (ph == "f") REQUIRE(e.at("bp") == "e");
@@ -81,8 +81,8 @@ Seen require_valid(const json& trace) {
     REQUIRE(ended.at(id).first >= from.first);
     REQUIRE(ended.at(id).second != from.second);
   }
-  seen.arrows = static_cast<int>(begun.size());
-  return seen;
+  found.arrows = static_cast<int>(begun.size());
+  return found;
 }
 
 const std::string kTiny =
@@ -105,13 +105,14 @@ TEST_CASE("a simulated schedule is a valid trace with every action, message and 
   const PipelineSchedule s = make_schedule("zb-h1", 3, 1, 5);
   const Report report = simulate(s);
   const auto ranks = simulated_trace(s, report);
-  const Seen seen = require_valid(json::parse(trace_json(ranks, {.other = {{"schedule", "zb-h1"}}, .tokens = 32})));
-  CHECK(seen.processes == std::set<int>{0, 1, 2});
-  CHECK(seen.slices.at("F") == 15);
-  CHECK(seen.slices.at("I") == 15);
-  CHECK(seen.slices.at("W") == 15);
-  CHECK(seen.arrows == 2 * 2 * 5);  // two boundaries, both directions
-  CHECK(seen.counters > 0);
+  const TraceSummary found =
+      require_valid(json::parse(trace_json(ranks, {.other = {{"schedule", "zb-h1"}}, .tokens = 32})));
+  CHECK(found.processes == std::set<int>{0, 1, 2});
+  CHECK(found.slices.at("F") == 15);
+  CHECK(found.slices.at("I") == 15);
+  CHECK(found.slices.at("W") == 15);
+  CHECK(found.arrows == 2 * 2 * 5);  // two boundaries, both directions
+  CHECK(found.counters > 0);
   const Report back = executed_report(ranks, 1);
   CHECK(back.makespan == Approx(report.makespan));
   CHECK(back.bubble == Approx(report.bubble));
@@ -177,25 +178,25 @@ TEST_CASE("traced steps of a run become a valid trace and a timeline, and train 
   CHECK(traced.prints("r1 "));
   CHECK_FALSE(plain.prints("timeline"));
   const json trace = json::parse(unpacked(dir / "runs/traced/trace-2.json.gz"));
-  const Seen seen = require_valid(trace);
-  CHECK(seen.processes == std::set<int>{0, 4});  // the pipeline of (dp 0, tp 0)
-  CHECK(seen.slices.at("F") == 2 * 2 * 4);       // steps, stages, microbatches
-  CHECK(seen.slices.at("B") == 2 * 2 * 4);
-  CHECK(seen.slices.at("opt") == 2 * 2);
-  CHECK(seen.slices.at("data") == 2 * 2);
-  CHECK(seen.slices.at("G") == 2 * 2);
-  CHECK(seen.arrows == 2 * 2 * 4);
+  const TraceSummary found = require_valid(trace);
+  CHECK(found.processes == std::set<int>{0, 4});  // the pipeline of (dp 0, tp 0)
+  CHECK(found.slices.at("F") == 2 * 2 * 4);       // steps, stages, microbatches
+  CHECK(found.slices.at("B") == 2 * 2 * 4);
+  CHECK(found.slices.at("opt") == 2 * 2);
+  CHECK(found.slices.at("data") == 2 * 2);
+  CHECK(found.slices.at("G") == 2 * 2);
+  CHECK(found.arrows == 2 * 2 * 4);
   // Tensor-parallel calls have their own track: with sequence parallelism every block gathers and scatters.
-  CHECK(seen.threads.at({0, 1}) == "tp");
-  CHECK(seen.tracks.at("tp_exposed") == std::set<int>{1});
-  for (const char* op : {"reduce_scatter", "all_gather"}) CHECK(seen.slices.at(op) >= 2 * 2 * 4 * 4);
+  CHECK(found.threads.at({0, 1}) == "tp");
+  CHECK(found.tracks.at("tp_exposed") == std::set<int>{1});
+  for (const char* op : {"reduce_scatter", "all_gather"}) CHECK(found.slices.at(op) >= 2 * 2 * 4 * 4);
   for (const char* key : {"command", "config_sha256", "clock", "clocks"}) CHECK(trace.at("otherData").contains(key));
   const Outcome all = gpttrain(layout +
                                    "--log.name all --log.trace_steps 3 --log.trace_ranks all --zero 3 "
                                    "--zero.persist_numel 0",
                                dir.path());
   REQUIRE(all.code == 0);
-  const Seen eight = require_valid(json::parse(unpacked(dir / "runs/all/trace-3.json.gz")));
+  const TraceSummary eight = require_valid(json::parse(unpacked(dir / "runs/all/trace-3.json.gz")));
   CHECK(eight.processes.size() == 8);
   CHECK(eight.tracks.at("dp_exposed") == std::set<int>{4});  // gathers and reductions inside forwards and backwards
 }
@@ -205,9 +206,9 @@ TEST_CASE("a trace of processes works, ends with the run, and bad windows are re
   const Outcome o = gpttrain(kTiny + "--pp 2 --log.name late --log.trace_steps 4:90", dir.path());
   INFO(o.out);
   REQUIRE(o.code == 0);
-  const Seen seen = require_valid(json::parse(unpacked(dir / "runs/late/trace-4.json.gz")));
-  CHECK(seen.processes == std::set<int>{0, 1});
-  CHECK(seen.slices.at("F") == 2 * 4);
+  const TraceSummary found = require_valid(json::parse(unpacked(dir / "runs/late/trace-4.json.gz")));
+  CHECK(found.processes == std::set<int>{0, 1});
+  CHECK(found.slices.at("F") == 2 * 4);
   const Outcome bad = gpttrain(kTiny + "--log.trace_steps 5:3", dir.path());
   CHECK(bad.code == 2);
   CHECK(bad.prints("log.trace_steps"));

@@ -57,17 +57,17 @@ TEST_CASE("a warm step with dropout, any optimizer, announced shapes, chunks and
 
 TEST_CASE("a warm step of mixed precision allocates nothing, at any level, stochastically rounded or quantized") {
   for (const int level : {1, 2, 3})
-    for (const DType half : {DType::kBF16, DType::kF16})
+    for (const DType type : {DType::kBF16, DType::kF16})
       for (const int stage : {0, 1, 2, 3})
         for (const char* optimizer : {"adamw", "lamb"}) {
-          INFO("O" << level << ' ' << name_of(half) << " zero " << stage << ' ' << optimizer);
+          INFO("O" << level << ' ' << name_of(type) << " zero " << stage << ' ' << optimizer);
           EngineOptions o;
-          o.precision = {.level = level, .half = half, .keep_norm = level < 3, .masters = level < 3};
-          if (level == 3 && half == DType::kBF16) o.optim.rounding_seed = 7;
-          if (level == 2) o.zero.reduce = half;
+          o.precision = {.level = level, .compute_dtype = type, .keep_norm = level < 3, .masters = level < 3};
+          if (level == 3 && type == DType::kBF16) o.optim.rounding_seed = 7;
+          if (level == 2) o.zero.reduce = type;
           if (level == 2 && stage % 2 == 0) o.precision.int8 = true;
           if (level == 2 && stage % 2 == 1) o.precision.fp8 = o.precision.fp8_delayed = true;
-          if (half == DType::kF16) o.loss_scale = {.dynamic = true};
+          if (type == DType::kF16) o.loss_scale = {.dynamic = true};
           if ((level + stage) % 2 == 0) o.zero.grad = DType::kBF16;
           o.optim.type = optimizer;
           o.zero.stage = stage;

@@ -183,12 +183,12 @@ TEST_CASE("bytes of parameters, gradients and optimizer state are the closed for
           const UnitSizes s = unit_sizes(o, mesh, rank);
           const auto psi = static_cast<double>(updated(s)), n = static_cast<double>(mesh.dp);
           const auto grads = static_cast<double>(sum(s.size));  // a second copy has its own gradients
-          double want = stage == 0 ? (kW + kK) * psi + kG * grads : kK * psi / n;
-          if (stage == 1 || stage == 2) want += kW * psi;
+          double expected = stage == 0 ? (kW + kK) * psi + kG * grads : kK * psi / n;
+          if (stage == 1 || stage == 2) expected += kW * psi;
           if (stage == 3)
-            want += kW * psi / n +
-                    kW * static_cast<double>(windows(s, passes(mesh.pp, rank, 3), 1, o.zero.persist_numel).most);
-          if (stage > 0) want += kG * (reduce == kEach && stage > 1 ? grads / n : grads);
+            expected += kW * psi / n +
+                        kW * static_cast<double>(windows(s, passes(mesh.pp, rank, 3), 1, o.zero.persist_numel).most);
+          if (stage > 0) expected += kG * (reduce == kEach && stage > 1 ? grads / n : grads);
           const MemoryReport plan = plan_memory(o, mesh, rank * mesh.dp * mesh.tp).memory;
           auto held = static_cast<double>(plan.weights + plan.gradients + plan.optimizer);
           if (stage > 1 && reduce == kEach) {
@@ -200,7 +200,7 @@ TEST_CASE("bytes of parameters, gradients and optimizer state are the closed for
             CHECK(alive <= kG * static_cast<double>(largest + 2 * s.size[s.size.size() / 2]) * 1.02);
             held -= alive;
           }
-          CHECK(held == Approx(want).epsilon(0.02));
+          CHECK(held == Approx(expected).epsilon(0.02));
         }
       }
 }

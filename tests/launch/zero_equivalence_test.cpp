@@ -188,8 +188,8 @@ TEST_CASE("a run of the binary resumes under other ZeRO stages bitwise") {
 }
 
 TEST_CASE("gradients are reduced every microbatch unless a pipeline makes that expensive") {
-  const auto mode = [](int stage, int pp, int m, GradReduce asked = GradReduce::kAuto) {
-    return grad_reduce_of({.stage = stage, .grad_reduce = asked}, pp, m);
+  const auto mode = [](int stage, int pp, int m, GradReduce requested = GradReduce::kAuto) {
+    return grad_reduce_of({.stage = stage, .grad_reduce = requested}, pp, m);
   };
   for (int stage : {0, 1}) CHECK(mode(stage, 1, 4) == kEnd);
   CHECK(mode(2, 1, 4) == kEach);

@@ -60,13 +60,13 @@ void compare_logits(const DebugState& s, const TenSteps& o, const Limits& l, Rep
 
 void compare_losses(const DebugState& s, const TenSteps& o, const Limits& l, Report& v) {
   double worst = 0;
-  const auto look = [&](const std::string& name, double found, double expected) {
+  const auto compare = [&](const std::string& name, double found, double expected) {
     const double d = std::fabs(found - expected);
     worst = std::max(worst, std::isfinite(d) ? d : INFINITY);
     if (!(d <= l.loss)) v.wrong.push_back(fmt::format("{} {:.6f}, expected {:.6f}", name, found, expected));
   };
-  look("loss of the state", o.losses.front(), s.loss);
-  for (size_t k = 0; k < s.losses.size(); ++k) look(fmt::format("loss of step {}", k + 1), o.losses[k], s.losses[k]);
+  compare("loss of the state", o.losses.front(), s.loss);
+  for (size_t k = 0; k < s.losses.size(); ++k) compare(fmt::format("loss of step {}", k + 1), o.losses[k], s.losses[k]);
   v.figures += fmt::format(", losses {:.2g}", worst);
 }
 
@@ -184,7 +184,7 @@ std::string small_folder() {
   return given != nullptr ? given : source_dir() + "/tests/golden/llmc";
 }
 
-constexpr Limits kSmall{2e-5, 1e-5, 1e-4}, kHalf{INFINITY, 0.05};
+constexpr Limits kSmall{2e-5, 1e-5, 1e-4}, kBf16{INFINITY, 0.05};
 
 }  // namespace
 
@@ -192,14 +192,14 @@ TEST_CASE("a small debug state in llm.c's format: the CPU's logits, gradients an
   const DebugState s = read_debug_state(small_folder());
   expect(s, "small, CPU", kCpu, kSmall);
   expect(s, "small, CPU, tp 2 pp 2 dp 2", kCpu, kSmall, {.pp = 2, .dp = 2, .tp = 2});
-  expect(s, "small, CPU, bf16", in_bf16(kCpu), kHalf);
+  expect(s, "small, CPU, bf16", in_bf16(kCpu), kBf16);
 }
 
 TEST_CASE("a small debug state in llm.c's format: a GPU's logits, gradients and ten losses are PyTorch's") {
   if (const std::string why = no_gpu(); !why.empty()) GT_SKIP(why);
   const DebugState s = read_debug_state(small_folder());
   expect(s, "small, GPU", kCuda, kSmall);
-  expect(s, "small, GPU, bf16", in_bf16(kCuda), kHalf);
+  expect(s, "small, GPU, bf16", in_bf16(kCuda), kBf16);
 }
 
 TEST_CASE("GPT-2 124M by llm.c's own debug state: logits, gradients and the ten published losses") {
@@ -213,14 +213,14 @@ TEST_CASE("GPT-2 124M by llm.c's own debug state: logits, gradients and the ten 
   expect(s, "124M, CPU", kCpu, {1e-2, 1e-3});
   if (const std::string why = no_gpu(); !why.empty()) return report_partly_skipped(why);
   expect(s, "124M, GPU", kCuda, {1e-3, 1e-5});
-  expect(s, "124M, GPU, bf16", in_bf16(kCuda), kHalf);
+  expect(s, "124M, GPU, bf16", in_bf16(kCuda), kBf16);
 }
 
 TEST_CASE("a differing debug state is found, and the differing tensor is named") {
   const DebugState s = read_debug_state(small_folder());
   const TenSteps right = all_of(s, kCpu);
   REQUIRE(compare_state(s, right, kSmall).wrong.empty());
-  const auto only = [&](const TenSteps& o, const std::string& words, const Limits& limits = kHalf) {
+  const auto only = [&](const TenSteps& o, const std::string& words, const Limits& limits = kBf16) {
     const Report v = compare_state(s, o, limits);
     REQUIRE(v.wrong.size() == 1);
     CHECK_THAT(v.wrong.front(), Catch::Contains(words));
@@ -230,10 +230,10 @@ TEST_CASE("a differing debug state is found, and the differing tensor is named")
   only(o, "gradient of layers.1.mlp.up.weight");
   o = right;
   o.grads.erase("final_norm.bias");
-  CHECK(compare_state(s, o, kHalf).wrong.front().find("final_norm.bias") != std::string::npos);
+  CHECK(compare_state(s, o, kBf16).wrong.front().find("final_norm.bias") != std::string::npos);
   o = right;
   std::swap(o.grads["layers.0.attn.out.bias"], o.grads["layers.1.attn.out.bias"]);
-  CHECK(compare_state(s, o, kHalf).wrong.size() >= 2);
+  CHECK(compare_state(s, o, kBf16).wrong.size() >= 2);
   o = right;
   o.losses[9] += 0.06;
   only(o, "loss of step 10");

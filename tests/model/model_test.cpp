@@ -176,31 +176,32 @@ TEST_CASE("names and local shapes depend on the tp slice, logical shapes do not"
   const TransformerConfig c{.layers = 2, .hidden = 16, .heads = 4, .ffn = 40, .vocab = 300, .seq = 8};
   for (int tp : {1, 2, 4}) {
     const int64_t t = tp, padded = (300 + 128 * t - 1) / (128 * t) * 128 * t;
-    struct Want {
+    struct Expected {
       Shape full, local;
       ShardSpec shard;
       int64_t pad = 0;
     };
-    std::map<std::string, Want> want{{"embed.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
-                                     {"head.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
-                                     {"pos_embed.weight", {{8, 16}, {8, 16}, ShardSpec::replicate()}},
-                                     {"final_norm.weight", {{16}, {16}, ShardSpec::replicate()}},
-                                     {"final_norm.bias", {{16}, {16}, ShardSpec::replicate()}}};
+    std::map<std::string, Expected> expected{
+        {"embed.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
+        {"head.weight", {{300, 16}, {padded / t, 16}, ShardSpec::split(0), padded}},
+        {"pos_embed.weight", {{8, 16}, {8, 16}, ShardSpec::replicate()}},
+        {"final_norm.weight", {{16}, {16}, ShardSpec::replicate()}},
+        {"final_norm.bias", {{16}, {16}, ShardSpec::replicate()}}};
     for (const std::string& l : {std::string("layers.0."), std::string("layers.1.")}) {
       for (const char* norm : {"norm1", "norm2"})
-        for (const char* leaf : {".weight", ".bias"}) want[l + norm + leaf] = {{16}, {16}, ShardSpec::replicate()};
-      want[l + "attn.qkv.weight"] = {{48, 16}, {48 / t, 16}, ShardSpec::qkv(4, 4)};
-      want[l + "attn.qkv.bias"] = {{48}, {48 / t}, ShardSpec::qkv(4, 4)};
-      want[l + "attn.out.weight"] = {{16, 16}, {16, 16 / t}, ShardSpec::split(1)};
-      want[l + "attn.out.bias"] = {{16}, {16}, ShardSpec::replicate()};
-      want[l + "mlp.up.weight"] = {{40, 16}, {40 / t, 16}, ShardSpec::split(0)};
-      want[l + "mlp.up.bias"] = {{40}, {40 / t}, ShardSpec::split(0)};
-      want[l + "mlp.down.weight"] = {{16, 40}, {16, 40 / t}, ShardSpec::split(1)};
-      want[l + "mlp.down.bias"] = {{16}, {16}, ShardSpec::replicate()};
+        for (const char* leaf : {".weight", ".bias"}) expected[l + norm + leaf] = {{16}, {16}, ShardSpec::replicate()};
+      expected[l + "attn.qkv.weight"] = {{48, 16}, {48 / t, 16}, ShardSpec::qkv(4, 4)};
+      expected[l + "attn.qkv.bias"] = {{48}, {48 / t}, ShardSpec::qkv(4, 4)};
+      expected[l + "attn.out.weight"] = {{16, 16}, {16, 16 / t}, ShardSpec::split(1)};
+      expected[l + "attn.out.bias"] = {{16}, {16}, ShardSpec::replicate()};
+      expected[l + "mlp.up.weight"] = {{40, 16}, {40 / t, 16}, ShardSpec::split(0)};
+      expected[l + "mlp.up.bias"] = {{40}, {40 / t}, ShardSpec::split(0)};
+      expected[l + "mlp.down.weight"] = {{16, 40}, {16, 40 / t}, ShardSpec::split(1)};
+      expected[l + "mlp.down.bias"] = {{16}, {16}, ShardSpec::replicate()};
     }
     const auto got = parameters(c, {.tp = tp}, tp - 1, 0, layers(c));
-    REQUIRE(got.size() == want.size());
-    for (const auto& [name, w] : want) {
+    REQUIRE(got.size() == expected.size());
+    for (const auto& [name, w] : expected) {
       INFO("tp " << tp << " " << name);
       REQUIRE(got.count(name) == 1);
       const Parameter& p = got.at(name);

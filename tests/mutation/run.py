@@ -206,10 +206,10 @@ def main():
         print("\n".join(bad) if bad else f"{len(everything)} faults fit the tree")
         return 1 if bad else 0
     insert_faults(everything)
-    wanted = [m for m in everything if m.number in chosen(args.numbers, len(everything))]
-    build({p for m in wanted for p in m.programs}, args.jobs)
+    selected = [m for m in everything if m.number in chosen(args.numbers, len(everything))]
+    build({p for m in selected for p in m.programs}, args.jobs)
     calm, rows = {}, []
-    for m in wanted:
+    for m in selected:
         if time.monotonic() - begin > args.limit_s:
             break
         by = ""

@@ -50,11 +50,11 @@ void fold(const Tensor& acc, const Tensor& x, ReduceOp op) {
   }
 }
 
-void expect_same(const Tensor& got, const Tensor& want, const std::string& what) {
-  GT_CHECK(got.bytes() == want.bytes(), what, ": sizes");
+void expect_same(const Tensor& got, const Tensor& expected, const std::string& what) {
+  GT_CHECK(got.bytes() == expected.bytes(), what, ": sizes");
   const int64_t e = size_of(got.dtype);
   for (int64_t i = 0; i < got.numel(); ++i) {
-    GT_CHECK(std::memcmp(got.data + i * e, want.data + i * e, static_cast<size_t>(e)) == 0, what, ": element ", i,
+    GT_CHECK(std::memcmp(got.data + i * e, expected.data + i * e, static_cast<size_t>(e)) == 0, what, ": element ", i,
              " of ", got.numel(), " differs from the reference");
   }
 }
@@ -185,7 +185,7 @@ void aliased_shards(GroupFactory& f) {
   }
 }
 
-void half_precision_reductions(GroupFactory& f) {
+void reductions_of_16bit_types(GroupFactory& f) {
   auto g = whole_world(f);
   // Small integers are exact in both formats, so the expected sum needs no conversion routine of this test. 1.0 is
   // 0x3F80 in bf16 and 0x3C00 in f16; powers of two differ in the exponent field.
@@ -195,12 +195,12 @@ void half_precision_reductions(GroupFactory& f) {
     g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
     int power = 0;
     while ((2 << power) <= g->size()) ++power;
-    const int want =
+    const int expected =
         one + power * exponent;  // 2^power <= size < 2^(power+1): the field must match, the mantissa for powers
     for (int i = 0; i < 1000; ++i) {
       const int got = x.tensor.as<uint16_t>()[i];
-      GT_CHECK(got / exponent == want / exponent && ((1 << power) != g->size() || got == want), name_of(type),
-               " sum of ", g->size(), " ones is ", got, ", expected ", want);
+      GT_CHECK(got / exponent == expected / exponent && ((1 << power) != g->size() || got == expected), name_of(type),
+               " sum of ", g->size(), " ones is ", got, ", expected ", expected);
     }
   }
 }
@@ -264,7 +264,7 @@ void every_dtype_moves(GroupFactory& f) {
     GT_CHECK(x.tensor.as<uint16_t>()[i] == 0x4380 + above, "256 + ", N - 1, " is ", x.tensor.as<uint16_t>()[i]);
 }
 
-void ring_all_reduce_sends_what_the_counters_say(GroupFactory& f) {
+void ring_all_reduce_sends_as_counted(GroupFactory& f) {
   auto g = whole_world(f);
   const int N = g->size(), me = g->rank();
   if (N == 1) return;
@@ -290,9 +290,9 @@ void ring_all_reduce_sends_what_the_counters_say(GroupFactory& f) {
       for (int64_t i = 0; i < got.numel(); ++i) {
         const int64_t at = n * j / N + i;
         const auto term = [&](int r) { return static_cast<float>(number(bits(77, r, at))); };
-        float want = term((j + 1) % N);
-        for (int r = 2; r <= N; ++r) want += term((j + r) % N);
-        GT_CHECK(got.as<float>()[i] == want, "ring all_reduce, slice ", j, " element ", i);
+        float expected = term((j + 1) % N);
+        for (int r = 2; r <= N; ++r) expected += term((j + r) % N);
+        GT_CHECK(got.as<float>()[i] == expected, "ring all_reduce, slice ", j, " element ", i);
       }
     }
     const int64_t sent = g->counters().send - before.send;
@@ -466,10 +466,10 @@ void everything(const OnRanks& on_ranks) {
   for (const int ranks : {1, 2, 3, 4}) {
     on_ranks(ranks, every_collective_equals_the_serial_reference);
     on_ranks(ranks, aliased_shards);
-    on_ranks(ranks, half_precision_reductions);
+    on_ranks(ranks, reductions_of_16bit_types);
     on_ranks(ranks, every_dtype_moves);
     on_ranks(ranks, messages_keep_their_order_and_tags_do_not_block);
-    on_ranks(ranks, ring_all_reduce_sends_what_the_counters_say);
+    on_ranks(ranks, ring_all_reduce_sends_as_counted);
     on_ranks(ranks, interleaved_work_on_several_groups);
     on_ranks(ranks, counters_equal_the_ring_formulas);
   }

@@ -31,10 +31,10 @@ Block reference_reduce(int64_t n, DType, uint64_t call, int ranks, ReduceOp);
 void every_collective_equals_the_serial_reference(GroupFactory&);
 void large_tensors(GroupFactory&);
 void aliased_shards(GroupFactory&);
-void half_precision_reductions(GroupFactory&);
+void reductions_of_16bit_types(GroupFactory&);
 void every_dtype_moves(GroupFactory&);
 // All-reduce as 2(N-1) messages around a ring, in one fixed order: the reference for the bytes a rank sends.
-void ring_all_reduce_sends_what_the_counters_say(GroupFactory&);
+void ring_all_reduce_sends_as_counted(GroupFactory&);
 void messages_keep_their_order_and_tags_do_not_block(GroupFactory&);
 void interleaved_work_on_several_groups(GroupFactory&);
 void counters_equal_the_ring_formulas(GroupFactory&);

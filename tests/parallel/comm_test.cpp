@@ -61,13 +61,13 @@ TEMPLATE_TEST_CASE("a shard may alias its own range of the full tensor", "", BAC
   require_clean(TestType::run(suite::aliased_shards));
 }
 TEMPLATE_TEST_CASE("bf16 and f16 sums are exact where the result is", "", BACKENDS) {
-  require_clean(TestType::run(suite::half_precision_reductions));
+  require_clean(TestType::run(suite::reductions_of_16bit_types));
 }
 TEMPLATE_TEST_CASE("every dtype is transferred, 16-bit types are added in f32 and rounded once", "", BACKENDS) {
   require_clean(TestType::run(suite::every_dtype_moves));
 }
 TEMPLATE_TEST_CASE("a ring all-reduce sends as many bytes as the counters report", "", BACKENDS) {
-  require_clean(TestType::run(suite::ring_all_reduce_sends_what_the_counters_say));
+  require_clean(TestType::run(suite::ring_all_reduce_sends_as_counted));
 }
 TEMPLATE_TEST_CASE("messages keep their order and tags do not block each other", "", BACKENDS) {
   require_clean(TestType::run(suite::messages_keep_their_order_and_tags_do_not_block));
@@ -191,8 +191,9 @@ TEST_CASE("when one rank throws, the others wake with its number and message") {
       g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({});
     });
     for (int r = 0; r < 4; ++r) {
-      const std::string want = r == bad ? "loss is not finite" : cat("rank ", bad, " failed first: loss is not finite");
-      REQUIRE(errors[static_cast<size_t>(r)] == want);
+      const std::string expected =
+          r == bad ? "loss is not finite" : cat("rank ", bad, " failed first: loss is not finite");
+      REQUIRE(errors[static_cast<size_t>(r)] == expected);
     }
   }
 }
@@ -208,14 +209,14 @@ TEST_CASE("ranks may run far ahead: the number of outstanding collectives is not
     for (auto& b : blocks) works.push_back(g->all_reduce(b.tensor, ReduceOp::kSum, {}));
     for (size_t i = works.size(); i-- > 0;) works[i].wait({});  // any order of waiting
     for (size_t i = 0; i < blocks.size(); ++i) {
-      const auto want = suite::reference_reduce(7, DType::kI64, i, 3, ReduceOp::kSum);
-      GT_CHECK(std::memcmp(want.tensor.data, blocks[i].tensor.data, 56) == 0, "collective ", i);
+      const auto expected = suite::reference_reduce(7, DType::kI64, i, 3, ReduceOp::kSum);
+      GT_CHECK(std::memcmp(expected.tensor.data, blocks[i].tensor.data, 56) == 0, "collective ", i);
     }
   }));
 }
 
 TEST_CASE("lists that do not partition the world and lists without their caller are refused") {
-  std::atomic<int> asked{0};
+  std::atomic<int> calls{0};
   const auto errors = suite::run_threads(3, [&](GroupFactory& f) {
     struct Counted {
       std::atomic<int>& n;
@@ -224,10 +225,10 @@ TEST_CASE("lists that do not partition the world and lists without their caller 
     std::unique_ptr<ProcessGroup> held;  // until all have requested theirs: a group that was created and destroyed
                                          // leaves no trace
     {
-      Counted counted{asked};
+      Counted counted{calls};
       held = f.make(f.world_rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 2});
     }
-    while (asked < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (calls < 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
   std::string text;
   for (const auto& e : errors) text += e;

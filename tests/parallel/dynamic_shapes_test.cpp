@@ -41,8 +41,8 @@ std::vector<std::string> errors_of(const PipelineSchedule& s, BoundaryOptions bo
 TEST_CASE("microbatches of different lengths train as on one rank under every schedule") {
   const int m = 7;
   // the second step has longer microbatches
-  const Outcome want[2] = {on_one_rank(m, 0, true), on_one_rank(m, 1, true)};
-  REQUIRE_FALSE(want[0].same_bits(on_one_rank(m, 0)));
+  const Outcome expected[2] = {on_one_rank(m, 0, true), on_one_rank(m, 1, true)};
+  REQUIRE_FALSE(expected[0].same_bits(on_one_rank(m, 0)));
   for (const Case c : kCases)
     for (int p : {2, 3, 4})
       for (bool ordinals : {false, true}) {
@@ -57,13 +57,13 @@ TEST_CASE("microbatches of different lengths train as on one rank under every sc
             got[step].add(rank, r == p - 1);
           }
         }));
-        CHECK(got[0].same_bits(want[0]));
-        CHECK(got[1].same_bits(want[1]));
+        CHECK(got[0].same_bits(expected[0]));
+        CHECK(got[1].same_bits(expected[1]));
       }
 }
 
 TEST_CASE("evaluation of microbatches of different lengths returns one rank's losses") {
-  const Outcome want = on_one_rank(6, 0, true);
+  const Outcome expected = on_one_rank(6, 0, true);
   std::vector<double> losses;
   std::mutex guard;
   on_ranks(3, [&](int r, const Mesh& mesh) {
@@ -72,7 +72,7 @@ TEST_CASE("evaluation of microbatches of different lengths returns one rank's lo
     const std::lock_guard lock(guard);
     if (r == 2) losses = rank.losses;
   });
-  CHECK(losses == want.losses);
+  CHECK(losses == expected.losses);
 }
 
 TEST_CASE("the header of a boundary message is exactly the specified 48 bytes") {
@@ -80,11 +80,12 @@ TEST_CASE("the header of a boundary message is exactly the specified 48 bytes") 
   mb.first_sample = 40;
   mb.batch = 2;
   const Preamble p = preamble_of({6, 4}, DType::kF32, mb, 3, BoundaryKind::kGradient);
-  const uint8_t want[64] = {0x47, 0x54, 0x50, 0x31, 0, 0, 2, 0,  // magic "GTP1", dtype f32, rank 2
-                            6,    0,    0,    0,    0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                            0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0,  // microbatch, kind
-                            40,   0,    0,    0,    0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0};  // debug builds: ordinals
-  CHECK(std::memcmp(&p, want, sizeof want) == 0);
+  const uint8_t expected[64] = {
+      0x47, 0x54, 0x50, 0x31, 0, 0, 2, 0,  // magic "GTP1", dtype f32, rank 2
+      6,    0,    0,    0,    0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+      0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0,  // microbatch, kind
+      40,   0,    0,    0,    0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0};             // debug builds: ordinals
+  CHECK(std::memcmp(&p, expected, sizeof expected) == 0);
   CHECK(BoundaryOptions{true, false}.preamble_bytes() == 48);
   CHECK(BoundaryOptions{true, true}.preamble_bytes() == 64);
   CHECK(BoundaryOptions{false, true}.preamble_bytes() == 64);
@@ -150,15 +151,15 @@ TEST_CASE("ranks with different samples get an error, with and without dynamic s
 }
 
 TEST_CASE("a message without a header is distinguished from one of another shape") {
-  const Preamble want = preamble_of({2, 3}, DType::kF32, {}, 0, BoundaryKind::kActivation);
-  Preamble got = want;
-  CHECK(as_announced(got, want, true));
+  const Preamble expected = preamble_of({2, 3}, DType::kF32, {}, 0, BoundaryKind::kActivation);
+  Preamble got = expected;
+  CHECK(as_announced(got, expected, true));
   got.samples = 7;
-  CHECK(as_announced(got, want, false));
-  CHECK_FALSE(as_announced(got, want, true));
-  CHECK_THROWS_WITH(throw_mismatch(got, want, "1F<0"), Contains("1F<0") && Contains("7 samples"));
+  CHECK(as_announced(got, expected, false));
+  CHECK_FALSE(as_announced(got, expected, true));
+  CHECK_THROWS_WITH(throw_mismatch(got, expected, "1F<0"), Contains("1F<0") && Contains("7 samples"));
   got.header.kind = BoundaryKind::kGradient;
-  CHECK_THROWS_WITH(throw_mismatch(got, want, "1F<0"), Contains("a gradient f32 [2, 3]"));
+  CHECK_THROWS_WITH(throw_mismatch(got, expected, "1F<0"), Contains("a gradient f32 [2, 3]"));
   got.header.magic = 0x3f800000;
-  CHECK_THROWS_WITH(throw_mismatch(got, want, "1F<0"), Contains("invalid boundary message header"));
+  CHECK_THROWS_WITH(throw_mismatch(got, expected, "1F<0"), Contains("invalid boundary message header"));
 }

@@ -47,8 +47,8 @@ struct Case {
 
 TEST_CASE("every schedule on one to four ranks is bitwise one rank, twice, in the predicted number of slots") {
   for (int m = 1; m <= 9; ++m) {
-    const Outcome want[2] = {on_one_rank(m, 0), on_one_rank(m, 1)};
-    REQUIRE_FALSE(want[0].same_bits(want[1]));
+    const Outcome expected[2] = {on_one_rank(m, 0), on_one_rank(m, 1)};
+    REQUIRE_FALSE(expected[0].same_bits(expected[1]));
     for (const Case c : {Case{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}, {"interleaved", 3}})
       for (int p = 1; p <= 4; ++p) {
         CAPTURE(c.name, c.v, p, m);
@@ -72,14 +72,14 @@ TEST_CASE("every schedule on one to four ranks is bitwise one rank, twice, in th
           }
         }));
         CHECK(complaints == std::vector<std::string>{});
-        CHECK(got[0].same_bits(want[0]));
-        CHECK(got[1].same_bits(want[1]));
+        CHECK(got[0].same_bits(expected[0]));
+        CHECK(got[1].same_bits(expected[1]));
       }
   }
 }
 
 TEST_CASE("delays on any rank leave results bitwise identical") {
-  const Outcome want = on_one_rank(7, 0);
+  const Outcome expected = on_one_rank(7, 0);
   for (const Case c : {Case{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}})
     for (unsigned jitter = 1; jitter <= 5; ++jitter) {
       CAPTURE(c.name, jitter);
@@ -91,13 +91,13 @@ TEST_CASE("delays on any rank leave results bitwise identical") {
         const std::lock_guard lock(guard);
         got.add(rank, r == 2);
       });
-      CHECK(got.same_bits(want));
+      CHECK(got.same_bits(expected));
     }
 }
 
 TEST_CASE("evaluation returns the training losses in two slots and touches no gradient") {
   for (int m = 1; m <= 5; ++m) {
-    const Outcome want = on_one_rank(m, 0);
+    const Outcome expected = on_one_rank(m, 0);
     for (int v = 1; v <= 3; ++v)
       for (int p = 1; p <= 4; ++p) {
         CAPTURE(m, v, p);
@@ -116,7 +116,7 @@ TEST_CASE("evaluation returns the training losses in two slots and touches no gr
           const std::lock_guard lock(guard);
           if (r == p - 1) losses = rank.losses;
         });
-        CHECK(losses == want.losses);
+        CHECK(losses == expected.losses);
         CHECK(touched == 0);
         CHECK(slots == 2);
       }
@@ -127,7 +127,7 @@ TEST_CASE("a dry run without neighbors measures exactly the memory that a real r
   for (const Case c : {Case{"gpipe", 1}, {"1f1b", 1}, {"zb-h1", 1}, {"interleaved", 2}, {"forward", 1}}) {
     CAPTURE(c.name);
     const PipelineSchedule s = make_schedule(c.name, 3, c.v, 5);
-    const Outcome want = on_one_rank(5, 0);
+    const Outcome expected = on_one_rank(5, 0);
     Outcome got;
     std::mutex guard;
     std::vector<std::string> complaints;
@@ -147,8 +147,8 @@ TEST_CASE("a dry run without neighbors measures exactly the memory that a real r
         complaints.push_back(cat("rank ", r));
     }));
     CHECK(complaints == std::vector<std::string>{});
-    if (c.name != std::string("forward")) CHECK(got.same_bits(want));
-    CHECK(got.losses == want.losses);
+    if (c.name != std::string("forward")) CHECK(got.same_bits(expected));
+    CHECK(got.losses == expected.losses);
   }
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("a stage that forwards its tensors works in training and evaluation") 
   for (const char* name : {"gpipe", "1f1b", "zb-h1", "forward"}) {
     CAPTURE(name);
     const int m = 6;
-    Outcome want = on_one_rank(m, 0), got;
+    Outcome expected = on_one_rank(m, 0), got;
     std::mutex guard;
     on_ranks(3, [&](int r, const Mesh& mesh) {
       const PipelineSchedule s = make_schedule(name, 3, 1, m);
@@ -195,13 +195,13 @@ TEST_CASE("a stage that forwards its tensors works in training and evaluation") 
           for (Weight& w : t->weights()) got.grads[static_cast<size_t>(std::stoi(w.param.name.substr(5)))] = w.grad;
       if (r == 2) got.losses = losses;
     });
-    CHECK(got.losses == want.losses);
-    if (name != std::string("forward")) CHECK(got.same_bits(want));
+    CHECK(got.losses == expected.losses);
+    if (name != std::string("forward")) CHECK(got.same_bits(expected));
   }
 }
 
 TEST_CASE("a schedule from text with mixed plain and split backward runs") {
-  const Outcome want = on_one_rank(3, 0);
+  const Outcome expected = on_one_rank(3, 0);
   Outcome got;
   std::mutex guard;
   // W0 after B1 would accumulate microbatch 0 after 1.
@@ -215,7 +215,7 @@ TEST_CASE("a schedule from text with mixed plain and split backward runs") {
     const std::lock_guard lock(guard);
     got.add(rank, r == 1);
   });
-  CHECK(got.same_bits(want));
+  CHECK(got.same_bits(expected));
 }
 
 TEST_CASE("the timeline lists this rank's compute actions in order") {

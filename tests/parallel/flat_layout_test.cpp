@@ -33,17 +33,17 @@ TEST_CASE("flat layouts are aligned, cover every element once and may leave shar
         CHECK(l.shard * shards == l.size);
         CHECK(l.pad == l.size - total);
         CHECK(l.pad < align * shards);
-        std::vector<int64_t> seen(sizes.size());
+        std::vector<int64_t> covered(sizes.size());
         for (int r = 0; r < shards; ++r)
           for (const FlatSegment& g : l.segments[static_cast<size_t>(r)]) {
             const auto t = static_cast<size_t>(g.tensor);
             CHECK(g.count > 0);
-            CHECK(g.begin == seen[t]);  // ascending, without gaps
+            CHECK(g.begin == covered[t]);  // ascending, without gaps
             CHECK(g.at == l.offset[t] + g.begin);
             CHECK((g.at >= l.shard * r && g.at + g.count <= l.shard * (r + 1)));
-            seen[t] += g.count;
+            covered[t] += g.count;
           }
-        CHECK(seen == sizes);
+        CHECK(covered == sizes);
       }
   const std::vector<int64_t> one{1};
   const FlatLayout l = flat_layout(one, 4);
@@ -102,9 +102,9 @@ TEST_CASE("the ranks of a TP group cover every logical element exactly once") {
       v.tp_size = tp;
       for (int64_t i = 0; i < v.local.numel(); ++i) ++times.at(static_cast<size_t>(logical_offset(v, i)));
     }
-    std::vector<int> want(24 * 5, 1);
-    std::fill(want.begin() + 12 * 5, want.end(), copies);
-    CHECK(times == want);
+    std::vector<int> expected(24 * 5, 1);
+    std::fill(expected.begin() + 12 * 5, expected.end(), copies);
+    CHECK(times == expected);
   }
   CHECK(logical_index(ShardSpec::qkv(4, 2), 24, 3, 3, 4) == 15);  // the fourth rank's first row of keys
   CHECK(logical_index(ShardSpec::qkv(4, 2), 24, 6, 3, 4) == 21);  // and of values

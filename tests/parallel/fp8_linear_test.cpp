@@ -80,7 +80,7 @@ struct Layer {
 };
 
 // sum_k a[i, k] b[j, k] for all i, j.
-std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, int64_t k) {
+std::vector<double> matmul(const std::vector<double>& a, const std::vector<double>& b, int64_t k) {
   std::vector<double> out;
   for (size_t i = 0; i < a.size(); i += static_cast<size_t>(k))
     for (size_t j = 0; j < b.size(); j += static_cast<size_t>(k)) {
@@ -98,14 +98,14 @@ std::vector<double> transposed(const std::vector<double>& a, int64_t cols) {
   return out;
 }
 
-void check_close(const char* what, const std::vector<float>& got, const std::vector<double>& want) {
+void check_close(const char* what, const std::vector<float>& got, const std::vector<double>& expected) {
   double error = 0, norm = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += std::pow(double{got[i]} - want[i], 2);
-    norm += want[i] * want[i];
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{got[i]} - expected[i], 2);
+    norm += expected[i] * expected[i];
   }
   INFO(what);
-  REQUIRE(got.size() == want.size());
+  REQUIRE(got.size() == expected.size());
   CHECK(std::sqrt(error) < 2e-6 * std::sqrt(norm));
   CHECK(norm > 0);
 }
@@ -118,11 +118,11 @@ TEST_CASE("an FP8 linear layer computes forward and both gradients from FP8 tens
              w = through_codes(values(layer.w.value), DType::kF8E4M3),
              dy = through_codes(values(layer.dy), DType::kF8E5M2);
   const Results got = layer.run(ops::Keep::kFp8, false);
-  auto y = product(x, w, kIn);
+  auto y = matmul(x, w, kIn);
   for (size_t i = 0; i < y.size(); ++i) y[i] += double{layer.b.value.as<float>()[i % kOut]};
   check_close("y", got.y, y);
-  check_close("dx", got.dx, product(dy, transposed(w, kIn), kOut));
-  check_close("dw", got.dw, product(transposed(dy, kOut), transposed(x, kIn), kRows));
+  check_close("dx", got.dx, matmul(dy, transposed(w, kIn), kOut));
+  check_close("dw", got.dw, matmul(transposed(dy, kOut), transposed(x, kIn), kRows));
   std::vector<double> db(kOut);  // of dy unquantized
   for (int64_t i = 0; i < layer.dy.numel(); ++i) db[static_cast<size_t>(i % kOut)] += double{layer.dy.as<float>()[i]};
   check_close("db", got.db, db);
@@ -301,9 +301,10 @@ TEST_CASE("a norm with delayed scaling stores FP8 data instead of its result and
   CHECK(c.rig.pool.live() == 1);
   // Mean and rstd, scale_inv and amax, columnwise data.
   CHECK(c.rig.arena.used() - before == 2 * align_up(4 * kMany) + kAlign + align_up(kMany * kIn));
-  const float seen = c.first.input.scale.step_amax.as<float>()[0], inverse = n.fp8_data.scale_inv().as<float>()[0];
-  CHECK(seen > 1.7f);
-  CHECK(inverse == 1 / fp8_scale(1.7f, fp8_format(DType::kF8E4M3)));
+  const float step_amax = c.first.input.scale.step_amax.as<float>()[0],
+              scale_inv = n.fp8_data.scale_inv().as<float>()[0];
+  CHECK(step_amax > 1.7f);
+  CHECK(scale_inv == 1 / fp8_scale(1.7f, fp8_format(DType::kF8E4M3)));
   t.discard(n.fp8_data.rowwise);
   t.reset();
 }

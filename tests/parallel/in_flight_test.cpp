@@ -41,11 +41,11 @@ class DummyStage : public PipelineStage {
 };
 
 // Peak of live tapes and activation bytes over the actions of one executed step, and what stays live after it.
-struct Seen {
+struct Peak {
   int live = 0;
   int64_t bytes = 0;
 };
-Seen executed(const PipelineSchedule& s, int rank) {
+Peak executed(const PipelineSchedule& s, int rank) {
   NullFactory nobody(rank, s.ranks);
   const Mesh mesh({.pp = s.ranks}, nobody);
   std::vector<std::unique_ptr<DummyStage>> stages;
@@ -58,17 +58,17 @@ Seen executed(const PipelineSchedule& s, int rank) {
   std::vector<double> losses(static_cast<size_t>(s.microbatches));
   const Tensor out{reinterpret_cast<std::byte*>(losses.data()), {s.microbatches}, DType::kF64, {}};
   const std::vector<MicroBatch> batches(losses.size());
-  Seen seen;
+  Peak peak;
   for (int step = 0; step < 2; ++step) {
     e.run(batches, out, {});
-    seen = {};
+    peak = {};
     for (const ActionTime& t : e.timeline()) {
-      seen.live = std::max(seen.live, t.live);
-      seen.bytes = std::max(seen.bytes, t.activation_bytes);
+      peak.live = std::max(peak.live, t.live);
+      peak.bytes = std::max(peak.bytes, t.activation_bytes);
     }
-    if (seen.live != e.peak_live()) return {-1, -1};
+    if (peak.live != e.peak_live()) return {-1, -1};
   }
-  return seen;
+  return peak;
 }
 
 }  // namespace
@@ -81,10 +81,10 @@ TEST_CASE("live tapes and activation bytes of executed steps follow the closed f
         const PipelineSchedule s = make_schedule(c.name, p, c.v, m, true);
         for (int r = 0; r < p; ++r) {
           CAPTURE(c.name, c.v, p, m, r);
-          const int want = most_in_flight(c.name, p, c.v, m, r);
-          const Seen got = executed(s, r);
-          REQUIRE(got.live == want);
-          REQUIRE(got.bytes == want * kSaved);
+          const int expected = most_in_flight(c.name, p, c.v, m, r);
+          const Peak got = executed(s, r);
+          REQUIRE(got.live == expected);
+          REQUIRE(got.bytes == expected * kSaved);
         }
       }
 }

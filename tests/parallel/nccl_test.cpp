@@ -78,20 +78,20 @@ TEST_CASE("a call over NCCL is ordered between the work before and after it, wit
   std::vector<std::string> log;
   const DeviceApi device = logging_device(log);
   const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
-    const bool looks = f.world_rank() == 0;
-    NcclFactory nccl(f, fake_api(), looks ? device : plain_device(), 0, raw, {});
+    const bool is_rank0 = f.world_rank() == 0;
+    NcclFactory nccl(f, fake_api(), is_rank0 ? device : plain_device(), 0, raw, {});
     const auto g = pair_of(nccl);
     suite::Block x = suite::make_input(8, DType::kF32, 1, g->rank());
     int name = 7;
     const Stream compute{{DeviceKind::kCuda, 0}, &name};
-    if (looks) log.clear();
+    if (is_rank0) log.clear();
     Tensor t = x.tensor;
     t.device.kind = DeviceKind::kCuda;
     Work w = g->all_reduce(t, ReduceOp::kSum, compute);
     w.wait(compute);
     g->barrier();
-    GT_CHECK(!looks || log == std::vector<std::string>(
-                                  {"record a on compute", "wait a on own", "record b on own", "wait b on compute"}),
+    GT_CHECK(!is_rank0 || log == std::vector<std::string>(
+                                     {"record a on compute", "wait a on own", "record b on own", "wait b on compute"}),
              log.empty() ? "nothing" : log[0]);
   });
   for (const std::string& e : errors) CHECK(e == "");
@@ -209,31 +209,31 @@ TEST_CASE("calls on several communicators are launched in sequence") {
 
 TEST_CASE("the watching thread selects its device before it queries events") {
   static thread_local bool is_rank = false, selected = false;
-  static std::atomic<int> asked, strange;
-  asked = strange = 0;
+  static std::atomic<int> requests, strange;
+  requests = strange = 0;
   DeviceApi device = plain_device();
   device.create_event = [](int index) -> Event { return selected = index == 3, new int{0}; };
   device.done = [](Event) {
-    if (is_rank) return asked > 0;
+    if (is_rank) return requests > 0;
     strange += !selected;
-    return ++asked > 0;
+    return ++requests > 0;
   };
   const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
     is_rank = true;
-    const bool looks = f.world_rank() == 0;
-    NcclFactory nccl(f, fake_api(), looks ? device : plain_device(), looks ? 3 : 0, raw, {});
+    const bool is_rank0 = f.world_rank() == 0;
+    NcclFactory nccl(f, fake_api(), is_rank0 ? device : plain_device(), is_rank0 ? 3 : 0, raw, {});
     const auto g = pair_of(nccl);
     suite::Block x = suite::make_input(8, DType::kF32, 1, g->rank());
     int name = 7;
     x.tensor.device.kind = DeviceKind::kCuda;
     g->all_reduce(x.tensor, ReduceOp::kSum, {}).wait({{DeviceKind::kCuda, 0}, &name});
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (looks && asked == 0 && std::chrono::steady_clock::now() < limit)
+    while (is_rank0 && requests == 0 && std::chrono::steady_clock::now() < limit)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     g->barrier();
   });
   for (const std::string& e : errors) CHECK(e == "");
-  CHECK(asked > 0);
+  CHECK(requests > 0);
   CHECK(strange == 0);
 }
 

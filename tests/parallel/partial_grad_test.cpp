@@ -77,9 +77,9 @@ float expected(const Parameter& p, int64_t i, int tp, MeshShape shape) {
 
 // Checks what this rank updates; returns the number of elements.
 int64_t check_own(const Toy& toy, const ParamStore& store, const Mesh& mesh) {
-  int64_t seen = 0;
+  int64_t count = 0;
   for (const TensorRange& u : store.ranges())
-    for (int64_t k = 0; k < u.grad.numel(); ++k, ++seen) {
+    for (int64_t k = 0; k < u.grad.numel(); ++k, ++count) {
       const float* at = u.grad.as<float>() + k;
       const auto holds = [&](const Parameter& p) {
         return at >= p.grad.as<float>() && at < p.grad.as<float>() + p.grad.numel();
@@ -87,10 +87,10 @@ int64_t check_own(const Toy& toy, const ParamStore& store, const Mesh& mesh) {
       const auto p = std::find_if(toy.params.begin(), toy.params.end(), holds);
       if (p == toy.params.end()) continue;  // padding in between
       const int64_t i = at - p->grad.as<float>();
-      const float want = expected(*p, i, mesh.coord(Axis::kTp), mesh.shape());
-      GT_CHECK(*at == want, p->name, " element ", i, " on ", mesh.coordinates(), ": ", *at, " instead of ", want);
+      const float value = expected(*p, i, mesh.coord(Axis::kTp), mesh.shape());
+      GT_CHECK(*at == value, p->name, " element ", i, " on ", mesh.coordinates(), ": ", *at, " instead of ", value);
     }
-  return seen;
+  return count;
 }
 
 }  // namespace
@@ -103,28 +103,28 @@ TEST_CASE("partial gradients are summed over tp in rank order, then over dp, for
         for (bool overlap : {false, true}) {
           INFO("tp " << shape.tp << " dp " << shape.dp << " zero " << stage << " bucket " << bucket << " overlap "
                      << overlap);
-          std::atomic<int64_t> seen = 0;
+          std::atomic<int64_t> count = 0;
           const auto errors = suite::run_threads(shape.world(), [&](GroupFactory& f) {
             const Mesh mesh(shape, f);
             Toy toy(shape.tp);
             ParamStore store(toy.units, 2, {stage, bucket, overlap}, mesh, cpu_backend(), {});
             // the second starts from the state left by the first
             for (int step = 0; step < 2; ++step) fill(toy, store, mesh);
-            seen += check_own(toy, store, mesh);
+            count += check_own(toy, store, mesh);
           });
           for (const std::string& e : errors) CHECK(e == "");
           int64_t local = 0;
           for (const Parameter& p : Toy(shape.tp).params) local += p.local_shape.numel();
-          CHECK(seen == local * shape.tp * (stage == 0 ? shape.dp : 1));
+          CHECK(count == local * shape.tp * (stage == 0 ? shape.dp : 1));
         }
 }
 
 TEST_CASE("the norm counts a partial parameter once") {
   for (const MeshShape shape : {MeshShape{.tp = 4}, MeshShape{.dp = 2, .tp = 2}, MeshShape{.dp = 2, .tp = 4}}) {
-    double want = 0;
+    double value = 0;
     for (const Parameter& p : Toy(shape.tp).params)
       for (int tp = 0; tp < (p.shard.kind == ShardSpec::Kind::kSplit ? shape.tp : 1); ++tp)
-        for (int64_t i = 0; i < p.local_shape.numel(); ++i) want += std::pow(double{expected(p, i, tp, shape)}, 2);
+        for (int64_t i = 0; i < p.local_shape.numel(); ++i) value += std::pow(double{expected(p, i, tp, shape)}, 2);
     for (int stage : {0, 1}) {
       INFO("tp " << shape.tp << " dp " << shape.dp << " zero " << stage);
       std::mutex mutex;
@@ -140,7 +140,7 @@ TEST_CASE("the norm counts a partial parameter once") {
         total += norms[0] + norms[1];
       });
       for (const std::string& e : errors) CHECK(e == "");
-      CHECK(total == Approx(want).epsilon(1e-12));
+      CHECK(total == Approx(value).epsilon(1e-12));
     }
   }
 }

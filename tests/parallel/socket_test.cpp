@@ -145,10 +145,10 @@ TEST_CASE("sockets: messages in flight both ways at once exceed the buffers of t
         const auto g = f.make(everybody(f));
         constexpr int64_t kMany = 6 << 20;
         suite::Block out = suite::make_input(kMany, DType::kF32, 1, g->rank()), in(kMany, DType::kF32);
-        const suite::Block want = suite::make_input(kMany, DType::kF32, 1, 1 - g->rank());
+        const suite::Block peer_input = suite::make_input(kMany, DType::kF32, 1, 1 - g->rank());
         Work send = g->send(out.tensor, 1 - g->rank(), 3, {}), recv = g->recv(in.tensor, 1 - g->rank(), 3, {});
         recv.wait({}), send.wait({});
-        GT_CHECK(std::memcmp(in.tensor.data, want.tensor.data, static_cast<size_t>(in.tensor.bytes())) == 0);
+        GT_CHECK(std::memcmp(in.tensor.data, peer_input.tensor.data, static_cast<size_t>(in.tensor.bytes())) == 0);
       },
       false));
 }

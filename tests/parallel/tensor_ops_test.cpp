@@ -46,14 +46,15 @@ void on_ranks(int ranks, const std::function<void(GroupFactory&)>& body) {
   for (const std::string& error : suite::run_threads(ranks, body)) CHECK(error == "");
 }
 
-void expect_near(double got, double want, const std::string& what, double tolerance = 2e-6) {
-  GT_CHECK(std::abs(got - want) <= tolerance * (1 + std::abs(want)), what, ": ", got, " instead of ", want);
+void expect_near(double got, double reference, const std::string& what, double tolerance = 2e-6) {
+  GT_CHECK(std::abs(got - reference) <= tolerance * (1 + std::abs(reference)), what, ": ", got, " instead of ",
+           reference);
 }
-void expect_equal(const Tensor& got, const Floats& want, const std::string& what) {
-  GT_CHECK(got.numel() == static_cast<int64_t>(want.size()), what);
+void expect_equal(const Tensor& got, const Floats& reference, const std::string& what) {
+  GT_CHECK(got.numel() == static_cast<int64_t>(reference.size()), what);
   for (int64_t i = 0; i < got.numel(); ++i)
-    GT_CHECK(got.as<float>()[i] == want[static_cast<size_t>(i)], what, " element ", i, ": ", got.as<float>()[i],
-             " instead of ", want[static_cast<size_t>(i)]);
+    GT_CHECK(got.as<float>()[i] == reference[static_cast<size_t>(i)], what, " element ", i, ": ", got.as<float>()[i],
+             " instead of ", reference[static_cast<size_t>(i)]);
 }
 
 Parameter parameter(Floats& value, Floats& grad, Shape s) {
@@ -429,7 +430,7 @@ HeadReference head_reference(const Floats& x, const Floats& w, const std::vector
 void check_head(int ranks, int64_t vocab, const std::vector<int32_t>& targets, int64_t chunk, int microbatches = 1) {
   const Floats x = normals(kTokens * kHidden, 1), w = normals(vocab * kHidden, 2);
   const double seed = 0.25;
-  const HeadReference want = head_reference(x, w, targets, vocab, seed);
+  const HeadReference reference = head_reference(x, w, targets, vocab, seed);
   on_ranks(ranks, [&](GroupFactory& f) {
     TensorFixture rig(f);
     Tape& t = rig.tape;
@@ -449,10 +450,10 @@ void check_head(int ranks, int64_t vocab, const std::vector<int32_t>& targets, i
       const Var l = ops::head_cross_entropy(t, ops::copy_to_group(t, in, *rig.group), p, mb, vocab, chunk, *rig.group);
       GT_CHECK(l.value.dtype == DType::kF64 && l.value.numel() == 1, "the loss is one f64");
       loss = l.value.as<double>()[0];
-      expect_near(loss, want.loss, "loss");
+      expect_near(loss, reference.loss, "loss");
       t.seed(l, {reinterpret_cast<std::byte*>(&one), {1}, DType::kF64, {}});
       t.backward();
-      for (size_t i = 0; i < x.size(); ++i) expect_near(t.grad(in).as<float>()[i], want.dx[i], "dx");
+      for (size_t i = 0; i < x.size(); ++i) expect_near(t.grad(in).as<float>()[i], reference.dx[i], "dx");
       t.reset();
       GT_CHECK(rig.pool.live() == 0 && rig.arena.used() == 0, "memory left behind");
     }
@@ -460,7 +461,7 @@ void check_head(int ranks, int64_t vocab, const std::vector<int32_t>& targets, i
       for (int64_t c = 0; c < kHidden; ++c) {
         const float got = grad[static_cast<size_t>(r * kHidden + c)];
         if (first + r < vocab)
-          expect_near(got, microbatches * want.dw[static_cast<size_t>((first + r) * kHidden + c)], "dW");
+          expect_near(got, microbatches * reference.dw[static_cast<size_t>((first + r) * kHidden + c)], "dW");
         else
           GT_CHECK(got == 0, "a padded row has gradient ", got);
       }
@@ -469,7 +470,8 @@ void check_head(int ranks, int64_t vocab, const std::vector<int32_t>& targets, i
     const Var l =
         ops::head_cross_entropy(t, t.input(view(my_x, {kTokens, kHidden}), true), p, mb, vocab, chunk, *rig.group);
     GT_CHECK(l.value.as<double>()[0] == loss, "evaluation gives other bits than training");
-    GT_CHECK(l.value.as<double>()[1] == want.hits, "hits ", l.value.as<double>()[1], ", expected ", want.hits);
+    GT_CHECK(l.value.as<double>()[1] == reference.hits, "hits ", l.value.as<double>()[1], ", expected ",
+             reference.hits);
     GT_CHECK(!p.grad_dirty, "evaluation made a gradient");
   });
 }

@@ -9,7 +9,7 @@ using namespace gt::toy_store;
 
 TEST_CASE("reused gather buffers never repeat a parameter version") {
   on_ranks({.dp = 2}, [](GroupFactory& f) {
-    std::map<const std::byte*, std::set<int64_t>> seen;
+    std::map<const std::byte*, std::set<int64_t>> versions;
     bool shared = false;
     for (int store = 0; store < 2; ++store) {  // the second store reuses the addresses of the first
       Rank r({.dp = 2}, f, {.stage = 3, .prefetch = 0, .persist_numel = 0});
@@ -18,7 +18,7 @@ TEST_CASE("reused gather buffers never repeat a parameter version") {
       for (int step = 0; step < 3; ++step) {
         for_each_readable(r, [&](Parameter& p) {
           if (!p.tied_to.empty()) return;
-          GT_CHECK(p.version > 0 && seen[p.value.data].insert(p.version).second, p.name, " version ", p.version,
+          GT_CHECK(p.version > 0 && versions[p.value.data].insert(p.version).second, p.name, " version ", p.version,
                    " was at this address before");
           const auto [at, fresh] = holder.try_emplace(p.value.data, p.name);
           shared = shared || (!fresh && at->second != p.name);
@@ -43,10 +43,10 @@ TEST_CASE("units are gathered ahead in the order of use, and an unexpected one i
       r.store.set_order(step, evaluation);
       // In units of the table's 128 elements; the block is three of them.
       const auto gathered = [&] { return r.mesh.group(Axis::kDp).counters().all_gather / (4 * 128 / 2); };
-      const auto use = [&](const char* name, int64_t want) {
+      const auto use = [&](const char* name, int64_t expected) {
         r.store.unit(name).acquire({});
         r.store.unit(name).release({});
-        GT_CHECK(gathered() == want, "at ", name, " ", gathered(), " units are gathered, not ", want);
+        GT_CHECK(gathered() == expected, "at ", name, " ", gathered(), " units are gathered, not ", expected);
       };
       r.store.begin_step();
       GT_CHECK(gathered() == prefetch, "the first unit is not being gathered");

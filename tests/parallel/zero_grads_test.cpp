@@ -6,11 +6,11 @@ using namespace gt::toy_store;
 
 namespace {
 float rounded(float x, DType t) {
-  uint16_t half = 0;
+  uint16_t bits = 0;
   cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}},
-                           .dst = {reinterpret_cast<std::byte*>(&half), {1}, t, {}}},
+                           .dst = {reinterpret_cast<std::byte*>(&bits), {1}, t, {}}},
                           {});
-  cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&half), {1}, t, {}},
+  cpu_backend().ops->cast({.src = {reinterpret_cast<std::byte*>(&bits), {1}, t, {}},
                            .dst = {reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}}},
                           {});
   return x;
@@ -137,11 +137,11 @@ TEST_CASE("with allow_unused a missing gradient is 0 at every stage, others are 
           all.check_whole("grad");
           for (const auto& [name, size] : logical_sizes())
             for (int64_t i = 0; i < size; ++i) {
-              double want = reduced(name, i, shape.dp);
+              double expected = reduced(name, i, shape.dp);
               if (name == missing)
-                for (int dp = 0; dp < shape.dp; ++dp) want -= gradient(name, i, dp);
+                for (int dp = 0; dp < shape.dp; ++dp) expected -= gradient(name, i, dp);
               INFO(name << " element " << i);
-              REQUIRE(all.values["grad/" + name][static_cast<size_t>(i)] == want);
+              REQUIRE(all.values["grad/" + name][static_cast<size_t>(i)] == expected);
             }
         }
 }

@@ -22,11 +22,11 @@ TEST_CASE("initial values are equal under every layout and equal to the fixed nu
             const int64_t at = logical(r, p, i);
             const std::string name = p.tied_to.empty() ? p.name : p.tied_to;
             const uint64_t key = stream_key(1234, "init/" + name);
-            float want = p.init.kind == Init::Kind::kOne ? 1.f : 0.f;
+            float expected = p.init.kind == Init::Kind::kOne ? 1.f : 0.f;
             if (p.init.kind == Init::Kind::kNormal && at >= 0)
-              want = static_cast<float>(philox_normal(key, static_cast<uint64_t>(at)));
-            GT_CHECK(p.value.as<float>()[i] == want, p.name, " element ", i, ": ", p.value.as<float>()[i],
-                     " instead of ", want);
+              expected = static_cast<float>(philox_normal(key, static_cast<uint64_t>(at)));
+            GT_CHECK(p.value.as<float>()[i] == expected, p.name, " element ", i, ": ", p.value.as<float>()[i],
+                     " instead of ", expected);
           }
         });
       });
@@ -91,13 +91,13 @@ TEST_CASE("the norm counts each element once, whichever rank holds it") {
       });
       for (size_t k = 0; k < perturbs.size(); ++k) {
         INFO(perturbs[k].name << " element " << perturbs[k].element << " dp " << perturbs[k].dp);
-        std::vector<double> want(kUnits);
+        std::vector<double> expected(kUnits);
         for (const auto& [name, size] : logical_sizes())
           for (int64_t i = 0; i < size; ++i) {
             const double g = reduced(name, i, shape.dp, perturbs[k]);
-            want[name == "embed.weight" ? 0 : 1] += g * g;
+            expected[name == "embed.weight" ? 0 : 1] += g * g;
           }
-        CHECK(totals[k] == want);  // integers: exact
+        CHECK(totals[k] == expected);  // integers: exact
       }
     }
 }
@@ -130,9 +130,9 @@ TEST_CASE("update ranges cover each element once a replica, with its decay, and 
             float before = p.init.kind == Init::Kind::kOne ? 1.f : 0.f;
             if (p.init.kind == Init::Kind::kNormal)
               before = static_cast<float>(philox_normal(key, static_cast<uint64_t>(at)));
-            const float want = before + (p.decay ? 100.f : 1000.f);
-            GT_CHECK(p.value.as<float>()[i] == want, p.name, " element ", at, ": ", p.value.as<float>()[i],
-                     " instead of ", want);
+            const float expected = before + (p.decay ? 100.f : 1000.f);
+            GT_CHECK(p.value.as<float>()[i] == expected, p.name, " element ", at, ": ", p.value.as<float>()[i],
+                     " instead of ", expected);
           }
         });
       });

@@ -37,9 +37,9 @@ MeshRun run_of(MeshShape mesh, int zero, const char* schedule) {
 TEST_CASE(
     "training steps over MPI under 200 random delays are bitwise those of undelayed threads, overlap on and off") {
   REQUIRE(mpi_factory().world_size() == kRanks);
-  const bool looks = mpi_factory().world_rank() == 0;
+  const bool is_rank0 = mpi_factory().world_rank() == 0;
   for (const MeshRun& calm : {run_of({.dp = 2, .tp = 2}, 1, "1f1b"), run_of({.pp = 2, .dp = 2}, 3, "zb-h1")}) {
-    const MeshResult want = looks ? run_mesh(calm) : MeshResult();
+    const MeshResult expected = is_rank0 ? run_mesh(calm) : MeshResult();
     for (const bool overlap : {true, false}) {
       INFO("tp " << calm.mesh.tp << " pp " << calm.mesh.pp << " dp " << calm.mesh.dp << " zero "
                  << calm.engine.zero.stage << " overlap " << overlap);
@@ -55,12 +55,12 @@ TEST_CASE(
       };
       const MeshResult got = run_mesh_here(run, mpi_factory(), cpu_backend());
       CHECK(delays == 200 / kRanks);  // on each rank
-      if (!looks) continue;
-      CHECK(got.losses == want.losses);
-      CHECK(got.norms == want.norms);
-      CHECK(got.grads == want.grads);
-      CHECK(got.weights == want.weights);
-      CHECK(got.eval_loss == want.eval_loss);
+      if (!is_rank0) continue;
+      CHECK(got.losses == expected.losses);
+      CHECK(got.norms == expected.norms);
+      CHECK(got.grads == expected.grads);
+      CHECK(got.weights == expected.weights);
+      CHECK(got.eval_loss == expected.eval_loss);
     }
   }
 }

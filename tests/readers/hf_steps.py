@@ -46,10 +46,10 @@ def loss_of(model, batch):
         logits = model(batch[:, :-1]).logits
         return cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
     tokens, targets, types = batch[:, :3 * SEQ].reshape(-1, 3, SEQ).unbind(1)
-    seen = (torch.arange(SEQ) < batch[:, -2:-1]).long()
-    said = model(input_ids=tokens, token_type_ids=types, attention_mask=seen)
-    of_tokens = cross_entropy(said.prediction_logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
-    return of_tokens + cross_entropy(said.seq_relationship_logits, batch[:, -1])
+    mask = (torch.arange(SEQ) < batch[:, -2:-1]).long()
+    output = model(input_ids=tokens, token_type_ids=types, attention_mask=mask)
+    of_tokens = cross_entropy(output.prediction_logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+    return of_tokens + cross_entropy(output.seq_relationship_logits, batch[:, -1])
 
 
 def main():

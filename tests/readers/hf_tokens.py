@@ -12,10 +12,10 @@ texts = open(lines, encoding="utf8", newline="\n").read().split("\n")[:-1]
 expected = [[int(x) for x in line.split()] for line in open(ids)]
 assert len(texts) == len(expected) > 0, f"{len(texts)} lines, {len(expected)} lines of ids"
 wrong = 0
-for text, want in zip(texts, expected):
+for text, target in zip(texts, expected):
     got = tokenizer(text)["input_ids"]
     back = tokenizer.decode(got)
-    if got != want or back != text:
+    if got != target or back != text:
         wrong += 1
         if wrong <= 5:
             print(f"{text!r}\n  expected {want}\n  found    {got}\n  decoded  {back!r}")

@@ -122,9 +122,9 @@ def read_checkpoint(run):
         at = 0
         for rect in np.asarray(item.attrs["rects"]).reshape(-1, 2 * len(shapes[name])):
             begin, extent = rect[:len(rect) // 2], rect[len(rect) // 2:]
-            place = tuple(slice(b, b + e) for b, e in zip(begin, extent))
-            filled[name][place] += 1
-            whole[name][place] = data[at:at + int(np.prod(extent))].reshape(extent)
+            region = tuple(slice(b, b + e) for b, e in zip(begin, extent))
+            filled[name][region] += 1
+            whole[name][region] = data[at:at + int(np.prod(extent))].reshape(extent)
             at += int(np.prod(extent))
         assert at == data.size, name
 

@@ -139,10 +139,10 @@ def compare(folder, path, prefix):
     lengths = numpy.frombuffer(head, numpy.int32, count, 34)
     tokens = numpy.fromfile(prefix + ".bin", {8: numpy.uint16, 4: numpy.int32}[head[17]])
     wrong, begin = 0, 0
-    for text, length, want in zip(texts, lengths, t(texts, add_special_tokens=False)["input_ids"]):
+    for text, length, ids in zip(texts, lengths, t(texts, add_special_tokens=False)["input_ids"]):
         got = tokens[begin:begin + length].tolist()
         begin += length
-        if got != want:
+        if got != ids:
             wrong += 1
             if wrong <= 5:
                 print(f"{text!r}\n  expected {want}\n  found    {got}")

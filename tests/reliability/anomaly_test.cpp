@@ -266,9 +266,9 @@ TEST_CASE("the op that first produced a non-finite value is named: op, parameter
     for (const char* p :
          {"attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight", "norm1.weight", "norm2.weight"})
       sites.push_back({cat("layers.", layer, ".", p), layer / 2});
-  int wanted = goal_size(kSanitized ? 3 : 51, 51), named = 0;
+  int goal = goal_size(kSanitized ? 3 : 51, 51), named = 0;
   // Three per run, the most it diagnoses. Good steps lie between them, so nothing rolls back.
-  for (int first = 0; first < wanted; first += 3) {
+  for (int first = 0; first < goal; first += 3) {
     TempDir dir;
     std::string faults;
     std::vector<std::string> expected;
@@ -296,7 +296,7 @@ TEST_CASE("the op that first produced a non-finite value is named: op, parameter
     for (size_t k = 2; k < expected.size(); k += 3) named += r.prints(expected[k]);
   }
   print_figure("R23",
-               cat(named, "/", wanted, " sites: caught in their step, first op, parameter, rank, microbatch named"));
+               cat(named, "/", goal, " sites: caught in their step, first op, parameter, rank, microbatch named"));
 }
 
 TEST_CASE("a value that no op of the step produced is reported as of other origin", "[R23]") {

@@ -49,17 +49,17 @@ TEST_CASE("a whole run killed at random while it saves resumes from its newest c
                               (full_size() ? "" : "--launch.ranks threads");
   const std::string run = dir / "runs/x", checkpoints = run + "/checkpoints";
   std::mt19937_64 random(goal_seed());
-  int64_t seen = 0, lost = 0, moved = 0;
+  int64_t latest = 0, lost = 0, moved = 0;
   for (int k = 0; k < kills; ++k) {
     const int64_t before = newest(checkpoints);
     const Outcome r = gpttrain(command, dir.path(), 120, [&](int pid) {
       wait_until("a newer checkpoint", [&] { return newest(checkpoints) > before; });
       usleep(static_cast<useconds_t>(random() % 60000));
-      seen = newest(checkpoints);
+      latest = newest(checkpoints);
       kill(-pid, SIGKILL);
     });
-    moved += seen > before;
-    lost += newest(checkpoints) < seen;
+    moved += latest > before;
+    lost += newest(checkpoints) < latest;
     if (k > 0 && resumed_from(run) < before) ++lost;
     INFO(k << "\n" << r.out);
     REQUIRE(lost == 0);

@@ -203,12 +203,12 @@ TEST_CASE("SIGUSR2 to a rank or to the launcher dumps the state of all ranks, wi
     const Outcome r = gpttrain(kRun + layout, dir.path(), 100, [&](int pid) {
       once_it_trains(log, 0, 0, pids)(pid);
       send_signal(processes ? pids[2] : pid, SIGUSR2);
-      const size_t wanted = alone ? 1 : 4;
+      const size_t needed = alone ? 1 : 4;
       for (int i = 0; i < 1000; ++i) {  // a stack from every rank, then more steps
         const std::string text = stacks();
         size_t ranks = 0;
         for (size_t at = 0; (at = text.find("rank ", at)) != std::string::npos; ++at) ++ranks;
-        if (ranks >= wanted) break;
+        if (ranks >= needed) break;
         usleep(10000);
       }
       kill(pid, SIGUSR2);  // the launcher forwards it

@@ -21,7 +21,7 @@ struct CaseCounter : Catch::TestEventListenerBase {
 };
 CATCH_REGISTER_LISTENER(CaseCounter)
 
-void say(const char* what, const std::string& why) {
+void print(const char* what, const std::string& why) {
   std::printf("%s: %s\n", what, why.c_str());
   std::fflush(stdout);
 }
@@ -32,10 +32,10 @@ namespace gt {
 
 void report_skipped(const std::string& why) {
   skips = true;
-  say("SKIPPED", why);
+  print("SKIPPED", why);
 }
 
-void report_partly_skipped(const std::string& why) { say("SKIPPED IN PART", why); }
+void report_partly_skipped(const std::string& why) { print("SKIPPED IN PART", why); }
 
 }  // namespace gt
 

@@ -291,14 +291,14 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, 
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatmulPreference_t, int wanted,
+                                              cublasLtMatmulPreference_t, int requested,
                                               cublasLtMatmulHeuristicResult_t* result, int* found) {
   const std::string have = epilogues();
   const cublasLtEpilogue_t e = epilogue_of(desc_of(d));
   const bool plain = e == CUBLASLT_EPILOGUE_DEFAULT, bias = e == CUBLASLT_EPILOGUE_BIAS;
   const bool without = have == "no_bias_gradients" && !is_bias_grad(e);
   const bool all = have == "all" || have == kSlowBiasGradients || have == kSlowGelu || have == kRefused;
-  *found = all || plain || without || (bias && have == "bias") ? std::min(wanted, 3) : 0;
+  *found = all || plain || without || (bias && have == "bias") ? std::min(requested, 3) : 0;
   for (int i = 0; i < *found; ++i) {
     result[i] = {};
     result[i].algo.data[0] = kMade;

@@ -207,8 +207,8 @@ void run(dim3 grid, dim3 block, size_t shared, const std::function<void()>& thre
   if (!kernel_runs()) return;
   const size_t n = size_t{block.x} * block.y * block.z, blocks = size_t{grid.x} * grid.y * grid.z;
   if (n == 0 || n > 1024 || blocks == 0 || grid.y > 65535 || grid.z > 65535 || shared > 232448) die("invalid launch");
-  const char* wanted = std::getenv("GPTTRAIN_EMULATED_ORDER");
-  const int mode = wanted != nullptr ? std::atoi(wanted) : 0;
+  const char* setting = std::getenv("GPTTRAIN_EMULATED_ORDER");
+  const int mode = setting != nullptr ? std::atoi(setting) : 0;
   std::mt19937 random(7);
   if (fibers.size() < n) fibers.resize(n);
   lanes.assign((n + 31) / 32, {});

@@ -64,14 +64,14 @@ double read_clock() {
   return clock_us;
 }
 
-bool wanted_of_captures(const char* what) {
-  const char* wanted = std::getenv("GPTTRAIN_EMULATED_CAPTURE");
-  return wanted != nullptr && std::strcmp(wanted, what) == 0;
+bool capture_setting_is(const char* what) {
+  const char* setting = std::getenv("GPTTRAIN_EMULATED_CAPTURE");
+  return setting != nullptr && std::strcmp(setting, what) == 0;
 }
 
 bool spoilt_from_the_start() {
   static std::atomic<bool> first{true};
-  return wanted_of_captures("spoilt") || (wanted_of_captures("once") && first.exchange(false));
+  return capture_setting_is("spoilt") || (capture_setting_is("once") && first.exchange(false));
 }
 
 cudaError_t spoil(Capture& c, cudaError_t why) { return c.spoilt = true, why; }
@@ -233,7 +233,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
   if (const cudaError_t e = entered(); e != cudaSuccess) return e;
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  return wanted_of_captures("full") ? cudaErrorMemoryAllocation : cudaSuccess;
+  return capture_setting_is("full") ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s) {

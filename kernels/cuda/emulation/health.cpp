@@ -15,10 +15,10 @@ struct InjectedFault {
   std::atomic<long> ran{0};
   std::atomic<bool> broken{false};
   InjectedFault() {
-    const char* wanted = std::getenv("GPTTRAIN_EMULATED_FAILS");
-    if (wanted == nullptr) return;
+    const char* setting = std::getenv("GPTTRAIN_EMULATED_FAILS");
+    if (setting == nullptr) return;
     char* rest = nullptr;
-    kernel = std::strtol(wanted, &rest, 10);
+    kernel = std::strtol(setting, &rest, 10);
     if (*rest == ':') error = static_cast<cudaError_t>(std::atoi(rest + 1));
   }
 };

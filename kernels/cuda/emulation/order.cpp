@@ -53,13 +53,13 @@ Clock& clock_of(Streams& all, cudaStream_t s) {
 const WorkItem& current_work_item() { return work_here; }
 
 bool ignores(const char* kind) {
-  static const char* const wanted = std::getenv("GPTTRAIN_EMULATED_IGNORES");
-  if (wanted == nullptr) return false;
-  const std::string text = wanted;
+  static const char* const setting = std::getenv("GPTTRAIN_EMULATED_IGNORES");
+  if (setting == nullptr) return false;
+  const std::string text = setting;
   const size_t colon = text.find(':');
   if (text.substr(0, colon) != kind) return false;
-  static std::atomic<long> seen{0};
-  return colon == std::string::npos || ++seen == std::atol(wanted + colon + 1);
+  static std::atomic<long> matches{0};
+  return colon == std::string::npos || ++matches == std::atol(setting + colon + 1);
 }
 
 namespace watch {

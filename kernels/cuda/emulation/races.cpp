@@ -155,7 +155,7 @@ const char* name_of(How h, bool write) {
   return write ? "a write" : "a read";
 }
 
-std::string scope_of(const Access& old, const Access& now) {
+std::string describe_threads(const Access& old, const Access& now) {
   char text[160];
   if (old.when != now.when)
     std::snprintf(text, sizeof text, "work items %u of stream %u and %u of stream %u", number_of(old.when),
@@ -171,17 +171,17 @@ std::string scope_of(const Access& old, const Access& now) {
 
 void report(const Access& old, bool old_writes, const Access& now, bool now_writes, uintptr_t at) {
   static std::mutex& mutex = *new std::mutex;
-  static auto& seen = *new std::set<std::pair<uint32_t, uint32_t>>;
+  static auto& offsets = *new std::set<std::pair<uint32_t, uint32_t>>;
   static auto& reported = *new std::set<std::pair<std::string, std::string>>;
   const std::lock_guard lock(mutex);
-  if (!seen.emplace(old.code_offset, now.code_offset).second) return;
+  if (!offsets.emplace(old.code_offset, now.code_offset).second) return;
   const std::string first = source_line(old), second = source_line(now);
   if (!reported.emplace(first, second).second) return;  // the same lines in another template instance
   std::fprintf(stderr, "emulated kernel: a race at %p: %s and then %s, %s\n  first:  %s\n  second: %s\n",
                reinterpret_cast<void*>(at), name_of(old.how, old_writes), name_of(now.how, now_writes),
-               scope_of(old, now).c_str(), first.c_str(), second.c_str());
-  const char* wanted = std::getenv("GPTTRAIN_EMULATED_RACES");
-  if (wanted == nullptr || std::strcmp(wanted, "all") != 0) std::abort();
+               describe_threads(old, now).c_str(), first.c_str(), second.c_str());
+  const char* setting = std::getenv("GPTTRAIN_EMULATED_RACES");
+  if (setting == nullptr || std::strcmp(setting, "all") != 0) std::abort();
 }
 
 // Whether `old` happens before `now`; shared memory starts afresh with each block.

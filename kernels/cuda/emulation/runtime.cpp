@@ -106,8 +106,8 @@ const char* cudaGetErrorName(cudaError_t e) {
 const char* cudaGetErrorString(cudaError_t) { return "an error of the emulation"; }
 cudaError_t cudaSetDevice(int) { return gt::emulated::select_device(), gt::emulated::entered(); }
 cudaError_t cudaGetDeviceCount(int* n) {
-  const char* wanted = std::getenv("GPTTRAIN_EMULATED_DEVICES");
-  return *n = wanted != nullptr ? std::atoi(wanted) : 1, cudaSuccess;
+  const char* setting = std::getenv("GPTTRAIN_EMULATED_DEVICES");
+  return *n = setting != nullptr ? std::atoi(setting) : 1, cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* bus, int size, int device) {
   return std::snprintf(bus, static_cast<size_t>(size), "EE00:%02X:00.0", device), cudaSuccess;

@@ -52,7 +52,7 @@ struct OpsReport {
   void add(const OpCall& c, const Spread& s) {
     double bound = std::numeric_limits<double>::quiet_NaN();
     if (ceilings) {
-      const CallBound b = call_bound(c, *ceilings, ceilings_know_attention(c));
+      const CallBound b = call_bound(c, *ceilings, ceilings_cover_attention(c));
       bound = std::max(b.gemms, b.called);
     }
     const double all = static_cast<double>(c.calls) * s.median;
@@ -81,7 +81,7 @@ struct OpsReport {
   }
 
  private:
-  bool ceilings_know_attention(const OpCall& c) const {
+  bool ceilings_cover_attention(const OpCall& c) const {
     return c.cost.kind != OpClass::kAttention || !std::isnan(call_bound(c, *ceilings, true).gemms);
   }
   std::optional<PeakRates> ceilings;

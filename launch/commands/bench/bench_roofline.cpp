@@ -23,9 +23,9 @@ std::optional<PeakRates> kept_ceilings(const Config& c, DType t) {
   return load_ceilings(cpu_backend().device->describe(0), t);
 }
 
-PeakRates choose_ceilings(const Config& c, const std::string& wanted, DType t) {
-  if (wanted != "auto" && wanted != "planning") return read_ceilings(wanted, t);
-  if (wanted == "auto")
+PeakRates choose_ceilings(const Config& c, const std::string& source, DType t) {
+  if (source != "auto" && source != "planning") return read_ceilings(source, t);
+  if (source == "auto")
     if (auto kept = kept_ceilings(c, t)) return *kept;
   return planning_ceilings(t);
 }

@@ -25,15 +25,15 @@ EngineOptions options_of(const Config& c) { return engine_options(c, machine_sha
 // Distinct calls of the layouts' steps whose time is not known, in the order of the layouts.
 std::vector<OpCall> unknown_calls(std::span<const Config> layouts, const MeasuredTimes& times, double deadline) {
   std::vector<OpCall> out;
-  MeasuredTimes seen = times;
+  MeasuredTimes listed = times;
   for (const Config& c : layouts) {
     if (now() > deadline) break;
     const MeshShape shape = mesh_shape(c);
     for (int k = 0; k < shape.pp; ++k) {
       if (k > 1 && k < shape.pp - 1) continue;  // stages in the middle call the same ops
       for (OpCall& call : step_ops(options_of(c), shape, k * shape.dp * shape.tp)) {
-        if (seen.measured(call)) continue;
-        seen.set(call, 1);
+        if (listed.measured(call)) continue;
+        listed.set(call, 1);
         out.push_back(std::move(call));
       }
     }

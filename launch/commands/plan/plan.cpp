@@ -218,19 +218,20 @@ Exit fit_rows(const PlanArgs& a) {
   const std::vector<PlanRow> rows = read_plan_rows(a.fit);
   GT_REQUIRE(std::any_of(rows.begin(), rows.end(), counts), Exit::kUsage, a.fit, ": no row has a measured time");
   const MachineProfiles profiles = calibrate_profiles(rows);
-  const std::vector<double> unseen = unseen_errors(rows, 5);
+  const std::vector<double> held_out_errors = unseen_errors(rows, 5);
   std::map<std::string, std::pair<Errors, Errors>> by_profile;
-  Errors seen, not_seen;
+  Errors fit_errors, held_out;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!counts(rows[i])) continue;
     const double e = row_error(rows[i], model_of(rows[i], profiles));
-    seen.add(e), by_profile[rows[i].profile].first.add(e);
-    if (!std::isnan(unseen[i])) not_seen.add(unseen[i]), by_profile[rows[i].profile].second.add(unseen[i]);
+    fit_errors.add(e), by_profile[rows[i].profile].first.add(e);
+    if (!std::isnan(held_out_errors[i]))
+      held_out.add(held_out_errors[i]), by_profile[rows[i].profile].second.add(held_out_errors[i]);
   }
   std::string out;
   for (const auto& [name, e] : by_profile)
     out += fmt::format("{}: fitted {}; held out {}\n", name, e.first.text(), e.second.text());
-  out += fmt::format("all profiles: fitted {}; held out (5 folds) {}\n", seen.text(), not_seen.text());
+  out += fmt::format("all profiles: fitted {}; held out (5 folds) {}\n", fit_errors.text(), held_out.text());
   write_profiles(profiles, a.output);
   write_out(out + fmt::format("written to {}\n", a.output));
   flush_out();

@@ -71,8 +71,8 @@ void amp_truth(DsTranslation& t, const std::string& level, const char* name, con
 void amp_loss_scale(DsTranslation& t, const std::string& level) {
   const std::string value = loose(t, "amp.loss_scale");
   double x;
-  const bool brain = t.text("amp.cast_model_type", "").find("bfloat16") != std::string::npos;
-  if (value.empty() && brain && level != "O1") return;  // bf16 has the range of FP32: no scaling needed
+  const bool is_bf16 = t.text("amp.cast_model_type", "").find("bfloat16") != std::string::npos;
+  if (value.empty() && is_bf16 && level != "O1") return;  // bf16 has the range of FP32: no scaling needed
   if (value.empty() || value == "dynamic") {
     const bool dynamic = value == "dynamic" || level == "O1" || level == "O2";
     if (!value.empty()) t.set("amp.loss_scale", "precision.loss_scale", "dynamic", "loss-scale profile apex");
@@ -95,14 +95,14 @@ void amp_cast(DsTranslation& t, const std::string& level) {
   if (!t.given("amp.cast_model_type")) return;
   std::string type = t.text("amp.cast_model_type", "");
   if (type.rfind("torch.", 0) == 0) type = type.substr(6);
-  const bool half = type == "float16" || type == "half", brain = type == "bfloat16";
+  const bool is_fp16 = type == "float16" || type == "half", is_bf16 = type == "bfloat16";
   if (level == "O1" || level == "O0")
     t.refuse("amp.cast_model_type", fmt::format("not allowed with opt_level {}", level),
              "the parameters stay FP32; remove it or use opt_level O2");
-  else if (!half && !brain)
+  else if (!is_fp16 && !is_bf16)
     t.refuse("amp.cast_model_type", fmt::format("expected torch.float16 or torch.bfloat16, found \"{}\"", type));
   else
-    t.set("amp.cast_model_type", "precision.dtype", half ? "fp16" : "bf16");
+    t.set("amp.cast_model_type", "precision.dtype", is_fp16 ? "fp16" : "bf16");
 }
 
 void amp(DsTranslation& t) {
@@ -130,9 +130,9 @@ void amp(DsTranslation& t) {
 
 void autocast(DsTranslation& t) {
   const std::string type = t.text("torch_autocast.dtype", "bfloat16");
-  const bool brain = type[0] == 'b';
-  t.set("torch_autocast.enabled", "precision.amp", "O1", brain ? "dtype bf16" : "dtype fp16");
-  t.quietly("torch_autocast.enabled", "precision.dtype", {brain ? "bf16" : "fp16"});
+  const bool is_bf16 = type[0] == 'b';
+  t.set("torch_autocast.enabled", "precision.amp", "O1", is_bf16 ? "dtype bf16" : "dtype fp16");
+  t.quietly("torch_autocast.enabled", "precision.dtype", {is_bf16 ? "bf16" : "fp16"});
 }
 
 }  // namespace

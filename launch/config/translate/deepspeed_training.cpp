@@ -38,22 +38,22 @@ void curriculum(DsTranslation& t) {
   if (type.empty())
     return t.refuse(block, "is enabled without a schedule_type", "give fixed_linear, fixed_root or fixed_discrete");
   const bool discrete = type == "fixed_discrete";
-  std::vector<std::pair<std::string, std::string>> wanted;
+  std::vector<std::pair<std::string, std::string>> required;
   if (discrete) {
-    wanted = {{config + "difficulty", "data.curriculum_lengths"}, {config + "max_step", "data.curriculum_until"}};
+    required = {{config + "difficulty", "data.curriculum_lengths"}, {config + "max_step", "data.curriculum_until"}};
   } else {
-    wanted = {{block + ".min_difficulty", "data.curriculum_min"},
-              {block + ".max_difficulty", "data.curriculum_max"},
-              {config + "total_curriculum_step", "data.curriculum_steps"},
-              {config + "difficulty_step", "data.curriculum_step"}};
-    if (type == "fixed_root") wanted.push_back({config + "root_degree", "data.curriculum_root"});
+    required = {{block + ".min_difficulty", "data.curriculum_min"},
+                {block + ".max_difficulty", "data.curriculum_max"},
+                {config + "total_curriculum_step", "data.curriculum_steps"},
+                {config + "difficulty_step", "data.curriculum_step"}};
+    if (type == "fixed_root") required.push_back({config + "root_degree", "data.curriculum_root"});
   }
   t.set(block + ".schedule_type", "data.curriculum", type);
   t.report(block + ".enabled", "-> data.curriculum " + type);
   if (discrete)
     for (const char* key : {".min_difficulty", ".max_difficulty"})
       if (t.given(block + key)) t.report(block + key, "no effect: fixed_discrete lists its lengths");
-  for (const auto& [path, native] : wanted) {
+  for (const auto& [path, native] : required) {
     if (const DsValue* v = t.given(path); v == nullptr)
       t.refuse(block, "has no " + path.substr(block.size() + 1) + ", which " + type + " needs", "add it");
     else if (discrete)

@@ -130,8 +130,8 @@ std::string prometheus_answer(std::string_view request, const PrometheusValues& 
   if (path == line.npos || line.substr(path + 1, 7) != "HTTP/1.")
     return reply("400 Bad Request", kPlain, "bad request\n");
   if (line.substr(0, method) != "GET") return reply("405 Method Not Allowed", kPlain, "only GET\n");
-  const std::string_view wanted = line.substr(method + 1, path - method - 1);
-  if (wanted.substr(0, wanted.find('?')) != "/metrics") return reply("404 Not Found", kPlain, "GET /metrics\n");
+  const std::string_view target = line.substr(method + 1, path - method - 1);
+  if (target.substr(0, target.find('?')) != "/metrics") return reply("404 Not Found", kPlain, "GET /metrics\n");
   return reply("200 OK", "text/plain; version=0.0.4; charset=utf-8", prometheus_text(values));
 }
 

@@ -10,7 +10,7 @@
 namespace gt {
 namespace {
 
-constexpr double kLookSeconds = 1;
+constexpr double kSampleSeconds = 1;
 
 // Scalar keys of a config, ascending; not lists, empty texts and paths.
 std::vector<HParam> settings_of(const std::string& config_json) {
@@ -88,7 +88,7 @@ void TensorBoardSink::step(const StepRecord& r) {
   p.known("perf/stage_spread", r.stage_spread);
   for (size_t i = 0; memory_ && i < memory_->size(); ++i)
     p.always(std::string("mem/") + kMemoryNames[i], static_cast<double>((*memory_)[i]));
-  if (!sample_conditions_ || r.time < sampled_ + kLookSeconds) return;
+  if (!sample_conditions_ || r.time < sampled_ + kSampleSeconds) return;
   sampled_ = r.time;
   const DeviceConditions c = sample_conditions_();
   p.known("sys/gpu_util", c.busy);

@@ -14,10 +14,10 @@ namespace gt {
 
 class TensorBoardSink : public Sink {
  public:
-  // log_every: steps between two points of a curve. `look`: returns the current conditions of rank 0's GPU, called at
-  // most once a second by the writer thread; may be empty.
-  explicit TensorBoardSink(int64_t log_every, std::function<DeviceConditions()> look = {})
-      : every_(log_every), sample_conditions_(std::move(look)) {}
+  // log_every: steps between two points of a curve. `conditions`: returns the current conditions of rank 0's GPU; the
+  // writer thread calls it at most once a second; may be empty.
+  explicit TensorBoardSink(int64_t log_every, std::function<DeviceConditions()> conditions = {})
+      : every_(log_every), sample_conditions_(std::move(conditions)) {}
   const char* name() const override { return "tensorboard"; }
   void start(const StartInfo& info) override;
   void step(const StepRecord& r) override;

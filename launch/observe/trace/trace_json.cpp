@@ -19,13 +19,13 @@
 namespace gt {
 namespace {
 
-struct Look {
+struct Style {
   const char *label, *category, *color;
   Track track;
 };
 
-const Look& look_of(TraceKind k) {
-  static constexpr Look kLooks[] = {
+const Style& style_of(TraceKind k) {
+  static constexpr Style kStyles[] = {
       {"F", "forward", "thread_state_running", Track::kCompute},
       {"B", "backward", "thread_state_iowait", Track::kCompute},
       {"I", "backward_input", "thread_state_iowait", Track::kCompute},
@@ -45,7 +45,7 @@ const Look& look_of(TraceKind k) {
       {"", "dp_exposed", "rail_load", Track::kDp},
       {"FB", "microbatch", "thread_state_running", Track::kCompute},
   };
-  return kLooks[static_cast<size_t>(k)];
+  return kStyles[static_cast<size_t>(k)];
 }
 
 constexpr const char* kTracks[] = {"compute", "tp", "pp send", "pp recv", "dp", "copy", "loader", "host"};
@@ -121,7 +121,7 @@ class Writer {
     bool used[std::size(kTracks)] = {};
     for (const TraceEntry& e : t.entries) {
       entries.push_back(&e);
-      used[static_cast<size_t>(look_of(e.kind).track)] = true;
+      used[static_cast<size_t>(style_of(e.kind).track)] = true;
     }
     for (size_t k = 0; k < std::size(kTracks); ++k) {
       if (!used[k]) continue;
@@ -129,13 +129,13 @@ class Writer {
       name(t.rank, "thread_sort_index", "sort_index", std::to_string(k), static_cast<int>(k));
     }
     std::stable_sort(entries.begin(), entries.end(), [](const TraceEntry* a, const TraceEntry* b) {
-      return std::tuple(look_of(a->kind).track, a->begin) < std::tuple(look_of(b->kind).track, b->begin);
+      return std::tuple(style_of(a->kind).track, a->begin) < std::tuple(style_of(b->kind).track, b->begin);
     });
     for (const TraceEntry* e : entries) slice(t, *e);
   }
 
   void slice(const RankTrace& t, const TraceEntry& e) {
-    const Look& look = look_of(e.kind);
+    const Style& style = style_of(e.kind);
     const bool waits = e.waits || (sends(e.kind) && e.bytes == 0);
     const bool call = e.kind == TraceKind::kTpCall || e.kind == TraceKind::kDpCall;
     const std::string where = e.stage < 0        ? ""
@@ -144,8 +144,8 @@ class Writer {
     event();
     put("{{\"name\":\"{}{}{}\",\"cat\":\"{}\",\"ph\":\"X\",\"ts\":{:.3f},\"dur\":{:.3f},\"pid\":{},\"tid\":{},"
         "\"cname\":\"{}\",\"args\":{{\"step\":{}",
-        waits ? "wait " : "", call ? name_of(e.op) : look.label, where, look.category, us(e.begin),
-        static_cast<double>(e.duration) * 1e-3, t.rank, static_cast<int>(look.track), look.color, e.step);
+        waits ? "wait " : "", call ? name_of(e.op) : style.label, where, style.category, us(e.begin),
+        static_cast<double>(e.duration) * 1e-3, t.rank, static_cast<int>(style.track), style.color, e.step);
     if (e.microbatch >= 0) put(",\"microbatch\":{}", e.microbatch);
     if (e.stage >= 0) put(",\"stage\":{}", e.stage);
     if (e.bytes > 0) put(",\"bytes\":{}", e.bytes);
@@ -187,7 +187,7 @@ class Writer {
     put("{{\"name\":\"{}\",\"cat\":\"p2p\",\"ph\":\"{}\",{}\"id\":\"{}.{}.{}.{}{}.{}\",\"ts\":{:.3f},\"pid\":{},"
         "\"tid\":{}}}",
         d ? "activation" : "gradient", out ? "s" : "f", out ? "" : "\"bp\":\"e\",", step, dp, tp, d ? "F" : "B", stage,
-        microbatch, us(out ? e.begin : e.begin + e.duration), t.rank, static_cast<int>(look_of(e.kind).track));
+        microbatch, us(out ? e.begin : e.begin + e.duration), t.rank, static_cast<int>(style_of(e.kind).track));
   }
 
   std::span<const RankTrace> traces_;

@@ -232,7 +232,7 @@ class ChildSupervisor {
     std::map<int, StartedRank> begun = here ? alone_ : output_.begun();
     // Includes ranks that were stopped before they could report.
     if (!started && job_.starter == Starter::kFork) begun.merge(rank_processes(child_));
-    late_ = watch_.look(begun, started, seconds_now());
+    late_ = watch_.check(begun, started, seconds_now());
     if (!late_) return;
     fmt::print(stderr, "gpttrain: {}\n", late_->why);
     if (!job_.verdict_file.empty()) std::ofstream(job_.verdict_file) << late_->why << "\n";

@@ -60,7 +60,7 @@ void take_least(MachineLimits& m, long long left, std::string from) {
   m.tasks_from = std::move(from);
 }
 
-void look_at_groups(MachineLimits& m) {
+void apply_cgroup_limits(MachineLimits& m) {
   std::ifstream in("/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     if (line.rfind("0::", 0) != 0) continue;
@@ -86,7 +86,7 @@ MachineLimits machine_limits() {
   constexpr long long kMany = 10000;                  // counting is slow with many processes
   if (tasks >= 0 && tasks < kMany && geteuid() != 0)  // root has no such limit
     take_least(m, tasks - tasks_of_user(), fmt::format("ulimit -u {}", tasks));
-  look_at_groups(m);
+  apply_cgroup_limits(m);
   m.addresses = limit_of(RLIMIT_AS, false);
   std::ifstream in("/proc/self/statm");
   long long pages = 0;

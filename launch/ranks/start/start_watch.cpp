@@ -57,7 +57,7 @@ char state_of(int64_t pid) {
 
 StartWatch::StartWatch(StartLimits limits) : limits_(std::move(limits)) {}
 
-std::optional<StartWatch::End> StartWatch::look(const std::map<int, StartedRank>& begun, bool started, double now) {
+std::optional<StartWatch::End> StartWatch::check(const std::map<int, StartedRank>& begun, bool started, double now) {
   if (begin_ < 0) begin_ = last_ = now;
   if (const double gap = now - last_; gap > kAsleep) {
     begin_ += gap;
@@ -66,8 +66,8 @@ std::optional<StartWatch::End> StartWatch::look(const std::map<int, StartedRank>
   last_ = now;
   if (!started && limits_.start_s > 0 && now - begin_ > limits_.start_s)
     return End{static_cast<int>(Exit::kIo), late_text(begun)};
-  if (now - looked_ < kEvery) return std::nullopt;
-  looked_ = now;
+  if (now - checked_ < kEvery) return std::nullopt;
+  checked_ = now;
   return check_frozen(begun, started, now);
 }
 

@@ -32,7 +32,7 @@ class StartWatch {
   };
   // Updates the monitor; call several times a second with the current state and time in seconds. Returns an End if the
   // job must be ended with that code. Time during which this process itself was stopped does not count.
-  std::optional<End> look(const std::map<int, StartedRank>& begun, bool started, double now);
+  std::optional<End> check(const std::map<int, StartedRank>& begun, bool started, double now);
 
  private:
   struct Activity {
@@ -44,7 +44,7 @@ class StartWatch {
 
   StartLimits limits_;
   std::map<int, Activity> activity_;
-  double begin_ = -1, last_ = 0, looked_ = 0;
+  double begin_ = -1, last_ = 0, checked_ = 0;
   bool reported_ = false;
 };
 

@@ -120,12 +120,12 @@ class Supervisor {
 // Resumes from the run folder's newest checkpoint, unless none of this job is in it and the user requested otherwise.
 JobCommand Supervisor::job() const {
   std::vector<std::string> words = command_.words;
-  const std::string& asked = config_.checkpoint.resume;
+  const std::string& requested = config_.checkpoint.resume;
   if (again_ && resume_) {
     words.insert(words.end(), {"--checkpoint.resume", std::to_string(*resume_)});
   } else if (again_ && committed_) {
     words.insert(words.end(), {"--checkpoint.resume", "auto"});
-  } else if (again_ && asked == "never" && std::find(words.begin(), words.end(), "--force") == words.end()) {
+  } else if (again_ && requested == "never" && std::find(words.begin(), words.end(), "--force") == words.end()) {
     words.emplace_back("--force");  // the folder's content is its own
   }
   if (fewer_)
@@ -248,14 +248,14 @@ std::function<bool(bool)> Supervisor::recall() const {
   std::vector<std::string> lost;
   for (const UnreachableHost& u : unreachable_) lost.push_back(u.host);
   const auto watch = std::make_shared<ReturnWatch>(lost, static_cast<int>(config_.launch.ssh_port));
-  return [this, watch, seen = std::optional<Commit>()](bool running) mutable {
+  return [this, watch, first = std::optional<Commit>()](bool running) mutable {
     if (!running) return watch->stop(), false;
     const std::vector<std::string>& answering = watch->answering();
-    if (answering.empty()) return seen.reset(), false;
+    if (answering.empty()) return first.reset(), false;
     const Commit latest = newest();
-    if (!seen) seen = latest;
-    if (latest.step == seen->step && latest.inode == seen->inode) return false;
-    seen = latest;
+    if (!first) first = latest;
+    if (latest.step == first->step && latest.inode == first->inode) return false;
+    first = latest;
     return is_ready_for_more(answering);
   };
 }
@@ -421,7 +421,7 @@ int Supervisor::run_attempts() {
     const bool newer = after.step >= 0 && (after.step != before.step || after.inode != before.inode);
     committed_ = committed_ || (after.step >= 0 && (after.step != at_start.step || after.inode != at_start.inode));
     AttemptEnd end{.code = job_end.code,
-                   .asked_to_stop = job_end.stopped != 0,
+                   .stop_requested = job_end.stopped != 0,
                    .progressed = newer && after.step > *highest,
                    .seconds = seconds_since(begin),
                    .resumed_from = after.step,
@@ -429,12 +429,12 @@ int Supervisor::run_attempts() {
     if (copies_ && end.reached > reached_) end.progressed = true;
     reached_ = std::max(reached_, end.reached);
     if (newer) highest = std::max(*highest, after.step);
-    if (job_end.recalled && !end.asked_to_stop && end.code == static_cast<int>(Exit::kInterrupted)) {
+    if (job_end.recalled && !end.stop_requested && end.code == static_cast<int>(Exit::kInterrupted)) {
       again_ = true;
       resume_.reset();
       continue;  // no failure: uses up no restart
     }
-    const bool failed = end.code != 0 && !end.asked_to_stop;
+    const bool failed = end.code != 0 && !end.stop_requested;
     if (!failed) return end.code;
     blame_machines(end, suspect, used);
     const RestartDecision d = policy_.after(end);
@@ -466,7 +466,7 @@ int Supervisor::run_attempts() {
 
 RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   RestartDecision d;
-  if (end.code == 0 || end.asked_to_stop) return d;
+  if (end.code == 0 || end.stop_requested) return d;
   for (const Exit never : {Exit::kUsage, Exit::kHardware, Exit::kNumerical, Exit::kDamaged})
     if (end.code == static_cast<int>(never) && !end.machine_lost && !(never == Exit::kHardware && end.elsewhere)) {
       d.why = never == Exit::kHardware ? "it cannot restart on the same machine, and there is no other"
@@ -501,7 +501,7 @@ RestartDecision RestartPolicy::restart(RestartDecision d) {
   return d;
 }
 
-bool wants_supervisor(const JobRequest& command) {
+bool needs_supervisor(const JobRequest& command) {
   const bool restarts = command.loaded.config.launch.max_restarts > 0;
   if (started_by_launch_ranks() || (!restarts && command.name != "launch")) return false;
   GT_REQUIRE(!command.env.launched(), Exit::kUsage,

@@ -11,8 +11,8 @@ namespace gt {
 // Outcome of one attempt.
 struct AttemptEnd {
   int code = 0;
-  bool asked_to_stop = false;  // the supervisor received a stop signal
-  bool progressed = false;     // it committed a newer checkpoint, or reached a later step with copies in memory
+  bool stop_requested = false;  // the supervisor received a stop signal
+  bool progressed = false;      // it committed a newer checkpoint, or reached a later step with copies in memory
   double seconds = 0;
   int64_t resumed_from = -1;  // step that the next attempt would resume from; -1: none
   int64_t reached = -1;       // last step in the log; -1: none
@@ -46,7 +46,7 @@ class RestartPolicy {
 
 // Returns whether run_train should supervise: `gpttrain launch` or launch.max_restarts, in a process that is not a
 // rank. Throws kUsage if restarts are requested but another launcher is the parent of the ranks.
-bool wants_supervisor(const JobRequest&);
+bool needs_supervisor(const JobRequest&);
 
 // Runs the job; returns the exit code of its last attempt, or kInterrupted if stopped while waiting.
 int supervise(const JobRequest&);

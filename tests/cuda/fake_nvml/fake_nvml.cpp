@@ -12,15 +12,15 @@ namespace {
 
 constexpr int kSuccess = 0, kNotSupported = 3, kNotFound = 6;
 
-struct Look {
+struct State {
   unsigned sm_mhz, milliwatts, celsius, percent_busy;
   unsigned long long reasons;
 };
 struct Gpu {
   const char* bus;
   unsigned memory_mhz, limit_milliwatts;
-  Look looks[5];  // idle at the start, high, low, constant; idle at the end
-  int look = -1;
+  State states[5];  // idle at the start, high, low, constant; idle at the end
+  int at = -1;
 };
 Gpu gpus[] = {{"EE00:01:00.0",
                3201,
@@ -45,9 +45,9 @@ bool refused(const char* function) {
   return list != nullptr && std::strstr(list, function) != nullptr;
 }
 
-const Look& look_of(const Gpu* gpu) {
+const State& state_of(const Gpu* gpu) {
   const int last = std::getenv("GPTTRAIN_FAKE_NVML_IDLE") != nullptr ? 4 : 3;
-  return gpu->looks[std::clamp(gpu->look, 0, last)];
+  return gpu->states[std::clamp(gpu->at, 0, last)];
 }
 
 }  // namespace
@@ -71,9 +71,9 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, Gpu** gpu) {
   return kNotFound;
 }
 int nvmlDeviceGetClockInfo(Gpu* gpu, int type, unsigned* mhz) {
-  ANSWER(*mhz = type == 1 ? (++gpu->look, look_of(gpu).sm_mhz) : type == 2 ? gpu->memory_mhz : 7);
+  ANSWER(*mhz = type == 1 ? (++gpu->at, state_of(gpu).sm_mhz) : type == 2 ? gpu->memory_mhz : 7);
 }
-int nvmlDeviceGetPowerUsage(Gpu* gpu, unsigned* milliwatts) { ANSWER(*milliwatts = look_of(gpu).milliwatts); }
+int nvmlDeviceGetPowerUsage(Gpu* gpu, unsigned* milliwatts) { ANSWER(*milliwatts = state_of(gpu).milliwatts); }
 int nvmlDeviceGetEnforcedPowerLimit(Gpu* gpu, unsigned* milliwatts) { ANSWER(*milliwatts = gpu->limit_milliwatts); }
 #ifdef FAKE_NVML_RENAMED  // clock reasons as before CUDA 12.2, the temperature query as required since CUDA 13
 struct Temperature {
@@ -82,19 +82,19 @@ struct Temperature {
 };
 int nvmlDeviceGetTemperatureV(Gpu* gpu, Temperature* t) {
   if (t->version != 0x100000C) return 25;  // NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-  ANSWER(t->celsius = t->sensor == 0 ? static_cast<int>(look_of(gpu).celsius) : 7);
+  ANSWER(t->celsius = t->sensor == 0 ? static_cast<int>(state_of(gpu).celsius) : 7);
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(Gpu* gpu, unsigned long long* reasons) {
 #else
 int nvmlDeviceGetTemperature(Gpu* gpu, int sensor, unsigned* celsius) {
-  ANSWER(*celsius = sensor == 0 ? look_of(gpu).celsius : 7);
+  ANSWER(*celsius = sensor == 0 ? state_of(gpu).celsius : 7);
 }
 int nvmlDeviceGetCurrentClocksEventReasons(Gpu* gpu, unsigned long long* reasons) {
 #endif
-  ANSWER(*reasons = look_of(gpu).reasons);
+  ANSWER(*reasons = state_of(gpu).reasons);
 }
 int nvmlDeviceGetUtilizationRates(Gpu* gpu, unsigned* percent) {
-  ANSWER(percent[0] = look_of(gpu).percent_busy; percent[1] = 7);
+  ANSWER(percent[0] = state_of(gpu).percent_busy; percent[1] = 7);
 }
 
 }  // extern "C"

@@ -146,14 +146,14 @@ int state_of(Rank& r) {
   return std::exchange(r.capturing, false) ? nccl::kInProgress : nccl::kSuccess;
 }
 
-struct Wanted {
+struct Request {
   Kind kind{};
   size_t count = 0;
   int type = 0, op = 0;
   Part part;
 };
 
-int arrive(Rank& r, const Wanted& w, bool captured) {
+int arrive(Rank& r, const Request& w, bool captured) {
   const auto& [kind, count, type, op, part] = w;
   if (r.failure != nccl::kSuccess) return r.failure;  // calls behind the failure in a graph
   ++control.calls;
@@ -177,7 +177,7 @@ int arrive(Rank& r, const Wanted& w, bool captured) {
 
 // Reports to the emulated device, if it is running, which memory a call reads and writes, on which stream; nullptr: on
 // the one that runs a graph.
-void report_transfer(const Rank& r, const Wanted& w, void* stream) {
+void report_transfer(const Rank& r, const Request& w, void* stream) {
   using Report = void (*)(void* stream, const void* from, size_t, void* to, size_t);
   void* library = dlopen("libgpttrain_cuda.so", RTLD_NOW | RTLD_NOLOAD);
   static const auto report =
@@ -190,7 +190,7 @@ void report_transfer(const Rank& r, const Wanted& w, void* stream) {
 }
 
 // Runs a call of a graph when the device reaches it.
-void run_captured(Rank& r, const Wanted& w) {
+void run_captured(Rank& r, const Request& w) {
   report_transfer(r, w, nullptr);
   std::unique_lock lock(mutex);
   if (!r.aborted) arrive(r, w, true);
@@ -220,11 +220,11 @@ void await_graphs(Rank& r) {
   while (r.in_graphs > 0 || control.graphs_live) std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
-int call(nccl::Comm comm, const Wanted& w, void* stream) {
+int call(nccl::Comm comm, const Request& w, void* stream) {
   static const Keep keep = emulated_keep();
   struct Captured {
     Rank* rank;
-    Wanted wanted;
+    Request request;
   };
   const std::lock_guard lock(mutex);
   Rank& r = *reinterpret_cast<Rank*>(comm);
@@ -233,7 +233,9 @@ int call(nccl::Comm comm, const Wanted& w, void* stream) {
   if (keep != nullptr) {
     auto* captured = new Captured{&r, w};
     ++r.in_graphs;
-    const auto run = [](void* p) { run_captured(*static_cast<Captured*>(p)->rank, static_cast<Captured*>(p)->wanted); };
+    const auto run = [](void* p) {
+      run_captured(*static_cast<Captured*>(p)->rank, static_cast<Captured*>(p)->request);
+    };
     const auto drop = [](void* p) {
       --static_cast<Captured*>(p)->rank->in_graphs;
       delete static_cast<Captured*>(p);

@@ -10,11 +10,11 @@ namespace gt::cpu {
 inline bool is_16bit(DType t) { return t == DType::kBF16 || t == DType::kF16; }
 inline bool is_float(DType t) { return t == DType::kF32 || is_16bit(t); }
 
-inline void widen(const Simd& f, DType half, const uint16_t* from, float* to, int64_t n) {
-  (half == DType::kBF16 ? f.bf16_to_f32 : f.f16_to_f32)(from, to, n);
+inline void widen(const Simd& f, DType type, const uint16_t* from, float* to, int64_t n) {
+  (type == DType::kBF16 ? f.bf16_to_f32 : f.f16_to_f32)(from, to, n);
 }
-inline void narrow(const Simd& f, DType half, const float* from, uint16_t* to, int64_t n) {
-  (half == DType::kBF16 ? f.f32_to_bf16 : f.f32_to_f16)(from, to, n);
+inline void narrow(const Simd& f, DType type, const float* from, uint16_t* to, int64_t n) {
+  (type == DType::kBF16 ? f.f32_to_bf16 : f.f32_to_f16)(from, to, n);
 }
 
 // Returns elements [at, at + n) of t: in place, or widened into `scratch`.

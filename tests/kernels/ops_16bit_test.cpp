@@ -45,8 +45,8 @@ class WideCopy {
     for (const auto* fields : {&in, &out}) {
       for (const Field f : *fields) {
         const Tensor& t = args_.*f;
-        const bool half = t.dtype == DType::kBF16 || t.dtype == DType::kF16;
-        wide_.*f = memory_.make(t.shape, half ? DType::kF32 : t.dtype);
+        const bool is_16bit = t.dtype == DType::kBF16 || t.dtype == DType::kF16;
+        wide_.*f = memory_.make(t.shape, is_16bit ? DType::kF32 : t.dtype);
         cpu_backend().ops->cast({t, wide_.*f}, {});
       }
     }
@@ -57,10 +57,10 @@ class WideCopy {
     op_(args_, {});
     op_(wide_, {});
     for (size_t i = 0; i < out_.size(); ++i) {
-      const Tensor &got = args_.*out_[i], want = memory_.make(got.shape, got.dtype);
-      cpu_backend().ops->cast({wide_.*out_[i], want}, {});
+      const Tensor &got = args_.*out_[i], expected = memory_.make(got.shape, got.dtype);
+      cpu_backend().ops->cast({wide_.*out_[i], expected}, {});
       INFO("output " << i);
-      const bool same_bits = std::memcmp(got.data, want.data, static_cast<size_t>(got.bytes())) == 0;
+      const bool same_bits = std::memcmp(got.data, expected.data, static_cast<size_t>(got.bytes())) == 0;
       CHECK(same_bits);
     }
   }
@@ -221,11 +221,11 @@ TEST_CASE("16-bit: embeddings, cross-entropy and sums are bitwise f32 rounded on
     const Tensor total = m.make({1}, DType::kF64);
     set(total, 0, 0.5);
     WideCopy<Sum>(ops.sum, {x, total}, {&Sum::x}, {}).check("sum");
-    const double half = get(total, 0);
+    const double is_16bit = get(total, 0);
     const Tensor wide = m.make(x.shape, kF32);
     ops.cast({x, wide}, {});
     ops.sum({wide, total}, {});
-    CHECK(half == get(total, 0));
+    CHECK(is_16bit == get(total, 0));
   });
 }
 

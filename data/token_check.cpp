@@ -96,7 +96,7 @@ void require_token_pair(const std::string& given, const std::string& prefix) {
   if (fs::is_directory(given))
     fail(Exit::kUsage, given,
          ": expected a token file (PREFIX.bin and PREFIX.idx), found a folder; name PREFIX inside it");
-  fail(Exit::kUsage, idx, ": no such file (nor ", bin, "); make them with: ", prepare_line("TEXT", prefix));
+  fail(Exit::kUsage, missing_token_files(given), "; make them with: ", prepare_line("TEXT", prefix));
 }
 
 TokenHeader check_token_header(const MappedFile& idx, const std::function<void(const std::string&)>& warn) {

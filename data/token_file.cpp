@@ -25,6 +25,16 @@ std::string token_prefix(const std::string& path) {
   return path;
 }
 
+std::string missing_token_files(const std::string& given) {
+  const std::string prefix = token_prefix(given), bin = prefix + ".bin", idx = prefix + ".idx";
+  std::error_code ec;
+  const bool has_bin = std::filesystem::exists(bin, ec), has_idx = std::filesystem::exists(idx, ec);
+  if (has_bin && has_idx) return "";
+  if (has_bin || has_idx) return cat(has_bin ? idx : bin, ": no such file beside ", has_bin ? bin : idx);
+  if (std::filesystem::is_directory(given, ec)) return given + ": is a folder";
+  return cat(given, ": no such file, and no token files ", bin, " and ", idx);
+}
+
 TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& options) {
   TokenFile f;
   f.prefix_ = token_prefix(path);

@@ -46,6 +46,10 @@ class TokenFile final : public TokenStore {
 // PREFIX: strips a trailing .bin or .idx.
 std::string token_prefix(const std::string& path);
 
+// Returns what is missing of the token files that `given` names by their prefix or by one of them, such as
+// "X.idx: no such file beside X.bin". Empty if both exist.
+std::string missing_token_files(const std::string& given);
+
 // Writes the .idx with one sequence per document, in one pass per table, from a stream of lengths. Calls `rewind` and
 // then `next` `count` times for each of the two length-driven tables. Throws Error(kIo).
 void write_token_index(const std::string& path, TokenType type, int64_t count, const std::function<void()>& rewind,

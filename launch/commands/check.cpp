@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "data/token_file.h"
 #include "data/tokenizer_files.h"
 #include "kernels/core/host.h"
 #include "launch/commands/output.h"
@@ -50,8 +51,8 @@ std::vector<std::string> files_of(const Config& c, const std::vector<std::string
   sources.insert(sources.end(), c.data.valid.begin(), c.data.valid.end());
   for (const DataSource& s : sources) {
     if (s.path == "mock") continue;
-    if (std::error_code ec; fs::exists(s.path + ".idx", ec))
-      out.insert(out.end(), {s.path + ".bin", s.path + ".idx"});
+    if (const std::string prefix = token_prefix(s.path); missing_token_files(prefix).empty())
+      out.insert(out.end(), {prefix + ".bin", prefix + ".idx"});
     else
       out.push_back(s.path);
   }

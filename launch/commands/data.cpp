@@ -120,12 +120,12 @@ std::string near_prefix(const std::string& prefix) {
   return guess.empty() ? "" : "; did you mean " + guess + "?";
 }
 
-void require_pair(const std::string& prefix) {
-  for (const char* suffix : {".idx", ".bin"})
-    GT_REQUIRE(std::filesystem::exists(prefix + suffix), Exit::kUsage, prefix, suffix,
-               ": no such file; expected PREFIX of a pair PREFIX.bin + PREFIX.idx, or token files of llm.c",
-               std::filesystem::exists(prefix + ".progress.json") ? ": its preparation was interrupted, repeat it"
-                                                                  : near_prefix(prefix));
+void require_pair(const std::string& given) {
+  const std::string missing = missing_token_files(given), prefix = token_prefix(given);
+  GT_REQUIRE(missing.empty(), Exit::kUsage, missing,
+             "; expected PREFIX of a pair PREFIX.bin + PREFIX.idx, or token files of llm.c",
+             std::filesystem::exists(prefix + ".progress.json") ? ": its preparation was interrupted, repeat it"
+                                                                : near_prefix(prefix));
 }
 
 Exit inspect_whole(const std::string& path, const Tokenizer* tokenizer, std::ostream& out) {
@@ -184,7 +184,7 @@ Exit run_data_prepare(const Command& command) {
 Exit run_data_inspect(const Command& command) {
   const auto& args = command.get<DataInspectArgs>();
   const std::string prefix = token_prefix(args.path);
-  if (!names_llmc_tokens(args.path)) require_pair(prefix);
+  if (!names_llmc_tokens(args.path)) require_pair(args.path);
   const auto tokenizer = tokenizer_of(args, prefix);
   Exit code = Exit::kOk;
   if (args.doc < 0 && args.sample < 0 && !args.order) code = inspect_whole(args.path, tokenizer.get(), std::cout);

@@ -495,17 +495,13 @@ class Checker {
   }
 
   void sources(const char* key, const std::vector<DataSource>& list) {
-    namespace fs = std::filesystem;
-    std::error_code ec;
     for (const DataSource& s : list)
       if (is_text_source(s.path)) {
         text(key, s.path);
       } else if (s.path != "mock" && !names_llmc_tokens(s.path)) {
-        const char* missing = !fs::exists(s.path + ".bin", ec)   ? ".bin"
-                              : !fs::exists(s.path + ".idx", ec) ? ".idx"
-                                                                 : "";
-        if (*missing == '\0') continue;
-        bad(key, fmt::format("{}{}: no such file", s.path, missing),
+        const std::string missing = missing_token_files(s.path);
+        if (missing.empty()) continue;
+        bad(key, missing,
             from_demo(key)
                 ? "./launch/demo.sh makes it"
                 : "give a text file, the prefix that `gpttrain data prepare --output` wrote, or llm.c's .bin");

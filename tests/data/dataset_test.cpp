@@ -192,7 +192,7 @@ TEST_CASE("problems of all datasets of a blend are listed together") {
   TempDir dir;
   write_documents(dir / "short", {Sample(3, 1)});
   write_documents(dir / "good", {Sample(300, 1)});
-  expect_error(Exit::kUsage, {"short: ", "3 tokens", "gone.idx: no such file"}, [&] {
+  expect_error(Exit::kUsage, {"short: ", "3 tokens", "gone: no such file"}, [&] {
     open_dataset(options_for({{dir / "short", 1}, {dir / "good", 1}, {dir / "gone", 1}}, 10));
   });
   expect_error(Exit::kUsage, {"dataset 2", "above 0", "-1"}, [&] {

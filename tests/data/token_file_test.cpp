@@ -169,7 +169,7 @@ TEST_CASE("another file passed as a token file is identified, with the command t
                [&] { TokenFile::open(dir / "book.txt"); });
   expect_error(Exit::kUsage, {"lines.jsonl", "JSON"}, [&] { TokenFile::open(dir / "lines.jsonl"); });
   expect_error(Exit::kUsage, {"found a folder"}, [&] { TokenFile::open(dir.path()); });
-  expect_error(Exit::kUsage, {"nothing.idx: no such file", "gpttrain data prepare"},
+  expect_error(Exit::kUsage, {"nothing: no such file", "gpttrain data prepare"},
                [&] { TokenFile::open(dir / "nothing"); });
 }
 

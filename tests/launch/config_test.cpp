@@ -468,7 +468,7 @@ TEST_CASE("the world of an external launcher determines dp or contradicts the la
 TEST_CASE("training requires existing data files") {
   CHECK_THAT(problems_in({.needs_data = true}), Catch::StartsWith("data.train: missing"));
   CHECK_THAT(problems_in({.flags = {"--data.train", "/no/such", "--data.tokenizer", "/no/tok"}, .needs_data = true}),
-             Catch::Contains("--data.train: /no/such.bin: no such file") &&
+             Catch::Contains("--data.train: /no/such: no such file") &&
                  Catch::Contains("--data.tokenizer: /no/tok: no such file"));
   CHECK(problems_in({.flags = {"--data.train", "mock"}, .needs_data = true}) == "accepted");
   CHECK_THAT(problems_in({.file = "/no/such.json"}), Catch::Contains("/no/such.json: cannot be read: No such file"));
@@ -482,7 +482,7 @@ TEST_CASE("training requires existing data files") {
   fs::create_directories(empty);
   fs::current_path(empty);
   CHECK_THAT(problems_in({.file = source_dir() + "/configs/demo.json", .needs_data = true}),
-             Catch::Contains("no such file; ./launch/demo.sh makes it"));
+             Catch::Contains("no such file") && Catch::Contains("; ./launch/demo.sh makes it"));
   fs::current_path(before);
 }
 

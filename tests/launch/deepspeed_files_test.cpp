@@ -169,7 +169,7 @@ TEST_CASE("all errors of a file, the config and the flags are in one list") {
                            "--local_rank: 5, but no launcher started this process",
                            "--nonsense: unknown flag",
                            "model.heads 4 is not divisible by tp 3",
-                           "missing.bin: no such file",
+                           "missing: no such file",
                            " problems, nothing was started"})
     CHECK_THAT(r.out, Contains(text));
   CHECK(r.out.find("nothing was started") == r.out.rfind("nothing was started"));

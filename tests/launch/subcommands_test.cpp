@@ -227,7 +227,7 @@ TEST_CASE("data prepare and data inspect round-trip a text") {
 
   refused({"data", "inspect", dir / "a", "--tokenizer", w.other()}, Exit::kUsage, {"SHA-256", "a.meta.json"});
   refused({"data", "inspect", dir / "a", "--doc", "2"}, Exit::kUsage, {"--doc 2", "0 to 1"});
-  refused({"data", "inspect", dir / "none"}, Exit::kUsage, {"none.idx", "no such file"});
+  refused({"data", "inspect", dir / "none"}, Exit::kUsage, {"none: no such file"});
 }
 
 TEST_CASE("data inspect prints samples, their order, and the unigram entropy") {

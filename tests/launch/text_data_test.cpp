@@ -179,5 +179,6 @@ TEST_CASE("an input that is no text is reported, and a model too small for the t
   refused("--data.train mine.txt --dry-run", "--model.vocab 420");
   refused("--data.train empty.txt --model.vocab 420", "no text");
   refused("--data.train weights.pt --model.vocab 420", "zero bytes");
-  refused("--data.train folder --model.vocab 420", "no such file");
+  refused("--data.train folder --model.vocab 420", "data.train: folder: is a folder");
+  refused("--data.train nowhere.txt", "data.train: nowhere.txt: no such file, and no token files nowhere.txt.bin and ");
 }

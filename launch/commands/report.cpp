@@ -1,5 +1,4 @@
-// gpttrain report: the page of one run, or of several drawn over each other. gpttrain compare: their figures as a
-// table.
+// gpttrain report: the page of one run, or of several overlaid. gpttrain compare: their figures as a table.
 #include "launch/observe/report/report.h"
 
 #include <fmt/format.h>

@@ -18,8 +18,7 @@ struct TrainArgs {
   void fields(V& v) {
     v("from", from, "",
       "start a run from a Hugging Face folder: its architecture, weights and tokenizer; everything else by flags");
-    v("ignore-unknown", ignore_unknown, "",
-      "from: ignore keys of config.json that are not known and may change the model");
+    v("ignore-unknown", ignore_unknown, "", "--from: ignore unknown keys of config.json, which may change the model");
     v("force", force, "", "allow a fresh start (--checkpoint.resume never) in a run directory that is not empty");
     v("quiet", quiet, "", "print only the first loss, evaluations, warnings and the end");
     v("dry-run", dry_run, "",
@@ -42,15 +41,14 @@ struct TokenizerTrainArgs {
   void fields(V& v) {
     v("input", input, "required", "text: files, folders, patterns, - for standard input; gzip is unpacked");
     v("vocab", vocab, "16..1000000 tokens", "size of the vocabulary");
-    v("type", type, "bpe|unigram", "model");
+    v("type", type, "bpe|unigram", "segmentation model");
     v("output", output, "required", "X.model; X.vocab and X.meta.json are written beside it");
     v("sample-mb", sample_mb, ">0..10000 MB", "amount of text sampled for training, by lines");
     v("coverage", coverage, "0.98..1", "fraction of characters covered by pieces; others use byte fallback");
     v("special", special, "", "additional symbols that are never split, after <|endoftext|> and newline");
     v("control", control, "",
-      "names of symbols that no text contains, separated by commas, which get brackets: CLS,SEP,MASK for masked "
-      "language "
-      "models");
+      "comma-separated names of control symbols, which no text contains; masked language models need CLS,SEP,MASK, "
+      "which become [CLS], [SEP] and [MASK]");
     v("seed", seed, "0..", "seed of the line sampling");
     v("threads", threads, "0..1024 threads", "threads that read the inputs; 0: all cores");
   }
@@ -119,7 +117,7 @@ struct DataPrepareArgs {
     v("strict-utf8", strict_utf8, "",
       "treat invalid UTF-8 as an error too; otherwise its bytes become U+FFFD and are counted");
     v("max-doc-mb", max_doc_mb, "1..4096 MB", "longest line");
-    v("check-cache", check_cache, "", "encode every 1024th document a second time without the word cache");
+    v("check-cache", check_cache, "", "encode every 1024th document again without the word cache, and compare");
     v("force", force, "", "start over and replace existing output");
   }
 };
@@ -221,7 +219,7 @@ struct ReportArgs {
   std::string output;
   template <class V>
   void fields(V& v) {
-    v("runs", runs, "required", "run folders; several are drawn over each other; also positional");
+    v("runs", runs, "required", "run folders; several are overlaid; also positional");
     v("output", output, "FILE", "the page; empty: RUN/report.html, of several runs report.html");
   }
 };
@@ -233,7 +231,7 @@ struct CompareArgs {
   template <class V>
   void fields(V& v) {
     v("runs", runs, "required", "two or more run folders; also positional");
-    v("html", html, "FILE", "also write the report of all runs, curves drawn over each other");
+    v("html", html, "FILE", "also write the report of all runs, with their curves overlaid");
     v("json", json, "", "print one JSON object");
   }
 };
@@ -394,7 +392,7 @@ struct ImportArgs {
     v("heads", heads, "0..65536",
       "attention heads, if the file does not contain them (foreign HDF5); 0: from the file");
     v("allow-nonfinite", allow_nonfinite, "", "accept weights with NaN or infinity");
-    v("ignore-unknown", ignore_unknown, "", "ignore keys of config.json that are not known and may change the model");
+    v("ignore-unknown", ignore_unknown, "", "ignore unknown keys of config.json, which may change the model");
   }
 };
 

@@ -38,7 +38,7 @@ void make_range_test(TrainRun& run) {
   run.range_test = run.force = true;
 }
 
-// What cannot go together with --from.
+// Rejects flags that cannot be combined with --from.
 void refuse_with_from(const TrainArgs& args, const Config& c) {
   const auto refuse = [](bool given, const char* what, const char* fix) {
     GT_REQUIRE(!given, Exit::kUsage, "--from: not with ", what, "; ", fix);

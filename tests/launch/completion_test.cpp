@@ -68,7 +68,7 @@ TEST_CASE("zsh and fish read their scripts, and fish completes flags and values"
              "words=(gpttrain \"$@\"); CURRENT=$#words; source ./_gpttrain\n");
   const auto zsh = [&](const std::string& line) { return shell("zsh -f line.zsh " + line, dir.path()).out; };
   CHECK_THAT(zsh("''"), Contains("train:train a model (default)") && Contains("ckpt:ls, inspect"));
-  CHECK_THAT(zsh("data ''"), Contains("prepare:text or JSON lines to token files"));
+  CHECK_THAT(zsh("data ''"), Contains("prepare:tokenize text or JSON lines into token files"));
   CHECK(zsh("data prepare --format ''") == "auto\njsonl\ntext\nchat\ninstruct\n");
   CHECK(zsh("generate --load ''") == "FILES\n");
   CHECK_THAT(zsh("eval --"), Contains("--load:") && !Contains("--optim.lr:"));
@@ -76,7 +76,7 @@ TEST_CASE("zsh and fish read their scripts, and fish completes flags and values"
     return shell("HOME=$PWD fish -N -c \"source script.fish; complete -C '" + line + "'\"", dir.path()).out;
   };
   CHECK_THAT(fish("gpttrain ck"), Contains("ckpt\tls, inspect"));
-  CHECK_THAT(fish("gpttrain data "), Contains("prepare\ttext or JSON lines") && Contains("inspect"));
+  CHECK_THAT(fish("gpttrain data "), Contains("prepare\ttokenize text or JSON lines") && Contains("inspect"));
   CHECK_THAT(fish("gpttrain data prepare --format "), Contains("jsonl\t") && Contains("instruct\t"));
   CHECK_THAT(fish("gpttrain --optim.l"), Contains("--optim.lr\t"));
   CHECK_THAT(fish("gpttrain eval --op"), !Contains("--optim.lr"));

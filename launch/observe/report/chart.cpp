@@ -12,7 +12,7 @@
 namespace gt {
 namespace {
 
-// Of every figure, in user units; the page scales it to its column.
+// Size and margins of every figure, in SVG user units; the page scales it to its column.
 constexpr double kWidth = 480, kHeight = 250, kLeft = 58, kRight = 12, kTop = 12, kBottom = 40;
 constexpr double kRowHeight = 24, kInnerWidth = kWidth - kLeft - kRight;
 

@@ -1,4 +1,4 @@
-// What a run folder records, read back: log.jsonl, restarts.jsonl and trace files. The folder is untrusted: sizes are
+// Reads the records of a run folder: log.jsonl, restarts.jsonl and trace files. The folder is untrusted: sizes are
 // bounded, and lines that are no records are counted and left out. Independent of HTML and of terminals.
 #pragma once
 #include <cstdint>

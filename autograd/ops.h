@@ -10,16 +10,16 @@
 
 namespace gt::ops {
 
-// What the tape keeps for the backward: an op's output, or the inputs to recompute it from at the cost of one pass over
-// memory.
+// Tensors that the tape keeps for the backward: an op's output, or the inputs from which one pass over memory
+// recomputes it.
 enum class Keep : uint8_t {
   kOutputs,
   kInputs,
   kFp8,  // columnwise FP8 data for fp8_linear; the output itself is not kept
 };
 
-// Where an op's output lives. kTransient: until the next op has consumed it; that op frees it with Tape::discard, and
-// no rule reads it afterwards.
+// Lifetime of an op's output. kTransient: until the next op has consumed it; that op frees it with Tape::discard, and
+// no backward rule reads it afterwards.
 enum class Output : uint8_t { kKept, kTransient };
 
 // y [n, out] = x [n, in] w^T [in, out] + b
@@ -96,7 +96,7 @@ struct Activated {
 Activated activate(Tape&, Var x, Activation, bool gated, Keep = Keep::kOutputs);
 void discard(Tape&, const Activated&, Keep);
 
-// Of this rank. window, softcap, full: kernels/ops.h, Attention. scale: of scores; 0: 1 / sqrt(head_dim).
+// Heads of this rank. window, softcap, full: kernels/ops.h, Attention. scale: of scores; 0: 1 / sqrt(head_dim).
 struct AttentionShape {
   int64_t heads, kv_heads, head_dim, window = 0;
   float softcap = 0, scale = 0;

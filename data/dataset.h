@@ -16,7 +16,7 @@
 
 namespace gt {
 
-// Where the seq + 1 tokens of a sample go. Each span has that length, or is empty: not read.
+// Destination of the seq + 1 tokens of a sample. Each span has that length, or is empty: not read.
 struct SampleBuffers {
   std::span<int32_t> tokens;     // input = first seq, target = last seq
   std::span<uint8_t> loss;       // 1: a target; 0: masked by the file's loss mask

@@ -24,7 +24,7 @@ void add_words(const MaskingOptions& o, std::span<const int32_t> row, int64_t be
   }
 }
 
-// What stands in place of a chosen token: 80 % the mask, 10 % itself, 10 % a random token.
+// Returns the input for a masked position: the mask token (80 %), the token itself (10 %) or a random one (10 %).
 int32_t replacement_of(int32_t token, const MaskingOptions& o, SampleDraws& draws) {
   if (draws.with_probability(0.8)) return o.special.mask;
   if (draws.with_probability(0.5)) return token;

@@ -15,7 +15,7 @@ class Permutation {
     GT_CHECK(n >= 1, "a permutation of ", n);
     while (half_ < 31 && uint64_t{1} << (2 * half_) < n_) ++half_;
   }
-  // Where k < n goes.
+  // Returns the image of k. Requires: 0 <= k < n.
   int64_t operator()(int64_t k) const {
     auto x = static_cast<uint64_t>(k);
     do x = rounds(x);

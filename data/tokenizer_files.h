@@ -10,7 +10,7 @@ namespace gt {
 constexpr int64_t kMaxTokenizerFile = int64_t{64} << 20;  // bytes of a tokenizer.json; SentencePiece models are smaller
 constexpr int64_t kMaxTokenizerConfig = int64_t{8} << 20;  // bytes of a tokenizer_config.json
 
-// A file of a tokenizer: `path` as it is, or `text` where that is not empty.
+// A file of a tokenizer. Its contents are `text` or, if that is empty, the file at `path`.
 struct TokenizerFile {
   std::string name;  // in a checkpoint or Hugging Face folder
   std::string path, text;

@@ -64,7 +64,7 @@ class Inventory {
     linear(name, out, m_.config.hidden, ShardSpec::replicate(), {Init::Kind::kNormal, std_});
     add("bias", {out}, {}, {Init::Kind::kZero}, Role::kBias);
   }
-  // Of the logits.
+  // Adds the bias of the logits.
   void vocab_bias(const char* name) {
     module(name);
     add("bias", {m_.config.vocab}, ShardSpec::split(0), {Init::Kind::kZero}, Role::kBias).padded = true;

@@ -33,7 +33,7 @@ class ModelStage : public PipelineStage {
   // last stage makes of rows of it, f32 [rows, local padded vocab].
   virtual Var hidden(Tape&, Var input, const MicroBatch&) = 0;
   virtual Tensor logits(Tape&, Tensor rows) = 0;
-  // What the pair head of the last stage makes of hidden()'s result: f32 [batch, 2]. Of models that have one.
+  // Logits of the pair head of the last stage from hidden()'s result, f32 [batch, 2]. Requires: the model has one.
   virtual Tensor pair_logits(Tape&, Tensor rows, const MicroBatch&) = 0;
   // Logits [1, local padded vocab], f32, that follow position `row`; a stage that holds the whole model.
   virtual Tensor next_logits(Tape&, const MicroBatch&, int64_t row) = 0;

@@ -98,7 +98,7 @@ class Module {
                build.tp_size());
     return p;
   }
-  // As param(); nullptr if the model has no such parameter, such as the bias of a linear layer without one.
+  // Like param(), but nullptr if the model has no such parameter, as for a linear layer without bias.
   Parameter* param_if(const char* leaf, const Build& build) {
     return build.model.find(name_ + "." + leaf) == nullptr ? nullptr : &param(leaf, build);
   }

@@ -260,7 +260,7 @@ Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
   return Block::join(t, s);
 }
 
-// What reads x first is last in the backward (ops::first_tokens).
+// The first op that reads x is the last one in the backward (ops::first_tokens).
 Var TransformerStage::losses(Tape& t, Var x, const MicroBatch& mb) {
   Var of_pairs, of_tokens;
   if (pairs_)

@@ -1,5 +1,5 @@
-// What a Transformer computes: its sizes, and one value for each decision in which families differ. A family
-// (model/families/) is an initialiser of it. How a run computes the same function is Build's (model/module.h).
+// Function that a Transformer computes: its sizes, and one value for each decision in which families differ. A family
+// (model/families/) initializes it. Build (model/module.h) holds how a run computes that function.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,14 +18,14 @@ enum class Activation : uint8_t;  // kernels/ops.h: kGelu, kSilu, kRelu2, kGeluE
 // 2104.09864).
 enum class PositionKind : uint8_t { kLearned, kRotary };
 
-// Where a block norms: what a branch (attention, MLP) reads, what it adds to the residual stream, both, or the sum
-// (Vaswani et al. 2017): there is no final norm then.
+// Positions of a block's norms: the input of each branch (attention, MLP), its output, both, or the residual sum
+// (post-norm, Vaswani et al. 2017), with which there is no final norm.
 enum class NormPlace : uint8_t { kPre, kPost, kBoth, kSum };
 
-// Which keys a query sees: those up to its own position, or all (Devlin et al. 2018, arXiv 1810.04805).
+// Keys that a query attends to: those up to its own position, or all (Devlin et al. 2018, arXiv 1810.04805).
 enum class MaskKind : uint8_t { kCausal, kFull };
 
-// What the model predicts: the next token; or masked tokens and whether a second sentence follows the first.
+// Prediction target: the next token; or masked tokens and whether a second sentence follows the first.
 enum class HeadKind : uint8_t { kLm, kMaskedLmAndPairs };
 
 // RMSNorm of queries and keys before the rotary embedding: none, per head, or over all query channels and all key
@@ -169,7 +169,7 @@ struct TransformerConfig {
   int64_t q_width() const { return heads * head_width(); }                     // columns of all queries
   int64_t qkv_width() const { return (heads + 2 * groups()) * head_width(); }  // of the fused projection
   float gamma_offset() const { return norm_zero_centered ? 1 : 0; }            // kernels/ops.h, NormKind
-  // Of a block, counted from 0; 0: unlimited.
+  // Attention window of a block, counted from 0; 0: unlimited.
   int64_t window_of(int64_t block) const {
     return block < global_first || (global_every > 0 && (block + 1) % global_every == 0) ? 0 : window;
   }

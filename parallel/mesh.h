@@ -94,7 +94,7 @@ class Mesh {
   bool first_stage() const { return coord(Axis::kPp) == 0; }
   bool last_stage() const { return coord(Axis::kPp) == shape_.pp - 1; }
   std::string coordinates() const { return shape_.coordinates(rank_); }
-  // Where this rank reports its current activity, which other ranks read while they wait for it.
+  // Current activity of this rank, which other ranks read while they wait for it.
   RankStatus& status() const { return *status_; }
 
  private:

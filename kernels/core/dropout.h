@@ -25,8 +25,8 @@ constexpr DropMask drop_mask(uint64_t key, double p) {
 }
 
 // Mask of a tensor [n, C] that holds rows first_row .. first_row + n - 1 of a microbatch [batch * seq, C]: row r is
-// position r mod seq of sequence r / seq; e = position * C + column. Of a tensor that holds columns of a wider one,
-// those from first_column on, C is the width of that one.
+// position r mod seq of sequence r / seq; e = position * C + column. For a tensor that holds
+// the columns of a wider one from first_column on, C is the wider one's width.
 struct RowDrop {
   DropMask mask;
   int64_t seq = 1, first_row = 0;

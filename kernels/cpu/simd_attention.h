@@ -80,7 +80,7 @@ struct BlockPair {
   int32_t starts[kBlock];
   bool cut() const { return reach != kEverywhere || !inside; }  // keys before the diagonal are hidden
 };
-// Of the rows from `query` on of a head, or (masked false) of one row that sees all keys.
+// Fills `b` for the rows of a head from `query` on, or (masked false) for one row that attends to all keys.
 inline void make_pair(const AttentionHead& h, int64_t key, int64_t keys, int64_t query, int64_t queries, bool diagonal,
                       bool masked, BlockPair& b) {
   const int64_t window = masked ? h.window : 0, reach = window > 0 ? window - (query - key) : kEverywhere;

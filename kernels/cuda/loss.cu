@@ -78,7 +78,7 @@ __device__ inline void to_gradient(float (&z)[V], int c, int valid, int hot, flo
       if (c + j >= valid) z[j] = 0;
 }
 
-// As on the CPU: c lse^2 is added to the loss.
+// Token loss with z-loss, as on the CPU: adds z_loss * lse^2.
 __device__ inline float loss_of(float lse, float z_target, float z_loss) {
   return z_loss == 0 ? lse - z_target : lse - z_target + z_loss * lse * lse;
 }

@@ -1,4 +1,4 @@
-// Low-rank adapters outside checkpoints: initial values, their sum with the weights that they stand on, and the folder
+// Low-rank adapters outside checkpoints: initial values, their sum with the base weights, and the folder
 // format of PEFT (adapter_config.json, adapter_model.safetensors).
 #pragma once
 #include <functional>
@@ -24,12 +24,12 @@ struct PeftTensor {
 // and v of a family that has one tensor for all three.
 std::vector<PeftTensor> peft_tensors(const ModelConfig&);
 
-// Returns the adapter_config.json of adapters that stand on model.lora_base.
+// Returns the adapter_config.json of adapters whose base is model.lora_base.
 std::string peft_config_json(const ModelConfig&);
 
 bool is_peft_folder(const std::string& folder);
 
-// A PEFT folder, opened and checked against the model that it stands on.
+// A PEFT folder, opened and checked against its base model.
 class PeftFolder {
  public:
   // base: returns the model of a Hugging Face folder. Throws kUsage if that folder or a file is missing, kDamaged
@@ -50,7 +50,7 @@ class PeftFolder {
 // Returns elements [first, first + count) of the initial value of an adapter parameter.
 std::vector<float> initial_adapter(const ParamSpec&, uint64_t seed, int64_t first, int64_t count);
 
-// Adds adapters to the weights that they stand on: W + (alpha / rank) B A, summed in f64, rounded once.
+// Adds adapters to the base weights: W + (alpha / rank) B A, summed in f64, rounded once.
 class AdapterMerge {
  public:
   // Returns a whole parameter.

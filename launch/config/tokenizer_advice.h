@@ -1,4 +1,4 @@
-// What to give a run whose data are a file of text, but which has no tokenizer.
+// Advice for a run whose data are a text file, but which has no tokenizer.
 #pragma once
 #include <string>
 

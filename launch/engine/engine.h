@@ -146,7 +146,7 @@ class Engine {
 
   // Sums of losses and hits over microbatches (any number), equal on every rank. Changes nothing.
   LossSums evaluate(std::span<const MicroBatch> microbatches);
-  // Of the last evaluate(), equal on every rank: sums of microbatch k of data-parallel rank d at [k dp + d].
+  // Loss sums of the last evaluate(), equal on every rank: microbatch k of data-parallel rank d at [k dp + d].
   std::span<const LossSums> evaluated() const { return evaluated_; }
 
   // Sets the anomaly limits of loss and pre-clipping gradient norm. `limits` is called at the start of every step, with
@@ -157,10 +157,10 @@ class Engine {
   void set_data_wait(double seconds) { clock_.set_data_wait(seconds); }
   // Fault injection hook, called after the step's gradients are reduced and before any check of them.
   void set_update_hook(std::function<void()> hook) { update_hook_ = std::move(hook); }
-  // Of the last step, the same on every rank: sum of token losses of microbatch k of data-parallel rank d at [k dp +
-  // d]; of pairs, if there are any, behind those of tokens.
+  // Sums of token losses of the last step, equal on every rank: microbatch k of data-parallel rank d at [k dp + d];
+  // sums of pair losses, if there are any, follow those of tokens.
   std::span<const double> microbatch_losses() const { return exchange_->on_host(StepExchange::Field::kLosses); }
-  // Of the last step, the same on every rank: squared gradient norms by FSDP unit of the model, times loss_scale^2.
+  // Squared gradient norms of the last step by FSDP unit of the model, times loss_scale^2. Equal on every rank.
   std::span<const double> unit_norm_squares() const { return exchange_->on_host(StepExchange::Field::kNormSquares); }
 
   // Runs these blocks from the next step on, instead of those that options().layer_drop draws. keep: [layers], as in

@@ -62,7 +62,7 @@ struct EvalRecord {
   double time = 0, loss = 0, seconds = 0;
   int64_t tokens = 0;
   double pair_loss = kUnknown;  // part of the loss that is of sentence pairs
-  // Of the tokens.
+  // Perplexity of the token loss; without the pair loss.
   double perplexity() const { return std::exp(std::min(20.0, std::isnan(pair_loss) ? loss : loss - pair_loss)); }
 };
 
@@ -200,8 +200,8 @@ class MetricsWriter {
   bool flush(std::chrono::seconds limit = std::chrono::hours(24));
   void end(const EndInfo& info);  // same, and writes the end block with dropped records and failed sinks
 
-  // Of warnings with one `key` (default: the text) only the first is printed; all are counted for the end block. Any
-  // thread.
+  // Prints a warning; of those with the same `key` (default: the text) only the first. All are counted for the end
+  // block. Callable from any thread.
   void warn(int64_t step, const std::string& text, const std::string& key = "");
   void rearm(const std::string& key);  // the cause is gone: the next warning of that key is printed again
 

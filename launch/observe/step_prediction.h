@@ -47,8 +47,8 @@ struct ClassTime {
 // "other": host, files, logs.
 std::vector<ClassTime> class_times(const StepPrediction&, const std::vector<Timers>& means, double seconds);
 
-// What to add to the measured times of the machine after a run: measured over predicted without corrections. 1 for
-// classes below 2 % of the step.
+// Returns the corrections that a run adds to the machine's measured times: measured over uncorrected predicted time. 1
+// for classes below 2 % of the step.
 RunRatios run_ratios(const StepPrediction&, const std::vector<Timers>& means, double seconds);
 
 constexpr double kMuchOff = 0.15;  // relative difference above which the class of time is named

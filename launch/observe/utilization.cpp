@@ -60,7 +60,7 @@ StepFlops step_flops(const EngineOptions& o, int pp, int64_t tokens, int64_t len
   for (const ModuleSpec& part : m.modules) {
     frozen_anywhere += static_cast<double>(part.frozen_weights);
     if (part.layer != 1) continue;
-    // Of bidirectional attention all pairs count already.
+    // Bidirectional attention already counts all pairs.
     square += (o.model.mask == MaskKind::kFull ? 2 : 4) * static_cast<double>(part.attention) *
               static_cast<double>(length) * n;
     weights += static_cast<double>(part.weights);

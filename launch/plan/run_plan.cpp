@@ -86,7 +86,7 @@ RunPlan plan_here(const Config& config, const MeasuredTimes& times, std::string_
   const MemoryFit fit = fullest_device(mesh, p.stages, cpu_backend(), {machine});
   p.limiting = mesh.coord(Axis::kPp, fit.limiting_rank);
   p.needed = static_cast<double>(fit.needed), p.usable = static_cast<double>(fit.usable);
-  p.machine = true, p.libraries = 0, p.together = mesh.world();
+  p.machine = true, p.libraries = 0, p.sharing = mesh.world();
   p.bubble = predict_pipeline(o, mesh.pp).bubble;
   const StepPrediction t = predict_step(o, mesh, p.stages, times, transport, share);
   p.terms = {.linear = t.gemms,
@@ -121,13 +121,13 @@ std::string plan_text(const RunPlan& p, const std::string& device, int64_t per_n
                                        c.train.global_batch, c.model.seq, c.train.micro_batch, c.train.grad_accum,
                                        c.parallel.recompute)});
   const std::string who =
-      p.together == 1 ? fmt::format("pipeline rank {} needs", p.limiting) : fmt::format("{} ranks need", p.together);
+      p.sharing == 1 ? fmt::format("pipeline rank {} needs", p.limiting) : fmt::format("{} ranks need", p.sharing);
   rows.push_back({"memory", fmt::format("{}: {} {} of {} ({:.0f} %)",
                                         !p.fits()      ? "does not fit"
                                         : share > 0.92 ? "tight"
                                                        : "fits",
                                         who, format_bytes(p.needed), format_bytes(p.usable), 100 * share)});
-  rows.push_back({"", (p.together == 1 ? "" : fmt::format("pipeline rank {}: ", p.limiting)) + memory_line(m) +
+  rows.push_back({"", (p.sharing == 1 ? "" : fmt::format("pipeline rank {}: ", p.limiting)) + memory_line(m) +
                           (p.libraries > 0 ? fmt::format(", libraries {}", format_bytes(p.libraries)) : "")});
   rows.push_back({"step", fmt::format("{} ({})", seconds_text(step), constants)});
   std::string parts;

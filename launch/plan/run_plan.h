@@ -16,13 +16,13 @@ constexpr double kUsableShare = 0.97;  // of a device's memory; the driver reser
 struct RunPlan {
   Config config;
   StagePlans stages;     // exact, by pipeline rank
-  int64_t limiting = 0;  // the pipeline rank that needs most
+  int64_t limiting = 0;  // pipeline rank that needs the most memory
   double usable = 0;     // bytes
   double needed = 0;     // bytes of the limiting rank, libraries included
-  bool machine = false;  // of this machine's CPUs
+  bool machine = false;  // for the CPUs of this machine
   double libraries = kLibraryBytes;
-  int64_t together = 1;  // ranks whose memory `needed` and `usable` are: those of a machine whose memory they share
-  double bubble = 0;     // of the schedule, simulated
+  int64_t sharing = 1;  // ranks that share one memory; `needed` and `usable` are totals over them
+  double bubble = 0;    // of the schedule, simulated
   StepTerms terms;
   int64_t calls = 0, estimated = 0;      // measured times: op calls of a step, and those whose shape was not measured
   double flops = 0, hardware_flops = 0;  // of a step, of all ranks; causal attention counted half
@@ -33,7 +33,7 @@ struct RunPlan {
 
 RunPlan plan_run(const Config&, const DeviceType&, const MachineModel&);
 
-// Same for ranks that share the CPUs of this machine, whose times were measured. Terms are NaN if some were not.
+// Same for ranks that share the CPUs of this machine, from measured op times. Terms are NaN if one is missing.
 RunPlan plan_here(const Config&, const MeasuredTimes&, std::string_view transport, const CoreShare&);
 
 struct RunPrice {

@@ -1,5 +1,5 @@
-// What a supervisor passes to the ranks of an attempt about copies of the state in the machines' memory
-// (checkpoint/peer_copies.h), in an environment variable.
+// Environment variable by which a supervisor passes the ranks of an attempt the identity of the copies of their state
+// in the machines' memory (checkpoint/peer_copies.h).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -19,7 +19,7 @@ CopiesJob new_copies_job();
 std::string to_text(const CopiesJob&);  // "0123456789abcdef:3:restore"
 // Throws kUsage if the text is none of to_text().
 CopiesJob copies_job_from(const std::string& text);
-// Of this process; nullopt: no supervisor requested copies.
+// Returns the job of this process; nullopt: no supervisor requested copies.
 std::optional<CopiesJob> copies_job();
 
 }  // namespace gt

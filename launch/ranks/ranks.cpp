@@ -166,7 +166,7 @@ std::unique_ptr<MessageFactory> connect(const JobRequest& command) {
   return std::make_unique<SocketFactory>(job, wait_deadline(c));
 }
 
-// Of a process that a launcher started as a rank.
+// Runs `body` in a process that a launcher started as a rank.
 Exit run_rank(const JobRequest& command, const std::function<Exit(GroupFactory&)>& body) {
   const Config& config = command.loaded.config;
   const RankEnv& env = command.env;

@@ -19,7 +19,7 @@ DatasetOptions training_data(const Config&, bool builder);
 // Throws kUsage if the checkpoint step stores another tokenizer than that of the run's data.
 void require_tokenizer_of(const std::string& step_dir, const Config&);
 
-// As open_dataset; errors name the config file or flag that named the files.
+// Like open_dataset, but errors name the config file or flag that named the files.
 std::unique_ptr<Dataset> open_training_data(const DatasetOptions&, const LoadedConfig&);
 
 // Samples of evaluations, in the order of the files. `o`: the options for training.

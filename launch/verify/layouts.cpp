@@ -39,7 +39,7 @@ std::vector<std::string> values_of(const Option& o, int64_t most) {
   std::vector<std::string> out;
   if (is_flag(o)) return {"false", "true"};
   const auto capital = [](char x) { return x >= 'A' && x <= 'Z'; };
-  for (const std::string& c : choices(o))  // FILE is no value (O2 is), auto equals another
+  for (const std::string& c : choices(o))  // FILE is not a value (O2 is), auto equals another
     if (std::count_if(c.begin(), c.end(), capital) <= 1 && c != "auto") out.push_back(c);
   int64_t low = 0, high = 0;
   if (out.empty() && range_of(o.domain, low, high))
@@ -48,7 +48,7 @@ std::vector<std::string> values_of(const Option& o, int64_t most) {
   return out;
 }
 
-// Of the config that the options belong to.
+// Sets an option of the config that the options refer to.
 void set(const std::vector<Option>& options, const std::string& key, const std::string& value) {
   for (const Option& o : options)
     if (o.key() == key) {

@@ -1,4 +1,4 @@
-// What Gemma 2 and 3 have in common beside a Llama's keys and tensors (Gemma team 2024, arXiv 2408.00118; 2025, arXiv
+// Common to Gemma 2 and 3, besides Llama's keys and tensors (Gemma team 2024, arXiv 2408.00118; 2025, arXiv
 // 2503.19786): norms before and after both branches with weights around 0, embeddings times sqrt(hidden), a GELU gate,
 // and a window in all blocks but every n-th.
 #pragma once

@@ -45,7 +45,7 @@ class VocabTable : public Module {
     if (cut) t.discard(x);  // gradients are made in the forward: nothing reads it again
     return sums;
   }
-  // Of rows of its input, f32 [rows, local padded vocab]; nothing is recorded. bias: as in loss().
+  // Logits of rows of its input, f32 [rows, local padded vocab]; records nothing. bias: as in loss().
   Tensor logits(Tape& t, Tensor rows, Parameter* bias = nullptr) {
     const Tensor narrow = ops::linear(t, prepare(t, Var{rows}), weight, bias).value;
     const Tensor out = narrow.dtype == DType::kF32 ? narrow : t.scratch(narrow.shape, DType::kF32);

@@ -24,7 +24,7 @@ class VocabBias : public Module {
   Parameter& bias;
 };
 
-// What the vocabulary table reads, norm(act(dense(x))), and the bias that it adds.
+// Transform before the vocabulary table, norm(act(dense(x))), and the bias added to the logits.
 class MaskedLmTransform : public Module {
  public:
   MaskedLmTransform(std::string name, const Build& b)

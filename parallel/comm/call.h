@@ -1,4 +1,4 @@
-// What all backends share about one operation: its name in reports, its argument checks, the bytes it accounts for.
+// One operation, as all backends describe it: its name in reports, its argument checks, the bytes it accounts for.
 // Independent of transports.
 #pragma once
 #include <string>

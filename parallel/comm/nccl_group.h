@@ -3,7 +3,7 @@
 // (source, destination, tag) of messages, so that tags never block each other. Their ids are sent over the host's
 // groups and notes. A thread watches the work on the device: late NCCL errors, ended ranks, waits past the deadline. It
 // then aborts the communicators, so that kernels waiting for a peer end, and the next call or wait throws the reason.
-// What NCCL lacks uses the host's transport: host tensors, barriers, errors that end the world. Collectives may be
+// Host tensors, barriers and errors that end the world, which NCCL lacks, use the host's transport. Collectives may be
 // captured into graphs (kernels/replay.h) if NcclOptions::captures is set; messages never are. Sums are taken in the
 // order of NCCL's ring, repeatable with NCCL_ALGO=Ring (nccl::set_environment), but not in the rank order of the CPU
 // backends. bf16 and f16 are rounded wherever NCCL's algorithm stores a partial sum.

@@ -142,7 +142,7 @@ class GroupFactory {
   // Collective: every rank of the world calls make() in the same order, with the list of the group it belongs to
   // (ascending world ranks, including its own). The lists of one call partition the world.
   virtual std::unique_ptr<ProcessGroup> make(std::span<const int> world_ranks) = 0;
-  // Where this rank reports its activity; lives as long as the factory. nullptr: nothing reads it.
+  // Activity that this rank reports; lives as long as the factory. nullptr: nothing reads it.
   virtual RankStatus* status() { return nullptr; }
 };
 

@@ -1,5 +1,5 @@
-// What a backend for device memory needs from the host's transport beyond its groups: small asynchronous notes, failure
-// notification, slots on the board. Implemented by the thread and MPI factories.
+// Services of the host's transport, besides its groups, for backends of device memory: small asynchronous messages,
+// failure notification, slots on the board. Implemented by the thread and MPI factories.
 #pragma once
 #include <array>
 #include <cstddef>

@@ -39,8 +39,8 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
   ~EventPool();
-  Event mark(Stream after);  // recorded behind the work queued on `after`; nullptr: not a device stream
-  void give(Event);          // returns it, once everything that waits for it has been queued
+  Event mark(Stream after);  // records an event behind the work queued on `after`; nullptr: not a device stream
+  void give(Event);          // returns an event to the pool; call after every wait for it has been queued
 
  private:
   const SharedDevice device_;

@@ -8,17 +8,17 @@
 
 namespace gt {
 
-enum class Act : uint8_t {
-  kForward,
-  kBackward,
-  kBackwardInput,
-  kBackwardWeight,  // F B I W
-  kSendForward,
-  kRecvForward,
-  kSendBackward,
-  kRecvBackward,  // F> F< B> B<
-  kReduceGrads,
-  kReduceTied,  // G T
+enum class Act : uint8_t {  // with its letters in the text form
+  kForward,                 // F
+  kBackward,                // B
+  kBackwardInput,           // I
+  kBackwardWeight,          // W
+  kSendForward,             // F>
+  kRecvForward,             // F<
+  kSendBackward,            // B>
+  kRecvBackward,            // B<
+  kReduceGrads,             // G
+  kReduceTied,              // T
 };
 
 struct Action {
@@ -50,11 +50,10 @@ PipelineSchedule forward_only(int p, int v, int m);  // evaluation
 PipelineSchedule make_schedule(const std::string& name, int p, int v, int m, bool tied = false);
 std::vector<std::string> schedule_names();
 
-// Passes.
-void add_send_recv(PipelineSchedule&);  // each send after its producer, the matching receive on the peer at that
-                                        // point
-void add_reduce_grads(PipelineSchedule&,
-                      bool tied);  // G after each stage's last B or W; T at the end of first and last stage
+// Inserts each send after the action that produces its tensor, and the matching receive on the peer.
+void add_send_recv(PipelineSchedule&);
+// Inserts G after the last B or W of each stage and, if `tied`, T at the end of the first and the last stage.
+void add_reduce_grads(PipelineSchedule&, bool tied);
 
 // Completes a hand-written schedule, for which compute actions are enough. Adds G if there is none, T if `tied` and
 // there is none, sends and receives if there are none. A complete schedule is unchanged. Throws kUsage on T without G.
@@ -62,6 +61,6 @@ void complete_schedule(PipelineSchedule&, bool tied);
 
 std::string to_string(const Program&);
 std::string to_string(const PipelineSchedule&);            // one line per rank
-PipelineSchedule parse_schedule(const std::string& text);  // inverse of to_string(Schedule); errors name line and token
+PipelineSchedule parse_schedule(const std::string& text);  // inverse of to_string(); errors name line and token
 
 }  // namespace gt

@@ -187,7 +187,7 @@ void step(Bench& b) {
       b.ops().lamb_apply({t, scalars, norms, {}, rule}, b.stream());
     });
   }
-  // As the optimizer on one rank: tensor by tensor, with the tensors of GPT-2 small's blocks.
+  // Like the optimizer on one rank: tensor by tensor, with the tensors of GPT-2 small's blocks.
   std::vector<SegmentTable> tensors;
   for (const test::SegmentOf& s : cut(kWeights)) tensors.push_back(tables.table({s}));
   b.time("lamb, both passes, tensors of a block", bytes(40), 0, 7, [&] {

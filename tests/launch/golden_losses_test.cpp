@@ -11,7 +11,7 @@ using namespace gt;
 
 namespace {
 
-// As the script sets them.
+// Options of the script that made the golden losses.
 EngineOptions options_of(std::string name) {
   EngineOptions o;
   const bool grouped = name.ends_with("_groups");

@@ -45,7 +45,7 @@ int64_t write_llmc(const std::string& path, const Gpt2Shape& s) {
   return 4 * n;
 }
 
-// What import and export may hold beyond a process that does nothing: ranges of weights, block buffers, indexes.
+// Memory that import and export may use beyond an idle process: ranges of weights, block buffers, indexes.
 constexpr int64_t kMostBeyond = int64_t{96} << 20;
 
 struct LlamaShape {

@@ -70,7 +70,7 @@ Settings draw(const std::vector<LayoutAxis>& axes, int64_t layers, std::mt19937_
   s["model.dropout"] = one_in(2) ? "0.1" : "0";
   s["model.attn_dropout"] = one_in(3) ? "0.2" : "0";
   s["model.tied"] = one_in(2) ? "true" : "false";
-  // Of 4 heads: 3 is illegal, 1 and 2 are shared by the ranks of tp 4.
+  // There are 4 heads: 3 KV heads are illegal; 1 and 2 are shared by the ranks of tp 4.
   s["model.kv_heads"] = one_in(2) ? "0" : one_in(8) ? "3" : one_in(2) ? "1" : "2";
   s["train.loss_mean"] = one_in(4) ? "microbatch" : "token";
   if (one_in(4)) s["parallel.partition"] = "uniform";

@@ -64,7 +64,7 @@ class TokenLosses {
     };
     run_.hooks = &hooks_;
   }
-  // Of target `token` of the first `length` tokens; `positions` of packed documents.
+  // Loss of target `token` after the first `length` tokens; `positions`: those of packed documents.
   double at(int64_t token, int64_t length, std::vector<int32_t> positions = {}) {
     token_ = token, length_ = length, positions_ = std::move(positions);
     run_.engine.lengths = {length};

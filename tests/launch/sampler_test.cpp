@@ -67,7 +67,7 @@ TEST_CASE("top_p keeps the smallest set that reaches its mass, after top_k") {
   CHECK(shares(kLogits, {.temperature = 1, .top_p = 0.75}).size() == 3);
   CHECK(shares(kLogits, {.temperature = 1, .top_p = 1}).size() == 4);
   CHECK(shares(kLogits, {.temperature = 1, .top_p = 1e-9}).size() == 1);  // never empty
-  // Of the three tokens kept by top_k (4 3 2 of 9), 0.75 needs two: 7/9.
+  // top_k keeps three tokens (4/9, 3/9, 2/9); the first two reach 0.75: 7/9.
   CHECK(shares(kLogits, {.temperature = 1, .top_k = 3, .top_p = 0.75}).size() == 2);
 }
 

@@ -43,7 +43,7 @@ const std::string kRun =
     "--train.global_batch 8 --train.micro_batch 1 --device.kind cpu --log.tensorboard false --schedule.type constant "
     "--checkpoint.every 7 --checkpoint.keep 3 --train.steps 60 ";
 
-// As torchrun: once a rank fails, the other one gets SIGTERM. Exits with the largest code.
+// Acts like torchrun: once a rank fails, the other one gets SIGTERM. Exits with the largest code.
 std::string torchrun(const std::string& args) {
   return cat("export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=", free_port(),
              "; exec bash -c 'for r in 0 1; do RANK=$r LOCAL_RANK=$r ", binary_dir(), "/gpttrain ", args,

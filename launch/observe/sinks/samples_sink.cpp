@@ -198,7 +198,7 @@ void SamplesSink::eval(const EvalRecord& r) {
   curves_->point("Train/Samples/eval_loss", r.loss, axis_.at(r.step), r.time);
 }
 
-// Of the scalars, DeepSpeed's monitors have only the trust ratios.
+// Writes trust ratios only: DeepSpeed's monitors have no other scalars.
 void SamplesSink::scalar(const ScalarRecord& r) {
   constexpr std::string_view kOurs = "train/lamb_coeff/";
   const std::string_view tag = r.tag.data();

@@ -23,7 +23,7 @@ std::string event_scalar(double wall, int64_t step, std::string_view tag, float 
 std::string event_text(double wall, int64_t step, std::string_view tag, std::string_view text);
 std::string event_histogram(double wall, int64_t step, std::string_view tag, const Histogram& h);
 
-// Of the plugin that compares runs by their settings.
+// Hyperparameter of a run, for TensorBoard's HParams plugin.
 struct HParam {
   std::string name;
   std::variant<double, bool, std::string> value;

@@ -70,7 +70,7 @@ bool may_read_other_processes() {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
-// Of INT or TERM, mpirun kills its ranks after a second or two, before they can save, while service managers send TERM
+// On INT or TERM, mpirun kills its ranks after a second or two, before they can save, while service managers send TERM
 // to every process of a job. So mpirun has both blocked; this process reads what is pending, and ends mpirun by HUP.
 bool is_stop_of_all(int n) { return n == SIGINT || n == SIGTERM; }
 int end_signal(const JobCommand& job) {

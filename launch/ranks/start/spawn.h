@@ -82,7 +82,7 @@ struct JobCommand {
 // Returns the command that runs `world` ranks, in this program itself if `here` (one rank, or ranks as threads). Throws
 // kUsage if it needs a launcher that is not installed.
 JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& = {});
-// Of a launcher, quoted for a shell; "" if none is needed.
+// Returns the launcher's command line, quoted for a shell; "" if none is needed.
 std::string command_line(const JobCommand&);
 
 struct JobEnd {

@@ -96,7 +96,7 @@ std::vector<BoxPart> boxes_of(const ShardView& v) {
     const int64_t whole = d == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[k];
     const int64_t local = split && k == dim ? local_extent(v.shard, whole, v.tp_size) : whole;
     GT_CHECK(v.full.dim[k] >= 1 && whole >= v.full.dim[k] && v.local.dim[k] == local, v.name, ": local ",
-             to_string(v.local), " is no slice of ", to_string(v.full), " in dimension ", d);
+             to_string(v.local), " is not a slice of ", to_string(v.full), " in dimension ", d);
   }
   const int64_t whole = dim == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[dim];
   std::vector<BoxPart> out;

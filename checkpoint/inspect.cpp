@@ -135,7 +135,7 @@ std::string resolve_step(const std::string& given) {
              ec && ec != std::errc::no_such_file_or_directory ? ec.message() : "does not exist",
              "; give a run directory, its checkpoints folder, or a step");
   GT_REQUIRE(fs::is_directory(path, ec), Exit::kUsage, path,
-             ": is no folder; give a run directory, its checkpoints folder, or a step");
+             ": is not a folder; give a run directory, its checkpoints folder, or a step");
   if (step_number(fs::path(path).filename().string()) || fs::exists(path + "/manifest.json", ec))
     return open_step(vfs, path).path;
   std::string refused;

@@ -116,12 +116,12 @@ void read_lists(const Json& j, Manifest& m) {
     m.files.push_back({field<std::string>(f, "name"), field<int64_t>(f, "bytes"), field<int64_t>(f, "idx_bytes"),
                        field<std::string>(f, "idx_sha256"), field_or(f, "sha256", std::string())});
     GT_REQUIRE(is_shard_name(m.files.back().name), Exit::kDamaged, "\"", m.files.back().name,
-               "\" is no name of a shard");
+               "\" is not the name of a shard");
   });
   each(j, "aux", [&](const Json& a) {
     m.aux.push_back({field<std::string>(a, "name"), field<int64_t>(a, "bytes"), field<std::string>(a, "sha256")});
     GT_REQUIRE(all_of(m.aux.back().name, "abcdefghijklmnopqrstuvwxyz0123456789._-") && m.aux.back().name[0] != '.',
-               Exit::kDamaged, "\"", m.aux.back().name, "\" is no name of a file");
+               Exit::kDamaged, "\"", m.aux.back().name, "\" is not the name of a file");
   });
   each(j, "tensors", [&](const Json& t) {
     m.tensors.push_back(tensor_from(t, static_cast<int>(m.files.size())));

@@ -121,7 +121,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
         std::all_of(n.begin(), n.end(), [](char c) { return static_cast<unsigned char>(c) >= 32 && c != 127; });
     GT_REQUIRE(!n.empty() && n.size() <= kNameLimit && plain && n.find('/') == std::string::npos &&
                    n.find("..") == std::string::npos,
-               Exit::kDamaged, where_, ": \"", plain ? shorten(n) : "…", "\" is no name of a tensor");
+               Exit::kDamaged, where_, ": \"", plain ? shorten(n) : "…", "\" is not the name of a tensor");
   }
 
   const std::string& where_;
@@ -227,7 +227,7 @@ class ShardedSafetensors : public WeightFile {
       if (opened.count(file)) continue;
       GT_REQUIRE(file.find('/') == std::string::npos && file != ".." && file.size() > 12 &&
                      file.compare(file.size() - 12, 12, ".safetensors") == 0,
-                 Exit::kDamaged, index, ": \"", file, "\" is no safetensors file of this folder");
+                 Exit::kDamaged, index, ": \"", file, "\" is not a safetensors file of this folder");
       std::error_code ec;
       GT_REQUIRE(std::filesystem::exists(dir + "/" + file, ec), Exit::kDamaged, index, ": ", name, " is in ", file,
                  ", which is not there");

@@ -117,7 +117,7 @@ TrainState state_from(const Json& j) {
     s.scaler = {float_from(scaler, "scale"), field<int64_t>(scaler, "c"), field<int64_t>(scaler, "h")};
     GT_REQUIRE(
         s.scaler->scale > 0 && std::isfinite(s.scaler->scale) && s.scaler->clean >= 0 && s.scaler->hysteresis >= 1,
-        Exit::kDamaged, "scaler ", found_json(scaler), " is no state of a loss scaler");
+        Exit::kDamaged, "scaler ", found_json(scaler), " is not the state of a loss scaler");
   }
   s.origin = field_or(j, "origin", std::string("train"));
   s.run_uuid = field<std::string>(j, "run_uuid");
@@ -139,7 +139,7 @@ TrainState state_from(const Json& j) {
     const Json& c = j.at("curriculum");
     s.curriculum = {field<int64_t>(c, "length"), field<int64_t>(c, "samples")};
     GT_REQUIRE(s.curriculum->length >= 1 && s.curriculum->samples >= 0, Exit::kDamaged, "curriculum ", found_json(c),
-               " is no state of a curriculum");
+               " is not the state of a curriculum");
   }
   if (j.contains("pld")) s.pld_theta = float_from(j, "pld.theta");
   if (j.contains("eval")) {

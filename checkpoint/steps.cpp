@@ -140,7 +140,7 @@ std::vector<std::string> abandon_newer(Vfs& vfs, const std::string& dir, int64_t
   std::vector<std::string> out;
   for (const auto& [n, path] : list_steps(dir))
     if (n > step)
-      out.push_back(cat(path, ": newer than step ", step, ", where the run goes on from; set aside as ",
+      out.push_back(cat(path, ": newer than step ", step, ", from which the run resumes; set aside as ",
                         set_aside(vfs, path, "abandoned")));
   return out;
 }

@@ -63,7 +63,7 @@ File File::open(Vfs& vfs, const std::string& path) {
   GT_REQUIRE(fd != -ELOOP, Exit::kDamaged, path, ": is a symbolic link; checkpoints hold plain files only");
   if (fd < 0) fail_io("opening of " + path, fd);
   File f(vfs, path, fd);
-  GT_REQUIRE(vfs.size(fd) != -EINVAL, Exit::kDamaged, path, ": is no regular file");
+  GT_REQUIRE(vfs.size(fd) != -EINVAL, Exit::kDamaged, path, ": is not a regular file");
   return f;
 }
 

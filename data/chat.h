@@ -20,7 +20,7 @@ struct ChatMessage {
 using Conversation = std::vector<ChatMessage>;
 
 // Reads {"messages": [{"role": "system"|"user"|"assistant", "content": TEXT}...]}; other keys are passed over. Returns
-// false with the reason in *why: invalid JSON, a missing or repeated key, another role, content that is no string.
+// false with the reason in *why: invalid JSON, a missing or repeated key, another role, content that is not a string.
 bool parse_chat(std::string_view line, Conversation* out, std::string* why);
 // Reads {"instruction" or "prompt": TEXT, "input": TEXT (optional), "output" or "response": TEXT, "system": TEXT
 // (optional)} as a question and its answer; input follows the instruction after an empty line.

@@ -85,7 +85,7 @@ struct ConversationListener final : nlohmann::json_sax<nlohmann::json> {
       if (role == name) return messages.back().role = r, true;
     return refuse(cat(where(), ": expected the role system, user or assistant, found ", printable(role.substr(0, 40))));
   }
-  // A value that is no string, where one may be expected.
+  // A value that is not a string, where one may be expected.
   bool other(const char* found) {
     if (depth_ == 0) return refuse(cat("expected an object, found ", found));
     if (depth_ == 1 && key_ == "messages") return refuse(cat("\"messages\": expected a list, found ", found));

@@ -9,7 +9,7 @@
 namespace gt {
 
 struct SourceCursor {
-  std::string path;        // informative: a moved file with equal content is no difference
+  std::string path;        // informative: a moved file with equal content is not a difference
   int64_t bytes = 0;       // of the .bin
   std::string idx_sha256;  // of the .idx
   double weight = 1;       // blend weight, normalized to sum 1

@@ -157,7 +157,7 @@ std::string hf_tokenizer_obstacle(const Tokenizer& t) {
     return "it normalizes text, adds a blank before it, removes blanks or has no byte fallback; models of gpttrain "
            "tokenizer train do not";
   if (spm(t).unigram() && byte_name_cut(t).empty()) return "it has pieces with <0 and with 0x";
-  if (spm(t).bpe() && !has_every_character(t)) return "it has pieces with a character that is no piece itself";
+  if (spm(t).bpe() && !has_every_character(t)) return "it has pieces with a character that is not itself a piece";
   return "";
 }
 

@@ -27,7 +27,7 @@ struct LoaderConfig {
   int prefetch = 2;            // steps read ahead
   Curriculum curriculum;       // tokens per sample of each step; off: all
   int64_t first_step = 1;      // index of the first step read; drives the curriculum
-  bool documents = false;      // positions restart at each document, whose first token is no target; all ranks read
+  bool documents = false;      // positions restart at each document, whose first token is not a target; all ranks read
   bool eod_mask_loss = false;  // targets equal to eod carry no loss
   int32_t eod = -1;
   int64_t total_samples = 0;  // evaluation of a whole split: ordinals beyond are masked, then next() ends; 0: endless

@@ -30,7 +30,7 @@ struct MaskingOptions {
   std::string text() const;
 };
 
-// Whether each piece begins a word: it starts with SentencePiece's U+2581 or byte-level BPE's U+0120, or is no text
+// Whether each piece begins a word: it starts with SentencePiece's U+2581 or byte-level BPE's U+0120, or is not text
 // (special pieces, newline).
 std::vector<uint8_t> word_starts(const Tokenizer&);
 

@@ -33,7 +33,7 @@ class PairSource final : public TokenSource {
   static constexpr int64_t kStep = 256;  // sequences an entry of sums_
   const MaskingOptions masking_;
   const int64_t window_tokens_;  // tokens of a window
-  bool ended_ = false;           // documents end with a token that is no text
+  bool ended_ = false;           // documents end with a token that is not text
   std::vector<int64_t> sums_;    // windows before sequence begin + i * kStep
   uint64_t key_;
 };

@@ -136,7 +136,7 @@ class Preparation {
       if (take_up(*before)) return;
     }
     GT_REQUIRE(!fs::exists(paths_.idx()) && !fs::exists(paths_.bin()) && !fs::exists(paths_.mask()), Exit::kUsage,
-               paths_.prefix, ": .bin, .mask or .idx is there already; choose another --output or give --force");
+               paths_.prefix, ": .bin, .mask or .idx exists already; choose another --output or give --force");
     bin_ = open_file(paths_.bin_part(), O_WRONLY | O_CREAT | O_TRUNC);
     len_ = open_file(paths_.len_part(), O_WRONLY | O_CREAT | O_TRUNC);
     if (!masked()) return;
@@ -144,7 +144,7 @@ class Preparation {
     write_all(mask_.get(), kLossMaskMagic, kLossMaskHeader, paths_.mask_part());
   }
   bool masked() const { return is_chat(options_.format); }
-  // Of the journal's tokens.
+  // Size of the loss mask file for the journal's tokens.
   static int64_t mask_bytes(const PrepareJournal& j, TokenType type) {
     return kLossMaskHeader + j.bin_bytes / width_of(type);
   }
@@ -196,7 +196,7 @@ class Preparation {
       }
       if (stop)
         fail(Exit::kInterrupted, paths_.prefix, ": interrupted after ", sums().documents,
-             " documents; the same call goes on from here");
+             " documents; run the same command to continue from here");
       if (progress_ && std::chrono::duration<double>(now - last_progress).count() >= options_.progress_seconds) {
         report(c->in.disk_done);
         last_progress = now;

@@ -43,7 +43,7 @@ struct TextListener final : nlohmann::json_sax<nlohmann::json> {
     return depth > 0;
   }
   bool start_object(size_t) override {
-    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is no string";
+    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is not a string";
     ++depth;
     return why.empty();
   }
@@ -53,7 +53,7 @@ struct TextListener final : nlohmann::json_sax<nlohmann::json> {
   }
   bool start_array(size_t) override {
     if (depth == 0) why = "expected an object, found an array";
-    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is no string";
+    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is not a string";
     ++depth;
     return why.empty();
   }
@@ -71,7 +71,7 @@ struct TextListener final : nlohmann::json_sax<nlohmann::json> {
   }
   bool other() {
     if (depth == 0) why = "expected an object";
-    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is no string";
+    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is not a string";
     return why.empty();
   }
   const std::string& key_;
@@ -189,7 +189,7 @@ void ChunkReader::append(std::string_view text, const LineReader::Line& line, bo
   if (cuts_ == LineCuts::kPlainLines) {  // earlier text has been written already
     c->problem = cat(inputs_[static_cast<size_t>(state_.input)].path, " line ", line.number + 1, " byte ", line.begin,
                      ": more than --max-doc-mb ", options_.max_doc_mb,
-                     " of one document without a newline between two characters that are no white space, where this "
+                     " of one document without a newline between two characters that are not white space, where this "
                      "tokenizer could cut it; cut documents with --split-docs");
     failed_ = true;
     return;

@@ -36,7 +36,7 @@ void WholeMatrices::add_unit(const ParamStore& store, int unit, const std::vecto
 }
 
 void WholeMatrices::add_matrices(const Parameter& p, int unit, int64_t at) {
-  GT_CHECK(p.full_shape.rank == 2 && p.pad_rows == 0, p.name, " ", to_string(p.full_shape), " is no matrix");
+  GT_CHECK(p.full_shape.rank == 2 && p.pad_rows == 0, p.name, " ", to_string(p.full_shape), " is not a matrix");
   const int tp = mesh_.size(Axis::kTp);
   const bool split = p.shard.kind == ShardSpec::Kind::kSplit;
   const int64_t rows = p.full_shape[0], cols = p.full_shape[1], local_cols = p.local_shape[1];

@@ -59,7 +59,7 @@ class ConfigReader {
     const auto at = added_.find(text->get_ref<const std::string&>());
     GT_REQUIRE(at != added_.end(), Exit::kUsage, name_, ": ", key, ": \"",
                text->get_ref<const std::string&>().substr(0, 100),
-               "\" is no added token of tokenizer.json; transformers would add it");
+               "\" is not an added token of tokenizer.json; transformers would add it");
     return at->second;
   }
 

@@ -124,7 +124,7 @@ class Builder {
     GT_REQUIRE(!text_.vocab.empty(), Exit::kUsage, name_, ": model.vocab: expected pieces, found none");
     for (auto& [piece, id] : text_.vocab) {
       GT_REQUIRE(add_piece(std::move(piece), id, static_cast<int64_t>(text_.vocab.size())), Exit::kUsage, name_,
-                 ": model.vocab: id ", id, " or its piece is there twice");
+                 ": model.vocab: id ", id, " or its piece occurs twice");
       ++out_.model_pieces;
     }
     GT_REQUIRE(
@@ -166,7 +166,7 @@ class Builder {
                   : m.right < 0 ? right
                                 : left + right)
                      .substr(0, 100),
-                 "\" is no piece of the vocabulary");
+                 "\" is not a piece of the vocabulary");
       const bool added = pairs.insert(static_cast<uint64_t>(m.left) << 32 | static_cast<uint32_t>(m.right)).second;
       GT_REQUIRE(added, Exit::kUsage, name_, ": model.merges, merge ", rank, ": \"", left.substr(0, 100), "\" and \"",
                  right.substr(0, 100), "\" are merged earlier");
@@ -185,7 +185,7 @@ class Builder {
     for (const Json& j : *list) {
       const Fields f(j, cat(name_, ": added_tokens[", out_.added.size(), "]"));
       AddedToken t = read_added_token(f);
-      GT_REQUIRE(unique_texts.insert(t.text).second, Exit::kUsage, f.where(), ": \"", t.text, "\" is there twice");
+      GT_REQUIRE(unique_texts.insert(t.text).second, Exit::kUsage, f.where(), ": \"", t.text, "\" occurs twice");
       check_added_token(t, f, &next, static_cast<int64_t>(text_.vocab.size() + list->size()));
       out_.added.push_back(std::move(t));
     }

@@ -66,7 +66,7 @@ class Reader final : public nlohmann::json_sax<Json> {
   bool in_model() const { return open_.size() == 2 && open_.back() == model_; }
 
   bool begin(Part part, bool* present) {
-    GT_REQUIRE(!*present, Exit::kUsage, name_, ": model.", key_, ": is there twice");
+    GT_REQUIRE(!*present, Exit::kUsage, name_, ": model.", key_, ": occurs twice");
     *present = true;
     part_ = part;
     return true;

@@ -85,7 +85,8 @@ void validate(const GemmFp8& g, int64_t m, int64_t n, int64_t k) {
   GT_CHECK(g.a.numel() == m * k && g.b.shape.cols() == k && g.b.numel() == n * k && (!g.bias || g.bias.numel() == n),
            kOp, ": a ", to_string(g.a.shape), ", b ", to_string(g.b.shape), ", bias ", to_string(g.bias.shape),
            ", out ", to_string(g.out.shape), " do not fit");
-  GT_CHECK(m % 16 == 0 && n % 16 == 0 && k % 16 == 0, kOp, ": m ", m, ", n ", n, ", k ", k, " are no multiples of 16");
+  GT_CHECK(m % 16 == 0 && n % 16 == 0 && k % 16 == 0, kOp, ": m ", m, ", n ", n, ", k ", k,
+           " are not all multiples of 16");
   GT_CHECK(!g.bias || !g.accumulate, kOp, ": bias excludes accumulate");
   require_f32(kOp, {{"a_scale", g.a_scale}, {"b_scale", g.b_scale}});
   require_numel(kOp, 1, {{"a_scale", g.a_scale}, {"b_scale", g.b_scale}});

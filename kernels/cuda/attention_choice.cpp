@@ -68,7 +68,8 @@ const char* unsuited(const Args& a) {
   if (a.qkv.dtype == DType::kF32) return "tensors are f32, and cuDNN's attention takes bf16 and fp16";
   if (a.softcap > 0) return "attention scores have a soft cap, which cuDNN's attention does not compute here";
   if (a.full) return "attention is bidirectional, and only causal attention is given to cuDNN here";
-  if (a.positions) return "documents are packed (data.pack documents), whose ends cuDNN's attention does not take here";
+  if (a.positions)
+    return "documents are packed (data.pack documents), and cuDNN's attention is not given their boundaries here";
   if (a.drop) return "attention dropout is a function of module and sample here, which cuDNN does not compute";
   if (a.head_dim % 8 != 0) return "head_dim is not a multiple of 8";
   if (!aligned) return "a tensor does not begin at a multiple of 16 bytes";

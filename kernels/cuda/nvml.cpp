@@ -26,7 +26,7 @@ struct Temperature {  // nvmlTemperature_v1_t
   int sensor = kSensorOfGpu, celsius = 0;
 };
 
-// Maps nvmlClocksEventReason… bit by bit. GpuIdle, bit 0, is no limit.
+// Maps nvmlClocksEventReason… bit by bit. GpuIdle, bit 0, is not a limit.
 uint32_t limits_of(unsigned long long reasons) {
   constexpr unsigned long long kIdle = 1;
   constexpr int kKnown = kNumClockLimits - 1;  // the last stands for later additions

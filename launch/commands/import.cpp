@@ -404,7 +404,7 @@ std::string random_uuid() {
 GivenModel model_of_folder(const std::string& folder, bool ignore_unknown) {
   std::error_code ec;
   GT_REQUIRE(fs::is_directory(folder, ec), Exit::kUsage, "--from: ", folder,
-             " is no folder; give a Hugging Face folder");
+             " is not a folder; give a Hugging Face folder");
   Vfs vfs;
   const std::unique_ptr<PeftFolder> adapter = open_adapter(vfs, folder, ignore_unknown);
   const std::string base = adapter ? adapter->base() : folder, file = base + "/config.json";

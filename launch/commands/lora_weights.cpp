@@ -160,7 +160,7 @@ std::string base_folder(const std::string& written, const std::string& folder) {
   for (const std::string& path : {written, folder + "/" + written})
     if (fs::is_directory(path, ec)) return fs::absolute(path).lexically_normal().string();
   fail(Exit::kUsage, folder, "/", kConfigFile, ": base_model_name_or_path ", written.substr(0, 200),
-       ": is no folder of this machine; write the path of the Hugging Face folder there");
+       ": is not a folder of this machine; write the path of the Hugging Face folder there");
 }
 
 // The linear layers of which the file has a tensor.

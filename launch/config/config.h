@@ -25,7 +25,7 @@ struct ModelConfig : TransformerConfig {
     TransformerConfig::fields(v);
     v("init", init, "normal|torch42",
       "initial weights: random by train.seed and parameter name; torch42: llm.c's, PyTorch after manual_seed(42)");
-    v("lora_base", lora_base, "", "Hugging Face folder of the weights that adapters stand on; set by --from");
+    v("lora_base", lora_base, "", "Hugging Face folder of the base weights of the adapters; set by --from");
     v("loss_chunk", loss_chunk, "0.. rows",
       "rows of logits per chunk of the loss; 0: about 64 MiB on a CPU, 1 GiB on a GPU");
   }
@@ -164,14 +164,15 @@ struct OptimConfig {
       "decoupled (adamw, lamb, lion, muon) or added to the gradient (adam, sgd); not on biases and norms");
     v("groups", groups, "",
       "parameter groups, each \"REGEX lr_scale=X weight_decay=X betas=X/X rule=adamw\" with any of the keys; the first "
-      "match of a parameter's name applies; rule: of weights that muon would update");
+      "match of a parameter's name applies; rule=adamw: for weights that muon would update");
     v("no_decay", no_decay, "", "regular expressions: parameters whose names match get no weight decay either");
     v("grad_clip", grad_clip, "0..1e9", "limit of the global gradient norm; 0: off");
     v("bias_correction", bias_correction, "", "adamw, adam, lamb deepspeed: bias correction of the moments");
     v("momentum", momentum, "0..<1", "sgd, muon: momentum coefficient");
     v("dampening", dampening, "0..1", "sgd: dampening of the gradient in the momentum");
     v("nesterov", nesterov, "", "sgd, muon: Nesterov momentum");
-    v("muon_lr_scale", muon_lr_scale, ">0..1e6", "muon: factor of the learning rate of matrices; AdamW's have lr");
+    v("muon_lr_scale", muon_lr_scale, ">0..1e6",
+      "muon: factor of the learning rate of matrices; parameters under AdamW use lr");
     v("muon_scale", muon_scale, "adamw|original",
       "muon: factor of an orthogonalized update: 0.2 sqrt(max(rows, cols)), the RMS of AdamW's, or "
       "sqrt(max(1, rows / cols))");
@@ -289,20 +290,19 @@ struct DataConfig {
       "order of the samples; llmc: windows of llm.c's files in file order; llmc_shuffled: as llm.c's CUDA trainer");
     v("pack", pack, "stream|documents",
       "how documents fill samples; stream: attention crosses their ends; documents: attention and positions stay "
-      "inside "
-      "each document, whose first token is no target");
+      "inside each document, whose first token is not a target");
     v("eod_mask_loss", eod_mask_loss, "", "mask the loss of end-of-document targets");
     v("mask_prob", mask_prob, ">0..1",
-      "masked language models: share of positions whose tokens are predicted; of them 80 % become "
-      "mask_token, 10 % a random token, 10 % stay");
+      "masked language models: share of positions whose tokens are predicted; of them 80 % become mask_token, 10 % a "
+      "random token, 10 % are unchanged");
     v("max_predictions", max_predictions, "1..1048576 tokens",
-      "masked language models: most tokens predicted in a sample");
+      "masked language models: maximum number of tokens predicted per sample");
     v("whole_words", whole_words, "", "masked language models: all pieces of a word are predicted, or none");
     v("short_prob", short_prob, "0..1", "masked language models: share of samples of a random shorter length");
     v("mask_token", mask_token, "", "masked language models: piece of the tokenizer that stands for a hidden token");
     v("cls_token", cls_token, "", "masked language models: piece before a sentence pair");
-    v("sep_token", sep_token, "", "masked language models: piece behind each sentence");
-    v("pad_token", pad_token, "", "masked language models: piece behind a short pair; empty: the tokenizer's padding");
+    v("sep_token", sep_token, "", "masked language models: piece after each sentence");
+    v("pad_token", pad_token, "", "masked language models: piece after a short pair; empty: the tokenizer's padding");
     v("curriculum", curriculum, "none|fixed_linear|fixed_root|fixed_discrete",
       "sequence-length curriculum: each step uses the first tokens of its samples, and more as training proceeds");
     v("curriculum_min", curriculum_min, "1..1048576 tokens", "fixed_linear, fixed_root: initial length");
@@ -338,7 +338,7 @@ struct CheckpointConfig {
       "also keep this many checkpoints with the best validation losses; true: 1");
     v("async", async, "", "write asynchronously during training, from a snapshot in host memory");
     v("staging_bytes", staging_bytes, "auto|BYTES",
-      "limit of a rank's snapshot in host memory; auto: free memory. Without room, training waits for the write");
+      "limit of a rank's snapshot in host memory; auto: free memory; training waits for the write if it does not fit");
     v("part_bytes", part_bytes, "1048576.. bytes", "maximum size of a rank's shard file; 64 GiB");
     v("threads", threads, "1..64 threads", "checkpoint threads per rank: one copies and checksums, the others write");
     v("direct_io", direct_io, "auto|off", "auto: O_DIRECT for large files where the file system supports it");
@@ -383,11 +383,11 @@ struct LogConfig {
     v("every", every, "1.. steps", "steps between log lines and curve points");
     v("lamb_every", lamb_every, "0.. steps", "lamb: steps between logs of every tensor's trust ratio; 0: never");
     v("tensorboard", tensorboard, "", "write TensorBoard event files");
-    v("csv", csv, "", "write RUN/metrics.csv, one row a step");
+    v("csv", csv, "", "write RUN/metrics.csv, one row per step");
     v("prometheus", prometheus, "[ADDRESS:]PORT",
       "rank 0 answers GET /metrics there with the newest values, in Prometheus' text format; without an address only "
       "on 127.0.0.1; empty: no port is opened");
-    v("report", report, "", "write RUN/report.html at the end; gpttrain report writes it of any run folder");
+    v("report", report, "", "write RUN/report.html at the end; gpttrain report writes it for any run folder");
     v("report_every", report_every, "0.. steps", "also write the report every this many steps; 0: only at the end");
     v("norms_every", norms_every, "0.. steps",
       "steps between logs of gradient norms by layer, the norm of all parameters and that of their update; such a step "
@@ -425,7 +425,7 @@ struct DeviceConfig {
     v("threads", threads, "0..1024 threads", "host threads per rank; 0: cores / local ranks, at least 1");
     v("isa", isa, "auto|scalar|avx2|avx512|avx512_bf16", "instruction set of the CPU kernels");
     v("gemm_tune", gemm_tune, "heuristic|auto",
-      "GPU: use cuBLASLt's first heuristic for each GEMM, or time 16 candidates once and store the fastest in "
+      "GPU: use cuBLASLt's first heuristic for each GEMM, or time up to 32 candidates once and store the fastest in "
       "device.gemm_plans");
     v("gemm_plans", gemm_plans, "FILE",
       "GPU: file of previously chosen algorithms, for bitwise reproducibility; empty: none, or with auto a file in "
@@ -468,7 +468,7 @@ struct FaultConfig {
       "deviations above the median of the last 128 normal steps at which a loss, or the log of a gradient norm, is a "
       "spike");
     v("spike_action", spike_action, "skip|rollback|warn|off",
-      "action on a spike: skip its update, rollback to an older checkpoint, warn and apply the update, or off (no "
+      "action on a spike: skip its update, roll back to an older checkpoint, warn and apply the update, or off (no "
       "check); non-finite updates are always skipped");
     v("bad_steps", bad_steps, "1..1000000 steps",
       "consecutive skipped steps before a rollback to a checkpoint 100 steps older; if only clipped gradient norms "
@@ -483,8 +483,7 @@ struct FaultConfig {
       "run every Nth step twice and compare the gradients, for unreliable hardware; 0: never");
     v("peer_copies", peer_copies, "0..8 machines",
       "with launch.max_restarts: keep copies of each rank's state in the memory of its machine and of N others, so "
-      "that "
-      "a restart loses no step; 0: restart from the newest checkpoint");
+      "that a restart loses no step; 0: restart from the newest checkpoint");
     v("peer_copy_every", peer_copy_every, "1..1000000 steps", "steps between such copies");
     v("inject", inject, "", "fault injection, for tests: kill@step:rank=1,step=5 nan@grad:param=embed.weight,step=9");
   }

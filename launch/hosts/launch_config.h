@@ -30,7 +30,7 @@ struct LaunchConfig {
     v("max_restarts", max_restarts, "0..1000000",
       "restarts from the newest valid checkpoint after transient failures (gpttrain launch)");
     v("min_dp", min_dp, "0..65536 replicas",
-      "with max_restarts: go on with fewer data-parallel replicas, at least N, while hosts are lost; 0: wait for "
+      "with max_restarts: continue with fewer data-parallel replicas, at least N, while hosts are lost; 0: wait for "
       "hosts");
     v("grace_s", grace_s, "1..86400 seconds", "time to save after Ctrl-C or SIGTERM before the ranks are killed");
     v("start_timeout_s", start_timeout_s, "0..86400 seconds",

@@ -26,7 +26,7 @@ int open_run_file(const std::string& path, int flags) {
 
 std::string open_error(int error) {
   if (error == ELOOP) return "is a symbolic link, and nothing is written through one; remove it";
-  return error == ENODEV || error == ENXIO ? "is no regular file; remove it" : std::strerror(error);
+  return error == ENODEV || error == ENXIO ? "is not a regular file; remove it" : std::strerror(error);
 }
 
 namespace {

@@ -89,7 +89,7 @@ void add_samples(const MeshRun& run, int64_t first, int64_t length, MicroBatch& 
     if (!run.engine.documents) continue;
     const std::vector<int32_t> at = document_positions(first + j, length);
     append(positions, std::span(at).first(static_cast<size_t>(length)));
-    for (int64_t i = 0; i < length; ++i)  // the first token of a document is no target
+    for (int64_t i = 0; i < length; ++i)  // the first token of a document is not a target
       if (at[static_cast<size_t>(i + 1)] == 0) targets[targets.size() - static_cast<size_t>(length - i)] = -1;
   }
   const auto host_tensor = [&](std::vector<int32_t>& values, Shape shape) -> Tensor {

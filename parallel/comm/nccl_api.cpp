@@ -73,7 +73,7 @@ std::shared_ptr<const Api> load(const std::string& library, std::string* why) {
       info.dli_fname != nullptr)
     api->path = info.dli_fname;
   if (api->get_version == nullptr || api->get_version(&api->version) != kSuccess)
-    return refuse(cat(api->path, " is no supported NCCL: ",
+    return refuse(cat(api->path, " is not a supported NCCL: ",
                       missing != nullptr ? cat("it lacks ", missing) : std::string("it reports no version")));
   if (api->version < kLeastVersion)
     return refuse(cat(api->path, " is NCCL ", version_text(api->version), "; ", version_text(kLeastVersion),

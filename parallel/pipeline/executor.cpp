@@ -305,7 +305,7 @@ void PipelineExecutor::Impl::perform(const Action& a) {
     case Act::kReduceTied:
       if (hooks->reduce_tied) called(a, 0, [&] { hooks->reduce_tied(); });
       return;
-    default: GT_CHECK(false, name(a), " is no message and no reduction");
+    default: GT_CHECK(false, name(a), " is neither a message nor a reduction");
   }
 }
 

@@ -55,7 +55,7 @@ TEST_CASE("a path that is no checkpoint is refused with an alternative") {
              Catch::StartsWith("2:") && Catch::Contains("does not exist") && Catch::Contains("run directory"));
   spill(dir.path + "/file", "x");
   CHECK_THAT(refusal([&] { resolve_step(dir.path + "/file"); }),
-             Catch::StartsWith("2:") && Catch::Contains("is no folder"));
+             Catch::StartsWith("2:") && Catch::Contains("is not a folder"));
   CHECK_THAT(refusal([&] { resolve_step(dir.path); }),
              Catch::StartsWith("2:") && Catch::Contains("holds no checkpoint"));
   fs::create_directory(dir.path + "/step-000000003");

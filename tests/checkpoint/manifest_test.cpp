@@ -123,9 +123,9 @@ TEST_CASE("invalid manifests under a valid seal are refused") {
     CHECK(text.substr(0, 3) == "65:");
     CHECK_THAT(text, Catch::Contains(why));
   };
-  refused("rank-00000.h5", "../../etc/passwd.h5", "no name of a shard");
-  refused("rank-00000.h5", "rank-0000.h5", "no name of a shard");
-  refused("\"config.json\"", "\"../config.json\"", "no name of a file");
+  refused("rank-00000.h5", "../../etc/passwd.h5", "not the name of a shard");
+  refused("rank-00000.h5", "rank-0000.h5", "not the name of a shard");
+  refused("\"config.json\"", "\"../config.json\"", "not the name of a file");
   refused("\n,\"step\":12", "\n,\"step\":12\n,\"step\":12", "duplicate key");
   refused("\n,\"step\":12", "\n,\"st\\u0065p\":13,\"step\":12", "duplicate key");
   refused("\n,\"step\":12", "\n,\"x\":" + std::string(100, '[') + std::string(100, ']') + "\n,\"step\":12", "nested");

@@ -39,7 +39,7 @@ std::string export_hash(const std::string& step, const std::string& to) {
   return sha256_hex(slurp(to));
 }
 
-TEST_CASE("int8 weights are read with their scales, and scales that are no f32 vector are refused") {
+TEST_CASE("int8 weights are read with their scales, and scales that are not an f32 vector are refused") {
   std::vector<int8_t> codes{1, -2, 3, 127, 0, -127};
   std::vector<float> scales{0.5f, 2};
   const auto view = [](const char* name, auto& data, Shape full, DType dtype) {

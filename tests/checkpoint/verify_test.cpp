@@ -155,7 +155,7 @@ TEST_CASE("diff reports magnitude, ULP distance and position") {
   CHECK(r.tensors[0].max_ulp == 1u << 22);
   CHECK_FALSE(r.within);
   CHECK(diff_steps(vfs, step_of(a, 4), step_of(b, 4), 0.125).within);
-  // Signed zeros differ bitwise only; run names and speeds are no difference.
+  // Signed zeros differ bitwise only; run names and speeds are not differences.
   TrainState s = some_state(7);
   s.run_uuid = "another";
   s.elapsed_seconds = 5;

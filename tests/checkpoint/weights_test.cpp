@@ -109,7 +109,7 @@ TEST_CASE("weights above the shard limit are split, indexed and found again") {
     } catch (const Error& e) { CHECK_THAT(e.what(), Catch::Contains(why)); }
   };
   refused("model-00001-of-00002.safetensors", "../model-00001-of-00002.safetensors",
-          "no safetensors file of this folder");
+          "not a safetensors file of this folder");
   refused("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "a.weight");
   refused("weight_map", "weight_mop", "weight_map");
   refused("a.weight", "c.weight", "does not map a.weight to ");
@@ -163,10 +163,10 @@ TEST_CASE("hostile safetensors headers are refused with the reason") {
   refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", "unknown key");
   refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[[2]],\"data_offsets\":[0,8]}}", "unexpected a list");
   refused("{\"a\":[]}", "unexpected a list");
-  refused("{\"a/b\":{}}", "no name of a tensor");
-  refused("{\"..\":{}}", "no name of a tensor");
-  refused("{\"a\\u0000b\":{}}", "no name of a tensor");
-  refused("{\"" + std::string(600, 'n') + "\":{}}", "no name of a tensor");
+  refused("{\"a/b\":{}}", "not the name of a tensor");
+  refused("{\"..\":{}}", "not the name of a tensor");
+  refused("{\"a\\u0000b\":{}}", "not the name of a tensor");
+  refused("{\"" + std::string(600, 'n') + "\":{}}", "not the name of a tensor");
   refused("{\"__metadata__\":{\"format\":1}}", "the number 1");
   refused("{" + std::string(100000, '['), "header is no JSON");
   refused("{\"a\":" + std::string(200000, '{'), "header is no JSON");

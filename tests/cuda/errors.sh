@@ -68,6 +68,6 @@ for kernel in 150 300; do
   # shellcheck disable=SC2086
   GPTTRAIN_CUDA_SYNC=1 breaks 70 cudaErrorIllegalAddress $kernel:$illegal $small $training
   op=$(grep -oE '^gpttrain: [a-z_0-9]+:' output.txt | tr -d ':' | cut -d ' ' -f 2)
-  grep -qE "^  X\($op, " "$ops" || { cat output.txt; fail "'$op' is no op"; }
+  grep -qE "^  X\($op, " "$ops" || { cat output.txt; fail "'$op' is not an op"; }
   echo "kernel $kernel is of $op"
 done

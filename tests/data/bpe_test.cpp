@@ -122,7 +122,7 @@ TEST_CASE("words, merges, added tokens and decoding back") {
     for (const int32_t id : ids) bytes += id == t.eod() ? kEndBytes : t.text_bytes(id);
     CHECK(bytes == static_cast<int64_t>(text.size()));
   }
-  CHECK(t.text_bytes(t.eod()) == 0);  // the end of a document is no text of it
+  CHECK(t.text_bytes(t.eod()) == 0);  // the end of a document is not part of its text
   CHECK(cached.hits() > cached.misses());
   CHECK(t.decode(t.encode("a\xFF\xE4\xB8z")) == "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBDz");  // each invalid byte
   expect_error(Exit::kUsage, {"token 261", "0 to 260"}, [&] { t.decode(Ids{261}); });
@@ -386,7 +386,7 @@ TEST_CASE("vocab.json and merges.txt give the ids of the tokenizer.json that the
   refused("merges.txt", merges.substr(merges.find('\n') + 1), {"merges.txt", "#version", "t h"});
   refused("merges.txt", merges.substr(0, merges.size() - 1), {"merges.txt", "newline", "transformers"});
   refused("merges.txt", merges + "q\n", {"vocab.json", "merge 4", "two pieces"});
-  refused("merges.txt", merges + "q x\n", {"vocab.json", "\"qx\" is no piece"});
+  refused("merges.txt", merges + "q x\n", {"vocab.json", "\"qx\" is not a piece"});
   refused("merges.txt", merges + "\xFF x\n", {"merges.txt", "UTF-8"});
   refused("vocab.json", vocab.substr(0, vocab.size() / 2), {"vocab.json", "broken"});
   refused("vocab.json", "[]", {"vocab.json", "JSON object"});

@@ -147,7 +147,7 @@ TEST_CASE("a chat template from a file is the one of its name, and what is wrong
                [&] { ChatFormat(load_chat_template("chatml"), Tokenizer::load(w / "bare.model")); });
 }
 
-TEST_CASE("lines that are no conversation are refused by line and reason, or counted") {
+TEST_CASE("lines that are not conversations are refused by line and reason, or counted") {
   const Workshop w;
   const auto refused = [&](const std::string& line, const std::string& reason, TextFormat f = TextFormat::kChat) {
     expect_error(Exit::kUsage, {"in.jsonl line 2", reason}, [&] { prepare_data(w.options(kTalk + line + "\n", f)); });
@@ -256,7 +256,7 @@ TEST_CASE("mask and tokens do not depend on threads, chunks or interruptions") {
   CHECK((resumed.resumed && resumed.targets == one.targets && resumed.documents == one.documents));
   CHECK((read_file(w / "broken.bin") == bin && read_file(w / "broken.mask") == mask));
   CHECK_FALSE(std::filesystem::exists(w / "broken.mask.part"));
-  // What was prepared as text beside an old mask would be read with it.
+  // Text that was prepared beside an old mask would be read with that mask.
   std::filesystem::remove(w / "many.bin"), std::filesystem::remove(w / "many.idx");
   o.output = w / "many";
   o.format = TextFormat::kJsonl;

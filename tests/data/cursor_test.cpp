@@ -46,7 +46,7 @@ TEST_CASE("all differences of two streams are listed together with the remedy") 
   now.skip_windows.clear();
   now.sources[0].path = "moved/b";
   now.sources[0].epoch = 0;
-  CHECK(differences(saved, now).empty());  // positions and names are no differences
+  CHECK(differences(saved, now).empty());  // positions and names are not differences
   now.seed = 5;
   now.seq = 512;
   now.sources[1].idx_sha256 = "aa";

@@ -191,7 +191,7 @@ TEST_CASE("a stop exits cleanly with the resume command, and other options in it
   std::atomic<bool> stop{true};
   auto o = w.options("a.txt", "out");
   o.stop = &stop;
-  expect_error(Exit::kInterrupted, {"interrupted after", "goes on from here"}, [&] { prepare_data(o); });
+  expect_error(Exit::kInterrupted, {"interrupted after", "continue from here"}, [&] { prepare_data(o); });
   auto other = o;
   other.split_docs = SplitDocs::kLine;
   other.eod = false;
@@ -204,7 +204,7 @@ TEST_CASE("a stop exits cleanly with the resume command, and other options in it
   o.force = true;
   CHECK_FALSE(prepare_data(o).resumed);
   o.force = false;
-  expect_error(Exit::kUsage, {"is there already", "--force"}, [&] { prepare_data(o); });
+  expect_error(Exit::kUsage, {"exists already", "--force"}, [&] { prepare_data(o); });
 }
 
 TEST_CASE("a kill between the final renames is repaired by the next call") {
@@ -232,14 +232,14 @@ TEST_CASE("bad input names file, line and byte, or is skipped and counted") {
   };
   const std::vector<Case> cases = {{"{\"text\": \"a\"", "broken JSON"},
                                    {"{\"other\": \"a\"}", "no key \"text\""},
-                                   {"{\"text\": 3}", "no string"},
-                                   {"{\"text\": [\"a\"]}", "no string"},
-                                   {"{\"text\": null}", "no string"},
+                                   {"{\"text\": 3}", "not a string"},
+                                   {"{\"text\": [\"a\"]}", "not a string"},
+                                   {"{\"text\": null}", "not a string"},
                                    {"[1]", "found an array"},
                                    {"\"text\"", "found a string"},
                                    {"7", "expected an object"},
                                    {"{\"text\": \"\\ud800\"}", "broken JSON"},
-                                   {"{\"text\": {\"text\": \"a\"}}", "no string"}};
+                                   {"{\"text\": {\"text\": \"a\"}}", "not a string"}};
   for (const Case& c : cases) {
     write_file(w / "a.jsonl", "{\"text\": \"good\"}\n" + c.line + "\n{\"text\": \"\"}\n{\"text\": \"more\"}\n");
     auto o = w.options("a.jsonl", "out");

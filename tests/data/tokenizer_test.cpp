@@ -118,7 +118,8 @@ TEST_CASE("text of any kind round-trips exactly, with both kinds of model, with 
     for (const std::string& text : texts) {
       const auto ids = t.encode(text);
       CHECK((t.decode(ids) == text));
-      int64_t bytes = text.find("<|endoftext|>") == std::string::npos ? 0 : 13;  // ends a document, is no text of it
+      int64_t bytes =
+          text.find("<|endoftext|>") == std::string::npos ? 0 : 13;  // ends a document, is not part of its text
       for (const int32_t id : ids) bytes += t.text_bytes(id);
       CHECK(bytes == static_cast<int64_t>(text.size()));
       std::vector<int32_t> cached{-5};

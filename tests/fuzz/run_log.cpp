@@ -32,7 +32,7 @@ void run(std::string_view input) {
       GT_CHECK(page.find(never) == std::string::npos, "the page holds ", never);
     // Nothing is refused: the page shows which rules an input reached.
     for (const char* part : {"Learning rate", "Where the time", "Balance of", "Memory of each", "Timeline of",
-                             "cannot be shown", "stall", "attempt ended", "no records", "resumed", "without a finite",
+                             "cannot be shown", "stall", "attempt ended", "not records", "resumed", "without a finite",
                              "logarithmic", "Layout", "Norm of all", "by layer"})
       if (page.find(part) != std::string::npos) outcome().refusals += part;
     GT_CHECK(watch_panel(log, 79, 20).size() <= 20);

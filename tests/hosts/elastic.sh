@@ -48,7 +48,7 @@ grep -q '^gpttrain: dp 3 -> 2 from step [0-9]*: node3 (.*); global_batch 12 = mi
   out.txt || fail "host and batch are not reported"
 grep -q '^gpttrain: node3 answers again; the job stops here and restarts with dp 3$' out.txt || fail "return of node3"
 [ "$(grep -c '"action":"dp [23] -> [23]"' runs/x/restarts.jsonl)" = 2 ] || fail "restarts.jsonl lacks the layouts"
-[ "$(grep -c '"action":"restart"' runs/x/restarts.jsonl)" = 1 ] || fail "the return of a host is no failure"
+[ "$(grep -c '"action":"restart"' runs/x/restarts.jsonl)" = 1 ] || fail "the return of a host is not a failure"
 fewer=$(step_of 'dp 3 -> 2') more=$(step_of 'dp 2 -> 3')
 by_hand 2 "$fewer" "$more"
 by_hand 3 "$more" $steps

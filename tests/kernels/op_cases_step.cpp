@@ -105,7 +105,7 @@ void add_check_steps(OpCases& to) {
   add_check_step(to, "far, and skipped already", 3.9, 1, 8, 1);
   add_check_step(to, "no limit", inf, 1e30);
   add_check_step(to, "everything is left out", -inf);
-  add_check_step(to, "no limit, the loss is no number", inf, 1, nan);
+  add_check_step(to, "no limit, the loss is NaN", inf, 1, nan);
   add_check_step(to, "no limit, the loss is infinite", inf, 1, -inf);
   add_check_step(to, "no limit, the norm is infinite", inf, inf);
   add_check_step(to, "a mean of means, at the limit", 12, 1, 8, 0, true);  // (2 + 2 + 8) / 3
@@ -138,7 +138,7 @@ void add_step_cases(OpCases& to) {
   add_clip(to, "infinite norm, no clipping", {inf}, 0, 8);
   add_clip(to, "guarded", {25, 7.5}, 1, 1, 1e-6, {1e300, 0, 7});
   add_clip(to, "a guard is infinite", {25, 7.5}, 1, 1, 1e-6, {0, inf});
-  add_clip(to, "a guard is no number", {25, 7.5}, 1, 1, 1e-6, {std::numeric_limits<double>::quiet_NaN()});
+  add_clip(to, "a guard is NaN", {25, 7.5}, 1, 1, 1e-6, {std::numeric_limits<double>::quiet_NaN()});
   auto& timed = add_case<ClipFactor>(to, "64 units");
   timed.in(&ClipFactor::norm_squares, "norm_squares", {64}, positive(), DType::kF64);
   timed.inout(&ClipFactor::scalars, "scalars", {kNumScalars}, positive()).out(&ClipFactor::norm, "norm", {1});

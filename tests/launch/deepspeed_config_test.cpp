@@ -358,7 +358,7 @@ TEST_CASE("hostile files are refused with one sentence") {
     CHECK_THAT(found, Contains(c.error));
     CHECK(found.size() < 2000);
   }
-  CHECK_THROWS_WITH(read_deepspeed_text("base64:!!!!"), Contains("no base64 digit"));
+  CHECK_THROWS_WITH(read_deepspeed_text("base64:!!!!"), Contains("not a base64 digit"));
   CHECK_THROWS_WITH(read_deepspeed_text("base64:A"), Contains("truncated"));
   CHECK_THROWS_WITH(read_deepspeed_text("/no/such/file"), Contains("cannot be read"));
   for (const std::string text : {"", "a", "ab", "abc", "\xff\xfe{}"})

@@ -205,5 +205,5 @@ TEST_CASE("eval reports bits per byte of the targets' text with standard errors"
   }
   const Json masked = eval("--data.eod_mask_loss true");
   CHECK(masked["tokens"].get<int64_t>() < j["tokens"].get<int64_t>());
-  CHECK(masked["bytes"] == j["bytes"]);  // the end of a document is no text
+  CHECK(masked["bytes"] == j["bytes"]);  // the end of a document is not text
 }

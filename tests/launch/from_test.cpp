@@ -60,7 +60,7 @@ TEST_CASE("a rank that another launcher started waits for the first one's import
   CHECK(a[0] == Approx(b[0]).epsilon(1e-6));
 }
 
-TEST_CASE("what contradicts the folder, or a run that is there already, is refused and nothing is written") {
+TEST_CASE("flags that contradict the folder, or an existing run, are refused and nothing is written") {
   TempDir dir;
   const std::string from = "--from " + golden("gemma2") + " ", train = from + kTrain;
   const auto refused = [&](const std::string& words) {
@@ -80,7 +80,7 @@ TEST_CASE("what contradicts the folder, or a run that is there already, is refus
   CHECK(refused(train + "--checkpoint.resume never").prints("--from: not with --checkpoint.resume"));
   CHECK(refused(train + "--lr_range_test").prints("--from: not with --lr_range_test"));
   CHECK(refused(train + "--print-sbatch 2").prints("gpttrain import first"));
-  CHECK(refused("--from nowhere " + std::string(kTrain)).prints("nowhere is no folder"));
+  CHECK(refused("--from nowhere " + std::string(kTrain)).prints("nowhere is not a folder"));
   CHECK(refused("--from . " + std::string(kTrain)).prints("holds no config.json"));
   CHECK(must(train + "--dry-run", dir).prints("dry run: nothing was started"));
   CHECK_FALSE(std::filesystem::exists(dir / "runs"));

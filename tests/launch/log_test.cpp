@@ -127,7 +127,7 @@ TEST_CASE("records reach every sink in order, a failing sink is switched off and
 }
 
 TEST_CASE(
-    "a stuck sink never blocks the producer: steps that are no multiple of 10 are dropped first, and all losses are "
+    "a stuck sink never blocks the producer: steps that are not multiples of 10 are dropped first, and all losses are "
     "counted") {
   std::mutex gate;
   StuckSink::odd = StuckSink::tens = 0;
@@ -297,7 +297,7 @@ TEST_CASE("a link, a pipe and a second run in the folder of a run are refused") 
   CHECK_THROWS_WITH(write_run_file(log, "text"), Catch::Contains("is a symbolic link, and nothing is written through"));
   std::filesystem::remove(log);
   REQUIRE(mkfifo(log.c_str(), 0600) == 0);
-  CHECK_THROWS_WITH(append_run_file(log, "text"), Catch::Contains("is no regular file"));
+  CHECK_THROWS_WITH(append_run_file(log, "text"), Catch::Contains("is not a regular file"));
   CHECK(std::filesystem::file_size(victim) == 8);
   {
     const RunLock first(folder.path);

@@ -550,7 +550,7 @@ TEST_CASE("a PEFT folder that cannot be imported is refused by setting and tenso
   CHECK(outcome_of("\"r\": 2", "\"r\": 2.5").prints("r: "));
   CHECK(outcome_of("\"r\": 2", "\"r\": 3").prints("lora_A.weight: [2, "));
   CHECK(outcome_of("\"r\": 2", "\"use_dora\": true, \"r\": 2").prints("use_dora: "));
-  CHECK(outcome_of("hf_llama\"", "nowhere\"").prints("is no folder of this machine"));
+  CHECK(outcome_of("hf_llama\"", "nowhere\"").prints("is not a folder of this machine"));
   write_file(dir / "good/adapter_config.json", config);
   std::filesystem::remove(dir / "good/adapter_model.safetensors");
   CHECK(gpttrain("import --from good --output in", dir.path()).prints("adapter_model.safetensors: does not exist"));

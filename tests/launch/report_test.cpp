@@ -1,4 +1,4 @@
-// What is shown of a run from its folder: report, comparison, terminal view.
+// Views of a run's folder: report, comparison, terminal view.
 #include "launch/observe/report/report.h"
 
 #include <sys/stat.h>
@@ -129,7 +129,7 @@ TEST_CASE("watch follows a run, ends when it ends, and Ctrl-C ends it with 130")
   CHECK(must("watch . --once", dir).out == "no step yet\n");
 }
 
-TEST_CASE("report, compare and watch name the folder that is no run") {
+TEST_CASE("report, compare and watch name the folder that is not a run") {
   TempDir dir;
   std::filesystem::create_directory(dir / "empty");
   for (const char* command : {"report empty", "watch empty", "compare empty empty"}) {

@@ -233,8 +233,8 @@ TEST_CASE("FP8 GEMMs have their own peak", "[PD5]") {
   const double head = 6. * 65536 * 50304 * 1600 / 790e12;
   const auto gemms = [](const StepRoofline& r) { return r.ranks[0].fused_seconds[0]; };
   CHECK(gemms(fp8) == Approx(head + (gemms(bf16) - head) * 790 / 1250).epsilon(0.005));
-  // A norm writes two FP8 copies instead of one 16-bit tensor. FP8 copies of tensors that are stored anyway are no work
-  // of a fused graph.
+  // A norm writes two FP8 copies instead of one 16-bit tensor. FP8 copies of tensors that are stored anyway are not
+  // work of a fused graph.
   const std::vector<OpCall>&calls = fp8.ranks[0].calls, &calls_16bit = bf16.ranks[0].calls;
   CHECK(find(calls, "layer_norm", "norm2").cost.fused_bytes ==
         Approx(find(calls_16bit, "layer_norm", "norm2").cost.fused_bytes).epsilon(0.001));

@@ -293,7 +293,7 @@ TEST_CASE("data prepare refuses unsupported inputs and overwrites nothing unless
              Contains("replaced bytes    1"));
 
   const std::string before = read_file(dir / "l.bin");
-  refused(prepare({"--input", w.text(), "--output", dir / "l"}), Exit::kUsage, {"there already", "--force"});
+  refused(prepare({"--input", w.text(), "--output", dir / "l"}), Exit::kUsage, {"exists already", "--force"});
   CHECK(read_file(dir / "l.bin") == before);
   output_of(prepare({"--input", w.text(), "--output", dir / "l", "--force"}));
   CHECK(read_file(dir / "l.bin") != before);
@@ -346,7 +346,7 @@ TEST_CASE("Ctrl-C during data prepare leaves a journal, ends with 75, and the sa
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 75));
-  CHECK_THAT(read_file(dir / "message"), Contains("interrupted after") && Contains("the same call goes on"));
+  CHECK_THAT(read_file(dir / "message"), Contains("interrupted after") && Contains("run the same command"));
   CHECK(std::filesystem::exists(dir / "x.progress.json"));
   CHECK_FALSE(std::filesystem::exists(dir / "x.idx"));
   refused({"data", "inspect", dir / "x"}, Exit::kUsage, {"interrupted, repeat it"});

@@ -84,7 +84,7 @@ TEST_CASE("restarts: which failures, after which delay, and how many", "[R28]") 
     CHECK_FALSE(last.restart);
     CHECK_THAT(last.why, Catch::Contains("committed no newer checkpoint"));
   }
-  SECTION("a lost machine uses up a restart, but is no failure of the job, and skips no checkpoint") {
+  SECTION("a lost machine uses up a restart, but is not a failure of the job, and skips no checkpoint") {
     RestartPolicy p(7);
     CHECK_FALSE(p.after({.code = 124, .progressed = true, .resumed_from = 40, .reached = 43}).older_step);
     for (int i = 0; i < 5; ++i) {

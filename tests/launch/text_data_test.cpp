@@ -161,7 +161,7 @@ TEST_CASE("from a text file to text in three commands, and the text is prepared 
   CHECK(gpttrain(train + "12", dir.path()).code == 2);  // data differs from the checkpoint's
 }
 
-TEST_CASE("an input that is no text is reported, and a model too small for the tokenizer with the size it needs") {
+TEST_CASE("an input that is not text is reported, and a model too small for the tokenizer with the size it needs") {
   TempDir dir;
   const std::string gpl = read_file("/usr/share/common-licenses/GPL-3");
   write_file(dir / "mine.txt", gpl);

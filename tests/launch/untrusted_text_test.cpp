@@ -150,7 +150,7 @@ TEST_CASE("a pipe, a device and a folder in place of a file are refused by name 
   CHECK(read_whole_file("/proc/self/status").size() > 100);  // reports a size of 0
 }
 
-TEST_CASE("a run name that is no valid folder name is refused, whatever its characters") {
+TEST_CASE("a run name that is not a valid folder name is refused, whatever its characters") {
   for (const char* name : {"a/b", "..", "a\nb", "tab\there", "\x1b[2J", "del\x7f", "\xFF"}) {
     INFO(printable(name));
     const std::string text = error_of([&] { load_config({.flags = {"--log.name", name}}); });

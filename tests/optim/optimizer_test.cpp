@@ -143,6 +143,6 @@ TEST_CASE("the clip factor is min(1, clip / (norm + 1e-6)) over the denominator"
   CHECK(clip({0, 0}, 1, 1).multiplier == 1);
   for (double bad : {double{INFINITY}, std::nan("")})
     for (float limit : {1.f, 0.f}) CHECK(clip({1, bad, 2}, limit, 2).skip == 1);
-  // A sum of finite squares that overflows f32 only is no reason to skip.
+  // A sum of finite squares that overflows f32 only is not a reason to skip.
   CHECK(clip({1e60}, 1, 1).skip == 0);
 }

@@ -129,7 +129,7 @@ TEST_CASE("a missing, a too old and an unsupported NCCL are reported in one sent
   unsetenv("FAKE_NCCL_VERSION");
   CHECK(why.find("is NCCL 2.17.3; 2.18.0 or later is needed") != std::string::npos);
   CHECK(nccl::load("libdl.so.2", &why) == nullptr);
-  CHECK(why.find("is no supported NCCL: it lacks ncclGetVersion") != std::string::npos);
+  CHECK(why.find("is not a supported NCCL: it lacks ncclGetVersion") != std::string::npos);
   const auto api = nccl::load(fake_library(), &why);
   REQUIRE(api != nullptr);
   CHECK(api->describe() == "NCCL 2.32.3 (" + fake_library() + ")");

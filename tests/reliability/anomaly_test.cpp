@@ -331,7 +331,7 @@ TEST_CASE("the run rolls back to an older checkpoint and skips the batches that 
   CHECK(samples[7] == 14 * 8);
   CHECK(samples[15] == 22 * 8);
   CHECK(logged(dir / "runs/whole", "skipped")[15] == 0);  // those steps are undone
-  CHECK(whole.prints("newer than step 3, where the run goes on from; set aside as"));
+  CHECK(whole.prints("newer than step 3, from which the run resumes; set aside as"));
   // Stopped after the rollback and before the skipped batches.
   REQUIRE(gpttrain(run + "--log.name parts --fault.inject \"nan@grad:step=9,until=11\" --train.steps 13", dir.path())
               .code == 0);

@@ -193,7 +193,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The tokenizer of the data, for bits per byte: none of masked language models, whose targets are no text.
+// The tokenizer of the data, for bits per byte: none for masked language models, whose targets are not text.
 std::optional<Tokenizer> text_tokenizer(const Config& c, const std::string& step_dir) {
   if (c.model.predicts_pairs()) return std::nullopt;
   return c.data.tokenizer.empty() ? kept_tokenizer(step_dir) : std::optional(Tokenizer::load(c.data.tokenizer));

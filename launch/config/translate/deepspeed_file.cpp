@@ -31,7 +31,7 @@ std::string decode_base64(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const int v = value[static_cast<unsigned char>(text[i])];
     GT_REQUIRE(v >= 0, Exit::kUsage, "--deepspeed_config base64: character ", i + 1,
-               " is no base64 digit (letters, digits, - and _, or + and /)");
+               " is not a base64 digit (letters, digits, - and _, or + and /)");
     bits = bits << 6 | static_cast<uint32_t>(v);
     if ((count += 6) >= 8) out += static_cast<char>(bits >> (count -= 8) & 255);
   }

@@ -87,7 +87,8 @@ void muon_rates(DsTranslation& t) {
   }
   const bool differ = t.has(kMuon) || t.has(kAdam);
   if (t.is_auto(kBoth) && differ)
-    return t.refuse(kBoth, "auto is a native value, of which muon_lr and adam_lr are no multiple", "give lr a number");
+    return t.refuse(kBoth, "auto is a native value, of which muon_lr and adam_lr cannot be multiples",
+                    "give lr a number");
   if (t.is_auto(kBoth) || (t.has(kBoth) && !differ)) return set_params(t, "optimizer", {kLr});
   const double adam = t.number(kAdam, t.number(kBoth, 3e-4)), muon = t.number(kMuon, t.number(kBoth, 0.02));
   t.set(t.has(kAdam) ? kAdam : kBoth, "optim.lr", fmt::format("{}", adam), t.has(kAdam) ? "" : "of AdamW");

@@ -95,7 +95,7 @@ constexpr MegatronFlag kFlags[] = {
     {"muon-extra-scale-factor", kTranslated, 1},
     {"muon-tp-mode", kAlways, 1, "whole matrices are orthogonalized, on every layout", "duplicated|distributed"},
     {"muon-scalar-optimizer", kAlways, 1, "AdamW updates all other parameters", "adam"},
-    {"muon-no-split-qkv", kRefused, 0, "Q, K and V are orthogonalized apart; leave it out"},
+    {"muon-no-split-qkv", kRefused, 0, "Q, K and V are orthogonalized separately; leave it out"},
     {"muon-use-syrk", kNoEffect, 0, kFused},
     {"lr-decay-iters", kTranslated, 1, "length of the curve", "--schedule.total_steps"},
     {"lr-decay-style", kTranslated, 1},

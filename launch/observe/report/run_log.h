@@ -1,5 +1,5 @@
 // Reads the records of a run folder: log.jsonl, restarts.jsonl and trace files. The folder is untrusted: sizes are
-// bounded, and lines that are no records are counted and left out. Independent of HTML and of terminals.
+// bounded, and lines that are not records are counted and left out. Independent of HTML and of terminals.
 #pragma once
 #include <cstdint>
 #include <map>

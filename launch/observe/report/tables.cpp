@@ -89,7 +89,7 @@ std::vector<Notice> notices_of(const RunLog& log) {
                    fmt::format("{}: {}; lost {}", r.action, r.what, seconds_text(r.seconds_lost))});
   if (log.bad_lines() > 0)
     out.push_back(
-        {kUnknown, "", "log", fmt::format("{} lines of log.jsonl are no records and are left out", log.bad_lines())});
+        {kUnknown, "", "log", fmt::format("{} lines of log.jsonl are not records and are left out", log.bad_lines())});
   if (log.dropped_events() > 0)
     out.push_back({kUnknown, "", "log", fmt::format("{} further events are in log.jsonl", log.dropped_events())});
   return out;

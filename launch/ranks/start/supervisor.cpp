@@ -402,7 +402,7 @@ int Supervisor::run_attempts() {
   const SignalGate gate;
   if (stop_requested()) return static_cast<int>(Exit::kInterrupted);  // received before the gate existed
   const Commit at_start = newest();
-  std::optional<int64_t> highest;  // highest step committed by this job; committing it again is no progress
+  std::optional<int64_t> highest;  // highest step committed by this job; committing it again is not progress
   for (int64_t restarts = 0;;) {
     const Commit before = newest();
     const int64_t from = resume_ ? *resume_ : config_.checkpoint.resume == "never" && !committed_ ? -1 : before.step;

@@ -283,7 +283,7 @@ class GemmPlans {
              r.workspaceSize <= kGemmWorkspaceBytes;
     };
     const auto time = [&]() -> std::optional<GemmChoice> {
-      const GemmTimer timer(c.stream, g.out.bytes());
+      const GemmTimer timer(c, g.out.bytes());
       if (!timer.ready()) return {};
       std::optional<GemmChoice> best;  // among those that run
       for (size_t i = 0; i < suggested.size(); ++i) {
@@ -475,7 +475,7 @@ class GemmCall {
     for (Fused f = first; may_run_unfused(f); f = less(f)) plan_of(less(f));
     std::optional<GemmTimer> timer;  // created only when there is something to time
     return plans_.form(key_of(target(first), first), p, first, [&](Fused f) -> std::optional<double> {
-      if (!timer) timer.emplace(c_.stream, g_.out.bytes() + g_.dbias.bytes());
+      if (!timer) timer.emplace(c_, g_.out.bytes() + g_.dbias.bytes());
       return timer->ready() ? median_us(*timer, f) : std::nullopt;
     });
   }

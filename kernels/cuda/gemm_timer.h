@@ -16,11 +16,11 @@ namespace gt::cuda {
 
 class GemmTimer {
  public:
-  GemmTimer(cudaStream_t stream, int64_t out_bytes) : stream_(stream) {
+  GemmTimer(const Context& c, int64_t out_bytes) : stream_(c.stream), cold_bytes_(2 * l2_bytes(c.index)) {
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    ready_ = cudaStreamIsCapturing(stream, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone &&
+    ready_ = cudaStreamIsCapturing(stream_, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusNone &&
              cudaMalloc(&out_, static_cast<size_t>(out_bytes)) == cudaSuccess &&
-             cudaMalloc(&cold_, kColdBytes) == cudaSuccess && cudaEventCreate(&begin_) == cudaSuccess &&
+             cudaMalloc(&cold_, cold_bytes_) == cudaSuccess && cudaEventCreate(&begin_) == cudaSuccess &&
              cudaEventCreate(&end_) == cudaSuccess;
     if (!ready_) cudaGetLastError();  // out of memory: keep the next launch from reporting it
   }
@@ -45,7 +45,7 @@ class GemmTimer {
       if (!work()) return {};
     std::array<double, kRuns> us{};
     for (double& t : us) {
-      check(cudaMemsetAsync(cold_, 0, kColdBytes, stream_), kWhat);
+      check(cudaMemsetAsync(cold_, 0, cold_bytes_, stream_), kWhat);
       check(cudaEventRecord(begin_, stream_), kWhat);
       if (!work()) return {};
       check(cudaEventRecord(end_, stream_), kWhat);
@@ -59,9 +59,15 @@ class GemmTimer {
   }
 
  private:
+  static size_t l2_bytes(int device) {
+    int bytes = 0;
+    check(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device), "reading the size of the L2 cache");
+    return static_cast<size_t>(bytes);
+  }
+
   static constexpr int kWarm = 3, kRuns = 10;
-  static constexpr size_t kColdBytes = size_t{128} << 20;  // larger than any L2 cache
   cudaStream_t stream_;
+  size_t cold_bytes_;  // written before each timed run: twice the L2 cache
   void *out_ = nullptr, *cold_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   bool ready_ = false;

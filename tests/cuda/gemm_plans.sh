@@ -51,37 +51,35 @@ ran
 [ "$first $second $third" = "0 $((kinds + products)) 0" ] || fail "with a file, timed again: $(cat ran)"
 cmp -s "$plans" before || fail "the file changed"
 
-if full_size; then
-  # Where fused bias gradients are slow, separate sums are chosen; the plan file records that for later runs.
-  GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train slow --device.gemm_tune auto --device.gemm_plans sums.txt
-  [ "$(grep -c ' form | 0 ' sums.txt)" = "$both" ] || { cat sums.txt; fail "slow fused sums are chosen"; }
-  train behind --device.gemm_plans sums.txt
-  paste first.losses slow.losses behind.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-5 || $2 != $3) exit 1}' ||
-    { paste first.losses slow.losses behind.losses; fail "losses with separate sums differ"; }
-  echo "bias gradients fused or separate, whichever is faster"
+# Where fused bias gradients are slow, separate sums are chosen; the plan file records that for later runs.
+GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train slow --device.gemm_tune auto --device.gemm_plans sums.txt
+[ "$(grep -c ' form | 0 ' sums.txt)" = "$both" ] || { cat sums.txt; fail "slow fused sums are chosen"; }
+train behind --device.gemm_plans sums.txt
+paste first.losses slow.losses behind.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-5 || $2 != $3) exit 1}' ||
+  { paste first.losses slow.losses behind.losses; fail "losses with separate sums differ"; }
+echo "bias gradients fused or separate, whichever is faster"
 
-  # The same for GELU with 16-bit outputs: forward (3) a GEMM with its bias (1); backward (6) the GELU gradient fused
-  # (4) or nothing (0).
-  forms() {  # NAME FORWARD BACKWARD: number of entries with these forms among those epilogues
-    local n
-    n=$(grep -c ' epilogue [36] .* form | ' "$1")
-    [ "$n" -gt 1 ] && [ "$(grep -c " epilogue 3 .* form | $2 \| epilogue 6 .* form | $3 " "$1")" = "$n" ] ||
-      { cat "$1"; fail "$1: not forms $2 and $3"; }
-  }
-  train halves --amp O2 --device.gemm_tune auto --device.gemm_plans halves.plans
-  forms halves.plans 3 6
-  GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train halves2 --amp O2 --device.gemm_tune auto --device.gemm_plans sums.plans
-  forms sums.plans 3 4
-  GPTTRAIN_EMULATED_EPILOGUES=slow_gelu train halves3 --amp O2 --device.gemm_tune auto --device.gemm_plans gelu.plans
-  forms gelu.plans 1 0
-  train halves4 --amp O2 --device.gemm_plans gelu.plans
-  cmp -s halves3.losses halves4.losses || fail "losses with the forms of a file differ from those when they were timed"
-  cmp -s halves.losses halves3.losses && fail "an unfused GELU, whose input is rounded, has equal losses"
-  paste halves.losses halves2.losses halves3.losses |
-    awk '{for (i = 2; i <= 3; ++i) {d = ($1 - $i) / $1; if (d < 0) d = -d; if (d > 1e-2) exit 1}}' ||
-    { paste halves.losses halves2.losses halves3.losses; fail "losses of other forms are too far"; }
-  echo "GELU and its gradient fused or separate, whichever is faster"
-fi
+# The same for GELU with 16-bit outputs: forward (3) a GEMM with its bias (1); backward (6) the GELU gradient fused
+# (4) or nothing (0).
+forms() {  # NAME FORWARD BACKWARD: number of entries with these forms among those epilogues
+  local n
+  n=$(grep -c ' epilogue [36] .* form | ' "$1")
+  [ "$n" -gt 1 ] && [ "$(grep -c " epilogue 3 .* form | $2 \| epilogue 6 .* form | $3 " "$1")" = "$n" ] ||
+    { cat "$1"; fail "$1: not forms $2 and $3"; }
+}
+train halves --amp O2 --device.gemm_tune auto --device.gemm_plans halves.plans
+forms halves.plans 3 6
+GPTTRAIN_EMULATED_EPILOGUES=slow_bias_gradients train halves2 --amp O2 --device.gemm_tune auto --device.gemm_plans sums.plans
+forms sums.plans 3 4
+GPTTRAIN_EMULATED_EPILOGUES=slow_gelu train halves3 --amp O2 --device.gemm_tune auto --device.gemm_plans gelu.plans
+forms gelu.plans 1 0
+train halves4 --amp O2 --device.gemm_plans gelu.plans
+cmp -s halves3.losses halves4.losses || fail "losses with the forms of a file differ from those when they were timed"
+cmp -s halves.losses halves3.losses && fail "an unfused GELU, whose input is rounded, has equal losses"
+paste halves.losses halves2.losses halves3.losses |
+  awk '{for (i = 2; i <= 3; ++i) {d = ($1 - $i) / $1; if (d < 0) d = -d; if (d > 1e-2) exit 1}}' ||
+  { paste halves.losses halves2.losses halves3.losses; fail "losses of other forms are too far"; }
+echo "GELU and its gradient fused or separate, whichever is faster"
 
 # An algorithm that is suggested and then refused is not chosen; a form that is refused entirely runs unfused.
 GPTTRAIN_EMULATED_REFUSES=1 train without --device.gemm_tune auto --device.gemm_plans without.plans
@@ -89,16 +87,14 @@ GPTTRAIN_EMULATED_REFUSES=1 train without --device.gemm_tune auto --device.gemm_
   { cat without.plans; fail "a refused algorithm prevents the choice"; }
 ran
 [ "$first $second" = "$((13 * keys)) 0" ] || fail "a refused algorithm ran: $(cat ran)"
-if full_size; then
-  GPTTRAIN_EMULATED_EPILOGUES=none train pieces
-  GPTTRAIN_EMULATED_EPILOGUES=refused train refused
-  GPTTRAIN_EMULATED_EPILOGUES=refused train refused2 --device.gemm_tune auto --device.gemm_plans refused.plans
-  grep -q ' form | 0 ' refused.plans && ! grep -v ' form | 0 ' refused.plans | grep -q ' epilogue [1-9]\| form \|inf' ||
-    { cat refused.plans; fail "forms that were refused are in the file"; }
-  for name in refused refused2; do
-    cmp pieces.losses $name.losses || fail "losses with forms refused at run time differ from those without such forms"
-  done
-fi
+GPTTRAIN_EMULATED_EPILOGUES=none train pieces
+GPTTRAIN_EMULATED_EPILOGUES=refused train refused
+GPTTRAIN_EMULATED_EPILOGUES=refused train refused2 --device.gemm_tune auto --device.gemm_plans refused.plans
+grep -q ' form | 0 ' refused.plans && ! grep -v ' form | 0 ' refused.plans | grep -q ' epilogue [1-9]\| form \|inf' ||
+  { cat refused.plans; fail "forms that were refused are in the file"; }
+for name in refused refused2; do
+  cmp pieces.losses $name.losses || fail "losses with forms refused at run time differ from those without such forms"
+done
 
 GPTTRAIN_EMULATED_REFUSES=0 "$program" --model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 \
   --data.train mock --log.tensorboard false --train.steps 1 --train.global_batch 1 --launch.ranks threads --device.kind cuda \
@@ -106,21 +102,19 @@ GPTTRAIN_EMULATED_REFUSES=0 "$program" --model.layers 1 --model.hidden 16 --mode
 grep -q "no algorithm for m .*: CUBLAS_STATUS_NOT_SUPPORTED" nothing.txt || { cat nothing.txt; fail "the status of cuBLASLt is not printed"; }
 echo "a suggested and then refused algorithm is replaced, or its status is in the error"
 
-if full_size; then
-  # Fast accumulation (half the time here): for FP8 GEMMs of the forward pass (type 28 alone), unless disabled.
-  fp8="--amp O2 --precision.fp8 current --model.hidden 64 --model.heads 4 --model.seq 16 --device.gemm_tune auto"
-  # shellcheck disable=SC2086
-  train fast $fp8 --device.gemm_plans fast.plans
-  # shellcheck disable=SC2086
-  train exact $fp8 --device.gemm_plans exact.plans --precision.fp8_fast_accum false
-  forward=$(grep -c ' types 28 ' fast.plans) backward=$(grep -c ' types \(28x29\|29x28\) ' fast.plans)
-  [ "$forward" -gt 1 ] && [ "$backward" -gt 1 ] && [ "$(grep -c ' fast ' fast.plans)" = "$forward" ] &&
-    [ "$(grep -c ' types 28 .* fast .* | 1 0.5 ' fast.plans)" = "$forward" ] || { cat fast.plans; fail "fast accumulation"; }
-  [ "$(sed 's/ fast / /; s/ | 1 0.5 / | 1 1 /' fast.plans)" = "$(cat exact.plans)" ] || { diff fast.plans exact.plans; fail "exact accumulation"; }
-  grep -q "no fast accumulation" exact.txt || { cat exact.txt; fail "a run without fast accumulation does not report it"; }
-  cmp fast.losses exact.losses || fail "losses differ although the emulation accumulates exactly"
-  echo "fast accumulation in forward FP8 GEMMs only, and none if disabled"
-fi
+# Fast accumulation (half the time here): for FP8 GEMMs of the forward pass (type 28 alone), unless disabled.
+fp8="--amp O2 --precision.fp8 current --model.hidden 64 --model.heads 4 --model.seq 16 --device.gemm_tune auto"
+# shellcheck disable=SC2086
+train fast $fp8 --device.gemm_plans fast.plans
+# shellcheck disable=SC2086
+train exact $fp8 --device.gemm_plans exact.plans --precision.fp8_fast_accum false
+forward=$(grep -c ' types 28 ' fast.plans) backward=$(grep -c ' types \(28x29\|29x28\) ' fast.plans)
+[ "$forward" -gt 1 ] && [ "$backward" -gt 1 ] && [ "$(grep -c ' fast ' fast.plans)" = "$forward" ] &&
+  [ "$(grep -c ' types 28 .* fast .* | 1 0.5 ' fast.plans)" = "$forward" ] || { cat fast.plans; fail "fast accumulation"; }
+[ "$(sed 's/ fast / /; s/ | 1 0.5 / | 1 1 /' fast.plans)" = "$(cat exact.plans)" ] || { diff fast.plans exact.plans; fail "exact accumulation"; }
+grep -q "no fast accumulation" exact.txt || { cat exact.txt; fail "a run without fast accumulation does not report it"; }
+cmp fast.losses exact.losses || fail "losses differ although the emulation accumulates exactly"
+echo "fast accumulation in forward FP8 GEMMs only, and none if disabled"
 
 sed 's/ | 1 \([0-9.e-]*\) \(.\{16\}\)0000000000000001/ | 2 \1 \20000000000000002/' "$plans" >plans.txt
 train fixed --device.gemm_plans plans.txt --dp 2
@@ -157,18 +151,16 @@ bad() {  # NAME TEXT: plans.txt in its present state is rejected, with and witho
   [ "$first $second $third" = "$products 0 0" ] || fail "$1: $(cat ran)"
 }
 cp plans.txt good.txt
-if full_size; then
-  head -n -1 good.txt >plans.txt
-  bad endless "its end is missing"
-  echo "my diary" >plans.txt
-  bad diary "its first line"
-  rm plans.txt
-  bad absent "there is no such file"
-fi
+head -n -1 good.txt >plans.txt
+bad endless "its end is missing"
+echo "my diary" >plans.txt
+bad diary "its first line"
+rm plans.txt
+bad absent "there is no such file"
 sed '4s/.$/x/' good.txt >plans.txt
 bad torn "line 4 is broken"
 sed '2s/emulated device/NVIDIA H200/' good.txt >plans.txt
-! full_size || bad foreign "it was made for NVIDIA H200"
+bad foreign "it was made for NVIDIA H200"
 cp plans.txt kept
 train foreign2 --device.gemm_plans plans.txt --device.gemm_tune auto
 expect_note foreign2 "it was made for NVIDIA H200.*; what is timed now is not kept"
@@ -184,22 +176,20 @@ for name in timed again torn foreign2 unknown; do
   cmp -s first.losses $name.losses || fail "losses of $name differ"
 done
 
-if full_size; then
-  # TF32 only on request: losses differ slightly; its algorithms are timed separately; 16-bit GEMMs do not change.
-  train tf32 --precision.tf32 true
-  cmp -s first.losses tf32.losses && fail "--precision.tf32 changes nothing"
-  paste first.losses tf32.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-3) exit 1}' ||
-    { paste first.losses tf32.losses; fail "losses of TF32 are too far"; }
-  grep -q "FP32 GEMMs in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not report it"; }
-  train aside --precision.tf32 true --device.gemm_plans "$plans"
-  expect_note aside "it was made for"
-  train half --amp O2
-  train halftf32 --amp O2 --precision.tf32 true
-  cmp -s half.losses halftf32.losses || fail "TF32 changes 16-bit GEMMs"
-  "$program" --precision.tf32 true --device.kind cpu >refused.txt 2>&1 && fail "TF32 on a CPU"
-  grep -q "precision.tf32" refused.txt || { cat refused.txt; fail "the refusal prints something else"; }
-  echo "TF32 is used where requested, and nowhere else"
-fi
+# TF32 only on request: losses differ slightly; its algorithms are timed separately; 16-bit GEMMs do not change.
+train tf32 --precision.tf32 true
+cmp -s first.losses tf32.losses && fail "--precision.tf32 changes nothing"
+paste first.losses tf32.losses | awk '{d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-3) exit 1}' ||
+  { paste first.losses tf32.losses; fail "losses of TF32 are too far"; }
+grep -q "FP32 GEMMs in TF32" tf32.txt || { cat tf32.txt; fail "a run in TF32 does not report it"; }
+train aside --precision.tf32 true --device.gemm_plans "$plans"
+expect_note aside "it was made for"
+train half --amp O2
+train halftf32 --amp O2 --precision.tf32 true
+cmp -s half.losses halftf32.losses || fail "TF32 changes 16-bit GEMMs"
+"$program" --precision.tf32 true --device.kind cpu >refused.txt 2>&1 && fail "TF32 on a CPU"
+grep -q "precision.tf32" refused.txt || { cat refused.txt; fail "the refusal prints something else"; }
+echo "TF32 is used where requested, and nowhere else"
 
 "$program" verify --on here --device.gemm_tune auto --tp 2 --device.kind cuda >refused.txt 2>&1 && fail "processes that time"
 grep -q "verify times nothing" refused.txt || { cat refused.txt; fail "the refusal prints something else"; }

@@ -49,9 +49,9 @@ double capped(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) 
 // d capped / d x, at a capped value.
 double slope(double capped_x, double cap) { return cap > 0 ? 1 - std::pow(capped_x / cap, 2) : 1; }
 
-double dot(const Tensor& a, int64_t at_a, const Tensor& b, int64_t at_b, int64_t count) {
+double dot(const double* a, const double* b, int64_t count) {
   double s = 0;
-  for (int64_t d = 0; d < count; ++d) s += get(a, at_a + d) * get(b, at_b + d);
+  for (int64_t d = 0; d < count; ++d) s += a[d] * b[d];
   return s;
 }
 
@@ -59,22 +59,24 @@ double dot(const Tensor& a, int64_t at_a, const Tensor& b, int64_t at_b, int64_t
 
 void attention(const Attention& p, Stream) {
   const QkvLayout<Attention> at{p};
-  std::vector<double> weight(static_cast<size_t>(p.seq));
+  const std::vector<double> values_qkv = values(p.qkv);
+  const double* qkv = values_qkv.data();
+  std::vector<double> weights(static_cast<size_t>(p.seq));
+  double* weight = weights.data();
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.heads; ++h) {
       for (int64_t i = 0; i < p.seq; ++i) {
+        const int64_t first = first_key(p, b, i), end = key_end(p, b, i);
         double top = -kInfinity, total = 0;
-        for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j) {
-          const double score = p.scale * dot(p.qkv, at.q(b, i, h), p.qkv, at.k(b, j, h), p.head_dim);
-          weight[static_cast<size_t>(j)] = capped(score, p.softcap);
-          top = std::max(top, weight[static_cast<size_t>(j)]);
+        for (int64_t j = first; j < end; ++j) {
+          weight[j] = capped(p.scale * dot(qkv + at.q(b, i, h), qkv + at.k(b, j, h), p.head_dim), p.softcap);
+          top = std::max(top, weight[j]);
         }
-        for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j)
-          total += weight[static_cast<size_t>(j)] = std::exp(weight[static_cast<size_t>(j)] - top);
+        for (int64_t j = first; j < end; ++j) total += weight[j] = std::exp(weight[j] - top);
+        for (int64_t j = first; j < end; ++j) weight[j] = weight[j] / total * head_factor(p, b, h, i, j);
         for (int64_t d = 0; d < p.head_dim; ++d) {
           double o = 0;
-          for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j)
-            o += weight[static_cast<size_t>(j)] / total * head_factor(p, b, h, i, j) * get(p.qkv, at.v(b, j, h) + d);
+          for (int64_t j = first; j < end; ++j) o += weight[j] * qkv[at.v(b, j, h) + d];
           set(p.out, at.out(b, i, h) + d, o);
         }
         set(p.lse, (b * p.heads + h) * p.seq + i, top + std::log(total));
@@ -87,25 +89,28 @@ void attention(const Attention& p, Stream) {
 // dQ = scale dS K; dK = scale dS^T Q.
 void attention_grad(const AttentionGrad& p, Stream) {
   const QkvLayout<AttentionGrad> at{p};
+  const std::vector<double> values_qkv = values(p.qkv), values_dout = values(p.dout), values_out = values(p.out);
+  const double *qkv = values_qkv.data(), *dout = values_dout.data(), *out = values_out.data();
   std::vector<double> sums(static_cast<size_t>(p.dqkv.numel()));
-  const auto add_to = [&](int64_t where, double factor, const Tensor& x, int64_t from) {
-    for (int64_t d = 0; d < p.head_dim; ++d) sums[static_cast<size_t>(where + d)] += factor * get(x, from + d);
+  const auto add_to = [&](int64_t where, double factor, const double* x) {
+    for (int64_t d = 0; d < p.head_dim; ++d) sums[static_cast<size_t>(where + d)] += factor * x[d];
   };
   for (int64_t b = 0; b < p.batch; ++b) {
     for (int64_t h = 0; h < p.heads; ++h) {
       for (int64_t i = 0; i < p.seq; ++i) {
-        const int64_t out = at.out(b, i, h), q = at.q(b, i, h);
-        const double through = dot(p.dout, out, p.out, out, p.head_dim);
+        const int64_t o = at.out(b, i, h), q = at.q(b, i, h);
+        const double through = dot(dout + o, out + o, p.head_dim);
+        const double lse = get(p.lse, (b * p.heads + h) * p.seq + i);
         for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j) {
           const int64_t k = at.k(b, j, h), v = at.v(b, j, h);
-          const double score = capped(p.scale * dot(p.qkv, q, p.qkv, k, p.head_dim), p.softcap);
-          const double weight = std::exp(score - get(p.lse, (b * p.heads + h) * p.seq + i));
+          const double score = capped(p.scale * dot(qkv + q, qkv + k, p.head_dim), p.softcap);
+          const double weight = std::exp(score - lse);
           const double kept = head_factor(p, b, h, i, j);
           const double dscore =
-              weight * (kept * dot(p.dout, out, p.qkv, v, p.head_dim) - through) * slope(score, p.softcap);
-          add_to(v, weight * kept, p.dout, out);
-          add_to(q, p.scale * dscore, p.qkv, k);
-          add_to(k, p.scale * dscore, p.qkv, q);
+              weight * (kept * dot(dout + o, qkv + v, p.head_dim) - through) * slope(score, p.softcap);
+          add_to(v, weight * kept, dout + o);
+          add_to(q, p.scale * dscore, qkv + k);
+          add_to(k, p.scale * dscore, qkv + q);
         }
       }
     }

@@ -103,6 +103,12 @@ double get(const Tensor& t, int64_t i) {
   }
 }
 
+std::vector<double> values(const Tensor& t) {
+  std::vector<double> v(static_cast<size_t>(t.numel()));
+  for (size_t i = 0; i < v.size(); ++i) v[i] = get(t, static_cast<int64_t>(i));
+  return v;
+}
+
 void set(const Tensor& t, int64_t i, double v) {
   switch (t.dtype) {
     case DType::kF32: return write(t, i, static_cast<float>(v));
@@ -129,12 +135,12 @@ double gelu_slope(double x) {
 void gemm(const Gemm& p, Stream s) {
   const int64_t m = p.out.shape.rows(), n = p.out.shape.cols();
   const int64_t k = p.trans_a ? p.a.shape.rows() : p.a.shape.cols();
+  const std::vector<double> values_a = values(p.a), values_b = values(p.b);
+  const double *a = values_a.data(), *b = values_b.data();
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       double z = 0;
-      for (int64_t l = 0; l < k; ++l) {
-        z += get(p.a, p.trans_a ? l * m + i : i * k + l) * get(p.b, p.trans_b ? j * k + l : l * n + j);
-      }
+      for (int64_t l = 0; l < k; ++l) z += a[p.trans_a ? l * m + i : i * k + l] * b[p.trans_b ? j * k + l : l * n + j];
       const int64_t at = i * n + j;
       if (p.accumulate) z += get(p.out, at);
       if (p.bias) z += get(p.bias, j);

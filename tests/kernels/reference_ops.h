@@ -2,6 +2,8 @@
 // is stored. Host tensors of any floating dtype (f64 too: finite differences need it). No concern for speed, threads or
 // streams; shares no code with any backend, so agreement is evidence.
 #pragma once
+#include <vector>
+
 #include "kernels/ops.h"
 
 namespace gt::test {
@@ -10,6 +12,8 @@ const OpTable& reference_ops();
 
 // Returns element i of a host tensor as f64; dtypes f32, f64, bf16, f16, f8e4m3, f8e5m2, i32.
 double get(const Tensor& t, int64_t i);
+// Returns all elements, for loops that read each of them many times.
+std::vector<double> values(const Tensor& t);
 // Stores v rounded once to nearest even. Overflow gives infinity, or the largest finite value in FP8; NaN in FP8 gives
 // 0x7F.
 void set(const Tensor& t, int64_t i, double v);

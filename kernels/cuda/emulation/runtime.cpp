@@ -132,6 +132,7 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int) {
   const char* shared = std::getenv("GPTTRAIN_EMULATED_SHARED");
   *v = a == cudaDevAttrComputeCapabilityMajor         ? 9
        : a == cudaDevAttrMaxSharedMemoryPerBlockOptin ? (shared != nullptr ? std::atoi(shared) : 232448)
+       : a == cudaDevAttrL2CacheSize                  ? 1 << 20
                                                       : 0;
   return cudaSuccess;
 }

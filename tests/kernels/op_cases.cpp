@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -195,6 +196,11 @@ double OpCase::bytes() const {
     total += static_cast<double>(b.shape.numel() * size_of(b.dtype)) * (b.access == Access::kInOut ? 2 : 1);
   }
   return total;
+}
+
+int64_t case_stride() {
+  const char* text = std::getenv("GPT_TEST_FULL") != nullptr ? nullptr : std::getenv("GPT_TEST_EVERY");
+  return text == nullptr ? 1 : std::max<int64_t>(1, std::atoll(text));
 }
 
 OpCases op_cases() {

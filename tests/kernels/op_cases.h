@@ -207,6 +207,9 @@ class CaseOf final : public OpCase {
 
 using OpCases = std::vector<std::unique_ptr<OpCase>>;
 OpCases op_cases();  // all of them, unprepared
+// k of the environment's GPT_TEST_EVERY=k: a slow run takes the first case of an op and every k-th after it. 1 without
+// it, and for GPT_TEST_FULL.
+int64_t case_stride();
 
 // One function per family.
 void add_matrix_cases(OpCases&);       // op_cases_matrix.cpp

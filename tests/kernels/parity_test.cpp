@@ -1,7 +1,6 @@
 // Every case on every available backend against the reference: CPU with each supported instruction set and one and
 // three threads, CUDA where there is a device. On a GPU machine run `test_kernels "parity*"`. GPT_TEST_BACKEND=cuda
-// skips the CPU, when another run of the same cases has covered it. GPT_TEST_EVERY=4 takes the first and every fourth
-// case after it of each op, unless GPT_TEST_FULL requests all.
+// skips the CPU, when another run of the same cases has covered it. GPT_TEST_EVERY: see case_stride().
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -55,16 +54,11 @@ void expect_on_cpu(const OpCase& c, const std::string& isa, Stream one, Stream t
   CHECK(same_bits_again);
 }
 
-int64_t every() {
-  const char* text = std::getenv("GPT_TEST_FULL") != nullptr ? nullptr : std::getenv("GPT_TEST_EVERY");
-  return text == nullptr ? 1 : std::max<int64_t>(1, std::atoll(text));
-}
-
 OpCases prepared_cases(const std::string& op) {
   OpCases cases;
   int64_t n = 0;
   for (auto& c : op_cases())
-    if (c->op == op && !c->big && n++ % every() == 0) cases.push_back(std::move(c));
+    if (c->op == op && !c->big && n++ % case_stride() == 0) cases.push_back(std::move(c));
   REQUIRE(!cases.empty());
   for (auto& c : cases) c->prepare(kSeed);
   return cases;

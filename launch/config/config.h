@@ -213,7 +213,8 @@ struct ScheduleConfig {
     v("warmup_steps", warmup_steps, "0.. steps", "warm-up from start_lr to optim.lr");
     v("start_lr", start_lr, "0..100", "learning rate before the warm-up (step 1 is already above it)");
     v("min_lr", min_lr, "0..100", "learning rate at the end of the decay; one_cycle: at both ends of the cycle");
-    v("total_steps", total_steps, "0.. steps", "length of the curve; 0: train.steps");
+    v("total_steps", total_steps, "0.. steps",
+      "length of the curve; 0: train.steps, and one more for a curve that falls to 0");
     v("decay_steps", decay_steps, "0.. steps", "wsd: length of the final decay; 0: a tenth of total_steps");
     v("decay_shape", decay_shape, "linear|cosine|exponential|minus_sqrt", "wsd: shape of the decay");
     v("pct_start", pct_start, ">0..<1", "one_cycle_torch: fraction of the steps in the rise");

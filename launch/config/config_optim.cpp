@@ -228,6 +228,14 @@ int64_t samples_per_step(const Config& c) {
   return c.schedule.unit == "samples" ? std::max<int64_t>(1, c.train.global_batch) : 0;
 }
 
+// The curve's length where schedule.total_steps is 0. A curve that falls to 0 arrives one step after the last: a step
+// at rate 0 changes no weight.
+int64_t default_total_steps(const Config& c) {
+  const std::string& type = c.schedule.type;
+  const bool falls_to_zero = c.schedule.min_lr == 0 && (type == "cosine" || type == "linear" || type == "wsd");
+  return (c.train.steps + (falls_to_zero ? 1 : 0)) * std::max<int64_t>(1, samples_per_step(c));
+}
+
 }  // namespace
 
 LrOptions lr_options(const Config& c) {
@@ -238,7 +246,7 @@ LrOptions lr_options(const Config& c) {
           .min_lr = s.min_lr,
           .start_lr = s.start_lr,
           .warmup_steps = s.warmup_steps,
-          .total_steps = s.total_steps > 0 ? s.total_steps : c.train.steps * std::max<int64_t>(1, batch),
+          .total_steps = s.total_steps > 0 ? s.total_steps : default_total_steps(c),
           .samples_per_step = batch,
           .decay_steps = s.decay_steps,
           .decay_shape = s.decay_shape,

@@ -91,7 +91,7 @@ TEST_CASE("a key of another optimizer or schedule type is refused with the types
       {"--optim.type lamb --optim.lamb_min_norm 3 --optim.lamb_max_norm 2", "below optim.lamb_min_norm 3"},
       {"--optim.type lamb --optim.lamb_variant deepspeed --optim.lamb_max_coeff 0.001", "below optim.lamb_min_coeff"},
       {"--optim.no_decay (", "\"(\" is not a valid regular expression"},
-      {"--schedule.type wsd --schedule.decay_steps 2000", "at most 1000"},
+      {"--schedule.type wsd --schedule.decay_steps 2000", "at most 1001"},
       {"--schedule.type one_cycle_torch --schedule.three_phase --schedule.pct_start 0.7", "at most 0.5"},
       {"--schedule.type one_cycle --schedule.min_momentum 0.95", "below schedule.min_momentum"},
       {"--schedule.type lr_range_test --schedule.start_lr 0", "starts at 0"},
@@ -156,14 +156,14 @@ TEST_CASE("lr draws the curve and writes every step") {
   CHECK(std::count(csv.begin(), csv.end(), '\n') == 61);
   CHECK_THAT(csv, Catch::StartsWith("step,lr,beta1\n1,0.016"));
   const Outcome plain = gpttrain("lr --optim.lr 1 --schedule.type linear --train.steps 4 --csv -", dir.path());
-  CHECK(plain.out == "step,lr\n1,0.75\n2,0.5\n3,0.25\n4,0\n");
+  CHECK(plain.out == "step,lr\n1,0.8\n2,0.6\n3,0.4\n4,0.2\n");  // 0 at step 5: no step of the run is in vain
   CHECK(gpttrain("lr --csv /nowhere/x.csv", dir.path()).code == 74);
 }
 
 TEST_CASE("a schedule over samples continues from its sample count when the batch changes") {
   CHECK_THAT(problems_of("--schedule.type one_cycle --schedule.unit samples"),
              Contains("samples has no effect with schedule.type one_cycle"));
-  CHECK(lr_options(load("--schedule.unit samples --train.steps 10 --train.global_batch 4").config).total_steps == 40);
+  CHECK(lr_options(load("--schedule.unit samples --train.steps 10 --train.global_batch 4").config).total_steps == 44);
   TempDir dir;
   const std::string run = kTiny +
                           "--schedule.unit samples --schedule.type linear --schedule.total_steps 96 --optim.lr 0.96 "

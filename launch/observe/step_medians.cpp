@@ -42,9 +42,10 @@ void StepMedians::add(const StepRecord& r) {
 
 std::string StepMedians::text(double mfu) const {
   const auto percent = [](double x) { return std::isnan(x) ? std::string("n/a") : fmt::format("{:.1f} %", 100 * x); };
-  return fmt::format("{} tok/s, {} a step, mfu {}, hfu {}, not computing {}, exposed communication {}, waiting for data {}",
-                     format_count(of(kRate)), format_duration(of(kSeconds)), percent(mfu), percent(of(kHfu)),
-                     percent(of(kBubble)), percent(of(kExposed)), percent(of(kDataWait)));
+  return fmt::format(
+      "{} tok/s, {} a step, mfu {}, hfu {}, not computing {}, exposed communication {}, waiting for data {}",
+      format_count(of(kRate)), format_duration(of(kSeconds)), percent(mfu), percent(of(kHfu)), percent(of(kBubble)),
+      percent(of(kExposed)), percent(of(kDataWait)));
 }
 
 }  // namespace gt

@@ -58,7 +58,10 @@ def read_hparams(run):
     start = metadata.parse_session_start_info_plugin_data(content("session_start_info"))
     end = metadata.parse_session_end_info_plugin_data(content("session_end_info"))
     assert {m.name.tag for m in experiment.metric_infos} == {"train/loss", "eval/loss", "perf/tokens_per_second"}
-    assert sorted(i.name for i in experiment.hparam_infos) == sorted(start.hparams)
+    shown = [i.name for i in experiment.hparam_infos]
+    assert sorted(shown) == sorted(start.hparams)
+    # the columns of its table until the user chooses others
+    assert shown[:5] == ["optim.lr", "optim.type", "train.global_batch", "schedule.type", "optim.weight_decay"], shown[:5]
     config = json.load(open(run + "/config.json"))
     for name, kind in [("model.hidden", "number_value"), ("zero.overlap", "bool_value"), ("optim.type", "string_value")]:
         section, key = name.split(".")

@@ -113,7 +113,7 @@ std::vector<std::string> watch_panel(const RunLog& log, int width, int height) {
                               number("{:.4f}", s.last_loss), number("{:.4f}", s.best_loss),
                               number("{:.4f}", s.last_eval), number("{:.3f}", last[kGradNormColumn]), last[kLrColumn],
                               s.skipped));
-    out.push_back(fmt::format("{} tok/s  {} a step  mfu {}  bubble {}  waiting for data {}",
+    out.push_back(fmt::format("{} tok/s  {} a step  mfu {}  not computing {}  waiting for data {}",
                               format_count(s.tokens_per_second), format_duration(s.step_seconds), percent_text(s.mfu),
                               percent_text(last[kBubbleColumn]), percent_text(last[kDataWaitColumn])));
     const std::string slowest = slowest_text(last);

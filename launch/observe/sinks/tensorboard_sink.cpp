@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
+#include <string_view>
+#include <utility>
 
 #include "launch/observe/sinks/points.h"
 #include "launch/options/json_text.h"
@@ -12,7 +15,11 @@ namespace {
 
 constexpr double kSampleSeconds = 1;
 
-// Scalar keys of a config, ascending; not lists, empty texts and paths.
+// TensorBoard's table shows five settings until the user chooses others: the ones that runs are compared by.
+constexpr std::string_view kFirstSettings[] = {"optim.lr", "optim.type", "train.global_batch", "schedule.type",
+                                               "optim.weight_decay"};
+
+// Scalar keys of a config, kFirstSettings first, then ascending; not lists, empty texts and paths.
 std::vector<HParam> settings_of(const std::string& config_json) {
   std::vector<HParam> out;
   if (config_json.empty()) return out;
@@ -27,7 +34,11 @@ std::vector<HParam> settings_of(const std::string& config_json) {
       if (value.kind == JsonValue::Kind::kString && !value.text.empty() && value.text.find('/') == std::string::npos)
         out.push_back({name, value.text});
     }
-  std::sort(out.begin(), out.end(), [](const HParam& a, const HParam& b) { return a.name < b.name; });
+  const auto place = [](const HParam& p) {
+    const auto* first = std::find(std::begin(kFirstSettings), std::end(kFirstSettings), p.name);
+    return std::pair(first, std::string_view(p.name));
+  };
+  std::sort(out.begin(), out.end(), [&](const HParam& a, const HParam& b) { return place(a) < place(b); });
   return out;
 }
 

@@ -34,11 +34,11 @@ std::vector<HParam> settings_of(const std::string& config_json) {
       if (value.kind == JsonValue::Kind::kString && !value.text.empty() && value.text.find('/') == std::string::npos)
         out.push_back({name, value.text});
     }
-  const auto place = [](const HParam& p) {
+  const auto order = [](const HParam& p) {
     const auto* first = std::find(std::begin(kFirstSettings), std::end(kFirstSettings), p.name);
     return std::pair(first, std::string_view(p.name));
   };
-  std::sort(out.begin(), out.end(), [&](const HParam& a, const HParam& b) { return place(a) < place(b); });
+  std::sort(out.begin(), out.end(), [&](const HParam& a, const HParam& b) { return order(a) < order(b); });
   return out;
 }
 

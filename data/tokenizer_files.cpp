@@ -5,7 +5,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
+#include "data/bpe/tiktoken.h"
 #include "data/bpe/vocab_merges.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
@@ -45,16 +47,22 @@ std::string file_at(const std::string& path) {
 
 bool has_merges(const std::string& file) { return fs::path(file).filename() == kVocab && there(beside(file, kMerges)); }
 
-std::string first_byte(const std::string& path) {
-  char c = 0;
-  const ssize_t n = ::pread(open_to_read(path).get(), &c, 1, 0);
+std::string beginning_of(const std::string& path) {
+  std::string text(400, '\0');  // enough for is_tiktoken()
+  const ssize_t n = ::pread(open_to_read(path).get(), text.data(), text.size(), 0);
   GT_REQUIRE(n >= 0, Exit::kIo, path, ": read failed: ", std::strerror(errno));
-  return std::string(&c, static_cast<size_t>(n));
+  text.resize(static_cast<size_t>(n));
+  return text;
 }
 
 std::string optional(const fs::path& p) { return there(p) ? read_whole_file(p.string(), kMaxTokenizerConfig) : ""; }
 
-std::vector<TokenizerFile> converted(const std::string& vocab) {
+std::vector<TokenizerFile> converted_ranks(const std::string& file) {
+  TiktokenFiles files = convert_tiktoken(read_whole_file(file, kMaxTokenizerFile), file);
+  return {{kJson, file, std::move(files.tokenizer_json)}, {kConfig, file, std::move(files.tokenizer_config_json)}};
+}
+
+std::vector<TokenizerFile> converted_vocab(const std::string& vocab) {
   const fs::path added = beside(vocab, "added_tokens.json");
   GT_REQUIRE(!there(added), Exit::kUsage, added.string(), ": added tokens beside ", kVocab,
              " are not read; save the tokenizer as ", kJson, " with transformers' AutoTokenizer");
@@ -89,8 +97,10 @@ std::vector<std::string> tokenizer_paths(const std::string& path) {
 
 std::vector<TokenizerFile> tokenizer_files(const std::string& path) {
   const std::string file = file_at(path);
-  if (has_merges(file)) return converted(file);
-  if (!is_tokenizer_json(first_byte(file), file)) return {{kModel, file, ""}};
+  if (has_merges(file)) return converted_vocab(file);
+  const std::string beginning = beginning_of(file);
+  if (is_tiktoken(beginning)) return converted_ranks(file);
+  if (!is_tokenizer_json(beginning, file)) return {{kModel, file, ""}};
   std::vector<TokenizerFile> files{{kJson, file, ""}};
   if (const fs::path config = beside(file, kConfig); there(config)) files.push_back({kConfig, config.string(), ""});
   return files;

@@ -19,9 +19,10 @@ struct TokenizerFile {
 };
 
 // Returns the files of the tokenizer at `path`, a file or a folder: tokenizer.model alone, or tokenizer.json followed
-// by tokenizer_config.json if present beside it. GPT-2's older vocab.json with merges.txt beside it is converted to
-// these two (data/bpe/vocab_merges.h). In a folder tokenizer.model wins, then tokenizer.json. Throws kUsage for a
-// folder with none, for a path that does not exist, and for a vocabulary that cannot be converted.
+// by tokenizer_config.json if present beside it. GPT-2's older vocab.json with merges.txt beside it, and tiktoken's
+// file of ranks, are converted to these two (data/bpe/vocab_merges.h, tiktoken.h). In a folder tokenizer.model wins,
+// then tokenizer.json. Throws kUsage for a folder with none, for a path that does not exist, and for a vocabulary that
+// cannot be converted.
 std::vector<TokenizerFile> tokenizer_files(const std::string& path);
 
 // Returns the paths on disk that tokenizer_files(path) reads. Throws kUsage for a folder with no tokenizer.

@@ -496,7 +496,8 @@ Exit run_import(const Command& command) {
   else if (made.tokenizer.empty())
     fmt::print(
         "it has no tokenizer that can be read (a SentencePiece tokenizer.model, or a byte-level BPE as tokenizer.json "
-        "or as vocab.json and merges.txt): import it again with --tokenizer FILE if you have one of these. Without "
+        "as vocab.json and merges.txt, or as tiktoken's ranks): import it again with --tokenizer FILE if you have one "
+        "of these. Without "
         "it,\n"
         "PREFIX: tokens written by other tools, as .bin + .idx of Megatron or .bin of llm.c; to generate text, use "
         "transformers after gpttrain export\n");

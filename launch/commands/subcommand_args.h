@@ -62,7 +62,7 @@ struct TokenizerEncodeArgs {
   template <class V>
   void fields(V& v) {
     v("tokenizer", tokenizer, "required",
-      "SentencePiece model, tokenizer.json or vocab.json (byte-level BPE), or a folder with one");
+      "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one");
     v("text", text, "", "text to encode, one line each");
     v("input", input, "", "files, folders, patterns, -; without --text and --input standard input");
     v("pieces", pieces, "", "print pieces instead of ids");
@@ -78,7 +78,7 @@ struct TokenizerDecodeArgs {
   template <class V>
   void fields(V& v) {
     v("tokenizer", tokenizer, "required",
-      "SentencePiece model, tokenizer.json or vocab.json (byte-level BPE), or a folder with one");
+      "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one");
     v("ids", ids, "", "token ids, or pieces with --pieces");
     v("input", input, "", "files, folders, patterns, -; without --ids and --input standard input");
     v("pieces", pieces, "", "read pieces instead of ids");
@@ -96,7 +96,7 @@ struct DataPrepareArgs {
   void fields(V& v) {
     v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
     v("tokenizer", tokenizer, "required",
-      "SentencePiece model, tokenizer.json or vocab.json (byte-level BPE), or a folder with one");
+      "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one");
     v("output", output, "required",
       "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json (chat, instruct: PREFIX.mask) are written");
     v("format", format, "auto|jsonl|text|chat|instruct",
@@ -388,7 +388,8 @@ struct ImportArgs {
       "llm.c GPT-2 .bin");
     v("output", output, "required", "checkpoint folder; step-000000000 is written there");
     v("tokenizer", tokenizer, "",
-      "SentencePiece model, tokenizer.json or vocab.json to keep with the weights, instead of the folder's");
+      "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks to keep with the weights, instead of the "
+      "folder's");
     v("heads", heads, "0..65536",
       "attention heads, if the file does not contain them (foreign HDF5); 0: from the file");
     v("allow-nonfinite", allow_nonfinite, "", "accept weights with NaN or infinity");

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/base64.h"
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
 #include "launch/config/translate/deepspeed_file.h"

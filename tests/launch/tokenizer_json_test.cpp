@@ -41,9 +41,11 @@ nlohmann::ordered_json write_vocab_and_merges(const std::string& folder) {
   return j;
 }
 
-// Creates a tokenizer of each kind, and compares the ids of data prepare and AutoTokenizer.
+// Creates a tokenizer of each kind, and compares the ids of data prepare and AutoTokenizer, or tiktoken for a file of
+// ranks.
 void compare_ids(const std::vector<std::string>& kinds) {
   TempDir dir;
+  const std::string ending = ".tiktoken";
   const std::string count = full_size() ? "100000" : "25000";
   const auto run = [&](const std::string& args) {
     const Outcome r = shell(python() + " " + kScript + " " + args, dir.path(), 500);
@@ -54,10 +56,14 @@ void compare_ids(const std::vector<std::string>& kinds) {
   run("documents " + count + " 3 " + kText + " >texts.jsonl");
   for (const std::string& kind : kinds) {
     INFO(kind);
-    run("make " + kind + " " + kind + " " + kText);
+    if (kind.ends_with(ending))
+      run("ranks " + kind + " " + kind.substr(0, kind.size() - ending.size()) + " " + kText);
+    else
+      run("make " + kind + " " + kind + " " + kText);
     must("data prepare --input texts.jsonl --tokenizer " + kind + " --no-eod --check-cache --output out-" + kind, dir);
     CHECK(run("compare " + kind + " texts.jsonl out-" + kind).prints(count + " documents"));
-    std::printf("tokenizers: %s: the ids of %s texts are those of transformers\n", kind.c_str(), count.c_str());
+    std::printf("tokenizers: %s: the ids of %s texts are those of %s\n", kind.c_str(), count.c_str(),
+                kind.ends_with(ending) ? "tiktoken" : "transformers");
   }
 }
 
@@ -102,6 +108,11 @@ TEST_CASE(
     "ids of a tokenizer.json with inverted and possessive patterns, or several steps, equal those of transformers") {
   if (!fs::exists(python())) GT_SKIP("no " + python() + "; tests/readers/setup.sh makes it");
   compare_ids({"gpt4", "deepseek"});
+}
+
+TEST_CASE("ids of tiktoken's files of ranks equal those of tiktoken") {
+  if (!fs::exists(python())) GT_SKIP("no " + python() + "; tests/readers/setup.sh makes it");
+  compare_ids({"gpt2.tiktoken", "cl100k.tiktoken", "llama3.tiktoken", "qwen.tiktoken", "o200k.tiktoken"});
 }
 
 TEST_CASE("a run on text with a tokenizer.json stores it, and generate, eval, export and import use the stored one") {

@@ -17,9 +17,9 @@ environment() {
 }
 rc=0
 environment readers 2 "" numpy h5py tensorboard sentencepiece 'setuptools<81' clang-format==14.0.6 || rc=1
-environment hf 4 "" --no-deps torch==2.6.0 transformers==4.53.3 megatron-core==0.16.1 tokenizers==0.21.2 huggingface-hub==0.33.4 \
+environment hf 5 "" --no-deps torch==2.6.0 transformers==4.53.3 megatron-core==0.16.1 tokenizers==0.21.2 huggingface-hub==0.33.4 \
   safetensors==0.5.3 numpy==1.26.4 regex==2024.11.6 requests==2.32.4 urllib3==2.5.0 certifi==2025.7.14 idna==3.10 \
   charset-normalizer==3.4.2 pyyaml==6.0.2 tqdm==4.67.1 packaging==24.2 typing_extensions==4.12.2 filelock==3.18.0 \
-  networkx==3.4.2 jinja2==3.1.6 markupsafe==3.0.2 fsspec==2025.3.0 sympy==1.13.1 mpmath==1.3.0 peft==0.17.1 accelerate==1.10.1 psutil==7.0.0 &&
+  networkx==3.4.2 jinja2==3.1.6 markupsafe==3.0.2 fsspec==2025.3.0 sympy==1.13.1 mpmath==1.3.0 peft==0.17.1 accelerate==1.10.1 psutil==7.0.0 tiktoken==0.9.0 &&
   tests/readers/without_cuda.sh build/hf || rc=1
 exit $rc

@@ -2,7 +2,10 @@
 make FOLDER KIND TEXT     trains one on a text: gpt2, gpt2_files (as vocab.json and merges.txt, GPT-2's older form), llama3 (ignore_merges, bos by a template), qwen2 (NFC, added tokens), gpt4
                           (inverted pattern, possessive), deepseek (several pre-tokenizer steps)
 documents N SEED TEXT     writes N JSON lines of text that is hard for tokenizers
-compare FOLDER JSONL PREFIX   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer returns"""
+ranks FILE KIND TEXT      trains one and writes it as tiktoken's ranks: gpt2, cl100k, llama3, qwen, o200k
+compare FOLDER JSONL PREFIX   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer returns, or, for a
+                          file of ranks, tiktoken"""
+import base64
 import json
 import os
 import random
@@ -10,9 +13,11 @@ import sys
 import unicodedata
 
 import numpy
+import tiktoken
 import tokenizers
 import transformers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 
 CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -23,6 +28,20 @@ DEEPSEEK = [
     " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
 ]
 PATTERNS = {"llama3": CONTRACTIONS + r"\p{N}{1,3}" + REST, "qwen2": CONTRACTIONS + r"\p{N}" + REST}
+O200K = "|".join([
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"
+])
+GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# By kind: ranks, pattern as published, some special tokens
+RANKS = {
+    "gpt2": (50256, GPT2, {"<|endoftext|>": 50256}),
+    "cl100k": (100256, GPT4.replace("p{L}+|", "p{L}++|"), {"<|endoftext|>": 100257, "<|endofprompt|>": 100276}),
+    "llama3": (128000, PATTERNS["llama3"], {"<|begin_of_text|>": 128000, "<|end_of_text|>": 128001, "<|eot_id|>": 128009}),
+    "qwen": (151643, PATTERNS["qwen2"], {"<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645}),
+    "o200k": (199998, O200K, {"<|endoftext|>": 199999}),
+}
 SPECIAL = {
     "gpt2": ["<|endoftext|>"],
     "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eot_id|><|eot_id|>"],
@@ -96,6 +115,34 @@ def make(folder, kind, path):
     json.dump(config, open(folder + "/tokenizer_config.json", "w"))
 
 
+def ranks(file, kind, path):
+    """Its tokens are followed by byte strings that no text contains, up to the number of the published vocabulary."""
+    count, pattern, _ = RANKS[kind]
+    t = tokenizers.Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pattern), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    ])
+    t.train_from_iterator(
+        open(path, encoding="utf8").read().split("\n\n"),
+        trainers.BpeTrainer(vocab_size=3000, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    vocab = sorted(t.get_vocab().items(), key=lambda entry: entry[1])
+    tokens = [bytes(byte_of[c] for c in piece) for piece, _ in vocab]
+    tokens += [b"\xff\xff" + k.to_bytes(3, "big") for k in range(count - len(tokens))]
+    with open(file, "wb") as f:
+        f.writelines(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
+
+
+def ids_by_tiktoken(file, kind, texts):
+    _, pattern, special = RANKS[kind]
+    tokens = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in open(file))}
+    encoding = tiktoken.Encoding(kind, pat_str=pattern, mergeable_ranks=tokens, special_tokens=special)
+    if kind == "qwen":
+        texts = [unicodedata.normalize("NFC", text) for text in texts]
+    return [encoding.encode(text, allowed_special="all") for text in texts]
+
+
 def documents(count, seed, path):
     random.seed(seed)
     text = open(path, encoding="utf8").read()
@@ -130,8 +177,13 @@ def documents(count, seed, path):
         print(json.dumps({"text": "".join(random.choice(kinds)() for _ in range(random.randint(1, 6)))}))
 
 
+def expected_ids(folder, texts):
+    if folder.endswith(".tiktoken"):
+        return ids_by_tiktoken(folder, os.path.basename(folder).removesuffix(".tiktoken"), texts)
+    return transformers.AutoTokenizer.from_pretrained(folder)(texts, add_special_tokens=False)["input_ids"]
+
+
 def compare(folder, path, prefix):
-    t = transformers.AutoTokenizer.from_pretrained(folder)
     texts = [json.loads(line)["text"] for line in open(path)]
     head = open(prefix + ".idx", "rb").read()
     count = int.from_bytes(head[18:26], "little")
@@ -139,19 +191,21 @@ def compare(folder, path, prefix):
     lengths = numpy.frombuffer(head, numpy.int32, count, 34)
     tokens = numpy.fromfile(prefix + ".bin", {8: numpy.uint16, 4: numpy.int32}[head[17]])
     wrong, begin = 0, 0
-    for text, length, ids in zip(texts, lengths, t(texts, add_special_tokens=False)["input_ids"]):
+    for text, length, ids in zip(texts, lengths, expected_ids(folder, texts)):
         got = tokens[begin:begin + length].tolist()
         begin += length
         if got != ids:
             wrong += 1
             if wrong <= 5:
-                print(f"{text!r}\n  expected {want}\n  found    {got}")
+                print(f"{text!r}\n  expected {ids}\n  found    {got}")
     assert wrong == 0, f"{wrong} of {count} documents differ"
-    print(f"transformers {transformers.__version__}: {count} documents, {len(tokens)} ids equal")
+    print(f"{count} documents, {len(tokens)} ids equal")
 
 
 if sys.argv[1] == "make":
     make(*sys.argv[2:])
+elif sys.argv[1] == "ranks":
+    ranks(*sys.argv[2:])
 elif sys.argv[1] == "documents":
     documents(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
 else:

@@ -3,40 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iostream>
 #include <iterator>
+#include <optional>
 
+#include "kernels/core/base64.h"
 #include "kernels/core/check.h"
 
 namespace gt {
 namespace {
 
 using Kind = JsonValue::Kind;
-
-constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-
-std::string decode_base64(std::string_view text) {
-  std::array<int, 256> value;
-  value.fill(-1);
-  for (size_t i = 0; i < kDigits.size(); ++i) value[static_cast<unsigned char>(kDigits[i])] = static_cast<int>(i);
-  value['+'] = 62, value['/'] = 63;
-  while (!text.empty() && text.back() == '=') text.remove_suffix(1);
-  GT_REQUIRE(text.size() % 4 != 1, Exit::kUsage, "--deepspeed_config base64: ", text.size(),
-             " digits: the text is truncated");
-  std::string out;
-  uint32_t bits = 0;
-  int count = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const int v = value[static_cast<unsigned char>(text[i])];
-    GT_REQUIRE(v >= 0, Exit::kUsage, "--deepspeed_config base64: character ", i + 1,
-               " is not a base64 digit (letters, digits, - and _, or + and /)");
-    bits = bits << 6 | static_cast<uint32_t>(v);
-    if ((count += 6) >= 8) out += static_cast<char>(bits >> (count -= 8) & 255);
-  }
-  return out;
-}
 
 std::string lower(std::string_view s) {
   std::string out(s);
@@ -187,20 +165,21 @@ const DsValue* DsFile::find(std::string_view path) const {
   return nullptr;
 }
 
-std::string encode_base64(std::string_view bytes) {
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t bits = 0;
-    for (size_t k = 0; k < 3; ++k)
-      bits = bits << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0u);
-    for (size_t k = 0; k < 4; ++k) out += i + k > bytes.size() ? '=' : kDigits[bits >> (18 - 6 * k) & 63];
-  }
-  return out;
+namespace {
+
+std::string decoded(std::string_view text) {
+  std::optional<std::string> json = decode_base64(text);
+  GT_REQUIRE(json.has_value(), Exit::kUsage,
+             "--deepspeed_config base64: expected base64 (letters, digits, + and /, or - "
+             "and _), found another character or a truncated text");
+  return *std::move(json);
 }
 
+}  // namespace
+
 DsText read_deepspeed_text(const std::string& source) {
-  if (source.rfind("base64:", 0) == 0) return {"<base64>", decode_base64(std::string_view(source).substr(7))};
-  if (source.rfind("stdin:", 0) == 0) return {"<stdin>", decode_base64(std::string_view(source).substr(6))};
+  if (source.rfind("base64:", 0) == 0) return {"<base64>", decoded(std::string_view(source).substr(7))};
+  if (source.rfind("stdin:", 0) == 0) return {"<stdin>", decoded(std::string_view(source).substr(6))};
   if (source != "-") return {source, read_json_file(source)};
   std::string text(kMaxJsonBytes + 1, '\0');
   std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));

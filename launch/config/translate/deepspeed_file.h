@@ -33,7 +33,6 @@ struct DsText {
   std::string name, text;
 };
 DsText read_deepspeed_text(const std::string& source);
-std::string encode_base64(std::string_view bytes);  // url-safe, with padding
 
 // Parses and validates. Invalid values are reported in `problems` and omitted from `values`. `allow_unknown`: unknown
 // keys are listed in DsFile::unknown instead.

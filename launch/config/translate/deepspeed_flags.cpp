@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "kernels/core/base64.h"
 #include "kernels/core/check.h"
 #include "launch/config/translate/deepspeed_file.h"
 #include "launch/options/help_text.h"

@@ -299,6 +299,9 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (has_help_flag(words)) return show(subcommand_help(spec, options, has_full_help_flag(words)));
   command.run = spec.run;
 
+  std::vector<std::string> own{"config", "help", "help-all"};
+  for (const Option& o : options) own.push_back(o.name);
+
   std::vector<std::vector<std::string>> given;
   const bool config = spec.config != ConfigFlags::kNone;
   Problems problems;
@@ -306,7 +309,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   MegatronReport megatron;
   if (spec.config == ConfigFlags::kNow) {
     deepspeed = consume_deepspeed_flags(words, env, problems);
-    megatron = consume_megatron_flags(words, problems);
+    megatron = consume_megatron_flags(words, own, problems);
     inline_standard_input(deepspeed, command.words);
   }
   std::vector<std::string> extras =
@@ -321,9 +324,6 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
     refuse_extras(spec, unknown, problems);
   else
     command.config_flags = extras;
-  std::vector<std::string> own{"config", "help", "help-all"};
-  for (const Option& o : options) own.push_back(o.name);
-
   if (spec.config == ConfigFlags::kLater)
     problems = check_flags(
         {.flags = extras, .other_flags = own, .command = spec.name, .keys = spec.keys, .problems = problems});

@@ -419,6 +419,21 @@ TEST_CASE("plan: profiles round-trip, and broken ones are refused by name") {
   CHECK_THROWS_WITH(read_plan_rows(dir / "r.csv"), Contains("line 2, heads") && Contains("\"x\""));
 }
 
+TEST_CASE("plan: constants fitted to a table of steps predict its rows and other plans") {
+  TempDir dir;
+  const std::string rows = kRows + "bridge.csv";
+  const Outcome fit = must("plan --fit " + rows + " --output fitted.json", dir);
+  CHECK(fit.prints("held out"));
+  CHECK(
+      must("plan --rows " + rows + " --profile fitted.json --output predicted.csv", dir).prints("error of predicted"));
+  CHECK_THAT(read_file(dir / "predicted.csv"), Catch::StartsWith("id,profile,predicted_s"));
+  const std::string name = nlohmann::json::parse(read_file(dir / "fitted.json")).begin().key();
+  const std::string one = "plan --device_type H100 --tp 2 --json --profile fitted.json:";
+  CHECK(nlohmann::json::parse(must(one + name, dir).out).is_object());
+  const Outcome unknown = gpttrain(one + "no-such", dir.path());
+  CHECK((unknown.code == 2 && unknown.prints("expected FILE:NAME, NAME one of " + name)));
+}
+
 TEST_CASE("plan: the subcommand plans a config, searches layouts that train accepts, and reports what does not fit") {
   TempDir dir;
   const std::string config = source_dir() + "/configs/gpt2-1558m.json";

@@ -217,7 +217,10 @@ std::vector<std::string> split(std::string_view text, char by) {
 // Translation of one command line: removed flags and their replacements.
 class Translation {
  public:
-  Translation(std::vector<std::string>& words, Problems& problems) : words_(words), problems_(problems) { take(); }
+  Translation(std::vector<std::string>& words, std::span<const std::string> own, Problems& problems)
+      : words_(words), problems_(problems) {
+    take(own);
+  }
 
   MegatronReport run() {
     for (const Given& g : given_) one(g);
@@ -227,14 +230,15 @@ class Translation {
   }
 
  private:
-  // Consumes the flags of the table. Arguments are the words up to the next flag, at most as many as the flag takes.
-  void take() {
+  // Consumes the flags of the table, except for `own`. Arguments are the words up to the next flag, at most as many as
+  // the flag takes.
+  void take(std::span<const std::string> own) {
     std::vector<std::string> rest;
     for (size_t i = 0; i < words_.size(); ++i) {
       const size_t eq = words_[i].find('=');
       const bool dashes = words_[i].rfind("--", 0) == 0;
       const MegatronFlag* flag = dashes ? find(std::string_view(words_[i]).substr(2, eq - 2)) : nullptr;
-      if (flag == nullptr) {
+      if (flag == nullptr || std::find(own.begin(), own.end(), flag->name) != own.end()) {
         rest.push_back(words_[i]);
         continue;
       }
@@ -565,8 +569,9 @@ std::string megatron_help() {
          "  always the case, or without effect\n" + help_words(other.substr(1), 4);
 }
 
-MegatronReport consume_megatron_flags(std::vector<std::string>& words, Problems& problems) {
-  return Translation(words, problems).run();
+MegatronReport consume_megatron_flags(std::vector<std::string>& words, std::span<const std::string> own,
+                                      Problems& problems) {
+  return Translation(words, own, problems).run();
 }
 
 }  // namespace gt

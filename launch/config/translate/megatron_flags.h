@@ -42,6 +42,8 @@ struct MegatronReport {
 // Removes the table's flags from `words` and appends their translations, so that later parsing sees only our flags.
 // Rejected flags are added to `problems`; flags of config_alias.h stay.
 // If the command line is Megatron's, a report line lists unset flags whose default differs from ours.
-MegatronReport consume_megatron_flags(std::vector<std::string>& words, Problems& problems);
+// `own`: names of the subcommand's own flags, which stay.
+MegatronReport consume_megatron_flags(std::vector<std::string>& words, std::span<const std::string> own,
+                                      Problems& problems);
 
 }  // namespace gt

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "kernels/core/files.h"
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/schedule_file.h"
+#include "launch/observe/measured_times.h"
 #include "launch/observe/predict.h"
 #include "launch/observe/sinks/console.h"
 #include "launch/observe/trace/trace_json.h"
@@ -39,7 +42,8 @@ PipelineSchedule schedule_of(const ScheduleArgs& a) {
   }
   const auto pp = static_cast<int>(a.pp ? a.pp : 4);
   const auto vpp = static_cast<int>(a.vpp ? a.vpp : a.schedule == "interleaved" ? 2 : 1);
-  return make_schedule(a.schedule, pp, vpp, static_cast<int>(a.microbatches ? a.microbatches : 2 * pp), a.tied);
+  return make_schedule(a.schedule, pp, vpp, static_cast<int>(a.microbatches ? a.microbatches : 2 * pp), a.tied,
+                       static_cast<int>(a.extra_in_flight));
 }
 
 std::string programs(const PipelineSchedule& s) {
@@ -65,14 +69,77 @@ bool splits_backward(const PipelineSchedule& s) {
   return false;
 }
 
-Rows findings(const PipelineSchedule& s, const Report& r, const Cost& cost) {
+// Sets transfers from the messages between pipeline neighbours in a result of `bench comm`, in milliseconds.
+void read_transfers(const ScheduleArgs& a, Cost& cost) {
+  constexpr int64_t kMost = 16 << 20;
+  GT_REQUIRE(a.boundary_bytes > 0 && (a.tied_bytes > 0 || !a.tied), Exit::kUsage,
+             "--comm needs --boundary_bytes, and with --tied --tied_bytes: see the traffic line of a run");
+  MeasuredTimes times{{}};
+  bool found = false;
+  try {
+    const auto result = nlohmann::json::parse(read_whole_file(a.comm, kMost));
+    for (const auto& call : result.at("calls")) {
+      if (call.at("group") != "pp") continue;
+      found = true;
+      times.set("", CommOp::kSend, 2, call.at("bytes").get<int64_t>(), call.at("seconds").at("median").get<double>());
+    }
+  } catch (const nlohmann::json::exception& e) {
+    fail(Exit::kDamaged, a.comm, ": no result of `gpttrain bench comm --out`: ", e.what());
+  }
+  GT_REQUIRE(found, Exit::kUsage, a.comm, ": no messages between pipeline ranks: measure with --pp 2");
+  cost.p2p = 1e3 * times.seconds("", CommOp::kSend, 2, 1);  // of the smallest message
+  const auto wire = [&](int64_t bytes) {
+    return std::max(0., 1e3 * times.seconds("", CommOp::kSend, 2, static_cast<double>(bytes)) - cost.p2p);
+  };
+  cost.wire = wire(a.boundary_bytes);
+  if (a.tied) cost.tied = wire(a.tied_bytes);
+}
+
+Cost cost_of(const ScheduleArgs& a) {
+  Cost cost;
+  cost.f = a.cost[0];
+  cost.b = a.cost[1];
+  cost.i = cost.w = cost.b / 2;
+  cost.p2p = a.transfer;
+  cost.wire = a.wire;
+  cost.tied = a.tied ? a.tied_wire : 0;
+  if (!a.comm.empty()) read_transfers(a, cost);
+  return cost;
+}
+
+bool has_transfers(const Cost& c) { return c.p2p > 0 || c.wire > 0 || c.tied > 0; }
+
+std::string transfer_text(const Cost& c) {
+  if (!has_transfers(c)) return "";
+  std::string out = fmt::format(", a transfer {:g}", c.p2p + c.wire);
+  if (c.wire > 0) out += fmt::format(" ({:g} of it on the line)", c.wire);
+  if (c.tied > 0) out += fmt::format(", the tied gradient {:g} on the line", c.tied);
+  return out;
+}
+
+// Advice to keep more microbatches in flight: the fewest with which 1f1b is nearly as fast as with any number; "": as
+// now.
+std::string deeper(const PipelineSchedule& s, const ScheduleArgs& a, const Cost& cost, double now) {
+  constexpr double kNearly = 1.005;
+  std::vector<double> makespans;
+  for (int extra = 0; extra < s.microbatches; ++extra)
+    makespans.push_back(simulate(make_schedule("1f1b", s.ranks, 1, s.microbatches, a.tied, extra), cost).makespan);
+  const double least = *std::min_element(makespans.begin(), makespans.end());
+  const auto best = std::find_if(makespans.begin(), makespans.end(), [&](double t) { return t <= kNearly * least; });
+  if (now <= kNearly * *best) return "";
+  return fmt::format("--extra_in_flight {} shortens the step from {:g} to {:g}", best - makespans.begin(), now, *best);
+}
+
+Rows findings(const PipelineSchedule& s, const Report& r, const Cost& cost, const ScheduleArgs& a) {
   Rows rows{{"bubble", fmt::format("{:.1f} % of all ranks' time", 100 * r.bubble)}};
-  if (cost.p2p > 0) {
+  if (has_transfers(cost)) {
     Cost free = cost;
-    free.p2p = 0;
+    free.p2p = free.wire = free.tied = 0;
     const double without = simulate(s, free).makespan;
     rows.emplace_back("transfers", fmt::format("add {:g} to a step of {:g} without them: {:.1f} %",
                                                r.makespan - without, without, 100 * (r.makespan / without - 1)));
+    if (const std::string advice = s.name == "1f1b" ? deeper(s, a, cost, r.makespan) : ""; !advice.empty())
+      rows.emplace_back("note", advice);
   }
   rows.emplace_back("in flight", peaks(r) + (s.stages > s.ranks ? " chunks'" : " microbatches'") +
                                      std::string(" activations at once"));
@@ -115,20 +182,15 @@ Exit run_schedule(const Command& command) {
   const auto& args = command.get<ScheduleArgs>();
   if (!args.check.empty()) return check_file(args);
   const PipelineSchedule s = schedule_of(args);
-  Cost cost;
-  cost.f = args.cost[0];
-  cost.b = args.cost[1];
-  cost.i = cost.w = cost.b / 2;
-  cost.p2p = args.transfer;
+  const Cost cost = cost_of(args);
   const Report r = simulate(s, cost);
   const int columns = terminal_width();
   std::string out = fmt::format("{}: {} ranks, {} stages, {} microbatches; a forward takes {:g}, a backward {:g}{}\n\n",
-                                s.name, s.ranks, s.stages, s.microbatches, cost.f, cost.b,
-                                cost.p2p > 0 ? fmt::format(", a transfer {:g}", cost.p2p) : "");
+                                s.name, s.ranks, s.stages, s.microbatches, cost.f, cost.b, transfer_text(cost));
   out += programs(s) + gantt(r, columns > 0 ? std::max(40, columns - 1) : kPaperWidth);
   if (out.back() != '\n') out += '\n';
   out += "digit forward, letter backward, capital weights only, '.' idle\n\n";
-  Rows rows = findings(s, r, cost);
+  Rows rows = findings(s, r, cost, args);
   if (!args.trace.empty()) {
     write_trace(args.trace, s, r);
     rows.emplace_back("trace", args.trace + " (open it in ui.perfetto.dev or chrome://tracing)");

@@ -194,10 +194,11 @@ struct GenerateArgs {
 };
 
 struct ScheduleArgs {
-  int64_t pp = 0, vpp = 0, microbatches = 0;
+  int64_t pp = 0, vpp = 0, microbatches = 0, extra_in_flight = 0, boundary_bytes = 0, tied_bytes = 0;
+  std::string comm;
   std::string schedule = "1f1b", check, trace;
   std::vector<double> cost = {1, 2};
-  double transfer = 0;
+  double transfer = 0, wire = 0, tied_wire = 0;
   bool tied = false;
   template <class V>
   void fields(V& v) {
@@ -205,9 +206,17 @@ struct ScheduleArgs {
     v("pp", pp, "0..256 stages", "pipeline ranks; 0: 4, or the file's");
     v("vpp", vpp, "0..64 chunks", "model chunks per rank; 0: 1 (interleaved: 2), or the file's");
     v("microbatches", microbatches, "0..4096", "microbatches per step; 0: 2 pp, or the file's");
+    v("extra_in_flight", extra_in_flight, "0..1024 microbatches", "1f1b: as parallel.extra_in_flight");
     v("cost", cost, ">0..", "time of a forward and of a backward");
     v("transfer", transfer, "0..1e9",
       "time between the send of an activation or gradient and its arrival, as in --cost");
+    v("wire", wire, "0..1e9",
+      "how long an activation or gradient occupies the line before that; the next one waits meanwhile");
+    v("tied_wire", tied_wire, "0..1e9", "with --tied: how long the tied gradient occupies it");
+    v("comm", comm, "FILE",
+      "transfers from this result of `gpttrain bench comm --out`; --cost is in milliseconds then");
+    v("boundary_bytes", boundary_bytes, "0.. bytes", "with --comm: size of an activation between stages");
+    v("tied_bytes", tied_bytes, "0.. bytes", "with --comm and --tied: size of the tied gradient");
     v("tied", tied, "", "first and last stage have tied embeddings: adds T");
     v("check", check, "", "schedule file: check whether a run would accept it, print nothing else");
     v("trace", trace, "", "also write the simulated step to this file, for ui.perfetto.dev (X.json.gz, X.json)");

@@ -32,7 +32,7 @@ struct ModelConfig : TransformerConfig {
 };
 
 struct ParallelConfig {
-  int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0;
+  int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0, extra_in_flight = 0;
   bool dynamic_shapes = false;
   std::string sequence_parallel = "auto", schedule = "1f1b", partition = "flops", recompute = "none";
   template <class V>
@@ -47,6 +47,9 @@ struct ParallelConfig {
       "shard activations over the tp ranks along the sequence outside tensor-parallel layers; auto: if tp > 1 divides "
       "model.seq");
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a schedule file");
+    v("extra_in_flight", extra_in_flight, "0..1024 microbatches",
+      "schedule 1f1b: microbatches in flight per stage boundary beyond the one of plain 1F1B; hides the latency of "
+      "slow lines, costs their activations, same results");
     v("partition", partition, "flops|uniform|parameters|RULE",
       "division of layers into pp x vpp stages: balance FLOPs, layer counts, parameters, or layers that match "
       "type:REGEX; or blocks per stage as in 4,4");

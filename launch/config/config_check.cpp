@@ -426,6 +426,11 @@ class Checker {
     if (p.vpp > 1 && p.pp == 1)
       return bad("parallel.vpp", fmt::format("{} chunks per pipeline rank, but parallel.pp is 1", p.vpp),
                  "use vpp 1, or pp 2 or more with --parallel.schedule interleaved");
+    if (p.extra_in_flight > 0 && p.schedule != "1f1b")
+      bad("parallel.extra_in_flight",
+          fmt::format("{} extra microbatches in flight, but schedule {} has a fixed number", p.extra_in_flight,
+                      p.schedule),
+          "use 0, or --parallel.schedule 1f1b");
     if (is_schedule_file(p.schedule)) return schedule_file();
     std::vector<std::string> built = schedule_names();
     built.erase(std::find(built.begin(), built.end(), "forward"));  // used by evaluation only

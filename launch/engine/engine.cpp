@@ -23,7 +23,7 @@ PipelineSchedule train_schedule(const EngineOptions& o, int pp) {
     require_fits(s, pp, o.vpp, o.microbatches, o.model.tied);
     return s;
   }
-  return make_schedule(o.schedule, pp, o.vpp, o.microbatches, o.model.tied);
+  return make_schedule(o.schedule, pp, o.vpp, o.microbatches, o.model.tied, o.extra_in_flight);
 }
 
 namespace {
@@ -267,7 +267,9 @@ void Engine::run_pipeline() {
 }
 
 void Engine::reduce() {
-  store_->finish_reduction();
+  // On a CPU the sum of a tied copy, which only its update reads, may still be on its way between the machines of first
+  // and last stage while norms and losses are exchanged.
+  store_->finish_reduction(compute_.device.kind != DeviceKind::kCpu || update_hook_ != nullptr);
   clock_.end_phase(Phase::kReduce);
   if (update_hook_) update_hook_();
 }
@@ -296,6 +298,7 @@ void Engine::clip() {
          .limits = limits_.tensor({kNumLimits}, DType::kF64),
          .scalars = scalars()},
         compute_);
+  store_->finish_tied_copies();
   clock_.end_phase(Phase::kNorms);
   if (compute_.device.kind != DeviceKind::kNull)
     backend_.device->copy(read_scalars_.data(), scalars_.data(), read_scalars_.bytes(), compute_);

@@ -37,7 +37,8 @@ struct EngineOptions {
   Precision precision;
   std::string schedule = "1f1b";  // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
   std::string partition = "flops";
-  int vpp = 1;  // model chunks per pipeline rank; above 1: interleaved schedule or a file, and pp > 1
+  int vpp = 1;              // model chunks per pipeline rank; above 1: interleaved schedule or a file, and pp > 1
+  int extra_in_flight = 0;  // of schedule 1f1b: one_f_one_b()
   bool sequence_parallel = false;  // with tp > 1: each TP rank holds its own rows between TP layers
   Recompute recompute = Recompute::kNone;
   int64_t recompute_layers = 0;       // recompute only the first blocks of each stage; 0: all

@@ -71,6 +71,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   if (c.precision.stochastic_rounding) o.optim.rounding_seed = static_cast<uint64_t>(c.train.seed);
   o.no_decay = c.optim.no_decay;
   o.schedule = c.parallel.schedule;
+  o.extra_in_flight = static_cast<int>(c.parallel.extra_in_flight);
   o.partition = c.parallel.partition;
   o.vpp = static_cast<int>(c.parallel.vpp);
   o.sequence_parallel = c.sequence_parallel();

@@ -67,11 +67,15 @@ double bubble(const Config& c, const EngineOptions& o) {
   return predict_pipeline(o, static_cast<int>(c.parallel.pp)).bubble;
 }
 
+std::string schedule_text(const EngineOptions& o) {
+  return o.extra_in_flight > 0 ? fmt::format("{}, {} more in flight", o.schedule, o.extra_in_flight) : o.schedule;
+}
+
 std::string layout_line(const Config& c, const EngineOptions& o) {
   const std::string chunks = o.vpp > 1 ? fmt::format(" · vpp {}", o.vpp) : "";
   const char* rows = c.parallel.tp == 1 ? "" : o.sequence_parallel ? " (sequence parallel)" : " (whole sequences)";
   return fmt::format("tp {}{} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} rank{}", c.parallel.tp, rows,
-                     c.parallel.pp, chunks, o.schedule, 100 * bubble(c, o), c.parallel.dp, c.zero.stage,
+                     c.parallel.pp, chunks, schedule_text(o), 100 * bubble(c, o), c.parallel.dp, c.zero.stage,
                      recompute_text(c.parallel), c.world(), c.world() == 1 ? "" : "s");
 }
 
@@ -146,6 +150,7 @@ std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh, 
   };
   EngineOptions kept = o, fused = o;
   kept.recompute = Recompute::kNone;
+  fused.extra_in_flight = 0;
   fused.schedule = o.vpp > 1 ? "interleaved" : "1f1b";
   return fmt::format(
       "{} keeps recomputed activations until their weight gradients: peak activations of a rank {}, without "
@@ -256,6 +261,7 @@ Rows start_rows(const BannerFacts& f) {
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.plans)});
   rows.push_back({"fit", fit_text(f.fit, mesh_shape(c), f.plans)});
   if (c.world() > 1) rows.push_back({"traffic", traffic_text(f.plans)});
+  if (!f.prediction.empty()) rows.push_back({"prediction", f.prediction});
   if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c), f.plans, f.backend)});
   if (c.zero.offload != "none")
     rows.push_back({"note", "zero.offload has no effect: on a CPU the optimizer state is in host memory anyway"});

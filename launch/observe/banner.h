@@ -23,12 +23,13 @@ struct BannerFacts {
   int64_t resumed_from = -1;
   std::string checkpoint;  // source
   int device = 0;
-  std::string transport = {};  // between GPUs
-  std::string mfu = {};        // mfu_line; "": nothing to report
-  std::string saves = {};      // save_text; "": the run saves nothing
-  std::string copies = {};     // of the state in memory; "": none
-  std::string loaded = {};     // from another run's checkpoint
-  Rows folders = {};           // of further curves
+  std::string transport = {};   // between GPUs
+  std::string mfu = {};         // mfu_line; "": nothing to report
+  std::string saves = {};       // save_text; "": the run saves nothing
+  std::string prediction = {};  // of a step; "": nothing to predict it from
+  std::string copies = {};      // of the state in memory; "": none
+  std::string loaded = {};      // from another run's checkpoint
+  Rows folders = {};            // of further curves
   std::vector<std::string> notes = {};
 };
 

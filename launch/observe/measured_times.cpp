@@ -37,6 +37,10 @@ bool sound(double seconds) { return std::isfinite(seconds) && seconds > 0; }
 
 }  // namespace
 
+std::string transport_between(std::string_view backend, int machines) {
+  return machines > 1 ? cat(backend, " between ", machines, " machines") : std::string(backend);
+}
+
 void MeasuredTimes::set(const OpCall& c, double seconds) {
   ops_[kind_of(c)][shape_of(c)] = {c.cost.flops, c.cost.bytes, seconds};
 }

@@ -30,6 +30,9 @@ struct RunRatios {
   std::array<double, kClasses> of{1, 1, 1, 1, 1};
 };
 
+// Name of a group's backend in MeasuredTimes: that of its messages between machines differs from that inside one.
+std::string transport_between(std::string_view backend, int machines);
+
 class MeasuredTimes {
  public:
   static constexpr size_t kMostRuns = 20;
@@ -46,7 +49,7 @@ class MeasuredTimes {
   // cost, scaled by the cost. NaN if no call of the op was measured.
   double seconds(const OpCall&) const;
 
-  // `transport`: name of the process group's backend.
+  // `transport`: transport_between().
   void set(std::string_view transport, CommOp, int64_t ranks, int64_t bytes, double seconds);
   // Seconds of a call over tensors of `bytes` in the measured group of the nearest size, interpolated between tensor
   // sizes; 0 for one rank, NaN if the call was not measured.

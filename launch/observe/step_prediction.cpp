@@ -22,8 +22,13 @@ struct StageSeconds {
 class Predictor {
  public:
   Predictor(const EngineOptions& o, const MeshShape& shape, const StagePlans& stages, const MeasuredTimes& times,
-            std::string_view transport)
-      : o_(o), shape_(shape), stages_(stages), times_(times), transport_(transport) {}
+            std::string_view backend, int machines)
+      : o_(o),
+        shape_(shape),
+        stages_(stages),
+        times_(times),
+        transport_(transport_between(backend, machines)),
+        overlaps_tied_(machines > 1 && shape.pp > 1) {}
 
   StageSeconds stage(int k, StepPrediction& p) const {
     StageSeconds s;
@@ -39,8 +44,7 @@ class Predictor {
     const StepTraffic& sent = stages_[static_cast<size_t>(k)].sent;
     s.tensor_parallel = collectives(sent.tensor_parallel, shape_.tp);
     s.data_parallel = collectives(sent.data_parallel, shape_.dp) + collectives(sent.key_value, shape_.kv_ranks) +
-                      collectives(sent.embedding, sent.embedding.calls > 0 ? 2 : 1) +
-                      times_.seconds(transport_, CommOp::kAllReduce, shape_.world(), 4096);  // StepExchange
+                      (overlaps_tied_ ? 0 : collectives(sent.embedding, sent.embedding.calls > 0 ? 2 : 1)) + exchange();
     s.messages = messages(sent.pipeline);
     return s;
   }
@@ -56,7 +60,13 @@ class Predictor {
         cost.stage_f[c] *= scale, cost.stage_b[c] *= scale;
     }
     const CommCounters::Op& sends = stages_[0].sent.pipeline.of(CommOp::kSend);
-    if (sends.calls > 0) cost.p2p = message(static_cast<double>(sends.payload) / static_cast<double>(sends.calls));
+    if (sends.calls > 0) {
+      cost.p2p = message(1);
+      cost.wire = on_line(sends);
+    }
+    if (const CommCounters::Op& tied = stages_[0].sent.embedding.of(CommOp::kAllReduce);
+        overlaps_tied_ && tied.calls > 0)
+      cost.tied = static_cast<double>(tied.calls) * on_line(tied);
     return simulate(train_schedule(o_, shape_.pp), cost).makespan;
   }
 
@@ -72,6 +82,17 @@ class Predictor {
     return sum;
   }
   double message(double bytes) const { return times_.seconds(transport_, CommOp::kSend, shape_.pp, bytes); }
+  // StepExchange. Where no all-reduce was measured (bench comm of a layout without tp and dp): one phase of messages
+  // between two ranks, two between more.
+  double exchange() const {
+    constexpr double kBytes = 4096;
+    const double measured = times_.seconds(transport_, CommOp::kAllReduce, shape_.world(), kBytes);
+    return std::isnan(measured) ? (shape_.world() == 2 ? 1 : 2) * message(kBytes) : measured;
+  }
+  // How long a message of the mean size occupies the line.
+  double on_line(const CommCounters::Op& n) const {
+    return std::max(0., message(static_cast<double>(n.payload) / static_cast<double>(n.calls)) - message(1));
+  }
   double messages(const CommCounters& c) const {
     const CommCounters::Op& n = c.of(CommOp::kSend);
     return n.calls == 0
@@ -83,7 +104,8 @@ class Predictor {
   const MeshShape& shape_;
   const StagePlans& stages_;
   const MeasuredTimes& times_;
-  const std::string_view transport_;
+  const std::string transport_;
+  const bool overlaps_tied_;
 };
 
 std::string milliseconds(double s) { return s < 10 ? fmt::format("{:.3g} ms", 1e3 * s) : fmt::format("{:.2f} s", s); }
@@ -95,9 +117,10 @@ CoreShare core_share(int ranks, int threads) {
 }
 
 StepPrediction predict_step(const EngineOptions& o, const MeshShape& shape, const StagePlans& stages,
-                            const MeasuredTimes& times, std::string_view transport, const CoreShare& share) {
+                            const MeasuredTimes& times, std::string_view backend, const CoreShare& share,
+                            int machines) {
   StepPrediction p;
-  const Predictor predictor(o, shape, stages, times, transport);
+  const Predictor predictor(o, shape, stages, times, backend, machines);
   std::vector<StageSeconds> all;
   for (int k = 0; k < shape.pp; ++k) all.push_back(predictor.stage(k, p));
   const double waits = share.ranks_per_slot();
@@ -108,12 +131,45 @@ StepPrediction predict_step(const EngineOptions& o, const MeshShape& shape, cons
     p.data_parallel += s.data_parallel / shape.pp;
   }
   // Ranks that share cores run while others wait for their neighbours.
-  if (shape.pp > 1) p.bubble = std::max(0., predictor.makespan(all) - p.pipeline());
+  if (shape.pp > 1) {
+    const double makespan = predictor.makespan(all);
+    if (machines > 1) p.messages = std::clamp(makespan - p.compute() - p.tensor_parallel, 0., p.messages);  // overlap
+    p.bubble = std::max(0., makespan - p.pipeline());
+  }
   p.corrected = times.corrections();
   const auto& by = p.corrected.of;
   for (double* x : {&p.gemms, &p.attention, &p.passes}) *x *= by[0];
   p.tensor_parallel *= by[1], p.messages *= by[2], p.bubble *= by[2], p.data_parallel *= by[3], p.update *= by[4];
   return p;
+}
+
+std::string start_text(const StepPrediction& p) {
+  std::string out = fmt::format("{} a step: compute {}", milliseconds(p.seconds()), milliseconds(p.compute()));
+  const auto add = [&](const char* what, double seconds) {
+    if (seconds > 0) out += fmt::format(", {} {}", what, milliseconds(seconds));
+  };
+  add("tensor-parallel communication", p.tensor_parallel);
+  add("messages and bubble", p.messages + p.bubble);
+  add("data-parallel communication", p.data_parallel);
+  add("norm and update", p.update);
+  return out;
+}
+
+std::string deeper_pipeline(const EngineOptions& o, double seconds,
+                            const std::function<StepPrediction(const EngineOptions&)>& predict) {
+  constexpr double kWorth = 0.95, kMore = 0.98;
+  EngineOptions deeper = o;
+  double least = seconds;
+  int best = o.extra_in_flight;
+  const auto rounds = [&](int extra) { return (o.microbatches + extra + 1) / (extra + 2); };  // round trips, pp 2
+  for (int extra = best + 1; extra < o.microbatches; ++extra) {
+    if (rounds(extra) == rounds(extra - 1)) continue;
+    deeper.extra_in_flight = extra;
+    const double t = predict(deeper).seconds();
+    if (t < kMore * least) least = t, best = extra;
+  }
+  return least > kWorth * seconds ? ""
+                                  : fmt::format("; with --parallel.extra_in_flight {}: {}", best, milliseconds(least));
 }
 
 std::vector<ClassTime> class_times(const StepPrediction& p, const std::vector<Timers>& means, double seconds) {

@@ -1,6 +1,7 @@
 // Predicted time of a step on a machine whose ops and communication were measured (measured_times.h): sums of the ops
 // that each pipeline rank calls, the simulated schedule, and the collectives that it counts.
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,9 +35,18 @@ struct StepPrediction {
 };
 
 // NaN if an op or a collective of the step was not measured. Multiplied by what earlier runs were off
-// (MeasuredTimes::corrections). Requires: stages of plan_stages().
+// (MeasuredTimes::corrections). `backend`: of the process groups. Between machines the sum of tied gradients overlaps
+// the last backward passes, and is part of messages and bubble. Requires: stages of plan_stages().
 StepPrediction predict_step(const EngineOptions&, const MeshShape&, const StagePlans&, const MeasuredTimes&,
-                            std::string_view transport, const CoreShare&);
+                            std::string_view backend, const CoreShare&, int machines = 1);
+
+// "251 ms a step: compute 58 ms, …" of a run that begins.
+std::string start_text(const StepPrediction&);
+
+// "; with --parallel.extra_in_flight 3: 180 ms" if more microbatches in flight shorten a step of 1f1b, predicted to
+// take `seconds`, by 5 % or more; otherwise "".
+std::string deeper_pipeline(const EngineOptions&, double seconds,
+                            const std::function<StepPrediction(const EngineOptions&)>& predict);
 
 // One class of time, predicted and measured, in seconds a step.
 struct ClassTime {

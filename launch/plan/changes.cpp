@@ -52,7 +52,8 @@ std::vector<std::vector<Setting>> changes_of(const Config& c) {
   if (p.tp % 2 == 0) layout(p.tp / 2, p.pp, 2 * p.dp, c.train.micro_batch);
   if (p.pp % 2 == 0) layout(p.tp, p.pp / 2, 2 * p.dp, c.train.micro_batch);
   if (p.tp > 1 && !c.sequence_parallel()) out.push_back({{"parallel.sequence_parallel", "true"}});
-  if (p.pp > 1 && p.vpp == 1) out.push_back({{"parallel.schedule", "interleaved"}, {"parallel.vpp", "2"}});
+  if (p.pp > 1 && p.vpp == 1)
+    out.push_back({{"parallel.schedule", "interleaved"}, {"parallel.vpp", "2"}, {"parallel.extra_in_flight", "0"}});
   if (p.vpp > 1) out.push_back({{"parallel.schedule", "1f1b"}, {"parallel.vpp", "1"}});
   return out;
 }

@@ -15,7 +15,7 @@ double tokens(const Workload& w) { return static_cast<double>(w.micro_batch * w.
 // Microbatches whose activations a stage holds at its peak, in units of whole stages.
 double in_flight(const Workload& w, int64_t stage) {
   const auto pp = static_cast<double>(w.pp), vpp = static_cast<double>(w.vpp);
-  const double own = static_cast<double>(std::min(w.pp - stage, w.microbatches()));
+  const double own = static_cast<double>(std::min((w.pp - 1 - stage) * (1 + w.extra_in_flight) + 1, w.microbatches()));
   return w.vpp == 1 ? own : own * (1 + (pp - 1) / (pp * vpp));
 }
 

@@ -50,6 +50,7 @@ std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space)
         p.schedule = vpp > 1                                   ? "interleaved"
                      : base.parallel.schedule == "interleaved" ? "1f1b"
                                                                : base.parallel.schedule;
+        if (p.schedule != "1f1b") p.extra_in_flight = 0;
         if (fixed(space, "parallel.pp", pp) && fixed(space, "parallel.dp", p.dp) && fixed(space, "parallel.vpp", vpp))
           out.push_back(p);
       }
@@ -161,6 +162,7 @@ Workload workload_of(const Config& c) {
   w.ffn = m.ffn, w.vocab = m.vocab, w.seq = m.seq, w.gated = m.gated, w.untied = !m.tied;
   w.bidirectional = m.mask == MaskKind::kFull;
   w.tp = c.parallel.tp, w.pp = c.parallel.pp, w.vpp = c.parallel.vpp, w.dp = c.parallel.dp;
+  w.extra_in_flight = c.parallel.extra_in_flight;
   w.zero = static_cast<int>(c.zero.stage);
   w.recompute = c.parallel.recompute == "full"        ? Recompute::kFull
                 : c.parallel.recompute == "selective" ? Recompute::kSelective

@@ -15,8 +15,9 @@ struct Workload {
   bool bidirectional = false;  // each query sees all keys
   // Layout.
   int64_t tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
-  int zero = 0;           // ZeRO stage
-  Recompute recompute{};  // kNone
+  int64_t extra_in_flight = 0;  // microbatches per stage boundary beyond 1F1B's one
+  int zero = 0;                 // ZeRO stage
+  Recompute recompute{};        // kNone
   bool sequence_parallel = false;
   bool scatter_gather = false;  // pipeline messages are split over the TP ranks
   bool overlap = false;         // gradients are reduced during the backward pass

@@ -87,18 +87,25 @@ void RunReporter::start(const std::string& saves, const std::string& copies) {
   if (state_.loaded()) warn_all(state_.loaded()->warnings);
 }
 
-// Predicts the step where `plan --calibrate` has measured this machine, whose ranks are all of the job.
+// Predicts the step where `plan --calibrate` has measured this machine and, for a job of several, `bench comm` the
+// network.
 void RunReporter::predict() {
-  const int ranks = rank_.groups.local_size();
-  if (rank_.backend.kind != DeviceKind::kCpu || ranks != rank_.mesh.shape().world()) return;
+  const int ranks = rank_.groups.local_size(), machines = (rank_.mesh.shape().world() + ranks - 1) / ranks;
+  if (rank_.backend.kind != DeviceKind::kCpu) return;
   const CoreShare share = core_share(ranks, rank_.options.threads);
   times_on_ = {rank_.backend.device->describe(rank_.device.index()), rank_.options.precision.linear(), share.threads,
                share.together()};
   const auto times = MeasuredTimes::load(times_on_);
   if (!times) return;
-  const StepPrediction p =
-      predict_step(rank_.options, rank_.mesh.shape(), rank_.stage_plans, *times, rank_.mesh.world().backend(), share);
-  if (std::isfinite(p.seconds())) prediction_ = p;
+  const auto predicted = [&](const EngineOptions& o) {
+    return predict_step(o, rank_.mesh.shape(), rank_.stage_plans, *times, rank_.mesh.world().backend(), share,
+                        machines);
+  };
+  const StepPrediction p = predicted(rank_.options);
+  if (!std::isfinite(p.seconds())) return;
+  prediction_ = p;
+  if (rank_.options.schedule == "1f1b" && machines > 1)
+    faster_ = deeper_pipeline(rank_.options, p.seconds(), predicted);
 }
 
 std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
@@ -156,6 +163,7 @@ Rows RunReporter::start_block(const StartInfo& info, const std::string& saves, c
   if (state_.loaded()) facts.checkpoint = state_.loaded()->path;
   if (state_.loaded() && info.resumed_from < 0)
     facts.loaded = fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), facts.checkpoint);
+  if (prediction_) facts.prediction = start_text(*prediction_) + faster_;
   facts.folders = info.rows;
   facts.notes = state_.notes();
   facts.notes.insert(facts.notes.end(), rank_.run.loaded.notes.begin(), rank_.run.loaded.notes.end());

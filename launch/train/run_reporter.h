@@ -97,6 +97,7 @@ class RunReporter {
   std::optional<PeakRates> ceilings_;
   double predicted_bubble_ = kUnknown;
   std::optional<StepPrediction> prediction_;  // of machines that were calibrated
+  std::string faster_;                        // advice to its line in the start block
   MeasuredOn times_on_;                       // conditions of its times
   StepMedians medians_;
   double executed_flops_ = 0;                // of this process's steps

@@ -217,6 +217,7 @@ std::string layout_text(const Config& c) {
   if (p.ep > 1) out += fmt::format(" ep {}", p.ep);
   if (p.pp > 1) out += " " + p.schedule;
   if (p.vpp > 1) out += fmt::format(" vpp {}", p.vpp);
+  if (p.extra_in_flight > 0) out += fmt::format(" extra_in_flight {}", p.extra_in_flight);
   out += fmt::format(" m {}", c.train.grad_accum);
   if (p.partition != "flops") out += " partition " + p.partition;
   if (c.sequence_parallel()) out += " sequence_parallel";

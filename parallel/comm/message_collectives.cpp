@@ -1,6 +1,7 @@
 // Rank-ordered collectives built from messages. reduce_scatter: every rank sends slice j to rank j, which adds in rank
-// order. all_reduce: reduce_scatter, then all_gather. Small tensors are sent to every rank and added locally. Slices
-// have the element bounds n*j/N, so the sums are those of the thread backend.
+// order. all_reduce: reduce_scatter, then all_gather. Small tensors, and those of two ranks, are sent to every rank and
+// added locally: one latency instead of two, and two ranks send no more bytes for it. Slices have the element bounds
+// n*j/N, so the sums are those of the thread backend.
 #include <algorithm>
 #include <cstring>
 
@@ -19,6 +20,9 @@ std::byte* staging(MessageWork& w, int64_t bytes) {
   if (static_cast<int64_t>(w.staging.size()) < bytes) w.staging.resize(static_cast<size_t>(bytes));
   return w.staging.data();
 }
+
+// All-reduces in one phase of messages.
+bool sends_whole(const MessageWork& w, int size) { return size == 2 || w.call.bytes() <= kSmallCollective; }
 
 // Orders peers so that the load is spread: the next rank first.
 template <class F>
@@ -65,11 +69,12 @@ void begin_collective(MessageWork& w, int rank, int size) {
   const int64_t bytes = w.call.bytes(), shard = bytes / size;
   switch (w.call.op) {
     case CommOp::kAllReduce:
-      if (bytes <= kSmallCollective) {
-        std::byte* at = staging(w, bytes * size);
+      if (sends_whole(w, size)) {
+        std::byte* at = staging(w, bytes * (size - 1));
+        const auto of = [&](int r) { return at + (r < rank ? r : r - 1) * bytes; };
         w.parts.resize(static_cast<size_t>(size));
-        for (int r = 0; r < size; ++r) w.parts[static_cast<size_t>(r)] = r == rank ? w.a.data : at + r * bytes;
-        exchange(w, rank, size, w.a.data, bytes, [&](int r) { return at + r * bytes; });
+        for (int r = 0; r < size; ++r) w.parts[static_cast<size_t>(r)] = r == rank ? w.a.data : of(r);
+        exchange(w, rank, size, w.a.data, bytes, of);
       } else {
         scatter_slices(w, rank, size);
       }
@@ -102,7 +107,7 @@ void continue_collective(MessageWork& w, int rank, int size) {
   } else if (w.call.op == CommOp::kReduceScatter) {
     reduce_in_order(w.b.data, w.parts.data(), size, slice, w.call.dtype, w.call.reduce);
     w.phase = 0;
-  } else if (w.call.bytes() <= kSmallCollective) {
+  } else if (sends_whole(w, size)) {
     reduce_in_order(w.a.data, w.parts.data(), size, n, w.call.dtype, w.call.reduce);
     w.phase = 0;
   } else {

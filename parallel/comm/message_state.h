@@ -71,7 +71,8 @@ struct MessageFactory::Shared {
   std::vector<MessageWork*> active_;
 };
 
-// Bytes, below MPI's eager limit: all_reduce takes one phase of messages; not in node memory if ranks share processors.
+// Bytes, below MPI's eager limit: all_reduce takes one phase of messages (between two ranks always); not in node memory
+// if ranks share processors.
 constexpr int64_t kSmallCollective = 2048;
 
 // The algorithms (message_collectives.cpp): post the first messages of a call; continue once all messages of a phase

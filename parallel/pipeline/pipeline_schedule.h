@@ -40,14 +40,17 @@ struct PipelineSchedule {
 // Generators; compute actions only. p pipeline ranks, v model chunks per rank, m microbatches; all >= 1, any m is
 // legal.
 PipelineSchedule gpipe(int p, int m);
-PipelineSchedule one_f_one_b(int p, int m);
+// `extra`: microbatches in flight for each boundary between stages beyond plain 1F1B's one. With latency L between
+// stages, no rank idles in the steady state if (1 + extra) (F + B) >= F + B + 2 L.
+PipelineSchedule one_f_one_b(int p, int m, int extra = 0);
 PipelineSchedule interleaved(int p, int v, int m);
 PipelineSchedule zb_h1(int p, int m);
 PipelineSchedule forward_only(int p, int v, int m);  // evaluation
 
 // Returns a schedule by name ("gpipe", "1f1b", "interleaved", "zb-h1", "forward"), with sends, receives and reductions.
-// `tied`: first and last stage share weights (adds T). Throws kUsage on an unknown name, listing the known ones.
-PipelineSchedule make_schedule(const std::string& name, int p, int v, int m, bool tied = false);
+// `tied`: first and last stage share weights (adds T). `extra`: of 1f1b alone. Throws kUsage on an unknown name,
+// listing the known ones.
+PipelineSchedule make_schedule(const std::string& name, int p, int v, int m, bool tied = false, int extra = 0);
 std::vector<std::string> schedule_names();
 
 // Inserts each send after the action that produces its tensor, and the matching receive on the peer.

@@ -60,12 +60,14 @@ PipelineSchedule gpipe(int p, int m) {
 }
 
 // PipeDream-flush (Narayanan et al. 2021): warm-up forwards, then one forward and one backward alternately.
-PipelineSchedule one_f_one_b(int p, int m) {
+PipelineSchedule one_f_one_b(int p, int m, int extra) {
   PipelineSchedule s = empty("1f1b", p, 1, m);
+  GT_REQUIRE(extra >= 0, Exit::kUsage, extra, " extra microbatches in flight");
   for (int r = 0; r < p; ++r) {
     Writer put{s.program[static_cast<size_t>(r)]};
     int f = 0;
-    for (const int warm = std::min(p - 1 - r, m); f < warm; ++f) put(Act::kForward, r, f);
+    const int64_t warm = std::min<int64_t>((p - 1 - r) * (int64_t{1} + extra), m);
+    while (f < warm) put(Act::kForward, r, f++);
     for (int b = 0; b < m; ++b) {
       if (f < m) put(Act::kForward, r, f++);
       put(Act::kBackward, r, b);
@@ -130,7 +132,7 @@ PipelineSchedule forward_only(int p, int v, int m) {
 
 std::vector<std::string> schedule_names() { return {"gpipe", "1f1b", "interleaved", "zb-h1", "forward"}; }
 
-PipelineSchedule make_schedule(const std::string& name, int p, int v, int m, bool tied) {
+PipelineSchedule make_schedule(const std::string& name, int p, int v, int m, bool tied, int extra) {
   const bool chunked = name == "interleaved" || name == "forward";
   std::string known;
   for (const std::string& n : schedule_names()) known += (known.empty() ? "" : ", ") + n;
@@ -142,13 +144,15 @@ PipelineSchedule make_schedule(const std::string& name, int p, int v, int m, boo
   else if (name == "gpipe")
     s = gpipe(p, m);
   else if (name == "1f1b")
-    s = one_f_one_b(p, m);
+    s = one_f_one_b(p, m, extra);
   else if (name == "zb-h1")
     s = zb_h1(p, m);
   else
     fail(Exit::kUsage, "unknown pipeline schedule '", name, "'; known: ", known, ", or file:PATH for a text schedule");
   GT_REQUIRE(chunked || v == 1, Exit::kUsage, "schedule ", name, " has one model chunk a rank, vpp is ", v,
              "; set vpp to 1 or the schedule to interleaved");
+  GT_REQUIRE(extra == 0 || name == "1f1b", Exit::kUsage, "schedule ", name,
+             " has a fixed number of microbatches in flight; set extra_in_flight to 0 or the schedule to 1f1b");
   add_reduce_grads(s, tied);
   add_send_recv(s);
   return s;

@@ -66,6 +66,7 @@ class AsyncSimulation {
         forward_only_(is_forward_only(s)),
         pc_(s.program.size(), 0),
         clock_(s.program.size(), 0),
+        free_(s.program.size() * s.program.size(), 0),
         live_(s.program.size(), 0) {
     for (auto& table : arrives_) table.assign(static_cast<size_t>(s.stages) * m_, kNever);
     report_.peak_in_flight.assign(s.program.size(), 0);
@@ -87,6 +88,7 @@ class AsyncSimulation {
       report_.makespan = std::max(report_.makespan, clock_[r]);
       for (const Span& t : report_.timeline[r]) busy += t.end - t.begin;
     }
+    report_.makespan = std::max(report_.makespan, tied_);
     report_.bubble = report_.makespan > 0 ? 1 - busy / (report_.makespan * s_.ranks) : 0;
     return std::move(report_);
   }
@@ -110,9 +112,11 @@ class AsyncSimulation {
   bool step(size_t r, const Action& a) {  // false: blocked
     if (is_send(a.act)) {
       const bool down = goes_down(a.act);
-      arrival(down, a.stage + (down ? 1 : -1), a.microbatch) = clock_[r] + cost_.p2p;
+      const int to = a.stage + (down ? 1 : -1);
+      arrival(down, to, a.microbatch) = sent(r, static_cast<size_t>(s_.rank_of(to)), cost_.wire);
       return true;
     }
+    if (a.act == Act::kReduceTied && r > 0) tied_ = sent(r, 0, cost_.tied);
     if (is_recv(a.act) || a.act == Act::kReduceGrads || a.act == Act::kReduceTied)
       return true;  // posted; compute waits
     double begin = clock_[r];
@@ -131,6 +135,13 @@ class AsyncSimulation {
     return true;
   }
 
+  // Sends a message that occupies the line for `wire`. Returns when it arrives.
+  double sent(size_t from, size_t to, double wire) {
+    double& free = free_[from * s_.program.size() + to];
+    free = std::max(free, clock_[from]) + wire;
+    return free + cost_.p2p;
+  }
+
   // Passes the output to a stage of the same rank, without a message.
   void hand_over(size_t r, const Action& a, bool down) {
     if (a.act == Act::kBackwardWeight) return;
@@ -145,6 +156,8 @@ class AsyncSimulation {
   const bool forward_only_;
   std::vector<size_t> pc_;
   std::vector<double> clock_;
+  std::vector<double> free_;  // [from, to]: when the line between two ranks has sent everything
+  double tied_ = 0;           // arrival of the last stage's tied gradients at the first
   std::vector<int> live_;
   std::vector<double> arrives_[2];  // [0: down, 1: up][stage, microbatch]
   Report report_;

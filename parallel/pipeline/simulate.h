@@ -7,9 +7,11 @@
 
 namespace gt {
 
-// Durations of one stage and microbatch, in any unit; per virtual stage if the vectors are given.
+// Durations of one stage and microbatch, in any unit; per virtual stage if the vectors are given. A message occupies
+// the line from its rank to the other for `wire` and arrives p2p after it has left. `tied`: how long the gradient of
+// tied embeddings occupies it, which first and last stage send each other at T.
 struct Cost {
-  double f = 1, b = 2, i = 1, w = 1, p2p = 0;
+  double f = 1, b = 2, i = 1, w = 1, p2p = 0, wire = 0, tied = 0;
   std::vector<double> stage_f, stage_b;  // empty, or one entry per virtual stage; I and W take half of stage_b each
 };
 
@@ -19,10 +21,10 @@ struct Span {
 };  // one executed compute action
 
 struct Report {
-  double makespan = 0;
-  double bubble = 0;                        // 1 - busy / (makespan * ranks)
-  std::vector<int> peak_in_flight;          // per rank: peak of microbatch slots in use (forward done, backward or W
-                                            // not)
+  double makespan = 0;              // until the tied gradients are complete on the first stage, which the norm needs
+  double bubble = 0;                // 1 - busy / (makespan * ranks)
+  std::vector<int> peak_in_flight;  // per rank: peak of microbatch slots in use (forward done, backward or W
+                                    // not)
   std::vector<std::vector<Span>> timeline;  // per rank
   std::vector<std::vector<Span>> waiting;   // per rank, measured steps: blocked on a message; empty when simulated
 };

@@ -285,7 +285,8 @@ uint64_t ParamStore::fingerprint(int stage) const {
 
 void ParamStore::reduce_grads(int stage) { reducer_->reduce_stage(stage); }
 void ParamStore::reduce_tied() { reducer_->reduce_tied(); }
-void ParamStore::finish_reduction() { reducer_->finish(); }
+void ParamStore::finish_reduction(bool tied_copies) { reducer_->finish(tied_copies); }
+void ParamStore::finish_tied_copies() { reducer_->finish_tied_copies(); }
 
 // Lists the elements of a unit's own shard that this TP rank counts, or those it does not count.
 void ParamStore::list_squares(const UnitState& s, bool of_counted, int group) {

@@ -114,8 +114,11 @@ class ParamStore {
   // addresses of temporary values and gradients, reductions in flight. kernels/replay.h distinguishes actions by it.
   uint64_t fingerprint(int stage) const;
   void reduce_grads(int stage);  // launches the reductions not launched yet
-  void reduce_tied();            // adds the gradients of both tied copies, first-stage + last-stage order
-  void finish_reduction();       // waits for all reductions; stage 0 all-gathers; a missing gradient is an error
+  void reduce_tied();            // launches the sum of both tied copies' gradients, in first-stage + last-stage order
+  // Waits for all reductions; stage 0 all-gathers; a missing gradient is an error. tied_copies false: the sum of a tied
+  // copy on the last stage may stay in flight until finish_tied_copies(), which must precede any use of it.
+  void finish_reduction(bool tied_copies = true);
+  void finish_tied_copies();
 
   void begin_evaluation();  // call before each evaluation pass
 

@@ -246,12 +246,27 @@ void GradReducer::reduce_tied() {
       const Parameter& p = *s->spec.params.front();
       if (p.tied_to.empty() && !p.tied_owner) continue;
       wait(*s);
-      mesh_.embedding_group().all_reduce(s->grad_shard(), ReduceOp::kSum, compute_).wait(compute_);
+      s->reducing = mesh_.embedding_group().all_reduce(s->grad_shard(), ReduceOp::kSum, compute_);
     }
   }
 }
 
-void GradReducer::finish() {
+bool GradReducer::may_finish_late(const UnitState& s) const {
+  return s.tied_copy() && s.owner == nullptr && !s.frozen && (options_.stage != 0 || s.domain.size == 1);
+}
+
+void GradReducer::finish(UnitState& s) {
+  s.reducing.wait(compute_);
+  s.phase = Phase::kReduced;
+  if (scales(s)) multiply(s.grad_shard(), 1 / options_.scale_before);
+}
+
+void GradReducer::finish_tied_copies() {
+  for (auto& s : units_)
+    if (may_finish_late(*s) && s->phase != Phase::kReduced) finish(*s);
+}
+
+void GradReducer::finish(bool tied_copies) {
   launch_bucket();
   drain();
   for (auto& s : units_) {
@@ -259,14 +274,17 @@ void GradReducer::finish() {
     const bool reduced =
         s->grads_sharded ? s->accumulated : s->phase == Phase::kReducing || s->phase == Phase::kReduced;
     GT_CHECK(reduced, "gradients of ", s->spec.name, " were never reduced");
-    s->reducing.wait(compute_);
-    s->phase = Phase::kReduced;
-    if (scales(*s)) multiply(s->grad_shard(), 1 / options_.scale_before);
+    if (may_finish_late(*s) && !tied_copies)
+      s->phase = Phase::kReducing;
+    else
+      finish(*s);
   }
   if (options_.stage != 0) return;
   for (auto& s : units_)
-    if (!s->owner && !s->frozen) s->reducing = s->domain.group->all_gather(s->grad_shard(), s->held_grads(), compute_);
-  for (auto& s : units_) s->reducing.wait(compute_);
+    if (!s->owner && !s->frozen && s->phase == Phase::kReduced)
+      s->reducing = s->domain.group->all_gather(s->grad_shard(), s->held_grads(), compute_);
+  for (auto& s : units_)
+    if (s->phase == Phase::kReduced) s->reducing.wait(compute_);
 }
 
 }  // namespace gt

@@ -22,11 +22,12 @@ class GradReducer {
 
   void begin_step();
   void begin_backward(int stage, bool last);
-  void open(UnitState&);         // before the first write: allocates the unit's gradients
-  void ready(UnitState&);        // this microbatch's gradients are complete
-  void reduce_stage(int stage);  // launches the reductions not launched yet
-  void reduce_tied();            // adds the gradients of both copies, first-stage + last-stage order
-  void finish();                 // waits for all reductions
+  void open(UnitState&);          // before the first write: allocates the unit's gradients
+  void ready(UnitState&);         // this microbatch's gradients are complete
+  void reduce_stage(int stage);   // launches the reductions not launched yet
+  void reduce_tied();             // launches the sum of both copies' gradients, first-stage + last-stage order
+  void finish(bool tied_copies);  // waits for all reductions; false: but for those that finish_tied_copies() waits for
+  void finish_tied_copies();
 
   void add_to(StateHash&) const;  // adds buckets and reductions in flight to a fingerprint
   int64_t high_water() const { return align_up(pool_.high_water()); }  // peak bytes of temporary gradients
@@ -45,7 +46,10 @@ class GradReducer {
   void launch_bucket();
   void land(UnitState&);
   void drain();
+  void finish(UnitState&);
 
+  // A copy on another stage than its owner, whose gradients nothing reads before the update.
+  bool may_finish_late(const UnitState&) const;
   bool scales(const UnitState&) const;
   bool converts(const UnitState& s) const { return options_.reduce != options_.grad && s.domain.size > 1; }
 

@@ -13,6 +13,7 @@
 #   on HOST CMD…        runs a command there
 #   link_down HOST · link_up HOST     the card loses its carrier
 #   drop HOST · undrop HOST           packets to and from it are lost silently
+#   slow_line HOST MS MBIT            its card is replaced by a line of MS ms one way and MBIT Mbit/s in each direction
 #   refuse_ssh HOST · allow_ssh HOST  stops its sshd; running processes continue
 #   kill_host HOST      all its processes die at once; the kernel closes their connections
 #   power_off HOST      the same with the link cut first: peers receive nothing
@@ -139,6 +140,22 @@ link_down() { nsenter -t "${rig_init[$1]}" -n ip link set eth0 down; }
 link_up() { nsenter -t "${rig_init[$1]}" -n ip link set eth0 up; }
 drop() { ip link set "v${rig_number[$1]}" nomaster; }
 undrop() { ip link set "v${rig_number[$1]}" master switch; }
+slow_line() {
+  command -v python3 >/dev/null || rig_skip "python3 is missing"
+  [ -c /dev/net/tun ] || rig_skip "/dev/net/tun is missing"
+  local n=${rig_number[$1]} init=${rig_init[$1]}
+  ip link del "v$n"
+  python3 "$(dirname "${BASH_SOURCE[0]}")/slow_line.py" "v$n" "far$n" "$2" "$3" >"$rig/line-$1" 2>&1 3>&- &
+  until grep -q ready "$rig/line-$1"; do
+    kill -0 $! 2>/dev/null || { cat "$rig/line-$1"; rig_skip "no TAP interface"; }
+    sleep 0.01
+  done
+  disown $!
+  ip link set "v$n" master switch up
+  ip link set "far$n" netns "$init"
+  nsenter -t "$init" -n ip link set "far$n" name eth0 address "02:00:00:00:00:$n" up
+  nsenter -t "$init" -n ip address add "10.77.0.$n/24" dev eth0
+}
 refuse_ssh() { on "$1" pkill -9 -f '^sshd: /usr/sbin/sshd .*listener'; }
 allow_ssh() { on "$1" /usr/sbin/sshd -f $rig/sshd_config && allow_ssh_wait "$1"; }
 kill_host() {

@@ -89,6 +89,27 @@ TEST_CASE("every schedule, pp, tp, dp, ZeRO stage and number of microbatches is 
       }
 }
 
+TEST_CASE("1f1b with extra microbatches in flight is bitwise equal to one pipeline rank") {
+  for (const MeshShape base : kBases)
+    for (bool tied : {true, false}) {
+      const MeshResult flat = run_mesh(tiny_run(base, 6, tied));
+      for (int pp : {2, 3})
+        for (int extra : {1, 5})
+          for (int zero : {0, 1, 2, 3}) {
+            if (base.dp == 1 && zero > 1) continue;
+            MeshRun run = tiny_run({.pp = pp, .dp = base.dp, .tp = base.tp}, 6, tied);
+            run.engine.extra_in_flight = extra;
+            run.engine.zero.stage = zero;
+            run.engine.zero.grad_reduce = GradReduce::kEnd;
+            INFO("tp " << base.tp << " dp " << base.dp << " pp " << pp << " extra " << extra << " zero " << zero
+                       << (tied ? " tied" : " untied"));
+            const MeshResult r = run_mesh(run);
+            check_bitwise(r, flat);
+            require_as_simulated(r, run, make_schedule("1f1b", pp, 1, 6, tied, extra));
+          }
+    }
+}
+
 TEST_CASE("one pipeline rank is bitwise identical under every schedule") {
   for (bool tied : {true, false}) {
     const MeshResult flat = run_mesh(tiny_run({}, 4, tied));

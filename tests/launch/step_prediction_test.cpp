@@ -87,6 +87,38 @@ TEST_CASE("measured times are kept by conditions and estimate shapes that were n
   CHECK_FALSE(MeasuredTimes::load(t.on()));
 }
 
+TEST_CASE("a step over machines is predicted with the line between them, and deeper pipelines that shorten it") {
+  const Config c = tiny({"--parallel.pp", "2", "--train.global_batch", "8"});
+  MeasuredTimes t = synthetic(c);
+  const StagePlans plans = plan_stages(engine_options(c, 1), mesh_shape(c), cpu_backend());
+  const CoreShare alone{1, 1, 2};
+  const auto predicted = [&](int extra, int machines) {
+    EngineOptions o = engine_options(c, 1);
+    o.extra_in_flight = extra;
+    return predict_step(o, mesh_shape(c), plans, t, "thread", alone, machines);
+  };
+  CHECK(std::isnan(predicted(0, 2).seconds()));  // the network was not measured
+  const std::string line = transport_between("thread", 2);
+  CHECK(line == "thread between 2 machines");
+  CHECK(transport_between("thread", 1) == "thread");
+  for (const int64_t bytes : {4096, 1 << 24})  // 20 ms, then 100 Mbit/s
+    t.set(line, CommOp::kSend, 2, bytes, 20e-3 + static_cast<double>(bytes - 4096) * 8 / 100e6);
+  const StepPrediction plain = predicted(0, 2), deep = predicted(6, 2);
+  // Microbatches in pairs, a round trip each, and the exchange of norms; with all in flight one round trip.
+  CHECK(plain.seconds() > 4 * 40e-3 + 20e-3);
+  CHECK(deep.seconds() < plain.seconds() - 2 * 40e-3);
+  CHECK(deep.seconds() > 2 * 20e-3 + 20e-3 + deep.compute() / 2);
+  CHECK(plain.pipeline() == Approx(plain.compute() + plain.messages + plain.bubble));
+  CHECK(predicted(0, 1).seconds() < plain.seconds() / 2);
+  const auto predict_deeper = [&](const EngineOptions& o) { return predicted(o.extra_in_flight, 2); };
+  CHECK_THAT(deeper_pipeline(engine_options(c, 1), plain.seconds(), predict_deeper),
+             Catch::Contains("; with --parallel.extra_in_flight ") && Catch::Contains(" ms"));
+  EngineOptions o = engine_options(c, 1);
+  o.extra_in_flight = 7;
+  CHECK(deeper_pipeline(o, deep.seconds(), predict_deeper).empty());
+  CHECK_THAT(start_text(plain), Catch::Contains(" ms a step: compute ") && Catch::Contains(", messages and bubble "));
+}
+
 TEST_CASE("a predicted step adds up its ops and collectives and the schedule's bubble") {
   const Config one = tiny({"--train.global_batch", "4"});
   const StepPrediction p = predict(one, synthetic(one), {.ranks = 1, .threads = 1, .cores = 2});

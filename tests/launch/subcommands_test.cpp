@@ -375,6 +375,11 @@ TEST_CASE("schedule prints programs, timeline, bubble and peaks") {
   CHECK_THAT(output_of({"schedule", "--pp", "2", "--microbatches", "1", "--transfer", "5"}),
              Contains("a transfer 5") && Contains("makespan 16 ") && Contains("add 10 to a step of 6"));
   CHECK_THAT(output_of({"schedule", "--pp", "2"}), !Contains("transfer"));
+  // All microbatches in flight: the latency is paid once each way.
+  const std::string latency = output_of({"schedule", "--pp", "2", "--microbatches", "8", "--transfer", "20"});
+  CHECK_THAT(latency, Contains("makespan 187 ") && Contains("--extra_in_flight 6 shortens the step from 187 to 67"));
+  CHECK_THAT(output_of({"schedule", "--pp", "2", "--microbatches", "8", "--transfer", "20", "--extra_in_flight", "6"}),
+             Contains("makespan 67 ") && Contains("r0 8, r1 1") && !Contains("shortens"));
 
   const std::string idle = output_of({"schedule", "--pp", "4", "--microbatches", "2"});
   CHECK_THAT(idle, Contains("warning") && Contains("60.0 %") && Contains("bubble above 30 %"));
@@ -386,6 +391,28 @@ TEST_CASE("schedule prints programs, timeline, bubble and peaks") {
   refused({"schedule", "--cost", "1"}, Exit::kUsage, {"expected 2 numbers"});
   refused({"schedule", "--cost", "1,-2"}, Exit::kUsage, {"--cost"});
   refused({"schedule", "--transfer", "-1"}, Exit::kUsage, {"--transfer"});
+  refused({"schedule", "--schedule", "gpipe", "--extra_in_flight", "1"}, Exit::kUsage, {"gpipe", "extra_in_flight"});
+}
+
+TEST_CASE("schedule takes the times of transfers from a result of bench comm") {
+  const TempDir dir;
+  const std::string file = dir / "line.json";
+  // 20 ms of latency, 12.5 MB/s: 4 KiB 20 ms, 1.25 MB 120 ms more.
+  write_file(file, R"({"calls": [
+    {"group": "dp", "call": "all_reduce", "bytes": 4096, "seconds": {"median": 9}},
+    {"group": "pp", "call": "send+recv", "bytes": 4096, "seconds": {"median": 0.02}},
+    {"group": "pp", "call": "send+recv", "bytes": 1254096, "seconds": {"median": 0.12}}]})");
+  const std::string out = output_of({"schedule", "--pp", "2", "--microbatches", "1", "--cost", "1,2", "--comm", file,
+                                     "--boundary_bytes", "629096", "--tied", "--tied_bytes", "1254096"});
+  // Halfway between both sizes: 50 ms on the line, 20 to arrive. Forward, transfer, last stage, the tied gradient
+  // behind the gradient on the line.
+  CHECK_THAT(out, Contains("a transfer 70 (50 of it on the line), the tied gradient 100 on the line") &&
+                      Contains("makespan 244 "));
+  refused({"schedule", "--pp", "2", "--comm", file}, Exit::kUsage, {"--boundary_bytes"});
+  write_file(file, R"({"calls": []})");
+  refused({"schedule", "--pp", "2", "--comm", file, "--boundary_bytes", "1"}, Exit::kUsage, {"--pp 2"});
+  write_file(file, R"({"shouts": []})");
+  refused({"schedule", "--pp", "2", "--comm", file, "--boundary_bytes", "1"}, Exit::kDamaged, {"bench comm --out"});
 }
 
 TEST_CASE("schedule writes the simulated step as a trace") {

@@ -94,6 +94,43 @@ TEST_CASE("times per stage and of messages are included") {
                     Contains("1 forward times for 2 stages"));
 }
 
+TEST_CASE("1f1b with extra microbatches in flight is accepted up to all of them, and holds as many") {
+  for (int p = 1; p <= 5; ++p)
+    for (int m = 1; m <= 12; ++m)
+      for (int extra = 0; extra <= 4; ++extra) {
+        CAPTURE(p, m, extra);
+        const PipelineSchedule s = make_schedule("1f1b", p, 1, m, true, extra);
+        const Report r = simulate(s);
+        bool peaks = true;
+        for (int k = 0; k < p; ++k) {
+          const int peak = std::min((p - 1 - k) * (1 + extra) + 1, m);
+          peaks = peaks && r.peak_in_flight[static_cast<size_t>(k)] == peak && plan_buffers(s, k).slots == peak;
+        }
+        CHECK(peaks);
+        CHECK(r.makespan == 3.0 * m + 3 * (p - 1));  // free messages: no faster, no slower
+      }
+  CHECK_THROWS_WITH(make_schedule("zb-h1", 2, 1, 4, false, 1), Contains("fixed number of microbatches in flight"));
+}
+
+TEST_CASE("extra microbatches in flight hide latency, and messages share their line") {
+  const Cost line{.f = 1, .b = 2, .p2p = 20};
+  const auto makespan = [&](int extra) {
+    return simulate(make_schedule("1f1b", 2, 1, 8, false, extra), line).makespan;
+  };
+  // The first gradient returns after 44. Each round trip moves two microbatches, the second a forward and a
+  // backward behind the first.
+  CHECK(makespan(0) == (1 + 20 + 3 + 20) + 3 * (40 + 2 * 3) + 3 + 2);
+  CHECK(makespan(6) == 1 + 20 + 8 * 3 + 20 + 2);  // all at once: fill, last stage, drain
+  CHECK(makespan(7) == makespan(6));
+  // A line that takes longer for an activation than the stages for its passes: eight of them in turn, one way.
+  const Cost narrow{.f = 1, .b = 2, .p2p = 20, .wire = 10};
+  CHECK(simulate(make_schedule("1f1b", 2, 1, 8, false, 7), narrow).makespan == 1 + 8 * 10 + 20 + 3 + 10 + 20 + 2);
+  // The tied gradient follows the last message of the last stage and is awaited on the first.
+  const Cost tied{.f = 1, .b = 2, .p2p = 20, .tied = 30};
+  CHECK(simulate(make_schedule("1f1b", 2, 1, 8, true, 6), tied).makespan == 1 + 20 + 8 * 3 + 30 + 20);
+  CHECK(simulate(make_schedule("1f1b", 2, 1, 8, false, 6), tied).makespan == makespan(6));
+}
+
 TEST_CASE("the timeline is drawn as specified") {
   CHECK(gantt(simulate(make_schedule("1f1b", 2, 1, 3))) ==
         "r0 01..aa2bb.cc   25.0 %\n"

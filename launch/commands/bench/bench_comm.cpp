@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "launch/commands/bench/bench_record.h"
@@ -13,9 +14,12 @@
 #include "launch/commands/bench/comm_bench.h"
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
+#include "launch/config/config_precision.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/rank_device.h"
 #include "launch/observe/banner.h"
+#include "launch/observe/measured_times.h"
+#include "launch/observe/step_prediction.h"
 #include "launch/ranks/ranks.h"
 
 namespace gt {
@@ -43,6 +47,30 @@ nlohmann::ordered_json json_of(const MeasuredMotion& m) {
           {"wire_bytes_per_second", m.wire()}};
 }
 
+CommOp op_of(Motion m) {
+  switch (m) {
+    case Motion::kAllReduce: return CommOp::kAllReduce;
+    case Motion::kAllGather: return CommOp::kAllGather;
+    case Motion::kReduceScatter: return CommOp::kReduceScatter;
+    default: return CommOp::kSend;
+  }
+}
+
+// Adds them to this machine's measured times.
+void keep_times(const Config& c, GroupFactory& factory, int threads, int machines,
+                const std::vector<std::pair<CommOp, MeasuredMotion>>& between) {
+  const CoreShare share = core_share(factory.local_size(), threads);
+  const MeasuredOn on{cpu_backend().device->describe(0), precision_of(c).linear(), share.threads, share.together()};
+  auto kept = MeasuredTimes::load(on);
+  MeasuredTimes times = kept ? std::move(*kept) : MeasuredTimes(on);
+  for (const auto& [op, m] : between)
+    times.set(transport_between(factory.backend(), machines), op, m.ranks, m.bytes, m.seconds.median);
+  try {
+    times.save();
+    fmt::print("\nkept in {}: runs on {} machines predict their steps with it\n", times.file(), machines);
+  } catch (const Error& e) { fmt::print(stderr, "warning: measured times were not kept: {}\n", e.what()); }
+}
+
 Exit comm_rank(const Config& c, const CommArgs& args, const std::string& command, GroupFactory& factory) {
   RankDevice device(c, factory);
   const Mesh mesh(mesh_shape(c), device.groups());
@@ -53,6 +81,8 @@ Exit comm_rank(const Config& c, const CommArgs& args, const std::string& command
   const bool is_rank0 = mesh.rank() == 0;
   const std::string transport = device.transport().empty() ? std::string(mesh.world().backend()) : device.transport();
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  const int machines = (factory.world_size() + factory.local_size() - 1) / factory.local_size();
+  std::vector<std::pair<CommOp, MeasuredMotion>> between;  // of messages between machines, which runs predict with
   if (is_rank0)
     fmt::print("{}, tp {} pp {} dp {}, over {}\n\n{:<6} {:>5} {:<15} {:>9} {:>11} {:>8} {:>10} {:>10}\n",
                backend.device->describe(device.index()), mesh.shape().tp, mesh.shape().pp, mesh.shape().dp, transport,
@@ -69,12 +99,14 @@ Exit comm_rank(const Config& c, const CommArgs& args, const std::string& command
         for (int64_t bytes = kLeast; bytes <= args.most << 20; bytes *= 4) {
           const MeasuredMotion m = bench.measure(named, motion, bytes);
           if (!is_rank0) continue;
+          if (machines > 1 && backend.kind == DeviceKind::kCpu) between.emplace_back(op_of(motion), m);
           fmt::print("{}", line(m));
           std::fflush(stdout);
           rows.push_back(json_of(m));
         }
     }
   }
+  if (!between.empty()) keep_times(c, factory, threads, machines, between);
   if (is_rank0 && !args.out.empty()) {
     const MeshShape& shape = mesh.shape();
     const nlohmann::ordered_json record{{"command", command},

@@ -36,4 +36,10 @@ double slowest(ProcessGroup& world, double seconds) {
   return seconds;
 }
 
+double mean_of(ProcessGroup& world, double seconds, bool counts) {
+  double sums[2] = {counts ? seconds : 0., counts ? 1. : 0.};
+  world.all_reduce({reinterpret_cast<std::byte*>(sums), {2}, DType::kF64, {}}, ReduceOp::kSum, {}).wait({});
+  return sums[1] > 0 ? sums[0] / sums[1] : 0;
+}
+
 }  // namespace gt

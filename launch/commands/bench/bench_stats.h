@@ -16,5 +16,7 @@ double quantile(std::vector<double> measured, double share);
 
 // Returns the maximum over all ranks, on all ranks. Collective.
 double slowest(ProcessGroup& world, double seconds);
+// Returns the mean over the ranks that `counts`, on all ranks; 0 if there are none. Collective.
+double mean_of(ProcessGroup& world, double seconds, bool counts);
 
 }  // namespace gt

@@ -18,7 +18,9 @@ struct MeasuredMotion {
   int ranks;
   Motion motion;
   int64_t bytes;
-  Spread seconds;  // per call, on the slowest rank
+  // Per call, on the slowest rank. Of messages the mean over the ranks: ranks leave a barrier up to a latency apart, by
+  // which some wait longer for their message and others less.
+  Spread seconds;
   double wire() const;
 };
 

@@ -164,18 +164,23 @@ HostFacts facts_from_json(const std::string& text, const std::string& host) {
   return facts;
 }
 
-HostReport collect_facts(const std::vector<std::string>& hosts, const FactsRequest& request, int ssh_port) {
-  const std::string program = own_program();
+namespace {
+
+std::string facts_command(const FactsRequest& request) {
   std::string command =
-      "cd " + shell_word(fs::current_path().string()) + " && exec " + shell_word(program) + " check --here";
+      "cd " + shell_word(fs::current_path().string()) + " && exec " + shell_word(own_program()) + " check --here";
   for (const std::string& file : request.files) command += " --file " + shell_word(file);
   if (!request.folder.empty()) command += " --folder " + shell_word(request.folder);
   if (!request.marker.empty()) command += " --marker " + shell_word(request.marker);
+  return command;
+}
+
+HostReport report_of(const std::vector<HostAnswer>& answers) {
   HostReport out;
-  for (const HostAnswer& a : run_on_hosts(hosts, command, ssh_port, kAnswerSeconds)) {
+  for (const HostAnswer& a : answers) {
     out.unreachable |= a.code == HostAnswer::kNone || a.code == HostAnswer::kSshFailed;
     if (a.code != 0 || a.out.empty()) {
-      out.problems.push_back(failure_of(a, program));
+      out.problems.push_back(failure_of(a, own_program()));
       continue;
     }
     try {
@@ -184,6 +189,32 @@ HostReport collect_facts(const std::vector<std::string>& hosts, const FactsReque
     } catch (const Error& e) { out.problems.emplace_back(e.what()); }
   }
   return out;
+}
+
+void require_ready(const HostReport& report) {
+  std::vector<std::string> problems = report.problems;
+  for (const HostFacts& h : report.facts)
+    if (h.orted.empty())
+      problems.push_back(h.host +
+                         ": no orted in the PATH of a command that ssh runs there: install "
+                         "openmpi-bin, or use the portable folder");
+  GT_REQUIRE(problems.empty(), report.unreachable ? Exit::kHardware : Exit::kUsage,
+             "the job cannot start on these hosts:\n  ", fmt::format("{}", fmt::join(problems, "\n  ")),
+             "\nNothing was started. `gpttrain check` with the same flags shows all of them");
+}
+
+std::vector<std::string> names_of(const std::vector<HostSlots>& hosts) {
+  std::vector<std::string> names;
+  for (const HostSlots& h : hosts) names.push_back(h.host);
+  return names;
+}
+
+bool needs_check(const std::vector<HostSlots>& hosts) { return !other_agent_than_ssh() && !is_local_only(hosts); }
+
+}  // namespace
+
+HostReport collect_facts(const std::vector<std::string>& hosts, const FactsRequest& request, int ssh_port) {
+  return report_of(run_on_hosts(hosts, facts_command(request), ssh_port, kAnswerSeconds));
 }
 
 std::vector<std::string> differences(const std::vector<HostFacts>& all, const std::vector<int>& ranks, int threads,
@@ -264,19 +295,20 @@ std::string facts_table(const std::vector<HostFacts>& all, const std::vector<int
 }
 
 void require_ready_hosts(const std::vector<HostSlots>& hosts, int ssh_port) {
-  if (other_agent_than_ssh() || is_local_only(hosts)) return;
-  std::vector<std::string> names;
-  for (const HostSlots& h : hosts) names.push_back(h.host);
-  const HostReport report = collect_facts(names, {}, ssh_port);
-  std::vector<std::string> problems = report.problems;
-  for (const HostFacts& h : report.facts)
-    if (h.orted.empty())
-      problems.push_back(h.host +
-                         ": no orted in the PATH of a command that ssh runs there: install "
-                         "openmpi-bin, or use the portable folder");
-  GT_REQUIRE(problems.empty(), report.unreachable ? Exit::kHardware : Exit::kUsage,
-             "the job cannot start on these hosts:\n  ", fmt::format("{}", fmt::join(problems, "\n  ")),
-             "\nNothing was started. `gpttrain check` with the same flags shows all of them");
+  if (needs_check(hosts)) require_ready(collect_facts(names_of(hosts), {}, ssh_port));
+}
+
+ReadyCheck::ReadyCheck(const std::vector<HostSlots>& hosts, int ssh_port) {
+  if (needs_check(hosts))
+    run_ = std::make_unique<HostRun>(names_of(hosts), facts_command({}), ssh_port, kAnswerSeconds);
+}
+
+ReadyCheck::~ReadyCheck() = default;
+
+bool ReadyCheck::done() { return run_ == nullptr || run_->done(); }
+
+void ReadyCheck::require() {
+  if (run_ != nullptr) require_ready(report_of(run_->answers()));
 }
 
 }  // namespace gt

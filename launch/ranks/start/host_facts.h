@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 #include "launch/options/console_text.h"
 
 namespace gt {
+
+class HostRun;  // host_probe.h
 
 struct HostFacts {
   std::string host, program, isa, mpi, orted;  // orted: path of Open MPI's daemon; "" if absent
@@ -50,5 +53,17 @@ std::string facts_table(const std::vector<HostFacts>&, const std::vector<int>& r
 // Quick check before the first start of a job. Throws kUsage, or kHardware if a host does not answer, with one line for
 // each problem. No effect if another agent than ssh starts remote processes.
 void require_ready_hosts(const std::vector<HostSlots>&, int ssh_port);
+
+// The same check without blocking; its processes are children of this one.
+class ReadyCheck {
+ public:
+  ReadyCheck(const std::vector<HostSlots>&, int ssh_port);
+  ~ReadyCheck();
+  bool done();     // call several times a second
+  void require();  // once, after done(); throws as require_ready_hosts() does
+
+ private:
+  std::unique_ptr<HostRun> run_;  // nullptr: nothing to check
+};
 
 }  // namespace gt

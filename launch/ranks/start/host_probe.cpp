@@ -51,6 +51,7 @@ struct Probe {
 Probe start(const std::string& host, const std::string& command, int ssh_port) {
   Probe p;
   p.answer.host = host;
+  p.answer.code = HostAnswer::kNone;  // unless it starts
   int out[2], err[2];
   if (pipe2(out, O_CLOEXEC) != 0) return p;
   if (pipe2(err, O_CLOEXEC) != 0) return close(out[0]), close(out[1]), p;
@@ -118,17 +119,38 @@ bool other_agent_than_ssh() {
   return agent != nullptr && std::string(agent) != "ssh";
 }
 
-std::vector<HostAnswer> run_on_hosts(const std::vector<std::string>& hosts, const std::string& command, int ssh_port,
-                                     double limit_s) {
-  std::vector<Probe> probes;
-  for (const std::string& host : hosts) probes.push_back(start(host, command, ssh_port));
-  read_all(probes, limit_s);
+struct HostRun::Queries {
+  std::vector<Probe> list;
+};
+
+HostRun::HostRun(const std::vector<std::string>& hosts, const std::string& command, int ssh_port, double limit_s)
+    : queries_(std::make_unique<Queries>()), end_(now() + limit_s) {
+  for (const std::string& host : hosts) queries_->list.push_back(start(host, command, ssh_port));
+}
+
+HostRun::~HostRun() { answers(); }
+
+bool HostRun::done(double wait_s) {
+  const std::vector<Probe>& all = queries_->list;
+  read_all(queries_->list, wait_s);
+  return now() >= end_ || std::none_of(all.begin(), all.end(), [](const Probe& p) { return p.open(); });
+}
+
+std::vector<HostAnswer> HostRun::answers() {
   std::vector<HostAnswer> out;
-  for (Probe& p : probes) {
+  for (Probe& p : queries_->list) {
     reap(p);
     out.push_back(std::move(p.answer));
   }
+  queries_->list.clear();
   return out;
+}
+
+std::vector<HostAnswer> run_on_hosts(const std::vector<std::string>& hosts, const std::string& command, int ssh_port,
+                                     double limit_s) {
+  HostRun run(hosts, command, ssh_port, limit_s);
+  while (!run.done(limit_s)) continue;
+  return run.answers();
 }
 
 std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hosts, int ssh_port) {
@@ -146,39 +168,22 @@ std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hos
   return out;
 }
 
-struct ReturnWatch::Round {
-  double begun = 0;
-  std::vector<Probe> probes;
-};
-
 ReturnWatch::ReturnWatch(std::vector<std::string> hosts, int ssh_port)
     : hosts_(std::move(hosts)), ssh_port_(ssh_port), next_(now() + kReturnSeconds) {}
 
-ReturnWatch::~ReturnWatch() { stop(); }
+ReturnWatch::~ReturnWatch() = default;
 
 void ReturnWatch::stop() {
-  if (round_ != nullptr)
-    for (Probe& p : round_->probes) reap(p);
   round_.reset();
   next_ = now() + kReturnSeconds;
 }
 
 const std::vector<std::string>& ReturnWatch::answering() {
-  if (round_ == nullptr && now() >= next_) {
-    round_ = std::make_unique<Round>();
-    round_->begun = now();
-    for (const std::string& host : hosts_) round_->probes.push_back(start(host, "true", ssh_port_));
-  }
-  if (round_ == nullptr) return answering_;
-  read_all(round_->probes, 1e-3);
-  const bool open = std::any_of(round_->probes.begin(), round_->probes.end(), [](const Probe& p) { return p.open(); });
-  if (open && now() - round_->begun < kLimitSeconds) return answering_;
+  if (round_ == nullptr && now() >= next_) round_ = std::make_unique<HostRun>(hosts_, "true", ssh_port_, kLimitSeconds);
+  if (round_ == nullptr || !round_->done()) return answering_;
   answering_.clear();
-  for (Probe& p : round_->probes) {
-    reap(p);
-    if (p.pid > 0 && p.answer.code == 0) answering_.push_back(p.answer.host);
-    p.pid = -1;
-  }
+  for (const HostAnswer& a : round_->answers())
+    if (a.code == 0) answering_.push_back(a.host);
   stop();
   return answering_;
 }

@@ -30,6 +30,23 @@ struct UnreachableHost {
   std::string host, why;  // ssh's last line, or "no answer to ssh within 8 s"
 };
 
+// The same without blocking: its processes are children of this one, and its destructor ends them.
+class HostRun {
+ public:
+  HostRun(const std::vector<std::string>& hosts, const std::string& command, int ssh_port, double limit_s);
+  ~HostRun();
+  HostRun(const HostRun&) = delete;
+  HostRun& operator=(const HostRun&) = delete;
+  // Returns whether all have ended or the limit has expired, after at most `wait_s`. Call several times a second.
+  bool done(double wait_s = 1e-3);
+  std::vector<HostAnswer> answers();  // once, after done(); ends what has not answered
+
+ private:
+  struct Queries;
+  std::unique_ptr<Queries> queries_;
+  double end_;
+};
+
 // Runs `true` on all machines except this one. Takes about 0.3 s if all answer, 8 s at most. Returns nothing if another
 // agent than ssh is configured or ssh is not installed.
 std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>&, int ssh_port);
@@ -45,10 +62,9 @@ class ReturnWatch {
   void stop();                                  // ends ssh processes
 
  private:
-  struct Round;
   const std::vector<std::string> hosts_;
   const int ssh_port_;
-  std::unique_ptr<Round> round_;  // in progress
+  std::unique_ptr<HostRun> round_;  // in progress
   std::vector<std::string> answering_;
   double next_;
 };

@@ -86,7 +86,7 @@ class Supervisor {
   bool choose_layout();  // for the machines that answer; false: they lack slots for any
   void note_layout(const std::optional<Replicas>& before) const;
   std::function<bool(bool)> recall() const;  // JobCommand::recall of a job with fewer replicas
-  bool is_ready_for_more(const std::vector<std::string>& answering) const;
+  int64_t more_replicas(const std::vector<std::string>& answering, std::vector<HostSlots>& use) const;
   // Waits until the answering machines have slots for all ranks; returns an exit code if that fails.
   std::optional<Exit> await_hosts(const SignalGate&);
   std::vector<Commit> commits() const;  // newest first
@@ -217,9 +217,9 @@ void Supervisor::note_layout(const std::optional<Replicas>& before) const {
                  {"seconds_lost", 0.0}});
 }
 
-// Returns whether hosts that answer again allow more replicas, and are ready: a start that fails on them would end a
-// job that runs well.
-bool Supervisor::is_ready_for_more(const std::vector<std::string>& answering) const {
+// Returns the replicas that the hosts allow with those that answer again, and the hosts to `use`; 0 if they allow no
+// more than now.
+int64_t Supervisor::more_replicas(const std::vector<std::string>& answering, std::vector<HostSlots>& use) const {
   std::vector<HostSlots> all = hosts();
   std::erase_if(all, [&](const HostSlots& h) {
     return std::find(answering.begin(), answering.end(), h.host) == answering.end() &&
@@ -230,33 +230,53 @@ bool Supervisor::is_ready_for_more(const std::vector<std::string>& answering) co
     const auto layout = fewer_replicas(command_.loaded, slots);
     more = layout ? layout->dp : 0;
   }
-  if (more <= fewer_->dp) return false;
-  try {
-    require_ready_hosts(hosts_in_use(all, world_of(more)), static_cast<int>(config_.launch.ssh_port));
-  } catch (const Error& e) {
-    fmt::print(stderr, "gpttrain: {} answers again, but is not ready: {}\n", fmt::join(answering, ", "), e.what());
-    return false;
-  }
-  fmt::print(stderr, "gpttrain: {} answers again; the job stops here and restarts with dp {}\n",
-             fmt::join(answering, ", "), more);
-  return true;
+  if (more <= fewer_->dp) return 0;
+  use = hosts_in_use(all, world_of(more));
+  return more;
 }
 
 // Stops the job at the first checkpoint that it commits after lost hosts have answered, and not before it has run with
-// them for a while if they were not ready.
+// them for a while if they were not ready. A check whether they are precedes: a start that fails on them would end a
+// job that runs well. It does not block, so that signals and verdicts are served meanwhile.
 std::function<bool(bool)> Supervisor::recall() const {
+  struct State {
+    std::optional<ReturnWatch> watch;
+    std::optional<Commit> first;
+    std::unique_ptr<ReadyCheck> check;  // in progress
+    std::string hosts;                  // that answered when it began
+    int64_t dp = 0;                     // with them
+  };
   std::vector<std::string> lost;
   for (const UnreachableHost& u : unreachable_) lost.push_back(u.host);
-  const auto watch = std::make_shared<ReturnWatch>(lost, static_cast<int>(config_.launch.ssh_port));
-  return [this, watch, first = std::optional<Commit>()](bool running) mutable {
-    if (!running) return watch->stop(), false;
-    const std::vector<std::string>& answering = watch->answering();
-    if (answering.empty()) return first.reset(), false;
+  const auto state = std::make_shared<State>();
+  state->watch.emplace(lost, static_cast<int>(config_.launch.ssh_port));
+  return [this, state](bool running) {
+    State& s = *state;
+    if (!running) return s.check.reset(), s.watch->stop(), false;
+    if (s.check) {
+      if (!s.check->done()) return false;
+      const std::unique_ptr<ReadyCheck> check = std::move(s.check);
+      try {
+        check->require();
+      } catch (const Error& e) {
+        fmt::print(stderr, "gpttrain: {} answers again, but is not ready: {}\n", s.hosts, e.what());
+        return false;
+      }
+      fmt::print(stderr, "gpttrain: {} answers again; the job stops here and restarts with dp {}\n", s.hosts, s.dp);
+      return true;
+    }
+    const std::vector<std::string>& answering = s.watch->answering();
+    if (answering.empty()) return s.first.reset(), false;
     const Commit latest = newest();
-    if (!first) first = latest;
-    if (latest.step == first->step && latest.inode == first->inode) return false;
-    first = latest;
-    return is_ready_for_more(answering);
+    if (!s.first) s.first = latest;
+    if (latest.step == s.first->step && latest.inode == s.first->inode) return false;
+    s.first = latest;
+    std::vector<HostSlots> use;
+    s.dp = more_replicas(answering, use);
+    if (s.dp == 0) return false;
+    s.hosts = fmt::format("{}", fmt::join(answering, ", "));
+    s.check = std::make_unique<ReadyCheck>(use, static_cast<int>(config_.launch.ssh_port));
+    return false;
   };
 }
 

@@ -19,7 +19,7 @@ struct SiteActions {
   const char *site, *actions;
 };
 constexpr SiteActions kSites[] = {{"step", " kill stop segv abort terminate exit delay "},
-                                  {"save", " delay "},
+                                  {"save", " stop delay "},
                                   {"forward", " nan inf "},
                                   {"backward", " nan inf "},
                                   {"grad", " nan inf scale "},

@@ -93,8 +93,11 @@ void Injector::at_step(int64_t step) const {
 }
 
 void Injector::at_save(int64_t step) const {
-  for (const Injection& f : faults_)
-    if (hits(f, "save", step)) std::this_thread::sleep_for(std::chrono::milliseconds(f.ms));
+  for (const Injection& f : faults_) {
+    if (!hits(f, "save", step)) continue;
+    if (f.action == "stop") kill(getpid(), SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(f.ms));
+  }
 }
 
 void Injector::at_tensors(const char* site, int64_t step, const std::vector<ShardView>& views, const Backend& backend,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "parallel/comm/stall_report.h"
+
 namespace gt {
 
 double RankStatus::Times::p99() const {
@@ -18,7 +20,7 @@ double RankStatus::Times::p99() const {
 double RankStatus::limit_of(RunPhase p) const {
   switch (p) {
     case RunPhase::kFirstStep: return 300;
-    case RunPhase::kStep: return step_limit_ > 0 ? step_limit_ : std::max(10.0, 5 * steps_.p99());
+    case RunPhase::kStep: return step_limit_ > 0 ? step_limit_ : std::max(kStepLimitSeconds, 5 * steps_.p99());
     case RunPhase::kEval: return evals_.count == 0 ? 300 : std::max(60.0, 5 * evals_.p99());
     default: return 600;
   }

@@ -188,6 +188,7 @@ void StallMonitor::Impl::check_for_stalls(int64_t now) {
   std::vector<RankView> ranks = everybody(now);
   const double awake = static_cast<double>(now - awake_since) * 1e-9;
   for (RankView& r : ranks) r.waited_s = std::min(r.waited_s, awake);
+  shorten_limits_for_frozen(ranks, &board);
   const auto late = longest_wait(ranks);
   if (!late) {
     if (const int64_t since = board.head->reported.exchange(0); since != 0)

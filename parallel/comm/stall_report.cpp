@@ -177,6 +177,16 @@ bool late_on_checkpoint_io(const Diagnosis& d, const std::vector<RankView>& rank
          });
 }
 
+void shorten_limits_for_frozen(std::vector<RankView>& ranks, const CommBoard* board) {
+  const auto frozen = [](const RankView& v) { return v.frozen; };
+  if (std::none_of(ranks.begin(), ranks.end(), frozen)) return;
+  const Diagnosis d = diagnose(ranks, board);
+  if (d.kind != StallKind::kLate ||
+      !std::all_of(d.ranks.begin(), d.ranks.end(), [&](int r) { return ranks[static_cast<size_t>(r)].frozen; }))
+    return;
+  for (RankView& r : ranks) r.limit_s = std::min(r.limit_s, kStepLimitSeconds);
+}
+
 std::optional<int> longest_wait(const std::vector<RankView>& ranks, double factor, double at_least) {
   std::optional<int> worst;
   double most = 0;

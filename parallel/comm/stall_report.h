@@ -37,7 +37,8 @@ struct RankView {
   const GroupView* find(uint64_t key) const;
 };
 
-constexpr double kFrozenSeconds = 3;  // without a heartbeat
+constexpr double kFrozenSeconds = 3;      // without a heartbeat
+constexpr double kStepLimitSeconds = 10;  // shortest limit of a wait in a step
 
 // Index: local rank; a caller may append ranks of other machines. `now`: steady_ns.
 std::vector<RankView> read_board(const CommBoard&, int64_t now);
@@ -63,6 +64,9 @@ Diagnosis diagnose(const std::vector<RankView>&, const CommBoard* board = nullpt
 
 // Whether all late ranks are alive and reading or writing checkpoints: slow disks are not a hang.
 bool late_on_checkpoint_io(const Diagnosis&, const std::vector<RankView>&);
+
+// Lowers all limits to that of a fast step if frozen ranks alone are late: their phase explains slowness, not silence.
+void shorten_limits_for_frozen(std::vector<RankView>&, const CommBoard* board = nullptr);
 
 // Returns the waiting rank furthest beyond its limit, in seconds; nullopt if none is beyond both `factor` x its limit
 // and `at_least` seconds. Frozen ranks are skipped.

@@ -160,6 +160,18 @@ TEST_CASE("the longest wait is compared with its own phase's limit") {
   CHECK_FALSE(longest_wait(ranks));
 }
 
+TEST_CASE("a frozen rank has no longer limit in a save than in a step and a slow one does") {
+  auto ranks = two_by_two();
+  waits_in(ranks[0], 1, 5, 11);
+  ranks[0].limit_s = 600;
+  shorten_limits_for_frozen(ranks);  // rank 1 is late, and alive
+  CHECK_FALSE(longest_wait(ranks));
+  ranks[1].frozen = true;
+  shorten_limits_for_frozen(ranks);
+  CHECK(longest_wait(ranks) == 0);
+  CHECK_FALSE(longest_wait(ranks, 1, 20));
+}
+
 TEST_CASE("limits of the phases, and of steps five times the observed slow ones") {
   RankStatus s;
   const auto limit = [&](RunPhase p) {

@@ -75,6 +75,18 @@ TEST_CASE("a stopped process is named, whichever rank it is, and the run ends wi
   }
 }
 
+TEST_CASE("a process that stops while it saves is named and ends the run as one that stops in a step", "[R12]") {
+  TempDir dir;
+  const Outcome r = gpttrain(kRun + "--tp 2 --comm.stall_warn_s 4 --comm.stall_abort_s 5 --checkpoint.every 4 " +
+                                 "--fault.inject stop@save:rank=1,step=8",
+                             dir.path(), 100);
+  INFO(r.out);
+  CHECK(r.code == 124);
+  CHECK(r.prints("stalled: not arrived: rank 1\n"));
+  CHECK(r.prints("frozen, no sign of life for"));
+  CHECK(r.prints("hang: the run ends"));
+}
+
 TEST_CASE("a killed rank ends the run at once, is named with its rank coordinates, and leaves nothing behind",
           "[R11]") {
   for (int rank : {0, 3}) {

@@ -205,7 +205,7 @@ TEST_CASE("copies in memory: a restart loses no finished step and writes the log
                                    "--launch.max_restarts 3 --log.name x --fault.peer_copies 1 "
                                    "--fault.inject delay@step:ms=50",
                                dir.path(), 100, [&](int pid) {
-                                 wait_for_step(dir / "runs/x/log.jsonl", 10);
+                                 wait_for_step(dir / "runs/x/log.jsonl", 11);  // the copy of step 10 is complete
                                  const int rank = process_of(pid, 1) > 0 ? process_of(pid, 1) : children(pid).at(0);
                                  copies = copies_of(rank);
                                  CHECK(std::filesystem::exists(copies + "/rank-1.0"));

@@ -1,7 +1,8 @@
-// GEMM on the CPU. The result is split into tiles of fixed size, distributed over the pool; a single-threaded oneDNN
-// kernel computes each tile, and the epilogue (GELU, rounding) runs while it is in cache. The inner dimension is never
-// split, so the bits of an element depend on the shapes alone. bf16 is multiplied natively where supported (AVX-512
-// BF16); otherwise 16-bit operands are widened to f32 first, versioned weights once per version.
+// GEMM on the CPU. The result is split into tiles of fixed size, distributed over the pool; one thread computes each
+// tile, with our own kernel (f32 with AVX-512) or a oneDNN one, and the epilogue (GELU, rounding) runs while it is in
+// cache. The inner dimension is never split over threads, so the bits of an element depend on the shapes alone. bf16 is
+// multiplied natively where supported (AVX-512 BF16); otherwise 16-bit operands are widened to f32 first, versioned
+// weights once per version.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -38,9 +39,12 @@ struct Job {
   bool converted = false;         // a and b have another dtype
   bool staged = false;            // tiles are computed dense in f32 scratch and written out from there
   bool has_16bit_result = false;  // out or aux is 16-bit
+  bool direct = false;            // tiles are computed by Simd::gemm_block, not by oneDNN
+  bool long_blocks = false;       // direct: see block_depth
   bool pack = false;              // b is read from a packed copy
   int64_t version = 0;            // version of that copy; 0: repacked at every call
   const PackedMatrix* packed = nullptr;
+  const float* panels = nullptr;        // the packed copy, if direct
   float* sums = nullptr;                // column sums of out over blocks of kSumBlock rows: [blocks, n]
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
   EpilogueRows rows{};
@@ -153,6 +157,7 @@ class Worker {
 
  private:
   void* a_of(int64_t row_tile, int64_t rows);
+  void multiply(int64_t row, int64_t col, int64_t rows, int64_t cols, float* c, int64_t ldc, bool more);
   const Job& job_;
   GemmCache& cache_;
   const int thread_;
@@ -177,19 +182,55 @@ void* Worker::a_of(int64_t row_tile, int64_t rows) {
   return columns;
 }
 
+// Elements of the inner dimension in the next block, of `left`. A block is one fma chain per element of the result, and
+// blocks are added in order. The lengths are those of oneDNN's kernels, so both are bitwise identical (except for
+// single rows or columns): brgemm for dense results, a classic blocked GEMM otherwise.
+int64_t block_depth(const Job& job, int64_t left) {
+  if (job.long_blocks) return std::min<int64_t>(left, job.k <= 1024 ? 512 : 1024);
+  constexpr int64_t kBlock = 384;
+  return left >= 2 * kBlock ? kBlock : left > kBlock ? (left + 1) / 2 : left;
+}
+
+// Computes a tile of a direct job in c, rows `ldc` apart, bias included. `more`: adds to c.
+void Worker::multiply(int64_t row, int64_t col, int64_t rows, int64_t cols, float* c, int64_t ldc, bool more) {
+  const Gemm& g = *job_.op;
+  const Simd& f = *job_.simd;
+  // Elements of the inner dimension whose rows of b, strided ones if a is transposed, stay in the L1 or L2 cache.
+  const int64_t depth = g.trans_a ? 128 : 512;
+  const int64_t a_row = g.trans_a ? 1 : job_.k, a_col = g.trans_a ? job_.m : 1, ldb = job_.panels ? kRowsPanel : job_.n;
+  const float* a = reinterpret_cast<const float*>(job_.a) + row * a_row;
+  const float* b = job_.panels ? job_.panels + col * job_.k : reinterpret_cast<const float*>(job_.b) + col;
+  float* sum = cache_.addend(thread_);
+  for (int64_t block = 0, end = 0; block < job_.k; block = end) {
+    end = block + block_depth(job_, job_.k - block);
+    const bool adds = more || block > 0;
+    float* z = adds ? sum : c;
+    const int64_t ldz = adds ? kRowsPanel : ldc;
+    for (int64_t p = block; p < end; p += depth)
+      f.gemm_block(rows, cols, std::min(depth, end - p), a + p * a_col, a_row, a_col, b + p * ldb, ldb, z, ldz,
+                   p > block);
+    for (int64_t r = 0; adds && r < rows; ++r) f.add(c + r * ldc, z + r * ldz, c + r * ldc, cols);
+  }
+  for (int64_t r = 0; g.bias && r < rows; ++r) f.add(c + r * ldc, job_.bias + col, c + r * ldc, cols);
+}
+
 void Worker::run(int64_t row_tile, int64_t panel) {
   const Gemm& g = *job_.op;
   const int64_t row = row_tile * job_.tile_rows, col = panel * job_.panel;
   const int64_t rows = std::min(job_.tile_rows, job_.m - row), cols = std::min(job_.panel, job_.n - col);
-  const TileKernel& kernel = *job_.kernel[rows != job_.tile_rows][cols != job_.panel];
-  void* b = job_.packed ? nullptr : at(job_.b, col * (g.trans_b ? job_.k : 1) * size_of(job_.in));
-  float* bias = g.bias ? const_cast<float*>(job_.bias) + col : nullptr;
   const Tensor& to = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
   float* tile = job_.staged ? cache_.tile(thread_, (job_.tile_rows + 1) * job_.panel) : nullptr;
   void* c = job_.staged ? static_cast<void*>(tile) : at(to.data, (row * job_.n + col) * size_of(to.dtype));
-  kernel.run(thread_, cache_.stream(thread_), a_of(row_tile, rows), b,
-             job_.packed ? job_.packed->panel(panel) : nullptr, bias, c,
-             cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
+  if (job_.direct) {
+    multiply(row, col, rows, cols, static_cast<float*>(c), job_.staged ? cols : job_.n, g.accumulate && !job_.staged);
+  } else {
+    const TileKernel& kernel = *job_.kernel[rows != job_.tile_rows][cols != job_.panel];
+    void* b = job_.packed ? nullptr : at(job_.b, col * (g.trans_b ? job_.k : 1) * size_of(job_.in));
+    float* bias = g.bias ? const_cast<float*>(job_.bias) + col : nullptr;
+    kernel.run(thread_, cache_.stream(thread_), a_of(row_tile, rows), b,
+               job_.packed ? job_.packed->panel(panel) : nullptr, bias, c,
+               cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
+  }
   if (job_.staged && job_.has_16bit_result) {
     finish_staged(job_, tile, row, col, rows, cols, tile + job_.tile_rows * job_.panel);
   } else if (job_.staged) {
@@ -293,6 +334,30 @@ void stage_wide_tiles(Job& job, GemmCache& cache) {
   pick_kernels(job, cache, false);
 }
 
+// Chooses our own kernel where it is at least as fast as oneDNN's: f32 with AVX-512, b in packed panels or small enough
+// to be read from the L2 cache row by row. It writes tiles to their place and packs a transposed b in registers.
+bool choose_direct(Job& job, const GemmCache& cache) {
+  constexpr int64_t kPage = 4096, kSmall = 1 << 17, kSmallGradient = 1 << 15;  // floats
+  const Gemm& g = *job.op;
+  const auto f32 = [](const Tensor& t) { return !t || t.dtype == DType::kF32; };
+  if (current_isa() < Isa::kAvx512 || cache.layout_forced() || !f32(g.a) || !f32(g.out) || !f32(g.aux) || !f32(g.bias))
+    return false;
+  if (g.trans_a) {
+    if (g.trans_b || job.m * job.n > kSmallGradient) return false;
+  } else if (g.trans_b) {
+    if (g.b_version == 0 && job.m < kTileRows) return false;
+    job.pack = true;
+  } else {
+    job.pack = g.b_version > 0 && job.n * 4 % kPage == 0;  // rows a multiple of a page apart share cache sets
+    if (!job.pack && job.k * job.n > kSmall) return false;
+  }
+  job.direct = true;
+  job.long_blocks = g.trans_b || (!g.trans_a && job.n <= 256);
+  job.staged = g.accumulate && job.long_blocks;
+  job.panel = kRowsPanel;
+  return true;
+}
+
 // Everything that shapes, dtypes and the processor determine.
 Job prepare(const Gemm& g, GemmCache& cache) {
   Job job{.op = &g};
@@ -301,7 +366,8 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   validate(g, job.m, job.n, job.k);
   job.rows = epilogue_rows();
   job.simd = &simd();
-  if (job.k == 0) return job;
+  job.version = g.b_version;
+  if (job.k == 0 || choose_direct(job, cache)) return job;
   const bool native = g.a.dtype == DType::kF32 || (g.a.dtype == DType::kBF16 && multiplies_bf16());
   job.in = native ? g.a.dtype : DType::kF32;
   job.converted = !native;
@@ -309,7 +375,6 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   // 16-bit tensors use dense f32 tiles, which enable block kernels and packed panels (see stage_wide_tiles).
   job.staged = job.has_16bit_result || (is_16bit(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
   job.panel = panel_columns(g, job.n);
-  job.version = g.b_version;
   const bool used_enough = job.version > 0 || job.m >= kTileRows, convert_once = job.converted && job.version > 0;
   job.pack = used_enough && (convert_once || cache.worth_packing(job.k, job.n, job.panel, g.trans_b, job.in));
   if (!pick_kernels(job, cache, job.pack) && job.pack && !cache.layout_forced())
@@ -324,7 +389,8 @@ int64_t weight_copy_bytes(const Gemm& g) {
   thread_local GemmCache cache(1);
   if (g.out.numel() == 0) return 0;
   const Job job = prepare(g, cache);
-  return job.pack && job.version > 0 ? cache.copy_bytes(job.k, job.n, job.panel, job.in) : 0;
+  if (!job.pack || job.version == 0) return 0;
+  return job.direct ? ColumnPanels::bytes_of(job.k, job.n) : cache.copy_bytes(job.k, job.n, job.panel, job.in);
 }
 
 int64_t held_copy_bytes(Stream stream) { return cpu_context(stream).gemm().kept_bytes(); }
@@ -360,7 +426,9 @@ void gemm(const Gemm& g, Stream stream) {
   }
   job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
   if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
-  if (job.pack) {
+  if (job.pack && job.direct) {
+    job.panels = cache.column_panels(g.b.as<float>(), job.k, job.n, g.trans_b, job.version, context.pool);
+  } else if (job.pack) {
     PackedMatrix& copy = cache.copy_of(g.b.data, job.k, job.n, job.panel, g.trans_b, job.in, job.version);
     if (!copy.holds(job.version)) cache.pack(copy, operand(job, g.b, context, kSlotB), job.version, context.pool);
     job.packed = &copy;
@@ -375,9 +443,11 @@ void gemm(const Gemm& g, Stream stream) {
     const SingleOpenMpThread single;
     Worker worker(job, cache, thread);
     for (int64_t i = begin; i < end; ++i) {
-      if (g.trans_a) {  // the copied columns of a row tile are reused for all panels
+      // By rows: the copied columns of a row tile are reused for all panels, and a direct job reads the larger operand
+      // once. By panels: a panel is reused for all row tiles while in cache.
+      if (job.direct ? job.m >= job.n : g.trans_a) {
         worker.run(i / panels, i % panels);
-      } else {  // a panel is reused for all row tiles while in cache
+      } else {
         worker.run(i % row_tiles, i / row_tiles);
       }
     }

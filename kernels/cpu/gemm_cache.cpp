@@ -160,8 +160,36 @@ void GemmCache::pack(PackedMatrix& copy, const void* bytes, int64_t version, Thr
   ++packs_;
 }
 
+int64_t ColumnPanels::bytes_of(int64_t k, int64_t n) {
+  return (n + kRowsPanel - 1) / kRowsPanel * kRowsPanel * k * static_cast<int64_t>(sizeof(float));
+}
+
+const float* GemmCache::column_panels(const float* b, int64_t k, int64_t n, bool trans, int64_t version,
+                                      ThreadPool& pool) {
+  ColumnPanels& to = panels_[{version > 0 ? b : nullptr, k, n, kRowsPanel, trans, DType::kF32}];
+  auto* panels = reinterpret_cast<float*>(to.storage.get(ColumnPanels::bytes_of(k, n)));
+  if (version > 0 && to.version == version) return panels;
+  to.version = version;
+  ++packs_;
+  const Simd& f = simd();
+  pool.parallel_for((n + kRowsPanel - 1) / kRowsPanel, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t col = i * kRowsPanel, cols = std::min(kRowsPanel, n - col);
+      float* panel = panels + col * k;
+      if (trans) {
+        f.transpose_rows(b + col * k, k, cols, k, panel);
+        continue;
+      }
+      for (int64_t p = 0; p < k; ++p) std::copy_n(b + p * n + col, cols, panel + p * kRowsPanel);
+    }
+  });
+  return panels;
+}
+
 int64_t GemmCache::kept_bytes() const {
   int64_t sum = 0;
+  for (const auto& [key, copy] : panels_)
+    if (key.address != nullptr) sum += copy.storage.bytes();
   for (const auto& [key, matrix] : packed_)
     if (key.address != nullptr) sum += matrix.bytes();
   return sum;

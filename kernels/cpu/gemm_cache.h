@@ -7,8 +7,12 @@
 
 #include "kernels/core/tensor.h"
 #include "kernels/cpu/context.h"
+#include "kernels/cpu/simd.h"
 
 namespace gt::cpu {
+
+// Rows per tile. Fixed, so that the tiling, and with it every bit, is independent of the thread count.
+constexpr int64_t kTileRows = 64;
 
 // Tile GEMM c [m,n] (+)= op(a) op(b) + bias; bias and c f32; leading dimensions in elements. packed: b is a panel of a
 // PackedMatrix, ldb unused.
@@ -73,6 +77,13 @@ class PackedMatrix {
   Reorder full_, tail_;
 };
 
+// A right-hand side as f32 panels [k][kRowsPanel] of its columns, which Simd::gemm_block reads.
+struct ColumnPanels {
+  Scratch storage;
+  int64_t version = 0;  // weight version of the panels; 0: none
+  static int64_t bytes_of(int64_t k, int64_t n);
+};
+
 struct PackKey {
   const void* address = nullptr;  // nullptr: repacked at every call
   int64_t k = 0, n = 0, panel = 0;
@@ -97,6 +108,9 @@ class GemmCache {
   // version. version > 0: cached under b's address until the version changes. 0: valid until the next such call of this
   // shape.
   PackedMatrix& copy_of(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type, int64_t version);
+  // The same for Simd::gemm_block. Returns the panels, packed from b ([k, n] or, transposed, [n, k]) unless they hold
+  // the version.
+  const float* column_panels(const float* b, int64_t k, int64_t n, bool trans, int64_t version, ThreadPool& pool);
   // `bytes`: b in the copy's dtype.
   void pack(PackedMatrix& copy, const void* bytes, int64_t version, ThreadPool& pool);
 
@@ -107,6 +121,10 @@ class GemmCache {
   // f32 tile of this thread, for results that are converted on output.
   float* tile(int thread, int64_t count) {
     return reinterpret_cast<float*>(threads_[static_cast<size_t>(thread)].tile.get(count * 4));
+  }
+  // A tile of kTileRows x kRowsPanel of this thread, of a block of the inner dimension.
+  float* addend(int thread) {
+    return reinterpret_cast<float*>(threads_[static_cast<size_t>(thread)].addend.get(kTileRows * kRowsPanel * 4));
   }
   // Columns of a transposed a, gathered from widely strided rows.
   std::byte* columns(int thread, int64_t bytes) { return threads_[static_cast<size_t>(thread)].columns.get(bytes); }
@@ -127,21 +145,19 @@ class GemmCache {
   const dnnl::memory::desc& panel_layout(int64_t k, int64_t width, DType type);
   struct PerThread {
     dnnl::stream stream;
-    Scratch scratchpad, tile, columns;
+    Scratch scratchpad, tile, addend, columns;
   };
   dnnl::engine engine_;
   std::vector<PerThread> threads_;
   std::unordered_map<TileSpec, TileKernel, TileSpecHash> kernels_;
   std::unordered_map<PackKey, PackedMatrix, PackKeyHash> packed_;
+  std::unordered_map<PackKey, ColumnPanels, PackKeyHash> panels_;
   // Panel layouts, keyed with no address and n = panel.
   std::unordered_map<PackKey, dnnl::memory::desc, PackKeyHash> layouts_;
   Scratch converted_[4];
   dnnl::memory::format_tag panel_tag_ = dnnl::memory::format_tag::any;
   int64_t packs_ = 0;
 };
-
-// Rows per tile. Fixed, so that the tiling, and with it every bit, is independent of the thread count.
-constexpr int64_t kTileRows = 64;
 
 // Padding per row of a copy, in elements, so its rows do not share cache sets.
 constexpr int64_t kPadding = 16;

@@ -111,6 +111,13 @@ struct Simd {
   void (*softmax_stats)(const float* x, int64_t n, float* max, float* sum);
   // The same, also out = e^(x - max).
   void (*softmax_exps)(const float* x, float* out, int64_t n, float* max, float* sum);
+  // c[m, n] = (with `more`: +=) a b. Element (i, p) of a is a[i * a_row + p * a_col]; rows of b and c are ldb and ldc
+  // apart. Each element is one fma chain in ascending p.
+  void (*gemm_block)(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b,
+                     int64_t ldb, float* c, int64_t ldc, bool more);
+  // to[p * kRowsPanel + j] = w[j * ldw + p] for j < n <= kRowsPanel and p < k: columns of w^T for gemm_block. Columns
+  // from n on are 0 up to a whole vector.
+  void (*transpose_rows)(const float* w, int64_t ldw, int64_t n, int64_t k, float* to);
   // c[m, n] = (with `more`: +=) a[m, k] w[n, k]^T, n <= kRowsPanel; rows of c are kRowsPanel apart. Each element is one
   // fma chain in ascending k, so a row of c depends on no other row. k <= kRowsDepth; scratch: kRowsDepth * kRowsPanel
   // floats.

@@ -1,4 +1,4 @@
-// Small in-register GEMMs on cache-resident blocks, used by attention. Large ones use GEMM (gemm.cpp). Body of
+// In-register GEMMs on cache-resident blocks, used by attention and, tile by tile, by gemm.cpp. Body of
 // simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd.h"
@@ -50,20 +50,34 @@ inline void gemm_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k,
   }
 }
 
+// A number as a type.
+template <int kN>
+struct Count {
+  static constexpr int value = kN;
+};
+
+// Rows of a register tile of kVecs column vectors: as many accumulators as hide the latency of fma and fit the
+// registers (32 with AVX-512, else 16).
+template <int kVecs>
+constexpr int kTall = kLanes == 16 ? (kVecs == 4   ? 6
+                                      : kVecs == 1 ? 16
+                                                   : 8)
+                                   : 6;
+
 template <int kVecs, class Lanes>
 inline void gemm_columns(int64_t rows, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
                          int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last) {
   int64_t i = 0;
-  for (; i + 6 <= rows; i += 6) {
-    gemm_tile<6, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
-  }
-  for (; i + 4 <= rows; i += 4) {
-    gemm_tile<4, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
-  }
-  for (; i + 2 <= rows; i += 2) {
-    gemm_tile<2, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
-  }
-  if (i < rows) gemm_tile<1, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
+  const auto tiles = [&](auto height) {
+    constexpr int kRows = decltype(height)::value;
+    for (; i + kRows <= rows; i += kRows)
+      gemm_tile<kRows, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
+  };
+  tiles(Count<kTall<kVecs>>{});
+  if constexpr (kTall < kVecs >> 8) tiles(Count<8>{});
+  tiles(Count<4>{});
+  tiles(Count<2>{});
+  tiles(Count<1>{});
 }
 
 // c[rows, cols] (+)= a * b, see gemm_tile.
@@ -71,15 +85,17 @@ void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a, int64
                 int64_t ldb, float* c, int64_t ldc, bool accumulate) {
   constexpr int kWide = kLanes == 16 ? 4 : 2;
   int64_t j = 0;
-  for (; j + kWide * kLanes <= cols; j += kWide * kLanes) {
-    gemm_columns<kWide>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, Whole{});
+  const auto columns = [&](auto vecs, auto lanes) {
+    gemm_columns<decltype(vecs)::value>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, lanes);
+    j += decltype(vecs)::value * kLanes;
+  };
+  while (j + kWide * kLanes <= cols) columns(Count<kWide>{}, Whole{});
+  if constexpr (kWide == 4) {
+    if (j + 3 * kLanes <= cols) columns(Count<3>{}, Whole{});
+    if (j + 2 * kLanes <= cols) columns(Count<2>{}, Whole{});
   }
-  for (; j + kLanes <= cols; j += kLanes) {
-    gemm_columns<1>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, Whole{});
-  }
-  if (j < cols) {
-    gemm_columns<1>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, Part{static_cast<int>(cols - j)});
-  }
+  if (j + kLanes <= cols) columns(Count<1>{}, Whole{});
+  if (j < cols) columns(Count<1>{}, Part{static_cast<int>(cols - j)});
 }
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -137,7 +137,8 @@ struct Problem {
 struct Size {
   int64_t m, n, k;
 };
-const std::vector<Size> kSizes = {{1, 1, 1}, {7, 13, 5}, {65, 129, 33}, {64, 256, 32}, {130, 300, 70}, {1, 300, 9}};
+const std::vector<Size> kSizes = {{1, 1, 1},      {7, 13, 5},  {65, 129, 33}, {64, 256, 32},
+                                  {130, 300, 70}, {1, 300, 9}, {70, 140, 800}};
 
 std::vector<Options> all_options() {
   std::vector<Options> list;
@@ -350,6 +351,62 @@ TEST_CASE("a packed weight is repacked when its version changes, and only then")
   cpu::gemm({.a = dy.tensor, .b = p.b.tensor, .out = dx.tensor, .b_version = 8}, stream_of(context));
   CHECK(context.gemm().packs() == 3);
   CHECK(run() == 3);
+}
+
+TEST_CASE("an f32 gemm with AVX-512 is bitwise the sum of fma chains over blocks of the inner dimension") {
+  if (cpu::best_isa() < cpu::Isa::kAvx512) return;
+  struct Case {
+    Size size;
+    Options with;
+    std::vector<int64_t> blocks;
+  };
+  const Case cases[] = {{{70, 100, 600}, {.trans_b = true, .version = 5}, {512, 88}},
+                        {{70, 100, 1500}, {.trans_b = true, .accumulate = true, .bias = false}, {1024, 476}},
+                        {{70, 128, 600}, {.version = 5}, {512, 88}},
+                        {{66, 300, 401}, {.version = 5}, {201, 200}},
+                        {{100, 60, 800}, {.trans_a = true}, {384, 208, 208}},
+                        {{100, 60, 800}, {.trans_a = true, .accumulate = true}, {384, 208, 208}}};
+  for (const auto& [size, with, blocks] : cases) {
+    CpuContext context(3);
+    Problem p(size.m, size.n, size.k, with);
+    cpu::gemm(p.args, stream_of(context));
+    CAPTURE(size.m, size.n, size.k, with.trans_a, with.trans_b, with.accumulate);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.n; ++j) {
+        const auto before = static_cast<float>(p.before.at(i * p.n + j));
+        const bool sum_first = with.accumulate && !with.trans_b;  // a staged tile is added to out when it is complete
+        float z = sum_first ? before : 0;
+        int64_t at = 0;
+        for (const int64_t depth : blocks) {
+          float chain = 0;
+          for (const int64_t end = at + depth; at < end; ++at)
+            chain = std::fma(static_cast<float>(p.a.at(with.trans_a ? at * p.m + i : i * p.k + at)),
+                             static_cast<float>(p.b.at(with.trans_b ? j * p.k + at : at * p.n + j)), chain);
+          z = at == depth && !sum_first ? chain : z + chain;
+        }
+        wrong += static_cast<float>(p.out.at(i * p.n + j)) != (with.accumulate && !sum_first ? before + z : z);
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("column panels of an f32 weight are packed once per version") {
+  if (cpu::best_isa() < cpu::Isa::kAvx512) return;
+  CpuContext context(2);
+  Problem forward(65, 300, 40, {.trans_b = true, .version = 7}), backward(65, 1024, 40, {.version = 7});
+  for (const int64_t version : {7, 8}) {
+    for (Problem* p : {&forward, &backward}) {
+      for (int64_t i = 0; i < p->b.tensor.numel(); ++i) p->b.set(i, -2 * static_cast<float>(p->b.at(i)));
+      p->args.b_version = version;
+      for (int i = 0; i < 3; ++i) cpu::gemm(p->args, stream_of(context));
+      CHECK(p->error() <= 1);
+    }
+    CHECK(context.gemm().packs() == 2 * (version - 6));
+  }
+  CHECK(cpu::weight_copy_bytes(forward.args) + cpu::weight_copy_bytes(backward.args) ==
+        cpu::held_copy_bytes(stream_of(context)));
 }
 
 TEST_CASE("a warm gemm allocates no memory and compiles nothing") {

@@ -57,10 +57,14 @@ inline Activated gelu_erf_parts(Vec x) {
   constexpr float kLimit = 16, kRootHalf = 0.70710678118654752f, kRootTwoPi = 0.39894228040143268f;
   const Vec c = clamp(x, kLimit), u = (Vec)((VecInt)(c * splat(kRootHalf)) & 0x7FFFFFFF), square = u * u;
   const Vec e = exp(-square), one = splat(1.0f), half = splat(0.5f);
-  const Vec q = one / max(u, one), y = q * q;
-  const Vec tail = half * e * q * (u < splat(2.0f) ? polynomial(y, kNear) : polynomial(y, kFar));
-  const Vec inner = fma(half * c * splat(kRootHalf), polynomial(square, kErf), half);
-  const Vec phi = u < one ? inner : c > Vec{} ? one - tail : tail;
+  Vec phi = fma(half * c * splat(kRootHalf), polynomial(square, kErf), half);
+  if (const VecInt near = u < one; any(~near)) {  // most vectors need neither polynomial of the tail, or one
+    const Vec q = one / max(u, one), y = q * q;
+    Vec p = polynomial(y, kNear);
+    if (const VecInt middle = u < splat(2.0f); any(~middle)) p = middle ? p : polynomial(y, kFar);
+    const Vec tail = half * e * q * p;
+    phi = near ? phi : c > Vec{} ? one - tail : tail;
+  }
   return {max(splat(-kLimit), x) * phi, fma(c * splat(kRootTwoPi), e, phi)};
 }
 

@@ -57,6 +57,19 @@ inline Vec sqrt(Vec a) {
 }
 #endif
 
+// Whether a comparison (lanes 0 or -1) is true in any lane.
+inline bool any(VecInt m) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)m, (__m512i)m) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)m) != 0;
+#else
+  int32_t all = 0;
+  for (int i = 0; i < kLanes; ++i) all |= m[i];
+  return all != 0;
+#endif
+}
+
 // Active lanes of a vector: all, or the first `count`. Masked loads return 0 elsewhere.
 struct Whole {
   static Vec load(const float* p) { return cpu::load(p); }

@@ -154,6 +154,8 @@ void take_own_slots(const LaunchConfig& launch, const SpawnOptions& options) {
 std::unique_ptr<MessageFactory> connect(const JobRequest& command) {
   const Config& c = command.loaded.config;
   const RankEnv& env = command.env;
+  GT_REQUIRE(env.source != "SLURM_PROCID", Exit::kUsage, "this srun step has no PMIx, through which the ranks of MPI ",
+             "find each other; use srun --mpi=pmix gpttrain ...");
   if (!uses_sockets(env)) return std::make_unique<MpiFactory>(wait_deadline(c));
   SocketJob job = socket_job(env);
   const bool one_machine = env.local_world == env.world;

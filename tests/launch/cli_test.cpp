@@ -226,3 +226,13 @@ TEST_CASE("ranks are found from launchers in order, and contradictions are error
   CHECK_THROWS_WITH(env_of({{"PMI_RANK", "2"}, {"PMI_SIZE", "2"}}), Catch::Contains("must be below"));
   CHECK_THROWS_WITH(env_of({{"PMI_RANK", "2"}}), Catch::Contains("but not PMI_SIZE"));
 }
+
+TEST_CASE("ranks of an srun step without PMIx are refused with the flag that it lacks") {
+  TempDir dir;
+  const Outcome r = shell("SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 exec " + binary_dir() +
+                              "/gpttrain --data.train mock --tp 2 --train.steps 1 --log.name x",
+                          dir.path());
+  INFO(r.out);
+  CHECK(r.code == 2);
+  CHECK(r.prints("use srun --mpi=pmix gpttrain"));
+}

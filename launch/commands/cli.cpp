@@ -58,17 +58,23 @@ constexpr const char* kCommonKeys[] = {"data.train",         "parallel.tp",     
                                        "train.global_batch", "train.micro_batch", "train.steps", "optim.lr",
                                        "precision.amp",      "log.name"};
 
+// Help on those of `all` whose keys are listed, with the short form where the last part of the key is one: --tp.
+template <class Keys>
+std::string help_of(const std::vector<Option>& all, const Keys& keys) {
+  std::vector<Option> some;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(some),
+               [&](const Option& o) { return std::find(std::begin(keys), std::end(keys), o.key()) != std::end(keys); });
+  for (Option& o : some)
+    if (const Alias* a = find_alias(o.name); a != nullptr && a->key == o.key()) o.meaning += "; short: --" + o.name;
+  return help_lines(some);
+}
+
 std::string common_help(const Subcommand& spec) {
   Config defaults;
-  std::vector<Option> all = list_options(defaults), common;
+  std::vector<Option> all = list_options(defaults);
   std::erase_if(all, [&](const Option& o) { return !admits(spec.keys, o.key()); });
-  std::copy_if(all.begin(), all.end(), std::back_inserter(common), [](const Option& o) {
-    return std::find(std::begin(kCommonKeys), std::end(kCommonKeys), o.key()) != std::end(kCommonKeys);
-  });
-  for (Option& o : common)  // the short form, where the last part of the key is one: --tp
-    if (const Alias* a = find_alias(o.name); a != nullptr && a->key == o.key()) o.meaning += "; short: --" + o.name;
   return fmt::format("\ncommon settings of {} (gpttrain {} --help-all: all):\n", all.size(), spec.name) +
-         help_lines(common);
+         help_of(all, kCommonKeys);
 }
 
 std::string full_help(const Subcommand& spec) {
@@ -83,7 +89,9 @@ std::string subcommand_help(const Subcommand& spec, const std::vector<Option>& o
   for (const Subcommand& v : subcommands())  // subcommands of which this one is a prefix
     if (std::string_view(v.name).starts_with(cat(spec.name, " ")))
       out += help_entry(cat("also: gpttrain ", v.name), v.meaning);
-  if (!options.empty()) out += fmt::format("\n{}:\n{}", spec.name, help_lines(options));
+  Config defaults;
+  if (!options.empty())
+    out += fmt::format("\n{}:\n{}{}", spec.name, help_of(list_options(defaults), spec.own_keys), help_lines(options));
   if (spec.config == ConfigFlags::kNone) return out;
   if (spec.config == ConfigFlags::kNow)
     out += '\n' + help_entry("  --config <text>", "JSON file with the settings below; flags override it") +

@@ -21,9 +21,10 @@ struct Subcommand {
   // Constructs the subcommand's arguments (subcommand_args.h) in `args` and returns options that point into it.
   std::vector<Option> (*bind)(std::any& args);
   ConfigFlags config = ConfigFlags::kNone;
-  const char* plain = nullptr;         // option that takes a positional argument
-  bool needs_data = false;             // data.train is mandatory
-  std::vector<std::string> keys = {};  // patterns of the accepted config keys (admits()); empty: all
+  const char* plain = nullptr;             // option that takes a positional argument
+  bool needs_data = false;                 // data.train is mandatory
+  std::vector<std::string> keys = {};      // patterns of the accepted config keys (admits()); empty: all
+  std::vector<std::string> own_keys = {};  // config keys that --help lists with the subcommand's own flags
 };
 const std::vector<Subcommand>& subcommands();  // in --help order; the first is the default
 

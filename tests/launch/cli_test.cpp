@@ -227,6 +227,14 @@ TEST_CASE("ranks are found from launchers in order, and contradictions are error
   CHECK_THROWS_WITH(env_of({{"PMI_RANK", "2"}}), Catch::Contains("but not PMI_SIZE"));
 }
 
+TEST_CASE("the help of launch begins with the settings of the supervisor") {
+  TempDir dir;
+  const std::string help = must("launch --help", dir).out;
+  const size_t restarts = help.find("--launch.max_restarts"), common = help.find("common settings of");
+  CHECK(restarts < common);
+  CHECK(help.find("--launch.hostfile") < common);
+}
+
 TEST_CASE("ranks of an srun step without PMIx are refused with the flag that it lacks") {
   TempDir dir;
   const Outcome r = shell("SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 exec " + binary_dir() +

@@ -9,7 +9,7 @@
 
 namespace gt {
 
-// Version of an image: attempts of a job in order, and the images of each in order.
+// Version of an image: attempt of the job, and number of the image within the attempt.
 struct ImageVersion {
   int64_t attempt = -1, sequence = -1;
   friend auto operator<=>(const ImageVersion&, const ImageVersion&) = default;
@@ -37,7 +37,7 @@ class MemoryImage {
   MemoryImage(MemoryImage&& o) noexcept;
   MemoryImage& operator=(MemoryImage&&) = delete;
 
-  // Returns the header of a complete image in a regular file of this user; nullopt if there is none.
+  // Returns the header of a complete image in a regular file owned by this user; nullopt if there is none.
   static std::optional<ImageHeader> read_header(const std::string& path);
   static int64_t file_bytes(int64_t tensor_bytes) { return kTensors + tensor_bytes; }
 

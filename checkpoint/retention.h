@@ -1,5 +1,5 @@
 // Retention policy: which committed steps are kept and which are deleted. Nothing a run depends on is deleted before a
-// newer step was read back from disk in full and found valid. One process at a time.
+// newer step has been read back from disk in full and found valid. One process at a time.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -29,9 +29,9 @@ bool parse_instruct(std::string_view line, Conversation* out, std::string* why);
 // Text around messages. "{bos}", "{eos}", "{eod}" stand for those tokens of the tokenizer.
 struct ChatTemplate {
   struct Turn {
-    std::string before, end, after;  // end: a target too where the message is one
+    std::string before, end, after;  // `end` is also a target if the message is
   };
-  std::string name;                     // for messages
+  std::string name;                     // shown in errors
   std::string begin;                    // of a conversation
   std::array<Turn, 3> turns;            // by ChatRole
   std::vector<std::string> special;     // parts of these texts that are one token each; the tokenizer must have them
@@ -56,8 +56,8 @@ class ChatFormat {
   ChatFormat(ChatTemplate t, const Tokenizer& tokenizer);
 
   // Appends the tokens of a conversation. Text is encoded between special tokens and where targets begin or end, so
-  // that an answer has the same tokens as after a prompt of generation. Returns false with the reason in *why for a
-  // message that contains a special token of the template.
+  // that an answer is tokenized exactly as in generation after the same prompt. Returns false with the reason in *why
+  // for a message that contains a special token of the template.
   bool encode(const Conversation&, Encoder&, ChatTokens* out, std::string* why) const;
 
  private:

@@ -17,7 +17,7 @@ std::string default_cache_dir();
 struct IndexStoreOptions {
   std::string cache_dir;      // empty: keep orders in memory
   bool builder = true;        // false: another process of this node builds; wait for its file
-  double wait_seconds = 600;  // how long a non-builder waits before it builds itself
+  double wait_seconds = 600;  // how long a non-builder waits before it builds the order itself
   std::function<void(const std::string&)> warn;
 };
 

@@ -19,7 +19,7 @@ cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset" -j "$(nproc)"
 echo "tests: built in $((SECONDS - started)) s"
 rc=0
-ctest --preset "$preset" -j 3 "$@" || rc=$?  # some wait most of their time
+ctest --preset "$preset" -j 4 "$@" || rc=$?  # some wait most of their time
 # Lists skipped tests with reasons: ctest only names the tests, their output has the reason.
 awk '/^[0-9]+\/[0-9]+ Test(ing)?: / {name = $0; sub(/^[0-9]+\/[0-9]+ Test(ing)?: /, "", name)}
   /^SKIPPED( IN PART)?: / {if (!n++) print "tests: did not run here, or not whole:"; print "  " name "\n    " $0}

@@ -11,7 +11,7 @@ namespace gt {
 
 class AddedTokens {
  public:
-  void add(const std::string& text, int32_t id);  // Requires: not empty; of duplicates the first counts
+  void add(const std::string& text, int32_t id);  // Requires: not empty; the first of several duplicates is used
   bool any_has(char c) const;                     // whether some token contains this byte
 
   // Calls token(id) for each token in `text` and between(part) for the text in between, in order.
@@ -37,7 +37,7 @@ class AddedTokens {
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
   };
   using Ids = std::unordered_map<std::string, int32_t, Hash, std::equal_to<>>;
-  const Ids::value_type* longest(std::string_view text) const;  // longest token that `text` begins with
+  const Ids::value_type* longest(std::string_view text) const;  // longest token that is a prefix of `text`
 
   Ids ids_;
   std::array<std::vector<size_t>, 256> lengths_;  // by first byte, longest first

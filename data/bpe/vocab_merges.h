@@ -13,7 +13,7 @@ std::string tokenizer_json_of(std::string_view vocab, std::string_view merges, c
 
 // Returns the tokenizer_config.json for it: `config` (tokenizer_config.json) and `names` (special_tokens_map.json),
 // each empty if the folder holds none, with GPT2Tokenizer's defaults. Throws kUsage naming `where` if the config names
-// another class, which would split texts in other ways.
+// another class, which would tokenize differently.
 std::string gpt2_tokenizer_config(const std::string& config, const std::string& names, const std::string& where);
 
 }  // namespace gt

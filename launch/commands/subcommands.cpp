@@ -172,7 +172,7 @@ const std::vector<Subcommand>& subcommands() {
        .run = run_export,
        .bind = bind<ExportArgs>},
       {.name = "import",
-       .meaning = "create a checkpoint from a Hugging Face folder, an HDF5 export of gpttrain or llm.c",
+       .meaning = "create a checkpoint from a Hugging Face folder, an HDF5 export or files of llm.c",
        .example = "--from gpt2/ --output runs/gpt2/checkpoints",
        .run = run_import,
        .bind = bind<ImportArgs>},

@@ -49,7 +49,7 @@ struct ParallelConfig {
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a schedule file");
     v("extra_in_flight", extra_in_flight, "0..1024 microbatches",
       "schedule 1f1b: microbatches in flight per stage boundary beyond the one of plain 1F1B; hides the latency of "
-      "slow lines, costs their activations, same results");
+      "slow links, costs their activations, same results");
     v("partition", partition, "flops|uniform|parameters|RULE",
       "division of layers into pp x vpp stages: balance FLOPs, layer counts, parameters, or layers that match "
       "type:REGEX; or blocks per stage as in 4,4");
@@ -74,7 +74,7 @@ struct ZeroConfig {
     v("overlap", overlap, "", "reduce gradients during the backward pass");
     v("grad_reduce", grad_reduce, "auto|each|end",
       "stages 2 and 3: reduce gradients after each microbatch (less memory) or at the end of the step (less traffic); "
-      "auto: end at stage 2 with a pipeline, else each");
+      "auto: end at stage 2 with a pipeline and several microbatches, else each");
     v("prefetch", prefetch, "0..64 units", "stage 3: FSDP units gathered ahead of the one in use");
     v("persist_numel", persist_numel, "0.. elements", "stage 3: FSDP units with fewer parameters are not sharded");
     v("allow_unused", allow_unused, "",
@@ -469,7 +469,7 @@ struct FaultConfig {
   template <class V>
   void fields(V& v) {
     v("spike_z", spike_z, ">0..1e9 deviations",
-      "deviations above the median of the last 128 normal steps at which a loss, or the log of a gradient norm, is a "
+      "deviations above the median of the last 128 accepted steps at which a loss, or the log of a gradient norm, is a "
       "spike");
     v("spike_action", spike_action, "skip|rollback|warn|off",
       "action on a spike: skip its update, roll back to an older checkpoint, warn and apply the update, or off (no "

@@ -9,7 +9,8 @@
 
 namespace gt {
 
-// Memory plan of each pipeline rank: that of its rank with dp and tp coordinate 0, which the others equal.
+// Memory plan of each pipeline rank: taken from the rank with dp and tp coordinate 0; the other
+// ranks of the stage need the same.
 using StagePlans = std::vector<EnginePlan>;
 StagePlans plan_stages(const EngineOptions&, const MeshShape&, const Backend&);
 
@@ -24,7 +25,7 @@ struct MemoryFit {
   int device = 0;
   std::vector<int> ranks;  // ranks that share the device, ascending
   int limiting_rank = 0;   // the one of `ranks` that needs most
-  int64_t needed = 0;      // bytes, of all of them
+  int64_t needed = 0;      // bytes that all of `ranks` need
   int64_t usable = 0;      // bytes of the device that a run may use
   int64_t free_bytes = 0;  // of the device
   bool fits() const { return needed <= usable; }

@@ -13,7 +13,7 @@ namespace gt {
 // Returns the dense bf16 FLOP/s with f32 accumulation from the vendor's data sheet for a device name; NaN: unknown.
 // Sources: NVIDIA's data sheets of H100, H200, A100, B200; Ada GPU architecture paper for the RTX 4090.
 double peak_bf16_flops(std::string_view device);
-// The same for FP8, if the device has FP8 GEMMs: twice as much.
+// The same for FP8: twice the bf16 peak of devices with FP8 GEMMs.
 double peak_fp8_flops(std::string_view device);
 
 // FLOPs of a training step over all ranks. causal: 6 n N_mm + 6 L q s n, the numerator of MFU; full: attention not

@@ -1,5 +1,5 @@
 // Header of a boundary message. With parallel.dynamic_shapes it announces the shape that follows. Debug builds also
-// send the samples, because labels that do not match their inputs would show in the loss only. Depends on tensors and
+// send the samples, because mismatched labels would show only in the loss. Depends on tensors and
 // groups, not on schedules.
 #pragma once
 #include <cstdint>
@@ -55,7 +55,8 @@ bool as_announced(const Preamble& got, const Preamble& expected, bool ordinals);
 // The preambles of one step, each with its own storage, allocated once.
 class Preambles {
  public:
-  // `bytes`: of each, 0 for none. On groups that move no data (dry runs) receive() yields the expected preamble.
+  // `bytes`: size of each preamble; 0: none is sent. On groups that move no data (dry runs) receive() yields the
+  // expected preamble.
   Preambles(int64_t bytes, size_t messages, const DeviceApi&, Stream);
   bool used() const { return bytes_ > 0; }
   void send(ProcessGroup&, size_t at, const Preamble&, int to, int tag);

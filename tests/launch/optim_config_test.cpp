@@ -181,23 +181,24 @@ TEST_CASE("a schedule over samples continues from its sample count when the batc
 TEST_CASE("every optimizer stops, changes layout and resumes bitwise where the layout allows it") {
   TempDir dir;
   const struct {
-    const char *name, *flags;
+    const char *name, *flags, *curve;  // the length that a run of 8 steps has by default
   } kinds[] = {
-      {"lamb", "--optim.type lamb --optim.lr 1e-2 --schedule.type one_cycle_torch"},
-      {"sgd",
-       "--optim.type sgd --optim.momentum 0.9 --optim.lr 0.1 --schedule.type one_cycle --schedule.first_steps 4"},
-      {"muon", "--optim.type muon --optim.lr 1e-2 --schedule.type wsd --schedule.decay_steps 4"},
-      {"lion", "--optim.type lion --optim.lr 1e-3 --schedule.type wsd --schedule.decay_steps 4"}};
+      {"lamb", "--optim.type lamb --optim.lr 1e-2 --schedule.type one_cycle_torch", "--schedule.total_steps 8 "},
+      {"sgd", "--optim.type sgd --optim.momentum 0.9 --optim.lr 0.1 --schedule.type one_cycle --schedule.first_steps 4",
+       ""},
+      {"muon", "--optim.type muon --optim.lr 1e-2 --schedule.type wsd --schedule.decay_steps 4",
+       "--schedule.total_steps 9 "},
+      {"lion", "--optim.type lion --optim.lr 1e-3 --schedule.type wsd --schedule.decay_steps 4",
+       "--schedule.total_steps 9 "}};
   for (const auto& k : kinds) {
     const std::string run = kTiny + k.flags + " --train.steps 8 --tp 2 ";
     const Outcome whole = gpttrain(run + "--log.name whole-" + k.name, dir.path());
     INFO(whole.out);
     REQUIRE(whole.code == 0);
     // The same curve, stopped after four of its steps; then another pipeline depth and another ZeRO stage.
-    const std::string curve = std::string(k.name) == "sgd" ? "" : "--schedule.total_steps 9 ";
-    const std::string part = kTiny + k.flags + " --train.steps 4 --tp 2 " + curve + "--log.name parts-" + k.name;
+    const std::string part = kTiny + k.flags + " --train.steps 4 --tp 2 " + k.curve + "--log.name parts-" + k.name;
     REQUIRE(gpttrain(part, dir.path()).code == 0);
-    const Outcome rest = gpttrain(run + curve + "--pp 2 --zero 0 --log.name parts-" + k.name, dir.path());
+    const Outcome rest = gpttrain(run + k.curve + "--pp 2 --zero 0 --log.name parts-" + k.name, dir.path());
     INFO(rest.out);
     REQUIRE(rest.code == 0);
     CHECK_FALSE(rest.prints("schedule changed"));

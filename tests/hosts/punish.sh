@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Hosts fail at random while a supervised job trains on three of four: link down, packets dropped, power off, host
-# crashed, ranks frozen, sshd refusing after a crash. Each fault must be reported with its host, the job must continue,
-# and its final state must be bitwise that of an undisturbed run. Prints the time from each fault to the next step,
-# median and worst, and the goodput.
+# crashed, ranks frozen, sshd refusing after a crash. Each fault must be reported with its host, and the job must
+# continue. A slow line and a full disk, 15 s each, must not end an attempt. The final state must be bitwise that of an
+# undisturbed run. Prints the time from each fault to the next step, median and worst, and the goodput.
 #   tests/hosts/punish.sh GPTTRAIN [MINUTES [SEED]]      default: 30 minutes, seeded by the date
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
+rig_mounts() { mkdir $rig_shared/disk && mount -t tmpfs -o size=64m disk $rig_shared/disk; }
 rig_job 4 "$@"
 minutes=${2:-30}
 RANDOM=${3:-$(date +%Y%m%d)}
 model="$rig_model --model.layers 6 --data.train mock"
 # shellcheck disable=SC2086
-on node1 "$gpttrain" launch $model --pp 3 --train.steps 10000000 --checkpoint.every 20 --launch.hostfile hosts.txt \
+on node1 "$gpttrain" launch $model --pp 3 --train.steps 10000000 --checkpoint.every 20 --checkpoint.keep 3 \
+  --checkpoint.dir $rig_shared/disk/x --launch.hostfile hosts.txt \
   --max-restarts 100000 --log.name x --fault.inject delay@step:ms=50 >out.txt 2>&1 &
 job=$!
 begun=$SECONDS
@@ -35,18 +37,35 @@ ranks_of() { on "$1" pgrep -f "^$gpttrain launch .*--pp 3" | while read -r p; do
 freeze_ranks() { for p in $(ranks_of "$1"); do on "$1" kill -STOP "$p"; done; }
 end_ranks() { for p in $(ranks_of "$1"); do on "$1" kill -KILL "$p" 2>/dev/null; done; }
 crash_and_refuse() { refuse_ssh "$1"; on "$1" pkill -9 -f 'sshd:|orted'; end_ranks "$1"; }
+full_disk() { head -c 100M /dev/zero >$rig_shared/disk/fill 2>/dev/null; }
+# endure KIND HOST: a fault that no attempt may end for; steps go on, and a newer checkpoint follows it.
+endure() {
+  local kind=$1 host=$2 before newest at
+  before=$(restarts) newest=$(ls $rig_shared/disk/x | tail -1) at=$SECONDS
+  $kind "$host"
+  more_than "$(steps)" steps 60 || fail "$kind $host: no step within 60 s"
+  while [ $((SECONDS - at)) -lt 15 ]; do sleep 0.5; done
+  if [ "$kind" = throttle ]; then unthrottle "$host"; else rm $rig_shared/disk/fill; fi
+  until [[ $(ls $rig_shared/disk/x | grep step | tail -1) > $newest ]]; do
+    [ $((SECONDS - at)) -lt 120 ] || fail "$kind $host: no newer checkpoint"
+    sleep 0.5
+  done
+  [ "$(restarts)" = "$before" ] || fail "$kind $host ended an attempt"
+  echo "$kind $host: the attempt goes on"
+}
 
 more_than 0 steps 120 || fail "no first step"
 times=()
 while [ $((SECONDS - begun)) -lt $((60 * minutes)) ]; do
   sleep $((5 + RANDOM % 10))
-  kinds=(link_down drop power_off kill_host freeze_ranks crash_and_refuse)
-  kind=${kinds[RANDOM % 6]}
+  kinds=(link_down drop power_off kill_host freeze_ranks crash_and_refuse throttle full_disk)
+  kind=${kinds[RANDOM % 8]}
   hosts=()
   for h in node2 node3 node4; do [ -n "$(ranks_of $h)" ] && hosts+=($h); done
   [ $kind = freeze_ranks ] && hosts+=(node1)
   [ ${#hosts[@]} -gt 0 ] || fail "no ranks anywhere"
   host=${hosts[RANDOM % ${#hosts[@]}]}
+  case $kind in throttle | full_disk) endure $kind $host; continue ;; esac
   before=$(restarts)
   at=$(date +%s%N)
   $kind $host
@@ -71,11 +90,11 @@ wall=$((SECONDS - begun))
 on node1 pkill -TERM -o -f "^$gpttrain launch "
 wait $job
 [ $? = 75 ] || fail "after SIGTERM the job ended with $?"
-last=$(basename "$(ls -d runs/x/checkpoints/step-* | tail -1)")
+last=$(basename "$(ls -d $rig_shared/disk/x/step-* | tail -1)")
 number=$((10#${last#step-}))
 # shellcheck disable=SC2086
 "$gpttrain" $model --train.steps $number --checkpoint.every 0 --log.name calm >calm.txt 2>&1 || { cat calm.txt; fail "the undisturbed run"; }
-"$gpttrain" ckpt diff runs/x runs/calm >diff.txt || { cat diff.txt; fail "not bitwise the undisturbed run at step $number"; }
+"$gpttrain" ckpt diff $rig_shared/disk/x runs/calm >diff.txt || { cat diff.txt; fail "not bitwise the undisturbed run at step $number"; }
 sorted=($(printf '%s\n' "${times[@]}" | sort -n))
 useful=$(sed -n 's/.*"type": "step".*"step_seconds": \([0-9.e-]*\).*/\1/p' $records | sort -g |
   awk -v n=$number '{ t[NR] = $1 } END { print n * t[int((NR + 1) / 2)] }')

@@ -13,6 +13,7 @@
 #   on HOST CMD…        runs a command there
 #   link_down HOST · link_up HOST     the card loses its carrier
 #   drop HOST · undrop HOST           packets to and from it are lost silently
+#   throttle HOST · unthrottle HOST   packets to it pass at 1 Mbit/s
 #   slow_line HOST MS MBIT            its card is replaced by a line of MS ms one way and MBIT Mbit/s in each direction
 #   refuse_ssh HOST · allow_ssh HOST  stops its sshd; running processes continue
 #   kill_host HOST      all its processes die at once; the kernel closes their connections
@@ -36,6 +37,7 @@ rig_job() {
   shift
   rig_enter "$@"
   gpttrain=$(realpath "$1")
+  [ "$(type -t rig_mounts)" != function ] || rig_mounts  # of the script: mounts that all hosts see
   rig_up "$hosts"
   cd $rig_shared || exit 1
   seq -f 'node%g slots=1' "$hosts" >hosts.txt
@@ -140,6 +142,8 @@ link_down() { nsenter -t "${rig_init[$1]}" -n ip link set eth0 down; }
 link_up() { nsenter -t "${rig_init[$1]}" -n ip link set eth0 up; }
 drop() { ip link set "v${rig_number[$1]}" nomaster; }
 undrop() { ip link set "v${rig_number[$1]}" master switch; }
+throttle() { tc qdisc add dev "v${rig_number[$1]}" root tbf rate 1mbit burst 32kbit latency 400ms; }
+unthrottle() { tc qdisc del dev "v${rig_number[$1]}" root; }
 slow_line() {
   command -v python3 >/dev/null || rig_skip "python3 is missing"
   [ -c /dev/net/tun ] || rig_skip "/dev/net/tun is missing"

@@ -63,7 +63,7 @@ waited 60 all_idle || { slurm sinfo >out.txt; fail "Slurm's nodes are not idle";
 model="$rig_model --model.layers 4 --data.train mock --pp 2 --checkpoint.every 1000"
 
 # ---- a time limit: 1 minute, the signal 40 s before it; half a second a step ----
-steps=80
+steps=140  # more than the limit admits
 # shellcheck disable=SC2086
 "$gpttrain" train $model --train.steps $steps --log.name batch --fault.inject delay@step:rank=0,ms=500 --print-sbatch 2 \
   >job.sbatch || fail "--print-sbatch"

@@ -17,7 +17,8 @@ on node1 "$gpttrain" $model --pp 2 --train.steps 16 --checkpoint.every 0 --launc
 on node1 "$gpttrain" bench comm $model --pp 2 --launch.hostfile hosts.txt --most 1 >out.txt 2>&1 || fail "bench comm"
 grep -q 'kept in .*: runs on 2 machines' out.txt || fail "bench comm kept no times"
 # shellcheck disable=SC2086
-on node1 "$gpttrain" plan ${rig_model%%--schedule.type*} --model.layers 4 --pp 2 --device.threads "$(nproc)" --device_type cpu --calibrate >out.txt 2>&1 || fail "plan --calibrate"
+on node1 "$gpttrain" plan ${rig_model%%--schedule.type*} --model.layers 4 --pp 2 --device.threads "$(nproc)" \
+  --device_type cpu --calibrate >out.txt 2>&1 || fail "plan --calibrate"
 
 step_ms() { sed -n 's/.*"type": "step".*"step_seconds": \([0-9.e-]*\).*/\1/p' runs/$1/log.jsonl | tail -n +4 | sort -g |
   awk '{ t[NR] = $1 } END { printf "%.0f", 1000 * t[int((NR + 1) / 2)] }'; }

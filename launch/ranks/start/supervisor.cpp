@@ -493,7 +493,7 @@ RestartDecision RestartPolicy::after(const AttemptEnd& end) {
                                        : "a restart would end the same way";
       return d;
     }
-  if (end.progressed && end.seconds >= 600) delays_ = 0;
+  if (end.progressed) delays_ = 0;
   if (end.machine_lost) return restart(d);
   failures_ = end.progressed ? 0 : failures_ + 1;
   const bool same =

@@ -33,8 +33,8 @@ class RestartPolicy {
   explicit RestartPolicy(int64_t max_restarts) : left_(max_restarts) {}
   // Never restarts after codes 0, 2, 17 and 65, after 16 unless the host was excluded, or after a stop signal.
   // Otherwise restarts while restarts are left and one of the last three attempts made progress.
-  // Delays 0, 1, 2, 4 … 60 s, reset after 10 minutes with progress. Losing a machine uses up a restart but does not
-  // count as a failure.
+  // Delays 0, 1, 2, 4 … 60 s over successive attempts without progress; none after one with progress. Losing a machine
+  // uses up a restart but does not count as a failure.
   RestartDecision after(const AttemptEnd&);
 
  private:

@@ -15,10 +15,18 @@ namespace gt {
 namespace {
 
 // Ordered so that every prefix of a legal layout, with the rest at defaults, is legal too.
-constexpr const char* kAxes[] = {
-    "parallel.tp",    "parallel.sequence_parallel", "parallel.pp", "parallel.schedule", "parallel.vpp",
-    "parallel.dp",    "parallel.recompute",         "zero.stage",  "zero.grad_reduce",  "precision.amp",
-    "precision.dtype"};
+constexpr const char* kAxes[] = {"parallel.tp",
+                                 "parallel.sequence_parallel",
+                                 "parallel.pp",
+                                 "parallel.schedule",
+                                 "parallel.extra_in_flight",
+                                 "parallel.vpp",
+                                 "parallel.dp",
+                                 "parallel.recompute",
+                                 "zero.stage",
+                                 "zero.grad_reduce",
+                                 "precision.amp",
+                                 "precision.dtype"};
 
 bool is_precision(const std::string& key) { return key.rfind("precision.", 0) == 0; }
 
@@ -37,6 +45,7 @@ bool range_of(const std::string& domain, int64_t& low, int64_t& high) {
 
 std::vector<std::string> values_of(const Option& o, int64_t most) {
   std::vector<std::string> out;
+  if (o.key() == "parallel.extra_in_flight") return {"0", "2"};
   if (is_flag(o)) return {"false", "true"};
   const auto capital = [](char x) { return x >= 'A' && x <= 'Z'; };
   for (const std::string& c : choices(o))  // FILE is not a value (O2 is), auto equals another
@@ -79,6 +88,7 @@ bool reduces_each(Config c) { return reduces_each(c, list_options(c)); }
 // Resolves "auto", so that equal layouts have equal text.
 void settle(Config& c, const std::vector<Option>& options) {
   c.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
+  if (c.parallel.pp == 1) c.parallel.extra_in_flight = 0;
   if (const std::string how = text_of(options, kGradReduce); !how.empty())
     set(options, kGradReduce, reduces_each(c, options) ? "each" : "end");
 }

@@ -18,10 +18,10 @@
 #include "data/hf_tokenizer.h"
 #include "data/tokenizer.h"
 #include "launch/commands/checkpoint_config.h"
-#include "launch/commands/copy_progress.h"
 #include "launch/commands/lora_weights.h"
 #include "launch/commands/model_weights.h"
 #include "launch/commands/subcommands.h"
+#include "launch/commands/work_progress.h"
 #include "launch/options/near_path.h"
 #include "launch/ranks/signals.h"
 #include "launch/train/kept_tokenizer.h"
@@ -253,7 +253,7 @@ class ExportStream {
 
   Source& source_;
   const std::vector<Exported>& plan_;
-  CopyProgress progress_;
+  WorkProgress progress_;
   const Exported* turned_of_ = nullptr;  // whose transposed values `turned_` holds
   std::vector<float> turned_;
 };

@@ -19,10 +19,10 @@
 #include "kernels/backend.h"
 #include "kernels/core/files.h"
 #include "kernels/core/text.h"
-#include "launch/commands/copy_progress.h"
 #include "launch/commands/lora_weights.h"
 #include "launch/commands/model_weights.h"
 #include "launch/commands/subcommands.h"
+#include "launch/commands/work_progress.h"
 #include "launch/options/console_text.h"
 #include "launch/options/version.h"
 #include "launch/ranks/signals.h"
@@ -458,7 +458,7 @@ Imported import_weights(const ImportArgs& args, const Config* run) {
   for (const ShardView& v : views) elements += v.full.numel();
   SaveReport report;
   try {
-    CopyProgress progress(elements * 4);
+    WorkProgress progress(elements * 4);
     report = save_streamed(
         args.output, state, views,
         [&](const std::string& name, int64_t first, int64_t count) {

@@ -171,6 +171,7 @@ TEST_CASE("eval names what is wrong with a file of questions and in which line")
   refused("--tasks licence.jsonl --split test", "omit --split and --steps");
   refused("--tasks licence.jsonl --data.train tokens", "--data.train: has no effect on --tasks");
   refused("--tasks licence.jsonl --train.micro_batch 4", "--train.micro_batch: has no effect on --tasks");
+  refused("--data.train mock", "mock data have no end; give --steps");  // it went on for ever
 }
 
 TEST_CASE("standard errors of ratios are those of the sample") {

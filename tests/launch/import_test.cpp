@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "checkpoint/weights.h"
-#include "launch/commands/copy_progress.h"
+#include "launch/commands/work_progress.h"
 #include "tests/launch/process.h"
 #include "tests/support/goal.h"
 #include "tests/support/paths.h"
@@ -230,9 +230,10 @@ TEST_CASE("an export that is interrupted or killed leaves no folder that loads")
 }
 
 TEST_CASE("progress of a copy is a line or a bar") {
-  CHECK(copy_text(250'000'000, 1'000'000'000, 2, 0) == "250 MB of 1.0 GB  25 %  125 MB/s  eta 6.0 s");
-  CHECK(copy_text(250'000'000, 1'000'000'000, 2, 60).find("250 MB of 1.0 GB  25% [") == 0);
-  CHECK(copy_text(1000, 1000, 1, 0) == "1.0 kB of 1.0 kB  100 %  1.0 kB/s");
+  CHECK(progress_text(250'000'000, 1'000'000'000, 2, 0) == "250 MB of 1.0 GB  25 %  125 MB/s  eta 6.0 s");
+  CHECK(progress_text(250'000'000, 1'000'000'000, 2, 60).find("250 MB of 1.0 GB  25% [") == 0);
+  CHECK(progress_text(1200, 4800, 2, 0, "sequences") == "1,200 of 4,800 sequences  25 %  600/s  eta 6.0 s");
+  CHECK(progress_text(1000, 1000, 1, 0) == "1.0 kB of 1.0 kB  100 %  1.0 kB/s");
 }
 
 TEST_CASE("a model exported as a Hugging Face folder or HDF5 is imported with its tokenizer and writes the same text") {

@@ -6,6 +6,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/host_array.h"
 #include "kernels/core/memory.h"
+#include "launch/commands/work_progress.h"
 
 namespace gt {
 namespace {
@@ -77,6 +78,7 @@ std::vector<ChoiceScore> score_choices(LoadedModel& m, std::span<const ChoiceTok
   Step step(m, microbatches);
   std::vector<ChoiceScore> out(sequences.size());
   std::vector<const ChoiceTokens*> mine(static_cast<size_t>(microbatches));
+  WorkProgress progress(static_cast<int64_t>(order.size()), "choices");
   for (size_t at = 0; at < order.size(); at += mine.size() * dp) {
     for (size_t k = 0; k < mine.size(); ++k) {
       const size_t i = at + k * dp + replica;
@@ -92,6 +94,7 @@ std::vector<ChoiceScore> score_choices(LoadedModel& m, std::span<const ChoiceTok
       const size_t i = order[at + k];
       out[i] = {-sums[k].tokens, sums[k].token_hits == static_cast<double>(sequences[i].scored)};
     }
+    if (m.mesh->rank() == 0) progress.add(static_cast<int64_t>(std::min(mine.size() * dp, order.size() - at)));
   }
   return out;
 }

@@ -3,6 +3,7 @@
 // samples, targets and summation order.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -20,6 +21,7 @@
 #include "launch/commands/loaded_model.h"
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
+#include "launch/commands/work_progress.h"
 #include "launch/config/config_alias.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
@@ -100,12 +102,14 @@ class TargetText {
   std::vector<int64_t> bytes_;  // by token id; empty: no tokenizer
 };
 
-// Sums losses in the trainer's order: within a global batch first, then over batches.
-Sum evaluate(LoadedModel& m, Loader& loader, int64_t global_batch, const std::optional<Tokenizer>& tokenizer) {
+// Sums losses of `samples` sequences in the trainer's order: within a global batch first, then over batches.
+Sum evaluate(LoadedModel& m, Loader& loader, int64_t global_batch, int64_t samples,
+             const std::optional<Tokenizer>& tokenizer) {
   Sum sum;
+  WorkProgress progress(samples, "sequences");
   LossSums of_batch;
   TargetText text(m, tokenizer);
-  int64_t done = 0;
+  int64_t done = 0, shown = 0;
   for (auto batch = loader.next(); !batch.empty(); batch = loader.next()) {
     of_batch += m.engine->evaluate(batch);
     text.add(batch, sum.parts);
@@ -113,6 +117,8 @@ Sum evaluate(LoadedModel& m, Loader& loader, int64_t global_batch, const std::op
       sum.parts.loss.push_back(part.tokens), sum.parts.hits.push_back(part.token_hits);
       sum.parts.pair_loss.push_back(part.pairs), sum.parts.pair_hits.push_back(part.pair_hits);
     }
+    const int64_t now = std::min(loader.consumed(), samples);
+    if (m.mesh->rank() == 0) progress.add(now - std::exchange(shown, now));
     if (loader.consumed() / global_batch == done) continue;
     done = loader.consumed() / global_batch;
     sum.loss += std::exchange(of_batch, {});
@@ -206,20 +212,23 @@ Exit eval_split(const ModelSource& source, const EvalArgs& args, GroupFactory& f
   const std::vector<DataSource>& sources = args.split == "valid" && !c.data.valid.empty() ? c.data.valid : c.data.train;
   std::unique_ptr<Loader> loader;
   std::optional<Tokenizer> tokenizer;
+  int64_t samples = 0;
   agree(m->mesh->world(), [&] {
     GT_REQUIRE(!sources.empty(), Exit::kUsage, "--split ", args.split, ": no data is given for it; give --data.",
                args.split == "valid" ? "valid" : "train", " PREFIX");
+    GT_REQUIRE(sources.front().path != "mock" || args.steps > 0, Exit::kUsage, "--split ", args.split,
+               ": mock data have no end; give --steps, the number of global batches");
     DatasetOptions options = training_data(c, factory.local_rank() == 0);
     options.split_tokens = true;  // as in a run that evaluates
     data = open_split(options, c, args.split);
     LoaderConfig l = training_loader(c, *m->mesh);
-    l.total_samples = args.steps > 0 ? args.steps * source.global_batch : data->size();
+    l.total_samples = samples = args.steps > 0 ? args.steps * source.global_batch : data->size();
     loader = std::make_unique<Loader>(*data, l, m->stream.device(), *m->backend->device, m->stream);
     tokenizer = text_tokenizer(c, m->step_dir);
   });
   const auto begin = std::chrono::steady_clock::now();
-  const SplitResult r =
-      result_of(evaluate(*m, *loader, source.global_batch, tokenizer), tokenizer && sources.front().path != "mock");
+  const SplitResult r = result_of(evaluate(*m, *loader, source.global_batch, samples, tokenizer),
+                                  tokenizer && sources.front().path != "mock");
   if (m->mesh->rank() != 0) return Exit::kOk;
   const std::string batches = args.steps > 0 ? fmt::format("{} global batch{} of {}", args.steps,
                                                            args.steps == 1 ? "" : "es", source.global_batch)

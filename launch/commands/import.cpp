@@ -495,10 +495,9 @@ Exit run_import(const Command& command) {
     fmt::print("generate: gpttrain generate --load {} --prompt \"…\"\n", shell_word(args.output));
   else if (made.tokenizer.empty())
     fmt::print(
-        "it has no tokenizer that can be read (a SentencePiece tokenizer.model, or a byte-level BPE as tokenizer.json "
-        "as vocab.json and merges.txt, or as tiktoken's ranks): import it again with --tokenizer FILE if you have one "
-        "of these. Without "
-        "it,\n"
+        "it has no tokenizer that can be read (SentencePiece's tokenizer.model; byte-level BPE as tokenizer.json, as "
+        "vocab.json with merges.txt, or as tiktoken's ranks): import it again with --tokenizer FILE if you have one. "
+        "Without it,\n"
         "PREFIX: tokens written by other tools, as .bin + .idx of Megatron or .bin of llm.c; to generate text, use "
         "transformers after gpttrain export\n");
   return Exit::kOk;

@@ -11,20 +11,21 @@ namespace {
 // Parameters of a variant.
 LambRule rule_of(const OptimizerOptions& o) {
   LambRule r{.eps = o.eps};
-  if (o.lamb_variant == "paper") {
-    r.min_norm = o.min_norm;
-    r.max_norm = o.max_norm;
-  } else if (o.lamb_variant == "apex") {
-    r.l2 = !o.adam_w_mode;
-    r.grad_averaging = o.grad_averaging;
-    r.adapt_undecayed = o.nvlamb;
-  } else {
-    GT_REQUIRE(o.lamb_variant == "deepspeed", Exit::kUsage, "optim.lamb_variant: unknown \"", o.lamb_variant,
-               "\"; there are paper, apex, deepspeed");
-    r.corrected = false;
-    r.eps_inside_sqrt = o.eps_inside_sqrt;
-    r.min_ratio = o.min_coeff;
-    r.max_ratio = o.max_coeff;
+  switch (o.lamb_variant) {
+    case LambVariant::kPaper:
+      r.min_norm = o.lamb_min_norm;
+      if (o.lamb_max_norm > 0) r.max_norm = o.lamb_max_norm;
+      break;
+    case LambVariant::kApex:
+      r.l2 = !o.lamb_adam_w_mode;
+      r.grad_averaging = o.lamb_grad_averaging;
+      r.adapt_undecayed = o.lamb_nvlamb;
+      break;
+    case LambVariant::kDeepSpeed:
+      r.corrected = false;
+      r.eps_inside_sqrt = o.lamb_eps_inside_sqrt;
+      r.min_ratio = o.lamb_min_coeff;
+      r.max_ratio = o.lamb_max_coeff;
   }
   return r;
 }

@@ -23,8 +23,7 @@ double cosine(double r) { return 0.5 * (1 + std::cos(M_PI * r)); }
 double exponential(double r) { return 2 * std::pow(0.5, r) - 1; }
 double minus_sqrt(double r) { return 1 - std::sqrt(r); }
 constexpr NamedShape kWhole[] = {{"constant", constant}, {"linear", linear}, {"cosine", cosine}};
-constexpr NamedShape kDecayShapes[] = {
-    {"linear", linear}, {"cosine", cosine}, {"exponential", exponential}, {"minus_sqrt", minus_sqrt}};
+constexpr Shape kDecayShapes[] = {linear, cosine, exponential, minus_sqrt};  // by DecayShape
 
 class Native : public LrSchedule {
  public:
@@ -84,10 +83,7 @@ std::unique_ptr<LrSchedule> make_native(const LrOptions& o) {
              "schedule.decay_steps: ", o.decay_steps, " steps of decay after ", o.warmup_steps,
              " steps of warm-up are more than the ", o.total_steps, " steps of the schedule; at most ",
              std::max<int64_t>(0, o.total_steps - o.warmup_steps));
-  for (const NamedShape& s : kDecayShapes)
-    if (o.decay_shape == s.name) return std::make_unique<WarmStableDecay>(o, s.shape);
-  fail(Exit::kUsage, "schedule.decay_shape: unknown shape \"", o.decay_shape,
-       "\"; there are linear, cosine, exponential, minus_sqrt");
+  return std::make_unique<WarmStableDecay>(o, kDecayShapes[static_cast<size_t>(o.decay_shape)]);
 }
 
 }  // namespace gt

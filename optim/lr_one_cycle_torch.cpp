@@ -42,7 +42,7 @@ class OneCycleTorch : public LrSchedule {
     phase_[phases_++] = {end, {lr0, lr1}, {m0, m1}};
   }
   double between(double from, double to, double x) const {
-    return o_.anneal == "linear" ? from + (to - from) * x : to + (from - to) / 2 * (1 + std::cos(M_PI * x));
+    return o_.anneal == Anneal::kLinear ? from + (to - from) * x : to + (from - to) / 2 * (1 + std::cos(M_PI * x));
   }
   LrOptions o_;
   double last_;
@@ -53,8 +53,6 @@ class OneCycleTorch : public LrSchedule {
 }  // namespace
 
 std::unique_ptr<LrSchedule> make_one_cycle_torch(const LrOptions& o) {
-  GT_REQUIRE(o.anneal == "cos" || o.anneal == "linear", Exit::kUsage, "schedule.anneal: unknown \"", o.anneal,
-             "\"; there are cos, linear");
   GT_REQUIRE(!o.three_phase || o.pct_start <= 0.5, Exit::kUsage, "schedule.pct_start: ", o.pct_start,
              " with schedule.three_phase: the rise and an equally long fall exceed the run; use at most 0.5");
   return std::make_unique<OneCycleTorch>(o);

@@ -3,6 +3,7 @@
 // DeepSpeed's five, with or without its defects (lr_deepspeed.cpp): those files have the equations,
 // optim/README.md the sources.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,34 +19,73 @@ struct LrPoint {
   double beta2 = kKeepBeta;  // decay of the second moment
 };
 
+enum class DecayShape : uint8_t { kLinear, kCosine, kExponential, kMinusSqrt };  // of wsd
+enum class Anneal : uint8_t { kCos, kLinear };                                   // of one_cycle_torch
+enum class WarmupShape : uint8_t { kLog, kLinear };                              // of DeepSpeed's schedules
+
+constexpr std::array<const char*, 4> names_of(DecayShape) { return {"linear", "cosine", "exponential", "minus_sqrt"}; }
+constexpr std::array<const char*, 2> names_of(Anneal) { return {"cos", "linear"}; }
+constexpr std::array<const char*, 2> names_of(WarmupShape) { return {"log", "linear"}; }
+
+// Section `schedule` of a run's options, described in fields(), and the values that the run derives.
 struct LrOptions {
   std::string type = "cosine";                   // lr_schedule_names()
-  double peak = 3e-4, min_lr = 0, start_lr = 0;  // after warm-up; lower limit; where warm-up begins
-  int64_t warmup_steps = 0, total_steps = 1;
+  double peak = 3e-4, min_lr = 0, start_lr = 0;  // peak: optim.lr
+  int64_t warmup_steps = 0, total_steps = 0;
   // If above 0, all lengths count samples, and a step takes this many. An earlier run of this job applied
   // `steps_before` steps of `samples_before` samples, possibly with another batch size. at() still takes steps.
   int64_t samples_per_step = 0, steps_before = 0, samples_before = 0;
-  // wsd
-  int64_t decay_steps = 0;             // length of the final decay; 0: a tenth of total_steps, at least 1
-  std::string decay_shape = "linear";  // linear | cosine | exponential | minus_sqrt
-  // one_cycle_torch
+  int64_t decay_steps = 0;
+  DecayShape decay_shape = DecayShape::kLinear;
   double pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;
-  std::string anneal = "cos";  // cos | linear
-  bool three_phase = false;
-  // one_cycle_torch, one_cycle
-  bool cycle_momentum = true;
+  Anneal anneal = Anneal::kCos;
+  bool three_phase = false, cycle_momentum = true;
   double min_momentum = 0.85, max_momentum = 0.95;
-  // DeepSpeed's schedules
-  bool ds_exact = false;                              // reproduces DeepSpeed 0.19.6 exactly; false: without its defects
-  std::string warmup_type = "log";                    // log | linear
-  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;  // warmup_cosine: of peak
-  int64_t first_steps = 2000, second_steps = -1;      // one_cycle: up, down; second -1: as many as up
-  int64_t first_stairs = 0, second_stairs = -1;       // number of stairs, 0: a slope; second -1: as first
-  int64_t decay_step_size = 0;                        // after the cycle; 0: no decay
+  bool ds_exact = false;  // the values of DeepSpeed 0.19.6; false: without its defects
+  WarmupShape warmup_type = WarmupShape::kLog;
+  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;
+  int64_t first_steps = 2000, second_steps = -1, first_stairs = 0, second_stairs = -1, decay_step_size = 0;
   double decay_lr_rate = 0, decay_mom_rate = 0;
-  int64_t range_steps = 2000;  // lr_range_test: start_lr * (1 + range_rate * (t - 1) / range_steps)
+  int64_t range_steps = 2000;
   double range_rate = 1;
   bool range_staircase = false;
+  template <class V>
+  void fields(V& v) {
+    v("type", type,
+      "cosine|linear|constant|inverse_sqrt|wsd|one_cycle_torch|one_cycle|warmup|warmup_decay|warmup_cosine|"
+      "lr_range_test",
+      "learning-rate schedule; `gpttrain lr` plots it");
+    v("warmup_steps", warmup_steps, "0.. steps", "warm-up from start_lr to optim.lr");
+    v("start_lr", start_lr, "0..100", "learning rate before the warm-up (step 1 is already above it)");
+    v("min_lr", min_lr, "0..100", "learning rate at the end of the decay; one_cycle: at both ends of the cycle");
+    v("total_steps", total_steps, "0.. steps",
+      "length of the curve; 0: train.steps, and one more for a curve that falls to 0");
+    v("decay_steps", decay_steps, "0.. steps", "wsd: length of the final decay; 0: a tenth of total_steps");
+    v("decay_shape", decay_shape, "", "wsd: shape of the decay");
+    v("pct_start", pct_start, ">0..<1", "one_cycle_torch: fraction of the steps in the rise");
+    v("anneal", anneal, "", "one_cycle_torch: shape of rise and fall");
+    v("div_factor", div_factor, ">0..", "one_cycle_torch: initial lr = optim.lr / this");
+    v("final_div_factor", final_div_factor, ">0..", "one_cycle_torch: final lr = initial lr / this");
+    v("three_phase", three_phase, "", "one_cycle_torch: fall as long as the rise, then decay to the end");
+    v("cycle_momentum", cycle_momentum, "", "one_cycle_torch, one_cycle: momentum (beta1) falls as the rate rises");
+    v("min_momentum", min_momentum, "0..<1", "one_cycle_torch, one_cycle: lowest momentum");
+    v("max_momentum", max_momentum, "0..<1", "one_cycle_torch, one_cycle: highest momentum");
+    v("ds_exact", ds_exact, "", "reproduce DeepSpeed's schedules exactly, defects included");
+    v("warmup_type", warmup_type, "", "warmup, warmup_decay, warmup_cosine: shape of the warm-up");
+    v("warmup_min_ratio", warmup_min_ratio, "0..1", "warmup_cosine: initial fraction of optim.lr");
+    v("cos_min_ratio", cos_min_ratio, "0..1", "warmup_cosine: final fraction of optim.lr");
+    v("first_steps", first_steps, "1.. steps", "one_cycle: length of the rise");
+    v("second_steps", second_steps, "-1.. steps", "one_cycle: length of the fall; -1: first_steps");
+    v("first_stairs", first_stairs, "0..", "one_cycle: stairs of the rise; 0: continuous");
+    v("second_stairs", second_stairs, "-1..", "one_cycle: stairs of the fall; -1: first_stairs");
+    v("decay_step_size", decay_step_size, "0.. steps",
+      "one_cycle: steps per unit of decay after the cycle; 0: no decay");
+    v("decay_lr_rate", decay_lr_rate, "0..", "one_cycle: lr = min_lr / (1 + this x units)");
+    v("decay_mom_rate", decay_mom_rate, "0..", "one_cycle: decay of momentum per unit (ds_exact: growth)");
+    v("range_steps", range_steps, "1.. steps", "lr_range_test: start_lr x (1 + range_rate x step / this)");
+    v("range_rate", range_rate, ">0..", "lr_range_test: growth rate");
+    v("range_staircase", range_staircase, "", "lr_range_test: in stairs of range_steps");
+  }
 };
 
 class LrSchedule {

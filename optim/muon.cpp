@@ -9,6 +9,7 @@
 
 #include "optim/families.h"
 #include "optim/flat_state.h"
+#include "optim/param_group.h"
 #include "optim/updates.h"
 #include "optim/whole_matrices.h"
 
@@ -24,26 +25,23 @@ struct Polynomial {
 
 // Polynomials of the first iterations; the following ones repeat them from the start, or the last one.
 struct Coefficients {
-  std::string_view name;
   bool repeats_last;
   std::vector<Polynomial> list;
 };
 
-const Coefficients& coefficients_of(const std::string& name) {
+const Coefficients& coefficients_of(MuonCoefficients name) {
   static const std::vector<Coefficients> kAll = {
-      {"simple", false, {{3.4445f, -4.775f, 2.0315f}}},  // Jordan et al. 2024
-      // modded-nanogpt; Megatron-LM's default.
-      {"quintic",
-       false,
+      {false, {{3.4445f, -4.775f, 2.0315f}}},  // Jordan et al. 2024
+                                               // modded-nanogpt; Megatron-LM's default.
+      {false,
        {{4.0848f, -6.8946f, 2.927f},
         {3.9505f, -6.3029f, 2.6377f},
         {3.7418f, -5.5913f, 2.3037f},
         {2.8769f, -3.1427f, 1.2046f},
         {2.8366f, -3.0525f, 1.2012f}}},
-      // Amsel et al. 2025 (arXiv 2505.16932), with their safety factor 1.01, rounded as in NVIDIA's
-      // Emerging-Optimizers.
-      {"polar_express",
-       true,
+      // Amsel et al. 2025 (arXiv 2505.16932), with their safety factor 1.01,
+      // rounded as in NVIDIA's Emerging-Optimizers.
+      {true,
        {{8.2051f, -22.9019f, 16.4607f},
         {4.0664f, -2.8612f, 0.5184f},
         {3.9096f, -2.8234f, 0.525f},
@@ -52,12 +50,7 @@ const Coefficients& coefficients_of(const std::string& name) {
         {1.8726f, -1.2307f, 0.3585f},
         {1.8564f, -1.2132f, 0.3568f},
         {1.875f, -1.25f, 0.375f}}}};
-  std::string known;
-  for (const Coefficients& c : kAll) {
-    if (c.name == name) return c;
-    known += cat(known.empty() ? "" : ", ", c.name);
-  }
-  fail(Exit::kUsage, "optim.muon_coefficients: unknown \"", name, "\"; there are ", known);
+  return kAll[static_cast<size_t>(name)];
 }
 
 std::vector<Polynomial> polynomials(const OptimizerOptions& o) {
@@ -73,14 +66,12 @@ std::vector<Polynomial> polynomials(const OptimizerOptions& o) {
 class NewtonSchulz {
  public:
   NewtonSchulz(const OptimizerOptions& o, const WholeMatrices& all, const Backend& backend, Stream stream)
-      : type_(o.muon_dtype),
+      : type_(o.muon_gemms),
         iterations_(polynomials(o)),
-        original_(o.muon_scale == "original"),
+        original_(o.muon_scale == MuonScale::kOriginal),
         all_(all),
         ops_(*backend.ops),
         squares_(size_of(DType::kF64), stream.device, *backend.device) {
-    GT_REQUIRE(original_ || o.muon_scale == "adamw", Exit::kUsage, "optim.muon_scale: unknown \"", o.muon_scale,
-               "\"; there are adamw, original");
     int64_t elements = 0, side = 0;
     for (int i = 0; i < all.count(); ++i) {
       const WholeMatrix& w = all.matrix(i);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "optim/families.h"
+#include "optim/param_group.h"
 
 namespace gt {
 

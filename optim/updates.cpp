@@ -2,6 +2,7 @@
 
 #include "kernels/core/rng.h"
 #include "optim/families.h"
+#include "optim/param_group.h"
 #include "optim/whole_matrices.h"
 
 namespace gt {

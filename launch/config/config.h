@@ -1,8 +1,10 @@
 // Options of a run: one struct per section, whose fields() list (launch/options/options.h) drives the JSON file,
-// --section.key flags, --help, config.json and error messages.
+// --section.key flags, --help, config.json and error messages. A section of a library (model, optim, schedule, zero)
+// adds to the options which that library lists what a run derives them from.
 // Values only; the trainer applies them. In user input, 0 or "" means "derive it"; after load_config every field is
 // filled in.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,6 +13,9 @@
 #include "launch/hosts/launch_config.h"
 #include "launch/options/options.h"
 #include "model/families/family.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer_options.h"
+#include "parallel/zero/options.h"
 
 namespace gt {
 
@@ -62,31 +67,26 @@ struct ParallelConfig {
   }
 };
 
-struct ZeroConfig {
-  int64_t stage = 1, bucket_bytes = 25 << 20, prefetch = 1, persist_numel = 100000;
-  bool overlap = true, allow_unused = false, prescale = false;
+enum class Offload : uint8_t { kNone, kOptimizer, kParameters };
+enum class GradOp : uint8_t { kMean, kSum };
+constexpr std::array<const char*, 3> names_of(Offload) { return {"none", "optimizer", "parameters"}; }
+constexpr std::array<const char*, 2> names_of(GradOp) { return {"mean", "sum"}; }
+
+struct ZeroConfig : ZeroOptions {
+  bool prescale = false;
   double predivide_factor = 1;
-  std::string grad_reduce = "auto", offload = "none", grad_op = "mean";
+  Offload offload = Offload::kNone;
+  GradOp grad_op = GradOp::kMean;
   template <class V>
   void fields(V& v) {
-    v("stage", stage, "0..3", "ZeRO stage: 1 shards optimizer state, 2 also gradients, 3 also parameters");
-    v("bucket_bytes", bucket_bytes, "1.. bytes", "size of a gradient reduction bucket");
-    v("overlap", overlap, "", "reduce gradients during the backward pass");
-    v("grad_reduce", grad_reduce, "auto|each|end",
-      "stages 2 and 3: reduce gradients after each microbatch (less memory) or at the end of the step (less traffic); "
-      "auto: end at stage 2 with a pipeline and several microbatches, else each");
-    v("prefetch", prefetch, "0..64 units", "stage 3: FSDP units gathered ahead of the one in use");
-    v("persist_numel", persist_numel, "0.. elements", "stage 3: FSDP units with fewer parameters are not sharded");
-    v("allow_unused", allow_unused, "",
-      "treat a missing gradient as 0; otherwise a parameter without a gradient ends the run");
-    v("offload", offload, "none|optimizer|parameters",
-      "keep optimizer state, or also parameters, in host memory; no effect on a CPU");
+    ZeroOptions::fields(v);
+    v("offload", offload, "", "keep optimizer state, or also parameters, in host memory; no effect on a CPU");
     v("prescale", prescale, "",
       "divide gradients by dp before the data-parallel reduction instead of after: with a 16-bit reduce_dtype, fewer "
       "overflows but more underflows");
     v("predivide_factor", predivide_factor, ">0..1e9",
       "divide gradients by this before the data-parallel reduction and by dp / this after; 1: all after");
-    v("grad_op", grad_op, "mean|sum", "data-parallel gradient reduction: mean or sum");
+    v("grad_op", grad_op, "", "data-parallel gradient reduction: mean or sum");
   }
 };
 
@@ -147,102 +147,35 @@ struct PrecisionConfig {
   }
 };
 
-struct OptimConfig {
-  std::string type = "adamw", lamb_variant = "paper", muon_scale = "adamw", muon_dtype = "auto",
-              muon_coefficients = "simple";
-  int64_t muon_iterations = 5;
-  double lr = 3e-4, eps = 1e-8, weight_decay = 0.1, grad_clip = 1, momentum = 0, dampening = 0, muon_lr_scale = 1;
-  double lamb_min_coeff = 0.01, lamb_max_coeff = 10, lamb_min_norm = 0, lamb_max_norm = 0;
-  bool bias_correction = true, nesterov = false;
-  bool lamb_eps_inside_sqrt = false, lamb_grad_averaging = true, lamb_adam_w_mode = true, lamb_nvlamb = false;
+struct OptimConfig : OptimizerOptions {
+  OptimConfig() { weight_decay = 0.1f; }
+  double lr = 3e-4, grad_clip = 1;
   std::vector<double> betas = {0.9, 0.95};
-  std::vector<std::string> groups, no_decay;
+  std::vector<std::string> group_texts, no_decay;
+  std::string muon_dtype = "auto";
   template <class V>
   void fields(V& v) {
-    v("type", type, "adamw|adam|lamb|sgd|lion|muon", "optimizer; it sets defaults of eps, betas and weight_decay");
+    OptimizerOptions::fields(v);
     v("lr", lr, ">0..100", "peak learning rate");
     v("betas", betas, "0..<1", "decay of the first and second moment");
-    v("eps", eps, ">0..1", "added to the square root of the second moment");
-    v("weight_decay", weight_decay, "0..10",
-      "decoupled (adamw, lamb, lion, muon) or added to the gradient (adam, sgd); not on biases and norms");
-    v("groups", groups, "",
+    v("groups", group_texts, "",
       "parameter groups, each \"REGEX lr_scale=X weight_decay=X betas=X/X rule=adamw\" with any of the keys; the first "
       "match of a parameter's name applies; rule=adamw: for weights that muon would update");
     v("no_decay", no_decay, "", "regular expressions: parameters whose names match get no weight decay either");
     v("grad_clip", grad_clip, "0..1e9", "limit of the global gradient norm; 0: off");
-    v("bias_correction", bias_correction, "", "adamw, adam, lamb deepspeed: bias correction of the moments");
-    v("momentum", momentum, "0..<1", "sgd, muon: momentum coefficient");
-    v("dampening", dampening, "0..1", "sgd: dampening of the gradient in the momentum");
-    v("nesterov", nesterov, "", "sgd, muon: Nesterov momentum");
-    v("muon_lr_scale", muon_lr_scale, ">0..1e6",
-      "muon: factor of the learning rate of matrices; parameters under AdamW use lr");
-    v("muon_scale", muon_scale, "adamw|original",
-      "muon: factor of an orthogonalized update: 0.2 sqrt(max(rows, cols)), the RMS of AdamW's, or "
-      "sqrt(max(1, rows / cols))");
-    v("muon_iterations", muon_iterations, "1..20", "muon: Newton-Schulz iterations of a step");
-    v("muon_coefficients", muon_coefficients, "simple|quintic|polar_express",
-      "muon: polynomials of Newton-Schulz: simple: Jordan's, the same in all iterations; quintic: modded-nanogpt's "
-      "five in turn; polar_express: Amsel's, one for each iteration");
     v("muon_dtype", muon_dtype, "auto|fp32|bf16", "muon: dtype of Newton-Schulz; auto: fp32 at O0, else bf16");
-    v("lamb_variant", lamb_variant, "paper|apex|deepspeed", "LAMB variant; their step sizes differ up to threefold");
-    v("lamb_min_norm", lamb_min_norm, "0..", "lamb paper: lower limit of a weight's norm in its trust ratio");
-    v("lamb_max_norm", lamb_max_norm, "0..", "lamb paper: upper limit of that norm; 0: none");
-    v("lamb_min_coeff", lamb_min_coeff, "0..", "lamb deepspeed: lower limit of the trust ratio");
-    v("lamb_max_coeff", lamb_max_coeff, ">0..", "lamb deepspeed: upper limit of the trust ratio");
-    v("lamb_eps_inside_sqrt", lamb_eps_inside_sqrt, "", "lamb deepspeed: eps inside the square root");
-    v("lamb_grad_averaging", lamb_grad_averaging, "", "lamb apex: scale the gradient by 1 - beta1 in the first moment");
-    v("lamb_adam_w_mode", lamb_adam_w_mode, "", "lamb apex: decoupled weight decay; off: added to the gradient");
-    v("lamb_nvlamb", lamb_nvlamb, "", "lamb apex: apply the trust ratio also to parameters without weight decay");
   }
 };
 
-struct ScheduleConfig {
-  std::string type = "cosine", decay_shape = "linear", anneal = "cos", warmup_type = "log", unit = "steps";
-  int64_t warmup_steps = 0, total_steps = 0, decay_steps = 0;
-  int64_t first_steps = 2000, second_steps = -1, first_stairs = 0, second_stairs = -1, decay_step_size = 0;
-  int64_t range_steps = 2000;
-  double min_lr = 0, start_lr = 0, pct_start = 0.3, div_factor = 25, final_div_factor = 1e4;
-  double min_momentum = 0.85, max_momentum = 0.95, warmup_min_ratio = 0, cos_min_ratio = 1e-4;
-  double decay_lr_rate = 0, decay_mom_rate = 0, range_rate = 1;
-  bool three_phase = false, cycle_momentum = true, ds_exact = false, range_staircase = false;
+enum class LengthUnit : uint8_t { kSteps, kSamples };
+constexpr std::array<const char*, 2> names_of(LengthUnit) { return {"steps", "samples"}; }
+
+struct ScheduleConfig : LrOptions {
+  LengthUnit unit = LengthUnit::kSteps;
   template <class V>
   void fields(V& v) {
-    v("type", type,
-      "cosine|linear|constant|inverse_sqrt|wsd|one_cycle_torch|one_cycle|warmup|warmup_decay|warmup_cosine|"
-      "lr_range_test",
-      "learning-rate schedule; `gpttrain lr` plots it");
-    v("unit", unit, "steps|samples",
-      "unit of the schedule's lengths; with samples the schedule does not depend on the batch size");
-    v("warmup_steps", warmup_steps, "0.. steps", "warm-up from start_lr to optim.lr");
-    v("start_lr", start_lr, "0..100", "learning rate before the warm-up (step 1 is already above it)");
-    v("min_lr", min_lr, "0..100", "learning rate at the end of the decay; one_cycle: at both ends of the cycle");
-    v("total_steps", total_steps, "0.. steps",
-      "length of the curve; 0: train.steps, and one more for a curve that falls to 0");
-    v("decay_steps", decay_steps, "0.. steps", "wsd: length of the final decay; 0: a tenth of total_steps");
-    v("decay_shape", decay_shape, "linear|cosine|exponential|minus_sqrt", "wsd: shape of the decay");
-    v("pct_start", pct_start, ">0..<1", "one_cycle_torch: fraction of the steps in the rise");
-    v("anneal", anneal, "cos|linear", "one_cycle_torch: shape of rise and fall");
-    v("div_factor", div_factor, ">0..", "one_cycle_torch: initial lr = optim.lr / this");
-    v("final_div_factor", final_div_factor, ">0..", "one_cycle_torch: final lr = initial lr / this");
-    v("three_phase", three_phase, "", "one_cycle_torch: fall as long as the rise, then decay to the end");
-    v("cycle_momentum", cycle_momentum, "", "one_cycle_torch, one_cycle: momentum (beta1) falls as the rate rises");
-    v("min_momentum", min_momentum, "0..<1", "one_cycle_torch, one_cycle: lowest momentum");
-    v("max_momentum", max_momentum, "0..<1", "one_cycle_torch, one_cycle: highest momentum");
-    v("ds_exact", ds_exact, "", "reproduce DeepSpeed's schedules exactly, defects included");
-    v("warmup_type", warmup_type, "log|linear", "warmup, warmup_decay, warmup_cosine: shape of the warm-up");
-    v("warmup_min_ratio", warmup_min_ratio, "0..1", "warmup_cosine: initial fraction of optim.lr");
-    v("cos_min_ratio", cos_min_ratio, "0..1", "warmup_cosine: final fraction of optim.lr");
-    v("first_steps", first_steps, "1.. steps", "one_cycle: length of the rise");
-    v("second_steps", second_steps, "-1.. steps", "one_cycle: length of the fall; -1: first_steps");
-    v("first_stairs", first_stairs, "0..", "one_cycle: stairs of the rise; 0: continuous");
-    v("second_stairs", second_stairs, "-1..", "one_cycle: stairs of the fall; -1: first_stairs");
-    v("decay_step_size", decay_step_size, "0.. steps",
-      "one_cycle: steps per unit of decay after the cycle; 0: no decay");
-    v("decay_lr_rate", decay_lr_rate, "0..", "one_cycle: lr = min_lr / (1 + this x units)");
-    v("decay_mom_rate", decay_mom_rate, "0..", "one_cycle: decay of momentum per unit (ds_exact: growth)");
-    v("range_steps", range_steps, "1.. steps", "lr_range_test: start_lr x (1 + range_rate x step / this)");
-    v("range_rate", range_rate, ">0..", "lr_range_test: growth rate");
-    v("range_staircase", range_staircase, "", "lr_range_test: in stairs of range_steps");
+    LrOptions::fields(v);
+    v("unit", unit, "", "unit of the schedule's lengths; with samples the schedule does not depend on the batch size");
   }
 };
 

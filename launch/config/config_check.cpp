@@ -227,7 +227,7 @@ class Checker {
     const ModelConfig& m = c_.model;
     const RopeScaling &r = m.rope, usual;
     const RopeKind kind = r.kind;
-    const char* const name = names_of(kind)[static_cast<size_t>(kind)];
+    const char* const name = name_of(kind);
     if (!known({"model.rope_scaling", "model.position"})) return;
     if (m.position != PositionKind::kRotary && kind != RopeKind::kDefault)
       bad("model.rope_scaling", fmt::format("{}: positions are learned", name),
@@ -352,11 +352,11 @@ class Checker {
   void zero() {
     const ZeroConfig& z = c_.zero;
     if (!known({"zero.stage", "zero.grad_reduce", "zero.offload", "device.kind"})) return;
-    if (z.stage < 2 && z.grad_reduce == "each")
+    if (z.stage < 2 && z.grad_reduce == GradReduce::kEach)
       bad("zero.grad_reduce", fmt::format("each: zero.stage {} does not shard gradients", z.stage),
           "use zero.stage 2 or 3, or grad_reduce auto or end");
-    if (z.offload != "none" && c_.device.kind == "cuda")
-      bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", z.offload),
+    if (z.offload != Offload::kNone && c_.device.kind == "cuda")
+      bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", name_of(z.offload)),
           "use none");
     if (z.prescale && z.predivide_factor != 1)
       notes_.push_back("zero.predivide_factor has no effect: zero.prescale divides by dp before the sum");

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/core/check.h"
 #include "launch/config/param_groups.h"
@@ -155,7 +154,7 @@ void check_lamb(const OptimConfig& o, const Bad& bad) {
 }
 
 void check_groups(const OptimConfig& o, const Bad& bad) {
-  for (const std::string& text : o.groups) try {
+  for (const std::string& text : o.group_texts) try {
       const ParamGroup group = parse_param_group(text);
       if (group.betas && o.type == "sgd")
         bad("optim.groups", fmt::format("{}: betas have no effect with optim.type sgd", group.match), "leave them out");
@@ -191,33 +190,12 @@ void check_schedule(const Config& c, const RuleContext& x) {
 }  // namespace
 
 OptimizerOptions optimizer_options(const Config& c) {
-  const OptimConfig& from = c.optim;
-  OptimizerOptions o;
-  o.type = from.type;
-  o.beta1 = static_cast<float>(from.betas[0]);
-  o.beta2 = static_cast<float>(from.betas[1]);
-  o.eps = static_cast<float>(from.eps);
-  o.weight_decay = static_cast<float>(from.weight_decay);
-  for (const std::string& text : from.groups) o.groups.push_back(parse_param_group(text));
-  o.bias_correction = from.bias_correction;
-  o.momentum = static_cast<float>(from.momentum);
-  o.dampening = static_cast<float>(from.dampening);
-  o.nesterov = from.nesterov;
-  o.muon_lr_scale = static_cast<float>(from.muon_lr_scale);
-  o.muon_scale = from.muon_scale;
-  o.muon_iterations = from.muon_iterations;
-  o.muon_coefficients = from.muon_coefficients;
-  const bool wide = from.muon_dtype == "auto" ? c.precision.amp == "O0" : from.muon_dtype == "fp32";
-  o.muon_dtype = wide ? DType::kF32 : DType::kBF16;
-  o.lamb_variant = from.lamb_variant;
-  o.min_coeff = static_cast<float>(from.lamb_min_coeff);
-  o.max_coeff = static_cast<float>(from.lamb_max_coeff);
-  o.eps_inside_sqrt = from.lamb_eps_inside_sqrt;
-  o.grad_averaging = from.lamb_grad_averaging;
-  o.adam_w_mode = from.lamb_adam_w_mode;
-  o.nvlamb = from.lamb_nvlamb;
-  o.min_norm = static_cast<float>(from.lamb_min_norm);
-  o.max_norm = from.lamb_max_norm > 0 ? static_cast<float>(from.lamb_max_norm) : std::numeric_limits<float>::infinity();
+  OptimizerOptions o = c.optim;
+  o.beta1 = static_cast<float>(c.optim.betas[0]);
+  o.beta2 = static_cast<float>(c.optim.betas[1]);
+  for (const std::string& text : c.optim.group_texts) o.groups.push_back(parse_param_group(text));
+  const bool wide = c.optim.muon_dtype == "auto" ? c.precision.amp == "O0" : c.optim.muon_dtype == "fp32";
+  o.muon_gemms = wide ? DType::kF32 : DType::kBF16;
   return o;
 }
 
@@ -225,7 +203,7 @@ namespace {
 
 // 0: the schedule counts steps. An unresolved batch counts as one sample.
 int64_t samples_per_step(const Config& c) {
-  return c.schedule.unit == "samples" ? std::max<int64_t>(1, c.train.global_batch) : 0;
+  return c.schedule.unit == LengthUnit::kSamples ? std::max<int64_t>(1, c.train.global_batch) : 0;
 }
 
 // The curve's length where schedule.total_steps is 0. A curve that falls to 0 arrives one step after the last: a step
@@ -239,39 +217,11 @@ int64_t default_total_steps(const Config& c) {
 }  // namespace
 
 LrOptions lr_options(const Config& c) {
-  const ScheduleConfig& s = c.schedule;
-  const int64_t batch = samples_per_step(c);
-  return {.type = s.type,
-          .peak = c.optim.lr,
-          .min_lr = s.min_lr,
-          .start_lr = s.start_lr,
-          .warmup_steps = s.warmup_steps,
-          .total_steps = s.total_steps > 0 ? s.total_steps : default_total_steps(c),
-          .samples_per_step = batch,
-          .decay_steps = s.decay_steps,
-          .decay_shape = s.decay_shape,
-          .pct_start = s.pct_start,
-          .div_factor = s.div_factor,
-          .final_div_factor = s.final_div_factor,
-          .anneal = s.anneal,
-          .three_phase = s.three_phase,
-          .cycle_momentum = s.cycle_momentum,
-          .min_momentum = s.min_momentum,
-          .max_momentum = s.max_momentum,
-          .ds_exact = s.ds_exact,
-          .warmup_type = s.warmup_type,
-          .warmup_min_ratio = s.warmup_min_ratio,
-          .cos_min_ratio = s.cos_min_ratio,
-          .first_steps = s.first_steps,
-          .second_steps = s.second_steps,
-          .first_stairs = s.first_stairs,
-          .second_stairs = s.second_stairs,
-          .decay_step_size = s.decay_step_size,
-          .decay_lr_rate = s.decay_lr_rate,
-          .decay_mom_rate = s.decay_mom_rate,
-          .range_steps = s.range_steps,
-          .range_rate = s.range_rate,
-          .range_staircase = s.range_staircase};
+  LrOptions o = c.schedule;
+  o.peak = c.optim.lr;
+  if (o.total_steps == 0) o.total_steps = default_total_steps(c);
+  o.samples_per_step = samples_per_step(c);
+  return o;
 }
 
 namespace {
@@ -282,8 +232,8 @@ void set_type_defaults(Config& c, const RuleContext& x) {
     if (value_text(*find(options, d.of)) == d.value && x.where(d.key).empty())
       GT_CHECK(set_from_words(*find(options, d.key), {d.text}).empty(), "default of ", d.key);
   // DeepSpeed's LAMB has different defaults.
-  if (c.optim.type != "lamb" || c.optim.lamb_variant != "deepspeed") return;
-  if (x.where("optim.eps").empty()) c.optim.eps = 1e-8;
+  if (c.optim.type != "lamb" || c.optim.lamb_variant != LambVariant::kDeepSpeed) return;
+  if (x.where("optim.eps").empty()) c.optim.eps = 1e-8f;
   if (x.where("optim.weight_decay").empty()) c.optim.weight_decay = 0;
 }
 
@@ -295,8 +245,8 @@ void check_optimizer(Config& c, const RuleContext& x) {
   reject_inapplicable_keys(c, x);
   check_sgd(c.optim, bad);
   check_lamb(c.optim, bad);
-  if (c.optim.type == "lamb" && c.optim.lamb_variant != "deepspeed" && !c.optim.bias_correction)
-    bad("optim.bias_correction", fmt::format("false has no effect with lamb_variant {}", c.optim.lamb_variant),
+  if (c.optim.type == "lamb" && c.optim.lamb_variant != LambVariant::kDeepSpeed && !c.optim.bias_correction)
+    bad("optim.bias_correction", fmt::format("false has no effect with lamb_variant {}", name_of(c.optim.lamb_variant)),
         "it belongs to adamw, adam and lamb_variant deepspeed");
   check_groups(c.optim, bad);
   // Legal: a short trial of a long recipe. The curve is that of the recipe's beginning.
@@ -304,7 +254,7 @@ void check_optimizer(Config& c, const RuleContext& x) {
       c.schedule.warmup_steps / std::max<int64_t>(1, samples_per_step(c)) >= c.train.steps)
     notes.push_back(fmt::format("the run ends inside the warm-up: train.steps {}, schedule.warmup_steps {}{}",
                                 c.train.steps, c.schedule.warmup_steps,
-                                c.schedule.unit == "samples" ? " (samples)" : ""));
+                                c.schedule.unit == LengthUnit::kSamples ? " (samples)" : ""));
   if (!known(kSchedule) || !known("train.steps") || !known("schedule.total_steps")) return;
   check_schedule(c, x);
   for (const std::string& defect : lr_deviations(lr_options(c)))

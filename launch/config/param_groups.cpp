@@ -91,7 +91,7 @@ void require_patterns_found(const OptimConfig& o, const ModelSpec& model) {
     return std::erase_if(among, matches);
   };
   std::vector<std::string> ungrouped = names;
-  for (const std::string& text : o.groups) {
+  for (const std::string& text : o.group_texts) {
     const std::string pattern = parse_param_group(text).match;
     GT_REQUIRE(found("optim.groups", pattern, ungrouped) > 0, Exit::kUsage, "optim.groups: \"", pattern,
                "\" finds only parameters of groups before it; a parameter belongs to the first that finds it");

@@ -25,17 +25,10 @@ MeshShape mesh_shape(const Config& c) {
 
 namespace {
 ZeroOptions zero_options(const ZeroConfig& c, const PrecisionConfig& p, int64_t dp) {
-  ZeroOptions z;
+  ZeroOptions z = c;
   z.scale_before = 1 / (c.prescale ? static_cast<double>(dp) : c.predivide_factor);
-  z.stage = static_cast<int>(c.stage);
-  z.bucket_bytes = c.bucket_bytes;
-  z.overlap = c.overlap;
-  if (c.grad_reduce != "auto") z.grad_reduce = c.grad_reduce == "each" ? GradReduce::kEach : GradReduce::kEnd;
-  z.prefetch = static_cast<int>(c.prefetch);
-  z.persist_numel = c.persist_numel;
   if (p.reduce_dtype != "fp32") z.reduce = p.reduce_dtype == "fp16" ? DType::kF16 : DType::kBF16;
   if (p.grad_dtype == "bf16") z.grad = DType::kBF16;
-  z.allow_unused = c.allow_unused;
   return z;
 }
 
@@ -67,7 +60,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.precision = precision_of(c);
   if (o.loss_chunk == 0 && may_use_gpu(c))
     o.loss_chunk = large_loss_chunk(o.model, o.precision, static_cast<int>(c.parallel.tp));
-  if (c.optim.type == "lamb" && c.optim.lamb_variant == "apex") o.clip_slack = 0;  // as apex
+  if (c.optim.type == "lamb" && c.optim.lamb_variant == LambVariant::kApex) o.clip_slack = 0;  // as apex
   if (c.precision.stochastic_rounding) o.optim.rounding_seed = static_cast<uint64_t>(c.train.seed);
   o.no_decay = c.optim.no_decay;
   o.schedule = c.parallel.schedule;
@@ -81,7 +74,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.micro_batch = c.train.micro_batch;
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);
-  o.grad_sum = c.zero.grad_op == "sum";
+  o.grad_sum = c.zero.grad_op == GradOp::kSum;
   o.mean_of_microbatches = c.train.loss_mean == "microbatch";
   o.seed = static_cast<uint64_t>(c.train.seed);
   if (c.train.pld) o.layer_drop = {c.train.pld_theta, c.train.pld_gamma};
@@ -122,7 +115,7 @@ const Backend& choose_backend(const Config& c) {
   std::string why;
   const Backend* cuda = cuda_backend(&why);
   if (cuda != nullptr) {
-    GT_REQUIRE(c.zero.offload == "none", Exit::kUsage, "zero.offload: ", c.zero.offload,
+    GT_REQUIRE(c.zero.offload == Offload::kNone, Exit::kUsage, "zero.offload: ", name_of(c.zero.offload),
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is always in host memory");
     if (c.precision.fp8 != "off" && cuda->fp8_unsupported != nullptr) {
       const std::string obstacle = cuda->fp8_unsupported(0);

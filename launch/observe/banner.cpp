@@ -88,9 +88,10 @@ std::string batch_line(const Config& c) {
 std::string optimizer_line(const Config& c) {
   const OptimConfig& o = c.optim;
   std::string out = o.type;
-  if (o.type == "lamb") out += fmt::format(" ({})", o.lamb_variant);
+  if (o.type == "lamb") out += fmt::format(" ({})", name_of(o.lamb_variant));
   if (o.type == "muon")
-    out += fmt::format(" ({} scale, {} {} iterations{})", o.muon_scale, o.muon_iterations, o.muon_coefficients,
+    out += fmt::format(" ({} scale, {} {} iterations{})", name_of(o.muon_scale), o.muon_iterations,
+                       name_of(o.muon_coefficients),
                        o.muon_lr_scale == 1 ? "" : fmt::format(", lr x {:g}", o.muon_lr_scale));
   if (o.type == "sgd" || o.type == "muon")
     out += fmt::format(", momentum {:g}{}", o.momentum, o.nesterov ? " (Nesterov)" : "");
@@ -98,7 +99,7 @@ std::string optimizer_line(const Config& c) {
   return out +
          fmt::format(", weight decay {:g}{}, clip {:g}", o.weight_decay,
                      o.no_decay.empty() ? "" : fmt::format(" (not on {})", fmt::join(o.no_decay, " ")), o.grad_clip) +
-         (o.groups.empty() ? "" : fmt::format(", groups: {}", fmt::join(o.groups, ", ")));
+         (o.group_texts.empty() ? "" : fmt::format(", groups: {}", fmt::join(o.group_texts, ", ")));
 }
 
 // Learning rate at the first step, the peak and the last step, for any schedule.
@@ -263,7 +264,7 @@ Rows start_rows(const BannerFacts& f) {
   if (c.world() > 1) rows.push_back({"traffic", traffic_text(f.plans)});
   if (!f.prediction.empty()) rows.push_back({"prediction", f.prediction});
   if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c), f.plans, f.backend)});
-  if (c.zero.offload != "none")
+  if (c.zero.offload != Offload::kNone)
     rows.push_back({"note", "zero.offload has no effect: on a CPU the optimizer state is in host memory anyway"});
   rows.push_back({"batch", batch_line(c)});
   rows.push_back({"precision", precision_text(c)});

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "kernels/core/check.h"
 #include "launch/options/help_text.h"
@@ -101,11 +102,24 @@ std::string set_int(const Option& option, int64_t& out, const std::string& word)
   return out = x, "";
 }
 
+std::string set_int(const Option& option, int& out, const std::string& word) {
+  int64_t x = 0;
+  if (std::string bad = set_int(option, x, word); !bad.empty()) return bad;
+  if (!std::in_range<int>(x)) return fmt::format("{} does not fit in 32 bits", x);
+  return out = static_cast<int>(x), "";
+}
+
 std::string set_double(const Option& option, double& out, const std::string& word) {
   double x;
   if (!parse_double(word, x)) return fmt::format("expected a number {}, found {}", option.domain, quote(word));
   if (std::string bad = outside(option, x); !bad.empty()) return bad;
   return out = x, "";
+}
+
+std::string set_double(const Option& option, float& out, const std::string& word) {
+  double x = 0;
+  if (std::string bad = set_double(option, x, word); !bad.empty()) return bad;
+  return out = static_cast<float>(x), "";
 }
 
 std::optional<bool> truth_of(const std::string& word) {
@@ -237,7 +251,9 @@ std::vector<std::string> choices(const Option& option) {
   return out;
 }
 
-bool takes_list(const Option& option) { return option.target.index() >= 5; }
+constexpr size_t kFirstList = 7;  // of the alternatives of OptionTarget
+
+bool takes_list(const Option& option) { return option.target.index() >= kFirstList; }
 bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option.target); }
 bool is_boolean_word(const std::string& word) { return truth_of(word).has_value(); }
 
@@ -265,7 +281,9 @@ std::string set_from_words(const Option& option, const std::vector<std::string>&
   return std::visit(Overloaded{
                         [&](std::string* s) { return set_string(option, *s, words[0]); },
                         [&](int64_t* n) { return set_int(option, *n, words[0]); },
+                        [&](int* n) { return set_int(option, *n, words[0]); },
                         [&](double* x) { return set_double(option, *x, words[0]); },
+                        [&](float* x) { return set_double(option, *x, words[0]); },
                         [&](bool* b) { return set_bool(*b, words[0]); },
                         [&](const EnumTarget& e) { return set_enum(option, e, words[0]); },
                         [&](std::vector<double>* v) { return set_doubles(option, *v, split_commas(words)); },
@@ -282,7 +300,7 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
   };
   const auto is = [&](Kind kind) { return value.kind == kind; };
   if (takes_list(option) && !is(Kind::kArray)) {
-    if (is(Kind::kString) && option.target.index() > 5) return set_from_words(option, {value.text});
+    if (is(Kind::kString) && option.target.index() > kFirstList) return set_from_words(option, {value.text});
     return wrong("a list");
   }
   std::vector<std::string> texts;
@@ -304,7 +322,9 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
             if (is(Kind::kBool) && counts_or_not(option)) return *n = value.boolean, std::string();
             return is(Kind::kNumber) ? set_int(option, *n, value.text) : wrong("a whole number");
           },
+          [&](int* n) { return is(Kind::kNumber) ? set_int(option, *n, value.text) : wrong("a whole number"); },
           [&](double* x) { return is(Kind::kNumber) ? set_double(option, *x, value.text) : wrong("a number"); },
+          [&](float* x) { return is(Kind::kNumber) ? set_double(option, *x, value.text) : wrong("a number"); },
           [&](bool* b) { return is(Kind::kBool) ? (*b = value.boolean, std::string()) : wrong("true or false"); },
           [&](const EnumTarget& e) { return is(Kind::kString) ? set_enum(option, e, value.text) : wrong("a string"); },
           [&](std::vector<double>* v) {
@@ -317,6 +337,15 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
       },
       option.target);
 }
+
+namespace {
+// The double whose shortest decimal is that of x: 0.9 for 0.9f.
+double shortest(float x) {
+  double out = x;
+  parse_double(fmt::format("{}", x), out);
+  return out;
+}
+}  // namespace
 
 std::string to_json(const Option& option) {
   const auto text = [](const std::string& s) {
@@ -332,7 +361,9 @@ std::string to_json(const Option& option) {
   return std::visit(Overloaded{
                         [&](std::string* s) { return text(*s); },
                         [&](int64_t* n) { return std::to_string(*n); },
+                        [&](int* n) { return std::to_string(*n); },
                         [&](double* x) { return json_number(*x); },
+                        [&](float* x) { return json_number(shortest(*x)); },
                         [&](bool* b) { return std::string(*b ? "true" : "false"); },
                         [&](const EnumTarget& e) { return text(e.names[*e.value]); },
                         [&](std::vector<double>* v) { return list(*v, json_number); },
@@ -383,7 +414,8 @@ std::vector<std::string> value_words(const Option& option) {
 }
 
 std::string type_name(const Option& option) {
-  static constexpr const char* kNames[] = {"text", "int", "number", "flag", "text", "numbers", "texts", "paths"};
+  static constexpr const char* kNames[] = {"text", "int",  "int",     "number", "number",
+                                           "flag", "text", "numbers", "texts",  "paths"};
   return kNames[option.target.index()];
 }
 

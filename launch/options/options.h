@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "data/blend.h"
+#include "kernels/core/enum_names.h"
 #include "launch/options/json_text.h"
 
 namespace gt {
@@ -28,8 +29,8 @@ struct EnumTarget {
   std::span<const char* const> names;
 };
 
-using OptionTarget = std::variant<std::string*, int64_t*, double*, bool*, EnumTarget, std::vector<double>*,
-                                  std::vector<std::string>*, std::vector<DataSource>*>;
+using OptionTarget = std::variant<std::string*, int64_t*, int*, double*, float*, bool*, EnumTarget,
+                                  std::vector<double>*, std::vector<std::string>*, std::vector<DataSource>*>;
 
 struct Option {
   std::string section;  // "" for the options of a subcommand

@@ -97,7 +97,7 @@ double trained_share(const ModelConfig& m) {
 class MuonUpdates {
  public:
   explicit MuonUpdates(const Config& c) : muon_(c.optim.type == "muon") {
-    for (const std::string& text : c.optim.groups) {
+    for (const std::string& text : c.optim.group_texts) {
       const ParamGroup g = parse_param_group(text);
       groups_.emplace_back(std::regex(g.match), g.rule);
     }
@@ -181,7 +181,7 @@ Workload workload_of(const Config& c) {
   w.kept_bytes = weights + gradients + state - w.sharded_bytes;
   w.orthogonalized = orthogonalized(c);
   const OptimizerOptions optimizer = optimizer_options(c);
-  w.newton_schulz = optimizer.muon_iterations, w.newton_schulz_bytes = size_of(optimizer.muon_dtype);
+  w.newton_schulz = optimizer.muon_iterations, w.newton_schulz_bytes = size_of(optimizer.muon_gemms);
   return w;
 }
 

@@ -125,7 +125,7 @@ Config shrink(const Config& given, const ShrinkGoal& goal, std::vector<std::stri
     c.train.pld_gamma = std::max(c.train.pld_gamma, 10.);
   }
   shrink_curriculum(c, goal);
-  c.zero.grad_op = "mean";  // a sum depends on the number of replicas, which varies between layouts
+  c.zero.grad_op = GradOp::kMean;  // a sum depends on the number of replicas, which varies between layouts
   c.train.steps = 2 * goal.steps;
   c.train.eval_every = 0;
   Config before = given;

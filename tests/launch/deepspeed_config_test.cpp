@@ -46,10 +46,10 @@ TEST_CASE("a pipeline user's file with LAMB and OneCycle is translated to our ke
   CHECK(c.train.grad_accum == 8);
   CHECK(c.log.every == 10);
   CHECK(c.optim.type == "lamb");
-  CHECK(c.optim.lamb_variant == "deepspeed");
+  CHECK(c.optim.lamb_variant == LambVariant::kDeepSpeed);
   CHECK(c.optim.lr == 1e-3);  // from the schedule
-  CHECK(c.optim.eps == 1e-8);
-  CHECK(c.optim.weight_decay == 0.01);
+  CHECK(c.optim.eps == 1e-8f);
+  CHECK(c.optim.weight_decay == 0.01f);
   CHECK(c.optim.lamb_max_coeff == 5);
   CHECK(c.optim.grad_clip == 0.5);
   CHECK(c.schedule.type == "one_cycle");
@@ -89,7 +89,7 @@ TEST_CASE("the file overrides --config, flags override the file, and both are re
       joined_notes(l),
       Contains("deepspeed: <base64>:3:67: zero_optimization.stage -> zero.stage 2 overrides 3 of " + dir / "c.json") &&
           Contains("deepspeed: --zero 1 overrides <base64>:3:67: zero_optimization.stage -> zero.stage 2") &&
-          Contains("replaces optim.type, optim.lr, optim.momentum, schedule.type, "
+          Contains("replaces optim.type, optim.momentum, optim.lr, schedule.type, "
                    "schedule.decay_steps, train.micro_batch, train.grad_accum of --config") &&
           Contains("optimizer.type Adam -> optim.type adamw (adam_w_mode defaults to true)") &&
           Contains("gradient_clipping is absent: 1, as in DeepSpeed 0.19.6; 0.16.5 does not clip") &&
@@ -102,7 +102,7 @@ TEST_CASE("the file overrides --config, flags override the file, and both are re
 TEST_CASE("missing keys take DeepSpeed's default where their block is given, and our own config elsewhere") {
   const LoadedConfig plain = load_deepspeed({.json = R"({"train_batch_size": 8})"});
   CHECK(plain.config.schedule.type == "constant");
-  CHECK(plain.config.optim.weight_decay == 0.1);  // no optimizer block: our default
+  CHECK(plain.config.optim.weight_decay == 0.1f);  // no optimizer block: our default
   CHECK_THAT(joined_notes(plain), Contains("no scheduler: the learning rate is constant"));
   CHECK(load_deepspeed({.json = R"({"train_batch_size": 8})", .flags = {"--schedule.type", "cosine"}})
             .config.schedule.type == "cosine");
@@ -151,8 +151,8 @@ TEST_CASE("DeepSpeed's Muon has its scale and defaults and two learning rates wi
     return std::pair{o.lr, o.lr * o.muon_lr_scale};  // AdamW's, Muon's
   };
   const OptimConfig o = load_deepspeed(file(R"({"lr": 0.01, "ns_method": "standard"})")).config.optim;
-  CHECK((o.muon_scale == "original" && o.momentum == 0.95 && o.nesterov && o.muon_iterations == 5));
-  CHECK((o.betas == std::vector{0.9, 0.95} && o.eps == 1e-10 && o.weight_decay == 0 && o.grad_clip == 0));
+  CHECK((o.muon_scale == MuonScale::kOriginal && o.momentum == 0.95f && o.nesterov && o.muon_iterations == 5));
+  CHECK((o.betas == std::vector{0.9, 0.95} && o.eps == 1e-10f && o.weight_decay == 0 && o.grad_clip == 0));
   CHECK(rates(R"({"lr": 0.01})") == std::pair{0.01, 0.01});
   CHECK(rates(R"({"muon_lr": 0.02, "adam_lr": 0.0005})") == std::pair{0.0005, 0.02});
   CHECK(rates(R"({"lr": 0.001, "muon_lr": 0.02})") == std::pair{0.001, 0.02});
@@ -243,7 +243,7 @@ TEST_CASE("the Hugging Face style file with auto everywhere uses the native valu
   CHECK(c.schedule.type == "warmup");
   CHECK(c.train.global_batch == 8);
   CHECK(c.zero.stage == 3);
-  CHECK(c.zero.offload == "parameters");
+  CHECK(c.zero.offload == Offload::kParameters);
   CHECK(c.log.every == 2000);
   CHECK(c.schedule.warmup_steps == 17);
 }

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/core/enum_names.h"
 #include "tests/launch/torch_fixture.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
@@ -38,11 +39,11 @@ EngineOptions options_of(std::string name) {
     o.optim.type = "muon";
     o.optim.momentum = 0.95f;
     o.optim.nesterov = name == "muon";
-    o.optim.muon_scale = name == "muon" ? "adamw" : "original";
+    o.optim.muon_scale = name == "muon" ? MuonScale::kAdamW : MuonScale::kOriginal;
   }
   if (name.rfind("lamb_", 0) == 0) {
     o.optim.type = "lamb";
-    o.optim.lamb_variant = name.substr(5);
+    o.optim.lamb_variant = value_named<LambVariant>(name.substr(5)).value();
     o.optim.eps = 1e-6f;
     o.lr.peak = 1e-2;
     if (name == "lamb_apex") o.clip_slack = 0;

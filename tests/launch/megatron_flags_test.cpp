@@ -191,15 +191,17 @@ TEST_CASE("Megatron's Muon is translated with its defaults where it means the sa
   const auto optim = [&](const std::string& flags) { return parse(words_of(base + flags)).loaded.config.optim; };
   for (const char* name : {"muon", "dist_muon"}) {
     const OptimConfig o = optim(cat("--muon-extra-scale-factor 0.2 --optimizer ", name));
-    CHECK((o.type == "muon" && o.muon_scale == "adamw" && o.muon_coefficients == "quintic" && o.muon_iterations == 5));
-    CHECK((o.momentum == 0.9 && !o.nesterov));
+    CHECK((o.type == "muon" && o.muon_scale == MuonScale::kAdamW && o.muon_coefficients == MuonCoefficients::kQuintic &&
+           o.muon_iterations == 5));
+    CHECK((o.momentum == 0.9f && !o.nesterov));
   }
   const OptimConfig o = optim(
       "--optimizer muon --muon-scale-mode shape_scaling --muon-momentum 0.95 --muon-nesterov --muon-num-ns-steps 7 "
       "--muon-coefficient-type polar_express --muon-fp32-matmul-prec high --muon-tp-mode distributed "
       "--muon-scalar-optimizer adam --muon-use-syrk");
-  CHECK((o.muon_scale == "original" && o.muon_coefficients == "polar_express" && o.muon_iterations == 7));
-  CHECK((o.momentum == 0.95 && o.nesterov && o.muon_dtype == "fp32"));
+  CHECK((o.muon_scale == MuonScale::kOriginal && o.muon_coefficients == MuonCoefficients::kPolarExpress &&
+         o.muon_iterations == 7));
+  CHECK((o.momentum == 0.95f && o.nesterov && o.muon_dtype == "fp32"));
   CHECK(optim("--optimizer adam --muon-momentum 0.5").type == "adamw");
   for (const char* scale : {"", "--muon-scale-mode unit_rms_norm", "--muon-extra-scale-factor x",
                             "--muon-scale-mode shape_scaling --muon-extra-scale-factor 0.2"})
@@ -238,7 +240,7 @@ TEST_CASE("an example command line of Megatron starts unchanged, with one line o
   CHECK(c.config.model.layers == 24);
   CHECK(c.config.parallel.vpp == 2);
   CHECK(c.config.optim.lr == 1.5e-4);
-  CHECK(c.config.optim.weight_decay == 0.01);
+  CHECK(c.config.optim.weight_decay == 0.01f);
   CHECK(c.config.schedule.warmup_steps == 3200);
   CHECK(c.config.schedule.total_steps == 320000);
   CHECK(c.config.zero.stage == 1);

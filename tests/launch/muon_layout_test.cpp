@@ -82,7 +82,7 @@ TEST_CASE("Muon at every level of precision is bitwise equal across pp and ZeRO 
     const auto with = [&](MeshShape mesh, int stage) {
       MeshRun run = muon_run(mesh, stage);
       run.engine.precision = level;
-      run.engine.optim.muon_dtype = DType::kBF16;
+      run.engine.optim.muon_gemms = DType::kBF16;
       const bool fp16 = level.compute_dtype == DType::kF16;
       if (fp16) run.engine.loss_scale = {.dynamic = true, .init = 0x1p10, .window = 2, .delta = 0, .hysteresis = 1};
       if (level.level == 3 && !fp16) run.engine.optim.rounding_seed = 11;  // stochastic rounding

@@ -50,24 +50,24 @@ const std::string kTiny =
 
 TEST_CASE("each optimizer has its own defaults, which an explicit value overrides") {
   const auto optim = [](const std::string& flags) { return load(flags).config.optim; };
-  CHECK(optim("").weight_decay == 0.1);
+  CHECK(optim("").weight_decay == 0.1f);
   CHECK(optim("--optim.type adam").weight_decay == 0);
   CHECK(optim("--optim.type sgd").weight_decay == 0);
   CHECK(optim("--optim.type lion").betas == std::vector<double>{0.9, 0.99});
   const OptimConfig muon = optim("--optim.type muon");
-  CHECK((muon.momentum == 0.95 && muon.nesterov && muon.weight_decay == 0.1 && muon.muon_iterations == 5));
+  CHECK((muon.momentum == 0.95f && muon.nesterov && muon.weight_decay == 0.1f && muon.muon_iterations == 5));
   for (const auto& [flags, dtype] : {std::pair{"", DType::kF32}, {"--precision.amp O2", DType::kBF16}})
-    CHECK(optimizer_options(load(std::string("--optim.type muon ") + flags).config).muon_dtype == dtype);
+    CHECK(optimizer_options(load(std::string("--optim.type muon ") + flags).config).muon_gemms == dtype);
   const OptimConfig lamb = optim("--optim.type lamb");
   CHECK(lamb.betas == std::vector<double>{0.9, 0.999});
-  CHECK(lamb.eps == 1e-6);
-  CHECK(lamb.weight_decay == 0.01);
-  CHECK(lamb.lamb_variant == "paper");
+  CHECK(lamb.eps == 1e-6f);
+  CHECK(lamb.weight_decay == 0.01f);
+  CHECK(lamb.lamb_variant == LambVariant::kPaper);
   const OptimConfig ds = optim("--optim.type lamb --optim.lamb_variant deepspeed");
-  CHECK(ds.eps == 1e-8);
+  CHECK(ds.eps == 1e-8f);
   CHECK(ds.weight_decay == 0);
-  CHECK(optim("--optim.type lamb --optim.eps 1e-3 --optim.betas 0.5,0.5").eps == 1e-3);
-  CHECK(optim("--optim.type lion --optim.weight_decay 0.7").weight_decay == 0.7);
+  CHECK(optim("--optim.type lamb --optim.eps 1e-3 --optim.betas 0.5,0.5").eps == 1e-3f);
+  CHECK(optim("--optim.type lion --optim.weight_decay 0.7").weight_decay == 0.7f);
   const ScheduleConfig cycle = load("--schedule.type one_cycle").config.schedule;
   CHECK(cycle.min_momentum == 0.8);
   CHECK(cycle.max_momentum == 0.9);
@@ -250,7 +250,7 @@ TEST_CASE("a malformed parameter group is refused with the expected form") {
   };
   for (const auto& c : cases) CHECK_THROWS_WITH(parse_param_group(c.text), Contains(c.message));
   const auto load_groups = [](const std::string& type, const std::string& text) {
-    return load_config({.flags = {"--optim.type", type, "--optim.groups", text}}).config.optim.groups;
+    return load_config({.flags = {"--optim.type", type, "--optim.group_texts", text}}).config.optim.group_texts;
   };
   CHECK(load_groups("adamw", "embed betas=0.9/0.95") == std::vector<std::string>{"embed betas=0.9/0.95"});
   CHECK(load_groups("muon", "mlp rule=adamw") == std::vector<std::string>{"mlp rule=adamw"});

@@ -2,6 +2,7 @@
 // work are bitwise identical for every optimizer.
 #include <cmath>
 
+#include "kernels/core/enum_names.h"
 #include "tests/launch/mesh_checks.h"
 #include "tests/support/test.h"
 
@@ -52,7 +53,7 @@ void check_ratios(const std::map<std::string, float>& got, const std::map<std::s
 }  // namespace
 
 TEST_CASE("LAMB's trust ratios are those of one rank on every layout, bitwise across pp and ZeRO stages") {
-  for (const char* variant : {"paper", "apex", "deepspeed"}) {
+  for (const LambVariant variant : {LambVariant::kPaper, LambVariant::kApex, LambVariant::kDeepSpeed}) {
     const auto with = [&](MeshShape mesh, int steps, int zero) {
       MeshRun run = small_run("lamb", mesh, steps, zero);
       run.engine.optim.lamb_variant = variant;
@@ -64,11 +65,11 @@ TEST_CASE("LAMB's trust ratios are those of one rank on every layout, bitwise ac
     for (int tp : {1, 2, 4})
       for (int dp : {1, 2}) {
         const MeshShape flat{.pp = 1, .dp = dp, .tp = tp};
-        INFO(variant << " " << name_of(flat));
+        INFO(name_of(variant) << " " << name_of(flat));
         check_ratios(with(flat, 1, 1).ratios, first.ratios, 1e-6);
         const MeshResult base = with(flat, 3, 1);
         check_ratios(base.ratios, third.ratios, 1e-4);  // by then gradients differ by the rounding of two steps
-        if (variant != std::string("paper") && tp * dp > 2) continue;
+        if (variant != LambVariant::kPaper && tp * dp > 2) continue;
         check_bitwise(with(flat, 3, 0), base);
         if (tp * dp <= 4) check_bitwise(with({.pp = 2, .dp = dp, .tp = tp}, 3, 1), base);
       }
@@ -76,7 +77,7 @@ TEST_CASE("LAMB's trust ratios are those of one rank on every layout, bitwise ac
 }
 
 TEST_CASE("twenty steps of LAMB lead to the same parameters on every layout") {
-  for (const char* variant : {"paper", "apex", "deepspeed"}) {
+  for (const LambVariant variant : {LambVariant::kPaper, LambVariant::kApex, LambVariant::kDeepSpeed}) {
     const auto with = [&](MeshShape mesh, int zero, int steps) {
       MeshRun run = small_run("lamb", mesh, steps, zero);
       run.engine.optim.lamb_variant = variant;
@@ -88,7 +89,7 @@ TEST_CASE("twenty steps of LAMB lead to the same parameters on every layout") {
     CHECK(relative_error(one.weights.at("embed.weight"), with({}, 1, 1).weights.at("embed.weight")) > 1e-3);
     for (const MeshShape mesh : {MeshShape{.dp = 2}, MeshShape{.tp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2},
                                  MeshShape{.dp = 2, .tp = 4}, MeshShape{.dp = 8}}) {
-      INFO(variant << " " << name_of(mesh));
+      INFO(name_of(variant) << " " << name_of(mesh));
       const MeshResult many = with(mesh, mesh.dp == 8 ? 2 : 1, 20);
       double difference = 0, size = 0;  // over all parameters as one vector
       for (const auto& [name, values] : one.weights)
@@ -111,7 +112,7 @@ TEST_CASE("LAMB's trust ratios do not depend on ZeRO 2 and 3 nor on sequence par
   // 5000 keeps the smaller FSDP units whole and shards the others.
   const Way ways[] = {{2, GradReduce::kEnd, 0},  {2, GradReduce::kEach, 0},   {3, GradReduce::kEnd, 0},
                       {3, GradReduce::kEach, 0}, {3, GradReduce::kEnd, 5000}, {3, GradReduce::kEach, 5000}};
-  for (const char* variant : {"paper", "apex", "deepspeed"}) {
+  for (const LambVariant variant : {LambVariant::kPaper, LambVariant::kApex, LambVariant::kDeepSpeed}) {
     const auto with = [&](MeshShape mesh, int steps, Way way, bool sequence_parallel) {
       MeshRun run = small_run("lamb", mesh, steps);
       run.engine.optim.lamb_variant = variant;
@@ -125,15 +126,16 @@ TEST_CASE("LAMB's trust ratios do not depend on ZeRO 2 and 3 nor on sequence par
     const MeshResult first = with({}, 1, {1, GradReduce::kAuto, 0}, false);
     for (const MeshShape mesh : {MeshShape{.dp = 2}, MeshShape{.dp = 3}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
       for (bool sequence_parallel : {false, true}) {
-        if ((sequence_parallel && mesh.tp == 1) || (mesh.dp == 3 && variant != std::string("paper"))) continue;
+        if ((sequence_parallel && mesh.tp == 1) || (mesh.dp == 3 && variant != LambVariant::kPaper)) continue;
         const MeshResult end = with(mesh, 3, {1, GradReduce::kEnd, 0}, sequence_parallel);
         const MeshResult each = with(mesh, 3, {2, GradReduce::kEach, 0}, sequence_parallel);
         CHECK(each.losses.back() == Approx(end.losses.back()).epsilon(1e-5));
         if (mesh.dp == 2)
           check_ratios(with(mesh, 1, {3, GradReduce::kEach, 0}, sequence_parallel).ratios, first.ratios, 1e-6);
         for (const Way& way : ways) {
-          INFO(variant << " " << name_of(mesh) << " zero " << way.stage << " each " << (way.reduce == GradReduce::kEach)
-                       << " persist " << way.persist << " sequence parallel " << sequence_parallel);
+          INFO(name_of(variant) << " " << name_of(mesh) << " zero " << way.stage << " each "
+                                << (way.reduce == GradReduce::kEach) << " persist " << way.persist
+                                << " sequence parallel " << sequence_parallel);
           check_bitwise(with(mesh, 3, way, sequence_parallel), way.reduce == GradReduce::kEach ? each : end);
         }
       }

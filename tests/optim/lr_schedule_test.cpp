@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/enum_names.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
 
@@ -59,7 +60,7 @@ LrOptions cycle(int64_t up, int64_t down = -1, double high = 0.99) {
           .second_steps = down};
 }
 
-LrOptions warm(const char* type, const char* kind, int64_t n, double start = 0, bool exact = true) {
+LrOptions warm(const char* type, WarmupShape kind, int64_t n, double start = 0, bool exact = true) {
   return {.type = type,
           .peak = 1e-3,
           .start_lr = start,
@@ -75,7 +76,7 @@ std::map<std::string, LrOptions> golden_options() {
   m["torch100"] = torch_cycle(100);
   m["torch100"].pct_start = 0.25, m["torch100"].final_div_factor = 100;
   m["torch_linear"] = torch_cycle(37);
-  m["torch_linear"].anneal = "linear", m["torch_linear"].div_factor = 10;
+  m["torch_linear"].anneal = Anneal::kLinear, m["torch_linear"].div_factor = 10;
   m["torch_three_phase"] = torch_cycle(50);
   m["torch_three_phase"].three_phase = true;
   m["torch_three_phase"].min_momentum = 0.8, m["torch_three_phase"].max_momentum = 0.9;
@@ -87,11 +88,12 @@ std::map<std::string, LrOptions> golden_options() {
   m["one_cycle_momentum_decay"] = cycle(7, -1, 0.9);
   m["one_cycle_momentum_decay"].decay_step_size = 10, m["one_cycle_momentum_decay"].decay_mom_rate = 0.01;
   m["one_cycle_momentum_decay"].decay_lr_rate = 0.5;
-  for (const char* kind : {"log", "linear"}) {
-    m[std::string("warmup_") + kind] = warm("warmup", kind, 10, 1e-5);
-    m[std::string("warmup_decay_") + kind] = warm("warmup_decay", kind, 5);
-    m[std::string("warmup_cosine_") + kind] = warm("warmup_cosine", kind, 5);
-    m[std::string("warmup_cosine_") + kind].warmup_min_ratio = 0.1;
+  for (const WarmupShape kind : {WarmupShape::kLog, WarmupShape::kLinear}) {
+    const std::string name = name_of(kind);
+    m["warmup_" + name] = warm("warmup", kind, 10, 1e-5);
+    m["warmup_decay_" + name] = warm("warmup_decay", kind, 5);
+    m["warmup_cosine_" + name] = warm("warmup_cosine", kind, 5);
+    m["warmup_cosine_" + name].warmup_min_ratio = 0.1;
   }
   m["range_test"] = {.type = "lr_range_test", .start_lr = 1e-3, .range_steps = 5, .range_rate = 2};
   m["range_test_stairs"] = m["range_test"];
@@ -120,19 +122,19 @@ TEST_CASE("inverse square root and warm-up, stable, decay follow their equations
   CHECK(make_lr_schedule({.type = "inverse_sqrt", .peak = 1})->at(1).lr == 1);
   LrOptions wsd{.type = "wsd", .peak = 1, .min_lr = 0.2, .warmup_steps = 2, .total_steps = 10, .decay_steps = 4};
   const std::vector<double> flat{0.5, 1, 1, 1, 1, 1};
-  const auto tail = [&](const char* shape, std::vector<double> c) {
+  const auto tail = [&](DecayShape shape, std::vector<double> c) {
     std::vector<double> all = flat;
     for (double x : c) all.push_back(0.2 + 0.8 * x);
     wsd.decay_shape = shape;
     check_curve(wsd, all);
   };
   const double s = std::sqrt(0.5);
-  tail("linear", {.75, .5, .25, 0, 0, 0});
-  tail("cosine", {(1 + s) / 2, .5, (1 - s) / 2, 0, 0});
-  tail("exponential", {2 * std::pow(.5, .25) - 1, 2 * s - 1, 2 * std::pow(.5, .75) - 1, 0, 0});
-  tail("minus_sqrt", {.5, 1 - s, 1 - std::sqrt(.75), 0, 0});
+  tail(DecayShape::kLinear, {.75, .5, .25, 0, 0, 0});
+  tail(DecayShape::kCosine, {(1 + s) / 2, .5, (1 - s) / 2, 0, 0});
+  tail(DecayShape::kExponential, {2 * std::pow(.5, .25) - 1, 2 * s - 1, 2 * std::pow(.5, .75) - 1, 0, 0});
+  tail(DecayShape::kMinusSqrt, {.5, 1 - s, 1 - std::sqrt(.75), 0, 0});
   wsd.decay_steps = 0;  // a tenth
-  wsd.decay_shape = "linear";
+  wsd.decay_shape = DecayShape::kLinear;
   check_curve(wsd, {0.5, 1, 1, 1, 1, 1, 1, 1, 1, 0.2});
 }
 
@@ -192,17 +194,17 @@ TEST_CASE("DeepSpeed's schedules equal the recipe's numbers in both forms") {
   CHECK(make_lr_schedule(c)->at(3).beta1 == kKeepBeta);
 
   const auto first = [](const LrOptions& o, std::vector<double> golden) { check_curve(o, golden, 2e-6); };
-  first(warm("warmup", "log", 10), {0, 0, 3.0103e-4, 4.771213e-4});
-  first(warm("warmup", "log", 10, 0, false), {2.89065e-4, 4.58157e-4, 5.7813e-4});
-  CHECK(make_lr_schedule(warm("warmup", "log", 10, 0, false))->at(10).lr == 1e-3);
-  first(warm("warmup_decay", "linear", 5), {0, 0, 2e-4, 4e-4, 6e-4, 8e-4, 1e-3, 9.33333e-4});
-  first(warm("warmup_cosine", "linear", 5), {0, 0, 2e-4, 4e-4, 6e-4, 8e-4, 9.890749e-4, 9.567771e-4});
+  first(warm("warmup", WarmupShape::kLog, 10), {0, 0, 3.0103e-4, 4.771213e-4});
+  first(warm("warmup", WarmupShape::kLog, 10, 0, false), {2.89065e-4, 4.58157e-4, 5.7813e-4});
+  CHECK(make_lr_schedule(warm("warmup", WarmupShape::kLog, 10, 0, false))->at(10).lr == 1e-3);
+  first(warm("warmup_decay", WarmupShape::kLinear, 5), {0, 0, 2e-4, 4e-4, 6e-4, 8e-4, 1e-3, 9.33333e-4});
+  first(warm("warmup_cosine", WarmupShape::kLinear, 5), {0, 0, 2e-4, 4e-4, 6e-4, 8e-4, 9.890749e-4, 9.567771e-4});
   // Corrected: the first step counts, the peak is reached, the minimum is reached at T.
-  check_curve(warm("warmup_decay", "linear", 5, 0, false),
+  check_curve(warm("warmup_decay", WarmupShape::kLinear, 5, 0, false),
               {2e-4,      4e-4,      6e-4,      8e-4,     1e-3,     14 / 15e3, 13 / 15e3,
                12 / 15e3, 11 / 15e3, 10 / 15e3, 9 / 15e3, 8 / 15e3, 7 / 15e3,  6 / 15e3,
                5 / 15e3,  4 / 15e3,  3 / 15e3,  2 / 15e3, 1 / 15e3, 0,         0});
-  const auto cosine = make_lr_schedule(warm("warmup_cosine", "linear", 5, 0, false));
+  const auto cosine = make_lr_schedule(warm("warmup_cosine", WarmupShape::kLinear, 5, 0, false));
   CHECK(cosine->at(1).lr == Approx(2e-4));
   CHECK(cosine->at(5).lr == Approx(1e-3));
   CHECK(cosine->at(20).lr == Approx(1e-7));
@@ -231,11 +233,8 @@ TEST_CASE("invalid schedules are usage errors that name the key and the known va
     }
   };
   CHECK_THAT(message({.type = "cosin"}), Catch::Contains("cosine") && Catch::Contains("lr_range_test"));
-  CHECK_THAT(message({.type = "warmup", .warmup_type = "cosine"}), Catch::Contains("log, linear"));
-  CHECK_THAT(message({.type = "wsd", .decay_shape = "cubic"}), Catch::Contains("minus_sqrt"));
   CHECK_THAT(message({.type = "wsd", .warmup_steps = 5, .total_steps = 10, .decay_steps = 6}),
              Catch::Contains("schedule.decay_steps") && Catch::Contains("at most 5"));
-  CHECK_THAT(message({.type = "one_cycle_torch", .anneal = "exp"}), Catch::Contains("cos, linear"));
   CHECK_THAT(message({.type = "one_cycle_torch", .pct_start = 0.6, .three_phase = true}), Catch::Contains("0.5"));
   LrOptions o = cycle(4, 6);
   o.decay_step_size = 1, o.decay_mom_rate = 0.1;

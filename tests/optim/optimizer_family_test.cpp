@@ -5,6 +5,7 @@
 #include <map>
 #include <sstream>
 
+#include "kernels/core/enum_names.h"
 #include "tests/optim/optimizer_fixture.h"
 #include "tests/support/paths.h"
 
@@ -67,26 +68,27 @@ struct Plain {
 
   void lamb(int t, Four g) {
     const double b1 = double{o.beta1}, b2 = double{o.beta2}, decay = double{o.weight_decay}, eps = double{o.eps};
-    const bool apex = o.lamb_variant == "apex", ds = o.lamb_variant == "deepspeed";
+    const bool apex = o.lamb_variant == LambVariant::kApex, ds = o.lamb_variant == LambVariant::kDeepSpeed;
     const double bc1 = o.bias_correction ? 1 - std::pow(b1, t) : 1, bc2 = o.bias_correction ? 1 - std::pow(b2, t) : 1;
     double weights = 0, updates = 0;
     Four u;
     for (size_t i = 0; i < 4; ++i) {
-      if (apex && !o.adam_w_mode) g[i] += decay * w[i];
-      m[i] = b1 * m[i] + (apex && !o.grad_averaging ? 1 : 1 - b1) * g[i];
+      if (apex && !o.lamb_adam_w_mode) g[i] += decay * w[i];
+      m[i] = b1 * m[i] + (apex && !o.lamb_grad_averaging ? 1 : 1 - b1) * g[i];
       v[i] = b2 * v[i] + (1 - b2) * g[i] * g[i];
       if (ds)
-        u[i] = m[i] / (o.eps_inside_sqrt ? std::sqrt(v[i] + eps) : std::sqrt(v[i]) + eps) + decay * w[i];
+        u[i] = m[i] / (o.lamb_eps_inside_sqrt ? std::sqrt(v[i] + eps) : std::sqrt(v[i]) + eps) + decay * w[i];
       else
-        u[i] = m[i] / bc1 / (std::sqrt(v[i] / bc2) + eps) + (apex && !o.adam_w_mode ? 0 : decay * w[i]);
+        u[i] = m[i] / bc1 / (std::sqrt(v[i] / bc2) + eps) + (apex && !o.lamb_adam_w_mode ? 0 : decay * w[i]);
       weights += w[i] * w[i];
       updates += u[i] * u[i];
     }
     double norm = std::sqrt(weights);
-    if (o.lamb_variant == "paper") norm = std::min(std::max(norm, double{o.min_norm}), double{o.max_norm});
+    if (o.lamb_variant == LambVariant::kPaper) norm = std::max(norm, double{o.lamb_min_norm});
+    if (o.lamb_variant == LambVariant::kPaper && o.lamb_max_norm > 0) norm = std::min(norm, double{o.lamb_max_norm});
     ratio = norm / std::sqrt(updates);
-    if (ds) ratio = std::min(std::max(ratio, double{o.min_coeff}), double{o.max_coeff});
-    if (apex && !o.nvlamb && decay == 0) ratio = 1;
+    if (ds) ratio = std::min(std::max(ratio, double{o.lamb_min_coeff}), double{o.lamb_max_coeff});
+    if (apex && !o.lamb_nvlamb && decay == 0) ratio = 1;
     for (size_t i = 0; i < 4; ++i) w[i] -= lr * (ds ? std::sqrt(bc2) / bc1 : 1) * ratio * u[i];
   }
 };
@@ -101,14 +103,14 @@ std::map<std::string, float> ratios(const OptimizerFixture& rig) {
   return out;
 }
 
-OptimizerOptions lamb(const char* variant) {
+OptimizerOptions lamb(LambVariant variant) {
   OptimizerOptions o = options("lamb");
   o.lamb_variant = variant;
   return o;
 }
 
 void check_lamb(const OptimizerOptions& o) {
-  INFO("lamb " << o.lamb_variant << " decay " << o.weight_decay);
+  INFO("lamb " << name_of(o.lamb_variant) << " decay " << o.weight_decay);
   OptimizerFixture rig(o);
   Plain matrix{o}, bias{o};
   bias.o.weight_decay = 0;
@@ -192,30 +194,30 @@ TEST_CASE("Lion follows its equation over 20 steps, with decay on the parameters
 
 TEST_CASE("LAMB returns the fixed numbers and trust ratios of its three variants") {
   const struct {
-    const char* variant;
+    LambVariant variant;
     Four one, three;
     double ratio[3];
   } kFixed[] = {
-      {"paper",
+      {LambVariant::kPaper,
        {.488525829, -.988468685, 1.988354494, .238554286},
        {.466471495, -.988992691, 1.953136300, .233289349},
        {1.141719967, 2.142218048, 2.450355248}},
-      {"apex",
+      {LambVariant::kApex,
        {.488525829, -.988468685, 1.988354494, .238554286},
        {.466471495, -.988992691, 1.953136300, .233289349},
        {1.141719967, 2.142218048, 2.450355248}},
-      {"deepspeed",
+      {LambVariant::kDeepSpeed,
        {.496361242, -.996354921, 1.996343238, .246363253},
        {.491640052, -.996343758, 1.988499690, .245226291},
        {.363416104, .515261333, .507302466}},
   };
   for (const auto& f : kFixed) {
-    INFO(f.variant);
+    INFO(name_of(f.variant));
     OptimizerFixture rig(lamb(f.variant));
     for (int t : {1, 2, 3}) {
       rig.step(t, kGrads[t - 1]);
       // 1 - beta2 with beta2 in f32 is off by 1.3e-5; where v is not bias-corrected, half of that shows in the ratio.
-      const double tolerance = f.variant == std::string("deepspeed") ? 1e-5 : 1e-6;
+      const double tolerance = f.variant == LambVariant::kDeepSpeed ? 1e-5 : 1e-6;
       CHECK(ratios(rig).at("layer.weight") == Approx(f.ratio[t - 1]).epsilon(tolerance));
       if (t != 2) check_values(rig.matrix, t == 1 ? f.one : f.three);
     }
@@ -223,17 +225,18 @@ TEST_CASE("LAMB returns the fixed numbers and trust ratios of its three variants
 }
 
 TEST_CASE("LAMB follows its equations over 20 steps with every option of every variant") {
-  for (const char* variant : {"paper", "apex", "deepspeed"}) check_lamb(lamb(variant));
-  OptimizerOptions o = lamb("paper");
-  o.min_norm = 0.1f, o.max_norm = 1.5f, o.weight_decay = 0.2f;
+  for (const LambVariant variant : {LambVariant::kPaper, LambVariant::kApex, LambVariant::kDeepSpeed})
+    check_lamb(lamb(variant));
+  OptimizerOptions o = lamb(LambVariant::kPaper);
+  o.lamb_min_norm = 0.1f, o.lamb_max_norm = 1.5f, o.weight_decay = 0.2f;
   check_lamb(o);
-  o = lamb("apex");
-  o.adam_w_mode = o.grad_averaging = false;
+  o = lamb(LambVariant::kApex);
+  o.lamb_adam_w_mode = o.lamb_grad_averaging = false;
   check_lamb(o);
-  o.nvlamb = true, o.weight_decay = 0;
+  o.lamb_nvlamb = true, o.weight_decay = 0;
   check_lamb(o);
-  o = lamb("deepspeed");
-  o.eps_inside_sqrt = true, o.bias_correction = false, o.weight_decay = 0.1f, o.max_coeff = 0.4f;
+  o = lamb(LambVariant::kDeepSpeed);
+  o.lamb_eps_inside_sqrt = true, o.bias_correction = false, o.weight_decay = 0.1f, o.lamb_max_coeff = 0.4f;
   check_lamb(o);
 }
 
@@ -257,8 +260,4 @@ TEST_CASE("a skipped step leaves every optimizer's weights, state and trust rati
       CHECK(rig.bias.value.as<float>()[i] == plain.bias.value.as<float>()[i]);
     }
   }
-}
-
-TEST_CASE("an unknown LAMB variant lists the known ones") {
-  CHECK_THROWS_WITH(OptimizerFixture(lamb("nvidia")), Catch::Contains("paper, apex, deepspeed"));
 }

@@ -77,6 +77,7 @@ inline Activated tanh_parts(Vec x) {
 template <Activated (*kParts)(Vec)>
 void activate_n(const float* gate, const float* up, float* out, int64_t n) {
   sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(gate + i), prefetch_result(out + i);
     const Vec y = kParts(lanes.load(gate + i)).value;
     lanes.store(out + i, up != nullptr ? y * lanes.load(up + i) : y);
   });
@@ -86,6 +87,7 @@ void activate_n(const float* gate, const float* up, float* out, int64_t n) {
 template <Activated (*kParts)(Vec)>
 void activate_grad_n(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n) {
   sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(gate + i), prefetch(dout + i), prefetch_result(dgate + i);
     const Activated a = kParts(lanes.load(gate + i));
     const Vec d = lanes.load(dout + i), u = up != nullptr ? lanes.load(up + i) : splat(1.0f);
     lanes.store(dgate + i, d * u * a.slope);

@@ -53,6 +53,7 @@ inline double sum_double(const float* x, int64_t n) {
   VecDouble acc[4] = {};
   int64_t i = 0;
   for (; i + 4 * kHalf <= n; i += 4 * kHalf) {
+    for (int k = 0; k < 4 * kHalf; k += kLineFloats) prefetch(x + i + k);
     for (int k = 0; k < 4; ++k) {
       const VecDouble v = widen(x + i + k * kHalf);
       acc[k] += kSquares ? v * v : v;

@@ -1,8 +1,9 @@
 // A vector of f32 and its operations, written once and compiled per instruction set: 16 lanes with AVX-512, 8 with AVX2
-// + FMA, 4 (SSE2 on x86-64) elsewhere. Everything has internal linkage and std:: is not used, so the linker can never
-// mix code of different instruction sets. Independent of tensors and ops.
+// + FMA, 4 (SSE2 on x86-64) elsewhere. Everything has internal linkage, and only types of std:: are used, so the linker
+// can never mix code of different instruction sets. Independent of tensors and ops.
 #pragma once
 #include <cstdint>
+#include <utility>
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -70,6 +71,12 @@ inline bool any(VecInt m) {
 #endif
 }
 
+// Prefetch what a loop over rows reads and writes kAhead floats later. The processor does so by itself within a page of
+// 4 KiB only, which is too late for data in the L3 cache.
+constexpr int64_t kLineFloats = 16, kAhead = 512;  // floats of a cache line
+inline void prefetch(const float* p) { __builtin_prefetch(p + kAhead); }
+inline void prefetch_result(const float* p) { __builtin_prefetch(p + kAhead, 1); }
+
 // Active lanes of a vector: all, or the first `count`. Masked loads return 0 elsewhere.
 struct Whole {
   static Vec load(const float* p) { return cpu::load(p); }
@@ -133,22 +140,26 @@ inline Vec fold(int64_t n, Vec start, F f, Join join) {
   return join(join(a, b), join(c, d));
 }
 
-// Tree reductions over the lanes.
-inline float sum_lanes(Vec v) {
-  float a[kLanes];
-  store(a, v);
-  for (int w = kLanes / 2; w > 0; w /= 2) {
-    for (int i = 0; i < w; ++i) a[i] += a[i + w];
+// Lanes kShift to the right: lane i becomes lane (i + kShift) % kLanes.
+template <int kShift, int... kLane>
+inline Vec shift_lanes(Vec v, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(v, v, ((kLane + kShift) % kLanes)...);
+}
+
+// Tree reduction over the lanes: halves are joined until lane 0 holds the result.
+template <int kShift = kLanes / 2, class Join>
+inline float join_lanes(Vec v, Join join) {
+  if constexpr (kShift == 0) {
+    return v[0];
+  } else {
+    return join_lanes<kShift / 2>(join(v, shift_lanes<kShift>(v, std::make_integer_sequence<int, kLanes>{})), join);
   }
-  return a[0];
+}
+inline float sum_lanes(Vec v) {
+  return join_lanes(v, [](Vec a, Vec b) { return a + b; });
 }
 inline float max_lanes(Vec v) {
-  float a[kLanes];
-  store(a, v);
-  for (int w = kLanes / 2; w > 0; w /= 2) {
-    for (int i = 0; i < w; ++i) a[i] = a[i] > a[i + w] ? a[i] : a[i + w];
-  }
-  return a[0];
+  return join_lanes(v, [](Vec a, Vec b) { return a > b ? a : b; });
 }
 
 // e^x, relative error below 2e-7: x = n ln2 + r, polynomial in r (Cephes expf), times 2^n. 0 below -87.33 and for -inf;

@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/simd_dropout.h"
 #include "kernels/cpu/simd_gemm.h"
+#include "kernels/cpu/simd_transpose.h"
 #include "kernels/cpu/vec.h"
 
 namespace gt::cpu {
@@ -13,7 +14,7 @@ namespace {
 // The diagonal block is computed in strips of this many keys or queries, each up to the causal boundary. Elements
 // beyond it are neither written nor read.
 constexpr int64_t kStrip = 16;
-static_assert(kStrip % kLanes == 0 && kBlock % kStrip == 0);
+static_assert(kStrip % kLanes == 0 && kBlock % kStrip == 0 && kBlock == kRowsPanel);
 
 // Calls f(first, count) over [0, n): once, or per strip.
 template <class F>
@@ -167,7 +168,7 @@ inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries,
   float *turned = scratch, *acc = turned + h.dim * kBlock, *scores = acc + h.dim * kBlock;
   float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
   float *total = top + kBlock, *fade = total + kBlock;
-  transpose(q_rows, h.qkv_stride, queries, h.dim, h.scale, turned);
+  transpose_rows(q_rows, h.qkv_stride, queries, h.dim, h.scale, turned);
   for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
 
   BlockPair pair;
@@ -227,8 +228,8 @@ inline TurnedBlock turned_block(float* scratch, int64_t index, int64_t dim) {
 
 inline void turn_block(const AttentionHead& h, int64_t first, const TurnedBlock& to) {
   const int64_t queries = least(kBlock, h.seq - first);
-  transpose(h.q + first * h.qkv_stride, h.qkv_stride, queries, h.dim, h.scale, to.q);
-  transpose(h.dout + first * h.out_stride, h.out_stride, queries, h.dim, 1.0f, to.dout);
+  transpose_rows(h.q + first * h.qkv_stride, h.qkv_stride, queries, h.dim, h.scale, to.q);
+  transpose_rows(h.dout + first * h.out_stride, h.out_stride, queries, h.dim, 1.0f, to.dout);
   for (int64_t q = 0; q < kBlock; ++q) to.lse[q] = to.dot[q] = 0;
   for (int64_t q = 0; q < queries; ++q) {
     const float *o = h.out + (first + q) * h.out_stride, *g = h.dout + (first + q) * h.out_stride;

@@ -100,22 +100,5 @@ void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a, int64
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// to[d * kBlock + i] = factor * from[i * stride + d]; columns i >= rows are zero up to a whole vector. Works in squares
-// of kLanes, so reads and writes reuse cached lines.
-inline void transpose(const float* from, int64_t stride, int64_t rows, int64_t dim, float factor, float* to) {
-  const Vec f = splat(factor);
-  for (int64_t i = 0; i < rows; i += kLanes) {
-    const int64_t live = least(kLanes, rows - i);
-    sweep(dim, [=](int64_t d, auto lanes) {
-      float square[kLanes][kLanes] = {};
-      for (int64_t r = 0; r < live; ++r) store(square[r], f * lanes.load(from + (i + r) * stride + d));
-      for (int64_t c = 0; c < least(kLanes, dim - d); ++c) {
-        float* column = to + (d + c) * kBlock + i;
-        for (int r = 0; r < kLanes; ++r) column[r] = square[r][c];
-      }
-    });
-  }
-}
-
 }  // namespace
 }  // namespace gt::cpu

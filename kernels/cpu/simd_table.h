@@ -52,7 +52,7 @@ constexpr Simd kTableHere{
     .softmax_stats = softmax_stats_row,
     .softmax_exps = softmax_exps_row,
     .gemm_block = gemm_block,
-    .transpose_rows = transpose_rows,
+    .transpose_rows = transpose_rows_n,
     .gemm_rows = gemm_rows_n,
     .gemv_rows = gemv_rows_n,
     .softmax_scaled = softmax_scaled_row,

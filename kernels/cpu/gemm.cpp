@@ -1,8 +1,8 @@
 // GEMM on the CPU. The result is split into tiles of fixed size, distributed over the pool; one thread computes each
 // tile, with our own kernel (f32 with AVX-512) or a oneDNN one, and the epilogue (GELU, rounding) runs while it is in
-// cache. The inner dimension is never split over threads, so the bits of an element depend on the shapes alone. bf16 is
-// multiplied natively where supported (AVX-512 BF16); otherwise 16-bit operands are widened to f32 first, versioned
-// weights once per version.
+// cache. The inner dimension is split over threads in small weight gradients only, in blocks that its length determines
+// (gemm_gradient.h), so the bits of an element depend on the shapes alone. bf16 is multiplied natively where supported
+// (AVX-512 BF16); otherwise 16-bit operands are widened to f32 first, versioned weights once per version.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,6 +12,7 @@
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/gemm_gradient.h"
 #include "kernels/cpu/gemm_rows.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernels.h"
@@ -28,6 +29,9 @@ EpilogueRows epilogue_rows() {
 }
 
 namespace {
+
+// Rows per tile of our own kernel where m allows it: whole register tiles of 6 rows, and whole blocks of sums.
+constexpr int64_t kDirectRows = 96;
 
 // One call: operands as plain pointers and strides, after conversion.
 struct Job {
@@ -149,36 +153,65 @@ void* copy_columns(const Job& job, std::byte* to, int64_t row, int64_t rows) {
   return to;
 }
 
-// Tiles begin..end-1 of one thread; columns of a transposed a are copied once per row tile.
+// A tile of the result.
+struct Tile {
+  int64_t row_tile, panel;
+  int64_t row, col, rows, cols;
+};
+
+// By rows: the copied columns of a row tile are reused for all panels, and a direct job reads the larger operand once.
+// By panels: a panel is reused for all row tiles while in cache.
+bool by_rows(const Job& job) { return job.direct ? job.m >= job.n : job.op->trans_a; }
+int64_t row_tiles(const Job& job) { return (job.m + job.tile_rows - 1) / job.tile_rows; }
+int64_t panels(const Job& job) { return (job.n + job.panel - 1) / job.panel; }
+
+Tile tile_at(const Job& job, int64_t i) {
+  Tile t{};
+  if (by_rows(job)) {
+    t.row_tile = i / panels(job), t.panel = i % panels(job);
+  } else {
+    t.row_tile = i % row_tiles(job), t.panel = i / row_tiles(job);
+  }
+  t.row = t.row_tile * job.tile_rows, t.col = t.panel * job.panel;
+  t.rows = std::min(job.tile_rows, job.m - t.row), t.cols = std::min(job.panel, job.n - t.col);
+  return t;
+}
+
+// Tiles [begin, end) of one thread; columns of a transposed a are copied once per row tile.
 class Worker {
  public:
-  Worker(const Job& job, GemmCache& cache, int thread) : job_(job), cache_(cache), thread_(thread) {}
-  void run(int64_t row_tile, int64_t panel);
+  Worker(const Job& job, GemmCache& cache, int thread, int64_t begin, int64_t end)
+      : job_(job), cache_(cache), thread_(thread), begin_(begin), end_(end) {}
+  void run();
 
  private:
-  void* a_of(int64_t row_tile, int64_t rows);
-  void multiply(int64_t row, int64_t col, int64_t rows, int64_t cols, float* c, int64_t ldc, bool more);
+  void run_tile(int64_t i);
+  void complete(const Tile& t, float* staged);
+  void* a_of(const Tile& t);
+  void multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more);
+  void find_upcoming(int64_t i, Upcoming* next) const;
   const Job& job_;
   GemmCache& cache_;
   const int thread_;
+  const int64_t begin_, end_;
   int64_t copied_ = -1;  // row tile whose columns are in cache_.columns
 };
 
 // Column sums of a finished, cached tile of out.
-void sum_tile(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols) {
-  static_assert(kTileRows % kSumBlock == 0);
-  for (int64_t r = row; r < row + rows; r += kSumBlock)
-    column_sums(*job.simd, job.op->out, r * job.n + col, job.n, std::min(kSumBlock, row + rows - r),
-                job.sums + r / kSumBlock * job.n + col, cols, false);
+void sum_tile(const Job& job, const Tile& t) {
+  static_assert(kTileRows % kSumBlock == 0 && kDirectRows % kSumBlock == 0);
+  for (int64_t r = t.row; r < t.row + t.rows; r += kSumBlock)
+    column_sums(*job.simd, job.op->out, r * job.n + t.col, job.n, std::min(kSumBlock, t.row + t.rows - r),
+                job.sums + r / kSumBlock * job.n + t.col, t.cols, false);
 }
 
 std::byte* at(const std::byte* p, int64_t bytes) { return const_cast<std::byte*>(p) + bytes; }
 
-void* Worker::a_of(int64_t row_tile, int64_t rows) {
-  const int64_t row = row_tile * job_.tile_rows, size = size_of(job_.in);
-  if (!job_.op->trans_a) return at(job_.a, row * job_.k * size);
+void* Worker::a_of(const Tile& t) {
+  const int64_t size = size_of(job_.in);
+  if (!job_.op->trans_a) return at(job_.a, t.row * job_.k * size);
   std::byte* columns = cache_.columns(thread_, job_.k * kColumnsLd * size);
-  if (std::exchange(copied_, row_tile) != row_tile) copy_columns(job_, columns, row, rows);
+  if (std::exchange(copied_, t.row_tile) != t.row_tile) copy_columns(job_, columns, t.row, t.rows);
   return columns;
 }
 
@@ -187,61 +220,104 @@ void* Worker::a_of(int64_t row_tile, int64_t rows) {
 // single rows or columns): brgemm for dense results, a classic blocked GEMM otherwise.
 int64_t block_depth(const Job& job, int64_t left) {
   if (job.long_blocks) return std::min<int64_t>(left, job.k <= 1024 ? 512 : 1024);
-  constexpr int64_t kBlock = 384;
-  return left >= 2 * kBlock ? kBlock : left > kBlock ? (left + 1) / 2 : left;
+  return gradient_block(left);
 }
 
-// Computes a tile of a direct job in c, rows `ldc` apart, bias included. `more`: adds to c.
-void Worker::multiply(int64_t row, int64_t col, int64_t rows, int64_t cols, float* c, int64_t ldc, bool more) {
-  const Gemm& g = *job_.op;
+// b's columns from `col` on, for a direct job: row p begins at b + p * ld.
+struct Panel {
+  const float* b;
+  int64_t ld;
+};
+Panel panel_at(const Job& job, int64_t col) {
+  if (job.panels) return {job.panels + col * job.k, kRowsPanel};
+  return {reinterpret_cast<const float*>(job.b) + col, job.n};
+}
+
+// Share `part` of `parts` of what a row tile reads of a, or all tiles of a panel of b. Nothing if the whole would evict
+// what is in use.
+Upcoming upcoming(const Job& job, bool of_a, int64_t tile, int64_t part, int64_t parts) {
+  constexpr int64_t kMost = 1 << 16;  // floats
+  Upcoming u{.stride = kRowsPanel, .width = kRowsPanel};
+  if (of_a) {
+    const int64_t row = tile * job.tile_rows, floats = std::min(job.tile_rows, job.m - row) * job.k;
+    u.at = reinterpret_cast<const float*>(job.a) + row * job.k, u.rows = (floats + kRowsPanel - 1) / kRowsPanel;
+  } else {
+    const Panel panel = panel_at(job, tile * job.panel);
+    u.at = panel.b, u.stride = panel.ld, u.rows = job.k;
+  }
+  if (u.rows * kRowsPanel > kMost) return {};
+  const int64_t first = u.rows * part / parts;
+  u.at += first * u.stride, u.rows = u.rows * (part + 1) / parts - first;
+  return u;
+}
+
+// What tiles after i read. Tiles of one row tile, or one panel, follow each other: what the next one reads is
+// prefetched during all of them, and what the first ones read of the other operand just before its first use.
+void Worker::find_upcoming(int64_t i, Upcoming* next) const {
+  const bool rows_first = by_rows(job_);
+  const int64_t count = rows_first ? panels(job_) : row_tiles(job_), outer = i / count, inner = i % count;
+  if ((outer + 1) * count < end_) next[0] = upcoming(job_, rows_first, outer + 1, inner, count);
+  if (i < begin_ + count && i + 1 < end_) next[1] = upcoming(job_, !rows_first, (inner + 1) % count, 0, 1);
+}
+
+// Computes tile i of a direct job in c, rows `ldc` apart, bias included. `more`: adds to c.
+void Worker::multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more) {
+  constexpr int64_t kDepth = 512;  // elements of the inner dimension whose rows of b stay in the L2 cache
   const Simd& f = *job_.simd;
-  // Elements of the inner dimension whose rows of b, strided ones if a is transposed, stay in the L1 or L2 cache.
-  const int64_t depth = g.trans_a ? 128 : 512;
-  const int64_t a_row = g.trans_a ? 1 : job_.k, a_col = g.trans_a ? job_.m : 1, ldb = job_.panels ? kRowsPanel : job_.n;
-  const float* a = reinterpret_cast<const float*>(job_.a) + row * a_row;
-  const float* b = job_.panels ? job_.panels + col * job_.k : reinterpret_cast<const float*>(job_.b) + col;
-  float* sum = cache_.addend(thread_);
+  const float* a = reinterpret_cast<const float*>(job_.a) + t.row * job_.k;
+  const auto [b, ldb] = panel_at(job_, t.col);
+  float* sum = cache_.addend(thread_, job_.tile_rows * kRowsPanel);
+  Upcoming next[2];
+  find_upcoming(i, next);
   for (int64_t block = 0, end = 0; block < job_.k; block = end) {
     end = block + block_depth(job_, job_.k - block);
     const bool adds = more || block > 0;
     float* z = adds ? sum : c;
     const int64_t ldz = adds ? kRowsPanel : ldc;
-    for (int64_t p = block; p < end; p += depth)
-      f.gemm_block(rows, cols, std::min(depth, end - p), a + p * a_col, a_row, a_col, b + p * ldb, ldb, z, ldz,
-                   p > block);
-    for (int64_t r = 0; adds && r < rows; ++r) f.add(c + r * ldc, z + r * ldz, c + r * ldc, cols);
+    for (int64_t p = block; p < end; p += kDepth)
+      f.gemm_block(t.rows, t.cols, std::min(kDepth, end - p), a + p, job_.k, 1, b + p * ldb, ldb, z, ldz, p > block,
+                   next);
+    for (int64_t r = 0; adds && r < t.rows; ++r) f.add(c + r * ldc, z + r * ldz, c + r * ldc, t.cols);
   }
-  for (int64_t r = 0; g.bias && r < rows; ++r) f.add(c + r * ldc, job_.bias + col, c + r * ldc, cols);
+  for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
 }
 
-void Worker::run(int64_t row_tile, int64_t panel) {
+void Worker::run() {
+  for (int64_t i = begin_; i < end_; ++i) run_tile(i);
+}
+
+void Worker::run_tile(int64_t i) {
   const Gemm& g = *job_.op;
-  const int64_t row = row_tile * job_.tile_rows, col = panel * job_.panel;
-  const int64_t rows = std::min(job_.tile_rows, job_.m - row), cols = std::min(job_.panel, job_.n - col);
+  const Tile t = tile_at(job_, i);
   const Tensor& to = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
   float* tile = job_.staged ? cache_.tile(thread_, (job_.tile_rows + 1) * job_.panel) : nullptr;
-  void* c = job_.staged ? static_cast<void*>(tile) : at(to.data, (row * job_.n + col) * size_of(to.dtype));
+  void* c = job_.staged ? static_cast<void*>(tile) : at(to.data, (t.row * job_.n + t.col) * size_of(to.dtype));
   if (job_.direct) {
-    multiply(row, col, rows, cols, static_cast<float*>(c), job_.staged ? cols : job_.n, g.accumulate && !job_.staged);
+    multiply(i, t, static_cast<float*>(c), job_.staged ? t.cols : job_.n, g.accumulate && !job_.staged);
   } else {
-    const TileKernel& kernel = *job_.kernel[rows != job_.tile_rows][cols != job_.panel];
-    void* b = job_.packed ? nullptr : at(job_.b, col * (g.trans_b ? job_.k : 1) * size_of(job_.in));
-    float* bias = g.bias ? const_cast<float*>(job_.bias) + col : nullptr;
-    kernel.run(thread_, cache_.stream(thread_), a_of(row_tile, rows), b,
-               job_.packed ? job_.packed->panel(panel) : nullptr, bias, c,
-               cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
+    const TileKernel& kernel = *job_.kernel[t.rows != job_.tile_rows][t.cols != job_.panel];
+    void* b = job_.packed ? nullptr : at(job_.b, t.col * (g.trans_b ? job_.k : 1) * size_of(job_.in));
+    float* bias = g.bias ? const_cast<float*>(job_.bias) + t.col : nullptr;
+    kernel.run(thread_, cache_.stream(thread_), a_of(t), b, job_.packed ? job_.packed->panel(t.panel) : nullptr, bias,
+               c, cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
   }
+  complete(t, tile);
+}
+
+// Epilogue and sums of a computed tile.
+void Worker::complete(const Tile& t, float* staged) {
+  const Gemm& g = *job_.op;
   if (job_.staged && job_.has_16bit_result) {
-    finish_staged(job_, tile, row, col, rows, cols, tile + job_.tile_rows * job_.panel);
+    finish_staged(job_, staged, t.row, t.col, t.rows, t.cols, staged + job_.tile_rows * job_.panel);
   } else if (job_.staged) {
-    finish_dense(job_, tile, row, col, rows, cols);
+    finish_dense(job_, staged, t.row, t.col, t.rows, t.cols);
   } else {
-    finish(job_, row, col, rows, cols);
+    finish(job_, t.row, t.col, t.rows, t.cols);
   }
-  if (job_.sums != nullptr) sum_tile(job_, row, col, rows, cols);
+  if (job_.sums != nullptr) sum_tile(job_, t);
   // The columns of a transposed a are in cache at the first panel.
-  if (g.dbias && g.trans_a && panel == 0)
-    sum_row_blocks(*job_.simd, g.a, row, job_.m, job_.k, g.dbias, row, rows, g.accumulate_dbias);
+  if (g.dbias && g.trans_a && t.panel == 0)
+    sum_row_blocks(*job_.simd, g.a, t.row, job_.m, job_.k, g.dbias, t.row, t.rows, g.accumulate_dbias);
 }
 
 // k == 0: the product is zero.
@@ -337,13 +413,13 @@ void stage_wide_tiles(Job& job, GemmCache& cache) {
 // Chooses our own kernel where it is at least as fast as oneDNN's: f32 with AVX-512, b in packed panels or small enough
 // to be read from the L2 cache row by row. It writes tiles to their place and packs a transposed b in registers.
 bool choose_direct(Job& job, const GemmCache& cache) {
-  constexpr int64_t kPage = 4096, kSmall = 1 << 17, kSmallGradient = 1 << 15;  // floats
+  constexpr int64_t kPage = 4096, kSmall = 1 << 17, kSmallGradient = 1 << 16;  // floats
   const Gemm& g = *job.op;
   const auto f32 = [](const Tensor& t) { return !t || t.dtype == DType::kF32; };
   if (current_isa() < Isa::kAvx512 || cache.layout_forced() || !f32(g.a) || !f32(g.out) || !f32(g.aux) || !f32(g.bias))
     return false;
   if (g.trans_a) {
-    if (g.trans_b || job.m * job.n > kSmallGradient) return false;
+    if (g.trans_b || g.bias || g.epilogue != Epilogue::kNone || job.m * job.n > kSmallGradient) return false;
   } else if (g.trans_b) {
     if (g.b_version == 0 && job.m < kTileRows) return false;
     job.pack = true;
@@ -355,6 +431,7 @@ bool choose_direct(Job& job, const GemmCache& cache) {
   job.long_blocks = g.trans_b || (!g.trans_a && job.n <= 256);
   job.staged = g.accumulate && job.long_blocks;
   job.panel = kRowsPanel;
+  if (!g.trans_a && (job.m % kDirectRows == 0 || job.m >= 16 * kDirectRows)) job.tile_rows = kDirectRows;
   return true;
 }
 
@@ -424,6 +501,10 @@ void gemm(const Gemm& g, Stream stream) {
     run_empty(job);
     return sum_bias(g, stream);
   }
+  if (job.direct && g.trans_a) {
+    gemm_gradient(g, stream);
+    return sum_bias(g, stream);
+  }
   job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
   if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
   if (job.pack && job.direct) {
@@ -437,20 +518,10 @@ void gemm(const Gemm& g, Stream stream) {
   }
   if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, (job.m + kSumBlock - 1) / kSumBlock * job.n);
 
-  const int64_t row_tiles = (job.m + job.tile_rows - 1) / job.tile_rows, panels = (job.n + job.panel - 1) / job.panel;
   const SignalsBlocked here;  // the pool's workers never receive any
-  context.pool.parallel_for(row_tiles * panels, 1, [&](int64_t begin, int64_t end, int thread) {
+  context.pool.parallel_for(row_tiles(job) * panels(job), 1, [&](int64_t begin, int64_t end, int thread) {
     const SingleOpenMpThread single;
-    Worker worker(job, cache, thread);
-    for (int64_t i = begin; i < end; ++i) {
-      // By rows: the copied columns of a row tile are reused for all panels, and a direct job reads the larger operand
-      // once. By panels: a panel is reused for all row tiles while in cache.
-      if (job.direct ? job.m >= job.n : g.trans_a) {
-        worker.run(i / panels, i % panels);
-      } else {
-        worker.run(i % row_tiles, i / row_tiles);
-      }
-    }
+    Worker(job, cache, thread, begin, end).run();
   });
   if (job.sums != nullptr) combine_sums(job, stream);
 }

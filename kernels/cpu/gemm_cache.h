@@ -122,15 +122,18 @@ class GemmCache {
   float* tile(int thread, int64_t count) {
     return reinterpret_cast<float*>(threads_[static_cast<size_t>(thread)].tile.get(count * 4));
   }
-  // A tile of kTileRows x kRowsPanel of this thread, of a block of the inner dimension.
-  float* addend(int thread) {
-    return reinterpret_cast<float*>(threads_[static_cast<size_t>(thread)].addend.get(kTileRows * kRowsPanel * 4));
+  // Tiles of this thread, of a block of the inner dimension.
+  float* addend(int thread, int64_t count) {
+    return reinterpret_cast<float*>(threads_[static_cast<size_t>(thread)].addend.get(count * 4));
   }
   // Columns of a transposed a, gathered from widely strided rows.
   std::byte* columns(int thread, int64_t bytes) { return threads_[static_cast<size_t>(thread)].columns.get(bytes); }
   // Whole operands widened to f32, where the processor has no kernel for the 16-bit dtype. slot: 0 a, 1 b, 2 bias;
   // 3: column sums by blocks of rows.
   float* converted(int slot, int64_t count) { return reinterpret_cast<float*>(converted_[slot].get(count * 4)); }
+
+  // Sums of blocks of a weight gradient.
+  float* block_sums(int64_t count) { return reinterpret_cast<float*>(block_sums_.get(count * 4)); }
 
   // Forces this panel layout instead of oneDNN's choice: tests cover the packed path on every processor.
   void force_panel_layout(dnnl::memory::format_tag tag) { panel_tag_ = tag, layouts_.clear(); }
@@ -154,7 +157,7 @@ class GemmCache {
   std::unordered_map<PackKey, ColumnPanels, PackKeyHash> panels_;
   // Panel layouts, keyed with no address and n = panel.
   std::unordered_map<PackKey, dnnl::memory::desc, PackKeyHash> layouts_;
-  Scratch converted_[4];
+  Scratch converted_[4], block_sums_;
   dnnl::memory::format_tag panel_tag_ = dnnl::memory::format_tag::any;
   int64_t packs_ = 0;
 };

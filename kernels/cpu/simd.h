@@ -29,6 +29,13 @@ struct AttentionHead {
   const int32_t* positions;  // [seq] of each row in its document; nullptr: one document
 };
 
+// Memory that a GEMM reads next: `rows` rows of `width` floats, `stride` floats apart. Consumed in steps of kRowsPanel
+// floats.
+struct Upcoming {
+  const float* at = nullptr;
+  int64_t stride = 0, rows = 0, width = 0, column = 0;
+};
+
 struct AdamWArgs {
   float lr, beta1, beta2, bias_correction1, bias_correction2, multiplier, eps, weight_decay;
   bool l2;
@@ -112,9 +119,9 @@ struct Simd {
   // The same, also out = e^(x - max).
   void (*softmax_exps)(const float* x, float* out, int64_t n, float* max, float* sum);
   // c[m, n] = (with `more`: +=) a b. Element (i, p) of a is a[i * a_row + p * a_col]; rows of b and c are ldb and ldc
-  // apart. Each element is one fma chain in ascending p.
+  // apart. Each element is one fma chain in ascending p. Meanwhile prefetches c, next[0] and next[1].
   void (*gemm_block)(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_col, const float* b,
-                     int64_t ldb, float* c, int64_t ldc, bool more);
+                     int64_t ldb, float* c, int64_t ldc, bool more, Upcoming* next);
   // to[p * kRowsPanel + j] = w[j * ldw + p] for j < n <= kRowsPanel and p < k: columns of w^T for gemm_block. Columns
   // from n on are 0 up to a whole vector.
   void (*transpose_rows)(const float* w, int64_t ldw, int64_t n, int64_t k, float* to);

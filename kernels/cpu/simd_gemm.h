@@ -10,11 +10,41 @@ namespace {
 constexpr int64_t kBlock = kAttentionBlock;
 static_assert(kBlock % kLanes == 0);
 
+// Prefetches the next kRowsPanel floats into the L2 cache.
+inline void prefetch_some(Upcoming& next) {
+  if (next.rows == 0) return;
+  const float* from = next.at + next.column;
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kRowsPanel; i += kLineFloats) __builtin_prefetch(from + i, 0, 2);
+  next.column += kRowsPanel;
+  if (next.column < next.width) return;
+  next.column = 0, next.at += next.stride, --next.rows;
+}
+
+// Prefetches during a register tile, a few lines every kEvery steps: fewer than there are fill buffers, so the tile's
+// own loads are not held up.
+struct Prefetch {
+  static constexpr int kEvery = 16;
+  Upcoming* next;  // two of them
+  // `row`: kVecs vectors of the result, which are written later; nullptr: none.
+  template <int kVecs>
+  void operator()(const float* row) const {
+    constexpr int kLines = (kVecs * kLanes + kLineFloats - 1) / kLineFloats;
+#pragma GCC unroll 4
+    for (int i = 0; row != nullptr && i < kLines; ++i) __builtin_prefetch(row + i * kLineFloats, 1);
+    prefetch_some(next[0]);
+    prefetch_some(next[1]);
+  }
+};
+struct NoPrefetch {
+  static constexpr int kEvery = 0;
+};
+
 // One register tile of c[m, n] (+)= sum over k of a[i * a_row + k * a_k] * b[k * ldb + j]: kRows rows, kVecs column
 // vectors, the last one possibly a Part. Each element is one fma chain in ascending k, whatever the tiling.
-template <int kRows, int kVecs, class Lanes>
+template <int kRows, int kVecs, class Lanes, class Ahead>
 inline void gemm_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t ldb, float* c,
-                      int64_t ldc, bool accumulate, Lanes last) {
+                      int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
   Vec acc[kRows][kVecs];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
@@ -24,7 +54,7 @@ inline void gemm_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k,
       acc[i][j] = !accumulate ? Vec{} : j + 1 < kVecs ? load(at) : last.load(at);
     }
   }
-  for (int64_t k = 0; k < depth; ++k) {
+  const auto multiply = [&](int64_t k) __attribute__((always_inline)) {
     const float *row = b + k * ldb, *left = a + k * a_k;
     Vec right[kVecs];
 #pragma GCC unroll 16
@@ -35,7 +65,15 @@ inline void gemm_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k,
 #pragma GCC unroll 16
       for (int j = 0; j < kVecs; ++j) acc[i][j] = fma(x, right[j], acc[i][j]);
     }
+  };
+  int64_t k = 0;
+  if constexpr (Ahead::kEvery > 0) {
+    for (int row = 0; k + Ahead::kEvery <= depth; ++row) {
+      ahead.template operator()<kVecs>(row < kRows ? c + row * ldc : nullptr);
+      for (int i = 0; i < Ahead::kEvery; ++i) multiply(k++);
+    }
   }
+  while (k < depth) multiply(k++);
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 16
@@ -64,14 +102,14 @@ constexpr int kTall = kLanes == 16 ? (kVecs == 4   ? 6
                                                    : 8)
                                    : 6;
 
-template <int kVecs, class Lanes>
+template <int kVecs, class Lanes, class Ahead>
 inline void gemm_columns(int64_t rows, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
-                         int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last) {
+                         int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
   int64_t i = 0;
   const auto tiles = [&](auto height) {
     constexpr int kRows = decltype(height)::value;
     for (; i + kRows <= rows; i += kRows)
-      gemm_tile<kRows, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last);
+      gemm_tile<kRows, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last, ahead);
   };
   tiles(Count<kTall<kVecs>>{});
   if constexpr (kTall < kVecs >> 8) tiles(Count<8>{});
@@ -81,12 +119,13 @@ inline void gemm_columns(int64_t rows, int64_t depth, const float* a, int64_t a_
 }
 
 // c[rows, cols] (+)= a * b, see gemm_tile.
-void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
-                int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+template <class Ahead = NoPrefetch>
+inline void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
+                       const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Ahead ahead = {}) {
   constexpr int kWide = kLanes == 16 ? 4 : 2;
   int64_t j = 0;
   const auto columns = [&](auto vecs, auto lanes) {
-    gemm_columns<decltype(vecs)::value>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, lanes);
+    gemm_columns<decltype(vecs)::value>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, lanes, ahead);
     j += decltype(vecs)::value * kLanes;
   };
   while (j + kWide * kLanes <= cols) columns(Count<kWide>{}, Whole{});
@@ -96,6 +135,11 @@ void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a, int64
   }
   if (j + kLanes <= cols) columns(Count<1>{}, Whole{});
   if (j < cols) columns(Count<1>{}, Part{static_cast<int>(cols - j)});
+}
+
+void gemm_block_prefetching(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
+                            const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Upcoming* next) {
+  gemm_block(rows, cols, depth, a, a_row, a_k, b, ldb, c, ldc, accumulate, Prefetch{next});
 }
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

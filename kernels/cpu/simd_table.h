@@ -51,7 +51,7 @@ constexpr Simd kTableHere{
     .attention_grad = attention_grad_heads,
     .softmax_stats = softmax_stats_row,
     .softmax_exps = softmax_exps_row,
-    .gemm_block = gemm_block,
+    .gemm_block = gemm_block_prefetching,
     .transpose_rows = transpose_rows_n,
     .gemm_rows = gemm_rows_n,
     .gemv_rows = gemv_rows_n,

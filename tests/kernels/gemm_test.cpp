@@ -360,12 +360,26 @@ TEST_CASE("an f32 gemm with AVX-512 is bitwise the sum of fma chains over blocks
     Options with;
     std::vector<int64_t> blocks;
   };
-  const Case cases[] = {{{70, 100, 600}, {.trans_b = true, .version = 5}, {512, 88}},
-                        {{70, 100, 1500}, {.trans_b = true, .accumulate = true, .bias = false}, {1024, 476}},
-                        {{70, 128, 600}, {.version = 5}, {512, 88}},
-                        {{66, 300, 401}, {.version = 5}, {201, 200}},
-                        {{100, 60, 800}, {.trans_a = true}, {384, 208, 208}},
-                        {{100, 60, 800}, {.trans_a = true, .accumulate = true}, {384, 208, 208}}};
+  const Case cases[] = {
+      {{70, 100, 600}, {.trans_b = true, .version = 5}, {512, 88}},
+      {{70, 100, 1500}, {.trans_b = true, .accumulate = true, .bias = false}, {1024, 476}},
+      {{70, 128, 600}, {.version = 5}, {512, 88}},
+      {{66, 300, 401}, {.version = 5}, {201, 200}},
+      {{100, 60, 800}, {.trans_a = true}, {384, 208, 208}},
+      {{100, 60, 800}, {.trans_a = true, .accumulate = true}, {384, 208, 208}},
+      {{192, 100, 1100}, {.trans_b = true, .bias = true, .version = 5}, {1024, 76}},
+      {{96, 129, 70}, {.trans_b = true, .accumulate = true}, {70}},
+      {{192, 70, 300}, {.version = 5}, {300}},
+      {{96, 300, 401}, {.version = 5}, {201, 200}},
+      {{3, 5, 1}, {.trans_a = true}, {1}},
+      {{65, 130, 97}, {.trans_a = true}, {97}},
+      {{130, 65, 97}, {.trans_a = true, .accumulate = true}, {97}},
+      {{131, 500, 770}, {.trans_a = true}, {384, 193, 193}},
+      {{256, 256, 385}, {.trans_a = true}, {193, 192}},  // the largest of our own kernel
+      {{70, 33, 3600},                                   // more blocks than are held at a time
+       {.trans_a = true},
+       {384, 384, 384, 384, 384, 384, 384, 384, 264, 264}},
+      {{33, 70, 3600}, {.trans_a = true, .accumulate = true}, {384, 384, 384, 384, 384, 384, 384, 384, 264, 264}}};
   for (const auto& [size, with, blocks] : cases) {
     CpuContext context(3);
     Problem p(size.m, size.n, size.k, with);
@@ -385,6 +399,7 @@ TEST_CASE("an f32 gemm with AVX-512 is bitwise the sum of fma chains over blocks
                              static_cast<float>(p.b.at(with.trans_b ? j * p.k + at : at * p.n + j)), chain);
           z = at == depth && !sum_first ? chain : z + chain;
         }
+        if (with.bias) z += static_cast<float>(p.bias.at(j));
         wrong += static_cast<float>(p.out.at(i * p.n + j)) != (with.accumulate && !sum_first ? before + z : z);
       }
     }

@@ -17,6 +17,7 @@ void norm_row(const float* x, const float* delta, const float* gamma, const floa
     total = fold(
         n, Vec{},
         [=](Vec acc, int64_t i, auto lanes) {
+          prefetch(x + i), prefetch(delta + i), prefetch_result(sum + i), prefetch_result(out + i);
           const Vec v = lanes.load(x + i) + lanes.load(delta + i);
           lanes.store(sum + i, v);
           return acc + v;
@@ -63,6 +64,7 @@ void norm_grad_row(const float* x, const float* gamma, float mean, float rstd, c
   const Vec sum_gh = fold(
       n, Vec{},
       [=](Vec acc, int64_t i, auto lanes) {
+        prefetch(x + i), prefetch(dout + i), prefetch_result(dx + i);
         const Vec h = (lanes.load(x + i) - center) * scale;  // inactive lanes: gamma is 0 there
         return fma(h, lanes.load(dout + i) * lanes.load(gamma + i), acc);
       },

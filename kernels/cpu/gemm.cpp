@@ -251,13 +251,14 @@ Upcoming upcoming(const Job& job, bool of_a, int64_t tile, int64_t part, int64_t
   return u;
 }
 
-// What tiles after i read. Tiles of one row tile, or one panel, follow each other: what the next one reads is
-// prefetched during all of them, and what the first ones read of the other operand just before its first use.
+// What the tiles after i read, that is those before it: see run(). Tiles of one row tile, or one panel, follow each
+// other: what the next one reads is prefetched during all of them, and what the first ones read of the other operand
+// just before its first use.
 void Worker::find_upcoming(int64_t i, Upcoming* next) const {
   const bool rows_first = by_rows(job_);
   const int64_t count = rows_first ? panels(job_) : row_tiles(job_), outer = i / count, inner = i % count;
-  if ((outer + 1) * count < end_) next[0] = upcoming(job_, rows_first, outer + 1, inner, count);
-  if (i < begin_ + count && i + 1 < end_) next[1] = upcoming(job_, !rows_first, (inner + 1) % count, 0, 1);
+  if (outer * count > begin_) next[0] = upcoming(job_, rows_first, outer - 1, count - 1 - inner, count);
+  if (i >= end_ - count && i > begin_) next[1] = upcoming(job_, !rows_first, (inner + count - 1) % count, 0, 1);
 }
 
 // Computes tile i of a direct job in c, rows `ldc` apart, bias included. `more`: adds to c.
@@ -282,8 +283,9 @@ void Worker::multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more
   for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
 }
 
+// From the last tile to the first: the op before has computed the last rows last, so these are in cache.
 void Worker::run() {
-  for (int64_t i = begin_; i < end_; ++i) run_tile(i);
+  for (int64_t i = end_ - 1; i >= begin_; --i) run_tile(i);
 }
 
 void Worker::run_tile(int64_t i) {

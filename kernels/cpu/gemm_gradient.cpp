@@ -50,7 +50,7 @@ Upcoming rows_of(const float* x, int64_t cols, int64_t first, int64_t count) {
 // Tiles [begin, end) of a block. A few rows of a and b are used for all tiles while in cache, and the next ones are
 // prefetched meanwhile.
 void run_block(const Job& job, const Block& block, int64_t begin, int64_t end) {
-  constexpr int64_t kDepth = 96;  // rows of a and b
+  constexpr int64_t kDepth = 128;  // rows of a and b
   for (int64_t p = block.first; p < block.end; p += kDepth) {
     const int64_t depth = std::min(kDepth, block.end - p), after = std::min(kDepth, block.end - p - depth);
     Upcoming next[2];

@@ -17,6 +17,7 @@ constexpr int64_t kThreadChunks = 16;  // minimum chunks per thread
 // F] or, gated, in [n, 2F], whose ups are F elements further.
 template <class Body>
 void each_chunk(Stream s, int64_t rows, int64_t cols, bool gated, Body body) {
+  if (!gated) cols *= rows, rows = 1;  // without ups, rows follow each other
   const int64_t chunks = (cols + kChunk - 1) / kChunk;
   parallel_for(s, rows * chunks, kThreadChunks, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {

@@ -4,6 +4,7 @@
 #include "kernels/cpu/simd_attention.h"
 #include "kernels/cpu/simd_dropout.h"
 #include "kernels/cpu/simd_elementwise.h"
+#include "kernels/cpu/simd_gelu_erf.h"
 #include "kernels/cpu/simd_norm.h"
 #include "kernels/cpu/simd_optim.h"
 #include "kernels/cpu/simd_quant.h"
@@ -23,10 +24,10 @@ constexpr Simd kTableHere{
     .add_scalar = add_scalar_n,
     .soft_cap = soft_cap_n,
     .soft_cap_grad = soft_cap_grad_n,
-    .activate = {activate_n<gelu_parts>, activate_n<silu_parts>, activate_n<relu2_parts>, activate_n<gelu_erf_parts>,
+    .activate = {activate_n<gelu_parts>, activate_n<silu_parts>, activate_n<relu2_parts>, gelu_erf_n,
                  activate_n<tanh_parts>},
     .activate_grad = {activate_grad_n<gelu_parts>, activate_grad_n<silu_parts>, activate_grad_n<relu2_parts>,
-                      activate_grad_n<gelu_erf_parts>, activate_grad_n<tanh_parts>},
+                      gelu_erf_grad_n, activate_grad_n<tanh_parts>},
     .rotate = rotate_n,
     .dropout_factors = drop_factors_n,
     .column_sums = sum_rows_n,

@@ -404,6 +404,58 @@ TEST_CASE("cpu simd: tanh is within 3e-7 relative everywhere, and passes NaN") {
   });
 }
 
+namespace {
+
+// Bits of values, one bit pattern for all NaNs.
+std::vector<uint32_t> bits_of(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float v : values) bits.push_back(std::isnan(v) ? ~0u : std::bit_cast<uint32_t>(v));
+  return bits;
+}
+
+// Erf GELU and its gradient of x, in chunks of `chunk` elements, onto the inputs: value or dgate, then dup.
+std::vector<uint32_t> gelu_erf_in_chunks(const std::vector<float>& x, bool gated, bool grad, size_t chunk) {
+  const auto kind = static_cast<size_t>(Activation::kGeluErf);
+  std::vector<float> gate = x, up = x, dout = x;
+  for (size_t i = 0; i < x.size(); ++i)
+    up[i] = 0.5f - static_cast<float>(i % 7), dout[i] = static_cast<float>(i % 5) - 1.5f;
+  for (size_t i = 0; i < x.size(); i += chunk) {
+    float* ups = gated ? &up[i] : nullptr;
+    const auto n = static_cast<int64_t>(std::min(chunk, x.size() - i));
+    if (grad) {
+      cpu::simd().activate_grad[kind](&gate[i], ups, &dout[i], &dout[i], ups, n);
+    } else {
+      cpu::simd().activate[kind](&gate[i], ups, &gate[i], n);
+    }
+  }
+  std::vector<float> all = grad ? dout : gate;
+  all.insert(all.end(), up.begin(), up.end());
+  return bits_of(all);
+}
+
+}  // namespace
+
+TEST_CASE("cpu simd: erf GELU of an element does not depend on the elements beside it") {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float spread : {0.3f, 1.5f, 6.0f}) {  // erf's tail for none, a few and most elements
+    std::vector<float> x;
+    for (int i = 0; i < 2600; ++i) x.push_back(spread * static_cast<float>((i * 7919 + i / 3) % 1000 - 500) / 250.0f);
+    for (const size_t i : {3u, 40u, 1030u})
+      x[i] = NAN, x[i + 1] = inf, x[i + 2] = -inf, x[i + 3] = -0.0f, x[i + 4] = 30;
+    on_every_isa([&] {
+      for (const bool gated : {false, true})
+        for (const bool grad : {false, true}) {
+          INFO("spread " << spread << (gated ? ", gated" : "") << (grad ? ", gradient" : ""));
+          const std::vector<uint32_t> alone = gelu_erf_in_chunks(x, gated, grad, 1);
+          for (const size_t chunk : {15u, 16u, 37u, 1023u, 1024u, 1025u, 2600u}) {
+            INFO("chunks of " << chunk);
+            CHECK(gelu_erf_in_chunks(x, gated, grad, chunk) == alone);
+          }
+        }
+    });
+  }
+}
+
 TEST_CASE("cpu simd: casts agree with the reference on every 16-bit value and around every rounding point") {
   for (const DType type : {DType::kBF16, DType::kF16}) {
     INFO(name_of(type));

@@ -5,6 +5,7 @@
 // (AVX-512 BF16); otherwise 16-bit operands are widened to f32 first, versioned weights once per version.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "kernels/cpu/cast_16bit.h"
@@ -520,7 +521,8 @@ void gemm(const Gemm& g, Stream stream) {
   }
   if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, (job.m + kSumBlock - 1) / kSumBlock * job.n);
 
-  const SignalsBlocked here;  // the pool's workers never receive any
+  std::optional<SignalsBlocked> here;  // the pool's workers never receive any
+  if (!job.direct) here.emplace();     // only oneDNN's code needs it
   context.pool.parallel_for(row_tiles(job) * panels(job), 1, [&](int64_t begin, int64_t end, int thread) {
     const SingleOpenMpThread single;
     Worker(job, cache, thread, begin, end).run();

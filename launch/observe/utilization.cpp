@@ -76,6 +76,12 @@ StepFlops step_flops(const EngineOptions& o, int pp, int64_t tokens, int64_t len
   return f;
 }
 
+const StepFlops& StepFlopsCache::of(const EngineOptions& o, int pp, int64_t tokens, int64_t length, double blocks) {
+  if (tokens != tokens_ || length != length_ || blocks != blocks_) flops_ = step_flops(o, pp, tokens, length, blocks);
+  tokens_ = tokens, length_ = length, blocks_ = blocks;
+  return flops_;
+}
+
 std::string flops_text(double rate) {
   return rate < 1e12 ? fmt::format("{:.1f} GFLOP/s", rate * 1e-9) : fmt::format("{:.2f} TFLOP/s", rate * 1e-12);
 }

@@ -24,6 +24,17 @@ struct StepFlops {
 // For sequences of `length` tokens; `blocks`: number of the model's blocks that run, -1: all.
 StepFlops step_flops(const EngineOptions&, int pp, int64_t tokens, int64_t length, double blocks);
 
+// The same for one model and layout, step by step: describes the model only when an argument differs from the last.
+class StepFlopsCache {
+ public:
+  const StepFlops& of(const EngineOptions&, int pp, int64_t tokens, int64_t length, double blocks);
+
+ private:
+  int64_t tokens_ = -1, length_ = -1;
+  double blocks_ = -1;
+  StepFlops flops_;
+};
+
 // "1.23 TFLOP/s", "98.7 GFLOP/s".
 std::string flops_text(double flops_per_second);
 // Returns what the utilization figures of a run are relative to, as text.

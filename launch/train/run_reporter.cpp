@@ -257,7 +257,7 @@ StepRecord RunReporter::record_of(const StepResult& r) {
 
 void RunReporter::add_utilization(StepRecord& rec, const StepResult& r) {
   const MeshShape& mesh = rank_.mesh.shape();
-  const StepFlops flops = step_flops(rank_.options, mesh.pp, loader_.global_tokens(), rec.seq, r.blocks);
+  const StepFlops& flops = flops_.of(rank_.options, mesh.pp, loader_.global_tokens(), rec.seq, r.blocks);
   const double devices = static_cast<double>(mesh.world()) / rank_.device.sharers();
   const double seconds = rec.step_seconds;
   rec.tflops_per_device = flops.causal / seconds / devices * 1e-12;

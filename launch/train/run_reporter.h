@@ -94,6 +94,7 @@ class RunReporter {
   double timing_began_ = 0;
   double peak_flops_ = kUnknown, peak_fp8_ = kUnknown;  // of the device
   double mfu_at_rate_ = kUnknown;                       // MFU at one token per second
+  StepFlopsCache flops_;
   std::optional<PeakRates> ceilings_;
   double predicted_bubble_ = kUnknown;
   std::optional<StepPrediction> prediction_;  // of machines that were calibrated

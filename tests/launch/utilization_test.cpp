@@ -35,6 +35,20 @@ TEST_CASE("FLOPs of a step of GPT-2 124M equal the published formulas, recompute
   CHECK(step_flops(o, 4, 1, 1024, -1).hardware == 798031872 + (986775552 - 798031872) * 7.0 / 12);
 }
 
+TEST_CASE("FLOPs kept from step to step follow every change of tokens, length and blocks") {
+  const EngineOptions o = gpt2();
+  StepFlopsCache kept;
+  struct Step {
+    int64_t tokens, length;
+    double blocks;
+  };
+  for (const Step& s : {Step{2048, 256, -1}, {2048, 256, -1}, {4096, 256, -1}, {4096, 512, -1}, {4096, 512, 7}}) {
+    const StepFlops& flops = kept.of(o, 1, s.tokens, s.length, s.blocks);
+    const StepFlops expected = step_flops(o, 1, s.tokens, s.length, s.blocks);
+    CHECK((flops.causal == expected.causal && flops.full == expected.full && flops.hardware == expected.hardware));
+  }
+}
+
 TEST_CASE("a window reduces the counted FLOPs, not those of full attention") {
   EngineOptions o = gpt2(), windows = o;
   windows.model.window = 256, windows.model.global_every = 3;  // in 8 of 12 blocks

@@ -10,10 +10,16 @@ Activated activate(Tape& t, Var x, Activation kind, bool gated, Keep keep) {
   const Activated saved{x, y, kind, gated};
   t.record(saved, [](const Activated& a, Backprop& bp) {
     if (!bp.needs_grad(a.in)) return;
+    ActivateGrad args{.x = bp.value(a.in), .dout = bp.grad(a.out), .kind = a.kind, .gated = a.gated};
+    if (!a.gated && bp.sole_owner(a.out)) {  // dout has no later reader: dx overwrites it
+      args.dx = args.dout;
+      bp.ops().activate_grad(args, bp.stream());
+      return bp.forward_grad(a.in, args.dx);
+    }
     const GradDst dx = bp.dst(a.in);
     GT_CHECK(!dx.accumulate, "what enters an activation feeds it alone");
-    bp.ops().activate_grad(
-        {.x = bp.value(a.in), .dout = bp.grad(a.out), .dx = dx.tensor, .kind = a.kind, .gated = a.gated}, bp.stream());
+    args.dx = dx.tensor;
+    bp.ops().activate_grad(args, bp.stream());
   });
   return saved;
 }

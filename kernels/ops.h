@@ -127,7 +127,7 @@ struct Activate {
   bool gated = true;
   GT_OPERANDS(.in("x", o.x).out("out", o.out))
 };
-// Writes all of dx, laid out like x; dx may alias x. Gated: act'(gate) up dout, then act(gate) dout.
+// Writes all of dx, laid out like x; dx may alias x or, not gated, dout. Gated: act'(gate) up dout, act(gate) dout.
 struct ActivateGrad {
   Tensor x, dout, dx;
   Activation kind = Activation::kSilu;

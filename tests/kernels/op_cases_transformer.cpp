@@ -115,6 +115,13 @@ void add_activation(OpCases& to, Activation kind, bool gated, int64_t rows, int6
   auto& onto = add_case<G>(to, name + " dx is x");
   onto.inout(&G::x, "x", in, normal(2), t).alias(&G::dx, &G::x).in(&G::dout, "dout", out, normal(), t);
   apart.args.kind = onto.args.kind = kind, apart.args.gated = onto.args.gated = gated;
+  if (!gated) {
+    auto& over = add_case<G>(to, name + " dx is dout");
+    over.in(&G::x, "x", in, normal(2), t).inout(&G::dout, "dout", out, normal(), t).alias(&G::dx, &G::dout);
+    over.args.kind = kind, over.args.gated = false;
+    over.tolerance = unit_of(t), over.skew = skew, over.big = big;
+    over.flops = static_cast<double>(8 * rows * cols);
+  }
   for (OpCase* c : {static_cast<OpCase*>(&forward), static_cast<OpCase*>(&apart), static_cast<OpCase*>(&onto)}) {
     c->tolerance = unit_of(t), c->skew = skew, c->big = big;
     c->flops = static_cast<double>(8 * rows * cols);

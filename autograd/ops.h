@@ -55,9 +55,8 @@ Var parameter(Tape&, Parameter&);
 
 Var add(Tape&, Var a, Var b);              // 16-bit plus f32 gives f32
 Var add_bias(Tape&, Var x, Parameter& b);  // in place on x, which no other op may have saved
-// In place: row i of x is row first_row + i of the microbatch's [batch*seq, C], at its MicroBatch::positions where
-// documents are packed, else at position (first_row + i) mod seq.
-Var add_position(Tape&, Var x, Parameter& table, const MicroBatch&, int64_t first_row = 0);
+// In place. documents: MicroBatch::documents() of the whole microbatch; empty: positions are those of the rows of x.
+Var add_position(Tape&, Var x, Parameter& table, const Positions&, Tensor documents = {});
 // In place: adds row indices[i] of the table to row i of x. indices i32 [n].
 Var add_rows(Tape&, Var x, Parameter& table, Tensor indices);
 Var gelu(Tape&, Var x);
@@ -102,9 +101,9 @@ struct AttentionShape {
   float softcap = 0, scale = 0;
   bool full = false;
 };
-// Rotary embedding, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. Row i has
-// MicroBatch::positions[i] if set; else it is row first_row + i of [batch*seq, ...], at its position mod seq.
-Var rope(Tape&, Var qkv, AttentionShape, Tensor table, const MicroBatch&, int64_t first_row = 0);
+// Rotary embedding, in place on packed qkv, which no other op may have saved. table: kernels/core/rope.h. qkv:
+// all rows of the microbatch, at MicroBatch::positions if set.
+Var rope(Tape&, Var qkv, AttentionShape, Tensor table, const MicroBatch&);
 // RMSNorm of the queries and the keys of each head, before rope. gamma [2 * head_dim], of queries, then of keys, is
 // shared by all heads: a TP rank has a partial sum of its gradient (ShardSpec::partial). In place unless recording.
 Var qk_norm(Tape&, Var qkv, AttentionShape, Parameter& gamma, float eps, float gamma_offset = 0);

@@ -64,21 +64,6 @@ Var add(Tape& t, Var a, Var b) {
 }
 
 namespace {
-// Calls run(begin, rows, length, position) for runs of the n rows starting at row `first` of the microbatch. Each run
-// consists of sequences of the given length that start at that position: the rest of one, whole ones, the beginning of
-// one.
-template <class Run>
-void by_sequences(int64_t first, int64_t n, int64_t seq, Run run) {
-  for (int64_t at = 0; at < n;) {
-    const int64_t position = (first + at) % seq, left = n - at;
-    const int64_t rows = position > 0 ? std::min(seq - position, left) : left >= seq ? left / seq * seq : left;
-    run(at, rows, std::min(rows, seq), position);
-    at += rows;
-  }
-}
-}  // namespace
-
-namespace {
 // x[i] += table[positions[i]]: positions that restart at each document. The table's gradient is that of a lookup.
 Var add_document_positions(Tape& t, Var x, Parameter& table, Tensor positions) {
   const Arena::Mark mark = t.activations().mark();
@@ -110,33 +95,41 @@ Var add_document_positions(Tape& t, Var x, Parameter& table, Tensor positions) {
 }
 }  // namespace
 
-Var add_position(Tape& t, Var x, Parameter& table, const MicroBatch& mb, int64_t first_row) {
-  const int64_t seq = mb.seq;
-  if (mb.positions && mb.cache == nullptr)
-    return add_document_positions(t, x, table,
-                                  mb.positions.view({mb.positions.numel()}).slice(first_row, x.value.shape.rows()));
-  by_sequences(first_row, x.value.shape.rows(), seq, [&](int64_t at, int64_t rows, int64_t length, int64_t position) {
-    t.ops().add_position({.x = x.value.slice(at, rows), .pos = table.value, .seq = length, .first_pos = position},
-                         t.stream());
-  });
+namespace {
+// Calls run(begin, rows, positions) for runs of whole sequences among n rows: the rest of one, whole ones, the
+// beginning of one.
+template <class Run>
+void by_sequences(const Positions& p, int64_t n, Run run) {
+  for (int64_t at = 0; at < n;) {
+    const int64_t position = p.position(at), whole = p.first + p.seq - position, left = n - at;
+    const int64_t rows = whole < p.seq ? std::min(whole, left) : left >= p.seq ? left / p.seq * p.seq : left;
+    run(at, rows, Positions{.seq = std::min(rows, p.seq), .first = position});
+    at += rows;
+  }
+}
+}  // namespace
+
+Var add_position(Tape& t, Var x, Parameter& table, const Positions& rows, Tensor documents) {
+  const int64_t n = x.value.shape.rows();
+  if (documents)
+    return add_document_positions(t, x, table, documents.view({documents.numel()}).slice(rows.first_row, n));
+  t.ops().add_position({.x = x.value, .pos = table.value, .rows = rows}, t.stream());
   Var y = t.output_of(x.value);
   struct Saved {
     Var x, y;
     Parameter* table;
-    int64_t seq, first_row;
+    Positions rows;
   };
   t.record(
-      Saved{x, y, &table, seq, first_row}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); },
+      Saved{x, y, &table, rows}, [](const Saved& s, Backprop& bp) { bp.forward_grad(s.x, bp.grad(s.y)); },
       [](const Saved& s, Backprop& bp) {
         const Tensor dy = bp.grad(s.y);
-        by_sequences(
-            s.first_row, dy.shape.rows(), s.seq, [&](int64_t at, int64_t rows, int64_t length, int64_t position) {
-              auto [dpos, acc] = bp.dst(*s.table);
-              if (!dpos) return;
-              bp.ops().position_grad(
-                  {.dout = dy.slice(at, rows), .dpos = dpos, .seq = length, .first_pos = position, .accumulate = acc},
-                  bp.stream());
-            });
+        by_sequences(s.rows, dy.shape.rows(), [&](int64_t at, int64_t count, const Positions& run) {
+          auto [dpos, acc] = bp.dst(*s.table);
+          if (!dpos) return;
+          bp.ops().position_grad({.dout = dy.slice(at, count), .dpos = dpos, .rows = run, .accumulate = acc},
+                                 bp.stream());
+        });
       });
   return y;
 }
@@ -412,7 +405,7 @@ Var self_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, con
   Var y = t.output({mb.batch * mb.seq, a.heads * a.head_dim}, qkv.value.dtype);
   Tensor lse = t.scratch({mb.batch, a.heads, mb.seq}, DType::kF32);
   const Tensor lengths = a.full ? mb.lengths : Tensor{};
-  const Tensor positions = mb.cache == nullptr ? mb.positions : Tensor{};  // a prompt is one document
+  const Tensor positions = mb.documents();
   t.ops().attention({.qkv = qkv.value,
                      .out = y.value,
                      .lse = lse,

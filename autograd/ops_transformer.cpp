@@ -33,14 +33,13 @@ void discard(Tape& t, const Activated& a, Keep keep) {
   });
 }
 
-Var rope(Tape& t, Var qkv, AttentionShape a, Tensor table, const MicroBatch& mb, int64_t first_row) {
+Var rope(Tape& t, Var qkv, AttentionShape a, Tensor table, const MicroBatch& mb) {
   Rope args{.x = qkv.value,
             .table = table,
             .positions = mb.positions ? mb.positions.view({mb.positions.numel()}) : Tensor{},
             .heads = a.heads + a.kv_heads,
             .head_dim = a.head_dim,
-            .seq = mb.seq,
-            .first_row = first_row};
+            .rows = mb.rows()};
   t.ops().rope(args, t.stream());
   const Var y = t.output_of(qkv.value);
   struct Saved {

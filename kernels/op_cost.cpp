@@ -159,7 +159,8 @@ OpCost op_cost(const CrossEntropyGrad& a) {
 
 OpCost op_cost(const Embedding& a) { return moves(OpClass::kEmbedding, 2 * of(a.out) + of(a.tokens)); }
 OpCost op_cost(const AddPosition& a) {
-  const double rows = static_cast<double>(a.seq * a.pos.shape.cols() * size_of(a.pos.dtype));
+  const double rows =
+      static_cast<double>(std::min(a.x.shape.rows(), a.rows.seq) * a.pos.shape.cols() * size_of(a.pos.dtype));
   return moves(OpClass::kEmbedding, 2 * of(a.x) + rows, rows);
 }
 // Upper bound: as many table rows as tokens, i.e. all tokens distinct. Without accumulate the whole table is written.
@@ -183,7 +184,7 @@ OpCost op_cost(const QuantizeFp8& a) {
 }
 // Table: one row per position.
 OpCost op_cost(const Rope& a) {
-  const int64_t n = a.x.shape.rows(), positions = a.positions ? n : std::min(n, a.seq);
+  const int64_t n = a.x.shape.rows(), positions = a.positions ? n : std::min(n, a.rows.seq);
   const double turned = static_cast<double>(n * a.heads * a.table.shape.cols() * size_of(a.x.dtype));
   const double table = static_cast<double>(positions * a.table.shape.cols() * size_of(DType::kF32));
   return apart(2 * turned + table + of(a.positions));

@@ -269,11 +269,11 @@ struct QkRowNormGrad {
 // [n, C], C >= heads * head_dim: in packed qkv, the query and key heads. Pairs as in Hugging Face's rotate_half:
 // channel i < d/2 of a head and channel d/2 + i, (a, b) = (a cos - b sin, b cos + a sin). Channels from d on are
 // unchanged (partial rotary). table [positions, d] f32 (kernels/core/rope.h): per position cos of d/2 angles, then sin.
-// Row r has position positions[r], i32 [n]; without positions first_position + (first_row + r) mod seq. backward:
-// rotates by minus the angle, which is the gradient.
+// positions: i32 [n], of each row; empty: those of `rows`. backward: rotates by minus the angle, which is the gradient.
 struct Rope {
   Tensor x, table, positions;
-  int64_t heads = 0, head_dim = 0, seq = 1, first_row = 0, first_position = 0;
+  int64_t heads = 0, head_dim = 0;
+  Positions rows;
   bool backward = false;
   Direction direction() const { return backward ? Direction::kBackward : Direction::kForward; }
   GT_OPERANDS(.out("x", o.x, true).control("table", o.table).control("positions", o.positions))
@@ -363,16 +363,17 @@ struct EmbeddingGrad {
   bool accumulate = false;
   GT_OPERANDS(.control("tokens", o.tokens).in("dout", o.dout).out("dtable", o.dtable, o.accumulate))
 };
-// x[i] += pos[first_pos + i mod seq]. x [batch*seq, C]; pos [max_seq, C], T or f32.
+// x[i] += pos[rows.position(i)]. x [n, C]; pos [max_seq, C], T or f32.
 struct AddPosition {
   Tensor x, pos;
-  int64_t seq = 0, first_pos = 0;
+  Positions rows;
   GT_OPERANDS(.out("x", o.x, true).in("pos", o.pos))
 };
-// dpos[first_pos + p] G (+)= sum over sequences, in order. Without accumulate, all other rows are zeroed.
+// dpos[rows.position(i)] G (+)= sum of dout[i], in order. Without accumulate, all other rows are zeroed. Requires:
+// whole sequences, from row 0 on.
 struct PositionGrad {
   Tensor dout, dpos;
-  int64_t seq = 0, first_pos = 0;
+  Positions rows;
   bool accumulate = false;
   GT_OPERANDS(.in("dout", o.dout).out("dpos", o.dpos, o.accumulate))
 };

@@ -1,5 +1,6 @@
 // One microbatch as the model sees it. Produced by data/, consumed by model/; neither includes the other.
 #pragma once
+#include "kernels/core/positions.h"
 #include "kernels/core/tensor.h"
 
 namespace gt {
@@ -33,5 +34,10 @@ struct MicroBatch {
   // sequence.
   const KvLayer* cache = nullptr;  // cache of the stage's first layer, the others follow; nullptr: no cache
   Tensor sequences;
+
+  // Positions of a tensor whose row 0 is row `first_row` of [batch * seq].
+  Positions rows(int64_t first_row = 0) const { return {.seq = seq, .first_row = first_row}; }
+  // `positions` where documents are packed. Empty in generation, where a prompt is one document.
+  Tensor documents() const { return cache == nullptr ? positions : Tensor{}; }
 };
 }  // namespace gt

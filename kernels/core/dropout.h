@@ -3,7 +3,7 @@
 // of philox(key, e / 4, n) (kernels/core/rng.h) is >= threshold; kept elements are multiplied by `scale`, others by 0.
 // Must not use the standard library: included by files compiled per instruction set.
 #pragma once
-#include <cstdint>
+#include "kernels/core/positions.h"
 
 namespace gt {
 
@@ -24,19 +24,17 @@ constexpr DropMask drop_mask(uint64_t key, double p) {
   return {key, static_cast<uint32_t>(p * 0x1p32), static_cast<float>(1 / (1 - p)), 0, nullptr};
 }
 
-// Mask of a tensor [n, C] that holds rows first_row .. first_row + n - 1 of a microbatch [batch * seq, C]: row r is
-// position r mod seq of sequence r / seq; e = position * C + column. For a tensor that holds
+// Mask of a tensor [n, C] of rows of a microbatch: e = row in the sequence * C + column. For a tensor that holds
 // the columns of a wider one from first_column on, C is the wider one's width.
 struct RowDrop {
   DropMask mask;
-  int64_t seq = 1, first_row = 0;
+  Positions rows;
   int64_t first_column = 0, width = 0;  // honored by the op dropout alone; width 0: x holds whole rows
   explicit operator bool() const { return static_cast<bool>(mask); }
-  int64_t sample(int64_t row) const { return mask.first() + (first_row + row) / seq; }
-  int64_t position(int64_t row) const { return (first_row + row) % seq; }
+  int64_t sample(int64_t row) const { return mask.first() + rows.in_sequence(row).sequence; }
   // First element of a row of a tensor of `columns` columns.
   int64_t element(int64_t row, int64_t columns) const {
-    return position(row) * (width > 0 ? width : columns) + first_column;
+    return rows.in_sequence(row).row * (width > 0 ? width : columns) + first_column;
   }
 };
 

@@ -105,16 +105,16 @@ void add_position(const AddPosition& p, Stream s) {
   require_same_or_f32("add_position", {"x", p.x}, {{"pos", p.pos}});
   const int64_t cols = p.pos.shape.cols(), rows = cols ? p.x.numel() / cols : 0;
   if (rows == 0) return;
-  GT_CHECK(p.seq > 0 && rows % p.seq == 0 && p.first_pos >= 0 && p.first_pos + p.seq <= p.pos.shape.rows(),
-           "add_position: x ", to_string(p.x.shape), " with sequences of ", p.seq, " from position ", p.first_pos,
-           " of pos ", to_string(p.pos.shape));
+  GT_CHECK(p.rows.seq > 0 && p.rows.first >= 0 && p.rows.end(rows) <= p.pos.shape.rows(), "add_position: x ",
+           to_string(p.x.shape), " with sequences of ", p.rows.seq, " from position ", p.rows.first, " of pos ",
+           to_string(p.pos.shape));
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
     float x[kChunk], pos[kChunk];
     const int64_t step = is_16bit(p.x.dtype) ? kChunk : cols;
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t c = 0; c < cols; c += step) {
         const int64_t n = std::min(step, cols - c), at = r * cols + c;
-        const float* add = read(f, p.pos, (p.first_pos + r % p.seq) * cols + c, n, pos);
+        const float* add = read(f, p.pos, p.rows.position(r) * cols + c, n, pos);
         f.add(read(f, p.x, at, n, x), add, target(p.x, at, x), n);
         write(f, p.x, at, n, x);
       }
@@ -126,16 +126,17 @@ void position_grad(const PositionGrad& p, Stream s) {
   require_float("position_grad", {"dout", p.dout});
   require_gradient("position_grad", {{"dpos", p.dpos}});
   const int64_t cols = p.dpos.shape.cols(), rows = p.dpos.shape.rows(), tokens = cols ? p.dout.numel() / cols : 0;
-  GT_CHECK(tokens == 0 || (p.seq > 0 && tokens % p.seq == 0 && p.first_pos >= 0 && p.first_pos + p.seq <= rows),
-           "position_grad: dout ", to_string(p.dout.shape), " with sequences of ", p.seq, " from position ",
-           p.first_pos, " of dpos ", to_string(p.dpos.shape));
-  const int64_t sequences = tokens ? tokens / p.seq : 0;
+  const auto [seq, first_row, first] = p.rows;
+  GT_CHECK(tokens == 0 || (seq > 0 && tokens % seq == 0 && first_row == 0 && first >= 0 && first + seq <= rows),
+           "position_grad: dout ", to_string(p.dout.shape), " with sequences of ", seq, " from position ", first,
+           " of dpos ", to_string(p.dpos.shape));
+  const int64_t sequences = tokens ? tokens / seq : 0;
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
-      const int64_t at = r - p.first_pos;
-      const bool inside = sequences > 0 && at >= 0 && at < p.seq;
+      const int64_t at = r - p.rows.first;
+      const bool inside = sequences > 0 && at >= 0 && at < p.rows.seq;
       if (inside) {
-        column_sums(f, p.dout, at * cols, p.seq * cols, sequences, p.dpos, r * cols, cols, p.accumulate);
+        column_sums(f, p.dout, at * cols, p.rows.seq * cols, sequences, p.dpos, r * cols, cols, p.accumulate);
       } else if (!p.accumulate) {
         std::memset(p.dpos.data + r * cols * size_of(p.dpos.dtype), 0,
                     static_cast<size_t>(cols * size_of(p.dpos.dtype)));

@@ -41,7 +41,7 @@ void drop_row(const Simd& f, const RowDrop& drop, int64_t row, int64_t cols, con
 void dropout(const Dropout& p, Stream s) {
   require_same("dropout", {"x", p.x}, {{"out", p.out}});
   require_numel("dropout", p.out.numel(), {{"x", p.x}});
-  GT_CHECK(p.drop.seq > 0, "dropout: seq ", p.drop.seq);
+  GT_CHECK(p.drop.rows.seq > 0, "dropout: seq ", p.drop.rows.seq);
   GT_CHECK(p.drop.width == 0 || p.drop.first_column + p.x.shape.cols() <= p.drop.width, "dropout: columns from ",
            p.drop.first_column, " of ", p.drop.width);
   const int64_t cols = p.x.shape.cols(), rows = cols ? p.x.numel() / cols : 0;

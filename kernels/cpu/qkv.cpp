@@ -21,13 +21,13 @@ void validate(const Rope& p) {
   require_float(kOp, {"x", p.x});
   require_f32(kOp, {{"table", p.table}});
   require_dtype(kOp, DType::kI32, {{"positions", p.positions}});
-  GT_CHECK(p.heads > 0 && p.heads * p.head_dim <= cols && dim % 2 == 0 && dim <= p.head_dim && p.seq > 0, kOp, ": x ",
-           to_string(p.x.shape), ", heads ", p.heads, " of ", p.head_dim, ", table ", to_string(p.table.shape),
-           ", seq ", p.seq);
+  GT_CHECK(p.heads > 0 && p.heads * p.head_dim <= cols && dim % 2 == 0 && dim <= p.head_dim && p.rows.seq > 0, kOp,
+           ": x ", to_string(p.x.shape), ", heads ", p.heads, " of ", p.head_dim, ", table ", to_string(p.table.shape),
+           ", seq ", p.rows.seq);
   const int64_t known = p.table.shape.rows();
   if (!p.positions) {
-    GT_CHECK(p.first_position >= 0 && p.first_position + std::min(p.seq, p.first_row + n) <= known, kOp,
-             ": positions from ", p.first_position, " on of sequences of ", p.seq, " in a table of ", known);
+    GT_CHECK(p.rows.first >= 0 && p.rows.end(n) <= known, kOp, ": positions from ", p.rows.first,
+             " on of sequences of ", p.rows.seq, " in a table of ", known);
     return;
   }
   require_numel(kOp, n, {{"positions", p.positions}});
@@ -43,13 +43,10 @@ void rope(const Rope& p, Stream s) {
   validate(p);
   const int64_t cols = p.x.shape.cols(), dim = p.table.shape.cols(), half = dim / 2;
   CpuContext& context = cpu_context(s);
-  const auto position = [&](int64_t r) {
-    return p.positions ? p.positions.as<int32_t>()[r] : p.first_position + (p.first_row + r) % p.seq;
-  };
   parallel_for(s, p.x.shape.rows(), grain(p.heads * dim), [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     float* scratch = context.thread_scratch<float>(thread, dim);
     for (int64_t r = begin; r < end; ++r) {
-      const float* cos = p.table.as<float>() + position(r) * dim;
+      const float* cos = p.table.as<float>() + p.rows.position(r, p.positions.as<int32_t>()) * dim;
       for (int64_t h = 0; h < p.heads; ++h) {
         const int64_t at = r * cols + h * p.head_dim;
         auto* x = const_cast<float*>(read(f, p.x, at, dim, scratch));

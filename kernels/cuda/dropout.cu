@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const T* x, T* out, i
     const int64_t at = i * V, row = at / cols;
     float v[V];
     load<V>(x + at, v);
-    const int64_t token = d.first_row + row, sequence = token / d.seq, position = token - sequence * d.seq;
-    drop<V>(d.mask, sequence + first_sample(d.mask), position * d.width + d.first_column + at - row * cols, v);
+    const auto [sequence, in_sequence] = d.rows.in_sequence(row);
+    drop<V>(d.mask, sequence + first_sample(d.mask), in_sequence * d.width + d.first_column + at - row * cols, v);
     store<V>(out + at, v);
   }
 }
@@ -38,8 +38,8 @@ void launch(const Context& c, const Dropout& a, int64_t cols) {
 void dropout(const Dropout& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "dropout");
-  GT_CHECK(a.out.numel() == a.x.numel() && a.drop.seq > 0, "dropout: x ", to_string(a.x.shape), " out ",
-           to_string(a.out.shape), " seq ", a.drop.seq);
+  GT_CHECK(a.out.numel() == a.x.numel() && a.drop.rows.seq > 0, "dropout: x ", to_string(a.x.shape), " out ",
+           to_string(a.out.shape), " seq ", a.drop.rows.seq);
   require_dtype("dropout", "out", a.out, a.x.dtype);
   const int64_t cols = a.x.shape.cols();
   by_dtype("dropout", "x", a.x.dtype, [&](auto t) {

@@ -58,8 +58,8 @@ __device__ inline void drop(const DropMask& m, int64_t sample, int64_t e, float 
 // The same for elements c .. c + V - 1 of a row of `cols`. Requires: for V > 1, V, c and cols are multiples of 4.
 template <int V>
 __device__ inline void drop(const RowDrop& d, int64_t row, int64_t cols, int64_t c, float (&v)[V]) {
-  const int64_t at = d.first_row + row, sequence = at / d.seq, position = at - sequence * d.seq;
-  drop<V>(d.mask, sequence + first_sample(d.mask), position * cols + c, v);
+  const auto [sequence, at] = d.rows.in_sequence(row);
+  drop<V>(d.mask, sequence + first_sample(d.mask), at * cols + c, v);
 }
 
 }  // namespace gt::cuda

@@ -22,33 +22,32 @@ __global__ void __launch_bounds__(256) embedding_kernel(const int32_t* tokens, c
 
 template <int V, class T, class U>
 __global__ void __launch_bounds__(256)
-    add_position_kernel(T* x, const U* pos, int64_t packs, int64_t cols, int64_t seq) {
+    add_position_kernel(T* x, const U* pos, int64_t packs, int64_t cols, Positions rows) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= packs) return;
   const int64_t row = i * V / cols, col = i * V % cols;
   float a[V], b[V];
   load<V>(x + i * V, a);
-  load<V>(pos + row % seq * cols + col, b);
+  load<V>(pos + rows.position(row) * cols + col, b);
 #pragma unroll
   for (int j = 0; j < V; ++j) a[j] += b[j];
   store<V>(x + i * V, a);
 }
 
 template <int V, class T, class G>
-__global__ void __launch_bounds__(256)
-    position_grad_kernel(const T* dout, G* dpos, int64_t packs, int64_t cols, int64_t batch, int64_t seq,
-                         int64_t first_pos, bool accumulate) {
+__global__ void __launch_bounds__(256) position_grad_kernel(const T* dout, G* dpos, int64_t packs, int64_t cols,
+                                                            int64_t batch, Positions rows, bool accumulate) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= packs) return;
-  const int64_t p = i * V / cols - first_pos, col = i * V % cols;
-  const bool inside = p >= 0 && p < seq;
+  const int64_t p = i * V / cols - rows.first, col = i * V % cols;
+  const bool inside = p >= 0 && p < rows.seq;
   if (!inside && accumulate) return;
   float s[V] = {};
   if (inside) {
 #pragma unroll 4
     for (int64_t b = 0; b < batch; ++b) {
       float d[V];
-      load<V>(dout + (b * seq + p) * cols + col, d);
+      load<V>(dout + (b * rows.seq + p) * cols + col, d);
 #pragma unroll
       for (int j = 0; j < V; ++j) s[j] += d[j];
     }
@@ -321,19 +320,19 @@ void add_position(const AddPosition& a, Stream s) {
   if (a.x.numel() == 0) return;
   Context& c = enter(s, "add_position");
   const int64_t cols = a.pos.shape.cols();
-  GT_CHECK(a.x.numel() % (a.seq * cols) == 0 && a.first_pos >= 0 && a.first_pos + a.seq <= a.pos.shape.rows(),
-           "add_position: x ", to_string(a.x.shape), " seq ", a.seq, " first ", a.first_pos, " pos ",
+  GT_CHECK(a.rows.seq > 0 && a.rows.first >= 0 && a.rows.end(a.x.shape.rows()) <= a.pos.shape.rows(),
+           "add_position: x ", to_string(a.x.shape), " seq ", a.rows.seq, " first ", a.rows.first, " pos ",
            to_string(a.pos.shape));
   by_dtype("add_position", "x", a.x.dtype, [&](auto t) {
     using T = decltype(t);
     by_f32_or<T>("add_position", "pos", a.pos.dtype, a.x.dtype, [&](auto u) {
       using U = decltype(u);
       constexpr int kV = kPack<T>;
-      const U* pos = a.pos.as<U>() + a.first_pos * cols;
+      const U* pos = a.pos.as<U>();
       const bool wide = cols % kV == 0 && aligned16({a.x.data, pos});
       const int64_t packs = a.x.numel() / (wide ? kV : 1);
       auto* kernel = wide ? add_position_kernel<kV, T, U> : add_position_kernel<1, T, U>;
-      kernel<<<static_cast<unsigned>(ceil_div(packs, 256)), 256, 0, c.stream>>>(a.x.as<T>(), pos, packs, cols, a.seq);
+      kernel<<<static_cast<unsigned>(ceil_div(packs, 256)), 256, 0, c.stream>>>(a.x.as<T>(), pos, packs, cols, a.rows);
     });
   });
   leave(c, "add_position");
@@ -342,9 +341,11 @@ void add_position(const AddPosition& a, Stream s) {
 void position_grad(const PositionGrad& a, Stream s) {
   if (a.dpos.numel() == 0) return;
   Context& c = enter(s, "position_grad");
-  const int64_t cols = a.dpos.shape.cols(), batch = a.seq > 0 ? a.dout.numel() / (a.seq * cols) : 0;
-  GT_CHECK(batch * a.seq * cols == a.dout.numel() && a.first_pos >= 0 && a.first_pos + a.seq <= a.dpos.shape.rows(),
-           "position_grad: dout ", to_string(a.dout.shape), " seq ", a.seq, " first ", a.first_pos, " dpos ",
+  const int64_t cols = a.dpos.shape.cols(), seq = a.rows.seq;
+  const int64_t batch = seq > 0 ? a.dout.numel() / (seq * cols) : 0;
+  GT_CHECK(batch * seq * cols == a.dout.numel() && a.rows.first_row == 0 && a.rows.first >= 0 &&
+               a.rows.first + seq <= a.dpos.shape.rows(),
+           "position_grad: dout ", to_string(a.dout.shape), " seq ", seq, " first ", a.rows.first, " dpos ",
            to_string(a.dpos.shape));
   by_dtype("position_grad", "dout", a.dout.dtype, [&](auto t) {
     by_gradient("position_grad", "dpos", a.dpos.dtype, [&](auto g) {
@@ -354,8 +355,8 @@ void position_grad(const PositionGrad& a, Stream s) {
       const bool wide = cols % kV == 0 && aligned16({a.dout.data, a.dpos.data});
       const int64_t packs = a.dpos.numel() / (wide ? kV : 1);
       auto* kernel = wide ? position_grad_kernel<kV, T, G> : position_grad_kernel<1, T, G>;
-      kernel<<<static_cast<unsigned>(ceil_div(packs, 256)), 256, 0, c.stream>>>(
-          a.dout.as<T>(), a.dpos.as<G>(), packs, cols, batch, a.seq, a.first_pos, a.accumulate);
+      kernel<<<static_cast<unsigned>(ceil_div(packs, 256)), 256, 0, c.stream>>>(a.dout.as<T>(), a.dpos.as<G>(), packs,
+                                                                                cols, batch, a.rows, a.accumulate);
     });
   });
   leave(c, "position_grad");

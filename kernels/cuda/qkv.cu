@@ -14,7 +14,7 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 struct RopeShape {
   int64_t rows, cols, heads, head_dim, dim;  // dim: rotary channels per head
-  int64_t seq, first_row, first_position;
+  Positions at;
 };
 
 // Requires: V divides dim / 2, cols and head_dim.
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < all; i += step) {
     const int64_t head = i / packs, r = head / p.heads, c = (i - head * packs) * V;
-    const int64_t position = positions != nullptr ? positions[r] : p.first_position + (p.first_row + r) % p.seq;
+    const int64_t position = p.at.position(r, positions);
     T* low = x + r * p.cols + (head - r * p.heads) * p.head_dim + c;
     const float* turn = table + position * p.dim + c;
     float a[V], b[V], cosine[V], sine[V], to[V];
@@ -177,18 +177,15 @@ __global__ void __launch_bounds__(kThreads)
 
 RopeShape validate(const Rope& a) {
   constexpr const char* kOp = "rope";
-  const RopeShape p{a.x.shape.rows(), a.x.shape.cols(), a.heads, a.head_dim, a.table.shape.cols(), a.seq,
-                    a.first_row,      a.first_position};
+  const RopeShape p{a.x.shape.rows(), a.x.shape.cols(), a.heads, a.head_dim, a.table.shape.cols(), a.rows};
   require_dtype(kOp, "table", a.table, DType::kF32);
   if (a.positions) require_dtype(kOp, "positions", a.positions, DType::kI32);
-  GT_CHECK(a.heads > 0 && a.heads * a.head_dim <= p.cols && p.dim % 2 == 0 && p.dim <= a.head_dim && a.seq > 0 &&
+  GT_CHECK(a.heads > 0 && a.heads * a.head_dim <= p.cols && p.dim % 2 == 0 && p.dim <= a.head_dim && a.rows.seq > 0 &&
                (!a.positions || a.positions.numel() == p.rows),
            kOp, ": x ", to_string(a.x.shape), ", heads ", a.heads, " of ", a.head_dim, ", table ",
-           to_string(a.table.shape), ", seq ", a.seq, ", positions ", to_string(a.positions.shape));
-  GT_CHECK(a.positions || (a.first_position >= 0 &&
-                           a.first_position + std::min(a.seq, a.first_row + p.rows) <= a.table.shape.rows()),
-           kOp, ": positions from ", a.first_position, " on of sequences of ", a.seq, " in a table of ",
-           a.table.shape.rows());
+           to_string(a.table.shape), ", seq ", a.rows.seq, ", positions ", to_string(a.positions.shape));
+  GT_CHECK(a.positions || (a.rows.first >= 0 && a.rows.end(p.rows) <= a.table.shape.rows()), kOp, ": positions from ",
+           a.rows.first, " on of sequences of ", a.rows.seq, " in a table of ", a.table.shape.rows());
   return p;
 }
 

@@ -30,7 +30,7 @@ class ResidualDropout {
     const RowSlice held = axis_.rows(mb);
     GT_CHECK(x.value.shape.rows() == held.rows, "dropout of ", x.value.shape.rows(), " rows where a rank holds ",
              held.rows);
-    RowDrop d{mask_of(mask_, mb), mb.seq, held.first};
+    RowDrop d{.mask = mask_of(mask_, mb), .rows = mb.rows(held.first)};
     d.mask.scale *= scale;
     return d;
   }

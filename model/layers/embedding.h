@@ -70,7 +70,7 @@ class PositionTable : public Module {
       : Module(std::move(name)), axis_(b.tensor()), weight_(param("weight", b)) {}
   Var operator()(Tape& t, Var x, const MicroBatch& mb) {
     if (mb.cache != nullptr && mb.seq == 1) return ops::add_rows(t, x, weight_, mb.positions);
-    return ops::add_position(t, x, weight_, mb, axis_.rows(mb).first);
+    return ops::add_position(t, x, weight_, mb.rows(axis_.rows(mb).first), mb.documents());
   }
 
  private:

@@ -80,7 +80,7 @@ class Linear : public Module {
   ops::LowRank adapter_of(const MicroBatch& mb) const {
     ops::LowRank out = *adapter_;
     if (mb.train && out.drop)
-      out.drop.mask = mask_of(out.drop.mask, mb), out.drop.seq = mb.seq;
+      out.drop.mask = mask_of(out.drop.mask, mb), out.drop.rows = mb.rows();
     else
       out.drop = {};
     return out;

@@ -209,21 +209,22 @@ Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row,
 namespace {
 struct FirstTokens {
   Var x, y;
-  int64_t seq, first, rows;
+  Positions positions;
+  int64_t rows;
 };
 
 // Calls f(sequence, local row) for the sequences whose first token this rank holds.
 template <class F>
 void each_first(const FirstTokens& s, F f) {
   for (int64_t i = 0; i < s.y.value.shape.rows(); ++i)
-    if (const int64_t row = i * s.seq - s.first; row >= 0 && row < s.rows) f(i, row);
+    if (const int64_t row = s.positions.row_of(i); row >= 0 && row < s.rows) f(i, row);
 }
 }  // namespace
 
 Var first_tokens(Tape& t, Var x, const MicroBatch& mb, const TensorAxis& axis) {
   const RowSlice held = axis.rows(mb);
   const Var y = t.output({mb.batch, x.value.shape.cols()}, x.value.dtype);
-  const FirstTokens saved{x, y, mb.seq, held.first, held.rows};
+  const FirstTokens saved{x, y, mb.rows(held.first), held.rows};
   if (axis.splits_rows())  // 0 times a row that there is
     for (int64_t i = 0; i < mb.batch; ++i)
       t.ops().scale({.x = x.value.slice(0, 1), .out = y.value.slice(i, 1), .factor = 0}, t.stream());

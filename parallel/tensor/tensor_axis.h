@@ -7,8 +7,7 @@
 
 namespace gt {
 
-// Rows [first, first + rows) of a microbatch's flattened [batch * seq] tokens: row r is position r % seq of sequence r
-// / seq.
+// Rows [first, first + rows) of a microbatch's [batch * seq] tokens; MicroBatch::rows(first) has their positions.
 struct RowSlice {
   int64_t first = 0, rows = 0;
 };

@@ -19,7 +19,7 @@ TEST_CASE("positions of any row range and their gradients equal those of the who
   const auto run = [&](int64_t first, int64_t rows, std::vector<float>& y) {
     const Tensor part = t.scratch({rows, cols}, DType::kF32);
     t.ops().copy({.src = x.slice(first, rows), .dst = part}, {});
-    const Var out = ops::add_position(t, t.input(part, true), table, {.batch = batch, .seq = seq}, first);
+    const Var out = ops::add_position(t, t.input(part, true), table, {.seq = seq, .first_row = first});
     y.insert(y.end(), out.value.as<float>(), out.value.as<float>() + rows * cols);
     t.seed(out, dy.slice(first, rows));
     t.backward();
@@ -64,7 +64,7 @@ TEST_CASE("positions of packed documents are rows of the table, and their gradie
     for (int64_t first = 0, rows = cut; first < n; first += rows, rows = n - first) {
       const Tensor part = t.scratch({rows, cols}, DType::kF32);
       t.ops().copy({.src = x.slice(first, rows), .dst = part}, {});
-      const Var out = ops::add_position(t, t.input(part, true), table, mb, first);
+      const Var out = ops::add_position(t, t.input(part, true), table, mb.rows(first), mb.documents());
       y.insert(y.end(), out.value.as<float>(), out.value.as<float>() + rows * cols);
       t.seed(out, dy.slice(first, rows));
       t.backward();

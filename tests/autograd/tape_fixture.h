@@ -59,7 +59,7 @@ struct Block {
   Parameter in, pos, gamma1, beta1, qkv, qkv_b, out, out_b, gamma2, beta2, up, up_b, down, down_b, side;
   ParamUnit* unit = nullptr;
   ops::Keep keep = ops::Keep::kOutputs;
-  RowDrop drop{drop_mask(11, 0.2), kSeq, 0}, drop_mlp{drop_mask(12, 0.2), kSeq, 0};
+  RowDrop drop{drop_mask(11, 0.2), {.seq = kSeq}}, drop_mlp{drop_mask(12, 0.2), {.seq = kSeq}};
   HeadDrop drop_heads{drop_mask(13, 0.2), 0};
 
   Block(TapeFixture& rig, uint64_t seed) {
@@ -92,7 +92,7 @@ struct Block {
 
   Var operator()(Tape& t, Var x) {
     if (unit) ops::enter(t, *unit);
-    const Var h = ops::add_position(t, ops::linear(t, x, in), pos, micro_batch());
+    const Var h = ops::add_position(t, ops::linear(t, x, in), pos, micro_batch().rows());
     const ops::Normed n1 = ops::add_norm(t, h, nullptr, {&gamma1, &beta1}, keep);
     const Var q = ops::linear(t, n1.out, qkv, &qkv_b);
     ops::discard(t, n1, {&gamma1, &beta1}, keep);

@@ -107,7 +107,7 @@ void rows(Bench& b) {
   b.time("layer_norm_grad, residual, [4096, 768]", 4 * bytes, 0, 9, [&] {
     b.ops().layer_norm_grad({z, gamma, mean, rstd, out, y, x, dgamma, dbeta}, b.stream());
   });
-  const RowDrop drop{drop_mask(1, 0.1), 1024, 0};
+  const RowDrop drop{drop_mask(1, 0.1), {.seq = 1024}};
   b.time("dropout [4096, 768]", 2 * bytes, 0, 9, [&] { b.ops().dropout({x, out, drop}, b.stream()); });
   b.time("layer_norm, residual, dropout, [4096, 768]", 4 * bytes, 0, 9, [&] {
     b.ops().layer_norm({x, y, gamma, beta, z, out, mean, rstd, 1e-5f, drop}, b.stream());

@@ -243,13 +243,15 @@ TEST_CASE("cpu simd: embeddings and their gradients are bitwise independent of t
                dtable = t.f32({rows, cols});
   expect_same_for_all_threads("embedding", {x}, [&](auto& ops, Stream s) { ops.embedding({tokens, table, x, 50}, s); });
   const Tensor pos = t.f32({100, cols});
-  expect_same_for_all_threads("add_position", {x}, [&](auto& ops, Stream s) { ops.add_position({x, pos, seq, 9}, s); });
+  expect_same_for_all_threads("add_position", {x}, [&](auto& ops, Stream s) {
+    ops.add_position({x, pos, {.seq = seq, .first = 9}}, s);
+  });
   for (const bool more : {false, true}) {
     expect_same_for_all_threads("embedding_grad", {dtable}, [&](auto& ops, Stream s) {
       ops.embedding_grad({tokens, x, dtable, 50, more}, s);
     });
     expect_same_for_all_threads("position_grad", {pos}, [&](auto& ops, Stream s) {
-      ops.position_grad({x, pos, seq, 9, more}, s);
+      ops.position_grad({x, pos, {.seq = seq, .first = 9}, more}, s);
     });
   }
 }
@@ -552,8 +554,12 @@ TEST_CASE("cpu simd: a dtype combination of no AMP level is refused with op, ten
         ops.embedding_grad({ids, x, h}, s);
       },
       "embedding_grad", "[4, 8] is f16; gradients of parameters are f32 or bf16");
-  refused([&](auto& ops, Stream s) { ops.add_position({f, x, 4}, s); }, "add_position", "pos [4, 8] is bf16");
-  refused([&](auto& ops, Stream s) { ops.position_grad({x, h, 4}, s); }, "position_grad", "dpos [4, 8] is f16");
+  refused([&](auto& ops, Stream s) { ops.add_position({f, x, {.seq = 4}}, s); }, "add_position", "pos [4, 8] is bf16");
+  refused(
+      [&](auto& ops, Stream s) {
+        ops.position_grad({x, h, {.seq = 4}}, s);
+      },
+      "position_grad", "dpos [4, 8] is f16");
   refused(
       [&](auto& ops, Stream s) {
         ops.cross_entropy({x, ids, c, n, f, 8}, s);

@@ -38,7 +38,7 @@ struct EveryIsa {
 }  // namespace
 
 TEST_CASE("dropout masks match fixed bits on every instruction set") {
-  RowDrop drop{drop_mask(stream_key(1234, "dropout/layers.0.attn.out"), 0.25), 4, 0};
+  RowDrop drop{drop_mask(stream_key(1234, "dropout/layers.0.attn.out"), 0.25), {.seq = 4}};
   drop.mask.first_sample = 5;
   CHECK(drop.mask.key == 0xd348097beca72b56);
   CHECK(drop.mask.threshold == 0x40000000u);
@@ -80,12 +80,12 @@ TEST_CASE("the threshold and the scale of a rate are exact at both ends") {
 
 TEST_CASE("a slice of a microbatch's rows or columns has the mask of those, and masks differ by sample and module") {
   for (const int64_t cols : {30, 64}) {  // 30: rows begin inside a counter
-    const RowDrop whole{drop_mask(stream_key(3, "dropout/layers.1.mlp.down"), 0.5), 6, 0};
+    const RowDrop whole{drop_mask(stream_key(3, "dropout/layers.1.mlp.down"), 0.5), {.seq = 6}};
     const std::vector<float> all = factors({24, cols}, whole);
     for (const int64_t rows : {1, 6, 8}) {
       for (int64_t first = 0; first + rows <= 24; first += rows) {
         RowDrop part = whole;
-        part.first_row = first;
+        part.rows.first_row = first;
         const std::vector<float> slice = factors({rows, cols}, part);
         CHECK(std::equal(slice.begin(), slice.end(), all.begin() + first * cols));
       }

@@ -185,9 +185,7 @@ TEST_CASE("finite differences: per-head norm and rotary positions, grouped queri
                     .table = table,
                     .heads = heads + kv,
                     .head_dim = head_dim,
-                    .seq = seq,
-                    .first_row = 3,
-                    .first_position = 4};
+                    .rows = {.seq = seq, .first_row = 3, .first = 4}};
     p.forward = [=, &p] {
       p.ops.qk_norm({.qkv = qkv,
                      .q_gamma = q_gamma,
@@ -279,7 +277,7 @@ TEST_CASE("finite differences: the norm over all query heads and over all KV hea
 }
 
 TEST_CASE("finite differences: layer_norm with dropout of the residual branch, and dropout alone") {
-  const RowDrop drop{drop_mask(99, 0.3), 3, 2};
+  const RowDrop drop{drop_mask(99, 0.3), {.seq = 3, .first_row = 2}};
   expect_gradients([=](Problem& p) {
     const Shape s{7, 19};
     const Tensor x = p.random(s, 2, 0.5), delta = p.random(s), gamma = p.random({19}, 0.3, 1), beta = p.random({19});
@@ -328,11 +326,11 @@ TEST_CASE("finite differences: token and position embeddings") {
     const Tensor dtable = p.weight_gradient_of("table", table), dpos = p.weight_gradient_of("positions", pos);
     p.forward = [=, &p] {
       p.ops.embedding({.tokens = tokens, .table = table, .out = out, .first_row = 3}, {});
-      p.ops.add_position({.x = out, .pos = pos, .seq = 5, .first_pos = 2}, {});
+      p.ops.add_position({.x = out, .pos = pos, .rows = {.seq = 5, .first = 2}}, {});
     };
     p.backward = [=, &p] {
       p.ops.embedding_grad({.tokens = tokens, .dout = dout, .dtable = dtable, .first_row = 3}, {});
-      p.ops.position_grad({.dout = dout, .dpos = dpos, .seq = 5, .first_pos = 2}, {});
+      p.ops.position_grad({.dout = dout, .dpos = dpos, .rows = {.seq = 5, .first = 2}}, {});
     };
   });
 }

@@ -24,8 +24,8 @@ DropMask only_scale(float scale) {
 std::string describe(Shape s, const RowDrop& d, DType t) {
   const char* scaled = d && d.mask.threshold == 0 ? " scaled" : "";
   const std::string columns = d.width > 0 ? cat(" columns from ", d.first_column, " of ", d.width) : "";
-  return cat(to_string(s), " rows from ", d.first_row, " of ", d.seq, columns, scaled, t == DType::kF32 ? "" : " ",
-             t == DType::kF32 ? "" : name_of(t));
+  return cat(to_string(s), " rows from ", d.rows.first_row, " of ", d.rows.seq, columns, scaled,
+             t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
 }
 
 void add_rows(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, bool big = false, int skew = 0) {
@@ -81,29 +81,29 @@ void add_norms(OpCases& to, Shape s, RowDrop d, DType t = DType::kF32, DType w =
 
 void add_dropout_cases(OpCases& to) {
   for (const int64_t cols : {1, 7, 30, 64, 129, 768})
-    for (const int64_t first : {0, 5}) add_rows(to, {11, cols}, {mask_of(0.1), 4, first});
-  add_rows(to, {5, 64}, {mask_of(0.999), 3, 0});
+    for (const int64_t first : {0, 5}) add_rows(to, {11, cols}, {mask_of(0.1), {4, first}});
+  add_rows(to, {5, 64}, {mask_of(0.999), {3, 0}});
   for (const DType t : {DType::kF32, DType::kBF16})
-    for (const int64_t first : {0, 64, 30}) add_rows(to, {5, 64}, {mask_of(0.5), 3, 1, first, 128}, t);
-  add_rows(to, {5, 65}, {mask_of(0), 4, 0});  // without dropout: a copy
-  add_rows(to, {0, 33}, {mask_of(0.1), 4, 0});
-  add_rows(to, {5, 64}, {mask_of(0.5), 2, 1}, DType::kF32, false, 1);
-  for (const int64_t cols : {7, 129, 768, 1280}) add_norms(to, {67, cols}, {mask_of(0.2), 16, 32});
+    for (const int64_t first : {0, 64, 30}) add_rows(to, {5, 64}, {mask_of(0.5), {3, 1}, first, 128}, t);
+  add_rows(to, {5, 65}, {mask_of(0), {4, 0}});  // without dropout: a copy
+  add_rows(to, {0, 33}, {mask_of(0.1), {4, 0}});
+  add_rows(to, {5, 64}, {mask_of(0.5), {2, 1}}, DType::kF32, false, 1);
+  for (const int64_t cols : {7, 129, 768, 1280}) add_norms(to, {67, cols}, {mask_of(0.2), {16, 32}});
   for (const int64_t cols : {7, 768}) {  // nothing dropped, all scaled
-    add_rows(to, {11, cols}, {only_scale(1.25f), 4, 5});
-    add_norms(to, {67, cols}, {only_scale(1.25f), 16, 32});
+    add_rows(to, {11, cols}, {only_scale(1.25f), {4, 5}});
+    add_norms(to, {67, cols}, {only_scale(1.25f), {16, 32}});
   }
   for (const DType t : k16BitDtypes) {
-    add_rows(to, {11, 64}, {mask_of(0.1), 4, 3}, t);
-    add_rows(to, {11, 33}, {mask_of(0.1), 4, 3}, t);
-    add_rows(to, {700, 129}, {mask_of(0.1), 64, 0}, t);
+    add_rows(to, {11, 64}, {mask_of(0.1), {4, 3}}, t);
+    add_rows(to, {11, 33}, {mask_of(0.1), {4, 3}}, t);
+    add_rows(to, {700, 129}, {mask_of(0.1), {64, 0}}, t);
     for (const int64_t cols : {7, 768, 1280}) {
-      add_norms(to, {67, cols}, {mask_of(0.2), 16, 32}, t, t);
-      add_norms(to, {67, cols}, {mask_of(0.2), 16, 32}, DType::kF32, t);
+      add_norms(to, {67, cols}, {mask_of(0.2), {16, 32}}, t, t);
+      add_norms(to, {67, cols}, {mask_of(0.2), {16, 32}}, DType::kF32, t);
     }
   }
-  add_rows(to, {4096, 1024}, {mask_of(0.1), 1024, 0}, DType::kF32, true);
-  add_norms(to, {4096, 1024}, {mask_of(0.1), 1024, 0}, DType::kF32, DType::kF32, true);
+  add_rows(to, {4096, 1024}, {mask_of(0.1), {1024, 0}}, DType::kF32, true);
+  add_norms(to, {4096, 1024}, {mask_of(0.1), {1024, 0}}, DType::kF32, DType::kF32, true);
 }
 
 }  // namespace gt::test

@@ -107,7 +107,7 @@ void add_norms(OpCases& to) {
     c.tolerance = unit_of(t);
   }
   auto& c = add_norm(to, 32, 64, DType::kBF16, Outputs::kBoth, true, false, " dropout");
-  c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
+  c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .rows = {.seq = 16}};
 }
 
 // A norm backward with FP8 data of delta's gradient, which dx is the sum of too.
@@ -122,7 +122,7 @@ CaseOf<LayerNormGrad>& add_norm_grad(OpCases& to, int64_t rows, int64_t cols, DT
   c.in(&G::dout, "dout", s, normal(), t).inout(&G::dsum, "dsum", s, normal(), t).alias(&G::dx, &G::dsum);
   if (drops) {
     c.out(&G::ddelta, "ddelta", s, t);
-    c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
+    c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .rows = {.seq = 16}};
   }
   c.out(&G::dgamma, "dgamma", {cols}).out(&G::dbeta, "dbeta", {cols});
   if (outputs == Outputs::kBoth) c.out(&G::dbias, "dbias", {cols});

@@ -46,7 +46,7 @@ void add_one(OpCases& to, DType t) {
 
   using P = PositionGrad;
   auto& positions = add_case<P>(to, name);
-  positions.args.accumulate = true, positions.args.seq = 1, positions.args.first_pos = 2;
+  positions.args.accumulate = true, positions.args.rows = {.seq = 1, .first = 2};
   positions.in(&P::dout, "dout", {2, cols}, pair(cols, 1, 0x1p-8), t);
   positions.inout(&P::dpos, "dpos", {4, cols}, values({256}), kB).tolerance = 0;
 

@@ -38,10 +38,15 @@ void add_positions(OpCases& to, int64_t sequences, int64_t seq, int64_t max_seq,
       cat(sequences, " x ", seq, " positions from ", first, " of [", max_seq, ", ", cols, "]", suffix(t));
   const Shape x{sequences * seq, cols}, pos{max_seq, cols};
   auto& forward = add_case<AddPosition>(to, name);
-  forward.args.seq = seq, forward.args.first_pos = first;
+  forward.args.rows = {.seq = seq, .first = first};
   forward.inout(&AddPosition::x, "x", x, normal(), t).in(&AddPosition::pos, "pos", pos, normal(), t);
   forward.flops = static_cast<double>(x.numel()), forward.big = big;
   forward.tolerance = unit_of(t);
+  if (seq > 1) {
+    auto& part = add_case<AddPosition>(to, name + ", from the middle of a sequence");
+    part.args = forward.args, part.args.rows.first_row = seq / 2, part.tolerance = unit_of(t), part.big = big;
+    part.inout(&AddPosition::x, "x", x, normal(), t).in(&AddPosition::pos, "pos", pos, normal(), t);
+  }
   if (t != DType::kF32) {
     auto& beside = add_case<AddPosition>(to, name + ", positions f32");
     beside.args = forward.args, beside.tolerance = unit_of(t), beside.big = big;
@@ -50,7 +55,7 @@ void add_positions(OpCases& to, int64_t sequences, int64_t seq, int64_t max_seq,
   for (const bool accumulate : {false, true}) {
     for (const DType grad : kGradients) {
       auto& backward = add_case<PositionGrad>(to, name + (accumulate ? " accumulate" : "") + grad_suffix(grad));
-      backward.args.seq = seq, backward.args.first_pos = first, backward.args.accumulate = accumulate;
+      backward.args.rows = forward.args.rows, backward.args.accumulate = accumulate;
       backward.in(&PositionGrad::dout, "dout", x, normal(), t);
       backward.result(&PositionGrad::dpos, "dpos", pos, accumulate, grad).tolerance = unit_of(grad);
       backward.flops = forward.flops, backward.big = big;

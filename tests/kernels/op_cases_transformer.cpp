@@ -46,7 +46,7 @@ CaseOf<LayerNormGrad>& rms_grad_case(OpCases& to, int64_t rows, int64_t cols, Rm
   if (f.dbias) c.result(&G::dbias, "dbias", {cols}, f.accumulate, grads);
   if (f.drops) {
     c.out(&G::ddelta, "ddelta", s, t);
-    c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
+    c.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .rows = {.seq = 16}};
   }
   c.args.accumulate_dw = c.args.accumulate_dbias = f.accumulate;
   c.args.kind = NormKind::kRms;
@@ -76,7 +76,7 @@ void add_rms(OpCases& to) {
     rms_grad_case(to, 5, 129, {}, t, t).skew = 1;
     rms_grad_case(to, 32, 256, {.dbias = true, .drops = true}, t, t);
     auto& drops = rms_case(to, 32, 256, true, t, t, " dropout");
-    drops.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
+    drops.args.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .rows = {.seq = 16}};
     auto& offset = rms_case(to, 5, 96, true, t, kF, " offset");
     auto& offset_grad = rms_grad_case(to, 5, 96, {.dbias = true, .drops = true}, t, kF, kF, " offset");
     offset.args.gamma_offset = offset_grad.args.gamma_offset = 1;
@@ -167,8 +167,8 @@ CaseOf<Rope>& rope_case(OpCases& to, int64_t heads, int64_t kv, int64_t head_dim
   c.inout(&Rope::x, "x", {f.rows, (heads + 2 * kv) * head_dim}, normal(), t);
   c.in(&Rope::table, "table", {known, dim}, values({table.begin(), table.end()}));
   if (f.positions) c.in(&Rope::positions, "positions", {f.rows}, ids(0, known), DType::kI32);
-  c.args.heads = heads + kv, c.args.head_dim = head_dim, c.args.seq = f.seq, c.args.first_row = f.first_row;
-  c.args.first_position = f.first_position, c.args.backward = f.backward;
+  c.args.heads = heads + kv, c.args.head_dim = head_dim, c.args.backward = f.backward;
+  c.args.rows = {f.seq, f.first_row, f.first_position};
   c.tolerance = unit_of(t);
   c.flops = static_cast<double>(3 * f.rows * (heads + kv) * dim);
   return c;

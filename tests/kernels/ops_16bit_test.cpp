@@ -106,7 +106,8 @@ TEST_CASE("16-bit: elementwise ops are bitwise f32 rounded once") {
     WideCopy<Gelu>(ops.gelu, {a, out}, {&Gelu::x}, {&Gelu::out}).check("gelu");
     WideCopy<GeluGrad>(ops.gelu_grad, {a, b, out, true}, {&GeluGrad::x, &GeluGrad::dout}, {&GeluGrad::dx})
         .check("gelu'");
-    WideCopy<Dropout>(ops.dropout, {a, out, {drop_mask(3, 0.2), 7, 1}}, {&Dropout::x}, {&Dropout::out})
+    WideCopy<Dropout>(ops.dropout, {a, out, {drop_mask(3, 0.2), {.seq = 7, .first_row = 1}}}, {&Dropout::x},
+                      {&Dropout::out})
         .check("dropout");
   });
 }
@@ -140,7 +141,7 @@ TEST_CASE("16-bit: norms are bitwise f32 rounded once, and normalize a 16-bit su
         .check("layer_norm_grad");
 
     // Preceding bias gradient: bitwise identical to column_sums of what was stored, with and without dropout.
-    for (const RowDrop& drop : {RowDrop{}, {drop_mask(4, 0.2), 7, 1}}) {
+    for (const RowDrop& drop : {RowDrop{}, {drop_mask(4, 0.2), {.seq = 7, .first_row = 1}}}) {
       const Tensor ddelta = drop ? m.make(s, t) : Tensor{}, dbias = m.make({129}, kF32), again = m.make({129}, kF32);
       ops.layer_norm_grad({.x = x,
                            .gamma = gamma,
@@ -203,10 +204,11 @@ TEST_CASE("16-bit: embeddings, cross-entropy and sums are bitwise f32 rounded on
     WideCopy<E>(ops.embedding_grad, {.tokens = ids, .dout = x, .dtable = dtable, .accumulate = true}, {&E::dout},
                 {&E::dtable})
         .check("embedding_grad");
-    WideCopy<AddPosition>(ops.add_position, {x, pos, 20, 5}, {&AddPosition::pos}, {&AddPosition::x})
+    WideCopy<AddPosition>(ops.add_position, {x, pos, {.seq = 20, .first = 5}}, {&AddPosition::pos}, {&AddPosition::x})
         .check("add_position");
     using P = PositionGrad;
-    WideCopy<P>(ops.position_grad, {x, dpos, 20, 5, true}, {&P::dout}, {&P::dpos}).check("position_grad");
+    WideCopy<P>(ops.position_grad, {x, dpos, {.seq = 20, .first = 5}, true}, {&P::dout}, {&P::dpos})
+        .check("position_grad");
     const Tensor stats = m.draw({60, 3}, kF32), seed = m.draw({1}, kF32), loss = m.draw({60}, kF32);
     using W = CrossEntropy;
     WideCopy<W>(ops.cross_entropy, {x, ids, seed, loss, dlogits, 1000}, {&W::logits, &W::seed}, {&W::loss, &W::dlogits})

@@ -131,7 +131,7 @@ void norm_gradient_either_way(const Backend& backend, DType t, int64_t n, int64_
     g.dbeta = scratch.empty({cols}, DType::kF32);
     if (drops) {
       g.ddelta = scratch.empty(s, t);
-      g.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = 16};
+      g.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .rows = {.seq = 16}};
     }
     g.dbias = sums;
     return g;

@@ -143,7 +143,7 @@ void embedding_grad(const EmbeddingGrad& p, Stream) {
 void add_position(const AddPosition& p, Stream) {
   const int64_t cols = p.x.shape.cols();
   for (int64_t i = 0; i < p.x.numel(); ++i) {
-    const int64_t row = p.first_pos + i / cols % p.seq;
+    const int64_t row = p.rows.first + (p.rows.first_row + i / cols) % p.rows.seq;
     set(p.x, i, get(p.x, i) + get(p.pos, row * cols + i % cols));
   }
 }
@@ -151,10 +151,10 @@ void add_position(const AddPosition& p, Stream) {
 void position_grad(const PositionGrad& p, Stream) {
   const int64_t cols = p.dpos.shape.cols(), rows = p.dpos.shape[0];
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t position = row - p.first_pos;
+    const int64_t position = row - p.rows.first;
     for (int64_t j = 0; j < cols; ++j) {
       double total = p.accumulate ? get(p.dpos, row * cols + j) : 0;
-      for (int64_t i = position; position >= 0 && position < p.seq && i < p.dout.shape.rows(); i += p.seq) {
+      for (int64_t i = position; position >= 0 && position < p.rows.seq && i < p.dout.shape.rows(); i += p.rows.seq) {
         total += get(p.dout, i * cols + j);
       }
       set(p.dpos, row * cols + j, total);

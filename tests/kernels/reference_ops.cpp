@@ -212,9 +212,9 @@ double drop_factor(const DropMask& m, int64_t sample, int64_t e) {
 namespace {
 // Dropout factor of element `at` of a tensor with `cols` columns.
 double row_factor(const RowDrop& d, int64_t cols, int64_t at) {
-  const int64_t row = d.first_row + at / cols;
+  const int64_t row = d.rows.first_row + at / cols;
   const int64_t width = d.width > 0 ? d.width : cols;
-  return drop_factor(d.mask, d.mask.first() + row / d.seq, row % d.seq * width + d.first_column + at % cols);
+  return drop_factor(d.mask, d.mask.first() + row / d.rows.seq, row % d.rows.seq * width + d.first_column + at % cols);
 }
 }  // namespace
 

@@ -31,7 +31,7 @@ double score(int64_t dim, int64_t q_position, int64_t k_position) {
                              .table = tensor(table, {200, dim}),
                              .heads = 2,
                              .head_dim = dim,
-                             .first_position = k == 0 ? q_position : k_position},
+                             .rows = {.first = k == 0 ? q_position : k_position}},
                             {});
   double sum = 0;
   for (int64_t i = 0; i < dim; ++i)
@@ -89,12 +89,12 @@ TEST_CASE("rope: rows of a chunk, of a batch and at explicit positions are rotat
             .table = tensor(table, {kSeq, kDim}),
             .heads = kHeads,
             .head_dim = kDim,
-            .seq = kSeq};
+            .rows = {.seq = kSeq}};
   const auto turn = [](const Rope& r) { cpu_backend().ops->rope(r, {}); };
   turn(args);
   for (int64_t first = 0; first < kRows; first += 4) {  // as ranks of a sequence-parallel layer would
     Rope chunk = args;
-    chunk.first_row = first;
+    chunk.rows.first_row = first;
     chunk.x = tensor(rows, {kRows, kWidth}).slice(first, std::min<int64_t>(4, kRows - first));
     turn(chunk);
   }
@@ -102,7 +102,7 @@ TEST_CASE("rope: rows of a chunk, of a batch and at explicit positions are rotat
   std::vector<int32_t> positions(kRows);
   for (int32_t r = 0; r < kRows; ++r) positions[static_cast<size_t>(r)] = r % kSeq;
   Rope by_row = args;
-  by_row.x = tensor(single, {kRows, kWidth}), by_row.seq = 1;
+  by_row.x = tensor(single, {kRows, kWidth}), by_row.rows = {};
   by_row.positions = {reinterpret_cast<std::byte*>(positions.data()), {kRows}, DType::kI32, {}};
   turn(by_row);
   CHECK(single == whole);
@@ -110,7 +110,7 @@ TEST_CASE("rope: rows of a chunk, of a batch and at explicit positions are rotat
   turn(args);
   for (size_t i = 0; i < whole.size(); ++i) CHECK(whole[i] == Approx(before[i]).margin(1e-6));
   CHECK_THROWS_WITH(
-      turn({.x = args.x, .table = args.table, .heads = kHeads, .head_dim = kDim, .seq = kSeq, .first_position = 1}),
+      turn({.x = args.x, .table = args.table, .heads = kHeads, .head_dim = kDim, .rows = {.seq = kSeq, .first = 1}}),
       Catch::Contains("in a table of 5"));
   positions[3] = kSeq;
   CHECK_THROWS_WITH(turn(by_row), Catch::Contains("position 5 in a table of 5"));

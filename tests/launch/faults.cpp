@@ -119,7 +119,7 @@ const Backend& shifted_positions() {
   static OpTable table = *cpu_backend().ops;
   table.rope = [](const Rope& a, Stream s) {
     Rope wrong = a;
-    wrong.first_row += a.seq / 2;
+    wrong.rows.first_row += a.rows.seq / 2;
     cpu_backend().ops->rope(wrong, s);
   };
   static const Backend backend{DeviceKind::kCpu, &table, cpu_backend().device};

@@ -260,7 +260,7 @@ TEST_CASE("FP8 outputs of norms and GELUs are bitwise those of stored results: k
       for (const int uses : {1, 2}) {
         const auto run = [&](bool fused, ops::Keep keep, bool split) {
           Chain c(has_history);
-          if (drops) c.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .seq = kMany};
+          if (drops) c.drop = {.mask = {.key = 11, .threshold = 1u << 30, .scale = 4.f / 3}, .rows = {.seq = kMany}};
           return c.run(fused, keep, split, uses);
         };
         const auto plain = run(false, ops::Keep::kFp8, false);

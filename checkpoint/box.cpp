@@ -49,24 +49,27 @@ std::vector<Box> flat_to_boxes(const Shape& shape, int64_t begin, int64_t end) {
 
 namespace {
 
-// Moves local rectangles along the split dimension to their global coordinates.
+// Moves local rectangles along split dimensions to their global coordinates.
 struct Mover {
   const ShardView& view;
-  size_t dim;
-  int64_t whole;  // global extent of that dimension, padding included
   std::vector<BoxPart>& out;
 
-  void add(Box b, int64_t at) {
-    const BlockSlice block = block_slice(view.shard, whole, b.at[dim], view.tp_rank, view.tp_size);
-    const int64_t end = block.local + block.count;
-    if (b.at[dim] + b.extent[dim] <= end) {
-      b.at[dim] += block.at - block.local;
-      trim(b, at);
-      return;
+  void add(const Box& b, int64_t at) {
+    Box moved = b;
+    for (int d = 0; d < b.ndim; ++d) {
+      const auto k = static_cast<size_t>(d);
+      const BlockSlice block = block_slice(view, d, b.at[k]);
+      if (const int64_t end = block.local + block.count; b.at[k] + b.extent[k] > end) return split(b, at, k, end);
+      moved.at[k] += block.at - block.local;
     }
+    moved.extent[0] = std::min(moved.extent[0], view.full[0] - moved.at[0]);
+    if (moved.extent[0] > 0) out.push_back({moved, at});
+  }
+
+  // Along the outermost dimension with more than one element, so both parts stay contiguous in memory.
+  void split(Box b, int64_t at, size_t dim, int64_t end) {
     size_t outer = 0;
     while (b.extent[outer] == 1) ++outer;
-    // Split along the outermost dimension with more than one element, so both parts stay contiguous in memory.
     const int64_t head = outer == dim ? end - b.at[dim] : 1;
     Box rest = b;
     b.extent[outer] = head;
@@ -75,38 +78,25 @@ struct Mover {
     add(b, at);
     add(rest, at + b.numel());
   }
-
-  void trim(Box b, int64_t at) {
-    b.extent[0] = std::min(b.extent[0], view.full[0] - b.at[0]);
-    if (b.extent[0] > 0) out.push_back({b, at});
-  }
 };
 
 }  // namespace
 
 std::vector<BoxPart> boxes_of(const ShardView& v) {
-  const bool split = v.shard.kind == ShardSpec::Kind::kSplit;
-  const auto dim = split ? static_cast<size_t>(v.shard.dim) : 0;
-  GT_CHECK(v.full.rank >= 1 && v.full.rank == v.local.rank && static_cast<int>(dim) < v.full.rank && v.begin >= 0 &&
-               v.begin + v.data.numel() <= v.local.numel(),
-           v.name, ": view of ", v.data.numel(), " elements from ", v.begin, ", local ", to_string(v.local), ", full ",
-           to_string(v.full));
+  GT_CHECK(
+      v.full.rank >= 1 && v.full.rank == v.local.rank && v.begin >= 0 && v.begin + v.data.numel() <= v.local.numel(),
+      v.name, ": view of ", v.data.numel(), " elements from ", v.begin, ", local ", to_string(v.local), ", full ",
+      to_string(v.full));
   for (int d = 0; d < v.full.rank; ++d) {
-    const auto k = static_cast<size_t>(d);
-    const int64_t whole = d == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[k];
-    const int64_t local = split && k == dim ? local_extent(v.shard, whole, v.tp_size) : whole;
-    GT_CHECK(v.full.dim[k] >= 1 && whole >= v.full.dim[k] && v.local.dim[k] == local, v.name, ": local ",
-             to_string(v.local), " is not a slice of ", to_string(v.full), " in dimension ", d);
+    const int64_t whole = d == 0 && v.pad_rows > 0 ? v.pad_rows : v.full[d];
+    GT_CHECK(v.full[d] >= 1 && whole >= v.full[d] && v.local[d] == local_extent(v.shard, d, whole, v.at), v.name,
+             ": local ", to_string(v.local), " is not a slice of ", to_string(v.full), " in dimension ", d);
   }
-  const int64_t whole = dim == 0 && v.pad_rows > 0 ? v.pad_rows : v.full.dim[dim];
   std::vector<BoxPart> out;
-  Mover mover{v, dim, whole, out};
+  Mover mover{v, out};
   int64_t at = 0;
   for (const Box& b : flat_to_boxes(v.local, v.begin, v.begin + v.data.numel())) {
-    if (split)
-      mover.add(b, at);
-    else
-      mover.trim(b, at);
+    mover.add(b, at);
     at += b.numel();
   }
   return out;

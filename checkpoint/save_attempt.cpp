@@ -88,7 +88,7 @@ void SaveAttempt::plan(std::span<const ShardView> views) {
     parts_ = cut_into_parts(stored_tensors(views), options_.part_bytes);
     std::map<std::string, Row> rows;
     for (const ShardView& v : views)
-      rows[v.name] = {static_cast<int64_t>(v.data.dtype), v.shard.blocks, v.full.rank, -1, -1, v.full.dim};
+      rows[v.name] = {static_cast<int64_t>(v.data.dtype), v.shard.tp().blocks, v.full.rank, -1, -1, v.full.dim};
     for (size_t p = 0; p < parts_.size(); ++p)
       for (const StoredTensor& t : parts_[p]) {
         Row& row = rows.at(t.set.name);

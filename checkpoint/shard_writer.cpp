@@ -148,7 +148,7 @@ std::vector<StoredTensor> stored_tensors(std::span<const ShardView> views) {
     auto& [tensor, parts] = by_name[v.name];
     if (parts.empty() && tensor.set.name.empty()) {
       tensor.set = {v.name, v.data.dtype, v.full, {}};
-      tensor.blocks = v.shard.blocks;
+      tensor.blocks = v.shard.tp().blocks;
       tensor.device = v.data.device;
     }
     GT_CHECK(tensor.set.global == v.full && tensor.set.dtype == v.data.dtype, v.name, ": views of ", to_string(v.full),

@@ -125,7 +125,7 @@ class Inventory {
   // A parameter of the open module.
   ParamSpec& add(const char* leaf, Shape shape, ShardSpec shard, Init init, Role role) {
     ParamSpec p{.name = cat(m_.modules.back().name, '.', leaf), .shape = shape, .shard = shard, .init = init};
-    p.role = role, p.matrices = shard.blocks;
+    p.role = role, p.matrices = shard.tp().blocks;
     p.layer = m_.modules.back().layer;
     p.frozen = m_.config.lora.rank > 0;
     m_.modules.back().parameters += shape.numel();
@@ -295,11 +295,12 @@ std::vector<LayerCost> ModelSpec::layer_costs() const {
   return out;
 }
 
-Shape local_shape(const ParamSpec& p, int tp) {
+Shape local_shape(const ParamSpec& p, const RankCoordinates& at) {
   Shape s = p.shape;
-  if (p.shard.kind != ShardSpec::Kind::kSplit) return s;
-  int64_t& extent = s.dim[static_cast<size_t>(p.shard.dim)];
-  extent = p.padded ? padded_vocab(extent, tp) / tp : local_extent(p.shard, extent, tp);
+  for (int d = 0; d < s.rank; ++d) {
+    const int64_t whole = d == 0 && p.padded ? padded_vocab(s[0], at[Axis::kTp].size) : s[d];
+    s.dim[static_cast<size_t>(d)] = local_extent(p.shard, d, whole, at);
+  }
   return s;
 }
 

@@ -20,7 +20,7 @@ enum class Role : uint8_t { kEmbedding, kPosition, kNorm, kMatrix, kBias, kHead 
 struct ParamSpec {
   std::string name;  // "layers.3.attn.qkv.weight"
   Shape shape;       // logical; linear layers [out, in]
-  ShardSpec shard;   // over TP ranks; replicate: whole on each
+  ShardSpec shard;   // replicate: whole on each rank
   Init init;
   Role role = Role::kMatrix;
   int matrices = 1;       // of kMatrix, along dimension 0: Q, K and V of a fused weight
@@ -104,9 +104,9 @@ std::vector<int> lora_blocks(const TransformerConfig&, std::string_view name);
 // Returns the rows of a vocabulary padded for `tp` ranks.
 constexpr int64_t padded_vocab(int64_t vocab, int64_t tp) { return (vocab + 128 * tp - 1) / (128 * tp) * (128 * tp); }
 
-// Returns the shape that a TP rank holds of a parameter, padding included. An extent of -1 means that it cannot be
-// split over so many ranks.
-Shape local_shape(const ParamSpec&, int tp);
+// Returns the shape that a rank holds of a parameter, padding included. An extent of -1 means that it cannot be split
+// over so many ranks.
+Shape local_shape(const ParamSpec&, const RankCoordinates&);
 
 // Maps "layers.3.norm1.weight" to "layers.*.norm1.weight" and returns other names unchanged. `block`: receives 3, or
 // -1.

@@ -80,8 +80,8 @@ class Module {
     Parameter& p = own_.emplace_back();
     p.name = spec.name;
     p.full_shape = spec.shape;
-    p.local_shape = local_shape(spec, build.tp_size());
-    p.shard = spec.shard == ShardSpec::replicate() ? build.whole() : spec.shard;
+    p.local_shape = local_shape(spec, build.mesh.all_coordinates());
+    p.shard = spec.shard.tp().named() ? spec.shard : spec.shard.then(build.whole());
     if (p.shard == ShardSpec::partial() && build.tp_size() == 1) p.shard = ShardSpec::replicate();
     p.init = spec.init;
     p.dtype = dtype_of(spec.role, build.precision);
@@ -92,10 +92,10 @@ class Module {
     p.matrices = spec.role == Role::kMatrix ? spec.matrices : 0;
     p.tied_to = spec.tied_to;
     p.tied_owner = spec.role == Role::kEmbedding && build.config().tied;
-    if (spec.padded) p.pad_rows = p.local_shape[0] * build.tp_size();
+    if (spec.padded) p.pad_rows = padded_vocab(spec.shape[0], build.tp_size());
     for (int d = 0; d < spec.shape.rank; ++d)
-      GT_CHECK(p.local_shape[d] > 0, p.name, " of extent ", spec.shape[d], " cannot be split over tp ",
-               build.tp_size());
+      GT_CHECK(p.local_shape[d] > 0, p.name, " of extent ", spec.shape[d], " cannot be split over ",
+               build.mesh.coordinates());
     return p;
   }
   // Like param(), but nullptr if the model has no such parameter, as for a linear layer without bias.

@@ -174,7 +174,7 @@ struct TransformerConfig {
     return block < global_first || (global_every > 0 && (block + 1) % global_every == 0) ? 0 : window;
   }
   // Number of consecutive TP ranks that hold the same KV head: MeshShape::kv_ranks.
-  int kv_ranks(int tp) const { return ShardSpec::qkv(heads, groups()).copies(tp); }
+  int kv_ranks(int tp) const { return ShardSpec::qkv(heads, groups()).tp().copies(tp); }
 };
 
 }  // namespace gt

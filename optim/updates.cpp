@@ -20,7 +20,7 @@ UpdateTables::UpdateTables(const OptimizerOptions& o, const ParamStore& store,
   if (o.rounding_seed) {
     scratch_ = Buffer(kScratchElements * size_of(DType::kF32), stream.device, *backend.device);
     for (const Parameter* p : store.tensors())
-      maps_.push_back(logical_map(*p, *o.rounding_seed, mesh.coord(Axis::kTp), mesh.size(Axis::kTp)));
+      maps_.push_back(logical_map(*p, *o.rounding_seed, mesh.all_coordinates()));
   }
   const int groups = static_cast<int>(o.group_rows());
   for (int group = 0; group < groups; ++group)
@@ -127,22 +127,20 @@ int64_t UpdateTables::most_segments(const ParamStore& store) const {
   return most;
 }
 
-UpdateTables::LogicalMap UpdateTables::logical_map(const Parameter& p, uint64_t seed, int tp_rank, int tp_size) {
-  LogicalMap map{stream_key(seed, "sr/" + (p.tied_to.empty() ? p.name : p.tied_to)), {}};
-  const int64_t local = p.local_shape.numel(), cols = p.local_shape.rank > 1 ? p.local_shape[-1] : 1;
-  if (p.shard.kind != ShardSpec::Kind::kSplit) {
-    map.runs.push_back({0, local, 0, local, local});
-  } else if (p.shard.dim == 0) {  // blocks of whole rows
-    const int64_t full = p.pad_rows > 0 ? p.pad_rows : p.full_shape[0];
-    for (int64_t row = 0; row < local / cols;) {
-      const BlockSlice b = block_slice(p.shard, full, row, tp_rank, tp_size);
-      map.runs.push_back({b.local * cols, b.count * cols, b.at * cols, b.count * cols, b.count * cols});
-      row = b.local + b.count;
-    }
-  } else {
-    GT_CHECK(p.shard.blocks == 1, p.name, ": blocks of columns");
-    const int64_t full = p.full_shape[-1];
-    map.runs.push_back({0, local, logical_index(p.shard, full, 0, tp_rank, tp_size), cols, full});
+UpdateTables::LogicalMap UpdateTables::logical_map(const Parameter& p, uint64_t seed, const RankCoordinates& at) {
+  ShardView v = view_of(p, at);
+  LogicalMap map{stream_key(seed, "sr/" + v.name), {}};
+  if (v.pad_rows > 0) v.full.dim[0] = v.pad_rows;
+  const int last = v.full.rank - 1;
+  const int64_t stride = v.full[last];
+  for (int64_t begin = 0; begin < v.local.numel();) {
+    const int64_t count = block_slice(v, last, begin % v.local[last]).count, base = logical_offset(v, begin);
+    Rows* run = map.runs.empty() ? nullptr : &map.runs.back();
+    if (run != nullptr && run->cols == count && base == run->base + run->count / count * stride)
+      run->count += count;
+    else
+      map.runs.push_back({begin, count, base, count, stride});
+    begin += count;
   }
   return map;
 }

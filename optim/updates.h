@@ -95,7 +95,7 @@ class UpdateTables {
     int tensor;     // in maps_
     int64_t begin;  // its first element in the tp-local tensor
   };
-  static LogicalMap logical_map(const Parameter&, uint64_t seed, int tp_rank, int tp_size);
+  static LogicalMap logical_map(const Parameter&, uint64_t seed, const RankCoordinates&);
   // Part of a tensor range with one rule; with TableSplit::by_tensor, of one tensor.
   struct Part {
     const TensorRange& range;

@@ -12,15 +12,13 @@ WholeMatrices::WholeMatrices(const ParamStore& store, const std::vector<bool>& t
     if (store.state_elements(k) > 0) add_unit(store, k, tensors);
   int64_t most = 0, gathered = 0;
   for (const Unit& u : units_) most = std::max(most, layouts_[static_cast<size_t>(u.unit)].size);
-  const int tp = mesh.size(Axis::kTp);
-  for (const Matrix& m : matrices_)
-    if (m.split) gathered = std::max(gathered, tp * m.local);
+  for (const Matrix& m : matrices_) gathered = std::max(gathered, m.gathered());
   flat_ = Buffer(most * size_of(DType::kF32), stream.device, *backend.device);
   slices_ = Buffer(gathered * size_of(DType::kF32), stream.device, *backend.device);
   for (const Buffer* b : {&flat_, &slices_})
     if (b->bytes() > 0) backend.device->zero(b->data(), b->bytes(), stream);
   for (Matrix& m : matrices_)
-    m.whole.data = m.split ? slices_.tensor({m.whole.rows * m.whole.cols}, DType::kF32) : slice_of(m);
+    m.whole.data = m.over.empty() ? slice_of(m) : slices_.tensor({m.whole.rows * m.whole.cols}, DType::kF32);
   sending_.reserve(matrices_.size());
 }
 
@@ -37,31 +35,51 @@ void WholeMatrices::add_unit(const ParamStore& store, int unit, const std::vecto
 
 void WholeMatrices::add_matrices(const Parameter& p, int unit, int64_t at) {
   GT_CHECK(p.full_shape.rank == 2 && p.pad_rows == 0, p.name, " ", to_string(p.full_shape), " is not a matrix");
-  const int tp = mesh_.size(Axis::kTp);
-  const bool split = p.shard.kind == ShardSpec::Kind::kSplit;
-  const int64_t rows = p.full_shape[0], cols = p.full_shape[1], local_cols = p.local_shape[1];
-  GT_CHECK(!split || p.matrices == p.shard.blocks, p.name, ": ", p.matrices, " matrices in ", int{p.shard.blocks},
+  const AxisShard tp = p.shard.tp();
+  GT_CHECK(!tp.splits() || p.matrices == tp.blocks, p.name, ": ", p.matrices, " matrices in ", int{tp.blocks},
            " blocks");
+  const RankCoordinates here = mesh_.all_coordinates();
+  const int64_t rows = p.local_shape[0], cols = p.local_shape[1];
   for (int b = 0; b < p.matrices; ++b) {
-    Matrix m{.unit = unit, .at = at, .local = p.local_shape.numel(), .split = split && tp > 1, .copies = 1};
-    m.whole.rows = rows, m.whole.cols = cols;
-    if (split && p.shard.dim == 1) {
-      m.whole.blocks = tp;
-    } else {
-      const BlockRange local =
-          split ? local_block(p.shard, rows, b, tp) : BlockRange{b * (rows / p.matrices), rows / p.matrices};
-      m.copies = split && b > 0 ? p.shard.copies(tp) : split ? 1 : tp;
-      m.at += local.first * local_cols;
-      m.local = local.count * local_cols;
-      m.whole.rows = local.count * tp / m.copies;
-    }
-    matrices_.push_back(m);
+    const BlockRange block = tp.dim == 0 && p.matrices > 1 ? local_block(tp, p.full_shape[0], b, here[Axis::kTp].size)
+                                                           : BlockRange{b * (rows / p.matrices), rows / p.matrices};
+    Matrix m{.unit = unit, .at = at + block.first * cols, .local = block.count * cols, .over = {}, .whole = {}};
+    m.whole.rows = block.count, m.whole.cols = p.full_shape[1];
+    for (const int dim : {0, 1})
+      for (size_t k = p.shard.axes.size(); k-- > 0;) {
+        const AxisShard& s = p.shard.axes[k];
+        const AxisPosition on = here[s.axis];
+        if (s.dim != dim || on.size == 1) continue;
+        GT_CHECK(dim == 1 || p.matrices == 1 || s.axis == Axis::kTp, p.name, ": ", name_of(s.axis),
+                 " splits its matrices along their rows");
+        m.over.push_back({s.axis, on.rank, on.size, b > 0 ? s.copies(on.size) : 1});
+        if (dim == 0)
+          m.whole.rows *= m.over.back().parts();
+        else
+          m.whole.blocks *= on.size;
+      }
+    matrices_.push_back(std::move(m));
   }
 }
 
-// Balances FLOPs among the ranks of the unit's domain and tp: largest matrices first, each to the least loaded rank.
+WholeMatrices::Slices* WholeMatrices::Matrix::along(Axis axis) {
+  const auto it = std::find_if(over.begin(), over.end(), [&](const Slices& s) { return s.axis == axis; });
+  return it == over.end() ? nullptr : &*it;
+}
+
+int64_t WholeMatrices::Matrix::gathered() const {
+  int64_t n = over.empty() ? 0 : local;
+  for (const Slices& s : over) n *= s.size;
+  return n;
+}
+
+// Balances FLOPs among the ranks of the unit's domain and of the axes that split it: largest matrices first, each to
+// the least loaded rank.
 void WholeMatrices::assign_owners(size_t first) {
-  const int tp = mesh_.size(Axis::kTp), ranks = layouts_[static_cast<size_t>(matrices_[first].unit)].domain.size;
+  const int ranks = layouts_[static_cast<size_t>(matrices_[first].unit)].domain.size, tp = mesh_.size(Axis::kTp);
+  const bool any = std::any_of(matrices_.begin() + static_cast<ptrdiff_t>(first), matrices_.end(),
+                               [](Matrix& m) { return m.along(Axis::kEp) != nullptr; });
+  const int ep = any ? mesh_.size(Axis::kEp) : 1;
   const auto flops = [&](size_t i) {
     const WholeMatrix& w = matrices_[i].whole;
     const auto k = static_cast<double>(std::min(w.rows, w.cols));
@@ -70,17 +88,19 @@ void WholeMatrices::assign_owners(size_t first) {
   std::vector<size_t> order(matrices_.size() - first);
   std::iota(order.begin(), order.end(), first);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return flops(a) > flops(b); });
-  std::vector<double> load(static_cast<size_t>(ranks * tp));
+  std::vector<double> load(static_cast<size_t>(ranks * ep * tp));
   for (const size_t i : order) {
     Matrix& m = matrices_[i];
-    const auto least = std::min_element(load.begin(), load.end());
-    m.owner = static_cast<int>(least - load.begin()) / tp;
-    m.tp_owner = static_cast<int>(least - load.begin()) % tp;
-    // Replicated over tp: every TP rank updates it.
-    if (m.split)
-      *least += flops(i);
-    else
-      for (int t = 0; t < tp; ++t) load[static_cast<size_t>(m.owner * tp + t)] += flops(i);
+    const auto least = static_cast<int>(std::min_element(load.begin(), load.end()) - load.begin());
+    m.owner = least / (ep * tp);
+    for (int k = m.owner * ep * tp; k < (m.owner + 1) * ep * tp; ++k) {
+      // Of an axis that does not split it, every rank updates it.
+      Slices *over_ep = m.along(Axis::kEp), *over_tp = m.along(Axis::kTp);
+      if (over_ep != nullptr) over_ep->owner = least / tp % ep;
+      if (over_tp != nullptr) over_tp->owner = least % tp;
+      if ((over_ep == nullptr || over_ep->owner == k / tp % ep) && (over_tp == nullptr || over_tp->owner == k % tp))
+        load[static_cast<size_t>(k)] += flops(i);
+    }
   }
 }
 
@@ -90,7 +110,7 @@ Tensor WholeMatrices::of(const TensorRange& r, int64_t first, int64_t count) con
 
 bool WholeMatrices::owns(int index) const {
   const Matrix& m = matrices_[static_cast<size_t>(index)];
-  return !m.split || m.tp_owner == mesh_.coord(Axis::kTp);
+  return std::all_of(m.over.begin(), m.over.end(), [](const Slices& s) { return s.rank == s.owner; });
 }
 
 void WholeMatrices::gather_shards(int unit, Stream stream) {
@@ -102,22 +122,40 @@ void WholeMatrices::gather_shards(int unit, Stream stream) {
 bool WholeMatrices::gather_slices(int unit, int index, Stream stream) {
   const Matrix& m = matrices_[static_cast<size_t>(index)];
   if (m.unit != unit || m.owner != layouts_[static_cast<size_t>(unit)].domain.rank) return false;
-  if (!m.split) return true;
-  const int tp = mesh_.size(Axis::kTp);
-  mesh_.group(Axis::kTp).all_gather(slice_of(m), slices_.tensor({tp * m.local}, DType::kF32), stream).wait(stream);
-  for (int k = 1; m.copies > 1 && k < tp / m.copies; ++k)
-    ops_.copy({.src = slices_.tensor({m.local}, DType::kF32, k * m.copies * m.local * size_of(DType::kF32)),
-               .dst = m.whole.data.slice(k * m.local, m.local)},
-              stream);
+  Tensor part = slice_of(m);
+  for (size_t k = 0; k < m.over.size(); ++k) {
+    const Slices& s = m.over[k];
+    const int64_t n = part.numel(), offset = slice_begin(m, k + 1);  // in place for the next axis
+    const auto at = [&](int64_t begin, int64_t count) {
+      return slices_.tensor({count}, DType::kF32, (offset + begin) * size_of(DType::kF32));
+    };
+    mesh_.group(s.axis).all_gather(part, at(0, s.size * n), stream).wait(stream);
+    for (int j = 1; s.copies > 1 && j < s.parts(); ++j)
+      ops_.copy({.src = at(j * s.copies * n, n), .dst = at(j * n, n)}, stream);
+    part = at(0, s.parts() * n);
+  }
   return true;
 }
 
+// First element in the gathered matrix of the part that is complete once the first `axes` axes are gathered.
+int64_t WholeMatrices::slice_begin(const Matrix& m, size_t axes) {
+  int64_t begin = 0, n = m.local;
+  for (size_t k = 0; k < m.over.size(); ++k) {
+    if (k >= axes) begin += m.over[k].rank / m.over[k].copies * n;
+    n *= m.over[k].parts();
+  }
+  return begin;
+}
+
+// Within the groups that the owner is in, from the innermost axis on.
 void WholeMatrices::return_slices(int index, Stream stream) {
   const Matrix& m = matrices_[static_cast<size_t>(index)];
-  if (!m.split) return;
-  mesh_.group(Axis::kTp).broadcast(m.whole.data, m.tp_owner, stream).wait(stream);
-  const int64_t mine = mesh_.coord(Axis::kTp) / m.copies * m.local;
-  ops_.copy({.src = m.whole.data.slice(mine, m.local), .dst = slice_of(m)}, stream);
+  if (m.over.empty()) return;
+  for (size_t k = 0; k < m.over.size(); ++k)
+    if (std::all_of(m.over.begin() + static_cast<ptrdiff_t>(k) + 1, m.over.end(),
+                    [](const Slices& s) { return s.rank == s.owner; }))
+      mesh_.group(m.over[k].axis).broadcast(m.whole.data, m.over[k].owner, stream).wait(stream);
+  ops_.copy({.src = m.whole.data.slice(slice_begin(m, 0), m.local), .dst = slice_of(m)}, stream);
 }
 
 void WholeMatrices::return_shards(int unit, Stream stream) {

@@ -1,7 +1,8 @@
-// Whole matrices for update rules that need them. Ranks hold a matrix in shards (ZeRO) of slices (TP). One FSDP unit at
-// a time is gathered in f32: shards over its domain, then the slices of each matrix over tp. A matrix is updated on one
-// rank of both, its owner, and the result is returned to all holders. A fused weight is several matrices.
-// Layouts of the store need no padding for this; the price is 2 elements sent per element and step.
+// Whole matrices for update rules that need them. Ranks hold a matrix in shards (ZeRO) of slices (ShardSpec). One FSDP
+// unit at a time is gathered in f32: shards over its domain, then the slices of each matrix over the axes that split
+// it. A matrix is updated on one of these ranks, its owner, and the result is returned to all holders. A fused weight
+// is several matrices. Layouts of the store need no padding for this; the price is 2 elements sent per element and
+// step.
 #pragma once
 #include <span>
 #include <vector>
@@ -13,8 +14,8 @@
 
 namespace gt {
 
-// A gathered matrix [rows, cols] as `blocks` blocks of adjacent columns, each contiguous: one, or one per TP rank of a
-// weight that is split by columns.
+// A gathered matrix [rows, cols] as `blocks` blocks of adjacent columns, each contiguous: one, or one per
+// slice of a weight that is split by columns.
 struct WholeMatrix {
   Tensor data;  // f32 [rows * cols]
   int64_t rows = 0, cols = 0;
@@ -58,18 +59,27 @@ class WholeMatrices {
   int64_t bytes() const { return flat_.bytes() + slices_.bytes(); }
 
  private:
+  // An axis that splits a matrix of more than one rank. copies: consecutive ranks that hold the same slice.
+  struct Slices {
+    Axis axis = Axis::kTp;
+    int rank = 0, size = 1, copies = 1;
+    int owner = 0;  // rank on the axis
+    int parts() const { return size / copies; }
+  };
   struct Matrix {
     int unit;
-    int64_t at, local;  // elements of the unit's flat buffer: this rank's slice
-    bool split;         // over tp
-    int copies;         // consecutive TP ranks that hold the same slice; not split: all
-    int owner = 0, tp_owner = 0;
+    int64_t at, local;         // elements of the unit's flat buffer: this rank's slice
+    std::vector<Slices> over;  // from the innermost; empty: not split
+    int owner = 0;             // in the unit's domain
     WholeMatrix whole;
+    Slices* along(Axis);       // nullptr: not split over it
+    int64_t gathered() const;  // elements that gathering the slices needs
   };
   void add_unit(const ParamStore&, int unit, const std::vector<bool>& tensors);
   void add_matrices(const Parameter&, int unit, int64_t at);
   void assign_owners(size_t first);
   bool owns(int index) const;
+  static int64_t slice_begin(const Matrix&, size_t axes);
   void gather_shards(int unit, Stream);
   bool gather_slices(int unit, int index, Stream);
   void return_slices(int index, Stream);

@@ -55,6 +55,12 @@ int MeshShape::coord(Axis a, int rank) const {
   return rank / s.stride % s.size;
 }
 
+RankCoordinates MeshShape::all_coordinates(int rank) const {
+  RankCoordinates out;
+  for (Axis a : kAxes) out[a] = {coord(a, rank), size(a)};
+  return out;
+}
+
 std::vector<int> MeshShape::members(AxisSet set, int rank) const {
   GT_CHECK(rank >= 0 && rank < world(), "rank ", rank, " of a world of ", world());
   const bool experts = set.has(Axis::kEp) || set.has(Axis::kExpertDp);

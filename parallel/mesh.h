@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "autograd/axis.h"
 #include "parallel/comm/process_group.h"
 
 namespace gt {
 
-enum class Axis : uint8_t { kPp, kDp, kExpertDp, kEp, kCp, kTp };
 std::string_view name_of(Axis);  // "expert_dp"
 
 // A set of mesh axes, such as {Axis::kDp, Axis::kCp}.
@@ -46,6 +46,7 @@ struct MeshShape {
   int world() const { return pp * dp * cp * tp; }
   int size(Axis) const;
   int coord(Axis, int rank) const;
+  RankCoordinates all_coordinates(int rank) const;
   // Ranks whose coordinates on every other axis equal those of `rank`, ascending. Requires: the set does not mix {kDp,
   // kCp} with {kExpertDp, kEp}, which are two views of the same ranks.
   std::vector<int> members(AxisSet, int rank) const;
@@ -69,6 +70,7 @@ class Mesh {
   int rank() const { return rank_; }
   int size(Axis a) const { return shape_.size(a); }
   int coord(Axis a) const { return shape_.coord(a, rank_); }
+  RankCoordinates all_coordinates() const { return shape_.all_coordinates(rank_); }
   // Group of the ranks that differ from this one on these axes alone. Of size 1 where the axes are: collectives are
   // then no-ops. There are groups of each axis, of {kDp, kCp} and of {kExpertDp, kEp}; kInternal for other
   // combinations.

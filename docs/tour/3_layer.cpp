@@ -16,16 +16,17 @@ int main() {
   TransformerConfig c = find_family("llama")->defaults;
   c.layers = 2, c.hidden = 64, c.heads = 8, c.kv_heads = 2, c.ffn = 176, c.vocab = 1000, c.seq = 32, c.tied = false;
   const ModelSpec model = describe(c);
+  const RankCoordinates two({.rank = 0, .size = 2});  // on tp
   std::printf("%-34s %-14s %s\n", "parameter", "shape", "tp 2: shape on a rank");
   for (const ParamSpec& p : model.params)
     if (p.layer <= 1) {
-      const std::string whole = to_string(p.shape), part = to_string(local_shape(p, 2));
+      const std::string whole = to_string(p.shape), part = to_string(local_shape(p, two));
       std::printf("%-34s %-14s %s\n", p.name.c_str(), whole.c_str(), part.c_str());
     }
-  tour::claim(local_shape(model.param("layers.0.attn.qkv.weight"), 2) == Shape({48, 64}),
+  tour::claim(local_shape(model.param("layers.0.attn.qkv.weight"), two) == Shape({48, 64}),
               "4 query heads and 1 key and value head of width 8 each on a rank: 48 rows");
-  tour::claim(local_shape(model.param("layers.0.mlp.down.weight"), 2) == Shape({64, 88}), "down is split by columns");
-  tour::claim(local_shape(model.param("layers.0.norm1.weight"), 2) == Shape({64}), "norms are replicated");
+  tour::claim(local_shape(model.param("layers.0.mlp.down.weight"), two) == Shape({64, 88}), "down is split by columns");
+  tour::claim(local_shape(model.param("layers.0.norm1.weight"), two) == Shape({64}), "norms are replicated");
   std::printf("%lld parameters, %.3g FLOPs a token\n", static_cast<long long>(model.parameters()),
               model.train_flops(1));
 

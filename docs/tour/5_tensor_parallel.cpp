@@ -7,6 +7,7 @@
 
 #include "docs/tour/show.h"
 #include "model/layers/mlp.h"
+#include "parallel/zero/shard_view.h"
 
 using namespace gt;
 
@@ -16,16 +17,9 @@ constexpr int64_t kTokens = 4;
 
 // Fills this rank's part of a parameter from the logical tensor, whose element i is sin(i).
 void fill(Parameter& p, const Mesh& mesh) {
-  const int tp = mesh.size(Axis::kTp), rank = mesh.coord(Axis::kTp);
-  const int64_t rows = p.local_shape.rank > 1 ? p.local_shape[0] : 1, cols = p.local_shape.numel() / rows;
-  const bool split = p.shard.kind == ShardSpec::Kind::kSplit, by_row = split && p.shard.dim == 0 && rows > 1;
-  const int64_t full_cols = p.full_shape[-1];
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) {
-      const int64_t row = by_row ? logical_index(p.shard, p.full_shape[0], r, rank, tp) : r;
-      const int64_t col = split && !by_row ? logical_index(p.shard, full_cols, c, rank, tp) : c;
-      p.value.as<float>()[r * cols + c] = static_cast<float>(std::sin(static_cast<double>(row * full_cols + col)));
-    }
+  const ShardView v = view_of(p, mesh.all_coordinates());
+  for (int64_t i = 0; i < p.value.numel(); ++i)
+    p.value.as<float>()[i] = static_cast<float>(std::sin(static_cast<double>(logical_offset(v, i))));
 }
 
 // The output [tokens, hidden] of an MLP on tp ranks, of rank 0, and the all-reduces it took.

@@ -303,7 +303,7 @@ class WeightStream {
       v.name = "master/" + w.native;
       for (int64_t d : w.shape) v.full.dim[static_cast<size_t>(v.full.rank++)] = d;
       v.local = v.full;
-      v.shard = w.shard.blocks > 1 ? w.shard : ShardSpec::replicate();
+      v.shard = w.shard.tp().blocks > 1 ? w.shard : ShardSpec::replicate();
       v.data = {nullptr, {v.full.numel()}, DType::kF32, {}};
       out.push_back(v);
     }

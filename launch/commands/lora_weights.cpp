@@ -252,7 +252,8 @@ void AdapterMerge::add_to(const std::string& native, int64_t first, std::vector<
   const int64_t columns = w.shape[1], rank = b->shape[1], count = static_cast<int64_t>(values.size());
   const std::vector<int> blocks = lora_blocks(spec_.config, linear_of(native));
   for (size_t k = 0; k < blocks.size(); ++k) {
-    const BlockRange rows = blocks[k] < 0 ? BlockRange{0, w.shape[0]} : local_block(w.shard, w.shape[0], blocks[k], 1);
+    const BlockRange rows =
+        blocks[k] < 0 ? BlockRange{0, w.shape[0]} : local_block(w.shard.tp(), w.shape[0], blocks[k], 1);
     const float* const of_block = a_.data() + static_cast<int64_t>(k) * rank * columns;
     for (int64_t r = std::max(rows.first, first / columns); r < rows.first + rows.count; ++r) {
       const int64_t from = std::max(first, r * columns), to = std::min(first + count, (r + 1) * columns);

@@ -18,11 +18,11 @@ namespace {
 // Returns the rows of a weight's blocks along dimension 0 when split into `blocks` tensors.
 std::vector<int64_t> block_rows(const ParamSpec& p, size_t blocks) {
   const int64_t rows = p.shape[0];
+  const AxisShard cut = p.shard.tp();
   const auto n = static_cast<int64_t>(blocks);
-  if (n != p.shard.blocks || p.shard.heads == 0) return std::vector<int64_t>(blocks, rows / std::max<int64_t>(1, n));
-  const int64_t head = rows / (p.shard.heads + (n - 1) * p.shard.kv_heads);
-  std::vector<int64_t> out(blocks, p.shard.kv_heads * head);
-  out.front() = p.shard.heads * head;
+  if (n != cut.blocks || cut.heads == 0) return std::vector<int64_t>(blocks, rows / std::max<int64_t>(1, n));
+  std::vector<int64_t> out;
+  for (int b = 0; b < cut.blocks; ++b) out.push_back(local_block(cut, rows, b, 1).count);
   return out;
 }
 

@@ -22,7 +22,7 @@ std::vector<Extent> extents_of(const Config& c) {
   std::vector<Extent> out;
   for (const ParamSpec& p : describe(c.model).params) {
     if (p.role != Role::kMatrix || p.layer != 1) continue;
-    const Shape here = local_shape(p, static_cast<int>(c.parallel.tp));
+    const Shape here = local_shape(p, RankCoordinates({.size = static_cast<int>(c.parallel.tp)}));
     const std::string module = leaf_class(p.name.substr(0, p.name.rfind('.')));
     for (const int d : {0, 1})
       if (here[d] > 0)  // otherwise tp cannot shard it, which is reported elsewhere

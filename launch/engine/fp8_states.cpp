@@ -53,8 +53,7 @@ void Fp8States::append_views(std::vector<ShardView>& out) const {
                    .full = {kSteps},
                    .local = {kSteps},
                    .shard = {},
-                   .tp_rank = mesh_.coord(Axis::kTp),
-                   .tp_size = mesh_.size(Axis::kTp),
+                   .at = mesh_.all_coordinates(),
                    .save = save});
 }
 

@@ -47,8 +47,7 @@ void QuantizerStates::append_views(std::vector<ShardView>& out) const {
                    .full = {1},
                    .local = {1},
                    .shard = {},
-                   .tp_rank = mesh_.coord(Axis::kTp),
-                   .tp_size = mesh_.size(Axis::kTp),
+                   .at = mesh_.all_coordinates(),
                    .save = save});
 }
 

@@ -58,8 +58,10 @@ std::vector<ReplicaClaim> replica_claims(const std::vector<ShardView>& views, co
   api.synchronize(stream);
   for (size_t k = 0; k < views.size(); ++k) {
     const ShardView& v = views[k];
-    const int own = v.shard.kind == ShardSpec::Kind::kSplit ? v.tp_rank : -1;
-    out.push_back({hash_text(fmt::format("{} {} {} {}", v.name, own, v.begin, v.data.numel())), v.data.numel(),
+    std::string slice;  // ranks with other coordinates on these axes hold other elements
+    for (const AxisShard& a : v.shard.axes)
+      if (a.splits()) slice += fmt::format("{}{} ", name_of(a.axis), v.at[a.axis].rank);
+    out.push_back({hash_text(fmt::format("{} {}{} {}", v.name, slice, v.begin, v.data.numel())), v.data.numel(),
                    crc_of(v.data, api, stream, host), static_cast<int32_t>(k)});
   }
   return out;

@@ -19,7 +19,7 @@ struct ReplicaClaim {
   int32_t view = 0;  // index of the rank's view, for its name
 };
 
-// Returns the checksums of weights and optimizer state. A tp-split tensor has one shard per TP rank. Everything else is
+// Returns the checksums of weights and optimizer state. A split tensor has one shard per slice. Everything else is
 // one shard wherever it is held (dp and tp replicas, both tables of tied embeddings).
 std::vector<ReplicaClaim> replica_claims(const std::vector<ShardView>&, const DeviceApi&, Stream);
 

@@ -136,9 +136,9 @@ std::vector<Workload::Matrix> orthogonalized(const Config& c) {
     if (p.layer != 1 || !muon(p)) continue;
     const BlockRange all{0, p.shape[0]};
     for (int b = 0; b < p.matrices; ++b) {
-      const BlockRange rows = p.matrices == 1                           ? all
-                              : p.shard.kind == ShardSpec::Kind::kSplit ? local_block(p.shard, all.count, b, 1)
-                                                                        : BlockRange{0, all.count / p.matrices};
+      const BlockRange rows = p.matrices == 1         ? all
+                              : p.shard.tp().splits() ? local_block(p.shard.tp(), all.count, b, 1)
+                                                      : BlockRange{0, all.count / p.matrices};
       out.push_back({static_cast<double>(rows.count), static_cast<double>(p.shape[1])});
     }
   }

@@ -67,7 +67,7 @@ class Reader {
 // Lists the fields of a view; shared by writer and reader.
 template <class Each>
 void view_fields(ShardView& v, Each each) {
-  each(v.name), each(v.full), each(v.local), each(v.shard), each(v.tp_rank), each(v.tp_size), each(v.pad_rows);
+  each(v.name), each(v.full), each(v.local), each(v.shard), each(v.at), each(v.pad_rows);
   each(v.begin), each(v.save);
 }
 

@@ -69,7 +69,7 @@ class Linear : public Module {
     for (const int block : lora_blocks(b.config(), leaf))
       out.rows[static_cast<size_t>(out.count++)] =
           block < 0 ? BlockRange{0, out.b->local_shape[0]}
-                    : local_block(weight.shard, weight.full_shape[0], block, b.tp_size());
+                    : local_block(weight.shard.tp(), weight.full_shape[0], block, b.tp_size());
     const int64_t columns = weight.local_shape[1];
     out.drop.mask = drop_mask(stream_key(b.seed, "dropout/" + name() + ".lora"), lora.dropout);
     out.drop.first_column = input_split ? columns * axis_.group.rank() : 0;

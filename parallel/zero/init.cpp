@@ -5,34 +5,28 @@
 #include <vector>
 
 #include "kernels/core/rng.h"
+#include "parallel/zero/shard_view.h"
 
 namespace gt {
 
-void init_parameter(const Parameter& p, Tensor into, uint64_t key, int tp_rank, int tp_size, int threads,
+void init_parameter(const Parameter& p, Tensor into, uint64_t key, const RankCoordinates& at, int threads,
                     const DeviceApi& api, Stream stream) {
   if (stream.device.kind == DeviceKind::kNull) return;
   const int64_t n = p.local_shape.numel();
   std::vector<float> host(static_cast<size_t>(n), p.init.kind == Init::Kind::kOne ? 1.f : 0.f);
   if (p.init.kind == Init::Kind::kNormal) {
-    // Split along dim 0: rows are remapped, columns are complete (a vector is rows of one column). Split along dim 1:
-    // every row has this rank's columns.
-    const bool split = p.shard.kind == ShardSpec::Kind::kSplit;
-    const int64_t rows = p.local_shape.rank > 1 ? p.local_shape[0] : n, cols = n / rows;
-    const int64_t full_rows = p.pad_rows ? p.pad_rows : p.full_shape[0],
-                  full_cols = p.full_shape.numel() / p.full_shape[0];
+    // Consecutive logical elements are drawn together; padding stays 0.
+    const ShardView v = view_of(p, at);
+    const int64_t cols = p.local_shape[-1], rows = n / cols;
+    const int last = p.local_shape.rank - 1;
     const auto row = [&](int64_t r) {
-      float* out = host.data() + r * cols;
-      if (!split || p.shard.dim == 0) {
-        const int64_t at = split ? logical_index(p.shard, full_rows, r, tp_rank, tp_size) : r;
-        if (at < p.full_shape[0])
-          philox_normals(key, static_cast<uint64_t>(at * full_cols), cols, p.init.stddev, out);  // padding stays 0
-      } else {
-        for (int64_t c = 0; c < cols;) {
-          const BlockSlice b =
-              block_slice(p.shard, full_cols, c, tp_rank, tp_size);  // consecutive columns of one block
-          philox_normals(key, static_cast<uint64_t>(r * full_cols + b.at), b.count, p.init.stddev, out + c);
-          c += b.count;
-        }
+      for (int64_t c = 0; c < cols;) {
+        const BlockSlice b = block_slice(v, last, c);
+        const int64_t begin = logical_offset(v, r * cols + c);
+        const int64_t count = last == 0 ? std::min(b.count, p.full_shape[0] - b.at) : b.count;
+        if (begin >= 0)
+          philox_normals(key, static_cast<uint64_t>(begin), count, p.init.stddev, host.data() + r * cols + c);
+        c += b.count;
       }
     };
     std::vector<std::thread> team;

@@ -3,7 +3,7 @@
 namespace gt {
 namespace {
 
-bool splits_rows(const Parameter& p) { return p.shard.kind == ShardSpec::Kind::kSplit && p.shard.dim == 1; }
+bool splits_rows(const Parameter& p) { return p.shard.tp().dim == 1; }
 
 Tensor weight_of(const UnitState& s, Tensor flat, size_t i) {
   const Parameter& p = *s.spec.params[i];

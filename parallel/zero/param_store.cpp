@@ -70,8 +70,26 @@ void ParamStore::add_unit(UnitSpec spec) {
     }
 }
 
+namespace {
+// Ranks of a unit's domain replicate its parameters: an axis that splits one is outside of it. Gradients of KV heads
+// are summed, and amaxes of quantized weights taken, over tp alone.
+void check_shard(const Parameter& p, AxisSet domain, const Mesh& mesh) {
+  for (const AxisShard& a : p.shard.axes) {
+    const bool dense = domain.has(Axis::kDp) || domain.has(Axis::kCp);
+    GT_CHECK(a.axis == Axis::kTp || !a.splits() || mesh.size(a.axis) == 1 ||
+                 (a.axis == Axis::kEp && !dense && !domain.has(Axis::kEp)),
+             p.name, ": split over ", name_of(a.axis), ", replicated over ", name_of(domain));
+    GT_CHECK(a.axis == Axis::kTp || !a.named() || (a.splits() && a.heads == 0 && !p.int8 && !p.fp8 && !p.fake_quant),
+             p.name, ": partial sums, heads and quantized weights over ", name_of(a.axis));
+  }
+  const AxisShard tp = p.shard.tp();
+  GT_CHECK(tp.heads == 0 || (tp.dim == 0 && !p.shard.along(0).axes[1].named()), p.name, ": heads of a slice");
+}
+}  // namespace
+
 UnitState& ParamStore::add_uniform(UnitSpec spec, std::vector<int> index_in_module, UnitState* main) {
   const Domain domain = mesh_.domain(spec.domain);
+  for (const Parameter* p : spec.params) check_shard(*p, spec.domain, mesh_);
   units_.push_back(std::make_unique<UnitState>(std::move(spec), std::move(index_in_module), options_.grad, domain,
                                                *reducer_, *gatherer_));
   UnitState& s = *units_.back();
@@ -200,7 +218,7 @@ void ParamStore::init_whole(UnitState& s, Tensor whole, uint64_t seed, int threa
     const Parameter& p = *s.spec.params[i];
     const std::string& name = p.tied_to.empty() ? p.name : p.tied_to;
     init_parameter(p, whole.slice(s.layout.offset[i], p.local_shape.numel()), stream_key(seed, "init/" + name),
-                   mesh_.coord(Axis::kTp), mesh_.size(Axis::kTp), threads, *backend_.device, compute_);
+                   mesh_.all_coordinates(), threads, *backend_.device, compute_);
   }
 }
 

@@ -20,17 +20,11 @@ void ParamStore::append_views(const std::string& group, int unit, int64_t held, 
         if (piece.count == 0) continue;
         const Tensor data = state(unit, piece.at - from, piece.count);
         if (data.numel() == 0) continue;
-        out.push_back(
-            {.name = group + "/" + (p.tied_to.empty() ? p.name : p.tied_to),
-             .data = data,
-             .full = p.full_shape,
-             .local = p.local_shape,
-             .shard = p.shard,
-             .tp_rank = mesh_.coord(Axis::kTp),
-             .tp_size = mesh_.size(Axis::kTp),
-             .pad_rows = p.pad_rows,
-             .begin = piece.begin,
-             .save = r == s.domain.rank && !s.tied_copy() && (counted || p.shard.kind != ShardSpec::Kind::kSplit)});
+        ShardView& v = out.emplace_back(view_of(p, mesh_.all_coordinates()));
+        v.name = group + "/" + v.name;
+        v.data = data;
+        v.begin = piece.begin;
+        v.save = r == s.domain.rank && !s.tied_copy() && (counted || !p.shard.tp().splits());
       }
     }
 }
@@ -95,23 +89,22 @@ namespace {
 // Views of the scales of a weight's rows. Every data-parallel rank has all of them; the first saves them.
 void append_scales(const UnitState& s, const Parameter& p, Tensor scales, const Mesh& mesh,
                    std::vector<ShardView>& out) {
-  const int tp = mesh.size(Axis::kTp), rank = mesh.coord(Axis::kTp);
-  const bool split = p.shard.kind == ShardSpec::Kind::kSplit && p.shard.dim == 0;
-  const int64_t rows = p.local_shape[0], alone = split ? unshared_extent(p.shard, p.full_shape[0], tp) : 0;
+  const AxisPosition tp = mesh.all_coordinates()[Axis::kTp];
+  const AxisShard cut = p.shard.along(0).tp();
+  const int64_t rows = p.local_shape[0], alone = cut.splits() ? unshared_extent(cut, p.full_shape[0], tp.size) : 0;
   const auto append = [&](int64_t begin, int64_t end, bool counted) {
     if (begin == end) return;
     out.push_back({.name = "scale/" + p.name,
                    .data = scales.slice(begin, end - begin),
                    .full = {p.full_shape[0]},
                    .local = {rows},
-                   .shard = split ? p.shard : ShardSpec::replicate(),
-                   .tp_rank = rank,
-                   .tp_size = tp,
+                   .shard = p.shard.along(0),
+                   .at = mesh.all_coordinates(),
                    .begin = begin,
-                   .save = s.domain.rank == 0 && (counted || !split)});
+                   .save = s.domain.rank == 0 && (counted || !cut.splits())});
   };
   append(0, alone, true);
-  append(alone, rows, rank % p.shard.copies(tp) == 0);
+  append(alone, rows, tp.rank % cut.copies(tp.size) == 0);
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ void GradReducer::sum_shared_heads(UnitState& s) {
   summing_.clear();
   for (size_t i = 0; i < s.spec.params.size(); ++i) {
     const Parameter& p = *s.spec.params[i];
-    if (p.shard.copies(mesh_.size(Axis::kTp)) == 1) continue;
+    if (p.shard.tp().copies(mesh_.size(Axis::kTp)) == 1) continue;
     const int64_t alone = unshared_elements(p, mesh_.size(Axis::kTp)), shared = p.local_shape.numel() - alone;
     summing_.push_back(
         mesh_.kv().all_reduce(whole.slice(s.layout.offset[i] + alone, shared), ReduceOp::kSum, compute_));
@@ -119,7 +119,7 @@ void GradReducer::sum_shared_heads(UnitState& s) {
 // timing.
 void GradReducer::sum_partial(UnitState& s) {
   const std::vector<Parameter*>& params = s.spec.params;
-  const auto partial = [&](size_t i) { return params[i]->shard.kind == ShardSpec::Kind::kPartial; };
+  const auto partial = [&](size_t i) { return params[i]->shard.tp().dim == AxisShard::kPartial; };
   const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
   ProcessGroup& tp = mesh_.group(Axis::kTp);
   summing_.clear();

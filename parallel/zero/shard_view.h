@@ -8,15 +8,15 @@
 
 namespace gt {
 
-// `data`: elements [begin, begin + data.numel()) of the flattened tp-local tensor of shape `local`. That is this rank's
-// slice (`shard`, tp_rank of tp_size) of the logical tensor `full`. With a padded vocabulary, `local` counts padded
-// rows and pad_rows is dim 0 of the padded logical tensor. Padding is never stored and is 0 after a load.
+// `data`: elements [begin, begin + data.numel()) of the flattened local tensor of shape `local`. That is the slice of
+// the logical tensor `full` which `shard` gives to the rank at these coordinates. With a padded vocabulary, `local`
+// counts padded rows and pad_rows is dim 0 of the padded logical tensor. Padding is never stored and is 0 after a load.
 struct ShardView {
   std::string name;  // group + parameter: "master/layers.0.attn.qkv.weight", "optim/exp_avg/embed.weight"
   Tensor data;       // 1-D, f32, 16-bit, or i8 codes of weights whose scales are "scale/…"; on the device
   Shape full, local;
   ShardSpec shard;
-  int tp_rank = 0, tp_size = 1;
+  RankCoordinates at;
   int64_t pad_rows = 0;
   int64_t begin = 0;
   // false: read, never written. A tied copy on the last stage, another rank's shard at stage 0, or replicated data that
@@ -26,7 +26,12 @@ struct ShardView {
       false;  // assigned to another tp rank by assign_over_tp: the only reason why it is not saved
 };
 
-// Returns the index in the flattened logical tensor of element `local` of the flattened tp-local tensor; -1 for
+// The whole local tensor of a parameter, without data.
+ShardView view_of(const Parameter&, const RankCoordinates&);
+
+// Returns the slice that contains index `local` of dimension `dim`; padding is part of the logical dimension.
+BlockSlice block_slice(const ShardView&, int dim, int64_t local);
+// Returns the index in the flattened logical tensor of element `local` of the flattened local tensor; -1 for
 // vocabulary padding.
 int64_t logical_offset(const ShardView&, int64_t local);
 

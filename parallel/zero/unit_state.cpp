@@ -22,7 +22,7 @@ Tensor nowhere(const Parameter& p, DType type, Device device) { return {nullptr,
 std::array<CountedRange, 2> split_by_owner(const UnitState& s, const FlatSegment& g, const Mesh& mesh) {
   const Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
   const int tp = mesh.size(Axis::kTp);
-  const int holders = p.shard.kind == ShardSpec::Kind::kSplit ? p.shard.copies(tp) : tp;
+  const int holders = p.shard.tp().splits() ? p.shard.tp().copies(tp) : tp;
   const int64_t alone = std::clamp<int64_t>(unshared_elements(p, tp) - g.begin, 0, g.count);
   return {{{{g.tensor, g.begin, alone, g.at}, true},
            {{g.tensor, g.begin + alone, g.count - alone, g.at + alone}, mesh.coord(Axis::kTp) % holders == 0}}};

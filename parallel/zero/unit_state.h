@@ -105,12 +105,13 @@ struct UnitState final : ParamUnit {
   int64_t value_base() const { return values_sharded ? begin() : 0; }
 };
 
-// Number of leading elements of the flattened tp-local tensor that no other TP rank holds. All of a split parameter,
+// Number of leading elements of the flattened local tensor that no other TP rank holds. All of a split parameter,
 // except KV heads that TP ranks share; 0 for a replicated parameter.
 inline int64_t unshared_elements(const Parameter& p, int tp_size) {
-  if (p.shard.kind != ShardSpec::Kind::kSplit) return 0;
-  if (p.shard.copies(tp_size) == 1) return p.local_shape.numel();
-  const int64_t rows = unshared_extent(p.shard, p.full_shape[0], tp_size);
+  const AxisShard tp = p.shard.tp();
+  if (!tp.splits()) return 0;
+  if (tp.copies(tp_size) == 1) return p.local_shape.numel();
+  const int64_t rows = unshared_extent(tp, p.full_shape[0], tp_size);
   return p.local_shape.numel() / p.local_shape[0] * rows;
 }
 

@@ -5,7 +5,7 @@
 namespace gt {
 namespace {
 
-bool splits_rows(const Parameter& p) { return p.shard.kind == ShardSpec::Kind::kSplit && p.shard.dim == 1; }
+bool splits_rows(const Parameter& p) { return p.shard.tp().dim == 1; }
 
 // Calls f(parameter, its index, its first row) for fake-quantized weights. Those whose rows are split come first, so
 // that one collective covers all of their rows. Returns the number of those rows.

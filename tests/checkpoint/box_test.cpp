@@ -24,8 +24,7 @@ ShardView view(Shape full, Shape local, ShardSpec shard, int tp_rank, int tp_siz
           .full = full,
           .local = local,
           .shard = shard,
-          .tp_rank = tp_rank,
-          .tp_size = tp_size,
+          .at = RankCoordinates({tp_rank, tp_size}),
           .begin = begin};
 }
 
@@ -95,11 +94,17 @@ TEST_CASE("rectangles hold exactly the logical elements that logical_offset() re
     Shape full = dim == 0 ? Shape{tp * blocks * rows, cols} : Shape{rows, tp * blocks * cols};
     if (heads) full.dim[0] = (2 * tp + 2 * kv) * rows;
     Shape local = full;
-    local.dim[static_cast<size_t>(dim)] = local_extent(cut, full[dim], tp);
+    local.dim[static_cast<size_t>(dim)] = local_extent(cut.tp(), full[dim], tp);
     ShardView v = view(full, local, cut, pick(0, tp - 1), tp, 0, 0);
     if (dim == 0 && !heads && blocks == 1 && rows > 1 && pick(0, 1)) {  // padding: the logical tensor is shorter
       v.pad_rows = full[0];
       v.full.dim[0] -= pick(1, rows - 1);
+    }
+    if (const int ep = pick(1, 3), by = heads ? 1 : pick(0, 1); ep > 1) {  // an outer axis, along either dimension
+      v.shard = ShardSpec::split(by, 1, Axis::kEp).then(cut);
+      v.at[Axis::kEp] = {pick(0, ep - 1), ep};
+      if (by == 0 && v.pad_rows > 0) v.pad_rows *= ep;
+      v.full.dim[static_cast<size_t>(by)] *= ep;
     }
     v.begin = pick(0, static_cast<int>(local.numel()) - 1);
     v.data.shape = {pick(0, static_cast<int>(local.numel() - v.begin))};
@@ -109,8 +114,8 @@ TEST_CASE("rectangles hold exactly the logical elements that logical_offset() re
     for (const BoxPart& p : boxes_of(v))
       for (int64_t k = 0; k < p.box.numel(); ++k)
         found.emplace((p.box.at[0] + k / p.box.extent[1]) * v.full[1] + p.box.at[1] + k % p.box.extent[1], p.at + k);
-    INFO("full " << to_string(v.full) << " tp " << v.tp_rank << "/" << tp << " dim " << dim << " blocks " << blocks
-                 << " begin " << v.begin);
+    INFO("full " << to_string(v.full) << " tp " << v.at[Axis::kTp].rank << "/" << tp << " ep " << v.at[Axis::kEp].rank
+                 << "/" << v.at[Axis::kEp].size << " dim " << dim << " blocks " << blocks << " begin " << v.begin);
     REQUIRE(expected == found);
   }
 }

@@ -48,13 +48,10 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
     v.name = p.name;
     v.full = v.local = p.full;
     v.shard = p.shard;
-    v.tp_rank = tp_rank;
-    v.tp_size = l.tp;
+    v.at = RankCoordinates({tp_rank, l.tp});
     if (p.padded) v.pad_rows = v.local.dim[0] = (p.full[0] + 7) / 8 * 8;
-    if (p.shard.kind == ShardSpec::Kind::kSplit) {
-      int64_t& extent = v.local.dim[static_cast<size_t>(p.shard.dim)];
-      extent = local_extent(p.shard, extent, l.tp);
-    }
+    for (int d = 0; d < v.local.rank; ++d)
+      v.local.dim[static_cast<size_t>(d)] = local_extent(p.shard, d, v.local[d], v.at);
     local.push_back(v);
     numels.push_back(v.local.numel());
   }
@@ -68,12 +65,13 @@ Rank::Rank(const std::vector<Param>& model, const Layout& l, int rank, std::vect
         ShardView v = local[static_cast<size_t>(s.tensor)];
         v.name = group + "/" + v.name;
         // Slices of a split tensor that several TP ranks hold are saved by the first of them.
-        const bool split = v.shard.kind == ShardSpec::Kind::kSplit;
-        const int64_t rows = split ? unshared_extent(v.shard, v.pad_rows ? v.pad_rows : v.full[0], l.tp) : 0;
-        const int64_t alone = split && v.shard.copies(l.tp) > 1 ? rows * v.local.numel() / v.local[0] : v.local.numel();
+        const AxisShard cut = v.shard.tp();
+        const int copies = cut.copies(l.tp);
+        const int64_t alone =
+            copies > 1 ? unshared_extent(cut, v.full[0], l.tp) * v.local.numel() / v.local[0] : v.local.numel();
         for (const auto& [from, to, mine] :
              {std::tuple{s.begin, std::min(alone, s.begin + s.count), true},
-              std::tuple{std::max(alone, s.begin), s.begin + s.count, tp_rank % v.shard.copies(l.tp) == 0}}) {
+              std::tuple{std::max(alone, s.begin), s.begin + s.count, tp_rank % copies == 0}}) {
           if (from >= to) continue;
           ShardView piece = v;
           piece.data = {reinterpret_cast<std::byte*>(base + s.at + from - s.begin), {to - from}, DType::kF32, {}};

@@ -75,7 +75,7 @@ Logical adapter_gradients(const ModelConfig& m, const Logical& values, const Log
     const std::vector<int> blocks = lora_blocks(m, linear.substr(linear.find('.', 7) + 1));
     for (size_t k = 0; k < blocks.size(); ++k) {
       const BlockRange rows =
-          blocks[k] < 0 ? BlockRange{0, w.shape[0]} : local_block(w.shard, w.shape[0], blocks[k], 1);
+          blocks[k] < 0 ? BlockRange{0, w.shape[0]} : local_block(w.shard.tp(), w.shape[0], blocks[k], 1);
       for (auto r = static_cast<size_t>(rows.first); r < static_cast<size_t>(rows.first + rows.count); ++r)
         for (size_t j = 0; j < rank; ++j)
           for (size_t c = 0; c < in; ++c) {

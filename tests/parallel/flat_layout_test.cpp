@@ -63,18 +63,17 @@ TEST_CASE("the ranks of a TP group cover every logical element exactly once") {
                {{3, 5}, ShardSpec::split(0), 16},    {{9}, ShardSpec::replicate(), 0}};
   for (const auto& kind : kinds)
     for (int tp : {1, 2, 4}) {
-      const bool split = kind.shard.kind == ShardSpec::Kind::kSplit;
+      const bool split = kind.shard.tp().splits();
       std::vector<int> times(static_cast<size_t>(kind.full.numel()));
       int64_t padding = 0;
       for (int rank = 0; rank < tp; ++rank) {
         ShardView v;
         v.full = v.local = kind.full;
         v.shard = kind.shard;
-        v.tp_rank = rank;
-        v.tp_size = tp;
+        v.at = RankCoordinates({rank, tp});
         v.pad_rows = kind.pad;
         if (kind.pad) v.local.dim[0] = kind.pad;
-        if (split) v.local.dim[static_cast<size_t>(kind.shard.dim)] /= tp;
+        if (split) v.local.dim[static_cast<size_t>(kind.shard.tp().dim)] /= tp;
         for (int64_t i = 0; i < v.local.numel(); ++i) {
           const int64_t at = logical_offset(v, i);
           if (at < 0)
@@ -91,36 +90,70 @@ TEST_CASE("the ranks of a TP group cover every logical element exactly once") {
     std::vector<int> times(24 * 5, 0);
     const ShardSpec qkv = ShardSpec::qkv(4, 2);
     const int copies = tp == 4 ? 2 : 1;
-    CHECK(qkv.copies(tp) == copies);
-    CHECK(unshared_extent(qkv, 24, tp) == (tp == 4 ? 3 : 24 / tp));
+    CHECK(qkv.tp().copies(tp) == copies);
+    CHECK(unshared_extent(qkv.tp(), 24, tp) == (tp == 4 ? 3 : 24 / tp));
     for (int rank = 0; rank < tp; ++rank) {
       ShardView v;
       v.full = {24, 5};
-      v.local = {local_extent(qkv, 24, tp), 5};
+      v.local = {local_extent(qkv.tp(), 24, tp), 5};
       v.shard = qkv;
-      v.tp_rank = rank;
-      v.tp_size = tp;
+      v.at = RankCoordinates({rank, tp});
       for (int64_t i = 0; i < v.local.numel(); ++i) ++times.at(static_cast<size_t>(logical_offset(v, i)));
     }
     std::vector<int> expected(24 * 5, 1);
     std::fill(expected.begin() + 12 * 5, expected.end(), copies);
     CHECK(times == expected);
   }
-  CHECK(logical_index(ShardSpec::qkv(4, 2), 24, 3, 3, 4) == 15);  // the fourth rank's first row of keys
-  CHECK(logical_index(ShardSpec::qkv(4, 2), 24, 6, 3, 4) == 21);  // and of values
-  CHECK(logical_index(ShardSpec::qkv(4, 1), 18, 3, 2, 4) == 12);
+  const RankCoordinates fourth({3, 4});
+  CHECK(logical_index(ShardSpec::qkv(4, 2), 0, 24, 3, fourth) == 15);  // the fourth rank's first row of keys
+  CHECK(logical_index(ShardSpec::qkv(4, 2), 0, 24, 6, fourth) == 21);  // and of values
+  CHECK(logical_index(ShardSpec::qkv(4, 1), 0, 18, 3, RankCoordinates({2, 4})) == 12);
   for (const auto& [heads, kv, tp] : {std::tuple{4, 3, 2}, {4, 2, 3}, {6, 3, 4}, {6, 2, 4}})
-    CHECK(local_extent(ShardSpec::qkv(heads, kv), (heads + 2 * kv) * 3, tp) == -1);
+    CHECK(local_extent(ShardSpec::qkv(heads, kv).tp(), (heads + 2 * kv) * 3, tp) == -1);
   // [Q; K; V] of 4 rows each over 2 ranks: the second holds rows 2 3, 6 7, 10 11.
   ShardView v;
   v.full = {12, 2};
   v.local = {6, 2};
   v.shard = ShardSpec::split(0, 3);
-  v.tp_rank = 1;
-  v.tp_size = 2;
+  v.at = RankCoordinates({1, 2});
   std::vector<int64_t> rows;
   for (int64_t i = 0; i < 6; ++i) rows.push_back(logical_offset(v, 2 * i) / 2);
   CHECK(rows == std::vector<int64_t>{2, 3, 6, 7, 10, 11});
+  // Over ep and, of what that leaves, over tp: the second of 2 and the first of 3 ranks hold rows 6 7 of 12.
+  v.local = {2, 2};
+  v.shard = ShardSpec::split(0, 1, Axis::kEp).then(ShardSpec::split(0));
+  v.at = RankCoordinates({0, 3});
+  v.at[Axis::kEp] = {1, 2};
+  CHECK(logical_offset(v, 0) == 12);
+  CHECK(logical_offset(v, 3) == 15);
+}
+
+TEST_CASE("the ranks of two axes cover every logical element exactly once, along one dimension or two") {
+  const ShardSpec ep_rows = ShardSpec::split(0, 1, Axis::kEp), ep_cols = ShardSpec::split(1, 1, Axis::kEp);
+  const ShardSpec tp_rows = ShardSpec::split(0), tp_cols = ShardSpec::split(1), gated = ShardSpec::split(1, 2);
+  for (const Shape& full : {Shape{24, 24}, Shape{12, 24, 5}, Shape{12, 24, 3, 2}})
+    for (const ShardSpec& spec :
+         {ep_rows, ep_rows.then(tp_rows), tp_rows.then(ep_rows), ep_rows.then(tp_cols), ep_rows.then(gated),
+          gated.then(ep_cols), ep_cols.then(gated), ep_cols.then(ShardSpec::qkv(4, 1))})
+      for (const int ep : {1, 2, 3})
+        for (const int tp : {1, 2}) {
+          INFO(to_string(full) << " ep " << ep << " tp " << tp);
+          std::vector<int> times(static_cast<size_t>(full.numel()));
+          ShardView v;
+          v.full = v.local = full;
+          v.shard = spec;
+          for (int rank = 0; rank < ep * tp; ++rank) {
+            v.at[Axis::kEp] = {rank / tp, ep}, v.at[Axis::kTp] = {rank % tp, tp};
+            for (int d = 0; d < full.rank; ++d)
+              v.local.dim[static_cast<size_t>(d)] = local_extent(spec, d, full[d], v.at);
+            for (int64_t i = 0; i < v.local.numel(); ++i) ++times.at(static_cast<size_t>(logical_offset(v, i)));
+          }
+          // KV heads that the two TP ranks share are held twice, and so is all of what tp does not split.
+          const int64_t held = std::accumulate(times.begin(), times.end(), int64_t{0});
+          const bool shares = spec.tp().heads > 0 && tp == 2;
+          CHECK(held == full.numel() * (shares ? 4 : 3) / 3 * (spec.tp().named() ? 1 : tp));
+          CHECK(std::count(times.begin(), times.end(), 0) == 0);
+        }
 }
 
 TEST_CASE("a two-ended pool places neighbors of a window at opposite ends and needs their sum") {
@@ -155,15 +188,13 @@ TEST_CASE("replicated shards are assigned to TP ranks by bytes, each to one rank
                      .data = {nullptr, {n}, DType::kF32, {}},
                      .full = {n},
                      .local = {n},
-                     .tp_rank = rank,
-                     .tp_size = tp});
+                     .at = RankCoordinates({rank, tp})});
     out.push_back({.name = "cut",
                    .data = {nullptr, {1000}, DType::kF32, {}},
                    .full = {1000 * tp},
                    .local = {1000},
                    .shard = ShardSpec::split(0),
-                   .tp_rank = rank,
-                   .tp_size = tp});
+                   .at = RankCoordinates({rank, tp})});
     out.push_back(out[0]);
     out.back().save = false;  // another rank's: never selected
     return out;

@@ -26,7 +26,7 @@ struct Toy {
     p.name = name;
     p.full_shape = p.local_shape = {n};
     p.shard = shard;
-    if (shard.kind == ShardSpec::Kind::kSplit) p.local_shape.dim[0] /= tp;
+    if (shard.tp().splits()) p.local_shape.dim[0] /= tp;
     return &p;
   }
   explicit Toy(int tp) {
@@ -43,7 +43,7 @@ struct Toy {
 
 // Gradient of one element on rank (tp, dp): fractions whose sums depend on the order.
 float part(const Parameter& p, int64_t i, int tp, int dp) {
-  const bool same = p.shard.kind == ShardSpec::Kind::kReplicate;
+  const bool same = !p.shard.tp().named();
   const uint64_t bits = splitmix64(fnv1a64(p.name) + static_cast<uint64_t>(i * 64 + (same ? 0 : tp * 8) + dp));
   return static_cast<float>(bits % 2001) / 997.f - 1.f;
 }
@@ -67,7 +67,7 @@ void fill(Toy& toy, ParamStore& store, const Mesh& mesh) {
 float expected(const Parameter& p, int64_t i, int tp, MeshShape shape) {
   float total = 0;
   for (int dp = 0; dp < shape.dp; ++dp) {
-    const bool partial = p.shard.kind == ShardSpec::Kind::kPartial;
+    const bool partial = p.shard == ShardSpec::partial();
     float sum = part(p, i, partial ? 0 : tp, dp);
     for (int other = 1; partial && other < shape.tp; ++other) sum += part(p, i, other, dp);
     total = dp == 0 ? sum : total + sum;
@@ -123,7 +123,7 @@ TEST_CASE("the norm counts a partial parameter once") {
   for (const MeshShape shape : {MeshShape{.tp = 4}, MeshShape{.dp = 2, .tp = 2}, MeshShape{.dp = 2, .tp = 4}}) {
     double value = 0;
     for (const Parameter& p : Toy(shape.tp).params)
-      for (int tp = 0; tp < (p.shard.kind == ShardSpec::Kind::kSplit ? shape.tp : 1); ++tp)
+      for (int tp = 0; tp < (p.shard.tp().splits() ? shape.tp : 1); ++tp)
         for (int64_t i = 0; i < p.local_shape.numel(); ++i) value += std::pow(double{expected(p, i, tp, shape)}, 2);
     for (int stage : {0, 1}) {
       INFO("tp " << shape.tp << " dp " << shape.dp << " zero " << stage);

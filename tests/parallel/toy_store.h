@@ -33,7 +33,7 @@ struct ToyModel {
     p.pad_rows = pad_rows;
     p.decay = full.rank >= 2;
     if (pad_rows != 0) p.local_shape.dim[0] = pad_rows;
-    if (shard.kind == ShardSpec::Kind::kSplit) p.local_shape.dim[static_cast<size_t>(shard.dim)] /= tp;
+    if (shard.tp().splits()) p.local_shape.dim[static_cast<size_t>(shard.tp().dim)] /= tp;
     return p;
   }
 
@@ -78,14 +78,7 @@ inline void on_ranks(MeshShape shape, const std::function<void(GroupFactory&)>& 
 
 // Logical index of local element i of p, -1: padding.
 inline int64_t logical(const Rank& r, const Parameter& p, int64_t i) {
-  ShardView v;
-  v.full = p.full_shape;
-  v.local = p.local_shape;
-  v.shard = p.shard;
-  v.tp_rank = r.mesh.coord(Axis::kTp);
-  v.tp_size = r.mesh.size(Axis::kTp);
-  v.pad_rows = p.pad_rows;
-  return logical_offset(v, i);
+  return logical_offset(view_of(p, r.mesh.all_coordinates()), i);
 }
 
 // Small integers: every sum and square below is exact.

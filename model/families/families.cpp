@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include "model/families/family.h"
 
@@ -9,8 +8,11 @@ extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kGemma2, kG
 
 namespace {
 
-constexpr std::array<const Family*, 9> kFamilies{&kGpt2,  &kLlama,  &kMistral, &kQwen2, &kQwen3,
-                                                 &kOlmo2, &kGemma2, &kGemma3,  &kBert};
+std::vector<const Family*>& table() {
+  static std::vector<const Family*> all{&kGpt2,  &kLlama,  &kMistral, &kQwen2, &kQwen3,
+                                        &kOlmo2, &kGemma2, &kGemma3,  &kBert};
+  return all;
+}
 
 const NameRule* rule_of(const Family& f, const ParamSpec& p, int64_t* block) {
   const std::string name = leaf_class(p.name, block);
@@ -20,17 +22,19 @@ const NameRule* rule_of(const Family& f, const ParamSpec& p, int64_t* block) {
 
 }  // namespace
 
-std::span<const Family* const> families() { return kFamilies; }
+std::span<const Family* const> families() { return table(); }
+
+void add_family(const Family& f) { table().push_back(&f); }
 
 const Family* find_family(std::string_view name) {
-  const auto it = std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family* f) { return f->name == name; });
-  return it == kFamilies.end() ? nullptr : *it;
+  const auto it = std::find_if(table().begin(), table().end(), [&](const Family* f) { return f->name == name; });
+  return it == table().end() ? nullptr : *it;
 }
 
 const char* family_choices() {
   static const std::string choices = [] {
     std::string out;
-    for (const Family* f : kFamilies) out += (out.empty() ? "" : "|") + std::string(f->name);
+    for (const Family* f : families()) out += (out.empty() ? "" : "|") + std::string(f->name);
     return out;
   }();
   return choices.c_str();

@@ -71,6 +71,9 @@ struct Family {
 };
 
 std::span<const Family* const> families();
+// Adds a family to the table, for programs that bring one. Call during static initialization: options list the names.
+// The family must live as long as the program.
+void add_family(const Family&);
 const Family* find_family(std::string_view name);  // nullptr: unknown name
 const char* family_choices();                      // "gpt2|llama", for help texts
 // Returns the Hugging Face names of a parameter's blocks, in order; empty if the family has none for it.

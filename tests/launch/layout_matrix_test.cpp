@@ -12,6 +12,7 @@
 #include "launch/engine/engine_options.h"
 #include "launch/verify/layouts.h"
 #include "launch/verify/report.h"
+#include "model/families/llama_like.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -214,6 +215,40 @@ TEST_CASE("a Gemma 3 with z-loss trains on random layouts as on one rank") {  //
             "--model.z_loss",       "0.01",   "--model.norm_eps",    "1e-3", "--model.init_std",      "0.05",
             "--optim.lr",           "3e-4"}),
       from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 24));
+}
+
+namespace {
+
+// A family that is not part of the program, with choices that no built one combines: RMSNorm on both sides of each
+// branch and of the embeddings, rotary positions, an MLP gated by ReLU^2 with biases, biases of queries, keys and
+// values alone.
+void outside_keys(HfKeys& k, TransformerConfig& c) {
+  k.word("hidden_act", {"relu2"});
+  decoder_keys(k, c);
+  rope_keys(k, c);
+}
+
+const Family kOutside{.name = "outside",
+                      .model_type = "outside",
+                      .architecture = "OutsideForCausalLM",
+                      .prefix = "model.",
+                      .defaults = llama_but([](TransformerConfig& c) {
+                        c.norm_place = NormPlace::kBoth, c.embed_norm = true, c.activation = Activation::kRelu2;
+                        c.qkv_bias = c.mlp_bias = true;
+                      }),
+                      .keys = outside_keys,
+                      .names = kLlamaNames};
+
+const bool kAdded = (add_family(kOutside), true);
+
+}  // namespace
+
+TEST_CASE("a family that only this test defines trains on random layouts as on one rank") {
+  REQUIRE(kAdded);
+  check_random_layouts(
+      tiny({"--model.arch", "outside", "--model.layers", "3", "--model.hidden", "32", "--model.ffn", "48",
+            "--model.head_dim", "6", "--model.norm_eps", "1e-3", "--model.init_std", "0.05", "--optim.lr", "3e-4"}),
+      from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 40));
 }
 
 TEST_CASE("the matrix is every legal combination of the axes, once") {

@@ -53,8 +53,8 @@ moments=40
 for kernel in $moments; do
   # shellcheck disable=SC2086
   {
-    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole --data.train mock --device.kind cuda
-    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole --data.train mock --device.kind cuda --dp 2 --launch.ranks threads
+    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole --data.train mock --steps 1000 --device.kind cuda
+    breaks 16 cudaErrorContained $kernel:$contained eval --load runs/whole --data.train mock --steps 1000 --device.kind cuda --dp 2 --launch.ranks threads
     breaks 70 cudaErrorIllegalAddress $kernel:$illegal verify ${small/--data.train mock/} --tp 2 --launch.ranks threads
   }
 done

@@ -250,7 +250,7 @@ TEST_CASE("a malformed parameter group is refused with the expected form") {
   };
   for (const auto& c : cases) CHECK_THROWS_WITH(parse_param_group(c.text), Contains(c.message));
   const auto load_groups = [](const std::string& type, const std::string& text) {
-    return load_config({.flags = {"--optim.type", type, "--optim.group_texts", text}}).config.optim.group_texts;
+    return load_config({.flags = {"--optim.type", type, "--optim.groups", text}}).config.optim.group_texts;
   };
   CHECK(load_groups("adamw", "embed betas=0.9/0.95") == std::vector<std::string>{"embed betas=0.9/0.95"});
   CHECK(load_groups("muon", "mlp rule=adamw") == std::vector<std::string>{"mlp rule=adamw"});

@@ -10,8 +10,8 @@
 namespace gt::cpu {
 namespace {
 
-// About what it costs to wake a sleeping thread: 40 us of the caller and 60 to 100 us until the thread runs.
-constexpr auto kSpin = std::chrono::microseconds(200);
+// At most about what it costs to wake a sleeping thread: 40 us of the caller and 60 to 100 us until the thread runs.
+constexpr int kLeastSpin = 50, kMostSpin = 200;  // us
 
 // Threads of all pools with workers in this process, so ranks that are threads of one process account for each other. A
 // single-threaded pool never waits; its caller is counted by its larger pool, if any.
@@ -44,6 +44,7 @@ int usable_cores() {
 ThreadPool::ThreadPool(int threads, bool may_spin)
     : threads_(std::max(1, threads)),
       may_spin_(may_spin && threads_ <= usable_cores()),
+      caller_spin_(kLeastSpin),
       errors_(static_cast<size_t>(threads_)) {
   if (threads_ > 1) live_threads += threads_;
   workers_.reserve(static_cast<size_t>(threads_ - 1));
@@ -59,17 +60,22 @@ ThreadPool::~ThreadPool() {
   if (threads_ > 1) live_threads -= threads_;
 }
 
-// Waits until ready(word): spins up to kSpin unless cores are oversubscribed, then sleeps.
+// Waits until ready(word): spins up to `spin` us unless cores are oversubscribed, then sleeps. `spin` doubles with each
+// success and halves with each failure: beside other programs, the thread waited for may have no core.
 template <class Ready>
-void ThreadPool::await(const std::atomic<uint32_t>& word, Ready ready) const {
+void ThreadPool::await(const std::atomic<uint32_t>& word, int& spin, Ready ready) const {
   if (may_spin_ && live_threads.load(std::memory_order_relaxed) <= usable_cores()) {
-    const auto until = std::chrono::steady_clock::now() + kSpin;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(spin);
     do {
       for (int i = 0; i < 32; ++i) {
-        if (ready(word.load(std::memory_order_acquire))) return;
+        if (ready(word.load(std::memory_order_acquire))) {
+          spin = std::min(kMostSpin, 2 * spin);
+          return;
+        }
         relax();
       }
     } while (std::chrono::steady_clock::now() < until);
+    spin = std::max(kLeastSpin, spin / 2);
   }
   for (uint32_t value = word.load(std::memory_order_acquire); !ready(value);
        value = word.load(std::memory_order_acquire)) {
@@ -79,8 +85,9 @@ void ThreadPool::await(const std::atomic<uint32_t>& word, Ready ready) const {
 
 void ThreadPool::work(int thread) {
   inside = {this, thread};
+  int spin = kLeastSpin;
   for (uint32_t last = 0;;) {
-    await(generation_, [last](uint32_t now) { return now != last; });
+    await(generation_, spin, [last](uint32_t now) { return now != last; });
     ++last;  // the caller waits for every worker before the next job, so none is skipped
     if (stop_) return;
     run_share(thread);
@@ -113,7 +120,7 @@ void ThreadPool::parallel_for(int64_t n, int64_t grain, RangeBody body) {
   const Inside outer = std::exchange(inside, Inside{this, 0});
   run_share(0);
   inside = outer;
-  await(pending_, [](uint32_t left) { return left == 0; });
+  await(pending_, caller_spin_, [](uint32_t left) { return left == 0; });
   for (std::exception_ptr& error : errors_) {
     if (error) {
       std::exception_ptr first = std::exchange(error, nullptr);

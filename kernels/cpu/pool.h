@@ -57,7 +57,7 @@ class ThreadPool {
   void work(int thread);
   void run_share(int thread) noexcept;
   template <class Ready>
-  void await(const std::atomic<uint32_t>& word, Ready ready) const;
+  void await(const std::atomic<uint32_t>& word, int& spin, Ready ready) const;
 
   const int threads_;
   const bool may_spin_;
@@ -66,6 +66,7 @@ class ThreadPool {
   int64_t n_ = 0, grain_ = 1;
   int shares_ = 0;
   bool stop_ = false;
+  int caller_spin_ = 0;  // us
   alignas(64) std::atomic<uint32_t> generation_{0};
   alignas(64) std::atomic<uint32_t> pending_{0};
   std::vector<std::exception_ptr> errors_;  // one per thread

@@ -38,17 +38,11 @@
 namespace gt {
 namespace {
 
-// Returns the file from which the supervisor reads which rank failed; "" without one.
-std::string verdict_file() {
-  const char* path = std::getenv(kVerdictVariable);
-  return path != nullptr ? path : "";
-}
-
 StallOptions stall_options(const JobRequest& command) {
   const Config& config = command.loaded.config;
   return {.abort_seconds = stall_abort_seconds(command),
           .run_dir = config.run_dir(),
-          .verdict_file = verdict_file(),
+          .verdict = report_verdict,
           .print = {},
           .dump_requests = dump_requests,
           .stacks = watched_stacks,
@@ -78,8 +72,7 @@ void print_error(const std::exception& e, const Config& config, int rank, int wo
     who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), coordinates(config.parallel, rank));
   }
   fmt::print(stderr, "gpttrain: {}{}\n", who, no_thread(e) ? no_thread_text() : printable_lines(e.what()));
-  const std::string what = who + e.what(), file = verdict_file();
-  if (code_of(e) == Exit::kHardware && !file.empty()) std::ofstream(file) << what.substr(0, what.find('\n')) << "\n";
+  if (code_of(e) == Exit::kHardware) report_verdict(who + e.what());
 }
 
 Exit run_threads(const JobRequest& command, const std::function<Exit(GroupFactory&)>& body) {

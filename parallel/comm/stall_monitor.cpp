@@ -64,12 +64,8 @@ struct StallMonitor::Impl {
   std::string dump_folder(int64_t ticket) const {
     return cat(options.run_dir, (ticket & 1) != 0 ? "/hang-" : "/dump-", ticket >> 1);
   }
-  // Only the first verdict is kept: its consequences on other machines may read differently.
-  void write_verdict(const std::string& text) const {
-    FILE* f = options.verdict_file.empty() ? nullptr : std::fopen(options.verdict_file.c_str(), "wx");
-    if (f == nullptr) return;
-    std::fputs((text.substr(0, text.find('\n')) + "\n").c_str(), f);
-    std::fclose(f);
+  void give_verdict(const std::string& text) const {
+    if (options.verdict) options.verdict(text);
   }
   std::string diagnosis(const std::vector<RankView>& ranks, int waiter, int64_t now) const {
     return stall_text(ranks, diagnose(ranks, &board), waiter, now, host);
@@ -170,7 +166,7 @@ void StallMonitor::Impl::check_deaths(int64_t now) {
         text += cat("; waiting in ", to_string(v.wait_call), " #", v.wait_seq);
       else if (g != nullptr && g->posted + g->messages > 0)
         text += cat("; last call: ", g->label, " ", to_string(g->last));
-      write_verdict(text);
+      give_verdict(text);
       options.print(text);
       verdict = text.substr(0, text.find('\n'));
       if (options.link) options.link->report({host, verdict, ranks}, now);
@@ -257,7 +253,7 @@ void StallMonitor::Impl::end_run(const std::vector<RankView>& ranks, int waiter,
                           : cat("\n  could not be written to ", folder);
     std::this_thread::sleep_for(two_ticks);  // time for the others to write theirs
   }
-  write_verdict(verdict);
+  give_verdict(verdict);
   options.print(text);
   end_all(Exit::kHang, text);
 }
@@ -321,7 +317,7 @@ bool StallMonitor::Impl::diagnoses(int64_t now) const {
 void StallMonitor::Impl::lose(const std::string& text) {
   if (!std::exchange(lost_reported, true)) options.print(text);
   if (options.abort_seconds <= 0) return;
-  write_verdict(text);
+  give_verdict(text);
   end_all(Exit::kHang, text);
 }
 
@@ -349,7 +345,7 @@ void StallMonitor::Impl::check_nodes(int64_t now) {
   options.hub->poll(now);
   for (const auto& [rank, node] : options.hub->nodes()) {
     if (!node.report.verdict.empty() && board.head->death_reported.exchange(1) == 0) {
-      write_verdict(node.report.verdict);
+      give_verdict(node.report.verdict);
       std::this_thread::sleep_for(std::chrono::seconds(2));  // as for a rank that died here
       return end_all(Exit::kInternal, node.report.verdict);
     }

@@ -13,8 +13,10 @@ namespace gt {
 struct StallOptions {
   // comm.stall_abort_s: a wait that takes longer ends the run; at least the limit of its phase. 0: never.
   double abort_seconds = 600;
-  std::string run_dir;       // parent of hang-<unix time>/ and dump-<unix time>/; "": nothing is written
-  std::string verdict_file;  // one line about the rank that died or stalled the others; "": not written
+  std::string run_dir;  // parent of hang-<unix time>/ and dump-<unix time>/; "": nothing is written
+  // Receives what is reported of the rank that died, stalled the others or was lost, before the run ends; several ranks
+  // may report, of which the first to do so is right: the others may see its consequences.
+  std::function<void(const std::string&)> verdict = {};
   double tick_seconds = 0.25;
   std::function<void(const std::string&)> print;  // default: one write to standard error
   // Returns how often a dump was requested from this process; each request dumps all ranks of the machine, and each

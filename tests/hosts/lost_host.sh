@@ -29,3 +29,21 @@ grep -q '^gpttrain: the run ended with .*; restart 1 of 5 in 0 s, from step 40 '
 "$gpttrain" ckpt diff runs/x runs/calm >diff.txt || { cat diff.txt; fail "not bitwise the undisturbed run"; }
 for host in node1 node3; do ! on $host pgrep -af '(orted|mpirun|gpttrain) ' || fail "left behind on $host"; done
 echo "node2 was named, node3 took over from step 40, final state bitwise that of the undisturbed run"
+
+boot node2
+printf '%s slots=1\n' node3 node2 >hosts.txt  # node1 starts them and has no rank
+# shellcheck disable=SC2086
+on node1 timeout -s KILL 200 "$gpttrain" $model --launch.hostfile hosts.txt --log.name plain --train.steps 100000 \
+  --fault.inject delay@step:ms=50 >out.txt 2>&1 &
+job=$!
+for _ in $(seq 600); do [ -e runs/plain/checkpoints/step-000000040 ] && break; sleep 0.1; done
+[ -e runs/plain/checkpoints/step-000000040 ] || fail "no checkpoint of step 40 within 60 s"
+power_off node2
+lost=$SECONDS
+wait $job
+code=$?
+[ $code = 124 ] || fail "the job without a supervisor ended with $code"
+grep -q '^gpttrain: lost: no sign of life from rank 1 (node2' out.txt || fail "the machine is not named"
+! grep -q 'Process received signal' out.txt || fail "mpirun's crash is shown"
+for host in node1 node3; do ! on $host pgrep -af '(orted|mpirun|gpttrain) ' || fail "left behind on $host"; done
+echo "without a supervisor the job ended $((SECONDS - lost)) s after the loss of node2, which it named"

@@ -146,7 +146,7 @@ TEST_CASE("mpirun receives the hosts with their slots, and uses ssh when one of 
   CHECK_THAT(line({{"localhost", {0, 1}}}), Contains("-H localhost:2 --tag-output --mca a b -n 3 gpttrain --x"));
   CHECK_THAT(line({{"localhost", {0, 1}}, {"far", {4}}}),
              Contains("-H localhost:2,far:1 -x GPTTRAIN_LAUNCHED") &&
-                 Contains("-x GPTTRAIN_SLOTS -x GPTTRAIN_START_REPORTS -x NAME --tag-output"));
+                 Contains("-x GPTTRAIN_SLOTS -x GPTTRAIN_REPORTS -x NAME --tag-output"));
 }
 
 TEST_CASE("only machines with ranks are used, and a machine is named with its ranks") {

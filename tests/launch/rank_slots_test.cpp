@@ -174,16 +174,14 @@ TEST_CASE("ranks on other machines receive the variables, their slots and the po
   options.hosts = {{"far0", {1, 3}}, {"far1", {0}}};
   options.ssh_port = 2222;
   options.variables = {{"GT_COLOUR", "deep blue"}};
-  options.verdict_file = "/some/where";
   CHECK(
       launch_ranks(
           3,
-          {"-c", "echo $OMPI_COMM_WORLD_RANK $FAR $GPTTRAIN_LAUNCHED $GPTTRAIN_SLOTS $GT_COLOUR $GPTTRAIN_VERDICT >> " +
+          {"-c", "echo $OMPI_COMM_WORLD_RANK $FAR $GPTTRAIN_LAUNCHED $GPTTRAIN_SLOTS $GT_COLOUR $GPTTRAIN_REPORTS >> " +
                      (dir / "out")},
           options) == 0);
-  CHECK(lines_of(dir / "out") == std::vector<std::string>{"0 far0 1 1,3;0 deep blue /some/where",
-                                                          "1 far0 1 1,3;0 deep blue /some/where",
-                                                          "2 far1 1 1,3;0 deep blue /some/where"});
+  CHECK(lines_of(dir / "out") == std::vector<std::string>{"0 far0 1 1,3;0 deep blue 2", "1 far0 1 1,3;0 deep blue 2",
+                                                          "2 far1 1 1,3;0 deep blue 2"});
   const auto calls = lines_of(dir / "ssh.log");
   REQUIRE(calls.size() == 2);
   CHECK_THAT(calls[0], Contains("-p 2222 far0"));

@@ -74,35 +74,33 @@ TEST_CASE("SIGTERM to the launcher becomes SIGUSR1 for the ranks, which save and
 }
 
 TEST_CASE("a job that does not end after its verdict is killed, with the verdict's code", "[R11][R12]") {
-  for (const auto& [text, code] : {std::pair{"stalled: x", 124}, std::pair{"rank 1 died", 70}}) {
-    const std::string verdict = temp_file();
+  for (const auto& [starter, text, code] :
+       {std::tuple{Starter::kNone, "stalled: x", 124}, std::tuple{Starter::kFork, "rank 1 died", 70}}) {
     JobCommand job;
-    job.starter = Starter::kNone;
-    job.words = {"/bin/sh", "-c", "echo '" + std::string(text) + "' >" + verdict + "; trap '' USR1; exec sleep 100"};
-    job.verdict_file = verdict;
+    job.starter = starter;
+    job.limits.world = 1;
+    job.words = {"/bin/sh", "-c",
+                 "printf '\\036gpttrain-report verdict " + std::string(text) +
+                     "\\n' >&$GPTTRAIN_REPORTS; trap '' USR1; exec sleep 100"};
     job.verdict_grace_s = 1;
     const auto begin = std::chrono::steady_clock::now();
     const SignalGate gate;
     const JobEnd end = run_job(job, gate, 300);
-    std::filesystem::remove(verdict);
     CHECK(end.code == code);
+    CHECK(end.verdict == text);
     CHECK(end.stopped == 0);
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
   }
 }
 
 TEST_CASE("a rank that stops before it reports its start is named", "[R12]") {
-  const std::string verdict = temp_file();
   JobCommand job;
   job.words = {"/bin/sh", "-c", "[ $RANK = 1 ] && kill -STOP $$; exec sleep 100"};
   job.limits.world = 2, job.limits.frozen_abort_s = 1;
-  job.verdict_file = verdict;
   const SignalGate gate;
   const JobEnd end = run_job(job, gate, 300);
-  const std::string text = read_all(verdict);
-  std::filesystem::remove(verdict);
   CHECK(end.code == 124);
-  CHECK_THAT(text, Catch::Contains("rank 1 (") && Catch::Contains("is stopped"));
+  CHECK_THAT(end.verdict, Catch::Contains("rank 1 (") && Catch::Contains("is stopped"));
 }
 
 TEST_CASE("the cause of a failure is the rank that died of a signal and the others have time to end") {

@@ -36,12 +36,11 @@ std::string through(LauncherOutput& output, F&& body) {
   const pid_t child = fork();
   if (child == 0) {
     output.redirect_child();
-    setenv(kStartReports, "1", 1);
     body();
     _exit(0);
   }
   dup2(ends[1], STDERR_FILENO);
-  output.start();
+  output.start(child);
   waitpid(child, nullptr, 0);
   output.finish();
   dup2(before, STDERR_FILENO);
@@ -80,6 +79,21 @@ TEST_CASE("reports of ranks are filtered out of their output, all else is forwar
   CHECK(output.error().text.empty());
 }
 
+TEST_CASE("the first verdict counts and what mpirun says of its own end after it is left out") {
+  LauncherOutput output;
+  const std::string out = through(output, [] {
+    const std::string crash = cat("[node1:0", getpid(), "] *** Process received signal ***\n");
+    print(crash);
+    report_verdict("lost: node2\nmore");
+    report_verdict("rank 0 died");
+    print("mpirun: abort is already in progress...hit ctrl-c again to forcibly terminate\n\n" + crash);
+    print("[node1:1] *** Process received signal ***\nthe end\n");
+  });
+  CHECK(output.verdict() == "lost: node2");
+  CHECK_THAT(out.substr(0, out.find('\n')), Contains("Process received signal"));
+  CHECK(out.substr(out.find('\n') + 1) == "[node1:1] *** Process received signal ***\nthe end\n");
+}
+
 TEST_CASE("an error shared by several ranks of a machine is printed once, with the machine and the ranks") {
   LauncherOutput output;
   const std::string out = through(output, [] {
@@ -88,7 +102,6 @@ TEST_CASE("an error shared by several ranks of a machine is printed once, with t
   });
   CHECK(out ==
         cat("gpttrain: ", host_name(), ", ranks 2, 3: data.train: local/x.bin: no such file\nnothing was started\n"));
-  unsetenv(kStartReports);
   CHECK_FALSE(report_failed(2, "x"));
 }
 

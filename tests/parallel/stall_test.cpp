@@ -306,11 +306,11 @@ TEST_CASE("a process is checked only inside its PID namespace", "[R11]") {
     other.pid_namespace.store(here ? pid_namespace() : pid_namespace() + 1);  // another container of this machine
     other.beat.store(steady_ns());
     std::mutex mutex;
-    std::string reports;
+    std::string reports, verdict;
     std::atomic<bool> ended{false};
     StallOptions options;
     options.tick_seconds = 0.01;
-    options.verdict_file = (std::filesystem::temp_directory_path() / cat("gpt_verdict_", getpid())).string();
+    options.verdict = [&](const std::string& text) { verdict = text; };
     options.print = [&](const std::string& text) {
       const std::lock_guard lock(mutex);
       reports += text;
@@ -323,9 +323,6 @@ TEST_CASE("a process is checked only inside its PID namespace", "[R11]") {
     INFO(reports);
     CHECK(ended == here);
     CHECK(has(reports, "rank 1 ") == here);
-    std::string verdict;
-    std::getline(std::ifstream(options.verdict_file), verdict);
     CHECK(has(verdict, " died: ") == here);
-    std::filesystem::remove(options.verdict_file);
   }
 }

@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kMark =
     "\x1e"
-    "gpttrain-start ";                   // a control character, never in ordinary text
+    "gpttrain-report ";                  // a control character, never in ordinary text
 constexpr char kNewline = '\x1f';        // line separator inside a one-line report
 constexpr size_t kLongestReport = 3000;  // mpirun forwards 4096 bytes at a time
 constexpr size_t kLongestBlock = 8192;   // mpirun's blocks have some hundred bytes
@@ -47,23 +47,28 @@ std::string word_after(const std::string& text, const std::string& label) {
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
+// Returns false if no parent reads reports.
+bool report(const std::string& line) {
+  const char* descriptor = std::getenv(kReportsVariable);
+  if (descriptor == nullptr) return false;
+  write_all(std::atoi(descriptor), cat(kMark, line, "\n"));
+  return true;
+}
+
 }  // namespace
 
-void report_start(int rank) {
-  if (std::getenv(kStartReports) == nullptr) return;
-  write_all(STDERR_FILENO, cat(kMark, rank, " ", getpid(), " ", pid_namespace(), " ", host_name(), "\n"));
-}
+void report_start(int rank) { report(cat(rank, " ", getpid(), " ", pid_namespace(), " ", host_name())); }
 
-void report_started() {
-  if (std::getenv(kStartReports) != nullptr) write_all(STDERR_FILENO, cat(kMark, "all\n"));
-}
+void report_started() { report("all"); }
 
 bool report_failed(int rank, const std::string& what) {
-  if (std::getenv(kStartReports) == nullptr) return false;
   std::string line = what.substr(0, kLongestReport);
   std::replace(line.begin(), line.end(), '\n', kNewline);
-  write_all(STDERR_FILENO, cat(kMark, "failed ", rank, " ", host_name(), " ", line, "\n"));
-  return true;
+  return report(cat("failed ", rank, " ", host_name(), " ", line));
+}
+
+void report_verdict(const std::string& what) {
+  report(cat("verdict ", what.substr(0, std::min(what.find('\n'), kLongestReport))));
 }
 
 LauncherBlock read_block(const std::string& text) {
@@ -105,11 +110,20 @@ LauncherOutput::~LauncherOutput() {
 }
 
 void LauncherOutput::redirect_child() const {
-  if (write_ >= 0) dup2(write_, STDERR_FILENO);
+  if (write_ < 0) return;
+  dup2(write_, STDERR_FILENO);
+  setenv(kReportsVariable, std::to_string(STDERR_FILENO).c_str(), 1);
 }
 
-void LauncherOutput::start() {
+void LauncherOutput::pass_to_child() const {
+  if (write_ < 0) return;
+  fcntl(write_, F_SETFD, 0);
+  setenv(kReportsVariable, std::to_string(write_).c_str(), 1);
+}
+
+void LauncherOutput::start(pid_t child) {
   if (read_ < 0) return;
+  child_ = child;
   close(write_);
   write_ = -1;
   thread_ = std::thread([this] { run(); });
@@ -149,6 +163,15 @@ void LauncherOutput::run() {
   print_failures();
 }
 
+// mpirun that waits for a lost machine in vain and is told to end crashes at times (Open MPI 4.1, PMIx_Finalize), which
+// says nothing about the job: returns whether the line is of that.
+bool LauncherOutput::ends_badly(const std::string& line) const {
+  if (verdict_.empty()) return false;
+  if (line == "\n" || has(line, "mpirun: abort is already in progress")) return true;
+  const size_t colon = line.find(':');
+  return line[0] == '[' && colon != std::string::npos && std::atoi(line.c_str() + colon + 1) == child_;
+}
+
 void LauncherOutput::process_line(const std::string& line) {
   if (const size_t mark = line.find(kMark); mark != std::string::npos) {
     const std::string before = line.substr(0, mark);
@@ -158,6 +181,7 @@ void LauncherOutput::process_line(const std::string& line) {
   for (const char* noise : {"mpirun: Forwarding signal", "plm:rsh: Warning: setpgid", "has sent help message",
                             "have sent help message", "orte_base_help_aggregate"})  // also refers to suppressed blocks
     if (has(line, noise)) return;
+  if (ends_badly(line)) return;
   const bool edge = dashes(line.substr(0, line.find_last_not_of("\r\n") + 1));
   if (!edge && (!in_block_ || line.rfind("gpttrain: ", 0) == 0)) return forward(line);
   block_ += line;
@@ -190,6 +214,8 @@ void LauncherOutput::process_report(const std::string& line) {
     std::getline(in >> std::ws, text);
     std::replace(text.begin(), text.end(), kNewline, '\n');
     failed_[{host, text}].push_back(rank);
+  } else if (first == "verdict") {
+    if (verdict_.empty()) std::getline(in >> std::ws, verdict_);
   } else {
     StartedRank r;
     in >> r.pid >> r.pid_namespace >> r.host;
@@ -220,6 +246,11 @@ bool LauncherOutput::started() const {
 LauncherError LauncherOutput::error() const {
   const std::lock_guard lock(mutex_);
   return error_;
+}
+
+std::string LauncherOutput::verdict() const {
+  const std::lock_guard lock(mutex_);
+  return verdict_;
 }
 
 }  // namespace gt

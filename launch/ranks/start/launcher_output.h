@@ -1,6 +1,9 @@
-// Filter for the standard error of a launcher and its ranks. Start reports of ranks are consumed, the launcher's own
-// failure messages are condensed to one line, all other output is forwarded unchanged.
+// Filter for the standard error of a launcher and its ranks. Reports of ranks to their parent are consumed, the
+// launcher's own failure messages are condensed to one line, all other output is forwarded unchanged. The reports need
+// no path that both sides can write: they also arrive from ranks on other machines.
 #pragma once
+#include <sys/types.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,8 +15,8 @@
 
 namespace gt {
 
-// Set in the environment of ranks whose parent reads their reports.
-constexpr const char* kStartReports = "GPTTRAIN_START_REPORTS";
+// Set in the environment of ranks whose parent reads their reports: the descriptor to write them to.
+constexpr const char* kReportsVariable = "GPTTRAIN_REPORTS";
 
 // Called by a rank before MPI_Init, and by rank 0 once all ranks have passed MPI_Init. No effect without a reading
 // parent.
@@ -22,6 +25,9 @@ void report_started();
 // Called by a rank that fails before MPI_Init; the parent prints identical messages of a machine's ranks once. Returns
 // false if there is no such parent.
 bool report_failed(int rank, const std::string& what);
+// Called when a rank died, stalls the others or was lost: what happened, of which the first line is reported. The
+// parent then ends the job if it does not end by itself, as mpirun does not while a lost machine is silent.
+void report_verdict(const std::string& what);
 
 struct StartedRank {
   std::string host;
@@ -50,22 +56,28 @@ class LauncherOutput {
   LauncherOutput(const LauncherOutput&) = delete;
   LauncherOutput& operator=(const LauncherOutput&) = delete;
 
-  void redirect_child() const;  // redirects the child's standard error to the pipe
-  void start();                 // in the parent, after fork
-  void finish();                // forwards the output so far and stops reading
+  // In the child: redirects its standard error to the pipe, from which the ranks' launcher passes on their reports...
+  void redirect_child() const;
+  // ... or leaves it alone and keeps the pipe open for the reports only.
+  void pass_to_child() const;
+  void start(pid_t child);  // in the parent, after fork
+  void finish();            // forwards the output so far and stops reading
   bool reads() const { return read_ >= 0; }
 
   std::map<int, StartedRank> begun() const;  // by rank
   bool started() const;                      // all ranks have passed MPI_Init
   LauncherError error() const;               // the first error
+  std::string verdict() const;               // the first one: later ones may be its consequences; "": none
 
  private:
   void run();
   void process_line(const std::string& line);
+  bool ends_badly(const std::string& line) const;
   void process_report(const std::string& line);
   void print_failures() const;
   void forward(const std::string& text) const;
 
+  pid_t child_ = 0;
   int read_ = -1, write_ = -1, wake_[2] = {-1, -1};
   std::string block_;
   bool in_block_ = false;
@@ -74,6 +86,7 @@ class LauncherOutput {
   bool started_ = false;
   std::map<std::pair<std::string, std::string>, std::vector<int>> failed_;  // (host, text) → ranks
   LauncherError error_;
+  std::string verdict_;
   std::thread thread_;
 };
 

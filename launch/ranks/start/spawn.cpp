@@ -104,10 +104,7 @@ int pending_stop(pid_t pid) {
   }
   signal(SIGUSR2, SIG_IGN);  // stack dump request; must not kill ranks without a handler yet
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
-  if (job.starter != Starter::kNone) {
-    output.redirect_child();
-    if (output.reads()) setenv(kStartReports, "1", 1);
-  }
+  job.starter != Starter::kNone ? output.redirect_child() : output.pass_to_child();
   for (const auto& [name, value] : job.variables) setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 0);
   if (job.starter == Starter::kFork) _exit(run_local_ranks(job.limits.world, job.words, mask));
@@ -132,9 +129,9 @@ void append_words(std::vector<std::string>& command, const std::string& text) {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-// Exit code of a job that was ended because of its verdict file.
-int code_of_verdict(const std::string& file) {
-  const std::string text = read_if_there(file), word = text.substr(0, text.find_first_of(" \n"));
+// Exit code of a job that was ended because of its verdict.
+int code_of_verdict(const std::string& text) {
+  const std::string word = text.substr(0, text.find(' '));
   return static_cast<int>(word == "stalled:" || word == "lost:" ? Exit::kHang : Exit::kInternal);
 }
 
@@ -175,6 +172,8 @@ class ChildSupervisor {
     }
   }
   bool recalled() const { return recalled_; }
+  // Why this process ended the job before it had started; "" otherwise.
+  std::string why_late() const { return late_ ? late_->why : ""; }
   // Whether the exit code was chosen by this process and not by the child.
   bool ours() const { return ours_; }
 
@@ -186,7 +185,7 @@ class ChildSupervisor {
     if (first_ != 0 && !ending_ && code == 128 + SIGUSR1 && (!output_.started() || !job_.resumable))
       return ours_ = true, JobEnd{job_.resumable ? static_cast<int>(Exit::kInterrupted) : 128 + first_, first_};
     if (late_) return {late_->code, first_};
-    if (ending_ && verdict_found_ && first_ == 0) return {code_of_verdict(job_.verdict_file), 0};
+    if (ending_ && verdict_found_ && first_ == 0) return {code_of_verdict(output_.verdict()), 0};
     return {ending_ && first_ != 0 ? 128 + first_ : code, first_};
   }
 
@@ -235,12 +234,11 @@ class ChildSupervisor {
     late_ = watch_.check(begun, started, seconds_now());
     if (!late_) return;
     fmt::print(stderr, "gpttrain: {}\n", late_->why);
-    if (!job_.verdict_file.empty()) std::ofstream(job_.verdict_file) << late_->why << "\n";
     end_now();
   }
 
   void poll_verdict() {
-    if (verdict_found_ || job_.verdict_file.empty() || access(job_.verdict_file.c_str(), F_OK) != 0) return;
+    if (verdict_found_ || output_.verdict().empty()) return;
     verdict_found_ = true;
     deadline_ = std::min(deadline_, Clock::now() + std::chrono::seconds(job_.verdict_grace_s));
   }
@@ -317,9 +315,8 @@ std::vector<std::string> mpirun_command(int world, const std::string& mpirun, co
     command.insert(command.end(), {"-H", list});
   }
   if (!is_local_only(options.hosts)) {  // ssh forwards no environment
-    for (const char* name : {"GPTTRAIN_LAUNCHED", "GPTTRAIN_COLUMNS", kSlotsVariable, kStartReports})
+    for (const char* name : {"GPTTRAIN_LAUNCHED", "GPTTRAIN_COLUMNS", kSlotsVariable, kReportsVariable})
       command.insert(command.end(), {"-x", name});
-    if (!options.verdict_file.empty()) command.insert(command.end(), {"-x", kVerdictVariable});
     for (const auto& [name, value] : options.variables) command.insert(command.end(), {"-x", name});
   }
   append_words(command, options.launcher_args);
@@ -417,7 +414,6 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   job.starter = here ? Starter::kNone : fork ? Starter::kFork : options.slurm ? Starter::kSrun : Starter::kMpirun;
   job.variables = options.variables;
   job.threads = options.threads;
-  job.verdict_file = options.verdict_file;
   job.resumable = options.resumable;
   std::string program = options.program;
   if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
@@ -432,7 +428,6 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   // Slurm orders machines itself and assigns their GPUs.
   if (!options.hosts.empty() && !here && !options.slurm)
     job.environment.emplace_back(kSlotsVariable, slots_text(options.hosts));
-  if (!options.verdict_file.empty()) job.environment.emplace_back(kVerdictVariable, options.verdict_file);
   return job;
 }
 
@@ -476,7 +471,7 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   if (child == 0) run_child(job, output, gate.before(), parent);
   GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
   setpgid(child, child);  // in parent and child, whichever runs first
-  if (!here) output.start();
+  output.start(child);
   ChildSupervisor done(child, job, output, grace_s);
   JobEnd end = done.until_end(gate);
   end.recalled = done.recalled();
@@ -484,6 +479,7 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   end_orphans();
   output.finish();
   end.started = here || output.started();
+  end.verdict = done.why_late().empty() ? output.verdict() : done.why_late();
   if (!done.ours() && !here) {
     const LauncherEnd known = code_of_launcher(end.code, output.started(), output.error());
     if (!known.text.empty()) fmt::print(stderr, "gpttrain: {}\n", known.text);

@@ -16,8 +16,6 @@
 
 namespace gt {
 
-constexpr const char* kVerdictVariable = "GPTTRAIN_VERDICT";
-
 struct SpawnOptions {
   std::string program;  // default: /proc/self/exe, resolved
   int grace_s = 300;    // from the first signal to forced termination
@@ -33,7 +31,6 @@ struct SpawnOptions {
   double start_timeout_s = 0;      // launch.start_timeout_s
   int threads = 1;                 // compute threads per rank
   double stall_abort_s = 600;      // a process stopped for this long ends the job; 0: never
-  std::string verdict_file = {};   // where ranks record which rank failed; "": nowhere
   bool resumable = true;           // a stopped job ends with kInterrupted because it can resume; otherwise 128 + signal
 };
 struct Config;
@@ -70,8 +67,7 @@ struct JobCommand {
   std::vector<std::string> words;  // words[0]: the path of the launcher, or of the program if there is none
   Variables environment;           // set unless already set
   Variables variables = {};        // set always
-  std::string verdict_file = {};   // SpawnOptions::verdict_file
-  int verdict_grace_s = 7;         // time for the job to end after it appears
+  int verdict_grace_s = 7;         // time for the job to end after its verdict
   StartLimits limits = {};
   int threads = 1;        // of a rank
   bool resumable = true;  // SpawnOptions::resumable
@@ -86,14 +82,14 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
 std::string command_line(const JobCommand&);
 
 struct JobEnd {
-  int code = 0;           // of the first rank that failed, 128 + n for a signal; 0: success
-  int stopped = 0;        // first stop signal received by this process; 0: none
-  bool recalled = false;  // stopped because JobCommand::recall requested it
-  bool started = false;   // all ranks are known to be connected
+  int code = 0;              // of the first rank that failed, 128 + n for a signal; 0: success
+  int stopped = 0;           // first stop signal received by this process; 0: none
+  bool recalled = false;     // stopped because JobCommand::recall requested it
+  bool started = false;      // all ranks are known to be connected
+  std::string verdict = {};  // one line about the rank or machine that failed, if ranks reported it; "": none
 };
 // Runs one job to its end. The first stop signal is forwarded as SIGUSR1; a second one, or grace_s after the first,
-// terminates the job. So does verdict_grace_s after the verdict file appeared, since mpirun would wait for a lost
-// machine.
+// terminates the job. So does verdict_grace_s after its ranks' verdict, since mpirun would wait for a lost machine.
 JobEnd run_job(const JobCommand&, const SignalGate&, int grace_s);
 
 // Return the commands that start `world` ranks; separate from launch_ranks for testing. mpirun forwards the variables

@@ -93,14 +93,10 @@ class Supervisor {
   Commit newest() const { return commits().empty() ? Commit() : commits().front(); }
   int64_t last_logged_step() const;
   time_t last_log_time() const;
-  std::string read_verdict() const;
   void note(const AttemptEnd&, const RestartDecision&, const std::string& suspect, const Commit& before,
             const Commit& after, double lost) const;
   void append_record(const Json&) const;                // to restarts.jsonl
   bool pause(const SignalGate&, double seconds) const;  // false: stopped by a signal
-  // One file per attempt: a rank of an earlier attempt, cut off on its machine, may write its verdict much later.
-  std::string verdict_file() const { return fmt::format("{}/.verdict-{}-{}", config_.run_dir(), getpid(), attempt_); }
-  void remove_verdicts() const;
 
   const JobRequest& command_;
   const Config& config_;
@@ -133,7 +129,6 @@ JobCommand Supervisor::job() const {
   SpawnOptions options = spawn_options(config_);
   options.hosts = reachable_hosts();
   options.stall_abort_s = stall_abort_seconds(command_);
-  options.verdict_file = fs::absolute(verdict_file()).string();
   if (copies_) options.variables.emplace_back(kCopiesVariable, to_text(*copies_));
   const bool alone = config_.world() == 1 && is_local_only(options.hosts);
   JobCommand out = job_command(world(), alone || config_.launch.ranks == "threads", words, options);
@@ -354,20 +349,6 @@ void Supervisor::remove_copies(bool everywhere) const {
   run_on_hosts(names, "rm -rf " + folder, static_cast<int>(config_.launch.ssh_port), kLimitSeconds);
 }
 
-std::string Supervisor::read_verdict() const {
-  const std::string text = read_if_there(verdict_file());
-  remove_verdicts();
-  return text.substr(0, text.find('\n'));
-}
-
-void Supervisor::remove_verdicts() const {
-  std::error_code ec;
-  std::vector<fs::path> found;
-  for (const auto& e : fs::directory_iterator(config_.run_dir(), ec))
-    if (e.path().filename().string().rfind(".verdict-", 0) == 0) found.push_back(e.path());
-  for (const fs::path& p : found) fs::remove(p, ec);
-}
-
 void Supervisor::note(const AttemptEnd& end, const RestartDecision& d, const std::string& suspect, const Commit& before,
                       const Commit& after, double lost) const {
   const auto step = [](int64_t n) { return n < 0 ? Json(nullptr) : Json(n); };
@@ -436,7 +417,7 @@ int Supervisor::run_attempts() {
     const auto begin = Clock::now();
     const time_t begun = std::time(nullptr);
     const JobEnd job_end = run_job(job(), gate, static_cast<int>(config_.launch.grace_s));
-    std::string suspect = read_verdict();
+    std::string suspect = job_end.verdict;
     const Commit after = newest();
     const bool newer = after.step >= 0 && (after.step != before.step || after.inode != before.inode);
     committed_ = committed_ || (after.step >= 0 && (after.step != at_start.step || after.inode != at_start.inode));

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/block_stream.h"
-#include "checkpoint/retention.h"
+#include "checkpoint/format/block_stream.h"
+#include "checkpoint/store/retention.h"
 #include "kernels/core/device.h"
 #include "parallel/mesh.h"
 #include "parallel/zero/shard_view.h"

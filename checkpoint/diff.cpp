@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/state_json.h"
+#include "checkpoint/format/state_json.h"
 #include "checkpoint/step_reader.h"
 
 namespace gt {

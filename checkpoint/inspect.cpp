@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/shard_reader.h"
-#include "checkpoint/state_json.h"
-#include "checkpoint/steps.h"
+#include "checkpoint/format/shard_reader.h"
+#include "checkpoint/format/state_json.h"
+#include "checkpoint/store/steps.h"
 #include "kernels/core/text.h"
 
 namespace gt {

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/shard_reader.h"
-#include "checkpoint/steps.h"
+#include "checkpoint/format/shard_reader.h"
+#include "checkpoint/store/steps.h"
 #include "checkpoint/world.h"
 
 namespace gt {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/vfs.h"
+#include "checkpoint/store/vfs.h"
 
 namespace gt {
 

@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "checkpoint/world.h"
 
 namespace gt {

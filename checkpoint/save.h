@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/index_h5.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/shard_writer.h"
-#include "checkpoint/vfs.h"
+#include "checkpoint/format/index_h5.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/format/shard_writer.h"
+#include "checkpoint/store/vfs.h"
 
 namespace gt {
 

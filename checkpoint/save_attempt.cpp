@@ -1,12 +1,12 @@
 #include <cstring>
 #include <filesystem>
 
+#include "checkpoint/format/shard_reader.h"
+#include "checkpoint/format/shard_writer.h"
 #include "checkpoint/save.h"
-#include "checkpoint/shard_reader.h"
-#include "checkpoint/shard_writer.h"
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "checkpoint/world.h"
-#include "kernels/core/sha256.h"
+#include "kernels/core/hash/sha256.h"
 
 namespace gt {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "checkpoint/shard_reader.h"
+#include "checkpoint/format/shard_reader.h"
 
 namespace gt {
 

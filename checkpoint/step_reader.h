@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/manifest.h"
-#include "checkpoint/steps.h"
-#include "checkpoint/vfs.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/store/steps.h"
+#include "checkpoint/store/vfs.h"
 
 namespace gt {
 

@@ -8,11 +8,11 @@
 #include <map>
 #include <numeric>
 
-#include "checkpoint/h5_gate.h"
-#include "checkpoint/shard_reader.h"
-#include "checkpoint/steps.h"
-#include "kernels/core/crc32c.h"
-#include "kernels/core/sha256.h"
+#include "checkpoint/format/h5_gate.h"
+#include "checkpoint/format/shard_reader.h"
+#include "checkpoint/store/steps.h"
+#include "kernels/core/hash/crc32c.h"
+#include "kernels/core/hash/sha256.h"
 
 namespace gt {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/vfs.h"
+#include "checkpoint/store/vfs.h"
 
 namespace gt {
 

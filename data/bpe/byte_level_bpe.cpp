@@ -5,7 +5,7 @@
 #include "data/bpe/byte_alphabet.h"
 #include "data/bpe/nfc.h"
 #include "data/bpe/tokenizer_config.h"
-#include "data/utf8.h"
+#include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
 
 namespace gt {

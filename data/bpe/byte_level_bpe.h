@@ -1,5 +1,5 @@
 // Byte-level BPE of a tokenizer.json (GPT-2, Llama 3, Qwen): added tokens, NFC, words by pattern, byte merges. Ids
-// equal those of Hugging Face's tokenizers (tests/launch/tokenizer_json_test.cpp).
+// equal those of Hugging Face's tokenizers (tests/launch/models/tokenizer_json_test.cpp).
 #pragma once
 #include <array>
 #include <string>
@@ -10,7 +10,7 @@
 #include "data/bpe/added_tokens.h"
 #include "data/bpe/bpe_merges.h"
 #include "data/bpe/pre_tokenizer.h"
-#include "data/tokenizer_model.h"
+#include "data/tokenizer/tokenizer_model.h"
 
 namespace gt {
 

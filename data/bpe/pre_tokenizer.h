@@ -6,7 +6,7 @@
 
 #include "data/bpe/regex.h"
 #include "data/bpe/tokenizer_json.h"
-#include "data/tokenizer_model.h"
+#include "data/tokenizer/tokenizer_model.h"
 
 namespace gt {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "data/bpe/byte_alphabet.h"
-#include "kernels/core/base64.h"
 #include "kernels/core/check.h"
+#include "kernels/core/hash/base64.h"
 
 namespace gt {
 namespace {

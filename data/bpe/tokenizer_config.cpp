@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "data/shallow_json.h"
-#include "data/tokenizer_files.h"
+#include "data/prepare/shallow_json.h"
+#include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
 
 namespace gt {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "data/bpe/tokenizer_json.h"
-#include "data/tokenizer_model.h"
+#include "data/tokenizer/tokenizer_model.h"
 
 namespace gt {
 

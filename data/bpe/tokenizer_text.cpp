@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "data/tokenizer_files.h"
+#include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
 
 namespace gt {

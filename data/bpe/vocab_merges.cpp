@@ -4,7 +4,7 @@
 
 #include "data/bpe/tokenizer_config.h"
 #include "data/bpe/tokenizer_text.h"
-#include "data/utf8.h"
+#include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
 
 namespace gt {

@@ -13,7 +13,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/threads/thread_group.h"
 
 namespace gt::tour {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/core/state_hash.h"
+#include "kernels/core/hash/state_hash.h"
 
 namespace gt {
 

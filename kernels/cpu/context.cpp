@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <new>
 
-#include "kernels/cpu/gemm_cache.h"
+#include "kernels/cpu/gemm/gemm_cache.h"
 
 namespace gt::cpu {
 

@@ -12,7 +12,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/table.h"
 
 namespace gt::cpu {

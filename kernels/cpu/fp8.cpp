@@ -4,13 +4,13 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/fp8_tile.h"
-#include "kernels/cpu/gemm_epilogue.h"
+#include "kernels/cpu/gemm/gemm_epilogue.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/cast_16bit.h"
+#include "kernels/cpu/simd/fp8_tile.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace gt::cpu {
 namespace {

@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/cast_16bit.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace gt::cpu {
 namespace {

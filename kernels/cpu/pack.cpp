@@ -1,6 +1,6 @@
 // Packs right-hand sides of GEMM into the layout that the tile kernels read.
 #include "kernels/core/memory.h"
-#include "kernels/cpu/gemm_cache.h"
+#include "kernels/cpu/gemm/gemm_cache.h"
 
 namespace gt::cpu {
 namespace {

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/cast_16bit.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/segments.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/cast_16bit.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace gt::cpu {
 namespace {

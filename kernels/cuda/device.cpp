@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "kernels/cuda/attention_choice.h"
+#include "kernels/cuda/attention/attention_choice.h"
 #include "kernels/cuda/context.h"
 
 namespace gt::cuda {

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/attention_choice.h"
+#include "kernels/cuda/attention/attention_choice.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/gemm_choices.h"
+#include "kernels/cuda/gemm/gemm_choices.h"
 #include "kernels/cuda/nvml.h"
 
 namespace gt::cuda {

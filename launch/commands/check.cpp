@@ -7,8 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "data/token_file.h"
-#include "data/tokenizer_files.h"
+#include "data/tokenizer/tokenizer_files.h"
+#include "data/tokens/token_file.h"
 #include "kernels/core/host.h"
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"

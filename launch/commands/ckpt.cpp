@@ -9,9 +9,9 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/diff.h"
-#include "checkpoint/dir_lock.h"
 #include "checkpoint/inspect.h"
-#include "checkpoint/steps.h"
+#include "checkpoint/store/dir_lock.h"
+#include "checkpoint/store/steps.h"
 #include "checkpoint/verify.h"
 #include "kernels/core/text.h"
 #include "launch/commands/subcommands.h"

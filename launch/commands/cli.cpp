@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "kernels/core/check.h"
-#include "launch/commands/import.h"
 #include "launch/commands/subcommands.h"
+#include "launch/commands/weights/import.h"
 #include "launch/config/config_alias.h"
 #include "launch/config/translate/deepspeed_flags.h"
 #include "launch/config/translate/megatron_flags.h"

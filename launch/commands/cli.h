@@ -12,8 +12,8 @@
 namespace gt {
 
 // `loaded` is the job's config for train, lr, bench and verify. For eval and generate it has defaults, because the
-// checkpoint determines the model: use checkpoint_config() (launch/commands/checkpoint_config.h). Their flags have been
-// checked against Subcommand::keys and their domains.
+// checkpoint determines the model: use checkpoint_config() (launch/commands/weights/checkpoint_config.h). Their flags
+// have been checked against Subcommand::keys and their domains.
 struct Command : JobRequest {
   Exit (*run)(const Command&) = nullptr;  // nullptr: print `text` and exit with 0 (--help, --version, no arguments)
   std::string text;

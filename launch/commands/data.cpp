@@ -8,11 +8,11 @@
 #include <thread>
 #include <unordered_map>
 
-#include "data/inspect.h"
-#include "data/llmc_tokens.h"
-#include "data/prepare.h"
-#include "data/token_file.h"
-#include "data/token_meta.h"
+#include "data/prepare/prepare.h"
+#include "data/tokens/inspect.h"
+#include "data/tokens/llmc_tokens.h"
+#include "data/tokens/token_file.h"
+#include "data/tokens/token_meta.h"
 #include "kernels/core/text.h"
 #include "launch/commands/inputs.h"
 #include "launch/commands/output.h"
@@ -26,7 +26,7 @@
 namespace gt {
 namespace {
 
-// Each encoder needs 32 MB, everything else 64 MB (data/prepare.h checks it).
+// Each encoder needs 32 MB, everything else 64 MB (data/prepare/prepare.h checks it).
 int encoder_threads(const DataPrepareArgs& a) {
   if (a.threads > 0) return static_cast<int>(a.threads);
   const int64_t cores = std::max(1U, std::thread::hardware_concurrency());

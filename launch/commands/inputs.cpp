@@ -1,6 +1,6 @@
 #include "launch/commands/inputs.h"
 
-#include "data/text_source.h"
+#include "data/prepare/text_source.h"
 #include "kernels/core/check.h"
 
 namespace gt {

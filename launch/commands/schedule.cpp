@@ -9,7 +9,7 @@
 #include "kernels/core/files.h"
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
-#include "launch/config/schedule_file.h"
+#include "launch/config/values/schedule_file.h"
 #include "launch/observe/measured_times.h"
 #include "launch/observe/predict.h"
 #include "launch/observe/sinks/console.h"

@@ -13,10 +13,10 @@
 #include <filesystem>
 #include <thread>
 
-#include "data/files.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokens/files.h"
 #include "kernels/core/check.h"
-#include "kernels/core/sha256.h"
+#include "kernels/core/hash/sha256.h"
 #include "launch/config/config_check.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/ranks/stop_flag.h"

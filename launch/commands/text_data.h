@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "data/prepare.h"
+#include "data/prepare/prepare.h"
 #include "launch/commands/output.h"
 #include "launch/config/config.h"
 

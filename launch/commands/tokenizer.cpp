@@ -1,5 +1,5 @@
 // gpttrain tokenizer train, encode and decode.
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,10 +17,10 @@
 #include <sstream>
 #include <thread>
 
-#include "data/files.h"
-#include "data/text_source.h"
-#include "data/token_file.h"
-#include "data/tokenizer_train.h"
+#include "data/prepare/text_source.h"
+#include "data/tokenizer/tokenizer_train.h"
+#include "data/tokens/files.h"
+#include "data/tokens/token_file.h"
 #include "kernels/core/text.h"
 #include "launch/commands/inputs.h"
 #include "launch/commands/output.h"

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "kernels/core/text.h"
-#include "launch/commands/import.h"
 #include "launch/commands/subcommands.h"
 #include "launch/commands/text_data.h"
+#include "launch/commands/weights/import.h"
 #include "launch/observe/sinks/console.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/rank_consistency.h"

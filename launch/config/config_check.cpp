@@ -9,8 +9,8 @@
 #include <set>
 #include <tuple>
 
-#include "data/llmc_tokens.h"
-#include "data/token_file.h"
+#include "data/tokens/llmc_tokens.h"
+#include "data/tokens/token_file.h"
 #include "kernels/core/check.h"
 #include "kernels/core/text.h"
 #include "launch/config/config_batch.h"
@@ -20,9 +20,9 @@
 #include "launch/config/config_log.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
-#include "launch/config/fault_spec.h"
-#include "launch/config/schedule_file.h"
 #include "launch/config/tokenizer_advice.h"
+#include "launch/config/values/fault_spec.h"
+#include "launch/config/values/schedule_file.h"
 #include "launch/options/near_numbers.h"
 #include "launch/options/near_path.h"
 #include "launch/options/value_words.h"

@@ -1,6 +1,6 @@
 // data.curriculum: rules and conversion to a Curriculum.
 #pragma once
-#include "data/curriculum.h"
+#include "data/samples/curriculum.h"
 #include "launch/config/config.h"
 #include "launch/options/rule_context.h"
 

@@ -4,8 +4,8 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/text.h"
-#include "launch/config/endpoint.h"
-#include "launch/config/trace_window.h"
+#include "launch/config/values/endpoint.h"
+#include "launch/config/values/trace_window.h"
 
 namespace gt {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
-#include "launch/config/param_groups.h"
+#include "launch/config/values/param_groups.h"
 
 namespace gt {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "kernels/core/text.h"
 
 namespace gt {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "launch/config/param_groups.h"
-#include "launch/config/schedule_file.h"
+#include "launch/config/values/param_groups.h"
+#include "launch/config/values/schedule_file.h"
 #include "launch/engine/torch_init.h"
 #include "parallel/pipeline/partition.h"
 

@@ -1,6 +1,6 @@
 // GEMM autotuning, shared by all ranks. With device.gemm_tune auto the first rank of each GPU type times every GEMM
-// shape that any rank runs, before step 1. The other ranks take over its table (kernels/cuda/gemm_choices.h). Repeated
-// timing could choose other algorithms, so a shared table keeps replicas and resumed runs bitwise identical.
+// shape that any rank runs, before step 1. The other ranks take over its table (kernels/cuda/gemm/gemm_choices.h).
+// Repeated timing could choose other algorithms, so a shared table keeps replicas and resumed runs bitwise identical.
 #pragma once
 #include <string>
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "kernels/core/rng.h"
-#include "launch/engine/step_ops.h"
+#include "launch/engine/measure/step_ops.h"
 
 namespace gt {
 

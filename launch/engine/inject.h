@@ -1,10 +1,10 @@
-// Injects the faults of launch/config/fault_spec.h into a rank: its steps, saves, ops and tensors.
+// Injects the faults of launch/config/values/fault_spec.h into a rank: its steps, saves, ops and tensors.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
-#include "launch/config/fault_spec.h"
+#include "launch/config/values/fault_spec.h"
 #include "parallel/zero/shard_view.h"
 
 namespace gt {

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "checkpoint/world.h"
-#include "kernels/core/crc32c.h"
+#include "kernels/core/hash/crc32c.h"
 #include "kernels/core/host.h"
 #include "launch/ranks/agree.h"
 

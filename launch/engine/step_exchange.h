@@ -7,7 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/host_array.h"
 #include "kernels/core/memory.h"
-#include "launch/engine/step_times.h"
+#include "launch/engine/measure/step_times.h"
 #include "parallel/mesh.h"
 
 namespace gt {

@@ -1,7 +1,7 @@
 // Job of ranks that were started by setting variables alone: by torchrun, or by this program on one machine.
 #pragma once
 #include "launch/hosts/rank_env.h"
-#include "parallel/comm/socket_rendezvous.h"
+#include "parallel/comm/messages/socket_rendezvous.h"
 
 namespace gt {
 

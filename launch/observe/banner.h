@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/samples/dataset.h"
 #include "launch/config/config.h"
 #include "launch/observe/memory_fit.h"
 #include "launch/observe/metrics.h"

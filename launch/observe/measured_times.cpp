@@ -9,7 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "data/index_store.h"
+#include "data/tokens/index_store.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
 #include "kernels/core/json_field.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/core/tensor.h"
-#include "launch/engine/step_ops.h"
+#include "launch/engine/measure/step_ops.h"
 #include "parallel/comm/process_group.h"
 
 namespace gt {

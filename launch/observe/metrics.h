@@ -19,7 +19,7 @@
 #include <variant>
 #include <vector>
 
-#include "launch/engine/step_times.h"
+#include "launch/engine/measure/step_times.h"
 #include "launch/options/console_text.h"
 
 namespace gt {

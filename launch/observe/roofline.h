@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/engine/step_ops.h"
+#include "launch/engine/measure/step_ops.h"
 #include "launch/observe/peak_rates.h"
 
 namespace gt {

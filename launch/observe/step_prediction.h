@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/engine/step_times.h"
+#include "launch/engine/measure/step_times.h"
 #include "launch/observe/measured_times.h"
 #include "launch/observe/memory_fit.h"
 

@@ -179,7 +179,7 @@ std::string set_doubles(const Option& option, std::vector<double>& out, const st
   return out = list, "";
 }
 
-// Parses "P1 P2" or "0.7 P1 0.3 P2"; data/blend.h defines the syntax.
+// Parses "P1 P2" or "0.7 P1 0.3 P2"; data/samples/blend.h defines the syntax.
 std::string set_sources(std::vector<DataSource>& out, const std::vector<std::string>& words) {
   try {
     return out = parse_sources(words, nullptr), "";

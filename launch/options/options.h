@@ -17,7 +17,7 @@
 #include <variant>
 #include <vector>
 
-#include "data/blend.h"
+#include "data/samples/blend.h"
 #include "kernels/core/enum_names.h"
 #include "launch/options/json_text.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "parallel/comm/nccl_api.h"
+#include "parallel/comm/gpu/nccl_api.h"
 
 #if __has_include("launch/git_hash.h")
 #include "launch/git_hash.h"  // written by the build (launch/git_hash.cmake)

@@ -5,7 +5,7 @@
 #include <regex>
 
 #include "launch/config/config_optim.h"
-#include "launch/config/param_groups.h"
+#include "launch/config/values/param_groups.h"
 #include "launch/verify/layouts.h"
 #include "model/module.h"
 

@@ -1,5 +1,5 @@
 // Environment variable by which a supervisor passes the ranks of an attempt the identity of the copies of their state
-// in the machines' memory (checkpoint/peer_copies.h).
+// in the machines' memory (checkpoint/store/peer_copies.h).
 #pragma once
 #include <cstdint>
 #include <optional>

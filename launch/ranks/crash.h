@@ -1,7 +1,7 @@
 // Crash report of a process: rank, host, rank coordinates, step, current operation per process group, and stack, in one
 // write to standard error. Async-signal-safe: no allocation, locks or formatting by libraries.
 #pragma once
-#include "parallel/comm/comm_board.h"
+#include "parallel/comm/watch/comm_board.h"
 
 namespace gt {
 

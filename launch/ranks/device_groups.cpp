@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "launch/ranks/agree.h"
-#include "parallel/comm/nccl_group.h"
+#include "parallel/comm/gpu/nccl_group.h"
+#include "parallel/comm/gpu/staged_group.h"
 #include "parallel/comm/side_channel.h"
-#include "parallel/comm/staged_group.h"
 
 namespace gt {
 namespace {

@@ -11,11 +11,11 @@
 #include <numeric>
 
 #include "checkpoint/world.h"
-#include "data/dataset.h"
-#include "data/index_store.h"
+#include "data/samples/dataset.h"
+#include "data/tokens/index_store.h"
 #include "kernels/backend.h"
+#include "kernels/core/hash/sha256.h"
 #include "kernels/core/host.h"
-#include "kernels/core/sha256.h"
 #include "launch/config/config.h"
 #include "launch/options/version.h"
 #include "launch/ranks/agree.h"

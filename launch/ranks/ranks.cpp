@@ -27,12 +27,12 @@
 #include "launch/ranks/start/spawn.h"
 #include "launch/ranks/start/start_limits.h"
 #include "launch/ranks/start/start_watch.h"
-#include "parallel/comm/mpi_group.h"
+#include "parallel/comm/messages/mpi_group.h"
+#include "parallel/comm/messages/socket_address.h"
+#include "parallel/comm/messages/socket_group.h"
 #include "parallel/comm/self_group.h"
-#include "parallel/comm/socket_address.h"
-#include "parallel/comm/socket_group.h"
-#include "parallel/comm/stall_monitor.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/threads/thread_group.h"
+#include "parallel/comm/watch/stall_monitor.h"
 #include "parallel/mesh.h"
 
 namespace gt {

@@ -1,6 +1,6 @@
-// Stack dumps on SIGUSR2. The handler counts requests; the stall monitor (parallel/comm/stall_monitor.h) serves them by
-// reading the stacks of the training threads here. Signals are blocked inside GEMMs (kernels/cpu/signals_blocked.h);
-// such a thread's stack is captured when the GEMM returns.
+// Stack dumps on SIGUSR2. The handler counts requests; the stall monitor (parallel/comm/watch/stall_monitor.h) serves
+// them by reading the stacks of the training threads here. Signals are blocked inside GEMMs
+// (kernels/cpu/signals_blocked.h); such a thread's stack is captured when the GEMM returns.
 #pragma once
 #include <string>
 

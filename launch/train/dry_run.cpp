@@ -9,7 +9,7 @@
 
 #include "kernels/core/host.h"
 #include "launch/config/config_check.h"
-#include "launch/config/param_groups.h"
+#include "launch/config/values/param_groups.h"
 #include "launch/engine/engine_options.h"
 #include "launch/hosts/hostfile.h"
 #include "launch/observe/banner.h"
@@ -18,7 +18,7 @@
 #include "launch/observe/utilization.h"
 #include "launch/ranks/ranks.h"
 #include "launch/train/resume_check.h"
-#include "launch/train/run_saver.h"
+#include "launch/train/save/run_saver.h"
 #include "launch/train/training_data.h"
 
 namespace gt {

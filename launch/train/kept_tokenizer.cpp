@@ -1,8 +1,8 @@
 #include "launch/train/kept_tokenizer.h"
 
-#include "data/tokenizer_files.h"
+#include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
-#include "kernels/core/sha256.h"
+#include "kernels/core/hash/sha256.h"
 
 namespace gt {
 namespace {

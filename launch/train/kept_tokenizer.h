@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "data/token_meta.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokens/token_meta.h"
 
 namespace gt {
 

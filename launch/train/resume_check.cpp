@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "launch/train/run_saver.h"
+#include "launch/train/save/run_saver.h"
 #include "launch/train/training_data.h"
 
 namespace gt {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "data/dataset.h"
+#include "data/samples/dataset.h"
 #include "launch/config/config.h"
 
 namespace gt {

@@ -4,13 +4,13 @@
 
 #include <filesystem>
 
-#include "checkpoint/steps.h"
-#include "data/index_store.h"
+#include "checkpoint/store/steps.h"
+#include "data/tokens/index_store.h"
 #include "kernels/core/text.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/shared_folder.h"
-#include "launch/train/disk_space.h"
 #include "launch/train/resume_check.h"
+#include "launch/train/save/disk_space.h"
 
 namespace gt {
 namespace fs = std::filesystem;

@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "checkpoint/dir_lock.h"
+#include "checkpoint/store/dir_lock.h"
 #include "launch/ranks/run_file.h"
 #include "launch/train/rank_context.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "data/loader.h"
+#include "data/samples/loader.h"
 #include "launch/train/rank_context.h"
 #include "launch/train/training_data.h"
 

@@ -8,10 +8,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/core/hash/sha256.h"
 #include "kernels/core/host.h"
-#include "kernels/core/sha256.h"
 #include "kernels/core/text.h"
-#include "launch/engine/module_flops.h"
+#include "launch/engine/measure/module_flops.h"
 #include "launch/observe/banner.h"
 #include "launch/observe/predict.h"
 #include "launch/observe/rank_memory.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/engine/op_watch.h"
+#include "launch/engine/measure/op_watch.h"
 #include "launch/observe/comm_log.h"
 #include "launch/observe/data_wait.h"
 #include "launch/observe/metrics.h"

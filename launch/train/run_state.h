@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "launch/train/run_copies.h"
 #include "launch/train/run_loader.h"
+#include "launch/train/save/run_copies.h"
 
 namespace gt {
 

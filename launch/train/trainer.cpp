@@ -6,7 +6,7 @@
 
 #include "kernels/core/host.h"
 #include "kernels/core/text.h"
-#include "launch/config/param_groups.h"
+#include "launch/config/values/param_groups.h"
 #include "launch/engine/gemm_plans.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/rank_consistency.h"

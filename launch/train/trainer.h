@@ -3,7 +3,7 @@
 #pragma once
 #include <optional>
 
-#include "launch/train/fault_policy.h"
+#include "launch/train/fault/fault_policy.h"
 #include "launch/train/range_test.h"
 #include "launch/train/run_folder.h"
 

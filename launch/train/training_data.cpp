@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "data/index_store.h"
-#include "data/token_file.h"
-#include "data/token_meta.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokens/index_store.h"
+#include "data/tokens/token_file.h"
+#include "data/tokens/token_meta.h"
 #include "kernels/core/check.h"
 #include "launch/train/kept_tokenizer.h"
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "data/dataset.h"
-#include "data/loader.h"
+#include "data/samples/dataset.h"
+#include "data/samples/loader.h"
 #include "launch/config/config.h"
 #include "launch/engine/engine.h"
 #include "parallel/mesh.h"

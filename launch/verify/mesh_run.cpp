@@ -5,11 +5,11 @@
 #include <set>
 #include <thread>
 
-#include "data/masked_pairs.h"
+#include "data/samples/masked_pairs.h"
 #include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
 #include "launch/observe/comm_log.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/threads/thread_group.h"
 
 namespace gt {
 namespace {

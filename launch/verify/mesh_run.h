@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "data/curriculum.h"
+#include "data/samples/curriculum.h"
 #include "launch/engine/engine.h"
 #include "launch/engine/logical.h"
 #include "launch/verify/activations.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "launch/config/schedule_file.h"
+#include "launch/config/values/schedule_file.h"
 
 namespace gt {
 namespace {

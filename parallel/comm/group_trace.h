@@ -1,7 +1,7 @@
 // Writes one rank's calls and waits in a group to the board. Detects calls that differ between neighbours of a group as
 // soon as the second one is made. Costs a few stores per call; does nothing if default-constructed.
 #pragma once
-#include "parallel/comm/comm_board.h"
+#include "parallel/comm/watch/comm_board.h"
 
 namespace gt {
 

@@ -14,7 +14,7 @@
 #include "kernels/core/tensor.h"
 #include "parallel/comm/comm_spans.h"
 #include "parallel/comm/group_trace.h"
-#include "parallel/comm/rank_status.h"
+#include "parallel/comm/watch/rank_status.h"
 
 namespace gt {
 

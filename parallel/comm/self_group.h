@@ -3,7 +3,7 @@
 #pragma once
 #include "kernels/core/device.h"
 #include "parallel/comm/process_group.h"
-#include "parallel/comm/rank_status.h"
+#include "parallel/comm/watch/rank_status.h"
 
 namespace gt {
 

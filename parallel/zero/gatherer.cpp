@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/state_hash.h"
+#include "kernels/core/hash/state_hash.h"
 #include "parallel/zero/fp8_weights.h"
 #include "parallel/zero/int8_weights.h"
 #include "parallel/zero/weight_quantizer.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/core/hash/state_hash.h"
 #include "kernels/core/rng.h"
-#include "kernels/core/state_hash.h"
 #include "parallel/zero/fp8_weights.h"
 #include "parallel/zero/gatherer.h"
 #include "parallel/zero/init.h"

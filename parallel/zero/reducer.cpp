@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/core/state_hash.h"
+#include "kernels/core/hash/state_hash.h"
 
 namespace gt {
 

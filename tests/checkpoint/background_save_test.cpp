@@ -7,7 +7,7 @@
 #include <limits>
 #include <mutex>
 
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "tests/checkpoint/faulty_vfs.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"

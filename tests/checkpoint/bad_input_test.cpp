@@ -5,7 +5,7 @@
 
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
-#include "kernels/core/sha256.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 

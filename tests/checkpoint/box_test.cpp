@@ -1,5 +1,5 @@
 // Flat ranges as rectangles, in global coordinates.
-#include "checkpoint/box.h"
+#include "checkpoint/format/box.h"
 
 #include <random>
 #include <set>

@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 #include "checkpoint/verify.h"
+#include "kernels/core/hash/sha256.h"
 #include "kernels/core/rng.h"
-#include "kernels/core/sha256.h"
 #include "parallel/comm/self_group.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"

@@ -1,14 +1,14 @@
 // Interoperability of shards: libhdf5 must find every tensor where the index has it, and nothing else.
 #include <filesystem>
 
-#include "checkpoint/h5_gate.h"
-#include "checkpoint/index_file.h"
-#include "checkpoint/manifest.h"
-#include "checkpoint/skeleton.h"
-#include "checkpoint/steps.h"
+#include "checkpoint/format/h5_gate.h"
+#include "checkpoint/format/index_file.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/format/skeleton.h"
+#include "checkpoint/store/steps.h"
 #include "checkpoint/verify.h"
-#include "kernels/core/crc32c.h"
-#include "kernels/core/sha256.h"
+#include "kernels/core/hash/crc32c.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 

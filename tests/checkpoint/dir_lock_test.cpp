@@ -1,5 +1,5 @@
 // One job per folder: live owners are respected, dead ones replaced.
-#include "checkpoint/dir_lock.h"
+#include "checkpoint/store/dir_lock.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <exception>
 
-#include "checkpoint/vfs.h"
+#include "checkpoint/store/vfs.h"
 
 namespace gt::ckpt {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "checkpoint/weights.h"
+#include "checkpoint/weights/weights.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 

@@ -1,9 +1,9 @@
 // The shard index: bytes fixed by the specification, and what a reader rejects.
 #include <cstring>
 
-#include "checkpoint/index_file.h"
-#include "kernels/core/crc32c.h"
-#include "kernels/core/sha256.h"
+#include "checkpoint/format/index_file.h"
+#include "kernels/core/hash/crc32c.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <random>
 
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/goal.h"
 #include "tests/support/small_disk.h"

@@ -1,10 +1,10 @@
 // manifest.json: seal, versions, bitwise round trip of the state.
-#include "checkpoint/manifest.h"
+#include "checkpoint/format/manifest.h"
 
 #include <cmath>
 #include <limits>
 
-#include "kernels/core/sha256.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 

@@ -1,6 +1,6 @@
 // Copies of the state in the machines' memory: whatever machine is lost, the newest step of which every rank's copy
 // exists comes back bitwise; nothing else does.
-#include "checkpoint/peer_copies.h"
+#include "checkpoint/store/peer_copies.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <mutex>
 
-#include "checkpoint/state_json.h"
+#include "checkpoint/format/state_json.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 

@@ -9,16 +9,16 @@
 #include <mutex>
 #include <set>
 
-#include "checkpoint/block_stream.h"
 #include "checkpoint/diff.h"
+#include "checkpoint/format/block_stream.h"
+#include "checkpoint/format/manifest.h"
+#include "checkpoint/format/shard_writer.h"
 #include "checkpoint/load.h"
-#include "checkpoint/manifest.h"
 #include "checkpoint/save.h"
-#include "checkpoint/shard_writer.h"
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "checkpoint/verify.h"
-#include "kernels/core/crc32c.h"
-#include "kernels/core/sha256.h"
+#include "kernels/core/hash/crc32c.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/checkpoint/faulty_vfs.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"

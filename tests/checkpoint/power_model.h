@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/vfs.h"
+#include "checkpoint/store/vfs.h"
 
 namespace gt::ckpt {
 

@@ -7,8 +7,8 @@
 #include <set>
 
 #include "checkpoint/step_reader.h"
-#include "checkpoint/weights.h"
-#include "kernels/core/sha256.h"
+#include "checkpoint/weights/weights.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/layouts.h"
 #include "tests/support/test.h"

@@ -10,8 +10,8 @@
 #include <filesystem>
 
 #include "checkpoint/background_save.h"
-#include "checkpoint/steps.h"
-#include "kernels/core/crc32c.h"
+#include "checkpoint/store/steps.h"
+#include "kernels/core/hash/crc32c.h"
 #include "kernels/core/host.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/goal.h"

@@ -12,8 +12,8 @@
 #include <sstream>
 #include <thread>
 
-#include "kernels/core/crc32c.h"
-#include "parallel/comm/thread_group.h"
+#include "kernels/core/hash/crc32c.h"
+#include "parallel/comm/threads/thread_group.h"
 #include "parallel/zero/flat_layout.h"
 
 namespace gt::ckpt {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/vfs.h"
+#include "checkpoint/store/vfs.h"
 #include "parallel/comm/process_group.h"
 
 namespace gt::ckpt {

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "checkpoint/diff.h"
-#include "checkpoint/retention.h"
-#include "checkpoint/steps.h"
-#include "kernels/core/sha256.h"
+#include "checkpoint/store/retention.h"
+#include "checkpoint/store/steps.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 

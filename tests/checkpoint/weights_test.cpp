@@ -1,5 +1,5 @@
 // Weight files: our output is canonical and round-trips, and no field of a hostile file is trusted.
-#include "checkpoint/weights.h"
+#include "checkpoint/weights/weights.h"
 
 #include <sys/resource.h>
 
@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "checkpoint/step_reader.h"
-#include "launch/commands/model_weights.h"
+#include "launch/commands/weights/model_weights.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <set>
 
-#include "kernels/cuda/attention_cudnn.h"
-#include "kernels/cuda/attention_memory.h"
-#include "kernels/cuda/cudnn_library.h"
+#include "kernels/cuda/attention/attention_cudnn.h"
+#include "kernels/cuda/attention/attention_memory.h"
+#include "kernels/cuda/attention/cudnn_library.h"
 #include "launch/config/config.h"
 #include "tests/support/goal.h"
 #include "tests/support/paths.h"

@@ -1,16 +1,16 @@
-// Byte-level BPE of a tokenizer.json. tests/launch/tokenizer_json_test.cpp compares the ids with those of Hugging
-// Face's library.
+// Byte-level BPE of a tokenizer.json. tests/launch/models/tokenizer_json_test.cpp compares the ids with those of
+// Hugging Face's library.
 #include <chrono>
 #include <map>
 
 #include "data/bpe/bpe_merges.h"
 #include "data/bpe/nfc.h"
 #include "data/bpe/regex.h"
-#include "data/prepare.h"
-#include "data/text_stream.h"
-#include "data/tokenizer.h"
-#include "data/tokenizer_files.h"
-#include "data/utf8.h"
+#include "data/prepare/prepare.h"
+#include "data/prepare/text_stream.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_files.h"
+#include "data/tokenizer/utf8.h"
 #include "tests/data/byte_level_json.h"
 #include "tests/data/support.h"
 

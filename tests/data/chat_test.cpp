@@ -1,14 +1,14 @@
 // Chat data: templates, loss masks, what is refused, and masks in the hands of a loader.
-#include "data/chat.h"
+#include "data/prepare/chat.h"
 
 #include <algorithm>
 #include <sstream>
 
-#include "data/loader.h"
-#include "data/loss_mask.h"
-#include "data/prepare.h"
-#include "data/token_meta.h"
-#include "data/tokenizer_train.h"
+#include "data/prepare/prepare.h"
+#include "data/samples/loader.h"
+#include "data/samples/loss_mask.h"
+#include "data/tokenizer/tokenizer_train.h"
+#include "data/tokens/token_meta.h"
 #include "tests/data/support.h"
 
 using namespace gt;

@@ -1,10 +1,10 @@
 // Curriculum lengths against DeepSpeed's values, and the loader that truncates samples to them.
-#include "data/curriculum.h"
+#include "data/samples/curriculum.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "data/loader.h"
+#include "data/samples/loader.h"
 #include "tests/data/support.h"
 #include "tests/support/test.h"
 

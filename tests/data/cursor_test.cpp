@@ -1,4 +1,4 @@
-#include "data/cursor.h"
+#include "data/samples/cursor.h"
 
 #include "tests/data/support.h"
 

@@ -1,11 +1,11 @@
-#include "data/dataset.h"
+#include "data/samples/dataset.h"
 
 #include <numeric>
 #include <set>
 #include <thread>
 
-#include "data/index_store.h"
-#include "data/token_meta.h"
+#include "data/tokens/index_store.h"
+#include "data/tokens/token_meta.h"
 #include "kernels/core/rng.h"
 #include "tests/data/support.h"
 

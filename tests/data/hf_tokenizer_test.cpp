@@ -1,13 +1,13 @@
-// Unigram segmentation with exact sums, and the tokenizer.json made from our models. tests/launch/export_test.cpp
-// compares the ids with Hugging Face's library.
-#include "data/hf_tokenizer.h"
+// Unigram segmentation with exact sums, and the tokenizer.json made from our models.
+// tests/launch/models/export_test.cpp compares the ids with Hugging Face's library.
+#include "data/tokenizer/hf_tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
-#include "data/files.h"
-#include "data/sentence_piece.h"
-#include "data/tokenizer_train.h"
-#include "data/unigram.h"
+#include "data/tokenizer/sentence_piece.h"
+#include "data/tokenizer/tokenizer_train.h"
+#include "data/tokenizer/unigram.h"
+#include "data/tokens/files.h"
 #include "tests/data/support.h"
 
 using namespace gt;

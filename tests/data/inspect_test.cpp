@@ -1,8 +1,8 @@
-#include "data/inspect.h"
+#include "data/tokens/inspect.h"
 
 #include <sstream>
 
-#include "data/token_meta.h"
+#include "data/tokens/token_meta.h"
 #include "tests/data/support.h"
 
 using namespace gt;

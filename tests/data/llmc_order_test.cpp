@@ -1,13 +1,13 @@
 // llm.c's window order: golden values from its own loader (llmc/dataloader.h) on files of the same sizes.
-#include "data/llmc_order.h"
+#include "data/samples/llmc_order.h"
 
 #include <map>
 #include <numeric>
 #include <set>
 
-#include "data/cursor.h"
-#include "data/dataset.h"
-#include "data/loader.h"
+#include "data/samples/cursor.h"
+#include "data/samples/dataset.h"
+#include "data/samples/loader.h"
 #include "tests/data/support.h"
 
 using namespace gt;

@@ -1,11 +1,11 @@
 // llm.c's token files: both headers, shard patterns, every rule of the format, and the resulting samples.
-#include "data/llmc_tokens.h"
+#include "data/tokens/llmc_tokens.h"
 
 #include <sstream>
 
-#include "data/cursor.h"
-#include "data/dataset.h"
-#include "data/inspect.h"
+#include "data/samples/cursor.h"
+#include "data/samples/dataset.h"
+#include "data/tokens/inspect.h"
 #include "tests/data/support.h"
 
 using namespace gt;

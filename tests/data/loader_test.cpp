@@ -1,4 +1,4 @@
-#include "data/loader.h"
+#include "data/samples/loader.h"
 
 #include <atomic>
 #include <chrono>

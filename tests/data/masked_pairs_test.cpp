@@ -1,12 +1,12 @@
-#include "data/masked_pairs.h"
+#include "data/samples/masked_pairs.h"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
-#include "data/dataset.h"
-#include "data/permutation.h"
-#include "data/token_meta.h"
+#include "data/samples/dataset.h"
+#include "data/samples/permutation.h"
+#include "data/tokens/token_meta.h"
 #include "tests/data/support.h"
 
 using namespace gt;

@@ -1,10 +1,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "data/blend.h"
-#include "data/mt19937_numpy.h"
-#include "data/sample_order.h"
-#include "kernels/core/sha256.h"
+#include "data/samples/blend.h"
+#include "data/samples/mt19937_numpy.h"
+#include "data/samples/sample_order.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/data/support.h"
 
 using namespace gt;

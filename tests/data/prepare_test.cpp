@@ -1,13 +1,13 @@
-#include "data/prepare.h"
+#include "data/prepare/prepare.h"
 
 #include <zlib.h>
 
 #include <sstream>
 
-#include "data/prepare_chunks.h"
-#include "data/token_meta.h"
-#include "data/tokenizer.h"
-#include "data/tokenizer_train.h"
+#include "data/prepare/prepare_chunks.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_train.h"
+#include "data/tokens/token_meta.h"
 #include "tests/data/support.h"
 
 using namespace gt;

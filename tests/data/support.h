@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "data/files.h"
-#include "data/token_file.h"
+#include "data/tokens/files.h"
+#include "data/tokens/token_file.h"
 #include "kernels/core/device.h"
 #include "tests/support/test.h"
 

@@ -1,6 +1,6 @@
-#include "data/text_stream.h"
+#include "data/prepare/text_stream.h"
 
-#include "data/tokenizer_train.h"
+#include "data/tokenizer/tokenizer_train.h"
 #include "tests/data/support.h"
 
 using namespace gt;

@@ -1,9 +1,9 @@
-// tiktoken's files of ranks. Ids are compared with tiktoken's own in tests/launch/tokenizer_json_test.cpp.
+// tiktoken's files of ranks. Ids are compared with tiktoken's own in tests/launch/models/tokenizer_json_test.cpp.
 #include "data/bpe/tiktoken.h"
 
-#include "data/tokenizer.h"
-#include "data/tokenizer_files.h"
-#include "kernels/core/base64.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_files.h"
+#include "kernels/core/hash/base64.h"
 #include "tests/data/support.h"
 
 using namespace gt;

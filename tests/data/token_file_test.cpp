@@ -1,7 +1,7 @@
-#include "data/token_file.h"
+#include "data/tokens/token_file.h"
 
-#include "data/token_meta.h"
-#include "kernels/core/sha256.h"
+#include "data/tokens/token_meta.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/data/support.h"
 
 using namespace gt;

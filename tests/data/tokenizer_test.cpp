@@ -1,16 +1,16 @@
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <sentencepiece_trainer.h>
 #include <zlib.h>
 
 #include <thread>
 
-#include "data/model_trial.h"
-#include "data/model_walk.h"
-#include "data/sentence_piece.h"
-#include "data/text_source.h"
-#include "data/tokenizer_train.h"
-#include "data/utf8.h"
+#include "data/prepare/text_source.h"
+#include "data/tokenizer/model_trial.h"
+#include "data/tokenizer/model_walk.h"
+#include "data/tokenizer/sentence_piece.h"
+#include "data/tokenizer/tokenizer_train.h"
+#include "data/tokenizer/utf8.h"
 #include "tests/data/support.h"
 
 using namespace gt;

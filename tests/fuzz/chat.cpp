@@ -1,5 +1,5 @@
 // Lines of conversations and chat templates: each gets the same input. A template that is read meets a tokenizer.
-#include "data/chat.h"
+#include "data/prepare/chat.h"
 
 #include "tests/data/byte_level_json.h"
 #include "tests/fuzz/target.h"

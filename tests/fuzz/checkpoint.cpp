@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "checkpoint/vfs.h"
+#include "checkpoint/store/vfs.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/sealed_step.h"
 #include "tests/fuzz/target.h"

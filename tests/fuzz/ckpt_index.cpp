@@ -1,8 +1,8 @@
 // An index's checksums guard against accidents, not attackers: the target repairs them to reach the code behind.
 #include <cstring>
 
-#include "checkpoint/index_file.h"
-#include "kernels/core/crc32c.h"
+#include "checkpoint/format/index_file.h"
+#include "kernels/core/hash/crc32c.h"
 #include "tests/fuzz/sealed_step.h"
 #include "tests/fuzz/target.h"
 

@@ -1,6 +1,6 @@
 // A manifest's seal is a plain hash: the target seals its input to reach the code behind.
-#include "checkpoint/manifest.h"
-#include "kernels/core/sha256.h"
+#include "checkpoint/format/manifest.h"
+#include "kernels/core/hash/sha256.h"
 #include "tests/fuzz/sealed_step.h"
 #include "tests/fuzz/target.h"
 

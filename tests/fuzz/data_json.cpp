@@ -1,7 +1,7 @@
 // The three readers of our own JSON files: each gets the same input.
-#include "data/cursor.h"
-#include "data/prepare_journal.h"
-#include "data/token_meta.h"
+#include "data/prepare/prepare_journal.h"
+#include "data/samples/cursor.h"
+#include "data/tokens/token_meta.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

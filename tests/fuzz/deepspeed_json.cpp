@@ -1,4 +1,4 @@
-#include "kernels/core/base64.h"
+#include "kernels/core/hash/base64.h"
 #include "launch/config/config.h"
 #include "launch/config/translate/deepspeed_file.h"
 #include "tests/fuzz/target.h"

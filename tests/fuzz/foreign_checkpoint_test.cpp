@@ -3,10 +3,10 @@
 
 #include <chrono>
 
-#include "checkpoint/steps.h"
-#include "launch/commands/checkpoint_config.h"
-#include "launch/commands/loaded_model.h"
+#include "checkpoint/store/steps.h"
 #include "launch/commands/subcommands.h"
+#include "launch/commands/weights/checkpoint_config.h"
+#include "launch/commands/weights/loaded_model.h"
 #include "tests/fuzz/sealed_step.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

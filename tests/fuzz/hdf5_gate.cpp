@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "checkpoint/h5_gate.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/format/h5_gate.h"
+#include "checkpoint/weights/weights.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

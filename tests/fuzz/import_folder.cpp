@@ -1,7 +1,7 @@
 // A whole foreign Hugging Face folder: config.json, weights, tokenizer. After the import, generates text.
 #include <filesystem>
 
-#include "checkpoint/vfs.h"
+#include "checkpoint/store/vfs.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/sealed_step.h"
 #include "tests/fuzz/target.h"

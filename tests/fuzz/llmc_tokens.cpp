@@ -1,6 +1,6 @@
-#include "data/llmc_tokens.h"
+#include "data/tokens/llmc_tokens.h"
 
-#include "data/token_file.h"
+#include "data/tokens/token_file.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

@@ -1,4 +1,4 @@
-#include "checkpoint/weights.h"
+#include "checkpoint/weights/weights.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

@@ -1,7 +1,7 @@
 // Input: model.safetensors.index.json of a folder with two weight files.
 #include <filesystem>
 
-#include "checkpoint/weights.h"
+#include "checkpoint/weights/weights.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

@@ -2,8 +2,8 @@
 
 #include "checkpoint/checkpoint.h"
 #include "kernels/backend.h"
-#include "kernels/core/sha256.h"
-#include "launch/commands/model_weights.h"
+#include "kernels/core/hash/sha256.h"
+#include "launch/commands/weights/model_weights.h"
 #include "launch/config/config.h"
 #include "parallel/comm/self_group.h"
 #include "tests/fuzz/target.h"

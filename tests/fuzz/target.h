@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/vfs.h"
+#include "checkpoint/store/vfs.h"
 #include "kernels/core/check.h"
 
 namespace gt::fuzz {

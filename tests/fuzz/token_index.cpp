@@ -1,5 +1,5 @@
 // Input: two bytes for the size of the .bin; then the .idx.
-#include "data/token_file.h"
+#include "data/tokens/token_file.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

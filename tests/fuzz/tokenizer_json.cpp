@@ -1,5 +1,5 @@
-#include "data/tokenizer.h"
-#include "data/utf8.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/utf8.h"
 #include "tests/data/byte_level_json.h"
 #include "tests/fuzz/target.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "data/model_walk.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/model_walk.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

@@ -1,6 +1,6 @@
 #include "data/bpe/vocab_merges.h"
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/data/byte_level_json.h"
 #include "tests/fuzz/target.h"
 

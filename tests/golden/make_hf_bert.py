@@ -2,7 +2,7 @@
 
     pip install torch transformers==4.45.2 && python tests/golden/make_hf_bert.py NAME tests/golden/hf_NAME
 
-config.json and model.safetensors are save_pretrained's. rows are i32 [4, 3 * 16 + 2], as data/pair_row.h has them: tokens, targets
+config.json and model.safetensors are save_pretrained's. rows are i32 [4, 3 * 16 + 2], as data/samples/pair_row.h has them: tokens, targets
 (-1: none), token types, length, label. Behind the length is padding, which attention does not see. heads.safetensors holds rows and, in
 FP64, logits of every token and of every pair (tokens f32 [4, 16, vocab], pairs f32 [4, 2]). grads.safetensors holds the same rows and, of
 the mean cross entropy over all targets plus the mean over the pairs, loss f32 [1] and the gradient of every parameter by its name.

@@ -143,7 +143,7 @@ TEST_CASE("includes follow the layering") {
 
 TEST_CASE("upward includes are detected") {
   CHECK(broken_rule({"autograd/tape.h", "parallel/mesh.h", 1, false}) != "");
-  CHECK(broken_rule({"data/loader.h", "nccl.h", 1, true}) != "");
+  CHECK(broken_rule({"data/samples/loader.h", "nccl.h", 1, true}) != "");
   CHECK(broken_rule({"model/model_stage.h", "kernels/ops.h", 1, false}) != "");
   CHECK(broken_rule({"parallel/zero/param_store.h", "parallel/pipeline/pipeline_schedule.h", 1, false}) != "");
   CHECK(broken_rule({"launch/engine/engine.h", "tests/support/test.h", 1, false}) != "");

@@ -7,7 +7,7 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/simd/isa.h"
 #include "tests/support/test.h"
 
 using namespace gt;

@@ -9,10 +9,10 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/open_stream.h"
-#include "kernels/cpu/isa.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/isa.h"
+#include "kernels/cpu/simd/simd.h"
 #include "tests/kernels/host_table.h"
-#include "tests/kernels/reference_ops.h"
+#include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/test.h"
 
 namespace gt::test {

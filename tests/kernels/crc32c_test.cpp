@@ -1,4 +1,4 @@
-#include "kernels/core/crc32c.h"
+#include "kernels/core/hash/crc32c.h"
 
 #include <string>
 

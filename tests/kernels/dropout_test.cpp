@@ -10,7 +10,7 @@
 #include "kernels/core/memory.h"
 #include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
-#include "tests/kernels/op_cases.h"
+#include "tests/kernels/cases/op_cases.h"
 #include "tests/support/test.h"
 
 namespace gt::test {

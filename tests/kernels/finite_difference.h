@@ -11,7 +11,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/rng.h"
-#include "tests/kernels/reference_ops.h"
+#include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/test.h"
 
 namespace gt::test {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "tests/kernels/reference_ops.h"
+#include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/test.h"
 
 namespace gt::test {

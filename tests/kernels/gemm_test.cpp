@@ -12,12 +12,12 @@
 #include "kernels/backend.h"
 #include "kernels/core/rng.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/gemm_cache.h"
-#include "kernels/cpu/gemm_epilogue.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/gemm/gemm_cache.h"
+#include "kernels/cpu/gemm/gemm_epilogue.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/table.h"
-#include "tests/kernels/reference_ops.h"
+#include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/test.h"
 
 using namespace gt;

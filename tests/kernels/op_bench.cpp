@@ -4,7 +4,7 @@
 #include <string>
 
 #include "kernels/backend.h"
-#include "tests/kernels/op_cases.h"
+#include "tests/kernels/cases/op_cases.h"
 #include "tests/support/test.h"
 
 namespace gt::test {

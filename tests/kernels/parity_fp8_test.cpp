@@ -4,7 +4,7 @@
 
 #include "kernels/core/memory.h"
 #include "kernels/core/open_stream.h"
-#include "tests/kernels/op_cases.h"
+#include "tests/kernels/cases/op_cases.h"
 #include "tests/support/test.h"
 
 namespace gt::test {

@@ -8,8 +8,8 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/open_stream.h"
-#include "tests/kernels/op_cases.h"
-#include "tests/kernels/reference_ops.h"
+#include "tests/kernels/cases/op_cases.h"
+#include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/skip.h"
 #include "tests/support/test.h"
 

@@ -8,7 +8,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/core/open_stream.h"
-#include "tests/kernels/reference_ops.h"
+#include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/test.h"
 
 namespace gt::test {

@@ -5,7 +5,7 @@
 
 #include "kernels/core/open_stream.h"
 #include "launch/verify/mesh_run.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/threads/thread_group.h"
 #include "tests/support/test.h"
 
 namespace gt {

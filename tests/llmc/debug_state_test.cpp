@@ -9,8 +9,8 @@
 #include <iostream>
 
 #include "launch/commands/cli.h"
-#include "launch/commands/loaded_model.h"
 #include "launch/commands/subcommands.h"
+#include "launch/commands/weights/loaded_model.h"
 #include "launch/engine/engine_options.h"
 #include "launch/verify/mesh_run.h"
 #include "tests/launch/process.h"

@@ -74,7 +74,7 @@ def mutants():
 def case_names(folder):
     """Names of the test cases in tests/<folder>, those of the parity macro included."""
     names = set()
-    for path in (ROOT / "tests" / folder).glob("*.cpp"):
+    for path in (ROOT / "tests" / folder).rglob("*.cpp"):
         text = re.sub(r'"\s*\n\s*"', "", path.read_text())
         names.update(re.findall(r'TEST_CASE\(\s*"((?:[^"\\]|\\.)*)"[,)]', text))
         for before, after in re.findall(r'TEST_CASE\("([^"]*)" #entry "([^"]*)"\)', text):
@@ -97,7 +97,7 @@ def problems(all_mutants):
     """What no longer fits the tree: originals of mutants.txt, its filters, the tests that docs/mutation.md names."""
     out = []
     names = {folder: case_names(folder) for m in all_mutants for folder in m.programs}
-    tags = {folder: set(re.findall(r"\[R\d+\]", "".join(p.read_text() for p in (ROOT / "tests" / folder).glob("*.cpp"))))
+    tags = {folder: set(re.findall(r"\[R\d+\]", "".join(p.read_text() for p in (ROOT / "tests" / folder).rglob("*.cpp"))))
             for folder in names}
     for m in all_mutants:
         path = ROOT / m.file
@@ -106,7 +106,7 @@ def problems(all_mutants):
             out.append(f"mutants.txt: {m.number}: once in {m.file} expected, found {found} times: {m.original}")
         for word in m.filter.split(","):
             of_file, tag = re.fullmatch(r"\*\[#(\w+)\]", word), re.fullmatch(r"\*(\[R\d+\])", word)
-            if not any((ROOT / "tests" / p / f"{of_file[1]}.cpp").is_file() if of_file else
+            if not any(next((ROOT / "tests" / p).rglob(f"{of_file[1]}.cpp"), None) if of_file else
                        tag[1] in tags[p] if tag else any(matches(word, name) for name in names[p]) for p in m.programs):
                 out.append(f"mutants.txt: {m.number}: no case of test_{', test_'.join(m.programs)} matches {word}")
     everything = set().union(*names.values())

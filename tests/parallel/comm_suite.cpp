@@ -11,7 +11,7 @@
 
 #include "kernels/core/rng.h"
 #include "parallel/comm/call.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/threads/thread_group.h"
 
 namespace gt::suite {
 namespace {

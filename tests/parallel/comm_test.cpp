@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "parallel/comm/self_group.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/threads/thread_group.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/support/test.h"
 

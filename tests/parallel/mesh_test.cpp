@@ -6,7 +6,7 @@
 
 #include "parallel/comm/null_group.h"
 #include "parallel/comm/self_group.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/threads/thread_group.h"
 #include "tests/support/test.h"
 
 using namespace gt;

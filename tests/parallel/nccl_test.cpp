@@ -7,9 +7,9 @@
 #include <cstring>
 #include <thread>
 
-#include "parallel/comm/nccl_engine.h"
-#include "parallel/comm/nccl_group.h"
-#include "parallel/comm/nccl_tickets.h"
+#include "parallel/comm/gpu/nccl_engine.h"
+#include "parallel/comm/gpu/nccl_group.h"
+#include "parallel/comm/gpu/nccl_tickets.h"
 #include "parallel/comm/side_channel.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/parallel/device_memory.h"

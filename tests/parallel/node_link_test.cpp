@@ -1,6 +1,6 @@
 // Stall monitors of several machines: their messages, authentication, and that the hub reports ranks that are late or
 // lost on other machines.
-#include "parallel/comm/node_link.h"
+#include "parallel/comm/watch/node_link.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "kernels/core/rng.h"
-#include "parallel/comm/stall_monitor.h"
+#include "parallel/comm/watch/stall_monitor.h"
 #include "tests/support/test.h"
 
 using namespace gt;

@@ -9,9 +9,9 @@
 #include <numeric>
 #include <thread>
 
-#include "parallel/comm/node_link.h"
-#include "parallel/comm/socket_address.h"
-#include "parallel/comm/socket_group.h"
+#include "parallel/comm/messages/socket_address.h"
+#include "parallel/comm/messages/socket_group.h"
+#include "parallel/comm/watch/node_link.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/support/test.h"
 

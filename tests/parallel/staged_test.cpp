@@ -1,7 +1,7 @@
 // Device tensors over a host-memory backend, against the common suite.
 #include <cstring>
 
-#include "parallel/comm/staged_group.h"
+#include "parallel/comm/gpu/staged_group.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/parallel/device_memory.h"
 #include "tests/support/test.h"

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <thread>
 
-#include "parallel/comm/stall_monitor.h"
-#include "parallel/comm/stall_report.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/threads/thread_group.h"
+#include "parallel/comm/watch/stall_monitor.h"
+#include "parallel/comm/watch/stall_report.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/support/test.h"
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "parallel/comm/self_group.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/threads/thread_group.h"
 #include "parallel/pipeline/partition.h"
 #include "tests/parallel/toy_pipeline.h"
 

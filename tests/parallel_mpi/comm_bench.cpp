@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "parallel/comm/mpi_group.h"
-#include "parallel/comm/thread_group.h"
+#include "parallel/comm/messages/mpi_group.h"
+#include "parallel/comm/threads/thread_group.h"
 
 namespace {
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }

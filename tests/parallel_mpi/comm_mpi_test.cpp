@@ -2,7 +2,7 @@
 // lists its tests.
 #include <cstdlib>
 
-#include "parallel/comm/mpi_group.h"
+#include "parallel/comm/messages/mpi_group.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/parallel_mpi/mpi_main.h"
 #include "tests/support/test.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "kernels/core/check.h"
 #include "tests/launch/process.h"
 #include "tests/launch/rank_processes.h"

@@ -9,7 +9,7 @@
 #include <map>
 #include <random>
 
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "kernels/core/check.h"
 #include "launch/ranks/signals.h"
 #include "tests/launch/process.h"

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "checkpoint/steps.h"
+#include "checkpoint/store/steps.h"
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
 #include "tests/launch/process.h"

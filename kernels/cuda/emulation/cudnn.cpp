@@ -10,9 +10,9 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cuda/attention_cudnn.h"
-#include "kernels/cuda/attention_memory.h"
-#include "kernels/cuda/cudnn_library.h"
+#include "kernels/cuda/attention/attention_cudnn.h"
+#include "kernels/cuda/attention/attention_memory.h"
+#include "kernels/cuda/attention/cudnn_library.h"
 #include "kernels/cuda/emulation/device_memory.h"
 #include "kernels/cuda/emulation/graphs.h"
 #include "kernels/cuda/emulation/watch.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/loader.h"
+#include "data/samples/loader.h"
 #include "kernels/core/host.h"
 #include "launch/commands/bench/bench_history.h"
 #include "launch/commands/bench/bench_record.h"

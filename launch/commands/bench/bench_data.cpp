@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "data/loader.h"
+#include "data/samples/loader.h"
 #include "kernels/core/host.h"
 #include "launch/commands/bench/bench_record.h"
 #include "launch/commands/bench/bench_stats.h"

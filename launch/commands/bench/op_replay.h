@@ -1,10 +1,10 @@
-// Replays a recorded op call (launch/engine/step_ops.h) on its own memory, to time it alone.
+// Replays a recorded op call (launch/engine/measure/step_ops.h) on its own memory, to time it alone.
 #pragma once
 #include <vector>
 
 #include "kernels/core/memory.h"
 #include "launch/commands/bench/device_bench.h"
-#include "launch/engine/step_ops.h"
+#include "launch/engine/measure/step_ops.h"
 
 namespace gt {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "launch/commands/bench/device_bench.h"
-#include "launch/engine/step_ops.h"
+#include "launch/engine/measure/step_ops.h"
 
 namespace gt {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launch/commands/eval/choice_tasks.h"
-#include "launch/commands/loaded_model.h"
+#include "launch/commands/weights/loaded_model.h"
 
 namespace gt {
 

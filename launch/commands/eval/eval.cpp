@@ -13,14 +13,14 @@
 #include <utility>
 
 #include "checkpoint/world.h"
-#include "data/loader.h"
-#include "launch/commands/checkpoint_config.h"
+#include "data/samples/loader.h"
 #include "launch/commands/eval/choice_scores.h"
 #include "launch/commands/eval/standard_error.h"
 #include "launch/commands/eval/task_report.h"
-#include "launch/commands/loaded_model.h"
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
+#include "launch/commands/weights/checkpoint_config.h"
+#include "launch/commands/weights/loaded_model.h"
 #include "launch/commands/work_progress.h"
 #include "launch/config/config_alias.h"
 #include "launch/observe/sinks/progress.h"

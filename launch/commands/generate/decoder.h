@@ -7,7 +7,7 @@
 
 #include "kernels/core/host_array.h"
 #include "kernels/core/memory.h"
-#include "launch/commands/loaded_model.h"
+#include "launch/commands/weights/loaded_model.h"
 
 namespace gt {
 

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "checkpoint/world.h"
-#include "data/text_stream.h"
+#include "data/prepare/text_stream.h"
 #include "kernels/core/rng.h"
 #include "launch/commands/generate/decoder.h"
 #include "launch/commands/generate/prompts.h"

@@ -8,8 +8,8 @@
 #include <iterator>
 #include <optional>
 
-#include "kernels/core/base64.h"
 #include "kernels/core/check.h"
+#include "kernels/core/hash/base64.h"
 
 namespace gt {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "kernels/core/base64.h"
 #include "kernels/core/check.h"
+#include "kernels/core/hash/base64.h"
 #include "launch/config/translate/deepspeed_file.h"
 #include "launch/options/help_text.h"
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <thread>
 
-#include "launch/config/endpoint.h"
+#include "launch/config/values/endpoint.h"
 #include "launch/observe/metrics.h"
 
 namespace gt {

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/core/crc32c.h"
+#include "kernels/core/hash/crc32c.h"
 #include "kernels/core/host.h"
 
 namespace gt {

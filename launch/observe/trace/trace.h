@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "launch/config/trace_window.h"
-#include "launch/engine/step_times.h"
+#include "launch/config/values/trace_window.h"
+#include "launch/engine/measure/step_times.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/simulate.h"
 

@@ -12,7 +12,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
-#include "parallel/comm/comm_board.h"
+#include "parallel/comm/watch/comm_board.h"
 
 namespace gt {
 namespace {
@@ -163,9 +163,9 @@ void LauncherOutput::run() {
   print_failures();
 }
 
-// mpirun that waits for a lost machine in vain and is told to end crashes at times (Open MPI 4.1, PMIx_Finalize), which
-// says nothing about the job: returns whether the line is of that.
-bool LauncherOutput::ends_badly(const std::string& line) const {
+// If mpirun receives a signal while it aborts and waits for a lost machine, it may crash (Open MPI 4.1, PMIx_Finalize).
+// Returns whether the line is part of its messages about that, which do not concern the job.
+bool LauncherOutput::describes_own_end(const std::string& line) const {
   if (verdict_.empty()) return false;
   if (line == "\n" || has(line, "mpirun: abort is already in progress")) return true;
   const size_t colon = line.find(':');
@@ -181,7 +181,7 @@ void LauncherOutput::process_line(const std::string& line) {
   for (const char* noise : {"mpirun: Forwarding signal", "plm:rsh: Warning: setpgid", "has sent help message",
                             "have sent help message", "orte_base_help_aggregate"})  // also refers to suppressed blocks
     if (has(line, noise)) return;
-  if (ends_badly(line)) return;
+  if (describes_own_end(line)) return;
   const bool edge = dashes(line.substr(0, line.find_last_not_of("\r\n") + 1));
   if (!edge && (!in_block_ || line.rfind("gpttrain: ", 0) == 0)) return forward(line);
   block_ += line;

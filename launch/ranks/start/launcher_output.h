@@ -56,9 +56,9 @@ class LauncherOutput {
   LauncherOutput(const LauncherOutput&) = delete;
   LauncherOutput& operator=(const LauncherOutput&) = delete;
 
-  // In the child: redirects its standard error to the pipe, from which the ranks' launcher passes on their reports...
+  // In the child: redirects its standard error to the pipe, to which their launcher forwards the ranks' reports...
   void redirect_child() const;
-  // ... or leaves it alone and keeps the pipe open for the reports only.
+  // ... or leaves it unchanged and keeps the pipe open for the reports only.
   void pass_to_child() const;
   void start(pid_t child);  // in the parent, after fork
   void finish();            // forwards the output so far and stops reading
@@ -72,7 +72,7 @@ class LauncherOutput {
  private:
   void run();
   void process_line(const std::string& line);
-  bool ends_badly(const std::string& line) const;
+  bool describes_own_end(const std::string& line) const;
   void process_report(const std::string& line);
   void print_failures() const;
   void forward(const std::string& text) const;

@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "kernels/core/check.h"
-#include "parallel/comm/node_link.h"
+#include "parallel/comm/watch/node_link.h"
 
 namespace gt {
 namespace {

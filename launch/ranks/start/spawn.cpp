@@ -38,7 +38,7 @@
 #include "launch/ranks/start/local_ranks.h"
 #include "launch/ranks/start/start_limits.h"
 #include "launch/ranks/start/stray_segments.h"
-#include "parallel/comm/comm_board.h"
+#include "parallel/comm/watch/comm_board.h"
 
 namespace gt {
 namespace {

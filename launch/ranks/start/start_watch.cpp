@@ -13,7 +13,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
 #include "launch/ranks/start/host_blame.h"
-#include "parallel/comm/comm_board.h"
+#include "parallel/comm/watch/comm_board.h"
 
 namespace gt {
 namespace {

@@ -17,8 +17,8 @@
 #include <optional>
 #include <sstream>
 
-#include "checkpoint/peer_copies.h"
-#include "checkpoint/steps.h"
+#include "checkpoint/store/peer_copies.h"
+#include "checkpoint/store/steps.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
 #include "launch/ranks/copies_job.h"

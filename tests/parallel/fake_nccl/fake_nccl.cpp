@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "kernels/core/combine.h"
-#include "parallel/comm/nccl_api.h"
+#include "parallel/comm/gpu/nccl_api.h"
 
 using namespace gt;
 using nccl::UniqueId;

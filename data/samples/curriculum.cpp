@@ -1,0 +1,34 @@
+#include "data/samples/curriculum.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/core/check.h"
+
+namespace gt {
+
+int64_t Curriculum::length(int64_t t) const {
+  if (kind == Kind::kDiscrete) {
+    size_t i = 0;
+    while (i < until.size() && t > until[i]) ++i;
+    return lengths[i];
+  }
+  GT_CHECK(kind == Kind::kRoot, "no curriculum is enabled");
+  if (t > total) return max;  // the formula is increasing beyond
+  const double part = std::pow(static_cast<double>(t) / static_cast<double>(total), 1.0 / static_cast<double>(root));
+  const auto d = static_cast<int64_t>(std::floor(part * static_cast<double>(max - min) + static_cast<double>(min)));
+  return std::min(d - d % multiple, max);
+}
+
+std::vector<int64_t> Curriculum::all_lengths() const {
+  std::vector<int64_t> out = lengths;
+  if (kind == Kind::kRoot) {
+    out = {max};
+    for (int64_t d = min - min % multiple; d < max; d += multiple) out.push_back(d);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+}  // namespace gt

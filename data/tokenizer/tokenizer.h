@@ -1,0 +1,86 @@
+// Text to token ids and back. The file determines the kind: a SentencePiece model, or a tokenizer.json with byte-level
+// BPE (GPT-2, Llama 3, Qwen), also in GPT-2's older form of vocab.json and merges.txt. Models trained by
+// tokenizer_train (data/tokenizer/tokenizer_train.h) are lossless for valid UTF-8.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer/tokenizer_model.h"
+
+namespace gt {
+
+class SentencePiece;
+
+class Tokenizer {
+ public:
+  // `path`: a .model, a tokenizer.json (with the tokenizer_config.json beside it, if any), a vocab.json with
+  // merges.txt beside it, or a folder with one of them (data/tokenizer/tokenizer_files.h). Throws kUsage naming the
+  // invalid or unsupported part and its position.
+  static Tokenizer load(const std::string& path);
+  // Same, from memory; `name` is for messages. `config`: contents of tokenizer_config.json, which names the special
+  // tokens of a tokenizer.json; empty: none.
+  static Tokenizer from_bytes(std::string bytes, const std::string& name, const std::string& config = "");
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+  int64_t vocab() const { return vocab_; }        // largest id + 1
+  const std::string& piece(int32_t id) const;     // as the file spells it: U+2581 or U+0120 stand for a blank; kUsage
+                                                  // for an id out of range
+  int32_t id_of(const std::string& piece) const;  // -1: no such piece
+  int32_t unk() const { return special_.unk; }    // -1 for none, like the next four
+  int32_t bos() const { return special_.bos; }
+  int32_t eos() const { return special_.eos; }
+  int32_t pad() const { return special_.pad; }
+  int32_t eod() const { return special_.eod; }           // <|endoftext|>, else eos: ends every document
+  bool is_byte(int32_t id) const;                        // piece of SentencePiece's byte fallback
+  const std::string& sha256() const { return sha256_; }  // of the model file
+  const std::string& name() const { return name_; }      // for messages: its path
+  PieceKind kind(int32_t id) const;
+  // Bytes of text that a token stands for; 0 for control and unknown pieces and the end of a document. The tokens of a
+  // text add up to its size, with one more where SentencePiece puts a blank before it. Requires: an id in range.
+  int64_t text_bytes(int32_t id) const;
+  const SentencePiece* sentence_piece() const;  // nullptr: a tokenizer.json
+
+  // Thread-safe. Adds no tokens before or after the text. Every byte of invalid UTF-8 becomes U+FFFD
+  // (data/prepare/prepare.h counts such bytes in advance).
+  std::vector<int32_t> encode(std::string_view text) const;
+  void encode_append(std::string_view text, std::vector<int32_t>* out) const;
+  // Throws kUsage for an id out of range. Invalid UTF-8, such as an incomplete character, becomes U+FFFD.
+  std::string decode(std::span<const int32_t> ids) const;
+  // Number of tokens at the end of `ids` whose text is not final: they begin a character that later tokens may
+  // complete.
+  size_t open_tokens(std::span<const int32_t> ids) const { return model_->open_tokens(ids); }
+
+  bool lossless() const { return model_->lossless(); }  // decode(encode(t)) == t for every valid UTF-8 text
+  bool joins() const { return model_->joins(); }        // TokenizerModel::joins
+  LineCuts line_cuts() const { return model_->line_cuts(); }
+
+ private:
+  friend class Encoder;
+  Tokenizer(std::unique_ptr<const TokenizerModel> model, std::string name, std::string sha256);
+  std::unique_ptr<const TokenizerModel> model_;
+  int64_t vocab_;
+  SpecialIds special_;
+  std::string name_, sha256_;
+};
+
+// Encoder of one thread: same ids as Tokenizer::encode, about twice as fast on text with repeated words.
+class Encoder {
+ public:
+  explicit Encoder(const Tokenizer& tokenizer);
+  void encode(std::string_view text, std::vector<int32_t>* out);  // appends
+  bool caches() const { return cache_ != nullptr; }
+  int64_t hits() const { return cache_ ? cache_->hits() : 0; }
+  int64_t misses() const { return cache_ ? cache_->misses() : 0; }
+
+ private:
+  const TokenizerModel* model_;
+  std::unique_ptr<WordCache> cache_;
+};
+
+}  // namespace gt

@@ -1,0 +1,10 @@
+namespace gt::cpu {
+namespace {
+constexpr int kLanes = 16;
+}
+}  // namespace gt::cpu
+#include "kernels/cpu/gemm/gemm_epilogue_rows.h"
+
+namespace gt::cpu {
+EpilogueRows epilogue_avx512() { return {gelu_row, gelu_grad_row}; }
+}  // namespace gt::cpu

@@ -1,0 +1,64 @@
+// MLP activations, gated or not, and their gradients; body of simd_{scalar,avx2,avx512}.cpp.
+#pragma once
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/vec.h"
+
+namespace gt::cpu {
+namespace {
+
+// f(x) and df/dx of one vector of elements.
+struct Activated {
+  Vec value, slope;
+};
+
+// min and max return their second argument when it is NaN.
+inline Vec clamp(Vec x, float limit) { return max(splat(-limit), min(splat(limit), x)); }
+
+// x sigmoid(z) for increasing z(x) with derivative dz. Slope: s + x s (1 - s) dz, with 1 - s = e s to avoid
+// cancellation. Beyond the limit the sigmoid is 0 or 1 in f32, and x is clamped.
+inline Activated sigmoid_parts(Vec x, Vec z, Vec dz, float limit) {
+  const Vec e = exp(-z), s = splat(1.0f) / (splat(1.0f) + e), low = max(splat(-limit), x);
+  return {low * s, fma(clamp(x, limit) * (e * s) * s, dz, s)};
+}
+
+inline Activated gelu_parts(Vec x) {
+  constexpr float kTwoRoots = 2 * 0.7978845608028654f, kCubic = 0.044715f;
+  const Vec c = clamp(x, 16.0f), square = c * c;
+  return sigmoid_parts(x, splat(kTwoRoots) * (c + splat(kCubic) * (square * c)),
+                       splat(kTwoRoots) * (splat(1.0f) + splat(3 * kCubic) * square), 16.0f);
+}
+inline Activated silu_parts(Vec x) { return sigmoid_parts(x, clamp(x, 88.0f), splat(1.0f), 88.0f); }
+inline Activated relu2_parts(Vec x) {
+  const Vec r = x <= Vec{} ? Vec{} : x;  // keeps NaN
+  return {r * r, r + r};
+}
+
+inline Activated tanh_parts(Vec x) {
+  const Vec t = tanh(x);
+  return {t, splat(1.0f) - t * t};
+}
+
+// out = f(gate) up, or f(gate) without `up` (nullptr). All arrays f32 [n].
+template <Activated (*kParts)(Vec)>
+void activate_n(const float* gate, const float* up, float* out, int64_t n) {
+  sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(gate + i), prefetch_result(out + i);
+    const Vec y = kParts(lanes.load(gate + i)).value;
+    lanes.store(out + i, up != nullptr ? y * lanes.load(up + i) : y);
+  });
+}
+
+// dgate = dout up f'(gate) and, unless dup is nullptr, dup = dout f(gate). All arrays f32 [n].
+template <Activated (*kParts)(Vec)>
+void activate_grad_n(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n) {
+  sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(gate + i), prefetch(dout + i), prefetch_result(dgate + i);
+    const Activated a = kParts(lanes.load(gate + i));
+    const Vec d = lanes.load(dout + i), u = up != nullptr ? lanes.load(up + i) : splat(1.0f);
+    lanes.store(dgate + i, d * u * a.slope);
+    if (dup != nullptr) lanes.store(dup + i, d * a.value);
+  });
+}
+
+}  // namespace
+}  // namespace gt::cpu

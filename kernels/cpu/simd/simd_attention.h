@@ -1,0 +1,312 @@
+// Blocked attention, causal or bidirectional, with online softmax (Dao et al. 2022, FlashAttention) and its gradient;
+// body of simd_{scalar,avx2,avx512}.cpp. Scores are kept transposed, [keys][queries]: a vector holds one key's scores
+// of neighbouring queries, so the softmax needs no sum across lanes and no operand but the queries is ever transposed.
+#pragma once
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/simd_dropout.h"
+#include "kernels/cpu/simd/simd_gemm.h"
+#include "kernels/cpu/simd/simd_transpose.h"
+#include "kernels/cpu/simd/vec.h"
+
+namespace gt::cpu {
+namespace {
+
+// The diagonal block is computed in strips of this many keys or queries, each up to the causal boundary. Elements
+// beyond it are neither written nor read.
+constexpr int64_t kStrip = 16;
+static_assert(kStrip % kLanes == 0 && kBlock % kStrip == 0 && kBlock == kRowsPanel);
+
+// Calls f(first, count) over [0, n): once, or per strip.
+template <class F>
+inline void strips(bool diagonal, int64_t n, F f) {
+  const int64_t step = diagonal ? kStrip : n;
+  for (int64_t i = 0; i < n; i += step) f(i, least(step, n - i));
+}
+
+// Number of keys that the queries of the vector (or strip) at q attend to.
+inline int64_t attended_keys(bool diagonal, int64_t keys, int64_t q) {
+  return diagonal ? least(keys, q / kStrip * kStrip + kStrip) : keys;
+}
+
+inline int64_t whole_vectors(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+// scores[key][query] = rows of keys times transposed queries, where needed.
+inline void score(const float* rows, int64_t stride, int64_t keys, const float* turned, int64_t queries, int64_t dim,
+                  bool diagonal, float* scores) {
+  strips(diagonal, keys, [=](int64_t r, int64_t count) {
+    const int64_t from = diagonal ? r : 0;
+    gemm_block(count, whole_vectors(queries) - from, dim, rows + r * stride, stride, 1, turned + from, kBlock,
+               scores + r * kBlock + from, kBlock, false);
+  });
+}
+
+// to[query] (+)= sum over keys of weights[key][query] * rows[key].
+inline void to_queries(const float* weights, int64_t keys, int64_t queries, const float* rows, int64_t stride,
+                       int64_t dim, bool diagonal, float* to, int64_t to_stride, bool more) {
+  strips(diagonal, queries, [=](int64_t r, int64_t count) {
+    gemm_block(count, dim, attended_keys(diagonal, keys, r), weights + r, 1, kBlock, rows, stride, to + r * to_stride,
+               to_stride, more);
+  });
+}
+
+// to[key] (+)= sum over queries of weights[key][query] * rows[query].
+inline void to_keys(const float* weights, int64_t keys, int64_t queries, const float* rows, int64_t stride, int64_t dim,
+                    bool diagonal, float* to, int64_t to_stride, bool more) {
+  strips(diagonal, keys, [=](int64_t r, int64_t count) {
+    const int64_t from = diagonal ? r : 0;
+    gemm_block(count, dim, queries - from, weights + r * kBlock + from, kBlock, 1, rows + from * stride, stride,
+               to + r * to_stride, to_stride, more);
+  });
+}
+
+// 0, 1, 2, ...: query indices within one vector.
+inline VecInt lane_numbers() {
+  VecInt v;
+  for (int i = 0; i < kLanes; ++i) v[i] = i;
+  return v;
+}
+
+// In the diagonal block: lanes whose query precedes the key.
+inline VecInt is_later(int64_t key, int64_t query) { return lane_numbers() < static_cast<int32_t>(key - query); }
+
+// A pair of blocks, `keys` x `queries`. reach: key k is behind the window of query q where q - k >= reach, both counted
+// within their blocks; kEverywhere where that happens nowhere in the pair. starts: of each query the first key of its
+// document, counted from the block's first key; unused where all documents begin before the pair (inside).
+constexpr int64_t kEverywhere = 2 * kBlock;
+struct BlockPair {
+  int64_t keys, queries;
+  bool diagonal;
+  int64_t reach;
+  bool inside = true;
+  int32_t starts[kBlock];
+  bool cut() const { return reach != kEverywhere || !inside; }  // keys before the diagonal are hidden
+};
+// Fills `b` for the rows of a head from `query` on, or (masked false) for one row that attends to all keys.
+inline void make_pair(const AttentionHead& h, int64_t key, int64_t keys, int64_t query, int64_t queries, bool diagonal,
+                      bool masked, BlockPair& b) {
+  const int64_t window = masked ? h.window : 0, reach = window > 0 ? window - (query - key) : kEverywhere;
+  b.keys = keys, b.queries = queries, b.diagonal = diagonal;
+  b.reach = queries - 1 >= reach ? reach : kEverywhere;
+  b.inside = true;
+  if (!masked || h.positions == nullptr) return;
+  const int64_t last = query + queries - 1;  // its document begins last
+  b.inside = last - h.positions[last] <= key;
+  if (b.inside) return;
+  for (int64_t q = 0; q < kBlock; ++q)
+    b.starts[q] = q < queries ? static_cast<int32_t>(query + q - h.positions[query + q] - key) : 0;
+}
+// Lanes of queries from q on that do not see key k, because it is behind their window or in an earlier document.
+inline VecInt is_behind(const BlockPair& b, int64_t k, int64_t q) {
+  const VecInt behind = lane_numbers() >= static_cast<int32_t>(k - q + b.reach);
+  return b.inside ? behind : behind | (load_as<VecInt>(b.starts + q) > static_cast<int32_t>(k));
+}
+// The first key of the blocks that queries from the block at `query` on read.
+inline int64_t first_key_block(const AttentionHead& h, int64_t query) {
+  const int64_t attended = h.window > 0 && h.window <= query ? query - h.window + 1 : 0;
+  const int64_t start = h.positions != nullptr ? query - h.positions[query] : 0;
+  return (attended > start ? attended : start) / kBlock * kBlock;
+}
+
+// Applies the soft cap: cap tanh(score / cap).
+inline void cap_scores(float* scores, const BlockPair& b, float cap) {
+  const Vec c = splat(cap), inverse = splat(1 / cap);
+  for (int64_t q = 0; q < b.queries; q += kLanes)
+    for (int64_t k = 0; k < attended_keys(b.diagonal, b.keys, q); ++k) {
+      float* at = scores + k * kBlock + q;
+      store(at, c * tanh(load(at) * inverse));
+    }
+}
+
+int64_t attention_scratch_floats(int64_t dim) { return 2 * dim * kBlock + 2 * kBlock * kBlock + 3 * kBlock; }
+
+// Writes the dropout factors of a pair of blocks, [key][query], to `to` and returns it; nullptr without dropout.
+inline const float* factors_of_block(const AttentionHead& h, int64_t query, int64_t queries, int64_t key, int64_t keys,
+                                     bool diagonal, float* to) {
+  if (h.drop == nullptr) return nullptr;
+  attention_factors(
+      h, query, queries, key, [=](int64_t q) { return attended_keys(diagonal, keys, q); }, to);
+  return to;
+}
+
+// Adds one block of keys to the running softmax of the queries: scores become weights, and top and total are updated.
+// fade: factor by which earlier output must be multiplied. `drop`: factors of the weights, laid out like scores, or
+// nullptr; the total counts every weight.
+inline void soften(float* scores, const BlockPair& b, const float* drop, float* top, float* total, float* fade) {
+  const Vec none = splat(-__builtin_inff());
+  const bool cut = b.cut();
+  for (int64_t q = 0; q < b.queries; q += kLanes) {
+    float* column = scores + q;
+    const int64_t attended = attended_keys(b.diagonal, b.keys, q);
+    const Vec before = load(top + q);
+    Vec now = before;
+    for (int64_t k = 0; k < attended; ++k) {
+      Vec s = load(column + k * kBlock);
+      if (cut) store(column + k * kBlock, s = is_behind(b, k, q) ? none : s);
+      if (b.diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
+      now = max(now, s);
+    }
+    // A query without a key so far: -inf - -inf would be NaN.
+    const Vec base = cut ? max(now, splat(-__FLT_MAX__)) : now;
+    Vec sum{};
+    for (int64_t k = 0; k < attended; ++k) {
+      const Vec p = exp(load(column + k * kBlock) - base);
+      store(column + k * kBlock, drop == nullptr ? p : p * load(drop + k * kBlock + q));
+      sum += p;
+    }
+    const Vec f = exp(before - base);
+    store(top + q, now);
+    store(total + q, fma(load(total + q), f, sum));
+    store(fade + q, f);
+  }
+}
+
+// Computes softmax(q k^T) v of `queries` rows from `q` on, with keys [begin, end), in blocks of keys that end at
+// multiples of kBlock. masked: the queries have positions first, first + 1, ..., so the key block at `first` is the
+// diagonal one; else every query attends to all keys. lse may be nullptr.
+inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries, int64_t first, int64_t begin,
+                   int64_t end, bool masked, float* out_rows, float* lse, float* scratch) {
+  float *turned = scratch, *acc = turned + h.dim * kBlock, *scores = acc + h.dim * kBlock;
+  float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
+  float *total = top + kBlock, *fade = total + kBlock;
+  transpose_rows(q_rows, h.qkv_stride, queries, h.dim, h.scale, turned);
+  for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
+
+  BlockPair pair;
+  for (int64_t key = begin, keys = 0; key < end; key += keys) {
+    keys = least(kBlock - key % kBlock, end - key);
+    const bool diagonal = masked && key == first;
+    make_pair(h, key, keys, first, queries, diagonal, masked, pair);
+    score(h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, scores);
+    if (h.softcap > 0) cap_scores(scores, pair, h.softcap);
+    soften(scores, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), top, total, fade);
+    if (key > begin) {
+      for (int64_t q = 0; q < queries; ++q) {
+        float* row = acc + q * h.dim;
+        const Vec f = splat(fade[q]);
+        sweep(h.dim, [=](int64_t i, auto lanes) { lanes.store(row + i, lanes.load(row + i) * f); });
+      }
+    }
+    to_queries(scores, keys, queries, h.v + key * h.qkv_stride, h.qkv_stride, h.dim, diagonal, acc, h.dim, key > begin);
+  }
+
+  for (int64_t q = 0; q < queries; ++q) {
+    const float* row = acc + q * h.dim;
+    float* out = out_rows + q * h.out_stride;
+    const Vec f = splat(1.0f / total[q]);
+    sweep(h.dim, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(row + i) * f); });
+    if (lse != nullptr) lse[q] = top[q] + __builtin_logf(total[q]);
+  }
+}
+
+inline int64_t blocks_of(int64_t seq) { return (seq + kBlock - 1) / kBlock; }
+
+// Two score blocks and one of dropout factors. Then for every head and block of queries: transposed q and dout, lse,
+// dot products of out and dout.
+int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
+  return 3 * kBlock * kBlock + heads * blocks_of(seq) * kBlock * (2 * dim + 2);
+}
+
+void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
+  const int64_t queries = least(kBlock, h.seq - first);
+  const bool causal = h.keys == 0;
+  attend(h, h.q + first * h.qkv_stride, queries, first, causal ? first_key_block(h, first) : 0,
+         causal ? first + queries : h.keys, causal, h.out + first * h.out_stride, h.lse + first, scratch);
+}
+
+// attention_block gives masked keys the weight 0. Omitting them here is bitwise identical.
+void attention_query(const AttentionHead& h, int64_t begin, int64_t end, float* scratch) {
+  attend(h, h.q, 1, 0, begin, end, false, h.out, nullptr, scratch);
+}
+
+struct TurnedBlock {
+  float *q, *dout, *lse, *dot;
+};
+inline TurnedBlock turned_block(float* scratch, int64_t index, int64_t dim) {
+  float* at = scratch + 3 * kBlock * kBlock + index * kBlock * (2 * dim + 2);
+  return {at, at + kBlock * dim, at + 2 * kBlock * dim, at + 2 * kBlock * dim + kBlock};
+}
+
+inline void turn_block(const AttentionHead& h, int64_t first, const TurnedBlock& to) {
+  const int64_t queries = least(kBlock, h.seq - first);
+  transpose_rows(h.q + first * h.qkv_stride, h.qkv_stride, queries, h.dim, h.scale, to.q);
+  transpose_rows(h.dout + first * h.out_stride, h.out_stride, queries, h.dim, 1.0f, to.dout);
+  for (int64_t q = 0; q < kBlock; ++q) to.lse[q] = to.dot[q] = 0;
+  for (int64_t q = 0; q < queries; ++q) {
+    const float *o = h.out + (first + q) * h.out_stride, *g = h.dout + (first + q) * h.out_stride;
+    to.lse[q] = h.lse[first + q];
+    to.dot[q] = sum_lanes(fold(
+        h.dim, Vec{}, [=](Vec acc, int64_t i, auto lanes) { return fma(lanes.load(o + i), lanes.load(g + i), acc); },
+        [](Vec a, Vec b) { return a + b; }));
+  }
+}
+
+// scores -> weights p, dp -> ds = p (dp - dot) scale. With dropout factors f: p f and p (f dp - dot) scale, where dot,
+// computed from the output, includes them. With a soft cap the scores are capped, and ds includes its derivative 1 -
+// (score / cap)^2.
+inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const float* drop, const TurnedBlock& b,
+                        float scale, float softcap) {
+  const Vec factor = splat(scale), inverse = splat(softcap > 0 ? 1 / softcap : 0);
+  const bool cut = pair.cut();
+  for (int64_t q = 0; q < pair.queries; q += kLanes) {
+    const Vec lse = load(b.lse + q), dot = load(b.dot + q);
+    for (int64_t k = 0; k < attended_keys(pair.diagonal, pair.keys, q); ++k) {
+      float *s = scores + k * kBlock + q, *d = dp + k * kBlock + q;
+      const Vec score = load(s), part = score * inverse;
+      Vec p = exp(score - lse);
+      if (pair.diagonal) p = is_later(k, q) ? Vec{} : p;
+      if (cut) p = is_behind(pair, k, q) ? Vec{} : p;
+      const Vec f = drop == nullptr ? splat(1.0f) : load(drop + k * kBlock + q);
+      const Vec ds = p * (drop == nullptr ? load(d) - dot : load(d) * f - dot) * factor;
+      store(s, drop == nullptr ? p : p * f);
+      store(d, softcap > 0 ? ds * (splat(1.0f) - part * part) : ds);
+    }
+  }
+}
+
+// Rows [first, end) of a matrix of `dim` columns become 0.
+inline void zero_rows(float* rows, int64_t stride, int64_t first, int64_t end, int64_t dim) {
+  for (int64_t r = first; r < end; ++r)
+    sweep(dim, [=](int64_t i, auto lanes) { lanes.store(rows + r * stride + i, Vec{}); });
+}
+
+// One pass over pairs of blocks, keys outside: the weights are computed once for all three gradients. dq of a query is
+// summed over blocks of keys in ascending order, dk and dv over heads and blocks of queries in ascending order.
+void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scratch) {
+  const AttentionHead& any = heads[0];
+  const int64_t dim = any.dim, seq = any.seq, in = any.qkv_stride, out = any.out_stride, blocks = blocks_of(seq);
+  float *scores = scratch, *dp = scratch + kBlock * kBlock, *drop = dp + kBlock * kBlock;
+  BlockPair pair;
+  for (int64_t n = 0; n < count; ++n) {
+    for (int64_t b = 0; b < blocks; ++b) turn_block(heads[n], b * kBlock, turned_block(scratch, n * blocks + b, dim));
+  }
+  const bool causal = any.keys == 0;
+  const int64_t attended = causal ? seq : any.keys;  // keys
+  for (int64_t key = 0; key < attended; key += kBlock) {
+    const int64_t keys = least(kBlock, attended - key), begin = causal ? key : 0;  // the first block of queries
+    const float *k = any.k + key * in, *v = any.v + key * in;
+    for (int64_t n = 0; n < count; ++n) {
+      const AttentionHead& h = heads[n];
+      for (int64_t first = begin; first < seq; first += kBlock) {
+        const int64_t queries = least(kBlock, seq - first), first_key = causal ? first_key_block(h, first) : 0;
+        if (key < first_key) break;  // what these queries see, and those behind them, begins later
+        const TurnedBlock b = turned_block(scratch, n * blocks + first / kBlock, dim);
+        const bool diagonal = causal && first == key,
+                   more = n > 0 || first > begin;  // more: dk and dv hold a sum already
+        make_pair(h, key, keys, first, queries, diagonal, true, pair);
+        score(k, in, keys, b.q, queries, dim, diagonal, scores);
+        score(v, in, keys, b.dout, queries, dim, diagonal, dp);
+        if (h.softcap > 0) cap_scores(scores, pair, h.softcap);
+        soften_grad(scores, dp, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), b, h.scale,
+                    h.softcap);
+        to_keys(scores, keys, queries, h.dout + first * out, out, dim, diagonal, h.dv + key * in, in, more);
+        to_keys(dp, keys, queries, h.q + first * in, in, dim, diagonal, h.dk + key * in, in, more);
+        to_queries(dp, keys, queries, k, in, dim, diagonal, h.dq + first * in, in, key > first_key);
+      }
+    }
+  }
+  zero_rows(any.dk, in, attended, seq, dim);
+  zero_rows(any.dv, in, attended, seq, dim);
+}
+
+}  // namespace
+}  // namespace gt::cpu

@@ -1,0 +1,140 @@
+// Elementwise row kernels and dtype conversions; body of simd_{scalar,avx2,avx512}.cpp.
+#pragma once
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/vec.h"
+
+namespace gt::cpu {
+namespace {
+
+void add_n(const float* a, const float* b, float* out, int64_t n) {
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(a + i) + lanes.load(b + i)); });
+}
+
+void axpy_n(float alpha, const float* x, float* y, int64_t n) {
+  const Vec s = splat(alpha);
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(y + i, fma(s, lanes.load(x + i), lanes.load(y + i))); });
+}
+
+void scale_n(const float* x, float factor, float* out, int64_t n) {
+  const Vec f = splat(factor);
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(x + i) * f); });
+}
+
+void add_scalar_n(const float* x, float addend, float* out, int64_t n) {
+  const Vec a = splat(addend);
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(x + i) + a); });
+}
+
+void rotate_n(const float* cos, const float* sin, float* a, float* b, int64_t n, bool backward) {
+  const Vec sign = splat(backward ? -1.0f : 1.0f);
+  sweep(n, [=](int64_t i, auto lanes) {
+    const Vec c = lanes.load(cos + i), s = lanes.load(sin + i) * sign, x = lanes.load(a + i), y = lanes.load(b + i);
+    lanes.store(a + i, x * c - y * s);
+    lanes.store(b + i, y * c + x * s);
+  });
+}
+
+void exp_n(const float* x, float* out, int64_t n) {
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, exp(lanes.load(x + i))); });
+}
+
+void tanh_n(const float* x, float* out, int64_t n) {
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, tanh(lanes.load(x + i))); });
+}
+
+void soft_cap_n(const float* x, float cap, float* out, int64_t n) {
+  const Vec c = splat(cap), inverse = splat(1 / cap);
+  sweep(n, [=](int64_t i, auto lanes) { lanes.store(out + i, c * tanh(lanes.load(x + i) * inverse)); });
+}
+
+void soft_cap_grad_n(const float* capped, float cap, float* d, int64_t n) {
+  const Vec inverse = splat(1 / cap);
+  sweep(n, [=](int64_t i, auto lanes) {
+    const Vec part = lanes.load(capped + i) * inverse;
+    lanes.store(d + i, lanes.load(d + i) * (splat(1.0f) - part * part));
+  });
+}
+
+void sum_rows_n(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate) {
+  if (!accumulate) sweep(cols, [=](int64_t i, auto lanes) { lanes.store(out + i, Vec{}); });
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const float *a = x + r * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+    sweep(cols, [=](int64_t i, auto lanes) {
+      const Vec four = (lanes.load(a + i) + lanes.load(b + i)) + (lanes.load(c + i) + lanes.load(d + i));
+      lanes.store(out + i, lanes.load(out + i) + four);
+    });
+  }
+  for (; r < rows; ++r) add_n(out, x + r * stride, out, cols);
+}
+
+// Round to nearest even. A NaN keeps its sign and becomes quiet.
+inline VecU16 to_bf16(Vec x) {
+  const VecBits u = (VecBits)x, rounded = u + 0x7FFFu + (u >> 16 & 1u);
+  const VecBits bits = (x == x ? rounded >> 16 : (u >> 16 | 0x40u));
+  return __builtin_convertvector(bits, VecU16);
+}
+inline Vec from_bf16(VecU16 x) { return (Vec)(__builtin_convertvector(x, VecBits) << 16); }
+
+#if defined(__AVX512F__)
+inline VecU16 to_f16(Vec x) {
+  return (VecU16)_mm512_maskz_cvtps_ph(0xFFFF, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+inline Vec from_f16(VecU16 x) { return _mm512_maskz_cvtph_ps(0xFFFF, (__m256i)x); }
+#elif defined(__AVX2__)
+inline VecU16 to_f16(Vec x) { return (VecU16)_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline Vec from_f16(VecU16 x) { return _mm256_cvtph_ps((__m128i)x); }
+#else
+// Normal results are rounded as integers; subnormal ones by adding a number whose last bit weighs 2^-24.
+inline VecU16 to_f16(Vec x) {
+  const VecBits u = (VecBits)x, sign = u >> 16 & 0x8000u, a = u & 0x7FFFFFFFu;
+  const VecBits normal = (a - 0x38000000u + 0xFFFu + (a >> 13 & 1u)) >> 13;
+  const VecBits small = (VecBits)((Vec)a + splat(0.5f)) - 0x3F000000u;
+  VecBits h = a < 0x38800000u ? small : normal;
+  h = a >= 0x477FF000u ? VecBits{} + 0x7C00u : h;            // 65520 and above round to inf
+  h = a > 0x7F800000u ? (0x7E00u | (u >> 13 & 0x3FFu)) : h;  // NaN
+  return __builtin_convertvector(h | sign, VecU16);
+}
+inline Vec from_f16(VecU16 x) {
+  const VecBits u = __builtin_convertvector(x, VecBits), sign = (u & 0x8000u) << 16, a = u & 0x7FFFu;
+  const VecBits normal = (a << 13) + 0x38000000u;
+  const VecBits small = (VecBits)(__builtin_convertvector((VecInt)a, Vec) * splat(5.9604644775390625e-8f));  // 2^-24
+  VecBits f = a < 0x400u ? small : normal;
+  f = a >= 0x7C00u ? (a << 13 | 0x7F800000u | (a > 0x7C00u ? VecBits{} + 0x400000u : VecBits{})) : f;
+  return (Vec)(f | sign);
+}
+#endif
+
+// Whole vectors, then one padded vector.
+template <class Out, class In, class F>
+inline void convert(const In* x, Out* out, int64_t n, F f) {
+  typedef In VecIn __attribute__((vector_size(kLanes * sizeof(In))));
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto v = f(load_as<VecIn>(x + i));
+    __builtin_memcpy(out + i, &v, sizeof v);
+  }
+  if (i == n) return;
+  In part[kLanes] = {};
+  for (int k = 0; k < n - i; ++k) part[k] = x[i + k];
+  const auto v = f(load_as<VecIn>(part));
+  Out done[kLanes];
+  __builtin_memcpy(done, &v, sizeof v);
+  for (int k = 0; k < n - i; ++k) out[i + k] = done[k];
+}
+
+void f32_to_bf16_n(const float* x, uint16_t* out, int64_t n) {
+  convert(x, out, n, [](Vec v) { return to_bf16(v); });
+}
+void bf16_to_f32_n(const uint16_t* x, float* out, int64_t n) {
+  convert(x, out, n, [](VecU16 v) { return from_bf16(v); });
+}
+void f32_to_f16_n(const float* x, uint16_t* out, int64_t n) {
+  convert(x, out, n, [](Vec v) { return to_f16(v); });
+}
+void f16_to_f32_n(const uint16_t* x, float* out, int64_t n) {
+  convert(x, out, n, [](VecU16 v) { return from_f16(v); });
+}
+
+}  // namespace
+}  // namespace gt::cpu

@@ -1,0 +1,148 @@
+// In-register GEMMs on cache-resident blocks, used by attention and, tile by tile, by gemm.cpp. Body of
+// simd_{scalar,avx2,avx512}.cpp.
+#pragma once
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/vec.h"
+
+namespace gt::cpu {
+namespace {
+
+constexpr int64_t kBlock = kAttentionBlock;
+static_assert(kBlock % kLanes == 0);
+
+// Prefetches the next kRowsPanel floats into the L2 cache.
+inline void prefetch_some(Upcoming& next) {
+  if (next.rows == 0) return;
+  const float* from = next.at + next.column;
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kRowsPanel; i += kLineFloats) __builtin_prefetch(from + i, 0, 2);
+  next.column += kRowsPanel;
+  if (next.column < next.width) return;
+  next.column = 0, next.at += next.stride, --next.rows;
+}
+
+// Prefetches during a register tile, a few lines every kEvery steps: fewer than there are fill buffers, so the tile's
+// own loads are not held up.
+struct Prefetch {
+  static constexpr int kEvery = 16;
+  Upcoming* next;  // two of them
+  // `row`: kVecs vectors of the result, which are written later; nullptr: none.
+  template <int kVecs>
+  void operator()(const float* row) const {
+    constexpr int kLines = (kVecs * kLanes + kLineFloats - 1) / kLineFloats;
+#pragma GCC unroll 4
+    for (int i = 0; row != nullptr && i < kLines; ++i) __builtin_prefetch(row + i * kLineFloats, 1);
+    prefetch_some(next[0]);
+    prefetch_some(next[1]);
+  }
+};
+struct NoPrefetch {
+  static constexpr int kEvery = 0;
+};
+
+// One register tile of c[m, n] (+)= sum over k of a[i * a_row + k * a_k] * b[k * ldb + j]: kRows rows, kVecs column
+// vectors, the last one possibly a Part. Each element is one fma chain in ascending k, whatever the tiling.
+template <int kRows, int kVecs, class Lanes, class Ahead>
+inline void gemm_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t ldb, float* c,
+                      int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
+  Vec acc[kRows][kVecs];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVecs; ++j) {
+      const float* at = c + i * ldc + j * kLanes;
+      acc[i][j] = !accumulate ? Vec{} : j + 1 < kVecs ? load(at) : last.load(at);
+    }
+  }
+  const auto multiply = [&](int64_t k) __attribute__((always_inline)) {
+    const float *row = b + k * ldb, *left = a + k * a_k;
+    Vec right[kVecs];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVecs; ++j) right[j] = j + 1 < kVecs ? load(row + j * kLanes) : last.load(row + j * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const Vec x = splat(left[i * a_row]);
+#pragma GCC unroll 16
+      for (int j = 0; j < kVecs; ++j) acc[i][j] = fma(x, right[j], acc[i][j]);
+    }
+  };
+  int64_t k = 0;
+  if constexpr (Ahead::kEvery > 0) {
+    for (int row = 0; k + Ahead::kEvery <= depth; ++row) {
+      ahead.template operator()<kVecs>(row < kRows ? c + row * ldc : nullptr);
+      for (int i = 0; i < Ahead::kEvery; ++i) multiply(k++);
+    }
+  }
+  while (k < depth) multiply(k++);
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVecs; ++j) {
+      float* at = c + i * ldc + j * kLanes;
+      if (j + 1 < kVecs) {
+        store(at, acc[i][j]);
+      } else {
+        last.store(at, acc[i][j]);
+      }
+    }
+  }
+}
+
+// A number as a type.
+template <int kN>
+struct Count {
+  static constexpr int value = kN;
+};
+
+// Rows of a register tile of kVecs column vectors: as many accumulators as hide the latency of fma and fit the
+// registers (32 with AVX-512, else 16).
+template <int kVecs>
+constexpr int kTall = kLanes == 16 ? (kVecs == 4   ? 6
+                                      : kVecs == 1 ? 16
+                                                   : 8)
+                                   : 6;
+
+template <int kVecs, class Lanes, class Ahead>
+inline void gemm_columns(int64_t rows, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
+                         int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
+  int64_t i = 0;
+  const auto tiles = [&](auto height) {
+    constexpr int kRows = decltype(height)::value;
+    for (; i + kRows <= rows; i += kRows)
+      gemm_tile<kRows, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last, ahead);
+  };
+  tiles(Count<kTall<kVecs>>{});
+  if constexpr (kTall < kVecs >> 8) tiles(Count<8>{});
+  tiles(Count<4>{});
+  tiles(Count<2>{});
+  tiles(Count<1>{});
+}
+
+// c[rows, cols] (+)= a * b, see gemm_tile.
+template <class Ahead = NoPrefetch>
+inline void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
+                       const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Ahead ahead = {}) {
+  constexpr int kWide = kLanes == 16 ? 4 : 2;
+  int64_t j = 0;
+  const auto columns = [&](auto vecs, auto lanes) {
+    gemm_columns<decltype(vecs)::value>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, lanes, ahead);
+    j += decltype(vecs)::value * kLanes;
+  };
+  while (j + kWide * kLanes <= cols) columns(Count<kWide>{}, Whole{});
+  if constexpr (kWide == 4) {
+    if (j + 3 * kLanes <= cols) columns(Count<3>{}, Whole{});
+    if (j + 2 * kLanes <= cols) columns(Count<2>{}, Whole{});
+  }
+  if (j + kLanes <= cols) columns(Count<1>{}, Whole{});
+  if (j < cols) columns(Count<1>{}, Part{static_cast<int>(cols - j)});
+}
+
+void gemm_block_prefetching(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
+                            const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Upcoming* next) {
+  gemm_block(rows, cols, depth, a, a_row, a_k, b, ldb, c, ldc, accumulate, Prefetch{next});
+}
+
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+}  // namespace
+}  // namespace gt::cpu

@@ -1,0 +1,45 @@
+#include "launch/engine/measure/module_timer.h"
+
+#include <vector>
+
+namespace gt {
+namespace {
+
+// Maps "layers.3.mlp.up" to "layers.3"; returns other modules unchanged.
+std::string block_of(const std::string& module) {
+  if (module.rfind("layers.", 0) != 0) return module;
+  return module.substr(0, module.find('.', 7));
+}
+
+}  // namespace
+
+void ModuleTimer::add(Leaf leaf, Direction direction, const std::string* parameter, double seconds) {
+  if (direction != Direction::kNeither) backward_ = direction == Direction::kBackward;
+  if (parameter != nullptr) last_ = parameter->substr(0, parameter->rfind('.'));
+  const std::string module = leaf == Leaf::kAttentionCore ? block_of(last_) + ".attn.core"
+                             : leaf == Leaf::kActivation  ? block_of(last_) + ".mlp.act"
+                             : leaf == Leaf::kLoss        ? "head"
+                                                          : last_;
+  Seconds& s = modules_[module];
+  (backward_ ? s.backward : s.forward) += seconds;
+}
+
+void ModuleTimer::share(ProcessGroup& world, std::span<ModuleCost> leaves) const {
+  std::vector<double> sums(3 * leaves.size());  // forward, backward, ranks
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const auto it = modules_.find(leaves[i].name);
+    if (it == modules_.end()) continue;
+    sums[3 * i] = it->second.forward;
+    sums[3 * i + 1] = it->second.backward;
+    sums[3 * i + 2] = 1;
+  }
+  const Tensor all{reinterpret_cast<std::byte*>(sums.data()), {static_cast<int64_t>(sums.size())}, DType::kF64, {}};
+  world.all_reduce(all, ReduceOp::kSum, {}).wait({});
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (sums[3 * i + 2] == 0) continue;
+    leaves[i].forward = sums[3 * i] / sums[3 * i + 2];
+    leaves[i].backward = sums[3 * i + 1] / sums[3 * i + 2];
+  }
+}
+
+}  // namespace gt

@@ -1,0 +1,10 @@
+#include "parallel/comm/messages/socket_group.h"
+
+#include "parallel/comm/messages/socket_transport.h"
+
+namespace gt {
+
+SocketFactory::SocketFactory(const SocketJob& job, std::chrono::milliseconds deadline, bool node_memory)
+    : MessageFactory(std::make_unique<SocketTransport>(job), deadline, node_memory) {}
+
+}  // namespace gt

@@ -1,0 +1,278 @@
+// Reference ops of attention, embeddings, cross-entropy and the optimizer step.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/kernels/reference/reference_ops.h"
+
+namespace gt::test::reference {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Offset in qkv of element d of query, key or value `head` of token t.
+template <class P>
+struct QkvLayout {
+  const P& p;
+  int64_t row(int64_t b, int64_t t) const { return (b * p.seq + t) * (p.heads + 2 * p.kv_heads) * p.head_dim; }
+  int64_t kv(int64_t head) const { return head / (p.heads / p.kv_heads); }
+  int64_t q(int64_t b, int64_t t, int64_t head) const { return row(b, t) + head * p.head_dim; }
+  int64_t k(int64_t b, int64_t t, int64_t head) const { return row(b, t) + (p.heads + kv(head)) * p.head_dim; }
+  int64_t v(int64_t b, int64_t t, int64_t head) const { return k(b, t, head) + p.kv_heads * p.head_dim; }
+  int64_t out(int64_t b, int64_t t, int64_t head) const { return ((b * p.seq + t) * p.heads + head) * p.head_dim; }
+};
+
+// Dropout factor of the probability that query i assigns to key j in this head.
+template <class P>
+double head_factor(const P& p, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (!p.drop) return 1;
+  const int64_t head = p.drop.first_head + h;
+  return drop_factor(p.drop.mask, p.drop.mask.first() + b, (head * p.seq + i) * p.seq + j);
+}
+
+// The first key that query i of sequence b sees.
+template <class P>
+int64_t first_key(const P& p, int64_t b, int64_t i) {
+  const int64_t start = p.positions ? i - static_cast<int64_t>(get(p.positions, b * p.seq + i)) : 0;
+  return p.window > 0 ? std::max<int64_t>(start, i - p.window + 1) : start;
+}
+
+// Past the last key that query i of sequence b sees.
+template <class P>
+int64_t key_end(const P& p, int64_t b, int64_t i) {
+  if (!p.full) return i + 1;
+  return p.lengths ? static_cast<int64_t>(get(p.lengths, b)) : p.seq;
+}
+
+double capped(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
+// d capped / d x, at a capped value.
+double slope(double capped_x, double cap) { return cap > 0 ? 1 - std::pow(capped_x / cap, 2) : 1; }
+
+double dot(const double* a, const double* b, int64_t count) {
+  double s = 0;
+  for (int64_t d = 0; d < count; ++d) s += a[d] * b[d];
+  return s;
+}
+
+}  // namespace
+
+void attention(const Attention& p, Stream) {
+  const QkvLayout<Attention> at{p};
+  const std::vector<double> values_qkv = values(p.qkv);
+  const double* qkv = values_qkv.data();
+  std::vector<double> weights(static_cast<size_t>(p.seq));
+  double* weight = weights.data();
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t h = 0; h < p.heads; ++h) {
+      for (int64_t i = 0; i < p.seq; ++i) {
+        const int64_t first = first_key(p, b, i), end = key_end(p, b, i);
+        double top = -kInfinity, total = 0;
+        for (int64_t j = first; j < end; ++j) {
+          weight[j] = capped(p.scale * dot(qkv + at.q(b, i, h), qkv + at.k(b, j, h), p.head_dim), p.softcap);
+          top = std::max(top, weight[j]);
+        }
+        for (int64_t j = first; j < end; ++j) total += weight[j] = std::exp(weight[j] - top);
+        for (int64_t j = first; j < end; ++j) weight[j] = weight[j] / total * head_factor(p, b, h, i, j);
+        for (int64_t d = 0; d < p.head_dim; ++d) {
+          double o = 0;
+          for (int64_t j = first; j < end; ++j) o += weight[j] * qkv[at.v(b, j, h) + d];
+          set(p.out, at.out(b, i, h) + d, o);
+        }
+        set(p.lse, (b * p.heads + h) * p.seq + i, top + std::log(total));
+      }
+    }
+  }
+}
+
+// P = exp(cap(scale q k) - lse), M its dropout mask; dV = (P M)^T dO; dS = P * (M * dO V^T - rowsum(dO * O)) * cap';
+// dQ = scale dS K; dK = scale dS^T Q.
+void attention_grad(const AttentionGrad& p, Stream) {
+  const QkvLayout<AttentionGrad> at{p};
+  const std::vector<double> values_qkv = values(p.qkv), values_dout = values(p.dout), values_out = values(p.out);
+  const double *qkv = values_qkv.data(), *dout = values_dout.data(), *out = values_out.data();
+  std::vector<double> sums(static_cast<size_t>(p.dqkv.numel()));
+  const auto add_to = [&](int64_t where, double factor, const double* x) {
+    for (int64_t d = 0; d < p.head_dim; ++d) sums[static_cast<size_t>(where + d)] += factor * x[d];
+  };
+  for (int64_t b = 0; b < p.batch; ++b) {
+    for (int64_t h = 0; h < p.heads; ++h) {
+      for (int64_t i = 0; i < p.seq; ++i) {
+        const int64_t o = at.out(b, i, h), q = at.q(b, i, h);
+        const double through = dot(dout + o, out + o, p.head_dim);
+        const double lse = get(p.lse, (b * p.heads + h) * p.seq + i);
+        for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j) {
+          const int64_t k = at.k(b, j, h), v = at.v(b, j, h);
+          const double score = capped(p.scale * dot(qkv + q, qkv + k, p.head_dim), p.softcap);
+          const double weight = std::exp(score - lse);
+          const double kept = head_factor(p, b, h, i, j);
+          const double dscore =
+              weight * (kept * dot(dout + o, qkv + v, p.head_dim) - through) * slope(score, p.softcap);
+          add_to(v, weight * kept, dout + o);
+          add_to(q, p.scale * dscore, qkv + k);
+          add_to(k, p.scale * dscore, qkv + q);
+        }
+      }
+    }
+  }
+  for (int64_t i = 0; i < p.dqkv.numel(); ++i) set(p.dqkv, i, sums[static_cast<size_t>(i)]);
+}
+
+void embedding(const Embedding& p, Stream) {
+  const int64_t cols = p.table.shape.cols(), rows = p.table.shape[0];
+  for (int64_t i = 0; i < p.tokens.numel(); ++i) {
+    const int64_t row = static_cast<int64_t>(get(p.tokens, i)) - p.first_row;
+    const bool inside = row >= 0 && row < rows;
+    for (int64_t j = 0; j < cols; ++j) set(p.out, i * cols + j, inside ? get(p.table, row * cols + j) : 0);
+  }
+}
+
+void embedding_grad(const EmbeddingGrad& p, Stream) {
+  const int64_t cols = p.dtable.shape.cols(), rows = p.dtable.shape[0];
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t j = 0; j < cols; ++j) {
+      double total = p.accumulate ? get(p.dtable, row * cols + j) : 0;
+      for (int64_t i = 0; i < p.tokens.numel(); ++i) {
+        if (static_cast<int64_t>(get(p.tokens, i)) == p.first_row + row) total += get(p.dout, i * cols + j);
+      }
+      set(p.dtable, row * cols + j, total);
+    }
+  }
+}
+
+void add_position(const AddPosition& p, Stream) {
+  const int64_t cols = p.x.shape.cols();
+  for (int64_t i = 0; i < p.x.numel(); ++i) {
+    const int64_t row = p.rows.first + (p.rows.first_row + i / cols) % p.rows.seq;
+    set(p.x, i, get(p.x, i) + get(p.pos, row * cols + i % cols));
+  }
+}
+
+void position_grad(const PositionGrad& p, Stream) {
+  const int64_t cols = p.dpos.shape.cols(), rows = p.dpos.shape[0];
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t position = row - p.rows.first;
+    for (int64_t j = 0; j < cols; ++j) {
+      double total = p.accumulate ? get(p.dpos, row * cols + j) : 0;
+      for (int64_t i = position; position >= 0 && position < p.rows.seq && i < p.dout.shape.rows(); i += p.rows.seq) {
+        total += get(p.dout, i * cols + j);
+      }
+      set(p.dpos, row * cols + j, total);
+    }
+  }
+}
+
+namespace {
+double z_loss_of(double lse, double c) { return c * lse * lse; }
+double softmax_factor(double lse, double c) { return 1 + 2 * c * lse; }
+}  // namespace
+
+void cross_entropy(const CrossEntropy& p, Stream) {
+  const int64_t rows = p.loss.numel(), cols = p.logits.shape.cols();
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto target = static_cast<int64_t>(get(p.targets, i));
+    const auto z = [&](int64_t j) { return capped(get(p.logits, i * cols + j), p.softcap); };
+    double top = -kInfinity, total = 0;
+    for (int64_t j = 0; j < p.vocab; ++j) top = std::max(top, z(j));
+    for (int64_t j = 0; j < p.vocab; ++j) total += std::exp(z(j) - top);
+    const double lse = std::log(total) + top;
+    set(p.loss, i, target < 0 ? 0 : lse - z(target) + z_loss_of(lse, p.z_loss));
+    if (p.hits) set(p.hits, i, target >= 0 && z(target) >= top ? 1 : 0);
+    for (int64_t j = 0; p.dlogits && j < cols; ++j) {
+      const double softmax = std::exp(z(j) - top) / total * softmax_factor(lse, p.z_loss);
+      const double d = (softmax - (j == target ? 1 : 0)) * slope(z(j), p.softcap) * get(p.seed, 0);
+      set(p.dlogits, i * cols + j, target < 0 || j >= p.vocab ? 0 : d);
+    }
+  }
+}
+
+void cross_entropy_stats(const CrossEntropyStats& p, Stream) {
+  const int64_t rows = p.logits.shape.rows(), cols = p.logits.shape.cols();
+  const int64_t real = std::clamp<int64_t>(p.vocab - p.first_col, 0, cols);  // columns from here on are padding
+  for (int64_t i = 0; i < rows; ++i) {
+    double top = -kInfinity, total = 0;
+    const auto z = [&](int64_t j) { return capped(get(p.logits, i * cols + j), p.softcap); };
+    for (int64_t j = 0; j < real; ++j) top = std::max(top, z(j));
+    for (int64_t j = 0; j < real; ++j) total += std::exp(z(j) - top);
+    const int64_t target = static_cast<int64_t>(get(p.targets, i)), column = target - p.first_col;
+    const bool here = target >= 0 && column >= 0 && column < real;
+    set(p.stats, i * 3, top);
+    set(p.stats, i * 3 + 1, total);
+    set(p.stats, i * 3 + 2, here ? z(column) : 0);
+  }
+}
+
+void cross_entropy_grad(const CrossEntropyGrad& p, Stream) {
+  const int64_t rows = p.loss.numel(), cols = p.logits.shape.cols();
+  for (int64_t i = 0; i < rows; ++i) {
+    const auto stat = [&](int64_t part, int64_t which) { return get(p.stats, (part * rows + i) * 3 + which); };
+    double top = -kInfinity, total = 0, z_target = 0;
+    for (int64_t r = 0; r < p.parts; ++r) top = std::max(top, stat(r, 0));
+    for (int64_t r = 0; r < p.parts; ++r) {
+      if (stat(r, 1) > 0) total += stat(r, 1) * std::exp(stat(r, 0) - top);
+      z_target += stat(r, 2);
+    }
+    const int64_t target = static_cast<int64_t>(get(p.targets, i));
+    const double lse = std::log(total) + top;
+    set(p.loss, i, target < 0 ? 0 : lse - z_target + z_loss_of(lse, p.z_loss));
+    if (p.hits) set(p.hits, i, target >= 0 && z_target >= top ? 1 : 0);
+    if (!p.dlogits) continue;
+    for (int64_t j = 0; j < cols; ++j) {
+      const int64_t column = p.first_col + j;
+      double d = 0;
+      if (target >= 0 && column < p.vocab) {
+        const double z = capped(get(p.logits, i * cols + j), p.softcap);
+        const double softmax = std::exp(z - top) / total * softmax_factor(lse, p.z_loss);
+        d = (softmax - (column == target ? 1 : 0)) * slope(z, p.softcap) * get(p.seed, 0);
+      }
+      set(p.dlogits, i * cols + j, d);
+    }
+  }
+}
+
+void sum(const Sum& p, Stream) {
+  double total = p.accumulate ? get(p.out, 0) : 0;
+  for (int64_t i = 0; i < p.x.numel(); ++i) total += get(p.x, i);
+  set(p.out, 0, total);
+}
+
+void sum_squares(const SumSquares& p, Stream) {
+  for (const Segment& s : p.table.segments()) set(p.out, s.group, 0);
+  for (const Segment& s : p.table.segments()) {
+    const Tensor x{const_cast<std::byte*>(s.grad), {s.count}, p.table.grad, {}};
+    double total = get(p.out, s.group);
+    for (int64_t i = 0; i < s.count && s.counted != 0; ++i) total += get(x, i) * get(x, i);
+    set(p.out, s.group, total);
+  }
+}
+
+void clip_factor(const ClipFactor& p, Stream) {
+  double squares = 0;
+  for (int64_t i = 0; i < p.norm_squares.numel(); ++i) squares += get(p.norm_squares, i);
+  const double total = std::sqrt(squares) / p.denominator;
+  const double factor = p.clip > 0 ? std::min(1.0, p.clip / (total + p.slack)) : 1;
+  set(p.scalars, kGradMultiplier, factor / p.denominator);
+  bool finite = std::isfinite(total);
+  for (int64_t i = 0; p.guard && i < p.guard.numel(); ++i) finite = finite && std::isfinite(get(p.guard, i));
+  set(p.scalars, kSkip, finite ? 0 : 1);
+  set(p.norm, 0, total);
+}
+
+void check_step(const CheckStep& p, Stream) {
+  const double pairs = get(p.limits, kPairs);
+  const int64_t all = p.losses.numel(), n = pairs > 0 ? all / 2 : all;
+  double loss = 0, of_pairs = 0;
+  for (int64_t i = 0; i < n; ++i) loss += get(p.losses, i) / (p.counts ? std::max(get(p.counts, i), 1.) : 1);
+  loss /= p.counts ? static_cast<double>(n) : std::max(get(p.limits, kTargets), 1.);
+  for (int64_t i = n; i < all; ++i) of_pairs += get(p.losses, i);
+  if (pairs > 0) loss += of_pairs / std::max(pairs, 1.);
+  const auto bad = [&](double x, int middle) {
+    const double far = (x - get(p.limits, middle)) / get(p.limits, middle + 1);
+    return !std::isfinite(x) || far > get(p.limits, kMaxDeviations);
+  };
+  if (get(p.scalars, kSkip) != 0 || !(bad(loss, kLossMedian) || bad(get(p.norm, 0), kNormMedian))) return;
+  set(p.scalars, kSkip, 1);
+  set(p.scalars, kAnomalous, 1);
+}
+
+}  // namespace gt::test::reference

@@ -1,0 +1,259 @@
+// Job start as observed by the parent: reports of ranks, mpirun's messages, time limits, limits of the machine.
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "kernels/core/check.h"
+#include "kernels/core/host.h"
+#include "launch/commands/cli.h"
+#include "launch/config/config_hosts.h"
+#include "launch/hosts/network.h"
+#include "launch/ranks/start/launcher_output.h"
+#include "launch/ranks/start/spawn.h"
+#include "launch/ranks/start/start_limits.h"
+#include "launch/ranks/start/start_watch.h"
+#include "parallel/comm/watch/comm_board.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+using Catch::Contains;
+
+namespace {
+
+const std::string kDashes(74, '-');
+
+// Returns what reaches standard error from a child that runs `body` with this filter.
+template <class F>
+std::string through(LauncherOutput& output, F&& body) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const int before = dup(STDERR_FILENO);
+  const pid_t child = fork();
+  if (child == 0) {
+    output.redirect_child();
+    body();
+    _exit(0);
+  }
+  dup2(ends[1], STDERR_FILENO);
+  output.start(child);
+  waitpid(child, nullptr, 0);
+  output.finish();
+  dup2(before, STDERR_FILENO);
+  close(before);
+  close(ends[1]);
+  std::string out;
+  char buffer[4096];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) out.append(buffer, static_cast<size_t>(n));
+  close(ends[0]);
+  return out;
+}
+
+void print(const std::string& text) {
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(1);
+}
+
+bool is_running(pid_t pid) { return timeslices_of(pid) > 0; }
+
+}  // namespace
+
+TEST_CASE("reports of ranks are filtered out of their output, all else is forwarded") {
+  LauncherOutput output;
+  const std::string out = through(output, [] {
+    print("one\n");
+    report_start(3);
+    print("half a line");
+    report_started();
+    print("two\n" + kDashes + "\nmpirun noticed that process rank 1 with PID 5 exited\n" + kDashes + "\n");
+    print("mpirun: Forwarding signal 10 to job\n" + kDashes + "\nsomething nobody knows\n" + kDashes + "\nthree");
+  });
+  CHECK(out == "one\nhalf a linetwo\n" + kDashes + "\nsomething nobody knows\n" + kDashes + "\nthree");
+  REQUIRE(output.begun().count(3) == 1);
+  const StartedRank r = output.begun().at(3);
+  CHECK((r.host == host_name() && r.pid > 0 && r.pid_namespace == pid_namespace()));
+  CHECK(output.started());
+  CHECK(output.error().text.empty());
+}
+
+TEST_CASE("the first verdict counts and messages of mpirun about its own end after it are left out") {
+  LauncherOutput output;
+  const std::string out = through(output, [] {
+    const std::string crash = cat("[node1:0", getpid(), "] *** Process received signal ***\n");
+    print(crash);
+    report_verdict("lost: node2\nmore");
+    report_verdict("rank 0 died");
+    print("mpirun: abort is already in progress...hit ctrl-c again to forcibly terminate\n\n" + crash);
+    print("[node1:1] *** Process received signal ***\nthe end\n");
+  });
+  CHECK(output.verdict() == "lost: node2");
+  CHECK_THAT(out.substr(0, out.find('\n')), Contains("Process received signal"));
+  CHECK(out.substr(out.find('\n') + 1) == "[node1:1] *** Process received signal ***\nthe end\n");
+}
+
+TEST_CASE("an error shared by several ranks of a machine is printed once, with the machine and the ranks") {
+  LauncherOutput output;
+  const std::string out = through(output, [] {
+    CHECK(report_failed(2, "data.train: local/x.bin: no such file\nnothing was started"));
+    report_failed(3, "data.train: local/x.bin: no such file\nnothing was started");
+  });
+  CHECK(out ==
+        cat("gpttrain: ", host_name(), ", ranks 2, 3: data.train: local/x.bin: no such file\nnothing was started\n"));
+  CHECK_FALSE(report_failed(2, "x"));
+}
+
+TEST_CASE("a program missing on one machine: its name, the machine, code 2") {
+  LauncherOutput output;
+  const std::string out = through(output, [] {
+    print(kDashes +
+          "\nmpirun was unable to launch the specified application as it could not access\nor execute an "
+          "executable:\n\nExecutable: /opt/x/gpttrain\nNode: node2\n\nwhile attempting to start process rank 2.\n" +
+          kDashes + "\n");
+  });
+  CHECK(out.empty());
+  const LauncherEnd end = code_of_launcher(132, output.started(), output.error());
+  CHECK(end.code == static_cast<int>(Exit::kUsage));
+  CHECK_THAT(end.text, Contains("node2") && Contains("/opt/x/gpttrain"));
+}
+
+TEST_CASE("mpirun's own exit codes are mapped to those of our table") {
+  const auto code = [](int n, bool started) { return code_of_launcher(n, started, {}).code; };
+  for (const int n : {1, 205, 213, 255}) CHECK(code(n, false) == static_cast<int>(Exit::kIo));
+  for (const int n : {1, 205, 213, 255}) CHECK(code(n, true) == static_cast<int>(Exit::kIo));  // ranks never end with 1
+  for (const int n : {126, 127}) CHECK(code(n, false) == static_cast<int>(Exit::kUsage));
+  for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    CHECK(code(128 + n, false) == static_cast<int>(Exit::kInterrupted));
+    CHECK(code(128 + n, true) == 128 + n);
+  }
+  for (const bool started : {false, true})
+    for (const int n : {0, 2, 16, 17, 65, 70, 74, 75, 124, 128 + SIGKILL, 128 + SIGSEGV}) CHECK(code(n, started) == n);
+}
+
+TEST_CASE("ranks that do not start in time end the job, named with their machine") {
+  const std::vector<HostSlots> hosts = {{"node1", {0, 1}}, {"node2", {0, 1}}};
+  const StartLimits limits{.world = 4, .start_s = 30, .hosts = hosts};
+  const std::map<int, StartedRank> two{{0, {"node1", 10, 1}}, {1, {"node1", 11, 1}}};
+  StartWatch watch(limits);
+  for (int t = 0; t <= 30; ++t) CHECK_FALSE(watch.check(two, false, 100 + t));
+  const auto end = watch.check(two, false, 131);
+  REQUIRE(end);
+  CHECK(end->code == static_cast<int>(Exit::kIo));
+  CHECK_THAT(end->why, Contains("within 30 s on node2: no report from ranks 2, 3"));
+
+  StartWatch slept(limits);  // the whole machine was suspended
+  CHECK_FALSE(slept.check(two, false, 100));
+  CHECK_FALSE(slept.check(two, false, 100 + 3600));
+  StartWatch fine(limits);
+  for (int t = 0; t <= 100; ++t) CHECK_FALSE(fine.check(two, t > 20, 100 + t));
+}
+
+TEST_CASE("a stopped process is named while ranks start, and later when all of them stall") {
+  const auto child = [] {
+    const pid_t pid = fork();
+    if (pid == 0)
+      for (;;) usleep(5000);
+    return pid;
+  };
+  const pid_t stopped = child(), lively = child();
+  kill(stopped, SIGSTOP);
+  for (int i = 0; i < 500 && state_of(stopped) != 'T'; ++i) usleep(10000);
+  REQUIRE(state_of(stopped) == 'T');
+  REQUIRE(is_running(lively));
+  const StartedRank still{host_name(), stopped, pid_namespace()}, moves{host_name(), lively, pid_namespace()};
+  const StartLimits limits{.world = 2, .start_s = 1000, .frozen_warn_s = 2, .frozen_abort_s = 13};
+  // Seconds of the watch's clock until it ends the job; each takes a moment of real time, so that the other process
+  // runs.
+  const auto ends_at = [&](const std::map<int, StartedRank>& ranks, bool started) {
+    StartWatch watch(limits);
+    for (int t = 0; t < 30; ++t) {
+      if (const auto end = watch.check(ranks, started, 100.0 + t)) {
+        CHECK(end->code == static_cast<int>(Exit::kHang));
+        CHECK_THAT(end->why, Contains(cat("rank 0 (", host_name(), " pid ", stopped, ") is stopped")));
+        return t;
+      }
+      usleep(50000);
+    }
+    return -1;
+  };
+  CHECK(ends_at({{0, still}, {1, moves}}, false) == 13);
+  CHECK(ends_at({{0, still}, {1, moves}}, true) == -1);  // rank 1 will report it
+  CHECK(ends_at({{0, still}}, true) == 13);
+  for (const pid_t pid : {stopped, lively}) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+}
+
+TEST_CASE("limits below a start's needs: found and needed, each") {
+  const MachineLimits small{.shared_memory = 8 << 20,
+                            .files = 40,
+                            .tasks = 6,
+                            .tasks_from = "ulimit -u 6",
+                            .addresses = 100000 << 10,
+                            .addresses_used = 50 << 20};
+  const std::vector<std::string> bad = lacking(small, 4, 1);
+  REQUIRE(bad.size() == 4);
+  CHECK_THAT(bad[0], Contains("/dev/shm has 8.0 MiB free, 4 ranks need 16.0 MiB"));
+  CHECK_THAT(bad[1], Contains("40 open files, 4 ranks need 68"));
+  CHECK_THAT(bad[2], Contains("6 more threads") && Contains("ulimit -u 6") && Contains("need 37"));
+  CHECK_THAT(bad[3], Contains("97.7 MiB of address space") && Contains("ulimit -v"));
+  CHECK(lacking({}, 4096, 8).empty());
+  CHECK(lacking(machine_limits(), 2, 1).empty());
+  CHECK(machine_limits().shared_memory > 0);
+}
+
+TEST_CASE("a soft limit of open files is raised to the hard limit") {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit l{40, 4096};
+    setrlimit(RLIMIT_NOFILE, &l);
+    require_limits(8, 1);
+    rlimit now{};
+    getrlimit(RLIMIT_NOFILE, &now);
+    _exit(now.rlim_cur == 72 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+}
+
+TEST_CASE("ranks of one machine use no network, those of several the configured interface") {
+  const auto value = [](const Variables& all, const std::string& name) {
+    for (const auto& [n, v] : all)
+      if (n == name) return v;
+    return std::string();
+  };
+  const JobCommand here = job_command(2, false, {"a"}, {.program = "/bin/true", .cores = 2});
+  CHECK(here.starter == Starter::kFork);
+  CHECK(here.words == std::vector<std::string>{"/bin/true", "a"});
+  SpawnOptions far{.program = "/bin/true", .cores = 2, .hosts = {{"node1", {0}}, {"node2", {0}}}};
+  far.interface = "10.1.0.0/16";
+  const JobCommand there = job_command(2, false, {}, far);
+  CHECK(value(there.environment, "OMPI_MCA_btl") == "");
+  CHECK(value(there.environment, "OMPI_MCA_btl_tcp_if_include") == "10.1.0.0/16");
+  CHECK(value(there.environment, "OMPI_MCA_oob_tcp_if_include") == "10.1.0.0/16");
+  for (const char* good : {"", "eth0", "ib0.8001", "10.0.0.0/8"}) CHECK(bad_interface(good).empty());
+  for (const char* bad : {"-x", "eth0,eth1", "10.0.0.0/33", "10.0.0/8", "a b", "anamethatistoolong"})
+    CHECK_FALSE(bad_interface(bad).empty());
+  CHECK(interface_here("127.0.0.0/8") == "lo");
+  CHECK_THROWS_WITH(interface_here("nosuch0"), Contains("nosuch0") && Contains("lo 127.0.0.1"));
+}
+
+TEST_CASE("a launcher's arguments may begin with dashes") {
+  const Command c = parse_command(
+      {"--data.train", "mock", "--launcher_args", "--exclude=node2 -N2", "--launch.launcher", "slurm"}, {});
+  CHECK(c.loaded.config.launch.launcher_args == "--exclude=node2 -N2");
+  CHECK(c.loaded.config.launch.exclude.empty());
+}
+
+TEST_CASE("ranks per machine follow Slurm's list, srun fills machines evenly") {
+  CHECK(tasks_per_node("2(x2),1") == std::vector<int>{2, 2, 1});
+  CHECK(tasks_per_node("4") == std::vector<int>{4});
+  setenv("SLURM_JOB_NUM_NODES", "2", 1);
+  const auto command = srun_command(8, "srun", "gpttrain", {});
+  unsetenv("SLURM_JOB_NUM_NODES");
+  CHECK(std::find(command.begin(), command.end(), "--ntasks-per-node=4") != command.end());
+}

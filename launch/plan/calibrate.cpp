@@ -15,17 +15,12 @@ namespace {
 constexpr int kEvaluations = 8000;
 constexpr double kPrior = 0.003, kFewRows = 23;  // a profile of fewer rows stays nearer to its prior
 constexpr double kMostHidden = 0.98;
+constexpr double kLeastConstant = 1e-300;  // in files: above 0
 
 using RowRefs = std::vector<const PlanRow*>;
 
-MachineModel with_constants(const MachineModel& of, const MachineModel& constants) {
-  MachineModel m = of;
-  for (const MachineConstant& c : machine_constants()) m.*c.value = constants.*c.value;
-  return m;
-}
-
 double log_error(const PlanRow& r, const MachineModel& m) {
-  return std::log(step_terms(r.work, with_constants(r.machine, m)).total() / r.seconds);
+  return std::log(step_terms(r.work, calibrated(r.machine, m)).total() / r.seconds);
 }
 
 double objective(const RowRefs& rows, const MachineModel& m, const MachineModel& prior) {
@@ -73,6 +68,18 @@ std::map<std::string, RowRefs> by_profile(const std::vector<PlanRow>& rows) {
   return out;
 }
 
+MachineModel fit_blocks(const RowRefs& rows, MachineModel m) {
+  constexpr double kPriorRows = 0.5, kLeast = 0.3;
+  std::map<BlockShape, std::pair<double, int>> sums;
+  for (const PlanRow* r : rows) {
+    const StepTerms t = step_terms(r->work, calibrated(r->machine, m));
+    auto& [sum, n] = sums[r->work.block_shape()];
+    sum += std::log(std::max(kLeast, 1 + (r->seconds - t.total()) / t.blocks())), ++n;
+  }
+  for (const auto& [shape, s] : sums) m.measured_blocks[shape] = std::exp(s.first / (s.second + kPriorRows));
+  return m;
+}
+
 // Prior of each profile: its device's, shifted by the mean drift of the other profiles of that device. `nic` is
 // excluded, because networks differ.
 MachineProfiles priors_of(const std::map<std::string, RowRefs>& profiles) {
@@ -103,16 +110,17 @@ std::string layout_key(const PlanRow& r) {
 
 }  // namespace
 
-MachineModel calibrate(const std::vector<PlanRow>& rows, const MachineModel& prior) {
-  RowRefs refs;
-  for (const PlanRow& r : rows) refs.push_back(&r);
-  return fit(refs, prior);
+MachineModel calibrated(const MachineModel& machine, const MachineModel& profile) {
+  MachineModel m = machine;
+  for (const MachineConstant& c : machine_constants()) m.*c.value = profile.*c.value;
+  m.measured_blocks = profile.measured_blocks;
+  return m;
 }
 
 MachineProfiles calibrate_profiles(const std::vector<PlanRow>& rows) {
   const auto profiles = by_profile(rows);
   MachineProfiles out = priors_of(profiles);
-  for (auto& [name, model] : out) model = fit(profiles.at(name), model);
+  for (auto& [name, model] : out) model = fit_blocks(profiles.at(name), fit(profiles.at(name), model));
   return out;
 }
 
@@ -133,7 +141,7 @@ std::vector<double> unseen_errors(const std::vector<PlanRow>& rows, int folds) {
       std::copy_if(all.begin(), all.end(), std::back_inserter(kept),
                    [&](const PlanRow* r) { return fold_of[layout_key(*r)] != f; });
       if (kept.size() == all.size()) continue;
-      const MachineModel m = fit(kept, priors.at(name));
+      const MachineModel m = fit_blocks(kept, fit(kept, priors.at(name)));
       for (const PlanRow* r : all)
         if (fold_of[layout_key(*r)] == f) out[static_cast<size_t>(r - rows.data())] = std::expm1(log_error(*r, m));
     }
@@ -149,7 +157,14 @@ void write_profiles(const MachineProfiles& profiles, const std::string& path) {
     text += ": {";
     for (const MachineConstant& c : machine_constants())
       text += cat(&c == &machine_constants().front() ? "" : ", ", "\"", c.name, "\": ", json_number(m.*c.value));
-    text += "}";
+    text += ", \"measured_blocks\": [";
+    for (const auto& [key, ratio] : m.measured_blocks) {
+      BlockShape shape = key;
+      text += text.back() == '[' ? "\n    {" : ",\n    {";
+      shape.fields([&](const char* field, int64_t value) { text += cat("\"", field, "\": ", value, ", "); });
+      text += cat("\"ratio\": ", json_number(ratio), "}");
+    }
+    text += "]}";
   }
   std::ofstream out(path);
   out << text << "\n}\n";
@@ -162,15 +177,26 @@ MachineProfiles read_profiles(const std::string& path) {
   GT_REQUIRE(json.kind == JsonValue::Kind::kObject, Exit::kUsage, path, ": expected an object of profiles");
   MachineProfiles out;
   for (size_t i = 0; i < json.items.size(); ++i) {
-    MachineModel& m = out[json.keys[i]];
-    for (const MachineConstant& c : machine_constants()) {
-      const JsonValue* value = json.items[i].find(c.name);
+    const JsonValue& profile = json.items[i];
+    const auto number_of = [&](const JsonValue& in, const char* name, double least) {
+      const JsonValue* value = in.find(name);
       double number = 0;
       GT_REQUIRE(value != nullptr && value->kind == JsonValue::Kind::kNumber && parse_double(value->text, number) &&
-                     number > 0,
-                 Exit::kUsage, path, ":", json.items[i].line, ": profile \"", json.keys[i], "\": expected ", c.name,
-                 " above 0");
-      m.*c.value = number;
+                         number >= least &&
+                         number<1e18, Exit::kUsage, path, ":", in.line, ": profile \"", json.keys[i], "\": expected ",
+                                name, least> 0
+                     ? " above 0"
+                     : " of 0 or more");
+      return number;
+    };
+    MachineModel& m = out[json.keys[i]];
+    for (const MachineConstant& c : machine_constants()) m.*c.value = number_of(profile, c.name, kLeastConstant);
+    const JsonValue* blocks = profile.find("measured_blocks");
+    if (blocks == nullptr) continue;  // of a version without
+    for (const JsonValue& block : blocks->items) {
+      BlockShape shape;
+      shape.fields([&](const char* name, int64_t& value) { value = static_cast<int64_t>(number_of(block, name, 0)); });
+      m.measured_blocks[shape] = number_of(block, "ratio", kLeastConstant);
     }
   }
   return out;

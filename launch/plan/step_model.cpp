@@ -16,6 +16,11 @@ constexpr double kSoftmaxHost = 0.38, kSoftmaxPasses = 0.5;  // additional fract
 struct BlockTime {
   double linear, linear_backward, attention, attention_backward, elementwise, recompute, tensor_parallel, accumulation,
       latency, host;
+  void scale(double by) {
+    for (double* x : {&linear, &linear_backward, &attention, &attention_backward, &elementwise, &recompute,
+                      &tensor_parallel, &accumulation, &latency, &host})
+      *x *= by;
+  }
   double device() const {
     return linear + linear_backward + attention + attention_backward + 2.6 * elementwise + recompute + tensor_parallel +
            accumulation + latency;
@@ -99,6 +104,7 @@ class StepModel {
     b.accumulation = w_.trained * m_.accumulation * w_.block_weights() / tp_ / m_.memory;
     b.latency = m_.block_latency * (2 + full());
     b.host = m_.host * (3 + full()) * (1 + m_.host_tp * std::log2(tp_) + (plain_softmax() ? kSoftmaxHost : 0));
+    if (const auto it = m_.measured_blocks.find(w_.block_shape()); it != m_.measured_blocks.end()) b.scale(it->second);
     return b;
   }
 

@@ -5,6 +5,7 @@
 // updates as optim/whole_matrices.h and optim/muon.cpp do.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct MachineModel {
   double accumulation = 0;            // bytes per parameter and microbatch to add gradients outside the GEMMs
   double misaligned = 12;             // slow-down of attention whose head dimension is not a multiple of 8
   double hop = 2e-6;                  // per hop of a ring
+  std::map<BlockShape, double> measured_blocks = {};  // measured time / that of the constants above
 };
 
 // Constant that calibration may change: its name in profiles, and the expected deviation of ln(value).
@@ -54,9 +56,8 @@ struct StepTerms {
   double data_parallel = 0;         // exposed gradient reductions and weight gathers
   double optimizer = 0, fixed = 0;  // optimizer: with additions to gradients outside the GEMMs
 
-  double pipeline() const {
-    return linear + attention + elementwise + recompute + tensor_parallel + latency + p2p + head + bubble;
-  }
+  double blocks() const { return linear + attention + elementwise + recompute + tensor_parallel + latency + bubble; }
+  double pipeline() const { return blocks() + p2p + head; }
   double total() const { return pipeline() + data_parallel + optimizer + fixed; }
   // Name and seconds of every term, in this order.
   std::vector<std::pair<const char*, double>> list() const;

@@ -1,12 +1,27 @@
 // Workload of a step for closed forms: model sizes, layout, batch. Derived from a config or a row of published
 // measurements.
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <vector>
 
 namespace gt {
 
 enum class Recompute : uint8_t;  // model/module.h: kNone, kSelective, kFull
+
+// What determines the kernels of a block on one rank.
+struct BlockShape {
+  int64_t hidden = 0, ffn = 0, heads = 0, kv_heads = 0, head_dim = 0, seq = 0, micro_batch = 0, tp = 0, cp = 0,
+          gated = 0, sequence_parallel = 0, fused_attention = 0, recompute = 0, frozen = 0;
+  auto operator<=>(const BlockShape&) const = default;
+  template <class V>
+  void fields(V&& v) {
+    v("hidden", hidden), v("ffn", ffn), v("heads", heads), v("kv_heads", kv_heads), v("head_dim", head_dim);
+    v("seq", seq), v("micro_batch", micro_batch), v("tp", tp), v("cp", cp), v("gated", gated);
+    v("sequence_parallel", sequence_parallel), v("fused_attention", fused_attention), v("recompute", recompute);
+    v("frozen", frozen);
+  }
+};
 
 struct Workload {
   // Model. Channels: heads * head_dim of queries, kv_heads * head_dim of keys and of values.
@@ -38,6 +53,22 @@ struct Workload {
   int64_t newton_schulz = 5;
   double newton_schulz_bytes = 2;
 
+  BlockShape block_shape() const {
+    return {hidden,
+            ffn,
+            heads,
+            kv_heads,
+            head_dim,
+            seq,
+            micro_batch,
+            tp,
+            cp,
+            gated,
+            sequence_parallel,
+            fused_attention,
+            static_cast<int64_t>(recompute),
+            trained < 0.5};
+  }
   int64_t devices() const { return tp * pp * cp * dp; }
   int64_t microbatches() const { return global_batch / (dp * micro_batch); }
   double q_width() const { return static_cast<double>(heads * head_dim); }

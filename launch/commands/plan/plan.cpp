@@ -47,8 +47,7 @@ Constants constants_of(const PlanArgs& a, const DeviceType& device, DType comput
   const size_t colon = a.profile.rfind(':');
   const std::string file = a.profile.substr(0, colon),
                     name = colon == std::string::npos ? "" : a.profile.substr(colon + 1);
-  const MachineModel& fitted = profile_of(read_profiles(file), file, name);
-  for (const MachineConstant& k : machine_constants()) c.machine.*k.value = fitted.*k.value;
+  c.machine = calibrated(c.machine, profile_of(read_profiles(file), file, name));
   c.origin = fmt::format("calibrated by {}", a.profile);
   return c;
 }
@@ -175,11 +174,8 @@ struct Errors {
 };
 
 MachineModel model_of(const PlanRow& r, const MachineProfiles& profiles) {
-  MachineModel m = r.machine;
   const auto it = profiles.find(r.profile);
-  if (it != profiles.end())
-    for (const MachineConstant& k : machine_constants()) m.*k.value = it->second.*k.value;
-  return m;
+  return it != profiles.end() ? calibrated(r.machine, it->second) : r.machine;
 }
 
 bool counts(const PlanRow& r) { return r.graded && r.seconds > 0 && r.serves("time"); }

@@ -81,9 +81,7 @@ struct Mean {
 };
 
 MachineModel fitted(const PlanRow& r, const MachineProfiles& profiles) {
-  MachineModel m = r.machine;
-  for (const MachineConstant& c : machine_constants()) m.*c.value = profiles.at(r.profile).*c.value;
-  return m;
+  return calibrated(r.machine, profiles.at(r.profile));
 }
 
 }  // namespace
@@ -152,7 +150,7 @@ TEST_CASE("plan: calibrated to published steps, it predicts both calibration and
   std::printf("plan: %d published steps: calibrated %.2f %%, left out of the fit %.2f %% (worst %.1f %%)\n",
               calibrated.n, 100 * calibrated.value(), 100 * left_out.value(), 100 * left_out.worst);
   CHECK(calibrated.n > 240);
-  CHECK(calibrated.value() < 0.022);
+  CHECK(calibrated.value() < 0.015);
   CHECK(left_out.value() < 0.031);
 }
 
@@ -191,7 +189,7 @@ TEST_CASE("plan: the layout ranked first among published ones is within 3 percen
   }
   std::printf("plan: the layout ranked first is within 3 %% of the fastest in %d of %d groups\n", near, groups);
   CHECK(groups > 90);
-  CHECK(near >= 0.85 * groups);
+  CHECK(near >= 0.95 * groups);
 }
 
 TEST_CASE("plan: steps of the tables of vTrain are predicted within a twentieth before calibration") {
@@ -207,11 +205,11 @@ TEST_CASE("plan: steps of the tables of vTrain are predicted within a twentieth 
     std::printf("plan: %s: uncalibrated %.1f %%, calibrated %.1f %%\n", name.c_str(), 100 * e.first.value(),
                 100 * e.second.value());
     CHECK(e.first.value() < 0.05);
-    CHECK(e.second.value() < 0.045);
+    CHECK(e.second.value() < 0.02);
   }
 }
 
-TEST_CASE("plan: calibrated by a tenth of the rows of vTrain the other rows are predicted within a twentieth") {
+TEST_CASE("plan: calibrated by a tenth of the rows of vTrain the other rows are predicted within 4 and 5 percent") {
   const std::vector<PlanRow> rows = read_plan_rows(kRows + "vtrain.csv");
   std::map<std::string, Mean> errors;
   for (size_t tenth = 0; tenth < 10; ++tenth) {
@@ -224,7 +222,7 @@ TEST_CASE("plan: calibrated by a tenth of the rows of vTrain the other rows are 
   for (const auto& [name, e] : errors) {
     INFO(name);
     std::printf("plan: %s: calibrated by a tenth, %.2f %% on the others\n", name.c_str(), 100 * e.value());
-    CHECK(e.value() < 0.05);
+    CHECK(e.value() < (name == "vtrain-single" ? 0.04 : 0.05));
   }
 }
 
@@ -406,13 +404,18 @@ TEST_CASE("plan: profiles round-trip, and broken ones are refused by name") {
   TempDir dir;
   MachineModel m = a100();
   m.host = 1.25e-4, m.tp_latency = 1e-6, m.gemm_half = 1. / 3;
+  m.measured_blocks = {{gpt_145b().block_shape(), 1.0625}, {gpt_175b().block_shape(), 1. / 3}};
   write_profiles({{"a \"b\"", m}}, dir / "p.json");
   const MachineProfiles back = read_profiles(dir / "p.json");
   REQUIRE(back.size() == 1);
   for (const MachineConstant& c : machine_constants()) CHECK(back.at("a \"b\"").*c.value == m.*c.value);
+  CHECK(back.at("a \"b\"").measured_blocks == m.measured_blocks);
   write_file(dir / "q.json", "{\"x\": {\"gemm_efficiency\": 0}}");
   CHECK_THROWS_WITH(read_profiles(dir / "q.json"),
                     Contains("q.json:1") && Contains("\"x\"") && Contains("gemm_efficiency"));
+  std::string text = read_file(dir / "p.json");
+  write_file(dir / "q.json", text.replace(text.find("\"ratio\": 1.0625"), 15, "\"ratio\": -1.062"));
+  CHECK_THROWS_WITH(read_profiles(dir / "q.json"), Contains("q.json:") && Contains("expected ratio above 0"));
   write_file(dir / "r.csv", "layers,hidden,heads,seq,tp,pp,dp,gbs,mbs,iter_s\n2,64,4,16,1,1,2,3,1,0.5\n");
   CHECK_THROWS_WITH(read_plan_rows(dir / "r.csv"), Contains("line 2") && Contains("gbs 3"));
   write_file(dir / "r.csv", "layers,hidden,heads,seq,tp,pp,dp,gbs,mbs,iter_s\n2,64,x,16,1,1,2,4,1,0.5\n");

@@ -274,7 +274,7 @@ bool takes_off(const Option& option) {
 std::string set_from_words(const Option& option, const std::vector<std::string>& words) {
   if (words.empty()) {
     if (bool* const* b = std::get_if<bool*>(&option.target)) return **b = true, "";
-    if (takes_truth(option)) return *std::get<std::string*>(option.target) = "true", "";
+    if (takes_truth(option)) return set_from_words(option, {"true"});
     if (counts_or_not(option)) return *std::get<int64_t*>(option.target) = 1, "";
     return fmt::format("expected a value {}, found none", option.domain);
   }
@@ -293,6 +293,18 @@ std::string set_from_words(const Option& option, const std::vector<std::string>&
                     option.target);
 }
 
+namespace {
+// Returns the word that a JSON value gives to an option of words; nullopt: it is of another type.
+std::optional<std::string> word_of(const Option& option, const JsonValue& value) {
+  using Kind = JsonValue::Kind;
+  // Domain "auto|never|STEP": a number is accepted where free text is.
+  if (value.kind == Kind::kNumber && option.domain.find('|') != std::string::npos) return value.text;
+  if (value.kind == Kind::kBool && takes_truth(option)) return value.boolean ? "true" : "false";
+  if (value.kind == Kind::kBool && !value.boolean && takes_off(option)) return "off";
+  return value.kind == Kind::kString ? std::optional(value.text) : std::nullopt;
+}
+}  // namespace
+
 std::string set_from_json(const Option& option, const JsonValue& value) {
   using Kind = JsonValue::Kind;
   const auto wrong = [&](const char* expected) {
@@ -310,13 +322,9 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
   };
   return std::visit(
       Overloaded{
-          // Domain "auto|never|STEP": a number is accepted where free text is.
           [&](std::string* s) {
-            if (is(Kind::kNumber) && option.domain.find('|') != std::string::npos)
-              return set_string(option, *s, value.text);
-            if (is(Kind::kBool) && takes_truth(option)) return *s = value.boolean ? "true" : "false", std::string();
-            if (is(Kind::kBool) && !value.boolean && takes_off(option)) return *s = "off", std::string();
-            return is(Kind::kString) ? set_string(option, *s, value.text) : wrong("a string");
+            const auto word = word_of(option, value);
+            return word ? set_string(option, *s, *word) : wrong("a string");
           },
           [&](int64_t* n) {
             if (is(Kind::kBool) && counts_or_not(option)) return *n = value.boolean, std::string();
@@ -326,7 +334,10 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
           [&](double* x) { return is(Kind::kNumber) ? set_double(option, *x, value.text) : wrong("a number"); },
           [&](float* x) { return is(Kind::kNumber) ? set_double(option, *x, value.text) : wrong("a number"); },
           [&](bool* b) { return is(Kind::kBool) ? (*b = value.boolean, std::string()) : wrong("true or false"); },
-          [&](const EnumTarget& e) { return is(Kind::kString) ? set_enum(option, e, value.text) : wrong("a string"); },
+          [&](const EnumTarget& e) {
+            const auto word = word_of(option, value);
+            return word ? set_enum(option, e, *word) : wrong("a string");
+          },
           [&](std::vector<double>* v) {
             return all(Kind::kNumber) ? set_doubles(option, *v, texts) : std::string("expected a list of numbers");
           },

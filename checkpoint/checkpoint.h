@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/format/block_stream.h"
-#include "checkpoint/store/retention.h"
+#include "checkpoint/options.h"
 #include "kernels/core/device.h"
 #include "parallel/mesh.h"
 #include "parallel/zero/shard_view.h"
@@ -77,14 +76,7 @@ struct SaveOptions {
   Retention retention;
   std::vector<std::pair<std::string, std::string>> ties;  // alias, stored name: master/head.weight, master/embed.weight
   bool require_finite = true;                             // NaN or infinity aborts the attempt
-  bool readback = false;                   // re-reads each shard from disk before the attempt counts as written
-  bool sha256 = false;                     // records the SHA-256 of each shard in the manifest, for signing
-  int64_t part_bytes = int64_t{64} << 30;  // a rank starts another file before one exceeds this size
   WriteOptions how;
-  bool index_h5 = false;  // also writes index.h5: every tensor whole, for h5py users
-  // For file systems without atomic directory renames: the attempt carries the step's name from the start, and its
-  // manifest, written last, makes it a checkpoint.
-  bool commit_by_marker = false;
   std::string git, isa;                 // of the writer's build
   std::function<void()> before_commit;  // called on rank 0 right before the commit; an exception aborts the attempt
 };
@@ -112,13 +104,6 @@ struct LoadReport {
   std::string path;         // step directory
   std::string config_json;  // "" when the checkpoint holds none
   std::vector<std::string> warnings;
-};
-
-// Permitted differences between model and checkpoint: exact names ("master/head.weight"), or prefixes that end in *
-// ("optim/*"). Tensors missing from the checkpoint keep their current values; extra ones are not read.
-struct FitOptions {
-  std::vector<std::string> allow_missing, allow_extra;
-  bool read_once = false;  // blocks needed by several ranks of a dp group are read by one of them and broadcast
 };
 
 // Inspects a step before it is loaded (state, config_json, path); throws kUsage to reject it.

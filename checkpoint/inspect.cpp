@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/format/shard_reader.h"
 #include "checkpoint/format/state_json.h"
+#include "checkpoint/store/retention.h"
 #include "checkpoint/store/steps.h"
 #include "kernels/core/text.h"
 

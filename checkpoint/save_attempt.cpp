@@ -4,6 +4,7 @@
 #include "checkpoint/format/shard_reader.h"
 #include "checkpoint/format/shard_writer.h"
 #include "checkpoint/save.h"
+#include "checkpoint/store/retention.h"
 #include "checkpoint/store/steps.h"
 #include "checkpoint/world.h"
 #include "kernels/core/hash/sha256.h"
@@ -85,7 +86,7 @@ SaveAttempt::SaveAttempt(Vfs& vfs, const std::string& dir, const TrainState& sta
 void SaveAttempt::plan(std::span<const ShardView> views) {
   std::string table;
   all_or_none(mesh_, [&] {
-    parts_ = cut_into_parts(stored_tensors(views), options_.part_bytes);
+    parts_ = cut_into_parts(stored_tensors(views), options_.how.part_bytes);
     std::map<std::string, Row> rows;
     for (const ShardView& v : views)
       rows[v.name] = {static_cast<int64_t>(v.data.dtype), v.shard.tp().blocks, v.full.rank, -1, -1, v.full.dim};
@@ -155,12 +156,12 @@ void SaveAttempt::begin() {
       clean_attempts(vfs_, dir_);
     } catch (const IoError&) {  // leftovers that cannot be removed do not prevent a save
     }
-    if (options_.commit_by_marker) prepare_final_folder(dir_ + "/" + step_name(m_.step));
+    if (options_.how.commit == CommitBy::kMarker) prepare_final_folder(dir_ + "/" + step_name(m_.step));
     std::error_code ec;
     while (std::filesystem::exists(std::filesystem::symlink_status(name(), ec))) ++attempt;
   });
   attempt = static_cast<uint32_t>(std::stoul(broadcast_bytes(mesh_.world(), std::to_string(attempt), 0)));
-  temp_ = options_.commit_by_marker ? dir_ + "/" + step_name(m_.step) : name();
+  temp_ = options_.how.commit == CommitBy::kMarker ? dir_ + "/" + step_name(m_.step) : name();
   m_.uuid = attempt_uuid(m_.state.run_uuid, m_.step, attempt);
 }
 
@@ -210,8 +211,6 @@ void SaveAttempt::write() {
                {},
                options_.require_finite,
                fetch_,
-               options_.sha256,
-               options_.readback,
                options_.how};
   for (size_t k = 0; k < m_.tensors.size(); ++k) job.ids[m_.tensors[k].name] = static_cast<uint32_t>(k);
   own_hashes_.clear();
@@ -223,7 +222,7 @@ void SaveAttempt::write() {
 
 void SaveAttempt::gather_hashes() {
   hashes_.clear();
-  if (!options_.sha256) return;
+  if (options_.how.hash == ShardHash::kNone) return;
   for (const std::string& rank : gather_bytes(mesh_.world(), pack(own_hashes_)))
     for (std::string& hash : unpack(rank)) hashes_.push_back(std::move(hash));
 }
@@ -246,7 +245,7 @@ void SaveAttempt::collect_indexes() {
                Exit::kIo, path, ": not what rank ", rank, " was to write; do all ranks see one folder?");
     for (const SliceRecord& s : x.records) boxes[s.tensor].push_back(s.box);
     m_.files.push_back(f);
-    if (options_.index_h5) records_.push_back(x.records);
+    if (options_.how.index_h5) records_.push_back(x.records);
   };
   for (size_t r = 0; r < parts_of_.size(); ++r)
     for (int part = 0; part < parts_of_[r]; ++part) collect(static_cast<int>(r), part);
@@ -277,7 +276,7 @@ void SaveAttempt::write_index_h5() {
 void SaveAttempt::commit(const std::vector<AuxFile>& aux) {
   collect_indexes();
   for (const AuxFile& a : aux) add_aux(a);
-  if (options_.index_h5) write_index_h5();
+  if (options_.how.index_h5) write_index_h5();
   m_.created = utc_now();
   m_.version = GPT_VERSION;
 #ifdef __clang__
@@ -287,7 +286,7 @@ void SaveAttempt::commit(const std::vector<AuxFile>& aux) {
 #endif
   text_ = to_text(m_);
   parse_manifest(text_, temp_ + "/manifest.json");  // never commit what a reader would reject
-  if (options_.commit_by_marker) {
+  if (options_.how.commit == CommitBy::kMarker) {
     sync_directory(vfs_, temp_);
     if (options_.before_commit) options_.before_commit();
     seal(temp_);  // commit point
@@ -310,9 +309,10 @@ void SaveAttempt::seal(const std::string& folder) {
 void SaveAttempt::abandon() noexcept {
   if (mesh_.rank() != 0 || temp_.empty()) return;
   try {
-    if (options_.commit_by_marker) vfs_.unlink(temp_ + "/manifest.json");  // turns the folder back into an attempt
+    if (options_.how.commit == CommitBy::kMarker)
+      vfs_.unlink(temp_ + "/manifest.json");  // turns the folder back into an attempt
     remove_tree(vfs_, temp_);
-    if (options_.commit_by_marker) vfs_.unlink(attempt_marker(temp_));
+    if (options_.how.commit == CommitBy::kMarker) vfs_.unlink(attempt_marker(temp_));
   } catch (...) {  // the next save removes what is left
   }
 }
@@ -336,7 +336,7 @@ SaveReport SaveAttempt::after() {
       report.warnings.emplace_back(e.what());
     }
   };
-  if (options_.commit_by_marker)
+  if (options_.how.commit == CommitBy::kMarker)
     quietly([&] {
       const std::string marker = attempt_marker(report.path);
       if (const int r = vfs_.unlink(marker); r < 0) fail_io("deletion of " + marker, r);

@@ -16,10 +16,10 @@ constexpr int64_t kSector = 4096;  // alignment of direct writes: memory, offset
 
 void BlockStream::Free::operator()(std::byte* p) const { std::free(p); }
 
-BlockStream::BlockStream(Vfs& vfs, const std::string& path, int64_t total, const WriteOptions& options, bool sha256)
-    : total_(total), computes_sha_(sha256), file_(File::create(vfs, path)) {
+BlockStream::BlockStream(Vfs& vfs, const std::string& path, int64_t total, const WriteOptions& options)
+    : total_(total), computes_sha_(options.hash == ShardHash::kSha256), file_(File::create(vfs, path)) {
   file_.reserve(total);
-  if (options.direct && total >= kWindow)
+  if (options.direct_io == DirectIo::kAuto && total >= kWindow)
     if (auto file = File::open_direct(vfs, path)) direct_.emplace(std::move(*file));
   buffered_ = !direct_;
   const auto windows = static_cast<size_t>((total + kWindow - 1) / kWindow);

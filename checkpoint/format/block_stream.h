@@ -15,23 +15,20 @@
 #include <thread>
 #include <vector>
 
+#include "checkpoint/options.h"
 #include "checkpoint/store/vfs.h"
 #include "kernels/core/hash/sha256.h"
 
 namespace gt {
-
-struct WriteOptions {
-  int threads = 1;      // threads per file: one fills windows, the others write; 1: a single thread does both
-  bool direct = false;  // O_DIRECT, where the file system supports it and the file has a whole window
-};
 
 class BlockStream {
  public:
   // Bytes; a multiple of the block size. Three windows fit in cache.
   static constexpr int64_t kWindow = int64_t{2} << 20;
 
-  // Creates the file and reserves `total` bytes, so a full disk fails here, before the first write. kIo.
-  BlockStream(Vfs&, const std::string& path, int64_t total, const WriteOptions&, bool sha256);
+  // Creates the file and reserves `total` bytes, so a full disk fails here, before the first write. Reads the options
+  // threads, direct_io and hash. kIo.
+  BlockStream(Vfs&, const std::string& path, int64_t total, const WriteOptions&);
   ~BlockStream();  // leaves an unfinished file unfinished
   BlockStream(const BlockStream&) = delete;
   BlockStream& operator=(const BlockStream&) = delete;

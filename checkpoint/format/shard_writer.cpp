@@ -234,7 +234,7 @@ std::string write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredT
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
 
   const std::string name = shard_name(job.head.rank, job.head.part), path = job.dir + "/" + name;
-  BlockStream out(vfs, path, skeleton.file_bytes, job.how, job.sha256);
+  BlockStream out(vfs, path, skeleton.file_bytes, job.how);
   Fetched fetched(job);
   for (const Extent& e : extents) {
     try {
@@ -250,7 +250,7 @@ std::string write_shard(Vfs& vfs, const ShardJob& job, const std::vector<StoredT
   std::sort(index.records.begin(), index.records.end(),
             [](const SliceRecord& a, const SliceRecord& b) { return a.offset < b.offset; });
   write_synced(vfs, job.dir + "/" + name.substr(0, name.size() - 3) + ".idx", encode(index));
-  if (job.readback) read_back(vfs, path, index);
+  if (job.how.readback) read_back(vfs, path, index);
   return out.sha256_hex();
 }
 

@@ -43,12 +43,11 @@ struct ShardJob {
   std::map<std::string, uint32_t> ids;  // tensor name -> index in the manifest
   bool require_finite = true;
   FetchTensor fetch;  // for null data
-  bool sha256 = false, readback = false;
   WriteOptions how;
 };
 
-// Writes and syncs both files; re-reads the shard if `readback`. Returns the SHA-256 of the .h5 as hex, or "" without
-// `sha256`. Throws IoError.
+// Writes and syncs both files; re-reads the shard with `how.readback`. Returns the .h5's hash by `how.hash` as hex, or
+// "". Throws IoError.
 std::string write_shard(Vfs&, const ShardJob&, const std::vector<StoredTensor>&, const DeviceApi&, Stream);
 
 }  // namespace gt

@@ -18,7 +18,7 @@ constexpr const char* kLinkNote = "; a link: its target is kept";
 
 // Steps with the lowest validation losses: those evaluated when written, or named as best so far by a manifest. Damaged
 // or unreadable steps have none.
-std::set<int64_t> best_steps(Vfs& vfs, const std::vector<std::pair<int64_t, std::string>>& steps, int count) {
+std::set<int64_t> best_steps(Vfs& vfs, const std::vector<std::pair<int64_t, std::string>>& steps, int64_t count) {
   std::map<int64_t, double> losses;
   for (const auto& [n, path] : steps) {
     try {

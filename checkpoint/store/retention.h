@@ -5,15 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/options.h"
 #include "checkpoint/store/vfs.h"
 
 namespace gt {
-
-struct Retention {
-  int keep = 3;            // newest steps to keep; below 1: never delete anything
-  int64_t keep_every = 0;  // also keep every step divisible by this; 0: none
-  int keep_best = 1;       // also keep this many steps with the lowest validation loss
-};
 
 struct PrunePlan {
   struct Entry {

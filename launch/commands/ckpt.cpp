@@ -11,6 +11,7 @@
 #include "checkpoint/diff.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/store/dir_lock.h"
+#include "checkpoint/store/retention.h"
 #include "checkpoint/store/steps.h"
 #include "checkpoint/verify.h"
 #include "kernels/core/text.h"
@@ -47,8 +48,7 @@ Retention retention_of(const std::string& dir) {
       break;
     } catch (const Error&) {}  // try an older step
   }
-  return {static_cast<int>(config.checkpoint.keep), config.checkpoint.keep_every,
-          static_cast<int>(config.checkpoint.keep_best)};
+  return config.checkpoint;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Options of a run: one struct per section, whose fields() list (launch/options/options.h) drives the JSON file,
-// --section.key flags, --help, config.json and error messages. A section of a library (model, optim, schedule, zero)
-// adds to the options which that library lists what a run derives them from.
+// --section.key flags, --help, config.json and error messages. A section of a library (model, optim, schedule, zero,
+// checkpoint, …) adds to the options which that library lists what a run derives them from.
 // Values only; the trainer applies them. In user input, 0 or "" means "derive it"; after load_config every field is
 // filled in.
 #pragma once
@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/options.h"
+#include "launch/config/values/guard_options.h"
 #include "launch/hosts/launch_config.h"
 #include "launch/options/options.h"
 #include "model/families/family.h"
@@ -254,13 +256,25 @@ struct DataConfig {
   }
 };
 
-struct CheckpointConfig {
-  std::string dir, every = "auto", resume = "auto", when_busy = "wait", load_from, fail_policy = "continue";
-  std::string hash = "none", commit = "rename", staging_bytes = "auto", direct_io = "auto", tag_validation = "warn";
-  int64_t keep = 3, keep_every = 0, keep_best = 1, part_bytes = int64_t{64} << 30, threads = 2;
+enum class WhenBusy : uint8_t { kWait, kSkip };
+enum class FailPolicy : uint8_t { kContinue, kAbort };
+enum class TagValidation : uint8_t { kWarn, kIgnore, kFail };
+constexpr std::array<const char*, 2> names_of(WhenBusy) { return {"wait", "skip"}; }
+constexpr std::array<const char*, 2> names_of(FailPolicy) { return {"continue", "abort"}; }
+constexpr std::array<const char*, 3> names_of(TagValidation) { return {"warn", "ignore", "fail"}; }
+
+struct CheckpointConfig : Retention, WriteOptions, FitOptions {
+  CheckpointConfig() {
+    threads = 2;
+    direct_io = DirectIo::kAuto;
+  }
+  std::string dir, every = "auto", staging_bytes = "auto", resume = "auto", load_from;
   double mtbf_hours = 0;
-  bool async = true, readback = false, index_h5 = false, read_once = false;
-  std::vector<std::string> load = {"all"}, allow_change, allow_missing, allow_extra;
+  bool async = true;
+  WhenBusy when_busy = WhenBusy::kWait;
+  FailPolicy fail_policy = FailPolicy::kContinue;
+  TagValidation tag_validation = TagValidation::kWarn;
+  std::vector<std::string> load = {"all"}, allow_change;
   template <class V>
   void fields(V& v) {
     v("dir", dir, "", "checkpoint folder; empty: RUN/checkpoints");
@@ -269,35 +283,20 @@ struct CheckpointConfig {
       "interval for the cost of a save and mtbf_hours");
     v("mtbf_hours", mtbf_hours, "0..1e6 hours",
       "every auto: mean time between failures of the whole job; 0: 50000 / ranks, from 0.5 to 24");
-    v("keep", keep, "2..1000", "newest checkpoints kept");
-    v("keep_every", keep_every, "0.. steps", "also keep every step divisible by this; 0: none");
-    v("keep_best", keep_best, "0..1000, or true or false",
-      "also keep this many checkpoints with the best validation losses; true: 1");
+    Retention::fields(v);
     v("async", async, "", "write asynchronously during training, from a snapshot in host memory");
     v("staging_bytes", staging_bytes, "auto|BYTES",
       "limit of a rank's snapshot in host memory; auto: free memory; training waits for the write if it does not fit");
-    v("part_bytes", part_bytes, "1048576.. bytes", "maximum size of a rank's shard file; 64 GiB");
-    v("threads", threads, "1..64 threads", "checkpoint threads per rank: one copies and checksums, the others write");
-    v("direct_io", direct_io, "auto|off", "auto: O_DIRECT for large files where the file system supports it");
-    v("when_busy", when_busy, "wait|skip", "action if a save is due while the previous one is running");
-    v("fail_policy", fail_policy, "continue|abort",
-      "after three consecutive failed saves: continue, or abort with exit code 74");
-    v("readback", readback, "", "read every shard back from disk before committing the checkpoint");
-    v("commit", commit, "rename|marker",
-      "how a checkpoint is committed: by renaming its folder, or by writing its manifest last, for file systems "
-      "without atomic folder renames");
-    v("index_h5", index_h5, "", "also write index.h5: full tensors as virtual datasets over the shards, for h5py");
-    v("tag_validation", tag_validation, "warn|ignore|fail",
+    v("when_busy", when_busy, "", "action if a save is due while the previous one is running");
+    v("fail_policy", fail_policy, "", "after three consecutive failed saves: continue, or abort with exit code 74");
+    WriteOptions::fields(v);
+    v("tag_validation", tag_validation, "",
       "if ranks disagree on the checkpoint to write, it is not written: warn, ignore, or exit with code 70");
-    v("hash", hash, "none|sha256", "hash of each shard in manifest.json, for signing; ckpt verify checks it");
     v("resume", resume, "auto|never|STEP", "auto: the newest valid checkpoint; a number: exactly that step");
-    v("read_once", read_once, "", "read each block once per data-parallel group and broadcast it, for slow disks");
     v("load_from", load_from, "", "run or checkpoint to start from if this run has no checkpoint of its own");
     v("load", load, "", "parts loaded from load_from: all, or some of weights optim schedule data");
     v("allow_change", allow_change, "", "keys or sections that may differ from the checkpoint's: optim.lr schedule");
-    v("allow_missing", allow_missing, "",
-      "tensors that may be missing from the checkpoint and are then initialized: master/head.weight optim/*");
-    v("allow_extra", allow_extra, "", "tensors of the checkpoint that may be ignored: master/head.weight optim/*");
+    FitOptions::fields(v);
   }
 
   // Requires: a checked config.
@@ -394,25 +393,13 @@ struct CommConfig {
   }
 };
 
-struct FaultConfig {
-  std::string spike_action = "warn", inject;
-  double spike_z = 6;
-  int64_t bad_steps = 3, skip_batches = 200, max_rollbacks = 3, replica_check_every = 100, recheck_every = 0;
-  int64_t peer_copies = 0, peer_copy_every = 1;
+struct FaultConfig : GuardOptions {
+  std::string inject;
+  int64_t skip_batches = 200, replica_check_every = 100, recheck_every = 0, peer_copies = 0, peer_copy_every = 1;
   template <class V>
   void fields(V& v) {
-    v("spike_z", spike_z, ">0..1e9 deviations",
-      "deviations above the median of the last 128 accepted steps at which a loss, or the log of a gradient norm, is a "
-      "spike");
-    v("spike_action", spike_action, "skip|rollback|warn|off",
-      "action on a spike: skip its update, roll back to an older checkpoint, warn and apply the update, or off (no "
-      "check); non-finite updates are always skipped");
-    v("bad_steps", bad_steps, "1..1000000 steps",
-      "consecutive skipped steps before a rollback to a checkpoint 100 steps older; if only clipped gradient norms "
-      "rose, the update is applied");
+    GuardOptions::fields(v);
     v("skip_batches", skip_batches, "0..1000000 batches", "batches to skip around the anomalous one after a rollback");
-    v("max_rollbacks", max_rollbacks, "0..1000",
-      "rollbacks before the run ends with exit code 17; reset after 1000 normal steps");
     v("replica_check_every", replica_check_every, "0..1000000000 steps",
       "steps between checks that replicated state is identical on all ranks, also before every checkpoint; a "
       "difference ends the run with exit code 16; 0: never");

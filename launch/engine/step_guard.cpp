@@ -51,14 +51,6 @@ Values logarithms(const Values& values) {
 
 }  // namespace
 
-SpikeAction spike_action_from(const std::string& name) {
-  if (name == "skip") return SpikeAction::kSkip;
-  if (name == "rollback") return SpikeAction::kRollback;
-  if (name == "warn") return SpikeAction::kWarn;
-  GT_CHECK(name == "off", "fault.spike_action ", name);
-  return SpikeAction::kOff;
-}
-
 double SpikeWindow::at(int64_t k) const { return values_[static_cast<size_t>((count_ - held() + k) % kSize)]; }
 
 double SpikeWindow::median() const {

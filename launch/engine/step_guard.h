@@ -6,28 +6,13 @@
 // while the loss is unchanged. After `bad_steps` of them in a row the update is applied, and the window of norms
 // restarts. Input is equal on every rank, so all ranks decide alike.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <string>
 
+#include "launch/config/values/guard_options.h"
+
 namespace gt {
-
-enum class SpikeAction : uint8_t {
-  kSkip,      // skip the update; roll back after bad_steps in a row
-  kRollback,  // roll back at the first one
-  kWarn,      // report it, apply the update
-  kOff,       // no check
-};
-SpikeAction spike_action_from(const std::string&);  // "skip", "rollback", "warn", "off"
-
-struct GuardOptions {
-  double spike_z = 6;
-  SpikeAction action = SpikeAction::kWarn;
-  int64_t bad_steps = 3;      // consecutive anomalous steps before a rollback
-  int64_t max_rollbacks = 3;  // the next request ends the run
-  bool clipped = true;        // clipping bounds the update whatever the gradient norm
-};
 
 // Anomaly limits of a step, evaluated before its update (kernels/core/step_limits.h). No limit by default.
 struct StepLimits {

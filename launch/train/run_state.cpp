@@ -54,8 +54,6 @@ int64_t steps_of(const std::string& config_json) {
   return steps != nullptr && parse_int(steps->text, n) ? n : 0;
 }
 
-FitOptions fit_options(const CheckpointConfig& c) { return {c.allow_missing, c.allow_extra, c.read_once}; }
-
 // Whether the frozen weights of a step are int8 codes.
 bool holds_int8(const std::string& step) {
   Vfs vfs;
@@ -66,7 +64,7 @@ bool holds_int8(const std::string& step) {
 
 // Another run's weights may lack this run's adapters.
 FitOptions fit_options_elsewhere(const Config& c, const ModelSpec& spec) {
-  FitOptions out = fit_options(c.checkpoint);
+  FitOptions out = c.checkpoint;
   for (const ParamSpec& p : spec.params)
     if (c.model.lora.rank > 0 && !p.frozen) out.allow_missing.push_back("master/" + p.name);
   return out;
@@ -107,12 +105,10 @@ void RunState::open(RunCopies& copies) {
 
 std::optional<LoadReport> RunState::load(const std::string& which) const {
   const std::string imported = imported_floats();
-  if (!imported.empty())
-    return load_floats(imported, engine_.checkpoint_views(), {"all"}, fit_options(config_.checkpoint));
+  if (!imported.empty()) return load_floats(imported, engine_.checkpoint_views(), {"all"}, config_.checkpoint);
   return load_checkpoint(
       config_.checkpoint_dir(), which, engine_.checkpoint_views(), rank_.mesh, *rank_.backend.device, rank_.stream,
-      [this](const LoadReport& found) { require_same_run(found, config_, *loader_.data().train); },
-      fit_options(config_.checkpoint));
+      [this](const LoadReport& found) { require_same_run(found, config_, *loader_.data().train); }, config_.checkpoint);
 }
 
 std::optional<LoadReport> RunState::load_copies(RunCopies& copies) {

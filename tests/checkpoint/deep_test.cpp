@@ -98,8 +98,8 @@ TEST_CASE("a shard can carry its SHA-256, and be read back from disk before the 
   const auto errors = run_ranks({2, 1, 2, 1}, [&](int r, const Mesh& mesh) {
     Rank rank(odd_model(), {2, 1, 2, 1}, r);
     rank.fill(1);
-    save_checkpoint(dir.path, some_state(1), rank.views, {}, {.zero_stage = 1, .readback = true, .sha256 = true}, mesh,
-                    host_device(), {});
+    save_checkpoint(dir.path, some_state(1), rank.views, {},
+                    {.zero_stage = 1, .how = {.readback = true, .hash = ShardHash::kSha256}}, mesh, host_device(), {});
   });
   for (const auto& e : errors) CHECK(e == "");
   const std::string step = dir.path + "/step-000000001";

@@ -69,8 +69,9 @@ TEST_CASE("a shard of many part files is read, verified and compared like one fi
   const Layout l{2, 1, 2, 1};
   SaveOptions o = options_of(l);
   save_with(vfs, whole.path, l, 4, o);
-  o.part_bytes = 1;  // one rectangle per file
-  o.sha256 = o.readback = true;
+  o.how.part_bytes = 1;  // one rectangle per file
+  o.how.hash = ShardHash::kSha256;
+  o.how.readback = true;
   save_with(vfs, dir.path, l, 4, o);
   const std::string step = dir.path + "/step-000000004";
   CHECK(files_of(whole.path + "/step-000000004", ".h5") == l.world());
@@ -110,7 +111,7 @@ TEST_CASE("part files stay below their limit, and a rectangle is never split") {
     Rank rank(model, one, r);
     rank.fill(1);
     SaveOptions o = options_of(one);
-    o.part_bytes = kLimit;
+    o.how.part_bytes = kLimit;
     save_checkpoint(vfs, dir.path, some_state(1), rank.views, {}, o, mesh, host_device(), {});
     auto tensors = stored_tensors(rank.views);
     CHECK_THROWS_WITH(cut_into_parts({2000, tensors[0]}, 1),
@@ -152,7 +153,9 @@ TEST_CASE("writer threads and O_DIRECT do not change a byte of a file") {
       vfs.refuse_open = way == 2;
       vfs.refuse_write = way == 3;
       const std::string path = dir.path + "/file";
-      BlockStream out(vfs, path, total, {threads, way > 0}, true);
+      const WriteOptions how{
+          .threads = threads, .direct_io = way > 0 ? DirectIo::kAuto : DirectIo::kOff, .hash = ShardHash::kSha256};
+      BlockStream out(vfs, path, total, how);
       for (int64_t at = 0; at < total;) {
         if (at % 5000000 == 0) at = std::min(at + 1000, total);  // holes
         const int64_t n = std::min({int64_t{777777}, total - at, 5000000 - at % 5000000});
@@ -184,7 +187,7 @@ TEST_CASE("a writer thread's failed write ends the save, names the file and leav
       rank.fill(1);
       SaveOptions o = options_of(one);
       o.how.threads = 3;
-      o.commit_by_marker = by_marker;
+      o.how.commit = by_marker ? CommitBy::kMarker : CommitBy::kRename;
       save_checkpoint(vfs, dir.path, some_state(1), rank.views, {}, o, mesh, host_device(), {});
     });
     CHECK_THAT(errors[0],
@@ -210,7 +213,7 @@ TEST_CASE("a disk that returns other bytes than written is found by reading back
       Rank rank(model, one, r, {"master"});
       rank.fill(1);
       SaveOptions o = options_of(one);
-      o.readback = readback;
+      o.how.readback = readback;
       save_checkpoint(vfs, dir.path, some_state(1), rank.views, {}, o, mesh, host_device(), {});
     });
     INFO(errors[0]);
@@ -244,7 +247,7 @@ TEST_CASE("without a rename the manifest commits: a crash at any call leaves the
     save(dir.path, l, 1);
     FaultyVfs vfs(n, n % 2 ? Fault::kCrash : Fault::kTornCrash);
     SaveOptions o = options_of(l);
-    o.commit_by_marker = true;
+    o.how.commit = CommitBy::kMarker;
     run_ranks(l, [&](int r, const Mesh& mesh) {
       Rank rank(odd_model(), l, r);
       rank.fill(2);

@@ -26,7 +26,7 @@ std::vector<size_t> record_saves(RecordingVfs& vfs, const std::string& dir, bool
       Rank rank(small_model(), l, r);
       rank.fill(static_cast<uint32_t>(step));
       SaveOptions options{.zero_stage = l.zero, .retention = {.keep = 1}};
-      options.commit_by_marker = by_marker;
+      options.how.commit = by_marker ? CommitBy::kMarker : CommitBy::kRename;
       save_checkpoint(vfs, dir, some_state(step), rank.views, {{.name = "config.json", .path = "", .text = "{}"}},
                       options, mesh, host_device(), {});
     });

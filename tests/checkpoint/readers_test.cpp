@@ -60,7 +60,7 @@ TEST_CASE("h5py reads every tensor of every shard, bfloat16 included") {
                 .local = {3, 4}};
     if (r == layout.world() - 1) rank.views.push_back(v);
     save_checkpoint(dir.path, some_state(5), rank.views, {},
-                    {.zero_stage = 1, .retention = {.keep = 0}, .part_bytes = 60000, .index_h5 = true}, mesh,
+                    {.zero_stage = 1, .retention = {.keep = 0}, .how = {.part_bytes = 60000, .index_h5 = true}}, mesh,
                     host_device(), {});
   });
   for (const auto& e : errors) REQUIRE(e == "");

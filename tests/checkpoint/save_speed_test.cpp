@@ -87,7 +87,8 @@ TEST_CASE("a save writes nearly as fast as the disk, and an asynchronous one blo
     Vfs vfs;
     BackgroundSave background(vfs, mesh, host_device(), {});
     // Nothing is deleted: that would re-read the newer checkpoint, which is not part of a save.
-    const SaveOptions options{.zero_stage = 1, .retention = {.keep = 1000}, .how = {2, true}};
+    const SaveOptions options{
+        .zero_stage = 1, .retention = {.keep = 1000}, .how = {.threads = 2, .direct_io = DirectIo::kAuto}};
     int64_t step = 0;
     for (int k = -1; k < rounds; ++k) {  // the first round is a warm-up
       const double raw_s = raw_write(dir.path + "/raw", bytes, static_cast<std::byte*>(same));

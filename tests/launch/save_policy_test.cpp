@@ -215,7 +215,7 @@ TEST_CASE("a fault at an unknown tensor is refused with the nearest name") {
 }
 
 TEST_CASE("ranks that would write different checkpoints write none: reported, ignored, or fatal") {
-  for (const std::string how : {"warn", "ignore", "fail"}) {
+  for (const TagValidation how : {TagValidation::kWarn, TagValidation::kIgnore, TagValidation::kFail}) {
     TempDir dir;
     EngineOptions o;
     o.model = {.layers = 2, .hidden = 16, .heads = 2, .ffn = 64, .vocab = 90, .seq = 8};
@@ -239,7 +239,7 @@ TEST_CASE("ranks that would write different checkpoints write none: reported, ig
       saver.finish();
       GT_CHECK(saver.saved_step() == -1);
     });
-    CHECK(refused == (how == "fail" ? 2 : 0));
+    CHECK(refused == (how == TagValidation::kFail ? 2 : 0));
     CHECK_FALSE(fs::exists(dir / "ckpt/step-000000003"));
   }
 }

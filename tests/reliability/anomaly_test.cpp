@@ -62,8 +62,8 @@ TEST_CASE("the spread is 1.4826 times the median distance from the median", "[R2
 }
 
 TEST_CASE("by default every finite step is applied, for any loss and norm, and spikes are counted", "[R24]") {
-  const std::string standard = FaultConfig().spike_action;
-  StepGuard g({.action = spike_action_from(standard)});
+  const FaultConfig standard;
+  StepGuard g(standard);
   fill(g);
   for (int k = 0; k < 2000; ++k) {
     const double loss = k % 7 == 0 ? 1e6 : 2, norm = k % 5 == 0 ? 1e9 : k % 3 == 0 ? 40 : 1;
@@ -74,7 +74,7 @@ TEST_CASE("by default every finite step is applied, for any loss and norm, and s
     REQUIRE_FALSE(g.needs_rollback());
   }
   CHECK(g.spikes_taken() > 100);
-  StepGuard level({.action = spike_action_from(standard)});
+  StepGuard level(standard);
   fill(level);
   for (int k = 0; k < 300; ++k) level.check(3, 5);
   CHECK(level.spikes_taken() == SpikeWindow::kSize / 2);  // a lasting level becomes the median

@@ -19,6 +19,12 @@ constexpr int64_t kNameAtMost = 3;     // per run: checking every value takes lo
 constexpr int64_t kSpikesAtMost = 3;   // spikes with a line of their own; the end block counts all
 constexpr int64_t kStepsBefore = 100;  // a checkpoint this much older than the anomalous steps is considered good
 
+GuardOptions guard_options(const Config& c) {
+  GuardOptions o = c.fault;
+  o.clipped = c.optim.grad_clip > 0;
+  return o;
+}
+
 }  // namespace
 
 FaultPolicy::FaultPolicy(const RankContext& rank, Engine& engine, OpWatch& ops, RunLoader& loader, RunState& state,
@@ -31,8 +37,7 @@ FaultPolicy::FaultPolicy(const RankContext& rank, Engine& engine, OpWatch& ops, 
       state_(state),
       report_(report),
       saver_(saver),
-      guard_({config_.fault.spike_z, spike_action_from(config_.fault.spike_action), config_.fault.bad_steps,
-              config_.fault.max_rollbacks, config_.optim.grad_clip > 0}),
+      guard_(guard_options(config_)),
       injector_(config_.fault.inject, rank.mesh.rank()) {
   require_targets();
 }

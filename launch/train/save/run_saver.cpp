@@ -88,25 +88,20 @@ bool RunSaver::ranks_agree(const TrainState& state) {
   const std::string text = fmt::format(
       "checkpoint of step {}: the ranks disagree on the run or step to save, so nothing was written "
       "(checkpoint.tag_validation {})",
-      state.step, config_.checkpoint.tag_validation);
-  agree(mesh_.world(), [&] { GT_REQUIRE(config_.checkpoint.tag_validation != "fail", Exit::kInternal, text); });
-  if (log_ && config_.checkpoint.tag_validation == "warn") log_->warn(state.step, text);
+      state.step, name_of(config_.checkpoint.tag_validation));
+  agree(mesh_.world(),
+        [&] { GT_REQUIRE(config_.checkpoint.tag_validation != TagValidation::kFail, Exit::kInternal, text); });
+  if (log_ && config_.checkpoint.tag_validation == TagValidation::kWarn) log_->warn(state.step, text);
   return false;
 }
 
 SaveOptions RunSaver::options() const {
-  const CheckpointConfig& c = config_.checkpoint;
   SaveOptions o;
   o.zero_stage = static_cast<int>(config_.zero.stage);
   o.vpp = static_cast<int>(config_.parallel.vpp);
-  o.retention = {static_cast<int>(c.keep), c.keep_every, static_cast<int>(c.keep_best)};
+  o.retention = config_.checkpoint;
+  o.how = config_.checkpoint;
   if (config_.model.tied) o.ties = {{"master/head.weight", "master/embed.weight"}};
-  o.part_bytes = c.part_bytes;
-  o.how = {static_cast<int>(c.threads), c.direct_io == "auto"};
-  o.readback = c.readback;
-  o.index_h5 = c.index_h5;
-  o.commit_by_marker = c.commit == "marker";
-  o.sha256 = c.hash == "sha256";
   o.git = git_hash();
   o.isa = cpu_isa();
   o.before_commit = [this] {
@@ -118,7 +113,7 @@ SaveOptions RunSaver::options() const {
 
 void RunSaver::save(const TrainState& state, const std::vector<ShardView>& views, std::vector<AuxFile> aux, bool must) {
   if (saved_step_ == state.step) return;
-  if (background_.busy() && config_.checkpoint.when_busy == "skip" && !must) {
+  if (background_.busy() && config_.checkpoint.when_busy == WhenBusy::kSkip && !must) {
     if (log_)
       log_->push(
           create_event(state.step, fmt::format("no checkpoint of step {}: that of step {} is still being written",
@@ -170,7 +165,7 @@ void RunSaver::settle(const SaveOutcome& o) {
     ++failures_;
     last_error_ = o.error;
     if (log_) log_->warn(o.step, fmt::format("not written: {}", o.error->what()), reason_of(*o.error));
-    if (failures_ >= kMostFailures && config_.checkpoint.fail_policy == "abort")
+    if (failures_ >= kMostFailures && config_.checkpoint.fail_policy == FailPolicy::kAbort)
       throw AgreedError(fmt::format("{} checkpoints in a row could not be written (checkpoint.fail_policy abort); the "
                                     "last one: {}",
                                     failures_, o.error->what()),

@@ -9,6 +9,7 @@
 
 #include "kernels/core/conditions.h"
 #include "kernels/core/device.h"
+#include "kernels/device_options.h"
 #include "kernels/ops.h"
 
 namespace gt {
@@ -24,9 +25,8 @@ struct GemmTuning {
   bool fp8_fast_accum = true;
 };
 
-// Attention implementation, where a backend has a library (CUDA: cuDNN) beside its own kernels.
 struct AttentionTuning {
-  std::string by = "auto";    // auto: the library where it supports the shape; cudnn: only the library; own: never
+  AttentionBy by = AttentionBy::kAuto;
   bool deterministic = true;  // deterministic library backward; false: may be faster
 };
 
@@ -80,11 +80,11 @@ const Backend* cuda_backend(std::string* why);
 
 // libgpttrain_cuda.so exports `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`. Library and
 // binary are built together; a different abi number is rejected, reporting both numbers.
-constexpr int kBackendAbi = 16;
+constexpr int kBackendAbi = 17;
 
-// Selects the CPU instruction set: scalar, avx2, avx512, avx512_bf16, or auto for the best available. set_cpu_isa
-// throws kUsage on a name that is unknown or unsupported by this processor, listing the supported ones.
-void set_cpu_isa(const std::string& name_or_auto);
+// Selects the CPU instruction set; kAuto: the best available. Throws kUsage if this processor lacks it, listing the
+// supported ones.
+void set_cpu_isa(CpuIsa);
 std::string cpu_isa();
 
 // Sets whether thread pools of CPU streams opened from now on may spin while waiting. Launchers disable it when local

@@ -91,7 +91,8 @@ Exit verify_threads(const Config& c, const VerifyArgs& args) {
 
 // Launched ranks train; rank 0 has the reference and prints the result, whose exit code all ranks return.
 Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory) {
-  GT_REQUIRE(c.device.gemm_tune != "auto", Exit::kUsage, "device.gemm_tune: auto: verify times nothing when ranks are ",
+  GT_REQUIRE(c.device.gemm_tune != GemmTune::kAuto, Exit::kUsage,
+             "device.gemm_tune: auto: verify times nothing when ranks are ",
              "processes. Give it the table of a run, RUN/gemm-plans-1.txt, with --device.gemm_plans");
   RankDevice device(c, factory);
   const Backend& backend = device.backend();
@@ -200,7 +201,7 @@ Exit run_verify(const Command& command) {
   if (args.matrix) base.parallel = ParallelConfig(), base.parallel.dp = 1;
   const Config small = small_config(base, goal, notes);
   // A parent about to start ranks leaves the output to rank 0.
-  const bool starts = here && !command.env.launched() && given.world() > 1 && given.launch.ranks != "threads";
+  const bool starts = here && !command.env.launched() && given.world() > 1 && given.launch.ranks != RankKind::kThreads;
   if (is_rank0 && !starts) write_out(heading(small, notes, goal.steps));
   set_cpu_may_spin(false);  // more threads than cores are normal here
   const auto is_given = [&](const char* key) { return command.loaded.origin.count(key) > 0; };

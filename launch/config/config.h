@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "checkpoint/options.h"
+#include "kernels/device_options.h"
 #include "launch/config/values/guard_options.h"
 #include "launch/hosts/launch_config.h"
+#include "launch/options/on_off.h"
 #include "launch/options/options.h"
 #include "model/families/family.h"
 #include "optim/lr_schedule.h"
@@ -352,34 +354,46 @@ struct LogConfig {
   }
 };
 
+enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
+constexpr std::array<const char*, 3> names_of(DeviceChoice) { return {"auto", "cpu", "cuda"}; }
+
 struct DeviceConfig {
-  std::string kind = "auto", isa = "auto", gemm_tune = "heuristic", gemm_plans, graphs = "auto", attention = "auto";
+  DeviceChoice kind = DeviceChoice::kAuto;
   int64_t threads = 0;
+  CpuIsa isa = CpuIsa::kAuto;
+  GemmTune gemm_tune = GemmTune::kHeuristic;
+  std::string gemm_plans;
+  OnOff graphs = OnOff::kAuto;
+  AttentionBy attention = AttentionBy::kAuto;
   template <class V>
   void fields(V& v) {
-    v("kind", kind, "auto|cpu|cuda", "compute device");
+    v("kind", kind, "", "compute device");
     v("threads", threads, "0..1024 threads", "host threads per rank; 0: cores / local ranks, at least 1");
-    v("isa", isa, "auto|scalar|avx2|avx512|avx512_bf16", "instruction set of the CPU kernels");
-    v("gemm_tune", gemm_tune, "heuristic|auto",
+    v("isa", isa, "", "instruction set of the CPU kernels");
+    v("gemm_tune", gemm_tune, "",
       "GPU: use cuBLASLt's first heuristic for each GEMM, or time up to 32 candidates once and store the fastest in "
       "device.gemm_plans");
     v("gemm_plans", gemm_plans, "FILE",
       "GPU: file of previously chosen algorithms, for bitwise reproducibility; empty: none, or with auto a file in "
       "~/.cache/gpttrain");
-    v("graphs", graphs, "auto|on|off",
+    v("graphs", graphs, "",
       "GPU: replay compute actions as CUDA graphs from their second run on, bitwise identical; auto: if there is a "
       "GPU");
-    v("attention", attention, "auto|cudnn|own",
+    v("attention", attention, "",
       "GPU: auto: cuDNN if it supports the shape, else our own kernels; cudnn: only cuDNN; own: only our kernels");
   }
 };
 
+enum class CommBackend : uint8_t { kAuto, kNccl, kDirect, kStaged };
+constexpr std::array<const char*, 4> names_of(CommBackend) { return {"auto", "nccl", "direct", "staged"}; }
+
 struct CommConfig {
-  std::string backend = "auto", nccl_library, interface;
+  CommBackend backend = CommBackend::kAuto;
+  std::string nccl_library, interface;
   double stall_warn_s = 0, stall_abort_s = 600;
   template <class V>
   void fields(V& v) {
-    v("backend", backend, "auto|nccl|direct|staged",
+    v("backend", backend, "",
       "transport between GPUs; direct: within one GPU shared by ranks as threads; staged: through host memory; auto: "
       "direct if possible, else NCCL if it loads and passes a trial, else staged");
     v("nccl_library", nccl_library, "path", "path of NCCL; empty: libnccl.so.2 as found by the loader");

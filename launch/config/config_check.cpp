@@ -269,7 +269,7 @@ class Checker {
       p.dp = std::max<int64_t>(p.dp, 1);
       return;
     }
-    if (world > 1 && c_.launch.ranks == "threads") {
+    if (world > 1 && c_.launch.ranks == RankKind::kThreads) {
       bad("launch.ranks",
           fmt::format("threads: one process holds all ranks, but a launcher started {} processes", world),
           "start one process, or use --launch.ranks processes");
@@ -297,11 +297,11 @@ class Checker {
           world % split ? fmt::format("start {} ranks", split * p.dp)
                         : fmt::format("start {} ranks, or use dp {}", split * p.dp, world / split));
     }
-    if (c_.precision.tf32 && c_.device.kind == "cpu")
+    if (c_.precision.tf32 && c_.device.kind == DeviceChoice::kCpu)
       bad("precision.tf32", "true: CPUs have no TF32 GEMMs", "leave it out, or use --device.kind cuda");
-    if (c_.device.graphs == "on" && c_.device.kind == "cpu")
+    if (c_.device.graphs == OnOff::kOn && c_.device.kind == DeviceChoice::kCpu)
       bad("device.graphs", "on: a CPU has no graphs", "use auto, which enables graphs if there is a GPU");
-    if (c_.device.graphs == "on" && c_.parallel.dynamic_shapes)
+    if (c_.device.graphs == OnOff::kOn && c_.parallel.dynamic_shapes)
       bad("device.graphs",
           "on: with parallel.dynamic_shapes microbatches may differ in shape, so graphs cannot be replayed",
           "use auto, or parallel.dynamic_shapes false");
@@ -343,9 +343,9 @@ class Checker {
   }
 
   void comm() {
-    if (!known({"comm.backend", "device.kind"}) || c_.device.kind != "cpu") return;
-    if (c_.comm.backend == "nccl" || c_.comm.backend == "direct")
-      bad("comm.backend", cat(c_.comm.backend, " transfers GPU memory, but device.kind is cpu"),
+    if (!known({"comm.backend", "device.kind"}) || c_.device.kind != DeviceChoice::kCpu) return;
+    if (c_.comm.backend == CommBackend::kNccl || c_.comm.backend == CommBackend::kDirect)
+      bad("comm.backend", cat(name_of(c_.comm.backend), " transfers GPU memory, but device.kind is cpu"),
           "use auto, or device.kind cuda");
   }
 
@@ -355,7 +355,7 @@ class Checker {
     if (z.stage < 2 && z.grad_reduce == GradReduce::kEach)
       bad("zero.grad_reduce", fmt::format("each: zero.stage {} does not shard gradients", z.stage),
           "use zero.stage 2 or 3, or grad_reduce auto or end");
-    if (z.offload != Offload::kNone && c_.device.kind == "cuda")
+    if (z.offload != Offload::kNone && c_.device.kind == DeviceChoice::kCuda)
       bad("zero.offload", fmt::format("{} is not built yet in this version (offload from a GPU)", name_of(z.offload)),
           "use none");
     if (z.prescale && z.predivide_factor != 1)

@@ -17,7 +17,7 @@ namespace gt {
 namespace {
 
 void check_launcher(const LaunchConfig& l, const std::vector<HostSlots>& hosts, const RuleContext& x) {
-  const bool starts = l.ranks == "processes", slurm = l.launcher == "slurm";
+  const bool starts = l.ranks == RankKind::kProcesses, slurm = l.launcher == Launcher::kSlurm;
   if (slurm && (l.include + l.exclude).find(':') != std::string::npos)
     x.bad("launch.launcher", "slurm assigns the slots of a machine itself, but include or exclude select some",
           "name whole machines, or use openmpi");
@@ -31,7 +31,7 @@ void check_launcher(const LaunchConfig& l, const std::vector<HostSlots>& hosts, 
 }
 
 void check_cores(const LaunchConfig& l, const RuleContext& x) {
-  if (l.bind_cores && l.ranks == "threads")
+  if (l.bind_cores && l.ranks == RankKind::kThreads)
     x.bad("launch.bind_cores", "threads of one process share its cores", "use processes, or leave it out");
   try {
     if (!l.core_list.empty()) parse_core_list(l.core_list);
@@ -47,12 +47,12 @@ void check_min_dp(const Config& c, const CheckContext& context, bool several, co
     x.bad("launch.min_dp", fmt::format("at least {} replicas, but the job has dp {}", l.min_dp, c.parallel.dp),
           fmt::format("at most {}", c.parallel.dp));
   if (context.external_world > 0) return;
-  const char* why = l.max_restarts == 0         ? "without launch.max_restarts nothing starts the job again"
-                    : l.min_dp == c.parallel.dp ? "it is the job's dp"
-                    : l.launcher == "slurm"     ? "Slurm selects the hosts"
-                    : l.ranks == "threads"      ? "ranks are threads of this process"
-                    : !several                  ? "no other machine is used"
-                                                : nullptr;
+  const char* why = l.max_restarts == 0              ? "without launch.max_restarts nothing starts the job again"
+                    : l.min_dp == c.parallel.dp      ? "it is the job's dp"
+                    : l.launcher == Launcher::kSlurm ? "Slurm selects the hosts"
+                    : l.ranks == RankKind::kThreads  ? "ranks are threads of this process"
+                    : !several                       ? "no other machine is used"
+                                                     : nullptr;
   if (why != nullptr) x.notes.push_back(fmt::format("launch: min_dp {} has no effect: {}", l.min_dp, why));
 }
 
@@ -62,7 +62,7 @@ void check_peer_copies(const Config& c, const CheckContext& context, bool severa
   if (c.launch.max_restarts == 0)
     x.notes.push_back(fmt::format(
         "fault: peer_copies {} has no effect: without launch.max_restarts nothing starts the job again", copies));
-  else if (!several && c.launch.launcher != "slurm")
+  else if (!several && c.launch.launcher != Launcher::kSlurm)
     x.notes.push_back(fmt::format(
         "fault: peer_copies {}: no other machine is used, so copies outlive the ranks, but not the machine", copies));
 }
@@ -113,10 +113,10 @@ HostCheck check_hosts(const Config& c, const CheckContext& context, const RuleCo
             fmt::format("launch: tp {} does not divide the {} slots of {}: a tensor-parallel group spans machines, or "
                         "stays incomplete",
                         c.parallel.tp, h.slots.size(), h.host));
-    if (found.slots > 0 && l.ranks == "threads" && !l.hostfile.empty())
+    if (found.slots > 0 && l.ranks == RankKind::kThreads && !l.hostfile.empty())
       x.bad("launch.ranks", "threads live in one process, but launch.hostfile names machines", "use processes");
     check_launcher(l, hosts, x);
-    if (!c.comm.interface.empty() && l.launcher != "slurm" && is_local_only(hosts))
+    if (!c.comm.interface.empty() && l.launcher != Launcher::kSlurm && is_local_only(hosts))
       x.notes.push_back("comm: interface has no effect: ranks of one machine use no network");
   } catch (const Error& e) { x.bad("", e.what(), ""); }  // the message names the file or flag
   check_cores(l, x);

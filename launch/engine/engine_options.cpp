@@ -34,7 +34,7 @@ ZeroOptions zero_options(const ZeroConfig& c, const PrecisionConfig& p, int64_t 
 
 bool may_use_gpu(const Config& c) {
   std::string why;
-  return c.device.kind == "cuda" || (c.device.kind != "cpu" && cuda_backend(&why) != nullptr);
+  return c.device.kind == DeviceChoice::kCuda || (c.device.kind != DeviceChoice::kCpu && cuda_backend(&why) != nullptr);
 }
 }  // namespace
 
@@ -88,7 +88,7 @@ namespace {
 
 // Ranks that share the cores of this process; with launch.bind_cores each has its own.
 int cores_shared_by(const Config& c, int local_ranks) {
-  const bool own = c.launch.bind_cores && started_by_launch_ranks() && c.launch.ranks == "processes";
+  const bool own = c.launch.bind_cores && started_by_launch_ranks() && c.launch.ranks == RankKind::kProcesses;
   return own ? 1 : std::max(1, local_ranks);
 }
 
@@ -107,11 +107,11 @@ bool ranks_may_spin(const Config& c, int local_ranks, int threads) {
 const Backend& choose_backend(const Config& c) {
   set_cpu_isa(c.device.isa);
   const auto on_cpu = [&]() -> const Backend& {
-    GT_REQUIRE(c.device.attention != "cudnn", Exit::kUsage,
+    GT_REQUIRE(c.device.attention != AttentionBy::kCudnn, Exit::kUsage,
                "device.attention: cudnn was requested, but this run uses the CPU. Use auto");
     return cpu_backend();
   };
-  if (c.device.kind == "cpu") return on_cpu();
+  if (c.device.kind == DeviceChoice::kCpu) return on_cpu();
   std::string why;
   const Backend* cuda = cuda_backend(&why);
   if (cuda != nullptr) {
@@ -123,7 +123,7 @@ const Backend& choose_backend(const Config& c) {
                  " needs other hardware: ", obstacle, "; use precision.fp8 off");
     }
     if (cuda->tune_gemm != nullptr) {
-      const std::string note = cuda->tune_gemm({.time = c.device.gemm_tune == "auto",
+      const std::string note = cuda->tune_gemm({.time = c.device.gemm_tune == GemmTune::kAuto,
                                                 .file = c.device.gemm_plans,
                                                 .tf32 = c.precision.tf32,
                                                 .fp8_fast_accum = c.precision.fp8_fast_accum});
@@ -131,13 +131,14 @@ const Backend& choose_backend(const Config& c) {
     }
     if (cuda->tune_attention != nullptr)
       cuda->tune_attention({.by = c.device.attention, .deterministic = c.train.deterministic});
-    return c.device.graphs == "off" || c.parallel.dynamic_shapes ? *cuda : replayable(*cuda);
+    return c.device.graphs == OnOff::kOff || c.parallel.dynamic_shapes ? *cuda : replayable(*cuda);
   }
-  GT_REQUIRE(c.device.kind != "cuda", Exit::kUsage, "device.kind: cuda was requested, but ", why,
+  GT_REQUIRE(c.device.kind != DeviceChoice::kCuda, Exit::kUsage, "device.kind: cuda was requested, but ", why,
              ". Use --device.kind cpu, or auto to use what is available");
   GT_REQUIRE(!c.precision.tf32, Exit::kUsage, "precision.tf32: no GPU available (", why,
              "), and CPUs have no TF32 GEMMs. Leave it out");
-  GT_REQUIRE(c.device.graphs != "on", Exit::kUsage, "device.graphs: on was requested, but no GPU is available: ", why,
+  GT_REQUIRE(c.device.graphs != OnOff::kOn, Exit::kUsage,
+             "device.graphs: on was requested, but no GPU is available: ", why,
              ". Use auto, which enables graphs if there is a GPU");
   return on_cpu();
 }

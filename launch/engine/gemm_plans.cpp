@@ -68,7 +68,7 @@ std::string time_all(const std::vector<GemmShape>& kinds, const Backend& backend
 
 void settle_gemm_plans(const Config& c, const EngineOptions& options, const Mesh& mesh, const Backend& backend,
                        int device, Stream stream, const std::string& run_folder) {
-  if (c.device.gemm_tune != "auto" || backend.take_gemm_plans == nullptr) return;
+  if (c.device.gemm_tune != GemmTune::kAuto || backend.take_gemm_plans == nullptr) return;
   ProcessGroup& world = mesh.world();
   // Replicas and the ranks of a TP group run the same GEMM shapes.
   const bool is_rank0 = mesh.coord(Axis::kDp) == 0 && mesh.coord(Axis::kTp) == 0;

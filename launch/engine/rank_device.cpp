@@ -13,8 +13,8 @@ RankDevice::RankDevice(const Config& c, GroupFactory& given) : given_(given) {
   std::iota(everyone.begin(), everyone.end(), 0);
   agree(*given.make(everyone), [&] {
     backend_ = &choose_backend(c);
-    const bool of_gpus = c.comm.backend == "nccl" || c.comm.backend == "direct";
-    GT_REQUIRE(!of_gpus || backend_->kind != DeviceKind::kCpu, Exit::kUsage, "comm.backend: ", c.comm.backend,
+    const bool of_gpus = c.comm.backend == CommBackend::kNccl || c.comm.backend == CommBackend::kDirect;
+    GT_REQUIRE(!of_gpus || backend_->kind != DeviceKind::kCpu, Exit::kUsage, "comm.backend: ", name_of(c.comm.backend),
                " transfers GPU memory, but the ranks run on the CPU. Use comm.backend auto, or device.kind cuda");
   });
   sharers_ = given.local_size();

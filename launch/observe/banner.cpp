@@ -241,7 +241,8 @@ std::string graphs_text(const BannerFacts& f) {
                                            : "updates and evaluation are replayed from their second run on; training "
                                              "microbatches are not: with train.pld each step drops other blocks";
   if (f.backend.device->capture == nullptr) return "";
-  return f.config.device.graphs == "off" ? "off" : "off: with parallel.dynamic_shapes microbatches may differ in shape";
+  return f.config.device.graphs == OnOff::kOff ? "off"
+                                               : "off: with parallel.dynamic_shapes microbatches may differ in shape";
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ RunPlan plan_run(const Config& config, const DeviceType& device, const MachineMo
   RunPlan p;
   p.config = config;
   Config target = config;
-  target.device.kind = "cuda";  // weight layouts and logit chunks as on a GPU
+  target.device.kind = DeviceChoice::kCuda;  // weight layouts and logit chunks as on a GPU
   const EngineOptions o = engine_options(target, 1);
   const MeshShape mesh = mesh_shape(target);
   p.stages = plan_stages(o, mesh, null_backend());

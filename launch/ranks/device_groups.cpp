@@ -99,8 +99,8 @@ std::unique_ptr<GroupFactory> try_direct(GroupFactory& given, ProcessGroup& worl
   return nullptr;
 }
 
-[[noreturn]] void refuse(const std::string& requested, const std::string& why) {
-  fail(Exit::kUsage, "comm.backend: ", requested, " was requested, but ", why,
+[[noreturn]] void refuse(CommBackend requested, const std::string& why) {
+  fail(Exit::kUsage, "comm.backend: ", name_of(requested), " was requested, but ", why,
        ". Use comm.backend staged, or auto to use what is available");
 }
 
@@ -120,20 +120,20 @@ std::chrono::milliseconds wait_deadline(const Config& config) {
 
 DeviceGroups device_groups(const Config& c, GroupFactory& given, const Backend& backend, int index, int sharers) {
   DeviceGroups out;
-  if (given.world_size() > 1 && c.comm.backend != "staged") {
+  if (given.world_size() > 1 && c.comm.backend != CommBackend::kStaged) {
     std::vector<int> everyone(static_cast<size_t>(given.world_size()));
     std::iota(everyone.begin(), everyone.end(), 0);
     const auto world = given.make(everyone);
     std::string why;
-    if (c.comm.backend != "nccl") {
+    if (c.comm.backend != CommBackend::kNccl) {
       out.factory = try_direct(given, *world, backend, index, &why);
       out.transport = "within the GPU shared by ranks as threads";
       if (out.factory) return out;
-      if (c.comm.backend == "direct") agree(*world, [&] { refuse("direct", why); });
+      if (c.comm.backend == CommBackend::kDirect) agree(*world, [&] { refuse(c.comm.backend, why); });
     }
     out.factory = try_nccl(c, given, *world, backend, index, sharers, &why, &out.transport);
     if (out.factory) return out;
-    if (c.comm.backend == "nccl") agree(*world, [&] { refuse("nccl", why); });
+    if (c.comm.backend == CommBackend::kNccl) agree(*world, [&] { refuse(c.comm.backend, why); });
     out.transport = why;
   }
   out.factory = std::make_unique<StagedFactory>(given, *backend.device, index);

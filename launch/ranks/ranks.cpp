@@ -214,7 +214,7 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
     install_crash_handlers();
     return run_alone(config, factory, body, monitor, nullptr);
   }
-  if (config.launch.ranks == "threads") {
+  if (config.launch.ranks == RankKind::kThreads) {
     require_limits(1, world * threads);
     take_own_slots(config.launch, options);
     return run_threads(command, body);
@@ -227,8 +227,8 @@ Exit run_ranks(const JobRequest& command, const std::function<Exit(GroupFactory&
 const char* comm_backend(const Config& config, const RankEnv& env) {
   if (config.world() == 1) return "self";
   if (env.launched()) return uses_sockets(env) ? "socket" : "mpi";
-  if (config.launch.ranks == "threads") return "thread";
-  return config.launch.launcher != "slurm" && is_local_only(chosen_hosts(config.launch)) ? "socket" : "mpi";
+  if (config.launch.ranks == RankKind::kThreads) return "thread";
+  return config.launch.launcher != Launcher::kSlurm && is_local_only(chosen_hosts(config.launch)) ? "socket" : "mpi";
 }
 
 std::string start_command(const JobRequest& command) {
@@ -236,7 +236,8 @@ std::string start_command(const JobRequest& command) {
   SpawnOptions options = spawn_options(config);
   options.only_shown = true;
   const int world = static_cast<int>(config.world());
-  if (command.env.launched() || config.launch.ranks == "threads" || (world == 1 && is_local_only(options.hosts)))
+  if (command.env.launched() || config.launch.ranks == RankKind::kThreads ||
+      (world == 1 && is_local_only(options.hosts)))
     return "";
   return command_line(job_command(world, false, command.words, options));
 }

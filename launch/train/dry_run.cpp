@@ -160,7 +160,7 @@ std::vector<Machine> place_ranks(const Config& c, const RankEnv& env, int device
   }
   const std::vector<HostSlots> hosts = chosen_hosts(c.launch);
   for (const HostSlots& h : hosts) add(h.host, static_cast<int>(h.slots.size()));
-  if (hosts.empty() && c.launch.launcher == "slurm")
+  if (hosts.empty() && c.launch.launcher == Launcher::kSlurm)
     for (int k = 0; next < world; ++k) add(fmt::format("machine {}", k), devices);
   if (next < world) add(host_name(), world - next);
   return out;

@@ -203,12 +203,12 @@ void step(Bench& b) {
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
-  for (const char* isa : {"avx512", "avx2", "scalar"}) {
-    if (argc > 2 && std::string(isa) != argv[2]) continue;
+  for (const CpuIsa isa : {CpuIsa::kAvx512, CpuIsa::kAvx2, CpuIsa::kScalar}) {
+    if (argc > 2 && std::string(name_of(isa)) != argv[2]) continue;
     try {
       set_cpu_isa(isa);
     } catch (const Error&) { continue; }
-    std::printf("\n%s, threads: %d\n", isa, threads);
+    std::printf("\n%s, threads: %d\n", name_of(isa), threads);
     Bench b(threads);
     if (argc > 3 && std::string(argv[3]) == "optim") {
       step(b);

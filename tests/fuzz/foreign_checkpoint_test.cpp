@@ -86,7 +86,7 @@ TEST_CASE("only the model of a foreign config.json is used, no path, host or lau
   const Config taken = checkpoint_config(reader, {"--device.kind", "cpu"}), fresh;
   CHECK(taken.model.vocab == 300);
   CHECK(taken.train.micro_batch == 2);
-  CHECK(taken.device.kind == "cpu");
+  CHECK(taken.device.kind == DeviceChoice::kCpu);
   CHECK(taken.parallel.tp == 1);
   CHECK(taken.launch.hostfile.empty());
   CHECK(taken.launch.ranks == fresh.launch.ranks);

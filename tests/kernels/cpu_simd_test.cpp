@@ -19,14 +19,14 @@ namespace gt::test {
 namespace {
 
 void on_every_isa(const std::function<void()>& check) {
-  for (const char* name : {"scalar", "avx2", "avx512"}) {
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
     try {
-      set_cpu_isa(name);
+      set_cpu_isa(isa);
     } catch (const Error&) { break; }
-    INFO(name);
+    INFO(name_of(isa));
     check();
   }
-  set_cpu_isa("auto");
+  set_cpu_isa(CpuIsa::kAuto);
 }
 
 // Tensors of one call, filled with values that depend only on the order of requests.

@@ -25,14 +25,14 @@ std::vector<float> factors(Shape s, const RowDrop& drop) {
 }
 
 struct EveryIsa {
-  std::vector<std::string> names;
+  std::vector<CpuIsa> all;
   EveryIsa() {
-    for (const char* name : {"scalar", "avx2", "avx512"}) try {
-        set_cpu_isa(name);
-        names.push_back(name);
+    for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512}) try {
+        set_cpu_isa(isa);
+        all.push_back(isa);
       } catch (const Error&) { break; }
   }
-  ~EveryIsa() { set_cpu_isa("auto"); }
+  ~EveryIsa() { set_cpu_isa(CpuIsa::kAuto); }
 };
 
 }  // namespace
@@ -43,8 +43,8 @@ TEST_CASE("dropout masks match fixed bits on every instruction set") {
   CHECK(drop.mask.key == 0xd348097beca72b56);
   CHECK(drop.mask.threshold == 0x40000000u);
   const EveryIsa isas;
-  for (const std::string& isa : isas.names) {
-    INFO(isa);
+  for (const CpuIsa isa : isas.all) {
+    INFO(name_of(isa));
     set_cpu_isa(isa);
     std::string keeps;
     for (const float f : factors({4, 4}, drop)) {

@@ -67,16 +67,16 @@ void expect_rows_alone(DType t, int64_t n, int64_t k, bool gelu) {
 }  // namespace
 
 TEST_CASE("gemm by rows: a row is bitwise independent of the number of rows, on every instruction set") {
-  for (const char* isa : {"scalar", "avx2", "avx512", "auto"}) {
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAuto}) {
     try {
       set_cpu_isa(isa);
     } catch (const Error&) { continue; }  // not supported by this processor
-    INFO(isa);
+    INFO(name_of(isa));
     for (const DType t : {DType::kF32, DType::kBF16})
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {64, 32}, {100, 300}, {129, 17}, {96, 520}})
         for (const bool gelu : {false, true}) expect_rows_alone(t, n, k, gelu);
   }
-  set_cpu_isa("auto");
+  set_cpu_isa(CpuIsa::kAuto);
 }
 
 }  // namespace gt

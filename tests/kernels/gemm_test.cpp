@@ -207,11 +207,11 @@ TEST_CASE("gemm equals sums in double for every transpose, accumulation, bias an
 TEST_CASE("gemm accepts 16-bit inputs, and f32 or the same 16-bit type for bias, aux and out in any mix") {
   const Size best[] = {{1, 1, 1}, {65, 129, 33}, {70, 260, 9}}, others[] = {{7, 13, 5}, {66, 20, 33}};
   // The best first: oneDNN keeps the limit of its first use, and then has its bf16 kernels.
-  for (auto set = static_cast<int>(cpu::best_isa()); set >= 0; --set) {
-    const char* isa = cpu::name_of(static_cast<cpu::Isa>(set));
-    CAPTURE(isa);
+  for (auto set = static_cast<int>(cpu::best_isa()); set >= static_cast<int>(CpuIsa::kScalar); --set) {
+    const auto isa = static_cast<CpuIsa>(set);
+    CAPTURE(name_of(isa));
     set_cpu_isa(isa);
-    const std::span<const Size> some = set == static_cast<int>(cpu::best_isa()) ? std::span<const Size>(best) : others;
+    const std::span<const Size> some = isa == cpu::best_isa() ? std::span<const Size>(best) : others;
     for (const DType type : {DType::kBF16, DType::kF16}) {
       CpuContext two(2);  // new: its weights share addresses and versions with the previous one's
       run_all(two, type, DType::kF32, DType::kF32, DType::kF32, some);
@@ -220,7 +220,7 @@ TEST_CASE("gemm accepts 16-bit inputs, and f32 or the same 16-bit type for bias,
       run_all(two, type, DType::kF32, type, type, some);
     }
   }
-  set_cpu_isa("auto");
+  set_cpu_isa(CpuIsa::kAuto);
 }
 
 TEST_CASE("gemm rounds to nearest even, and f16 overflow to infinity") {
@@ -242,12 +242,12 @@ TEST_CASE("gemm rounds to nearest even, and f16 overflow to infinity") {
 }
 
 TEST_CASE("a 16-bit weight is converted and packed once per version") {
-  for (const char* isa : {"auto", "avx2"}) {
+  for (const CpuIsa isa : {CpuIsa::kAuto, CpuIsa::kAvx2}) {
     if (cpu::best_isa() < cpu::Isa::kAvx2) continue;
     set_cpu_isa(isa);
     for (const DType type : {DType::kBF16, DType::kF16}) {
       CpuContext context(2);
-      CAPTURE(isa, name_of(type));
+      CAPTURE(name_of(isa), name_of(type));
       Problem p(65, 300, 40, {.trans_b = true, .in = type, .out = type, .version = 3});
       for (int i = 0; i < 3; ++i) cpu::gemm(p.args, stream_of(context));
       CHECK(context.gemm().packs() == 1);
@@ -258,7 +258,7 @@ TEST_CASE("a 16-bit weight is converted and packed once per version") {
       CHECK(cpu::weight_copy_bytes(p.args) == cpu::held_copy_bytes(stream_of(context)));
     }
   }
-  set_cpu_isa("auto");
+  set_cpu_isa(CpuIsa::kAuto);
 }
 
 TEST_CASE("gemm on panels in a blocked layout equals sums in double") {
@@ -469,7 +469,7 @@ TEST_CASE("the GELU of the epilogue is within 1e-6 of the formula, equal on all 
   if (cpu::best_isa() >= cpu::Isa::kAvx512) sets.emplace_back(cpu::Isa::kAvx512, cpu::epilogue_avx512());
   std::vector<float> first_value, first_grad;
   for (const auto& [isa, rows] : sets) {
-    CAPTURE(cpu::name_of(isa));
+    CAPTURE(name_of(isa));
     std::vector<float> value(x.size()), grad(x.size(), 1.0f);
     rows.gelu(x.data(), value.data(), static_cast<int64_t>(x.size()));
     rows.gelu_grad(x.data(), grad.data(), static_cast<int64_t>(x.size()));

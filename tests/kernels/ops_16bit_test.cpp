@@ -74,18 +74,18 @@ class WideCopy {
 
 template <class F>
 void for_every_16bit_dtype(F f) {
-  for (const char* isa : {"scalar", "avx2", "avx512"}) {
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
     try {
       set_cpu_isa(isa);
     } catch (const Error&) {
       break;  // ascending: the rest is unsupported too
     }
     for (const DType t : {DType::kBF16, DType::kF16}) {
-      INFO(isa << ' ' << name_of(t));
+      INFO(name_of(isa) << ' ' << name_of(t));
       f(t);
     }
   }
-  set_cpu_isa("auto");
+  set_cpu_isa(CpuIsa::kAuto);
 }
 
 constexpr DType kF32 = DType::kF32;

@@ -19,17 +19,17 @@ namespace {
 constexpr uint64_t kSeed = 20240611;
 
 // Instruction sets of this processor; set_cpu_isa rejects the others.
-std::vector<std::string> instruction_sets() {
-  std::vector<std::string> have;
-  for (const char* name : {"scalar", "avx2", "avx512", "avx512_bf16"}) {
+std::vector<CpuIsa> instruction_sets() {
+  std::vector<CpuIsa> have;
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
     try {
-      set_cpu_isa(name);
-      have.push_back(name);
+      set_cpu_isa(isa);
+      have.push_back(isa);
     } catch (const Error&) {
       break;  // ascending: the rest is unsupported too
     }
   }
-  set_cpu_isa("auto");
+  set_cpu_isa(CpuIsa::kAuto);
   return have;
 }
 
@@ -68,12 +68,12 @@ void expect_parity(const std::string& op) {
   const OpCases cases = prepared_cases(op);
   const std::string only = std::getenv("GPT_TEST_BACKEND") != nullptr ? std::getenv("GPT_TEST_BACKEND") : "";
   REQUIRE((only.empty() || (only == "cuda" && cuda_backend(nullptr) != nullptr)));
-  for (const std::string& isa : only.empty() ? instruction_sets() : std::vector<std::string>()) {
+  for (const CpuIsa isa : only.empty() ? instruction_sets() : std::vector<CpuIsa>()) {
     set_cpu_isa(isa);
     const OpenStream one(*cpu_backend().device, 0, 1), three(*cpu_backend().device, 0, 3);
-    for (const auto& c : cases) expect_on_cpu(*c, isa, one, three);
+    for (const auto& c : cases) expect_on_cpu(*c, name_of(isa), one, three);
   }
-  set_cpu_isa("auto");
+  set_cpu_isa(CpuIsa::kAuto);
 
   const Backend* cuda = cuda_backend(nullptr);
   if (!cuda) return;  // "every available backend takes part" reports it once for all ops
@@ -102,9 +102,10 @@ TEST_CASE("parity: attention of a GPU agrees with the reference with our own ker
   const OpenStream stream(*cuda->device, 0, 1);
   for (const char* op : {"attention", "attention_grad"})
     for (const auto& c : prepared_cases(op))
-      for (const AttentionTuning& tuning : {AttentionTuning{.by = "own"}, AttentionTuning{.deterministic = false}}) {
+      for (const AttentionTuning& tuning :
+           {AttentionTuning{.by = AttentionBy::kOwn}, AttentionTuning{.deterministic = false}}) {
         cuda->tune_attention(tuning);
-        INFO("cuda, " << op << ' ' << c->name << ", " << tuning.by);
+        INFO("cuda, " << op << ' ' << c->name << ", " << name_of(tuning.by));
         const std::string verdict = run_and_compare(*c, *cuda, stream);
         CHECK(verdict == "");
       }
@@ -123,7 +124,7 @@ TEST_CASE("parity: every available backend takes part") {
   if (!cuda_backend(&why)) report_partly_skipped("parity on a GPU: " + why);
   CHECK(first_missing(*cpu_backend().ops) == nullptr);
   std::string sets;
-  for (const std::string& isa : instruction_sets()) sets += isa + ' ';
+  for (const CpuIsa isa : instruction_sets()) sets += cat(name_of(isa), ' ');
   INFO(sets);
   CHECK(sets.find("scalar") == 0);
 }

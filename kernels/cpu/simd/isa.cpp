@@ -8,28 +8,33 @@
 namespace gt::cpu {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
-constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512_bf16"};
-
 // One choice per process, made at startup before any kernel runs: a property of the machine, not state of a run.
 std::atomic<Isa>& chosen() {
   static std::atomic<Isa> isa{best_isa()};
   return isa;
 }
 
-// Limits oneDNN's instruction set. oneDNN fixes the limit at first use; a later change has no effect, which is still
-// correct.
-void limit_onednn(Isa isa, bool limit) {
+// Limits oneDNN's instruction set; kAuto: to none. oneDNN fixes the limit at first use; a later change has no effect,
+// which is still correct.
+void limit_onednn(Isa isa) {
   auto to = dnnl::cpu_isa::all;
-  if (limit) {
-    switch (isa) {
-      case Isa::kScalar: to = dnnl::cpu_isa::sse41; break;
-      case Isa::kAvx2: to = dnnl::cpu_isa::avx2; break;
-      case Isa::kAvx512: to = dnnl::cpu_isa::avx512_core_vnni; break;
-      case Isa::kAvx512Bf16: to = dnnl::cpu_isa::avx512_core_bf16; break;
-    }
+  switch (isa) {
+    case Isa::kAuto: break;
+    case Isa::kScalar: to = dnnl::cpu_isa::sse41; break;
+    case Isa::kAvx2: to = dnnl::cpu_isa::avx2; break;
+    case Isa::kAvx512: to = dnnl::cpu_isa::avx512_core_vnni; break;
+    case Isa::kAvx512Bf16: to = dnnl::cpu_isa::avx512_core_bf16; break;
   }
   (void)dnnl::set_max_cpu_isa(to);
+}
+
+std::string supported_names() {
+  std::string out;
+  for (const char* name : names_of(Isa())) {
+    out += (out.empty() ? "" : ", ") + std::string(name);
+    if (name == std::string_view(name_of(best_isa()))) break;
+  }
+  return out;
 }
 
 }  // namespace
@@ -57,37 +62,18 @@ bool multiplies_bf16() {
   return onednn_too;
 }
 
-const char* name_of(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
-
 }  // namespace gt::cpu
 
 namespace gt {
 
-void set_cpu_isa(const std::string& name_or_auto) {
-  using namespace cpu;
-  const Isa best = best_isa();
-  if (name_or_auto == "auto") {
-    chosen() = best;
-    limit_onednn(best, false);
-    return;
-  }
-  std::string have = "auto";
-  for (Isa isa : kAll) {
-    if (isa > best) break;
-    have += cat(", ", name_of(isa));
-    if (name_or_auto == name_of(isa)) {
-      chosen() = isa;
-      limit_onednn(isa, true);
-      return;
-    }
-  }
-  for (Isa isa : kAll) {
-    GT_REQUIRE(name_or_auto != name_of(isa), Exit::kUsage, "instruction set ", name_or_auto,
-               ": this processor lacks it; it has: ", have);
-  }
-  fail(Exit::kUsage, "instruction set '", name_or_auto, "' is unknown; this processor has: ", have);
+void set_cpu_isa(CpuIsa isa) {
+  const CpuIsa best = cpu::best_isa();
+  GT_REQUIRE(isa <= best, Exit::kUsage, "instruction set ", name_of(isa),
+             ": this processor lacks it; it has: ", cpu::supported_names());
+  cpu::chosen() = isa == CpuIsa::kAuto ? best : isa;
+  cpu::limit_onednn(isa);
 }
 
-std::string cpu_isa() { return cpu::name_of(cpu::current_isa()); }
+std::string cpu_isa() { return name_of(cpu::current_isa()); }
 
 }  // namespace gt

@@ -17,7 +17,7 @@
 namespace gt::cuda {
 namespace {
 
-enum class By { kAuto, kCudnn, kOwn };
+using By = AttentionBy;
 
 // Process-wide attention settings and pending log messages. Thread-safe: ranks may be threads of one process.
 class AttentionSettings {
@@ -235,13 +235,12 @@ void attention_grad(const AttentionGrad& a, Stream s) {
 }
 
 void tune_attention(const AttentionTuning& t) {
-  const By by = t.by == "cudnn" ? By::kCudnn : t.by == "own" ? By::kOwn : By::kAuto;
-  GT_REQUIRE(by != By::kCudnn || cudnn_unavailable().empty(), Exit::kUsage,
+  GT_REQUIRE(t.by != By::kCudnn || cudnn_unavailable().empty(), Exit::kUsage,
              "device.attention: cudnn was requested, but ", cudnn_unavailable(),
              ". Use --device.attention auto: our own kernels then do it");
-  rule().by = by;
+  rule().by = t.by;
   rule().deterministic = t.deterministic;
-  if (by == By::kOwn)
+  if (t.by == By::kOwn)
     rule().note("own", "attention: our own kernels (device.attention own)");
   else if (!cudnn_unavailable().empty())
     rule().note("obstacle", cat("attention: our own kernels; ", cudnn_unavailable()));

@@ -71,7 +71,7 @@ const Backend* cuda_in_this_environment() {
 class DeviceMonitors {
  public:
   explicit DeviceMonitors(const Config& c) {
-    const Backend* cuda = c.device.kind == "cpu" ? nullptr : cuda_in_this_environment();
+    const Backend* cuda = c.device.kind == DeviceChoice::kCpu ? nullptr : cuda_in_this_environment();
     const Backend& backend = cuda != nullptr ? *cuda : cpu_backend();
     const int devices = std::clamp(backend.device->count(), 1, static_cast<int>(c.world()));
     for (int k = 0; k < devices; ++k) watches_.push_back(std::make_unique<ConditionsWatch>(backend, k));

@@ -16,9 +16,9 @@ namespace {
 // Returns the stored ceilings of the device that the config would run on.
 std::optional<PeakRates> kept_ceilings(const Config& c, DType t) {
   std::string why;
-  if (c.device.kind != "cpu")
+  if (c.device.kind != DeviceChoice::kCpu)
     if (const Backend* cuda = cuda_backend(&why)) return load_ceilings(cuda->device->describe(0), t);
-  if (c.device.kind == "cuda") return {};
+  if (c.device.kind == DeviceChoice::kCuda) return {};
   set_cpu_isa(c.device.isa);
   return load_ceilings(cpu_backend().device->describe(0), t);
 }
@@ -40,7 +40,7 @@ Exit run_bench_roofline(const Command& command) {
   const auto& args = command.get<RooflineArgs>();
   Config c = command.loaded.config;
   const PeakRates ceilings = choose_ceilings(c, args.ceilings, precision_of(c).linear());
-  if (ceilings.planned) c.device.kind = "cuda";  // op list of a GPU step
+  if (ceilings.planned) c.device.kind = DeviceChoice::kCuda;  // op list of a GPU step
   const EngineOptions o = engine_options(c, 1);
   const MeshShape shape = mesh_shape(c);
   const StepRoofline roof = step_roofline(o, shape, ceilings);

@@ -49,7 +49,8 @@ std::string prompt_of(const std::string& line, const std::string& where) {
 
 void take_standard_input(Command& c) {
   auto& args = std::any_cast<GenerateArgs&>(c.args);
-  const bool processes = !c.env.launched() && c.loaded.config.world() > 1 && c.loaded.config.launch.ranks != "threads";
+  const bool processes =
+      !c.env.launched() && c.loaded.config.world() > 1 && c.loaded.config.launch.ranks != RankKind::kThreads;
   GT_REQUIRE(args.prompt.empty() || args.prompt_file.empty(), Exit::kUsage,
              "--prompt and --prompt-file: give one of them");
   GT_REQUIRE(!(processes && args.prompt_file == "-"), Exit::kUsage,

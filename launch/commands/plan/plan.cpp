@@ -269,7 +269,8 @@ std::vector<Config> layouts_here(const PlanArgs& a, const Config& base) {
 // Plans by the measured times of this machine.
 Exit plan_machine(const Command& command) {
   const auto& a = command.get<PlanArgs>();
-  GT_REQUIRE(command.loaded.config.device.kind != "cuda", Exit::kUsage, "--device_type cpu: device.kind is cuda");
+  GT_REQUIRE(command.loaded.config.device.kind != DeviceChoice::kCuda, Exit::kUsage,
+             "--device_type cpu: device.kind is cuda");
   Command c = command;
   Config& config = c.loaded.config;
   if (a.search && a.devices > 0 && a.devices != config.world())

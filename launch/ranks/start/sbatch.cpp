@@ -46,7 +46,7 @@ std::string sbatch_script(const JobRequest& job, int64_t nodes) {
       fmt::format("#!/bin/bash\n#SBATCH --job-name={}\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n",
                   shell_word(c.log.name), nodes, tasks);
   if (c.device.threads > 0) out += fmt::format("#SBATCH --cpus-per-task={}\n", c.device.threads);
-  if (c.device.kind != "cpu") out += fmt::format("#SBATCH --gpus-per-node={}\n", tasks);
+  if (c.device.kind != DeviceChoice::kCpu) out += fmt::format("#SBATCH --gpus-per-node={}\n", tasks);
   out += fmt::format(
       "#SBATCH --time=24:00:00            # change to your limit\n"
       "#SBATCH --signal=USR1@{}           # this many seconds earlier, ranks save and exit with 75\n"

@@ -369,7 +369,7 @@ SpawnOptions spawn_options(const Config& config) {
   o.threads = static_cast<int>(std::max<int64_t>(1, config.device.threads));
   o.grace_s = static_cast<int>(launch.grace_s);
   o.hosts = chosen_hosts(launch);
-  o.slurm = launch.launcher == "slurm";
+  o.slurm = launch.launcher == Launcher::kSlurm;
   o.launcher_args = launch.launcher_args;
   o.ssh_port = static_cast<int>(launch.ssh_port);
   o.variables = read_env_files().variables;

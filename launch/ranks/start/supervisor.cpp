@@ -131,7 +131,7 @@ JobCommand Supervisor::job() const {
   options.stall_abort_s = stall_abort_seconds(command_);
   if (copies_) options.variables.emplace_back(kCopiesVariable, to_text(*copies_));
   const bool alone = config_.world() == 1 && is_local_only(options.hosts);
-  JobCommand out = job_command(world(), alone || config_.launch.ranks == "threads", words, options);
+  JobCommand out = job_command(world(), alone || config_.launch.ranks == RankKind::kThreads, words, options);
   if (fewer_) out.recall = recall();
   return out;
 }
@@ -156,7 +156,8 @@ std::vector<HostSlots> Supervisor::reachable_hosts() const {
 }
 
 bool Supervisor::uses_ssh() const {
-  return config_.launch.launcher == "openmpi" && config_.launch.ranks == "processes" && !is_local_only(hosts());
+  return config_.launch.launcher == Launcher::kOpenMpi && config_.launch.ranks == RankKind::kProcesses &&
+         !is_local_only(hosts());
 }
 
 void Supervisor::probe_hosts() {

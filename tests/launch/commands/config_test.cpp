@@ -452,6 +452,23 @@ TEST_CASE("sequence parallelism has three values, two of which JSON may spell as
         odd.notes.end());
 }
 
+TEST_CASE("a JSON value for a choice of words is one of them, or false for off") {
+  {
+    const TempFile file(R"({"device": {"graphs": false, "isa": "scalar"}, "checkpoint": {"direct_io": false}})");
+    const Config c = load_config({.file = file.path}).config;
+    CHECK(c.device.graphs == OnOff::kOff);
+    CHECK(c.device.isa == CpuIsa::kScalar);
+    CHECK(c.checkpoint.direct_io == DirectIo::kOff);
+  }
+  const TempFile file(
+      R"({"checkpoint": {"commit": 3, "hash": true, "tag_validation": "warm"}, "device": {"graphs": true}})");
+  const std::string found = problems_in({.file = file.path});
+  CHECK_THAT(found, Catch::Contains("checkpoint.commit: expected rename or marker, found \"3\""));
+  CHECK_THAT(found, Catch::Contains("checkpoint.hash: expected a string"));
+  CHECK_THAT(found, Catch::Contains("expected warn or ignore or fail, found \"warm\" (did you mean warn?)"));
+  CHECK_THAT(found, Catch::Contains("device.graphs: expected a string"));
+}
+
 TEST_CASE("the world of an external launcher determines dp or contradicts the layout") {
   const char* model = "--model.heads 8 --model.hidden 64 ";
   CHECK(load(model + std::string("--tp 2 --pp 2"), 8).parallel.dp == 2);

@@ -246,7 +246,7 @@ TEST_CASE("ranks are placed as launchers place them, and the fullest device is f
   CHECK(fit.needed == 700);
   c.launch = LaunchConfig{};
   CHECK(place_ranks(c, RankEnv{}, 1).size() == 1);
-  c.launch.launcher = "slurm";
+  c.launch.launcher = Launcher::kSlurm;
   CHECK(place_ranks(c, RankEnv{}, 2).size() == 2);
   RankEnv env;
   env.source = "SLURM_PROCID", env.world = 4, env.local_world = 3;

@@ -306,9 +306,16 @@ struct CheckpointConfig : Retention, WriteOptions, FitOptions {
   int64_t save_steps() const { return saves_by_time() ? 0 : std::stoll(every); }  // 0: saves are driven by time
 };
 
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError, kCritical };
+enum class TraceRanks : uint8_t { kPipeline, kAll };
+constexpr std::array<const char*, 5> names_of(LogLevel) { return {"debug", "info", "warning", "error", "critical"}; }
+constexpr std::array<const char*, 2> names_of(TraceRanks) { return {"pp", "all"}; }
+
 struct LogConfig {
-  std::string dir = "runs", name, progress = "auto", trace_steps, trace_ranks = "pp";
-  std::string level = "info", samples_tensorboard, samples_csv, flops_file, prometheus;
+  std::string dir = "runs", name, trace_steps, samples_tensorboard, samples_csv, flops_file, prometheus;
+  LogLevel level = LogLevel::kInfo;
+  OnOff progress = OnOff::kAuto;
+  TraceRanks trace_ranks = TraceRanks::kPipeline;
   int64_t every = 1, lamb_every = 0, flops_step = 0, flops_depth = -1, flops_top = 1;
   int64_t report_every = 0, norms_every = 0, histograms_every = 0;
   double flops_recompute_factor = 0;
@@ -346,11 +353,11 @@ struct LogConfig {
     v("flops_recompute_factor", flops_recompute_factor, "0..1",
       "fraction of the forward that the table counts again in the backward, for recomputation");
     v("config", config, "", "print the effective config at the start; RUN/config.json holds it anyway");
-    v("level", level, "debug|info|warning|error|critical", "warning and above: quiet output, as with --quiet");
-    v("progress", progress, "auto|on|off", "progress bar instead of lines; auto: on a terminal");
+    v("level", level, "", "warning and above: quiet output, as with --quiet");
+    v("progress", progress, "", "progress bar instead of lines; auto: on a terminal");
     v("trace_steps", trace_steps, "FIRST:END",
       "record steps FIRST to END - 1 in RUN/trace-FIRST.json.gz, for ui.perfetto.dev; empty: none");
-    v("trace_ranks", trace_ranks, "pp|all", "ranks to trace: the pipeline of (dp 0, tp 0), or all");
+    v("trace_ranks", trace_ranks, "", "ranks to trace: the pipeline of (dp 0, tp 0), or all");
   }
 };
 

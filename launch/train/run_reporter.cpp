@@ -54,7 +54,7 @@ RunReporter::RunReporter(const RankContext& rank, Engine& engine, OpWatch& ops, 
     param_stats_ = std::make_unique<ParamStats>(engine, rank.backend, rank.stream);
   if (config_.log.comm) comm_log_ = std::make_unique<CommLog>(rank.mesh);
   if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
-    trace_ = std::make_unique<TraceSession>(rank.mesh, w, config_.log.trace_ranks == "all");
+    trace_ = std::make_unique<TraceSession>(rank.mesh, w, config_.log.trace_ranks == TraceRanks::kAll);
 }
 
 void RunReporter::start(const std::string& saves, const std::string& copies) {
@@ -114,7 +114,7 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
   ConsoleOptions console;
   console.every = c.every;
   console.bar = use_progress_bar(c.progress);
-  console.quiet = rank_.run.quiet || (c.level != "info" && c.level != "debug");
+  console.quiet = rank_.run.quiet || c.level > LogLevel::kInfo;
   sinks.push_back(std::make_unique<ConsoleSink>(console));
   sinks.push_back(std::make_unique<JsonlSink>());
   if (c.csv) sinks.push_back(std::make_unique<CsvSink>());

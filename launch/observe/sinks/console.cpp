@@ -57,10 +57,10 @@ std::string saved_line(const SavedRecord& r) {
                      r.stall_seconds);
 }
 
-bool use_progress_bar(const std::string& log_progress) {
+bool use_progress_bar(OnOff log_progress) {
   const char* term = std::getenv("TERM");
   const bool dumb = !term || std::strcmp(term, "dumb") == 0;
-  return log_progress == "on" || (log_progress == "auto" && terminal_width() > 0 && !dumb);
+  return log_progress == OnOff::kOn || (log_progress == OnOff::kAuto && terminal_width() > 0 && !dumb);
 }
 
 ConsoleSink::ConsoleSink(ConsoleOptions options) : options_(std::move(options)) {

@@ -6,6 +6,7 @@
 
 #include "launch/observe/metrics.h"
 #include "launch/observe/sinks/progress.h"
+#include "launch/options/on_off.h"
 
 namespace gt {
 
@@ -16,8 +17,8 @@ std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord*
 std::string eval_line(const EvalRecord& r);    // "eval step 200  loss 4.1021  ppl 60.5  (204,800 tokens, 3.2 s)"
 std::string saved_line(const SavedRecord& r);  // "saved step-000000200  1.9 GB  stall 0.08 s"
 
-// Returns whether to draw a bar: "on", "off", or "auto" (standard output is a terminal and TERM is not dumb).
-bool use_progress_bar(const std::string& log_progress);
+// Returns whether to draw a bar; kAuto: if standard output is a terminal and TERM is not dumb.
+bool use_progress_bar(OnOff log_progress);
 
 struct ConsoleOptions {
   int64_t every = 1;  // steps between two lines

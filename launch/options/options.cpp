@@ -167,12 +167,15 @@ std::string set_enum(const Option& option, const EnumTarget& out, const std::str
   return "";
 }
 
-std::string set_doubles(const Option& option, std::vector<double>& out, const std::vector<std::string>& words) {
-  std::vector<double> list;
+template <class T>
+std::string set_numbers(const Option& option, std::vector<T>& out, const std::vector<std::string>& words) {
+  std::vector<T> list;
   for (const std::string& w : words) {
     double x = 0;
     if (std::string bad = set_double(option, x, w); !bad.empty()) return bad;
-    list.push_back(x);
+    if (std::is_integral_v<T> && (x != std::floor(x) || std::fabs(x) > 9e15))
+      return fmt::format("expected whole numbers {}, found {}", option.domain, quote(w));
+    list.push_back(static_cast<T>(x));
   }
   const bool any = option.domain.find(" list of ") != std::string::npos;
   if (!any && list.size() != out.size()) return fmt::format("expected {} numbers, found {}", out.size(), list.size());
@@ -254,6 +257,10 @@ std::vector<std::string> choices(const Option& option) {
 constexpr size_t kFirstList = 7;  // of the alternatives of OptionTarget
 
 bool takes_list(const Option& option) { return option.target.index() >= kFirstList; }
+bool takes_numbers(const Option& option) {  // a list of them
+  return std::holds_alternative<std::vector<int64_t>*>(option.target) ||
+         std::holds_alternative<std::vector<double>*>(option.target);
+}
 bool is_flag(const Option& option) { return std::holds_alternative<bool*>(option.target); }
 bool is_boolean_word(const std::string& word) { return truth_of(word).has_value(); }
 
@@ -286,7 +293,8 @@ std::string set_from_words(const Option& option, const std::vector<std::string>&
                         [&](float* x) { return set_double(option, *x, words[0]); },
                         [&](bool* b) { return set_bool(*b, words[0]); },
                         [&](const EnumTarget& e) { return set_enum(option, e, words[0]); },
-                        [&](std::vector<double>* v) { return set_doubles(option, *v, split_commas(words)); },
+                        [&](std::vector<int64_t>* v) { return set_numbers(option, *v, split_commas(words)); },
+                        [&](std::vector<double>* v) { return set_numbers(option, *v, split_commas(words)); },
                         [&](std::vector<std::string>* v) { return *v = words, std::string(); },
                         [&](std::vector<DataSource>* v) { return set_sources(*v, words); },
                     },
@@ -312,7 +320,7 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
   };
   const auto is = [&](Kind kind) { return value.kind == kind; };
   if (takes_list(option) && !is(Kind::kArray)) {
-    if (is(Kind::kString) && option.target.index() > kFirstList) return set_from_words(option, {value.text});
+    if (is(Kind::kString) && !takes_numbers(option)) return set_from_words(option, {value.text});
     return wrong("a list");
   }
   std::vector<std::string> texts;
@@ -338,8 +346,11 @@ std::string set_from_json(const Option& option, const JsonValue& value) {
             const auto word = word_of(option, value);
             return word ? set_enum(option, e, *word) : wrong("a string");
           },
+          [&](std::vector<int64_t>* v) {
+            return all(Kind::kNumber) ? set_numbers(option, *v, texts) : std::string("expected a list of numbers");
+          },
           [&](std::vector<double>* v) {
-            return all(Kind::kNumber) ? set_doubles(option, *v, texts) : std::string("expected a list of numbers");
+            return all(Kind::kNumber) ? set_numbers(option, *v, texts) : std::string("expected a list of numbers");
           },
           [&](std::vector<std::string>* v) {
             return all(Kind::kString) ? (*v = texts, std::string()) : std::string("expected a list of strings");
@@ -377,6 +388,9 @@ std::string to_json(const Option& option) {
                         [&](float* x) { return json_number(shortest(*x)); },
                         [&](bool* b) { return std::string(*b ? "true" : "false"); },
                         [&](const EnumTarget& e) { return text(e.names[*e.value]); },
+                        [&](std::vector<int64_t>* v) {
+                          return list(*v, [](int64_t n) { return json_number(static_cast<double>(n)); });
+                        },
                         [&](std::vector<double>* v) { return list(*v, json_number); },
                         [&](std::vector<std::string>* v) { return list(*v, text); },
                         [&](std::vector<DataSource>* v) {
@@ -393,6 +407,7 @@ std::string value_text(const Option& option) {
   return std::visit(Overloaded{
                         [&](std::string* s) { return *s; },
                         [&](const EnumTarget& e) { return std::string(e.names[*e.value]); },
+                        [&](std::vector<int64_t>* v) { return fmt::format("{}", fmt::join(*v, ",")); },
                         [&](std::vector<double>* v) { return fmt::format("{}", fmt::join(*v, ",")); },
                         [&](std::vector<std::string>* v) { return join(*v, " "); },
                         [&](std::vector<DataSource>* v) {
@@ -425,8 +440,8 @@ std::vector<std::string> value_words(const Option& option) {
 }
 
 std::string type_name(const Option& option) {
-  static constexpr const char* kNames[] = {"text", "int",  "int",     "number", "number",
-                                           "flag", "text", "numbers", "texts",  "paths"};
+  static constexpr const char* kNames[] = {"text", "int",     "int",     "number", "number", "flag",
+                                           "text", "numbers", "numbers", "texts",  "paths"};
   return kNames[option.target.index()];
 }
 

@@ -7,8 +7,10 @@
 //  "1..1024 layers"   closed range, both ends optional; ">0.." and "0..<1" exclude an end
 //  "a|b|c"            choices; a choice in capitals ("STEP") admits free text, which the config checker validates
 //  "1.. list of steps"  a list of any length; other number lists have the length of their default
-// Any other text is only a unit. The domain of an enum is its list of names.
+// Any other text is only a unit. An enum has its list of names as choices; its domain is only a unit. A DType has those
+// of its names (float_name) that the domain lists.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -19,9 +21,21 @@
 
 #include "data/samples/blend.h"
 #include "kernels/core/enum_names.h"
+#include "kernels/core/tensor.h"
 #include "launch/options/json_text.h"
 
 namespace gt {
+
+// "auto": the run decides.
+enum class AutoBool : uint8_t { kAuto, kTrue, kFalse };
+constexpr std::array<const char*, 3> names_of(AutoBool) { return {"auto", "true", "false"}; }
+constexpr AutoBool auto_bool(bool x) { return x ? AutoBool::kTrue : AutoBool::kFalse; }
+constexpr bool value_or(AutoBool x, bool automatic) { return x == AutoBool::kAuto ? automatic : x == AutoBool::kTrue; }
+
+// Names of floating-point dtypes in options, in the order of DType.
+inline constexpr const char* kFloatNames[] = {"fp32", "bf16", "fp16"};
+constexpr const char* float_name(DType t) { return kFloatNames[static_cast<size_t>(t)]; }
+static_assert(DType::kF32 == DType{0} && DType::kBF16 == DType{1} && DType::kF16 == DType{2});
 
 // Enum whose value names are names_of(E), in value order.
 struct EnumTarget {
@@ -29,8 +43,9 @@ struct EnumTarget {
   std::span<const char* const> names;
 };
 
-using OptionTarget = std::variant<std::string*, int64_t*, int*, double*, float*, bool*, EnumTarget,
-                                  std::vector<double>*, std::vector<std::string>*, std::vector<DataSource>*>;
+using OptionTarget =
+    std::variant<std::string*, int64_t*, int*, double*, float*, bool*, EnumTarget, std::vector<int64_t>*,
+                 std::vector<double>*, std::vector<std::string>*, std::vector<DataSource>*>;
 
 struct Option {
   std::string section;  // "" for the options of a subcommand
@@ -50,12 +65,16 @@ struct OptionCollector {
   }
   template <class E>
   requires std::is_enum_v<E>
-  void operator()(const char* name, E& field, const char*, const char* meaning) {
+  void operator()(const char* name, E& field, const char* unit, const char* meaning) {
     static_assert(sizeof(E) == 1);
     static constexpr auto kNames = names_of(E{});
     std::string domain;
     for (const char* n : kNames) domain += (domain.empty() ? "" : "|") + std::string(n);
+    if (*unit != '\0') domain += std::string(" ") + unit;
     out.push_back({section, name, EnumTarget{reinterpret_cast<uint8_t*>(&field), kNames}, domain, meaning});
+  }
+  void operator()(const char* name, DType& field, const char* domain, const char* meaning) {
+    out.push_back({section, name, EnumTarget{reinterpret_cast<uint8_t*>(&field), kFloatNames}, domain, meaning});
   }
 };
 

@@ -1,6 +1,7 @@
 // Samples by ordinal: a Dataset returns the seq + 1 tokens of any sample, or its sentence pair, from any thread.
 // Handles files, splits, orders and blends; independent of batches, ranks and devices (data/samples/loader.h).
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +16,11 @@
 #include "data/samples/sample_order.h"
 
 namespace gt {
+
+// How documents fill samples. kDocuments: attention and positions stay inside each document, whose first token is not
+// a target.
+enum class Packing : uint8_t { kStream, kDocuments };
+constexpr std::array<const char*, 2> names_of(Packing) { return {"stream", "documents"}; }
 
 // Destination of the seq + 1 tokens of a sample. Each span has that length, or is empty: not read.
 struct SampleBuffers {

@@ -18,16 +18,27 @@ struct SpecialTokens {
   int32_t cls = 1, sep = 2, pad = 0, mask = 3;
 };
 
+// Options data.mask_prob and its neighbours, described in fields(), and the values that the run derives.
 struct MaskingOptions {
-  double mask_prob = 0.15;       // of positions, special tokens included; at least one is chosen
-  int64_t max_predictions = 20;  // a sample
-  bool whole_words = false;      // all pieces of a word are chosen, or none
-  double short_prob = 0.1;       // of a sample that is shortened to a random length
+  double mask_prob = 0.15;  // special tokens count as positions; at least one is chosen
+  int64_t max_predictions = 80;
+  bool whole_words = false;
+  double short_prob = 0.1;
   SpecialTokens special;
   int64_t vocab = 0;                 // random tokens are below it
   std::vector<uint8_t> word_starts;  // by token; with whole_words
   // Settings that change samples, for cursors: "pairs, mask_prob 0.15, max_predictions 20".
   std::string text() const;
+  template <class V>
+  void fields(V& v) {
+    v("mask_prob", mask_prob, ">0..1",
+      "masked language models: share of positions whose tokens are predicted; of them 80 % become mask_token, 10 % a "
+      "random token, 10 % are unchanged");
+    v("max_predictions", max_predictions, "1..1048576 tokens",
+      "masked language models: maximum number of tokens predicted per sample");
+    v("whole_words", whole_words, "", "masked language models: all pieces of a word are predicted, or none");
+    v("short_prob", short_prob, "0..1", "masked language models: share of samples of a random shorter length");
+  }
 };
 
 // Whether each piece begins a word: it starts with SentencePiece's U+2581 or byte-level BPE's U+0120, or is not text

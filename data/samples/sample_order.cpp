@@ -49,17 +49,6 @@ void check_rows(int64_t entries, int64_t samples) {
 
 }  // namespace
 
-SampleOrder sample_order_from(const std::string& name) {
-  for (int k = 0; k <= static_cast<int>(SampleOrder::kLlmcShuffled); ++k)
-    if (name == name_of(static_cast<SampleOrder>(k))) return static_cast<SampleOrder>(k);
-  fail(Exit::kUsage, "data.order: expected epoch, megatron, sequential, llmc or llmc_shuffled, found \"", name, "\"");
-}
-
-const char* name_of(SampleOrder o) {
-  constexpr const char* kNames[] = {"epoch", "megatron", "sequential", "llmc", "llmc_shuffled"};
-  return kNames[static_cast<size_t>(o)];
-}
-
 int64_t Lengths::total() const {
   int64_t sum = 0;
   for (int64_t i = begin; i < end; ++i) sum += (*this)[i];

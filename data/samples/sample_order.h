@@ -1,11 +1,14 @@
 // Order of samples. A sample is seq + 1 consecutive tokens (input: the first seq, target: the last seq), so neighbours
 // share one token. Everything here is a pure function of lengths, seq and seed; nothing reads tokens or files.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "kernels/core/enum_names.h"
 
 namespace gt {
 
@@ -16,8 +19,9 @@ enum class SampleOrder : uint8_t {
   kLlmc,          // llm.c's windows of its token files, sequential (llmc_order.h)
   kLlmcShuffled,  // shuffled as by llm.c's CUDA trainer
 };
-SampleOrder sample_order_from(const std::string& name);  // inverse of name_of; kUsage lists the names
-const char* name_of(SampleOrder o);
+constexpr std::array<const char*, 5> names_of(SampleOrder) {
+  return {"epoch", "megatron", "sequential", "llmc", "llmc_shuffled"};
+}
 
 // Token counts of sequences [begin, end) of a file; `table`: int32 table of the .idx, unaligned.
 struct Lengths {

@@ -143,7 +143,7 @@ std::unique_ptr<Dataset> dataset_of(const DataInspectArgs& a) {
   o.sources = {{.path = a.path}};
   o.seq = a.seq;
   o.seed = static_cast<uint64_t>(a.seed);
-  o.order = sample_order_from(a.data_order);
+  o.order = a.data_order;
   o.dp = a.dp;
   o.micro_batch = a.micro_batch;
   o.whole = a.split == "all";

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "data/samples/sample_order.h"
+
 namespace gt {
 
 const char* device_type_names();  // launch/plan/machine_types.h
@@ -123,7 +125,8 @@ struct DataPrepareArgs {
 };
 
 struct DataInspectArgs {
-  std::string path, tokenizer, split = "all", shares = "969,30,1", data_order = "epoch";
+  std::string path, tokenizer, split = "all", shares = "969,30,1";
+  SampleOrder data_order = SampleOrder::kEpoch;
   int64_t doc = -1, sample = -1, seq = 1024, samples = 10, seed = 1234, dp = 1, micro_batch = 1;
   bool order = false, full = false;
   template <class V>
@@ -137,7 +140,7 @@ struct DataInspectArgs {
     v("samples", samples, "1..", "--order: number of samples; with data.order megatron that of the whole run");
     v("seq", seq, "1.. tokens", "--sample, --order: length of a sample");
     v("seed", seed, "0..", "--sample, --order: train.seed of the run");
-    v("data.order", data_order, "epoch|megatron|sequential|llmc|llmc_shuffled", "--sample, --order: as in the run");
+    v("data.order", data_order, "", "--sample, --order: as in the run");
     v("dp", dp, "1..1048576", "--data.order llmc, llmc_shuffled: parallel.dp of the run");
     v("micro-batch", micro_batch, "1..1048576", "--data.order llmc, llmc_shuffled: train.micro_batch of the run");
     v("split", split, "all|train|valid|test", "--sample, --order: one split of the file, or all as with data.valid");

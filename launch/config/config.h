@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "checkpoint/options.h"
+#include "data/samples/curriculum.h"
+#include "data/samples/dataset.h"
 #include "kernels/device_options.h"
 #include "launch/config/values/guard_options.h"
 #include "launch/hosts/launch_config.h"
@@ -210,13 +212,13 @@ struct TrainSection {
 
 struct DataConfig {
   std::vector<DataSource> train, valid;
-  std::string tokenizer, split = "969,30,1", order = "epoch", pack = "stream", curriculum = "none";
-  bool allow_change = false, eod_mask_loss = false, whole_words = false;
-  double mask_prob = 0.15, short_prob = 0.1;
-  int64_t max_predictions = 80;
+  std::string tokenizer, split = "969,30,1";
+  SampleOrder order = SampleOrder::kEpoch;
+  Packing pack = Packing::kStream;
+  bool allow_change = false, eod_mask_loss = false;
+  MaskingOptions masking;
   std::string mask_token = "[MASK]", cls_token = "[CLS]", sep_token = "[SEP]", pad_token;
-  int64_t curriculum_min = 8, curriculum_max = 0, curriculum_steps = 0, curriculum_step = 8, curriculum_root = 2;
-  std::vector<double> curriculum_lengths, curriculum_until;
+  Curriculum curriculum;
   template <class V>
   void fields(V& v) {
     v("train", train, "PREFIX|FILE",
@@ -227,33 +229,18 @@ struct DataConfig {
       "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one, of the tokens or for "
       "tokenizing text files; checked, kept in checkpoints, and used for generation");
     v("split", split, "", "proportions of data.train for training, validation, test; ignored if data.valid is given");
-    v("order", order, "epoch|megatron|sequential|llmc|llmc_shuffled",
+    v("order", order, "",
       "order of the samples; llmc: windows of llm.c's files in file order; llmc_shuffled: as llm.c's CUDA trainer");
-    v("pack", pack, "stream|documents",
+    v("pack", pack, "",
       "how documents fill samples; stream: attention crosses their ends; documents: attention and positions stay "
       "inside each document, whose first token is not a target");
     v("eod_mask_loss", eod_mask_loss, "", "mask the loss of end-of-document targets");
-    v("mask_prob", mask_prob, ">0..1",
-      "masked language models: share of positions whose tokens are predicted; of them 80 % become mask_token, 10 % a "
-      "random token, 10 % are unchanged");
-    v("max_predictions", max_predictions, "1..1048576 tokens",
-      "masked language models: maximum number of tokens predicted per sample");
-    v("whole_words", whole_words, "", "masked language models: all pieces of a word are predicted, or none");
-    v("short_prob", short_prob, "0..1", "masked language models: share of samples of a random shorter length");
+    masking.fields(v);
     v("mask_token", mask_token, "", "masked language models: piece of the tokenizer that stands for a hidden token");
     v("cls_token", cls_token, "", "masked language models: piece before a sentence pair");
     v("sep_token", sep_token, "", "masked language models: piece after each sentence");
     v("pad_token", pad_token, "", "masked language models: piece after a short pair; empty: the tokenizer's padding");
-    v("curriculum", curriculum, "none|fixed_linear|fixed_root|fixed_discrete",
-      "sequence-length curriculum: each step uses the first tokens of its samples, and more as training proceeds");
-    v("curriculum_min", curriculum_min, "1..1048576 tokens", "fixed_linear, fixed_root: initial length");
-    v("curriculum_max", curriculum_max, "0..1048576 tokens", "final length; 0: model.seq");
-    v("curriculum_steps", curriculum_steps, "0..1000000000000 steps", "steps until the final length; 0: train.steps");
-    v("curriculum_step", curriculum_step, "1..1048576 tokens", "lengths are multiples of this");
-    v("curriculum_root", curriculum_root, "1..1000", "fixed_root: 2 for the square root; 1 is fixed_linear");
-    v("curriculum_lengths", curriculum_lengths, "1..1048576 list of tokens", "fixed_discrete: successive lengths");
-    v("curriculum_until", curriculum_until, "1..1000000000000 list of steps",
-      "fixed_discrete: last step of each length but the last");
+    curriculum.fields(v);
     v("allow_change", allow_change, "", "resume on other data, or in another order, than the checkpoint's");
   }
 };

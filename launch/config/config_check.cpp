@@ -195,11 +195,12 @@ class Checker {
     const auto refuse = [&](bool is, const char* key, const char* why, const char* fix) {
       if (is && known({key})) bad(key, why, fix);
     };
-    refuse(c_.data.order != "epoch" && c_.data.order != "sequential", "data.order",
+    refuse(c_.data.order != SampleOrder::kEpoch && c_.data.order != SampleOrder::kSequential, "data.order",
            "sentence pairs come in the order of their own epochs", "epoch");
     refuse(c_.data.eod_mask_loss, "data.eod_mask_loss", "sentence pairs hold no end-of-document tokens", "false");
-    refuse(c_.data.curriculum != "none", "data.curriculum", "sentence pairs cannot be cut", "none");
-    refuse(c_.data.pack != "stream", "data.pack", "a sentence pair holds two pieces of text and padding", "stream");
+    refuse(bool(c_.data.curriculum), "data.curriculum", "sentence pairs cannot be cut", "none");
+    refuse(c_.data.pack != Packing::kStream, "data.pack", "a sentence pair holds two pieces of text and padding",
+           "stream");
     refuse(c_.train.loss_mean != "token", "train.loss_mean",
            "the loss of model.head masked_lm_and_pairs is the mean over masked tokens plus the mean over pairs",
            "token");

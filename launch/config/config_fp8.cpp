@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "launch/config/config_curriculum.h"
 #include "model/model_spec.h"
 
 namespace gt {
@@ -38,7 +37,7 @@ void check_extents(const Config& c, const RuleContext& x) {
     if (e.size % 16 != 0)
       return x.bad(kFp8, fmt::format("{} with {}: {}", c.precision.fp8, e.name, kWhy),
                    "change the model's widths or parallel.tp so that they are multiples of 16, or use fp8 off");
-  const Curriculum curriculum = curriculum_of(c);
+  const Curriculum& curriculum = c.data.curriculum;
   const std::vector<int64_t> lengths = curriculum ? curriculum.all_lengths() : std::vector<int64_t>{c.model.seq};
   for (const int64_t length : lengths)
     if (c.train.micro_batch * length % 16 != 0)

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "kernels/replay.h"
-#include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/hosts/rank_env.h"
@@ -69,8 +68,8 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.vpp = static_cast<int>(c.parallel.vpp);
   o.sequence_parallel = c.sequence_parallel();
   o.dynamic_shapes = c.parallel.dynamic_shapes;
-  if (const Curriculum curriculum = curriculum_of(c)) o.lengths = curriculum.all_lengths();
-  o.documents = c.data.pack == "documents";
+  if (c.data.curriculum) o.lengths = c.data.curriculum.all_lengths();
+  o.documents = c.data.pack == Packing::kDocuments;
   o.micro_batch = c.train.micro_batch;
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <set>
 
-#include "launch/config/config_curriculum.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_precision.h"
 #include "launch/engine/engine_options.h"
@@ -119,9 +118,9 @@ std::string lr_line(const Config& c) {
 }
 
 std::string curriculum_line(const Config& c) {
-  const Curriculum rule = curriculum_of(c);
+  const Curriculum& rule = c.data.curriculum;
   const int64_t end = c.train.steps;
-  return fmt::format("{}: {} tokens of each sample at step 1, {} at step {}, {} at step {}", c.data.curriculum,
+  return fmt::format("{}: {} tokens of each sample at step 1, {} at step {}, {} at step {}", name_of(rule.type),
                      rule.length(1), rule.length((end + 1) / 2), (end + 1) / 2, rule.length(end), end);
 }
 
@@ -275,7 +274,7 @@ Rows start_rows(const BannerFacts& f) {
   const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) /
                         static_cast<double>(std::max<int64_t>(1, f.train.size()));
   rows.push_back({"data", data_line(f, epochs)});
-  if (c.data.curriculum != "none") rows.push_back({"curriculum", curriculum_line(c)});
+  if (c.data.curriculum) rows.push_back({"curriculum", curriculum_line(c)});
   rows.push_back({"device", fmt::format("{}, {} thread{} per rank, transport {}", f.backend.device->describe(f.device),
                                         f.threads, f.threads == 1 ? "" : "s", f.comm)});
   rows.push_back({"run", c.run_dir()});

@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "kernels/core/host.h"
-#include "launch/config/config_curriculum.h"
 
 namespace gt {
 
 RunLoader::RunLoader(const RankContext& rank, const RunDatasets& data)
-    : rank_(rank), config_(rank.config), data_(data), curriculum_(curriculum_of(config_)) {}
+    : rank_(rank), config_(rank.config), data_(data), curriculum_(config_.data.curriculum) {}
 
 void RunLoader::open(const TrainState& state, std::optional<Window> skip) {
   const auto make = [this](const Dataset& data, const LoaderConfig& l) {

@@ -20,14 +20,10 @@ int32_t special_token(const Tokenizer& t, const char* key, const std::string& pi
   return id;
 }
 
-// Masking options as data.mask_prob and its neighbours set them. Without a tokenizer (random tokens) the special ones
-// are the first four ids.
+// Without a tokenizer (random tokens) the special ones are the first four ids.
 MaskingOptions masking_options(const Config& c) {
-  MaskingOptions o{.mask_prob = c.data.mask_prob,
-                   .max_predictions = c.data.max_predictions,
-                   .whole_words = c.data.whole_words,
-                   .short_prob = c.data.short_prob,
-                   .vocab = c.model.vocab};
+  MaskingOptions o = c.data.masking;
+  o.vocab = c.model.vocab;
   if (c.data.tokenizer.empty()) {
     for (const auto* list : {&c.data.train, &c.data.valid})
       for (const DataSource& s : *list)
@@ -59,12 +55,12 @@ DatasetOptions training_data(const Config& c, bool builder) {
   o.split_tokens = c.train.eval_every > 0;  // without evaluation all data is used for training
   o.seq = c.model.seq;
   o.seed = static_cast<uint64_t>(c.train.seed);
-  o.order = sample_order_from(c.data.order);
+  o.order = c.data.order;
   o.num_samples = c.train.steps * c.train.global_batch;
   o.dp = c.parallel.dp;
   o.micro_batch = c.train.micro_batch;
   o.vocab = c.model.vocab;
-  o.documents = c.data.pack == "documents";
+  o.documents = c.data.pack == Packing::kDocuments;
   if (!c.data.tokenizer.empty()) o.tokenizer_sha256 = tokenizer_sha256(c.data.tokenizer);
   if (c.model.predicts_pairs()) o.masking = masking_options(c);
   o.beside = c.data.valid;
@@ -137,7 +133,7 @@ LoaderConfig training_loader(const Config& c, const Mesh& mesh) {
   l.dp_size = mesh.size(Axis::kDp);
   l.need_tokens = mesh.first_stage();
   l.need_targets = mesh.last_stage();
-  l.documents = c.data.pack == "documents";
+  l.documents = c.data.pack == Packing::kDocuments;
   l.eod_mask_loss = c.data.eod_mask_loss;
   if (l.eod_mask_loss) l.eod = end_of_document(c);
   return l;

@@ -87,13 +87,13 @@ void shrink_batch(Config& c, const ShrinkGoal& goal) {
 
 // Two lengths that every tested layout can shard: half of the samples, then all.
 void shrink_curriculum(Config& c, const ShrinkGoal& goal) {
-  DataConfig& d = c.data;
-  if (d.curriculum == "none") return;
-  d.curriculum_min = d.curriculum_step = c.model.seq / goal.tp % 2 == 0 ? c.model.seq / 2 : c.model.seq;
-  d.curriculum_max = c.model.seq;
-  d.curriculum_steps = 2;
-  d.curriculum_lengths = {static_cast<double>(d.curriculum_min), static_cast<double>(c.model.seq)};
-  d.curriculum_until = {1};
+  Curriculum& d = c.data.curriculum;
+  if (!d) return;
+  d.min = d.step = c.model.seq / goal.tp % 2 == 0 ? c.model.seq / 2 : c.model.seq;
+  d.max = c.model.seq;
+  d.steps = 2;
+  d.lengths = {d.min, c.model.seq};
+  d.until = {1};
 }
 
 }  // namespace

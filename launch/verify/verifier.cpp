@@ -1,6 +1,5 @@
 #include "launch/verify/verifier.h"
 
-#include "launch/config/config_curriculum.h"
 #include "launch/engine/engine_options.h"
 #include "launch/verify/layouts.h"
 
@@ -40,7 +39,7 @@ MeshRun Verifier::plain_run(const Config& c) const {
   run.engine = engine_options(c, 1);
   run.mesh = mesh_shape(c);
   run.global_batch = c.train.global_batch;
-  run.curriculum = curriculum_of(c);
+  run.curriculum = c.data.curriculum;
   run.steps = options_.steps;
   run.stir = true;
   run.every_step = options_.follow;

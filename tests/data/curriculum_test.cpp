@@ -13,7 +13,7 @@ using namespace gt::test;
 
 namespace {
 
-using Kind = Curriculum::Kind;
+using Type = CurriculumType;
 
 std::vector<int64_t> lengths(const Curriculum& c, const std::vector<int64_t>& steps) {
   std::vector<int64_t> out;
@@ -21,17 +21,17 @@ std::vector<int64_t> lengths(const Curriculum& c, const std::vector<int64_t>& st
   return out;
 }
 
-const Curriculum kSmall{.kind = Kind::kRoot, .min = 8, .max = 128, .total = 100, .multiple = 8};
+const Curriculum kSmall{.type = Type::kFixedLinear, .min = 8, .max = 128, .steps = 100, .step = 8};
 
 }  // namespace
 
 TEST_CASE("lengths grow as in DeepSpeed's fixed_linear and fixed_root") {
   CHECK(lengths(kSmall, {0, 1, 10, 25, 50, 75, 99}) == std::vector<int64_t>{8, 8, 16, 32, 64, 96, 120});
   CHECK(lengths(kSmall, {100, 101, int64_t{1} << 60}) == std::vector<int64_t>{128, 128, 128});
-  Curriculum c{.kind = Kind::kRoot, .min = 64, .max = 1024, .total = 1000, .multiple = 64};
+  Curriculum c{.type = Type::kFixedLinear, .min = 64, .max = 1024, .steps = 1000, .step = 64};
   const std::vector<int64_t> steps{0, 1, 50, 100, 250, 500, 900, 999, 1000, 2000};
   CHECK(lengths(c, steps) == std::vector<int64_t>{64, 64, 64, 128, 256, 512, 896, 960, 1024, 1024});
-  c.root = 2;
+  c.type = Type::kFixedRoot, c.root = 2;
   CHECK(lengths(c, steps) == std::vector<int64_t>{64, 64, 256, 320, 512, 704, 960, 960, 1024, 1024});
   c.max = 1000;  // not a multiple, but still reached
   CHECK(c.length(1000) == 960);
@@ -39,7 +39,7 @@ TEST_CASE("lengths grow as in DeepSpeed's fixed_linear and fixed_root") {
 }
 
 TEST_CASE("a list of lengths keeps each until its step, the last one to the end") {
-  const Curriculum c{.kind = Kind::kDiscrete, .lengths = {8, 24, 16}, .until = {2, 5}};
+  const Curriculum c{.type = Type::kFixedDiscrete, .lengths = {8, 24, 16}, .until = {2, 5}};
   CHECK(lengths(c, {0, 1, 2, 3, 5, 6, 1000}) == std::vector<int64_t>{8, 8, 8, 24, 24, 16, 16});
   CHECK(c.all_lengths() == std::vector<int64_t>{8, 16, 24});
 }
@@ -49,7 +49,7 @@ TEST_CASE("every length of a run is in the list of all lengths") {
     for (const int64_t max : {64, 100})
       for (const int64_t multiple : {1, 8, 7})
         for (const int64_t root : {1, 2, 3}) {
-          const Curriculum c{Kind::kRoot, min, max, 37, multiple, root, {}, {}};
+          const Curriculum c{Type::kFixedRoot, min, max, 37, multiple, root, {}, {}};
           const std::vector<int64_t> all = c.all_lengths();
           for (int64_t t = 1; t <= 40; ++t) CHECK(std::find(all.begin(), all.end(), c.length(t)) != all.end());
         }

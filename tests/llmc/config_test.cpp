@@ -25,7 +25,7 @@ TEST_CASE("the config for llm.c has its weights, order and updates") {
   const Config c = load_config({.file = source_dir() + "/configs/llmc-124m.json"}).config;
   const EngineOptions o = engine_options(c, 1);
   CHECK(o.torch_init);
-  CHECK(c.data.order == "llmc_shuffled");
+  CHECK(c.data.order == SampleOrder::kLlmcShuffled);
   CHECK((c.train.micro_batch * c.model.seq == 65536 && c.train.grad_accum == 1));
   CHECK((o.optim.type == "adamw" && o.optim.beta1 == 0.9f && o.optim.beta2 == 0.95f && o.optim.eps == 1e-8f));
   CHECK((o.optim.weight_decay == 0.1f && o.grad_clip == 1 && o.no_decay.empty()));

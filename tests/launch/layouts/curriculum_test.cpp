@@ -1,5 +1,6 @@
 // Sequence-length curriculum: whole runs with lengths that change between steps, in every kind of layout.
-#include "launch/config/config_curriculum.h"
+#include "data/samples/curriculum.h"
+
 #include "parallel/comm/null_group.h"
 #include "tests/launch/commands/deepspeed_fixture.h"
 #include "tests/launch/layouts/mesh_checks.h"
@@ -11,7 +12,7 @@ using Catch::Contains;
 
 namespace {
 
-const Curriculum kGrows{.kind = Curriculum::Kind::kDiscrete, .lengths = {8, 24, 16, 32}, .until = {1, 2, 3}};
+const Curriculum kGrows{.type = CurriculumType::kFixedDiscrete, .lengths = {8, 24, 16, 32}, .until = {1, 2, 3}};
 
 MeshRun run_of(MeshShape mesh) {
   MeshRun run;
@@ -181,19 +182,19 @@ TEST_CASE("DeepSpeed's curriculum_learning becomes data.curriculum") {
   const auto load = [&](const std::string& inside) {
     return load_deepspeed({.json = R"({"curriculum_learning": {"enabled": true, )" + inside + "}}", .flags = batch});
   };
-  const Curriculum linear =
-      curriculum_of(load(R"("curriculum_type": "seqlen", "min_difficulty": 8, "max_difficulty": 64,
+  const Curriculum linear = load(R"("curriculum_type": "seqlen", "min_difficulty": 8, "max_difficulty": 64,
           "schedule_type": "fixed_linear", "schedule_config": {"total_curriculum_step": 20, "difficulty_step": 4})")
-                        .config);
-  CHECK((linear.min == 8 && linear.max == 64 && linear.total == 20 && linear.multiple == 4 && linear.root == 1));
+                                .config.data.curriculum;
+  CHECK(linear.type == CurriculumType::kFixedLinear);
+  CHECK((linear.min == 8 && linear.max == 64 && linear.steps == 20 && linear.step == 4));
   const LoadedConfig root = load(R"("min_difficulty": 8, "max_difficulty": 64, "schedule_type": "fixed_root",
       "schedule_config": {"total_curriculum_step": 20, "difficulty_step": 8, "root_degree": 3})");
-  CHECK(curriculum_of(root.config).root == 3);
+  CHECK(root.config.data.curriculum.root == 3);
   CHECK_THAT(joined_notes(root),
              Contains("curriculum_learning.schedule_type fixed_root -> data.curriculum fixed_root"));
-  const Curriculum list = curriculum_of(
+  const Curriculum list =
       load(R"("schedule_type": "fixed_discrete", "schedule_config": {"difficulty": [8, 16, 64], "max_step": [2, 4]})")
-          .config);
+          .config.data.curriculum;
   CHECK(list.lengths == std::vector<int64_t>{8, 16, 64});
   CHECK(list.until == std::vector<int64_t>{2, 4});
   const auto problems = [&](const std::string& inside) {

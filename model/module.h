@@ -67,7 +67,7 @@ class Module {
   // Returns the FP8 scaling state of this linear layer; nullptr without FP8. input_split, output_split: whether TP
   // ranks hold columns of the input or of the output gradient.
   const Fp8Linear* fp8_linear(const Build& build, bool input_split, bool output_split) {
-    if (!build.precision.fp8) return nullptr;
+    if (build.precision.fp8 == Fp8Recipe::kOff) return nullptr;
     ProcessGroup* tp = build.tp_size() > 1 ? &build.tp() : nullptr;
     fp8_.push_back(
         {{name_ + ".input", input_split ? tp : nullptr}, {name_ + ".output_grad", output_split ? tp : nullptr}});

@@ -91,7 +91,7 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
     } else if (layer.type == "block") {
       if (blocks_.empty()) first_block_ = i - 1;
       Build build = b;
-      if (b.precision.fp8_skip_ends && (i == 1 || i == blocks)) build.precision.fp8 = false;
+      if (b.precision.fp8_skip_ends && (i == 1 || i == blocks)) build.precision.fp8 = Fp8Recipe::kOff;
       const bool local = local_rotary_ && c.window_of(i - 1) > 0;
       const Constant* rotary = local ? &*local_rotary_ : rotary_ ? &*rotary_ : nullptr;
       add(blocks_.emplace_back(), layer, 0, build, rotary);
@@ -99,7 +99,7 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
       add(norm_, layer, 0, b);
     } else {
       Build plain = b;
-      plain.precision.fp8 = false;
+      plain.precision.fp8 = Fp8Recipe::kOff;
       for (size_t u = 0; u < layer.units.size(); ++u) {
         if (layer.units[u] == "mlm") add(transform_, layer, u, plain);
         if (layer.units[u] == "head") add(head_, layer, u, b, true);

@@ -2,9 +2,8 @@
 // underflow in fp16. A step whose gradients overflow is skipped and reduces the scale; a run of clean steps raises it.
 // One algorithm, with parameters for DeepSpeed, apex, Megatron and PyTorch. Independent of gradients and ranks.
 #pragma once
+#include <array>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 namespace gt {
 
@@ -22,10 +21,14 @@ struct LossScaleOptions {
   bool consecutive = false;  // a clean step restores the hysteresis
 };
 
-std::vector<std::string> loss_scale_profiles();  // deepspeed (0.19), deepspeed-0.16, apex, megatron, torch
+// DeepSpeed 0.19.6 and 0.16.5 (DynamicLossScaler), apex (LossScaler), Megatron-LM (DynamicGradScaler), PyTorch
+// (GradScaler).
+enum class LossScaleProfile : uint8_t { kDeepSpeed, kDeepSpeed016, kApex, kMegatron, kTorch };
+constexpr std::array<const char*, 5> names_of(LossScaleProfile) {
+  return {"deepspeed", "deepspeed-0.16", "apex", "megatron", "torch"};
+}
 
-// Dynamic scaling with the parameters of a profile. Throws kUsage on an unknown name, listing the known ones.
-LossScaleOptions loss_scale_profile(const std::string& name);
+LossScaleOptions loss_scale_profile(LossScaleProfile);  // dynamic scaling with the profile's parameters
 
 struct LossScaleState {
   double scale = 1;

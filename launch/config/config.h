@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/precision.h"
 #include "checkpoint/options.h"
 #include "data/samples/curriculum.h"
 #include "data/samples/dataset.h"
@@ -19,6 +20,7 @@
 #include "launch/options/on_off.h"
 #include "launch/options/options.h"
 #include "model/families/family.h"
+#include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer_options.h"
 #include "parallel/zero/options.h"
@@ -97,22 +99,27 @@ struct ZeroConfig : ZeroOptions {
 };
 
 struct PrecisionConfig {
-  std::string amp = "O0", dtype = "fp32", loss_scale = "none", loss_scale_profile = "deepspeed";
+  AmpLevel amp = AmpLevel::kO0;
+  DType dtype = DType::kF32, reduce_dtype = DType::kF32, grad_dtype = DType::kF32;
+  std::string loss_scale = "none";
+  LossScaleProfile loss_scale_profile = LossScaleProfile::kDeepSpeed;
   double loss_scale_init = 0, loss_scale_min = 0, loss_scale_max = 0;
   int64_t loss_scale_window = 0, loss_scale_delta = -1, loss_scale_hysteresis = 0, max_consecutive_skips = 50;
   bool loss_scale_consecutive_hysteresis = false, fp8_skip_ends = false, stochastic_rounding = false;
   bool tf32 = false, fp8_fast_accum = true;
-  std::string keep_norm_fp32 = "auto", master_weights = "auto", reduce_dtype = "fp32", grad_dtype = "fp32";
-  std::string qat = "off", fp8 = "off", frozen_weights = "same";
+  AutoBool keep_norm_fp32 = AutoBool::kAuto, master_weights = AutoBool::kAuto;
+  Fp8Recipe fp8 = Fp8Recipe::kOff;
+  FrozenWeights frozen_weights = FrozenWeights::kSame;
+  Qat qat = Qat::kOff;
   template <class V>
   void fields(V& v) {
-    v("amp", amp, "O0|O1|O2|O3 (the letter O, not zero)",
+    v("amp", amp, "(the letter O, not zero)",
       "mixed precision: O0 FP32; O1 FP32 weights, 16-bit GEMMs; O2 16-bit weights with FP32 master weights; O3 all "
       "16-bit");
     v("dtype", dtype, "fp32|bf16|fp16", "16-bit type at O1 to O3 (default bf16); fp32 at O0");
     v("loss_scale", loss_scale, "none|dynamic|NUMBER",
       "loss scale; none: the level's default, dynamic with fp16 at O1 and O2, else 1");
-    v("loss_scale_profile", loss_scale_profile, "deepspeed|deepspeed-0.16|apex|megatron|torch",
+    v("loss_scale_profile", loss_scale_profile, "",
       "dynamic: scaling rule; sets the defaults of init, window, delta, hysteresis, min and max");
     v("loss_scale_init", loss_scale_init, "0..1e28", "dynamic: scale of the first step; 0: the profile's");
     v("loss_scale_window", loss_scale_window, "0.. steps",
@@ -127,9 +134,8 @@ struct PrecisionConfig {
       "dynamic: a step without overflow restores the hysteresis");
     v("max_consecutive_skips", max_consecutive_skips, "1.. steps",
       "consecutive steps with non-finite gradients that end the run with exit code 17");
-    v("keep_norm_fp32", keep_norm_fp32, "auto|true|false",
-      "O2, O3: keep norm weights in FP32; auto: true at O2, false at O3");
-    v("master_weights", master_weights, "auto|true|false",
+    v("keep_norm_fp32", keep_norm_fp32, "", "O2, O3: keep norm weights in FP32; auto: true at O2, false at O3");
+    v("master_weights", master_weights, "",
       "O2, O3: keep FP32 master copies of 16-bit weights for the optimizer; auto: true at O2, false at O3");
     v("stochastic_rounding", stochastic_rounding, "",
       "round bf16 weights without master weights stochastically after each update, so that small updates are not lost");
@@ -138,27 +144,31 @@ struct PrecisionConfig {
       "dtype in which gradients are stored and accumulated over microbatches: bf16 halves the memory and rounds the "
       "sums");
     v("tf32", tf32, "", "GPU: FP32 GEMMs in TF32 (10-bit mantissa, FP32 accumulation), several times faster");
-    v("fp8", fp8, "off|current|delayed",
+    v("fp8", fp8, "",
       "O2: run the blocks' linear layers in FP8 (E4M3 activations and weights, E5M2 gradients) with per-tensor scaling "
       "from the current amax or that of the last 1024 steps");
     v("fp8_skip_ends", fp8_skip_ends, "", "fp8: keep the first and the last block in 16 bits");
     v("fp8_fast_accum", fp8_fast_accum, "",
       "fp8 on a GPU: forward GEMMs accumulate with fewer bits (Hopper: about 14), which is faster; backward GEMMs "
       "never do");
-    v("frozen_weights", frozen_weights, "same|int8",
+    v("frozen_weights", frozen_weights, "",
       "LoRA: frozen linear layers have the dtype of the others, or are held in int8 with a scale per row and "
       "dequantized where they are used");
-    v("qat", qat, "off|int8",
+    v("qat", qat, "",
       "quantization-aware training: linear layers use int8 weights (per row) and int8 inputs in forward and backward");
   }
 };
+
+// Dtype of Muon's Newton-Schulz iterations.
+enum class MuonDType : uint8_t { kAuto, kFp32, kBf16 };
+constexpr std::array<const char*, 3> names_of(MuonDType) { return {"auto", "fp32", "bf16"}; }
 
 struct OptimConfig : OptimizerOptions {
   OptimConfig() { weight_decay = 0.1f; }
   double lr = 3e-4, grad_clip = 1;
   std::vector<double> betas = {0.9, 0.95};
   std::vector<std::string> group_texts, no_decay;
-  std::string muon_dtype = "auto";
+  MuonDType muon_dtype = MuonDType::kAuto;
   template <class V>
   void fields(V& v) {
     OptimizerOptions::fields(v);
@@ -169,7 +179,7 @@ struct OptimConfig : OptimizerOptions {
       "match of a parameter's name applies; rule=adamw: for weights that muon would update");
     v("no_decay", no_decay, "", "regular expressions: parameters whose names match get no weight decay either");
     v("grad_clip", grad_clip, "0..1e9", "limit of the global gradient norm; 0: off");
-    v("muon_dtype", muon_dtype, "auto|fp32|bf16", "muon: dtype of Newton-Schulz; auto: fp32 at O0, else bf16");
+    v("muon_dtype", muon_dtype, "", "muon: dtype of Newton-Schulz; auto: fp32 at O0, else bf16");
   }
 };
 

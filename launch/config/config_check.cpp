@@ -155,7 +155,7 @@ class Checker {
                                                 {"model.lora_targets", !l.targets.empty()}};
     for (const auto& [key, given] : set)
       if (l.rank == 0 && given) bad(key, "no adapter reads it: model.lora_rank is 0", "leave it out, or a lora_rank");
-    if (l.rank == 0 && c_.precision.frozen_weights != "same")
+    if (l.rank == 0 && c_.precision.frozen_weights != FrozenWeights::kSame)
       bad("precision.frozen_weights", "int8: without adapters every weight is trained, and int8 steps are too coarse",
           "same, or a model.lora_rank");
     if (l.rank == 0) return;
@@ -168,9 +168,9 @@ class Checker {
           fmt::format("any of {}{}", fmt::join(names, ", "), guess.empty() ? "" : "; did you mean " + guess + "?"));
     }
     const char* const rank = "model.lora_rank";
-    if (c_.precision.fp8 != "off")
+    if (c_.precision.fp8 != Fp8Recipe::kOff)
       bad(rank, "adapters read 16-bit values, which precision.fp8 does not keep", "0, or precision.fp8 off");
-    if (c_.precision.qat != "off") bad(rank, "precision.qat trains the weights that LoRA freezes", "0, or no qat");
+    if (c_.precision.qat != Qat::kOff) bad(rank, "precision.qat trains the weights that LoRA freezes", "0, or no qat");
     if (m.init != "normal") bad("model.init", fmt::format("{} draws no adapters", m.init), "normal");
   }
 

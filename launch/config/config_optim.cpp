@@ -194,7 +194,8 @@ OptimizerOptions optimizer_options(const Config& c) {
   o.beta1 = static_cast<float>(c.optim.betas[0]);
   o.beta2 = static_cast<float>(c.optim.betas[1]);
   for (const std::string& text : c.optim.group_texts) o.groups.push_back(parse_param_group(text));
-  const bool wide = c.optim.muon_dtype == "auto" ? c.precision.amp == "O0" : c.optim.muon_dtype == "fp32";
+  const MuonDType muon = c.optim.muon_dtype;
+  const bool wide = muon == MuonDType::kAuto ? c.precision.amp == AmpLevel::kO0 : muon == MuonDType::kFp32;
   o.muon_gemms = wide ? DType::kF32 : DType::kBF16;
   return o;
 }

@@ -87,7 +87,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   ranges_ = std::make_unique<QuantizerStates>(std::move(ranges), mesh, backend, compute);
   std::vector<Fp8State*> fp8;
   for (auto& s : stages_)
-    if (options.precision.fp8_delayed)
+    if (options.precision.fp8 == Fp8Recipe::kDelayed)
       for (Fp8State* r : s->fp8_states()) fp8.push_back(r);
   fp8_ranges_ = std::make_unique<Fp8States>(std::move(fp8), mesh, backend, compute);
   mark_no_decay(units, options.no_decay);

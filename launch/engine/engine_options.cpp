@@ -26,8 +26,8 @@ namespace {
 ZeroOptions zero_options(const ZeroConfig& c, const PrecisionConfig& p, int64_t dp) {
   ZeroOptions z = c;
   z.scale_before = 1 / (c.prescale ? static_cast<double>(dp) : c.predivide_factor);
-  if (p.reduce_dtype != "fp32") z.reduce = p.reduce_dtype == "fp16" ? DType::kF16 : DType::kBF16;
-  if (p.grad_dtype == "bf16") z.grad = DType::kBF16;
+  z.reduce = p.reduce_dtype;
+  z.grad = p.grad_dtype;
   return z;
 }
 
@@ -116,9 +116,9 @@ const Backend& choose_backend(const Config& c) {
   if (cuda != nullptr) {
     GT_REQUIRE(c.zero.offload == Offload::kNone, Exit::kUsage, "zero.offload: ", name_of(c.zero.offload),
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is always in host memory");
-    if (c.precision.fp8 != "off" && cuda->fp8_unsupported != nullptr) {
+    if (c.precision.fp8 != Fp8Recipe::kOff && cuda->fp8_unsupported != nullptr) {
       const std::string obstacle = cuda->fp8_unsupported(0);
-      GT_REQUIRE(obstacle.empty(), Exit::kUsage, "precision.fp8: ", c.precision.fp8,
+      GT_REQUIRE(obstacle.empty(), Exit::kUsage, "precision.fp8: ", name_of(c.precision.fp8),
                  " needs other hardware: ", obstacle, "; use precision.fp8 off");
     }
     if (cuda->tune_gemm != nullptr) {

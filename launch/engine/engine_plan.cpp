@@ -137,7 +137,7 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
       if (options.layer_drop) run_with_fewer_blocks(engine, batch);
     };
     at_every_size();
-    if (options.precision.fp8_delayed && options.trains)
+    if (options.precision.fp8 == Fp8Recipe::kDelayed && options.trains)
       run_with_known_scales(engine, [&] {
         engine.step(batch, options.micro_batch * options.model.seq);
         at_every_size();

@@ -46,10 +46,11 @@ std::string window_text(const TransformerConfig& m) {
 std::string model_line(const Config& c, const ModelSpec& spec) {
   const TransformerConfig& m = spec.config;
   const std::string groups = m.groups() == m.heads ? "" : fmt::format(" ({} KV heads)", m.groups());
-  const std::string lora = m.lora.rank == 0 ? ""
-                                            : fmt::format(", {} of them trained (LoRA of rank {}{})",
-                                                          format_thousands(spec.trained_parameters()), m.lora.rank,
-                                                          c.precision.frozen_weights == "int8" ? ", base in int8" : "");
+  const std::string lora =
+      m.lora.rank == 0
+          ? ""
+          : fmt::format(", {} of them trained (LoRA of rank {}{})", format_thousands(spec.trained_parameters()),
+                        m.lora.rank, c.precision.frozen_weights == FrozenWeights::kInt8 ? ", base in int8" : "");
   return fmt::format("{} {} layers, hidden {}, heads {}{}, ffn {}, seq {}{}, vocab {} (padded {}){}, {} parameters{}",
                      c.model.arch, m.layers, m.hidden, m.heads, groups, m.ffn, m.seq, window_text(m), m.vocab,
                      padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "", format_thousands(spec.parameters()),

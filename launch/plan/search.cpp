@@ -147,7 +147,7 @@ std::vector<Workload::Matrix> orthogonalized(const Config& c) {
 
 // Share of the parameters that are held in int8.
 double int8_share(const Config& c) {
-  if (c.precision.frozen_weights != "int8") return 0;
+  if (c.precision.frozen_weights != FrozenWeights::kInt8) return 0;
   const ModelSpec spec = describe(c.model);
   int64_t held = 0;
   for (const ParamSpec& p : spec.params) held += p.held_in_int8() ? p.shape.numel() : 0;
@@ -171,11 +171,10 @@ Workload workload_of(const Config& c) {
   w.overlap = c.zero.overlap;
   w.global_batch = c.train.global_batch, w.micro_batch = c.train.micro_batch;
   const double trained = w.trained = trained_share(m);  // frozen parameters have values only
-  w.gradient_bytes = (c.precision.reduce_dtype == "fp32" ? 4 : 2) * trained;
-  const bool is_16bit = c.precision.amp == "O2" || c.precision.amp == "O3",
-             masters = is_16bit && c.precision.amp == "O2";
+  w.gradient_bytes = static_cast<double>(size_of(c.precision.reduce_dtype)) * trained;
+  const bool is_16bit = c.precision.amp >= AmpLevel::kO2, masters = c.precision.amp == AmpLevel::kO2;
   const double int8 = int8_share(c), weights = (is_16bit ? 2 : 4) * (1 - int8) + int8,
-               gradients = (c.precision.grad_dtype == "bf16" ? 2 : 4) * trained;
+               gradients = static_cast<double>(size_of(c.precision.grad_dtype)) * trained;
   const double state = (moment_bytes(c) + (masters ? 4 : 0)) * trained;
   w.sharded_bytes = (w.zero > 0 ? state : 0) + (w.zero > 1 ? gradients : 0) + (w.zero > 2 ? weights : 0);
   w.kept_bytes = weights + gradients + state - w.sharded_bytes;

@@ -264,7 +264,7 @@ void RunReporter::add_utilization(StepRecord& rec, const StepResult& r) {
   rec.mfu = flops.causal / (seconds * devices * peak_flops_);
   rec.mfu_full = flops.full / (seconds * devices * peak_flops_);
   rec.hfu = flops.hardware / (seconds * devices * peak_flops_);
-  if (rank_.options.precision.fp8) rec.mfu_fp8 = flops.causal / (seconds * devices * peak_fp8_);
+  if (rank_.options.precision.fp8 != Fp8Recipe::kOff) rec.mfu_fp8 = flops.causal / (seconds * devices * peak_fp8_);
   if (ceilings_) rec.of_ceiling = flops.causal / (seconds * devices * ceilings_->gemm);
   executed_flops_ += flops.hardware;
   mfu_at_rate_ = rec.mfu / rec.tokens_per_second;

@@ -128,7 +128,7 @@ LoadReport RunState::load_elsewhere() {
   const std::vector<std::string>& parts = config_.checkpoint.load;
   ProcessGroup& world = rank_.mesh.world();
   std::string step;
-  bool floats = config_.precision.frozen_weights == "int8" && has_part(parts, "weights");
+  bool floats = config_.precision.frozen_weights == FrozenWeights::kInt8 && has_part(parts, "weights");
   agree(world, [&] {
     if (!rank_.is_rank0()) return;
     step = resolve_step(config_.checkpoint.load_from);
@@ -154,7 +154,7 @@ LoadReport RunState::load_elsewhere() {
 
 // The step that --from has imported, if it holds as floats what this run holds in int8; "": none.
 std::string RunState::imported_floats() const {
-  if (config_.precision.frozen_weights != "int8") return "";
+  if (config_.precision.frozen_weights != FrozenWeights::kInt8) return "";
   std::string path;
   agree(rank_.mesh.world(), [&] {
     if (!rank_.is_rank0()) return;

@@ -233,7 +233,8 @@ std::string layout_text(const Config& c) {
   if (c.sequence_parallel()) out += " sequence_parallel";
   out += fmt::format(" zero {}{}", c.zero.stage, reduces_each(c) ? " each" : "");
   if (p.recompute != "none") out += " recompute " + p.recompute;
-  if (c.precision.amp != "O0") out += fmt::format(" {} {}", c.precision.amp, c.precision.dtype);
+  if (c.precision.amp != AmpLevel::kO0)
+    out += fmt::format(" {} {}", name_of(c.precision.amp), float_name(c.precision.dtype));
   return out;
 }
 

@@ -55,7 +55,7 @@ void shrink_width(Config& c, const ShrinkGoal& goal) {
   ModelConfig& m = c.model;
   const int64_t head = m.head_width();
   int64_t target = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, kHeadDim);  // more heads: narrower heads
-  const bool sixteens = c.precision.fp8 != "off";                               // FP8 GEMMs need multiples of 16
+  const bool sixteens = c.precision.fp8 != Fp8Recipe::kOff;                     // FP8 GEMMs need multiples of 16
   if (sixteens) target = head % 16 == 0 ? 16 : head;
   int64_t hidden = m.heads * std::min(head, target);
   if (m.q_width() != m.hidden)  // heads that are wider or narrower than hidden / heads stay so

@@ -18,13 +18,13 @@ int64_t bytes_of(const std::map<std::string, MeshResult>& known) {
 }
 
 DType computes_in(const Config& c) {
-  if (c.precision.fp8 != "off") return DType::kF8E5M2;
-  if (c.precision.grad_dtype == "bf16") return DType::kBF16;
+  if (c.precision.fp8 != Fp8Recipe::kOff) return DType::kF8E5M2;
+  if (c.precision.grad_dtype == DType::kBF16) return DType::kBF16;
   // A value near the midpoint of two int8 levels changes level with a rounding error. TF32 has as many mantissa bits as
   // fp16.
-  const bool coarse = c.precision.qat != "off" || c.precision.reduce_dtype != "fp32" || c.precision.tf32;
-  if (c.precision.amp == "O0") return coarse ? DType::kBF16 : DType::kF32;
-  return c.precision.dtype == "fp16" ? DType::kF16 : DType::kBF16;
+  const bool coarse = c.precision.qat != Qat::kOff || c.precision.reduce_dtype != DType::kF32 || c.precision.tf32;
+  if (c.precision.amp == AmpLevel::kO0) return coarse ? DType::kBF16 : DType::kF32;
+  return c.precision.dtype;
 }
 
 }  // namespace

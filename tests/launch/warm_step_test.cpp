@@ -66,7 +66,7 @@ TEST_CASE("a warm step of mixed precision allocates nothing, at any level, stoch
           if (level == 3 && type == DType::kBF16) o.optim.rounding_seed = 7;
           if (level == 2) o.zero.reduce = type;
           if (level == 2 && stage % 2 == 0) o.precision.int8 = true;
-          if (level == 2 && stage % 2 == 1) o.precision.fp8 = o.precision.fp8_delayed = true;
+          if (level == 2 && stage % 2 == 1) o.precision.fp8 = Fp8Recipe::kDelayed;
           if (type == DType::kF16) o.loss_scale = {.dynamic = true};
           if ((level + stage) % 2 == 0) o.zero.grad = DType::kBF16;
           o.optim.type = optimizer;

@@ -107,7 +107,7 @@ Exit bench_rank(const Config& c, const BenchArgs& args, const std::string& comma
     record.update = spread_of(std::move(updates));
     if (is_asynchronous(*backend.device)) record.stream = spread_of(std::move(streams));
     record.flops = step_flops(options, mesh.shape().pp, c.train.global_batch * c.model.seq, c.model.seq, -1);
-    record.fp8 = options.precision.fp8;
+    record.fp8 = options.precision.fp8 != Fp8Recipe::kOff;
     record.ceilings = load_ceilings(record.device, options.precision.linear());
     if (record.ceilings) record.roof = step_roofline(options, mesh.shape(), *record.ceilings, device.sharers());
     record.command = command;

@@ -27,7 +27,7 @@ ModelSource find_model(const std::string& load, const std::vector<std::string>& 
   c.parallel.recompute = "none";  // no backward
   c.parallel.recompute_layers = 0;
   if (precision != InferencePrecision::k16Bit) return m;
-  c.precision.fp8 = "off";
+  c.precision.fp8 = Fp8Recipe::kOff;
   c.parallel.sequence_parallel = "false";  // single tokens cannot be sharded
   c.zero.stage = std::min<int64_t>(c.zero.stage, 1);
   return m;

@@ -169,7 +169,7 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
   const MicroBatch mb = empty_batch(options, tokens.tensor(s, DType::kI32));
   const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), mb);
   engine.adopt();  // FP8 weights exist from the first step on
-  if (options.precision.fp8_delayed)
+  if (options.precision.fp8 == Fp8Recipe::kDelayed)
     for (ModelStage* stage : engine.stages())
       for (Fp8State* range : stage->fp8_states()) range->scale.has_history = true;
   Recorder record(engine.store());

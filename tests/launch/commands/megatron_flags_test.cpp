@@ -201,7 +201,7 @@ TEST_CASE("Megatron's Muon is translated with its defaults where it means the sa
       "--muon-scalar-optimizer adam --muon-use-syrk");
   CHECK((o.muon_scale == MuonScale::kOriginal && o.muon_coefficients == MuonCoefficients::kPolarExpress &&
          o.muon_iterations == 7));
-  CHECK((o.momentum == 0.95f && o.nesterov && o.muon_dtype == "fp32"));
+  CHECK((o.momentum == 0.95f && o.nesterov && o.muon_dtype == MuonDType::kFp32));
   CHECK(optim("--optimizer adam --muon-momentum 0.5").type == "adamw");
   for (const char* scale : {"", "--muon-scale-mode unit_rms_norm", "--muon-extra-scale-factor x",
                             "--muon-scale-mode shape_scaling --muon-extra-scale-factor 0.2"})
@@ -244,7 +244,7 @@ TEST_CASE("an example command line of Megatron starts unchanged, with one line o
   CHECK(c.config.schedule.warmup_steps == 3200);
   CHECK(c.config.schedule.total_steps == 320000);
   CHECK(c.config.zero.stage == 1);
-  CHECK(c.config.precision.dtype == "fp16");
+  CHECK(c.config.precision.dtype == DType::kF16);
   CHECK(c.config.checkpoint.dir == "checkpoints");
   const std::string notes = joined_notes(c);
   for (const std::string& word : words_of(example)) {

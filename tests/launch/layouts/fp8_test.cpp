@@ -15,8 +15,8 @@ using namespace gt;
 
 namespace {
 
-constexpr Precision kBf16{.level = 2}, kCurrent{.level = 2, .fp8 = true},
-    kDelayed{.level = 2, .fp8 = true, .fp8_delayed = true};
+constexpr Precision kBf16{.level = 2}, kCurrent{.level = 2, .fp8 = Fp8Recipe::kCurrent},
+    kDelayed{.level = 2, .fp8 = Fp8Recipe::kDelayed};
 
 MeshRun small(MeshShape mesh, Precision precision = kCurrent) { return small_amp_run(mesh, precision, false); }
 
@@ -76,7 +76,7 @@ TEST_CASE("verify reports a small FP8 model as equal to one rank") {
 TEST_CASE("FP8: ZeRO stages, pipelines, schedules and recomputation are bitwise identical") {
   const Precision scaling = GENERATE(kCurrent, kDelayed);
   const std::string family = GENERATE("gpt2", "llama", "qwen3", "olmo2", "gemma3");
-  INFO((scaling.fp8_delayed ? "delayed " : "current ") << family);
+  INFO(name_of(scaling.fp8) << " " << family);
   const auto small = [&](MeshShape mesh) { return small_amp_run(mesh, scaling, false, family); };
   const MeshResult one = run_mesh(small({}));
   CHECK(one.losses.back() < one.losses.front());
@@ -197,7 +197,7 @@ TEST_CASE("200 steps of the tiny config end within 1 % of the loss of bf16", "[E
   const std::vector<double> bf16 = losses(kBf16);
   CHECK(mean_of_last(bf16, 20) < 0.9 * bf16.front());
   for (const Precision& scaling : {kCurrent, kDelayed}) {
-    INFO((scaling.fp8_delayed ? "delayed" : "current"));
+    INFO(name_of(scaling.fp8));
     const std::vector<double> codes = losses(scaling);
     CHECK(codes != bf16);
     CHECK(mean_of_last(codes, 20) == Approx(mean_of_last(bf16, 20)).epsilon(0.01));

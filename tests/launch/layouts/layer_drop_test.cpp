@@ -250,7 +250,7 @@ TEST_CASE("memory is planned for blocks that have not run yet and have no FP8 sc
           o.model.dropout = dropout;
           o.recompute = how;
           o.recompute_layers = how == Recompute::kNone ? 0 : 2;
-          o.precision = {.level = 2, .fp8 = true, .fp8_delayed = true};
+          o.precision = {.level = 2, .fp8 = Fp8Recipe::kDelayed};
           o.layer_drop = {0, 5};
           o.schedule = schedule;
           o.micro_batch = 2;

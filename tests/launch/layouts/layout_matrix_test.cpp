@@ -138,13 +138,13 @@ void check_random_layouts(const Config& base, uint64_t seed, uint64_t goal) {
     if (!done.insert(config_json(layout.config)).second) continue;
     INFO("GPT_TEST_SEED=" << seed << ": gpttrain" << text_of(settings));
     const PrecisionConfig& precision = layout.config.precision;
-    ++levels[precision.amp + " " + precision.dtype];
+    ++levels[cat(name_of(precision.amp), " ", float_name(precision.dtype))];
     const VerifyResult v = verifier.check(layout.config);
     const Difference* d = v.bad();
     INFO((d ? describe(*d, mesh_shape(layout.config)) : "equal"));
     CHECK(d == nullptr);
     for (const Difference& c : v.close) {
-      if (precision.amp != "O0") break;
+      if (precision.amp != AmpLevel::kO0) break;
       if (c.quantity == Quantity::kGradient) worst = std::max(worst, c.error);
       if (c.quantity == Quantity::kLoss) loss = std::max(loss, c.error);
     }
@@ -288,7 +288,7 @@ TEST_CASE("with mixed precision the matrix is every layout at every level in eve
   std::set<std::string> found;
   for (const Config& c : legal_layouts(base, 1)) {
     CHECK(found.insert(config_json(c)).second);
-    ++levels[c.precision.amp + " " + c.precision.dtype];
+    ++levels[cat(name_of(c.precision.amp), " ", float_name(c.precision.dtype))];
   }
   const size_t each = legal_layouts(base, 1, false).size();
   CHECK(levels.size() >= 5);

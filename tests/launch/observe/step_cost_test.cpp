@@ -63,7 +63,7 @@ void run(const EngineOptions& o, MeshShape shape, int rank, bool train) {
   EnginePlan plan;
   plan.train = plan.eval = {int64_t{1} << 32, int64_t{1} << 32, 0};
   Engine engine(o, mesh, backend, stream, plan);
-  if (o.precision.fp8_delayed)  // as from the second step on
+  if (o.precision.fp8 == Fp8Recipe::kDelayed)  // as from the second step on
     for (ModelStage* s : engine.stages())
       for (Fp8State* r : s->fp8_states()) r->scale.has_history = true;
   const Buffer tokens(o.micro_batch * o.model.seq * 4, stream.device, *backend.device);
@@ -203,7 +203,7 @@ TEST_CASE("a block is 11 op calls backward", "[PK1]") {
 namespace {
 EngineOptions small_fp8(bool delayed) {
   EngineOptions o = small();
-  o.precision = {.level = 2, .fp8 = true, .fp8_delayed = delayed};
+  o.precision = {.level = 2, .fp8 = delayed ? Fp8Recipe::kDelayed : Fp8Recipe::kCurrent};
   return o;
 }
 }  // namespace

@@ -14,14 +14,24 @@
 
 namespace gt {
 
+// Options train.pld and train.pld_*, described in fields().
 struct LayerDrop {
-  double theta = 1;  // limit of theta(step); 1: no block is ever dropped
-  double gamma = 0.001;
-  explicit operator bool() const { return theta < 1; }
+  bool enabled = false;
+  double theta = 0.5, gamma = 0.001;
+  explicit operator bool() const { return enabled && theta < 1; }
+  template <class V>
+  void fields(V& v) {
+    v("pld", enabled, "",
+      "progressive layer drop: drop block i of L with probability i/L (1 - theta(step)) in each step");
+    v("pld_theta", theta, "0..1", "progressive layer drop: final theta, starting from 1; at 1 no block is dropped");
+    v("pld_gamma", gamma, "0..", "progressive layer drop: decay rate of theta, exp(-gamma step)");
+  }
 };
 
-// Returns (1 - theta) exp(-gamma step) + theta, which is 1 in the first step. `step`: steps already completed.
+// Returns (1 - theta) exp(-gamma step) + theta, which is 1 in the first step; 1 if no block may be dropped. `step`:
+// steps already completed.
 inline double theta_at(const LayerDrop& d, int64_t step) {
+  if (!d) return 1;
   return (1 - d.theta) * std::exp(-d.gamma * static_cast<double>(step)) + d.theta;
 }
 

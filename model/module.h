@@ -8,15 +8,12 @@
 #include "autograd/precision.h"
 #include "autograd/quantizer_state.h"
 #include "model/model_spec.h"
+#include "model/recompute.h"
 #include "parallel/mesh.h"
 #include "parallel/tensor/fp8_linear.h"
 #include "parallel/tensor/tensor_axis.h"
 
 namespace gt {
-
-// Activation recomputation in the backward: none; outputs of activations and norms; whole blocks. Results are bitwise
-// identical.
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
 
 // Construction arguments of a layer: the model, and how this run computes it.
 struct Build {

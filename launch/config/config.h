@@ -20,6 +20,8 @@
 #include "launch/options/on_off.h"
 #include "launch/options/options.h"
 #include "model/families/family.h"
+#include "model/layer_drop.h"
+#include "model/recompute.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer_options.h"
@@ -27,16 +29,20 @@
 
 namespace gt {
 
+enum class WeightInit : uint8_t { kNormal, kTorch42 };
+constexpr std::array<const char*, 2> names_of(WeightInit) { return {"normal", "torch42"}; }
+
 struct ModelConfig : TransformerConfig {
   ModelConfig() { ffn = 0; }
-  std::string arch = "gpt2", init = "normal";
+  std::string arch = "gpt2";
+  WeightInit init = WeightInit::kNormal;
   int64_t loss_chunk = 0;
   std::string lora_base;
   template <class V>
   void fields(V& v) {
     v("arch", arch, family_choices(), "model family; sets the defaults of this section");
     TransformerConfig::fields(v);
-    v("init", init, "normal|torch42",
+    v("init", init, "",
       "initial weights: random by train.seed and parameter name; torch42: llm.c's, PyTorch after manual_seed(42)");
     v("lora_base", lora_base, "", "Hugging Face folder of the base weights of the adapters; set by --from");
     v("loss_chunk", loss_chunk, "0.. rows",
@@ -47,7 +53,9 @@ struct ModelConfig : TransformerConfig {
 struct ParallelConfig {
   int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0, extra_in_flight = 0;
   bool dynamic_shapes = false;
-  std::string sequence_parallel = "auto", schedule = "1f1b", partition = "flops", recompute = "none";
+  AutoBool sequence_parallel = AutoBool::kAuto;
+  std::string schedule = "1f1b", partition = "flops";
+  Recompute recompute = Recompute::kNone;
   template <class V>
   void fields(V& v) {
     v("tp", tp, "1..1024 ranks", "tensor-parallel size: each layer is split over this many adjacent ranks");
@@ -56,7 +64,7 @@ struct ParallelConfig {
     v("vpp", vpp, "1..64 chunks", "model chunks per pipeline rank; more than 1 needs schedule interleaved or a file");
     v("cp", cp, "1..1024 ranks", "context-parallel size: the sequence is split over ranks");
     v("ep", ep, "1..1024 ranks", "expert-parallel size");
-    v("sequence_parallel", sequence_parallel, "auto|true|false",
+    v("sequence_parallel", sequence_parallel, "",
       "shard activations over the tp ranks along the sequence outside tensor-parallel layers; auto: if tp > 1 divides "
       "model.seq");
     v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a schedule file");
@@ -66,7 +74,7 @@ struct ParallelConfig {
     v("partition", partition, "flops|uniform|parameters|RULE",
       "division of layers into pp x vpp stages: balance FLOPs, layer counts, parameters, or layers that match "
       "type:REGEX; or blocks per stage as in 4,4");
-    v("recompute", recompute, "none|selective|full",
+    v("recompute", recompute, "",
       "activation recomputation: none, selective (outputs of norms and GELUs), full (whole blocks)");
     v("recompute_layers", recompute_layers, "0..65536 blocks", "recompute the first N blocks of each stage; 0: all");
     v("dynamic_shapes", dynamic_shapes, "",
@@ -195,11 +203,14 @@ struct ScheduleConfig : LrOptions {
   }
 };
 
+enum class LossMean : uint8_t { kToken, kMicrobatch };
+constexpr std::array<const char*, 2> names_of(LossMean) { return {"token", "microbatch"}; }
+
 struct TrainSection {
   int64_t steps = 1000, micro_batch = 0, global_batch = 0, grad_accum = 0, seed = 1234, eval_every = 0, eval_steps = 10;
-  bool deterministic = true, pld = false;
-  double pld_theta = 0.5, pld_gamma = 0.001;
-  std::string loss_mean = "token";
+  bool deterministic = true;
+  LossMean loss_mean = LossMean::kToken;
+  LayerDrop layer_drop;
   template <class V>
   void fields(V& v) {
     v("steps", steps, "1.. steps", "optimizer steps of the whole run");
@@ -212,11 +223,9 @@ struct TrainSection {
     v("deterministic", deterministic, "",
       "bitwise reproducible runs; false: on GPUs, cuDNN's attention backward and NCCL may reduce in any order "
       "(faster)");
-    v("loss_mean", loss_mean, "token|microbatch",
+    v("loss_mean", loss_mean, "",
       "normalization of the loss: mean over the unmasked tokens of the global batch, or mean of the microbatch means");
-    v("pld", pld, "", "progressive layer drop: drop block i of L with probability i/L (1 - theta(step)) in each step");
-    v("pld_theta", pld_theta, "0..1", "progressive layer drop: final theta, starting from 1; at 1 no block is dropped");
-    v("pld_gamma", pld_gamma, "0..", "progressive layer drop: decay rate of theta, exp(-gamma step)");
+    layer_drop.fields(v);
   }
 };
 
@@ -449,7 +458,7 @@ struct Config {
 
   // Requires: a checked config. Sequence parallelism is off with one TP rank regardless of the option.
   bool sequence_parallel() const {
-    return parallel.tp > 1 && parallel.sequence_parallel != "false" && model.seq % parallel.tp == 0;
+    return parallel.tp > 1 && parallel.sequence_parallel != AutoBool::kFalse && model.seq % parallel.tp == 0;
   }
   int64_t world() const { return parallel.tp * parallel.pp * parallel.dp; }
   std::string run_dir() const { return log.dir + "/" + log.name; }

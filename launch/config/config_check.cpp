@@ -138,9 +138,9 @@ class Checker {
     if (m.norm_zero_centered && m.qk_norm == QkNormKind::kRow && known({"model.qk_norm"}))
       bad("model.qk_norm", "row: its weights are stored as they are, but model.norm_zero_centered is true",
           "head or none, or model.norm_zero_centered false");
-    if (m.init == "torch42" && !m.tied)
+    if (m.init == WeightInit::kTorch42 && !m.tied)
       bad("model.init", "torch42 supports tied weights only, as in llm.c", "normal, or model.tied true");
-    if (m.init == "torch42" && m.hidden < 16)
+    if (m.init == WeightInit::kTorch42 && m.hidden < 16)
       bad("model.init",
           fmt::format("torch42 generates random numbers in blocks of 16, but model.hidden is {}", m.hidden),
           "normal, or model.hidden 16 or more");
@@ -171,7 +171,8 @@ class Checker {
     if (c_.precision.fp8 != Fp8Recipe::kOff)
       bad(rank, "adapters read 16-bit values, which precision.fp8 does not keep", "0, or precision.fp8 off");
     if (c_.precision.qat != Qat::kOff) bad(rank, "precision.qat trains the weights that LoRA freezes", "0, or no qat");
-    if (m.init != "normal") bad("model.init", fmt::format("{} draws no adapters", m.init), "normal");
+    if (m.init != WeightInit::kNormal)
+      bad("model.init", fmt::format("{} draws no adapters", name_of(m.init)), "normal");
   }
 
   // Bidirectional models and the data that they need.
@@ -191,7 +192,7 @@ class Checker {
     if (pairs && m.token_types == 1) bad("model.token_types", "1: sentence pairs have two types", "0, or 2");
     if (!pairs) return masking_without_pairs();
     if (m.seq < 5) bad("model.seq", fmt::format("{}: a sentence pair takes at least 5 tokens", m.seq), "5 or more");
-    if (m.init == "torch42") bad("model.init", "torch42 is llm.c's GPT-2", "normal");
+    if (m.init == WeightInit::kTorch42) bad("model.init", "torch42 is llm.c's GPT-2", "normal");
     const auto refuse = [&](bool is, const char* key, const char* why, const char* fix) {
       if (is && known({key})) bad(key, why, fix);
     };
@@ -201,7 +202,7 @@ class Checker {
     refuse(bool(c_.data.curriculum), "data.curriculum", "sentence pairs cannot be cut", "none");
     refuse(c_.data.pack != Packing::kStream, "data.pack", "a sentence pair holds two pieces of text and padding",
            "stream");
-    refuse(c_.train.loss_mean != "token", "train.loss_mean",
+    refuse(c_.train.loss_mean != LossMean::kToken, "train.loss_mean",
            "the loss of model.head masked_lm_and_pairs is the mean over masked tokens plus the mean over pairs",
            "token");
     refuse(c_.parallel.dynamic_shapes, "parallel.dynamic_shapes", "sentence pairs are padded to model.seq", "false");
@@ -335,10 +336,10 @@ class Checker {
   void sequence_parallel() {
     const int64_t tp = c_.parallel.tp, seq = c_.model.seq;
     if (!known({"model.seq", "parallel.sequence_parallel"}) || seq % tp == 0) return;
-    if (c_.parallel.sequence_parallel == "auto")
+    if (c_.parallel.sequence_parallel == AutoBool::kAuto)
       notes_.push_back(fmt::format("no sequence parallelism: model.seq {} is not divisible by tp {}, but {} would be",
                                    seq, tp, list_of(multiples(tp, seq))));
-    if (c_.parallel.sequence_parallel == "true")
+    if (c_.parallel.sequence_parallel == AutoBool::kTrue)
       bad("parallel.sequence_parallel", fmt::format("model.seq {} is not divisible by tp {}", seq, tp),
           fmt::format("model.seq may be {}, or use false", list_of(multiples(tp, seq))));
   }
@@ -469,7 +470,7 @@ class Checker {
   void recompute() {
     const ParallelConfig& p = c_.parallel;
     if (!known({"parallel.recompute", "parallel.recompute_layers", "model.layers"}) || p.recompute_layers == 0) return;
-    if (p.recompute == "none")
+    if (p.recompute == Recompute::kNone)
       bad("parallel.recompute_layers", fmt::format("{} blocks, but parallel.recompute is none", p.recompute_layers),
           "add --parallel.recompute full");
     else if (p.recompute_layers > c_.model.layers)

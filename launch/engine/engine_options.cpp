@@ -49,8 +49,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   EngineOptions o;
   o.model = c.model;
   o.loss_chunk = c.model.loss_chunk;
-  if (c.parallel.recompute == "selective") o.recompute = Recompute::kSelective;
-  if (c.parallel.recompute == "full") o.recompute = Recompute::kFull;
+  o.recompute = c.parallel.recompute;
   o.recompute_layers = c.parallel.recompute_layers;
   o.zero = zero_options(c.zero, c.precision, c.parallel.dp);
   o.optim = optimizer_options(c);
@@ -74,10 +73,10 @@ EngineOptions engine_options(const Config& c, int threads) {
   o.microbatches = static_cast<int>(c.train.grad_accum);
   o.grad_clip = static_cast<float>(c.optim.grad_clip);
   o.grad_sum = c.zero.grad_op == GradOp::kSum;
-  o.mean_of_microbatches = c.train.loss_mean == "microbatch";
+  o.mean_of_microbatches = c.train.loss_mean == LossMean::kMicrobatch;
   o.seed = static_cast<uint64_t>(c.train.seed);
-  if (c.train.pld) o.layer_drop = {c.train.pld_theta, c.train.pld_gamma};
-  o.torch_init = c.model.init == "torch42";
+  o.layer_drop = c.train.layer_drop;
+  o.torch_init = c.model.init == WeightInit::kTorch42;
   o.threads = threads;
   o.evaluates = c.train.eval_every > 0;
   return o;

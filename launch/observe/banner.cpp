@@ -58,9 +58,9 @@ std::string model_line(const Config& c, const ModelSpec& spec) {
 }
 
 std::string recompute_text(const ParallelConfig& p) {
-  if (p.recompute == "none") return "";
-  if (p.recompute_layers == 0) return fmt::format(" · recompute {}", p.recompute);
-  return fmt::format(" · recompute {} (first {} of a stage's blocks)", p.recompute, p.recompute_layers);
+  if (p.recompute == Recompute::kNone) return "";
+  if (p.recompute_layers == 0) return fmt::format(" · recompute {}", name_of(p.recompute));
+  return fmt::format(" · recompute {} (first {} of a stage's blocks)", name_of(p.recompute), p.recompute_layers);
 }
 
 double bubble(const Config& c, const EngineOptions& o) {

@@ -39,8 +39,8 @@ std::vector<std::vector<Setting>> changes_of(const Config& c) {
     if (pp == 1 && p.vpp > 1) s.push_back({"parallel.vpp", "1"}), s.push_back({"parallel.schedule", "1f1b"});
     out.push_back(std::move(s));
   };
-  for (const char* how : {"none", "selective", "full"})
-    if (p.recompute != how) out.push_back({{"parallel.recompute", how}});
+  for (const Recompute how : {Recompute::kNone, Recompute::kSelective, Recompute::kFull})
+    if (p.recompute != how) out.push_back({{"parallel.recompute", name_of(how)}});
   for (int64_t stage = 0; p.dp > 1 && stage <= 3; ++stage)
     if (std::abs(stage - c.zero.stage) == 1) out.push_back({{"zero.stage", set(stage)}});
   layout(p.tp, p.pp, p.dp, 2 * c.train.micro_batch);

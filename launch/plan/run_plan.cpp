@@ -119,7 +119,7 @@ std::string plan_text(const RunPlan& p, const std::string& device, int64_t per_n
                                                          : "devices")});
   rows.push_back({"batch", fmt::format("{} sequences of {} tokens: micro_batch {}, {} microbatches; recompute {}",
                                        c.train.global_batch, c.model.seq, c.train.micro_batch, c.train.grad_accum,
-                                       c.parallel.recompute)});
+                                       name_of(c.parallel.recompute))});
   const std::string who =
       p.sharing == 1 ? fmt::format("pipeline rank {} needs", p.limiting) : fmt::format("{} ranks need", p.sharing);
   rows.push_back({"memory", fmt::format("{}: {} {} of {} ({:.0f} %)",
@@ -182,7 +182,7 @@ std::string plan_json(const RunPlan& p, const std::string& device, const std::st
                                    {"microbatches", c.train.grad_accum},
                                    {"global_batch", c.train.global_batch}})
     raw(key, std::to_string(value));
-  text("recompute", c.parallel.recompute);
+  text("recompute", name_of(c.parallel.recompute));
   raw("fits", p.fits() ? "true" : "false");
   raw("limiting_pipeline_rank", std::to_string(p.limiting));
   number("usable_bytes", p.usable), number("needed_bytes", p.needed);

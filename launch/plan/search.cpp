@@ -67,8 +67,8 @@ std::vector<Ordered> candidates(const Config& base, const SearchSpace& space, co
     if (base.train.global_batch % mesh.dp != 0) continue;
     for (const int64_t micro : divisors(base.train.global_batch / mesh.dp, 16)) {
       if (!fixed(space, "train.micro_batch", micro)) continue;
-      for (const char* recompute : {"none", "selective", "full"}) {
-        if (!fixed(space, "parallel.recompute", recompute)) continue;
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        if (!fixed(space, "parallel.recompute", name_of(recompute))) continue;
         for (int64_t stage = 0; stage <= (mesh.dp > 1 ? 3 : 0); ++stage) {
           if (mesh.dp > 1 && !fixed(space, "zero.stage", stage)) continue;
           c.parallel = mesh, c.parallel.recompute = recompute, c.parallel.recompute_layers = 0;
@@ -164,9 +164,7 @@ Workload workload_of(const Config& c) {
   w.tp = c.parallel.tp, w.pp = c.parallel.pp, w.vpp = c.parallel.vpp, w.dp = c.parallel.dp;
   w.extra_in_flight = c.parallel.extra_in_flight;
   w.zero = static_cast<int>(c.zero.stage);
-  w.recompute = c.parallel.recompute == "full"        ? Recompute::kFull
-                : c.parallel.recompute == "selective" ? Recompute::kSelective
-                                                      : Recompute::kNone;
+  w.recompute = c.parallel.recompute;
   w.sequence_parallel = w.scatter_gather = c.sequence_parallel();
   w.overlap = c.zero.overlap;
   w.global_batch = c.train.global_batch, w.micro_batch = c.train.micro_batch;

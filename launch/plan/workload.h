@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace gt {
+#include "model/recompute.h"
 
-enum class Recompute : uint8_t;  // model/module.h: kNone, kSelective, kFull
+namespace gt {
 
 // What determines the kernels of a block on one rank.
 struct BlockShape {
@@ -32,7 +32,7 @@ struct Workload {
   int64_t tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
   int64_t extra_in_flight = 0;  // microbatches per stage boundary beyond 1F1B's one
   int zero = 0;                 // ZeRO stage
-  Recompute recompute{};        // kNone
+  Recompute recompute = Recompute::kNone;
   bool sequence_parallel = false;
   bool scatter_gather = false;  // pipeline messages are split over the TP ranks
   bool overlap = false;         // gradients are reduced during the backward pass

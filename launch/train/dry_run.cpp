@@ -53,7 +53,7 @@ std::vector<Change> changes_of(const LoadedConfig& loaded) {
     change(c.config);
     out.push_back(std::move(c));
   };
-  const auto recompute = [](const char* how) {
+  const auto recompute = [](Recompute how) {
     return [how](Config& c) { c.parallel.recompute = how, c.parallel.recompute_layers = 0; };
   };
   const auto smaller = [](int64_t divisor) {
@@ -66,18 +66,19 @@ std::vector<Change> changes_of(const LoadedConfig& loaded) {
   if (now.parallel.dp > 1)
     for (int64_t stage = now.zero.stage + 1; stage <= 3; ++stage)
       add(fmt::format("--zero {}", stage), [stage](Config& c) { c.zero.stage = stage; });
-  if (now.parallel.recompute == "none") add("--parallel.recompute selective", recompute("selective"));
+  if (now.parallel.recompute == Recompute::kNone)
+    add("--parallel.recompute selective", recompute(Recompute::kSelective));
   int64_t halvings = 1;
   for (; now.train.micro_batch % (2 * halvings) == 0; halvings *= 2)
     add(micro_flags(2 * halvings), smaller(2 * halvings));
-  const bool full = now.parallel.recompute == "full" && now.parallel.recompute_layers == 0;
-  if (!full) add("--parallel.recompute full", recompute("full"));
+  const bool full = now.parallel.recompute == Recompute::kFull && now.parallel.recompute_layers == 0;
+  if (!full) add("--parallel.recompute full", recompute(Recompute::kFull));
   const bool shards = now.parallel.dp > 1 && now.zero.stage < 3;
   if (static_cast<int>(!full) + static_cast<int>(halvings > 1) + static_cast<int>(shards) < 2) return out;
   add(fmt::format("--parallel.recompute full{}{}", halvings > 1 ? " " + micro_flags(halvings) : "",
                   shards ? " --zero 3" : ""),
       [&](Config& c) {
-        recompute("full")(c), smaller(halvings)(c);
+        recompute(Recompute::kFull)(c), smaller(halvings)(c);
         if (shards) c.zero.stage = 3;
       });
   return out;

@@ -564,7 +564,7 @@ Rows RunReporter::medians() const {
 Rows RunReporter::end_block(const RunEnd& end) const {
   Rows rows;
   std::string counted;
-  if (config_.train.pld) counted += " (all blocks counted, including dropped ones)";
+  if (config_.train.layer_drop.enabled) counted += " (all blocks counted, including dropped ones)";
   const double model_flops = engine_.spec().train_flops(state_->consumed_tokens);
   constexpr double kPetaflopDay = 8.64e19;
   if (loader_.curriculum()) counted += " (attention counted at full length)";

@@ -87,7 +87,7 @@ bool reduces_each(Config c) { return reduces_each(c, list_options(c)); }
 
 // Resolves "auto", so that equal layouts have equal text.
 void settle(Config& c, const std::vector<Option>& options) {
-  c.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
+  c.parallel.sequence_parallel = auto_bool(c.sequence_parallel());
   if (c.parallel.pp == 1) c.parallel.extra_in_flight = 0;
   if (const std::string how = text_of(options, kGradReduce); !how.empty())
     set(options, kGradReduce, reduces_each(c, options) ? "each" : "end");
@@ -157,7 +157,7 @@ Config flat(const Config& c) {
   r.parallel.dp = c.parallel.dp;
   r.parallel.cp = c.parallel.cp;
   r.parallel.ep = c.parallel.ep;
-  r.parallel.sequence_parallel = c.sequence_parallel() ? "true" : "false";
+  r.parallel.sequence_parallel = auto_bool(c.sequence_parallel());
   r.zero = ZeroConfig();
   const bool each = reduces_each(c);
   r.zero.stage = each ? 2 : 0;        // keeps the order of additions
@@ -232,7 +232,7 @@ std::string layout_text(const Config& c) {
   if (p.partition != "flops") out += " partition " + p.partition;
   if (c.sequence_parallel()) out += " sequence_parallel";
   out += fmt::format(" zero {}{}", c.zero.stage, reduces_each(c) ? " each" : "");
-  if (p.recompute != "none") out += " recompute " + p.recompute;
+  if (p.recompute != Recompute::kNone) out += fmt::format(" recompute {}", name_of(p.recompute));
   if (c.precision.amp != AmpLevel::kO0)
     out += fmt::format(" {} {}", name_of(c.precision.amp), float_name(c.precision.dtype));
   return out;

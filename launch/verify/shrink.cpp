@@ -35,7 +35,8 @@ std::vector<int64_t> small_partition(const std::string& list, int64_t least) {
 }
 
 void shrink_depth(Config& c, const ShrinkGoal& goal) {
-  const bool pairs = c.parallel.recompute != "none";  // a recomputed block followed by one that keeps its activations
+  // A recomputed block followed by one that keeps its activations.
+  const bool pairs = c.parallel.recompute != Recompute::kNone;
   const int64_t each = pairs ? 2 : 1, old_each = (c.model.layers + goal.stages - 1) / goal.stages;
   if (c.parallel.recompute_layers > 0) c.parallel.recompute_layers = c.parallel.recompute_layers < old_each ? 1 : each;
   if (c.parallel.partition.find_first_of("0123456789") == 0) {
@@ -120,9 +121,9 @@ Config shrink(const Config& given, const ShrinkGoal& goal, std::vector<std::stri
   c.schedule = ScheduleConfig();
   c.schedule.type = "constant";
   c.optim.lr = std::min(c.optim.lr, kMostLr);
-  if (c.train.pld) {  // layers are dropped from the second step on
-    c.train.pld_theta = std::min(c.train.pld_theta, 0.3);
-    c.train.pld_gamma = std::max(c.train.pld_gamma, 10.);
+  if (LayerDrop& drop = c.train.layer_drop; drop.enabled) {  // layers are dropped from the second step on
+    drop.theta = std::min(drop.theta, 0.3);
+    drop.gamma = std::max(drop.gamma, 10.);
   }
   shrink_curriculum(c, goal);
   c.zero.grad_op = GradOp::kMean;  // a sum depends on the number of replicas, which varies between layouts

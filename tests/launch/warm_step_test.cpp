@@ -85,7 +85,7 @@ TEST_CASE("a warm step of progressive layer drop allocates nothing, whichever la
     for (const char* schedule : {"1f1b", "zb-h1", "interleaved"}) {
       INFO(schedule << " zero " << stage);
       EngineOptions o;
-      o.layer_drop = {0.1, 5};
+      o.layer_drop = {true, 0.1, 5};
       o.zero.stage = stage;
       o.zero.persist_numel = 0;
       o.zero.prefetch = 2;

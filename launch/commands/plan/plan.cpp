@@ -96,8 +96,8 @@ std::string layout_line(const RunPlan& p) {
   const ParallelConfig& par = p.config.parallel;
   const double step = p.terms.total();
   return fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9.4g} {:>10} {:>6} {:>7.1f} {:>9} {:>5.0f}%\n",
-                     par.tp, par.pp, par.vpp, par.dp, p.config.zero.stage, p.config.train.micro_batch, par.recompute,
-                     step, format_count(p.tokens() / step),
+                     par.tp, par.pp, par.vpp, par.dp, p.config.zero.stage, p.config.train.micro_batch,
+                     name_of(par.recompute), step, format_count(p.tokens() / step),
                      std::isnan(p.peak) ? "n/a" : fmt::format("{:.1f}", 100 * p.flops / step / p.peak), 100 * p.bubble,
                      format_bytes(p.needed), 100 * p.needed / p.usable);
 }

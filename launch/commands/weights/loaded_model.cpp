@@ -24,11 +24,11 @@ ModelSource find_model(const std::string& load, const std::vector<std::string>& 
       step, {.flags = words, .external_world = env.launched() ? env.world : 0, .world_source = env.source});
   m.loaded.notes.clear();
   Config& c = m.loaded.config;
-  c.parallel.recompute = "none";  // no backward
+  c.parallel.recompute = Recompute::kNone;  // no backward
   c.parallel.recompute_layers = 0;
   if (precision != InferencePrecision::k16Bit) return m;
   c.precision.fp8 = Fp8Recipe::kOff;
-  c.parallel.sequence_parallel = "false";  // single tokens cannot be sharded
+  c.parallel.sequence_parallel = AutoBool::kFalse;  // single tokens cannot be sharded
   c.zero.stage = std::min<int64_t>(c.zero.stage, 1);
   return m;
 }

@@ -430,10 +430,10 @@ TEST_CASE("flags win over the file, aliases and Megatron's names reach the same 
 }
 
 TEST_CASE("sequence parallelism has three values, two of which JSON may spell as true and false") {
-  CHECK(load("").parallel.sequence_parallel == "auto");
+  CHECK(load("").parallel.sequence_parallel == AutoBool::kAuto);
   CHECK(load("--tp 2").sequence_parallel());
   // the flag may have no value
-  CHECK(load("--parallel.sequence_parallel --tp 2").parallel.sequence_parallel == "true");
+  CHECK(load("--parallel.sequence_parallel --tp 2").parallel.sequence_parallel == AutoBool::kTrue);
   for (const char* value : {"true", "false", "\"true\"", "\"auto\""}) {
     INFO(value);
     const TempFile file("{\"parallel\": {\"tp\": 2, \"sequence_parallel\": " + std::string(value) + "}}");

@@ -63,7 +63,7 @@ TEST_CASE("a pipeline user's file with LAMB and OneCycle is translated to our ke
   CHECK_FALSE(c.zero.overlap);
   CHECK(c.parallel.pp == 2);
   CHECK(c.parallel.partition == "uniform");
-  CHECK(c.parallel.recompute == "full");
+  CHECK(c.parallel.recompute == Recompute::kFull);
   CHECK(c.log.samples_tensorboard == "curves/pipe");
   CHECK(c.log.samples_csv.empty());
 }

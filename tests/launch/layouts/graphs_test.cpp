@@ -134,7 +134,7 @@ TEST_CASE("graphs: sequences of another length record anew, and with dropped lay
   CHECK(c.eager == 0);
 
   o = small();
-  o.layer_drop = {0.5, 1};
+  o.layer_drop = {true, 0.5, 1};
   NullRank drops(o, {}, 0, null_with_graphs());
   for (int k = 0; k < 12; ++k) drops.step();
   const ReplayCounts d = drops.engine.replays();

@@ -17,7 +17,8 @@ using Catch::Contains;
 
 namespace {
 
-constexpr LayerDrop kOften{.theta = 0.2, .gamma = 10};  // nearly full drop rate from the second step on
+// Nearly full drop rate from the second step on.
+constexpr LayerDrop kOften{.enabled = true, .theta = 0.2, .gamma = 10};
 constexpr int64_t kLayers = 6;
 
 MeshRun run_of(MeshShape mesh) {
@@ -65,7 +66,7 @@ void check_within_plan(const MeshResult& r) {
 }  // namespace
 
 TEST_CASE("theta decays from 1 by the formula, deeper blocks are dropped more often, the first never") {
-  const LayerDrop d{.theta = 0.5, .gamma = 0.001};
+  const LayerDrop d{.enabled = true, .theta = 0.5, .gamma = 0.001};
   CHECK(theta_at(d, 0) == 1);
   CHECK(theta_at(d, 1) == Approx(0.9995).epsilon(1e-6));
   CHECK(theta_at(d, 100) == Approx(0.952419).epsilon(1e-6));
@@ -76,7 +77,7 @@ TEST_CASE("theta decays from 1 by the formula, deeper blocks are dropped more of
 
   std::vector<double> keep(12), gone(12), again(12);
   constexpr int kSteps = 20000;
-  const LayerDrop flat{.theta = 0.4, .gamma = 1e9};
+  const LayerDrop flat{.enabled = true, .theta = 0.4, .gamma = 1e9};
   for (int64_t step = 1; step <= kSteps; ++step) {
     draw_blocks(flat, 7, step, keep);
     for (size_t i = 0; i < keep.size(); ++i) {
@@ -101,7 +102,7 @@ TEST_CASE("a dropped block has no effect, and the branches of a kept one are div
   whole.microbatches = 2;
   EngineOptions small = whole;
   small.model.layers = 2;
-  whole.layer_drop = {.theta = 0.5, .gamma = 0.001};  // so that memory is planned for it
+  whole.layer_drop = {.enabled = true, .theta = 0.5, .gamma = 0.001};  // so that memory is planned for it
   // Blocks 0 and 2 of four are the blocks of the small model, where the second one's output projections are doubled.
   std::map<std::string, std::vector<float>> all, two;
   double with_all = 0, with_two = 0, eval_all = 0, norm_all = 0;
@@ -206,7 +207,7 @@ TEST_CASE("memory is planned for any set of dropped layers, on every rank of any
               o.model = {.layers = 12, .hidden = 16, .heads = 4, .ffn = 32, .vocab = 60, .seq = 8};
               o.recompute = how;
               o.recompute_layers = again;
-              o.layer_drop = {0, 5};
+              o.layer_drop = {true, 0, 5};
               o.zero.stage = stage;
               o.zero.persist_numel = 0;
               o.zero.prefetch = prefetch;
@@ -251,7 +252,7 @@ TEST_CASE("memory is planned for blocks that have not run yet and have no FP8 sc
           o.recompute = how;
           o.recompute_layers = how == Recompute::kNone ? 0 : 2;
           o.precision = {.level = 2, .fp8 = Fp8Recipe::kDelayed};
-          o.layer_drop = {0, 5};
+          o.layer_drop = {true, 0, 5};
           o.schedule = schedule;
           o.micro_batch = 2;
           o.microbatches = 5;
@@ -318,16 +319,16 @@ TEST_CASE("DeepSpeed's progressive_layer_drop becomes train.pld") {
   const std::vector<std::string> batch{"--train.global_batch", "8"};
   const LoadedConfig on = load_deepspeed(
       {.json = R"({"progressive_layer_drop": {"enabled": true, "theta": 0.6, "gamma": 0.01}})", .flags = batch});
-  CHECK(on.config.train.pld);
-  CHECK(on.config.train.pld_theta == 0.6);
-  CHECK(on.config.train.pld_gamma == 0.01);
+  CHECK(on.config.train.layer_drop.enabled);
+  CHECK(on.config.train.layer_drop.theta == 0.6);
+  CHECK(on.config.train.layer_drop.gamma == 0.01);
   CHECK_THAT(joined_notes(on), Contains("progressive_layer_drop.enabled true -> train.pld true"));
   const LoadedConfig standard =
       load_deepspeed({.json = R"({"progressive_layer_drop": {"enabled": true}})", .flags = batch});
-  CHECK(standard.config.train.pld_theta == 0.5);
-  CHECK(standard.config.train.pld_gamma == 0.001);
+  CHECK(standard.config.train.layer_drop.theta == 0.5);
+  CHECK(standard.config.train.layer_drop.gamma == 0.001);
   const LoadedConfig off =
       load_deepspeed({.json = R"({"progressive_layer_drop": {"enabled": false, "theta": 0.6}})", .flags = batch});
-  CHECK_FALSE(off.config.train.pld);
+  CHECK_FALSE(off.config.train.layer_drop.enabled);
   CHECK_THAT(joined_notes(off), Contains("progressive_layer_drop.theta 0.6: no effect"));
 }

@@ -69,7 +69,7 @@ TEST_CASE("each subcommand parses its own flags") {
   CHECK(parse({"ckpt", "inspect", "--dir", "x"}).run == run_ckpt_inspect);
   CHECK(parse({"ckpt", "inspect", "x", "--stats"}).get<CkptInspectArgs>().stats);
   const Command i = parse({"data", "inspect", "x", "--order", "--data.order", "megatron", "--doc", "3"});
-  CHECK((i.get<DataInspectArgs>().path == "x" && i.get<DataInspectArgs>().data_order == "megatron"));
+  CHECK((i.get<DataInspectArgs>().path == "x" && i.get<DataInspectArgs>().data_order == SampleOrder::kMegatron));
   CHECK((i.get<DataInspectArgs>().order && i.get<DataInspectArgs>().doc == 3));
   const Command p = parse({"data", "prepare", "--input", "a", "-", "--tokenizer", "t", "--output", "o", "--json-key",
                            "body", "--no-eod", "--memory-mb=100", "--split-docs", "line", "--force"});

@@ -215,7 +215,7 @@ TEST_CASE("steps of every length stay within the planned memory") {
         EngineOptions o;
         o.model = {.layers = 6, .hidden = 16, .heads = 4, .ffn = 32, .vocab = 60, .seq = 64};
         o.recompute = how;
-        o.lengths = Curriculum{.kind = Curriculum::Kind::kRoot, .min = 4, .max = 64, .multiple = 4}.all_lengths();
+        o.lengths = Curriculum{.type = CurriculumType::kFixedLinear, .min = 4, .max = 64, .step = 4}.all_lengths();
         o.sequence_parallel = true;
         o.zero.stage = stage;
         o.zero.persist_numel = 0;

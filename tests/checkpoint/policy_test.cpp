@@ -15,6 +15,7 @@
 #include "checkpoint/format/shard_writer.h"
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
+#include "checkpoint/store/retention.h"
 #include "checkpoint/store/steps.h"
 #include "checkpoint/verify.h"
 #include "kernels/core/hash/crc32c.h"

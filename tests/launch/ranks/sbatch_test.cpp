@@ -35,7 +35,7 @@ TEST_CASE("a batch script requests the nodes and tasks of the layout, and refuse
 TEST_CASE("a batch script requeues only after an interrupted run") {
   const TempDir dir;
   write_file(dir / "job.sh", script({"--tp", "2", "--device.kind", "cpu"}, 1));
-  write_file(dir / "scontrol", "#!/bin/sh\necho \"$*\" >requeued\n");
+  write_file(dir / "scontrol", cat("#!/bin/sh\necho \"$*\" >", dir / "requeued", "\n"));
   for (const int code : {0, 75, 17}) {
     write_file(dir / "srun", cat("#!/bin/sh\necho \"$*\" >", dir / "srun.words", "\nexit ", code, "\n"));
     for (const char* tool : {"srun", "scontrol"})
@@ -43,6 +43,7 @@ TEST_CASE("a batch script requeues only after an interrupted run") {
     const Outcome r = shell("SLURM_JOB_ID=42 PATH=" + dir.path() + ":$PATH bash job.sh", dir.path());
     INFO(r.out);
     CHECK(r.code == code);
+    CHECK(std::filesystem::remove(dir / "requeued") == (code == 75));
     CHECK_THAT(read_file(dir / "srun.words"), Contains("--mpi=pmix") && Contains("--tp 2"));
   }
 }

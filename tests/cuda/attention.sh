@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Attention selection and its log messages, on the emulated device with cuDNN (GPTTRAIN_EMULATED_CUDNN=1,
-# kernels/cuda/emulation/cudnn.cpp) and without.
+# tests/cuda/emulation/cudnn.cpp) and without.
 #   tests/cuda/attention.sh BUILD/emulated/gpttrain
 set -euo pipefail
 # shellcheck source=tests/cuda/rig.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole trainer on the emulated CUDA device (kernels/cuda/emulation): layouts, mixed-precision levels and
+# The whole trainer on the emulated CUDA device (tests/cuda/emulation): layouts, mixed-precision levels and
 # quantization against one rank on the CPU. Host code touches no device memory; checkpoints move between CPU and device.
 # Very small models: the emulation takes a second for a GPU's microseconds.
 #   tests/cuda/emulated.sh BUILD/emulated/gpttrain

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # GEMM algorithm selection on the emulated device, whose cuBLASLt has three algorithms, the second the fastest
-# (kernels/cuda/emulation/cublaslt.cpp counts the runs).
+# (tests/cuda/emulation/cublaslt.cpp counts the runs).
 #   tests/cuda/gemm_plans.sh BUILD/emulated/gpttrain
 set -euo pipefail
 # shellcheck source=tests/cuda/rig.sh

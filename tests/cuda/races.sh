@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Stream races in whole steps on the emulated device. Every access of every kernel, copy and library is checked against
-# the established order (kernels/cuda/emulation/races.cpp). Covers the layouts, groups and precisions that use different
+# the established order (tests/cuda/emulation/races.cpp). Covers the layouts, groups and precisions that use different
 # streams. Also tests the race detector itself: with a barrier or wait ignored, it must report a race.
 #   tests/cuda/races.sh BUILD/races/gpttrain
 set -euo pipefail

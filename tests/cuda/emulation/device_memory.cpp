@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/device_memory.h"
+#include "tests/cuda/emulation/device_memory.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/cuda/emulation/emulate.h"
-#include "kernels/cuda/emulation/watch.h"
+#include "tests/cuda/emulation/emulate.h"
+#include "tests/cuda/emulation/watch.h"
 
 namespace gt::emulated {
 

@@ -10,10 +10,10 @@
 #include <map>
 #include <mutex>
 
-#include "kernels/cuda/emulation/device_memory.h"
-#include "kernels/cuda/emulation/emulate.h"
-#include "kernels/cuda/emulation/graphs.h"
-#include "kernels/cuda/emulation/health.h"
+#include "tests/cuda/emulation/device_memory.h"
+#include "tests/cuda/emulation/emulate.h"
+#include "tests/cuda/emulation/graphs.h"
+#include "tests/cuda/emulation/health.h"
 
 using gt::emulated::forbidden;
 using gt::emulated::OnDevice;

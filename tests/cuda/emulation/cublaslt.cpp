@@ -24,11 +24,11 @@
 #include <vector>
 
 #include "kernels/core/fp8.h"
-#include "kernels/cuda/emulation/device_memory.h"
-#include "kernels/cuda/emulation/emulate.h"
-#include "kernels/cuda/emulation/graphs.h"
-#include "kernels/cuda/emulation/health.h"
-#include "kernels/cuda/emulation/watch.h"
+#include "tests/cuda/emulation/device_memory.h"
+#include "tests/cuda/emulation/emulate.h"
+#include "tests/cuda/emulation/graphs.h"
+#include "tests/cuda/emulation/health.h"
+#include "tests/cuda/emulation/watch.h"
 
 namespace {
 

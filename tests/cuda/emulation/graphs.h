@@ -6,8 +6,8 @@
 #include <functional>
 #include <utility>
 
-#include "kernels/cuda/emulation/health.h"
-#include "kernels/cuda/emulation/watch.h"
+#include "tests/cuda/emulation/health.h"
+#include "tests/cuda/emulation/watch.h"
 
 namespace gt::emulated {
 

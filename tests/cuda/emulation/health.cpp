@@ -1,10 +1,10 @@
-#include "kernels/cuda/emulation/health.h"
+#include "tests/cuda/emulation/health.h"
 
 #include <atomic>
 #include <cstdlib>
 #include <utility>
 
-#include "kernels/cuda/emulation/emulate.h"
+#include "tests/cuda/emulation/emulate.h"
 
 namespace gt::emulated {
 namespace {

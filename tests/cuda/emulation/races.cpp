@@ -23,10 +23,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/emulation/device_memory.h"
-#include "kernels/cuda/emulation/emulate.h"
-#include "kernels/cuda/emulation/order.h"
-#include "kernels/cuda/emulation/watch.h"
+#include "tests/cuda/emulation/device_memory.h"
+#include "tests/cuda/emulation/emulate.h"
+#include "tests/cuda/emulation/order.h"
+#include "tests/cuda/emulation/watch.h"
 
 namespace gt::emulated {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/watch.h"
+#include "tests/cuda/emulation/watch.h"
 
 namespace gt::emulated::watch {
 

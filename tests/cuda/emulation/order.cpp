@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/order.h"
+#include "tests/cuda/emulation/order.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,8 +7,8 @@
 #include <mutex>
 #include <string>
 
-#include "kernels/cuda/emulation/emulate.h"
-#include "kernels/cuda/emulation/watch.h"
+#include "tests/cuda/emulation/emulate.h"
+#include "tests/cuda/emulation/watch.h"
 
 namespace gt::emulated {
 namespace {

@@ -10,10 +10,10 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/emulation/device_memory.h"
-#include "kernels/cuda/emulation/emulate.h"
-#include "kernels/cuda/emulation/health.h"
-#include "kernels/cuda/emulation/watch.h"
+#include "tests/cuda/emulation/device_memory.h"
+#include "tests/cuda/emulation/emulate.h"
+#include "tests/cuda/emulation/health.h"
+#include "tests/cuda/emulation/watch.h"
 
 #ifndef __x86_64__
 #error "the emulation switches fibers in x86-64 assembly"

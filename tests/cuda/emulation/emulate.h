@@ -17,7 +17,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "kernels/cuda/emulation/watch.h"
+#include "tests/cuda/emulation/watch.h"
 
 #define GT_EMULATED 1
 #undef __shared__

@@ -4,7 +4,7 @@
 // once: the first one of the process fails; full: graph upload runs out of device memory.
 // GPTTRAIN_EMULATED_GRAPHS=FILE: statistics: graphs made and launched, with how many work items; work items queued
 // individually; host waits for a stream or an event.
-#include "kernels/cuda/emulation/graphs.h"
+#include "tests/cuda/emulation/graphs.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/emulation/device_memory.h"
+#include "tests/cuda/emulation/device_memory.h"
 
 namespace gt::emulated {
 namespace {

@@ -13,9 +13,9 @@
 #include "kernels/cuda/attention/attention_cudnn.h"
 #include "kernels/cuda/attention/attention_memory.h"
 #include "kernels/cuda/attention/cudnn_library.h"
-#include "kernels/cuda/emulation/device_memory.h"
-#include "kernels/cuda/emulation/graphs.h"
-#include "kernels/cuda/emulation/watch.h"
+#include "tests/cuda/emulation/device_memory.h"
+#include "tests/cuda/emulation/graphs.h"
+#include "tests/cuda/emulation/watch.h"
 
 namespace gt::cuda {
 namespace {

@@ -1,5 +1,6 @@
 // Job start as observed by the parent: reports of ranks, mpirun's messages, time limits, limits of the machine.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -153,13 +154,15 @@ TEST_CASE("ranks that do not start in time end the job, named with their machine
 TEST_CASE("a stopped process is named while ranks start, and later when all of them stall") {
   const auto child = [] {
     const pid_t pid = fork();
-    if (pid == 0)
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // also if a check below ends the test
       for (;;) usleep(5000);
+    }
     return pid;
   };
   const pid_t stopped = child(), lively = child();
   kill(stopped, SIGSTOP);
-  for (int i = 0; i < 500 && state_of(stopped) != 'T'; ++i) usleep(10000);
+  for (int i = 0; i < 2000 && (state_of(stopped) != 'T' || !is_running(lively)); ++i) usleep(10000);
   REQUIRE(state_of(stopped) == 'T');
   REQUIRE(is_running(lively));
   const StartedRank still{host_name(), stopped, pid_namespace()}, moves{host_name(), lively, pid_namespace()};

@@ -46,7 +46,7 @@ Target deepspeed_json() {
           seeds,
           {"\"auto\"", "null", "true", "{}", "[]", "5e8", "-1", "1e999", "99999999999999999999", "\"fp16\"",
            "\"enabled\"", "\"zero_optimization\"", "\"params\"", "\"type\"", "//", "#", "/*", ",", "NaN"},
-          3000};
+          1000};
 }
 
 }  // namespace gt::fuzz

@@ -1,4 +1,4 @@
-// Byte-level BPE of Hugging Face's tokenizers in every subcommand, and its ids against transformers: on 25,000 texts
+// Byte-level BPE of Hugging Face's tokenizers in every subcommand, and its ids against transformers: on 10,000 texts
 // for every change, on 100,000 at night.
 #include <cstdio>
 #include <filesystem>
@@ -46,7 +46,7 @@ nlohmann::ordered_json write_vocab_and_merges(const std::string& folder) {
 void compare_ids(const std::vector<std::string>& kinds) {
   TempDir dir;
   const std::string ending = ".tiktoken";
-  const std::string count = full_size() ? "100000" : "25000";
+  const std::string count = full_size() ? "100000" : "10000";
   const auto run = [&](const std::string& args) {
     const Outcome r = shell(python() + " " + kScript + " " + args, dir.path(), 500);
     INFO(r.out);

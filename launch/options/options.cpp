@@ -174,7 +174,7 @@ std::string set_numbers(const Option& option, std::vector<T>& out, const std::ve
     double x = 0;
     if (std::string bad = set_double(option, x, w); !bad.empty()) return bad;
     if (std::is_integral_v<T> && (x != std::floor(x) || std::fabs(x) > 9e15))
-      return fmt::format("expected whole numbers {}, found {}", option.domain, quote(w));
+      return fmt::format("expected whole numbers as in 8,16,32 ({}), found {}", option.domain, quote(w));
     list.push_back(static_cast<T>(x));
   }
   const bool any = option.domain.find(" list of ") != std::string::npos;

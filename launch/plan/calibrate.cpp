@@ -15,7 +15,7 @@ namespace {
 constexpr int kEvaluations = 8000;
 constexpr double kPrior = 0.003, kFewRows = 23;  // a profile of fewer rows stays nearer to its prior
 constexpr double kMostHidden = 0.98;
-constexpr double kLeastConstant = 1e-300;  // in files: above 0
+constexpr double kLargestSize = 1e18;  // of a block, in files
 
 using RowRefs = std::vector<const PlanRow*>;
 
@@ -178,25 +178,26 @@ MachineProfiles read_profiles(const std::string& path) {
   MachineProfiles out;
   for (size_t i = 0; i < json.items.size(); ++i) {
     const JsonValue& profile = json.items[i];
-    const auto number_of = [&](const JsonValue& in, const char* name, double least) {
+    const auto number_of = [&](const JsonValue& in, const char* name, bool or_zero) {
       const JsonValue* value = in.find(name);
-      double number = 0;
-      GT_REQUIRE(value != nullptr && value->kind == JsonValue::Kind::kNumber && parse_double(value->text, number) &&
-                         number >= least &&
-                         number<1e18, Exit::kUsage, path, ":", in.line, ": profile \"", json.keys[i], "\": expected ",
-                                name, least> 0
-                     ? " above 0"
-                     : " of 0 or more");
-      return number;
+      double x = 0;
+      const bool number = value != nullptr && value->kind == JsonValue::Kind::kNumber && parse_double(value->text, x);
+      GT_REQUIRE(number && (x > 0 || (or_zero && x == 0)), Exit::kUsage, path, ":", in.line, ": profile \"",
+                 json.keys[i], "\": expected ", name, or_zero ? " of 0 or more" : " above 0");
+      return x;
     };
     MachineModel& m = out[json.keys[i]];
-    for (const MachineConstant& c : machine_constants()) m.*c.value = number_of(profile, c.name, kLeastConstant);
+    for (const MachineConstant& c : machine_constants()) m.*c.value = number_of(profile, c.name, false);
     const JsonValue* blocks = profile.find("measured_blocks");
     if (blocks == nullptr) continue;  // of a version without
+    GT_REQUIRE(blocks->kind == JsonValue::Kind::kArray, Exit::kUsage, path, ":", blocks->line, ": profile \"",
+               json.keys[i], "\": expected a list of measured_blocks");
     for (const JsonValue& block : blocks->items) {
       BlockShape shape;
-      shape.fields([&](const char* name, int64_t& value) { value = static_cast<int64_t>(number_of(block, name, 0)); });
-      m.measured_blocks[shape] = number_of(block, "ratio", kLeastConstant);
+      shape.fields([&](const char* name, int64_t& value) {
+        value = static_cast<int64_t>(std::min(number_of(block, name, true), kLargestSize));
+      });
+      m.measured_blocks[shape] = number_of(block, "ratio", false);
     }
   }
   return out;

@@ -416,6 +416,10 @@ TEST_CASE("plan: profiles round-trip, and broken ones are refused by name") {
   std::string text = read_file(dir / "p.json");
   write_file(dir / "q.json", text.replace(text.find("\"ratio\": 1.0625"), 15, "\"ratio\": -1.062"));
   CHECK_THROWS_WITH(read_profiles(dir / "q.json"), Contains("q.json:") && Contains("expected ratio above 0"));
+  text = read_file(dir / "p.json");
+  const size_t list = text.find("[");
+  write_file(dir / "q.json", text.replace(list, text.rfind(']') - list + 1, "5"));
+  CHECK_THROWS_WITH(read_profiles(dir / "q.json"), Contains("q.json:") && Contains("a list of measured_blocks"));
   write_file(dir / "r.csv", "layers,hidden,heads,seq,tp,pp,dp,gbs,mbs,iter_s\n2,64,4,16,1,1,2,3,1,0.5\n");
   CHECK_THROWS_WITH(read_plan_rows(dir / "r.csv"), Contains("line 2") && Contains("gbs 3"));
   write_file(dir / "r.csv", "layers,hidden,heads,seq,tp,pp,dp,gbs,mbs,iter_s\n2,64,x,16,1,1,2,4,1,0.5\n");

@@ -17,11 +17,10 @@ class MessageGroup final : public ProcessGroup {
  public:
   // One channel for collectives, one for messages, so that their tags never collide.
   MessageGroup(MessageFactory::Shared& world, MessageTransport::Channels channels, const GroupTrace& trace, int rank,
-               int size, bool one_machine)
-      : ProcessGroup(rank, size),
-        world_(world),
-        channels_(std::move(channels)),
-        node_(world.node_memory && one_machine ? NodeMemory::open(exchange(), rank, size) : nullptr) {
+               std::span<const int> world_ranks, bool one_machine)
+      : ProcessGroup(rank, static_cast<int>(world_ranks.size())), world_(world), channels_(std::move(channels)) {
+    if (world.node_memory && one_machine)
+      node_ = NodeMemory::open(exchange(), *world.sleep, {world_ranks.begin(), world_ranks.end()}, rank);
     trace_ = trace;
     trace_.connect();
   }
@@ -146,6 +145,7 @@ void MessageFactory::Shared::open_board() {
   slot.pid.store(getpid());
   slot.pid_namespace.store(pid_namespace());
   status = std::make_unique<RankStatus>(slot);
+  sleep = std::make_unique<RankSleep>(*transport, board, board_rank, static_cast<bool>(segment));
   making = GroupTrace(board, board_rank, UINT32_MAX - 1, 0, rank, size);
   making.set_label("making of the groups");
 }
@@ -189,7 +189,7 @@ std::unique_ptr<ProcessGroup> MessageFactory::make_group(std::span<const int> ra
   const GroupTrace trace(shared_->board, shared_->board_rank, number, ranks.front(), rank, size);
   const std::vector<int>& here = shared_->transport->local_ranks();
   const bool one_machine = std::includes(here.begin(), here.end(), ranks.begin(), ranks.end());
-  return std::make_unique<MessageGroup>(*shared_, std::move(channels), trace, rank, size, one_machine);
+  return std::make_unique<MessageGroup>(*shared_, std::move(channels), trace, rank, ranks, one_machine);
 }
 
 void MessageFactory::abort(int code) {

@@ -84,6 +84,7 @@ CommCall MessageFactory::Shared::wait(uint64_t index) {
       if (trace != nullptr) trace->end_wait();
     }
   } waiting;
+  Patience patience(w.node != nullptr || !sleep->wakes());
   for (int round = 0;; ++round) {
     constexpr int kPolls = 16;  // of memory for each one of the transport, which may be a system call
     if (!crowded && w.node != nullptr && round % kPolls != 0)
@@ -98,10 +99,16 @@ CommCall MessageFactory::Shared::wait(uint64_t index) {
     if (w.trace->broken()) fail(Exit::kInternal, w.group->label(), ": ", w.trace->broken_calls());
     if (steady_ns() - begin > limit) hang(w);
     if (!crowded && round < 200) continue;
-    if (!crowded || round < 64)
+    if (!crowded) {
       sched_yield();
-    else
-      transport->pause(std::min(20 + round / 8, 500));
+    } else if (patience.lasts()) {
+      patience.yield();
+    } else {
+      sleep->sleep(round, [&] {
+        progress();
+        return w.phase == 0;
+      });
+    }
   }
   // Kept in descending order, so that a repeated sequence of calls reuses the same objects, with staging of the right
   // size.

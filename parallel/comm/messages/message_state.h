@@ -10,6 +10,7 @@
 #include "parallel/comm/call.h"
 #include "parallel/comm/messages/message_group.h"
 #include "parallel/comm/messages/message_transport.h"
+#include "parallel/comm/messages/rank_sleep.h"
 #include "parallel/comm/messages/shared_segment.h"
 
 namespace gt {
@@ -58,6 +59,7 @@ struct MessageFactory::Shared {
   CommBoard board;
   int board_rank = 0;  // this rank's pages
   std::unique_ptr<RankStatus> status;
+  std::unique_ptr<RankSleep> sleep;
   GroupTrace making;  // the make() calls, traced as a group of all ranks
   uint64_t made = 0;
 

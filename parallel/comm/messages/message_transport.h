@@ -62,6 +62,9 @@ class MessageTransport {
   virtual void advance() {}                      // moves whatever can be moved now; called before every round of test()
   // Blocks until something arrives or for at most `us` microseconds.
   virtual void pause(int us) = 0;
+  // Ends a pause() of rank `to`, now or the next one. Only where pauses can be ended: can_wake().
+  virtual bool can_wake() const { return false; }
+  virtual void wake(int /*to*/) {}
   // Ends every rank of the world with this exit code.
   [[noreturn]] virtual void abort(int code) = 0;
 };

@@ -23,12 +23,14 @@ int64_t NodeMemory::slot_bytes(int size) {
   return std::clamp<int64_t>((2 << 20) / size, 64 << 10, 512 << 10) / 64 * 64;
 }
 
-std::unique_ptr<NodeMemory> NodeMemory::open(const SetupExchange& ranks, int rank, int size) {
+std::unique_ptr<NodeMemory> NodeMemory::open(const SetupExchange& ranks, RankSleep& sleep, std::vector<int> world_ranks,
+                                             int rank) {
+  const int size = static_cast<int>(world_ranks.size());
   const int64_t slot = slot_bytes(size), bytes = static_cast<int64_t>(sizeof(RankState)) * size + 2 * slot * size;
   SharedSegment memory = SharedSegment::open(
       ranks, bytes, [rank](std::byte* base) { new (base + sizeof(RankState) * static_cast<size_t>(rank)) RankState; });
   if (!memory) return nullptr;
-  return std::unique_ptr<NodeMemory>(new NodeMemory(std::move(memory), slot, rank, size));
+  return std::unique_ptr<NodeMemory>(new NodeMemory(std::move(memory), sleep, std::move(world_ranks), slot, rank));
 }
 
 std::byte* NodeMemory::slot(int r) const {
@@ -74,8 +76,13 @@ void NodeMemory::write(MessageWork& w) {
       for (int r = 0; r < size_; ++r) copy_bytes(mine + r * bytes, w.a.data + r * part + from, bytes);
   }
   seat(rank_).call[round_ & 1] = w.call;
-  seat(rank_).written.store(round_, std::memory_order_release);
+  publish(&RankState::written);
   state_ = State::kWritten;
+}
+
+void NodeMemory::publish(std::atomic<uint64_t> RankState::*counter) {
+  (seat(rank_).*counter).store(round_, std::memory_order_release);
+  sleep_.wake_others(world_ranks_);
 }
 
 void NodeMemory::check_calls(const MessageWork& w) {
@@ -101,7 +108,7 @@ bool NodeMemory::step(MessageWork& w) {
       const int64_t begin = elements * rank_ / size_, end = elements * (rank_ + 1) / size_;
       for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = slot(r) + begin * e;
       reduce_in_order(slot(0) + begin * e, parts_.data(), size_, end - begin, w.call.dtype, w.call.reduce);
-      seat(rank_).reduced.store(round_, std::memory_order_release);
+      publish(&RankState::reduced);
       state_ = State::kReduced;
     } else if (w.call.op == CommOp::kReduceScatter) {
       for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = slot(r) + rank_ * bytes;

@@ -6,14 +6,17 @@
 #include <vector>
 
 #include "parallel/comm/messages/message_state.h"
+#include "parallel/comm/messages/rank_sleep.h"
 #include "parallel/comm/messages/shared_segment.h"
 
 namespace gt {
 
 class NodeMemory {
  public:
-  // Collective over ranks of one machine. Returns nullptr on every rank if memory does not suffice.
-  static std::unique_ptr<NodeMemory> open(const SetupExchange&, int rank, int size);
+  // Collective over `ranks` of one machine, of which this one is number `rank`. `sleep` wakes them where they wait for
+  // each other. Returns nullptr on every rank if memory does not suffice.
+  static std::unique_ptr<NodeMemory> open(const SetupExchange&, RankSleep& sleep, std::vector<int> world_ranks,
+                                          int rank);
 
   void enqueue(MessageWork& w) { queue_.push_back(&w); }
   void advance();                    // as far as the oldest work can go; then the next ones
@@ -26,19 +29,28 @@ class NodeMemory {
     std::atomic<uint64_t> written{0}, reduced{0};
     CommCall call[2];  // of the round, by parity
   };
-  NodeMemory(SharedSegment&& memory, int64_t slot, int rank, int size)
-      : memory_(std::move(memory)), base_(memory_.data()), slot_bytes_(slot), rank_(rank), size_(size) {}
+  NodeMemory(SharedSegment&& memory, RankSleep& sleep, std::vector<int> world_ranks, int64_t slot, int rank)
+      : memory_(std::move(memory)),
+        base_(memory_.data()),
+        sleep_(sleep),
+        world_ranks_(std::move(world_ranks)),
+        slot_bytes_(slot),
+        rank_(rank),
+        size_(static_cast<int>(world_ranks_.size())) {}
   static int64_t slot_bytes(int size);
   RankState& seat(int r) const { return reinterpret_cast<RankState*>(base_)[r]; }
   std::byte* slot(int r) const;  // rank r's data of the current round
   bool all(std::atomic<uint64_t> RankState::*counter) const;
   bool step(MessageWork&);  // false: some rank has not arrived yet
   void write(MessageWork&);
-  void check_calls(const MessageWork&);     // throws if ranks disagree
-  int64_t chunk(const MessageWork&) const;  // elements of a part moved in one round
+  void publish(std::atomic<uint64_t> RankState::*counter);  // this round's
+  void check_calls(const MessageWork&);                     // throws if ranks disagree
+  int64_t chunk(const MessageWork&) const;                  // elements of a part moved in one round
 
   SharedSegment memory_;
   std::byte* base_;
+  RankSleep& sleep_;
+  const std::vector<int> world_ranks_;  // of the group
   int64_t slot_bytes_;
   int rank_, size_;
   uint64_t round_ = 0;  // two sets of slots alternate by parity of the round

@@ -23,9 +23,9 @@
 namespace gt {
 namespace {
 
-enum Control : int32_t { kNote, kLeaves, kAborts };  // tags of channel 0
-constexpr int64_t kMostBytes = int64_t{1} << 40;     // of a message
-constexpr size_t kStep = 1 << 20;                    // growth of a buffer whose receive is not posted yet
+enum Control : int32_t { kNote, kLeaves, kAborts, kWakes };  // tags of channel 0
+constexpr int64_t kMostBytes = int64_t{1} << 40;             // of a message
+constexpr size_t kStep = 1 << 20;                            // growth of a buffer whose receive is not posted yet
 constexpr double kLeaveSeconds = 600, kAbortSeconds = 0.5;
 
 }  // namespace
@@ -164,6 +164,8 @@ void SocketTransport::pause(int us) {
   ppoll(&any, 1, &limit, nullptr);
 }
 
+void SocketTransport::wake(int to) { post_control(to, kWakes, nullptr, 0); }
+
 void SocketTransport::advance() {
   move();
   if (!lost_) return;
@@ -289,7 +291,7 @@ bool SocketTransport::begin_frame(Peer& p) {
   const Header& h = in.header;
   if (h.bytes < 0 || h.bytes > kMostBytes) return false;
   if (h.channel == 0)
-    return (h.tag == kNote && h.bytes == sizeof(Note)) || (h.tag == kLeaves && h.bytes == 0) ||
+    return (h.tag == kNote && h.bytes == sizeof(Note)) || ((h.tag == kLeaves || h.tag == kWakes) && h.bytes == 0) ||
            (h.tag == kAborts && h.bytes == sizeof(int32_t));
   const auto match = std::find_if(p.posted.begin(), p.posted.end(), [&](const Posted& r) {
     return r.header.channel == h.channel && r.header.tag == h.tag;
@@ -326,7 +328,7 @@ void SocketTransport::end_frame(Peer& p, int rank) {
     Note note;
     std::memcpy(static_cast<void*>(&note), p.pending.data(), sizeof note);
     notes_.emplace_back(rank, note);
-  } else {
+  } else if (h.tag == kAborts) {
     int32_t code = 0;
     std::memcpy(&code, p.pending.data(), sizeof code);
     std::_Exit(code > 0 && code < 256 ? code : static_cast<int>(Exit::kInternal));  // that rank has reported why

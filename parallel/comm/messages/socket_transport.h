@@ -63,6 +63,8 @@ class SocketTransport final : public MessageTransport {
   bool next_note(int& from, Note&) override;
   void advance() override;
   void pause(int us) override;
+  bool can_wake() const override { return true; }
+  void wake(int to) override;
   [[noreturn]] void abort(int code) override;
 
  private:

@@ -70,7 +70,8 @@ struct alignas(64) RankSlot {
   std::atomic<int64_t> wait_start{0};             // 0: not waiting
   std::atomic<uint64_t> wait_key{0}, wait_seq{0}, wait_is_message{0};
   AtomicCall wait_call;
-  std::atomic<uint64_t> ops{0};  // calls written to the ring so far
+  std::atomic<uint64_t> ops{0};     // calls written to the ring so far
+  std::atomic<uint32_t> asleep{0};  // sleeps until another rank of the machine wakes it (RankSleep)
   AtomicText<96> coordinates;
 };
 static_assert(sizeof(RankSlot) == 256);

@@ -276,18 +276,18 @@ struct PlanArgs {
     v("top", top, "1..1000 layouts", "--search: number of layouts to list");
     v("keep", keep, "", "--search: keys to fix, as in parallel.tp=8");
     v("profile", profile, "",
-      "machine constants fitted by --fit: FILE, or FILE:NAME; empty: typical of the device type");
+      "machine constants and block times fitted by --fit: FILE, or FILE:NAME; empty: typical of the device type");
     v("require_match", require_match, "", "exit with code 2 if the plan does not fit");
     v("calibrate", calibrate, "",
       "--device_type cpu: measure the ops and the communication of the config's step, or of --search's layouts, on "
-      "this "
-      "machine first, for at most about a minute; kept in the user's cache folder for later plans and runs");
+      "this machine first, for at most about a minute; kept in the user's cache folder for later plans and runs");
     v("why", why, "", "name the limiting term and the smallest changes that fit or that are faster");
     v("tokens", tokens, "0..1e18 tokens", "tokens to train on, for time, energy and cost; 0: those of train.steps");
     v("price", price, "0..1e6", "price per device hour, to estimate the cost of the run");
     v("watts", watts, "0..1e5 W", "power per device with its share of the machine, to estimate the energy of the run");
     v("json", json, "", "print the plan as JSON");
-    v("fit", fit, "", "fit machine constants to a table of measured steps (CSV) and write them to --output");
+    v("fit", fit, "",
+      "fit machine constants and block times to a table of measured steps (CSV) and write them to --output");
     v("rows", rows, "", "predict every row of a table of measured steps (CSV), with --profile if given");
     v("output", output, "", "output file of --fit (JSON) or --rows (CSV); empty: standard output (--rows only)");
   }

@@ -41,7 +41,7 @@ std::string transport_between(std::string_view backend, int machines) {
   return machines > 1 ? cat(backend, " between ", machines, " machines") : std::string(backend);
 }
 
-void MeasuredTimes::set(const OpCall& c, double seconds) {
+void MeasuredTimes::set(const OpCall& c, OpSeconds seconds) {
   ops_[kind_of(c)][shape_of(c)] = {c.cost.flops, c.cost.bytes, seconds};
 }
 
@@ -57,17 +57,20 @@ bool MeasuredTimes::measured(const OpCall& c) const {
 }
 
 double MeasuredTimes::seconds(const OpCall& c) const {
+  const auto of_step = [&](const OpTime& t) {
+    return static_cast<double>(c.calls) * t.seconds.call + static_cast<double>(c.packs) * t.seconds.pack;
+  };
   const auto kind = ops_.find(kind_of(c));
   if (kind == ops_.end()) return std::numeric_limits<double>::quiet_NaN();
   const auto same = kind->second.find(shape_of(c));
-  if (same != kind->second.end()) return same->second.seconds;
+  if (same != kind->second.end()) return of_step(same->second);
   const OpTime* nearest = nullptr;
   const auto far = [&](const OpTime& t) { return distance(c.cost.flops, t.flops) + distance(c.cost.bytes, t.bytes); };
   for (const auto& [unused, t] : kind->second)
     if (nearest == nullptr || far(t) < far(*nearest)) nearest = &t;
   const bool by_flops = c.cost.flops > 0 && nearest->flops > 0;
   const double scale = by_flops ? c.cost.flops / nearest->flops : c.cost.bytes / std::max(nearest->bytes, 1.);
-  return nearest->seconds * scale;
+  return of_step(*nearest) * scale;
 }
 
 void MeasuredTimes::set(std::string_view transport, CommOp op, int64_t ranks, int64_t bytes, double seconds) {
@@ -95,14 +98,22 @@ double MeasuredTimes::seconds(std::string_view transport, CommOp op, int64_t ran
 
 void MeasuredTimes::add_run(const RunRatios& r) {
   runs_.push_back(r);
-  if (runs_.size() > kMostRuns) runs_.erase(runs_.begin());
+  const auto oldest = [&](const RunRatios& x) { return x.what == r.what; };
+  if (runs(r.what) > kMostRuns) runs_.erase(std::find_if(runs_.begin(), runs_.end(), oldest));
+  if (runs_.size() > kMostKept) runs_.erase(runs_.begin());
 }
 
-RunRatios MeasuredTimes::corrections() const {
-  RunRatios out;
-  for (size_t k = 0; k < RunRatios::kClasses && !runs_.empty(); ++k) {
+size_t MeasuredTimes::runs(const std::string& what) const {
+  const auto of = [&](const RunRatios& r) { return r.what == what; };
+  return static_cast<size_t>(std::count_if(runs_.begin(), runs_.end(), of));
+}
+
+RunRatios MeasuredTimes::corrections(const std::string& what) const {
+  RunRatios out{what};
+  for (size_t k = 0; k < RunRatios::kClasses && runs(what) > 0; ++k) {
     std::vector<double> ratios;
-    for (const RunRatios& r : runs_) ratios.push_back(r.of[k]);
+    for (const RunRatios& r : runs_)
+      if (r.what == what) ratios.push_back(r.of[k]);
     const auto middle = ratios.begin() + static_cast<ptrdiff_t>(ratios.size() / 2);
     std::nth_element(ratios.begin(), middle, ratios.end());
     out.of[k] = std::clamp(*middle, 1 / kMostCorrection, kMostCorrection);
@@ -123,7 +134,12 @@ void MeasuredTimes::save() const {
   Json ops = Json::array(), comm = Json::array();
   for (const auto& [kind, shapes] : ops_)
     for (const auto& [shape, t] : shapes)
-      ops.push_back({{"op", kind}, {"shape", shape}, {"flops", t.flops}, {"bytes", t.bytes}, {"seconds", t.seconds}});
+      ops.push_back({{"op", kind},
+                     {"shape", shape},
+                     {"flops", t.flops},
+                     {"bytes", t.bytes},
+                     {"seconds", t.seconds.call},
+                     {"pack_seconds", t.seconds.pack}});
   for (const auto& [key, sizes] : comm_)
     for (const auto& [bytes, seconds] : sizes)
       comm.push_back({{"transport", key.first},
@@ -132,7 +148,7 @@ void MeasuredTimes::save() const {
                       {"bytes", bytes},
                       {"seconds", seconds}});
   Json runs = Json::array();
-  for (const RunRatios& r : runs_) runs.push_back(r.of);
+  for (const RunRatios& r : runs_) runs.push_back({{"what", r.what}, {"ratios", r.of}});
   const Json j{{"version", program_version()},
                {"device", on_.device},
                {"dtype", name_of(on_.dtype)},
@@ -163,8 +179,10 @@ std::optional<MeasuredTimes> MeasuredTimes::load(const MeasuredOn& on) try {
       field<int64_t>(j, "together") != on.together)
     return {};
   for (const auto& o : member(j, "ops")) {
-    const OpTime time{field<double>(o, "flops"), field<double>(o, "bytes"), field<double>(o, "seconds")};
-    if (!sound(time.seconds)) return {};
+    const OpTime time{field<double>(o, "flops"),
+                      field<double>(o, "bytes"),
+                      {field<double>(o, "seconds"), field<double>(o, "pack_seconds")}};
+    if (!sound(time.seconds.call) || !(time.seconds.pack >= 0)) return {};
     t.ops_[field<std::string>(o, "op")][field<std::string>(o, "shape")] = time;
   }
   for (const auto& c : member(j, "comm")) {
@@ -174,8 +192,8 @@ std::optional<MeasuredTimes> MeasuredTimes::load(const MeasuredOn& on) try {
     t.set(field<std::string>(c, "transport"), static_cast<CommOp>(call), field<int64_t>(c, "ranks"), bytes, seconds);
   }
   for (const auto& r : member(j, "runs")) {
-    RunRatios run;
-    r.get_to(run.of);
+    RunRatios run{field<std::string>(r, "what")};
+    member(r, "ratios").get_to(run.of);
     if (!std::all_of(run.of.begin(), run.of.end(), sound)) return {};
     t.add_run(run);
   }

@@ -27,7 +27,13 @@ struct MeasuredOn {
 // Measured over predicted time of the classes of a run's steps (step_prediction.h).
 struct RunRatios {
   static constexpr size_t kClasses = 5;
+  std::string what;  // model and ranks: correction_key()
   std::array<double, kClasses> of{1, 1, 1, 1, 1};
+};
+
+struct OpSeconds {
+  double call = 0;
+  double pack = 0;  // more for the first call with a weight in a step (OpCall::packs)
 };
 
 // Name of a group's backend in MeasuredTimes: that of its messages between machines differs from that inside one.
@@ -35,7 +41,7 @@ std::string transport_between(std::string_view backend, int machines);
 
 class MeasuredTimes {
  public:
-  static constexpr size_t kMostRuns = 20;
+  static constexpr size_t kMostRuns = 20, kMostKept = 400;  // of one model, of all
   static constexpr double kMostCorrection = 1.5;
 
   explicit MeasuredTimes(MeasuredOn on) : on_(std::move(on)) {}
@@ -43,10 +49,10 @@ class MeasuredTimes {
   bool empty() const { return ops_.empty(); }
   size_t ops() const;  // shapes measured
 
-  void set(const OpCall&, double seconds);
+  void set(const OpCall&, OpSeconds);
   bool measured(const OpCall&) const;
-  // Seconds of one call: measured or, of another shape, those of the measured shape of the same op with the nearest
-  // cost, scaled by the cost. NaN if no call of the op was measured.
+  // Seconds of all calls of a step: measured or, of another shape, those of the measured shape of the same op with the
+  // nearest cost, scaled by the cost. NaN if no call of the op was measured.
   double seconds(const OpCall&) const;
 
   // `transport`: transport_between().
@@ -55,10 +61,13 @@ class MeasuredTimes {
   // sizes; 0 for one rank, NaN if the call was not measured.
   double seconds(std::string_view transport, CommOp, int64_t ranks, double bytes) const;
 
-  // Keeps the newest kMostRuns runs; corrections are their medians by class, within a factor of kMostCorrection.
+  // Keeps the newest runs, kMostRuns of each model and number of ranks. Corrections are the medians of such runs by
+  // class, within a factor of kMostCorrection; others are off by other factors, so theirs are not used.
   void add_run(const RunRatios&);
-  RunRatios corrections() const;
-  size_t runs() const { return runs_.size(); }
+  RunRatios corrections(const std::string& what) const;
+  size_t runs(const std::string& what) const;
+  // After a calibration: the runs corrected the times before it.
+  void forget_runs() { runs_.clear(); }
 
   std::string file() const;  // in the cache folder; "": there is no such folder
   void save() const;         // throws kIo
@@ -67,7 +76,8 @@ class MeasuredTimes {
 
  private:
   struct OpTime {
-    double flops = 0, bytes = 0, seconds = 0;
+    double flops = 0, bytes = 0;
+    OpSeconds seconds;
   };
   using CommKey = std::pair<std::string, std::pair<int, int64_t>>;  // transport, op, ranks
   MeasuredOn on_;

@@ -33,7 +33,7 @@ class Predictor {
   StageSeconds stage(int k, StepPrediction& p) const {
     StageSeconds s;
     for (const OpCall& c : step_ops(o_, shape_, k * shape_.dp * shape_.tp)) {
-      const double all = static_cast<double>(c.calls) * times_.seconds(c);
+      const double all = times_.seconds(c);
       p.calls += c.calls;
       if (!times_.measured(c)) p.estimated += c.calls;
       (c.update                             ? s.update
@@ -49,13 +49,18 @@ class Predictor {
     return s;
   }
 
-  // Seconds of the pipeline when every rank has cores of its own.
-  double makespan(const std::vector<StageSeconds>& stages) const {
+  // Seconds of the pipeline, without its collectives where ranks share cores.
+  double makespan(const std::vector<StageSeconds>& stages, const CoreShare& share) const {
+    const bool shared = share.ranks_per_slot() > 1;
+    // The ranks of a TP group compute at once, or take turns if they outnumber the cores.
+    const int cores = std::max(1, share.together() / shape_.tp);
+    const double turns = shared ? std::max(1., static_cast<double>(shape_.tp) / share.together()) : 1;
     Cost cost = stage_cost(o_, shape_.pp);
     for (size_t k = 0; k < stages.size(); ++k) {
       double units = 0;
       for (size_t c = k; c < cost.stage_f.size(); c += stages.size()) units += cost.stage_f[c] + cost.stage_b[c];
-      const double scale = (stages[k].compute() + stages[k].tensor_parallel) / (units * o_.microbatches);
+      const double collectives = shared ? 0 : stages[k].tensor_parallel;
+      const double scale = turns * (stages[k].compute() + collectives) / (units * o_.microbatches);
       for (size_t c = k; c < cost.stage_f.size(); c += stages.size())
         cost.stage_f[c] *= scale, cost.stage_b[c] *= scale;
     }
@@ -67,7 +72,9 @@ class Predictor {
     if (const CommCounters::Op& tied = stages_[0].sent.embedding.of(CommOp::kAllReduce);
         overlaps_tied_ && tied.calls > 0)
       cost.tied = static_cast<double>(tied.calls) * on_line(tied);
-    return simulate(train_schedule(o_, shape_.pp), cost).makespan;
+    const PipelineSchedule schedule = train_schedule(o_, shape_.pp);
+    if (!shared) return simulate(schedule, cost).makespan;
+    return makespan_on_cores(schedule, cost, std::max(1, share.ranks / (shape_.tp * shape_.pp)), cores);
   }
 
  private:
@@ -116,6 +123,11 @@ CoreShare core_share(int ranks, int threads) {
   return {ranks, threads, std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
 }
 
+std::string correction_key(const TransformerConfig& m, int ranks) {
+  return fmt::format("{} x {}, heads {} of {}, ffn {}{}, vocab {}, seq {}; {} ranks", m.layers, m.hidden, m.heads,
+                     m.kv_heads, m.ffn, m.gated ? " gated" : "", m.vocab, m.seq, ranks);
+}
+
 StepPrediction predict_step(const EngineOptions& o, const MeshShape& shape, const StagePlans& stages,
                             const MeasuredTimes& times, std::string_view backend, const CoreShare& share,
                             int machines) {
@@ -132,11 +144,12 @@ StepPrediction predict_step(const EngineOptions& o, const MeshShape& shape, cons
   }
   // Ranks that share cores run while others wait for their neighbours.
   if (shape.pp > 1) {
-    const double makespan = predictor.makespan(all);
+    const double makespan = predictor.makespan(all, share);
     if (machines > 1) p.messages = std::clamp(makespan - p.compute() - p.tensor_parallel, 0., p.messages);  // overlap
-    p.bubble = std::max(0., makespan - p.pipeline());
+    p.bubble = std::max(0., makespan - (waits > 1 ? p.compute() : p.pipeline()));
   }
-  p.corrected = times.corrections();
+  p.corrected = times.corrections(correction_key(o.model, share.ranks));
+  p.shared_cores = share.ranks_per_slot() > 1;
   const auto& by = p.corrected.of;
   for (double* x : {&p.gemms, &p.attention, &p.passes}) *x *= by[0];
   p.tensor_parallel *= by[1], p.messages *= by[2], p.bubble *= by[2], p.data_parallel *= by[3], p.update *= by[4];
@@ -193,9 +206,13 @@ std::vector<ClassTime> class_times(const StepPrediction& p, const std::vector<Ti
 RunRatios run_ratios(const StepPrediction& p, const std::vector<Timers>& means, double seconds) {
   constexpr double kSmall = 0.02;
   const std::vector<ClassTime> classes = class_times(p, means, seconds);
-  RunRatios out;
+  RunRatios out{p.corrected.what};
+  double uncorrected = 0;
+  for (size_t k = 0; k < RunRatios::kClasses; ++k) uncorrected += classes[k].predicted / p.corrected.of[k];
   for (size_t k = 0; k < RunRatios::kClasses; ++k)
-    if (classes[k].predicted > kSmall * seconds && classes[k].measured > kSmall * seconds)
+    if (p.shared_cores)
+      out.of[k] = seconds / uncorrected;
+    else if (classes[k].predicted > kSmall * seconds && classes[k].measured > kSmall * seconds)
       out.of[k] = classes[k].measured / classes[k].predicted * p.corrected.of[k];
   return out;
 }

@@ -28,11 +28,15 @@ struct StepPrediction {
   double update = 0;                            // gradient norm and optimizer
   double tensor_parallel = 0, messages = 0, bubble = 0, data_parallel = 0;
   RunRatios corrected;               // factors by which earlier runs changed the times
+  bool shared_cores = false;         // ranks outnumber cores
   int64_t calls = 0, estimated = 0;  // op calls of a step; those whose shape was not measured
   double compute() const { return gemms + attention + passes; }
   double pipeline() const { return compute() + tensor_parallel + messages + bubble; }
   double seconds() const { return pipeline() + data_parallel + update; }
 };
+
+// Names the runs that correct predictions of a model on this many ranks of a machine.
+std::string correction_key(const TransformerConfig&, int ranks);
 
 // NaN if an op or a collective of the step was not measured. Multiplied by what earlier runs were off
 // (MeasuredTimes::corrections). `backend`: of the process groups. Between machines the sum of tied gradients overlaps
@@ -58,7 +62,8 @@ struct ClassTime {
 std::vector<ClassTime> class_times(const StepPrediction&, const std::vector<Timers>& means, double seconds);
 
 // Returns the corrections that a run adds to the machine's measured times: measured over uncorrected predicted time. 1
-// for classes below 2 % of the step.
+// for classes below 2 % of the step. Of ranks that share cores the whole step's for every class: each class then
+// includes waiting for a core, by amounts that differ between layouts.
 RunRatios run_ratios(const StepPrediction&, const std::vector<Timers>& means, double seconds);
 
 constexpr double kMuchOff = 0.15;  // relative difference above which the class of time is named

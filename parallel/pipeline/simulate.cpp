@@ -73,15 +73,43 @@ class AsyncSimulation {
     report_.timeline.resize(s.program.size());
   }
 
+  static constexpr double kNever = -1;
+
+  // Passes on the messages of rank r up to its next compute action. Returns when that may begin, kNever if it waits or
+  // there is none.
+  double ready(size_t r) {
+    for (; pc_[r] < s_.program[r].size(); ++pc_[r]) {
+      const Action& a = s_.program[r][pc_[r]];
+      if (computes(a)) return begin_of(r, a);
+      pass_on(r, a);
+    }
+    return kNever;
+  }
+
+  // Executes the next compute action of rank r from `begin` on, and passes on what it sends. Returns when it ends.
+  double compute(size_t r, double begin) {
+    const Action& a = s_.program[r][pc_[r]++];
+    const bool down = a.act == Act::kForward;
+    clock_[r] = begin + duration(a);
+    report_.timeline[r].push_back({a, begin, clock_[r]});
+    hand_over(r, a, down);
+    if (down) report_.peak_in_flight[r] = std::max(report_.peak_in_flight[r], ++live_[r]);
+    if (a.act == Act::kBackward || a.act == Act::kBackwardWeight || (down && forward_only_)) --live_[r];
+    ready(r);
+    return clock_[r];
+  }
+
+  // Every rank has a processor.
   Report play() {
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t r = 0; r < pc_.size(); ++r)
-        while (pc_[r] < s_.program[r].size() && step(r, s_.program[r][pc_[r]])) {
-          ++pc_[r];
-          moved = true;
-        }
+        for (double begin = 0; (begin = ready(r)) != kNever; moved = true) compute(r, begin);
     }
+    return finish();
+  }
+
+  Report finish() {
     if (!finished(s_, pc_)) deadlock(s_, pc_, "buffered");
     double busy = 0;
     for (size_t r = 0; r < pc_.size(); ++r) {
@@ -94,8 +122,6 @@ class AsyncSimulation {
   }
 
  private:
-  static constexpr double kNever = -1;
-
   // Time at which the input of `stage` from the previous stage (down) or the next one arrives on its rank.
   double& arrival(bool down, int stage, int k) {
     return arrives_[down ? 0 : 1][static_cast<size_t>(stage) * m_ + static_cast<size_t>(k)];
@@ -109,30 +135,24 @@ class AsyncSimulation {
     return a.act == Act::kBackwardInput ? cost_.i : cost_.w;
   }
 
-  bool step(size_t r, const Action& a) {  // false: blocked
+  static bool computes(const Action& a) {
+    return !is_send(a.act) && !is_recv(a.act) && a.act != Act::kReduceGrads && a.act != Act::kReduceTied;
+  }
+
+  void pass_on(size_t r, const Action& a) {  // receives are posted; compute waits for them
     if (is_send(a.act)) {
       const bool down = goes_down(a.act);
       const int to = a.stage + (down ? 1 : -1);
       arrival(down, to, a.microbatch) = sent(r, static_cast<size_t>(s_.rank_of(to)), cost_.wire);
-      return true;
     }
     if (a.act == Act::kReduceTied && r > 0) tied_ = sent(r, 0, cost_.tied);
-    if (is_recv(a.act) || a.act == Act::kReduceGrads || a.act == Act::kReduceTied)
-      return true;  // posted; compute waits
-    double begin = clock_[r];
+  }
+
+  double begin_of(size_t r, const Action& a) {
     const bool down = a.act == Act::kForward;
-    const bool edge = a.act == Act::kBackwardWeight || (down ? a.stage == 0 : a.stage == s_.stages - 1);
-    if (!edge) {
-      const double t = arrival(down, a.stage, a.microbatch);
-      if (t == kNever) return false;
-      begin = std::max(begin, t);
-    }
-    clock_[r] = begin + duration(a);
-    report_.timeline[r].push_back({a, begin, clock_[r]});
-    hand_over(r, a, down);
-    if (down) report_.peak_in_flight[r] = std::max(report_.peak_in_flight[r], ++live_[r]);
-    if (a.act == Act::kBackward || a.act == Act::kBackwardWeight || (down && forward_only_)) --live_[r];
-    return true;
+    if (a.act == Act::kBackwardWeight || (down ? a.stage == 0 : a.stage == s_.stages - 1)) return clock_[r];
+    const double t = arrival(down, a.stage, a.microbatch);
+    return t == kNever ? kNever : std::max(clock_[r], t);
   }
 
   // Sends a message that occupies the line for `wire`. Returns when it arrives.
@@ -174,6 +194,26 @@ Report simulate(const PipelineSchedule& s, const Cost& cost) {
   check_schedule(s);
   play_rendezvous(s);
   return AsyncSimulation(s, cost).play();
+}
+
+double makespan_on_cores(const PipelineSchedule& s, const Cost& cost, int pipelines, int cores) {
+  std::vector<AsyncSimulation> all(static_cast<size_t>(pipelines), AsyncSimulation(s, cost));
+  std::vector<double> free(static_cast<size_t>(cores), 0);
+  while (true) {
+    AsyncSimulation* next = nullptr;
+    size_t rank = 0;
+    double since = 0;
+    for (AsyncSimulation& one : all)
+      for (size_t r = 0; r < s.program.size(); ++r)
+        if (const double t = one.ready(r); t != AsyncSimulation::kNever && (next == nullptr || t < since))
+          next = &one, rank = r, since = t;
+    if (next == nullptr) break;
+    double& core = *std::min_element(free.begin(), free.end());
+    core = next->compute(rank, std::max(since, core));
+  }
+  double longest = 0;
+  for (AsyncSimulation& one : all) longest = std::max(longest, one.finish().makespan);
+  return longest;
 }
 
 }  // namespace gt

@@ -33,6 +33,10 @@ struct Report {
 // leaked activations.
 Report simulate(const PipelineSchedule&, const Cost& = {});
 
+// Makespan of `pipelines` equal pipelines whose ranks share `cores` processors: whoever has waited longest for one gets
+// the first that is free. Requires: the schedule is one that simulate() accepts.
+double makespan_on_cores(const PipelineSchedule&, const Cost&, int pipelines, int cores);
+
 // ASCII timeline: one row per rank. Digit = forward of microbatch k mod 10, letter = backward, capital = weight
 // gradient only. '~' = waiting for a message (measured steps), '.' = idle.
 std::string gantt(const Report&, int width = 100);

@@ -219,3 +219,22 @@ TEST_CASE("contradicting shapes of a schedule are refused") {
   s.microbatches = 2;
   CHECK_THAT(why(s), Contains("before the last weight gradient") || Contains("no 0F1"));
 }
+
+TEST_CASE("ranks that share cores lose the time in which fewer of them can compute") {
+  const auto on = [](const char* name, int p, int m, int pipelines, int cores) {
+    return makespan_on_cores(make_schedule(name, p, 1, m), {}, pipelines, cores);
+  };
+  for (const char* name : {"gpipe", "1f1b"})
+    for (int p = 1; p <= 6; ++p)
+      for (int m = 1; m <= 8; ++m) {
+        CAPTURE(name, p, m);
+        const double alone = simulate(make_schedule(name, p, 1, m)).makespan, work = 3.0 * p * m;
+        CHECK(on(name, p, m, 1, p) == alone);  // a core each
+        CHECK(on(name, p, m, 1, 1) == work);   // some rank can always compute
+        CHECK(on(name, p, m, 3, 1) == 3 * work);
+        const double two = on(name, p, m, 1, 2);
+        CHECK((two >= std::max(alone, work / 2) && two <= work));
+      }
+  CHECK(on("gpipe", 4, 1, 1, 2) == 12);  // one microbatch: one rank at a time
+  CHECK(on("gpipe", 4, 1, 2, 2) == 12);  // two pipelines: a core each
+}

@@ -125,6 +125,14 @@ SegmentTable OpReplay::table_for(const SegmentTable& like, std::vector<Segment> 
   return tables_.tables().front();
 }
 
+void OpReplay::change_weight() {
+  std::visit(
+      [](auto& args) {
+        if constexpr (requires { args.b_version; }) args.b_version = fresh_version();
+      },
+      args_);
+}
+
 void OpReplay::operator()() const {
   std::visit(
       [&](const auto& args) {

@@ -18,6 +18,7 @@ class OpReplay {
   OpReplay& operator=(const OpReplay&) = delete;
   // Enqueues the op with the backend's own kernel.
   void operator()() const;
+  void change_weight();  // packed copies of it are no longer valid, as after an update
 
  private:
   SegmentTable table_for(const SegmentTable& like, std::vector<Segment>);

@@ -34,11 +34,15 @@ double thread_seconds() {
 }
 
 // `alone`: the calling thread executes the ops itself. Its CPU time counts then, without the time in which other
-// programs hold the core: long calls are interrupted more often than short ones.
-double time_copies(const std::vector<std::unique_ptr<OpReplay>>& copies, const DeviceBench& bench, bool alone) {
+// programs hold the core: long calls are interrupted more often than short ones. `changed`: each call follows an update
+// of its weight.
+double time_copies(const std::vector<std::unique_ptr<OpReplay>>& copies, const DeviceBench& bench, bool alone,
+                   bool changed) {
   std::vector<double> seconds;
   double spent = 0;
   while (seconds.size() < kLeastSamples || (spent < kEnoughSeconds && seconds.size() < kMostSamples)) {
+    for (const auto& one : copies)
+      if (changed) one->change_weight();
     const double begin = thread_seconds();
     double all = bench.timed([&] {
       for (const auto& one : copies) (*one)();
@@ -57,8 +61,8 @@ OpTimer::OpTimer(const Backend& backend, int device, int threads, int together)
   for (int k = 0; k < together; ++k) benches_.push_back(std::make_unique<DeviceBench>(backend, device, threads));
 }
 
-double OpTimer::seconds(const OpCall& call, int64_t vocab) const {
-  std::vector<double> of(benches_.size());
+OpSeconds OpTimer::seconds(const OpCall& call, int64_t vocab) const {
+  std::vector<OpSeconds> of(benches_.size());
   std::vector<std::exception_ptr> errors(benches_.size());
   std::barrier ready(static_cast<ptrdiff_t>(benches_.size()));
   const auto work = [&](size_t k) {
@@ -70,7 +74,8 @@ double OpTimer::seconds(const OpCall& call, int64_t vocab) const {
     ready.arrive_and_wait();
     if (errors[k]) return;
     try {
-      of[k] = time_copies(copies, *benches_[k], alone_);
+      of[k].call = time_copies(copies, *benches_[k], alone_, false);
+      if (call.packs > 0) of[k].pack = std::max(0., time_copies(copies, *benches_[k], alone_, true) - of[k].call);
     } catch (...) { errors[k] = std::current_exception(); }
   };
   {
@@ -78,12 +83,13 @@ double OpTimer::seconds(const OpCall& call, int64_t vocab) const {
     for (size_t k = 1; k < benches_.size(); ++k) others.emplace_back(work, k);
     work(0);
   }
-  double sum = 0;
+  OpSeconds mean;
   for (size_t k = 0; k < of.size(); ++k) {
     if (errors[k]) std::rethrow_exception(errors[k]);
-    sum += of[k] / static_cast<double>(of.size());
+    mean.call += of[k].call / static_cast<double>(of.size());
+    mean.pack += of[k].pack / static_cast<double>(of.size());
   }
-  return sum;
+  return mean;
 }
 
 }  // namespace gt

@@ -5,6 +5,7 @@
 
 #include "launch/commands/bench/device_bench.h"
 #include "launch/engine/measure/step_ops.h"
+#include "launch/observe/measured_times.h"
 
 namespace gt {
 
@@ -12,9 +13,9 @@ class OpTimer {
  public:
   // `together` threads replay each call concurrently, with `threads` of the backend each.
   OpTimer(const Backend&, int device, int threads, int together);
-  // Returns seconds of a call, a mean over the threads. Of each thread's measurements the first decile counts: other
-  // programs on the machine only lengthen them. On a CPU with one thread: CPU seconds.
-  double seconds(const OpCall&, int64_t vocab) const;
+  // Means over the threads. Of each thread's measurements the first decile counts: other programs on the machine only
+  // lengthen them. On a CPU with one thread: CPU seconds.
+  OpSeconds seconds(const OpCall&, int64_t vocab) const;
 
  private:
   std::vector<std::unique_ptr<DeviceBench>> benches_;  // [together]

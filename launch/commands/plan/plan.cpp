@@ -298,7 +298,8 @@ Exit plan_machine(const Command& command) {
   GT_REQUIRE(!plans.empty(), Exit::kUsage, "--device_type cpu: ops or communication of ",
              a.search ? "every layout are" : "this layout are", " not measured; add --calibrate");
   std::string origin = fmt::format("by {} measured op times of {}", times.ops(), times.file());
-  if (times.runs() > 0) origin += fmt::format(", corrected by {} run{}", times.runs(), times.runs() == 1 ? "" : "s");
+  if (const size_t runs = times.runs(correction_key(config.model, machine_share(config).ranks)); runs > 0)
+    origin += fmt::format(", corrected by {} run{} of this model", runs, runs == 1 ? "" : "s");
   if (!a.search) return print_plan(a, plans.front(), kHere, config.world(), origin, plan);
   std::erase_if(plans, [](const RunPlan& p) { return !p.fits(); });
   std::stable_sort(plans.begin(), plans.end(),

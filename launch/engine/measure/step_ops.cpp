@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "kernels/core/fields.h"
 #include "kernels/core/open_stream.h"
@@ -81,8 +83,10 @@ class Recorder {
     };
     auto it = std::find_if(calls_.begin(), calls_.end(), same);
     if (it == calls_.end())
-      it = calls_.insert(calls_.end(), {op, std::move(what), update_, plain, std::move(segments), op_cost(args), 0});
+      it = calls_.insert(calls_.end(), {op, std::move(what), update_, plain, std::move(segments), op_cost(args)});
     ++it->calls;
+    if constexpr (requires { args.b_version; })
+      if (args.b_version > 0) it->packs += packed_.emplace(args.b.data, direction_of(args)).second;
   }
   void update_begins() { update_ = true; }
   std::vector<OpCall> take() { return std::move(calls_); }
@@ -112,6 +116,7 @@ class Recorder {
 
   std::vector<Parameter*> parameters_;
   std::vector<OpCall> calls_;
+  std::set<std::pair<const std::byte*, Direction>> packed_;
   bool update_ = false;
 };
 
@@ -188,7 +193,7 @@ std::vector<OpCall> by_class(std::vector<OpCall> calls) {
     if (fresh)
       out.push_back(std::move(c));
     else
-      out[it->second].calls += c.calls;
+      out[it->second].calls += c.calls, out[it->second].packs += c.packs;
   }
   std::stable_sort(out.begin(), out.end(), [](const OpCall& a, const OpCall& b) { return a.cost.kind < b.cost.kind; });
   return out;

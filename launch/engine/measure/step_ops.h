@@ -27,6 +27,7 @@ struct OpCall {
   std::vector<Segment> segments;
   OpCost cost;        // of one call
   int64_t calls = 0;  // in the step
+  int64_t packs = 0;  // of these, the first with a weight in the step: backends may pack it then
 };
 
 // Returns the calls in the order of their first occurrence, as from the second step on, when delayed FP8 scales are

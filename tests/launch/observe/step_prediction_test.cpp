@@ -40,7 +40,7 @@ MeasuredTimes synthetic(const Config& c) {
   const EngineOptions o = engine_options(c, 1);
   const MeshShape shape = mesh_shape(c);
   for (int k = 0; k < shape.pp; ++k)
-    for (const OpCall& call : step_ops(o, shape, k * shape.dp * shape.tp)) t.set(call, 1e-9 * call.cost.bytes);
+    for (const OpCall& call : step_ops(o, shape, k * shape.dp * shape.tp)) t.set(call, {1e-9 * call.cost.bytes});
   for (const CommOp op : {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter, CommOp::kSend})
     for (const int64_t ranks : {2, 4, 8})
       for (const int64_t bytes : {4096, 1 << 24}) t.set("thread", op, ranks, bytes, 1e-3);
@@ -63,14 +63,18 @@ TEST_CASE("measured times are kept by conditions and estimate shapes that were n
   const auto gemm = std::find_if(calls.begin(), calls.end(), [](const OpCall& k) { return k.cost.flops > 0; });
   REQUIRE(gemm != calls.end());
   CHECK(std::isnan(t.seconds(*gemm)));
-  t.set(*gemm, 0.25);
+  t.set(*gemm, {0.25, 0.125});
   t.set("mpi", CommOp::kAllReduce, 4, 1000, 1e-3), t.set("mpi", CommOp::kAllReduce, 4, 3000, 2e-3);
-  t.add_run({{2, 1, 1, 1, 1}});
+  t.add_run({"this", {2, 1, 1, 1, 1}});
+  t.add_run({"that", {0.9, 1, 1, 1, 1}});
   t.save();
   const auto back = MeasuredTimes::load(t.on());
   REQUIRE(back);
-  CHECK(back->seconds(*gemm) == 0.25);
+  CHECK(gemm->calls > 1);
+  CHECK((gemm->packs > 0 && gemm->packs <= gemm->calls));
+  CHECK(back->seconds(*gemm) == 0.25 * static_cast<double>(gemm->calls) + 0.125 * static_cast<double>(gemm->packs));
   OpCall larger = *gemm;
+  larger.calls = 1, larger.packs = 0;
   larger.cost.flops *= 3, larger.cost.bytes *= 2;
   CHECK_FALSE(back->measured(larger));
   CHECK(back->seconds(larger) == Approx(0.75));  // by FLOPs
@@ -79,7 +83,15 @@ TEST_CASE("measured times are kept by conditions and estimate shapes that were n
   CHECK(back->seconds("mpi", CommOp::kAllReduce, 4, 6000) == Approx(4e-3));  // bandwidth
   CHECK(back->seconds("mpi", CommOp::kAllReduce, 1, 6000) == 0);
   CHECK(std::isnan(back->seconds("thread", CommOp::kAllReduce, 4, 6000)));
-  CHECK(back->corrections().of[0] == 1.5);  // bounded
+  CHECK(back->corrections("this").of[0] == 1.5);  // bounded
+  CHECK(back->corrections("that").of[0] == 0.9);  // each model's own
+  CHECK(back->corrections("none").of[0] == 1);
+  for (size_t k = 0; k < MeasuredTimes::kMostKept; ++k) t.add_run({cat("other ", k / 30), {1, 1, 1, 1, 1}});
+  CHECK((t.runs("other 0") == MeasuredTimes::kMostRuns && t.runs("that") == 1));
+  for (size_t k = 0; k < MeasuredTimes::kMostKept; ++k) t.add_run({cat("more ", k), {1, 1, 1, 1, 1}});
+  CHECK((t.runs("that") == 0 && t.runs("more 0") == 1));
+  t.forget_runs();
+  CHECK(t.runs("more 0") == 0);
   CHECK_FALSE(MeasuredTimes::load({"a cpu", DType::kF32, 2, 2}));
   write_file(t.file(), read_file(t.file()).replace(read_file(t.file()).find("0.25"), 4, "-1.0"));
   CHECK_FALSE(MeasuredTimes::load(t.on()));
@@ -181,6 +193,9 @@ TEST_CASE("a run that is far off the plan names the class of time and corrects l
   CHECK(r.of[0] == Approx(0.082 / 0.080));
   CHECK(r.of[1] == 1);  // no tensor parallelism
   CHECK(r.of[3] == Approx(5));
+  StepPrediction sharing = p;
+  sharing.shared_cores = true;
+  for (const double x : run_ratios(sharing, means, 0.144).of) CHECK(x == Approx(1.44));
   means[0][kReduceTime] = 0.010, means[0][kForwardTime] = 0.060;
   CHECK_THAT(prediction_text(p, means, 0.132),
              Catch::Contains("most of it in compute: 80 ms predicted, 112 ms measured (predicted: products 75 %, "

@@ -9,22 +9,23 @@
 #include "kernels/core/rng.h"
 
 namespace gt {
-namespace {
 
-const std::vector<float> kSecondMoments{1e-4f, 3e-4f, 2e-5f};
-
-// Writes values into tensors for which normal values would be unrealistic.
+// Writes values into operands; nothing where they will be copied.
 class OperandWriter {
  public:
-  explicit OperandWriter(const DeviceBench& bench) : bench_(bench) {}
+  OperandWriter(const DeviceBench& bench, bool writes) : bench_(bench), writes_(writes) {}
 
+  void normal(const Tensor& t) const {
+    if (writes_) bench_.fill_normal(t);
+  }
   void put(const Tensor& t, const std::vector<float>& v) const {
-    if (!t || t.dtype != DType::kF32) return;
+    if (!writes_ || !t || t.dtype != DType::kF32) return;
     std::vector<float> host(static_cast<size_t>(t.numel()));
     for (size_t i = 0; i < host.size(); ++i) host[i] = v[i % v.size()];
     copy(t, host.data());
   }
   void ids(const Tensor& t, int64_t vocab) const {
+    if (!writes_) return;
     std::vector<int32_t> host(static_cast<size_t>(t.numel()));
     for (size_t i = 0; i < host.size(); ++i) {
       const double u = static_cast<double>(splitmix64(i + 77) >> 11) * 0x1p-53;
@@ -32,7 +33,9 @@ class OperandWriter {
     }
     copy(t, host.data());
   }
-  void zero(const Tensor& t) const { bench_.backend().device->zero(t.data, t.bytes(), bench_.stream()); }
+  void zero(const Tensor& t) const {
+    if (writes_) bench_.backend().device->zero(t.data, t.bytes(), bench_.stream());
+  }
 
  private:
   void copy(const Tensor& t, const void* host) const {
@@ -40,7 +43,12 @@ class OperandWriter {
     bench_.backend().device->synchronize(bench_.stream());
   }
   const DeviceBench& bench_;
+  const bool writes_;
 };
+
+namespace {
+
+const std::vector<float> kSecondMoments{1e-4f, 3e-4f, 2e-5f};
 
 // Sets the operands of any op by name.
 template <class Args>
@@ -67,8 +75,9 @@ int64_t offset(const Tensor& t) { return static_cast<int64_t>(reinterpret_cast<u
 
 }  // namespace
 
-OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) : bench_(bench), args_(call.args) {
-  const OperandWriter values(bench);
+OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab, const OpReplay* like)
+    : bench_(bench), args_(call.args) {
+  const OperandWriter values(bench, like == nullptr);
   std::visit(
       [&](auto& args) {
         if constexpr (!std::is_same_v<std::decay_t<decltype(args)>, std::monostate>) {
@@ -88,27 +97,29 @@ OpReplay::OpReplay(const OpCall& call, const DeviceBench& bench, int64_t vocab) 
             if (t.dtype == DType::kI32)
               values.ids(t, vocab);
             else if (t.dtype == DType::kF32 || size_of(t.dtype) == 2)
-              bench.fill_normal(t);
+              values.normal(t);
             else
               values.zero(t);
           });
-          if constexpr (OverSegments<std::decay_t<decltype(args)>>) args.table = table_for(args.table, call.segments);
+          if constexpr (OverSegments<std::decay_t<decltype(args)>>)
+            args.table = table_for(args.table, call.segments, values);
           settle(args, values);
         }
       },
       args_);
+  for (size_t k = 0; like != nullptr && k < held_.size(); ++k)
+    bench.backend().device->copy(held_[k].data(), like->held_[k].data(), held_[k].bytes(), bench.stream());
   bench.backend().device->synchronize(bench.stream());
 }
 
 // Returns a copy of the step's segment table whose tensors have memory of their own.
-SegmentTable OpReplay::table_for(const SegmentTable& like, std::vector<Segment> segments) {
-  const OperandWriter values(bench_);
+SegmentTable OpReplay::table_for(const SegmentTable& like, std::vector<Segment> segments, const OperandWriter& values) {
   const auto give = [&](auto*& p, int64_t count, DType type, bool positive) {
     if (p == nullptr) return;
     const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) & 0xff);
     held_.emplace_back(offset + count * size_of(type), bench_.stream().device, *bench_.backend().device);
     const Tensor t = held_.back().tensor({count}, type, offset);
-    bench_.fill_normal(t);
+    values.normal(t);
     if (positive) values.put(t, kSecondMoments);
     p = reinterpret_cast<std::decay_t<decltype(p)>>(t.data);
   };

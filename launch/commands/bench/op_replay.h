@@ -8,12 +8,14 @@
 
 namespace gt {
 
+class OperandWriter;
+
 class OpReplay {
  public:
   // Allocates every tensor of the call with values like those in training: normally distributed; ids below `vocab`,
   // skewed to low ones as words are; positive statistics and second moments; a step that is not skipped. Throws kUsage
-  // if the device lacks memory.
-  OpReplay(const OpCall&, const DeviceBench&, int64_t vocab);
+  // if the device lacks memory. `like`: of the same call; its bytes are copied, which is faster.
+  OpReplay(const OpCall&, const DeviceBench&, int64_t vocab, const OpReplay* like = nullptr);
   OpReplay(const OpReplay&) = delete;
   OpReplay& operator=(const OpReplay&) = delete;
   // Enqueues the op with the backend's own kernel.
@@ -21,7 +23,7 @@ class OpReplay {
   void change_weight();  // packed copies of it are no longer valid, as after an update
 
  private:
-  SegmentTable table_for(const SegmentTable& like, std::vector<Segment>);
+  SegmentTable table_for(const SegmentTable& like, std::vector<Segment>, const OperandWriter&);
   const DeviceBench& bench_;
   std::vector<Buffer> held_;
   SegmentTables tables_;

@@ -14,16 +14,16 @@ namespace gt {
 namespace {
 
 constexpr double kEnoughSeconds = 4e-3;
-constexpr size_t kLeastSamples = 5, kMostSamples = 50;
-constexpr double kTurnedBytes = 8 << 20;  // that a thread cycles through: beyond its share of the caches
-constexpr size_t kMostCopies = 16;
+constexpr size_t kLeastSamples = 3, kMostSamples = 50;
+constexpr double kTurnedBytes = 32 << 20;  // that a thread cycles through: beyond its share of the caches
+constexpr size_t kMostCopies = 32;
 
 // Copies of a call, replayed in turn: in a step other ops lie between two calls.
 std::vector<std::unique_ptr<OpReplay>> copies_of(const OpCall& call, const DeviceBench& bench, int64_t vocab) {
   const double copies = kTurnedBytes / std::max(call.cost.bytes, 1.);
   std::vector<std::unique_ptr<OpReplay>> out;
   for (size_t k = 0; k < std::clamp(static_cast<size_t>(copies), size_t{1}, kMostCopies); ++k)
-    out.push_back(std::make_unique<OpReplay>(call, bench, vocab));
+    out.push_back(std::make_unique<OpReplay>(call, bench, vocab, k > 0 ? out.front().get() : nullptr));
   return out;
 }
 

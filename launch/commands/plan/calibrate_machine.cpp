@@ -17,7 +17,7 @@ namespace gt {
 namespace {
 
 constexpr double kMostOpSeconds = 60;
-constexpr size_t kRounds = 4;
+constexpr size_t kRounds = 3;
 constexpr int64_t kLeastBytes = 4 << 10, kMostBytes = 16 << 20;  // of measured tensors; sizes grow by 16
 constexpr double kEnoughSeconds = 0.05;
 

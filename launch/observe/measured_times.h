@@ -67,7 +67,7 @@ class MeasuredTimes {
   RunRatios corrections(const std::string& what) const;
   size_t runs(const std::string& what) const;
   // After a calibration: the runs corrected the times before it.
-  void forget_runs() { runs_.clear(); }
+  void drop_runs() { runs_.clear(); }
 
   std::string file() const;  // in the cache folder; "": there is no such folder
   void save() const;         // throws kIo

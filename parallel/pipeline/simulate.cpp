@@ -75,7 +75,7 @@ class AsyncSimulation {
 
   static constexpr double kNever = -1;
 
-  // Passes on the messages of rank r up to its next compute action. Returns when that may begin, kNever if it waits or
+  // Sends the messages of rank r up to its next compute action. Returns when that may begin, kNever if it waits or
   // there is none.
   double ready(size_t r) {
     for (; pc_[r] < s_.program[r].size(); ++pc_[r]) {
@@ -86,7 +86,7 @@ class AsyncSimulation {
     return kNever;
   }
 
-  // Executes the next compute action of rank r from `begin` on, and passes on what it sends. Returns when it ends.
+  // Executes the next compute action of rank r from `begin` on and sends its messages. Returns when it ends.
   double compute(size_t r, double begin) {
     const Action& a = s_.program[r][pc_[r]++];
     const bool down = a.act == Act::kForward;

@@ -371,6 +371,8 @@ TEST_CASE("an f32 gemm with AVX-512 is bitwise the sum of fma chains over blocks
       {{96, 129, 70}, {.trans_b = true, .accumulate = true}, {70}},
       {{192, 70, 300}, {.version = 5}, {300}},
       {{96, 300, 401}, {.version = 5}, {201, 200}},
+      {{256, 300, 600}, {.trans_b = true, .version = 5}, {512, 88}},  // panels packed by the threads that use them
+      {{260, 1024, 70}, {.version = 5}, {70}},
       {{3, 5, 1}, {.trans_a = true}, {1}},
       {{65, 130, 97}, {.trans_a = true}, {97}},
       {{130, 65, 97}, {.trans_a = true, .accumulate = true}, {97}},
@@ -422,6 +424,17 @@ TEST_CASE("column panels of an f32 weight are packed once per version") {
   }
   CHECK(cpu::weight_copy_bytes(forward.args) + cpu::weight_copy_bytes(backward.args) ==
         cpu::held_copy_bytes(stream_of(context)));
+  Problem many_rows(256, 300, 40, {.trans_b = true, .version = 7});  // keeps no copy
+  const int64_t packs = context.gemm().packs(), held = cpu::held_copy_bytes(stream_of(context));
+  for (const int64_t version : {7, 8, 8}) {
+    for (int64_t i = 0; i < many_rows.b.tensor.numel(); ++i)
+      many_rows.b.set(i, -2 * static_cast<float>(many_rows.b.at(i)));
+    many_rows.args.b_version = version;
+    cpu::gemm(many_rows.args, stream_of(context));
+    CHECK(many_rows.error() <= 1);
+  }
+  CHECK((context.gemm().packs() == packs && cpu::held_copy_bytes(stream_of(context)) == held));
+  CHECK(cpu::weight_copy_bytes(many_rows.args) == 0);
 }
 
 TEST_CASE("a warm gemm allocates no memory and compiles nothing") {

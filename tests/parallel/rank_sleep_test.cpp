@@ -58,7 +58,7 @@ TEST_CASE("ranks that sleep are woken once, and no others") {
   CHECK(m.asleep(1) == 1);  // its own
 }
 
-TEST_CASE("a rank announces that it sleeps before it looks for the last time") {
+TEST_CASE("a rank announces its sleep before its last check") {
   Machine m;
   Transport transport(true);
   RankSleep sleep(transport, m.board, 1, true);

@@ -47,6 +47,7 @@ struct Job {
   bool direct = false;            // tiles are computed by Simd::gemm_block, not by oneDNN
   bool long_blocks = false;       // direct: see block_depth
   bool pack = false;              // b is read from a packed copy
+  bool own_panels = false;        // direct: each thread packs the panel that it uses, which stays in its L2 cache
   int64_t version = 0;            // version of that copy; 0: repacked at every call
   const PackedMatrix* packed = nullptr;
   const float* panels = nullptr;        // the packed copy, if direct
@@ -178,6 +179,12 @@ Tile tile_at(const Job& job, int64_t i) {
   return t;
 }
 
+// b's columns from some column on, for a direct job: row p begins at b + p * ld.
+struct Panel {
+  const float* b;
+  int64_t ld;
+};
+
 // Tiles [begin, end) of one thread; columns of a transposed a are copied once per row tile.
 class Worker {
  public:
@@ -189,13 +196,14 @@ class Worker {
   void run_tile(int64_t i);
   void complete(const Tile& t, float* staged);
   void* a_of(const Tile& t);
+  Panel panel_of(const Tile& t);
   void multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more);
   void find_upcoming(int64_t i, Upcoming* next) const;
   const Job& job_;
   GemmCache& cache_;
   const int thread_;
   const int64_t begin_, end_;
-  int64_t copied_ = -1;  // row tile whose columns are in cache_.columns
+  int64_t copied_ = -1;  // row tile whose columns, or panel of b, that are in cache_.columns
 };
 
 // Column sums of a finished, cached tile of out.
@@ -224,14 +232,17 @@ int64_t block_depth(const Job& job, int64_t left) {
   return gradient_block(left);
 }
 
-// b's columns from `col` on, for a direct job: row p begins at b + p * ld.
-struct Panel {
-  const float* b;
-  int64_t ld;
-};
 Panel panel_at(const Job& job, int64_t col) {
   if (job.panels) return {job.panels + col * job.k, kRowsPanel};
   return {reinterpret_cast<const float*>(job.b) + col, job.n};
+}
+
+Panel Worker::panel_of(const Tile& t) {
+  if (!job_.own_panels) return panel_at(job_, t.col);
+  auto* panel = reinterpret_cast<float*>(cache_.columns(thread_, job_.k * kRowsPanel * size_of(DType::kF32)));
+  if (std::exchange(copied_, t.panel) != t.panel)
+    pack_columns(reinterpret_cast<const float*>(job_.b), job_.k, job_.n, job_.op->trans_b, t.col, t.cols, panel);
+  return {panel, kRowsPanel};
 }
 
 // Share `part` of `parts` of what a row tile reads of a, or all tiles of a panel of b. Nothing if the whole would evict
@@ -242,6 +253,9 @@ Upcoming upcoming(const Job& job, bool of_a, int64_t tile, int64_t part, int64_t
   if (of_a) {
     const int64_t row = tile * job.tile_rows, floats = std::min(job.tile_rows, job.m - row) * job.k;
     u.at = reinterpret_cast<const float*>(job.a) + row * job.k, u.rows = (floats + kRowsPanel - 1) / kRowsPanel;
+  } else if (job.own_panels && job.op->trans_b) {  // rows of the weight
+    const int64_t col = tile * job.panel, floats = std::min(job.panel, job.n - col) * job.k;
+    u.at = reinterpret_cast<const float*>(job.b) + col * job.k, u.rows = floats / kRowsPanel;
   } else {
     const Panel panel = panel_at(job, tile * job.panel);
     u.at = panel.b, u.stride = panel.ld, u.rows = job.k;
@@ -267,7 +281,7 @@ void Worker::multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more
   constexpr int64_t kDepth = 512;  // elements of the inner dimension whose rows of b stay in the L2 cache
   const Simd& f = *job_.simd;
   const float* a = reinterpret_cast<const float*>(job_.a) + t.row * job_.k;
-  const auto [b, ldb] = panel_at(job_, t.col);
+  const auto [b, ldb] = panel_of(t);
   float* sum = cache_.addend(thread_, job_.tile_rows * kRowsPanel);
   Upcoming next[2];
   find_upcoming(i, next);
@@ -435,6 +449,8 @@ bool choose_direct(Job& job, const GemmCache& cache) {
   job.staged = g.accumulate && job.long_blocks;
   job.panel = kRowsPanel;
   if (!g.trans_a && (job.m % kDirectRows == 0 || job.m >= 16 * kDirectRows)) job.tile_rows = kDirectRows;
+  // Tiles of a panel follow each other: packing it in the cache costs less than a copy of the weight in memory.
+  job.own_panels = job.pack && !by_rows(job) && job.m >= 4 * kTileRows;
   return true;
 }
 
@@ -469,7 +485,7 @@ int64_t weight_copy_bytes(const Gemm& g) {
   thread_local GemmCache cache(1);
   if (g.out.numel() == 0) return 0;
   const Job job = prepare(g, cache);
-  if (!job.pack || job.version == 0) return 0;
+  if (!job.pack || job.own_panels || job.version == 0) return 0;
   return job.direct ? ColumnPanels::bytes_of(job.k, job.n) : cache.copy_bytes(job.k, job.n, job.panel, job.in);
 }
 
@@ -510,9 +526,9 @@ void gemm(const Gemm& g, Stream stream) {
   }
   job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
   if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
-  if (job.pack && job.direct) {
+  if (job.pack && job.direct && !job.own_panels) {
     job.panels = cache.column_panels(g.b.as<float>(), job.k, job.n, g.trans_b, job.version, context.pool);
-  } else if (job.pack) {
+  } else if (job.pack && !job.direct) {
     PackedMatrix& copy = cache.copy_of(g.b.data, job.k, job.n, job.panel, g.trans_b, job.in, job.version);
     if (!copy.holds(job.version)) cache.pack(copy, operand(job, g.b, context, kSlotB), job.version, context.pool);
     job.packed = &copy;

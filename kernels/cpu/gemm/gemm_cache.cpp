@@ -171,19 +171,16 @@ const float* GemmCache::column_panels(const float* b, int64_t k, int64_t n, bool
   if (version > 0 && to.version == version) return panels;
   to.version = version;
   ++packs_;
-  const Simd& f = simd();
   pool.parallel_for((n + kRowsPanel - 1) / kRowsPanel, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t col = i * kRowsPanel, cols = std::min(kRowsPanel, n - col);
-      float* panel = panels + col * k;
-      if (trans) {
-        f.transpose_rows(b + col * k, k, cols, k, panel);
-        continue;
-      }
-      for (int64_t p = 0; p < k; ++p) std::copy_n(b + p * n + col, cols, panel + p * kRowsPanel);
-    }
+    for (int64_t col = begin * kRowsPanel; col < std::min(end * kRowsPanel, n); col += kRowsPanel)
+      pack_columns(b, k, n, trans, col, std::min(kRowsPanel, n - col), panels + col * k);
   });
   return panels;
+}
+
+void pack_columns(const float* b, int64_t k, int64_t n, bool trans, int64_t col, int64_t cols, float* panel) {
+  if (trans) return simd().transpose_rows(b + col * k, k, cols, k, panel);
+  for (int64_t p = 0; p < k; ++p) std::copy_n(b + p * n + col, cols, panel + p * kRowsPanel);
 }
 
 int64_t GemmCache::kept_bytes() const {

@@ -84,6 +84,9 @@ struct ColumnPanels {
   static int64_t bytes_of(int64_t k, int64_t n);
 };
 
+// Packs columns [col, col + cols) of b ([k, n] or, transposed, [n, k]) to a panel [k][kRowsPanel].
+void pack_columns(const float* b, int64_t k, int64_t n, bool trans, int64_t col, int64_t cols, float* panel);
+
 struct PackKey {
   const void* address = nullptr;  // nullptr: repacked at every call
   int64_t k = 0, n = 0, panel = 0;

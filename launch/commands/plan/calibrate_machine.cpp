@@ -132,7 +132,7 @@ void calibrate_ops(std::span<const Config> layouts) {
   }
   const size_t done = least.size();
   line.erase();
-  times.forget_runs();
+  times.drop_runs();
   times.save();
   fmt::print(stderr,
              "calibrated {} of {} op shapes in {:.0f} s, {} rank{} at a time with {} thread{} each; kept in {}\n", done,

@@ -33,7 +33,7 @@ class RankSleep {
   bool wakes() const { return wakes_; }  // other ranks end the sleep
 
   // Sleeps unless ready() is true; returns after an event, or some time without one. ready() is called once more after
-  // this rank has announced that it sleeps, so that what another rank publishes in between is seen by one of them.
+  // this rank has announced that it sleeps, so that what another rank writes in between is seen by one of them.
   // `round`: of the wait; without wake-ups, pauses grow with it.
   template <class Ready>
   void sleep(int round, Ready ready) {

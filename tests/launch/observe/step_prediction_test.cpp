@@ -90,7 +90,7 @@ TEST_CASE("measured times are kept by conditions and estimate shapes that were n
   CHECK((t.runs("other 0") == MeasuredTimes::kMostRuns && t.runs("that") == 1));
   for (size_t k = 0; k < MeasuredTimes::kMostKept; ++k) t.add_run({cat("more ", k), {1, 1, 1, 1, 1}});
   CHECK((t.runs("that") == 0 && t.runs("more 0") == 1));
-  t.forget_runs();
+  t.drop_runs();
   CHECK(t.runs("more 0") == 0);
   CHECK_FALSE(MeasuredTimes::load({"a cpu", DType::kF32, 2, 2}));
   write_file(t.file(), read_file(t.file()).replace(read_file(t.file()).find("0.25"), 4, "-1.0"));

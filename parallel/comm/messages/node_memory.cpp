@@ -76,11 +76,11 @@ void NodeMemory::write(MessageWork& w) {
       for (int r = 0; r < size_; ++r) copy_bytes(mine + r * bytes, w.a.data + r * part + from, bytes);
   }
   seat(rank_).call[round_ & 1] = w.call;
-  publish(&RankState::written);
+  announce(&RankState::written);
   state_ = State::kWritten;
 }
 
-void NodeMemory::publish(std::atomic<uint64_t> RankState::*counter) {
+void NodeMemory::announce(std::atomic<uint64_t> RankState::*counter) {
   (seat(rank_).*counter).store(round_, std::memory_order_release);
   sleep_.wake_others(world_ranks_);
 }
@@ -108,7 +108,7 @@ bool NodeMemory::step(MessageWork& w) {
       const int64_t begin = elements * rank_ / size_, end = elements * (rank_ + 1) / size_;
       for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = slot(r) + begin * e;
       reduce_in_order(slot(0) + begin * e, parts_.data(), size_, end - begin, w.call.dtype, w.call.reduce);
-      publish(&RankState::reduced);
+      announce(&RankState::reduced);
       state_ = State::kReduced;
     } else if (w.call.op == CommOp::kReduceScatter) {
       for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = slot(r) + rank_ * bytes;

@@ -43,9 +43,9 @@ class NodeMemory {
   bool all(std::atomic<uint64_t> RankState::*counter) const;
   bool step(MessageWork&);  // false: some rank has not arrived yet
   void write(MessageWork&);
-  void publish(std::atomic<uint64_t> RankState::*counter);  // this round's
-  void check_calls(const MessageWork&);                     // throws if ranks disagree
-  int64_t chunk(const MessageWork&) const;                  // elements of a part moved in one round
+  void announce(std::atomic<uint64_t> RankState::*counter);  // this round's
+  void check_calls(const MessageWork&);                      // throws if ranks disagree
+  int64_t chunk(const MessageWork&) const;                   // elements of a part moved in one round
 
   SharedSegment memory_;
   std::byte* base_;

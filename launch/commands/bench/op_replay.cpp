@@ -139,7 +139,7 @@ SegmentTable OpReplay::table_for(const SegmentTable& like, std::vector<Segment> 
 void OpReplay::change_weight() {
   std::visit(
       [](auto& args) {
-        if constexpr (requires { args.b_version; }) args.b_version = fresh_version();
+        if constexpr (requires { args.b_version; }) args.b_version = args.b_version > 0 ? fresh_version() : 0;
       },
       args_);
 }

@@ -22,7 +22,7 @@ class RankDied : public Error {
 };
 
 // Not thread-safe: one thread may use it and its groups. Groups must be destroyed before the factory. If more ranks
-// than processors share the machine, waits sleep in short steps. A wait longer than `deadline` throws kHang with group,
+// than processors share the machine, waits sleep (rank_sleep.h). A wait longer than `deadline` throws kHang with group,
 // operation, sequence number and the ranks that have not arrived.
 class MessageFactory : public GroupFactory, public SideChannel {
  public:

@@ -38,7 +38,8 @@ class RankSleep {
   template <class Ready>
   void sleep(int round, Ready ready) {
     if (!wakes_) return transport_.pause(std::min(kShortestPause + round / 8, kLongestPause));
-    own_.store(1, std::memory_order_seq_cst);
+    own_.store(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // between the flag and what ready() reads
     if (!ready()) transport_.pause(kSleep);
     own_.store(0, std::memory_order_relaxed);
   }

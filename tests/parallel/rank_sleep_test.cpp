@@ -1,4 +1,4 @@
-// Sleeping ranks: who is woken, and that nothing is published between the last look and the sleep.
+// Sleeping ranks: who is woken, and that a sleep is announced before the last check.
 #include "parallel/comm/messages/rank_sleep.h"
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,8 @@
-// Attention on the CPU: which thread computes which heads and blocks. The arithmetic is in simd_attention.h; a
-// head of 16-bit values is widened into the thread's scratch for it.
+// Attention on the CPU: which thread computes which heads and blocks. The arithmetic is in simd_attention.h, and in
+// simd_attention_bf16.h where the processor multiplies bf16. Other heads of 16-bit values are widened into the thread's
+// scratch for the former.
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
@@ -60,10 +62,10 @@ TilePosition tile_position(const P& p, int64_t batch, int64_t head) {
           .out_stride = out};
 }
 
-// Fills in the head's fields that do not depend on T.
-template <class P>
-AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
-  AttentionHead h{};
+// A head without its rows.
+template <class T, class P>
+AttentionHead<T> head_of(const P& p, int64_t batch, int64_t head) {
+  AttentionHead<T> h{};
   h.drop = p.drop ? &p.drop.mask : nullptr, h.sample = p.drop.mask.first() + batch;
   h.head = p.drop.first_head + head;
   h.seq = p.seq, h.dim = p.head_dim, h.scale = p.scale, h.window = p.window, h.softcap = p.softcap;
@@ -73,18 +75,18 @@ AttentionHead head_of(const P& p, int64_t batch, int64_t head) {
   return h;
 }
 
-// Same for f32 tensors, used in place.
-template <class P>
-AttentionHead f32_head_of(const P& p, int64_t batch, int64_t head) {
-  AttentionHead h = head_of(p, batch, head);
+// Same for tensors of T, used in place.
+template <class T, class P>
+AttentionHead<T> stored_head(const P& p, int64_t batch, int64_t head) {
+  AttentionHead<T> h = head_of<T>(p, batch, head);
   const TilePosition at = tile_position(p, batch, head);
   h.qkv_stride = at.qkv_stride, h.out_stride = at.out_stride;
-  const float* qkv = p.qkv.template as<float>();
+  const T* qkv = p.qkv.template as<T>();
   h.q = qkv + at.q, h.k = qkv + at.k, h.v = qkv + at.v;
-  h.out = p.out.template as<float>() + at.out;
+  h.out = p.out.template as<T>() + at.out;
   if constexpr (requires { p.dqkv; }) {
-    h.dout = p.dout.template as<float>() + at.out;
-    float* d = p.dqkv.template as<float>();
+    h.dout = p.dout.template as<T>() + at.out;
+    T* d = p.dqkv.template as<T>();
     h.dq = d + at.q, h.dk = d + at.k, h.dv = d + at.v;
   }
   return h;
@@ -102,22 +104,22 @@ void narrow_rows(const Simd& f, const Tensor& t, int64_t at, int64_t stride, int
 }
 
 // 16-bit heads widened to dense f32. Keys and values are kept while following queries read them too.
-class WideHeads {
+class WideBlocks {
  public:
-  WideHeads(const Attention& p, const Simd& f, float* wide) : p_(p), f_(f), wide_(wide) {}
-  static int64_t floats(const Attention& p) { return 4 * p.seq * p.head_dim; }
+  WideBlocks(const Attention& p, const Simd& f) : p_(p), f_(f) {}
+  int64_t floats() const { return f_.attention_scratch(p_.head_dim) + 4 * p_.seq * p_.head_dim; }
 
   void run(int64_t batch, int64_t head, int64_t first, float* scratch) {
     const TilePosition at = tile_position(p_, batch, head);
     const int64_t last = std::min(first + kAttentionBlock, p_.seq), size = p_.seq * p_.head_dim;
-    float *q = wide_, *out = wide_ + size, *k = wide_ + 2 * size, *v = wide_ + 3 * size;
+    float *q = scratch + f_.attention_scratch(p_.head_dim), *out = q + size, *k = out + size, *v = k + size;
     widen_rows(f_, p_.qkv, at.q, at.qkv_stride, first, last, p_.head_dim, q);
     if (at.k != key_at_) {
       widen_rows(f_, p_.qkv, at.k, at.qkv_stride, 0, p_.seq, p_.head_dim, k);
       widen_rows(f_, p_.qkv, at.v, at.qkv_stride, 0, p_.seq, p_.head_dim, v);
       key_at_ = at.k;
     }
-    AttentionHead h = head_of(p_, batch, head);
+    AttentionHead<float> h = head_of<float>(p_, batch, head);
     h.q = q, h.k = k, h.v = v, h.out = out, h.qkv_stride = h.out_stride = p_.head_dim;
     f_.attention(h, first, scratch);
     narrow_rows(f_, p_.out, at.out, at.out_stride, first, last, p_.head_dim, out);
@@ -126,7 +128,6 @@ class WideHeads {
  private:
   const Attention& p_;
   const Simd& f_;
-  float* wide_;
   int64_t key_at_ = -1;
 };
 
@@ -138,10 +139,10 @@ int64_t wide_grad_floats(const AttentionGrad& p, int64_t group) { return 4 * (gr
 void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv, int64_t group, float* scratch,
                float* wide) {
   const int64_t dim = p.head_dim, size = p.seq * dim;
-  AttentionHead heads[kMaxGroup];
+  AttentionHead<float> heads[kMaxGroup];
   float *k = wide, *v = k + size, *dk = v + size, *dv = dk + size;
   for (int64_t g = 0; g < group; ++g) {
-    AttentionHead& h = heads[g] = head_of(p, batch, kv * group + g);
+    AttentionHead<float>& h = heads[g] = head_of<float>(p, batch, kv * group + g);
     const TilePosition at = tile_position(p, batch, kv * group + g);
     float *q = wide + 4 * (g + 1) * size, *out = q + size, *dout = out + size;
     if (g == 0) widen_rows(f, p.qkv, at.k, at.qkv_stride, 0, p.seq, dim, k);
@@ -161,26 +162,72 @@ void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv,
   }
 }
 
+// The processor's product of bf16, where it has one and the call suits it.
+template <class P>
+PairGemm pair_gemm_for(const P& p) {
+  return p.qkv.dtype == DType::kBF16 && p.head_dim % 2 == 0 ? native_pair_gemm() : nullptr;
+}
+
+// Queries [first, first + kAttentionBlock) of heads, block by block: f32 in place.
+class F32Blocks {
+ public:
+  F32Blocks(const Attention& p, const Simd& f) : p_(p), f_(f) {}
+  int64_t floats() const { return f_.attention_scratch(p_.head_dim); }
+  void run(int64_t batch, int64_t head, int64_t first, float* scratch) {
+    f_.attention(stored_head<float>(p_, batch, head), first, scratch);
+  }
+
+ private:
+  const Attention& p_;
+  const Simd& f_;
+};
+
+// bf16 in place. Values are turned once while following queries read them too.
+class Bf16Blocks {
+ public:
+  Bf16Blocks(const Attention& p, const Simd& f) : p_(p), f_(f) {}
+  int64_t floats() const { return f_.attention_scratch_bf16(p_.head_dim) + f_.values_floats(p_.seq, p_.head_dim); }
+  void run(int64_t batch, int64_t head, int64_t first, float* scratch) {
+    const AttentionHead<uint16_t> h = stored_head<uint16_t>(p_, batch, head);
+    float* values = scratch + f_.attention_scratch_bf16(p_.head_dim);
+    if (std::exchange(turned_, h.v) != h.v) f_.turn_values(h, 0, p_.seq, values);
+    f_.attention_bf16(h, first, values, native_pair_gemm(), scratch);
+  }
+
+ private:
+  const Attention& p_;
+  const Simd& f_;
+  const uint16_t* turned_ = nullptr;
+};
+
+template <class Blocks>
+void run_blocks(const Attention& p, Stream s) {
+  const int64_t blocks = (p.seq + kAttentionBlock - 1) / kAttentionBlock, heads = p.batch * p.heads;
+  CpuContext& context = cpu_context(s);
+  parallel_for(s, heads * blocks, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
+    Blocks all(p, f);
+    float* scratch = context.thread_scratch<float>(thread, all.floats());
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t head = i / blocks;
+      all.run(head / p.heads, head % p.heads, i % blocks * kAttentionBlock, scratch);
+    }
+  });
+}
+
+// Calls body(batch, kv_head, thread) for all.
+template <class Body>
+void for_kv_heads(const AttentionGrad& p, Stream s, Body body) {
+  parallel_for(s, p.seq ? p.batch * p.kv_heads : 0, 1, [&](int64_t begin, int64_t end, int thread) {
+    for (int64_t i = begin; i < end; ++i) body(i / p.kv_heads, i % p.kv_heads, thread);
+  });
+}
+
 }  // namespace
 
 void attention(const Attention& p, Stream s) {
   validate("attention", p);
-  const int64_t blocks = (p.seq + kAttentionBlock - 1) / kAttentionBlock, heads = p.batch * p.heads;
-  CpuContext& context = cpu_context(s);
-  const bool wide = is_16bit(p.qkv.dtype);
-  parallel_for(s, heads * blocks, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    const int64_t own = f.attention_scratch(p.head_dim);
-    float* scratch = context.thread_scratch<float>(thread, own + (wide ? WideHeads::floats(p) : 0));
-    WideHeads wide_heads(p, f, scratch + own);
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t head = i / blocks, first = i % blocks * kAttentionBlock;
-      if (wide) {
-        wide_heads.run(head / p.heads, head % p.heads, first, scratch);
-      } else {
-        f.attention(f32_head_of(p, head / p.heads, head % p.heads), first, scratch);
-      }
-    }
-  });
+  if (p.qkv.dtype == DType::kF32) return run_blocks<F32Blocks>(p, s);
+  pair_gemm_for(p) ? run_blocks<Bf16Blocks>(p, s) : run_blocks<WideBlocks>(p, s);
 }
 
 void attention_grad(const AttentionGrad& p, Stream s) {
@@ -188,24 +235,28 @@ void attention_grad(const AttentionGrad& p, Stream s) {
   require_same("attention_grad", {"qkv", p.qkv}, {{"dout", p.dout}, {"dqkv", p.dqkv}});
   require_numel("attention_grad", p.out.numel(), {{"dout", p.dout}});
   require_numel("attention_grad", p.qkv.numel(), {{"dqkv", p.dqkv}});
-  const int64_t group = p.heads / p.kv_heads;
+  const int64_t group = p.heads / p.kv_heads, dim = p.head_dim;
   GT_REQUIRE(group <= kMaxGroup, Exit::kUsage, "attention_grad on the CPU: ", group,
              " query heads share a KV head; at most ", kMaxGroup, " can");
   CpuContext& context = cpu_context(s);
+  const Simd& f = simd();
+  if (const PairGemm multiply = pair_gemm_for(p)) {
+    for_kv_heads(p, s, [&](int64_t batch, int64_t kv, int thread) {
+      float* scratch = context.thread_scratch<float>(thread, f.attention_grad_scratch_bf16(p.seq, dim, group));
+      AttentionHead<uint16_t> heads[kMaxGroup];
+      for (int64_t g = 0; g < group; ++g) heads[g] = stored_head<uint16_t>(p, batch, kv * group + g);
+      f.attention_grad_bf16(heads, group, multiply, scratch);
+    });
+    return;
+  }
   const bool wide = is_16bit(p.qkv.dtype);
-  parallel_for(s, p.seq ? p.batch * p.kv_heads : 0, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    const int64_t own = f.attention_grad_scratch(p.seq, p.head_dim, group);
+  for_kv_heads(p, s, [&](int64_t batch, int64_t kv, int thread) {
+    const int64_t own = f.attention_grad_scratch(p.seq, dim, group);
     float* scratch = context.thread_scratch<float>(thread, own + (wide ? wide_grad_floats(p, group) : 0));
-    AttentionHead heads[kMaxGroup];
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t batch = i / p.kv_heads, kv = i % p.kv_heads;
-      if (wide) {
-        wide_grad(p, f, batch, kv, group, scratch, scratch + own);
-        continue;
-      }
-      for (int64_t g = 0; g < group; ++g) heads[g] = f32_head_of(p, batch, kv * group + g);
-      f.attention_grad(heads, group, scratch);
-    }
+    if (wide) return wide_grad(p, f, batch, kv, group, scratch, scratch + own);
+    AttentionHead<float> heads[kMaxGroup];
+    for (int64_t g = 0; g < group; ++g) heads[g] = stored_head<float>(p, batch, kv * group + g);
+    f.attention_grad(heads, group, scratch);
   });
 }
 

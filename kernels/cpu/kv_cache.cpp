@@ -55,38 +55,81 @@ void store_kv(const StoreKv& p, Stream s) {
   });
 }
 
-// Parallel over (row, KV head): its queries share keys and values that are widened once.
+namespace {
+
+// What the queries of a row and a KV head read: keys [begin, end) of the row's sequence, from element `at` of the cache
+// on. They are indexed from the beginning of the block that holds the first key, `skipped` keys before it.
+struct Span {
+  int64_t row, kv, begin, end, at, skipped;
+  int64_t query(const CacheShape& c, int64_t head) const { return row * c.row + head * c.dim; }
+  int64_t out(const CachedAttention& p, const CacheShape& c, int64_t head) const {
+    return (row * p.heads + head) * c.dim;
+  }
+};
+
+Span span_of(const CachedAttention& p, const CacheShape& c, int64_t i) {
+  Span s{.row = i / c.kv_heads, .kv = i % c.kv_heads};
+  s.end = p.positions.as<int32_t>()[s.row] + 1;
+  s.begin = p.window > 0 ? std::max<int64_t>(0, s.end - p.window) : 0;
+  s.skipped = s.begin % kAttentionBlock;
+  s.at = head_at(c, p.sequences.as<int32_t>()[s.row], s.kv) + s.begin * c.dim;
+  return s;
+}
+
+template <class T>
+AttentionHead<T> head_of(const CachedAttention& p, const CacheShape& c) {
+  AttentionHead<T> h{};
+  h.dim = h.qkv_stride = h.out_stride = c.dim;
+  h.scale = p.scale, h.softcap = p.softcap;
+  return h;
+}
+
+// f32 in place, 16-bit rows widened once for all queries that read them.
+void query_f32(const CachedAttention& p, const CacheShape& c, const Span& s, const Simd& f, CpuContext& context,
+               int thread) {
+  const int64_t own = f.attention_scratch(c.dim), whole = c.capacity * c.dim, group = p.heads / c.kv_heads;
+  float* scratch = context.thread_scratch<float>(thread, own + (is_16bit(p.qkv.dtype) ? 2 * whole + 2 * c.dim : 0));
+  float *k_scratch = scratch + own, *v_scratch = k_scratch + whole, *q_scratch = v_scratch + whole,
+        *out_scratch = q_scratch + c.dim;
+  const int64_t before = s.skipped * c.dim, count = (s.end - s.begin) * c.dim;
+  AttentionHead<float> h = head_of<float>(p, c);
+  h.k = read(f, p.keys, s.at, count, k_scratch + before) - before;
+  h.v = read(f, p.values, s.at, count, v_scratch + before) - before;
+  for (int64_t head = s.kv * group; head < (s.kv + 1) * group; ++head) {
+    h.q = read(f, p.qkv, s.query(c, head), c.dim, q_scratch);
+    h.out = target(p.out, s.out(p, c, head), out_scratch);
+    f.attention_query(h, s.skipped, s.end - s.begin + s.skipped, scratch);
+    write(f, p.out, s.out(p, c, head), c.dim, out_scratch);
+  }
+}
+
+void query_bf16(const CachedAttention& p, const CacheShape& c, const Span& s, const Simd& f, CpuContext& context,
+                int thread) {
+  const int64_t own = f.attention_scratch_bf16(c.dim), group = p.heads / c.kv_heads;
+  const int64_t end = s.end - s.begin + s.skipped, before = s.skipped * c.dim;
+  float* scratch = context.thread_scratch<float>(thread, own + f.values_floats(c.capacity, c.dim));
+  AttentionHead<uint16_t> h = head_of<uint16_t>(p, c);
+  h.k = p.keys.as<uint16_t>() + s.at - before, h.v = p.values.as<uint16_t>() + s.at - before;
+  f.turn_values(h, s.skipped, end, scratch + own);
+  for (int64_t head = s.kv * group; head < (s.kv + 1) * group; ++head) {
+    h.q = p.qkv.as<uint16_t>() + s.query(c, head), h.out = p.out.as<uint16_t>() + s.out(p, c, head);
+    f.attention_query_bf16(h, s.skipped, end, scratch + own, native_pair_gemm(), scratch);
+  }
+}
+
+}  // namespace
+
+// Parallel over (row, KV head): its queries share keys and values that are widened or turned once.
 void cached_attention(const CachedAttention& p, Stream s) {
   const CacheShape c = validate("cached_attention", p);
-  const int64_t n = p.positions.numel(), group = p.heads / c.kv_heads;
+  const int64_t n = p.positions.numel();
   require_same("cached_attention", {"qkv", p.qkv}, {{"out", p.out}});
   require_numel("cached_attention", n * p.heads * c.dim, {{"out", p.out}});
   GT_CHECK(p.window >= 0 && p.softcap >= 0, "cached_attention: window ", p.window, ", softcap ", p.softcap);
   CpuContext& context = cpu_context(s);
-  const bool wide = is_16bit(p.qkv.dtype);
+  const bool bf16 = p.qkv.dtype == DType::kBF16 && c.dim % 2 == 0 && native_pair_gemm() != nullptr;
   parallel_for(s, n * c.kv_heads, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
-    const int64_t own = f.attention_scratch(c.dim), whole = c.capacity * c.dim;
-    float* scratch = context.thread_scratch<float>(thread, own + (wide ? 2 * whole + 2 * c.dim : 0));
-    float *k_scratch = scratch + own, *v_scratch = k_scratch + whole, *q_scratch = v_scratch + whole,
-          *out_scratch = q_scratch + c.dim;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t r = i / c.kv_heads, kv = i % c.kv_heads, end = p.positions.as<int32_t>()[r] + 1;
-      const int64_t begin = p.window > 0 ? std::max<int64_t>(0, end - p.window) : 0, skipped = begin % kAttentionBlock;
-      const int64_t at = head_at(c, p.sequences.as<int32_t>()[r], kv) + begin * c.dim, count = (end - begin) * c.dim;
-      AttentionHead h{};
-      h.dim = h.qkv_stride = h.out_stride = c.dim;
-      h.scale = p.scale, h.softcap = p.softcap;
-      // Indexed from the beginning of the block that holds the first key.
-      h.k = read(f, p.keys, at, count, k_scratch + skipped * c.dim) - skipped * c.dim;
-      h.v = read(f, p.values, at, count, v_scratch + skipped * c.dim) - skipped * c.dim;
-      for (int64_t g = 0; g < group; ++g) {
-        const int64_t head = kv * group + g, to = (r * p.heads + head) * c.dim;
-        h.q = read(f, p.qkv, r * c.row + head * c.dim, c.dim, q_scratch);
-        h.out = target(p.out, to, out_scratch);
-        f.attention_query(h, skipped, end - begin + skipped, scratch);
-        write(f, p.out, to, c.dim, out_scratch);
-      }
-    }
+    for (int64_t i = begin; i < end; ++i) (bf16 ? query_bf16 : query_f32)(p, c, span_of(p, c, i), f, context, thread);
   });
 }
 

@@ -93,7 +93,7 @@ TEST_CASE("null memory has distinct addresses without storage, and null ops read
 
 TEST_CASE("any instruction set of the processor can be forced, and no other") {
   const CpuIsa before = cpu::current_isa();
-  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
     const std::string name = name_of(isa);
     if (isa <= cpu::best_isa()) {
       set_cpu_isa(isa);

@@ -21,7 +21,7 @@ constexpr uint64_t kSeed = 20240611;
 // Instruction sets of this processor; set_cpu_isa rejects the others.
 std::vector<CpuIsa> instruction_sets() {
   std::vector<CpuIsa> have;
-  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
     try {
       set_cpu_isa(isa);
       have.push_back(isa);

@@ -22,11 +22,15 @@
 namespace gt::cpu {
 
 EpilogueRows epilogue_rows() {
+#if defined(__x86_64__)
   switch (current_isa()) {
     case Isa::kScalar: return epilogue_scalar();
     case Isa::kAvx2: return epilogue_avx2();
     default: return epilogue_avx512();
   }
+#else
+  return epilogue_scalar();
+#endif
 }
 
 namespace {

@@ -2,6 +2,11 @@
 
 #include <atomic>
 #include <dnnl.hpp>
+#if defined(__x86_64__)
+#include <asm/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "kernels/backend.h"
 
@@ -24,6 +29,7 @@ void limit_onednn(Isa isa) {
     case Isa::kAvx2: to = dnnl::cpu_isa::avx2; break;
     case Isa::kAvx512: to = dnnl::cpu_isa::avx512_core_vnni; break;
     case Isa::kAvx512Bf16: to = dnnl::cpu_isa::avx512_core_bf16; break;
+    case Isa::kAmx: to = dnnl::cpu_isa::avx512_core_amx; break;
   }
   (void)dnnl::set_max_cpu_isa(to);
 }
@@ -37,17 +43,31 @@ std::string supported_names() {
   return out;
 }
 
+#if defined(__x86_64__)
+// Linux grants the tile registers to a process that requests them; threads created later have them too.
+bool may_use_tiles() {
+  constexpr long kTileData = 18;  // the state component of XCR0
+  return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, kTileData) == 0;
+}
+
+Isa find_best() {  // __builtin_cpu_supports also checks that the OS saves the register state
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kScalar;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (!avx512) return Isa::kAvx2;
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
+  const bool amx = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
+  return amx && may_use_tiles() ? Isa::kAmx : Isa::kAvx512Bf16;
+}
+#else
+Isa find_best() { return Isa::kScalar; }  // of four lanes: what the compiler makes of them
+#endif
+
 }  // namespace
 
 Isa best_isa() {
-  static const Isa best = [] {  // __builtin_cpu_supports also checks that the OS saves the register state
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::kScalar;
-    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    if (!avx512) return Isa::kAvx2;
-    return __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
-  }();
+  static const Isa best = find_best();
   return best;
 }
 

@@ -1,9 +1,20 @@
 #include "kernels/cpu/simd/simd.h"
 
+#include <atomic>
+
 #include "kernels/cpu/simd/isa.h"
+#include "kernels/cpu/simd/pair_gemm.h"
 
 namespace gt::cpu {
+namespace {
 
+std::atomic<PairGemm> substitute{nullptr};
+
+}  // namespace
+
+void substitute_pair_gemm(PairGemm gemm) { substitute = gemm; }
+
+#if defined(__x86_64__)
 const Simd& simd() {
   switch (current_isa()) {
     case Isa::kScalar: return kSimdScalar;
@@ -11,5 +22,17 @@ const Simd& simd() {
     default: return kSimdAvx512;
   }
 }
+
+PairGemm native_pair_gemm() {
+  switch (current_isa()) {
+    case Isa::kAmx: return pair_gemm_amx;
+    case Isa::kAvx512Bf16: return pair_gemm_avx512bf16;
+    default: return substitute;
+  }
+}
+#else
+const Simd& simd() { return kSimdScalar; }
+PairGemm native_pair_gemm() { return substitute; }
+#endif
 
 }  // namespace gt::cpu

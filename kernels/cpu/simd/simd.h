@@ -12,13 +12,9 @@ namespace gt::cpu {
 constexpr int64_t kAttentionBlock = 64;               // queries and keys per block
 constexpr int64_t kRowsPanel = 64, kRowsDepth = 256;  // block of a row-independent GEMM: columns, inner dimension
 
-// One query head: rows of q, k, v are qkv_stride floats apart, rows of out and dout out_stride.
-struct AttentionHead {
-  const float *q, *k, *v;
-  const float* dout;  // backward
-  float* out;         // read in the backward
-  float* lse;         // [seq]
-  float *dq, *dk, *dv;
+// One query head: rows of q, k, v are qkv_stride elements apart, rows of out and dout out_stride.
+struct AttentionShape {
+  float* lse;  // [seq]
   int64_t qkv_stride, out_stride, seq, dim;
   float scale;
   const DropMask* drop;  // nullptr: no dropout; else of this sample and this head among all heads of the layer
@@ -28,6 +24,24 @@ struct AttentionHead {
   int64_t keys;              // bidirectional: every query sees keys [0, keys); 0: causal
   const int32_t* positions;  // [seq] of each row in its document; nullptr: one document
 };
+// T: float, or uint16_t, the bits of bf16.
+template <class T>
+struct AttentionHead : AttentionShape {
+  const T *q, *k, *v;
+  const T* dout;  // backward
+  T* out;         // read in the backward
+  T *dq, *dk, *dv;
+};
+
+// c[m, n] (with `more`: +=) a b for bf16 with f32 sums. a: rows of bf16, lda apart, 2 * pairs of them used. b: rows of
+// pairs, ldb apart: b[p * ldb + j] holds elements 2p (low half) and 2p + 1 of column j. n: a multiple of the lanes of
+// the tables' vectors. Each element's sum depends on its row of a and column of b alone, not on m and n, and pairs of
+// zeros at the end do not change it.
+using PairGemm = void (*)(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
+                          int64_t ldb, float* c, int64_t ldc, bool more);
+PairGemm native_pair_gemm();  // nullptr: the processor does not multiply bf16
+// Takes the place of native_pair_gemm() for tests, on processors without one; nullptr: no longer.
+void substitute_pair_gemm(PairGemm gemm);
 
 // Memory that a GEMM reads next: `rows` rows of `width` floats, `stride` floats apart. Consumed in steps of kRowsPanel
 // floats.
@@ -106,13 +120,26 @@ struct Simd {
 
   int64_t (*attention_scratch)(int64_t dim);  // floats
   // Queries [first, first + kAttentionBlock) of one head: out and lse.
-  void (*attention)(const AttentionHead& head, int64_t first, float* scratch);
+  void (*attention)(const AttentionHead<float>& head, int64_t first, float* scratch);
   // Computes query head.q, one row, over the keys [begin, end) inside its window. Bitwise identical to row end - 1 of
   // `attention`, also if both counts begin at a later multiple of kAttentionBlock. No dropout, no lse.
-  void (*attention_query)(const AttentionHead& head, int64_t begin, int64_t end, float* scratch);
+  void (*attention_query)(const AttentionHead<float>& head, int64_t begin, int64_t end, float* scratch);
   int64_t (*attention_grad_scratch)(int64_t seq, int64_t dim, int64_t heads);  // floats
   // Computes the query heads that share one KV head: dq of all, dk and dv summed in the order of heads.
-  void (*attention_grad)(const AttentionHead* heads, int64_t count, float* scratch);
+  void (*attention_grad)(const AttentionHead<float>* heads, int64_t count, float* scratch);
+
+  // The same for bf16, with products of bf16: weights and their gradients are rounded for them. dim is even. `values`:
+  // rows [begin, end) of head.v by turn_values, which `begin` and `end` of attention_query must match.
+  int64_t (*attention_scratch_bf16)(int64_t dim);
+  int64_t (*values_floats)(int64_t end, int64_t dim);  // memory of `values`
+  void (*turn_values)(const AttentionHead<uint16_t>& head, int64_t begin, int64_t end, float* values);
+  void (*attention_bf16)(const AttentionHead<uint16_t>& head, int64_t first, const float* values, PairGemm multiply,
+                         float* scratch);
+  void (*attention_query_bf16)(const AttentionHead<uint16_t>& head, int64_t begin, int64_t end, const float* values,
+                               PairGemm multiply, float* scratch);
+  int64_t (*attention_grad_scratch_bf16)(int64_t seq, int64_t dim, int64_t heads);
+  void (*attention_grad_bf16)(const AttentionHead<uint16_t>* heads, int64_t count, PairGemm multiply, float* scratch);
+  PairGemm pair_gemm;  // of f32 operations, in the order of the native instruction
 
   // max and sum of e^(x - max); (-inf, 0) for n == 0.
   void (*softmax_stats)(const float* x, int64_t n, float* max, float* sum);

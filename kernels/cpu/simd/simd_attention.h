@@ -82,7 +82,7 @@ struct BlockPair {
   bool cut() const { return reach != kEverywhere || !inside; }  // keys before the diagonal are hidden
 };
 // Fills `b` for the rows of a head from `query` on, or (masked false) for one row that attends to all keys.
-inline void make_pair(const AttentionHead& h, int64_t key, int64_t keys, int64_t query, int64_t queries, bool diagonal,
+inline void make_pair(const AttentionShape& h, int64_t key, int64_t keys, int64_t query, int64_t queries, bool diagonal,
                       bool masked, BlockPair& b) {
   const int64_t window = masked ? h.window : 0, reach = window > 0 ? window - (query - key) : kEverywhere;
   b.keys = keys, b.queries = queries, b.diagonal = diagonal;
@@ -101,7 +101,7 @@ inline VecInt is_behind(const BlockPair& b, int64_t k, int64_t q) {
   return b.inside ? behind : behind | (load_as<VecInt>(b.starts + q) > static_cast<int32_t>(k));
 }
 // The first key of the blocks that queries from the block at `query` on read.
-inline int64_t first_key_block(const AttentionHead& h, int64_t query) {
+inline int64_t first_key_block(const AttentionShape& h, int64_t query) {
   const int64_t attended = h.window > 0 && h.window <= query ? query - h.window + 1 : 0;
   const int64_t start = h.positions != nullptr ? query - h.positions[query] : 0;
   return (attended > start ? attended : start) / kBlock * kBlock;
@@ -120,7 +120,7 @@ inline void cap_scores(float* scores, const BlockPair& b, float cap) {
 int64_t attention_scratch_floats(int64_t dim) { return 2 * dim * kBlock + 2 * kBlock * kBlock + 3 * kBlock; }
 
 // Writes the dropout factors of a pair of blocks, [key][query], to `to` and returns it; nullptr without dropout.
-inline const float* factors_of_block(const AttentionHead& h, int64_t query, int64_t queries, int64_t key, int64_t keys,
+inline const float* factors_of_block(const AttentionShape& h, int64_t query, int64_t queries, int64_t key, int64_t keys,
                                      bool diagonal, float* to) {
   if (h.drop == nullptr) return nullptr;
   attention_factors(
@@ -163,7 +163,7 @@ inline void soften(float* scores, const BlockPair& b, const float* drop, float* 
 // Computes softmax(q k^T) v of `queries` rows from `q` on, with keys [begin, end), in blocks of keys that end at
 // multiples of kBlock. masked: the queries have positions first, first + 1, ..., so the key block at `first` is the
 // diagonal one; else every query attends to all keys. lse may be nullptr.
-inline void attend(const AttentionHead& h, const float* q_rows, int64_t queries, int64_t first, int64_t begin,
+inline void attend(const AttentionHead<float>& h, const float* q_rows, int64_t queries, int64_t first, int64_t begin,
                    int64_t end, bool masked, float* out_rows, float* lse, float* scratch) {
   float *turned = scratch, *acc = turned + h.dim * kBlock, *scores = acc + h.dim * kBlock;
   float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
@@ -206,7 +206,7 @@ int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
   return 3 * kBlock * kBlock + heads * blocks_of(seq) * kBlock * (2 * dim + 2);
 }
 
-void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
+void attention_block(const AttentionHead<float>& h, int64_t first, float* scratch) {
   const int64_t queries = least(kBlock, h.seq - first);
   const bool causal = h.keys == 0;
   attend(h, h.q + first * h.qkv_stride, queries, first, causal ? first_key_block(h, first) : 0,
@@ -214,27 +214,32 @@ void attention_block(const AttentionHead& h, int64_t first, float* scratch) {
 }
 
 // attention_block gives masked keys the weight 0. Omitting them here is bitwise identical.
-void attention_query(const AttentionHead& h, int64_t begin, int64_t end, float* scratch) {
+void attention_query(const AttentionHead<float>& h, int64_t begin, int64_t end, float* scratch) {
   attend(h, h.q, 1, 0, begin, end, false, h.out, nullptr, scratch);
 }
 
+// Of each query: the logarithm of its softmax's sum, and the dot product of out and dout.
+struct RowSums {
+  float *lse, *dot;
+};
 struct TurnedBlock {
-  float *q, *dout, *lse, *dot;
+  float *q, *dout;
+  RowSums sums;
 };
 inline TurnedBlock turned_block(float* scratch, int64_t index, int64_t dim) {
   float* at = scratch + 3 * kBlock * kBlock + index * kBlock * (2 * dim + 2);
-  return {at, at + kBlock * dim, at + 2 * kBlock * dim, at + 2 * kBlock * dim + kBlock};
+  return {at, at + kBlock * dim, {at + 2 * kBlock * dim, at + 2 * kBlock * dim + kBlock}};
 }
 
-inline void turn_block(const AttentionHead& h, int64_t first, const TurnedBlock& to) {
+inline void turn_block(const AttentionHead<float>& h, int64_t first, const TurnedBlock& to) {
   const int64_t queries = least(kBlock, h.seq - first);
   transpose_rows(h.q + first * h.qkv_stride, h.qkv_stride, queries, h.dim, h.scale, to.q);
   transpose_rows(h.dout + first * h.out_stride, h.out_stride, queries, h.dim, 1.0f, to.dout);
-  for (int64_t q = 0; q < kBlock; ++q) to.lse[q] = to.dot[q] = 0;
+  for (int64_t q = 0; q < kBlock; ++q) to.sums.lse[q] = to.sums.dot[q] = 0;
   for (int64_t q = 0; q < queries; ++q) {
     const float *o = h.out + (first + q) * h.out_stride, *g = h.dout + (first + q) * h.out_stride;
-    to.lse[q] = h.lse[first + q];
-    to.dot[q] = sum_lanes(fold(
+    to.sums.lse[q] = h.lse[first + q];
+    to.sums.dot[q] = sum_lanes(fold(
         h.dim, Vec{}, [=](Vec acc, int64_t i, auto lanes) { return fma(lanes.load(o + i), lanes.load(g + i), acc); },
         [](Vec a, Vec b) { return a + b; }));
   }
@@ -243,12 +248,12 @@ inline void turn_block(const AttentionHead& h, int64_t first, const TurnedBlock&
 // scores -> weights p, dp -> ds = p (dp - dot) scale. With dropout factors f: p f and p (f dp - dot) scale, where dot,
 // computed from the output, includes them. With a soft cap the scores are capped, and ds includes its derivative 1 -
 // (score / cap)^2.
-inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const float* drop, const TurnedBlock& b,
+inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const float* drop, const RowSums& sums,
                         float scale, float softcap) {
   const Vec factor = splat(scale), inverse = splat(softcap > 0 ? 1 / softcap : 0);
   const bool cut = pair.cut();
   for (int64_t q = 0; q < pair.queries; q += kLanes) {
-    const Vec lse = load(b.lse + q), dot = load(b.dot + q);
+    const Vec lse = load(sums.lse + q), dot = load(sums.dot + q);
     for (int64_t k = 0; k < attended_keys(pair.diagonal, pair.keys, q); ++k) {
       float *s = scores + k * kBlock + q, *d = dp + k * kBlock + q;
       const Vec score = load(s), part = score * inverse;
@@ -271,8 +276,8 @@ inline void zero_rows(float* rows, int64_t stride, int64_t first, int64_t end, i
 
 // One pass over pairs of blocks, keys outside: the weights are computed once for all three gradients. dq of a query is
 // summed over blocks of keys in ascending order, dk and dv over heads and blocks of queries in ascending order.
-void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scratch) {
-  const AttentionHead& any = heads[0];
+void attention_grad_heads(const AttentionHead<float>* heads, int64_t count, float* scratch) {
+  const AttentionHead<float>& any = heads[0];
   const int64_t dim = any.dim, seq = any.seq, in = any.qkv_stride, out = any.out_stride, blocks = blocks_of(seq);
   float *scores = scratch, *dp = scratch + kBlock * kBlock, *drop = dp + kBlock * kBlock;
   BlockPair pair;
@@ -285,7 +290,7 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
     const int64_t keys = least(kBlock, attended - key), begin = causal ? key : 0;  // the first block of queries
     const float *k = any.k + key * in, *v = any.v + key * in;
     for (int64_t n = 0; n < count; ++n) {
-      const AttentionHead& h = heads[n];
+      const AttentionHead<float>& h = heads[n];
       for (int64_t first = begin; first < seq; first += kBlock) {
         const int64_t queries = least(kBlock, seq - first), first_key = causal ? first_key_block(h, first) : 0;
         if (key < first_key) break;  // what these queries see, and those behind them, begins later
@@ -296,7 +301,7 @@ void attention_grad_heads(const AttentionHead* heads, int64_t count, float* scra
         score(k, in, keys, b.q, queries, dim, diagonal, scores);
         score(v, in, keys, b.dout, queries, dim, diagonal, dp);
         if (h.softcap > 0) cap_scores(scores, pair, h.softcap);
-        soften_grad(scores, dp, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), b, h.scale,
+        soften_grad(scores, dp, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), b.sums, h.scale,
                     h.softcap);
         to_keys(scores, keys, queries, h.dout + first * out, out, dim, diagonal, h.dv + key * in, in, more);
         to_keys(dp, keys, queries, h.q + first * in, in, dim, diagonal, h.dk + key * in, in, more);

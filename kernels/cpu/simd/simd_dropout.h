@@ -129,7 +129,7 @@ void stochastic_bf16_n(uint64_t key, uint64_t step, int64_t first, const float* 
 // queries at a time, `key_count(q)` keys for the vector at q. Element (query, key) is (head * seq + query) * seq + key.
 // If seq is a multiple of 4, every query has the same groups of keys per counter.
 template <class KeyCount>
-inline void attention_factors(const AttentionHead& h, int64_t first_query, int64_t queries, int64_t first_key,
+inline void attention_factors(const AttentionShape& h, int64_t first_query, int64_t queries, int64_t first_key,
                               KeyCount key_count, float* to) {
   const Factors f(*h.drop);
   const auto seq = static_cast<uint64_t>(h.seq), sample = static_cast<uint64_t>(h.sample);

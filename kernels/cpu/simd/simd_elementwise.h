@@ -69,11 +69,11 @@ void sum_rows_n(const float* x, int64_t stride, int64_t rows, float* out, int64_
 }
 
 // Round to nearest even. A NaN keeps its sign and becomes quiet.
-inline VecU16 to_bf16(Vec x) {
+inline VecBits bf16_bits(Vec x) {
   const VecBits u = (VecBits)x, rounded = u + 0x7FFFu + (u >> 16 & 1u);
-  const VecBits bits = (x == x ? rounded >> 16 : (u >> 16 | 0x40u));
-  return __builtin_convertvector(bits, VecU16);
+  return x == x ? rounded >> 16 : (u >> 16 | 0x40u);
 }
+inline VecU16 to_bf16(Vec x) { return __builtin_convertvector(bf16_bits(x), VecU16); }
 inline Vec from_bf16(VecU16 x) { return (Vec)(__builtin_convertvector(x, VecBits) << 16); }
 
 #if defined(__AVX512F__)

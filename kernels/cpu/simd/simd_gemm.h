@@ -40,11 +40,31 @@ struct NoPrefetch {
   static constexpr int kEvery = 0;
 };
 
+// What a GEMM multiplies: elements in f32, or (PairGemm) pairs of bf16 in their place, with an f32 sum.
+struct F32Product {
+  using Left = float;
+  static Vec spread(const float* a) { return splat(*a); }
+  static Vec add(Vec a, Vec b, Vec sum) { return fma(a, b, sum); }
+};
+struct PairProduct {
+  using Left = uint16_t;
+  static Vec spread(const uint16_t* a) { return (Vec)(load_as<uint32_t>(a) + VecBits{}); }
+  static Vec add(Vec a, Vec b, Vec sum) {
+#if defined(__AVX512BF16__)
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#else
+    constexpr uint32_t kHigh = 0xFFFF0000u;
+    const VecBits x = (VecBits)a, y = (VecBits)b;
+    return fma((Vec)(x << 16), (Vec)(y << 16), fma((Vec)(x & kHigh), (Vec)(y & kHigh), sum));
+#endif
+  }
+};
+
 // One register tile of c[m, n] (+)= sum over k of a[i * a_row + k * a_k] * b[k * ldb + j]: kRows rows, kVecs column
 // vectors, the last one possibly a Part. Each element is one fma chain in ascending k, whatever the tiling.
-template <int kRows, int kVecs, class Lanes, class Ahead>
-inline void gemm_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t ldb, float* c,
-                      int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
+template <int kRows, int kVecs, class Product, class Lanes, class Ahead>
+inline void gemm_tile(int64_t depth, const typename Product::Left* a, int64_t a_row, int64_t a_k, const float* b,
+                      int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
   Vec acc[kRows][kVecs];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
@@ -55,15 +75,16 @@ inline void gemm_tile(int64_t depth, const float* a, int64_t a_row, int64_t a_k,
     }
   }
   const auto multiply = [&](int64_t k) __attribute__((always_inline)) {
-    const float *row = b + k * ldb, *left = a + k * a_k;
+    const float* row = b + k * ldb;
+    const typename Product::Left* left = a + k * a_k;
     Vec right[kVecs];
 #pragma GCC unroll 16
     for (int j = 0; j < kVecs; ++j) right[j] = j + 1 < kVecs ? load(row + j * kLanes) : last.load(row + j * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const Vec x = splat(left[i * a_row]);
+      const Vec x = Product::spread(left + i * a_row);
 #pragma GCC unroll 16
-      for (int j = 0; j < kVecs; ++j) acc[i][j] = fma(x, right[j], acc[i][j]);
+      for (int j = 0; j < kVecs; ++j) acc[i][j] = Product::add(x, right[j], acc[i][j]);
     }
   };
   int64_t k = 0;
@@ -102,14 +123,15 @@ constexpr int kTall = kLanes == 16 ? (kVecs == 4   ? 6
                                                    : 8)
                                    : 6;
 
-template <int kVecs, class Lanes, class Ahead>
-inline void gemm_columns(int64_t rows, int64_t depth, const float* a, int64_t a_row, int64_t a_k, const float* b,
-                         int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
+template <int kVecs, class Product, class Lanes, class Ahead>
+inline void gemm_columns(int64_t rows, int64_t depth, const typename Product::Left* a, int64_t a_row, int64_t a_k,
+                         const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
   int64_t i = 0;
   const auto tiles = [&](auto height) {
     constexpr int kRows = decltype(height)::value;
     for (; i + kRows <= rows; i += kRows)
-      gemm_tile<kRows, kVecs>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last, ahead);
+      gemm_tile<kRows, kVecs, Product>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last,
+                                       ahead);
   };
   tiles(Count<kTall<kVecs>>{});
   if constexpr (kTall < kVecs >> 8) tiles(Count<8>{});
@@ -119,13 +141,15 @@ inline void gemm_columns(int64_t rows, int64_t depth, const float* a, int64_t a_
 }
 
 // c[rows, cols] (+)= a * b, see gemm_tile.
-template <class Ahead = NoPrefetch>
-inline void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
-                       const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Ahead ahead = {}) {
+template <class Product = F32Product, class Ahead = NoPrefetch>
+inline void gemm_block(int64_t rows, int64_t cols, int64_t depth, const typename Product::Left* a, int64_t a_row,
+                       int64_t a_k, const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate,
+                       Ahead ahead = {}) {
   constexpr int kWide = kLanes == 16 ? 4 : 2;
   int64_t j = 0;
   const auto columns = [&](auto vecs, auto lanes) {
-    gemm_columns<decltype(vecs)::value>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, lanes, ahead);
+    gemm_columns<decltype(vecs)::value, Product>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, lanes,
+                                                 ahead);
     j += decltype(vecs)::value * kLanes;
   };
   while (j + kWide * kLanes <= cols) columns(Count<kWide>{}, Whole{});
@@ -137,8 +161,9 @@ inline void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a
   if (j < cols) columns(Count<1>{}, Part{static_cast<int>(cols - j)});
 }
 
-void gemm_block_prefetching(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
-                            const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Upcoming* next) {
+inline void gemm_block_prefetching(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row,
+                                   int64_t a_k, const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate,
+                                   Upcoming* next) {
   gemm_block(rows, cols, depth, a, a_row, a_k, b, ldb, c, ldc, accumulate, Prefetch{next});
 }
 

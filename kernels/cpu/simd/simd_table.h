@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/cpu/simd/simd_activation.h"
 #include "kernels/cpu/simd/simd_attention.h"
+#include "kernels/cpu/simd/simd_attention_bf16.h"
 #include "kernels/cpu/simd/simd_dropout.h"
 #include "kernels/cpu/simd/simd_elementwise.h"
 #include "kernels/cpu/simd/simd_gelu_erf.h"
@@ -50,6 +51,14 @@ constexpr Simd kTableHere{
     .attention_query = attention_query,
     .attention_grad_scratch = attention_grad_scratch_floats,
     .attention_grad = attention_grad_heads,
+    .attention_scratch_bf16 = attention_scratch_bf16,
+    .values_floats = values_floats,
+    .turn_values = turn_values,
+    .attention_bf16 = attention_block_bf16,
+    .attention_query_bf16 = attention_query_bf16,
+    .attention_grad_scratch_bf16 = attention_grad_scratch_bf16,
+    .attention_grad_bf16 = attention_grad_heads_bf16,
+    .pair_gemm = pair_gemm_n,
     .softmax_stats = softmax_stats_row,
     .softmax_exps = softmax_exps_row,
     .gemm_block = gemm_block_prefetching,

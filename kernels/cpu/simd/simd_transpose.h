@@ -29,25 +29,33 @@ inline void transpose_square(Vec* row) {
   swap_quarters<1>(row, kAll);
 }
 
-// to[d * kRowsPanel + i] = factor * from[i * stride + d] for i < rows, d < depth; zero-pads columns to a whole vector.
-inline void transpose_rows(const float* from, int64_t stride, int64_t rows, int64_t depth, float factor, float* to) {
-  const Vec f = splat(factor);
+// Calls put(d, i, elements d of rows i, i + 1, ...) for d < depth and every kLanes-th i < rows, with zeros for rows
+// that do not exist. row(i, d, lanes): elements d, d + 1, ... of row i.
+template <class Row, class Put>
+inline void transpose_squares(int64_t rows, int64_t depth, Row row, Put put) {
   for (int64_t i = 0; i < rows; i += kLanes) {
     const int64_t live = least(kLanes, rows - i);
     sweep(depth, [=](int64_t d, auto lanes) {
       Vec square[kLanes];
-      const float* at = from + i * stride + d;
       if (live == kLanes) {
 #pragma GCC unroll 16
-        for (int r = 0; r < kLanes; ++r) square[r] = f * lanes.load(at + r * stride);
+        for (int r = 0; r < kLanes; ++r) square[r] = row(i + r, d, lanes);
       } else {
-        for (int64_t r = 0; r < kLanes; ++r) square[r] = r < live ? f * lanes.load(at + r * stride) : Vec{};
+        for (int64_t r = 0; r < kLanes; ++r) square[r] = r < live ? row(i + r, d, lanes) : Vec{};
       }
       transpose_square(square);
       const int64_t count = least(kLanes, depth - d);
-      for (int64_t c = 0; c < count; ++c) store(to + (d + c) * kRowsPanel + i, square[c]);
+      for (int64_t c = 0; c < count; ++c) put(d + c, i, square[c]);
     });
   }
+}
+
+// to[d * kRowsPanel + i] = factor * from[i * stride + d] for i < rows, d < depth; zero-pads columns to a whole vector.
+inline void transpose_rows(const float* from, int64_t stride, int64_t rows, int64_t depth, float factor, float* to) {
+  const Vec f = splat(factor);
+  transpose_squares(
+      rows, depth, [=](int64_t i, int64_t d, auto lanes) { return f * lanes.load(from + i * stride + d); },
+      [=](int64_t d, int64_t i, Vec v) { store(to + d * kRowsPanel + i, v); });
 }
 
 // The same without a factor, for the table.

@@ -116,6 +116,18 @@ struct Part {
 #endif
 };
 
+// A vector V of any element type from memory: all lanes, or the first ones and zeros.
+template <class V>
+inline V load_some(const void* p, Whole) {
+  return load_as<V>(p);
+}
+template <class V>
+inline V load_some(const void* p, Part part) {
+  V v{};
+  __builtin_memcpy(&v, p, static_cast<uint64_t>(part.count) * sizeof v / kLanes);
+  return v;
+}
+
 // Calls f(i, lanes) for every vector of [0, n); the last one may be a Part.
 template <class F>
 inline void sweep(int64_t n, F f) {

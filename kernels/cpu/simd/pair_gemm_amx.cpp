@@ -1,0 +1,132 @@
+// PairGemm on AMX tiles: a register of 16 rows by 16 pairs of a, one of 16 pairs by 16 columns of b, and their product
+// of 16 x 16 sums. An instruction adds 16 pairs to a sum, odd and even elements apart, so sums depend on where groups
+// of 16 pairs begin: at multiples of 16.
+#include <immintrin.h>
+
+#include "kernels/cpu/simd/pair_gemm.h"
+
+namespace gt::cpu {
+namespace {
+
+constexpr int64_t kTile = 16;  // rows; pairs or sums of a row
+
+// Tiles 0 to 3 are sums, 4 and 5 of a, 6 and 7 of b. The layout is the instruction's.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+void configure(int64_t rows, int64_t pairs) {
+  TileConfig c;
+  for (int t = 0; t < 8; ++t) {
+    c.rows[t] = static_cast<uint8_t>(t < 6 ? rows : pairs);
+    c.row_bytes[t] = static_cast<uint16_t>(4 * (t == 4 || t == 5 ? pairs : kTile));
+  }
+  _tile_loadconfig(&c);
+}
+
+struct Product {
+  int64_t pairs;
+  const uint16_t* a;
+  int64_t lda;
+  const uint32_t* b;
+  int64_t ldb;
+  float* c;
+  int64_t ldc;
+};
+
+// One tile of c, `depth` pairs at a time.
+void one_tile(const Product& p, int64_t depth, bool more) {
+  const int64_t to = p.ldc * 4, left = p.lda * 2, right = p.ldb * 4;  // bytes between rows
+  if (more) {
+    _tile_loadd(0, p.c, to);
+  } else {
+    _tile_zero(0);
+  }
+  for (int64_t k = 0; k < p.pairs; k += depth) {
+    _tile_loadd(4, p.a + 2 * k, left);
+    _tile_loadd(6, p.b + k * p.ldb, right);
+    _tile_dpbf16ps(0, 4, 6);
+  }
+  _tile_stored(0, p.c, to);
+}
+
+// Two by two tiles of c: four products for four loads.
+void four_tiles(const Product& p, int64_t depth, bool more) {
+  const int64_t to = p.ldc * 4, left = p.lda * 2, right = p.ldb * 4;
+  float* below = p.c + kTile * p.ldc;
+  if (more) {
+    _tile_loadd(0, p.c, to);
+    _tile_loadd(1, p.c + kTile, to);
+    _tile_loadd(2, below, to);
+    _tile_loadd(3, below + kTile, to);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t k = 0; k < p.pairs; k += depth) {
+    const uint16_t* a = p.a + 2 * k;
+    const uint32_t* b = p.b + k * p.ldb;
+    _tile_loadd(4, a, left);
+    _tile_loadd(6, b, right);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + kTile, right);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, a + kTile * p.lda, left);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, p.c, to);
+  _tile_stored(1, p.c + kTile, to);
+  _tile_stored(2, below, to);
+  _tile_stored(3, below + kTile, to);
+}
+
+// Rows of whole tiles, or fewer rows than a tile has; as for rows, so for pairs.
+void some_rows(int64_t m, int64_t n, int64_t depth, const Product& p, bool more) {
+  configure(m < kTile ? m : kTile, depth);
+  for (int64_t i = 0; i < m;) {
+    const int64_t tall = i + 2 * kTile <= m ? 2 * kTile : kTile;
+    for (int64_t j = 0; j < n;) {
+      const bool four = tall == 2 * kTile && j + 2 * kTile <= n;
+      Product at = p;
+      at.a += i * p.lda, at.b += j, at.c += i * p.ldc + j;
+      if (four) {
+        four_tiles(at, depth, more);
+        j += 2 * kTile;
+        continue;
+      }
+      one_tile(at, depth, more);
+      if (tall == 2 * kTile) {
+        at.a += kTile * p.lda, at.c += kTile * p.ldc;
+        one_tile(at, depth, more);
+      }
+      j += kTile;
+    }
+    i += tall;
+  }
+}
+
+}  // namespace
+
+void pair_gemm_amx(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b, int64_t ldb,
+                   float* c, int64_t ldc, bool more) {
+  const int64_t whole_rows = m / kTile * kTile, whole_pairs = pairs / kTile * kTile;
+  const auto depths = [&](int64_t first, int64_t rows) {
+    const uint16_t* left = a + first * lda;
+    float* to = c + first * ldc;
+    if (whole_pairs > 0) some_rows(rows, n, kTile, {whole_pairs, left, lda, b, ldb, to, ldc}, more);
+    const int64_t rest = pairs - whole_pairs;
+    if (rest > 0)
+      some_rows(rows, n, rest, {rest, left + 2 * whole_pairs, lda, b + whole_pairs * ldb, ldb, to, ldc},
+                more || whole_pairs > 0);
+  };
+  if (whole_rows > 0) depths(0, whole_rows);
+  if (m > whole_rows) depths(whole_rows, m - whole_rows);
+  _tile_release();
+}
+
+}  // namespace gt::cpu

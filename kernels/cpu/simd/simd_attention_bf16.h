@@ -1,0 +1,324 @@
+// Attention in bf16 for processors that multiply it: the blocks, masks and softmax of simd_attention.h, with every
+// product by a PairGemm. Its operands hold bf16 in pairs along the inner dimension, so weights and their gradients are
+// rounded to bf16; sums and statistics are f32. Outputs and gradients of queries are kept transposed, [dim][queries]:
+// then the weights, [key][query], become pairs of keys lane by lane, and only values and keys are transposed, once.
+#pragma once
+#include "kernels/cpu/simd/simd_attention.h"
+#include "kernels/cpu/simd/simd_elementwise.h"
+
+namespace gt::cpu {
+namespace {
+
+constexpr int64_t kPairs = kBlock / 2;  // of the keys or queries of a block
+
+void pair_gemm_n(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b, int64_t ldb,
+                 float* c, int64_t ldc, bool more) {
+  gemm_block<PairProduct>(m, n, pairs, a, lda, 2, reinterpret_cast<const float*>(b), ldb, c, ldc, more);
+}
+
+inline uint32_t* as_pairs(float* p) { return reinterpret_cast<uint32_t*>(p); }
+inline const uint16_t* as_bf16(const float* p) { return reinterpret_cast<const uint16_t*>(p); }
+inline const uint16_t* as_bf16(const uint32_t* p) { return reinterpret_cast<const uint16_t*>(p); }
+inline void store_bits(void* p, VecBits v) { __builtin_memcpy(p, &v, sizeof v); }
+
+// Elements of a row as the low halves of lanes, or two by two.
+template <class Lanes>
+inline VecBits load_bf16(const uint16_t* p, Lanes lanes) {
+  return __builtin_convertvector(load_some<VecU16>(p, lanes), VecBits);
+}
+template <class Lanes>
+inline Vec load_pairs(const uint16_t* p, Lanes lanes) {
+  return load_some<Vec>(p, lanes);
+}
+inline void store_bf16(uint16_t* p, Vec v, int64_t count) {
+  const VecU16 bits = to_bf16(v);
+  if (count >= kLanes) {
+    __builtin_memcpy(p, &bits, sizeof bits);
+  } else {
+    __builtin_memcpy(p, &bits, static_cast<uint64_t>(count) * sizeof(uint16_t));
+  }
+}
+void store_row_bf16(uint16_t* to, const float* from, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) store_bf16(to + i, load(from + i), n - i);
+}
+
+// Rows of bf16 of which [first, end) exist; the others are zero.
+struct Rows {
+  const uint16_t* at;
+  int64_t stride, first, end;
+  template <class Lanes>
+  VecBits load(int64_t row, int64_t column, Lanes lanes) const {
+    return row >= first && row < end ? load_bf16(at + row * stride + column, lanes) : VecBits{};
+  }
+  // Rows 2i and 2i + 1 as pairs.
+  template <class Lanes>
+  VecBits pair(int64_t i, int64_t column, Lanes lanes) const {
+    return load(2 * i, column, lanes) | load(2 * i + 1, column, lanes) << 16;
+  }
+  int64_t pairs() const { return (end + 1) / 2; }
+};
+
+// to[p * kBlock + i] = elements 2p and 2p + 1 of row i: right operand of a product over the rows' elements.
+inline void turn_rows(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, uint32_t* to) {
+  transpose_squares(
+      count, dim / 2, [=](int64_t i, int64_t d, auto lanes) { return load_pairs(rows + i * stride + 2 * d, lanes); },
+      [=](int64_t d, int64_t i, Vec v) { store_bits(to + d * kBlock + i, (VecBits)v); });
+}
+// to[i * columns + d] = element d of rows 2i and 2i + 1: right operand of a product over rows. Columns from dim on: 0.
+inline void pair_rows(const Rows& rows, int64_t dim, int64_t columns, uint32_t* to) {
+  for (int64_t i = 0; i < rows.pairs(); ++i)
+    sweep(dim, [&](int64_t d, auto lanes) { store_bits(to + i * columns + d, rows.pair(i, d, lanes)); });
+}
+// to[d * kPairs + i] = the same: left operand of a product over rows.
+inline void turn_pairs(const Rows& rows, int64_t dim, uint32_t* to) {
+  transpose_squares(
+      rows.pairs(), dim, [&](int64_t i, int64_t d, auto lanes) { return (Vec)rows.pair(i, d, lanes); },
+      [=](int64_t d, int64_t i, Vec v) { store_bits(to + d * kPairs + i, (VecBits)v); });
+}
+// Element d of row q of `rows` = from[d * kBlock + q], multiplied by factors[q].
+inline void turn_back(const float* from, const float* factors, int64_t queries, int64_t dim, uint16_t* rows,
+                      int64_t stride) {
+  transpose_squares(
+      dim, queries, [=](int64_t d, int64_t q, auto) { return load(from + d * kBlock + q) * load(factors + q); },
+      [=](int64_t q, int64_t d, Vec v) { store_bf16(rows + q * stride + d, v, dim - d); });
+}
+
+int64_t values_floats(int64_t end, int64_t dim) { return blocks_of(end) * dim * kPairs; }
+
+void turn_values(const AttentionHead<uint16_t>& h, int64_t begin, int64_t end, float* values) {
+  for (int64_t key = begin / kBlock * kBlock; key < end; key += kBlock)
+    turn_pairs({h.v + key * h.qkv_stride, h.qkv_stride, begin - key, least(kBlock, end - key)}, h.dim,
+               as_pairs(values + key / kBlock * h.dim * kPairs));
+}
+
+// scores[key][query] = rows of keys times turned queries, where needed.
+inline void score_bf16(PairGemm multiply, const uint16_t* rows, int64_t stride, int64_t keys, const uint32_t* turned,
+                       int64_t queries, int64_t dim, bool diagonal, float* scores) {
+  strips(diagonal, keys, [=](int64_t r, int64_t count) {
+    const int64_t from = diagonal ? r : 0;
+    multiply(count, whole_vectors(queries) - from, dim / 2, rows + r * stride, stride, turned + from, kBlock,
+             scores + r * kBlock + from, kBlock, false);
+  });
+}
+
+// to[d][query] (+)= sum over keys of rows[key][d] * weights[key][query], for turn_pairs of the rows.
+inline void to_queries_bf16(PairGemm multiply, const uint32_t* rows, const uint32_t* weights, int64_t keys,
+                            int64_t queries, int64_t dim, bool diagonal, float* to, bool more) {
+  strips(diagonal, queries, [=](int64_t r, int64_t count) {
+    multiply(dim, whole_vectors(count), (attended_keys(diagonal, keys, r) + 1) / 2, as_bf16(rows), kBlock, weights + r,
+             kBlock, to + r, kBlock, more);
+  });
+}
+
+// to[key] (+)= sum over queries of weights[key][query] * rows[query], for pair_rows of the rows.
+inline void to_keys_bf16(PairGemm multiply, const uint16_t* weights, const uint32_t* rows, int64_t keys,
+                         int64_t queries, int64_t columns, bool diagonal, float* to, bool more) {
+  strips(diagonal, keys, [=](int64_t r, int64_t count) {
+    const int64_t from = diagonal ? r : 0;
+    multiply(count, columns, (queries - from + 1) / 2, weights + r * kBlock + from, kBlock, rows + from / 2 * columns,
+             columns, to + r * columns, columns, more);
+  });
+}
+
+// Scales the scores, which are of unscaled queries, and caps them.
+inline void scale_scores(float* scores, const BlockPair& b, float scale, float cap) {
+  const Vec factor = splat(cap > 0 ? scale / cap : scale), limit = splat(cap);
+  for (int64_t q = 0; q < b.queries; q += kLanes)
+    for (int64_t k = 0; k < attended_keys(b.diagonal, b.keys, q); ++k) {
+      float* at = scores + k * kBlock + q;
+      const Vec s = load(at) * factor;
+      store(at, cap > 0 ? limit * tanh(s) : s);
+    }
+}
+
+// Rows `key` and `key` + 1 of x at lanes q as pairs; those outside [first, end) are zero.
+inline VecBits pair_of_keys(const float* x, int64_t key, int64_t first, int64_t end, int64_t q) {
+  const VecBits low = key >= first ? bf16_bits(load(x + key * kBlock + q)) : VecBits{};
+  const bool second = key + 1 >= first && key + 1 < end;
+  return second ? low | bf16_bits(load(x + (key + 1) * kBlock + q)) << 16 : low;
+}
+
+// attend() of simd_attention.h. `values`: turn_values of at least keys [begin, end).
+inline void attend_bf16(const AttentionHead<uint16_t>& h, const uint16_t* q_rows, int64_t queries, int64_t first,
+                        int64_t begin, int64_t end, bool masked, const float* values, PairGemm multiply,
+                        uint16_t* out_rows, float* lse, float* scratch) {
+  uint32_t *turned = as_pairs(scratch), *weights = turned + h.dim * kPairs;
+  float *acc = scratch + h.dim * kPairs + kPairs * kBlock, *scores = acc + h.dim * kBlock;
+  float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
+  float *total = top + kBlock, *fade = total + kBlock;
+  turn_rows(q_rows, h.qkv_stride, queries, h.dim, turned);
+  for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
+
+  BlockPair pair;
+  for (int64_t key = begin, keys = 0; key < end; key += keys) {
+    // Pairs of keys begin where those of whole blocks do: keys before the first have the weight 0.
+    const int64_t hidden = key % kBlock;
+    keys = least(kBlock - hidden, end - key);
+    const bool diagonal = masked && key == first;
+    float* from = scores + hidden * kBlock;
+    make_pair(h, key, keys, first, queries, diagonal, masked, pair);
+    score_bf16(multiply, h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, from);
+    scale_scores(from, pair, h.scale, h.softcap);
+    soften(from, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), top, total, fade);
+    for (int64_t q = 0; q < queries; q += kLanes) {
+      const int64_t attended = hidden + attended_keys(diagonal, keys, q);
+      for (int64_t k = 0; k < attended; k += 2)
+        store_bits(weights + k / 2 * kBlock + q, pair_of_keys(scores, k, hidden, attended, q));
+      for (int64_t d = 0; key > begin && d < h.dim; ++d) {
+        float* at = acc + d * kBlock + q;
+        store(at, load(at) * load(fade + q));
+      }
+    }
+    const auto* rows = reinterpret_cast<const uint32_t*>(values + key / kBlock * h.dim * kPairs);
+    to_queries_bf16(multiply, rows, weights, hidden + keys, queries, h.dim, diagonal, acc, key > begin);
+  }
+
+  for (int64_t q = 0; q < queries; q += kLanes) store(fade + q, splat(1.0f) / load(total + q));
+  turn_back(acc, fade, queries, h.dim, out_rows, h.out_stride);
+  for (int64_t q = 0; lse != nullptr && q < queries; ++q) lse[q] = top[q] + __builtin_logf(total[q]);
+}
+
+int64_t attention_scratch_bf16(int64_t dim) {
+  return dim * (kPairs + kBlock) + kPairs * kBlock + 2 * kBlock * kBlock + 3 * kBlock;
+}
+
+void attention_block_bf16(const AttentionHead<uint16_t>& h, int64_t first, const float* values, PairGemm multiply,
+                          float* scratch) {
+  const int64_t queries = least(kBlock, h.seq - first);
+  const bool causal = h.keys == 0;
+  attend_bf16(h, h.q + first * h.qkv_stride, queries, first, causal ? first_key_block(h, first) : 0,
+              causal ? first + queries : h.keys, causal, values, multiply, h.out + first * h.out_stride, h.lse + first,
+              scratch);
+}
+
+void attention_query_bf16(const AttentionHead<uint16_t>& h, int64_t begin, int64_t end, const float* values,
+                          PairGemm multiply, float* scratch) {
+  attend_bf16(h, h.q, 1, 0, begin, end, false, values, multiply, h.out, nullptr, scratch);
+}
+
+// A block of queries: pairs along dim, [dim / 2][kBlock], and along queries, [kPairs][columns].
+struct TurnedPairs {
+  RowSums sums;
+  uint32_t *q, *dout, *q_rows, *dout_rows;
+  float* dq;  // [dim][kBlock]
+};
+inline int64_t turned_pairs_floats(int64_t dim) {
+  return 2 * kBlock + dim * kBlock + 2 * kPairs * (dim + whole_vectors(dim));
+}
+
+// Memory of a call: blocks of queries, then of scores and a block of keys.
+struct GradScratch {
+  int64_t dim;
+  float *scores, *dp, *drop, *dk, *dv, *blocks;
+  uint32_t *p_rows, *ds_rows, *ds, *k;
+  GradScratch(int64_t dim, float* at) : dim(dim) {
+    scores = at, dp = scores + kBlock * kBlock, drop = dp + kBlock * kBlock;
+    dk = drop + kBlock * kBlock, dv = dk + kBlock * whole_vectors(dim);
+    p_rows = as_pairs(dv + kBlock * whole_vectors(dim));
+    ds_rows = p_rows + kBlock * kPairs, ds = ds_rows + kBlock * kPairs, k = ds + kBlock * kPairs;
+    blocks = reinterpret_cast<float*>(k + dim * kPairs);
+  }
+  static int64_t floats(int64_t dim) {
+    return 3 * kBlock * kBlock + 2 * kBlock * whole_vectors(dim) + 3 * kBlock * kPairs + dim * kPairs;
+  }
+  TurnedPairs block(int64_t index) const {
+    TurnedPairs t;
+    t.sums.lse = blocks + index * turned_pairs_floats(dim), t.sums.dot = t.sums.lse + kBlock;
+    t.dq = t.sums.dot + kBlock;
+    t.q = as_pairs(t.dq + dim * kBlock), t.dout = t.q + kPairs * dim;
+    t.q_rows = t.dout + kPairs * dim, t.dout_rows = t.q_rows + kPairs * whole_vectors(dim);
+    return t;
+  }
+};
+
+int64_t attention_grad_scratch_bf16(int64_t seq, int64_t dim, int64_t heads) {
+  return GradScratch::floats(dim) + heads * blocks_of(seq) * turned_pairs_floats(dim);
+}
+
+inline void turn_block_bf16(const AttentionHead<uint16_t>& h, int64_t first, const TurnedPairs& to) {
+  const int64_t queries = least(kBlock, h.seq - first), columns = whole_vectors(h.dim);
+  const uint16_t *q = h.q + first * h.qkv_stride, *dout = h.dout + first * h.out_stride;
+  turn_rows(q, h.qkv_stride, queries, h.dim, to.q);
+  turn_rows(dout, h.out_stride, queries, h.dim, to.dout);
+  pair_rows({q, h.qkv_stride, 0, queries}, h.dim, columns, to.q_rows);
+  pair_rows({dout, h.out_stride, 0, queries}, h.dim, columns, to.dout_rows);
+  for (int64_t i = 0; i < kBlock; ++i) to.sums.lse[i] = to.sums.dot[i] = 0;
+  for (int64_t i = 0; i < queries; ++i) {
+    const uint16_t *o = h.out + (first + i) * h.out_stride, *g = dout + i * h.out_stride;
+    to.sums.lse[i] = h.lse[first + i];
+    to.sums.dot[i] = sum_lanes(fold(
+        h.dim, Vec{},
+        [=](Vec acc, int64_t d, auto lanes) {
+          return fma((Vec)(load_bf16(o + d, lanes) << 16), (Vec)(load_bf16(g + d, lanes) << 16), acc);
+        },
+        [](Vec a, Vec b) { return a + b; }));
+  }
+}
+
+// Rounds weights and gradients of scores for the products: rows of keys, and the latter also as pairs of keys.
+inline void round_grads(const GradScratch& s, const BlockPair& b) {
+  auto *p_rows = reinterpret_cast<uint16_t*>(s.p_rows), *ds_rows = reinterpret_cast<uint16_t*>(s.ds_rows);
+  for (int64_t q = 0; q < b.queries; q += kLanes) {
+    const int64_t attended = attended_keys(b.diagonal, b.keys, q);
+    for (int64_t k = 0; k < attended; ++k) {
+      store_bf16(p_rows + k * kBlock + q, load(s.scores + k * kBlock + q), kLanes);
+      store_bf16(ds_rows + k * kBlock + q, load(s.dp + k * kBlock + q), kLanes);
+    }
+    for (int64_t k = 0; k < attended; k += 2)
+      store_bits(s.ds + k / 2 * kBlock + q, pair_of_keys(s.dp, k, 0, attended, q));
+  }
+}
+
+// attention_grad_heads() of simd_attention.h: the same order of blocks and of sums.
+void attention_grad_heads_bf16(const AttentionHead<uint16_t>* heads, int64_t count, PairGemm multiply, float* scratch) {
+  const AttentionHead<uint16_t>& any = heads[0];
+  const int64_t dim = any.dim, seq = any.seq, in = any.qkv_stride, blocks = blocks_of(seq);
+  const int64_t columns = whole_vectors(dim);
+  const GradScratch s(dim, scratch);
+  BlockPair pair;
+  for (int64_t n = 0; n < count; ++n) {
+    for (int64_t b = 0; b < blocks; ++b) turn_block_bf16(heads[n], b * kBlock, s.block(n * blocks + b));
+  }
+  const bool causal = any.keys == 0;
+  const int64_t attended = causal ? seq : any.keys;  // keys
+  for (int64_t key = 0; key < attended; key += kBlock) {
+    const int64_t keys = least(kBlock, attended - key), begin = causal ? key : 0;  // the first block of queries
+    const uint16_t *k = any.k + key * in, *v = any.v + key * in;
+    turn_pairs({k, in, 0, keys}, dim, s.k);
+    for (int64_t n = 0; n < count; ++n) {
+      const AttentionHead<uint16_t>& h = heads[n];
+      for (int64_t first = begin; first < seq; first += kBlock) {
+        const int64_t queries = least(kBlock, seq - first), first_key = causal ? first_key_block(h, first) : 0;
+        if (key < first_key) break;  // what these queries see, and those behind them, begins later
+        const TurnedPairs b = s.block(n * blocks + first / kBlock);
+        const bool diagonal = causal && first == key, more = n > 0 || first > begin;
+        make_pair(h, key, keys, first, queries, diagonal, true, pair);
+        score_bf16(multiply, k, in, keys, b.q, queries, dim, diagonal, s.scores);
+        score_bf16(multiply, v, in, keys, b.dout, queries, dim, diagonal, s.dp);
+        scale_scores(s.scores, pair, h.scale, h.softcap);
+        soften_grad(s.scores, s.dp, pair, factors_of_block(h, first, queries, key, keys, diagonal, s.drop), b.sums,
+                    h.scale, h.softcap);
+        round_grads(s, pair);
+        to_keys_bf16(multiply, as_bf16(s.p_rows), b.dout_rows, keys, queries, columns, diagonal, s.dv, more);
+        to_keys_bf16(multiply, as_bf16(s.ds_rows), b.q_rows, keys, queries, columns, diagonal, s.dk, more);
+        to_queries_bf16(multiply, s.k, s.ds, keys, queries, dim, diagonal, b.dq, key > first_key);
+      }
+    }
+    for (int64_t r = 0; r < keys; ++r) {
+      store_row_bf16(any.dk + (key + r) * in, s.dk + r * columns, dim);
+      store_row_bf16(any.dv + (key + r) * in, s.dv + r * columns, dim);
+    }
+  }
+  for (int64_t r = attended; r < seq; ++r) {
+    __builtin_memset(any.dk + r * in, 0, static_cast<uint64_t>(dim) * sizeof(uint16_t));
+    __builtin_memset(any.dv + r * in, 0, static_cast<uint64_t>(dim) * sizeof(uint16_t));
+  }
+  for (int64_t i = 0; i < kBlock; ++i) s.drop[i] = 1;
+  for (int64_t n = 0; n < count; ++n)
+    for (int64_t b = 0; b < blocks; ++b)
+      turn_back(s.block(n * blocks + b).dq, s.drop, least(kBlock, seq - b * kBlock), dim, heads[n].dq + b * kBlock * in,
+                in);
+}
+
+}  // namespace
+}  // namespace gt::cpu

@@ -1,0 +1,195 @@
+// Attention in bf16 products (simd_attention_bf16.h): the product of every instruction set that this processor has, and
+// the ops with it. Where the processor multiplies no bf16, f32 operations in the same order take its place, and
+// emulated tiles those of AMX.
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/open_stream.h"
+#include "kernels/core/rng.h"
+#include "kernels/cpu/simd/isa.h"
+#include "kernels/cpu/simd/simd.h"
+#include "tests/kernels/cases/op_cases.h"
+#include "tests/kernels/reference/reference_ops.h"
+#include "tests/support/test.h"
+
+namespace gt::cpu {
+// pair_gemm_amx.cpp on emulated tiles (pair_gemm_amx_emulated.cpp).
+void pair_gemm_amx_emulated(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
+                            int64_t ldb, float* c, int64_t ldc, bool more);
+}  // namespace gt::cpu
+
+namespace gt::test {
+namespace {
+
+// Calls f(product) for every product of bf16, with the instruction set whose table suits it.
+template <class F>
+void for_every_product(F f) {
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx}) {
+    if (isa > cpu::best_isa()) break;
+    set_cpu_isa(isa);
+    if (isa < CpuIsa::kAvx512Bf16) cpu::substitute_pair_gemm(cpu::simd().pair_gemm);
+    INFO(name_of(isa));
+    f(cpu::native_pair_gemm());
+    cpu::substitute_pair_gemm(nullptr);
+  }
+#if defined(__x86_64__)
+  if (cpu::best_isa() >= CpuIsa::kAvx512) {
+    set_cpu_isa(CpuIsa::kAvx512);
+    cpu::substitute_pair_gemm(cpu::pair_gemm_amx_emulated);
+    INFO("emulated tiles");
+    f(cpu::native_pair_gemm());
+    cpu::substitute_pair_gemm(nullptr);
+  }
+#endif
+  set_cpu_isa(CpuIsa::kAuto);
+}
+
+float widened(uint16_t x) {
+  const uint32_t bits = static_cast<uint32_t>(x) << 16;
+  float out;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+
+// Operands of a product, the left one with rows that have a few elements more.
+struct Operands {
+  int64_t m, n, pairs, lda;
+  std::vector<uint16_t> a;
+  std::vector<uint32_t> b;
+  Operands(int64_t m, int64_t n, int64_t pairs)
+      : m(m),
+        n(n),
+        pairs(pairs),
+        lda(2 * pairs + 6),
+        a(static_cast<size_t>(m * lda)),
+        b(static_cast<size_t>(pairs * n)) {
+    const uint64_t key = stream_key(3, cat("pairs ", m, ' ', n, ' ', pairs));
+    const auto draw = [&](uint64_t i) {
+      uint16_t x;
+      const auto value = static_cast<float>(philox_normal(key, i));
+      cpu::simd().f32_to_bf16(&value, &x, 1);
+      return x;
+    };
+    for (size_t i = 0; i < a.size(); ++i) a[i] = draw(i);
+    for (size_t i = 0; i < b.size(); ++i)
+      b[i] = draw(1'000'000 + 2 * i) | static_cast<uint32_t>(draw(1'000'001 + 2 * i)) << 16;
+  }
+  std::vector<float> multiply(cpu::PairGemm product, int64_t rows, int64_t columns, int64_t depth, bool more) const {
+    std::vector<float> c(static_cast<size_t>(m * n), 0.5f);
+    product(rows, columns, depth, a.data(), lda, b.data(), n, c.data(), n, more);
+    return c;
+  }
+  double exact(int64_t row, int64_t column, bool more) const {
+    double sum = more ? 0.5 : 0;
+    for (int64_t k = 0; k < 2 * pairs; ++k) {
+      const uint32_t pair = b[static_cast<size_t>(k / 2 * n + column)];
+      sum += double{widened(a[static_cast<size_t>(row * lda + k)])} *
+             widened(static_cast<uint16_t>(k % 2 == 0 ? pair : pair >> 16));
+    }
+    return sum;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("products of bf16 pairs are exact to the rounding of f32 sums with every instruction set") {
+  for_every_product([](cpu::PairGemm product) {
+    for (const int64_t m : {1, 15, 16, 17, 31, 32, 48, 63, 64, 80})
+      for (const int64_t n : {16, 32, 48, 64})
+        for (const int64_t pairs : {1, 7, 8, 16, 17, 32, 40}) {
+          INFO(m << " x " << n << ", " << pairs << " pairs");
+          const Operands of(m, n, pairs);
+          for (const bool more : {false, true}) {
+            const std::vector<float> c = of.multiply(product, m, n, pairs, more);
+            double worst = 0;
+            for (int64_t i = 0; i < m * n; ++i)
+              worst = std::max(worst, std::abs(c[static_cast<size_t>(i)] - of.exact(i / n, i % n, more)));
+            CHECK(worst < 1e-5 * std::sqrt(static_cast<double>(2 * pairs)) + 1e-6);
+          }
+        }
+  });
+}
+
+TEST_CASE("a sum of bf16 pairs depends on its row and its column alone, and pairs of zeros do not change it") {
+  for_every_product([](cpu::PairGemm product) {
+    const int64_t m = 64, n = 64, pairs = 40;
+    Operands of(m, n, pairs);
+    const std::vector<float> whole = of.multiply(product, m, n, pairs, true);
+    for (const int64_t rows : {1, 5, 16, 33})
+      for (const int64_t columns : {16, 48}) {
+        const std::vector<float> part = of.multiply(product, rows, columns, pairs, true);
+        for (int64_t r = 0; r < rows; ++r)
+          CHECK(std::memcmp(&part[static_cast<size_t>(r * n)], &whole[static_cast<size_t>(r * n)],
+                            static_cast<size_t>(columns) * sizeof(float)) == 0);
+      }
+    for (const int64_t depth : {3, 19}) {  // the pairs behind are zero
+      Operands zeros(m, n, pairs);
+      for (size_t i = static_cast<size_t>(depth * n); i < zeros.b.size(); ++i) zeros.b[i] = 0;
+      CHECK(zeros.multiply(product, m, n, pairs, false) == zeros.multiply(product, m, n, depth, false));
+    }
+  });
+}
+
+TEST_CASE("attention in bf16 products agrees with the reference, on one thread and three") {
+  OpCases cases;
+  for (auto& c : op_cases()) {
+    const bool attends = c->op == "attention" || c->op == "attention_grad" || c->op == "cached_attention";
+    if (attends && !c->big && c->name.find("bf16") != std::string::npos) cases.push_back(std::move(c));
+  }
+  REQUIRE(cases.size() > 10);
+  for (auto& c : cases) c->prepare(11);
+  for_every_product([&](cpu::PairGemm) {
+    const OpenStream one(*cpu_backend().device, 0, 1), three(*cpu_backend().device, 0, 3);
+    for (const auto& c : cases) {
+      INFO(c->op << ' ' << c->name);
+      const Images alone = c->run(cpu_backend(), one), shared = c->run(cpu_backend(), three);
+      CHECK(c->compare(alone) == "");
+      const bool same_bits = alone == shared;
+      CHECK(same_bits);
+    }
+  });
+}
+
+TEST_CASE("a token decoded from a bf16 KV cache is bitwise its row of the full op in bf16 products") {
+  struct Rule {
+    int64_t window;
+    float softcap;
+  };
+  const int64_t seq = 200, heads = 4, kv = 2, dim = 40;
+  const float scale = 0.2f;
+  std::vector<std::vector<std::byte>> memory;
+  const auto make = [&](Shape s, DType t) {
+    memory.emplace_back(static_cast<size_t>(s.numel() * size_of(t)) + 8);
+    return Tensor{memory.back().data(), s, t, Device{}};
+  };
+  const Tensor qkv = make({seq, (heads + 2 * kv) * dim}, DType::kBF16), out = make({seq, heads * dim}, DType::kBF16);
+  const Tensor lse = make({1, heads, seq}, DType::kF32), got = make(out.shape, DType::kBF16);
+  const Tensor keys = make({1, kv, seq, dim}, DType::kBF16), values = make(keys.shape, DType::kBF16);
+  const Tensor sequences = make({seq}, DType::kI32), positions = make({seq}, DType::kI32);
+  for (int64_t i = 0; i < qkv.numel(); ++i) set(qkv, i, 3 * philox_normal(5, static_cast<uint64_t>(i)));
+  for (int64_t i = 0; i < seq; ++i) positions.as<int32_t>()[i] = static_cast<int32_t>(i);
+  for_every_product([&](cpu::PairGemm) {
+    const OpTable& ops = *cpu_backend().ops;
+    for (const Rule r : {Rule{0, 0}, {1, 0}, {40, 0}, {64, 0}, {65, 3}, {131, 0}, {0, 2}, {300, 5}}) {
+      INFO("window " << r.window << " softcap " << r.softcap);
+      ops.attention({qkv, out, lse, 1, seq, heads, kv, dim, scale, {}, r.window, r.softcap}, {});
+      ops.store_kv({qkv, sequences, positions, keys, values, heads}, {});
+      ops.cached_attention({qkv, sequences, positions, keys, values, got, heads, scale, r.window, r.softcap}, {});
+      CHECK(std::memcmp(got.data, out.data, static_cast<size_t>(out.bytes())) == 0);
+      if (r.window == 0 || r.window >= seq) continue;  // keys outside the last token's window are not read
+      for (const Tensor& t : {keys, values})
+        for (int64_t head = 0; head < kv; ++head)
+          for (int64_t i = 0; i < (seq - r.window) * dim; ++i) set(t, head * seq * dim + i, NAN);
+      const Tensor last = qkv.slice(seq - 1, 1), one = got.slice(seq - 1, 1);
+      ops.cached_attention({last, sequences.slice(0, 1), positions.slice(seq - 1, 1), keys, values, one, heads, scale,
+                            r.window, r.softcap},
+                           {});
+      CHECK(std::memcmp(one.data, out.slice(seq - 1, 1).data, static_cast<size_t>(one.bytes())) == 0);
+    }
+  });
+}
+
+}  // namespace gt::test

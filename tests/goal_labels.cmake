@@ -1,12 +1,12 @@
 # Runs after a test program is linked: writes OUT, which gives every case tagged [Rnn] (a reliability goal) the ctest
-# label Rnn in addition to its folder's, so that `ctest -L R07` selects it.
+# label Rnn in addition to its folder's, so that `ctest -L R07` selects it. EMULATOR runs PROGRAM if it is another processor's.
 cmake_policy(VERSION 3.16)
-execute_process(COMMAND ${PROGRAM} --list-tags OUTPUT_VARIABLE listed)
+execute_process(COMMAND ${EMULATOR} ${PROGRAM} --list-tags OUTPUT_VARIABLE listed)
 string(REGEX MATCHALL "R[0-9][0-9]" tags "${listed}")
 list(REMOVE_DUPLICATES tags)
 set(labelled "")
 foreach(tag IN LISTS tags)
-  execute_process(COMMAND ${PROGRAM} --list-test-names-only "[${tag}]" OUTPUT_VARIABLE names)
+  execute_process(COMMAND ${EMULATOR} ${PROGRAM} --list-test-names-only "[${tag}]" OUTPUT_VARIABLE names)
   string(REGEX REPLACE "\n+" ";" names "${names}")
   foreach(name IN LISTS names)
     string(STRIP "${name}" name)

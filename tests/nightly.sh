@@ -258,6 +258,7 @@ guided() {
 }
 goal guided 'guided inputs|finding of|SKIPPED' guided
 goal hosts 'events, next step|SKIPPED' tests/hosts/punish.sh "$gpttrain" "${GPT_PUNISH_MINUTES:-30}" "$seed"
+goal aarch64 'steps trained on aarch64' tests/aarch64/run.sh
 goal slurm 'a batch job|SKIPPED' tests/hosts/slurm.sh "$gpttrain"
 # Faults injected into a copy of the tree (build/mutation): each must be caught by a test.
 goal mutation 'faults caught' tests/mutation/run.py --limit-s "${GPT_MUTATION_LIMIT_S:-7200}"

@@ -477,9 +477,13 @@ TEST_CASE("the GELU of the epilogue is within 1e-6 of the formula, equal on all 
   std::vector<float> x;
   for (int i = -12000; i <= 12000; ++i) x.push_back(static_cast<float>(i) / 1000);
   for (float e : {-1e30f, -300.0f, -88.0f, -30.0f, -0.0f, 1e-30f, 30.0f, 88.0f, 1e30f}) x.push_back(e);
-  std::vector<std::pair<cpu::Isa, cpu::EpilogueRows>> sets = {{cpu::Isa::kScalar, cpu::epilogue_scalar()}};
-  if (cpu::best_isa() >= cpu::Isa::kAvx2) sets.emplace_back(cpu::Isa::kAvx2, cpu::epilogue_avx2());
-  if (cpu::best_isa() >= cpu::Isa::kAvx512) sets.emplace_back(cpu::Isa::kAvx512, cpu::epilogue_avx512());
+  std::vector<std::pair<cpu::Isa, cpu::EpilogueRows>> sets;
+  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+    if (isa > cpu::best_isa()) break;
+    set_cpu_isa(isa);
+    sets.emplace_back(isa, cpu::epilogue_rows());
+  }
+  set_cpu_isa(CpuIsa::kAuto);
   std::vector<float> first_value, first_grad;
   for (const auto& [isa, rows] : sets) {
     CAPTURE(name_of(isa));

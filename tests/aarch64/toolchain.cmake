@@ -1,0 +1,26 @@
+# Debian's cross compiler for aarch64, with the libraries that run.sh unpacks to GPT_AARCH64_ROOT.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES GPT_AARCH64_ROOT)
+set(libraries ${GPT_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+# Headers alone (Catch2, CLI11, nlohmann_json) are this machine's.
+set(CMAKE_FIND_ROOT_PATH ${GPT_AARCH64_ROOT} /)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(ENV{PKG_CONFIG_LIBDIR} ${libraries}/pkgconfig:${GPT_AARCH64_ROOT}/usr/share/pkgconfig)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${GPT_AARCH64_ROOT})
+# Libraries of libraries, found by the linker and, in tests that run while building, by the emulator.
+set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${libraries}:${GPT_AARCH64_ROOT}/lib/aarch64-linux-gnu")
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-Wl,-rpath-link,${libraries}:${GPT_AARCH64_ROOT}/lib/aarch64-linux-gnu")
+set(CMAKE_CROSSCOMPILING_EMULATOR "qemu-aarch64-static;-L;${GPT_AARCH64_ROOT}")
+# What FindMPI and FindHDF5 ask compiler wrappers for, which do not run here.
+set(MPI_C_LIB_NAMES mpi CACHE STRING "")
+set(MPI_mpi_LIBRARY ${libraries}/openmpi/lib/libmpi.so CACHE FILEPATH "")
+set(MPI_C_HEADER_DIR ${libraries}/openmpi/include CACHE PATH "")
+set(MPI_C_COMPILER MPI_C_COMPILER-NOTFOUND CACHE FILEPATH "")
+set(HDF5_C_COMPILER_EXECUTABLE /bin/false CACHE FILEPATH "")
+set(HDF5_C_INCLUDE_DIR ${GPT_AARCH64_ROOT}/usr/include/hdf5/serial CACHE PATH "")
+set(HDF5_hdf5_LIBRARY_RELEASE ${libraries}/hdf5/serial/libhdf5.so CACHE FILEPATH "")

@@ -8,6 +8,7 @@ folder=${1:-build/aarch64}
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 root=$folder/root
+launch/setup.sh
 launch/setup.sh --only g++-aarch64-linux-gnu qemu-user-static catch2 libcli11-dev nlohmann-json3-dev
 
 # Debian's packages for aarch64 from the archives that this machine uses, without touching its own list of packages. The

@@ -28,6 +28,15 @@ constexpr int64_t kMostBytes = int64_t{1} << 40;             // of a message
 constexpr size_t kStep = 1 << 20;                            // growth of a buffer whose receive is not posted yet
 constexpr double kLeaveSeconds = 600, kAbortSeconds = 0.5;
 
+// A message that the socket takes whole arrives while its sender computes; the rest of a larger one waits for the
+// sender's next call. The kernel charges only what is queued, and limits the size (net.core.wmem_max) for all but
+// administrators.
+void take_whole_messages(int fd) {
+  const int bytes = 16 << 20;
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0)
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
 }  // namespace
 
 void SocketSet::use(MessageChannel& channel) {
@@ -95,6 +104,7 @@ SocketTransport::SocketTransport(const SocketJob& job) : rank_(job.rank), unwind
   peers_.resize(fds.size());
   for (size_t r = 0; r < fds.size(); ++r) {
     peers_[r].fd = fds[r];
+    if (std::binary_search(local_ranks_.begin(), local_ranks_.end(), static_cast<int>(r))) take_whole_messages(fds[r]);
     epoll_event e{EPOLLIN, {.u32 = static_cast<uint32_t>(r)}};
     GT_CHECK(fds[r] < 0 || epoll_ctl(events_, EPOLL_CTL_ADD, fds[r], &e) == 0, std::strerror(errno));
   }

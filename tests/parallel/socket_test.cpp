@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <thread>
 
@@ -99,6 +100,34 @@ TEST_CASE("sockets: 500 random operations are bitwise identical to threads") {
   CHECK(suite::random_operations_agree_with_threads(on_ranks(0, true)));
   CHECK(suite::random_operations_agree_with_threads(on_ranks(0, false)));
   CHECK(suite::random_operations_agree_with_threads(on_ranks(2, true)));
+}
+
+TEST_CASE("sockets: a message between ranks of a machine leaves whole while the receiver does not call") {
+  std::ifstream limit("/proc/sys/net/core/wmem_max");
+  int64_t most = 0;
+  REQUIRE(limit >> most);
+  std::vector<float> values(static_cast<size_t>(std::min<int64_t>(most / 2, 1 << 20) / 4), 3.5f), got(values.size());
+  std::atomic<bool> sent{false}, early{false};
+  require_no_error(run(
+      jobs(2, 2),
+      [&](GroupFactory& f) {
+        const auto group = f.make(everybody(f));
+        const auto tensor = [](std::vector<float>& v) {
+          return Tensor{
+              reinterpret_cast<std::byte*>(v.data()), {static_cast<int64_t>(v.size())}, DType::kF32, Device{}};
+        };
+        if (f.world_rank() == 0) {
+          group->send(tensor(values), 1, 0, {}).wait({});
+          sent = true;
+          return;
+        }
+        for (int i = 0; i < 10'000 && !sent; ++i) usleep(1000);
+        early = sent.load();
+        group->recv(tensor(got), 0, 0, {}).wait({});
+      },
+      false));
+  CHECK(early);
+  CHECK(got == values);
 }
 
 TEST_CASE("sockets: ranks that a launcher puts on a machine are local to each other") {

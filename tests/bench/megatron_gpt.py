@@ -6,31 +6,16 @@
 FP32, one thread a rank, AdamW, the norm of gradients; its clipping and its fused kernels need CUDA. --micro_batch M: samples of a microbatch.
 """
 import argparse
-import contextlib
 import os
+import pathlib
 import sys
 import tempfile
 import time
 import traceback
-import warnings
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"
-os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-warnings.filterwarnings("ignore")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "readers"))
+import megatron_cpu  # first
 import torch
-
-torch.set_num_threads(1)
-torch.cuda.current_device = lambda: torch.device("cpu")
-torch.Tensor.cuda = lambda self, *_, **__: self
-
-
-def on_cpu(make):
-    def made(*args, device=None, **more):
-        return make(*args, device="cpu" if str(device).startswith("cuda") else device, **more)
-    return made
-
-
-torch.zeros, torch.tensor, torch.empty = on_cpu(torch.zeros), on_cpu(torch.tensor), on_cpu(torch.empty)
 
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -39,20 +24,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import random as parallel_random
 from megatron.core.transformer import TransformerConfig
-
-
-class NoRandomStates:
-    def fork(self, *_):
-        return contextlib.nullcontext()
-
-    def is_initialized(self):
-        return True
-
-
-parallel_random._CUDA_RNG_STATE_TRACKER = NoRandomStates()
-parallel_random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 for name in "tp", "pp", "dp":

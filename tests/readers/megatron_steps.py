@@ -9,36 +9,18 @@ bert, whose norms transformers places elsewhere, names are gpttrain's. OUT/FAMIL
 samples i32, losses and norms f32 [STEPS], and of the first step the gradient of every parameter, `grad.` and its name. A sample is
 SEQ + 1 tokens; of bert tokens, targets (-1: none) and types, SEQ each, length and label of the pair. FP32 throughout.
 
-Megatron's own schedules (1F1B), data-parallel buckets, embedding groups, gradient norm and optimizer run, over gloo. Three
-things of CUDA are replaced: the current device, tensors made on or moved to "cuda", and the tracker of random states (no dropout here).
+Megatron's own schedules (1F1B), data-parallel buckets, embedding groups, gradient norm and optimizer run, over gloo.
 """
-import contextlib
 import json
 import os
 import signal
 import sys
 import tempfile
 import traceback
-import warnings
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"
-os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-warnings.filterwarnings("ignore")
+import megatron_cpu  # first
 import torch
 from safetensors.torch import save_file
-
-torch.set_num_threads(1)
-torch.cuda.current_device = lambda: torch.device("cpu")
-torch.Tensor.cuda = lambda self, *_, **__: self
-
-
-def on_cpu(make):
-    def made(*args, device=None, **more):
-        return make(*args, device="cpu" if str(device).startswith("cuda") else device, **more)
-    return made
-
-
-torch.zeros, torch.tensor, torch.empty = on_cpu(torch.zeros), on_cpu(torch.tensor), on_cpu(torch.empty)
 
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -50,20 +32,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.tensor_parallel import random as parallel_random
 from megatron.core.transformer import TransformerConfig
-
-
-class NoRandomStates:
-    def fork(self, *_):
-        return contextlib.nullcontext()
-
-    def is_initialized(self):
-        return True
-
-
-parallel_random._CUDA_RNG_STATE_TRACKER = NoRandomStates()
-parallel_random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
 
 LAYERS, HEADS, VOCAB, SEQ, BATCH, STEPS, MASKED = 4, 4, 62, 16, 8, 3, 3
 OPTIM = dict(lr=1e-2, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-8, weight_decay=0.1)

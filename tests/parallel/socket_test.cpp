@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <fstream>
 #include <numeric>
 #include <thread>
 
@@ -102,32 +101,52 @@ TEST_CASE("sockets: 500 random operations are bitwise identical to threads") {
   CHECK(suite::random_operations_agree_with_threads(on_ranks(2, true)));
 }
 
-TEST_CASE("sockets: a message between ranks of a machine leaves whole while the receiver does not call") {
-  std::ifstream limit("/proc/sys/net/core/wmem_max");
-  int64_t most = 0;
-  REQUIRE(limit >> most);
-  std::vector<float> values(static_cast<size_t>(std::min<int64_t>(most / 2, 1 << 20) / 4), 3.5f), got(values.size());
+TEST_CASE("sockets: messages between ranks of a machine leave whole while the receiver does not call") {
+  constexpr size_t kMany = 3, kFloats = 2 << 20;  // messages of 8 MB
+  std::vector<float> values(kMany * kFloats), got(values.size());
+  std::iota(values.begin(), values.end(), 0.f);
   std::atomic<bool> sent{false}, early{false};
-  require_no_error(run(
-      jobs(2, 2),
-      [&](GroupFactory& f) {
-        const auto group = f.make(everybody(f));
-        const auto tensor = [](std::vector<float>& v) {
-          return Tensor{
-              reinterpret_cast<std::byte*>(v.data()), {static_cast<int64_t>(v.size())}, DType::kF32, Device{}};
-        };
-        if (f.world_rank() == 0) {
-          group->send(tensor(values), 1, 0, {}).wait({});
-          sent = true;
-          return;
-        }
-        for (int i = 0; i < 10'000 && !sent; ++i) usleep(1000);
-        early = sent.load();
-        group->recv(tensor(got), 0, 0, {}).wait({});
-      },
-      false));
+  require_no_error(run(jobs(2, 2), [&](GroupFactory& f) {
+    const auto group = f.make(everybody(f));
+    const auto tensor = [](std::vector<float>& v, size_t i) {
+      return Tensor{reinterpret_cast<std::byte*>(v.data() + i * kFloats), {int64_t{kFloats}}, DType::kF32, Device{}};
+    };
+    if (f.world_rank() == 0) {
+      for (size_t i = 0; i < kMany; ++i) group->send(tensor(values, i), 1, 0, {}).wait({});
+      sent = true;
+      return;
+    }
+    for (int i = 0; i < 10'000 && !sent; ++i) usleep(1000);
+    early = sent.load();
+    for (size_t i = 0; i < kMany; ++i) group->recv(tensor(got, i), 0, 0, {}).wait({});
+  }));
   CHECK(early);
   CHECK(got == values);
+}
+
+TEST_CASE("sockets: messages of all sizes between ranks of a machine exceed what it passes in memory") {
+  constexpr int kMany = 60;
+  const auto floats = [](int i) { return i % 7 == 0 ? int64_t{1} << 20 : i % 3 == 0 ? 10 : 16'000 + 5000 * i; };
+  require_no_error(run(jobs(2, 2), [&](GroupFactory& f) {
+    const auto g = f.make(everybody(f));
+    const int peer = 1 - g->rank();
+    std::vector<suite::Block> out, in;
+    std::vector<Work> works;
+    for (int i = 0; i < kMany; ++i) {
+      out.push_back(suite::make_input(floats(i), DType::kF32, static_cast<uint64_t>(i), g->rank()));
+      in.emplace_back(floats(i), DType::kF32);
+    }
+    for (int i = 0; i < kMany / 2; ++i) works.push_back(g->recv(in[static_cast<size_t>(i)].tensor, peer, i % 5, {}));
+    for (int i = 0; i < kMany; ++i) works.push_back(g->send(out[static_cast<size_t>(i)].tensor, peer, i % 5, {}));
+    for (int i = kMany / 2; i < kMany; ++i)
+      works.push_back(g->recv(in[static_cast<size_t>(i)].tensor, peer, i % 5, {}));
+    for (Work& w : works) w.wait({});
+    for (int i = 0; i < kMany; ++i) {
+      const suite::Block sent = suite::make_input(floats(i), DType::kF32, static_cast<uint64_t>(i), peer);
+      const Tensor& got = in[static_cast<size_t>(i)].tensor;
+      GT_CHECK(std::memcmp(got.data, sent.tensor.data, static_cast<size_t>(got.bytes())) == 0, "message ", i);
+    }
+  }));
 }
 
 TEST_CASE("sockets: ranks that a launcher puts on a machine are local to each other") {

@@ -5,6 +5,6 @@
 namespace gt {
 
 SocketFactory::SocketFactory(const SocketJob& job, std::chrono::milliseconds deadline, bool node_memory)
-    : MessageFactory(std::make_unique<SocketTransport>(job), deadline, node_memory) {}
+    : MessageFactory(std::make_unique<SocketTransport>(job, node_memory), deadline, node_memory) {}
 
 }  // namespace gt

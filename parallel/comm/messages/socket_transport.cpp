@@ -23,18 +23,40 @@
 namespace gt {
 namespace {
 
-enum Control : int32_t { kNote, kLeaves, kAborts, kWakes };  // tags of channel 0
-constexpr int64_t kMostBytes = int64_t{1} << 40;             // of a message
-constexpr size_t kStep = 1 << 20;                            // growth of a buffer whose receive is not posted yet
+enum Control : int32_t { kNote, kLeaves, kAborts, kWakes, kMemory };  // tags of channel 0
+constexpr int64_t kMostBytes = int64_t{1} << 40;                      // of a message
+constexpr size_t kStep = 1 << 20;  // growth of a buffer whose receive is not posted yet
 constexpr double kLeaveSeconds = 600, kAbortSeconds = 0.5;
 
-// A message that the socket takes whole arrives while its sender computes; the rest of a larger one waits for the
-// sender's next call. The kernel charges only what is queued, and limits the size (net.core.wmem_max) for all but
-// administrators.
-void take_whole_messages(int fd) {
-  const int bytes = 16 << 20;
-  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0)
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+// Messages of at least so many bytes pass in memory, which holds several of them: a pipeline sends ahead.
+constexpr int64_t kLarge = 64 << 10, kLeastRing = 4 << 20, kMostRing = int64_t{1} << 30, kAhead = 4;
+
+bool is_unix(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
+// Buffer for the descriptor that may come with a header.
+union AncillaryData {
+  cmsghdr aligned;
+  char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+void attach(msghdr& message, AncillaryData& ancillary, int fd) {
+  message.msg_control = ancillary.bytes, message.msg_controllen = sizeof ancillary.bytes;
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+}
+
+Fd attached(msghdr& message) {
+  const cmsghdr* c = CMSG_FIRSTHDR(&message);
+  if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(sizeof(int)))
+    return Fd();
+  int fd = -1;
+  std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+  return Fd(fd);
 }
 
 }  // namespace
@@ -93,7 +115,8 @@ void SocketSet::abandon() {
   left_ = 0;
 }
 
-SocketTransport::SocketTransport(const SocketJob& job) : rank_(job.rank), unwinding_(std::uncaught_exceptions()) {
+SocketTransport::SocketTransport(const SocketJob& job, bool share_memory)
+    : rank_(job.rank), unwinding_(std::uncaught_exceptions()) {
   GT_CHECK(job.rank >= 0 && job.rank < job.world && job.local_rank >= 0 && job.local_rank < job.local_world &&
            job.local_rank <= job.rank && job.rank - job.local_rank + job.local_world <= job.world);
   local_ranks_.resize(static_cast<size_t>(job.local_world));
@@ -104,7 +127,7 @@ SocketTransport::SocketTransport(const SocketJob& job) : rank_(job.rank), unwind
   peers_.resize(fds.size());
   for (size_t r = 0; r < fds.size(); ++r) {
     peers_[r].fd = fds[r];
-    if (std::binary_search(local_ranks_.begin(), local_ranks_.end(), static_cast<int>(r))) take_whole_messages(fds[r]);
+    peers_[r].shares = share_memory && fds[r] >= 0 && is_unix(fds[r]);
     epoll_event e{EPOLLIN, {.u32 = static_cast<uint32_t>(r)}};
     GT_CHECK(fds[r] < 0 || epoll_ctl(events_, EPOLL_CTL_ADD, fds[r], &e) == 0, std::strerror(errno));
   }
@@ -203,14 +226,33 @@ void SocketTransport::move() {
 void SocketTransport::post_send(int to, Header header, const std::byte* data, Request request) {
   Peer& p = peers_[static_cast<size_t>(to)];
   if (!p.lost.empty()) return;  // test() reports it
-  p.out.push_back({header, data, 0, {}, request});
+  if (p.shares && header.bytes >= kLarge && put_in_memory(p, to, header, data)) {
+    request.set->finish(request.index, header.bytes);
+    request = {};
+  }
+  p.out.push_back({header, data, 0, {}, request, Fd()});
   if (!p.writes) write_some(p);
 }
 
-void SocketTransport::post_control(int to, int32_t what, const void* data, size_t bytes) {
+// Copies the payload to the peer's ring; false if it has to go through the socket.
+bool SocketTransport::put_in_memory(Peer& p, int to, Header& header, const std::byte* data) {
+  const int64_t bytes = std::clamp(kAhead * header.bytes, kLeastRing, kMostRing);
+  if (p.sent.capacity() < bytes) {  // the receiver has copied what the last one holds before it sees the new one
+    Fd descriptor;
+    if (MessageRing ring = MessageRing::create(bytes, descriptor)) {
+      p.sent = std::move(ring);
+      post_control(to, kMemory, nullptr, 0, std::move(descriptor));
+    }
+  }
+  const std::optional<uint64_t> at = p.sent ? p.sent.put(data, header.bytes) : std::nullopt;
+  header.at = at.value_or(kFollows);
+  return at.has_value();
+}
+
+void SocketTransport::post_control(int to, int32_t what, const void* data, size_t bytes, Fd descriptor) {
   Peer& p = peers_[static_cast<size_t>(to)];
   if (!p.lost.empty()) return;
-  Outgoing o{{static_cast<int64_t>(bytes), 0, what}, nullptr, 0, {}, {}};
+  Outgoing o{{static_cast<int64_t>(bytes), 0, what}, nullptr, 0, {}, {}, std::move(descriptor)};
   const auto* from = static_cast<const std::byte*>(data);
   o.own.assign(from, from + bytes);
   p.out.push_back(std::move(o));
@@ -254,7 +296,7 @@ void SocketTransport::lose(Peer& p, std::string why) {
 void SocketTransport::write_some(Peer& p) {
   while (!p.out.empty() && p.lost.empty()) {
     Outgoing& o = p.out.front();
-    const auto bytes = static_cast<size_t>(o.header.bytes), total = sizeof(Header) + bytes;
+    const auto bytes = static_cast<size_t>(o.header.following()), total = sizeof(Header) + bytes;
     const std::byte* data = o.own.empty() ? o.data : o.own.data();
     iovec parts[2];
     int n = 0;
@@ -263,6 +305,8 @@ void SocketTransport::write_some(Peer& p) {
     if (bytes > begun) parts[n++] = {const_cast<std::byte*>(data) + begun, bytes - begun};
     msghdr message{};
     message.msg_iov = parts, message.msg_iovlen = static_cast<size_t>(n);
+    AncillaryData ancillary{};
+    if (o.descriptor && o.done == 0) attach(message, ancillary, o.descriptor.get());
     const ssize_t sent = sendmsg(p.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) return watch(p, true);
@@ -295,11 +339,34 @@ bool SocketTransport::read_into(Peer& p, std::byte* to, size_t bytes) {
   return true;
 }
 
+// The rest of a header, and the descriptor that comes with its first byte.
+bool SocketTransport::read_header(Peer& p) {
+  if (!p.shares || p.in.done > 0)
+    return read_into(p, reinterpret_cast<std::byte*>(&p.in.header) + p.in.done, sizeof(Header) - p.in.done);
+  iovec part{&p.in.header, sizeof(Header)};
+  AncillaryData ancillary{};
+  msghdr message{};
+  message.msg_iov = &part, message.msg_iovlen = 1;
+  message.msg_control = ancillary.bytes, message.msg_controllen = sizeof ancillary.bytes;
+  const ssize_t n = recvmsg(p.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (n <= 0) return lose(p, n == 0 ? "closed" : std::strerror(errno)), false;
+  p.in.descriptor = attached(message);
+  p.in.done = static_cast<size_t>(n);
+  return p.in.done == sizeof(Header) || read_header(p);
+}
+
 // Matches the frame whose header has arrived with a posted receive; false if it is none of ours.
 bool SocketTransport::begin_frame(Peer& p) {
   Incoming& in = p.in;
   const Header& h = in.header;
   if (h.bytes < 0 || h.bytes > kMostBytes) return false;
+  if (h.at != kFollows && (h.channel == 0 || p.received.find(h.at, h.bytes) == nullptr)) return false;
+  if (h.channel == 0 && h.tag == kMemory) {
+    p.received = MessageRing::open(in.descriptor);
+    if (!p.received) lose(p, cat("its memory for messages cannot be mapped: ", std::strerror(errno)));
+    return p.received && h.bytes == 0;
+  }
   if (h.channel == 0)
     return (h.tag == kNote && h.bytes == sizeof(Note)) || ((h.tag == kLeaves || h.tag == kWakes) && h.bytes == 0) ||
            (h.tag == kAborts && h.bytes == sizeof(int32_t));
@@ -316,6 +383,17 @@ bool SocketTransport::begin_frame(Peer& p) {
   in.to = in.dropped ? nullptr : match->to;
   p.posted.erase(match);
   return true;
+}
+
+void SocketTransport::take_from_memory(Peer& p) {
+  const Header& h = p.in.header;
+  const std::byte* data = p.received.find(h.at, h.bytes);
+  if (p.in.to != nullptr) {
+    std::memcpy(p.in.to, data, static_cast<size_t>(h.bytes));
+  } else if (!p.in.dropped) {
+    p.pending.assign(data, data + h.bytes);
+  }
+  p.received.free(h.at, h.bytes);
 }
 
 void SocketTransport::end_frame(Peer& p, int rank) {
@@ -351,10 +429,11 @@ void SocketTransport::read_some(Peer& p, int rank) {
   for (int frames = 0; frames < 16 && p.lost.empty();) {
     Incoming& in = p.in;
     if (in.done < sizeof(Header)) {
-      if (!read_into(p, reinterpret_cast<std::byte*>(&in.header) + in.done, sizeof(Header) - in.done)) return;
-      if (!begin_frame(p)) return lose(p, "it sent no frame of this program");
+      if (!read_header(p)) return;
+      if (!begin_frame(p)) return p.lost.empty() ? lose(p, "it sent no frame of this program") : void();
+      if (in.header.at != kFollows) take_from_memory(p);
     }
-    const auto bytes = static_cast<size_t>(in.header.bytes);
+    const auto bytes = static_cast<size_t>(in.header.following());
     while (in.done < sizeof(Header) + bytes) {
       const size_t at = in.done - sizeof(Header), left = bytes - at;
       if (in.to != nullptr) {

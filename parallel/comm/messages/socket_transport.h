@@ -1,5 +1,6 @@
 // Messages over connected stream sockets: one socket per peer, frames of a header and a payload, read straight into the
-// posted buffer. Private to socket_group.cpp.
+// posted buffer. Ranks connected by Unix sockets pass the payload of large messages in memory (message_ring.h). Private
+// to socket_group.cpp.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/files.h"
+#include "parallel/comm/messages/message_ring.h"
 #include "parallel/comm/messages/message_transport.h"
 #include "parallel/comm/messages/socket_rendezvous.h"
 
@@ -48,7 +51,8 @@ class SocketSet final : public MessageSet {
 
 class SocketTransport final : public MessageTransport {
  public:
-  explicit SocketTransport(const SocketJob&);
+  // share_memory false: payloads pass through the sockets alone.
+  SocketTransport(const SocketJob&, bool share_memory);
   ~SocketTransport() override;
   std::string_view name() const override { return "socket"; }
   int rank() const override { return rank_; }
@@ -69,10 +73,13 @@ class SocketTransport final : public MessageTransport {
 
  private:
   friend class SocketSet;
+  static constexpr uint64_t kFollows = UINT64_MAX;
   struct Header {
     int64_t bytes = 0;
-    uint32_t channel = 0;  // 0: for the transport itself
-    int32_t tag = 0;       // or what it is
+    uint32_t channel = 0;    // 0: for the transport itself
+    int32_t tag = 0;         // or what it is
+    uint64_t at = kFollows;  // where the payload is in the sender's ring
+    int64_t following() const { return at == kFollows ? bytes : 0; }
   };
   struct Request {  // of a set; set nullptr: nobody waits for it
     SocketSet* set = nullptr;
@@ -84,6 +91,7 @@ class SocketTransport final : public MessageTransport {
     size_t done = 0;             // bytes of header and data
     std::vector<std::byte> own;  // holds the data if the caller's buffer does not
     Request request;
+    Fd descriptor;  // travels with the header
   };
   struct Posted {
     Header header;
@@ -100,10 +108,13 @@ class SocketTransport final : public MessageTransport {
     std::byte* to = nullptr;  // the posted buffer
     Request request;
     bool matched = false, dropped = false;  // has a receive; its data has nowhere to go
+    Fd descriptor;                          // that came with the header
   };
   struct Peer {
     int fd = -1;
     bool writes = false, leaving = false;  // waits until the socket takes more; has announced its end
+    bool shares = false;                   // memory
+    MessageRing sent, received;            // empty until the first large message
     std::string lost;                      // why its connection ended; "": open
     std::vector<Outgoing> out;
     std::vector<Posted> posted;
@@ -113,12 +124,15 @@ class SocketTransport final : public MessageTransport {
   };
 
   void post_send(int to, Header, const std::byte*, Request);
-  void post_control(int to, int32_t what, const void* data, size_t bytes);
+  void post_control(int to, int32_t what, const void* data, size_t bytes, Fd descriptor = Fd());
+  bool put_in_memory(Peer&, int to, Header&, const std::byte*);
   void post_receive(int from, Header, std::byte*, Request);
   void abandon(const SocketSet*);
   void write_some(Peer&);
   void read_some(Peer&, int rank);
+  bool read_header(Peer&);
   bool begin_frame(Peer&);  // false: not a frame of ours
+  void take_from_memory(Peer&);
   void end_frame(Peer&, int rank);
   bool read_into(Peer&, std::byte*, size_t);
   void lose(Peer&, std::string why);

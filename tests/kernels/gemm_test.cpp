@@ -409,6 +409,39 @@ TEST_CASE("an f32 gemm with AVX-512 is bitwise the sum of fma chains over blocks
   }
 }
 
+TEST_CASE("a 16-bit gemm with AVX-512 is bitwise the f32 gemm of its widened operands") {
+  if (cpu::best_isa() < cpu::Isa::kAvx512) return;
+  set_cpu_isa(CpuIsa::kAvx512);
+  const Size sizes[] = {{65, 300, 40}, {256, 300, 400}, {260, 1024, 70}, {300, 200, 130}};  // none by oneDNN in f32
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    for (const Size& size : sizes) {
+      for (Options o : all_options()) {
+        if (o.trans_a) continue;
+        CpuContext context(3);
+        o.version *= 9;
+        Problem wide(size.m, size.n, size.k, o);
+        o.in = type;
+        Problem p(size.m, size.n, size.k, o);
+        for (auto [from, to] : {std::pair(&p.a, &wide.a), {&p.b, &wide.b}})
+          for (int64_t i = 0; i < from->tensor.numel(); ++i) to->set(i, static_cast<float>(from->at(i)));
+        cpu::gemm(p.args, stream_of(context));
+        cpu::gemm(wide.args, stream_of(context));
+        CAPTURE(name_of(type), size.m, size.n, size.k, o.trans_b, o.accumulate, o.bias, static_cast<int>(o.epilogue));
+        CHECK((p.out.bytes == wide.out.bytes));
+        o.out = type;
+        Problem narrow(size.m, size.n, size.k, o);
+        cpu::gemm(narrow.args, stream_of(context));
+        if (size.k == 40) CHECK(narrow.error() <= 1);
+        if (o.accumulate) continue;  // adds to a rounded value
+        Matrix rounded(size.m, size.n, type, 0);
+        for (int64_t i = 0; i < wide.out.tensor.numel(); ++i) rounded.set(i, static_cast<float>(wide.out.at(i)));
+        CHECK((narrow.out.bytes == rounded.bytes));
+      }
+    }
+  }
+  set_cpu_isa(CpuIsa::kAuto);
+}
+
 TEST_CASE("column panels of an f32 weight are packed once per version") {
   if (cpu::best_isa() < cpu::Isa::kAvx512) return;
   CpuContext context(2);

@@ -2,7 +2,8 @@
 // tile, with our own kernel (f32 with AVX-512) or a oneDNN one, and the epilogue (GELU, rounding) runs while it is in
 // cache. The inner dimension is split over threads in small weight gradients only, in blocks that its length determines
 // (gemm_gradient.h), so the bits of an element depend on the shapes alone. bf16 is multiplied natively where supported
-// (AVX-512 BF16); otherwise 16-bit operands are widened to f32 first, versioned weights once per version.
+// (AVX-512 BF16); otherwise 16-bit operands are widened to f32 first: versioned weights once per version, or panel by
+// panel in the cache of the thread that uses them.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -167,7 +168,7 @@ struct Tile {
 
 // By rows: the copied columns of a row tile are reused for all panels, and a direct job reads the larger operand once.
 // By panels: a panel is reused for all row tiles while in cache.
-bool by_rows(const Job& job) { return job.direct ? job.m >= job.n : job.op->trans_a; }
+bool by_rows(const Job& job) { return job.direct ? job.m >= job.n && !job.own_panels : job.op->trans_a; }
 int64_t row_tiles(const Job& job) { return (job.m + job.tile_rows - 1) / job.tile_rows; }
 int64_t panels(const Job& job) { return (job.n + job.panel - 1) / job.panel; }
 
@@ -245,7 +246,7 @@ Panel Worker::panel_of(const Tile& t) {
   if (!job_.own_panels) return panel_at(job_, t.col);
   auto* panel = reinterpret_cast<float*>(cache_.columns(thread_, job_.k * kRowsPanel * size_of(DType::kF32)));
   if (std::exchange(copied_, t.panel) != t.panel)
-    pack_columns(reinterpret_cast<const float*>(job_.b), job_.k, job_.n, job_.op->trans_b, t.col, t.cols, panel);
+    pack_columns(job_.op->b, job_.k, job_.n, job_.op->trans_b, t.col, t.cols, panel);
   return {panel, kRowsPanel};
 }
 
@@ -258,9 +259,10 @@ Upcoming upcoming(const Job& job, bool of_a, int64_t tile, int64_t part, int64_t
     const int64_t row = tile * job.tile_rows, floats = std::min(job.tile_rows, job.m - row) * job.k;
     u.at = reinterpret_cast<const float*>(job.a) + row * job.k, u.rows = (floats + kRowsPanel - 1) / kRowsPanel;
   } else if (job.own_panels && job.op->trans_b) {  // rows of the weight
-    const int64_t col = tile * job.panel, floats = std::min(job.panel, job.n - col) * job.k;
-    u.at = reinterpret_cast<const float*>(job.b) + col * job.k, u.rows = floats / kRowsPanel;
-  } else {
+    const int64_t col = tile * job.panel, row_bytes = job.k * size_of(job.op->b.dtype);
+    u.at = reinterpret_cast<const float*>(job.op->b.data + col * row_bytes);
+    u.rows = std::min(job.panel, job.n - col) * row_bytes / (kRowsPanel * size_of(DType::kF32));
+  } else if (!job.own_panels || job.op->b.dtype == DType::kF32) {
     const Panel panel = panel_at(job, tile * job.panel);
     u.at = panel.b, u.stride = panel.ld, u.rows = job.k;
   }
@@ -431,16 +433,20 @@ void stage_wide_tiles(Job& job, GemmCache& cache) {
   pick_kernels(job, cache, false);
 }
 
-// Chooses our own kernel where it is at least as fast as oneDNN's: f32 with AVX-512, b in packed panels or small enough
-// to be read from the L2 cache row by row. It writes tiles to their place and packs a transposed b in registers.
+// Chooses our own kernel where it is at least as fast as oneDNN's: f32 arithmetic with AVX-512, b in packed panels or
+// small enough to be read from the L2 cache row by row. It writes f32 tiles to their place and packs a transposed b in
+// registers.
 bool choose_direct(Job& job, const GemmCache& cache) {
   constexpr int64_t kPage = 4096, kSmall = 1 << 17, kSmallGradient = 1 << 16;  // floats
   const Gemm& g = *job.op;
-  const auto f32 = [](const Tensor& t) { return !t || t.dtype == DType::kF32; };
-  if (current_isa() < Isa::kAvx512 || cache.layout_forced() || !f32(g.a) || !f32(g.out) || !f32(g.aux) || !f32(g.bias))
-    return false;
+  if (current_isa() < Isa::kAvx512 || cache.layout_forced() || job.in != DType::kF32) return false;
   if (g.trans_a) {
-    if (g.trans_b || g.bias || g.epilogue != Epilogue::kNone || job.m * job.n > kSmallGradient) return false;
+    if (job.converted || job.has_16bit_result || g.trans_b || g.bias || g.epilogue != Epilogue::kNone ||
+        job.m * job.n > kSmallGradient)
+      return false;
+  } else if (job.converted) {
+    if (job.m < kTileRows) return false;
+    job.pack = true;
   } else if (g.trans_b) {
     if (g.b_version == 0 && job.m < kTileRows) return false;
     job.pack = true;
@@ -450,11 +456,11 @@ bool choose_direct(Job& job, const GemmCache& cache) {
   }
   job.direct = true;
   job.long_blocks = g.trans_b || (!g.trans_a && job.n <= 256);
-  job.staged = g.accumulate && job.long_blocks;
+  job.staged = job.has_16bit_result || (g.accumulate && job.long_blocks);
   job.panel = kRowsPanel;
   if (!g.trans_a && (job.m % kDirectRows == 0 || job.m >= 16 * kDirectRows)) job.tile_rows = kDirectRows;
   // Tiles of a panel follow each other: packing it in the cache costs less than a copy of the weight in memory.
-  job.own_panels = job.pack && !by_rows(job) && job.m >= 4 * kTileRows;
+  job.own_panels = job.pack && (job.converted || !by_rows(job)) && job.m >= 4 * kTileRows;
   return true;
 }
 
@@ -467,11 +473,11 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   job.rows = epilogue_rows();
   job.simd = &simd();
   job.version = g.b_version;
-  if (job.k == 0 || choose_direct(job, cache)) return job;
   const bool native = g.a.dtype == DType::kF32 || (g.a.dtype == DType::kBF16 && multiplies_bf16());
   job.in = native ? g.a.dtype : DType::kF32;
   job.converted = !native;
   job.has_16bit_result = is_16bit(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_16bit(g.aux.dtype));
+  if (job.k == 0 || choose_direct(job, cache)) return job;
   // 16-bit tensors use dense f32 tiles, which enable block kernels and packed panels (see stage_wide_tiles).
   job.staged = job.has_16bit_result || (is_16bit(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
   job.panel = panel_columns(g, job.n);
@@ -531,13 +537,13 @@ void gemm(const Gemm& g, Stream stream) {
   job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
   if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
   if (job.pack && job.direct && !job.own_panels) {
-    job.panels = cache.column_panels(g.b.as<float>(), job.k, job.n, g.trans_b, job.version, context.pool);
+    job.panels = cache.column_panels(g.b, job.k, job.n, g.trans_b, job.version, context.pool);
   } else if (job.pack && !job.direct) {
     PackedMatrix& copy = cache.copy_of(g.b.data, job.k, job.n, job.panel, g.trans_b, job.in, job.version);
     if (!copy.holds(job.version)) cache.pack(copy, operand(job, g.b, context, kSlotB), job.version, context.pool);
     job.packed = &copy;
   } else {
-    job.b = operand(job, g.b, context, kSlotB);
+    job.b = job.own_panels ? g.b.data : operand(job, g.b, context, kSlotB);
   }
   if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, (job.m + kSumBlock - 1) / kSumBlock * job.n);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "kernels/cpu/simd/cast_16bit.h"
+
 // oneDNN of Debian is built on OpenMP; only these two functions of its interface are needed.
 extern "C" {
 int omp_get_max_threads(void);
@@ -164,9 +166,9 @@ int64_t ColumnPanels::bytes_of(int64_t k, int64_t n) {
   return (n + kRowsPanel - 1) / kRowsPanel * kRowsPanel * k * static_cast<int64_t>(sizeof(float));
 }
 
-const float* GemmCache::column_panels(const float* b, int64_t k, int64_t n, bool trans, int64_t version,
+const float* GemmCache::column_panels(const Tensor& b, int64_t k, int64_t n, bool trans, int64_t version,
                                       ThreadPool& pool) {
-  ColumnPanels& to = panels_[{version > 0 ? b : nullptr, k, n, kRowsPanel, trans, DType::kF32}];
+  ColumnPanels& to = panels_[{version > 0 ? b.data : nullptr, k, n, kRowsPanel, trans, b.dtype}];
   auto* panels = reinterpret_cast<float*>(to.storage.get(ColumnPanels::bytes_of(k, n)));
   if (version > 0 && to.version == version) return panels;
   to.version = version;
@@ -178,9 +180,24 @@ const float* GemmCache::column_panels(const float* b, int64_t k, int64_t n, bool
   return panels;
 }
 
-void pack_columns(const float* b, int64_t k, int64_t n, bool trans, int64_t col, int64_t cols, float* panel) {
-  if (trans) return simd().transpose_rows(b + col * k, k, cols, k, panel);
-  for (int64_t p = 0; p < k; ++p) std::copy_n(b + p * n + col, cols, panel + p * kRowsPanel);
+void pack_columns(const Tensor& b, int64_t k, int64_t n, bool trans, int64_t col, int64_t cols, float* panel) {
+  const Simd& f = simd();
+  if (!trans) {
+    for (int64_t p = 0; p < k; ++p) {
+      float* to = panel + p * kRowsPanel;
+      const float* from = read(f, b, p * n + col, cols, to);
+      if (from != to) std::copy_n(from, cols, to);
+    }
+    return;
+  }
+  if (b.dtype == DType::kF32) return f.transpose_rows(b.as<float>() + col * k, k, cols, k, panel);
+  constexpr int64_t kDepth = 64;
+  alignas(64) float wide[kRowsPanel * kDepth];
+  for (int64_t p = 0; p < k; p += kDepth) {
+    const int64_t depth = std::min(kDepth, k - p);
+    for (int64_t c = 0; c < cols; ++c) read(f, b, (col + c) * k + p, depth, wide + c * kDepth);
+    f.transpose_rows(wide, kDepth, cols, depth, panel + p * kRowsPanel);
+  }
 }
 
 int64_t GemmCache::kept_bytes() const {

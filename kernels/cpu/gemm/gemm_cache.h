@@ -84,8 +84,8 @@ struct ColumnPanels {
   static int64_t bytes_of(int64_t k, int64_t n);
 };
 
-// Packs columns [col, col + cols) of b ([k, n] or, transposed, [n, k]) to a panel [k][kRowsPanel].
-void pack_columns(const float* b, int64_t k, int64_t n, bool trans, int64_t col, int64_t cols, float* panel);
+// Packs columns [col, col + cols) of b ([k, n] or, transposed, [n, k]), f32 or 16-bit, to a panel [k][kRowsPanel].
+void pack_columns(const Tensor& b, int64_t k, int64_t n, bool trans, int64_t col, int64_t cols, float* panel);
 
 struct PackKey {
   const void* address = nullptr;  // nullptr: repacked at every call
@@ -113,7 +113,7 @@ class GemmCache {
   PackedMatrix& copy_of(const void* b, int64_t k, int64_t n, int64_t panel, bool trans, DType type, int64_t version);
   // The same for Simd::gemm_block. Returns the panels, packed from b ([k, n] or, transposed, [n, k]) unless they hold
   // the version.
-  const float* column_panels(const float* b, int64_t k, int64_t n, bool trans, int64_t version, ThreadPool& pool);
+  const float* column_panels(const Tensor& b, int64_t k, int64_t n, bool trans, int64_t version, ThreadPool& pool);
   // `bytes`: b in the copy's dtype.
   void pack(PackedMatrix& copy, const void* bytes, int64_t version, ThreadPool& pool);
 

@@ -23,7 +23,7 @@ void configure(int64_t rows, int64_t pairs) {
     c.rows[t] = static_cast<uint8_t>(t < 6 ? rows : pairs);
     c.row_bytes[t] = static_cast<uint16_t>(4 * (t == 4 || t == 5 ? pairs : kTile));
   }
-  asm volatile("" : "+m"(c));  // GCC's header says that the instruction reads eight bytes; it reads all
+  asm volatile("" : "+m"(c));  // GCC's header declares a read of eight bytes; the instruction reads all
   _tile_loadconfig(&c);
 }
 

@@ -21,7 +21,7 @@ uint64_t end_of(uint64_t at, int64_t bytes) { return round_up(at + static_cast<u
 }  // namespace
 
 struct MessageRing::Head {
-  std::atomic<uint64_t> freed{0};  // by the receiver: space up to here may be used again
+  std::atomic<uint64_t> freed{0};  // written by the receiver: space up to here is free
 };
 
 bool MessageRing::map(const Fd& fd, int64_t bytes) {
@@ -48,7 +48,7 @@ MessageRing MessageRing::create(int64_t bytes, Fd& descriptor) {
 MessageRing MessageRing::open(const Fd& fd) {
   MessageRing ring;
   struct stat about {};
-  const int seals = fcntl(fd.get(), F_GET_SEALS);  // it cannot shrink under the reader
+  const int seals = fcntl(fd.get(), F_GET_SEALS);  // without it the sender could cut the memory under the reader
   if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd.get(), &about) == 0 && about.st_size > kPage)
     ring.map(fd, about.st_size - kPage);
   return ring;
@@ -61,7 +61,7 @@ std::optional<uint64_t> MessageRing::put(const std::byte* from, int64_t bytes) {
   const auto size = static_cast<uint64_t>(capacity_);
   const uint64_t freed = head_->freed.load(std::memory_order_acquire), begin = round_up(used_, size);
   const bool empty = freed == used_, fits = static_cast<uint64_t>(capacity_ - bytes) >= used_ % size;
-  const uint64_t at = empty || !fits ? begin : used_;  // from the begin where possible: it touches fewer pages
+  const uint64_t at = empty || !fits ? begin : used_;  // an empty ring restarts at its begin, which touches fewer pages
   if (!empty && end_of(at, bytes) - freed > size) return std::nullopt;
   std::memcpy(data() + at % size, from, static_cast<size_t>(bytes));
   used_ = end_of(at, bytes);

@@ -28,7 +28,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 40;                      // of a me
 constexpr size_t kStep = 1 << 20;  // growth of a buffer whose receive is not posted yet
 constexpr double kLeaveSeconds = 600, kAbortSeconds = 0.5;
 
-// Messages of at least so many bytes pass in memory, which holds several of them: a pipeline sends ahead.
+// Messages from kLarge bytes on pass in shared memory, which holds kAhead of them: a pipeline sends ahead.
 constexpr int64_t kLarge = 64 << 10, kLeastRing = 4 << 20, kMostRing = int64_t{1} << 30, kAhead = 4;
 
 bool is_unix(int fd) {
@@ -127,7 +127,7 @@ SocketTransport::SocketTransport(const SocketJob& job, bool share_memory)
   peers_.resize(fds.size());
   for (size_t r = 0; r < fds.size(); ++r) {
     peers_[r].fd = fds[r];
-    peers_[r].shares = share_memory && fds[r] >= 0 && is_unix(fds[r]);
+    peers_[r].shares_memory = share_memory && fds[r] >= 0 && is_unix(fds[r]);
     epoll_event e{EPOLLIN, {.u32 = static_cast<uint32_t>(r)}};
     GT_CHECK(fds[r] < 0 || epoll_ctl(events_, EPOLL_CTL_ADD, fds[r], &e) == 0, std::strerror(errno));
   }
@@ -226,7 +226,7 @@ void SocketTransport::move() {
 void SocketTransport::post_send(int to, Header header, const std::byte* data, Request request) {
   Peer& p = peers_[static_cast<size_t>(to)];
   if (!p.lost.empty()) return;  // test() reports it
-  if (p.shares && header.bytes >= kLarge && put_in_memory(p, to, header, data)) {
+  if (p.shares_memory && header.bytes >= kLarge && put_in_memory(p, to, header, data)) {
     request.set->finish(request.index, header.bytes);
     request = {};
   }
@@ -237,14 +237,14 @@ void SocketTransport::post_send(int to, Header header, const std::byte* data, Re
 // Copies the payload to the peer's ring; false if it has to go through the socket.
 bool SocketTransport::put_in_memory(Peer& p, int to, Header& header, const std::byte* data) {
   const int64_t bytes = std::clamp(kAhead * header.bytes, kLeastRing, kMostRing);
-  if (p.sent.capacity() < bytes) {  // the receiver has copied what the last one holds before it sees the new one
+  if (p.to_peer.capacity() < bytes) {  // the receiver has copied what the last one holds before it sees the new one
     Fd descriptor;
     if (MessageRing ring = MessageRing::create(bytes, descriptor)) {
-      p.sent = std::move(ring);
+      p.to_peer = std::move(ring);
       post_control(to, kMemory, nullptr, 0, std::move(descriptor));
     }
   }
-  const std::optional<uint64_t> at = p.sent ? p.sent.put(data, header.bytes) : std::nullopt;
+  const std::optional<uint64_t> at = p.to_peer ? p.to_peer.put(data, header.bytes) : std::nullopt;
   header.at = at.value_or(kFollows);
   return at.has_value();
 }
@@ -339,9 +339,9 @@ bool SocketTransport::read_into(Peer& p, std::byte* to, size_t bytes) {
   return true;
 }
 
-// The rest of a header, and the descriptor that comes with its first byte.
+// Reads the rest of a header, and the descriptor that comes with its first byte. Returns whether it is complete.
 bool SocketTransport::read_header(Peer& p) {
-  if (!p.shares || p.in.done > 0)
+  if (!p.shares_memory || p.in.done > 0)
     return read_into(p, reinterpret_cast<std::byte*>(&p.in.header) + p.in.done, sizeof(Header) - p.in.done);
   iovec part{&p.in.header, sizeof(Header)};
   AncillaryData ancillary{};
@@ -361,11 +361,11 @@ bool SocketTransport::begin_frame(Peer& p) {
   Incoming& in = p.in;
   const Header& h = in.header;
   if (h.bytes < 0 || h.bytes > kMostBytes) return false;
-  if (h.at != kFollows && (h.channel == 0 || p.received.find(h.at, h.bytes) == nullptr)) return false;
+  if (h.at != kFollows && (h.channel == 0 || p.from_peer.find(h.at, h.bytes) == nullptr)) return false;
   if (h.channel == 0 && h.tag == kMemory) {
-    p.received = MessageRing::open(in.descriptor);
-    if (!p.received) lose(p, cat("its memory for messages cannot be mapped: ", std::strerror(errno)));
-    return p.received && h.bytes == 0;
+    p.from_peer = MessageRing::open(in.descriptor);
+    if (!p.from_peer) lose(p, cat("its memory for messages cannot be mapped: ", std::strerror(errno)));
+    return p.from_peer && h.bytes == 0;
   }
   if (h.channel == 0)
     return (h.tag == kNote && h.bytes == sizeof(Note)) || ((h.tag == kLeaves || h.tag == kWakes) && h.bytes == 0) ||
@@ -385,15 +385,16 @@ bool SocketTransport::begin_frame(Peer& p) {
   return true;
 }
 
+// Copies the payload from the ring to the posted buffer, or keeps it until one is posted.
 void SocketTransport::take_from_memory(Peer& p) {
   const Header& h = p.in.header;
-  const std::byte* data = p.received.find(h.at, h.bytes);
+  const std::byte* data = p.from_peer.find(h.at, h.bytes);
   if (p.in.to != nullptr) {
     std::memcpy(p.in.to, data, static_cast<size_t>(h.bytes));
   } else if (!p.in.dropped) {
     p.pending.assign(data, data + h.bytes);
   }
-  p.received.free(h.at, h.bytes);
+  p.from_peer.free(h.at, h.bytes);
 }
 
 void SocketTransport::end_frame(Peer& p, int rank) {

@@ -113,8 +113,8 @@ class SocketTransport final : public MessageTransport {
   struct Peer {
     int fd = -1;
     bool writes = false, leaving = false;  // waits until the socket takes more; has announced its end
-    bool shares = false;                   // memory
-    MessageRing sent, received;            // empty until the first large message
+    bool shares_memory = false;            // of this machine, over a Unix socket
+    MessageRing to_peer, from_peer;        // empty until the first large message
     std::string lost;                      // why its connection ended; "": open
     std::vector<Outgoing> out;
     std::vector<Posted> posted;

@@ -1,11 +1,12 @@
 #include "launch/plan/rows.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "launch/options/json_text.h"
 #include "launch/plan/machine_types.h"
 #include "launch/plan/memory_model.h"
@@ -157,8 +158,7 @@ void assume_recompute(std::vector<PlanRow>& rows) {
 bool PlanRow::serves(const std::string& what) const { return std::find(use.begin(), use.end(), what) != use.end(); }
 
 std::vector<PlanRow> read_plan_rows(const std::string& path) {
-  std::ifstream in(path);
-  GT_REQUIRE(in, Exit::kUsage, path, ": cannot be read");
+  std::istringstream in(read_whole_file(path));
   std::string line;
   GT_REQUIRE(std::getline(in, line), Exit::kUsage, path, ": expected a header of column names, found nothing");
   const std::vector<std::string> header = fields_of(line);

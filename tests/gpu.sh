@@ -13,6 +13,8 @@
 #   GPT_GPU_OUT=FOLDER                 after each goal archives all of that in FOLDER/gpu-logs.tgz
 #   GPT_GPU_PEER=COMMAND               a further baseline beside PyTorch for the goal peer
 #   GPT_GPU_NCCL=FILE                  the NCCL of the goal backends
+#   GPT_GPU_TOKENS=PREFIX              real text for the goal text: PREFIX.bin and PREFIX.idx of `gpttrain data prepare`,
+#                                      65,536 tokens for each of GPT_GPU_STEPS steps (100), and the tokenizer PREFIX.model
 #   GPT_LLMC_DIR=FOLDER                gpt2_124M.bin and gpt2_124M_debug_state.bin of llm.c's train_gpt2.py, for llmc
 #   GPT_GPU_CASES='parity: gemm*'      the cases of parity, memcheck and racecheck
 #   GPT_GPU_SMALL=1                    toy models, stand-ins and the emulated device, to test this script; =floors: held
@@ -23,7 +25,7 @@
 #   tests/gpu.sh ceilings speed small-batch fp8 ops                   7            speed
 #   tests/gpu.sh ceilings choices                                     5            the defaults
 #   tests/gpu.sh scale peer                                           7            correctness at real sizes; PyTorch
-#   tests/gpu.sh backends losses resume llmc                          5
+#   tests/gpu.sh backends losses resume llmc text                     6
 #   GPT_GPU_LIMIT=270 tests/gpu.sh memcheck racecheck                 9
 # shellcheck disable=SC2086,SC2046,SC2016,SC2015,SC2317 # options are words of one string; goals are called by name
 set -uo pipefail
@@ -32,7 +34,7 @@ limit=${GPT_GPU_LIMIT:-300}
 budget=${GPT_GPU_BUDGET:-1000000}
 small=${GPT_GPU_SMALL:-}
 goals="device parity layouts precision graphs repeat scale ceilings speed small-batch fp8 ops choices peer backends"
-goals+=" losses resume llmc memcheck racecheck"
+goals+=" losses resume llmc text memcheck racecheck"
 
 find_programs() {
   local folder
@@ -57,7 +59,7 @@ pack() {
   fi
   cmake --install "$build" --prefix "$folder" >/dev/null || return 1
   mkdir -p "$folder/tests/bench" "$folder/tests/golden" && cp "$root/tests/gpu.sh" "$folder/tests/" &&
-    cp "$root/tests/bench/torch_gpt2.py" "$folder/tests/bench/" &&
+    cp "$root"/tests/bench/{torch_gpt2,hf_losses}.py "$folder/tests/bench/" &&
     cp -r "$root/tests/golden/llmc" "$folder/tests/golden/" || return 1
   for program in test_kernels test_llmc; do
     cp "$build/$program" "$folder/bin/" && patchelf --set-rpath '$ORIGIN/../lib' "$folder/bin/$program" || return 1
@@ -390,6 +392,26 @@ llmc() {
   fi
 }
 
+# The 124M on real text, beside transformers from the same weights, tokens and steps; then export and generation.
+text() {
+  local count=${GPT_GPU_STEPS:-100} options
+  [ -n "${GPT_GPU_TOKENS:-}" ] || { echo "SKIP GPT_GPU_TOKENS names no tokens"; return 0; }
+  python3 -c 'import torch, transformers; assert torch.cuda.is_available()' ||
+    { echo "SKIP python3 has no transformers with a GPU"; return 0; }
+  timeout -k 10 "$(left)" python3 "$root/tests/bench/hf_losses.py" hf "$GPT_GPU_TOKENS.bin" --steps "$count" \
+    --device cuda >hf.txt || { fail "hf_losses.py"; return 1; }
+  options="--from hf --model.seq 1024 --device.kind cuda $half --data.order sequential --data.split 1"
+  options+=" --train.micro_batch 64 --train.global_batch 64 --train.eval_every 0 --optim.lr 6e-4 --optim.betas 0.9,0.95"
+  options+=" --optim.eps 1e-8 --optim.weight_decay 0.1 --optim.grad_clip 1 --schedule.warmup_steps 0"
+  train text $options --data.train "$GPT_GPU_TOKENS" --data.tokenizer "$GPT_GPU_TOKENS.model" --train.steps "$count" ||
+    return 1
+  trainer export --load runs/text --output exported && trainer generate --load runs/text --prompt "Sail" --max-tokens 40 --seed 7 ||
+    { fail "export or generate"; return 1; }
+  paste hf.txt <(losses text) | awk '{d = $4 / $2 - 1; if (d < 0) d = -d; if (d > most) most = d; print; n++}
+    END {printf "figure: %d steps, losses within %.3f %% of transformers, last %s and %s\n", n, 100 * most, $4, $2
+      exit !(n > 0 && most <= 5e-3)}' || fail "losses differ by more than 0.5 %"
+}
+
 # NCCL needs one GPU per rank, or version 2.30 and permission to share one.
 backends() {
   local gpus figure options="$model --tp 2 --train.steps $steps" given=()
@@ -572,6 +594,7 @@ goal backends backends
 goal losses demo_losses
 goal resume resume
 goal llmc llmc
+goal text text
 goal memcheck checked memcheck
 goal racecheck checked racecheck
 exit $failed

@@ -51,7 +51,9 @@ __global__ void __launch_bounds__(kThreads)
   }
   __shared__ float shared[2 * kWarps];
   sum = group_sum<kWarps>(sum, shared);
-  if (threadIdx.x == 0) *reinterpret_cast<float2*>(sums + 2 * int64_t{blockIdx.x}) = sum;
+  if (threadIdx.x != 0) return;
+  sums[2 * int64_t{blockIdx.x}] = sum.x;
+  sums[2 * int64_t{blockIdx.x} + 1] = sum.y;
 }
 
 // V divides head_dim.

@@ -328,13 +328,14 @@ repeat() {
     echo "figure: two deterministic runs are bitwise identical"
 }
 
-# Flags of a shipped config for measurements: cuDNN attention with PyTorch's nondeterministic backward. Without cuDNN
-# our own attention, which the figures then report; the goal device has failed.
+# Flags of a shipped config for measurements (124m: GPT-2's): one rank, cuDNN attention with PyTorch's nondeterministic
+# backward. Without cuDNN our own attention, which the figures then report; the goal device has failed.
 config_of() {
   if [ -n "$small" ]; then  # without GEMM tuning, which takes a minute in the emulation
     echo "$model"
   else
-    echo "--config $root/configs/gpt2-$1.json --device.kind cuda --device.gemm_tune auto"
+    [[ $1 == *-* ]] || set -- "gpt2-$1"
+    echo "--config $root/configs/$1.json --tp 1 --dp 1 --parallel.recompute none --device.kind cuda --device.gemm_tune auto"
   fi
   echo "$half --device.attention $(has_cudnn && echo cudnn || echo own) --train.deterministic false"
 }
@@ -456,11 +457,16 @@ ops() {
 
 warm=10
 [ -z "$small" ] || warm=1
-# bench NAME FLAG…: one config; medians of 20 steps after 10. record KEY: a value of its record
+gib=$(sed -nE 's/^CUDA .* ([0-9]+) GiB.*/\1/p' "$logs/version.txt")  # of the device
+# fits MICRO: sequences a microbatch where 141 GB hold MICRO, a quarter of them in less memory
+fits() { [ "${gib:-0}" -ge 120 ] && echo "$1" || echo $((($1 + 3) / 4)); }
+# bench NAME FLAG…: one config; medians of 20 steps after 10, for large models of 7 after 3. record KEY: a value of its
+# record
 bench() {
-  local name=$1
+  local name=$1 few=$warm count=$steps
   shift
-  trainer bench $(config_of "$name") --warmup "$warm" --steps "$steps" --out "$logs/bench.jsonl" "$@" | tee bench.txt
+  [[ -n "$small" || $name = 124m || $name = 355m ]] || few=3 count=7
+  trainer bench $(config_of "$name") --warmup "$few" --steps "$count" --out "$logs/bench.jsonl" "$@" | tee bench.txt
   [ "${PIPESTATUS[0]}" = 0 ] || fail "gpttrain bench of the $name $*"
 }
 clocks() { sed -nE 's/^(clocks|warning) +/, /p' bench.txt | paste -sd' '; }  # of the last bench
@@ -477,14 +483,18 @@ meets() {
 # Floors of an H200 in tokens per second, at 65,536 tokens a step. Where measured peaks are lower than those assumed (a
 # roofline above `planned` seconds), the floor is the same share of the roofline.
 speed() {
-  local line all="" name micro floor share planned rate verdict first="" bad=0
-  for name in 124m 355m 1558m; do
+  local line all="" name batch floor share planned rate verdict first="" bad=0
+  for name in 124m 355m 1558m llama-1b llama-7b; do
     case $name in
-      124m) floor=550000 share=0.74 planned=0.0881 micro=64 ;;
-      355m) floor=215000 share=0.79 planned=0.2418 micro=64 ;;
-      *) floor=56000 share=0.83 planned=0.976 micro=32 ;;
+      124m) floor=550000 share=0.74 planned=0.0881 batch=$(batch_of 64) ;;
+      355m) floor=215000 share=0.79 planned=0.2418 batch=$(batch_of 64) ;;
+      1558m) floor=56000 share=0.83 planned=0.976 batch=$(batch_of "$(fits 32)") ;;
+      llama-1b) floor=70000 share=0.84 planned=0.789 batch="$(batch_of "$(fits 32)" 32) --model.seq 2048" ;;
+      *) floor=14000 share=0.85 planned=3.969 batch="$(batch_of 1 16) --model.seq 4096" ;;
     esac
-    bench $name $(batch_of $micro) || { bad=1; continue; }
+    [ -z "$small" ] || [[ $name != llama* ]] || continue
+    [ $name != llama-7b ] || [ "${gib:-0}" -ge 120 ] || { all+="7B: needs 141 GB; "; continue; }
+    bench $name $batch || { bad=1; continue; }
     rate=$(record tokens_per_second)
     verdict="$(thousands $floor) $(meets "$rate" $floor)"
     [[ $verdict = *MET ]] || [ "$(meets "$(record r)" $planned)" = MISSED ] ||
@@ -523,14 +533,14 @@ choices() {
     rate=$(record tokens_per_second)
     line+="; $flag $(ratio "$rate" "$base")"
   done
-  trainer bench ops $(config_of 1558m) $wider $(batch_of 32) --precision.fp8 delayed >fp8-ops.txt ||
+  trainer bench ops $(config_of 1558m) $wider $(batch_of "$(fits 32)") --precision.fp8 delayed >fp8-ops.txt ||
     fail "bench ops of the 1558m in fp8" || return 1
   cat fp8-ops.txt
   echo "figure: 124m $(thousands "$base") tokens/s$line; 1558m in fp8, ms of ops: $(sed -n 's/^all ops *//p' fp8-ops.txt)"
 }
 fp8() {
   local options bf16 rate ratio
-  options="$wider $(batch_of 32)"
+  options="$wider $(batch_of "$(fits 32)")"
   bench 1558m $options || return 1
   bf16=$(record tokens_per_second)
   bench 1558m $options --precision.fp8 delayed || return 1

@@ -313,8 +313,11 @@ GemmPlans& plans_of(Context& c) {
   return *c.gemm;
 }
 
-// bf16 gradient of operands of another type; cuBLASLt writes bf16 only for bf16 operands.
-bool needs_f32_scratch(const Gemm& g) { return g.out.dtype == DType::kBF16 && g.a.dtype != DType::kBF16; }
+// bf16 gradient of operands of another type, which cuBLASLt does not support; and bf16 weight gradients that are added
+// to, since its Hopper kernels (nvjet) round a product to bf16 before they add the output's old value.
+bool needs_f32_scratch(const Gemm& g) {
+  return g.out.dtype == DType::kBF16 && (g.a.dtype != DType::kBF16 || (g.trans_a && g.accumulate));
+}
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   const int64_t bk = g.trans_b ? g.b.shape.cols() : g.b.shape.rows(),
@@ -381,7 +384,7 @@ void finish(const Gemm& g, Fused fused, const Tensor& sums, Stream s) {
   cast({.src = sums, .dst = g.dbias}, s);
 }
 
-// bf16 gradient of operands of another type: the GEMM writes f32 scratch, which is then accumulated or cast.
+// The GEMM writes f32 scratch, which is then accumulated or cast.
 void gemm_via_f32(Context& c, const Gemm& g, Stream s) {
   GT_CHECK(!g.bias && g.epilogue == Epilogue::kNone, "gemm: a bf16 result of ", name_of(g.a.dtype),
            " operands is a gradient: without bias and epilogue");

@@ -87,6 +87,11 @@ void put(void* p, cudaDataType_t t, int64_t i, double v) {
     static_cast<__half*>(p)[i] = __float2half_rn(static_cast<float>(v));
 }
 
+// As Hopper's nvjet kernels (cuBLASLt 13.1) round a product before they add bf16.
+double rounded(double v, cudaDataType_t t) {
+  return t == CUDA_R_16BF ? __bfloat162float(__float2bfloat16_rn(static_cast<float>(v))) : v;
+}
+
 constexpr uint64_t kMade = 0x656D756C61746564;  // first word of our algorithms; the second is the index
 constexpr std::array<double, 3> kMicroseconds{3, 1, 2};
 
@@ -223,7 +228,7 @@ void GemmArgs::run() const {
         s += d.tf32 ? in_tf32(l) * in_tf32(r) : l * r;
       }
       s *= scale * factors;
-      if (keep != 0) s += keep * get(C, o.type, i + j * o.ld);
+      if (keep != 0) s = rounded(s, o.type) + keep * get(C, o.type, i + j * o.ld);
       if (e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) s += get(bias, bias_type, i);
       if (is_gelu(e)) {
         put(aux, aux_type, i + j * aux_ld, s);

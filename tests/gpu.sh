@@ -17,15 +17,17 @@
 #                                      65,536 tokens for each of GPT_GPU_STEPS steps (100), and the tokenizer PREFIX.model
 #   GPT_LLMC_DIR=FOLDER                gpt2_124M.bin and gpt2_124M_debug_state.bin of llm.c's train_gpt2.py, for llmc
 #   GPT_GPU_CASES='parity: gemm*'      the cases of parity, memcheck and racecheck
+#   GPT_GPU_JOBS=8                     how many cases memcheck and racecheck run at a time (4)
 #   GPT_GPU_SMALL=1                    toy models, stand-ins and the emulated device, to test this script; =floors: held
 #                                      to an H200's speed, which toys miss; GPT_GPU_STAND_IN=1e9: peaks for the toys
 #
 # For GPUs rented by the minute: commands of less than ten minutes each (estimates), the most informative first.
-#   tests/gpu.sh device parity layouts precision graphs repeat        5 minutes    correctness
+#   tests/gpu.sh device parity layouts precision families             5 minutes    correctness
+#   tests/gpu.sh graphs repeat resume losses                          4
 #   tests/gpu.sh ceilings speed small-batch fp8 ops                   7            speed
 #   tests/gpu.sh ceilings choices                                     5            the defaults
 #   tests/gpu.sh scale peer                                           7            correctness at real sizes; PyTorch
-#   tests/gpu.sh backends losses resume llmc text                     6
+#   tests/gpu.sh backends llmc text                                   4
 #   GPT_GPU_LIMIT=270 tests/gpu.sh memcheck racecheck                 9
 # shellcheck disable=SC2086,SC2046,SC2016,SC2015,SC2317 # options are words of one string; goals are called by name
 set -uo pipefail
@@ -33,7 +35,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 limit=${GPT_GPU_LIMIT:-300}
 budget=${GPT_GPU_BUDGET:-1000000}
 small=${GPT_GPU_SMALL:-}
-goals="device parity layouts precision graphs repeat scale ceilings speed small-batch fp8 ops choices peer backends"
+goals="device parity layouts precision families graphs repeat scale ceilings speed small-batch fp8 ops choices peer backends"
 goals+=" losses resume llmc text memcheck racecheck"
 
 find_programs() {
@@ -175,6 +177,7 @@ device() {
   echo "figure: $(line_of CUDA), driver $(line_of 'NVIDIA driver'), $(line_of cuDNN), NCCL $(line_of NCCL)"
 }
 
+export GPT_TEST_BACKEND=cuda  # of the cases
 cases=${GPT_GPU_CASES:-parity*,segments*,marks*,replay*}
 [ -z "$small" ] || cases="parity: every available*,parity: add agrees*,parity: max_abs agrees*,segments: group sums*"
 a_gpu_takes_part() {
@@ -204,7 +207,7 @@ check_case() {  # TOOL NUMBER NAME COMMAND…
 }
 count() { grep -c "^$2" "results-$1"; }  # TOOL WORD
 # compute-sanitizer over the ops, restricted to this program's kernels (those of libraries are slow and raise known
-# false alarms). Four cases at a time until the time limit. Failed CUDA calls are checked by the ops themselves.
+# false alarms). Four cases at a time (GPT_GPU_JOBS) until the time limit. Failed CUDA calls are checked by the ops themselves.
 checked() {  # TOOL
   local name n=0 until words checker=(env)
   if [ -z "$small" ]; then
@@ -220,7 +223,7 @@ checked() {  # TOOL
   "$kernel_tests" "$cases" --list-test-names-only |
     grep -vE 'every available backend|oneDNN|every op has|the comparison detects|two seeds' >"cases-$1"
   while read -r name; do
-    while [ "$(jobs -rp | wc -l)" -ge 4 ]; do wait -n; done
+    while [ "$(jobs -rp | wc -l)" -ge "${GPT_GPU_JOBS:-4}" ]; do wait -n; done
     ! grep -q '^refused' "results-$1" || break
     [ $SECONDS -lt $until ] || { echo "late $name" >>"results-$1"; continue; }
     n=$((n + 1))
@@ -271,6 +274,28 @@ precisions="--tp 2 --pp 2 --dp 2 --amp O2 --precision.dtype bf16
 --tp 2 --dp 2 --zero 3 --amp O2 --precision.dtype bf16 --precision.fp8 delayed $wider
 --tp 2 --dp 2 --amp O2 --precision.dtype bf16 --device.attention own
 --tp 2 --dp 2 --precision.tf32 true"
+
+# Verifies every family on tp 2, pp 2, dp 2, four programs at a time.
+family_configs="llama-1b llama-3.1-8b mistral-7b qwen2-0.5b qwen3-0.6b olmo2-7b gemma2-2b gemma3-1b bert-base"
+[ -z "$small" ] || family_configs="bert-base"
+families() {
+  local name precision n=0 wrong
+  : >families.txt
+  for name in $family_configs; do
+    for precision in O0 O2; do
+      while [ "$(jobs -rp | wc -l)" -ge 4 ]; do wait -n; done
+      n=$((n + 1))
+      { trainer verify --config "$root/configs/$name.json" --device.kind cuda --launch.ranks threads --tp 2 --pp 2 --dp 2 \
+        --amp $precision --precision.dtype bf16 >"$logs/runs/$name-$precision.txt" 2>&1 ||
+        echo "failed: $name $precision: $(tail -1 "$logs/runs/$name-$precision.txt")" >>families.txt; } &
+    done
+  done
+  wait
+  wrong=$(wc -l <families.txt)
+  cat families.txt
+  echo "figure: $((n - wrong)) of $n runs of $(wc -w <<<"$family_configs") families equal one rank, in f32 and bf16"
+  [ "$wrong" = 0 ]
+}
 
 # train NAME FLAG…; losses NAME: loss and gradient norm of every step, with all digits
 train() {
@@ -446,13 +471,16 @@ ceilings() {
     return 0
   fi
   trainer bench ceilings $(config_of 124m) | tee ceilings.txt || return 1
+  trainer bench ceilings $(config_of llama-1b) --model.seq 2048 | tee -a ceilings.txt &&
+    trainer bench ceilings $(config_of llama-7b) --model.seq 4096 | tee -a ceilings.txt || return 1
   echo "figure: $(sed -nE 's/^(GEMM|FP8 GEMM|copies|attention) +/\1 /p' ceilings.txt | paste -sd';')"
 }
 # Milliseconds of all ops of a step: measured separately, at peak throughput, and of the fused graph. The breakdown is
 # in the log.
 ops() {
   trainer bench ops $(config_of 124m) $(batch_of 64) | tee ops.txt || return 1
-  echo "figure: ms, measured; at peak; fused: $(sed -n 's/^all ops *//p' ops.txt)"
+  [ -n "$small" ] || trainer bench ops $(config_of llama-7b) $(batch_of 1 16) --model.seq 4096 | tee -a ops.txt || return 1
+  echo "figure: ms, measured; at peak; fused: $(sed -n 's/^all ops *//p' ops.txt | paste -sd';')"
 }
 
 warm=10
@@ -590,6 +618,7 @@ goal device device
 goal parity parity
 goal layouts layouts <<<"$full_layouts"
 goal precision layouts <<<"$precisions"
+goal families families
 goal graphs graphs
 goal repeat repeat
 goal scale scale

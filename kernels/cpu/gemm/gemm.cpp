@@ -2,8 +2,9 @@
 // tile, with our own kernel (f32 with AVX-512) or a oneDNN one, and the epilogue (GELU, rounding) runs while it is in
 // cache. The inner dimension is split over threads in small weight gradients only, in blocks that its length determines
 // (gemm_gradient.h), so the bits of an element depend on the shapes alone. bf16 is multiplied natively where supported
-// (AVX-512 BF16); otherwise 16-bit operands are widened to f32 first: versioned weights once per version, or panel by
-// panel in the cache of the thread that uses them.
+// (AVX-512 BF16, AMX): forward by oneDNN's kernels, from packed weights, gradients by our own. Otherwise 16-bit
+// operands are widened to f32 first: versioned weights once per version, or panel by panel in the cache of the thread
+// that uses them.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -39,6 +40,9 @@ namespace {
 // Rows per tile of our own kernel where m allows it: whole register tiles of 6 rows, and whole blocks of sums.
 constexpr int64_t kDirectRows = 96;
 
+// Products of bf16 pairs: columns of a tile, pairs whose rows of b stay in the L2 cache.
+constexpr int64_t kPairColumns = 128, kPairDepth = 256;
+
 // One call: operands as plain pointers and strides, after conversion.
 struct Job {
   const Gemm* op = nullptr;
@@ -51,11 +55,12 @@ struct Job {
   bool has_16bit_result = false;  // out or aux is 16-bit
   bool direct = false;            // tiles are computed by Simd::gemm_block, not by oneDNN
   bool long_blocks = false;       // direct: see block_depth
+  PairGemm pairs = nullptr;       // computes tiles of bf16; b is paired block by block or, if a is transposed, before
   bool pack = false;              // b is read from a packed copy
   bool own_panels = false;        // direct: each thread packs the panel that it uses, which stays in its L2 cache
   int64_t version = 0;            // version of that copy; 0: repacked at every call
   const PackedMatrix* packed = nullptr;
-  const float* panels = nullptr;        // the packed copy, if direct
+  const float* panels = nullptr;        // the packed copy, if direct or of pairs
   float* sums = nullptr;                // column sums of out over blocks of kSumBlock rows: [blocks, n]
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
   EpilogueRows rows{};
@@ -203,6 +208,7 @@ class Worker {
   void* a_of(const Tile& t);
   Panel panel_of(const Tile& t);
   void multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more);
+  void multiply_pairs(const Tile& t, float* c, int64_t ldc, bool more);
   void find_upcoming(int64_t i, Upcoming* next) const;
   const Job& job_;
   GemmCache& cache_;
@@ -304,6 +310,43 @@ void Worker::multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more
   for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
 }
 
+int64_t pairs_of(const Job& job) { return (job.k + 1) / 2; }
+// Whole vectors of the pairs of a row.
+int64_t pair_stride(const Job& job) { return (pairs_of(job) + 15) / 16 * 16; }
+
+// Computes a tile of bf16 pairs in c, rows `ldc` apart, bias included. `more`: adds to c.
+void Worker::multiply_pairs(const Tile& t, float* c, int64_t ldc, bool more) {
+  const Simd& f = *job_.simd;
+  const auto *a = reinterpret_cast<const uint16_t*>(job_.a), *b = reinterpret_cast<const uint16_t*>(job_.b);
+  const int64_t pairs = pairs_of(job_), lda = job_.op->trans_a ? 2 * pair_stride(job_) : job_.k;
+  const auto columns = [&](int64_t count) {
+    return reinterpret_cast<uint32_t*>(cache_.columns(thread_, count * size_of(DType::kF32)));
+  };
+  uint32_t* paired = nullptr;
+  if (job_.op->trans_a) {
+    uint32_t* turned = columns(job_.tile_rows * pair_stride(job_));
+    if (std::exchange(copied_, t.row_tile) != t.row_tile)
+      f.turn_pairs(a + t.row, job_.m, job_.k, t.rows, pair_stride(job_), turned);
+    a = reinterpret_cast<const uint16_t*>(turned);
+  } else {
+    paired = columns(kPairDepth * kPairColumns);
+    a += t.row * job_.k;
+  }
+  for (int64_t p = 0; p < pairs; p += kPairDepth) {
+    const int64_t depth = std::min(kPairDepth, pairs - p);
+    const auto* right = reinterpret_cast<const uint32_t*>(job_.panels) + (t.panel * pairs + p) * kPairColumns;
+    if (paired != nullptr) {
+      if (job_.op->trans_b)
+        f.turn_rows(b + t.col * job_.k + 2 * p, job_.k, t.cols, 2 * depth, kPairColumns, paired);
+      else
+        f.pair_rows(b + 2 * p * job_.n + t.col, job_.n, 2 * depth, t.cols, kPairColumns, paired);
+      right = paired;
+    }
+    job_.pairs(t.rows, t.cols, depth, a + 2 * p, lda, right, kPairColumns, c, ldc, more || p > 0);
+  }
+  for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
+}
+
 // From the last tile to the first: the op before has computed the last rows last, so these are in cache.
 void Worker::run() {
   for (int64_t i = end_ - 1; i >= begin_; --i) run_tile(i);
@@ -315,7 +358,9 @@ void Worker::run_tile(int64_t i) {
   const Tensor& to = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
   float* tile = job_.staged ? cache_.tile(thread_, (job_.tile_rows + 1) * job_.panel) : nullptr;
   void* c = job_.staged ? static_cast<void*>(tile) : at(to.data, (t.row * job_.n + t.col) * size_of(to.dtype));
-  if (job_.direct) {
+  if (job_.pairs != nullptr) {
+    multiply_pairs(t, static_cast<float*>(c), job_.staged ? t.cols : job_.n, g.accumulate && !job_.staged);
+  } else if (job_.direct) {
     multiply(i, t, static_cast<float*>(c), job_.staged ? t.cols : job_.n, g.accumulate && !job_.staged);
   } else {
     const TileKernel& kernel = *job_.kernel[t.rows != job_.tile_rows][t.cols != job_.panel];
@@ -464,6 +509,36 @@ bool choose_direct(Job& job, const GemmCache& cache) {
   return true;
 }
 
+// Chooses products of bf16 pairs, for gradients: oneDNN's kernels copy their operands in every tile. The tiling affects
+// no bits, so it may depend on the number of threads.
+bool choose_pairs(Job& job, const GemmCache& cache) {
+  const Gemm& g = *job.op;
+  constexpr int64_t kLanes = 16;
+  if (g.a.dtype != DType::kBF16 || job.n % kLanes != 0 || (!g.trans_a && job.k % 2 != 0)) return false;
+  if (cache.layout_forced() || (g.trans_a && g.trans_b)) return false;
+  job.pairs = native_pair_gemm();
+  if (job.pairs == nullptr) return false;
+  job.in = DType::kBF16, job.converted = false;
+  job.staged = job.has_16bit_result;
+  job.panel = kPairColumns;
+  job.tile_rows = g.trans_a ? 2 * kTileRows : 8 * kTileRows;
+  while (job.tile_rows > kTileRows && row_tiles(job) * panels(job) < 2 * cache.threads()) job.tile_rows /= 2;
+  return true;
+}
+
+// b in pairs, for all tiles of a weight gradient: panels [pairs][kPairColumns].
+const float* pair_panels(const Job& job, CpuContext& context) {
+  const int64_t pairs = pairs_of(job);
+  float* to = context.gemm().converted(kSlotB, panels(job) * pairs * kPairColumns);
+  context.pool.parallel_for(panels(job), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i)
+      job.simd->pair_rows(job.op->b.as<uint16_t>() + i * kPairColumns, job.n, job.k,
+                          std::min(kPairColumns, job.n - i * kPairColumns), kPairColumns,
+                          reinterpret_cast<uint32_t*>(to) + i * pairs * kPairColumns);
+  });
+  return to;
+}
+
 // Everything that shapes, dtypes and the processor determine.
 Job prepare(const Gemm& g, GemmCache& cache) {
   Job job{.op = &g};
@@ -477,7 +552,7 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   job.in = native ? g.a.dtype : DType::kF32;
   job.converted = !native;
   job.has_16bit_result = is_16bit(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_16bit(g.aux.dtype));
-  if (job.k == 0 || choose_direct(job, cache)) return job;
+  if (job.k == 0 || choose_pairs(job, cache) || choose_direct(job, cache)) return job;
   // 16-bit tensors use dense f32 tiles, which enable block kernels and packed panels (see stage_wide_tiles).
   job.staged = job.has_16bit_result || (is_16bit(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
   job.panel = panel_columns(g, job.n);
@@ -536,7 +611,9 @@ void gemm(const Gemm& g, Stream stream) {
   }
   job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
   if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
-  if (job.pack && job.direct && !job.own_panels) {
+  if (job.pairs != nullptr && g.trans_a) {
+    job.panels = pair_panels(job, context);
+  } else if (job.pack && job.direct && !job.own_panels) {
     job.panels = cache.column_panels(g.b, job.k, job.n, g.trans_b, job.version, context.pool);
   } else if (job.pack && !job.direct) {
     PackedMatrix& copy = cache.copy_of(g.b.data, job.k, job.n, job.panel, g.trans_b, job.in, job.version);
@@ -547,8 +624,8 @@ void gemm(const Gemm& g, Stream stream) {
   }
   if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, (job.m + kSumBlock - 1) / kSumBlock * job.n);
 
-  std::optional<SignalsBlocked> here;  // the pool's workers never receive any
-  if (!job.direct) here.emplace();     // only oneDNN's code needs it
+  std::optional<SignalsBlocked> here;                       // the pool's workers never receive any
+  if (!job.direct && job.pairs == nullptr) here.emplace();  // only oneDNN's code needs it
   context.pool.parallel_for(row_tiles(job) * panels(job), 1, [&](int64_t begin, int64_t end, int thread) {
     const SingleOpenMpThread single;
     Worker(job, cache, thread, begin, end).run();

@@ -117,6 +117,7 @@ class GemmCache {
   // `bytes`: b in the copy's dtype.
   void pack(PackedMatrix& copy, const void* bytes, int64_t version, ThreadPool& pool);
 
+  int threads() const { return static_cast<int>(threads_.size()); }
   dnnl_stream_t stream(int thread) const { return threads_[static_cast<size_t>(thread)].stream.get(); }
   std::byte* scratchpad(int thread, int64_t bytes) {
     return threads_[static_cast<size_t>(thread)].scratchpad.get(bytes);

@@ -141,6 +141,14 @@ struct Simd {
   void (*attention_grad_bf16)(const AttentionHead<uint16_t>* heads, int64_t count, PairGemm multiply, float* scratch);
   PairGemm pair_gemm;  // of f32 operations, in the order of the native instruction
 
+  // Operands of a PairGemm from `count` rows of `dim` bf16, stored in rows of `columns` pairs, of which whole vectors
+  // are written; what does not exist is 0.
+  // turn_rows: to[p][i] = elements 2p and 2p + 1 of row i; dim is even.
+  void (*turn_rows)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to);
+  // pair_rows: to[i][d] = elements d of rows 2i and 2i + 1. turn_pairs: to[d][i] = the same.
+  void (*pair_rows)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to);
+  void (*turn_pairs)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to);
+
   // max and sum of e^(x - max); (-inf, 0) for n == 0.
   void (*softmax_stats)(const float* x, int64_t n, float* max, float* sum);
   // The same, also out = e^(x - max).

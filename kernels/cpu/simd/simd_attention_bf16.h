@@ -5,6 +5,7 @@
 #pragma once
 #include "kernels/cpu/simd/simd_attention.h"
 #include "kernels/cpu/simd/simd_elementwise.h"
+#include "kernels/cpu/simd/simd_pairs.h"
 
 namespace gt::cpu {
 namespace {
@@ -19,17 +20,6 @@ void pair_gemm_n(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t
 inline uint32_t* as_pairs(float* p) { return reinterpret_cast<uint32_t*>(p); }
 inline const uint16_t* as_bf16(const float* p) { return reinterpret_cast<const uint16_t*>(p); }
 inline const uint16_t* as_bf16(const uint32_t* p) { return reinterpret_cast<const uint16_t*>(p); }
-inline void store_bits(void* p, VecBits v) { __builtin_memcpy(p, &v, sizeof v); }
-
-// Elements of a row as the low halves of lanes, or two by two.
-template <class Lanes>
-inline VecBits load_bf16(const uint16_t* p, Lanes lanes) {
-  return __builtin_convertvector(load_some<VecU16>(p, lanes), VecBits);
-}
-template <class Lanes>
-inline Vec load_pairs(const uint16_t* p, Lanes lanes) {
-  return load_some<Vec>(p, lanes);
-}
 inline void store_bf16(uint16_t* p, Vec v, int64_t count) {
   const VecU16 bits = to_bf16(v);
   if (count >= kLanes) {
@@ -42,39 +32,6 @@ void store_row_bf16(uint16_t* to, const float* from, int64_t n) {
   for (int64_t i = 0; i < n; i += kLanes) store_bf16(to + i, load(from + i), n - i);
 }
 
-// Rows of bf16 of which [first, end) exist; the others are zero.
-struct Rows {
-  const uint16_t* at;
-  int64_t stride, first, end;
-  template <class Lanes>
-  VecBits load(int64_t row, int64_t column, Lanes lanes) const {
-    return row >= first && row < end ? load_bf16(at + row * stride + column, lanes) : VecBits{};
-  }
-  // Rows 2i and 2i + 1 as pairs.
-  template <class Lanes>
-  VecBits pair(int64_t i, int64_t column, Lanes lanes) const {
-    return load(2 * i, column, lanes) | load(2 * i + 1, column, lanes) << 16;
-  }
-  int64_t pairs() const { return (end + 1) / 2; }
-};
-
-// to[p * kBlock + i] = elements 2p and 2p + 1 of row i: right operand of a product over the rows' elements.
-inline void turn_rows(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, uint32_t* to) {
-  transpose_squares(
-      count, dim / 2, [=](int64_t i, int64_t d, auto lanes) { return load_pairs(rows + i * stride + 2 * d, lanes); },
-      [=](int64_t d, int64_t i, Vec v) { store_bits(to + d * kBlock + i, (VecBits)v); });
-}
-// to[i * columns + d] = element d of rows 2i and 2i + 1: right operand of a product over rows. Columns from dim on: 0.
-inline void pair_rows(const Rows& rows, int64_t dim, int64_t columns, uint32_t* to) {
-  for (int64_t i = 0; i < rows.pairs(); ++i)
-    sweep(dim, [&](int64_t d, auto lanes) { store_bits(to + i * columns + d, rows.pair(i, d, lanes)); });
-}
-// to[d * kPairs + i] = the same: left operand of a product over rows.
-inline void turn_pairs(const Rows& rows, int64_t dim, uint32_t* to) {
-  transpose_squares(
-      rows.pairs(), dim, [&](int64_t i, int64_t d, auto lanes) { return (Vec)rows.pair(i, d, lanes); },
-      [=](int64_t d, int64_t i, Vec v) { store_bits(to + d * kPairs + i, (VecBits)v); });
-}
 // Element d of row q of `rows` = from[d * kBlock + q], multiplied by factors[q].
 inline void turn_back(const float* from, const float* factors, int64_t queries, int64_t dim, uint16_t* rows,
                       int64_t stride) {
@@ -87,7 +44,7 @@ int64_t values_floats(int64_t end, int64_t dim) { return blocks_of(end) * dim * 
 
 void turn_values(const AttentionHead<uint16_t>& h, int64_t begin, int64_t end, float* values) {
   for (int64_t key = begin / kBlock * kBlock; key < end; key += kBlock)
-    turn_pairs({h.v + key * h.qkv_stride, h.qkv_stride, begin - key, least(kBlock, end - key)}, h.dim,
+    turn_pairs({h.v + key * h.qkv_stride, h.qkv_stride, begin - key, least(kBlock, end - key)}, h.dim, kPairs,
                as_pairs(values + key / kBlock * h.dim * kPairs));
 }
 
@@ -146,7 +103,7 @@ inline void attend_bf16(const AttentionHead<uint16_t>& h, const uint16_t* q_rows
   float *acc = scratch + h.dim * kPairs + kPairs * kBlock, *scores = acc + h.dim * kBlock;
   float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
   float *total = top + kBlock, *fade = total + kBlock;
-  turn_rows(q_rows, h.qkv_stride, queries, h.dim, turned);
+  turn_rows(q_rows, h.qkv_stride, queries, h.dim, kBlock, turned);
   for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
 
   BlockPair pair;
@@ -238,8 +195,8 @@ int64_t attention_grad_scratch_bf16(int64_t seq, int64_t dim, int64_t heads) {
 inline void turn_block_bf16(const AttentionHead<uint16_t>& h, int64_t first, const TurnedPairs& to) {
   const int64_t queries = least(kBlock, h.seq - first), columns = whole_vectors(h.dim);
   const uint16_t *q = h.q + first * h.qkv_stride, *dout = h.dout + first * h.out_stride;
-  turn_rows(q, h.qkv_stride, queries, h.dim, to.q);
-  turn_rows(dout, h.out_stride, queries, h.dim, to.dout);
+  turn_rows(q, h.qkv_stride, queries, h.dim, kBlock, to.q);
+  turn_rows(dout, h.out_stride, queries, h.dim, kBlock, to.dout);
   pair_rows({q, h.qkv_stride, 0, queries}, h.dim, columns, to.q_rows);
   pair_rows({dout, h.out_stride, 0, queries}, h.dim, columns, to.dout_rows);
   for (int64_t i = 0; i < kBlock; ++i) to.sums.lse[i] = to.sums.dot[i] = 0;
@@ -284,7 +241,7 @@ void attention_grad_heads_bf16(const AttentionHead<uint16_t>* heads, int64_t cou
   for (int64_t key = 0; key < attended; key += kBlock) {
     const int64_t keys = least(kBlock, attended - key), begin = causal ? key : 0;  // the first block of queries
     const uint16_t *k = any.k + key * in, *v = any.v + key * in;
-    turn_pairs({k, in, 0, keys}, dim, s.k);
+    turn_pairs({k, in, 0, keys}, dim, kPairs, s.k);
     for (int64_t n = 0; n < count; ++n) {
       const AttentionHead<uint16_t>& h = heads[n];
       for (int64_t first = begin; first < seq; first += kBlock) {

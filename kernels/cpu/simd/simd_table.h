@@ -8,6 +8,7 @@
 #include "kernels/cpu/simd/simd_gelu_erf.h"
 #include "kernels/cpu/simd/simd_norm.h"
 #include "kernels/cpu/simd/simd_optim.h"
+#include "kernels/cpu/simd/simd_pairs.h"
 #include "kernels/cpu/simd/simd_quant.h"
 #include "kernels/cpu/simd/simd_rows.h"
 #include "kernels/cpu/simd/simd_step.h"
@@ -59,6 +60,9 @@ constexpr Simd kTableHere{
     .attention_grad_scratch_bf16 = attention_grad_scratch_bf16,
     .attention_grad_bf16 = attention_grad_heads_bf16,
     .pair_gemm = pair_gemm_n,
+    .turn_rows = turn_rows_n,
+    .pair_rows = pair_rows_n,
+    .turn_pairs = turn_pairs_n,
     .softmax_stats = softmax_stats_row,
     .softmax_exps = softmax_exps_row,
     .gemm_block = gemm_block_prefetching,

@@ -50,7 +50,7 @@ void add_16bit_gemms(OpCases& to, DType h) {
   constexpr DType kF = DType::kF32;
   const double tolerance = h == DType::kBF16 ? 1e-2 : 2e-3;
   const std::string kind = suffix(h);
-  for (const GemmSize& s : {GemmSize{1, 33, 7}, {33, 129, 65}, {70, 66, 128}}) {
+  for (const GemmSize& s : {GemmSize{1, 33, 7}, {33, 129, 65}, {70, 66, 128}, {70, 160, 66}}) {
     for (const bool tb : {false, true}) {
       gemm_case(to, s, false, tb, kind, false, h, h).tolerance = tolerance;
       gemm_case(to, s, false, tb, kind + " accumulate", true, h, h).tolerance = tolerance;
@@ -76,6 +76,9 @@ void add_16bit_gemms(OpCases& to, DType h) {
   gemm_case(to, {33, 129, 65}, false, true, kind + " from unaligned addresses", false, h, h).tolerance = tolerance;
   to.back()->skew = 1;
   gemm_case(to, {130, 520, 64}, false, true, kind, false, h, h).tolerance = tolerance;  // several tiles and panels
+  for (const bool tb : {false, true}) gemm_case(to, {600, 144, 1100}, false, tb, kind + " to f32", false, h, kF);
+  for (const bool more : {false, true})
+    gemm_case(to, {150, 144, 601}, true, false, kind + (more ? " to f32 more" : " to f32"), more, h, kF);
 }
 
 // Parameters are packed without gaps: a bias may be unaligned while all else is aligned.

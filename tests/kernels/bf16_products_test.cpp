@@ -1,6 +1,7 @@
-// Attention in bf16 products (simd_attention_bf16.h): the product of every instruction set that this processor has, and
-// the ops with it. Where the processor multiplies no bf16, f32 operations in the same order take its place, and
+// Products of bf16: those of every instruction set that this processor has, and attention (simd_attention_bf16.h) and
+// GEMMs with them. Where the processor multiplies no bf16, f32 operations in the same order take its place, and
 // emulated tiles those of AMX.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -133,13 +134,14 @@ TEST_CASE("a sum of bf16 pairs depends on its row and its column alone, and pair
   });
 }
 
-TEST_CASE("attention in bf16 products agrees with the reference, on one thread and three") {
+TEST_CASE("attention and GEMMs in bf16 products agree with the reference on one thread and three") {
+  const std::vector<std::string> ops{"attention", "attention_grad", "cached_attention", "gemm"};
   OpCases cases;
   for (auto& c : op_cases()) {
-    const bool attends = c->op == "attention" || c->op == "attention_grad" || c->op == "cached_attention";
-    if (attends && !c->big && c->name.find("bf16") != std::string::npos) cases.push_back(std::move(c));
+    const bool multiplies = std::find(ops.begin(), ops.end(), c->op) != ops.end();
+    if (multiplies && !c->big && c->name.find("bf16") != std::string::npos) cases.push_back(std::move(c));
   }
-  REQUIRE(cases.size() > 10);
+  REQUIRE(cases.size() > 40);
   for (auto& c : cases) c->prepare(11);
   for_every_product([&](cpu::PairGemm) {
     const OpenStream one(*cpu_backend().device, 0, 1), three(*cpu_backend().device, 0, 3);

@@ -1,0 +1,69 @@
+// Operands of a PairGemm from rows of bf16; body of simd_{scalar,avx2,avx512}.cpp.
+#pragma once
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/simd_transpose.h"
+#include "kernels/cpu/simd/vec.h"
+
+namespace gt::cpu {
+namespace {
+
+inline void store_bits(void* p, VecBits v) { __builtin_memcpy(p, &v, sizeof v); }
+
+// Elements of a row as the low halves of lanes, or two by two.
+template <class Lanes>
+inline VecBits load_bf16(const uint16_t* p, Lanes lanes) {
+  return __builtin_convertvector(load_some<VecU16>(p, lanes), VecBits);
+}
+template <class Lanes>
+inline Vec load_pairs(const uint16_t* p, Lanes lanes) {
+  return load_some<Vec>(p, lanes);
+}
+
+// Rows of bf16 of which [first, end) exist; the others are zero.
+struct Rows {
+  const uint16_t* at;
+  int64_t stride, first, end;
+  template <class Lanes>
+  VecBits load(int64_t row, int64_t column, Lanes lanes) const {
+    return row >= first && row < end ? load_bf16(at + row * stride + column, lanes) : VecBits{};
+  }
+  // Rows 2i and 2i + 1 as pairs.
+  template <class Lanes>
+  VecBits pair(int64_t i, int64_t column, Lanes lanes) const {
+    return load(2 * i, column, lanes) | load(2 * i + 1, column, lanes) << 16;
+  }
+  int64_t pairs() const { return (end + 1) / 2; }
+};
+
+// to[p * columns + i] = elements 2p and 2p + 1 of row i: right operand of a product over the rows' elements. Columns
+// from `count` on are 0 up to a whole vector.
+inline void turn_rows(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to) {
+  transpose_squares(
+      count, dim / 2, [=](int64_t i, int64_t d, auto lanes) { return load_pairs(rows + i * stride + 2 * d, lanes); },
+      [=](int64_t d, int64_t i, Vec v) { store_bits(to + d * columns + i, (VecBits)v); });
+}
+// to[i * columns + d] = element d of rows 2i and 2i + 1: right operand of a product over rows. Columns from dim on: 0.
+inline void pair_rows(const Rows& rows, int64_t dim, int64_t columns, uint32_t* to) {
+  for (int64_t i = 0; i < rows.pairs(); ++i)
+    sweep(dim, [&](int64_t d, auto lanes) { store_bits(to + i * columns + d, rows.pair(i, d, lanes)); });
+}
+// to[d * columns + i] = the same: left operand of a product over rows. Columns up to a whole vector are written.
+inline void turn_pairs(const Rows& rows, int64_t dim, int64_t columns, uint32_t* to) {
+  transpose_squares(
+      rows.pairs(), dim, [&](int64_t i, int64_t d, auto lanes) { return (Vec)rows.pair(i, d, lanes); },
+      [=](int64_t d, int64_t i, Vec v) { store_bits(to + d * columns + i, (VecBits)v); });
+}
+
+// The same for the table.
+void turn_rows_n(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to) {
+  turn_rows(rows, stride, count, dim, columns, to);
+}
+void pair_rows_n(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to) {
+  pair_rows({rows, stride, 0, count}, dim, columns, to);
+}
+void turn_pairs_n(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to) {
+  turn_pairs({rows, stride, 0, count}, dim, columns, to);
+}
+
+}  // namespace
+}  // namespace gt::cpu

@@ -198,6 +198,8 @@ check_case() {  # TOOL NUMBER NAME COMMAND…
   timeout -k 5 $most "$@" "$kernel_tests" "${name//,/\\,}" </dev/null >"$log" 2>&1 || code=$?
   if grep -q 'Device not supported' "$log"; then
     word=refused
+  elif grep -q 'Internal Sanitizer Error' "$log"; then  # racecheck 2025.3 on an H200, in a GEMM
+    word=unchecked
   elif [ $code = 124 ] || [ $code = 137 ]; then
     word=slow
   elif [ $code != 0 ] || ! grep -q 'All tests passed' "$log"; then
@@ -233,9 +235,9 @@ checked() {  # TOOL
   ! grep -q '^refused' "results-$1" || { echo "SKIP compute-sanitizer does not support this device"; return 0; }
   sort "results-$1"
   words="$(count "$1" clean) of $(wc -l <"cases-$1") cases clean, $(count $1 wrong) with errors,"
-  words+=" $(count $1 slow) stopped for time, $(count $1 late) not begun"
+  words+=" $(count $1 slow) stopped for time, $(count $1 late) not begun, $(count $1 unchecked) where the tool failed"
   ! grep '^wrong' "results-$1" | sed 's/^/failed: /' | grep . || { echo "figure: $words"; return 1; }
-  if grep -qE '^(slow|late)' "results-$1"; then echo "PART $words"; else echo "figure: $words"; fi
+  if grep -qE '^(slow|late|unchecked)' "results-$1"; then echo "PART $words"; else echo "figure: $words"; fi
 }
 
 model="--device.kind cuda --launch.ranks threads"
@@ -431,8 +433,8 @@ text() {
   options+=" --optim.eps 1e-8 --optim.weight_decay 0.1 --optim.grad_clip 1 --schedule.warmup_steps 0"
   train text $options --data.train "$GPT_GPU_TOKENS" --data.tokenizer "$GPT_GPU_TOKENS.model" --train.steps "$count" ||
     return 1
-  trainer export --load runs/text --output exported && trainer generate --load runs/text --prompt "Sail" --max-tokens 40 --seed 7 ||
-    { fail "export or generate"; return 1; }
+  trainer export --load runs/text --output exported &&
+    trainer generate --load runs/text --prompt "Sail" --max-tokens 40 --seed 7 || { fail "export or generate"; return 1; }
   paste hf.txt <(losses text) | awk '{d = $4 / $2 - 1; if (d < 0) d = -d; if (d > most) most = d; print; n++}
     END {printf "figure: %d steps, losses within %.3f %% of transformers, last %s and %s\n", n, 100 * most, $4, $2
       exit !(n > 0 && most <= 5e-3)}' || fail "losses differ by more than 0.5 %"

@@ -10,7 +10,7 @@
 namespace gt {
 namespace {
 
-constexpr int64_t kHeadDim = 8, kWidth = 256, kRows = 16, kMicroBatch = 2, kMicrobatches = 8;
+constexpr int64_t kHeadDim = 8, kHeadDim16Bit = 32, kWidth = 256, kRows = 16, kMicroBatch = 2, kMicrobatches = 8;
 // A prime. The padded embedding has 384 rows on one rank and 512 over 2 or 4 TP ranks, the last of which then holds
 // only padding. With more rows, every tp up to 4 would pad alike and a padding error would cancel out.
 constexpr int64_t kVocab = 379;
@@ -55,8 +55,10 @@ void shrink_depth(Config& c, const ShrinkGoal& goal) {
 void shrink_width(Config& c, const ShrinkGoal& goal) {
   ModelConfig& m = c.model;
   const int64_t head = m.head_width();
-  int64_t target = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, kHeadDim);  // more heads: narrower heads
-  const bool sixteens = c.precision.fp8 != Fp8Recipe::kOff;                     // FP8 GEMMs need multiples of 16
+  // More heads: narrower heads. The fewer elements a sum has, the more do 16-bit roundings move it.
+  const int64_t widest = c.precision.amp == AmpLevel::kO0 ? kHeadDim : kHeadDim16Bit;
+  int64_t target = std::clamp<int64_t>(kWidth / m.heads / 2 * 2, 2, widest);
+  const bool sixteens = c.precision.fp8 != Fp8Recipe::kOff;  // FP8 GEMMs need multiples of 16
   if (sixteens) target = head % 16 == 0 ? 16 : head;
   int64_t hidden = m.heads * std::min(head, target);
   if (m.q_width() != m.hidden)  // heads that are wider or narrower than hidden / heads stay so

@@ -2,9 +2,9 @@
 // tile, with our own kernel (f32 with AVX-512) or a oneDNN one, and the epilogue (GELU, rounding) runs while it is in
 // cache. The inner dimension is split over threads in small weight gradients only, in blocks that its length determines
 // (gemm_gradient.h), so the bits of an element depend on the shapes alone. bf16 is multiplied natively where supported
-// (AVX-512 BF16, AMX): forward by oneDNN's kernels, from packed weights, gradients by our own. Otherwise 16-bit
-// operands are widened to f32 first: versioned weights once per version, or panel by panel in the cache of the thread
-// that uses them.
+// (AVX-512 BF16, AMX), by our own kernel from blocks in pairs, or by oneDNN's for odd sizes. Otherwise 16-bit operands
+// are widened to f32 first: versioned weights once per version, or panel by panel in the cache of the thread that uses
+// them.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -40,8 +40,9 @@ namespace {
 // Rows per tile of our own kernel where m allows it: whole register tiles of 6 rows, and whole blocks of sums.
 constexpr int64_t kDirectRows = 96;
 
-// Products of bf16 pairs: columns of a tile, pairs whose rows of b stay in the L2 cache.
-constexpr int64_t kPairColumns = 128, kPairDepth = 256;
+// Products of bf16 pairs: columns of a tile, pairs of a block of the inner dimension. A block of a and of b and the
+// tile stay in the L2 cache (1.2 MB); wide tiles read a less often.
+constexpr int64_t kPairColumns = 384, kPairDepth = 128;
 
 // One call: operands as plain pointers and strides, after conversion.
 struct Job {
@@ -509,8 +510,8 @@ bool choose_direct(Job& job, const GemmCache& cache) {
   return true;
 }
 
-// Chooses products of bf16 pairs, for gradients: oneDNN's kernels copy their operands in every tile. The tiling affects
-// no bits, so it may depend on the number of threads.
+// Chooses products of bf16 pairs. oneDNN's kernels need copies of the weights, and copy the operands of gradients in
+// every tile. The tiling affects no bits, so it may depend on the number of threads.
 bool choose_pairs(Job& job, const GemmCache& cache) {
   const Gemm& g = *job.op;
   constexpr int64_t kLanes = 16;

@@ -44,8 +44,15 @@ inline void turn_rows(const uint16_t* rows, int64_t stride, int64_t count, int64
 }
 // to[i * columns + d] = element d of rows 2i and 2i + 1: right operand of a product over rows. Columns from dim on: 0.
 inline void pair_rows(const Rows& rows, int64_t dim, int64_t columns, uint32_t* to) {
-  for (int64_t i = 0; i < rows.pairs(); ++i)
-    sweep(dim, [&](int64_t d, auto lanes) { store_bits(to + i * columns + d, rows.pair(i, d, lanes)); });
+  constexpr int64_t kRowsAhead = 16;  // which the processor does not foresee: rows are parts of longer ones
+  for (int64_t i = 0; i < rows.pairs(); ++i) {
+    const uint16_t* ahead = rows.at + (2 * i + kRowsAhead) * rows.stride;
+    sweep(dim, [&](int64_t d, auto lanes) {
+      __builtin_prefetch(ahead + d);
+      __builtin_prefetch(ahead + rows.stride + d);
+      store_bits(to + i * columns + d, rows.pair(i, d, lanes));
+    });
+  }
 }
 // to[d * columns + i] = the same: left operand of a product over rows. Columns up to a whole vector are written.
 inline void turn_pairs(const Rows& rows, int64_t dim, int64_t columns, uint32_t* to) {

@@ -40,9 +40,9 @@ namespace {
 // Rows per tile of our own kernel where m allows it: whole register tiles of 6 rows, and whole blocks of sums.
 constexpr int64_t kDirectRows = 96;
 
-// Products of bf16 pairs: columns of a tile, pairs of a block of the inner dimension. A block of a and of b and the
-// tile stay in the L2 cache (1.2 MB); wide tiles read a less often.
-constexpr int64_t kPairColumns = 384, kPairDepth = 128;
+// Products of bf16 pairs: most and fewest columns of a tile, pairs of a block of the inner dimension. A block of a and
+// of b and the tile stay in the L2 cache (1.2 MB); wide tiles read a less often.
+constexpr int64_t kPairColumns = 384, kFewColumns = 96, kPairDepth = 128;
 
 // One call: operands as plain pointers and strides, after conversion.
 struct Job {
@@ -330,20 +330,20 @@ void Worker::multiply_pairs(const Tile& t, float* c, int64_t ldc, bool more) {
       f.turn_pairs(a + t.row, job_.m, job_.k, t.rows, pair_stride(job_), turned);
     a = reinterpret_cast<const uint16_t*>(turned);
   } else {
-    paired = columns(kPairDepth * kPairColumns);
+    paired = columns(kPairDepth * job_.panel);
     a += t.row * job_.k;
   }
   for (int64_t p = 0; p < pairs; p += kPairDepth) {
     const int64_t depth = std::min(kPairDepth, pairs - p);
-    const auto* right = reinterpret_cast<const uint32_t*>(job_.panels) + (t.panel * pairs + p) * kPairColumns;
+    const auto* right = reinterpret_cast<const uint32_t*>(job_.panels) + (t.panel * pairs + p) * job_.panel;
     if (paired != nullptr) {
       if (job_.op->trans_b)
-        f.turn_rows(b + t.col * job_.k + 2 * p, job_.k, t.cols, 2 * depth, kPairColumns, paired);
+        f.turn_rows(b + t.col * job_.k + 2 * p, job_.k, t.cols, 2 * depth, job_.panel, paired);
       else
-        f.pair_rows(b + 2 * p * job_.n + t.col, job_.n, 2 * depth, t.cols, kPairColumns, paired);
+        f.pair_rows(b + 2 * p * job_.n + t.col, job_.n, 2 * depth, t.cols, job_.panel, paired);
       right = paired;
     }
-    job_.pairs(t.rows, t.cols, depth, a + 2 * p, lda, right, kPairColumns, c, ldc, more || p > 0);
+    job_.pairs(t.rows, t.cols, depth, a + 2 * p, lda, right, job_.panel, c, ldc, more || p > 0);
   }
   for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
 }
@@ -523,19 +523,21 @@ bool choose_pairs(Job& job, const GemmCache& cache) {
   job.staged = job.has_16bit_result;
   job.panel = kPairColumns;
   job.tile_rows = g.trans_a ? 2 * kTileRows : 8 * kTileRows;
-  while (job.tile_rows > kTileRows && row_tiles(job) * panels(job) < 2 * cache.threads()) job.tile_rows /= 2;
+  const auto too_few = [&] { return row_tiles(job) * panels(job) < 2 * cache.threads(); };
+  while (job.tile_rows > kTileRows && too_few()) job.tile_rows /= 2;
+  while (job.panel > kFewColumns && too_few()) job.panel /= 2;
   return true;
 }
 
-// b in pairs, for all tiles of a weight gradient: panels [pairs][kPairColumns].
+// b in pairs, for all tiles of a weight gradient: panels [pairs][job.panel].
 const float* pair_panels(const Job& job, CpuContext& context) {
   const int64_t pairs = pairs_of(job);
-  float* to = context.gemm().converted(kSlotB, panels(job) * pairs * kPairColumns);
+  float* to = context.gemm().converted(kSlotB, panels(job) * pairs * job.panel);
   context.pool.parallel_for(panels(job), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i)
-      job.simd->pair_rows(job.op->b.as<uint16_t>() + i * kPairColumns, job.n, job.k,
-                          std::min(kPairColumns, job.n - i * kPairColumns), kPairColumns,
-                          reinterpret_cast<uint32_t*>(to) + i * pairs * kPairColumns);
+      job.simd->pair_rows(job.op->b.as<uint16_t>() + i * job.panel, job.n, job.k,
+                          std::min(job.panel, job.n - i * job.panel), job.panel,
+                          reinterpret_cast<uint32_t*>(to) + i * pairs * job.panel);
   });
   return to;
 }

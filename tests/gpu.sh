@@ -427,10 +427,10 @@ text() {
   python3 -c 'import torch, transformers; assert torch.cuda.is_available()' ||
     { echo "SKIP python3 has no transformers with a GPU"; return 0; }
   timeout -k 10 "$(left)" python3 "$root/tests/bench/hf_losses.py" hf "$GPT_GPU_TOKENS.bin" --steps "$count" \
-    --device cuda >hf.txt || { fail "hf_losses.py"; return 1; }
+    --warmup $((count / 10)) --device cuda >hf.txt || { fail "hf_losses.py"; return 1; }
   options="--from hf --model.seq 1024 --device.kind cuda $half --data.order sequential --data.split 1"
   options+=" --train.micro_batch 64 --train.global_batch 64 --train.eval_every 0 --optim.lr 6e-4 --optim.betas 0.9,0.95"
-  options+=" --optim.eps 1e-8 --optim.weight_decay 0.1 --optim.grad_clip 1 --schedule.warmup_steps 0"
+  options+=" --optim.eps 1e-8 --optim.weight_decay 0.1 --optim.grad_clip 1 --schedule.warmup_steps $((count / 10))"
   train text $options --data.train "$GPT_GPU_TOKENS" --data.tokenizer "$GPT_GPU_TOKENS.model" --train.steps "$count" ||
     return 1
   trainer export --load runs/text --output exported &&

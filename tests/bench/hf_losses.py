@@ -3,9 +3,9 @@
 
     python3 tests/bench/hf_losses.py FOLDER TOKENS.bin --steps 100 --device cuda
 
-Creates FOLDER with random weights if it is missing. TOKENS.bin: 16-bit tokens; sample i begins at token i x SEQ (data.order
-sequential). AdamW (fused, 0.9, 0.95, eps 1e-8, decay 0.1 of tensors with two dimensions), a constant rate, clipping at 1,
-on CUDA bf16 autocast over FP32 weights. Prints "STEP LOSS" per step.
+Creates FOLDER with random weights if it is missing. TOKENS.bin: 16-bit tokens; sample i begins at token i x SEQ
+(data.order sequential). AdamW (fused, 0.9, 0.95, eps 1e-8, decay 0.1 of tensors with two dimensions), a constant rate
+after the warmup, clipping at 1, on CUDA bf16 autocast over FP32 weights. Prints "STEP LOSS" per step.
 """
 import argparse
 import contextlib
@@ -27,6 +27,7 @@ parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--micro", type=int, default=8)
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--lr", type=float, default=6e-4)
+parser.add_argument("--warmup", type=int, default=0, help="steps in which the rate rises to --lr")
 parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 args = parser.parse_args()
 
@@ -45,6 +46,8 @@ tokens = torch.from_numpy(numpy.fromfile(args.tokens, numpy.uint16).astype(numpy
 cast = torch.autocast("cuda", torch.bfloat16) if args.device == "cuda" else contextlib.nullcontext()
 for step in range(args.steps):
     total = 0.0
+    for group in optimizer.param_groups:
+        group["lr"] = args.lr * min(1.0, (step + 1) / max(1, args.warmup))
     optimizer.zero_grad()
     for first in range(step * args.batch, (step + 1) * args.batch, args.micro):
         rows = torch.stack([tokens[i * args.seq:(i + 1) * args.seq + 1] for i in range(first, first + args.micro)])

@@ -159,7 +159,7 @@ Limits limits_for(DType compute) {
   if (compute == DType::kF32) return {};
   if (compute == DType::kF8E5M2)
     return {.loss = 0.01, .norm = 0.03, .tensor = 0.15, .later = 0.01, .cosine = 0.99, .length = 0.03};
-  return {.loss = 0.01, .norm = 0.01, .tensor = 0.05, .later = 0.01, .cosine = 0.999, .length = 0.01};
+  return {.loss = 0.01, .norm = 0.01, .tensor = 0.05, .later = 0.01, .cosine = 0.999, .length = 0.015};
 }
 
 std::vector<Difference> compare(const MeshResult& layout, const MeshResult& reference, const Limits& limits) {

@@ -34,9 +34,10 @@ struct Limits {
   double cosine = -1, length = 0;
 };
 Limits exact_limits();
-// f32: the defaults above. bf16, f16: cosine 0.999, lengths and losses within 1 %. f8e5m2: cosine 0.99, lengths within
-// 3 %, losses within 1 %. There, a rounding error of a 16-bit value moves one quantized value in thirty to its
-// neighbour, up to 25 % away. Second moments are compared by their square roots, which have the units of gradients.
+// f32: the defaults above. bf16, f16: cosine 0.999, lengths within 1.5 %, losses within 1 %. f8e5m2: cosine 0.99,
+// lengths within 3 %, losses within 1 %. There, a rounding error of a 16-bit value moves one quantized value in thirty
+// to its neighbour, up to 25 % away. Second moments are compared by their square roots, which have the units of
+// gradients.
 Limits limits_for(DType compute);
 
 // Parameters: an adaptive optimizer gives elements whose gradient is rounding noise (such as the key bias) full-sized

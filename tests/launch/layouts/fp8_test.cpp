@@ -162,7 +162,7 @@ TEST_CASE("delayed scaling uses the amax of previous steps, over all microbatche
     for (size_t t = 0; t < history.size(); ++t) {
       CHECK((history[t] > 0) == (t < 3));
       // the learning rate is high: runs diverge with every step
-      CHECK(other[t] == Approx(history[t]).epsilon(t == 0 ? 0.02 : 0.2));
+      CHECK(other[t] == Approx(history[t]).epsilon(t == 0 ? 0.04 : 0.2));
     }
   }
   CHECK(histories == 2 * 4 * 2);  // inputs and output gradients of four linears a block

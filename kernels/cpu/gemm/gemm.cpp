@@ -15,6 +15,7 @@
 #include "kernels/cpu/gemm/gemm_cache.h"
 #include "kernels/cpu/gemm/gemm_epilogue.h"
 #include "kernels/cpu/gemm/gemm_gradient.h"
+#include "kernels/cpu/gemm/gemm_pairs.h"
 #include "kernels/cpu/gemm/gemm_rows.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/signals_blocked.h"
@@ -40,28 +41,24 @@ namespace {
 // Rows per tile of our own kernel where m allows it: whole register tiles of 6 rows, and whole blocks of sums.
 constexpr int64_t kDirectRows = 96;
 
-// Products of bf16 pairs: most and fewest columns of a tile, pairs of a block of the inner dimension. A block of a and
-// of b and the tile stay in the L2 cache (1.2 MB); wide tiles read a less often.
-constexpr int64_t kPairColumns = 384, kFewColumns = 96, kPairDepth = 128;
-
 // One call: operands as plain pointers and strides, after conversion.
 struct Job {
   const Gemm* op = nullptr;
   int64_t m = 0, n = 0, k = 0, tile_rows = kTileRows, panel = 0;
   const std::byte *a = nullptr, *b = nullptr;
   const float* bias = nullptr;
-  DType in = DType::kF32;         // dtype of the oneDNN matmul
-  bool converted = false;         // a and b have another dtype
-  bool staged = false;            // tiles are computed dense in f32 scratch and written out from there
-  bool has_16bit_result = false;  // out or aux is 16-bit
-  bool direct = false;            // tiles are computed by Simd::gemm_block, not by oneDNN
-  bool long_blocks = false;       // direct: see block_depth
-  PairGemm pairs = nullptr;       // computes tiles of bf16; b is paired block by block or, if a is transposed, before
-  bool pack = false;              // b is read from a packed copy
-  bool own_panels = false;        // direct: each thread packs the panel that it uses, which stays in its L2 cache
-  int64_t version = 0;            // version of that copy; 0: repacked at every call
+  DType in = DType::kF32;           // dtype of the oneDNN matmul
+  bool converted = false;           // a and b have another dtype
+  bool staged = false;              // tiles are computed dense in f32 scratch and written out from there
+  bool has_16bit_result = false;    // out or aux is 16-bit
+  bool direct = false;              // tiles are computed by Simd::gemm_block, not by oneDNN
+  bool long_blocks = false;         // direct: see block_depth
+  std::optional<PairedGemm> pairs;  // computes tiles of bf16
+  bool pack = false;                // b is read from a packed copy
+  bool own_panels = false;          // direct: each thread packs the panel that it uses, which stays in its L2 cache
+  int64_t version = 0;              // version of that copy; 0: repacked at every call
   const PackedMatrix* packed = nullptr;
-  const float* panels = nullptr;        // the packed copy, if direct or of pairs
+  const float* panels = nullptr;        // the packed copy, if direct
   float* sums = nullptr;                // column sums of out over blocks of kSumBlock rows: [blocks, n]
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
   EpilogueRows rows{};
@@ -311,41 +308,13 @@ void Worker::multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more
   for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
 }
 
-int64_t pairs_of(const Job& job) { return (job.k + 1) / 2; }
-// Whole vectors of the pairs of a row.
-int64_t pair_stride(const Job& job) { return (pairs_of(job) + 15) / 16 * 16; }
-
-// Computes a tile of bf16 pairs in c, rows `ldc` apart, bias included. `more`: adds to c.
+// The same by products of bf16 pairs.
 void Worker::multiply_pairs(const Tile& t, float* c, int64_t ldc, bool more) {
-  const Simd& f = *job_.simd;
-  const auto *a = reinterpret_cast<const uint16_t*>(job_.a), *b = reinterpret_cast<const uint16_t*>(job_.b);
-  const int64_t pairs = pairs_of(job_), lda = job_.op->trans_a ? 2 * pair_stride(job_) : job_.k;
-  const auto columns = [&](int64_t count) {
-    return reinterpret_cast<uint32_t*>(cache_.columns(thread_, count * size_of(DType::kF32)));
-  };
-  uint32_t* paired = nullptr;
-  if (job_.op->trans_a) {
-    uint32_t* turned = columns(job_.tile_rows * pair_stride(job_));
-    if (std::exchange(copied_, t.row_tile) != t.row_tile)
-      f.turn_pairs(a + t.row, job_.m, job_.k, t.rows, pair_stride(job_), turned);
-    a = reinterpret_cast<const uint16_t*>(turned);
-  } else {
-    paired = columns(kPairDepth * job_.panel);
-    a += t.row * job_.k;
-  }
-  for (int64_t p = 0; p < pairs; p += kPairDepth) {
-    const int64_t depth = std::min(kPairDepth, pairs - p);
-    const auto* right = reinterpret_cast<const uint32_t*>(job_.panels) + (t.panel * pairs + p) * job_.panel;
-    if (paired != nullptr) {
-      if (job_.op->trans_b)
-        f.turn_rows(b + t.col * job_.k + 2 * p, job_.k, t.cols, 2 * depth, job_.panel, paired);
-      else
-        f.pair_rows(b + 2 * p * job_.n + t.col, job_.n, 2 * depth, t.cols, job_.panel, paired);
-      right = paired;
-    }
-    job_.pairs(t.rows, t.cols, depth, a + 2 * p, lda, right, job_.panel, c, ldc, more || p > 0);
-  }
-  for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
+  const PairedGemm& p = *job_.pairs;
+  auto* scratch = reinterpret_cast<uint32_t*>(cache_.columns(thread_, p.scratch_pairs() * size_of(DType::kF32)));
+  if (job_.op->trans_a && std::exchange(copied_, t.row_tile) != t.row_tile) p.turn(t.row, t.rows, scratch);
+  p.multiply({t.row, t.col, t.rows, t.cols}, scratch, c, ldc, more);
+  for (int64_t r = 0; job_.bias && r < t.rows; ++r) job_.simd->add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
 }
 
 // From the last tile to the first: the op before has computed the last rows last, so these are in cache.
@@ -359,7 +328,7 @@ void Worker::run_tile(int64_t i) {
   const Tensor& to = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
   float* tile = job_.staged ? cache_.tile(thread_, (job_.tile_rows + 1) * job_.panel) : nullptr;
   void* c = job_.staged ? static_cast<void*>(tile) : at(to.data, (t.row * job_.n + t.col) * size_of(to.dtype));
-  if (job_.pairs != nullptr) {
+  if (job_.pairs) {
     multiply_pairs(t, static_cast<float*>(c), job_.staged ? t.cols : job_.n, g.accumulate && !job_.staged);
   } else if (job_.direct) {
     multiply(i, t, static_cast<float*>(c), job_.staged ? t.cols : job_.n, g.accumulate && !job_.staged);
@@ -510,36 +479,16 @@ bool choose_direct(Job& job, const GemmCache& cache) {
   return true;
 }
 
-// Chooses products of bf16 pairs. oneDNN's kernels need copies of the weights, and copy the operands of gradients in
-// every tile. The tiling affects no bits, so it may depend on the number of threads.
+// Chooses products of bf16 pairs: oneDNN's kernels need copies of the weights, and copy the operands of gradients in
+// every tile.
 bool choose_pairs(Job& job, const GemmCache& cache) {
-  const Gemm& g = *job.op;
-  constexpr int64_t kLanes = 16;
-  if (g.a.dtype != DType::kBF16 || job.n % kLanes != 0 || (!g.trans_a && job.k % 2 != 0)) return false;
-  if (cache.layout_forced() || (g.trans_a && g.trans_b)) return false;
-  job.pairs = native_pair_gemm();
-  if (job.pairs == nullptr) return false;
+  if (cache.layout_forced()) return false;
+  job.pairs = PairedGemm::of(*job.op, job.m, job.n, job.k, cache.threads());
+  if (!job.pairs) return false;
   job.in = DType::kBF16, job.converted = false;
   job.staged = job.has_16bit_result;
-  job.panel = kPairColumns;
-  job.tile_rows = g.trans_a ? 2 * kTileRows : 8 * kTileRows;
-  const auto too_few = [&] { return row_tiles(job) * panels(job) < 2 * cache.threads(); };
-  while (job.tile_rows > kTileRows && too_few()) job.tile_rows /= 2;
-  while (job.panel > kFewColumns && too_few()) job.panel /= 2;
+  job.tile_rows = job.pairs->tile_rows, job.panel = job.pairs->tile_columns;
   return true;
-}
-
-// b in pairs, for all tiles of a weight gradient: panels [pairs][job.panel].
-const float* pair_panels(const Job& job, CpuContext& context) {
-  const int64_t pairs = pairs_of(job);
-  float* to = context.gemm().converted(kSlotB, panels(job) * pairs * job.panel);
-  context.pool.parallel_for(panels(job), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i)
-      job.simd->pair_rows(job.op->b.as<uint16_t>() + i * job.panel, job.n, job.k,
-                          std::min(job.panel, job.n - i * job.panel), job.panel,
-                          reinterpret_cast<uint32_t*>(to) + i * pairs * job.panel);
-  });
-  return to;
 }
 
 // Everything that shapes, dtypes and the processor determine.
@@ -614,8 +563,9 @@ void gemm(const Gemm& g, Stream stream) {
   }
   job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
   if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
-  if (job.pairs != nullptr && g.trans_a) {
-    job.panels = pair_panels(job, context);
+  if (job.pairs) {
+    if (g.trans_a)
+      job.pairs->pair_all(reinterpret_cast<uint32_t*>(cache.converted(kSlotB, job.pairs->all_pairs())), context.pool);
   } else if (job.pack && job.direct && !job.own_panels) {
     job.panels = cache.column_panels(g.b, job.k, job.n, g.trans_b, job.version, context.pool);
   } else if (job.pack && !job.direct) {
@@ -627,8 +577,8 @@ void gemm(const Gemm& g, Stream stream) {
   }
   if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, (job.m + kSumBlock - 1) / kSumBlock * job.n);
 
-  std::optional<SignalsBlocked> here;                       // the pool's workers never receive any
-  if (!job.direct && job.pairs == nullptr) here.emplace();  // only oneDNN's code needs it
+  std::optional<SignalsBlocked> here;             // the pool's workers never receive any
+  if (!job.direct && !job.pairs) here.emplace();  // only oneDNN's code needs it
   context.pool.parallel_for(row_tiles(job) * panels(job), 1, [&](int64_t begin, int64_t end, int thread) {
     const SingleOpenMpThread single;
     Worker(job, cache, thread, begin, end).run();

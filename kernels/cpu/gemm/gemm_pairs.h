@@ -1,0 +1,50 @@
+// bf16 GEMM by products of pairs (PairGemm), tile by tile, where the processor multiplies bf16. b is paired block by
+// block in the cache of the thread that uses it; of a weight gradient (a transposed) before, for all tiles, and rows of
+// a are turned once per row of tiles.
+#pragma once
+#include <optional>
+
+#include "kernels/cpu/pool.h"
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/ops.h"
+
+namespace gt::cpu {
+
+// One GEMM out [m, n] = op(a) op(b) of bf16. The bits of an element do not depend on the tiling, which may therefore
+// depend on the number of threads.
+class PairedGemm {
+ public:
+  struct Tile {
+    int64_t row, col, rows, cols;
+  };
+
+  // Returns nullopt where the processor, the dtype or a size does not suit. The operands of `g` outlive the result.
+  static std::optional<PairedGemm> of(const Gemm& g, int64_t m, int64_t n, int64_t k, int threads);
+
+  // Weight gradients: pairs all of b in `to`, all_pairs() pairs, before the first tile.
+  int64_t all_pairs() const;
+  void pair_all(uint32_t* to, ThreadPool& pool);
+  // Weight gradients: turns columns [row, row + rows) of a into rows, which multiply() of their tiles reads in
+  // `scratch`.
+  void turn(int64_t row, int64_t rows, uint32_t* scratch) const;
+  // Computes a tile in f32, its rows `ldc` apart; `more`: adds to it. scratch: scratch_pairs() pairs of the calling
+  // thread.
+  void multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ldc, bool more) const;
+  int64_t scratch_pairs() const;
+
+  int64_t tile_rows = 0, tile_columns = 0;
+
+ private:
+  int64_t pairs() const { return (k_ + 1) / 2; }
+  int64_t turned_stride() const;
+  const uint32_t* pair_block(const Tile& t, int64_t first, int64_t depth, uint32_t* to) const;
+
+  int64_t m_ = 0, n_ = 0, k_ = 0;
+  bool trans_a_ = false, trans_b_ = false;
+  const uint16_t *a_ = nullptr, *b_ = nullptr;
+  const uint32_t* all_ = nullptr;
+  PairGemm product_ = nullptr;
+  const Simd* simd_ = nullptr;
+};
+
+}  // namespace gt::cpu

@@ -193,6 +193,22 @@ bool launch(const LayerNormGrad& a, Backward<T> p, const Fp8Outputs& to, Context
   return true;
 }
 
+template <class T>
+bool norm_grad_fp8_of(const LayerNormGrad& a, const Backward<T>& p, Context& c, PartialSums& shares) {
+  const Fp8Outputs to = made_of(a, p.n);
+  // Columnwise data in whole packs only, which every FP8 GEMM has: byte stores would take registers.
+  if (!aligned16({a.fp8.rowwise.data}) || (a.fp8.columnwise && !to.columns_aligned)) return false;
+  bool done = false;
+  by_drop(a.drop, [&](auto drops) {
+    by_row_shape<T, kBackward>(p.cols, [&](auto shape) {
+      using S = decltype(shape);
+      constexpr int kRows = S::w > 1 && S::k * kPack < T >> 16 ? 8 : 16;  // as above
+      done = launch<T, S::k, S::w, decltype(drops)::value, kRows>(a, p, to, c, shares);
+    });
+  });
+  return done;
+}
+
 }  // namespace
 
 bool norm_fp8(const LayerNorm& a, Context& c) {
@@ -208,18 +224,7 @@ bool norm_fp8(const LayerNorm& a, Context& c) {
 
 template <class T>
 bool norm_grad_fp8(const LayerNormGrad& a, const Backward<T>& p, Context& c, PartialSums& shares) {
-  const Fp8Outputs to = made_of(a, p.n);
-  // Columnwise data in whole packs only, which every FP8 GEMM has: byte stores would take registers.
-  if (!aligned16({a.fp8.rowwise.data}) || (a.fp8.columnwise && !to.columns_aligned)) return false;
-  bool done = false;
-  by_drop(a.drop, [&](auto drops) {
-    by_row_shape<T, kBackward>(p.cols, [&](auto shape) {
-      using S = decltype(shape);
-      constexpr int kRows = S::w > 1 && S::k * kPack < T >> 16 ? 8 : 16;  // as above
-      done = launch<T, S::k, S::w, decltype(drops)::value, kRows>(a, p, to, c, shares);
-    });
-  });
-  return done;
+  return norm_grad_fp8_of(a, p, c, shares);
 }
 
 template bool norm_grad_fp8(const LayerNormGrad&, const Backward<__half>&, Context&, PartialSums&);

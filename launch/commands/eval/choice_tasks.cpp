@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "kernels/core/text.h"
 #include "launch/options/near_path.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMostBytes = 256 << 20;
+constexpr int64_t kMostBytes = 256 << 20;
 constexpr size_t kMostLine = 16 << 20;
 constexpr size_t kMostChoices = 1024;
 constexpr const char* kShape = "expected {\"context\": TEXT, \"choices\": [TEXT, TEXT...], \"answer\": INDEX}";
@@ -73,22 +73,6 @@ ChoiceQuestion question_of(const Json& j, const std::string& where, const std::s
   return q;
 }
 
-std::string read_bytes(const std::string& file, size_t most) {
-  require_path("--tasks", file, "a file of JSON lines");
-  GT_REQUIRE(std::filesystem::is_regular_file(file), Exit::kUsage, "--tasks: ", file, ": not a regular file");
-  std::ifstream in(file, std::ios::binary);
-  GT_REQUIRE(in.good(), Exit::kUsage, "--tasks: ", file, ": cannot be opened");
-  std::string text;
-  char buffer[1 << 16];
-  while (in.read(buffer, sizeof buffer), in.gcount() > 0) {
-    text.append(buffer, static_cast<size_t>(in.gcount()));
-    GT_REQUIRE(text.size() <= most, Exit::kUsage, "--tasks: ", file, ": more than ", kMostBytes >> 20,
-               " MiB of questions in all; split them over several runs");
-  }
-  GT_REQUIRE(!in.bad(), Exit::kIo, "--tasks: ", file, ": cannot be read");
-  return text;
-}
-
 }  // namespace
 
 std::vector<ChoiceQuestion> parse_questions(std::string_view text, const std::string& file) {
@@ -111,10 +95,11 @@ std::vector<ChoiceQuestion> parse_questions(std::string_view text, const std::st
 
 std::vector<ChoiceQuestion> read_questions(const std::vector<std::string>& files) {
   std::vector<ChoiceQuestion> out;
-  size_t remaining = kMostBytes;
+  int64_t remaining = kMostBytes;  // all files together
   for (const std::string& file : files) {
-    const std::string text = read_bytes(file, remaining);
-    remaining -= text.size();
+    require_path("--tasks", file, "a file of JSON lines");
+    const std::string text = read_whole_file(file, remaining);
+    remaining -= static_cast<int64_t>(text.size());
     for (ChoiceQuestion& q : parse_questions(text, file)) out.push_back(std::move(q));
   }
   return out;

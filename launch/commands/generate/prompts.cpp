@@ -1,6 +1,8 @@
 #include "launch/commands/generate/prompts.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -23,7 +25,7 @@ std::string read_all(std::istream& in, const std::string& name) {
     text.append(buffer, static_cast<size_t>(in.gcount()));
     GT_REQUIRE(static_cast<int64_t>(text.size()) <= kMostBytes, Exit::kUsage, name, ": more than 64 MiB of prompts");
   }
-  GT_REQUIRE(!in.bad(), Exit::kIo, name, ": cannot be read");
+  GT_REQUIRE(!in.bad(), Exit::kIo, name, ": cannot be read: ", std::strerror(errno));
   return text;
 }
 

@@ -194,7 +194,8 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
   }
   GT_REQUIRE(fs::is_regular_file(args.from, ec), Exit::kUsage, args.from, ": is neither a file nor a folder");
   char head[8] = {};
-  if (pread(open_to_read(args.from).get(), head, sizeof head, 0) < 0) fail(Exit::kIo, args.from, ": cannot be read");
+  GT_REQUIRE(pread(open_to_read(args.from).get(), head, sizeof head, 0) >= 0, Exit::kIo, args.from,
+             ": cannot be read: ", std::strerror(errno));
   int32_t magic = 0;
   std::memcpy(&magic, head, sizeof magic);
   Origin o{.tokenizer = args.tokenizer};

@@ -167,7 +167,7 @@ TEST_CASE("eval names what is wrong with a file of questions and in which line")
   refused("--tasks long.jsonl", "long.jsonl:1: choices[1]: ");
   refused("--tasks long.jsonl", "tokens, but the model's context is 48");
   refused("--tasks missing.jsonl", "--tasks: missing.jsonl");
-  refused("--tasks .", "not a regular file");
+  refused("--tasks .", "is a folder, expected a file");
   refused("--tasks licence.jsonl --split test", "omit --split and --steps");
   refused("--tasks licence.jsonl --data.train tokens", "--data.train: has no effect on --tasks");
   refused("--tasks licence.jsonl --train.micro_batch 4", "--train.micro_batch: has no effect on --tasks");

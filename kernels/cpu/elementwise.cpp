@@ -6,7 +6,6 @@
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/gemm/gemm_epilogue.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/cast_16bit.h"
 #include "kernels/cpu/simd/simd.h"
@@ -146,9 +145,9 @@ void gelu(const Gelu& p, Stream s) {
              name_of(p.x.dtype), ", out ", name_of(p.out.dtype), "; the same, or one of them f32 is supported");
   require_numel("gelu", p.out.numel(), {{"x", p.x}});
   const Simd& v = simd();
-  each(s, p.out.numel(), !all_f32({&p.x, &p.out}), [&, f = epilogue_rows()](int64_t i, int64_t n) {
+  each(s, p.out.numel(), !all_f32({&p.x, &p.out}), [&](int64_t i, int64_t n) {
     float x[kChunk], out[kChunk];
-    f.gelu(read(v, p.x, i, n, x), target(p.out, i, out), n);  // bitwise identical to the GEMM epilogue
+    gelu(v, read(v, p.x, i, n, x), target(p.out, i, out), n);  // bitwise identical to the GEMM epilogue
     write(v, p.out, i, n, out);
   });
 }
@@ -161,11 +160,11 @@ void gelu_grad(const GeluGrad& p, Stream s) {
              "; the same, or one of them f32 is supported");
   require_numel("gelu_grad", p.dx.numel(), {{"x", p.x}, {"dout", p.dout}});
   const Simd& v = simd();
-  each(s, p.dx.numel(), true, [&, f = epilogue_rows()](int64_t i, int64_t n) {
+  each(s, p.dx.numel(), true, [&](int64_t i, int64_t n) {
     float staged[kChunk], scratch[kChunk];
     const float* dout = read(v, p.dout, i, n, staged);
     if (dout != staged) std::memcpy(staged, dout, static_cast<size_t>(n) * 4);
-    f.gelu_grad(read(v, p.x, i, n, scratch), staged, n);
+    gelu_grad(v, read(v, p.x, i, n, scratch), staged, n);
     if (p.accumulate) {
       v.add(read(v, p.dx, i, n, scratch), staged, target(p.dx, i, staged), n);
     } else if (p.dx.dtype == DType::kF32) {

@@ -6,7 +6,6 @@
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/gemm/gemm_epilogue.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/cast_16bit.h"
 #include "kernels/cpu/simd/fp8_tile.h"
@@ -32,15 +31,15 @@ void require_codes(const char* op, std::initializer_list<Named> tensors) {
 }
 
 // A row of h (x, or what p.of derives from it), rounded to the dtype of x.
-const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t at, int64_t n, float* scratch) {
+const float* values(const Simd& f, const QuantizeFp8& p, int64_t at, int64_t n, float* scratch) {
   if (p.of == Fp8Source::kPlain) return read(f, p.x, at, n, scratch);
   float other[kCodeTile];
   if (p.of == Fp8Source::kGelu) {
-    e.gelu(read(f, p.x, at, n, other), scratch, n);
+    gelu(f, read(f, p.x, at, n, other), scratch, n);
   } else {
     const float* x = read(f, p.x, at, n, scratch);
     if (x != scratch) std::copy_n(x, n, scratch);
-    e.gelu_grad(read(f, p.pre, at, n, other), scratch, n);
+    gelu_grad(f, read(f, p.pre, at, n, other), scratch, n);
   }
   if (p.x.dtype == DType::kF32) return scratch;
   uint16_t rounded[kCodeTile];
@@ -53,11 +52,10 @@ const float* values(const Simd& f, EpilogueRows e, const QuantizeFp8& p, int64_t
 float quantize_tile(const QuantizeFp8& p, const Fp8Dest& to, int64_t r0, int64_t c0, float* sums) {
   const int64_t height = std::min(kCodeTile, to.height - r0), width = std::min(kCodeTile, to.width - c0);
   const Simd& f = simd();
-  const EpilogueRows e = epilogue_rows();
   float h[kCodeTile * kCodeTile], most = 0;
   for (int64_t r = 0; r < height; ++r) {
     float* row = h + r * kCodeTile;
-    const float* x = values(f, e, p, (r0 + r) * to.width + c0, width, row);
+    const float* x = values(f, p, (r0 + r) * to.width + c0, width, row);
     if (x != row) std::copy_n(x, width, row);
     if (p.fp8.step_amax) most = std::max(most, f.max_abs(row, width));
   }

@@ -13,7 +13,6 @@
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/gemm/gemm_cache.h"
-#include "kernels/cpu/gemm/gemm_epilogue.h"
 #include "kernels/cpu/gemm/gemm_gradient.h"
 #include "kernels/cpu/gemm/gemm_pairs.h"
 #include "kernels/cpu/gemm/gemm_rows.h"
@@ -23,18 +22,6 @@
 #include "kernels/cpu/simd/isa.h"
 
 namespace gt::cpu {
-
-EpilogueRows epilogue_rows() {
-#if defined(__x86_64__)
-  switch (current_isa()) {
-    case Isa::kScalar: return epilogue_scalar();
-    case Isa::kAvx2: return epilogue_avx2();
-    default: return epilogue_avx512();
-  }
-#else
-  return epilogue_scalar();
-#endif
-}
 
 namespace {
 
@@ -61,7 +48,6 @@ struct Job {
   const float* panels = nullptr;        // the packed copy, if direct
   float* sums = nullptr;                // column sums of out over blocks of kSumBlock rows: [blocks, n]
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
-  EpilogueRows rows{};
   const Simd* simd = nullptr;
 };
 
@@ -99,12 +85,12 @@ void finish_dense(const Job& job, const float* tile, int64_t row, int64_t col, i
     float* out = g.out.as<float>() + at;
     if (g.epilogue == Epilogue::kGelu) {
       std::memcpy(g.aux.as<float>() + at, z, bytes);
-      job.rows.gelu(z, out, cols);
+      gelu(*job.simd, z, out, cols);
     } else if (g.accumulate) {
       for (int64_t c = 0; c < cols; ++c) out[c] += z[c];
     } else {
       std::memcpy(out, z, bytes);
-      if (g.epilogue == Epilogue::kGeluGrad) job.rows.gelu_grad(g.aux.as<float>() + at, out, cols);
+      if (g.epilogue == Epilogue::kGeluGrad) gelu_grad(*job.simd, g.aux.as<float>() + at, out, cols);
     }
   }
 }
@@ -125,9 +111,9 @@ void finish_staged(const Job& job, float* tile, int64_t row, int64_t col, int64_
     const int64_t at = (row + r) * job.n + col;
     if (g.epilogue == Epilogue::kGelu) {
       put(g.aux, at, z);  // GELU of the stored (rounded) value, so recomputing it from aux is bitwise identical
-      job.rows.gelu(read(f, g.aux, at, cols, line), z, cols);
+      gelu(*job.simd, read(f, g.aux, at, cols, line), z, cols);
     } else if (g.epilogue == Epilogue::kGeluGrad) {
-      job.rows.gelu_grad(read(f, g.aux, at, cols, line), z, cols);
+      gelu_grad(*job.simd, read(f, g.aux, at, cols, line), z, cols);
     }
     if (g.accumulate) f.add(read(f, g.out, at, cols, line), z, z, cols);
     put(g.out, at, z);
@@ -140,9 +126,9 @@ void finish(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols
   for (int64_t r = row; r < row + rows; ++r) {
     const int64_t at = r * job.n + col;
     if (g.epilogue == Epilogue::kGelu) {
-      job.rows.gelu(g.aux.as<float>() + at, g.out.as<float>() + at, cols);
+      gelu(*job.simd, g.aux.as<float>() + at, g.out.as<float>() + at, cols);
     } else {
-      job.rows.gelu_grad(g.aux.as<float>() + at, g.out.as<float>() + at, cols);
+      gelu_grad(*job.simd, g.aux.as<float>() + at, g.out.as<float>() + at, cols);
     }
   }
 }
@@ -375,10 +361,10 @@ void run_empty(const Job& job) {
     if (g.epilogue == Epilogue::kGelu) {
       put(g.aux, i, z);
       z = number(g.aux, i);
-      job.rows.gelu(&z, &z, 1);
+      gelu(*job.simd, &z, &z, 1);
     } else if (g.epilogue == Epilogue::kGeluGrad) {
       const float x = number(g.aux, i);
-      job.rows.gelu_grad(&x, &z, 1);
+      gelu_grad(*job.simd, &x, &z, 1);
     }
     put(g.out, i, z);
   }
@@ -497,7 +483,6 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   job.m = g.out.shape.rows(), job.n = g.out.shape.cols();
   job.k = g.trans_a ? g.a.numel() / job.m : g.a.shape.cols();
   validate(g, job.m, job.n, job.k);
-  job.rows = epilogue_rows();
   job.simd = &simd();
   job.version = g.b_version;
   const bool native = g.a.dtype == DType::kF32 || (g.a.dtype == DType::kBF16 && multiplies_bf16());

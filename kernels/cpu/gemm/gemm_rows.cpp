@@ -5,7 +5,6 @@
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
-#include "kernels/cpu/gemm/gemm_epilogue.h"
 #include "kernels/cpu/simd/cast_16bit.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -38,13 +37,12 @@ void put(const Simd& f, const Tensor& t, int64_t at, const float* z, int64_t n) 
 }
 
 // Applies bias and GELU to a row `z` of results and writes it to element `at` of out.
-void finish_row(const Simd& f, const EpilogueRows& rows, const Gemm& g, float* z, const float* bias, int64_t at,
-                int64_t n) {
+void finish_row(const Simd& f, const Gemm& g, float* z, const float* bias, int64_t at, int64_t n) {
   if (bias != nullptr) f.add(z, bias, z, n);
   float scratch[kRowsPanel];
   if (g.epilogue == Epilogue::kGelu) {
     put(f, g.aux, at, z, n);  // GELU of the stored value
-    rows.gelu(read(f, g.aux, at, n, scratch), z, n);
+    gelu(f, read(f, g.aux, at, n, scratch), z, n);
   }
   put(f, g.out, at, z, n);
 }
@@ -55,7 +53,6 @@ void gemm_by_rows(const Gemm& g, Stream s) {
   const int64_t m = g.out.shape.rows(), n = g.out.shape.cols(), k = g.b.shape.cols();
   validate(g, m, n, k);
   const Simd& f = simd();
-  const EpilogueRows rows = epilogue_rows();
   CpuContext& context = cpu_context(s);
   const float* a = g.a.as<float>();
   if (is_16bit(g.a.dtype)) {
@@ -97,8 +94,7 @@ void gemm_by_rows(const Gemm& g, Stream s) {
             f.gemv_rows(few, depth, a + at, b_16bit ? w : w + c * ldw, ldw, tile + c, at > 0);
           }
         }
-        for (int64_t r = 0; r < count; ++r)
-          finish_row(f, rows, g, tile + r * kRowsPanel, bias, (row + r) * n + col, cols);
+        for (int64_t r = 0; r < count; ++r) finish_row(f, g, tile + r * kRowsPanel, bias, (row + r) * n + col, cols);
       }
     }
   });

@@ -4,11 +4,18 @@
 #pragma once
 #include "kernels/core/tensor.h"
 #include "kernels/cpu/simd/simd.h"
+#include "kernels/ops.h"
 
 namespace gt::cpu {
 
 inline bool is_16bit(DType t) { return t == DType::kBF16 || t == DType::kF16; }
 inline bool is_float(DType t) { return t == DType::kF32 || is_16bit(t); }
+
+// The processor's product of bf16 for attention with heads of `dim` elements of this type; nullptr: it has none, or
+// they are no pairs of bf16.
+inline PairGemm attention_pair_gemm(DType type, int64_t dim) {
+  return type == DType::kBF16 && dim % 2 == 0 ? native_pair_gemm() : nullptr;
+}
 
 inline void widen(const Simd& f, DType type, const uint16_t* from, float* to, int64_t n) {
   (type == DType::kBF16 ? f.bf16_to_f32 : f.f16_to_f32)(from, to, n);
@@ -45,6 +52,15 @@ void edit(const Simd& f, const Tensor& t, int64_t at, int64_t count, bool keep, 
     body(scratch, c, n);
     write(f, t, at + c, n, scratch);
   }
+}
+
+// GELU, tanh form, and inout *= gelu'(z), on rows of f32; absolute error <= 1e-6 (relative above 1). `activate` and
+// GEMM epilogues call these, so their results are bitwise equal.
+inline void gelu(const Simd& f, const float* z, float* out, int64_t n) {
+  f.activate[static_cast<size_t>(Activation::kGelu)](z, nullptr, out, n);
+}
+inline void gelu_grad(const Simd& f, const float* z, float* inout, int64_t n) {
+  f.activate_grad[static_cast<size_t>(Activation::kGelu)](z, nullptr, inout, inout, nullptr, n);
 }
 
 // Column sums out[c] (+)= sum over r of element at + r * stride + c of x. Bitwise identical to Simd::column_sums.

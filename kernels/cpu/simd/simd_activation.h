@@ -15,7 +15,8 @@ struct Activated {
 inline Vec clamp(Vec x, float limit) { return max(splat(-limit), min(splat(limit), x)); }
 
 // x sigmoid(z) for increasing z(x) with derivative dz. Slope: s + x s (1 - s) dz, with 1 - s = e s to avoid
-// cancellation. Beyond the limit the sigmoid is 0 or 1 in f32, and x is clamped.
+// cancellation. Beyond the limit the sigmoid is 0 or 1 in f32, and x is clamped. z is at least -87, where the sigmoid
+// is still a normal number: others are slow.
 inline Activated sigmoid_parts(Vec x, Vec z, Vec dz, float limit) {
   const Vec e = exp(-z), s = splat(1.0f) / (splat(1.0f) + e), low = max(splat(-limit), x);
   return {low * s, fma(clamp(x, limit) * (e * s) * s, dz, s)};
@@ -24,10 +25,10 @@ inline Activated sigmoid_parts(Vec x, Vec z, Vec dz, float limit) {
 inline Activated gelu_parts(Vec x) {
   constexpr float kTwoRoots = 2 * 0.7978845608028654f, kCubic = 0.044715f;
   const Vec c = clamp(x, 16.0f), square = c * c;
-  return sigmoid_parts(x, splat(kTwoRoots) * (c + splat(kCubic) * (square * c)),
+  return sigmoid_parts(x, max(splat(-87.0f), splat(kTwoRoots) * (c + splat(kCubic) * (square * c))),
                        splat(kTwoRoots) * (splat(1.0f) + splat(3 * kCubic) * square), 16.0f);
 }
-inline Activated silu_parts(Vec x) { return sigmoid_parts(x, clamp(x, 88.0f), splat(1.0f), 88.0f); }
+inline Activated silu_parts(Vec x) { return sigmoid_parts(x, clamp(x, 87.0f), splat(1.0f), 87.0f); }
 inline Activated relu2_parts(Vec x) {
   const Vec r = x <= Vec{} ? Vec{} : x;  // keeps NaN
   return {r * r, r + r};

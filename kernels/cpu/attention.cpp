@@ -162,12 +162,6 @@ void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv,
   }
 }
 
-// The processor's product of bf16, where it has one and the call suits it.
-template <class P>
-PairGemm pair_gemm_for(const P& p) {
-  return p.qkv.dtype == DType::kBF16 && p.head_dim % 2 == 0 ? native_pair_gemm() : nullptr;
-}
-
 // Queries [first, first + kAttentionBlock) of heads, block by block: f32 in place.
 class F32Blocks {
  public:
@@ -227,7 +221,7 @@ void for_kv_heads(const AttentionGrad& p, Stream s, Body body) {
 void attention(const Attention& p, Stream s) {
   validate("attention", p);
   if (p.qkv.dtype == DType::kF32) return run_blocks<F32Blocks>(p, s);
-  pair_gemm_for(p) ? run_blocks<Bf16Blocks>(p, s) : run_blocks<WideBlocks>(p, s);
+  attention_pair_gemm(p.qkv.dtype, p.head_dim) ? run_blocks<Bf16Blocks>(p, s) : run_blocks<WideBlocks>(p, s);
 }
 
 void attention_grad(const AttentionGrad& p, Stream s) {
@@ -240,7 +234,7 @@ void attention_grad(const AttentionGrad& p, Stream s) {
              " query heads share a KV head; at most ", kMaxGroup, " can");
   CpuContext& context = cpu_context(s);
   const Simd& f = simd();
-  if (const PairGemm multiply = pair_gemm_for(p)) {
+  if (const PairGemm multiply = attention_pair_gemm(p.qkv.dtype, dim)) {
     for_kv_heads(p, s, [&](int64_t batch, int64_t kv, int thread) {
       float* scratch = context.thread_scratch<float>(thread, f.attention_grad_scratch_bf16(p.seq, dim, group));
       AttentionHead<uint16_t> heads[kMaxGroup];

@@ -127,7 +127,7 @@ void cached_attention(const CachedAttention& p, Stream s) {
   require_numel("cached_attention", n * p.heads * c.dim, {{"out", p.out}});
   GT_CHECK(p.window >= 0 && p.softcap >= 0, "cached_attention: window ", p.window, ", softcap ", p.softcap);
   CpuContext& context = cpu_context(s);
-  const bool bf16 = p.qkv.dtype == DType::kBF16 && c.dim % 2 == 0 && native_pair_gemm() != nullptr;
+  const bool bf16 = attention_pair_gemm(p.qkv.dtype, c.dim) != nullptr;
   parallel_for(s, n * c.kv_heads, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     for (int64_t i = begin; i < end; ++i) (bf16 ? query_bf16 : query_f32)(p, c, span_of(p, c, i), f, context, thread);
   });

@@ -19,7 +19,7 @@
 namespace gt::cpu {
 // pair_gemm_amx.cpp on emulated tiles (pair_gemm_amx_emulated.cpp).
 void pair_gemm_amx_emulated(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
-                            int64_t ldb, float* c, int64_t ldc, bool more);
+                            int64_t panel, float* c, int64_t ldc, bool more);
 }  // namespace gt::cpu
 
 namespace gt::test {
@@ -66,7 +66,7 @@ struct Operands {
         pairs(pairs),
         lda(2 * pairs + 6),
         a(static_cast<size_t>(m * lda)),
-        b(static_cast<size_t>(pairs * n)) {
+        b(static_cast<size_t>(n / cpu::kPairColumns * panel())) {
     const uint64_t key = stream_key(3, cat("pairs ", m, ' ', n, ' ', pairs));
     const auto draw = [&](uint64_t i) {
       uint16_t x;
@@ -78,15 +78,16 @@ struct Operands {
     for (size_t i = 0; i < b.size(); ++i)
       b[i] = draw(1'000'000 + 2 * i) | static_cast<uint32_t>(draw(1'000'001 + 2 * i)) << 16;
   }
+  int64_t panel() const { return (pairs + 2) * cpu::kPairColumns; }  // with a gap
   std::vector<float> multiply(cpu::PairGemm product, int64_t rows, int64_t columns, int64_t depth, bool more) const {
     std::vector<float> c(static_cast<size_t>(m * n), 0.5f);
-    product(rows, columns, depth, a.data(), lda, b.data(), n, c.data(), n, more);
+    product(rows, columns, depth, a.data(), lda, b.data(), panel(), c.data(), n, more);
     return c;
   }
   double exact(int64_t row, int64_t column, bool more) const {
     double sum = more ? 0.5 : 0;
     for (int64_t k = 0; k < 2 * pairs; ++k) {
-      const uint32_t pair = b[static_cast<size_t>(k / 2 * n + column)];
+      const uint32_t pair = b[static_cast<size_t>(cpu::pair_at(k / 2, column, panel()))];
       sum += double{widened(a[static_cast<size_t>(row * lda + k)])} *
              widened(static_cast<uint16_t>(k % 2 == 0 ? pair : pair >> 16));
     }
@@ -128,7 +129,8 @@ TEST_CASE("a sum of bf16 pairs depends on its row and its column alone, and pair
       }
     for (const int64_t depth : {3, 19}) {  // the pairs behind are zero
       Operands zeros(m, n, pairs);
-      for (size_t i = static_cast<size_t>(depth * n); i < zeros.b.size(); ++i) zeros.b[i] = 0;
+      for (int64_t p = depth; p < pairs; ++p)
+        for (int64_t j = 0; j < n; ++j) zeros.b[static_cast<size_t>(cpu::pair_at(p, j, zeros.panel()))] = 0;
       CHECK(zeros.multiply(product, m, n, pairs, false) == zeros.multiply(product, m, n, depth, false));
     }
   });

@@ -36,7 +36,7 @@ void PairedGemm::pair_all(uint32_t* to, ThreadPool& pool) {
   all_ = to;
   pool.parallel_for(parts(n_, tile_columns), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t col = begin * tile_columns; col < std::min(end * tile_columns, n_); col += tile_columns)
-      simd_->pair_rows(b_ + col, n_, k_, std::min(tile_columns, n_ - col), tile_columns, to + col * pairs());
+      simd_->pair_rows(b_ + col, n_, k_, std::min(tile_columns, n_ - col), pairs() * kPairColumns, to + col * pairs());
   });
 }
 
@@ -49,13 +49,15 @@ void PairedGemm::turn(int64_t row, int64_t rows, uint32_t* scratch) const {
   simd_->turn_pairs(a_ + row, m_, k_, rows, turned_stride(), scratch);
 }
 
-// Pairs [first, first + depth) of the tile's columns of b.
-const uint32_t* PairedGemm::pair_block(const Tile& t, int64_t first, int64_t depth, uint32_t* to) const {
-  if (trans_a_) return all_ + t.col * pairs() + first * tile_columns;
+// Pairs [first, first + depth) of the tile's columns of b; *panel: the distance between their panels.
+const uint32_t* PairedGemm::pair_block(const Tile& t, int64_t first, int64_t depth, uint32_t* to,
+                                       int64_t* panel) const {
+  *panel = (trans_a_ ? pairs() : depth) * kPairColumns;
+  if (trans_a_) return all_ + t.col * pairs() + first * kPairColumns;
   if (trans_b_)
-    simd_->turn_rows(b_ + t.col * k_ + 2 * first, k_, t.cols, 2 * depth, tile_columns, to);
+    simd_->turn_rows(b_ + t.col * k_ + 2 * first, k_, t.cols, 2 * depth, *panel, to);
   else
-    simd_->pair_rows(b_ + 2 * first * n_ + t.col, n_, 2 * depth, t.cols, tile_columns, to);
+    simd_->pair_rows(b_ + 2 * first * n_ + t.col, n_, 2 * depth, t.cols, *panel, to);
   return to;
 }
 
@@ -64,8 +66,9 @@ void PairedGemm::multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ld
   const int64_t lda = trans_a_ ? 2 * turned_stride() : k_;
   for (int64_t p = 0; p < pairs(); p += kDepth) {
     const int64_t depth = std::min(kDepth, pairs() - p);
-    const uint32_t* right = pair_block(t, p, depth, scratch);
-    product_(t.rows, t.cols, depth, a + 2 * p, lda, right, tile_columns, c, ldc, more || p > 0);
+    int64_t panel = 0;
+    const uint32_t* right = pair_block(t, p, depth, scratch, &panel);
+    product_(t.rows, t.cols, depth, a + 2 * p, lda, right, panel, c, ldc, more || p > 0);
   }
 }
 

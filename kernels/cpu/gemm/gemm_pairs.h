@@ -37,7 +37,7 @@ class PairedGemm {
  private:
   int64_t pairs() const { return (k_ + 1) / 2; }
   int64_t turned_stride() const;
-  const uint32_t* pair_block(const Tile& t, int64_t first, int64_t depth, uint32_t* to) const;
+  const uint32_t* pair_block(const Tile& t, int64_t first, int64_t depth, uint32_t* to, int64_t* panel) const;
 
   int64_t m_ = 0, n_ = 0, k_ = 0;
   bool trans_a_ = false, trans_b_ = false;

@@ -5,8 +5,8 @@
 namespace gt::cpu {
 
 void pair_gemm_avx512bf16(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
-                          int64_t ldb, float* c, int64_t ldc, bool more);
-void pair_gemm_amx(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b, int64_t ldb,
-                   float* c, int64_t ldc, bool more);
+                          int64_t panel, float* c, int64_t ldc, bool more);
+void pair_gemm_amx(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
+                   int64_t panel, float* c, int64_t ldc, bool more);
 
 }  // namespace gt::cpu

@@ -8,7 +8,9 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kTile = 16;  // rows; pairs or sums of a row
+constexpr int64_t kTile = 16;             // rows; pairs or sums of a row
+constexpr int64_t kRowBytes = 4 * kTile;  // of a panel of b
+static_assert(kTile == kPairColumns);
 
 // Tiles 0 to 3 are sums, 4 and 5 of a, 6 and 7 of b. The layout is the instruction's.
 struct alignas(64) TileConfig {
@@ -32,14 +34,14 @@ struct Product {
   const uint16_t* a;
   int64_t lda;
   const uint32_t* b;
-  int64_t ldb;
+  int64_t panel;
   float* c;
   int64_t ldc;
 };
 
 // One tile of c, `depth` pairs at a time.
 void one_tile(const Product& p, int64_t depth, bool more) {
-  const int64_t to = p.ldc * 4, left = p.lda * 2, right = p.ldb * 4;  // bytes between rows
+  const int64_t to = p.ldc * 4, left = p.lda * 2;  // bytes between rows
   if (more) {
     _tile_loadd(0, p.c, to);
   } else {
@@ -47,7 +49,7 @@ void one_tile(const Product& p, int64_t depth, bool more) {
   }
   for (int64_t k = 0; k < p.pairs; k += depth) {
     _tile_loadd(4, p.a + 2 * k, left);
-    _tile_loadd(6, p.b + k * p.ldb, right);
+    _tile_loadd(6, p.b + k * kTile, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
   }
   _tile_stored(0, p.c, to);
@@ -55,7 +57,7 @@ void one_tile(const Product& p, int64_t depth, bool more) {
 
 // Two by two tiles of c: four products for four loads.
 void four_tiles(const Product& p, int64_t depth, bool more) {
-  const int64_t to = p.ldc * 4, left = p.lda * 2, right = p.ldb * 4;
+  const int64_t to = p.ldc * 4, left = p.lda * 2;
   float* below = p.c + kTile * p.ldc;
   if (more) {
     _tile_loadd(0, p.c, to);
@@ -70,11 +72,11 @@ void four_tiles(const Product& p, int64_t depth, bool more) {
   }
   for (int64_t k = 0; k < p.pairs; k += depth) {
     const uint16_t* a = p.a + 2 * k;
-    const uint32_t* b = p.b + k * p.ldb;
+    const uint32_t* b = p.b + k * kTile;
     _tile_loadd(4, a, left);
-    _tile_loadd(6, b, right);
+    _tile_loadd(6, b, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + kTile, right);
+    _tile_loadd(7, b + p.panel, kRowBytes);
     _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(5, a + kTile * p.lda, left);
     _tile_dpbf16ps(2, 5, 6);
@@ -94,7 +96,7 @@ void some_rows(int64_t m, int64_t n, int64_t depth, const Product& p, bool more)
     for (int64_t j = 0; j < n;) {
       const bool four = tall == 2 * kTile && j + 2 * kTile <= n;
       Product at = p;
-      at.a += i * p.lda, at.b += j, at.c += i * p.ldc + j;
+      at.a += i * p.lda, at.b += j / kTile * p.panel, at.c += i * p.ldc + j;
       if (four) {
         four_tiles(at, depth, more);
         j += 2 * kTile;
@@ -113,16 +115,16 @@ void some_rows(int64_t m, int64_t n, int64_t depth, const Product& p, bool more)
 
 }  // namespace
 
-void pair_gemm_amx(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b, int64_t ldb,
-                   float* c, int64_t ldc, bool more) {
+void pair_gemm_amx(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
+                   int64_t panel, float* c, int64_t ldc, bool more) {
   const int64_t whole_rows = m / kTile * kTile, whole_pairs = pairs / kTile * kTile;
   const auto depths = [&](int64_t first, int64_t rows) {
     const uint16_t* left = a + first * lda;
     float* to = c + first * ldc;
-    if (whole_pairs > 0) some_rows(rows, n, kTile, {whole_pairs, left, lda, b, ldb, to, ldc}, more);
+    if (whole_pairs > 0) some_rows(rows, n, kTile, {whole_pairs, left, lda, b, panel, to, ldc}, more);
     const int64_t rest = pairs - whole_pairs;
     if (rest > 0)
-      some_rows(rows, n, rest, {rest, left + 2 * whole_pairs, lda, b + whole_pairs * ldb, ldb, to, ldc},
+      some_rows(rows, n, rest, {rest, left + 2 * whole_pairs, lda, b + whole_pairs * kTile, panel, to, ldc},
                 more || whole_pairs > 0);
   };
   if (whole_rows > 0) depths(0, whole_rows);

@@ -33,12 +33,16 @@ struct AttentionHead : AttentionShape {
   T *dq, *dk, *dv;
 };
 
-// c[m, n] (with `more`: +=) a b for bf16 with f32 sums. a: rows of bf16, lda apart, 2 * pairs of them used. b: rows of
-// pairs, ldb apart: b[p * ldb + j] holds elements 2p (low half) and 2p + 1 of column j. n: a multiple of the lanes of
-// the tables' vectors. Each element's sum depends on its row of a and column of b alone, not on m and n, and pairs of
-// zeros at the end do not change it.
+// c[m, n] (with `more`: +=) a b for bf16 with f32 sums. a: rows of bf16, lda apart, 2 * pairs of them used. b: panels
+// of kPairColumns columns, `panel` apart, which are read from first to last: pair p of column j, elements 2p (low half)
+// and 2p + 1, is b[pair_at(p, j, panel)]. n: a multiple of the lanes of the tables' vectors. Each element's sum depends
+// on its row of a and column of b alone, not on m and n, and pairs of zeros at the end do not change it.
 using PairGemm = void (*)(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
-                          int64_t ldb, float* c, int64_t ldc, bool more);
+                          int64_t panel, float* c, int64_t ldc, bool more);
+constexpr int64_t kPairColumns = 16;
+static constexpr int64_t pair_at(int64_t pair, int64_t column, int64_t panel) {
+  return column / kPairColumns * panel + pair * kPairColumns + column % kPairColumns;
+}
 PairGemm native_pair_gemm();  // nullptr: the processor does not multiply bf16
 // Takes the place of native_pair_gemm() for tests, on processors without one; nullptr: no longer.
 void substitute_pair_gemm(PairGemm gemm);
@@ -141,12 +145,12 @@ struct Simd {
   void (*attention_grad_bf16)(const AttentionHead<uint16_t>* heads, int64_t count, PairGemm multiply, float* scratch);
   PairGemm pair_gemm;  // of f32 operations, in the order of the native instruction
 
-  // Operands of a PairGemm from `count` rows of `dim` bf16, stored in rows of `columns` pairs, of which whole vectors
-  // are written; what does not exist is 0.
-  // turn_rows: to[p][i] = elements 2p and 2p + 1 of row i; dim is even.
-  void (*turn_rows)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to);
-  // pair_rows: to[i][d] = elements d of rows 2i and 2i + 1. turn_pairs: to[d][i] = the same.
-  void (*pair_rows)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to);
+  // Operands of a PairGemm from `count` rows of `dim` bf16. Whole vectors are written; what does not exist is 0.
+  // Right ones. turn_rows: pair p of column i = elements 2p and 2p + 1 of row i; dim is even. pair_rows: pair i of
+  // column d = elements d of rows 2i and 2i + 1.
+  void (*turn_rows)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t panel, uint32_t* to);
+  void (*pair_rows)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t panel, uint32_t* to);
+  // The left one of pair_rows: to[d * columns + i] = the same pair.
   void (*turn_pairs)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to);
 
   // max and sum of e^(x - max); (-inf, 0) for n == 0.

@@ -128,27 +128,31 @@ inline const float* factors_of_block(const AttentionShape& h, int64_t query, int
   return to;
 }
 
+// The greatest of `before` and the scores of the vector of queries at q, of which hidden ones become -inf.
+inline Vec greatest_score(float* column, const BlockPair& b, int64_t q, Vec before) {
+  const Vec none = splat(-__builtin_inff());
+  const bool cut = b.cut();
+  Vec now = before;
+  for (int64_t k = 0; k < attended_keys(b.diagonal, b.keys, q); ++k) {
+    Vec s = load(column + k * kBlock);
+    if (cut) store(column + k * kBlock, s = is_behind(b, k, q) ? none : s);
+    if (b.diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
+    now = max(now, s);
+  }
+  return now;
+}
+
 // Adds one block of keys to the running softmax of the queries: scores become weights, and top and total are updated.
 // fade: factor by which earlier output must be multiplied. `drop`: factors of the weights, laid out like scores, or
 // nullptr; the total counts every weight.
 inline void soften(float* scores, const BlockPair& b, const float* drop, float* top, float* total, float* fade) {
-  const Vec none = splat(-__builtin_inff());
-  const bool cut = b.cut();
   for (int64_t q = 0; q < b.queries; q += kLanes) {
     float* column = scores + q;
-    const int64_t attended = attended_keys(b.diagonal, b.keys, q);
-    const Vec before = load(top + q);
-    Vec now = before;
-    for (int64_t k = 0; k < attended; ++k) {
-      Vec s = load(column + k * kBlock);
-      if (cut) store(column + k * kBlock, s = is_behind(b, k, q) ? none : s);
-      if (b.diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
-      now = max(now, s);
-    }
+    const Vec before = load(top + q), now = greatest_score(column, b, q, before);
     // A query without a key so far: -inf - -inf would be NaN.
-    const Vec base = cut ? max(now, splat(-__FLT_MAX__)) : now;
+    const Vec base = b.cut() ? max(now, splat(-__FLT_MAX__)) : now;
     Vec sum{};
-    for (int64_t k = 0; k < attended; ++k) {
+    for (int64_t k = 0; k < attended_keys(b.diagonal, b.keys, q); ++k) {
       const Vec p = exp(load(column + k * kBlock) - base);
       store(column + k * kBlock, drop == nullptr ? p : p * load(drop + k * kBlock + q));
       sum += p;

@@ -10,11 +10,14 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kPairs = kBlock / 2;  // of the keys or queries of a block
+constexpr int64_t kPairs = kBlock / 2;                  // of the keys or queries of a block
+constexpr int64_t kBlockPanel = kPairs * kPairColumns;  // distance between panels of pairs of keys or queries
+inline int64_t dim_panel(int64_t dim) { return dim / 2 * kPairColumns; }  // of pairs of elements of a row
+inline int64_t whole_panels(int64_t n) { return (n + kPairColumns - 1) / kPairColumns * kPairColumns; }
 
-void pair_gemm_n(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b, int64_t ldb,
+void pair_gemm_n(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b, int64_t panel,
                  float* c, int64_t ldc, bool more) {
-  gemm_block<PairProduct>(m, n, pairs, a, lda, 2, reinterpret_cast<const float*>(b), ldb, c, ldc, more);
+  gemm_of_pairs(m, n, pairs, a, lda, b, panel, c, ldc, more);
 }
 
 inline uint32_t* as_pairs(float* p) { return reinterpret_cast<uint32_t*>(p); }
@@ -53,8 +56,8 @@ inline void score_bf16(PairGemm multiply, const uint16_t* rows, int64_t stride, 
                        int64_t queries, int64_t dim, bool diagonal, float* scores) {
   strips(diagonal, keys, [=](int64_t r, int64_t count) {
     const int64_t from = diagonal ? r : 0;
-    multiply(count, whole_vectors(queries) - from, dim / 2, rows + r * stride, stride, turned + from, kBlock,
-             scores + r * kBlock + from, kBlock, false);
+    multiply(count, whole_vectors(queries) - from, dim / 2, rows + r * stride, stride,
+             turned + pair_at(0, from, dim_panel(dim)), dim_panel(dim), scores + r * kBlock + from, kBlock, false);
   });
 }
 
@@ -62,8 +65,8 @@ inline void score_bf16(PairGemm multiply, const uint16_t* rows, int64_t stride, 
 inline void to_queries_bf16(PairGemm multiply, const uint32_t* rows, const uint32_t* weights, int64_t keys,
                             int64_t queries, int64_t dim, bool diagonal, float* to, bool more) {
   strips(diagonal, queries, [=](int64_t r, int64_t count) {
-    multiply(dim, whole_vectors(count), (attended_keys(diagonal, keys, r) + 1) / 2, as_bf16(rows), kBlock, weights + r,
-             kBlock, to + r, kBlock, more);
+    multiply(dim, whole_vectors(count), (attended_keys(diagonal, keys, r) + 1) / 2, as_bf16(rows), kBlock,
+             weights + pair_at(0, r, kBlockPanel), kBlockPanel, to + r, kBlock, more);
   });
 }
 
@@ -72,27 +75,79 @@ inline void to_keys_bf16(PairGemm multiply, const uint16_t* weights, const uint3
                          int64_t queries, int64_t columns, bool diagonal, float* to, bool more) {
   strips(diagonal, keys, [=](int64_t r, int64_t count) {
     const int64_t from = diagonal ? r : 0;
-    multiply(count, columns, (queries - from + 1) / 2, weights + r * kBlock + from, kBlock, rows + from / 2 * columns,
-             columns, to + r * columns, columns, more);
+    multiply(count, columns, (queries - from + 1) / 2, weights + r * kBlock + from, kBlock,
+             rows + pair_at(from / 2, 0, kBlockPanel), kBlockPanel, to + r * columns, columns, more);
   });
 }
 
-// Scales the scores, which are of unscaled queries, and caps them.
-inline void scale_scores(float* scores, const BlockPair& b, float scale, float cap) {
-  const Vec factor = splat(cap > 0 ? scale / cap : scale), limit = splat(cap);
+// Scores are of unscaled queries. With a soft cap they are scaled and capped here; else the softmax scales them.
+inline void cap_raw_scores(float* scores, const BlockPair& b, float scale, float cap) {
+  const Vec factor = splat(scale / cap), limit = splat(cap);
   for (int64_t q = 0; q < b.queries; q += kLanes)
     for (int64_t k = 0; k < attended_keys(b.diagonal, b.keys, q); ++k) {
       float* at = scores + k * kBlock + q;
-      const Vec s = load(at) * factor;
-      store(at, cap > 0 ? limit * tanh(s) : s);
+      store(at, limit * tanh(load(at) * factor));
     }
 }
+inline float unit_of(const AttentionShape& h) { return h.softcap > 0 ? 1 : h.scale; }  // of the softmax's scores
 
-// Rows `key` and `key` + 1 of x at lanes q as pairs; those outside [first, end) are zero.
-inline VecBits pair_of_keys(const float* x, int64_t key, int64_t first, int64_t end, int64_t q) {
-  const VecBits low = key >= first ? bf16_bits(load(x + key * kBlock + q)) : VecBits{};
-  const bool second = key + 1 >= first && key + 1 < end;
-  return second ? low | bf16_bits(load(x + (key + 1) * kBlock + q)) << 16 : low;
+constexpr float kLog2E = 1.44269504088896f;
+
+// 2^x for x up to 127, relative error below 3e-6, less than a hundredth of what rounding to bf16 adds: 2^n of the
+// nearest integer n, added to the exponent of a polynomial in the rest. 0 from -127 down; NaN propagates.
+inline Vec exp2(Vec x) {
+  const Vec c = max(splat(-127.0f), x), magic = splat(12582912.0f);  // 1.5 * 2^23, as in exp()
+  const Vec shifted = c + magic, r = c - (shifted - magic);
+  Vec p = fma(splat(9.582852945e-3f), r, splat(5.5906426162e-2f));
+  p = fma(p, r, splat(2.4024099112e-1f));
+  p = fma(p, r, splat(6.9312417507e-1f));
+  p = fma(p, r, splat(1.0f));
+  return (Vec)((VecInt)p + ((VecInt)shifted << 23));
+}
+
+// x rounded to bf16 in the upper halves of lanes; the lower ones are not cleared. A NaN stays one: those of sums of
+// bf16 products have payloads that rounding does not carry beyond.
+inline VecBits rounded(Vec x) {
+  const VecBits u = (VecBits)x;
+  return u + 0x7FFFu + (u >> 16 & 1u);
+}
+inline VecBits pair_of(VecBits low, VecBits high) { return low >> 16 | (high & 0xFFFF0000u); }  // of rounded ones
+inline void store_rounded(uint16_t* p, VecBits v) {
+  const VecU16 bits = __builtin_convertvector(v >> 16, VecU16);
+  __builtin_memcpy(p, &bits, sizeof bits);
+}
+
+// soften() of simd_attention.h for weights e^(unit (score - top)), which become pairs of keys, rounded. `hidden`: keys
+// of the block before the first, whose weights are 0.
+inline void soften_pairs(float* scores, int64_t hidden, const BlockPair& b, const float* drop, float unit, float* top,
+                         float* total, float* fade, uint32_t* weights) {
+  const Vec c = splat(unit * kLog2E);
+  for (int64_t q = 0; q < b.queries; q += kLanes) {
+    float* column = scores + q;
+    uint32_t* to = weights + pair_at(0, q, kBlockPanel);
+    const int64_t attended = attended_keys(b.diagonal, b.keys, q);
+    const Vec before = load(top + q), now = greatest_score(column, b, q, before);
+    // A query without a key so far: -inf - -inf would be NaN.
+    const Vec less = (b.cut() ? max(now, splat(-1e30f)) : now) * -c;
+    Vec sum{};
+    const auto weight = [&](int64_t k) {
+      const Vec p = exp2(fma(load(column + k * kBlock), c, less));
+      sum += p;
+      return rounded(drop == nullptr ? p : p * load(drop + k * kBlock + q));
+    };
+    for (int64_t k = 0; k + 1 < hidden; k += 2) store_bits(to + k / 2 * kPairColumns, VecBits{});
+    int64_t k = 0;
+    if (hidden % 2 != 0) store_bits(to + hidden / 2 * kPairColumns, pair_of(VecBits{}, weight(k++)));
+    for (; k + 1 < attended; k += 2) {
+      const VecBits low = weight(k), high = weight(k + 1);
+      store_bits(to + (hidden + k) / 2 * kPairColumns, pair_of(low, high));
+    }
+    if (k < attended) store_bits(to + (hidden + k) / 2 * kPairColumns, pair_of(weight(k), VecBits{}));
+    const Vec f = exp2(fma(before, c, less));
+    store(top + q, now);
+    store(total + q, fma(load(total + q), f, sum));
+    store(fade + q, f);
+  }
 }
 
 // attend() of simd_attention.h. `values`: turn_values of at least keys [begin, end).
@@ -103,7 +158,7 @@ inline void attend_bf16(const AttentionHead<uint16_t>& h, const uint16_t* q_rows
   float *acc = scratch + h.dim * kPairs + kPairs * kBlock, *scores = acc + h.dim * kBlock;
   float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
   float *total = top + kBlock, *fade = total + kBlock;
-  turn_rows(q_rows, h.qkv_stride, queries, h.dim, kBlock, turned);
+  turn_rows(q_rows, h.qkv_stride, queries, h.dim, dim_panel(h.dim), turned);
   for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
 
   BlockPair pair;
@@ -115,16 +170,12 @@ inline void attend_bf16(const AttentionHead<uint16_t>& h, const uint16_t* q_rows
     float* from = scores + hidden * kBlock;
     make_pair(h, key, keys, first, queries, diagonal, masked, pair);
     score_bf16(multiply, h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, from);
-    scale_scores(from, pair, h.scale, h.softcap);
-    soften(from, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), top, total, fade);
-    for (int64_t q = 0; q < queries; q += kLanes) {
-      const int64_t attended = hidden + attended_keys(diagonal, keys, q);
-      for (int64_t k = 0; k < attended; k += 2)
-        store_bits(weights + k / 2 * kBlock + q, pair_of_keys(scores, k, hidden, attended, q));
-      for (int64_t d = 0; key > begin && d < h.dim; ++d) {
-        float* at = acc + d * kBlock + q;
-        store(at, load(at) * load(fade + q));
-      }
+    if (h.softcap > 0) cap_raw_scores(from, pair, h.scale, h.softcap);
+    soften_pairs(from, hidden, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), unit_of(h), top,
+                 total, fade, weights);
+    for (int64_t q = 0; key > begin && q < queries; q += kLanes) {
+      const Vec f = load(fade + q);
+      for (int64_t d = 0; d < h.dim; ++d) store(acc + d * kBlock + q, load(acc + d * kBlock + q) * f);
     }
     const auto* rows = reinterpret_cast<const uint32_t*>(values + key / kBlock * h.dim * kPairs);
     to_queries_bf16(multiply, rows, weights, hidden + keys, queries, h.dim, diagonal, acc, key > begin);
@@ -132,7 +183,7 @@ inline void attend_bf16(const AttentionHead<uint16_t>& h, const uint16_t* q_rows
 
   for (int64_t q = 0; q < queries; q += kLanes) store(fade + q, splat(1.0f) / load(total + q));
   turn_back(acc, fade, queries, h.dim, out_rows, h.out_stride);
-  for (int64_t q = 0; lse != nullptr && q < queries; ++q) lse[q] = top[q] + __builtin_logf(total[q]);
+  for (int64_t q = 0; lse != nullptr && q < queries; ++q) lse[q] = top[q] * unit_of(h) + __builtin_logf(total[q]);
 }
 
 int64_t attention_scratch_bf16(int64_t dim) {
@@ -153,14 +204,14 @@ void attention_query_bf16(const AttentionHead<uint16_t>& h, int64_t begin, int64
   attend_bf16(h, h.q, 1, 0, begin, end, false, values, multiply, h.out, nullptr, scratch);
 }
 
-// A block of queries: pairs along dim, [dim / 2][kBlock], and along queries, [kPairs][columns].
+// A block of queries, right operands: pairs along dim, and along queries.
 struct TurnedPairs {
   RowSums sums;
   uint32_t *q, *dout, *q_rows, *dout_rows;
   float* dq;  // [dim][kBlock]
 };
 inline int64_t turned_pairs_floats(int64_t dim) {
-  return 2 * kBlock + dim * kBlock + 2 * kPairs * (dim + whole_vectors(dim));
+  return 2 * kBlock + dim * kBlock + 2 * kPairs * (dim + whole_panels(dim));
 }
 
 // Memory of a call: blocks of queries, then of scores and a block of keys.
@@ -183,7 +234,7 @@ struct GradScratch {
     t.sums.lse = blocks + index * turned_pairs_floats(dim), t.sums.dot = t.sums.lse + kBlock;
     t.dq = t.sums.dot + kBlock;
     t.q = as_pairs(t.dq + dim * kBlock), t.dout = t.q + kPairs * dim;
-    t.q_rows = t.dout + kPairs * dim, t.dout_rows = t.q_rows + kPairs * whole_vectors(dim);
+    t.q_rows = t.dout + kPairs * dim, t.dout_rows = t.q_rows + kPairs * whole_panels(dim);
     return t;
   }
 };
@@ -193,12 +244,12 @@ int64_t attention_grad_scratch_bf16(int64_t seq, int64_t dim, int64_t heads) {
 }
 
 inline void turn_block_bf16(const AttentionHead<uint16_t>& h, int64_t first, const TurnedPairs& to) {
-  const int64_t queries = least(kBlock, h.seq - first), columns = whole_vectors(h.dim);
+  const int64_t queries = least(kBlock, h.seq - first);
   const uint16_t *q = h.q + first * h.qkv_stride, *dout = h.dout + first * h.out_stride;
-  turn_rows(q, h.qkv_stride, queries, h.dim, kBlock, to.q);
-  turn_rows(dout, h.out_stride, queries, h.dim, kBlock, to.dout);
-  pair_rows({q, h.qkv_stride, 0, queries}, h.dim, columns, to.q_rows);
-  pair_rows({dout, h.out_stride, 0, queries}, h.dim, columns, to.dout_rows);
+  turn_rows(q, h.qkv_stride, queries, h.dim, dim_panel(h.dim), to.q);
+  turn_rows(dout, h.out_stride, queries, h.dim, dim_panel(h.dim), to.dout);
+  pair_rows({q, h.qkv_stride, 0, queries}, h.dim, kBlockPanel, to.q_rows);
+  pair_rows({dout, h.out_stride, 0, queries}, h.dim, kBlockPanel, to.dout_rows);
   for (int64_t i = 0; i < kBlock; ++i) to.sums.lse[i] = to.sums.dot[i] = 0;
   for (int64_t i = 0; i < queries; ++i) {
     const uint16_t *o = h.out + (first + i) * h.out_stride, *g = dout + i * h.out_stride;
@@ -212,17 +263,33 @@ inline void turn_block_bf16(const AttentionHead<uint16_t>& h, int64_t first, con
   }
 }
 
-// Rounds weights and gradients of scores for the products: rows of keys, and the latter also as pairs of keys.
-inline void round_grads(const GradScratch& s, const BlockPair& b) {
+// soften_grad() of simd_attention.h with rounded results: rows of keys, and those of ds also as pairs of keys.
+inline void soften_grad_pairs(const AttentionShape& h, const GradScratch& s, const BlockPair& b, const float* drop,
+                              const RowSums& sums) {
+  const Vec c = splat(unit_of(h) * kLog2E), factor = splat(h.scale);
+  const Vec inverse = splat(h.softcap > 0 ? 1 / h.softcap : 0);
+  const bool cut = b.cut();
   auto *p_rows = reinterpret_cast<uint16_t*>(s.p_rows), *ds_rows = reinterpret_cast<uint16_t*>(s.ds_rows);
   for (int64_t q = 0; q < b.queries; q += kLanes) {
+    const Vec less = load(sums.lse + q) * splat(-kLog2E), dot = load(sums.dot + q);
+    const auto gradient = [&](int64_t k) {
+      const int64_t at = k * kBlock + q;
+      const Vec score = load(s.scores + at), part = score * inverse;
+      Vec p = exp2(fma(score, c, less));
+      if (b.diagonal) p = is_later(k, q) ? Vec{} : p;
+      if (cut) p = is_behind(b, k, q) ? Vec{} : p;
+      const Vec f = drop == nullptr ? splat(1.0f) : load(drop + at);
+      const Vec ds = p * (drop == nullptr ? load(s.dp + at) - dot : load(s.dp + at) * f - dot) * factor;
+      store_rounded(p_rows + at, rounded(drop == nullptr ? p : p * f));
+      const VecBits bits = rounded(h.softcap > 0 ? ds * (splat(1.0f) - part * part) : ds);
+      store_rounded(ds_rows + at, bits);
+      return bits;
+    };
     const int64_t attended = attended_keys(b.diagonal, b.keys, q);
-    for (int64_t k = 0; k < attended; ++k) {
-      store_bf16(p_rows + k * kBlock + q, load(s.scores + k * kBlock + q), kLanes);
-      store_bf16(ds_rows + k * kBlock + q, load(s.dp + k * kBlock + q), kLanes);
+    for (int64_t k = 0; k < attended; k += 2) {
+      const VecBits low = gradient(k), high = k + 1 < attended ? gradient(k + 1) : VecBits{};
+      store_bits(s.ds + pair_at(k / 2, q, kBlockPanel), pair_of(low, high));
     }
-    for (int64_t k = 0; k < attended; k += 2)
-      store_bits(s.ds + k / 2 * kBlock + q, pair_of_keys(s.dp, k, 0, attended, q));
   }
 }
 
@@ -252,10 +319,8 @@ void attention_grad_heads_bf16(const AttentionHead<uint16_t>* heads, int64_t cou
         make_pair(h, key, keys, first, queries, diagonal, true, pair);
         score_bf16(multiply, k, in, keys, b.q, queries, dim, diagonal, s.scores);
         score_bf16(multiply, v, in, keys, b.dout, queries, dim, diagonal, s.dp);
-        scale_scores(s.scores, pair, h.scale, h.softcap);
-        soften_grad(s.scores, s.dp, pair, factors_of_block(h, first, queries, key, keys, diagonal, s.drop), b.sums,
-                    h.scale, h.softcap);
-        round_grads(s, pair);
+        if (h.softcap > 0) cap_raw_scores(s.scores, pair, h.scale, h.softcap);
+        soften_grad_pairs(h, s, pair, factors_of_block(h, first, queries, key, keys, diagonal, s.drop), b.sums);
         to_keys_bf16(multiply, as_bf16(s.p_rows), b.dout_rows, keys, queries, columns, diagonal, s.dv, more);
         to_keys_bf16(multiply, as_bf16(s.ds_rows), b.q_rows, keys, queries, columns, diagonal, s.dk, more);
         to_queries_bf16(multiply, s.k, s.ds, keys, queries, dim, diagonal, b.dq, key > first_key);

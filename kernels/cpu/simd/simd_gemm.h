@@ -60,11 +60,28 @@ struct PairProduct {
   }
 };
 
-// One register tile of c[m, n] (+)= sum over k of a[i * a_row + k * a_k] * b[k * ldb + j]: kRows rows, kVecs column
+// Right operand of a GEMM: rows, or the panels of a PairGemm. at(k, j): vector j of row k. from(j): from column j on.
+struct RightRows {
+  const float* b;
+  int64_t ldb;
+  const float* at(int64_t k, int j) const { return b + k * ldb + j * kLanes; }
+  RightRows from(int64_t column) const { return {b + column, ldb}; }
+};
+struct RightPanels {
+  const uint32_t* b;
+  int64_t panel, first = 0;
+  const float* at(int64_t k, int j) const {
+    return reinterpret_cast<const float*>(b + pair_at(k, first + j * kLanes, panel));
+  }
+  RightPanels from(int64_t column) const { return {b, panel, first + column}; }
+};
+static_assert(kPairColumns % kLanes == 0);
+
+// One register tile of c[m, n] (+)= sum over k of a[i * a_row + k * a_k] * b[k, j]: kRows rows, kVecs column
 // vectors, the last one possibly a Part. Each element is one fma chain in ascending k, whatever the tiling.
-template <int kRows, int kVecs, class Product, class Lanes, class Ahead>
-inline void gemm_tile(int64_t depth, const typename Product::Left* a, int64_t a_row, int64_t a_k, const float* b,
-                      int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
+template <int kRows, int kVecs, class Product, class Right, class Lanes, class Ahead>
+inline void gemm_tile(int64_t depth, const typename Product::Left* a, int64_t a_row, int64_t a_k, Right b, float* c,
+                      int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
   Vec acc[kRows][kVecs];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
@@ -75,11 +92,10 @@ inline void gemm_tile(int64_t depth, const typename Product::Left* a, int64_t a_
     }
   }
   const auto multiply = [&](int64_t k) __attribute__((always_inline)) {
-    const float* row = b + k * ldb;
     const typename Product::Left* left = a + k * a_k;
     Vec right[kVecs];
 #pragma GCC unroll 16
-    for (int j = 0; j < kVecs; ++j) right[j] = j + 1 < kVecs ? load(row + j * kLanes) : last.load(row + j * kLanes);
+    for (int j = 0; j < kVecs; ++j) right[j] = j + 1 < kVecs ? load(b.at(k, j)) : last.load(b.at(k, j));
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const Vec x = Product::spread(left + i * a_row);
@@ -123,15 +139,14 @@ constexpr int kTall = kLanes == 16 ? (kVecs == 4   ? 6
                                                    : 8)
                                    : 6;
 
-template <int kVecs, class Product, class Lanes, class Ahead>
+template <int kVecs, class Product, class Right, class Lanes, class Ahead>
 inline void gemm_columns(int64_t rows, int64_t depth, const typename Product::Left* a, int64_t a_row, int64_t a_k,
-                         const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
+                         Right b, float* c, int64_t ldc, bool accumulate, Lanes last, Ahead ahead) {
   int64_t i = 0;
   const auto tiles = [&](auto height) {
     constexpr int kRows = decltype(height)::value;
     for (; i + kRows <= rows; i += kRows)
-      gemm_tile<kRows, kVecs, Product>(depth, a + i * a_row, a_row, a_k, b, ldb, c + i * ldc, ldc, accumulate, last,
-                                       ahead);
+      gemm_tile<kRows, kVecs, Product>(depth, a + i * a_row, a_row, a_k, b, c + i * ldc, ldc, accumulate, last, ahead);
   };
   tiles(Count<kTall<kVecs>>{});
   if constexpr (kTall < kVecs >> 8) tiles(Count<8>{});
@@ -141,14 +156,13 @@ inline void gemm_columns(int64_t rows, int64_t depth, const typename Product::Le
 }
 
 // c[rows, cols] (+)= a * b, see gemm_tile.
-template <class Product = F32Product, class Ahead = NoPrefetch>
-inline void gemm_block(int64_t rows, int64_t cols, int64_t depth, const typename Product::Left* a, int64_t a_row,
-                       int64_t a_k, const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate,
-                       Ahead ahead = {}) {
+template <class Product, class Right, class Ahead = NoPrefetch>
+inline void gemm_block_of(int64_t rows, int64_t cols, int64_t depth, const typename Product::Left* a, int64_t a_row,
+                          int64_t a_k, Right b, float* c, int64_t ldc, bool accumulate, Ahead ahead = {}) {
   constexpr int kWide = kLanes == 16 ? 4 : 2;
   int64_t j = 0;
   const auto columns = [&](auto vecs, auto lanes) {
-    gemm_columns<decltype(vecs)::value, Product>(rows, depth, a, a_row, a_k, b + j, ldb, c + j, ldc, accumulate, lanes,
+    gemm_columns<decltype(vecs)::value, Product>(rows, depth, a, a_row, a_k, b.from(j), c + j, ldc, accumulate, lanes,
                                                  ahead);
     j += decltype(vecs)::value * kLanes;
   };
@@ -161,10 +175,20 @@ inline void gemm_block(int64_t rows, int64_t cols, int64_t depth, const typename
   if (j < cols) columns(Count<1>{}, Part{static_cast<int>(cols - j)});
 }
 
+inline void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row, int64_t a_k,
+                       const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+  gemm_block_of<F32Product>(rows, cols, depth, a, a_row, a_k, RightRows{b, ldb}, c, ldc, accumulate);
+}
 inline void gemm_block_prefetching(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row,
                                    int64_t a_k, const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate,
                                    Upcoming* next) {
-  gemm_block(rows, cols, depth, a, a_row, a_k, b, ldb, c, ldc, accumulate, Prefetch{next});
+  gemm_block_of<F32Product>(rows, cols, depth, a, a_row, a_k, RightRows{b, ldb}, c, ldc, accumulate, Prefetch{next});
+}
+
+// A PairGemm.
+inline void gemm_of_pairs(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
+                          int64_t panel, float* c, int64_t ldc, bool more) {
+  gemm_block_of<PairProduct>(m, n, pairs, a, lda, 2, RightPanels{b, panel}, c, ldc, more);
 }
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

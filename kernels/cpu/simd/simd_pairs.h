@@ -35,26 +35,26 @@ struct Rows {
   int64_t pairs() const { return (end + 1) / 2; }
 };
 
-// to[p * columns + i] = elements 2p and 2p + 1 of row i: right operand of a product over the rows' elements. Columns
+// Right operand of a product over the rows' elements: pair d of column i is elements 2d and 2d + 1 of row i. Columns
 // from `count` on are 0 up to a whole vector.
-inline void turn_rows(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to) {
+inline void turn_rows(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t panel, uint32_t* to) {
   transpose_squares(
       count, dim / 2, [=](int64_t i, int64_t d, auto lanes) { return load_pairs(rows + i * stride + 2 * d, lanes); },
-      [=](int64_t d, int64_t i, Vec v) { store_bits(to + d * columns + i, (VecBits)v); });
+      [=](int64_t d, int64_t i, Vec v) { store_bits(to + pair_at(d, i, panel), (VecBits)v); });
 }
-// to[i * columns + d] = element d of rows 2i and 2i + 1: right operand of a product over rows. Columns from dim on: 0.
-inline void pair_rows(const Rows& rows, int64_t dim, int64_t columns, uint32_t* to) {
+// Right operand of a product over rows: pair i of column d is element d of rows 2i and 2i + 1. Columns from dim on: 0.
+inline void pair_rows(const Rows& rows, int64_t dim, int64_t panel, uint32_t* to) {
   constexpr int64_t kRowsAhead = 16;  // which the processor does not foresee: rows are parts of longer ones
   for (int64_t i = 0; i < rows.pairs(); ++i) {
     const uint16_t* ahead = rows.at + (2 * i + kRowsAhead) * rows.stride;
     sweep(dim, [&](int64_t d, auto lanes) {
       __builtin_prefetch(ahead + d);
       __builtin_prefetch(ahead + rows.stride + d);
-      store_bits(to + i * columns + d, rows.pair(i, d, lanes));
+      store_bits(to + pair_at(i, d, panel), rows.pair(i, d, lanes));
     });
   }
 }
-// to[d * columns + i] = the same: left operand of a product over rows. Columns up to a whole vector are written.
+// to[d * columns + i] = the same pair: left operand of a product over rows. Columns up to a whole vector are written.
 inline void turn_pairs(const Rows& rows, int64_t dim, int64_t columns, uint32_t* to) {
   transpose_squares(
       rows.pairs(), dim, [&](int64_t i, int64_t d, auto lanes) { return (Vec)rows.pair(i, d, lanes); },
@@ -62,11 +62,11 @@ inline void turn_pairs(const Rows& rows, int64_t dim, int64_t columns, uint32_t*
 }
 
 // The same for the table.
-void turn_rows_n(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to) {
-  turn_rows(rows, stride, count, dim, columns, to);
+void turn_rows_n(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t panel, uint32_t* to) {
+  turn_rows(rows, stride, count, dim, panel, to);
 }
-void pair_rows_n(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to) {
-  pair_rows({rows, stride, 0, count}, dim, columns, to);
+void pair_rows_n(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t panel, uint32_t* to) {
+  pair_rows({rows, stride, 0, count}, dim, panel, to);
 }
 void turn_pairs_n(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to) {
   turn_pairs({rows, stride, 0, count}, dim, columns, to);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <string_view>
 
@@ -31,6 +32,12 @@ class OperandWriter {
       const double u = static_cast<double>(splitmix64(i + 77) >> 11) * 0x1p-53;
       host[i] = static_cast<int32_t>(std::pow(static_cast<double>(vocab), u) - 1);
     }
+    copy(t, host.data());
+  }
+  void integers(const Tensor& t, const std::function<int64_t(int64_t)>& of) const {
+    if (!writes_ || !t) return;
+    std::vector<int32_t> host(static_cast<size_t>(t.numel()));
+    for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<int32_t>(of(static_cast<int64_t>(i)));
     copy(t, host.data());
   }
   void zero(const Tensor& t) const {
@@ -67,6 +74,21 @@ void settle(Args& args, const OperandWriter& v) {
   each_operand(args, [&](const char* name, const Tensor& t, OperandRole) {
     if (const auto it = kUsual.find(name); it != kUsual.end()) v.put(t, it->second);
   });
+  // Whole sequences of one document; a rotation that keeps lengths, so that values applied to in place stay normal.
+  constexpr float kCos45 = 0.70710678f;  // and the sine
+  if constexpr (std::is_same_v<Args, Rope>) v.put(args.table, {kCos45});
+  if constexpr (requires { args.positions; }) {
+    const int64_t seq = [&] {
+      if constexpr (requires { args.rows; })
+        return args.rows.seq;
+      else if constexpr (requires { args.seq; })
+        return args.seq;
+      else
+        return int64_t{1};
+    }();
+    v.integers(args.positions, [&](int64_t i) { return i % seq; });
+  }
+  if constexpr (requires { args.lengths; }) v.integers(args.lengths, [&](int64_t) { return args.seq; });
   if constexpr (requires { args.b_version; }) args.b_version = args.b_version > 0 ? fresh_version() : 0;
 }
 

@@ -155,6 +155,10 @@ TEST_CASE("bench ops times every op of a step, bench gemm its GEMMs", "[PB1]") {
   const Outcome split =
       must("bench ops" + tiny() + " --tp 2 --pp 2 --amp O2 --precision.dtype bf16 --precision.fp8 current", dir);
   CHECK((split.prints("rank 0 of tp 2 pp 2 dp 1") && split.prints("gemm_fp8") && split.prints("add_bias")));
+  // Positions and lengths are legal ones.
+  const std::string small = " --model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 1024 --model.seq 32";
+  for (const char* more : {" --model.arch llama --data.pack documents", " --model.arch bert"})
+    CHECK(must(cat("bench ops", small, more, " --train.micro_batch 4 --train.global_batch 4"), dir).prints("all ops"));
   const Outcome gemm = must("bench gemm" + tiny(), dir);
   CHECK((gemm.prints("mlp.up forward") && gemm.prints("products")));
   CHECK_FALSE(gemm.prints("attention_grad"));

@@ -261,7 +261,7 @@ struct WatchArgs {
 };
 
 struct PlanArgs {
-  int64_t devices = 0, devices_per_node = 0, top = 10;
+  int64_t devices = 0, devices_per_node = 0, top = 10, trials = -1;
   bool search = false, require_match = false, json = false, calibrate = false, why = false;
   std::string device_type = "H100", profile, fit, rows, output;
   std::vector<std::string> keep;
@@ -281,6 +281,9 @@ struct PlanArgs {
     v("calibrate", calibrate, "",
       "--device_type cpu: measure the ops and the communication of the config's step, or of --search's layouts, on "
       "this machine first, for at most about a minute; kept in the user's cache folder for later plans and runs");
+    v("trials", trials, "-1..64 layouts",
+      "--search --calibrate: train this many of the layouts planned fastest for some steps each, for at most "
+      "about 150 seconds, and list them first, by their measured steps; -1: 24");
     v("why", why, "", "name the limiting term and the smallest changes that fit or that are faster");
     v("tokens", tokens, "0..1e18 tokens", "tokens to train on, for time, energy and cost; 0: those of train.steps");
     v("price", price, "0..1e6", "price per device hour, to estimate the cost of the run");

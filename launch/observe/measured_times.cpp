@@ -121,6 +121,11 @@ RunRatios MeasuredTimes::corrections(const std::string& what) const {
   return out;
 }
 
+double MeasuredTimes::step(const std::string& layout) const {
+  const auto it = steps_.find(layout);
+  return it == steps_.end() ? std::numeric_limits<double>::quiet_NaN() : it->second;
+}
+
 std::string MeasuredTimes::file() const {
   const std::string indexes = default_cache_dir();
   if (indexes.empty()) return "";
@@ -149,6 +154,8 @@ void MeasuredTimes::save() const {
                       {"seconds", seconds}});
   Json runs = Json::array();
   for (const RunRatios& r : runs_) runs.push_back({{"what", r.what}, {"ratios", r.of}});
+  Json steps = Json::array();
+  for (const auto& [layout, seconds] : steps_) steps.push_back({{"layout", layout}, {"seconds", seconds}});
   const Json j{{"version", program_version()},
                {"device", on_.device},
                {"dtype", name_of(on_.dtype)},
@@ -156,7 +163,8 @@ void MeasuredTimes::save() const {
                {"together", on_.together},
                {"ops", ops},
                {"comm", comm},
-               {"runs", runs}};
+               {"runs", runs},
+               {"steps", steps}};
   const std::string path = file();
   GT_REQUIRE(!path.empty(), Exit::kIo, "no folder for measured times: set HOME or XDG_CACHE_HOME");
   std::error_code ec;
@@ -196,6 +204,11 @@ std::optional<MeasuredTimes> MeasuredTimes::load(const MeasuredOn& on) try {
     member(r, "ratios").get_to(run.of);
     if (!std::all_of(run.of.begin(), run.of.end(), sound)) return {};
     t.add_run(run);
+  }
+  for (const auto& s : member(j, "steps")) {
+    const auto seconds = field<double>(s, "seconds");
+    if (!sound(seconds)) return {};
+    t.set_step(field<std::string>(s, "layout"), seconds);
   }
   return t;
 } catch (const Error&) { return {}; } catch (const nlohmann::json::exception&) {

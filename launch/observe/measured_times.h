@@ -66,6 +66,9 @@ class MeasuredTimes {
   void add_run(const RunRatios&);
   RunRatios corrections(const std::string& what) const;
   size_t runs(const std::string& what) const;
+  // Seconds of a step of a layout that was trained here; NaN if it was not. `layout`: layout_key() of launch/plan.
+  void set_step(const std::string& layout, double seconds) { steps_[layout] = seconds; }
+  double step(const std::string& layout) const;
   // After a calibration: the runs corrected the times before it.
   void drop_runs() { runs_.clear(); }
 
@@ -84,6 +87,7 @@ class MeasuredTimes {
   std::map<std::string, std::map<std::string, OpTime>> ops_;  // by op and direction, by shape
   std::map<CommKey, std::map<int64_t, double>> comm_;         // by bytes
   std::vector<RunRatios> runs_;                               // oldest first
+  std::map<std::string, double> steps_;                       // by layout
 };
 
 }  // namespace gt

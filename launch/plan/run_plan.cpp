@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/core/text.h"
 #include "launch/config/config_precision.h"
 #include "launch/engine/engine_options.h"
 #include "launch/observe/predict.h"
@@ -48,7 +49,7 @@ struct WholeRun {
 WholeRun whole_run(const RunPlan& p, const RunPrice& price) {
   const double steps =
       price.tokens > 0 ? std::ceil(price.tokens / p.tokens()) : static_cast<double>(p.config.train.steps);
-  const double seconds = steps * p.terms.total();
+  const double seconds = steps * p.step();
   return {seconds, steps * p.tokens(), seconds / 3600 * static_cast<double>(p.config.world()), steps};
 }
 
@@ -97,6 +98,7 @@ RunPlan plan_here(const Config& config, const MeasuredTimes& times, std::string_
              .bubble = t.bubble,
              .data_parallel = t.data_parallel,
              .optimizer = t.update};
+  p.trained = times.step(layout_key(config));
   p.calls = t.calls, p.estimated = t.estimated;
   const StepFlops flops = step_flops(o, mesh.pp, config.train.global_batch * config.model.seq, config.model.seq, -1);
   p.flops = flops.causal, p.hardware_flops = flops.hardware;
@@ -104,10 +106,27 @@ RunPlan plan_here(const Config& config, const MeasuredTimes& times, std::string_
   return p;
 }
 
+std::string layout_flags(const Config& c) {
+  return fmt::format(
+      "--tp {} --pp {} --dp {} --parallel.schedule {} --parallel.vpp {} --parallel.recompute {} --zero.stage {} "
+      "--train.micro_batch {}",
+      c.parallel.tp, c.parallel.pp, c.parallel.dp, shell_word(c.parallel.schedule), c.parallel.vpp,
+      name_of(c.parallel.recompute), c.zero.stage, c.train.micro_batch);
+}
+
+std::string layout_key(const Config& c) {
+  const EngineOptions o = engine_options(c, 1);
+  const bool each = grad_reduce_of(o.zero, static_cast<int>(c.parallel.pp), o.microbatches) == GradReduce::kEach;
+  return fmt::format("{} {}, {}, batch {}, sequence_parallel {}, in flight {}, reduce {}, amp {}, fp8 {}, optim {}",
+                     c.model.arch, correction_key(c.model, static_cast<int>(c.world())), layout_flags(c),
+                     c.train.global_batch, o.sequence_parallel, o.extra_in_flight, each ? "each" : "end",
+                     name_of(c.precision.amp), name_of(c.precision.fp8), c.optim.type);
+}
+
 std::string plan_text(const RunPlan& p, const std::string& device, int64_t per_node, const std::string& constants,
                       const RunPrice& price) {
   const Config& c = p.config;
-  const double step = p.terms.total(), share = p.needed / p.usable;
+  const double step = p.step(), share = p.needed / p.usable;
   const MemoryReport& m = largest(p).memory;
   Rows rows;
   rows.push_back({"layout", fmt::format("tp {} pp {} dp {}{}, ZeRO {}, {} on {} {}", c.parallel.tp, c.parallel.pp,
@@ -129,10 +148,13 @@ std::string plan_text(const RunPlan& p, const std::string& device, int64_t per_n
                                         who, format_bytes(p.needed), format_bytes(p.usable), 100 * share)});
   rows.push_back({"", (p.sharing == 1 ? "" : fmt::format("pipeline rank {}: ", p.limiting)) + memory_line(m) +
                           (p.libraries > 0 ? fmt::format(", libraries {}", format_bytes(p.libraries)) : "")});
-  rows.push_back({"step", fmt::format("{} ({})", seconds_text(step), constants)});
+  const double planned = p.terms.total();
+  if (!std::isnan(p.trained)) rows.push_back({"measured", fmt::format("{} in a trial", seconds_text(step))});
+  rows.push_back({"step", fmt::format("{} ({})", seconds_text(planned), constants)});
   std::string parts;
   for (const auto& [name, seconds] : p.terms.list())
-    if (seconds > 0.005 * step) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, seconds_text(seconds));
+    if (seconds > 0.005 * planned)
+      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, seconds_text(seconds));
   rows.push_back({"", parts});
   if (p.estimated > 0)
     rows.push_back({"", fmt::format("{} of {} op calls estimated from other shapes; --calibrate measures them",
@@ -161,7 +183,7 @@ std::string plan_json(const RunPlan& p, const std::string& device, const std::st
                       const RunPrice& price) {
   const Config& c = p.config;
   const MemoryReport& m = largest(p).memory;
-  const double step = p.terms.total();
+  const double step = p.step();
   std::string out = "{";
   const auto raw = [&](const char* key, const std::string& value) {
     out += fmt::format("{}\"{}\": {}", out.size() > 1 && out.back() != '{' ? ", " : "", key, value);
@@ -182,7 +204,8 @@ std::string plan_json(const RunPlan& p, const std::string& device, const std::st
                                    {"microbatches", c.train.grad_accum},
                                    {"global_batch", c.train.global_batch}})
     raw(key, std::to_string(value));
-  text("recompute", name_of(c.parallel.recompute));
+  text("recompute", name_of(c.parallel.recompute)), text("schedule", c.parallel.schedule);
+  text("flags", layout_flags(c));
   raw("fits", p.fits() ? "true" : "false");
   raw("limiting_pipeline_rank", std::to_string(p.limiting));
   number("usable_bytes", p.usable), number("needed_bytes", p.needed);
@@ -196,6 +219,7 @@ std::string plan_json(const RunPlan& p, const std::string& device, const std::st
   number("libraries", p.libraries);
   out += "}";
   number("step_seconds", step);
+  if (!std::isnan(p.trained)) number("planned_step_seconds", p.terms.total());
   raw("step_terms", "{");
   for (const auto& [name, seconds] : p.terms.list()) number(name, seconds);
   out += "}";

@@ -1,5 +1,7 @@
 // Plan of a run: memory from the engine's plan on the null backend, time from the step model.
 #pragma once
+#include <cmath>
+#include <limits>
 #include <string>
 
 #include "launch/observe/memory_fit.h"
@@ -24,10 +26,12 @@ struct RunPlan {
   int64_t sharing = 1;  // ranks that share one memory; `needed` and `usable` are totals over them
   double bubble = 0;    // of the schedule, simulated
   StepTerms terms;
+  double trained = std::numeric_limits<double>::quiet_NaN();  // seconds of a step, measured in a trial; NaN: none
   int64_t calls = 0, estimated = 0;      // measured times: op calls of a step, and those whose shape was not measured
   double flops = 0, hardware_flops = 0;  // of a step, of all ranks; causal attention counted half
   double peak = 0;                       // FLOP/s of all devices; NaN: not known
   bool fits() const { return needed <= usable; }
+  double step() const { return std::isnan(trained) ? terms.total() : trained; }  // seconds
   double tokens() const { return static_cast<double>(config.train.global_batch * config.model.seq); }
 };
 
@@ -35,6 +39,11 @@ RunPlan plan_run(const Config&, const DeviceType&, const MachineModel&);
 
 // Same for ranks that share the CPUs of this machine, from measured op times. Terms are NaN if one is missing.
 RunPlan plan_here(const Config&, const MeasuredTimes&, std::string_view transport, const CoreShare&);
+
+// Settings of a layout, as flags of the command line.
+std::string layout_flags(const Config&);
+// Text that differs for configs whose steps may take other times on one machine: names their measured steps.
+std::string layout_key(const Config&);
 
 struct RunPrice {
   double device_hour = 0, watts = 0;  // 0: not printed

@@ -8,6 +8,7 @@
 
 #include "launch/commands/output.h"
 #include "launch/commands/plan/calibrate_machine.h"
+#include "launch/commands/plan/layout_trials.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/config_check.h"
 #include "launch/config/config_precision.h"
@@ -21,6 +22,7 @@ namespace gt {
 namespace {
 
 constexpr const char* kHere = "cpu";  // --device_type: this machine, by measured times
+constexpr int64_t kUsualTrials = 24;
 
 RunPrice price_of(const PlanArgs& a) { return {a.price, a.watts, a.tokens}; }
 
@@ -94,12 +96,12 @@ SearchSpace space_of(const PlanArgs& a, const Config& c) {
 // Returns a line of the search's table.
 std::string layout_line(const RunPlan& p) {
   const ParallelConfig& par = p.config.parallel;
-  const double step = p.terms.total();
-  return fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9.4g} {:>10} {:>6} {:>7.1f} {:>9} {:>5.0f}%\n",
+  const double step = p.step();
+  return fmt::format("{:>4} {:>4} {:>4} {:>6} {:>5} {:>6} {:>9}  {:>9.4g} {:>10} {:>6} {:>7.1f} {:>9} {:>5.0f}%{}\n",
                      par.tp, par.pp, par.vpp, par.dp, p.config.zero.stage, p.config.train.micro_batch,
                      name_of(par.recompute), step, format_count(p.tokens() / step),
                      std::isnan(p.peak) ? "n/a" : fmt::format("{:.1f}", 100 * p.flops / step / p.peak), 100 * p.bubble,
-                     format_bytes(p.needed), 100 * p.needed / p.usable);
+                     format_bytes(p.needed), 100 * p.needed / p.usable, std::isnan(p.trained) ? "" : "  measured");
 }
 
 // Rejects options that would be ignored.
@@ -114,6 +116,7 @@ void require_effect(const PlanArgs& a) {
   GT_REQUIRE(a.search || a.keep.empty(), Exit::kUsage, "--keep needs --search");
   GT_REQUIRE(a.device_type == kHere || !a.calibrate, Exit::kUsage,
              "--calibrate measures this machine: it needs --device_type cpu");
+  GT_REQUIRE(a.trials < 0 || (a.search && a.calibrate), Exit::kUsage, "--trials needs --search --calibrate");
   GT_REQUIRE(a.device_type != kHere || (a.profile.empty() && a.devices_per_node == 0), Exit::kUsage,
              "--device_type cpu takes measured times instead of --profile and has one node");
   GT_REQUIRE(!a.why || (!table && !a.search && !a.json), Exit::kUsage, "--why explains the text of one plan");
@@ -139,7 +142,7 @@ Exit print_search(const PlanArgs& a, const std::vector<RunPlan>& plans, const st
                        "vpp", "dp", "ZeRO", "micro", "recompute", "step s", "tokens/s", "MFU %", "bubble", "memory",
                        "used");
     for (const RunPlan& p : plans) out += layout_line(p);
-    write_out(out);
+    write_out(out + fmt::format("first  {}\n", layout_flags(c)));
   }
   flush_out();
   return plans.empty() && a.require_match ? Exit::kUsage : Exit::kOk;
@@ -266,6 +269,18 @@ std::vector<Config> layouts_here(const PlanArgs& a, const Config& base) {
   return out;
 }
 
+// Plans of the layouts whose times are known: those that were trained by their measured steps, then the others.
+std::vector<RunPlan> plans_by_time(const std::vector<Config>& layouts,
+                                   const std::function<RunPlan(const Config&)>& plan) {
+  std::vector<RunPlan> plans;
+  for (const Config& layout : layouts)
+    if (RunPlan p = plan(layout); std::isfinite(p.terms.total())) plans.push_back(std::move(p));
+  std::stable_sort(plans.begin(), plans.end(), [](const RunPlan& x, const RunPlan& y) {
+    return std::pair(std::isnan(x.trained), x.step()) < std::pair(std::isnan(y.trained), y.step());
+  });
+  return plans;
+}
+
 // Plans by the measured times of this machine.
 Exit plan_machine(const Command& command) {
   const auto& a = command.get<PlanArgs>();
@@ -286,24 +301,27 @@ Exit plan_machine(const Command& command) {
     if (config.world() > 1)
       if (const Exit e = calibrate_comm(c); e != Exit::kOk) return e;
   }
-  const MeasuredTimes times = machine_times(config);
+  MeasuredTimes times = machine_times(config);
   GT_REQUIRE(!times.empty(), Exit::kUsage, "--device_type cpu: ", times.on().device, " is not measured for ",
              machine_share(config).together(), " ranks at a time of ", times.on().threads, " threads; add --calibrate");
   const auto plan = [&](const Config& layout) {
     return plan_here(layout, times, machine_transport(layout), machine_share(layout));
   };
-  std::vector<RunPlan> plans;
-  for (const Config& layout : layouts) plans.push_back(plan(layout));
-  std::erase_if(plans, [](const RunPlan& p) { return !std::isfinite(p.terms.total()); });
+  const auto plan_all = [&] { return plans_by_time(layouts, plan); };
+  std::vector<RunPlan> plans = plan_all();
   GT_REQUIRE(!plans.empty(), Exit::kUsage, "--device_type cpu: ops or communication of ",
              a.search ? "every layout are" : "this layout are", " not measured; add --calibrate");
+  if (a.search) std::erase_if(plans, [](const RunPlan& p) { return !p.fits(); });
+  if (a.search && a.calibrate && a.trials != 0) {
+    const auto most = static_cast<size_t>(a.trials < 0 ? kUsualTrials : a.trials);
+    try_layouts(std::span(plans).first(std::min(plans.size(), most)), times);
+    plans = plan_all();
+    std::erase_if(plans, [](const RunPlan& p) { return !p.fits(); });
+  }
   std::string origin = fmt::format("by {} measured op times of {}", times.ops(), times.file());
   if (const size_t runs = times.runs(correction_key(config.model, machine_share(config).ranks)); runs > 0)
     origin += fmt::format(", corrected by {} run{} of this model", runs, runs == 1 ? "" : "s");
   if (!a.search) return print_plan(a, plans.front(), kHere, config.world(), origin, plan);
-  std::erase_if(plans, [](const RunPlan& p) { return !p.fits(); });
-  std::stable_sort(plans.begin(), plans.end(),
-                   [](const RunPlan& x, const RunPlan& y) { return x.terms.total() < y.terms.total(); });
   if (plans.size() > static_cast<size_t>(a.top)) plans.erase(plans.begin() + a.top, plans.end());
   return print_search(a, plans, kHere, origin);
 }

@@ -234,4 +234,30 @@ TEST_CASE("plan by measured times of this machine predicts a layout and ranks ot
   const Outcome again = must(run + "--train.steps 4 --log.name s", cache);
   CHECK(logged(cache / "runs/s", "step_predicted").back() != Approx(predicted));  // corrected by the first run
   CHECK(read_file(cache / "runs/r/report.html").find("step time") != std::string::npos);
+
+  const Outcome tried = plan("--devices 2 --search --calibrate --trials 2 --json");
+  INFO(tried.out);
+  const auto measured = nlohmann::json::parse(tried.out.substr(tried.out.find('[')));
+  REQUIRE(measured.size() == layouts.size());
+  for (size_t k = 0; k < measured.size(); ++k) CHECK(measured[k].contains("planned_step_seconds") == (k < 2));
+  CHECK(plan(measured[0]["flags"].get<std::string>()).prints("in a trial"));
+  CHECK(plan("--devices 2 --search --trials 2").prints("--trials needs --search --calibrate"));
+  // Kept steps order later searches, not the plans.
+  std::filesystem::path times;
+  for (const auto& e : std::filesystem::directory_iterator(cache / "gpttrain"))
+    if (e.path().filename().string().rfind("times-", 0) == 0) times = e.path();
+  nlohmann::json kept = nlohmann::json::parse(read_file(times));
+  REQUIRE(kept["steps"].size() == 2);
+  for (const size_t fast : {0, 1}) {
+    kept["steps"][fast]["seconds"] = 1e-6, kept["steps"][1 - fast]["seconds"] = 2e-6;
+    write_file(times, kept.dump());
+    const auto found = nlohmann::json::parse(plan("--devices 2 --search --json").out);
+    CHECK(found[0]["step_seconds"] == 1e-6);
+    const std::string flags = found[0]["flags"];
+    CHECK_THAT(kept["steps"][fast]["layout"].get<std::string>(), Catch::Contains(flags));
+    CHECK(plan("--devices 2 --search").prints("first  " + flags));
+  }
+  kept["steps"][0]["seconds"] = -1;
+  write_file(times, kept.dump());
+  CHECK(plan("--devices 2 --search").prints("is not measured for"));
 }

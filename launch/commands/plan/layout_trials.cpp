@@ -1,0 +1,142 @@
+#include "launch/commands/plan/layout_trials.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ranges>
+
+#include "kernels/core/check.h"
+#include "kernels/core/host.h"
+#include "kernels/core/text.h"
+#include "launch/commands/bench/shell_run.h"
+#include "launch/commands/output.h"
+
+namespace gt {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kMostSeconds = 150;
+constexpr int64_t kLeastSteps = 3, kMostSteps = 20;
+
+struct Round {
+  size_t layouts;  // at most, those fastest so far
+  double seconds;  // of training
+};
+constexpr Round kRounds[] = {{64, 1}, {8, 2}, {8, 2}, {4, 3}, {4, 3}};
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+struct Trial {
+  const RunPlan* plan;
+  std::map<size_t, double> medians = {};  // seconds of a step, by round; kNever: the job failed
+  double seconds = kNever;
+};
+
+double median(std::vector<double> v) {
+  const auto middle = v.begin() + static_cast<ptrdiff_t>(v.size() / 2);
+  std::nth_element(v.begin(), middle, v.end());
+  return *middle;
+}
+
+// The machine's speed drifts by more than layouts differ: by its change from the first round to `round`, the median
+// over the layouts, times of rounds become comparable.
+double drift(std::span<const Trial> trials, size_t round) {
+  std::vector<double> ratios;
+  for (const Trial& t : trials)
+    if (const auto it = t.medians.find(round); it != t.medians.end() && std::isfinite(it->second))
+      ratios.push_back(it->second / t.medians.at(0));
+  return ratios.empty() ? 1 : median(std::move(ratios));
+}
+
+// Orders trials by the mean of their rounds.
+void rank(std::vector<Trial>& trials) {
+  std::vector<double> drifts;
+  for (size_t round = 0; round < std::size(kRounds); ++round) drifts.push_back(drift(trials, round));
+  for (Trial& t : trials) {
+    double sum = 0;
+    for (const auto& [round, seconds] : t.medians) sum += seconds / drifts[round];
+    if (!t.medians.empty()) t.seconds = sum / static_cast<double>(t.medians.size());
+  }
+  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.seconds < b.seconds; });
+}
+
+// Trains layouts by `gpttrain bench`, with files in a folder of its own.
+class Trainer {
+ public:
+  Trainer() {
+    std::string name = (fs::temp_directory_path() / "gpttrain-trials-XXXXXX").string();
+    GT_REQUIRE(::mkdtemp(name.data()) != nullptr, Exit::kIo, name, ": cannot be created");
+    folder_ = name;
+  }
+  ~Trainer() {
+    std::error_code ec;
+    fs::remove_all(folder_, ec);
+  }
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Returns the median seconds of a step, from about `length` seconds of training; infinity if the job fails.
+  double seconds(const RunPlan& p, double length, WorkLine& line) const {
+    Config c = p.config;
+    c.device.kind = DeviceChoice::kCpu;
+    const std::string config = (folder_ / "config.json").string(), record = (folder_ / "record.json").string();
+    std::ofstream(config) << config_json(c);
+    const auto steps = std::clamp(static_cast<int64_t>(length / p.terms.total()), kLeastSteps, kMostSteps);
+    const ShellResult r = run_shell(fmt::format("{} bench --config {} --steps {} --warmup {} --out {}", this_program(),
+                                                shell_word(config), steps, 1 + steps / 5, shell_word(record)));
+    if (r.status != 0) {
+      line.erase();
+      fmt::print(stderr, "trial of {}: ended with {}:\n{}\n", layout_flags(p.config), r.status, tail(r.out));
+      return kNever;
+    }
+    return nlohmann::json::parse(std::ifstream(record)).at("step_seconds").at("median").get<double>();
+  }
+
+ private:
+  fs::path folder_;
+};
+
+}  // namespace
+
+void try_layouts(std::span<const RunPlan> plans, MeasuredTimes& times) {
+  std::vector<Trial> trials;
+  for (const RunPlan& p : plans) trials.push_back({&p});
+  const double begin = now();
+  const Trainer trainer;
+  WorkLine line;
+  double shown = 0;
+  size_t done = 0;
+  for (size_t round = 0; round < std::size(kRounds); ++round) {
+    const size_t entrants = std::min(trials.size(), kRounds[round].layouts);
+    for (size_t k = 0; k < entrants && now() - begin < kMostSeconds; ++k, ++done) {
+      if (now() - shown > line.seconds()) {
+        line.show(
+            fmt::format("trials: layout {} of {}, round {} of {}", k + 1, entrants, round + 1, std::size(kRounds)));
+        shown = now();
+      }
+      trials[k].medians[round] = trainer.seconds(*trials[k].plan, kRounds[round].seconds, line);
+    }
+    rank(trials);
+  }
+  line.erase();
+  std::erase_if(trials, [](const Trial& t) { return !std::isfinite(t.seconds); });
+  for (const Trial& t : trials | std::views::reverse) {  // of many runs the newest are kept: those of the fastest
+    const Config& c = t.plan->config;
+    times.set_step(layout_key(c), t.seconds);
+    RunRatios ratios{correction_key(c.model, static_cast<int>(c.world()))};
+    ratios.of.fill(t.seconds / t.plan->terms.total());
+    times.add_run(ratios);
+  }
+  times.save();
+  fmt::print(stderr, "trained {} layouts, {} trials in {:.0f} s\n", trials.size(), done, now() - begin);
+}
+
+}  // namespace gt

@@ -1,9 +1,9 @@
 // bench_gemm: GFLOP/s of our gemm (packed weights, our threads, epilogue) against a direct oneDNN matmul on whole
-// matrices, on the shapes of GPT-2 124M. Runs of both alternate and medians are compared, so that external load affects
-// both. A single thread is measured in processor time, which excludes time taken by other programs.
-// Usage: bench_gemm [threads=1] [rows=256] [repeats=15] [type=f32|bf16|f16]. With a 16-bit type operands and results
-// have that type and weight gradients are f32, as in training at AMP O2. Plain oneDNN uses the same types, except f16,
-// which it lacks on CPUs: there it computes in f32.
+// matrices, on the shapes of GPT-2 124M or Llama 1B. Runs of both alternate and medians are compared, so that external
+// load affects both. A single thread is measured in processor time, which excludes time taken by other programs. Usage:
+// bench_gemm [threads=1] [rows=256] [repeats=15] [type=f32|bf16|f16] [model=124m|llama-1b]. With a 16-bit type operands
+// and results have that type and weight gradients are f32, as in training at AMP O2. Plain oneDNN uses the same types,
+// except f16, which it lacks on CPUs: there it computes in f32.
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,16 +34,19 @@ struct Case {
   Epilogue epilogue;
 };
 
-std::vector<Case> cases(int64_t rows) {
+std::vector<Case> cases(int64_t rows, bool llama) {
   struct Layer {
     const char* name;
     int64_t in, out;
   };
+  const std::vector<Layer> gpt2{
+      {"qkv", 768, 2304}, {"out", 768, 768}, {"up", 768, 3072}, {"down", 3072, 768}, {"head", 768, 50304}};
+  const std::vector<Layer> llama_1b{
+      {"qkv", 2048, 3072}, {"out", 2048, 2048}, {"up", 2048, 16384}, {"down", 8192, 2048}, {"head", 2048, 128256}};
   std::vector<Case> all;
-  for (const Layer& l :
-       {Layer{"qkv", 768, 2304}, {"out", 768, 768}, {"up", 768, 3072}, {"down", 3072, 768}, {"head", 768, 50304}}) {
+  for (const Layer& l : llama ? llama_1b : gpt2) {
     all.push_back({l.name, "fwd", rows, l.out, l.in, false, true, false, true, Epilogue::kNone});
-    if (l.out == 3072)
+    if (l.out == 3072 && !llama)
       all.push_back({l.name, "fwd+gelu", rows, l.out, l.in, false, true, false, true, Epilogue::kGelu});
     all.push_back({l.name, "dX", rows, l.in, l.out, false, false, false, true, Epilogue::kNone});
     if (l.in == 3072)
@@ -135,7 +138,7 @@ int main(int argc, char** argv) {
   std::printf("%s, %s, %d threads, %d rows; GF/s\n", cpu.device->describe(0).c_str(), gt::name_of(type), threads, rows);
   std::printf("%-6s %-9s %7s %7s %7s %9s %9s %6s\n", "layer", "pass", "m", "n", "k", "ours", "oneDNN", "ratio");
   std::vector<double> ratios;
-  for (const Case& c : cases(rows)) {
+  for (const Case& c : cases(rows, argc > 5 && std::string_view(argv[5]) == "llama-1b")) {
     std::vector<float> a, b, out, aux;
     Gemm g{.a = c.trans_a ? tensor(a, c.k, c.m, type) : tensor(a, c.m, c.k, type),
            .b = c.trans_b ? tensor(b, c.n, c.k, type) : tensor(b, c.k, c.n, type),

@@ -68,6 +68,17 @@ void rank(std::vector<Trial>& trials) {
   std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.seconds < b.seconds; });
 }
 
+struct Steps {
+  int64_t warmup, measured;
+  double seconds;  // planned
+};
+Steps steps_of(const RunPlan& p, double seconds) {
+  const double step = p.terms.total();
+  const auto measured = std::clamp(static_cast<int64_t>(seconds / step), kLeastSteps, kMostSteps);
+  const int64_t warmup = 1 + measured / 5;
+  return {warmup, measured, step * static_cast<double>(warmup + measured)};
+}
+
 // Trains layouts by `gpttrain bench`, with files in a folder of its own.
 class Trainer {
  public:
@@ -83,15 +94,14 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Returns the median seconds of a step, from about `length` seconds of training; infinity if the job fails.
-  double seconds(const RunPlan& p, double length, WorkLine& line) const {
+  // Returns the median seconds of a step; kNever if the job fails.
+  double seconds(const RunPlan& p, const Steps& steps, WorkLine& line) const {
     Config c = p.config;
     c.device.kind = DeviceChoice::kCpu;
     const std::string config = (folder_ / "config.json").string(), record = (folder_ / "record.json").string();
     std::ofstream(config) << config_json(c);
-    const auto steps = std::clamp(static_cast<int64_t>(length / p.terms.total()), kLeastSteps, kMostSteps);
     const ShellResult r = run_shell(fmt::format("{} bench --config {} --steps {} --warmup {} --out {}", this_program(),
-                                                shell_word(config), steps, 1 + steps / 5, shell_word(record)));
+                                                shell_word(config), steps.measured, steps.warmup, shell_word(record)));
     if (r.status != 0) {
       line.erase();
       fmt::print(stderr, "trial of {}: ended with {}:\n{}\n", layout_flags(p.config), r.status, tail(r.out));
@@ -116,27 +126,32 @@ void try_layouts(std::span<const RunPlan> plans, MeasuredTimes& times) {
   size_t done = 0;
   for (size_t round = 0; round < std::size(kRounds); ++round) {
     const size_t entrants = std::min(trials.size(), kRounds[round].layouts);
-    for (size_t k = 0; k < entrants && now() - begin < kMostSeconds; ++k, ++done) {
+    for (size_t k = 0; k < entrants; ++k, ++done) {
+      const Steps steps = steps_of(*trials[k].plan, kRounds[round].seconds);
+      if (now() - begin + steps.seconds > kMostSeconds) break;
       if (now() - shown > line.seconds()) {
         line.show(
             fmt::format("trials: layout {} of {}, round {} of {}", k + 1, entrants, round + 1, std::size(kRounds)));
         shown = now();
       }
-      trials[k].medians[round] = trainer.seconds(*trials[k].plan, kRounds[round].seconds, line);
+      trials[k].medians[round] = trainer.seconds(*trials[k].plan, steps, line);
     }
     rank(trials);
+    for (const Trial& t : trials)
+      if (std::isfinite(t.seconds)) times.set_step(layout_key(t.plan->config), t.seconds);
+    times.save();  // kept if the rest is interrupted
   }
   line.erase();
   std::erase_if(trials, [](const Trial& t) { return !std::isfinite(t.seconds); });
   for (const Trial& t : trials | std::views::reverse) {  // of many runs the newest are kept: those of the fastest
     const Config& c = t.plan->config;
-    times.set_step(layout_key(c), t.seconds);
     RunRatios ratios{correction_key(c.model, static_cast<int>(c.world()))};
     ratios.of.fill(t.seconds / t.plan->terms.total());
     times.add_run(ratios);
   }
   times.save();
-  fmt::print(stderr, "trained {} layouts, {} trials in {:.0f} s\n", trials.size(), done, now() - begin);
+  fmt::print(stderr, "trained {} layouts, {} trials in {:.0f} s{}\n", trials.size(), done, now() - begin,
+             done == 0 ? ": a trial would take longer than they may" : "");
 }
 
 }  // namespace gt

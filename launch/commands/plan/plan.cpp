@@ -314,6 +314,8 @@ Exit plan_machine(const Command& command) {
   if (a.search) std::erase_if(plans, [](const RunPlan& p) { return !p.fits(); });
   if (a.search && a.calibrate && a.trials != 0) {
     const auto most = static_cast<size_t>(a.trials < 0 ? kUsualTrials : a.trials);
+    std::stable_sort(plans.begin(), plans.end(),
+                     [](const RunPlan& x, const RunPlan& y) { return x.terms.total() < y.terms.total(); });
     try_layouts(std::span(plans).first(std::min(plans.size(), most)), times);
     plans = plan_all();
     std::erase_if(plans, [](const RunPlan& p) { return !p.fits(); });

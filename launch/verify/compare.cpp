@@ -85,7 +85,8 @@ class Comparer {
       // Rounding errors of elements average out in the length of a long tensor, not in that of a norm of 16, nor of an
       // amax history that has two entries yet.
       const auto zeros = static_cast<size_t>(std::count(x_b.begin(), x_b.end(), 0.f));
-      const double few = std::max(1.0, 8 / std::sqrt(static_cast<double>(std::max<size_t>(x_b.size() - zeros, 1))));
+      const double few =
+          std::max(1.0, limits_.few / std::sqrt(static_cast<double>(std::max<size_t>(x_b.size() - zeros, 1))));
       if (limits_.cosine > 0)
         x.bad = !(d.cosine >= limits_.cosine) || !(std::abs(d.length - 1) <= limits_.length * few);
       if (const auto h = a_.holders.find(quantity == Quantity::kState ? logical_name(name) : name);
@@ -158,7 +159,7 @@ Limits exact_limits() { return {0, 0, 0}; }
 Limits limits_for(DType compute) {
   if (compute == DType::kF32) return {};
   if (compute == DType::kF8E5M2)
-    return {.loss = 0.01, .norm = 0.03, .tensor = 0.15, .later = 0.01, .cosine = 0.99, .length = 0.03};
+    return {.loss = 0.01, .norm = 0.03, .tensor = 0.15, .later = 0.01, .cosine = 0.99, .length = 0.03, .few = 12};
   return {.loss = 0.01, .norm = 0.01, .tensor = 0.05, .later = 0.01, .cosine = 0.999, .length = 0.015};
 }
 

@@ -29,15 +29,15 @@ struct Limits {
   // Independent runs: after step 1, losses within `later`; norms, parameters and state are not compared.
   bool free = false;
   double later = 1e-5;
-  // Low precision: minimum cosine similarity, and maximum relative difference of lengths (tensors of n < 64 elements:
-  // 8 / sqrt(n) times that). cosine -1: relative L2 instead.
-  double cosine = -1, length = 0;
+  // Low precision: minimum cosine similarity, and maximum relative difference of lengths (tensors of n < few^2
+  // elements: few / sqrt(n) times that). cosine -1: relative L2 instead.
+  double cosine = -1, length = 0, few = 8;
 };
 Limits exact_limits();
 // f32: the defaults above. bf16, f16: cosine 0.999, lengths within 1.5 %, losses within 1 %. f8e5m2: cosine 0.99,
-// lengths within 3 %, losses within 1 %. There, a rounding error of a 16-bit value moves one quantized value in thirty
-// to its neighbour, up to 25 % away. Second moments are compared by their square roots, which have the units of
-// gradients.
+// lengths within 3 %, from 144 elements on, losses within 1 %. There, a rounding error of a 16-bit value moves one
+// quantized value in thirty to its neighbour, up to 25 % away. Second moments are compared by their square roots, which
+// have the units of gradients.
 Limits limits_for(DType compute);
 
 // Parameters: an adaptive optimizer gives elements whose gradient is rounding noise (such as the key bias) full-sized

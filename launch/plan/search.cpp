@@ -182,12 +182,16 @@ Workload workload_of(const Config& c) {
   return w;
 }
 
+bool layout_before(double seconds_a, double memory_a, double seconds_b, double memory_b) {
+  const double a = std::floor(std::log(seconds_a) / kTie), b = std::floor(std::log(seconds_b) / kTie);
+  return a != b ? a < b : memory_a < memory_b;
+}
+
 std::vector<Candidate> search_layouts(const Config& base, const SearchSpace& space, const MachineModel& machine,
                                       double capacity, size_t most) {
   std::vector<Ordered> all = candidates(base, space, machine, capacity);
   std::sort(all.begin(), all.end(), [](const Ordered& a, const Ordered& b) {
-    const double ka = std::floor(std::log(a.terms.total()) / kTie), kb = std::floor(std::log(b.terms.total()) / kTie);
-    return ka != kb ? ka < kb : a.memory < b.memory;
+    return layout_before(a.terms.total(), a.memory, b.terms.total(), b.memory);
   });
   std::vector<Candidate> out;
   for (const Ordered& o : all) {

@@ -24,9 +24,12 @@ struct SearchSpace {
   std::vector<std::pair<std::string, std::string>> keep;  // keys whose values are fixed: {"parallel.tp", "8"}
 };
 
+// Order of layouts by seconds of a step; of those that differ by less than 1 %, by memory.
+bool layout_before(double seconds_a, double memory_a, double seconds_b, double memory_b);
+
 // Returns the `most` fastest legal layouts of `base` on the devices, fastest first, that fit `capacity` bytes per
 // device by closed forms. Varies tp, pp, vpp, dp, micro_batch, recompute and ZeRO stage; the global batch is fixed.
-// Times that differ by less than 1 % are ordered by memory. Empty: none fits.
+// Ordered by layout_before(). Empty: none fits.
 std::vector<Candidate> search_layouts(const Config& base, const SearchSpace&, const MachineModel&, double capacity,
                                       size_t most);
 

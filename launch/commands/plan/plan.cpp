@@ -163,6 +163,9 @@ Exit search(const PlanArgs& a, const Config& base, const DeviceType& device, con
     if (p.fits()) plans.push_back(std::move(p));
     if (plans.size() == static_cast<size_t>(a.top)) break;
   }
+  std::stable_sort(plans.begin(), plans.end(), [](const RunPlan& x, const RunPlan& y) {
+    return layout_before(x.step(), x.needed, y.step(), y.needed);
+  });
   return print_search(a, plans, device.name, constants.origin);
 }
 

@@ -465,14 +465,15 @@ TEST_CASE("plan: the subcommand plans a config, searches layouts that train acce
       gpttrain("plan --config " + config + " --devices 16 --search --top 3 --json --keep parallel.pp=2", dir.path());
   INFO(search.out);
   REQUIRE(search.code == 0);
-  double last = 0;
+  double last = 1e-9, last_bytes = 0;
   const auto layouts = nlohmann::json::parse(search.out);
   REQUIRE(layouts.size() == 3);
   for (const auto& l : layouts) {
     CHECK(l.at("pp") == 2);
     CHECK(l.at("tp").get<int>() * l.at("pp").get<int>() * l.at("dp").get<int>() == 16);
-    CHECK(l.at("step_seconds").get<double>() >= 0.98 * last);  // within a tie, by memory
-    last = l.at("step_seconds");
+    const double seconds = l.at("step_seconds"), bytes = l.at("needed_bytes");
+    CHECK_FALSE(layout_before(seconds, bytes, last, last_bytes));
+    last = seconds, last_bytes = bytes;
   }
   const auto& best = layouts[0];
   const Outcome legal =

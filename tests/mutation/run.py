@@ -104,6 +104,9 @@ def problems(all_mutants):
         found = path.read_text().count(m.original) if path.is_file() else 0
         if found != 1:
             out.append(f"mutants.txt: {m.number}: once in {m.file} expected, found {found} times: {m.original}")
+        # A fault is compiled as an expression or a statement of its own.
+        if m.original.count("(") != m.original.count(")") or m.fault.count("(") != m.fault.count(")"):
+            out.append(f"mutants.txt: {m.number}: neither an expression nor a statement: {m.original}")
         for word in m.filter.split(","):
             of_file, tag = re.fullmatch(r"\*\[#(\w+)\]", word), re.fullmatch(r"\*(\[R\d+\])", word)
             if not any(next((ROOT / "tests" / p).rglob(f"{of_file[1]}.cpp"), None) if of_file else

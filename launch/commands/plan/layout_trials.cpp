@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -15,6 +17,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
 #include "kernels/core/text.h"
+#include "launch/commands/bench/bench_stats.h"
 #include "launch/commands/bench/shell_run.h"
 #include "launch/commands/output.h"
 
@@ -40,12 +43,6 @@ struct Trial {
   double seconds = kNever;
 };
 
-double median(std::vector<double> v) {
-  const auto middle = v.begin() + static_cast<ptrdiff_t>(v.size() / 2);
-  std::nth_element(v.begin(), middle, v.end());
-  return *middle;
-}
-
 // The machine's speed drifts by more than layouts differ: by its change from the first round to `round`, the median
 // over the layouts, times of rounds become comparable.
 double drift(std::span<const Trial> trials, size_t round) {
@@ -53,7 +50,7 @@ double drift(std::span<const Trial> trials, size_t round) {
   for (const Trial& t : trials)
     if (const auto it = t.medians.find(round); it != t.medians.end() && std::isfinite(it->second))
       ratios.push_back(it->second / t.medians.at(0));
-  return ratios.empty() ? 1 : median(std::move(ratios));
+  return ratios.empty() ? 1 : spread_of(std::move(ratios)).median;
 }
 
 // Orders trials by the mean of their rounds.
@@ -84,7 +81,7 @@ class Trainer {
  public:
   Trainer() {
     std::string name = (fs::temp_directory_path() / "gpttrain-trials-XXXXXX").string();
-    GT_REQUIRE(::mkdtemp(name.data()) != nullptr, Exit::kIo, name, ": cannot be created");
+    GT_REQUIRE(::mkdtemp(name.data()) != nullptr, Exit::kIo, name, ": cannot be created: ", std::strerror(errno));
     folder_ = name;
   }
   ~Trainer() {
@@ -125,7 +122,10 @@ void try_layouts(std::span<const RunPlan> plans, MeasuredTimes& times) {
   double shown = 0;
   size_t done = 0;
   for (size_t round = 0; round < std::size(kRounds); ++round) {
-    const size_t entrants = std::min(trials.size(), kRounds[round].layouts);
+    // Jobs that failed, and layouts for which the first round had no time, are out.
+    const auto able = std::count_if(trials.begin(), trials.end(),
+                                    [&](const Trial& t) { return round == 0 || std::isfinite(t.seconds); });
+    const size_t entrants = std::min(static_cast<size_t>(able), kRounds[round].layouts);
     for (size_t k = 0; k < entrants; ++k, ++done) {
       const Steps steps = steps_of(*trials[k].plan, kRounds[round].seconds);
       if (now() - begin + steps.seconds > kMostSeconds) break;

@@ -8,7 +8,7 @@
 
 namespace gt {
 
-// Trains every layout on synthetic tokens in processes of its own, the fastest eight twice more and the fastest four of
+// Trains each layout on synthetic tokens in processes of its own, the fastest eight twice more and the fastest four of
 // those as often again, until a time limit. Keeps the mean of the rounds' medians as the layout's step, and how far the
 // plans are off as corrections of other plans. A layout that fails is named on standard error, with the end of its
 // output, and left out. Requires: plans fastest first, of one model and number of ranks. Throws kIo if the times cannot

@@ -150,8 +150,10 @@ void try_layouts(std::span<const RunPlan> plans, MeasuredTimes& times) {
     times.add_run(ratios);
   }
   times.save();
-  fmt::print(stderr, "trained {} layouts, {} trials in {:.0f} s{}\n", trials.size(), done, now() - begin,
-             done == 0 ? ": a trial would take longer than they may" : "");
+  if (done == 0)
+    fmt::print(stderr, "no layout was trained: a trial would take more than {:.0f} s\n", kMostSeconds);
+  else
+    fmt::print(stderr, "trained {} layouts, {} trials in {:.0f} s\n", trials.size(), done, now() - begin);
 }
 
 }  // namespace gt

@@ -106,9 +106,15 @@ void finish_staged(const Job& job, float* tile, int64_t row, int64_t col, int64_
       write(f, t, at, cols, z);
     }
   };
+  const bool bf16_gelu = g.epilogue != Epilogue::kNone && g.out.dtype == DType::kBF16 && g.aux.dtype == DType::kBF16;
   for (int64_t r = 0; r < rows; ++r) {
     float* z = tile + r * cols;
     const int64_t at = (row + r) * job.n + col;
+    if (bf16_gelu) {
+      uint16_t *aux = g.aux.as<uint16_t>() + at, *out = g.out.as<uint16_t>() + at;
+      g.epilogue == Epilogue::kGelu ? f.gelu_bf16(z, aux, out, cols) : f.gelu_grad_bf16(aux, z, out, cols);
+      continue;
+    }
     if (g.epilogue == Epilogue::kGelu) {
       put(g.aux, at, z);  // GELU of the stored (rounded) value, so recomputing it from aux is bitwise identical
       gelu(*job.simd, read(f, g.aux, at, cols, line), z, cols);
@@ -188,11 +194,12 @@ class Worker {
 
  private:
   void run_tile(int64_t i);
-  void complete(const Tile& t, float* staged);
+  float* in_place(const Tile& t) const;
+  void complete(const Tile& t, float* staged, float* line);
   void* a_of(const Tile& t);
   Panel panel_of(const Tile& t);
   void multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more);
-  void multiply_pairs(const Tile& t, float* c, int64_t ldc, bool more);
+  void run_pairs(const Tile& t);
   void find_upcoming(int64_t i, Upcoming* next) const;
   const Job& job_;
   GemmCache& cache_;
@@ -294,13 +301,22 @@ void Worker::multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more
   for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
 }
 
-// The same by products of bf16 pairs.
-void Worker::multiply_pairs(const Tile& t, float* c, int64_t ldc, bool more) {
+// The whole tile by products of bf16 pairs.
+void Worker::run_pairs(const Tile& t) {
+  const Gemm& g = *job_.op;
   const PairedGemm& p = *job_.pairs;
   auto* scratch = reinterpret_cast<uint32_t*>(cache_.columns(thread_, p.scratch_pairs() * size_of(DType::kF32)));
-  if (job_.op->trans_a && std::exchange(copied_, t.row_tile) != t.row_tile) p.turn(t.row, t.rows, scratch);
-  p.multiply({t.row, t.col, t.rows, t.cols}, scratch, c, ldc, more);
-  for (int64_t r = 0; job_.bias && r < t.rows; ++r) job_.simd->add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
+  if (g.trans_a && std::exchange(copied_, t.row_tile) != t.row_tile) p.turn(t.row, t.rows, scratch);
+  const int64_t ldc = job_.staged ? t.cols : job_.n, staged = p.staged_rows() * job_.panel;
+  float* tile = job_.staged ? cache_.tile(thread_, staged + job_.panel) : nullptr;
+  float* c = job_.staged ? tile : in_place(t);
+  p.multiply(
+      {t.row, t.col, t.rows, t.cols}, scratch, c, ldc, g.accumulate && !job_.staged, job_.staged,
+      [&](const PairedGemm::Tile& rows, float* z) {
+        for (int64_t r = 0; job_.bias && r < rows.rows; ++r)
+          job_.simd->add(z + r * ldc, job_.bias + t.col, z + r * ldc, t.cols);
+        complete({t.row_tile, t.panel, rows.row, t.col, rows.rows, t.cols}, job_.staged ? z : nullptr, tile + staged);
+      });
 }
 
 // From the last tile to the first: the op before has computed the last rows last, so these are in cache.
@@ -308,16 +324,22 @@ void Worker::run() {
   for (int64_t i = end_ - 1; i >= begin_; --i) run_tile(i);
 }
 
+// Where a tile that is not staged is computed.
+float* Worker::in_place(const Tile& t) const {
+  const Gemm& g = *job_.op;
+  return (g.epilogue == Epilogue::kGelu ? g.aux : g.out).as<float>() + t.row * job_.n + t.col;
+}
+
 void Worker::run_tile(int64_t i) {
   const Gemm& g = *job_.op;
   const Tile t = tile_at(job_, i);
-  const Tensor& to = g.epilogue == Epilogue::kGelu ? g.aux : g.out;
+  if (g.dbias && g.trans_a && t.panel == 0)
+    sum_row_blocks(*job_.simd, g.a, t.row, job_.m, job_.k, g.dbias, t.row, t.rows, g.accumulate_dbias);
+  if (job_.pairs) return run_pairs(t);
   float* tile = job_.staged ? cache_.tile(thread_, (job_.tile_rows + 1) * job_.panel) : nullptr;
-  void* c = job_.staged ? static_cast<void*>(tile) : at(to.data, (t.row * job_.n + t.col) * size_of(to.dtype));
-  if (job_.pairs) {
-    multiply_pairs(t, static_cast<float*>(c), job_.staged ? t.cols : job_.n, g.accumulate && !job_.staged);
-  } else if (job_.direct) {
-    multiply(i, t, static_cast<float*>(c), job_.staged ? t.cols : job_.n, g.accumulate && !job_.staged);
+  float* c = job_.staged ? tile : in_place(t);
+  if (job_.direct) {
+    multiply(i, t, c, job_.staged ? t.cols : job_.n, g.accumulate && !job_.staged);
   } else {
     const TileKernel& kernel = *job_.kernel[t.rows != job_.tile_rows][t.cols != job_.panel];
     void* b = job_.packed ? nullptr : at(job_.b, t.col * (g.trans_b ? job_.k : 1) * size_of(job_.in));
@@ -325,23 +347,19 @@ void Worker::run_tile(int64_t i) {
     kernel.run(thread_, cache_.stream(thread_), a_of(t), b, job_.packed ? job_.packed->panel(t.panel) : nullptr, bias,
                c, cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
   }
-  complete(t, tile);
+  complete(t, tile, tile + job_.tile_rows * job_.panel);
 }
 
-// Epilogue and sums of a computed tile.
-void Worker::complete(const Tile& t, float* staged) {
-  const Gemm& g = *job_.op;
+// Epilogue and sums of computed rows of a tile. line: memory for a row.
+void Worker::complete(const Tile& t, float* staged, float* line) {
   if (job_.staged && job_.has_16bit_result) {
-    finish_staged(job_, staged, t.row, t.col, t.rows, t.cols, staged + job_.tile_rows * job_.panel);
+    finish_staged(job_, staged, t.row, t.col, t.rows, t.cols, line);
   } else if (job_.staged) {
     finish_dense(job_, staged, t.row, t.col, t.rows, t.cols);
   } else {
     finish(job_, t.row, t.col, t.rows, t.cols);
   }
   if (job_.sums != nullptr) sum_tile(job_, t);
-  // The columns of a transposed a are in cache at the first panel.
-  if (g.dbias && g.trans_a && t.panel == 0)
-    sum_row_blocks(*job_.simd, g.a, t.row, job_.m, job_.k, g.dbias, t.row, t.rows, g.accumulate_dbias);
 }
 
 // k == 0: the product is zero.

@@ -5,9 +5,10 @@
 namespace gt::cpu {
 namespace {
 
-// Most and fewest columns of a tile, its rows, pairs of a block of the inner dimension. A block of a and of b and the
-// tile stay in the L2 cache (1.2 MB); wide tiles read a less often.
-constexpr int64_t kColumns = 384, kFewColumns = 96, kRows = 512, kGradientRows = 128, kFewRows = 64, kDepth = 128;
+// Most and fewest columns of a tile, its rows, pairs of a block of the inner dimension, rows that are handed on at a
+// time. A block of b and, with several blocks, the tile stay in the L2 cache; wide tiles read a less often.
+constexpr int64_t kColumns = 384, kFewColumns = 96, kRows = 512, kGradientRows = 256, kFewRows = 64, kDepth = 512;
+constexpr int64_t kStrip = 96;
 constexpr int64_t kLanes = 16;  // of the widest vectors
 
 int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -23,10 +24,17 @@ std::optional<PairedGemm> PairedGemm::of(const Gemm& g, int64_t m, int64_t n, in
   p.trans_a_ = g.trans_a, p.trans_b_ = g.trans_b;
   p.a_ = g.a.as<uint16_t>(), p.b_ = g.b.as<uint16_t>();
   p.simd_ = &simd();
-  p.tile_rows = g.trans_a ? kGradientRows : kRows, p.tile_columns = kColumns;
-  const auto too_few = [&] { return parts(m, p.tile_rows) * parts(n, p.tile_columns) < 2 * threads; };
-  while (p.tile_rows > kFewRows && too_few()) p.tile_rows /= 2;
-  while (p.tile_columns > kFewColumns && too_few()) p.tile_columns /= 2;
+  const int64_t blocks = parts(p.pairs(), kDepth + kDepth / 8);
+  p.depth_ = parts(parts(p.pairs(), blocks), kLanes) * kLanes;
+  p.tile_rows = g.trans_a ? kGradientRows : blocks > 1 ? kRows : parts(m, kStrip) * kStrip;
+  p.tile_columns = kColumns;
+  // Threads get equal numbers of tiles.
+  const auto unequal = [&] {
+    const int64_t tiles = parts(m, p.tile_rows) * parts(n, p.tile_columns);
+    return tiles < 4 * threads && tiles % threads != 0;
+  };
+  while (p.tile_rows > kFewRows && unequal()) p.tile_rows = parts(p.tile_rows / 2, kFewRows / 2) * (kFewRows / 2);
+  while (p.tile_columns > kFewColumns && unequal()) p.tile_columns /= 2;
   return p;
 }
 
@@ -40,10 +48,13 @@ void PairedGemm::pair_all(uint32_t* to, ThreadPool& pool) {
   });
 }
 
-// Whole vectors of the pairs of a row.
-int64_t PairedGemm::turned_stride() const { return parts(pairs(), kLanes) * kLanes; }
+// Whole vectors, that is cache lines, of the pairs of a row. An odd number, so that rows spread over the sets of the L1
+// cache.
+int64_t PairedGemm::turned_stride() const { return (parts(pairs(), kLanes) | 1) * kLanes; }
 
-int64_t PairedGemm::scratch_pairs() const { return trans_a_ ? tile_rows * turned_stride() : kDepth * tile_columns; }
+int64_t PairedGemm::scratch_pairs() const { return trans_a_ ? tile_rows * turned_stride() : depth_ * tile_columns; }
+
+int64_t PairedGemm::staged_rows() const { return depth_ < pairs() ? tile_rows : std::min(kStrip, tile_rows); }
 
 void PairedGemm::turn(int64_t row, int64_t rows, uint32_t* scratch) const {
   simd_->turn_pairs(a_ + row, m_, k_, rows, turned_stride(), scratch);
@@ -61,14 +72,21 @@ const uint32_t* PairedGemm::pair_block(const Tile& t, int64_t first, int64_t dep
   return to;
 }
 
-void PairedGemm::multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ldc, bool more) const {
+void PairedGemm::multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ldc, bool more, bool staged,
+                          FunctionRef<void(const Tile&, float*)> done) const {
   const uint16_t* a = trans_a_ ? reinterpret_cast<const uint16_t*>(scratch) : a_ + t.row * k_;
   const int64_t lda = trans_a_ ? 2 * turned_stride() : k_;
-  for (int64_t p = 0; p < pairs(); p += kDepth) {
-    const int64_t depth = std::min(kDepth, pairs() - p);
+  for (int64_t p = 0; p < pairs(); p += depth_) {
+    const int64_t depth = std::min(depth_, pairs() - p);
     int64_t panel = 0;
     const uint32_t* right = pair_block(t, p, depth, scratch, &panel);
-    product_(t.rows, t.cols, depth, a + 2 * p, lda, right, panel, c, ldc, more || p > 0);
+    const bool whole = depth == pairs(), last = p + depth == pairs();
+    for (int64_t r = 0; r < t.rows; r += kStrip) {
+      const Tile rows{t.row + r, t.col, std::min(kStrip, t.rows - r), t.cols};
+      float* to = staged && whole ? c : c + r * ldc;
+      product_(rows.rows, t.cols, depth, a + r * lda + 2 * p, lda, right, panel, to, ldc, more || p > 0);
+      if (last) done(rows, to);
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // bf16 GEMM by products of pairs (PairGemm), tile by tile, where the processor multiplies bf16. b is paired block by
-// block in the cache of the thread that uses it; of a weight gradient (a transposed) before, for all tiles, and rows of
-// a are turned once per row of tiles.
+// block in the cache of the thread that uses it, for all rows of a tile; of a weight gradient (a transposed) before,
+// for all tiles, and rows of a are turned once per row of tiles. Finished rows of a tile are handed on a few at a time,
+// while they are in cache.
 #pragma once
 #include <optional>
 
@@ -27,10 +28,13 @@ class PairedGemm {
   // Weight gradients: turns columns [row, row + rows) of a into rows, which multiply() of their tiles reads in
   // `scratch`.
   void turn(int64_t row, int64_t rows, uint32_t* scratch) const;
-  // Computes a tile in f32, its rows `ldc` apart; `more`: adds to it. scratch: scratch_pairs() pairs of the calling
-  // thread.
-  void multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ldc, bool more) const;
+  // Computes a tile in f32 and calls done(its rows, their result) for some rows after others. c: the tile's place in
+  // the result, rows `ldc` apart, which with `more` is added to; or, `staged`, memory for staged_rows() rows, valid
+  // until `done` returns. scratch: scratch_pairs() pairs of the calling thread.
+  void multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ldc, bool more, bool staged,
+                FunctionRef<void(const Tile& rows, float* c)> done) const;
   int64_t scratch_pairs() const;
+  int64_t staged_rows() const;
 
   int64_t tile_rows = 0, tile_columns = 0;
 
@@ -39,7 +43,7 @@ class PairedGemm {
   int64_t turned_stride() const;
   const uint32_t* pair_block(const Tile& t, int64_t first, int64_t depth, uint32_t* to, int64_t* panel) const;
 
-  int64_t m_ = 0, n_ = 0, k_ = 0;
+  int64_t m_ = 0, n_ = 0, k_ = 0, depth_ = 0;  // depth: pairs of a block of the inner dimension
   bool trans_a_ = false, trans_b_ = false;
   const uint16_t *a_ = nullptr, *b_ = nullptr;
   const uint32_t* all_ = nullptr;

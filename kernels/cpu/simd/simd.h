@@ -39,7 +39,7 @@ struct AttentionHead : AttentionShape {
 // on its row of a and column of b alone, not on m and n, and pairs of zeros at the end do not change it.
 using PairGemm = void (*)(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
                           int64_t panel, float* c, int64_t ldc, bool more);
-constexpr int64_t kPairColumns = 16;
+constexpr int64_t kPairColumns = 16, kPairDepth = 128;  // depth: pairs of rows of a that stay in the L1 cache
 static constexpr int64_t pair_at(int64_t pair, int64_t column, int64_t panel) {
   return column / kPairColumns * panel + pair * kPairColumns + column % kPairColumns;
 }
@@ -88,6 +88,9 @@ struct Simd {
   // both; dup is nullptr if up is. Outputs may alias any input.
   void (*activate[5])(const float* gate, const float* up, float* out, int64_t n);
   void (*activate_grad[5])(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n);
+  // rounded = z, out = gelu(rounded); dz = dout gelu'(z). Arrays of uint16_t: bf16.
+  void (*gelu_bf16)(const float* z, uint16_t* rounded, uint16_t* out, int64_t n);
+  void (*gelu_grad_bf16)(const uint16_t* z, const float* dout, uint16_t* dz, int64_t n);
   // In place: (a, b) = (a cos - b sin, b cos + a sin); backward negates the angle.
   void (*rotate)(const float* cos, const float* sin, float* a, float* b, int64_t n, bool backward);
   // out[i] = the mask's scale if element first + i of this sample is kept, else 0.

@@ -1,6 +1,7 @@
 // MLP activations, gated or not, and their gradients; body of simd_{scalar,avx2,avx512}.cpp.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/simd_elementwise.h"
 #include "kernels/cpu/simd/vec.h"
 
 namespace gt::cpu {
@@ -18,7 +19,7 @@ inline Vec clamp(Vec x, float limit) { return max(splat(-limit), min(splat(limit
 // cancellation. Beyond the limit the sigmoid is 0 or 1 in f32, and x is clamped. z is at least -87, where the sigmoid
 // is still a normal number: others are slow.
 inline Activated sigmoid_parts(Vec x, Vec z, Vec dz, float limit) {
-  const Vec e = exp(-z), s = splat(1.0f) / (splat(1.0f) + e), low = max(splat(-limit), x);
+  const Vec e = exp(-z), s = reciprocal(splat(1.0f) + e), low = max(splat(-limit), x);
   return {low * s, fma(clamp(x, limit) * (e * s) * s, dz, s)};
 }
 
@@ -58,6 +59,21 @@ void activate_grad_n(const float* gate, const float* up, const float* dout, floa
     const Vec d = lanes.load(dout + i), u = up != nullptr ? lanes.load(up + i) : splat(1.0f);
     lanes.store(dgate + i, d * u * a.slope);
     if (dup != nullptr) lanes.store(dup + i, d * a.value);
+  });
+}
+
+// GELU and its gradient in GEMMs of bf16, bitwise what activate and activate_grad give with a rounding after.
+void gelu_bf16_n(const float* z, uint16_t* rounded, uint16_t* out, int64_t n) {
+  sweep(n, [=](int64_t i, auto lanes) {
+    const VecU16 x = to_bf16(lanes.load(z + i));
+    store_some(rounded + i, x, lanes);
+    store_some(out + i, to_bf16(gelu_parts(from_bf16(x)).value), lanes);
+  });
+}
+void gelu_grad_bf16_n(const uint16_t* z, const float* dout, uint16_t* dz, int64_t n) {
+  sweep(n, [=](int64_t i, auto lanes) {
+    const Vec slope = gelu_parts(from_bf16(load_some<VecU16>(z + i, lanes))).slope;
+    store_some(dz + i, to_bf16(lanes.load(dout + i) * slope), lanes);
   });
 }
 

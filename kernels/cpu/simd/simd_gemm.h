@@ -10,6 +10,8 @@ namespace {
 constexpr int64_t kBlock = kAttentionBlock;
 static_assert(kBlock % kLanes == 0);
 
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 // Prefetches the next kRowsPanel floats into the L2 cache.
 inline void prefetch_some(Upcoming& next) {
   if (next.rows == 0) return;
@@ -188,10 +190,10 @@ inline void gemm_block_prefetching(int64_t rows, int64_t cols, int64_t depth, co
 // A PairGemm.
 inline void gemm_of_pairs(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
                           int64_t panel, float* c, int64_t ldc, bool more) {
-  gemm_block_of<PairProduct>(m, n, pairs, a, lda, 2, RightPanels{b, panel}, c, ldc, more);
+  for (int64_t k = 0; k == 0 || k < pairs; k += kPairDepth)
+    gemm_block_of<PairProduct>(m, n, least(kPairDepth, pairs - k), a + 2 * k, lda, 2,
+                               RightPanels{b + k * kPairColumns, panel}, c, ldc, more || k > 0);
 }
-
-inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 }  // namespace
 }  // namespace gt::cpu

@@ -39,7 +39,12 @@ struct Rows {
 // from `count` on are 0 up to a whole vector.
 inline void turn_rows(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t panel, uint32_t* to) {
   transpose_squares(
-      count, dim / 2, [=](int64_t i, int64_t d, auto lanes) { return load_pairs(rows + i * stride + 2 * d, lanes); },
+      count, dim / 2,
+      [=](int64_t i, int64_t d, auto lanes) {
+        const uint16_t* row = rows + i * stride + 2 * d;
+        __builtin_prefetch(row + kLanes * stride);
+        return load_pairs(row, lanes);
+      },
       [=](int64_t d, int64_t i, Vec v) { store_bits(to + pair_at(d, i, panel), (VecBits)v); });
 }
 // Right operand of a product over rows: pair i of column d is element d of rows 2i and 2i + 1. Columns from dim on: 0.

@@ -30,6 +30,8 @@ constexpr Simd kTableHere{
                  activate_n<tanh_parts>},
     .activate_grad = {activate_grad_n<gelu_parts>, activate_grad_n<silu_parts>, activate_grad_n<relu2_parts>,
                       gelu_erf_grad_n, activate_grad_n<tanh_parts>},
+    .gelu_bf16 = gelu_bf16_n,
+    .gelu_grad_bf16 = gelu_grad_bf16_n,
     .rotate = rotate_n,
     .dropout_factors = drop_factors_n,
     .column_sums = sum_rows_n,

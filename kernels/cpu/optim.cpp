@@ -13,7 +13,8 @@
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kChunk = 4096;  // elements updated, then rounded to the compute dtype while in cache
+constexpr int64_t kChunk = 4096;         // elements updated, then rounded to the compute dtype while in cache
+constexpr int64_t kInCaches = 16 << 20;  // more elements than these are not in cache when they are used next
 
 // Returns whether the step is applied.
 bool applied(const char* op, const Tensor& scalars) {
@@ -26,6 +27,7 @@ bool applied(const char* op, const Tensor& scalars) {
 // masters to `value` afterwards.
 template <bool kReadsGrad = true, class F>
 void update_segments(Stream stream, const SegmentTable& t, F update) {
+  const bool streams = t.value == DType::kBF16 && t.elements > kInCaches;
   parallel_parts(stream, t, 2 * kChunk, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
     float scratch[kChunk], grad_scratch[kChunk];
     const Tensor master{s.master, {s.count}, t.master, {}}, value{s.value, {s.count}, t.value, {}};
@@ -37,7 +39,7 @@ void update_segments(Stream stream, const SegmentTable& t, F update) {
       write(f, master, i, n, from);
       if (!value) continue;
       if (value.dtype == DType::kF32) std::copy(from, from + n, value.as<float>() + i);
-      write(f, value, i, n, from);
+      streams ? f.stream_bf16(from, value.as<uint16_t>() + i, n) : write(f, value, i, n, from);
     }
   });
 }

@@ -19,7 +19,7 @@
 namespace gt::cpu {
 // pair_gemm_amx.cpp on emulated tiles (pair_gemm_amx_emulated.cpp).
 void pair_gemm_amx_emulated(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
-                            int64_t panel, float* c, int64_t ldc, bool more);
+                            int64_t panel, float* c, int64_t ldc, bool more, Upcoming* next);
 }  // namespace gt::cpu
 
 namespace gt::test {
@@ -81,7 +81,7 @@ struct Operands {
   int64_t panel() const { return (pairs + 2) * cpu::kPairColumns; }  // with a gap
   std::vector<float> multiply(cpu::PairGemm product, int64_t rows, int64_t columns, int64_t depth, bool more) const {
     std::vector<float> c(static_cast<size_t>(m * n), 0.5f);
-    product(rows, columns, depth, a.data(), lda, b.data(), panel(), c.data(), n, more);
+    product(rows, columns, depth, a.data(), lda, b.data(), panel(), c.data(), n, more, nullptr);
     return c;
   }
   double exact(int64_t row, int64_t column, bool more) const {

@@ -1,5 +1,6 @@
 // CPU kernels other than GEMM, beyond the parity cases: sizes that are split among threads, vector functions over their
 // whole range, every 16-bit value, and argument checks. Each on every available instruction set.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -19,7 +20,7 @@ namespace gt::test {
 namespace {
 
 void on_every_isa(const std::function<void()>& check) {
-  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
     try {
       set_cpu_isa(isa);
     } catch (const Error&) { break; }
@@ -502,6 +503,40 @@ TEST_CASE("cpu simd: casts agree with the reference on every 16-bit value and ar
       CHECK(rounded_wrong == 0);
     });
   }
+}
+
+TEST_CASE("cpu simd: bf16 results past the caches and GELU in one pass are bitwise those of separate passes") {
+  Tensors t;
+  const Tensor x = t.f32({137}, -12, 12), d = t.f32({137});
+  const float* z = x.as<float>();
+  const float odd[] = {1e-40f, -1e-39f, std::numeric_limits<float>::infinity(), 20.0f, -20.0f};
+  std::copy(std::begin(odd), std::end(odd), x.as<float>() + 7);
+  on_every_isa([&] {
+    const cpu::Simd& f = cpu::simd();
+    const auto gelu = static_cast<size_t>(Activation::kGelu);
+    alignas(64) uint16_t got[192], kept[137], expected[137];
+    for (int64_t n = 0; n <= 137; n = n < 70 ? n + 1 : n + 67) {
+      INFO(n);
+      float wide[137], of_gelu[137];
+      f.f32_to_bf16(z, expected, n);
+      for (const int64_t at : {0, 1, 15, 16, 31}) {
+        std::fill_n(got, 192, uint16_t{7});
+        f.stream_bf16(z, got + at, n);
+        CHECK(std::equal(expected, expected + n, got + at));
+        CHECK(std::count(got, got + 192, 7) >= 192 - n);
+      }
+      f.gelu_bf16(z, kept, got, n);
+      CHECK(std::equal(expected, expected + n, kept));
+      f.bf16_to_f32(kept, wide, n);
+      f.activate[gelu](wide, nullptr, of_gelu, n);
+      f.f32_to_bf16(of_gelu, expected, n);
+      CHECK(std::equal(expected, expected + n, got));
+      f.gelu_grad_bf16(kept, d.as<float>(), got, n);
+      f.activate_grad[gelu](wide, nullptr, d.as<float>(), of_gelu, nullptr, n);
+      f.f32_to_bf16(of_gelu, expected, n);
+      CHECK(std::equal(expected, expected + n, got));
+    }
+  });
 }
 
 TEST_CASE("cpu simd: a dtype combination of no AMP level is refused with op, tensor and dtype") {

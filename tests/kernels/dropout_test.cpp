@@ -27,7 +27,7 @@ std::vector<float> factors(Shape s, const RowDrop& drop) {
 struct EveryIsa {
   std::vector<CpuIsa> all;
   EveryIsa() {
-    for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512}) try {
+    for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) try {
         set_cpu_isa(isa);
         all.push_back(isa);
       } catch (const Error&) { break; }

@@ -510,7 +510,7 @@ TEST_CASE("the GELU of epilogues is within 1e-6 of the formula on all instructio
   std::vector<float> x;
   for (int i = -12000; i <= 12000; ++i) x.push_back(static_cast<float>(i) / 1000);
   for (float e : {-1e30f, -300.0f, -88.0f, -30.0f, -0.0f, 1e-30f, 30.0f, 88.0f, 1e30f}) x.push_back(e);
-  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+  for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
     if (isa > cpu::best_isa()) break;
     set_cpu_isa(isa);
     CAPTURE(name_of(isa));

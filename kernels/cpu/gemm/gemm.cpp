@@ -301,6 +301,15 @@ void Worker::multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more
   for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
 }
 
+// `rows` rows of `cols` elements of t, `stride` elements apart, from element `at` on.
+Upcoming rows_of(const Tensor& t, int64_t at, int64_t stride, int64_t rows, int64_t cols) {
+  const int64_t size = size_of(t.dtype);
+  return {.at = reinterpret_cast<const float*>(t.data + at * size),
+          .stride = stride * size / 4,
+          .rows = rows,
+          .width = cols * size / 4};
+}
+
 // The whole tile by products of bf16 pairs.
 void Worker::run_pairs(const Tile& t) {
   const Gemm& g = *job_.op;
@@ -309,14 +318,19 @@ void Worker::run_pairs(const Tile& t) {
   if (g.trans_a && std::exchange(copied_, t.row_tile) != t.row_tile) p.turn(t.row, t.rows, scratch);
   const int64_t ldc = job_.staged ? t.cols : job_.n, staged = p.staged_rows() * job_.panel;
   float* tile = job_.staged ? cache_.tile(thread_, staged + job_.panel) : nullptr;
-  float* c = job_.staged ? tile : in_place(t);
-  p.multiply(
-      {t.row, t.col, t.rows, t.cols}, scratch, c, ldc, g.accumulate && !job_.staged, job_.staged,
-      [&](const PairedGemm::Tile& rows, float* z) {
-        for (int64_t r = 0; job_.bias && r < rows.rows; ++r)
-          job_.simd->add(z + r * ldc, job_.bias + t.col, z + r * ldc, t.cols);
-        complete({t.row_tile, t.panel, rows.row, t.col, rows.rows, t.cols}, job_.staged ? z : nullptr, tile + staged);
-      });
+  const auto find_next = [&](const PairedGemm::Tile& rows, Upcoming* next) {
+    if (!job_.staged) return;
+    const int64_t at = rows.row * job_.n + t.col;
+    next[0] = rows_of(g.out, at, job_.n, rows.rows, t.cols);
+    if (g.epilogue != Epilogue::kNone) next[1] = rows_of(g.aux, at, job_.n, rows.rows, t.cols);
+  };
+  const auto done = [&](const PairedGemm::Tile& rows, float* z) {
+    for (int64_t r = 0; job_.bias && r < rows.rows; ++r)
+      job_.simd->add(z + r * ldc, job_.bias + t.col, z + r * ldc, t.cols);
+    complete({t.row_tile, t.panel, rows.row, t.col, rows.rows, t.cols}, job_.staged ? z : nullptr, tile + staged);
+  };
+  p.multiply({t.row, t.col, t.rows, t.cols}, scratch, job_.staged ? tile : in_place(t), ldc,
+             g.accumulate && !job_.staged, job_.staged, find_next, done);
 }
 
 // From the last tile to the first: the op before has computed the last rows last, so these are in cache.

@@ -73,6 +73,7 @@ const uint32_t* PairedGemm::pair_block(const Tile& t, int64_t first, int64_t dep
 }
 
 void PairedGemm::multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ldc, bool more, bool staged,
+                          FunctionRef<void(const Tile&, Upcoming*)> find_next,
                           FunctionRef<void(const Tile&, float*)> done) const {
   const uint16_t* a = trans_a_ ? reinterpret_cast<const uint16_t*>(scratch) : a_ + t.row * k_;
   const int64_t lda = trans_a_ ? 2 * turned_stride() : k_;
@@ -84,7 +85,15 @@ void PairedGemm::multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ld
     for (int64_t r = 0; r < t.rows; r += kStrip) {
       const Tile rows{t.row + r, t.col, std::min(kStrip, t.rows - r), t.cols};
       float* to = staged && whole ? c : c + r * ldc;
-      product_(rows.rows, t.cols, depth, a + r * lda + 2 * p, lda, right, panel, to, ldc, more || p > 0);
+      Upcoming next[2];
+      if (last) find_next(rows, next);
+      if (const int64_t after = std::min(kStrip, t.rows - r - kStrip); after > 0) {
+        if (!staged) next[0] = {.at = to + kStrip * ldc, .stride = ldc, .rows = after, .width = t.cols};
+        const uint16_t* rows_of_a = a + (r + kStrip) * lda + 2 * p;
+        if (next[1].rows == 0)
+          next[1] = {.at = reinterpret_cast<const float*>(rows_of_a), .stride = lda / 2, .rows = after, .width = depth};
+      }
+      product_(rows.rows, t.cols, depth, a + r * lda + 2 * p, lda, right, panel, to, ldc, more || p > 0, next);
       if (last) done(rows, to);
     }
   }

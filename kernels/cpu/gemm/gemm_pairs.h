@@ -30,8 +30,10 @@ class PairedGemm {
   void turn(int64_t row, int64_t rows, uint32_t* scratch) const;
   // Computes a tile in f32 and calls done(its rows, their result) for some rows after others. c: the tile's place in
   // the result, rows `ldc` apart, which with `more` is added to; or, `staged`, memory for staged_rows() rows, valid
-  // until `done` returns. scratch: scratch_pairs() pairs of the calling thread.
+  // until `done` returns. scratch: scratch_pairs() pairs of the calling thread. find_next(rows, next): what their
+  // `done` will use, in `next` of PairGemm.
   void multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ldc, bool more, bool staged,
+                FunctionRef<void(const Tile& rows, Upcoming* next)> find_next,
                 FunctionRef<void(const Tile& rows, float* c)> done) const;
   int64_t scratch_pairs() const;
   int64_t staged_rows() const;

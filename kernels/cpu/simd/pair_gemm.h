@@ -1,12 +1,10 @@
-// Products of bf16 by the instructions for them (Simd's PairGemm), one per instruction set.
+// Products of bf16 on AMX tiles (Simd's PairGemm).
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 
 namespace gt::cpu {
 
-void pair_gemm_avx512bf16(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
-                          int64_t panel, float* c, int64_t ldc, bool more);
 void pair_gemm_amx(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
-                   int64_t panel, float* c, int64_t ldc, bool more);
+                   int64_t panel, float* c, int64_t ldc, bool more, Upcoming* next);
 
 }  // namespace gt::cpu

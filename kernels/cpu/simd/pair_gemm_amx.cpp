@@ -3,8 +3,6 @@
 // of 16 pairs begin: at multiples of 16.
 #include <immintrin.h>
 
-#include <cstddef>
-
 #include "kernels/cpu/simd/pair_gemm.h"
 
 namespace gt::cpu {
@@ -57,35 +55,8 @@ void one_tile(const Product& p, int64_t depth, bool more) {
   _tile_stored(0, p.c, to);
 }
 
-// Memory that is used next: lines of kLine bytes, row by row. A few are requested with every product of tiles: fewer
-// than there are fill buffers, so the tiles' own loads are not held up.
-class Ahead {
- public:
-  Ahead() = default;
-  Ahead(const void* at, int64_t rows, int64_t row_bytes, int64_t stride)
-      : row_(static_cast<const std::byte*>(at)), rows_(rows), row_bytes_(row_bytes), stride_(stride) {}
-  void request(int lines) {
-    for (int i = 0; i < lines && rows_ > 0; ++i) {
-      __builtin_prefetch(row_ + at_, 0, 2);
-      at_ += kLine;
-      if (at_ < row_bytes_) continue;
-      at_ = 0, row_ += stride_, --rows_;
-    }
-  }
-
- private:
-  static constexpr int64_t kLine = 64;
-  const std::byte* row_ = nullptr;
-  int64_t rows_ = 0, row_bytes_ = 0, stride_ = 0, at_ = 0;
-};
-
-// Of the next rows of tiles: a, and c.
-struct NextRows {
-  Ahead a, c;
-};
-
 // Two by two tiles of c: four products for four loads.
-void four_tiles(const Product& p, int64_t depth, bool more, NextRows& next) {
+void four_tiles(const Product& p, int64_t depth, bool more, Upcoming* next) {
   const int64_t to = p.ldc * 4, left = p.lda * 2;
   float* below = p.c + kTile * p.ldc;
   if (more) {
@@ -102,7 +73,7 @@ void four_tiles(const Product& p, int64_t depth, bool more, NextRows& next) {
   for (int64_t k = 0; k < p.pairs; k += depth) {
     const uint16_t* a = p.a + 2 * k;
     const uint32_t* b = p.b + k * kTile;
-    next.a.request(3), next.c.request(2);
+    if (next != nullptr) prefetch_some(next[k / kTile % 2]);
     _tile_loadd(4, a, left);
     _tile_loadd(6, b, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
@@ -119,7 +90,7 @@ void four_tiles(const Product& p, int64_t depth, bool more, NextRows& next) {
 }
 
 // A row of tiles, or two, over p.pairs pairs.
-void row_of_tiles(int64_t tall, int64_t n, int64_t depth, const Product& p, bool more, NextRows& next) {
+void row_of_tiles(int64_t tall, int64_t n, int64_t depth, const Product& p, bool more, Upcoming* next) {
   for (int64_t j = 0; j < n;) {
     const bool four = tall == 2 * kTile && j + 2 * kTile <= n;
     Product at = p;
@@ -140,18 +111,14 @@ void row_of_tiles(int64_t tall, int64_t n, int64_t depth, const Product& p, bool
 
 // Rows of whole tiles, or fewer rows than a tile has; as for rows, so for pairs. A block of two rows of tiles of a
 // stays in the L1 cache for all columns.
-void some_rows(int64_t m, int64_t n, int64_t depth, const Product& p, bool more) {
+void some_rows(int64_t m, int64_t n, int64_t depth, const Product& p, bool more, Upcoming* next) {
   configure(m < kTile ? m : kTile, depth);
   for (int64_t i = 0, tall = 0; i < m; i += tall) {
     tall = i + 2 * kTile <= m ? 2 * kTile : kTile;
-    const bool last = i + 2 * tall > m;
-    NextRows next;
-    if (!last) next.c = Ahead(p.c + (i + tall) * p.ldc, tall, 4 * n, 4 * p.ldc);
     for (int64_t k = 0; k < p.pairs; k += kPairDepth) {
       Product at = p;
       at.pairs = p.pairs - k < kPairDepth ? p.pairs - k : kPairDepth;
       at.a += i * p.lda + 2 * k, at.b += k * kTile, at.c += i * p.ldc;
-      if (!last) next.a = Ahead(at.a + tall * p.lda, tall, 4 * at.pairs, 2 * p.lda);
       row_of_tiles(tall, n, depth, at, more || k > 0, next);
     }
   }
@@ -160,16 +127,16 @@ void some_rows(int64_t m, int64_t n, int64_t depth, const Product& p, bool more)
 }  // namespace
 
 void pair_gemm_amx(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
-                   int64_t panel, float* c, int64_t ldc, bool more) {
+                   int64_t panel, float* c, int64_t ldc, bool more, Upcoming* next) {
   const int64_t whole_rows = m / kTile * kTile, whole_pairs = pairs / kTile * kTile;
   const auto depths = [&](int64_t first, int64_t rows) {
     const uint16_t* left = a + first * lda;
     float* to = c + first * ldc;
-    if (whole_pairs > 0) some_rows(rows, n, kTile, {whole_pairs, left, lda, b, panel, to, ldc}, more);
+    if (whole_pairs > 0) some_rows(rows, n, kTile, {whole_pairs, left, lda, b, panel, to, ldc}, more, next);
     const int64_t rest = pairs - whole_pairs;
     if (rest > 0)
       some_rows(rows, n, rest, {rest, left + 2 * whole_pairs, lda, b + whole_pairs * kTile, panel, to, ldc},
-                more || whole_pairs > 0);
+                more || whole_pairs > 0, next);
   };
   if (whole_rows > 0) depths(0, whole_rows);
   if (m > whole_rows) depths(whole_rows, m - whole_rows);

@@ -19,14 +19,15 @@ const Simd& simd() {
   switch (current_isa()) {
     case Isa::kScalar: return kSimdScalar;
     case Isa::kAvx2: return kSimdAvx2;
-    default: return kSimdAvx512;
+    case Isa::kAvx512: return kSimdAvx512;
+    default: return kSimdAvx512Bf16;
   }
 }
 
 PairGemm native_pair_gemm() {
   switch (current_isa()) {
     case Isa::kAmx: return pair_gemm_amx;
-    case Isa::kAvx512Bf16: return pair_gemm_avx512bf16;
+    case Isa::kAvx512Bf16: return kSimdAvx512Bf16.pair_gemm;
     default: return substitute;
   }
 }

@@ -1,5 +1,5 @@
 // Vector kernels under the CPU ops: plain pointers and counts, one function table per instruction set, written once
-// (simd_*.h) and compiled three times. No tensors, threads or errors: the op files (elementwise.cpp, norm.cpp, ...)
+// (simd_*.h) and compiled four times. No tensors, threads or errors: the op files (elementwise.cpp, norm.cpp, ...)
 // check arguments and partition the work. Pointers need no alignment; an output may alias an input of the same name or
 // index unless stated otherwise.
 #pragma once
@@ -33,12 +33,31 @@ struct AttentionHead : AttentionShape {
   T *dq, *dk, *dv;
 };
 
+// Memory that is used after a GEMM: `rows` rows of `width` floats, `stride` floats apart. Consumed in steps of
+// kRowsPanel floats.
+struct Upcoming {
+  const float* at = nullptr;
+  int64_t stride = 0, rows = 0, width = 0, column = 0;
+};
+// Prefetches the next kRowsPanel floats into the L2 cache.
+static inline void prefetch_some(Upcoming& next) {
+  constexpr int64_t kLine = 16;
+  if (next.rows == 0) return;
+  const float* from = next.at + next.column;
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kRowsPanel; i += kLine) __builtin_prefetch(from + i, 0, 2);
+  next.column += kRowsPanel;
+  if (next.column < next.width) return;
+  next.column = 0, next.at += next.stride, --next.rows;
+}
+
 // c[m, n] (with `more`: +=) a b for bf16 with f32 sums. a: rows of bf16, lda apart, 2 * pairs of them used. b: panels
 // of kPairColumns columns, `panel` apart, which are read from first to last: pair p of column j, elements 2p (low half)
 // and 2p + 1, is b[pair_at(p, j, panel)]. n: a multiple of the lanes of the tables' vectors. Each element's sum depends
-// on its row of a and column of b alone, not on m and n, and pairs of zeros at the end do not change it.
+// on its row of a and column of b alone, not on m and n, and pairs of zeros at the end do not change it. Meanwhile
+// prefetches next[0] and next[1]; nullptr: nothing.
 using PairGemm = void (*)(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
-                          int64_t panel, float* c, int64_t ldc, bool more);
+                          int64_t panel, float* c, int64_t ldc, bool more, Upcoming* next);
 constexpr int64_t kPairColumns = 16, kPairDepth = 128;  // depth: pairs of rows of a that stay in the L1 cache
 static constexpr int64_t pair_at(int64_t pair, int64_t column, int64_t panel) {
   return column / kPairColumns * panel + pair * kPairColumns + column % kPairColumns;
@@ -46,13 +65,6 @@ static constexpr int64_t pair_at(int64_t pair, int64_t column, int64_t panel) {
 PairGemm native_pair_gemm();  // nullptr: the processor does not multiply bf16
 // Takes the place of native_pair_gemm() for tests, on processors without one; nullptr: no longer.
 void substitute_pair_gemm(PairGemm gemm);
-
-// Memory that a GEMM reads next: `rows` rows of `width` floats, `stride` floats apart. Consumed in steps of kRowsPanel
-// floats.
-struct Upcoming {
-  const float* at = nullptr;
-  int64_t stride = 0, rows = 0, width = 0, column = 0;
-};
 
 struct AdamWArgs {
   float lr, beta1, beta2, bias_correction1, bias_correction2, multiplier, eps, weight_decay;
@@ -110,6 +122,7 @@ struct Simd {
   void (*dequantize_int8)(const int8_t* x, float scale, float* out, int64_t n);
 
   void (*f32_to_bf16)(const float* x, uint16_t* out, int64_t n);
+  void (*stream_bf16)(const float* x, uint16_t* out, int64_t n);  // the same, past the caches
   void (*bf16_to_f32)(const uint16_t* x, float* out, int64_t n);
   void (*f32_to_f16)(const float* x, uint16_t* out, int64_t n);
   void (*f16_to_f32)(const uint16_t* x, float* out, int64_t n);
@@ -146,7 +159,7 @@ struct Simd {
                                PairGemm multiply, float* scratch);
   int64_t (*attention_grad_scratch_bf16)(int64_t seq, int64_t dim, int64_t heads);
   void (*attention_grad_bf16)(const AttentionHead<uint16_t>* heads, int64_t count, PairGemm multiply, float* scratch);
-  PairGemm pair_gemm;  // of f32 operations, in the order of the native instruction
+  PairGemm pair_gemm;  // without tiles: the native instruction, or f32 operations in its order
 
   // Operands of a PairGemm from `count` rows of `dim` bf16. Whole vectors are written; what does not exist is 0.
   // Right ones. turn_rows: pair p of column i = elements 2p and 2p + 1 of row i; dim is even. pair_rows: pair i of
@@ -188,7 +201,7 @@ struct Simd {
   void (*lamb_apply)(float* master, const float* m, const float* v, int64_t n, const LambArgs& args);
 };
 
-extern const Simd kSimdScalar, kSimdAvx2, kSimdAvx512;
+extern const Simd kSimdScalar, kSimdAvx2, kSimdAvx512, kSimdAvx512Bf16;
 const Simd& simd();  // of the current instruction set
 
 }  // namespace gt::cpu

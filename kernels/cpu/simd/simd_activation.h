@@ -1,4 +1,4 @@
-// MLP activations, gated or not, and their gradients; body of simd_{scalar,avx2,avx512}.cpp.
+// MLP activations, gated or not, and their gradients; part of every simd_table.h.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/simd_elementwise.h"
@@ -15,21 +15,36 @@ struct Activated {
 // min and max return their second argument when it is NaN.
 inline Vec clamp(Vec x, float limit) { return max(splat(-limit), min(splat(limit), x)); }
 
-// x sigmoid(z) for increasing z(x) with derivative dz. Slope: s + x s (1 - s) dz, with 1 - s = e s to avoid
-// cancellation. Beyond the limit the sigmoid is 0 or 1 in f32, and x is clamped. z is at least -87, where the sigmoid
-// is still a normal number: others are slow.
-inline Activated sigmoid_parts(Vec x, Vec z, Vec dz, float limit) {
-  const Vec e = exp(-z), s = reciprocal(splat(1.0f) + e), low = max(splat(-limit), x);
+// 2^x for |x| < 126, relative error below 2e-7 (Cephes exp2f). NaN gives anything.
+inline Vec exp2_near(Vec x) {
+  const Vec magic = splat(12582912.0f), shifted = x + magic, r = x - (shifted - magic);  // see exp()
+  Vec p = fma(splat(1.535336188e-4f), r, splat(1.339887440e-3f));
+  p = fma(p, r, splat(9.618437358e-3f));
+  p = fma(p, r, splat(5.550332471e-2f));
+  p = fma(p, r, splat(2.402264791e-1f));
+  p = fma(p, r, splat(6.931472029e-1f));
+  p = fma(p, r, splat(1.0f));
+  return (Vec)((VecInt)p + ((VecInt)shifted << 23));
+}
+
+// x sigmoid(z) for increasing z(x) with derivative dz; t = -z log2 e, between -126 and 126, where all results are
+// normal numbers: others are slow. Slope: s + x s (1 - s) dz, with 1 - s = e s to avoid cancellation. Beyond the limit,
+// up to which z is exact, the sigmoid is taken for 0 or 1, and x is clamped.
+inline Activated sigmoid_parts(Vec x, Vec t, Vec dz, float limit) {
+  const Vec e = exp2_near(t), s = reciprocal(splat(1.0f) + e), low = max(splat(-limit), x);
   return {low * s, fma(clamp(x, limit) * (e * s) * s, dz, s)};
 }
 
 inline Activated gelu_parts(Vec x) {
-  constexpr float kTwoRoots = 2 * 0.7978845608028654f, kCubic = 0.044715f;
-  const Vec c = clamp(x, 16.0f), square = c * c;
-  return sigmoid_parts(x, max(splat(-87.0f), splat(kTwoRoots) * (c + splat(kCubic) * (square * c))),
-                       splat(kTwoRoots) * (splat(1.0f) + splat(3 * kCubic) * square), 16.0f);
+  constexpr float kTwoRoots = 2 * 0.7978845608028654f, kCubic = 0.044715f, kLimit = 9.5f;
+  const Vec c = clamp(x, kLimit), square = c * c;
+  const Vec t = c * fma(splat(-kLog2E * kTwoRoots * kCubic), square, splat(-kLog2E * kTwoRoots));
+  return sigmoid_parts(x, t, fma(splat(3 * kTwoRoots * kCubic), square, splat(kTwoRoots)), kLimit);
 }
-inline Activated silu_parts(Vec x) { return sigmoid_parts(x, clamp(x, 87.0f), splat(1.0f), 87.0f); }
+inline Activated silu_parts(Vec x) {
+  constexpr float kLimit = 87.0f;
+  return sigmoid_parts(x, clamp(x, kLimit) * splat(-kLog2E), splat(1.0f), kLimit);
+}
 inline Activated relu2_parts(Vec x) {
   const Vec r = x <= Vec{} ? Vec{} : x;  // keeps NaN
   return {r * r, r + r};

@@ -1,5 +1,5 @@
 // Blocked attention, causal or bidirectional, with online softmax (Dao et al. 2022, FlashAttention) and its gradient;
-// body of simd_{scalar,avx2,avx512}.cpp. Scores are kept transposed, [keys][queries]: a vector holds one key's scores
+// part of every simd_table.h. Scores are kept transposed, [keys][queries]: a vector holds one key's scores
 // of neighbouring queries, so the softmax needs no sum across lanes and no operand but the queries is ever transposed.
 #pragma once
 #include "kernels/cpu/simd/simd.h"

@@ -16,8 +16,8 @@ inline int64_t dim_panel(int64_t dim) { return dim / 2 * kPairColumns; }  // of 
 inline int64_t whole_panels(int64_t n) { return (n + kPairColumns - 1) / kPairColumns * kPairColumns; }
 
 void pair_gemm_n(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b, int64_t panel,
-                 float* c, int64_t ldc, bool more) {
-  gemm_of_pairs(m, n, pairs, a, lda, b, panel, c, ldc, more);
+                 float* c, int64_t ldc, bool more, Upcoming* next) {
+  gemm_of_pairs(m, n, pairs, a, lda, b, panel, c, ldc, more, next);
 }
 
 inline uint32_t* as_pairs(float* p) { return reinterpret_cast<uint32_t*>(p); }
@@ -57,7 +57,8 @@ inline void score_bf16(PairGemm multiply, const uint16_t* rows, int64_t stride, 
   strips(diagonal, keys, [=](int64_t r, int64_t count) {
     const int64_t from = diagonal ? r : 0;
     multiply(count, whole_vectors(queries) - from, dim / 2, rows + r * stride, stride,
-             turned + pair_at(0, from, dim_panel(dim)), dim_panel(dim), scores + r * kBlock + from, kBlock, false);
+             turned + pair_at(0, from, dim_panel(dim)), dim_panel(dim), scores + r * kBlock + from, kBlock, false,
+             nullptr);
   });
 }
 
@@ -66,7 +67,7 @@ inline void to_queries_bf16(PairGemm multiply, const uint32_t* rows, const uint3
                             int64_t queries, int64_t dim, bool diagonal, float* to, bool more) {
   strips(diagonal, queries, [=](int64_t r, int64_t count) {
     multiply(dim, whole_vectors(count), (attended_keys(diagonal, keys, r) + 1) / 2, as_bf16(rows), kBlock,
-             weights + pair_at(0, r, kBlockPanel), kBlockPanel, to + r, kBlock, more);
+             weights + pair_at(0, r, kBlockPanel), kBlockPanel, to + r, kBlock, more, nullptr);
   });
 }
 
@@ -76,7 +77,7 @@ inline void to_keys_bf16(PairGemm multiply, const uint16_t* weights, const uint3
   strips(diagonal, keys, [=](int64_t r, int64_t count) {
     const int64_t from = diagonal ? r : 0;
     multiply(count, columns, (queries - from + 1) / 2, weights + r * kBlock + from, kBlock,
-             rows + pair_at(from / 2, 0, kBlockPanel), kBlockPanel, to + r * columns, columns, more);
+             rows + pair_at(from / 2, 0, kBlockPanel), kBlockPanel, to + r * columns, columns, more, nullptr);
   });
 }
 
@@ -90,8 +91,6 @@ inline void cap_raw_scores(float* scores, const BlockPair& b, float scale, float
     }
 }
 inline float unit_of(const AttentionShape& h) { return h.softcap > 0 ? 1 : h.scale; }  // of the softmax's scores
-
-constexpr float kLog2E = 1.44269504088896f;
 
 // 2^x for x up to 127, relative error below 3e-6, less than a hundredth of what rounding to bf16 adds: 2^n of the
 // nearest integer n, added to the exponent of a polynomial in the rest. 0 from -127 down; NaN propagates.

@@ -1,5 +1,5 @@
-// Dropout factors and stochastic rounding from Philox4x32-10 (kernels/core/rng.h), many counters at a time; body of
-// simd_{scalar,avx2,avx512}.cpp. A 32-bit generator word occupies the low half of a 64-bit lane, so a product of two
+// Dropout factors and stochastic rounding from Philox4x32-10 (kernels/core/rng.h), many counters at a time; part of
+// every simd_table.h. A 32-bit generator word occupies the low half of a 64-bit lane, so a product of two
 // words keeps both halves; the high half is never read as input.
 #pragma once
 #include "kernels/cpu/simd/simd.h"

@@ -1,4 +1,4 @@
-// Elementwise row kernels and dtype conversions; body of simd_{scalar,avx2,avx512}.cpp.
+// Elementwise row kernels and dtype conversions; part of every simd_table.h.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/vec.h"
@@ -12,7 +12,10 @@ void add_n(const float* a, const float* b, float* out, int64_t n) {
 
 void axpy_n(float alpha, const float* x, float* y, int64_t n) {
   const Vec s = splat(alpha);
-  sweep(n, [=](int64_t i, auto lanes) { lanes.store(y + i, fma(s, lanes.load(x + i), lanes.load(y + i))); });
+  sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(x + i), prefetch(y + i);
+    lanes.store(y + i, fma(s, lanes.load(x + i), lanes.load(y + i)));
+  });
 }
 
 void scale_n(const float* x, float factor, float* out, int64_t n) {
@@ -73,7 +76,16 @@ inline VecBits bf16_bits(Vec x) {
   const VecBits u = (VecBits)x, rounded = u + 0x7FFFu + (u >> 16 & 1u);
   return x == x ? rounded >> 16 : (u >> 16 | 0x40u);
 }
+#if defined(__AVX512BF16__)
+inline VecU16 to_bf16(Vec x) {
+  constexpr int kSubnormal = 0x20;  // for which the instruction gives 0
+  if (__builtin_expect(_mm512_fpclass_ps_mask(x, kSubnormal) != 0, 0))
+    return __builtin_convertvector(bf16_bits(x), VecU16);
+  return (VecU16)_mm512_cvtneps_pbh(x);
+}
+#else
 inline VecU16 to_bf16(Vec x) { return __builtin_convertvector(bf16_bits(x), VecU16); }
+#endif
 inline Vec from_bf16(VecU16 x) { return (Vec)(__builtin_convertvector(x, VecBits) << 16); }
 
 #if defined(__AVX512F__)
@@ -125,6 +137,17 @@ inline void convert(const In* x, Out* out, int64_t n, F f) {
 
 void f32_to_bf16_n(const float* x, uint16_t* out, int64_t n) {
   convert(x, out, n, [](Vec v) { return to_bf16(v); });
+}
+// The same past the caches, for results that will not be read soon. Complete when it returns.
+void stream_bf16_n(const float* x, uint16_t* out, int64_t n) {
+  const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(out) % sizeof(VecU16)) / 2;
+  const int64_t before = misaligned == 0 ? 0 : kLanes - misaligned;
+  if (reinterpret_cast<uintptr_t>(out) % 2 != 0 || n < before + kLanes) return f32_to_bf16_n(x, out, n);
+  f32_to_bf16_n(x, out, before);
+  int64_t i = before;
+  for (; i + kLanes <= n; i += kLanes) stream(out + i, to_bf16(load(x + i)));
+  fence_streams();
+  f32_to_bf16_n(x + i, out + i, n - i);
 }
 void bf16_to_f32_n(const uint16_t* x, float* out, int64_t n) {
   convert(x, out, n, [](VecU16 v) { return from_bf16(v); });

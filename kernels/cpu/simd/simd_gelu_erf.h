@@ -1,4 +1,4 @@
-// GELU by erf and its gradient; body of simd_{scalar,avx2,avx512}.cpp.
+// GELU by erf and its gradient; part of every simd_table.h.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/simd_activation.h"

@@ -1,5 +1,5 @@
-// In-register GEMMs on cache-resident blocks, used by attention and, tile by tile, by gemm.cpp. Body of
-// simd_{scalar,avx2,avx512}.cpp.
+// In-register GEMMs on cache-resident blocks, used by attention and, tile by tile, by gemm.cpp; part of every
+// simd_table.h.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/vec.h"
@@ -11,17 +11,6 @@ constexpr int64_t kBlock = kAttentionBlock;
 static_assert(kBlock % kLanes == 0);
 
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// Prefetches the next kRowsPanel floats into the L2 cache.
-inline void prefetch_some(Upcoming& next) {
-  if (next.rows == 0) return;
-  const float* from = next.at + next.column;
-#pragma GCC unroll 4
-  for (int64_t i = 0; i < kRowsPanel; i += kLineFloats) __builtin_prefetch(from + i, 0, 2);
-  next.column += kRowsPanel;
-  if (next.column < next.width) return;
-  next.column = 0, next.at += next.stride, --next.rows;
-}
 
 // Prefetches during a register tile, a few lines every kEvery steps: fewer than there are fill buffers, so the tile's
 // own loads are not held up.
@@ -189,10 +178,14 @@ inline void gemm_block_prefetching(int64_t rows, int64_t cols, int64_t depth, co
 
 // A PairGemm.
 inline void gemm_of_pairs(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
-                          int64_t panel, float* c, int64_t ldc, bool more) {
-  for (int64_t k = 0; k == 0 || k < pairs; k += kPairDepth)
-    gemm_block_of<PairProduct>(m, n, least(kPairDepth, pairs - k), a + 2 * k, lda, 2,
-                               RightPanels{b + k * kPairColumns, panel}, c, ldc, more || k > 0);
+                          int64_t panel, float* c, int64_t ldc, bool more, Upcoming* next) {
+  for (int64_t k = 0; k == 0 || k < pairs; k += kPairDepth) {
+    const auto multiply = [&](auto ahead) {
+      gemm_block_of<PairProduct>(m, n, least(kPairDepth, pairs - k), a + 2 * k, lda, 2,
+                                 RightPanels{b + k * kPairColumns, panel}, c, ldc, more || k > 0, ahead);
+    };
+    next != nullptr ? multiply(Prefetch{next}) : multiply(NoPrefetch{});
+  }
 }
 
 }  // namespace

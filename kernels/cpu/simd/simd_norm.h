@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm of one row and their gradients; body of simd_{scalar,avx2,avx512}.cpp.
+// LayerNorm and RMSNorm of one row and their gradients; part of every simd_table.h.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/vec.h"

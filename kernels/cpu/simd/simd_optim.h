@@ -1,4 +1,4 @@
-// Optimizer updates over flat ranges; body of simd_{scalar,avx2,avx512}.cpp. Formulas: kernels/ops.h.
+// Optimizer updates over flat ranges; part of every simd_table.h. Formulas: kernels/ops.h.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/simd_step.h"
@@ -14,6 +14,7 @@ void adamw_n(float* master, const float* grad, float* m, float* v, int64_t n, co
   const Vec l2 = splat(a.l2 ? a.weight_decay : 0.0f), decay = splat(a.l2 ? 0.0f : a.weight_decay);
   const bool with_l2 = a.l2;
   sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(master + i), prefetch(grad + i), prefetch(m + i), prefetch(v + i);
     const Vec w = lanes.load(master + i);
     Vec g = lanes.load(grad + i) * mult;
     if (with_l2) g = fma(l2, w, g);
@@ -30,6 +31,8 @@ void sgd_n(float* master, const float* grad, float* m, int64_t n, const SgdArgs&
             decay = splat(a.weight_decay);
   const bool nesterov = a.nesterov;
   sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(master + i), prefetch(grad + i);
+    if (m != nullptr) prefetch(m + i);
     const Vec w = lanes.load(master + i), g = fma(decay, w, lanes.load(grad + i) * mult);
     Vec update = g;
     if (m != nullptr) {
@@ -50,6 +53,7 @@ void lion_n(float* master, const float* grad, float* m, int64_t n, const LionArg
   const Vec mult = splat(a.multiplier), b1 = splat(a.beta1), c1 = splat(1.0f - a.beta1), b2 = splat(a.beta2);
   const Vec c2 = splat(1.0f - a.beta2), lr = splat(a.lr), decay = splat(a.weight_decay);
   sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(master + i), prefetch(grad + i), prefetch(m + i);
     const Vec w = lanes.load(master + i), g = lanes.load(grad + i) * mult, first = lanes.load(m + i);
     lanes.store(master + i, w - lr * fma(decay, w, sign(fma(b1, first, c1 * g))));
     lanes.store(m + i, fma(b2, first, c2 * g));
@@ -86,6 +90,7 @@ void lamb_moments_n(const float* master, const float* grad, float* m, float* v, 
     const int64_t count = n - begin < kRun ? n - begin : kRun;
     sweep(count, [=, u = run](int64_t k, auto lanes) {
       const int64_t i = begin + k;
+      prefetch(master + i), prefetch(grad + i), prefetch(m + i), prefetch(v + i);
       const Vec w = lanes.load(master + i);
       Vec g = lanes.load(grad + i) * mult;
       if (with_l2) g = fma(l2, w, g);
@@ -103,6 +108,7 @@ void lamb_apply_n(float* master, const float* m, const float* v, int64_t n, cons
   const LambUpdate update(a);
   const Vec step = splat(a.step);
   sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(master + i), prefetch(m + i), prefetch(v + i);
     const Vec w = lanes.load(master + i);
     lanes.store(master + i, w - step * update(w, lanes.load(m + i), lanes.load(v + i)));
   });

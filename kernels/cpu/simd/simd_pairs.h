@@ -1,4 +1,4 @@
-// Operands of a PairGemm from rows of bf16; body of simd_{scalar,avx2,avx512}.cpp.
+// Operands of a PairGemm from rows of bf16; part of every simd_table.h.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/simd_transpose.h"

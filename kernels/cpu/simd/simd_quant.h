@@ -1,4 +1,4 @@
-// Fake quantization to int8; body of simd_{scalar,avx2,avx512}.cpp.
+// Fake quantization to int8; part of every simd_table.h.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/vec.h"

@@ -1,4 +1,4 @@
-// Row-independent GEMM (Gemm::row_independent); body of simd_{scalar,avx2,avx512}.cpp. A weight is read once, unpacked:
+// Row-independent GEMM (Gemm::row_independent); part of every simd_table.h. A weight is read once, unpacked:
 // its rows are transposed in registers, one kLanes x kLanes square at a time.
 #pragma once
 #include "kernels/cpu/simd/simd.h"

@@ -1,4 +1,4 @@
-// Kernels at the end of a step: softmax over the vocabulary, f64 sums; body of simd_{scalar,avx2,avx512}.cpp.
+// Kernels at the end of a step: softmax over the vocabulary, f64 sums; part of every simd_table.h.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/vec.h"

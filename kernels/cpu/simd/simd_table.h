@@ -1,4 +1,4 @@
-// Function table of one instruction set. Included only by simd_{scalar,avx2,avx512}.cpp.
+// Function table of one instruction set. Included only by simd_{scalar,avx2,avx512,avx512bf16}.cpp.
 #pragma once
 #include "kernels/cpu/simd/simd_activation.h"
 #include "kernels/cpu/simd/simd_attention.h"
@@ -42,6 +42,7 @@ constexpr Simd kTableHere{
     .quantize_int8 = quantize_int8_n,
     .dequantize_int8 = dequantize_int8_n,
     .f32_to_bf16 = f32_to_bf16_n,
+    .stream_bf16 = stream_bf16_n,
     .bf16_to_f32 = bf16_to_f32_n,
     .f32_to_f16 = f32_to_f16_n,
     .f16_to_f32 = f16_to_f32_n,

@@ -1,4 +1,4 @@
-// Transposition in registers, one kLanes x kLanes square at a time; body of simd_{scalar,avx2,avx512}.cpp.
+// Transposition in registers, one kLanes x kLanes square at a time; part of every simd_table.h.
 #pragma once
 #include <utility>
 

@@ -85,6 +85,19 @@ constexpr int64_t kLineFloats = 16, kAhead = 512;  // floats of a cache line
 inline void prefetch(const float* p) { __builtin_prefetch(p + kAhead); }
 inline void prefetch_result(const float* p) { __builtin_prefetch(p + kAhead, 1); }
 
+// Stores past the caches to an aligned address, without reading the line first; visible to others after
+// fence_streams().
+#if defined(__AVX512F__)
+inline void stream(void* p, VecU16 v) { _mm256_stream_si256(static_cast<__m256i*>(p), (__m256i)v); }
+inline void fence_streams() { _mm_sfence(); }
+#elif defined(__AVX2__)
+inline void stream(void* p, VecU16 v) { _mm_stream_si128(static_cast<__m128i*>(p), (__m128i)v); }
+inline void fence_streams() { _mm_sfence(); }
+#else
+inline void stream(void* p, VecU16 v) { __builtin_memcpy(p, &v, sizeof v); }
+inline void fence_streams() {}
+#endif
+
 // Active lanes of a vector: all, or the first `count`. Masked loads return 0 elsewhere.
 struct Whole {
   static Vec load(const float* p) { return cpu::load(p); }
@@ -191,12 +204,14 @@ inline float max_lanes(Vec v) {
   return join_lanes(v, [](Vec a, Vec b) { return a > b ? a : b; });
 }
 
+constexpr float kLog2E = 1.44269504088896f;
+
 // e^x, relative error below 2e-7: x = n ln2 + r, polynomial in r (Cephes expf), times 2^n. 0 below -87.33 and for -inf;
 // saturates at e^88.3. NaN propagates.
 inline Vec exp(Vec x) {
   const Vec low = splat(-87.33f), c = max(low, min(splat(88.3f), x));
   const Vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer, kept in the low bits
-  const Vec shifted = fma(c, splat(1.44269504088896f), magic), n = shifted - magic;
+  const Vec shifted = fma(c, splat(kLog2E), magic), n = shifted - magic;
   const Vec r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), c));
   Vec p = fma(splat(1.9875691500e-4f), r, splat(1.3981999507e-3f));
   p = fma(p, r, splat(8.3334519073e-3f));

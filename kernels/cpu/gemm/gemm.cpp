@@ -199,7 +199,7 @@ class Worker {
   void* a_of(const Tile& t);
   Panel panel_of(const Tile& t);
   void multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more);
-  void run_pairs(const Tile& t);
+  void run_pairs(int64_t i, const Tile& t);
   void find_upcoming(int64_t i, Upcoming* next) const;
   const Job& job_;
   GemmCache& cache_;
@@ -311,7 +311,7 @@ Upcoming rows_of(const Tensor& t, int64_t at, int64_t stride, int64_t rows, int6
 }
 
 // The whole tile by products of bf16 pairs.
-void Worker::run_pairs(const Tile& t) {
+void Worker::run_pairs(int64_t i, const Tile& t) {
   const Gemm& g = *job_.op;
   const PairedGemm& p = *job_.pairs;
   auto* scratch = reinterpret_cast<uint32_t*>(cache_.columns(thread_, p.scratch_pairs() * size_of(DType::kF32)));
@@ -329,7 +329,9 @@ void Worker::run_pairs(const Tile& t) {
       job_.simd->add(z + r * ldc, job_.bias + t.col, z + r * ldc, t.cols);
     complete({t.row_tile, t.panel, rows.row, t.col, rows.rows, t.cols}, job_.staged ? z : nullptr, tile + staged);
   };
-  p.multiply({t.row, t.col, t.rows, t.cols}, scratch, job_.staged ? tile : in_place(t), ldc,
+  const auto bounds = [](const Tile& tile) { return PairedGemm::Tile{tile.row, tile.col, tile.rows, tile.cols}; };
+  const PairedGemm::Tile after = i > begin_ ? bounds(tile_at(job_, i - 1)) : PairedGemm::Tile{};
+  p.multiply(bounds(t), i > begin_ ? &after : nullptr, scratch, job_.staged ? tile : in_place(t), ldc,
              g.accumulate && !job_.staged, job_.staged, find_next, done);
 }
 
@@ -349,7 +351,7 @@ void Worker::run_tile(int64_t i) {
   const Tile t = tile_at(job_, i);
   if (g.dbias && g.trans_a && t.panel == 0)
     sum_row_blocks(*job_.simd, g.a, t.row, job_.m, job_.k, g.dbias, t.row, t.rows, g.accumulate_dbias);
-  if (job_.pairs) return run_pairs(t);
+  if (job_.pairs) return run_pairs(i, t);
   float* tile = job_.staged ? cache_.tile(thread_, (job_.tile_rows + 1) * job_.panel) : nullptr;
   float* c = job_.staged ? tile : in_place(t);
   if (job_.direct) {

@@ -72,8 +72,16 @@ const uint32_t* PairedGemm::pair_block(const Tile& t, int64_t first, int64_t dep
   return to;
 }
 
-void PairedGemm::multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ldc, bool more, bool staged,
-                          FunctionRef<void(const Tile&, Upcoming*)> find_next,
+// What pair_block() will read.
+Upcoming PairedGemm::block_of(const Tile& t, int64_t first) const {
+  const auto at = [](const uint16_t* p) { return reinterpret_cast<const float*>(p); };
+  const int64_t depth = std::min(depth_, pairs() - first);
+  if (trans_b_) return {.at = at(b_ + t.col * k_ + 2 * first), .stride = k_ / 2, .rows = t.cols, .width = depth};
+  return {.at = at(b_ + 2 * first * n_ + t.col), .stride = n_ / 2, .rows = 2 * depth, .width = t.cols / 2};
+}
+
+void PairedGemm::multiply(const Tile& t, const Tile* after, uint32_t* scratch, float* c, int64_t ldc, bool more,
+                          bool staged, FunctionRef<void(const Tile&, Upcoming*)> find_next,
                           FunctionRef<void(const Tile&, float*)> done) const {
   const uint16_t* a = trans_a_ ? reinterpret_cast<const uint16_t*>(scratch) : a_ + t.row * k_;
   const int64_t lda = trans_a_ ? 2 * turned_stride() : k_;
@@ -82,10 +90,13 @@ void PairedGemm::multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ld
     int64_t panel = 0;
     const uint32_t* right = pair_block(t, p, depth, scratch, &panel);
     const bool whole = depth == pairs(), last = p + depth == pairs();
+    Upcoming block;
+    if (!trans_a_ && !(last && after == nullptr)) block = last ? block_of(*after, 0) : block_of(t, p + depth);
     for (int64_t r = 0; r < t.rows; r += kStrip) {
       const Tile rows{t.row + r, t.col, std::min(kStrip, t.rows - r), t.cols};
       float* to = staged && whole ? c : c + r * ldc;
-      Upcoming next[2];
+      Upcoming next[3];
+      next[2] = block;
       if (last) find_next(rows, next);
       if (const int64_t after = std::min(kStrip, t.rows - r - kStrip); after > 0) {
         if (!staged) next[0] = {.at = to + kStrip * ldc, .stride = ldc, .rows = after, .width = t.cols};
@@ -94,6 +105,7 @@ void PairedGemm::multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ld
           next[1] = {.at = reinterpret_cast<const float*>(rows_of_a), .stride = lda / 2, .rows = after, .width = depth};
       }
       product_(rows.rows, t.cols, depth, a + r * lda + 2 * p, lda, right, panel, to, ldc, more || p > 0, next);
+      block = next[2];
       if (last) done(rows, to);
     }
   }

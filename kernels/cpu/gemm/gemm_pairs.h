@@ -30,9 +30,10 @@ class PairedGemm {
   void turn(int64_t row, int64_t rows, uint32_t* scratch) const;
   // Computes a tile in f32 and calls done(its rows, their result) for some rows after others. c: the tile's place in
   // the result, rows `ldc` apart, which with `more` is added to; or, `staged`, memory for staged_rows() rows, valid
-  // until `done` returns. scratch: scratch_pairs() pairs of the calling thread. find_next(rows, next): what their
-  // `done` will use, in `next` of PairGemm.
-  void multiply(const Tile& t, uint32_t* scratch, float* c, int64_t ldc, bool more, bool staged,
+  // until `done` returns. scratch: scratch_pairs() pairs of the calling thread. `after`: the
+  // tile that it computes next; nullptr: none. find_next(rows, next): what `done` of these rows will use, in next[0]
+  // and next[1] of PairGemm.
+  void multiply(const Tile& t, const Tile* after, uint32_t* scratch, float* c, int64_t ldc, bool more, bool staged,
                 FunctionRef<void(const Tile& rows, Upcoming* next)> find_next,
                 FunctionRef<void(const Tile& rows, float* c)> done) const;
   int64_t scratch_pairs() const;
@@ -43,6 +44,7 @@ class PairedGemm {
  private:
   int64_t pairs() const { return (k_ + 1) / 2; }
   int64_t turned_stride() const;
+  Upcoming block_of(const Tile& t, int64_t first) const;
   const uint32_t* pair_block(const Tile& t, int64_t first, int64_t depth, uint32_t* to, int64_t* panel) const;
 
   int64_t m_ = 0, n_ = 0, k_ = 0, depth_ = 0;  // depth: pairs of a block of the inner dimension

@@ -55,6 +55,10 @@ void one_tile(const Product& p, int64_t depth, bool more) {
   _tile_stored(0, p.c, to);
 }
 
+// Which of the memory that is used next is prefetched with a product of tiles. Few lines at a time, so that the tiles'
+// own loads are not held up.
+constexpr int kTurns[8] = {0, 1, 2, 1, 0, 1, 2, 0};
+
 // Two by two tiles of c: four products for four loads.
 void four_tiles(const Product& p, int64_t depth, bool more, Upcoming* next) {
   const int64_t to = p.ldc * 4, left = p.lda * 2;
@@ -73,7 +77,7 @@ void four_tiles(const Product& p, int64_t depth, bool more, Upcoming* next) {
   for (int64_t k = 0; k < p.pairs; k += depth) {
     const uint16_t* a = p.a + 2 * k;
     const uint32_t* b = p.b + k * kTile;
-    if (next != nullptr) prefetch_some(next[k / kTile % 2]);
+    if (next != nullptr) prefetch_some(next[kTurns[k / kTile % 8]]);
     _tile_loadd(4, a, left);
     _tile_loadd(6, b, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);

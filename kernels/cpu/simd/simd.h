@@ -55,7 +55,7 @@ static inline void prefetch_some(Upcoming& next) {
 // of kPairColumns columns, `panel` apart, which are read from first to last: pair p of column j, elements 2p (low half)
 // and 2p + 1, is b[pair_at(p, j, panel)]. n: a multiple of the lanes of the tables' vectors. Each element's sum depends
 // on its row of a and column of b alone, not on m and n, and pairs of zeros at the end do not change it. Meanwhile
-// prefetches next[0] and next[1]; nullptr: nothing.
+// prefetches next[0] to next[2]; nullptr: nothing.
 using PairGemm = void (*)(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64_t lda, const uint32_t* b,
                           int64_t panel, float* c, int64_t ldc, bool more, Upcoming* next);
 constexpr int64_t kPairColumns = 16, kPairDepth = 128;  // depth: pairs of rows of a that stay in the L1 cache

@@ -14,17 +14,17 @@ inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Prefetches during a register tile, a few lines every kEvery steps: fewer than there are fill buffers, so the tile's
 // own loads are not held up.
+template <int kLists>
 struct Prefetch {
   static constexpr int kEvery = 16;
-  Upcoming* next;  // two of them
+  Upcoming* next;  // kLists of them
   // `row`: kVecs vectors of the result, which are written later; nullptr: none.
   template <int kVecs>
   void operator()(const float* row) const {
     constexpr int kLines = (kVecs * kLanes + kLineFloats - 1) / kLineFloats;
 #pragma GCC unroll 4
     for (int i = 0; row != nullptr && i < kLines; ++i) __builtin_prefetch(row + i * kLineFloats, 1);
-    prefetch_some(next[0]);
-    prefetch_some(next[1]);
+    for (int i = 0; i < kLists; ++i) prefetch_some(next[i]);
   }
 };
 struct NoPrefetch {
@@ -173,7 +173,7 @@ inline void gemm_block(int64_t rows, int64_t cols, int64_t depth, const float* a
 inline void gemm_block_prefetching(int64_t rows, int64_t cols, int64_t depth, const float* a, int64_t a_row,
                                    int64_t a_k, const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate,
                                    Upcoming* next) {
-  gemm_block_of<F32Product>(rows, cols, depth, a, a_row, a_k, RightRows{b, ldb}, c, ldc, accumulate, Prefetch{next});
+  gemm_block_of<F32Product>(rows, cols, depth, a, a_row, a_k, RightRows{b, ldb}, c, ldc, accumulate, Prefetch<2>{next});
 }
 
 // A PairGemm.
@@ -184,7 +184,7 @@ inline void gemm_of_pairs(int64_t m, int64_t n, int64_t pairs, const uint16_t* a
       gemm_block_of<PairProduct>(m, n, least(kPairDepth, pairs - k), a + 2 * k, lda, 2,
                                  RightPanels{b + k * kPairColumns, panel}, c, ldc, more || k > 0, ahead);
     };
-    next != nullptr ? multiply(Prefetch{next}) : multiply(NoPrefetch{});
+    next != nullptr ? multiply(Prefetch<3>{next}) : multiply(NoPrefetch{});
   }
 }
 

@@ -47,15 +47,30 @@ inline void turn_rows(const uint16_t* rows, int64_t stride, int64_t count, int64
       },
       [=](int64_t d, int64_t i, Vec v) { store_bits(to + pair_at(d, i, panel), (VecBits)v); });
 }
+typedef uint16_t TwoVecs __attribute__((vector_size(kLanes * 4)));  // elements of two VecU16
+
+// Elements kFirst, kFirst + 1, ... of two rows, alternately.
+template <int kFirst, int... kLane>
+inline VecBits alternate(TwoVecs low, TwoVecs high, std::integer_sequence<int, kLane...>) {
+  return (VecBits)__builtin_shufflevector(low, high, (kFirst + kLane / 2 + kLane % 2 * 2 * kLanes)...);
+}
 // Right operand of a product over rows: pair i of column d is element d of rows 2i and 2i + 1. Columns from dim on: 0.
 inline void pair_rows(const Rows& rows, int64_t dim, int64_t panel, uint32_t* to) {
-  constexpr int64_t kRowsAhead = 16;  // which the processor does not foresee: rows are parts of longer ones
+  constexpr std::make_integer_sequence<int, 2 * kLanes> kAll;
+  constexpr int64_t kRowsAhead = 32;  // which the processor does not foresee: rows are parts of longer ones
   for (int64_t i = 0; i < rows.pairs(); ++i) {
-    const uint16_t* ahead = rows.at + (2 * i + kRowsAhead) * rows.stride;
-    sweep(dim, [&](int64_t d, auto lanes) {
-      __builtin_prefetch(ahead + d);
-      __builtin_prefetch(ahead + rows.stride + d);
-      store_bits(to + pair_at(i, d, panel), rows.pair(i, d, lanes));
+    const uint16_t *row = rows.at + 2 * i * rows.stride, *ahead = row + kRowsAhead * rows.stride;
+    int64_t d = 0;
+    if (2 * i >= rows.first && 2 * i + 1 < rows.end)
+      for (; d + 2 * kLanes <= dim; d += 2 * kLanes) {
+        __builtin_prefetch(ahead + d, 0, 2);
+        __builtin_prefetch(ahead + rows.stride + d, 0, 2);
+        const auto low = load_as<TwoVecs>(row + d), high = load_as<TwoVecs>(row + rows.stride + d);
+        store_bits(to + pair_at(i, d, panel), alternate<0>(low, high, kAll));
+        store_bits(to + pair_at(i, d + kLanes, panel), alternate<kLanes>(low, high, kAll));
+      }
+    sweep(dim - d, [&](int64_t rest, auto lanes) {
+      store_bits(to + pair_at(i, d + rest, panel), rows.pair(i, d + rest, lanes));
     });
   }
 }

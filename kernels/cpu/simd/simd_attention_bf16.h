@@ -104,17 +104,32 @@ inline Vec exp2(Vec x) {
   return (Vec)((VecInt)p + ((VecInt)shifted << 23));
 }
 
-// x rounded to bf16 in the upper halves of lanes; the lower ones are not cleared. A NaN stays one: those of sums of
-// bf16 products have payloads that rounding does not carry beyond.
-inline VecBits rounded(Vec x) {
+// Vectors rounded to bf16, and the pairs of two. Subnormal numbers may become 0.
+#if defined(__AVX512BF16__)
+typedef VecU16 Rounded;
+inline Rounded rounded(Vec x) { return (VecU16)_mm512_cvtneps_pbh(x); }
+template <int... kLane>
+inline VecBits alternate_lanes(VecU16 low, VecU16 high, std::integer_sequence<int, kLane...>) {
+  return (VecBits)__builtin_shufflevector(low, high, (kLane / 2 + kLane % 2 * kLanes)...);
+}
+inline VecBits pair_of(Rounded low, Rounded high) {
+  return alternate_lanes(low, high, std::make_integer_sequence<int, 2 * kLanes>{});
+}
+inline void store_rounded(uint16_t* p, Rounded v) { __builtin_memcpy(p, &v, sizeof v); }
+#else
+// In the upper halves of lanes; the lower ones are not cleared. A NaN stays one: those of sums of bf16 products have
+// payloads that rounding does not carry beyond.
+typedef VecBits Rounded;
+inline Rounded rounded(Vec x) {
   const VecBits u = (VecBits)x;
   return u + 0x7FFFu + (u >> 16 & 1u);
 }
-inline VecBits pair_of(VecBits low, VecBits high) { return low >> 16 | (high & 0xFFFF0000u); }  // of rounded ones
-inline void store_rounded(uint16_t* p, VecBits v) {
+inline VecBits pair_of(Rounded low, Rounded high) { return low >> 16 | (high & 0xFFFF0000u); }
+inline void store_rounded(uint16_t* p, Rounded v) {
   const VecU16 bits = __builtin_convertvector(v >> 16, VecU16);
   __builtin_memcpy(p, &bits, sizeof bits);
 }
+#endif
 
 // soften() of simd_attention.h for weights e^(unit (score - top)), which become pairs of keys, rounded. `hidden`: keys
 // of the block before the first, whose weights are 0.
@@ -136,12 +151,12 @@ inline void soften_pairs(float* scores, int64_t hidden, const BlockPair& b, cons
     };
     for (int64_t k = 0; k + 1 < hidden; k += 2) store_bits(to + k / 2 * kPairColumns, VecBits{});
     int64_t k = 0;
-    if (hidden % 2 != 0) store_bits(to + hidden / 2 * kPairColumns, pair_of(VecBits{}, weight(k++)));
+    if (hidden % 2 != 0) store_bits(to + hidden / 2 * kPairColumns, pair_of(Rounded{}, weight(k++)));
     for (; k + 1 < attended; k += 2) {
-      const VecBits low = weight(k), high = weight(k + 1);
+      const Rounded low = weight(k), high = weight(k + 1);
       store_bits(to + (hidden + k) / 2 * kPairColumns, pair_of(low, high));
     }
-    if (k < attended) store_bits(to + (hidden + k) / 2 * kPairColumns, pair_of(weight(k), VecBits{}));
+    if (k < attended) store_bits(to + (hidden + k) / 2 * kPairColumns, pair_of(weight(k), Rounded{}));
     const Vec f = exp2(fma(before, c, less));
     store(top + q, now);
     store(total + q, fma(load(total + q), f, sum));
@@ -280,13 +295,13 @@ inline void soften_grad_pairs(const AttentionShape& h, const GradScratch& s, con
       const Vec f = drop == nullptr ? splat(1.0f) : load(drop + at);
       const Vec ds = p * (drop == nullptr ? load(s.dp + at) - dot : load(s.dp + at) * f - dot) * factor;
       store_rounded(p_rows + at, rounded(drop == nullptr ? p : p * f));
-      const VecBits bits = rounded(h.softcap > 0 ? ds * (splat(1.0f) - part * part) : ds);
+      const Rounded bits = rounded(h.softcap > 0 ? ds * (splat(1.0f) - part * part) : ds);
       store_rounded(ds_rows + at, bits);
       return bits;
     };
     const int64_t attended = attended_keys(b.diagonal, b.keys, q);
     for (int64_t k = 0; k < attended; k += 2) {
-      const VecBits low = gradient(k), high = k + 1 < attended ? gradient(k + 1) : VecBits{};
+      const Rounded low = gradient(k), high = k + 1 < attended ? gradient(k + 1) : Rounded{};
       store_bits(s.ds + pair_at(k / 2, q, kBlockPanel), pair_of(low, high));
     }
   }

@@ -67,6 +67,7 @@ inline void gelu_grad(const Simd& f, const float* z, float* inout, int64_t n) {
 inline void column_sums(const Simd& f, const Tensor& x, int64_t at, int64_t stride, int64_t rows, float* out,
                         int64_t cols, bool accumulate) {
   if (x.dtype == DType::kF32) return f.column_sums(x.as<float>() + at, stride, rows, out, cols, accumulate);
+  if (x.dtype == DType::kBF16) return f.column_sums_bf16(x.as<uint16_t>() + at, stride, rows, out, cols, accumulate);
   constexpr int64_t kRows = 16, kCols = 256;  // kRows: a multiple of the rows that Simd::column_sums adds at a time
   float scratch[kRows * kCols];
   for (int64_t c = 0; c < cols; c += kCols) {

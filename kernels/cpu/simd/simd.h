@@ -109,6 +109,7 @@ struct Simd {
   void (*dropout_factors)(const DropMask& mask, int64_t sample, int64_t first, int64_t n, float* out);
   // out[c] (+)= sum of x[r * stride + c] over r, four rows at a time.
   void (*column_sums)(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate);
+  void (*column_sums_bf16)(const uint16_t* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate);
 
   // Elements first .. first + n - 1 of step `step` (ops.h, StochasticRound).
   void (*stochastic_bf16)(uint64_t key, uint64_t step, int64_t first, const float* x, uint16_t* out, int64_t n);

@@ -58,19 +58,6 @@ void soft_cap_grad_n(const float* capped, float cap, float* d, int64_t n) {
   });
 }
 
-void sum_rows_n(const float* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate) {
-  if (!accumulate) sweep(cols, [=](int64_t i, auto lanes) { lanes.store(out + i, Vec{}); });
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    const float *a = x + r * stride, *b = a + stride, *c = b + stride, *d = c + stride;
-    sweep(cols, [=](int64_t i, auto lanes) {
-      const Vec four = (lanes.load(a + i) + lanes.load(b + i)) + (lanes.load(c + i) + lanes.load(d + i));
-      lanes.store(out + i, lanes.load(out + i) + four);
-    });
-  }
-  for (; r < rows; ++r) add_n(out, x + r * stride, out, cols);
-}
-
 // Round to nearest even. A NaN keeps its sign and becomes quiet.
 inline VecBits bf16_bits(Vec x) {
   const VecBits u = (VecBits)x, rounded = u + 0x7FFFu + (u >> 16 & 1u);
@@ -87,6 +74,33 @@ inline VecU16 to_bf16(Vec x) {
 inline VecU16 to_bf16(Vec x) { return __builtin_convertvector(bf16_bits(x), VecU16); }
 #endif
 inline Vec from_bf16(VecU16 x) { return (Vec)(__builtin_convertvector(x, VecBits) << 16); }
+
+// Vectors of a row of f32 or bf16, widened.
+template <class Lanes>
+inline Vec load_wide(const float* p, Lanes lanes) {
+  return lanes.load(p);
+}
+template <class Lanes>
+inline Vec load_wide(const uint16_t* p, Lanes lanes) {
+  return from_bf16(load_some<VecU16>(p, lanes));
+}
+
+template <class T>
+void sum_rows_n(const T* x, int64_t stride, int64_t rows, float* out, int64_t cols, bool accumulate) {
+  if (!accumulate) sweep(cols, [=](int64_t i, auto lanes) { lanes.store(out + i, Vec{}); });
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const T *a = x + r * stride, *b = a + stride, *c = b + stride, *d = c + stride;
+    sweep(cols, [=](int64_t i, auto lanes) {
+      const Vec ab = load_wide(a + i, lanes) + load_wide(b + i, lanes);
+      lanes.store(out + i, lanes.load(out + i) + (ab + (load_wide(c + i, lanes) + load_wide(d + i, lanes))));
+    });
+  }
+  for (; r < rows; ++r) {
+    const T* a = x + r * stride;
+    sweep(cols, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(out + i) + load_wide(a + i, lanes)); });
+  }
+}
 
 #if defined(__AVX512F__)
 inline VecU16 to_f16(Vec x) {

@@ -361,10 +361,14 @@ TEST_CASE("cpu simd: AdamW rounds the new master to the compute type, to nearest
     std::memcpy(scalars.data, values, sizeof values);
     HostTables tables;
     const SegmentTable table = tables.table({{w, g, m, v, value, 0.1f}});
+    SegmentTable of_many = table;  // values of more elements than the caches hold are written past them
+    of_many.elements = int64_t{1} << 40;
     on_every_isa([&] {
-      cpu_backend().ops->adamw({table, scalars, 1e-8f}, {});
-      for (int64_t i = 0; i < n; ++i) set(expected, i, w.as<float>()[i]);
-      CHECK(std::memcmp(expected.data, value.data, static_cast<size_t>(value.bytes())) == 0);
+      for (const SegmentTable& of : {table, of_many}) {
+        cpu_backend().ops->adamw({of, scalars, 1e-8f}, {});
+        for (int64_t i = 0; i < n; ++i) set(expected, i, w.as<float>()[i]);
+        CHECK(std::memcmp(expected.data, value.data, static_cast<size_t>(value.bytes())) == 0);
+      }
     });
   }
 }

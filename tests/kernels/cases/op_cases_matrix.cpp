@@ -76,9 +76,12 @@ void add_16bit_gemms(OpCases& to, DType h) {
   gemm_case(to, {33, 129, 65}, false, true, kind + " from unaligned addresses", false, h, h).tolerance = tolerance;
   to.back()->skew = 1;
   gemm_case(to, {130, 520, 64}, false, true, kind, false, h, h).tolerance = tolerance;  // several tiles and panels
-  for (const bool tb : {false, true}) gemm_case(to, {600, 144, 1100}, false, tb, kind + " to f32", false, h, kF);
+  for (const bool tb : {false, true}) {  // several blocks of the inner dimension
+    gemm_case(to, {600, 144, 1300}, false, tb, kind + " to f32", false, h, kF);
+    gemm_case(to, {300, 144, 1300}, false, tb, kind, false, h, h).tolerance = tolerance;
+  }
   for (const bool more : {false, true})
-    gemm_case(to, {150, 144, 601}, true, false, kind + (more ? " to f32 more" : " to f32"), more, h, kF);
+    gemm_case(to, {150, 144, 1301}, true, false, kind + (more ? " to f32 more" : " to f32"), more, h, kF);
 }
 
 // Parameters are packed without gaps: a bias may be unaligned while all else is aligned.

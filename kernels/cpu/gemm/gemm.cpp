@@ -327,12 +327,13 @@ void Worker::run_pairs(int64_t i, const Tile& t) {
   const auto done = [&](const PairedGemm::Tile& rows, float* z) {
     for (int64_t r = 0; job_.bias && r < rows.rows; ++r)
       job_.simd->add(z + r * ldc, job_.bias + t.col, z + r * ldc, t.cols);
-    complete({t.row_tile, t.panel, rows.row, t.col, rows.rows, t.cols}, job_.staged ? z : nullptr, tile + staged);
+    const Tile finished{t.row_tile, t.panel, rows.row, t.col, rows.rows, t.cols};
+    job_.staged ? complete(finished, z, tile + staged) : complete(finished, nullptr, nullptr);
   };
   const auto bounds = [](const Tile& tile) { return PairedGemm::Tile{tile.row, tile.col, tile.rows, tile.cols}; };
   const PairedGemm::Tile after = i > begin_ ? bounds(tile_at(job_, i - 1)) : PairedGemm::Tile{};
-  p.multiply(bounds(t), i > begin_ ? &after : nullptr, scratch, job_.staged ? tile : in_place(t), ldc,
-             g.accumulate && !job_.staged, job_.staged, find_next, done);
+  const PairedGemm::Place to{job_.staged ? tile : in_place(t), ldc, g.accumulate && !job_.staged, job_.staged};
+  p.multiply(bounds(t), i > begin_ ? &after : nullptr, scratch, to, find_next, done);
 }
 
 // From the last tile to the first: the op before has computed the last rows last, so these are in cache.
@@ -363,7 +364,7 @@ void Worker::run_tile(int64_t i) {
     kernel.run(thread_, cache_.stream(thread_), a_of(t), b, job_.packed ? job_.packed->panel(t.panel) : nullptr, bias,
                c, cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
   }
-  complete(t, tile, tile + job_.tile_rows * job_.panel);
+  complete(t, tile, job_.staged ? tile + job_.tile_rows * job_.panel : nullptr);
 }
 
 // Epilogue and sums of computed rows of a tile. line: memory for a row.

@@ -12,6 +12,7 @@ constexpr int64_t kStrip = 96;
 constexpr int64_t kLanes = 16;  // of the widest vectors
 
 int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
+const float* as_floats(const uint16_t* p) { return reinterpret_cast<const float*>(p); }
 
 }  // namespace
 
@@ -74,14 +75,13 @@ const uint32_t* PairedGemm::pair_block(const Tile& t, int64_t first, int64_t dep
 
 // What pair_block() will read.
 Upcoming PairedGemm::block_of(const Tile& t, int64_t first) const {
-  const auto at = [](const uint16_t* p) { return reinterpret_cast<const float*>(p); };
   const int64_t depth = std::min(depth_, pairs() - first);
-  if (trans_b_) return {.at = at(b_ + t.col * k_ + 2 * first), .stride = k_ / 2, .rows = t.cols, .width = depth};
-  return {.at = at(b_ + 2 * first * n_ + t.col), .stride = n_ / 2, .rows = 2 * depth, .width = t.cols / 2};
+  if (trans_b_) return {.at = as_floats(b_ + t.col * k_ + 2 * first), .stride = k_ / 2, .rows = t.cols, .width = depth};
+  return {.at = as_floats(b_ + 2 * first * n_ + t.col), .stride = n_ / 2, .rows = 2 * depth, .width = t.cols / 2};
 }
 
-void PairedGemm::multiply(const Tile& t, const Tile* after, uint32_t* scratch, float* c, int64_t ldc, bool more,
-                          bool staged, FunctionRef<void(const Tile&, Upcoming*)> find_next,
+void PairedGemm::multiply(const Tile& t, const Tile* after, uint32_t* scratch, const Place& to,
+                          FunctionRef<void(const Tile&, Upcoming*)> find_next,
                           FunctionRef<void(const Tile&, float*)> done) const {
   const uint16_t* a = trans_a_ ? reinterpret_cast<const uint16_t*>(scratch) : a_ + t.row * k_;
   const int64_t lda = trans_a_ ? 2 * turned_stride() : k_;
@@ -94,19 +94,19 @@ void PairedGemm::multiply(const Tile& t, const Tile* after, uint32_t* scratch, f
     if (!trans_a_ && !(last && after == nullptr)) block = last ? block_of(*after, 0) : block_of(t, p + depth);
     for (int64_t r = 0; r < t.rows; r += kStrip) {
       const Tile rows{t.row + r, t.col, std::min(kStrip, t.rows - r), t.cols};
-      float* to = staged && whole ? c : c + r * ldc;
+      const uint16_t* left = a + r * lda + 2 * p;
+      float* c = to.staged && whole ? to.c : to.c + r * to.ldc;
       Upcoming next[3];
       next[2] = block;
       if (last) find_next(rows, next);
-      if (const int64_t after = std::min(kStrip, t.rows - r - kStrip); after > 0) {
-        if (!staged) next[0] = {.at = to + kStrip * ldc, .stride = ldc, .rows = after, .width = t.cols};
-        const uint16_t* rows_of_a = a + (r + kStrip) * lda + 2 * p;
+      if (const int64_t below = std::min(kStrip, t.rows - r - kStrip); below > 0) {
+        if (!to.staged) next[0] = {.at = c + kStrip * to.ldc, .stride = to.ldc, .rows = below, .width = t.cols};
         if (next[1].rows == 0)
-          next[1] = {.at = reinterpret_cast<const float*>(rows_of_a), .stride = lda / 2, .rows = after, .width = depth};
+          next[1] = {.at = as_floats(left + kStrip * lda), .stride = lda / 2, .rows = below, .width = depth};
       }
-      product_(rows.rows, t.cols, depth, a + r * lda + 2 * p, lda, right, panel, to, ldc, more || p > 0, next);
+      product_(rows.rows, t.cols, depth, left, lda, right, panel, c, to.ldc, to.more || p > 0, next);
       block = next[2];
-      if (last) done(rows, to);
+      if (last) done(rows, c);
     }
   }
 }

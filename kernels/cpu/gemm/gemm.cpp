@@ -332,7 +332,7 @@ void Worker::run_pairs(int64_t i, const Tile& t) {
   };
   const auto bounds = [](const Tile& tile) { return PairedGemm::Tile{tile.row, tile.col, tile.rows, tile.cols}; };
   const PairedGemm::Tile after = i > begin_ ? bounds(tile_at(job_, i - 1)) : PairedGemm::Tile{};
-  const PairedGemm::Place to{job_.staged ? tile : in_place(t), ldc, g.accumulate && !job_.staged, job_.staged};
+  const PairedGemm::Output to{job_.staged ? tile : in_place(t), ldc, g.accumulate && !job_.staged, job_.staged};
   p.multiply(bounds(t), i > begin_ ? &after : nullptr, scratch, to, find_next, done);
 }
 

@@ -80,7 +80,7 @@ Upcoming PairedGemm::block_of(const Tile& t, int64_t first) const {
   return {.at = as_floats(b_ + 2 * first * n_ + t.col), .stride = n_ / 2, .rows = 2 * depth, .width = t.cols / 2};
 }
 
-void PairedGemm::multiply(const Tile& t, const Tile* after, uint32_t* scratch, const Place& to,
+void PairedGemm::multiply(const Tile& t, const Tile* after, uint32_t* scratch, const Output& to,
                           FunctionRef<void(const Tile&, Upcoming*)> find_next,
                           FunctionRef<void(const Tile&, float*)> done) const {
   const uint16_t* a = trans_a_ ? reinterpret_cast<const uint16_t*>(scratch) : a_ + t.row * k_;

@@ -28,9 +28,9 @@ class PairedGemm {
   // Weight gradients: turns columns [row, row + rows) of a into rows, which multiply() of their tiles reads in
   // `scratch`.
   void turn(int64_t row, int64_t rows, uint32_t* scratch) const;
-  // Where a tile is computed, in f32, its rows `ldc` apart: its place in the result, which with `more` is added to; or,
-  // `staged`, memory for staged_rows() rows.
-  struct Place {
+  // Where a tile is computed, in f32, its rows `ldc` apart: its rows and columns of the result, which with `more` is
+  // added to; or, `staged`, memory for staged_rows() rows.
+  struct Output {
     float* c;
     int64_t ldc;
     bool more, staged;
@@ -38,7 +38,7 @@ class PairedGemm {
   // Computes a tile and calls done(its rows, their result) for some rows after others; a staged result is valid until
   // `done` returns. `after`: the tile that this thread computes next; nullptr: none. scratch: scratch_pairs() pairs of
   // this thread. find_next(rows, next): what `done` of these rows will use, in next[0] and next[1] of PairGemm.
-  void multiply(const Tile& t, const Tile* after, uint32_t* scratch, const Place& to,
+  void multiply(const Tile& t, const Tile* after, uint32_t* scratch, const Output& to,
                 FunctionRef<void(const Tile& rows, Upcoming* next)> find_next,
                 FunctionRef<void(const Tile& rows, float* c)> done) const;
   int64_t scratch_pairs() const;

@@ -127,8 +127,8 @@ TEST_CASE("adapters alone answer them too, and the model that they stand on stay
   CHECK(rig.answer("longer", "snow").find("white") == std::string::npos);
   must(kModel +
            "--data.train chat --data.pack documents --checkpoint.load_from runs/longer --checkpoint.load weights "
-           "--model.lora_rank 16 --model.lora_alpha 32 --train.micro_batch 4 --train.global_batch 4 --optim.lr 5e-3 "
-           "--train.steps 800 --log.name adapted",
+           "--model.lora_rank 16 --model.lora_alpha 32 --train.micro_batch 4 --train.global_batch 4 --optim.lr 3e-3 "
+           "--train.steps 1600 --log.name adapted",
        rig);
   for (const auto& [thing, colour] : {std::pair("snow", "white"), {"grass", "green"}, {"the sky", "blue"}}) {
     const std::string text = rig.answer("adapted", thing);

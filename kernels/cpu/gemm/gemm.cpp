@@ -156,9 +156,8 @@ void* copy_columns(const Job& job, std::byte* to, int64_t row, int64_t rows) {
 }
 
 // A tile of the result.
-struct Tile {
+struct Tile : PairedGemm::Tile {
   int64_t row_tile, panel;
-  int64_t row, col, rows, cols;
 };
 
 // By rows: the copied columns of a row tile are reused for all panels, and a direct job reads the larger operand once.
@@ -327,13 +326,12 @@ void Worker::run_pairs(int64_t i, const Tile& t) {
   const auto done = [&](const PairedGemm::Tile& rows, float* z) {
     for (int64_t r = 0; job_.bias && r < rows.rows; ++r)
       job_.simd->add(z + r * ldc, job_.bias + t.col, z + r * ldc, t.cols);
-    const Tile finished{t.row_tile, t.panel, rows.row, t.col, rows.rows, t.cols};
+    const Tile finished{rows, t.row_tile, t.panel};
     job_.staged ? complete(finished, z, tile + staged) : complete(finished, nullptr, nullptr);
   };
-  const auto bounds = [](const Tile& tile) { return PairedGemm::Tile{tile.row, tile.col, tile.rows, tile.cols}; };
-  const PairedGemm::Tile after = i > begin_ ? bounds(tile_at(job_, i - 1)) : PairedGemm::Tile{};
+  const Tile after = i > begin_ ? tile_at(job_, i - 1) : Tile{};
   const PairedGemm::Output to{job_.staged ? tile : in_place(t), ldc, g.accumulate && !job_.staged, job_.staged};
-  p.multiply(bounds(t), i > begin_ ? &after : nullptr, scratch, to, find_next, done);
+  p.multiply(t, i > begin_ ? &after : nullptr, scratch, to, find_next, done);
 }
 
 // From the last tile to the first: the op before has computed the last rows last, so these are in cache.

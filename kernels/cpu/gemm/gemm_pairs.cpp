@@ -29,7 +29,7 @@ std::optional<PairedGemm> PairedGemm::of(const Gemm& g, int64_t m, int64_t n, in
   p.depth_ = parts(parts(p.pairs(), blocks), kLanes) * kLanes;
   p.tile_rows = g.trans_a ? kGradientRows : blocks > 1 ? kRows : parts(m, kStrip) * kStrip;
   p.tile_columns = kColumns;
-  // Threads get equal numbers of tiles.
+  // Smaller tiles, unless threads have equally many or enough of them.
   const auto unequal = [&] {
     const int64_t tiles = parts(m, p.tile_rows) * parts(n, p.tile_columns);
     return tiles < 4 * threads && tiles % threads != 0;

@@ -28,8 +28,8 @@ class PairedGemm {
   // Weight gradients: turns columns [row, row + rows) of a into rows, which multiply() of their tiles reads in
   // `scratch`.
   void turn(int64_t row, int64_t rows, uint32_t* scratch) const;
-  // Where a tile is computed, in f32, its rows `ldc` apart: its rows and columns of the result, which with `more` is
-  // added to; or, `staged`, memory for staged_rows() rows.
+  // Memory of a tile in f32, its rows `ldc` apart: that of the result itself, which with `more` is added to; or,
+  // `staged`, of staged_rows() rows.
   struct Output {
     float* c;
     int64_t ldc;

@@ -355,6 +355,7 @@ TEST_CASE("a packed weight is repacked when its version changes, and only then")
 
 TEST_CASE("an f32 gemm with AVX-512 is bitwise the sum of fma chains over blocks of the inner dimension") {
   if (cpu::best_isa() < cpu::Isa::kAvx512) return;
+  set_cpu_isa(CpuIsa::kAvx512);
   struct Case {
     Size size;
     Options with;
@@ -407,6 +408,7 @@ TEST_CASE("an f32 gemm with AVX-512 is bitwise the sum of fma chains over blocks
     }
     CHECK(wrong == 0);
   }
+  set_cpu_isa(CpuIsa::kAuto);
 }
 
 TEST_CASE("a 16-bit gemm with AVX-512 is bitwise the f32 gemm of its widened operands") {
@@ -444,6 +446,7 @@ TEST_CASE("a 16-bit gemm with AVX-512 is bitwise the f32 gemm of its widened ope
 
 TEST_CASE("column panels of an f32 weight are packed once per version") {
   if (cpu::best_isa() < cpu::Isa::kAvx512) return;
+  set_cpu_isa(CpuIsa::kAvx512);
   CpuContext context(2);
   Problem forward(65, 300, 40, {.trans_b = true, .version = 7}), backward(65, 1024, 40, {.version = 7});
   for (const int64_t version : {7, 8}) {
@@ -468,6 +471,7 @@ TEST_CASE("column panels of an f32 weight are packed once per version") {
   }
   CHECK((context.gemm().packs() == packs && cpu::held_copy_bytes(stream_of(context)) == held));
   CHECK(cpu::weight_copy_bytes(many_rows.args) == 0);
+  set_cpu_isa(CpuIsa::kAuto);
 }
 
 TEST_CASE("a warm gemm allocates no memory and compiles nothing") {

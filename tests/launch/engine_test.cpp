@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/cpu/simd/isa.h"
 #include "launch/verify/mesh_run.h"
 #include "tests/launch/engine_ranks.h"
 #include "tests/support/test.h"
@@ -211,6 +212,7 @@ TEST_CASE("memory planned without computing equals the memory of a real run, byt
 }
 
 TEST_CASE("copies of weights in the CPU's blocked layouts are included in the memory plan") {
+  if (cpu::best_isa() == CpuIsa::kAmx) set_cpu_isa(CpuIsa::kAvx512);  // AMX takes none
   for (const MeshShape& shape : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.pp = 2}}) {
     EngineOptions o = small(shape);
     o.model.ffn = 2048;  // rows of 1024 floats or more are whole pages apart: always copied
@@ -222,6 +224,7 @@ TEST_CASE("copies of weights in the CPU's blocked layouts are included in the me
       GT_CHECK(planned == kept && planned > 0, "copies of weights: planned ", planned, ", kept ", kept);
     });
   }
+  set_cpu_isa(CpuIsa::kAuto);
 }
 
 TEST_CASE("a tied table whose copies diverge is found at the next comparison, which debug builds make", "[L4]") {

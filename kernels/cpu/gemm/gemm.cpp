@@ -15,7 +15,9 @@
 #include "kernels/cpu/gemm/gemm_cache.h"
 #include "kernels/cpu/gemm/gemm_gradient.h"
 #include "kernels/cpu/gemm/gemm_pairs.h"
+#include "kernels/cpu/gemm/gemm_result.h"
 #include "kernels/cpu/gemm/gemm_rows.h"
+#include "kernels/cpu/gemm/gemm_split.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/signals_blocked.h"
 #include "kernels/cpu/simd/cast_16bit.h"
@@ -27,28 +29,24 @@ namespace {
 
 // Rows per tile of our own kernel where m allows it: whole register tiles of 6 rows, and whole blocks of sums.
 constexpr int64_t kDirectRows = 96;
+static_assert(kTileRows % kSumBlock == 0 && kDirectRows % kSumBlock == 0);
 
 // One call: operands as plain pointers and strides, after conversion.
-struct Job {
-  const Gemm* op = nullptr;
-  int64_t m = 0, n = 0, k = 0, tile_rows = kTileRows, panel = 0;
+struct Job : GemmResult {
+  int64_t k = 0, tile_rows = kTileRows, panel = 0;
   const std::byte *a = nullptr, *b = nullptr;
-  const float* bias = nullptr;
-  DType in = DType::kF32;           // dtype of the oneDNN matmul
-  bool converted = false;           // a and b have another dtype
-  bool staged = false;              // tiles are computed dense in f32 scratch and written out from there
-  bool has_16bit_result = false;    // out or aux is 16-bit
-  bool direct = false;              // tiles are computed by Simd::gemm_block, not by oneDNN
-  bool long_blocks = false;         // direct: see block_depth
-  std::optional<PairedGemm> pairs;  // computes tiles of bf16
-  bool pack = false;                // b is read from a packed copy
-  bool own_panels = false;          // direct: each thread packs the panel that it uses, which stays in its L2 cache
-  int64_t version = 0;              // version of that copy; 0: repacked at every call
+  DType in = DType::kF32;             // dtype of the oneDNN matmul
+  bool converted = false;             // a and b have another dtype
+  bool direct = false;                // tiles are computed by Simd::gemm_block, not by oneDNN
+  bool long_blocks = false;           // direct: see block_depth
+  std::optional<PairedGemm> pairs;    // computes tiles of bf16
+  std::optional<SplitProduct> split;  // computes all of f32 in parts of bf16
+  bool pack = false;                  // b is read from a packed copy
+  bool own_panels = false;            // direct: each thread packs the panel that it uses, which stays in its L2 cache
+  int64_t version = 0;                // version of that copy; 0: repacked at every call
   const PackedMatrix* packed = nullptr;
   const float* panels = nullptr;        // the packed copy, if direct
-  float* sums = nullptr;                // column sums of out over blocks of kSumBlock rows: [blocks, n]
   const TileKernel* kernel[2][2] = {};  // [last row tile is short][last panel is narrow]
-  const Simd* simd = nullptr;
 };
 
 void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
@@ -75,70 +73,6 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
   require_gradient("gemm", {{"dbias", g.dbias}});
 }
 
-// Writes the staged tile (f32, dense, bias added) to out and aux, both f32.
-void finish_dense(const Job& job, const float* tile, int64_t row, int64_t col, int64_t rows, int64_t cols) {
-  const Gemm& g = *job.op;
-  const size_t bytes = static_cast<size_t>(cols) * sizeof(float);
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* z = tile + r * cols;
-    const int64_t at = (row + r) * job.n + col;
-    float* out = g.out.as<float>() + at;
-    if (g.epilogue == Epilogue::kGelu) {
-      std::memcpy(g.aux.as<float>() + at, z, bytes);
-      gelu(*job.simd, z, out, cols);
-    } else if (g.accumulate) {
-      for (int64_t c = 0; c < cols; ++c) out[c] += z[c];
-    } else {
-      std::memcpy(out, z, bytes);
-      if (g.epilogue == Epilogue::kGeluGrad) gelu_grad(*job.simd, g.aux.as<float>() + at, out, cols);
-    }
-  }
-}
-
-// The same when out or aux is 16-bit; `line` holds a row of the tile.
-void finish_staged(const Job& job, float* tile, int64_t row, int64_t col, int64_t rows, int64_t cols, float* line) {
-  const Gemm& g = *job.op;
-  const Simd& f = *job.simd;
-  const auto put = [&](const Tensor& t, int64_t at, const float* z) {
-    if (t.dtype == DType::kF32) {
-      std::memcpy(t.as<float>() + at, z, static_cast<size_t>(cols) * sizeof(float));
-    } else {
-      write(f, t, at, cols, z);
-    }
-  };
-  const bool bf16_gelu = g.epilogue != Epilogue::kNone && g.out.dtype == DType::kBF16 && g.aux.dtype == DType::kBF16;
-  for (int64_t r = 0; r < rows; ++r) {
-    float* z = tile + r * cols;
-    const int64_t at = (row + r) * job.n + col;
-    if (bf16_gelu) {
-      uint16_t *aux = g.aux.as<uint16_t>() + at, *out = g.out.as<uint16_t>() + at;
-      g.epilogue == Epilogue::kGelu ? f.gelu_bf16(z, aux, out, cols) : f.gelu_grad_bf16(aux, z, out, cols);
-      continue;
-    }
-    if (g.epilogue == Epilogue::kGelu) {
-      put(g.aux, at, z);  // GELU of the stored (rounded) value, so recomputing it from aux is bitwise identical
-      gelu(*job.simd, read(f, g.aux, at, cols, line), z, cols);
-    } else if (g.epilogue == Epilogue::kGeluGrad) {
-      gelu_grad(*job.simd, read(f, g.aux, at, cols, line), z, cols);
-    }
-    if (g.accumulate) f.add(read(f, g.out, at, cols, line), z, z, cols);
-    put(g.out, at, z);
-  }
-}
-
-void finish(const Job& job, int64_t row, int64_t col, int64_t rows, int64_t cols) {
-  const Gemm& g = *job.op;
-  if (g.epilogue == Epilogue::kNone) return;
-  for (int64_t r = row; r < row + rows; ++r) {
-    const int64_t at = r * job.n + col;
-    if (g.epilogue == Epilogue::kGelu) {
-      gelu(*job.simd, g.aux.as<float>() + at, g.out.as<float>() + at, cols);
-    } else {
-      gelu_grad(*job.simd, g.aux.as<float>() + at, g.out.as<float>() + at, cols);
-    }
-  }
-}
-
 // Copies columns [row, row + rows) of a, stored [k, m], to a dense [k, rows] with leading dimension kColumnsLd, in the
 // matmul's dtype.
 constexpr int64_t kColumnsLd = kTileRows + kPadding;
@@ -156,7 +90,7 @@ void* copy_columns(const Job& job, std::byte* to, int64_t row, int64_t rows) {
 }
 
 // A tile of the result.
-struct Tile : PairedGemm::Tile {
+struct Tile : GemmTile {
   int64_t row_tile, panel;
 };
 
@@ -193,8 +127,6 @@ class Worker {
 
  private:
   void run_tile(int64_t i);
-  float* in_place(const Tile& t) const;
-  void complete(const Tile& t, float* staged, float* line);
   void* a_of(const Tile& t);
   Panel panel_of(const Tile& t);
   void multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more);
@@ -206,14 +138,6 @@ class Worker {
   const int64_t begin_, end_;
   int64_t copied_ = -1;  // row tile whose columns, or panel of b, that are in cache_.columns
 };
-
-// Column sums of a finished, cached tile of out.
-void sum_tile(const Job& job, const Tile& t) {
-  static_assert(kTileRows % kSumBlock == 0 && kDirectRows % kSumBlock == 0);
-  for (int64_t r = t.row; r < t.row + t.rows; r += kSumBlock)
-    column_sums(*job.simd, job.op->out, r * job.n + t.col, job.n, std::min(kSumBlock, t.row + t.rows - r),
-                job.sums + r / kSumBlock * job.n + t.col, t.cols, false);
-}
 
 std::byte* at(const std::byte* p, int64_t bytes) { return const_cast<std::byte*>(p) + bytes; }
 
@@ -297,7 +221,7 @@ void Worker::multiply(int64_t i, const Tile& t, float* c, int64_t ldc, bool more
                    next);
     for (int64_t r = 0; adds && r < t.rows; ++r) f.add(c + r * ldc, z + r * ldz, c + r * ldc, t.cols);
   }
-  for (int64_t r = 0; job_.bias && r < t.rows; ++r) f.add(c + r * ldc, job_.bias + t.col, c + r * ldc, t.cols);
+  job_.add_bias(t, c, ldc);
 }
 
 // `rows` rows of `cols` elements of t, `stride` elements apart, from element `at` on.
@@ -317,32 +241,25 @@ void Worker::run_pairs(int64_t i, const Tile& t) {
   if (g.trans_a && std::exchange(copied_, t.row_tile) != t.row_tile) p.turn(t.row, t.rows, scratch);
   const int64_t ldc = job_.staged ? t.cols : job_.n, staged = p.staged_rows() * job_.panel;
   float* tile = job_.staged ? cache_.tile(thread_, staged + job_.panel) : nullptr;
-  const auto find_next = [&](const PairedGemm::Tile& rows, Upcoming* next) {
+  const auto find_next = [&](const GemmTile& rows, Upcoming* next) {
     if (!job_.staged) return;
     const int64_t at = rows.row * job_.n + t.col;
     next[0] = rows_of(g.out, at, job_.n, rows.rows, t.cols);
     if (g.epilogue != Epilogue::kNone) next[1] = rows_of(g.aux, at, job_.n, rows.rows, t.cols);
   };
-  const auto done = [&](const PairedGemm::Tile& rows, float* z) {
-    for (int64_t r = 0; job_.bias && r < rows.rows; ++r)
-      job_.simd->add(z + r * ldc, job_.bias + t.col, z + r * ldc, t.cols);
-    const Tile finished{rows, t.row_tile, t.panel};
-    job_.staged ? complete(finished, z, tile + staged) : complete(finished, nullptr, nullptr);
+  const auto done = [&](const GemmTile& rows, float* z) {
+    job_.add_bias(rows, z, ldc);
+    job_.complete(rows, z, job_.staged ? tile + staged : nullptr);
   };
   const Tile after = i > begin_ ? tile_at(job_, i - 1) : Tile{};
-  const PairedGemm::Output to{job_.staged ? tile : in_place(t), ldc, g.accumulate && !job_.staged, job_.staged};
+  const PairedGemm::Output to{job_.staged ? tile : job_.in_place(t.row, t.col), ldc, g.accumulate && !job_.staged,
+                              job_.staged};
   p.multiply(t, i > begin_ ? &after : nullptr, scratch, to, find_next, done);
 }
 
 // From the last tile to the first: the op before has computed the last rows last, so these are in cache.
 void Worker::run() {
   for (int64_t i = end_ - 1; i >= begin_; --i) run_tile(i);
-}
-
-// Where a tile that is not staged is computed.
-float* Worker::in_place(const Tile& t) const {
-  const Gemm& g = *job_.op;
-  return (g.epilogue == Epilogue::kGelu ? g.aux : g.out).as<float>() + t.row * job_.n + t.col;
 }
 
 void Worker::run_tile(int64_t i) {
@@ -352,7 +269,7 @@ void Worker::run_tile(int64_t i) {
     sum_row_blocks(*job_.simd, g.a, t.row, job_.m, job_.k, g.dbias, t.row, t.rows, g.accumulate_dbias);
   if (job_.pairs) return run_pairs(i, t);
   float* tile = job_.staged ? cache_.tile(thread_, (job_.tile_rows + 1) * job_.panel) : nullptr;
-  float* c = job_.staged ? tile : in_place(t);
+  float* c = job_.staged ? tile : job_.in_place(t.row, t.col);
   if (job_.direct) {
     multiply(i, t, c, job_.staged ? t.cols : job_.n, g.accumulate && !job_.staged);
   } else {
@@ -362,19 +279,7 @@ void Worker::run_tile(int64_t i) {
     kernel.run(thread_, cache_.stream(thread_), a_of(t), b, job_.packed ? job_.packed->panel(t.panel) : nullptr, bias,
                c, cache_.scratchpad(thread_, kernel.scratchpad_bytes()));
   }
-  complete(t, tile, job_.staged ? tile + job_.tile_rows * job_.panel : nullptr);
-}
-
-// Epilogue and sums of computed rows of a tile. line: memory for a row.
-void Worker::complete(const Tile& t, float* staged, float* line) {
-  if (job_.staged && job_.has_16bit_result) {
-    finish_staged(job_, staged, t.row, t.col, t.rows, t.cols, line);
-  } else if (job_.staged) {
-    finish_dense(job_, staged, t.row, t.col, t.rows, t.cols);
-  } else {
-    finish(job_, t.row, t.col, t.rows, t.cols);
-  }
-  if (job_.sums != nullptr) sum_tile(job_, t);
+  job_.complete(t, tile, job_.staged ? tile + job_.tile_rows * job_.panel : nullptr);
 }
 
 // k == 0: the product is zero.
@@ -510,9 +415,18 @@ bool choose_pairs(Job& job, const GemmCache& cache) {
   return true;
 }
 
+// Chooses products of f32 in parts of bf16, whatever the size: elements are bitwise identical in every shape.
+bool choose_split(Job& job, const GemmCache& cache) {
+  if (cache.layout_forced()) return false;
+  job.split = SplitProduct::of(*job.op, job.m, job.n, job.k, cache.threads(), job.has_16bit_result);
+  job.staged = job.has_16bit_result;
+  return job.split.has_value();
+}
+
 // Everything that shapes, dtypes and the processor determine.
 Job prepare(const Gemm& g, GemmCache& cache) {
-  Job job{.op = &g};
+  Job job;
+  job.op = &g;
   job.m = g.out.shape.rows(), job.n = g.out.shape.cols();
   job.k = g.trans_a ? g.a.numel() / job.m : g.a.shape.cols();
   validate(g, job.m, job.n, job.k);
@@ -522,7 +436,7 @@ Job prepare(const Gemm& g, GemmCache& cache) {
   job.in = native ? g.a.dtype : DType::kF32;
   job.converted = !native;
   job.has_16bit_result = is_16bit(g.out.dtype) || (g.epilogue != Epilogue::kNone && is_16bit(g.aux.dtype));
-  if (job.k == 0 || choose_pairs(job, cache) || choose_direct(job, cache)) return job;
+  if (job.k == 0 || choose_split(job, cache) || choose_pairs(job, cache) || choose_direct(job, cache)) return job;
   // 16-bit tensors use dense f32 tiles, which enable block kernels and packed panels (see stage_wide_tiles).
   job.staged = job.has_16bit_result || (is_16bit(g.a.dtype) && current_isa() >= Isa::kAvx512 && !g.trans_a);
   job.panel = panel_columns(g, job.n);
@@ -553,13 +467,18 @@ void sum_bias(const Gemm& g, Stream s) {
   if (g.dbias) column_sums({.x = g.trans_a ? g.a : g.out, .out = g.dbias, .accumulate = g.accumulate_dbias}, s);
 }
 
-void combine_sums(const Job& job, Stream s) {
+// By products of f32 in parts.
+void run_split(const Job& job, GemmCache& cache, ThreadPool& pool) {
   const Gemm& g = *job.op;
-  parallel_for(s, job.n, 1024, [&](int64_t begin, int64_t end, int) {
-    edit(*job.simd, g.dbias, begin, end - begin, g.accumulate_dbias, [&](float* out, int64_t c, int64_t count) {
-      job.simd->column_sums(job.sums + begin + c, job.n, (job.m + kSumBlock - 1) / kSumBlock, out, count,
-                            g.accumulate_dbias);
+  if (g.dbias && g.trans_a)
+    pool.parallel_for((job.m + kTileRows - 1) / kTileRows, 1, [&](int64_t begin, int64_t end, int) {
+      const int64_t row = begin * kTileRows, rows = std::min(end * kTileRows, job.m) - row;
+      sum_row_blocks(*job.simd, g.a, row, job.m, job.k, g.dbias, row, rows, g.accumulate_dbias);
     });
+  const bool adds = g.accumulate && !job.staged;
+  job.split->run(job.in_place(0, 0), adds, cache, pool, [&](int thread, const GemmTile& t, float* z) {
+    job.add_bias(t, z, job.staged ? t.cols : job.n);
+    job.complete(t, z, job.staged ? cache.addend(thread, t.cols) : nullptr);
   });
 }
 
@@ -581,6 +500,11 @@ void gemm(const Gemm& g, Stream stream) {
   }
   job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
   if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
+  if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, job.sum_blocks() * job.n);
+  if (job.split) {
+    run_split(job, cache, context.pool);
+    return job.combine_sums(stream);
+  }
   if (job.pairs) {
     if (g.trans_a)
       job.pairs->pair_all(reinterpret_cast<uint32_t*>(cache.converted(kSlotB, job.pairs->all_pairs())), context.pool);
@@ -593,7 +517,6 @@ void gemm(const Gemm& g, Stream stream) {
   } else {
     job.b = job.own_panels ? g.b.data : operand(job, g.b, context, kSlotB);
   }
-  if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, (job.m + kSumBlock - 1) / kSumBlock * job.n);
 
   std::optional<SignalsBlocked> here;             // the pool's workers never receive any
   if (!job.direct && !job.pairs) here.emplace();  // only oneDNN's code needs it
@@ -601,7 +524,7 @@ void gemm(const Gemm& g, Stream stream) {
     const SingleOpenMpThread single;
     Worker(job, cache, thread, begin, end).run();
   });
-  if (job.sums != nullptr) combine_sums(job, stream);
+  job.combine_sums(stream);
 }
 
 }  // namespace gt::cpu

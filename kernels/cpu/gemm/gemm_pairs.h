@@ -5,6 +5,7 @@
 #pragma once
 #include <optional>
 
+#include "kernels/cpu/gemm/gemm_result.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/ops.h"
@@ -15,9 +16,7 @@ namespace gt::cpu {
 // depend on the number of threads.
 class PairedGemm {
  public:
-  struct Tile {
-    int64_t row, col, rows, cols;
-  };
+  using Tile = GemmTile;
 
   // Returns nullopt where the processor, the dtype or a size does not suit. The operands of `g` outlive the result.
   static std::optional<PairedGemm> of(const Gemm& g, int64_t m, int64_t n, int64_t k, int threads);

@@ -1,33 +1,14 @@
 // PairGemm on AMX tiles: a register of 16 rows by 16 pairs of a, one of 16 pairs by 16 columns of b, and their product
 // of 16 x 16 sums. An instruction adds 16 pairs to a sum, odd and even elements apart, so sums depend on where groups
 // of 16 pairs begin: at multiples of 16.
-#include <immintrin.h>
-
-#include "kernels/cpu/simd/pair_gemm.h"
+#include "kernels/cpu/simd/amx_products.h"
+#include "kernels/cpu/simd/amx_tiles.h"
 
 namespace gt::cpu {
 namespace {
 
-constexpr int64_t kTile = 16;             // rows; pairs or sums of a row
 constexpr int64_t kRowBytes = 4 * kTile;  // of a panel of b
 static_assert(kTile == kPairColumns);
-
-// Tiles 0 to 3 are sums, 4 and 5 of a, 6 and 7 of b. The layout is the instruction's.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-void configure(int64_t rows, int64_t pairs) {
-  TileConfig c;
-  for (int t = 0; t < 8; ++t) {
-    c.rows[t] = static_cast<uint8_t>(t < 6 ? rows : pairs);
-    c.row_bytes[t] = static_cast<uint16_t>(4 * (t == 4 || t == 5 ? pairs : kTile));
-  }
-  asm volatile("" : "+m"(c));  // GCC's header declares a read of eight bytes; the instruction reads all
-  _tile_loadconfig(&c);
-}
 
 struct Product {
   int64_t pairs;
@@ -116,7 +97,7 @@ void row_of_tiles(int64_t tall, int64_t n, int64_t depth, const Product& p, bool
 // Rows of whole tiles, or fewer rows than a tile has; as for rows, so for pairs. A block of two rows of tiles of a
 // stays in the L1 cache for all columns.
 void some_rows(int64_t m, int64_t n, int64_t depth, const Product& p, bool more, Upcoming* next) {
-  configure(m < kTile ? m : kTile, depth);
+  configure_tiles(m < kTile ? m : kTile, depth, kTile);
   for (int64_t i = 0, tall = 0; i < m; i += tall) {
     tall = i + 2 * kTile <= m ? 2 * kTile : kTile;
     for (int64_t k = 0; k < p.pairs; k += kPairDepth) {

@@ -2,17 +2,19 @@
 
 #include <atomic>
 
+#include "kernels/cpu/simd/amx_products.h"
 #include "kernels/cpu/simd/isa.h"
-#include "kernels/cpu/simd/pair_gemm.h"
 
 namespace gt::cpu {
 namespace {
 
 std::atomic<PairGemm> substitute{nullptr};
+std::atomic<SplitGemm> split_substitute{nullptr};
 
 }  // namespace
 
 void substitute_pair_gemm(PairGemm gemm) { substitute = gemm; }
+void substitute_split_gemm(SplitGemm gemm) { split_substitute = gemm; }
 
 #if defined(__x86_64__)
 const Simd& simd() {
@@ -31,9 +33,12 @@ PairGemm native_pair_gemm() {
     default: return substitute;
   }
 }
+
+SplitGemm native_split_gemm() { return current_isa() == Isa::kAmx ? split_gemm_amx : split_substitute.load(); }
 #else
 const Simd& simd() { return kSimdScalar; }
 PairGemm native_pair_gemm() { return substitute; }
+SplitGemm native_split_gemm() { return split_substitute; }
 #endif
 
 }  // namespace gt::cpu

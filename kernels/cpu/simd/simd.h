@@ -66,6 +66,19 @@ PairGemm native_pair_gemm();  // nullptr: the processor does not multiply bf16
 // Takes the place of native_pair_gemm() for tests, on processors without one; nullptr: no longer.
 void substitute_pair_gemm(PairGemm gemm);
 
+// c[m, n] (with `more`: +=) a b for f32 by products of bf16. An operand is the sum of three parts x0, x1, x2 of bf16,
+// each the rounding of what the ones before leave of it, exact unless it or a part is subnormal; of the nine products
+// a2 b0 + a1 b0 + a1 b1 + a0 b1 + a0 b2 + a0 b0 are summed, in f32. The others are below 2^-24 of ab, on average far
+// below: an error like that of rounding a product to f32. Results are NaN where an operand is infinite or rounds to
+// infinity. Operands are tiles of 16 rows of a or columns of b, `tile` apart, of `steps` steps of the inner dimension
+// each, of kSplitTile pairs (Simd::split_rows, split_columns). Each element's sum depends on its row and column alone.
+using SplitGemm = void (*)(int64_t m, int64_t n, int64_t steps, const uint32_t* a, int64_t a_tile, const uint32_t* b,
+                           int64_t b_tile, float* c, int64_t ldc, bool more, Upcoming* next);
+// Elements of the inner dimension in a step, rows or columns in a tile, pairs in a step of a tile: 3 parts.
+constexpr int64_t kSplitStep = 32, kSplitLines = 16, kSplitTile = 3 * kSplitLines * kSplitStep / 2;
+SplitGemm native_split_gemm();               // nullptr: f32 arithmetic is faster
+void substitute_split_gemm(SplitGemm gemm);  // as substitute_pair_gemm
+
 struct AdamWArgs {
   float lr, beta1, beta2, bias_correction1, bias_correction2, multiplier, eps, weight_decay;
   bool l2;
@@ -169,6 +182,15 @@ struct Simd {
   void (*pair_rows)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t panel, uint32_t* to);
   // The left one of pair_rows: to[d * columns + i] = the same pair.
   void (*turn_pairs)(const uint16_t* rows, int64_t stride, int64_t count, int64_t dim, int64_t columns, uint32_t* to);
+
+  // Operands of a SplitGemm, left or right, of `count` rows (or columns) and `depth` elements of the inner dimension:
+  // split_rows: x holds them as rows, `stride` apart; split_columns: as columns. What does not exist is 0. In a tile,
+  // element i of a step is pair i % 16, low half if i < 16: of a left operand, pairs of a row follow each other; of a
+  // right one, pairs of all its columns.
+  void (*split_rows)(const float* x, int64_t stride, int64_t count, int64_t depth, bool left, int64_t tile,
+                     uint32_t* to);
+  void (*split_columns)(const float* x, int64_t stride, int64_t count, int64_t depth, bool left, int64_t tile,
+                        uint32_t* to);
 
   // max and sum of e^(x - max); (-inf, 0) for n == 0.
   void (*softmax_stats)(const float* x, int64_t n, float* max, float* sum);

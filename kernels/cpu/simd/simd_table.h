@@ -11,6 +11,7 @@
 #include "kernels/cpu/simd/simd_pairs.h"
 #include "kernels/cpu/simd/simd_quant.h"
 #include "kernels/cpu/simd/simd_rows.h"
+#include "kernels/cpu/simd/simd_split.h"
 #include "kernels/cpu/simd/simd_step.h"
 
 namespace gt::cpu {
@@ -67,6 +68,8 @@ constexpr Simd kTableHere{
     .turn_rows = turn_rows_n,
     .pair_rows = pair_rows_n,
     .turn_pairs = turn_pairs_n,
+    .split_rows = split_rows_n,
+    .split_columns = split_columns_n,
     .softmax_stats = softmax_stats_row,
     .softmax_exps = softmax_exps_row,
     .gemm_block = gemm_block_prefetching,

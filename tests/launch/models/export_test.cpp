@@ -160,7 +160,7 @@ TEST_CASE("one export, whichever layout wrote the checkpoint, and training resum
   const std::string step =
       "--config in/step-000000000/config.json --data.train mock --train.steps 1 --train.global_batch 4 "
       "--train.micro_batch 1 "
-      "--optim.lr 1e-30 --optim.weight_decay 0 --launch.ranks threads --device.kind cpu --log.tensorboard false ";
+      "--optim.lr 1e-60 --optim.weight_decay 0 --launch.ranks threads --device.kind cpu --log.tensorboard false ";
   int k = 0;
   for (const char* layout : {"--tp 1", "--tp 2", "--pp 2", "--dp 2 --zero.stage 0", "--dp 2", "--tp 2 --pp 2 --dp 2",
                              "--pp 2 --vpp 2 --parallel.schedule interleaved", "--tp 4 --dp 2"}) {

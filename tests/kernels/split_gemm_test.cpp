@@ -20,7 +20,7 @@
 namespace gt::cpu {
 // split_gemm_amx.cpp on emulated tiles (split_gemm_amx_emulated.cpp).
 void split_gemm_amx_emulated(int64_t m, int64_t n, int64_t steps, const uint32_t* a, int64_t a_tile, const uint32_t* b,
-                             int64_t b_tile, float* c, int64_t ldc, bool more, Upcoming* next);
+                             int64_t b_tile, float* c, int64_t ldc, Upcoming* next);
 }  // namespace gt::cpu
 
 namespace gt::test {
@@ -130,6 +130,13 @@ TEST_CASE("bits of f32 products in parts depend on no size, orientation or numbe
       const Floats part = product(Floats(a.begin(), a.begin() + rows * k), b, rows, n, k, three);
       CHECK((std::memcmp(part.data(), whole.data(), static_cast<size_t>(rows * n) * sizeof(float)) == 0));
       CHECK(part.back() == -1);
+    }
+    Floats x = a, y = b, bias = normals(n, 7), sum(whole.size());  // added once, though the sums are made in blocks
+    cpu_backend().ops->gemm({.a = view(x, m, k), .b = view(y, k, n), .bias = view(bias, 1, n), .out = view(sum, m, n)},
+                            three);
+    for (int64_t i = 0; i < m * n; ++i) {
+      const auto at = static_cast<size_t>(i);
+      if (sum[at] != whole[at] + bias[static_cast<size_t>(i % n)]) FAIL_CHECK("a bias at " << i);
     }
     const Floats bt = turned(b, k, n);
     for (const int64_t columns : {1, 15, 16, 17, 33, 131}) {

@@ -6,8 +6,9 @@
 namespace gt::cpu {
 namespace {
 
-// Most rows or columns of a thread's own tile, of the other operand at a time, and elements of a block of the inner
-// dimension: a tile of 740 KB, what is split next and two strips stay in an L2 cache of 2 MB.
+// Most rows or columns of a thread's own tile, of the other operand at a time (more where the inner dimension is
+// short), and elements of a block of the inner dimension: a tile of 740 KB, what is split next and two strips stay in
+// an L2 cache of 2 MB.
 constexpr int64_t kWidth = 160, kStrip = 32, kDepth = 768;
 static_assert(kStrip == 2 * kSplitLines);  // what the kernel multiplies at a time
 
@@ -24,8 +25,9 @@ std::optional<SplitProduct> SplitProduct::of(const Gemm& g, int64_t m, int64_t n
   if (m > n) std::swap(p.shared_, p.own_);
   p.k_ = k, p.n_ = n, p.staged_ = staged;
   p.simd_ = &simd();
-  const int64_t blocks = staged ? 1 : parts(k, kDepth);  // sums of several are in the result itself
-  p.depth_ = parts(parts(k, blocks), kSplitStep) * kSplitStep;
+  p.chain_ = parts(parts(k, parts(k, kDepth)), kSplitStep) * kSplitStep;
+  p.depth_ = staged ? parts(k, kSplitStep) * kSplitStep : p.chain_;  // in place, blocks are added in the result itself
+  p.strip_ = std::max<int64_t>(1, kDepth / p.chain_) * kStrip;
   const int64_t tiles = parts(parts(p.own_.count, kWidth), threads) * threads;  // equally many for all threads
   p.width_ = std::min(kWidth, parts(parts(p.own_.count, tiles), kStrip) * kStrip);
   return p;
@@ -49,7 +51,7 @@ Upcoming SplitProduct::source(int64_t first, const Block& block) const {
 // The results of a tile of own_ and a strip of shared_; nothing behind the last strip.
 GemmTile SplitProduct::tile_at(int64_t own, int64_t shared) const {
   const int64_t width = std::min(width_, own_.count - own);
-  const int64_t strip = std::clamp(shared_.count - shared, int64_t{0}, kStrip);
+  const int64_t strip = std::clamp(shared_.count - shared, int64_t{0}, strip_);
   return shared_.left ? GemmTile{shared, own, strip, width} : GemmTile{own, shared, width, strip};
 }
 
@@ -59,16 +61,22 @@ void SplitProduct::run_tile(int64_t at, Upcoming after, const Block& block, cons
   const auto result = [&](const GemmTile& t) { return staged_ ? memory.c : memory.c + t.row * n_ + t.col; };
   Upcoming next[3];
   next[1] = after;
-  for (int64_t s = 0; s < shared_.count; s += kStrip) {
-    const GemmTile t = tile_at(at, s), below = tile_at(at, s + kStrip);
+  for (int64_t s = 0; s < shared_.count; s += strip_) {
+    const GemmTile t = tile_at(at, s), below = tile_at(at, s + strip_);
     const uint32_t *own = memory.own, *shared = memory.shared + s / kSplitLines * block.tile();
-    next[0] = {.at = reinterpret_cast<const float*>(shared + kStrip / kSplitLines * block.tile()),
+    next[0] = {.at = reinterpret_cast<const float*>(shared + strip_ / kSplitLines * block.tile()),
                .rows = below.rows > 0 && below.cols > 0 ? 1 : 0,
-               .width = kStrip / kSplitLines * block.tile()};
+               .width = strip_ / kSplitLines * block.tile()};
     next[2] = {.at = result(below), .stride = n_, .rows = staged_ ? 0 : below.rows, .width = below.cols};
     if (!shared_.left) std::swap(own, shared);
-    product_(t.rows, t.cols, block.steps(), shared, block.tile(), own, block.tile(), result(t), staged_ ? t.cols : n_,
-             memory.adds, next);
+    const int64_t ldc = staged_ ? t.cols : n_, chain = chain_ / kSplitStep;
+    for (int64_t step = 0; step < block.steps(); step += chain) {
+      const bool adds = memory.adds || step > 0;
+      product_(t.rows, t.cols, std::min(chain, block.steps() - step), shared + step * kSplitTile, block.tile(),
+               own + step * kSplitTile, block.tile(), adds ? memory.sum : result(t), adds ? t.cols : ldc, next);
+      for (int64_t r = 0; adds && r < t.rows; ++r)
+        simd_->add(result(t) + r * ldc, memory.sum + r * t.cols, result(t) + r * ldc, t.cols);
+    }
     done(t, result(t));
   }
 }
@@ -86,7 +94,8 @@ void SplitProduct::run(float* c, bool more, GemmCache& cache, ThreadPool& pool,
     });
     pool.parallel_for(parts(own_.count, width_), 1, [&](int64_t begin, int64_t end, int thread) {
       auto* own = reinterpret_cast<uint32_t*>(cache.columns(thread, pairs_of(width_) * size_of(DType::kF32)));
-      const Memory memory{shared, own, staged_ ? cache.tile(thread, width_ * kStrip) : c, more || first > 0};
+      const Memory memory{shared, own, staged_ ? cache.tile(thread, width_ * strip_) : c,
+                          cache.addend(thread, width_ * strip_), more || first > 0};
       for (int64_t i = begin; i < end; ++i) {
         const int64_t at = i * width_;
         split(own_, at, std::min(width_, own_.count - at), block, own);

@@ -12,7 +12,8 @@
 
 namespace gt::cpu {
 
-// One GEMM out [m, n] = op(a) op(b) of f32. The bits of an element depend on its row of a and column of b alone.
+// One GEMM out [m, n] = op(a) op(b) of f32. Sums over parts of the inner dimension, whose length it determines, are
+// added in order, so the bits of an element depend on its row of a and column of b alone.
 class SplitProduct {
  public:
   // Returns nullopt where the processor or the dtype does not suit. `staged`: results are not computed in place. The
@@ -41,14 +42,15 @@ class SplitProduct {
   GemmTile tile_at(int64_t own, int64_t shared) const;
   struct Memory {
     const uint32_t *shared, *own;  // both operands of a block, own_ from the tile on
-    float* c;
+    float *c, *sum;                // sum: of a chain that is added to c
     bool adds;
   };
   void run_tile(int64_t at, Upcoming after, const Block& block, const Memory& memory,
                 FunctionRef<void(const GemmTile&, float*)> done) const;
 
   Operand shared_{}, own_{};                       // fewer rows or columns; more
-  int64_t k_ = 0, n_ = 0, depth_ = 0, width_ = 0;  // width: rows or columns of own_ in a tile
+  int64_t k_ = 0, n_ = 0, chain_ = 0, depth_ = 0;  // chain: elements summed at a time; depth: of a block
+  int64_t width_ = 0, strip_ = 0;                  // rows or columns of own_ in a tile, of shared_ at a time
   bool staged_ = false;
   SplitGemm product_ = nullptr;
   const Simd* simd_ = nullptr;

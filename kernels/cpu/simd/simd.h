@@ -66,14 +66,14 @@ PairGemm native_pair_gemm();  // nullptr: the processor does not multiply bf16
 // Takes the place of native_pair_gemm() for tests, on processors without one; nullptr: no longer.
 void substitute_pair_gemm(PairGemm gemm);
 
-// c[m, n] (with `more`: +=) a b for f32 by products of bf16. An operand is the sum of three parts x0, x1, x2 of bf16,
+// c[m, n] = a b for f32 by products of bf16. An operand is the sum of three parts x0, x1, x2 of bf16,
 // each the rounding of what the ones before leave of it, exact unless it or a part is subnormal; of the nine products
 // a2 b0 + a1 b0 + a1 b1 + a0 b1 + a0 b2 + a0 b0 are summed, in f32. The others are below 2^-24 of ab, on average far
 // below: an error like that of rounding a product to f32. Results are NaN where an operand is infinite or rounds to
 // infinity. Operands are tiles of 16 rows of a or columns of b, `tile` apart, of `steps` steps of the inner dimension
 // each, of kSplitTile pairs (Simd::split_rows, split_columns). Each element's sum depends on its row and column alone.
 using SplitGemm = void (*)(int64_t m, int64_t n, int64_t steps, const uint32_t* a, int64_t a_tile, const uint32_t* b,
-                           int64_t b_tile, float* c, int64_t ldc, bool more, Upcoming* next);
+                           int64_t b_tile, float* c, int64_t ldc, Upcoming* next);
 // Elements of the inner dimension in a step, rows or columns in a tile, pairs in a step of a tile: 3 parts.
 constexpr int64_t kSplitStep = 32, kSplitLines = 16, kSplitTile = 3 * kSplitLines * kSplitStep / 2;
 SplitGemm native_split_gemm();               // nullptr: f32 arithmetic is faster

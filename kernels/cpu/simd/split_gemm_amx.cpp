@@ -23,13 +23,8 @@ struct Product {
 
 // One tile of c. Both functions add the same products in the same order: small ones first, which rounds the sum of one
 // step less.
-void one_tile(const Product& p, bool more) {
-  const int64_t to = p.ldc * 4;
-  if (more) {
-    _tile_loadd(0, p.c, to);
-  } else {
-    _tile_zero(0);
-  }
+void one_tile(const Product& p) {
+  _tile_zero(0);
   const uint32_t *a = p.a, *b = p.b;
   for (int64_t s = 0; s < p.steps; ++s, a += kSplitTile, b += kSplitTile) {
     _tile_loadd(4, a + 2 * kPart, kPartBytes);
@@ -45,7 +40,7 @@ void one_tile(const Product& p, bool more) {
     _tile_dpbf16ps(0, 4, 7);
     _tile_dpbf16ps(0, 4, 6);
   }
-  _tile_stored(0, p.c, to);
+  _tile_stored(0, p.c, p.ldc * 4);
 }
 
 inline void load_left(const uint32_t* a, int64_t below) {
@@ -68,20 +63,11 @@ inline void multiply(Upcoming& next) {
 }
 
 // Two by two tiles of c: 24 products for 14 loads.
-void four_tiles(const Product& p, bool more, Upcoming* next) {
-  const int64_t to = p.ldc * 4;
-  float* below = p.c + kTile * p.ldc;
-  if (more) {
-    _tile_loadd(0, p.c, to);
-    _tile_loadd(1, p.c + kTile, to);
-    _tile_loadd(2, below, to);
-    _tile_loadd(3, below + kTile, to);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+void four_tiles(const Product& p, Upcoming* next) {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
   const uint32_t *a = p.a, *b = p.b;
   for (int64_t s = 0; s < p.steps; ++s, a += kSplitTile, b += kSplitTile) {
     load_left(a + 2 * kPart, p.a_tile);
@@ -98,6 +84,8 @@ void four_tiles(const Product& p, bool more, Upcoming* next) {
     load_right(b, p.b_tile);
     multiply(next[1]);
   }
+  const int64_t to = p.ldc * 4;
+  float* below = p.c + kTile * p.ldc;
   _tile_stored(0, p.c, to);
   _tile_stored(1, p.c + kTile, to);
   _tile_stored(2, below, to);
@@ -105,7 +93,7 @@ void four_tiles(const Product& p, bool more, Upcoming* next) {
 }
 
 // m x n sums, each a multiple of the tile or less than one.
-void some_tiles(int64_t m, int64_t n, const Product& p, bool more, Upcoming* next) {
+void some_tiles(int64_t m, int64_t n, const Product& p, Upcoming* next) {
   configure_tiles(m < kTile ? m : kTile, kTile, n < kTile ? n : kTile);
   for (int64_t i = 0, tall = 0; i < m; i += tall) {
     tall = i + 2 * kTile <= m ? 2 * kTile : kTile;
@@ -114,13 +102,13 @@ void some_tiles(int64_t m, int64_t n, const Product& p, bool more, Upcoming* nex
       Product at = p;
       at.a += i / kTile * p.a_tile, at.b += j / kTile * p.b_tile, at.c += i * p.ldc + j;
       if (wide == 2 * kTile) {
-        four_tiles(at, more, next);
+        four_tiles(at, next);
         continue;
       }
-      one_tile(at, more);
+      one_tile(at);
       if (tall == kTile) continue;
       at.a += p.a_tile, at.c += kTile * p.ldc;
-      one_tile(at, more);
+      one_tile(at);
     }
   }
 }
@@ -128,14 +116,14 @@ void some_tiles(int64_t m, int64_t n, const Product& p, bool more, Upcoming* nex
 }  // namespace
 
 void split_gemm_amx(int64_t m, int64_t n, int64_t steps, const uint32_t* a, int64_t a_tile, const uint32_t* b,
-                    int64_t b_tile, float* c, int64_t ldc, bool more, Upcoming* next) {
+                    int64_t b_tile, float* c, int64_t ldc, Upcoming* next) {
   const int64_t rows = m / kTile * kTile, columns = n / kTile * kTile;
   const auto part = [&](int64_t row, int64_t height, int64_t column, int64_t width) {
     if (height == 0 || width == 0) return;
     some_tiles(
         height, width,
         {steps, a + row / kTile * a_tile, a_tile, b + column / kTile * b_tile, b_tile, c + row * ldc + column, ldc},
-        more, next);
+        next);
   };
   part(0, rows, 0, columns);
   part(rows, m - rows, 0, columns);

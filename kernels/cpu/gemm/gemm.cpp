@@ -2,9 +2,9 @@
 // tile, with our own kernel (f32 with AVX-512) or a oneDNN one, and the epilogue (GELU, rounding) runs while it is in
 // cache. The inner dimension is split over threads in small weight gradients only, in blocks that its length determines
 // (gemm_gradient.h), so the bits of an element depend on the shapes alone. bf16 is multiplied natively where supported
-// (AVX-512 BF16, AMX), by our own kernel from blocks in pairs, or by oneDNN's for odd sizes. Otherwise 16-bit operands
-// are widened to f32 first: versioned weights once per version, or panel by panel in the cache of the thread that uses
-// them.
+// (AVX-512 BF16, AMX), by our own kernel from blocks in pairs, or by oneDNN's for odd sizes; with AMX f32 is too, in
+// parts of bf16 (gemm_split.h). Otherwise 16-bit operands are widened to f32 first: versioned weights once per version,
+// or panel by panel in the cache of the thread that uses them.
 #include <algorithm>
 #include <cstring>
 #include <optional>

@@ -36,6 +36,9 @@ void for_every_split(F f) {
 #if defined(__x86_64__)
   for (const CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
     if (isa > cpu::best_isa()) break;
+#ifdef GPT_SANITIZED  // emulation takes minutes there
+    if (isa != std::min(cpu::best_isa(), CpuIsa::kAvx512)) continue;
+#endif
     set_cpu_isa(isa);
     cpu::substitute_split_gemm(cpu::split_gemm_amx_emulated);
     INFO("emulated tiles, operands by " << name_of(isa));

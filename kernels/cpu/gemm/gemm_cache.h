@@ -132,8 +132,8 @@ class GemmCache {
   }
   // Columns of a transposed a, gathered from widely strided rows.
   std::byte* columns(int thread, int64_t bytes) { return threads_[static_cast<size_t>(thread)].columns.get(bytes); }
-  // Whole operands widened to f32, where the processor has no kernel for the 16-bit dtype. slot: 0 a, 1 b, 2 bias;
-  // 3: column sums by blocks of rows.
+  // Whole operands widened to f32, where the processor has no kernel for the 16-bit dtype. slot: 0 a, 1 b (or an
+  // operand in pairs or parts), 2 bias; 3: column sums by blocks of rows.
   float* converted(int slot, int64_t count) { return reinterpret_cast<float*>(converted_[slot].get(count * 4)); }
 
   // Sums of blocks of a weight gradient.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kPart = kTile * kTile;  // pairs of a part of a tile
 static_assert(kSplitTile == 3 * kPart);
-constexpr int64_t kPartBytes = 4 * kTile;  // of a row
+constexpr int64_t kRowBytes = 4 * kTile;  // of a part
 
 struct Product {
   int64_t steps;
@@ -27,16 +27,16 @@ void one_tile(const Product& p) {
   _tile_zero(0);
   const uint32_t *a = p.a, *b = p.b;
   for (int64_t s = 0; s < p.steps; ++s, a += kSplitTile, b += kSplitTile) {
-    _tile_loadd(4, a + 2 * kPart, kPartBytes);
-    _tile_loadd(6, b, kPartBytes);
+    _tile_loadd(4, a + 2 * kPart, kRowBytes);
+    _tile_loadd(6, b, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, a + kPart, kPartBytes);
+    _tile_loadd(5, a + kPart, kRowBytes);
     _tile_dpbf16ps(0, 5, 6);
-    _tile_loadd(7, b + kPart, kPartBytes);
+    _tile_loadd(7, b + kPart, kRowBytes);
     _tile_dpbf16ps(0, 5, 7);
-    _tile_loadd(4, a, kPartBytes);
+    _tile_loadd(4, a, kRowBytes);
     _tile_dpbf16ps(0, 4, 7);
-    _tile_loadd(7, b + 2 * kPart, kPartBytes);
+    _tile_loadd(7, b + 2 * kPart, kRowBytes);
     _tile_dpbf16ps(0, 4, 7);
     _tile_dpbf16ps(0, 4, 6);
   }
@@ -44,13 +44,13 @@ void one_tile(const Product& p) {
 }
 
 inline void load_left(const uint32_t* a, int64_t below) {
-  _tile_loadd(4, a, kPartBytes);
-  _tile_loadd(5, a + below, kPartBytes);
+  _tile_loadd(4, a, kRowBytes);
+  _tile_loadd(5, a + below, kRowBytes);
 }
 
 inline void load_right(const uint32_t* b, int64_t beside) {
-  _tile_loadd(6, b, kPartBytes);
-  _tile_loadd(7, b + beside, kPartBytes);
+  _tile_loadd(6, b, kRowBytes);
+  _tile_loadd(7, b + beside, kRowBytes);
 }
 
 // Four products; meanwhile prefetches a little of what is used next.

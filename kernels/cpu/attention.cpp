@@ -201,6 +201,7 @@ void run_blocks(const Attention& p, Stream s) {
   parallel_for(s, heads * blocks, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
     Blocks all(p, f);
     float* scratch = context.thread_scratch<float>(thread, all.floats());
+    const HeldTiles held;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = i / blocks;
       all.run(head / p.heads, head % p.heads, i % blocks * kAttentionBlock, scratch);
@@ -212,6 +213,7 @@ void run_blocks(const Attention& p, Stream s) {
 template <class Body>
 void for_kv_heads(const AttentionGrad& p, Stream s, Body body) {
   parallel_for(s, p.seq ? p.batch * p.kv_heads : 0, 1, [&](int64_t begin, int64_t end, int thread) {
+    const HeldTiles held;
     for (int64_t i = begin; i < end; ++i) body(i / p.kv_heads, i % p.kv_heads, thread);
   });
 }

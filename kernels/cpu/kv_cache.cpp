@@ -129,6 +129,7 @@ void cached_attention(const CachedAttention& p, Stream s) {
   CpuContext& context = cpu_context(s);
   const bool bf16 = attention_pair_gemm(p.qkv.dtype, c.dim) != nullptr;
   parallel_for(s, n * c.kv_heads, 1, [&, &f = simd()](int64_t begin, int64_t end, int thread) {
+    const HeldTiles held;
     for (int64_t i = begin; i < end; ++i) (bf16 ? query_bf16 : query_f32)(p, c, span_of(p, c, i), f, context, thread);
   });
 }

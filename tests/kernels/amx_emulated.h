@@ -31,8 +31,11 @@ class EmulatedTiles {
                " rows of ", tile.bytes, " bytes");
     }
     configured_ = true;
+    ++configurations_;
   }
   void release() { configured_ = false; }
+  bool configured() const { return configured_; }
+  int configurations() const { return configurations_; }
   void zero(int t) {
     for (auto& row : of(t).data) row = {};
   }
@@ -76,6 +79,7 @@ class EmulatedTiles {
   }
   std::array<Tile, 8> tiles_;
   bool configured_ = false;
+  int configurations_ = 0;
 };
 
 inline EmulatedTiles& emulated_tiles() {

@@ -12,6 +12,9 @@
 #include "kernels/core/rng.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/simd/simd.h"
+#if defined(__x86_64__)
+#include "tests/kernels/amx_emulated.h"
+#endif
 #include "tests/kernels/cases/op_cases.h"
 #include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/test.h"
@@ -135,6 +138,36 @@ TEST_CASE("a sum of bf16 pairs depends on its row and its column alone, and pair
     }
   });
 }
+
+#if defined(__x86_64__)
+TEST_CASE("tiles stay configured between products of a shape while they are held and no longer") {
+  const EmulatedTiles& tiles = emulated_tiles();
+  const Operands x(32, 32, 32), fewer(8, 16, 16);
+  std::vector<float> c(32 * 32);
+  const auto multiply = [&](const Operands& of) {
+    const int before = tiles.configurations();
+    cpu::pair_gemm_amx_emulated(of.m, of.n, of.pairs, of.a.data(), of.lda, of.b.data(), of.panel(), c.data(), of.n,
+                                false, nullptr);
+    return tiles.configurations() - before;
+  };
+  CHECK(multiply(x) == 1);
+  CHECK(multiply(x) == 1);
+  CHECK_FALSE(tiles.configured());
+  {
+    const cpu::HeldTiles held;
+    CHECK(multiply(x) == 1);
+    CHECK(multiply(x) == 0);
+    {
+      const cpu::HeldTiles again;
+      CHECK(multiply(fewer) == 1);
+    }
+    CHECK(multiply(fewer) == 0);
+    CHECK(multiply(x) == 1);
+    CHECK(tiles.configured());
+  }
+  CHECK_FALSE(tiles.configured());
+}
+#endif
 
 TEST_CASE("attention and GEMMs in bf16 products agree with the reference on one thread and three") {
   const std::vector<std::string> ops{"attention", "attention_grad", "cached_attention", "gemm"};

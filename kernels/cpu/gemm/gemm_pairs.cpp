@@ -85,6 +85,7 @@ void PairedGemm::multiply(const Tile& t, const Tile* after, uint32_t* scratch, c
                           FunctionRef<void(const Tile&, float*)> done) const {
   const uint16_t* a = trans_a_ ? reinterpret_cast<const uint16_t*>(scratch) : a_ + t.row * k_;
   const int64_t lda = trans_a_ ? 2 * turned_stride() : k_;
+  const HeldTiles held;
   for (int64_t p = 0; p < pairs(); p += depth_) {
     const int64_t depth = std::min(depth_, pairs() - p);
     int64_t panel = 0;

@@ -96,6 +96,7 @@ void SplitProduct::run(float* c, bool more, GemmCache& cache, ThreadPool& pool,
       auto* own = reinterpret_cast<uint32_t*>(cache.columns(thread, pairs_of(width_) * size_of(DType::kF32)));
       const Memory memory{shared, own, staged_ ? cache.tile(thread, width_ * strip_) : c,
                           cache.addend(thread, width_ * strip_), more || first > 0};
+      const HeldTiles held;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t at = i * width_;
         split(own_, at, std::min(width_, own_.count - at), block, own);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/simd/simd.h"
+
 namespace gt::cpu {
 namespace {
 
@@ -16,8 +18,12 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Registers for products of `rows` x `pairs` by `pairs` x `columns`.
+// Registers for products of `rows` x `pairs` by `pairs` x `columns`, until release_tiles().
 inline void configure_tiles(int64_t rows, int64_t pairs, int64_t columns) {
+  const int64_t shape = rows << 16 | pairs << 8 | columns;
+  TileUse& use = tile_use();
+  if (use.shape == shape) return;
+  use.shape = shape;
   TileConfig c;
   for (int t = 0; t < 8; ++t) {
     c.rows[t] = static_cast<uint8_t>(t < 6 ? rows : pairs);
@@ -25,6 +31,13 @@ inline void configure_tiles(int64_t rows, int64_t pairs, int64_t columns) {
   }
   asm volatile("" : "+m"(c));  // GCC's header declares a read of eight bytes; the instruction reads all
   _tile_loadconfig(&c);
+}
+
+// The end of a product: other users of tiles may follow, except within HeldTiles.
+inline void release_tiles() {
+  TileUse& use = tile_use();
+  use.release = [] { _tile_release(); };
+  if (use.holders == 0) use.end();
 }
 
 }  // namespace

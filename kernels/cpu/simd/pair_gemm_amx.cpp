@@ -125,7 +125,7 @@ void pair_gemm_amx(int64_t m, int64_t n, int64_t pairs, const uint16_t* a, int64
   };
   if (whole_rows > 0) depths(0, whole_rows);
   if (m > whole_rows) depths(whole_rows, m - whole_rows);
-  _tile_release();
+  release_tiles();
 }
 
 }  // namespace gt::cpu

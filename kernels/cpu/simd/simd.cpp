@@ -16,6 +16,21 @@ std::atomic<SplitGemm> split_substitute{nullptr};
 void substitute_pair_gemm(PairGemm gemm) { substitute = gemm; }
 void substitute_split_gemm(SplitGemm gemm) { split_substitute = gemm; }
 
+TileUse& tile_use() {
+  thread_local TileUse use;
+  return use;
+}
+
+void TileUse::end() {
+  if (shape != 0) release();
+  shape = 0;
+}
+
+HeldTiles::HeldTiles() { ++tile_use().holders; }
+HeldTiles::~HeldTiles() {
+  if (--tile_use().holders == 0) tile_use().end();
+}
+
 #if defined(__x86_64__)
 const Simd& simd() {
   switch (current_isa()) {

@@ -79,6 +79,23 @@ constexpr int64_t kSplitStep = 32, kSplitLines = 16, kSplitTile = 3 * kSplitLine
 SplitGemm native_split_gemm();               // nullptr: f32 arithmetic is faster
 void substitute_split_gemm(SplitGemm gemm);  // as substitute_pair_gemm
 
+// AMX tile registers of a thread. shape: what they are configured for, 0 if they are not.
+struct TileUse {
+  int holders = 0;
+  int64_t shape = 0;
+  void (*release)() = nullptr;
+  void end();
+};
+TileUse& tile_use();
+// Within its life, products of this thread leave tile registers configured: a configuration takes as long as ten
+// products of tiles. Nothing else may use tiles meanwhile. No effect where products use none.
+struct HeldTiles {
+  HeldTiles();
+  ~HeldTiles();
+  HeldTiles(const HeldTiles&) = delete;
+  HeldTiles& operator=(const HeldTiles&) = delete;
+};
+
 struct AdamWArgs {
   float lr, beta1, beta2, bias_correction1, bias_correction2, multiplier, eps, weight_decay;
   bool l2;

@@ -133,6 +133,14 @@ inline Vec greatest_score(float* column, const BlockPair& b, int64_t q, Vec befo
   const Vec none = splat(-__builtin_inff());
   const bool cut = b.cut();
   Vec now = before;
+  if (!cut && !b.diagonal) {  // four maxima: one alone waits for itself
+    Vec most[4] = {before, before, before, before};
+    int64_t k = 0;
+    for (; k + 4 <= b.keys; k += 4)
+      for (int64_t i = 0; i < 4; ++i) most[i] = max(most[i], load(column + (k + i) * kBlock));
+    for (; k < b.keys; ++k) most[0] = max(most[0], load(column + k * kBlock));
+    return max(max(most[0], most[1]), max(most[2], most[3]));
+  }
   for (int64_t k = 0; k < attended_keys(b.diagonal, b.keys, q); ++k) {
     Vec s = load(column + k * kBlock);
     if (cut) store(column + k * kBlock, s = is_behind(b, k, q) ? none : s);

@@ -92,9 +92,17 @@ inline void cap_raw_scores(float* scores, const BlockPair& b, float scale, float
 }
 inline float unit_of(const AttentionShape& h) { return h.softcap > 0 ? 1 : h.scale; }  // of the softmax's scores
 
-// 2^x for x up to 127, relative error below 3e-6, less than a hundredth of what rounding to bf16 adds: 2^n of the
-// nearest integer n, added to the exponent of a polynomial in the rest. 0 from -127 down; NaN propagates.
+// 2^x for x up to 127, relative error below 3e-6, less than a hundredth of what rounding to bf16 adds: 2^n, for an
+// integer n, times a polynomial in the rest. 0 from -127 down, or subnormal; NaN propagates.
 inline Vec exp2(Vec x) {
+#if defined(__AVX512DQ__)
+  const Vec r = _mm512_maskz_reduce_ps(0xFFFF, x, 9);  // x - floor(x)
+  Vec p = fma(splat(1.3426684273e-2f), r, splat(5.2242474221e-2f));
+  p = fma(p, r, splat(2.4128020475e-1f));
+  p = fma(p, r, splat(6.930448449e-1f));
+  p = fma(p, r, splat(1.0f));
+  return _mm512_maskz_scalef_ps(0xFFFF, p, x);  // p 2^floor(x)
+#else
   const Vec c = max(splat(-127.0f), x), magic = splat(12582912.0f);  // 1.5 * 2^23, as in exp()
   const Vec shifted = c + magic, r = c - (shifted - magic);
   Vec p = fma(splat(9.582852945e-3f), r, splat(5.5906426162e-2f));
@@ -102,6 +110,7 @@ inline Vec exp2(Vec x) {
   p = fma(p, r, splat(6.9312417507e-1f));
   p = fma(p, r, splat(1.0f));
   return (Vec)((VecInt)p + ((VecInt)shifted << 23));
+#endif
 }
 
 // Vectors rounded to bf16, and the pairs of two. Subnormal numbers may become 0.
@@ -285,17 +294,18 @@ inline void soften_grad_pairs(const AttentionShape& h, const GradScratch& s, con
   const bool cut = b.cut();
   auto *p_rows = reinterpret_cast<uint16_t*>(s.p_rows), *ds_rows = reinterpret_cast<uint16_t*>(s.ds_rows);
   for (int64_t q = 0; q < b.queries; q += kLanes) {
-    const Vec less = load(sums.lse + q) * splat(-kLog2E), dot = load(sums.dot + q);
+    const Vec less = load(sums.lse + q) * splat(-kLog2E), dot = load(sums.dot + q) * -factor;
     const auto gradient = [&](int64_t k) {
       const int64_t at = k * kBlock + q;
       const Vec score = load(s.scores + at), part = score * inverse;
-      Vec p = exp2(fma(score, c, less));
+      Vec p = exp2(fma(score, c, less)), dp = load(s.dp + at);
       if (b.diagonal) p = is_later(k, q) ? Vec{} : p;
       if (cut) p = is_behind(b, k, q) ? Vec{} : p;
-      const Vec f = drop == nullptr ? splat(1.0f) : load(drop + at);
-      const Vec ds = p * (drop == nullptr ? load(s.dp + at) - dot : load(s.dp + at) * f - dot) * factor;
-      store_rounded(p_rows + at, rounded(drop == nullptr ? p : p * f));
-      const Rounded bits = rounded(h.softcap > 0 ? ds * (splat(1.0f) - part * part) : ds);
+      if (drop != nullptr) dp *= load(drop + at);
+      Vec ds = p * fma(dp, factor, dot);
+      if (h.softcap > 0) ds *= splat(1.0f) - part * part;
+      store_rounded(p_rows + at, rounded(drop == nullptr ? p : p * load(drop + at)));
+      const Rounded bits = rounded(ds);
       store_rounded(ds_rows + at, bits);
       return bits;
     };

@@ -129,7 +129,7 @@ void split_gemm_amx(int64_t m, int64_t n, int64_t steps, const uint32_t* a, int6
   part(rows, m - rows, 0, columns);
   part(0, rows, columns, n - columns);
   part(rows, m - rows, columns, n - columns);
-  _tile_release();
+  release_tiles();
 }
 
 }  // namespace gt::cpu

@@ -42,7 +42,8 @@ struct Parameter {
   Tensor value;
   Fp8Weight fp8_data;  // FP8 data of value, while that has data
   Tensor grad;         // local, f32 or bf16; a view of a flat buffer. No data: the first writer allocates it (grad_dst)
-  bool grad_dirty = false;    // false: the next writer overwrites; true: it accumulates
+  bool grad_dirty = false;       // false: the next writer overwrites; true: it accumulates
+  Parameter* adds_to = nullptr;  // of a tied copy: the owner, to whose gradient its own is added
   int64_t version = 0;        // a fresh_version() whenever value or its address changes: packed copies are then stale
   ParamUnit* unit = nullptr;  // its FSDP unit, which allocates `grad` where that is not permanent
 };
@@ -72,6 +73,7 @@ struct GradDst {
 // A frozen parameter has no gradient: the tensor is empty, and the caller computes nothing.
 inline GradDst grad_dst(Parameter& p) {
   if (p.frozen) return {};
+  if (p.adds_to != nullptr) return grad_dst(*p.adds_to);
   if (!p.grad && p.unit != nullptr) p.unit->open_grads();
   const bool accumulate = p.grad_dirty;
   p.grad_dirty = true;

@@ -355,8 +355,8 @@ struct Embedding {
   int64_t first_row = 0;
   GT_OPERANDS(.control("tokens", o.tokens).in("table", o.table).out("out", o.out))
 };
-// dtable[row] G (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i. Without accumulate, writes every
-// row.
+// dtable[row] G (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i, complete before it is added.
+// Without accumulate, writes every row.
 struct EmbeddingGrad {
   Tensor tokens, dout, dtable;
   int64_t first_row = 0;

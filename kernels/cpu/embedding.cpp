@@ -76,26 +76,27 @@ void embedding_grad(const EmbeddingGrad& p, Stream s) {
   int32_t* scratch = cpu_context(s).scratch<int32_t>(rows + 2 + count);
   const SortedTokens sorted = sort_tokens(p.tokens.as<int32_t>(), count, p.first_row, rows, scratch);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
-    float wide[kChunk];
-    const int64_t step = is_16bit(p.dout.dtype) ? kChunk : cols;
-    // Adds columns [from, from + width) of a token's gradient to `row`.
-    const auto add_row = [&](float* row, int64_t token, int64_t from, int64_t width, bool write_first) {
-      for (int64_t c = 0; c < width; c += step) {
-        const int64_t n = std::min(step, width - c);
-        const float* dout = read(f, p.dout, token * cols + from + c, n, wide);
-        if (write_first) {
-          std::memcpy(row + c, dout, static_cast<size_t>(n) * sizeof(float));
-        } else {
-          f.add(row + c, dout, row + c, n);
-        }
-      }
+    float wide[kChunk], sum[kChunk];
+    // Columns [from, from + n) of the sum of tokens [first, last); a part of one token is not copied.
+    const auto sum_of = [&](int64_t first, int64_t last, int64_t from, int64_t n) -> const float* {
+      const float* total = read(f, p.dout, sorted.order[first] * cols + from, n, sum);
+      for (int64_t i = first + 1; i < last; ++i, total = sum)
+        f.add(total, read(f, p.dout, sorted.order[i] * cols + from, n, wide), sum, n);
+      return total;
     };
     for (int64_t r = begin; r < end; ++r) {
       const int64_t first = sorted.start[r], last = sorted.start[r + 1];
       if (p.accumulate && first == last) continue;
-      edit(f, p.dtable, r * cols, cols, p.accumulate, [&](float* row, int64_t c, int64_t n) {
-        if (first == last) zero_row(row, n);
-        for (int64_t i = first; i < last; ++i) add_row(row, sorted.order[i], c, n, !p.accumulate && i == first);
+      edit(f, p.dtable, r * cols, cols, p.accumulate, [&](float* row, int64_t from, int64_t count) {
+        if (first == last) return zero_row(row, count);
+        for (int64_t c = 0; c < count; c += kChunk) {
+          const int64_t n = std::min(kChunk, count - c);
+          const float* total = sum_of(first, last, from + c, n);
+          if (p.accumulate)
+            f.add(row + c, total, row + c, n);
+          else
+            std::memcpy(row + c, total, static_cast<size_t>(n) * sizeof(float));
+        }
       });
     }
   });

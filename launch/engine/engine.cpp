@@ -40,6 +40,7 @@ std::vector<StagePass> read_order(const PipelineSchedule& s, int rank) {
 ZeroOptions resolved(const EngineOptions& o, int pp) {
   ZeroOptions zero = o.zero;
   zero.grad_reduce = grad_reduce_of(zero, pp, o.microbatches);
+  zero.one_microbatch = o.microbatches == 1;
   zero.masters = o.precision.masters && o.trains;  // without updates, master weights are not needed
   zero.gradients = o.trains;
   return zero;

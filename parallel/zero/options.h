@@ -27,8 +27,9 @@ struct ZeroOptions {
   // Gradients are multiplied by this before the data-parallel reduction and the sums divided by it. Keeps sums over
   // many ranks within the range of a 16-bit `reduce`: DeepSpeed's prescale and predivide. No effect on one rank.
   double scale_before = 1;
-  bool masters = true;    // 16-bit values have f32 master weights, which the optimizer updates
-  bool gradients = true;  // false: inference; values alone, no step, no ranges to update
+  bool one_microbatch = false;  // every step has one
+  bool masters = true;          // 16-bit values have f32 master weights, which the optimizer updates
+  bool gradients = true;        // false: inference; values alone, no step, no ranges to update
   template <class V>
   void fields(V& v) {
     v("stage", stage, "0..3", "ZeRO stage: 1 shards optimizer state, 2 also gradients, 3 also parameters");

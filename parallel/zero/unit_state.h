@@ -27,6 +27,7 @@ struct UnitState final : ParamUnit {
   ValueGatherer& gatherer;
   UnitState* owner = nullptr;        // unit of the tied weight, if on this rank too: this unit is then not updated
   UnitState* copy = nullptr;         // conversely: the tied copy that this unit owns
+  bool adds_to_owner = false;        // a tied copy without gradients of its own (Parameter::adds_to)
   std::vector<UnitState*> siblings;  // further units of its module, used and reduced with it
   bool int8 = false;                 // frozen weights held in int8, dequantized while in use
   bool frozen = false;               // no gradients, no master weights: its parameters are never updated

@@ -69,6 +69,8 @@ struct Rank {
   Rank(MeshShape shape, GroupFactory& f, ZeroOptions zero = {})
       : mesh(shape, f), model(mesh), store(model.units, kUnits, zero, mesh, cpu_backend(), {}) {}
   int dp() const { return mesh.coord(Axis::kDp); }
+  // The tied copy has no gradient of its own.
+  bool adds_to_owner() const { return model.params.back().adds_to != nullptr; }
 };
 
 inline void on_ranks(MeshShape shape, const std::function<void(GroupFactory&)>& body) {
@@ -111,13 +113,15 @@ inline void backward(
   for (auto unit = r.model.units.rbegin(); unit != r.model.units.rend(); ++unit) {
     for (Parameter* p : unit->params) {
       if (p->name == skip) continue;
-      GT_CHECK(!grad_dst(*p).accumulate, "the first writer of a step must overwrite");
-      for (int64_t i = 0; i < p->grad.numel(); ++i) {
+      const auto [grad, adds] = grad_dst(*p);
+      GT_CHECK(adds == (p->tied_owner && r.adds_to_owner()), "the first writer of a step must overwrite");
+      for (int64_t i = 0; i < grad.numel(); ++i) {
         const int64_t at = logical(r, *p, i);
         float g = at < 0 ? 0 : gradient(p->name, at, r.dp());
         if (p->name == perturb.name && at == perturb.element && r.dp() == perturb.dp) g += 1;
         g *= perturb.factor;
-        const Tensor one = p->grad.view({p->grad.numel()}).slice(i, 1);
+        const Tensor one = grad.view({grad.numel()}).slice(i, 1);
+        if (adds) g += *one.as<float>();
         if (one.dtype == DType::kF32)
           *one.as<float>() = g;
         else

@@ -93,6 +93,34 @@ TEST_CASE("bf16 gradients take half the bytes and are rounded once after the red
       }
 }
 
+TEST_CASE("with one microbatch a tied copy on its owner's rank has no gradient of its own but adds to the owner's") {
+  for (const MeshShape& shape : {MeshShape{}, MeshShape{.tp = 2}, MeshShape{.dp = 2}, MeshShape{.pp = 2}})
+    for (const DType type : {DType::kF32, DType::kBF16})
+      for (ZeroOptions z : all_stages()) {
+        INFO(text(z) << ' ' << name_of(type));
+        z.grad = type;
+        Assembled all;
+        on_ranks(shape, [&](GroupFactory& f) {
+          Rank several(shape, f, z);
+          ZeroOptions one = z;
+          one.one_microbatch = true;
+          Rank r(shape, f, one);
+          // Sums over ranks are of complete gradients, and in bf16 each is rounded.
+          const bool adds = shape.dp == 1 && shape.pp == 1 && type == DType::kF32;
+          GT_CHECK(r.adds_to_owner() == adds && !several.adds_to_owner(), "adds ", r.adds_to_owner());
+          const int64_t table = kAlign * ((4 * kPadded / shape.tp * kHidden + kAlign - 1) / kAlign);
+          GT_CHECK(several.store.grad_bytes() - r.store.grad_bytes() == (adds ? table : 0), several.store.grad_bytes(),
+                   " and ", r.store.grad_bytes(), " bytes");
+          for (int step = 0; step < 2; ++step) backward(r);
+          all.add(r.store.grad_views());
+        });
+        all.check_whole("grad");
+        for (const auto& [name, size] : logical_sizes())
+          for (int64_t i = 0; i < size; ++i)
+            REQUIRE(all.values["grad/" + name][static_cast<size_t>(i)] == reduced(name, i, shape.dp));
+      }
+}
+
 TEST_CASE("a parameter without gradient and an unreduced step are errors that name it") {
   for (bool overlap : {false, true})
     for (const ZeroOptions& z : all_stages(1, overlap))

@@ -210,7 +210,7 @@ TEST_CASE("an FP8 run resumes from its checkpoint bitwise, in another layout") {
   TempDir dir;
   const std::string run =
       "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock --amp O2 "
-      "--train.global_batch 8 --train.micro_batch 1 --optim.lr 3e-3 --device.kind cpu "
+      "--train.global_batch 8 --train.micro_batch 1 --optim.lr 1e-2 --device.kind cpu "
       "--log.tensorboard false --launch.ranks threads --train.steps 6 --checkpoint.every 3 --train.eval_every 6 "
       "--train.eval_steps 1 --precision.fp8 " +
       scaling + " ";

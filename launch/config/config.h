@@ -382,7 +382,9 @@ struct DeviceConfig {
   void fields(V& v) {
     v("kind", kind, "", "compute device");
     v("threads", threads, "0..1024 threads", "host threads per rank; 0: cores / local ranks, at least 1");
-    v("isa", isa, "", "instruction set of the CPU kernels");
+    v("isa", isa, "",
+      "instruction set of the CPU kernels; amx: also f32 GEMMs run on its tiles, as sums of bf16 products; avx512 and "
+      "below: in f32 arithmetic");
     v("gemm_tune", gemm_tune, "",
       "GPU: use cuBLASLt's first heuristic for each GEMM, or time up to 32 candidates once and store the fastest in "
       "device.gemm_plans");

@@ -119,8 +119,8 @@ void require_way_out(const Settings& s, const std::vector<Problem>& problems) {
 namespace {
 
 // Draws a number of legal layouts of a model and compares each with one rank; every illegal draw must be rejected with
-// a fix.
-void check_random_layouts(const Config& base, uint64_t seed, uint64_t goal) {
+// a fix. allowed: relative error of a gradient in FP32.
+void check_random_layouts(const Config& base, uint64_t seed, uint64_t goal, double allowed = 2e-6) {
   const std::vector<LayoutAxis> axes = layout_axes(base, kRanks);
   std::mt19937_64 random(seed);
   std::set<std::string> done;
@@ -167,7 +167,7 @@ void check_random_layouts(const Config& base, uint64_t seed, uint64_t goal) {
   // 1e-4 of the gradient's length. All gradients as one vector stay below 3.3e-7, and at hidden 64 and 128 every tensor
   // below 7e-7 (10 layouts each). Accumulating a norm's gradient in double gives 1.4e-6 instead of 1.3e-6 (seed 2, 40
   // layouts): the rounding is in the addends.
-  CHECK(worst <= 2e-6);
+  CHECK(worst <= allowed);
 }
 
 }  // namespace
@@ -196,9 +196,10 @@ TEST_CASE("a decoder with per-head norms of queries and keys trains on random la
 TEST_CASE("a decoder with whole-row norms of queries and keys and post-norms trains on random layouts as on one rank") {
   // A post-norm magnifies rounding errors as much as values, in each of three blocks. With weights of 0.02, branch
   // values of such a narrow model are 1e-6, below fp16's normal range. At a higher rate 20 steps turn 1e-7 into 1e-5.
+  // Gradients differ by up to 3.3e-6 over five seeds, with AMX and without.
   check_random_layouts(tiny({"--model.arch", "olmo2", "--model.layers", "3", "--model.hidden", "64", "--model.ffn",
                              "64", "--model.norm_eps", "1e-3", "--model.init_std", "0.05", "--optim.lr", "3e-4"}),
-                       from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 24));
+                       from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 24), 6e-6);
 }
 
 TEST_CASE("a bidirectional model with norms of its sums and two heads trains on random layouts as on one rank") {

@@ -149,11 +149,10 @@ void ParamStore::allocate(UnitState& s, bool sibling) {
   };
   // Elsewhere the sums of both copies are complete before they are added. That order is kept here only if nothing is
   // reduced or rounded in between, and each copy adds once.
-  s.adds_to_owner =
+  const bool adds =
       gradients && s.owner != nullptr && options_.one_microbatch && !shares && s.grad_dtype == DType::kF32;
-  if (s.adds_to_owner) s.spec.params.front()->adds_to = s.owner->spec.params.front();
-  s.grads = gradients && !s.adds_to_owner ? buffer(s.grads_sharded, s.grad_dtype)
-                                          : Buffer(0, compute_.device, *backend_.device);
+  s.spec.params.front()->adds_to = adds ? s.owner->spec.params.front() : nullptr;
+  s.grads = gradients && !adds ? buffer(s.grads_sharded, s.grad_dtype) : Buffer(0, compute_.device, *backend_.device);
   if (s.grads_sharded || !gradients)
     s.unbind_grads();
   else

@@ -66,7 +66,7 @@ void GradReducer::ready(UnitState& s) {
 // Runs once a unit's gradients are final on this rank, before they are reduced over their domain. The one hook for
 // anything that must precede the reduction.
 void GradReducer::complete_gradients(UnitState& s) {
-  if (s.adds_to_owner) return;
+  if (s.adds_to_owner()) return;
   const Tensor whole = s.grads_sharded ? s.open : s.held_grads();
   for (size_t i = 0; i < s.spec.params.size(); ++i) {
     Parameter& p = *s.spec.params[i];
@@ -242,7 +242,7 @@ void GradReducer::reduce_tied() {
     if (s->owner != nullptr) {  // both copies on this rank: owner + copy, the order of first + last stage
       wait(*s->owner);
       wait(*s);
-      if (!s->adds_to_owner) backend_.ops->axpy({.x = s->grad_shard(), .y = s->owner->grad_shard()}, compute_);
+      if (!s->adds_to_owner()) backend_.ops->axpy({.x = s->grad_shard(), .y = s->owner->grad_shard()}, compute_);
     } else if (mesh_.embedding_group().size() == 2 && s->copy == nullptr) {
       const Parameter& p = *s->spec.params.front();
       if (p.tied_to.empty() && !p.tied_owner) continue;

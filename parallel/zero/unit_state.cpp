@@ -50,7 +50,7 @@ Tensor UnitState::held_values() const {
 
 Tensor UnitState::held_grads() const {
   if (frozen) return grads.tensor({0}, grad_dtype);
-  if (adds_to_owner) return owner->held_grads();
+  if (adds_to_owner()) return owner->held_grads();
   return grads.tensor({grads_sharded ? layout.shard : layout.size}, grad_dtype);
 }
 

@@ -27,7 +27,6 @@ struct UnitState final : ParamUnit {
   ValueGatherer& gatherer;
   UnitState* owner = nullptr;        // unit of the tied weight, if on this rank too: this unit is then not updated
   UnitState* copy = nullptr;         // conversely: the tied copy that this unit owns
-  bool adds_to_owner = false;        // a tied copy without gradients of its own (Parameter::adds_to)
   std::vector<UnitState*> siblings;  // further units of its module, used and reduced with it
   bool int8 = false;                 // frozen weights held in int8, dequantized while in use
   bool frozen = false;               // no gradients, no master weights: its parameters are never updated
@@ -66,6 +65,7 @@ struct UnitState final : ParamUnit {
   bool on_use() const { return values_sharded || int8; }  // values exist only while the unit is used
   bool rounds() const { return dtype != DType::kF32; }
   bool tied_copy() const { return !spec.params.front()->tied_to.empty(); }
+  bool adds_to_owner() const { return spec.params.front()->adds_to != nullptr; }  // has no gradients of its own
   int64_t elements() const { return layout.size - layout.pad; }
   int64_t begin() const { return layout.shard * domain.rank; }  // this rank's shard is [begin, begin + layout.shard)
   Tensor own(Tensor flat) const { return flat.slice(begin(), layout.shard); }

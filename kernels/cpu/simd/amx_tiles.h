@@ -23,7 +23,7 @@ inline void configure_tiles(int64_t rows, int64_t pairs, int64_t columns) {
   const int64_t shape = rows << 16 | pairs << 8 | columns;
   TileUse& use = tile_use();
   if (use.shape == shape) return;
-  use.shape = shape;
+  use.shape = shape, use.release = [] { _tile_release(); };
   TileConfig c;
   for (int t = 0; t < 8; ++t) {
     c.rows[t] = static_cast<uint8_t>(t < 6 ? rows : pairs);
@@ -35,9 +35,7 @@ inline void configure_tiles(int64_t rows, int64_t pairs, int64_t columns) {
 
 // The end of a product: other users of tiles may follow, except within HeldTiles.
 inline void release_tiles() {
-  TileUse& use = tile_use();
-  use.release = [] { _tile_release(); };
-  if (use.holders == 0) use.end();
+  if (tile_use().holders == 0) tile_use().end();
 }
 
 }  // namespace

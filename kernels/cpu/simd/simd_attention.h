@@ -133,7 +133,7 @@ inline Vec greatest_score(float* column, const BlockPair& b, int64_t q, Vec befo
   const Vec none = splat(-__builtin_inff());
   const bool cut = b.cut();
   Vec now = before;
-  if (!cut && !b.diagonal) {  // four maxima: one alone waits for itself
+  if (!cut && !b.diagonal) {  // four maxima side by side: one chain is bound by latency
     Vec most[4] = {before, before, before, before};
     int64_t k = 0;
     for (; k + 4 <= b.keys; k += 4)

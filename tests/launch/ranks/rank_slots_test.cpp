@@ -221,12 +221,14 @@ TEST_CASE("a machine whose ranks die twice is excluded from the next start, if a
   TempDir dir;
   write_file(dir / "hosts", "far0 slots=2\nfar1 slots=2\nfar2 slots=2\n");
   const std::string ssh = fake_ssh(dir), log = dir / "runs/x/log.jsonl";
-  // Kills the first rank found on far1 after another twenty lines in the log.
-  write_file(dir / "killer", "lines() { cat " + log + " 2>/dev/null | wc -l; }\n" + R"sh(
+  // Kills the first rank found on far1 after another twenty lines in the log. Other tests have a far1 too, at the same
+  // time; this one's is known by its temporary folder.
+  write_file(dir / "killer",
+             "lines() { cat " + log + " 2>/dev/null | wc -l; }\nfar1=TMPDIR=" + dir.path() + "/far1\n" + R"sh(
 for i in $(seq 600); do
   for e in /proc/[0-9]*/environ; do
     p=${e%/environ}
-    [ "$(cat $p/comm 2>/dev/null)" = gpttrain ] && tr '\0' '\n' 2>/dev/null < $e | grep -qx FAR=far1 || continue
+    [ "$(cat $p/comm 2>/dev/null)" = gpttrain ] && tr '\0' '\n' 2>/dev/null < $e | grep -qxF "$far1" || continue
     before=$(lines)
     while [ -d $p ] && [ $(lines) -lt $((before + 20)) ]; do sleep 0.1; done
     [ -d $p ] || continue  # of the start before, and gone by itself: its number may be another's soon

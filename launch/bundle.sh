@@ -5,7 +5,7 @@
 #   cmake --build --preset cpu --target packages             as an archive, a wheel and a Debian package
 #   cmake --install build/cpu --prefix NEW/FOLDER            as a folder
 # Contents: bin/ (gpttrain, libgpttrain_cuda.so, mpirun, orted), lib/, etc/, share/ (runtime data of Open MPI and PMIx),
-# configs/, licenses/, share/gpttrain/bundle.txt with the minimum glibc.
+# configs/, launch/demo.sh, licenses/, share/gpttrain/bundle.txt with the minimum glibc.
 # Not included: cuBLASLt (541 MB; from a CUDA 13 toolkit in /usr/local/cuda or LD_LIBRARY_PATH), cuDNN (same paths,
 # optional), the driver, ssh, and libraries of fast networks: ranks communicate over shared memory and TCP. All machines
 # of a job need the bundle at the same path. launch/ranks/start/bundle.h is the program's side.
@@ -24,8 +24,8 @@ cuda='^(libcuda|libcublas|libcublasLt|libcudart|libcudnn.*|libnvrtc.*|libnccl)\.
 # A bundle needs a folder of its own; never install into /usr/local.
 [ -e "$folder/share/gpttrain/bundle.txt" ] || [ -z "$(ls -A "$folder" 2>/dev/null)" ] ||
   fail "$folder is neither empty nor a bundle; install with: cmake --install BUILD --prefix SOME/NEW/FOLDER"
-rm -rf "$folder"/{bin,lib,etc,share,configs,licenses,README.md}
-mkdir -p "$folder"/{bin,lib,share/gpttrain,licenses}
+rm -rf "$folder"/{bin,lib,etc,share,configs,launch,licenses,README.md}
+mkdir -p "$folder"/{bin,lib,launch,share/gpttrain,licenses}
 folder=$(realpath "$folder")
 origin=$(mktemp)  # of every file that is not ours: where it came from, for its licence
 trap 'rm -f "$origin"' EXIT
@@ -40,6 +40,7 @@ take() {  # FILE DIRECTORY: a copy, under its own name
 cp "$program" "$folder/bin/gpttrain"
 [ ! -e "$backend" ] || cp "$backend" "$folder/bin/libgpttrain_cuda.so"
 cp -r "$source/configs" "$source/README.md" "$folder/"
+cp "$source/launch/demo.sh" "$folder/launch/"
 
 # Open MPI finds plugins and texts relative to its prefix, so they keep their relative paths. Excluded: transports of
 # fast networks (their libraries belong to the machine), OpenSHMEM, MPI-IO, launchers of other systems.

@@ -4,6 +4,7 @@
 # next run.
 #   ./launch/demo.sh            everything
 #   ./launch/demo.sh --fresh    delete the demo's run (not the build, the corpus or the tokenizer) and train again
+# In the portable bundle, which has the program and its libraries, it needs no package and builds nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,22 +15,27 @@ work=runs/demo-data
 run=runs/dictionary
 [ "${1:-}" = "--fresh" ] && rm -rf "$run"
 
-say "1/7 packages"
-./launch/setup.sh
-echo "everything that gpttrain needs is installed"
+if [ -x bin/gpttrain ]; then
+  say "1/7 packages, 2/7 build: the bundle has both"
+  gpttrain=bin/gpttrain gpu=no
+  ! grep -qE '^CUDA .*sm_[0-9]+' < <($gpttrain --version) || gpu=yes
+else
+  say "1/7 packages"
+  ./launch/setup.sh
+  echo "everything that gpttrain needs is installed"
 
-say "2/7 build"
-gpu=no
-if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then gpu=yes; fi
-cmake --preset cpu >/dev/null
-targets=(gpttrain)
-if [ $gpu = yes ] && ! cmake --build --preset cpu --target help | grep -q '^gpttrain_cuda:'; then
-  echo "there is a GPU, but no CUDA toolkit (12.8 or later) to build for it: training on the CPU"
-  gpu=no
+  say "2/7 build"
+  gpttrain=build/cpu/gpttrain gpu=no
+  if command -v nvidia-smi >/dev/null && nvidia-smi >/dev/null 2>&1; then gpu=yes; fi
+  cmake --preset cpu >/dev/null
+  targets=(gpttrain)
+  if [ $gpu = yes ] && ! cmake --build --preset cpu --target help | grep -q '^gpttrain_cuda:'; then
+    echo "there is a GPU, but no CUDA toolkit (12.8 or later) to build for it: training on the CPU"
+    gpu=no
+  fi
+  [ $gpu = no ] || targets+=(gpttrain_cuda)
+  cmake --build --preset cpu -j "$(nproc)" --target "${targets[@]}"
 fi
-[ $gpu = no ] || targets+=(gpttrain_cuda)
-cmake --build --preset cpu -j "$(nproc)" --target "${targets[@]}"
-gpttrain=build/cpu/gpttrain
 
 say "3/7 corpus: The Collaborative International Dictionary of English (40 MB of prose and quotations, GPL-2+)"
 mkdir -p "$work"

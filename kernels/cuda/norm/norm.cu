@@ -1,5 +1,5 @@
 // Residual add + layer norm or RMSNorm, and its backward, in one pass each. A row stays in registers: one warp per row
-// up to 1024 columns, eight warps up to 8192. Other sizes use generic kernels that read a row several times.
+// up to 2048 columns, eight warps up to 8192. Other sizes use generic kernels that read a row several times.
 // Layer norm: Ba, Kiros, Hinton 2016, arXiv 1607.06450.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/norm/norm.cuh"

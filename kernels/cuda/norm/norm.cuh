@@ -191,14 +191,14 @@ __device__ inline void norm_row(const Forward<T>& p, int64_t row, int lane, floa
 }
 
 // The smallest register shape that holds a row: at most 32 elements per lane, at most `Most` with one warp (more spills
-// in the backward). Long: one warp also takes longer rows of 16-bit types.
+// in the backward). Long: one warp also takes rows of 16-bit types with up to 64 elements per lane.
 template <int K, int W>
 struct RowShape {
   static constexpr int k = K, w = W;
 };
 
-// Most elements per lane with one warp: forward, backward, and forward with `Long`.
-constexpr int kForward = 32, kBackward = 24, kLong = 56;
+// Most elements per lane with one warp: forward, backward; forward with `Long` in two steps.
+constexpr int kForward = 32, kBackward = 24, kLong = 56, kLongest = 64;
 
 // Calls f with the shape; returns false when there is none. Four warps are used where one pack per lane suffices: half
 // of eight warps would idle.
@@ -208,8 +208,10 @@ bool by_row_shape(int64_t cols, F&& f) {
   if (cols % kV != 0 || cols > 32 * 256) return false;
   if constexpr (Most < 4 * kV)
     if (cols > Most * 32 && cols <= 4 * kV * 32) return f(RowShape<1, 4>{}), true;
-  if constexpr (Long && sizeof(T) == 2)  // faster than eight warps: no barriers, more rows in flight
+  if constexpr (Long && sizeof(T) == 2) {  // faster than eight warps: no barriers, more rows in flight
     if (cols > Most * 32 && cols <= kLong * 32) return f(RowShape<kLong / kV, 1>{}), true;
+    if (cols > kLong * 32 && cols <= kLongest * 32) return f(RowShape<kLongest / kV, 1>{}), true;
+  }
   if (cols <= 16 * 32)
     f(RowShape<16 / kV, 1>{});
   else if (cols <= 24 * 32)

@@ -1,6 +1,8 @@
 // Residual add + norm with FP8 output, rowwise and columnwise: writes the inputs of the following FP8 GEMM directly, so
 // the norm's own result need not be stored. And its backward, which also quantizes delta's gradient. Each block
-// processes 16 rows, so that it writes 16 values of a column at once; they are staged in shared memory.
+// processes 16 rows, so that it writes 16 values of a column at once; they are staged in shared memory. Longer rows
+// than one warp holds (four in the backward) take two passes: eight warps wait for each other in each of 16 rows, which
+// was slower on an H200 than a plain norm and quantize_fp8 after it (220 us beside 167, backward 274 beside 199).
 #include "kernels/cuda/fp8.cuh"
 #include "kernels/cuda/norm/norm_grad.cuh"
 
@@ -8,7 +10,7 @@ namespace gt::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRows = 16;
 constexpr int kStatic = 1024;  // shared memory reserved for static use: limits cover static and dynamic together
 
 // Any pointer may be nullptr; `scale_inv` only when no FP8 values are written.
@@ -43,23 +45,27 @@ __device__ inline void store_columns(const uint8_t* tile, int cols, int64_t n, i
   }
 }
 
-// R rows per block; otherwise as norm_kernel.
-template <class T, int V, int K, int W, bool Drop, int R>
-__global__ void __launch_bounds__(kThreads) norm_fp8_kernel(Forward<T> p, Fp8Outputs to) {
-  extern __shared__ float4 memory[];  // FP8 values [R][cols], if columnwise data is requested
-  __shared__ float shared[kThreads / 32];
-  constexpr int kLanes = 32 * W;
+// Threads of a block of norm_fp8_kernel: fewer where a row takes more registers, so that several blocks are resident.
+template <int V, int K>
+constexpr int kThreads = K* V > kForward ? 128 : 256;
+
+// A warp per row, kRows rows per block; otherwise as norm_kernel.
+template <class T, int V, int K, bool Drop>
+__global__ void __launch_bounds__(kThreads<V, K>) norm_fp8_kernel(Forward<T> p, Fp8Outputs to) {
+  extern __shared__ float4 memory[];  // FP8 values [kRows][cols], if columnwise data is requested
+  constexpr int kWarps = kThreads<V, K> / 32;
+  __shared__ float shared[kWarps];
   auto* tile = reinterpret_cast<uint8_t*>(memory);
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t r0 = int64_t{blockIdx.x} * R;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t r0 = int64_t{blockIdx.x} * kRows;
   const bool quantizes = to.scale_inv != nullptr;
   const float scale = quantizes ? fp8_scale(to.amax[0], fp8_format(DType::kF8E4M3)) : 1.0f;
   if (quantizes && blockIdx.x == 0 && threadIdx.x == 0) to.scale_inv[0] = 1.0f / scale;
   float most = 0.0f;
-  for (int i = static_cast<int>(threadIdx.x) / kLanes; i < R; i += kThreads / kLanes) {
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < kRows; i += kWarps) {
     const int64_t row = r0 + i;
-    if (row >= p.n) break;  // uniform over the warps of a row
-    norm_row<V, K, W, Drop>(p, row, lane, shared, [&](int c, float(&v)[V]) {
+    if (row >= p.n) break;
+    norm_row<V, K, 1, Drop>(p, row, lane, shared, [&](int c, float(&v)[V]) {
       const int64_t at = row * p.cols + c;
       round_all<T>(v);
 #pragma unroll
@@ -73,9 +79,9 @@ __global__ void __launch_bounds__(kThreads) norm_fp8_kernel(Forward<T> p, Fp8Out
     });
   }
   __syncthreads();
-  if (to.step_amax != nullptr) raise_amax<kThreads / 32>(most, to.step_amax, shared);
+  if (to.step_amax != nullptr) raise_amax<kWarps>(most, to.step_amax, shared);
   if (to.columnwise == nullptr) return;
-  store_columns<R>(tile, p.cols, p.n, r0, to.columnwise, to.columns_aligned);
+  store_columns<kRows>(tile, p.cols, p.n, r0, to.columnwise, to.columns_aligned);
 }
 
 // Returns whether a kernel may use this much dynamic plus static shared memory. Above 48 KiB raises the kernel's limit
@@ -88,14 +94,14 @@ bool shared_fits(const void* kernel, int dynamic, int fixed, const Context& c) {
   return true;
 }
 
-template <class T, int K, int W, bool Drop, int R>
+template <class T, int K, bool Drop>
 bool launch(const Forward<T>& p, const Fp8Outputs& to, Context& c) {
-  const auto kernel = norm_fp8_kernel<T, kPack<T>, K, W, Drop, R>;
-  const int bytes = to.columnwise != nullptr ? R * p.cols : 0;
+  const auto kernel = norm_fp8_kernel<T, kPack<T>, K, Drop>;
+  const int bytes = to.columnwise != nullptr ? kRows * p.cols : 0;
   if (!shared_fits(reinterpret_cast<const void*>(kernel), bytes, kStatic, c)) return false;
   if (to.overwrite_amax) check(cudaMemsetAsync(to.step_amax, 0, sizeof(float), c.stream), "layer_norm");
-  const auto blocks = static_cast<unsigned>(ceil_div(p.n, R));
-  kernel<<<blocks, kThreads, static_cast<size_t>(bytes), c.stream>>>(p, to);
+  const auto blocks = static_cast<unsigned>(ceil_div(p.n, kRows));
+  kernel<<<blocks, kThreads<kPack<T>, K>, static_cast<size_t>(bytes), c.stream>>>(p, to);
   return true;
 }
 
@@ -120,10 +126,10 @@ bool norm_fp8_of(const LayerNorm& a, Context& c) {
     return false;
   bool done = false;
   by_drop(a.drop, [&](auto drops) {
-    by_row_shape<T, kForward>(p.cols, [&](auto shape) {
+    constexpr bool kDrops = decltype(drops)::value;
+    by_row_shape<T, kForward, true>(p.cols, [&](auto shape) {
       using S = decltype(shape);
-      constexpr int kRows = S::w > 1 && S::k * kPack < T >> 16 ? 8 : 16;  // at most about 64 KiB of FP8 values
-      done = launch<T, S::k, S::w, decltype(drops)::value, kRows>(p, to, c);
+      if constexpr (S::w == 1) done = launch<T, S::k, kDrops>(p, to, c);
     });
   });
   return done;
@@ -139,12 +145,12 @@ constexpr int kResidentWarps = 24;
 template <int V, int K, int W>
 constexpr int kResidentFp8Blocks = K* V > 8 ? kResidentBlocks<V, K, W, false> : kResidentWarps / W;
 
-// Blocks iterate over groups of R rows, split among the warps if W == 1; otherwise as norm_grad_kernel.
-template <class T, int V, int K, int W, bool Drop, int R>
+// Blocks iterate over groups of kRows rows, split among the warps if W == 1; otherwise as norm_grad_kernel.
+template <class T, int V, int K, int W, bool Drop>
 __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kResidentFp8Blocks<V, K, W>)
     norm_grad_fp8_kernel(Backward<T> p, Fp8Outputs to) {
   constexpr int kWarps = W == 1 ? 4 : W, kApart = W == 1 ? 4 : 1;
-  extern __shared__ float4 memory[];  // optional: dbias partial sums, then FP8 values [R][cols]
+  extern __shared__ float4 memory[];  // optional: dbias partial sums, then FP8 values [kRows][cols]
   __shared__ float shared[2 * kWarps];
   auto* bias_shares = reinterpret_cast<float*>(memory);
   auto* tile = reinterpret_cast<uint8_t*>(memory) + (p.bias_partial != nullptr ? kBiasShareBytes<V, K, W> : 0);
@@ -154,8 +160,8 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kResidentFp8Blocks<V, K
   if (quantizes && blockIdx.x == 0 && threadIdx.x == 0) to.scale_inv[0] = 1.0f / scale;
   float dgamma[K][V] = {}, dbeta[K][V] = {}, most = 0.0f;
   float* dbias = bias_share<V, K, W>(p, bias_shares, lane);
-  for (int64_t r0 = int64_t{blockIdx.x} * R; r0 < p.n; r0 += int64_t{gridDim.x} * R) {
-    for (int i = static_cast<int>(threadIdx.x) / (32 * W); i < R; i += kApart) {
+  for (int64_t r0 = int64_t{blockIdx.x} * kRows; r0 < p.n; r0 += int64_t{gridDim.x} * kRows) {
+    for (int i = static_cast<int>(threadIdx.x) / (32 * W); i < kRows; i += kApart) {
       const int64_t row = r0 + i;
       if (row >= p.n) break;  // uniform over the warps of a row
       norm_grad_row<V, K, W, Drop>(p, row, lane, shared, dgamma, dbeta, [&](int k, int c, float(&v)[V]) {
@@ -172,7 +178,7 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kResidentFp8Blocks<V, K
     }
     if (to.columnwise == nullptr) continue;
     __syncthreads();
-    store_columns<R>(tile, p.cols, p.n, r0, to.columnwise, true);
+    store_columns<kRows>(tile, p.cols, p.n, r0, to.columnwise, true);
     __syncthreads();  // the next rows overwrite the tile
   }
   __syncthreads();
@@ -181,14 +187,14 @@ __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W, kResidentFp8Blocks<V, K
   put_weight_shares<V, K, W>(p, dgamma, dbeta, lane);
 }
 
-template <class T, int K, int W, bool Drop, int R>
+template <class T, int K, int W, bool Drop>
 bool launch(const LayerNormGrad& a, Backward<T> p, const Fp8Outputs& to, Context& c, PartialSums& shares) {
   constexpr int kV = kPack<T>, kHolds = kResidentFp8Blocks<kV, K, W>;
-  const auto kernel = norm_grad_fp8_kernel<T, kV, K, W, Drop, R>;
-  const int bytes = (a.dbias ? kBiasShareBytes<kV, K, W> : 0) + (to.columnwise != nullptr ? R * p.cols : 0);
+  const auto kernel = norm_grad_fp8_kernel<T, kV, K, W, Drop>;
+  const int bytes = (a.dbias ? kBiasShareBytes<kV, K, W> : 0) + (to.columnwise != nullptr ? kRows * p.cols : 0);
   if (!shared_fits(reinterpret_cast<const void*>(kernel), bytes, kWeightShareBytes<kV, W> + kStatic, c)) return false;
   if (to.overwrite_amax) check(cudaMemsetAsync(to.step_amax, 0, sizeof(float), c.stream), "layer_norm_grad");
-  shares.divide(a, std::min<int64_t>(ceil_div(p.n, R), kMultiprocessors * kHolds), p, c);
+  shares.divide(a, std::min<int64_t>(ceil_div(p.n, kRows), kMultiprocessors * kHolds), p, c);
   kernel<<<static_cast<unsigned>(shares.parts), W == 1 ? 128 : 32 * W, static_cast<size_t>(bytes), c.stream>>>(p, to);
   return true;
 }
@@ -200,10 +206,10 @@ bool norm_grad_fp8_of(const LayerNormGrad& a, const Backward<T>& p, Context& c, 
   if (!aligned16({a.fp8.rowwise.data}) || (a.fp8.columnwise && !to.columns_aligned)) return false;
   bool done = false;
   by_drop(a.drop, [&](auto drops) {
+    constexpr bool kDrops = decltype(drops)::value;
     by_row_shape<T, kBackward>(p.cols, [&](auto shape) {
       using S = decltype(shape);
-      constexpr int kRows = S::w > 1 && S::k * kPack < T >> 16 ? 8 : 16;  // as above
-      done = launch<T, S::k, S::w, decltype(drops)::value, kRows>(a, p, to, c, shares);
+      if constexpr (S::w <= 4) done = launch<T, S::k, S::w, kDrops>(a, p, to, c, shares);
     });
   });
   return done;

@@ -82,13 +82,13 @@ class Comparer {
                                                                                       : distance(x_a, x_b);
       Difference& x = add(quantity, name, d.relative, limits_.tensor);
       x.ulp = d.ulp;
-      // Rounding errors of elements average out in the length of a long tensor, not in that of a norm of 16, nor of an
-      // amax history that has two entries yet.
+      // Rounding errors of elements average out in a long tensor, not in a norm of 16, nor in an amax history that has
+      // two entries yet.
       const auto zeros = static_cast<size_t>(std::count(x_b.begin(), x_b.end(), 0.f));
       const double few =
           std::max(1.0, limits_.few / std::sqrt(static_cast<double>(std::max<size_t>(x_b.size() - zeros, 1))));
       if (limits_.cosine > 0)
-        x.bad = !(d.cosine >= limits_.cosine) || !(std::abs(d.length - 1) <= limits_.length * few);
+        x.bad = !(1 - d.cosine <= (1 - limits_.cosine) * few) || !(std::abs(d.length - 1) <= limits_.length * few);
       if (const auto h = a_.holders.find(quantity == Quantity::kState ? logical_name(name) : name);
           h != a_.holders.end())
         x.ranks = h->second;

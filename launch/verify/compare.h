@@ -29,8 +29,8 @@ struct Limits {
   // Independent runs: after step 1, losses within `later`; norms, parameters and state are not compared.
   bool free = false;
   double later = 1e-5;
-  // Low precision: minimum cosine similarity, and maximum relative difference of lengths (tensors of n < few^2
-  // elements: few / sqrt(n) times that). cosine -1: relative L2 instead.
+  // Low precision: minimum cosine similarity, and maximum relative difference of lengths. Tensors of n < few^2
+  // elements may miss both by few / sqrt(n) times as much. cosine -1: relative L2 instead.
   double cosine = -1, length = 0, few = 8;
 };
 Limits exact_limits();

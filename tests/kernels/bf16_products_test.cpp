@@ -190,6 +190,29 @@ TEST_CASE("attention and GEMMs in bf16 products agree with the reference on one 
   });
 }
 
+TEST_CASE("a large weight gradient, written past the caches, is bitwise its sum with zeros") {
+  const int64_t rows = 20, m = 1040, n = 1056;  // more than 2^20 elements, and a last tile of other size
+  std::vector<std::vector<std::byte>> memory;
+  const auto make = [&](Shape s, DType t) {  // at a cache line
+    memory.emplace_back(static_cast<size_t>(s.numel() * size_of(t)) + 64);
+    return Tensor{memory.back().data() + 63 - (reinterpret_cast<uintptr_t>(memory.back().data()) + 63) % 64, s, t,
+                  Device{}};
+  };
+  const Tensor a = make({rows, m}, DType::kBF16), b = make({rows, n}, DType::kBF16);
+  const Tensor streamed = make({m, n}, DType::kF32), added = make({m, n}, DType::kF32);
+  for (int64_t i = 0; i < a.numel(); ++i) set(a, i, philox_normal(8, static_cast<uint64_t>(i)));
+  for (int64_t i = 0; i < b.numel(); ++i) set(b, i, philox_normal(7, static_cast<uint64_t>(i)));
+  for_every_product([&](cpu::PairGemm) {
+    const OpenStream stream(*cpu_backend().device, 0, 2);
+    std::fill_n(streamed.as<float>(), m * n, 7.f);
+    std::fill_n(added.as<float>(), m * n, 0.f);
+    cpu_backend().ops->gemm({.a = a, .b = b, .out = streamed, .trans_a = true}, stream);
+    cpu_backend().ops->gemm({.a = a, .b = b, .out = added, .trans_a = true, .accumulate = true}, stream);
+    const bool same = std::equal(streamed.as<float>(), streamed.as<float>() + m * n, added.as<float>());
+    CHECK(same);
+  });
+}
+
 TEST_CASE("a token decoded from a bf16 KV cache is bitwise its row of the full op in bf16 products") {
   struct Rule {
     int64_t window;

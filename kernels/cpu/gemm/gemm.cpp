@@ -242,7 +242,7 @@ void Worker::run_pairs(int64_t i, const Tile& t) {
   const int64_t ldc = job_.staged ? t.cols : job_.n, staged = p.staged_rows() * job_.panel;
   float* tile = job_.staged ? cache_.tile(thread_, staged + job_.panel) : nullptr;
   const auto find_next = [&](const GemmTile& rows, Upcoming* next) {
-    if (!job_.staged) return;
+    if (!job_.staged || job_.streams) return;
     const int64_t at = rows.row * job_.n + t.col;
     next[0] = rows_of(g.out, at, job_.n, rows.rows, t.cols);
     if (g.epilogue != Epilogue::kNone) next[1] = rows_of(g.aux, at, job_.n, rows.rows, t.cols);
@@ -403,6 +403,14 @@ bool choose_direct(Job& job, const GemmCache& cache) {
   return true;
 }
 
+// Whether to write a weight gradient past the caches, where it would not stay until the optimizer reads it: its lines
+// need not be read first.
+bool streams_result(const Gemm& g) {
+  constexpr int64_t kInCaches = 1 << 20;
+  return g.trans_a && !g.accumulate && g.out.dtype == DType::kF32 && g.out.numel() > kInCaches &&
+         reinterpret_cast<uintptr_t>(g.out.data) % 64 == 0;
+}
+
 // Chooses products of bf16 pairs: oneDNN's kernels need copies of the weights, and copy the operands of gradients in
 // every tile.
 bool choose_pairs(Job& job, const GemmCache& cache) {
@@ -410,7 +418,8 @@ bool choose_pairs(Job& job, const GemmCache& cache) {
   job.pairs = PairedGemm::of(*job.op, job.m, job.n, job.k, cache.threads());
   if (!job.pairs) return false;
   job.in = DType::kBF16, job.converted = false;
-  job.staged = job.has_16bit_result;
+  job.streams = streams_result(*job.op);
+  job.staged = job.has_16bit_result || job.streams;
   job.tile_rows = job.pairs->tile_rows, job.panel = job.pairs->tile_columns;
   return true;
 }

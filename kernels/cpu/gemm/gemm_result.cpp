@@ -29,6 +29,7 @@ void GemmResult::finish(const GemmTile& t) const {
 
 // A staged tile; out and aux are f32.
 void GemmResult::finish_dense(const GemmTile& t, const float* dense) const {
+  if (streams) return simd->stream_rows(dense, t.rows, t.cols, op->out.as<float>() + t.row * n + t.col, n);
   const size_t bytes = static_cast<size_t>(t.cols) * sizeof(float);
   for (int64_t r = 0; r < t.rows; ++r) {
     const float* z = dense + r * t.cols;

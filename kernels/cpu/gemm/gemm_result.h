@@ -16,6 +16,7 @@ struct GemmResult {
   const float* bias = nullptr;
   bool staged = false;            // tiles are computed dense in f32 scratch and written out from there
   bool has_16bit_result = false;  // out or aux is 16-bit
+  bool streams = false;           // staged f32 tiles are written past the caches
   float* sums = nullptr;          // column sums of out over blocks of kSumBlock rows: [blocks, n]
   const Simd* simd = nullptr;
 

@@ -154,6 +154,9 @@ struct Simd {
 
   void (*f32_to_bf16)(const float* x, uint16_t* out, int64_t n);
   void (*stream_bf16)(const float* x, uint16_t* out, int64_t n);  // the same, past the caches
+  // Copies dense rows to rows `stride` apart, past the caches. Requires: cols and stride multiples of 16, out at 64
+  // bytes.
+  void (*stream_rows)(const float* x, int64_t rows, int64_t cols, float* out, int64_t stride);
   void (*bf16_to_f32)(const uint16_t* x, float* out, int64_t n);
   void (*f32_to_f16)(const float* x, uint16_t* out, int64_t n);
   void (*f16_to_f32)(const uint16_t* x, float* out, int64_t n);

@@ -45,6 +45,7 @@ constexpr Simd kTableHere{
     .dequantize_int8 = dequantize_int8_n,
     .f32_to_bf16 = f32_to_bf16_n,
     .stream_bf16 = stream_bf16_n,
+    .stream_rows = stream_rows,
     .bf16_to_f32 = bf16_to_f32_n,
     .f32_to_f16 = f32_to_f16_n,
     .f16_to_f32 = f16_to_f32_n,

@@ -89,12 +89,15 @@ inline void prefetch_result(const float* p) { __builtin_prefetch(p + kAhead, 1);
 // fence_streams().
 #if defined(__AVX512F__)
 inline void stream(void* p, VecU16 v) { _mm256_stream_si256(static_cast<__m256i*>(p), (__m256i)v); }
+inline void stream(float* p, Vec v) { _mm512_stream_ps(p, (__m512)v); }
 inline void fence_streams() { _mm_sfence(); }
 #elif defined(__AVX2__)
 inline void stream(void* p, VecU16 v) { _mm_stream_si128(static_cast<__m128i*>(p), (__m128i)v); }
+inline void stream(float* p, Vec v) { _mm256_stream_ps(p, (__m256)v); }
 inline void fence_streams() { _mm_sfence(); }
 #else
 inline void stream(void* p, VecU16 v) { __builtin_memcpy(p, &v, sizeof v); }
+inline void stream(float* p, Vec v) { cpu::store(p, v); }
 inline void fence_streams() {}
 #endif
 

@@ -35,6 +35,7 @@ done < <(find "$there" -type f -print0)
 echo "$count programs and libraries resolve all but glibc inside the bundle"
 
 ls "$there"/licenses/*.txt >/dev/null || fail "no licences"
+[ -x "$there/launch/demo.sh" ] || fail "no launch/demo.sh"
 floor=$(sed -n 's/^glibc: \([0-9.]*\) or later$/\1/p' "$there/share/gpttrain/bundle.txt")
 [ -n "$floor" ] || fail "bundle.txt does not name the glibc it needs"
 

@@ -23,7 +23,8 @@ void weight_gradients(Backprop& bp, Tensor dy, const Var& x, Parameter& w, Param
                  .trans_a = true,
                  .accumulate = dw.accumulate,
                  .dbias = db.tensor,
-                 .accumulate_dbias = db.accumulate},
+                 .accumulate_dbias = db.accumulate,
+                 .squares = grad_squares(w)},
                 bp.stream());
 }
 

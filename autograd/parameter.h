@@ -2,6 +2,7 @@
 // Independent of ranks: the sharding is data, read by whatever lays out memory (parallel/zero).
 #pragma once
 #include <string>
+#include <utility>
 
 #include "autograd/shard_spec.h"
 #include "kernels/core/tensor.h"
@@ -42,6 +43,7 @@ struct Parameter {
   Tensor value;
   Fp8Weight fp8_data;  // FP8 data of value, while that has data
   Tensor grad;         // local, f32 or bf16; a view of a flat buffer. No data: the first writer allocates it (grad_dst)
+  double* squares = nullptr;     // host; where ops may record the sum of squares of `grad`; -1: unknown
   bool grad_dirty = false;       // false: the next writer overwrites; true: it accumulates
   Parameter* adds_to = nullptr;  // of a tied copy: the owner, to whose gradient its own is added
   int64_t version = 0;        // a fresh_version() whenever value or its address changes: packed copies are then stale
@@ -75,9 +77,14 @@ inline GradDst grad_dst(Parameter& p) {
   if (p.frozen) return {};
   if (p.adds_to != nullptr) return grad_dst(*p.adds_to);
   if (!p.grad && p.unit != nullptr) p.unit->open_grads();
-  const bool accumulate = p.grad_dirty;
-  p.grad_dirty = true;
-  return {p.grad, accumulate};
+  if (p.squares != nullptr) *p.squares = -1;
+  return {p.grad, std::exchange(p.grad_dirty, true)};
+}
+
+// Where the op that writes to grad_dst(p) records the sum of squares; empty: it need not.
+inline Tensor grad_squares(const Parameter& p) {
+  if (p.adds_to != nullptr) return grad_squares(*p.adds_to);
+  return p.squares ? Tensor{reinterpret_cast<std::byte*>(p.squares), {1}, DType::kF64, p.grad.device} : Tensor{};
 }
 
 }  // namespace gt

@@ -35,7 +35,8 @@ enum class Epilogue : uint8_t {
 // and epilogue exclude accumulate. a, b: T; bias, aux: T or f32; out: T or G. dbias: fused bias gradient, dtype G;
 // empty: not computed. With kGeluGrad: [n] (+)= column sums of out as stored. With trans_a and no epilogue (a = output
 // gradient, out = weight gradient): [m] (+)= column sums of a as stored. With a bf16 out, a library may round the sum
-// of one call to bf16 before adding it.
+// of one call to bf16 before adding it. squares: of a weight gradient on a CPU, f64 [1]: sum of squares of out, or -1
+// where it takes a further pass over out. Empty: not computed.
 struct Gemm {
   Tensor a, b, bias, aux, out;
   bool trans_a = false, trans_b = false, accumulate = false;
@@ -44,6 +45,7 @@ struct Gemm {
   int64_t b_version = 0;
   Tensor dbias;
   bool accumulate_dbias = false;
+  Tensor squares;
   // Generation: each row of out depends only on that row of a, not on the number of rows. Honored by the CPU backend
   // for trans_b without accumulate, dbias and kGeluGrad; other backends may ignore it.
   bool row_independent = false;
@@ -54,7 +56,8 @@ struct Gemm {
                   .in("bias", o.bias)
                   .out("out", o.out, o.accumulate)
                   .operand("aux", o.aux, o.epilogue == Epilogue::kGeluGrad ? OperandRole::kIn : OperandRole::kOut)
-                  .out("dbias", o.dbias, o.accumulate_dbias))
+                  .out("dbias", o.dbias, o.accumulate_dbias)
+                  .control("squares", o.squares))
 };
 
 // out = a + b; out may alias a or b. f32 + H gives f32.
@@ -356,12 +359,17 @@ struct Embedding {
   GT_OPERANDS(.control("tokens", o.tokens).in("table", o.table).out("out", o.out))
 };
 // dtable[row] G (+)= sum of dout[i] with tokens[i] == first_row + row, in ascending i, complete before it is added.
-// Without accumulate, writes every row.
+// Without accumulate, writes every row. squares, f64 [1]: sum of squares of dtable, kept up to date: with accumulate it
+// is read first, and -1 stays -1. Empty: not computed. Requires for squares: a CPU and dtable f32.
 struct EmbeddingGrad {
   Tensor tokens, dout, dtable;
   int64_t first_row = 0;
   bool accumulate = false;
-  GT_OPERANDS(.control("tokens", o.tokens).in("dout", o.dout).out("dtable", o.dtable, o.accumulate))
+  Tensor squares;
+  GT_OPERANDS(.control("tokens", o.tokens)
+                  .in("dout", o.dout)
+                  .out("dtable", o.dtable, o.accumulate)
+                  .control("squares", o.squares))
 };
 // x[i] += pos[rows.position(i)]. x [n, C]; pos [max_seq, C], T or f32.
 struct AddPosition {

@@ -14,11 +14,12 @@ struct Sum {
   GT_OPERANDS(.in("x", o.x).control("out", o.out))
 };
 // out[group] f64 = sum of squares of the gradients of a group's counted segments, in segment order, by fixed blocks.
-// Entries of groups absent from the table are left unchanged. Gradients: G.
+// Entries of groups absent from the table are left unchanged. Gradients: G. known, on a CPU, f64 [segments], may be
+// empty: sums of whole segments that were computed with them, which are then not read; -1: none.
 struct SumSquares {
   SegmentTable table;
-  Tensor out;
-  GT_OPERANDS(.control("out", o.out))
+  Tensor out, known;
+  GT_OPERANDS(.control("out", o.out).control("known", o.known))
 };
 
 // out = x / (sqrt(squares[0]) + eps). x f32, squares f64 [1] (SumSquares), out T; out may alias an x of its dtype.

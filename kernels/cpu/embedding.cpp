@@ -2,6 +2,7 @@
 // rows. 16-bit rows are widened on the stack, one chunk at a time.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
@@ -72,8 +73,11 @@ void embedding_grad(const EmbeddingGrad& p, Stream s) {
   const int64_t cols = p.dtable.shape.cols(), rows = p.dtable.shape.rows(), count = p.tokens.numel();
   require_numel("embedding_grad", count * cols, {{"dout", p.dout}});
   GT_CHECK(count < INT32_MAX, "embedding_grad: ", count, " tokens in one call");
+  if (p.squares) require_dtype("embedding_grad", DType::kF64, {{"squares", p.squares}});
+  if (p.squares) require_f32("embedding_grad", {{"dtable", p.dtable}});
   if (rows == 0) return;
-  int32_t* scratch = cpu_context(s).scratch<int32_t>(rows + 2 + count);
+  double* change = cpu_context(s).scratch<double>((p.squares ? rows : 0) + (rows + 3 + count) / 2);
+  auto* scratch = reinterpret_cast<int32_t*>(change + (p.squares ? rows : 0));
   const SortedTokens sorted = sort_tokens(p.tokens.as<int32_t>(), count, p.first_row, rows, scratch);
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
     float wide[kChunk], sum[kChunk];
@@ -86,7 +90,10 @@ void embedding_grad(const EmbeddingGrad& p, Stream s) {
     };
     for (int64_t r = begin; r < end; ++r) {
       const int64_t first = sorted.start[r], last = sorted.start[r + 1];
+      if (p.squares) change[r] = 0;
       if (p.accumulate && first == last) continue;
+      const auto squares = [&] { return p.squares ? f.sum_squares(p.dtable.as<float>() + r * cols, cols) : 0.0; };
+      const double before = p.accumulate ? squares() : 0.0;
       edit(f, p.dtable, r * cols, cols, p.accumulate, [&](float* row, int64_t from, int64_t count) {
         if (first == last) return zero_row(row, count);
         for (int64_t c = 0; c < count; c += kChunk) {
@@ -98,8 +105,14 @@ void embedding_grad(const EmbeddingGrad& p, Stream s) {
             std::memcpy(row + c, total, static_cast<size_t>(n) * sizeof(float));
         }
       });
+      if (p.squares && first != last) change[r] = squares() - before;
     }
   });
+  if (!p.squares) return;
+  double& squares = *p.squares.as<double>();
+  if (p.accumulate && squares == -1) return;
+  squares = std::accumulate(change, change + rows, p.accumulate ? squares : 0.0);
+  if (squares < 0) squares = 0;  // by rounding
 }
 
 void add_position(const AddPosition& p, Stream s) {

@@ -38,14 +38,22 @@ void sum(const Sum& p, Stream s) {
 void sum_squares(const SumSquares& p, Stream stream) {
   require_gradients("sum_squares", p.table);
   require_dtype("sum_squares", DType::kF64, {{"out", p.out}});
+  if (p.known) require_dtype("sum_squares", DType::kF64, {{"known", p.known}});
+  if (p.known) require_numel("sum_squares", p.table.count, {{"known", p.known}});
   constexpr int64_t kBlocks = kSegmentTile / kBlock;  // per tile
   double* partial = cpu_context(stream).scratch<double>(kBlocks * p.table.tiles);
+  const auto* list = p.table.device.as<const Segment>();
   parallel_parts(stream, p.table, 4 * kBlock, [&, &f = simd()](const Segment& s, int64_t begin, int64_t end) {
     float scratch[kBlock];
     const Tensor x{const_cast<std::byte*>(s.grad), {s.count}, p.table.grad, {}};
+    const double known = p.known ? p.known.as<double>()[&s - list] : -1;
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
-      partial[s.first_tile * kBlocks + i / kBlock] = f.sum_squares(read(f, x, i, n, scratch), n);
+      double& sum = partial[s.first_tile * kBlocks + i / kBlock];
+      if (known == -1)
+        sum = f.sum_squares(read(f, x, i, n, scratch), n);
+      else
+        sum = i == 0 ? known : 0;
     }
   });
   sum_groups<1>(p.table, kBlock, partial, p.out.as<double>());

@@ -197,10 +197,17 @@ Var vocab_embedding(Tape& t, Tensor tokens, Parameter& table, int64_t first_row,
                dout = bp.scratch({s.tokens.numel(), dout.shape.cols()}, dout.dtype);
                s.gathers->all_gather(bp.grad(s.y), dout, bp.stream()).wait(bp.stream());
              }
+             const Tensor squares = grad_squares(*s.table);
+             const double before = squares ? *squares.as<double>() : -1;
              auto [dtable, acc] = bp.dst(*s.table);
-             bp.ops().embedding_grad(
-                 {.tokens = s.tokens, .dout = dout, .dtable = dtable, .first_row = s.first_row, .accumulate = acc},
-                 bp.stream());
+             if (squares) *squares.as<double>() = before;
+             bp.ops().embedding_grad({.tokens = s.tokens,
+                                      .dout = dout,
+                                      .dtable = dtable,
+                                      .first_row = s.first_row,
+                                      .accumulate = acc,
+                                      .squares = squares},
+                                     bp.stream());
              if (s.gathers != nullptr) bp.free(dout);
            });
   return y;
@@ -316,7 +323,8 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
                       .trans_a = true,
                       .accumulate = acc,
                       .dbias = db,
-                      .accumulate_dbias = at > 0},
+                      .accumulate_dbias = at > 0,
+                      .squares = grad_squares(w)},
                      t.stream());
       else if (db)
         t.ops().column_sums({.x = logits, .out = db, .accumulate = at > 0}, t.stream());

@@ -278,6 +278,8 @@ void ParamStore::begin_step(std::span<const uint8_t> unused) {
     s->ends_backward = reduced && (before == nullptr || before->spec.stage != s->spec.stage);
     if (reduced) before = s.get();
   }
+  drop_squares();
+  for (const Recorded& r : recorded_) record_squares(r.unit->spec.stage, options_.one_microbatch);
   reducer_->begin_step();
   gatherer_->begin(ordered_ ? &used_order() : nullptr);
 }
@@ -292,7 +294,10 @@ const std::vector<UnitState*>& ParamStore::used_order() {
 
 void ParamStore::begin_evaluation() { gatherer_->begin(ordered_ ? &evaluation_order_ : nullptr); }
 
-void ParamStore::begin_backward(int stage, int, bool last) { reducer_->begin_backward(stage, last); }
+void ParamStore::begin_backward(int stage, int, bool last) {
+  record_squares(stage, last);
+  reducer_->begin_backward(stage, last);
+}
 uint64_t ParamStore::fingerprint(int stage) const {
   StateHash f;
   gatherer_->add_to(f);
@@ -311,13 +316,27 @@ void ParamStore::reduce_tied() { reducer_->reduce_tied(); }
 void ParamStore::finish_reduction(bool tied_copies) { reducer_->finish(tied_copies); }
 void ParamStore::finish_tied_copies() { reducer_->finish_tied_copies(); }
 
+namespace {
+// Whether ops write a parameter's gradient as it is when norms are taken: nothing is reduced or added after them.
+bool is_final_when_written(const UnitState& s, const Parameter& p, int tp_size) {
+  const bool alone = !p.tied_owner || (s.copy != nullptr && s.copy->adds_to_owner());
+  const AxisShard tp = p.shard.tp();
+  return alone && s.domain.size == 1 && tp.dim != AxisShard::kPartial && (!tp.splits() || tp.copies(tp_size) == 1);
+}
+}  // namespace
+
 // Lists the elements of a unit's own shard that this TP rank counts, or those it does not count.
 void ParamStore::list_squares(const UnitState& s, bool of_counted, int group) {
   if (s.tied_copy() || s.frozen) return;  // a tied copy is counted once, by the owner
   for (const FlatSegment& g : s.own_segments())
-    for (const auto& [piece, counted] : split_by_owner(s, g, mesh_))
-      if (counted == of_counted && piece.count > 0)
-        norms_.add({.grad = s.grads_at(piece.at, piece.at + piece.count).data, .count = piece.count, .group = group});
+    for (const auto& [piece, counted] : split_by_owner(s, g, mesh_)) {
+      if (counted != of_counted || piece.count == 0) continue;
+      Parameter& p = *s.spec.params[static_cast<size_t>(g.tensor)];
+      if (piece.count == p.local_shape.numel() && is_final_when_written(s, p, mesh_.size(Axis::kTp)))
+        recorded_.push_back({&s, &p, num_segments_});
+      ++num_segments_;
+      norms_.add({.grad = s.grads_at(piece.at, piece.at + piece.count).data, .count = piece.count, .group = group});
+    }
 }
 
 void ParamStore::list_squares() {
@@ -328,12 +347,25 @@ void ParamStore::list_squares() {
   for (const auto& s : units_) list_squares(*s, false, total_units_);
   const auto tensors = static_cast<int64_t>(parameters().size());
   norms_.upload(2 * tensors, compute_, *backend_.device);
+  known_ = Buffer(2 * tensors * size_of(DType::kF64), compute_.device, *backend_.device);
+  if (compute_.device.kind != DeviceKind::kCpu || options_.grad != DType::kF32) recorded_.clear();
+}
+
+// Of gradients in host memory that are final after this backward, ops record sums of squares.
+void ParamStore::record_squares(int stage, bool last) {
+  for (const Recorded& r : recorded_)
+    if (r.unit->spec.stage == stage) r.parameter->squares = last ? known().as<double>() + r.segment : nullptr;
+}
+
+void ParamStore::drop_squares() const {
+  if (!recorded_.empty()) std::fill_n(known().as<double>(), num_segments_, -1.0);
 }
 
 void ParamStore::norm_squares(Tensor out) {
   GT_CHECK(out.numel() == total_units_ + 1 && out.dtype == DType::kF64, "one f64 entry per FSDP unit, and one");
   backend_.device->zero(out.data, out.bytes(), compute_);
-  backend_.ops->sum_squares({.table = norms_.tables().front(), .out = out}, compute_);
+  const Tensor known_sums = recorded_.empty() ? Tensor{} : known();
+  backend_.ops->sum_squares({.table = norms_.tables().front(), .out = out, .known = known_sums}, compute_);
 }
 
 // Rounds master weights to values, to nearest even, as the optimizer step does.

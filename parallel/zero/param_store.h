@@ -170,7 +170,8 @@ class ParamStore {
   std::vector<ShardView> value_views() const;  // without weights held in int8
   // Weights held in int8: "master/…" codes, i8, and "scale/…" of their rows, f32.
   std::vector<ShardView> int8_views() const;
-  // "grad/…": sums over dp; valid where `save` is set, between finish_reduction and begin_step.
+  // "grad/…": sums over dp; valid where `save` is set, between finish_reduction and begin_step. The caller may write to
+  // them: norm_squares() then reads them all.
   std::vector<ShardView> grad_views() const;
 
   std::vector<Parameter*> parameters() const;
@@ -178,8 +179,8 @@ class ParamStore {
   int64_t master_bytes() const;    // f32 master weights
   int64_t value_bytes() const;     // kept, plus the peak gathered so far
   int64_t grad_bytes() const;      // kept, plus the peak in flight so far
-  int64_t table_bytes() const { return norms_.bytes(); }  // of the segment table of norm_squares()
-  ZeroMemory temporary_bytes() const;                     // the part of both that is not kept
+  int64_t table_bytes() const { return norms_.bytes() + known_.bytes(); }  // of norm_squares()
+  ZeroMemory temporary_bytes() const;                                      // the part of both that is not kept
 
  private:
   void add_unit(UnitSpec);
@@ -194,6 +195,8 @@ class ParamStore {
   void cut_pieces();
   void list_squares();
   void list_squares(const UnitState&, bool of_counted, int group);
+  void record_squares(int stage, bool last);
+  void drop_squares() const;
   const std::vector<UnitState*>& used_order();
   const Mesh& mesh_;
   ZeroOptions options_;
@@ -214,6 +217,15 @@ class ParamStore {
   std::vector<TensorRangePart> pieces_;
   std::vector<const Parameter*> tensors_;
   SegmentTables norms_;  // one table: gradients by unit of the model, then those that other TP ranks count
+  Buffer known_;         // f64, of each of its segments: the sum of squares if it was computed with the gradient, or -1
+  struct Recorded {
+    const UnitState* unit;
+    Parameter* parameter;
+    int64_t segment;
+  };
+  std::vector<Recorded> recorded_;  // parameters whose ops may do that
+  int64_t num_segments_ = 0;
+  Tensor known() const { return known_.tensor({num_segments_}, DType::kF64); }
 };
 
 }  // namespace gt

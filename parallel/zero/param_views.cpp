@@ -127,6 +127,7 @@ std::vector<ShardView> ParamStore::int8_views() const {
 }
 
 std::vector<ShardView> ParamStore::grad_views() const {
+  drop_squares();
   std::vector<Tensor> flat;
   for (const auto& s : units_) flat.push_back(s->held_grads());
   std::vector<ShardView> out;

@@ -1,6 +1,7 @@
 // Ops on a slice of a microbatch's rows, and values consumed by the next op.
 #include <algorithm>
 
+#include "kernels/cpu/simd/simd.h"
 #include "tests/autograd/tape_fixture.h"
 #include "tests/support/test.h"
 
@@ -121,4 +122,29 @@ TEST_CASE("a linear layer's transient output leaves its gradients bitwise identi
     t.reset();
   }
   CHECK(results[0] == results[1]);
+}
+
+TEST_CASE("a new write to a gradient drops the sum of its squares, which a product by tiles records") {
+  constexpr int64_t n = 6, in = 16, out = 48;
+  TapeFixture rig;
+  Tape& t = rig.tape;
+  double sum = 5;
+  Parameter w, copy;
+  w.full_shape = w.local_shape = {out, in};
+  w.value = rig.tensor({out, in}, 1), w.grad = rig.tensor({out, in}, 2);
+  CHECK_FALSE(grad_squares(w));
+  w.squares = &sum;
+  copy.adds_to = &w;
+  CHECK(grad_squares(copy).as<double>() == &sum);
+  grad_dst(copy);
+  CHECK(sum == -1);
+  const Var v = t.input(rig.tensor({n, in}, 3), true), y = ops::linear(t, v, w, nullptr);
+  t.seed(y, rig.tensor({n, out}, 4));
+  t.backward();
+  double squares = 0;
+  for (const float g : values(w.grad)) squares += double{g} * g;
+  CHECK((sum == Approx(squares).epsilon(1e-12) || (sum == -1 && cpu::native_split_gemm() == nullptr)));
+  sum = 5;
+  grad_dst(w);
+  CHECK(sum == -1);
 }

@@ -213,6 +213,45 @@ TEST_CASE("a large weight gradient, written past the caches, is bitwise its sum 
   });
 }
 
+TEST_CASE("squares of a weight gradient in bf16 products are those of what is stored, by any number of threads") {
+  struct Size {
+    int64_t k, m, n;
+  };
+  for (const Size size : {Size{20, 1040, 1056}, {7, 200, 112}, {64, 33, 16}}) {  // the first one is streamed
+    INFO(size.m << " x " << size.n << ", " << size.k << " rows");
+    std::vector<std::vector<std::byte>> memory;
+    const auto make = [&](Shape s, DType t) {
+      memory.emplace_back(static_cast<size_t>(s.numel() * size_of(t)) + 64);
+      return Tensor{memory.back().data() + 63 - (reinterpret_cast<uintptr_t>(memory.back().data()) + 63) % 64, s, t,
+                    Device{}};
+    };
+    const Tensor a = make({size.k, size.m}, DType::kBF16), b = make({size.k, size.n}, DType::kBF16);
+    const Tensor out = make({size.m, size.n}, DType::kF32), squares = make({2}, DType::kF64);
+    for (int64_t i = 0; i < a.numel(); ++i) set(a, i, philox_normal(8, static_cast<uint64_t>(i)));
+    for (int64_t i = 0; i < b.numel(); ++i) set(b, i, philox_normal(7, static_cast<uint64_t>(i)));
+    for_every_product([&](cpu::PairGemm) {
+      for (const bool accumulate : {false, true}) {
+        INFO((accumulate ? "added" : "written"));
+        for (int threads = 1; threads <= 3; threads += 2) {
+          const OpenStream stream(*cpu_backend().device, 0, threads);
+          std::fill_n(out.as<float>(), out.numel(), 0.5f);
+          const Gemm g{.a = a,
+                       .b = b,
+                       .out = out,
+                       .trans_a = true,
+                       .accumulate = accumulate,
+                       .squares = squares.slice(threads / 2, 1)};
+          cpu_backend().ops->gemm(g, stream);
+        }
+        double sum = 0;
+        for (int64_t i = 0; i < out.numel(); ++i) sum += double{out.as<float>()[i]} * out.as<float>()[i];
+        CHECK(squares.as<double>()[0] == Approx(sum).epsilon(1e-12));
+        CHECK(squares.as<double>()[0] == squares.as<double>()[1]);
+      }
+    });
+  }
+}
+
 TEST_CASE("a token decoded from a bf16 KV cache is bitwise its row of the full op in bf16 products") {
   struct Rule {
     int64_t window;

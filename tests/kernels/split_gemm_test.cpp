@@ -1,5 +1,6 @@
 // GEMMs of f32 in parts of bf16 (gemm_split.h): with the processor's tiles where it has them, and with emulated ones.
 #include <algorithm>
+#include <array>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -151,6 +152,33 @@ TEST_CASE("bits of f32 products in parts depend on no size, orientation or numbe
       CHECK(wrong == 0);
     }
   });
+}
+
+TEST_CASE("squares of a weight gradient in f32 parts are those of what is stored, by any number of threads") {
+  for (const auto [m, n, k] : {std::array<int64_t, 3>{200, 112, 40}, {33, 500, 800}, {700, 40, 9}}) {
+    Floats a = normals(k * m, 5), b = normals(k * n, 2'000'000'000);
+    for_every_split([&, m = m, n = n, k = k] {
+      INFO(m << " x " << n << " x " << k);
+      for (const bool accumulate : {false, true}) {
+        double squares[2] = {}, sum = 0;
+        Floats c;
+        for (int i = 0; i < 2; ++i) {
+          const OpenStream stream(*cpu_backend().device, 0, 1 + 2 * i);
+          c.assign(static_cast<size_t>(m * n), 0.5f);
+          cpu_backend().ops->gemm({.a = view(a, k, m),
+                                   .b = view(b, k, n),
+                                   .out = view(c, m, n),
+                                   .trans_a = true,
+                                   .accumulate = accumulate,
+                                   .squares = {reinterpret_cast<std::byte*>(squares + i), {1}, DType::kF64, Device{}}},
+                                  stream);
+        }
+        for (const float x : c) sum += double{x} * x;
+        CHECK(squares[0] == Approx(sum).epsilon(1e-12));
+        CHECK(squares[0] == squares[1]);
+      }
+    });
+  }
 }
 
 TEST_CASE("f32 products in parts keep what is not finite, and err little on tiny and huge numbers") {

@@ -66,6 +66,11 @@ void validate(const Gemm& g, int64_t m, int64_t n, int64_t k) {
     GT_CHECK(g.aux && g.aux.numel() == m * n, "gemm aux ", to_string(g.aux.shape), " for ", shapes());
     require_same_or_f32("gemm", {"a", g.a}, {{"aux", g.aux}});
   }
+  if (g.squares) {
+    GT_CHECK(g.trans_a && g.epilogue == Epilogue::kNone && g.squares.numel() == 1, "gemm squares ",
+             to_string(g.squares.shape), " for ", shapes());
+    require_dtype("gemm", DType::kF64, {{"squares", g.squares}});
+  }
   if (!g.dbias) return;
   const bool of_out = g.epilogue == Epilogue::kGeluGrad;
   GT_CHECK(of_out != g.trans_a && g.epilogue != Epilogue::kGelu && g.dbias.numel() == (of_out ? n : m), "gemm dbias ",
@@ -411,6 +416,11 @@ bool streams_result(const Gemm& g) {
          reinterpret_cast<uintptr_t>(g.out.data) % 64 == 0;
 }
 
+// Whether squares are summed tile by tile: in tiles that nothing is done with after.
+bool sums_squares(const Job& job) {
+  return job.op->squares && (job.pairs || job.split) && (!job.staged || job.streams);
+}
+
 // Chooses products of bf16 pairs: oneDNN's kernels need copies of the weights, and copy the operands of gradients in
 // every tile.
 bool choose_pairs(Job& job, const GemmCache& cache) {
@@ -494,6 +504,7 @@ void run_split(const Job& job, GemmCache& cache, ThreadPool& pool) {
 }  // namespace
 
 void gemm(const Gemm& g, Stream stream) {
+  if (g.squares) *g.squares.as<double>() = -1;
   if (g.out.numel() == 0) return sum_bias(g, stream);
   if (g.row_independent) return gemm_by_rows(g, stream);
   CpuContext& context = cpu_context(stream);
@@ -510,6 +521,8 @@ void gemm(const Gemm& g, Stream stream) {
   job.a = g.trans_a ? g.a.data : operand(job, g.a, context, kSlotA);
   if (g.bias) job.bias = as_f32(job, g.bias, context, kSlotBias);
   if (g.dbias && !g.trans_a) job.sums = cache.converted(kSlotSums, job.sum_blocks() * job.n);
+  if (sums_squares(job))
+    job.squares = reinterpret_cast<double*>(cache.converted(kSlotSums, 2 * job.square_rows() * job.square_columns()));
   if (job.split) {
     run_split(job, cache, context.pool);
     return job.combine_sums(stream);

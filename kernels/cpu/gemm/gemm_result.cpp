@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "kernels/cpu/context.h"
 #include "kernels/cpu/simd/cast_16bit.h"
@@ -27,9 +28,23 @@ void GemmResult::finish(const GemmTile& t) const {
   }
 }
 
+// Sums of squares of the blocks of a tile z, rows `ldz` apart. A staged one is written past the caches with them.
+void GemmResult::square(const GemmTile& t, const float* z, int64_t ldz) const {
+  for (int64_t r = 0; r < t.rows; r += kSquare)
+    for (int64_t c = 0; c < t.cols; c += kSquare) {
+      const int64_t row = t.row + r, col = t.col + c, rows = std::min(kSquare, t.rows - r);
+      const int64_t cols = std::min(kSquare, t.cols - c);
+      const float* block = z + r * ldz + c;
+      const double sum = streams ? simd->stream_block(block, ldz, rows, cols, op->out.as<float>() + row * n + col, n)
+                                 : simd->square_block(block, ldz, rows, cols);
+      if (squares != nullptr) squares[row / kSquare * square_columns() + col / kSquare] = sum;
+    }
+  if (streams) simd->complete_streams();
+}
+
 // A staged tile; out and aux are f32.
 void GemmResult::finish_dense(const GemmTile& t, const float* dense) const {
-  if (streams) return simd->stream_rows(dense, t.rows, t.cols, op->out.as<float>() + t.row * n + t.col, n);
+  if (streams) return square(t, dense, t.cols);
   const size_t bytes = static_cast<size_t>(t.cols) * sizeof(float);
   for (int64_t r = 0; r < t.rows; ++r) {
     const float* z = dense + r * t.cols;
@@ -81,6 +96,7 @@ void GemmResult::finish_rounded(const GemmTile& t, float* dense, float* line) co
 void GemmResult::complete(const GemmTile& t, float* dense, float* line) const {
   if (!staged) {
     finish(t);
+    if (squares != nullptr) square(t, in_place(t.row, t.col), n);
   } else if (has_16bit_result) {
     finish_rounded(t, dense, line);
   } else {
@@ -93,6 +109,8 @@ void GemmResult::complete(const GemmTile& t, float* dense, float* line) const {
 }
 
 void GemmResult::combine_sums(Stream s) const {
+  if (squares != nullptr)
+    *op->squares.as<double>() = std::accumulate(squares, squares + square_rows() * square_columns(), 0.0);
   if (sums == nullptr) return;
   parallel_for(s, n, 1024, [&](int64_t begin, int64_t end, int) {
     edit(*simd, op->dbias, begin, end - begin, op->accumulate_dbias, [&](float* out, int64_t c, int64_t count) {

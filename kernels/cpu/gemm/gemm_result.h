@@ -1,5 +1,5 @@
 // What is done with a computed tile of a GEMM while it is in cache: bias, GELU or its gradient, accumulation, rounding
-// and column sums.
+// column sums and sums of squares.
 #pragma once
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/ops.h"
@@ -18,6 +18,7 @@ struct GemmResult {
   bool has_16bit_result = false;  // out or aux is 16-bit
   bool streams = false;           // staged f32 tiles are written past the caches
   float* sums = nullptr;          // column sums of out over blocks of kSumBlock rows: [blocks, n]
+  double* squares = nullptr;      // sums of squares of blocks of out: [square_rows(), square_columns()]
   const Simd* simd = nullptr;
 
   int64_t sum_blocks() const;
@@ -27,10 +28,15 @@ struct GemmResult {
   void add_bias(const GemmTile& t, float* z, int64_t ldc) const;
   // Epilogue and sums of a computed tile, bias added. Of a staged one: its dense result and memory for a row.
   void complete(const GemmTile& t, float* dense, float* line) const;
-  // Adds the sums of blocks to dbias.
+  // Adds the sums of blocks to dbias, and those of squares.
   void combine_sums(Stream s) const;
+  // Blocks of kSquare rows and columns, which every tile consists of.
+  int64_t square_rows() const { return (m + kSquare - 1) / kSquare; }
+  int64_t square_columns() const { return (n + kSquare - 1) / kSquare; }
 
  private:
+  static constexpr int64_t kSquare = 32;
+  void square(const GemmTile& t, const float* z, int64_t ldz) const;
   void finish(const GemmTile& t) const;
   void finish_dense(const GemmTile& t, const float* dense) const;
   void finish_rounded(const GemmTile& t, float* dense, float* line) const;

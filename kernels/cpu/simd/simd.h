@@ -154,9 +154,6 @@ struct Simd {
 
   void (*f32_to_bf16)(const float* x, uint16_t* out, int64_t n);
   void (*stream_bf16)(const float* x, uint16_t* out, int64_t n);  // the same, past the caches
-  // Copies dense rows to rows `stride` apart, past the caches. Requires: cols and stride multiples of 16, out at 64
-  // bytes.
-  void (*stream_rows)(const float* x, int64_t rows, int64_t cols, float* out, int64_t stride);
   void (*bf16_to_f32)(const uint16_t* x, float* out, int64_t n);
   void (*f32_to_f16)(const float* x, uint16_t* out, int64_t n);
   void (*f16_to_f32)(const uint16_t* x, float* out, int64_t n);
@@ -234,6 +231,11 @@ struct Simd {
 
   double (*sum)(const float* x, int64_t n);  // in f64, 4 vectors of partial sums
   double (*sum_squares)(const float* x, int64_t n);
+  double (*square_block)(const float* x, int64_t stride, int64_t rows, int64_t cols);  // rows `stride` apart
+  // The same, and copies the rows past the caches, which complete_streams() completes. Requires: cols and out_stride
+  // multiples of 16, out at 64 bytes.
+  double (*stream_block)(const float* x, int64_t stride, int64_t rows, int64_t cols, float* out, int64_t out_stride);
+  void (*complete_streams)();
 
   void (*adamw)(float* master, const float* grad, float* m, float* v, int64_t n, const AdamWArgs& args);
   void (*sgd)(float* master, const float* grad, float* m, int64_t n, const SgdArgs& args);  // m may be null

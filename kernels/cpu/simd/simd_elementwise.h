@@ -163,12 +163,6 @@ void stream_bf16_n(const float* x, uint16_t* out, int64_t n) {
   fence_streams();
   f32_to_bf16_n(x + i, out + i, n - i);
 }
-// Copies rows past the caches. Complete when it returns.
-void stream_rows(const float* x, int64_t rows, int64_t cols, float* out, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; c += kLanes) stream(out + r * stride + c, load(x + r * cols + c));
-  fence_streams();
-}
 void bf16_to_f32_n(const uint16_t* x, float* out, int64_t n) {
   convert(x, out, n, [](VecU16 v) { return from_bf16(v); });
 }

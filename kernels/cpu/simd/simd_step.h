@@ -46,6 +46,17 @@ void softmax_scaled_row(const float* x, float* out, int64_t n, float max, float 
 
 inline VecDouble widen(const float* p) { return __builtin_convertvector(load_as<HalfVec>(p), VecDouble); }
 
+// sum + v^2. The square of an f32 is exact, so the result is rounded once on every instruction set.
+inline VecDouble add_square(VecDouble v, VecDouble sum) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_pd(v, v, sum);
+#elif defined(__AVX2__)
+  return _mm256_fmadd_pd(v, v, sum);
+#else
+  return sum + v * v;
+#endif
+}
+
 // Four accumulators of kLanes / 2 doubles, combined in fixed order, then the tail one by one.
 template <bool kSquares>
 inline double sum_double(const float* x, int64_t n) {
@@ -56,7 +67,7 @@ inline double sum_double(const float* x, int64_t n) {
     for (int k = 0; k < 4 * kHalf; k += kLineFloats) prefetch(x + i + k);
     for (int k = 0; k < 4; ++k) {
       const VecDouble v = widen(x + i + k * kHalf);
-      acc[k] += kSquares ? v * v : v;
+      acc[k] = kSquares ? add_square(v, acc[k]) : acc[k] + v;
     }
   }
   const VecDouble joined = (acc[0] + acc[1]) + (acc[2] + acc[3]);
@@ -67,6 +78,43 @@ inline double sum_double(const float* x, int64_t n) {
 }
 double sum_n(const float* x, int64_t n) { return sum_double<false>(x, n); }
 double sum_squares_n(const float* x, int64_t n) { return sum_double<true>(x, n); }
+
+// Sum of squares of a block, `copy` called with the place of each pair of vectors. Four accumulators: halves of vectors
+// at even and at odd places of a row.
+template <class Copy>
+inline double square_block(const float* x, int64_t stride, int64_t rows, int64_t cols, Copy copy) {
+  VecDouble a{}, b{}, c{}, d{};
+  const auto add = [](const float* from, VecDouble& low, VecDouble& high) {
+    const VecDouble v = widen(from), w = widen(from + kLanes / 2);
+    low = add_square(v, low), high = add_square(w, high);
+  };
+  for (int64_t r = 0; r < rows; ++r, x += stride) {
+    int64_t i = 0;
+    for (; i + 2 * kLanes <= cols; i += 2 * kLanes) {
+      add(x + i, a, b), add(x + i + kLanes, c, d);
+      copy(r, i, x + i, 2);
+    }
+    if (i == cols) continue;
+    float rest[2 * kLanes] = {};
+    for (int64_t k = i; k < cols; ++k) rest[k - i] = x[k];
+    add(rest, a, b), add(rest + kLanes, c, d);
+    copy(r, i, rest, (cols - i) / kLanes);
+  }
+  const VecDouble joined = (a + b) + (c + d);
+  double total = 0;
+  for (int k = 0; k < kLanes / 2; ++k) total += joined[k];
+  return total;
+}
+
+double square_block_n(const float* x, int64_t stride, int64_t rows, int64_t cols) {
+  return square_block(x, stride, rows, cols, [](int64_t, int64_t, const float*, int64_t) {});
+}
+
+double stream_block_n(const float* x, int64_t stride, int64_t rows, int64_t cols, float* out, int64_t out_stride) {
+  return square_block(x, stride, rows, cols, [=](int64_t r, int64_t i, const float* from, int64_t vectors) {
+    for (int64_t k = 0; k < vectors * kLanes; k += kLanes) stream(out + r * out_stride + i + k, load(from + k));
+  });
+}
 
 }  // namespace
 }  // namespace gt::cpu

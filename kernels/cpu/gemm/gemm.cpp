@@ -250,7 +250,7 @@ void Worker::run_pairs(int64_t i, const Tile& t) {
     if (!job_.staged || job_.streams) return;
     const int64_t at = rows.row * job_.n + t.col;
     next[0] = rows_of(g.out, at, job_.n, rows.rows, t.cols);
-    if (g.epilogue != Epilogue::kNone) next[1] = rows_of(g.aux, at, job_.n, rows.rows, t.cols);
+    if (g.epilogue == Epilogue::kGeluGrad) next[1] = rows_of(g.aux, at, job_.n, rows.rows, t.cols);
   };
   const auto done = [&](const GemmTile& rows, float* z) {
     job_.add_bias(rows, z, ldc);

@@ -6,9 +6,10 @@ namespace gt::cpu {
 namespace {
 
 // Most and fewest columns of a tile, its rows, pairs of a block of the inner dimension, rows that are handed on at a
-// time. A block of b and, with several blocks, the tile stay in the L2 cache; wide tiles read a less often.
+// time: of two tiles of the processor, finished in the L1 cache. A block of b and, with several blocks, the tile stay
+// in the L2 cache; wide tiles read a less often.
 constexpr int64_t kColumns = 384, kFewColumns = 96, kRows = 1024, kGradientRows = 256, kFewRows = 64, kDepth = 512;
-constexpr int64_t kStrip = 96;
+constexpr int64_t kStrip = 32;
 constexpr int64_t kLanes = 16;  // of the widest vectors
 
 int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }

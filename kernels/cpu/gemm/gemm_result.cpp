@@ -91,6 +91,7 @@ void GemmResult::finish_rounded(const GemmTile& t, float* dense, float* line) co
     if (g.accumulate) f.add(read(f, g.out, at, t.cols, line), z, z, t.cols);
     put(g.out, at, z);
   }
+  if (bf16_gelu) f.complete_streams();
 }
 
 void GemmResult::complete(const GemmTile& t, float* dense, float* line) const {

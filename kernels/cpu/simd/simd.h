@@ -130,7 +130,8 @@ struct Simd {
   // both; dup is nullptr if up is. Outputs may alias any input.
   void (*activate[5])(const float* gate, const float* up, float* out, int64_t n);
   void (*activate_grad[5])(const float* gate, const float* up, const float* dout, float* dgate, float* dup, int64_t n);
-  // rounded = z, out = gelu(rounded); dz = dout gelu'(z). Arrays of uint16_t: bf16.
+  // rounded = z, out = gelu(rounded); dz = dout gelu'(z). Arrays of uint16_t: bf16. rounded is written past the caches:
+  // it is complete after complete_streams().
   void (*gelu_bf16)(const float* z, uint16_t* rounded, uint16_t* out, int64_t n);
   void (*gelu_grad_bf16)(const uint16_t* z, const float* dout, uint16_t* dz, int64_t n);
   // In place: (a, b) = (a cos - b sin, b cos + a sin); backward negates the angle.

@@ -1,5 +1,7 @@
 // MLP activations, gated or not, and their gradients; part of every simd_table.h.
 #pragma once
+#include <type_traits>
+
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/simd_elementwise.h"
 #include "kernels/cpu/simd/vec.h"
@@ -77,11 +79,16 @@ void activate_grad_n(const float* gate, const float* up, const float* dout, floa
   });
 }
 
-// GELU and its gradient in GEMMs of bf16, bitwise what activate and activate_grad give with a rounding after.
+// GELU and its gradient in GEMMs of bf16, bitwise what activate and activate_grad give with a rounding after. Only the
+// gradient reads `rounded`: whole vectors of it are written past the caches if they are aligned.
 void gelu_bf16_n(const float* z, uint16_t* rounded, uint16_t* out, int64_t n) {
+  const bool streams = reinterpret_cast<uintptr_t>(rounded) % sizeof(VecU16) == 0;
   sweep(n, [=](int64_t i, auto lanes) {
     const VecU16 x = to_bf16(lanes.load(z + i));
-    store_some(rounded + i, x, lanes);
+    if (std::is_same_v<decltype(lanes), Whole> && streams)
+      stream(rounded + i, x);
+    else
+      store_some(rounded + i, x, lanes);
     store_some(out + i, to_bf16(gelu_parts(from_bf16(x)).value), lanes);
   });
 }

@@ -173,6 +173,7 @@ void OpWatch::inject(const Operands& o, Stream s) {
           f.action == "nan" ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
       backend_.device->copy(t.data + f.index * static_cast<int64_t>(sizeof x), &x, sizeof x, s);
       backend_.device->synchronize(s);
+      if (const Parameter* p = parameter_at(t.data, true); p != nullptr && p->squares != nullptr) *p->squares = -1;
       injected_[i] = true;
       break;
     }

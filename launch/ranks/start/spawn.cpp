@@ -129,12 +129,6 @@ void append_words(std::vector<std::string>& command, const std::string& text) {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-// Exit code of a job that was ended because of its verdict.
-int code_of_verdict(const std::string& text) {
-  const std::string word = text.substr(0, text.find(' '));
-  return static_cast<int>(word == "stalled:" || word == "lost:" ? Exit::kHang : Exit::kInternal);
-}
-
 double seconds_now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 // Local ranks: the children of the forking process, in order until the first ones end.
@@ -481,7 +475,7 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   end.started = here || output.started();
   end.verdict = done.why_late().empty() ? output.verdict() : done.why_late();
   if (!done.ours() && !here) {
-    const LauncherEnd known = code_of_launcher(end.code, output.started(), output.error());
+    const LauncherEnd known = code_of_launcher(end.code, output.started(), output.error(), end.verdict);
     if (!known.text.empty()) fmt::print(stderr, "gpttrain: {}\n", known.text);
     end.code = known.code;
   }

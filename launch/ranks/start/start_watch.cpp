@@ -128,7 +128,12 @@ std::string StartWatch::late_text(const std::map<int, StartedRank>& begun) const
                         : fmt::format("all began, but did not connect in MPI_Init: {}", in_init));
 }
 
-LauncherEnd code_of_launcher(int code, bool started, const LauncherError& error) {
+int code_of_verdict(const std::string& text) {
+  const std::string word = text.substr(0, text.find(' '));
+  return static_cast<int>(word == "stalled:" || word == "lost:" ? Exit::kHang : Exit::kInternal);
+}
+
+LauncherEnd code_of_launcher(int code, bool started, const LauncherError& error, const std::string& verdict) {
   const auto is = [code](Exit e) { return code == static_cast<int>(e); };
   const bool signal = code > 128 && code <= 128 + 64;
   if (!started && (code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP || code == 128 + SIGUSR1))
@@ -141,6 +146,7 @@ LauncherEnd code_of_launcher(int code, bool started, const LauncherError& error)
   if (code == 126 || code == 127)
     return {static_cast<int>(Exit::kUsage),
             cat("the launcher, its daemon or the program could not be run (exit code ", code, ")")};
+  if (!verdict.empty()) return {code_of_verdict(verdict), ""};
   return {static_cast<int>(Exit::kIo),
           cat(started ? "the launcher lost a machine or gave up" : "the launcher could not start the ranks",
               " (its own exit code ", code, "); its messages are above")};

@@ -55,11 +55,12 @@ char state_of(int64_t pid);
 
 // Maps a launcher's exit code to that of the job, with a line of text unless the reason has been printed already.
 // Before all ranks have started nothing is lost, so a stop signal becomes 75. Codes specific to mpirun (1, 127, 205,
-// 213, 255 …) become 2 or 74.
+// 213, 255 …) become 2 or 74, or what the ranks' verdict stands for: mpirun may notice a lost machine after them.
 struct LauncherEnd {
   int code = 0;
   std::string text;
 };
-LauncherEnd code_of_launcher(int code, bool started, const LauncherError&);
+LauncherEnd code_of_launcher(int code, bool started, const LauncherError&, const std::string& verdict = "");
+int code_of_verdict(const std::string& text);  // exit code of a job that its ranks' verdict ends
 
 }  // namespace gt

@@ -129,6 +129,12 @@ TEST_CASE("mpirun's own exit codes are mapped to those of our table") {
     CHECK(code(128 + n, false) == static_cast<int>(Exit::kInterrupted));
     CHECK(code(128 + n, true) == 128 + n);
   }
+  for (const int n : {1, 205, 213, 255}) {  // mpirun noticed a lost machine after the ranks, and ended before we did
+    const LauncherEnd lost = code_of_launcher(n, true, {}, "lost: no sign of life from rank 1 (node2 pid 218)");
+    CHECK(lost.code == static_cast<int>(Exit::kHang));
+    CHECK(lost.text == "");
+    CHECK(code_of_launcher(n, true, {}, "rank 3: an internal error").code == static_cast<int>(Exit::kInternal));
+  }
   for (const bool started : {false, true})
     for (const int n : {0, 2, 16, 17, 65, 70, 74, 75, 124, 128 + SIGKILL, 128 + SIGSEGV}) CHECK(code(n, started) == n);
 }

@@ -1,4 +1,4 @@
-// What is done with a computed tile of a GEMM while it is in cache: bias, GELU or its gradient, accumulation, rounding
+// What is done with a computed tile of a GEMM while it is in cache: bias, GELU or its gradient, accumulation, rounding,
 // column sums and sums of squares.
 #pragma once
 #include "kernels/cpu/simd/simd.h"

@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
+#include "kernels/cpu/gemm/gemm_pairs.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/simd/simd.h"
 #if defined(__x86_64__)
@@ -187,6 +188,25 @@ TEST_CASE("attention and GEMMs in bf16 products agree with the reference on one 
       const bool same_bits = alone == shared;
       CHECK(same_bits);
     }
+  });
+}
+
+TEST_CASE("tiles of a bf16 product are equal work for two threads, whatever its width") {
+  for_every_product([](cpu::PairGemm) {
+    for (const int64_t m : {64, 512, 1024})
+      for (const int64_t n : {384, 480, 512, 544, 576, 768, 1024, 1088, 2048, 2304, 4096}) {
+        INFO(m << " x " << n);
+        const Tensor a{nullptr, {m, 256}, DType::kBF16, {}}, b{nullptr, {256, n}, DType::kBF16, {}};
+        const auto p = cpu::PairedGemm::of({.a = a, .b = b}, m, n, 256, 2);
+        REQUIRE(p);
+        const int64_t across = (n + p->tile_columns - 1) / p->tile_columns;
+        const int64_t tiles = (m + p->tile_rows - 1) / p->tile_rows * across;
+        int64_t first = 0;  // elements of the tiles of the first thread
+        for (int64_t i = 0; i < tiles / 2; ++i)
+          first += std::min(p->tile_rows, m - i / across * p->tile_rows) *
+                   std::min(p->tile_columns, n - i % across * p->tile_columns);
+        CHECK(static_cast<double>(first) / static_cast<double>(m * n) == Approx(0.5).margin(0.05));
+      }
   });
 }
 

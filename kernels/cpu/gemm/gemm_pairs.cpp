@@ -29,14 +29,17 @@ std::optional<PairedGemm> PairedGemm::of(const Gemm& g, int64_t m, int64_t n, in
   const int64_t blocks = parts(p.pairs(), kDepth + kDepth / 8);
   p.depth_ = parts(parts(p.pairs(), blocks), kLanes) * kLanes;
   p.tile_rows = g.trans_a ? kGradientRows : blocks > 1 ? kRows : parts(m, kStrip) * kStrip;
-  p.tile_columns = kColumns;
+  // Tiles of one width: equally many for all threads, unless that makes them narrow.
+  const auto width = [n](int64_t tiles) { return parts(parts(n, tiles), kStrip) * kStrip; };
+  const int64_t wide = parts(n, kColumns), equal = parts(wide, threads) * threads;
+  p.tile_columns = width(2 * width(equal) > kColumns ? equal : wide);
   // Smaller tiles, unless threads have equally many or enough of them.
   const auto unequal = [&] {
     const int64_t tiles = parts(m, p.tile_rows) * parts(n, p.tile_columns);
     return tiles < 4 * threads && tiles % threads != 0;
   };
   while (p.tile_rows > kFewRows && unequal()) p.tile_rows = parts(p.tile_rows / 2, kFewRows / 2) * (kFewRows / 2);
-  while (p.tile_columns > kFewColumns && unequal()) p.tile_columns /= 2;
+  while (p.tile_columns > kFewColumns && unequal()) p.tile_columns = width(2 * parts(n, p.tile_columns));
   return p;
 }
 

@@ -429,6 +429,14 @@ struct NoArgs {
   void fields(V&) {}
 };
 
+struct BenchOpsArgs {
+  bool gemms = false;
+  template <class V>
+  void fields(V& v) {
+    v("gemms", gemms, "", "only GEMMs");
+  }
+};
+
 struct CeilingsArgs {
   std::string output;
   template <class V>

@@ -34,7 +34,6 @@ Exit run_check(const Command&);
 Exit run_bench(const Command&);
 Exit run_bench_ceilings(const Command&);
 Exit run_bench_ops(const Command&);
-Exit run_bench_gemm(const Command&);
 Exit run_bench_peer(const Command&);
 Exit run_bench_suite(const Command&);
 Exit run_bench_roofline(const Command&);

@@ -1,5 +1,5 @@
-// gpttrain bench ops, bench gemm: every op of a step of the config, timed alone on the config's device. Prints time per
-// call, achieved rates and their share of the ceilings, with totals by class beside the roofline.
+// gpttrain bench ops: every op of a step of the config, timed alone on the config's device. Prints time per call,
+// achieved rates and their share of the ceilings, with totals by class beside the roofline.
 // Calls are enqueued back to back and timed together, so the host time per call shows for ops that are faster than
 // that. Weights are packed before timing; `gpttrain bench` times whole steps.
 #include <fmt/format.h>
@@ -23,6 +23,7 @@ namespace {
 
 constexpr double kBatchSeconds = 2e-3, kEnoughSeconds = 0.3;
 constexpr size_t kLeastSamples = 3, kMostSamples = 15;
+constexpr double kStale = 1.25;  // times the GEMM ceiling: what no shape or noise explains
 
 // Seconds per call.
 Spread time_call(const OpCall& call, const DeviceBench& bench, int64_t vocab) {
@@ -55,6 +56,8 @@ struct OpsReport {
       const CallBound b = call_bound(c, *ceilings, ceilings_cover_attention(c));
       bound = std::max(b.gemms, b.called);
     }
+    if (ceilings && c.cost.kind == OpClass::kGemm)
+      fastest = std::fmax(fastest, c.cost.flops / s.median / (c.cost.fp8 ? ceilings->gemm_fp8 : ceilings->gemm));
     const double all = static_cast<double>(c.calls) * s.median;
     measured[static_cast<size_t>(c.cost.kind)] += all;
     fmt::print("{:<20} {:<24} {:<40} {:>6} {:>11.1f} {:>6} {:>16} {:>8}\n", c.op, c.what, shape_text(c.args), c.calls,
@@ -63,6 +66,18 @@ struct OpsReport {
                                 : fmt::format("{:.1f} GB/s", c.cost.bytes / s.median * 1e-9),
                percent(bound / s.median));
     std::fflush(stdout);
+  }
+  // Explains shares above 100 %.
+  void notes(bool cpu, bool gemms_only) const {
+    if (fastest > kStale)
+      fmt::print(
+          "\na GEMM reaches {:.2f} times its ceiling: the device was busy when that was measured; measure it again "
+          "with gpttrain bench ceilings and this config\n",
+          fastest);
+    if (cpu && !gemms_only)
+      fmt::print(
+          "\nops on few bytes find them in a cache: their rates may exceed the memory's. sum_squares reads all "
+          "gradients here;\nin a step with AMX it skips those that were squared while they were made\n");
   }
   void classes(const RankRoofline* roof, bool gemms_only) const {
     fmt::print("\n{:<14} {:>14} {:>16} {:>14}\n", "class", "ms, measured", "ms, at ceilings", "ms, fused");
@@ -86,9 +101,13 @@ struct OpsReport {
   }
   std::optional<PeakRates> ceilings;
   SecondsByClass measured{};
+  double fastest = 0;  // GEMM, relative to its ceiling
 };
 
-Exit time_ops(const Command& command, bool gemms_only) {
+}  // namespace
+
+Exit run_bench_ops(const Command& command) {
+  const bool gemms_only = command.get<BenchOpsArgs>().gemms;
   const Config& config = command.loaded.config;
   SelfFactory alone;
   RankDevice device(config, alone);
@@ -112,12 +131,8 @@ Exit time_ops(const Command& command, bool gemms_only) {
   for (const OpCall& c : by_class(step_ops(options, shape, 0)))
     if (!gemms_only || c.cost.kind == OpClass::kGemm) report.add(c, time_call(c, bench, options.model.vocab));
   report.classes(roof ? &roof->ranks[0] : nullptr, gemms_only);
+  report.notes(backend.kind == DeviceKind::kCpu, gemms_only);
   return Exit::kOk;
 }
-
-}  // namespace
-
-Exit run_bench_ops(const Command& command) { return time_ops(command, false); }
-Exit run_bench_gemm(const Command& command) { return time_ops(command, true); }
 
 }  // namespace gt

@@ -80,8 +80,8 @@ TEST_CASE("each subcommand parses its own flags") {
   CHECK(s.get<ScheduleArgs>().schedule == "zb-h1");
   CHECK(s.get<ScheduleArgs>().cost == std::vector<double>{1, 3});
   CHECK(parse({"bench", "--steps", "3", "--tp", "2"}).loaded.config.parallel.tp == 2);
-  CHECK(parse({"bench", "step"}).run == run_bench);
-  CHECK(parse({"bench", "gemm", "--tp", "2"}).run == run_bench_gemm);
+  CHECK(parse({"bench", "--steps", "2"}).run == run_bench);
+  CHECK(parse({"bench", "ops", "--gemms", "--tp", "2"}).run == run_bench_ops);
 }
 
 TEST_CASE("wrong command lines are refused with the likely intended one") {

@@ -30,10 +30,10 @@ double number(const JsonValue& v, const std::string& key) {
 }
 
 // Writes measured peaks of a device to the user cache of programs that run in `dir`.
-void put_ceilings(const TempDir& dir, const std::string& device, int64_t head_dim, int64_t seq) {
+void put_ceilings(const TempDir& dir, const std::string& device, int64_t head_dim, int64_t seq, double gemm = 1e12) {
   ::setenv("XDG_CACHE_HOME", dir.path().c_str(), 1);
   save_ceilings(
-      {.device = device, .dtype = "f32", .gemm = 1e12, .copy = 1e11, .attention = {{head_dim, seq, 5e11, 4e11}}},
+      {.device = device, .dtype = "f32", .gemm = gemm, .copy = 1e11, .attention = {{head_dim, seq, 5e11, 4e11}}},
       ceilings_file(device, DType::kF32));
   ::unsetenv("XDG_CACHE_HOME");
 }
@@ -67,7 +67,7 @@ TEST_CASE("bench writes its measurements as one JSON object, with sol where peak
   put_ceilings(dir, a.find("device")->text, static_cast<int64_t>(hidden / heads),
                static_cast<int64_t>(number(a, "seq")));
   must(run + "b.jsonl", dir);
-  const Outcome printed = must("bench step" + tiny() + " --warmup 0 --steps 2 --out b.jsonl", dir);
+  const Outcome printed = must("bench" + tiny() + " --warmup 0 --steps 2 --out b.jsonl", dir);
   CHECK((printed.prints("sol ") && printed.prints("sol0 ")));
   REQUIRE(lines_of(dir / "b.jsonl").size() == 2);
   const JsonValue b = parse_json(lines_of(dir / "b.jsonl")[1], "b.jsonl");
@@ -143,7 +143,7 @@ TEST_CASE("a bench of several ranks ends after the same step on all") {
   CHECK(number(r, "ranks_per_device") == 4);
 }
 
-TEST_CASE("bench ops times every op of a step, bench gemm its GEMMs", "[PB1]") {
+TEST_CASE("bench ops times every op of a step, or its GEMMs", "[PB1]") {
   TempDir dir;
   const Outcome ops = must("bench ops" + tiny(), dir);
   for (const char* op : {"gemm ", "attention_grad", "layer_norm_grad", "cross_entropy", "adamw", "embedding_grad",
@@ -159,9 +159,16 @@ TEST_CASE("bench ops times every op of a step, bench gemm its GEMMs", "[PB1]") {
   const std::string small = " --model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 1024 --model.seq 32";
   for (const char* more : {" --model.arch llama --data.pack documents", " --model.arch bert"})
     CHECK(must(cat("bench ops", small, more, " --train.micro_batch 4 --train.global_batch 4"), dir).prints("all ops"));
-  const Outcome gemm = must("bench gemm" + tiny(), dir);
+  const std::string stale = "measure it again with gpttrain bench ceilings";
+  CHECK_FALSE(ops.prints(stale));
+  const Outcome gemm = must("bench ops --gemms" + tiny(), dir);
   CHECK((gemm.prints("mlp.up forward") && gemm.prints("products")));
   CHECK_FALSE(gemm.prints("attention_grad"));
+  const std::string device = gemm.out.substr(0, gemm.out.find(", 1 thread(s)"));
+  put_ceilings(dir, device, 16, 32);
+  CHECK_FALSE(must("bench ops --gemms" + tiny(), dir).prints(stale));
+  put_ceilings(dir, device, 16, 32, 1e3);
+  CHECK(must("bench ops --gemms" + tiny(), dir).prints(stale));
 }
 
 TEST_CASE("steps of other trainers are parsed from their output", "[PB5]") {

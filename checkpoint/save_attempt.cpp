@@ -128,9 +128,12 @@ void SaveAttempt::merge(const std::vector<std::string>& tables) {
       t.shape.rank = static_cast<int32_t>(row.rank);
       t.shape.dim = row.dim;
       TensorEntry& known = all.try_emplace(t.name, t).first->second;
-      GT_CHECK(known.shape == t.shape && known.dtype == t.dtype, t.name, ": rank ", r, " has ", to_string(t.shape),
-               ", another one ", to_string(known.shape));
-      if (row.first_part < 0) continue;
+      GT_CHECK(known.shape == t.shape, t.name, ": rank ", r, " has ", to_string(t.shape), ", another one ",
+               to_string(known.shape));
+      if (row.first_part < 0) continue;  // such a rank may hold a copy in another dtype: a frozen tied head at O1
+      GT_CHECK(known.files.empty() || known.dtype == t.dtype, t.name, ": rank ", r, " stores ", name_of(t.dtype),
+               ", another one ", name_of(known.dtype));
+      known.dtype = t.dtype;
       const int first = first_file + static_cast<int>(row.first_part),
                 last = first_file + static_cast<int>(row.last_part);
       if (!known.files.empty() && known.files.back().second == first - 1)

@@ -61,8 +61,9 @@ std::vector<ReplicaClaim> replica_claims(const std::vector<ShardView>& views, co
     std::string slice;  // ranks with other coordinates on these axes hold other elements
     for (const AxisShard& a : v.shard.axes)
       if (a.splits()) slice += fmt::format("{}{} ", name_of(a.axis), v.at[a.axis].rank);
-    out.push_back({hash_text(fmt::format("{} {}{} {}", v.name, slice, v.begin, v.data.numel())), v.data.numel(),
-                   crc_of(v.data, api, stream, host), static_cast<int32_t>(k)});
+    // A copy in another dtype (at O1 a frozen tied head holds 16 bits of an f32 table) is no replica.
+    const std::string key = fmt::format("{} {}{} {} {}", v.name, slice, v.begin, v.data.numel(), name_of(v.data.dtype));
+    out.push_back({hash_text(key), v.data.numel(), crc_of(v.data, api, stream, host), static_cast<int32_t>(k)});
   }
   return out;
 }

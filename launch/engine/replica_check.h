@@ -20,7 +20,7 @@ struct ReplicaClaim {
 };
 
 // Returns the checksums of weights and optimizer state. A split tensor has one shard per slice. Everything else is
-// one shard wherever it is held (dp and tp replicas, both tables of tied embeddings).
+// one shard wherever it is held in the same dtype (dp and tp replicas, both tables of tied embeddings).
 std::vector<ReplicaClaim> replica_claims(const std::vector<ShardView>&, const DeviceApi&, Stream);
 
 struct ReplicaVerdict {

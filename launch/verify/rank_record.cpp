@@ -79,7 +79,7 @@ std::vector<std::byte> pack(const RankRecord& r) {
     ShardView view = p.view;
     w.put(p.step);
     view_fields(view, [&](auto& field) { w.put(field); });
-    w.put(p.values);
+    w.put(p.dtype), w.put(p.values);
   }
   w.put(r.activations.size());
   for (const auto& [key, prints] : r.activations) w.put(key.first), w.put(key.second), w.put(prints);
@@ -96,7 +96,7 @@ RankRecord unpack(std::span<const std::byte> bytes) {
   for (RecordedTensor& p : r.pieces) {
     in.get(p.step);
     view_fields(p.view, [&](auto& field) { in.get(field); });
-    in.get(p.values);
+    in.get(p.dtype), in.get(p.values);
   }
   for (size_t n = in.count(1); n > 0; --n) {
     std::pair<std::string, int64_t> key;
@@ -113,7 +113,7 @@ void record_views(RankRecord& out, int step, const std::vector<ShardView>& views
                   Stream stream) {
   for (const ShardView& v : views) {
     if (!v.save && !copies) continue;
-    RecordedTensor p{step, v, std::vector<float>(static_cast<size_t>(v.data.numel()))};
+    RecordedTensor p{step, v, v.data.dtype, std::vector<float>(static_cast<size_t>(v.data.numel()))};
     p.view.data = {};
     fetch_view(v, p.values.data(), backend, stream);
     out.pieces.push_back(std::move(p));

@@ -19,6 +19,7 @@ constexpr int kInitial = -1;  // before the first step
 struct RecordedTensor {
   int step = 0;
   ShardView view;  // data is empty
+  DType dtype = DType::kF32;
   std::vector<float> values;
 };
 

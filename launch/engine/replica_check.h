@@ -39,7 +39,8 @@ ReplicaVerdict compare_replicas(std::span<const std::vector<ReplicaClaim>> all);
 // tensor, ranks, hosts and rank coordinates.
 std::string require_equal_replicas(const Engine&, const DeviceApi&, Stream, int64_t step);
 
-// Returns the first 16-bit weight of this rank that is not its rounded master, as text; "" if there is none.
+// Returns the first 16-bit weight of this rank that is not its rounded master, as text; "" if there is none. Weights
+// that are fake-quantized after rounding are not checked.
 std::string first_wrong_rounding(const Engine&, const Backend&, Stream);
 
 // Returns checksums of the gradients by view, after a step, to compare with those of the same step run again.

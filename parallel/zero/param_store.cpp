@@ -187,6 +187,7 @@ void ParamStore::add_ranges(int unit) {
                        .grad = s.grads_at(begin, end),
                        .master = s.trained_at(begin, end, from),
                        .decay = decay,
+                       .fake_quantized = s.quantizes() && !s.values_sharded,
                        .unit = unit,
                        .at = begin - from});
   }

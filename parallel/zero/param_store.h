@@ -65,8 +65,9 @@ struct TensorRange {
   // The value, to be written besides the master; empty if their dtypes are equal.
   Tensor rounded() const { return master.dtype == value.dtype ? Tensor{} : value; }
   bool decay = true;
-  int unit = 0;    // local unit number
-  int64_t at = 0;  // element offset within this rank's part of the unit (state buffers use the same offsets)
+  bool fake_quantized = false;  // the value, after it was rounded
+  int unit = 0;                 // local unit number
+  int64_t at = 0;               // element offset within this rank's part of the unit, as of state buffers
 };
 
 // Part of an TensorRange that belongs to one logical tensor, for optimizers that need norms of whole tensors. Stage 0

@@ -85,7 +85,8 @@ TEST_CASE("healthy ranks are equal under every kind of layout and level, and the
   for (const std::string layout :
        {"--tp 2 --dp 2 --zero 0 --parallel.sequence_parallel true", "--pp 2 --dp 2 --zero 1", "--dp 2 --zero 3",
         "--tp 2 --pp 2 --model.tied false --amp O2 --precision.dtype bf16",
-        "--dp 2 --zero 2 --optim.type lamb --amp O1", "--pp 2 --dp 2 --amp O1 --model.lora_rank 2"}) {
+        "--dp 2 --zero 2 --optim.type lamb --amp O1", "--pp 2 --dp 2 --amp O1 --model.lora_rank 2",
+        "--dp 2 --amp O2 --precision.qat int8"}) {
     if (kSanitized && layout.find("lamb") == std::string::npos) continue;
     TempDir dir;
     const Outcome r = gpttrain(kTiny + layout + " --fault.recheck_every 3 --log.name x", dir.path());

@@ -335,16 +335,19 @@ bool describes(const Family& family, ModelConfig m) {
 // Hugging Face's config must describe the model completely. If that of its own family does not, takes another family's:
 // a model may be given by its keys alone (Megatron's flags name no family).
 void require_hf_form(Source& source) {
-  const std::vector<std::string> lost = lost_in_hf_form(source.model());
-  if (lost.empty()) return;
-  for (const Family* family : families())
-    if (describes(*family, source.model())) {
-      fmt::print("model.arch is {}, but the model is that of {}: exported as {}\n", source.model().arch, family->name,
-                 family->architecture);
-      return source.set_family(*family);
-    }
-  fail(Exit::kUsage, "--naming hf: ", source.path(), ": ", fmt::format("{}", fmt::join(lost, "; ")),
-       ": use --naming native, or --format hdf5");
+  if (const std::vector<std::string> lost = lost_in_hf_form(source.model()); !lost.empty()) {
+    const auto all = families();
+    const auto other = std::find_if(all.begin(), all.end(), [&](auto* f) { return describes(*f, source.model()); });
+    GT_REQUIRE(other != all.end(), Exit::kUsage, "--naming hf: ", source.path(), ": ",
+               fmt::format("{}", fmt::join(lost, "; ")), ": use --naming native, or --format hdf5");
+    fmt::print("model.arch is {}, but the model is that of {}: exported as {}\n", source.model().arch, (*other)->name,
+               (*other)->architecture);
+    source.set_family(**other);
+  }
+  const ModelConfig& m = source.model();
+  if (parse_hf_config(hf_config_json(m, -1, "float32"), "config.json", true).model.dropout != m.dropout)
+    fmt::print("model.dropout {} is not in config.json: Hugging Face's {} has none; it acts in training alone\n",
+               m.dropout, m.arch);
 }
 
 int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, const std::string& temp) {

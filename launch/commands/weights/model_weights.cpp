@@ -315,7 +315,7 @@ std::vector<std::string> lost_in_hf_config(const ModelConfig& m, const std::stri
     if (c->rope_local_theta == 0 && c->rope.kind == RopeKind::kDefault) c->rope_local_theta = c->rope_theta;
   }
   theirs.model.arch = m.arch, theirs.model.init = m.init, theirs.model.loss_chunk = m.loss_chunk;
-  theirs.model.z_loss = m.z_loss;                                    // of training
+  theirs.model.z_loss = m.z_loss, theirs.model.dropout = m.dropout, theirs.model.attn_dropout = m.attn_dropout;
   theirs.model.lora = m.lora, theirs.model.lora_base = m.lora_base;  // merged on export
   const std::vector<Option> a = list_options(ours), b = list_options(theirs);
   std::vector<std::string> out;

@@ -41,7 +41,7 @@ std::vector<float> transpose(const std::vector<float>&, int64_t rows, int64_t co
 // dtype: "float32".
 std::string hf_config_json(const ModelConfig&, int64_t end_of_text, const std::string& dtype);
 // Returns the properties of this model that hf_config_json cannot express, one sentence each; a reader would build a
-// different model.
+// different model. Those that act in training alone (dropout, z-loss) do not count.
 std::vector<std::string> lost_in_hf_config(const ModelConfig&, const std::string& text);
 
 struct HfConfig {

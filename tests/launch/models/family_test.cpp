@@ -452,6 +452,11 @@ TEST_CASE("a run does not resume as another family, and an export that would los
   CHECK(lost.code == 2);
   CHECK(lost.prints("model.norm layer_norm, where Hugging Face's llama has rms_norm"));
   must("export --load runs/x --naming native --output native", dir);
+  // Dropout acts in training alone.
+  must(run + "--log.name y --train.steps 1 --model.arch llama --model.dropout 0.1", dir);
+  CHECK(must("export --load runs/y --output y", dir).prints("model.dropout 0.1 is not in config.json"));
+  must(run + "--log.name z --train.steps 1 --model.dropout 0.1", dir);
+  CHECK_FALSE(must("export --load runs/z --output z", dir).prints("not in config.json"));
 }
 
 TEST_CASE("a model given by Megatron's flags alone is exported as the family whose model it is") {

@@ -117,6 +117,8 @@ bert
 FAMILIES
 goal random 'layout matrix:' env GPT_TEST_SEED="$seed" GPT_TEST_LAYOUTS=600 "$build/test_launch" \
   "random layouts train as one rank*"
+goal settings 'random settings:' env GPT_TEST_SEED="$seed" GPT_TEST_RUNS=1000 "$build/test_launch" \
+  "runs of random settings*"
 
 shipped() {
   local c layout

@@ -94,8 +94,8 @@ std::string draw_layout(Random& random) {
 // Whether all results are f32. Others are compared coarsely: the order of sums decides about the last of eight bits.
 bool is_exact(const std::string& run) {
   const Config c = load_config({.file = run + "/config.json"}).config;
-  return c.precision.amp == AmpLevel::kO0 && c.precision.qat == Qat::kOff &&
-         c.precision.grad_dtype == DType::kF32 && c.precision.reduce_dtype == DType::kF32;
+  return c.precision.amp == AmpLevel::kO0 && c.precision.qat == Qat::kOff && c.precision.grad_dtype == DType::kF32 &&
+         c.precision.reduce_dtype == DType::kF32;
 }
 
 // Runs a command that may refuse its settings with an explanation. Returns whether it ran.

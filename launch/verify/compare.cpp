@@ -1,5 +1,7 @@
 #include "launch/verify/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -87,8 +89,16 @@ class Comparer {
       const auto zeros = static_cast<size_t>(std::count(x_b.begin(), x_b.end(), 0.f));
       const double few =
           std::max(1.0, limits_.few / std::sqrt(static_cast<double>(std::max<size_t>(x_b.size() - zeros, 1))));
-      if (limits_.cosine > 0)
-        x.bad = !(1 - d.cosine <= (1 - limits_.cosine) * few) || !(std::abs(d.length - 1) <= limits_.length * few);
+      if (limits_.cosine > 0) {
+        const double angle = (1 - limits_.cosine) * few, stretch = limits_.length * few;
+        const bool turned = !(1 - d.cosine <= angle), stretched = !(std::abs(d.length - 1) <= stretch);
+        x.bad = turned || stretched;
+        if (turned && std::isfinite(d.relative))
+          x.missed = fmt::format("cosine {:.5g} where {:.5g} is needed", d.cosine, 1 - angle);
+        else if (stretched && std::isfinite(d.relative))
+          x.missed =
+              fmt::format("{:.4g} times as long where {:.2g} % more or less is allowed", d.length, 100 * stretch);
+      }
       if (const auto h = a_.holders.find(quantity == Quantity::kState ? logical_name(name) : name);
           h != a_.holders.end())
         x.ranks = h->second;

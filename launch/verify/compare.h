@@ -18,6 +18,7 @@ struct Difference {
   double error = 0, ulp = 0;  // relative; TensorDistance::ulp
   double limit = 0;
   bool bad = false;
+  std::string missed;      // at 16 bits: "cosine 0.9981 where 0.999 is needed"
   std::vector<int> ranks;  // ranks of the layout that hold it, if known
   int64_t sample = -1;     // kActivation: first sample of the microbatch
 };

@@ -1,7 +1,10 @@
 // gpttrain verify as a user runs it, and the rules by which it shrinks a model.
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "launch/config/config_check.h"
+#include "launch/verify/compare.h"
 #include "launch/verify/layouts.h"
 #include "launch/verify/report.h"
 #include "launch/verify/shrink.h"
@@ -30,6 +33,30 @@ Config small(const Config& given, std::vector<std::string>* all_notes = nullptr)
 }
 
 }  // namespace
+
+TEST_CASE("a difference names the criterion that it misses") {
+  const auto result = [](std::vector<float> gradient) {
+    MeshResult out;
+    out.losses = {1}, out.norms = {1}, out.order = {"w"};
+    out.steps.resize(1);
+    out.steps[0].grads["w"] = std::move(gradient);
+    return out;
+  };
+  const auto said = [&](const std::vector<float>& is, DType compute) {
+    std::vector<float> ones(100, 1.f);
+    const std::vector<Difference> all = compare(result(is), result(ones), limits_for(compute));
+    const Difference* d = first_bad(all);
+    return d == nullptr ? "equal" : describe(*d, {});
+  };
+  std::vector<float> turned(100, 1.f), longer(100, 1.02f), lost(100, 1.f);
+  for (size_t i = 0; i < 100; i += 2) turned[i] = 1.1f;
+  lost[3] = std::numeric_limits<float>::quiet_NaN();
+  CHECK_THAT(said(longer, DType::kF32), Catch::Contains("of w in step 1: relative error 0.02 where 1e-05 is allowed"));
+  CHECK_THAT(said(longer, DType::kBF16),
+             Catch::Contains("of w in step 1: 1.02 times as long where 1.5 % more or less"));
+  CHECK_THAT(said(turned, DType::kBF16), Catch::Contains("of w in step 1: cosine 0.99887 where 0.999 is needed"));
+  CHECK_THAT(said(lost, DType::kBF16), Catch::Contains("relative error inf"));
+}
 
 TEST_CASE("a config of a large model is reduced to a small one that keeps every feature that a layout affects") {
   const Config big = config_of({"--tp",

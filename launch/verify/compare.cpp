@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <tuple>
 
 namespace gt {
 namespace {
@@ -175,6 +177,21 @@ Limits limits_for(DType compute) {
 
 std::vector<Difference> compare(const MeshResult& layout, const MeshResult& reference, const Limits& limits) {
   return Comparer(layout, reference, limits).run();
+}
+
+int64_t forgive_rounding(std::vector<Difference>& found, const std::vector<Difference>& rounding) {
+  constexpr double kMost = 0.2;
+  std::map<std::tuple<Quantity, std::string, int>, double> own;
+  for (const Difference& d : rounding) own[{d.quantity, d.name, d.step}] = d.error;
+  int64_t forgiven = 0;
+  for (Difference& d : found) {
+    const auto it = own.find({d.quantity, d.name, d.step});
+    if (!d.bad || d.quantity == Quantity::kCopy || it == own.end()) continue;
+    if (!(d.error <= std::min(kRoundings * it->second, kMost))) continue;
+    d.bad = false;
+    ++forgiven;
+  }
+  return forgiven;
 }
 
 const Difference* first_bad(const std::vector<Difference>& all) {

@@ -136,7 +136,12 @@ std::string report(const Config& c, const VerifyResult& v) {
                        worst_lines(v.exact, 10, shape));
   if (const Difference* d = v.bad())
     return out + fmt::format("\nDIFFERENT. First in execution order: {}\n", describe(*d, shape));
-  return out + fmt::format("\nequal: the layout computes what one rank computes ({} comparisons)\n", v.close.size());
+  const std::string forgiven =
+      v.forgiven == 0
+          ? ""
+          : fmt::format(", {} of them only within {:g} times one rank's own rounding", v.forgiven, kRoundings);
+  return out + fmt::format("\nequal: the layout computes what one rank computes ({} comparisons{})\n", v.close.size(),
+                           forgiven);
 }
 
 }  // namespace gt

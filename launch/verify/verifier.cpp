@@ -1,5 +1,7 @@
 #include "launch/verify/verifier.h"
 
+#include <utility>
+
 #include "launch/engine/engine_options.h"
 #include "launch/verify/layouts.h"
 
@@ -60,6 +62,18 @@ const MeshResult& Verifier::single(const Config& layout) {
   return one_rank_runs_.emplace(key, run_mesh(plain_run(c))).first->second;
 }
 
+// From the states of single(), where runs follow it.
+MeshResult Verifier::single_in_f32(const Config& layout) {
+  Config c = one_rank(layout);
+  const PrecisionConfig given = std::exchange(c.precision, {});
+  c.precision.frozen_weights = given.frozen_weights;
+  MeshRun run = plain_run(c);
+  const MeshResult& right = single(layout);
+  if (options_.follow) run.follow = &right.steps;
+  ++runs_;
+  return run_mesh(run);
+}
+
 const MeshResult& Verifier::flat_run(const Config& layout) {
   const Config c = flat(layout);
   const std::string key = config_json(c);
@@ -88,6 +102,8 @@ VerifyResult Verifier::compare_run(const Config& layout, const MeshResult& run) 
   Limits limits = limits_for(computes_in(layout));
   limits.free = !options_.follow;
   v.close = compare(run, single(layout), limits);
+  if (first_bad(v.close) != nullptr && limits.cosine > 0)
+    v.forgiven = forgive_rounding(v.close, compare(single(layout), single_in_f32(layout), limits));
   for (Difference& d : compare(run, flat_run(layout), exact_limits()))
     if (d.bad) v.exact.push_back(std::move(d));
   return v;

@@ -20,6 +20,7 @@ struct VerifyOptions {
 struct VerifyResult {
   std::vector<Difference> close;  // against one rank
   std::vector<Difference> exact;  // against flat(layout): mismatches only
+  int64_t forgiven = 0;           // of `close`: what one rank's own rounding explains
   // compare with flat(layout); false for runs on another device, which round differently
   bool bits = true;
   const Difference* bad() const;  // first violation; nullptr: the layout is correct
@@ -41,6 +42,7 @@ class Verifier {
   using ResultCache = std::map<std::string, MeshResult>;  // by config
   MeshRun plain_run(const Config&) const;
   const MeshResult& single(const Config& layout);
+  MeshResult single_in_f32(const Config& layout);
   const MeshResult& flat_run(const Config& layout);
   VerifyOptions options_;
   ResultCache one_rank_runs_, flat_runs_;

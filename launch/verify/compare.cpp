@@ -92,14 +92,14 @@ class Comparer {
       const double few =
           std::max(1.0, limits_.few / std::sqrt(static_cast<double>(std::max<size_t>(x_b.size() - zeros, 1))));
       if (limits_.cosine > 0) {
-        const double angle = (1 - limits_.cosine) * few, stretch = limits_.length * few;
-        const bool turned = !(1 - d.cosine <= angle), stretched = !(std::abs(d.length - 1) <= stretch);
+        const double angle = (1 - limits_.cosine) * few, off_length = limits_.length * few;
+        const bool turned = !(1 - d.cosine <= angle), stretched = !(std::abs(d.length - 1) <= off_length);
         x.bad = turned || stretched;
         if (turned && std::isfinite(d.relative))
           x.missed = fmt::format("cosine {:.5g} where {:.5g} is needed", d.cosine, 1 - angle);
         else if (stretched && std::isfinite(d.relative))
           x.missed =
-              fmt::format("{:.4g} times as long where {:.2g} % more or less is allowed", d.length, 100 * stretch);
+              fmt::format("{:.4g} times as long where {:.2g} % more or less is allowed", d.length, 100 * off_length);
       }
       if (const auto h = a_.holders.find(quantity == Quantity::kState ? logical_name(name) : name);
           h != a_.holders.end())

@@ -42,7 +42,7 @@ TEST_CASE("a difference names the criterion that it misses") {
     out.steps[0].grads["w"] = std::move(gradient);
     return out;
   };
-  const auto said = [&](const std::vector<float>& is, DType compute) {
+  const auto outcome = [&](const std::vector<float>& is, DType compute) {
     std::vector<float> ones(100, 1.f);
     const std::vector<Difference> all = compare(result(is), result(ones), limits_for(compute));
     const Difference* d = first_bad(all);
@@ -51,11 +51,12 @@ TEST_CASE("a difference names the criterion that it misses") {
   std::vector<float> turned(100, 1.f), longer(100, 1.02f), lost(100, 1.f);
   for (size_t i = 0; i < 100; i += 2) turned[i] = 1.1f;
   lost[3] = std::numeric_limits<float>::quiet_NaN();
-  CHECK_THAT(said(longer, DType::kF32), Catch::Contains("of w in step 1: relative error 0.02 where 1e-05 is allowed"));
-  CHECK_THAT(said(longer, DType::kBF16),
+  CHECK_THAT(outcome(longer, DType::kF32),
+             Catch::Contains("of w in step 1: relative error 0.02 where 1e-05 is allowed"));
+  CHECK_THAT(outcome(longer, DType::kBF16),
              Catch::Contains("of w in step 1: 1.02 times as long where 1.5 % more or less"));
-  CHECK_THAT(said(turned, DType::kBF16), Catch::Contains("of w in step 1: cosine 0.99887 where 0.999 is needed"));
-  CHECK_THAT(said(lost, DType::kBF16), Catch::Contains("relative error inf"));
+  CHECK_THAT(outcome(turned, DType::kBF16), Catch::Contains("of w in step 1: cosine 0.99887 where 0.999 is needed"));
+  CHECK_THAT(outcome(lost, DType::kBF16), Catch::Contains("relative error inf"));
 }
 
 TEST_CASE("what one rank's own rounding explains is no difference, and nothing more is explained") {

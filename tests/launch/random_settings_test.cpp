@@ -1,6 +1,7 @@
 // Random settings under random layouts, as a user types them: a run saves, resumes on another layout, and its losses
 // are those of an uninterrupted run on one rank. Settings are drawn from the list of all options, so a new one is among
-// them without a change here. GPT_TEST_SEED selects others, GPT_TEST_RUNS more.
+// them without a change here. GPT_TEST_SEED selects others, GPT_TEST_RUNS more. Those of the default find faults 153
+// and 154 of tests/mutation, which no comparison of layouts does: only a save shows them.
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -128,8 +129,8 @@ bool check_run(const Settings& settings, Random& random) {
 }
 
 TEST_CASE("runs of random settings save and resume on another layout with the losses of one rank") {
-  const uint64_t seed = from_environment("GPT_TEST_SEED", 1),
-                 goal = from_environment("GPT_TEST_RUNS", kSanitized ? 2 : 16);
+  const uint64_t seed = from_environment("GPT_TEST_SEED", 2),
+                 goal = from_environment("GPT_TEST_RUNS", kSanitized ? 2 : 40);
   Random random(seed);
   uint64_t accepted = 0, drawn = 0;
   for (; accepted < goal && drawn < 20 * goal; ++drawn) {

@@ -4,23 +4,18 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
 
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/target.h"
 #include "tests/fuzz/witness.h"
+#include "tests/support/environment.h"
 #include "tests/support/test.h"
 
 namespace gt::fuzz {
 namespace {
 
 constexpr size_t kLongest = 1 << 16, kPool = 2000;
-
-int64_t from_environment(const char* name, int64_t otherwise) {
-  const char* s = std::getenv(name);
-  return s == nullptr ? otherwise : std::atoll(s);
-}
 
 // Error messages with the input's numbers and names removed.
 std::string kind_of(const std::string& text) {
@@ -63,8 +58,8 @@ void holds(const Target& t) {
   }
   CHECK(accepted > 0);
   std::erase_if(pool, [](const std::string& s) { return s.size() > kLongest; });
-  Mutator mutator(static_cast<uint64_t>(from_environment("GPT_TEST_SEED", 1)), t.words);
-  const int64_t inputs = t.inputs * from_environment("GPT_FUZZ_FACTOR", 1) / (kSanitized ? 4 : 1);
+  Mutator mutator(from_environment("GPT_TEST_SEED", 1), t.words);
+  const int64_t inputs = t.inputs * static_cast<int64_t>(from_environment("GPT_FUZZ_FACTOR", 1)) / (kSanitized ? 4 : 1);
   for (int64_t k = 0; k < inputs; ++k) {
     const std::string input = mutator.next(pool, kLongest);
     run(input);

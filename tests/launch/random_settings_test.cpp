@@ -4,7 +4,6 @@
 // and 154 of tests/mutation, which no comparison of layouts does: only a save shows them.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <random>
@@ -13,6 +12,7 @@
 #include "launch/config/config.h"
 #include "launch/options/options.h"
 #include "tests/launch/process.h"
+#include "tests/support/environment.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
 
@@ -23,11 +23,6 @@ using Random = std::mt19937_64;
 using Settings = std::map<std::string, std::string>;
 
 const std::string& any_of(const std::vector<std::string>& of, Random& random) { return of[random() % of.size()]; }
-
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::stoull(text);
-}
 
 // Values of options that are neither switches nor choices; others of this kind keep their default.
 const std::map<std::string, std::vector<std::string>>& numbers() {

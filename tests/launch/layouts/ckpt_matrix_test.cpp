@@ -8,6 +8,7 @@
 
 #include "kernels/core/hash/sha256.h"
 #include "tests/launch/process.h"
+#include "tests/support/environment.h"
 #include "tests/support/layouts.h"
 #include "tests/support/test.h"
 
@@ -17,20 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int from_environment(const char* name, int standard) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? standard : std::atoi(text);
-}
-
 std::string flags_of(const EightRanks& l) {
   return " --tp " + std::to_string(l.tp) + " --pp " + std::to_string(l.pp) + " --dp " + std::to_string(l.dp) +
          " --zero.stage " + std::to_string(l.zero) + " ";
 }
 
 // All of them, or a maximally diverse subset.
-std::vector<EightRanks> chosen(int standard) {
+std::vector<EightRanks> chosen(uint64_t standard) {
   const std::vector<EightRanks> all = layouts_of_eight();
-  const size_t n = std::min<size_t>(all.size(), static_cast<size_t>(from_environment("GPT_TEST_LAYOUTS", standard)));
+  const size_t n = std::min<size_t>(all.size(), from_environment("GPT_TEST_LAYOUTS", standard));
   std::vector<EightRanks> out;
   for (size_t k = 0; k < n; ++k) out.push_back(all[(k * all.size() + all.size() / 2) / n]);
   return out;
@@ -46,7 +42,7 @@ std::vector<double> tail(const std::vector<double>& v, size_t n) { return {v.end
 }  // namespace
 
 TEST_CASE("a run that stops and resumes is bitwise the uninterrupted run, under every layout", "[R07]") {
-  const int half = from_environment("GPT_TEST_STEPS", 4);
+  const auto half = static_cast<int>(from_environment("GPT_TEST_STEPS", 4));
   const std::vector<EightRanks> layouts = chosen(5);
   int good = 0;
   for (const EightRanks& l : layouts) {

@@ -3,7 +3,6 @@
 // GPT_TEST_LAYOUTS more.
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <random>
@@ -13,6 +12,7 @@
 #include "launch/verify/layouts.h"
 #include "launch/verify/report.h"
 #include "model/families/llama_like.h"
+#include "tests/support/environment.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -20,11 +20,6 @@ using namespace gt;
 namespace {
 
 constexpr int64_t kRanks = 8;
-
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::stoull(text);
-}
 
 Config tiny(const std::vector<std::string>& flags) {
   std::vector<std::string> all{"--model.layers",

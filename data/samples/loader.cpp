@@ -80,7 +80,7 @@ struct Loader::Impl {
   bool stopping = false;
   int64_t begin_at = 0;  // start ordinal of the reader
   int64_t consumed = 0, step_tokens = 0, step_pairs = 0;
-  double waited = 0, worked = 0;
+  double waited = 0;
   std::thread reader;
 };
 
@@ -193,7 +193,6 @@ void Loader::Impl::read_loop() {
       if (stopping) return;
       slot = &slots[static_cast<size_t>(produced) % slots.size()];
     }
-    const auto began = Clock::now();
     base = step_begin(base);
     slot->end = config.total_samples > 0 && base >= config.total_samples;
     slot->error = nullptr;
@@ -209,7 +208,6 @@ void Loader::Impl::read_loop() {
     {
       const std::lock_guard lock(mutex);
       ++produced;
-      worked += seconds_since(began);
     }
     changed.notify_all();
     if (last) return;
@@ -237,8 +235,6 @@ void Loader::Impl::cut(Slot& slot, int64_t length) {
 }
 
 void Loader::Impl::fill(Slot& slot, int64_t base) {
-  if (config.test_read_ms > 0)
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(config.test_read_ms));
   // The slot's previous step may still be copying from this host memory.
   if (slot.in_flight)
     while (!api.done(slot.copied)) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -391,9 +387,5 @@ int64_t Loader::step_tokens() const { return impl_->step_tokens; }
 int64_t Loader::step_pairs() const { return impl_->step_pairs; }
 bool Loader::masks() const { return impl_->masks; }
 double Loader::wait_seconds() const { return impl_->waited; }
-double Loader::read_seconds() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->worked;
-}
 
 }  // namespace gt

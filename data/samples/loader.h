@@ -32,7 +32,6 @@ struct LoaderConfig {
   int32_t eod = -1;
   int64_t total_samples = 0;  // evaluation of a whole split: ordinals beyond are masked, then next() ends; 0: endless
   std::vector<std::pair<int64_t, int64_t>> skip_windows;  // a step that would begin inside [first, last) begins at last
-  double test_read_ms = 0;                                // test hook: slows the reader by this much per step
 };
 
 class Loader {
@@ -60,7 +59,6 @@ class Loader {
   int64_t step_pairs() const;   // sentence pairs of this rank in the last step
   bool masks() const;           // some targets may carry no loss; the same on every rank
   double wait_seconds() const;  // total time that next() waited for the reader
-  double read_seconds() const;  // total busy time of the reader
 
  private:
   struct Impl;

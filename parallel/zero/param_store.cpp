@@ -477,12 +477,6 @@ std::vector<Parameter*> ParamStore::parameters() const {
   return out;
 }
 
-int64_t ParamStore::local_elements() const {
-  int64_t n = 0;
-  for (const auto& s : units_) n += s->owner ? 0 : s->elements();
-  return n;
-}
-
 int64_t ParamStore::master_bytes() const {
   int64_t n = 0;
   for (const auto& s : units_) n += s->masters.bytes();

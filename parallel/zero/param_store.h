@@ -176,10 +176,9 @@ class ParamStore {
   std::vector<ShardView> grad_views() const;
 
   std::vector<Parameter*> parameters() const;
-  int64_t local_elements() const;  // parameters of this rank, padding of the flat buffers excluded
-  int64_t master_bytes() const;    // f32 master weights
-  int64_t value_bytes() const;     // kept, plus the peak gathered so far
-  int64_t grad_bytes() const;      // kept, plus the peak in flight so far
+  int64_t master_bytes() const;                                            // f32 master weights
+  int64_t value_bytes() const;                                             // kept, plus the peak gathered so far
+  int64_t grad_bytes() const;                                              // kept, plus the peak in flight so far
   int64_t table_bytes() const { return norms_.bytes() + known_.bytes(); }  // of norm_squares()
   ZeroMemory temporary_bytes() const;                                      // the part of both that is not kept
 

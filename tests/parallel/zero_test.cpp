@@ -168,7 +168,6 @@ TEST_CASE("a rank holds the bytes that its ZeRO stage specifies") {
       const int values = z.stage == 3 ? 4 : 1, grads = z.grad_reduce == GradReduce::kEach ? 4 : 1;
       GT_CHECK(r.store.value_bytes() == 4 * (256 + 256) / values, "values ", r.store.value_bytes());
       GT_CHECK(r.store.grad_bytes() == 4 * (256 + 256 + 256) / grads, "gradients ", r.store.grad_bytes());
-      GT_CHECK(r.store.local_elements() == 64 + 166, "elements ", r.store.local_elements());
       for (int k : {0, 1})
         GT_CHECK(r.store.state_elements(k) == (z.stage == 0 ? 256 : 64), "state ", r.store.state_elements(k));
       GT_CHECK(r.store.state_elements(2) == 0, "the tied copy has state");

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -25,8 +24,6 @@
 
 namespace gt {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Returns the idle fraction of this machine's processors over a short interval; NaN if unreadable.
 double idle_share() {
@@ -110,11 +107,10 @@ class PairedBench {
  public:
   PairedBench(const Command& command, const PeerArgs& args)
       : args_(args), config_(command.loaded.config), watches_(command.loaded.config) {
-    record_ = (fs::temp_directory_path() / fmt::format("gpttrain-bench-{}.json", ::getpid())).string();
     own_ = this_program() + " bench";
     if (!command.config_file.empty()) own_ += " --config " + shell_word(command.config_file);
     for (const std::string& flag : command.config_flags) own_ += " " + shell_word(flag);
-    own_ += fmt::format(" --steps {} --warmup {} --out {}", args.steps, args.warmup, shell_word(record_));
+    own_ += fmt::format(" --steps {} --warmup {}", args.steps, args.warmup);
     formats_ = peer_formats();
     if (!args.pattern.empty()) {
       using Unit = PeerFormat::Unit;
@@ -124,18 +120,12 @@ class PairedBench {
                                        : Unit::kRate}};
     }
   }
-  ~PairedBench() {
-    std::error_code ec;
-    fs::remove(record_, ec);
-  }
-  PairedBench(const PairedBench&) = delete;
-  PairedBench& operator=(const PairedBench&) = delete;
 
   // Returns tokens per second, the median over the steps.
   double own() {
-    const ShellResult r = watches_.during([&] { return run_shell(own_); });
+    const ShellResult r = watches_.during([&] { return run_shell(cat(own_, " --out ", record_.path())); });
     GT_REQUIRE(r.status == 0, Exit::kUsage, own_, ": ended with ", r.status, ":\n", tail(r.out));
-    last_ = nlohmann::json::parse(std::ifstream(record_));
+    last_ = nlohmann::json::parse(read_whole_file(record_.path()));
     return last_.at("tokens_per_second").get<double>();
   }
   double peer() {
@@ -163,7 +153,8 @@ class PairedBench {
   const PeerArgs& args_;
   const Config& config_;
   DeviceMonitors watches_;
-  std::string own_, record_, format_;
+  MemoryFile record_;
+  std::string own_, format_;
   std::vector<PeerFormat> formats_;
   size_t steps_ = 0;
   nlohmann::json last_;

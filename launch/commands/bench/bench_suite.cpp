@@ -2,11 +2,8 @@
 // steps, the result the median of the runs. Printed beside the published rows; TFLOP/s as in DLPerf's table
 // (hw-full-nc), MFU by our formulas.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -55,11 +52,10 @@ struct CaseResult {
 
 CaseResult run_case(const SuiteCase& c, const SuiteArgs& a, const SuiteMachine& m) {
   CaseResult r{c, {}, {}, ""};
-  const std::string record =
-      (std::filesystem::temp_directory_path() / fmt::format("gpttrain-suite-{}.json", ::getpid())).string();
+  const MemoryFile record;
   const std::string command =
       fmt::format("{} bench {} --device.kind {} --warmup {} --steps {} --out {}", this_program(), c.flags(),
-                  m.cpu ? "cpu" : "cuda", a.warmup, a.steps, shell_word(record));
+                  m.cpu ? "cpu" : "cuda", a.warmup, a.steps, record.path());
   std::vector<double> seconds;
   for (int64_t k = 0; k < a.runs; ++k) {
     const ShellResult run = run_shell(command);
@@ -67,11 +63,9 @@ CaseResult run_case(const SuiteCase& c, const SuiteArgs& a, const SuiteMachine& 
       r.problem = fmt::format("{}\nended with {}:\n{}", command, run.status, tail(run.out));
       break;
     }
-    r.last = Json::parse(std::ifstream(record));
+    r.last = Json::parse(read_whole_file(record.path()));
     seconds.push_back(r.last.at("step_seconds").at("mean").get<double>());
   }
-  std::error_code ec;
-  std::filesystem::remove(record, ec);
   if (r.problem.empty()) r.seconds = spread_of(seconds);
   return r;
 }

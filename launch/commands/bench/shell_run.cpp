@@ -1,8 +1,12 @@
 #include "launch/commands/bench/shell_run.h"
 
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 
 #include "kernels/core/check.h"
@@ -20,6 +24,13 @@ ShellResult run_shell(const std::string& command) {
   r.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return r;
 }
+
+MemoryFile::MemoryFile(std::string_view content) : fd_(memfd_create("gpttrain", MFD_CLOEXEC)) {
+  GT_REQUIRE(fd_ && ::write(fd_.get(), content.data(), content.size()) == static_cast<ssize_t>(content.size()),
+             Exit::kIo, "no file in memory could be made: ", std::strerror(errno));
+}
+
+std::string MemoryFile::path() const { return cat("/proc/", ::getpid(), "/fd/", fd_.get()); }
 
 std::string tail(const std::string& text) {
   return text.size() > 2000 ? "..." + text.substr(text.size() - 2000) : text;

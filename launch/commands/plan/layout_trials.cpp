@@ -3,12 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -23,8 +18,6 @@
 
 namespace gt {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr double kMostSeconds = 150;
 constexpr int64_t kLeastSteps = 3, kMostSteps = 20;
@@ -76,40 +69,20 @@ Steps steps_of(const RunPlan& p, double seconds) {
   return {warmup, measured, step * static_cast<double>(warmup + measured)};
 }
 
-// Trains layouts by `gpttrain bench`, with files in a folder of its own.
-class Trainer {
- public:
-  Trainer() {
-    std::string name = (fs::temp_directory_path() / "gpttrain-trials-XXXXXX").string();
-    GT_REQUIRE(::mkdtemp(name.data()) != nullptr, Exit::kIo, name, ": cannot be created: ", std::strerror(errno));
-    folder_ = name;
+// Trains a layout by `gpttrain bench`. Returns the median seconds of a step; kNever if the job fails.
+double train(const RunPlan& p, const Steps& steps, WorkLine& line) {
+  Config c = p.config;
+  c.device.kind = DeviceChoice::kCpu;
+  const MemoryFile config(config_json(c)), record;
+  const ShellResult r = run_shell(fmt::format("{} bench --config {} --steps {} --warmup {} --out {}", this_program(),
+                                              config.path(), steps.measured, steps.warmup, record.path()));
+  if (r.status != 0) {
+    line.erase();
+    fmt::print(stderr, "trial of {}: ended with {}:\n{}\n", layout_flags(p.config), r.status, tail(r.out));
+    return kNever;
   }
-  ~Trainer() {
-    std::error_code ec;
-    fs::remove_all(folder_, ec);
-  }
-  Trainer(const Trainer&) = delete;
-  Trainer& operator=(const Trainer&) = delete;
-
-  // Returns the median seconds of a step; kNever if the job fails.
-  double seconds(const RunPlan& p, const Steps& steps, WorkLine& line) const {
-    Config c = p.config;
-    c.device.kind = DeviceChoice::kCpu;
-    const std::string config = (folder_ / "config.json").string(), record = (folder_ / "record.json").string();
-    std::ofstream(config) << config_json(c);
-    const ShellResult r = run_shell(fmt::format("{} bench --config {} --steps {} --warmup {} --out {}", this_program(),
-                                                shell_word(config), steps.measured, steps.warmup, shell_word(record)));
-    if (r.status != 0) {
-      line.erase();
-      fmt::print(stderr, "trial of {}: ended with {}:\n{}\n", layout_flags(p.config), r.status, tail(r.out));
-      return kNever;
-    }
-    return nlohmann::json::parse(std::ifstream(record)).at("step_seconds").at("median").get<double>();
-  }
-
- private:
-  fs::path folder_;
-};
+  return nlohmann::json::parse(read_whole_file(record.path())).at("step_seconds").at("median").get<double>();
+}
 
 }  // namespace
 
@@ -117,7 +90,6 @@ void try_layouts(std::span<const RunPlan> plans, MeasuredTimes& times) {
   std::vector<Trial> trials;
   for (const RunPlan& p : plans) trials.push_back({&p});
   const double begin = now();
-  const Trainer trainer;
   WorkLine line;
   double shown = 0;
   size_t done = 0;
@@ -134,7 +106,7 @@ void try_layouts(std::span<const RunPlan> plans, MeasuredTimes& times) {
             fmt::format("trials: layout {} of {}, round {} of {}", k + 1, entrants, round + 1, std::size(kRounds)));
         shown = now();
       }
-      trials[k].medians[round] = trainer.seconds(*trials[k].plan, steps, line);
+      trials[k].medians[round] = train(*trials[k].plan, steps, line);
     }
     rank(trials);
     for (const Trial& t : trials)

@@ -65,13 +65,14 @@ say "5/7 data: tokens in Megatron's .bin/.idx format"
 [ -s "$work/gcide.idx" ] || $gpttrain data prepare --input "$corpus" --split-docs blank-line --tokenizer "$work/tok.model" --output "$work/gcide"
 $gpttrain data inspect "$work/gcide" --tokenizer "$work/tok.model" | tail -n 12
 
-layout=(--tp 2 --pp 2 --dp 2)
+any_layout=("$gpttrain" --config configs/demo.json --data.train "$work/gcide" --data.tokenizer "$work/tok.model" --log.name dictionary)
 where="8 ranks on the CPU"
 if [ $gpu = yes ]; then
-  layout+=(--device.kind cuda --launch.ranks threads)  # which share a GPU, or have one each
+  any_layout+=(--device.kind cuda --launch.ranks threads)  # which share a GPU, or have one each
   where="8 ranks on the GPUs of this machine"
 fi
-train=("$gpttrain" --config configs/demo.json "${layout[@]}" --data.train "$work/gcide" --data.tokenizer "$work/tok.model" --log.name dictionary)
+layout=(--tp 2 --pp 2 --dp 2)
+train=("${any_layout[@]}" "${layout[@]}")
 say "6/7 training: ${layout[*]} ($where), interrupted once on purpose"
 if [ ! -e "$run/checkpoints/latest" ]; then
   echo "\$ ${train[*]}"
@@ -93,7 +94,7 @@ done
 say "done in $((SECONDS - started)) s. What to try next"
 cat <<TXT
   $gpttrain schedule --pp 4 --microbatches 8                 a pipeline schedule as a picture
-  ${train[*]} --tp 1 --pp 4 --dp 2 --train.steps 700   the same run on another layout, further
+  ${any_layout[*]} --pp 4 --dp 2 --train.steps 700   the same run on another layout, further
   $gpttrain ckpt inspect $run                              what is in a checkpoint
   tensorboard --logdir runs                                  curves (pip install tensorboard)
   $gpttrain train --help-all                                 every option

@@ -149,6 +149,7 @@ slow_line() {
   [ -c /dev/net/tun ] || rig_skip "/dev/net/tun is missing"
   local n=${rig_number[$1]} init=${rig_init[$1]}
   ip link del "v$n"
+  : >"$rig/line-$1"
   python3 "$(dirname "${BASH_SOURCE[0]}")/slow_line.py" "v$n" "far$n" "$2" "$3" >"$rig/line-$1" 2>&1 3>&- &
   until grep -q ready "$rig/line-$1"; do
     kill -0 $! 2>/dev/null || { cat "$rig/line-$1"; rig_skip "no TAP interface"; }

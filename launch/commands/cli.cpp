@@ -107,32 +107,44 @@ const Subcommand* find_subcommand(const std::string& name) {
   return nullptr;
 }
 
-[[noreturn]] void unknown_subcommand(const std::string& name, bool group) {
-  std::string text = group ? fmt::format("gpttrain {}: expected one of:", name)
-                           : fmt::format("gpttrain {}: unknown subcommand;", name);
-  if (group) {
-    for (const std::string& v : subcommand_names())
-      if (v.rfind(name + " ", 0) == 0) text += " " + v.substr(name.size() + 1);
-    throw Error(text, Exit::kUsage);
+// Last words of the subcommands of a group: "train" of "tokenizer train".
+std::vector<std::string> members(const std::string& group) {
+  std::vector<std::string> out;
+  for (const std::string& v : subcommand_names())
+    if (v.rfind(group + " ", 0) == 0) out.push_back(v.substr(group.size() + 1));
+  return out;
+}
+
+[[noreturn]] void unknown_subcommand(const std::string& name) {
+  if (const auto all = members(name); !all.empty())
+    throw Error(fmt::format("gpttrain {}: expected one of: {}", name, fmt::join(all, " ")), Exit::kUsage);
+  const std::string group = name.substr(0, name.find(' '));
+  std::vector<std::string> near = members(group);
+  std::string guess, others = "see gpttrain --help";
+  if (!near.empty()) {
+    others = fmt::format("expected one of: {}", fmt::join(near, " "));
+    guess = did_you_mean(std::string_view(name).substr(group.size() + 1), near);
+    if (!guess.empty()) guess = group + " " + guess;
+  } else {
+    near = subcommand_names();
+    for (const Subcommand& v : subcommands())
+      if (const std::string_view n = v.name; n.find(' ') != std::string_view::npos)
+        near.emplace_back(n.substr(0, n.find(' ')));
+    guess = did_you_mean(name, near);
   }
-  std::vector<std::string> names = subcommand_names();
-  for (const Subcommand& v : subcommands())  // "tokenizer" of "tokenizer train"
-    if (const std::string_view n = v.name; n.find(' ') != std::string_view::npos)
-      names.emplace_back(n.substr(0, n.find(' ')));
-  const std::string guess = did_you_mean(name, names);
-  throw Error(text + (guess.empty() ? " see gpttrain --help" : " did you mean " + guess + "?"), Exit::kUsage);
+  throw Error(
+      fmt::format("gpttrain {}: unknown subcommand; {}", name, guess.empty() ? others : "did you mean " + guess + "?"),
+      Exit::kUsage);
 }
 
 // Removes the subcommand from the front of `words`. Without one, train is the default.
 const Subcommand& take_subcommand(std::vector<std::string>& words) {
   if (words.empty() || words[0].empty() || words[0][0] == '-') return subcommands()[0];
   std::string name = words[0];
-  bool group = false;
-  for (const std::string& v : subcommand_names()) group = group || v.rfind(name + " ", 0) == 0;
-  const bool two = words.size() > 1 && !words[1].empty() && words[1][0] != '-' && (group || name == "ckpt");
+  const bool two = words.size() > 1 && !words[1].empty() && words[1][0] != '-' && !members(name).empty();
   if (two) name += " " + words[1];
   const Subcommand* spec = find_subcommand(name);
-  if (!spec) unknown_subcommand(name, group && !two);
+  if (!spec) unknown_subcommand(name);
   words.erase(words.begin(), words.begin() + (two ? 2 : 1));
   return *spec;
 }

@@ -180,9 +180,11 @@ class Reader {
       const std::string guess = did_you_mean(name, sections_);
       std::string fix =
           guess.empty() ? fmt::format("sections are {}", fmt::join(sections_, ", ")) : "did you mean " + guess + "?";
+      const std::string elsewhere = key_elsewhere(name);
       for (const std::string& k : keys_)  // suggests {"optim": {"lr": 1}} for {"lr": 1}
-        if (k.substr(k.find('.') + 1) == name) fix = "did you mean " + k + "?";
+        if (k.substr(k.find('.') + 1) == name || k == elsewhere) fix = "did you mean " + k + "?";
       if (find_deepspeed_key(name) != nullptr) fix = "a key of DeepSpeed: give the file as --deepspeed_config " + path;
+      if (name == "architectures") fix = "a key of Hugging Face's config.json: give a model's folder as --from";
       return problems.add(where, name.substr(0, 200), "unknown section", fix);
     }
     if (value.kind != JsonValue::Kind::kObject)
@@ -200,15 +202,23 @@ class Reader {
 
   bool taken(const Option& o, bool flag) const { return !flag || admits(source_.keys, o.key()); }
 
-  // Searches the same section first, then all. For flags, only those that the subcommand accepts.
+  static std::string joined_words(std::string key) {  // "lora-rank", "lora.rank": "lora_rank"
+    for (char& c : key)
+      if (c == '-' || c == '.') c = '_';
+    return key;
+  }
+
+  // Names of other trainers first, then the same section, then all. For flags, only those that the subcommand accepts.
   std::string nearest(const std::string& key, bool flag) const {
     std::vector<std::string> in_section, keys, names;
     const size_t dot = key.find('.');
     const std::string section = key.substr(0, dot == std::string::npos ? 0 : dot);
     const std::string last = key.substr(dot == std::string::npos ? 0 : dot + 1);
+    const std::string elsewhere = key_elsewhere(last), words = joined_words(key);
     std::string same;
     for (const Option& o : options_) {
       if (!taken(o, flag)) continue;
+      if (o.key() == elsewhere || words == o.name || words == joined_words(o.key())) return o.key();
       keys.push_back(o.key()), names.push_back(o.name);
       if (dot != std::string::npos && o.section == section) in_section.push_back(o.name);
       if (same.empty() && o.name == last) same = o.key();

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "launch/config/config.h"
 #include "launch/config/config_check.h"
+#include "launch/config/translate/deepspeed_keys.h"
 
 namespace gt {
 namespace {
@@ -82,12 +84,117 @@ constexpr Alias kAliases[] = {
     {"log-interval", "log.every"},
 };
 
+// Names in Hugging Face's configs and trainer, torchtune, nanoGPT and llm.c. Not accepted, but recognized.
+constexpr std::pair<std::string_view, std::string_view> kElsewhere[] = {
+    {"model_type", "model.arch"},
+    {"n_layer", "model.layers"},
+    {"n_layers", "model.layers"},
+    {"num_hidden_layers", "model.layers"},
+    {"depth", "model.layers"},
+    {"n_embd", "model.hidden"},
+    {"d_model", "model.hidden"},
+    {"dim", "model.hidden"},
+    {"embed_dim", "model.hidden"},
+    {"n_head", "model.heads"},
+    {"n_heads", "model.heads"},
+    {"num_heads", "model.heads"},
+    {"n_kv_head", "model.kv_heads"},
+    {"n_kv_heads", "model.kv_heads"},
+    {"num_kv_heads", "model.kv_heads"},
+    {"num_key_value_heads", "model.kv_heads"},
+    {"intermediate_size", "model.ffn"},
+    {"block_size", "model.seq"},
+    {"n_ctx", "model.seq"},
+    {"n_positions", "model.seq"},
+    {"context_length", "model.seq"},
+    {"sequence_length", "model.seq"},
+    {"max_length", "model.seq"},
+    {"max_seq_len", "model.seq"},
+    {"max_seq_length", "model.seq"},
+    {"max_sequence_length", "model.seq"},
+    {"max_position_embeddings", "model.seq"},
+    {"tie_word_embeddings", "model.tied"},
+    {"rms_norm_eps", "model.norm_eps"},
+    {"layer_norm_epsilon", "model.norm_eps"},
+    {"initializer_range", "model.init_std"},
+    {"sliding_window", "model.window"},
+    {"lora_r", "model.lora_rank"},
+    {"lora_target_modules", "model.lora_targets"},
+    {"tensor_parallel_degree", "parallel.tp"},
+    {"tensor_parallel_size", "parallel.tp"},
+    {"pipeline_parallel_degree", "parallel.pp"},
+    {"pipeline_parallel_size", "parallel.pp"},
+    {"data_parallel_size", "parallel.dp"},
+    {"gradient_checkpointing", "parallel.recompute"},
+    {"activation_checkpointing", "parallel.recompute"},
+    {"batch_size", "train.micro_batch"},
+    {"device_batch_size", "train.micro_batch"},
+    {"local_batch_size", "train.micro_batch"},
+    {"per_device_train_batch_size", "train.micro_batch"},
+    {"total_batch_size", "train.global_batch"},
+    {"grad_accum_steps", "train.grad_accum"},
+    {"max_iters", "train.steps"},
+    {"max_steps", "train.steps"},
+    {"num_steps", "train.steps"},
+    {"num_iterations", "train.steps"},
+    {"epochs", "train.steps"},
+    {"num_epochs", "train.steps"},
+    {"num_train_epochs", "train.steps"},
+    {"eval_iters", "train.eval_steps"},
+    {"optimizer", "optim.type"},
+    {"optim", "optim.type"},
+    {"learning_rate", "optim.lr"},
+    {"adam_epsilon", "optim.eps"},
+    {"grad_clip", "optim.grad_clip"},
+    {"max_grad_norm", "optim.grad_clip"},
+    {"lr_scheduler", "schedule.type"},
+    {"lr_scheduler_type", "schedule.type"},
+    {"warmup", "schedule.warmup_steps"},
+    {"warmup_iters", "schedule.warmup_steps"},
+    {"warmup_iterations", "schedule.warmup_steps"},
+    {"lr_decay_iters", "schedule.total_steps"},
+    {"mixed_precision", "precision.amp"},
+    {"dataset", "data.train"},
+    {"train_file", "data.train"},
+    {"tokenizer", "data.tokenizer"},
+    {"tokenizer_path", "data.tokenizer"},
+    {"packing", "data.pack"},
+    {"save_steps", "checkpoint.every"},
+    {"save_every", "checkpoint.every"},
+    {"checkpoint_every", "checkpoint.every"},
+    {"save_total_limit", "checkpoint.keep"},
+    {"resume_from_checkpoint", "checkpoint.resume"},
+    {"out_dir", "log.dir"},
+    {"output_dir", "log.dir"},
+    {"run_name", "log.name"},
+    {"logging_steps", "log.every"},
+};
+
+std::string with_underscores(std::string_view name) {
+  std::string out(name);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
 }  // namespace
 
 const Alias* find_alias(const std::string& flag) {
   for (const Alias& a : kAliases)
     if (flag == a.flag) return &a;
   return nullptr;
+}
+
+std::span<const std::pair<std::string_view, std::string_view>> names_elsewhere() { return kElsewhere; }
+
+std::string key_elsewhere(std::string_view name) {
+  const std::string word = with_underscores(name);
+  for (const Alias& a : kAliases)
+    if (a.value == nullptr && with_underscores(a.flag) == word) return a.key;
+  for (const auto& [there, key] : kElsewhere)
+    if (there == word) return std::string(key);
+  for (const DsKey& k : deepspeed_keys())
+    if (!k.native.empty() && k.name() == word) return std::string(k.native);
+  return "";
 }
 
 std::vector<std::string> alias_names(const std::vector<std::string>& patterns) {

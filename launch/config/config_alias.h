@@ -1,6 +1,9 @@
 // Aliases of config flags: short forms and Megatron-LM's names.
 #pragma once
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace gt {
@@ -16,5 +19,10 @@ const Alias* find_alias(const std::string& flag);  // nullptr: not an alias
 // Aliases of the keys that match `patterns` (admits in config.h), and their --help lines.
 std::vector<std::string> alias_names(const std::vector<std::string>& patterns = {});
 std::string alias_help(const std::vector<std::string>& patterns = {});
+
+// The key of this name in another trainer: "n_embd" → "model.hidden". Hyphens and underscores are alike. For
+// suggestions; "": none.
+std::string key_elsewhere(std::string_view name);
+std::span<const std::pair<std::string_view, std::string_view>> names_elsewhere();  // those that are no alias
 
 }  // namespace gt

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -477,19 +478,29 @@ int edit_distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
+namespace {
+
+// Whether `part` stands in `text` as whole words: "steps" in "train.steps", not "eps".
+bool holds_words(std::string_view text, std::string_view part) {
+  const auto inside = [&](size_t i) { return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])); };
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1))
+    if (!(at > 0 && inside(at - 1)) && !inside(at + part.size())) return true;
+  return false;
+}
+
+}  // namespace
+
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
   if (word.empty() || word.size() > 100) return best;
-  int best_distance = std::max(2, static_cast<int>(word.size()) / 3) + 1;
+  int best_distance = (word.size() < 5 ? 1 : std::clamp(static_cast<int>(word.size()) / 3, 2, 4)) + 1;
   for (const std::string& c : candidates)
-    if (const int d = edit_distance(word, c);
+    if (const int d = std::is_permutation(word.begin(), word.end(), c.begin(), c.end()) ? 1 : edit_distance(word, c);
         d < best_distance && d < static_cast<int>(std::max(word.size(), c.size())))
       best = c, best_distance = d;
   if (!best.empty()) return best;
   for (const std::string& c : candidates)
-    if (word.size() > 2 && c.size() > 2 &&
-        (c.find(word) != std::string::npos || word.find(c) != std::string_view::npos))
-      return c;
+    if (word.size() > 2 && c.size() > 2 && (holds_words(c, word) || holds_words(word, c))) return c;
   return best;
 }
 

@@ -2,10 +2,12 @@
 #include "launch/commands/cli.h"
 
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "kernels/core/check.h"
 #include "launch/commands/subcommands.h"
+#include "launch/config/config_alias.h"
 #include "launch/hosts/rank_env.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
@@ -93,7 +95,9 @@ TEST_CASE("wrong command lines are refused with the likely intended one") {
   CHECK_THAT(error_of({"frobnicate"}), Catch::Contains("unknown subcommand; see gpttrain --help"));
   CHECK(error_of({"ckpt"}) == "gpttrain ckpt: expected one of: ls inspect verify diff prune");
   CHECK_THAT(error_of({"ckpt", "lz", "x"}), Catch::Contains("did you mean ckpt ls?"));
-  CHECK_THAT(error_of({"bench", "cpu", "--x"}), Catch::Contains("gpttrain bench cpu: unknown subcommand"));
+  CHECK(error_of({"bench", "gemm", "--x"}) ==
+        "gpttrain bench gemm: unknown subcommand; expected one of: ceilings ops peer suite roofline comm data");
+  CHECK(error_of({"bench", "peers"}) == "gpttrain bench peers: unknown subcommand; did you mean bench peer?");
   CHECK_THAT(error_of({"export", "--x"}), Catch::Contains("--output: missing") && Catch::Contains("--x: unknown flag"));
   CHECK_THAT(error_of({"generate"}), Catch::StartsWith("--load: missing: checkpoint folder"));
   CHECK_THAT(error_of({"ckpt", "ls", "a", "b"}), Catch::StartsWith("b: unexpected argument"));
@@ -125,6 +129,37 @@ TEST_CASE("one typo is one problem, and suggestions belong to the subcommand") {
   one({"generate", "--load", "x", "--device.kin", "cpu"}, "--device.kin: unknown flag; did you mean --device.kind?");
   one({"ckpt", "ls", "--jsn", "runs/x"}, "--jsn: unknown flag; did you mean --json?");
   CHECK_THAT(error_of({"tokeniser", "train"}), Catch::Contains("did you mean tokenizer?"));
+}
+
+TEST_CASE("names of other trainers are answered with the settings that they mean") {
+  Config config;
+  std::set<std::string> keys;
+  for (const Option& o : list_options(config)) keys.insert(o.key());
+  std::set<std::string_view> names;
+  for (const auto& [there, key] : names_elsewhere()) {
+    INFO(there);
+    CHECK(keys.count(std::string(key)) == 1);
+    CHECK(names.insert(there).second);
+    CHECK(key_elsewhere(there) == key);
+  }
+  const auto meant = [](const std::string& flag, const std::string& key) {
+    CHECK_THAT(error_of({"verify", "--" + flag, "8"}),
+               Catch::Contains("unknown flag; " + (key.empty() ? key : "did you mean --" + key + "?")));
+  };
+  meant("n_layer", "model.layers");
+  meant("model.n-layer", "model.layers");
+  meant("vocab_size", "model.vocab");
+  meant("gradient_accumulation_steps", "train.grad_accum");
+  meant("lora-rank", "model.lora_rank");
+  meant("lora.rank", "model.lora_rank");
+  meant("lora_r", "model.lora_rank");
+  meant("train.lr", "optim.lr");
+  meant("fulfilled_steepness", "");
+  TempDir dir;
+  write_file(dir / "hf.json", R"({"architectures": ["X"], "num_hidden_layers": 2, "model": {"n_embd": 8}})");
+  CHECK_THAT(error_of({"train", "--config", dir / "hf.json"}), Catch::Contains("give a model's folder as --from") &&
+                                                                   Catch::Contains("did you mean model.layers?") &&
+                                                                   Catch::Contains("did you mean model.hidden?"));
 }
 
 TEST_CASE("a subcommand accepts only config flags that affect it") {

@@ -14,6 +14,7 @@
 #include "launch/config/translate/deepspeed_flags.h"
 #include "launch/config/translate/megatron_flags.h"
 #include "launch/options/help_text.h"
+#include "launch/options/near_word.h"
 #include "launch/options/version.h"
 
 namespace gt {

@@ -14,6 +14,7 @@
 #include "launch/observe/predict.h"
 #include "launch/observe/sinks/console.h"
 #include "launch/observe/trace/trace_json.h"
+#include "launch/options/near_word.h"
 #include "parallel/pipeline/simulate.h"
 
 namespace gt {

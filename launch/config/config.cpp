@@ -12,6 +12,7 @@
 #include "launch/config/config_check.h"
 #include "launch/config/translate/deepspeed.h"
 #include "launch/config/translate/deepspeed_keys.h"
+#include "launch/options/near_word.h"
 #include "launch/options/value_words.h"
 
 namespace gt {

@@ -25,6 +25,7 @@
 #include "launch/config/values/schedule_file.h"
 #include "launch/options/near_numbers.h"
 #include "launch/options/near_path.h"
+#include "launch/options/near_word.h"
 #include "launch/options/value_words.h"
 #include "model/model_spec.h"
 #include "parallel/pipeline/partition.h"

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "kernels/core/check.h"
+#include "launch/options/near_word.h"
 #include "launch/options/options.h"
 
 namespace gt {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -11,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/options/help_text.h"
+#include "launch/options/near_word.h"
 #include "launch/options/value_words.h"
 
 namespace gt {
@@ -146,13 +146,38 @@ std::string as_legal(const std::string& word, const std::vector<std::string>& le
   return word;
 }
 
+// Values by their names in other trainers; for suggestions.
+constexpr struct {
+  std::string_view key, there, here;
+} kElsewhere[] = {
+    {"device.kind", "gpu", "cuda"},
+    {"model.activation", "swiglu", "silu with model.gated true"},
+    {"model.activation", "geglu", "gelu with model.gated true"},
+    {"model.activation", "gelu_new", "gelu"},
+    {"model.activation", "gelu_pytorch_tanh", "gelu"},
+    {"model.activation", "squared_relu", "relu2"},
+    {"model.position", "rope", "rotary"},
+    {"parallel.recompute", "block", "full"},
+    {"parallel.schedule", "zero_bubble", "zb-h1"},
+    {"precision.amp", "bf16", "O2 with precision.dtype bf16"},
+    {"precision.amp", "fp16", "O2 with precision.dtype fp16"},
+    {"precision.amp", "fp32", "O0"},
+    {"precision.fp8", "hybrid", "current"},
+};
+
+std::string nearest_value(const Option& option, const std::string& word, const std::vector<std::string>& legal) {
+  for (const auto& v : kElsewhere)
+    if (v.key == option.key() && v.there == word) return std::string(v.here);
+  return did_you_mean(word, legal);
+}
+
 std::string set_string(const Option& option, std::string& out, const std::string& given) {
   const std::vector<std::string> legal = choices(option);
   const bool open = legal.empty() || std::any_of(legal.begin(), legal.end(), is_free_choice);
   const bool known = std::find(legal.begin(), legal.end(), given) != legal.end();
   const std::string word = known ? given : as_legal(given, legal);
   if (!open && std::find(legal.begin(), legal.end(), word) == legal.end()) {
-    const std::string guess = did_you_mean(word, legal);
+    const std::string guess = nearest_value(option, given, legal);
     const size_t remark = first_word(option.domain).size();
     return fmt::format("expected {}{}, found {}{}", join(legal, " or "), option.domain.substr(remark), quote(word),
                        guess.empty() ? "" : fmt::format(" (did you mean {}?)", guess));
@@ -460,48 +485,6 @@ std::string help_lines(const std::vector<Option>& options) {
                       o.meaning + (value.empty() ? "" : fmt::format(" [{}]", value)));
   }
   return out;
-}
-
-int edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<int>> d(a.size() + 1, std::vector<int>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        d[i][j] = static_cast<int>(i + j);
-        continue;
-      }
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[a.size()][b.size()];
-}
-
-namespace {
-
-// Whether `part` stands in `text` as whole words: "steps" in "train.steps", not "eps".
-bool holds_words(std::string_view text, std::string_view part) {
-  const auto inside = [&](size_t i) { return i < text.size() && std::isalnum(static_cast<unsigned char>(text[i])); };
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1))
-    if (!(at > 0 && inside(at - 1)) && !inside(at + part.size())) return true;
-  return false;
-}
-
-}  // namespace
-
-std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
-  if (word.empty() || word.size() > 100) return best;
-  int best_distance = (word.size() < 5 ? 1 : std::clamp(static_cast<int>(word.size()) / 3, 2, 4)) + 1;
-  for (const std::string& c : candidates)
-    if (const int d = std::is_permutation(word.begin(), word.end(), c.begin(), c.end()) ? 1 : edit_distance(word, c);
-        d < best_distance && d < static_cast<int>(std::max(word.size(), c.size())))
-      best = c, best_distance = d;
-  if (!best.empty()) return best;
-  for (const std::string& c : candidates)
-    if (word.size() > 2 && c.size() > 2 && (holds_words(c, word) || holds_words(word, c))) return c;
-  return best;
 }
 
 }  // namespace gt

@@ -120,11 +120,4 @@ std::string value_form(const Option& option);            // "a|b|c", or type and
 // Returns one block of --help, one line per option: flag, type and domain, meaning, default.
 std::string help_lines(const std::vector<Option>& options);
 
-// Levenshtein distance in which swapping two adjacent characters costs 1.
-int edit_distance(std::string_view a, std::string_view b);
-
-// Returns the closest candidate within a third of the length (1 for short words, at most 4; the same letters in any
-// order are 1), else one that contains `word` as whole words or is so contained in it, else "". The first wins ties.
-std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
-
 }  // namespace gt

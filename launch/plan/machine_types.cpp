@@ -1,6 +1,7 @@
 #include "launch/plan/machine_types.h"
 
 #include "kernels/core/check.h"
+#include "launch/options/near_word.h"
 #include "launch/options/options.h"
 
 namespace gt {

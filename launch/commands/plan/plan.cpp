@@ -14,6 +14,7 @@
 #include "launch/config/config_precision.h"
 #include "launch/options/console_text.h"
 #include "launch/options/json_text.h"
+#include "launch/options/near_word.h"
 #include "launch/plan/calibrate.h"
 #include "launch/plan/changes.h"
 #include "launch/plan/run_plan.h"

@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/hash/base64.h"
+#include "launch/options/near_word.h"
 
 namespace gt {
 namespace {

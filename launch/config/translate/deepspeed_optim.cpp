@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "launch/config/translate/deepspeed_translation.h"
+#include "launch/options/near_word.h"
 
 namespace gt {
 namespace {

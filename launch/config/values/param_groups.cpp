@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "launch/options/near_word.h"
 #include "launch/options/options.h"
 
 namespace gt {

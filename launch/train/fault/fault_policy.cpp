@@ -9,6 +9,7 @@
 #include "checkpoint/world.h"
 #include "kernels/core/host.h"
 #include "launch/engine/replica_check.h"
+#include "launch/options/near_word.h"
 #include "launch/ranks/agree.h"
 #include "launch/train/fault/bad_values.h"
 

@@ -155,6 +155,15 @@ TEST_CASE("names of other trainers are answered with the settings that they mean
   meant("lora_r", "model.lora_rank");
   meant("train.lr", "optim.lr");
   meant("fulfilled_steepness", "");
+  const auto value = [](const std::string& flag, const std::string& word, const std::string& here) {
+    CHECK_THAT(error_of({"verify", "--" + flag, word}),
+               Catch::Contains("\"" + word + "\" (did you mean " + here + "?)"));
+  };
+  value("device.kind", "gpu", "cuda");
+  value("model.activation", "swiglu", "silu with model.gated true");
+  value("amp", "bf16", "O2 with precision.dtype bf16");
+  value("parallel.schedule", "1F1B", "1f1b");
+  value("optim.type", "AdamW", "adamw");
   TempDir dir;
   write_file(dir / "hf.json", R"({"architectures": ["X"], "num_hidden_layers": 2, "model": {"n_embd": 8}})");
   CHECK_THAT(error_of({"train", "--config", dir / "hf.json"}), Catch::Contains("give a model's folder as --from") &&

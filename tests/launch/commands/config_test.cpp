@@ -12,6 +12,7 @@
 #include "kernels/core/check.h"
 #include "launch/config/config_check.h"
 #include "launch/config/config_precision.h"
+#include "launch/options/near_word.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
 

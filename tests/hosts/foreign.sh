@@ -18,7 +18,8 @@ model="--model.layers 4 --model.hidden 32 --model.heads 4 --model.vocab 300 --mo
 # shellcheck disable=SC2086
 on node3 "$gpttrain" $model --launch.ranks threads --log.name calm >out.txt 2>&1 || fail "the undisturbed run"
 
-ports() { on "$1" ss -Htlnp | grep -v "$2" | awk '{n = split($4, a, ":"); if (a[n] != 22 && $4 !~ /^(127|\[::1)/) print a[n]}' | sort -u; }
+# ss lists a socket without its program when that opened it a moment ago; such a port waits for the next round.
+ports() { on "$1" ss -Htlnp | grep 'users:' | grep -v "$2" | awk '{n = split($4, a, ":"); if (a[n] != 22 && $4 !~ /^(127|\[::1)/) print a[n]}' | sort -u; }
 # Opens a connection from node3 to each port of a host not yet listed in FILE, sends 18 bytes and holds it. Accepted
 # connections are recorded in accepted.txt. WHOSE: a program whose ports are exempt.
 disturb() {  # HOST FILE WHOSE
@@ -43,7 +44,7 @@ for _ in $(seq 600); do
   kill -0 $job 2>/dev/null || break
   sleep 0.1
 done
-grep -q '^step 5/' out.txt || fail "no step 5 within 60 s"
+grep -q '^step 5/' out.txt || fail "no step 5 within 60 s; ports tried: $(tr '\n' ' ' <early.txt)"
 : >accepted.txt
 disturb node1 late.txt nobody
 disturb node2 late.txt nobody

@@ -1,4 +1,4 @@
-// Aliases of config flags: short forms and Megatron-LM's names.
+// Aliases of config flags: short forms and Megatron-LM's names; names in other trainers that are recognized only.
 #pragma once
 #include <span>
 #include <string>
@@ -20,8 +20,8 @@ const Alias* find_alias(const std::string& flag);  // nullptr: not an alias
 std::vector<std::string> alias_names(const std::vector<std::string>& patterns = {});
 std::string alias_help(const std::vector<std::string>& patterns = {});
 
-// The key of this name in another trainer: "n_embd" → "model.hidden". Hyphens and underscores are alike. For
-// suggestions; "": none.
+// Returns the key that another trainer calls so, for suggestions: "n_embd" → "model.hidden"; "": none. Hyphens and
+// underscores are alike.
 std::string key_elsewhere(std::string_view name);
 std::span<const std::pair<std::string_view, std::string_view>> names_elsewhere();  // those that are no alias
 

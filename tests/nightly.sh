@@ -242,6 +242,13 @@ emulation() {
 }
 goal emulation 'tests passed|SKIPPED' emulation
 
+# Every test on a processor that has AVX2 at most (build/avx2): the product's kernels and oneDNN's.
+on_avx2() {
+  cmake -S . -B build/avx2 -G Ninja -DGPT_CUDA=OFF -DGPT_MAX_ISA=kAvx2 && cmake --build build/avx2 -j "$(nproc)" || return 1
+  env ONEDNN_MAX_CPU_ISA=AVX2 ctest --test-dir build/avx2 -LE house -j 4 --output-on-failure
+}
+goal avx2 'tests passed' on_avx2
+
 # Each target under libFuzzer for GPT_GUIDED_SECONDS; the corpus stays in build/fuzz/corpus for the next night.
 guided() {
   local name names log n=0 inputs=0

@@ -1,5 +1,6 @@
 #include "kernels/cpu/simd/isa.h"
 
+#include <algorithm>
 #include <atomic>
 #include <dnnl.hpp>
 #if defined(__x86_64__)
@@ -67,7 +68,11 @@ Isa find_best() { return Isa::kScalar; }  // of four lanes: what the compiler ma
 }  // namespace
 
 Isa best_isa() {
+#ifdef GPT_MAX_ISA
+  static const Isa best = std::min(find_best(), Isa::GPT_MAX_ISA);
+#else
   static const Isa best = find_best();
+#endif
   return best;
 }
 

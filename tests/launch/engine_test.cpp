@@ -136,6 +136,24 @@ TEST_CASE("evaluation returns the training loss of the same weights and tokens a
   }
 }
 
+TEST_CASE("evaluation leaves out the terms of the training loss that regularize: z-loss and dropout") {
+  for (const MeshShape& shape : kLayouts) {
+    INFO("tp " << shape.tp << " pp " << shape.pp << " dp " << shape.dp);
+    std::vector<double> evaluated, trained;
+    for (const bool regularized : {false, true}) {
+      EngineOptions o = small(shape);
+      if (regularized) o.model.z_loss = 0.5, o.model.dropout = 0.3, o.model.attn_dropout = 0.3;
+      on_engines(o, shape, [&](EngineRank& r) {
+        const double sum = r.evaluate(0, r.engine.options().microbatches);
+        const StepResult s = r.step(0);
+        if (r.mesh.rank() == 0) evaluated.push_back(sum), trained.push_back(s.loss);
+      });
+    }
+    CHECK(evaluated[0] == evaluated[1]);
+    CHECK(trained[1] > trained[0] + 5);  // 0.5 log(300)^2 is 16
+  }
+}
+
 TEST_CASE("loss, norm, clip factor and rate of a step are equal on every rank") {
   const MeshShape shape{.pp = 2, .dp = 2, .tp = 2};
   EngineOptions o = small(shape);

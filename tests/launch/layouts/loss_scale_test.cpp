@@ -150,6 +150,39 @@ TEST_CASE("an overflow on any one of eight ranks, replicas included, skips the s
     }
 }
 
+TEST_CASE("an overflow skips the step of every optimizer, of parameter groups with rates of their own too") {
+  for (const std::string type : {"adamw", "adam", "lamb", "sgd", "lion", "muon"})
+    for (const int zero : {0, 2}) {
+      INFO(type << ", zero " << zero);
+      const auto run_of = [&](int steps) {
+        MeshRun run = small(kEight);
+        run.steps = steps;
+        run.engine.zero.stage = zero;
+        run.engine.optim = {.type = type, .weight_decay = 0.1f, .momentum = 0.9f};
+        run.engine.optim.groups = {{.match = "mlp", .lr_scale = 0.5}, {.match = "qkv|embed", .weight_decay = 0.3f}};
+        run.engine.loss_scale = {.dynamic = true, .init = 0x1p14, .window = 1, .delta = 0, .hysteresis = 1};
+        return run;
+      };
+      const MeshResult clean = run_mesh(run_of(1));
+      MeshRun run = run_of(2);
+      std::vector<int64_t> applied(8);
+      MeshHooks hooks;
+      hooks.backend = &spoiling_backend();
+      hooks.batch = [&](const Mesh& mesh, MicroBatch& mb) {  // of the second step
+        spoils_norms = mesh.rank() == 5 && mb.first_sample >= run.global_batch;
+        spoils_sums = false;
+      };
+      hooks.after_step = [&](Engine& engine, int) {
+        applied[static_cast<size_t>(engine.mesh().rank())] = engine.applied_steps();
+      };
+      run.hooks = &hooks;
+      const MeshResult got = run_mesh(run);
+      CHECK(applied == std::vector<int64_t>(8, 1));
+      CHECK(got.weights == clean.weights);
+      CHECK(got.state == clean.state);
+    }
+}
+
 TEST_CASE(
     "too many skipped steps in a row end the run on all ranks and name the first non-finite gradient of the backward") {
   MeshRun run = small(kEight);

@@ -68,6 +68,10 @@ void expect_same_bits(const std::string& checkpoint, int64_t steps, int64_t shif
       whole.run({&one, 1});
       INFO("step " << k << ", sequence " << i << " of " << alone.ids.size());
       REQUIRE(same(together.logits(i), whole.logits(0)));
+      // The window holds as much as fits, moved by whole shifts and never more than needed.
+      const auto length = static_cast<int64_t>(live[i].ids.size());
+      REQUIRE(length - live[i].begin <= seq);
+      REQUIRE((live[i].begin == 0 || length - live[i].begin + shift > seq));
       live[i].ids.push_back(best(together.logits(i)));
     }
   }

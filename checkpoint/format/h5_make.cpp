@@ -5,13 +5,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "checkpoint/store/vfs.h"
+#include "kernels/core/owned_file.h"
 
 namespace gt {
 namespace {
 std::mutex one_at_a_time;
-}
+constexpr const char* kMemory = "/dev/shm";
+}  // namespace
 
 H5Id::H5Id(hid_t id, herr_t (*close)(hid_t), const std::string& what) : id_(id), close_(close) {
   GT_REQUIRE(id >= 0, Exit::kIo, "libhdf5 failed: ", what);
@@ -33,7 +36,14 @@ H5Session::H5Session() : lock_(one_at_a_time) {
   h5_done(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr), "error stack");
 }
 
-H5TempFile::H5TempFile(const std::string& dir) : path(dir + "/gpttrain-" + std::to_string(::getpid()) + "-XXXXXX") {
+H5TempFile::H5TempFile(const std::string& dir) {
+  if (dir == kMemory) {
+    OwnedFile file = create_owned_file(dir);
+    path = file.path, owned = std::move(file.fd);
+    if (!owned) fail_io("creation of a temporary file in " + dir, -errno);
+    return;
+  }
+  path = cat(dir, "/gpttrain-", ::getpid(), "-XXXXXX");
   const int fd = ::mkstemp(path.data());
   if (fd < 0) fail_io("creation of a temporary file in " + dir, -errno);
   ::close(fd);
@@ -42,7 +52,7 @@ H5TempFile::H5TempFile(const std::string& dir) : path(dir + "/gpttrain-" + std::
 H5TempFile::~H5TempFile() { ::unlink(path.c_str()); }
 
 std::string h5_temp_dir(int64_t need, const std::string& fallback) {
-  const std::string shm = "/dev/shm";
+  const std::string shm = kMemory;
   struct statvfs s {};
   const bool fits = ::access(shm.c_str(), W_OK) == 0 && ::statvfs(shm.c_str(), &s) == 0 &&
                     static_cast<int64_t>(s.f_bavail * s.f_frsize) > 16 * need;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/core/files.h"
 #include "kernels/core/tensor.h"
 
 namespace gt {
@@ -40,12 +41,13 @@ class H5Session {
   std::unique_lock<std::mutex> lock_;
 };
 
-struct H5TempFile {  // named after its creating process, so leftovers of a killed one can be recognised
+struct H5TempFile {  // in /dev/shm owned (owned_file.h), so that what a killed process leaves there can be removed
   explicit H5TempFile(const std::string& dir);
   ~H5TempFile();
   H5TempFile(const H5TempFile&) = delete;
   H5TempFile& operator=(const H5TempFile&) = delete;
   std::string path;
+  Fd owned;
 };
 // Returns /dev/shm if it has space for a file with `need` bytes of metadata, else `fallback`. libhdf5 must never meet a
 // full disk.

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "checkpoint/store/steps.h"
+#include "kernels/core/owned_file.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/goal.h"
 #include "tests/support/small_disk.h"
@@ -35,13 +36,6 @@ int64_t newest(const std::string& dir) {
     } catch (...) { _exit(3); }
     if (write(write_end, &step, sizeof step) != sizeof step) _exit(4);
   }
-}
-
-// Removes what a killed process left in shared memory (skeletons of its shards). In production the launcher does this.
-void remove_shared_memory_of(pid_t pid) {
-  std::error_code ec;
-  for (const auto& e : fs::directory_iterator("/dev/shm", ec))
-    if (e.path().filename().string().rfind(cat("gpttrain-", pid, "-"), 0) == 0) unlink(e.path().c_str());
 }
 
 int64_t last_reported(int from, int64_t before) {
@@ -72,7 +66,7 @@ TEST_CASE("a process killed while it saves loses no acknowledged step", "[R01]")
     int status = 0;
     waitpid(pid, &status, 0);
     REQUIRE(WIFSIGNALED(status));
-    remove_shared_memory_of(pid);
+    remove_ownerless_files("/dev/shm");  // skeletons of its shards; in production the launcher does this
     const int64_t last = last_reported(pipe_fd[0], acknowledged);
     close(pipe_fd[0]);
     save_us *= last >= first ? 0.9 : 1.1;  // half of the kills precede the end of the first save

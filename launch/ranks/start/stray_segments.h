@@ -1,20 +1,17 @@
 // Shared memory that killed ranks leave behind.
 #pragma once
-#include <ctime>
 
 namespace gt {
 
-// The destructor removes this user's segments and shard skeletons in /dev/shm that were created during the object's
-// life by processes that are dead by then: ranks killed between creating and unlinking them.
+// The destructor removes this user's segments and shard skeletons in /dev/shm whose owners have ended: ranks killed
+// between creating and unlinking them. Files whose owner may live are left, whatever container it lives in
+// (kernels/core/owned_file.h).
 class StraySegments {
  public:
   StraySegments() = default;
   ~StraySegments();
   StraySegments(const StraySegments&) = delete;
   StraySegments& operator=(const StraySegments&) = delete;
-
- private:
-  const time_t begun_ = std::time(nullptr);
 };
 
 }  // namespace gt

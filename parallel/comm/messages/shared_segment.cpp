@@ -7,27 +7,32 @@
 #include <cstdio>
 #include <utility>
 
+#include "kernels/core/owned_file.h"
+
 namespace gt {
 
 SharedSegment SharedSegment::open(const SetupExchange& ranks, int64_t bytes,
                                   const std::function<void(std::byte*)>& construct) {
-  char name[64] = "";
-  int fd = -1;
+  constexpr const char* kFolder = "/dev/shm";
+  constexpr size_t kMostBytes = 64;
+  char path[kMostBytes] = "";
   const bool first = ranks.rank() == 0;
+  OwnedFile file;
   if (first) {
-    for (int i = 0; i < 1000 && fd < 0; ++i) {
-      std::snprintf(name, sizeof name, "/gpttrain-%ld-%d", static_cast<long>(getpid()), i);
-      fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
-    }
+    file = create_owned_file(kFolder);
     // Allocates the memory now: a full /dev/shm is an error here and a SIGBUS later.
-    if (fd >= 0 && posix_fallocate(fd, 0, bytes) != 0) close(fd), shm_unlink(name), fd = -1;
-    if (fd < 0) name[0] = 0;
+    if (file.fd && posix_fallocate(file.fd.get(), 0, bytes) != 0) {
+      ::unlink(file.path.c_str());
+      file = {};
+    }
+    if (file.fd) std::snprintf(path, sizeof path, "%s", file.path.c_str());
   }
-  ranks.broadcast(name, sizeof name);
-  if (!first && name[0] != 0) fd = shm_open(name, O_RDWR, 0600);
-  void* base =
-      fd < 0 ? MAP_FAILED : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (fd >= 0) close(fd);
+  ranks.broadcast(path, sizeof path);
+  Fd fd;
+  if (!first && path[0] != 0) fd = Fd(::open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  const int mapped = first ? file.fd.get() : fd.get();
+  void* base = mapped < 0 ? MAP_FAILED
+                          : mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, mapped, 0);
   SharedSegment s;
   if (base != MAP_FAILED) {
     s.base_ = static_cast<std::byte*>(base);
@@ -35,7 +40,7 @@ SharedSegment SharedSegment::open(const SetupExchange& ranks, int64_t bytes,
     construct(s.base_);
   }
   const bool everybody = ranks.everybody(base != MAP_FAILED);
-  if (first && name[0] != 0) shm_unlink(name);
+  if (first && path[0] != 0) ::unlink(path);
   return everybody ? std::move(s) : SharedSegment();
 }
 

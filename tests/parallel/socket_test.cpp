@@ -1,7 +1,10 @@
 // Ranks connected by sockets: the communication suite over Unix sockets and over TCP, and how they find each other.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,10 +12,12 @@
 #include <numeric>
 #include <thread>
 
+#include "kernels/core/hash/sha256.h"
 #include "parallel/comm/messages/socket_address.h"
 #include "parallel/comm/messages/socket_group.h"
 #include "parallel/comm/watch/node_link.h"
 #include "tests/parallel/comm_suite.h"
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -383,4 +388,129 @@ TEST_CASE("sockets: foreign connections neither delay the ranks nor get an answe
   late.join(), foreign.join();
   CHECK(errors[0] == "");
   CHECK(answer.size() < 40 + 65);  // the greeting and one refusal
+}
+
+TEST_CASE("sockets: a job secret that can be guessed is refused, except at a loopback address") {
+  std::vector<SocketJob> all = jobs(2, 1, std::chrono::milliseconds(300));
+  all[0].host = "node.invalid";
+  for (const char* weak : {"1", "4711", "fifteen letters", "12345678901234567890"}) {
+    all[0].secret = weak;
+    CHECK_THROWS_WITH(connect_ranks(all[0]), Contains("can be guessed") && Contains("GPTTRAIN_JOB_SECRET"));
+  }
+  all[0].secret = "sixteen letters!";
+  CHECK_THROWS_WITH(connect_ranks(all[0]), Contains("did not connect"));
+  CHECK(is_loopback_name("127.3.2.1"));
+  CHECK(is_loopback_name("::1"));
+  CHECK(is_loopback_name("localhost"));
+  CHECK_FALSE(is_loopback_name("10.0.0.1"));
+  CHECK_FALSE(is_loopback_name("node1"));
+}
+
+TEST_CASE("sockets: a job whose ranks meet at a loopback address listens there only") {
+  for (const std::string host : {"127.0.0.1", "::1", "localhost"}) {
+    std::vector<SocketJob> all = jobs(3, 1);
+    if (host == "::1") {
+      const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+      SocketAddress a;
+      a.parse("::1", 0);
+      const bool six = fd >= 0 && bind(fd, a.get(), a.size) == 0;
+      if (fd >= 0) close(fd);
+      if (!six) continue;  // no IPv6 here
+    }
+    for (SocketJob& job : all) job.host = host;
+    all[0].limit = std::chrono::milliseconds(600);
+    std::thread alone([&] { CHECK_THROWS_WITH(connect_ranks(all[0]), Contains("did not connect")); });
+    usleep(200000);
+    for (const std::string& ip : interface_addresses("")) {
+      SocketAddress a;
+      if (!a.parse(ip, all[0].port)) continue;
+      const int fd = socket(a.storage.ss_family, SOCK_STREAM, 0);
+      INFO(host << " at " << ip);
+      CHECK(connect(fd, a.get(), a.size) != 0);
+      close(fd);
+    }
+    alone.join();
+    all = jobs(3, 1);
+    for (SocketJob& job : all) job.host = host;
+    require_no_error(run(all, [](GroupFactory& f) { f.make(everybody(f))->barrier(); }));
+  }
+}
+
+TEST_CASE("sockets: another user's claim to a name of the job's sockets neither stops it nor accuses the wrong one") {
+  if (geteuid() != 0) return report_partly_skipped("sockets of another user: only root can make them");
+  std::vector<SocketJob> all = jobs(2, 2, std::chrono::milliseconds(3000));
+  const auto claim = [&](int names) {
+    int ready[2];
+    REQUIRE(pipe(ready) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      const SocketJob& j = all[0];
+      const std::string key = cat(j.secret, ' ', j.id, ' ', j.host, ' ', j.port);
+      const std::string name = cat("gpttrain-", sha256_hex(cat(key, ' ', geteuid())).substr(0, 32), "-0");
+      if (setuid(12345) != 0) _exit(1);
+      for (int k = 0; k < names; ++k) {
+        sockaddr_un a{};
+        a.sun_family = AF_UNIX;
+        const std::string mine = name + (k > 0 ? cat('.', k) : std::string());
+        std::memcpy(a.sun_path + 1, mine.data(), mine.size());
+        const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + mine.size());
+        if (bind(fd, reinterpret_cast<const sockaddr*>(&a), size) != 0 || listen(fd, 16) != 0) _exit(1);
+      }
+      if (write(ready[1], "x", 1) != 1) _exit(1);
+      for (;;) pause();
+    }
+    char byte = 0;
+    close(ready[1]);
+    REQUIRE(read(ready[0], &byte, 1) == 1);
+    close(ready[0]);
+    return child;
+  };
+  const auto end = [](pid_t child) { kill(child, SIGKILL), waitpid(child, nullptr, 0); };
+  const pid_t one = claim(1);
+  const auto errors = run(all, [](GroupFactory& f) { f.make(everybody(f))->barrier(); });
+  end(one);
+  require_no_error(errors);
+  const pid_t several = claim(4);
+  std::string error;
+  try {
+    connect_ranks(all[0]);
+  } catch (const Error& e) { error = e.what(); }
+  end(several);
+  CHECK_THAT(error, Contains("12345") && Contains("GPTTRAIN_JOB_SECRET") && !Contains("already"));
+}
+
+TEST_CASE("sockets: a rank that another one ends prints why, unless a common parent does") {
+  for (const bool reports : {true, false}) {
+    std::vector<SocketJob> all = jobs(2, 2);
+    for (SocketJob& job : all) job.reports_abort = reports;
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    std::vector<pid_t> ranks;
+    for (const SocketJob& job : all) {
+      ranks.push_back(fork());
+      if (ranks.back() != 0) continue;
+      dup2(ends[1], STDERR_FILENO);
+      SocketFactory factory(job, std::chrono::seconds(60), false);
+      const auto group = factory.make(everybody(factory));
+      if (job.rank == 0) factory.abort(static_cast<int>(Exit::kIo));
+      group->barrier();
+      _exit(0);
+    }
+    close(ends[1]);
+    std::string out;
+    char bytes[512];
+    for (ssize_t n; (n = read(ends[0], bytes, sizeof bytes)) > 0;) out.append(bytes, static_cast<size_t>(n));
+    close(ends[0]);
+    for (const pid_t rank : ranks) {
+      int status = 0;
+      waitpid(rank, &status, 0);
+      CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 74));
+    }
+    INFO(out);
+    CHECK((out.find("gpttrain: rank 1 (") == 0) == reports);
+    CHECK((out.find("ends with exit code 74, because rank 0 has failed; its message has the reason\n") !=
+           std::string::npos) == reports);
+    if (!reports) CHECK(out.empty());
+  }
 }

@@ -64,6 +64,11 @@ std::vector<std::string> interface_addresses(const std::string& only) {
   return out;
 }
 
+bool is_loopback_name(const std::string& host) {
+  SocketAddress a;
+  return host == "localhost" || (a.parse(host, 0) && a.is_loopback());
+}
+
 std::vector<SocketAddress> resolve(const std::string& host, int port) {
   addrinfo hints{}, *list = nullptr;
   hints.ai_socktype = SOCK_STREAM;

@@ -23,6 +23,9 @@ struct SocketAddress {
 // address, of any kind.
 std::vector<std::string> interface_addresses(const std::string& only);
 
+// Whether a host's text means the loopback interface on every machine: a numeric loopback address, or "localhost".
+bool is_loopback_name(const std::string& host);
+
 // Resolves a name or a numeric address, IPv4 first; empty if that fails.
 std::vector<SocketAddress> resolve(const std::string& host, int port);
 

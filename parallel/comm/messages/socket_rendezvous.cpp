@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "kernels/core/hash/sha256.h"
 #include "kernels/core/host.h"
 #include "parallel/comm/call.h"
@@ -35,6 +36,8 @@ constexpr size_t kMagicBytes = 8, kNonce = 32, kProof = 64, kNumber = 8, kAddres
 constexpr size_t kGreeting = kMagicBytes + kNonce, kHello = kProof + kNonce + 2 * kNumber + kAddress;
 constexpr double kGreetingSeconds = 3, kRetrySeconds = 0.05, kStopSeconds = 3;
 constexpr size_t kMostUnproved = 64;  // connections that have not proved the secret yet
+constexpr size_t kLeastSecret = 16;   // characters
+constexpr int kUnixNames = 4;         // a rank listens at the first one that no other user has taken
 
 std::string padded(std::string text, size_t bytes) {
   GT_CHECK(text.size() <= bytes, text, ": more than ", bytes, " characters");
@@ -53,6 +56,10 @@ bool same(const std::string& a, const std::string& b) {  // in constant time
   unsigned char differ = a.size() != b.size();
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) differ |= static_cast<unsigned char>(a[i] ^ b[i]);
   return differ == 0;
+}
+
+bool is_strong(const std::string& secret) {
+  return secret.size() >= kLeastSecret && secret.find_first_not_of("0123456789") != std::string::npos;
 }
 
 // One connection during its handshake. Closed unless taken.
@@ -122,6 +129,7 @@ class Rendezvous {
         fds_(static_cast<size_t>(job.world), -1),
         addresses_(static_cast<size_t>(job.world)),
         next_try_(static_cast<size_t>(job.world), 0.0),
+        next_name_(static_cast<size_t>(job.world), 0),
         end_(now() + std::chrono::duration<double>(job.limit).count()) {}
   ~Rendezvous() {
     for (const int fd : fds_)
@@ -134,6 +142,11 @@ class Rendezvous {
         one_machine_ || !job_.secret.empty(), Exit::kUsage,
         "ranks on several machines need a common secret, so that nobody else can connect: set GPTTRAIN_JOB_SECRET "
         "to one random word for all of them, or use torchrun --rdzv-id WORD");
+    GT_REQUIRE(one_machine_ || is_loopback_name(job_.host) || is_strong(job_.secret), Exit::kUsage,
+               "the job secret of ranks on several machines can be guessed: it has ", job_.secret.size(),
+               " characters, at least ", kLeastSecret,
+               " are needed, and not digits alone; set GPTTRAIN_JOB_SECRET to one "
+               "random word for all of them, as of `openssl rand -hex 16`; it comes before torchrun --rdzv-id");
     if (one_machine_) listen_unix();
     if (!one_machine_ && job_.rank == 0) listen_at_port();
     while (!complete()) {
@@ -168,24 +181,48 @@ class Rendezvous {
     return has_table();
   }
 
-  sockaddr_un unix_name(int rank, socklen_t& size) const {
+  sockaddr_un unix_name(int rank, int k, socklen_t& size) const {
     sockaddr_un a{};
     a.sun_family = AF_UNIX;
-    const std::string name = cat("gpttrain-", sha256_hex(cat(key_, ' ', geteuid())).substr(0, 32), '-', rank);
+    const std::string name = cat("gpttrain-", sha256_hex(cat(key_, ' ', geteuid())).substr(0, 32), '-', rank,
+                                 k > 0 ? cat('.', k) : std::string());
     std::memcpy(a.sun_path + 1, name.data(), name.size());  // a leading zero: abstract, vanishes with the process
     size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
     return a;
   }
 
+  // Names of Unix sockets belong to no user: another one may have taken those of a job whose id it can guess.
   void listen_unix() {
-    socklen_t size = 0;
-    const sockaddr_un a = unix_name(job_.rank, size);
-    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0) listeners_.push_back(fd);
-    const bool ok = fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&a), size) == 0 && listen(fd, 1024) == 0;
-    GT_REQUIRE(ok || errno != EADDRINUSE, Exit::kUsage, "rank ", job_.rank, " of a job with MASTER_PORT ", job_.port,
-               " runs on ", host_name(), " already; end that job, or use another MASTER_PORT");
-    GT_REQUIRE(ok, Exit::kIo, "a Unix socket for the ranks: ", std::strerror(errno));
+    std::string users;
+    for (int k = 0; k < kUnixNames; ++k) {
+      socklen_t size = 0;
+      const sockaddr_un a = unix_name(job_.rank, k, size);
+      const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      if (fd >= 0) listeners_.push_back(fd);
+      const bool ok = fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&a), size) == 0 && listen(fd, 1024) == 0;
+      if (ok) return;
+      GT_REQUIRE(fd >= 0 && errno == EADDRINUSE, Exit::kIo, "a Unix socket for the ranks: ", std::strerror(errno));
+      ::close(fd);
+      listeners_.pop_back();
+      const int64_t user = user_at(a, size);
+      GT_REQUIRE(user != geteuid(), Exit::kUsage, "rank ", job_.rank, " of a job with MASTER_PORT ", job_.port,
+                 " runs on ", host_name(), " already; end that job, or use another MASTER_PORT");
+      users += cat(users.empty() ? "" : ", ", user < 0 ? std::string("unknown") : std::to_string(user));
+    }
+    fail(Exit::kUsage, "other users of ", host_name(), " (", users,
+         ") hold the names of this job's Unix sockets, with ", "MASTER_PORT ", job_.port,
+         "; set GPTTRAIN_JOB_SECRET to a random word for all ranks (torchrun --rdzv-id WORD)");
+  }
+
+  // User of the process that listens at a name; -1: unknown.
+  static int64_t user_at(const sockaddr_un& a, socklen_t size) {
+    const Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    ucred peer{};
+    socklen_t bytes = sizeof peer;
+    if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&a), size) != 0 ||
+        getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0)
+      return -1;
+    return peer.uid;
   }
 
   // Listens at `a`; returns false if the port is in use or the address is not of this machine.
@@ -204,17 +241,20 @@ class Rendezvous {
     return false;
   }
 
-  // At comm.interface, else at MASTER_ADDR, else (it is a loopback address or not of this machine: a translated one) at
-  // all addresses.
-  void listen_at_port() {
+  // At comm.interface, else at MASTER_ADDR, else (a name that this machine maps to loopback, or an address that is not
+  // of this machine: a translated one) at all addresses.
+  std::vector<std::string> addresses_to_listen_at() const {
+    if (!job_.address.empty()) return {job_.address};
+    const bool loopback = is_loopback_name(job_.host);
     std::vector<std::string> where;
-    if (!job_.address.empty()) {
-      where = {job_.address};
-    } else {
-      for (const SocketAddress& a : resolve(job_.host, job_.port))
-        if (!a.is_loopback()) where.push_back(a.ip());
-      where.emplace_back("0.0.0.0");
-    }
+    for (const SocketAddress& a : resolve(job_.host, job_.port))
+      if (a.is_loopback() == loopback) where.push_back(a.ip());
+    if (!loopback) where.insert(where.end(), {"::", "0.0.0.0"});  // the former takes both kinds, where there is IPv6
+    return where;
+  }
+
+  void listen_at_port() {
+    const std::vector<std::string> where = addresses_to_listen_at();
     for (int port = job_.port; port < job_.port + job_.ports; ++port)
       for (const std::string& ip : where) {
         SocketAddress a;
@@ -238,10 +278,17 @@ class Rendezvous {
   }
 
   void connect_unix(int r) {
-    socklen_t size = 0;
-    const sockaddr_un a = unix_name(r, size);
-    start(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), reinterpret_cast<const sockaddr*>(&a), size,
-          r, cat("rank ", r));
+    int& next = next_name_[static_cast<size_t>(r)];  // after one at which another user listens
+    for (int i = 0; i < kUnixNames; ++i) {
+      socklen_t size = 0;
+      const sockaddr_un a = unix_name(r, (next + i) % kUnixNames, size);
+      const size_t before = links_.size();
+      start(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), reinterpret_cast<const sockaddr*>(&a), size,
+            r, cat("rank ", r));
+      if (links_.size() == before) continue;  // nobody listens there
+      next = (next + i + 1) % kUnixNames;
+      return;
+    }
   }
 
   void connect_tcp(int r) {
@@ -432,6 +479,7 @@ class Rendezvous {
   std::vector<int> fds_, listeners_;
   std::vector<std::string> addresses_;  // at which ranks listen
   std::vector<double> next_try_;
+  std::vector<int> next_name_;  // of a rank's Unix socket, to be tried next
   std::vector<Link> links_;
   std::string table_, listens_at_, refused_;
   int attempts_ = 0;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -116,7 +117,7 @@ void SocketSet::abandon() {
 }
 
 SocketTransport::SocketTransport(const SocketJob& job, bool share_memory)
-    : rank_(job.rank), unwinding_(std::uncaught_exceptions()) {
+    : rank_(job.rank), reports_abort_(job.reports_abort), unwinding_(std::uncaught_exceptions()) {
   GT_CHECK(job.rank >= 0 && job.rank < job.world && job.local_rank >= 0 && job.local_rank < job.local_world &&
            job.local_rank <= job.rank && job.rank - job.local_rank + job.local_world <= job.world);
   local_ranks_.resize(static_cast<size_t>(job.local_world));
@@ -420,7 +421,14 @@ void SocketTransport::end_frame(Peer& p, int rank) {
   } else if (h.tag == kAborts) {
     int32_t code = 0;
     std::memcpy(&code, p.pending.data(), sizeof code);
-    std::_Exit(code > 0 && code < 256 ? code : static_cast<int>(Exit::kInternal));  // that rank has reported why
+    if (code <= 0 || code > 255) code = static_cast<int>(Exit::kInternal);
+    if (reports_abort_)
+      std::fprintf(stderr,
+                   "gpttrain: rank %d (%s pid %d): ends with exit code %d, because rank %d has failed; its message "
+                   "has the reason\n",
+                   rank_, host_name().c_str(), static_cast<int>(getpid()), code, rank);
+    std::fflush(stderr);
+    std::_Exit(code);
   }
   p.pending.clear();
 }

@@ -141,6 +141,7 @@ class SocketTransport final : public MessageTransport {
   void leave_together();
 
   const int rank_;
+  const bool reports_abort_;
   const int unwinding_;
   std::vector<int> local_ranks_;
   std::vector<Peer> peers_;  // by world rank

@@ -4,6 +4,7 @@
 
 #include "checkpoint/world.h"
 #include "kernels/core/host.h"
+#include "kernels/core/out_of_memory.h"
 
 namespace gt {
 
@@ -27,6 +28,7 @@ void BackgroundSave::launch(Body body) {
   done_.store(false, std::memory_order_relaxed);
   failure_.reset();
   thread_ = std::thread([this, body] {
+    const MemoryPurpose purpose("the checkpoint");
     try {
       body();
     } catch (const Error& e) { failure_ = e; } catch (const std::exception& e) {

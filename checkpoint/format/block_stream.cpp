@@ -8,6 +8,7 @@
 
 #include "checkpoint/format/index_file.h"
 #include "kernels/core/hash/crc32c.h"
+#include "kernels/core/out_of_memory.h"
 
 namespace gt {
 namespace {
@@ -29,7 +30,7 @@ BlockStream::BlockStream(Vfs& vfs, const std::string& path, int64_t total, const
   const auto bytes = static_cast<size_t>((std::min(total, kWindow) + kSector - 1) / kSector * kSector);
   for (size_t k = 0; k < count; ++k) {
     free_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(kSector, std::max<size_t>(bytes, kSector))));
-    if (free_.back() == nullptr) throw std::bad_alloc();
+    if (free_.back() == nullptr) throw OutOfMemory(bytes);
   }
   window_ = std::move(free_.back());
   free_.pop_back();

@@ -12,6 +12,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/memory.h"
+#include "kernels/core/out_of_memory.h"
 
 namespace gt {
 namespace {
@@ -185,6 +186,7 @@ int64_t Loader::Impl::step_begin(int64_t base) const {
 }
 
 void Loader::Impl::read_loop() {
+  const MemoryPurpose purpose("the next batch");
   for (int64_t base = begin_at;; base += global_batch) {
     Slot* slot = nullptr;
     {

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <exception>
 
+#include "kernels/core/out_of_memory.h"
+
 namespace gt {
 
 double wall_seconds() {
@@ -101,6 +103,7 @@ void MetricsWriter::deliver(const Record& record) {
 }
 
 void MetricsWriter::run() {
+  const MemoryPurpose purpose("the logs");
   using Clock = std::chrono::steady_clock;
   constexpr auto kFlushEvery = std::chrono::seconds(1);
   auto flushed = Clock::now();

@@ -4,6 +4,8 @@
 
 #include <fstream>
 
+#include "launch/ranks/start/start_limits.h"
+
 namespace gt {
 
 void agree(ProcessGroup& world, const std::function<void()>& body) {
@@ -15,8 +17,8 @@ void agree(ProcessGroup& world, const std::function<void()>& body) {
     message = e.what();
     code = e.code();
   } catch (const std::exception& e) {
-    message = e.what();
-    code = Exit::kInternal;
+    message = is_no_thread(e) ? no_thread_text() : e.what();
+    code = is_no_thread(e) ? Exit::kUsage : Exit::kInternal;
   }
   // Lowest failing rank and its code in one integer, reduced with min.
   constexpr int32_t kNobody = INT32_MAX, kExitCodes = 1000;

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <exception>
+#include <new>
 
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
@@ -191,13 +193,16 @@ extern "C" void on_crash_signal(int n, siginfo_t* info, void*) {
 
 [[noreturn]] void on_terminate() {
   if (begin_report()) {
-    std::string what = "uncaught exception";
+    char what[256] = "uncaught exception";  // allocates nothing: memory may be what is missing
     try {
       if (const auto e = std::current_exception()) std::rethrow_exception(e);
-      what = "terminate was called";
-    } catch (const std::exception& e) { what += std::string(": ") + e.what(); } catch (...) {
-    }
-    put_location(what.c_str(), nullptr);
+      std::strcpy(what, "terminate was called");
+    } catch (const std::bad_alloc& e) {
+      std::snprintf(what, sizeof what, "%s", e.what());
+    } catch (const std::exception& e) {
+      std::snprintf(what, sizeof what, "uncaught exception: %s", e.what());
+    } catch (...) {}
+    put_location(what, nullptr);
     put_stack(2);
     line.write_out();
   }

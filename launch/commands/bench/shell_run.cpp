@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 
 #include "kernels/core/check.h"
 #include "kernels/core/text.h"
+#include "launch/ranks/start/own_process.h"
 
 namespace gt {
 
@@ -36,6 +36,6 @@ std::string tail(const std::string& text) {
   return text.size() > 2000 ? "..." + text.substr(text.size() - 2000) : text;
 }
 
-std::string this_program() { return shell_word(std::filesystem::read_symlink("/proc/self/exe").string()); }
+std::string this_program() { return shell_word(own_program()); }
 
 }  // namespace gt

@@ -3,13 +3,15 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "launch/ranks/start/own_process.h"
+
 namespace gt {
 namespace fs = std::filesystem;
 
 std::string bundle_folder() {
   std::error_code ec;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", ec).parent_path().parent_path();
-  return !ec && fs::exists(folder / "share/gpttrain/bundle.txt", ec) ? folder.string() : "";
+  const fs::path folder = fs::path(own_program()).parent_path().parent_path();
+  return fs::exists(folder / "share/gpttrain/bundle.txt", ec) ? folder.string() : "";
 }
 
 void use_bundled_mpi() {

@@ -24,6 +24,7 @@
 #include "launch/options/version.h"
 #include "launch/ranks/start/bundle.h"
 #include "launch/ranks/start/host_probe.h"
+#include "launch/ranks/start/own_process.h"
 #include "launch/ranks/start/start_limits.h"
 
 namespace gt {
@@ -95,11 +96,6 @@ std::string who_has(const std::vector<HostFacts>& all, Value value) {
   if (groups.size() < 2) return out;
   for (const auto& [v, hosts] : groups) out += fmt::format("{}{} on {}", out.empty() ? "" : "; ", v, hosts);
   return out;
-}
-
-std::string own_program() {
-  std::error_code ec;
-  return fs::read_symlink("/proc/self/exe", ec).string();
 }
 
 // Returns why a host reported no facts.

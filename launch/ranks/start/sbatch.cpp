@@ -7,6 +7,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/text.h"
+#include "launch/ranks/start/own_process.h"
 
 namespace gt {
 namespace {
@@ -39,8 +40,7 @@ std::string sbatch_script(const JobRequest& job, int64_t nodes) {
   const int64_t tasks = world / nodes;
   GT_REQUIRE(tasks % tp == 0, Exit::kUsage, "--print-sbatch ", nodes, ": ", tasks,
              " ranks per node split a tensor-parallel group of ", tp, "; use fewer nodes, or a smaller tp");
-  std::error_code ec;
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe", ec).string();
+  const std::string program = own_program();
   const std::string run = std::filesystem::absolute(c.run_dir()).string();
   std::string out =
       fmt::format("#!/bin/bash\n#SBATCH --job-name={}\n#SBATCH --nodes={}\n#SBATCH --ntasks-per-node={}\n",

@@ -129,6 +129,11 @@ void require_limits(int ranks, int threads) {
              " does not let the job start: ", fmt::format("{}", fmt::join(missing, "; ")));
 }
 
+bool is_no_thread(const std::exception& e) {
+  const auto* error = dynamic_cast<const std::system_error*>(&e);
+  return error != nullptr && error->code() == std::errc::resource_unavailable_try_again;
+}
+
 std::string no_thread_text() {
   const MachineLimits m = machine_limits();
   std::string out = "cannot create a thread";

@@ -1,6 +1,7 @@
 // Machine and user limits that a job would hit during startup, where Open MPI hangs, crashes or prints misleading
 // messages.
 #pragma once
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ std::vector<std::string> lacking(const MachineLimits&, int ranks, int threads);
 // are too low. ranks 1: this process alone.
 void require_limits(int ranks, int threads);
 
+// Whether an exception means that a thread could not be created.
+bool is_no_thread(const std::exception&);
 // Returns the reason why a thread could not be created, for error messages.
 std::string no_thread_text();
 

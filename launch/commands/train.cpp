@@ -101,7 +101,7 @@ Exit run_train(const Command& command) {
   const bool starts = !args.from.empty() && !started_by_launch_ranks();
   if (starts) refuse_with_from(args, command.loaded.config);
   if (args.print_sbatch > 0) return fmt::print("{}", sbatch_script(command, args.print_sbatch)), Exit::kOk;
-  if (!args.dry_run) install_stop_signals();
+  if (!args.dry_run) install_stop_signals(), survive_console();
   if (starts && !args.dry_run && !command.env.launched()) start_from(args, command.loaded.config);
   if (!args.dry_run && !args.lr_range_test && needs_supervisor(command)) return static_cast<Exit>(supervise(command));
   TrainRun run;

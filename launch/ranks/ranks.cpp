@@ -1,6 +1,8 @@
 #include "launch/ranks/ranks.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,14 +57,9 @@ std::string coordinates(const ParallelConfig& p, int rank) {
   return shape.coordinates(rank);
 }
 
-bool no_thread(const std::exception& e) {
-  const auto* error = dynamic_cast<const std::system_error*>(&e);
-  return error != nullptr && error->code() == std::errc::resource_unavailable_try_again;
-}
-
 Exit code_of(const std::exception& e) {
   const auto* error = dynamic_cast<const Error*>(&e);
-  return error != nullptr ? error->code() : no_thread(e) ? Exit::kUsage : Exit::kInternal;
+  return error != nullptr ? error->code() : is_no_thread(e) ? Exit::kUsage : Exit::kInternal;
 }
 
 void print_error(const std::exception& e, const Config& config, int rank, int world) {
@@ -71,7 +68,7 @@ void print_error(const std::exception& e, const Config& config, int rank, int wo
   if (world > 1 && dynamic_cast<const AgreedError*>(&e) == nullptr) {  // error of a single rank: name it
     who = fmt::format("rank {} ({} pid {}, {}): ", rank, host_name(), getpid(), coordinates(config.parallel, rank));
   }
-  fmt::print(stderr, "gpttrain: {}{}\n", who, no_thread(e) ? no_thread_text() : printable_lines(e.what()));
+  fmt::print(stderr, "gpttrain: {}{}\n", who, is_no_thread(e) ? no_thread_text() : printable_lines(e.what()));
   if (code_of(e) == Exit::kHardware) report_verdict(who + e.what());
 }
 
@@ -156,9 +153,17 @@ std::unique_ptr<MessageFactory> connect(const JobRequest& command) {
   if (limit <= 0) limit = default_start_seconds(env.world, one_machine);
   job.limit = std::chrono::milliseconds(static_cast<int64_t>(1e3 * limit));
   job.stopped = stop_requested;
+  job.reports_abort = !started_by_launch_ranks();
   if (!one_machine && !c.comm.interface.empty())
     job.address = interface_addresses(interface_here(c.comm.interface)).front();
   return std::make_unique<SocketFactory>(job, wait_deadline(c));
+}
+
+// Ranks that meet at a loopback address are on one machine, whatever LOCAL_WORLD_SIZE is: so are their monitors.
+std::string network_of_monitors(const Config& config, const RankEnv& env) {
+  const char* host = std::getenv("MASTER_ADDR");
+  const bool loopback = uses_sockets(env) && host != nullptr && is_loopback_name(host);
+  return config.comm.interface.empty() && loopback ? "127.0.0.0/8" : config.comm.interface;
 }
 
 // Runs `body` in a process that a launcher started as a rank.
@@ -172,6 +177,8 @@ Exit run_rank(const JobRequest& command, const std::function<Exit(GroupFactory&)
   if (env.local_rank == 0 && (env.local_world != env.world || !started_by_launch_ranks()))
     require_limits(std::max(1, env.local_world), threads);
   set_network_environment(env, config.comm.interface);
+  // The ranks of this program end with their launcher, also when it is killed.
+  if (started_by_launch_ranks() && !uses_sockets(env)) prctl(PR_SET_PDEATHSIG, SIGKILL);
   report_start(env.rank);
   std::optional<ConnectionGuard> guard;
   if (env.local_world != env.world && !uses_sockets(env)) guard.emplace();
@@ -179,7 +186,7 @@ Exit run_rank(const JobRequest& command, const std::function<Exit(GroupFactory&)
   if (factory->world_rank() == 0) report_started();
   const StackWatch watched(factory->world_rank());
   StallOptions watch = stall_options(command);
-  join_machines(*factory, config.comm.interface, guard ? &*guard : nullptr, watch);
+  join_machines(*factory, network_of_monitors(config, env), guard ? &*guard : nullptr, watch);
   StallMonitor monitor(factory->board(), factory->board_rank(), std::move(watch));
   const CrashNotes notes(factory->board(), factory->board_rank());
   install_crash_handlers();

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "kernels/core/check.h"
@@ -53,12 +55,16 @@ void append_run_file(const std::string& path, std::string_view content) {
   write_and_close(open_run_file(path, O_WRONLY | O_CREAT | O_APPEND), path, content);
 }
 
+// The ranks of an attempt that was just ended may hold it for another moment.
 RunLock::RunLock(const std::string& run_dir) : path_(run_dir + "/.run.lock") {
-  while (!take()) {}
+  constexpr double kPatienceSeconds = 2;
+  for (const double end = now() + kPatienceSeconds; !take(now() >= end);)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
-// Returns false if the locked file no longer has this name, because its owner removed it in between.
-bool RunLock::take() {
+// Returns false if another process holds the lock and this is not the last try, or the locked file no longer has this
+// name, because its owner removed it in between.
+bool RunLock::take(bool last) {
   fd_ = open_run_file(path_, O_RDWR | O_CREAT);
   GT_REQUIRE(fd_ >= 0 || (errno != ELOOP && errno != ENODEV), Exit::kIo, path_, ": ", open_error(errno));
   if (fd_ < 0) return true;  // no space or permission: the run's own writes will report it
@@ -67,6 +73,7 @@ bool RunLock::take() {
     char owner[300] = "";
     if (::pread(fd_, owner, sizeof owner - 1, 0) <= 0) std::strcpy(owner, "one that has just begun");
     ::close(std::exchange(fd_, -1));
+    if (taken && !last) return false;
     GT_REQUIRE(!taken, Exit::kUsage, path_, ": another job uses this folder: ", owner,
                ". Two runs would interleave their logs: wait for it, end it, or give another --log.name");
     return true;

@@ -26,7 +26,7 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
 
  private:
-  bool take();
+  bool take(bool last);
   const std::string path_;
   int fd_ = -1;
 };

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "kernels/core/check.h"
+#include "launch/ranks/signals.h"
 #include "parallel/comm/watch/node_link.h"
 
 namespace gt {
@@ -26,7 +27,8 @@ class LocalRanks {
   LocalRanks(int world, const std::vector<std::string>& words, const sigset_t& mask)
       : words_(words), mask_(mask), pids_(static_cast<size_t>(world), 0) {
     sigemptyset(&signals_);
-    for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&signals_, n);
+    for (const int n : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&signals_, n);
+    if (!ignores_hangup()) sigaddset(&signals_, SIGHUP);
     sigprocmask(SIG_BLOCK, &signals_, nullptr);
   }
 
@@ -89,8 +91,8 @@ class LocalRanks {
   }
 
   void take_signal(int n) {
-    if (n == SIGHUP) return kill_all();
-    if (n == SIGINT || n == SIGTERM || n == SIGUSR1 || n == SIGUSR2) send(n == SIGUSR2 ? SIGUSR2 : SIGUSR1);
+    if (n == SIGHUP) drop_dead_console();
+    if (n > 0 && n != SIGCHLD) send(n == SIGUSR2 ? SIGUSR2 : SIGUSR1);
   }
 
   void kill_all() {

@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -36,6 +35,7 @@
 #include "launch/ranks/start/host_probe.h"
 #include "launch/ranks/start/launcher_output.h"
 #include "launch/ranks/start/local_ranks.h"
+#include "launch/ranks/start/own_process.h"
 #include "launch/ranks/start/start_limits.h"
 #include "launch/ranks/start/stray_segments.h"
 #include "parallel/comm/watch/comm_board.h"
@@ -70,11 +70,14 @@ bool may_read_other_processes() {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
-// On INT or TERM, mpirun kills its ranks after a second or two, before they can save, while service managers send TERM
-// to every process of a job. So mpirun has both blocked; this process reads what is pending, and ends mpirun by HUP.
-bool is_stop_of_all(int n) { return n == SIGINT || n == SIGTERM; }
+constexpr std::chrono::milliseconds kLostGrace{1500};  // for the ranks of other machines to end
+
+constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP};
+
+// Signal that ends the child at once. SIGKILL where a stop signal would not: ranks end with the process that started
+// them. The program itself (kNone) saves on SIGTERM, also if this process is killed; srun ends its ranks.
 int end_signal(const JobCommand& job) {
-  return job.starter == Starter::kMpirun || job.starter == Starter::kFork ? SIGHUP : SIGTERM;
+  return job.starter == Starter::kMpirun || job.starter == Starter::kFork ? SIGKILL : SIGTERM;
 }
 
 // Returns a stop signal that is pending at a process which blocks it; 0: none.
@@ -83,8 +86,8 @@ int pending_stop(pid_t pid) {
   for (std::string line; std::getline(in, line);) {
     if (line.rfind("ShdPnd:", 0) != 0) continue;
     const uint64_t pending = std::strtoull(line.c_str() + 7, nullptr, 16);
-    for (const int n : {SIGINT, SIGTERM})
-      if ((pending >> (n - 1) & 1) != 0) return n;
+    for (const int n : kStops)
+      if ((pending >> (n - 1) & 1) != 0 && (n != SIGHUP || !ignores_hangup())) return n;
   }
   return 0;
 }
@@ -93,21 +96,22 @@ int pending_stop(pid_t pid) {
   setpgid(0, 0);  // Ctrl-C of the terminal goes to the parent only
   prctl(PR_SET_PDEATHSIG, end_signal(job));
   if (getppid() != parent) _exit(128 + SIGTERM);  // the parent died before PR_SET_PDEATHSIG took effect
-  sigset_t blocked = mask;                        // a rank unblocks them once its handlers are installed
-  const bool mpirun = job.starter == Starter::kMpirun;
-  for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
-    if (job.starter == Starter::kNone || (mpirun && is_stop_of_all(n))) sigaddset(&blocked, n);
+  const bool mpirun = job.starter == Starter::kMpirun, here = job.starter == Starter::kNone;
+  // On a stop signal mpirun kills its ranks after a second or two, before they can save, and service managers, logout
+  // and shutdown send theirs to every process of a job. So mpirun has them blocked; this process reads what is pending.
+  // A rank that can save unblocks them once its handlers are installed.
+  sigset_t blocked = mask;
+  for (const int n : kStops)
+    if (here || mpirun || (job.starter == Starter::kFork && job.resumable)) sigaddset(&blocked, n);
+  if (here) sigaddset(&blocked, SIGUSR1);
   if (job.starter != Starter::kFork) sigprocmask(SIG_SETMASK, &blocked, nullptr);
-  if (mpirun) {
-    signal(SIGHUP, SIG_DFL);                      // ignored under nohup
-    if (job.resumable) signal(SIGUSR1, SIG_IGN);  // forwarded while mpirun has a handler, harmless before and after
-  }
+  if (mpirun && job.resumable) signal(SIGUSR1, SIG_IGN);  // forwarded while mpirun has a handler, harmless otherwise
   signal(SIGUSR2, SIG_IGN);  // stack dump request; must not kill ranks without a handler yet
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
   job.starter != Starter::kNone ? output.redirect_child() : output.pass_to_child();
   for (const auto& [name, value] : job.variables) setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 0);
-  if (job.starter == Starter::kFork) _exit(run_local_ranks(job.limits.world, job.words, mask));
+  if (job.starter == Starter::kFork) _exit(run_local_ranks(job.limits.world, job.words, blocked));
   std::vector<char*> argv;
   for (const std::string& word : job.words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -119,7 +123,9 @@ int pending_stop(pid_t pid) {
 
 // Variables of every rank that this program starts.
 Variables own_variables(int columns) {
-  return {{"GPTTRAIN_LAUNCHED", "1"}, {"GPTTRAIN_COLUMNS", std::to_string(columns)}};
+  Variables out{{"GPTTRAIN_LAUNCHED", "1"}, {"GPTTRAIN_COLUMNS", std::to_string(columns)}};
+  if (ignores_hangup()) out.emplace_back(kNoHangupVariable, "1");
+  return out;
 }
 
 void append_words(std::vector<std::string>& command, const std::string& text) {
@@ -154,7 +160,10 @@ class ChildSupervisor {
     for (;;) {
       int status;
       const pid_t done = waitpid(child_, &status, WNOHANG);
-      if (done == child_) return end_of(exit_code_of(status));
+      if (done == child_) {
+        note_signals(gate);
+        return end_of(exit_code_of(status));
+      }
       if (done < 0 && errno != EINTR) return ours_ = true, JobEnd{static_cast<int>(Exit::kInternal), first_};
       take_signal(gate.wait(guards() ? 0.05 : 0.2));
       if (job_.starter == Starter::kMpirun && first_ == 0) take_signal(pending_stop(child_));
@@ -183,16 +192,24 @@ class ChildSupervisor {
     return {ending_ && first_ != 0 ? 128 + first_ : code, first_};
   }
 
+  // Stop signals that came with the end of the job, to all of its processes: a requested stop.
+  void note_signals(const SignalGate& gate) {
+    for (int n; first_ == 0 && (n = gate.wait(0)) != 0;)
+      if (is_stop(n)) first_ = n;
+  }
+
+  static bool is_stop(int n) { return n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGUSR1; }
+
   void take_signal(int n) {
-    if (n == SIGHUP) drop_dead_terminal();
-    if (n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGUSR1) {
-      if (first_ == 0) {
-        first_ = n;
-        first_time_ = Clock::now();
-        request_stop();
-      } else if (is_second_request(n, std::chrono::duration<double>(Clock::now() - first_time_).count())) {
+    if (n == SIGHUP) drop_dead_console();
+    if (is_stop(n)) {
+      if (requested_ && is_second_request(n, std::chrono::duration<double>(Clock::now() - *requested_).count())) {
         end_now();
+      } else if (first_ == 0) {
+        first_ = n;
+        request_stop();
       }
+      if (!requested_ && precedes_second_request(n)) requested_ = Clock::now();
     } else if (n == SIGUSR2) {
       kill(child_, SIGUSR2);
     }
@@ -234,7 +251,11 @@ class ChildSupervisor {
   void poll_verdict() {
     if (verdict_found_ || output_.verdict().empty()) return;
     verdict_found_ = true;
-    deadline_ = std::min(deadline_, Clock::now() + std::chrono::seconds(job_.verdict_grace_s));
+    // The ranks of a lost machine have nothing left to write, and mpirun would wait for them.
+    const bool lost = output_.verdict().rfind("lost: ", 0) == 0;
+    const auto grace = lost ? std::min(kLostGrace, std::chrono::milliseconds(1000 * job_.verdict_grace_s))
+                            : std::chrono::milliseconds(1000 * job_.verdict_grace_s);
+    deadline_ = std::min(deadline_, Clock::now() + grace);
   }
 
   void end_now() {
@@ -250,8 +271,8 @@ class ChildSupervisor {
   StartWatch watch_;
   const std::map<int, StartedRank> alone_;
   std::optional<StartWatch::End> late_;
-  int first_ = 0;  // first stop signal
-  Clock::time_point first_time_;
+  int first_ = 0;                               // first stop signal
+  std::optional<Clock::time_point> requested_;  // since when a further one is a second request
   bool ending_ = false, verdict_found_ = false, ours_ = false, recalled_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
@@ -311,6 +332,7 @@ std::vector<std::string> mpirun_command(int world, const std::string& mpirun, co
   if (!is_local_only(options.hosts)) {  // ssh forwards no environment
     for (const char* name : {"GPTTRAIN_LAUNCHED", "GPTTRAIN_COLUMNS", kSlotsVariable, kReportsVariable})
       command.insert(command.end(), {"-x", name});
+    if (ignores_hangup()) command.insert(command.end(), {"-x", kNoHangupVariable});
     for (const auto& [name, value] : options.variables) command.insert(command.end(), {"-x", name});
   }
   append_words(command, options.launcher_args);
@@ -410,7 +432,10 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
   job.threads = options.threads;
   job.resumable = options.resumable;
   std::string program = options.program;
-  if (program.empty()) program = std::filesystem::read_symlink("/proc/self/exe").string();
+  if (program.empty()) program = own_program();
+  GT_REQUIRE(!program.empty(), Exit::kUsage,
+             "the path of this program is unknown: mount /proc, or start it by its "
+             "absolute path");
   job.limits = start_limits(world, options);
   if (here || fork) {
     job.words = {program};

@@ -57,6 +57,12 @@ RunReporter::RunReporter(const RankContext& rank, Engine& engine, OpWatch& ops, 
     trace_ = std::make_unique<TraceSession>(rank.mesh, w, config_.log.trace_ranks == TraceRanks::kAll);
 }
 
+void RunReporter::open_port() {
+  if (!rank_.is_rank0() || config_.log.prometheus.empty()) return;
+  metrics_port_ = std::make_unique<PrometheusSink>(parse_endpoint(config_.log.prometheus));
+  metrics_port_->open();
+}
+
 void RunReporter::start(const std::string& saves, const std::string& copies) {
   if (!rank_.is_rank0()) return;
   StartInfo info;
@@ -118,7 +124,7 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
   sinks.push_back(std::make_unique<ConsoleSink>(console));
   sinks.push_back(std::make_unique<JsonlSink>());
   if (c.csv) sinks.push_back(std::make_unique<CsvSink>());
-  if (!c.prometheus.empty()) sinks.push_back(std::make_unique<PrometheusSink>(parse_endpoint(c.prometheus)));
+  if (metrics_port_) sinks.push_back(std::move(metrics_port_));
   std::function<DeviceConditions()> conditions;
   if (rank_.backend.kind == DeviceKind::kCuda && rank_.backend.conditions != nullptr)
     conditions = [query = rank_.backend.conditions, index = rank_.device.index()] { return query(index, nullptr); };

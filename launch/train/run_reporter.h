@@ -11,6 +11,7 @@
 #include "launch/observe/data_wait.h"
 #include "launch/observe/metrics.h"
 #include "launch/observe/param_stats.h"
+#include "launch/observe/sinks/prometheus_sink.h"
 #include "launch/observe/step_medians.h"
 #include "launch/observe/step_prediction.h"
 #include "launch/observe/trace/trace_session.h"
@@ -35,6 +36,8 @@ class RunReporter {
   // All must outlive this object.
   RunReporter(const RankContext&, Engine&, OpWatch&, const RunLoader&, const RunState&);
 
+  // Opens log.prometheus's port, before anything is loaded. Throws kUsage. No effect on ranks but 0.
+  void open_port();
   // Opens the logs and writes the start block. `saves`: RunSaver::describe; "": the run saves nothing. `copies`:
   // RunCopies::describe.
   void start(const std::string& saves, const std::string& copies);
@@ -85,6 +88,7 @@ class RunReporter {
   OpWatch& ops_;
   const RunLoader& loader_;
   const RunState& state_;
+  std::unique_ptr<PrometheusSink> metrics_port_;  // until the log takes it
   std::unique_ptr<MetricsWriter> log_;
   std::unique_ptr<CommLog> comm_log_;    // nullptr: log.comm is off
   std::unique_ptr<TraceSession> trace_;  // nullptr: no step is traced

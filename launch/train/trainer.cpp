@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include "kernels/core/host.h"
+#include "kernels/core/out_of_memory.h"
 #include "kernels/core/text.h"
 #include "launch/config/values/param_groups.h"
 #include "launch/engine/gemm_plans.h"
@@ -51,7 +52,10 @@ Trainer::Trainer(const TrainRun& run, GroupFactory& factory)
 void Trainer::open() {
   rank_.mesh.status().set_step_limit(config_.comm.stall_warn_s);
   rank_.mesh.status().enter(RunPhase::kLoad, 0);
-  agree(rank_.mesh.world(), [&] { require_patterns_found(config_.optim, engine_.spec()); });
+  agree(rank_.mesh.world(), [&] {
+    require_patterns_found(config_.optim, engine_.spec());
+    report_.open_port();
+  });
   copies_.emplace(rank_, engine_);
   state_.open(*copies_);
   if (state_.resumed() && !state_.in_memory()) saver_.set_saved_step(state_->step);
@@ -65,6 +69,7 @@ void Trainer::open() {
 }
 
 Exit Trainer::run() {
+  const MemoryPurpose purpose("training");
   report_.restart_clock();
   if (finished() && state_.in_memory())
     save(true);

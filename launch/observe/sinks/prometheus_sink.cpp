@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -23,13 +24,6 @@ using Clock = std::chrono::steady_clock;
 int milliseconds_until(Clock::time_point t) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(t - Clock::now()).count();
   return static_cast<int>(std::max<int64_t>(0, left));
-}
-
-// Waits for an event on one of two descriptors; false: at the deadline, or `wake` has one.
-bool ready(int fd, short events, int wake, Clock::time_point deadline) {
-  pollfd both[2] = {{fd, events, 0}, {wake, POLLIN, 0}};
-  const int n = ::poll(both, 2, milliseconds_until(deadline));
-  return n > 0 && both[1].revents == 0;
 }
 
 // Label values: backslash, quote and newline are escaped.
@@ -54,6 +48,7 @@ std::string reply(const char* status, const char* type, const std::string& body)
                      type, body.size(), body);
 }
 
+// Returns -1 and sets errno on failure.
 int open_listener(const Endpoint& e) {
   const bool six = e.address.find(':') != std::string::npos;
   sockaddr_storage at{};
@@ -72,10 +67,11 @@ int open_listener(const Endpoint& e) {
   const int fd = ::socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const int on = 1;
   if (fd >= 0) ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&at), size) == 0 && ::listen(fd, 8) == 0) return fd;
+  if (fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&at), size) == 0 && ::listen(fd, 64) == 0) return fd;
   const int error = errno;
   if (fd >= 0) ::close(fd);
-  fail(Exit::kIo, e.address, ":", e.port, ": ", std::strerror(error));
+  errno = error;
+  return -1;
 }
 
 }  // namespace
@@ -135,12 +131,27 @@ std::string prometheus_answer(std::string_view request, const PrometheusValues& 
   return reply("200 OK", "text/plain; version=0.0.4; charset=utf-8", prometheus_text(values));
 }
 
+void PrometheusSink::open() {
+  constexpr auto kPatience = std::chrono::milliseconds(1500), kPause = std::chrono::milliseconds(100);
+  for (const auto end = Clock::now() + kPatience; listener_ < 0;) {
+    listener_ = open_listener(endpoint_);
+    const int error = errno;
+    if (listener_ >= 0) break;
+    if (error == EADDRINUSE && Clock::now() < end) {
+      std::this_thread::sleep_for(kPause);  // the attempt before this one may just be ending
+      continue;
+    }
+    fail(Exit::kUsage, "log.prometheus: nothing can be served at ", endpoint_.address, ":", endpoint_.port, ": ",
+         std::strerror(error), error == EADDRINUSE ? "; another run uses it, give another port" : "");
+  }
+}
+
 void PrometheusSink::start(const StartInfo& info) {
   values_.run = std::filesystem::path(info.run_dir).filename().string();
   values_.step.total_steps = info.total_steps;
   values_.step.step = info.first_step - 1;
+  open();
   GT_REQUIRE(::pipe2(wake_, O_CLOEXEC) == 0, Exit::kIo, "pipe: ", std::strerror(errno));
-  listener_ = open_listener(endpoint_);
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -161,44 +172,75 @@ void PrometheusSink::event(const EventRecord& r) {
   values_.warnings += r.warning ? 1 : 0;
 }
 
+// One client: its request so far, then what is left of the answer.
+struct PrometheusSink::Client {
+  int fd = -1;
+  Clock::time_point deadline;
+  std::string request, answer;
+  bool answers = false;
+  bool over = false;
+};
+
 void PrometheusSink::serve() {
-  for (;;) {
-    pollfd both[2] = {{listener_, POLLIN, 0}, {wake_[0], POLLIN, 0}};
-    if (::poll(both, 2, -1) < 0 && errno != EINTR) return;
-    if (both[1].revents != 0) return;
-    if (both[0].revents == 0) continue;
-    const int connection = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (connection < 0) {
-      // Out of descriptors: the connection stays pending, so that poll() would return at once.
-      if (errno == EMFILE || errno == ENFILE) ::poll(&both[1], 1, 1000);
-      continue;
+  std::vector<Client> clients;
+  for (bool pauses = false;;) {
+    std::vector<pollfd> waits{{wake_[0], POLLIN, 0}, {pauses ? -1 : listener_, POLLIN, 0}};
+    int limit = pauses ? 1000 : -1;
+    for (const Client& c : clients) {
+      waits.push_back({c.fd, static_cast<short>(c.answers ? POLLOUT : POLLIN), 0});
+      const int left = milliseconds_until(c.deadline) + 1;
+      limit = limit < 0 ? left : std::min(limit, left);
     }
-    answer(connection);
-    ::close(connection);
+    if (::poll(waits.data(), waits.size(), limit) < 0 && errno != EINTR) break;
+    if (waits[0].revents != 0) break;
+    for (size_t i = 0; i < clients.size(); ++i)
+      if (waits[i + 2].revents != 0) advance(clients[i]);
+    pauses = waits[1].revents != 0 && !accept_all(clients);
+    std::erase_if(clients, [](const Client& c) {
+      const bool ends = c.over || Clock::now() >= c.deadline;
+      if (ends) ::close(c.fd);
+      return ends;
+    });
+  }
+  for (const Client& c : clients) ::close(c.fd);
+}
+
+// Returns false if this process is out of descriptors: the connection stays pending, so that poll() would return at
+// once. Silent clients beyond the most are replaced by new ones, oldest first.
+bool PrometheusSink::accept_all(std::vector<Client>& clients) const {
+  for (;;) {
+    const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return errno != EMFILE && errno != ENFILE;
+    if (clients.size() >= kMostClients) {
+      ::close(clients.front().fd);
+      clients.erase(clients.begin());
+    }
+    clients.push_back({fd, Clock::now() + std::chrono::seconds(kMostSeconds), "", "", false, false});
   }
 }
 
-void PrometheusSink::answer(int connection) {
-  const auto deadline = Clock::now() + std::chrono::seconds(kMostSeconds);
-  std::string request;
+// Reads or writes what is possible now.
+void PrometheusSink::advance(Client& c) {
   char buffer[1024];
-  while (request.find("\r\n\r\n") == std::string::npos) {
-    if (request.size() >= kMostRequest || !ready(connection, POLLIN, wake_[0], deadline)) return;
-    const ssize_t n = ::recv(connection, buffer, sizeof buffer, 0);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
-    if (n > 0) request.append(buffer, static_cast<size_t>(n));
-  }
-  std::string out;
-  {
+  while (!c.answers) {
+    const ssize_t n = ::recv(c.fd, buffer, sizeof buffer, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0 || c.request.size() >= kMostRequest) return void(c.over = true);
+    c.request.append(buffer, static_cast<size_t>(n));
+    if (c.request.find("\r\n\r\n") == std::string::npos) continue;
     const std::lock_guard lock(mutex_);
-    out = prometheus_answer(request, values_);
+    c.answer = prometheus_answer(c.request, values_);
+    c.answers = true;
   }
-  for (size_t sent = 0; sent < out.size();) {
-    if (!ready(connection, POLLOUT, wake_[0], deadline)) return;
-    const ssize_t n = ::send(connection, out.data() + sent, out.size() - sent, MSG_NOSIGNAL);
-    if (n < 0 && errno != EAGAIN && errno != EINTR) return;
-    if (n > 0) sent += static_cast<size_t>(n);
+  while (!c.answer.empty()) {
+    const ssize_t n = ::send(c.fd, c.answer.data(), c.answer.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n < 0) break;
+    c.answer.erase(0, static_cast<size_t>(n));
   }
+  c.over = true;
 }
 
 void PrometheusSink::stop() {

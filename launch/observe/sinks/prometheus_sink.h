@@ -1,10 +1,12 @@
 // Answers GET /metrics with the newest values of a run in Prometheus' text format (version 0.0.4). Nothing of a request
-// is stored: bounded in size and time, one at a time, by a thread of its own.
+// is stored: bounded in number, size and time, all served by one thread of their own, so that silent clients delay
+// nobody.
 #pragma once
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "launch/config/values/endpoint.h"
 #include "launch/observe/metrics.h"
@@ -26,11 +28,13 @@ class PrometheusSink : public Sink {
  public:
   static constexpr size_t kMostRequest = 4096;  // bytes
   static constexpr int kMostSeconds = 2;        // for a request and its answer
+  static constexpr size_t kMostClients = 32;    // at once
 
   explicit PrometheusSink(Endpoint e) : endpoint_(std::move(e)) {}
   ~PrometheusSink() override { stop(); }
   const char* name() const override { return "log.prometheus"; }
-  void start(const StartInfo&) override;  // opens the port. Throws kIo
+  void open();  // the port; before start(), so that a taken one ends the run before its first step. Throws kUsage
+  void start(const StartInfo&) override;
   void step(const StepRecord&) override;
   void eval(const EvalRecord&) override;
   void saved(const SavedRecord&) override;
@@ -38,8 +42,10 @@ class PrometheusSink : public Sink {
   void end(const EndInfo&) override { stop(); }
 
  private:
+  struct Client;
   void serve();
-  void answer(int connection);
+  bool accept_all(std::vector<Client>&) const;
+  void advance(Client&);
   void stop();
   const Endpoint endpoint_;
   int listener_ = -1, wake_[2] = {-1, -1};

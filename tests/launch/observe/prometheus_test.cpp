@@ -3,9 +3,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include "launch/config/values/endpoint.h"
 #include "launch/observe/sinks/csv_sink.h"
@@ -129,4 +131,47 @@ TEST_CASE("metrics.csv has a row for each step under a fixed header also after a
     CHECK(std::stod(cells[9]) == Approx(losses[step - 1]));
   }
   CHECK_FALSE(std::getline(file, line));
+}
+
+TEST_CASE("silent clients of the metrics port do not delay the others") {
+  const int port = free_port();
+  PrometheusSink sink(parse_endpoint(std::to_string(port)));
+  sink.start(start_info());
+  std::vector<int> silent;
+  for (size_t k = 0; k < PrometheusSink::kMostClients + 8; ++k) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in at{};
+    at.sin_family = AF_INET, at.sin_port = htons(static_cast<uint16_t>(port)),
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0);
+    if (k % 2 == 0) REQUIRE(::send(fd, "GET /me", 7, MSG_NOSIGNAL) == 7);
+    silent.push_back(fd);
+    if (k % 8 != 0) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    CHECK(request(port, "GET /metrics HTTP/1.1\r\n\r\n").rfind("HTTP/1.1 200", 0) == 0);
+    // One after the other they would take kMostSeconds each.
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2 * PrometheusSink::kMostSeconds));
+  }
+  for (const int fd : silent) ::close(fd);
+}
+
+TEST_CASE("a taken port of log.prometheus ends a run before its first step, and no supervisor restarts it") {
+  const int port = free_port();
+  PrometheusSink other(parse_endpoint(std::to_string(port)));
+  other.start(start_info());
+  const std::string tiny =
+      "--model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 16 --train.micro_batch 1 "
+      "--train.global_batch 2 --data.train mock --device.kind cpu --device.threads 1 --train.steps 3 "
+      "--log.prometheus " +
+      std::to_string(port);
+  for (const std::string way : {"", " --dp 2", " --launch.max_restarts 3"}) {
+    TempDir dir;
+    const Outcome r = gpttrain(tiny + way + " --log.name r", dir.path());
+    INFO(way << "\n" << r.out);
+    CHECK(r.code == 2);
+    CHECK(r.count("log.prometheus: nothing can be served at 127.0.0.1:" + std::to_string(port)) >= 1);
+    CHECK(r.prints("another run uses it"));
+    CHECK_FALSE(r.prints("step 1/3"));
+    CHECK_FALSE(r.prints("; restart 1 of"));
+  }
 }

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Hosts fail at random while a supervised job trains on three of four: link down, packets dropped, power off, host
-# crashed, ranks frozen, sshd refusing after a crash. Each fault must be reported with its host, and the job must
-# continue. A slow line and a full disk, 15 s each, must not end an attempt. The final state must be bitwise that of an
-# undisturbed run. Prints the time from each fault to the next step, median and worst, and the goodput.
+# Hosts fail at random while a supervised job trains on three of four: link down, packets dropped in both directions or
+# one, power off, also during a save whose files are then cut, host crashed, one rank killed, also while the sshd of a
+# healthy host is slow, ranks frozen, sshd refusing after a crash. Each fault must be reported with its host and no
+# other, and the job must continue. A slow line and a full disk, 15 s each, must not end an attempt. The final state
+# must be bitwise that of an undisturbed run. Prints the time from each fault to the next step, median and worst, and
+# the goodput.
 #   tests/hosts/punish.sh GPTTRAIN [MINUTES [SEED]]      default: 30 minutes, seeded by the date
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
@@ -37,6 +39,16 @@ ranks_of() { on "$1" pgrep -f "^$gpttrain launch .*--pp 3" | while read -r p; do
 freeze_ranks() { for p in $(ranks_of "$1"); do on "$1" kill -STOP "$p"; done; }
 end_ranks() { for p in $(ranks_of "$1"); do on "$1" kill -KILL "$p" 2>/dev/null; done; }
 crash_and_refuse() { refuse_ssh "$1"; on "$1" pkill -9 -f 'sshd:|orted'; end_ranks "$1"; }
+kill_rank() { end_ranks "$1"; }
+kill_rank_beside_slow_ssh() {
+  for h in node2 node3 node4; do [ $h != "$1" ] && slow_ssh $h 9 && break; done
+  end_ranks "$1"
+}
+power_off_in_save() {  # files of an uncommitted save lose what was not synced
+  for _ in $(seq 3000); do ls -d $rig_shared/disk/x/.tmp-* >/dev/null 2>&1 && break; sleep 0.01; done
+  power_off "$1"
+  for f in $rig_shared/disk/x/.tmp-*/*; do [ -f "$f" ] && truncate -s $(($(stat -c %s "$f") / 2)) "$f"; done
+}
 full_disk() { head -c 100M /dev/zero >$rig_shared/disk/fill 2>/dev/null; }
 # endure KIND HOST: a fault that no attempt may end for; steps go on, and a newer checkpoint follows it.
 endure() {
@@ -58,8 +70,9 @@ more_than 0 steps 120 || fail "no first step"
 times=()
 while [ $((SECONDS - begun)) -lt $((60 * minutes)) ]; do
   sleep $((5 + RANDOM % 10))
-  kinds=(link_down drop power_off kill_host freeze_ranks crash_and_refuse throttle full_disk)
-  kind=${kinds[RANDOM % 8]}
+  kinds=(link_down drop mute power_off power_off_in_save kill_host kill_rank kill_rank_beside_slow_ssh freeze_ranks
+    crash_and_refuse throttle full_disk)
+  kind=${kinds[RANDOM % ${#kinds[@]}]}
   hosts=()
   for h in node2 node3 node4; do [ -n "$(ranks_of $h)" ] && hosts+=($h); done
   [ $kind = freeze_ranks ] && hosts+=(node1)
@@ -77,11 +90,15 @@ while [ $((SECONDS - begun)) -lt $((60 * minutes)) ]; do
   suspect=$(tail -n +$((before + 1)) runs/x/restarts.jsonl | sed 's/.*"suspect":\(null\|"[^"]*"\).*/\1/' | head -1)
   echo "$kind $host: next step after $((ms / 1000)).$((ms % 1000 / 100)) s, blamed: $suspect"
   [[ $suspect == *"$host"* ]] || fail "$kind $host is not named"
+  for h in node1 node2 node3 node4; do
+    [ $h = $host ] || [[ $suspect != *"$h"* ]] || fail "$kind $host: $h is named too"
+  done
   case $kind in
     link_down) link_up $host ;;
     drop) undrop $host ;;
-    power_off | kill_host) boot $host ;;
-    freeze_ranks) ;;  # they ended with the attempt
+    mute) unmute $host ;;
+    power_off | power_off_in_save | kill_host) boot $host ;;
+    freeze_ranks | kill_rank*) ;;  # they ended with the attempt
     crash_and_refuse) allow_ssh $host ;;
   esac
 done

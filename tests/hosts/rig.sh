@@ -13,9 +13,11 @@
 #   on HOST CMD…        runs a command there
 #   link_down HOST · link_up HOST     the card loses its carrier
 #   drop HOST · undrop HOST           packets to and from it are lost silently
+#   mute HOST · unmute HOST           packets from it are lost silently, those to it arrive
 #   throttle HOST · unthrottle HOST   packets to it pass at 1 Mbit/s
 #   slow_line HOST MS MBIT            its card is replaced by a line of MS ms one way and MBIT Mbit/s in each direction
 #   refuse_ssh HOST · allow_ssh HOST  stops its sshd; running processes continue
+#   slow_ssh HOST S     its sshd answers no earlier than after S seconds
 #   kill_host HOST      all its processes die at once; the kernel closes their connections
 #   power_off HOST      the same with the link cut first: peers receive nothing
 #   boot HOST           after kill_host or power_off
@@ -142,6 +144,13 @@ link_down() { nsenter -t "${rig_init[$1]}" -n ip link set eth0 down; }
 link_up() { nsenter -t "${rig_init[$1]}" -n ip link set eth0 up; }
 drop() { ip link set "v${rig_number[$1]}" nomaster; }
 undrop() { ip link set "v${rig_number[$1]}" master switch; }
+mute() {  # the addresses of all others lead to no card
+  local n
+  for n in "${rig_number[@]}"; do
+    nsenter -t "${rig_init[$1]}" -n ip neigh replace "10.77.0.$n" lladdr 02:00:00:00:ff:ff nud permanent dev eth0
+  done
+}
+unmute() { nsenter -t "${rig_init[$1]}" -n ip neigh flush nud permanent dev eth0; }
 throttle() { tc qdisc add dev "v${rig_number[$1]}" root tbf rate 1mbit burst 32kbit latency 400ms; }
 unthrottle() { tc qdisc del dev "v${rig_number[$1]}" root; }
 slow_line() {
@@ -163,6 +172,11 @@ slow_line() {
 }
 refuse_ssh() { on "$1" pkill -9 -f '^sshd: /usr/sbin/sshd .*listener'; }
 allow_ssh() { on "$1" /usr/sbin/sshd -f $rig/sshd_config && allow_ssh_wait "$1"; }
+slow_ssh() {
+  on "$1" pkill -STOP -f '^sshd: /usr/sbin/sshd .*listener'
+  { sleep "$2"; on "$1" pkill -CONT -f '^sshd: /usr/sbin/sshd .*listener'; } </dev/null >/dev/null 2>&1 3>&- &
+  disown $!
+}
 kill_host() {
   kill -9 "${rig_init[$1]}"
   while kill -0 "${rig_init[$1]}" 2>/dev/null; do sleep 0.01; done

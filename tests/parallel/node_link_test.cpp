@@ -236,6 +236,22 @@ TEST_CASE("a machine without heartbeat is reported with its ranks and ends its o
     CHECK(within_20s([] {}, [&] { return here.code >= 0; }));
     CHECK_THAT(here.text(), Contains("lost: no sign of life from rank 1 (node2 pid 101, pp1 dp0 tp0) for "));
   }
+  SECTION("it sends nothing, but its kernel acknowledges what the hub sends: only processes are silent") {
+    Machine here;
+    const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
+    NodeLink link(hub->address(), "s");
+    here.watch(0, {.hub = hub, .lost_seconds = 3, .unreachable_seconds = 0.2});
+    REQUIRE(within_20s(
+        [&] {
+          link.report({"node2", "", {rank_view(1)}}, steady_ns());
+        },
+        [&] { return link.heard() > 0; }));
+    CHECK(link.unreachable_s() == 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1700));
+    CHECK(here.code == -1);
+    CHECK(within_20s([] {}, [&] { return here.code >= 0; }));
+    CHECK_THAT(here.text(), Contains("machine down or unreachable, or processes frozen"));
+  }
   SECTION("the hub stops") {
     Machine there;
     NodeHub hub("s", "127.0.0.1");

@@ -44,14 +44,26 @@ std::string host_of_rank(const std::vector<HostSlots>& hosts, int rank) {
   return "";
 }
 
-std::string HostBlame::after(int code, const std::string& verdict, const std::vector<HostSlots>& hosts, int world) {
-  std::string host;
-  for (const int rank : blamed_ranks(verdict)) {
-    const std::string of = host_of_rank(hosts, rank);
-    if (!host.empty() && of != host) return "";  // several machines: no single one is at fault
-    host = of;
+std::vector<std::string> blamed_hosts(std::string_view verdict, const std::vector<HostSlots>& hosts) {
+  std::vector<std::string> out;
+  const auto add = [&](const std::string& host) {
+    if (!host.empty() && std::find(out.begin(), out.end(), host) == out.end()) out.push_back(host);
+  };
+  for (const int rank : blamed_ranks(verdict)) add(host_of_rank(hosts, rank));
+  constexpr std::string_view kLost = "lost: ";
+  if (verdict.substr(0, kLost.size()) == kLost) {
+    const std::string_view rest = verdict.substr(kLost.size());
+    const std::string_view word = rest.substr(0, rest.find_first_of(" :"));
+    for (const HostSlots& h : hosts)
+      if (h.host == word) add(h.host);
   }
-  if (host.empty()) return "";
+  return out;
+}
+
+std::string HostBlame::after(int code, const std::string& verdict, const std::vector<HostSlots>& hosts, int world) {
+  const std::vector<std::string> all = blamed_hosts(verdict, hosts);
+  if (all.size() != 1) return "";  // several machines: no single one is at fault
+  const std::string& host = all.front();
   const int times = ++named_[host];
   if (times < 2 && code != static_cast<int>(Exit::kHardware)) return "";
   int left = 0;

@@ -14,6 +14,10 @@ namespace gt {
 // ranks disagree, or wait for each other.
 std::vector<int> blamed_ranks(std::string_view verdict);
 
+// Returns the hosts of `hosts` that a verdict is about: those of the ranks that blamed_ranks() finds, or the one after
+// "lost: ", without duplicates.
+std::vector<std::string> blamed_hosts(std::string_view verdict, const std::vector<HostSlots>& hosts);
+
 // Returns the host of a rank when slots are filled host by host; "" if there is no slot for it.
 std::string host_of_rank(const std::vector<HostSlots>&, int rank);
 

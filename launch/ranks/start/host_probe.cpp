@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
@@ -17,7 +19,8 @@
 namespace gt {
 namespace {
 
-constexpr double kLimitSeconds = 8, kReturnSeconds = 10;
+constexpr double kLimitSeconds = 8, kSecondTrySeconds = 16, kSilentSeconds = 1.5, kReturnSeconds = 10;
+constexpr int kConnectSeconds = 5, kSecondConnectSeconds = 12;
 constexpr size_t kMostBytes = 64 << 10;
 
 struct Probe {
@@ -28,7 +31,8 @@ struct Probe {
   std::string& text(int k) { return k == 0 ? answer.out : answer.err; }
 };
 
-[[noreturn]] void run_child(const std::string& host, const std::string& command, int ssh_port, int out, int err) {
+[[noreturn]] void run_child(const std::string& host, const std::string& command, int ssh_port, int connect_s, int out,
+                            int err) {
   setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);
@@ -36,10 +40,10 @@ struct Probe {
   if (const int null = open("/dev/null", O_RDWR); null >= 0) dup2(null, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
-  const std::string port = std::to_string(ssh_port);
+  const std::string port = std::to_string(ssh_port), patience = cat("ConnectTimeout=", connect_s);
   std::vector<const char*> words{"sh", "-c", command.c_str()};
   if (!is_this_machine(host)) {
-    words = {"ssh", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"};
+    words = {"ssh", "-x", "-o", "BatchMode=yes", "-o", patience.c_str()};
     if (ssh_port > 0) words.insert(words.end(), {"-p", port.c_str()});
     words.insert(words.end(), {"--", host.c_str(), command.c_str()});
   }
@@ -48,7 +52,7 @@ struct Probe {
   _exit(0);  // no ssh: the state of the host is unknown
 }
 
-Probe start(const std::string& host, const std::string& command, int ssh_port) {
+Probe start(const std::string& host, const std::string& command, int ssh_port, int connect_s) {
   Probe p;
   p.answer.host = host;
   p.answer.code = HostAnswer::kNone;  // unless it starts
@@ -56,7 +60,7 @@ Probe start(const std::string& host, const std::string& command, int ssh_port) {
   if (pipe2(out, O_CLOEXEC) != 0) return p;
   if (pipe2(err, O_CLOEXEC) != 0) return close(out[0]), close(out[1]), p;
   p.pid = fork();
-  if (p.pid == 0) run_child(host, command, ssh_port, out[1], err[1]);
+  if (p.pid == 0) run_child(host, command, ssh_port, connect_s, out[1], err[1]);
   close(out[1]), close(err[1]);
   if (p.pid > 0)
     p.streams = {out[0], err[0]};
@@ -123,9 +127,10 @@ struct HostRun::Queries {
   std::vector<Probe> list;
 };
 
-HostRun::HostRun(const std::vector<std::string>& hosts, const std::string& command, int ssh_port, double limit_s)
+HostRun::HostRun(const std::vector<std::string>& hosts, const std::string& command, int ssh_port, double limit_s,
+                 int connect_s)
     : queries_(std::make_unique<Queries>()), end_(now() + limit_s) {
-  for (const std::string& host : hosts) queries_->list.push_back(start(host, command, ssh_port));
+  for (const std::string& host : hosts) queries_->list.push_back(start(host, command, ssh_port, connect_s));
 }
 
 HostRun::~HostRun() { answers(); }
@@ -153,18 +158,42 @@ std::vector<HostAnswer> run_on_hosts(const std::vector<std::string>& hosts, cons
   return run.answers();
 }
 
-std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hosts, int ssh_port) {
-  if (other_agent_than_ssh()) return {};
-  std::vector<std::string> others;
-  for (const HostSlots& h : hosts)
-    if (!is_this_machine(h.host)) others.push_back(h.host);
-  std::vector<UnreachableHost> out;
-  for (const HostAnswer& a : run_on_hosts(others, "true", ssh_port, kLimitSeconds)) {
-    if (a.code == HostAnswer::kNone)
-      out.push_back({a.host, cat("no answer to ssh within ", static_cast<int>(kLimitSeconds), " s")});
+namespace {
+
+// Adds the hosts of a round that did not answer within `limit_s`.
+void add_failed(const std::vector<HostAnswer>& answers, double limit_s, std::vector<UnreachableHost>& out) {
+  for (const HostAnswer& a : answers) {
+    if (a.code == HostAnswer::kNone) out.push_back({a.host, cat("no answer to ssh within ", limit_s, " s")});
     if (a.code == HostAnswer::kSshFailed)
       out.push_back({a.host, a.last_line().empty() ? "ssh failed without a message" : a.last_line()});
   }
+}
+
+}  // namespace
+
+std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hosts, int ssh_port,
+                                               const std::vector<std::string>& silent) {
+  if (other_agent_than_ssh()) return {};
+  std::vector<std::string> lost, others;
+  for (const HostSlots& h : hosts)
+    if (!is_this_machine(h.host))
+      (std::find(silent.begin(), silent.end(), h.host) != silent.end() ? lost : others).push_back(h.host);
+  HostRun first(others, "true", ssh_port, kLimitSeconds, kConnectSeconds);
+  std::vector<UnreachableHost> out, failed;
+  {
+    HostRun brief(lost, "true", ssh_port, kSilentSeconds, kConnectSeconds);
+    while (!brief.done(0.02)) first.done();
+    add_failed(brief.answers(), kSilentSeconds, out);
+  }
+  while (!first.done(0.1)) continue;
+  add_failed(first.answers(), kLimitSeconds, failed);
+  std::vector<std::string> again;
+  for (const UnreachableHost& u : failed) again.push_back(u.host);
+  if (again.empty()) return out;
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // a busy sshd refuses connections for a moment
+  HostRun second(again, "true", ssh_port, kSecondTrySeconds, kSecondConnectSeconds);
+  while (!second.done(0.1)) continue;
+  add_failed(second.answers(), kSecondTrySeconds, out);
   return out;
 }
 

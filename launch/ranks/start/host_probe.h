@@ -27,13 +27,15 @@ std::vector<HostAnswer> run_on_hosts(const std::vector<std::string>& hosts, cons
 bool other_agent_than_ssh();
 
 struct UnreachableHost {
-  std::string host, why;  // ssh's last line, or "no answer to ssh within 8 s"
+  std::string host, why;  // ssh's last line, or "no answer to ssh within 16 s"
 };
 
 // The same without blocking: its processes are children of this one, and its destructor ends them.
 class HostRun {
  public:
-  HostRun(const std::vector<std::string>& hosts, const std::string& command, int ssh_port, double limit_s);
+  // connect_s: time that ssh gives a connection.
+  HostRun(const std::vector<std::string>& hosts, const std::string& command, int ssh_port, double limit_s,
+          int connect_s = 5);
   ~HostRun();
   HostRun(const HostRun&) = delete;
   HostRun& operator=(const HostRun&) = delete;
@@ -47,9 +49,11 @@ class HostRun {
   double end_;
 };
 
-// Runs `true` on all machines except this one. Takes about 0.3 s if all answer, 8 s at most. Returns nothing if another
-// agent than ssh is configured or ssh is not installed.
-std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>&, int ssh_port);
+// Runs `true` on all machines except this one. Takes about 0.3 s if all answer. Those that do not within 8 s (a busy
+// machine, a busy sshd) get a second try of 16 s. `silent`: hosts known to be lost, of which no more than 1.5 s are
+// awaited. Returns nothing if another agent than ssh is configured or ssh is not installed.
+std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>&, int ssh_port,
+                                               const std::vector<std::string>& silent = {});
 
 // Tries lost hosts every few seconds without blocking. Its ssh processes are children of this process.
 class ReturnWatch {

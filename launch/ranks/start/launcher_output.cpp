@@ -7,11 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
+#include "kernels/core/text.h"
+#include "launch/ranks/signals.h"
 #include "parallel/comm/watch/comm_board.h"
 
 namespace gt {
@@ -71,12 +74,50 @@ void report_verdict(const std::string& what) {
   report(cat("verdict ", what.substr(0, std::min(what.find('\n'), kLongestReport))));
 }
 
+namespace {
+
+// Signal number in "... on node node2 exited on signal 9 (Killed)."; the rank and its host may be the only ones who
+// know.
+std::string verdict_of_block(const std::string& text) {
+  const std::string rank = word_after(text, "noticed that process rank"), pid = word_after(text, "with PID");
+  std::string signal = word_after(text, "exited on signal");
+  if (signal.ends_with('.')) signal.pop_back();
+  const std::string node = word_after(text, "on node");
+  const auto is_number = [](const std::string& s) {
+    return !s.empty() && s.find_first_not_of("0123456789") == std::string::npos;
+  };
+  if (is_number(rank) && is_number(signal) && !node.empty())
+    return cat("rank ", rank, " (", node, pid == "0" || !is_number(pid) ? std::string() : cat(" pid ", pid),
+               ") died of ", signal_name(std::atoi(signal.c_str())));
+  if (has(text, "lost communication with a remote daemon")) {
+    const size_t remote = text.find("Remote daemon:");
+    const std::string host = remote == std::string::npos ? "" : word_after(text.substr(remote), "on node");
+    if (!host.empty()) return cat("lost: ", host, ": the connection to its Open MPI daemon ended");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string verdict_of_srun(const std::string& line) {
+  const size_t begin = line.find("srun: error: ");
+  if (begin == std::string::npos) return "";
+  char host[256] = "", how[256] = "";
+  int rank = -1;
+  if (std::sscanf(line.c_str() + begin, "srun: error: %255[^:]: task %d: %255[^\n]", host, &rank, how) != 3) return "";
+  const std::string text = how;
+  const bool died = has(text, "Killed") || has(text, "Segmentation fault") || has(text, "Aborted") ||
+                    has(text, "Bus error") || has(text, "signal");
+  return died ? cat("rank ", rank, " (", host, ") died: ", printable(text)) : "";
+}
+
 LauncherBlock read_block(const std::string& text) {
   for (const char* ours : {"mpirun noticed that process rank", "mpirun detected that one or more processes exited",
                            "MPI_ABORT was invoked on rank", "Primary job  terminated normally, but",
                            "Primary job terminated normally, but", "mpirun has exited due to process rank",
                            "ORTE does not know how to route a message"})
-    if (has(text, ours)) return {};
+    if (has(text, ours)) return {{}, false, verdict_of_block(text)};
+  if (std::string lost = verdict_of_block(text); !lost.empty()) return {{}, true, std::move(lost)};
   const std::string node = word_after(text, "Node:");
   if (has(text, "could not access") && has(text, "execut"))
     return {{cat(node, ": ", word_after(text, "Executable:"),
@@ -182,6 +223,7 @@ void LauncherOutput::process_line(const std::string& line) {
                             "have sent help message", "orte_base_help_aggregate"})  // also refers to suppressed blocks
     if (has(line, noise)) return;
   if (describes_own_end(line)) return;
+  add_verdict(verdict_of_srun(line));
   const bool edge = dashes(line.substr(0, line.find_last_not_of("\r\n") + 1));
   if (!edge && (!in_block_ || line.rfind("gpttrain: ", 0) == 0)) return forward(line);
   block_ += line;
@@ -192,12 +234,23 @@ void LauncherOutput::process_line(const std::string& line) {
   }
   LauncherBlock read = read_block(block_);
   if (read.shown) forward(block_);
+  add_verdict(read.verdict);
   if (!read.error.text.empty()) {
     const std::lock_guard lock(mutex_);
     if (error_.text.empty()) error_ = std::move(read.error);
   }
   block_.clear();
   in_block_ = false;
+}
+
+// Takes what the launcher noticed before any rank reported it.
+void LauncherOutput::add_verdict(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (text.empty() || !verdict_.empty()) return;
+    verdict_ = text;
+  }
+  forward(cat("gpttrain: ", text, "\n"));
 }
 
 void LauncherOutput::process_report(const std::string& line) {

@@ -41,13 +41,16 @@ struct LauncherError {
   bool usage = false;  // the user has to change something; otherwise possibly transient
 };
 
-// Result of a message block of mpirun, delimited by lines of dashes: an error, nothing if our own messages cover it
-// ("mpirun noticed that process rank 1 exited"), or `shown` to forward the block unchanged.
+// Result of a message block of mpirun, delimited by lines of dashes: an error, nothing if our own messages cover it,
+// or `shown` to forward the block unchanged.
 struct LauncherBlock {
   LauncherError error;
   bool shown = false;
+  std::string verdict = {};  // the rank that died of a signal, or the machine whose daemon is gone; "": neither
 };
 LauncherBlock read_block(const std::string& text);
+// The same of a line of srun: "srun: error: node2: task 3: Killed".
+std::string verdict_of_srun(const std::string& line);
 
 class LauncherOutput {
  public:
@@ -74,6 +77,7 @@ class LauncherOutput {
   void process_line(const std::string& line);
   bool describes_own_end(const std::string& line) const;
   void process_report(const std::string& line);
+  void add_verdict(const std::string& text);
   void print_failures() const;
   void forward(const std::string& text) const;
 

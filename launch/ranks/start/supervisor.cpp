@@ -79,9 +79,10 @@ class Supervisor {
   int64_t dp() const { return fewer_ ? fewer_->dp : config_.parallel.dp; }
   int world_of(int64_t dp) const { return static_cast<int>(config_.parallel.tp * config_.parallel.pp * dp); }
   int world() const { return world_of(dp()); }  // of the next attempt
-  void probe_hosts();                           // sets aside those that do not answer
+  // Sets aside those that do not answer. `silent`: known to be lost.
+  void probe_hosts(const std::vector<std::string>& silent = {});
   std::string away_text() const;
-  std::string lost_machines(const std::vector<HostSlots>& used) const;
+  std::string lost_machines(const std::vector<HostSlots>& used, const std::vector<std::string>& among) const;
   void blame_machines(AttemptEnd&, std::string& suspect, const std::vector<HostSlots>& used);
   bool choose_layout();  // for the machines that answer; false: they lack slots for any
   void note_layout(const std::optional<Replicas>& before) const;
@@ -160,8 +161,8 @@ bool Supervisor::uses_ssh() const {
          !is_local_only(hosts());
 }
 
-void Supervisor::probe_hosts() {
-  unreachable_ = unreachable_hosts(hosts(), static_cast<int>(config_.launch.ssh_port));
+void Supervisor::probe_hosts(const std::vector<std::string>& silent) {
+  unreachable_ = unreachable_hosts(hosts(), static_cast<int>(config_.launch.ssh_port), silent);
   probed_ = Clock::now();
 }
 
@@ -171,10 +172,11 @@ std::string Supervisor::away_text() const {
   return out;
 }
 
-// Returns machines of the attempt that no longer answer; "" if none.
-std::string Supervisor::lost_machines(const std::vector<HostSlots>& used) const {
+// Returns machines of the attempt that no longer answer, of those in `among` unless it is empty; "" if none.
+std::string Supervisor::lost_machines(const std::vector<HostSlots>& used, const std::vector<std::string>& among) const {
   std::string out;
   for (const UnreachableHost& u : unreachable_) {
+    if (!among.empty() && std::find(among.begin(), among.end(), u.host) == among.end()) continue;
     const std::string who = host_with_ranks(used, u.host, world());
     if (who != u.host) out += fmt::format("{}lost: {} does not answer: {}", out.empty() ? "" : "; ", who, u.why);
   }
@@ -385,10 +387,12 @@ bool Supervisor::pause(const SignalGate& gate, double seconds) const {
   return true;
 }
 
-// Blames machines that no longer answer, which return when they do; otherwise those that the verdict names.
+// Blames machines that no longer answer, which return when they do; otherwise those that the verdict names. If it names
+// any, other machines that do not answer at this moment are not the cause: they are set aside for the next start only.
 void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std::vector<HostSlots>& used) {
-  if (uses_ssh()) probe_hosts();
-  if (const std::string lost = lost_machines(used); !lost.empty()) {
+  const std::vector<std::string> named = blamed_hosts(suspect, used);
+  if (uses_ssh()) probe_hosts(suspect.rfind("lost: ", 0) == 0 ? named : std::vector<std::string>());
+  if (const std::string lost = lost_machines(used, named); !lost.empty()) {
     suspect = lost;
     end.machine_lost = true;
     return;
@@ -427,7 +431,8 @@ int Supervisor::run_attempts() {
                    .progressed = newer && after.step > *highest,
                    .seconds = seconds_since(begin),
                    .resumed_from = after.step,
-                   .reached = last_logged_step()};
+                   .reached = last_logged_step(),
+                   .finished = after.step >= config_.train.steps && (committed_ || from >= config_.train.steps)};
     if (copies_ && end.reached > reached_) end.progressed = true;
     reached_ = std::max(reached_, end.reached);
     if (newer) highest = std::max(*highest, after.step);
@@ -469,6 +474,12 @@ int Supervisor::run_attempts() {
 RestartDecision RestartPolicy::after(const AttemptEnd& end) {
   RestartDecision d;
   if (end.code == 0 || end.stop_requested) return d;
+  if (end.finished) {
+    d.why =
+        "all steps are made and the checkpoint of the last one is committed: not restarting; what failed after "
+        "them is in the message above";
+    return d;
+  }
   for (const Exit never : {Exit::kUsage, Exit::kHardware, Exit::kNumerical, Exit::kDamaged})
     if (end.code == static_cast<int>(never) && !end.machine_lost && !(never == Exit::kHardware && end.elsewhere)) {
       d.why = never == Exit::kHardware ? "it cannot restart on the same machine, and there is no other"

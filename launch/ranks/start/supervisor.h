@@ -18,6 +18,7 @@ struct AttemptEnd {
   int64_t reached = -1;       // last step in the log; -1: none
   bool elsewhere = false;     // the failing machine has been excluded
   bool machine_lost = false;  // one of its machines no longer answers
+  bool finished = false;      // the checkpoint of the run's last step is committed
 };
 
 struct RestartDecision {
@@ -31,7 +32,8 @@ class RestartPolicy {
  public:
   static constexpr int kFailuresWithoutProgress = 3;
   explicit RestartPolicy(int64_t max_restarts) : left_(max_restarts) {}
-  // Never restarts after codes 0, 2, 17 and 65, after 16 unless the host was excluded, or after a stop signal.
+  // Never restarts after codes 0, 2, 17 and 65, after 16 unless the host was excluded, after a stop signal, or once the
+  // run is finished: what failed then is not training, and would fail again.
   // Otherwise restarts while restarts are left and one of the last three attempts made progress.
   // Delays 0, 1, 2, 4 … 60 s over successive attempts without progress; none after one with progress. Losing a machine
   // uses up a restart but does not count as a failure.

@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kUnsentBytes = 2 * kMaxReportBytes, kMaxUnauthenticated = 64, kWordChars = 32, kAnswerChars = 64;
 constexpr int64_t kSecond = 1'000'000'000, kGreetingNs = 5 * kSecond, kConnectNs = 3 * kSecond;
+constexpr int64_t kSilentNs = kSecond, kPromptNs = kSecond / 2;
 
 constexpr char kEnds[] = "E", kDone[] = "D";
 
@@ -68,6 +69,13 @@ void FrameSocket::pump() {
     if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN)) return;
     if (n <= 0) close();
   }
+}
+
+double FrameSocket::unacknowledged_s() const {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (!open() || getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_unacked == 0) return 0;
+  return 1e-3 * std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);
 }
 
 bool FrameSocket::take(size_t most, std::string& frame) {
@@ -132,19 +140,29 @@ void NodeHub::receive_from(Peer& p, int64_t now) {
     auto report = decode(frame, now);
     if (!report) return p.socket->close();
     p.node = report->ranks[0].world_rank;
-    nodes_[p.node] = {std::move(*report), now, 0};
+    nodes_[p.node] = {std::move(*report), now, 0, 0};
     p.socket->send("");
   }
   if (!p.answer.empty() && now - p.since > kGreetingNs) p.socket->close();
 }
 
+void NodeHub::prompt_if_silent(Peer& p, int64_t now) {
+  if (p.node < 0 || now - nodes_[p.node].heard < kSilentNs || now - p.prompted < kPromptNs) return;
+  p.prompted = now;
+  p.socket->send("");  // as the answer to a report
+}
+
 void NodeHub::poll(int64_t now) {
   accept_all(now);
-  for (Peer& p : peers_) receive_from(p, now);
+  for (Peer& p : peers_) {
+    receive_from(p, now);
+    prompt_if_silent(p, now);
+  }
   for (auto& [rank, node] : nodes_) {
-    const bool there = std::any_of(peers_.begin(), peers_.end(),
-                                   [&, r = rank](const Peer& p) { return p.node == r && p.socket->open(); });
-    if (there)
+    const auto there = std::find_if(peers_.begin(), peers_.end(),
+                                    [&, r = rank](const Peer& p) { return p.node == r && p.socket->open(); });
+    node.unreachable_s = there == peers_.end() ? 0 : there->socket->unacknowledged_s();
+    if (there != peers_.end())
       node.closed = 0;
     else if (node.closed == 0)
       node.closed = now;

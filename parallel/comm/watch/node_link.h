@@ -25,6 +25,9 @@ class FrameSocket {
   void send(std::string_view frame);           // closes if the peer has not read for a while
   void pump();                                 // sends and receives without blocking
   bool take(size_t most, std::string& frame);  // returns the next frame; closes if one is larger than `most`
+  // Seconds without a packet from the peer's kernel while it owes an acknowledgment; 0: it owes none. A busy or stopped
+  // process does not delay acknowledgments: its machine or network does.
+  double unacknowledged_s() const;
 
  private:
   int fd_;
@@ -42,9 +45,10 @@ class NodeHub {
   const std::string& address() const { return address_; }  // "10.0.0.1 4711 10.1.0.1 4712"
 
   struct Node {
-    NodeReport report;   // the latest
-    int64_t heard = 0;   // when it arrived, steady_ns
-    int64_t closed = 0;  // since when it has had no open connection; 0: it has one
+    NodeReport report;         // the latest
+    int64_t heard = 0;         // when it arrived, steady_ns
+    int64_t closed = 0;        // since when it has had no open connection; 0: it has one
+    double unreachable_s = 0;  // FrameSocket::unacknowledged_s() of its connection
   };
   void poll(int64_t now);
   const std::map<int, Node>& nodes() const { return nodes_; }  // keyed by the lowest rank of the machine
@@ -53,12 +57,14 @@ class NodeHub {
  private:
   struct Peer {
     std::unique_ptr<FrameSocket> socket;
-    int64_t since = 0;   // when it was accepted
-    std::string answer;  // the answer it must give first; "": authenticated
-    int node = -1;       // key in nodes_; -1: no report yet
+    int64_t since = 0;     // when it was accepted
+    std::string answer;    // the answer it must give first; "": authenticated
+    int node = -1;         // key in nodes_; -1: no report yet
+    int64_t prompted = 0;  // when a silent peer was last sent something to acknowledge
   };
   void accept_all(int64_t now);
   void receive_from(Peer&, int64_t now);
+  void prompt_if_silent(Peer&, int64_t now);
   std::string secret_, address_;
   std::vector<int> listeners_;
   std::vector<Peer> peers_;
@@ -71,7 +77,8 @@ class NodeLink {
   NodeLink(const std::string& address, std::string secret);
   void report(const NodeReport&, int64_t now);
   void poll(int64_t now);
-  int64_t heard() const { return heard_; }        // last answer, steady_ns; 0: none yet
+  int64_t heard() const { return heard_; }  // last answer, steady_ns; 0: none yet
+  double unreachable_s() const { return socket_ && trusted_ ? socket_->unacknowledged_s() : 0; }  // the hub's machine
   bool ended() const { return !ended_.empty(); }  // the hub has ended the run
   bool done() const { return done_; }             // the hub's process has ended normally
 

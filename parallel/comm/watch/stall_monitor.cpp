@@ -20,6 +20,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
+#include "kernels/core/out_of_memory.h"
 #include "parallel/comm/watch/stall_report.h"
 
 namespace gt {
@@ -112,6 +113,7 @@ bool StallMonitor::Impl::acting(int64_t now) const {
 }
 
 void StallMonitor::Impl::run() {
+  const MemoryPurpose purpose("the watch over the ranks");
   std::unique_lock lock(mutex);
   while (!stop) {
     wake.wait_for(lock, std::chrono::duration<double>(options.tick_seconds));
@@ -280,7 +282,10 @@ void StallMonitor::Impl::end_all(Exit code, const std::string& text) {
 namespace {
 
 constexpr double kReportSeconds = 0.5;
-constexpr const char* kWhy = " s: machine down or unreachable, or processes frozen";
+// Which of two ways a machine is lost.
+const char* why_silent(bool unreachable) {
+  return unreachable ? " s: machine down or unreachable" : " s: machine down or unreachable, or processes frozen";
+}
 
 double seconds_since(int64_t then, int64_t now) { return static_cast<double>(now - then) * 1e-9; }
 
@@ -335,13 +340,16 @@ void StallMonitor::Impl::report_to_hub(int64_t now) {
   // The hub needs time to detect that this machine is the lost one, and its decision has precedence.
   constexpr double kLonger = 5;
   if (link.heard() == 0 || link.done() || over(read_board(board, now))) return;
+  constexpr double kPrecedence = 2;
   const double silent = seconds_since(std::max(link.heard(), awake_since), now);
-  if (silent > options.lost_seconds + kLonger)
-    lose(cat("lost: no sign of life from ", options.hub_name, " for ", static_cast<int>(silent), kWhy));
+  const bool unreachable = std::min(silent, link.unreachable_s()) > options.unreachable_seconds + kPrecedence;
+  if (unreachable || silent > options.lost_seconds + kLonger)
+    lose(cat("lost: no sign of life from ", options.hub_name, " for ", static_cast<int>(silent),
+             why_silent(unreachable)));
 }
 
 void StallMonitor::Impl::check_nodes(int64_t now) {
-  constexpr double kGoneSeconds = 3;  // a machine may switch to another reporting rank
+  constexpr double kGoneSeconds = 3, kAloneGoneSeconds = 2;  // another rank of the machine may take over its reports
   options.hub->poll(now);
   for (const auto& [rank, node] : options.hub->nodes()) {
     if (!node.report.verdict.empty() && board.head->death_reported.exchange(1) == 0) {
@@ -351,14 +359,17 @@ void StallMonitor::Impl::check_nodes(int64_t now) {
     }
     if (over(node.report.ranks)) continue;
     const double silent = seconds_since(std::max(node.heard, awake_since), now);
-    const bool gone = node.closed != 0 && seconds_since(std::max(node.closed, awake_since), now) > kGoneSeconds;
-    if (!gone && silent <= options.lost_seconds) continue;
+    const double patience = node.report.ranks.size() > 1 ? kGoneSeconds : kAloneGoneSeconds;
+    const bool gone = node.closed != 0 && seconds_since(std::max(node.closed, awake_since), now) > patience;
+    const bool unreachable = std::min(silent, node.unreachable_s) > options.unreachable_seconds;
+    if (!gone && !unreachable && silent <= options.lost_seconds) continue;
     std::string names;
     for (const RankView& v : node.report.ranks)
       names += cat(names.empty() ? "" : ", ", who(v, host).substr(names.empty() ? 0 : 5));
     if (node.report.ranks.size() > 1) names.insert(4, "s");
-    return lose(gone ? cat("lost: ", names, ": gone without a word")
-                     : cat("lost: no sign of life from ", names, " for ", static_cast<int>(silent), kWhy));
+    return lose(
+        gone ? cat("lost: ", names, ": gone without a word")
+             : cat("lost: no sign of life from ", names, " for ", static_cast<int>(silent), why_silent(unreachable)));
   }
 }
 

@@ -24,11 +24,12 @@ struct StallOptions {
   std::function<int()> dump_requests;
   std::function<std::string()> stacks;
   // For jobs of several machines: rank 0's process has the hub, each process of the other machines a link to it. The
-  // hub then diagnoses the ranks of all machines and reports lost machines: no sign of life for lost_seconds.
+  // hub then diagnoses the ranks of all machines and reports lost machines: no packet of their kernel for
+  // unreachable_seconds, or no report of their processes, which may be stopped, for lost_seconds.
   std::shared_ptr<NodeHub> hub = {};
   std::shared_ptr<NodeLink> link = {};
   std::string hub_name = {};  // "rank 0 (node1)"
-  double lost_seconds = 15;
+  double lost_seconds = 10, unreachable_seconds = 5;
   // Ends the process; called on every rank's monitor. Default: _exit(code).
   std::function<void(int code, const std::string& report)> end;
 };

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
 #include "launch/config/translate/deepspeed_flags.h"
+#include "launch/ranks/start/host_blame.h"
 #include "launch/ranks/start/host_probe.h"
 #include "launch/ranks/start/spawn.h"
 #include "tests/launch/process.h"
@@ -268,4 +270,37 @@ TEST_CASE("flags that DeepSpeed's launchers pass are accepted, checked or refuse
     INFO(w.words[0]);
     CHECK_THAT(take(w.words, third), Contains(w.error) && Contains("1 problem"));
   }
+}
+
+TEST_CASE("a machine that answers ssh only at the second try is not lost, one known to be silent is not awaited") {
+  TempDir dir;
+  write_file(dir / "ssh",
+             "#!/bin/sh\ncase \"$*\" in\n*' busy true') [ -e $0.tried ] || { touch $0.tried; echo 'Connection reset by "
+             "peer' >&2; exit 255; };;\n*' silent true') exec sleep 60;;\nesac\n");
+  std::filesystem::permissions(dir / "ssh", std::filesystem::perms::owner_all);
+  const std::string path = getenv("PATH");
+  setenv("PATH", (dir.path() + ":" + path).c_str(), 1);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto found = unreachable_hosts({{"busy", {0}}, {"silent", {0}}, {"well", {0}}}, 0, {"silent"});
+  const auto took = std::chrono::steady_clock::now() - begin;
+  setenv("PATH", path.c_str(), 1);
+  CHECK(std::filesystem::exists(dir / "ssh.tried"));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].host == "silent");
+  CHECK(found[0].why == "no answer to ssh within 1.5 s");
+  CHECK(took < std::chrono::seconds(50));  // and not until ssh ends
+}
+
+TEST_CASE("a verdict blames the hosts of the ranks or of the daemon that it names") {
+  const std::vector<HostSlots> hosts{{"a", {0, 1}}, {"b", {0}}, {"c", {0}}};
+  using Hosts = std::vector<std::string>;
+  CHECK(blamed_hosts("rank 2 (b) died of SIGKILL", hosts) == Hosts{"b"});
+  CHECK(blamed_hosts("lost: no sign of life from ranks 0 (a pid 5), 1 (a pid 6) for 5 s", hosts) == Hosts{"a"});
+  CHECK(blamed_hosts("lost: c: the connection to its Open MPI daemon ended", hosts) == Hosts{"c"});
+  CHECK(blamed_hosts("lost: d: the connection to its Open MPI daemon ended", hosts).empty());
+  CHECK(blamed_hosts("stalled: not arrived: rank 1, 3", hosts) == Hosts{"a", "c"});
+  CHECK(blamed_hosts("", hosts).empty());
+  HostBlame blame;
+  CHECK(blame.after(137, "rank 2 (b) died of SIGKILL", hosts, 3) == "");
+  CHECK(blame.after(137, "rank 2 (b) died of SIGKILL", hosts, 3) == "b");  // named twice
 }

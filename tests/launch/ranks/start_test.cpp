@@ -95,6 +95,28 @@ TEST_CASE("the first verdict counts and messages of mpirun about its own end aft
   CHECK(out.substr(out.find('\n') + 1) == "[node1:1] *** Process received signal ***\nthe end\n");
 }
 
+TEST_CASE("a rank that dies of a signal on another machine is named by its launcher's message", "[R11]") {
+  LauncherOutput output;
+  const std::string out = through(output, [] {
+    print(kDashes + "\nmpirun noticed that process rank 2 with PID 0 on node node3 exited on signal 9 (Killed).\n" +
+          kDashes + "\n");
+    report_verdict("rank 1 (node2 pid 5) died: step 3");  // a consequence
+  });
+  CHECK(output.verdict() == "rank 2 (node3) died of SIGKILL");
+  CHECK(out == "gpttrain: rank 2 (node3) died of SIGKILL\n");
+  const auto verdict = [](const std::string& text) { return read_block(text).verdict; };
+  CHECK(verdict("mpirun noticed that process rank 0 with PID 71 on node a-1 exited on signal 11.") ==
+        "rank 0 (a-1 pid 71) died of SIGSEGV");
+  CHECK(verdict("mpirun noticed that process rank x with PID 1 on node a exited on signal 9 (Killed).") == "");
+  CHECK(verdict("mpirun noticed that the job aborted, but has no info as to the process") == "");
+  CHECK(verdict("ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[1,0],0] on node node1\n"
+                "  Remote daemon: [[1,0],2] on node node3\n") ==
+        "lost: node3: the connection to its Open MPI daemon ended");
+  CHECK(verdict_of_srun("srun: error: node2: task 3: Killed\n") == "rank 3 (node2) died: Killed");
+  CHECK(verdict_of_srun("srun: error: node2: task 3: Exited with exit code 74\n") == "");
+  CHECK(verdict_of_srun("node2: task 3: Killed\n") == "");
+}
+
 TEST_CASE("an error shared by several ranks of a machine is printed once, with the machine and the ranks") {
   LauncherOutput output;
   const std::string out = through(output, [] {

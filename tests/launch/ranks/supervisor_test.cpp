@@ -96,6 +96,13 @@ TEST_CASE("restarts: which failures, after which delay, and how many", "[R28]") 
     CHECK(p.after({.code = 124, .resumed_from = 40, .reached = 43}).older_step);
     CHECK_THAT(p.after({.code = 255, .machine_lost = true}).why, Catch::Contains("no restarts left"));
   }
+  SECTION("never once the last step is committed") {
+    RestartPolicy p(5);
+    const RestartDecision d = p.after({.code = 74, .progressed = true, .finished = true});
+    CHECK_FALSE(d.restart);
+    CHECK_THAT(d.why, Catch::Contains("all steps are made"));
+    CHECK_FALSE(p.after({.code = 137, .machine_lost = true, .finished = true}).restart);
+  }
   SECTION("at most the configured number") {
     RestartPolicy p(2);
     for (const bool again : {true, true, false}) CHECK(p.after({.code = 137, .progressed = true}).restart == again);
@@ -108,6 +115,20 @@ TEST_CASE("restarts: which failures, after which delay, and how many", "[R28]") 
     CHECK_FALSE(q.after({.code = 137, .progressed = true, .resumed_from = 40, .reached = 43}).older_step);
     CHECK_FALSE(q.after({.code = 137, .resumed_from = 40, .reached = 44}).older_step);
   }
+}
+
+TEST_CASE("a finished run whose log cannot be written is not made again, and its failure is reported", "[R28]") {
+  TempDir dir;
+  std::filesystem::create_directories(dir / "runs/x");
+  REQUIRE(symlink("/dev/full", (dir / "runs/x/metrics.csv").c_str()) == 0);
+  const Outcome r = gpttrain(
+      kTiny + "--train.steps 6 --checkpoint.every 3 --log.csv --launch.max_restarts 3 --log.name x", dir.path());
+  INFO(r.out);
+  CHECK(r.code == 74);
+  CHECK(r.prints("finished at step 6, but not all of its logs are written"));
+  CHECK(r.prints("all steps are made and the checkpoint of the last one is committed: not restarting"));
+  CHECK(restarts(dir / "runs/x").size() == 1);
+  CHECK(logged(dir / "runs/x", "loss").size() == 6);
 }
 
 TEST_CASE("a killed and then a stopped rank: the job restarts with the losses of an undisturbed run", "[R28][R15]") {

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 
 #include "kernels/core/check.h"
 #include "launch/options/json_text.h"
@@ -30,15 +31,33 @@ bool is_variable(std::string_view name) {
          std::all_of(name.begin(), name.end(), good);
 }
 
-// Variables that select the code a process loads or runs, or control its launcher. They are rejected in files.
-bool chooses_code(std::string_view name) {
-  for (const std::string_view prefix :
-       {"LD_", "DYLD_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "OPAL_", "GLIBC_", "GCONV_"})
-    if (name.substr(0, prefix.size()) == prefix) return true;
-  for (const std::string_view exact :
-       {"PATH", "CUDA_INJECTION64_PATH", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"})
-    if (name == exact) return true;
-  return false;
+// Prefixes and names of variables that set values of libraries, of this program and of its reports.
+constexpr std::string_view kPrefixes[] = {"NCCL_", "CUDA_",    "CUBLAS_", "CUBLASLT_", "CUDNN_", "NVIDIA_", "OMP_",
+                                          "GOMP_", "KMP_",     "MKL_",    "OPENBLAS_", "BLIS_",  "UCX_",    "FI_",
+                                          "IBV_",  "MLX5_",    "RDMAV_",  "GLOO_",     "HWLOC_", "HDF5_",   "TORCH_",
+                                          "HF_",   "PYTORCH_", "WANDB_",  "LC_"};
+constexpr std::string_view kNames[] = {"LANG", "LANGUAGE", "TZ", "TERM", "NO_COLOR", "MALLOC_ARENA_MAX",
+                                       "TOKENIZERS_PARALLELISM", "GPTTRAIN_JOB_SECRET",
+                                       // settings whose names have one of the parts below
+                                       "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "CUDA_CACHE_DISABLE", "CUDA_CACHE_MAXSIZE",
+                                       "CUDA_MODULE_LOADING", "CUBLAS_WORKSPACE_CONFIG", "PYTORCH_CUDA_ALLOC_CONF",
+                                       "HDF5_USE_FILE_LOCKING", "UCX_LOG_LEVEL", "FI_LOG_LEVEL", "FI_PROVIDER"};
+// Parts of names that select code, programs or files to write.
+constexpr std::string_view kSelects[] = {"PLUGIN", "PATH", "MODULE", "PRELOAD", "INJECTION", "PROVIDER",  "LIB",
+                                         "FILE",   "_DIR", "LOG",    "CONF",    "EXEC",      "COMMAND",   "PROGRAM",
+                                         "HOME",   "TOOL", "CACHE",  "DRIVER",  "DUMP",      "COMPONENT", "ENDPOINT"};
+
+bool has_part(std::string_view name, std::string_view part) { return name.find(part) != std::string_view::npos; }
+
+// Whether a file may set the variable: it is known to select neither the code that a process loads or runs, nor its
+// launcher, nor files that it writes.
+bool may_be_set(std::string_view name) {
+  if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames)) return true;
+  const bool known = std::any_of(std::begin(kPrefixes), std::end(kPrefixes),
+                                 [&](std::string_view p) { return name.substr(0, p.size()) == p; });
+  const bool selects = std::any_of(std::begin(kSelects), std::end(kSelects),
+                                   [&](std::string_view part) { return has_part(name, part); });
+  return known && !selects;
 }
 
 // ./.deepspeed_env is read from whatever directory the job starts in: a file that another user could have written is
@@ -73,9 +92,10 @@ Variables parse_env_file(std::string_view text, const std::string& name) {
     const std::string_view variable = trimmed(line.substr(0, eq));
     GT_REQUIRE(eq != std::string_view::npos && is_variable(variable) && line.find('\0') == std::string_view::npos,
                Exit::kUsage, name, ":", number, ": expected NAME=VALUE, found \"", line.substr(0, 60), "\"");
-    GT_REQUIRE(!chooses_code(variable), Exit::kUsage, name, ":", number, ": ", variable,
-               " selects the code that ranks load or how they start, and is not accepted in a file; set it in the "
-               "environment of the job");
+    GT_REQUIRE(may_be_set(variable), Exit::kUsage, name, ":", number, ": ", variable,
+               " is not accepted in a file: it may select the code that ranks load, how they start or what they write; "
+               "set it in the environment of the job. Accepted are settings of NCCL_, CUDA_, OMP_, MKL_, UCX_, FI_, ",
+               "HDF5_ and similar libraries that name no plugin, path or file");
     set_variable(out, variable, trimmed(line.substr(eq + 1)));
   }
   return out;

@@ -12,7 +12,8 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 
 // Parses lines NAME=VALUE. Whitespace around both is stripped, empty lines and lines starting with # are skipped, later
 // lines win.
-// Throws kUsage "name:line: …", also for variables that select code or belong to launchers: LD_*, OMPI_*, PATH, ….
+// Throws kUsage "name:line: …", also for variables other than settings of known libraries (NCCL_*, OMP_*, …) and for
+// those of their variables that select code, programs or files: NCCL_NET_PLUGIN, LD_*, OMPI_*, PATH, ….
 Variables parse_env_file(std::string_view text, const std::string& name);
 
 struct EnvFiles {

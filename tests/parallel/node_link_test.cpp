@@ -3,7 +3,10 @@
 #include "parallel/comm/watch/node_link.h"
 
 #include <arpa/inet.h>
+#include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +18,7 @@
 
 #include "kernels/core/rng.h"
 #include "parallel/comm/watch/stall_monitor.h"
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -56,6 +60,17 @@ bool within_20s(Tick tick, Done done) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return false;
+}
+
+// Sets the loopback device of this thread's network namespace up or down: a line that can be cut.
+bool set_line(bool up) {
+  const int fd = socket(AF_INET, SOCK_DGRAM, 0);
+  ifreq r{};
+  std::snprintf(r.ifr_name, sizeof r.ifr_name, "lo");
+  r.ifr_flags = up ? IFF_UP : 0;
+  const bool done = ioctl(fd, SIOCSIFFLAGS, &r) == 0;
+  close(fd);
+  return done;
 }
 
 int connect_to(const std::string& address) {
@@ -279,4 +294,35 @@ TEST_CASE("a machine without heartbeat is reported with its ranks and ends its o
     CHECK(here.code == -1);
     CHECK(here.text() == "");
   }
+}
+
+TEST_CASE("a machine whose packets are lost is lost long before a frozen process of a reachable one", "[R12]") {
+  bool isolated = false;
+  std::string cut, frozen;
+  double cut_s = 0;
+  std::thread([&] {  // with a network of its own
+    isolated = unshare(CLONE_NEWNET) == 0 && set_line(true);
+    if (!isolated) return;
+    const auto lose = [&](bool line) {
+      Machine here;
+      const auto hub = std::make_shared<NodeHub>("s", "127.0.0.1");
+      NodeLink link(hub->address(), "s");
+      here.watch(0, {.hub = hub, .lost_seconds = line ? 60. : 8.});
+      within_20s([&] { link.report({"node2", "", {rank_view(1)}}, steady_ns()); }, [&] { return link.heard() > 0; });
+      const int64_t begin = steady_ns();
+      if (line) set_line(false);
+      within_20s([] {}, [&] { return here.code >= 0; });
+      cut_s = static_cast<double>(steady_ns() - begin) * 1e-9;
+      return here.text();
+    };
+    frozen = lose(false);
+    cut = lose(true);
+  })
+      .join();
+  if (!isolated) GT_SKIP("a network namespace needs root");
+  CHECK_THAT(frozen, Contains("lost: no sign of life from rank 1 (node2 pid 101, pp1 dp0 tp0) for ") &&
+                         Contains("or processes frozen"));
+  CHECK_THAT(cut, Contains("lost: no sign of life from rank 1 (node2 pid 101, pp1 dp0 tp0) for ") &&
+                      Contains("machine down or unreachable"));
+  CHECK(cut_s > 2);  // a line that fails for a moment is none that is lost
 }

@@ -146,7 +146,8 @@ class Rendezvous {
                "the job secret of ranks on several machines can be guessed: it has ", job_.secret.size(),
                " characters, at least ", kLeastSecret,
                " are needed, and not digits alone; set GPTTRAIN_JOB_SECRET to one "
-               "random word for all of them, as of `openssl rand -hex 16`; it comes before torchrun --rdzv-id");
+               "random word for all of them, as of `openssl rand -hex 16`, which takes precedence over "
+               "torchrun --rdzv-id");
     if (one_machine_) listen_unix();
     if (!one_machine_ && job_.rank == 0) listen_at_port();
     while (!complete()) {

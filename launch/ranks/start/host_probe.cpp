@@ -20,7 +20,7 @@ namespace gt {
 namespace {
 
 constexpr double kLimitSeconds = 8, kSecondTrySeconds = 16, kSilentSeconds = 1.5, kReturnSeconds = 10;
-constexpr int kConnectSeconds = 5, kSecondConnectSeconds = 12;
+constexpr int kSecondConnectSeconds = 12;
 constexpr size_t kMostBytes = 64 << 10;
 
 struct Probe {
@@ -171,29 +171,39 @@ void add_failed(const std::vector<HostAnswer>& answers, double limit_s, std::vec
 
 }  // namespace
 
-std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hosts, int ssh_port,
-                                               const std::vector<std::string>& silent) {
+std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hosts, int ssh_port) {
   if (other_agent_than_ssh()) return {};
-  std::vector<std::string> lost, others;
+  std::vector<std::string> others, again;
   for (const HostSlots& h : hosts)
-    if (!is_this_machine(h.host))
-      (std::find(silent.begin(), silent.end(), h.host) != silent.end() ? lost : others).push_back(h.host);
-  HostRun first(others, "true", ssh_port, kLimitSeconds, kConnectSeconds);
-  std::vector<UnreachableHost> out, failed;
-  {
-    HostRun brief(lost, "true", ssh_port, kSilentSeconds, kConnectSeconds);
-    while (!brief.done(0.02)) first.done();
-    add_failed(brief.answers(), kSilentSeconds, out);
-  }
-  while (!first.done(0.1)) continue;
-  add_failed(first.answers(), kLimitSeconds, failed);
-  std::vector<std::string> again;
+    if (!is_this_machine(h.host)) others.push_back(h.host);
+  std::vector<UnreachableHost> failed, out;
+  add_failed(run_on_hosts(others, "true", ssh_port, kLimitSeconds), kLimitSeconds, failed);
   for (const UnreachableHost& u : failed) again.push_back(u.host);
   if (again.empty()) return out;
   std::this_thread::sleep_for(std::chrono::seconds(1));  // a busy sshd refuses connections for a moment
   HostRun second(again, "true", ssh_port, kSecondTrySeconds, kSecondConnectSeconds);
   while (!second.done(0.1)) continue;
   add_failed(second.answers(), kSecondTrySeconds, out);
+  return out;
+}
+
+namespace {
+
+std::vector<std::string> reached_by_ssh(std::vector<std::string> hosts) {
+  if (other_agent_than_ssh()) return {};
+  std::erase_if(hosts, [](const std::string& h) { return is_this_machine(h); });
+  return hosts;
+}
+
+}  // namespace
+
+LostHostsCheck::LostHostsCheck(const std::vector<std::string>& hosts, int ssh_port)
+    : hosts_(reached_by_ssh(hosts)), run_(hosts_, "true", ssh_port, kSilentSeconds) {}
+
+std::vector<UnreachableHost> LostHostsCheck::finish() {
+  while (!run_.done(0.02)) continue;
+  std::vector<UnreachableHost> out;
+  add_failed(run_.answers(), kSilentSeconds, out);
   return out;
 }
 

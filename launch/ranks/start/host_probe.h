@@ -50,10 +50,21 @@ class HostRun {
 };
 
 // Runs `true` on all machines except this one. Takes about 0.3 s if all answer. Those that do not within 8 s (a busy
-// machine, a busy sshd) get a second try of 16 s. `silent`: hosts known to be lost, of which no more than 1.5 s are
-// awaited. Returns nothing if another agent than ssh is configured or ssh is not installed.
-std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>&, int ssh_port,
-                                               const std::vector<std::string>& silent = {});
+// machine, a busy sshd) get a second try of 16 s. Returns nothing if another agent than ssh is configured or ssh is not
+// installed.
+std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>&, int ssh_port);
+
+// The same, once and for at most 1.5 s, of hosts that the ranks of a job have lost; while that job ends.
+class LostHostsCheck {
+ public:
+  LostHostsCheck(const std::vector<std::string>& hosts, int ssh_port);
+  const std::vector<std::string>& hosts() const { return hosts_; }
+  std::vector<UnreachableHost> finish();  // once; waits for what is left of the 1.5 s
+
+ private:
+  std::vector<std::string> hosts_;  // without this machine
+  HostRun run_;
+};
 
 // Tries lost hosts every few seconds without blocking. Its ssh processes are children of this process.
 class ReturnWatch {

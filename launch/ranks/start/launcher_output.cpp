@@ -247,7 +247,7 @@ void LauncherOutput::process_line(const std::string& line) {
 void LauncherOutput::add_verdict(const std::string& text) {
   {
     const std::lock_guard lock(mutex_);
-    if (text.empty() || !verdict_.empty()) return;
+    if (text.empty() || !verdict_.empty() || ends_) return;
     verdict_ = text;
   }
   forward(cat("gpttrain: ", text, "\n"));

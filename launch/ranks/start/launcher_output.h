@@ -4,6 +4,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -63,8 +64,9 @@ class LauncherOutput {
   void redirect_child() const;
   // ... or leaves it unchanged and keeps the pipe open for the reports only.
   void pass_to_child() const;
-  void start(pid_t child);  // in the parent, after fork
-  void finish();            // forwards the output so far and stops reading
+  void start(pid_t child);       // in the parent, after fork
+  void ends() { ends_ = true; }  // this process ends the job: what its launcher notices from now on is no verdict
+  void finish();                 // forwards the output so far and stops reading
   bool reads() const { return read_ >= 0; }
 
   std::map<int, StartedRank> begun() const;  // by rank
@@ -82,6 +84,7 @@ class LauncherOutput {
   void forward(const std::string& text) const;
 
   pid_t child_ = 0;
+  std::atomic<bool> ends_ = false;
   int read_ = -1, write_ = -1, wake_[2] = {-1, -1};
   std::string block_;
   bool in_block_ = false;

@@ -35,6 +35,7 @@
 #include "launch/ranks/start/host_probe.h"
 #include "launch/ranks/start/launcher_output.h"
 #include "launch/ranks/start/local_ranks.h"
+#include "launch/ranks/start/mpirun_end.h"
 #include "launch/ranks/start/own_process.h"
 #include "launch/ranks/start/start_limits.h"
 #include "launch/ranks/start/stray_segments.h"
@@ -74,11 +75,10 @@ constexpr std::chrono::milliseconds kLostGrace{1500};  // for the ranks of other
 
 constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Signal that ends the child at once. SIGKILL where a stop signal would not: ranks end with the process that started
-// them. The program itself (kNone) saves on SIGTERM, also if this process is killed; srun ends its ranks.
-int end_signal(const JobCommand& job) {
-  return job.starter == Starter::kMpirun || job.starter == Starter::kFork ? SIGKILL : SIGTERM;
-}
+// Signal that ends the child at once, except mpirun (mpirun_end.h). SIGKILL where a stop signal would not: forked ranks
+// end with the process that started them. The program itself (kNone) saves on SIGTERM, also if this process is killed;
+// srun ends its ranks.
+int end_signal(const JobCommand& job) { return job.starter == Starter::kFork ? SIGKILL : SIGTERM; }
 
 // Returns a stop signal that is pending at a process which blocks it; 0: none.
 int pending_stop(pid_t pid) {
@@ -94,7 +94,7 @@ int pending_stop(pid_t pid) {
 
 [[noreturn]] void run_child(const JobCommand& job, const LauncherOutput& output, const sigset_t& mask, pid_t parent) {
   setpgid(0, 0);  // Ctrl-C of the terminal goes to the parent only
-  prctl(PR_SET_PDEATHSIG, end_signal(job));
+  if (job.starter != Starter::kMpirun) prctl(PR_SET_PDEATHSIG, end_signal(job));
   if (getppid() != parent) _exit(128 + SIGTERM);  // the parent died before PR_SET_PDEATHSIG took effect
   const bool mpirun = job.starter == Starter::kMpirun, here = job.starter == Starter::kNone;
   // On a stop signal mpirun kills its ranks after a second or two, before they can save, and service managers, logout
@@ -148,7 +148,7 @@ std::map<int, StartedRank> rank_processes(pid_t forking) {
 // Supervises one child: forwards signals and terminates the child when required.
 class ChildSupervisor {
  public:
-  ChildSupervisor(pid_t child, const JobCommand& job, const LauncherOutput& output, int grace_s)
+  ChildSupervisor(pid_t child, const JobCommand& job, LauncherOutput& output, int grace_s)
       : child_(child),
         job_(job),
         output_(output),
@@ -256,17 +256,22 @@ class ChildSupervisor {
     const auto grace = lost ? std::min(kLostGrace, std::chrono::milliseconds(1000 * job_.verdict_grace_s))
                             : std::chrono::milliseconds(1000 * job_.verdict_grace_s);
     deadline_ = std::min(deadline_, Clock::now() + grace);
+    if (lost && job_.lost) job_.lost(output_.verdict());
   }
 
   void end_now() {
-    kill(child_, ending_ ? SIGKILL : end_signal(job_));
+    if (job_.starter == Starter::kMpirun)
+      end_mpirun(child_, ending_);
+    else
+      kill(child_, ending_ ? SIGKILL : end_signal(job_));
     ending_ = true;
+    output_.ends();
     deadline_ = Clock::now() + std::chrono::seconds(3);
   }
 
   const pid_t child_;
   const JobCommand& job_;
-  const LauncherOutput& output_;
+  LauncherOutput& output_;
   const int grace_s_;
   StartWatch watch_;
   const std::map<int, StartedRank> alone_;
@@ -490,11 +495,17 @@ JobEnd run_job(const JobCommand& job, const SignalGate& gate, int grace_s) {
   if (child == 0) run_child(job, output, gate.before(), parent);
   GT_REQUIRE(child > 0, Exit::kInternal, "starting ", job.words[0], ": fork: ", std::strerror(errno));
   setpgid(child, child);  // in parent and child, whichever runs first
+  const bool mpirun = job.starter == Starter::kMpirun;
+  std::optional<MpirunGuard> guard;
+  if (mpirun) guard.emplace(child);  // before this process has threads
   output.start(child);
   ChildSupervisor done(child, job, output, grace_s);
   JobEnd end = done.until_end(gate);
+  guard.reset();
+  if (mpirun) remove_mpirun_files(child);  // if it was killed
   end.recalled = done.recalled();
   if (job.recall) job.recall(false);
+  if (job.lost) job.lost("");
   end_orphans();
   output.finish();
   end.started = here || output.started();

@@ -74,6 +74,9 @@ struct JobCommand {
   // Polled with true several times a second while the job runs, until it returns true: the job then stops as on a
   // signal. Called once with false after the job. Empty: nothing to poll.
   std::function<bool(bool running)> recall = {};
+  // Called with the verdict "lost: ..." while the job still ends, and with "" after its end; its processes are children
+  // of this one until then.
+  std::function<void(const std::string& verdict)> lost = {};
 };
 // Returns the command that runs `world` ranks, in this program itself if `here` (one rank, or ranks as threads). Throws
 // kUsage if it needs a launcher that is not installed.

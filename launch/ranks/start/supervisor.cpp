@@ -71,7 +71,7 @@ class Supervisor {
 
  private:
   int run_attempts();
-  JobCommand job() const;
+  JobCommand job();
   void remove_copies(bool everywhere) const;
   bool uses_ssh() const;  // machines are reached over ssh
   std::vector<HostSlots> hosts() const;
@@ -79,8 +79,8 @@ class Supervisor {
   int64_t dp() const { return fewer_ ? fewer_->dp : config_.parallel.dp; }
   int world_of(int64_t dp) const { return static_cast<int>(config_.parallel.tp * config_.parallel.pp * dp); }
   int world() const { return world_of(dp()); }  // of the next attempt
-  // Sets aside those that do not answer. `silent`: known to be lost.
-  void probe_hosts(const std::vector<std::string>& silent = {});
+  void probe_hosts();                           // sets aside those that do not answer
+  void check_lost(const std::string& verdict, const std::vector<HostSlots>& used);  // JobCommand::lost
   std::string away_text() const;
   std::string lost_machines(const std::vector<HostSlots>& used, const std::vector<std::string>& among) const;
   void blame_machines(AttemptEnd&, std::string& suspect, const std::vector<HostSlots>& used);
@@ -103,11 +103,14 @@ class Supervisor {
   const Config& config_;
   RestartPolicy policy_;
   HostBlame blame_;
-  std::vector<std::string> excluded_;         // excluded machines
-  std::vector<UnreachableHost> unreachable_;  // set aside for the next start
-  Clock::time_point probed_;                  // time of that check
-  std::optional<int64_t> resume_;             // step that the next attempt resumes from; empty: auto
-  std::optional<Replicas> fewer_;             // layout of the next attempt; empty: that of the config
+  std::vector<std::string> excluded_;           // excluded machines
+  std::vector<UnreachableHost> unreachable_;    // set aside for the next start
+  Clock::time_point probed_;                    // time of that check
+  std::unique_ptr<LostHostsCheck> lost_check_;  // in progress
+  std::vector<std::string> checked_;            // hosts that it covered, until the next check of all
+  std::vector<UnreachableHost> lost_;           // those of them that did not answer
+  std::optional<int64_t> resume_;               // step that the next attempt resumes from; empty: auto
+  std::optional<Replicas> fewer_;               // layout of the next attempt; empty: that of the config
   int64_t attempt_ = 0;
   bool again_ = false, committed_ = false, copies_failed_ = false;
   std::optional<CopiesJob> copies_;  // empty: the ranks keep none
@@ -115,7 +118,7 @@ class Supervisor {
 };
 
 // Resumes from the run folder's newest checkpoint, unless none of this job is in it and the user requested otherwise.
-JobCommand Supervisor::job() const {
+JobCommand Supervisor::job() {
   std::vector<std::string> words = command_.words;
   const std::string& requested = config_.checkpoint.resume;
   if (again_ && resume_) {
@@ -134,6 +137,7 @@ JobCommand Supervisor::job() const {
   const bool alone = config_.world() == 1 && is_local_only(options.hosts);
   JobCommand out = job_command(world(), alone || config_.launch.ranks == RankKind::kThreads, words, options);
   if (fewer_) out.recall = recall();
+  if (uses_ssh()) out.lost = [this, used = options.hosts](const std::string& verdict) { check_lost(verdict, used); };
   return out;
 }
 
@@ -161,9 +165,27 @@ bool Supervisor::uses_ssh() const {
          !is_local_only(hosts());
 }
 
-void Supervisor::probe_hosts(const std::vector<std::string>& silent) {
-  unreachable_ = unreachable_hosts(hosts(), static_cast<int>(config_.launch.ssh_port), silent);
+// Except those that were just checked while the job ended.
+void Supervisor::probe_hosts() {
+  std::vector<HostSlots> others = hosts();
+  std::erase_if(others, [&](const HostSlots& h) {
+    return std::find(checked_.begin(), checked_.end(), h.host) != checked_.end();
+  });
+  unreachable_ = unreachable_hosts(others, static_cast<int>(config_.launch.ssh_port));
+  unreachable_.insert(unreachable_.end(), lost_.begin(), lost_.end());
+  checked_.clear();
+  lost_.clear();
   probed_ = Clock::now();
+}
+
+void Supervisor::check_lost(const std::string& verdict, const std::vector<HostSlots>& used) {
+  if (!verdict.empty()) {
+    lost_check_ =
+        std::make_unique<LostHostsCheck>(blamed_hosts(verdict, used), static_cast<int>(config_.launch.ssh_port));
+  } else if (const auto check = std::move(lost_check_)) {
+    lost_ = check->finish();
+    checked_ = check->hosts();
+  }
 }
 
 std::string Supervisor::away_text() const {
@@ -391,7 +413,7 @@ bool Supervisor::pause(const SignalGate& gate, double seconds) const {
 // any, other machines that do not answer at this moment are not the cause: they are set aside for the next start only.
 void Supervisor::blame_machines(AttemptEnd& end, std::string& suspect, const std::vector<HostSlots>& used) {
   const std::vector<std::string> named = blamed_hosts(suspect, used);
-  if (uses_ssh()) probe_hosts(suspect.rfind("lost: ", 0) == 0 ? named : std::vector<std::string>());
+  if (uses_ssh()) probe_hosts();
   if (const std::string lost = lost_machines(used, named); !lost.empty()) {
     suspect = lost;
     end.machine_lost = true;

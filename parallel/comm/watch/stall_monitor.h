@@ -29,7 +29,7 @@ struct StallOptions {
   std::shared_ptr<NodeHub> hub = {};
   std::shared_ptr<NodeLink> link = {};
   std::string hub_name = {};  // "rank 0 (node1)"
-  double lost_seconds = 10, unreachable_seconds = 5;
+  double lost_seconds = 8, unreachable_seconds = 5;
   // Ends the process; called on every rank's monitor. Default: _exit(code).
   std::function<void(int code, const std::string& report)> end;
 };

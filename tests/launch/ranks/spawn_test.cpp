@@ -13,7 +13,9 @@
 #include <thread>
 
 #include "kernels/core/check.h"
+#include "kernels/core/host.h"
 #include "launch/ranks/signals.h"
+#include "launch/ranks/start/mpirun_end.h"
 #include "tests/launch/rank_processes.h"
 #include "tests/support/test.h"
 
@@ -181,4 +183,47 @@ TEST_CASE("one request that reaches a process twice is not a second request") {
   std::filesystem::remove(out);
   CHECK(signalled(body, out, 5, {SIGUSR1, SIGTERM}) == 75);
   std::filesystem::remove(out);
+}
+
+TEST_CASE("mpirun ends through the death of a rank when its parent is killed", "[R11]") {
+  const std::string out = temp_file();
+  const pid_t parent = fork();
+  if (parent == 0) {
+    const pid_t mpirun = fork();
+    if (mpirun == 0) {
+      execl("/bin/sh", "sh", "-c", ("sleep 100; echo ends >> " + out).c_str(), nullptr);
+      _exit(1);
+    }
+    wait_until("its rank", [&] { return !children(mpirun).empty(); });
+    const MpirunGuard guard(mpirun);
+    std::ofstream(out) << "x\n";
+    for (;;) pause();
+  }
+  wait_until("the guard", [&] { return read_all(out) == "x\n"; });
+  kill(parent, SIGKILL);
+  waitpid(parent, nullptr, 0);
+  CHECK(wait_until("the end of mpirun", [&] { return read_all(out) == "x\nends\n"; }));
+  std::filesystem::remove(out);
+}
+
+TEST_CASE("what a killed mpirun leaves is removed, and nothing of another one", "[R11]") {
+  const std::string host = host_name().substr(0, host_name().find('.')), user = std::to_string(geteuid());
+  const auto folder = std::filesystem::temp_directory_path() / ("gpt_spawn_test_tmp_" + std::to_string(getpid()));
+  const auto sessions = folder / ("ompi." + host + "." + user);
+  const std::string before = getenv("TMPDIR") != nullptr ? getenv("TMPDIR") : "";
+  setenv("TMPDIR", folder.c_str(), 1);
+  std::filesystem::create_directories(sessions / "pid.4000001" / "1");
+  std::filesystem::create_directories(sessions / "pid.4000002");
+  std::ofstream(sessions / "pid.4000001" / "contact.txt") << "4293984256.0;tcp://10.0.0.1:1\n4000001\n";  // ffef0000
+  const std::string segment = "/dev/shm/vader_segment." + host + "." + user;
+  for (const char* name : {".ffef0001.0", ".ffef0001.1", ".ffee0001.0"}) std::ofstream(segment + name) << "x";
+  remove_mpirun_files(4000001);
+  CHECK_FALSE(std::filesystem::exists(sessions / "pid.4000001"));
+  CHECK(std::filesystem::exists(sessions / "pid.4000002"));
+  CHECK_FALSE(std::filesystem::exists(segment + ".ffef0001.0"));
+  CHECK_FALSE(std::filesystem::exists(segment + ".ffef0001.1"));
+  CHECK(std::filesystem::remove(segment + ".ffee0001.0"));
+  remove_mpirun_files(4000003);  // it removed its own
+  std::filesystem::remove_all(folder);
+  before.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before.c_str(), 1);
 }

@@ -55,7 +55,12 @@ void check_sources(std::span<const DataSource> sources, std::vector<std::string>
 }
 
 Blend::Blend(std::span<const double> weights) : share_(weights.begin(), weights.end()), count_(weights.size(), 0) {
-  const double sum = std::accumulate(share_.begin(), share_.end(), 0.0);
+  double sum = std::accumulate(share_.begin(), share_.end(), 0.0);
+  if (std::isinf(sum)) {  // each is finite
+    const double most = *std::max_element(share_.begin(), share_.end());
+    for (double& w : share_) w /= most;
+    sum = std::accumulate(share_.begin(), share_.end(), 0.0);
+  }
   GT_CHECK(sum > 0 && std::isfinite(sum), "weights sum up to ", sum);
   for (double& w : share_) w /= sum;
   saved_ = count_;

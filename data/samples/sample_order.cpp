@@ -18,26 +18,61 @@ void fill_documents(const Lengths& lengths, std::span<int32_t> out) {
     out[i] = static_cast<int32_t>(lengths.begin + static_cast<int64_t>(i) % lengths.count());
 }
 
+// Where a sample begins.
+struct SampleStart {
+  size_t entry = 0;
+  int64_t offset = 0;
+  // Moves to the next sample. Returns false beyond the last entry.
+  bool advance(const Lengths& lengths, std::span<const int32_t> documents, int64_t seq) {
+    for (int64_t left = seq + 1; entry < documents.size(); ++entry, offset = 0) {
+      const int64_t here = lengths[documents[entry]] - offset;
+      if (left <= here) {    // a sample that ends at the end of an entry stays in it
+        offset += left - 1;  // back one token, which samples share
+        return true;
+      }
+      left -= here;
+    }
+    return false;
+  }
+};
+
 // Start of each of the n samples, and the end of the last one.
 void fill_positions(const Lengths& lengths, int64_t seq, int64_t n, Order* o) {
   o->positions.resize(static_cast<size_t>(2 * (n + 1)));
-  size_t entry = 0, out = 2;
-  int64_t offset = 0;
+  size_t out = 2;
+  SampleStart at;
   for (int64_t j = 0; j < n; ++j) {
-    for (int64_t left = seq + 1;;) {
-      GT_DCHECK(entry < o->documents.size());
-      const int64_t here = lengths[o->documents[entry]] - offset;
-      if (left <= here) {    // a sample that ends at the end of an entry stays in it
-        offset += left - 1;  // back one token, which samples share
-        break;
-      }
-      left -= here;
-      ++entry;
-      offset = 0;
-    }
-    o->positions[out++] = static_cast<uint32_t>(entry);
-    o->positions[out++] = static_cast<uint32_t>(offset);
+    const bool there = at.advance(lengths, o->documents, seq);
+    GT_CHECK(there, "sample ", j, " of ", n, " ends beyond the last sequence");
+    o->positions[out++] = static_cast<uint32_t>(at.entry);
+    o->positions[out++] = static_cast<uint32_t>(at.offset);
   }
+}
+
+bool starts_of_samples(const OrderView& v, const OrderShape& s) {
+  SampleStart at;
+  for (size_t j = 0; j < v.positions.size(); j += 2) {
+    if (j > 0 && !at.advance(s.lengths, v.documents, s.seq)) return false;
+    if (v.positions[j] != at.entry || v.positions[j + 1] != static_cast<uint64_t>(at.offset)) return false;
+  }
+  return true;
+}
+
+// Whether `row` holds every number of [first, first + row.size()) once.
+bool once_each(std::span<const uint32_t> row, uint64_t first) {
+  std::vector<bool> there(row.size());
+  for (const uint32_t x : row) {
+    if (x < first || x - first >= row.size() || there[x - first]) return false;
+    there[x - first] = true;
+  }
+  return true;
+}
+
+bool each_sequence(std::span<const int32_t> documents, const Lengths& lengths, int64_t times) {
+  std::vector<uint32_t> left(static_cast<size_t>(lengths.count()), static_cast<uint32_t>(times));
+  for (const int32_t d : documents)
+    if (d < lengths.begin || d >= lengths.end || left[static_cast<size_t>(d - lengths.begin)]-- == 0) return false;
+  return true;
 }
 
 void check_rows(int64_t entries, int64_t samples) {
@@ -68,7 +103,8 @@ std::vector<int64_t> split_bounds(const std::string& shares, int64_t sequences) 
     at = comma + 1;
   }
   const double sum = std::accumulate(share.begin(), share.end(), 0.0);
-  GT_REQUIRE(sum > 0, Exit::kUsage, "data.split: the shares of \"", shares, "\" sum up to 0");
+  GT_REQUIRE(sum > 0 && std::isfinite(sum), Exit::kUsage, "data.split: the shares of \"", shares, "\" sum up to ", sum,
+             sum > 0 ? "; give smaller numbers" : "");
   std::vector<int64_t> bounds{0};
   double running = 0;
   for (double w : share) {
@@ -78,6 +114,17 @@ std::vector<int64_t> split_bounds(const std::string& shares, int64_t sequences) 
         std::min<int64_t>(sequences, static_cast<int64_t>(std::nearbyint(running * static_cast<double>(sequences)))));
   }
   return bounds;
+}
+
+bool is_order(const OrderView& v, const OrderShape& s) {
+  const int64_t count = s.lengths.count(), entries = s.epochs * count, first = s.apart ? entries - count : entries;
+  if (static_cast<int64_t>(v.documents.size()) != entries || v.samples() != s.samples ||
+      static_cast<int64_t>(v.positions.size()) != 2 * (s.samples + 1) || s.before < 0 || s.before > s.samples)
+    return false;
+  const auto head = static_cast<size_t>(first), before = static_cast<size_t>(s.before);
+  return each_sequence(v.documents.first(head), s.lengths, s.apart ? s.epochs - 1 : s.epochs) &&
+         each_sequence(v.documents.subspan(head), s.lengths, 1) && once_each(v.shuffle.first(before), 0) &&
+         once_each(v.shuffle.subspan(before), before) && starts_of_samples(v, s);
 }
 
 int64_t samples_per_epoch(int64_t tokens, int64_t seq) { return tokens > 0 ? (tokens - 1) / seq : 0; }
@@ -148,7 +195,7 @@ SequentialOrder::Position SequentialOrder::find(int64_t token) const {
   const auto above = std::upper_bound(sums_.begin(), sums_.end(), token);
   const int64_t block = above - sums_.begin() - 1;
   int64_t sequence = lengths_.begin + block * kStep, offset = token - sums_[static_cast<size_t>(block)];
-  while (offset >= lengths_[sequence]) offset -= lengths_[sequence++];
+  while (sequence < lengths_.end && offset >= lengths_[sequence]) offset -= lengths_[sequence++];
   return {sequence, offset};
 }
 

@@ -54,6 +54,17 @@ struct Order {
   OrderView view() const { return {documents, positions, shuffle}; }
 };
 
+// What determines an order up to its random draws: the sizes of its tables, and what each may hold.
+struct OrderShape {
+  Lengths lengths;
+  int64_t seq = 0, samples = 0, epochs = 1;
+  bool apart = false;  // the documents of the last epoch, and the samples from `before` on, are shuffled separately
+  int64_t before = 0;
+};
+// Returns whether the tables are an order of this shape: every sequence once an epoch, sample after sample without a
+// gap, every sample once. For tables that were not built by this process; reads every entry and length.
+bool is_order(const OrderView& tables, const OrderShape& shape);
+
 int64_t samples_per_epoch(int64_t tokens, int64_t seq);  // (T - 1) / s: the tail is dropped
 uint32_t epoch_seed(uint64_t seed, int64_t epoch);       // seed + 2654435769 e, modulo 2^32
 Order build_epoch(const Lengths& lengths, int64_t seq, uint32_t seed);

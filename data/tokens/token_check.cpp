@@ -11,10 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "data/tokens/files.h"
+#include "data/prepare/shallow_json.h"
 #include "data/tokens/mapped_file.h"
+#include "kernels/core/cache_files.h"
 #include "kernels/core/check.h"
 #include "kernels/core/hash/sha256.h"
+#include "kernels/core/host.h"
+#include "kernels/core/json_field.h"
 #include "kernels/core/text.h"
 
 namespace gt {
@@ -52,7 +55,10 @@ Walk walk_sequences(const MappedFile& idx, const MappedFile& bin, const TokenHea
   Walk w;
   const int64_t width = width_of(h.type), at_positions = 34 + 4 * h.sequences;
   const uint8_t *lengths = idx.data() + 34, *positions = idx.data() + at_positions;
-  int64_t before = from > 0 ? load_at<int64_t>(positions + 8 * (from - 1)) : 0;
+  const auto end_of = [&](int64_t i) {
+    return static_cast<uint64_t>(load_at<int64_t>(positions + 8 * i)) +
+           static_cast<uint64_t>(load_at<int32_t>(lengths + 4 * i) * width);
+  };
   for (int64_t i = from; i < to; ++i) {
     const int64_t length = load_at<int32_t>(lengths + 4 * i), position = load_at<int64_t>(positions + 8 * i);
     if (length < 0) {
@@ -60,9 +66,10 @@ Walk walk_sequences(const MappedFile& idx, const MappedFile& bin, const TokenHea
           cat(idx.path(), " byte ", 34 + 4 * i, ": length of sequence ", i, ": expected 0 or more, found ", length);
       return w;
     }
-    if (position < before) {
-      w.error = cat(idx.path(), " byte ", at_positions + 8 * i, ": position of sequence ", i, ": expected at least ",
-                    before, i == 0 ? "" : " (that of the sequence before)", ", found ", position);
+    if (position < 0 || (i > 0 && static_cast<uint64_t>(position) != end_of(i - 1))) {
+      w.error =
+          cat(idx.path(), " byte ", at_positions + 8 * i, ": position of sequence ", i, ": expected ",
+              i == 0 ? "at least 0" : cat(end_of(i - 1), " (the end of the sequence before)"), ", found ", position);
       return w;
     }
     if (position > bin.size() || length * width > bin.size() - position) {
@@ -74,7 +81,6 @@ Walk walk_sequences(const MappedFile& idx, const MappedFile& bin, const TokenHea
           " bytes are missing; copy or prepare it again");
       return w;
     }
-    before = position;
     w.tokens += length;
   }
   return w;
@@ -168,13 +174,16 @@ int64_t check_token_tables(const MappedFile& idx, const MappedFile& bin, const T
   return tokens;
 }
 
-Fingerprint fingerprint_of(const MappedFile& idx, const MappedFile& bin) {
+Fingerprint fingerprint_of(const MappedFile& idx, const MappedFile& bin, std::string idx_sha256) {
   Fingerprint f;
   f.bin_bytes = bin.size();
-  Sha256 hash;
-  hash.update(idx.data(), static_cast<size_t>(idx.size()));
-  const auto digest = hash.finish();
-  f.idx_sha256 = to_hex(digest.data(), digest.size());
+  f.idx_sha256 = std::move(idx_sha256);
+  if (f.idx_sha256.empty()) {
+    Sha256 hash;
+    hash.update(idx.data(), static_cast<size_t>(idx.size()));
+    const auto digest = hash.finish();
+    f.idx_sha256 = to_hex(digest.data(), digest.size());
+  }
   const size_t mib = 1 << 20, n = static_cast<size_t>(bin.size());
   std::string ends(reinterpret_cast<const char*>(bin.data()), std::min(n, mib));
   const size_t tail = std::min(n, mib);
@@ -183,41 +192,44 @@ Fingerprint fingerprint_of(const MappedFile& idx, const MappedFile& bin) {
   return f;
 }
 
-CheckCache::CheckCache(const std::string& cache_dir, const MappedFile& idx, const MappedFile& bin) {
+CheckCache::CheckCache(const std::string& cache_dir, const MappedFile& idx, const MappedFile& bin)
+    : bin_bytes_(bin.size()) {
   if (cache_dir.empty()) return;
   std::error_code ec;
-  const std::string name = fs::absolute(idx.path(), ec).string();
-  key_ = cat("1 ", name, ' ', idx.size(), ' ', idx.mtime_ns(), ' ', bin.size(), ' ', bin.mtime_ns());
+  const std::string name = cat(host_name(), ' ', fs::absolute(idx.path(), ec).string());
+  key_ = cat("2 ", name, ' ', idx.identity(), ' ', bin.identity());
   file_ = cat(cache_dir, "/verdict-", sha256_hex(name).substr(0, 32), ".json");
 }
 
-bool CheckCache::load(int64_t* tokens, Fingerprint* f) const {
-  std::error_code ec;
-  if (file_.empty() || !fs::is_regular_file(file_, ec)) return false;
+bool CheckCache::load(int64_t* tokens, std::string* idx_sha256, std::string* why) const {
+  const auto refuse = [&](const std::string& reason) {
+    if (why != nullptr) *why = reason;
+    return false;
+  };
+  if (file_.empty()) return refuse("there is no cache");
+  std::string problem;
+  const std::string text = read_cached(file_, 1 << 20, &problem);
+  if (text.empty()) return refuse(problem.empty() ? file_ + ": is empty or missing" : problem);
   try {
-    const auto j = nlohmann::json::parse(read_whole_file(file_, 1 << 20));
-    if (j.at("key").get<std::string>() != key_) return false;
-    *tokens = j.at("tokens").get<int64_t>();
-    *f = {j.at("bin_bytes").get<int64_t>(), j.at("idx_sha256").get<std::string>(), j.at("ends_xxh3").get<uint64_t>()};
+    const auto j = parse_shallow<nlohmann::json>(text, file_);
+    if (field<std::string>(j, "key") != key_) return refuse(file_ + ": is of other files");
+    const auto count = field<int64_t>(j, "tokens");
+    const auto hash = field<std::string>(j, "idx_sha256");
+    if (count < 1 || count > bin_bytes_) return refuse(file_ + ": tokens: no such number of them");
+    if (hash.size() != 64 || hash.find_first_not_of("0123456789abcdef") != std::string::npos)
+      return refuse(file_ + ": idx_sha256: is no SHA-256");
+    *tokens = count;
+    *idx_sha256 = hash;
     return true;
-  } catch (const std::exception&) {
-    return false;  // an unreadable cache entry is recomputed
+  } catch (const Error& e) { return refuse(e.what()); } catch (const nlohmann::json::exception& e) {
+    return refuse(no_json(e.what()));  // an unreadable cache entry is recomputed
   }
 }
 
-void CheckCache::store(int64_t tokens, const Fingerprint& f) const {
+void CheckCache::store(int64_t tokens, const std::string& idx_sha256) const {
   if (file_.empty()) return;
-  try {
-    fs::create_directories(fs::path(file_).parent_path());
-    const nlohmann::json j = {{"key", key_},
-                              {"tokens", tokens},
-                              {"bin_bytes", f.bin_bytes},
-                              {"idx_sha256", f.idx_sha256},
-                              {"ends_xxh3", f.ends_xxh3}};
-    write_file_atomically(file_, j.dump() + "\n");
-  } catch (const std::exception&) {
-    return;  // costs only speed
-  }
+  const nlohmann::json j = {{"key", key_}, {"tokens", tokens}, {"idx_sha256", idx_sha256}};
+  write_cached(file_, j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");  // costs only speed
 }
 
 }  // namespace gt

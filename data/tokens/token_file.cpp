@@ -45,13 +45,13 @@ TokenFile TokenFile::open(const std::string& path, const TokenFileOptions& optio
   f.type_ = h.type;
   f.sequences_ = h.sequences;
   f.documents_ = h.entries - 1;
-  // A pair found valid and unchanged since is not walked or hashed again.
-  const CheckCache cache(options.cache_dir, f.idx_, f.bin_);
-  if (!cache.load(&f.tokens_, &f.fingerprint_)) {
-    f.tokens_ = check_token_tables(f.idx_, f.bin_, h);
-    f.fingerprint_ = fingerprint_of(f.idx_, f.bin_);
-    if (options.remembers) cache.store(f.tokens_, f.fingerprint_);
-  }
+  // A large pair found valid and unchanged since is not walked or hashed again.
+  const CheckCache cache(f.idx_.size() > options.rehash_bytes ? options.cache_dir : "", f.idx_, f.bin_);
+  std::string hash;
+  const bool known = cache.load(&f.tokens_, &hash);
+  if (!known) f.tokens_ = check_token_tables(f.idx_, f.bin_, h);
+  f.fingerprint_ = fingerprint_of(f.idx_, f.bin_, hash);
+  if (!known && options.remembers) cache.store(f.tokens_, f.fingerprint_.idx_sha256);
   f.open_mask();
   return f;
 }
@@ -66,10 +66,9 @@ void TokenFile::open_mask() {
     return;
   }
   mask_ = LossMask(path, bin_.size() / width());
-  for (int64_t s = 0; s < sequences_; ++s)
-    GT_REQUIRE(position(s) % width() == 0, Exit::kUsage, idx_.path(), " byte ", 34 + 4 * sequences_ + 8 * s,
-               ": position of sequence ", s, ": expected a multiple of ", width(), " bytes (", name_of(type_),
-               "), because ", path, " has a byte for each token; found ", position(s));
+  GT_REQUIRE(position(0) % width() == 0, Exit::kUsage, idx_.path(), " byte ", 34 + 4 * sequences_,
+             ": position of sequence 0, after which the others follow: expected a multiple of ", width(), " bytes (",
+             name_of(type_), "), because ", path, " has a byte for each token; found ", position(0));
 }
 
 bool TokenFile::unchanged() const {
@@ -78,12 +77,30 @@ bool TokenFile::unchanged() const {
 
 void TokenFile::read_mask(int64_t sequence, int64_t begin, std::span<uint8_t> out) const {
   if (!mask_) return TokenStore::read_mask(sequence, begin, out);
+  tokens_at(sequence, begin, static_cast<int64_t>(out.size()));  // the mask has a byte for each token of the .bin
   mask_.read(position(sequence) / width() + begin, out);
 }
 
 int64_t TokenFile::position(int64_t s) const { return load_at<int64_t>(idx_.data() + 34 + 4 * sequences_ + 8 * s); }
 int64_t TokenFile::document_begin(int64_t d) const {
-  return load_at<int64_t>(idx_.data() + 34 + 12 * sequences_ + 8 * d);
+  GT_CHECK(d >= 0 && d <= documents_, "document ", d, " of ", documents_);
+  const int64_t at = 34 + 12 * sequences_ + 8 * d, first = load_at<int64_t>(idx_.data() + at);
+  GT_REQUIRE(first >= 0 && first <= sequences_, Exit::kIo, idx_.path(), " byte ", at, ": document ", d,
+             ": expected a sequence of 0 to ", sequences_, ", found ", first,
+             "; the file changed since it was checked");
+  return first;
+}
+
+// The tables were checked at opening or, of a large file, when its cached result was made. This check holds whatever
+// they contain now.
+const uint8_t* TokenFile::tokens_at(int64_t sequence, int64_t begin, int64_t count) const {
+  GT_CHECK(sequence >= 0 && sequence < sequences_, "sequence ", sequence, " of ", sequences_);
+  const int64_t at = position(sequence), most = bin_.size() / width();
+  GT_REQUIRE(begin >= 0 && count >= 0 && begin <= most && count <= most - begin && at >= 0 &&
+                 at <= bin_.size() - (begin + count) * width(),
+             Exit::kIo, idx_.path(), ": tokens ", begin, " to ", begin + count, " of sequence ", sequence, " at byte ",
+             at, " are not in ", bin_.path(), " of ", bin_.size(), " bytes; the file changed since it was checked");
+  return bin_.data() + at + begin * width();
 }
 
 int64_t TokenFile::document_of(int64_t sequence) const {
@@ -96,8 +113,7 @@ int64_t TokenFile::document_of(int64_t sequence) const {
 }
 
 uint64_t TokenFile::read(int64_t sequence, int64_t begin, std::span<int32_t> out) const {
-  GT_DCHECK(begin >= 0 && begin + static_cast<int64_t>(out.size()) <= length(sequence));
-  return gather_tokens(bin_.data() + position(sequence) + begin * width(), type_, out);
+  return gather_tokens(tokens_at(sequence, begin, static_cast<int64_t>(out.size())), type_, out);
 }
 
 std::string TokenFile::locate(int64_t sequence, int64_t index) const {

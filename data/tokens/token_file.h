@@ -39,6 +39,7 @@ class TokenFile final : public TokenStore {
 
  private:
   void open_mask();
+  const uint8_t* tokens_at(int64_t sequence, int64_t begin, int64_t count) const;  // kIo outside of the .bin
   MappedFile bin_, idx_;
   LossMask mask_;  // of PREFIX.mask, if there is one
 };

@@ -142,8 +142,13 @@ TokenSource::Slot* TokenSource::pin(int64_t epoch) const {
   const uint32_t seed = epoch_seed(seed_, epoch);
   const std::string key = cat("1 ", file_->fingerprint().text(), ' ', range_.begin, ' ', range_.end, ' ', seq_, ' ',
                               seed, ' ', name_of(order_), ' ', megatron ? num_samples_ : 0);
+  OrderShape shape{.lengths = range_, .seq = seq_, .samples = per_epoch_};
+  if (megatron) {
+    const MegatronPlan plan = plan_megatron(tokens_, seq_, num_samples_);
+    shape.samples = plan.samples, shape.epochs = plan.epochs, shape.apart = plan.apart, shape.before = plan.before;
+  }
   oldest->epoch = -1;
-  oldest->order = stored_order(store_, key, [&] {
+  oldest->order = stored_order(store_, key, shape, [&] {
     return megatron ? build_megatron(range_, seq_, seed, num_samples_) : build_epoch(range_, seq_, seed);
   });
   oldest->epoch = epoch;
@@ -163,6 +168,12 @@ struct TokenSource::Pin {
   ~Pin() { source.unpin(slot); }
 };
 
+void TokenSource::bad_lengths(int64_t sample) const {
+  fail(Exit::kIo, file_->prefix(), ".idx: sample ", sample,
+       " ends beyond the last sequence: the file changed while the run reads it; stop writers and resume from a "
+       "checkpoint");
+}
+
 template <class Visit>
 void TokenSource::walk(int64_t sample, Visit visit) const {
   GT_CHECK(sample >= 0, "sample ", sample);
@@ -175,6 +186,8 @@ void TokenSource::walk(int64_t sample, Visit visit) const {
   if (order_ == SampleOrder::kSequential) {
     auto [sequence, offset] = sequential_.find(sample % per_epoch_ * seq_);
     for (; left > 0; ++sequence, offset = 0) {
+      if (sequence >= range_.end) [[unlikely]]
+        bad_lengths(sample);
       const int64_t count = std::min(left, range_[sequence] - offset);
       if (count > 0) visit(sequence, offset, count);
       left -= count;
@@ -190,6 +203,8 @@ void TokenSource::walk(int64_t sample, Visit visit) const {
   const size_t row = v.shuffle[static_cast<size_t>(k)];
   size_t entry = v.positions[2 * row];
   for (int64_t offset = v.positions[2 * row + 1]; left > 0; ++entry, offset = 0) {
+    if (entry >= v.documents.size()) [[unlikely]]
+      bad_lengths(sample);
     const int64_t sequence = v.documents[entry], count = std::min(left, range_[sequence] - offset);
     if (count > 0) visit(sequence, offset, count);
     left -= count;

@@ -56,6 +56,7 @@ class TokenSource {
   void unpin(Slot*) const;
   template <class Visit>
   void walk(int64_t sample, Visit visit) const;  // visit(sequence, begin, count) for the seq + 1 tokens
+  [[noreturn]] void bad_lengths(int64_t sample) const;
   [[noreturn]] void bad_token(int64_t sequence, int64_t begin, std::span<const int32_t> ids) const;
 
   std::unique_ptr<TokenStore> file_;

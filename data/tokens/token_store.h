@@ -33,6 +33,8 @@ struct TokenFileOptions {
   std::string cache_dir;                         // cache of fingerprints and check results; empty: none
   std::function<void(const std::string&)> warn;  // optional
   bool remembers = true;                         // false: cache_dir is read-only
+  // An .idx of up to this many bytes is checked and hashed at every opening; the results of a larger one are cached.
+  int64_t rehash_bytes = int64_t{64} << 20;
 };
 
 class TokenStore {

@@ -1,17 +1,12 @@
 #include "launch/observe/measured_times.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "data/tokens/index_store.h"
+#include "kernels/core/cache_files.h"
 #include "kernels/core/check.h"
-#include "kernels/core/files.h"
 #include "kernels/core/json_field.h"
 #include "launch/options/version.h"
 
@@ -33,7 +28,9 @@ std::string shape_of(const OpCall& c) { return cat(shape_text(c.args), "; ", sta
 
 double distance(double a, double b) { return a > 0 && b > 0 ? std::fabs(std::log(a / b)) : a == b ? 0 : 10; }
 
-bool sound(double seconds) { return std::isfinite(seconds) && seconds > 0; }
+// Of one call, one step or a ratio: a value from a file that others may have written.
+bool sound(double x) { return x > 1e-12 && x < 1e7; }
+bool cost(double x) { return x >= 0 && x < 1e24; }
 
 }  // namespace
 
@@ -127,11 +124,11 @@ double MeasuredTimes::step(const std::string& layout) const {
 }
 
 std::string MeasuredTimes::file() const {
-  const std::string indexes = default_cache_dir();
-  if (indexes.empty()) return "";
+  const std::string folder = cache_folder();
+  if (folder.empty()) return "";
   std::string name;
   for (const char c : on_.device) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '-';
-  return cat(std::filesystem::path(indexes).parent_path().string(), "/times-", name, "-", name_of(on_.dtype), "-",
+  return cat(folder, "/times-", name, "-", name_of(on_.dtype), "-",
              on_.threads, "x", on_.together, ".json");
 }
 
@@ -167,21 +164,14 @@ void MeasuredTimes::save() const {
                {"steps", steps}};
   const std::string path = file();
   GT_REQUIRE(!path.empty(), Exit::kIo, "no folder for measured times: set HOME or XDG_CACHE_HOME");
-  std::error_code ec;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ec);
-  const std::string aside = cat(path, ".", ::getpid());
-  std::ofstream out(aside);
-  out << j.dump(1) << "\n";
-  out.close();
-  GT_REQUIRE(out, Exit::kIo, aside, ": cannot be written");
-  std::filesystem::rename(aside, path, ec);
-  GT_REQUIRE(!ec, Exit::kIo, path, ": cannot be written: ", ec.message());
+  const std::string problem = write_cached(path, j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  GT_REQUIRE(problem.empty(), Exit::kIo, problem);
 }
 
 std::optional<MeasuredTimes> MeasuredTimes::load(const MeasuredOn& on) try {
   MeasuredTimes t(on);
   if (t.file().empty()) return {};
-  const auto j = nlohmann::json::parse(read_whole_file(t.file(), kMostBytes));
+  const auto j = nlohmann::json::parse(read_cached(t.file(), kMostBytes));
   if (field<std::string>(j, "version") != program_version() || field<std::string>(j, "device") != on.device ||
       field<std::string>(j, "dtype") != name_of(on.dtype) || field<int64_t>(j, "threads") != on.threads ||
       field<int64_t>(j, "together") != on.together)
@@ -190,14 +180,17 @@ std::optional<MeasuredTimes> MeasuredTimes::load(const MeasuredOn& on) try {
     const OpTime time{field<double>(o, "flops"),
                       field<double>(o, "bytes"),
                       {field<double>(o, "seconds"), field<double>(o, "pack_seconds")}};
-    if (!sound(time.seconds.call) || !(time.seconds.pack >= 0)) return {};
+    if (!sound(time.seconds.call) || !(time.seconds.pack >= 0 && time.seconds.pack < 1e7) || !cost(time.flops) ||
+        !cost(time.bytes))
+      return {};
     t.ops_[field<std::string>(o, "op")][field<std::string>(o, "shape")] = time;
   }
   for (const auto& c : member(j, "comm")) {
     const auto call = field<int64_t>(c, "call"), bytes = field<int64_t>(c, "bytes");
     const auto seconds = field<double>(c, "seconds");
-    if (call < 0 || call >= kNumCommOps || bytes <= 0 || !sound(seconds)) return {};
-    t.set(field<std::string>(c, "transport"), static_cast<CommOp>(call), field<int64_t>(c, "ranks"), bytes, seconds);
+    const auto ranks = field<int64_t>(c, "ranks");
+    if (call < 0 || call >= kNumCommOps || bytes <= 0 || ranks < 1 || ranks > (1 << 24) || !sound(seconds)) return {};
+    t.set(field<std::string>(c, "transport"), static_cast<CommOp>(call), ranks, bytes, seconds);
   }
   for (const auto& r : member(j, "runs")) {
     RunRatios run{field<std::string>(r, "what")};

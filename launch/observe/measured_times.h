@@ -74,7 +74,8 @@ class MeasuredTimes {
 
   std::string file() const;  // in the cache folder; "": there is no such folder
   void save() const;         // throws kIo
-  // Nothing if the file is missing, damaged, or of other conditions or another version: the times are optional.
+  // Nothing if the file is missing, damaged, of other conditions or another version, or not this user's own
+  // (kernels/core/cache_files.h): the times are optional.
   static std::optional<MeasuredTimes> load(const MeasuredOn&);
 
  private:

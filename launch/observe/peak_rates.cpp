@@ -8,7 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "data/tokens/index_store.h"
+#include "kernels/core/cache_files.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
 #include "kernels/core/json_field.h"
@@ -20,9 +20,11 @@ nlohmann::ordered_json or_null(double x) {
   return std::isnan(x) ? nlohmann::ordered_json() : nlohmann::ordered_json(x);
 }
 
+constexpr int64_t kMostBytes = 1 << 20;
+
 // Throws nlohmann's errors for invalid JSON, Error naming the key for invalid values.
-PeakRates parse(const std::string& path) {
-  const auto j = nlohmann::json::parse(read_whole_file(path, 1 << 20));
+PeakRates parse(const std::string& text) {
+  const auto j = nlohmann::json::parse(text);
   PeakRates c;
   c.device = field<std::string>(j, "device");
   c.dtype = field<std::string>(j, "dtype");
@@ -35,14 +37,18 @@ PeakRates parse(const std::string& path) {
   return c;
 }
 
+// Between a rate of a slow core and one of a thousand of the fastest devices.
+bool plausible(double rate) { return rate > 1e3 && rate < 1e20; }
+
 bool sound(const PeakRates& c) {
-  return c.gemm > 0 && c.copy > 0 && !(c.gemm_fp8 <= 0) &&
-         std::all_of(c.attention.begin(), c.attention.end(),
-                     [](const AttentionCeiling& a) { return a.forward > 0 && a.backward > 0; });
+  return plausible(c.gemm) && plausible(c.copy) && (std::isnan(c.gemm_fp8) || plausible(c.gemm_fp8)) &&
+         std::all_of(c.attention.begin(), c.attention.end(), [](const AttentionCeiling& a) {
+           return a.head_dim > 0 && a.seq > 0 && plausible(a.forward) && plausible(a.backward);
+         });
 }
 
-std::optional<PeakRates> load(const std::string& path, const std::string& device, const std::string& dtype) try {
-  PeakRates c = parse(path);
+std::optional<PeakRates> load(const std::string& text, const std::string& device, const std::string& dtype) try {
+  PeakRates c = parse(text);
   if (c.device != device || c.dtype != dtype || !sound(c)) return {};
   return c;
 } catch (const Error&) { return {}; } catch (const nlohmann::json::exception&) {
@@ -58,15 +64,17 @@ const AttentionCeiling* PeakRates::attention_at(int64_t head_dim, int64_t seq) c
 }
 
 std::string ceilings_file(const std::string& device, DType t) {
-  const std::string indexes = default_cache_dir();
-  if (indexes.empty()) return "";
+  const std::string folder = cache_folder();
+  if (folder.empty()) return "";
   std::string name;
   for (const char c : device) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '-';
-  return cat(std::filesystem::path(indexes).parent_path().string(), "/ceilings-", name, "-", name_of(t), ".json");
+  return cat(folder, "/ceilings-", name, "-", name_of(t), ".json");
 }
 
 void save_ceilings(PeakRates c, const std::string& path) {
-  if (const auto before = load(path, c.device, c.dtype))
+  const bool cached = std::filesystem::path(path).parent_path() == cache_folder();
+  if (const auto before =
+          load(cached ? read_cached(path, kMostBytes) : read_if_there(path, kMostBytes), c.device, c.dtype))
     for (const AttentionCeiling& a : before->attention)
       if (c.attention_at(a.head_dim, a.seq) == nullptr) c.attention.push_back(a);
   nlohmann::ordered_json shapes = nlohmann::ordered_json::array();
@@ -76,6 +84,11 @@ void save_ceilings(PeakRates c, const std::string& path) {
   const nlohmann::ordered_json j{{"device", c.device},   {"dtype", c.dtype},
                                  {"gemm_flops", c.gemm}, {"gemm_fp8_flops", or_null(c.gemm_fp8)},
                                  {"copy_bytes", c.copy}, {"attention", shapes}};
+  if (cached) {
+    const std::string problem = write_cached(path, j.dump(2) + "\n");
+    GT_REQUIRE(problem.empty(), Exit::kIo, problem);
+    return;
+  }
   std::error_code ec;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ec);
   const std::string aside = cat(path, ".", ::getpid());
@@ -90,20 +103,21 @@ void save_ceilings(PeakRates c, const std::string& path) {
 }
 
 std::optional<PeakRates> load_ceilings(const std::string& device, DType t) {
-  return load(ceilings_file(device, t), device, name_of(t));
+  const std::string path = ceilings_file(device, t);
+  return path.empty() ? std::nullopt : load(read_cached(path, kMostBytes), device, name_of(t));
 }
 
 PeakRates read_ceilings(const std::string& path, DType t) {
   constexpr const char* kNext = "; create one with gpttrain bench ceilings --output FILE";
   PeakRates c;
   try {
-    c = parse(path);
+    c = parse(read_whole_file(path, kMostBytes));
   } catch (const Error& e) {
     fail(Exit::kUsage, path, ": no ceilings: ", e.what(), kNext);
   } catch (const nlohmann::json::exception& e) {
     fail(Exit::kUsage, path, ": no ceilings: ", no_json(e.what()), kNext);
   }
-  GT_REQUIRE(sound(c), Exit::kUsage, path, ": a rate is not above 0");
+  GT_REQUIRE(sound(c), Exit::kUsage, path, ": expected rates of 1e3 to 1e20 a second and positive sizes of attention");
   GT_REQUIRE(c.dtype == name_of(t), Exit::kUsage, path, ": ceilings of ", c.dtype, ", but the config's GEMMs are ",
              name_of(t), "; choose --precision.amp and --precision.dtype, or measure ceilings with them");
   return c;

@@ -32,7 +32,8 @@ struct PeakRates {
 std::string ceilings_file(const std::string& device, DType);
 // Keeps attention shapes that the file has for this device and dtype and `c` has not. Throws kIo.
 void save_ceilings(PeakRates c, const std::string& path);
-// Returns nothing if the file is missing, damaged or of another device or dtype: the rates are optional.
+// Returns nothing if the file is missing, damaged, of another device or dtype, or not this user's own
+// (kernels/core/cache_files.h): the rates are optional.
 std::optional<PeakRates> load_ceilings(const std::string& device, DType);
 // Reads a file named by the user. Throws kUsage if it is missing, damaged or of another dtype.
 PeakRates read_ceilings(const std::string& path, DType);

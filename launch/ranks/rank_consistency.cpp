@@ -146,8 +146,10 @@ std::vector<Trait> data_traits(const std::string& tokenizer_sha256, const Datase
   for (const Dataset* d : {&train, valid})
     for (const Dataset::Content& c : d != nullptr ? d->contents() : std::vector<Dataset::Content>())
       out.push_back({c.name, c.identity, "copy the files again, so that all machines have the same"});
+  const std::string folder = default_cache_dir();
   out.push_back({"order of samples", fmt::format("{:016x}", train.order_hash()),
-                 "an index below " + default_cache_dir() + " may be stale: remove that folder"});
+                 folder.empty() ? "the machines have different programs or lengths of sequences"
+                                : "an index below " + folder + " may be stale: remove that folder"});
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "kernels/core/host.h"
@@ -24,6 +25,10 @@ RunDatasets open_data(RankContext& rank) {
     o.warn = [&rank](const std::string& text) {
       if (rank.is_rank0()) fmt::print(stderr, "warning: {}\n", printable_lines(text));
     };
+    const auto& sources = o.sources;
+    if (o.cache_dir.empty() && std::any_of(sources.begin(), sources.end(), [](auto& s) { return s.path != "mock"; }))
+      o.warn("no HOME and no XDG_CACHE_HOME: the order of samples is kept in memory, each rank builds it, and nothing is "
+             "stored for later runs");
     data = open_datasets(o, rank.run.loaded);
   });
   require_consistent(rank.mesh.world(), data_traits(data.tokenizer_sha256, *data.train, data.valid.get()));

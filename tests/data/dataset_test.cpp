@@ -1,5 +1,8 @@
 #include "data/samples/dataset.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <numeric>
 #include <set>
 #include <thread>
@@ -138,6 +141,122 @@ TEST_CASE("a damaged index file is rebuilt, an unwritable folder is a warning") 
   CHECK(warnings[0].find("kept in memory") != std::string::npos);
 }
 
+namespace {
+
+// A stored order as its parts, and back with the right hash and size: what a forger writes.
+struct StoredTables {
+  std::string header;
+  std::vector<int32_t> documents;
+  std::vector<uint32_t> positions, shuffle;
+  explicit StoredTables(const std::string& file) {
+    const std::string s = read_file(file);
+    header = s.substr(0, 64);
+    uint64_t sizes[2];
+    std::memcpy(sizes, s.data() + 8, 16);
+    documents.resize(sizes[0]), positions.resize(2 * (sizes[1] + 1)), shuffle.resize(sizes[1]);
+    std::memcpy(documents.data(), s.data() + 64, 4 * sizes[0]);
+    std::memcpy(positions.data(), s.data() + 64 + 4 * sizes[0], 4 * positions.size());
+    std::memcpy(shuffle.data(), s.data() + 64 + 4 * sizes[0] + 4 * positions.size(), 4 * sizes[1]);
+  }
+  void write(const std::string& file) const {
+    uint64_t numbers[3] = {documents.size(), shuffle.size(), 0};
+    numbers[2] = XXH3_64bits(documents.data(), 4 * documents.size());
+    numbers[2] = XXH3_64bits_withSeed(positions.data(), 4 * positions.size(), numbers[2]);
+    numbers[2] = XXH3_64bits_withSeed(shuffle.data(), 4 * shuffle.size(), numbers[2]);
+    std::string s = header;
+    std::memcpy(s.data() + 8, numbers, 24);
+    s.append(reinterpret_cast<const char*>(documents.data()), 4 * documents.size());
+    s.append(reinterpret_cast<const char*>(positions.data()), 4 * positions.size());
+    s.append(reinterpret_cast<const char*>(shuffle.data()), 4 * shuffle.size());
+    write_file(file, s);
+  }
+};
+
+std::string stored_file(const std::string& folder) {
+  std::string found;
+  for (const auto& e : std::filesystem::directory_iterator(folder))
+    if (e.path().extension() == ".gti") found = e.path();
+  return found;
+}
+
+struct Attack {
+  const char* what;
+  void (*change)(StoredTables&);
+};
+const Attack kAttacks[] = {
+    {"all samples are sample 0", [](StoredTables& t) { std::fill(t.shuffle.begin(), t.shuffle.end(), 0); }},
+    {"two samples are one", [](StoredTables& t) { t.shuffle[0] = t.shuffle[1]; }},
+    {"a sample beyond the last", [](StoredTables& t) { t.shuffle[0] = static_cast<uint32_t>(t.shuffle.size()); }},
+    {"a huge sample", [](StoredTables& t) { t.shuffle[0] = ~0u; }},
+    {"documents out of range", [](StoredTables& t) { std::fill(t.documents.begin(), t.documents.end(), 1 << 30); }},
+    {"a negative document", [](StoredTables& t) { t.documents[3] = -1; }},
+    {"a document beyond the last", [](StoredTables& t) { t.documents[3] = 50; }},
+    {"a document twice", [](StoredTables& t) { t.documents[3] = t.documents[4]; }},
+    {"an entry beyond the last", [](StoredTables& t) { t.positions[8] = 1u << 30; }},
+    {"an offset beyond its sequence", [](StoredTables& t) { t.positions[9] = 1u << 30; }},
+    {"samples that overlap", [](StoredTables& t) { t.positions[9] += 1; }},
+    {"one sample less", [](StoredTables& t) { t.shuffle.pop_back(), t.positions.resize(t.positions.size() - 2); }},
+    {"the order of another key", [](StoredTables& t) { t.header[40] = static_cast<char>(t.header[40] ^ 1); }}};
+
+}  // namespace
+
+TEST_CASE("a stored order that is none of its sequences is not used, though its hash is right") {
+  TempDir dir;
+  write_documents(dir / "f", made_up_documents(50));
+  auto o = options_for({{dir / "f", 0}}, 8);
+  o.cache_dir = dir / "cache";
+  for (const SampleOrder order : {SampleOrder::kEpoch, SampleOrder::kMegatron}) {
+    std::filesystem::remove_all(dir / "cache");
+    o.order = order;
+    o.num_samples = 600;  // several epochs in one order
+    const uint64_t hash = open_dataset(o)->order_hash();
+    const std::string file = stored_file(dir / "cache");
+    const StoredTables good(file);
+    for (const Attack& attack : kAttacks) {
+      INFO(name_of(order) << ": " << attack.what);
+      StoredTables bad = good;
+      attack.change(bad);
+      bad.write(file);
+      const auto d = open_dataset(o);
+      CHECK(d->order_hash() == hash);
+      for (int64_t k = 0; k < 20; ++k) sample_of(*d, k);
+      CHECK(StoredTables(file).shuffle == good.shuffle);  // written anew
+    }
+  }
+}
+
+TEST_CASE("an order in a folder that others may write is built in memory, with one warning") {
+  TempDir dir;
+  write_documents(dir / "f", made_up_documents(50));
+  auto o = options_for({{dir / "f", 0}}, 8);
+  o.cache_dir = dir / "cache";
+  const uint64_t hash = open_dataset(o)->order_hash();
+  const std::string file = stored_file(dir / "cache");
+  StoredTables swapped(file);
+  std::swap(swapped.shuffle[0], swapped.shuffle[1]);  // an order, but another one
+  swapped.write(file);
+  CHECK(open_dataset(o)->order_hash() != hash);  // so only owner and mode are left to check
+  std::vector<std::string> warnings;
+  o.warn = [&](const std::string& w) { warnings.push_back(w); };
+  using std::filesystem::perms;
+  std::filesystem::permissions(dir / "cache", perms::group_write, std::filesystem::perm_options::add);
+  const auto d = open_dataset(o);
+  CHECK(d->order_hash() == hash);
+  sample_of(*d, 0);
+  REQUIRE(warnings.size() == 1);
+  for (const char* part : {"cache is not used", "its group may write it", "chmod go-w", "kept in memory"})
+    CHECK(warnings[0].find(part) != std::string::npos);
+  std::filesystem::permissions(dir / "cache", perms::owner_all);
+  std::filesystem::permissions(file, perms::others_write, std::filesystem::perm_options::add);
+  CHECK(open_dataset(o)->order_hash() == hash);  // such a file is replaced by our own
+  CHECK((std::filesystem::status(file).permissions() & perms::others_write) == perms::none);
+  std::filesystem::remove(file);
+  std::filesystem::create_symlink(dir / "elsewhere", file);
+  CHECK(open_dataset(o)->order_hash() == hash);
+  CHECK(std::filesystem::is_regular_file(std::filesystem::symlink_status(file)));
+  CHECK_FALSE(std::filesystem::exists(dir / "elsewhere"));
+}
+
 TEST_CASE("splits are disjoint, and an empty one is an error with the remedy") {
   TempDir dir;
   std::vector<std::vector<int32_t>> documents;
@@ -186,6 +305,20 @@ TEST_CASE("a blend follows its weights and runs each dataset through its own epo
   o.order = SampleOrder::kMegatron;
   o.num_samples = 50;
   CHECK(sample_of(*open_dataset(o), 49).size() == 11);
+}
+
+TEST_CASE("weights whose sum is beyond a double are shares all the same") {
+  TempDir dir;
+  write_documents(dir / "a", {Sample(101, 1)});
+  write_documents(dir / "b", {Sample(101, 2)});
+  const auto d = open_dataset(options_for({{dir / "a", 1e308}, {dir / "b", 1e308}}, 10));
+  int64_t a = 0;
+  for (int64_t k = 0; k < 100; ++k) a += sample_of(*d, k)[0] == 1;
+  CHECK(a == 50);
+  auto o = options_for({{dir / "a", 0}}, 10);
+  o.whole = false;
+  o.split = "1e308,1e308";
+  expect_error(Exit::kUsage, {"data.split", "smaller numbers"}, [&] { open_dataset(o); });
 }
 
 TEST_CASE("problems of all datasets of a blend are listed together") {

@@ -1,5 +1,10 @@
 #include "data/tokens/token_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/tokens/token_check.h"
 #include "data/tokens/token_meta.h"
 #include "kernels/core/hash/sha256.h"
 #include "tests/data/support.h"
@@ -123,10 +128,16 @@ TEST_CASE("every broken rule of the format is reported with file, byte, expected
        {".idx byte 46", "sequence 0", "found -2"}},
       {"falling position",
        [](const std::string& p) { patch<int64_t>(p + ".idx", 62, 4); },
-       {".idx byte 62", "at least 10", "found 4"}},
+       {".idx byte 62", "expected 16 (the end of the sequence before)", "found 4"}},
+      {"position beyond the end before",
+       [](const std::string& p) { patch<int64_t>(p + ".idx", 54, 12); },
+       {".idx byte 54", "sequence 1: expected 10", "found 12"}},
+      {"a length raised",
+       [](const std::string& p) { patch<int32_t>(p + ".idx", 34, 6); },
+       {".idx byte 54", "sequence 1: expected 12", "found 10"}},
       {"far position",
        [](const std::string& p) { patch<int64_t>(p + ".idx", 62, INT64_MAX - 2); },
-       {".bin: truncated", "sequence 2"}},
+       {".idx byte 62", "sequence 2: expected 16"}},
       {"truncated bin",
        [](const std::string& p) { std::filesystem::resize_file(p + ".bin", 27); },
        {".bin: truncated", "sequence 2", "byte 27", "3 bytes are missing"}},
@@ -223,6 +234,87 @@ TEST_CASE("fingerprints depend on the content and are cached until a file change
                                    std::filesystem::last_write_time(dir / "f.bin") - std::chrono::hours(1));
   patch<uint16_t>(dir / "f.bin", 0, 99);
   CHECK_FALSE(TokenFile::open(dir / "f", cached).fingerprint() == a);
+}
+
+namespace {
+// Writes into the file and gives it the modification time that it had.
+template <class T>
+void patch_in_secret(const std::string& path, size_t at, T value) {
+  struct stat s {};
+  REQUIRE(::stat(path.c_str(), &s) == 0);
+  const int fd = ::open(path.c_str(), O_WRONLY);
+  REQUIRE(::pwrite(fd, &value, sizeof value, static_cast<off_t>(at)) == sizeof value);
+  ::close(fd);
+  const timespec times[2] = {s.st_atim, s.st_mtim};
+  REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
+  struct stat now {};
+  REQUIRE(::stat(path.c_str(), &now) == 0);
+  REQUIRE(
+      (now.st_size == s.st_size && now.st_mtim.tv_sec == s.st_mtim.tv_sec && now.st_mtim.tv_nsec == s.st_mtim.tv_nsec));
+}
+}  // namespace
+
+TEST_CASE("a cached verdict does not survive a change that keeps size and time, whatever the size of the index") {
+  TempDir dir;
+  for (const int64_t rehash : {int64_t{1} << 20, int64_t{0}}) {
+    INFO("an index of up to " << rehash << " bytes is checked each time");
+    const TokenFileOptions cached{.cache_dir = dir / "cache", .warn = {}, .rehash_bytes = rehash};
+    write_fixture(dir / "f");
+    const Fingerprint before = TokenFile::open(dir / "f", cached).fingerprint();
+    CHECK(std::filesystem::exists(dir / "cache") == (rehash == 0));
+    usleep(20000);                                   // more than a tick of the file system's clock
+    patch_in_secret<int32_t>(dir / "f.idx", 34, 6);  // one token more in the first sequence
+    expect_error(Exit::kUsage, {".idx byte 54"}, [&] { TokenFile::open(dir / "f", cached); });
+    usleep(20000);
+    patch_in_secret<int32_t>(dir / "f.idx", 34, 5);
+    CHECK(TokenFile::open(dir / "f", cached).fingerprint() == before);
+    usleep(20000);
+    patch_in_secret<uint64_t>(dir / "f.idx", 54, ~uint64_t{0} / 3);
+    expect_error(Exit::kUsage, {".idx byte 54"}, [&] { TokenFile::open(dir / "f", cached); });
+  }
+}
+
+TEST_CASE("a verdict in the cache that others can have written, or with values no file has, is not believed") {
+  TempDir dir;
+  write_fixture(dir / "f");
+  const TokenFileOptions cached{.cache_dir = dir / "cache", .warn = {}, .rehash_bytes = 0};
+  const Fingerprint right = TokenFile::open(dir / "f", cached).fingerprint();
+  const MappedFile idx(dir / "f.idx"), bin(dir / "f.bin");
+  const std::string file = CheckCache(dir / "cache", idx, bin).file(), text = read_file(file);
+  int64_t tokens = 0;
+  std::string hash, why;
+  const auto loads = [&] { return CheckCache(dir / "cache", idx, bin).load(&tokens, &hash, &why); };
+  REQUIRE(loads());
+  CHECK((tokens == 15 && hash == right.idx_sha256));
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"tokens\":15", "\"tokens\":31"},
+                                 {"\"tokens\":15", "\"tokens\":-1"},
+                                 {right.idx_sha256, "x" + right.idx_sha256.substr(1)},
+                                 {right.idx_sha256, ""}}) {
+    std::string bad = text;
+    bad.replace(bad.find(from), from.size(), to);
+    write_file(file, bad);
+    CHECK_FALSE(loads());
+    CHECK(TokenFile::open(dir / "f", cached).fingerprint() == right);
+  }
+  write_file(file, text);
+  REQUIRE(loads());
+  std::filesystem::permissions(file, std::filesystem::perms::group_write, std::filesystem::perm_options::add);
+  CHECK_FALSE(loads());
+  CHECK(why.find("its group may write it") != std::string::npos);
+}
+
+TEST_CASE("an index that changes while it is read is an error, never a read outside of the files") {
+  TempDir dir;
+  write_fixture(dir / "f");
+  const TokenFile f = TokenFile::open(dir / "f");
+  std::vector<int32_t> out(3);
+  for (const int64_t position : {int64_t{-2}, int64_t{26}, INT64_MAX - 1, INT64_MIN}) {
+    patch_in_secret<int64_t>(dir / "f.idx", 54, position);
+    expect_error(Exit::kIo, {".idx: tokens 0 to 3 of sequence 1", "the file changed"}, [&] { f.read(1, 0, out); });
+    f.will_need(1, 0, 3);
+  }
+  patch_in_secret<int64_t>(dir / "f.idx", 78, INT64_MAX);
+  expect_error(Exit::kIo, {".idx byte 78: document 1", "the file changed"}, [&] { f.document_begin(1); });
 }
 
 TEST_CASE("the metadata of a token file round-trips, and invalid metadata is an error") {

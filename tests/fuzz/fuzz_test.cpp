@@ -93,9 +93,11 @@ TEST_CASE("a run folder of any content becomes a report within its bounds") { ho
 TEST_CASE("a safetensors file is accepted whole or refused with one error") { holds(safetensors_header()); }
 TEST_CASE("an index of safetensors files is accepted whole or refused with one error") { holds(safetensors_index()); }
 TEST_CASE("a schedule's text is accepted whole or refused with one error") { holds(schedule_text()); }
+TEST_CASE("a stored order of samples is used only if it is one") { holds(stored_order_file()); }
 TEST_CASE("a token index is accepted whole or refused with one error") { holds(token_index()); }
 TEST_CASE("a tokenizer.json is accepted whole or refused with one error") { holds(tokenizer_json()); }
 TEST_CASE("a tokenizer model is accepted whole or refused with one error") { holds(tokenizer_model()); }
+TEST_CASE("a cached verdict on token files never leads out of them") { holds(verdict()); }
 TEST_CASE("vocab.json and merges.txt are accepted whole or refused with one error") { holds(vocab_merges()); }
 
 }  // namespace gt::fuzz

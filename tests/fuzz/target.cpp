@@ -15,7 +15,10 @@ namespace {
 
 struct Folder {
   std::string path = cat(fs::exists("/dev/shm") ? "/dev/shm" : "/tmp", "/gpttrain-fuzz-", ::getpid());
-  Folder() { fs::create_directories(path); }
+  Folder() {
+    fs::create_directories(path);
+    fs::permissions(path, fs::perms::owner_all);  // whatever the umask: caches are in it
+  }
   ~Folder() {
     std::error_code ignored;
     fs::remove_all(path, ignored);
@@ -31,10 +34,10 @@ Outcome& outcome() {
 
 std::vector<Target> all_targets() {
   return {
-      chat(),           checkpoint(),      checkpoint_config(),  ckpt_index(),        ckpt_manifest(), config_json(),
-      data_json(),      deepspeed_json(),  hdf5_gate(),          hf_config(),         import_folder(), llmc_header(),
-      llmc_tokens(),    run_log(),         safetensors_header(), safetensors_index(), schedule_text(), token_index(),
-      tokenizer_json(), tokenizer_model(), vocab_merges()};
+      chat(),        checkpoint(),     checkpoint_config(),  ckpt_index(),        ckpt_manifest(), config_json(),
+      data_json(),   deepspeed_json(), hdf5_gate(),          hf_config(),         import_folder(), llmc_header(),
+      llmc_tokens(), run_log(),        safetensors_header(), safetensors_index(), schedule_text(), stored_order_file(),
+      token_index(), tokenizer_json(), tokenizer_model(),    verdict(),           vocab_merges()};
 }
 
 std::vector<std::string> corpus(const Target& t) {

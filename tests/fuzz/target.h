@@ -36,9 +36,11 @@ Target run_log();            // log.jsonl and traces of a run folder: report, wa
 Target safetensors_header();
 Target safetensors_index();  // model.safetensors.index.json of a sharded model
 Target schedule_text();      // --parallel.schedule file:
+Target stored_order_file();  // an order of samples in the cache folder, its hash repaired
 Target token_index();        // .idx beside a .bin
 Target tokenizer_json();     // byte-level BPE of Hugging Face, with its tokenizer_config.json
 Target tokenizer_model();    // SentencePiece models: the walker, then the library
+Target verdict();            // the cached result of the checks of token files
 Target vocab_merges();       // GPT-2's vocab.json and merges.txt, with the names of its special tokens
 
 std::vector<Target> all_targets();

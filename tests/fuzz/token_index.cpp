@@ -25,7 +25,7 @@ void run(std::string_view input) {
   }
   GT_CHECK(!f.fingerprint().text().empty() && name_of(f.type())[0] != '?');
   GT_CHECK(TokenFile::open(token_prefix(idx.path())).tokens() == f.tokens());
-  GT_CHECK(tokens == f.tokens());  // overlapping sequences are valid: they may sum to more tokens than the .bin holds
+  GT_CHECK(tokens == f.tokens() && tokens * f.width() <= f.bin().size());  // sequences neither overlap nor leave gaps
 }
 
 std::string made(TokenType type) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "kernels/core/cache_files.h"
 #include "kernels/core/check.h"
 
 namespace gt::cuda {
@@ -21,11 +22,8 @@ std::string default_file(const std::string& identity) {
   std::string name = "gemm-plans-" + identity + ".txt";
   for (char& c : name)
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.') c = '-';
-  if (const char* x = std::getenv("XDG_CACHE_HOME"); x != nullptr && *x != '\0')
-    return (fs::path(x) / "gpttrain" / name).string();
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
-    return (fs::path(home) / ".cache/gpttrain" / name).string();
-  return "";
+  const std::string folder = cache_folder();
+  return folder.empty() ? "" : cat(folder, '/', name);
 }
 
 std::string hex(const GemmChoice& c) {
@@ -51,7 +49,7 @@ bool parse_line(const std::string& line, std::string& key, GemmChoice& c) {
   key = line.substr(0, bar);
   std::istringstream in(line.substr(bar + 3));
   std::string algo, more;
-  return in >> c.index >> c.us >> algo && !(in >> more) && from_hex(algo, c);
+  return in >> c.index >> c.us >> algo && !(in >> more) && from_hex(algo, c) && c.index >= 0 && c.us >= 0 && c.us < 1e12;
 }
 
 }  // namespace
@@ -100,10 +98,16 @@ std::string GemmChoices::read() {
   if (tuning_.file.empty()) return "device.gemm_tune: no HOME and no XDG_CACHE_HOME: what is timed now is not kept";
   const bool there = fs::exists(tuning_.file, ec);
   if (!there && tuning_.time) return "";
-  std::ifstream in(tuning_.file);
   Table table;
   bool ours = true;
-  const std::string why = there ? parse(in, table, ours) : "there is no such file";
+  std::string why = there ? "" : "there is no such file";
+  if (there && in_cache()) {
+    std::istringstream in(read_cached(tuning_.file, 64 << 20, &why));
+    if (why.empty()) why = parse(in, table, ours);
+  } else if (there) {
+    std::ifstream in(tuning_.file);
+    why = parse(in, table, ours);
+  }
   if (why.empty()) {
     table_ = std::move(table);
     return "";
@@ -113,6 +117,8 @@ std::string GemmChoices::read() {
              tuning_.time ? (may_write_ ? "; it is written anew" : "; what is timed now is not kept")
                           : "; cuBLASLt's first suggestions are");
 }
+
+bool GemmChoices::in_cache() const { return fs::path(tuning_.file).parent_path() == cache_folder(); }
 
 std::string GemmChoices::text() const {
   const std::lock_guard lock(mutex_);
@@ -144,6 +150,10 @@ std::string GemmChoices::written() const {
 // Writes a temporary file and renames it: readers see the old or the new file, never a part. An unwritable cache is not
 // an error.
 void GemmChoices::write() const {
+  if (in_cache()) {
+    write_cached(tuning_.file, written());
+    return;
+  }
   std::error_code ec;
   const fs::path file = tuning_.file, aside = cat(tuning_.file, '.', getpid());
   if (file.has_parent_path()) fs::create_directories(file.parent_path(), ec);

@@ -53,6 +53,7 @@ class GemmChoices {
   std::string parse(std::istream&, Table& into, bool& ours) const;
   std::string written() const;
   void write() const;
+  bool in_cache() const;  // the default file: untrusted unless it is this user's own
 
   mutable std::mutex mutex_;
   GemmTuning tuning_;

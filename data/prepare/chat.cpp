@@ -28,7 +28,7 @@ Conversation prepared(const Conversation& given, const ChatTemplate& t) {
       continue;
     }
     const bool takes = m.role == ChatRole::kUser;
-    out.push_back({m.role, takes ? system + text : text});
+    out.push_back({m.role, takes ? system + text : text, m.trained});
     if (takes) system.clear();
   }
   return out;
@@ -123,7 +123,7 @@ bool ChatFormat::encode(const Conversation& given, Encoder& encoder, ChatTokens*
   Writer w(encoder, out);
   w.pieces(begin_, false);
   for (const ChatMessage& m : messages) {
-    const bool target = m.role == ChatRole::kAssistant;
+    const bool target = m.role == ChatRole::kAssistant && m.trained;
     const auto& [before, end, after] = turns_[static_cast<size_t>(m.role)];
     w.pieces(before, false);
     w.text(m.text, target);

@@ -16,15 +16,19 @@ enum class ChatRole : uint8_t { kSystem, kUser, kAssistant };
 struct ChatMessage {
   ChatRole role = ChatRole::kUser;
   std::string text;
+  bool trained = true;  // false: an answer that is no target ("weight": 0)
 };
 using Conversation = std::vector<ChatMessage>;
 
-// Reads {"messages": [{"role": "system"|"user"|"assistant", "content": TEXT}...]}; other keys are passed over. Returns
-// false with the reason in *why: invalid JSON, a missing or repeated key, another role, content that is not a string.
-bool parse_chat(std::string_view line, Conversation* out, std::string* why);
+// Reads {"messages": [{"role": "system"|"user"|"assistant", "content": TEXT, "weight": 0|1 (optional)}...]}. Returns
+// false with the reason in *why: invalid JSON, a missing or repeated key, another role, content that is not a string, a
+// key that may change what the line means and is not understood: any further key of a message, and of the line those
+// known to (tools, images, system). Such a key is passed over if its value is null or empty, or with `ignore_unknown`.
+bool parse_chat(std::string_view line, Conversation* out, std::string* why, bool ignore_unknown = false);
 // Reads {"instruction" or "prompt": TEXT, "input": TEXT (optional), "output" or "response": TEXT, "system": TEXT
-// (optional)} as a question and its answer; input follows the instruction after an empty line.
-bool parse_instruct(std::string_view line, Conversation* out, std::string* why);
+// (optional)} as a question and its answer; input follows the instruction after an empty line. Refuses further keys,
+// except those known to describe the line (id, source, category).
+bool parse_instruct(std::string_view line, Conversation* out, std::string* why, bool ignore_unknown = false);
 
 // Text around messages. "{bos}", "{eos}", "{eod}" stand for those tokens of the tokenizer.
 struct ChatTemplate {

@@ -60,6 +60,8 @@ void check_options(const PrepareOptions& o) {
              "--template: is for --format chat or instruct");
   GT_REQUIRE(!is_chat(o.format) || o.eod, Exit::kUsage,
              "--no-eod: conversations end as their --template defines; leave it out");
+  GT_REQUIRE(is_chat(o.format) || !o.ignore_unknown, Exit::kUsage,
+             "--ignore-unknown: is for --format chat or instruct");
   GT_REQUIRE(!o.json_key.empty(), Exit::kUsage, "--json-key: expected a name, found nothing");
 }
 
@@ -76,6 +78,7 @@ std::string options_json(const PrepareOptions& o, const Tokenizer& t) {
             {"max_doc_mb", o.max_doc_mb},
             {"strict_utf8", o.strict_utf8}};
   if (o.split_docs == SplitDocs::kSeparator) j["separator"] = o.separator;
+  if (o.ignore_unknown) j["ignore_unknown"] = true;
   if (!is_chat(o.format)) return j.dump();
   j["template"] = o.chat_template.empty() ? "chatml" : o.chat_template;
   j["max_tokens"] = o.max_tokens;
@@ -107,6 +110,7 @@ class Preparation {
                ": has neither <|endoftext|> nor an eos piece; give --no-eod");
     journal_.options = options_json(o, tokenizer_);
     journal_.inputs = expand_inputs(o.inputs);
+    require_text(journal_.inputs);
   }
 
   PrepareResult run() {

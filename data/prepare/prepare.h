@@ -9,8 +9,9 @@
 
 namespace gt {
 
-// kAuto: .jsonl .json .ndjson (+ .gz) are JSON lines, all else is text. kChat, kInstruct: JSON lines of conversations,
-// encoded with a chat template (data/prepare/chat.h) and written with a loss mask.
+// kAuto: .jsonl .json .ndjson (+ .gz) and files that begin with JSON objects are JSON lines, all else is text. kChat,
+// kInstruct: JSON lines of conversations, encoded with a chat template (data/prepare/chat.h) and written with a loss
+// mask.
 enum class TextFormat : uint8_t { kAuto, kJsonl, kText, kChat, kInstruct };
 constexpr bool is_chat(TextFormat f) { return f == TextFormat::kChat || f == TextFormat::kInstruct; }
 // End of a text document. kLine: each line, without its newline. kBlankLine: lines up to an empty one, with newlines.
@@ -30,9 +31,10 @@ struct PrepareOptions {
   SplitDocs split_docs = SplitDocs::kFile;
   std::string separator;  // kSeparator: the line without its newline
   bool eod = true;        // append <|endoftext|> (or eos) to every document; conversations end as the template defines
-  std::string chat_template;  // kChat, kInstruct: as load_chat_template; empty: chatml
-  int64_t max_tokens = 0;     // kChat, kInstruct: longer conversations lose their end; 0: unlimited
-  int threads = 1;            // encoder threads
+  std::string chat_template;    // kChat, kInstruct: as load_chat_template; empty: chatml
+  int64_t max_tokens = 0;       // kChat, kInstruct: longer conversations lose their end; 0: unlimited
+  bool ignore_unknown = false;  // kChat, kInstruct: drops keys that may change what a line means (chat.h)
+  int threads = 1;              // encoder threads
   int64_t memory_mb = 512;
   OnBad on_bad = OnBad::kFail;
   int64_t max_doc_mb = 64;     // limit per line (per document, with a tokenizer whose pieces span lines)

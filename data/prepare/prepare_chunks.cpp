@@ -1,19 +1,13 @@
 #include "data/prepare/prepare_chunks.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "data/prepare/json_line.h"
 #include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
 
 namespace gt {
 namespace {
-
-bool is_json_name(std::string name) {
-  for (const char* packed : {".gz", ".dz"})
-    if (name.ends_with(packed)) name.resize(name.size() - 3);
-  return name.ends_with(".jsonl") || name.ends_with(".json") || name.ends_with(".ndjson");
-}
 
 std::string_view without_end(std::string_view s) {
   if (!s.empty() && s.back() == '\n') s.remove_suffix(1);
@@ -28,68 +22,7 @@ bool plain_cut(std::string_view before, std::string_view after) {
   return !before.empty() && !ends_with_space(before) && !begins_with_space(after);
 }
 
-// SAX listener for one key of the outermost object; builds nothing else.
-struct TextListener final : nlohmann::json_sax<nlohmann::json> {
-  TextListener(const std::string& k, std::string* t) : key_(k), text(t) {}
-  bool null() override { return other(); }
-  bool boolean(bool) override { return other(); }
-  bool number_integer(number_integer_t) override { return other(); }
-  bool number_unsigned(number_unsigned_t) override { return other(); }
-  bool number_float(number_float_t, const string_t&) override { return other(); }
-  bool binary(binary_t&) override { return other(); }
-  bool string(string_t& s) override {
-    if (depth == 0) why = "expected an object, found a string";
-    if (depth == 1 && matches) *text = std::move(s), found = true;
-    return depth > 0;
-  }
-  bool start_object(size_t) override {
-    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is not a string";
-    ++depth;
-    return why.empty();
-  }
-  bool end_object() override {
-    --depth;
-    return true;
-  }
-  bool start_array(size_t) override {
-    if (depth == 0) why = "expected an object, found an array";
-    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is not a string";
-    ++depth;
-    return why.empty();
-  }
-  bool end_array() override {
-    --depth;
-    return true;
-  }
-  bool key(string_t& k) override {
-    if (depth == 1) matches = k == key_;
-    return true;
-  }
-  bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception&) override {
-    why = cat("broken JSON at byte ", at, " of the line");
-    return false;
-  }
-  bool other() {
-    if (depth == 0) why = "expected an object";
-    if (depth == 1 && matches) why = "the value of \"" + key_ + "\" is not a string";
-    return why.empty();
-  }
-  const std::string& key_;
-  std::string* text;
-  std::string why;
-  int depth = 0;
-  bool matches = false, found = false;
-};
-
 }  // namespace
-
-bool json_text(std::string_view line, const std::string& key, std::string* text, std::string* why) {
-  TextListener l(key, text);
-  const bool ok = nlohmann::json::sax_parse(line.begin(), line.end(), &l);
-  if (ok && l.found) return true;
-  *why = !l.why.empty() ? l.why : cat("the object has no key \"", key, "\"");
-  return false;
-}
 
 void Chunk::clear() {
   text.clear();
@@ -107,9 +40,9 @@ ChunkReader::ChunkReader(const std::vector<TextInput>& inputs, const PrepareOpti
 void ChunkReader::open_input() {
   const TextInput& in = inputs_[static_cast<size_t>(state_.input)];
   reader_ = std::make_unique<LineReader>(in.path, options_.max_doc_mb << 20);
-  if (state_.byte > 0) reader_->skip_to(state_.byte, state_.line);
   json_ = options_.format == TextFormat::kJsonl || is_chat(options_.format) ||
-          (options_.format == TextFormat::kAuto && is_json_name(in.path));
+          (options_.format == TextFormat::kAuto && is_json_lines(in.path, reader_->head()));
+  if (state_.byte > 0) reader_->skip_to(state_.byte, state_.line);
 }
 
 bool ChunkReader::full(const Chunk& c) const {
@@ -154,8 +87,7 @@ void ChunkReader::take(const LineReader::Line& line, Chunk* c) {
     if (line.first) bad(line, cat("the line is longer than --max-doc-mb ", options_.max_doc_mb), c);
     return;
   }
-  std::string_view text = line.text;
-  if (line.begin == 0 && text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // byte order mark
+  const std::string_view text = line.text;
   const std::string_view bare = without_end(text);
   if (json_) {
     if (bare.find_first_not_of(" \t") == std::string_view::npos) return;

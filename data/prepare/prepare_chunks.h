@@ -65,8 +65,4 @@ class ChunkReader {
   int64_t disk_before_ = 0;
 };
 
-// Extracts the string under `key` of one JSON object. Returns false with the reason in *why: invalid JSON, not an
-// object, no such key, not a string.
-bool json_text(std::string_view line, const std::string& key, std::string* text, std::string* why);
-
 }  // namespace gt

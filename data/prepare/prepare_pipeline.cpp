@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "data/prepare/chat.h"
+#include "data/prepare/json_line.h"
 #include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
 
@@ -59,7 +60,11 @@ class PieceEncoder {  // one per thread
     if (p.json) {
       decoded_.clear();
       std::string why;
-      if (!json_text(text, options_.json_key, &decoded_, &why)) return bad(p, why, c);
+      int64_t lone = 0;
+      if (!json_text(text, options_.json_key, &decoded_, &why, &lone)) return bad(p, why, c);
+      if (lone > 0 && options_.strict_utf8 && options_.on_bad == OnBad::kFail)
+        return bad(p, "the line holds a lone surrogate (\\ud800 to \\udfff)", c);
+      c->replaced += lone;
       if (decoded_.empty()) {
         ++c->dropped;
         return;
@@ -81,14 +86,15 @@ class PieceEncoder {  // one per thread
     std::string why;
     messages_.clear();
     tokens_.clear();
-    if (!(options_.format == TextFormat::kChat ? parse_chat : parse_instruct)(line, &messages_, &why) ||
+    const bool ignore = options_.ignore_unknown;
+    if (!(options_.format == TextFormat::kChat ? parse_chat : parse_instruct)(line, &messages_, &why, ignore) ||
         !chat_->encode(messages_, encoder_, &tokens_, &why))
       return bad(p, why, c);
     const auto limit = static_cast<size_t>(options_.max_tokens);
     const bool cut = limit > 0 && tokens_.ids.size() > limit;
     if (cut) tokens_.ids.resize(limit), tokens_.loss.resize(limit);
     const bool answered = std::any_of(messages_.begin(), messages_.end(), [](const ChatMessage& m) {
-      return m.role == ChatRole::kAssistant && !m.text.empty();
+      return m.role == ChatRole::kAssistant && m.trained && !m.text.empty();
     });
     if (!answered || std::find(tokens_.loss.begin(), tokens_.loss.end(), 1) == tokens_.loss.end()) {
       ++c->unanswered;

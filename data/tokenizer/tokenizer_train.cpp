@@ -41,6 +41,7 @@ void check_options(const TokenizerTrainOptions& o) {
   GT_REQUIRE(o.sample_mb > 0 && o.sample_mb <= 10000, Exit::kUsage,
              "--sample-mb: expected a number above 0 and up to 10000, found ", o.sample_mb);
   GT_REQUIRE(o.coverage >= 0.98 && o.coverage <= 1, Exit::kUsage, "--coverage: expected 0.98 to 1, found ", o.coverage);
+  GT_REQUIRE(!o.json_key.empty(), Exit::kUsage, "--json-key: expected a name, found nothing");
   GT_REQUIRE(o.threads >= 1 && o.threads <= 1024, Exit::kUsage, "--threads: expected 1 to 1024, found ", o.threads);
   for (const std::string& s : o.special)
     GT_REQUIRE(!s.empty() && s != "<|endoftext|>" && s != "\n", Exit::kUsage, "--special: \"", s,
@@ -168,6 +169,7 @@ void write_outputs(const TokenizerTrainOptions& o, const std::string& model, con
                {"coverage", o.coverage}, {"special", o.special},    {"seed", o.seed},   {"inputs", o.inputs},
                {"eod", t.eod()},         {"report", report_json(r)}};
   if (!o.control.empty()) meta["control"] = o.control;
+  if (o.json_key != "text") meta["json_key"] = o.json_key;
   write_file_atomically(stem + ".vocab", vocab);
   write_file_atomically(stem + ".meta.json", meta.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   write_file_atomically(stem + ".model", model);  // last: its presence marks a complete model
@@ -184,7 +186,7 @@ TokenizerReport tokenizer_train(const TokenizerTrainOptions& o,
   check_options(o);
   const auto began = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
-  LineSample sample = sample_lines(o.inputs, o.sample_mb, o.seed, o.threads, progress);
+  LineSample sample = sample_lines(o.inputs, o.sample_mb, o.seed, o.threads, progress, o.json_key);
   GT_REQUIRE(!sample.train.empty(), Exit::kUsage, "tokenizer train: the inputs have no text (", sample.bytes_read,
              " bytes, ", sample.lines_read, " lines)");
   TokenizerReport r;

@@ -17,6 +17,7 @@ struct TokenizerTrainOptions {
   double coverage = 0.9995;          // fraction of characters covered; others use byte fallback
   std::vector<std::string> special;  // additional symbols, after <|endoftext|> and newline
   std::vector<std::string> control;  // symbols that no text contains, before <|endoftext|>: [MASK]
+  std::string json_key = "text";     // JSON lines: the field that holds the text, as in data/prepare/prepare.h
   uint64_t seed = 1234;
   int threads = 1;  // reader threads; the library always trains with 16, which affects its sums
 };
@@ -40,8 +41,9 @@ struct TokenizerReport {
 };
 std::string to_json(const TokenizerReport&);
 
-// Line of the sample. Its priority is the first 8 bytes of XXH3-128(seed, path index, line number); the smallest are
-// selected.
+// Line of the sample: of a text, or of the text of a JSON line. Its priority is the first 8 bytes of XXH3-128(seed,
+// path index, line number) or, after the first line of a JSON line's text, of that and the line's number in it; the
+// smallest are selected.
 struct SampledLine {
   uint64_t priority = 0, path = 0, line = 0, part = 0;  // part: lines are cut at 4096 bytes
   std::string text;
@@ -51,10 +53,11 @@ struct LineSample {
   int64_t bytes_read = 0, lines_read = 0;
 };
 LineSample sample_lines(const std::vector<std::string>& inputs, double sample_mb, uint64_t seed, int threads = 1,
-                        const std::function<void(const TokenizerTrainProgress&)>& progress = {});
+                        const std::function<void(const TokenizerTrainProgress&)>& progress = {},
+                        const std::string& json_key = "text");
 
-// Throws kUsage for invalid options, inputs without text, and a vocabulary that the text cannot fill (the library's
-// message).
+// Throws kUsage for invalid options, inputs that are not text, a JSON line without the key's text (file, line), inputs
+// without text, and a vocabulary that the text cannot fill (the library's message).
 TokenizerReport tokenizer_train(const TokenizerTrainOptions& options,
                                 const std::function<void(const TokenizerTrainProgress&)>& progress = {});
 

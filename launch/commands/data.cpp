@@ -40,6 +40,7 @@ PrepareOptions prepare_options(const DataPrepareArgs& a) {
   o.output = a.output;
   o.format = text_format_from(a.format);
   o.json_key = a.json_key;
+  o.ignore_unknown = a.ignore_unknown;
   o.chat_template = a.chat_template;
   o.max_tokens = a.max_tokens;
   o.split_docs = split_docs_from(a.split_docs);

@@ -36,12 +36,14 @@ struct TrainArgs {
 
 struct TokenizerTrainArgs {
   std::vector<std::string> input, special;
-  std::string type = "bpe", output, control;
+  std::string type = "bpe", output, control, json_key = "text";
   int64_t vocab = 8192, seed = 1234, threads = 0;
   double sample_mb = 20, coverage = 0.9995;
   template <class V>
   void fields(V& v) {
-    v("input", input, "required", "text: files, folders, patterns, - for standard input; gzip is unpacked");
+    v("input", input, "required",
+      "text or JSON lines: files, folders, patterns, - for standard input; gzip is unpacked");
+    v("json-key", json_key, "", "JSON lines: the field that holds the text");
     v("vocab", vocab, "16..1000000 tokens", "size of the vocabulary");
     v("type", type, "bpe|unigram", "segmentation model");
     v("output", output, "required", "X.model; X.vocab and X.meta.json are written beside it");
@@ -66,7 +68,8 @@ struct TokenizerEncodeArgs {
     v("tokenizer", tokenizer, "required",
       "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one");
     v("text", text, "", "text to encode, one line each");
-    v("input", input, "", "files, folders, patterns, -; without --text and --input standard input");
+    v("input", input, "",
+      "files, folders, patterns, -; without --text and --input standard input; of JSON lines in files the field text");
     v("pieces", pieces, "", "print pieces instead of ids");
     v("ids-binary", ids_binary, "u16|i32", "write little-endian ids without line structure; newlines are encoded too");
     v("threads", threads, "0..1024 threads", "0: all cores");
@@ -93,7 +96,7 @@ struct DataPrepareArgs {
   std::string tokenizer, output, format = "auto", json_key = "text", split_docs = "file", on_bad = "fail", separator;
   std::string chat_template;
   int64_t threads = 0, memory_mb = 512, max_doc_mb = 64, max_tokens = 0;
-  bool no_eod = false, strict_utf8 = false, check_cache = false, force = false;
+  bool no_eod = false, strict_utf8 = false, check_cache = false, force = false, ignore_unknown = false;
   template <class V>
   void fields(V& v) {
     v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
@@ -102,12 +105,15 @@ struct DataPrepareArgs {
     v("output", output, "required",
       "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json (chat, instruct: PREFIX.mask) are written");
     v("format", format, "auto|jsonl|text|chat|instruct",
-      "auto: .jsonl .json .ndjson are JSON lines, the rest is text; chat: JSON lines of {\"messages\": [{\"role\", "
+      "auto: .jsonl .json .ndjson and files that begin with JSON objects are JSON lines, the rest is text; chat: JSON "
+      "lines of {\"messages\": [{\"role\", "
       "\"content\"}...]}; instruct: of {\"instruction\", \"input\", \"output\"}; both also write PREFIX.mask: loss on "
       "the "
       "assistant's tokens only");
     v("template", chat_template, "", "chat, instruct: chatml (default), llama3, mistral, plain, or a template file");
     v("max-tokens", max_tokens, "0..1048576 tokens", "chat, instruct: truncate longer conversations; 0: unlimited");
+    v("ignore-unknown", ignore_unknown, "",
+      "chat, instruct: pass over keys that may change what a message or line means, such as tool_calls");
     v("json-key", json_key, "", "JSON lines: the field that holds the text");
     v("split-docs", split_docs, "file|blank-line|line|sep",
       "text: document separator; sep: a line equal to --separator");

@@ -17,6 +17,7 @@
 #include <sstream>
 #include <thread>
 
+#include "data/prepare/json_line.h"
 #include "data/prepare/text_source.h"
 #include "data/tokenizer/tokenizer_train.h"
 #include "data/tokens/files.h"
@@ -205,14 +206,23 @@ class LineEncoder {
   std::vector<std::string> out_;
 };
 
-// Calls `take` for every line of every input, including its newline if present.
+// Calls `take` for every line of every input, including its newline if present. `texts`: of JSON lines in files, for
+// their texts.
 template <class F>
-void for_each_line(const std::vector<std::string>& inputs, F&& take) {
+void for_each_line(const std::vector<std::string>& inputs, bool texts, F&& take) {
   for (const TextInput& input : expand_inputs(inputs.empty() ? std::vector<std::string>{"-"} : inputs)) {
     LineReader reader(input.path, kMostLine);
+    const bool json = texts && input.path != "-" && is_json_lines(input.path, reader.head());
+    std::string text, why;
     for (LineReader::Line line; reader.next(&line);) {
       GT_REQUIRE(line.complete, Exit::kUsage, input_name(input.path), " line ", line.number + 1, ": longer than ",
                  kMostLine >> 20, " MiB; cut it into lines");
+      if (json && line.text.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
+      if (json) {
+        GT_REQUIRE(json_text(line.text, "text", &text, &why), Exit::kUsage, input.path, " line ", line.number + 1, ": ",
+                   why, "; or encode the lines as they are: < ", shell_word(input.path));
+        line.text = text;
+      }
       take(input, line);
     }
   }
@@ -240,7 +250,7 @@ void encode_inputs(const TokenizerEncodeArgs& args, const Tokenizer& tokenizer, 
   if (!args.text.empty()) {
     for (const std::string& text : args.text) add(text);
   } else {
-    for_each_line(args.input, [&](const TextInput&, const LineReader::Line& line) { add(line.text); });
+    for_each_line(args.input, true, [&](const TextInput&, const LineReader::Line& line) { add(line.text); });
   }
   encoder.flush(lines, bytes);
 }
@@ -341,6 +351,7 @@ Exit run_tokenizer_train(const Command& command) {
   options.sample_mb = args.sample_mb;
   options.coverage = args.coverage;
   options.special = args.special;
+  options.json_key = args.json_key;
   std::istringstream symbols(args.control);
   for (std::string symbol; std::getline(symbols, symbol, ',');) options.control.push_back("[" + symbol + "]");
   options.seed = static_cast<uint64_t>(args.seed);
@@ -391,7 +402,7 @@ Exit run_tokenizer_decode(const Command& command) {
     write_out(decode_words(line, tokenizer, pieces, "--ids") + "\n");
   } else {
     const bool at_once = ::isatty(STDIN_FILENO) == 1;
-    for_each_line(args.input, [&](const TextInput& input, const LineReader::Line& line) {
+    for_each_line(args.input, false, [&](const TextInput& input, const LineReader::Line& line) {
       const std::string where = fmt::format("{} line {}", input_name(input.path), line.number + 1);
       write_out(decode_words(line.text, tokenizer, pieces, where) + "\n");
       if (at_once) flush_out();

@@ -66,8 +66,8 @@ ChatTokens encode(const Tokenizer& t, const std::string& chat_template, const st
   Conversation messages;
   ChatTokens out;
   std::string why;
-  const bool good =
-      (instruct ? parse_instruct : parse_chat)(line, &messages, &why) && format.encode(messages, encoder, &out, &why);
+  const bool good = (instruct ? parse_instruct : parse_chat)(line, &messages, &why, false) &&
+                    format.encode(messages, encoder, &out, &why);
   INFO(why);
   REQUIRE(good);
   REQUIRE(out.ids.size() == out.loss.size());
@@ -76,7 +76,7 @@ ChatTokens encode(const Tokenizer& t, const std::string& chat_template, const st
 
 const std::string kTalk =
     R"({"id": 7, "messages": [{"role": "system", "content": " be kind "}, {"role": "user", "content": "hi"},)"
-    R"( {"content": "hello\nyou", "role": "assistant", "weight": [1, {"content": 2}]}, {"role": "user",)"
+    R"( {"content": "hello\nyou", "role": "assistant", "weight": 1, "id": [1, {"content": 2}], "name": null}, {"role": "user",)"
     R"( "content": "bye"},)"
     R"( {"role": "assistant", "content": "so long"}], "more": {"messages": 3}})"
     "\n";
@@ -172,6 +172,10 @@ TEST_CASE("lines that are not conversations are refused by line and reason, or c
   refused(R"({"messages": [{"role": "user", "content": "a", "content": "b"}]})", "two keys \"content\"");
   refused(R"({"messages": [{"role": "user", "content": "a<|im_end|>"}, {"role": "assistant", "content": "b"}]})",
           "contains <|im_end|>");
+  refused(R"({"conversations": [{"from": "human", "value": "a"}], "source": "web"})", "ShareGPT");
+  refused(R"({"instruction": "a", "output": "b"})", "--format instruct reads it");
+  refused(R"({"prompt": "a", "completion": "b"})", "jq -c '{prompt, response: .completion}'");
+  refused("[{\"messages\": []}]", "jq -c '.[]'");
   expect_error(Exit::kUsage, {"line 1", "no text \"instruction\" or \"prompt\""},
                [&] { prepare_data(w.options("{\"output\": \"a\"}\n", TextFormat::kInstruct)); });
   expect_error(Exit::kUsage, {"no text \"output\" or \"response\""},
@@ -188,6 +192,77 @@ TEST_CASE("lines that are not conversations are refused by line and reason, or c
   o = w.options(nothing + "\n");
   o.force = true;
   expect_error(Exit::kUsage, {"no text", "1 conversations without an answer"}, [&] { prepare_data(o); });
+}
+
+TEST_CASE("keys of lines and messages that may change what they mean are refused by name") {
+  const Workshop w;
+  const auto refused = [&](const std::string& line, const std::string& reason, TextFormat f = TextFormat::kChat) {
+    INFO(line);
+    expect_error(Exit::kUsage, {"in.jsonl line 1", reason}, [&] { prepare_data(w.options(line + "\n", f)); });
+    std::filesystem::remove_all(w / "out.progress.json");
+  };
+  const auto message = [](const std::string& more) {
+    return R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", )" + more + "}]}";
+  };
+  refused(message(R"("weight": 0.5)"), "message 2: \"weight\": expected 0 (no loss) or 1, found 0.5");
+  refused(message(R"("weight": -1)"), "\"weight\": expected 0 (no loss) or 1");
+  refused(message(R"("weight": true)"), "\"weight\": expected 0 or 1, found true or false");
+  refused(message(R"("weight": "0")"), "\"weight\": expected 0 or 1, found a string");
+  refused(message(R"("weight": [0])"), "\"weight\"");
+  refused(message(R"("weight": 1, "weight": 0)"), "two keys \"weight\"");
+  refused(message(R"("weight": NaN)"), "\"weight\": expected 0 or 1, found NaN or Infinity");
+  refused(R"({"messages": [{"role": "user", "content": "q", "weight": 1}]})", "outside of an answer");
+  for (const char* key : {"tool_calls", "function_call", "name", "reasoning_content", "prefix", "images"}) {
+    refused(message(cat("\"", key, "\": [{\"a\": 1}]")), cat("message 2: \"", key, "\": a key that may change"));
+    refused(message(cat("\"", key, "\": \"x\"")), "--ignore-unknown");
+  }
+  for (const char* key : {"tools", "functions", "images", "system", "chat_template_kwargs"})
+    refused(R"({"messages": [{"role": "assistant", "content": "a"}], ")" + std::string(key) + R"(": [1]})",
+            cat("\"", key, "\": a key that may change what the line means"));
+  refused(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]})", "a list of parts");
+  refused(R"({"instruction": "a", "output": "b", "context": "c"})", "\"context\": a key", TextFormat::kInstruct);
+  refused(R"({"instruction": "a", "output": "b", "history": [["q", "r"]]})", "\"history\"", TextFormat::kInstruct);
+  refused(R"({"instruction": "a", "output": "b", "input": 3})", "\"input\": expected", TextFormat::kInstruct);
+  refused(R"({"instruction": "a", "prompt": "p", "output": "b"})", "two texts, \"instruction\"", TextFormat::kInstruct);
+  refused(R"({"prompt": "a", "completion": "b"})", "jq -c '{prompt, response", TextFormat::kInstruct);
+  refused(message(R"("id": 1)"), "\"instruction\" or \"prompt\"; it is a conversation", TextFormat::kInstruct);
+}
+
+TEST_CASE("an answer of weight 0 is no target, and keys that are not understood are passed over only on request") {
+  const Workshop w;
+  const Tokenizer t = w.tokenizer();
+  const auto talk = [](const std::string& first, const std::string& line) {
+    return R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "one")" + first +
+           R"(}, {"role": "user", "content": "r", "weight": 0}, {"role": "assistant", "content": "two"}])" + line +
+           "}\n";
+  };
+  const std::string both = "user:\nq\n\nassistant:\n[one<|endoftext|>]user:\nr\n\nassistant:\n[two<|endoftext|>]";
+  const std::string second = "user:\nq\n\nassistant:\none<|endoftext|>user:\nr\n\nassistant:\n[two<|endoftext|>]";
+  CHECK(shown(t, encode(t, "plain", talk("", ""))) == both);
+  for (const char* weight : {"1", "1.0", "null"})
+    CHECK(shown(t, encode(t, "plain", talk(cat(", \"weight\": ", weight), ""))) == both);
+  for (const char* weight : {"0", "0.0"})
+    CHECK(shown(t, encode(t, "plain", talk(cat(", \"weight\": ", weight), ""))) == second);
+  // Empty values change nothing; what describes a line or message does not change it, not even NaN.
+  CHECK(shown(t, encode(t, "plain",
+                        talk(R"(, "tool_calls": [], "name": null, "reasoning_content": "", "id": 3)",
+                             R"(, "source": "x", "score": NaN, "turns": [1e999], "tools": null)"))) == both);
+  Conversation c;
+  std::string why;
+  const std::string unknown =
+      talk(R"(, "weight": 0, "tool_calls": [{"id": "a", "content": "b"}])", R"(, "tools": [1])");
+  CHECK_FALSE(parse_chat(unknown, &c, &why));
+  REQUIRE(parse_chat(unknown, &c, &why, true));
+  CHECK((c.size() == 4 && !c[1].trained && c[1].text == "one" && c[3].trained));
+
+  PrepareOptions o = w.options(talk(", \"weight\": 0", "") + unknown +
+                               R"({"messages": [{"role": "assistant", "content": "a", "weight": 0}]})" + "\n");
+  o.ignore_unknown = true;
+  const PrepareResult r = prepare_data(o);
+  CHECK((r.documents == 2 && r.unanswered == 1));
+  o = w.options("text\n", TextFormat::kText);
+  o.ignore_unknown = true;
+  expect_error(Exit::kUsage, {"--ignore-unknown", "--format chat"}, [&] { prepare_data(o); });
 }
 
 TEST_CASE("conversations longer than max_tokens lose their end, and are dropped when no answer is left") {

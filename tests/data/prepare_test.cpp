@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "data/prepare/json_line.h"
 #include "data/prepare/prepare_chunks.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/tokenizer_train.h"
@@ -232,14 +233,26 @@ TEST_CASE("bad input names file, line and byte, or is skipped and counted") {
   };
   const std::vector<Case> cases = {{"{\"text\": \"a\"", "broken JSON"},
                                    {"{\"other\": \"a\"}", "no key \"text\""},
-                                   {"{\"text\": 3}", "not a string"},
-                                   {"{\"text\": [\"a\"]}", "not a string"},
-                                   {"{\"text\": null}", "not a string"},
-                                   {"[1]", "found an array"},
+                                   {"{\"text\": 3}", "\"text\": expected a string, found a number"},
+                                   {"{\"text\": NaN}", "\"text\": expected a string, found NaN"},
+                                   {"{\"a\": NaN, \"text\": -Infinity}", "expected a string, found -Infinity"},
+                                   {"{\"text\": 1e999}", "\"text\": expected a string, found a number"},
+                                   {"{\"text\": [\"a\"]}", "expected a string, found a list"},
+                                   {"{\"text\": null}", "expected a string, found null"},
+                                   {"{\"text\": Nan}", "broken JSON at byte"},
+                                   {std::string("{\"text\": \"a\"}\0x", 16), "a zero byte"},
+                                   {"{\"score\": NaN, \"text\" \"a\"}", "broken JSON at byte 2"},
+                                   {"[1]", "jq -c '.[]'"},
+                                   {"[", "jq -c '.[]'"},
+                                   {"{", "jq -c ."},
+                                   {"{\"content\": \"a\"}", "--json-key content"},
+                                   {"{\"messages\": []}", "--format chat reads it"},
+                                   {"{\"conversations\": [{\"from\": \"human\"}]}", "ShareGPT"},
+                                   {"{\"instruction\": \"a\", \"output\": \"b\"}", "--format instruct"},
+                                   {"{\"prompt\": \"a\", \"completion\": \"b\"}", "response: .completion"},
                                    {"\"text\"", "found a string"},
                                    {"7", "expected an object"},
-                                   {"{\"text\": \"\\ud800\"}", "broken JSON"},
-                                   {"{\"text\": {\"text\": \"a\"}}", "not a string"}};
+                                   {"{\"text\": {\"text\": \"a\"}}", "expected a string, found an object"}};
   for (const Case& c : cases) {
     write_file(w / "a.jsonl", "{\"text\": \"good\"}\n" + c.line + "\n{\"text\": \"\"}\n{\"text\": \"more\"}\n");
     auto o = w.options("a.jsonl", "out");
@@ -262,6 +275,89 @@ TEST_CASE("bad input names file, line and byte, or is skipped and counted") {
   o.force = true;
   CHECK(prepare_data(o).bad == 1);
   CHECK(w.texts("long") == std::vector<std::string>{"short\nend\n" + kEnd});
+}
+
+TEST_CASE("values of other keys do not matter: NaN, Infinity, huge numbers, lone surrogates") {
+  const PrepareFixture w;
+  const std::string values[] = {"NaN",
+                                "Infinity",
+                                "-Infinity",
+                                "1e999",
+                                "-1e999",
+                                "[NaN, {\"a\": NaN}]",
+                                "\"\\udc00\"",
+                                "\"a NaN, \\\" NaN\"",
+                                std::string(400, '9')};
+  std::string lines;
+  for (const std::string& v : values) lines += "{\"score\": " + v + ", \"text\": \"NaN of 'x'\", \"more\":" + v + "}\n";
+  write_file(w / "a.jsonl", lines + "{\"text\": \"half \\ud83d, whole \\ud83d\\ude00\"}\n");
+  const PrepareResult r = prepare_data(w.options("a.jsonl", "out"));
+  std::vector<std::string> expected(std::size(values), "NaN of 'x'" + kEnd);
+  expected.push_back("half \xEF\xBF\xBD, whole \xF0\x9F\x98\x80" + kEnd);
+  CHECK(w.texts("out") == expected);
+  CHECK((r.bad == 0 && r.replaced == 3));  // two in a value of another key
+  write_file(w / "b.jsonl", "{\"text\": \"one\"}\n{\"score\": NaN, \"text\": NaN}\n{\"text\": \"two\", \"s\": NaN}\n");
+  auto o = w.options("b.jsonl", "skip");
+  o.on_bad = OnBad::kSkip;
+  CHECK(prepare_data(o).bad == 1);  // a bad line loses itself only
+  CHECK(w.texts("skip") == std::vector<std::string>{"one" + kEnd, "two" + kEnd});
+}
+
+TEST_CASE("JSON lines are read as what they are without their name, a mixed folder each file by its own") {
+  const PrepareFixture w;
+  const std::string json = json_lines(40), text = "plain text\n{\"not\": \"a line of JSON\"}\n";
+  write_file(w / "named.jsonl", json);
+  prepare_data(w.options("named.jsonl", "named"));
+  for (const char* name : {"data.txt", "part-00000"}) {
+    write_file(w / name, "\n" + json);
+    prepare_data(w.options(name, "by-content"));
+    CHECK(read_file(w / "by-content.bin") == read_file(w / "named.bin"));
+    std::filesystem::remove(w / "by-content.bin"), std::filesystem::remove(w / "by-content.idx");
+  }
+  auto o = w.options("data.txt", "as-text");
+  o.format = TextFormat::kText;
+  prepare_data(o);
+  CHECK(w.texts("as-text") == std::vector<std::string>{"\n" + json + kEnd});
+
+  write_file(w / "mixed/a.jsonl", json);
+  write_file(w / "mixed/b.txt", text);
+  write_file(w / "mixed/c.txt", "{\"one\": 1}\nand text\n");  // one object is no rule
+  write_file(w / "mixed/d.txt", "{\n\"pretty\": 1\n}\n");
+  o = w.options("mixed", "mixed-out");
+  prepare_data(o);
+  const auto all = w.texts("mixed-out");
+  REQUIRE(all.size() == 43);
+  CHECK(all[0] == w.texts("named")[0]);
+  CHECK(all[40] == text + kEnd);
+  CHECK(all[42] == "{\n\"pretty\": 1\n}\n" + kEnd);
+}
+
+TEST_CASE("files of a folder that nobody means are left out and counted, others are refused or read") {
+  const PrepareFixture w;
+  write_file(w / "in/a.txt", "one\n");
+  write_file(w / "in/.hidden.txt", "x\n");
+  write_file(w / "in/.git/objects/ab", "x\n");
+  write_file(w / "in/__pycache__/m.pyc", "x\n");
+  write_file(w / "in/_SUCCESS", "");
+  write_file(w / "in/b.txt~", "x\n");
+  LeftOut left;
+  prepare_data([&] {
+    auto o = w.options("in", "in/out");  // beside the text
+    return o;
+  }());
+  std::filesystem::copy_file(w / "tok.model", w / "in/tok.model");
+  std::filesystem::copy_file(w / "tok.vocab", w / "in/tok.vocab");
+  const auto inputs = expand_inputs({w / "in"}, &left);
+  REQUIRE(inputs.size() == 1);
+  CHECK(inputs[0].path == w / "in/a.txt");
+  CHECK((left.hidden == 2 && left.other == 3 && left.outputs == 5));
+  CHECK(left.text().find("10 files or folders left out: 2 hidden, 5 of token files or tokenizers, 3 marks") == 0);
+  CHECK(expand_inputs({w / "in/.hidden.txt"}).size() == 1);  // named: meant
+  std::filesystem::create_directory(w / "empty");
+  write_file(w / "empty/.x", "x");
+  expect_error(Exit::kUsage, {"no files of text", "1 hidden"}, [&] { expand_inputs({w / "empty"}); });
+  write_file(w / "in/c.txt", "\x28\xB5\x2F\xFD\1\2\3");
+  expect_error(Exit::kUsage, {"in/c.txt", "zstd"}, [&] { prepare_data(w.options("in", "other")); });
 }
 
 TEST_CASE("bad options of the preparation are reported") {

@@ -214,6 +214,49 @@ TEST_CASE("the sample stays within the budget, truncates long lines and is indep
   CHECK(again == read_file(dir / "a.txt") + "\n");
 }
 
+TEST_CASE("a tokenizer is trained on the text of JSON lines, never on their syntax") {
+  TempDir dir;
+  const std::string text = made_up_text(600);
+  std::string json, other;
+  std::istringstream lines(text);
+  for (std::string line, pair; std::getline(lines, line);) {
+    json += "{\"id\": NaN, \"text\": \"" + line + "\\n\\u00e9 \\ud83d\\ude00\"}\n";
+    other += "{\"body\": \"" + line + "\", \"text\": \"wrong wrong wrong\"}\n";
+  }
+  write_file(dir / "a.jsonl", json);
+  write_file(dir / "by-content.txt", json);
+  write_file(dir / "b.jsonl", other);
+  gzip(dir / "c.jsonl.gz", json);
+  for (const char* name : {"a.jsonl", "by-content.txt", "c.jsonl.gz"}) {
+    const LineSample s = sample_lines({dir / name}, 50, 3);
+    REQUIRE(s.train.size() == 1200);
+    std::string again;
+    for (size_t k = 0; k < s.train.size(); k += 2) {
+      again += s.train[k].text + "\n";
+      CHECK(s.train[k + 1].text == "\xC3\xA9 \xF0\x9F\x98\x80");
+    }
+    CHECK(again == text);
+  }
+  // The same model as of the text itself.
+  write_file(dir / "text.txt", text);
+  TokenizerTrainOptions o;
+  o.vocab = 400;
+  o.inputs = {dir / "text.txt"};
+  o.output = dir / "of-text.model";
+  tokenizer_train(o);
+  o.inputs = {dir / "b.jsonl"};
+  o.output = dir / "of-json.model";
+  o.json_key = "body";
+  tokenizer_train(o);
+  CHECK(read_file(dir / "of-json.vocab") == read_file(dir / "of-text.vocab"));
+  o.json_key = "title";
+  expect_error(Exit::kUsage, {"b.jsonl line 1 byte 0", "no key \"title\""}, [&] { tokenizer_train(o); });
+  write_file(dir / "bad.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n");
+  o.inputs = {dir / "bad.jsonl"};
+  o.json_key = "text";
+  expect_error(Exit::kUsage, {"bad.jsonl line 2", "broken JSON", "mend the line"}, [&] { tokenizer_train(o); });
+}
+
 TEST_CASE("bad options and inputs of the training are reported") {
   TempDir dir;
   write_file(dir / "a.txt", made_up_text(50));

@@ -7,10 +7,10 @@
 namespace gt::fuzz {
 namespace {
 
-void line(bool (*parse)(std::string_view, Conversation*, std::string*), std::string_view input) {
+void line(bool (*parse)(std::string_view, Conversation*, std::string*, bool), std::string_view input) {
   Conversation c;
   std::string why;
-  if (parse(input, &c, &why)) {
+  if (parse(input, &c, &why, false)) {
     ++outcome().accepted;
     size_t bytes = 0;
     for (const ChatMessage& m : c) bytes += m.text.size();
@@ -57,12 +57,12 @@ std::vector<std::string> seeds() {
 }  // namespace
 
 Target chat() {
-  return {
-      "chat",
-      run,
-      seeds,
-      {"\"messages\"", "\"role\"", "\"content\"", "\"user\"", "\"assistant\"", "\"special\"", "{eos}", "\"before\""},
-      4000};
+  return {"chat",
+          run,
+          seeds,
+          {"\"messages\"", "\"weight\": 0", "NaN", "\"tool_calls\"", "\"role\"", "\"content\"", "\"user\"",
+           "\"assistant\"", "\"special\"", "{eos}", "\"before\""},
+          4000};
 }
 
 }  // namespace gt::fuzz

@@ -5,15 +5,13 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
+#include "data/prepare/json_line.h"
 #include "kernels/core/check.h"
 #include "launch/options/near_path.h"
 
 namespace gt {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr int64_t kMostBytes = 64 << 20;
 constexpr size_t kMostArgument = 100'000;  // bytes per command-line argument: Linux limits it to 128 KiB
@@ -41,9 +39,9 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 std::string prompt_of(const std::string& line, const std::string& where) {
-  const Json json = Json::parse(line, nullptr, false);
+  std::string text, why;
   for (const char* key : {"prompt", "text"})
-    if (json.is_object() && json.contains(key) && json[key].is_string()) return json[key].get<std::string>();
+    if (json_text(line, key, &text, &why)) return text;
   fail(Exit::kUsage, where, ": expected a JSON object with a text \"prompt\" or \"text\"");
 }
 

@@ -196,7 +196,7 @@ NotText by_shares(std::string_view head) {
   for (const char b : head) high += static_cast<unsigned char>(b) >= 0x80 ? 1 : 0;
   // Letters with accents are few among Latin ones; other scripts have two or more such bytes a character.
   const bool latin = high * 3 < c.bytes;
-  return {cat("not UTF-8: ", c.invalid, " of its first ", c.bytes, " bytes are invalid"),
+  return {cat("text that is not UTF-8 (", c.invalid, " of its first ", c.bytes, " bytes are invalid)"),
           latin
               ? "convert it from its encoding, probably: iconv -f WINDOWS-1252 -t UTF-8 FILE > FILE.utf8"
               : "convert it from its encoding, such as GB18030, BIG5, SHIFT_JIS, EUC-KR, WINDOWS-1251 or KOI8-R: iconv "

@@ -15,6 +15,7 @@
 #include "data/tokens/mapped_file.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
+#include "kernels/core/text.h"
 
 namespace gt {
 namespace {
@@ -174,9 +175,16 @@ struct LineReader::Impl {
   void check_head(const std::string& given) {
     std::string_view head(buffer.data(), end);
     if (!at_end) head.remove_suffix(utf8_open_suffix(head));
-    const NotText found = not_text(head, given);
-    GT_REQUIRE(!found, Exit::kUsage, path, ": expected text, found ", gzdirect(file) != 0 ? "" : "in gzip data ",
-               found.what, "; ", found.advice);
+    const bool packed = gzdirect(file) == 0;
+    NotText found = not_text(head, given);
+    if (packed && found && found.what != "a tar archive") {  // tar unpacks gzip by itself
+      const std::string inner = given.ends_with(".gz") ? given.substr(0, given.size() - 3) : given + ".unpacked";
+      found.advice = given == "-" ? "unpack it, then " + found.advice
+                                  : cat("unpack it: gzip -dc ", shell_word(given), " > ", shell_word(inner), "; then ",
+                                        not_text(head, inner).advice);
+    }
+    GT_REQUIRE(!found, Exit::kUsage, path, ": expected text, found ", found.what, packed ? " in gzip data; " : "; ",
+               found.advice);
     checked = true;
     if (head.starts_with("\xEF\xBB\xBF")) begin = 3, position = 3;
   }

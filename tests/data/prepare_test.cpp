@@ -240,7 +240,7 @@ TEST_CASE("bad input names file, line and byte, or is skipped and counted") {
                                    {"{\"text\": [\"a\"]}", "expected a string, found a list"},
                                    {"{\"text\": null}", "expected a string, found null"},
                                    {"{\"text\": Nan}", "broken JSON at byte"},
-                                   {std::string("{\"text\": \"a\"}\0x", 16), "a zero byte"},
+                                   {std::string("{\"text\": \"a\"}\0x", 15), "a zero byte"},
                                    {"{\"score\": NaN, \"text\" \"a\"}", "broken JSON at byte 2"},
                                    {"[1]", "jq -c '.[]'"},
                                    {"[", "jq -c '.[]'"},

@@ -125,14 +125,26 @@ TEST_CASE("what is not text is named with what converts it, also in gzip") {
     expect_error(Exit::kUsage, {dir / "X: expected text, found ", c.what, c.advice},
                  [&] { LineReader(dir / "X", 1000); });
     write_file(dir / "X.gz", in_gzip(dir / "packed", c.bytes));
-    expect_error(Exit::kUsage, {dir / "X.gz: expected text, found in gzip data ", c.what},
+    expect_error(Exit::kUsage, {dir / "X.gz: expected text, found ", c.what, " in gzip data; "},
                  [&] { LineReader(dir / "X.gz", 1000); });
   }
   in_gzip(dir / "once.gz", kText);
   in_gzip(dir / "twice.gz", read_file(dir / "once.gz"));
   CHECK_NOTHROW(LineReader(dir / "once.gz", 1000));
-  expect_error(Exit::kUsage, {"twice.gz", "in gzip data gzip data", "gzip -dk"},
+  expect_error(Exit::kUsage, {"twice.gz", "gzip data in gzip data", "gzip -dc"},
                [&] { LineReader(dir / "twice.gz", 1000); });
+}
+
+TEST_CASE("what is in gzip is unpacked before it is converted, by commands that run") {
+  TempDir dir;
+  in_gzip(dir / "a.gz", wide(kText, 2, true));
+  expect_error(Exit::kUsage,
+               {"gzip -dc " + (dir / "a.gz") + " > " + (dir / "a") + "; then convert it: iconv -f UTF-16LE -t UTF-8 " +
+                (dir / "a") + " > " + (dir / "a.utf8")},
+               [&] { LineReader(dir / "a.gz", 1000); });
+  REQUIRE(std::system(
+              ("cd " + dir.path() + " && gzip -dc a.gz > a && iconv -f UTF-16LE -t UTF-8 a > a.utf8").c_str()) == 0);
+  CHECK(read_file(dir / "a.utf8") == kText);
 }
 
 TEST_CASE("text with a few odd bytes, of any script, or that begins like a magic, is text") {

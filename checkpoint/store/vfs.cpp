@@ -4,11 +4,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <vector>
+
+#include "kernels/core/text.h"
 
 namespace gt {
 namespace {
@@ -137,12 +141,26 @@ void write_synced(Vfs& vfs, const std::string& path, std::string_view bytes) {
   f.close();
 }
 
-void sync_directory(Vfs& vfs, const std::string& path) {
+namespace {
+// Returns 0, or -errno where the file system cannot sync folders.
+int sync_folder(Vfs& vfs, const std::string& path) {
   const int fd = vfs.open(path + "/.", O_RDONLY | O_DIRECTORY, 0);  // the folder itself may be a link
   if (fd < 0) fail_io("opening of folder " + path, fd);
   const int r = vfs.fsync(fd);
   vfs.close(fd);
-  if (r < 0) fail_io("fsync of folder " + path, r);
+  if (r < 0 && r != -EINVAL && r != -EOPNOTSUPP && r != -ENOSYS) fail_io("fsync of folder " + path, r);
+  return std::min(r, 0);
+}
+}  // namespace
+
+void sync_directory(Vfs& vfs, const std::string& path) {
+  const int r = sync_folder(vfs, path);
+  static std::atomic<bool> warned{false};
+  if (r < 0 && !warned.exchange(true))
+    std::fprintf(stderr,
+                 "warning: %s: its file system cannot sync folders (%s): what was saved last may be missing after a "
+                 "power failure\n",
+                 printable(path).c_str(), std::strerror(-r));
 }
 
 void rename_file(Vfs& vfs, const std::string& from, const std::string& to) {
@@ -158,7 +176,7 @@ void make_directory(Vfs& vfs, const std::string& path) {
   }
   if (r == -EEXIST) return;
   if (r < 0) fail_io("creation of folder " + path, r);
-  sync_directory(vfs, parent.empty() ? "." : parent);
+  sync_folder(vfs, parent.empty() ? "." : parent);
 }
 
 void remove_tree(Vfs& vfs, const std::string& path) {

@@ -76,6 +76,8 @@ class File {
 };
 
 void write_synced(Vfs&, const std::string& path, std::string_view bytes);
+// Makes the names in a folder durable. File systems without that call (CIFS, some of FUSE: EINVAL, EOPNOTSUPP) make
+// them so by themselves or not at all: the first of them is a warning on standard error, and saving goes on.
 void sync_directory(Vfs&, const std::string& path);
 void rename_file(Vfs&, const std::string& from, const std::string& to);
 void make_directory(Vfs&, const std::string& path);  // with parents; each new one is synced into its parent

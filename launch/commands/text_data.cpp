@@ -7,17 +7,24 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <thread>
 
+#include "data/prepare/text_source.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokens/files.h"
+#include "kernels/core/cache_files.h"
 #include "kernels/core/check.h"
 #include "kernels/core/hash/sha256.h"
+#include "kernels/core/host.h"
+#include "kernels/core/text.h"
 #include "launch/config/config_check.h"
+#include "launch/hosts/rank_env.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/ranks/stop_flag.h"
 
@@ -26,13 +33,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Serializes the ranks of a machine in a run's data folder.
+// Serializes the ranks of a machine in a run's data folder. Nothing, after one warning, where the file system has no
+// locks.
 Fd lock_folder(const std::string& folder) {
   std::error_code ec;
   fs::create_directories(folder, ec);
   Fd lock = open_file(folder + "/.lock", O_RDWR | O_CREAT);
-  GT_REQUIRE(::flock(lock.get(), LOCK_EX) == 0, Exit::kIo, folder, "/.lock: cannot be locked: ", std::strerror(errno));
-  return lock;
+  int error = 0;
+  while ((error = ::flock(lock.get(), LOCK_EX) == 0 ? 0 : errno) == EINTR) {}
+  if (error == 0) return lock;
+  GT_REQUIRE(error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK, Exit::kIo, folder,
+             "/.lock: cannot be locked: ", std::strerror(error));
+  static std::atomic<bool> warned{false};
+  if (!started_by_launch_ranks() && find_rank_env().local_rank == 0 && !warned.exchange(true))
+    fmt::print(stderr, "warning: {}/.lock: cannot be locked ({}): each process tokenizes the text for itself\n",
+               printable(folder), std::strerror(error));
+  return {};
 }
 
 int64_t nanoseconds(const timespec& t) { return t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec; }
@@ -48,18 +64,30 @@ std::string stamp_text(const std::string& path) {
              nanoseconds(s.st_ctim));
 }
 
+// While alive, no other user may write files that are made.
+class PrivateFiles {
+ public:
+  PrivateFiles() : before_(::umask(022)) { ::umask(before_ | 022); }
+  ~PrivateFiles() { ::umask(before_); }
+  PrivateFiles(const PrivateFiles&) = delete;
+  PrivateFiles& operator=(const PrivateFiles&) = delete;
+
+ private:
+  const mode_t before_;
+};
+
 // Hash of a text file. The first process hashes the text and records the result in `folder`; other ranks and later
 // starts reuse the record while the file is unchanged.
 std::string hash_of(const std::string& text, const std::string& folder) {
   const Fd lock = lock_folder(folder);
   const std::string record = cat(folder, "/.", fs::path(text).filename().string(), ".hash");
   const std::string stamp = stamp_text(text);
-  std::error_code ec;
-  if (!stamp.empty() && fs::is_regular_file(fs::symlink_status(record, ec))) {
+  if (!stamp.empty() && open_own(record).fd) {
     const std::string known = read_whole_file(record, 1 << 16);
     if (known.size() == stamp.size() + 33 && known.starts_with(stamp + "\n")) return known.substr(stamp.size() + 1);
   }
   const std::string hash = xxh3_128_file(text);
+  const PrivateFiles only_ours;
   if (!stamp.empty() && stamp == stamp_text(text)) write_file_atomically(record, stamp + "\n" + hash);
   return hash;
 }
@@ -71,27 +99,23 @@ std::string prefix_for(const std::string& text, const std::string& folder, const
   return cat(folder, "/", fs::path(text).stem().string(), "-", hash);
 }
 
-// Rejects binary files: a token file taken for text would train silently. Gzip is unpacked.
-void require_text(const std::string& path) {
-  std::string head(4096, '\0');
-  const Fd file = open_to_read(path);
-  const ssize_t n = ::read(file.get(), head.data(), head.size());
-  GT_REQUIRE(n >= 0, Exit::kIo, path, ": read failed: ", std::strerror(errno));
-  head.resize(static_cast<size_t>(n));
-  GT_REQUIRE(
-      head.find('\0') == std::string::npos || head.starts_with("\x1f\x8b"), Exit::kUsage, path,
-      ": neither text nor token files: it holds zero bytes; give text, JSON lines, or the prefix that gpttrain data "
-      "prepare wrote");
+// Files of a preparation; text has no mask, which would leave out targets.
+constexpr std::array kPrepared{".bin", ".meta.json", ".idx"};
+
+// Whether a preparation that is there is used again: complete, and no other user can have written it.
+bool is_prepared(const std::string& prefix, bool warns) {
+  std::error_code ec;
+  if (!fs::exists(prefix + ".idx", ec)) return false;
+  std::string problem = fs::exists(fs::symlink_status(prefix + ".mask", ec)) ? prefix + ".mask: is not ours" : "";
+  for (const char* suffix : kPrepared)
+    if (const CachedFile f = open_own(prefix + suffix); problem.empty() && !f.fd)
+      problem = f.problem.empty() ? cat(prefix, suffix, ": is missing") : f.problem;
+  if (problem.empty()) return true;
+  if (warns) fmt::print(stderr, "warning: {}; the text is tokenized again\n", printable(problem));
+  return false;
 }
 
-void prepare_one(const std::string& text, const std::string& folder, const std::string& prefix,
-                 const std::string& tokenizer) {
-  require_text(text);
-  const Fd lock = lock_folder(folder);
-  std::error_code ec;
-  if (fs::exists(prefix + ".idx", ec)) return;  // another process was faster
-  fmt::print("prepare   {} with {}, once, as {}\n", text, tokenizer, prefix);
-  std::fflush(stdout);
+void prepare_as(const std::string& text, const std::string& prefix, const std::string& tokenizer) {
   const StopFlag stop;
   PrepareOptions o;
   o.inputs = {text};
@@ -99,9 +123,48 @@ void prepare_one(const std::string& text, const std::string& folder, const std::
   o.output = prefix;
   o.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 14U));
   o.stop = stop.get();
+  std::error_code ec;
+  for (const char* done : {".idx", ".bin", ".mask"}) o.force |= fs::exists(fs::symlink_status(prefix + done, ec));
+  for (const char* part : {".progress.json", ".bin.part", ".len.part"})  // of an interrupted preparation
+    o.force |= !open_own(prefix + part).problem.empty();
   WorkLine line;
   o.progress_seconds = line.seconds();
+  const PrivateFiles only_ours;
   prepare_data(o, [&](const PrepareProgress& p) { show_progress(p, line); });
+}
+
+// Without locks: every process prepares files of its own, equal ones, and the first of each kind gets the name.
+void prepare_unlocked(const std::string& text, const std::string& prefix, const std::string& tokenizer) {
+  const std::string own = cat(prefix, '-', host_name(), '-', ::getpid());
+  const auto remove_own = [&] {
+    std::error_code ec;
+    for (const char* suffix : {".bin", ".meta.json", ".idx", ".bin.part", ".len.part", ".idx.part", ".progress.json"})
+      fs::remove(own + suffix, ec);
+  };
+  try {
+    prepare_as(text, own, tokenizer);
+    for (const char* suffix : kPrepared) {
+      const std::string from = own + suffix, to = prefix + suffix;
+      std::error_code ec;
+      if (::link(from.c_str(), to.c_str()) != 0 && !fs::exists(to, ec)) rename_file(from, to);  // no links here
+    }
+  } catch (...) {
+    remove_own();
+    throw;
+  }
+  remove_own();
+}
+
+void prepare_one(const std::string& text, const std::string& folder, const std::string& prefix,
+                 const std::string& tokenizer) {
+  const Fd lock = lock_folder(folder);
+  if (is_prepared(prefix, true)) return;  // another process was faster
+  fmt::print("prepare   {} with {}, once, as {}\n", text, tokenizer, prefix);
+  std::fflush(stdout);
+  if (lock) return prepare_as(text, prefix, tokenizer);
+  std::error_code ec;
+  for (const char* suffix : {".idx", ".bin", ".meta.json", ".mask"}) fs::remove(prefix + suffix, ec);  // of others
+  prepare_unlocked(text, prefix, tokenizer);
 }
 
 template <class F>
@@ -125,15 +188,17 @@ void tokenize_text_data(Config& c) {
   for_each_text(c, [&](DataSource& s) {
     if (!tokenizer) tokenizer = load_tokenizer(c);
     const std::string folder = c.run_dir() + "/data", prefix = prefix_for(s.path, folder, *tokenizer);
-    std::error_code ec;
-    if (!fs::exists(prefix + ".idx", ec)) prepare_one(s.path, folder, prefix, c.data.tokenizer);
+    if (!is_prepared(prefix, false)) prepare_one(s.path, folder, prefix, c.data.tokenizer);
     s.path = prefix;
   });
 }
 
 bool replace_text_by_mock(Config& c) {
   bool any = false;
-  for_each_text(c, [&](DataSource&) { any = true; });
+  for_each_text(c, [&](const DataSource& s) {
+    any = true;
+    require_text(expand_inputs({s.path}));
+  });
   if (!any) return false;
   load_tokenizer(c);
   c.data.train = {{.path = "mock"}};

@@ -15,7 +15,7 @@ namespace gt {
 void tokenize_text_data(Config& config);
 
 // Replaces text files by mock data for a dry run, which writes nothing. Returns whether there were any. Throws kUsage
-// as tokenize_text_data.
+// for a file that is not text, and as tokenize_text_data for the tokenizer.
 bool replace_text_by_mock(Config& config);
 
 // Shows one line of progress on the terminal or in the log.

@@ -113,6 +113,110 @@ TEST_CASE("a text is tokenized once, for any number of ranks and starts") {
   CHECK(changed.data.train[0].path != first.data.train[0].path);
 }
 
+TEST_CASE("JSON lines are read alike by tokenizer train, tokenizer encode and data prepare, from files and pipes") {
+  TempDir dir;
+  std::string json, text;
+  for (int k = 0; k < 400; ++k) {
+    const std::string line = "Line " + std::to_string(k * k) + " of a work that you may convey to others.";
+    json += "{\"id\": NaN, \"body\": \"" + line + "\", \"text\": \"" + line + "\"}\n";
+    text += line + "\n";
+  }
+  write_file(dir / "a.jsonl", json);
+  write_file(dir / "in/a.txt", text);
+  write_file(dir / "in/.git/config", "x");
+  must("tokenizer train --input in --vocab 400 --output text.model", dir);
+  for (const char* input : {"--input a.jsonl", "--input a.jsonl --json-key body", "--input - < a.jsonl"}) {
+    must(std::string("tokenizer train --vocab 400 --output json.model ") + input, dir);
+    CHECK(read_file(dir / "json.vocab") == read_file(dir / "text.vocab"));
+    must(std::string("data prepare --force --tokenizer text.model --output out ") + input, dir);
+    CHECK(open_tokens(dir / "out")->documents() == 400);
+  }
+  must("data prepare --input in --split-docs line --tokenizer text.model --output lines", dir);
+  CHECK(read_file(dir / "out.bin") == read_file(dir / "lines.bin"));
+  const Outcome encoded = must("tokenizer encode --tokenizer text.model --input a.jsonl", dir);
+  CHECK(encoded.out == must("tokenizer encode --tokenizer text.model --input in/a.txt", dir).out);
+  CHECK(must("tokenizer encode --tokenizer text.model < a.jsonl", dir).out != encoded.out);  // lines as they are
+  CHECK(must("data prepare --force --input in --tokenizer text.model --output out", dir)
+            .prints("1 file or folder left out"));
+  const Outcome packed = gpttrain("tokenizer train --input - --vocab 400 --output x.model < text.model", dir.path());
+  CHECK(packed.code == 2);
+  CHECK(packed.prints("standard input: expected text, found"));
+
+  write_file(dir / "chat.jsonl", R"({"messages": [{"role": "user", "content": "q"}, )"
+                                 R"({"role": "assistant", "content": "a", "tool_calls": [1]}]})"
+                                 "\n");
+  const std::string chat =
+      "data prepare --format chat --template plain --input chat.jsonl --tokenizer text.model --output chat";
+  const Outcome refused = gpttrain(chat, dir.path());
+  CHECK(refused.code == 2);
+  CHECK(refused.prints("message 2: \"tool_calls\": a key that may change what the message means"));
+  must(chat + " --force --ignore-unknown", dir);
+}
+
+TEST_CASE("a preparation that others can have written is not believed") {
+  TempDir dir;
+  std::string text;
+  for (int k = 0; k < 300; ++k) text += "You may convey covered works to others.\n";
+  write_file(dir / "mine.txt", text);
+  must("tokenizer train --input mine.txt --vocab 300 --output tok.model", dir);
+  Config c = run_on(dir, dir / "mine.txt");
+  tokenize_text_data(c);
+  const std::string prefix = c.data.train[0].path, right = read_file(prefix + ".bin");
+  for (const char* suffix : {".bin", ".idx", ".meta.json"})
+    CHECK((fs::status(prefix + suffix).permissions() & (fs::perms::group_write | fs::perms::others_write)) ==
+          fs::perms::none);
+  const auto again = [&] {
+    Config next = run_on(dir, dir / "mine.txt");
+    tokenize_text_data(next);
+    CHECK(next.data.train[0].path == prefix);
+    return read_file(prefix + ".bin");
+  };
+  const std::string wrong(right.size(), '\1');
+  write_file(prefix + ".bin", wrong);
+  CHECK(again() == wrong);  // our own file
+  fs::permissions(prefix + ".bin", fs::perms::group_write, fs::perm_options::add);
+  CHECK(again() == right);
+  write_file(dir / "foreign", wrong);
+  fs::remove(prefix + ".bin");
+  fs::create_symlink(dir / "foreign", prefix + ".bin");
+  CHECK(again() == right);
+  CHECK(read_file(dir / "foreign") == wrong);
+  fs::remove(prefix + ".idx");  // what an interruption leaves, but of others
+  write_file(prefix + ".progress.json", "{}");
+  fs::permissions(prefix + ".progress.json", fs::perms::others_write, fs::perm_options::add);
+  CHECK(again() == right);
+  write_file(prefix + ".mask", "GPTMASK1" + std::string(right.size() / 2, '\0'));  // text has none
+  CHECK(again() == right);
+  CHECK_FALSE(fs::exists(prefix + ".mask"));
+}
+
+TEST_CASE("without a home of one's own nothing is stored or read where others may write") {
+  TempDir dir;
+  write_file(dir / "mine.txt", read_file("/usr/share/common-licenses/GPL-3"));
+  must("tokenizer train --input mine.txt --vocab 400 --output tok.model", dir);
+  const std::string run = binary_dir() + "/gpttrain " + kModel +
+                          "--data.train mine.txt --data.tokenizer tok.model --train.steps 2 --log.name ";
+  const Outcome stored =
+      shell("mkdir tmp home && HOME=$PWD/home XDG_CACHE_HOME= TMPDIR=$PWD/tmp " + run + "a", dir.path());
+  INFO(stored.out);
+  CHECK(stored.code == 0);
+  CHECK(fs::exists(dir / "home/.cache/gpttrain/index"));
+  const Outcome homeless = shell("env -u HOME -u XDG_CACHE_HOME TMPDIR=$PWD/tmp " + run + "b", dir.path());
+  INFO(homeless.out);
+  CHECK(homeless.code == 0);
+  CHECK(homeless.count("no HOME and no XDG_CACHE_HOME: the order of samples is kept in memory") == 1);
+  CHECK(fs::is_empty(dir / "tmp"));
+  CHECK(logged(dir / "runs/a", "loss") == logged(dir / "runs/b", "loss"));
+  const Outcome shared =
+      shell("mkdir -p all/gpttrain/index && chmod 777 all/gpttrain/index && XDG_CACHE_HOME=$PWD/all " + run +
+                "c --dp 2 --train.global_batch 4",
+            dir.path());
+  INFO(shared.out);
+  CHECK(shared.code == 0);
+  CHECK(shared.count("others may write it") == 1);
+  CHECK(fs::is_empty(dir / "all/gpttrain/index"));
+}
+
 TEST_CASE("Ctrl-C in tokenizer train is reported, ends with 130, and leaves nothing") {
   TempDir dir;
   REQUIRE(mkfifo((dir / "pipe").c_str(), 0600) == 0);
@@ -178,7 +282,11 @@ TEST_CASE("an input that is not text is reported, and a model too small for the 
   refused("--data.train mine.txt", "--model.vocab 420");
   refused("--data.train mine.txt --dry-run", "--model.vocab 420");
   refused("--data.train empty.txt --model.vocab 420", "no text");
-  refused("--data.train weights.pt --model.vocab 420", "zero bytes");
+  refused("--data.train weights.pt --model.vocab 420",
+          "weights.pt: expected text, found a zip archive; unpack it: unzip");
+  refused("--data.train weights.pt --model.vocab 420 --dry-run", "a zip archive");
+  write_file(dir / "a.jsonl", "{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}]}\n");
+  refused("--data.train a.jsonl --model.vocab 420", "ShareGPT");
   refused("--data.train folder --model.vocab 420", "data.train: folder: is a folder");
   refused("--data.train nowhere.txt", "data.train: nowhere.txt: no such file, and no token files nowhere.txt.bin and ");
 }

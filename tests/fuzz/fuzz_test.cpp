@@ -94,6 +94,7 @@ TEST_CASE("a safetensors file is accepted whole or refused with one error") { ho
 TEST_CASE("an index of safetensors files is accepted whole or refused with one error") { holds(safetensors_index()); }
 TEST_CASE("a schedule's text is accepted whole or refused with one error") { holds(schedule_text()); }
 TEST_CASE("a stored order of samples is used only if it is one") { holds(stored_order_file()); }
+TEST_CASE("text and JSON lines are read whole or refused with one error") { holds(text_lines()); }
 TEST_CASE("a token index is accepted whole or refused with one error") { holds(token_index()); }
 TEST_CASE("a tokenizer.json is accepted whole or refused with one error") { holds(tokenizer_json()); }
 TEST_CASE("a tokenizer model is accepted whole or refused with one error") { holds(tokenizer_model()); }

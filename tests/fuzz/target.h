@@ -37,6 +37,7 @@ Target safetensors_header();
 Target safetensors_index();  // model.safetensors.index.json of a sharded model
 Target schedule_text();      // --parallel.schedule file:
 Target stored_order_file();  // an order of samples in the cache folder, its hash repaired
+Target text_lines();         // text and JSON lines of data prepare and tokenizer train
 Target token_index();        // .idx beside a .bin
 Target tokenizer_json();     // byte-level BPE of Hugging Face, with its tokenizer_config.json
 Target tokenizer_model();    // SentencePiece models: the walker, then the library

@@ -122,6 +122,7 @@ TEST_CASE("JSON lines are read alike by tokenizer train, tokenizer encode and da
     text += line + "\n";
   }
   write_file(dir / "a.jsonl", json);
+  fs::create_directories(dir / "in/.git");
   write_file(dir / "in/a.txt", text);
   write_file(dir / "in/.git/config", "x");
   must("tokenizer train --input in --vocab 400 --output text.model", dir);

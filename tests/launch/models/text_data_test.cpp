@@ -125,9 +125,9 @@ TEST_CASE("JSON lines are read alike by tokenizer train, tokenizer encode and da
   fs::create_directories(dir / "in/.git");
   write_file(dir / "in/a.txt", text);
   write_file(dir / "in/.git/config", "x");
-  must("tokenizer train --input in --vocab 400 --output text.model", dir);
+  must("tokenizer train --input in --vocab 340 --output text.model", dir);
   for (const char* input : {"--input a.jsonl", "--input a.jsonl --json-key body", "--input - < a.jsonl"}) {
-    must(std::string("tokenizer train --vocab 400 --output json.model ") + input, dir);
+    must(std::string("tokenizer train --vocab 340 --output json.model ") + input, dir);
     CHECK(read_file(dir / "json.vocab") == read_file(dir / "text.vocab"));
     must(std::string("data prepare --force --tokenizer text.model --output out ") + input, dir);
     CHECK(open_tokens(dir / "out")->documents() == 400);
@@ -139,7 +139,7 @@ TEST_CASE("JSON lines are read alike by tokenizer train, tokenizer encode and da
   CHECK(must("tokenizer encode --tokenizer text.model < a.jsonl", dir).out != encoded.out);  // lines as they are
   CHECK(must("data prepare --force --input in --tokenizer text.model --output out", dir)
             .prints("1 file or folder left out"));
-  const Outcome packed = gpttrain("tokenizer train --input - --vocab 400 --output x.model < text.model", dir.path());
+  const Outcome packed = gpttrain("tokenizer train --input - --vocab 340 --output x.model < text.model", dir.path());
   CHECK(packed.code == 2);
   CHECK(packed.prints("standard input: expected text, found"));
 

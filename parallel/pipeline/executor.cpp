@@ -125,18 +125,20 @@ struct PipelineExecutor::Impl {
              plan.buffers, " buffers");
     return boundary.tensor(shape, type, number * buffer_bytes);
   }
+  // Whether a boundary tensor is sent as 1/tp of its elements by each tp rank; one that tp does not divide is sent
+  // whole.
+  bool sharded(const Shape& s) const { return replicated && s.numel() % tp.size() == 0; }
   // The part of a boundary tensor that this rank sends or receives.
   Tensor message_shard(const Tensor& t) const {
-    if (!shards_messages) return t;
+    if (!sharded(t.shape)) return t;
     const int64_t part = t.numel() / tp.size();
-    GT_CHECK(part * tp.size() == t.numel(), "a boundary tensor ", to_string(t.shape), " over ", tp.size(), " tp ranks");
     return t.view({t.numel()}).slice(part * tp.rank(), part);
   }
   // All-gathers the rest of a received tensor from the other tp ranks.
   void complete(const Tensor& t) {
-    if (shards_messages) tp.all_gather(message_shard(t), t.view({t.numel()}), compute).wait(compute);
+    if (sharded(t.shape)) tp.all_gather(message_shard(t), t.view({t.numel()}), compute).wait(compute);
   }
-  int64_t sent_bytes(const Shape& s) const { return s.numel() * size_of(type) / (shards_messages ? tp.size() : 1); }
+  int64_t sent_bytes(const Shape& s) const { return s.numel() * size_of(type) / (sharded(s) ? tp.size() : 1); }
   // `a`: the send or receive waited for.
   void wait(Work& w, const Action& a, int64_t bytes = 0) {
     if (!w.pending()) return;
@@ -181,7 +183,7 @@ struct PipelineExecutor::Impl {
   const DeviceApi& api;
   const Stream compute;
   bool forward_only = false;
-  bool shards_messages = false;  // messages carry 1/tp of a boundary tensor
+  bool replicated = false;  // every tp rank of several holds the same boundary tensor
 
   BufferPlan plan;
   Pool grads;  // before the slots, whose tapes refer to it
@@ -231,7 +233,7 @@ PipelineExecutor::Impl::Impl(PipelineSchedule s, std::vector<PipelineStage*> loc
            stages.size(), " model chunks, schedule ", schedule.name, " has ", schedule.stages / schedule.ranks,
            " a rank");
   simulate(schedule);
-  shards_messages = tp.size() > 1 && stages.front()->boundary_replicated();
+  replicated = tp.size() > 1 && stages.front()->boundary_replicated();
   forward_only = is_forward_only(schedule);
   if (here(schedule.stages - 1)) sums = stages.back()->sums(!forward_only);
   plan = plan_buffers(schedule, rank);

@@ -23,8 +23,9 @@ class PipelineStage {
   // Shape of the tensors sent between stages; the same for every stage of a model, including the last.
   virtual Shape boundary(const MicroBatch&) const = 0;
   virtual DType boundary_dtype() const { return DType::kF32; }
-  // True if every tp rank holds the same boundary tensor. Each then sends 1/tp of its elements (tp must divide them)
-  // and the receiver all-gathers over tp. The slow links between stages thus carry each element once.
+  // True if every tp rank holds the same boundary tensor. Each then sends 1/tp of its elements and the receiver
+  // all-gathers over tp: the slow links between stages carry each element once. A tensor that tp does not divide is
+  // sent whole by every tp rank.
   virtual bool boundary_replicated() const { return false; }
   // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor or, on the last stage, the
   // requested sums: f64 [sums(the tape records)], over this microbatch, of token losses first.

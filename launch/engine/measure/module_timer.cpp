@@ -13,6 +13,11 @@ std::string block_of(const std::string& module) {
 
 }  // namespace
 
+const std::string& counted_parameter(const std::string& parameter, OpClass kind) {
+  static const std::string table = "embed.weight", head = "head.weight";
+  return kind == OpClass::kGemm && parameter == table ? head : parameter;
+}
+
 void ModuleTimer::add(Leaf leaf, Direction direction, const std::string* parameter, double seconds) {
   if (direction != Direction::kNeither) backward_ = direction == Direction::kBackward;
   if (parameter != nullptr) last_ = parameter->substr(0, parameter->rfind('.'));

@@ -12,6 +12,10 @@
 
 namespace gt {
 
+// Name under which an op's work is counted: that of its parameter, and "head.weight" for a GEMM with the embedding's
+// table, which a tied head uses. An embedding makes no GEMMs.
+const std::string& counted_parameter(const std::string& parameter, OpClass kind);
+
 class ModuleTimer {
  public:
   struct Seconds {

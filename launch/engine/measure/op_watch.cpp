@@ -105,7 +105,8 @@ void OpWatch::call(Kernel<Args> kernel, const Args& args, Stream s) {
     backend_.device->synchronize(s);
     const double seconds = now() - begin;
     const Parameter* p = parameter_of(operands);
-    timer_->add(kInfo.leaf, direction_of(args), p != nullptr ? &p->name : nullptr, seconds);
+    timer_->add(kInfo.leaf, direction_of(args), p != nullptr ? &counted_parameter(p->name, kInfo.kind) : nullptr,
+                seconds);
     return;
   }
   const bool check_values = check_values_ && !found_;

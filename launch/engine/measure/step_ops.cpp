@@ -9,6 +9,7 @@
 
 #include "kernels/core/fields.h"
 #include "kernels/core/open_stream.h"
+#include "launch/engine/measure/module_timer.h"
 #include "parallel/comm/null_group.h"
 
 namespace gt {
@@ -105,7 +106,7 @@ class Recorder {
         gradient = lies_in(p->grad, t.data);
         if (gradient || lies_in(p->value, t.data) || lies_in(p->fp8_data.rowwise, t.data) ||
             lies_in(p->fp8_data.columnwise, t.data))
-          module = module_of(p->name);
+          module = module_of(counted_parameter(p->name, OpOf<Args>::kInfo.kind));
       }
     });
     if (OpOf<Args>::kInfo.kind != OpClass::kGemm || module.empty()) return module;

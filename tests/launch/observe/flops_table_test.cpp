@@ -1,10 +1,12 @@
 // FLOPs table by module: its sums match the formula, its times match the ops, and a run prints it.
 #include <fmt/format.h>
 
+#include <map>
 #include <sstream>
 
 #include "launch/engine/measure/module_flops.h"
 #include "launch/engine/measure/module_timer.h"
+#include "launch/engine/measure/step_ops.h"
 #include "parallel/comm/self_group.h"
 #include "tests/launch/commands/deepspeed_fixture.h"
 #include "tests/launch/process.h"
@@ -62,6 +64,25 @@ TEST_CASE("an op belongs to the module of its parameter, without one to a leaf o
   timer.share(alone, leaves);
   for (const ModuleCost& m : leaves)
     if (m.name == "layers.1.attn.core") CHECK((m.forward == 2 && m.backward == 16));
+}
+
+TEST_CASE("the GEMMs of a tied head are the head's, whose table is the embedding's") {
+  const std::string table = "embed.weight", head = "head.weight";
+  CHECK(counted_parameter(table, OpClass::kGemm) == head);
+  CHECK(counted_parameter(table, OpClass::kEmbedding) == table);
+  CHECK(counted_parameter("layers.0.mlp.up.weight", OpClass::kGemm) == "layers.0.mlp.up.weight");
+  // The same ops with the same parameters, tied or not: those of the head are named alike.
+  const auto heads = [](bool tied) {
+    EngineOptions o;
+    o.model = {.layers = 1, .hidden = 16, .heads = 2, .ffn = 32, .vocab = 64, .seq = 8, .tied = tied};
+    std::map<std::string, int64_t> out;
+    for (const OpCall& c : step_ops(o, {}, 0))
+      if (c.op == std::string("gemm") && (c.what.starts_with("head") || c.what.starts_with("embed")))
+        out[c.what] += c.calls;
+    return out;
+  };
+  CHECK(heads(true) == heads(false));
+  CHECK(heads(true).size() == 3);
 }
 
 TEST_CASE("the table sums levels of the tree, names the largest and has the requested depth") {

@@ -44,7 +44,7 @@ double bytes_of(const std::vector<OpCall>& calls, const std::string& op) {
   return sum;
 }
 
-TEST_CASE("R and R0 of the shipped GPT-2 configs equal the performance plan, within half a percent", "[PD5]") {
+TEST_CASE("R and R0 of the shipped GPT-2 configs equal the performance plan, within half a percent") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   struct Row {
     const char* config;
@@ -63,14 +63,14 @@ TEST_CASE("R and R0 of the shipped GPT-2 configs equal the performance plan, wit
   }
 }
 
-TEST_CASE("shares of R equal the plan: GEMMs, attention, memory", "[PD5]") {
+TEST_CASE("shares of R equal the plan: GEMMs, attention, memory") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   CHECK(shares_text(planned(shipped("gpt2-124m", 64)).ranks[0].fused_seconds) == "70 : 20 : 10");
   CHECK(shares_text(planned(shipped("gpt2-355m", 64)).ranks[0].fused_seconds) == "73 : 20 : 7");
   CHECK(shares_text(planned(shipped("gpt2-774m", 64)).ranks[0].fused_seconds) == "76 : 18 : 6");
 }
 
-TEST_CASE("single ops of GPT-2 have the times of the plan's table, at G and at B", "[PD5]") {
+TEST_CASE("single ops of GPT-2 have the times of the plan's table, at G and at B") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   struct Row {
     const char *op, *what;
@@ -101,7 +101,7 @@ TEST_CASE("single ops of GPT-2 have the times of the plan's table, at G and at B
          {"gemm", "mlp.up input", 391, 121},
          {"gemm", "mlp.down forward", 391, 121},
          {"gemm", "mlp.down input", 391, 212},
-         {"gemm", "embed weight", 6410, 1629},
+         {"gemm", "head weight", 6410, 1629},
          {"layer_norm", "norm2", 0, 93.5},
          {"layer_norm_grad", "norm2", 0, 93.5},
          {"attention", "", 382, 0},
@@ -113,7 +113,7 @@ TEST_CASE("single ops of GPT-2 have the times of the plan's table, at G and at B
          {"gemm", "mlp.up forward", 696, 283},
          {"gemm", "mlp.up weight", 696, 164},
          {"gemm", "mlp.down input", 696, 283},
-         {"gemm", "embed weight", 8546, 1660},
+         {"gemm", "head weight", 8546, 1660},
          {"layer_norm", "norm2", 0, 125},
          {"layer_norm_grad", "norm2", 0, 125},
          {"attention", "", 509, 0},
@@ -124,14 +124,14 @@ TEST_CASE("single ops of GPT-2 have the times of the plan's table, at G and at B
          {"gemm", "mlp.up forward", 1699, 444},
          {"gemm", "mlp.up weight", 1699, 263},
          {"gemm", "mlp.down input", 1699, 444},
-         {"gemm", "embed weight", 13354, 1732},
+         {"gemm", "head weight", 13354, 1732},
          {"layer_norm", "norm2", 0, 195},
          {"layer_norm_grad", "norm2", 0, 195},
          {"attention", "", 795, 0},
          {"attention_grad", "", 2334, 0}});
 }
 
-TEST_CASE("FLOPs that count for MFU equal the formula to the integer, summed over pipeline ranks", "[PN5]") {
+TEST_CASE("FLOPs that count for MFU equal the formula to the integer, summed over pipeline ranks") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   for (const char* config : {"gpt2-124m", "gpt2-1558m"}) {
     EngineOptions o = shipped(config, 8);
@@ -146,7 +146,7 @@ TEST_CASE("FLOPs that count for MFU equal the formula to the integer, summed ove
 }
 
 // A lost fusion adds an op or bytes; a new one removes a row below.
-TEST_CASE("ops move the bytes of the plan's closed forms, except for known missing fusions", "[PN5]") {
+TEST_CASE("ops move the bytes of the plan's closed forms, except for known missing fusions") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const EngineOptions o = shipped("gpt2-124m", 64, {"--model.loss_chunk", "65536"});
   const auto calls = step_ops(o, {}, 0);
@@ -189,10 +189,10 @@ TEST_CASE("ops move the bytes of the plan's closed forms, except for known missi
   }
 }
 
-TEST_CASE("a GPU computes the head in chunks of a GiB of logits, whose GEMMs are not memory bound", "[PK7]") {
+TEST_CASE("a GPU computes the head in chunks of a GiB of logits, whose GEMMs are not memory bound") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const auto rows = [](std::vector<std::string> flags) {
-    return std::get<Gemm>(find(step_ops(shipped("gpt2-124m", 64, flags), {}, 0), "gemm", "embed forward").args)
+    return std::get<Gemm>(find(step_ops(shipped("gpt2-124m", 64, flags), {}, 0), "gemm", "head forward").args)
         .out.shape[0];
   };
   CHECK(rows({"--device.kind", "cuda"}) == 8192);
@@ -202,7 +202,7 @@ TEST_CASE("a GPU computes the head in chunks of a GiB of logits, whose GEMMs are
   CHECK(r.ranks[0].called_seconds[0] == Approx(r.ranks[0].fused_seconds[0]));
 }
 
-TEST_CASE("ranks that share a device add up, pipelines are bounded by their slowest rank", "[PD5]") {
+TEST_CASE("ranks that share a device add up, pipelines are bounded by their slowest rank") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const EngineOptions o = shipped("gpt2-124m", 8);
   const StepRoofline one = planned(o), two = planned(o, {.pp = 2});
@@ -214,7 +214,7 @@ TEST_CASE("ranks that share a device add up, pipelines are bounded by their slow
   CHECK(shared.r == Approx(two.ranks[0].r + two.ranks[1].r));
 }
 
-TEST_CASE("a roofline without a peak that it needs is unknown", "[PD5]") {
+TEST_CASE("a roofline without a peak that it needs is unknown") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   EngineOptions o = shipped("gpt2-124m", 8, {"--model.seq", "512"});  // attention of 512 tokens has no figure
   const StepRoofline r = planned(o);
@@ -224,7 +224,7 @@ TEST_CASE("a roofline without a peak that it needs is unknown", "[PD5]") {
   CHECK_THROWS_WITH(planning_ceilings(DType::kF32), Catch::Contains("--precision.amp O2"));
 }
 
-TEST_CASE("FP8 GEMMs have their own peak", "[PD5]") {
+TEST_CASE("FP8 GEMMs have their own peak") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   const StepRoofline bf16 = planned(shipped("gpt2-1558m", 8));
   const StepRoofline fp8 = planned(shipped("gpt2-1558m", 8, {"--precision.fp8", "delayed"}));
@@ -251,7 +251,7 @@ TEST_CASE("FP8 GEMMs have their own peak", "[PD5]") {
   CHECK(std::isnan(step_roofline(shipped("gpt2-124m", 8, {"--precision.fp8", "delayed"}), {}, none).r0));
 }
 
-TEST_CASE("bench roofline prints R on a machine without a device, from constants or from a file", "[PD5]") {
+TEST_CASE("bench roofline prints R on a machine without a device, from constants or from a file") {
   if (kSanitized) GT_SKIP("models of full size: a sanitized program has not so many addresses");
   TempDir dir;
   const std::string config = " --config " + source_dir() +

@@ -1,18 +1,25 @@
 #include "launch/observe/sinks/tensorboard.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
+#include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "kernels/core/hash/crc32c.h"
 #include "kernels/core/host.h"
+#include "launch/options/json_text.h"
 
 namespace gt {
 namespace {
 
+namespace fs = std::filesystem;
 static_assert(std::endian::native == std::endian::little, "records are written in memory order");
 
 template <class T>
@@ -63,11 +70,21 @@ uint32_t masked_crc(const void* data, size_t n) {
 }
 
 constexpr size_t kFlushBytes = 1 << 20;
+constexpr int64_t kMostSeconds = 9'999'999'999;  // what ten digits of a name hold; later times are not believed
 
-std::string file_name(const std::string& folder, double wall) {
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+std::string file_name(const std::string& folder, int64_t seconds) {
   static std::atomic<int> count{0};  // distinguishes files that one process creates within a second
-  return fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(wall), host_name(),
-                     getpid(), count++);
+  return fmt::format("{}/{}{:010}.{}.{}.{}", folder, kPrefix, seconds, host_name(), getpid(), count++);
+}
+
+// Seconds in the name of an event file; -1: it is none.
+int64_t seconds_of(const std::string& name) {
+  int64_t seconds = -1;
+  if (!name.starts_with(kPrefix)) return -1;
+  const std::string_view digits = std::string_view(name).substr(kPrefix.size());
+  return parse_int(digits.substr(0, digits.find('.')), seconds) && seconds <= kMostSeconds ? seconds : -1;
 }
 
 }  // namespace
@@ -206,9 +223,48 @@ std::string event_hparams_end(double wall, bool success) {
   return event_hparams(wall, "_hparams_/session_end_info", content);
 }
 
+double last_event_time(const std::string& path) {
+  double latest = 0;
+  try {
+    const Fd file = open_to_read(path);
+    struct stat info {};
+    if (::fstat(file.get(), &info) != 0) return 0;
+    char head[12 + 9];  // length and its checksum; field 1 of the event, a double
+    for (uint64_t at = 0, length = 0, size = static_cast<uint64_t>(info.st_size); at + sizeof head <= size;) {
+      if (::pread(file.get(), head, sizeof head, static_cast<off_t>(at)) != static_cast<ssize_t>(sizeof head)) break;
+      std::memcpy(&length, head, sizeof length);
+      if (length > size || at + 16 + length > size) break;
+      double wall = 0;
+      std::memcpy(&wall, head + 13, sizeof wall);
+      if (length >= 9 && head[12] == 9 && wall > latest && wall <= static_cast<double>(kMostSeconds)) latest = wall;
+      at += 16 + length;
+    }
+  } catch (const Error&) {  // unreadable: it does not order anything
+  }
+  return latest;
+}
+
+TensorBoardFile::Start TensorBoardFile::start_in(const std::string& folder, double wall) {
+  std::string newest;
+  std::error_code ec;
+  int64_t named = -1;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    if (seconds_of(name) >= 0 && name > newest) newest = name, named = seconds_of(name);
+  }
+  if (newest.empty()) return {static_cast<int64_t>(wall), wall};
+  const double begin = std::max(wall, last_event_time((fs::path(folder) / newest).string()));
+  return {std::max(static_cast<int64_t>(begin), std::min(named + 1, kMostSeconds)), begin};
+}
+
 TensorBoardFile::TensorBoardFile(const std::string& folder, int64_t first_step, double wall)
-    : file_(file_name(folder, wall),
-            tfrecord(event_file_version(wall)) + tfrecord(event_session_start(wall, first_step)),
+    : TensorBoardFile(folder, first_step, wall, start_in(folder, wall)) {}
+
+TensorBoardFile::TensorBoardFile(const std::string& folder, int64_t first_step, double wall, Start start)
+    : ahead_(start.wall - wall),
+      latest_(start.wall),
+      file_(file_name(folder, start.seconds),
+            tfrecord(event_file_version(latest_)) + tfrecord(event_session_start(latest_, first_step)),
             LogFile::Form::kFrames) {
   flush();
 }
@@ -221,15 +277,15 @@ void TensorBoardFile::add(std::string_view event) {
 }
 
 void TensorBoardFile::scalar(std::string_view tag, double value, int64_t step, double wall) {
-  add(event_scalar(wall, step, tag, static_cast<float>(value)));
+  add(event_scalar(event_time(wall), step, tag, static_cast<float>(value)));
 }
 
 void TensorBoardFile::text(std::string_view tag, std::string_view text, int64_t step, double wall) {
-  add(event_text(wall, step, tag, text));
+  add(event_text(event_time(wall), step, tag, text));
 }
 
 void TensorBoardFile::histogram(std::string_view tag, const Histogram& h, int64_t step, double wall) {
-  add(event_histogram(wall, step, tag, h));
+  add(event_histogram(event_time(wall), step, tag, h));
 }
 
 void TensorBoardFile::flush() {

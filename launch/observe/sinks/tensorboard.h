@@ -1,6 +1,7 @@
 // TensorBoard event files, encoded by hand: TFRecord framing around the protobuf wire format of Event messages. No
 // protobuf library, because Debian's and SentencePiece's cannot share a process.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -34,8 +35,13 @@ std::string event_hparams_experiment(double wall, std::span<const HParam> settin
 std::string event_hparams_start(double wall, std::span<const HParam> settings);
 std::string event_hparams_end(double wall, bool success);
 
+// Largest wall time of the complete events in an event file; 0: none. A damaged or truncated file counts up to its
+// first invalid length; an unreadable one has none.
+double last_event_time(const std::string& path);
+
 // Event file of one start of a run. Records are buffered; only flush() and the destructor write to the file (LogFile
-// handles a full disk).
+// handles a full disk). Readers take files in the order of their names and show nothing of a file before the newest one
+// that they have read. If this host's clock is behind the folder's event files, name and wall times continue from them.
 class TensorBoardFile {
  public:
   // Creates events.out.tfevents.<unix seconds>.<host>.<pid>.<n> in `folder`. Writes the version and a START record,
@@ -44,15 +50,26 @@ class TensorBoardFile {
   void scalar(std::string_view tag, double value, int64_t step, double wall);
   void text(std::string_view tag, std::string_view text, int64_t step, double wall);
   void histogram(std::string_view tag, const Histogram& h, int64_t step, double wall);
-  void add(std::string_view event);  // an encoded Event
+  void add(std::string_view event);  // an encoded Event, its time from event_time()
+  // Wall time of an event at `wall` by this host's clock: never before an earlier event's.
+  double event_time(double wall) { return latest_ = std::max(latest_, wall + ahead_); }
   // Writes a START record after a rollback: readers drop events of this and earlier files from `step` on.
-  void start_again(int64_t step, double wall) { add(event_session_start(wall, step)); }
+  void start_again(int64_t step, double wall) { add(event_session_start(event_time(wall), step)); }
   void flush();
   std::vector<std::string> notices() { return file_.notices(); }
   std::string unwritten() const { return file_.unwritten(); }
   const std::string& path() const { return file_.path(); }
 
  private:
+  struct Start {
+    int64_t seconds;  // in the file's name
+    double wall;      // of its first event
+  };
+  static Start start_in(const std::string& folder, double wall);
+  TensorBoardFile(const std::string& folder, int64_t first_step, double wall, Start start);
+
+  const double ahead_;  // seconds by which the folder's event files are ahead of this host's clock
+  double latest_;       // wall time of the last event
   LogFile file_;
   size_t waiting_ = 0;  // bytes since the last flush
 };

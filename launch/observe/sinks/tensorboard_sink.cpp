@@ -53,8 +53,8 @@ void TensorBoardSink::start(const StartInfo& info) {
   if (!info.layout.empty()) file_->text("run/layout", "```\n" + info.layout + "\n```", step, now);
   const std::vector<HParam> settings = settings_of(info.config_json);
   const std::string metrics[] = {"train/loss", "eval/loss", "perf/tokens_per_second"};
-  file_->add(event_hparams_experiment(now, settings, metrics));
-  file_->add(event_hparams_start(now, settings));
+  file_->add(event_hparams_experiment(file_->event_time(now), settings, metrics));
+  file_->add(event_hparams_start(file_->event_time(now), settings));
   if (!info.environment.empty()) file_->text("run/environment", "```\n" + info.environment + "\n```", step, now);
 }
 
@@ -117,7 +117,9 @@ void TensorBoardSink::memory(const MemoryRecord& r) {
   }
 }
 
-void TensorBoardSink::end(const EndInfo& info) { file_->add(event_hparams_end(wall_seconds(), info.exit_code == 0)); }
+void TensorBoardSink::end(const EndInfo& info) {
+  file_->add(event_hparams_end(file_->event_time(wall_seconds()), info.exit_code == 0));
+}
 
 void TensorBoardSink::eval(const EvalRecord& r) {
   file_->scalar("eval/loss", r.loss, r.step, r.time);

@@ -1,6 +1,8 @@
 // Our files are readable by independent software: TensorBoard, h5py, SentencePiece's own tools (tests/readers/).
 #include <filesystem>
+#include <utility>
 
+#include "launch/observe/sinks/tensorboard.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"
@@ -46,6 +48,25 @@ TEST_CASE("TensorBoard, h5py, SentencePiece and numpy read a run") {
   CHECK(r.prints("h5py: 8 shards"));
   CHECK(r.prints("sentencepiece:"));
   CHECK(r.prints("numpy:"));
+}
+
+TEST_CASE("TensorBoard shows the steps of a run that goes on where the clock is behind") {
+  const std::string python = source_dir() + "/build/readers/bin/python";
+  if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
+  TempDir dir;
+  std::vector<std::string> names;
+  for (const auto& [clock, first] : {std::pair(2e9, 1), {1.9e9, 4}}) {
+    TensorBoardFile file(dir.path(), first, clock);
+    for (int step = first; step < first + 3; ++step) file.scalar("train/loss", 1, step, clock + step);
+    names.push_back(std::filesystem::path(file.path()).filename().string());
+  }
+  const Outcome r = shell(python + " " + source_dir() + "/tests/readers/read_events_again.py " + dir.path() + " " +
+                              names[0] + " " + names[1],
+                          dir.path());
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK(r.prints("before [1, 2, 3]"));
+  CHECK(r.prints("after [1, 2, 3, 4, 5, 6]"));
 }
 
 TEST_CASE("a model trained on English ends below the unigram entropy and writes text") {

@@ -99,6 +99,45 @@ TEST_CASE("a file truncated at any byte loses only its last records") {
   }
 }
 
+TEST_CASE("a host whose clock is behind the event files goes on with their names and times") {
+  const TempFolder dir;
+  constexpr double kAhead = 2'000'000'000.5, kBehind = 1'700'000'000.25;
+  std::vector<std::string> paths;
+  for (const double clock : {kAhead, kBehind, kBehind + 5, kAhead + 100}) {
+    TensorBoardFile file(dir.path, 1, clock);
+    file.scalar("train/loss", 1, 1, clock);
+    file.scalar("train/loss", 1, 2, clock - 50);  // the clock is set back
+    file.scalar("train/loss", 1, 3, clock + 2);
+    file.flush();
+    if (!paths.empty()) CHECK(file.path() > paths.back());
+    paths.push_back(file.path());
+  }
+  CHECK(last_event_time(paths[0]) == kAhead + 2);
+  CHECK(last_event_time(paths[1]) == kAhead + 4);  // seconds between events stay as they were
+  CHECK(last_event_time(paths[2]) == kAhead + 6);
+  CHECK(last_event_time(paths[3]) == kAhead + 102);
+}
+
+TEST_CASE("a damaged event file counts up to its first invalid length") {
+  const TempFolder dir;
+  const std::string whole = tfrecord(event_file_version(1000)) + tfrecord(event_scalar(2000, 1, "x", 1));
+  for (size_t n = 0; n <= whole.size(); ++n) {
+    std::ofstream(dir.path + "/f", std::ios::binary) << whole.substr(0, n);
+    const double time = last_event_time(dir.path + "/f");
+    CHECK((time == 0 || time == 1000 || time == 2000));
+  }
+  CHECK(last_event_time(dir.path + "/f") == 2000);
+  std::string wrong = whole;
+  wrong[7] = '\x7f';  // a length beyond the file
+  std::ofstream(dir.path + "/f", std::ios::binary) << wrong;
+  CHECK(last_event_time(dir.path + "/f") == 0);
+  CHECK(last_event_time(dir.path + "/missing") == 0);
+  CHECK(last_event_time(dir.path) == 0);
+  std::ofstream(dir.path + "/events.out.tfevents.99999999999999999999.h.1.0") << "no number";
+  std::ofstream(dir.path + "/events.out.tfevents.") << "nothing";
+  CHECK(TensorBoardFile(dir.path, 1, 1234.5).path().find("tfevents.0000001234.") != std::string::npos);
+}
+
 TEST_CASE("an unwritable file is reported with name and reason") {
   CHECK_THROWS_WITH(TensorBoardFile("/no/such/folder", 1, 1),
                     Catch::Contains("/no/such/folder/events.out.tfevents") && Catch::Contains("No such file"));

@@ -94,40 +94,85 @@ TEST_CASE("so do Gemma 2 and Gemma 3, whose blocks with and without a window hav
       (three.qk_norm == QkNormKind::kHead && three.attn_softcap == 0 && three.norm_zero_centered && three.scale_embed));
 }
 
+namespace {
+
+// transformers 4 and 5, whichever are here.
+std::vector<std::string> transformers_pythons() {
+  std::vector<std::string> out;
+  for (const char* name : {"hf", "hf5"})
+    if (const std::string python = source_dir() + "/build/" + name + "/bin/python"; std::filesystem::exists(python))
+      out.push_back(python);
+  return out;
+}
+
+std::string prompt_text(const Golden& g) {
+  std::string text;
+  for (const Prompt& p : prompts_of(g.folder())) {
+    for (const int32_t token : p.tokens) text += std::to_string(token) + " ";
+    text += "\n";
+  }
+  return text;
+}
+
+// Logits that tests/readers/hf_logits.py wrote, against those of the folder in tests/golden.
+void check_logits(const Golden& g, const std::string& bytes) {
+  INFO(g.name);
+  const std::vector<Prompt> prompts = prompts_of(g.folder());
+  const size_t vocab = prompts[0].logits.size();
+  REQUIRE(bytes.size() == prompts.size() * vocab * 4);
+  for (size_t k = 0; k < prompts.size(); ++k) {
+    std::vector<float> theirs(vocab);
+    std::memcpy(theirs.data(), bytes.data() + k * vocab * 4, vocab * 4);
+    CHECK(largest_difference(theirs, prompts[k].logits) < 1e-5);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("transformers loads the exported folder of every family and predicts the same") {
-  const std::string python = source_dir() + "/build/hf/bin/python";
-  if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
+  const std::vector<std::string> pythons = transformers_pythons();
+  if (pythons.empty()) GT_SKIP("no build/hf and no build/hf5; tests/readers/setup.sh makes them");
   TempDir dir;
   const Golden all[] = {kLlama, kQwen2,     kLlama31, kLlama32, kYarn,           kLinear, kMistral,     kQwen2Windows,
                         kQwen3, kQwen3Tied, kOlmo2,   kGemma2,  kGemma2Uncapped, kGemma3, kGemma3Linear};
-  std::string words = python + " " + source_dir() + "/tests/readers/hf_logits.py";
+  std::string words;
   for (const Golden& g : all) {
     const std::string name = g.name;
     must("import --from " + g.folder() + " --output in-" + name, dir);
     must("export --load in-" + name + " --output " + name, dir);
-    std::string text;
-    for (const Prompt& p : prompts_of(g.folder())) {
-      for (const int32_t token : p.tokens) text += std::to_string(token) + " ";
-      text += "\n";
-    }
-    write_file(dir / (name + ".txt"), text);
+    write_file(dir / (name + ".txt"), prompt_text(g));
     words += " " + name + " " + name + ".txt " + name + ".f32";
   }
-  const Outcome r = shell(words, dir.path(), 300);
+  for (const std::string& python : pythons) {
+    const Outcome r = shell(python + " " + source_dir() + "/tests/readers/hf_logits.py" + words, dir.path(), 300);
+    INFO(r.out);
+    REQUIRE(r.code == 0);
+    for (const Golden& g : all) check_logits(g, read_file(dir / (std::string(g.name) + ".f32")));
+  }
+}
+
+TEST_CASE("the folder that transformers 5 saves of every family is imported, and predicts the same") {
+  const std::string python = source_dir() + "/build/hf5/bin/python";
+  if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
+  TempDir dir;
+  const Golden all[] = {kLlama, kQwen2,     kLlama31, kLlama32, kYarn,           kLinear, kMistral,     kQwen2Windows,
+                        kQwen3, kQwen3Tied, kOlmo2,   kGemma2,  kGemma2Uncapped, kGemma3, kGemma3Linear};
+  std::string folders, words;
+  for (const Golden& g : all) folders += " " + g.folder() + " saved-" + g.name;
+  const Outcome saved = shell(python + " " + source_dir() + "/tests/readers/hf_save.py" + folders, dir.path(), 300);
+  INFO(saved.out);
+  REQUIRE(saved.code == 0);
+  for (const Golden& g : all) {
+    const std::string name = g.name;
+    must("import --from saved-" + name + " --output in-" + name, dir);
+    must("export --load in-" + name + " --output " + name, dir);
+    write_file(dir / (name + ".txt"), prompt_text(g));
+    words += " " + name + " " + name + ".txt " + name + ".f32";
+  }
+  const Outcome r = shell(python + " " + source_dir() + "/tests/readers/hf_logits.py" + words, dir.path(), 300);
   INFO(r.out);
   REQUIRE(r.code == 0);
-  for (const Golden& g : all) {
-    INFO(g.name);
-    const std::string bytes = read_file(dir / (std::string(g.name) + ".f32"));
-    const std::vector<Prompt> prompts = prompts_of(g.folder());
-    const size_t vocab = prompts[0].logits.size();
-    REQUIRE(bytes.size() == prompts.size() * vocab * 4);
-    for (size_t k = 0; k < prompts.size(); ++k) {
-      std::vector<float> theirs(vocab);
-      std::memcpy(theirs.data(), bytes.data() + k * vocab * 4, vocab * 4);
-      CHECK(largest_difference(theirs, prompts[k].logits) < 1e-5);
-    }
-  }
+  for (const Golden& g : all) check_logits(g, read_file(dir / (std::string(g.name) + ".f32")));
 }
 
 TEST_CASE("loss and gradients of every family equal transformers' on every layout") {

@@ -37,8 +37,8 @@ class Work {
   uint64_t ticket_ = 0;
 };
 
-// Bytes sent by this rank, by kind of operation, exactly as in the closed forms of the spec, and the time its calls
-// took.
+// Bytes sent by this rank, by kind of operation, by the closed forms of tests/parallel/closed_forms.h, and the time its
+// calls took.
 struct CommCounters {
   int64_t all_reduce = 0, reduce_scatter = 0, all_gather = 0, broadcast = 0, send = 0, calls = 0;
   int64_t total() const { return all_reduce + reduce_scatter + all_gather + broadcast + send; }

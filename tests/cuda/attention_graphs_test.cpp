@@ -69,7 +69,7 @@ std::vector<AttentionCall> others() {
 
 bool without_cudnn() {
   if (cuda::cudnn_unavailable().empty()) return false;
-  print_skip("PN6", cuda::cudnn_unavailable());
+  print_skip("cudnn", cuda::cudnn_unavailable());
   return true;
 }
 
@@ -84,7 +84,7 @@ constexpr const char* kH200 =
 
 }  // namespace
 
-TEST_CASE("cuDNN attention graphs accept the strides of packed qkv, for every shipped config", "[PN6]") {
+TEST_CASE("cuDNN attention graphs accept the strides of packed qkv, for every shipped config") {
   if (without_cudnn()) return;
   const std::vector<AttentionCall> calls = shipped();
   CHECK(calls.size() >= 6 * 12);
@@ -101,7 +101,7 @@ TEST_CASE("cuDNN attention graphs accept the strides of packed qkv, for every sh
       }
 }
 
-TEST_CASE("cuDNN attention graphs refuse unsupported shapes with the reason", "[PN6]") {
+TEST_CASE("cuDNN attention graphs refuse unsupported shapes with the reason") {
   if (without_cudnn()) return;
   const AttentionCall odd{.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 12};
   CHECK_THAT(cuda::graph_unsupported_reason(odd, 90), Catch::Contains("multiple of 8"));
@@ -112,12 +112,12 @@ TEST_CASE("cuDNN attention graphs refuse unsupported shapes with the reason", "[
   CHECK_THAT(cuda::graph_unsupported_reason(wide, 90), Catch::Contains("s_q = s_kv = 1"));
 }
 
-TEST_CASE("cuDNN has engines for attention on an H200, within the planned workspace and not with less", "[PN6]") {
+TEST_CASE("cuDNN has engines for attention on an H200, within the planned workspace and not with less") {
   if (without_cudnn()) return;
   // Engines compiled at run time load the driver's library before they report support.
   if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) == nullptr &&
       dlopen(GPT_LIBCUDA_STUB, RTLD_NOW | RTLD_GLOBAL) == nullptr)
-    return print_skip("PN6", "neither libcuda.so.1 nor the toolkit's stub of it is here");
+    return print_skip("cudnn", "neither libcuda.so.1 nor the toolkit's stub of it is here");
   std::set<std::string> texts;
   for (const auto& list : {shipped(), others()})
     for (const AttentionCall& c : list) {

@@ -159,7 +159,7 @@ void norm_gradient_either_way(const Backend& backend, DType t, int64_t n, int64_
 
 }  // namespace
 
-TEST_CASE("parity: fused FP8 outputs are bitwise those of quantizing the stored result", "[PK13]") {
+TEST_CASE("parity: fused FP8 outputs are bitwise those of quantizing the stored result") {
   std::vector<const Backend*> backends{&cpu_backend()};
   if (const Backend* cuda = cuda_backend(nullptr)) backends.push_back(cuda);
   for (const Backend* b : backends)

@@ -245,7 +245,7 @@ TEST_CASE("copies of weights in the CPU's blocked layouts are included in the me
   set_cpu_isa(CpuIsa::kAuto);
 }
 
-TEST_CASE("a tied table whose copies diverge is found at the next comparison, which debug builds make", "[L4]") {
+TEST_CASE("a tied table whose copies diverge is found at the next comparison, which debug builds make") {
   CHECK(EngineOptions().compare_copies_every == (BoundaryOptions().check_ordinals ? 100 : 0));
   for (const MeshShape& shape : {MeshShape{.pp = 2}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
     for (int zero : {0, 1, 3}) {

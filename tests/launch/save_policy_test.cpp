@@ -244,8 +244,7 @@ TEST_CASE("ranks that would write different checkpoints write none: reported, ig
   }
 }
 
-TEST_CASE("a verdict names ranks, ranks name a host, and a host named twice is excluded where others have slots",
-          "[RF9]") {
+TEST_CASE("a verdict names ranks, ranks name a host, and a host named twice is excluded where others have slots") {
   CHECK(blamed_ranks("rank 3 (node07 pid 4711, pp1 dp0 tp1) died: step, step 120") == std::vector<int>{3});
   CHECK(blamed_ranks("stalled: not arrived: rank 2, 5; it is in step 4 of rank 0") == std::vector<int>{2, 5});
   CHECK(blamed_ranks("step 5: w is not the same on the 3 ranks that hold it: rank 1 (n1, pp0 dp1 tp0) differs") ==

@@ -253,8 +253,7 @@ struct Chain {
 
 }  // namespace
 
-TEST_CASE("FP8 outputs of norms and GELUs are bitwise those of stored results: kept, recomputed and deferred",
-          "[PK11]") {
+TEST_CASE("FP8 outputs of norms and GELUs are bitwise those of stored results: kept, recomputed and deferred") {
   for (const bool has_history : {false, true})
     for (const bool drops : {false, true})
       for (const int uses : {1, 2}) {

@@ -29,7 +29,7 @@ double mean_of_last(const std::vector<double>& losses, size_t n) {
 
 }  // namespace
 
-TEST_CASE("FP8 layouts are close to one rank", "[PK11]") {
+TEST_CASE("FP8 layouts are close to one rank") {
   Verifier verifier({.steps = 3});
   for (const std::string flags :
        {"current --tp 2 --parallel.sequence_parallel true --parallel.recompute selective",
@@ -184,7 +184,7 @@ TEST_CASE("the first and the last block stay 16-bit where so configured") {
   check_same(of_three(inner, {.pp = 2}), some);
 }
 
-TEST_CASE("200 steps of the tiny config end within 1 % of the loss of bf16", "[E7]") {
+TEST_CASE("200 steps of the tiny config end within 1 % of the loss of bf16") {
   const auto losses = [](Precision p) {
     MeshRun run = small({}, p);
     run.engine.model = {.layers = 2, .hidden = 64, .heads = 4, .ffn = 256, .vocab = 512, .seq = 32};

@@ -68,7 +68,7 @@ bool is_qkv(const std::string& name) { return name.find(".attn.qkv.") != std::st
 
 }  // namespace
 
-TEST_CASE("a grouped model equals the ungrouped one whose KV heads are equal in each group", "[T3]") {
+TEST_CASE("a grouped model equals the ungrouped one whose KV heads are equal in each group") {
   for (const int64_t kv : {1, 2, 4}) {
     INFO("kv_heads " << kv);
     const MeshRun grouped = with(grouped_run({}, kv, 1), [](EngineOptions& o) { o.grad_clip = 0; });
@@ -92,7 +92,7 @@ TEST_CASE("a grouped model equals the ungrouped one whose KV heads are equal in 
   }
 }
 
-TEST_CASE("grouped queries train on every layout as on one rank, heads split or held by several ranks", "[T3][T9]") {
+TEST_CASE("grouped queries train on every layout as on one rank, heads split or held by several ranks") {
   const std::pair<int64_t, std::vector<MeshShape>> cases[] = {{1, {{.tp = 2}, {.dp = 2, .tp = 4}, {.pp = 2, .tp = 4}}},
                                                               {2, {{.tp = 4}, {.pp = 2, .dp = 2, .tp = 2}}}};
   for (const auto& [kv, meshes] : cases) {
@@ -109,7 +109,7 @@ TEST_CASE("grouped queries train on every layout as on one rank, heads split or 
   }
 }
 
-TEST_CASE("with shared KV heads ZeRO stages, schedules, buckets and recomputation are bitwise identical", "[T9]") {
+TEST_CASE("with shared KV heads ZeRO stages, schedules, buckets and recomputation are bitwise identical") {
   for (const int64_t kv : {1, 2}) {
     const MeshShape mesh{.dp = 2, .tp = kv == 1 ? 2 : 4};
     const MeshResult flat = run_mesh(grouped_run(mesh, kv));
@@ -139,7 +139,7 @@ TEST_CASE("with shared KV heads ZeRO stages, schedules, buckets and recomputatio
   }
 }
 
-TEST_CASE("LAMB counts shared KV heads once in its trust ratios", "[T9]") {
+TEST_CASE("LAMB counts shared KV heads once in its trust ratios") {
   const auto lamb = [](EngineOptions& o) { o.optim.type = "lamb"; };
   const MeshResult one = run_mesh(with(grouped_run({}, 1), lamb));
   for (const MeshShape mesh : {MeshShape{.tp = 4}, MeshShape{.dp = 2, .tp = 2}}) {
@@ -153,7 +153,7 @@ TEST_CASE("LAMB counts shared KV heads once in its trust ratios", "[T9]") {
   }
 }
 
-TEST_CASE("ranks that share KV heads send another 2 (c-1)/c of their gradient once a step", "[V9]") {
+TEST_CASE("ranks that share KV heads send another 2 (c-1)/c of their gradient once a step") {
   for (const auto& [kv, tp] : {std::pair<int64_t, int>{1, 2}, {1, 4}, {2, 4}, {4, 8}}) {
     const MeshRun run = grouped_run({.tp = tp}, kv, 1);
     const int64_t c = run.mesh.kv_ranks, shared = 2 * kHead * (kHidden + 1) * run.engine.model.layers;
@@ -164,7 +164,7 @@ TEST_CASE("ranks that share KV heads send another 2 (c-1)/c of their gradient on
   }
 }
 
-TEST_CASE("an unreduced gradient of shared KV heads is found and named", "[W1]") {
+TEST_CASE("an unreduced gradient of shared KV heads is found and named") {
   const Config c = load_config({.file = "",
                                 .flags = {"--model.layers", "3", "--model.hidden", "32", "--model.heads", "4",
                                           "--model.kv_heads", "1", "--model.vocab", "379", "--model.seq", "8", "--tp",
@@ -182,7 +182,7 @@ TEST_CASE("an unreduced gradient of shared KV heads is found and named", "[W1]")
              Catch::Contains("the gradient of layers.1.attn.qkv.weight in step 1"));
 }
 
-TEST_CASE("a grouped model is saved, resumed, exported and generates the same whatever the layout", "[C2]") {
+TEST_CASE("a grouped model is saved, resumed, exported and generates the same whatever the layout") {
   TempDir dir;
   const std::string model =
       "--model.layers 2 --model.hidden 32 --model.heads 8 --model.kv_heads 2 --model.vocab 400 --model.seq 16 "

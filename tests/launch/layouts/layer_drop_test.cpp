@@ -239,7 +239,7 @@ TEST_CASE("memory is planned for any set of dropped layers, on every rank of any
             }
 }
 
-TEST_CASE("memory is planned for blocks that have not run yet and have no FP8 scales", "[PK11]") {
+TEST_CASE("memory is planned for blocks that have not run yet and have no FP8 scales") {
   constexpr int kSteps = 24;
   constexpr uint32_t kRangesOfBlock = 8;
   for (const MeshShape& shape : {MeshShape{}, MeshShape{.pp = 2}})

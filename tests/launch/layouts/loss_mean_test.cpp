@@ -44,7 +44,7 @@ MeshRun masked_run(MeshShape mesh, const MeshHooks& hooks, int steps = 3) {
 
 }  // namespace
 
-TEST_CASE("the mean of microbatches' means has their mean gradient", "[L7]") {
+TEST_CASE("the mean of microbatches' means has their mean gradient") {
   const MeshHooks hooks = masking();
   const MeshRun run = masked_run({}, hooks, 1);
   const MeshResult all = run_mesh(run);
@@ -75,7 +75,7 @@ TEST_CASE("the mean of microbatches' means has their mean gradient", "[L7]") {
   CHECK(std::abs(run_mesh(tokens).losses[0] - loss) > 1e-3);
 }
 
-TEST_CASE("the mean of microbatches' means does not depend on the layout, nor on the loss scale", "[L7]") {
+TEST_CASE("the mean of microbatches' means does not depend on the layout, nor on the loss scale") {
   const MeshHooks hooks = masking();
   const MeshResult one = run_mesh(masked_run({}, hooks));
   for (const MeshShape mesh : {MeshShape{.dp = 2}, MeshShape{.dp = 4}, MeshShape{.tp = 2}, MeshShape{.pp = 2},
@@ -94,7 +94,7 @@ TEST_CASE("the mean of microbatches' means does not depend on the layout, nor on
   CHECK(large.weights == plain.weights);
 }
 
-TEST_CASE("the ends of documents carry no loss when so configured, under every layout", "[L7]") {
+TEST_CASE("the ends of documents carry no loss when so configured, under every layout") {
   TempDir dir;
   {
     TokenFileWriter writer(dir / "docs", TokenType::kU16);
@@ -144,7 +144,7 @@ TEST_CASE("the ends of documents carry no loss when so configured, under every l
   }
 }
 
-TEST_CASE("a global batch without a target is reported once, and the run continues", "[L7]") {
+TEST_CASE("a global batch without a target is reported once, and the run continues") {
   TempDir dir;
   {
     TokenFileWriter writer(dir / "ends", TokenType::kU16);

@@ -44,7 +44,7 @@ TEST_CASE("spreads are median, deciles and median absolute deviation") {
   CHECK(std::isnan(spread_of({}).median));
 }
 
-TEST_CASE("bench writes its measurements as one JSON object, with sol where peaks are known", "[PB6]") {
+TEST_CASE("bench writes its measurements as one JSON object, with sol where peaks are known") {
   TempDir dir;
   const std::string run = "bench" + tiny() + " --warmup 1 --steps 3 --out ";
   const Outcome blind = must(run + "a.json", dir);
@@ -79,7 +79,7 @@ TEST_CASE("bench writes its measurements as one JSON object, with sol where peak
   CHECK(number(roof, "called") >= number(roof, "r"));
 }
 
-TEST_CASE("bench records hold the tool versions and conditions of the measurement", "[PB6]") {
+TEST_CASE("bench records hold the tool versions and conditions of the measurement") {
   TempDir dir;
   must("bench" + tiny() + " --warmup 0 --steps 1 --out a.json", dir);
   const JsonValue a = parse_json(lines_of(dir / "a.json").at(0), "a.json");
@@ -97,7 +97,7 @@ TEST_CASE("bench records hold the tool versions and conditions of the measuremen
   if (clocked) CHECK(number(*c->find("clock_mhz"), "min") <= number(*c->find("clock_mhz"), "max"));
 }
 
-TEST_CASE("a history finds the last record of its device, ranks and config", "[PB7]") {
+TEST_CASE("a history finds the last record of its device, ranks and config") {
   TempDir dir;
   const std::string run = "bench" + tiny() + " --warmup 0 --steps 1 --history h.jsonl";
   CHECK(must(run, dir).prints("history   the first of its kind in h.jsonl"));
@@ -143,7 +143,7 @@ TEST_CASE("a bench of several ranks ends after the same step on all") {
   CHECK(number(r, "ranks_per_device") == 4);
 }
 
-TEST_CASE("bench ops times every op of a step, or its GEMMs", "[PB1]") {
+TEST_CASE("bench ops times every op of a step, or its GEMMs") {
   TempDir dir;
   const Outcome ops = must("bench ops" + tiny(), dir);
   for (const char* op : {"gemm ", "attention_grad", "layer_norm_grad", "cross_entropy", "adamw", "embedding_grad",
@@ -171,7 +171,7 @@ TEST_CASE("bench ops times every op of a step, or its GEMMs", "[PB1]") {
   CHECK(must("bench ops --gemms" + tiny(), dir).prints(stale));
 }
 
-TEST_CASE("steps of other trainers are parsed from their output", "[PB5]") {
+TEST_CASE("steps of other trainers are parsed from their output") {
   std::string found;
   const auto rates = [&](const std::string& out) { return peer_rates(out, peer_formats(), 1000, &found); };
   CHECK(
@@ -199,7 +199,7 @@ TEST_CASE("steps of other trainers are parsed from their output", "[PB5]") {
   CHECK_THROWS_WITH(peer_rates("a", {{"x", "(a)", Unit::kSeconds}}, 1, &found), Catch::Contains("not a number"));
 }
 
-TEST_CASE("bench peer runs both in pairs and reports the ratio's median and quartiles", "[PB3][PB5]") {
+TEST_CASE("bench peer runs both in pairs and reports the ratio's median and quartiles") {
   TempDir dir;
   const std::string ours = tiny() + " --steps 2 --warmup 0 --pairs 3 --out duel.json";
   const Outcome r = must("bench peer --run 'echo x >>runs; echo \"100 tokens/s\"' --note 'commit abc'" + ours, dir);
@@ -215,7 +215,7 @@ TEST_CASE("bench peer runs both in pairs and reports the ratio's median and quar
   CHECK((broken.code == 2 && broken.prints("ended with 3") && broken.prints("oh")));
 }
 
-TEST_CASE("unknown modes of bench are refused with those that there are", "[PB1]") {
+TEST_CASE("unknown modes of bench are refused with those that there are") {
   TempDir dir;
   const Outcome r = gpttrain("bench cpu", dir.path());
   CHECK((r.code == 2 && r.prints("gpttrain bench cpu: unknown subcommand; expected one of: ceilings ops")));

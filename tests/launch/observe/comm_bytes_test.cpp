@@ -115,7 +115,7 @@ void check_bytes(const MeshRun& run, const MeshResult& result) {
 
 }  // namespace
 
-TEST_CASE("a step's bytes on every group equal the closed forms", "[V9]") {
+TEST_CASE("a step's bytes on every group equal the closed forms") {
   for (const MeshShape mesh :
        {MeshShape{.tp = 2}, MeshShape{.tp = 4}, MeshShape{.pp = 2}, MeshShape{.pp = 4}, MeshShape{.dp = 2},
         MeshShape{.dp = 4}, MeshShape{.pp = 2, .dp = 2, .tp = 2}, MeshShape{.pp = 4, .dp = 2}})
@@ -127,7 +127,7 @@ TEST_CASE("a step's bytes on every group equal the closed forms", "[V9]") {
   check_bytes(untied, run_mesh(untied));
 }
 
-TEST_CASE("a step's counters hold calls and time", "[V9]") {
+TEST_CASE("a step's counters hold calls and time") {
   const MeshResult r = run_mesh(run_of({.pp = 2, .dp = 2, .tp = 2}));
   for (const RankRun& rank : r.ranks)
     for (const auto& [name, c] : rank.comm) {
@@ -145,7 +145,7 @@ TEST_CASE("a step's counters hold calls and time", "[V9]") {
     }
 }
 
-TEST_CASE("overlap on or off is bitwise equal under 200 random delays in the communication path", "[Z5]") {
+TEST_CASE("overlap on or off is bitwise equal under 200 random delays in the communication path") {
   const MeshShape mesh{.pp = 2, .dp = 2, .tp = 2};
   MeshRun calm = run_of(mesh);
   calm.engine.zero.bucket_bytes = 4 << 10;

@@ -13,7 +13,7 @@
 
 using namespace gt;
 
-TEST_CASE("a model has at most 40 GEMM shapes, for any depth and number of microbatches", "[PN6]") {
+TEST_CASE("a model has at most 40 GEMM shapes, for any depth and number of microbatches") {
   size_t most = 0;
   for (const auto& file : std::filesystem::directory_iterator(source_dir() + "/configs")) {
     if (file.path().extension() != ".json") continue;
@@ -39,10 +39,10 @@ TEST_CASE("a model has at most 40 GEMM shapes, for any depth and number of micro
         }
       }
   }
-  print_figure("PN6", cat("at most ", most, " kinds of products"));
+  print_figure("gemms", cat("at most ", most, " kinds of products"));
 }
 
-TEST_CASE("every GEMM shape has both operands, also with FP8 weights", "[PN6]") {
+TEST_CASE("every GEMM shape has both operands, also with FP8 weights") {
   for (const char* fp8 : {"current", "delayed"})
     for (const char* zero : {"1", "3"}) {
       const std::vector<std::string> flags{"--precision.amp", "O2", "--precision.fp8", fp8,

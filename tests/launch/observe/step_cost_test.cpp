@@ -138,7 +138,7 @@ TEST_CASE("GEMM and attention FLOPs of every layout equal the formula to the int
         }
 }
 
-TEST_CASE("the loss is one op per chunk where the vocabulary is whole, two where ranks share it", "[PK5]") {
+TEST_CASE("the loss is one op per chunk where the vocabulary is whole, two where ranks share it") {
   EngineOptions o = small();
   o.loss_chunk = 20;
   const int chunks = o.microbatches * 2;
@@ -191,7 +191,7 @@ TEST_CASE("dropout adds no op call to a block: the norms and attention apply it"
 }
 
 // Bias gradients are computed by the following norms, the GELU's GEMM and qkv's.
-TEST_CASE("a block is 11 op calls backward", "[PK1]") {
+TEST_CASE("a block is 11 op calls backward") {
   const auto forward = block_calls({}, false);
   auto backward = block_calls({}, true);
   for (const auto& [op, n] : forward) backward[op] -= n;
@@ -212,7 +212,7 @@ EngineOptions small_fp8(bool delayed) {
 // qkv's output and of the GELU's input, each read once for rowwise and columnwise data and for its bias gradient.
 // Gradients of the residual stream are quantized by the norms that compute them. No op only transposes FP8 data, only
 // sums or only computes an amax.
-TEST_CASE("an FP8 block is 9 op calls forward and 13 backward, its weights are quantized once a step", "[PK11]") {
+TEST_CASE("an FP8 block is 9 op calls forward and 13 backward, its weights are quantized once a step") {
   const EngineOptions o = small_fp8(true);
   const auto forward = block_calls({}, false, o);
   CHECK(forward ==
@@ -226,7 +226,7 @@ TEST_CASE("an FP8 block is 9 op calls forward and 13 backward, its weights are q
             {"gemm_fp8", 8}, {"quantize_fp8", kGradients + kWeights}, {"attention_grad", 1}, {"layer_norm_grad", 2}});
 }
 
-TEST_CASE("norms quantize inputs of row-parallel layers, fused with their all-reduced sum and bias", "[PK11]") {
+TEST_CASE("norms quantize inputs of row-parallel layers, fused with their all-reduced sum and bias") {
   const EngineOptions o = small_fp8(true);
   const auto encoded = [&](MeshShape shape, bool sequence_parallel) {
     EngineOptions of = o;
@@ -241,7 +241,7 @@ TEST_CASE("norms quantize inputs of row-parallel layers, fused with their all-re
   CHECK(encoded({.tp = kRanks}, true) == kRanks * (kGradients + 2 + 2 + kWeights));
 }
 
-TEST_CASE("between its GEMMs an FP8 block moves 52 C + 10 F bytes a token, attention excluded", "[PK11]") {
+TEST_CASE("between its GEMMs an FP8 block moves 52 C + 10 F bytes a token, attention excluded") {
   EngineOptions o = small_fp8(true);
   o.microbatches = 1;
   int64_t bytes = 0;
@@ -293,8 +293,7 @@ TEST_CASE("sequence parallelism calls the same ops, norms and biases on fewer ro
   }
 }
 
-TEST_CASE("the update of all parameters is one call, two with LAMB, and so is the gradient norm, on any layout",
-          "[PK9]") {
+TEST_CASE("the update of all parameters is one call, two with LAMB, and so is the gradient norm, on any layout") {
   const std::map<std::string, std::vector<std::string>> ops{
       {"adamw", {"adamw"}}, {"sgd", {"sgd"}}, {"lion", {"lion"}}, {"lamb", {"lamb_moments", "lamb_apply"}}};
   for (const auto& [optimizer, calls] : ops)

@@ -247,7 +247,7 @@ TEST_CASE(
   CHECK(logged(dir / "runs/far", "loss") == logged(dir / "runs/here", "loss"));
 }
 
-TEST_CASE("a machine whose ranks die twice is excluded from the next start, if a spare one has slots", "[RF9]") {
+TEST_CASE("a machine whose ranks die twice is excluded from the next start, if a spare one has slots") {
   TempDir dir;
   write_file(dir / "hosts", "far0 slots=2\nfar1 slots=2\nfar2 slots=2\n");
   const std::string ssh = fake_ssh(dir), log = dir / "runs/x/log.jsonl";

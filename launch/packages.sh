@@ -15,6 +15,8 @@ out=$(realpath "$out")
 work=$(mktemp -d "$out/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 rm -f "$out"/gpttrain[-_]*.{tar.gz,whl,deb}
+ready=$work/ready  # a package gets its final place when all of it is written
+mkdir "$ready"
 SOURCE_DATE_EPOCH=$(git -C "$source" log -1 --format=%ct 2>/dev/null || echo 315532800)  # time of every file inside
 export SOURCE_DATE_EPOCH
 
@@ -25,7 +27,7 @@ chmod -R u=rwX,go=rX "$bundle"
 glibc=$(sed -n 's/^glibc: \([0-9.]*\) or later$/\1/p' "$bundle/share/gpttrain/bundle.txt")
 
 tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner -cf - "$(basename "$bundle")" |
-  gzip -n >"$out/$(basename "$bundle").tar.gz"
+  gzip -n >"$ready/$(basename "$bundle").tar.gz"
 
 share=$work/share  # as below a prefix such as /usr
 mkdir -p "$share"/{man/man1,bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
@@ -33,7 +35,7 @@ mkdir -p "$share"/{man/man1,bash-completion/completions,zsh/vendor-completions,f
 "$bundle/bin/gpttrain" completion bash >"$share/bash-completion/completions/gpttrain"
 "$bundle/bin/gpttrain" completion zsh >"$share/zsh/vendor-completions/_gpttrain"
 "$bundle/bin/gpttrain" completion fish >"$share/fish/vendor_completions.d/gpttrain.fish"
-python3 "$source/launch/wheel.py" "$bundle" "$share" "$version" "$glibc" "$out"
+python3 "$source/launch/wheel.py" "$bundle" "$share" "$version" "$glibc" "$ready"
 
 # The bundle lies in /usr/lib/gpttrain: its mpirun is not on the path.
 deb=$work/deb
@@ -61,5 +63,6 @@ Description: trainer of Transformer language models
  Libraries and Open MPI's launcher are included, in /usr/lib/gpttrain.
 END
 (cd "$deb" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$deb/DEBIAN/md5sums"
-dpkg-deb --root-owner-group -Zxz -z2 --build "$deb" "$out/gpttrain_${version}_amd64.deb" >/dev/null
+dpkg-deb --root-owner-group -Zxz -z2 --build "$deb" "$ready/gpttrain_${version}_amd64.deb" >/dev/null
+mv "$ready"/* "$out"
 (cd "$out" && ls -s --block-size=1MB gpttrain[-_]* | sed 's/$/ (first column: MB)/')

@@ -59,12 +59,19 @@ class TrainProgress {
       const std::string stage = now_.stage;
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
       const std::string doing = stage == "train" ? what_ : stage == "report" ? "measuring" : "reading";
-      line.show(fmt::format("{}: {} read, {} lines, {}", doing, format_bytes(static_cast<double>(now_.bytes)),
-                            format_thousands(now_.lines), format_duration(seconds)));
+      const std::string what = fmt::format("{}: {} read, {} lines", doing,
+                                           format_bytes(static_cast<double>(now_.bytes)), format_thousands(now_.lines));
+      // The library reports nothing while it trains: off a terminal, a line then comes after ever longer times.
+      if (!line.terminal() && what == shown_ && seconds < again_) continue;
+      if (what == shown_) again_ = 2 * seconds;
+      if (what != shown_) again_ = seconds + 2 * line.seconds();
+      shown_ = what;
+      line.show(fmt::format("{}, {}", what, format_duration(seconds)));
     }
   }
 
-  std::string what_;
+  std::string what_, shown_;  // shown_: without the time
+  double again_ = 0;          // seconds at which the same text is worth another line
   std::mutex mutex_;
   std::condition_variable_any wake_;
   TokenizerTrainProgress now_{"read"};

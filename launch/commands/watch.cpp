@@ -1,18 +1,14 @@
 // gpttrain watch: follows a run by its log. A panel on terminals, a line per look elsewhere.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
 #include <thread>
 
-#include "kernels/core/files.h"
 #include "kernels/core/host.h"
 #include "kernels/core/text.h"
 #include "launch/commands/output.h"
@@ -20,6 +16,7 @@
 #include "launch/commands/subcommands.h"
 #include "launch/observe/report/run_summary.h"
 #include "launch/observe/report/watch_view.h"
+#include "launch/ranks/run_file.h"
 #include "launch/ranks/signals.h"
 
 namespace gt {
@@ -34,12 +31,6 @@ bool redraws() {
 int terminal_height() {
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 ? size.ws_row : 24;
-}
-
-// Whether a process holds the run's lock, which ends with it. Unknown where there is no lock file: false.
-bool is_running(const std::string& dir) {
-  const Fd lock(::open((dir + "/.run.lock").c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 // Draws over what was drawn before.
@@ -90,7 +81,8 @@ Exit run_watch(const Command& command) {
     }
     if (args.once) break;
     const double step = summarize(log).step_seconds;
-    if (now() - newest > std::max(kSilence, std::isnan(step) ? 0 : kSilentSteps * step) && !is_running(args.run)) {
+    if (now() - newest > std::max(kSilence, std::isnan(step) ? 0 : kSilentSteps * step) &&
+        RunLock::state_of(args.run) != RunLock::State::kHeld) {
       write_out("the run is over without an end record: it was killed, or its machine is gone\n");
       break;
     }

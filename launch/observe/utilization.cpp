@@ -90,7 +90,7 @@ std::string mfu_line(double peak_flops, const std::optional<PeakRates>& c) {
   const std::string text = std::isnan(peak_flops)
                                ? "n/a: no data-sheet peak known for this device"
                                : cat("of ", flops_text(peak_flops), ", dense bf16 by the data sheet");
-  if (!c) return text + "; measure its peak with gpttrain bench ceilings";
+  if (!c) return text + "; gpttrain bench ceilings measures its peak once, for every later run";
   return cat(text, "; measured peak: GEMMs at ", flops_text(c->gemm), " in ", c->dtype);
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 #include "kernels/core/host.h"
 
 namespace gt {
@@ -53,6 +54,13 @@ void write_run_file(const std::string& path, std::string_view content) {
 
 void append_run_file(const std::string& path, std::string_view content) {
   write_and_close(open_run_file(path, O_WRONLY | O_CREAT | O_APPEND), path, content);
+}
+
+RunLock::State RunLock::state_of(const std::string& run_dir) {
+  const Fd lock(open_run_file(run_dir + "/.run.lock", O_RDONLY));
+  if (!lock) return State::kNone;
+  if (::flock(lock.get(), LOCK_SH | LOCK_NB) == 0) return State::kFree;
+  return errno == EWOULDBLOCK ? State::kHeld : State::kNone;
 }
 
 // The ranks of an attempt that was just ended may hold it for another moment.

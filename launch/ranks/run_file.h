@@ -19,6 +19,11 @@ void append_run_file(const std::string& path, std::string_view content);
 // on file systems without locks.
 class RunLock {
  public:
+  // Whether a process holds the lock of a run folder: kHeld, or kFree although its file is there, as after a kill.
+  // kNone: there is no lock file, or locks do not work here.
+  enum class State : uint8_t { kNone, kFree, kHeld };
+  static State state_of(const std::string& run_dir);
+
   // Throws kUsage naming the owner if another process holds the lock, kIo if the lock file is a link.
   explicit RunLock(const std::string& run_dir);
   ~RunLock();

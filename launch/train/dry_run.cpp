@@ -20,6 +20,7 @@
 #include "launch/train/resume_check.h"
 #include "launch/train/save/run_saver.h"
 #include "launch/train/training_data.h"
+#include "launch/train/vocabulary_note.h"
 
 namespace gt {
 namespace {
@@ -189,11 +190,12 @@ Rows dry_run(const LoadedConfig& loaded, const RankEnv& env, bool range_test, bo
   if (found) facts.resumed_from = found->state.step, facts.checkpoint = found->path;
   const std::string device = backend.device->describe(0);
   const auto ceilings = load_ceilings(device, p.options.precision.linear());
-  if (backend.kind != DeviceKind::kCpu || ceilings) facts.mfu = mfu_line(peak_bf16_flops(device), ceilings);
+  facts.mfu = mfu_line(peak_bf16_flops(device), ceilings);
   if (!range_test) facts.saves = saves_of(c, p, backend, ranks_here);
   if (!found && !c.checkpoint.load_from.empty())
     facts.loaded = fmt::format("{} of {}", fmt::join(c.checkpoint.load, ", "), resolve_step(c.checkpoint.load_from));
   facts.notes = loaded.notes;
+  if (const std::string note = vocabulary_note(loaded.config); !note.empty()) facts.notes.push_back(note);
   if (machines.size() > 1 || machines.front().name != host_name())
     facts.notes.push_back("assumes that every machine has the memory of this one");
   Rows rows = start_rows(facts);

@@ -25,6 +25,8 @@
 #include "launch/observe/sinks/tensorboard_sink.h"
 #include "launch/options/version.h"
 #include "launch/ranks/run_file.h"
+#include "launch/train/next_commands.h"
+#include "launch/train/vocabulary_note.h"
 
 namespace gt {
 namespace fs = std::filesystem;
@@ -163,7 +165,7 @@ Rows RunReporter::start_block(const StartInfo& info, const std::string& saves, c
   facts.resumed_from = info.resumed_from;
   facts.device = rank_.device.index();
   facts.transport = rank_.device.transport();
-  if (rank_.backend.kind != DeviceKind::kCpu || ceilings_) facts.mfu = mfu_line(peak_flops_, ceilings_);
+  facts.mfu = mfu_line(peak_flops_, ceilings_);
   facts.saves = saves;
   facts.copies = copies;
   if (state_.loaded()) facts.checkpoint = state_.loaded()->path;
@@ -173,6 +175,7 @@ Rows RunReporter::start_block(const StartInfo& info, const std::string& saves, c
   facts.folders = info.rows;
   facts.notes = state_.notes();
   facts.notes.insert(facts.notes.end(), rank_.run.loaded.notes.begin(), rank_.run.loaded.notes.end());
+  if (const std::string note = vocabulary_note(config_); !note.empty()) facts.notes.push_back(note);
   return start_rows(facts);
 }
 
@@ -496,18 +499,7 @@ void RunReporter::finish(const RunEnd& end) {
                                               format_duration(info.seconds), 100 * info.goodput));
   for (const auto& row : medians()) info.rows.push_back(row);
   for (const auto& row : end_block(end)) info.rows.push_back(row);
-  if (end.code != Exit::kOk)
-    info.next.push_back(end.saved_step < 0
-                            ? "the same command starts over: there is no checkpoint"
-                            : fmt::format("the same command again resumes from step {}", end.saved_step));
-  const std::string run = config_.run_dir();
-  const std::string load = shell_word(config_.checkpoint.dir.empty() ? run : config_.checkpoint.dir);
-  info.next.push_back("tensorboard --logdir " + shell_word(run));
-  if (end.saved_step >= 0 && config_.data.train.front().path != "mock")  // mock tokens have no meaning
-    info.next.push_back(config_.model.predicts_pairs()
-                            ? fmt::format("gpttrain export --load {} --output FOLDER", load)
-                            : fmt::format("gpttrain generate --load {}{} --prompt \"…\"", load,
-                                          config_.data.tokenizer.empty() ? " --tokenizer TOKENIZER.model" : ""));
+  info.next = next_commands(config_, end.code, end.saved_step);
   log_->end(info);
   remember_prediction();
 }

@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <utility>
 
 #include "launch/commands/bench/bench_record.h"
 #include "launch/commands/bench/device_bench.h"
+#include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
 #include "launch/engine/rank_device.h"
@@ -20,6 +23,13 @@ namespace gt {
 namespace {
 
 constexpr double kLoadSeconds = 2;
+
+// A result at once, also where standard output is a pipe.
+template <class... Values>
+void print_now(fmt::format_string<Values...> pattern, Values&&... values) {
+  fmt::print(pattern, std::forward<Values>(values)...);
+  std::fflush(stdout);
+}
 
 // FLOP/s of C = A B^T, all n x n.
 double product(const DeviceBench& b, int64_t n, DType t, bool load_first) {
@@ -108,32 +118,42 @@ Exit ceilings_rank(const Config& config, const CeilingsArgs& args, GroupFactory&
   PeakRates c;
   c.device = device.backend().device->describe(device.index());
   c.dtype = name_of(t);
-  fmt::print("{}, {}\n", c.device, c.dtype);
+  print_now("{}, {}\n", c.device, c.dtype);
   const auto sizes = b.small() ? std::vector<int64_t>{1024, 2048} : std::vector<int64_t>{8192, 16384};
   bool first = true;
+  WorkLine doing;
+  const auto begin = [&](const std::string& what) { doing.show("measuring " + what + ", up to a minute"); };
   for (const int64_t n : sizes) {
+    begin(fmt::format("GEMMs of {} x {}", n, n));
     const double rate = product(b, n, t, std::exchange(first, false));
-    fmt::print("GEMM       {}, {} x {}\n", flops_text(rate), n, n);
+    doing.erase();
+    print_now("GEMM       {}, {} x {}\n", flops_text(rate), n, n);
     c.gemm = std::max(c.gemm, rate);
   }
   for (size_t k = 0; has_fp8_gemm(b, device.index(), t) && k < sizes.size(); ++k) {
+    begin(fmt::format("FP8 GEMMs of {} x {}", sizes[k], sizes[k]));
     const double rate = gemm_fp8_flops(b, sizes[k], t);
-    fmt::print("FP8 GEMM   {}, {} x {}\n", flops_text(rate), sizes[k], sizes[k]);
+    doing.erase();
+    print_now("FP8 GEMM   {}, {} x {}\n", flops_text(rate), sizes[k], sizes[k]);
     c.gemm_fp8 = std::fmax(c.gemm_fp8, rate);
   }
+  begin("copies");
   c.copy = copies(b);
-  fmt::print("copies     {:.1f} GB/s, read and written\n", c.copy * 1e-9);
+  doing.erase();
+  print_now("copies     {:.1f} GB/s, read and written\n", c.copy * 1e-9);
+  begin("attention");
   attention(b, options.model, t, c);
-  fmt::print("attention  {} forward, {} backward ({} heads of {}, {} tokens)\n", flops_text(c.attention[0].forward),
-             flops_text(c.attention[0].backward), options.model.heads, options.model.head_width(), options.model.seq);
+  doing.erase();
+  print_now("attention  {} forward, {} backward ({} heads of {}, {} tokens)\n", flops_text(c.attention[0].forward),
+            flops_text(c.attention[0].backward), options.model.heads, options.model.head_width(), options.model.seq);
   watch.stop();
-  fmt::print("{}", conditions_lines(std::vector{summary_of(watch.samples(), true)}, 11));
+  print_now("{}", conditions_lines(std::vector{summary_of(watch.samples(), true)}, 11));
   const std::string path = args.output.empty() ? ceilings_file(c.device, t) : args.output;
   if (path.empty()) {
-    fmt::print("not stored: no HOME and no XDG_CACHE_HOME; set a file with --output FILE\n");
+    print_now("not stored: no HOME and no XDG_CACHE_HOME; set a file with --output FILE\n");
   } else {
     save_ceilings(c, path);
-    fmt::print("stored in {}\n", path);
+    print_now("stored in {}\n", path);
   }
   return Exit::kOk;
 }

@@ -13,8 +13,9 @@ namespace gt {
 namespace {
 
 // Size and margins of every figure, in SVG user units; the page scales it to its column.
-constexpr double kWidth = 480, kHeight = 250, kLeft = 58, kRight = 12, kTop = 12, kBottom = 40;
+constexpr double kWidth = 480, kWide = 1000, kHeight = 250, kLeft = 58, kRight = 12, kTop = 12, kBottom = 40;
 constexpr double kRowHeight = 24, kInnerWidth = kWidth - kLeft - kRight;
+constexpr size_t kReadings = 40, kWideReadings = 100;  // places of a curve whose values a pointer shows
 
 // Maps values to user units.
 struct AxisScale {
@@ -59,17 +60,18 @@ std::string color_class(int color) {
   return fmt::format("c{}{}", color % kColors, color >= kColors ? fmt::format(" d{}", color / kColors % 3) : "");
 }
 
-std::string svg_begin(const std::string& id, const std::string& title, const std::string& description, double height) {
+std::string svg_begin(const std::string& id, const std::string& title, const std::string& description, double height,
+                      double width = kWidth) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:g} {:g}\" role=\"img\" aria-labelledby=\"{}-t "
       "{}-d\">\n<title id=\"{}-t\">{}</title>\n<desc id=\"{}-d\">{}</desc>\n",
-      kWidth, height, id, id, id, html_text(title), id, html_text(description));
+      width, height, id, id, id, html_text(title), id, html_text(description));
 }
 
 std::string figure(const std::string& title, const std::string& legend, const std::string& svg, const HtmlTable& table,
-                   bool wide = false) {
-  return fmt::format("<figure{}>\n<figcaption>", wide ? " class=\"wide\"" : "") + html_text(title) + "</figcaption>\n" +
-         legend + svg + html_details("Values", to_html(table)) + "</figure>\n";
+                   const char* classes = "") {
+  return fmt::format("<figure{}>\n<figcaption>", *classes ? fmt::format(" class=\"{}\"", classes) : "") +
+         html_text(title) + "</figcaption>\n" + legend + svg + html_details("Values", to_html(table)) + "</figure>\n";
 }
 
 std::string legend_item(const std::string& swatch, const std::string& name) {
@@ -91,24 +93,55 @@ std::string text_at(double x, double y, const char* anchor, const std::string& t
 }
 
 std::string x_axis(const AxisScale& x, double bottom, const std::string& label,
-                   const std::function<std::string(double)>& text) {
-  std::string out = fmt::format("<path class=\"axis\" d=\"M{:g} {:g}H{:g}\"/>", kLeft, bottom, kWidth - kRight);
-  for (const double t : ticks(x, 5)) {
+                   const std::function<std::string(double)>& text, double width = kWidth) {
+  std::string out = fmt::format("<path class=\"axis\" d=\"M{:g} {:g}H{:g}\"/>", kLeft, bottom, width - kRight);
+  for (const double t : ticks(x, width > kWidth ? 10 : 5)) {
     const double at = x(t);
     out += fmt::format("<path class=\"axis\" d=\"M{:.1f} {:g}v4\"/>", at, bottom);
-    const bool at_end = at > kWidth - kRight - 16;
-    out += text_at(at_end ? kWidth - 2 : at, bottom + 16, at_end ? "end" : "middle", text(t));
+    const bool at_end = at > width - kRight - 16;
+    out += text_at(at_end ? width - 2 : at, bottom + 16, at_end ? "end" : "middle", text(t));
   }
-  if (!label.empty()) out += text_at(kLeft + kInnerWidth / 2, bottom + 32, "middle", label);
+  if (!label.empty()) out += text_at(kLeft + (width - kLeft - kRight) / 2, bottom + 32, "middle", label);
   return out + "\n";
 }
 
-std::string y_axis(const AxisScale& y, const std::function<std::string(double)>& label) {
+std::string y_axis(const AxisScale& y, const std::function<std::string(double)>& label, double width = kWidth) {
   std::string out;
   for (const double t : ticks(y, 5))
-    out += fmt::format("<path class=\"grid\" d=\"M{:g} {:.1f}H{:g}\"/>", kLeft, y(t), kWidth - kRight) +
+    out += fmt::format("<path class=\"grid\" d=\"M{:g} {:.1f}H{:g}\"/>", kLeft, y(t), width - kRight) +
            text_at(kLeft - 6, y(t) + 4, "end", label(t));
   return out + "\n";
+}
+
+// Index of the last x at or before `at`; none: x.size().
+size_t index_at(const Series& s, double at) {
+  const auto after = std::upper_bound(s.x.begin(), s.x.end(), at);
+  return after == s.x.begin() ? s.x.size() : static_cast<size_t>(after - s.x.begin()) - 1;
+}
+
+// Strips over the whole height whose titles are the values there: browsers show them at the pointer, without a script.
+std::string readings(const LineChart& c, const AxisScale& x, size_t most) {
+  double xs = 0;
+  for (const Series& s : c.series) xs = std::max(xs, static_cast<double>(s.x.size()));
+  const auto strips = static_cast<size_t>(std::min(static_cast<double>(most), xs));
+  if (strips < 2) return "";
+  std::string out = "<g class=\"r\">";
+  const double step = (x.to - x.from) / static_cast<double>(strips),
+               width = (x.end - x.begin) / static_cast<double>(strips);
+  for (size_t k = 0; k < strips; ++k) {
+    std::string text;
+    for (const Series& s : c.series) {
+      const size_t i = index_at(s, x.from + (static_cast<double>(k) + 0.5) * step);
+      if (i >= s.x.size() || !std::isfinite(s.y[i])) continue;
+      text += fmt::format("{}{} {:.15g}: {}{}", text.empty() ? "" : "; ", c.x_label, s.x[i],
+                          c.series.size() > 1 ? s.name + " " : "", c.label(s.y[i]));
+    }
+    if (text.empty()) continue;
+    out +=
+        fmt::format("<rect x=\"{:.1f}\" y=\"{:g}\" width=\"{:.1f}\" height=\"{:g}\"><title>{}</title></rect>",
+                    x.begin + static_cast<double>(k) * width, kTop, width, kHeight - kTop - kBottom, html_text(text));
+  }
+  return out + "</g>\n";
 }
 
 std::string line_of(const Series& s, const AxisScale& x, const AxisScale& y) {
@@ -201,15 +234,19 @@ std::string to_html(const LineChart& chart) {
     ys.high += margin;
     if (!chart.zero || ys.low < 0) ys.low -= margin;
   }
-  const AxisScale x{xs.low, xs.high, kLeft, kWidth - kRight}, y{ys.low, ys.high, kHeight - kBottom, kTop, logarithmic};
-  std::string svg = svg_begin(chart.id, chart.title, chart.description, kHeight);
-  svg += y_axis(y, chart.tick ? chart.tick : chart.label) + x_axis(x, kHeight - kBottom, chart.x_label, step_text);
+  const double width = chart.wide ? kWide : kWidth;
+  const AxisScale x{xs.low, xs.high, kLeft, width - kRight}, y{ys.low, ys.high, kHeight - kBottom, kTop, logarithmic};
+  std::string svg = svg_begin(chart.id, chart.title, chart.description, kHeight, width);
+  svg += y_axis(y, chart.tick ? chart.tick : chart.label, width) +
+         x_axis(x, kHeight - kBottom, chart.x_label, step_text, width);
   for (Series s : chart.series) {
     downsample(s.x, s.y, chart.points);
     svg += line_of(s, x, y);
   }
+  svg += readings(chart, x, chart.wide ? kWideReadings : kReadings);
   const std::string unit = (chart.unit.empty() ? "" : ", " + chart.unit) + (logarithmic ? ", logarithmic" : "");
-  return figure(chart.title + unit, line_legend(chart), svg + "</svg>\n", values_of(chart, 12));
+  return figure(chart.title + unit, line_legend(chart), svg + "</svg>\n", values_of(chart, 12),
+                chart.wide ? "wide curve" : "");
 }
 
 std::string to_html(const StackedBars& chart) {
@@ -321,7 +358,7 @@ std::string to_html(const TimelineChart& chart) {
     table.rows.push_back({chart.rows[r]});
     for (const double seconds : busy[r]) table.rows.back().push_back(percent_text(seconds / length));
   }
-  return figure(chart.title, box_legend(chart.kinds), svg + "</svg>\n", table, true);
+  return figure(chart.title, box_legend(chart.kinds), svg + "</svg>\n", table, "wide");
 }
 
 void downsample(std::vector<double>& x, std::vector<double>& y, size_t most) {
@@ -345,14 +382,21 @@ void downsample(std::vector<double>& x, std::vector<double>& y, size_t most) {
 }
 
 std::vector<double> smoothed(const std::vector<double>& y, double span) {
-  const double keep = 1 - 1 / std::max(span, 1.);
-  std::vector<double> out(y.size(), std::numeric_limits<double>::quiet_NaN());
+  const double keep = 1 - 1 / std::max(span / 2, 1.);
+  const size_t n = y.size();
+  std::vector<double> sums(n, 0), weights(n, 0), out(n, std::numeric_limits<double>::quiet_NaN());
   double sum = 0, weight = 0;
-  for (size_t i = 0; i < y.size(); ++i) {
+  for (size_t i = 0; i < n; ++i) {  // what precedes each point, itself included
+    const bool known = std::isfinite(y[i]);
+    sum = keep * sum + (known ? y[i] : 0), weight = keep * weight + (known ? 1 : 0);
+    sums[i] = sum, weights[i] = weight;
+  }
+  sum = weight = 0;
+  for (size_t i = n; i-- > 0;) {  // what follows it
+    sum *= keep, weight *= keep;
     if (!std::isfinite(y[i])) continue;
-    sum = keep * sum + y[i];
-    weight = keep * weight + 1;
-    out[i] = sum / weight;
+    out[i] = (sums[i] + sum) / (weights[i] + weight);
+    sum += y[i], weight += 1;
   }
   return out;
 }

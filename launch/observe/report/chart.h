@@ -26,6 +26,7 @@ struct LineChart {
   std::string id, title, description, x_label, unit;  // id: unique in the page
   std::vector<Series> series;
   bool zero = false;         // the y-axis begins at 0
+  bool wide = false;         // as wide as the page
   bool logarithmic = false;  // if all values are positive and span more than a factor of 30
   std::function<std::string(double)> label = short_number;  // of y values
   std::function<std::string(double)> tick = {};             // of the y-axis; empty: label
@@ -75,7 +76,8 @@ std::string to_html(const TimelineChart&);
 // (NaN, infinities) are left out.
 void downsample(std::vector<double>& x, std::vector<double>& y, size_t most);
 
-// Exponential moving average over about `span` points, without bias at the beginning; gaps stay gaps.
+// Mean with weights that fall exponentially on both sides of each point, over about `span` points: no lag. Gaps stay
+// gaps.
 std::vector<double> smoothed(const std::vector<double>& y, double span);
 
 }  // namespace gt

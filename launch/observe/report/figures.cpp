@@ -122,6 +122,7 @@ std::string loss_figure(const Runs& runs, const ReportDetail& detail) {
   LineChart chart{.id = "loss",
                   .title = "Loss",
                   .x_label = "step",
+                  .wide = true,
                   .logarithmic = true,
                   .label = loss_label,
                   .tick = short_number,

@@ -50,7 +50,8 @@ svg text{font:13px system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-se
 caption{text-align:left;font-weight:600;padding:.2rem 0}th,td{border-bottom:1px solid var(--line);padding:.25rem .8rem .25rem 0;
 text-align:left;vertical-align:top;white-space:pre-line}tbody th{font-weight:500}td{overflow-wrap:anywhere;min-width:4rem}
 .numbers td,.numbers th[scope=col]:not(:first-child){text-align:right;font-variant-numeric:tabular-nums;padding-left:.8rem}
-@media(min-width:56rem){.wide{grid-column:span 2}}
+.wide{grid-column:1/-1}.curve{overflow-x:auto}.curve>svg{min-width:38rem}.r rect{fill:transparent}
+.r rect:hover{fill:var(--line);opacity:.4}
 .numbers td{white-space:nowrap}
 details{margin:.4rem 0}summary{cursor:pointer;color:var(--link)}footer{margin-top:2rem;color:var(--soft);font-size:.85rem}
 @media print{body{max-width:none}figure{break-inside:avoid}}

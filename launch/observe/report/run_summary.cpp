@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "launch/observe/report/html.h"
+#include "launch/ranks/run_file.h"
 
 namespace gt {
 namespace {
@@ -41,6 +42,16 @@ int64_t total(const MemoryBytes& m) {
   return sum;
 }
 
+// By the lock of the run's folder, which ends with its process.
+std::string status_without_end(const std::string& dir) {
+  switch (RunLock::state_of(dir)) {
+    case RunLock::State::kHeld: return "running";
+    case RunLock::State::kFree: return "no end record: killed, or its machine is gone";
+    case RunLock::State::kNone: break;
+  }
+  return "no end record: running elsewhere, or killed";
+}
+
 }  // namespace
 
 double median_of(std::vector<double> v) {
@@ -59,7 +70,7 @@ RunSummary summarize(const RunLog& log) {
     s.world = log.starts().back().world;
   }
   s.status = log.end() != nullptr ? fmt::format("{} (exit code {})", log.end()->reason, log.end()->exit_code)
-                                  : "no end record: running, or killed";
+                                  : status_without_end(log.dir());
   double in_steps = 0;
   for (const LoggedStep& step : log.steps()) {
     const double loss = step[kLossColumn], seconds = step[kStepSecondsColumn];

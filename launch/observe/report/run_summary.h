@@ -9,7 +9,7 @@ namespace gt {
 
 // Unknown numbers are NaN. Medians leave out the first two steps of each start, which are slower.
 struct RunSummary {
-  std::string name, status;  // "finished", "interrupted …", "no end record: running, or killed"
+  std::string name, status;  // "finished", "interrupted …", "running", "no end record: killed, …"
   int64_t steps = 0, total_steps = 0, starts = 0, skipped = 0, world = 1;
   double tokens = kUnknown;
   double last_loss = kUnknown, best_loss = kUnknown;  // of training

@@ -35,10 +35,10 @@ constexpr double kLeastRedraw = 0.1;  // seconds
 }  // namespace
 
 std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord* previous) {
-  std::string line =
-      fmt::format("step {}/{}  loss {}  gnorm {}  lr {:.2e}  {} tok/s  mfu {}  {}  eta {}", r.step, r.total_steps,
-                  fixed("{:.4f}", r.loss), fixed("{:.3f}", r.grad_norm), r.lr, format_count(r.tokens_per_second),
-                  utilization(r), format_duration(r.step_seconds), format_duration(eta_seconds));
+  std::string line = fmt::format("step {}/{}  loss {}  gnorm {}  lr {:.2e}  {} tok/s  mfu {}  {}", r.step,
+                                 r.total_steps, fixed("{:.4f}", r.loss), fixed("{:.3f}", r.grad_norm), r.lr,
+                                 format_count(r.tokens_per_second), utilization(r), format_duration(r.step_seconds));
+  if (r.step < r.total_steps) line += "  eta " + format_duration(eta_seconds);
   if (!std::isnan(r.loss_scale)) line += fmt::format("  scale {:g}", r.loss_scale);
   if (r.skipped > (previous ? previous->skipped : 0)) line += fmt::format("  skipped {}", r.skipped);
   if (previous && r.seq != previous->seq) line += fmt::format("  seq {}", r.seq);

@@ -42,6 +42,12 @@ TEST_CASE("a step is one line") {
         "wait 3.1%  epoch 1");
 }
 
+TEST_CASE("the last step has no time to go") {
+  StepRecord r = sample();
+  r.step = r.total_steps;
+  CHECK(step_line(r, 0) == "step 2000/2000  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms");
+}
+
 TEST_CASE("evaluations and saves are one line") {
   CHECK(eval_line({.step = 200, .loss = 4.1021, .seconds = 3.2, .tokens = 204800}) ==
         "eval step 200  loss 4.1021  ppl 60.5  (204,800 tokens, 3.2 s)");

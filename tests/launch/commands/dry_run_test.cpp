@@ -220,6 +220,27 @@ TEST_CASE("every shipped config can be planned in this process") {
   CHECK(count >= 18);
 }
 
+TEST_CASE("a tokenizer of far fewer pieces than model.vocab has a line at the start of a run and of a dry run") {
+  TempDir dir;
+  write_file(dir / "text.txt", read_file(source_dir() + "/README.md"));
+  REQUIRE(gpttrain("tokenizer train --input text.txt --vocab 400 --output tok.model", dir.path()).code == 0);
+  REQUIRE(gpttrain("data prepare --input text.txt --tokenizer tok.model --output tokens", dir.path()).code == 0);
+  const std::string run =
+      "--model.layers 1 --model.hidden 16 --model.heads 2 --model.seq 16 --train.global_batch 2 --device.kind cpu "
+      "--train.steps 1 --checkpoint.every 0 ";
+  const char* const note = "has 400 pieces: 3600 rows of the embedding are never used; --model.vocab 400 suffices";
+  for (const char* data : {"--data.train tokens ", "--data.train tokens --data.tokenizer tok.model ",
+                           "--data.train text.txt --data.tokenizer tok.model --log.name text "}) {
+    INFO(data);
+    CHECK(gpttrain(run + data + "--model.vocab 4000 --dry-run", dir.path()).prints(note));
+    const Outcome r = gpttrain(run + data + "--model.vocab 4000", dir.path());
+    INFO(r.out);
+    CHECK(r.code == 0);
+    CHECK(r.prints(note));
+    CHECK_FALSE(gpttrain(run + data + "--model.vocab 512 --dry-run", dir.path()).prints("never used"));
+  }
+}
+
 TEST_CASE("a layout that does not fit names the rank, needed and available memory, and the smallest change that fits") {
   const Rows rows =
       dry("--model.layers 2 --model.hidden 64 --model.heads 4 --model.vocab 300 --model.seq 1024 "

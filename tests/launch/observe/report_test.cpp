@@ -15,6 +15,7 @@
 #include "launch/observe/sinks/log_jsonl.h"
 #include "launch/observe/step_medians.h"
 #include "launch/options/json_text.h"
+#include "launch/ranks/run_file.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"
@@ -174,6 +175,28 @@ TEST_CASE("a log is read back: the last record of a step counts, a resumed run d
   write_file(dir / "log.jsonl", start_line() + step_text(1, 7));  // recreated: shorter
   CHECK(log.read());
   CHECK(log.steps().size() == 1);
+}
+
+TEST_CASE("a run without an end record is running while its lock is held, killed once it is free") {
+  TempDir dir;
+  const RunLog log = read_log(dir, start_line() + step_text(1, 2));
+  CHECK(summarize(log).status == "no end record: running elsewhere, or killed");  // no lock file
+  {
+    const RunLock lock(dir.path());
+    CHECK(RunLock::state_of(dir.path()) == RunLock::State::kHeld);
+    CHECK(summarize(log).status == "running");
+  }
+  write_file(dir / ".run.lock", "host h, pid 1");  // as a killed process leaves it
+  CHECK(RunLock::state_of(dir.path()) == RunLock::State::kFree);
+  CHECK(summarize(log).status == "no end record: killed, or its machine is gone");
+  CHECK(RunLock::state_of(dir / "missing") == RunLock::State::kNone);
+}
+
+TEST_CASE("smoothing neither lags behind a falling curve nor leads it") {
+  std::vector<double> line(101);
+  for (size_t i = 0; i < line.size(); ++i) line[i] = 10 - 0.05 * static_cast<double>(i);
+  const std::vector<double> mean = smoothed(line, 10);
+  for (size_t i = 40; i <= 60; ++i) CHECK(mean[i] == Approx(line[i]).epsilon(1e-3));
 }
 
 TEST_CASE("text from a run folder cannot become part of the page") {

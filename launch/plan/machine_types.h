@@ -22,7 +22,11 @@ struct DeviceType {
 };
 
 // Sources: NVIDIA's data sheets of V100, A100, H100, H200, B200, B300, GB200 NVL72 and GB300 NVL72, without sparsity.
-// Links as measured with nccl-tests, ports as in the DGX systems of these devices.
+// Links as measured with nccl-tests, ports as in the DGX systems of these devices. RTX 3090, 4090 and 5090: the white
+// papers of GA102, AD102 and Blackwell, 16 bits and FP8 with FP32 accumulation; A10, L4, L40S and RTX A6000: their data
+// sheets. Their links are half of what PCI Express 4.0 or 5.0 x16 carries, because they reach each other through host
+// memory; their ports (25 to 100 Gb/s) and the share of the peak that their power limits leave are assumptions, which
+// no published step here has checked.
 const std::vector<DeviceType>& device_types();
 const char* device_type_names();                  // "V100-16|V100-32|...|cpu"; cpu: measured, not in the table
 const DeviceType& device_type(std::string_view);  // throws kUsage for an unknown name, listing all

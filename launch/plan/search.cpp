@@ -12,7 +12,7 @@
 namespace gt {
 namespace {
 
-constexpr double kTie = 0.01;  // relative to the step time
+constexpr int kStepDigits = 4;  // of a step in the search's table
 
 struct Ordered {
   Config config;  // not checked yet
@@ -182,8 +182,15 @@ Workload workload_of(const Config& c) {
   return w;
 }
 
+namespace {
+double shown_step(double seconds) {
+  const double unit = std::pow(10, std::floor(std::log10(seconds)) - (kStepDigits - 1));
+  return std::round(seconds / unit) * unit;
+}
+}  // namespace
+
 bool layout_before(double seconds_a, double memory_a, double seconds_b, double memory_b) {
-  const double a = std::floor(std::log(seconds_a) / kTie), b = std::floor(std::log(seconds_b) / kTie);
+  const double a = shown_step(seconds_a), b = shown_step(seconds_b);
   return a != b ? a < b : memory_a < memory_b;
 }
 

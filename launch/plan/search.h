@@ -24,7 +24,7 @@ struct SearchSpace {
   std::vector<std::pair<std::string, std::string>> keep;  // keys whose values are fixed: {"parallel.tp", "8"}
 };
 
-// Order of layouts by seconds of a step; of those that differ by less than 1 %, by memory.
+// Order of layouts by seconds of a step, rounded as tables print them; of equal ones, by memory.
 bool layout_before(double seconds_a, double memory_a, double seconds_b, double memory_b);
 
 // Returns the `most` fastest legal layouts of `base` on the devices, fastest first, that fit `capacity` bytes per

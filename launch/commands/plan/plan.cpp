@@ -56,12 +56,21 @@ Constants constants_of(const PlanArgs& a, const DeviceType& device, DType comput
 }
 
 // Applies the config to all devices: derives dp unless it was given, and keeps the global batch.
-Config on_devices(const LoadedConfig& loaded, int64_t devices) {
+// A layout of the config file for another number of devices is one of its machine, not a request: dp of the file gives
+// way, and where tp x pp does not divide the devices, `fastest` chooses the layout.
+Config on_devices(const LoadedConfig& loaded, int64_t devices, const std::function<std::optional<Config>()>& fastest) {
   Config c = loaded.config;
   const int64_t split = c.parallel.tp * c.parallel.pp;
   if (devices == 0 || devices == c.world()) return c;
-  GT_REQUIRE(devices % split == 0 && loaded.origin.count("parallel.dp") == 0, Exit::kUsage, "--devices ", devices,
-             ": tp ", c.parallel.tp, " x pp ", c.parallel.pp, " x dp ", c.parallel.dp, " are ", c.world(),
+  const auto typed = [&](const char* key) {
+    const auto it = loaded.origin.find(key);
+    return it != loaded.origin.end() && it->second.starts_with("--");
+  };
+  const bool any = typed("parallel.tp") || typed("parallel.pp") || typed("parallel.dp");
+  if (devices % split != 0 && !any)
+    if (std::optional<Config> found = fastest()) return *found;
+  GT_REQUIRE(devices % split == 0 && !typed("parallel.dp"), Exit::kUsage, "--devices ", devices, ": tp ", c.parallel.tp,
+             " x pp ", c.parallel.pp, " x dp ", c.parallel.dp, " are ", c.world(),
              " ranks; omit --dp if tp x pp divides the devices, or use --search");
   c.parallel.dp = devices / split;
   GT_REQUIRE(c.train.global_batch % (c.parallel.dp * c.train.micro_batch) == 0, Exit::kUsage,
@@ -125,6 +134,14 @@ void require_effect(const PlanArgs& a) {
              "--price, --watts and --tokens: the table of --search has no cost; add --json, or plan one layout");
 }
 
+// Of the plans within 1 % of the fastest step, which comes first, the one that needs the least memory.
+const RunPlan& least_memory(const std::vector<RunPlan>& plans) {
+  const RunPlan* best = &plans.front();
+  for (const RunPlan& p : plans)
+    if (p.step() < 1.01 * plans.front().step() && p.needed < best->needed) best = &p;
+  return *best;
+}
+
 Exit print_search(const PlanArgs& a, const std::vector<RunPlan>& plans, const std::string& device,
                   const std::string& constants) {
   if (a.json) {
@@ -143,7 +160,12 @@ Exit print_search(const PlanArgs& a, const std::vector<RunPlan>& plans, const st
                        "vpp", "dp", "ZeRO", "micro", "recompute", "step s", "tokens/s", "MFU %", "bubble", "memory",
                        "used");
     for (const RunPlan& p : plans) out += layout_line(p);
-    write_out(out + fmt::format("first  {}\n", layout_flags(c)));
+    out += device == kHere ? "in order of the step, those that were trained first\n"
+                           : "in order of the step; of equal ones that with less memory first\n";
+    out += fmt::format("first  {}\n", layout_flags(c));
+    if (const RunPlan& lean = least_memory(plans); &lean != &plans.front() && device != kHere)
+      out += fmt::format("within 1 % of its step, with the least memory  {}\n", layout_flags(lean.config));
+    write_out(out);
   }
   flush_out();
   return plans.empty() && a.require_match ? Exit::kUsage : Exit::kOk;
@@ -295,7 +317,7 @@ Exit plan_machine(const Command& command) {
   if (a.search && a.devices > 0 && a.devices != config.world())
     config.parallel.dp = a.devices, config.parallel.tp = config.parallel.pp = 1;
   if (command.env.launched()) return calibrate_comm(c);
-  if (!a.search) config = on_devices(c.loaded, a.devices);
+  if (!a.search) config = on_devices(c.loaded, a.devices, [] { return std::nullopt; });
   std::vector<Config> layouts = a.search ? layouts_here(a, config) : std::vector<Config>{config};
   if (a.calibrate) {
     std::vector<Config> measured = layouts;
@@ -345,7 +367,21 @@ Exit run_plan(const Command& command) {
   const Constants constants = constants_of(args, device, precision_of(c).linear());
   if (args.search) return search(args, c, device, constants);
   const auto plan = [&](const Config& config) { return plan_run(config, device, constants.machine); };
-  return print_plan(args, plan(on_devices(command.loaded, args.devices)), device.name, device.per_node,
+  const auto fastest = [&]() -> std::optional<Config> {
+    const double capacity = kUsableShare * device.memory - kLibraryBytes;
+    constexpr size_t kAll = 1000;
+    auto found = search_layouts(c, {args.devices, {}}, constants.machine, capacity, 1);
+    const bool fits = !found.empty();
+    if (!fits) found = search_layouts(c, {args.devices, {}}, constants.machine, 1e30, kAll);
+    if (found.empty()) return std::nullopt;
+    const auto less = [](const Candidate& a, const Candidate& b) { return a.memory < b.memory; };
+    const Candidate& chosen = *std::min_element(found.begin(), fits ? found.begin() + 1 : found.end(), less);
+    fmt::print(stderr, "the config's layout is one of {} ranks; on {} devices {} by closed forms is {}\n", c.world(),
+               args.devices, fits ? "the fastest that fits" : "none fits, and the smallest",
+               layout_flags(chosen.config));
+    return chosen.config;
+  };
+  return print_plan(args, plan(on_devices(command.loaded, args.devices, fastest)), device.name, device.per_node,
                     constants.origin, plan);
 }
 

@@ -500,6 +500,58 @@ TEST_CASE("plan: the subcommand plans a config, searches layouts that train acce
   }
   const Outcome typo = gpttrain("plan --device_type H10", dir.path());
   CHECK((typo.code == 2 && typo.prints("H100")));
+  const Outcome device = gpttrain("plan --device H100", dir.path());
+  CHECK((device.code == 2 && device.prints("did you mean --device_type?")));
+  CHECK(gpttrain("plan --device 8", dir.path()).prints("did you mean --devices?"));
+}
+
+TEST_CASE("a search lists layouts in the order of its step column, as it prints") {
+  TempDir dir;
+  const Outcome r =
+      gpttrain("plan --config " + source_dir() + "/configs/gpt2-1558m.json --devices 8 --search --top 12", dir.path());
+  INFO(r.out);
+  REQUIRE(r.code == 0);
+  CHECK(r.prints("in order of the step; of equal ones that with less memory first"));
+  std::istringstream lines(r.out);
+  double last = 0;
+  int rows = 0;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream in(line);
+    int64_t tp, pp, vpp, dp, zero, micro;
+    std::string recompute;
+    double step;
+    if (!(in >> tp >> pp >> vpp >> dp >> zero >> micro >> recompute >> step)) continue;
+    CHECK(step >= last);
+    last = step, ++rows;
+  }
+  CHECK(rows == 12);
+}
+
+TEST_CASE("a config's layout gives way to another number of devices, a typed one does not") {
+  TempDir dir;
+  const std::string plan = "plan --config " + source_dir() + "/configs/llama-7b.json ";
+  for (const char* devices : {"1", "8", "48"}) {
+    const Outcome r = gpttrain(plan + "--devices " + devices + " --why", dir.path());
+    INFO(r.out);
+    CHECK(r.code == 0);
+  }
+  const Outcome typed = gpttrain(plan + "--devices 8 --tp 3 --dp 1", dir.path());
+  INFO(typed.out);
+  CHECK(typed.code == 2);
+}
+
+TEST_CASE("device types of desks and small cloud machines are planned") {
+  TempDir dir;
+  for (const char* type : {"RTX-3090", "RTX-4090", "RTX-5090", "A10", "L4", "L40S", "A6000"}) {
+    INFO(type);
+    const Outcome r =
+        gpttrain("plan --config " + source_dir() + "/configs/gpt2-124m.json --json --device_type " + std::string(type),
+                 dir.path());
+    REQUIRE(r.code == 0);
+    const auto json = nlohmann::json::parse(r.out);
+    CHECK((json.at("step_seconds") > 0 && json.at("mfu") > 0.05 && json.at("mfu") < 0.9));
+  }
+  CHECK(gpttrain("plan --device_type A10 --amp O2 --precision.fp8 current", dir.path()).prints("has no FP8 GEMMs"));
 }
 
 TEST_CASE("every shipped config has a comment with memory and layout for 1 and 8 and 64 GPUs as plan gives them") {

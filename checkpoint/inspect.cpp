@@ -128,6 +128,21 @@ std::string head_text(const std::string& dir, const Manifest& m) {
 
 }  // namespace
 
+namespace {
+
+// Whether a folder holds weights by Hugging Face's file names.
+bool holds_foreign_weights(const std::string& folder) {
+  std::error_code ec;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || name == "pytorch_model.bin")
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 std::string resolve_step(const std::string& given) {
   Vfs vfs;
   const std::string path = without_slash(given);
@@ -151,6 +166,9 @@ std::string resolve_step(const std::string& given) {
         refused += cat("\n  ", e.what());
       }
     }
+  GT_REQUIRE(!refused.empty() || !fs::exists(path + "/config.json", ec) || !holds_foreign_weights(path), Exit::kUsage,
+             path, ": is a Hugging Face folder, not a checkpoint; gpttrain import --from ", path,
+             " --output RUN/checkpoints makes one, to be given instead");
   GT_REQUIRE(!refused.empty(), Exit::kUsage, path,
              ": holds no checkpoint; give a run directory, its checkpoints folder, or a step");
   fail(code, path, ": holds no good checkpoint:", refused);

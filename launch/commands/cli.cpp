@@ -13,6 +13,7 @@
 #include "launch/config/config_alias.h"
 #include "launch/config/translate/deepspeed_flags.h"
 #include "launch/config/translate/megatron_flags.h"
+#include "launch/options/foreign_text.h"
 #include "launch/options/help_text.h"
 #include "launch/options/near_word.h"
 #include "launch/options/version.h"
@@ -260,6 +261,11 @@ void store_own(const Subcommand& spec, const std::vector<Option>& options,
     const std::string flag = "--" + options[i].name;
     const bool plain = spec.plain && options[i].name == spec.plain;
     if (!given[i].empty()) {
+      // prompts, stop strings and commands are no paths
+      const bool path = options[i].name != "prompt" && options[i].name != "stop" && options[i].name != "run";
+      for (const std::string& word : given[i])
+        if (const UrlProblem url = path ? url_problem(word) : UrlProblem{})
+          problems.add(flag, options[i].name, url.reason, url.fix);
       if (const std::string bad = set_from_words(options[i], given[i]); !bad.empty())
         problems.add(flag, options[i].name, bad);
     } else if (options[i].domain.rfind("required", 0) == 0 && !extras.meant(options[i].name) &&
@@ -336,7 +342,12 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   std::vector<std::string> extras =
       split_flags(spec, options, words, given, spec.config == ConfigFlags::kNow ? &command.config_file : nullptr);
   Extras unknown = config ? misspelt_own(options, extras) : take_apart(options, extras);
-  for (size_t i = 0; i < options.size(); ++i)
+  // Among config flags a word may be a value: only one before them is the positional argument.
+  for (size_t i = 0; config && i < options.size(); ++i)
+    if (spec.plain && options[i].name == spec.plain && given[i].empty() && !extras.empty() &&
+        extras[0].rfind('-', 0) != 0)
+      given[i].push_back(extras[0]), extras.erase(extras.begin());
+  for (size_t i = 0; !config && i < options.size(); ++i)
     if (spec.plain && options[i].name == spec.plain && given[i].empty())
       while (!unknown.words.empty() && (given[i].empty() || takes_list(options[i])))
         given[i].push_back(unknown.words[0]), unknown.words.erase(unknown.words.begin());
@@ -353,7 +364,8 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
       own.insert(own.end(), names.begin(), names.end());
     const auto* train = std::any_cast<TrainArgs>(&command.args);
     std::optional<GivenModel> given;
-    if (train != nullptr && !train->from.empty()) given = model_of_folder(train->from, train->ignore_unknown);
+    if (train != nullptr && !train->from.empty() && !url_problem(train->from))
+      given = model_of_folder(train->from, train->ignore_unknown);
     try {
       command.loaded = load_config({.file = command.config_file,
                                     .flags = extras,

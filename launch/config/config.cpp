@@ -12,6 +12,7 @@
 #include "launch/config/config_check.h"
 #include "launch/config/translate/deepspeed.h"
 #include "launch/config/translate/deepspeed_keys.h"
+#include "launch/options/foreign_text.h"
 #include "launch/options/near_word.h"
 #include "launch/options/value_words.h"
 
@@ -52,6 +53,7 @@ class Reader {
   }
 
   void file(const std::string& path) {
+    if (const UrlProblem url = url_problem(path)) return problems.add("--config", "", url.reason, url.fix);
     std::string text;
     try {
       text = read_json_file(path);
@@ -59,7 +61,7 @@ class Reader {
     JsonValue root;
     try {
       root = parse_json(text, path);
-    } catch (const Error& e) { return problems.add("", "", e.what()); }
+    } catch (const Error& e) { return not_json(path, text, e); }
     if (root.kind != JsonValue::Kind::kObject)
       return problems.add(path, "", fmt::format("expected an object of sections, found {}", kind_name(root.kind)));
     for (size_t i = 0; i < root.keys.size(); ++i) section(path, root.keys[i], root.items[i]);
@@ -67,6 +69,8 @@ class Reader {
 
   // Applied between file and flags. Notes the file settings that it replaces or overrides.
   DsConfig deepspeed(const std::string& source, bool allow_unknown) {
+    if (const UrlProblem url = url_problem(source))
+      return problems.add("--deepspeed_config", "", url.reason, url.fix), DsConfig{.name = source};
     DsText text;
     try {
       text = read_deepspeed_text(source);
@@ -113,7 +117,7 @@ class Reader {
       }
       if (bare) values = {alias->value};
       if (!option) {
-        unknown(name, key);
+        unknown(name, key, values.empty() ? "" : values[0]);
       } else if (!admits(source_.keys, option->key())) {
         without_effect(name, *option);
       } else {
@@ -132,6 +136,12 @@ class Reader {
   Problems problems;
 
  private:
+  void not_json(const std::string& path, const std::string& text, const Error& e) {
+    const std::string foreign = foreign_config(path, text);
+    if (foreign.empty()) return problems.add("", "", e.what());
+    problems.add(path, "", foreign);
+  }
+
   const Option* find(const std::string& key) const {
     const auto it = by_key_.find(key);
     return it == by_key_.end() ? nullptr : it->second;
@@ -210,7 +220,8 @@ class Reader {
   }
 
   // Names of other trainers first, then the same section, then all. For flags, only those that the subcommand accepts.
-  std::string nearest(const std::string& key, bool flag) const {
+  // `value`: what follows a flag. One of letters is none of the subcommand's numbers: --device H100 is no --devices.
+  std::string nearest(const std::string& key, bool flag, const std::string& value) const {
     std::vector<std::string> in_section, keys, names;
     const size_t dot = key.find('.');
     const std::string section = key.substr(0, dot == std::string::npos ? 0 : dot);
@@ -226,7 +237,13 @@ class Reader {
     }
     if (const std::string guess = did_you_mean(last, in_section); !guess.empty()) return section + "." + guess;
     if (!same.empty()) return same;
-    if (const std::string guess = flag ? did_you_mean(key, source_.other_flags) : ""; !guess.empty()) return guess;
+    if (const std::string guess = flag ? did_you_mean(key, source_.other_flags) : ""; !guess.empty()) {
+      int64_t number;
+      for (const std::string& other : source_.other_flags)
+        if (!value.empty() && !parse_int(value, number) && guess == key + "s" && other.starts_with(key + "_"))
+          return other;
+      return guess;
+    }
     if (const std::string guess = did_you_mean(key, keys); !guess.empty()) return guess;
     if (const std::string guess = flag ? did_you_mean(key, alias_names(source_.keys)) : ""; !guess.empty())
       return guess;
@@ -238,10 +255,10 @@ class Reader {
 
   std::string see_help() const { return fmt::format("see gpttrain {} --help", source_.command); }
 
-  void unknown(const std::string& where, const std::string& key) {
+  void unknown(const std::string& where, const std::string& key, const std::string& value = "") {
     const bool flag = where[0] == '-';
     if (problems.full()) return problems.add(where, key.substr(0, 200), flag ? "unknown flag" : "unknown key");
-    const std::string guess = nearest(key, flag);
+    const std::string guess = nearest(key, flag, value);
     problems.add(where, key.substr(0, 200), flag ? "unknown flag" : "unknown key",
                  guess.empty() ? see_help() : fmt::format("did you mean {}{}?", flag ? "--" : "", guess));
   }
@@ -250,7 +267,7 @@ class Reader {
     std::string guess;  // subcommand flag of the same name: --seed for --train.seed
     for (const std::string& own : source_.other_flags)
       if (own == option.name) guess = own;
-    if (guess.empty()) guess = nearest(option.key(), true);
+    if (guess.empty()) guess = nearest(option.key(), true, "");
     problems.add(
         flag, option.key(), fmt::format("has no effect on gpttrain {}", source_.command),
         guess.empty() ? "leave it out; " + see_help() : fmt::format("leave it out, or did you mean --{}?", guess));

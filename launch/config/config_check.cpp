@@ -19,6 +19,7 @@
 #include "launch/config/config_hosts.h"
 #include "launch/config/config_log.h"
 #include "launch/config/config_optim.h"
+#include "launch/config/config_paths.h"
 #include "launch/config/config_precision.h"
 #include "launch/config/tokenizer_advice.h"
 #include "launch/config/values/fault_spec.h"
@@ -518,6 +519,7 @@ class Checker {
   }
 
   void files() {
+    if (!check_paths(c_, rules())) return;
     const CheckpointConfig& k = c_.checkpoint;
     int64_t step;
     if (k.every != "auto" && (!parse_int(k.every, step) || step < 0))
@@ -545,9 +547,6 @@ class Checker {
     if (k.load != std::vector<std::string>{"all"} && k.load_from.empty())
       bad("checkpoint.load", "a run's own checkpoints are always resumed completely",
           "set --checkpoint.load_from to load parts of a checkpoint");
-    for (const auto& [key, path] : {std::pair{"log.dir", &c_.log.dir}, {"checkpoint.dir", &c_.checkpoint.dir}})
-      if (printable(*path) != *path)
-        bad(key, fmt::format("\"{}\": expected a path without control characters", printable(*path)));
     if (!context_.needs_data) return;
     if (c_.data.train.empty() && known({"data.train"}))
       bad("data.train", "missing: training data",

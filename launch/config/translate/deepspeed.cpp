@@ -219,8 +219,7 @@ DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
     if (t.is_auto(theirs)) t.out.left.emplace_back(ours);
   report_remaining_keys(t, file);
   t.out.report = t.sorted_report();
-  for (size_t k = 0; k < std::min(file.unknown.size(), Problems::kListed); ++k)
-    t.out.report.push_back(file.unknown[k] + ": unknown key, ignored (--allow_unknown_keys)");
+  for (size_t k = 0; k < std::min(file.unknown.size(), Problems::kListed); ++k) t.out.report.push_back(file.unknown[k]);
   if (file.unknown.size() > Problems::kListed)
     t.out.report.push_back(fmt::format("… and {} more unknown keys, ignored", file.unknown.size() - Problems::kListed));
   return std::move(t.out);
@@ -260,6 +259,12 @@ void finish_deepspeed(const DsConfig& ds, Config& c, std::map<std::string, std::
                     "(blocks of {} elements)",
                     ds.prefetch_numel, c.zero.prefetch, block));
   }
+}
+
+bool DsConfig::determines(const std::string& key) const {
+  return std::find(left.begin(), left.end(), key) == left.end() &&
+         std::any_of(replaced.begin(), replaced.end(),
+                     [&](const std::string& r) { return key == r || (r.back() == '.' && key.rfind(r, 0) == 0); });
 }
 
 bool from_deepspeed(const std::string& origin) {

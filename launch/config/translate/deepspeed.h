@@ -27,6 +27,8 @@ struct DsConfig {
   int64_t prefetch_numel = -1;      // ZeRO-3 prefetch in elements; -1: not given
   int64_t vocabulary = 0;           // vocabulary_size, for comparison only; 0: not given
   bool has_scheduler = false, has_optimizer = false, has_precision = false, has_clipping = false;
+
+  bool determines(const std::string& key) const;  // `replaced` holds it, `left` does not
 };
 
 // Translates the values that read_deepspeed returned.

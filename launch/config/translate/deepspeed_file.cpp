@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/hash/base64.h"
+#include "launch/options/foreign_text.h"
 #include "launch/options/near_word.h"
 
 namespace gt {
@@ -86,7 +87,7 @@ class Walker {
   void block(const std::string& path, const JsonValue& object) {
     for (size_t i = 0; i < object.keys.size(); ++i) {
       const std::string name(path.empty() ? deepspeed_block(object.keys[i]) : object.keys[i]);
-      member(path.empty() ? name : path + "." + name, object.items[i]);
+      member(path.empty() ? name : deepspeed_path(path + "." + name), object.items[i]);
     }
   }
 
@@ -126,13 +127,24 @@ class Walker {
 
   void unknown(const std::string& path, const JsonValue& v) {
     const std::string where = at(v);
-    if (allow_unknown_) return file_.unknown.push_back(where + ": " + path.substr(0, 200));
+    const std::string name = where + ": " + path.substr(0, 200);
+    if (allow_unknown_) return file_.unknown.push_back(name + ": unknown key, ignored (--allow_unknown_keys)");
+    if (path.find('.') == std::string::npos) {
+      const std::string guess = file_.unknown.size() < Problems::kListed ? guess_of(path) : "";
+      return file_.unknown.push_back(
+          fmt::format("{}: unknown key, ignored, as by DeepSpeed{}", name, guess.empty() ? "" : "; " + guess));
+    }
     add_deepspeed_problem(problems_, where, path.substr(0, 200), "unknown key",
                           problems_.full() ? "" : suggestion(path));
   }
 
-  // Returns a key of the same block within edit distance 2, else the same name in another block.
   static std::string suggestion(const std::string& path) {
+    const std::string guess = guess_of(path);
+    return guess.empty() ? "leave it out, or pass --allow_unknown_keys to ignore it" : guess;
+  }
+
+  // Returns a key of the same block within edit distance 2, else the same name in another block; "" if there is none.
+  static std::string guess_of(const std::string& path) {
     const size_t dot = path.rfind('.');
     const std::string block = dot == std::string::npos ? "" : path.substr(0, dot), name = path.substr(dot + 1);
     const DsKey *best = nullptr, *elsewhere = nullptr;
@@ -145,7 +157,7 @@ class Walker {
       if (const int d = edit_distance(name, k.name()); d < distance) best = &k, distance = d;
     }
     if (!best && elsewhere) return fmt::format("did you mean {}?", elsewhere->path);
-    if (!best) return "leave it out, or pass --allow_unknown_keys to ignore it";
+    if (!best) return "";
     const size_t space = best->domain.find(' ');
     std::string about = space == std::string_view::npos ? "" : fmt::format("in {}", best->domain.substr(space + 1));
     if (!best->standard.empty()) about += fmt::format("{}default {}", about.empty() ? "" : ", ", best->standard);
@@ -195,7 +207,8 @@ DsFile read_deepspeed(const DsText& text, bool allow_unknown, Problems& problems
   try {
     root = parse_json(text.text, text.name, JsonDialect::kHashComments);
   } catch (const Error& e) {
-    problems.add("", "", e.what());
+    const std::string foreign = foreign_config(text.name, text.text);
+    problems.add(foreign.empty() ? "" : text.name, "", foreign.empty() ? e.what() : foreign);
     return file;
   }
   if (root.kind != Kind::kObject)

@@ -20,7 +20,7 @@ struct DsValue {
 struct DsFile {
   std::string name;                  // the path, "<stdin>", "<base64>"
   std::vector<DsValue> values;       // in file order, blocks included; of two spellings of one block the first
-  std::vector<std::string> unknown;  // accepted by allow_unknown: "ds.json:3:5: zero_optimization.stag"
+  std::vector<std::string> unknown;  // ignored: "ds.json:3:5: zero_optimization.stag: unknown key, ignored (…)"
 
   // Returns nullptr if absent, null or invalid.
   const DsValue* find(std::string_view path) const;
@@ -34,8 +34,9 @@ struct DsText {
 };
 DsText read_deepspeed_text(const std::string& source);
 
-// Parses and validates. Invalid values are reported in `problems` and omitted from `values`. `allow_unknown`: unknown
-// keys are listed in DsFile::unknown instead.
+// Parses and validates. Invalid values are reported in `problems` and omitted from `values`. Unknown
+// keys of the file itself, which DeepSpeed ignores, are listed in DsFile::unknown; with `allow_unknown` those of its
+// blocks too, which DeepSpeed refuses.
 DsFile read_deepspeed(const DsText& text, bool allow_unknown, Problems& problems);
 
 // Adds the problem "amp.master_weights: reason\n  fix" at `where`.

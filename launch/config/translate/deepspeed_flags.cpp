@@ -35,14 +35,14 @@ constexpr struct {
   bool takes_value, harmless;  // harmless: no effect on results
   const char* why;
 } kLauncher[] = {
-    {"--master_addr", true, true, "MPI connects its ranks itself"},
-    {"--master_port", true, true, "MPI connects its ranks itself"},
-    {"--no_local_rank", false, true, "MPI assigns the ranks"},
+    {"--master_addr", true, true, "ranks find each other by what started them"},
+    {"--master_port", true, true, "ranks find each other by what started them"},
+    {"--no_local_rank", false, true, "what starts the ranks numbers them"},
     {"--force_multi", false, true, "the hostfile selects the machines"},
     {"--module", false, false, "gpttrain does not run Python"},
     {"--no_python", false, false, "gpttrain does not run Python"},
-    {"--elastic_training", false, false, "the number of ranks does not change within a run"},
-    {"--autotuning", true, false, "there is no autotuner; --dry-run reports what a layout needs"},
+    {"--elastic_training", false, false, "launch.min_dp lets a run continue on fewer replicas"},
+    {"--autotuning", true, false, "gpttrain plan --search lists the fastest layouts that fit"},
     {"--venv_script", true, false, "gpttrain does not run Python"},
 };
 

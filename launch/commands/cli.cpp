@@ -261,8 +261,7 @@ void store_own(const Subcommand& spec, const std::vector<Option>& options,
     const std::string flag = "--" + options[i].name;
     const bool plain = spec.plain && options[i].name == spec.plain;
     if (!given[i].empty()) {
-      // prompts, stop strings and commands are no paths
-      const bool path = options[i].name != "prompt" && options[i].name != "stop" && options[i].name != "run";
+      const bool path = options[i].name != "prompt" && options[i].name != "stop";
       for (const std::string& word : given[i])
         if (const UrlProblem url = path ? url_problem(word) : UrlProblem{})
           problems.add(flag, options[i].name, url.reason, url.fix);
@@ -378,7 +377,8 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
                                     .command = spec.name,
                                     .keys = spec.keys,
                                     .problems = problems,
-                                    .given = given ? &*given : nullptr});
+                                    .given = given ? &*given : nullptr,
+                                    .absent = std::move(megatron.absent)});
     } catch (const Error& e) { throw Error(as_given(e.what(), megatron.spelled), e.code()); }
     auto& notes = command.loaded.notes;
     notes.insert(notes.begin(), deepspeed.notes.begin(), deepspeed.notes.end());

@@ -165,11 +165,7 @@ class Reader {
     std::string list;
     for (size_t i = 0; i < options_.size(); ++i) {
       const std::string& key = keys_[i];
-      const bool meant = std::any_of(ds.replaced.begin(), ds.replaced.end(), [&](const std::string& r) {
-        return key == r || (r.back() == '.' && key.rfind(r, 0) == 0);
-      });
-      const bool left = std::find(ds.left.begin(), ds.left.end(), key) != ds.left.end();
-      if (!meant || left || loaded_.origin.erase(key) == 0) continue;
+      if (!ds.determines(key) || loaded_.origin.erase(key) == 0) continue;
       GT_CHECK(set_from_words(options_[i], {value_text(defaults[i])}).empty(), "default of ", key);
       list += (list.empty() ? "" : ", ") + key;
     }
@@ -322,6 +318,22 @@ void apply_family_defaults(LoadedConfig& loaded) {
       set_from_words(to[k], value_words(from[k]));
 }
 
+// Applies the defaults of another trainer's command line, and lists those that are not ours too.
+void take_absent(LoadedConfig& loaded, const ConfigSource& source, const DsConfig& ds) {
+  const std::vector<Option> options = list_options(loaded.config);
+  std::string list;
+  for (const AbsentSetting& s : source.absent)
+    for (const Option& o : options) {
+      if (o.key() != s.key || loaded.origin.count(s.key) > 0 || ds.determines(s.key)) continue;
+      if (source.given != nullptr && o.section == "model" && !of_training(o.name)) continue;
+      const std::string before = value_text(o);
+      GT_CHECK(set_from_words(o, s.words).empty(), "default of ", s.key);
+      loaded.origin[s.key] = "Megatron's default " + s.there;
+      if (value_text(o) != before) list += fmt::format("{}{} {}", list.empty() ? "" : ", ", s.key, value_text(o));
+    }
+  if (!list.empty()) loaded.notes.push_back("megatron: absent flags have Megatron's values: " + list);
+}
+
 std::string default_name(const std::string& file, const ModelConfig& m) {
   if (const std::string stem = std::filesystem::path(file).stem().string(); !stem.empty()) return stem;
   return fmt::format("{}-{}x{}", m.arch, m.layers, m.hidden);
@@ -368,6 +380,7 @@ LoadedConfig load_config(const ConfigSource& source) {
   if (!source.deepspeed.empty()) ds = reader.deepspeed(source.deepspeed, source.allow_unknown_keys);
   reader.flags(source.flags);
   if (!source.deepspeed.empty()) finish_deepspeed(ds, loaded.config, loaded.origin, loaded.notes);
+  take_absent(loaded, source, ds);
   if (source.given != nullptr)
     take_model(loaded, *source.given, reader.problems);
   else

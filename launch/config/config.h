@@ -479,6 +479,13 @@ struct GivenModel {
   std::string name;       // log.name
 };
 
+// Value of a key that nothing else sets: the default of another trainer whose command line this is.
+struct AbsentSetting {
+  std::string key;
+  std::vector<std::string> words;  // as in command-line syntax
+  std::string there;               // as the other trainer writes it, for the start block: "--adam-beta2 0.999"
+};
+
 struct ConfigSource {
   std::string file;                 // --config; "" = none
   std::vector<std::string> flags;   // "--section.key" and values, as on the command line; override the file, and the
@@ -497,6 +504,7 @@ struct ConfigSource {
   std::vector<std::string> only = {};
   // Its values take the place of the family's; what the user sets may not contradict them. nullptr: none.
   const GivenModel* given = nullptr;
+  std::vector<AbsentSetting> absent = {};  // override the defaults, a family's too; given weights override them
 };
 
 struct LoadedConfig {

@@ -6,9 +6,11 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "kernels/ops.h"
 #include "launch/commands/cli.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/config_alias.h"
+#include "launch/config/config_optim.h"
 #include "tests/launch/commands/deepspeed_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
@@ -70,11 +72,25 @@ std::vector<std::string> sample(const MegatronFlag& f) {
                                                               {"muon-fp32-matmul-prec", "high"},
                                                               {"muon-scale-mode", "spectral"},
                                                               {"muon-extra-scale-factor", "1"},
-                                                              {"lr-warmup-init", "1e-5"}};
+                                                              {"lr-warmup-init", "1e-5"},
+                                                              {"lr-wsd-decay-samples", "80"},
+                                                              {"fp8-recipe", "tensorwise"},
+                                                              {"main-grads-dtype", "fp32"},
+                                                              {"decoupled-lr", "1e-3"},
+                                                              {"decoupled-min-lr", "0"},
+                                                              {"rampup-batch-size", "8"},
+                                                              {"exit-interval", "100"},
+                                                              {"vocab-size", "300"},
+                                                              {"padded-vocab-size", "384"},
+                                                              {"make-vocab-size-divisible-by", "128"},
+                                                              {"tokenizer-type", "NullTokenizer"},
+                                                              {"vocab-file", ""},
+                                                              {"tokenizer-model", ""}};
   if (f.status == MegatronStatus::kAlways && !f.accepts.empty())
     return {std::string(f.accepts.substr(0, f.accepts.find('|')))};
   const auto it = kWords.find(f.name);
-  return std::vector<std::string>(static_cast<size_t>(f.values), it != kWords.end() ? it->second : "1");
+  const size_t values = f.values < 0 ? 2 : static_cast<size_t>(f.values);
+  return std::vector<std::string>(values, it != kWords.end() ? it->second : "1");
 }
 
 // A Megatron command line with the other flags that a row requires.
@@ -85,7 +101,9 @@ std::vector<std::string> around(const MegatronFlag& f) {
   if (f.name != "global-batch-size") words.insert(words.end(), {"--global-batch-size", "8"});
   if (f.name.find("virtual") != std::string_view::npos)
     words.insert(words.end(), {"--pipeline-model-parallel-size", "2"});
-  if (f.name == "fp8-format") words.push_back("--bf16");
+  if (f.name == "fp8-format" || f.name == "first-last-layers-bf16") words.push_back("--bf16");
+  if (f.name == "first-last-layers-bf16") words.insert(words.end(), {"--fp8-format", "hybrid"});
+  if (f.name.starts_with("decoupled-")) words.insert(words.end(), {"--lr", "1e-4"});
   if (f.name.substr(0, 7) == "lr-wsd-") words.insert(words.end(), {"--lr-decay-style", "WSD"});
   if (f.name == "no-load-optim") words.insert(words.end(), {"--load", source_dir() + "/tests/golden/ckpt-v1.0"});
   if (f.name.starts_with("muon-")) words.insert(words.end(), {"--optimizer", "muon"});
@@ -111,6 +129,7 @@ TEST_CASE("every row of Megatron's table has the stated effect, and its report n
     CHECK(names.insert(f.name).second);
     CHECK(find_alias(std::string(f.name)) == nullptr);  // a flag is in one table only
     std::vector<std::string> words = around(f);
+    if (f.name == "vocab-file" || f.name == "tokenizer-model") continue;  // files: see below
     const Config before = parse(words).loaded.config;
     words.push_back(cat("--", f.name));
     for (const std::string& value : sample(f)) words.push_back(value);
@@ -133,12 +152,12 @@ TEST_CASE("every row of Megatron's table has the stated effect, and its report n
       words.back() = "another";
       CHECK_THAT(problems(words), Contains(cat("--", f.name, ": another is refused")));
     }
-    if (f.values > 0) {  // without its value
-      words.resize(words.size() - static_cast<size_t>(f.values));
-      CHECK_THAT(problems(words), Contains(cat("--", f.name, ": expected ", f.values, " value")));
+    if (f.values != 0) {  // without its values
+      words.resize(words.size() - sample(f).size());
+      CHECK_THAT(problems(words), Contains(cat("--", f.name, ": expected ", f.values < 0 ? 1 : f.values, " value")));
     }
   }
-  CHECK(names.size() > 90);
+  CHECK(names.size() > 180);
 }
 
 TEST_CASE("Megatron's flags are translated to our keys") {
@@ -232,8 +251,9 @@ TEST_CASE("an example command line of Megatron starts unchanged, with one line o
   write_file(dir / "gpt2_text_document.bin", "");
   write_file(dir / "gpt2_text_document.idx", "");
   std::vector<std::string> words = words_of(example);
+  write_file(dir / "gpt2-vocab.json", R"({"a": 0, "b": 1, "<|endoftext|>": 2})");
   for (std::string& word : words)
-    if (word == "gpt2_text_document") word = dir / word;
+    if (word == "gpt2_text_document" || word == "gpt2-vocab.json") word = dir / word;
   const Command command = parse_command(words, RankEnv{});
   CHECK(command.run == run_train);
   const LoadedConfig& c = command.loaded;
@@ -252,13 +272,159 @@ TEST_CASE("an example command line of Megatron starts unchanged, with one line o
     INFO(notes);
     CHECK_THAT(notes, Contains(word));
   }
-  CHECK_THAT(notes, Contains("unset flags whose default differs: --hidden-dropout 0.1 (here 0), "
-                             "--attention-dropout 0.1 (here 0); set them"));
+  CHECK_THAT(notes, Contains("absent flags have Megatron's values: model.dropout 0.1, model.attn_dropout 0.1"));
+  CHECK((c.config.model.dropout == 0.1 && c.config.model.attn_dropout == 0.1));
+  CHECK(c.config.model.vocab == 256);  // 3 pieces, padded to 128 x tp
   CHECK_THAT(problems(words_of(example + " --rampup-batch-size 16 16 5859375")),
              Contains("--rampup-batch-size: is refused: the batch does not grow within a run"));
   // All rejected flags are reported at once.
   CHECK_THAT(problems(words_of(example + " --qk-layernorm --num-experts 8")),
              Contains("--qk-layernorm") && Contains("--num-experts"));
+}
+
+namespace {
+
+const std::string kLine =
+    "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 2 "
+    "--global-batch-size 8 --train-iters 100 --mock-data ";
+
+Config config_of(const std::string& flags) { return parse(words_of(kLine + flags)).loaded.config; }
+int64_t vocab_of(const std::string& flags) { return config_of(flags).model.vocab; }
+
+}  // namespace
+
+TEST_CASE("a Megatron line has the vocabulary of its tokenizer, padded to a multiple of 128 x tp") {
+  const TempDir dir;
+  write_file(dir / "vocab.json", R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})");
+  write_file(dir / "merges.txt", "#version: 0.2\na b\n");
+  write_file(dir / "text.txt", read_file(source_dir() + "/README.md"));
+  REQUIRE(gpttrain("tokenizer train --input text.txt --vocab 400 --output tok.model", dir.path()).code == 0);
+  const std::string model = " --tokenizer-model " + (dir / "tok.model"), type = " --tokenizer-type ",
+                    pair = " --vocab-file " + (dir / "vocab.json") + " --merge-file " + (dir / "merges.txt");
+  for (const char* name : {"SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer"}) {
+    INFO(name);
+    CHECK(vocab_of(type + name + model) == 512);
+    CHECK(vocab_of(type + name + model + " --tensor-model-parallel-size 4") == 512);
+    CHECK(vocab_of(type + name + model + " --tp 4 --make-vocab-size-divisible-by 192") == 768);
+    CHECK(vocab_of(type + name + model + " --make-vocab-size-divisible-by 1") == 400);
+    CHECK(vocab_of(type + name + model + " --vocab-size 50257") == 512);  // the tokenizer decides
+    CHECK(config_of(type + name + model).data.tokenizer == dir / "tok.model");
+  }
+  CHECK(vocab_of(model) == 512);
+  CHECK(vocab_of(type + "SentencePieceTokenizer --legacy-tokenizer --make-vocab-size-divisible-by 1" + model) > 400);
+  CHECK(vocab_of(type + "HuggingFaceTokenizer --make-vocab-size-divisible-by 1 --tokenizer-model " + dir.path()) ==
+        400);
+  CHECK(vocab_of(type + "GPT2BPETokenizer" + pair) == 128);
+  CHECK(vocab_of(pair + " --make-vocab-size-divisible-by 1") == 4);
+  CHECK(config_of(pair).data.tokenizer == dir / "vocab.json");
+  CHECK(vocab_of(type + "NullTokenizer --vocab-size 256") == 384);  // with an end of document
+  CHECK(vocab_of(type + "NullTokenizer --vocab-size 255") == 256);
+  CHECK(vocab_of(type + "TikTokenizer --tokenizer-model t.json --vocab-size 1000") == 1024);
+  CHECK(vocab_of(type + "TikTokenizer --tokenizer-model t.json") == 131072);
+  CHECK(config_of(type + "TikTokenizer --tokenizer-model t.json").data.tokenizer.empty());
+  CHECK(vocab_of("--vocab-size 300") == 384);
+  CHECK(vocab_of("--vocab-size 300 --padded-vocab-size 300") == 300);
+  CHECK(vocab_of("") == 50304);  // GPT-2's, of Megatron's default type
+  CHECK(vocab_of(type + "BertWordPieceCase --model.vocab 999") == 999);
+  CHECK(vocab_of(model + " --model.vocab 999") == 999);
+  CHECK_THAT(
+      joined_notes(parse(words_of(kLine + model)).loaded),
+      Contains("--model.vocab 512: " + (dir / "tok.model") + " has 400 pieces, padded to a multiple of 128 x tp 1"));
+  const auto refused = [&](const std::string& flags) { return problems(words_of(kLine + flags)); };
+  CHECK_THAT(refused("--vocab-file none.json"), Contains("--vocab-file: none.json: no such file"));
+  CHECK_THAT(refused(type + "Llama2Tokenizer --tokenizer-model none.model"),
+             Contains("--tokenizer-model: none.model: no such file"));
+  CHECK_THAT(refused(type + "HuggingFaceTokenizer --tokenizer-model org/name"), Contains("huggingface-cli download"));
+  CHECK_THAT(refused(type + "NullTokenizer"), Contains("--tokenizer-type: NullTokenizer needs --vocab-size"));
+  CHECK_THAT(refused(type + "GPT2BPETokenizer"), Contains("needs --vocab-file and --merge-file"));
+  CHECK_THAT(refused(type + "BertWordPieceCase"), Contains("give that of the model as --model.vocab N"));
+  CHECK_THAT(refused("--vocab-size 300 --make-vocab-size-divisible-by 9223372036854775807"), Contains("more than"));
+  // A few flags of Megatron do not make a line: each is one of our keys.
+  const auto few = [&](const std::string& flags) {
+    return parse(words_of("--data.train mock " + flags)).loaded.config;
+  };
+  CHECK(few("--vocab-size 300").model.vocab == 300);
+  CHECK(few("--tokenizer-model" + model.substr(18)).model.vocab == 50257);
+}
+
+TEST_CASE("flags that a Megatron line leaves out have Megatron's values") {
+  const Config c = config_of("--vocab-size 300");
+  CHECK((c.model.dropout == 0.1 && c.model.attn_dropout == 0.1 && c.model.init_std == 0.02));
+  CHECK((c.optim.type == "adamw" && c.optim.betas == std::vector<double>{0.9, 0.999} && c.optim.eps == 1e-8f));
+  CHECK((c.optim.weight_decay == 0.01f && c.optim.grad_clip == 1 && c.train.seed == 1234));
+  CHECK((c.schedule.type == "linear" && c.schedule.min_lr == 0));
+  for (const int64_t t : {1, 2, 50, 100})  // Megatron's rate at its iteration t - 1 of 100
+    CHECK(make_lr_schedule(lr_options(c))->at(t).lr == Approx(c.optim.lr * (1 - static_cast<double>(t - 1) / 100)));
+  CHECK((c.model.arch == "gpt2" && c.model.activation == Activation::kGelu && c.model.norm_eps == 1e-5));
+  CHECK(c.data.split == "969,30,1");
+  CHECK(config_of("--optimizer sgd").optim.momentum == 0.9f);
+  CHECK(config_of("--eval-interval 10").train.eval_steps == 100);
+  CHECK(config_of("--lr-decay-style WSD --lr-wsd-decay-iters 5").schedule.decay_shape == DecayShape::kExponential);
+  CHECK(config_of("--disable-bias-linear").model.activation == Activation::kGeluErf);
+  CHECK(config_of("--no-bias-gelu-fusion").model.activation == Activation::kGeluErf);
+  CHECK(config_of("--disable-bias-linear --openai-gelu").model.activation == Activation::kGelu);
+  CHECK(config_of("--disable-bias-linear --squared-relu").model.activation == Activation::kRelu2);
+  CHECK(config_of("--eod-mask-loss --data.tokenizer tok.model --model.vocab 9").train.loss_mean ==
+        LossMean::kMicrobatch);
+  // What the user sets stays, under either name.
+  const Config set = config_of("--hidden-dropout 0 --optim.betas 0.9,0.95 --schedule.type cosine --weight-decay 0.1");
+  CHECK((set.model.dropout == 0 && set.model.attn_dropout == 0.1 && set.optim.betas[1] == 0.95));
+  CHECK((set.schedule.type == "cosine" && set.optim.weight_decay == 0.1f));
+  // No whole line: our defaults.
+  const Config few = parse(words_of("--data.train mock --num-layers 4 --hidden-size 64")).loaded.config;
+  CHECK((few.model.dropout == 0 && few.optim.weight_decay == 0.1f && few.schedule.type == "cosine"));
+}
+
+TEST_CASE("the run of a Megatron line is named after the family that its flags describe") {
+  const std::string llama =
+      "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --vocab-size 300 ";
+  const auto family = [&](const std::string& flags) {
+    const Config c = config_of(flags);
+    CHECK(c.log.name == c.model.arch + "-4x64");
+    return c.model.arch;
+  };
+  CHECK(family("") == "gpt2");
+  CHECK(family(llama) == "llama");
+  CHECK(family(llama + "--window-size 7,0") == "mistral");
+  CHECK(family(llama + "--add-qkv-bias") == "qwen2");
+  CHECK(family(llama + "--qk-layernorm") == "qwen3");
+  CHECK(family(llama + "--model.arch mistral") == "mistral");
+  const Config c = config_of(llama);
+  CHECK((c.model.norm_eps == 1e-5 && c.model.rope_theta == 10000 && c.model.tied && c.model.window == 0));
+}
+
+TEST_CASE("flags of real Megatron lines are translated, without effect by name, or refused with what to do") {
+  const auto notes = [&](const std::string& flags) { return joined_notes(parse(words_of(kLine + flags)).loaded); };
+  const auto refused = [&](const std::string& flags) { return problems(words_of(kLine + flags)); };
+  CHECK(config_of("--eval-interval 10 --eval-iters 0").train.eval_every == 0);
+  CHECK(config_of("--eval-interval 10 --eval-iters 7").train.eval_steps == 7);
+  CHECK(config_of("--bf16 --main-grads-dtype bf16 --use-precision-aware-optimizer").precision.grad_dtype ==
+        DType::kBF16);
+  CHECK(config_of("--bf16 --fp8-format hybrid --fp8-recipe tensorwise").precision.fp8 == Fp8Recipe::kCurrent);
+  CHECK_THAT(notes("--rampup-batch-size 8 8 100"), Contains("it starts at --global-batch-size"));
+  CHECK_THAT(refused("--rampup-batch-size 4 4 100"), Contains("the batch does not grow within a run"));
+  CHECK_THAT(notes("--test-data-path a b c"), Contains("--test-data-path a b c: no effect"));
+  CHECK_THAT(refused("--exit-duration-in-mins 230"), Contains("timeout -s TERM"));
+  CHECK_THAT(notes("--exit-interval 100"), Contains("--train-iters ends the run first"));
+  CHECK_THAT(refused("--exit-interval 40"), Contains("--train-iters 40 with --lr-decay-iters 100"));
+  // Embedding and head have the schedule times a factor.
+  CHECK(config_of("--lr 1e-3 --decoupled-lr 5e-3").optim.group_texts ==
+        std::vector<std::string>{"^(embed|head)\\.weight$ lr_scale=5"});
+  CHECK(config_of("--lr 1e-3 --min-lr 1e-4 --decoupled-lr 5e-3 --decoupled-min-lr 5e-4").optim.group_texts.size() == 1);
+  CHECK_THAT(refused("--lr 1e-3 --min-lr 1e-4 --decoupled-lr 5e-3"), Contains("--decoupled-min-lr 0.0005"));
+  CHECK_THAT(refused("--decoupled-lr 5e-3"), Contains("expected both as numbers above 0"));
+  // Weights alone of a folder that a run resumes from.
+  const TempDir dir;
+  const std::string both = " --save " + dir.path() + " --load " + dir.path();
+  CHECK_THAT(notes("--no-load-optim" + both), Contains("--no-load-optim: no effect"));
+  CHECK_THAT(notes("--finetune" + both), Contains("--finetune: no effect"));
+  CHECK_THAT(notes("--no-load-optim"), Contains("--no-load-optim: no effect"));
+  write_file(dir / "step", "");
+  CHECK_THAT(refused("--no-load-optim" + both), Contains("resumes with its optimizer's state"));
+  CHECK_THAT(refused("--finetune" + both), Contains("another --save"));
+  CHECK_THAT(notes("--use-checkpoint-args" + both), Contains("a checkpoint of another model is refused"));
+  CHECK_THAT(problems(words_of("--data.train mock --use-checkpoint-args --load " + dir.path())),
+             Contains("the model comes from the command line, which lacks --num-layers"));
 }
 
 // The model flags of Megatron-LM's scripts; the same architecture by our own keys.
@@ -276,16 +442,20 @@ TEST_CASE("a Megatron command line of each family that its flags can express is 
   for (const Line& l : {
            Line{"--position-embedding-type learned_absolute --normalization LayerNorm", "--model.arch gpt2"},
            {gated + untied + "--rotary-base 500000 --rotary-percent 1.0 --use-rope-scaling --rope-scaling-factor 32",
-            "--model.arch llama --model.ffn 96 --model.norm_eps 1e-5 --model.rope_theta 500000 --model.rope_scaling "
+            "--model.arch llama --model.dropout 0 --model.attn_dropout 0 --model.ffn 96 --model.norm_eps 1e-5 "
+            "--model.rope_theta 500000 --model.rope_scaling "
             "llama3 "
             "--model.rope_factor 32 --model.rope_low_freq_factor 1 --model.rope_high_freq_factor 4 "
             "--model.rope_original_seq 8192 --model.tied false"},
            {gated + untied + "--window-size (7,0)",
-            "--model.arch mistral --model.ffn 96 --model.norm_eps 1e-5 --model.window 8 --model.tied false"},
+            "--model.arch mistral --model.dropout 0 --model.attn_dropout 0 --model.ffn 96 --model.norm_eps 1e-5 "
+            "--model.window 8 --model.tied false"},
            {gated + "--add-qkv-bias --rotary-base 1000000 --norm-epsilon 1e-6",
-            "--model.arch qwen2 --model.ffn 128 --model.rope_theta 1000000 --model.norm_eps 1e-6 --model.tied true"},
+            "--model.arch qwen2 --model.dropout 0 --model.attn_dropout 0 --model.ffn 128 --model.rope_theta 1000000 "
+            "--model.norm_eps 1e-6 --model.tied true"},
            {gated + "--qk-layernorm --kv-channels 32 --rotary-base 1000000 --norm-epsilon 1e-6",
-            "--model.arch qwen3 --model.ffn 128 --model.head_dim 32 --model.rope_theta 1000000 --model.norm_eps 1e-6 "
+            "--model.arch qwen3 --model.dropout 0 --model.attn_dropout 0 --model.ffn 128 --model.head_dim 32 "
+            "--model.rope_theta 1000000 --model.norm_eps 1e-6 "
             "--model.tied true"},
        }) {
     INFO(l.megatron);

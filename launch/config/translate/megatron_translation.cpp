@@ -97,8 +97,57 @@ class Translation {
   }
 
   void by_rule(const Given& g) {
+    struct Rule {
+      std::string_view name;
+      void (Translation::*apply)(const Given&);
+    };
+    static constexpr Rule kRules[] = {
+        {"optimizer", &Translation::optimizer},
+        {"fp8-recipe", &Translation::fp8_recipe},
+        {"main-grads-dtype", &Translation::main_gradients},
+        {"adam-beta1", &Translation::betas},
+        {"adam-beta2", &Translation::betas},
+        {"max-position-embeddings", &Translation::positions},
+        {"no-position-embedding", &Translation::no_positions},
+        {"use-rope-scaling", &Translation::rope_scaling},
+        {"apply-layernorm-1p", &Translation::zero_centered},
+        {"qk-layernorm", &Translation::qk_norm},
+        {"window-size", &Translation::window},
+        {"swiglu", &Translation::swiglu},
+        {"disable-bias-linear", &Translation::no_biases},
+        {"num-layers-per-virtual-pipeline-stage", &Translation::virtual_stages},
+        {"lr-warmup-fraction", &Translation::warmup},
+        {"train-samples", &Translation::samples},
+        {"recompute-method", &Translation::recompute},
+        {"distributed-timeout-minutes", &Translation::timeout},
+        {"load", &Translation::load},
+        {"no-load-optim", &Translation::weights_only},
+        {"finetune", &Translation::weights_only},
+        {"use-checkpoint-args", &Translation::checkpoint_args},
+        {"eval-iters", &Translation::eval_steps},
+        {"rampup-batch-size", &Translation::rampup},
+        {"decoupled-lr", &Translation::decoupled_lr},
+        {"decoupled-min-lr", &Translation::decoupled_minimum},
+        {"exit-interval", &Translation::exit_interval},
+        {"no-bias-gelu-fusion", &Translation::gelu_kernel},
+        {"tokenizer-model", &Translation::tokenizer_model},
+        {"vocab-size", &Translation::vocabulary_flag},
+        {"padded-vocab-size", &Translation::vocabulary_flag},
+        {"make-vocab-size-divisible-by", &Translation::vocabulary_flag},
+        {"vocab-file", &Translation::vocabulary_flag},
+        {"merge-file", &Translation::vocabulary_flag},
+        {"tokenizer-type", &Translation::vocabulary_flag},
+        {"legacy-tokenizer", &Translation::vocabulary_flag},
+        {"vocab-extra-ids", &Translation::vocabulary_flag},
+    };
+    for (const Rule& r : kRules)
+      if (r.name == g.flag->name) return (this->*r.apply)(g);
+    by_choice(g);
+  }
+
+  // A value that is one of ours under another name.
+  void by_choice(const Given& g) {
     const std::string_view name = g.flag->name;
-    if (name == "optimizer") return optimizer(g);
     if (name == "muon-coefficient-type")
       return choice(g, "--optim.muon_coefficients",
                     {{"simple", "simple"}, {"quintic", "quintic"}, {"polar_express", "polar_express"}});
@@ -117,43 +166,14 @@ class Translation {
                     {{"no_shard", "0"}, {"optim", "1"}, {"optim_grads", "2"}, {"optim_grads_params", "3"}});
     if (name == "fp8-format")
       return choice(g, "--precision.fp8", {{"hybrid", value("fp8-recipe") == "tensorwise" ? "current" : "delayed"}});
-    if (name == "fp8-recipe") return fp8_recipe(g);
-    if (name == "main-grads-dtype") return main_gradients(g);
-    if (name == "adam-beta1" || name == "adam-beta2") return betas(g);
-    if (name == "max-position-embeddings") return positions(g);
     if (name == "position-embedding-type")
       return choice(g, "--model.position", {{"learned_absolute", "learned"}, {"rope", "rotary"}});
     if (name == "normalization")
       return choice(g, "--model.norm", {{"LayerNorm", "layer_norm"}, {"RMSNorm", "rms_norm"}});
-    if (name == "no-position-embedding") return no_positions(g);
-    if (name == "use-rope-scaling") return rope_scaling(g);
-    if (name == "apply-layernorm-1p") return zero_centered(g);
-    if (name == "qk-layernorm") return qk_norm(g);
-    if (name == "window-size") return window(g);
-    if (name == "swiglu") return swiglu(g);
-    if (name == "disable-bias-linear") return no_biases(g);
     if (name == "lr-decay-samples") return as_steps(g, "--schedule.total_steps");
     if (name == "lr-warmup-samples") return as_steps(g, "--schedule.warmup_steps");
     if (name == "lr-wsd-decay-samples") return as_steps(g, "--schedule.decay_steps");
-    if (name == "num-layers-per-virtual-pipeline-stage") return virtual_stages(g);
-    if (name == "lr-warmup-fraction") return warmup(g);
-    if (name == "train-samples") return samples(g);
-    if (name == "recompute-method") return recompute(g);
-    if (name == "distributed-timeout-minutes") return timeout(g);
     if (name == "save") return becomes(g, {"--checkpoint.dir", g.values[0]});
-    if (name == "load") return load(g);
-    if (name == "no-load-optim" || name == "finetune") return weights_only(g);
-    if (name == "use-checkpoint-args") return checkpoint_args(g);
-    if (name == "eval-iters") return eval_steps(g);
-    if (name == "rampup-batch-size") return rampup(g);
-    if (name == "decoupled-lr") return decoupled_lr(g);
-    if (name == "decoupled-min-lr") return decoupled_minimum(g);
-    if (name == "exit-interval") return exit_interval(g);
-    if (name == "no-bias-gelu-fusion") return gelu_kernel(g);
-    if (name == "tokenizer-model") return tokenizer_model(g);
-    for (const char* part : {"vocab-size", "padded-vocab-size", "make-vocab-size-divisible-by", "vocab-file",
-                             "merge-file", "tokenizer-type", "legacy-tokenizer", "vocab-extra-ids"})
-      if (name == part) return vocabulary_flag(g);
     if (name == "tensorboard-dir")
       return becomes(g, {"--log.tensorboard", "true"}, "event files are in the run's folder, log.dir/log.name");
     GT_CHECK(false, "no rule for --", name);

@@ -343,10 +343,15 @@ class Translation {
     becomes(g, {"--comm.stall_abort_s", std::to_string(*minutes * 60)});
   }
 
+  std::string either(std::string_view theirs, std::string_view ours) const {
+    const std::string given = value(theirs);
+    return given.empty() ? value(ours) : given;
+  }
+
   // Whether --save names a folder that holds something to resume from.
   bool resumes() const {
     std::error_code ec;
-    const std::string folder = value("save");
+    const std::string folder = either("save", "checkpoint.dir");
     return !folder.empty() && std::filesystem::is_directory(folder, ec) && !std::filesystem::is_empty(folder, ec);
   }
 
@@ -357,11 +362,10 @@ class Translation {
 
   // Weights alone: without the optimizer's state, and for --finetune without the step either.
   void weights_only(const Given& g) {
-    const std::string from = value("load");
-    if (!from.empty() && from != value("save")) return becomes(g, {"--checkpoint.load", "weights"});
+    const std::string from = either("load", "checkpoint.load_from"), save = either("save", "checkpoint.dir");
+    if (given("config") || (!from.empty() && from != save)) return becomes(g, {"--checkpoint.load", "weights"});
     if (resumes() && (!from.empty() || g.flag->name == "no-load-optim"))
-      return refuse(g,
-                    fmt::format("is refused: {} holds a run, which resumes with its optimizer's state", value("save")),
+      return refuse(g, fmt::format("is refused: {} holds a run, which resumes with its optimizer's state", save),
                     "leave it out to resume; to begin anew from its weights, give it as --load and another --save");
     report(g, "no effect: nothing is loaded; a run that resumes from its own checkpoints keeps its optimizer's state");
   }

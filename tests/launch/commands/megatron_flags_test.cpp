@@ -422,6 +422,8 @@ TEST_CASE("flags of real Megatron lines are translated, without effect by name, 
   write_file(dir / "step", "");
   CHECK_THAT(refused("--no-load-optim" + both), Contains("resumes with its optimizer's state"));
   CHECK_THAT(refused("--finetune" + both), Contains("another --save"));
+  const std::string native = "--finetune --checkpoint.load_from " + dir.path() + " --checkpoint.dir other";
+  CHECK(config_of(native).checkpoint.load == std::vector<std::string>{"weights"});
   CHECK_THAT(notes("--use-checkpoint-args" + both), Contains("a checkpoint of another model is refused"));
   CHECK_THAT(problems(words_of("--data.train mock --use-checkpoint-args --load " + dir.path())),
              Contains("the model comes from the command line, which lacks --num-layers"));

@@ -2,6 +2,7 @@
 #include "launch/config/translate/megatron_flags.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <sstream>
 
@@ -81,6 +82,7 @@ std::vector<std::string> sample(const MegatronFlag& f) {
                                                               {"rampup-batch-size", "8"},
                                                               {"exit-interval", "100"},
                                                               {"vocab-size", "300"},
+                                                              {"encoder-seq-length", "64"},
                                                               {"padded-vocab-size", "384"},
                                                               {"make-vocab-size-divisible-by", "128"},
                                                               {"tokenizer-type", "NullTokenizer"},
@@ -312,7 +314,9 @@ TEST_CASE("a Megatron line has the vocabulary of its tokenizer, padded to a mult
   }
   CHECK(vocab_of(model) == 512);
   CHECK(vocab_of(type + "SentencePieceTokenizer --legacy-tokenizer --make-vocab-size-divisible-by 1" + model) > 400);
-  CHECK(vocab_of(type + "HuggingFaceTokenizer --make-vocab-size-divisible-by 1 --tokenizer-model " + dir.path()) ==
+  std::filesystem::create_directories(dir / "hf");
+  std::filesystem::copy_file(dir / "tok.model", dir / "hf/tokenizer.model");
+  CHECK(vocab_of(type + "HuggingFaceTokenizer --make-vocab-size-divisible-by 1 --tokenizer-model " + (dir / "hf")) ==
         400);
   CHECK(vocab_of(type + "GPT2BPETokenizer" + pair) == 128);
   CHECK(vocab_of(pair + " --make-vocab-size-divisible-by 1") == 4);

@@ -4,7 +4,6 @@
 
 #include "data/bpe/byte_level_bpe.h"
 #include "data/tokenizer/sentence_piece.h"
-#include "data/tokenizer/tokenizer_files.h"
 #include "data/tokens/files.h"
 #include "kernels/core/check.h"
 #include "kernels/core/hash/sha256.h"
@@ -30,10 +29,19 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
-Tokenizer Tokenizer::load(const std::string& path) {
-  const std::vector<TokenizerFile> files = tokenizer_files(path);
-  const std::string config = files.size() > 1 ? files[1].read(kMaxTokenizerConfig) : "";
-  return from_bytes(files[0].read(kMaxTokenizerFile), files[0].path, config);
+Tokenizer Tokenizer::load(const std::string& path) { return from_files(tokenizer_files(path)); }
+
+Tokenizer Tokenizer::from_files(const std::vector<TokenizerFile>& given) {
+  const std::vector<TokenizerFile> files = convert_tokenizer_files(given);
+  const auto find = [&](const char* name) {
+    const auto at = std::find_if(files.begin(), files.end(), [&](const TokenizerFile& f) { return f.name == name; });
+    return at == files.end() ? nullptr : &*at;
+  };
+  const TokenizerFile* main = find("tokenizer.model");
+  if (main == nullptr) main = find("tokenizer.json");
+  GT_REQUIRE(main != nullptr, Exit::kUsage, files.empty() ? "the tokenizer" : files.front().path,
+             ": expected tokenizer.model or tokenizer.json among its files, found neither");
+  return from_bytes(main->read(kMaxTokenizerFile), main->path, tokenizer_text(files, "tokenizer_config.json"));
 }
 
 Tokenizer Tokenizer::from_bytes(std::string bytes, const std::string& name, const std::string& config) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizer/tokenizer_files.h"
 #include "data/tokenizer/tokenizer_model.h"
 
 namespace gt {
@@ -17,10 +18,13 @@ class SentencePiece;
 
 class Tokenizer {
  public:
-  // `path`: a .model, a tokenizer.json (with the tokenizer_config.json beside it, if any), a vocab.json with
-  // merges.txt beside it, or a folder with one of them (data/tokenizer/tokenizer_files.h). Throws kUsage naming the
-  // invalid or unsupported part and its position.
+  // `path`: a .model, a tokenizer.json, a vocab.json with merges.txt beside it, tiktoken's ranks, or a folder with one
+  // of them; with the files beside it that add tokens or name them (data/tokenizer/tokenizer_files.h). Throws kUsage
+  // naming the invalid or unsupported part and its position.
   static Tokenizer load(const std::string& path);
+  // Same, from a set of files in memory or on disk, in any order: those that tokenizer_files() returned, or all of
+  // kTokenizerFileNames that a folder or checkpoint holds.
+  static Tokenizer from_files(const std::vector<TokenizerFile>& files);
   // Same, from memory; `name` is for messages. `config`: contents of tokenizer_config.json, which names the special
   // tokens of a tokenizer.json; empty: none.
   static Tokenizer from_bytes(std::string bytes, const std::string& name, const std::string& config = "");
@@ -36,10 +40,11 @@ class Tokenizer {
   int32_t bos() const { return special_.bos; }
   int32_t eos() const { return special_.eos; }
   int32_t pad() const { return special_.pad; }
-  int32_t eod() const { return special_.eod; }           // <|endoftext|>, else eos: ends every document
-  bool is_byte(int32_t id) const;                        // piece of SentencePiece's byte fallback
-  const std::string& sha256() const { return sha256_; }  // of the model file
-  const std::string& name() const { return name_; }      // for messages: its path
+  int32_t eod() const { return special_.eod; }  // <|endoftext|>, else eos: ends every document
+  bool is_byte(int32_t id) const;               // piece of SentencePiece's byte fallback
+  // Identifies the ids: of the file that defines them, and of tokens that other files add to a SentencePiece model.
+  const std::string& sha256() const { return sha256_; }
+  const std::string& name() const { return name_; }  // for messages: its path
   PieceKind kind(int32_t id) const;
   // Bytes of text that a token stands for; 0 for control and unknown pieces and the end of a document. The tokens of a
   // text add up to its size, with one more where SentencePiece puts a blank before it. Requires: an id in range.

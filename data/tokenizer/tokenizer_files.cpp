@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -11,7 +12,6 @@
 #include "data/bpe/vocab_merges.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
-#include "kernels/core/hash/sha256.h"
 
 namespace gt {
 namespace {
@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char *kModel = "tokenizer.model", *kJson = "tokenizer.json", *kConfig = "tokenizer_config.json";
 constexpr const char *kVocab = "vocab.json", *kMerges = "merges.txt", *kNames = "special_tokens_map.json";
+constexpr const char* kAdded = "added_tokens.json";
 
 bool there(const fs::path& p) {
   std::error_code ec;
@@ -45,8 +46,6 @@ std::string file_at(const std::string& path) {
   return file;
 }
 
-bool has_merges(const std::string& file) { return fs::path(file).filename() == kVocab && there(beside(file, kMerges)); }
-
 std::string beginning_of(const std::string& path) {
   std::string text(400, '\0');  // enough for is_tiktoken()
   const ssize_t n = ::pread(open_to_read(path).get(), text.data(), text.size(), 0);
@@ -55,28 +54,67 @@ std::string beginning_of(const std::string& path) {
   return text;
 }
 
-std::string optional(const fs::path& p) { return there(p) ? read_whole_file(p.string(), kMaxTokenizerConfig) : ""; }
-
-std::vector<TokenizerFile> converted_ranks(const std::string& file) {
-  TiktokenFiles files = convert_tiktoken(read_whole_file(file, kMaxTokenizerFile), file);
-  return {{kJson, file, std::move(files.tokenizer_json)}, {kConfig, file, std::move(files.tokenizer_config_json)}};
+// The files on disk that `path` stands for, the one that defines the ids first.
+std::vector<TokenizerFile> files_at(const std::string& path) {
+  const std::string file = file_at(path);
+  const bool pair = fs::path(file).filename() == kVocab && there(beside(file, kMerges));
+  const bool json = !pair && is_tokenizer_json(beginning_of(file), file), model = fs::path(file).filename() == kModel;
+  std::vector<TokenizerFile> files{{pair ? kVocab : json ? kJson : kModel, file, ""}};
+  const auto add = [&](const char* name) {
+    if (there(beside(file, name))) files.push_back({name, beside(file, name).string(), ""});
+  };
+  if (pair) add(kMerges);
+  if (model) add(kJson);
+  if (pair || json || model)
+    for (const char* name : {kConfig, kNames, kAdded}) add(name);
+  return files;
 }
 
-std::vector<TokenizerFile> converted_vocab(const std::string& vocab) {
-  const fs::path added = beside(vocab, "added_tokens.json");
-  GT_REQUIRE(!there(added), Exit::kUsage, added.string(), ": added tokens beside ", kVocab,
-             " are not read; save the tokenizer as ", kJson, " with transformers' AutoTokenizer");
-  const std::string merges = beside(vocab, kMerges).string(), config = beside(vocab, kConfig).string();
+std::vector<TokenizerFile> converted_ranks(const TokenizerFile& ranks) {
+  TiktokenFiles files = convert_tiktoken(ranks.read(kMaxTokenizerFile), ranks.path);
+  return {{kJson, ranks.path, std::move(files.tokenizer_json)},
+          {kConfig, ranks.path, std::move(files.tokenizer_config_json)}};
+}
+
+const TokenizerFile* find(const std::vector<TokenizerFile>& files, const char* name) {
+  const auto at = std::find_if(files.begin(), files.end(), [&](const TokenizerFile& f) { return f.name == name; });
+  return at == files.end() ? nullptr : &*at;
+}
+
+std::vector<TokenizerFile> without(std::vector<TokenizerFile> files, const char* name) {
+  std::erase_if(files, [&](const TokenizerFile& f) { return f.name == name; });
+  return files;
+}
+
+std::vector<TokenizerFile> converted_vocab(const std::vector<TokenizerFile>& files) {
+  const TokenizerFile &vocab = *find(files, kVocab), &merges = *find(files, kMerges);
+  if (const TokenizerFile* added = find(files, kAdded))
+    fail(Exit::kUsage, added->path, ": added tokens beside ", kVocab, " are not read; save the tokenizer as ", kJson,
+         " with transformers' AutoTokenizer");
+  const std::string where =
+      find(files, kConfig) != nullptr ? find(files, kConfig)->path : beside(vocab.path, kConfig).string();
   return {
-      {kJson, vocab,
-       tokenizer_json_of(read_whole_file(vocab, kMaxTokenizerFile), read_whole_file(merges, kMaxTokenizerFile), vocab)},
-      {kConfig, config, gpt2_tokenizer_config(optional(config), optional(beside(vocab, kNames)), config)}};
+      {kJson, vocab.path, tokenizer_json_of(vocab.read(kMaxTokenizerFile), merges.read(kMaxTokenizerFile), vocab.path)},
+      {kConfig, where, gpt2_tokenizer_config(tokenizer_text(files, kConfig), tokenizer_text(files, kNames), where)}};
 }
 
 }  // namespace
 
+std::string tokenizer_text(const std::vector<TokenizerFile>& files, const char* name) {
+  const TokenizerFile* file = find(files, name);
+  return file == nullptr ? "" : file->read(kMaxTokenizerConfig);
+}
+
+std::vector<TokenizerFile> convert_tokenizer_files(std::vector<TokenizerFile> files) {
+  const TokenizerFile* model = find(files, kModel);
+  if (model != nullptr && is_tiktoken(model->text.empty() ? beginning_of(model->path) : model->text.substr(0, 400)))
+    return find(files, kJson) == nullptr ? converted_ranks(*model) : without(files, kModel);
+  if (model == nullptr && find(files, kJson) == nullptr && find(files, kVocab) != nullptr && find(files, kMerges))
+    return converted_vocab(files);
+  return files;
+}
+
 std::string TokenizerFile::read(int64_t limit) const { return text.empty() ? read_whole_file(path, limit) : text; }
-std::string TokenizerFile::sha256() const { return text.empty() ? sha256_file_hex(path) : sha256_hex(text); }
 
 bool is_tokenizer_json(std::string_view beginning, std::string_view name) {
   return name.ends_with(".json") || beginning.starts_with('{');
@@ -85,25 +123,11 @@ bool is_tokenizer_json(std::string_view beginning, std::string_view name) {
 bool holds_tokenizer(const std::string& folder) { return !main_file(folder).empty(); }
 
 std::vector<std::string> tokenizer_paths(const std::string& path) {
-  const std::string file = file_at(path);
-  std::vector<std::string> out{file};
-  const bool pair = has_merges(file);
-  if (pair) out.push_back(beside(file, kMerges).string());
-  for (const char* name : {kConfig, kNames})
-    if ((name == kNames ? pair : is_tokenizer_json("", file)) && there(beside(file, name)))
-      out.push_back(beside(file, name).string());
+  std::vector<std::string> out;
+  for (const TokenizerFile& f : files_at(path)) out.push_back(f.path);
   return out;
 }
 
-std::vector<TokenizerFile> tokenizer_files(const std::string& path) {
-  const std::string file = file_at(path);
-  if (has_merges(file)) return converted_vocab(file);
-  const std::string beginning = beginning_of(file);
-  if (is_tiktoken(beginning)) return converted_ranks(file);
-  if (!is_tokenizer_json(beginning, file)) return {{kModel, file, ""}};
-  std::vector<TokenizerFile> files{{kJson, file, ""}};
-  if (const fs::path config = beside(file, kConfig); there(config)) files.push_back({kConfig, config.string(), ""});
-  return files;
-}
+std::vector<TokenizerFile> tokenizer_files(const std::string& path) { return convert_tokenizer_files(files_at(path)); }
 
 }  // namespace gt

@@ -1,5 +1,6 @@
 // Files of a tokenizer.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,22 +11,35 @@ namespace gt {
 constexpr int64_t kMaxTokenizerFile = int64_t{64} << 20;  // bytes of a tokenizer.json; SentencePiece models are smaller
 constexpr int64_t kMaxTokenizerConfig = int64_t{8} << 20;  // bytes of a tokenizer_config.json
 
+// Names of the files that together define a tokenizer in a Hugging Face folder or a checkpoint. Those that are there
+// belong together: copying a tokenizer means copying all of them byte for byte.
+constexpr std::array<const char*, 7> kTokenizerFileNames{
+    "tokenizer.model",       "tokenizer.json",          "vocab.json",       "merges.txt",
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"};
+
 // A file of a tokenizer. Its contents are `text` or, if that is empty, the file at `path`.
 struct TokenizerFile {
-  std::string name;  // in a checkpoint or Hugging Face folder
+  std::string name;  // in a checkpoint or Hugging Face folder: one of kTokenizerFileNames
   std::string path, text;
   std::string read(int64_t limit) const;  // its contents; throws kIo, or kUsage beyond `limit` bytes
-  std::string sha256() const;             // of its contents; throws kIo
 };
 
-// Returns the files of the tokenizer at `path`, a file or a folder: tokenizer.model alone, or tokenizer.json followed
-// by tokenizer_config.json if present beside it. GPT-2's older vocab.json with merges.txt beside it, and tiktoken's
-// file of ranks, are converted to these two (data/bpe/vocab_merges.h, tiktoken.h). In a folder tokenizer.model wins,
-// then tokenizer.json. Throws kUsage for a folder with none, for a path that does not exist, and for a vocabulary that
-// cannot be converted.
+// Returns the files of the tokenizer at `path`, a file or a folder, for Tokenizer::from_files and for checkpoints.
+// First the one that defines the ids: in a folder tokenizer.model, else tokenizer.json, else vocab.json with
+// merges.txt. Then those of kTokenizerFileNames beside it that add tokens or name them. GPT-2's older vocab.json with
+// merges.txt, and tiktoken's file of ranks, are converted to tokenizer.json and tokenizer_config.json
+// (data/bpe/vocab_merges.h, tiktoken.h). A SentencePiece model under another name than tokenizer.model stands alone.
+// Throws kUsage for a folder with none, for a path that does not exist, and for a vocabulary that cannot be converted.
 std::vector<TokenizerFile> tokenizer_files(const std::string& path);
 
-// Returns the paths on disk that tokenizer_files(path) reads. Throws kUsage for a folder with no tokenizer.
+// Returns the same set with vocab.json and merges.txt, or tiktoken's ranks under the name tokenizer.model, converted;
+// other sets unchanged. Throws kUsage.
+std::vector<TokenizerFile> convert_tokenizer_files(std::vector<TokenizerFile> files);
+
+// Returns the contents of the file of this name; "" without one.
+std::string tokenizer_text(const std::vector<TokenizerFile>& files, const char* name);
+
+// Returns the paths on disk that tokenizer_files(path) reads. Throws as it does.
 std::vector<std::string> tokenizer_paths(const std::string& path);
 
 bool holds_tokenizer(const std::string& folder);

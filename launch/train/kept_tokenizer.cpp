@@ -2,20 +2,16 @@
 
 #include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
-#include "kernels/core/hash/sha256.h"
 
 namespace gt {
 namespace {
 
-struct Kept {
-  std::string path, bytes;
-};
-
-std::optional<Kept> kept_file(const std::string& step_dir) {
-  for (const char* name : {"tokenizer.model", "tokenizer.json"})
+std::vector<TokenizerFile> kept_files(const std::string& step_dir) {
+  std::vector<TokenizerFile> out;
+  for (const char* name : kTokenizerFileNames)
     if (std::string bytes = read_aux(step_dir, name); !bytes.empty())
-      return Kept{step_dir + "/" + name, std::move(bytes)};
-  return std::nullopt;
+      out.push_back({name, step_dir + "/" + name, std::move(bytes)});
+  return out;
 }
 
 }  // namespace
@@ -28,12 +24,12 @@ std::vector<AuxFile> tokenizer_aux(const std::string& path) {
   return out;
 }
 
-std::string tokenizer_sha256(const std::string& path) { return tokenizer_files(path).front().sha256(); }
+std::string tokenizer_sha256(const std::string& path) { return Tokenizer::load(path).sha256(); }
 
 std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir) {
-  auto kept = kept_file(step_dir);
-  if (!kept) return std::nullopt;
-  return Tokenizer::from_bytes(std::move(kept->bytes), kept->path, read_aux(step_dir, "tokenizer_config.json"));
+  const std::vector<TokenizerFile> files = kept_files(step_dir);
+  if (files.empty()) return std::nullopt;
+  return Tokenizer::from_files(files);
 }
 
 Tokenizer model_tokenizer(const std::string& given, const char* flag, const std::string& step_dir, int64_t vocab) {
@@ -45,9 +41,9 @@ Tokenizer model_tokenizer(const std::string& given, const char* flag, const std:
 }
 
 std::optional<DeclaredTokenizer> kept_tokenizer_claim(const std::string& step_dir) {
-  const auto kept = kept_file(step_dir);
+  const auto kept = kept_tokenizer(step_dir);
   if (!kept) return std::nullopt;
-  return DeclaredTokenizer{kept->path, sha256_hex(kept->bytes)};
+  return DeclaredTokenizer{kept->name(), kept->sha256()};
 }
 
 }  // namespace gt

@@ -14,10 +14,10 @@ namespace gt {
 // Empty for an empty path. Throws as tokenizer_files.
 std::vector<AuxFile> tokenizer_aux(const std::string& path);
 
-// Returns the SHA-256 of the file that defines the ids. Throws as tokenizer_files.
+// Returns Tokenizer::sha256 of the tokenizer at `path`. Throws as Tokenizer::load.
 std::string tokenizer_sha256(const std::string& path);
 
-// Returns the tokenizer stored in the checkpoint step, if any. Throws as Tokenizer::from_bytes.
+// Returns the tokenizer stored in the checkpoint step, if any. Throws as Tokenizer::from_files.
 std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir);
 // Returns the tokenizer at `given` or, if that is empty, the one stored in the checkpoint step. Throws kUsage naming
 // `flag` if there is none, or if it has more than `vocab` pieces, those of the model.

@@ -104,6 +104,8 @@ void require_few_entries(std::string_view text, size_t most) {
 }
 
 Json parse_strict_json(std::string_view text, int max_depth) {
+  const size_t zero = text.find('\0');  // which nlohmann's parser takes for the end of the text
+  GT_REQUIRE(zero == std::string_view::npos, Exit::kDamaged, "a zero byte at byte ", zero);
   Builder builder(max_depth);
   Json::sax_parse(text, &builder);
   return std::move(builder.root);

@@ -184,6 +184,8 @@ class Safetensors : public WeightFile {
     file_.read(text.data(), static_cast<int64_t>(length), 8);
     GT_REQUIRE(text[0] == '{', Exit::kDamaged, path, ": header begins with byte ",
                static_cast<int>(static_cast<unsigned char>(text[0])), ", expected {");
+    GT_REQUIRE(text.find('\0') == std::string::npos, Exit::kDamaged, path, ": header has a zero byte at byte ",
+               text.find('\0'), ", expected JSON");
     require_few(path, text);
     HeaderReader header(path);
     Json::sax_parse(text, &header);

@@ -10,9 +10,6 @@
 
 namespace gt {
 
-ByteLevelBpe::ByteLevelBpe(std::string_view text, const std::string& name, const std::string& config)
-    : ByteLevelBpe(read_tokenizer_json(text, name), name, config) {}
-
 ByteLevelBpe::ByteLevelBpe(TokenizerJson t, const std::string& name, const std::string& config)
     : bytes_(t.pieces.size()),
       added_(t.pieces.size()),
@@ -37,14 +34,14 @@ ByteLevelBpe::ByteLevelBpe(TokenizerJson t, const std::string& name, const std::
 
 void ByteLevelBpe::add_tokens(const std::vector<AddedToken>& added) {
   std::string form_c;
+  std::vector<AddedToken> raw, normalized;
   for (const AddedToken& a : added) {
-    const auto k = static_cast<size_t>(a.id);
-    added_[k] = true;
-    if (a.normalized)
-      normalized_.add(nfc_ ? std::string(to_nfc(a.text, &form_c)) : a.text, a.id);
-    else
-      raw_.add(a.text, a.id);
+    added_[static_cast<size_t>(a.id)] = true;
+    (a.normalized ? normalized : raw).push_back(a);
+    if (a.normalized && nfc_) normalized.back().text = std::string(to_nfc(a.text, &form_c));
   }
+  raw_ = AddedTokens(std::move(raw));
+  normalized_ = AddedTokens(std::move(normalized));
 }
 
 int32_t ByteLevelBpe::id_of(const std::string& piece) const {
@@ -58,7 +55,9 @@ PieceKind ByteLevelBpe::kind(int32_t id) const {
 }
 
 LineCuts ByteLevelBpe::line_cuts() const {
-  return raw_.any_has('\n') || normalized_.any_has('\n') ? LineCuts::kNever : words_.line_cuts();
+  for (const AddedTokens* tokens : {&raw_, &normalized_})
+    if (tokens->any_has('\n') || tokens->any_strips_before()) return LineCuts::kNever;
+  return words_.line_cuts();
 }
 
 void ByteLevelBpe::encode(std::string_view text, WordCache* cache, std::vector<int32_t>* out) const {

@@ -16,25 +16,27 @@ namespace gt {
 
 class ByteLevelBpe final : public TokenizerModel {
  public:
-  // `text`: contents of tokenizer.json; `config`: contents of tokenizer_config.json, or empty. Throws kUsage naming
-  // `name`, the invalid or unsupported part, and its position.
-  ByteLevelBpe(std::string_view text, const std::string& name, const std::string& config);
+  // `config`: contents of tokenizer_config.json, or empty. Throws kUsage naming `name` and the unsupported part.
+  // Requires: BlankRule::kByteLevel.
+  ByteLevelBpe(TokenizerJson t, const std::string& name, const std::string& config);
 
   int64_t vocab() const override { return static_cast<int64_t>(pieces_.size()); }
   const std::string& piece(int32_t id) const override { return pieces_[static_cast<size_t>(id)]; }
   int32_t id_of(const std::string& piece) const override;
   PieceKind kind(int32_t id) const override;
   SpecialIds special() const override { return special_; }
+  int64_t text_bytes(int32_t id) const override { return static_cast<int64_t>(bytes_[static_cast<size_t>(id)].size()); }
   void encode(std::string_view text, WordCache* cache, std::vector<int32_t>* out) const override;
   bool caches() const override { return true; }
   std::string decode(std::span<const int32_t> ids) const override;
   size_t open_tokens(std::span<const int32_t> ids) const override;
-  bool lossless() const override { return !nfc_ && words_.lossless(); }
+  bool lossless() const override {
+    return !nfc_ && words_.lossless() && !raw_.any_strips() && !normalized_.any_strips();
+  }
   bool joins() const override { return true; }
   LineCuts line_cuts() const override;
 
  private:
-  explicit ByteLevelBpe(TokenizerJson t, const std::string& name, const std::string& config);
   void add_tokens(const std::vector<AddedToken>& added);
   void encode_between(std::string_view text, WordCache* cache, std::vector<int32_t>* out) const;
   void encode_word(std::string_view word, std::vector<int32_t>* out) const;

@@ -32,7 +32,9 @@ LineCuts PreTokenizer::line_cuts() const {
     return s.rule.regex &&
            std::find(kPlainLinePatterns.begin(), kPlainLinePatterns.end(), s.rule.pattern) != kPlainLinePatterns.end();
   };
-  return steps_.size() == 1 && plain(steps_[0]) ? LineCuts::kPlainLines : LineCuts::kNever;
+  const bool digits = steps_.size() == 2 && (steps_[0].rule.pattern == kDigit || steps_[0].rule.pattern == kDigits) &&
+                      steps_[0].rule.regex && !steps_[0].rule.removes;
+  return (digits || steps_.size() == 1) && plain(steps_.back()) ? LineCuts::kPlainLines : LineCuts::kNever;
 }
 
 }  // namespace gt

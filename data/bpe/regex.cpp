@@ -10,7 +10,11 @@
 namespace gt {
 namespace {
 
-constexpr uint32_t kMaxSteps = 10'000'000, kMaxDepth = 100'000, kMaxHeapKiB = 64 << 10, kMaxNesting = 32;
+// Attempts to match: each with four times the steps of the one before, and the clock is read in between. Patterns in
+// use need the first alone.
+constexpr uint32_t kFirstSteps = 2'000, kMaxSteps = 10'000'000, kAttempts = 8;
+constexpr int kFindsPerCheck = 512;
+constexpr uint32_t kMaxDepth = 100'000, kMaxHeapKiB = 64 << 10, kMaxNesting = 32;
 constexpr size_t kMaxPattern = 16 << 10;
 
 struct Free {
@@ -33,13 +37,19 @@ PCRE2_SPTR bytes(std::string_view s) { return reinterpret_cast<PCRE2_SPTR>(s.dat
 }  // namespace
 
 struct Regex::Impl {
+  Impl(const std::string& pattern, std::string name, TimeLimit limit)
+      : where(std::move(name)),
+        budget(cat(where, ": the pattern \"", pattern.substr(0, 200),
+                   "\" is too slow on this text: it is broken or hostile; simplify it, or use another tokenizer"),
+               limit) {}
   Owned<pcre2_code> code;
-  Owned<pcre2_match_context> limits;
+  std::array<Owned<pcre2_match_context>, kAttempts> limits;  // of each attempt
   std::string where;
+  TimeBudget budget;
 };
 
-Regex::Regex(const std::string& pattern, bool literal, const std::string& where) : impl_(new Impl) {
-  impl_->where = where;
+Regex::Regex(const std::string& pattern, bool literal, const std::string& where, TimeLimit limit)
+    : impl_(new Impl(pattern, where, limit)) {
   const std::string text = literal ? pattern : pcre2_pattern(pattern, where);
   const Owned<pcre2_compile_context> context(pcre2_compile_context_create(nullptr));
   GT_CHECK(context != nullptr, "out of memory");
@@ -55,22 +65,35 @@ Regex::Regex(const std::string& pattern, bool literal, const std::string& where)
   pcre2_pattern_info(impl_->code.get(), PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   GT_REQUIRE(matches_nothing == 0, Exit::kUsage, where, ": the pattern matches the empty text, which is not supported");
   pcre2_jit_compile(impl_->code.get(), PCRE2_JIT_COMPLETE);  // without it the interpreter matches the same
-  impl_->limits.reset(pcre2_match_context_create(nullptr));
-  GT_CHECK(impl_->limits != nullptr, "out of memory");
-  pcre2_set_match_limit(impl_->limits.get(), kMaxSteps);
-  pcre2_set_depth_limit(impl_->limits.get(), kMaxDepth);
-  pcre2_set_heap_limit(impl_->limits.get(), kMaxHeapKiB);
+  uint32_t steps = kFirstSteps;
+  for (auto& limits : impl_->limits) {
+    limits.reset(pcre2_match_context_create(nullptr));
+    GT_CHECK(limits != nullptr, "out of memory");
+    pcre2_set_match_limit(limits.get(), &limits == &impl_->limits.back() ? kMaxSteps : steps);
+    pcre2_set_depth_limit(limits.get(), kMaxDepth);
+    pcre2_set_heap_limit(limits.get(), kMaxHeapKiB);
+    steps *= 4;
+  }
 }
 Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 
 struct Regex::Finder::Impl {
-  const Regex::Impl& regex;
+  explicit Impl(Regex::Impl& r) : regex(r), data(pcre2_match_data_create(1, nullptr)), meter(r.budget) {}
+  // Reads the clock.
+  void check() {
+    meter.check(searched);
+    searched = 0;
+    finds = 0;
+  }
+  Regex::Impl& regex;
   Owned<pcre2_match_data> data;
+  TimeBudget::Meter meter;
+  size_t searched = 0;  // bytes since the last check
+  int finds = 0;
 };
 
-Regex::Finder::Finder(const Regex& regex)
-    : impl_(new Impl{*regex.impl_, Owned<pcre2_match_data>(pcre2_match_data_create(1, nullptr))}) {
+Regex::Finder::Finder(const Regex& regex) : impl_(new Impl(*regex.impl_)) {
   GT_CHECK(impl_->data != nullptr, "out of memory");
 }
 Regex::Finder::~Finder() = default;
@@ -78,17 +101,26 @@ Regex::Finder::Finder(Finder&&) noexcept = default;
 
 bool Regex::Finder::find(std::string_view text, size_t from, size_t* begin, size_t* end) {
   const Regex::Impl& r = impl_->regex;
-  const auto match = [&](uint32_t options) {
-    return pcre2_match(r.code.get(), bytes(text), text.size(), from, options, impl_->data.get(), r.limits.get());
-  };
-  int found = match(PCRE2_NO_UTF_CHECK);
-  if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT);
-  if (found == PCRE2_ERROR_NOMATCH) return false;
+  if (++impl_->finds == kFindsPerCheck) impl_->check();
+  int found = PCRE2_ERROR_MATCHLIMIT;
+  for (size_t k = 0; k < kAttempts && found == PCRE2_ERROR_MATCHLIMIT; ++k) {
+    if (k > 0) impl_->check();
+    const auto match = [&](uint32_t options) {
+      return pcre2_match(r.code.get(), bytes(text), text.size(), from, options, impl_->data.get(), r.limits[k].get());
+    };
+    found = match(PCRE2_NO_UTF_CHECK);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT);
+  }
+  if (found == PCRE2_ERROR_NOMATCH) {
+    impl_->searched += text.size() - from;
+    return false;
+  }
   GT_REQUIRE(found >= 0, Exit::kUsage, r.where, ": a match of the pattern in ", text.size(),
              " bytes of text ends with: ", message(found));
   const PCRE2_SIZE* span = pcre2_get_ovector_pointer(impl_->data.get());
   *begin = span[0];
   *end = span[1];
+  impl_->searched += *end - from;
   return true;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "data/tokenizer/time_budget.h"
+
 namespace gt {
 
 // Returns the PCRE2 pattern (UTF, UCP) that matches what `pattern` matches in Oniguruma. Supported: literals,
@@ -16,9 +18,9 @@ std::string pcre2_pattern(const std::string& pattern, const std::string& where);
 // Compiled pattern. Immutable and thread-safe.
 class Regex {
  public:
-  // `literal`: the pattern is a plain string. Throws kUsage naming `where` for a pattern that is unsupported, too
-  // large, or matches the empty text.
-  Regex(const std::string& pattern, bool literal, const std::string& where);
+  // `literal`: the pattern is a plain string. `limit`: of all searches together. Throws kUsage naming `where` for a
+  // pattern that is unsupported, too large, or matches the empty text.
+  Regex(const std::string& pattern, bool literal, const std::string& where, TimeLimit limit = {});
   ~Regex();
   Regex(Regex&&) noexcept;
 
@@ -28,8 +30,9 @@ class Regex {
     explicit Finder(const Regex& regex);
     ~Finder();
     Finder(Finder&&) noexcept;
-    // Finds the first match in `text` from byte `from` on. Throws kUsage if the match takes more than 10 million steps
-    // or 64 MB. Requires: UTF-8.
+    // Finds the first match in `text` from byte `from` on; a text is searched from its beginning to its end. Throws
+    // kUsage if the match takes more than 10 million steps or 64 MB, or all searches more than the time limit.
+    // Requires: UTF-8.
     bool find(std::string_view text, size_t from, size_t* begin, size_t* end);
 
    private:

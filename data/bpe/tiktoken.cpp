@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/bpe/byte_alphabet.h"
+#include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
 #include "kernels/core/hash/base64.h"
 
@@ -19,6 +20,8 @@ using Json = nlohmann::ordered_json;
 using Names = std::vector<std::pair<int64_t, std::string>>;  // special tokens: id, text
 
 constexpr size_t kMaxTokenBytes = 256;  // the longest in use: 128 blanks
+// Sum of the squared sizes of all tokens, the cost of finding their merges; those in use have 1e7.
+constexpr int64_t kMaxSquares = 500'000'000;
 
 // Patterns of github.com/openai/tiktoken, tiktoken_ext/openai_public.py, and of the models' own tokenizers.
 constexpr const char* kContractions = R"((?i:'s|'t|'re|'ve|'m|'ll|'d))";
@@ -105,6 +108,7 @@ using Ranks = std::unordered_map<std::string_view, int64_t>;
 std::vector<std::string> tokens_of(std::string_view text, const std::string& where) {
   const auto most = static_cast<size_t>(known().back().ranks);
   std::vector<std::string> tokens;
+  int64_t squares = 0;
   for (size_t begin = 0, end = 0; begin < text.size() && tokens.size() <= most; begin = end + 1) {
     end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = text.substr(begin, end - begin);
@@ -112,6 +116,10 @@ std::vector<std::string> tokens_of(std::string_view text, const std::string& whe
     GT_REQUIRE(token.has_value(), Exit::kUsage, where, ": line ", tokens.size() + 1, ": expected the base64 of 1 to ",
                kMaxTokenBytes, " bytes, a blank and the rank ", tokens.size(), ", found ",
                Json(line.substr(0, 60)).dump(-1, ' ', true, Json::error_handler_t::replace));
+    squares += static_cast<int64_t>(token->size() * token->size());
+    GT_REQUIRE(squares <= kMaxSquares, Exit::kUsage, where, ": line ", tokens.size() + 1,
+               ": the tokens up to here are too long for a vocabulary of this kind (sum of their squared sizes above ",
+               kMaxSquares, "): it is broken or hostile");
     tokens.push_back(*std::move(token));
   }
   return tokens;
@@ -182,11 +190,14 @@ TiktokenFiles convert_tiktoken(std::string_view text, const std::string& where) 
   for (size_t i = 0; i < tokens.size(); ++i) {
     vocab += cat(i > 0 ? "," : "", Json(spelled(tokens[i])).dump(), ":", i);
     add_merges(tokens[i], ranks, &merges);
+    GT_REQUIRE(static_cast<int64_t>(merges.size()) <= kMaxTokenizerFile, Exit::kUsage, where, ": line ", i + 1,
+               ": the merges up to here take more than ", kMaxTokenizerFile, " bytes: it is broken or hostile");
   }
   for (const auto& [id, name] : v.special) vocab += cat(",", Json(name).dump(), ":", id);  // their ids may leave gaps
   const Json nfc = v.nfc ? Json{{"type", "NFC"}} : Json();
   const Json decoder{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
-  const Json config{{"bos_token", v.bos},
+  const Json config{{"add_bos_token", std::string_view(v.bos) != v.eos},  // Llama 3: every text begins with it
+                    {"bos_token", v.bos},
                     {"clean_up_tokenization_spaces", false},
                     {"eos_token", v.eos},
                     {"tokenizer_class", "PreTrainedTokenizerFast"}};

@@ -1,7 +1,10 @@
 #include "data/bpe/tokenizer_config.h"
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "data/prepare/shallow_json.h"
 #include "data/tokenizer/tokenizer_files.h"
@@ -25,6 +28,20 @@ class ConfigReader {
     if (at == config_.end() || at->is_null()) return -1;
     return token_id(*at, key);
   }
+  // The same; if the key is missing, that of the class.
+  int32_t token_or(const char* key, const char* otherwise) const {
+    if (config_.contains(key)) return token(key);
+    const auto at = added_.find(otherwise);
+    return at == added_.end() ? -1 : at->second;
+  }
+  // Returns -1 where the key is missing or null.
+  int flag(const char* key) const {
+    const auto at = config_.find(key);
+    if (at == config_.end() || at->is_null()) return -1;
+    GT_REQUIRE(at->is_boolean(), Exit::kUsage, name_, ": ", key, ": expected true or false, found a ", at->type_name());
+    return at->get<bool>() ? 1 : 0;
+  }
+  const std::string& name() const { return name_; }
 
   void require_no_more_tokens() const {
     for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
@@ -41,6 +58,7 @@ class ConfigReader {
 
   void require_no_other_cuts() const {
     for (const char* key : {"add_prefix_space", "split_special_tokens"}) {
+      if (key[0] == 'a' && tokenizer_.blanks != BlankRule::kByteLevel) continue;
       const auto at = config_.find(key);
       GT_REQUIRE(at == config_.end() || at->is_null() || *at == false, Exit::kUsage, name_, ": ", key,
                  ": expected false, found ", at->dump(-1, ' ', true).substr(0, 100), ", which is not supported");
@@ -74,6 +92,32 @@ int32_t added_token(const TokenizerJson& t, const char* text) {
   return at == t.added.end() ? -1 : at->id;
 }
 
+// Sets what stands before and after a text. `of_class`: defaults of a class that replaces the template; nullptr: none.
+void set_frame(const ConfigReader& c, const ClassTokens* of_class, SpecialIds* s) {
+  int bos = c.flag("add_bos_token"), eos = c.flag("add_eos_token");
+  if (of_class != nullptr) {
+    if (bos < 0) bos = of_class->adds_bos ? 1 : 0;
+    s->before.clear();
+    s->after.clear();
+  } else if (!s->before.empty() || !s->after.empty()) {
+    return;
+  }
+  for (const auto& [flag, id, key] : {std::tuple(bos, s->bos, "bos_token"), std::tuple(eos, s->eos, "eos_token")})
+    GT_REQUIRE(flag != 1 || id >= 0, Exit::kUsage, c.name(), ": add_", key, ": true, but there is no ", key,
+               "; name it, or set it to false");
+  if (bos == 1) s->before = {s->bos};
+  if (eos == 1) s->after = {s->eos};
+}
+
+// Adds the special tokens that `value` under `key` names.
+void collect_special(const std::string& key, const Json& value, std::unordered_set<std::string>* out) {
+  if (value.is_string() && key.ends_with("_token")) out->insert(value.get<std::string>());
+  if (value.is_object() && value.contains("content") && value["content"].is_string())
+    out->insert(value["content"].get<std::string>());
+  if (value.is_array() && key.ends_with("special_tokens"))
+    for (const Json& v : value) collect_special("_token", v, out);
+}
+
 }  // namespace
 
 Json parse_tokenizer_config(const std::string& text, const std::string& where) {
@@ -87,25 +131,74 @@ Json parse_tokenizer_config(const std::string& text, const std::string& where) {
   return j;
 }
 
+std::string merged_tokenizer_config(const std::string& config, const std::string& names, const std::string& added,
+                                    const std::string& where) {
+  Json j = config.empty() ? Json::object() : parse_tokenizer_config(config, where);
+  if (j.contains("added_tokens_decoder") || (names.empty() && added.empty())) return config;
+  if (!names.empty()) j.update(parse_tokenizer_config(names, where + ": special_tokens_map.json beside it"));
+  if (!added.empty()) {
+    const std::string from = where + ": added_tokens.json beside it";
+    const Json tokens = parse_tokenizer_config(added, from);
+    std::unordered_set<std::string> special;
+    for (const auto& [key, value] : j.items()) collect_special(key, value, &special);
+    Json decoder = Json::object();
+    for (const auto& [text, id] : tokens.items()) {
+      GT_REQUIRE(id.is_number_unsigned(), Exit::kUsage, from, ": \"", text.substr(0, 100), "\": expected an id, found ",
+                 id.dump(-1, ' ', true).substr(0, 100));
+      decoder[id.dump()] = {
+          {"content", text}, {"special", special.count(text) != 0}, {"normalized", special.count(text) == 0}};
+    }
+    j["added_tokens_decoder"] = std::move(decoder);
+  }
+  return j.dump();
+}
+
+std::string tokenizer_class(const Json& config) {
+  const auto at = config.find("tokenizer_class");
+  if (at == config.end() || !at->is_string()) return "";
+  std::string name = at->get<std::string>();
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  return name;
+}
+
+const ClassTokens* class_tokens(std::string_view tokenizer_class) {
+  static constexpr std::array<ClassTokens, 5> kAll{
+      {{"LlamaTokenizer", true, "<s>", "</s>", "<unk>", ""},
+       {"CodeLlamaTokenizer", true, "<s>", "</s>", "<unk>", ""},
+       {"GemmaTokenizer", true, "<bos>", "<eos>", "<unk>", "<pad>"},
+       {"CohereTokenizer", true, "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", "<UNK>", ""},
+       {"GPTNeoXTokenizer", false, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>", ""}}};
+  const auto at =
+      std::find_if(kAll.begin(), kAll.end(), [&](const ClassTokens& c) { return c.name == tokenizer_class; });
+  return at == kAll.end() ? nullptr : &*at;
+}
+
 SpecialIds special_ids(const TokenizerJson& t, const std::string& config, const std::string& name) {
   SpecialIds s;
   s.unk = t.unk;
+  s.before = t.before;
+  s.after = t.after;
   if (!config.empty()) {
     const std::string where = name + ": tokenizer_config.json beside it";
     const Json j = parse_tokenizer_config(config, where);
     const ConfigReader c(t, j, where);
     c.require_no_more_tokens();
     c.require_no_other_cuts();
-    s.bos = c.token("bos_token");
-    s.eos = c.token("eos_token");
+    const ClassTokens* of_class = class_tokens(tokenizer_class(j));
+    s.bos = of_class != nullptr ? c.token_or("bos_token", of_class->bos) : c.token("bos_token");
+    s.eos = of_class != nullptr ? c.token_or("eos_token", of_class->eos) : c.token("eos_token");
     s.pad = c.token("pad_token");
     if (const int32_t unk = c.token("unk_token"); s.unk < 0) s.unk = unk;
+    set_frame(c, of_class, &s);
+    s.start = s.bos;
   }
   if (s.bos < 0 && !t.before.empty()) s.bos = t.before.front();
   if (s.eos < 0 && !t.after.empty()) s.eos = t.after.back();
   s.eod = added_token(t, "<|endoftext|>");
   if (s.eod < 0) s.eod = s.eos;
   if (s.eod < 0) s.eod = added_token(t, "<|end_of_text|>");
+  if (!s.before.empty()) s.start = s.before.front();
+  if (s.start < 0) s.start = s.eod;
   return s;
 }
 

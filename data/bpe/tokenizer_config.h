@@ -11,10 +11,30 @@ namespace gt {
 // Returns the JSON object `text`. Throws kUsage naming `where`.
 nlohmann::json parse_tokenizer_config(const std::string& text, const std::string& where);
 
+// Returns `config`, the contents of tokenizer_config.json or empty, completed as transformers completes it when it has
+// no added_tokens_decoder: with special_tokens_map.json (`names`) and added_tokens.json (`added`), each empty if there
+// is none. Empty if all are. Throws kUsage naming `where`.
+std::string merged_tokenizer_config(const std::string& config, const std::string& names, const std::string& added,
+                                    const std::string& where);
+
 // Returns the special tokens from `config`, the contents of tokenizer_config.json or empty, and the template of `t`. If
 // the config names none, bos is the token that the template inserts before a text, eos the one after it. eod is
 // <|endoftext|>, else eos, else <|end_of_text|>. Throws kUsage naming `name` if the config would give transformers
 // other ids than `t`, by adding tokens or changing the splitting of text.
+//
+// `before` and `after` are what AutoTokenizer writes around a text. Classes of Llama, Gemma, Cohere and GPT-NeoX
+// replace the template by their add_bos_token and add_eos_token; for other classes the template holds, and where there
+// is none, add_bos_token and add_eos_token.
 SpecialIds special_ids(const TokenizerJson& t, const std::string& config, const std::string& name);
+
+// Class of the tokenizer without "Fast", "" for none; names of its special tokens if the config names none.
+std::string tokenizer_class(const nlohmann::json& config);
+struct ClassTokens {
+  std::string_view name;  // of the class
+  bool adds_bos;          // default of add_bos_token
+  const char *bos, *eos, *unk, *pad;
+};
+// nullptr: the class is not one of those that replace the template.
+const ClassTokens* class_tokens(std::string_view tokenizer_class);
 
 }  // namespace gt

@@ -1,5 +1,6 @@
 #include "data/bpe/tokenizer_json.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <unordered_map>
@@ -94,16 +95,97 @@ class Builder {
                        "post_processor", "decoder", "model"});
     read_model();
     read_added();
-    read_normalizer();
-    read_pre_tokenizer();
+    if (out_.blanks == BlankRule::kByteLevel) {
+      read_normalizer();
+      read_pre_tokenizer();
+    }
     read_decoder();
     read_template();
     return std::move(out_);
   }
 
+  // The model of the vocabulary is another file.
+  TokenizerJson build_beside(const std::vector<std::string>& pieces, const std::vector<bool>& normal,
+                             std::string* unknown) {
+    out_.blanks = blank_rule(unknown);
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      out_.pieces.push_back(pieces[k]);
+      ids_.emplace(pieces[k], static_cast<int32_t>(k));
+    }
+    out_.model_pieces = static_cast<int64_t>(pieces.size());
+    require_same_vocabulary(normal);
+    read_added();
+    read_template();
+    return std::move(out_);
+  }
+
  private:
+  // Its own vocabulary may write blanks as such.
+  void require_same_vocabulary(const std::vector<bool>& normal) {
+    const auto check = [&](std::string piece, int64_t id) {
+      for (size_t at = 0; (at = piece.find(' ', at)) != std::string::npos;) piece.replace(at, 1, kBlank);
+      const auto k = static_cast<size_t>(id);
+      const bool same = id < 0 || id >= out_.model_pieces || !normal[k] || out_.pieces[k] == piece;
+      GT_REQUIRE(same, Exit::kUsage, name_, ": model.vocab: id ", id, " is \"", piece.substr(0, 100),
+                 "\", in the tokenizer.model beside it \"", out_.pieces[k].substr(0, 100),
+                 "\"; they are of different tokenizers, and transformers reads this one: remove the one that the "
+                 "weights were not trained with");
+    };
+    for (const auto& [piece, id] : text_.vocab) check(piece, id);
+    const Json* model = root_.find("model");
+    if (model == nullptr || !model->is_object() || !model->contains("vocab") || !(*model)["vocab"].is_array()) return;
+    int64_t id = 0;
+    for (const Json& entry : (*model)["vocab"]) {
+      if (entry.is_array() && !entry.empty() && entry[0].is_string()) check(entry[0].get<std::string>(), id);
+      ++id;
+    }
+  }
+
+  // Returns the rule of the normalizer and the pre-tokenizer.
+  BlankRule blank_rule(std::string* unknown) const {
+    const auto is = [](const Json* j, const char* key, const char* value) {
+      const auto at = j->find(key);
+      return at != j->end() && at->is_string() && at->get_ref<const std::string&>() == value;
+    };
+    std::vector<const Json*> steps;
+    for (const auto& [key, list] : {std::pair("normalizer", "normalizers"), {"pre_tokenizer", "pretokenizers"}}) {
+      const Json* j = root_.find(key);
+      if (j == nullptr) continue;
+      const bool several = j->is_object() && is(j, "type", "Sequence") && j->contains(list) && (*j)[list].is_array();
+      if (!several) steps.push_back(j);
+      for (size_t k = 0; several && k < (*j)[list].size(); ++k) steps.push_back(&(*j)[list][k]);
+    }
+    bool prepends = false, replaces = false;
+    for (const Json* j : steps) {
+      const Json pattern = j->is_object() ? j->value("pattern", Json::object()) : Json();
+      const bool of_blanks = pattern.is_object() && is(&pattern, "String", " ");
+      if (!j->is_object()) {
+        *unknown = cat("a ", j->type_name());
+      } else if (is(j, "type", "Prepend") && is(j, "prepend", kBlank) && !replaces) {
+        prepends = true;
+      } else if (is(j, "type", "Replace") && of_blanks && is(j, "content", kBlank)) {
+        replaces = true;
+      } else if (is(j, "type", "Split") && of_blanks && replaces) {
+        continue;  // no blanks are left
+      } else if (is(j, "type", "Metaspace") && steps.size() == 1 && is(j, "replacement", kBlank) &&
+                 j->value("split", Json(true)) == Json(false)) {
+        const bool never = !j->contains("prepend_scheme") && j->value("add_prefix_space", Json(true)) == Json(false);
+        return is(j, "prepend_scheme", "first")            ? BlankRule::kFirst
+               : never || is(j, "prepend_scheme", "never") ? BlankRule::kNone
+                                                           : BlankRule::kUnlessBlank;
+      } else {
+        *unknown = j->dump(-1, ' ', true).substr(0, 200);
+      }
+    }
+    if (!unknown->empty() || !replaces) return BlankRule::kModel;
+    return prepends ? BlankRule::kEvery : BlankRule::kNone;
+  }
+
   void read_model() {
     const Fields m = root_.object("model");
+    GT_REQUIRE(m.text("type") == "BPE", Exit::kUsage, name_, ": model.type: expected BPE, found \"",
+               m.text("type").substr(0, 100),
+               "\"; of tokenizer.json only byte-level BPE is read, other kinds as a SentencePiece tokenizer.model");
     m.expect_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                    "byte_fallback", "ignore_merges"});
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
@@ -127,14 +209,32 @@ class Builder {
                  ": model.vocab: id ", id, " or its piece occurs twice");
       ++out_.model_pieces;
     }
-    GT_REQUIRE(
-        id_of("<0x00>") < 0 || id_of("<0xFF>") < 0, Exit::kUsage, name_,
-        ": model.vocab: expected a byte-level BPE, found a SentencePiece model with byte fallback (piece <0x00>); "
-        "give the tokenizer.model that it was made from");
+    if (id_of(byte_piece(0)) >= 0 && id_of(byte_piece(255)) >= 0) return read_fallback();
     for (int b = 0; b < 256; ++b)
       GT_REQUIRE(id_of(letter_of(static_cast<uint8_t>(b))) >= 0, Exit::kUsage, name_,
                  ": model.vocab: expected a piece for each of the 256 bytes, found none for byte ", b, " (",
                  letter_of(static_cast<uint8_t>(b)), "); a byte-level BPE is trained with ByteLevel.alphabet()");
+  }
+
+  // The vocabulary of a SentencePiece model with byte fallback.
+  void read_fallback() {
+    const Fields m = root_.object("model");
+    m.expect_flag("byte_fallback", true, false);
+    GT_REQUIRE(!out_.ignore_merges, Exit::kUsage, m.where(),
+               ".ignore_merges: expected false with byte fallback, found true, which is not supported");
+    for (int b = 0; b < 256; ++b)
+      GT_REQUIRE(id_of(byte_piece(static_cast<uint8_t>(b))) >= 0, Exit::kUsage, name_,
+                 ": model.vocab: expected a piece for each of the 256 bytes, found none for ",
+                 byte_piece(static_cast<uint8_t>(b)));
+    GT_REQUIRE(static_cast<int64_t>(out_.pieces.size()) == out_.model_pieces, Exit::kUsage, name_,
+               ": model.vocab: expected the ids 0 to ", out_.model_pieces - 1, " with byte fallback, found ",
+               out_.pieces.size() - 1);
+    std::string unknown;
+    out_.blanks = blank_rule(&unknown);
+    GT_REQUIRE(out_.blanks != BlankRule::kModel, Exit::kUsage, name_,
+               ": normalizer and pre_tokenizer: expected a kind of Llama, Mistral or Gemma for a model with byte "
+               "fallback (blanks replaced by U+2581), found ",
+               unknown.empty() ? "none" : unknown, "; give the tokenizer.model that it was made from");
   }
 
   // Returns false if the id or the piece is taken. `count`: of all pieces, which bounds the ids.
@@ -186,15 +286,18 @@ class Builder {
       const Fields f(j, cat(name_, ": added_tokens[", out_.added.size(), "]"));
       AddedToken t = read_added_token(f);
       GT_REQUIRE(unique_texts.insert(t.text).second, Exit::kUsage, f.where(), ": \"", t.text, "\" occurs twice");
-      check_added_token(t, f, &next, static_cast<int64_t>(text_.vocab.size() + list->size()));
+      check_added_token(t, f, &next,
+                        static_cast<int64_t>(std::max(text_.vocab.size(), out_.pieces.size()) + list->size()));
       out_.added.push_back(std::move(t));
     }
   }
 
   static AddedToken read_added_token(const Fields& f) {
     f.expect_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-    for (const char* key : {"single_word", "lstrip", "rstrip"}) f.expect_flag(key, false, false);
     AddedToken t{.text = f.text("content")};
+    t.single_word = f.flag("single_word", false);
+    t.lstrip = f.flag("lstrip", false);
+    t.rstrip = f.flag("rstrip", false);
     GT_REQUIRE(!t.text.empty() && t.text.size() <= kMaxAddedText, Exit::kUsage, f.where(),
                ".content: expected a text of 1 to ", kMaxAddedText, " bytes, found ", t.text.size());
     const Json& id = f.get("id");
@@ -213,6 +316,7 @@ class Builder {
     GT_REQUIRE(t.id == (known >= 0 ? known : *next), Exit::kUsage, f.where(), ": \"", t.text, "\" has id ", t.id,
                ", expected ", known >= 0 ? known : *next,
                known >= 0 ? ", its id in the vocabulary" : ", the next free one");
+    if (known >= 0 && out_.blanks != BlankRule::kByteLevel) return;
     if (known >= 0) return require_own_text(t, f);
     GT_REQUIRE(add_piece(t.text, t.id, count), Exit::kUsage, f.where(), ": id ", t.id, " is another piece already");
     ++*next;
@@ -239,7 +343,12 @@ class Builder {
     for_each_step(root_.find("pre_tokenizer"), cat(name_, ": pre_tokenizer"), "pretokenizers", [&](const Fields& f) {
       GT_REQUIRE(!bytes, Exit::kUsage, f.where(), ": a step behind ByteLevel, which is not supported");
       if (f.text("type") == "Split") return read_split(f);
-      if (f.text("type") != "ByteLevel") refuse_type(f, "Split or ByteLevel");
+      if (f.text("type") == "Digits") {
+        f.expect_keys({"type", "individual_digits"});
+        out_.splits.push_back({.pattern = f.flag("individual_digits", false) ? kDigit : kDigits});
+        return;
+      }
+      if (f.text("type") != "ByteLevel") refuse_type(f, "Split, Digits or ByteLevel");
       f.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
       f.expect_flag("add_prefix_space", false, true);
       if (f.flag("use_regex", true)) out_.splits.push_back({.pattern = kByteLevelPattern});
@@ -270,28 +379,55 @@ class Builder {
   void read_decoder() {
     int steps = 0;
     for_each_step(root_.find("decoder"), cat(name_, ": decoder"), "decoders", [&](const Fields& f) {
+      if (out_.blanks != BlankRule::kByteLevel) return;  // it undoes the rule
       if (f.text("type") != "ByteLevel") refuse_type(f, "ByteLevel");
       ++steps;
     });
-    GT_REQUIRE(steps == 1, Exit::kUsage, name_, ": decoder: expected ByteLevel, found ", steps, " steps");
+    GT_REQUIRE(steps == 1 || out_.blanks != BlankRule::kByteLevel, Exit::kUsage, name_,
+               ": decoder: expected ByteLevel, found ", steps, " steps");
   }
 
   void read_template() {
     for_each_step(root_.find("post_processor"), cat(name_, ": post_processor"), "processors", [&](const Fields& f) {
-      if (f.text("type") == "ByteLevel") return;  // offsets
-      if (f.text("type") != "TemplateProcessing") refuse_type(f, "ByteLevel or TemplateProcessing");
+      const std::string& type = f.text("type");
+      if (type == "ByteLevel") return;  // offsets
+      if (type == "RobertaProcessing" || type == "BertProcessing") return read_pair(f);
+      if (type != "TemplateProcessing") refuse_type(f, "ByteLevel, TemplateProcessing or RobertaProcessing");
       f.expect_keys({"type", "single", "pair", "special_tokens"});
       read_single(f);
     });
   }
 
-  // Special tokens before and after the text A.
+  int32_t template_id(const Json& id, const std::string& where) const {
+    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < out_.pieces.size();
+    GT_REQUIRE(fits, Exit::kUsage, where, ": expected an id of 0 to ", out_.pieces.size() - 1, ", found ",
+               id.dump().substr(0, 100));
+    return id.get<int32_t>();
+  }
+
+  // "cls" before a text and "sep" after it, each a piece and its id. They stand outside of those read before.
+  void read_pair(const Fields& f) {
+    f.expect_keys({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
+    for (const char* key : {"cls", "sep"}) {
+      const Json& token = f.list(key);
+      GT_REQUIRE(token.size() == 2, Exit::kUsage, f.where(), ".", key, ": expected a piece and its id, found ",
+                 token.size(), " values");
+      const int32_t id = template_id(token[1], cat(f.where(), ".", key));
+      if (key[0] == 'c')
+        out_.before.insert(out_.before.begin(), id);
+      else
+        out_.after.push_back(id);
+    }
+  }
+
+  // Special tokens before and after the text A. They stand outside of those read before.
   void read_single(const Fields& f) {
     const Json& single = f.list("single");
     GT_REQUIRE(single.size() <= kMaxSteps, Exit::kUsage, f.where(), ".single: expected at most ", kMaxSteps,
                " parts, found ", single.size());
     const Fields tokens = f.object("special_tokens");
     int texts = 0;
+    std::vector<int32_t> before;
     for (size_t k = 0; k < single.size(); ++k) {
       const Fields part(single[k], cat(f.where(), ".single[", k, "]"));
       part.expect_keys({"SpecialToken", "Sequence"});
@@ -300,16 +436,14 @@ class Builder {
         continue;
       }
       const Fields token = tokens.object(part.object("SpecialToken").text("id").c_str());
-      for (const Json& id : token.list("ids")) {
-        const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < out_.pieces.size();
-        GT_REQUIRE(fits, Exit::kUsage, token.where(), ".ids: expected ids of 0 to ", out_.pieces.size() - 1, ", found ",
-                   id.dump().substr(0, 100));
-        (texts == 0 ? out_.before : out_.after).push_back(id.get<int32_t>());
-      }
+      for (const Json& id : token.list("ids"))
+        (texts == 0 ? before : out_.after).push_back(template_id(id, token.where() + ".ids"));
     }
+    out_.before.insert(out_.before.begin(), before.begin(), before.end());
     GT_REQUIRE(texts == 1, Exit::kUsage, f.where(), ".single: expected one Sequence, found ", texts);
   }
 
+  static constexpr const char* kBlank = "\xE2\x96\x81";
   // GPT-2's pattern, built into the ByteLevel step.
   static constexpr const char* kByteLevelPattern =
       R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -323,8 +457,18 @@ class Builder {
 
 }  // namespace
 
+std::string byte_piece(uint8_t byte) {
+  constexpr const char* kDigits16 = "0123456789ABCDEF";
+  return cat("<0x", kDigits16[byte >> 4], kDigits16[byte & 15], ">");
+}
+
 TokenizerJson read_tokenizer_json(std::string_view text, const std::string& name) {
   return Builder(parse_tokenizer_text(text, name), name).build();
+}
+
+TokenizerJson read_tokens_beside(std::string_view text, const std::vector<std::string>& pieces,
+                                 const std::vector<bool>& normal, const std::string& name, std::string* unknown) {
+  return Builder(parse_tokenizer_text(text, name), name).build_beside(pieces, normal, unknown);
 }
 
 }  // namespace gt

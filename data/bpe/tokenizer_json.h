@@ -6,18 +6,20 @@
 #include <string_view>
 #include <vector>
 
+#include "data/bpe/added_tokens.h"
+
 namespace gt {
 
 struct BpeMerge {
   int32_t left, right, result;
 };
 
-// Token matched in text before anything else. `normalized`: in normalized text, after those that are not.
-struct AddedToken {
-  std::string text;
-  int32_t id = -1;
-  bool special = false, normalized = false;
-};
+// What becomes of blanks before a text is cut into pieces. kByteLevel: nothing. The others are of tokenizers made from
+// SentencePiece models, whose pieces have U+2581 for a blank. kModel: as the SentencePiece model itself defines it.
+// Else every blank becomes U+2581 and one more is put before: kNone: nothing; kEvery: each text between added tokens;
+// kUnlessBlank: each that does not begin with a blank; kFirst: the same, but only at the beginning of the whole text.
+// kNone and kEvery are normalizers: added tokens with `normalized` are matched after them.
+enum class BlankRule : uint8_t { kByteLevel, kModel, kNone, kEvery, kUnlessBlank, kFirst };
 
 // Pre-tokenizer step: splits text into matches of the pattern and the text in between. `removes`: matches are dropped;
 // `invert`: matches and text in between are swapped.
@@ -26,6 +28,9 @@ struct SplitStep {
   bool regex = true;  // in Oniguruma syntax; false: a plain string
   bool removes = false, invert = false;
 };
+
+// Patterns of a Digits step: characters of all three categories of numbers, one by one or in runs.
+constexpr const char *kDigit = R"(\p{N})", *kDigits = R"(\p{N}+)";
 
 struct TokenizerJson {
   std::vector<std::string> pieces;  // by id, spelled as in the file; empty: unused id
@@ -36,11 +41,21 @@ struct TokenizerJson {
   bool nfc = false;
   bool ignore_merges = false;  // a word that is a piece is not split
   int32_t unk = -1;
-  std::vector<int32_t> before, after;  // special tokens that its template inserts around a text
+  std::vector<int32_t> before, after;        // special tokens that its template inserts around a text
+  BlankRule blanks = BlankRule::kByteLevel;  // others: a BPE over characters with byte fallback
 };
+
+std::string byte_piece(uint8_t byte);  // "<0x41>"
 
 // Throws kUsage naming `name`, the key, the expected and the found value. Limits: 64 MB, 2 million pieces of 16 kB, 2
 // million merges, ids below 4194304 with at most 65536 unused ones.
 TokenizerJson read_tokenizer_json(std::string_view text, const std::string& name);
+
+// Returns what a tokenizer.json beside a SentencePiece model adds to it: added tokens, template, blank rule (kModel
+// where it has neither normalizer nor pre-tokenizer of the known kinds; then `unknown` names it). `pieces`: of the
+// model, by id, as it spells them; `normal`: which of them are plain text. Throws kUsage naming `name` if its
+// vocabulary has a plain piece with another id.
+TokenizerJson read_tokens_beside(std::string_view text, const std::vector<std::string>& pieces,
+                                 const std::vector<bool>& normal, const std::string& name, std::string* unknown);
 
 }  // namespace gt

@@ -74,6 +74,7 @@ std::string options_json(const PrepareOptions& o, const Tokenizer& t) {
             {"json_key", o.json_key},
             {"split_docs", splits[static_cast<int>(o.split_docs)]},
             {"eod", o.eod},
+            {"bos", o.bos},
             {"on_bad", o.on_bad == OnBad::kFail ? "fail" : "skip"},
             {"max_doc_mb", o.max_doc_mb},
             {"strict_utf8", o.strict_utf8}};
@@ -279,6 +280,7 @@ class Preparation {
     m.version = GPT_VERSION;
     m.vocab = tokenizer_.vocab();
     m.eod = options_.eod ? tokenizer_.eod() : -1;
+    if (options_.bos) m.bos = tokenizer_.before_text(), m.eos = tokenizer_.after_text();
     if (masked()) m.mask_xxh3_128 = xxh3_128_file(paths_.mask());
     m.options = journal_.options;
     for (const TextInput& i : journal_.inputs) m.inputs.push_back(i.path);
@@ -293,6 +295,7 @@ class Preparation {
     sums().seconds = seconds();
     sums().type = name_of(type_);
     sums().masked = masked();
+    if (options_.bos) sums().begins = tokenizer_.names_of(tokenizer_.before_text());
   }
 
   void write_index() {
@@ -379,7 +382,7 @@ std::string to_text(const PrepareResult& r) {
   return cat("documents         ", r.documents, "\ntokens            ", r.tokens, " (", r.type, ")\ntext bytes        ",
              r.text_bytes, "\nbytes per token   ", ratio(r.text_bytes, r.tokens), "\nlongest document  ", r.longest,
              " tokens\ndropped (empty)   ", r.dropped, "\nbad               ", r.bad, "\nreplaced bytes    ",
-             r.replaced,
+             r.replaced, r.begins.empty() ? "" : "\nbegin with        " + r.begins,
              r.masked ? cat("\ntargets           ", r.targets, " tokens (", 100 * ratio(r.targets, r.tokens),
                             " %)\ntruncated         ", r.truncated, "\nwithout answer    ", r.unanswered, " (dropped)")
                       : "",

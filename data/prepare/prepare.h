@@ -31,6 +31,7 @@ struct PrepareOptions {
   SplitDocs split_docs = SplitDocs::kFile;
   std::string separator;  // kSeparator: the line without its newline
   bool eod = true;        // append <|endoftext|> (or eos) to every document; conversations end as the template defines
+  bool bos = true;        // write what the tokenizer puts around a text: Tokenizer::before_text, after_text
   std::string chat_template;    // kChat, kInstruct: as load_chat_template; empty: chatml
   int64_t max_tokens = 0;       // kChat, kInstruct: longer conversations lose their end; 0: unlimited
   bool ignore_unknown = false;  // kChat, kInstruct: drops keys that may change what a line means (chat.h)
@@ -60,6 +61,7 @@ struct PrepareResult {
   int64_t targets = 0;                         // conversations: tokens that carry loss
   int64_t truncated = 0, unanswered = 0;       // cut at max_tokens; dropped, without an answer
   bool masked = false;                         // PREFIX.mask was written
+  std::string begins;                          // tokens that begin each document; empty: none
   double seconds = 0;
   bool resumed = false;
   std::string type;  // u16, i32

@@ -111,7 +111,7 @@ void ChunkReader::take(const LineReader::Line& line, Chunk* c) {
 void ChunkReader::append(std::string_view text, const LineReader::Line& line, bool json, Chunk* c) {
   if (state_.skipping || text.empty()) return;
   if (!state_.open || c->pieces.empty() || c->pieces.back().ends)
-    c->pieces.push_back({c->text.size(), 0, false, json, state_.input, line.number, line.begin});
+    c->pieces.push_back({c->text.size(), 0, false, json, state_.input, line.number, line.begin, !state_.open});
   state_.open = true;
   c->text.append(text);
   TextChunk& p = c->pieces.back();

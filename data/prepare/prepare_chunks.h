@@ -23,6 +23,7 @@ struct TextChunk {
   bool ends = false;           // the document ends here
   bool json = false;
   int64_t input = 0, line = 0, byte = 0;  // for error messages
+  bool starts = false;                    // the document begins here
 };
 
 struct Chunk {

@@ -72,14 +72,31 @@ class PieceEncoder {  // one per thread
       text = decoded_;
     }
     ids_.clear();
+    if (p.starts && options_.bos) ids_ = tokenizer_.before_text();
+    plain_ = ids_;
     encoder_.encode(text, &ids_);
     if (options_.check_cache && index % 1024 == 0) {
-      plain_.clear();
       tokenizer_.encode_append(text, &plain_);
       GT_CHECK(plain_ == ids_, where(p), ": the word cache gave other ids than the library; this is a bug");
     }
-    if (p.ends && options_.eod) ids_.push_back(tokenizer_.eod());
+    if (p.ends) end_document();
     append(ids_, p.ends, c);
+  }
+  // An EOS of the tokenizer that is the end-of-document token is written once.
+  void end_document() {
+    const std::vector<int32_t>& after = tokenizer_.after_text();
+    if (options_.bos) ids_.insert(ids_.end(), after.begin(), after.end());
+    const bool ended = options_.bos && !after.empty() && after.back() == tokenizer_.eod();
+    if (options_.eod && !ended) ids_.push_back(tokenizer_.eod());
+  }
+  // A conversation begins as every text does, unless its template has written that already.
+  void begin_conversation() {
+    const std::vector<int32_t>& before = tokenizer_.before_text();
+    if (!options_.bos || before.empty()) return;
+    std::vector<int32_t>& ids = tokens_.ids;
+    if (ids.size() >= before.size() && std::equal(before.begin(), before.end(), ids.begin())) return;
+    ids.insert(ids.begin(), before.begin(), before.end());
+    tokens_.loss.insert(tokens_.loss.begin(), before.size(), 0);
   }
   // A document of a line: the template's tokens and their loss mask.
   void conversation(std::string_view line, const TextChunk& p, EncodedChunk* c) {
@@ -90,6 +107,7 @@ class PieceEncoder {  // one per thread
     if (!(options_.format == TextFormat::kChat ? parse_chat : parse_instruct)(line, &messages_, &why, ignore) ||
         !chat_->encode(messages_, encoder_, &tokens_, &why))
       return bad(p, why, c);
+    begin_conversation();
     const auto limit = static_cast<size_t>(options_.max_tokens);
     const bool cut = limit > 0 && tokens_.ids.size() > limit;
     if (cut) tokens_.ids.resize(limit), tokens_.loss.resize(limit);

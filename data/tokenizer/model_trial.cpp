@@ -21,6 +21,7 @@
 namespace gt {
 namespace {
 
+constexpr size_t kTrialBytes = 16 << 10;
 constexpr rlim_t kMoreMemory = rlim_t{2} << 30;  // beyond what the parent has mapped
 
 std::string trial_text() {
@@ -43,7 +44,7 @@ void limit(decltype(RLIMIT_AS) what, rlim_t most) {
 
 // Body of the child. Also exits with 0 when the library rejects the model: it then does so in the parent, with its own
 // message.
-[[noreturn]] void try_model(const std::string& model, const std::string& text, rlim_t memory, int seconds) {
+[[noreturn]] void try_model(const std::string& model, const std::string& given, rlim_t memory, int seconds) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTERM, SIGINT, SIGHUP}) ::signal(s, SIG_DFL);
   const int null = ::open("/dev/null", O_RDWR);
@@ -57,6 +58,11 @@ void limit(decltype(RLIMIT_AS) what, rlim_t most) {
 #endif
   sentencepiece::SentencePieceProcessor library;
   if (library.LoadFromSerializedProto(model).ok()) {
+    std::string text = given;
+    std::string longest;  // text of such pieces costs most
+    for (int id = 0; id < library.GetPieceSize(); ++id)
+      if (const std::string& piece = library.IdToPiece(id); piece.size() > longest.size()) longest = piece;
+    for (const size_t end = text.size() + kTrialBytes; text.size() < end;) text += longest;
     std::vector<int> ids;
     std::string back;
     if (library.Encode(text, &ids).ok()) (void)library.Decode(ids, &back);

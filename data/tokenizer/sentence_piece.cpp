@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "data/bpe/added_tokens.h"
 #include "data/tokenizer/model_trial.h"
 #include "data/tokenizer/model_walk.h"
 #include "data/tokenizer/unigram.h"
@@ -33,9 +34,9 @@ struct SentencePiece::Impl {
   int64_t vocab = 0;
   bool plain = false;  // the library changes nothing but blanks in text
   bool lossless = false;
-  // For lossless models: strings with fixed ids wherever they occur, longest first; `begins`: their first bytes.
-  std::vector<std::pair<std::string, std::vector<int32_t>>> symbols;
-  std::array<bool, 256> begins{};
+  // For lossless models: strings with fixed ids wherever they occur. The ids of a token are at its id in symbol_ids.
+  AddedTokens symbols;
+  std::vector<std::vector<int32_t>> symbol_ids;
   std::unique_ptr<Unigram> unigram;  // for lossless unigram models, instead of the library
 
   void encode_between_symbols(std::string_view text, std::vector<int32_t>* out) const {
@@ -45,11 +46,6 @@ struct SentencePiece::Impl {
     GT_REQUIRE(status.ok(), Exit::kInternal, name, ": encode failed: ", status.ToString());
     out->insert(out->end(), ids.begin(), ids.end());
   }
-  const std::pair<std::string, std::vector<int32_t>>* symbol_at(std::string_view text) const {
-    for (const auto& s : symbols)
-      if (text.starts_with(s.first)) return &s;
-    return nullptr;
-  }
   void encode_text(std::string_view text, std::vector<int32_t>* out) const;
   void make_symbols();
   void make_unigram();
@@ -58,13 +54,16 @@ struct SentencePiece::Impl {
 // Adds user-defined symbols, and U+2581: the library uses it for blanks and decodes it as one, so in text it is encoded
 // as its three bytes.
 void SentencePiece::Impl::make_symbols() {
+  std::vector<AddedToken> tokens;
+  const auto add = [&](std::string text, std::vector<int32_t> ids) {
+    tokens.push_back({.text = std::move(text), .id = static_cast<int32_t>(symbol_ids.size())});
+    symbol_ids.push_back(std::move(ids));
+  };
   std::vector<int32_t> blank;
   for (const char* byte : {"<0xE2>", "<0x96>", "<0x81>"}) blank.push_back(library.PieceToId(byte));
-  symbols.emplace_back(kBlank, blank);
-  for (const int32_t id : info.user_defined) symbols.emplace_back(library.IdToPiece(id), std::vector<int32_t>{id});
-  std::stable_sort(symbols.begin(), symbols.end(),
-                   [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
-  for (const auto& s : symbols) begins[static_cast<uint8_t>(s.first[0])] = true;
+  add(std::string(kBlank), blank);
+  for (const int32_t id : info.user_defined) add(library.IdToPiece(id), {id});
+  symbols = AddedTokens(std::move(tokens));
 }
 
 void SentencePiece::Impl::make_unigram() {
@@ -81,16 +80,19 @@ void SentencePiece::Impl::make_unigram() {
     for (size_t at; (at = text.find(kBlank)) != std::string::npos;) text.replace(at, kBlank.size(), " ");
     pieces.push_back({std::move(text), library.GetScore(id), id});
   }
-  if (!pieces.empty()) unigram = std::make_unique<Unigram>(std::move(pieces), bytes);
+  if (!pieces.empty()) unigram = std::make_unique<Unigram>(std::move(pieces), bytes, name);
 }
 
-SentencePiece::SentencePiece(const std::string& model, const std::string& sha256, const std::string& name)
+SentencePiece::SentencePiece(const std::string& model, const std::string& sha256, const std::string& name, bool spelled)
     : impl_(new Impl) {
   Impl& m = *impl_;
   m.name = name;
   m.info = walk_model(model, name);
   try_model_in_child(model, sha256, name);
-  const auto status = m.library.LoadFromSerializedProto(model);
+  // A repeated message replaces the fields that it has: normalizer_spec {precompiled_charsmap: "", add_dummy_prefix:
+  // false, remove_extra_whitespaces: false}.
+  const std::string as_spelled("\x1a\x06\x12\x00\x18\x00\x20\x00", 8);
+  const auto status = m.library.LoadFromSerializedProto(spelled ? model + as_spelled : model);
   GT_REQUIRE(status.ok(), Exit::kUsage, name, ": the library refuses this tokenizer model: ", status.ToString());
   m.vocab = m.library.GetPieceSize();
   GT_REQUIRE(m.vocab == m.info.pieces, Exit::kUsage, name, ": expected ", m.info.pieces, " pieces, the library found ",
@@ -98,7 +100,7 @@ SentencePiece::SentencePiece(const std::string& model, const std::string& sha256
   const ModelInfo& i = m.info;
   m.plain =
       i.identity && !i.dummy_prefix && !i.remove_extra_whitespaces && i.escape_whitespaces && !i.whitespace_suffix;
-  m.lossless = m.plain && i.byte_fallback && i.byte_pieces == 256;
+  m.lossless = m.plain && i.byte_fallback && i.byte_pieces == 256 && !spelled;
   if (m.lossless) m.make_symbols();
   if (m.lossless && i.type == kUnigramType) m.make_unigram();
 }
@@ -114,7 +116,9 @@ int32_t SentencePiece::id_of(const std::string& piece) const {
 SpecialIds SentencePiece::special() const {
   const auto& l = impl_->library;
   const int eod = l.PieceToId("<|endoftext|>");
-  return {l.unk_id(), l.bos_id(), l.eos_id(), l.pad_id(), eod != l.unk_id() ? eod : l.eos_id()};
+  SpecialIds s{l.unk_id(), l.bos_id(), l.eos_id(), l.pad_id(), eod != l.unk_id() ? eod : l.eos_id()};
+  s.start = s.eod;
+  return s;
 }
 PieceKind SentencePiece::kind(int32_t id) const {
   const auto& l = impl_->library;
@@ -130,6 +134,13 @@ float SentencePiece::score(int32_t id) const { return impl_->library.GetScore(id
 bool SentencePiece::bpe() const { return impl_->info.type == kBpeType; }
 bool SentencePiece::unigram() const { return impl_->info.type == kUnigramType; }
 bool SentencePiece::lossless() const { return impl_->lossless; }
+int64_t SentencePiece::text_bytes(int32_t id) const {
+  const std::string& text = piece(id);
+  if (impl_->library.IsByte(id)) return 1;
+  int64_t blanks = 0;
+  for (size_t at = text.find(kBlank); at != std::string::npos; at = text.find(kBlank, at + kBlank.size())) ++blanks;
+  return static_cast<int64_t>(text.size()) - 2 * blanks;
+}
 bool SentencePiece::cuts_at_blanks() const {
   const ModelInfo& i = impl_->info;
   return impl_->plain && i.split_by_whitespace && !i.blank_inside && (i.type == kUnigramType || i.type == kBpeType);
@@ -144,18 +155,13 @@ void SentencePiece::Impl::encode_text(std::string_view text, std::vector<int32_t
     append_valid_utf8(text, &clean);
     text = clean;
   }
-  size_t begin = 0;  // start of the text not covered by a symbol
-  for (size_t at = 0; lossless && at < text.size();) {
-    const auto* symbol = begins[static_cast<uint8_t>(text[at])] ? symbol_at(text.substr(at)) : nullptr;
-    if (symbol == nullptr) {
-      ++at;
-      continue;
-    }
-    if (at > begin) encode_between_symbols(text.substr(begin, at - begin), out);
-    out->insert(out->end(), symbol->second.begin(), symbol->second.end());
-    begin = at += symbol->first.size();
-  }
-  if (begin < text.size()) encode_between_symbols(text.substr(begin), out);
+  if (!lossless) return encode_between_symbols(text, out);
+  symbols.split(
+      text, [&](std::string_view part) { encode_between_symbols(part, out); },
+      [&](int32_t id) {
+        const std::vector<int32_t>& ids = symbol_ids[static_cast<size_t>(id)];
+        out->insert(out->end(), ids.begin(), ids.end());
+      });
 }
 
 // With a cache, which requires cuts_at_blanks(), the text is cut before every blank.

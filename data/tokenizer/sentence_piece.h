@@ -13,7 +13,10 @@ class SentencePiece final : public TokenizerModel {
   // Validates the bytes (data/tokenizer/model_walk.h), then loads them in a child process first
   // (data/tokenizer/model_trial.h), whatever their origin. No other path passes bytes to the library. Throws kUsage
   // naming the error and its position.
-  SentencePiece(const std::string& model, const std::string& sha256, const std::string& name);
+  // `spelled`: text comes as pieces are spelled, with U+2581 for blanks and the one that begins it, and nothing of it
+  // is changed; decode() keeps that one. So transformers' converters of Llama and Gemma use a model, whatever its own
+  // settings.
+  SentencePiece(const std::string& model, const std::string& sha256, const std::string& name, bool spelled = false);
   ~SentencePiece() override;
 
   int64_t vocab() const override;
@@ -28,6 +31,7 @@ class SentencePiece final : public TokenizerModel {
   bool lossless() const override;
   bool joins() const override { return lossless(); }
   LineCuts line_cuts() const override;
+  int64_t text_bytes(int32_t id) const override;
 
   float score(int32_t id) const;
   bool bpe() const, unigram() const;  // segmentation algorithm; neither: words or characters

@@ -41,12 +41,19 @@ class Tokenizer {
   int32_t eos() const { return special_.eos; }
   int32_t pad() const { return special_.pad; }
   int32_t eod() const { return special_.eod; }  // <|endoftext|>, else eos: ends every document
-  bool is_byte(int32_t id) const;               // piece of SentencePiece's byte fallback
+  // What the model was trained to see before and after every text: BOS, sometimes EOS (data/bpe/tokenizer_config.h).
+  // Empty for GPT-2's tokenizers and those of tokenizer_train. encode() leaves them out.
+  const std::vector<int32_t>& before_text() const { return special_.before; }
+  const std::vector<int32_t>& after_text() const { return special_.after; }
+  int32_t empty_text() const { return special_.start; }  // stands for an empty text: BOS where there is one, else eod
+  std::string names_of(const std::vector<int32_t>& ids) const;  // for messages: "<s> (1)"; "" for none
+  bool is_byte(int32_t id) const;                               // piece of SentencePiece's byte fallback
   // Identifies the ids: of the file that defines them, and of tokens that other files add to a SentencePiece model.
   const std::string& sha256() const { return sha256_; }
   const std::string& name() const { return name_; }  // for messages: its path
   PieceKind kind(int32_t id) const;
-  // Bytes of text that a token stands for; 0 for control and unknown pieces and the end of a document. The tokens of a
+  // Bytes of text that a token stands for; 0 for control and unknown pieces, the end of a document, and what stands
+  // around a text. The tokens of a
   // text add up to its size, with one more where SentencePiece puts a blank before it. Requires: an id in range.
   int64_t text_bytes(int32_t id) const;
   const SentencePiece* sentence_piece() const;  // nullptr: a tokenizer.json
@@ -73,6 +80,10 @@ class Tokenizer {
   SpecialIds special_;
   std::string name_, sha256_;
 };
+
+// Returns Tokenizer::sha256 of the tokenizer with these files, as from_files would give it, without loading a
+// tokenizer.json. Throws as from_files.
+std::string tokenizer_identity(const std::vector<TokenizerFile>& files);
 
 // Encoder of one thread: same ids as Tokenizer::encode, about twice as fast on text with repeated words.
 class Encoder {

@@ -102,7 +102,7 @@ std::vector<TokenizerFile> converted_vocab(const std::vector<TokenizerFile>& fil
 
 std::string tokenizer_text(const std::vector<TokenizerFile>& files, const char* name) {
   const TokenizerFile* file = find(files, name);
-  return file == nullptr ? "" : file->read(kMaxTokenizerConfig);
+  return file == nullptr ? "" : file->read(std::string_view(name) == kJson ? kMaxTokenizerFile : kMaxTokenizerConfig);
 }
 
 std::vector<TokenizerFile> convert_tokenizer_files(std::vector<TokenizerFile> files) {

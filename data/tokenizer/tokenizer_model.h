@@ -24,6 +24,9 @@ enum class LineCuts : uint8_t { kNever, kPlainLines, kEveryLine };
 struct SpecialIds {
   int32_t unk = -1, bos = -1, eos = -1, pad = -1;  // -1: none
   int32_t eod = -1;                                // <|endoftext|>, else eos: ends every document
+  // Written around every text as the model was trained (data/bpe/tokenizer_config.h): BOS, sometimes EOS. Often empty.
+  std::vector<int32_t> before, after;
+  int32_t start = -1;  // stands for an empty text: the first of `before`, else a bos that a config names, else eod
 };
 
 class TokenizerModel {
@@ -34,6 +37,8 @@ class TokenizerModel {
   virtual int32_t id_of(const std::string& piece) const = 0;  // -1: no such piece
   virtual PieceKind kind(int32_t id) const = 0;               // Requires: 0 <= id < vocab()
   virtual SpecialIds special() const = 0;
+  // Bytes of text that a token stands for, unless it is a control or unknown piece. Requires: 0 <= id < vocab()
+  virtual int64_t text_bytes(int32_t id) const = 0;
 
   // Appends the ids of `text`, using `cache` for words unless it is nullptr. Invalid bytes become U+FFFD.
   virtual void encode(std::string_view text, WordCache* cache, std::vector<int32_t>* out) const = 0;

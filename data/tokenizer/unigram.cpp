@@ -17,8 +17,10 @@ size_t character_bytes(uint8_t lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 
 
 double unigram_score(double score) { return std::round(score * 4096) / 4096; }
 
-Unigram::Unigram(std::vector<UnigramPiece> pieces, const std::array<int32_t, 256>& bytes)
-    : pieces_(std::move(pieces)), bytes_(bytes) {
+Unigram::Unigram(std::vector<UnigramPiece> pieces, const std::array<int32_t, 256>& bytes, const std::string& name)
+    : pieces_(std::move(pieces)),
+      bytes_(bytes),
+      budget_(name + ": the pieces of this model are too slow on this text: it is broken or hostile; use another one") {
   GT_CHECK(!pieces_.empty());
   double least = INFINITY;
   for (UnigramPiece& p : pieces_) least = std::min(least, p.score = unigram_score(p.score));
@@ -55,7 +57,15 @@ void Unigram::extend(std::string_view text, size_t begin, std::vector<Node>* bes
 void Unigram::encode(std::string_view text, std::vector<int32_t>* out) const {
   if (text.empty()) return;
   std::vector<Node> best(text.size() + 1);
-  for (size_t at = 0; at < text.size(); at += character_bytes(byte_at(text, at))) extend(text, at, &best);
+  constexpr size_t kBytesPerCheck = 4096;
+  TimeBudget::Meter meter(budget_);
+  for (size_t at = 0, checked = 0; at < text.size(); at += character_bytes(byte_at(text, at))) {
+    if (at >= checked + kBytesPerCheck || (at == 0 && text.size() > kBytesPerCheck)) {
+      meter.check(at - checked);
+      checked = at;
+    }
+    extend(text, at, &best);
+  }
   const auto first = static_cast<ptrdiff_t>(out->size());
   for (size_t end = text.size(); end > 0;) {
     const Node& n = best[end];

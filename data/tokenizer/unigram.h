@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizer/time_budget.h"
+
 namespace gt {
 
 struct UnigramPiece {
@@ -22,11 +24,13 @@ double unigram_score(double score);
 
 class Unigram {
  public:
-  // `bytes`: ids of the byte fallback. Requires: at least one piece.
-  Unigram(std::vector<UnigramPiece> pieces, const std::array<int32_t, 256>& bytes);
+  // `bytes`: ids of the byte fallback. `name`: for messages. Requires: at least one piece.
+  Unigram(std::vector<UnigramPiece> pieces, const std::array<int32_t, 256>& bytes,
+          const std::string& name = "the model");
 
-  // Appends the ids of `text`, which must be valid UTF-8. A character without a better path becomes its bytes; of equal
-  // sums the first found, with the longer last piece, wins. Thread-safe.
+  // Appends the ids of `text`, which must be valid UTF-8. Throws kUsage when all texts take more than the time limit. A
+  // character without a better path becomes its bytes; of equal sums the first found, with the longer last piece, wins.
+  // Thread-safe.
   void encode(std::string_view text, std::vector<int32_t>* out) const;
 
  private:
@@ -41,6 +45,7 @@ class Unigram {
   std::array<uint32_t, 257> first_{};  // pieces_ that begin with byte b: [first_[b], first_[b + 1])
   std::array<int32_t, 256> bytes_;
   double unknown_;  // score of a character in bytes
+  mutable TimeBudget budget_;
 };
 
 }  // namespace gt

@@ -20,6 +20,8 @@ std::string to_json(const TokenMeta& m) {
   j["gpttrain_version"] = m.version;
   j["vocab"] = m.vocab;
   j["eod"] = m.eod;
+  j["bos"] = m.bos;
+  j["eos"] = m.eos;
   j["options"] = m.options.empty() ? Json::object() : Json::parse(m.options);
   j["inputs"] = m.inputs;
   j["documents"] = m.documents;
@@ -44,6 +46,8 @@ std::optional<TokenMeta> read_token_meta(const std::string& prefix) {
     m.version = field_or(j, "gpttrain_version", std::string());
     m.vocab = field<int64_t>(j, "vocab");
     m.eod = field<int64_t>(j, "eod");
+    for (const auto& [key, ids] : {std::pair("bos", &m.bos), {"eos", &m.eos}})
+      for (size_t k = 0; j.contains(key) && k < j[key].size(); ++k) ids->push_back(field<int32_t>(j, cat(key, ".", k)));
     m.options = j.contains("options") ? j["options"].dump() : "{}";
     if (j.contains("inputs"))
       for (size_t k = 0; k < j["inputs"].size(); ++k) m.inputs.push_back(field<std::string>(j, cat("inputs.", k)));

@@ -10,7 +10,8 @@ namespace gt {
 struct TokenMeta {
   std::string tokenizer_sha256, version;  // version of gpttrain that wrote it
   int64_t vocab = 0, eod = -1;            // pieces; -1: no end-of-document token
-  std::string options;                    // JSON text of the options that affect the output
+  std::vector<int32_t> bos, eos;  // tokens that begin and end every text beside eod; files of older versions: none
+  std::string options;            // JSON text of the options that affect the output
   std::vector<std::string> inputs;
   int64_t documents = 0, tokens = 0, bytes = 0;  // bytes of text
   std::string bin_xxh3_128, idx_xxh3_128;

@@ -176,12 +176,56 @@ TEST_CASE("special tokens come from the template and tokenizer_config.json, whic
                          {"special_tokens", {{"<|endoftext|>", token}}}};
   CHECK(made(j).bos() == 260);
   CHECK(made(j).encode("a") == Ids{'a'});  // encode() never prepends tokens
+  CHECK((made(j).before_text() == Ids{260} && made(j).after_text().empty() && made(j).empty_text() == 260));
+  CHECK(made(byte_level_json()).before_text().empty());
+  CHECK(made(byte_level_json()).empty_text() == 260);  // <|endoftext|>
+  // Classes with flags of their own replace the template; for others it holds.
+  const std::string names = R"("bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "tokenizer_class": )";
+  const auto before = [&](const std::string& config) { return made(j, "{" + names + config + "}").before_text(); };
+  CHECK(before(R"("LlamaTokenizerFast")") == Ids{260});
+  CHECK(before(R"("LlamaTokenizer", "add_bos_token": false)").empty());
+  CHECK(before(R"("GPTNeoXTokenizerFast")").empty());
+  CHECK(before(R"("PreTrainedTokenizerFast", "add_bos_token": false)") == Ids{260});
+  expect_error(Exit::kUsage, {"add_bos_token", "no bos_token"},
+               [&] { made(j, R"({"bos_token": null, "tokenizer_class": "GemmaTokenizer"})"); });
+  expect_error(Exit::kUsage, {"add_eos_token", "a string"},
+               [&] { made(j, "{" + names + R"("X", "add_eos_token": "yes"})"); });
+  Json none = byte_level_json();
+  const Tokenizer flagged = made(none, "{" + names + R"("X", "add_bos_token": true, "add_eos_token": true})");
+  CHECK((flagged.before_text() == Ids{260} && flagged.after_text() == Ids{260}));
+  none["post_processor"] = {{"type", "RobertaProcessing"}, {"cls", {"a", 97}}, {"sep", {"b", 98}}};
+  CHECK((made(none).before_text() == Ids{97} && made(none).after_text() == Ids{98}));
   const Tokenizer t = made(j, R"({"eos_token": {"content": "<|endoftext|>"}, "pad_token": null})");
   CHECK((t.eos() == 260 && t.pad() == -1));
   for (const char* config :
        {R"({"eos_token": "<other>"})", R"({"added_tokens_decoder": {"5": {"content": "<|endoftext|>"}}})",
         R"({"add_prefix_space": true})", R"({"eos_token": 3})", "[", "[]"})
     expect_error(Exit::kUsage, {"tokenizer.json: tokenizer_config.json beside it"}, [&] { made(j, config); });
+}
+
+TEST_CASE("added tokens take white space and stand alone as Hugging Face's library has it") {
+  Json j = byte_level_json();
+  const auto add = [&](const char* text, const char* flag, bool normalized = false) {
+    Json t = j["added_tokens"][0];
+    t["id"] = 260 + j["added_tokens"].size();
+    t["content"] = text, t["normalized"] = normalized, t["special"] = false;
+    t[flag] = true;
+    j["added_tokens"].push_back(t);
+  };
+  add("<l>", "lstrip");        // 261
+  add("<r>", "rstrip");        // 262
+  add("word", "single_word");  // 263
+  add("words", "special");     // 264
+  const Tokenizer t = made(j);
+  CHECK(t.encode("x \n<l> y") == Ids{'x', 261, ' ', 'y'});
+  CHECK(t.encode("x <r>\xE3\x80\x80\t y") == Ids{'x', ' ', 262, 'y'});
+  CHECK(t.encode("<r> <l>") == Ids{262, 261});  // the blank between is taken once
+  CHECK(t.encode("word") == Ids{263});
+  CHECK(t.encode("-word.") == Ids{'-', 263, '.'});
+  for (const char* text : {"word_", "\xC3\xA9word", "word1", "wordy"}) CHECK(t.encode(text).size() > 3);
+  CHECK(t.encode("words") == Ids{264});  // the longest
+  CHECK(t.line_cuts() == LineCuts::kNever);
+  CHECK_FALSE(t.lossless());
 }
 
 TEST_CASE("streamed text: no character is split, and the parts join to the text of all tokens") {
@@ -251,7 +295,15 @@ TEST_CASE("documents are split between plain lines, with the same tokens for any
     }
     ++kind;
   }
-  Json j = byte_level_json();
+  Json j = byte_level_json({{"1", "2"}, {"t", "h"}});
+  j["pre_tokenizer"] = {{"type", "Sequence"},
+                        {"pretokenizers", Json::array({Json{{"type", "Digits"}, {"individual_digits", true}},
+                                                       byte_level_json()["pre_tokenizer"]})}};
+  CHECK(made(j).line_cuts() == LineCuts::kPlainLines);
+  CHECK(made(j).encode("th 12\n3") == Ids{257, ' ', '1', '2', '\n', '3'});
+  j["pre_tokenizer"]["pretokenizers"][0]["individual_digits"] = false;
+  CHECK(made(j).encode("12 12") == Ids{256, ' ', 256});
+  j = byte_level_json();
   j["pre_tokenizer"] = split_and_bytes(R"(\s*[\r\n/]+|\p{L}+|[^\p{L}])");  // joins a newline and a slash
   CHECK(made(j).line_cuts() == LineCuts::kNever);
   write_file(dir / "long.txt", std::string(2 << 20, '\n'));
@@ -279,9 +331,28 @@ TEST_CASE("patterns: equal in both engines, and unsupported ones refused by name
   }
   for (const char* pattern : {"a*", "a|", "(?=a)", "()"})
     expect_error(Exit::kUsage, {"empty text"}, [&] { Regex(pattern, false, "where"); });
+  // Each search is within its limit, all of them are not.
+  const std::pair<const char*, std::string> hostile[] = {
+      {R"((?:[^q]|[^q][^q]){1,18}\t|[^\t])", std::string(100'000, 'a')},
+      {R"((?:[^q]|[^q][^q]){1,18}\t|[^\t])", "b" + std::string(200, 'a')},
+      {R"((?=[^q]*+z)a|[^q])", std::string(2'000'000, 'a')},  // few steps, each over the whole text
+  };
+  for (const auto& [pattern, text] : hostile) {
+    INFO(pattern);
+    const Regex slow(pattern, false, "step 0", {.seconds = 0.05, .seconds_per_byte = 1e-6});
+    size_t begin = 0, end = 0;
+    expect_error(Exit::kUsage, {"step 0", pattern, "too slow", "us a byte"}, [&] {
+      Regex::Finder finder(slow);
+      for (size_t at = 0; finder.find(text, at, &begin, &end);) at = end;
+    });
+  }
+  const Regex quick(R"(\p{L}+|\s+(?!\S)|\s+|[^\s\p{L}])", false, "x", {.seconds = 0.05, .seconds_per_byte = 1e-5});
+  const std::string long_text = std::string(50'000, ' ') + std::string(50'000, 'a') + std::string(50'000, '1');
+  size_t at = 0, begin = 0, end = 0;
+  for (Regex::Finder finder(quick); finder.find(long_text, at, &begin, &end);) at = end;
+  CHECK(at == long_text.size());
   // 2^n ways to fail: a limit ends it, with an error that names the position.
   const Regex slow("(?:a|aa|aaa)+(?:b|(?!a)c)", false, "step 0");
-  size_t begin = 0, end = 0;
   expect_error(Exit::kUsage, {"step 0", "limit"},
                [&] { Regex::Finder(slow).find(std::string(200, 'a') + "!", 0, &begin, &end); });
 }
@@ -326,8 +397,11 @@ TEST_CASE("unsupported entries of a tokenizer.json are refused by name") {
       {"/pre_tokenizer/add_prefix_space", true, {"add_prefix_space", "true"}},
       {"/decoder", nullptr, {"decoder"}},
       {"/decoder", {{"type", "WordPiece"}}, {"decoder", "WordPiece"}},
-      {"/post_processor", {{"type", "BertProcessing"}}, {"post_processor", "BertProcessing"}},
-      {"/added_tokens/0/lstrip", true, {"added_tokens[0].lstrip"}},
+      {"/post_processor", {{"type", "BertProcessing"}}, {"post_processor", "\"cls\""}},
+      {"/post_processor",
+       {{"type", "RobertaProcessing"}, {"cls", {"<s>", 0}}, {"sep", {"</s>", 300}}},
+       {"post_processor.sep", "300"}},
+      {"/post_processor", {{"type", "Unheard"}}, {"post_processor", "Unheard"}},
       {"/added_tokens/0/id", 300, {"added_tokens[0]", "expected 260"}},
       {"/added_tokens/0/id", 1e9, {"added_tokens[0].id"}},
       {"/added_tokens/0/content", "", {"content"}},
@@ -342,10 +416,11 @@ TEST_CASE("unsupported entries of a tokenizer.json are refused by name") {
     errors.push_back("tokenizer.json");
     expect_error(Exit::kUsage, errors, [&] { made(j); });
   }
-  const std::string good = byte_level_json().dump();
-  for (const std::string& text : {good.substr(0, good.size() / 2), std::string("{}"), std::string("{\"model\":{}}"),
-                                  "{\"model\":" + std::string(100000, '[') + "}", "{\"version\":1," + good.substr(1),
-                                  std::string("{\"model\":{\"vocab\":{},\"vocab\":{}}}")})
+  const std::string good = byte_level_json().dump(), zero(1, '\0');
+  for (const std::string& text :
+       {good + zero, good + zero + "{}", good + "{}", good + "x", zero + good, good.substr(0, good.size() / 2),
+        std::string("{}"), std::string("{\"model\":{}}"), "{\"model\":" + std::string(100000, '[') + "}",
+        "{\"version\":1," + good.substr(1), std::string("{\"model\":{\"vocab\":{},\"vocab\":{}}}")})
     expect_error(Exit::kUsage, {"t.json"}, [&] { Tokenizer::from_bytes(text, "t.json"); });
 }
 

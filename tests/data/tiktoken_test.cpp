@@ -48,6 +48,7 @@ TEST_CASE("a tokenizer.model of Llama 3 is recognized by its content and has the
   const Tokenizer t = Tokenizer::load(dir.path());
   CHECK(t.vocab() == kLlama3 + 256);
   CHECK((t.bos() == kLlama3 && t.eos() == kLlama3 + 1));
+  CHECK(t.before_text() == std::vector<int32_t>{kLlama3});
   CHECK(t.id_of("<|eot_id|>") == kLlama3 + 9);
   CHECK(t.id_of("<|reserved_special_token_247|>") == kLlama3 + 255);
   CHECK(t.encode("ab1234") == std::vector<int32_t>{256, '1', '2', '3', '4'});

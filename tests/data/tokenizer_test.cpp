@@ -3,6 +3,7 @@
 #include <sentencepiece_trainer.h>
 #include <zlib.h>
 
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "data/prepare/text_source.h"
@@ -385,6 +386,82 @@ TEST_CASE("models with the library's own normalization rules are accepted") {
     const Tokenizer t = Tokenizer::load(dir / (std::string(rule) + ".model"));
     CHECK(t.encode("\xEF\xBC\xA1 a").size() > 1);  // a fullwidth A
   }
+}
+
+TEST_CASE("tokens that a folder adds to a SentencePiece model are read, or refused where ids would differ") {
+  TempDir dir;
+  train(dir, "bpe");
+  const std::string folder = dir / "hf", model = read_file(dir / "bpe.model");
+  write_file(folder + "/tokenizer.model", model);
+  const Tokenizer plain = Tokenizer::load(folder);
+  CHECK(plain.sentence_piece() != nullptr);
+  CHECK(plain.before_text().empty());
+  const std::vector<int32_t> a = plain.encode("a line"), b = plain.encode(" b\n");
+  const auto with = [&](std::vector<int32_t> first, const std::vector<int32_t>& more) {
+    first.insert(first.end(), more.begin(), more.end());
+    return first;
+  };
+  write_file(folder + "/added_tokens.json", R"({"<|im_start|>": 420, "<|im_end|>": 421})");
+  for (const std::string& path : {folder, folder + "/tokenizer.model"}) {
+    const Tokenizer t = Tokenizer::load(path);
+    CHECK(t.vocab() == 422);
+    CHECK(t.encode("a line<|im_start|> b\n") == with(with(a, {420}), b));
+    CHECK(t.decode(t.encode("a line<|im_start|> b\n")) == "a line<|im_start|> b\n");
+    CHECK((t.id_of("<|im_end|>") == 421 && t.piece(421) == "<|im_end|>" && t.kind(421) == PieceKind::kUserDefined));
+    CHECK((t.text_bytes(421) == 10 && t.eod() == plain.eod() && t.bos() == plain.bos() && t.lossless()));
+    CHECK(t.sha256() != plain.sha256());  // other ids
+    CHECK(t.sha256() == tokenizer_identity(tokenizer_files(path)));
+  }
+  // The same from memory, in any order.
+  std::vector<TokenizerFile> files{{"added_tokens.json", "x", R"({"<|im_start|>": 420, "<|im_end|>": 421})"},
+                                   {"tokenizer.model", "y", model}};
+  CHECK(Tokenizer::from_files(files).sha256() == Tokenizer::load(folder).sha256());
+  expect_error(Exit::kUsage, {"x", "found neither"}, [&] { Tokenizer::from_files({files[0]}); });
+  // A model under another name stands alone.
+  write_file(folder + "/mine.model", model);
+  CHECK(Tokenizer::load(folder + "/mine.model").vocab() == 420);
+
+  const auto refused = [&](const char* name, const std::string& text, const std::vector<std::string>& errors) {
+    INFO(name << ' ' << text.substr(0, 200));
+    const std::string before = std::filesystem::exists(folder + "/" + name) ? read_file(folder + "/" + name) : "";
+    write_file(folder + "/" + name, text);
+    expect_error(Exit::kUsage, errors, [&] { Tokenizer::load(folder); });
+    std::filesystem::remove(folder + "/" + name);
+    if (!before.empty()) write_file(folder + "/" + name, before);
+  };
+  const std::string zero(1, '\0');
+  refused("added_tokens.json", R"({"<x>": 421})", {"<x>", "has id 421", "expected 420"});
+  refused("added_tokens.json", R"({"<x>": "420"})", {"<x>", "expected an id"});
+  refused("added_tokens.json", R"({"\n": 420})", {"has id 420", "expected 5, its id in the model"});
+  refused("added_tokens.json", R"({"": 420})", {"1 to 1024 bytes"});
+  refused("added_tokens.json", "[", {"added_tokens.json", "broken JSON"});
+  refused("added_tokens.json", "{}" + zero, {"added_tokens.json", "zero byte"});
+  refused("special_tokens_map.json", R"({"pad_token": "[PAD]"})", {"[PAD]", "transformers would add it"});
+  refused("tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "<a>"}}})", {"expected an id"});
+  refused("tokenizer_config.json", R"({"added_tokens_decoder": {"420": {}}})", {"no content"});
+  refused("tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer", "legacy": 1})", {"legacy"});
+  std::string json = R"({"added_tokens": [{"id": 420, "content": "<|im_start|>", "special": true}], "model": )"
+                     R"({"type": "BPE", "vocab": {)";
+  for (int32_t id = 0; id < 420; ++id)
+    json += (id > 0 ? "," : "") + nlohmann::json(plain.piece(id)).dump() + ":" + std::to_string(id);
+  const std::string end = R"(}, "merges": []}, "normalizer": {"type": "Lowercase"}})";
+  refused("tokenizer.json", json + end, {"Lowercase", "not supported"});
+  std::string other = json + end;
+  const std::string from = nlohmann::json(plain.piece(300)).dump() + ":300";
+  other.replace(other.find(from), from.size(), "\"zzzz\":300");
+  refused("tokenizer.json", other, {"id 300", "zzzz", plain.piece(300), "different tokenizers"});
+
+  // A model of Llama's kind, by its class: BOS before a text, a blank before each text between added tokens.
+  std::filesystem::remove(folder + "/added_tokens.json");
+  write_file(
+      folder + "/tokenizer_config.json",
+      R"({"tokenizer_class": "LlamaTokenizer", "added_tokens_decoder": {"420": {"content": "<|im_start|>", "special": true}}})");
+  const Tokenizer t = Tokenizer::load(folder);
+  CHECK((t.before_text() == std::vector<int32_t>{1} && t.after_text().empty() && t.empty_text() == 1));
+  CHECK(t.encode("a line<|im_start|>b</s>") ==
+        with(with(plain.encode(" a line"), {420}), with(plain.encode(" b"), {2})));
+  CHECK(t.decode(t.encode("a line")) == "a line");
+  CHECK(t.names_of(t.before_text()) == "<s> (1)");
 }
 
 TEST_CASE("lines are read in bounded parts, from plain and compressed files, and reading resumes in the middle") {

@@ -89,6 +89,9 @@ TEST_CASE("a foreign HDF5 file is accepted whole or refused with one error") { h
 TEST_CASE("a Hugging Face config is accepted whole or refused with one error") { holds(hf_config()); }
 TEST_CASE("an llm.c checkpoint is accepted whole or refused with one error") { holds(llmc_header()); }
 TEST_CASE("a token file of llm.c is accepted whole or refused with one error") { holds(llmc_tokens()); }
+TEST_CASE("a pattern of a tokenizer.json searches a text within its time limit or is refused with one error") {
+  holds(pattern_time());
+}
 TEST_CASE("a run folder of any content becomes a report within its bounds") { holds(run_log()); }
 TEST_CASE("a safetensors file is accepted whole or refused with one error") { holds(safetensors_header()); }
 TEST_CASE("an index of safetensors files is accepted whole or refused with one error") { holds(safetensors_index()); }

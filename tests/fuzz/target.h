@@ -32,6 +32,7 @@ Target hf_config();          // config.json of Hugging Face
 Target import_folder();      // a Hugging Face folder: import, then generate
 Target llmc_header();        // llm.c's models
 Target llmc_tokens();        // llm.c's tokens
+Target pattern_time();       // patterns of a tokenizer.json and a text: within the time limit, or refused
 Target run_log();            // log.jsonl and traces of a run folder: report, watch
 Target safetensors_header();
 Target safetensors_index();  // model.safetensors.index.json of a sharded model

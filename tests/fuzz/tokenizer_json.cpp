@@ -1,3 +1,5 @@
+#include "data/bpe/tokenizer_json.h"
+
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/utf8.h"
 #include "tests/data/byte_level_json.h"
@@ -48,9 +50,24 @@ std::vector<std::string> seeds() {
       {"pair", Json::array()},
       {"special_tokens",
        {{"<|endoftext|>", {{"id", "<|endoftext|>"}, {"ids", {260}}, {"tokens", {"<|endoftext|>"}}}}}}};
+  Json fallback = test::byte_level_json({});  // of a SentencePiece model
+  Json pieces{{"<unk>", 256}, {"a", 257}, {"t", 258}, {"h", 259}, {"th", 260}, {"\xE2\x96\x81", 261}};
+  for (int b = 0; b < 256; ++b) pieces[byte_piece(static_cast<uint8_t>(b))] = b;
+  fallback["model"]["vocab"] = pieces;
+  fallback["model"]["merges"] = {"t h"};
+  fallback["model"]["byte_fallback"] = true;
+  fallback["added_tokens"][0]["id"] = 262;
+  const Json blanks{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\xE2\x96\x81"}};
+  fallback["normalizer"] = {
+      {"type", "Sequence"},
+      {"normalizers", Json::array({Json{{"type", "Prepend"}, {"prepend", "\xE2\x96\x81"}}, blanks})}};
+  fallback["pre_tokenizer"] = nullptr;
   const std::string config = R"({"eos_token": {"content": "<|endoftext|>"}, "add_prefix_space": false})";
-  return {test::byte_level_json().dump(), without_vocab(test::byte_level_json()),
-          without_vocab(qwen) + std::string(1, '\0') + config, without_vocab(llama) + std::string(1, '\0') + config,
+  return {test::byte_level_json().dump(),
+          without_vocab(test::byte_level_json()),
+          fallback.dump(),
+          without_vocab(qwen) + std::string(1, '\0') + config,
+          without_vocab(llama) + std::string(1, '\0') + config,
           "{\"model\":" + std::string(50000, '[') + std::string(50000, ']')};
 }
 

@@ -1,10 +1,10 @@
 """Byte-level BPE by Hugging Face's tokenizers, for comparison with ours.
 make FOLDER KIND TEXT     trains one on a text: gpt2, gpt2_files (as vocab.json and merges.txt, GPT-2's older form), llama3 (ignore_merges, bos by a template), qwen2 (NFC, added tokens), gpt4
-                          (inverted pattern, possessive), deepseek (several pre-tokenizer steps)
+                          (inverted pattern, possessive), deepseek (several pre-tokenizer steps), smollm (Digits)
 documents N SEED TEXT     writes N JSON lines of text that is hard for tokenizers
 ranks FILE KIND TEXT      trains one and writes it as tiktoken's ranks: gpt2, cl100k, llama3, qwen, o200k
-compare FOLDER JSONL PREFIX   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer returns, or, for a
-                          file of ranks, tiktoken"""
+compare FOLDER JSONL PREFIX [whole]   every document of PREFIX.bin, .idx must hold the ids that AutoTokenizer returns, or,
+                          for a file of ranks, tiktoken; whole: with the special tokens around a text"""
 import base64
 import json
 import os
@@ -48,6 +48,7 @@ SPECIAL = {
     "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
     "gpt4": ["<|endoftext|>"],
     "deepseek": ["<|endoftext|>"],
+    "smollm": ["<|endoftext|>"],
 }
 EMOJI = ["😀", "🎉", "👩‍👩‍👧‍👦", "🏳️‍🌈", "❤️", "🇩🇪", "👍🏽", "🧑🏿‍🚀", "‍", "️"]
 SCRIPTS = [
@@ -69,10 +70,12 @@ CONTRACTED = [
 
 def train(kind, text):
     t = tokenizers.Tokenizer(models.BPE())
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind in ("gpt2", "smollm"))
     split = [pre_tokenizers.Split(Regex(PATTERNS[kind]), "isolated")] if kind in PATTERNS else []
     if kind == "gpt4":  # text that does not match is removed; everything matches
         split = [pre_tokenizers.Split(Regex(GPT4), "removed", invert=True)]
+    if kind == "smollm":
+        split = [pre_tokenizers.Digits(individual_digits=True)]
     if kind == "deepseek":
         split = [pre_tokenizers.Split(Regex(p), "isolated") for p in DEEPSEEK]
         split.append(pre_tokenizers.Split("xé", "isolated"))
@@ -177,13 +180,13 @@ def documents(count, seed, path):
         print(json.dumps({"text": "".join(random.choice(kinds)() for _ in range(random.randint(1, 6)))}))
 
 
-def expected_ids(folder, texts):
+def expected_ids(folder, texts, whole):
     if folder.endswith(".tiktoken"):
         return ids_by_tiktoken(folder, os.path.basename(folder).removesuffix(".tiktoken"), texts)
-    return transformers.AutoTokenizer.from_pretrained(folder)(texts, add_special_tokens=False)["input_ids"]
+    return transformers.AutoTokenizer.from_pretrained(folder)(texts, add_special_tokens=whole)["input_ids"]
 
 
-def compare(folder, path, prefix):
+def compare(folder, path, prefix, whole=""):
     texts = [json.loads(line)["text"] for line in open(path)]
     head = open(prefix + ".idx", "rb").read()
     count = int.from_bytes(head[18:26], "little")
@@ -191,7 +194,7 @@ def compare(folder, path, prefix):
     lengths = numpy.frombuffer(head, numpy.int32, count, 34)
     tokens = numpy.fromfile(prefix + ".bin", {8: numpy.uint16, 4: numpy.int32}[head[17]])
     wrong, begin = 0, 0
-    for text, length, ids in zip(texts, lengths, expected_ids(folder, texts)):
+    for text, length, ids in zip(texts, lengths, expected_ids(folder, texts, whole != "")):
         got = tokens[begin:begin + length].tolist()
         begin += length
         if got != ids:

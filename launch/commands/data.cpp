@@ -46,6 +46,7 @@ PrepareOptions prepare_options(const DataPrepareArgs& a) {
   o.split_docs = split_docs_from(a.split_docs);
   o.separator = a.separator;
   o.eod = !a.no_eod;
+  o.bos = !a.no_bos;
   o.threads = encoder_threads(a);
   o.memory_mb = a.memory_mb;
   o.on_bad = on_bad_from(a.on_bad);

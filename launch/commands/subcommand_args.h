@@ -67,7 +67,7 @@ struct TokenizerEncodeArgs {
   void fields(V& v) {
     v("tokenizer", tokenizer, "required",
       "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one");
-    v("text", text, "", "text to encode, one line each");
+    v("text", text, "", "text to encode, one line each; ids are those of the text alone, without BOS and EOS");
     v("input", input, "",
       "files, folders, patterns, -; without --text and --input standard input; of JSON lines in files the field text");
     v("pieces", pieces, "", "print pieces instead of ids");
@@ -96,7 +96,7 @@ struct DataPrepareArgs {
   std::string tokenizer, output, format = "auto", json_key = "text", split_docs = "file", on_bad = "fail", separator;
   std::string chat_template;
   int64_t threads = 0, memory_mb = 512, max_doc_mb = 64, max_tokens = 0;
-  bool no_eod = false, strict_utf8 = false, check_cache = false, force = false, ignore_unknown = false;
+  bool no_eod = false, no_bos = false, strict_utf8 = false, check_cache = false, force = false, ignore_unknown = false;
   template <class V>
   void fields(V& v) {
     v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
@@ -119,6 +119,8 @@ struct DataPrepareArgs {
       "text: document separator; sep: a line equal to --separator");
     v("separator", separator, "", "--split-docs sep: the line between documents, such as % or <|endoftext|>");
     v("no-eod", no_eod, "", "do not end each document with <|endoftext|>");
+    v("no-bos", no_bos, "",
+      "do not write what the tokenizer puts around every text as the model was trained: BOS, sometimes EOS");
     v("threads", threads, "0..1024 threads", "encoder threads; 0: all cores, within memory-mb");
     v("memory-mb", memory_mb, "1..1048576 MB", "memory limit; does not affect the output");
     v("on-bad", on_bad, "fail|skip", "action on invalid JSON, a missing key, or a line above max-doc-mb");

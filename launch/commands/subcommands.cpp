@@ -26,7 +26,7 @@ Keys eval_keys() {
   return join(join(ranks(), precision()),
               {"precision.fp8", "precision.fp8_fast_accum", "model.loss_chunk", "parallel.sequence_parallel",
                "train.micro_batch", "train.global_batch", "data.train", "data.valid", "data.tokenizer", "data.split",
-               "data.pack", "data.eod_mask_loss", "device.graphs"});
+               "data.pack", "data.eod_mask_loss", "data.no_bos", "device.graphs"});
 }
 
 template <class Args>
@@ -98,7 +98,7 @@ const std::vector<Subcommand>& subcommands() {
        .bind = bind<GenerateArgs>,
        .config = ConfigFlags::kLater,
        .plain = "load",
-       .keys = join(ranks(), precision())},
+       .keys = join(join(ranks(), precision()), {"data.no_bos"})},
       {.name = "schedule",
        .meaning = "print a pipeline schedule, its timeline, bubble and peak activations",
        .example = "--schedule zb-h1 --pp 4 --microbatches 8",

@@ -92,10 +92,18 @@ std::string hash_of(const std::string& text, const std::string& folder) {
   return hash;
 }
 
-std::string prefix_for(const std::string& text, const std::string& folder, const Tokenizer& tokenizer) {
+// What is written around each document, for the key of the token files; "" for nothing.
+std::string frame_key(const Tokenizer& t, bool no_bos) {
+  if (no_bos || (t.before_text().empty() && t.after_text().empty())) return "";
+  return fmt::format(" bos {} eos {}", fmt::join(t.before_text(), ","), fmt::join(t.after_text(), ","));
+}
+
+std::string prefix_for(const std::string& text, const std::string& folder, const Tokenizer& tokenizer, bool no_bos) {
   // A tokenizer.json does not contain the end-of-document token.
   const std::string eod = tokenizer.sentence_piece() != nullptr ? "" : cat(' ', tokenizer.eod());
-  const std::string hash = sha256_hex(cat("1 ", hash_of(text, folder), ' ', tokenizer.sha256(), eod)).substr(0, 16);
+  const std::string hash =
+      sha256_hex(cat("1 ", hash_of(text, folder), ' ', tokenizer.sha256(), eod, frame_key(tokenizer, no_bos)))
+          .substr(0, 16);
   return cat(folder, "/", fs::path(text).stem().string(), "-", hash);
 }
 
@@ -115,12 +123,13 @@ bool is_prepared(const std::string& prefix, bool warns) {
   return false;
 }
 
-void prepare_as(const std::string& text, const std::string& prefix, const std::string& tokenizer) {
+void prepare_as(const std::string& text, const std::string& prefix, const std::string& tokenizer, bool no_bos) {
   const StopFlag stop;
   PrepareOptions o;
   o.inputs = {text};
   o.tokenizer = tokenizer;
   o.output = prefix;
+  o.bos = !no_bos;
   o.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 14U));
   o.stop = stop.get();
   std::error_code ec;
@@ -134,7 +143,7 @@ void prepare_as(const std::string& text, const std::string& prefix, const std::s
 }
 
 // Without locks: every process prepares files of its own, equal ones, and the first of each kind gets the name.
-void prepare_unlocked(const std::string& text, const std::string& prefix, const std::string& tokenizer) {
+void prepare_unlocked(const std::string& text, const std::string& prefix, const std::string& tokenizer, bool no_bos) {
   const std::string own = cat(prefix, '-', host_name(), '-', ::getpid());
   const auto remove_own = [&] {
     std::error_code ec;
@@ -142,7 +151,7 @@ void prepare_unlocked(const std::string& text, const std::string& prefix, const 
       fs::remove(own + suffix, ec);
   };
   try {
-    prepare_as(text, own, tokenizer);
+    prepare_as(text, own, tokenizer, no_bos);
     for (const char* suffix : kPrepared) {
       const std::string from = own + suffix, to = prefix + suffix;
       std::error_code ec;
@@ -156,15 +165,15 @@ void prepare_unlocked(const std::string& text, const std::string& prefix, const 
 }
 
 void prepare_one(const std::string& text, const std::string& folder, const std::string& prefix,
-                 const std::string& tokenizer) {
+                 const std::string& tokenizer, bool no_bos) {
   const Fd lock = lock_folder(folder);
   if (is_prepared(prefix, true)) return;  // another process was faster
   fmt::print("prepare   {} with {}, once, as {}\n", text, tokenizer, prefix);
   std::fflush(stdout);
-  if (lock) return prepare_as(text, prefix, tokenizer);
+  if (lock) return prepare_as(text, prefix, tokenizer, no_bos);
   std::error_code ec;
   for (const char* suffix : {".idx", ".bin", ".meta.json", ".mask"}) fs::remove(prefix + suffix, ec);  // of others
-  prepare_unlocked(text, prefix, tokenizer);
+  prepare_unlocked(text, prefix, tokenizer, no_bos);
 }
 
 template <class F>
@@ -187,8 +196,8 @@ void tokenize_text_data(Config& c) {
   std::unique_ptr<Tokenizer> tokenizer;
   for_each_text(c, [&](DataSource& s) {
     if (!tokenizer) tokenizer = load_tokenizer(c);
-    const std::string folder = c.run_dir() + "/data", prefix = prefix_for(s.path, folder, *tokenizer);
-    if (!is_prepared(prefix, false)) prepare_one(s.path, folder, prefix, c.data.tokenizer);
+    const std::string folder = c.run_dir() + "/data", prefix = prefix_for(s.path, folder, *tokenizer, c.data.no_bos);
+    if (!is_prepared(prefix, false)) prepare_one(s.path, folder, prefix, c.data.tokenizer, c.data.no_bos);
     s.path = prefix;
   });
 }

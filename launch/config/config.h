@@ -234,7 +234,7 @@ struct DataConfig {
   std::string tokenizer, split = "969,30,1";
   SampleOrder order = SampleOrder::kEpoch;
   Packing pack = Packing::kStream;
-  bool allow_change = false, eod_mask_loss = false;
+  bool allow_change = false, eod_mask_loss = false, no_bos = false;
   MaskingOptions masking;
   std::string mask_token = "[MASK]", cls_token = "[CLS]", sep_token = "[SEP]", pad_token;
   Curriculum curriculum;
@@ -254,6 +254,9 @@ struct DataConfig {
       "how documents fill samples; stream: attention crosses their ends; documents: attention and positions stay "
       "inside each document, whose first token is not a target");
     v("eod_mask_loss", eod_mask_loss, "", "mask the loss of end-of-document targets");
+    v("no_bos", no_bos, "",
+      "leave out what the tokenizer puts around every text as the model was trained (BOS, sometimes EOS): from text "
+      "files, and from prompts and tasks of generate and eval");
     masking.fields(v);
     v("mask_token", mask_token, "", "masked language models: piece of the tokenizer that stands for a hidden token");
     v("cls_token", cls_token, "", "masked language models: piece before a sentence pair");

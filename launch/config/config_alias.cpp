@@ -24,6 +24,7 @@ constexpr Alias kAliases[] = {
     {"zero", "zero.stage", nullptr, false},
     {"amp", "precision.amp", nullptr, false},
     {"comm_log", "log.comm", "true", false},
+    {"no-bos", "data.no_bos", "true", false},
     {"hostfile", "launch.hostfile", nullptr, false},
     {"include", "launch.include", nullptr, false},
     {"exclude", "launch.exclude", nullptr, false},

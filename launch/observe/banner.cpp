@@ -275,6 +275,7 @@ Rows start_rows(const BannerFacts& f) {
   const double epochs = static_cast<double>(c.train.steps * c.train.global_batch) /
                         static_cast<double>(std::max<int64_t>(1, f.train.size()));
   rows.push_back({"data", data_line(f, epochs)});
+  rows.insert(rows.end(), f.tokenizer.begin(), f.tokenizer.end());
   if (c.data.curriculum) rows.push_back({"curriculum", curriculum_line(c)});
   rows.push_back({"device", fmt::format("{}, {} thread{} per rank, transport {}", f.backend.device->describe(f.device),
                                         f.threads, f.threads == 1 ? "" : "s", f.comm)});

@@ -30,6 +30,7 @@ struct BannerFacts {
   std::string copies = {};      // of the state in memory; "": none
   std::string loaded = {};      // from another run's checkpoint
   Rows folders = {};            // of further curves
+  Rows tokenizer = {};          // tokenizer_rows
   std::vector<std::string> notes = {};
 };
 

@@ -194,6 +194,7 @@ Rows dry_run(const LoadedConfig& loaded, const RankEnv& env, bool range_test, bo
   if (!range_test) facts.saves = saves_of(c, p, backend, ranks_here);
   if (!found && !c.checkpoint.load_from.empty())
     facts.loaded = fmt::format("{} of {}", fmt::join(c.checkpoint.load, ", "), resolve_step(c.checkpoint.load_from));
+  facts.tokenizer = tokenizer_rows(c);
   facts.notes = loaded.notes;
   if (const std::string note = vocabulary_note(loaded.config); !note.empty()) facts.notes.push_back(note);
   if (machines.size() > 1 || machines.front().name != host_name())

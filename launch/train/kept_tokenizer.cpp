@@ -24,7 +24,7 @@ std::vector<AuxFile> tokenizer_aux(const std::string& path) {
   return out;
 }
 
-std::string tokenizer_sha256(const std::string& path) { return Tokenizer::load(path).sha256(); }
+std::string tokenizer_sha256(const std::string& path) { return tokenizer_identity(tokenizer_files(path)); }
 
 std::optional<Tokenizer> kept_tokenizer(const std::string& step_dir) {
   const std::vector<TokenizerFile> files = kept_files(step_dir);
@@ -41,9 +41,9 @@ Tokenizer model_tokenizer(const std::string& given, const char* flag, const std:
 }
 
 std::optional<DeclaredTokenizer> kept_tokenizer_claim(const std::string& step_dir) {
-  const auto kept = kept_tokenizer(step_dir);
-  if (!kept) return std::nullopt;
-  return DeclaredTokenizer{kept->name(), kept->sha256()};
+  const std::vector<TokenizerFile> files = kept_files(step_dir);
+  if (files.empty()) return std::nullopt;
+  return DeclaredTokenizer{files.front().path, tokenizer_identity(files)};
 }
 
 }  // namespace gt

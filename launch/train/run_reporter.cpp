@@ -173,6 +173,7 @@ Rows RunReporter::start_block(const StartInfo& info, const std::string& saves, c
     facts.loaded = fmt::format("{} of {}", fmt::join(config_.checkpoint.load, ", "), facts.checkpoint);
   if (prediction_) facts.prediction = start_text(*prediction_) + faster_;
   facts.folders = info.rows;
+  facts.tokenizer = tokenizer_rows(config_);
   facts.notes = state_.notes();
   facts.notes.insert(facts.notes.end(), rank_.run.loaded.notes.begin(), rank_.run.loaded.notes.end());
   if (const std::string note = vocabulary_note(config_); !note.empty()) facts.notes.push_back(note);

@@ -1,6 +1,7 @@
 #include "launch/train/training_data.h"
 
 #include <algorithm>
+#include <map>
 
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokens/index_store.h"
@@ -18,6 +19,12 @@ int32_t special_token(const Tokenizer& t, const char* key, const std::string& pi
   GT_REQUIRE(id >= 0 && id != t.unk(), Exit::kUsage, key, ": ", t.name(), " has no piece \"", piece,
              "\"; name another one, or train a tokenizer with --control CLS,SEP,MASK");
   return id;
+}
+
+std::string ids_text(const std::vector<int32_t>& ids) {
+  std::string out;
+  for (const int32_t id : ids) out += cat(out.empty() ? "" : " ", id);
+  return ids.empty() ? "none" : out;
 }
 
 // Without a tokenizer (random tokens) the special ones are the first four ids.
@@ -43,6 +50,29 @@ MaskingOptions masking_options(const Config& c) {
   o.vocab = std::min(o.vocab, t.vocab());
   if (o.whole_words) o.word_starts = word_starts(t);
   return o;
+}
+
+// Warns of token files whose documents begin otherwise than the tokenizer's texts, or than those of other files.
+void note_beginnings(const DatasetOptions& o, const Config& c) {
+  std::map<std::vector<int32_t>, std::string> files;  // by the tokens that begin documents: one of the files
+  bool ours = false;                                  // some were written with data.tokenizer
+  for (const auto* list : {&c.data.train, &c.data.valid})
+    for (const DataSource& s : *list)
+      if (const auto meta = s.path == "mock" ? std::nullopt : read_token_meta(token_prefix(s.path))) {
+        files.emplace(meta->bos, s.path);
+        ours = ours || (!o.tokenizer_sha256.empty() && meta->tokenizer_sha256 == o.tokenizer_sha256);
+      }
+  if (files.size() > 1)
+    o.warn(cat("documents of ", files.rbegin()->second, " begin with the tokens ", ids_text(files.rbegin()->first),
+               ", those of ", files.begin()->second, " with ", ids_text(files.begin()->first),
+               ": they were prepared with and without --no-bos, or by different versions"));
+  if (!ours || c.data.no_bos || !files.begin()->first.empty()) return;
+  const Tokenizer t = Tokenizer::load(c.data.tokenizer);
+  if (!t.before_text().empty())
+    o.warn(
+        cat("documents of ", files.begin()->second, " do not begin with ", t.names_of(t.before_text()),
+            ", which the tokenizer puts before every text: prepare the text again, or give --no-bos if that is meant "
+            "(generate and eval then leave it out too)"));
 }
 
 }  // namespace
@@ -104,7 +134,26 @@ RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig& loaded) {
   RunDatasets d{open_training_data(o, loaded), nullptr, o.tokenizer_sha256, tokenizer_aux(c.data.tokenizer)};
   if (c.data.eod_mask_loss) end_of_document(c);  // checked here, where all ranks get the error
   if (c.train.eval_every > 0) d.valid = open_validation_data(o, c);
+  if (o.builder && o.warn) note_beginnings(o, c);
   return d;
+}
+
+Rows tokenizer_rows(const Config& c) {
+  if (c.data.tokenizer.empty()) return {};
+  const Tokenizer t = Tokenizer::load(c.data.tokenizer);
+  std::string line = cat(c.data.tokenizer, ": ", t.vocab(), " pieces");
+  if (!t.before_text().empty())
+    line += c.data.no_bos ? cat(", texts without ", t.names_of(t.before_text()), " (data.no_bos)")
+                          : cat(", texts begin with ", t.names_of(t.before_text()));
+  if (!t.after_text().empty() && !c.data.no_bos) line += cat(", end with ", t.names_of(t.after_text()));
+  const int64_t unused = c.model.vocab - t.vocab();
+  if (unused > 0) line += cat(", ", unused, " fewer than model.vocab");
+  Rows rows{{"tokenizer", line}};
+  if (unused > std::max<int64_t>(1024, t.vocab() / 10))  // vocabularies are often rounded up, for speed
+    rows.push_back({"note", cat("model.vocab is ", c.model.vocab, ", the tokenizer has ", t.vocab(), " pieces: ",
+                                unused, " rows of the embedding and the head are never used; give --model.vocab ",
+                                t.vocab(), " unless the tokenizer is to grow")});
+  return rows;
 }
 
 int32_t end_of_document(const Config& c) {

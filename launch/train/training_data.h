@@ -9,6 +9,7 @@
 #include "data/samples/loader.h"
 #include "launch/config/config.h"
 #include "launch/engine/engine.h"
+#include "launch/observe/metrics.h"
 #include "parallel/mesh.h"
 
 namespace gt {
@@ -37,6 +38,10 @@ RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig&);
 // Returns the end-of-document token according to the token files or the tokenizer. Throws kUsage if they differ or
 // define none.
 int32_t end_of_document(const Config&);
+
+// Rows of the start block about data.tokenizer: its pieces, what begins each text, and a note where the model's
+// vocabulary is far larger. Empty without one.
+Rows tokenizer_rows(const Config&);
 
 // Microbatches of this rank's steps from the first sample on, with document ends masked if configured.
 LoaderConfig training_loader(const Config&, const Mesh&);

@@ -29,7 +29,8 @@ Json parse_line(std::string_view line, const std::string& where) {
   };
   Json j = Json::parse(line, check, false);
   GT_REQUIRE(!deep, Exit::kUsage, where, ": more than ", kMostDepth, " levels of nesting; ", kShape);
-  GT_REQUIRE(!j.is_discarded(), Exit::kUsage, where, ": not valid JSON in UTF-8; ", kShape);
+  GT_REQUIRE(!j.is_discarded() && line.find('\0') == std::string_view::npos, Exit::kUsage, where,
+             ": not valid JSON in UTF-8; ", kShape);
   GT_REQUIRE(j.is_object(), Exit::kUsage, where, ": found ", j.type_name(), "; ", kShape);
   for (const auto& [key, unused] : j.items())
     GT_REQUIRE(key == "context" || key == "choices" || key == "answer" || key == "task" || key == "id", Exit::kUsage,
@@ -105,10 +106,17 @@ std::vector<ChoiceQuestion> read_questions(const std::vector<std::string>& files
   return out;
 }
 
-std::vector<ChoiceTokens> encode_choices(const ChoiceQuestion& q, const Tokenizer& t, int64_t context) {
+std::vector<ChoiceTokens> encode_choices(const ChoiceQuestion& q, const Tokenizer& t, int64_t context, bool bos) {
   const size_t last = q.context.find_last_not_of(" \t\n\r\f\v");
   const size_t stem = last == std::string::npos ? 0 : last + 1;
   const std::vector<int32_t> given = t.encode(std::string_view(q.context).substr(0, stem));
+  std::vector<int32_t> before;
+  if (bos) before = t.before_text();
+  if (given.empty() && before.empty()) {
+    before.push_back(bos ? t.empty_text() : t.eod());
+    GT_REQUIRE(before[0] >= 0, Exit::kUsage, q.where,
+               ": context: empty, and the tokenizer has no token that ends a document to put there");
+  }
   std::vector<ChoiceTokens> out;
   for (size_t k = 0; k < q.choices.size(); ++k) {
     ChoiceTokens c;
@@ -117,12 +125,7 @@ std::vector<ChoiceTokens> encode_choices(const ChoiceQuestion& q, const Tokenize
     GT_REQUIRE(c.scored > 0, Exit::kUsage, q.where, ": choices[", k, "]: adds no token to the context");
     GT_REQUIRE(c.scored <= context, Exit::kUsage, q.where, ": choices[", k, "]: ", c.scored,
                " tokens, but the model's context is ", context);
-    if (given.empty()) {
-      GT_REQUIRE(t.eod() >= 0, Exit::kUsage, q.where,
-                 ": context: empty, and the tokenizer has no token that ends a "
-                 "document to put there");
-      c.ids.insert(c.ids.begin(), t.eod());
-    }
+    c.ids.insert(c.ids.begin(), before.begin(), before.end());
     const auto surplus = static_cast<int64_t>(c.ids.size()) - 1 - context;
     if (surplus > 0) c.ids.erase(c.ids.begin(), c.ids.begin() + surplus);
     out.push_back(std::move(c));

@@ -31,9 +31,10 @@ struct ChoiceTokens {
 };
 
 // Returns the tokens of each choice. White space at the end of the context counts to the choice, because tokens begin
-// with blanks. An empty context is the end of a document. Contexts are cut at their beginning to fit `context` tokens
-// of input. Throws kUsage naming file and line for a choice that adds no token or is longer than that.
-std::vector<ChoiceTokens> encode_choices(const ChoiceQuestion&, const Tokenizer&, int64_t context);
+// with blanks. Before the context stands what the tokenizer puts before every text (`bos`); an empty context is that,
+// or the token that stands for an empty text. Contexts are cut at their beginning to fit `context` tokens of input.
+// Throws kUsage naming file and line for a choice that adds no token or is longer than that.
+std::vector<ChoiceTokens> encode_choices(const ChoiceQuestion&, const Tokenizer&, int64_t context, bool bos = true);
 
 int64_t characters(std::string_view utf8);  // code points
 

@@ -266,21 +266,24 @@ Exit eval_tasks(const ModelSource& source, const EvalArgs& args, GroupFactory& f
   ProcessGroup& world = m->mesh->world();
   std::vector<ChoiceQuestion> questions;
   std::vector<ChoiceTokens> sequences;
+  std::string begins;
   agree(world, [&] {
     if (world.rank() != 0) return;
     const Tokenizer t = model_tokenizer(c.data.tokenizer, "--data.tokenizer", m->step_dir, c.model.vocab);
     questions = read_questions(args.tasks);
+    if (!c.data.no_bos) begins = t.names_of(t.before_text());
     for (const ChoiceQuestion& q : questions)
-      for (ChoiceTokens& s : encode_choices(q, t, c.model.seq)) sequences.push_back(std::move(s));
+      for (ChoiceTokens& s : encode_choices(q, t, c.model.seq, !c.data.no_bos)) sequences.push_back(std::move(s));
   });
   sequences = share(world, sequences);
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<ChoiceScore> scores = score_choices(*m, sequences);
   if (world.rank() != 0) return Exit::kOk;
   const TaskReport report(questions, sequences, scores);
-  fmt::print("{} questions, checkpoint {}, {}\n{}", format_thousands(static_cast<int64_t>(questions.size())),
-             m->step_dir, format_duration(seconds_since(begin)), report.text());
-  if (!args.out.empty()) write_json_record(report.json(m->step_dir), args.out);
+  fmt::print("{} questions, checkpoint {}, {}{}\n{}", format_thousands(static_cast<int64_t>(questions.size())),
+             m->step_dir, begins.empty() ? "" : "contexts begin with " + begins + ", ",
+             format_duration(seconds_since(begin)), report.text());
+  if (!args.out.empty()) write_json_record(report.json(m->step_dir, begins), args.out);
   return Exit::kOk;
 }
 

@@ -64,7 +64,7 @@ std::string TaskReport::text() const {
   return out;
 }
 
-std::string TaskReport::json(const std::string& checkpoint) const {
+std::string TaskReport::json(const std::string& checkpoint, const std::string& begins) const {
   Json tasks = Json::array(), questions = Json::array();
   for (const Task& t : tasks_)
     tasks.push_back({{"task", t.name},
@@ -94,7 +94,10 @@ std::string TaskReport::json(const std::string& checkpoint) const {
                          {"characters", sizes},
                          {"greedy", greedy}});
   }
-  const Json all{{"checkpoint", checkpoint}, {"tasks", tasks}, {"questions", questions}};
+  const Json all{{"checkpoint", checkpoint},
+                 {"contexts_begin_with", begins.empty() ? Json() : Json(begins)},
+                 {"tasks", tasks},
+                 {"questions", questions}};
   return all.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

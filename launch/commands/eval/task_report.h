@@ -16,7 +16,8 @@ class TaskReport {
 
   std::string text() const;  // a line for each task
   // One object: tasks with accuracies and standard errors, then every question with its log-likelihoods.
-  std::string json(const std::string& checkpoint) const;
+  // `begins`: tokens before each context; "": none.
+  std::string json(const std::string& checkpoint, const std::string& begins) const;
 
  private:
   struct Choice {

@@ -35,13 +35,18 @@ struct ActiveText {
   int64_t tokens = 0;
   const char* ended = nullptr;  // reason: eod, stop, length, interrupted
 
-  ActiveText(size_t i, const std::string& p, int64_t slot, const Tokenizer& t, const std::vector<std::string>& stops)
+  // `bos`: begins with what the tokenizer puts before every text.
+  ActiveText(size_t i, const std::string& p, int64_t slot, const Tokenizer& t, const std::vector<std::string>& stops,
+             bool bos)
       : index(i), prompt(p), stream(t), stop(stops) {
     sequence.slot = slot;
-    sequence.ids = t.encode(p);
-    for (const int32_t id : sequence.ids) stream.push(id);
+    const std::vector<int32_t> text = t.encode(p);
+    for (const int32_t id : text) stream.push(id);
     stream.finish();
-    if (sequence.ids.empty()) sequence.ids.push_back(t.eod());  // a document begins after the EOD of another
+    if (bos) sequence.ids = t.before_text();
+    sequence.ids.insert(sequence.ids.end(), text.begin(), text.end());
+    // Without BOS a document begins after the EOD of another.
+    if (sequence.ids.empty()) sequence.ids.push_back(bos ? t.empty_text() : t.eod());
   }
 
   // Appends a token; returns the text that became final.
@@ -128,7 +133,8 @@ class Generator {
   bool start_texts() {
     for (; !free_.empty() && next_ < total_; next_ += replicas_) {
       const std::string& prompt = prompts_[next_ / static_cast<size_t>(args_.num_samples)];
-      writing_.push_back(std::make_unique<ActiveText>(next_, prompt, free_.back(), tokenizer_, args_.stop));
+      writing_.push_back(
+          std::make_unique<ActiveText>(next_, prompt, free_.back(), tokenizer_, args_.stop, !m_.config.data.no_bos));
       free_.pop_back();
       if (printer_.streams() && is_rank0()) show(prompt);
     }
@@ -210,6 +216,19 @@ class Generator {
   bool interrupted_ = false;
 };
 
+// A prompt that writes BOS itself, as chat templates do, gets a second one.
+void note_second_bos(const Tokenizer& t, const std::vector<std::string>& prompts, bool no_bos) {
+  const std::vector<int32_t>& before = t.before_text();
+  if (no_bos || before.empty()) return;
+  for (const std::string& prompt : prompts)
+    if (const std::vector<int32_t> ids = t.encode(std::string_view(prompt).substr(0, 1000));
+        ids.size() >= before.size() && std::equal(before.begin(), before.end(), ids.begin()))
+      return fmt::print(stderr,
+                        "note: a prompt begins with {}, which is written before every prompt: leave it out, or "
+                        "give --no-bos\n",
+                        t.names_of(before));
+}
+
 Exit generate_rank(const ModelSource& source, const GenerateArgs& args, GroupFactory& factory) {
   install_stop_signals();
   const auto model = load_model(source, factory);
@@ -218,7 +237,10 @@ Exit generate_rank(const ModelSource& source, const GenerateArgs& args, GroupFac
   std::string prompts;
   agree(world, [&] {
     tokenizer.emplace(model_tokenizer(args.tokenizer, "--tokenizer", model->step_dir, model->config.model.vocab));
-    if (model->mesh->rank() == 0) prompts = pack_prompts(read_prompts(args));
+    if (model->mesh->rank() != 0) return;
+    const std::vector<std::string> texts = read_prompts(args);
+    note_second_bos(*tokenizer, texts, model->config.data.no_bos);
+    prompts = pack_prompts(texts);
   });
   Generator writer(*model, *tokenizer, args, unpack_prompts(broadcast_bytes(world, prompts, 0)));
   if (writer.run()) return Exit::kOk;

@@ -11,9 +11,9 @@
 namespace gt {
 
 // Returns the config of the checkpoint's model: model.*, precision.*, train.{micro_batch,global_batch,seed} and
-// data.{split,order,pack,eod_mask_loss} of its config.json, overridden by `flags`; everything else is at its default.
-// Throws kUsage if config.json is missing or `flags` are invalid; kDamaged if config.json violates a rule, or one of
-// its weights is missing or has another shape.
+// data.{split,order,pack,eod_mask_loss,no_bos} of its config.json, overridden by `flags`; everything else is at its
+// default. Throws kUsage if config.json is missing or `flags` are invalid; kDamaged if config.json violates a rule, or
+// one of its weights is missing or has another shape.
 Config checkpoint_config(const StepReader& step, const std::vector<std::string>& flags);
 
 // Same with all fields of a ConfigSource except the file, such as the world size of an external launcher.

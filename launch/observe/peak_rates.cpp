@@ -37,8 +37,8 @@ PeakRates parse(const std::string& text) {
   return c;
 }
 
-// Between a rate of a slow core and one of a thousand of the fastest devices.
-bool plausible(double rate) { return rate > 1e3 && rate < 1e20; }
+// No device is beyond that.
+bool plausible(double rate) { return rate > 0 && rate < 1e20; }
 
 bool sound(const PeakRates& c) {
   return plausible(c.gemm) && plausible(c.copy) && (std::isnan(c.gemm_fp8) || plausible(c.gemm_fp8)) &&
@@ -117,7 +117,8 @@ PeakRates read_ceilings(const std::string& path, DType t) {
   } catch (const nlohmann::json::exception& e) {
     fail(Exit::kUsage, path, ": no ceilings: ", no_json(e.what()), kNext);
   }
-  GT_REQUIRE(sound(c), Exit::kUsage, path, ": expected rates of 1e3 to 1e20 a second and positive sizes of attention");
+  GT_REQUIRE(sound(c), Exit::kUsage, path,
+             ": a rate is not above 0, or above 1e20 a second, or a size of attention is not above 0");
   GT_REQUIRE(c.dtype == name_of(t), Exit::kUsage, path, ": ceilings of ", c.dtype, ", but the config's GEMMs are ",
              name_of(t), "; choose --precision.amp and --precision.dtype, or measure ceilings with them");
   return c;

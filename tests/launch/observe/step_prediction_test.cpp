@@ -99,6 +99,28 @@ TEST_CASE("measured times are kept by conditions and estimate shapes that were n
   CHECK_FALSE(MeasuredTimes::load(t.on()));
 }
 
+TEST_CASE("measured times that others can have written, or that no op can take, are not used") {
+  const CacheFixture cache;
+  const std::vector<OpCall> calls = step_ops(engine_options(tiny({"--train.global_batch", "2"}), 1), {}, 0);
+  MeasuredTimes t({"a cpu", DType::kF32, 1, 2});
+  t.set(calls.front(), {0.25, 0.125});
+  t.save();
+  REQUIRE(MeasuredTimes::load(t.on()));
+  const std::string text = read_file(t.file());
+  for (const char* bad : {"-1.0", "0.0", "1e9", "1e999"}) {
+    std::string changed = text;
+    const size_t at = changed.find("\"seconds\":") + 10;
+    changed.replace(at, changed.find_first_of(",\n}", at) - at, bad);
+    write_file(t.file(), changed);
+    INFO(bad);
+    CHECK_FALSE(MeasuredTimes::load(t.on()));
+  }
+  write_file(t.file(), text);
+  REQUIRE(MeasuredTimes::load(t.on()));
+  std::filesystem::permissions(t.file(), std::filesystem::perms::others_write, std::filesystem::perm_options::add);
+  CHECK_FALSE(MeasuredTimes::load(t.on()));
+}
+
 TEST_CASE("a step over machines is predicted with the line between them, and deeper pipelines that shorten it") {
   const Config c = tiny({"--parallel.pp", "2", "--train.global_batch", "8"});
   MeasuredTimes t = synthetic(c);

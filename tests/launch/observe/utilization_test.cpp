@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "launch/observe/sinks/console.h"
@@ -96,6 +97,14 @@ TEST_CASE("measured peaks are stored by device and type, and damaged or foreign 
   CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
   std::ofstream(path) << "{\"device\": \"Some GPU, 10 GiB\", \"dtype\": ";
   CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
+  for (const double rate : {-1., 0., 1e30}) {  // no device has these
+    save_ceilings(some("Some GPU, 10 GiB", 64, rate), path);
+    CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
+  }
+  save_ceilings(some("Some GPU, 10 GiB", 64, 2e12), path);
+  CHECK(load_ceilings("Some GPU, 10 GiB", DType::kBF16));
+  std::filesystem::permissions(path, std::filesystem::perms::group_write, std::filesystem::perm_options::add);
+  CHECK_FALSE(load_ceilings("Some GPU, 10 GiB", DType::kBF16));  // others can have written it
   ::unsetenv("XDG_CACHE_HOME");
 }
 

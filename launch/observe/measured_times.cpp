@@ -128,8 +128,7 @@ std::string MeasuredTimes::file() const {
   if (folder.empty()) return "";
   std::string name;
   for (const char c : on_.device) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '-';
-  return cat(folder, "/times-", name, "-", name_of(on_.dtype), "-",
-             on_.threads, "x", on_.together, ".json");
+  return cat(folder, "/times-", name, "-", name_of(on_.dtype), "-", on_.threads, "x", on_.together, ".json");
 }
 
 void MeasuredTimes::save() const {

@@ -27,8 +27,9 @@ RunDatasets open_data(RankContext& rank) {
     };
     const auto& sources = o.sources;
     if (o.cache_dir.empty() && std::any_of(sources.begin(), sources.end(), [](auto& s) { return s.path != "mock"; }))
-      o.warn("no HOME and no XDG_CACHE_HOME: the order of samples is kept in memory, each rank builds it, and nothing is "
-             "stored for later runs");
+      o.warn(
+          "no HOME and no XDG_CACHE_HOME: the order of samples is kept in memory, each rank builds it, and nothing is "
+          "stored for later runs");
     data = open_datasets(o, rank.run.loaded);
   });
   require_consistent(rank.mesh.world(), data_traits(data.tokenizer_sha256, *data.train, data.valid.get()));

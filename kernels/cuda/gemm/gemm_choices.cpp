@@ -49,7 +49,8 @@ bool parse_line(const std::string& line, std::string& key, GemmChoice& c) {
   key = line.substr(0, bar);
   std::istringstream in(line.substr(bar + 3));
   std::string algo, more;
-  return in >> c.index >> c.us >> algo && !(in >> more) && from_hex(algo, c) && c.index >= 0 && c.us >= 0 && c.us < 1e12;
+  return in >> c.index >> c.us >> algo && !(in >> more) && from_hex(algo, c) && c.index >= 0 && c.us >= 0 &&
+         c.us < 1e12;
 }
 
 }  // namespace

@@ -204,6 +204,9 @@ bool listen(std::string_view line, bool ignore_unknown, ConversationListener* l,
     if (nlohmann::json::sax_parse(again, l)) return true;
   }
   *why = l->why;
+  const size_t first = std::min(line.find_first_not_of(" \t"), line.size());
+  if (l->broken > 0 && line.substr(first) == "{")
+    *why += ": an object over several lines? Expected one per line; convert it: jq -c . FILE > FILE.jsonl";
   return false;
 }
 

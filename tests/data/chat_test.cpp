@@ -176,6 +176,7 @@ TEST_CASE("lines that are not conversations are refused by line and reason, or c
   refused(R"({"instruction": "a", "output": "b"})", "--format instruct reads it");
   refused(R"({"prompt": "a", "completion": "b"})", "jq -c '{prompt, response: .completion}'");
   refused("[{\"messages\": []}]", "jq -c '.[]'");
+  refused("{", "jq -c . FILE");
   expect_error(Exit::kUsage, {"line 1", "no text \"instruction\" or \"prompt\""},
                [&] { prepare_data(w.options("{\"output\": \"a\"}\n", TextFormat::kInstruct)); });
   expect_error(Exit::kUsage, {"no text \"output\" or \"response\""},

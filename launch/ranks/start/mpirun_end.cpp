@@ -15,6 +15,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
+#include "launch/ranks/start/start_watch.h"
 
 namespace gt {
 namespace {
@@ -65,7 +66,8 @@ unsigned long family_of(const std::string& session) {
 void end_mpirun(pid_t mpirun, bool now) {
   std::ifstream in(cat("/proc/", mpirun, "/task/", mpirun, "/children"));
   bool any = false;
-  for (pid_t rank; !now && in >> rank;) any = kill(rank, SIGKILL) == 0 || any;
+  for (pid_t rank; !now && in >> rank;)  // one that has ended already is not noticed while mpirun waits for a machine
+    any = (state_of(rank) != 'Z' && kill(rank, SIGKILL) == 0) || any;
   if (!any) kill(mpirun, SIGKILL);
 }
 

@@ -214,7 +214,7 @@ TEST_CASE("what a killed mpirun leaves is removed, and nothing of another one", 
   setenv("TMPDIR", folder.c_str(), 1);
   std::filesystem::create_directories(sessions / "pid.4000001" / "1");
   std::filesystem::create_directories(sessions / "pid.4000002");
-  std::ofstream(sessions / "pid.4000001" / "contact.txt") << "4293984256.0;tcp://10.0.0.1:1\n4000001\n";  // ffef0000
+  std::ofstream(sessions / "pid.4000001" / "contact.txt") << "4293853184.0;tcp://10.0.0.1:1\n4000001\n";  // ffef0000
   const std::string segment = "/dev/shm/vader_segment." + host + "." + user;
   for (const char* name : {".ffef0001.0", ".ffef0001.1", ".ffee0001.0"}) std::ofstream(segment + name) << "x";
   remove_mpirun_files(4000001);

@@ -25,5 +25,5 @@ for lib in libtorch_cuda.so libtorch_cuda_linalg.so; do
     fallocate --punch-hole -o $((offset)) -l $((size)) $lib || true  # not every file system can
 done
 # transformers 5 checks whether a CUDA graph is being captured, which without a device is an error instead of false
-sed -i 's/return _cuda_isCurrentStreamCapturing()/return torch.cuda.is_available() and &/; s/and return /and /' ../cuda/graphs.py
+sed -i 's/return \(_cuda_isCurrentStreamCapturing()\)/return torch.cuda.is_available() and \1/' ../cuda/graphs.py
 mv "$tmp/libcuda_absent.so" .

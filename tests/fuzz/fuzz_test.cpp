@@ -86,6 +86,7 @@ TEST_CASE("a DeepSpeed file is accepted whole or refused with one error") { hold
 TEST_CASE("conversations and chat templates are accepted whole or refused with one error") { holds(chat()); }
 TEST_CASE("the metadata of token files is accepted whole or refused with one error") { holds(data_json()); }
 TEST_CASE("a foreign HDF5 file is accepted whole or refused with one error") { holds(hdf5_gate()); }
+TEST_CASE("settings of a PEFT adapter are accepted whole or refused with one error") { holds(adapter_config()); }
 TEST_CASE("a Hugging Face config is accepted whole or refused with one error") { holds(hf_config()); }
 TEST_CASE("an llm.c checkpoint is accepted whole or refused with one error") { holds(llmc_header()); }
 TEST_CASE("a token file of llm.c is accepted whole or refused with one error") { holds(llmc_tokens()); }

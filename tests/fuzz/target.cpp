@@ -33,7 +33,8 @@ Outcome& outcome() {
 }
 
 std::vector<Target> all_targets() {
-  return {chat(),
+  return {adapter_config(),
+          chat(),
           checkpoint(),
           checkpoint_config(),
           ckpt_index(),

@@ -19,6 +19,7 @@ struct Target {
   int inputs;                           // mutated inputs in a normal test run: a second or two
 };
 
+Target adapter_config();     // adapter_config.json of PEFT
 Target chat();               // lines of conversations, chat templates
 Target checkpoint();         // a whole folder: generate, eval and export
 Target checkpoint_config();  // config.json of a foreign checkpoint

@@ -10,10 +10,12 @@
 #include <set>
 #include <string_view>
 
+#include "checkpoint/weights/source_file.h"
 #include "kernels/core/files.h"
 #include "kernels/core/rng.h"
 #include "kernels/core/text.h"
 #include "launch/commands/weights/model_weights.h"
+#include "launch/commands/weights/peft_config.h"
 
 namespace gt {
 namespace {
@@ -22,6 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWeight = ".weight";
 constexpr const char *kConfigFile = "adapter_config.json", *kTensorFile = "adapter_model.safetensors";
+constexpr const char* kPeftPrefix = "base_model.model.";
 
 std::string without_suffix(const std::string& name) { return name.substr(0, name.size() - kWeight.size()); }
 
@@ -34,6 +37,12 @@ std::string linear_of(const std::string& weight) {
 std::string module_of(const std::string& name) {
   const size_t dot = name.find('.', name.find_first_of("0123456789"));
   return without_suffix(name.substr(dot + 1));
+}
+
+// "model.layers.3.self_attn.q_proj" of "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight".
+std::string module_path(const std::string& tensor) {
+  const size_t begin = std::string_view(kPeftPrefix).size();
+  return tensor.substr(begin, tensor.rfind(".lora_") - begin);
 }
 
 }  // namespace
@@ -56,7 +65,7 @@ std::vector<PeftTensor> peft_tensors(const ModelConfig& m) {
       if (!together && at == blocks.end()) continue;
       const int64_t block = together ? 0 : at - blocks.begin(), rank = m.lora.rank;
       const std::string theirs = without_suffix(w.hf[k].name), module = module_of(w.hf[k].name);
-      const std::string stem = "base_model.model." + theirs;
+      const std::string stem = kPeftPrefix + theirs;
       out.push_back({stem + ".lora_A.weight", linear + ".lora_a", block * rank, rank, a->shape[1], module});
       out.push_back({stem + ".lora_B.weight", linear + ".lora_b", row, w.hf[k].rows, rank, module});
     }
@@ -79,79 +88,16 @@ std::string peft_config_json(const ModelConfig& m) {
   return out.dump(2) + "\n";
 }
 
-bool is_peft_folder(const std::string& folder) {
-  std::error_code ec;
-  return fs::exists(folder + "/" + kConfigFile, ec);
-}
+bool is_peft_folder(const std::string& folder) { return is_there(folder + "/" + kConfigFile); }
 
 namespace {
 
-// Settings of adapter_config.json. Collects what cannot be imported.
-class PeftSettings {
- public:
-  PeftSettings(const std::string& text, const std::string& where) {
-    try {
-      json_ = parse_json(text, where);
-    } catch (const Error& e) { throw Error(e.what(), Exit::kDamaged); }
-    const JsonValue* type = given("peft_type");
-    if (type == nullptr || type->text != "LORA") problem("peft_type", "LORA");
-    const JsonValue* bias = given("bias");
-    if (bias != nullptr && bias->text != "none") problem("bias", "none");
-    for (const char* key :
-         {"use_dora", "lora_bias", "use_qalora", "alora_invocation_tokens", "modules_to_save", "layers_to_transform",
-          "layer_replication", "trainable_token_indices", "target_parameters", "rank_pattern", "alpha_pattern"})
-      require_absent(key);
-  }
-  LoraConfig lora() {
-    LoraConfig l;
-    double rank = 0;
-    number("r", rank, 1, 65536);
-    if (rank != std::floor(rank)) problem("r", "a whole number");
-    l.rank = static_cast<int64_t>(rank);
-    number("lora_alpha", l.alpha, 1e-6, 1e6);
-    if (given("lora_dropout") != nullptr) number("lora_dropout", l.dropout, 0, 0.999);
-    const JsonValue* root = given("use_rslora");
-    if (root != nullptr && root->boolean) l.alpha *= std::sqrt(rank);
-    return l;
-  }
-  std::string base() {
-    const JsonValue* v = given("base_model_name_or_path");
-    if (v != nullptr && v->kind == JsonValue::Kind::kString && !v->text.empty()) return v->text;
-    problem("base_model_name_or_path", "a Hugging Face folder");
-    return "";
-  }
-  std::vector<std::string> problems;
-
- private:
-  const JsonValue* given(const char* key) const {
-    const JsonValue* v = json_.find(key);
-    return v == nullptr || v->kind == JsonValue::Kind::kNull ? nullptr : v;
-  }
-  void problem(const char* key, const std::string& expected) {
-    const JsonValue* v = given(key);
-    const std::string found = v == nullptr ? "missing" : v->text.empty() ? kind_name(v->kind) : v->text.substr(0, 60);
-    problems.push_back(fmt::format("{}: {}, expected {}", key, found, expected));
-  }
-  void number(const char* key, double& value, double low, double high) {
-    const JsonValue* v = given(key);
-    const bool is_number = v != nullptr && v->kind == JsonValue::Kind::kNumber && parse_double(v->text, value);
-    if (!is_number || value < low || value > high) problem(key, fmt::format("a number {} to {}", low, high));
-  }
-  // A feature that is not built: missing, null, false or empty.
-  void require_absent(const char* key) {
-    const JsonValue* v = given(key);
-    if (v == nullptr || (v->kind == JsonValue::Kind::kBool && !v->boolean)) return;
-    const bool list = v->kind == JsonValue::Kind::kArray || v->kind == JsonValue::Kind::kObject;
-    if (!list || !v->items.empty()) problem(key, "null, as it is not built");
-  }
-  JsonValue json_;
-};
-
-void require_none(std::vector<std::string> problems, const std::string& where, const char* what) {
+void require_none(std::vector<std::string> problems, const std::string& where) {
   constexpr size_t kShown = 40;
   const size_t all = problems.size();
   if (all > kShown) problems.resize(kShown), problems.push_back(fmt::format("… and {} more", all - kShown));
-  GT_REQUIRE(all == 0, Exit::kDamaged, where, ": ", what, fmt::format(":\n  {}", fmt::join(problems, "\n  ")));
+  GT_REQUIRE(all == 0, Exit::kDamaged, where, ": does not fit the model that it stands on",
+             fmt::format(":\n  {}", fmt::join(problems, "\n  ")));
 }
 
 // The folder as written, or relative to the adapter's.
@@ -182,16 +128,14 @@ std::vector<std::string> targets_in(const std::map<std::string, size_t>& found, 
 PeftFolder::PeftFolder(Vfs& vfs, const std::string& folder,
                        const std::function<ModelConfig(const std::string& base)>& base) {
   const std::string config = folder + "/" + kConfigFile, tensors = folder + "/" + kTensorFile;
-  PeftSettings settings(read_whole_file(config, kMaxJsonBytes), config);
-  const LoraConfig lora = settings.lora();
-  const std::string written = settings.base();
-  require_none(settings.problems, config, "no LoRA adapter that can be imported");
-  base_ = base_folder(written, folder);
-  std::error_code ec;
-  GT_REQUIRE(fs::exists(tensors, ec), Exit::kUsage, tensors, ": does not exist; give the whole PEFT folder");
+  const PeftConfig settings = parse_peft_config(read_whole_file(config, kMaxJsonBytes), config);
+  base_ = base_folder(settings.base, folder);
+  GT_REQUIRE(is_there(tensors), Exit::kUsage, tensors,
+             ": does not exist; give the whole PEFT folder, with its tensors as safetensors (adapter_model.bin holds "
+             "pickled Python objects, which are not read)");
   file_ = open_safetensors(vfs, tensors);
   model_ = base(base_);
-  model_.lora = lora;
+  model_.lora = settings.lora;
   model_.lora.separate_qkv = family_of(model_).defaults.lora.separate_qkv;
   model_.lora_base = base_;
 
@@ -212,11 +156,13 @@ PeftFolder::PeftFolder(Vfs& vfs, const std::string& folder,
       problems.push_back(fmt::format("{}: {}, expected {}", t.name, to_string(info.shape), to_string(shape)));
     if (info.dtype != "f32" && info.dtype != "bf16" && info.dtype != "f16")
       problems.push_back(fmt::format("{}: {}, expected f32, bf16 or f16", t.name, info.dtype));
+    if (const std::string module = module_path(t.name); !settings.adapts(module))
+      problems.push_back(t.name + ": target_modules does not name it, so that PEFT leaves it out");
     tensors_.emplace_back(t, at->second);
     found.erase(at);
   }
   for (const auto& [name, k] : found) problems.push_back(name + ": unknown");
-  require_none(problems, tensors, "does not fit the model that it stands on");
+  require_none(problems, tensors);
 }
 
 std::vector<float> PeftFolder::read(const std::string& native, int64_t first, int64_t count) {

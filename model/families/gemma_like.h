@@ -35,7 +35,11 @@ inline void gemma_like_keys(HfKeys& k, TransformerConfig& c) {
   k.integer("head_dim", c.head_dim, 1, 65536, 256);
   attention_bias_key(k, c);
   attn_scalar_key(k, c);
-  sliding_window_key(k, c, 4096);
+  // transformers needs a number even where no block has a window; layer_types decides.
+  if (!k.reading() && c.window == 0)
+    k.also("sliding_window", 4096);
+  else
+    sliding_window_key(k, c, 4096);
   layer_types_key(k, c, true);
   if (k.reading() && c.window == 0) c.global_every = 0;
   k.only("use_bidirectional_attention", false);

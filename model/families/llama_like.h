@@ -81,6 +81,13 @@ inline void llama_like_keys(HfKeys& k, TransformerConfig& c) {
   rope_keys(k, c);
 }
 
+// `head_dim` of families that derive it from the other sizes unless it is given.
+inline void derived_head_dim_key(HfKeys& k, TransformerConfig& c) {
+  const int64_t derived = c.heads > 0 ? c.hidden / c.heads : 0;
+  const bool given = k.reading() ? k.presence("head_dim") == HfKeys::Presence::kValue : c.head_dim != derived;
+  if (given) k.integer("head_dim", c.head_dim, 1, 65536, derived);
+}
+
 // One key for all biases of attention.
 inline void attention_bias_key(HfKeys& k, TransformerConfig& c) {
   k.boolean("attention_bias", c.qkv_bias, false);

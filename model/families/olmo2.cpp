@@ -2,6 +2,7 @@
 // embedding.
 #include "autograd/ops.h"
 #include "model/families/llama_like.h"
+#include "model/families/window_keys.h"
 
 namespace gt {
 namespace {
@@ -9,7 +10,9 @@ namespace {
 void keys(HfKeys& k, TransformerConfig& c) {
   llama_like_keys(k, c);
   k.number("rms_norm_eps", c.norm_eps, 1e-12, 1, 1e-5);
+  derived_head_dim_key(k, c);
   attention_bias_key(k, c);
+  full_layer_types_key(k);
 }
 
 }  // namespace

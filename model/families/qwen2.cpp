@@ -9,6 +9,7 @@ namespace {
 
 void keys(HfKeys& k, TransformerConfig& c) {
   llama_like_keys(k, c);
+  derived_head_dim_key(k, c);
   bool windows = c.window > 0;
   k.boolean("use_sliding_window", windows, false);
   if (windows) {

@@ -1,6 +1,7 @@
 // Qwen3 (Yang et al. 2025, arXiv 2505.09388): Llama with per-head QK norm and heads of 128 channels at any model width.
 #include "autograd/ops.h"
 #include "model/families/llama_like.h"
+#include "model/families/window_keys.h"
 
 namespace gt {
 namespace {
@@ -10,7 +11,8 @@ void keys(HfKeys& k, TransformerConfig& c) {
   k.integer("head_dim", c.head_dim, 1, 65536, 128);
   attention_bias_key(k, c);
   k.only("use_sliding_window", false);
-  k.unused({"sliding_window", "max_window_layers", "layer_types"});
+  k.unused({"sliding_window", "max_window_layers"});
+  full_layer_types_key(k);
 }
 
 }  // namespace

@@ -49,4 +49,10 @@ inline void layer_types_key(HfKeys& k, TransformerConfig& c, bool always = false
       kKey, ": expected the same number of sliding layers before each full one, or full ones and then sliding ones"));
 }
 
+// `layer_types` of families without windows: full_attention everywhere.
+inline void full_layer_types_key(HfKeys& k) {
+  std::vector<std::string> types;
+  if (k.reading()) k.words("layer_types", types, {"full_attention"});
+}
+
 }  // namespace gt

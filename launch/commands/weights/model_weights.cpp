@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "checkpoint/weights/source_file.h"
 #include "kernels/core/check.h"
 #include "kernels/core/text.h"
 #include "launch/options/value_words.h"
@@ -127,19 +128,24 @@ class HfWriter : public HfKeys {
 // Keys that transformers writes and no forward pass of ours depends on: about generation, labels, output and code.
 const std::set<std::string> kWithoutEffect = [] {
   std::istringstream in(
-      "_attn_implementation_autoset _commit_hash _name_or_path architectures bad_words_ids "
+      "_attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path _num_labels "
+      "architectures attn_implementation auto_map bad_words_ids "
       "begin_suppress_tokens bos_token_id cache_implementation chunk_size_feed_forward classifier_dropout "
       "cls_token_id decoder_start_token_id directionality diversity_penalty do_sample dtype early_stopping "
       "encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task "
-      "forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label label2id length_penalty "
-      "mask_token_id max_length max_sequence_length min_length model_type no_repeat_ngram_size num_beam_groups "
+      "forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label is_llama_config is_qwen2_config "
+      "label2id language length_penalty "
+      "mask_token_id max_length max_sequence_length min_length model_max_length model_type n_special name "
+      "no_repeat_ngram_size num_beam_groups "
       "num_beams num_labels num_return_sequences output_attentions output_hidden_states output_past "
       "output_scores pad_token_id pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "
-      "pooler_size_per_head pooler_type prefix pretraining_tp problem_type remove_invalid_values "
+      "pooler_size_per_head pooler_type predict_special_tokens prefix pretraining_tp problem_type "
+      "remove_invalid_values "
       "reorder_and_upcast_attn repetition_penalty return_dict return_dict_in_generate sep_token_id "
       "summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj "
       "suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype "
-      "torchscript transformers_version typical_p unk_token_id use_bfloat16 use_cache ");
+      "torchscript transformers.js_config transformers_version typical_p unk_token_id unsloth_fixed unsloth_version "
+      "use_bfloat16 use_cache ");
   return std::set<std::string>(std::istream_iterator<std::string>(in), {});
 }();
 
@@ -277,16 +283,32 @@ class HfReader : public HfKeys {
 };
 
 // Returns the family of model_type; the first family if the key is missing, as in its old files.
-const Family& family_of_type(const JsonValue& json, std::vector<std::string>& problems) {
+const Family& family_of_type(const JsonValue& json, const std::string& where) {
   const JsonValue* v = json.find("model_type");
-  if (v == nullptr || v->kind == JsonValue::Kind::kNull) return *families().front();
+  const bool given = v != nullptr && v->kind != JsonValue::Kind::kNull;
+  if (!given && json.find("n_embd") != nullptr) return *families().front();
   std::string known;
   for (const Family* f : families()) {
-    if (v->kind == JsonValue::Kind::kString && v->text == f->model_type) return *f;
+    if (given && v->kind == JsonValue::Kind::kString && v->text == f->model_type) return *f;
     known += (known.empty() ? "" : " or ") + std::string(f->model_type);
   }
-  problems.push_back(fmt::format("model_type: \"{}\", expected {}", v->text.substr(0, 60), known));
-  return *families().front();
+  fail(Exit::kDamaged, where, ": model_type: ", given ? cat('"', printable(v->text.substr(0, 60)), '"') : "missing",
+       ", expected ", known, ": no other families are imported");
+}
+
+// Quantized weights do not have the config's shapes. Not to be ignored.
+void require_unquantized(const JsonValue& json, const std::string& where) {
+  for (const char* key : {"quantization_config", "compression_config", "quantization"}) {
+    const JsonValue* v = json.find(key);
+    if (v == nullptr || v->kind == JsonValue::Kind::kNull) continue;
+    const JsonValue* method = v->find("quant_method");
+    if (method == nullptr) method = v->find("mode");
+    const std::string by = method != nullptr && !method->text.empty() ? method->text.substr(0, 60) : "";
+    fail(Exit::kDamaged, where, ": ", key, ": the weights are quantized",
+         by.empty() ? std::string() : " by " + printable(by),
+         ", which is not read; give the folder that was quantized, or save the dequantized model in bf16 "
+         "(transformers: model.dequantize(), then save_pretrained)");
+  }
 }
 
 }  // namespace
@@ -330,10 +352,16 @@ HfConfig parse_hf_config(const std::string& text, const std::string& where, bool
   JsonValue json;
   try {
     json = parse_json(text, where);
-  } catch (const Error& e) { throw Error(e.what(), Exit::kDamaged); }
+  } catch (const Error& e) {
+    const std::string kind = text.find('{') < 16 ? "" : other_kind(text.substr(0, kKindBytes));
+    throw Error(kind.empty() ? e.what() : where + ": no JSON: it " + kind, Exit::kDamaged);
+  }
+  GT_REQUIRE(json.kind == JsonValue::Kind::kObject, Exit::kDamaged, where, ": expected an object, found ",
+             kind_name(json.kind));
+  require_unquantized(json, where);
   std::vector<std::string> problems;
   HfConfig out;
-  const Family& family = family_of_type(json, problems);
+  const Family& family = family_of_type(json, where);
   HfReader in(json, problems, out.warnings);
   out.model.arch = family.name;
   static_cast<TransformerConfig&>(out.model) = family.defaults;
@@ -341,6 +369,9 @@ HfConfig parse_hf_config(const std::string& text, const std::string& where, bool
   const JsonValue* eos = json.find("eos_token_id");
   if (eos != nullptr && eos->kind == JsonValue::Kind::kNumber)
     in.integer("eos_token_id", out.end_of_text, 0, 1 << 22, HfKeys::kRequired);
+  if (json.find("auto_map") != nullptr)
+    out.warnings.push_back(
+        cat("auto_map: the folder's own code is not read; the model is that of ", family.model_type));
   for (const std::string& key : in.unknown()) {
     const std::string shown = printable(key.substr(0, 100));
     if (ignore_unknown)

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "checkpoint/format/h5_walk.h"
+#include "checkpoint/weights/source_file.h"
 #include "checkpoint/weights/weights.h"
 
 namespace gt {
@@ -83,8 +84,8 @@ std::string walk_output(const std::string& path, bool attributes) {
 
 class H5File : public WeightFile {
  public:
-  H5File(Vfs& vfs, const std::string& path) : file_(File::open(vfs, path)) {
-    understand(path, walk_output(path, false));
+  H5File(Vfs& vfs, const std::string& path) : file_(open_source(vfs, path)) {
+    understand(path, walk_output(file_.path(), false));
   }
   std::string note(const std::string& key) const override {
     const auto it = notes_.find(key);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "checkpoint/format/strict_json.h"
+#include "checkpoint/weights/source_file.h"
 #include "checkpoint/weights/weights.h"
 #include "kernels/core/json_field.h"
 
@@ -169,13 +170,22 @@ void require_few(const std::string& where, std::string_view text) {
   } catch (const Error& e) { throw Error(where + ": " + e.what(), e.code()); }
 }
 
+// Refuses a file by what it is instead, if that is known: an LFS pointer, a web page, a pickle.
+void require_no_other_kind(const File& file, const std::string& path) {
+  std::string head(static_cast<size_t>(std::min<int64_t>(file.size(), kKindBytes)), '\0');
+  file.read(head.data(), static_cast<int64_t>(head.size()), 0);
+  const std::string kind = other_kind(head);
+  GT_REQUIRE(kind.empty(), Exit::kDamaged, path, ": no safetensors file: it ", kind);
+}
+
 class Safetensors : public WeightFile {
  public:
-  Safetensors(Vfs& vfs, const std::string& path) : file_(File::open(vfs, path)) {
+  Safetensors(Vfs& vfs, const std::string& path) : file_(open_source(vfs, path)) {
     const int64_t size = file_.size();
-    GT_REQUIRE(size >= 10, Exit::kDamaged, path, ": ", size, " bytes, no safetensors file");
     uint64_t length = 0;
-    file_.read(&length, sizeof length, 0);
+    if (size >= 10) file_.read(&length, sizeof length, 0);
+    if (length < 2 || length > static_cast<uint64_t>(size) - 8) require_no_other_kind(file_, path);
+    GT_REQUIRE(size >= 10, Exit::kDamaged, path, ": ", size, " bytes, no safetensors file");
     GT_REQUIRE(length >= 2 && length <= static_cast<uint64_t>(size) - 8, Exit::kDamaged, path, ": claims a header of ",
                length, " bytes in a file of ", size);
     GT_REQUIRE(length <= static_cast<uint64_t>(kHeaderLimit), Exit::kDamaged, path, ": header of ", length,
@@ -221,7 +231,7 @@ class ShardedSafetensors : public WeightFile {
  public:
   ShardedSafetensors(Vfs& vfs, const std::string& dir) {
     const std::string index = dir + "/model.safetensors.index.json";
-    const std::string text = read_file(vfs, index, kHeaderLimit);
+    const std::string text = read_source(vfs, index, kHeaderLimit);
     require_few(index, text);
     std::map<std::string, std::string> where = weight_map(index, text);
     std::map<std::string, size_t> opened;
@@ -230,8 +240,7 @@ class ShardedSafetensors : public WeightFile {
       GT_REQUIRE(file.find('/') == std::string::npos && file != ".." && file.size() > 12 &&
                      file.compare(file.size() - 12, 12, ".safetensors") == 0,
                  Exit::kDamaged, index, ": \"", file, "\" is not a safetensors file of this folder");
-      std::error_code ec;
-      GT_REQUIRE(std::filesystem::exists(dir + "/" + file, ec), Exit::kDamaged, index, ": ", name, " is in ", file,
+      GT_REQUIRE(is_there(dir + "/" + file), Exit::kDamaged, index, ": ", name, " is in ", file,
                  ", which is not there");
       opened[file] = files_.size();
       files_.push_back(std::make_unique<Safetensors>(vfs, dir + "/" + file));
@@ -282,12 +291,12 @@ class ShardedSafetensors : public WeightFile {
 std::unique_ptr<WeightFile> open_safetensors(Vfs& vfs, const std::string& path) {
   std::error_code ec;
   if (!std::filesystem::is_directory(path, ec)) {
-    GT_REQUIRE(std::filesystem::exists(path, ec), Exit::kUsage, path, ": no such file");
+    GT_REQUIRE(is_there(path), Exit::kUsage, path, ": no such file");
     return std::make_unique<Safetensors>(vfs, path);
   }
-  if (std::filesystem::exists(path + "/model.safetensors", ec))
-    return std::make_unique<Safetensors>(vfs, path + "/model.safetensors");
-  GT_REQUIRE(std::filesystem::exists(path + "/model.safetensors.index.json", ec), Exit::kUsage, path,
+  const std::string one = path + "/model.safetensors", index = one + ".index.json";
+  if (is_there(one)) return std::make_unique<Safetensors>(vfs, one);
+  GT_REQUIRE(is_there(index), Exit::kUsage, path,
              ": holds neither model.safetensors nor model.safetensors.index.json; files of pickled Python objects "
              "(pytorch_model.bin) are not read, convert them with save_pretrained(safe_serialization=True)");
   return std::make_unique<ShardedSafetensors>(vfs, path);

@@ -193,11 +193,13 @@ TEST_CASE("endless groups and invalid names are refused", "[R21]") {
   });
 }
 
-TEST_CASE("a link, a folder and a file of another kind are not HDF5", "[R21]") {
+TEST_CASE("a link that leads nowhere, a folder and a file of another kind are not HDF5", "[R21]") {
   const TempDir dir;
   H5Fclose(new_file(dir.path + "/x.h5"));
   std::filesystem::create_symlink(dir.path + "/x.h5", dir.path + "/link.h5");
-  CHECK_THAT(verdict(dir.path + "/link.h5"), Catch::StartsWith("65:"));
+  CHECK(verdict(dir.path + "/link.h5").empty());
+  std::filesystem::create_symlink(dir.path + "/gone.h5", dir.path + "/dangling.h5");
+  CHECK_THAT(verdict(dir.path + "/dangling.h5"), Catch::StartsWith("2:") && Catch::Contains("which is not there"));
   CHECK_THAT(verdict(dir.path), Catch::StartsWith("65:"));
   spill(dir.path + "/text.h5", "hello");
   CHECK_THAT(verdict(dir.path + "/text.h5"), Catch::StartsWith("65:") && Catch::Contains("libhdf5 cannot open it"));

@@ -2,6 +2,7 @@
 // all layers stacked, linear weights [out, in]. Version 3 is f32, version 5 bf16; both pad the vocabulary to Vp rows.
 #include <array>
 
+#include "checkpoint/weights/source_file.h"
 #include "checkpoint/weights/weights.h"
 
 namespace gt {
@@ -12,7 +13,7 @@ constexpr int64_t kHeader = 256 * 4;
 
 class LlmcFile : public WeightFile {
  public:
-  LlmcFile(Vfs& vfs, const std::string& path, LlmcTensors tensors) : file_(File::open(vfs, path)) {
+  LlmcFile(Vfs& vfs, const std::string& path, LlmcTensors tensors) : file_(open_source(vfs, path)) {
     const int64_t size = file_.size();
     GT_REQUIRE(size >= kHeader, Exit::kDamaged, path, ": ", size, " bytes, an llm.c checkpoint begins with ", kHeader);
     std::array<int32_t, 256> h{};
@@ -39,7 +40,7 @@ class LlmcFile : public WeightFile {
     }
     GT_REQUIRE(at_ == size, Exit::kDamaged, path, ": ", size, " bytes, these tensors take ", at_);
   }
-  std::string note(const std::string& key) const override { return key == "model" ? note_ : ""; }
+  std::string note(const std::string& key) const override { return key == kModelNote ? note_ : ""; }
   std::vector<float> read(size_t k, int64_t first, int64_t count) override {
     return read_values(file_, offsets_[k] + list_[k].item_bytes() * first, count, dtype_);
   }

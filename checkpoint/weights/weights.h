@@ -22,12 +22,15 @@ struct WeightInfo {
 };
 std::string to_string(const std::vector<int64_t>& shape);  // "[3, 4]"
 
+// Key of the metadata in which our own exports describe their model.
+constexpr const char* kModelNote = "gpttrain.model";
+
 // An opened weight file whose structure was validated: every tensor lies inside it.
 class WeightFile {
  public:
   virtual ~WeightFile() = default;
   const std::vector<WeightInfo>& list() const { return list_; }
-  // Returns metadata text stored with the tensors, "" when absent: "ties", "model".
+  // Returns metadata text stored with the tensors, "" when absent: "format", kModelNote.
   virtual std::string note(const std::string& key) const;
   // Returns elements [first, first + count) of tensor k: row-major, widened to f32; int8 unscaled. kDamaged when the
   // type holds no weights; kIo. Requires: the range lies in the tensor.

@@ -377,7 +377,7 @@ struct CkptPruneArgs {
 };
 
 struct ExportArgs {
-  std::string load, format = "safetensors", dtype = "f32", naming, output, max_shard = "5GB";
+  std::string load, format = "safetensors", dtype, naming, output, max_shard = "5GB";
   int64_t step = -1;
   bool force = false;
   template <class V>
@@ -389,7 +389,8 @@ struct ExportArgs {
       "PEFT "
       "reads them");
     v("dtype", dtype, "f32|bf16|f16|int8",
-      "dtype of the weights; int8: matrices quantized per row, each with its .scale");
+      "dtype of the weights; default: f32, for a Hugging Face folder that of the folder that the run began from; int8: "
+      "matrices quantized per row, each with its .scale");
     v("naming", naming, "hf|native",
       "hf: Hugging Face folder of the model's family with tokenizer.json; default: hf for safetensors, native for int8 "
       "and hdf5");

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "data/prepare/json_line.h"
 #include "data/prepare/text_source.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokens/files.h"
@@ -183,6 +184,15 @@ void for_each_text(Config& c, F&& act) {
       if (is_text_source(s.path)) act(s);
 }
 
+// Refuses JSON lines whose first object has no text, which the run would refuse.
+void require_text_key(const std::string& path) {
+  LineReader reader(path, int64_t{1} << 20);
+  LineReader::Line line;
+  if (!is_json_lines(path, reader.head()) || !reader.next(&line) || !line.complete) return;
+  std::string text, why;
+  GT_REQUIRE(json_text(line.text, "text", &text, &why), Exit::kUsage, path, ": line 1: ", why);
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const Config& c) {
   auto out = std::make_unique<Tokenizer>(Tokenizer::load(c.data.tokenizer));
   GT_REQUIRE(out->vocab() <= c.model.vocab, Exit::kUsage, "model.vocab: ", c.data.tokenizer, " has ", out->vocab(),
@@ -207,6 +217,7 @@ bool replace_text_by_mock(Config& c) {
   for_each_text(c, [&](const DataSource& s) {
     any = true;
     require_text(expand_inputs({s.path}));
+    require_text_key(s.path);
   });
   if (!any) return false;
   load_tokenizer(c);

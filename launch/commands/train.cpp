@@ -49,18 +49,28 @@ void refuse_with_from(const TrainArgs& args, const Config& c) {
   refuse(args.lr_range_test, "--lr_range_test, which starts from random weights", "leave one of them out");
 }
 
-// Writes the folder's weights as step 0 of the run, from which it then resumes.
-void start_from(const TrainArgs& args, const Config& c) {
-  const std::string dir = c.checkpoint_dir();
+void require_new_run(const std::string& dir) {
   if (const auto there = list_steps(dir); !there.empty())
     fail(Exit::kUsage, "--from: ", dir, " holds step ", there.front().first,
          " of a run already. To continue it, leave --from out: gpttrain --config ",
          shell_word(there.front().second + "/config.json"), "; to start a new one, give another --log.name");
+}
+
+// Tokenizes text before the weights are read: data that cannot be read ends the program before hours of copying.
+void prepare_text_before(Config c) {
+  require_new_run(c.checkpoint_dir());
+  tokenize_text_data(c);
+}
+
+// Writes the folder's weights as step 0 of the run, from which it then resumes.
+void start_from(const TrainArgs& args, const Config& c) {
+  const std::string dir = c.checkpoint_dir();
+  require_new_run(dir);
   const Imported made = import_weights(
       {.from = args.from, .output = dir, .tokenizer = c.data.tokenizer, .ignore_unknown = args.ignore_unknown}, &c);
   for (const std::string& w : made.warnings) fmt::print(stderr, "warning: {}\n", printable_lines(w));
   if (!args.quiet)
-    fmt::print("from      {}: {} tensors, {} parameters, as {}\n", args.from, made.tensors,
+    fmt::print("from      {}: read {} of {} tensors, {} parameters, as {}\n", args.from, made.read, made.in_source,
                format_thousands(made.parameters), made.path);
   std::fflush(stdout);
 }
@@ -102,7 +112,10 @@ Exit run_train(const Command& command) {
   if (starts) refuse_with_from(args, command.loaded.config);
   if (args.print_sbatch > 0) return fmt::print("{}", sbatch_script(command, args.print_sbatch)), Exit::kOk;
   if (!args.dry_run) install_stop_signals(), survive_console();
-  if (starts && !args.dry_run && !command.env.launched()) start_from(args, command.loaded.config);
+  if (starts && !args.dry_run && !command.env.launched()) {
+    prepare_text_before(command.loaded.config);
+    start_from(args, command.loaded.config);
+  }
   if (!args.dry_run && !args.lr_range_test && needs_supervisor(command)) return static_cast<Exit>(supervise(command));
   TrainRun run;
   run.loaded = command.loaded;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 
 #include "kernels/core/host.h"
 #include "kernels/core/out_of_memory.h"
@@ -12,6 +13,8 @@
 #include "launch/engine/gemm_plans.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/rank_consistency.h"
+#include "launch/train/kept_files.h"
+#include "launch/train/resume_check.h"
 
 namespace gt {
 namespace {
@@ -34,6 +37,19 @@ RunDatasets open_data(RankContext& rank) {
   });
   require_consistent(rank.mesh.world(), data_traits(data.tokenizer_sha256, *data.train, data.valid.get()));
   return data;
+}
+
+// The step whose files belong to the weights: after a restart from copies in memory the newest on disk. "": none.
+std::string source_of_weights(const Config& c, const std::optional<LoadReport>& loaded) {
+  std::error_code ec;
+  if (!loaded) return "";
+  const std::vector<std::string>& parts = c.checkpoint.load;
+  const bool elsewhere = !c.checkpoint.load_from.empty() && !loaded->path.starts_with(c.checkpoint_dir());
+  if (elsewhere && !has_part(parts, "weights")) return "";
+  if (std::filesystem::exists(loaded->path + "/manifest.json", ec)) return loaded->path;
+  try {
+    return resolve_step(c.checkpoint_dir());
+  } catch (const Error&) { return ""; }
 }
 
 }  // namespace
@@ -64,6 +80,7 @@ void Trainer::open() {
   });
   copies_.emplace(rank_, engine_);
   state_.open(*copies_);
+  open_kept_files();
   if (state_.resumed() && !state_.in_memory()) saver_.set_saved_step(state_->step);
   saver_.prepare(engine_.checkpoint_views(), rank_.snapshot_fits, !run_.range_test);
   folder_.begin(rank_, state_->step, run_.range_test ? -1 : saver_.checkpoint_bytes());
@@ -72,6 +89,13 @@ void Trainer::open() {
   saver_.set_log(report_.log());
   copies_->set_log(report_.log());
   saver_.set_lock(folder_.lock());
+}
+
+// Read once: a folder that is moved or changed while the run goes on does not stop its saves.
+void Trainer::open_kept_files() {
+  agree(rank_.mesh.world(), [&] {
+    if (rank_.is_rank0()) kept_files_ = files_to_keep(config_, source_of_weights(config_, state_.loaded()));
+  });
 }
 
 Exit Trainer::run() {
@@ -159,7 +183,7 @@ void Trainer::save(bool must) {
   rank_.mesh.status().enter(RunPhase::kSave, state_->step);
   faults_.inject_at_save();
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config_)}};
-  aux.insert(aux.end(), data_.tokenizer_files.begin(), data_.tokenizer_files.end());
+  aux.insert(aux.end(), kept_files_.begin(), kept_files_.end());
   saver_.save(state_.to_save(faults_.json(), faults_.consecutive_skips()), engine_.checkpoint_views(), std::move(aux),
               must);
   report_.restart_clock();

@@ -19,6 +19,7 @@ class Trainer {
 
  private:
   void open();
+  void open_kept_files();
   void one_step();
   void after_step();
   void evaluate();
@@ -30,7 +31,8 @@ class Trainer {
   RankContext rank_;
   RunFolder folder_;
   RunDatasets data_;
-  OpWatch ops_;  // between the engine and its backend
+  std::vector<AuxFile> kept_files_;  // of every checkpoint; on rank 0
+  OpWatch ops_;                      // between the engine and its backend
   Engine engine_;
   RunLoader loader_;
   RunState state_;

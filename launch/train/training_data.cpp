@@ -131,7 +131,7 @@ std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config& c)
 
 RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig& loaded) {
   const Config& c = loaded.config;
-  RunDatasets d{open_training_data(o, loaded), nullptr, o.tokenizer_sha256, tokenizer_aux(c.data.tokenizer)};
+  RunDatasets d{open_training_data(o, loaded), nullptr, o.tokenizer_sha256};
   if (c.data.eod_mask_loss) end_of_document(c);  // checked here, where all ranks get the error
   if (c.train.eval_every > 0) d.valid = open_validation_data(o, c);
   if (o.builder && o.warn) note_beginnings(o, c);

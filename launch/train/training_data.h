@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint.h"
 #include "data/samples/dataset.h"
 #include "data/samples/loader.h"
 #include "launch/config/config.h"
@@ -29,8 +28,7 @@ std::unique_ptr<Dataset> open_validation_data(DatasetOptions o, const Config&);
 // Datasets of a run. valid: nullptr if it does not evaluate.
 struct RunDatasets {
   std::unique_ptr<Dataset> train, valid;
-  std::string tokenizer_sha256;          // of data.tokenizer; "": none
-  std::vector<AuxFile> tokenizer_files;  // of data.tokenizer, for checkpoints
+  std::string tokenizer_sha256;  // of data.tokenizer; "": none
 };
 // `o`: training_data(), with its warning callback set.
 RunDatasets open_datasets(const DatasetOptions& o, const LoadedConfig&);

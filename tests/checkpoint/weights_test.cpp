@@ -364,7 +364,7 @@ TEST_CASE("an llm.c checkpoint is read by its stacked layers, without the paddin
   CHECK(f->read(3).front() == 16 + 6 + 2);
   CHECK(f->list().back().name == "final_norm.bias");
   CHECK(f->read(27).back() == static_cast<float>(payload - 1));
-  CHECK_THAT(f->note("model"), Catch::Contains("\"heads\":1"));
+  CHECK_THAT(f->note(kModelNote), Catch::Contains("\"heads\":1"));
 
   CHECK_THAT(refusal(good.substr(0, good.size() - 4), "x.bin"), Catch::Contains("these tensors take"));
   CHECK_THAT(refusal(good + "x", "x.bin"), Catch::Contains("these tensors take"));

@@ -1,3 +1,4 @@
+#include "launch/commands/weights/exported_config.h"
 #include "launch/commands/weights/model_weights.h"
 #include "tests/fuzz/target.h"
 
@@ -12,6 +13,9 @@ void run(std::string_view input) {
                again.model.vocab == c.model.vocab && again.model.tied == c.model.tied &&
                again.end_of_text == c.end_of_text,
            "a config that was accepted is written and read again");
+  const std::string exported = exported_config(c.model, std::string(input), c.end_of_text, DType::kF32);
+  GT_CHECK(parse_hf_config(exported, "exported", true).model.hidden == c.model.hidden,
+           "a folder's config is exported for the model that it describes");
 }
 
 std::vector<std::string> seeds() {

@@ -10,7 +10,7 @@ void run(std::string_view input) {
   if (refused([&] { f = open_llmc(vfs, kAnyPath, llmc_tensors); })) return;
   for (size_t k = 0; k < f->list().size(); ++k)
     GT_CHECK(static_cast<int64_t>(f->read(k).size()) == f->list()[k].numel(), "a tensor of another size");
-  GT_CHECK(!f->note("model").empty());
+  GT_CHECK(!f->note(kModelNote).empty());
 }
 
 // Model dimensions: T 4, V 5, L 1, H 2, C 4, Vp 8.

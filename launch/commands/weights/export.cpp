@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -19,11 +18,14 @@
 #include "data/tokenizer/tokenizer.h"
 #include "launch/commands/subcommands.h"
 #include "launch/commands/weights/checkpoint_config.h"
+#include "launch/commands/weights/exported_config.h"
+#include "launch/commands/weights/hub_paths.h"
 #include "launch/commands/weights/lora_weights.h"
 #include "launch/commands/weights/model_weights.h"
 #include "launch/commands/work_progress.h"
 #include "launch/options/near_path.h"
 #include "launch/ranks/signals.h"
+#include "launch/train/kept_files.h"
 #include "launch/train/kept_tokenizer.h"
 
 namespace gt {
@@ -31,13 +33,9 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int64_t kOpenAiVocab = 50257;  // OpenAI's vocabulary, whose last entry is <|endoftext|>
-// Files that an export folder may contain besides model*.safetensors.
-constexpr std::array<std::string_view, 8> kSmallFiles = {
-    "config.json",           "generation_config.json",  "tokenizer.model",     "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "adapter_config.json", "adapter_model.safetensors"};
-
 std::string step_to_export(const ExportArgs& args) {
   require_path("--load", args.load);
+  require_no_hf_folder(args.load);
   if (args.step < 0) return resolve_step(args.load);
   for (const std::string& dir : {args.load, args.load + "/checkpoints"})
     for (const auto& [n, path] : list_steps(dir))
@@ -62,6 +60,7 @@ class Source {
  public:
   explicit Source(const ExportArgs& args) : reader_(vfs_, step_to_export(args)) {
     model_ = checkpoint_config(reader_, {}).model;
+    base_ = read_aux(reader_.path(), kBaseConfig);
     list_weights();
     if (model_.lora.rank > 0)
       merge_.emplace(model_, [&](const std::string& native, int64_t count) { return stored(native, 0, count); });
@@ -70,6 +69,8 @@ class Source {
   const ModelConfig& model() const { return model_; }
   const std::vector<ModelWeight>& weights() const { return weights_; }
   Vfs& vfs() { return vfs_; }
+  // config.json of the Hugging Face folder that the run began from; "": none.
+  const std::string& base_config() const { return base_; }
   // From then on the model is of this family.
   void set_family(const Family& family) {
     model_.arch = family.name;
@@ -92,6 +93,7 @@ class Source {
   }
   Vfs vfs_;
   StepReader reader_;
+  std::string base_;
   ModelConfig model_;
   std::vector<ModelWeight> weights_;
   std::optional<AdapterMerge> merge_;
@@ -112,15 +114,13 @@ Notes native_notes(const ModelConfig& m) {
         value_text(o) != value_text(usual[k]))
       model[o.name] = nlohmann::ordered_json::parse(to_json(o));
   }
-  Notes notes{{"model", model.dump()}};
+  Notes notes{{kModelNote, model.dump()}};
   if (m.tied) notes.emplace_back("ties", R"([["head.weight","embed.weight"]])");
   return notes;
 }
 
 int64_t end_of_text(const Source& source, const std::optional<Tokenizer>& tokenizer) {
   if (tokenizer) return tokenizer->eod();
-  const std::string origin = read_aux(source.path(), "hf-config.json");
-  if (!origin.empty()) return parse_hf_config(origin, source.path() + "/hf-config.json", true).end_of_text;
   return source.model().vocab == kOpenAiVocab ? kOpenAiVocab - 1 : -1;
 }
 
@@ -134,10 +134,8 @@ void require_replaceable(const std::string& path, bool folder, bool force) {
   if (!folder) return;
   for (const auto& e : fs::directory_iterator(path)) {
     const std::string name = e.path().filename().string();
-    const bool ours =
-        std::find(kSmallFiles.begin(), kSmallFiles.end(), name) != kSmallFiles.end() || name.rfind("model", 0) == 0;
-    GT_REQUIRE(ours && e.is_regular_file(), Exit::kUsage, path, ": holds ", name,
-               ", which no export wrote; give another --output");
+    GT_REQUIRE((is_folder_file(name) || name.rfind("model", 0) == 0) && e.is_regular_file(), Exit::kUsage, path,
+               ": holds ", name, ", which no export wrote; give another --output");
   }
 }
 
@@ -269,15 +267,21 @@ int64_t export_hdf5(Source& source, const ExportArgs& args, DType dtype, const s
 }
 
 // Without tokenizer.json, transformers would guess a tokenizer and silently get it wrong. This names a class that does
-// not exist, so that AutoTokenizer fails.
+// not exist, at which transformers 4 fails.
 constexpr const char* kNoTokenizer = "{\n  \"tokenizer_class\": \"UseSentencePieceWithTokenizerModel\"\n}\n";
 
+bool holds(const std::vector<AuxFile>& files, std::string_view name) {
+  return std::any_of(files.begin(), files.end(), [&](const AuxFile& f) { return f.name == name; });
+}
+
+// Writes what transformers needs of a SentencePiece model that came without any other file.
 void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std::string& folder) {
   const std::string obstacle = hf_tokenizer_obstacle(t);
   if (!obstacle.empty()) {
     fmt::print(stderr, "warning: {}\n",
                cat(t.name(), ": tokenizer.json cannot reproduce its ids on every text: ", obstacle,
-                   "; AutoTokenizer will refuse the folder; read tokenizer.model with sentencepiece instead"));
+                   "; AutoTokenizer refuses the folder (transformers 4) or makes other ids (5); read tokenizer.model "
+                   "with sentencepiece, or give the tokenizer as the Hugging Face folder that it is from"));
     write_synced(vfs, folder + "/tokenizer_config.json", kNoTokenizer);
     return;
   }
@@ -286,11 +290,19 @@ void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std
   write_synced(vfs, folder + "/special_tokens_map.json", hf_special_tokens_json(t));
 }
 
-// Copies the tokenizer files as the checkpoint stores them.
-void copy_tokenizer(Source& source, const std::string& folder) {
-  for (const char* name : {"tokenizer.model", "tokenizer.json", "tokenizer_config.json"})
-    if (const std::string bytes = read_aux(source.path(), name); !bytes.empty())
-      write_synced(source.vfs(), folder + "/" + name, bytes);
+// Writes the tokenizer's files as the checkpoint stores them, and for transformers (hf) what they lack.
+void write_tokenizer(Source& source, bool hf, const std::string& folder) {
+  const std::vector<AuxFile> files = exported_tokenizer(source.path());
+  for (const AuxFile& f : files) write_synced(source.vfs(), folder + "/" + f.name, f.text);
+  if (!hf || holds(files, "tokenizer_config.json")) return;
+  if (!holds(files, "tokenizer.model") && !holds(files, "tokenizer.json")) return;
+  const auto tokenizer = kept_tokenizer(source.path());
+  if (!tokenizer) return;
+  if (holds(files, "tokenizer.json"))
+    write_synced(source.vfs(), folder + "/tokenizer_config.json",
+                 hf_tokenizer_config_json(*tokenizer, source.model().seq));
+  else if (tokenizer->sentence_piece() != nullptr)
+    write_hf_tokenizer(source.vfs(), *tokenizer, source.model().seq, folder);
 }
 
 nlohmann::json generation_config(int64_t end, const std::optional<Tokenizer>& tokenizer) {
@@ -305,19 +317,21 @@ nlohmann::json generation_config(int64_t end, const std::optional<Tokenizer>& to
   return out;
 }
 
-// Files that transformers needs besides the weights: model config, end-of-text id, tokenizer.
-void write_hf_files(Source& source, DType dtype, const std::string& folder) {
+// Files that transformers needs besides the weights and the tokenizer: those of the folder that the run began from, as
+// far as the run did not change them.
+void write_hf_configs(Source& source, DType dtype, const std::string& folder) {
   Vfs& vfs = source.vfs();
-  const auto tokenizer = kept_tokenizer(source.path());
-  const int64_t end = end_of_text(source, tokenizer);
-  const char* const torch = dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
-  write_synced(vfs, folder + "/generation_config.json", generation_config(end, tokenizer).dump(2) + "\n");
-  if (tokenizer && tokenizer->sentence_piece() != nullptr)
-    write_hf_tokenizer(vfs, *tokenizer, source.model().seq, folder);
-  else if (tokenizer && read_aux(source.path(), "tokenizer_config.json").empty())
-    write_synced(vfs, folder + "/tokenizer_config.json", hf_tokenizer_config_json(*tokenizer, source.model().seq));
+  const std::string generation = read_aux(source.path(), kBaseGeneration), &base = source.base_config();
+  if (!generation.empty()) {
+    write_synced(vfs, folder + "/generation_config.json", generation);
+  } else if (base.empty()) {
+    const auto tokenizer = kept_tokenizer(source.path());
+    write_synced(vfs, folder + "/generation_config.json",
+                 generation_config(end_of_text(source, tokenizer), tokenizer).dump(2) + "\n");
+  }
+  const int64_t end = base.empty() ? end_of_text(source, kept_tokenizer(source.path())) : -1;
   // Last: without it no reader takes the folder for a model.
-  write_synced(vfs, folder + "/config.json", hf_config_json(source.model(), end, torch));
+  write_synced(vfs, folder + "/config.json", exported_config(source.model(), base, end, dtype));
 }
 
 std::vector<std::string> lost_in_hf_form(const ModelConfig& m) {
@@ -360,8 +374,8 @@ int64_t export_safetensors(Source& source, const ExportArgs& args, DType dtype, 
   ExportStream values(source, plan);
   write_safetensors(source.vfs(), temp, tensors_of(plan), hf ? Notes() : native_notes(source.model()),
                     bytes_from(args.max_shard), std::ref(values));
-  copy_tokenizer(source, temp);
-  if (hf) write_hf_files(source, dtype, temp);
+  write_tokenizer(source, hf, temp);
+  if (hf) write_hf_configs(source, dtype, temp);
   sync_directory(source.vfs(), temp);
   return static_cast<int64_t>(plan.size());
 }
@@ -388,7 +402,9 @@ int64_t export_peft(Source& source, DType dtype, const std::string& temp) {
   return static_cast<int64_t>(tensors.size());
 }
 
-DType dtype_from(const std::string& name) {
+// The dtype that was given; else, for a Hugging Face folder, that of the folder that the run began from; else f32.
+DType dtype_from(const std::string& name, bool hf, const Source& source) {
+  if (name.empty()) return hf ? stated_dtype(source.base_config()).value_or(DType::kF32) : DType::kF32;
   for (const DType t : {DType::kF32, DType::kBF16, DType::kF16})
     if (name == name_of(t)) return t;
   return DType::kI8;
@@ -401,11 +417,11 @@ Exit run_export(const Command& command) {
   install_stop_signals();
   const bool folder = args.format != "hdf5", adapters = args.format == "peft";
   GT_REQUIRE(!adapters || args.naming != "native", Exit::kUsage, "--naming native: PEFT's names are Hugging Face's");
-  const DType dtype = dtype_from(args.dtype);
-  if (args.naming.empty()) args.naming = folder && dtype != DType::kI8 ? "hf" : "native";
+  if (args.naming.empty()) args.naming = folder && args.dtype != "int8" ? "hf" : "native";
   while (args.output.size() > 1 && args.output.back() == '/') args.output.pop_back();
   require_replaceable(args.output, folder, args.force);
   Source source(args);
+  const DType dtype = dtype_from(args.dtype, args.naming == "hf" && !adapters, source);
   const std::string temp = cat(args.output, ".tmp-", ::getpid());
   int64_t tensors = 0;
   try {
@@ -418,7 +434,8 @@ Exit run_export(const Command& command) {
     fs::remove_all(temp, ec);
     throw;
   }
-  fmt::print("{}: {} tensors of {} as {}, {} names\n", args.output, tensors, source.path(), args.dtype, args.naming);
+  fmt::print("{}: {} tensors of {} as {}, {} names\n", args.output, tensors, source.path(),
+             dtype == DType::kI8 ? "int8" : name_of(dtype), args.naming);
   if (adapters)
     fmt::print("load it with peft: PeftModel.from_pretrained(base, \"{}\")\n", args.output);
   else if (folder && args.naming == "hf")

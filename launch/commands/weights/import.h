@@ -10,8 +10,9 @@
 namespace gt {
 
 struct Imported {
-  std::string path;  // of the step
-  size_t tensors = 0;
+  std::string path;                // of the step
+  size_t tensors = 0;              // of the checkpoint
+  size_t read = 0, in_source = 0;  // tensors of the source: read to the last element, and there
   int64_t parameters = 0, bytes = 0;
   std::vector<AuxFile> tokenizer;  // files kept beside the weights; empty: there is none
   bool generates = true;           // `generate` runs the model

@@ -4,10 +4,12 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 
 #include "autograd/ops.h"
+#include "checkpoint/weights/weights.h"
 #include "data/samples/pair_row.h"
 #include "launch/commands/weights/loaded_model.h"
 #include "launch/commands/weights/model_weights.h"
@@ -113,6 +115,41 @@ TEST_CASE(
     must("import --from w.h5 --output b", dir);
     CHECK(must("ckpt diff in b", dir).prints(count + " of them bitwise equal"));
   }
+}
+
+TEST_CASE("a BERT without pooler and sentence pairs, BertForMaskedLM, begins both at their initial values") {
+  TempDir dir;
+  const std::string folder = kTied.folder();
+  std::filesystem::create_directories(dir / "hf");
+  Vfs vfs;
+  const auto file = open_safetensors(vfs, folder);
+  std::vector<std::pair<OutTensor, size_t>> kept;
+  for (size_t k = 0; k < file->list().size(); ++k)
+    if (const WeightInfo& w = file->list()[k];
+        w.name.find("pooler") == std::string::npos && w.name.find("seq_relationship") == std::string::npos)
+      kept.push_back({{w.name, w.shape, DType::kF32}, k});
+  std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
+  std::vector<OutTensor> tensors;
+  for (const auto& [t, k] : kept) tensors.push_back(t);
+  REQUIRE(tensors.size() + 4 == file->list().size());
+  write_safetensors(vfs, dir / "hf", tensors, {}, 1 << 30,
+                    [&](size_t k, int64_t first, int64_t count) { return file->read(kept[k].second, first, count); });
+  nlohmann::json config = nlohmann::json::parse(read_file(folder + "/config.json"));
+  config["architectures"] = {"BertForMaskedLM"};
+  write_file(dir / "hf/config.json", config.dump());
+  const Outcome r = must("import --from hf --output in", dir);
+  CHECK(r.prints("the folder has no pooler and no classes of sentence pairs"));
+  const std::string n = std::to_string(tensors.size());
+  CHECK(r.prints("read " + n + " of " + n + " tensors"));
+  must("import --from " + folder + " --output whole", dir);
+  CHECK(gpttrain("ckpt diff in whole", dir.path()).prints(n + " of them bitwise equal"));
+  must("export --load in --output out", dir);
+  CHECK(nlohmann::json::parse(read_file(dir / "out/config.json"))["architectures"][0] == "BertForPreTraining");
+  // One tensor alone is a damaged folder.
+  tensors.pop_back();
+  write_safetensors(vfs, dir / "hf", tensors, {}, 1 << 30,
+                    [&](size_t k, int64_t first, int64_t count) { return file->read(kept[k].second, first, count); });
+  CHECK(gpttrain("import --from hf --output x", dir.path()).prints(": missing"));
 }
 
 TEST_CASE("the loss of both heads and all gradients of a BERT equal transformers' on every layout") {

@@ -85,7 +85,7 @@ TEST_CASE("export returns what was imported, bitwise, and its export the same by
   CHECK(must("ckpt diff a d", dir).prints("equal"));
   // Rounded, then imported again.
   must("export --load a --dtype bf16 --output bf", dir);
-  CHECK(nlohmann::json::parse(read_file(dir / "bf/config.json"))["torch_dtype"] == "bfloat16");
+  CHECK(nlohmann::json::parse(read_file(dir / "bf/config.json"))["dtype"] == "bfloat16");
   must("import --from bf --output e", dir);
   const auto model = load_model(dir / "e", {"--device.kind", "cpu"});
   const Prompt p = fixture_prompts()[5];

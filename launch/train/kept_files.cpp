@@ -72,7 +72,7 @@ std::vector<AuxFile> whole_tokenizer(const std::string& path) {
   if (!folder && !defines_ids(file.filename().string())) return out;
   for (const std::string& name : tokenizer_names()) {
     const std::string beside = ((folder ? file : file.parent_path()) / name).string();
-    const bool other = defines_ids(name) && (converted || (name == kModel && out.front().name == kJson));
+    const bool other = defines_ids(name) && (converted || (!folder && name == kModel && out.front().name == kJson));
     if (!other && !has(out, name) && is_there(beside)) out.push_back(read_as(name, beside));
   }
   return out;

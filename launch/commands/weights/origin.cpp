@@ -223,6 +223,7 @@ Origin open_origin(Vfs& vfs, const ImportArgs& args) {
 
 GivenModel model_of_folder(const std::string& folder, bool ignore_unknown) {
   std::error_code ec;
+  if (is_there(folder)) link_target(folder);  // leads somewhere
   GT_REQUIRE(fs::is_directory(folder, ec), Exit::kUsage, "--from: ", folder, " is not a folder", how_to_get(folder));
   Vfs vfs;
   const std::unique_ptr<PeftFolder> adapter = open_adapter(vfs, folder, ignore_unknown);

@@ -9,6 +9,7 @@
 #include "data/prepare/shallow_json.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json_field.h"
 
 namespace gt {
 namespace {
@@ -126,7 +127,9 @@ Json parse_tokenizer_config(const std::string& text, const std::string& where) {
   Json j;
   try {
     j = parse_shallow<Json>(text, where);
-  } catch (const Json::parse_error& e) { fail(Exit::kUsage, where, " byte ", e.byte, ": broken JSON"); }
+  } catch (const Json::parse_error& e) {
+    fail(Exit::kUsage, where, " byte ", e.byte, ": broken JSON");
+  } catch (const Json::exception& e) { fail(Exit::kUsage, where, ": broken JSON (", no_json(e.what()), ")"); }
   GT_REQUIRE(j.is_object(), Exit::kUsage, where, ": expected an object, found a ", j.type_name());
   return j;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "data/bpe/fallback_bpe.h"
 #include "data/bpe/tokenizer_config.h"
@@ -111,8 +112,7 @@ class ConfigTokens {
     add(std::move(t));
   }
   void add(AddedToken t) {
-    const auto same = std::find_if(tokens_.begin(), tokens_.end(), [&](const AddedToken& a) { return a.id == t.id; });
-    if (same == tokens_.end()) tokens_.push_back(std::move(t));
+    if (added_.insert(t.id).second) tokens_.push_back(std::move(t));
   }
 
   const Json& config_;
@@ -120,6 +120,7 @@ class ConfigTokens {
   const int64_t model_pieces_;
   std::map<std::string, int32_t> ids_;
   std::vector<AddedToken> tokens_;
+  std::unordered_set<int32_t> added_;  // their ids
 };
 
 // The rule of transformers' converter of the class; kModel for classes that are not known.

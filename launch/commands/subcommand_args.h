@@ -169,7 +169,7 @@ struct EvalArgs {
     v("tasks", tasks, "FILE",
       "multiple-choice questions instead of a split: JSON lines of {\"context\", \"choices\": [...], \"answer\": "
       "index} "
-      "and optionally \"task\", \"id\"");
+      "and optionally \"task\", \"id\"; contexts begin with the tokenizer's BOS if it has one, unless --no-bos");
     v("out", out, "FILE",
       "write the results with standard errors as one JSON object; appended as a line if the file is X.jsonl");
   }
@@ -184,7 +184,9 @@ struct GenerateArgs {
   template <class V>
   void fields(V& v) {
     v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
-    v("prompt", prompt, "", "prompt text; -: standard input; empty: a new document");
+    v("prompt", prompt, "",
+      "prompt text, after the tokenizer's BOS if it has one (--no-bos: without it); -: standard input; empty: a new "
+      "document");
     v("prompt-file", prompt_file, "FILE",
       "file with one prompt per line, or X.jsonl with \"prompt\" or \"text\" fields; -: standard input");
     v("num-samples", num_samples, "1..1000000", "texts for each prompt");

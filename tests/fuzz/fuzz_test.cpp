@@ -100,6 +100,7 @@ TEST_CASE("a schedule's text is accepted whole or refused with one error") { hol
 TEST_CASE("a stored order of samples is used only if it is one") { holds(stored_order_file()); }
 TEST_CASE("text and JSON lines are read whole or refused with one error") { holds(text_lines()); }
 TEST_CASE("a token index is accepted whole or refused with one error") { holds(token_index()); }
+TEST_CASE("files that add to a tokenizer are accepted whole or refused with one error") { holds(tokenizer_folder()); }
 TEST_CASE("a tokenizer.json is accepted whole or refused with one error") { holds(tokenizer_json()); }
 TEST_CASE("a tokenizer model is accepted whole or refused with one error") { holds(tokenizer_model()); }
 TEST_CASE("a cached verdict on token files never leads out of them") { holds(verdict()); }

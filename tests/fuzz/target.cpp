@@ -55,6 +55,7 @@ std::vector<Target> all_targets() {
           stored_order_file(),
           text_lines(),
           token_index(),
+          tokenizer_folder(),
           tokenizer_json(),
           tokenizer_model(),
           verdict(),

@@ -41,6 +41,7 @@ Target schedule_text();      // --parallel.schedule file:
 Target stored_order_file();  // an order of samples in the cache folder, its hash repaired
 Target text_lines();         // text and JSON lines of data prepare and tokenizer train
 Target token_index();        // .idx beside a .bin
+Target tokenizer_folder();   // files beside a SentencePiece model that add tokens to it
 Target tokenizer_json();     // byte-level BPE of Hugging Face, with its tokenizer_config.json
 Target tokenizer_model();    // SentencePiece models: the walker, then the library
 Target verdict();            // the cached result of the checks of token files

@@ -142,7 +142,8 @@ TEST_CASE("a BERT without pooler and sentence pairs, BertForMaskedLM, begins bot
   const std::string n = std::to_string(tensors.size());
   CHECK(r.prints("read " + n + " of " + n + " tensors"));
   must("import --from " + folder + " --output whole", dir);
-  CHECK(gpttrain("ckpt diff in whole", dir.path()).prints(n + " of them bitwise equal"));
+  CHECK(
+      gpttrain("ckpt diff in whole", dir.path()).prints(std::to_string(kTied.tensors - 4) + " of them bitwise equal"));
   must("export --load in --output out", dir);
   CHECK(nlohmann::json::parse(read_file(dir / "out/config.json"))["architectures"][0] == "BertForPreTraining");
   // One tensor alone is a damaged folder.

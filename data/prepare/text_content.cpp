@@ -197,10 +197,10 @@ NotText by_shares(std::string_view head) {
   // Letters with accents are few among Latin ones; other scripts have two or more such bytes a character.
   const bool latin = high * 3 < c.bytes;
   return {cat("text that is not UTF-8 (", c.invalid, " of its first ", c.bytes, " bytes are invalid)"),
-          latin
-              ? "convert it from its encoding, probably: iconv -f WINDOWS-1252 -t UTF-8 FILE > FILE.utf8"
-              : "convert it from its encoding, such as GB18030, BIG5, SHIFT_JIS, EUC-KR, WINDOWS-1251 or KOI8-R: iconv "
-                "-f GB18030 -t UTF-8 FILE > FILE.utf8"};
+          cat("convert it from its encoding, ",
+              latin ? "probably: iconv -f WINDOWS-1252"
+                    : "such as GB18030, BIG5, SHIFT_JIS, EUC-KR, WINDOWS-1251 or KOI8-R: iconv -f GB18030",
+              " -t UTF-8 FILE > FILE.utf8; or leave out what is invalid: iconv -c -f UTF-8 -t UTF-8 FILE > FILE.utf8")};
 }
 
 }  // namespace

@@ -147,6 +147,27 @@ TEST_CASE("what is in gzip is unpacked before it is converted, by commands that 
   CHECK(read_file(dir / "a.utf8") == kText);
 }
 
+TEST_CASE("a text of another encoding, or with invalid bytes, is read after the advice") {
+  TempDir dir;
+  std::string latin, mixed;
+  for (int k = 0; k < 50; ++k) latin += "d\xE9j\xE0 vu, na\xEFve\n", mixed += "caf\xC3\xA9 \xFF\xFE\x80 end\n";
+  write_file(dir / "latin", latin);
+  write_file(dir / "mixed", mixed);
+  for (const char* name : {"latin", "mixed"})
+    expect_error(Exit::kUsage, {"not UTF-8", "iconv -c -f UTF-8 -t UTF-8 " + (dir / name)},
+                 [&] { LineReader(dir / name, 99); });
+  const std::string in = "cd " + dir.path() + " && iconv ";
+  REQUIRE(std::system((in + "-f WINDOWS-1252 -t UTF-8 latin > latin.utf8").c_str()) == 0);
+  (void)!std::system((in + "-c -f UTF-8 -t UTF-8 mixed > mixed.utf8").c_str());  // it ends with 1 after leaving out
+  LineReader reader(dir / "latin.utf8", 99);
+  LineReader::Line line;
+  REQUIRE(reader.next(&line));
+  CHECK(line.text == "d\xC3\xA9j\xC3\xA0 vu, na\xC3\xAFve\n");
+  LineReader other(dir / "mixed.utf8", 99);
+  REQUIRE(other.next(&line));
+  CHECK(line.text == "caf\xC3\xA9  end\n");
+}
+
 TEST_CASE("text with a few odd bytes, of any script, or that begins like a magic, is text") {
   const std::vector<std::string> texts{"",
                                        "a",

@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "data/prepare/json_line.h"
+#include "data/prepare/text_content.h"
 #include "kernels/core/check.h"
 #include "launch/options/near_path.h"
 
@@ -81,6 +82,8 @@ std::vector<std::string> read_prompts(const GenerateArgs& args) {
     GT_REQUIRE(in.good(), Exit::kUsage, "--prompt-file: ", file, ": cannot be opened");
     text = read_all(in, file);
   }
+  const NotText found = not_text(std::string_view(text).substr(0, size_t{1} << 16), file);
+  GT_REQUIRE(!found, Exit::kUsage, "--prompt-file: ", file, ": expected text, found ", found.what, "; ", found.advice);
   const bool json = file.ends_with(".jsonl") || file.ends_with(".ndjson");
   std::vector<std::string> prompts, lines = lines_of(text);
   for (size_t i = 0; i < lines.size(); ++i)

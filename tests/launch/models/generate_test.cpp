@@ -158,6 +158,9 @@ TEST_CASE("generate writes the same text with and without a cache, on every layo
   CHECK(wrong.prints("did you mean runs/run?"));
   write_file(rig / "bad.jsonl", "{\"prompt\": 3}\n");
   CHECK(gpttrain(generate + "--prompt-file bad.jsonl", rig.path()).prints("bad.jsonl:1: expected a JSON object"));
+  write_file(rig / "packed.txt", "PK\3\4\1\2\3 and more");
+  CHECK(gpttrain(generate + "--prompt-file packed.txt", rig.path())
+            .prints("packed.txt: expected text, found a zip archive"));
 }
 
 TEST_CASE("each family writes the same greedy texts in one batch and one by one and without a cache and on layouts") {

@@ -93,19 +93,29 @@ std::string make_cache_folder(const std::string& folder) {
 CachedFile open_own(const std::string& path) {
   struct stat s {};
   if (::lstat(path.c_str(), &s) != 0 && (errno == ENOENT || errno == ENOTDIR)) return {};
-  if (S_ISLNK(s.st_mode)) return {Fd(), path + ": is a symbolic link"};
-  if (s.st_mode != 0 && !S_ISREG(s.st_mode)) return {Fd(), path + ": is no regular file"};
+  if (S_ISLNK(s.st_mode)) return {Fd(), path + ": is a symbolic link", false};
+  if (s.st_mode != 0 && !S_ISREG(s.st_mode)) return {Fd(), path + ": is no regular file", false};
   Fd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd && errno == ENOENT) return {};
-  if (!fd || ::fstat(fd.get(), &s) != 0) return {Fd(), cat(path, ": cannot be read: ", std::strerror(errno))};
-  if (!S_ISREG(s.st_mode)) return {Fd(), path + ": is no regular file"};
+  if (!fd || ::fstat(fd.get(), &s) != 0) return {Fd(), cat(path, ": cannot be read: ", std::strerror(errno)), false};
+  if (!S_ISREG(s.st_mode)) return {Fd(), path + ": is no regular file", false};
   std::string problem = writers_problem(path, s);
-  if (!problem.empty()) return {Fd(), std::move(problem)};
-  return {std::move(fd), ""};
+  if (!problem.empty()) return {Fd(), std::move(problem), true};
+  return {std::move(fd), "", false};
+}
+
+bool keeps_owners(const std::string& folder) {
+  std::string name = folder + "/.gpttrain-XXXXXX";
+  const Fd fd(::mkostemp(name.data(), O_CLOEXEC));  // mode 0600
+  if (!fd) return true;
+  struct stat s {};
+  const bool own = ::fstat(fd.get(), &s) != 0 || writers_problem(name, s).empty();
+  ::unlink(name.c_str());
+  return own;
 }
 
 CachedFile open_cached(const std::string& path) {
-  if (std::string problem = folder_problem(parent_of(path)); !problem.empty()) return {Fd(), std::move(problem)};
+  if (std::string problem = folder_problem(parent_of(path)); !problem.empty()) return {Fd(), std::move(problem), true};
   return open_own(path);
 }
 

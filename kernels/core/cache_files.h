@@ -23,10 +23,14 @@ std::string make_cache_folder(const std::string& folder);
 // Result of opening a file of a cache. No descriptor and no problem: there is no such file.
 struct CachedFile {
   Fd fd;
-  std::string problem;  // "/x/y: belongs to user 1001"
+  std::string problem;     // "/x/y: belongs to user 1001"
+  bool by_others = false;  // the problem is its owner or mode
 };
 // Opens a regular file that no other user can have written; follows no symbolic link in its last component.
 CachedFile open_own(const std::string& path);
+// Returns whether a new file in `folder` is this user's own: false on file systems that keep no owners and modes (CIFS,
+// exFAT, some of FUSE), where the writer of a file is unknown. True where none can be made.
+bool keeps_owners(const std::string& folder);
 // open_own() of a file in a folder without a folder_problem().
 CachedFile open_cached(const std::string& path);
 // Returns the content of open_cached(), "" where there is none; `problem` (optional) receives why a file was refused.

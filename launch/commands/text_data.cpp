@@ -77,13 +77,29 @@ class PrivateFiles {
   const mode_t before_;
 };
 
+// Returns why a file of the data folder is not used: another user can have written it, or it is no regular file; "" if
+// it is missing. Where the file system keeps no owners, all are used after one warning.
+std::string problem_of(const std::string& path) {
+  const CachedFile f = open_own(path);
+  const std::string folder = fs::path(path).parent_path().string();
+  if (!f.by_others || keeps_owners(folder)) return f.problem;
+  static std::atomic<bool> warned{false};
+  if (!started_by_launch_ranks() && find_rank_env().local_rank == 0 && !warned.exchange(true))
+    fmt::print(stderr,
+               "warning: {}: its file system keeps no owners and modes: whoever can write this folder decides what the "
+               "run trains on\n",
+               printable(folder));
+  return "";
+}
+
 // Hash of a text file. The first process hashes the text and records the result in `folder`; other ranks and later
 // starts reuse the record while the file is unchanged.
 std::string hash_of(const std::string& text, const std::string& folder) {
   const Fd lock = lock_folder(folder);
   const std::string record = cat(folder, "/.", fs::path(text).filename().string(), ".hash");
   const std::string stamp = stamp_text(text);
-  if (!stamp.empty() && open_own(record).fd) {
+  std::error_code ec;
+  if (!stamp.empty() && fs::exists(record, ec) && problem_of(record).empty()) {
     const std::string known = read_whole_file(record, 1 << 16);
     if (known.size() == stamp.size() + 33 && known.starts_with(stamp + "\n")) return known.substr(stamp.size() + 1);
   }
@@ -117,8 +133,8 @@ bool is_prepared(const std::string& prefix, bool warns) {
   if (!fs::exists(prefix + ".idx", ec)) return false;
   std::string problem = fs::exists(fs::symlink_status(prefix + ".mask", ec)) ? prefix + ".mask: is not ours" : "";
   for (const char* suffix : kPrepared)
-    if (const CachedFile f = open_own(prefix + suffix); problem.empty() && !f.fd)
-      problem = f.problem.empty() ? cat(prefix, suffix, ": is missing") : f.problem;
+    if (problem.empty())
+      problem = fs::exists(prefix + suffix, ec) ? problem_of(prefix + suffix) : cat(prefix, suffix, ": is missing");
   if (problem.empty()) return true;
   if (warns) fmt::print(stderr, "warning: {}; the text is tokenized again\n", printable(problem));
   return false;
@@ -136,7 +152,7 @@ void prepare_as(const std::string& text, const std::string& prefix, const std::s
   std::error_code ec;
   for (const char* done : {".idx", ".bin", ".mask"}) o.force |= fs::exists(fs::symlink_status(prefix + done, ec));
   for (const char* part : {".progress.json", ".bin.part", ".len.part"})  // of an interrupted preparation
-    o.force |= !open_own(prefix + part).problem.empty();
+    o.force |= !problem_of(prefix + part).empty();
   WorkLine line;
   o.progress_seconds = line.seconds();
   const PrivateFiles only_ours;
@@ -171,7 +187,11 @@ void prepare_one(const std::string& text, const std::string& folder, const std::
   if (is_prepared(prefix, true)) return;  // another process was faster
   fmt::print("prepare   {} with {}, once, as {}\n", text, tokenizer, prefix);
   std::fflush(stdout);
-  if (lock) return prepare_as(text, prefix, tokenizer, no_bos);
+  if (lock) {
+    prepare_as(text, prefix, tokenizer, no_bos);
+    problem_of(prefix + ".idx");  // for its warning, by the process that does not run as a rank
+    return;
+  }
   std::error_code ec;
   for (const char* suffix : {".idx", ".bin", ".meta.json", ".mask"}) fs::remove(prefix + suffix, ec);  // of others
   prepare_unlocked(text, prefix, tokenizer, no_bos);

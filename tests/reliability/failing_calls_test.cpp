@@ -85,6 +85,24 @@ TEST_CASE("where files cannot be locked, text as data.train is tokenized after o
 }
 
 TEST_CASE(
+    "where files have no owners and modes, a text is tokenized once, after one warning, and nothing else is kept") {
+  if (kSanitized) return;
+  TempDir dir;
+  write_file(dir / "mine.txt", read_file("/usr/share/common-licenses/GPL-3"));
+  must("tokenizer train --input mine.txt --vocab 400 --output tok.model", dir);
+  const Outcome r = failing("modes=1",
+                            kTiny +
+                                "--model.vocab 400 --data.train mine.txt --data.tokenizer tok.model --train.steps 2 "
+                                "--log.name x --dp 2",
+                            dir);
+  INFO(r.out);
+  CHECK(r.code == 0);
+  CHECK(r.count("keeps no owners and modes") == 1);
+  CHECK(r.count("prepare   mine.txt") == 1);
+  CHECK(r.count("the order of samples (") == 1);
+}
+
+TEST_CASE(
     "whichever allocation, mapping, thread, write or sync fails, a run ends with a documented code and a reason") {
   if (kSanitized) return;
   std::mt19937_64 random(goal_seed());

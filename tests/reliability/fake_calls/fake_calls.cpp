@@ -1,6 +1,7 @@
 // Preloaded into a program, lets system and library calls fail as its environment defines: FAKE_CALLS holds words
 // CALL=ERRNO (every call fails) or CALL:N=ERRNO (the N-th call of the process alone). Calls: malloc, mmap, write,
 // fsync, fsync_folder (fsync of a folder), flock, pthread_create.
+// The word modes=1 is not a call: everybody may write every file then.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/file.h>
@@ -50,7 +51,7 @@ bool is_program(const void* address) {
          (std::strstr(info.dli_fname, "gpttrain") != nullptr || std::strstr(info.dli_fname, "libstdc++") != nullptr);
 }
 
-std::atomic<long> mallocs, mmaps, writes, fsyncs, folders, flocks, threads;
+std::atomic<long> mallocs, mmaps, writes, fsyncs, folders, flocks, threads, modes;
 
 }  // namespace
 
@@ -82,6 +83,15 @@ int fsync(int fd) {
   struct stat s {};
   if (::fstat(fd, &s) == 0 && S_ISDIR(s.st_mode) && fails("fsync_folder", folders)) return -1;
   return fails("fsync", fsyncs) ? -1 : call(fd);
+}
+
+// With modes=1 everybody may write every file, as on file systems that keep no modes.
+int fstat(int fd, struct stat* s) noexcept {
+  static const auto call = real<int (*)(int, struct stat*)>("fstat");
+  const int r = call(fd, s), error = errno;
+  if (r == 0 && fails("modes", modes)) s->st_mode |= 022;
+  errno = error;
+  return r;
 }
 
 int flock(int fd, int operation) noexcept {

@@ -61,6 +61,11 @@ TEST_CASE("files of a cache that another user can have written are refused with 
   put(f / "group", "text", 0664);
   CHECK_THAT(refusal(f / "group"),
              Catch::Contains("its group may write it (mode 664)") && Catch::Contains("chmod go-w"));
+  CHECK(open_own(f / "group").by_others);
+  CHECK_FALSE(open_own(f / "good").by_others);
+  CHECK(keeps_owners(f.path));  // so the mode is the file's, not the file system's
+  CHECK(fs::exists(f / "group"));
+  CHECK(std::distance(fs::directory_iterator(f.path), {}) == 3);  // nothing is left behind
   put(f / "all", "text", 0666);
   CHECK_THAT(refusal(f / "all"), Catch::Contains("others may write it"));
   fs::create_symlink(f / "good", f / "link");

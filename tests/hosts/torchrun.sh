@@ -14,7 +14,7 @@ start() {
   for r in 0 1 2 3; do
     # shellcheck disable=SC2086
     (on "node$((1 + r / 2))" env RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r % 2)) LOCAL_WORLD_SIZE=2 MASTER_ADDR=node1 \
-      MASTER_PORT=29500 GPTTRAIN_JOB_SECRET=blue "$gpttrain" $model --log.name "$name" "$@" >>out.txt 2>&1
+      MASTER_PORT=29500 GPTTRAIN_JOB_SECRET=0123456789abcdef "$gpttrain" $model --log.name "$name" "$@" >>out.txt 2>&1
     echo $? >"code-$r") &
   done
 }

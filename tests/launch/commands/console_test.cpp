@@ -113,7 +113,7 @@ TEST_CASE("off a terminal there is one line every log.every steps, and the end b
         "model  tiny\n\n"
         "step 10/25  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 12.5 s\n"
         "step 20/25  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 4.2 s\n"
-        "step 25/25  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 0 ms\n"
+        "step 25/25  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms\n"
         "warning: disk is nearly full\n"
         "\nend    finished (exit code 0)\nsteps  25\nnext   gpttrain generate --load runs/x\n");
 }

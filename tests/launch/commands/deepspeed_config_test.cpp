@@ -318,7 +318,7 @@ TEST_CASE("all problems of a file are listed at once with line, column and key")
         "<base64>:4:35: zero_optimization.stage: 4 is outside 0..3",
         "zero_optimization.stage3_prefetch_bucketsize: unknown key\n  did you mean stage3_prefetch_bucket_size? (in "
         "elements, default 5e7)",
-        "zero_optimization.reduce_bucket_size: expected a whole number 1.. elements, found \"5.5\"",
+        "zero_optimization.reduce_bucket_size: expected a whole number 0.. elements, found \"5.5\"",
         "<base64>:5:24: fp16.enabled: expected true or false, found a string",
         "autotuning: {...} is refused: ", "--nonsense: unknown flag", "7 problems, nothing was started"})
     CHECK_THAT(found, Contains(part));

@@ -375,7 +375,7 @@ TEST_CASE("flags that a Megatron line leaves out have Megatron's values") {
   CHECK((set.model.dropout == 0 && set.model.attn_dropout == 0.1 && set.optim.betas[1] == 0.95));
   CHECK((set.schedule.type == "cosine" && set.optim.weight_decay == 0.1f));
   // No whole line: our defaults.
-  const Config few = parse(words_of("--data.train mock --num-layers 4 --hidden-size 64")).loaded.config;
+  const Config few = parse(words_of("--data.train mock --num-layers 4 --hidden-size 48")).loaded.config;
   CHECK((few.model.dropout == 0 && few.optim.weight_decay == 0.1f && few.schedule.type == "cosine"));
 }
 

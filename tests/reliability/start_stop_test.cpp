@@ -180,3 +180,28 @@ TEST_CASE("insufficient resources of a machine are reported before anything star
   CHECK(shm.code == 2);
   CHECK_THAT(shm.out, Contains("/dev/shm has") && Contains("--launch.ranks threads"));
 }
+
+TEST_CASE("a small stack, a limit of file sizes and a missing /proc end no run without a reason", "[R14]") {
+  const std::string program = binary_dir() + "/gpttrain " + kRun + "--train.steps 6 --checkpoint.every 3 ";
+  {
+    TempDir dir;
+    const Outcome stack = shell("ulimit -s 64; exec " + program, dir.path(), 60);
+    INFO(stack.out);
+    CHECK((stack.code == 0 || (stack.code == 2 && stack.prints("the stack is limited to 64 KiB"))));
+  }
+  {
+    TempDir dir;
+    const Outcome size = shell("ulimit -f 20; exec " + program, dir.path(), 60);
+    INFO(size.out);
+    CHECK(size.code == 74);  // and not the signal's
+    CHECK(size.prints("no checkpoint of it could be written"));
+  }
+  TempDir dir;
+  if (shell("unshare -m mount -t tmpfs none /proc", dir.path()).code != 0)
+    return report_partly_skipped("without /proc: this system permits no mount namespace");
+  const std::string inside = "unshare -m sh -c 'mount -t tmpfs none /proc && exec " + program + "--tp 2'";
+  const Outcome without = shell(inside, dir.path(), 60);
+  INFO(without.out);
+  CHECK(without.code == 0);
+  CHECK(list_steps(dir / "runs/x/checkpoints").front().first == 6);
+}

@@ -177,8 +177,8 @@ Exit run_rank(const JobRequest& command, const std::function<Exit(GroupFactory&)
   if (env.local_rank == 0 && (env.local_world != env.world || !started_by_launch_ranks()))
     require_limits(std::max(1, env.local_world), threads);
   set_network_environment(env, config.comm.interface);
-  // The ranks of this program end with their launcher, also when it is killed.
-  if (started_by_launch_ranks() && !uses_sockets(env)) prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // Ranks of this program's mpirun end with it or its daemon, also when that is killed.
+  if (started_by_launch_ranks() && env.source == "OMPI_COMM_WORLD_RANK") prctl(PR_SET_PDEATHSIG, SIGKILL);
   report_start(env.rank);
   std::optional<ConnectionGuard> guard;
   if (env.local_world != env.world && !uses_sockets(env)) guard.emplace();

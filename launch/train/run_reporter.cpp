@@ -20,7 +20,6 @@
 #include "launch/observe/sinks/csv_sink.h"
 #include "launch/observe/sinks/log_jsonl.h"
 #include "launch/observe/sinks/progress.h"
-#include "launch/observe/sinks/prometheus_sink.h"
 #include "launch/observe/sinks/samples_sink.h"
 #include "launch/observe/sinks/tensorboard_sink.h"
 #include "launch/options/version.h"
@@ -57,12 +56,6 @@ RunReporter::RunReporter(const RankContext& rank, Engine& engine, OpWatch& ops, 
   if (config_.log.comm) comm_log_ = std::make_unique<CommLog>(rank.mesh);
   if (const TraceWindow w = parse_trace_window(config_.log.trace_steps); w.end > w.first)
     trace_ = std::make_unique<TraceSession>(rank.mesh, w, config_.log.trace_ranks == TraceRanks::kAll);
-}
-
-void RunReporter::open_port() {
-  if (!rank_.is_rank0() || config_.log.prometheus.empty()) return;
-  metrics_port_ = std::make_unique<PrometheusSink>(parse_endpoint(config_.log.prometheus));
-  metrics_port_->open();
 }
 
 void RunReporter::start(const std::string& saves, const std::string& copies) {

@@ -37,7 +37,9 @@ class RunReporter {
   RunReporter(const RankContext&, Engine&, OpWatch&, const RunLoader&, const RunState&);
 
   // Opens log.prometheus's port, before anything is loaded. Throws kUsage. No effect on ranks but 0.
-  void open_port();
+  void open_port() {
+    if (rank_.is_rank0()) metrics_port_ = open_prometheus(config_.log.prometheus);
+  }
   // Opens the logs and writes the start block. `saves`: RunSaver::describe; "": the run saves nothing. `copies`:
   // RunCopies::describe.
   void start(const std::string& saves, const std::string& copies);

@@ -254,4 +254,11 @@ void PrometheusSink::stop() {
   }
 }
 
+std::unique_ptr<PrometheusSink> open_prometheus(const std::string& endpoint) {
+  if (endpoint.empty()) return nullptr;
+  auto out = std::make_unique<PrometheusSink>(parse_endpoint(endpoint));
+  out->open();
+  return out;
+}
+
 }  // namespace gt

@@ -2,6 +2,7 @@
 // is stored: bounded in number, size and time, all served by one thread of their own, so that silent clients delay
 // nobody.
 #pragma once
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -53,5 +54,8 @@ class PrometheusSink : public Sink {
   std::mutex mutex_;  // guards values_
   PrometheusValues values_;
 };
+
+// Returns a sink whose port is open; nullptr for "". Throws kUsage.
+std::unique_ptr<PrometheusSink> open_prometheus(const std::string& endpoint);
 
 }  // namespace gt

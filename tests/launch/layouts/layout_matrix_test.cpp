@@ -198,7 +198,11 @@ TEST_CASE("boundary tensors that tp does not divide are sent between stages too"
             {"parallel.tp", "3"}, {"parallel.pp", "2"}, {"parallel.schedule", "interleaved"}, {"parallel.vpp", "2"}},
         Settings{{"parallel.tp", "3"}, {"parallel.pp", "2"}, {"parallel.schedule", "zb-h1"}, {"precision.amp", "O2"}},
         Settings{{"parallel.tp", "3"}, {"parallel.pp", "2"}, {"parallel.dynamic_shapes", "true"}},
-        Settings{{"parallel.tp", "2"}, {"parallel.pp", "2"}, {"model.seq", "7"}, {"model.hidden", "27"}}}) {
+        Settings{{"parallel.tp", "2"},
+                 {"parallel.pp", "2"},
+                 {"model.kv_heads", "6"},
+                 {"model.seq", "7"},
+                 {"model.hidden", "27"}}}) {
     INFO("gpttrain " << flags << text_of(layout));
     const CheckedLayout checked = check_layout(base, layout);
     REQUIRE(checked.problems.empty());

@@ -551,7 +551,6 @@ TEST_CASE("device types of desks and small cloud machines are planned") {
     const auto json = nlohmann::json::parse(r.out);
     CHECK((json.at("step_seconds") > 0 && json.at("mfu") > 0.05 && json.at("mfu") < 0.9));
   }
-  CHECK(gpttrain("plan --device_type A10 --amp O2 --precision.fp8 current", dir.path()).prints("has no FP8 GEMMs"));
 }
 
 TEST_CASE("every shipped config has a comment with memory and layout for 1 and 8 and 64 GPUs as plan gives them") {

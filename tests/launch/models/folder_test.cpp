@@ -375,7 +375,7 @@ TEST_CASE("metadata of a foreign file is no note of ours, and config.json decide
   const std::string ours = R"({"layers":7,"hidden":8,"heads":1,"ffn":8,"vocab":9,"seq":4})";
   int n = 0;
   for (const char* key : {"model", "gpttrain.model"})
-    for (const std::string text : {std::string("tiny-llama"), std::string("{}"), ours}) {
+    for (const std::string& text : {std::string("tiny-llama"), std::string("{}"), ours}) {
       INFO(key << " " << text);
       with({{"format", "pt"}, {key, text}});
       must("import --from base --output in" + std::to_string(n++), dir);

@@ -53,6 +53,26 @@ TEST_CASE("Muon has one moment of every weight of a linear layer and AdamW two o
   CHECK(error < 1e-4);
 }
 
+TEST_CASE("a parameter group without settings of its own leaves Muon bitwise as it is") {
+  for (const MeshShape& mesh : {MeshShape{}, {.pp = 2, .dp = 2, .tp = 2}}) {
+    MeshRun run = muon_run(mesh);
+    run.engine.grad_clip = 0.05f;  // a factor of every row of scalars
+    const MeshResult plain = run_mesh(run);
+    run.engine.optim.groups = {{.match = "mlp"}, {.match = "norm"}};
+    check_bitwise(run_mesh(run), plain);
+  }
+}
+
+TEST_CASE("Muon orthogonalizes tall matrices whose columns TP ranks share as one rank does") {
+  const auto tall = [](MeshShape mesh) {
+    MeshRun run = muon_run(mesh);
+    run.engine.model.ffn = 24;  // mlp.down is [32, 24]
+    return run_mesh(run);
+  };
+  const MeshResult one = tall({});
+  for (const MeshShape& mesh : {MeshShape{.tp = 2}, {.dp = 2, .tp = 2}}) check_weights(tall(mesh), one);
+}
+
 TEST_CASE("Muon trains every layout as one rank, bitwise across pp and ZeRO stages") {
   const MeshResult one = run_mesh(muon_run({}));
   CHECK(one.losses.back() < one.losses.front());

@@ -130,15 +130,23 @@ std::string head_text(const std::string& dir, const Manifest& m) {
 
 namespace {
 
-// Whether a folder holds weights by Hugging Face's file names.
-bool holds_foreign_weights(const std::string& folder) {
+// Whether a folder is one of Hugging Face: a config and weights by its names, or adapters.
+bool is_hf_folder(const std::string& folder) {
   std::error_code ec;
+  bool config = false, weights = false;
   for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string name = it->path().filename().string();
-    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || name == "pytorch_model.bin")
-      return true;
+    config |= name == "config.json" || name == "adapter_config.json";
+    weights |=
+        name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || name == "pytorch_model.bin";
   }
-  return false;
+  return config && weights;
+}
+
+// The name of what is imported from a folder.
+std::string imported_name(const std::string& folder) {
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string() + "-imported";
 }
 
 }  // namespace
@@ -166,9 +174,9 @@ std::string resolve_step(const std::string& given) {
         refused += cat("\n  ", e.what());
       }
     }
-  GT_REQUIRE(!refused.empty() || !fs::exists(path + "/config.json", ec) || !holds_foreign_weights(path), Exit::kUsage,
-             path, ": is a Hugging Face folder, not a checkpoint; gpttrain import --from ", path,
-             " --output RUN/checkpoints makes one, to be given instead");
+  GT_REQUIRE(!refused.empty() || !is_hf_folder(path), Exit::kUsage, path,
+             ": is a Hugging Face folder, not a checkpoint; import it first: gpttrain import --from ", shell_word(path),
+             " --output ", shell_word(imported_name(path)));
   GT_REQUIRE(!refused.empty(), Exit::kUsage, path,
              ": holds no checkpoint; give a run directory, its checkpoints folder, or a step");
   fail(code, path, ": holds no good checkpoint:", refused);

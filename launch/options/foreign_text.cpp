@@ -17,6 +17,21 @@ std::string_view scheme_of(std::string_view text) {
   return std::all_of(scheme.begin(), scheme.end(), legal) ? scheme : std::string_view();
 }
 
+// "org/model" of a URL of the Hugging Face hub, "https://huggingface.co/org/model/tree/main" or "hf://org/model"; ""
+// for any other.
+std::string hub_model(std::string_view url) {
+  bool of_hub = false;
+  for (const std::string_view begin :
+       {"https://huggingface.co/", "http://huggingface.co/", "https://hf.co/", "http://hf.co/", "hf://"})
+    if (!of_hub && url.starts_with(begin)) url.remove_prefix(begin.size()), of_hub = true;
+  const size_t slash = url.find('/');
+  if (!of_hub || slash == std::string_view::npos) return "";
+  const std::string_view model = url.substr(0, url.find('/', slash + 1));
+  const auto legal = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; };
+  return slash > 0 && slash + 1 < model.size() && std::all_of(model.begin(), model.end(), legal) ? std::string(model)
+                                                                                                 : "";
+}
+
 std::string_view first_line(std::string_view text) {  // neither blank nor a comment of #
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -67,7 +82,11 @@ UrlProblem url_problem(std::string_view path) {
     if (rest.starts_with("localhost/")) rest.remove_prefix(9);
     return {reason, fmt::format("give the path, {}", rest)};
   }
-  if (scheme == "hf") return {reason, "download it first: huggingface-cli download NAME --local-dir FOLDER"};
+  if (const std::string model = hub_model(path); !model.empty()) {
+    const std::string folder = model.substr(model.find('/') + 1);
+    return {reason,
+            fmt::format("download it first: hf download {} --local-dir {}, and give {}", model, folder, folder)};
+  }
   if (scheme == "http" || scheme == "https") return {reason, "download it first, and give the file"};
   return {reason, "mount the bucket (rclone mount, s3fs, gcsfuse) and give its folder, or copy the files"};
 }

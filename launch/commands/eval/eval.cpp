@@ -20,7 +20,6 @@
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
 #include "launch/commands/weights/checkpoint_config.h"
-#include "launch/commands/weights/hub_paths.h"
 #include "launch/commands/weights/loaded_model.h"
 #include "launch/commands/work_progress.h"
 #include "launch/config/config_alias.h"
@@ -315,7 +314,6 @@ Exit run_eval(const Command& command) {
   if (!args.out.empty()) require_writable(args.out);
   std::vector<std::string> flags = command.config_flags;
   Vfs vfs;
-  require_no_hf_folder(args.load);
   if (args.tasks.empty()) flags = flags_with_data(StepReader(vfs, resolve_step(args.load)), flags, command.words);
   ModelSource source = find_model(args.load, flags, InferencePrecision::kAsTrained, command.env);
   c.loaded = source.loaded;

@@ -19,7 +19,6 @@
 #include "launch/commands/subcommands.h"
 #include "launch/commands/weights/checkpoint_config.h"
 #include "launch/commands/weights/exported_config.h"
-#include "launch/commands/weights/hub_paths.h"
 #include "launch/commands/weights/lora_weights.h"
 #include "launch/commands/weights/model_weights.h"
 #include "launch/commands/work_progress.h"
@@ -35,7 +34,6 @@ namespace fs = std::filesystem;
 constexpr int64_t kOpenAiVocab = 50257;  // OpenAI's vocabulary, whose last entry is <|endoftext|>
 std::string step_to_export(const ExportArgs& args) {
   require_path("--load", args.load);
-  require_no_hf_folder(args.load);
   if (args.step < 0) return resolve_step(args.load);
   for (const std::string& dir : {args.load, args.load + "/checkpoints"})
     for (const auto& [n, path] : list_steps(dir))

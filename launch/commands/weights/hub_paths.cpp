@@ -49,7 +49,7 @@ std::string without_config(const std::string& folder) {
 // What to do where `from` is no folder or file of this machine.
 std::string how_to_get(const std::string& from) {
   std::string model = from;
-  for (const char* host : {"https://huggingface.co/", "http://huggingface.co/", "hf.co/", "huggingface.co/"})
+  for (const char* host : {"hf.co/", "huggingface.co/"})
     if (model.starts_with(host)) model = model.substr(std::string_view(host).size());
   const auto of_name = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
@@ -66,16 +66,6 @@ std::string how_to_get(const std::string& from) {
       "; if it is a model of the Hugging Face hub, download it first: hf download {} --local-dir {}, and "
       "give {}",
       model, folder, folder);
-}
-
-void require_no_hf_folder(const std::string& load) {
-  if (is_there(load + "/manifest.json")) return;
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "adapter_config.json"}) {
-    if (!is_there(load + "/" + name)) continue;
-    const std::string stem = fs::path(load).lexically_normal().filename().string();
-    fail(Exit::kUsage, load, ": is a Hugging Face folder, not a checkpoint; import it first: gpttrain import --from ",
-         shell_word(load), " --output ", shell_word(stem.empty() ? "imported" : stem + "-imported"));
-  }
 }
 
 }  // namespace gt

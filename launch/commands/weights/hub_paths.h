@@ -16,7 +16,4 @@ std::string without_config(const std::string& folder);
 // hub's cache. As the end of a sentence.
 std::string how_to_get(const std::string& from);
 
-// Throws kUsage naming the command that imports it, where `load` is no checkpoint but a Hugging Face folder.
-void require_no_hf_folder(const std::string& load);
-
 }  // namespace gt

@@ -1,7 +1,6 @@
 #include "launch/commands/weights/loaded_model.h"
 
 #include "launch/commands/weights/checkpoint_config.h"
-#include "launch/commands/weights/hub_paths.h"
 #include "launch/engine/engine_options.h"
 #include "launch/options/near_path.h"
 #include "launch/ranks/agree.h"
@@ -11,7 +10,6 @@ namespace gt {
 ModelSource find_model(const std::string& load, const std::vector<std::string>& flags, InferencePrecision precision,
                        const RankEnv& env) {
   require_path("--load", load);
-  require_no_hf_folder(load);
   ModelSource m;
   m.precision = precision;
   m.step_dir = resolve_step(load);

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "checkpoint/weights/source_file.h"
+#include "data/bpe/tiktoken.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/files.h"
@@ -70,10 +71,20 @@ ModelConfig model_from_shapes(const Origin& o, int64_t heads, const std::string&
   return m;
 }
 
+// Throws kUsage if tokenizer.model is damaged.
+void require_sound_model(const std::string& folder) {
+  const std::string model = folder + "/tokenizer.model";
+  std::error_code ec;
+  if (!fs::exists(model, ec)) return;
+  std::string bytes = read_whole_file(model, kMaxTokenizerFile);
+  if (!is_tiktoken(bytes)) Tokenizer::from_bytes(std::move(bytes), model);
+}
+
 // Returns the folder if its tokenizer can be read, or "". Weights are useful without one, so an unsupported tokenizer
-// is only a warning.
+// is only a warning. Throws kUsage if tokenizer.model is damaged.
 std::string tokenizer_in(const std::string& folder, std::vector<std::string>& warnings) {
   if (!holds_tokenizer(folder)) return "";
+  require_sound_model(folder);
   try {
     Tokenizer::load(folder);
     return folder;

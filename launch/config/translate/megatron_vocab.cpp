@@ -48,12 +48,11 @@ Pieces of_model(const MegatronLine& line, const std::string& type) {
   if (path.empty()) return failed("tokenizer-type", type + " needs --tokenizer-model", "add it");
   if (!there(path)) {
     const bool hub = type == "HuggingFaceTokenizer";
-    return failed(
-        "tokenizer-model",
-        path + (hub ? ": no such file or folder; a name on Hugging Face's hub is not downloaded"
-                    : ": no such file; the size of the vocabulary is that of the tokenizer"),
-        hub ? fmt::format("huggingface-cli download {} --local-dir TOKENIZER, then --tokenizer-model TOKENIZER", path)
-            : "give the file, or the size as --model.vocab N");
+    return failed("tokenizer-model",
+                  path + (hub ? ": no such file or folder; a name on Hugging Face's hub is not downloaded"
+                              : ": no such file; the size of the vocabulary is that of the tokenizer"),
+                  hub ? fmt::format("hf download {} --local-dir TOKENIZER, then --tokenizer-model TOKENIZER", path)
+                      : "give the file, or the size as --model.vocab N");
   }
   try {
     const Tokenizer t = Tokenizer::load(path);

@@ -25,7 +25,7 @@ TEST_CASE("URLs are distinguished from paths, and schemes from each other") {
   }
   CHECK_THAT(url_problem("file:///tmp/x").fix, Contains("give the path, /tmp/x"));
   CHECK_THAT(url_problem("file://localhost/tmp/x").fix, Contains("give the path, /tmp/x"));
-  CHECK_THAT(url_problem("hf://a/b").fix, Contains("huggingface-cli download"));
+  CHECK_THAT(url_problem("hf://a/b").fix, Contains("hf download a/b --local-dir b, and give b"));
   CHECK_THAT(url_problem("gs://b/c").fix, Contains("mount the bucket"));
 }
 
@@ -95,7 +95,8 @@ TEST_CASE("a Hugging Face folder as a checkpoint names the import, and a run nee
     const Outcome r = gpttrain(line, dir.path());
     INFO(line << "\n" << r.out);
     CHECK(r.code == 2);
-    CHECK(r.prints("hf: is a Hugging Face folder, not a checkpoint; gpttrain import --from hf"));
+    CHECK((r.prints("hf: is a Hugging Face folder, not a checkpoint; import it first:") &&
+           r.prints("gpttrain import --from hf --output hf-imported")));
   }
   std::filesystem::remove(dir / "hf/model.safetensors");
   CHECK(gpttrain("generate hf", dir.path()).prints("holds no checkpoint"));

@@ -338,7 +338,7 @@ TEST_CASE("a Megatron line has the vocabulary of its tokenizer, padded to a mult
   CHECK_THAT(refused("--vocab-file none.json"), Contains("--vocab-file: none.json: no such file"));
   CHECK_THAT(refused(type + "Llama2Tokenizer --tokenizer-model none.model"),
              Contains("--tokenizer-model: none.model: no such file"));
-  CHECK_THAT(refused(type + "HuggingFaceTokenizer --tokenizer-model org/name"), Contains("huggingface-cli download"));
+  CHECK_THAT(refused(type + "HuggingFaceTokenizer --tokenizer-model org/name"), Contains("hf download"));
   CHECK_THAT(refused(type + "NullTokenizer"), Contains("--tokenizer-type: NullTokenizer needs --vocab-size"));
   CHECK_THAT(refused(type + "GPT2BPETokenizer"), Contains("needs --vocab-file and --merge-file"));
   CHECK_THAT(refused(type + "BertWordPieceCase"), Contains("give that of the model as --model.vocab N"));

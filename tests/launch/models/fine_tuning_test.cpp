@@ -1,4 +1,5 @@
 // Fine-tuning as a user does it: conversations to tokens and masks, a trained model, other answers.
+#include <cstring>
 #include <filesystem>
 
 #include "kernels/core/check.h"
@@ -26,12 +27,21 @@ std::string questions() {
   return out + R"({"instruction": "What is this?", "output": ""})" + "\n";
 }
 
+// The same words as plain text, for a tokenizer.
+std::string words() {
+  std::string out = questions();
+  for (const char* syntax : {R"({"instruction": ")", R"(", "output": ")", R"("})"})
+    for (size_t at; (at = out.find(syntax)) != std::string::npos;) out.replace(at, std::strlen(syntax), " ");
+  return out;
+}
+
 // A folder with a tokenizer, a model that has read a licence, and the questions.
 struct Rig : TempDir {
   Rig() {
     write_file(*this / "text.txt", read_file("/usr/share/common-licenses/GPL-3"));
     write_file(*this / "chat.jsonl", questions());
-    must("tokenizer train --input text.txt chat.jsonl --vocab 400 --output tok.model", *this);
+    write_file(*this / "words.txt", words());
+    must("tokenizer train --input text.txt words.txt --vocab 400 --output tok.model", *this);
     must(kModel +
              "--data.train text.txt --train.micro_batch 4 --train.global_batch 8 --train.steps 10 --optim.lr 3e-3 "
              "--log.name base",
@@ -61,7 +71,7 @@ TEST_CASE("a model that is fine-tuned on questions answers them, and did not bef
   const std::string tune = kModel +
                            "--data.train chat --data.pack documents --checkpoint.load_from runs/base --checkpoint.load "
                            "weights --train.micro_batch 2 --train.global_batch 4 --optim.lr 3e-3 ";
-  must(tune + "--train.steps 120 --log.name tuned", rig);
+  must(tune + "--train.steps 240 --log.name tuned", rig);
   for (const auto& [thing, colour] : {std::pair("snow", "white"), {"grass", "green"}, {"the sky", "blue"}}) {
     const std::string text = rig.answer("tuned", thing);
     INFO(text);
@@ -96,7 +106,7 @@ TEST_CASE("an exported model that is fine-tuned from its folder answers otherwis
   const std::string before = rig.answer("base", "coal");
   must(
       "--from hf --model.seq 48 --data.train chat --data.pack documents --train.micro_batch 2 --train.global_batch 4 "
-      "--train.steps 120 --optim.lr 3e-3 --schedule.type constant --device.kind cpu --device.threads 1 "
+      "--train.steps 240 --optim.lr 3e-3 --schedule.type constant --device.kind cpu --device.threads 1 "
       "--log.name tuned",
       rig);
   const std::string after = rig.answer("tuned", "coal");
@@ -146,7 +156,8 @@ TEST_CASE("numpy reads the loss mask beside the tokens") {
   if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it and needs PyPI");
   TempDir dir;
   write_file(dir / "chat.jsonl", questions());
-  must("tokenizer train --input chat.jsonl --vocab 320 --output tok.model", dir);
+  write_file(dir / "words.txt", words());
+  must("tokenizer train --input words.txt --vocab 320 --output tok.model", dir);
   must("data prepare --input chat.jsonl --format instruct --template plain --tokenizer tok.model --output chat", dir);
   const Outcome r =
       shell(python + " " + source_dir() + "/tests/readers/read_mask.py chat tok.model chat.jsonl", dir.path());

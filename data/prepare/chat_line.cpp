@@ -1,5 +1,6 @@
 // Lines of conversations, parsed without building a tree: memory stays proportional to the line.
 #include <algorithm>
+#include <cctype>
 #include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -21,31 +22,16 @@ bool describes_message(std::string_view key) {
   return is_one_of(key, {"id", "message_id", "timestamp", "created_at", "create_time"});
 }
 
-// Keys of a line with messages that change what should be learned from them.
+// Keys of a line with messages that change what should be learned from them, in any case.
 bool changes_messages(std::string_view key) {
-  return is_one_of(key, {"tools",
-                         "functions",
-                         "function_call",
-                         "tool_choice",
-                         "tool_calls",
-                         "images",
-                         "image",
-                         "videos",
-                         "video",
-                         "audios",
-                         "audio",
-                         "documents",
-                         "system",
-                         "chat_template_kwargs",
-                         "chat_template",
-                         "system_prompt",
-                         "weight",
-                         "train",
-                         "loss",
-                         "mask",
-                         "rejected",
-                         "conversations",
-                         "parallel_tool_calls"});
+  std::string k(key);
+  std::transform(k.begin(), k.end(), k.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const std::string_view begin : {"train", "loss", "mask", "weight", "system", "tool", "function", "image",
+                                       "video", "audio", "reasoning", "thinking", "ignore", "exclude", "chat_template"})
+    if (k.starts_with(begin)) return true;
+  return k.ends_with("_mask") || is_one_of(k, {"context", "conversations", "deleted", "developer", "documents",
+                                               "history", "input", "instruction", "instructions", "labels",
+                                               "parallel_tool_calls", "rejected", "roles_to_train", "skip"});
 }
 
 // Keys of an instruction that do not change its text; "text" is the whole of it in Alpaca's files.

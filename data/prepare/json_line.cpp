@@ -144,6 +144,15 @@ int64_t standard_json(std::string* line) {
   return any || replaced > 0 ? replaced : -1;
 }
 
+namespace {
+
+std::string_view trimmed(std::string_view s) {
+  const size_t first = std::min(s.find_first_not_of(" \t\r\n"), s.size());
+  return s.substr(first, s.find_last_not_of(" \t\r\n") + 1 - first);
+}
+
+}  // namespace
+
 bool json_text(std::string_view line, const std::string& key, std::string* text, std::string* why, int64_t* replaced) {
   if (const size_t zero = line.find('\0'); zero != std::string_view::npos) {  // the parser would end there
     *why = cat("broken JSON at byte ", zero, " of the line: a zero byte");
@@ -165,20 +174,37 @@ bool json_text(std::string_view line, const std::string& key, std::string* text,
   } else {
     *why = l.why;
   }
-  const size_t first = std::min(line.find_first_not_of(" \t"), line.size());
+  const std::string_view body = trimmed(line);
   if (why->empty()) {
     *why = cat("the object has no key \"", printable(key), "\"");
     if (const std::string form = other_form(l.keys); !form.empty()) *why += "; " + form;
-  } else if (line.substr(first) == "{") {
+  } else if (body == "{") {
     *why += ": an object over several lines? Expected one per line; convert it: jq -c . FILE > FILE.jsonl";
-  } else if (line.substr(first).starts_with('[')) {
+  } else if (body.starts_with('[')) {
     *why = kList;
   }
   return false;
 }
 
+namespace {
+
+// Whether a text begins as a list of objects does: data in another form than lines. An object over several lines may be
+// a document.
+bool begins_list(std::string_view head) {
+  size_t at = 0;
+  const auto next = [&] { return (at = head.find_first_not_of(" \t\r\n", at)) < head.size() ? head[at] : '\0'; };
+  for (const char c : {'[', '{', '"'}) {
+    if (next() != c) return false;
+    ++at;
+  }
+  at = std::min(head.find('"', at), head.size() - 1) + 1;
+  return next() == ':';
+}
+
+}  // namespace
+
 bool is_json_lines(const std::string& path, std::string_view head) {
-  if (is_json_name(path)) return true;
+  if (is_json_name(path) || begins_list(head)) return true;
   int objects = 0;
   for (size_t at = 0; at < head.size() && objects < 2;) {
     const size_t end = head.find('\n', at);
@@ -220,7 +246,8 @@ std::string other_form(const JsonKeys& k) {
     return "it is a prompt with its completion; convert it: jq -c '{prompt, response: .completion}' FILE > "
            "FILE.instruct.jsonl, then gpttrain data prepare --format instruct reads it";
   if (!k.text.empty())
-    return cat("its text may be under \"", printable(k.text), "\": give --json-key ", shell_word(k.text));
+    return cat("its text may be under \"", printable(k.text), "\": gpttrain data prepare --json-key ",
+               shell_word(k.text), " reads it");
   return "";
 }
 

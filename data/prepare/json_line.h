@@ -20,7 +20,8 @@ int64_t standard_json(std::string* line);
 constexpr std::string_view kNan = "0e1", kInfinity = "0e000002", kMinusInfinity = "-0e000002";
 
 // Whether a file is JSON lines: by its name (.jsonl, .json, .ndjson, also compressed by gzip), else by its first bytes,
-// if its first two lines, or its only line, are JSON objects.
+// if its first two lines, or its only line, are JSON objects, or if it begins a list of objects, which is refused as no
+// lines.
 bool is_json_lines(const std::string& path, std::string_view head);
 
 // How to convert JSON of another form to what `gpttrain data prepare` reads, by the keys of its object. "" if unknown.

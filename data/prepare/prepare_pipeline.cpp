@@ -130,7 +130,8 @@ class PieceEncoder {  // one per thread
   }
   void bad(const TextChunk& p, const std::string& why, EncodedChunk* c) {
     if (options_.on_bad == OnBad::kFail)
-      c->problem = cat(where(p), ": ", why, "; mend the line or give --on-bad skip");
+      c->problem =
+          cat(where(p), ": ", why, "; mend the line, or leave out such lines with gpttrain data prepare --on-bad skip");
     else
       ++c->bad;
   }

@@ -196,11 +196,12 @@ NotText by_shares(std::string_view head) {
   for (const char b : head) high += static_cast<unsigned char>(b) >= 0x80 ? 1 : 0;
   // Letters with accents are few among Latin ones; other scripts have two or more such bytes a character.
   const bool latin = high * 3 < c.bytes;
-  return {cat("text that is not UTF-8 (", c.invalid, " of its first ", c.bytes, " bytes are invalid)"),
-          cat("convert it from its encoding, ",
-              latin ? "probably: iconv -f WINDOWS-1252"
-                    : "such as GB18030, BIG5, SHIFT_JIS, EUC-KR, WINDOWS-1251 or KOI8-R: iconv -f GB18030",
-              " -t UTF-8 FILE > FILE.utf8; or leave out what is invalid: iconv -c -f UTF-8 -t UTF-8 FILE > FILE.utf8")};
+  return {
+      cat("text that is not UTF-8 (", c.invalid, " of its first ", c.bytes, " bytes are invalid)"),
+      cat("convert it from its encoding, ",
+          latin ? "probably: iconv -f WINDOWS-1252"
+                : "such as GB18030, BIG5, SHIFT_JIS, EUC-KR, WINDOWS-1251 or KOI8-R: iconv -f GB18030",
+          " -t UTF-8 FILE > FILE.utf8 - or leave out what is invalid: iconv -c -f UTF-8 -t UTF-8 FILE > FILE.utf8")};
 }
 
 }  // namespace

@@ -217,7 +217,9 @@ TEST_CASE("keys of lines and messages that may change what they mean are refused
     refused(message(cat("\"", key, "\": [{\"a\": 1}]")), cat("message 2: \"", key, "\": a key that may change"));
     refused(message(cat("\"", key, "\": \"x\"")), "--ignore-unknown");
   }
-  for (const char* key : {"tools", "functions", "images", "system", "chat_template_kwargs"})
+  for (const char* key : {"tools", "functions", "images", "system", "chat_template_kwargs", "System", "loss_mask",
+                          "masks", "labels", "weights", "train_on_inputs", "roles_to_train", "skip", "instruction",
+                          "history", "reasoning_effort", "assistant_mask"})
     refused(R"({"messages": [{"role": "assistant", "content": "a"}], ")" + std::string(key) + R"(": [1]})",
             cat("\"", key, "\": a key that may change what the line means"));
   refused(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]})", "a list of parts");

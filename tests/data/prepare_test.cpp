@@ -226,6 +226,18 @@ TEST_CASE("a kill between the final renames is repaired by the next call") {
   CHECK((read_file(w / "out.bin") == bin && read_file(w / "out.idx") == idx));
 }
 
+TEST_CASE("a list of objects is known by its beginning, an object over several lines where one is expected") {
+  for (const char* text : {"[\n {\"text\": \"a\"}\n]\n", " [{\"text\" : 1}]"}) CHECK(is_json_lines("a.txt", text));
+  for (const char* text :
+       {"", "[1] Smith, A.\n", "[{", "[{\"", "[{\"a\"", "[\"a\"]\n", "[{\"a\" said\n", "{ braces }\n", "[{x}]"})
+    CHECK_FALSE(is_json_lines("a.txt", text));
+  std::string got, why;
+  for (const char* line : {"{\n", "{\r\n", " { "}) {
+    CHECK_FALSE(json_text(line, "text", &got, &why));
+    CHECK_THAT(why, Catch::Contains("an object over several lines?"));
+  }
+}
+
 TEST_CASE("bad input names file, line and byte, or is skipped and counted") {
   const PrepareFixture w;
   struct Case {

@@ -182,6 +182,24 @@ bool is_tiktoken(std::string_view beginning) {
   return token_of(beginning.substr(0, beginning.find('\n')), 0).has_value();
 }
 
+namespace {
+
+// Llama 3: every text begins with BOS. Others have none.
+Json post_processor(const Vocabulary& v) {
+  const std::string bos = v.bos;
+  if (bos == v.eos) return {};
+  const auto at = std::find_if(v.special.begin(), v.special.end(), [&](const auto& s) { return s.second == bos; });
+  GT_CHECK(at != v.special.end());
+  const auto token = [&](int type) { return Json{{"SpecialToken", {{"id", bos}, {"type_id", type}}}}; };
+  const auto sequence = [](const char* id, int type) { return Json{{"Sequence", {{"id", id}, {"type_id", type}}}}; };
+  return {{"type", "TemplateProcessing"},
+          {"single", Json::array({token(0), sequence("A", 0)})},
+          {"pair", Json::array({token(0), sequence("A", 0), token(1), sequence("B", 1)})},
+          {"special_tokens", {{bos, {{"id", bos}, {"ids", {at->first}}, {"tokens", {bos}}}}}}};
+}
+
+}  // namespace
+
 TiktokenFiles convert_tiktoken(std::string_view text, const std::string& where) {
   const std::vector<std::string> tokens = tokens_of(text, where);
   const Vocabulary& v = vocabulary_of(tokens.size(), where);
@@ -196,14 +214,13 @@ TiktokenFiles convert_tiktoken(std::string_view text, const std::string& where) 
   for (const auto& [id, name] : v.special) vocab += cat(",", Json(name).dump(), ":", id);  // their ids may leave gaps
   const Json nfc = v.nfc ? Json{{"type", "NFC"}} : Json();
   const Json decoder{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
-  const Json config{{"add_bos_token", std::string_view(v.bos) != v.eos},  // Llama 3: every text begins with it
-                    {"bos_token", v.bos},
+  const Json config{{"bos_token", v.bos},
                     {"clean_up_tokenization_spaces", false},
                     {"eos_token", v.eos},
                     {"tokenizer_class", "PreTrainedTokenizerFast"}};
   return {cat(R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":)", added_tokens(v).dump(),
-              ",\"normalizer\":", nfc.dump(), ",\"pre_tokenizer\":", pre_tokenizer(v).dump(),
-              R"(,"post_processor":null,"decoder":)", decoder.dump(),
+              ",\"normalizer\":", nfc.dump(), ",\"pre_tokenizer\":", pre_tokenizer(v).dump(), R"(,"post_processor":)",
+              post_processor(v).dump(), R"(,"decoder":)", decoder.dump(),
               R"(,"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,)",
               R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":true,"vocab":{)",
               vocab, "},\"merges\":[", merges, "]}}\n"),

@@ -93,16 +93,14 @@ int32_t added_token(const TokenizerJson& t, const char* text) {
   return at == t.added.end() ? -1 : at->id;
 }
 
-// Sets what stands before and after a text. `of_class`: defaults of a class that replaces the template; nullptr: none.
-void set_frame(const ConfigReader& c, const ClassTokens* of_class, SpecialIds* s) {
+// Sets what stands before and after a text. `of_class`: a class whose flags replace the template; nullptr: none, and
+// the flags have no effect in transformers. `template_holds`: the class has no default of its own.
+void set_frame(const ConfigReader& c, const ClassTokens* of_class, bool template_holds, SpecialIds* s) {
   int bos = c.flag("add_bos_token"), eos = c.flag("add_eos_token");
-  if (of_class != nullptr) {
-    if (bos < 0) bos = of_class->adds_bos ? 1 : 0;
-    s->before.clear();
-    s->after.clear();
-  } else if (!s->before.empty() || !s->after.empty()) {
-    return;
-  }
+  if (of_class == nullptr || (template_holds && bos < 0 && eos < 0)) return;
+  if (bos < 0) bos = of_class->adds_bos ? 1 : 0;
+  s->before.clear();
+  s->after.clear();
   for (const auto& [flag, id, key] : {std::tuple(bos, s->bos, "bos_token"), std::tuple(eos, s->eos, "eos_token")})
     GT_REQUIRE(flag != 1 || id >= 0, Exit::kUsage, c.name(), ": add_", key, ": true, but there is no ", key,
                "; name it, or set it to false");
@@ -192,7 +190,7 @@ SpecialIds special_ids(const TokenizerJson& t, const std::string& config, const 
     s.eos = of_class != nullptr ? c.token_or("eos_token", of_class->eos) : c.token("eos_token");
     s.pad = c.token("pad_token");
     if (const int32_t unk = c.token("unk_token"); s.unk < 0) s.unk = unk;
-    set_frame(c, of_class, &s);
+    set_frame(c, of_class, j.contains("backend"), &s);  // transformers 5 names it, and follows the template
     s.start = s.bos;
   }
   if (s.bos < 0 && !t.before.empty()) s.bos = t.before.front();

@@ -23,8 +23,8 @@ std::string merged_tokenizer_config(const std::string& config, const std::string
 // other ids than `t`, by adding tokens or changing the splitting of text.
 //
 // `before` and `after` are what AutoTokenizer writes around a text. Classes of Llama, Gemma, Cohere and GPT-NeoX
-// replace the template by their add_bos_token and add_eos_token; for other classes the template holds, and where there
-// is none, add_bos_token and add_eos_token.
+// replace the template by their add_bos_token and add_eos_token; for other classes, and where transformers 5 saved no
+// such flag, the template holds.
 SpecialIds special_ids(const TokenizerJson& t, const std::string& config, const std::string& name);
 
 // Class of the tokenizer without "Fast", "" for none; names of its special tokens if the config names none.

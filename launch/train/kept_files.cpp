@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "checkpoint/step_reader.h"
@@ -101,6 +102,16 @@ std::vector<AuxFile> files_to_keep(const Config& c, const std::string& step) {
   if (!c.data.tokenizer.empty() && files_of(step, defines_ids).empty())
     std::erase_if(base, [](const AuxFile& f) { return of_base_tokenizer(f.name); });
   out.insert(out.end(), base.begin(), base.end());
+  return out;
+}
+
+std::vector<int64_t> base_ends(const std::string& step) {
+  const auto config = nlohmann::json::parse(read_aux(step, kBaseGeneration), nullptr, false);
+  if (!config.is_object() || !config.contains("eos_token_id")) return {};
+  const auto& ids = config["eos_token_id"];
+  std::vector<int64_t> out;
+  for (const auto& id : ids.is_array() ? ids : nlohmann::json::array({ids}))
+    if (id.is_number_integer()) out.push_back(id.get<int64_t>());
   return out;
 }
 

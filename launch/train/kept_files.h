@@ -1,6 +1,7 @@
 // Files that a run keeps in its checkpoints besides the tensors, byte for byte: its tokenizer's, under their usual
 // names, and those of the Hugging Face folder that it began from which only an export needs, as "hf-" and their name.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ std::vector<AuxFile> base_tokenizer(const std::string& folder);
 // Returns what a run keeps: the tokenizer of its data.tokenizer, else that of `step`, and the files of the folder that
 // `step` began from. step: the directory that the run's weights came from; "": none.
 std::vector<AuxFile> files_to_keep(const Config&, const std::string& step);
+
+// Returns the ids that end a generated text besides those of the tokenizer: eos_token_id in the generation_config.json
+// of the folder that the run began from, while its tokenizer is the run's. Empty for other runs.
+std::vector<int64_t> base_ends(const std::string& step);
 
 // Returns the tokenizer's files of a step for an export, under their names in a Hugging Face folder.
 std::vector<AuxFile> exported_tokenizer(const std::string& step);

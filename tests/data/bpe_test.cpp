@@ -191,8 +191,16 @@ TEST_CASE("special tokens come from the template and tokenizer_config.json, whic
   expect_error(Exit::kUsage, {"add_eos_token", "a string"},
                [&] { made(j, "{" + names + R"("X", "add_eos_token": "yes"})"); });
   Json none = byte_level_json();
-  const Tokenizer flagged = made(none, "{" + names + R"("X", "add_bos_token": true, "add_eos_token": true})");
-  CHECK((flagged.before_text() == Ids{260} && flagged.after_text() == Ids{260}));
+  // Flags of other classes have no effect in transformers, without a template either.
+  for (const char* of : {"GPT2TokenizerFast", "Qwen2TokenizerFast", "PreTrainedTokenizerFast", "X"}) {
+    const Tokenizer t = made(none, "{" + names + "\"" + of + R"(", "add_bos_token": true, "add_eos_token": true})");
+    CHECK((t.before_text().empty() && t.after_text().empty()));
+  }
+  // What transformers 5 saves has the class without its flags: the template holds, also where it adds nothing.
+  const std::string five = "{" + names + R"("LlamaTokenizer", "backend": "tokenizers")";
+  CHECK(made(none, five + "}").before_text().empty());
+  CHECK(made(j, five + "}").before_text() == Ids{260});
+  CHECK(made(none, five + R"(, "add_bos_token": true})").before_text() == Ids{260});
   none["post_processor"] = {{"type", "RobertaProcessing"}, {"cls", {"a", 97}}, {"sep", {"b", 98}}};
   CHECK((made(none).before_text() == Ids{97} && made(none).after_text() == Ids{98}));
   const Tokenizer t = made(j, R"({"eos_token": {"content": "<|endoftext|>"}, "pad_token": null})");

@@ -151,7 +151,7 @@ def bos(folder, kind):
         config.update(tokenizer_class="GPTNeoXTokenizerFast", add_bos_token=True, add_eos_token=True, unk_token="<|pad|>")
     if kind == "gpt2":
         t.post_processor = processors.ByteLevel(trim_offsets=False)
-        config.update(tokenizer_class="GPT2TokenizerFast", add_bos_token=False, unk_token="<|pad|>")
+        config.update(tokenizer_class="GPT2TokenizerFast", add_bos_token=True, unk_token="<|pad|>")
     t.save(folder + "/tokenizer.json")
     write(folder, "tokenizer_config.json", config)
 

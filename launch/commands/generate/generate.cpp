@@ -3,6 +3,7 @@
 // replicas.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "launch/ranks/agree.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
+#include "launch/train/kept_files.h"
 #include "launch/train/kept_tokenizer.h"
 
 namespace gt {
@@ -49,10 +51,10 @@ struct ActiveText {
     if (sequence.ids.empty()) sequence.ids.push_back(bos ? t.empty_text() : t.eod());
   }
 
-  // Appends a token; returns the text that became final.
-  std::string add(int32_t id, const Tokenizer& t, int64_t most) {
+  // Appends a token; returns the text that became final. `ends`: ids that end a text.
+  std::string add(int32_t id, const std::vector<int64_t>& ends, int64_t most) {
     std::string shown;
-    if (id == t.eod() || id == t.eos()) {
+    if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
       ended = "eod";
     } else {
       sequence.ids.push_back(id);
@@ -105,6 +107,7 @@ class Generator {
   Generator(LoadedModel& m, const Tokenizer& tokenizer, const GenerateArgs& args, std::vector<std::string> prompts)
       : m_(m),
         tokenizer_(tokenizer),
+        ends_(args.tokenizer.empty() ? base_ends(m.step_dir) : std::vector<int64_t>()),
         args_(args),
         prompts_(std::move(prompts)),
         total_(prompts_.size() * static_cast<size_t>(args.num_samples)),
@@ -114,7 +117,9 @@ class Generator {
         key_(stream_key(static_cast<uint64_t>(args.seed), "generate")),
         printer_(args, total_),
         decoder_(m, batch_, !args.no_cache, args.shift),
-        done_(total_) {}
+        done_(total_) {
+    ends_.insert(ends_.end(), {tokenizer.eod(), tokenizer.eos()});
+  }
 
   // Returns true if all texts were generated, false after an interruption.
   bool run() {
@@ -149,7 +154,7 @@ class Generator {
     interrupted_ = ids.back() != 0;
     for (size_t i = 0; i < writing_.size(); ++i) {
       ActiveText& w = *writing_[i];
-      const std::string text = w.add(ids[i], tokenizer_, args_.max_tokens);
+      const std::string text = w.add(ids[i], ends_, args_.max_tokens);
       if (printer_.streams() && is_rank0() && !text.empty()) show(text);
       if (w.ended == nullptr) continue;
       free_.push_back(w.sequence.slot);
@@ -202,6 +207,7 @@ class Generator {
 
   LoadedModel& m_;
   const Tokenizer& tokenizer_;
+  std::vector<int64_t> ends_;
   const GenerateArgs& args_;
   const std::vector<std::string> prompts_;
   const size_t total_, replica_, replicas_;

@@ -140,6 +140,21 @@ TEST_CASE("an export states what the run changed, and a tokenizer that took the 
   CHECK_FALSE(fs::exists(dir / "replaced/generation_config.json"));
 }
 
+TEST_CASE("generated texts end at the ids of the folder's generation_config.json") {
+  TempDir dir;
+  make_folder(dir, "base");
+  Json ends = Json::array();
+  for (int64_t id = 0; id < config_of(dir / "base")["vocab_size"].get<int64_t>(); ++id) ends.push_back(id);
+  const std::string generate = "generate --prompt a --max-tokens 5 --temperature 0 --json --load ";
+  for (const bool all : {false, true}) {
+    write_file(dir / "base/generation_config.json", Json{{"eos_token_id", all ? ends : Json::array()}}.dump());
+    fs::remove_all(dir / "in");
+    must("import --from base --output in", dir);
+    INFO(all);
+    CHECK(must(generate + "in", dir).prints(all ? "\"tokens\":0,\"ended\":\"eod\"" : "\"ended\":\"length\""));
+  }
+}
+
 TEST_CASE("the config.json of every family comes back as it was, in the form of transformers 5 too") {
   int folders = 0;
   const auto comes_back = [](const Json& config) {

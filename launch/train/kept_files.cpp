@@ -18,15 +18,16 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kBase = "hf-";
 constexpr const char *kModel = "tokenizer.model", *kJson = "tokenizer.json";
-// Files of a tokenizer that do not change its ids.
-constexpr const char* kTemplates[] = {"chat_template.jinja", "chat_template.json"};
+// Files of a tokenizer that are carried but not read here: templates, and forms of other libraries.
+constexpr const char* kCarried[] = {"chat_template.jinja", "chat_template.json", "vocab.txt", "tekken.json",
+                                    "tokenizer.model.v3"};
 
 bool defines_ids(std::string_view name) {
   return std::find(kTokenizerFileNames.begin(), kTokenizerFileNames.end(), name) != kTokenizerFileNames.end();
 }
 
 bool of_tokenizer(std::string_view name) {
-  return defines_ids(name) || std::find(std::begin(kTemplates), std::end(kTemplates), name) != std::end(kTemplates);
+  return defines_ids(name) || std::find(std::begin(kCarried), std::end(kCarried), name) != std::end(kCarried);
 }
 
 bool of_base_tokenizer(std::string_view name) {
@@ -35,7 +36,7 @@ bool of_base_tokenizer(std::string_view name) {
 
 std::vector<std::string> tokenizer_names() {
   std::vector<std::string> out(kTokenizerFileNames.begin(), kTokenizerFileNames.end());
-  out.insert(out.end(), std::begin(kTemplates), std::end(kTemplates));
+  out.insert(out.end(), std::begin(kCarried), std::end(kCarried));
   return out;
 }
 

@@ -36,6 +36,8 @@ const std::map<std::string, std::string> kFiles{
     {"tokenizer.json", test::byte_level_json().dump(1)},
     {"tokenizer_config.json", R"({"eos_token": "<|endoftext|>", "tokenizer_class": "PreTrainedTokenizerFast"})"},
     {"special_tokens_map.json", R"({"eos_token": {"content": "<|endoftext|>"}})"},
+    {"vocab.txt", "[PAD]\na\n"},
+    {"tekken.json", "{}"},
     {"chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}"}};
 
 // Makes a Llama of a hub's folder: `folder`, in bf16, with kFiles and keys that this program does not write.
@@ -196,7 +198,10 @@ TEST_CASE("a tokenizer that cannot be read, or is read in another form, is expor
   make_folder(dir, "base");
   const std::string foreign = R"({"model": {"type": "Unheard", "vocab": {"a": 0}}})";
   write_file(dir / "base/tokenizer.json", foreign);
-  CHECK(must("import --from base --output in", dir).prints("imported without a tokenizer, whose files are kept"));
+  fs::create_directories(dir / "base/additional_chat_templates");
+  const Outcome imported = must("import --from base --output in", dir);
+  CHECK(imported.prints("imported without a tokenizer, whose files are kept"));
+  CHECK(imported.prints("base/additional_chat_templates: is not kept"));
   must("--from base --model.seq 16 --log.name a " + std::string(kRun), dir);
   for (const char* load : {"in", "runs/a"}) {
     must(std::string("export --force --output out --load ") + load, dir);

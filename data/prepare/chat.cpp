@@ -86,7 +86,8 @@ ChatFormat::ChatFormat(ChatTemplate t, const Tokenizer& tokenizer) : template_(s
   for (const std::string& s : template_.special) take(s, s, tokenizer.id_of(s), true);
   for (const std::string& s : template_.special_if) take(s, s, tokenizer.id_of(s), false);
   GT_REQUIRE(missing.empty(), Exit::kUsage, tokenizer.name(), ": has no token ", missing, ", which the chat template ",
-             template_.name, " uses; train a tokenizer with them (tokenizer train --special), or use --template plain");
+             template_.name, " uses; use --template ", fitting_chat_template(tokenizer),
+             ", or train a tokenizer with them (tokenizer train --special)");
   std::stable_sort(special_.begin(), special_.end(),
                    [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
   begin_ = split(template_.begin);

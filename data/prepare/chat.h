@@ -47,6 +47,9 @@ struct ChatTemplate {
 // expected and found.
 ChatTemplate load_chat_template(const std::string& name);
 
+// Returns the built-in template whose tokens the tokenizer has: chatml, llama3 or mistral, else plain.
+std::string fitting_chat_template(const Tokenizer&);
+
 struct ChatTokens {
   std::vector<int32_t> ids;
   std::vector<uint8_t> loss;  // of each id: 1, a target

@@ -98,6 +98,16 @@ ChatTemplate from_json(const Json& j, const std::string& path) {
 
 }  // namespace
 
+std::string fitting_chat_template(const Tokenizer& tokenizer) {
+  for (const ChatTemplate& t : {chatml(), llama3(), mistral()}) {
+    std::vector<std::string> tokens = t.special;
+    tokens.insert(tokens.end(), t.special_if.begin(), t.special_if.end());
+    if (std::all_of(tokens.begin(), tokens.end(), [&](const auto& s) { return tokenizer.id_of(s) >= 0; }))
+      return t.name;
+  }
+  return "plain";
+}
+
 ChatTemplate load_chat_template(const std::string& name) {
   for (ChatTemplate t : {chatml(), llama3(), mistral(), plain()})
     if (t.name == (name.empty() ? "chatml" : name)) return t;

@@ -9,6 +9,7 @@
 #include "data/samples/loss_mask.h"
 #include "data/tokenizer/tokenizer_train.h"
 #include "data/tokens/token_meta.h"
+#include "tests/data/byte_level_json.h"
 #include "tests/data/support.h"
 
 using namespace gt;
@@ -43,6 +44,18 @@ struct Workshop : TempDir {
     return o;
   }
 };
+
+// A tokenizer of bytes that has these added tokens.
+Tokenizer tokenizer_with(const std::vector<std::string>& tokens) {
+  Json j = byte_level_json();
+  Json added = j["added_tokens"][0];
+  int64_t id = added["id"];
+  for (const std::string& token : tokens) {
+    added["id"] = ++id, added["content"] = token;
+    j["added_tokens"].push_back(added);
+  }
+  return Tokenizer::from_bytes(j.dump(), "tokenizer.json");
+}
 
 // Text of tokens with targets in square brackets.
 std::string shown(const Tokenizer& t, const ChatTokens& c) {
@@ -143,7 +156,13 @@ TEST_CASE("a chat template from a file is the one of its name, and what is wrong
   refused(R"({"system": {}, "user": {}, "assistant": {"end": 3}})", {"end: expected a string"});
   refused(R"({"system": {}, "user": {}, "assistant": {"end": "x"}, "special": [""]})", {"special"});
   expect_error(Exit::kUsage, {"llama2", "chatml, llama3, mistral, plain"}, [] { load_chat_template("llama2"); });
-  expect_error(Exit::kUsage, {"bare.model", "<|im_start|>, <|im_end|>", "chatml", "plain"},
+  const Tokenizer of_llama =
+      tokenizer_with({"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"});
+  expect_error(Exit::kUsage, {"has no token <|im_start|>, <|im_end|>", "use --template llama3, or train"},
+               [&] { ChatFormat(load_chat_template("chatml"), of_llama); });
+  CHECK(fitting_chat_template(tokenizer_with({"[INST]", "[/INST]"})) == "mistral");
+  CHECK(fitting_chat_template(tokenizer_with({"[INST]"})) == "plain");
+  expect_error(Exit::kUsage, {"bare.model", "<|im_start|>, <|im_end|>", "chatml", "use --template plain"},
                [&] { ChatFormat(load_chat_template("chatml"), Tokenizer::load(w / "bare.model")); });
 }
 

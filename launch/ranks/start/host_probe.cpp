@@ -20,7 +20,7 @@ namespace gt {
 namespace {
 
 constexpr double kLimitSeconds = 8, kSecondTrySeconds = 16, kSilentSeconds = 1.5, kReturnSeconds = 10;
-constexpr int kSecondConnectSeconds = 12;
+constexpr int kSecondConnectSeconds = 12, kRefusedSeconds = 3;
 constexpr size_t kMostBytes = 64 << 10;
 
 struct Probe {
@@ -181,7 +181,11 @@ std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>& hos
   for (const UnreachableHost& u : failed) again.push_back(u.host);
   if (again.empty()) return out;
   std::this_thread::sleep_for(std::chrono::seconds(1));  // a busy sshd refuses connections for a moment
-  HostRun second(again, "true", ssh_port, kSecondTrySeconds, kSecondConnectSeconds);
+  // A busy machine's kernel still accepts connections; only its sshd needs the longer time.
+  const bool accepted = std::any_of(failed.begin(), failed.end(), [](const UnreachableHost& u) {
+    return u.why.find("connect to host") == std::string::npos;
+  });
+  HostRun second(again, "true", ssh_port, kSecondTrySeconds, accepted ? kSecondConnectSeconds : kRefusedSeconds);
   while (!second.done(0.1)) continue;
   add_failed(second.answers(), kSecondTrySeconds, out);
   return out;

@@ -50,8 +50,8 @@ class HostRun {
 };
 
 // Runs `true` on all machines except this one. Takes about 0.3 s if all answer. Those that do not within 8 s (a busy
-// machine, a busy sshd) get a second try of 16 s. Returns nothing if another agent than ssh is configured or ssh is not
-// installed.
+// machine, a busy sshd) get a second try: 16 s, or 3 s where none accepted a
+// connection. Returns nothing if another agent than ssh is configured or ssh is not installed.
 std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>&, int ssh_port);
 
 // The same, once and for at most 1.5 s, of hosts that the ranks of a job have lost; while that job ends.

@@ -30,7 +30,8 @@ std::vector<Group> groups() {
       }
   std::vector<Group> out;
   for (auto& [flag, commands] : found) {
-    auto same = std::find_if(out.begin(), out.end(), [&](const Group& g) { return g.commands == commands; });
+    const auto taken = [&names = commands](const Group& g) { return g.commands == names; };
+    auto same = std::find_if(out.begin(), out.end(), taken);
     if (same == out.end()) same = out.insert(out.end(), Group{commands, {}});
     same->flags.push_back(flag);
   }

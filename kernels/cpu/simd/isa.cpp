@@ -5,6 +5,7 @@
 #include <dnnl.hpp>
 #if defined(__x86_64__)
 #include <asm/prctl.h>
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -45,6 +46,12 @@ std::string supported_names() {
 }
 
 #if defined(__x86_64__)
+// Bits of leaf 7 (Intel SDM, CPUID), which clang 14's __builtin_cpu_supports has no names for.
+bool has_tiles() {
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmxBf16) != 0 && (d & kAmxTile) != 0;
+}
 // Linux grants the tile registers to a process that requests them; threads created later have them too.
 bool may_use_tiles() {
   constexpr long kTileData = 18;  // the state component of XCR0
@@ -58,8 +65,7 @@ Isa find_best() {  // __builtin_cpu_supports also checks that the OS saves the r
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (!avx512) return Isa::kAvx2;
   if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
-  const bool amx = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16");
-  return amx && may_use_tiles() ? Isa::kAmx : Isa::kAvx512Bf16;
+  return has_tiles() && may_use_tiles() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 #else
 Isa find_best() { return Isa::kScalar; }  // of four lanes: what the compiler makes of them

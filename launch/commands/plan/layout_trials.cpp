@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <ranges>
 
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
@@ -115,10 +114,10 @@ void try_layouts(std::span<const RunPlan> plans, MeasuredTimes& times) {
   }
   line.erase();
   std::erase_if(trials, [](const Trial& t) { return !std::isfinite(t.seconds); });
-  for (const Trial& t : trials | std::views::reverse) {  // of many runs the newest are kept: those of the fastest
-    const Config& c = t.plan->config;
+  for (auto t = trials.rbegin(); t != trials.rend(); ++t) {  // of many runs the newest are kept: those of the fastest
+    const Config& c = t->plan->config;
     RunRatios ratios{correction_key(c.model, static_cast<int>(c.world()))};
-    ratios.of.fill(t.seconds / t.plan->terms.total());
+    ratios.of.fill(t->seconds / t->plan->terms.total());
     times.add_run(ratios);
   }
   times.save();

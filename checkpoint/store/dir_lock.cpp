@@ -13,6 +13,7 @@
 #include "checkpoint/store/vfs.h"
 #include "kernels/core/files.h"
 #include "kernels/core/host.h"
+#include "kernels/core/json_field.h"
 
 namespace gt {
 namespace {
@@ -64,12 +65,13 @@ Owner read_owner(const std::string& path) {
   try {
     o.host = j.at("host").get<std::string>();
     o.boot = j.at("boot").get<std::string>();
-    o.pid = j.at("pid").get<int64_t>();
+    o.pid = field<int64_t>(j, "pid");
     o.start = j.at("start").get<std::string>();
     o.token = j.at("token").get<std::string>();
-    o.counter = j.at("counter").get<int64_t>();
+    o.counter = field<int64_t>(j, "counter");
     o.readable = true;
-  } catch (const nlohmann::json::exception&) {  // truncated by a dying writer, or not our file: stale by time
+  } catch (const nlohmann::json::exception&) {
+  } catch (const Error&) {  // truncated by a dying writer, or not our file: stale by time
   }
   return o;
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/files.h"
+#include "kernels/core/json_field.h"
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/values/schedule_file.h"
@@ -82,7 +83,7 @@ void read_transfers(const ScheduleArgs& a, Cost& cost) {
     for (const auto& call : result.at("calls")) {
       if (call.at("group") != "pp") continue;
       found = true;
-      times.set("", CommOp::kSend, 2, call.at("bytes").get<int64_t>(), call.at("seconds").at("median").get<double>());
+      times.set("", CommOp::kSend, 2, field<int64_t>(call, "bytes"), call.at("seconds").at("median").get<double>());
     }
   } catch (const nlohmann::json::exception& e) {
     fail(Exit::kDamaged, a.comm, ": no result of `gpttrain bench comm --out`: ", e.what());

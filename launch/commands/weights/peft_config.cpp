@@ -64,7 +64,7 @@ class Reader {
     double rank = 0;
     number("r", rank, 1, 65536);
     if (rank != std::floor(rank)) problem("r", "a whole number");
-    l.rank = static_cast<int64_t>(rank);
+    if (rank >= 1 && rank <= 65536) l.rank = static_cast<int64_t>(rank);  // else reported above
     number("lora_alpha", l.alpha, 1e-6, 1e6);
     if (given("lora_dropout") != nullptr) number("lora_dropout", l.dropout, 0, 0.999);
     const JsonValue* root = given("use_rslora");

@@ -395,61 +395,59 @@ void discard(Tape& t, const Normed& n, const NormWeights& weights, Keep keep) {
 }
 
 namespace {
+
 float scale_of(const AttentionShape& a) {
   return a.scale > 0 ? a.scale : 1.f / std::sqrt(static_cast<float>(a.head_dim));
 }
+PackedQkv packed(const Tensor& qkv, const AttentionShape& a) {
+  GT_CHECK(qkv.shape[-1] == (a.heads + 2 * a.kv_heads) * a.head_dim, "qkv of ", qkv.shape[-1], " columns");
+  return {qkv, a.heads, a.kv_heads, a.head_dim};
+}
+AttentionSpec spec_of(const AttentionShape& a, const MicroBatch& mb, HeadDrop drop) {
+  drop.seq = mb.seq;
+  return {.batch = mb.batch,
+          .queries = mb.seq,
+          .keys = mb.seq,
+          .heads = a.heads,
+          .kv_heads = a.kv_heads,
+          .head_dim = a.head_dim,
+          .scale = scale_of(a),
+          .drop = drop,
+          .window = a.window,
+          .softcap = a.softcap,
+          .full = a.full,
+          .lengths = a.full ? mb.lengths : Tensor{},
+          .documents = mb.documents()};
+}
+
 }  // namespace
 
 Var self_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, const HeadDrop& drop) {
-  GT_CHECK(qkv.value.shape[-1] == (a.heads + 2 * a.kv_heads) * a.head_dim, "qkv of ", qkv.value.shape[-1], " columns");
   Var y = t.output({mb.batch * mb.seq, a.heads * a.head_dim}, qkv.value.dtype);
   Tensor lse = t.scratch({mb.batch, a.heads, mb.seq}, DType::kF32);
-  const Tensor lengths = a.full ? mb.lengths : Tensor{};
-  const Tensor positions = mb.documents();
-  t.ops().attention({.qkv = qkv.value,
-                     .out = y.value,
-                     .lse = lse,
-                     .batch = mb.batch,
-                     .seq = mb.seq,
-                     .heads = a.heads,
-                     .kv_heads = a.kv_heads,
-                     .head_dim = a.head_dim,
-                     .scale = scale_of(a),
-                     .drop = drop,
-                     .window = a.window,
-                     .softcap = a.softcap,
-                     .full = a.full,
-                     .lengths = lengths,
-                     .positions = positions},
-                    t.stream());
+  const AttentionSpec spec = spec_of(a, mb, drop);
+  const PackedQkv in = packed(qkv.value, a);
+  t.ops().attention({.q = in.q, .k = in.k, .v = in.v, .out = y.value, .lse = lse, .spec = spec}, t.stream());
   struct Saved {
     Var qkv, y;
-    Tensor lse, lengths, positions;
+    Tensor lse;
     AttentionShape a;
-    int64_t batch, seq;
-    HeadDrop drop;
+    AttentionSpec spec;
   };
-  const Saved saved{qkv, y, lse, lengths, positions, a, mb.batch, mb.seq, drop};
-  t.record(saved, [](const Saved& s, Backprop& bp) {
+  t.record(Saved{qkv, y, lse, a, spec}, [](const Saved& s, Backprop& bp) {
     const GradDst dqkv = bp.dst(s.qkv);
     GT_CHECK(!dqkv.accumulate, "qkv feeds attention alone");
-    bp.ops().attention_grad({.qkv = bp.value(s.qkv),
+    const PackedQkv in = packed(bp.value(s.qkv), s.a), d = packed(dqkv.tensor, s.a);
+    bp.ops().attention_grad({.q = in.q,
+                             .k = in.k,
+                             .v = in.v,
                              .out = s.y.value,
                              .lse = s.lse,
                              .dout = bp.grad(s.y),
-                             .dqkv = dqkv.tensor,
-                             .batch = s.batch,
-                             .seq = s.seq,
-                             .heads = s.a.heads,
-                             .kv_heads = s.a.kv_heads,
-                             .head_dim = s.a.head_dim,
-                             .scale = scale_of(s.a),
-                             .drop = s.drop,
-                             .window = s.a.window,
-                             .softcap = s.a.softcap,
-                             .full = s.a.full,
-                             .lengths = s.lengths,
-                             .positions = s.positions},
+                             .dq = d.q,
+                             .dk = d.k,
+                             .dv = d.v,
+                             .spec = s.spec},
                             bp.stream());
   });
   return y;
@@ -458,16 +456,17 @@ Var self_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb, con
 Var cached_attention(Tape& t, Var qkv, AttentionShape a, const MicroBatch& mb) {
   GT_CHECK(!t.recording() && mb.cache != nullptr, "a key-value cache is for generation");
   const KvLayer& kv = *mb.cache;
-  t.ops().store_kv({.qkv = qkv.value,
+  const PackedQkv in = packed(qkv.value, a);
+  t.ops().store_kv({.k = in.k,
+                    .v = in.v,
                     .sequences = mb.sequences,
                     .positions = mb.positions,
                     .keys = kv.keys,
-                    .values = kv.values,
-                    .heads = a.heads},
+                    .values = kv.values},
                    t.stream());
   if (mb.seq > 1) return self_attention(t, qkv, a, mb);
   Var y = t.output({mb.batch, a.heads * a.head_dim}, qkv.value.dtype);
-  t.ops().cached_attention({.qkv = qkv.value,
+  t.ops().cached_attention({.q = in.q,
                             .sequences = mb.sequences,
                             .positions = mb.positions,
                             .keys = kv.keys,

@@ -42,20 +42,28 @@ OpCost product(const Args& g, double inner, double bytes) {
   return c;
 }
 
-// Twice the pairs of query and key in a sequence; causal: the diagonal counted half. Bidirectional: an upper bound, for
-// lengths are only known on the device.
-int64_t twice_pairs(int64_t seq, int64_t window, bool full) {
-  if (full) return 2 * seq * seq;
-  return window > 0 && window < seq ? window * (2 * seq - window) : seq * seq;
+// Twice the pairs of queries at 0 .. queries - 1 and keys at 0 .. keys - 1 with key <= query + ahead, the diagonal
+// counted half.
+int64_t twice_pairs(int64_t queries, int64_t keys, int64_t ahead) {
+  const int64_t begin = std::clamp<int64_t>(-ahead, 0, queries);  // the first query that sees a key
+  const int64_t all = std::clamp(keys - ahead, begin, queries);   // the first that sees all
+  return (all - begin) * (all + begin + 2 * ahead) + 2 * (queries - all) * keys;
+}
+// Bidirectional: an upper bound, for lengths are only known on the device.
+int64_t twice_pairs(const AttentionSpec& a) {
+  if (a.full) return 2 * a.queries * a.keys;
+  const int64_t ahead = a.first_query - a.first_key;
+  return twice_pairs(a.queries, a.keys, ahead) - (a.window > 0 ? twice_pairs(a.queries, a.keys, ahead - a.window) : 0);
 }
 
 // `products`: of Q K^T's size, the causal half of each, or what of that a window leaves. Packed documents, whose
-// lengths only the data hold, are counted as one: an upper bound.
-template <class Args>
-OpCost attention_cost(const Args& a, double products, double counted, double bytes) {
-  OpCost c = moves(OpClass::kAttention, bytes);
-  const double one =
-      static_cast<double>(a.batch * a.heads) * static_cast<double>(twice_pairs(a.seq, a.window, a.full) * a.head_dim);
+// lengths only the data hold, are counted as one: an upper bound. `tensors`: of the size of the queries, and as many of
+// the size of the keys.
+OpCost attention_cost(const AttentionSpec& a, double products, double counted, int64_t tensors, const Tensor& out,
+                      const Tensor& lse) {
+  const int64_t elements = a.batch * a.head_dim * (a.queries * a.heads + a.keys * a.kv_heads);
+  OpCost c = moves(OpClass::kAttention, static_cast<double>(tensors * elements * size_of(out.dtype)) + of(lse));
+  const double one = static_cast<double>(a.batch * a.heads) * static_cast<double>(twice_pairs(a) * a.head_dim);
   c.flops = products * one;
   c.model_flops = counted * one;
   return c;
@@ -75,9 +83,10 @@ OpCost step_cost(const SegmentTable& t) {
 }
 
 template <class Member>
-constexpr int tensors_in = std::is_same_v<Member, Tensor>   ? 1
-                           : std::is_same_v<Member, Fp8Out> ? 5
-                                                            : 0;
+constexpr int tensors_in = std::is_same_v<Member, Tensor> || std::is_same_v<Member, HeadView> ? 1
+                           : std::is_same_v<Member, AttentionSpec>                            ? 2
+                           : std::is_same_v<Member, Fp8Out>                                   ? 5
+                                                                                              : 0;
 
 }  // namespace
 
@@ -120,8 +129,8 @@ OpCost op_cost(const GemmFp8& g) {
   return c;
 }
 
-OpCost op_cost(const Attention& a) { return attention_cost(a, 2, 2, all({a.qkv, a.out, a.lse})); }
-OpCost op_cost(const AttentionGrad& a) { return attention_cost(a, 5, 4, all({a.qkv, a.out, a.lse, a.dout, a.dqkv})); }
+OpCost op_cost(const Attention& a) { return attention_cost(a.spec, 2, 2, 2, a.out, a.lse); }
+OpCost op_cost(const AttentionGrad& a) { return attention_cost(a.spec, 5, 4, 4, a.out, a.lse); }
 
 OpCost op_cost(const StoreKv& a) {
   const double rows = static_cast<double>(a.positions.numel() * a.keys.shape[1] * a.keys.shape[3]);
@@ -132,7 +141,7 @@ OpCost op_cost(const CachedAttention& a) {
   const int64_t attended = a.window > 0 ? std::min(a.window, a.keys.shape[2]) : a.keys.shape[2];
   const int64_t n = a.positions.numel(), head = attended * a.keys.shape[3];
   OpCost c =
-      moves(OpClass::kAttention, all({a.qkv, a.out, a.positions, a.sequences}) +
+      moves(OpClass::kAttention, 2 * of(a.out) + all({a.positions, a.sequences}) +
                                      static_cast<double>(2 * n * a.keys.shape[1] * head * size_of(a.keys.dtype)));
   c.flops = c.model_flops = 4 * static_cast<double>(n * a.heads * head);
   return c;

@@ -204,8 +204,8 @@ struct LayerNormGrad {
                   .all(o.fp8))
 };
 
-// RMSNorm of the queries and keys of every head of packed qkv [n, (heads + 2 kv_heads) * head_dim] (layout of
-// Attention), each over its head_dim channels. q_gamma, k_gamma [head_dim] (T or f32); gamma_offset as in
+// RMSNorm of the queries and keys of every head of packed qkv [n, (heads + 2 kv_heads) * head_dim] (PackedQkv),
+// each over its head_dim channels. q_gamma, k_gamma [head_dim] (T or f32); gamma_offset as in
 // NormKind::kRms. v is copied.
 // out has the shape of qkv and may alias it; rstd [n, heads + kv_heads] f32.
 struct QkNorm {
@@ -232,8 +232,8 @@ struct QkNormGrad {
 };
 
 // RMSNorm over all queries of a row together, and over all its keys (OLMo 2, arXiv 2501.00656). Two ops, between which
-// the `ranks` TP ranks all-reduce `sums`. Each rank has `heads` and `kv_heads` heads of packed qkv, laid out as for
-// Attention, and gamma [(heads + kv_heads) * head_dim] (T or f32) of the same channels. KV heads replicated on several
+// the `ranks` TP ranks all-reduce `sums`. Each rank has `heads` and `kv_heads` heads of packed qkv (PackedQkv),
+// and gamma [(heads + kv_heads) * head_dim] (T or f32) of the same channels. KV heads replicated on several
 // ranks count that often in the sum and in its mean.
 //
 // First op: sums [n, 2] f32, over the query channels of each row and over its key channels: the sum of x^2 or, with
@@ -282,69 +282,86 @@ struct Rope {
   GT_OPERANDS(.out("x", o.x, true).control("table", o.table).control("positions", o.positions))
 };
 
-// Softmax(q k^T * scale) v by blocks, causal unless `full`. qkv [batch*seq, (heads + 2 kv_heads) * head_dim]: all q
-// heads, then k, then v. out [batch*seq, heads*head_dim]; lse [batch, heads, seq] f32: log-sum-exp of the scaled
-// scores, saved for the backward. Grouped queries: query head i reads kv head i / (heads / kv_heads). drop: the
-// softmax's probabilities times a mask that is computed from counters, forward and backward; lse is not touched by it.
-// window w > 0: query i sees keys j with 0 <= i - j < w (Beltagy et al. 2020, arXiv 2004.05150); 0: all that precede
-// it. softcap c > 0: a scaled score x is replaced by c tanh(x / c) (Gemma 2, arXiv 2408.00118). full: bidirectional
-// (Devlin et al. 2018, arXiv 1810.04805): every query sees keys 0 .. lengths[b]-1 of its sequence b, and no others.
-// lengths i32 [batch], 1 to seq each; empty: seq. Requires: window 0. Without full, lengths is empty.
-struct Attention {
-  Tensor qkv, out, lse;
-  int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+// Which scores attention computes: of `queries` queries and `keys` keys of `batch` sequences. Query i has position
+// first_query + i in its sequence, key j position first_key + j. Grouped queries: query head i reads kv head
+// i / (heads / kv_heads). Causal unless `full`: a query sees keys up to its own position.
+// drop: the softmax's probabilities times a mask that is computed from counters, forward and backward.
+// window w > 0: a query at i sees keys at j with 0 <= i - j < w (Beltagy et al. 2020, arXiv 2004.05150); 0: all that
+// precede it. softcap c > 0: a scaled score x is replaced by c tanh(x / c) (Gemma 2, arXiv 2408.00118).
+// documents i32 [batch, queries], causal: position of each query in its document, of which alone it sees keys; empty:
+// a sequence is one document. full: bidirectional (Devlin et al. 2018, arXiv 1810.04805): every query sees the keys of
+// its sequence b at positions below lengths[b], and no others. lengths i32 [batch], >= 1; empty: all keys. Requires for
+// full: no window, no documents; else: no lengths.
+struct AttentionSpec {
+  int64_t batch = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
   HeadDrop drop;
   int64_t window = 0;
   float softcap = 0;
   bool full = false;
-  Tensor lengths, positions;
-  GT_OPERANDS(.in("qkv", o.qkv)
-                  .out("out", o.out)
-                  .out("lse", o.lse)
-                  .control("lengths", o.lengths)
-                  .control("positions", o.positions))
+  Tensor lengths, documents;
+  int64_t first_query = 0, first_key = 0;
+  GT_OPERANDS(.control("lengths", o.lengths).control("documents", o.documents))
 };
-// dqkv is overwritten whole, laid out like qkv: 0 for keys that no query sees.
+
+// Softmax(q k^T * scale) v by blocks. q [batch*queries, heads], k, v [batch*keys, kv_heads]. out [batch*queries,
+// heads*head_dim]; lse [batch, heads, queries] f32: log-sum-exp of the scaled scores, saved for the backward; dropout
+// does not touch it. A query that sees no key has out 0 and lse -inf.
+struct Attention {
+  HeadView q, k, v;
+  Tensor out, lse;
+  AttentionSpec spec;
+  GT_OPERANDS(.in("q", o.q.rows).in("k", o.k.rows).in("v", o.v.rows).out("out", o.out).out("lse", o.lse).all(o.spec))
+};
+// out, lse: of all keys that a query sees, if `keys` are a part of them. dq, dk, dv are overwritten whole: 0 for keys
+// that no query sees.
 struct AttentionGrad {
-  Tensor qkv, out, lse, dout, dqkv;
-  int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  float scale = 1;
-  HeadDrop drop;
-  int64_t window = 0;
-  float softcap = 0;
-  bool full = false;
-  Tensor lengths, positions;
-  GT_OPERANDS(.in("qkv", o.qkv)
+  HeadView q, k, v;
+  Tensor out, lse, dout;
+  HeadView dq, dk, dv;
+  AttentionSpec spec;
+  GT_OPERANDS(.in("q", o.q.rows)
+                  .in("k", o.k.rows)
+                  .in("v", o.v.rows)
                   .in("out", o.out)
                   .in("lse", o.lse)
                   .in("dout", o.dout)
-                  .out("dqkv", o.dqkv)
-                  .control("lengths", o.lengths)
-                  .control("positions", o.positions))
+                  .out("dq", o.dq.rows)
+                  .out("dk", o.dk.rows)
+                  .out("dv", o.dv.rows)
+                  .all(o.spec))
 };
 
-// Appends to the KV cache of a layer: keys, values [sequences, kv_heads, capacity, head_dim] T. Row r of qkv
-// [n, (heads + 2 kv_heads) * head_dim] (layout of Attention) is the token at positions[r] < capacity of sequence
-// sequences[r], both i32 [n]. Requires: (sequence, position) pairs are distinct.
+// Views of packed qkv [n, (heads + 2 kv_heads) * head_dim]: all query heads, then those of keys, then of values.
+struct PackedQkv {
+  HeadView q, k, v;
+  PackedQkv(const Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim)
+      : q{qkv, 0}, k{qkv, heads * head_dim}, v{qkv, (heads + kv_heads) * head_dim} {}
+};
+
+// Appends to the KV cache of a layer: keys, values [sequences, kv_heads, capacity, head_dim] T. Row r of k and v
+// [n, kv_heads] is the token at positions[r] < capacity of sequence sequences[r], both i32 [n]. Requires: (sequence,
+// position) pairs are distinct.
 struct StoreKv {
-  Tensor qkv, sequences, positions, keys, values;
-  int64_t heads = 0;
-  GT_OPERANDS(.in("qkv", o.qkv)
+  HeadView k, v;
+  Tensor sequences, positions, keys, values;
+  GT_OPERANDS(.in("k", o.k.rows)
+                  .in("v", o.v.rows)
                   .control("sequences", o.sequences)
                   .control("positions", o.positions)
                   .out("keys", o.keys, true)
                   .out("values", o.values, true))
 };
-// Causal softmax(q k^T * scale) v of each row over cached positions 0 .. positions[r] of its sequence, its own token
-// included. out [n, heads*head_dim]. CPU: bitwise identical to Attention's row at that position.
+// Causal softmax(q k^T * scale) v of each row of q [n, heads] over cached positions 0 .. positions[r] of its sequence,
+// its own token included. out [n, heads*head_dim]. CPU: bitwise identical to Attention's row at that position.
 struct CachedAttention {
-  Tensor qkv, sequences, positions, keys, values, out;
+  HeadView q;
+  Tensor sequences, positions, keys, values, out;
   int64_t heads = 0;
   float scale = 1;
   int64_t window = 0;
   float softcap = 0;
-  GT_OPERANDS(.in("qkv", o.qkv)
+  GT_OPERANDS(.in("q", o.q.rows)
                   .control("sequences", o.sequences)
                   .control("positions", o.positions)
                   .in("keys", o.keys)

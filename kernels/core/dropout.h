@@ -38,11 +38,11 @@ struct RowDrop {
   }
 };
 
-// Mask of attention probabilities, e = (head * seq + query) * seq + key. `first_head`: index of this rank's first query
-// head among all heads of the layer.
+// Mask of attention probabilities, e = (head * seq + query) * seq + key, by positions in sequences of `seq` tokens.
+// `first_head`: index of this rank's first query head among all heads of the layer.
 struct HeadDrop {
   DropMask mask;
-  int64_t first_head = 0;
+  int64_t first_head = 0, seq = 0;
   explicit operator bool() const { return static_cast<bool>(mask); }
 };
 

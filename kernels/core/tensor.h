@@ -91,6 +91,17 @@ struct Tensor {
 };
 static_assert(std::is_trivially_copyable_v<Tensor> && sizeof(Tensor) <= 56);
 
+// Heads of attention in the rows of a matrix that may hold more: element d of head h of row r is column
+// column + h * head_dim + d of that row. Views of queries, keys and values may share one tensor.
+struct HeadView {
+  Tensor rows;         // [n, C]
+  int64_t column = 0;  // of the first head
+
+  constexpr explicit operator bool() const { return static_cast<bool>(rows); }
+  int64_t pitch() const { return rows.shape.cols(); }  // elements between rows
+  std::byte* data() const { return rows.data + column * size_of(rows.dtype); }
+};
+
 // An in-order work queue on one device. `native`: cudaStream_t on CUDA; the rank's CpuContext (thread pool, packed
 // weights) on CPU. nullptr is a valid CPU stream that runs everything on the calling thread.
 struct Stream {

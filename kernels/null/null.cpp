@@ -104,9 +104,10 @@ void GemmLog::add(const Gemm& g) {
 
 void GemmLog::add(const AttentionGrad& a) {
   const auto same = [&](const AttentionGrad& o) {
-    return o.batch == a.batch && o.seq == a.seq && o.heads == a.heads && o.kv_heads == a.kv_heads &&
-           o.head_dim == a.head_dim && o.qkv.dtype == a.qkv.dtype && !o.drop == !a.drop && o.window == a.window &&
-           o.softcap == a.softcap;
+    const AttentionSpec &x = o.spec, &y = a.spec;
+    return x.batch == y.batch && x.queries == y.queries && x.keys == y.keys && x.heads == y.heads &&
+           x.kv_heads == y.kv_heads && x.head_dim == y.head_dim && o.out.dtype == a.out.dtype && !x.drop == !y.drop &&
+           x.window == y.window && x.softcap == y.softcap;
   };
   if (std::none_of(attention_.begin(), attention_.end(), same)) attention_.push_back(a);
 }

@@ -27,11 +27,11 @@ double sum(const SecondsByClass& parts) { return std::accumulate(parts.begin(), 
 // Rate of a forward or backward call; NaN if that shape was not measured.
 double attention_rate(const OpArgs& args, const PeakRates& c) {
   if (const auto* a = std::get_if<Attention>(&args)) {
-    const AttentionCeiling* known = c.attention_at(a->head_dim, a->seq);
+    const AttentionCeiling* known = c.attention_at(a->spec.head_dim, a->spec.queries);
     return known != nullptr ? known->forward : kNan;
   }
-  const auto& a = std::get<AttentionGrad>(args);
-  const AttentionCeiling* known = c.attention_at(a.head_dim, a.seq);
+  const AttentionSpec& a = std::get<AttentionGrad>(args).spec;
+  const AttentionCeiling* known = c.attention_at(a.head_dim, a.queries);
   return known != nullptr ? known->backward : kNan;
 }
 

@@ -14,8 +14,10 @@
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
 #include "tests/kernels/host_table.h"
+#include "tests/kernels/packed_attention.h"
 
 using namespace gt;
+using namespace gt::test;
 
 namespace {
 
@@ -76,22 +78,18 @@ class Bench {
 void attention(Bench& b, int64_t batch, int64_t seq, int64_t heads, int64_t dim) {
   const Tensor qkv = b.tensor({batch * seq, 3 * heads * dim}), out = b.tensor({batch * seq, heads * dim});
   const Tensor lse = b.tensor({batch, heads, seq}), dout = b.tensor(out.shape), dqkv = b.tensor(qkv.shape);
-  const float scale = 1 / std::sqrt(static_cast<float>(dim));
+  AttentionSpec spec = whole_sequences(batch, seq, heads, heads, dim, 1 / std::sqrt(static_cast<float>(dim)));
   const double flops = 2.0 * static_cast<double>(batch * heads * seq * (seq + 1) * dim);
   const std::string name = cat("B", batch, " T", seq, " H", heads, " D", dim);
-  b.time(("attention      " + name).c_str(), 0, flops, 5, [&] {
-    b.ops().attention({qkv, out, lse, batch, seq, heads, heads, dim, scale}, b.stream());
-  });
-  b.time(("attention_grad " + name).c_str(), 0, 2.5 * flops, 5, [&] {
-    b.ops().attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, heads, dim, scale}, b.stream());
-  });
-  const HeadDrop drop{drop_mask(1, 0.1), 0};
-  b.time(("attention,      dropout " + name).c_str(), 0, flops, 5, [&] {
-    b.ops().attention({qkv, out, lse, batch, seq, heads, heads, dim, scale, drop}, b.stream());
-  });
-  b.time(("attention_grad, dropout " + name).c_str(), 0, 2.5 * flops, 5, [&] {
-    b.ops().attention_grad({qkv, out, lse, dout, dqkv, batch, seq, heads, heads, dim, scale, drop}, b.stream());
-  });
+  b.time(("attention      " + name).c_str(), 0, flops, 5,
+         [&] { b.ops().attention(packed_attention(qkv, out, lse, spec), b.stream()); });
+  b.time(("attention_grad " + name).c_str(), 0, 2.5 * flops, 5,
+         [&] { b.ops().attention_grad(packed_attention_grad(qkv, out, lse, dout, dqkv, spec), b.stream()); });
+  spec.drop = {drop_mask(1, 0.1), 0, seq};
+  b.time(("attention,      dropout " + name).c_str(), 0, flops, 5,
+         [&] { b.ops().attention(packed_attention(qkv, out, lse, spec), b.stream()); });
+  b.time(("attention_grad, dropout " + name).c_str(), 0, 2.5 * flops, 5,
+         [&] { b.ops().attention_grad(packed_attention_grad(qkv, out, lse, dout, dqkv, spec), b.stream()); });
   b.drop();
 }
 

@@ -25,8 +25,16 @@ std::string text_of(const AttentionCall& c) {
              c.window > 0 ? cat(" window ", c.window) : "", ' ', name_of(c.type));
 }
 
+// The same over packed queries, keys and values.
+AttentionCall packed(AttentionCall c) {
+  const int64_t pitch = (c.heads + 2 * c.kv_heads) * c.head_dim;
+  c.pitch = c.grad_pitch = {pitch, pitch, pitch};
+  return c;
+}
+
 // Adds forward, deterministic backward and nondeterministic backward, in bf16 and fp16.
 void add_passes(std::vector<AttentionCall>& to, AttentionCall c) {
+  c = packed(c);
   c.scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
   for (c.type = DType::kBF16;; c.type = DType::kF16) {
     for (int pass = 0; pass < 3; ++pass) {
@@ -103,9 +111,9 @@ TEST_CASE("cuDNN attention graphs accept the strides of packed qkv, for every sh
 
 TEST_CASE("cuDNN attention graphs refuse unsupported shapes with the reason") {
   if (without_cudnn()) return;
-  const AttentionCall odd{.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 12};
+  const AttentionCall odd = packed({.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 12});
   CHECK_THAT(cuda::graph_unsupported_reason(odd, 90), Catch::Contains("multiple of 8"));
-  AttentionCall wide{.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 136, .backward = true};
+  AttentionCall wide = packed({.batch = 1, .seq = 64, .heads = 2, .kv_heads = 2, .head_dim = 136, .backward = true});
   CHECK_THAT(cuda::graph_unsupported_reason(wide, 80), Catch::Contains("less than or equal to 128"));
   CHECK(cuda::graph_unsupported_reason(wide, 90) == "");
   wide.seq = 1;

@@ -17,6 +17,7 @@
 #include "tests/kernels/amx_emulated.h"
 #endif
 #include "tests/kernels/cases/op_cases.h"
+#include "tests/kernels/packed_attention.h"
 #include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/test.h"
 
@@ -294,17 +295,27 @@ TEST_CASE("a token decoded from a bf16 KV cache is bitwise its row of the full o
     const OpTable& ops = *cpu_backend().ops;
     for (const Rule r : {Rule{0, 0}, {1, 0}, {40, 0}, {64, 0}, {65, 3}, {131, 0}, {0, 2}, {300, 5}}) {
       INFO("window " << r.window << " softcap " << r.softcap);
-      ops.attention({qkv, out, lse, 1, seq, heads, kv, dim, scale, {}, r.window, r.softcap}, {});
-      ops.store_kv({qkv, sequences, positions, keys, values, heads}, {});
-      ops.cached_attention({qkv, sequences, positions, keys, values, got, heads, scale, r.window, r.softcap}, {});
+      const AttentionSpec spec = whole_sequences(1, seq, heads, kv, dim, scale, r.window, r.softcap);
+      ops.attention(packed_attention(qkv, out, lse, spec), {});
+      const PackedQkv in = packed(qkv, spec);
+      ops.store_kv({in.k, in.v, sequences, positions, keys, values}, {});
+      ops.cached_attention({in.q, sequences, positions, keys, values, got, heads, scale, r.window, r.softcap}, {});
       CHECK(std::memcmp(got.data, out.data, static_cast<size_t>(out.bytes())) == 0);
       if (r.window == 0 || r.window >= seq) continue;  // keys outside the last token's window are not read
       for (const Tensor& t : {keys, values})
         for (int64_t head = 0; head < kv; ++head)
           for (int64_t i = 0; i < (seq - r.window) * dim; ++i) set(t, head * seq * dim + i, NAN);
       const Tensor last = qkv.slice(seq - 1, 1), one = got.slice(seq - 1, 1);
-      ops.cached_attention({last, sequences.slice(0, 1), positions.slice(seq - 1, 1), keys, values, one, heads, scale,
-                            r.window, r.softcap},
+      ops.cached_attention({{last},
+                            sequences.slice(0, 1),
+                            positions.slice(seq - 1, 1),
+                            keys,
+                            values,
+                            one,
+                            heads,
+                            scale,
+                            r.window,
+                            r.softcap},
                            {});
       CHECK(std::memcmp(one.data, out.slice(seq - 1, 1).data, static_cast<size_t>(one.bytes())) == 0);
     }

@@ -12,6 +12,7 @@
 #include "kernels/cpu/simd/simd.h"
 #include "tests/kernels/every_isa.h"
 #include "tests/kernels/host_table.h"
+#include "tests/kernels/packed_attention.h"
 #include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/test.h"
 
@@ -139,18 +140,16 @@ TEST_CASE("cpu simd: attention of several blocks is bitwise independent of the n
     INFO("seq " << z.seq << " dim " << z.dim << " window " << z.window);
     Tensors t;
     const int64_t n = z.batch * z.seq, width = (z.heads + 2 * z.kv_heads) * z.dim;
-    const float scale = 1 / std::sqrt(static_cast<float>(z.dim));
+    const AttentionSpec spec = whole_sequences(z.batch, z.seq, z.heads, z.kv_heads, z.dim,
+                                               1 / std::sqrt(static_cast<float>(z.dim)), z.window, z.softcap);
     const Tensor qkv = t.f32({n, width}, -3, 3), out = t.f32({n, z.heads * z.dim}),
                  lse = t.f32({z.batch, z.heads, z.seq});
     const Tensor dout = t.f32(out.shape), dqkv = t.f32(qkv.shape);
-    expect_same_for_all_threads("attention", {out, lse}, [&](auto& ops, Stream s) {
-      ops.attention({qkv, out, lse, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale, {}, z.window, z.softcap}, s);
-    });
-    reference_ops().attention(
-        {qkv, out, lse, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale, {}, z.window, z.softcap}, {});
+    expect_same_for_all_threads("attention", {out, lse},
+                                [&](auto& ops, Stream s) { ops.attention(packed_attention(qkv, out, lse, spec), s); });
+    reference_ops().attention(packed_attention(qkv, out, lse, spec), {});
     expect_same_for_all_threads("attention_grad", {dqkv}, [&](auto& ops, Stream s) {
-      ops.attention_grad(
-          {qkv, out, lse, dout, dqkv, z.batch, z.seq, z.heads, z.kv_heads, z.dim, scale, {}, z.window, z.softcap}, s);
+      ops.attention_grad(packed_attention_grad(qkv, out, lse, dout, dqkv, spec), s);
     });
   }
 }
@@ -168,21 +167,31 @@ TEST_CASE("cpu simd: a token decoded from the KV cache is bitwise its row of the
       Tensors t;
       const OpTable& ops = *cpu_backend().ops;
       const Tensor qkv = t.f32({seq, (heads + 2 * kv) * dim}, -3, 3), out = t.f32({seq, heads * dim});
-      ops.attention({qkv, out, t.f32({1, heads, seq}), 1, seq, heads, kv, dim, scale, {}, r.window, r.softcap}, {});
+      const AttentionSpec spec = whole_sequences(1, seq, heads, kv, dim, scale, r.window, r.softcap);
+      ops.attention(packed_attention(qkv, out, t.f32({1, heads, seq}), spec), {});
+      const PackedQkv in = packed(qkv, spec);
       const Tensor keys = t.f32({1, kv, seq, dim}), values = t.f32({1, kv, seq, dim}), got = t.f32({seq, heads * dim});
       const Tensor sequences = t.ids(seq, 0, 0), positions = t.ids(seq, 0, 0);
       for (int64_t i = 0; i < seq; ++i) positions.as<int32_t>()[i] = static_cast<int32_t>(i);
-      ops.store_kv({qkv, sequences, positions, keys, values, heads}, {});
+      ops.store_kv({in.k, in.v, sequences, positions, keys, values}, {});
       if (r.window > 0 && r.window < seq) {  // keys outside the last token's window are not read
         for (int64_t i = 0; i < (seq - r.window) * dim; ++i) keys.as<float>()[i] = values.as<float>()[i] = NAN;
         const Tensor last = qkv.slice(seq - 1, 1), one = got.slice(seq - 1, 1);
-        ops.cached_attention({last, sequences.slice(0, 1), positions.slice(seq - 1, 1), keys, values, one, heads, scale,
-                              r.window, r.softcap},
+        ops.cached_attention({{last},
+                              sequences.slice(0, 1),
+                              positions.slice(seq - 1, 1),
+                              keys,
+                              values,
+                              one,
+                              heads,
+                              scale,
+                              r.window,
+                              r.softcap},
                              {});
         CHECK(std::memcmp(one.data, out.slice(seq - 1, 1).data, static_cast<size_t>(one.bytes())) == 0);
-        ops.store_kv({qkv, sequences, positions, keys, values, heads}, {});
+        ops.store_kv({in.k, in.v, sequences, positions, keys, values}, {});
       }
-      ops.cached_attention({qkv, sequences, positions, keys, values, got, heads, scale, r.window, r.softcap}, {});
+      ops.cached_attention({in.q, sequences, positions, keys, values, got, heads, scale, r.window, r.softcap}, {});
       CHECK(std::memcmp(got.data, out.data, static_cast<size_t>(out.bytes())) == 0);
     });
 }
@@ -192,7 +201,7 @@ TEST_CASE("cpu simd: attention stays exact where scores are far apart") {
   const int64_t seq = 130, dim = 16;
   const Tensor qkv = t.f32({seq, 3 * dim}, -30, 30), out = t.f32({seq, dim}), lse = t.f32({1, 1, seq});
   expect_same_for_all_threads("attention", {out, lse}, [&](auto& ops, Stream s) {
-    ops.attention({qkv, out, lse, 1, seq, 1, 1, dim, 1.0f}, s);
+    ops.attention(packed_attention(qkv, out, lse, whole_sequences(1, seq, 1, 1, dim, 1.0f)), s);
   });
 }
 
@@ -375,7 +384,9 @@ TEST_CASE("cpu simd: a dtype combination of no AMP level is refused with op, ten
   refused([&](auto& ops, Stream s) { ops.gelu_grad({x, f, x}, s); }, "gelu_grad", "dx [4, 8] is bf16");
   refused([&](auto& ops, Stream s) { ops.dropout({x, f}, s); }, "dropout", "out [4, 8] is f32 beside x of bf16");
   const Tensor ids = t.ids(4, 0, 4), qkv = t.raw({4, 24}, DType::kBF16);
-  refused([&](auto& ops, Stream s) { ops.attention({qkv, f, n, 1, 4, 1, 1, 8}, s); }, "attention", "out [4, 8] is f32");
+  refused(
+      [&](auto& ops, Stream s) { ops.attention(packed_attention(qkv, f, n, whole_sequences(1, 4, 1, 1, 8, 1)), s); },
+      "attention", "out [4, 8] is f32");
   refused([&](auto& ops, Stream s) { ops.embedding({ids, x, f}, s); }, "embedding", "out [4, 8] is f32 beside table");
   refused(
       [&](auto& ops, Stream s) {

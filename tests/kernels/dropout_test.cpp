@@ -11,6 +11,7 @@
 #include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
 #include "tests/kernels/cases/op_cases.h"
+#include "tests/kernels/packed_attention.h"
 #include "tests/support/test.h"
 
 namespace gt::test {
@@ -120,13 +121,15 @@ TEST_CASE("attention drops the same probabilities whichever rank computes a head
         for (int64_t c = 0; c < heads * kDim; ++c)
           qkv[static_cast<size_t>((r * 3 + part) * heads * kDim + c)] = static_cast<float>(
               philox_normal(5, static_cast<uint64_t>((r * 3 + part) * kHeads * kDim + first * kDim + c)));
-    const auto tensor = [](std::vector<float>& v) {
-      return Tensor{reinterpret_cast<std::byte*>(v.data()), {static_cast<int64_t>(v.size())}, DType::kF32, {}};
+    const auto tensor = [&](std::vector<float>& v) {
+      const auto size = static_cast<int64_t>(v.size());
+      return Tensor{reinterpret_cast<std::byte*>(v.data()), {kBatch * kSeq, size / (kBatch * kSeq)}, DType::kF32, {}};
     };
     HeadDrop mine = drop;
-    mine.first_head = first;
-    cpu_backend().ops->attention({tensor(qkv), tensor(out), tensor(lse), kBatch, kSeq, heads, heads, kDim, 0.3f, mine},
-                                 {});
+    mine.first_head = first, mine.seq = kSeq;
+    AttentionSpec spec = whole_sequences(kBatch, kSeq, heads, heads, kDim, 0.3f);
+    spec.drop = mine;
+    cpu_backend().ops->attention(packed_attention(tensor(qkv), tensor(out), tensor(lse), spec), {});
     return out;
   };
   const std::vector<float> all = run(0, kHeads);
@@ -148,11 +151,19 @@ namespace {
 template <class Args>
 void expect_to_follow_memory(OpCase& c, const Backend& backend, Stream stream, int64_t& dropping) {
   auto* typed = dynamic_cast<CaseOf<Args>*>(&c);
-  if (typed == nullptr || c.big || !typed->args.drop || dropping++ % case_stride() != 0) return;
+  if (typed == nullptr || c.big) return;
+  auto& drop = [&]() -> auto& {
+    if constexpr (requires { typed->args.spec; })
+      return typed->args.spec.drop;
+    else
+      return typed->args.drop;
+  }
+  ();
+  if (!drop || dropping++ % case_stride() != 0) return;
   INFO(backend.ops->name << ' ' << c.op << ' ' << c.name);
   c.prepare(99);
   const Images by_number = c.run(backend, stream);
-  DropMask& mask = typed->args.drop.mask;
+  DropMask& mask = drop.mask;
   const int64_t ordinal = mask.first_sample;
   const Buffer memory(sizeof ordinal, stream.device, *backend.device);
   backend.device->copy(memory.data(), &ordinal, sizeof ordinal, stream);

@@ -1,42 +1,42 @@
 // Gradients of attention (finite_difference.h).
 #include "tests/kernels/finite_difference.h"
+#include "tests/kernels/packed_attention.h"
 
 namespace gt::test {
 namespace {
 
 // Attention of two sequences of six tokens, four query heads of width 8. `call` has what a case adds to that: KV heads,
 // window, soft cap, mask, dropout.
-void expect_attention_gradients(Attention call, const std::vector<int32_t>& positions,
+void expect_attention_gradients(AttentionSpec spec, const std::vector<int32_t>& documents,
                                 const std::vector<int32_t>& lengths) {
   expect_gradients([&](Problem& p) {
-    call.batch = 2, call.seq = 6, call.heads = 4, call.head_dim = 8, call.scale = 0.35f;
-    const int64_t rows = call.batch * call.seq, width = call.heads * call.head_dim;
-    call.qkv = p.random({rows, width + 2 * call.kv_heads * call.head_dim});
-    call.out = p.empty({rows, width}), call.lse = p.empty({call.batch, call.heads, call.seq});
-    if (!positions.empty()) call.positions = p.tokens(positions);
-    if (!lengths.empty()) call.lengths = p.tokens(lengths);
-    const Tensor dout = p.add_output(call.out), dqkv = p.add_input("qkv", call.qkv);
-    p.forward = [call, &p] { p.ops.attention(call, {}); };
-    p.backward = [call, dout, dqkv, &p] {
-      p.ops.attention_grad({.qkv = call.qkv,
-                            .out = call.out,
-                            .lse = call.lse,
-                            .dout = dout,
-                            .dqkv = dqkv,
-                            .batch = call.batch,
-                            .seq = call.seq,
-                            .heads = call.heads,
-                            .kv_heads = call.kv_heads,
-                            .head_dim = call.head_dim,
-                            .scale = call.scale,
-                            .drop = call.drop,
-                            .window = call.window,
-                            .softcap = call.softcap,
-                            .full = call.full,
-                            .lengths = call.lengths,
-                            .positions = call.positions},
-                           {});
-    };
+    spec.batch = 2, spec.queries = spec.keys = spec.drop.seq = 6, spec.heads = 4, spec.head_dim = 8;
+    spec.scale = 0.35f;
+    const int64_t rows = spec.batch * spec.queries, width = spec.heads * spec.head_dim;
+    const Tensor qkv = p.random({rows, width + 2 * spec.kv_heads * spec.head_dim}), out = p.empty({rows, width});
+    const Tensor lse = p.empty({spec.batch, spec.heads, spec.queries});
+    if (!documents.empty()) spec.documents = p.tokens(documents);
+    if (!lengths.empty()) spec.lengths = p.tokens(lengths);
+    const Tensor dout = p.add_output(out), dqkv = p.add_input("qkv", qkv);
+    p.forward = [=, &p] { p.ops.attention(packed_attention(qkv, out, lse, spec), {}); };
+    p.backward = [=, &p] { p.ops.attention_grad(packed_attention_grad(qkv, out, lse, dout, dqkv, spec), {}); };
+  });
+}
+
+// Queries at 5 to 8 of sequences of twelve, over keys from `first_key` on, in tensors of their own. The statistics are
+// those of these keys.
+void expect_gradients_of_parts(AttentionSpec spec, int64_t first_key, int64_t keys) {
+  expect_gradients([&](Problem& p) {
+    spec.batch = 2, spec.queries = 4, spec.keys = keys, spec.first_query = 5, spec.first_key = first_key;
+    spec.drop.seq = 12, spec.heads = 4, spec.head_dim = 8, spec.scale = 0.35f;
+    const int64_t rows = spec.batch * spec.queries, width = spec.heads * spec.head_dim;
+    const Shape kv{spec.batch * keys, spec.kv_heads * spec.head_dim};
+    const Tensor q = p.random({rows, width}), k = p.random(kv), v = p.random(kv), out = p.empty({rows, width});
+    const Tensor lse = p.empty({spec.batch, spec.heads, spec.queries});
+    const Tensor dout = p.add_output(out), dq = p.add_input("q", q), dk = p.add_input("k", k);
+    const Tensor dv = p.add_input("v", v);
+    p.forward = [=, &p] { p.ops.attention({{q}, {k}, {v}, out, lse, spec}, {}); };
+    p.backward = [=, &p] { p.ops.attention_grad({{q}, {k}, {v}, out, lse, dout, {dq}, {dk}, {dv}, spec}, {}); };
   });
 }
 
@@ -76,6 +76,25 @@ TEST_CASE(
       expect_attention_gradients({.kv_heads = kv_heads, .drop = dropout_of(kv_heads), .full = true}, {},
                                  padded ? std::vector<int32_t>{6, 3} : std::vector<int32_t>{});
     }
+}
+
+TEST_CASE("finite differences: attention of a part of a sequence's queries over a part of its keys") {
+  struct Part {
+    int64_t first_key, keys, kv_heads;
+    AttentionSpec rule = {};
+  };
+  for (const Part& part : {Part{0, 9, 4},
+                           {0, 5, 2},  // all before the queries
+                           {3, 9, 2},  // some after all of them
+                           {7, 4, 4},  // some queries see none
+                           {2, 7, 4, {.window = 3}},
+                           {0, 12, 2, {.softcap = 1.5f, .full = true}},
+                           {0, 4, 4, {.window = 4}}}) {
+    INFO("keys from " << part.first_key << ", " << part.keys << ", kv_heads " << part.kv_heads);
+    AttentionSpec spec = part.rule;
+    spec.kv_heads = part.kv_heads, spec.drop = dropout_of(part.kv_heads);
+    expect_gradients_of_parts(spec, part.first_key, part.keys);
+  }
 }
 
 }  // namespace gt::test

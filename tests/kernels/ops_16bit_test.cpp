@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/rng.h"
 #include "kernels/cpu/simd/cast_16bit.h"
+#include "tests/kernels/packed_attention.h"
 #include "tests/kernels/reference/reference_ops.h"
 #include "tests/support/test.h"
 
@@ -40,15 +41,25 @@ class Memory {
 template <class Args>
 class WideCopy {
  public:
-  using Field = Tensor Args::*;
+  // A tensor, or the rows of a view.
+  class Field {
+   public:
+    Field(Tensor Args::*t) : tensor_(t) {}
+    Field(HeadView Args::*v) : view_(v) {}
+    Tensor& of(Args& a) const { return view_ != nullptr ? (a.*view_).rows : a.*tensor_; }
+
+   private:
+    Tensor Args::*tensor_ = nullptr;
+    HeadView Args::*view_ = nullptr;
+  };
   WideCopy(Kernel<Args> op, Args args, std::vector<Field> in, std::vector<Field> out) : op_(op), args_(args) {
     wide_ = args_;
     for (const auto* fields : {&in, &out}) {
-      for (const Field f : *fields) {
-        const Tensor& t = args_.*f;
+      for (const Field& f : *fields) {
+        const Tensor& t = f.of(args_);
         const bool is_16bit = t.dtype == DType::kBF16 || t.dtype == DType::kF16;
-        wide_.*f = memory_.make(t.shape, is_16bit ? DType::kF32 : t.dtype);
-        cpu_backend().ops->cast({t, wide_.*f}, {});
+        f.of(wide_) = memory_.make(t.shape, is_16bit ? DType::kF32 : t.dtype);
+        cpu_backend().ops->cast({t, f.of(wide_)}, {});
       }
     }
     out_ = std::move(out);
@@ -58,8 +69,8 @@ class WideCopy {
     op_(args_, {});
     op_(wide_, {});
     for (size_t i = 0; i < out_.size(); ++i) {
-      const Tensor &got = args_.*out_[i], expected = memory_.make(got.shape, got.dtype);
-      cpu_backend().ops->cast({wide_.*out_[i], expected}, {});
+      const Tensor &got = out_[i].of(args_), expected = memory_.make(got.shape, got.dtype);
+      cpu_backend().ops->cast({out_[i].of(wide_), expected}, {});
       INFO("output " << i);
       const bool same_bits = std::memcmp(got.data, expected.data, static_cast<size_t>(got.bytes())) == 0;
       CHECK(same_bits);
@@ -179,18 +190,19 @@ TEST_CASE("16-bit: attention and its gradient are bitwise f32 rounded once") {
     Memory m;
     const OpTable& ops = *cpu_backend().ops;
     const int64_t batch = 2, seq = 97, heads = 4, kv = 2, dim = 24;
-    const HeadDrop drop{drop_mask(9, 0.2), 0};
+    const HeadDrop drop{drop_mask(9, 0.2), 0, seq};
     const Tensor qkv = m.draw({batch * seq, (heads + 2 * kv) * dim}, t), out = m.draw({batch * seq, heads * dim}, t);
-    const Tensor lse = m.draw({batch, heads, seq}, kF32), dout = m.draw(out.shape, t), dqkv = m.draw(qkv.shape, t);
+    const Tensor lse = m.draw({batch, heads, seq}, kF32), dout = m.draw(out.shape, t), dq = m.draw(out.shape, t);
+    const Tensor dk = m.draw({batch * seq, kv * dim}, t), dv = m.draw(dk.shape, t);
     for (const auto& [window, softcap] : {std::pair<int64_t, float>{0, 0.f}, {30, 4.f}}) {
+      AttentionSpec spec = whole_sequences(batch, seq, heads, kv, dim, 0.2f, window, softcap);
+      spec.drop = drop;
+      const Attention a = packed_attention(qkv, out, lse, spec);
       using A = Attention;
-      WideCopy<A>(ops.attention, {qkv, out, lse, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap}, {&A::qkv},
-                  {&A::out, &A::lse})
-          .check("attention");
+      WideCopy<A>(ops.attention, a, {&A::q, &A::k, &A::v}, {&A::out, &A::lse}).check("attention");
       using G = AttentionGrad;
-      WideCopy<G>(ops.attention_grad,
-                  {qkv, out, lse, dout, dqkv, batch, seq, heads, kv, dim, 0.2f, drop, window, softcap},
-                  {&G::qkv, &G::out, &G::lse, &G::dout}, {&G::dqkv})
+      WideCopy<G>(ops.attention_grad, {a.q, a.k, a.v, out, lse, dout, {dq}, {dk}, {dv}, spec},
+                  {&G::q, &G::k, &G::v, &G::out, &G::lse, &G::dout}, {&G::dq, &G::dk, &G::dv})
           .check("attention_grad");
     }
   });

@@ -12,25 +12,36 @@ namespace gt::cpu {
 constexpr int64_t kAttentionBlock = 64;               // queries and keys per block
 constexpr int64_t kRowsPanel = 64, kRowsDepth = 256;  // block of a row-independent GEMM: columns, inner dimension
 
-// One query head: rows of q, k, v are qkv_stride elements apart, rows of out and dout out_stride.
+// Rows of a matrix, `stride` elements apart.
+template <class T>
+struct RowsOf {
+  T* at;
+  int64_t stride;
+  T* row(int64_t r) const { return at + r * stride; }
+};
+
+// One query head (AttentionSpec, kernels/ops.h).
 struct AttentionShape {
-  float* lse;  // [seq]
-  int64_t qkv_stride, out_stride, seq, dim;
+  float* lse;  // [queries]
+  int64_t queries, keys, dim;
+  int64_t first_query, first_key;  // positions of query 0 and of key 0
   float scale;
-  const DropMask* drop;  // nullptr: no dropout; else of this sample and this head among all heads of the layer
-  int64_t sample, head;
-  int64_t window;            // 0: unlimited
-  float softcap;             // 0: none
-  int64_t keys;              // bidirectional: every query sees keys [0, keys); 0: causal
-  const int32_t* positions;  // [seq] of each row in its document; nullptr: one document
+  const DropMask* drop;               // nullptr: no dropout; else of this sample and this head among all heads
+  int64_t sample, head, drop_length;  // length: of the sequence whose positions are numbered
+  int64_t window;                     // 0: unlimited
+  float softcap;                      // 0: none
+  bool full;                          // bidirectional: every query sees keys [0, attended)
+  int64_t attended;
+  const int32_t* documents;  // [queries] position of each in its document; nullptr: one document
+  // Position of a query, counted from key 0.
+  int64_t at(int64_t query) const { return first_query - first_key + query; }
 };
 // T: float, or uint16_t, the bits of bf16.
 template <class T>
 struct AttentionHead : AttentionShape {
-  const T *q, *k, *v;
-  const T* dout;  // backward
-  T* out;         // read in the backward
-  T *dq, *dk, *dv;
+  RowsOf<const T> q, k, v, dout;  // dout: backward
+  RowsOf<T> out;                  // read in the backward
+  RowsOf<T> dq, dk, dv;
 };
 
 // Memory that is used after a GEMM: `rows` rows of `width` floats, `stride` floats apart. Consumed in steps of
@@ -176,7 +187,7 @@ struct Simd {
   // Computes query head.q, one row, over the keys [begin, end) inside its window. Bitwise identical to row end - 1 of
   // `attention`, also if both counts begin at a later multiple of kAttentionBlock. No dropout, no lse.
   void (*attention_query)(const AttentionHead<float>& head, int64_t begin, int64_t end, float* scratch);
-  int64_t (*attention_grad_scratch)(int64_t seq, int64_t dim, int64_t heads);  // floats
+  int64_t (*attention_grad_scratch)(int64_t queries, int64_t dim, int64_t heads);  // floats
   // Computes the query heads that share one KV head: dq of all, dk and dv summed in the order of heads.
   void (*attention_grad)(const AttentionHead<float>* heads, int64_t count, float* scratch);
 
@@ -189,7 +200,7 @@ struct Simd {
                          float* scratch);
   void (*attention_query_bf16)(const AttentionHead<uint16_t>& head, int64_t begin, int64_t end, const float* values,
                                PairGemm multiply, float* scratch);
-  int64_t (*attention_grad_scratch_bf16)(int64_t seq, int64_t dim, int64_t heads);
+  int64_t (*attention_grad_scratch_bf16)(int64_t queries, int64_t dim, int64_t heads);
   void (*attention_grad_bf16)(const AttentionHead<uint16_t>* heads, int64_t count, PairGemm multiply, float* scratch);
   PairGemm pair_gemm;  // without tiles: the native instruction, or f32 operations in its order
 

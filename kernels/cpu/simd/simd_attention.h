@@ -66,45 +66,61 @@ inline VecInt lane_numbers() {
   return v;
 }
 
-// In the diagonal block: lanes whose query precedes the key.
-inline VecInt is_later(int64_t key, int64_t query) { return lane_numbers() < static_cast<int32_t>(key - query); }
-
-// A pair of blocks, `keys` x `queries`. reach: key k is behind the window of query q where q - k >= reach, both counted
-// within their blocks; kEverywhere where that happens nowhere in the pair. starts: of each query the first key of its
-// document, counted from the block's first key; unused where all documents begin before the pair (inside).
+// A pair of blocks, `keys` x `queries`. ahead: position of the first query after that of the first key; diagonal: it is
+// 0, and keys after their query are hidden. later: some are. reach: key k is behind the window of query q where
+// q - k >= reach, both counted within their blocks; kEverywhere where that happens nowhere in the pair. starts: of each
+// query the first key of its document, counted from the block's first key; unused where all documents begin before the
+// pair (inside).
 constexpr int64_t kEverywhere = 2 * kBlock;
 struct BlockPair {
-  int64_t keys, queries;
-  bool diagonal;
+  int64_t keys, queries, ahead;
+  bool diagonal, later;
   int64_t reach;
   bool inside = true;
   int32_t starts[kBlock];
-  bool cut() const { return reach != kEverywhere || !inside; }  // keys before the diagonal are hidden
+  // Keys are hidden otherwise than on the diagonal: a query may see none of this block.
+  bool cut() const { return reach != kEverywhere || !inside || (later && !diagonal); }
 };
 // Fills `b` for the rows of a head from `query` on, or (masked false) for one row that attends to all keys.
-inline void make_pair(const AttentionShape& h, int64_t key, int64_t keys, int64_t query, int64_t queries, bool diagonal,
-                      bool masked, BlockPair& b) {
-  const int64_t window = masked ? h.window : 0, reach = window > 0 ? window - (query - key) : kEverywhere;
-  b.keys = keys, b.queries = queries, b.diagonal = diagonal;
+inline void make_pair(const AttentionShape& h, int64_t key, int64_t keys, int64_t query, int64_t queries, bool masked,
+                      BlockPair& b) {
+  const bool causal = masked && !h.full;
+  b.keys = keys, b.queries = queries, b.ahead = h.at(query) - key;
+  b.diagonal = causal && b.ahead == 0, b.later = causal && (b.diagonal || b.ahead < keys - 1);
+  const int64_t reach = causal && h.window > 0 ? h.window - b.ahead : kEverywhere;
   b.reach = queries - 1 >= reach ? reach : kEverywhere;
   b.inside = true;
-  if (!masked || h.positions == nullptr) return;
+  if (!causal || h.documents == nullptr) return;
   const int64_t last = query + queries - 1;  // its document begins last
-  b.inside = last - h.positions[last] <= key;
+  b.inside = h.at(last) - h.documents[last] <= key;
   if (b.inside) return;
   for (int64_t q = 0; q < kBlock; ++q)
-    b.starts[q] = q < queries ? static_cast<int32_t>(query + q - h.positions[query + q] - key) : 0;
+    b.starts[q] = q < queries ? static_cast<int32_t>(h.at(query + q) - h.documents[query + q] - key) : 0;
+}
+// Lanes of queries from q on that precede key k.
+inline VecInt is_later(const BlockPair& b, int64_t k, int64_t q) {
+  return lane_numbers() < static_cast<int32_t>(k - q - b.ahead);
 }
 // Lanes of queries from q on that do not see key k, because it is behind their window or in an earlier document.
 inline VecInt is_behind(const BlockPair& b, int64_t k, int64_t q) {
   const VecInt behind = lane_numbers() >= static_cast<int32_t>(k - q + b.reach);
   return b.inside ? behind : behind | (load_as<VecInt>(b.starts + q) > static_cast<int32_t>(k));
 }
-// The first key of the blocks that queries from the block at `query` on read.
-inline int64_t first_key_block(const AttentionShape& h, int64_t query) {
-  const int64_t attended = h.window > 0 && h.window <= query ? query - h.window + 1 : 0;
-  const int64_t start = h.positions != nullptr ? query - h.positions[query] : 0;
-  return (attended > start ? attended : start) / kBlock * kBlock;
+// Keys that the block of queries at `query` reads: from the beginning of a block on. None: begin >= end.
+struct KeyRange {
+  int64_t begin, end;
+};
+inline KeyRange keys_of(const AttentionShape& h, int64_t query) {
+  if (h.full) return {0, h.attended};
+  const int64_t at = h.at(query), queries = least(kBlock, h.queries - query);
+  const int64_t seen = h.window > 0 && h.window <= at ? at - h.window + 1 : 0;
+  const int64_t start = h.documents != nullptr ? at - h.documents[query] : 0;
+  return {(seen > start ? seen : start) / kBlock * kBlock, least(h.keys, at + queries)};
+}
+// The first block of queries that reads the block of keys at `key`.
+inline int64_t first_query_of(const AttentionShape& h, int64_t key) {
+  const int64_t query = h.full ? 0 : key - h.at(0);
+  return query > 0 ? query / kBlock * kBlock : 0;
 }
 
 // Applies the soft cap: cap tanh(score / cap).
@@ -144,7 +160,7 @@ inline Vec greatest_score(float* column, const BlockPair& b, int64_t q, Vec befo
   for (int64_t k = 0; k < attended_keys(b.diagonal, b.keys, q); ++k) {
     Vec s = load(column + k * kBlock);
     if (cut) store(column + k * kBlock, s = is_behind(b, k, q) ? none : s);
-    if (b.diagonal) store(column + k * kBlock, s = is_later(k, q) ? none : s);
+    if (b.later) store(column + k * kBlock, s = is_later(b, k, q) ? none : s);
     now = max(now, s);
   }
   return now;
@@ -172,23 +188,28 @@ inline void soften(float* scores, const BlockPair& b, const float* drop, float* 
   }
 }
 
-// Computes softmax(q k^T) v of `queries` rows from `q` on, with keys [begin, end), in blocks of keys that end at
-// multiples of kBlock. masked: the queries have positions first, first + 1, ..., so the key block at `first` is the
-// diagonal one; else every query attends to all keys. lse may be nullptr.
-inline void attend(const AttentionHead<float>& h, const float* q_rows, int64_t queries, int64_t first, int64_t begin,
-                   int64_t end, bool masked, float* out_rows, float* lse, float* scratch) {
+// 1 / total, or 0 of a query that saw no key.
+inline float inverse_of(float total) { return total > 0 ? 1.0f / total : 0.0f; }
+
+// Computes softmax(q k^T) v of `queries` rows from `first` on, with `range` of keys, in blocks of keys that end at
+// multiples of kBlock. masked: by position, window and document; else every query attends to all of them. lse may be
+// nullptr.
+inline void attend(const AttentionHead<float>& h, int64_t queries, int64_t first, KeyRange range, bool masked,
+                   float* lse, float* scratch) {
+  const auto [begin, end] = range;
   float *turned = scratch, *acc = turned + h.dim * kBlock, *scores = acc + h.dim * kBlock;
   float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
   float *total = top + kBlock, *fade = total + kBlock;
-  transpose_rows(q_rows, h.qkv_stride, queries, h.dim, h.scale, turned);
+  transpose_rows(h.q.row(first), h.q.stride, queries, h.dim, h.scale, turned);
   for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
+  if (begin >= end) __builtin_memset(acc, 0, static_cast<uint64_t>(queries * h.dim) * sizeof(float));
 
   BlockPair pair;
   for (int64_t key = begin, keys = 0; key < end; key += keys) {
     keys = least(kBlock - key % kBlock, end - key);
-    const bool diagonal = masked && key == first;
-    make_pair(h, key, keys, first, queries, diagonal, masked, pair);
-    score(h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, scores);
+    make_pair(h, key, keys, first, queries, masked, pair);
+    const bool diagonal = pair.diagonal;
+    score(h.k.row(key), h.k.stride, keys, turned, queries, h.dim, diagonal, scores);
     if (h.softcap > 0) cap_scores(scores, pair, h.softcap);
     soften(scores, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), top, total, fade);
     if (key > begin) {
@@ -198,36 +219,33 @@ inline void attend(const AttentionHead<float>& h, const float* q_rows, int64_t q
         sweep(h.dim, [=](int64_t i, auto lanes) { lanes.store(row + i, lanes.load(row + i) * f); });
       }
     }
-    to_queries(scores, keys, queries, h.v + key * h.qkv_stride, h.qkv_stride, h.dim, diagonal, acc, h.dim, key > begin);
+    to_queries(scores, keys, queries, h.v.row(key), h.v.stride, h.dim, diagonal, acc, h.dim, key > begin);
   }
 
   for (int64_t q = 0; q < queries; ++q) {
     const float* row = acc + q * h.dim;
-    float* out = out_rows + q * h.out_stride;
-    const Vec f = splat(1.0f / total[q]);
+    float* out = h.out.row(first + q);
+    const Vec f = splat(inverse_of(total[q]));
     sweep(h.dim, [=](int64_t i, auto lanes) { lanes.store(out + i, lanes.load(row + i) * f); });
     if (lse != nullptr) lse[q] = top[q] + __builtin_logf(total[q]);
   }
 }
 
-inline int64_t blocks_of(int64_t seq) { return (seq + kBlock - 1) / kBlock; }
+inline int64_t blocks_of(int64_t rows) { return (rows + kBlock - 1) / kBlock; }
 
 // Two score blocks and one of dropout factors. Then for every head and block of queries: transposed q and dout, lse,
 // dot products of out and dout.
-int64_t attention_grad_scratch_floats(int64_t seq, int64_t dim, int64_t heads) {
-  return 3 * kBlock * kBlock + heads * blocks_of(seq) * kBlock * (2 * dim + 2);
+int64_t attention_grad_scratch_floats(int64_t queries, int64_t dim, int64_t heads) {
+  return 3 * kBlock * kBlock + heads * blocks_of(queries) * kBlock * (2 * dim + 2);
 }
 
 void attention_block(const AttentionHead<float>& h, int64_t first, float* scratch) {
-  const int64_t queries = least(kBlock, h.seq - first);
-  const bool causal = h.keys == 0;
-  attend(h, h.q + first * h.qkv_stride, queries, first, causal ? first_key_block(h, first) : 0,
-         causal ? first + queries : h.keys, causal, h.out + first * h.out_stride, h.lse + first, scratch);
+  attend(h, least(kBlock, h.queries - first), first, keys_of(h, first), true, h.lse + first, scratch);
 }
 
 // attention_block gives masked keys the weight 0. Omitting them here is bitwise identical.
 void attention_query(const AttentionHead<float>& h, int64_t begin, int64_t end, float* scratch) {
-  attend(h, h.q, 1, 0, begin, end, false, h.out, nullptr, scratch);
+  attend(h, 1, 0, {begin, end}, false, nullptr, scratch);
 }
 
 // Of each query: the logarithm of its softmax's sum, and the dot product of out and dout.
@@ -244,12 +262,12 @@ inline TurnedBlock turned_block(float* scratch, int64_t index, int64_t dim) {
 }
 
 inline void turn_block(const AttentionHead<float>& h, int64_t first, const TurnedBlock& to) {
-  const int64_t queries = least(kBlock, h.seq - first);
-  transpose_rows(h.q + first * h.qkv_stride, h.qkv_stride, queries, h.dim, h.scale, to.q);
-  transpose_rows(h.dout + first * h.out_stride, h.out_stride, queries, h.dim, 1.0f, to.dout);
+  const int64_t queries = least(kBlock, h.queries - first);
+  transpose_rows(h.q.row(first), h.q.stride, queries, h.dim, h.scale, to.q);
+  transpose_rows(h.dout.row(first), h.dout.stride, queries, h.dim, 1.0f, to.dout);
   for (int64_t q = 0; q < kBlock; ++q) to.sums.lse[q] = to.sums.dot[q] = 0;
   for (int64_t q = 0; q < queries; ++q) {
-    const float *o = h.out + (first + q) * h.out_stride, *g = h.dout + (first + q) * h.out_stride;
+    const float *o = h.out.row(first + q), *g = h.dout.row(first + q);
     to.sums.lse[q] = h.lse[first + q];
     to.sums.dot[q] = sum_lanes(fold(
         h.dim, Vec{}, [=](Vec acc, int64_t i, auto lanes) { return fma(lanes.load(o + i), lanes.load(g + i), acc); },
@@ -270,7 +288,7 @@ inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const f
       float *s = scores + k * kBlock + q, *d = dp + k * kBlock + q;
       const Vec score = load(s), part = score * inverse;
       Vec p = exp(score - lse);
-      if (pair.diagonal) p = is_later(k, q) ? Vec{} : p;
+      if (pair.later) p = is_later(pair, k, q) ? Vec{} : p;
       if (cut) p = is_behind(pair, k, q) ? Vec{} : p;
       const Vec f = drop == nullptr ? splat(1.0f) : load(drop + k * kBlock + q);
       const Vec ds = p * (drop == nullptr ? load(d) - dot : load(d) * f - dot) * factor;
@@ -281,48 +299,67 @@ inline void soften_grad(float* scores, float* dp, const BlockPair& pair, const f
 }
 
 // Rows [first, end) of a matrix of `dim` columns become 0.
-inline void zero_rows(float* rows, int64_t stride, int64_t first, int64_t end, int64_t dim) {
-  for (int64_t r = first; r < end; ++r)
-    sweep(dim, [=](int64_t i, auto lanes) { lanes.store(rows + r * stride + i, Vec{}); });
+inline void zero_rows(const RowsOf<float>& rows, int64_t first, int64_t end, int64_t dim) {
+  for (int64_t r = first; r < end; ++r) sweep(dim, [=](int64_t i, auto lanes) { lanes.store(rows.row(r) + i, Vec{}); });
+}
+// Keys of which some query may see any; the others have no gradient.
+inline int64_t attended_rows(const AttentionShape& h) { return h.full ? h.attended : h.keys; }
+
+// Calls f(n, first, range) for every head n and block of queries at `first` that reads the keys of the block at `key`.
+template <class T, class F>
+inline void for_readers(const AttentionHead<T>* heads, int64_t count, int64_t key, F f) {
+  for (int64_t n = 0; n < count; ++n)
+    for (int64_t first = first_query_of(heads[n], key); first < heads[n].queries; first += kBlock) {
+      const KeyRange range = keys_of(heads[n], first);
+      if (key < range.begin) break;  // what these queries see, and those behind them, begins later
+      if (key < range.end) f(n, first, range);
+    }
+}
+// Rows of queries that read no key have no gradient.
+template <class T, class Zero>
+inline void zero_blind_queries(const AttentionHead<T>& h, Zero zero) {
+  for (int64_t first = 0; first < h.queries; first += kBlock) {
+    const KeyRange range = keys_of(h, first);
+    if (range.begin >= range.end) zero(first, least(first + kBlock, h.queries));
+  }
 }
 
 // One pass over pairs of blocks, keys outside: the weights are computed once for all three gradients. dq of a query is
 // summed over blocks of keys in ascending order, dk and dv over heads and blocks of queries in ascending order.
 void attention_grad_heads(const AttentionHead<float>* heads, int64_t count, float* scratch) {
   const AttentionHead<float>& any = heads[0];
-  const int64_t dim = any.dim, seq = any.seq, in = any.qkv_stride, out = any.out_stride, blocks = blocks_of(seq);
+  const int64_t dim = any.dim, blocks = blocks_of(any.queries), attended = attended_rows(any);
   float *scores = scratch, *dp = scratch + kBlock * kBlock, *drop = dp + kBlock * kBlock;
   BlockPair pair;
   for (int64_t n = 0; n < count; ++n) {
     for (int64_t b = 0; b < blocks; ++b) turn_block(heads[n], b * kBlock, turned_block(scratch, n * blocks + b, dim));
   }
-  const bool causal = any.keys == 0;
-  const int64_t attended = causal ? seq : any.keys;  // keys
   for (int64_t key = 0; key < attended; key += kBlock) {
-    const int64_t keys = least(kBlock, attended - key), begin = causal ? key : 0;  // the first block of queries
-    const float *k = any.k + key * in, *v = any.v + key * in;
-    for (int64_t n = 0; n < count; ++n) {
+    const int64_t keys = least(kBlock, attended - key);
+    const float *k = any.k.row(key), *v = any.v.row(key);
+    bool more = false;  // dk and dv hold a sum already
+    for_readers(heads, count, key, [&](int64_t n, int64_t first, KeyRange range) {
       const AttentionHead<float>& h = heads[n];
-      for (int64_t first = begin; first < seq; first += kBlock) {
-        const int64_t queries = least(kBlock, seq - first), first_key = causal ? first_key_block(h, first) : 0;
-        if (key < first_key) break;  // what these queries see, and those behind them, begins later
-        const TurnedBlock b = turned_block(scratch, n * blocks + first / kBlock, dim);
-        const bool diagonal = causal && first == key,
-                   more = n > 0 || first > begin;  // more: dk and dv hold a sum already
-        make_pair(h, key, keys, first, queries, diagonal, true, pair);
-        score(k, in, keys, b.q, queries, dim, diagonal, scores);
-        score(v, in, keys, b.dout, queries, dim, diagonal, dp);
-        if (h.softcap > 0) cap_scores(scores, pair, h.softcap);
-        soften_grad(scores, dp, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), b.sums, h.scale,
-                    h.softcap);
-        to_keys(scores, keys, queries, h.dout + first * out, out, dim, diagonal, h.dv + key * in, in, more);
-        to_keys(dp, keys, queries, h.q + first * in, in, dim, diagonal, h.dk + key * in, in, more);
-        to_queries(dp, keys, queries, k, in, dim, diagonal, h.dq + first * in, in, key > first_key);
-      }
-    }
+      const int64_t queries = least(kBlock, h.queries - first);
+      const TurnedBlock b = turned_block(scratch, n * blocks + first / kBlock, dim);
+      make_pair(h, key, keys, first, queries, true, pair);
+      const bool diagonal = pair.diagonal;
+      score(k, h.k.stride, keys, b.q, queries, dim, diagonal, scores);
+      score(v, h.v.stride, keys, b.dout, queries, dim, diagonal, dp);
+      if (h.softcap > 0) cap_scores(scores, pair, h.softcap);
+      soften_grad(scores, dp, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), b.sums, h.scale,
+                  h.softcap);
+      to_keys(scores, keys, queries, h.dout.row(first), h.dout.stride, dim, diagonal, h.dv.row(key), h.dv.stride, more);
+      to_keys(dp, keys, queries, h.q.row(first), h.q.stride, dim, diagonal, h.dk.row(key), h.dk.stride, more);
+      to_queries(dp, keys, queries, k, h.k.stride, dim, diagonal, h.dq.row(first), h.dq.stride, key > range.begin);
+      more = true;
+    });
+    if (!more) zero_rows(any.dk, key, key + keys, dim), zero_rows(any.dv, key, key + keys, dim);
   }
-  zero_rows(any.dk, in, attended, seq, dim);
-  zero_rows(any.dv, in, attended, seq, dim);
+  zero_rows(any.dk, attended, any.keys, dim);
+  zero_rows(any.dv, attended, any.keys, dim);
+  for (int64_t n = 0; n < count; ++n)
+    zero_blind_queries(heads[n], [&](int64_t first, int64_t end) { zero_rows(heads[n].dq, first, end, dim); });
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ int64_t values_floats(int64_t end, int64_t dim) { return blocks_of(end) * dim * 
 
 void turn_values(const AttentionHead<uint16_t>& h, int64_t begin, int64_t end, float* values) {
   for (int64_t key = begin / kBlock * kBlock; key < end; key += kBlock)
-    turn_pairs({h.v + key * h.qkv_stride, h.qkv_stride, begin - key, least(kBlock, end - key)}, h.dim, kPairs,
+    turn_pairs({h.v.row(key), h.v.stride, begin - key, least(kBlock, end - key)}, h.dim, kPairs,
                as_pairs(values + key / kBlock * h.dim * kPairs));
 }
 
@@ -174,25 +174,26 @@ inline void soften_pairs(float* scores, int64_t hidden, const BlockPair& b, cons
 }
 
 // attend() of simd_attention.h. `values`: turn_values of at least keys [begin, end).
-inline void attend_bf16(const AttentionHead<uint16_t>& h, const uint16_t* q_rows, int64_t queries, int64_t first,
-                        int64_t begin, int64_t end, bool masked, const float* values, PairGemm multiply,
-                        uint16_t* out_rows, float* lse, float* scratch) {
+inline void attend_bf16(const AttentionHead<uint16_t>& h, int64_t queries, int64_t first, KeyRange range, bool masked,
+                        const float* values, PairGemm multiply, float* lse, float* scratch) {
+  const auto [begin, end] = range;
   uint32_t *turned = as_pairs(scratch), *weights = turned + h.dim * kPairs;
   float *acc = scratch + h.dim * kPairs + kPairs * kBlock, *scores = acc + h.dim * kBlock;
   float *drop = scores + kBlock * kBlock, *top = drop + kBlock * kBlock;
   float *total = top + kBlock, *fade = total + kBlock;
-  turn_rows(q_rows, h.qkv_stride, queries, h.dim, dim_panel(h.dim), turned);
+  turn_rows(h.q.row(first), h.q.stride, queries, h.dim, dim_panel(h.dim), turned);
   for (int64_t q = 0; q < kBlock; ++q) top[q] = -__builtin_inff(), total[q] = 0;
+  if (begin >= end) __builtin_memset(acc, 0, static_cast<uint64_t>(kBlock * h.dim) * sizeof(float));
 
   BlockPair pair;
   for (int64_t key = begin, keys = 0; key < end; key += keys) {
     // Pairs of keys begin where those of whole blocks do: keys before the first have the weight 0.
     const int64_t hidden = key % kBlock;
     keys = least(kBlock - hidden, end - key);
-    const bool diagonal = masked && key == first;
     float* from = scores + hidden * kBlock;
-    make_pair(h, key, keys, first, queries, diagonal, masked, pair);
-    score_bf16(multiply, h.k + key * h.qkv_stride, h.qkv_stride, keys, turned, queries, h.dim, diagonal, from);
+    make_pair(h, key, keys, first, queries, masked, pair);
+    const bool diagonal = pair.diagonal;
+    score_bf16(multiply, h.k.row(key), h.k.stride, keys, turned, queries, h.dim, diagonal, from);
     if (h.softcap > 0) cap_raw_scores(from, pair, h.scale, h.softcap);
     soften_pairs(from, hidden, pair, factors_of_block(h, first, queries, key, keys, diagonal, drop), unit_of(h), top,
                  total, fade, weights);
@@ -204,8 +205,11 @@ inline void attend_bf16(const AttentionHead<uint16_t>& h, const uint16_t* q_rows
     to_queries_bf16(multiply, rows, weights, hidden + keys, queries, h.dim, diagonal, acc, key > begin);
   }
 
-  for (int64_t q = 0; q < queries; q += kLanes) store(fade + q, splat(1.0f) / load(total + q));
-  turn_back(acc, fade, queries, h.dim, out_rows, h.out_stride);
+  for (int64_t q = 0; q < queries; q += kLanes) {
+    const Vec sum = load(total + q);
+    store(fade + q, sum > Vec{} ? splat(1.0f) / sum : Vec{});  // 0 of a query that saw no key
+  }
+  turn_back(acc, fade, queries, h.dim, h.out.row(first), h.out.stride);
   for (int64_t q = 0; lse != nullptr && q < queries; ++q) lse[q] = top[q] * unit_of(h) + __builtin_logf(total[q]);
 }
 
@@ -215,16 +219,13 @@ int64_t attention_scratch_bf16(int64_t dim) {
 
 void attention_block_bf16(const AttentionHead<uint16_t>& h, int64_t first, const float* values, PairGemm multiply,
                           float* scratch) {
-  const int64_t queries = least(kBlock, h.seq - first);
-  const bool causal = h.keys == 0;
-  attend_bf16(h, h.q + first * h.qkv_stride, queries, first, causal ? first_key_block(h, first) : 0,
-              causal ? first + queries : h.keys, causal, values, multiply, h.out + first * h.out_stride, h.lse + first,
+  attend_bf16(h, least(kBlock, h.queries - first), first, keys_of(h, first), true, values, multiply, h.lse + first,
               scratch);
 }
 
 void attention_query_bf16(const AttentionHead<uint16_t>& h, int64_t begin, int64_t end, const float* values,
                           PairGemm multiply, float* scratch) {
-  attend_bf16(h, h.q, 1, 0, begin, end, false, values, multiply, h.out, nullptr, scratch);
+  attend_bf16(h, 1, 0, {begin, end}, false, values, multiply, nullptr, scratch);
 }
 
 // A block of queries, right operands: pairs along dim, and along queries.
@@ -262,20 +263,20 @@ struct GradScratch {
   }
 };
 
-int64_t attention_grad_scratch_bf16(int64_t seq, int64_t dim, int64_t heads) {
-  return GradScratch::floats(dim) + heads * blocks_of(seq) * turned_pairs_floats(dim);
+int64_t attention_grad_scratch_bf16(int64_t queries, int64_t dim, int64_t heads) {
+  return GradScratch::floats(dim) + heads * blocks_of(queries) * turned_pairs_floats(dim);
 }
 
 inline void turn_block_bf16(const AttentionHead<uint16_t>& h, int64_t first, const TurnedPairs& to) {
-  const int64_t queries = least(kBlock, h.seq - first);
-  const uint16_t *q = h.q + first * h.qkv_stride, *dout = h.dout + first * h.out_stride;
-  turn_rows(q, h.qkv_stride, queries, h.dim, dim_panel(h.dim), to.q);
-  turn_rows(dout, h.out_stride, queries, h.dim, dim_panel(h.dim), to.dout);
-  pair_rows({q, h.qkv_stride, 0, queries}, h.dim, kBlockPanel, to.q_rows);
-  pair_rows({dout, h.out_stride, 0, queries}, h.dim, kBlockPanel, to.dout_rows);
+  const int64_t queries = least(kBlock, h.queries - first);
+  const uint16_t *q = h.q.row(first), *dout = h.dout.row(first);
+  turn_rows(q, h.q.stride, queries, h.dim, dim_panel(h.dim), to.q);
+  turn_rows(dout, h.dout.stride, queries, h.dim, dim_panel(h.dim), to.dout);
+  pair_rows({q, h.q.stride, 0, queries}, h.dim, kBlockPanel, to.q_rows);
+  pair_rows({dout, h.dout.stride, 0, queries}, h.dim, kBlockPanel, to.dout_rows);
   for (int64_t i = 0; i < kBlock; ++i) to.sums.lse[i] = to.sums.dot[i] = 0;
   for (int64_t i = 0; i < queries; ++i) {
-    const uint16_t *o = h.out + (first + i) * h.out_stride, *g = dout + i * h.out_stride;
+    const uint16_t *o = h.out.row(first + i), *g = h.dout.row(first + i);
     to.sums.lse[i] = h.lse[first + i];
     to.sums.dot[i] = sum_lanes(fold(
         h.dim, Vec{},
@@ -299,7 +300,7 @@ inline void soften_grad_pairs(const AttentionShape& h, const GradScratch& s, con
       const int64_t at = k * kBlock + q;
       const Vec score = load(s.scores + at), part = score * inverse;
       Vec p = exp2(fma(score, c, less)), dp = load(s.dp + at);
-      if (b.diagonal) p = is_later(k, q) ? Vec{} : p;
+      if (b.later) p = is_later(b, k, q) ? Vec{} : p;
       if (cut) p = is_behind(b, k, q) ? Vec{} : p;
       if (drop != nullptr) dp *= load(drop + at);
       Vec ds = p * fma(dp, factor, dot);
@@ -317,53 +318,55 @@ inline void soften_grad_pairs(const AttentionShape& h, const GradScratch& s, con
   }
 }
 
+inline void zero_rows_bf16(const RowsOf<uint16_t>& rows, int64_t first, int64_t end, int64_t dim) {
+  for (int64_t r = first; r < end; ++r) __builtin_memset(rows.row(r), 0, static_cast<uint64_t>(dim) * sizeof(uint16_t));
+}
+
 // attention_grad_heads() of simd_attention.h: the same order of blocks and of sums.
 void attention_grad_heads_bf16(const AttentionHead<uint16_t>* heads, int64_t count, PairGemm multiply, float* scratch) {
   const AttentionHead<uint16_t>& any = heads[0];
-  const int64_t dim = any.dim, seq = any.seq, in = any.qkv_stride, blocks = blocks_of(seq);
+  const int64_t dim = any.dim, blocks = blocks_of(any.queries), attended = attended_rows(any);
   const int64_t columns = whole_vectors(dim);
   const GradScratch s(dim, scratch);
   BlockPair pair;
   for (int64_t n = 0; n < count; ++n) {
     for (int64_t b = 0; b < blocks; ++b) turn_block_bf16(heads[n], b * kBlock, s.block(n * blocks + b));
   }
-  const bool causal = any.keys == 0;
-  const int64_t attended = causal ? seq : any.keys;  // keys
   for (int64_t key = 0; key < attended; key += kBlock) {
-    const int64_t keys = least(kBlock, attended - key), begin = causal ? key : 0;  // the first block of queries
-    const uint16_t *k = any.k + key * in, *v = any.v + key * in;
-    turn_pairs({k, in, 0, keys}, dim, kPairs, s.k);
-    for (int64_t n = 0; n < count; ++n) {
+    const int64_t keys = least(kBlock, attended - key);
+    const uint16_t *k = any.k.row(key), *v = any.v.row(key);
+    turn_pairs({k, any.k.stride, 0, keys}, dim, kPairs, s.k);
+    bool more = false;
+    for_readers(heads, count, key, [&](int64_t n, int64_t first, KeyRange range) {
       const AttentionHead<uint16_t>& h = heads[n];
-      for (int64_t first = begin; first < seq; first += kBlock) {
-        const int64_t queries = least(kBlock, seq - first), first_key = causal ? first_key_block(h, first) : 0;
-        if (key < first_key) break;  // what these queries see, and those behind them, begins later
-        const TurnedPairs b = s.block(n * blocks + first / kBlock);
-        const bool diagonal = causal && first == key, more = n > 0 || first > begin;
-        make_pair(h, key, keys, first, queries, diagonal, true, pair);
-        score_bf16(multiply, k, in, keys, b.q, queries, dim, diagonal, s.scores);
-        score_bf16(multiply, v, in, keys, b.dout, queries, dim, diagonal, s.dp);
-        if (h.softcap > 0) cap_raw_scores(s.scores, pair, h.scale, h.softcap);
-        soften_grad_pairs(h, s, pair, factors_of_block(h, first, queries, key, keys, diagonal, s.drop), b.sums);
-        to_keys_bf16(multiply, as_bf16(s.p_rows), b.dout_rows, keys, queries, columns, diagonal, s.dv, more);
-        to_keys_bf16(multiply, as_bf16(s.ds_rows), b.q_rows, keys, queries, columns, diagonal, s.dk, more);
-        to_queries_bf16(multiply, s.k, s.ds, keys, queries, dim, diagonal, b.dq, key > first_key);
-      }
+      const int64_t queries = least(kBlock, h.queries - first);
+      const TurnedPairs b = s.block(n * blocks + first / kBlock);
+      make_pair(h, key, keys, first, queries, true, pair);
+      const bool diagonal = pair.diagonal;
+      score_bf16(multiply, k, h.k.stride, keys, b.q, queries, dim, diagonal, s.scores);
+      score_bf16(multiply, v, h.v.stride, keys, b.dout, queries, dim, diagonal, s.dp);
+      if (h.softcap > 0) cap_raw_scores(s.scores, pair, h.scale, h.softcap);
+      soften_grad_pairs(h, s, pair, factors_of_block(h, first, queries, key, keys, diagonal, s.drop), b.sums);
+      to_keys_bf16(multiply, as_bf16(s.p_rows), b.dout_rows, keys, queries, columns, diagonal, s.dv, more);
+      to_keys_bf16(multiply, as_bf16(s.ds_rows), b.q_rows, keys, queries, columns, diagonal, s.dk, more);
+      to_queries_bf16(multiply, s.k, s.ds, keys, queries, dim, diagonal, b.dq, key > range.begin);
+      more = true;
+    });
+    for (int64_t r = 0; more && r < keys; ++r) {
+      store_row_bf16(any.dk.row(key + r), s.dk + r * columns, dim);
+      store_row_bf16(any.dv.row(key + r), s.dv + r * columns, dim);
     }
-    for (int64_t r = 0; r < keys; ++r) {
-      store_row_bf16(any.dk + (key + r) * in, s.dk + r * columns, dim);
-      store_row_bf16(any.dv + (key + r) * in, s.dv + r * columns, dim);
-    }
+    if (!more) zero_rows_bf16(any.dk, key, key + keys, dim), zero_rows_bf16(any.dv, key, key + keys, dim);
   }
-  for (int64_t r = attended; r < seq; ++r) {
-    __builtin_memset(any.dk + r * in, 0, static_cast<uint64_t>(dim) * sizeof(uint16_t));
-    __builtin_memset(any.dv + r * in, 0, static_cast<uint64_t>(dim) * sizeof(uint16_t));
-  }
+  zero_rows_bf16(any.dk, attended, any.keys, dim);
+  zero_rows_bf16(any.dv, attended, any.keys, dim);
   for (int64_t i = 0; i < kBlock; ++i) s.drop[i] = 1;
-  for (int64_t n = 0; n < count; ++n)
+  for (int64_t n = 0; n < count; ++n) {
     for (int64_t b = 0; b < blocks; ++b)
-      turn_back(s.block(n * blocks + b).dq, s.drop, least(kBlock, seq - b * kBlock), dim, heads[n].dq + b * kBlock * in,
-                in);
+      turn_back(s.block(n * blocks + b).dq, s.drop, least(kBlock, any.queries - b * kBlock), dim,
+                heads[n].dq.row(b * kBlock), heads[n].dq.stride);
+    zero_blind_queries(heads[n], [&](int64_t first, int64_t end) { zero_rows_bf16(heads[n].dq, first, end, dim); });
+  }
 }
 
 }  // namespace

@@ -126,19 +126,21 @@ void stochastic_bf16_n(uint64_t key, uint64_t step, int64_t first, const float* 
 }
 
 // Attention dropout factors of one block, [key][query] like its scores: rows of kAttentionBlock floats, one vector of
-// queries at a time, `key_count(q)` keys for the vector at q. Element (query, key) is (head * seq + query) * seq + key.
-// If seq is a multiple of 4, every query has the same groups of keys per counter.
+// queries at a time, `key_count(q)` keys for the vector at q. Element (query, key) is (head * length + query) * length
+// + key, by positions. If length and the first key's position are multiples of 4, every query has the same groups of
+// keys per counter.
 template <class KeyCount>
 inline void attention_factors(const AttentionShape& h, int64_t first_query, int64_t queries, int64_t first_key,
                               KeyCount key_count, float* to) {
   const Factors f(*h.drop);
-  const auto seq = static_cast<uint64_t>(h.seq), sample = static_cast<uint64_t>(h.sample);
-  const int64_t step = h.seq % 4 == 0 ? 4 : 1;
+  const int64_t length = h.drop_length, key0 = h.first_key + first_key;
+  const auto seq = static_cast<uint64_t>(length), sample = static_cast<uint64_t>(h.sample);
+  const int64_t step = length % 4 == 0 && key0 % 4 == 0 ? 4 : 1;
   for (int64_t q = 0; q < queries; q += kLanes) {
     VecLong even{};
     for (int i = 0; i < kCounters; ++i) {
-      const int64_t row = h.head * h.seq + first_query + q + 2 * i;
-      even[i] = static_cast<uint64_t>(row * h.seq + first_key);
+      const int64_t row = h.head * length + h.first_query + first_query + q + 2 * i;
+      even[i] = static_cast<uint64_t>(row * length + key0);
     }
     const int64_t keys = key_count(q);
     for (int64_t k = 0; k < keys; k += step) {

@@ -31,48 +31,54 @@ constexpr int kBlocks = 1;
 #endif
 constexpr float kLn2 = 0.6931471805599453f;
 
-// [rows, head_dim] matrix of one head: element (0, 0) at `data`, rows `pitch` elements apart.
+// Matrix of heads, or of one: element (0, 0) at `data`, rows `pitch` elements apart.
 struct Rows {
   const void* data;
   int64_t pitch;
   DType type;
   bool wide;  // four channels can be moved at once
 
-  __device__ Rows from(int64_t offset) const {
+  // Head `h` of those side by side in these rows, from row `row` on.
+  __device__ Rows head(int64_t row, int64_t h, int dim) const {
     const int64_t size = type == DType::kF32 ? 4 : 2;
-    return {static_cast<const char*>(data) + offset * size, pitch, type, wide};
+    return {static_cast<const char*>(data) + (row * pitch + h * dim) * size, pitch, type, wide};
   }
 };
 
 struct Problem {
-  Rows qkv, out, dout, dqkv;
-  float *lse, *delta;  // [batch, heads, seq]
-  int64_t batch, seq, heads, kv_heads;
-  int dim, tiles;
+  Rows q, k, v, out, dout, dq, dk, dv;
+  float *lse, *delta;  // [batch, heads, queries]
+  int64_t batch, queries, keys, heads, kv_heads;
+  int dim, query_tiles, key_tiles;
   float scale;
   HeadDrop drop;
-  bool drops;                // whether `drop` does
-  int window;                // seq where it is unlimited
-  float softcap;             // 0: none
-  bool full;                 // bidirectional
-  const int32_t* lengths;    // of it, [batch]; nullptr: seq
-  const int32_t* positions;  // [batch, seq] of each token in its document; nullptr: one document
+  bool drops;                      // whether `drop` does
+  int64_t first_query, first_key;  // positions of query 0 and key 0
+  int window;                      // longer than any sequence where it is unlimited
+  float softcap;                   // 0: none
+  bool full;                       // bidirectional
+  const int32_t* lengths;          // of it, [batch]; nullptr: all keys
+  const int32_t* documents;        // [batch, queries] of each query in its document; nullptr: one document
 
+  // Position of a query, counted from key 0.
+  __device__ int64_t at(int64_t query) const { return first_query - first_key + query; }
   // Keys of a sequence that exist for its queries.
-  __device__ int64_t keys(int64_t sequence) const { return lengths != nullptr ? lengths[sequence] : seq; }
+  __device__ int64_t limit(int64_t sequence) const {
+    return lengths != nullptr ? min(keys, max(int64_t{0}, lengths[sequence] - first_key)) : keys;
+  }
   __device__ float factor(int64_t sequence, int64_t head, int64_t query, int64_t key) const {
     if (!drops) return 1;
-    const int64_t row = (drop.first_head + head) * seq + query;
-    return drop_factor(drop.mask, first_sample(drop.mask) + sequence, row * seq + key);
+    const int64_t row = (drop.first_head + head) * drop.seq + first_query + query;
+    return drop_factor(drop.mask, first_sample(drop.mask) + sequence, row * drop.seq + first_key + key);
   }
   // How many keys before its own a query sees: those in its window and in its document.
   __device__ int reach(int64_t sequence, int64_t query) const {
-    if (positions == nullptr || query >= seq) return window - 1;
-    return min(window - 1, positions[sequence * seq + query]);
+    if (documents == nullptr || query >= queries) return window - 1;
+    return min(window - 1, documents[sequence * queries + query]);
   }
-  // reach: of the query; limit: keys() of the sequence.
+  // reach: of the query; limit: of the sequence.
   __device__ bool sees(int64_t query, int64_t key, int reach, int64_t limit) const {
-    return full ? key < limit : key <= query && query - key <= reach;
+    return key < limit && (full || (key <= at(query) && at(query) - key <= reach));
   }
   // score: input of the softmax for a dot product of query and key, times log2 e. weight: 2^(score - lse). slope:
   // derivative of the score by that product, divided by log2 e.
@@ -89,26 +95,32 @@ struct Problem {
   }
 };
 
-// Tiles of T keys that the queries of a tile read, first and last; and of queries that read a tile of keys.
+// Tiles of T keys that the queries of a tile read, first and last; and of queries that read a tile of keys. None: last
+// precedes first.
 template <int T>
 __device__ inline int first_key_tile(const Problem& p, int64_t sequence, int tile) {
-  return max(0, tile * T - p.reach(sequence, int64_t{tile} * T)) / T;
+  const int64_t query = int64_t{tile} * T;
+  return p.full ? 0 : static_cast<int>(max(int64_t{0}, p.at(query) - p.reach(sequence, query)) / T);
 }
 template <int T>
 __device__ inline int last_key_tile(const Problem& p, int tile, int64_t limit) {
-  return p.full ? static_cast<int>((limit - 1) / T) : tile;
+  const int64_t last = p.full ? limit - 1 : min(limit - 1, p.at(int64_t{tile} * T + T - 1));
+  return last < 0 ? -1 : static_cast<int>(last / T);
 }
 template <int T>
 __device__ inline int first_query_tile(const Problem& p, int tile, int64_t limit) {
-  return !p.full ? tile : int64_t{tile} * T < limit ? 0 : p.tiles;
+  const int64_t key = int64_t{tile} * T;
+  if (key >= limit) return p.query_tiles;
+  return p.full ? 0 : static_cast<int>(max(int64_t{0}, key - p.at(0)) / T);
 }
 template <int T>
-__device__ inline int last_query_tile(const Problem& p, int64_t sequence, int tile) {
-  if (p.full) return p.tiles - 1;
-  int last = min(p.tiles - 1, (tile * T + T - 1 + p.window - 1) / T);
-  if (p.positions == nullptr) return last;
-  const int end = tile * T + T;  // documents begin in ascending order
-  while (last > tile && last * T - p.reach(sequence, int64_t{last} * T) >= end) --last;
+__device__ inline int last_query_tile(const Problem& p, int64_t sequence, int tile, int first) {
+  if (p.full) return p.query_tiles - 1;
+  const int64_t end = int64_t{tile} * T + T, query = end - 1 + p.window - 1 - p.at(0);
+  int last = query < 0 ? -1 : static_cast<int>(min(int64_t{p.query_tiles} - 1, query / T));
+  if (p.documents == nullptr) return last;
+  // Documents begin in ascending order.
+  while (last > first && p.at(int64_t{last} * T) - p.reach(sequence, int64_t{last} * T) >= end) --last;
   return last;
 }
 
@@ -251,26 +263,25 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kern
   extern __shared__ float4 memory[];
   float* q = reinterpret_cast<float*>(memory);
   float *k = q + T * (DP + 4), *v = k + T * (DP + 4), *w = v + T * (DP + 4);
-  const int64_t which = blockIdx.x / p.tiles, h = which % p.heads, batch = which / p.heads;
-  const int tile = p.tiles - 1 - blockIdx.x % p.tiles;  // longest first
-  const int64_t kv = h / (p.heads / p.kv_heads), start = batch * p.seq, row0 = int64_t{tile} * T;
+  const int64_t which = blockIdx.x / p.query_tiles, h = which % p.heads, batch = which / p.heads;
+  const int tile = p.query_tiles - 1 - blockIdx.x % p.query_tiles;  // longest first
+  const int64_t kv = h / (p.heads / p.kv_heads), row0 = int64_t{tile} * T;
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
   const float scale = p.scale * kLog2e;
 
-  load_tile<T, DP>(q, p.qkv.from(start * p.qkv.pitch + h * p.dim), row0, p.seq, p.dim);
+  load_tile<T, DP>(q, p.q.head(batch * p.queries, h, p.dim), row0, p.queries, p.dim);
   float top[R], total[R], acc[R][N] = {};
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     top[i] = -INFINITY;
     total[i] = 0;
   }
-  const int64_t limit = General ? p.keys(batch) : 0;
+  const int64_t limit = General ? p.limit(batch) : 0;
   const int last = General ? last_key_tile<T>(p, tile, limit) : tile;
   for (int kt = General ? first_key_tile<T>(p, batch, tile) : 0; kt <= last; ++kt) {
     __syncthreads();
-    load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
-    load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
-                     p.dim);
+    load_tile<T, DP>(k, p.k.head(batch * p.keys, kv, p.dim), int64_t{kt} * T, p.keys, p.dim);
+    load_tile<T, DP>(v, p.v.head(batch * p.keys, kv, p.dim), int64_t{kt} * T, p.keys, p.dim);
     __syncthreads();
     float s[R][R];
     times_transposed<R, DP>(q, k, s);
@@ -310,26 +321,26 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) attention_kern
 #pragma unroll
   for (int i = 0; i < R; ++i) {
     const int64_t row = row0 + y * R + i;
-    const float inverse = 1.0f / total[i];
+    const float inverse = total[i] > 0 ? 1.0f / total[i] : 0;  // 0: a query that saw no key
 #pragma unroll
     for (int c = 0; c < N; ++c) acc[i][c] *= inverse;
-    if (x == 0 && row < p.seq) p.lse[(batch * p.heads + h) * p.seq + row] = (top[i] + log2f(total[i])) * kLn2;
+    if (x == 0 && row < p.queries) p.lse[(batch * p.heads + h) * p.queries + row] = (top[i] + log2f(total[i])) * kLn2;
   }
-  store_tile<R, N>(p.out.from(start * p.out.pitch + h * p.dim), row0, p.seq, p.dim, acc);
+  store_tile<R, N>(p.out.head(batch * p.queries, h, p.dim), row0, p.queries, p.dim, acc);
 }
 
 // delta = rowsum(dout * out): a warp a (token, head).
 template <class E>
 __global__ void __launch_bounds__(kThreads) delta_kernel(Problem p) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
-  if (i >= p.batch * p.seq * p.heads) return;
+  if (i >= p.batch * p.queries * p.heads) return;
   const int64_t token = i / p.heads, h = i % p.heads;
   const auto* out = static_cast<const E*>(p.out.data) + token * p.out.pitch + h * p.dim;
   const auto* dout = static_cast<const E*>(p.dout.data) + token * p.dout.pitch + h * p.dim;
   float s = 0;
   for (int c = threadIdx.x % 32; c < p.dim; c += 32) s += to_float(out[c]) * to_float(dout[c]);
   s = warp_sum(s);
-  if (threadIdx.x % 32 == 0) p.delta[(token / p.seq * p.heads + h) * p.seq + token % p.seq] = s;
+  if (threadIdx.x % 32 == 0) p.delta[(token / p.queries * p.heads + h) * p.queries + token % p.queries] = s;
 }
 
 // By key tile. Scores are computed transposed (rows are keys, columns queries), so that p^T and ds^T are row operands.
@@ -339,27 +350,27 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
   extern __shared__ float4 memory[];
   float* k = reinterpret_cast<float*>(memory);
   float *v = k + kSize, *q = v + kSize, *dout = q + kSize, *w = dout + kSize, *lse = w + T * (T + 4), *delta = lse + T;
-  const int64_t which = blockIdx.x / p.tiles, kv = which % p.kv_heads, batch = which / p.kv_heads;
-  const int tile = blockIdx.x % p.tiles;  // the first keys are read by the most queries
-  const int64_t start = batch * p.seq, row0 = int64_t{tile} * T, group = p.heads / p.kv_heads;
+  const int64_t which = blockIdx.x / p.key_tiles, kv = which % p.kv_heads, batch = which / p.kv_heads;
+  const int tile = blockIdx.x % p.key_tiles;  // the first keys are read by the most queries
+  const int64_t row0 = int64_t{tile} * T, group = p.heads / p.kv_heads;
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
   const float scale = p.scale * kLog2e;
 
-  const int64_t at_k = start * p.qkv.pitch + (p.heads + kv) * p.dim, at_v = at_k + p.kv_heads * p.dim;
-  load_tile<T, DP>(k, p.qkv.from(at_k), row0, p.seq, p.dim);
-  load_tile<T, DP>(v, p.qkv.from(at_v), row0, p.seq, p.dim);
+  load_tile<T, DP>(k, p.k.head(batch * p.keys, kv, p.dim), row0, p.keys, p.dim);
+  load_tile<T, DP>(v, p.v.head(batch * p.keys, kv, p.dim), row0, p.keys, p.dim);
   float dk[R][N] = {}, dv[R][N] = {};
-  const int64_t limit = General ? p.keys(batch) : 0;
+  const int64_t limit = General ? p.limit(batch) : 0;
   for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-    const int last = General ? last_query_tile<T>(p, batch, tile) : p.tiles - 1;
-    for (int qt = General ? first_query_tile<T>(p, tile, limit) : tile; qt <= last; ++qt) {
+    const int first = General ? first_query_tile<T>(p, tile, limit) : tile;
+    const int last = General ? last_query_tile<T>(p, batch, tile, first) : p.query_tiles - 1;
+    for (int qt = first; qt <= last; ++qt) {
       const int64_t query0 = int64_t{qt} * T;
       __syncthreads();
-      load_tile<T, DP>(q, p.qkv.from(start * p.qkv.pitch + h * p.dim), query0, p.seq, p.dim);
-      load_tile<T, DP>(dout, p.dout.from(start * p.dout.pitch + h * p.dim), query0, p.seq, p.dim);
+      load_tile<T, DP>(q, p.q.head(batch * p.queries, h, p.dim), query0, p.queries, p.dim);
+      load_tile<T, DP>(dout, p.dout.head(batch * p.queries, h, p.dim), query0, p.queries, p.dim);
       if (threadIdx.x < T) {
-        const bool live = query0 + threadIdx.x < p.seq;
-        const int64_t at = (batch * p.heads + h) * p.seq + query0 + threadIdx.x;
+        const bool live = query0 + threadIdx.x < p.queries;
+        const int64_t at = (batch * p.heads + h) * p.queries + query0 + threadIdx.x;
         lse[threadIdx.x] = live ? p.lse[at] * kLog2e : 0;
         delta[threadIdx.x] = live ? p.delta[at] : 0;
       }
@@ -375,12 +386,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
           const int64_t key = row0 + y * R + i, query = query0 + column;
           if constexpr (General) {
             const float slope = p.slope(s[i][j]), f = p.factor(batch, h, query, key);
-            const bool attended = query < p.seq && p.sees(query, key, p.reach(batch, query), limit);
+            const bool attended = query < p.queries && p.sees(query, key, p.reach(batch, query), limit);
             s[i][j] = attended ? p.weight(s[i][j], lse[column]) : 0;
             ds[i][j] = s[i][j] * (ds[i][j] * f - delta[column]) * slope;  // delta, taken from the output, has f in it
             s[i][j] *= f;
           } else {
-            s[i][j] = key <= query && query < p.seq ? exp2f(s[i][j] * scale - lse[column]) : 0;
+            s[i][j] = key <= query && query < p.queries ? exp2f(s[i][j] * scale - lse[column]) : 0;
             ds[i][j] = s[i][j] * (ds[i][j] - delta[column]) * p.scale;
           }
         }
@@ -390,8 +401,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_kv_kernel
       gemm_via_f32<T, R, DP>(w, q, dk);
     }
   }
-  store_tile<R, N>(p.dqkv.from(at_k), row0, p.seq, p.dim, dk);
-  store_tile<R, N>(p.dqkv.from(at_v), row0, p.seq, p.dim, dv);
+  store_tile<R, N>(p.dk.head(batch * p.keys, kv, p.dim), row0, p.keys, p.dim, dk);
+  store_tile<R, N>(p.dv.head(batch * p.keys, kv, p.dim), row0, p.keys, p.dim, dv);
 }
 
 // By query tile.
@@ -401,28 +412,27 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(
   extern __shared__ float4 memory[];
   float* q = reinterpret_cast<float*>(memory);
   float *dout = q + kSize, *k = dout + kSize, *v = k + kSize, *w = v + kSize;
-  const int64_t which = blockIdx.x / p.tiles, h = which % p.heads, batch = which / p.heads;
-  const int tile = p.tiles - 1 - blockIdx.x % p.tiles;
-  const int64_t kv = h / (p.heads / p.kv_heads), start = batch * p.seq, row0 = int64_t{tile} * T;
+  const int64_t which = blockIdx.x / p.query_tiles, h = which % p.heads, batch = which / p.heads;
+  const int tile = p.query_tiles - 1 - blockIdx.x % p.query_tiles;
+  const int64_t kv = h / (p.heads / p.kv_heads), row0 = int64_t{tile} * T;
   const int y = threadIdx.x / 16, x = threadIdx.x % 16;
   const float scale = p.scale * kLog2e;
 
-  load_tile<T, DP>(q, p.qkv.from(start * p.qkv.pitch + h * p.dim), row0, p.seq, p.dim);
-  load_tile<T, DP>(dout, p.dout.from(start * p.dout.pitch + h * p.dim), row0, p.seq, p.dim);
+  load_tile<T, DP>(q, p.q.head(batch * p.queries, h, p.dim), row0, p.queries, p.dim);
+  load_tile<T, DP>(dout, p.dout.head(batch * p.queries, h, p.dim), row0, p.queries, p.dim);
   float lse[R], delta[R], dq[R][N] = {};
 #pragma unroll
   for (int i = 0; i < R; ++i) {
-    const int64_t row = row0 + y * R + i, at = (batch * p.heads + h) * p.seq + row;
-    lse[i] = row < p.seq ? p.lse[at] * kLog2e : 0;
-    delta[i] = row < p.seq ? p.delta[at] : 0;
+    const int64_t row = row0 + y * R + i, at = (batch * p.heads + h) * p.queries + row;
+    lse[i] = row < p.queries ? p.lse[at] * kLog2e : 0;
+    delta[i] = row < p.queries ? p.delta[at] : 0;
   }
-  const int64_t limit = General ? p.keys(batch) : 0;
+  const int64_t limit = General ? p.limit(batch) : 0;
   const int last = General ? last_key_tile<T>(p, tile, limit) : tile;
   for (int kt = General ? first_key_tile<T>(p, batch, tile) : 0; kt <= last; ++kt) {
     __syncthreads();
-    load_tile<T, DP>(k, p.qkv.from(start * p.qkv.pitch + (p.heads + kv) * p.dim), int64_t{kt} * T, p.seq, p.dim);
-    load_tile<T, DP>(v, p.qkv.from(start * p.qkv.pitch + (p.heads + p.kv_heads + kv) * p.dim), int64_t{kt} * T, p.seq,
-                     p.dim);
+    load_tile<T, DP>(k, p.k.head(batch * p.keys, kv, p.dim), int64_t{kt} * T, p.keys, p.dim);
+    load_tile<T, DP>(v, p.v.head(batch * p.keys, kv, p.dim), int64_t{kt} * T, p.keys, p.dim);
     __syncthreads();
     float s[R][R], ds[R][R];
     times_transposed<R, DP>(q, k, s);
@@ -433,18 +443,18 @@ __global__ void __launch_bounds__(kThreads, kBlocks<DP, General>) grad_q_kernel(
       for (int j = 0; j < R; ++j) {
         const int64_t row = row0 + y * R + i, key = int64_t{kt} * T + x + 16 * j;
         if constexpr (General) {
-          const bool attended = row < p.seq && p.sees(row, key, p.reach(batch, row), limit);
+          const bool attended = row < p.queries && p.sees(row, key, p.reach(batch, row), limit);
           const float weight = attended ? p.weight(s[i][j], lse[i]) : 0;
           ds[i][j] = weight * (ds[i][j] * p.factor(batch, h, row, key) - delta[i]) * p.slope(s[i][j]);
         } else {
-          const float weight = key <= row && row < p.seq ? exp2f(s[i][j] * scale - lse[i]) : 0;
+          const float weight = key <= row && row < p.queries ? exp2f(s[i][j] * scale - lse[i]) : 0;
           ds[i][j] = weight * (ds[i][j] - delta[i]) * p.scale;
         }
       }
     put_weights<T, R>(w, ds);
     gemm_via_f32<T, R, DP>(w, k, dq);
   }
-  store_tile<R, N>(p.dqkv.from(start * p.dqkv.pitch + h * p.dim), row0, p.seq, p.dim, dq);
+  store_tile<R, N>(p.dq.head(batch * p.queries, h, p.dim), row0, p.queries, p.dim, dq);
 }
 
 template <int T, int DP>
@@ -496,28 +506,50 @@ void prepare_all(Context& c) {
 // Calls f(std::bool_constant) with whether a call needs the general kernels.
 template <class F>
 void by_generality(const Problem& p, F&& f) {
-  if (p.drops || p.window < p.seq || p.softcap > 0 || p.full || p.positions != nullptr) return f(std::true_type{});
+  const bool whole = p.first_query == p.first_key && p.queries == p.keys;
+  if (!whole || p.drops || p.window < p.keys || p.softcap > 0 || p.full || p.documents != nullptr)
+    return f(std::true_type{});
   f(std::false_type{});
 }
 
+Rows rows_of(const HeadView& v, int64_t dim) {
+  const bool wide = dim % 4 == 0 && v.pitch() % 4 == 0 && aligned16({v.data()});
+  return {v.data(), v.pitch(), v.rows.dtype, wide};
+}
+
 template <class Args>
-Problem problem(const Args& a) {
-  const int64_t pitch = (a.heads + 2 * a.kv_heads) * a.head_dim;
-  const bool wide = a.head_dim % 4 == 0;
-  const auto rows = [&](const Tensor& t, int64_t row_pitch) {
-    return Rows{t.data, row_pitch, t.dtype, wide && aligned16({t.data})};
+Problem problem(const Args& args) {
+  const AttentionSpec& a = args.spec;
+  const auto heads = [&](const Tensor& t) {
+    return rows_of({t.view({a.batch * a.queries, a.heads * a.head_dim})}, a.head_dim);
   };
   Problem p{};
-  p.qkv = rows(a.qkv, pitch);
-  p.out = rows(a.out, a.heads * a.head_dim);
-  p.lse = a.lse.template as<float>();
-  p.batch = a.batch, p.seq = a.seq, p.heads = a.heads, p.kv_heads = a.kv_heads;
+  p.q = rows_of(args.q, a.head_dim), p.k = rows_of(args.k, a.head_dim), p.v = rows_of(args.v, a.head_dim);
+  p.out = heads(args.out);
+  if constexpr (requires { args.dq; }) {
+    p.dout = heads(args.dout);
+    p.dq = rows_of(args.dq, a.head_dim), p.dk = rows_of(args.dk, a.head_dim), p.dv = rows_of(args.dv, a.head_dim);
+  }
+  p.lse = args.lse.template as<float>();
+  p.batch = a.batch, p.queries = a.queries, p.keys = a.keys, p.heads = a.heads, p.kv_heads = a.kv_heads;
   p.dim = static_cast<int>(a.head_dim), p.scale = a.scale;
   p.drop = a.drop, p.drops = static_cast<bool>(a.drop);
-  p.window = static_cast<int>(a.window > 0 ? std::min(a.window, a.seq) : a.seq), p.softcap = a.softcap;
-  p.full = a.full, p.lengths = a.lengths ? a.lengths.template as<int32_t>() : nullptr;
-  p.positions = a.positions ? a.positions.template as<int32_t>() : nullptr;
+  p.first_query = a.first_query, p.first_key = a.first_key;
+  const int64_t longest = std::max(a.first_query + a.queries, a.first_key + a.keys);
+  p.window = static_cast<int>(a.window > 0 ? std::min(a.window, longest) : longest), p.softcap = a.softcap;
+  p.full = a.full, p.lengths = a.lengths ? a.lengths.as<int32_t>() : nullptr;
+  p.documents = a.documents ? a.documents.as<int32_t>() : nullptr;
   return p;
+}
+
+// Sets the tiles of a problem; returns the blocks of kernels by query tile and by key tile.
+struct Blocks {
+  unsigned by_query, by_key;
+};
+Blocks set_tiles(Problem& p, int t) {
+  p.query_tiles = static_cast<int>(ceil_div(p.queries, t)), p.key_tiles = static_cast<int>(ceil_div(p.keys, t));
+  return {static_cast<unsigned>(p.query_tiles * p.heads * p.batch),
+          static_cast<unsigned>(p.key_tiles * p.kv_heads * p.batch)};
 }
 
 }  // namespace
@@ -527,12 +559,13 @@ void own_attention(const Attention& a, Stream s) {
   check_attention("attention", a);
   Problem p = problem(a);
   prepare_all(c);
-  by_tiles("attention", a.head_dim, c.shared_per_block, [&](auto shape) {
+  by_tiles("attention", a.spec.head_dim, c.shared_per_block, [&](auto shape) {
     using S = decltype(shape);
-    p.tiles = static_cast<int>(ceil_div(p.seq, S::kT));
+    const Blocks blocks = set_tiles(p, S::kT);
+    if (blocks.by_query == 0) return;
     by_generality(p, [&](auto general) {
       attention_kernel<S::kT, S::kDP, decltype(general)::value>
-          <<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kForward, c.stream>>>(p);
+          <<<blocks.by_query, kThreads, S::kForward, c.stream>>>(p);
     });
   });
   leave(c, "attention");
@@ -542,23 +575,22 @@ void own_attention_grad(const AttentionGrad& a, Stream s) {
   Context& c = enter(s, "attention_grad");
   check_attention_grad(a);
   Problem p = problem(a);
-  p.dout = {a.dout.data, p.out.pitch, a.dout.dtype, a.head_dim % 4 == 0 && aligned16({a.dout.data})};
-  p.dqkv = {a.dqkv.data, p.qkv.pitch, a.dqkv.dtype, a.head_dim % 4 == 0 && aligned16({a.dqkv.data})};
   p.delta = reinterpret_cast<float*>(c.scratch(own_attention_scratch(a)));
   prepare_all(c);
-  by_dtype("attention_grad", "qkv", a.qkv.dtype, [&](auto t) {
+  by_dtype("attention_grad", "q", a.q.rows.dtype, [&](auto t) {
     using T = decltype(t);
-    delta_kernel<T><<<static_cast<unsigned>(ceil_div(a.lse.numel() * 32, kThreads)), kThreads, 0, c.stream>>>(p);
+    if (a.lse.numel() > 0)
+      delta_kernel<T><<<static_cast<unsigned>(ceil_div(a.lse.numel() * 32, kThreads)), kThreads, 0, c.stream>>>(p);
   });
-  by_tiles("attention_grad", a.head_dim, c.shared_per_block, [&](auto shape) {
+  by_tiles("attention_grad", a.spec.head_dim, c.shared_per_block, [&](auto shape) {
     using S = decltype(shape);
-    p.tiles = static_cast<int>(ceil_div(p.seq, S::kT));
+    const Blocks blocks = set_tiles(p, S::kT);
     by_generality(p, [&](auto general) {
       constexpr bool kGeneral = decltype(general)::value;
-      grad_kv_kernel<S::kT, S::kDP, kGeneral>
-          <<<static_cast<unsigned>(p.tiles * p.kv_heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
-      grad_q_kernel<S::kT, S::kDP, kGeneral>
-          <<<static_cast<unsigned>(p.tiles * p.heads * p.batch), kThreads, S::kBackward, c.stream>>>(p);
+      if (blocks.by_key > 0)
+        grad_kv_kernel<S::kT, S::kDP, kGeneral><<<blocks.by_key, kThreads, S::kBackward, c.stream>>>(p);
+      if (blocks.by_query > 0)
+        grad_q_kernel<S::kT, S::kDP, kGeneral><<<blocks.by_query, kThreads, S::kBackward, c.stream>>>(p);
     });
   });
   leave(c, "attention_grad");

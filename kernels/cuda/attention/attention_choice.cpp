@@ -62,33 +62,41 @@ constexpr const char* kUnaligned =
 
 // Returns why cuDNN does not support a call; nullptr when it may.
 template <class Args>
-const char* unsuited(const Args& a) {
-  bool aligned = aligned16({a.qkv.data, a.out.data, a.lse.data});
-  if constexpr (kIsBackward<Args>) aligned = aligned && aligned16({a.dout.data, a.dqkv.data});
-  if (a.qkv.dtype == DType::kF32) return "tensors are f32, and cuDNN's attention takes bf16 and fp16";
+const char* unsuited(const Args& args) {
+  const AttentionSpec& a = args.spec;
+  bool aligned = aligned16({args.q.data(), args.k.data(), args.v.data(), args.out.data, args.lse.data});
+  if constexpr (kIsBackward<Args>)
+    aligned = aligned && aligned16({args.dout.data, args.dq.data(), args.dk.data(), args.dv.data()});
+  if (args.q.rows.dtype == DType::kF32) return "tensors are f32, and cuDNN's attention takes bf16 and fp16";
   if (a.softcap > 0) return "attention scores have a soft cap, which cuDNN's attention does not compute here";
   if (a.full) return "attention is bidirectional, and only causal attention is given to cuDNN here";
-  if (a.positions)
+  if (a.documents)
     return "documents are packed (data.pack documents), and cuDNN's attention is not given their boundaries here";
   if (a.drop) return "attention dropout is a function of module and sample here, which cuDNN does not compute";
+  if (a.queries != a.keys || a.first_query != a.first_key)
+    return "queries and keys are different parts of a sequence, and cuDNN's attention is given whole ones here";
   if (a.head_dim % 8 != 0) return "head_dim is not a multiple of 8";
   if (!aligned) return "a tensor does not begin at a multiple of 16 bytes";
-  if (kIsBackward<Args> && a.batch * a.heads * a.seq % 4 != 0) return kUnaligned;
+  if (kIsBackward<Args> && a.batch * a.heads * a.queries % 4 != 0) return kUnaligned;
   return nullptr;
 }
 
 template <class Args>
-AttentionCall call_of(const Args& a) {
-  return {.batch = a.batch,
-          .seq = a.seq,
-          .heads = a.heads,
-          .kv_heads = a.kv_heads,
-          .head_dim = a.head_dim,
-          .type = a.qkv.dtype,
-          .scale = a.scale,
-          .window = a.window < a.seq ? a.window : 0,
-          .backward = kIsBackward<Args>,
-          .deterministic = !kIsBackward<Args> || rule().deterministic};
+AttentionCall call_of(const Args& args) {
+  const AttentionSpec& a = args.spec;
+  AttentionCall c{.batch = a.batch,
+                  .seq = a.queries,
+                  .heads = a.heads,
+                  .kv_heads = a.kv_heads,
+                  .head_dim = a.head_dim,
+                  .type = args.q.rows.dtype,
+                  .scale = a.scale,
+                  .window = a.window < a.queries ? a.window : 0,
+                  .backward = kIsBackward<Args>,
+                  .deterministic = !kIsBackward<Args> || rule().deterministic,
+                  .pitch = {args.q.pitch(), args.k.pitch(), args.v.pitch()}};
+  if constexpr (kIsBackward<Args>) c.grad_pitch = {args.dq.pitch(), args.dk.pitch(), args.dv.pitch()};
+  return c;
 }
 
 const char* pass_of(const AttentionCall& c) { return c.backward ? "attention backward" : "attention forward"; }
@@ -217,19 +225,27 @@ bool try_cudnn(Context& c, const Args& a, const AttentionPointers& p) {
 }  // namespace
 
 void attention(const Attention& a, Stream s) {
-  if (a.qkv.numel() == 0) return;
+  if (a.out.numel() == 0) return;
   Context& c = enter(s, "attention");
   check_attention("attention", a);
-  if (!try_cudnn(c, a, {.qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data})) return own_attention(a, s);
+  const AttentionPointers p{.q = a.q.data(), .k = a.k.data(), .v = a.v.data(), .out = a.out.data, .lse = a.lse.data};
+  if (!try_cudnn(c, a, p)) return own_attention(a, s);
   leave(c, "attention");
 }
 
 void attention_grad(const AttentionGrad& a, Stream s) {
-  if (a.qkv.numel() == 0) return;
+  if (a.q.rows.numel() + a.k.rows.numel() == 0) return;
   Context& c = enter(s, "attention_grad");
   check_attention_grad(a);
-  const AttentionPointers p{
-      .qkv = a.qkv.data, .out = a.out.data, .lse = a.lse.data, .dout = a.dout.data, .dqkv = a.dqkv.data};
+  const AttentionPointers p{.q = a.q.data(),
+                            .k = a.k.data(),
+                            .v = a.v.data(),
+                            .out = a.out.data,
+                            .lse = a.lse.data,
+                            .dout = a.dout.data,
+                            .dq = a.dq.data(),
+                            .dk = a.dk.data(),
+                            .dv = a.dv.data()};
   if (!try_cudnn(c, a, p)) return own_attention_grad(a, s);
   leave(c, "attention_grad");
 }

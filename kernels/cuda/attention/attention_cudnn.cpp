@@ -36,15 +36,13 @@ std::string words_of(F&& f) {
   } catch (const std::exception& e) { return e.what(); }
 }
 
-// Graph tensors of one call, [batch, heads, seq, head_dim] by strides: rows of one head in packed qkv are pitch()
-// apart.
+// Graph tensors of one call, [batch, heads, seq, head_dim] by strides: rows of one head are a pitch apart.
 class Tensors {
  public:
   Tensors(Graph& graph, const AttentionCall& call) : graph_(graph), c_(call) {}
 
-  TensorPtr packed(Uid uid) {
-    const int64_t heads = uid == kQ ? c_.heads : c_.kv_heads;
-    return graph_.tensor(attributes(uid, heads, c_.pitch()));
+  TensorPtr input(Uid uid) {
+    return graph_.tensor(attributes(uid, uid == kQ ? c_.heads : c_.kv_heads, c_.pitch[uid - kQ]));
   }
   TensorPtr rows(Uid uid) { return graph_.tensor(attributes(uid, c_.heads, c_.heads * c_.head_dim)); }
   TensorPtr lse() {
@@ -54,8 +52,8 @@ class Tensors {
                              .set_stride({c_.heads * c_.seq, c_.seq, 1, 1})
                              .set_data_type(fe::DataType_t::FLOAT));
   }
-  void packed_output(const TensorPtr& t, Uid uid) {
-    shape(*t, uid, uid == kDq ? c_.heads : c_.kv_heads, c_.pitch()).set_output(true);
+  void gradient(const TensorPtr& t, Uid uid) {
+    shape(*t, uid, uid == kDq ? c_.heads : c_.kv_heads, c_.grad_pitch[uid - kDq]).set_output(true);
   }
   void rows_output(const TensorPtr& t, Uid uid) { shape(*t, uid, c_.heads, c_.heads * c_.head_dim).set_output(true); }
 
@@ -81,7 +79,7 @@ void describe_forward(Graph& graph, Tensors& t, const AttentionCall& call) {
   options.set_generate_stats(true).set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT);
   options.set_diagonal_band_right_bound(0);                                                  // causal
   if (call.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(call.window));  // key + window > query
-  const auto [out, lse] = graph.sdpa(t.packed(kQ), t.packed(kK), t.packed(kV), options);
+  const auto [out, lse] = graph.sdpa(t.input(kQ), t.input(kK), t.input(kV), options);
   t.rows_output(out, kOut);
   lse->set_output(true).set_uid(kLse).set_data_type(fe::DataType_t::FLOAT);
   lse->set_dim({call.batch, call.heads, call.seq, 1}).set_stride({call.heads * call.seq, call.seq, 1, 1});
@@ -94,10 +92,10 @@ void describe_backward(Graph& graph, Tensors& t, const AttentionCall& call) {
   if (call.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(call.window));
   options.set_deterministic_algorithm(call.deterministic);
   const auto [dq, dk, dv] =
-      graph.sdpa_backward(t.packed(kQ), t.packed(kK), t.packed(kV), t.rows(kOut), t.rows(kDout), t.lse(), options);
-  t.packed_output(dq, kDq);
-  t.packed_output(dk, kDk);
-  t.packed_output(dv, kDv);
+      graph.sdpa_backward(t.input(kQ), t.input(kK), t.input(kV), t.rows(kOut), t.rows(kDout), t.lse(), options);
+  t.gradient(dq, kDq);
+  t.gradient(dk, kDk);
+  t.gradient(dv, kDv);
 }
 
 // Builds and validates the graph of a call; returns the frontend's error on refusal.
@@ -132,15 +130,7 @@ class Plan final : public AttentionPlan {
   int64_t workspace() const override { return workspace_; }
 
   std::string run(const AttentionPointers& p, void* workspace) override {
-    const int64_t k = call_.heads * call_.head_dim * size_of(call_.type),
-                  v = k + call_.kv_heads * call_.head_dim * size_of(call_.type);
-    std::array<void*, kEnd - kQ> tensors{p.qkv, p.qkv + k, p.qkv + v, p.out, p.lse};
-    if (call_.backward) {
-      tensors[kDout - kQ] = p.dout;
-      tensors[kDq - kQ] = p.dqkv;
-      tensors[kDk - kQ] = p.dqkv + k;
-      tensors[kDv - kQ] = p.dqkv + v;
-    }
+    std::array<void*, kEnd - kQ> tensors{p.q, p.k, p.v, p.out, p.lse, p.dout, p.dq, p.dk, p.dv};
     return words_of([&] {
       return graph_.execute(handle_, tensors.data(), static_cast<int>(call_.backward ? kEnd - kQ : kDout - kQ),
                             workspace);

@@ -1,6 +1,7 @@
 // Causal attention as cuDNN graphs: describes a call, checks support, makes execution plans. Independent of stream
 // contexts, kernel selection and logging. Only attention_cudnn.cpp includes cudnn-frontend.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,7 +12,7 @@ struct cudnnContext;  // cudnnHandle_t is a pointer to it
 
 namespace gt::cuda {
 
-// One pass of Attention or AttentionGrad (kernels/ops.h) over packed qkv, without dropout.
+// One pass of Attention or AttentionGrad (kernels/ops.h) over whole sequences, without dropout.
 struct AttentionCall {
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   DType type = DType::kBF16;
@@ -19,12 +20,14 @@ struct AttentionCall {
   int64_t window = 0;                           // keys that a query attends to, below seq; 0: all preceding
   bool backward = false, deterministic = true;  // the forward is always deterministic
 
+  std::array<int64_t, 3> pitch = {}, grad_pitch = {};  // elements between rows of q, k, v; of their gradients
+
   bool operator==(const AttentionCall&) const = default;
-  int64_t pitch() const { return (heads + 2 * kv_heads) * head_dim; }  // elements per row of packed qkv
 };
 
 struct AttentionPointers {
-  std::byte *qkv = nullptr, *out = nullptr, *lse = nullptr, *dout = nullptr, *dqkv = nullptr;  // 16-byte aligned
+  std::byte *q = nullptr, *k = nullptr, *v = nullptr, *out = nullptr, *lse = nullptr;  // 16-byte aligned
+  std::byte *dout = nullptr, *dq = nullptr, *dk = nullptr, *dv = nullptr;              // backward
 };
 
 // cuDNN execution plan of one call. Not thread-safe; runs on the stream of the handle that it was made with.

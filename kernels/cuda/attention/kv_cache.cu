@@ -15,19 +15,27 @@ constexpr int kMaxDim = 512;   // channels per head
 constexpr int kPerThread = kMaxDim / kThreads;
 
 struct CacheSize {
-  int64_t kv_heads, capacity, dim, row;  // row: elements per row of qkv
+  int64_t kv_heads, capacity, dim;
 };
+// New rows of heads, `pitch` elements apart.
+template <class T>
+struct NewRows {
+  const T* at;
+  int64_t pitch;
+};
+template <class T>
+NewRows<T> new_rows(const HeadView& v) {
+  return {reinterpret_cast<const T*>(v.data()), v.pitch()};
+}
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    store_kv_kernel(const T* qkv, const int32_t* sequences, const int32_t* positions, T* keys, T* values, int64_t heads,
-                    CacheSize c) {
+__global__ void __launch_bounds__(kThreads) store_kv_kernel(NewRows<T> k, NewRows<T> v, const int32_t* sequences,
+                                                            const int32_t* positions, T* keys, T* values, CacheSize c) {
   const int64_t r = blockIdx.x, h = blockIdx.y;
   const int64_t to = ((sequences[r] * c.kv_heads + h) * c.capacity + positions[r]) * c.dim;
-  const T* key = qkv + r * c.row + (heads + h) * c.dim;
   for (int64_t d = threadIdx.x; d < c.dim; d += kThreads) {
-    keys[to + d] = key[d];
-    values[to + d] = key[c.kv_heads * c.dim + d];
+    keys[to + d] = k.at[r * k.pitch + h * c.dim + d];
+    values[to + d] = v.at[r * v.pitch + h * c.dim + d];
   }
 }
 
@@ -46,14 +54,15 @@ __device__ inline float block_max(float x, float* shared) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    cached_attention_kernel(const T* qkv, const int32_t* sequences, const int32_t* positions, const T* keys,
+    cached_attention_kernel(NewRows<T> from, const int32_t* sequences, const int32_t* positions, const T* keys,
                             const T* values, T* out, int64_t heads, float scale, int64_t window, float softcap,
                             CacheSize c) {
   __shared__ float q[kMaxDim], weight[kThreads], shared[kThreads / 32];
   const int64_t r = blockIdx.x, head = blockIdx.y, kv = head / (heads / c.kv_heads);
   const int64_t at = (sequences[r] * c.kv_heads + kv) * c.capacity * c.dim;
   const int attended = positions[r] + 1;
-  for (int64_t d = threadIdx.x; d < c.dim; d += kThreads) q[d] = scale * to_float(qkv[r * c.row + head * c.dim + d]);
+  for (int64_t d = threadIdx.x; d < c.dim; d += kThreads)
+    q[d] = scale * to_float(from.at[r * from.pitch + head * c.dim + d]);
   __syncthreads();
   float top = -INFINITY, total = 0, acc[kPerThread] = {};
   for (int first = window > 0 && window < attended ? attended - static_cast<int>(window) : 0; first < attended;
@@ -87,52 +96,56 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Checks the cache, and `heads` heads of a view of new rows.
 template <class P>
-CacheSize size_of_cache(const char* op, const P& p) {
+CacheSize size_of_cache(const char* op, const P& p, const char* name, const HeadView& rows, int64_t heads) {
   require_dtype(op, "sequences", p.sequences, DType::kI32);
   require_dtype(op, "positions", p.positions, DType::kI32);
-  require_dtype(op, "keys", p.keys, p.qkv.dtype);
-  require_dtype(op, "values", p.values, p.qkv.dtype);
+  require_dtype(op, "keys", p.keys, rows.rows.dtype);
+  require_dtype(op, "values", p.values, rows.rows.dtype);
   const Shape& s = p.keys.shape;
-  GT_CHECK(s.rank == 4 && s == p.values.shape && p.heads > 0 && p.heads % s[1] == 0, op, ": keys ", to_string(s),
-           ", values ", to_string(p.values.shape), ", heads ", p.heads);
-  const CacheSize c{s[1], s[2], s[3], (p.heads + 2 * s[1]) * s[3]};
-  GT_CHECK(p.qkv.numel() == p.positions.numel() * c.row && p.sequences.numel() == p.positions.numel(), op, ": qkv ",
-           to_string(p.qkv.shape), " for ", p.positions.numel(), " tokens");
+  GT_CHECK(s.rank == 4 && s == p.values.shape && heads > 0 && heads % s[1] == 0, op, ": keys ", to_string(s),
+           ", values ", to_string(p.values.shape), ", heads ", heads);
+  const CacheSize c{s[1], s[2], s[3]};
+  const int64_t n = p.positions.numel();
+  GT_CHECK(rows.rows.numel() == n * rows.pitch() && rows.column + heads * c.dim <= rows.pitch(), op, ": ", name, " ",
+           to_string(rows.rows.shape), " from column ", rows.column, " on, for ", n, " tokens");
+  GT_CHECK(p.sequences.numel() == n, op, ": sequences ", to_string(p.sequences.shape), " for ", n, " tokens");
   return c;
 }
 
 }  // namespace
 
 void store_kv(const StoreKv& a, Stream s) {
-  const CacheSize size = size_of_cache("store_kv", a);
+  const CacheSize size = size_of_cache("store_kv", a, "k", a.k, a.keys.shape[1]);
+  size_of_cache("store_kv", a, "v", a.v, size.kv_heads);
   const int64_t n = a.positions.numel();
   if (n == 0) return;
   Context& c = enter(s, "store_kv");
-  by_dtype("store_kv", "qkv", a.qkv.dtype, [&](auto t) {
+  by_dtype("store_kv", "keys", a.keys.dtype, [&](auto t) {
     using T = decltype(t);
     store_kv_kernel<T><<<dim3(static_cast<unsigned>(n), static_cast<unsigned>(size.kv_heads)), kThreads, 0, c.stream>>>(
-        a.qkv.as<T>(), a.sequences.as<int32_t>(), a.positions.as<int32_t>(), a.keys.as<T>(), a.values.as<T>(), a.heads,
-        size);
+        new_rows<T>(a.k), new_rows<T>(a.v), a.sequences.as<int32_t>(), a.positions.as<int32_t>(), a.keys.as<T>(),
+        a.values.as<T>(), size);
   });
   leave(c, "store_kv");
 }
 
 void cached_attention(const CachedAttention& a, Stream s) {
-  const CacheSize size = size_of_cache("cached_attention", a);
+  const CacheSize size = size_of_cache("cached_attention", a, "q", a.q, a.heads);
   const int64_t n = a.positions.numel();
-  require_dtype("cached_attention", "out", a.out, a.qkv.dtype);
+  require_dtype("cached_attention", "out", a.out, a.q.rows.dtype);
   GT_CHECK(a.out.numel() == n * a.heads * size.dim, "cached_attention: out ", to_string(a.out.shape));
   GT_REQUIRE(size.dim <= kMaxDim, Exit::kUsage, "cuda cached_attention: heads of ", size.dim, " channels; up to ",
              kMaxDim, " are supported");
   GT_CHECK(a.window >= 0 && a.softcap >= 0, "cached_attention: window ", a.window, ", softcap ", a.softcap);
   if (n == 0) return;
   Context& c = enter(s, "cached_attention");
-  by_dtype("cached_attention", "qkv", a.qkv.dtype, [&](auto t) {
+  by_dtype("cached_attention", "q", a.q.rows.dtype, [&](auto t) {
     using T = decltype(t);
     cached_attention_kernel<T>
         <<<dim3(static_cast<unsigned>(n), static_cast<unsigned>(a.heads)), kThreads, 0, c.stream>>>(
-            a.qkv.as<T>(), a.sequences.as<int32_t>(), a.positions.as<int32_t>(), a.keys.as<T>(), a.values.as<T>(),
+            new_rows<T>(a.q), a.sequences.as<int32_t>(), a.positions.as<int32_t>(), a.keys.as<T>(), a.values.as<T>(),
             a.out.as<T>(), a.heads, a.scale, a.window, a.softcap, size);
   });
   leave(c, "cached_attention");

@@ -77,30 +77,22 @@ double copies(const DeviceBench& b) {
 void attention(const DeviceBench& b, const TransformerConfig& m, DType t, PeakRates& c) {
   std::vector<Buffer> held;
   const int64_t batch = std::max<int64_t>(1, (b.small() ? 2048 : 65536) / m.seq), rows = batch * m.seq;
-  const Attention forward{.qkv = b.normal({rows, m.qkv_width()}, t, held),
-                          .out = b.empty({rows, m.q_width()}, t, held),
-                          .lse = b.empty({batch, m.heads, m.seq}, DType::kF32, held),
-                          .batch = batch,
-                          .seq = m.seq,
-                          .heads = m.heads,
-                          .kv_heads = m.groups(),
-                          .head_dim = m.head_width(),
-                          .scale = 1 / std::sqrt(static_cast<float>(m.head_width())),
-                          .drop = {}};
-  const AttentionGrad backward{.qkv = forward.qkv,
-                               .out = forward.out,
-                               .lse = forward.lse,
-                               .dout = b.normal({rows, m.q_width()}, t, held),
-                               .dqkv = b.empty({rows, m.qkv_width()}, t, held),
-                               .batch = batch,
-                               .seq = m.seq,
-                               .heads = forward.heads,
-                               .kv_heads = forward.kv_heads,
-                               .head_dim = forward.head_dim,
-                               .scale = forward.scale,
-                               .drop = {}};
+  const AttentionSpec spec{.batch = batch,
+                           .queries = m.seq,
+                           .keys = m.seq,
+                           .heads = m.heads,
+                           .kv_heads = m.groups(),
+                           .head_dim = m.head_width(),
+                           .scale = 1 / std::sqrt(static_cast<float>(m.head_width()))};
+  const auto packed = [&](const Tensor& qkv) { return PackedQkv(qkv, spec.heads, spec.kv_heads, spec.head_dim); };
+  const PackedQkv in = packed(b.normal({rows, m.qkv_width()}, t, held));
+  const PackedQkv d = packed(b.empty({rows, m.qkv_width()}, t, held));
+  const Tensor out = b.empty({rows, m.q_width()}, t, held), dout = b.normal({rows, m.q_width()}, t, held);
+  const Tensor lse = b.empty({batch, m.heads, m.seq}, DType::kF32, held);
+  const Attention forward{in.q, in.k, in.v, out, lse, spec};
+  const AttentionGrad backward{in.q, in.k, in.v, out, lse, dout, d.q, d.k, d.v, spec};
   const double flops = 2.0 * static_cast<double>(m.q_width() * m.seq * rows);
-  c.attention = {{.head_dim = forward.head_dim,
+  c.attention = {{.head_dim = spec.head_dim,
                   .seq = m.seq,
                   .forward = flops / b.median([&] { b.ops().attention(forward, b.stream()); }),
                   .backward = 2.5 * flops / b.median([&] { b.ops().attention_grad(backward, b.stream()); })}};

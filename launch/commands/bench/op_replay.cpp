@@ -81,14 +81,15 @@ void settle(Args& args, const OperandWriter& v) {
     const int64_t seq = [&] {
       if constexpr (requires { args.rows; })
         return args.rows.seq;
-      else if constexpr (requires { args.seq; })
-        return args.seq;
       else
         return int64_t{1};
     }();
     v.integers(args.positions, [&](int64_t i) { return i % seq; });
   }
-  if constexpr (requires { args.lengths; }) v.integers(args.lengths, [&](int64_t) { return args.seq; });
+  if constexpr (requires { args.spec.documents; }) {
+    v.integers(args.spec.documents, [&](int64_t i) { return i % args.spec.queries; });
+    v.integers(args.spec.lengths, [&](int64_t) { return args.spec.keys; });
+  }
   if constexpr (requires { args.b_version; }) args.b_version = args.b_version > 0 ? fresh_version() : 0;
 }
 

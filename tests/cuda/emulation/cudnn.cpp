@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -41,18 +42,33 @@ class LoopPlan final : public AttentionPlan {
     const emulated::OnDevice now;
     report_accesses(p, workspace);
     std::memset(workspace, 0xFF, static_cast<size_t>(workspace_));
-    if (c_.backward) std::memset(p.dqkv, 0, static_cast<size_t>(c_.batch * c_.seq * c_.pitch() * 2));
+    if (c_.backward) zero_gradients(p);
     for (int64_t b = 0; b < c_.batch; ++b)
       for (int64_t h = 0; h < c_.heads; ++h) c_.backward ? backward(p, b, h) : forward(p, b, h);
   }
 
+  using Pitch = std::array<int64_t, 3>;
+  // Calls f(address, bytes) for every row of a view of q (which 0), k or v, or of their gradients.
+  template <class F>
+  void each_row(std::byte* at, const Pitch& pitch, size_t which, F f) const {
+    const int64_t heads = which == 0 ? c_.heads : c_.kv_heads;
+    for (int64_t r = 0; r < c_.batch * c_.seq; ++r)
+      f(at + r * pitch[which] * 2, static_cast<size_t>(heads * c_.head_dim * 2));
+  }
+  void zero_gradients(const AttentionPointers& p) const {
+    const auto zero = [](std::byte* row, size_t bytes) { std::memset(row, 0, bytes); };
+    each_row(p.dq, c_.grad_pitch, 0, zero), each_row(p.dk, c_.grad_pitch, 1, zero);
+    each_row(p.dv, c_.grad_pitch, 2, zero);
+  }
+
   void report_accesses(const AttentionPointers& p, void* workspace) const {
     const char* what = "cuDNN";
-    const auto qkv = static_cast<size_t>(c_.batch * c_.seq * c_.pitch() * 2),
-               out = static_cast<size_t>(c_.batch * c_.seq * c_.heads * c_.head_dim * 2),
+    const auto out = static_cast<size_t>(c_.batch * c_.seq * c_.heads * c_.head_dim * 2),
                lse = static_cast<size_t>(c_.batch * c_.seq * c_.heads * 4);
+    const auto reads = [&](std::byte* row, size_t bytes) { emulated::watch::reads(row, bytes, what); };
+    const auto writes = [&](std::byte* row, size_t bytes) { emulated::watch::writes(row, bytes, what); };
     emulated::watch::writes(workspace, static_cast<size_t>(workspace_), what);
-    emulated::watch::reads(p.qkv, qkv, what);
+    each_row(p.q, c_.pitch, 0, reads), each_row(p.k, c_.pitch, 1, reads), each_row(p.v, c_.pitch, 2, reads);
     if (!c_.backward) {
       emulated::watch::writes(p.out, out, what);
       return emulated::watch::writes(p.lse, lse, what);
@@ -60,13 +76,21 @@ class LoopPlan final : public AttentionPlan {
     emulated::watch::reads(p.out, out, what);
     emulated::watch::reads(p.dout, out, what);
     emulated::watch::reads(p.lse, lse, what);
-    emulated::watch::writes(p.dqkv, qkv, what);
+    each_row(p.dq, c_.grad_pitch, 0, writes), each_row(p.dk, c_.grad_pitch, 1, writes);
+    each_row(p.dv, c_.grad_pitch, 2, writes);
   }
 
-  // Offset of element d of token t of sequence b: of query head h, of its group's key or value head, of an output row.
-  int64_t at_q(int64_t b, int64_t t, int64_t h) const { return (b * c_.seq + t) * c_.pitch() + h * c_.head_dim; }
-  int64_t at_k(int64_t b, int64_t t, int64_t h) const { return at_q(b, t, c_.heads + h / (c_.heads / c_.kv_heads)); }
-  int64_t at_v(int64_t b, int64_t t, int64_t h) const { return at_k(b, t, h) + c_.kv_heads * c_.head_dim; }
+  // Offset of the first element of token t of sequence b: of query head h, of its group's key or value head, of an
+  // output row; of gradients with `pitch` their own.
+  int64_t at_q(int64_t b, int64_t t, int64_t h, const Pitch& pitch) const {
+    return (b * c_.seq + t) * pitch[0] + h * c_.head_dim;
+  }
+  int64_t at_kv(int64_t b, int64_t t, int64_t h, int64_t pitch) const {
+    return (b * c_.seq + t) * pitch + h / (c_.heads / c_.kv_heads) * c_.head_dim;
+  }
+  int64_t at_q(int64_t b, int64_t t, int64_t h) const { return at_q(b, t, h, c_.pitch); }
+  int64_t at_k(int64_t b, int64_t t, int64_t h) const { return at_kv(b, t, h, c_.pitch[1]); }
+  int64_t at_v(int64_t b, int64_t t, int64_t h) const { return at_kv(b, t, h, c_.pitch[2]); }
   int64_t at_out(int64_t b, int64_t t, int64_t h) const { return ((b * c_.seq + t) * c_.heads + h) * c_.head_dim; }
 
   double get(const std::byte* p, int64_t i) const {
@@ -96,13 +120,13 @@ class LoopPlan final : public AttentionPlan {
       std::vector<double> s(static_cast<size_t>(t + 1), -INFINITY);
       double top = -INFINITY, total = 0;
       for (int64_t u = begin; u <= t; ++u) {
-        s[static_cast<size_t>(u)] = c_.scale * dot(p.qkv, at_q(b, t, h), p.qkv, at_k(b, u, h));
+        s[static_cast<size_t>(u)] = c_.scale * dot(p.q, at_q(b, t, h), p.k, at_k(b, u, h));
         top = std::max(top, s[static_cast<size_t>(u)]);
       }
       for (double& x : s) total += x = std::exp(x - top);
       for (int64_t d = 0; d < c_.head_dim; ++d) {
         double sum = 0;
-        for (int64_t u = begin; u <= t; ++u) sum += s[static_cast<size_t>(u)] * get(p.qkv, at_v(b, u, h) + d);
+        for (int64_t u = begin; u <= t; ++u) sum += s[static_cast<size_t>(u)] * get(p.v, at_v(b, u, h) + d);
         put(p.out, at_out(b, t, h) + d, sum / total);
       }
       lse(p, b, h, t) = static_cast<float>(top + std::log(total));
@@ -120,23 +144,24 @@ class LoopPlan final : public AttentionPlan {
       std::vector<double> dq(static_cast<size_t>(c_.head_dim));
       for (int64_t u = first_key(t); u <= t; ++u) {
         const int64_t k = at_k(b, u, h);
-        const double weight = std::exp(c_.scale * dot(p.qkv, q, p.qkv, k) - lse(p, b, h, t));
-        const double ds = c_.scale * weight * (dot(p.dout, o, p.qkv, at_v(b, u, h)) - delta);
+        const double weight = std::exp(c_.scale * dot(p.q, q, p.k, k) - lse(p, b, h, t));
+        const double ds = c_.scale * weight * (dot(p.dout, o, p.v, at_v(b, u, h)) - delta);
         for (int64_t d = 0; d < c_.head_dim; ++d) {
           const auto i = static_cast<size_t>(u * c_.head_dim + d);
-          dq[static_cast<size_t>(d)] += ds * get(p.qkv, k + d);
-          dk[i] += ds * get(p.qkv, q + d);
+          dq[static_cast<size_t>(d)] += ds * get(p.k, k + d);
+          dk[i] += ds * get(p.q, q + d);
           dv[i] += weight * get(p.dout, o + d);
         }
       }
-      for (int64_t d = 0; d < c_.head_dim; ++d) put(p.dqkv, q + d, dq[static_cast<size_t>(d)]);
+      const int64_t to = at_q(b, t, h, c_.grad_pitch);
+      for (int64_t d = 0; d < c_.head_dim; ++d) put(p.dq, to + d, dq[static_cast<size_t>(d)]);
     }
     for (int64_t u = 0; u < c_.seq; ++u)
       for (int64_t d = 0; d < c_.head_dim; ++d) {
         const auto i = static_cast<size_t>(u * c_.head_dim + d);
-        const int64_t k = at_k(b, u, h) + d, v = at_v(b, u, h) + d;
-        put(p.dqkv, k, get(p.dqkv, k) + dk[i]);
-        put(p.dqkv, v, get(p.dqkv, v) + dv[i]);
+        const int64_t k = at_kv(b, u, h, c_.grad_pitch[1]) + d, v = at_kv(b, u, h, c_.grad_pitch[2]) + d;
+        put(p.dk, k, get(p.dk, k) + dk[i]);
+        put(p.dv, v, get(p.dv, v) + dv[i]);
       }
   }
 

@@ -81,12 +81,17 @@ class OpCase {
 template <class Args>
 class CaseOf final : public OpCase {
  public:
-  // A tensor of the arguments, or of their FP8 outputs.
+  // A tensor of the arguments, one of their FP8 outputs or of their AttentionSpec, or the rows of a view.
   class Field {
    public:
     Field(Tensor Args::*f) : own_(f) {}
     Field(Tensor Fp8Out::*f) : fp8_(f) {}
+    Field(Tensor AttentionSpec::*f) : spec_(f) {}
+    Field(HeadView Args::*f) : view_(f) {}
     Tensor& of(Args& a) const {
+      if (view_ != nullptr) return (a.*view_).rows;
+      if constexpr (requires { a.spec; })
+        if (spec_ != nullptr) return a.spec.*spec_;
       if constexpr (requires { a.fp8; })
         if (fp8_ != nullptr) return a.fp8.*fp8_;
       return a.*own_;
@@ -96,6 +101,8 @@ class CaseOf final : public OpCase {
    private:
     Tensor Args::*own_ = nullptr;
     Tensor Fp8Out::*fp8_ = nullptr;
+    Tensor AttentionSpec::*spec_ = nullptr;
+    HeadView Args::*view_ = nullptr;
   };
   Args args;  // flags and numbers; tensors are bound when the case runs
   // Computes inputs that other ops produce, on the host, from the drawn ones. A `big` case keeps the random ones.

@@ -1,6 +1,9 @@
 // Cases of attention: grouped queries, windows, soft caps, dropout, packed documents, every type, lengths on both sides
 // of a tile.
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +22,8 @@ struct AttentionSize {
   bool full = false;                    // bidirectional
   std::vector<double> lengths = {};     // of its sequences; empty: seq
   std::vector<int64_t> documents = {};  // lengths of packed documents, again and again in each sequence; empty: one
+  // Parts of sequences, with q, k and v in tensors of their own: keys, and the positions of the first ones. -1: no.
+  int64_t keys = -1, first_query = 0, first_key = 0;
 };
 
 // Positions of all tokens in their documents; the second sequence begins with the second document.
@@ -26,7 +31,8 @@ std::vector<double> positions_of(const AttentionSize& s) {
   std::vector<double> out;
   for (int64_t b = 0; b < s.batch; ++b) {
     size_t document = static_cast<size_t>(b);
-    for (int64_t i = 0, at = 0; i < s.seq; ++i, ++at) {
+    const int64_t begun = std::min(s.first_query, s.documents[document % s.documents.size()] - 1);
+    for (int64_t i = 0, at = begun; i < s.seq; ++i, ++at) {
       if (at == s.documents[document % s.documents.size()]) at = 0, ++document;
       out.push_back(static_cast<double>(at));
     }
@@ -34,14 +40,24 @@ std::vector<double> positions_of(const AttentionSize& s) {
   return out;
 }
 
-template <class P>
-void set_sizes(P& p, const AttentionSize& s) {
-  p.batch = s.batch, p.seq = s.seq, p.heads = s.heads, p.kv_heads = s.kv_heads, p.head_dim = s.head_dim;
-  p.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
-  p.window = s.window, p.softcap = s.softcap, p.full = s.full;
-  if (s.first_head < 0) return;
-  p.drop = {drop_mask(stream_key(1234, "dropout/test"), 0.3), s.first_head};
-  p.drop.mask.first_sample = (int64_t{1} << 32) - 2;  // ordinals on both sides of 2^32
+AttentionSpec spec_of(const AttentionSize& s) {
+  AttentionSpec a{.batch = s.batch,
+                  .queries = s.seq,
+                  .keys = s.keys < 0 ? s.seq : s.keys,
+                  .heads = s.heads,
+                  .kv_heads = s.kv_heads,
+                  .head_dim = s.head_dim,
+                  .scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim)),
+                  .window = s.window,
+                  .softcap = s.softcap,
+                  .full = s.full,
+                  .first_query = s.first_query,
+                  .first_key = s.first_key};
+  if (s.first_head < 0) return a;
+  const int64_t length = std::max(a.first_query + a.queries, a.first_key + a.keys);
+  a.drop = {drop_mask(stream_key(1234, "dropout/test"), 0.3), s.first_head, length};
+  a.drop.mask.first_sample = (int64_t{1} << 32) - 2;  // ordinals on both sides of 2^32
+  return a;
 }
 
 double attention_flops(const AttentionSize& s) {  // two products of the pairs that are seen
@@ -61,49 +77,54 @@ std::string describe(const AttentionSize& s, DType t) {
   return cat("batch ", s.batch, " seq ", s.seq, " heads ", s.heads, "/", s.kv_heads, from, " dim ", s.head_dim,
              s.window > 0 ? cat(" window ", s.window) : "", s.softcap > 0 ? cat(" softcap ", s.softcap) : "",
              documents_text(s), s.first_head < 0 ? "" : " dropout", s.full ? " full" : "",
-             s.lengths.empty() ? "" : " padded", suffix(t));
+             s.lengths.empty() ? "" : " padded",
+             s.keys < 0 ? "" : cat(" from ", s.first_query, ", keys ", s.keys, " from ", s.first_key), suffix(t));
+}
+
+// Adds the views q, k and v of a pass, or their gradients: packed, or apart.
+template <class P, class Add>
+void add_views(CaseOf<P>& c, const AttentionSize& s, HeadView P::*q, HeadView P::*k, HeadView P::*v, const char* prefix,
+               Add add) {
+  const int64_t width = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  if (s.keys >= 0) {
+    add(q, cat(prefix, "q").c_str(), Shape{s.batch * s.seq, width});
+    add(k, cat(prefix, "k").c_str(), Shape{s.batch * s.keys, kv});
+    add(v, cat(prefix, "v").c_str(), Shape{s.batch * s.keys, kv});
+    return;
+  }
+  add(q, cat(prefix, "q").c_str(), Shape{s.batch * s.seq, width + 2 * kv});
+  c.alias(k, q).alias(v, q);
+  (c.args.*k).column = width, (c.args.*v).column = width + kv;
 }
 
 void add_attention(OpCases& to, const AttentionSize& s, DType t = DType::kF32, bool big = false) {
-  const Shape qkv{s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim}, out{s.batch * s.seq, s.heads * s.head_dim};
-  const Shape lse{s.batch, s.heads, s.seq};
+  const Shape out{s.batch * s.seq, s.heads * s.head_dim}, lse{s.batch, s.heads, s.seq};
+  const auto add_controls = [&]<class P>(CaseOf<P>& c) {
+    if (!s.lengths.empty()) c.in(&AttentionSpec::lengths, "lengths", {s.batch}, values(s.lengths), DType::kI32);
+    if (!s.documents.empty())
+      c.in(&AttentionSpec::documents, "documents", {s.batch, s.seq}, values(positions_of(s)), DType::kI32);
+  };
   using F = Attention;
   auto& forward = add_case<F>(to, describe(s, t));
-  set_sizes(forward.args, s);
-  forward.in(&F::qkv, "qkv", qkv, normal(1.5), t).out(&F::out, "out", out, t).out(&F::lse, "lse", lse);
-  if (!s.documents.empty())
-    forward.in(&F::positions, "positions", {s.batch, s.seq}, values(positions_of(s)), DType::kI32);
-
-  if (!s.lengths.empty()) forward.in(&F::lengths, "lengths", {s.batch}, values(s.lengths), DType::kI32);
+  forward.args.spec = spec_of(s);
+  add_views(forward, s, &F::q, &F::k, &F::v, "",
+            [&](auto f, const char* name, Shape shape) { forward.in(f, name, shape, normal(1.5), t); });
+  forward.out(&F::out, "out", out, t).out(&F::lse, "lse", lse);
+  add_controls(forward);
 
   using G = AttentionGrad;
   auto& backward = add_case<G>(to, describe(s, t));
-  set_sizes(backward.args, s);
-  backward.in(&G::qkv, "qkv", qkv, normal(1.5), t).in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse);
-  backward.in(&G::dout, "dout", out, normal(), t).out(&G::dqkv, "dqkv", qkv, t);
-  if (!s.lengths.empty()) backward.in(&G::lengths, "lengths", {s.batch}, values(s.lengths), DType::kI32);
-  if (!s.documents.empty())
-    backward.in(&G::positions, "positions", {s.batch, s.seq}, values(positions_of(s)), DType::kI32);
-  backward.derive = [](const G& g) {
-    reference::attention({.qkv = g.qkv,
-                          .out = g.out,
-                          .lse = g.lse,
-                          .batch = g.batch,
-                          .seq = g.seq,
-                          .heads = g.heads,
-                          .kv_heads = g.kv_heads,
-                          .head_dim = g.head_dim,
-                          .scale = g.scale,
-                          .drop = g.drop,
-                          .window = g.window,
-                          .softcap = g.softcap,
-                          .full = g.full,
-                          .lengths = g.lengths,
-                          .positions = g.positions},
-                         {});
-  };
+  backward.args.spec = spec_of(s);
+  add_views(backward, s, &G::q, &G::k, &G::v, "",
+            [&](auto f, const char* name, Shape shape) { backward.in(f, name, shape, normal(1.5), t); });
+  backward.in(&G::out, "out", out, normal(), t).in(&G::lse, "lse", lse).in(&G::dout, "dout", out, normal(), t);
+  add_views(backward, s, &G::dq, &G::dk, &G::dv, "d",
+            [&](auto f, const char* name, Shape shape) { backward.out(f, name, shape, t); });
+  add_controls(backward);
+  backward.derive = [](const G& g) { reference::attention({g.q, g.k, g.v, g.out, g.lse, g.spec}, {}); };
   forward.flops = attention_flops(s), backward.flops = 2.5 * attention_flops(s);
   forward.big = backward.big = big;
+  forward.non_finite = s.keys >= 0;  // lse of a query that sees no key
   forward.tolerance = backward.tolerance = unit_of(t);
 }
 
@@ -171,6 +192,46 @@ void add_documents(OpCases& to) {
 
 }  // namespace
 
+// Queries and keys of different parts of a sequence: aligned with a tile and not, keys before, around and after the
+// queries, queries that see nothing, more and fewer keys than queries.
+void add_parts(OpCases& to) {
+  const auto part = [](AttentionSize s, int64_t keys, int64_t first_query, int64_t first_key) {
+    s.keys = keys, s.first_query = first_query, s.first_key = first_key;
+    return s;
+  };
+  for (const auto& [queries, keys, first_query, first_key] : std::vector<std::array<int64_t, 4>>{{64, 192, 128, 0},
+                                                                                                 {64, 64, 128, 0},
+                                                                                                 {70, 200, 130, 0},
+                                                                                                 {65, 130, 33, 0},
+                                                                                                 {130, 65, 0, 0},
+                                                                                                 {130, 130, 0, 64},
+                                                                                                 {100, 90, 20, 50},
+                                                                                                 {1, 77, 76, 0},
+                                                                                                 {77, 2, 5, 40},
+                                                                                                 {40, 40, 0, 40},
+                                                                                                 {64, 128, 64, 256},
+                                                                                                 {3, 5, 1, 2}})
+    add_attention(to, part({2, queries, 4, 2, 24}, keys, first_query, first_key));
+  add_attention(to, part({1, 90, 2, 2, 80, 33}, 150, 70, 10));           // with a window
+  add_attention(to, part({1, 90, 2, 2, 80, 33}, 60, 170, 0));            // behind all windows, or some
+  add_attention(to, part({2, 72, 4, 2, 24, 50, 3, 4}, 136, 64, 0));      // with dropout, on whole counters
+  add_attention(to, part({2, 71, 4, 2, 24, 0, 0, 4}, 133, 63, 1));       // and partial ones
+  add_attention(to, part({2, 50, 2, 2, 16, 0, 0, -1, true}, 90, 7, 0));  // bidirectional
+  AttentionSize padded = part({2, 50, 2, 2, 16, 0, 0, -1, true}, 90, 7, 30);
+  padded.lengths = {100, 31};
+  add_attention(to, padded);
+  AttentionSize packed = part({2, 130, 2, 1, 24}, 200, 60, 0);
+  packed.documents = {20, 90, 5, 40};
+  add_attention(to, packed);
+  packed.window = 30, packed.softcap = 5;
+  add_attention(to, packed);
+  for (const DType t : k16BitDtypes) {
+    add_attention(to, part({1, 100, 4, 2, 64}, 230, 130, 0), t);
+    add_attention(to, part({1, 100, 4, 2, 64, 40}, 90, 20, 50), t);
+    add_attention(to, part({2, 64, 2, 2, 8}, 64, 0, 64), t);
+  }
+}
+
 void add_attention_cases(OpCases& to) {
   for (const int64_t dim : {8, 64, 80}) {
     for (const int64_t seq : {1, 5, 64, 65, 130}) add_attention(to, {seq < 64 ? 3 : 1, seq, 2, 2, dim});
@@ -192,6 +253,7 @@ void add_attention_cases(OpCases& to) {
   add_windows(to);
   add_bidirectional(to);
   add_documents(to);
+  add_parts(to);
   add_attention(to, {4, 512, 8, 8, 64, 0, 0, 0}, DType::kF32, true);
   add_attention(to, {4, 512, 8, 8, 64}, DType::kF32, true);
   add_attention(to, {4, 512, 8, 8, 64}, DType::kBF16, true);

@@ -23,9 +23,8 @@ void store_kv(const StoreKv& p, Stream) {
   for (int64_t r = 0; r < p.positions.numel(); ++r)
     for (int64_t h = 0; h < kv; ++h)
       for (int64_t d = 0; d < dim; ++d) {
-        const int64_t row = r * (p.heads + 2 * kv) * dim;
-        set(p.keys, cache_index(p, r, h) + d, get(p.qkv, row + (p.heads + h) * dim + d));
-        set(p.values, cache_index(p, r, h) + d, get(p.qkv, row + (p.heads + kv + h) * dim + d));
+        set(p.keys, cache_index(p, r, h) + d, get(p.k.rows, r * p.k.pitch() + p.k.column + h * dim + d));
+        set(p.values, cache_index(p, r, h) + d, get(p.v.rows, r * p.v.pitch() + p.v.column + h * dim + d));
       }
 }
 
@@ -35,12 +34,13 @@ void cached_attention(const CachedAttention& p, Stream) {
     for (int64_t h = 0; h < p.heads; ++h) {
       const auto last = static_cast<int64_t>(get(p.positions, r));
       const int64_t first = p.window > 0 ? std::max<int64_t>(0, last - p.window + 1) : 0;
-      const int64_t begin = cache_index(p, r, h / (p.heads / kv)) - last * dim, q = (r * (p.heads + 2 * kv) + h) * dim;
+      const int64_t begin = cache_index(p, r, h / (p.heads / kv)) - last * dim,
+                    q = r * p.q.pitch() + p.q.column + h * dim;
       std::vector<double> weight;
       double top = -HUGE_VAL, total = 0;
       for (int64_t j = first; j <= last; ++j) {
         double score = 0;
-        for (int64_t d = 0; d < dim; ++d) score += p.scale * get(p.qkv, q + d) * get(p.keys, begin + j * dim + d);
+        for (int64_t d = 0; d < dim; ++d) score += p.scale * get(p.q.rows, q + d) * get(p.keys, begin + j * dim + d);
         weight.push_back(p.softcap > 0 ? p.softcap * std::tanh(score / p.softcap) : score);
         top = std::max(top, weight.back());
       }

@@ -11,38 +11,25 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Offset in qkv of element d of query, key or value `head` of token t.
-template <class P>
-struct QkvLayout {
-  const P& p;
-  int64_t row(int64_t b, int64_t t) const { return (b * p.seq + t) * (p.heads + 2 * p.kv_heads) * p.head_dim; }
-  int64_t kv(int64_t head) const { return head / (p.heads / p.kv_heads); }
-  int64_t q(int64_t b, int64_t t, int64_t head) const { return row(b, t) + head * p.head_dim; }
-  int64_t k(int64_t b, int64_t t, int64_t head) const { return row(b, t) + (p.heads + kv(head)) * p.head_dim; }
-  int64_t v(int64_t b, int64_t t, int64_t head) const { return k(b, t, head) + p.kv_heads * p.head_dim; }
-  int64_t out(int64_t b, int64_t t, int64_t head) const { return ((b * p.seq + t) * p.heads + head) * p.head_dim; }
-};
+// Index in the rows of a view of element 0 of `head` of row `row`.
+size_t index(const HeadView& v, int64_t row, int64_t head, const AttentionSpec& a) {
+  return static_cast<size_t>(row * v.pitch() + v.column + head * a.head_dim);
+}
+int64_t kv_of(const AttentionSpec& a, int64_t head) { return head / (a.heads / a.kv_heads); }
 
 // Dropout factor of the probability that query i assigns to key j in this head.
-template <class P>
-double head_factor(const P& p, int64_t b, int64_t h, int64_t i, int64_t j) {
-  if (!p.drop) return 1;
-  const int64_t head = p.drop.first_head + h;
-  return drop_factor(p.drop.mask, p.drop.mask.first() + b, (head * p.seq + i) * p.seq + j);
+double head_factor(const AttentionSpec& a, int64_t b, int64_t h, int64_t i, int64_t j) {
+  if (!a.drop) return 1;
+  const int64_t row = (a.drop.first_head + h) * a.drop.seq + a.first_query + i;
+  return drop_factor(a.drop.mask, a.drop.mask.first() + b, row * a.drop.seq + a.first_key + j);
 }
 
-// The first key that query i of sequence b sees.
-template <class P>
-int64_t first_key(const P& p, int64_t b, int64_t i) {
-  const int64_t start = p.positions ? i - static_cast<int64_t>(get(p.positions, b * p.seq + i)) : 0;
-  return p.window > 0 ? std::max<int64_t>(start, i - p.window + 1) : start;
-}
-
-// Past the last key that query i of sequence b sees.
-template <class P>
-int64_t key_end(const P& p, int64_t b, int64_t i) {
-  if (!p.full) return i + 1;
-  return p.lengths ? static_cast<int64_t>(get(p.lengths, b)) : p.seq;
+// Whether query i of sequence b sees key j: the rule, by positions.
+bool sees(const AttentionSpec& a, int64_t b, int64_t i, int64_t j) {
+  const int64_t query = a.first_query + i, key = a.first_key + j;
+  if (a.full) return !a.lengths || key < static_cast<int64_t>(get(a.lengths, b));
+  if (key > query || (a.window > 0 && query - key >= a.window)) return false;
+  return !a.documents || query - key <= static_cast<int64_t>(get(a.documents, b * a.queries + i));
 }
 
 double capped(double x, double cap) { return cap > 0 ? cap * std::tanh(x / cap) : x; }
@@ -58,64 +45,72 @@ double dot(const double* a, const double* b, int64_t count) {
 }  // namespace
 
 void attention(const Attention& p, Stream) {
-  const QkvLayout<Attention> at{p};
-  const std::vector<double> values_qkv = values(p.qkv);
-  const double* qkv = values_qkv.data();
-  std::vector<double> weights(static_cast<size_t>(p.seq));
-  double* weight = weights.data();
-  for (int64_t b = 0; b < p.batch; ++b) {
-    for (int64_t h = 0; h < p.heads; ++h) {
-      for (int64_t i = 0; i < p.seq; ++i) {
-        const int64_t first = first_key(p, b, i), end = key_end(p, b, i);
+  const AttentionSpec& a = p.spec;
+  const std::vector<double> q = values(p.q.rows), k = values(p.k.rows), v = values(p.v.rows);
+  std::vector<double> weight(static_cast<size_t>(a.keys));
+  for (int64_t b = 0; b < a.batch; ++b)
+    for (int64_t h = 0; h < a.heads; ++h)
+      for (int64_t i = 0; i < a.queries; ++i) {
+        const int64_t row = b * a.queries + i, kv = kv_of(a, h);
         double top = -kInfinity, total = 0;
-        for (int64_t j = first; j < end; ++j) {
-          weight[j] = capped(p.scale * dot(qkv + at.q(b, i, h), qkv + at.k(b, j, h), p.head_dim), p.softcap);
-          top = std::max(top, weight[j]);
+        for (int64_t j = 0; j < a.keys; ++j) {
+          double& w = weight[static_cast<size_t>(j)] = -kInfinity;
+          if (!sees(a, b, i, j)) continue;
+          w = capped(a.scale * dot(&q[index(p.q, row, h, a)], &k[index(p.k, b * a.keys + j, kv, a)], a.head_dim),
+                     a.softcap);
+          top = std::max(top, w);
         }
-        for (int64_t j = first; j < end; ++j) total += weight[j] = std::exp(weight[j] - top);
-        for (int64_t j = first; j < end; ++j) weight[j] = weight[j] / total * head_factor(p, b, h, i, j);
-        for (int64_t d = 0; d < p.head_dim; ++d) {
+        for (double& w : weight) total += w = w == -kInfinity ? 0 : std::exp(w - top);
+        for (int64_t d = 0; d < a.head_dim; ++d) {
           double o = 0;
-          for (int64_t j = first; j < end; ++j) o += weight[j] * qkv[at.v(b, j, h) + d];
-          set(p.out, at.out(b, i, h) + d, o);
+          for (int64_t j = 0; j < a.keys; ++j)
+            if (const double w = weight[static_cast<size_t>(j)]; w > 0)
+              o += w / total * head_factor(a, b, h, i, j) *
+                   v[index(p.v, b * a.keys + j, kv, a) + static_cast<size_t>(d)];
+          set(p.out, (row * a.heads + h) * a.head_dim + d, o);
         }
-        set(p.lse, (b * p.heads + h) * p.seq + i, top + std::log(total));
+        set(p.lse, (b * a.heads + h) * a.queries + i, top + std::log(total));
       }
-    }
-  }
 }
 
 // P = exp(cap(scale q k) - lse), M its dropout mask; dV = (P M)^T dO; dS = P * (M * dO V^T - rowsum(dO * O)) * cap';
 // dQ = scale dS K; dK = scale dS^T Q.
 void attention_grad(const AttentionGrad& p, Stream) {
-  const QkvLayout<AttentionGrad> at{p};
-  const std::vector<double> values_qkv = values(p.qkv), values_dout = values(p.dout), values_out = values(p.out);
-  const double *qkv = values_qkv.data(), *dout = values_dout.data(), *out = values_out.data();
-  std::vector<double> sums(static_cast<size_t>(p.dqkv.numel()));
-  const auto add_to = [&](int64_t where, double factor, const double* x) {
-    for (int64_t d = 0; d < p.head_dim; ++d) sums[static_cast<size_t>(where + d)] += factor * x[d];
+  const AttentionSpec& a = p.spec;
+  const std::vector<double> q = values(p.q.rows), k = values(p.k.rows), v = values(p.v.rows);
+  const std::vector<double> dout = values(p.dout), out = values(p.out);
+  std::vector<double> dq(q.size()), dk(k.size()), dv(v.size());
+  const auto add = [&](double* to, double factor, const double* x) {
+    for (int64_t d = 0; d < a.head_dim; ++d) to[d] += factor * x[d];
   };
-  for (int64_t b = 0; b < p.batch; ++b) {
-    for (int64_t h = 0; h < p.heads; ++h) {
-      for (int64_t i = 0; i < p.seq; ++i) {
-        const int64_t o = at.out(b, i, h), q = at.q(b, i, h);
-        const double through = dot(dout + o, out + o, p.head_dim);
-        const double lse = get(p.lse, (b * p.heads + h) * p.seq + i);
-        for (int64_t j = first_key(p, b, i); j < key_end(p, b, i); ++j) {
-          const int64_t k = at.k(b, j, h), v = at.v(b, j, h);
-          const double score = capped(p.scale * dot(qkv + q, qkv + k, p.head_dim), p.softcap);
-          const double weight = std::exp(score - lse);
-          const double kept = head_factor(p, b, h, i, j);
+  for (int64_t b = 0; b < a.batch; ++b)
+    for (int64_t h = 0; h < a.heads; ++h)
+      for (int64_t i = 0; i < a.queries; ++i) {
+        const int64_t row = b * a.queries + i, kv = kv_of(a, h);
+        const auto o = static_cast<size_t>((row * a.heads + h) * a.head_dim);
+        const size_t at_q = index(p.q, row, h, a);
+        const double through = dot(&dout[o], &out[o], a.head_dim);
+        const double lse = get(p.lse, (b * a.heads + h) * a.queries + i);
+        for (int64_t j = 0; j < a.keys; ++j) {
+          if (!sees(a, b, i, j)) continue;
+          const size_t at_k = index(p.k, b * a.keys + j, kv, a), at_v = index(p.v, b * a.keys + j, kv, a);
+          const double score = capped(a.scale * dot(&q[at_q], &k[at_k], a.head_dim), a.softcap);
+          const double weight = std::exp(score - lse), kept = head_factor(a, b, h, i, j);
           const double dscore =
-              weight * (kept * dot(dout + o, qkv + v, p.head_dim) - through) * slope(score, p.softcap);
-          add_to(v, weight * kept, dout + o);
-          add_to(q, p.scale * dscore, qkv + k);
-          add_to(k, p.scale * dscore, qkv + q);
+              weight * (kept * dot(&dout[o], &v[at_v], a.head_dim) - through) * slope(score, a.softcap);
+          add(&dv[at_v], weight * kept, &dout[o]);
+          add(&dq[at_q], a.scale * dscore, &k[at_k]);
+          add(&dk[at_k], a.scale * dscore, &q[at_q]);
         }
       }
-    }
-  }
-  for (int64_t i = 0; i < p.dqkv.numel(); ++i) set(p.dqkv, i, sums[static_cast<size_t>(i)]);
+  const auto put = [&](const HeadView& to, const HeadView& like, const std::vector<double>& from, int64_t rows,
+                       int64_t heads) {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < heads * a.head_dim; ++c)
+        set(to.rows, r * to.pitch() + to.column + c, from[static_cast<size_t>(r * like.pitch() + like.column + c)]);
+  };
+  put(p.dq, p.q, dq, a.batch * a.queries, a.heads);
+  put(p.dk, p.k, dk, a.batch * a.keys, a.kv_heads), put(p.dv, p.v, dv, a.batch * a.keys, a.kv_heads);
 }
 
 void embedding(const Embedding& p, Stream) {

@@ -205,7 +205,7 @@ struct TypeTrace {
     traced.push_back(cat("norm ", kind(n.x), " -> ", kind(n.out)));
   }
   static void before(const char*, const Attention& a) {
-    traced.push_back(cat("attention ", kind(a.qkv), " -> ", kind(a.out)));
+    traced.push_back(cat("attention ", kind(a.q.rows), " -> ", kind(a.out)));
   }
   static void before(const char*, const Embedding& e) { traced.push_back(cat("embedding ", kind(e.out))); }
   static void before(const char*, const CrossEntropy& c) {

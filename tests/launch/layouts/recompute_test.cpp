@@ -72,8 +72,10 @@ struct Count {
     ++calls[name];
     if constexpr (std::is_same_v<A, Gemm>)
       gemm += 2 * a.out.numel() * (a.trans_a ? a.a.shape.rows() : a.a.shape.cols());
-    if constexpr (std::is_same_v<A, Attention>) attention += 2 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
-    if constexpr (std::is_same_v<A, AttentionGrad>) attention += 4 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
+    if constexpr (std::is_same_v<A, Attention>)
+      attention += 2 * a.spec.batch * a.spec.heads * a.spec.queries * a.spec.keys * a.spec.head_dim;
+    if constexpr (std::is_same_v<A, AttentionGrad>)
+      attention += 4 * a.spec.batch * a.spec.heads * a.spec.queries * a.spec.keys * a.spec.head_dim;
   }
 };
 

@@ -27,8 +27,10 @@ struct Count {
     if constexpr (std::is_same_v<A, Gemm>)
       gemm += 2 * a.out.numel() * (a.trans_a ? a.a.shape.rows() : a.a.shape.cols());
     // A causal mask halves the GEMMs: QK^T and PV forward; dP, dV, dQ and dK backward, without the recomputed QK^T.
-    if constexpr (std::is_same_v<A, Attention>) attention += 2 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
-    if constexpr (std::is_same_v<A, AttentionGrad>) attention += 4 * a.batch * a.heads * a.seq * a.seq * a.head_dim;
+    if constexpr (std::is_same_v<A, Attention>)
+      attention += 2 * a.spec.batch * a.spec.heads * a.spec.queries * a.spec.keys * a.spec.head_dim;
+    if constexpr (std::is_same_v<A, AttentionGrad>)
+      attention += 4 * a.spec.batch * a.spec.heads * a.spec.queries * a.spec.keys * a.spec.head_dim;
     if constexpr (std::is_same_v<A, LayerNorm>) move({a.x, a.delta, a.sum, a.out, a.fp8.rowwise, a.fp8.columnwise});
     if constexpr (std::is_same_v<A, LayerNormGrad>)
       move({a.x, a.dout, a.dsum, a.dx, a.fp8.rowwise, a.fp8.columnwise, a.ddelta});

@@ -65,7 +65,7 @@ thread_local bool windows_moved = false;
 
 template <class Args>
 Args with_moved_window(Args a) {
-  if (windows_moved) a.window = a.window == 0 ? moved_window : 0;
+  if (windows_moved) a.spec.window = a.spec.window == 0 ? moved_window : 0;
   return a;
 }
 

@@ -100,11 +100,13 @@ namespace {
 // beginning of one.
 template <class Run>
 void by_sequences(const Positions& p, int64_t n, Run run) {
-  for (int64_t at = 0; at < n;) {
-    const int64_t position = p.position(at), whole = p.first + p.seq - position, left = n - at;
-    const int64_t rows = whole < p.seq ? std::min(whole, left) : left >= p.seq ? left / p.seq * p.seq : left;
-    run(at, rows, Positions{.seq = std::min(rows, p.seq), .first = position});
-    at += rows;
+  for (int64_t at = 0, rows = 0; at < n; at += rows) {
+    const int64_t begun = p.in_sequence(at).row, left = n - at, end = begun < p.run ? std::min(p.run, p.seq) : p.seq;
+    const bool whole = begun == 0 && left >= p.seq;
+    rows = whole ? left / p.seq * p.seq : std::min(end - begun, left);
+    run(at, rows,
+        whole ? Positions{.seq = p.seq, .first = p.first, .run = p.run, .gap = p.gap}
+              : Positions{.seq = rows, .first = p.position(at)});
   }
 }
 }  // namespace

@@ -24,7 +24,7 @@ constexpr DropMask drop_mask(uint64_t key, double p) {
   return {key, static_cast<uint32_t>(p * 0x1p32), static_cast<float>(1 / (1 - p)), 0, nullptr};
 }
 
-// Mask of a tensor [n, C] of rows of a microbatch: e = row in the sequence * C + column. For a tensor that holds
+// Mask of a tensor [n, C] of rows of a microbatch: e = position in the sequence * C + column. For a tensor that holds
 // the columns of a wider one from first_column on, C is the wider one's width.
 struct RowDrop {
   DropMask mask;
@@ -34,7 +34,7 @@ struct RowDrop {
   int64_t sample(int64_t row) const { return mask.first() + rows.in_sequence(row).sequence; }
   // First element of a row of a tensor of `columns` columns.
   int64_t element(int64_t row, int64_t columns) const {
-    return rows.in_sequence(row).row * (width > 0 ? width : columns) + first_column;
+    return rows.position(row) * (width > 0 ? width : columns) + first_column;
   }
 };
 

@@ -140,17 +140,17 @@ void position_grad(const PositionGrad& p, Stream s) {
   require_float("position_grad", {"dout", p.dout});
   require_gradient("position_grad", {{"dpos", p.dpos}});
   const int64_t cols = p.dpos.shape.cols(), rows = p.dpos.shape.rows(), tokens = cols ? p.dout.numel() / cols : 0;
-  const auto [seq, first_row, first] = p.rows;
-  GT_CHECK(tokens == 0 || (seq > 0 && tokens % seq == 0 && first_row == 0 && first >= 0 && first + seq <= rows),
-           "position_grad: dout ", to_string(p.dout.shape), " with sequences of ", seq, " from position ", first,
+  const int64_t seq = p.rows.seq;
+  GT_CHECK(tokens == 0 ||
+               (seq > 0 && tokens % seq == 0 && p.rows.first_row == 0 && p.rows.first >= 0 && p.rows.end(seq) <= rows),
+           "position_grad: dout ", to_string(p.dout.shape), " with sequences of ", seq, " from position ", p.rows.first,
            " of dpos ", to_string(p.dpos.shape));
   const int64_t sequences = tokens ? tokens / seq : 0;
   parallel_for(s, rows, row_grain(cols), [&, &f = simd()](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
-      const int64_t at = r - p.rows.first;
-      const bool inside = sequences > 0 && at >= 0 && at < p.rows.seq;
-      if (inside) {
-        column_sums(f, p.dout, at * cols, p.rows.seq * cols, sequences, p.dpos, r * cols, cols, p.accumulate);
+      const int64_t at = sequences > 0 ? p.rows.row_at(r) : -1;
+      if (at >= 0) {
+        column_sums(f, p.dout, at * cols, seq * cols, sequences, p.dpos, r * cols, cols, p.accumulate);
       } else if (!p.accumulate) {
         std::memset(p.dpos.data + r * cols * size_of(p.dpos.dtype), 0,
                     static_cast<size_t>(cols * size_of(p.dpos.dtype)));

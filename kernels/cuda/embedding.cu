@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(256) position_grad_kernel(const T* dout, G* dp
                                                             int64_t batch, Positions rows, bool accumulate) {
   const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
   if (i >= packs) return;
-  const int64_t p = i * V / cols - rows.first, col = i * V % cols;
-  const bool inside = p >= 0 && p < rows.seq;
+  const int64_t p = rows.row_at(i * V / cols), col = i * V % cols;
+  const bool inside = p >= 0;
   if (!inside && accumulate) return;
   float s[V] = {};
   if (inside) {
@@ -344,7 +344,7 @@ void position_grad(const PositionGrad& a, Stream s) {
   const int64_t cols = a.dpos.shape.cols(), seq = a.rows.seq;
   const int64_t batch = seq > 0 ? a.dout.numel() / (seq * cols) : 0;
   GT_CHECK(batch * seq * cols == a.dout.numel() && a.rows.first_row == 0 && a.rows.first >= 0 &&
-               a.rows.first + seq <= a.dpos.shape.rows(),
+               a.rows.end(seq) <= a.dpos.shape.rows(),
            "position_grad: dout ", to_string(a.dout.shape), " seq ", seq, " first ", a.rows.first, " dpos ",
            to_string(a.dpos.shape));
   by_dtype("position_grad", "dout", a.dout.dtype, [&](auto t) {

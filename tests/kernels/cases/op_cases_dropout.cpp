@@ -24,7 +24,8 @@ DropMask only_scale(float scale) {
 std::string describe(Shape s, const RowDrop& d, DType t) {
   const char* scaled = d && d.mask.threshold == 0 ? " scaled" : "";
   const std::string columns = d.width > 0 ? cat(" columns from ", d.first_column, " of ", d.width) : "";
-  return cat(to_string(s), " rows from ", d.rows.first_row, " of ", d.rows.seq, columns, scaled,
+  const std::string runs = d.rows.gap > 0 ? cat(", ", d.rows.gap, " after ", d.rows.run) : "";
+  return cat(to_string(s), " rows from ", d.rows.first_row, " of ", d.rows.seq, runs, columns, scaled,
              t == DType::kF32 ? "" : " ", t == DType::kF32 ? "" : name_of(t));
 }
 
@@ -88,6 +89,10 @@ void add_dropout_cases(OpCases& to) {
   add_rows(to, {5, 65}, {mask_of(0), {4, 0}});  // without dropout: a copy
   add_rows(to, {0, 33}, {mask_of(0.1), {4, 0}});
   add_rows(to, {5, 64}, {mask_of(0.5), {2, 1}}, DType::kF32, false, 1);
+  for (const int64_t cols : {7, 64}) {  // two runs of a sequence's positions
+    add_rows(to, {11, cols}, {mask_of(0.1), {4, 5, 6, 3, 20}});
+    add_norms(to, {11, cols}, {mask_of(0.1), {4, 5, 6, 3, 20}});
+  }
   for (const int64_t cols : {7, 129, 768, 1280}) add_norms(to, {67, cols}, {mask_of(0.2), {16, 32}});
   for (const int64_t cols : {7, 768}) {  // nothing dropped, all scaled
     add_rows(to, {11, cols}, {only_scale(1.25f), {4, 5}});

@@ -33,12 +33,12 @@ void add_embedding(OpCases& to, int64_t tokens, int64_t rows, int64_t cols, int6
 }
 
 void add_positions(OpCases& to, int64_t sequences, int64_t seq, int64_t max_seq, int64_t first, int64_t cols,
-                   DType t = DType::kF32, bool big = false) {
-  const std::string name =
-      cat(sequences, " x ", seq, " positions from ", first, " of [", max_seq, ", ", cols, "]", suffix(t));
+                   DType t = DType::kF32, bool big = false, int64_t run = INT64_MAX, int64_t gap = 0) {
+  const std::string name = cat(sequences, " x ", seq, " positions from ", first, " of [", max_seq, ", ", cols, "]",
+                               gap > 0 ? cat(", ", gap, " after ", run) : "", suffix(t));
   const Shape x{sequences * seq, cols}, pos{max_seq, cols};
   auto& forward = add_case<AddPosition>(to, name);
-  forward.args.rows = {.seq = seq, .first = first};
+  forward.args.rows = {.seq = seq, .first = first, .run = run, .gap = gap};
   forward.inout(&AddPosition::x, "x", x, normal(), t).in(&AddPosition::pos, "pos", pos, normal(), t);
   forward.flops = static_cast<double>(x.numel()), forward.big = big;
   forward.tolerance = unit_of(t);
@@ -245,6 +245,8 @@ void add_model_cases(OpCases& to) {
   add_positions(to, 3, 7, 16, 0, 33);
   add_positions(to, 3, 5, 16, 6, 129);
   add_positions(to, 2, 64, 64, 0, 64);
+  add_positions(to, 3, 6, 20, 4, 33, DType::kF32, false, 2, 7);
+  add_positions(to, 2, 8, 16, 0, 64, DType::kBF16, false, 3, 5);
   for (const DType t : k16BitDtypes) {
     add_embedding(to, 129, 50, 33, 0, t);
     add_embedding(to, 67, 17, 64, 20, t);

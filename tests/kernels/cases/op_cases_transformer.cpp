@@ -152,23 +152,24 @@ void add_activations(OpCases& to) {
 struct RopeCase {
   int64_t rows = 12, seq = 6, first_row = 0, first_position = 0, dim = 0;  // dim 0: the whole head
   bool positions = false, backward = false;
+  int64_t run = INT64_MAX, gap = 0;
 };
 
 CaseOf<Rope>& rope_case(OpCases& to, int64_t heads, int64_t kv, int64_t head_dim, RopeCase f, DType t,
                         const char* what = "") {
-  const int64_t dim = f.dim > 0 ? f.dim : head_dim, known = f.first_position + f.seq + 3;
-  auto& c =
-      add_case<Rope>(to, cat("heads ", heads, "/", kv, " of ", head_dim, dim < head_dim ? cat(" partly ", dim) : "",
-                             " rows ", f.rows, " of ", f.seq, " from ", f.first_row, f.positions ? " by row" : "",
-                             f.first_position > 0 ? cat(" position ", f.first_position) : "",
-                             f.backward ? " backward" : "", suffix(t), what));
+  const int64_t dim = f.dim > 0 ? f.dim : head_dim, known = f.first_position + f.gap + f.seq + 3;
+  auto& c = add_case<Rope>(
+      to, cat("heads ", heads, "/", kv, " of ", head_dim, dim < head_dim ? cat(" partly ", dim) : "", " rows ", f.rows,
+              " of ", f.seq, " from ", f.first_row, f.positions ? " by row" : "",
+              f.first_position > 0 ? cat(" position ", f.first_position) : "",
+              f.gap > 0 ? cat(", ", f.gap, " after ", f.run) : "", f.backward ? " backward" : "", suffix(t), what));
   std::vector<float> table(static_cast<size_t>(known * dim));
   fill_rope_table(rope_inverse_frequencies(dim, 1e4), 1, known, table.data());
   c.inout(&Rope::x, "x", {f.rows, (heads + 2 * kv) * head_dim}, normal(), t);
   c.in(&Rope::table, "table", {known, dim}, values({table.begin(), table.end()}));
   if (f.positions) c.in(&Rope::positions, "positions", {f.rows}, ids(0, known), DType::kI32);
   c.args.heads = heads + kv, c.args.head_dim = head_dim, c.args.backward = f.backward;
-  c.args.rows = {f.seq, f.first_row, f.first_position};
+  c.args.rows = {f.seq, f.first_row, f.first_position, f.run, f.gap};
   c.tolerance = unit_of(t);
   c.flops = static_cast<double>(3 * f.rows * (heads + kv) * dim);
   return c;
@@ -184,6 +185,8 @@ void add_ropes(OpCases& to) {
     }
     rope_case(to, 4, 2, 32, {.rows = 3, .seq = 1, .first_position = 40}, t);  // decoding
     rope_case(to, 4, 2, 32, {.rows = 7, .positions = true}, t);
+    rope_case(to, 4, 2, 32, {.first_position = 2, .run = 3, .gap = 9}, t);
+    rope_case(to, 4, 2, 32, {.rows = 10, .first_row = 5, .first_position = 3, .run = 2, .gap = 1}, t);
     rope_case(to, 2, 1, 128, {.rows = 9, .seq = 9}, t, " unaligned").skew = 1;
   }
   rope_case(to, 16, 4, 128, {.rows = 4096, .seq = 1024}, DType::kBF16).big = true;

@@ -138,23 +138,18 @@ void embedding_grad(const EmbeddingGrad& p, Stream) {
 void add_position(const AddPosition& p, Stream) {
   const int64_t cols = p.x.shape.cols();
   for (int64_t i = 0; i < p.x.numel(); ++i) {
-    const int64_t row = p.rows.first + (p.rows.first_row + i / cols) % p.rows.seq;
+    const int64_t row = place(p.rows, (p.rows.first_row + i / cols) % p.rows.seq);
     set(p.x, i, get(p.x, i) + get(p.pos, row * cols + i % cols));
   }
 }
 
 void position_grad(const PositionGrad& p, Stream) {
   const int64_t cols = p.dpos.shape.cols(), rows = p.dpos.shape[0];
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t position = row - p.rows.first;
-    for (int64_t j = 0; j < cols; ++j) {
-      double total = p.accumulate ? get(p.dpos, row * cols + j) : 0;
-      for (int64_t i = position; position >= 0 && position < p.rows.seq && i < p.dout.shape.rows(); i += p.rows.seq) {
-        total += get(p.dout, i * cols + j);
-      }
-      set(p.dpos, row * cols + j, total);
-    }
-  }
+  std::vector<double> sums(static_cast<size_t>(p.dpos.numel()));
+  for (int64_t i = 0; i < p.dpos.numel() && p.accumulate; ++i) sums[static_cast<size_t>(i)] = get(p.dpos, i);
+  for (int64_t i = 0; i < p.dout.numel(); ++i)
+    sums[static_cast<size_t>(place(p.rows, i / cols % p.rows.seq) * cols + i % cols)] += get(p.dout, i);
+  for (int64_t i = 0; i < rows * cols; ++i) set(p.dpos, i, sums[static_cast<size_t>(i)]);
 }
 
 namespace {

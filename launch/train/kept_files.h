@@ -32,10 +32,10 @@ std::vector<AuxFile> files_to_keep(const Config&, const std::string& step);
 // of the folder that the run began from, while its tokenizer is the run's. Empty for other runs.
 std::vector<int64_t> base_ends(const std::string& step);
 
-// Returns the tokenizer's files of a step for an export, under their names in a Hugging Face folder.
+// Returns the tokenizer's files of a step for an export, under their paths in a Hugging Face folder.
 std::vector<AuxFile> exported_tokenizer(const std::string& step);
 
-// Returns whether an export may write a file of this name besides the weights.
+// Returns whether an export may write a file, or a folder of chat templates, of this name besides the weights.
 bool is_folder_file(const std::string& name);
 
 }  // namespace gt

@@ -2,10 +2,14 @@
 make DIR TEXT       writes DIR/llama2, llama3, gemma, mistral (ChatML tokens added), qwen: bf16 weights, config.json,
                     generation_config.json and the tokenizer's files, trained on TEXT
 compare A B NAME…   AutoTokenizer of A/NAME and B/NAME must give the same ids and text on texts with special tokens;
-                    config.json, generation_config.json, the tokenizer's files and the tensors must be equal"""
+                    config.json, generation_config.json, the tokenizer's files and the tensors must be equal
+alone DIR TEXT KIND writes DIR/tokenizer.model alone, with Llama 2's settings or (unigram) SentencePiece's own, and ten
+                    texts as DIR/lines.txt
+ids FOLDER DIR      AutoTokenizer of FOLDER must give DIR/ids.txt for DIR/lines.txt"""
 import glob
 import json
 import os
+import shutil
 import sys
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -127,6 +131,38 @@ def make(root, text):
             setattr(model.generation_config, key, value)
         model.save_pretrained(path)
 
+    for family in ("llama2", "gemma"):
+        bare = os.path.join(root, family + "_bare")
+        shutil.copytree(os.path.join(root, family), bare)
+        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+            if os.path.exists(os.path.join(bare, name)):
+                os.remove(os.path.join(bare, name))
+
+
+LINES = [
+    "The model was trained on text.", " leading blank", "two  blanks   and three", "trailing blank  ", "na\u00efve caf\u00e9",
+    "\u65e5\u672c\u8a9e \U0001f600", "if (x[13] != 0) return f(x);", "a\ttab", "\u2581b 12345", "GNU GENERAL PUBLIC LICENSE"
+]
+
+
+def alone(path, text, kind):
+    os.makedirs(path)
+    if kind == "llama2":
+        sentence_piece(path, text)
+    else:
+        sentencepiece.SentencePieceTrainer.train(input=text, model_prefix=path + "/tokenizer", vocab_size=400,
+                                                 model_type=kind, minloglevel=2)
+    open(path + "/lines.txt", "w", encoding="utf8").write("".join(line + "\n" for line in LINES))
+
+
+def ids(folder, path):
+    t = transformers.AutoTokenizer.from_pretrained(folder)
+    rows = [[int(x) for x in row.split()] for row in open(path + "/ids.txt")]
+    assert len(rows) == len(LINES) == 10
+    for line, expected in zip(LINES, rows):
+        assert t(line)["input_ids"] == expected, f"{line!r}: expected {expected}, found {t(line)['input_ids']}"
+    print("ten texts: the same ids")
+
 
 def same_json(a, b, name):
     if not os.path.exists(a + "/" + name):
@@ -147,6 +183,7 @@ def compare(a, b):
     for name in ("config.json", "generation_config.json"):
         same_json(a, b, name)
     for name in FILES[:-1]:
+        assert os.path.exists(a + "/" + name) == os.path.exists(b + "/" + name), f"{b}/{name}"
         if os.path.exists(a + "/" + name):
             assert open(a + "/" + name, "rb").read() == open(b + "/" + name, "rb").read(), f"{b}/{name}"
     first, second = (load_file(p + "/model.safetensors") for p in (a, b))
@@ -160,6 +197,8 @@ def compare(a, b):
 if __name__ == "__main__":
     if sys.argv[1] == "make":
         make(*sys.argv[2:])
+    elif sys.argv[1] in ("alone", "ids"):
+        globals()[sys.argv[1]](*sys.argv[2:])
     else:
         for name in sys.argv[4:]:
             compare(sys.argv[2] + "/" + name, sys.argv[3] + "/" + name)

@@ -15,6 +15,7 @@
 #include "checkpoint/weights/int8_rows.h"
 #include "checkpoint/weights/weights.h"
 #include "data/tokenizer/hf_tokenizer.h"
+#include "data/tokenizer/sentence_piece.h"
 #include "data/tokenizer/tokenizer.h"
 #include "launch/commands/subcommands.h"
 #include "launch/commands/weights/checkpoint_config.h"
@@ -31,6 +32,7 @@ namespace gt {
 namespace {
 
 namespace fs = std::filesystem;
+constexpr const char* kTemplateFolder = "additional_chat_templates";
 constexpr int64_t kOpenAiVocab = 50257;  // OpenAI's vocabulary, whose last entry is <|endoftext|>
 std::string step_to_export(const ExportArgs& args) {
   require_path("--load", args.load);
@@ -132,8 +134,9 @@ void require_replaceable(const std::string& path, bool folder, bool force) {
   if (!folder) return;
   for (const auto& e : fs::directory_iterator(path)) {
     const std::string name = e.path().filename().string();
-    GT_REQUIRE((is_folder_file(name) || name.rfind("model", 0) == 0) && e.is_regular_file(), Exit::kUsage, path,
-               ": holds ", name, ", which no export wrote; give another --output");
+    const bool ours = e.is_regular_file() || (e.is_directory() && name == kTemplateFolder);
+    GT_REQUIRE((is_folder_file(name) || name.rfind("model", 0) == 0) && ours, Exit::kUsage, path, ": holds ", name,
+               ", which no export wrote; give another --output");
   }
 }
 
@@ -264,50 +267,64 @@ int64_t export_hdf5(Source& source, const ExportArgs& args, DType dtype, const s
   return static_cast<int64_t>(plan.size());
 }
 
-// Without tokenizer.json, transformers would guess a tokenizer and silently get it wrong. This names a class that does
-// not exist, at which transformers 4 fails.
-constexpr const char* kNoTokenizer = "{\n  \"tokenizer_class\": \"UseSentencePieceWithTokenizerModel\"\n}\n";
+// Class of a folder with tokenizer.model alone: transformers 5 makes a tokenizer of it by the model's own settings,
+// whatever the family, but for those with a fixed class (kOwnClass); transformers 4 refuses it.
+constexpr const char* kGenericClass = "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n";
+constexpr std::string_view kOwnClass[] = {"qwen2"};
 
 bool holds(const std::vector<AuxFile>& files, std::string_view name) {
   return std::any_of(files.begin(), files.end(), [&](const AuxFile& f) { return f.name == name; });
 }
 
+bool ends_with_own_token(const Tokenizer& t) { return t.id_of("<|endoftext|>") >= 0; }
+
 // Writes what transformers needs of a SentencePiece model that came without any other file.
-void write_hf_tokenizer(Vfs& vfs, const Tokenizer& t, int64_t context, const std::string& folder) {
+void write_hf_tokenizer(Source& source, const Tokenizer& t, const std::string& folder) {
+  Vfs& vfs = source.vfs();
   const std::string obstacle = hf_tokenizer_obstacle(t);
-  if (!obstacle.empty()) {
-    fmt::print(stderr, "warning: {}\n",
-               cat(t.name(), ": tokenizer.json cannot reproduce its ids on every text: ", obstacle,
-                   "; AutoTokenizer refuses the folder (transformers 4) or makes other ids (5); read tokenizer.model "
-                   "with sentencepiece, or give the tokenizer as the Hugging Face folder that it is from"));
-    write_synced(vfs, folder + "/tokenizer_config.json", kNoTokenizer);
+  if (obstacle.empty()) {
+    write_synced(vfs, folder + "/tokenizer.json", hf_tokenizer_json(t));
+    write_synced(vfs, folder + "/tokenizer_config.json", hf_tokenizer_config_json(t, source.model().seq));
+    write_synced(vfs, folder + "/special_tokens_map.json", hf_special_tokens_json(t));
     return;
   }
-  write_synced(vfs, folder + "/tokenizer.json", hf_tokenizer_json(t));
-  write_synced(vfs, folder + "/tokenizer_config.json", hf_tokenizer_config_json(t, context));
-  write_synced(vfs, folder + "/special_tokens_map.json", hf_special_tokens_json(t));
+  const bool read = (t.sentence_piece()->bpe() || t.sentence_piece()->unigram()) &&
+                    std::find(std::begin(kOwnClass), std::end(kOwnClass), source.model().arch) == std::end(kOwnClass);
+  if (read) write_synced(vfs, folder + "/tokenizer_config.json", kGenericClass);
+  fmt::print(stderr, "warning: {}: no tokenizer.json, which cannot reproduce its ids on every text: {}; {}\n", t.name(),
+             obstacle,
+             read ? "AutoTokenizer of transformers 5 reads tokenizer.model itself, with sentencepiece installed and "
+                    "without BOS, as this run did; that of transformers 4 refuses it"
+                  : "no tokenizer_config.json either: AutoTokenizer would make other ids; read tokenizer.model with "
+                    "sentencepiece, or give the tokenizer as the Hugging Face folder that it is from");
 }
 
 // Writes the tokenizer's files as the checkpoint stores them, and for transformers (hf) what they lack.
 void write_tokenizer(Source& source, bool hf, const std::string& folder) {
   const std::vector<AuxFile> files = exported_tokenizer(source.path());
-  for (const AuxFile& f : files) write_synced(source.vfs(), folder + "/" + f.name, f.text);
+  for (const AuxFile& f : files) {
+    if (f.name.starts_with(kTemplateFolder)) make_directory(source.vfs(), folder + "/" + kTemplateFolder);
+    write_synced(source.vfs(), folder + "/" + f.name, f.text);
+  }
   if (!hf || holds(files, "tokenizer_config.json")) return;
   if (!holds(files, "tokenizer.model") && !holds(files, "tokenizer.json")) return;
   const auto tokenizer = kept_tokenizer(source.path());
   if (!tokenizer) return;
+  // A Hugging Face folder with tokenizer.model alone is read by the class of its model_type, as before.
+  if (!source.base_config().empty() && !holds(files, "tokenizer.json") && !ends_with_own_token(*tokenizer)) return;
   if (holds(files, "tokenizer.json"))
     write_synced(source.vfs(), folder + "/tokenizer_config.json",
                  hf_tokenizer_config_json(*tokenizer, source.model().seq));
   else if (tokenizer->sentence_piece() != nullptr)
-    write_hf_tokenizer(source.vfs(), *tokenizer, source.model().seq, folder);
+    write_hf_tokenizer(source, *tokenizer, folder);
 }
 
 nlohmann::json generation_config(int64_t end, const std::optional<Tokenizer>& tokenizer) {
   nlohmann::json out = nlohmann::json::object();
-  if (end >= 0)
+  const bool piece_model = tokenizer && tokenizer->sentence_piece() != nullptr;
+  if (end >= 0 && (!piece_model || ends_with_own_token(*tokenizer)))
     for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) out[key] = end;
-  if (!tokenizer || tokenizer->sentence_piece() != nullptr) return out;
+  if (!tokenizer || (piece_model && ends_with_own_token(*tokenizer))) return out;
   const std::pair<const char*, int32_t> named[] = {
       {"bos_token_id", tokenizer->bos()}, {"eos_token_id", tokenizer->eos()}, {"pad_token_id", tokenizer->pad()}};
   for (const auto& [key, id] : named)
@@ -327,9 +344,13 @@ void write_hf_configs(Source& source, DType dtype, const std::string& folder) {
     write_synced(vfs, folder + "/generation_config.json",
                  generation_config(end_of_text(source, tokenizer), tokenizer).dump(2) + "\n");
   }
-  const int64_t end = base.empty() ? end_of_text(source, kept_tokenizer(source.path())) : -1;
+  const auto tokenizer = base.empty() ? kept_tokenizer(source.path()) : std::nullopt;
+  const int64_t end = base.empty() ? end_of_text(source, tokenizer) : -1;
+  std::string config = exported_config(source.model(), base, end, dtype);
+  if (tokenizer && tokenizer->sentence_piece() != nullptr && !ends_with_own_token(*tokenizer))
+    config = with_ids_of(*tokenizer, config);
   // Last: without it no reader takes the folder for a model.
-  write_synced(vfs, folder + "/config.json", exported_config(source.model(), base, end, dtype));
+  write_synced(vfs, folder + "/config.json", config);
 }
 
 std::vector<std::string> lost_in_hf_form(const ModelConfig& m) {

@@ -175,8 +175,6 @@ void settle_tokenizer(Origin& o, const std::string& folder, const std::string& g
   std::error_code ec;
   if (given.empty() || fs::equivalent(given, folder, ec)) {
     o.tokenizer = tokenizer_in(folder, o.warnings);
-    if (const std::string more = folder + "/additional_chat_templates"; fs::is_directory(more, ec))
-      o.warnings.push_back(more + ": is not kept; copy it into an exported folder yourself");
     if (o.hf && (o.tokenizer.empty() || is_converted(folder))) {
       const std::vector<AuxFile> files = base_tokenizer(folder);
       o.aux.insert(o.aux.end(), files.begin(), files.end());

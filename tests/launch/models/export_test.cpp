@@ -297,3 +297,39 @@ TEST_CASE("AutoTokenizer and AutoModelForCausalLM return our ids and our text fr
     CHECK(read_file(dir / "out.txt") == read_file(dir / "ours.txt"));
   }
 }
+
+TEST_CASE("an exported tokenizer.model that no tokenizer.json can stand for gives transformers 5 the run's ids") {
+  const std::string python = source_dir() + "/build/hf5/bin/python",
+                    script = " " + source_dir() + "/tests/readers/hf_folders.py ";
+  if (!fs::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
+  TempDir dir;
+  const auto reader = [&](const std::string& args) {
+    const Outcome o = shell(python + script + args, dir.path(), 300);
+    INFO(o.out);
+    REQUIRE(o.code == 0);
+  };
+  for (const std::string kind : {"llama2", "unigram"})
+    for (const std::string arch : {"gpt2", "llama", "gemma2", "qwen2"}) {
+      const std::string name = kind + "-" + arch;
+      INFO(name);
+      if (!fs::exists(dir / kind)) reader("alone " + kind + " /usr/share/common-licenses/GPL-3 " + kind);
+      const std::string model = kind + "/tokenizer.model";
+      must("--model.arch " + arch +
+               " --model.layers 1 --model.hidden 16 --model.heads 2 --model.ffn 32 --model.vocab 400 --model.seq 16 "
+               "--train.steps 1 --train.global_batch 2 --train.micro_batch 2 --device.kind cpu --device.threads 1 "
+               "--log.tensorboard false --data.train mock --data.tokenizer " +
+               model + " --log.name " + name,
+           dir);
+      const Outcome o = must("export --load runs/" + name + " --output out/" + name, dir);
+      CHECK(fs::exists(dir / "out/" + name + "/tokenizer_config.json") == (arch != "qwen2"));
+      CHECK(o.prints(arch == "qwen2" ? "AutoTokenizer would make other ids" : "transformers 5 reads tokenizer.model"));
+      const auto config = nlohmann::json::parse(read_file(dir / "out/" + name + "/config.json"));
+      const auto ends = nlohmann::json::parse(read_file(dir / "out/" + name + "/generation_config.json"));
+      CHECK((config["bos_token_id"] == 1 && config["eos_token_id"] == 2));
+      CHECK((ends["bos_token_id"] == 1 && ends["eos_token_id"] == 2 && !ends.contains("pad_token_id")));
+      if (arch == "qwen2") continue;
+      const std::string encode = " tokenizer encode --tokenizer " + model + " --input " + kind + "/lines.txt";
+      REQUIRE(shell(binary_dir() + "/gpttrain" + encode + " >" + kind + "/ids.txt", dir.path()).code == 0);
+      reader("ids out/" + name + " " + kind);
+    }
+}

@@ -198,10 +198,8 @@ TEST_CASE("a tokenizer that cannot be read, or is read in another form, is expor
   make_folder(dir, "base");
   const std::string foreign = R"({"model": {"type": "Unheard", "vocab": {"a": 0}}})";
   write_file(dir / "base/tokenizer.json", foreign);
-  fs::create_directories(dir / "base/additional_chat_templates");
   const Outcome imported = must("import --from base --output in", dir);
   CHECK(imported.prints("imported without a tokenizer, whose files are kept"));
-  CHECK(imported.prints("base/additional_chat_templates: is not kept"));
   must("--from base --model.seq 16 --log.name a " + std::string(kRun), dir);
   for (const char* load : {"in", "runs/a"}) {
     must(std::string("export --force --output out --load ") + load, dir);
@@ -228,6 +226,32 @@ TEST_CASE("a tokenizer that cannot be read, or is read in another form, is expor
   must("generate --load pair --prompt the --max-tokens 2 --device.kind cpu", dir);
 }
 
+TEST_CASE("named chat templates of a folder are exported as they came, whether or not its tokenizer can be read") {
+  TempDir dir;
+  make_folder(dir, "base");
+  const std::string templates = "additional_chat_templates", tools = templates + "/tool_use.jinja",
+                    rag = templates + "/rag-2.jinja";
+  fs::create_directories(dir / "base/" + templates);
+  write_file(dir / "base/" + tools, "{{ tools }}"), write_file(dir / "base/" + rag, "{{ documents }}");
+  write_file(dir / "base/" + templates + "/notes.txt", "no template");
+  const auto exported = [&](const std::string& load) {
+    INFO(load);
+    must("export --force --output out --load " + load, dir);
+    CHECK((read_file(dir / "out/" + tools) == "{{ tools }}" && read_file(dir / "out/" + rag) == "{{ documents }}"));
+    CHECK_FALSE(fs::exists(dir / "out/" + templates + "/notes.txt"));
+  };
+  must("import --from base --output in", dir);
+  exported("in");
+  must("--from base --model.seq 16 --log.name a " + std::string(kRun), dir);
+  exported("runs/a");
+  write_file(dir / "base/tokenizer.json", R"({"model": {"type": "Unheard", "vocab": {"a": 0}}})");
+  must("import --from base --output unread", dir);
+  exported("unread");
+  write_file(dir / "base/" + templates + "/a b.jinja", "x");
+  CHECK(gpttrain("import --from base --output x", dir.path())
+            .prints("a b.jinja: expected a name of at most 100 characters of a-z"));
+}
+
 TEST_CASE("folders of five families give transformers the same ids, settings and weights after import and export") {
   const std::string python = source_dir() + "/build/hf/bin/python",
                     script = source_dir() + "/tests/readers/hf_folders.py";
@@ -239,7 +263,7 @@ TEST_CASE("folders of five families give transformers the same ids, settings and
     REQUIRE(o.code == 0);
     return o;
   };
-  const std::string names = "llama2 llama3 gemma mistral qwen";
+  const std::string names = "llama2 llama3 gemma mistral qwen llama2_bare gemma_bare";
   run("make base /usr/share/common-licenses/GPL-3");
   std::istringstream list(names);
   for (std::string name; list >> name;) {
@@ -247,7 +271,7 @@ TEST_CASE("folders of five families give transformers the same ids, settings and
     must("import --from base/" + name + " --output in/" + name, dir);
     must("export --load in/" + name + " --output out/" + name, dir);
   }
-  CHECK(run("compare base out " + names).count("the same") == 5);
+  CHECK(run("compare base out " + names).count("the same") == 7);
 }
 
 TEST_CASE("import reports how many of the source's tensors it read") {

@@ -75,7 +75,7 @@ ChatFormat::ChatFormat(ChatTemplate t, const Tokenizer& tokenizer) : template_(s
   std::string all = template_.begin;
   for (const ChatTemplate::Turn& turn : template_.turns) all += turn.before + turn.end + turn.after;
   const auto take = [&](const std::string& written, const std::string& piece, int32_t id, bool must) {
-    if (id < 0 && must) missing += (missing.empty() ? "" : ", ") + piece;
+    if (std::string& names = must ? missing : as_text_; id < 0) names += (names.empty() ? "" : ", ") + piece;
     if (id < 0) return;
     special_.emplace_back(written, id);
     if (tokenizer.kind(id) == PieceKind::kUserDefined) forbidden_.push_back(tokenizer.piece(id));

@@ -23,7 +23,8 @@ using Conversation = std::vector<ChatMessage>;
 // Reads {"messages": [{"role": "system"|"user"|"assistant", "content": TEXT, "weight": 0|1 (optional)}...]}. Returns
 // false with the reason in *why: invalid JSON, a missing or repeated key, another role, content that is not a string, a
 // key that may change what the line means and is not understood: any further key of a message, and of the line those
-// known to (tools, images, system). Such a key is passed over if its value is null or empty, or with `ignore_unknown`.
+// known to (tools, images, system, response). Such a key is passed over if its value is null or empty, or with
+// `ignore_unknown`.
 bool parse_chat(std::string_view line, Conversation* out, std::string* why, bool ignore_unknown = false);
 // Reads {"instruction" or "prompt": TEXT, "input": TEXT (optional), "output" or "response": TEXT, "system": TEXT
 // (optional)} as a question and its answer; input follows the instruction after an empty line. Refuses further keys,
@@ -67,6 +68,10 @@ class ChatFormat {
   // for a message that contains a special token of the template.
   bool encode(const Conversation&, Encoder&, ChatTokens* out, std::string* why) const;
 
+  // Those of the template's special_if that the tokenizer does not have and that are written as text, with ", "
+  // between them.
+  const std::string& as_text() const { return as_text_; }
+
  private:
   struct Piece {
     std::string text;
@@ -78,6 +83,7 @@ class ChatFormat {
   Pieces split(const std::string& text) const;
 
   ChatTemplate template_;
+  std::string as_text_;
   std::vector<std::pair<std::string, int32_t>> special_;  // the longest first
   std::vector<std::string> forbidden_;                    // in messages: the tokenizer would make tokens of them
   Pieces begin_;

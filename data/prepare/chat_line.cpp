@@ -29,9 +29,13 @@ bool changes_messages(std::string_view key) {
   for (const std::string_view begin : {"train", "loss", "mask", "weight", "system", "tool", "function", "image",
                                        "video", "audio", "reasoning", "thinking", "ignore", "exclude", "chat_template"})
     if (k.starts_with(begin)) return true;
-  return k.ends_with("_mask") || is_one_of(k, {"context", "conversations", "deleted", "developer", "documents",
-                                               "history", "input", "instruction", "instructions", "labels",
-                                               "parallel_tool_calls", "rejected", "roles_to_train", "skip"});
+  return k.ends_with("_mask") ||
+         is_one_of(
+             k, {"answer",        "answers",      "chosen",    "completion",     "completions", "context",
+                 "conversations", "deleted",      "developer", "documents",      "history",     "input",
+                 "instruction",   "instructions", "labels",    "output",         "outputs",     "parallel_tool_calls",
+                 "rejected",      "response",     "responses", "roles_to_train", "skip",        "target",
+                 "targets"});
 }
 
 // Keys of an instruction that do not change its text; "text" is the whole of it in Alpaca's files.
@@ -190,9 +194,7 @@ bool listen(std::string_view line, bool ignore_unknown, ConversationListener* l,
     if (nlohmann::json::sax_parse(again, l)) return true;
   }
   *why = l->why;
-  const size_t first = std::min(line.find_first_not_of(" \t"), line.size());
-  if (l->broken > 0 && line.substr(first) == "{")
-    *why += ": an object over several lines? Expected one per line; convert it: jq -c . FILE > FILE.jsonl";
+  if (l->broken > 0 && opens_object(line)) *why += kOverLines;
   return false;
 }
 

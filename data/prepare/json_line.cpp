@@ -153,6 +153,11 @@ std::string_view trimmed(std::string_view s) {
 
 }  // namespace
 
+bool opens_object(std::string_view line) {
+  const std::string_view body = trimmed(line);
+  return body.starts_with('{') && std::string_view("{[,").find(body.back()) != std::string_view::npos;
+}
+
 bool json_text(std::string_view line, const std::string& key, std::string* text, std::string* why, int64_t* replaced) {
   if (const size_t zero = line.find('\0'); zero != std::string_view::npos) {  // the parser would end there
     *why = cat("broken JSON at byte ", zero, " of the line: a zero byte");
@@ -178,8 +183,8 @@ bool json_text(std::string_view line, const std::string& key, std::string* text,
   if (why->empty()) {
     *why = cat("the object has no key \"", printable(key), "\"");
     if (const std::string form = other_form(l.keys); !form.empty()) *why += "; " + form;
-  } else if (body == "{") {
-    *why += ": an object over several lines? Expected one per line; convert it: jq -c . FILE > FILE.jsonl";
+  } else if (opens_object(body)) {
+    *why += kOverLines;
   } else if (body.starts_with('[')) {
     *why = kList;
   }
@@ -188,23 +193,44 @@ bool json_text(std::string_view line, const std::string& key, std::string* text,
 
 namespace {
 
-// Whether a text begins as a list of objects does: data in another form than lines. An object over several lines may be
-// a document.
-bool begins_list(std::string_view head) {
+// Whether a text begins with these characters, between blanks, then a key and a colon.
+bool begins_with_key(std::string_view head, std::string_view opening) {
   size_t at = 0;
   const auto next = [&] { return (at = head.find_first_not_of(" \t\r\n", at)) < head.size() ? head[at] : '\0'; };
-  for (const char c : {'[', '{', '"'}) {
+  for (const char c : opening) {
     if (next() != c) return false;
     ++at;
   }
-  at = std::min(head.find('"', at), head.size() - 1) + 1;
+  if (next() != '"') return false;
+  at = std::min(head.find('"', at + 1), head.size() - 1) + 1;
   return next() == ':';
+}
+
+// What is found where a text is read as one JSON value, whatever follows it.
+enum class Value : uint8_t { kNone, kWhole, kCut };
+Value value_at_begin(std::string_view s) {
+  std::string text(s), scrap;
+  const bool changed = standard_json(&text) >= 0;
+  const std::string none;
+  TextListener l(none, &scrap);
+  const std::string_view given = changed ? std::string_view(text) : s;
+  if (nlohmann::json::sax_parse(given.begin(), given.end(), &l, nlohmann::json::input_format_t::json, false))
+    return Value::kWhole;
+  return l.broken >= given.size() ? Value::kCut : Value::kNone;
+}
+
+// Whether a text begins with a JSON object over several lines. One that ends on its first line is followed by text.
+bool begins_object_over_lines(std::string_view head) {
+  if (!begins_with_key(head, "{") || head.find('\0') != std::string_view::npos) return false;
+  const size_t first = head.find_first_not_of(" \t\r\n"), end = head.find('\n', first);
+  return end != std::string_view::npos && value_at_begin(head.substr(first, end - first)) == Value::kCut &&
+         value_at_begin(head) != Value::kNone;
 }
 
 }  // namespace
 
 bool is_json_lines(const std::string& path, std::string_view head) {
-  if (is_json_name(path) || begins_list(head)) return true;
+  if (is_json_name(path) || begins_with_key(head, "[{") || begins_object_over_lines(head)) return true;
   int objects = 0;
   for (size_t at = 0; at < head.size() && objects < 2;) {
     const size_t end = head.find('\n', at);

@@ -20,9 +20,14 @@ int64_t standard_json(std::string* line);
 constexpr std::string_view kNan = "0e1", kInfinity = "0e000002", kMinusInfinity = "-0e000002";
 
 // Whether a file is JSON lines: by its name (.jsonl, .json, .ndjson, also compressed by gzip), else by its first bytes,
-// if its first two lines, or its only line, are JSON objects, or if it begins a list of objects, which is refused as no
-// lines.
+// if its first two lines, or its only line, are JSON objects, or if it begins with a list of objects or with an object
+// over several lines, which are refused as no lines.
 bool is_json_lines(const std::string& path, std::string_view head);
+
+// Whether a line that is no JSON begins an object over several lines.
+bool opens_object(std::string_view line);
+constexpr const char* kOverLines =
+    ": an object over several lines? Expected one per line; convert it: jq -c . FILE > FILE.jsonl";
 
 // How to convert JSON of another form to what `gpttrain data prepare` reads, by the keys of its object. "" if unknown.
 struct JsonKeys {

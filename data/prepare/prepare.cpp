@@ -106,7 +106,8 @@ class Preparation {
         paths_(o.output),
         tokenizer_(Tokenizer::load(o.tokenizer)),
         type_(token_type_for(tokenizer_.vocab())) {
-    if (is_chat(o.format)) ChatFormat(load_chat_template(o.chat_template), tokenizer_);  // refused before any output
+    if (is_chat(o.format))  // refused before any output
+      as_text_ = ChatFormat(load_chat_template(o.chat_template), tokenizer_).as_text();
     GT_REQUIRE(is_chat(o.format) || !o.eod || tokenizer_.eod() >= 0, Exit::kUsage, o.tokenizer,
                ": has neither <|endoftext|> nor an eos piece; give --no-eod");
     journal_.options = options_json(o, tokenizer_);
@@ -295,6 +296,7 @@ class Preparation {
     sums().seconds = seconds();
     sums().type = name_of(type_);
     sums().masked = masked();
+    sums().as_text = as_text_;
     if (options_.bos) sums().begins = tokenizer_.names_of(tokenizer_.before_text());
   }
 
@@ -333,6 +335,7 @@ class Preparation {
   const std::function<void(const PrepareProgress&)>& progress_;
   const Paths paths_;
   const Tokenizer tokenizer_;
+  std::string as_text_;  // ChatFormat::as_text
   const TokenType type_;
   PrepareJournal journal_;
   Fd bin_, len_, mask_;
@@ -384,7 +387,10 @@ std::string to_text(const PrepareResult& r) {
              " tokens\ndropped (empty)   ", r.dropped, "\nbad               ", r.bad, "\nreplaced bytes    ",
              r.replaced, r.begins.empty() ? "" : "\nbegin with        " + r.begins,
              r.masked ? cat("\ntargets           ", r.targets, " tokens (", 100 * ratio(r.targets, r.tokens),
-                            " %)\ntruncated         ", r.truncated, "\nwithout answer    ", r.unanswered, " (dropped)")
+                            " %)\ntruncated         ", r.truncated, "\nwithout answer    ", r.unanswered, " (dropped)",
+                            r.as_text.empty() ? ""
+                                              : "\nwritten as text   " + r.as_text +
+                                                    ": no tokens of this tokenizer, but marks of the template")
                       : "",
              "\nseconds           ", r.seconds, r.resumed ? " (resumed)\n" : "\n");
 }

@@ -61,6 +61,7 @@ struct PrepareResult {
   int64_t targets = 0;                         // conversations: tokens that carry loss
   int64_t truncated = 0, unanswered = 0;       // cut at max_tokens; dropped, without an answer
   bool masked = false;                         // PREFIX.mask was written
+  std::string as_text;                         // ChatFormat::as_text
   std::string begins;                          // tokens that begin each document; empty: none
   double seconds = 0;
   bool resumed = false;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <filesystem>
 
 #include "data/prepare/text_content.h"
+#include "data/prepare/unpacked_file.h"
 #include "data/tokenizer/utf8.h"
 #include "data/tokens/mapped_file.h"
 #include "kernels/core/check.h"
@@ -126,16 +126,13 @@ void require_text(const std::vector<TextInput>& inputs) {
 struct LineReader::Impl {
   std::string path;
   size_t max_line;
-  gzFile file = nullptr;
+  std::unique_ptr<UnpackedFile> file;
   std::string buffer;
   size_t begin = 0, end = 0;  // unread bytes of the buffer
   int64_t position = 0, number = 0;
   bool at_end = false, first = true;
   bool checked = false;  // the beginning is text
 
-  ~Impl() {
-    if (file != nullptr) gzclose(file);
-  }
   // Reads more input after `end`; false at the end of the input.
   bool refill() {
     if (at_end) return false;
@@ -145,16 +142,8 @@ struct LineReader::Impl {
       begin = 0;
     }
     if (end == buffer.size()) buffer.resize(std::min(buffer.size() * 2, std::max(max_line, size_t{1} << 16)));
-    const int n =
-        gzread(file, buffer.data() + end, static_cast<unsigned>(std::min<size_t>(buffer.size() - end, 1 << 26)));
-    int code = Z_OK;
-    const char* message = gzerror(file, &code);
-    GT_REQUIRE(n >= 0 && (code == Z_OK || code == Z_STREAM_END), Exit::kIo, path, " byte ", gzoffset(file),
-               ": read failed: ",
-               code == Z_ERRNO       ? std::strerror(errno)
-               : code == Z_BUF_ERROR ? "the compressed file ends too early"
-                                     : message);
-    const std::string_view block(buffer.data() + end, static_cast<size_t>(n));
+    const size_t n = file->read(buffer.data() + end, std::min<size_t>(buffer.size() - end, 1 << 26));
+    const std::string_view block(buffer.data() + end, n);
     if (checked) {
       const ByteCounts counts = count_bytes(block.substr(begins_inside(block)));
       GT_REQUIRE(!is_binary_block(counts), Exit::kUsage, path, " from byte ",
@@ -162,7 +151,7 @@ struct LineReader::Impl {
                  " bytes ", counts.control, " are control characters and ", counts.invalid,
                  " are not UTF-8; mend the file or leave it out");
     }
-    end += static_cast<size_t>(n);
+    end += n;
     at_end = n == 0;
     return n > 0;
   }
@@ -172,10 +161,16 @@ struct LineReader::Impl {
     while (n < 3 && n < block.size() && (static_cast<unsigned char>(block[n]) & 0xC0) == 0x80) ++n;
     return n;
   }
+  // A file of newlines alone is empty: to those who split it into lines it holds nothing.
+  void pass_over_newlines() {
+    const auto bare = [&] { return std::string_view(buffer).substr(0, end).find_first_not_of("\r\n") >= end; };
+    while (end < buffer.size() && bare() && refill()) {}
+    if (at_end && bare()) begin = end;
+  }
   void check_head(const std::string& given) {
     std::string_view head(buffer.data(), end);
     if (!at_end) head.remove_suffix(utf8_open_suffix(head));
-    const bool packed = gzdirect(file) == 0;
+    const bool packed = file->packed();
     NotText found = not_text(head, given);
     if (packed && found && found.what != "a tar archive") {  // tar unpacks gzip by itself
       const std::string inner = given.ends_with(".gz") ? given.substr(0, given.size() - 3) : given + ".unpacked";
@@ -196,10 +191,9 @@ LineReader::LineReader(const std::string& path, int64_t max_line) : impl_(new Im
   impl_->buffer.resize(1 << 16);
   const int fd = path == "-" ? ::dup(0) : open_to_read(path).release();
   GT_REQUIRE(fd >= 0, Exit::kIo, impl_->path, ": cannot be read: ", std::strerror(errno));
-  impl_->file = gzdopen(fd, "rb");
-  GT_CHECK(impl_->file != nullptr);
-  gzbuffer(impl_->file, 1 << 17);
+  impl_->file = std::make_unique<UnpackedFile>(Fd(fd), impl_->path);
   impl_->refill();
+  impl_->pass_over_newlines();
   impl_->check_head(path);
 }
 
@@ -248,10 +242,10 @@ void LineReader::skip_to(int64_t byte, int64_t number) {
   } else {
     m.begin = m.end = 0;
     int64_t at = m.position + buffered;
-    std::string scrap(1 << 16, '\0');  // gzseek does the same for pipes and compressed files, but hides read errors
-    if (gzdirect(m.file) && gzseek(m.file, byte, SEEK_SET) == byte) at = byte;
+    std::string scrap(1 << 16, '\0');
+    if (m.file->seek(byte)) at = byte;
     while (at < byte) {
-      const int n = gzread(m.file, scrap.data(), static_cast<unsigned>(std::min<int64_t>(1 << 16, byte - at)));
+      const auto n = static_cast<int64_t>(m.file->read(scrap.data(), std::min<size_t>(1 << 16, byte - at)));
       GT_REQUIRE(n > 0, Exit::kIo, m.path, ": expected at least ", byte, " bytes of text, found ", at,
                  "; the input changed");
       at += n;
@@ -262,6 +256,6 @@ void LineReader::skip_to(int64_t byte, int64_t number) {
 }
 
 int64_t LineReader::position() const { return impl_->position; }
-int64_t LineReader::disk_position() const { return gzoffset(impl_->file); }
+int64_t LineReader::disk_position() const { return impl_->file->disk_position(); }
 
 }  // namespace gt

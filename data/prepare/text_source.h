@@ -32,7 +32,7 @@ std::vector<TextInput> expand_inputs(const std::vector<std::string>& names, Left
 void require_text(const std::vector<TextInput>& inputs);
 
 // Lines of one input; gzip (.gz, .dz or any file with its magic) is decompressed on the fly. A byte order mark is left
-// out.
+// out. A file of newlines alone, up to 64 KiB, is empty.
 class LineReader {
  public:
   // Reads the beginning. A line longer than max_line bytes is returned in parts of that size. Throws kUsage for what is

@@ -16,6 +16,7 @@
 #include "data/tokens/token_check.h"
 #include "data/tokens/token_meta.h"
 #include "kernels/core/check.h"
+#include "kernels/core/files.h"
 
 namespace gt {
 
@@ -32,6 +33,10 @@ std::string missing_token_files(const std::string& given) {
   if (has_bin && has_idx) return "";
   if (has_bin || has_idx) return cat(has_bin ? idx : bin, ": no such file beside ", has_bin ? bin : idx);
   if (std::filesystem::is_directory(given, ec)) return given + ": is a folder";
+  if (given == "-") return "-: standard input, expected a file";
+  if (std::filesystem::exists(given, ec)) try {
+      open_to_read(given);
+    } catch (const Error& e) { return e.what(); }  // a pipe, a device
   return cat(given, ": no such file, and no token files ", bin, " and ", idx);
 }
 

@@ -173,7 +173,7 @@ Exit run_data_prepare(const Command& command) {
     result = prepare_data(options, [&](const PrepareProgress& p) { show_progress(p, line); });
   }
   const std::string prefix = token_prefix(args.output);
-  if (result.documents == 1)
+  if (result.documents == 1 && !result.masked)
     write_out(
         "note: found 1 document, so data.split divides its tokens, not documents. Set the document separator with "
         "--split-docs: blank-line, line, or sep with --separator '%'\n");

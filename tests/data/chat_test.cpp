@@ -166,6 +166,24 @@ TEST_CASE("a chat template from a file is the one of its name, and what is wrong
                [&] { ChatFormat(load_chat_template("chatml"), Tokenizer::load(w / "bare.model")); });
 }
 
+TEST_CASE("marks of a template that the tokenizer has no tokens for are named in the report") {
+  const Workshop w;
+  PrepareOptions o = w.options(kTalk);
+  o.chat_template = "mistral";
+  CHECK(to_text(prepare_data(o)).find("written as text   [INST], [/INST]: no tokens") != std::string::npos);
+  for (const bool part : {false, true}) {
+    TokenizerTrainOptions t;
+    t.inputs = {w / "train.txt"}, t.output = w / "marks.model", t.vocab = 400;
+    t.special = {"[INST]"};
+    if (!part) t.special.push_back("[/INST]");
+    tokenizer_train(t);
+    o.tokenizer = t.output, o.force = true;
+    const PrepareResult r = prepare_data(o);
+    CHECK(r.as_text == (part ? "[/INST]" : ""));
+    CHECK((to_text(r).find("written as text") != std::string::npos) == part);
+  }
+}
+
 TEST_CASE("lines that are not conversations are refused by line and reason, or counted") {
   const Workshop w;
   const auto refused = [&](const std::string& line, const std::string& reason, TextFormat f = TextFormat::kChat) {
@@ -236,10 +254,13 @@ TEST_CASE("keys of lines and messages that may change what they mean are refused
     refused(message(cat("\"", key, "\": [{\"a\": 1}]")), cat("message 2: \"", key, "\": a key that may change"));
     refused(message(cat("\"", key, "\": \"x\"")), "--ignore-unknown");
   }
-  for (const char* key : {"tools", "functions", "images", "system", "chat_template_kwargs", "System", "loss_mask",
-                          "masks", "labels", "weights", "train_on_inputs", "roles_to_train", "skip", "instruction",
-                          "history", "reasoning_effort", "assistant_mask"})
-    refused(R"({"messages": [{"role": "assistant", "content": "a"}], ")" + std::string(key) + R"(": [1]})",
+  const std::string keys =
+      "tools functions images system chat_template_kwargs System loss_mask masks labels weights train_on_inputs "
+      "roles_to_train skip instruction history reasoning_effort assistant_mask response completion output Outputs "
+      "answer chosen targets";
+  std::istringstream list(keys);
+  for (std::string key; list >> key;)
+    refused(R"({"messages": [{"role": "assistant", "content": "a"}], ")" + key + R"(": [1]})",
             cat("\"", key, "\": a key that may change what the line means"));
   refused(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]})", "a list of parts");
   refused(R"({"instruction": "a", "output": "b", "context": "c"})", "\"context\": a key", TextFormat::kInstruct);

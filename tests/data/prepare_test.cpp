@@ -226,13 +226,21 @@ TEST_CASE("a kill between the final renames is repaired by the next call") {
   CHECK((read_file(w / "out.bin") == bin && read_file(w / "out.idx") == idx));
 }
 
-TEST_CASE("a list of objects is known by its beginning, an object over several lines where one is expected") {
+TEST_CASE("a list of objects and an object over several lines are known by their beginnings") {
+  const std::string long_text = "{\n \"text\": \"" + std::string(70'000, 'x');
+  for (const std::string& text :
+       {std::string("{\n \"text\": \"a\"\n}\n"), std::string("{\"a\": NaN,\n \"b\": [1,\n 2]}\n{\n"), long_text,
+        std::string("\n{\r\n\"a\" : {\n"), std::string("{\"a\": [{\n\"b\": \"\\ud800\"}]}\nmore")})
+    CHECK(is_json_lines("a.txt", text));
+  for (const char* text : {"{\n  x = 1;\n}\n", "{\n\"a\" said she\n}\n", "{\"a\": 1} and text\n", "{\"a\": one,\n",
+                           "{\n\"a\": 1;\n}\n", "{\n", "{", "{\n\"a", "{\"a\"\n\"b\": 1}\n"})
+    CHECK_FALSE(is_json_lines("a.txt", text));
   for (const char* text : {"[\n {\"text\": \"a\"}\n]\n", " [{\"text\" : 1}]"}) CHECK(is_json_lines("a.txt", text));
   for (const char* text :
        {"", "[1] Smith, A.\n", "[{", "[{\"", "[{\"a\"", "[\"a\"]\n", "[{\"a\" said\n", "{ braces }\n", "[{x}]"})
     CHECK_FALSE(is_json_lines("a.txt", text));
   std::string got, why;
-  for (const char* line : {"{\n", "{\r\n", " { "}) {
+  for (const char* line : {"{\n", "{\r\n", " { ", "{\"a\": 1,\n", "{\"a\": [\n"}) {
     CHECK_FALSE(json_text(line, "text", &got, &why));
     CHECK_THAT(why, Catch::Contains("an object over several lines?"));
   }
@@ -334,14 +342,18 @@ TEST_CASE("JSON lines are read as what they are without their name, a mixed fold
   write_file(w / "mixed/a.jsonl", json);
   write_file(w / "mixed/b.txt", text);
   write_file(w / "mixed/c.txt", "{\"one\": 1}\nand text\n");  // one object is no rule
-  write_file(w / "mixed/d.txt", "{\n\"pretty\": 1\n}\n");
   o = w.options("mixed", "mixed-out");
   prepare_data(o);
   const auto all = w.texts("mixed-out");
-  REQUIRE(all.size() == 43);
+  REQUIRE(all.size() == 42);
   CHECK(all[0] == w.texts("named")[0]);
   CHECK(all[40] == text + kEnd);
-  CHECK(all[42] == "{\n\"pretty\": 1\n}\n" + kEnd);
+  write_file(w / "d.txt", "{\n \"text\": \"a\"\n}\n");
+  expect_error(Exit::kUsage, {"d.txt line 1", "an object over several lines?", "jq -c ."},
+               [&] { prepare_data(w.options("d.txt", "d")); });
+  o = w.options("d.txt", "d-text");
+  o.format = TextFormat::kText;
+  CHECK(prepare_data(o).documents == 1);
 }
 
 TEST_CASE("files of a folder that nobody means are left out and counted, others are refused or read") {

@@ -226,3 +226,50 @@ TEST_CASE("every reader of text refuses what is not text, before it writes anyth
   expect_error(Exit::kUsage, {"late.txt from byte ", "found binary data", "control characters"},
                [&] { prepare_data(o); });
 }
+
+TEST_CASE("bytes after gzip data that are none are refused, members one after another are read") {
+  TempDir dir;
+  const std::string one = in_gzip(dir / "one.gz", made_up_text(3000, 1)), two = in_gzip(dir / "two.gz", "the end\n");
+  const auto read = [&](const std::string& bytes) {
+    write_file(dir / "a.gz", bytes);
+    LineReader r(dir / "a.gz", 1 << 20);
+    std::string text;
+    for (LineReader::Line line; r.next(&line);) text += line.text;
+    CHECK(r.disk_position() == static_cast<int64_t>(bytes.size()));
+    return text;
+  };
+  CHECK(read(one) == made_up_text(3000, 1));
+  CHECK(read(one + two + one) == made_up_text(3000, 1) + "the end\n" + made_up_text(3000, 1));
+  for (const std::string& garbage : {"plain text\n"s, "x"s, "\x1F"s, std::string(300, '\0'), "\x1F\x8C"s + one})
+    for (const std::string& before : {one, two, two + two})
+      expect_error(Exit::kUsage, {cat("a.gz byte ", before.size()), "found other bytes after gzip data"},
+                   [&] { read(before + garbage); });
+  expect_error(Exit::kIo, {"ends too early"}, [&] { read(one.substr(0, one.size() - 3)); });
+  expect_error(Exit::kIo, {"ends too early"}, [&] { read(one + two.substr(0, 5)); });
+  std::string damaged = one;
+  damaged[damaged.size() / 2] ^= 0x55;
+  CHECK_THROWS_AS(read(damaged), Error);
+}
+
+TEST_CASE("a file of newlines alone is empty to every reader of text") {
+  TempDir dir;
+  write_file(dir / "a.txt", made_up_text(300));
+  write_file(dir / "n.txt", "\n\r\n\n"), write_file(dir / "many.txt", std::string(40'000, '\n'));
+  write_file(dir / "late.txt", "\n\n" + made_up_text(2));
+  TokenizerTrainOptions t;
+  t.inputs = {dir / "n.txt", dir / "many.txt"};
+  t.output = dir / "tok.model";
+  t.vocab = 400;
+  expect_error(Exit::kUsage, {"the inputs have no text"}, [&] { tokenizer_train(t); });
+  t.inputs = {dir / "a.txt"};
+  tokenizer_train(t);
+  PrepareOptions o;
+  o.inputs = {dir / "n.txt", dir / "many.txt"};
+  o.tokenizer = dir / "tok.model";
+  o.output = dir / "out";
+  expect_error(Exit::kUsage, {"the inputs have no text (2 empty"}, [&] { prepare_data(o); });
+  o.inputs.push_back(dir / "late.txt"), o.force = true;
+  const PrepareResult r = prepare_data(o);
+  CHECK((r.documents == 1 && r.dropped == 2));
+  CHECK(r.text_bytes == static_cast<int64_t>(read_file(dir / "late.txt").size()));  // its first newlines stay
+}

@@ -14,6 +14,7 @@
 #include "data/samples/cursor.h"
 #include "data/tokens/files.h"
 #include "data/tokens/mapped_file.h"
+#include "data/tokens/token_file.h"
 #include "data/tokens/token_meta.h"
 #include "kernels/core/hash/sha256.h"
 #include "kernels/core/json_field.h"
@@ -139,6 +140,9 @@ TEST_CASE("a pipe, a device and a folder in place of a file are refused by name 
     CHECK_THAT(error_of([&, r = read] { r("/dev/zero"); }), Contains("/dev/zero: is a device, expected a file"));
     CHECK_THAT(error_of([&, r = read] { r(dir.path()); }), Contains(dir.path() + ": is a folder, expected a file"));
   }
+  CHECK(missing_token_files(pipe) == pipe + ": is a pipe, expected a file");
+  CHECK(missing_token_files("/dev/zero") == "/dev/zero: is a device, expected a file");
+  CHECK(missing_token_files("-") == "-: standard input, expected a file");
   write_file(dir / "victim", "precious");
   std::filesystem::create_symlink(dir / "victim", dir / "out.part");
   CHECK_THAT(error_of([&] { open_file(dir / "out.part", O_WRONLY | O_CREAT | O_TRUNC); }, Exit::kIo),

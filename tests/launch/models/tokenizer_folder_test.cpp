@@ -166,9 +166,10 @@ TEST_CASE("a conversation begins with BOS once, whether or not its template writ
     "assistant": {"before": "v", "end": "{eos}"}})");
   for (const char* name : {"own", "bare"}) {
     INFO(name);
-    must(std::string("data prepare --input chat.jsonl --format chat --tokenizer tok --output c-") + name +
-             " --template " + name + ".json",
-         dir);
+    const Outcome o = must(std::string("data prepare --input chat.jsonl --format chat --tokenizer tok --output c-") +
+                               name + " --template " + name + ".json",
+                           dir);
+    CHECK_FALSE(o.prints("--split-docs"));  // a note for one document of text
     CHECK(tokens_of(dir / (std::string("c-") + name)) == Ids{260, 'u', 'a', 'v', 'b', 261});
   }
   must("data prepare --input chat.jsonl --format chat --tokenizer tok --output c --template bare.json --no-bos", dir);

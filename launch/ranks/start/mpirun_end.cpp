@@ -66,9 +66,9 @@ unsigned long family_of(const std::string& session) {
 void end_mpirun(pid_t mpirun, bool now) {
   std::ifstream in(cat("/proc/", mpirun, "/task/", mpirun, "/children"));
   bool any = false;
-  for (pid_t child; in >> child;)  // one that has ended already is not noticed while mpirun waits for a machine
-    any = (state_of(child) != 'Z' && kill(child, SIGKILL) == 0) || any;
-  if (now || !any) kill(mpirun, SIGKILL);
+  for (pid_t rank; !now && in >> rank;)  // one that has ended already is not noticed while mpirun waits for a machine
+    any = (state_of(rank) != 'Z' && kill(rank, SIGKILL) == 0) || any;
+  if (!any) kill(mpirun, SIGKILL);
 }
 
 void remove_mpirun_files(pid_t mpirun) {

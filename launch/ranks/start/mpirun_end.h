@@ -5,8 +5,7 @@
 
 namespace gt {
 
-// Kills mpirun's ranks on this machine, and its connections to others; mpirun itself, by SIGKILL, if it has none, or
-// `now`.
+// Kills mpirun's ranks on this machine; mpirun itself, by SIGKILL, if it has none or `now`.
 void end_mpirun(pid_t mpirun, bool now);
 
 // Removes what Open MPI leaves of a killed mpirun of this machine: its session folder, and its ranks' segments in

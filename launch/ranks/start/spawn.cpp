@@ -252,16 +252,16 @@ class ChildSupervisor {
     if (verdict_found_ || output_.verdict().empty()) return;
     verdict_found_ = true;
     // The ranks of a lost machine have nothing left to write, and mpirun would wait for them.
-    lost_ = output_.verdict().starts_with("lost: ");
-    const auto grace = lost_ ? std::min(kLostGrace, std::chrono::milliseconds(1000 * job_.verdict_grace_s))
-                             : std::chrono::milliseconds(1000 * job_.verdict_grace_s);
+    const bool lost = output_.verdict().rfind("lost: ", 0) == 0;
+    const auto grace = lost ? std::min(kLostGrace, std::chrono::milliseconds(1000 * job_.verdict_grace_s))
+                            : std::chrono::milliseconds(1000 * job_.verdict_grace_s);
     deadline_ = std::min(deadline_, Clock::now() + grace);
-    if (lost_ && job_.lost) job_.lost(output_.verdict());
+    if (lost && job_.lost) job_.lost(output_.verdict());
   }
 
   void end_now() {
     if (job_.starter == Starter::kMpirun)
-      end_mpirun(child_, ending_ || lost_);  // the death of a rank does not end its wait for a machine
+      end_mpirun(child_, ending_);
     else
       kill(child_, ending_ ? SIGKILL : end_signal(job_));
     ending_ = true;
@@ -278,7 +278,7 @@ class ChildSupervisor {
   std::optional<StartWatch::End> late_;
   int first_ = 0;                               // first stop signal
   std::optional<Clock::time_point> requested_;  // since when a further one is a second request
-  bool ending_ = false, verdict_found_ = false, lost_ = false, ours_ = false, recalled_ = false;
+  bool ending_ = false, verdict_found_ = false, ours_ = false, recalled_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
 

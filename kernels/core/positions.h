@@ -24,10 +24,10 @@ struct Positions {
     return {sequence, at - sequence * seq};
   }
   // Position of a row, given its number in its sequence.
-  constexpr int64_t place(int64_t row) const { return first + row + (row < run ? 0 : gap); }
+  constexpr int64_t position_of_row(int64_t row) const { return first + row + (row < run ? 0 : gap); }
   // documents: i32, position of each row of the tensor in its document; nullptr: each sequence is one document.
   constexpr int64_t position(int64_t row, const int32_t* documents = nullptr) const {
-    return documents != nullptr ? documents[row] : place(in_sequence(row).row);
+    return documents != nullptr ? documents[row] : position_of_row(in_sequence(row).row);
   }
   // Number in its sequence of the row at a position; -1: there is none.
   constexpr int64_t row_at(int64_t position) const {
@@ -37,7 +37,9 @@ struct Positions {
   // Row of the tensor that begins a sequence; outside of the tensor if that begins elsewhere.
   constexpr int64_t row_of(int64_t sequence) const { return sequence * seq - first_row; }
   // Bound of position() over `rows` rows.
-  constexpr int64_t end(int64_t rows) const { return place((first_row + rows < seq ? first_row + rows : seq) - 1) + 1; }
+  constexpr int64_t end(int64_t rows) const {
+    return position_of_row((first_row + rows < seq ? first_row + rows : seq) - 1) + 1;
+  }
 };
 
 }  // namespace gt

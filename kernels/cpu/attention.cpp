@@ -96,7 +96,7 @@ struct HeadRows {
   int64_t query_row, key_row, head, kv;
 };
 template <class P>
-HeadRows place_of(const P& p, int64_t batch, int64_t head) {
+HeadRows rows_of_head(const P& p, int64_t batch, int64_t head) {
   const AttentionSpec& a = p.spec;
   return {batch * a.queries, batch * a.keys, head, head / (a.heads / a.kv_heads)};
 }
@@ -105,7 +105,7 @@ HeadRows place_of(const P& p, int64_t batch, int64_t head) {
 template <class T, class P>
 AttentionHead<T> stored_head(const P& p, int64_t batch, int64_t head) {
   const int64_t dim = p.spec.head_dim;
-  const HeadRows at = place_of(p, batch, head);
+  const HeadRows at = rows_of_head(p, batch, head);
   AttentionHead<T> h = head_of<T>(p, batch, head);
   h.q = rows_of<const T>(p.q, at.query_row, head, dim);
   h.k = rows_of<const T>(p.k, at.key_row, at.kv, dim);
@@ -141,7 +141,7 @@ class WideBlocks {
 
   void run(int64_t batch, int64_t head, int64_t first, float* scratch) {
     const int64_t dim = a_.head_dim, last = std::min(first + kAttentionBlock, a_.queries);
-    const HeadRows at = place_of(p_, batch, head);
+    const HeadRows at = rows_of_head(p_, batch, head);
     float *q = scratch + f_.attention_scratch(dim), *out = q + a_.queries * dim, *k = out + a_.queries * dim;
     float* v = k + a_.keys * dim;
     widen_rows(f_, p_.q, at.query_row, head, first, last, dim, q);
@@ -173,7 +173,7 @@ void wide_grad(const AttentionGrad& p, const Simd& f, int64_t batch, int64_t kv,
                float* wide) {
   const AttentionSpec& a = p.spec;
   const int64_t dim = a.head_dim, rows = a.queries, key_size = a.keys * dim, size = rows * dim;
-  const HeadRows at = place_of(p, batch, kv * group);
+  const HeadRows at = rows_of_head(p, batch, kv * group);
   const HeadView outs = heads_of(p.out, a.heads, dim), douts = heads_of(p.dout, a.heads, dim);
   AttentionHead<float> heads[kMaxGroup];
   float *k = wide, *v = k + key_size, *dk = v + key_size, *dv = dk + key_size;

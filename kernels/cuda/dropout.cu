@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(const T* x, T* out, i
     load<V>(x + at, v);
     const auto [sequence, in_sequence] = d.rows.in_sequence(row);
     drop<V>(d.mask, sequence + first_sample(d.mask),
-            d.rows.place(in_sequence) * d.width + d.first_column + at - row * cols, v);
+            d.rows.position_of_row(in_sequence) * d.width + d.first_column + at - row * cols, v);
     store<V>(out + at, v);
   }
 }

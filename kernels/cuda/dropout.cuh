@@ -59,7 +59,7 @@ __device__ inline void drop(const DropMask& m, int64_t sample, int64_t e, float 
 template <int V>
 __device__ inline void drop(const RowDrop& d, int64_t row, int64_t cols, int64_t c, float (&v)[V]) {
   const auto [sequence, at] = d.rows.in_sequence(row);
-  drop<V>(d.mask, sequence + first_sample(d.mask), d.rows.place(at) * cols + c, v);
+  drop<V>(d.mask, sequence + first_sample(d.mask), d.rows.position_of_row(at) * cols + c, v);
 }
 
 }  // namespace gt::cuda

@@ -346,7 +346,7 @@ TEST_CASE("patterns: equal in both engines, and unsupported ones refused by name
   const std::pair<const char*, std::string> hostile[] = {
       {R"((?:[^q]|[^q][^q]){1,18}\t|[^\t])", std::string(100'000, 'a')},
       {R"((?:[^q]|[^q][^q]){1,18}\t|[^\t])", "b" + std::string(200, 'a')},
-      {R"((?=[^q]*+z)a|[^q])", std::string(2'000'000, 'a')},  // few steps, each over the whole text
+      {R"((?=[^q]*+z)a|[^q])", std::string(2'000'000, 'a')},              // few steps, each over the whole text
       {R"((?:[^q]|[^q][^q]){1,18}\t|[V\t])", std::string(100'000, 'a')},  // one search that finds nothing
       {R"((?=[^q]*+z)a)", std::string(300'000, 'a')},
   };

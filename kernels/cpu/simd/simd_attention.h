@@ -113,9 +113,9 @@ struct KeyRange {
 inline KeyRange keys_of(const AttentionShape& h, int64_t query) {
   if (h.full) return {0, h.attended};
   const int64_t at = h.at(query), queries = least(kBlock, h.queries - query);
-  const int64_t seen = h.window > 0 && h.window <= at ? at - h.window + 1 : 0;
+  const int64_t visible = h.window > 0 && h.window <= at ? at - h.window + 1 : 0;
   const int64_t start = h.documents != nullptr ? at - h.documents[query] : 0;
-  return {(seen > start ? seen : start) / kBlock * kBlock, least(h.keys, at + queries)};
+  return {(visible > start ? visible : start) / kBlock * kBlock, least(h.keys, at + queries)};
 }
 // The first block of queries that reads the block of keys at `key`.
 inline int64_t first_query_of(const AttentionShape& h, int64_t key) {

@@ -138,7 +138,7 @@ void embedding_grad(const EmbeddingGrad& p, Stream) {
 void add_position(const AddPosition& p, Stream) {
   const int64_t cols = p.x.shape.cols();
   for (int64_t i = 0; i < p.x.numel(); ++i) {
-    const int64_t row = place(p.rows, (p.rows.first_row + i / cols) % p.rows.seq);
+    const int64_t row = position_of_row(p.rows, (p.rows.first_row + i / cols) % p.rows.seq);
     set(p.x, i, get(p.x, i) + get(p.pos, row * cols + i % cols));
   }
 }
@@ -148,7 +148,7 @@ void position_grad(const PositionGrad& p, Stream) {
   std::vector<double> sums(static_cast<size_t>(p.dpos.numel()));
   for (int64_t i = 0; i < p.dpos.numel() && p.accumulate; ++i) sums[static_cast<size_t>(i)] = get(p.dpos, i);
   for (int64_t i = 0; i < p.dout.numel(); ++i)
-    sums[static_cast<size_t>(place(p.rows, i / cols % p.rows.seq) * cols + i % cols)] += get(p.dout, i);
+    sums[static_cast<size_t>(position_of_row(p.rows, i / cols % p.rows.seq) * cols + i % cols)] += get(p.dout, i);
   for (int64_t i = 0; i < rows * cols; ++i) set(p.dpos, i, sums[static_cast<size_t>(i)]);
 }
 

@@ -209,7 +209,7 @@ double drop_factor(const DropMask& m, int64_t sample, int64_t e) {
   return words[static_cast<size_t>(e % 4)] >= m.threshold ? double{m.scale} : 0.0;
 }
 
-int64_t place(const Positions& p, int64_t row) {
+int64_t position_of_row(const Positions& p, int64_t row) {
   int64_t position = p.first;
   for (int64_t r = 0; r < row; ++r) position += r + 1 == p.run ? p.gap + 1 : 1;
   return position;
@@ -221,7 +221,7 @@ double row_factor(const RowDrop& d, int64_t cols, int64_t at) {
   const int64_t row = d.rows.first_row + at / cols;
   const int64_t width = d.width > 0 ? d.width : cols;
   return drop_factor(d.mask, d.mask.first() + row / d.rows.seq,
-                     place(d.rows, row % d.rows.seq) * width + d.first_column + at % cols);
+                     position_of_row(d.rows, row % d.rows.seq) * width + d.first_column + at % cols);
 }
 }  // namespace
 

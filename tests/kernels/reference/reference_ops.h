@@ -26,7 +26,7 @@ GT_OPS(X)
 // Returns the mask's scale if element e of this sample is kept, else 0.
 double drop_factor(const DropMask& mask, int64_t sample, int64_t e);
 // Position of row `row` of a sequence, counted one by one.
-int64_t place(const Positions&, int64_t row);
+int64_t position_of_row(const Positions&, int64_t row);
 double gelu_value(double x);
 double gelu_slope(double x);
 }  // namespace reference

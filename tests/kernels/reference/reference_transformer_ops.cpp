@@ -149,8 +149,8 @@ void qk_row_norm_grad(const QkRowNormGrad& p, Stream) {
 void rope(const Rope& p, Stream) {
   const int64_t cols = p.x.shape.cols(), dim = p.table.shape.cols();
   for (int64_t r = 0; r < p.x.shape.rows(); ++r) {
-    const int64_t position =
-        p.positions ? static_cast<int64_t>(get(p.positions, r)) : place(p.rows, (p.rows.first_row + r) % p.rows.seq);
+    const int64_t position = p.positions ? static_cast<int64_t>(get(p.positions, r))
+                                         : position_of_row(p.rows, (p.rows.first_row + r) % p.rows.seq);
     for (int64_t h = 0; h < p.heads; ++h)
       for (int64_t i = 0; i < dim / 2; ++i) {
         const int64_t at = r * cols + h * p.head_dim + i;

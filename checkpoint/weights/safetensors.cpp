@@ -10,6 +10,7 @@
 #include "checkpoint/format/strict_json.h"
 #include "checkpoint/weights/source_file.h"
 #include "checkpoint/weights/weights.h"
+#include "kernels/core/file_kind.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {

@@ -3,7 +3,6 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "checkpoint/store/vfs.h"
 
@@ -20,10 +19,5 @@ std::string link_target(const std::string& path);
 File open_source(Vfs&, const std::string& path);
 // Reads a whole file through links. Throws as open_source and read_file.
 std::string read_source(Vfs&, const std::string& path, int64_t limit);
-
-// Returns what a file that begins with these bytes is, and how to get the file that was meant: "is a Git LFS pointer:
-// …"; "" if nothing is known of it. Call it for bytes that are not what was expected.
-std::string other_kind(std::string_view beginning);
-constexpr size_t kKindBytes = 256;  // enough for other_kind
 
 }  // namespace gt

@@ -76,9 +76,12 @@ class ConfigReader {
     }
     GT_REQUIRE(text->is_string(), Exit::kUsage, name_, ": ", key, ": expected a token, found a ", text->type_name());
     const auto at = added_.find(text->get_ref<const std::string&>());
+    const bool pair = name_.find("vocab.json: ") != std::string::npos;  // and merges.txt
     GT_REQUIRE(at != added_.end(), Exit::kUsage, name_, ": ", key, ": \"",
                text->get_ref<const std::string&>().substr(0, 100),
-               "\" is not an added token of tokenizer.json; transformers would add it");
+               pair ? "\": of vocab.json with merges.txt only <|endoftext|> is read as a token of its own; save the "
+                      "folder as tokenizer.json with transformers' AutoTokenizer"
+                    : "\" is not an added token of tokenizer.json; transformers would add it");
     return at->second;
   }
 

@@ -4,6 +4,7 @@
 
 #include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
+#include "kernels/core/file_kind.h"
 
 namespace gt {
 namespace {
@@ -162,6 +163,8 @@ TokenizerText parse_tokenizer_text(std::string_view text, const std::string& nam
              ": broken JSON; expected a tokenizer.json, found a zero byte");
   TokenizerText out;
   Reader reader(name, &out);
+  const std::string kind = text.substr(0, kKindBytes).find('{') < 16 ? "" : other_kind(text.substr(0, kKindBytes));
+  GT_REQUIRE(kind.empty(), Exit::kUsage, name, ": expected a tokenizer.json; it ", kind);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   GT_REQUIRE(out.rest.is_object(), Exit::kUsage, name, ": expected a JSON object, found a ", out.rest.type_name());
   return out;

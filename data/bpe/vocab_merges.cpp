@@ -6,6 +6,7 @@
 #include "data/bpe/tokenizer_text.h"
 #include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
+#include "kernels/core/file_kind.h"
 
 namespace gt {
 namespace {
@@ -41,8 +42,11 @@ int64_t end_id(const std::string& model, const std::string& where) {
 
 std::string tokenizer_json_of(std::string_view vocab, std::string_view merges, const std::string& where) {
   const size_t first = vocab.find_first_not_of(" \t\r\n");
-  GT_REQUIRE(first != std::string_view::npos && vocab[first] == '{' && Json::accept(vocab), Exit::kUsage, where,
-             ": expected a JSON object of pieces and ids, found broken or other text");
+  const bool object = first != std::string_view::npos && vocab[first] == '{';
+  const std::string kind = object ? "" : other_kind(vocab.substr(0, kKindBytes));
+  GT_REQUIRE(object && Json::accept(vocab), Exit::kUsage, where,
+             ": expected a JSON object of pieces and ids, found broken or other text", kind.empty() ? "" : "; it ",
+             kind);
   const std::string model = cat(R"({"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":"",)",
                                 R"("end_of_word_suffix":"","fuse_unk":false,"byte_fallback":false,"vocab":)", vocab,
                                 ",\"merges\":", merges_array(merges, where), "}");

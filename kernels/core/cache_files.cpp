@@ -84,8 +84,9 @@ std::string make_cache_folder(const std::string& folder) {
   fs::path made;
   for (const fs::path& name : fs::path(folder)) {
     made /= name;
-    if (::mkdir(made.c_str(), 0700) != 0 && errno != EEXIST && !fs::is_directory(made, ec))
-      return cat(made.string(), ": cannot be made: ", std::strerror(errno));
+    const int error = ::mkdir(made.c_str(), 0700) == 0 ? 0 : errno;  // of a read-only file system too, if it exists
+    if (error != 0 && error != EEXIST && !fs::is_directory(made, ec))
+      return cat(made.string(), ": cannot be made: ", std::strerror(error));
   }
   return folder_problem(folder);
 }

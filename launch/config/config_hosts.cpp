@@ -124,7 +124,7 @@ HostCheck check_hosts(const Config& c, const CheckContext& context, const RuleCo
     const EnvFiles env = read_env_files();
     std::vector<std::string> names;
     for (const auto& [name, value] : env.variables) names.push_back(name);
-    if (!env.files.empty())
+    if (!names.empty())
       x.notes.push_back(
           fmt::format("launch: {} of {} for every rank", fmt::join(names, ", "), fmt::join(env.files, ", ")));
   } catch (const Error& e) { x.bad("", e.what(), ""); }

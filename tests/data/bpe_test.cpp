@@ -481,7 +481,7 @@ TEST_CASE("vocab.json and merges.txt give the ids of the tokenizer.json that the
   refused("vocab.json", vocab + ",\"merges\":[]", {"vocab.json", "broken"});
   refused("vocab.json", "{}", {"vocab.json", "expected pieces"});
   refused("added_tokens.json", R"({"<x>": 261})", {"added_tokens.json", "not read"});
-  refused("special_tokens_map.json", R"({"pad_token": "[PAD]"})", {"[PAD]", "transformers would add it"});
+  refused("special_tokens_map.json", R"({"pad_token": "[PAD]"})", {"[PAD]", "only <|endoftext|> is read as a token"});
   refused("tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer"})", {"tokenizer_class", "Qwen2Tokenizer"});
   refused("tokenizer_config.json", R"({"add_prefix_space": true})", {"add_prefix_space"});
   write_file(config, R"({"tokenizer_class": "GPT2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 1024})");

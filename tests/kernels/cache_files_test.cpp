@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/skip.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -110,6 +111,13 @@ TEST_CASE("folders of a cache that others may write are refused, for reading and
     REQUIRE(::chown((f / "cache/index").c_str(), 12345, 12345) == 0);
     CHECK_THAT(refusal(file), Catch::Contains("belongs to user 12345"));
   }
+}
+
+TEST_CASE("a cache folder that cannot be made is refused with the system's reason") {
+  if (!fs::is_directory("/sys")) GT_SKIP("no /sys");
+  const std::string why = write_cached("/sys/gpttrain/index/x", "one");  // nobody may make folders there
+  CHECK_THAT(why, Catch::StartsWith("/sys/gpttrain: cannot be made: "));
+  CHECK_THAT(why, !Catch::Contains("No such file"));
 }
 
 TEST_CASE("without a home of one's own there is no cache folder") {

@@ -10,6 +10,7 @@
 
 #include "checkpoint/weights/source_file.h"
 #include "kernels/core/check.h"
+#include "kernels/core/file_kind.h"
 #include "kernels/core/text.h"
 #include "launch/options/value_words.h"
 
@@ -194,7 +195,8 @@ class HfReader : public HfKeys {
       if (v == nullptr || first != nullptr) continue;
       first = v;
       const auto it = std::find_if(names.begin(), names.end(), [&](const char* n) { return v->text == n; });
-      if (v->kind != JsonValue::Kind::kString || it == names.end())
+      undecided_ |= v->kind != JsonValue::Kind::kString || it == names.end();
+      if (undecided_)
         problem(fmt::format("{}: \"{}\", expected {}", key, shown(*v), fmt::join(names, " or ")));
       else
         value = static_cast<uint8_t>(it - names.begin());
@@ -206,6 +208,7 @@ class HfReader : public HfKeys {
     if (v->kind == JsonValue::Kind::kObject) {
       HfReader inner(*v, problems_, warnings_, prefix_ + key + ".");
       visit(inner);
+      if (inner.undecided_) return true;  // which keys are known depends on the choice
       for (const std::string& name : inner.unknown()) unknown_.push_back(prefix_ + key + "." + name);
     } else {
       problem(fmt::format("{}: expected an object, found {}", key, shown(*v)));
@@ -279,6 +282,7 @@ class HfReader : public HfKeys {
   std::vector<std::string>&problems_, &warnings_;
   const std::string prefix_;
   std::vector<std::string> unknown_;  // of nested objects
+  bool undecided_ = false;            // a choice() has an unknown value
   mutable std::set<std::string, std::less<>> read_;
 };
 

@@ -12,6 +12,7 @@
 #include "data/bpe/tiktoken.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/tokenizer_files.h"
+#include "kernels/core/file_kind.h"
 #include "kernels/core/files.h"
 #include "kernels/core/text.h"
 #include "launch/commands/weights/exported_config.h"
@@ -76,8 +77,15 @@ void require_sound_model(const std::string& folder) {
   const std::string model = folder + "/tokenizer.model";
   std::error_code ec;
   if (!fs::exists(model, ec)) return;
-  std::string bytes = read_whole_file(model, kMaxTokenizerFile);
-  if (!is_tiktoken(bytes)) Tokenizer::from_bytes(std::move(bytes), model);
+  const std::string bytes = read_whole_file(model, kMaxTokenizerFile);
+  if (is_tiktoken(bytes)) return;
+  try {
+    Tokenizer::from_bytes(bytes, model);
+  } catch (const Error& e) {
+    const std::string kind = other_kind(bytes.substr(0, kKindBytes));
+    if (kind.empty()) throw;
+    throw Error(cat(model, ": expected a tokenizer model; it ", kind), e.code());
+  }
 }
 
 // Returns the folder if its tokenizer can be read, or "". Weights are useful without one, so an unsupported tokenizer

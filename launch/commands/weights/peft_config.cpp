@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "checkpoint/weights/source_file.h"
+#include "kernels/core/file_kind.h"
 #include "kernels/core/text.h"
 #include "launch/options/json_text.h"
 

@@ -302,6 +302,8 @@ TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {
   CHECK_THAT(scaled("{\"rope_type\": \"longrope\", \"factor\": 2.0}"),
              Catch::Contains("rope_scaling.rope_type: \"longrope\", expected default or linear or llama3 or yarn"));
   CHECK_THAT(scaled("{\"type\": 3}"), Catch::Contains("rope_scaling.type: "));
+  const std::string dynamic = scaled("{\"type\": \"dynamic\", \"factor\": 2.0}");
+  CHECK_THAT(dynamic, Catch::Contains("rope_scaling.type: \"dynamic\"") && !Catch::Contains("factor"));
   CHECK_THAT(scaled("\"yarn\""), Catch::Contains("rope_scaling: expected an object"));
   CHECK_THAT(scaled("{\"type\": \"linear\", \"factor\": 0.5}"),
              Catch::Contains("rope_scaling.factor: expected a number 1"));

@@ -376,6 +376,17 @@ TEST_CASE("a file in the place of weights is named as what it is") {
   refused(weights, std::string(300, '\0'), "it begins with zeros, as an unfinished download does");
   refused("config.json", pointer, "config.json: no JSON: it is a Git LFS pointer");
   refused("config.json", page, "config.json: no JSON: it is a web page");
+  const std::string json = read_file(dir / "base/tokenizer.json");
+  write_file(dir / "base/tokenizer.json", pointer);
+  CHECK(must("import --from base --output lfs", dir).prints("expected a tokenizer.json; it is a Git LFS pointer"));
+  fs::remove(dir / "base/tokenizer.json");
+  write_file(dir / "base/vocab.json", pointer), write_file(dir / "base/merges.txt", "#version: 0.2\n");
+  CHECK(must("import --from base --output pair", dir).prints("found broken or other text; it is a Git LFS pointer"));
+  fs::remove(dir / "base/vocab.json"), fs::remove(dir / "base/merges.txt");
+  write_file(dir / "base/tokenizer.model", pointer);
+  CHECK(gpttrain("import --from base --output x", dir.path()).prints("tokenizer model; it is a Git LFS pointer"));
+  fs::remove(dir / "base/tokenizer.model");
+  write_file(dir / "base/tokenizer.json", json);
   write_file(dir / "pytorch_model.bin", zip);
   CHECK(gpttrain("import --from pytorch_model.bin --output in", dir.path()).prints("is a zip archive"));
 }

@@ -168,6 +168,14 @@ TEST_CASE(".deepspeed_env cannot select code, and is read only where no other us
   TempDir home;
   write_file(home / ".deepspeed_env", "OMP_A=home\n");
   const ScopedVariable there("HOME", home.path().c_str());
+  const auto has_note = [&](const std::string& text) {
+    write_file(home / ".deepspeed_env", text);
+    const auto notes = load_config({.flags = {"--data.train", "mock"}}).notes;
+    return std::any_of(notes.begin(), notes.end(),
+                       [](const std::string& n) { return n.find(".deepspeed_env") != std::string::npos; });
+  };
+  CHECK((has_note("OMP_A=home\n") && !has_note("# nothing\n\n") && !has_note("")));
+  write_file(home / ".deepspeed_env", "OMP_A=home\n");
   std::filesystem::permissions(home / ".deepspeed_env", std::filesystem::perms(0666));
   CHECK_THROWS_WITH(read_env_files(), Contains(".deepspeed_env: writable by others"));
   std::filesystem::permissions(home / ".deepspeed_env", std::filesystem::perms(0640));

@@ -273,13 +273,17 @@ struct WatchArgs {
 struct PlanArgs {
   int64_t devices = 0, devices_per_node = 0, top = 10, trials = -1;
   bool search = false, require_match = false, json = false, calibrate = false, why = false;
-  std::string device_type = "H100", profile, fit, rows, output;
+  std::string device_type = "H100", device_figures, profile, fit, rows, output;
   std::vector<std::string> keep;
   double price = 0, watts = 0, tokens = 0;
   template <class V>
   void fields(V& v) {
     v("devices", devices, "0..1048576", "number of devices; 0: tp x pp x dp of the config");
     v("device_type", device_type, device_type_names(), "device type; need not be present on this machine");
+    v("device_figures", device_figures, "",
+      "a device that --device_type does not list, as in 989T,80G,3.35T: dense 16-bit FLOP/s, memory, its bytes/s; "
+      "then, if "
+      "known, bytes/s of an all-reduce inside a node and of the node's ports");
     v("devices_per_node", devices_per_node, "0..1024",
       "devices connected by fast links; 0: typical of the device type");
     v("search", search, "", "list the fastest layouts that fit instead of planning the config's own");

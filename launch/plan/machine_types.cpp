@@ -1,6 +1,10 @@
 #include "launch/plan/machine_types.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/core/check.h"
+#include "launch/options/json_text.h"
 #include "launch/options/near_word.h"
 #include "launch/options/options.h"
 
@@ -18,9 +22,9 @@ const std::vector<DeviceType>& device_types() {
       {"H100", 80e9, 67e12, 989e12, 1979e12, 3.35e12, 330e9, 320e9, 8, 0.65},
       {"H200", 141e9, 67e12, 989e12, 1979e12, 4.8e12, 330e9, 320e9, 8, 0.65},
       {"B200", 180e9, 75e12, 2250e12, 4500e12, 7.7e12, 650e9, 320e9, 8, 0.57},
-      {"B300", 270e9, 72e12, 2250e12, 4500e12, 7.7e12, 650e9, 640e9, 8, 0.73},
-      {"GB200", 186e9, 80e12, 2450e12, 4900e12, 8.0e12, 650e9, 1800e9, 72, 0.57},
-      {"GB300", 279e9, 77e12, 2450e12, 4900e12, 8.0e12, 650e9, 3600e9, 72, 0.73},
+      {"B300", 270e9, 75e12, 2250e12, 4500e12, 7.7e12, 650e9, 640e9, 8, 0.73},
+      {"GB200", 186e9, 80e12, 2500e12, 5000e12, 8.0e12, 650e9, 1800e9, 72, 0.57},
+      {"GB300", 279e9, 80e12, 2500e12, 5000e12, 8.0e12, 650e9, 3600e9, 72, 0.73},
       {"RTX-3090", 24e9, 35.6e12, 71e12, 0, 0.936e12, 12e9, 3e9, 8, 0.8},
       {"RTX-4090", 24e9, 82.6e12, 165e12, 330e12, 1.008e12, 12e9, 3e9, 8, 0.8},
       {"RTX-5090", 32e9, 105e12, 210e12, 419e12, 1.792e12, 20e9, 3e9, 8, 0.8},
@@ -35,7 +39,7 @@ const std::vector<DeviceType>& device_types() {
 const char* device_type_names() {
   static const std::string kNames = [] {
     std::string out;
-    for (const DeviceType& d : device_types()) out += std::string(d.name) + "|";
+    for (const DeviceType& d : device_types()) out += d.name + "|";
     return out + "cpu";
   }();
   return kNames.c_str();
@@ -52,10 +56,36 @@ const DeviceType& device_type(std::string_view name) {
        guess.empty() ? "" : " (did you mean " + guess + "?)");
 }
 
+DeviceType device_of_figures(const std::string& figures) {
+  std::vector<double> x;
+  for (size_t at = 0; at <= figures.size();) {
+    const size_t end = std::min(figures.find(',', at), figures.size());
+    std::string word = figures.substr(at, end - at);
+    constexpr std::string_view kUnits = "kMGTP";
+    double scale = 1, value = 0;
+    if (const size_t unit = word.empty() ? std::string::npos : kUnits.find(word.back()); unit != std::string::npos)
+      scale = std::pow(1e3, static_cast<double>(unit + 1)), word.pop_back();
+    GT_REQUIRE(parse_double(word, value) && value * scale >= 1e6 && value * scale <= 1e18, Exit::kUsage,
+               "--device_figures: expected figures of 1M to 1000P as in 989T,80G,3.35T, found \"",
+               figures.substr(at, end - at), '"');
+    x.push_back(value * scale);
+    at = end + 1;
+  }
+  GT_REQUIRE(x.size() >= 3 && x.size() <= 5, Exit::kUsage,
+             "--device_figures: expected 3 to 5 figures (16-bit FLOP/s, bytes of memory, its bytes/s, bytes/s of an "
+             "all-reduce inside a node, of the node's ports), found ",
+             x.size());
+  x.insert(x.end(), {20e9, 6e9});
+  const bool ports = x.size() == 7;
+  return {figures, x[1], 0, x[0], 0, x[2], x[3], ports ? x[4] : 6e9, 8, 0.65};
+}
+
 MachineModel machine_model(const DeviceType& d, DType compute) {
   MachineModel m;
   const bool f32 = size_of(compute) == 4, fp8 = size_of(compute) == 1;
   GT_REQUIRE(!fp8 || d.fp8 > 0, Exit::kUsage, "--device_type ", d.name, " has no FP8 GEMMs; use precision.fp8 off");
+  GT_REQUIRE(!f32 || d.f32 > 0, Exit::kUsage, "--device_figures ", d.name,
+             " states no FP32 rate; plan 16 bits: --precision.amp O2");
   m.peak = f32 ? d.f32 : fp8 ? d.fp8 : d.bf16;
   m.per_node = d.per_node;
   m.link = d.link, m.nic = d.nic;

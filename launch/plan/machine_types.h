@@ -11,9 +11,9 @@
 namespace gt {
 
 struct DeviceType {
-  const char* name;       // value of --device_type
+  std::string name;       // value of --device_type
   double memory;          // bytes
-  double f32, bf16, fp8;  // dense FLOP/s; fp8 0: no such GEMMs
+  double f32, bf16, fp8;  // dense FLOP/s; 0: no such GEMMs, or not known
   double bandwidth;       // of device memory, bytes/s
   double link;            // bus bandwidth of an all-reduce inside a node, bytes/s
   double nic;             // of all ports of a node, bytes/s
@@ -30,6 +30,11 @@ struct DeviceType {
 const std::vector<DeviceType>& device_types();
 const char* device_type_names();                  // "V100-16|V100-32|...|cpu"; cpu: measured, not in the table
 const DeviceType& device_type(std::string_view);  // throws kUsage for an unknown name, listing all
+
+// Returns the device of --device_figures: "FLOPS,BYTES,BYTES/S[,LINK[,PORTS]]", each with k, M, G, T or P, as in
+// "989T,80G,3.35T": dense 16-bit FLOP/s, memory and its bandwidth; then `link` and `nic`, of cards on PCI Express if
+// left out. FP32 and FP8 are not known. Throws kUsage.
+DeviceType device_of_figures(const std::string& figures);
 
 // Returns the step model's constants for such devices in FP32, 16 bits or FP8 (`compute`), before calibration.
 MachineModel machine_model(const DeviceType&, DType compute);

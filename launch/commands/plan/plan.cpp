@@ -129,6 +129,8 @@ void require_effect(const PlanArgs& a) {
   GT_REQUIRE(a.trials < 0 || (a.search && a.calibrate), Exit::kUsage, "--trials needs --search --calibrate");
   GT_REQUIRE(a.device_type != kHere || (a.profile.empty() && a.devices_per_node == 0), Exit::kUsage,
              "--device_type cpu takes measured times instead of --profile and has one node");
+  GT_REQUIRE(a.device_figures.empty() || (a.device_type == PlanArgs().device_type && !table), Exit::kUsage,
+             "--device_figures is for one plan or --search, in the place of --device_type");
   GT_REQUIRE(!a.why || (!table && !a.search && !a.json), Exit::kUsage, "--why explains the text of one plan");
   GT_REQUIRE((!table && (!a.search || a.json)) || (a.price == 0 && a.watts == 0 && a.tokens == 0), Exit::kUsage,
              "--price, --watts and --tokens: the table of --search has no cost; add --json, or plan one layout");
@@ -362,7 +364,8 @@ Exit run_plan(const Command& command) {
   if (!args.fit.empty()) return fit_rows(args);
   if (!args.rows.empty()) return predict_rows(args);
   if (args.device_type == kHere) return plan_machine(command);
-  const DeviceType& device = device_type(args.device_type);
+  const DeviceType device =
+      args.device_figures.empty() ? device_type(args.device_type) : device_of_figures(args.device_figures);
   const Config& c = command.loaded.config;
   const Constants constants = constants_of(args, device, precision_of(c).linear());
   if (args.search) return search(args, c, device, constants);

@@ -500,9 +500,31 @@ TEST_CASE("plan: the subcommand plans a config, searches layouts that train acce
   }
   const Outcome typo = gpttrain("plan --device_type H10", dir.path());
   CHECK((typo.code == 2 && typo.prints("H100")));
+  for (const char* figures : {"989", "989T,80G", "989T,80G,x", "1T,2G,3G,4G,5G,6G", "989T,,3T", "-1T,80G,3T", ""}) {
+    INFO(figures);
+    const Outcome o =
+        gpttrain(std::string("plan --device_type H100 --devices 8 --device_figures '") + figures + "'", dir.path());
+    CHECK((*figures == '\0' || (o.code == 2 && o.prints("--device_figures: expected"))));
+  }
+  CHECK(gpttrain("plan --device_type A100-80 --device_figures 1T,1G,1G", dir.path()).prints("in the place of"));
   const Outcome device = gpttrain("plan --device H100", dir.path());
   CHECK((device.code == 2 && device.prints("did you mean --device_type?")));
   CHECK(gpttrain("plan --device 8", dir.path()).prints("did you mean --devices?"));
+}
+
+TEST_CASE("a device given by its figures is planned as the one of that name with these figures") {
+  const DeviceType d = device_of_figures("989T,80G,3.35T,330G,320G"), h = device_type("H100");
+  CHECK((d.bf16 == h.bf16 && d.memory == h.memory && d.bandwidth == h.bandwidth && d.link == h.link && d.nic == h.nic));
+  CHECK((device_of_figures("1P,1e2G,4000G").link == 20e9 && device_of_figures("1P,100G,4T,5G").nic == 6e9));
+  const MachineModel a = machine_model(d, DType::kBF16), b = machine_model(h, DType::kBF16);
+  CHECK((a.peak == b.peak && a.memory == b.memory && a.gemm_efficiency == b.gemm_efficiency && a.link == b.link));
+  CHECK_THROWS_WITH(machine_model(d, DType::kF32), Catch::Contains("states no FP32 rate"));
+  TempDir dir;
+  const std::string base =
+      "plan --json --config " + source_dir() + "/configs/gpt2-1558m.json --precision.amp O2 --devices 8 ";
+  const nlohmann::json one = nlohmann::json::parse(must(base + "--device_figures 989T,80G,3.35T,330G,320G", dir).out),
+                       two = nlohmann::json::parse(must(base + "--device_type H100", dir).out);
+  CHECK(one["step_seconds"] == two["step_seconds"]);
 }
 
 TEST_CASE("a search lists layouts in the order of its step column, as it prints") {

@@ -41,11 +41,14 @@ void StepMedians::add(const StepRecord& r) {
 }
 
 std::string StepMedians::text(double mfu) const {
-  const auto percent = [](double x) { return std::isnan(x) ? std::string("n/a") : fmt::format("{:.1f} %", 100 * x); };
-  return fmt::format(
-      "{} tok/s, {} a step, mfu {}, hfu {}, not computing {}, exposed communication {}, waiting for data {}",
-      format_count(of(kRate)), format_duration(of(kSeconds)), percent(mfu), percent(of(kHfu)), percent(of(kBubble)),
-      percent(of(kExposed)), percent(of(kDataWait)));
+  std::string out = fmt::format("{} tok/s, {} a step", format_count(of(kRate)), format_duration(of(kSeconds)));
+  for (const auto& [name, x] : {std::pair("mfu", mfu),
+                                {"hfu", of(kHfu)},
+                                {"not computing", of(kBubble)},
+                                {"exposed communication", of(kExposed)},
+                                {"waiting for data", of(kDataWait)}})
+    if (!std::isnan(x)) out += fmt::format(", {} {:.1f} %", name, 100 * x);
+  return out;
 }
 
 }  // namespace gt

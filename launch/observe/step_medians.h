@@ -31,7 +31,7 @@ class StepMedians {
   double seconds() const { return seconds_; }  // of all steps
   double tokens_per_second() const { return of(kRate); }
   double pipeline_bubble() const { return of(kPipeline); }
-  // "15.5k tok/s, 66 ms a step, mfu 31.2 %, hfu 40.1 %, bubble 8.0 %, …"
+  // What is known of "15.5k tok/s, 66 ms a step, mfu 31.2 %, hfu 40.1 %, bubble 8.0 %, …"
   std::string text(double mfu) const;
 
  private:

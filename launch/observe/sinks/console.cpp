@@ -24,10 +24,11 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Without a data-sheet peak for the device, utilization is relative to its measured peak.
+// Without a data-sheet peak for the device, utilization is relative to its measured peak; "" without that one too,
+// where the start block names the command that measures it (mfu_line).
 std::string utilization(const StepRecord& r) {
-  if (!std::isnan(r.mfu)) return fmt::format("{:.1f}%", r.mfu * 100);
-  return std::isnan(r.of_ceiling) ? "n/a" : fmt::format("n/a ({:.1f}% of measured peak)", r.of_ceiling * 100);
+  if (!std::isnan(r.mfu)) return fmt::format("  mfu {:.1f}%", r.mfu * 100);
+  return std::isnan(r.of_ceiling) ? "" : fmt::format("  {:.1f}% of measured peak", r.of_ceiling * 100);
 }
 
 constexpr double kLeastRedraw = 0.1;  // seconds
@@ -35,8 +36,8 @@ constexpr double kLeastRedraw = 0.1;  // seconds
 }  // namespace
 
 std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord* previous) {
-  std::string line = fmt::format("step {}/{}  loss {}  gnorm {}  lr {:.2e}  {} tok/s  mfu {}  {}", r.step,
-                                 r.total_steps, fixed("{:.4f}", r.loss), fixed("{:.3f}", r.grad_norm), r.lr,
+  std::string line = fmt::format("step {}/{}  loss {}  gnorm {}  lr {:.2e}  {} tok/s{}  {}", r.step, r.total_steps,
+                                 fixed("{:.4f}", r.loss), fixed("{:.3f}", r.grad_norm), r.lr,
                                  format_count(r.tokens_per_second), utilization(r), format_duration(r.step_seconds));
   if (r.step < r.total_steps) line += "  eta " + format_duration(eta_seconds);
   if (!std::isnan(r.loss_scale)) line += fmt::format("  scale {:g}", r.loss_scale);

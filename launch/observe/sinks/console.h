@@ -11,7 +11,8 @@
 namespace gt {
 
 // Returns "step 120/2000  loss 4.2137  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu 31.2%  832 ms  eta 26m04s", plus
-// scale, skipped, seq, wait and epoch where they apply. `previous`: the step printed before, to detect changes; nullptr
+// scale, skipped, seq, wait and epoch where they apply; without mfu, or "41.2% of measured peak" in its place, where no
+// data-sheet peak is known. `previous`: the step printed before, to detect changes; nullptr
 // for the first.
 std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord* previous = nullptr);
 std::string eval_line(const EvalRecord& r);    // "eval step 200  loss 4.1021  ppl 60.5  (204,800 tokens, 3.2 s)"

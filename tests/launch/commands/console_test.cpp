@@ -37,7 +37,7 @@ TEST_CASE("a step is one line") {
   r.data_wait = 0.031;
   r.epoch = 1;
   CHECK(step_line(r, NAN, &before) ==
-        "step 120/2000  loss nan  gnorm 0.812  lr 2.40e-04  12.3k tok/s  mfu n/a  832 ms  eta n/a  scale 32768  "
+        "step 120/2000  loss nan  gnorm 0.812  lr 2.40e-04  12.3k tok/s  832 ms  eta n/a  scale 32768  "
         "skipped 1  seq 256  "
         "wait 3.1%  epoch 1");
 }

@@ -28,6 +28,47 @@ size_t points_each(const ReportDetail& detail, size_t runs) {
   return std::max<size_t>(60, detail.points / std::max<size_t>(1, (runs + 1) / 2));
 }
 
+// The x-axis of a loss figure. Tokens: targets, cumulative. Hours: by the clock, since the run's first start.
+enum class LossAxis { kSteps, kTokens, kHours };
+
+// Returns x of every logged step; NaN where it was not recorded.
+std::vector<double> axis_of(const RunLog& log, LossAxis axis) {
+  std::vector<double> x;
+  const double begin = log.starts().empty() ? kUnknown : log.starts().front().time;
+  double most = 0;
+  for (const LoggedStep& step : log.steps()) {
+    const double hours = (step.time - begin) / 3600;
+    const double at = axis == LossAxis::kSteps    ? static_cast<double>(step.step)
+                      : axis == LossAxis::kTokens ? step[kTokensColumn]
+                                                  : hours;
+    if (std::isfinite(at)) most = std::max(most, at);  // clocks of other hosts may be behind
+    x.push_back(std::isfinite(at) ? most : kUnknown);
+  }
+  return x;
+}
+
+// Drops the points without an x.
+Series placed(Series s) {
+  size_t n = 0;
+  for (size_t i = 0; i < s.x.size(); ++i)
+    if (std::isfinite(s.x[i])) s.x[n] = s.x[i], s.y[n++] = s.y[i];
+  s.x.resize(n), s.y.resize(n);
+  return s;
+}
+
+// Losses of evaluations, each where the last step before it is.
+Series eval_series(const RunLog& log, LossAxis axis, const std::vector<double>& x) {
+  Series s;
+  for (const EvalRecord& e : log.evals()) {
+    const auto after = std::upper_bound(log.steps().begin(), log.steps().end(), e.step,
+                                        [](int64_t step, const LoggedStep& l) { return step < l.step; });
+    const auto before = static_cast<size_t>(after - log.steps().begin());
+    s.x.push_back(axis == LossAxis::kSteps ? static_cast<double>(e.step) : before > 0 ? x[before - 1] : kUnknown);
+    s.y.push_back(e.loss);
+  }
+  return placed(std::move(s));
+}
+
 Series column_series(const RunLog& log, StepColumn column) {
   Series s;
   for (const LoggedStep& step : log.steps()) {
@@ -118,10 +159,20 @@ std::vector<std::string> group_names() {
 
 }  // namespace
 
-std::string loss_figure(const Runs& runs, const ReportDetail& detail) {
-  LineChart chart{.id = "loss",
-                  .title = "Loss",
-                  .x_label = "step",
+namespace {
+
+std::string loss_over(const Runs& runs, const ReportDetail& detail, LossAxis axis) {
+  const bool steps = axis == LossAxis::kSteps;
+  LineChart chart{.id = steps                       ? "loss"
+                        : axis == LossAxis::kTokens ? "loss-tokens"
+                                                    : "loss-hours",
+                  .title = steps                       ? "Loss"
+                           : axis == LossAxis::kTokens ? "Loss over target tokens"
+                                                       : "Loss over hours",
+                  .description = steps ? "" : "The values of the loss over steps, at other places. ",
+                  .x_label = steps                       ? "step"
+                             : axis == LossAxis::kTokens ? "target tokens"
+                                                         : "hours since the first start",
                   .wide = true,
                   .logarithmic = true,
                   .label = loss_label,
@@ -131,23 +182,33 @@ std::string loss_figure(const Runs& runs, const ReportDetail& detail) {
     const std::string of = runs.size() > 1 ? runs[k]->name() + ": " : "";
     const int color = static_cast<int>(k);
     Series raw = column_series(*runs[k], kLossColumn);
+    const std::vector<double> x = axis_of(*runs[k], axis);
+    raw.x = x;
+    raw = placed(std::move(raw));
     Series mean = raw;
     mean.y = smoothed(raw.y, static_cast<double>(raw.y.size()) / 40);
     if (!any_finite(raw)) continue;
-    chart.description += described(raw, of + "training loss", loss_label);
+    if (steps) chart.description += described(raw, of + "training loss", loss_label);
     chart.series.push_back(with_name(std::move(raw), of + "training", color, Mark::kFaintLine));
     chart.series.push_back(with_name(std::move(mean), of + "training, smoothed", color, Mark::kLine));
-    Series evals;
-    for (const EvalRecord& e : runs[k]->evals()) {
-      evals.x.push_back(static_cast<double>(e.step));
-      evals.y.push_back(e.loss);
-    }
+    Series evals = eval_series(*runs[k], axis, x);
     if (!any_finite(evals)) continue;
-    chart.description += described(evals, of + "evaluation loss", loss_label);
+    if (steps) chart.description += described(evals, of + "evaluation loss", loss_label);
     const int eval_color = runs.size() > 1 ? color : color + 1;
     chart.series.push_back(with_name(std::move(evals), of + "evaluation", eval_color, Mark::kPoints));
   }
   return to_html(chart);
+}
+
+}  // namespace
+
+std::string loss_figure(const Runs& runs, const ReportDetail& detail) {
+  return loss_over(runs, detail, LossAxis::kSteps);
+}
+
+std::string loss_by_cost(const Runs& runs, const ReportDetail& detail) {
+  const std::string both = loss_over(runs, detail, LossAxis::kTokens) + loss_over(runs, detail, LossAxis::kHours);
+  return both.empty() ? "" : html_details("Loss over target tokens and over hours", both);
 }
 
 std::string column_figures(const Runs& runs, const ReportDetail& detail) {

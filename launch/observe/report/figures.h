@@ -18,6 +18,7 @@ using Runs = std::vector<const RunLog*>;
 
 // Curves over steps, all runs in one picture.
 std::string loss_figure(const Runs&, const ReportDetail&);
+std::string loss_by_cost(const Runs&, const ReportDetail&);    // the same over target tokens and over hours, closed
 std::string column_figures(const Runs&, const ReportDetail&);  // learning rate, throughput, utilization, norms, …
 std::string curve_figures(const Runs&, const ReportDetail&);   // scalar records: norms by layer, update ratio
 

@@ -140,7 +140,8 @@ std::string page(const Runs& runs, const ReportDetail& detail) {
       section("summary", "Summary",
               (alone ? tiles(first) : "") + (alone ? html_details("All figures", comparison(runs)) : comparison(runs)));
   main += section("curves", "Training",
-                  figures(loss_figure(runs, detail) + column_figures(runs, detail) + curve_figures(runs, detail)));
+                  figures(loss_figure(runs, detail)) + loss_by_cost(runs, detail) +
+                      figures(column_figures(runs, detail) + curve_figures(runs, detail)));
   for (size_t k = 0; k < runs.size(); ++k) main += run_sections(*runs[k], k, alone, detail);
 
   std::string out =

@@ -234,6 +234,27 @@ TEST_CASE("text from a run folder cannot become part of the page") {
   CHECK_FALSE(watch_panel(log, 80, 24).empty());
 }
 
+TEST_CASE("the loss is drawn over target tokens and hours too, where they were recorded, closed at first") {
+  TempDir dir;
+  std::string lines = start_line();
+  for (int64_t s = 1; s <= 50; ++s) lines += step_text(s, 5 - 0.05 * static_cast<double>(s));
+  const RunLog log = read_log(dir, lines + eval_text(50, 2.75));
+  const std::string page = report_html({&log});
+  CHECK_THAT(page, Contains("Loss over target tokens</figcaption>") && Contains("Loss over hours</figcaption>"));
+  const size_t steps = page.find(">Loss</figcaption>"),
+               closed = page.find("<details><summary>Loss over target tokens and");
+  REQUIRE((steps != std::string::npos && closed != std::string::npos && steps < closed));
+  CHECK(page.find("Loss over hours</figcaption>") > closed);
+  const std::string tokens = page.substr(page.find("Loss over target tokens</figcaption>"));
+  CHECK_THAT(tokens.substr(0, tokens.find("</figure>")), Contains("<td>500</td>") || Contains(">500<"));
+
+  std::string bare = R"({"type": "start", "time": 1}
+)";
+  for (int64_t s = 1; s <= 5; ++s) bare += cat(R"({"type": "step", "step": )", s, R"(, "loss": 3})", "\n");
+  const RunLog unknown = read_log(dir, bare);
+  CHECK_THAT(report_html({&unknown}), Contains(">Loss</figcaption>") && !Contains("Loss over target"));
+}
+
 TEST_CASE("a report of long runs fits its limit, and its curves keep their spikes") {
   TempDir dir;
   std::string lines = start_line();

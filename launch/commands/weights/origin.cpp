@@ -84,7 +84,7 @@ void require_sound_model(const std::string& folder) {
   } catch (const Error& e) {
     const std::string kind = other_kind(bytes.substr(0, kKindBytes));
     if (kind.empty()) throw;
-    throw Error(cat(model, ": expected a tokenizer model; it ", kind), e.code());
+    throw Error(cat(e.what(), "; it ", kind), e.code());
   }
 }
 

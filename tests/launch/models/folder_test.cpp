@@ -384,7 +384,7 @@ TEST_CASE("a file in the place of weights is named as what it is") {
   CHECK(must("import --from base --output pair", dir).prints("found broken or other text; it is a Git LFS pointer"));
   fs::remove(dir / "base/vocab.json"), fs::remove(dir / "base/merges.txt");
   write_file(dir / "base/tokenizer.model", pointer);
-  CHECK(gpttrain("import --from base --output x", dir.path()).prints("tokenizer model; it is a Git LFS pointer"));
+  CHECK(gpttrain("import --from base --output x", dir.path()).prints("found 6; it is a Git LFS pointer"));
   fs::remove(dir / "base/tokenizer.model");
   write_file(dir / "base/tokenizer.json", json);
   write_file(dir / "pytorch_model.bin", zip);

@@ -51,7 +51,7 @@ class AddedTokens {
       at = stop;
       if (found->single_word && (ends_with_word(text.substr(0, start)) || begins_with_word(text.substr(stop))))
         continue;
-      if (found->lstrip) start = std::max(start - space_at_end(text.substr(0, start)), begin);
+      if (found->lstrip) start = start > begin ? start - space_at_end(text.substr(begin, start - begin)) : begin;
       if (found->rstrip) stop += space_at_start(text.substr(stop));
       if (begin < start) between(text.substr(begin, start - begin));
       token(found->id);

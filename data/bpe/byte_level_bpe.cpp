@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "data/bpe/byte_alphabet.h"
-#include "data/bpe/nfc.h"
 #include "data/bpe/tokenizer_config.h"
+#include "data/hf/normal_form.h"
 #include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
 
@@ -38,7 +38,7 @@ void ByteLevelBpe::add_tokens(const std::vector<AddedToken>& added) {
   for (const AddedToken& a : added) {
     added_[static_cast<size_t>(a.id)] = true;
     (a.normalized ? normalized : raw).push_back(a);
-    if (a.normalized && nfc_) normalized.back().text = std::string(to_nfc(a.text, &form_c));
+    if (a.normalized && nfc_) normalized.back().text = std::string(to_normal_form(NormalForm::kC, a.text, &form_c));
   }
   raw_ = AddedTokens(std::move(raw));
   normalized_ = AddedTokens(std::move(normalized));
@@ -81,7 +81,8 @@ void ByteLevelBpe::encode_between(std::string_view text, WordCache* cache, std::
         encode_word(word, out);
     });
   };
-  normalized_.split(nfc_ ? to_nfc(text, &buffer) : text, words, [&](int32_t id) { out->push_back(id); });
+  normalized_.split(nfc_ ? to_normal_form(NormalForm::kC, text, &buffer) : text, words,
+                    [&](int32_t id) { out->push_back(id); });
 }
 
 void ByteLevelBpe::encode_word(std::string_view word, std::vector<int32_t>* out) const {

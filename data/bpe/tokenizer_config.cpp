@@ -177,6 +177,51 @@ const ClassTokens* class_tokens(std::string_view tokenizer_class) {
   return at == kAll.end() ? nullptr : &*at;
 }
 
+namespace {
+
+// The value of `key` in `j`, or `otherwise` where it is missing or null.
+bool setting(const Json& j, const char* key, bool otherwise, const std::string& where) {
+  const auto at = j.find(key);
+  if (at == j.end() || at->is_null()) return otherwise;
+  GT_REQUIRE(at->is_boolean(), Exit::kUsage, where, ": ", key, ": expected true or false, found a ", at->type_name());
+  return at->get<bool>();
+}
+
+void require_same(bool in_config, bool in_file, const char* key, const std::string& where) {
+  GT_REQUIRE(in_config == in_file, Exit::kUsage, where, ": ", key, ": ", in_config ? "true" : "false",
+             " (where it is missing, its class's default), in tokenizer.json ", in_file ? "true" : "false",
+             "; transformers follows this one: set it to that of tokenizer.json, with which the model was trained");
+}
+
+}  // namespace
+
+void require_same_pipeline(const TokenizerJson& t, int prefix_space, const std::string& config,
+                           const std::string& name) {
+  if (config.empty()) return;
+  const std::string where = name + ": tokenizer_config.json beside it";
+  const Json j = parse_tokenizer_config(config, where);
+  const std::string of_class = tokenizer_class(j);
+  const bool blank_class = of_class == "GPT2Tokenizer" || of_class == "RobertaTokenizer" ||
+                           of_class == "BartTokenizer" || of_class == "LongformerTokenizer";
+  if (prefix_space >= 0 && (j.contains("add_prefix_space") || blank_class))
+    require_same(setting(j, "add_prefix_space", blank_class ? false : prefix_space == 1, where), prefix_space == 1,
+                 "add_prefix_space", where);
+  const auto normalizer = t.parts->find("normalizer");
+  if (normalizer == t.parts->end() || !normalizer->is_object() || normalizer->value("type", Json()) != "BertNormalizer")
+    return;
+  const bool bert = of_class == "BertTokenizer" || of_class == "DistilBertTokenizer" ||
+                    of_class == "ElectraTokenizer" || of_class == "MobileBertTokenizer";
+  const auto of_file = [&](const char* key, bool otherwise) { return setting(*normalizer, key, otherwise, name); };
+  const bool lower = of_file("lowercase", true), chinese = of_file("handle_chinese_chars", true);
+  const bool in_config = setting(j, "do_lower_case", bert ? true : lower, where);
+  require_same(in_config, lower, "do_lower_case", where);
+  require_same(setting(j, "tokenize_chinese_chars", bert ? true : chinese, where), chinese, "tokenize_chinese_chars",
+               where);
+  if (bert || j.contains("strip_accents"))
+    require_same(setting(j, "strip_accents", in_config, where), of_file("strip_accents", lower), "strip_accents",
+                 where);
+}
+
 SpecialIds special_ids(const TokenizerJson& t, const std::string& config, const std::string& name) {
   SpecialIds s;
   s.unk = t.unk;

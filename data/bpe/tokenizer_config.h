@@ -27,6 +27,12 @@ std::string merged_tokenizer_config(const std::string& config, const std::string
 // such flag, the template holds.
 SpecialIds special_ids(const TokenizerJson& t, const std::string& config, const std::string& name);
 
+// Requires that `config` sets nothing that makes transformers change the normalizer or the pre-tokenizer of `t`:
+// add_prefix_space, where `prefix_space` is that of its ByteLevel steps (-1: it has none), and do_lower_case,
+// strip_accents and tokenize_chinese_chars, where it has a BertNormalizer. Throws kUsage.
+void require_same_pipeline(const TokenizerJson& t, int prefix_space, const std::string& config,
+                           const std::string& name);
+
 // Class of the tokenizer without "Fast", "" for none; names of its special tokens if the config names none.
 std::string tokenizer_class(const nlohmann::json& config);
 struct ClassTokens {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <initializer_list>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "data/bpe/byte_alphabet.h"
 #include "data/bpe/tokenizer_text.h"
+#include "data/hf/json_fields.h"
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -15,76 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr int64_t kMaxId = 4194304, kMaxUnused = 65536;
-constexpr size_t kMaxAdded = 65536, kMaxAddedText = 1024, kMaxSteps = 16, kMaxPattern = 4096;
-
-// JSON object of the file with its path; reads fields of one type and rejects others.
-class Fields {
- public:
-  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {
-    GT_REQUIRE(object.is_object(), Exit::kUsage, where_, ": expected an object, found a ", object.type_name());
-  }
-  const std::string& where() const { return where_; }
-
-  void expect_keys(std::initializer_list<std::string_view> known) const {
-    for (const auto& [key, value] : object_.items()) {
-      const bool found = std::find(known.begin(), known.end(), key) != known.end();
-      GT_REQUIRE(found, Exit::kUsage, where_, ": has the key \"", key.substr(0, 100), "\", which is not understood");
-    }
-  }
-  const Json* find(const char* key) const {
-    const auto at = object_.find(key);
-    return at == object_.end() || at->is_null() ? nullptr : &*at;
-  }
-  const Json& get(const char* key) const {
-    const Json* v = find(key);
-    GT_REQUIRE(v != nullptr, Exit::kUsage, where_, ": has no \"", std::string_view(key).substr(0, 100), "\"");
-    return *v;
-  }
-  bool flag(const char* key, bool otherwise) const {
-    const Json* v = find(key);
-    if (v == nullptr) return otherwise;
-    GT_REQUIRE(v->is_boolean(), Exit::kUsage, where_, ".", key, ": expected true or false, found a ", v->type_name());
-    return v->get<bool>();
-  }
-  void expect_flag(const char* key, bool only, bool otherwise) const {
-    GT_REQUIRE(flag(key, otherwise) == only, Exit::kUsage, where_, ".", key, ": expected ", only ? "true" : "false",
-               ", found ", only ? "false" : "true", ", which is not supported");
-  }
-  const std::string& text(const char* key) const {
-    const Json& v = get(key);
-    GT_REQUIRE(v.is_string(), Exit::kUsage, where_, ".", key, ": expected a string, found a ", v.type_name());
-    return v.get_ref<const std::string&>();
-  }
-  std::string text_or_none(const char* key) const { return find(key) == nullptr ? "" : text(key); }
-  const Json& list(const char* key) const {
-    const Json& v = get(key);
-    GT_REQUIRE(v.is_array(), Exit::kUsage, where_, ".", key, ": expected an array, found a ", v.type_name());
-    return v;
-  }
-  Fields object(const char* key) const { return {get(key), cat(where_, ".", std::string_view(key).substr(0, 100))}; }
-
- private:
-  const Json& object_;
-  std::string where_;
-};
-
-// Calls act(step) for an object, or for each step of a Sequence, stored under `list`.
-template <class Act>
-void for_each_step(const Json* value, const std::string& where, const char* list, const Act& act) {
-  if (value == nullptr || value->is_null()) return;
-  const Fields f(*value, where);
-  if (f.text("type") != "Sequence") return act(f);
-  f.expect_keys({"type", list});
-  const Json& steps = f.list(list);
-  GT_REQUIRE(steps.size() <= kMaxSteps, Exit::kUsage, where, ": expected at most ", kMaxSteps, " steps, found ",
-             steps.size());
-  for (size_t k = 0; k < steps.size(); ++k) act(Fields(steps[k], cat(where, ".", list, "[", k, "]")));
-}
-
-[[noreturn]] void refuse_type(const Fields& f, const char* expected) {
-  fail(Exit::kUsage, f.where(), ": expected ", expected, ", found \"", f.text("type").substr(0, 100),
-       "\", which is not supported");
-}
+constexpr size_t kMaxAdded = 65536, kMaxAddedText = 1024, kMaxSteps = 16, kMaxPiece = 16 << 10;
 
 class Builder {
  public:
@@ -94,13 +27,13 @@ class Builder {
     root_.expect_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                        "post_processor", "decoder", "model"});
     read_model();
+    if (is_plain_byte_level())
+      read_byte_level();
+    else
+      out_.blanks = BlankRule::kPipeline;
     read_added();
-    if (out_.blanks == BlankRule::kByteLevel) {
-      read_normalizer();
-      read_pre_tokenizer();
-    }
-    read_decoder();
     read_template();
+    if (out_.blanks == BlankRule::kPipeline) out_.parts = std::make_shared<const Json>(std::move(text_.rest));
     return std::move(out_);
   }
 
@@ -181,25 +114,78 @@ class Builder {
     return prepends ? BlankRule::kEvery : BlankRule::kNone;
   }
 
+  // "type" of the model; of older files, which have none, what its keys stand for.
+  std::string model_type(const JsonFields& m) const {
+    if (m.find("type") != nullptr) return m.text("type");
+    const Json* vocab = m.find("vocab");
+    return !text_.merges.empty()                           ? "BPE"
+           : m.find("max_input_chars_per_word") != nullptr ? "WordPiece"
+           : vocab != nullptr && vocab->is_array()         ? "Unigram"
+                                                           : m.text("type");
+  }
+
   void read_model() {
-    const Fields m = root_.object("model");
-    GT_REQUIRE(m.text("type") == "BPE", Exit::kUsage, name_, ": model.type: expected BPE, found \"",
-               m.text("type").substr(0, 100),
-               "\"; of tokenizer.json only byte-level BPE is read, other kinds as a SentencePiece tokenizer.model");
+    const JsonFields m = root_.object("model");
+    const std::string type = model_type(m);
+    if (type == "BPE") return read_bpe(m);
+    if (type == "WordPiece") return read_word_piece(m);
+    GT_REQUIRE(type == "Unigram", Exit::kUsage, name_, ": model.type: expected BPE, WordPiece or Unigram, found \"",
+               type.substr(0, 100), "\", which is not supported");
+    read_unigram(m);
+  }
+
+  void read_bpe(const JsonFields& m) {
     m.expect_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                    "byte_fallback", "ignore_merges"});
-    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-      GT_REQUIRE(m.text_or_none(key).empty(), Exit::kUsage, m.where(), ".", key, ": expected none, found \"",
-                 m.text_or_none(key).substr(0, 100), "\", which is not supported");
     if (const Json* dropout = m.find("dropout"))
       GT_REQUIRE(dropout->is_number() && dropout->get<double>() == 0, Exit::kUsage, m.where(),
                  ".dropout: expected none, found ", dropout->dump().substr(0, 100), ", which is not supported");
-    m.flag("fuse_unk", false);  // these two concern bytes without a piece; all bytes have one
-    m.flag("byte_fallback", false);
+    out_.bpe.prefix = m.text_or("continuing_subword_prefix", "");
+    out_.bpe.suffix = m.text_or("end_of_word_suffix", "");
+    out_.bpe.fuse_unk = m.flag("fuse_unk", false);
+    out_.bpe.byte_fallback = m.flag("byte_fallback", false);
     out_.ignore_merges = m.flag("ignore_merges", false);
     read_vocab();
     read_merges();
-    if (const std::string unk = m.text_or_none("unk_token"); !unk.empty()) out_.unk = id_of(unk);
+    read_unk(m.text_or("unk_token", ""), m);
+  }
+
+  void read_unk(const std::string& unk, const JsonFields& m) {
+    if (unk.empty()) return;
+    out_.unk = id_of(unk);
+    GT_REQUIRE(out_.unk >= 0, Exit::kUsage, m.where(), ".unk_token: \"", unk.substr(0, 100),
+               "\" is not a piece of the vocabulary");
+  }
+
+  void read_word_piece(const JsonFields& m) {
+    out_.model = HfModel::kWordPiece;
+    m.expect_keys({"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word"});
+    out_.word_piece.prefix = m.text_or("continuing_subword_prefix", "##");
+    out_.word_piece.most_characters = m.number("max_input_chars_per_word", 100, int64_t{1} << 30);
+    read_vocab();
+    read_unk(m.text_or("unk_token", "[UNK]"), m);
+    GT_REQUIRE(out_.unk >= 0, Exit::kUsage, m.where(), ".unk_token: expected a piece, found none");
+  }
+
+  void read_unigram(const JsonFields& m) {
+    out_.model = HfModel::kUnigram;
+    m.expect_keys({"type", "unk_id", "byte_fallback", "vocab"});
+    out_.unigram_bytes = m.flag("byte_fallback", false);
+    for (const Json& entry : m.list("vocab")) {
+      const bool scored = entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_number();
+      const auto id = static_cast<int64_t>(text_.vocab.size());
+      GT_REQUIRE(scored && std::isfinite(entry[1].get<double>()), Exit::kUsage, m.where(), ".vocab[", id,
+                 "]: expected a piece and its score, found ", entry.dump(-1, ' ', true).substr(0, 100));
+      const auto& piece = entry[0].get_ref<const std::string&>();
+      GT_REQUIRE(!piece.empty() && piece.size() <= kMaxPiece, Exit::kUsage, m.where(), ".vocab[", id,
+                 "]: expected a piece of 1 to ", kMaxPiece, " bytes, found ", piece.size());
+      text_.vocab.emplace_back(piece, id);
+      out_.scores.push_back(entry[1].get<double>());
+    }
+    read_vocab();
+    const auto last = static_cast<int64_t>(out_.scores.size()) - 1;
+    m.get("unk_id");
+    out_.unk = static_cast<int32_t>(m.number("unk_id", 0, last));
   }
 
   void read_vocab() {
@@ -208,33 +194,50 @@ class Builder {
       GT_REQUIRE(add_piece(std::move(piece), id, static_cast<int64_t>(text_.vocab.size())), Exit::kUsage, name_,
                  ": model.vocab: id ", id, " or its piece occurs twice");
       ++out_.model_pieces;
+      out_.model_ids.push_back(static_cast<int32_t>(id));
     }
-    if (id_of(byte_piece(0)) >= 0 && id_of(byte_piece(255)) >= 0) return read_fallback();
+  }
+
+  static bool is_type(const Json& j, const char* type) {
+    const auto at = j.is_object() ? j.find("type") : j.end();
+    return j.is_object() && at != j.end() && at->is_string() && at->get_ref<const std::string&>() == type;
+  }
+
+  // Steps of the part `key`, a Sequence or one step.
+  std::vector<const Json*> steps_of(const char* key, const char* list) const {
+    const Json* j = root_.find(key);
+    if (j == nullptr) return {};
+    if (!is_type(*j, "Sequence") || !j->contains(list) || !(*j)[list].is_array()) return {j};
+    std::vector<const Json*> steps;
+    for (const Json& step : (*j)[list]) steps.push_back(&step);
+    return steps;
+  }
+
+  // A BPE of bytes with the steps that data/bpe/byte_level_bpe.h runs.
+  bool is_plain_byte_level() const {
+    if (out_.model != HfModel::kBpe || out_.bpe.byte_fallback || !out_.bpe.prefix.empty() || !out_.bpe.suffix.empty())
+      return false;
+    for (const Json* j : steps_of("normalizer", "normalizers"))
+      if (!is_type(*j, "NFC")) return false;
+    const std::vector<const Json*> decoders = steps_of("decoder", "decoders");
+    if (decoders.size() != 1 || !is_type(*decoders[0], "ByteLevel")) return false;
+    const std::vector<const Json*> steps = steps_of("pre_tokenizer", "pretokenizers");
+    if (steps.empty() || !is_type(*steps.back(), "ByteLevel")) return false;
+    if (steps.back()->value("add_prefix_space", Json(true)) != false) return false;
+    return std::all_of(steps.begin(), steps.end() - 1, [](const Json* j) {
+      const Json behavior = j->is_object() ? j->value("behavior", Json("")) : Json();
+      return is_type(*j, "Digits") || (is_type(*j, "Split") && (behavior == "Isolated" || behavior == "Removed"));
+    });
+  }
+
+  void read_byte_level() {
     for (int b = 0; b < 256; ++b)
       GT_REQUIRE(id_of(letter_of(static_cast<uint8_t>(b))) >= 0, Exit::kUsage, name_,
                  ": model.vocab: expected a piece for each of the 256 bytes, found none for byte ", b, " (",
                  letter_of(static_cast<uint8_t>(b)), "); a byte-level BPE is trained with ByteLevel.alphabet()");
-  }
-
-  // The vocabulary of a SentencePiece model with byte fallback.
-  void read_fallback() {
-    const Fields m = root_.object("model");
-    m.expect_flag("byte_fallback", true, false);
-    GT_REQUIRE(!out_.ignore_merges, Exit::kUsage, m.where(),
-               ".ignore_merges: expected false with byte fallback, found true, which is not supported");
-    for (int b = 0; b < 256; ++b)
-      GT_REQUIRE(id_of(byte_piece(static_cast<uint8_t>(b))) >= 0, Exit::kUsage, name_,
-                 ": model.vocab: expected a piece for each of the 256 bytes, found none for ",
-                 byte_piece(static_cast<uint8_t>(b)));
-    GT_REQUIRE(static_cast<int64_t>(out_.pieces.size()) == out_.model_pieces, Exit::kUsage, name_,
-               ": model.vocab: expected the ids 0 to ", out_.model_pieces - 1, " with byte fallback, found ",
-               out_.pieces.size() - 1);
-    std::string unknown;
-    out_.blanks = blank_rule(&unknown);
-    GT_REQUIRE(out_.blanks != BlankRule::kModel, Exit::kUsage, name_,
-               ": normalizer and pre_tokenizer: expected a kind of Llama, Mistral or Gemma for a model with byte "
-               "fallback (blanks replaced by U+2581), found ",
-               unknown.empty() ? "none" : unknown, "; give the tokenizer.model that it was made from");
+    read_normalizer();
+    read_pre_tokenizer();
+    read_decoder();
   }
 
   // Returns false if the id or the piece is taken. `count`: of all pieces, which bounds the ids.
@@ -257,9 +260,12 @@ class Builder {
   void read_merges() {
     std::unordered_set<uint64_t> pairs;
     out_.merges.reserve(text_.merges.size());
+    const size_t prefix = out_.bpe.prefix.size();
     for (const auto& [left, right] : text_.merges) {
-      const BpeMerge m{id_of(left), id_of(right), id_of(left + right)};
       const size_t rank = out_.merges.size();
+      GT_REQUIRE(right.size() >= prefix, Exit::kUsage, name_, ": model.merges, merge ", rank,
+                 ": expected a right piece of at least ", prefix, " bytes, found ", right.size());
+      const BpeMerge m{id_of(left), id_of(right), id_of(left + right.substr(prefix))};
       GT_REQUIRE(m.left >= 0 && m.right >= 0 && m.result >= 0, Exit::kUsage, name_, ": model.merges, merge ", rank,
                  ": \"",
                  (m.left < 0    ? left
@@ -283,7 +289,7 @@ class Builder {
     std::unordered_set<std::string> unique_texts;
     int64_t next = out_.model_pieces;
     for (const Json& j : *list) {
-      const Fields f(j, cat(name_, ": added_tokens[", out_.added.size(), "]"));
+      const JsonFields f(j, cat(name_, ": added_tokens[", out_.added.size(), "]"));
       AddedToken t = read_added_token(f);
       GT_REQUIRE(unique_texts.insert(t.text).second, Exit::kUsage, f.where(), ": \"", t.text, "\" occurs twice");
       check_added_token(t, f, &next,
@@ -292,7 +298,7 @@ class Builder {
     }
   }
 
-  static AddedToken read_added_token(const Fields& f) {
+  static AddedToken read_added_token(const JsonFields& f) {
     f.expect_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken t{.text = f.text("content")};
     t.single_word = f.flag("single_word", false);
@@ -311,7 +317,7 @@ class Builder {
   }
 
   // Hugging Face's library assigns ids of added tokens itself: those of the vocabulary, or in order after it.
-  void check_added_token(const AddedToken& t, const Fields& f, int64_t* next, int64_t count) {
+  void check_added_token(const AddedToken& t, const JsonFields& f, int64_t* next, int64_t count) {
     const int32_t known = id_of(t.text);
     GT_REQUIRE(t.id == (known >= 0 ? known : *next), Exit::kUsage, f.where(), ": \"", t.text, "\" has id ", t.id,
                ", expected ", known >= 0 ? known : *next,
@@ -324,15 +330,15 @@ class Builder {
 
   // Rejects a token whose text, read as a spelling of the vocabulary, stands for other bytes: one spelling would have
   // two meanings.
-  static void require_own_text(const AddedToken& t, const Fields& f) {
+  static void require_own_text(const AddedToken& t, const JsonFields& f) {
     std::string bytes;
     GT_REQUIRE(!bytes_of(t.text, &bytes) || bytes == t.text, Exit::kUsage, f.where(), ": \"", t.text,
                "\" spells other bytes in the vocabulary, which is not supported");
   }
 
   void read_normalizer() {
-    for_each_step(root_.find("normalizer"), cat(name_, ": normalizer"), "normalizers", [&](const Fields& f) {
-      if (f.text("type") != "NFC") refuse_type(f, "none or NFC");
+    for_each_step(root_.find("normalizer"), cat(name_, ": normalizer"), "normalizers", [&](const JsonFields& f) {
+      if (f.text("type") != "NFC") f.refuse_type("none or NFC");
       f.expect_keys({"type"});
       out_.nfc = true;
     });
@@ -340,33 +346,29 @@ class Builder {
 
   void read_pre_tokenizer() {
     bool bytes = false;  // text consists of bytes from here on
-    for_each_step(root_.find("pre_tokenizer"), cat(name_, ": pre_tokenizer"), "pretokenizers", [&](const Fields& f) {
-      GT_REQUIRE(!bytes, Exit::kUsage, f.where(), ": a step behind ByteLevel, which is not supported");
-      if (f.text("type") == "Split") return read_split(f);
-      if (f.text("type") == "Digits") {
-        f.expect_keys({"type", "individual_digits"});
-        out_.splits.push_back({.pattern = f.flag("individual_digits", false) ? kDigit : kDigits});
-        return;
-      }
-      if (f.text("type") != "ByteLevel") refuse_type(f, "Split, Digits or ByteLevel");
-      f.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-      f.expect_flag("add_prefix_space", false, true);
-      if (f.flag("use_regex", true)) out_.splits.push_back({.pattern = kByteLevelPattern});
-      bytes = true;
-    });
-    GT_REQUIRE(bytes, Exit::kUsage, name_, ": pre_tokenizer: expected a ByteLevel step, found none; of tokenizer.json ",
-               "only byte-level BPE is read, other kinds as a SentencePiece tokenizer.model");
+    for_each_step(root_.find("pre_tokenizer"), cat(name_, ": pre_tokenizer"), "pretokenizers",
+                  [&](const JsonFields& f) {
+                    GT_REQUIRE(!bytes, Exit::kUsage, f.where(), ": a step behind ByteLevel, which is not supported");
+                    if (f.text("type") == "Split") return read_split(f);
+                    if (f.text("type") == "Digits") {
+                      f.expect_keys({"type", "individual_digits"});
+                      out_.splits.push_back({.pattern = f.flag("individual_digits", false) ? kDigit : kDigits});
+                      return;
+                    }
+                    if (f.text("type") != "ByteLevel") f.refuse_type("Split, Digits or ByteLevel");
+                    f.expect_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+                    f.expect_flag("add_prefix_space", false, true);
+                    if (f.flag("use_regex", true)) out_.splits.push_back({.pattern = kByteLevelPattern});
+                    bytes = true;
+                  });
   }
 
-  void read_split(const Fields& f) {
+  void read_split(const JsonFields& f) {
     f.expect_keys({"type", "pattern", "behavior", "invert"});
-    const Fields pattern = f.object("pattern");
-    pattern.expect_keys({"Regex", "String"});
+    JsonPattern pattern = read_pattern(f);
     SplitStep s;
-    s.regex = pattern.find("Regex") != nullptr;
-    s.pattern = pattern.text(s.regex ? "Regex" : "String");
-    GT_REQUIRE(!s.pattern.empty() && s.pattern.size() <= kMaxPattern, Exit::kUsage, pattern.where(), ": expected 1 to ",
-               kMaxPattern, " bytes, found ", s.pattern.size());
+    s.regex = pattern.regex;
+    s.pattern = std::move(pattern.text);
     const std::string& behavior = f.text("behavior");
     s.removes = behavior == "Removed";
     GT_REQUIRE(s.removes || behavior == "Isolated", Exit::kUsage, f.where(),
@@ -378,21 +380,20 @@ class Builder {
 
   void read_decoder() {
     int steps = 0;
-    for_each_step(root_.find("decoder"), cat(name_, ": decoder"), "decoders", [&](const Fields& f) {
-      if (out_.blanks != BlankRule::kByteLevel) return;  // it undoes the rule
-      if (f.text("type") != "ByteLevel") refuse_type(f, "ByteLevel");
+    for_each_step(root_.find("decoder"), cat(name_, ": decoder"), "decoders", [&](const JsonFields& f) {
+      if (f.text("type") != "ByteLevel") f.refuse_type("ByteLevel");
       ++steps;
     });
-    GT_REQUIRE(steps == 1 || out_.blanks != BlankRule::kByteLevel, Exit::kUsage, name_,
-               ": decoder: expected ByteLevel, found ", steps, " steps");
+    GT_REQUIRE(steps == 1, Exit::kUsage, name_, ": decoder: expected ByteLevel, found ", steps, " steps");
   }
 
   void read_template() {
-    for_each_step(root_.find("post_processor"), cat(name_, ": post_processor"), "processors", [&](const Fields& f) {
+    for_each_step(root_.find("post_processor"), cat(name_, ": post_processor"), "processors", [&](const JsonFields& f) {
       const std::string& type = f.text("type");
       if (type == "ByteLevel") return;  // offsets
       if (type == "RobertaProcessing" || type == "BertProcessing") return read_pair(f);
-      if (type != "TemplateProcessing") refuse_type(f, "ByteLevel, TemplateProcessing or RobertaProcessing");
+      if (type != "TemplateProcessing")
+        f.refuse_type("ByteLevel, TemplateProcessing, RobertaProcessing or BertProcessing");
       f.expect_keys({"type", "single", "pair", "special_tokens"});
       read_single(f);
     });
@@ -406,7 +407,7 @@ class Builder {
   }
 
   // "cls" before a text and "sep" after it, each a piece and its id. They stand outside of those read before.
-  void read_pair(const Fields& f) {
+  void read_pair(const JsonFields& f) {
     f.expect_keys({"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
     for (const char* key : {"cls", "sep"}) {
       const Json& token = f.list(key);
@@ -421,21 +422,21 @@ class Builder {
   }
 
   // Special tokens before and after the text A. They stand outside of those read before.
-  void read_single(const Fields& f) {
+  void read_single(const JsonFields& f) {
     const Json& single = f.list("single");
     GT_REQUIRE(single.size() <= kMaxSteps, Exit::kUsage, f.where(), ".single: expected at most ", kMaxSteps,
                " parts, found ", single.size());
-    const Fields tokens = f.object("special_tokens");
+    const JsonFields tokens = f.object("special_tokens");
     int texts = 0;
     std::vector<int32_t> before;
     for (size_t k = 0; k < single.size(); ++k) {
-      const Fields part(single[k], cat(f.where(), ".single[", k, "]"));
+      const JsonFields part(single[k], cat(f.where(), ".single[", k, "]"));
       part.expect_keys({"SpecialToken", "Sequence"});
       if (part.find("Sequence") != nullptr) {
         ++texts;
         continue;
       }
-      const Fields token = tokens.object(part.object("SpecialToken").text("id").c_str());
+      const JsonFields token = tokens.object(part.object("SpecialToken").text("id").c_str());
       for (const Json& id : token.list("ids"))
         (texts == 0 ? before : out_.after).push_back(template_id(id, token.where() + ".ids"));
     }
@@ -450,7 +451,7 @@ class Builder {
 
   const std::string& name_;
   TokenizerText text_;
-  const Fields root_;
+  const JsonFields root_;
   TokenizerJson out_;
   std::unordered_map<std::string, int32_t> ids_;
 };

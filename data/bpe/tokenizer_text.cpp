@@ -1,6 +1,7 @@
 #include "data/bpe/tokenizer_text.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
@@ -14,13 +15,40 @@ constexpr size_t kMaxPieces = 2'000'000, kMaxMerges = 2'000'000, kMaxPiece = 16 
 constexpr size_t kMaxValues = 1'000'000;  // excluding vocabulary and merges
 constexpr size_t kMaxDepth = 32;
 
+// The value of a number as serde_json, which Hugging Face's library uses, reads it: up to one unit in the last place
+// beside the nearest one. The order of equal sums of scores depends on it.
+double fraction_of(const std::string& text) {
+  constexpr int kMostExponent = 308;
+  const bool negative = text.starts_with('-');
+  uint64_t digits = 0;
+  int exponent = 0;
+  bool behind_point = false, full = false;
+  size_t at = negative ? 1 : 0;
+  for (; at < text.size() && text[at] != 'e' && text[at] != 'E'; ++at) {
+    if (text[at] == '.') {
+      behind_point = true;
+      continue;
+    }
+    const auto digit = static_cast<uint64_t>(text[at] - '0');
+    full = full || digits > (UINT64_MAX - digit) / 10;  // further digits are left out
+    if (!full) digits = 10 * digits + digit;
+    exponent += full ? (behind_point ? 0 : 1) : (behind_point ? -1 : 0);
+  }
+  if (at < text.size()) exponent += std::clamp(std::atoi(text.c_str() + at + 1), -1'000'000, 1'000'000);
+  auto value = static_cast<double>(digits);
+  for (; exponent < -kMostExponent && value != 0; exponent += kMostExponent) value /= 1e308;
+  const double power = std::strtod(cat("1e", std::min(std::abs(exponent), kMostExponent)).c_str(), nullptr);
+  value = exponent < 0 ? value / power : value * power;
+  return negative ? -value : value;
+}
+
 class Reader final : public nlohmann::json_sax<Json> {
  public:
   Reader(const std::string& name, TokenizerText* out) : name_(name), out_(out) {}
 
   bool null() override { return value(nullptr, "null"); }
   bool boolean(bool b) override { return value(b, "a boolean"); }
-  bool number_float(number_float_t x, const string_t&) override { return value(x, "a fraction"); }
+  bool number_float(number_float_t, const string_t& s) override { return value(fraction_of(s), "a fraction"); }
   bool binary(binary_t&) override { return false; }  // not in JSON text
   bool number_integer(number_integer_t n) override { return part_ == Part::kVocab ? piece(n) : value(n, "a number"); }
   bool number_unsigned(number_unsigned_t n) override {

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
-#include "data/bpe/fallback_bpe.h"
 #include "data/bpe/tokenizer_config.h"
 #include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
@@ -164,13 +163,6 @@ FolderModel::FolderModel(const std::string& model, const std::string& sha256, co
       (same || !unknown.empty()) && rule_ == BlankRule::kModel && special_.before.empty() && special_.after.empty();
   if (rule_ != BlankRule::kModel) inner_ = std::make_unique<SentencePiece>(model, sha256, name, true);
   add_tokens(t);
-}
-
-FolderModel::FolderModel(TokenizerJson t, const std::string& name, const std::string& config) : rule_(t.blanks) {
-  special_ = special_ids(t, config, name);
-  pieces_ = t.pieces;
-  add_tokens(t);
-  inner_ = std::make_unique<FallbackBpe>(std::move(t));
 }
 
 TokenizerJson FolderModel::read(const std::string& json, const std::string& config, const std::string& name,

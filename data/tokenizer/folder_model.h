@@ -1,7 +1,6 @@
-// SentencePiece model in a Hugging Face folder whose other files add tokens to it, or the tokenizer.json that
-// transformers makes of one (data/bpe/fallback_bpe.h): added tokens are matched in text first, and blanks are treated
-// as the folder's tokenizer.json, or its class in tokenizer_config.json, defines. Ids equal those of transformers'
-// AutoTokenizer (tests/launch/models/tokenizer_folder_test.cpp).
+// SentencePiece model in a Hugging Face folder whose other files add tokens to it: added tokens are matched in text
+// first, and blanks are treated as the folder's tokenizer.json, or its class in tokenizer_config.json, defines. Ids
+// equal those of transformers' AutoTokenizer (tests/launch/models/tokenizer_folder_test.cpp).
 #pragma once
 #include <memory>
 #include <string>
@@ -21,9 +20,6 @@ class FolderModel final : public TokenizerModel {
   // that the model does not have.
   FolderModel(const std::string& model, const std::string& sha256, const std::string& name, const std::string& json,
               const std::string& config);
-
-  // A tokenizer.json of such a model alone: `t` with another rule than BlankRule::kByteLevel.
-  FolderModel(TokenizerJson t, const std::string& name, const std::string& config);
 
   // Whether the ids of all texts, and the special tokens, are those of the model alone.
   bool adds_nothing() const { return adds_nothing_; }

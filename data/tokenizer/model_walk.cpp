@@ -38,10 +38,10 @@ class Fields {
     }
     return true;
   }
-  [[noreturn]] void bad(const char* expected, uint64_t found) const {
-    fail(Exit::kUsage, name_, " byte ", offset_ + at_, ": not a tokenizer model: expected ", expected, ", found ",
-         found);
+  [[noreturn]] void bad(const std::string& expected_and_found) const {
+    fail(Exit::kUsage, name_, " byte ", offset_ + at_, ": not a tokenizer model: expected ", expected_and_found);
   }
+  [[noreturn]] void bad(const char* expected, uint64_t found) const { bad(cat(expected, ", found ", found)); }
   float as_float() const {
     float f;
     std::memcpy(&f, text.data(), 4);
@@ -146,22 +146,10 @@ class Trie {
   size_t replacements_;
 };
 
-// precompiled_charsmap: u32 size of the trie, the trie, zero-terminated replacements.
-void walk_charsmap(const Fields& f) {
-  const std::string_view map = f.text;
-  if (map.size() < 8) f.bad("a normalisation table of at least 8 bytes", map.size());
-  const size_t trie = number_at(map, 0);
-  if (trie % 1024 != 0 || trie == 0 || trie > kMaxTrie)
-    f.bad("a normalisation trie of 1 to 4096 blocks of 1024 bytes", trie);
-  if (trie >= map.size() - 4) f.bad("a normalisation trie inside its table, and replacements behind it", trie);
-  if (map.back() != 0)
-    f.bad("normalisation replacements that end with a zero byte", static_cast<unsigned char>(map.back()));
-  if (const char* wrong = Trie(map.substr(4, trie), map.size() - 4 - trie).error()) f.bad(wrong, trie);
-}
-
 void walk_normalizer(Fields f, ModelInfo* info) {
   while (f.next()) {
-    if (f.number == 2 && f.wire == 2 && !f.text.empty()) walk_charsmap(f);
+    if (f.number == 2 && f.wire == 2 && !f.text.empty())
+      if (const std::string error = charsmap_error(f.text); !error.empty()) f.bad(error);
     if ((f.number == 2 || f.number == 6) && f.wire == 2 && !f.text.empty()) info->identity = false;
     if (f.wire != 0) continue;
     if (f.number == 3) info->dummy_prefix = f.value != 0;
@@ -171,6 +159,20 @@ void walk_normalizer(Fields f, ModelInfo* info) {
 }
 
 }  // namespace
+
+// u32 size of the trie, the trie, zero-terminated replacements.
+std::string charsmap_error(std::string_view map) {
+  const auto found = [](const char* expected, auto value) { return cat(expected, ", found ", value); };
+  if (map.size() < 8) return found("a normalisation table of at least 8 bytes", map.size());
+  const size_t trie = number_at(map, 0);
+  if (trie % 1024 != 0 || trie == 0 || trie > kMaxTrie)
+    return found("a normalisation trie of 1 to 4096 blocks of 1024 bytes", trie);
+  if (trie >= map.size() - 4) return found("a normalisation trie inside its table, and replacements behind it", trie);
+  if (map.back() != 0)
+    return found("normalisation replacements that end with a zero byte", int{static_cast<unsigned char>(map.back())});
+  if (const char* wrong = Trie(map.substr(4, trie), map.size() - 4 - trie).error()) return found(wrong, trie);
+  return "";
+}
 
 ModelInfo walk_model(std::string_view bytes, const std::string& name) {
   GT_REQUIRE(static_cast<int64_t>(bytes.size()) <= kMaxBytes, Exit::kUsage, name,

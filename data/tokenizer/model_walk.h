@@ -26,4 +26,8 @@ struct ModelInfo {
 // 16 kB per piece, finite scores.
 ModelInfo walk_model(std::string_view bytes, const std::string& name);
 
+// Returns what is expected of a table of replacements ("precompiled_charsmap") and found otherwise; "" for a valid one:
+// every node of its trie lies inside of it, every leaf inside of the replacements, which end with a zero byte.
+std::string charsmap_error(std::string_view map);
+
 }  // namespace gt

@@ -4,6 +4,7 @@
 
 #include "data/bpe/byte_level_bpe.h"
 #include "data/bpe/tokenizer_config.h"
+#include "data/hf/json_tokenizer.h"
 #include "data/tokenizer/folder_model.h"
 #include "data/tokenizer/sentence_piece.h"
 #include "data/tokens/files.h"
@@ -19,7 +20,7 @@ std::unique_ptr<const TokenizerModel> make_model(const std::string& bytes, const
   if (is_tokenizer_json(bytes, name)) {
     TokenizerJson t = read_tokenizer_json(bytes, name);
     if (t.blanks == BlankRule::kByteLevel) return std::make_unique<ByteLevelBpe>(std::move(t), name, config);
-    return std::make_unique<FolderModel>(std::move(t), name, config);
+    return std::make_unique<JsonTokenizer>(std::move(t), name, config);
   }
   if (!json.empty() || !config.empty()) {
     auto folder = std::make_unique<FolderModel>(bytes, *sha256, name, json, config);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/tokenizer/sorted_prefixes.h"
 #include "kernels/core/check.h"
 
 namespace gt {
@@ -39,18 +40,12 @@ void Unigram::extend(std::string_view text, size_t begin, std::vector<Node>* bes
   };
   const size_t character = std::min(begin + character_bytes(byte_at(text, begin)), text.size());
   bool whole_character = false;
-  auto low = pieces_.begin() + first_[byte_at(text, begin)], high = pieces_.begin() + first_[byte_at(text, begin) + 1];
-  for (size_t depth = 1; low != high; ++depth) {  // all of [low, high) start with the same `depth` bytes
-    if (low->text.size() == depth) {
-      offer(begin + depth, low->score, low->id);
-      whole_character |= begin + depth == character;
-      ++low;
-    }
-    if (begin + depth == text.size()) break;
-    const uint8_t next = byte_at(text, begin + depth);
-    low = std::partition_point(low, high, [&](const auto& p) { return byte_at(p.text, depth) < next; });
-    high = std::partition_point(low, high, [&](const auto& p) { return byte_at(p.text, depth) == next; });
-  }
+  const uint8_t lead = byte_at(text, begin);
+  for_each_prefix(pieces_.begin() + first_[lead], pieces_.begin() + first_[lead + 1], text.substr(begin),
+                  [&](const UnigramPiece& p, size_t size) {
+                    offer(begin + size, p.score, p.id);
+                    whole_character |= begin + size == character;
+                  });
   if (!whole_character) offer(character, unknown_, -1);
 }
 

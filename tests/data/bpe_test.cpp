@@ -4,8 +4,8 @@
 #include <map>
 
 #include "data/bpe/bpe_merges.h"
-#include "data/bpe/nfc.h"
 #include "data/bpe/regex.h"
+#include "data/hf/normal_form.h"
 #include "data/prepare/prepare.h"
 #include "data/prepare/text_stream.h"
 #include "data/tokenizer/tokenizer.h"
@@ -157,7 +157,7 @@ TEST_CASE(
 
 TEST_CASE("NFC equals that of Hugging Face's library") {
   std::string buffer;
-  const auto nfc = [&](const std::string& s) { return std::string(to_nfc(s, &buffer)); };
+  const auto nfc = [&](const std::string& s) { return std::string(to_normal_form(NormalForm::kC, s, &buffer)); };
   CHECK(nfc("plain\n\xC3\xA9") == "plain\n\xC3\xA9");
   CHECK(nfc("x\ne\xCC\x81\ny") == "x\n\xC3\xA9\ny");
   CHECK(nfc("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8") == "\xEA\xB0\x81");    // Hangul
@@ -383,12 +383,12 @@ TEST_CASE("unsupported entries of a tokenizer.json are refused by name") {
   no_byte.erase("A");
   const Json split{{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Isolated"}, {"invert", false}};
   Json merged = split;
-  merged["behavior"] = "MergedWithNext";
+  merged["behavior"] = "MergedWithBoth";
   const Json bytes = byte_level_json()["pre_tokenizer"];
   const Case cases[] = {
-      {"/model/type", "Unigram", {"Unigram", "expected BPE"}},
+      {"/model/type", "WordLevel", {"WordLevel", "expected BPE, WordPiece or Unigram"}},
       {"/model/dropout", 0.1, {"dropout", "0.1"}},
-      {"/model/end_of_word_suffix", "</w>", {"end_of_word_suffix", "</w>"}},
+      {"/model/continuing_subword_prefix", "##", {"merge 0", "at least 2 bytes"}},
       {"/model/unheard_of", 1, {"unheard_of"}},
       {"/model/vocab", twice, {"id 5", "twice"}},
       {"/model/vocab", far, {"x1", "2097152"}},
@@ -400,16 +400,12 @@ TEST_CASE("unsupported entries of a tokenizer.json are refused by name") {
       {"/model/merges", {"t h e"}, {"merge 0"}},
       {"/model/merges", {{"t", "h", "e"}}, {"merge 0", "more"}},
       {"/model/merges", {1}, {"merges: expected pairs", "a number"}},
-      {"/normalizer", {{"type", "Lowercase"}}, {"normalizer", "Lowercase"}},
-      {"/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFKC"}}}}}, {"normalizers[0]", "NFKC"}},
-      {"/pre_tokenizer", {{"type", "Whitespace"}}, {"pre_tokenizer", "Whitespace"}},
-      {"/pre_tokenizer", nullptr, {"pre_tokenizer", "ByteLevel"}},
-      {"/pre_tokenizer", split, {"pre_tokenizer", "ByteLevel"}},
-      {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {bytes, split}}}, {"[1]", "behind ByteLevel"}},
-      {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {merged, bytes}}}, {"behavior", "MergedWithNext"}},
-      {"/pre_tokenizer/add_prefix_space", true, {"add_prefix_space", "true"}},
-      {"/decoder", nullptr, {"decoder"}},
-      {"/decoder", {{"type", "WordPiece"}}, {"decoder", "WordPiece"}},
+      {"/normalizer", {{"type", "Uppercase"}}, {"normalizer", "Uppercase"}},
+      {"/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFX"}}}}}, {"normalizers[0]", "NFX"}},
+      {"/pre_tokenizer", {{"type", "UnicodeScripts"}}, {"pre_tokenizer", "UnicodeScripts"}},
+      {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {merged, bytes}}}, {"behavior", "MergedWithBoth"}},
+      {"/pre_tokenizer/add_prefix_space", "yes", {"add_prefix_space", "a string"}},
+      {"/decoder", {{"type", "CTC"}}, {"decoder", "CTC"}},
       {"/post_processor", {{"type", "BertProcessing"}}, {"post_processor", "\"cls\""}},
       {"/post_processor",
        {{"type", "RobertaProcessing"}, {"cls", {"<s>", 0}}, {"sep", {"</s>", 300}}},

@@ -62,10 +62,51 @@ std::vector<std::string> seeds() {
       {"type", "Sequence"},
       {"normalizers", Json::array({Json{{"type", "Prepend"}, {"prepend", "\xE2\x96\x81"}}, blanks})}};
   fallback["pre_tokenizer"] = nullptr;
+  Json bert = test::byte_level_json({});
+  bert["added_tokens"][0]["id"] = 1;
+  bert["normalizer"] = {
+      {"type", "BertNormalizer"}, {"clean_text", true}, {"strip_accents", nullptr}, {"lowercase", true}};
+  bert["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  bert["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", true}};
+  bert["model"] = {{"type", "WordPiece"},
+                   {"unk_token", "[UNK]"},
+                   {"max_input_chars_per_word", 100},
+                   {"vocab", {{"[UNK]", 0}, {"<|endoftext|>", 1}, {"the", 2}, {"a", 3}, {"##a", 4}, {"quick", 5}}}};
+  Json unigram = test::byte_level_json({});
+  unigram["added_tokens"][0]["id"] = 4;
+  unigram["normalizer"] = {
+      {"type", "Sequence"},
+      {"normalizers", Json::array({Json{{"type", "Nmt"}}, Json{{"type", "NFKC"}},
+                                   Json{{"type", "Precompiled"}, {"precompiled_charsmap", ""}},
+                                   Json{{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", " "}}})}};
+  unigram["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       Json::array({Json{{"type", "WhitespaceSplit"}},
+                    Json{{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}, {"prepend_scheme", "first"}}})}};
+  unigram["decoder"] = {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}, {"prepend_scheme", "first"}};
+  unigram["model"] = {{"type", "Unigram"},
+                      {"unk_id", 0},
+                      {"vocab", Json::array({Json::array({"<unk>", 0.0}), Json::array({"\xE2\x96\x81the", -3.5}),
+                                             Json::array({"a", -2e0}), Json::array({"aa", -1.25})})}};
+  Json roberta = test::byte_level_json();
+  roberta["normalizer"] = {{"type", "Sequence"},
+                           {"normalizers", Json::array({Json{{"type", "Strip"}, {"strip_left", true}},
+                                                        Json{{"type", "Lowercase"}}, Json{{"type", "StripAccents"}}})}};
+  roberta["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       Json::array({Json{{"type", "Punctuation"}, {"behavior", "MergedWithNext"}},
+                    Json{{"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "Contiguous"}},
+                    Json{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", true}}})}};
   const std::string config = R"({"eos_token": {"content": "<|endoftext|>"}, "add_prefix_space": false})";
   return {test::byte_level_json().dump(),
           without_vocab(test::byte_level_json()),
           fallback.dump(),
+          bert.dump(),
+          bert.dump() + std::string(1, '\0') + R"({"tokenizer_class": "BertTokenizer", "do_lower_case": true})",
+          unigram.dump(),
+          without_vocab(roberta),
           without_vocab(qwen) + std::string(1, '\0') + config,
           without_vocab(llama) + std::string(1, '\0') + config,
           "{\"model\":" + std::string(50000, '[') + std::string(50000, ']')};
@@ -74,13 +115,22 @@ std::vector<std::string> seeds() {
 }  // namespace
 
 Target tokenizer_json() {
-  return {
-      "tokenizer_json",
-      run,
-      seeds,
-      {"\"vocab\":{", "\"merges\":[", "\"Regex\":\"", "(?:a|aa)+", "{1000}", "\\\\p{L}+", "[^\\\\s]", "null", "true",
-       "\"a a\",", "\"Removed\"", "\"type\":\"Sequence\"", "-1", "18446744073709551615", "1e400", "\\ud800", "\"\""},
-      20000};
+  return {"tokenizer_json",
+          run,
+          seeds,
+          {"\"vocab\":{",  "\"merges\":[",
+           "\"Regex\":\"", "(?:a|aa)+",
+           "{1000}",       "\\\\p{L}+",
+           "[^\\\\s]",     "null",
+           "true",         "\"a a\",",
+           "\"Removed\"",  "\"type\":\"Sequence\"",
+           "-1",           "18446744073709551615",
+           "1e400",        "\\ud800",
+           "\"\"",         "\"MergedWithNext\"",
+           "\"first\"",    "\"Replace\"",
+           "\"NFKD\"",     "\"Whitespace\"",
+           "\"Unigram\"",  "\"WordPiece\""},
+          20000};
 }
 
 }  // namespace gt::fuzz

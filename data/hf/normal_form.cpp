@@ -1,4 +1,4 @@
-#include "data/bpe/nfc.h"
+#include "data/hf/normal_form.h"
 
 #include <utf8proc.h>
 
@@ -12,9 +12,10 @@
 namespace gt {
 namespace {
 
-// Characters below U+0300, the first combining mark, are in form C in any sequence.
-bool may_change(std::string_view line) {
-  return std::any_of(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) >= 0xCC; });
+// Characters below U+0300, the first combining mark, are in form C in any sequence; those of ASCII in every form.
+bool may_change(NormalForm form, std::string_view line) {
+  const int first = form == NormalForm::kC ? 0xCC : 0x80;
+  return std::any_of(line.begin(), line.end(), [first](char c) { return static_cast<unsigned char>(c) >= first; });
 }
 
 // Characters that are neither reordered nor composed: those newer than Unicode 9, the version of Hugging Face's tables,
@@ -31,20 +32,40 @@ constexpr std::array<std::array<char32_t, 2>, 38> kKept{{
     {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
 }};
 
-bool is_kept(char32_t c) {
+// Characters whose compatibility decomposition is newer than Unicode 9.
+constexpr std::array<std::array<char32_t, 2>, 9> kKeptCompatible{{{0x32FF, 0x32FF},
+                                                                  {0xA7F2, 0xA7F4},
+                                                                  {0xAB69, 0xAB69},
+                                                                  {0x10781, 0x10785},
+                                                                  {0x10787, 0x107B0},
+                                                                  {0x107B2, 0x107BA},
+                                                                  {0x1E030, 0x1E06D},
+                                                                  {0x1F16C, 0x1F16C},
+                                                                  {0x1FBF0, 0x1FBF9}}};
+
+template <size_t n>
+bool is_in(const std::array<std::array<char32_t, 2>, n>& ranges, char32_t c) {
   const auto at =
-      std::lower_bound(kKept.begin(), kKept.end(), c, [](const auto& range, char32_t x) { return range[1] < x; });
-  return at != kKept.end() && (*at)[0] <= c;
+      std::lower_bound(ranges.begin(), ranges.end(), c, [](const auto& range, char32_t x) { return range[1] < x; });
+  return at != ranges.end() && (*at)[0] <= c;
+}
+
+bool is_compatible(NormalForm form) { return form == NormalForm::kKC || form == NormalForm::kKD; }
+
+// U+11938 is composed of two characters that are kept.
+bool is_kept(NormalForm form, char32_t c) {
+  if (is_in(kKept, c) || c == 0x11938) return true;
+  return is_compatible(form) && is_in(kKeptCompatible, c);
 }
 
 // Returns the bytes until the next of these characters, or all; *size: its own bytes.
-size_t until_kept(std::string_view line, size_t* size) {
+size_t until_kept(NormalForm form, std::string_view line, size_t* size) {
   for (size_t at = 0; at < line.size();) {
     utf8proc_int32_t c = 0;
     const utf8proc_ssize_t n = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(line.data() + at),
                                                 static_cast<utf8proc_ssize_t>(line.size() - at), &c);
     GT_CHECK(n > 0, "normalization of text that is no UTF-8");
-    if (is_kept(static_cast<char32_t>(c))) {
+    if (is_kept(form, static_cast<char32_t>(c))) {
       *size = static_cast<size_t>(n);
       return at;
     }
@@ -54,21 +75,24 @@ size_t until_kept(std::string_view line, size_t* size) {
   return line.size();
 }
 
-void append_composed(std::string_view line, std::string* out) {
+void append_changed(NormalForm form, std::string_view line, std::string* out) {
+  int options = UTF8PROC_STABLE;
+  options |= form == NormalForm::kC || form == NormalForm::kKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (is_compatible(form)) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* made = nullptr;
   const utf8proc_ssize_t n =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(line.data()), static_cast<utf8proc_ssize_t>(line.size()),
-                   &made, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+                   &made, static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(made, &std::free);
   GT_CHECK(n >= 0, "normalization failed: ", utf8proc_errmsg(n));
   out->append(reinterpret_cast<const char*>(made), static_cast<size_t>(n));
 }
 
-void append_nfc(std::string_view line, std::string* out) {
+void append_line(NormalForm form, std::string_view line, std::string* out) {
   while (!line.empty()) {
     size_t kept = 0;
-    const size_t n = until_kept(line, &kept);
-    append_composed(line.substr(0, n), out);
+    const size_t n = until_kept(form, line, &kept);
+    append_changed(form, line.substr(0, n), out);
     out->append(line.substr(n, kept));
     line.remove_prefix(n + kept);
   }
@@ -77,13 +101,13 @@ void append_nfc(std::string_view line, std::string* out) {
 }  // namespace
 
 // Processes line by line, because nothing composes with a newline.
-std::string_view to_nfc(std::string_view text, std::string* buffer) {
-  if (!may_change(text)) return text;
+std::string_view to_normal_form(NormalForm form, std::string_view text, std::string* buffer) {
+  if (!may_change(form, text)) return text;
   buffer->clear();
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n') == text.npos ? text.size() : text.find('\n') + 1);
-    if (may_change(line))
-      append_nfc(line, buffer);
+    if (may_change(form, line))
+      append_line(form, line, buffer);
     else
       buffer->append(line);
     text.remove_prefix(line.size());

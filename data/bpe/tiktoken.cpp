@@ -200,17 +200,23 @@ Json post_processor(const Vocabulary& v) {
 
 }  // namespace
 
-TiktokenFiles convert_tiktoken(std::string_view text, const std::string& where) {
-  const std::vector<std::string> tokens = tokens_of(text, where);
-  const Vocabulary& v = vocabulary_of(tokens.size(), where);
+RankedPieces pieces_of_ranks(const std::vector<std::string>& tokens, int64_t first, const std::string& where) {
   const Ranks ranks = ranks_of(tokens, where);
-  std::string vocab, merges;
+  RankedPieces out;
+  auto& [vocab, merges] = out;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    vocab += cat(i > 0 ? "," : "", Json(spelled(tokens[i])).dump(), ":", i);
+    vocab += cat(i > 0 ? "," : "", Json(spelled(tokens[i])).dump(), ":", first + static_cast<int64_t>(i));
     add_merges(tokens[i], ranks, &merges);
     GT_REQUIRE(static_cast<int64_t>(merges.size()) <= kMaxTokenizerFile, Exit::kUsage, where, ": line ", i + 1,
                ": the merges up to here take more than ", kMaxTokenizerFile, " bytes: it is broken or hostile");
   }
+  return out;
+}
+
+TiktokenFiles convert_tiktoken(std::string_view text, const std::string& where) {
+  const std::vector<std::string> tokens = tokens_of(text, where);
+  const Vocabulary& v = vocabulary_of(tokens.size(), where);
+  auto [vocab, merges] = pieces_of_ranks(tokens, 0, where);
   for (const auto& [id, name] : v.special) vocab += cat(",", Json(name).dump(), ":", id);  // their ids may leave gaps
   const Json nfc = v.nfc ? Json{{"type", "NFC"}} : Json();
   const Json decoder{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};

@@ -3,8 +3,10 @@
 // special tokens: both are known for a few vocabularies, which differ in the number of their ranks. A file is converted
 // to a tokenizer.json, which is what checkpoints keep.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gt {
 
@@ -20,5 +22,15 @@ struct TiktokenFiles {
 // messages. Throws kUsage for a broken line, a token of more than 256 bytes, ranks that do not ascend from 0, and a
 // number of ranks that is not that of a known vocabulary.
 TiktokenFiles convert_tiktoken(std::string_view ranks, const std::string& where);
+
+// Inside of the JSON of a BPE model: "vocab" and "merges".
+struct RankedPieces {
+  std::string vocab, merges;
+};
+
+// Pieces of `tokens` by rank, whose ids begin at `first`, and their merges as above. Throws kUsage naming `where` for a
+// token that occurs twice, and for merges of more bytes than a tokenizer.json may have. Requires: tokens of at most 256
+// bytes.
+RankedPieces pieces_of_ranks(const std::vector<std::string>& tokens, int64_t first, const std::string& where);
 
 }  // namespace gt

@@ -1,6 +1,6 @@
-// Text to token ids and back. The file determines the kind: a SentencePiece model, or a tokenizer.json with byte-level
-// BPE (GPT-2, Llama 3, Qwen), also in GPT-2's older form of vocab.json and merges.txt. Models trained by
-// tokenizer_train (data/tokenizer/tokenizer_train.h) are lossless for valid UTF-8.
+// Text to token ids and back. The file determines the kind: a SentencePiece model, or a tokenizer.json (BPE, WordPiece,
+// Unigram), also in the older forms of GPT-2 (vocab.json and merges.txt) and BERT (vocab.txt), and Mistral's
+// tekken.json. Models trained by tokenizer_train (data/tokenizer/tokenizer_train.h) are lossless for valid UTF-8.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,9 +18,9 @@ class SentencePiece;
 
 class Tokenizer {
  public:
-  // `path`: a .model, a tokenizer.json, a vocab.json with merges.txt beside it, tiktoken's ranks, or a folder with one
-  // of them; with the files beside it that add tokens or name them (data/tokenizer/tokenizer_files.h). Throws kUsage
-  // naming the invalid or unsupported part and its position.
+  // `path`: a .model, a tokenizer.json, a vocab.json with merges.txt beside it, a vocab.txt, a tekken.json, tiktoken's
+  // ranks, or a folder with one of them; with the files beside it that add tokens or name them
+  // (data/tokenizer/tokenizer_files.h). Throws kUsage naming the invalid or unsupported part and its position.
   static Tokenizer load(const std::string& path);
   // Same, from a set of files in memory or on disk, in any order: those that tokenizer_files() returned, or all of
   // kTokenizerFileNames that a folder or checkpoint holds.

@@ -9,7 +9,10 @@
 #include <utility>
 
 #include "data/bpe/tiktoken.h"
+#include "data/bpe/tokenizer_config.h"
 #include "data/bpe/vocab_merges.h"
+#include "data/hf/tekken.h"
+#include "data/hf/word_piece_vocab.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
 
@@ -19,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char *kModel = "tokenizer.model", *kJson = "tokenizer.json", *kConfig = "tokenizer_config.json";
 constexpr const char *kVocab = "vocab.json", *kMerges = "merges.txt", *kNames = "special_tokens_map.json";
-constexpr const char* kAdded = "added_tokens.json";
+constexpr const char *kAdded = "added_tokens.json", *kPieces = "vocab.txt", *kTekken = "tekken.json";
 
 bool there(const fs::path& p) {
   std::error_code ec;
@@ -30,7 +33,7 @@ fs::path beside(const std::string& file, const char* name) { return fs::path(fil
 
 // The file that defines the tokenizer of a folder, or "".
 std::string main_file(const std::string& folder) {
-  for (const char* name : {kModel, kJson, kVocab})
+  for (const char* name : {kModel, kJson, kVocab, kTekken, kPieces})
     if (there(fs::path(folder) / name) && (name != kVocab || there(fs::path(folder) / kMerges)))
       return (fs::path(folder) / name).string();
   return "";
@@ -42,7 +45,8 @@ std::string file_at(const std::string& path) {
   if (!fs::is_directory(path, ec)) return path;
   std::string file = main_file(path);
   GT_REQUIRE(!file.empty(), Exit::kUsage, path, ": holds neither ", kModel, " (SentencePiece) nor ", kJson, " nor ",
-             kVocab, " with ", kMerges, "; name the file, or a Hugging Face folder that holds one");
+             kVocab, " with ", kMerges, " nor ", kPieces, " (BERT) nor ", kTekken,
+             " (Mistral); name the file, or a Hugging Face folder that holds one");
   return file;
 }
 
@@ -58,14 +62,17 @@ std::string beginning_of(const std::string& path) {
 std::vector<TokenizerFile> files_at(const std::string& path) {
   const std::string file = file_at(path);
   const bool pair = fs::path(file).filename() == kVocab && there(beside(file, kMerges));
-  const bool json = !pair && is_tokenizer_json(beginning_of(file), file), model = fs::path(file).filename() == kModel;
-  std::vector<TokenizerFile> files{{pair ? kVocab : json ? kJson : kModel, file, ""}};
+  const std::string own = fs::path(file).filename().string();
+  if (own == kTekken) return {{kTekken, file, ""}};
+  const bool pieces = own == kPieces;
+  const bool json = !pair && !pieces && is_tokenizer_json(beginning_of(file), file), model = own == kModel;
+  std::vector<TokenizerFile> files{{pair ? kVocab : pieces ? kPieces : json ? kJson : kModel, file, ""}};
   const auto add = [&](const char* name) {
     if (there(beside(file, name))) files.push_back({name, beside(file, name).string(), ""});
   };
   if (pair) add(kMerges);
   if (model) add(kJson);
-  if (pair || json || model)
+  if (pair || pieces || json || model)
     for (const char* name : {kConfig, kNames, kAdded}) add(name);
   return files;
 }
@@ -74,6 +81,12 @@ std::vector<TokenizerFile> converted_ranks(const TokenizerFile& ranks) {
   TiktokenFiles files = convert_tiktoken(ranks.read(kMaxTokenizerFile), ranks.path);
   return {{kJson, ranks.path, std::move(files.tokenizer_json)},
           {kConfig, ranks.path, std::move(files.tokenizer_config_json)}};
+}
+
+std::vector<TokenizerFile> converted_tekken(const TokenizerFile& tekken) {
+  TiktokenFiles files = convert_tekken(tekken.read(kMaxTokenizerFile), tekken.path);
+  return {{kJson, tekken.path, std::move(files.tokenizer_json)},
+          {kConfig, tekken.path, std::move(files.tokenizer_config_json)}};
 }
 
 const TokenizerFile* find(const std::vector<TokenizerFile>& files, const char* name) {
@@ -98,6 +111,19 @@ std::vector<TokenizerFile> converted_vocab(const std::vector<TokenizerFile>& fil
       {kConfig, where, gpt2_tokenizer_config(tokenizer_text(files, kConfig), tokenizer_text(files, kNames), where)}};
 }
 
+std::vector<TokenizerFile> converted_pieces(const std::vector<TokenizerFile>& files) {
+  const TokenizerFile& pieces = *find(files, kPieces);
+  if (const TokenizerFile* added = find(files, kAdded))
+    fail(Exit::kUsage, added->path, ": added tokens beside ", kPieces, " are not read; save the tokenizer as ", kJson,
+         " with transformers' AutoTokenizer");
+  const std::string config = merged_tokenizer_config(tokenizer_text(files, kConfig), tokenizer_text(files, kNames), "",
+                                                     pieces.path + ": tokenizer_config.json beside it");
+  std::vector<TokenizerFile> out{
+      {kJson, pieces.path, word_piece_json(pieces.read(kMaxTokenizerFile), config, pieces.path)}};
+  if (!config.empty()) out.push_back({kConfig, pieces.path, config});
+  return out;
+}
+
 }  // namespace
 
 std::string tokenizer_text(const std::vector<TokenizerFile>& files, const char* name) {
@@ -111,6 +137,8 @@ std::vector<TokenizerFile> convert_tokenizer_files(std::vector<TokenizerFile> fi
     return find(files, kJson) == nullptr ? converted_ranks(*model) : without(files, kModel);
   if (model == nullptr && find(files, kJson) == nullptr && find(files, kVocab) != nullptr && find(files, kMerges))
     return converted_vocab(files);
+  if (const TokenizerFile* tekken = find(files, kTekken)) return converted_tekken(*tekken);
+  if (find(files, kPieces) != nullptr) return converted_pieces(files);
   return files;
 }
 

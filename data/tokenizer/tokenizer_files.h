@@ -26,14 +26,15 @@ struct TokenizerFile {
 
 // Returns the files of the tokenizer at `path`, a file or a folder, for Tokenizer::from_files and for checkpoints.
 // First the one that defines the ids: in a folder tokenizer.model, else tokenizer.json, else vocab.json with
-// merges.txt. Then those of kTokenizerFileNames beside it that add tokens or name them. GPT-2's older vocab.json with
-// merges.txt, and tiktoken's file of ranks, are converted to tokenizer.json and tokenizer_config.json
-// (data/bpe/vocab_merges.h, tiktoken.h). A SentencePiece model under another name than tokenizer.model stands alone.
+// merges.txt, else tekken.json, else vocab.txt. Then those of kTokenizerFileNames beside it that add tokens or name
+// them. GPT-2's older vocab.json with merges.txt, tiktoken's file of ranks, Mistral's tekken.json and BERT's vocab.txt
+// are converted to tokenizer.json and tokenizer_config.json (data/bpe/vocab_merges.h, tiktoken.h, data/hf/tekken.h,
+// word_piece_vocab.h). A SentencePiece model under another name than tokenizer.model stands alone.
 // Throws kUsage for a folder with none, for a path that does not exist, and for a vocabulary that cannot be converted.
 std::vector<TokenizerFile> tokenizer_files(const std::string& path);
 
-// Returns the same set with vocab.json and merges.txt, or tiktoken's ranks under the name tokenizer.model, converted;
-// other sets unchanged. Throws kUsage.
+// Returns the same set with vocab.json and merges.txt, vocab.txt, tekken.json, or tiktoken's ranks under the name
+// tokenizer.model, converted; other sets unchanged. Throws kUsage.
 std::vector<TokenizerFile> convert_tokenizer_files(std::vector<TokenizerFile> files);
 
 // Returns the contents of the file of this name; "" without one.

@@ -66,7 +66,8 @@ struct TokenizerEncodeArgs {
   template <class V>
   void fields(V& v) {
     v("tokenizer", tokenizer, "required",
-      "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one");
+      "SentencePiece model, tokenizer.json, vocab.json, vocab.txt, tekken.json, tiktoken's ranks, or a folder with "
+      "one");
     v("text", text, "", "text to encode, one line each; ids are those of the text alone, without BOS and EOS");
     v("input", input, "",
       "files, folders, patterns, -; without --text and --input standard input; of JSON lines in files the field text");
@@ -83,7 +84,8 @@ struct TokenizerDecodeArgs {
   template <class V>
   void fields(V& v) {
     v("tokenizer", tokenizer, "required",
-      "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one");
+      "SentencePiece model, tokenizer.json, vocab.json, vocab.txt, tekken.json, tiktoken's ranks, or a folder with "
+      "one");
     v("ids", ids, "", "token ids, or pieces with --pieces");
     v("input", input, "", "files, folders, patterns, -; without --ids and --input standard input");
     v("pieces", pieces, "", "read pieces instead of ids");
@@ -101,7 +103,8 @@ struct DataPrepareArgs {
   void fields(V& v) {
     v("input", input, "required", "text or JSON lines: files, folders, patterns, -; gzip is unpacked");
     v("tokenizer", tokenizer, "required",
-      "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one");
+      "SentencePiece model, tokenizer.json, vocab.json, vocab.txt, tekken.json, tiktoken's ranks, or a folder with "
+      "one");
     v("output", output, "required",
       "PREFIX: PREFIX.bin, PREFIX.idx, PREFIX.meta.json (chat, instruct: PREFIX.mask) are written");
     v("format", format, "auto|jsonl|text|chat|instruct",
@@ -200,7 +203,7 @@ struct GenerateArgs {
     v("shift", shift, "0..1048576 tokens",
       "tokens by which a full context window advances, each time recomputing the window; 0: an eighth");
     v("tokenizer", tokenizer, "",
-      "SentencePiece model, tokenizer.json, vocab.json or a folder with one; empty: the run's");
+      "SentencePiece model, tokenizer.json, vocab.json, vocab.txt, tekken.json or a folder with one; empty: the run's");
     v("json", json, "", "print one JSON object per completed text");
     v("no-cache", no_cache, "", "recompute all keys and values for every token; slower, same texts on a CPU");
   }
@@ -418,7 +421,8 @@ struct ImportArgs {
       "llm.c GPT-2 .bin");
     v("output", output, "required", "checkpoint folder; step-000000000 is written there");
     v("tokenizer", tokenizer, "",
-      "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks to keep with the weights, instead of the "
+      "SentencePiece model, tokenizer.json, vocab.json, vocab.txt, tekken.json or tiktoken's ranks to keep with the "
+      "weights, instead of the "
       "folder's");
     v("heads", heads, "0..65536",
       "attention heads, if the file does not contain them (foreign HDF5); 0: from the file");

@@ -245,7 +245,8 @@ struct DataConfig {
       "several with weights: 0.7 A 0.3 B");
     v("valid", valid, "PREFIX|FILE", "the same for evaluation; without it data.split divides data.train");
     v("tokenizer", tokenizer, "",
-      "SentencePiece model, tokenizer.json, vocab.json or tiktoken's ranks, or a folder with one, of the tokens or for "
+      "SentencePiece model, tokenizer.json, vocab.json, vocab.txt, tekken.json, tiktoken's ranks, or a folder with "
+      "one, of the tokens or for "
       "tokenizing text files; checked, kept in checkpoints, and used for generation");
     v("split", split, "", "proportions of data.train for training, validation, test; ignored if data.valid is given");
     v("order", order, "",

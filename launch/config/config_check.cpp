@@ -495,12 +495,12 @@ class Checker {
   void text(const char* key, const std::string& path) {
     if (!c_.data.tokenizer.empty()) return;
     if (!context_.model_folder.empty())
-      return bad(
-          key,
-          path + ": text, which needs the model's tokenizer, and " + context_.model_folder +
-              " holds none that can be read",
-          "add --data.tokenizer FILE (a SentencePiece model, a tokenizer.json with a byte-level BPE, a "
-          "vocab.json beside its merges.txt, or tiktoken's ranks), or give token files made with it by other tools");
+      return bad(key,
+                 path + ": text, which needs the model's tokenizer, and " + context_.model_folder +
+                     " holds none that can be read",
+                 "add --data.tokenizer FILE (a SentencePiece model, a tokenizer.json, a vocab.json beside "
+                 "its merges.txt, a vocab.txt, a tekken.json, or tiktoken's ranks), or give token files made with it "
+                 "by other tools");
     bad(key, path + ": text, which needs a tokenizer", tokenizer_advice(c_, path));
   }
 

@@ -8,6 +8,8 @@
 #include "data/hf/token_decoder.h"
 #include "data/hf/word_splitter.h"
 #include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_files.h"
+#include "kernels/core/hash/base64.h"
 #include "tests/data/byte_level_json.h"
 #include "tests/data/support.h"
 
@@ -249,4 +251,69 @@ TEST_CASE("hostile steps of a tokenizer.json end with an error in time: text tha
   slow["model"]["vocab"]["##a"] = 20;
   expect_error(Exit::kUsage, {"tokenizer.json", "too slow"}, [&] { made(slow).encode(std::string(1'000'000, 'a')); });
   CHECK(std::clock() - begin < 30 * CLOCKS_PER_SEC);
+}
+
+TEST_CASE("vocab.txt is read as a WordPiece with the settings of tokenizer_config.json") {
+  TempDir dir;
+  const std::string vocab = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\n##s\n";
+  write_file(dir / "vocab.txt", vocab);
+  for (const std::string& path : {dir.path(), dir / "vocab.txt"}) {
+    const Tokenizer t = Tokenizer::load(path);
+    CHECK(t.encode("The [MASK] thes") == Ids{5, 4, 5, 7});
+    CHECK((t.vocab() == 8 && t.unk() == 1 && t.before_text() == Ids{2} && t.after_text() == Ids{3}));
+  }
+  CHECK(tokenizer_paths(dir.path()) == std::vector<std::string>{dir / "vocab.txt"});
+  write_file(dir / "tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer", "do_lower_case": false})");
+  CHECK(Tokenizer::load(dir.path()).encode("The") == Ids{6});
+  const auto refused = [&](const std::string& text, const std::vector<std::string>& errors) {
+    write_file(dir / "vocab.txt", text);
+    expect_error(Exit::kUsage, errors, [&] { Tokenizer::load(dir.path()); });
+  };
+  refused("[PAD]\na\n", {"vocab.txt", "[UNK]"});
+  refused(vocab + "the\n", {"line 9", "twice"});
+  refused(vocab + "\nx\n", {"line 9", "empty line"});
+  refused(vocab + "\xFF\n", {"UTF-8"});
+  write_file(dir / "tokenizer_config.json", R"({"tokenizer_class": "BertJapaneseTokenizer"})");
+  refused(vocab, {"tokenizer_class", "BertJapaneseTokenizer"});
+}
+
+TEST_CASE("tekken.json is read as a BPE of bytes behind its special tokens") {
+  TempDir dir;
+  Json vocab = Json::array();
+  const auto add = [&](const std::string& bytes) {
+    vocab.push_back({{"rank", vocab.size()}, {"token_bytes", encode_base64(bytes)}, {"token_str", nullptr}});
+  };
+  for (int b = 0; b < 256; ++b) add(std::string(1, static_cast<char>(b)));
+  for (const char* token : {"th", "the", " the", "padding"}) add(token);
+  const Json special = Json::array({{{"rank", 0}, {"token_str", "<unk>"}, {"is_control", true}},
+                                    {{"rank", 1}, {"token_str", "<s>"}, {"is_control", true}},
+                                    {{"rank", 2}, {"token_str", "</s>"}, {"is_control", true}}});
+  const Json whole{{"config",
+                    {{"pattern", R"(\s?\p{L}+|\s+|[^\s\p{L}])"},
+                     {"default_vocab_size", 264},
+                     {"default_num_special_tokens", 5},
+                     {"version", "v3"}}},
+                   {"vocab", vocab},
+                   {"special_tokens", special}};
+  write_file(dir / "tekken.json", whole.dump());
+  for (const std::string& path : {dir.path(), dir / "tekken.json"}) {
+    const Tokenizer t = Tokenizer::load(path);
+    CHECK(t.encode("the the</s>x") == Ids{5 + 257, 5 + 258, 2, 5 + 'x'});
+    CHECK((t.vocab() == 264 && t.piece(4) == "<SPECIAL_4>" && t.bos() == 1 && t.eos() == 2));
+    CHECK((t.before_text() == Ids{1} && t.after_text().empty() && t.decode(Ids{262, 263}) == "the the"));
+  }
+  const auto refused = [&](const char* at, const Json& value, const std::vector<std::string>& errors) {
+    Json j = whole;
+    j[Json::json_pointer(at)] = value;
+    write_file(dir / "tekken.json", j.dump());
+    INFO(at);
+    expect_error(Exit::kUsage, errors, [&] { Tokenizer::load(dir.path()); });
+  };
+  refused("/vocab/3/rank", 4, {"vocab[3].rank", "expected 3"});
+  refused("/vocab/3/token_bytes", "!", {"vocab[3].token_bytes"});
+  refused("/vocab/3/token_bytes", "AA==", {"vocab[3]", "new token"});
+  refused("/config/default_vocab_size", 10'000, {"at least", "9995"});
+  refused("/config/default_num_special_tokens", 2, {"rank", "0 to 1"});
+  refused("/config/pattern", "(?<=a)b", {"pre_tokenizer", "(?<="});
+  refused("/special_tokens/1/rank", 0, {"rank 0 occurs twice"});
 }

@@ -104,6 +104,7 @@ TEST_CASE("files that add to a tokenizer are accepted whole or refused with one 
 TEST_CASE("a tokenizer.json is accepted whole or refused with one error") { holds(tokenizer_json()); }
 TEST_CASE("a tokenizer model is accepted whole or refused with one error") { holds(tokenizer_model()); }
 TEST_CASE("a cached verdict on token files never leads out of them") { holds(verdict()); }
+TEST_CASE("vocab.txt and tekken.json are accepted whole or refused with one error") { holds(older_vocabularies()); }
 TEST_CASE("vocab.json and merges.txt are accepted whole or refused with one error") { holds(vocab_merges()); }
 
 }  // namespace gt::fuzz

@@ -33,20 +33,12 @@ Outcome& outcome() {
 }
 
 std::vector<Target> all_targets() {
-  return {adapter_config(),     chat(),
-          checkpoint(),         checkpoint_config(),
-          ckpt_index(),         ckpt_manifest(),
-          config_json(),        data_json(),
-          deepspeed_json(),     hdf5_gate(),
-          hf_config(),          import_folder(),
-          llmc_header(),        llmc_tokens(),
-          pattern_time(),       run_log(),
-          safetensors_header(), safetensors_index(),
-          schedule_text(),      stored_order_file(),
-          text_lines(),         token_index(),
-          tokenizer_folder(),   tokenizer_json(),
-          tokenizer_model(),    verdict(),
-          vocab_merges()};
+  return {adapter_config(),    chat(),          checkpoint(),         checkpoint_config(), ckpt_index(),
+          ckpt_manifest(),     config_json(),   data_json(),          deepspeed_json(),    hdf5_gate(),
+          hf_config(),         import_folder(), llmc_header(),        llmc_tokens(),       older_vocabularies(),
+          pattern_time(),      run_log(),       safetensors_header(), safetensors_index(), schedule_text(),
+          stored_order_file(), text_lines(),    token_index(),        tokenizer_folder(),  tokenizer_json(),
+          tokenizer_model(),   verdict(),       vocab_merges()};
 }
 
 std::vector<std::string> corpus(const Target& t) {

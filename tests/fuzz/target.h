@@ -19,22 +19,23 @@ struct Target {
   int inputs;                           // mutated inputs in a normal test run: a second or two
 };
 
-Target adapter_config();     // adapter_config.json of PEFT
-Target chat();               // lines of conversations, chat templates
-Target checkpoint();         // a whole folder: generate, eval and export
-Target checkpoint_config();  // config.json of a foreign checkpoint
-Target ckpt_index();         // rank-00000.idx, its checksums repaired
-Target ckpt_manifest();      // manifest.json, resealed
-Target config_json();        // --config
-Target data_json();          // JSON files beside token files, and the loader's cursor in a checkpoint
-Target deepspeed_json();     // --deepspeed_config
-Target hdf5_gate();          // .h5 of import: the reader is a child process
-Target hf_config();          // config.json of Hugging Face
-Target import_folder();      // a Hugging Face folder: import, then generate
-Target llmc_header();        // llm.c's models
-Target llmc_tokens();        // llm.c's tokens
-Target pattern_time();       // patterns of a tokenizer.json and a text: within the time limit, or refused
-Target run_log();            // log.jsonl and traces of a run folder: report, watch
+Target adapter_config();      // adapter_config.json of PEFT
+Target chat();                // lines of conversations, chat templates
+Target checkpoint();          // a whole folder: generate, eval and export
+Target checkpoint_config();   // config.json of a foreign checkpoint
+Target ckpt_index();          // rank-00000.idx, its checksums repaired
+Target ckpt_manifest();       // manifest.json, resealed
+Target config_json();         // --config
+Target data_json();           // JSON files beside token files, and the loader's cursor in a checkpoint
+Target deepspeed_json();      // --deepspeed_config
+Target hdf5_gate();           // .h5 of import: the reader is a child process
+Target hf_config();           // config.json of Hugging Face
+Target import_folder();       // a Hugging Face folder: import, then generate
+Target llmc_header();         // llm.c's models
+Target llmc_tokens();         // llm.c's tokens
+Target older_vocabularies();  // BERT's vocab.txt and Mistral's tekken.json
+Target pattern_time();        // patterns of a tokenizer.json and a text: within the time limit, or refused
+Target run_log();             // log.jsonl and traces of a run folder: report, watch
 Target safetensors_header();
 Target safetensors_index();  // model.safetensors.index.json of a sharded model
 Target schedule_text();      // --parallel.schedule file:
@@ -42,7 +43,7 @@ Target stored_order_file();  // an order of samples in the cache folder, its has
 Target text_lines();         // text and JSON lines of data prepare and tokenizer train
 Target token_index();        // .idx beside a .bin
 Target tokenizer_folder();   // files beside a SentencePiece model that add tokens to it
-Target tokenizer_json();     // byte-level BPE of Hugging Face, with its tokenizer_config.json
+Target tokenizer_json();     // tokenizer.json of any kind, with its tokenizer_config.json
 Target tokenizer_model();    // SentencePiece models: the walker, then the library
 Target verdict();            // the cached result of the checks of token files
 Target vocab_merges();       // GPT-2's vocab.json and merges.txt, with the names of its special tokens

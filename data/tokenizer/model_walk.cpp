@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/core/check.h"
+#include "kernels/core/file_kind.h"
 
 namespace gt {
 namespace {
@@ -39,7 +40,9 @@ class Fields {
     return true;
   }
   [[noreturn]] void bad(const std::string& expected_and_found) const {
-    fail(Exit::kUsage, name_, " byte ", offset_ + at_, ": not a tokenizer model: expected ", expected_and_found);
+    const std::string kind = offset_ == 0 ? other_kind(bytes_.substr(0, kKindBytes)) : "";  // of the whole file
+    fail(Exit::kUsage, name_, " byte ", offset_ + at_, ": not a tokenizer model: expected ", expected_and_found,
+         kind.empty() ? "" : "; it ", kind);
   }
   [[noreturn]] void bad(const char* expected, uint64_t found) const { bad(cat(expected, ", found ", found)); }
   float as_float() const {

@@ -78,14 +78,7 @@ void require_sound_model(const std::string& folder) {
   std::error_code ec;
   if (!fs::exists(model, ec)) return;
   const std::string bytes = read_whole_file(model, kMaxTokenizerFile);
-  if (is_tiktoken(bytes)) return;
-  try {
-    Tokenizer::from_bytes(bytes, model);
-  } catch (const Error& e) {
-    const std::string kind = other_kind(bytes.substr(0, kKindBytes));
-    if (kind.empty()) throw;
-    throw Error(cat(e.what(), "; it ", kind), e.code());
-  }
+  if (!is_tiktoken(bytes)) Tokenizer::from_bytes(bytes, model);
 }
 
 // Returns the folder if its tokenizer can be read, or "". Weights are useful without one, so an unsupported tokenizer

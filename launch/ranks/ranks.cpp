@@ -179,7 +179,7 @@ Exit run_rank(const JobRequest& command, const std::function<Exit(GroupFactory&)
   set_network_environment(env, config.comm.interface);
   // Ranks of this program's mpirun end with it or its daemon, also when that is killed.
   if (started_by_launch_ranks() && env.source == "OMPI_COMM_WORLD_RANK") prctl(PR_SET_PDEATHSIG, SIGKILL);
-  report_start(env.rank);
+  report_start(env.rank, coordinates(config.parallel, env.rank));
   std::optional<ConnectionGuard> guard;
   if (env.local_world != env.world && !uses_sockets(env)) guard.emplace();
   const std::unique_ptr<MessageFactory> factory = connect(command);

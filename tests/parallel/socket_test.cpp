@@ -15,6 +15,7 @@
 #include "kernels/core/hash/sha256.h"
 #include "parallel/comm/messages/socket_address.h"
 #include "parallel/comm/messages/socket_group.h"
+#include "parallel/comm/messages/socket_transport.h"
 #include "parallel/comm/watch/node_link.h"
 #include "tests/parallel/comm_suite.h"
 #include "tests/support/skip.h"
@@ -245,6 +246,26 @@ TEST_CASE("sockets: a rank that dies is named by those that wait") {
   CHECK(errors[2] == "this rank fails");
   for (const int r : {0, 1}) CHECK_THAT(errors[static_cast<size_t>(r)], Contains("connection to rank "));
   CHECK_THAT(errors[0] + errors[1], Contains("connection to rank 2 ended"));
+}
+
+TEST_CASE("sockets: a rank of this machine whose death a send notices first has died, and has not left") {
+  std::atomic<bool> gone = false;
+  const std::vector<SocketJob> all = jobs(2, 2);
+  std::thread dies([&] {
+    try {
+      const SocketTransport transport(all[1], false);
+      throw Error("this rank fails");
+    } catch (const Error&) { gone = true; }
+  });
+  SocketTransport transport(all[0], false);
+  dies.join();
+  REQUIRE(gone);
+  const auto channels = transport.split(std::vector<int>{0, 1});
+  const auto set = transport.make_set();
+  set->use(*channels.collectives);
+  std::byte data[8] = {};
+  set->send(data, sizeof data, 1, 0);
+  CHECK_THROWS_AS(set->test(), RankDied);
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "kernels/core/check.h"
+#include "kernels/core/host.h"
 #include "tests/launch/process.h"
 #include "tests/launch/rank_processes.h"
 #include "tests/support/goal.h"
@@ -98,9 +99,23 @@ TEST_CASE("a killed rank ends the run at once, is named with its rank coordinate
                                once_it_trains(dir / "runs/x/log.jsonl", rank, SIGKILL, pids));
     INFO(r.out);
     CHECK(r.code == 128 + SIGKILL);
-    CHECK(r.prints(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kCoordinates[rank], ") died: step, step ")));
+    CHECK(r.prints(cat("pid ", pids[static_cast<size_t>(rank)], ", ", kCoordinates[rank], ") died")));
     check_nothing_left(pids);
   }
+}
+
+TEST_CASE("a killed rank is named by the process that started it when no other rank can", "[R11]") {
+  TempDir dir;
+  std::vector<int> pids;
+  const Outcome r = gpttrain(kRun + "--tp 2 --pp 2", dir.path(), 100, [&](int pid) {
+    once_it_trains(dir / "runs/x/log.jsonl", 0, 0, pids)(pid);
+    for (const int other : {0, 1, 3}) send_signal(pids[static_cast<size_t>(other)], SIGSTOP);
+    send_signal(pids[2], SIGKILL);
+  });
+  INFO(r.out);
+  CHECK(r.code == 128 + SIGKILL);
+  CHECK(r.prints(cat("gpttrain: rank 2 (", host_name(), " pid ", pids[2], ", pp1 dp0 tp0) died of SIGKILL\n")));
+  check_nothing_left(pids);
 }
 
 TEST_CASE("a crashing rank reports location, cause and stack, and ends with the code of that crash", "[R11]") {
@@ -126,8 +141,7 @@ TEST_CASE("a crashing rank reports location, cause and stack, and ends with the 
 }
 
 TEST_CASE("however a rank dies, the job ends soon, its rank coordinates are named and nothing is left", "[R11]") {
-  const std::vector<std::pair<int, const char*>> ways = {
-      {SIGKILL, "died: "}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}};
+  const std::vector<std::pair<int, const char*>> ways = {{SIGKILL, "died"}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}};
   const int deaths = goal_size(kSanitized ? 1 : 4, 100);
   double longest = 0, sum = 0;
   int named = 0;

@@ -60,7 +60,9 @@ bool report(const std::string& line) {
 
 }  // namespace
 
-void report_start(int rank) { report(cat(rank, " ", getpid(), " ", pid_namespace(), " ", host_name())); }
+void report_start(int rank, const std::string& coordinates) {
+  report(cat(rank, " ", getpid(), " ", pid_namespace(), " ", host_name(), " ", coordinates));
+}
 
 void report_started() { report("all"); }
 
@@ -73,6 +75,8 @@ bool report_failed(int rank, const std::string& what) {
 void report_verdict(const std::string& what) {
   report(cat("verdict ", what.substr(0, std::min(what.find('\n'), kLongestReport))));
 }
+
+void report_end(int rank, int64_t pid, const std::string& how) { report(cat("end ", rank, " ", pid, " ", how)); }
 
 namespace {
 
@@ -201,6 +205,7 @@ void LauncherOutput::run() {
   }
   if (!line.empty()) process_line(line);
   forward(block_);
+  add_verdict(end_);
   print_failures();
 }
 
@@ -269,11 +274,27 @@ void LauncherOutput::process_report(const std::string& line) {
     failed_[{host, text}].push_back(rank);
   } else if (first == "verdict") {
     if (verdict_.empty()) std::getline(in >> std::ws, verdict_);
+  } else if (first == "end") {
+    if (end_.empty()) take_end(in);
   } else {
     StartedRank r;
     in >> r.pid >> r.pid_namespace >> r.host;
-    if (in) begun_[std::atoi(first.c_str())] = r;
+    if (!in) return;
+    std::getline(in >> std::ws, r.coordinates);
+    begun_[std::atoi(first.c_str())] = r;
   }
+}
+
+// As stall_report.h names a rank: "rank 3 (node07 pid 4711, pp1 dp0 tp1) died of SIGKILL".
+void LauncherOutput::take_end(std::istream& report) {
+  int rank = -1;
+  int64_t pid = 0;
+  std::string how;
+  report >> rank >> pid;
+  std::getline(report >> std::ws, how);
+  const auto begun = begun_.find(rank);
+  const std::string at = begun == begun_.end() ? "" : begun->second.coordinates;
+  end_ = cat("rank ", rank, " (", host_name(), " pid ", pid, at.empty() ? "" : ", ", at, ") ", how);
 }
 
 void LauncherOutput::print_failures() const {

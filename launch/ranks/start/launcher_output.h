@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <iosfwd>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,8 +21,8 @@ namespace gt {
 constexpr const char* kReportsVariable = "GPTTRAIN_REPORTS";
 
 // Called by a rank before MPI_Init, and by rank 0 once all ranks have passed MPI_Init. No effect without a reading
-// parent.
-void report_start(int rank);
+// parent. coordinates: "pp1 dp0 tp1".
+void report_start(int rank, const std::string& coordinates = "");
 void report_started();
 // Called by a rank that fails before MPI_Init; the parent prints identical messages of a machine's ranks once. Returns
 // false if there is no such parent.
@@ -29,11 +30,15 @@ bool report_failed(int rank, const std::string& what);
 // Called when a rank died, stalls the others or was lost: what happened, of which the first line is reported. The
 // parent then ends the job if it does not end by itself, as mpirun does not while a lost machine is silent.
 void report_verdict(const std::string& what);
+// Called by the process that forked a rank: how the rank ended, "died of SIGKILL". It is the verdict if no other rank
+// reports one, which would hold the step too.
+void report_end(int rank, int64_t pid, const std::string& how);
 
 struct StartedRank {
   std::string host;
   int64_t pid = 0;
   uint64_t pid_namespace = 0;
+  std::string coordinates = {};
 };
 
 // Error reported by the launcher itself; an empty text: none.
@@ -80,6 +85,7 @@ class LauncherOutput {
   bool describes_own_end(const std::string& line) const;
   void process_report(const std::string& line);
   void add_verdict(const std::string& text);
+  void take_end(std::istream& report);
   void print_failures() const;
   void forward(const std::string& text) const;
 
@@ -94,6 +100,7 @@ class LauncherOutput {
   std::map<std::pair<std::string, std::string>, std::vector<int>> failed_;  // (host, text) → ranks
   LauncherError error_;
   std::string verdict_;
+  std::string end_;  // the first report_end
   std::thread thread_;
 };
 

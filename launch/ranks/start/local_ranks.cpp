@@ -13,12 +13,15 @@
 
 #include "kernels/core/check.h"
 #include "launch/ranks/signals.h"
+#include "launch/ranks/start/launcher_output.h"
+#include "launch/ranks/start/start_watch.h"
 #include "parallel/comm/watch/node_link.h"
 
 namespace gt {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr int kNoProgram = 127;  // exit code of a rank whose program cannot be run
 // After a death: the other ranks' monitors report it. After an error: they end by themselves.
 constexpr auto kAfterDeath = std::chrono::seconds(2), kAfterError = std::chrono::seconds(5);
 
@@ -71,23 +74,46 @@ class LocalRanks {
     argv.push_back(nullptr);
     execv(argv[0], argv.data());
     fmt::print(stderr, "gpttrain: {} cannot be run: {}\n", words_[0], std::strerror(errno));
-    _exit(127);
+    _exit(kNoProgram);
   }
 
   // Takes the exit codes of all ranks that have ended; returns whether any is left. Of ranks that failed at once, one
   // that died of a signal is the cause.
   bool reap() {
     int failed = 0;
-    bool died = false;
     for (int status, pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-      const auto rank = std::find(pids_.begin(), pids_.end(), pid);
-      if (rank == pids_.end()) continue;
-      *rank = 0;
-      const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      if (failed == 0 || (WIFSIGNALED(status) && !died)) failed = code, died = WIFSIGNALED(status);
+      const auto found = std::find(pids_.begin(), pids_.end(), pid);
+      if (found == pids_.end()) continue;
+      *found = 0;
+      const auto rank = static_cast<int>(found - pids_.begin());
+      if (WIFSIGNALED(status)) {
+        take_death(rank, pid, WTERMSIG(status));
+        continue;
+      }
+      const int code = WEXITSTATUS(status);
+      if (!is_code_of_program(code) && code != kNoProgram)  // a library called exit()
+        report_end(rank, pid, cat("ended with exit code ", code, ", which is none of gpttrain's"));
+      if (failed == 0) failed = code;
     }
-    if (failed != 0 && code_ == 0) code_ = failed, deadline_ = Clock::now() + (died ? kAfterDeath : kAfterError);
+    if (failed != 0) take_failure(failed, kAfterError);
     return std::any_of(pids_.begin(), pids_.end(), [](pid_t p) { return p > 0; });
+  }
+
+  // A rank whose sockets the kernel has closed may still be exiting: another rank's error about it can come first.
+  void take_death(int rank, pid_t pid, int n) {
+    if (killed_) return;  // by this process
+    const std::string name = signal_name(n);
+    const bool requested = n == SIGINT || n == SIGTERM || n == SIGHUP || n == SIGUSR1;
+    if (!requested) report_end(rank, pid, cat("died of ", name.starts_with("SIG") ? name : cat("signal ", n)));
+    if (code_ == static_cast<int>(Exit::kInternal) && !died_) code_ = 0;
+    died_ = true;
+    take_failure(128 + n, kAfterDeath);
+  }
+
+  void take_failure(int code, std::chrono::seconds grace) {
+    if (code_ != 0) return;  // a consequence of the first one
+    code_ = code;
+    deadline_ = std::min(deadline_, Clock::now() + grace);
   }
 
   void take_signal(int n) {
@@ -96,6 +122,7 @@ class LocalRanks {
   }
 
   void kill_all() {
+    killed_ = true;
     deadline_ = Clock::time_point::max();
     send(SIGKILL);
   }
@@ -110,6 +137,7 @@ class LocalRanks {
   sigset_t signals_;
   std::vector<pid_t> pids_;  // by rank; 0: not started, or ended
   int code_ = 0;
+  bool died_ = false, killed_ = false;  // a rank died of a signal; all are killed
   Clock::time_point deadline_ = Clock::time_point::max();
 };
 

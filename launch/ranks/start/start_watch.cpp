@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -133,16 +134,19 @@ int code_of_verdict(const std::string& text) {
   return static_cast<int>(word == "stalled:" || word == "lost:" ? Exit::kHang : Exit::kInternal);
 }
 
+bool is_code_of_program(int code) {
+  constexpr Exit kCodes[] = {Exit::kOk,       Exit::kUsage, Exit::kHardware,    Exit::kNumerical, Exit::kDamaged,
+                             Exit::kInternal, Exit::kIo,    Exit::kInterrupted, Exit::kHang};
+  return std::any_of(std::begin(kCodes), std::end(kCodes), [&](Exit e) { return code == static_cast<int>(e); });
+}
+
 LauncherEnd code_of_launcher(int code, bool started, const LauncherError& error, const std::string& verdict) {
-  const auto is = [code](Exit e) { return code == static_cast<int>(e); };
   const bool signal = code > 128 && code <= 128 + 64;
   if (!started && (code == 128 + SIGINT || code == 128 + SIGTERM || code == 128 + SIGHUP || code == 128 + SIGUSR1))
     return {static_cast<int>(Exit::kInterrupted), "stopped while ranks started; nothing was lost"};
   if (!started && !error.text.empty() && code != 0)
     return {static_cast<int>(error.usage ? Exit::kUsage : Exit::kIo), error.text};
-  if (is(Exit::kOk) || is(Exit::kUsage) || is(Exit::kHardware) || is(Exit::kNumerical) || is(Exit::kDamaged) ||
-      is(Exit::kInternal) || is(Exit::kIo) || is(Exit::kInterrupted) || is(Exit::kHang) || signal)
-    return {code, ""};
+  if (is_code_of_program(code) || signal) return {code, ""};
   if (code == 126 || code == 127)
     return {static_cast<int>(Exit::kUsage),
             cat("the launcher, its daemon or the program could not be run (exit code ", code, ")")};

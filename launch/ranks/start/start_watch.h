@@ -62,5 +62,6 @@ struct LauncherEnd {
 };
 LauncherEnd code_of_launcher(int code, bool started, const LauncherError&, const std::string& verdict = "");
 int code_of_verdict(const std::string& text);  // exit code of a job that its ranks' verdict ends
+bool is_code_of_program(int code);             // whether ranks end with it by themselves; signals excluded
 
 }  // namespace gt

@@ -98,9 +98,9 @@ MessageSet::State SocketSet::test() {
   for (const Request& r : requests_) {
     if (r.done) continue;
     const int world = channel_->ranks[static_cast<size_t>(r.peer)];
-    const std::string& lost = transport_.peers_[static_cast<size_t>(world)].lost;
-    GT_REQUIRE(lost.empty(), Exit::kInternal, "rank ", world, " has left while rank ", transport_.rank(),
-               " exchanges messages with it");
+    transport_.require_alive(world);  // lost by a send of this call
+    GT_REQUIRE(transport_.peers_[static_cast<size_t>(world)].lost.empty(), Exit::kInternal, "rank ", world,
+               " has left while rank ", transport_.rank(), " exchanges messages with it");
   }
   return {};
 }
@@ -202,15 +202,16 @@ void SocketTransport::wake(int to) { post_control(to, kWakes, nullptr, 0); }
 
 void SocketTransport::advance() {
   move();
-  if (!lost_) return;
-  for (int r = 0; r < size(); ++r) {
-    const Peer& p = peers_[static_cast<size_t>(r)];
-    if (p.lost.empty() || p.leaving) continue;
-    if (std::binary_search(local_ranks_.begin(), local_ranks_.end(), r))
-      throw RankDied(cat("rank ", r, " has died: its connection ended (", p.lost, ")"), Exit::kInternal);
-    fail(Exit::kIo, "the connection to rank ", r, " ended (", p.lost,
-         "): that rank has died, or its machine or network failed");
-  }
+  for (int r = 0; lost_ && r < size(); ++r) require_alive(r);
+}
+
+void SocketTransport::require_alive(int rank) const {
+  const Peer& p = peers_[static_cast<size_t>(rank)];
+  if (p.lost.empty() || p.leaving) return;
+  if (std::binary_search(local_ranks_.begin(), local_ranks_.end(), rank))
+    throw RankDied(cat("rank ", rank, " has died: its connection ended (", p.lost, ")"), Exit::kInternal);
+  fail(Exit::kIo, "the connection to rank ", rank, " ended (", p.lost,
+       "): that rank has died, or its machine or network failed");
 }
 
 void SocketTransport::move() {

@@ -137,7 +137,8 @@ class SocketTransport final : public MessageTransport {
   bool read_into(Peer&, std::byte*, size_t);
   void lose(Peer&, std::string why);
   void watch(Peer&, bool writes);
-  void move();  // reads and writes what the sockets take
+  void move();                         // reads and writes what the sockets take
+  void require_alive(int rank) const;  // throws RankDied, or kIo for a rank of another machine
   void leave_together();
 
   const int rank_;

@@ -115,6 +115,35 @@ TEST_CASE("the cause of a failure is the rank that died of a signal and the othe
   std::filesystem::remove(out);
 }
 
+TEST_CASE("a rank that dies is the cause and named, though another one's error about it comes first", "[R11]") {
+  const auto end_of = [](const std::string& script) {
+    JobCommand job;
+    job.words = {"/bin/sh", "-c", script};
+    job.limits.world = 2;
+    const SignalGate gate;
+    return run_job(job, gate, 300);
+  };
+  const std::string start = "printf '\\036gpttrain-report '$RANK' '$$' 1 here pp0 dp0 tp'$RANK'\\n' >&2; ";
+  // The kernel has closed the sockets of rank 1, which is still exiting, while rank 0 already ends with an error.
+  const JobEnd late = end_of(start + "[ $RANK = 0 ] && exit 70; sleep 0.5; kill -KILL $$");
+  CHECK(late.code == 128 + SIGKILL);
+  CHECK_THAT(late.verdict, Catch::Matches("rank 1 \\(.* pid \\d+, pp0 dp0 tp1\\) died of SIGKILL"));
+  // No other rank can report it; what this process kills afterwards is no cause.
+  const JobEnd alone = end_of(start + "[ $RANK = 0 ] && kill -SEGV $$; exec sleep 100");
+  CHECK(alone.code == 128 + SIGSEGV);
+  CHECK_THAT(alone.verdict, Catch::Matches("rank 0 \\(.*, pp0 dp0 tp0\\) died of SIGSEGV"));
+  // A report of another rank holds more. An error of its own precedes a later death.
+  CHECK(end_of("[ $RANK = 0 ] && kill -KILL $$; printf '\\036gpttrain-report verdict rank 0 died: step 3\\n' >&2; "
+               "exec sleep 100")
+            .verdict == "rank 0 died: step 3");
+  CHECK(end_of("[ $RANK = 0 ] && exit 74; sleep 0.5; kill -KILL $$").code == 74);
+  // A stop request is no death to report; an exit code that is none of the program's is.
+  CHECK(end_of("kill -TERM $$").verdict == "");
+  const JobEnd library = end_of("[ $RANK = 1 ] && exit 3; exec sleep 100");
+  CHECK(library.code == 70);
+  CHECK_THAT(library.verdict, Catch::Matches("rank 1 \\(.*\\) ended with exit code 3, which is none of gpttrain's"));
+}
+
 TEST_CASE("a second Ctrl-C kills ranks that ignore the first") {
   const std::string out = temp_file();
   const auto body = [&] { return run_shell(2, "trap '' USR1; echo x >> " + out + "; while :; do sleep 0.1; done"); };

@@ -1,5 +1,5 @@
 // Communication of a run's training steps by group and op, printed by log.comm at the end. Excludes evaluation, saves
-// and loads, so that bytes can be compared with the closed forms (parallel/comm/README.md).
+// and loads, so that bytes can be compared with the closed forms (tests/parallel/closed_forms.h).
 #pragma once
 #include <string>
 #include <vector>

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
@@ -175,56 +174,4 @@ TEST_CASE("files stay small") {
   }
   std::nth_element(lines.begin(), lines.begin() + static_cast<ptrdiff_t>(lines.size() / 2), lines.end());
   CHECK(lines[lines.size() / 2] <= 180);
-}
-
-namespace {
-
-struct Page {
-  int lines = 0, words = 0, columns = 0;  // columns: of the longest line, in characters
-};
-
-Page measure(const fs::path& path) {
-  std::ifstream in(path);
-  INFO(path);
-  REQUIRE(in.good());
-  Page page;
-  for (std::string line; std::getline(in, line); ++page.lines) {
-    page.columns = std::max(page.columns, static_cast<int>(std::count_if(line.begin(), line.end(), [](char c) {
-                              return (static_cast<unsigned char>(c) & 0xC0) != 0x80;  // not a continuation of UTF-8
-                            })));
-    std::istringstream words(line);
-    for (std::string word; words >> word;) page.words += word != "|" && word != "*";
-  }
-  return page;
-}
-
-}  // namespace
-
-TEST_CASE("every folder has a one-screen README") {
-  for (const char* folder :
-       {"kernels", "autograd", "parallel", "model", "optim", "data", "checkpoint", "launch", "tests", "configs"}) {
-    INFO(folder);
-    const Page page = measure(fs::path(gt::source_dir()) / folder / "README.md");
-    CHECK(page.lines >= 5);
-    CHECK(page.lines <= 60);
-    CHECK(page.words <= 500);
-    CHECK(page.columns <= 120);
-  }
-}
-
-TEST_CASE("pages can be read in a terminal") {
-  const fs::path root = gt::source_dir();
-  const Page readme = measure(root / "README.md");
-  CHECK(readme.lines <= 120);
-  CHECK(readme.columns <= 140);
-  CHECK(measure(root / "CONTRIBUTING.md").columns <= 120);
-  CHECK(measure(root / "CHANGELOG.md").columns <= 120);
-  int pages = 0;
-  for (const auto& entry : fs::directory_iterator(root / "docs")) {
-    if (entry.path().extension() != ".md") continue;
-    INFO(entry.path());
-    CHECK(measure(entry.path()).columns <= 160);  // rows of tables
-    ++pages;
-  }
-  CHECK(pages >= 10);
 }

@@ -125,3 +125,24 @@ TEST_CASE("a README without what comes in, three headers, or with a header that 
   CHECK(lacks(with("d\n", "`optim/gone.h`\n"), folder) == "optim/gone.h");
   CHECK(lacks(with("d\n", "`kernels/ops.h`\n"), folder) == "");
 }
+
+TEST_CASE("functions and files that docs/job.md names exist") {
+  static const std::regex kName("`([\\w:/.]+)`");
+  const fs::path root = gt::source_dir();
+  std::string sources;
+  for (const char* top : {"launch", "checkpoint", "parallel"})
+    for (const auto& e : fs::recursive_directory_iterator(root / top))
+      if (e.path().extension() == ".h" || e.path().extension() == ".cpp") sources += read_page(e.path());
+  const std::string page = read_page(root / "docs/job.md");
+  int checked = 0;
+  for (std::sregex_iterator it(page.begin(), page.end(), kName), end; it != end; ++it, ++checked) {
+    const std::string name = (*it)[1];
+    INFO(name);
+    if (name.find('/') != std::string::npos)
+      CHECK(
+          (fs::exists(root / name) || fs::exists(root / "launch" / name) || fs::exists(root / "launch/ranks" / name)));
+    else
+      CHECK(sources.find(name.substr(name.rfind(':') + 1)) != std::string::npos);
+  }
+  CHECK(checked > 60);
+}

@@ -1,4 +1,4 @@
-// Pages: READMEs of folders, widths of documents.
+// Pages: READMEs of folders, widths of documents, the version.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -52,6 +52,7 @@ TEST_CASE("pages can be read in a terminal") {
   CHECK(readme.columns <= 140);
   CHECK(measure(root / "CONTRIBUTING.md").columns <= 120);
   CHECK(measure(root / "CHANGELOG.md").columns <= 120);
+  CHECK(measure(root / "SECURITY.md").columns <= 320);  // rows of a table
   int pages = 0;
   for (const auto& entry : fs::directory_iterator(root / "docs")) {
     if (entry.path().extension() != ".md") continue;
@@ -145,4 +146,21 @@ TEST_CASE("functions and files that docs/job.md names exist") {
       CHECK(sources.find(name.substr(name.rfind(':') + 1)) != std::string::npos);
   }
   CHECK(checked > 60);
+}
+
+TEST_CASE("the newest version of the changelog is the program's") {
+  const fs::path root = gt::source_dir();
+  const std::string cmake = read_page(root / "CMakeLists.txt"), changes = read_page(root / "CHANGELOG.md");
+  std::smatch program, newest;
+  REQUIRE(std::regex_search(cmake, program, std::regex("project\\(gpttrain VERSION ([\\d.]+)")));
+  REQUIRE(std::regex_search(changes, newest, std::regex("\n## (\\d+\\.\\d+\\.\\d+) \\(\\d{4}-\\d\\d-\\d\\d\\)\n")));
+  CHECK(newest[1] == program[1]);
+  CHECK(changes.find("\n## Unreleased\n") < static_cast<size_t>(newest.position(0)) + 1);
+  const std::string release = changes.substr(static_cast<size_t>(newest.position(0)));
+  size_t at = 0;
+  for (const char* group : {"Added", "Changed", "Removed", "Fixed", "Faster"}) {
+    at = release.find(std::string("\n### ") + group + "\n", at);
+    INFO(group);
+    CHECK(at != std::string::npos);
+  }
 }

@@ -1,5 +1,5 @@
 // Enforces the layering: a folder may include itself and the folders listed here; every third-party header has one
-// home; files stay small.
+// home.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -160,18 +160,4 @@ TEST_CASE("every folder of launch/ is a layer") {
     INFO(e.path().filename());
     CHECK(launch_layer("launch/" + e.path().filename().string() + "/") < static_cast<int>(kLaunchLayers.size()));
   }
-}
-
-TEST_CASE("files stay small") {
-  std::vector<int> lines;
-  for (const std::string& file : sources()) {
-    std::ifstream in(fs::path(gt::source_dir()) / file);
-    int n = 0;
-    for (std::string line; std::getline(in, line);) ++n;
-    INFO(file << " has " << n << " lines");
-    CHECK(n <= 800);
-    lines.push_back(n);
-  }
-  std::nth_element(lines.begin(), lines.begin() + static_cast<ptrdiff_t>(lines.size() / 2), lines.end());
-  CHECK(lines[lines.size() / 2] <= 180);
 }

@@ -102,6 +102,7 @@ Link measure(ProcessGroup& world, int partner, bool first) {
   return {pings[kPings / 2], static_cast<double>(kBytes) / moves[1]};
 }
 
+// In rounds in which every rank has one partner: all pairs at once would share the link of a host.
 Exit links_of_rank(GroupFactory& factory) {
   const int n = factory.world_size(), rank = factory.world_rank();
   std::vector<int> all(static_cast<size_t>(n));

@@ -333,6 +333,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   Problems problems;
   DsFlags deepspeed;
   MegatronReport megatron;
+  // Other trainers' flags leave the line first: some have the names of ours with another meaning (--profile).
   if (spec.config == ConfigFlags::kNow) {
     deepspeed = consume_deepspeed_flags(words, env, problems);
     megatron = consume_megatron_flags(words, own, problems);
@@ -361,6 +362,7 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   if (spec.config == ConfigFlags::kNow) {
     for (const auto& names : {deepspeed_flag_names(), megatron_flag_names()})
       own.insert(own.end(), names.begin(), names.end());
+    // The model of --from is read before the rules run, since its sizes stand in for model.*.
     const auto* train = std::any_cast<TrainArgs>(&command.args);
     std::optional<GivenModel> given;
     if (train != nullptr && !train->from.empty() && !url_problem(train->from))

@@ -101,6 +101,7 @@ std::string find_command(const std::map<std::string, std::vector<std::string>>& 
       groups);
 }
 
+// The scripts hold all words: completing starts no process and reads no file of a run.
 std::string bash_script() {
   std::vector<std::string> first;
   const auto second = command_words(first);

@@ -54,6 +54,7 @@ std::string padded(const std::string& text, size_t columns) {
   return text + std::string(columns > n ? columns - n : 0, ' ');
 }
 
+// Cells may come from a run folder of another user: control characters are replaced before a terminal prints them.
 std::string text_table(const std::vector<SummaryRow>& rows) {
   constexpr size_t kMostColumns = 44;
   std::vector<size_t> widths;

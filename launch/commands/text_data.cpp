@@ -140,6 +140,8 @@ bool is_prepared(const std::string& prefix, bool warns) {
   return false;
 }
 
+// Overwrites what an interrupted run left in part, and what another user could have written; `problem_of` names the
+// latter. Files of an earlier preparation of this user that are not complete are continued.
 void prepare_as(const std::string& text, const std::string& prefix, const std::string& tokenizer, bool no_bos) {
   const StopFlag stop;
   PrepareOptions o;

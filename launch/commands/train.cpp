@@ -112,6 +112,7 @@ Exit run_train(const Command& command) {
   if (starts) refuse_with_from(args, command.loaded.config);
   if (args.print_sbatch > 0) return fmt::print("{}", sbatch_script(command, args.print_sbatch)), Exit::kOk;
   if (!args.dry_run) install_stop_signals(), survive_console();
+  // Once for the job, before ranks or a supervisor exist; under another launcher rank 0 does it below.
   if (starts && !args.dry_run && !command.env.launched()) {
     prepare_text_before(command.loaded.config);
     start_from(args, command.loaded.config);

@@ -139,6 +139,7 @@ struct MatrixSum {
   }
 };
 
+// Every layout runs, whatever fails: which ones differ points to the cause, the first alone does not.
 Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) {
   const std::vector<Config> legal = legal_layouts(base, args.ranks, precisions);
   const std::vector<Config> layouts = sample_of(legal, args.sample, static_cast<uint64_t>(base.train.seed));

@@ -29,6 +29,7 @@ struct Moments {
         weight_decay(s.weight_decay) {}
 };
 
+// The step's coefficients under the variant's rules (LambRule).
 struct Factors {
   float beta1, share, beta2, multiplier, c1, c2;
   __device__ Factors(const LambRule& r, const float* s)
@@ -40,6 +41,7 @@ struct Factors {
         c2(r.corrected ? 1.0f / s[kBiasCorrection2] : 1.0f) {}
 };
 
+// Update before the trust ratio. Both passes call it on equal values, so its bits agree with the norm taken of it.
 __device__ inline float update_of(const LambRule& r, const Factors& k, float decay, float w, float m, float v) {
   const float second = v * k.c2, root = r.eps_inside_sqrt ? sqrtf(second + r.eps) : sqrtf(second) + r.eps;
   return m * k.c1 / root + (r.l2 ? 0.0f : decay * w);
@@ -92,6 +94,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// You et al. 2020 (arXiv 1904.00962). 1 where a norm is 0: new weights of zeros would never move.
 __device__ inline float trust_ratio(const LambRule& r, float weight_decay, const double* squares) {
   if ((!r.adapt_undecayed && weight_decay == 0) || squares[0] == 0 || squares[1] == 0) return 1.0f;
   const double norm = fmin(fmax(sqrt(squares[0]), static_cast<double>(r.min_norm)), static_cast<double>(r.max_norm));

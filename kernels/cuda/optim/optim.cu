@@ -39,6 +39,7 @@ __device__ inline double sum_of_block(const T* x, int64_t begin, int64_t end) {
   return block_sum(s);
 }
 
+// One block per tile, of a size that depends on nothing: the sum has one order on every device.
 template <int V, class T>
 __global__ void __launch_bounds__(kThreads) sum_kernel(const T* x, double* partial, int64_t n) {
   const int64_t begin = int64_t{blockIdx.x} * kSegmentTile;
@@ -56,6 +57,7 @@ __global__ void __launch_bounds__(kThreads) squares_kernel(const Segment* table,
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
+// One block adds what the tiles left, always in the same order: atomics would add in that of their arrival.
 __global__ void __launch_bounds__(kThreads)
     sum_partials_kernel(const double* partial, int64_t parts, double* out, bool accumulate) {
   double s = 0;
@@ -65,6 +67,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) out[0] = accumulate ? out[0] + s : s;
 }
 
+// One thread. `squares` has an entry per FSDP unit in model order, so the norm does not depend on the layout. A guard
+// that is not finite skips the step as well: it sums what the norm leaves out, such as the replicas of a parameter.
 __global__ void clip_factor_kernel(const double* squares, int64_t units, const double* guard, int64_t guards,
                                    float* scalars, float* norm, float clip, float denominator, double slack) {
   double s = 0;
@@ -78,12 +82,14 @@ __global__ void clip_factor_kernel(const double* squares, int64_t units, const d
   norm[0] = static_cast<float>(total);
 }
 
+// The limits come from earlier steps; the host reads the verdict with the step's values, after the update kernels.
 __global__ void check_step_kernel(const double* losses, const double* counts, int64_t n, const float* norm,
                                   const double* limits, float* scalars) {
   const double loss = mean_loss(losses, counts, n, limits[kTargets], limits[kPairs]);
   if (scalars[kSkip] == 0 && is_anomalous_step(loss, norm[0], limits)) scalars[kSkip] = scalars[kAnomalous] = 1;
 }
 
+// Scalars of the step, read on the device: a recorded graph stays valid while they change.
 struct StepScalars {
   float lr, beta1, beta2, bias1, bias2, multiplier, share;
   __device__ explicit StepScalars(const float* s)
@@ -98,6 +104,7 @@ struct StepScalars {
 
 // Update rules, each bound to a segment. A rule loads its state for V elements from i on, stores the new state and
 // leaves the new master weights in p.
+// AdamW (Loshchilov and Hutter 2019); with `l2` Adam, where decay is part of the gradient and enters the moments.
 struct AdamRule {
   float eps;
   bool l2;
@@ -124,6 +131,7 @@ struct AdamRule {
   }
 };
 
+// SGD as in PyTorch: the momentum takes a share of the gradient, 1 without dampening and in the first step.
 struct SgdRule {
   bool nesterov;
   float* m = nullptr;  // stays nullptr for a segment without momentum
@@ -148,6 +156,7 @@ struct SgdRule {
   }
 };
 
+// Lion (Chen et al. 2023, arXiv 2302.06675): the sign of an interpolation that is not the one stored.
 struct LionRule {
   float* m = nullptr;
   float weight_decay = 0;
@@ -203,6 +212,7 @@ __global__ void __launch_bounds__(kThreads)
   const Typed<M, G, U> t(s);
   rule.bind(s);
   const StepScalars k(scalars);
+  // Segments begin where a parameter's shard does, at any element: four at once only where all pointers allow it.
   int64_t i = part.begin + int64_t{threadIdx.x} * 4;
   if (t.aligned() && rule.aligned()) {
     for (; i + 4 <= part.end; i += kThreads * 4) update_at<4>(rule, k, t, i);

@@ -170,8 +170,8 @@ TEST_CASE("kills and signals at any time, in all launch modes: nothing is lost, 
     const std::string name = cat("r", w, "-", round[w]), run = dir / ("runs/" + name);
     runs[name] = &way;
     const int64_t bytes = logged_bytes(run);
-    const auto begin = std::chrono::steady_clock::now();
-    const auto strike = [&](int pid) {
+    auto struck = std::chrono::steady_clock::now();
+    const auto fault = [&](int pid) {
       wait_for_phase(full_size() ? n / 5 % 4 : static_cast<int>(random() % 4), run, bytes, pid, random);
       s.phase = phase_of(run, bytes);
       s.had = newest(run);
@@ -187,10 +187,14 @@ TEST_CASE("kills and signals at any time, in all launch modes: nothing is lost, 
       CHECK(newest(run) > s.had);
       s.stopped = kill(pid, SIGTERM) == 0;
     };
+    const auto strike = [&](int pid) {
+      fault(pid);
+      struck = std::chrono::steady_clock::now();  // what precedes is as slow as the machine
+    };
     const std::string args = kRun + "--fault.inject delay@step:rank=0,ms=15 " + way.words + " --log.name " + name;
     const Outcome r = w == kTorchrun ? shell(torchrun(args), dir.path(), kLimit + 4, strike)
                                      : gpttrain(args, dir.path(), kLimit + 4, strike);
-    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - struck).count();
     const int64_t has = newest(run);
     const std::string left = rest_of(dir.path());
     INFO(n << ": " << way.name << ", " << (s.signal == SIGKILL ? "SIGKILL" : signal_name(s.signal)) << " to "

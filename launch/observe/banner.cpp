@@ -201,7 +201,7 @@ std::string zero_cost(const StagePlans& plans) {
   const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
   const CommCounters& c = worst.sent.data_parallel;
   return fmt::format("a rank holds {} and sends {} a step (reduce-scatter {}, all-gather {})", b(most), b(c.total()),
-                     b(c.reduce_scatter), b(c.all_gather));
+                     b(c.bytes(CommOp::kReduceScatter)), b(c.bytes(CommOp::kAllGather)));
 }
 
 std::string zero_text(const EngineOptions& o, const MeshShape& mesh, const StagePlans& plans, const Backend& backend) {

@@ -15,22 +15,6 @@ double per_second(double bytes, double seconds) { return seconds > 0 ? bytes / s
 
 }  // namespace
 
-CommCounters difference(const CommCounters& after, const CommCounters& before) {
-  CommCounters d;
-  d.all_reduce = after.all_reduce - before.all_reduce;
-  d.reduce_scatter = after.reduce_scatter - before.reduce_scatter;
-  d.all_gather = after.all_gather - before.all_gather;
-  d.broadcast = after.broadcast - before.broadcast;
-  d.send = after.send - before.send;
-  d.calls = after.calls - before.calls;
-  for (int i = 0; i < kNumCommOps; ++i) {
-    const CommCounters::Op &a = after.ops[i], &b = before.ops[i];
-    d.ops[i] = {a.calls - b.calls, a.bytes - b.bytes, a.payload - b.payload, a.flight_ns - b.flight_ns,
-                a.blocked_ns - b.blocked_ns};
-  }
-  return d;
-}
-
 CommLog::CommLog(const Mesh& mesh)
     : world_(mesh.world()), groups_(mesh.groups()), before_(groups_.size()), total_(groups_.size()) {}
 
@@ -41,15 +25,8 @@ void CommLog::begin_step() {
 void CommLog::end_step() {
   ++steps_;
   for (size_t i = 0; i < before_.size(); ++i) {
-    const CommCounters d = difference(groups_[i].group->counters(), before_[i]);
-    for (int k = 0; k < kNumCommOps; ++k) {
-      CommCounters::Op& t = total_[i].ops[k];
-      t.calls += d.ops[k].calls;
-      t.bytes += d.ops[k].bytes;
-      t.payload += d.ops[k].payload;
-      t.flight_ns += d.ops[k].flight_ns;
-      t.blocked_ns += d.ops[k].blocked_ns;
-    }
+    total_[i].add(groups_[i].group->counters());
+    total_[i].add(before_[i], -1);
   }
 }
 

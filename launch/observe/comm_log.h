@@ -8,8 +8,6 @@
 
 namespace gt {
 
-CommCounters difference(const CommCounters& after, const CommCounters& before);
-
 struct CommRow {
   std::string group;                          // tp, pp, dp, embedding, stage, world
   std::string op;                             // all_reduce, …

@@ -44,7 +44,8 @@ class Predictor {
     const StepTraffic& sent = stages_[static_cast<size_t>(k)].sent;
     s.tensor_parallel = collectives(sent.tensor_parallel, shape_.tp);
     s.data_parallel = collectives(sent.data_parallel, shape_.dp) + collectives(sent.key_value, shape_.kv_ranks) +
-                      (overlaps_tied_ ? 0 : collectives(sent.embedding, sent.embedding.calls > 0 ? 2 : 1)) + exchange();
+                      (overlaps_tied_ ? 0 : collectives(sent.embedding, sent.embedding.calls() > 0 ? 2 : 1)) +
+                      exchange();
     s.messages = messages(sent.pipeline);
     return s;
   }

@@ -8,7 +8,6 @@
 #include "data/samples/masked_pairs.h"
 #include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
-#include "launch/observe/comm_log.h"
 #include "parallel/comm/threads/thread_group.h"
 
 namespace gt {
@@ -169,7 +168,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
     std::map<std::string, CommCounters> before;
     for (const auto& g : mesh.groups()) before[g.name] = g.group->counters();
     const StepResult r = engine.step(batches.list, targets);
-    for (const auto& g : mesh.groups()) done.comm[g.name] = difference(g.group->counters(), before[g.name]);
+    for (const auto& g : mesh.groups()) (done.comm[g.name] = g.group->counters()).add(before[g.name], -1);
     out.losses.push_back(r.loss);
     out.norms.push_back(r.grad_norm);
     if (run.hooks != nullptr && run.hooks->after_step) run.hooks->after_step(engine, k);

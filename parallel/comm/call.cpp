@@ -97,23 +97,18 @@ void require_host(const ProcessGroup& g, const Tensor& t) {
 
 void count_call(CommCounters& n, const CommCall& c, int rank, int size) {
   const int64_t bytes = c.bytes(), ring = bytes * (size - 1);
-  int64_t sent = 0;
-  int64_t* kind = nullptr;
-  switch (c.op) {
-    case CommOp::kAllReduce: sent = 2 * ring / size, kind = &n.all_reduce; break;
-    case CommOp::kAllGather: sent = ring / size, kind = &n.all_gather; break;
-    case CommOp::kReduceScatter: sent = ring / size, kind = &n.reduce_scatter; break;
-    case CommOp::kBroadcast: sent = rank == c.peer && size > 1 ? bytes : 0, kind = &n.broadcast; break;
-    case CommOp::kSend: sent = bytes, kind = &n.send; break;
-    case CommOp::kBarrier:
-    case CommOp::kRecv: break;
-  }
-  if (kind != nullptr) *kind += sent;
-  ++n.calls;
   CommCounters::Op& op = n.of(c.op);
   ++op.calls;
-  op.bytes += c.op == CommOp::kRecv ? bytes : sent;
   op.payload += bytes;
+  switch (c.op) {
+    case CommOp::kAllReduce: op.bytes += 2 * ring / size; break;
+    case CommOp::kAllGather:
+    case CommOp::kReduceScatter: op.bytes += ring / size; break;
+    case CommOp::kBroadcast: op.bytes += rank == c.peer && size > 1 ? bytes : 0; break;
+    case CommOp::kSend:
+    case CommOp::kRecv: op.bytes += bytes; break;
+    case CommOp::kBarrier: break;
+  }
 }
 
 }  // namespace gt

@@ -37,26 +37,37 @@ class Work {
   uint64_t ticket_ = 0;
 };
 
-// Bytes sent by this rank, by kind of operation, by the closed forms of tests/parallel/closed_forms.h, and the time its
-// calls took.
+// Calls of one rank in a group, by operation: bytes by the closed forms of tests/parallel/closed_forms.h, and times.
 struct CommCounters {
-  int64_t all_reduce = 0, reduce_scatter = 0, all_gather = 0, broadcast = 0, send = 0, calls = 0;
-  int64_t total() const { return all_reduce + reduce_scatter + all_gather + broadcast + send; }
-
   struct Op {
     int64_t calls = 0;
-    int64_t bytes = 0;       // sent, as above; for a receive: received
+    int64_t bytes = 0;       // sent; for a receive: received
     int64_t payload = 0;     // bytes of the full tensors
     int64_t flight_ns = 0;   // from each call to its completion
     int64_t blocked_ns = 0;  // this rank's thread inside calls and waits
+    void add(const Op& o, int64_t times = 1) {
+      calls += times * o.calls, bytes += times * o.bytes, payload += times * o.payload;
+      flight_ns += times * o.flight_ns, blocked_ns += times * o.blocked_ns;
+    }
   };
   Op ops[kNumCommOps];  // by CommOp
   Op& of(CommOp op) { return ops[static_cast<int>(op)]; }
   const Op& of(CommOp op) const { return ops[static_cast<int>(op)]; }
-  int64_t blocked_ns() const {
-    int64_t sum = 0;
-    for (const Op& o : ops) sum += o.blocked_ns;
-    return sum;
+  int64_t bytes(CommOp op) const { return of(op).bytes; }
+  // Sums over all operations: bytes sent, calls, blocked time.
+  int64_t total() const { return sum(&Op::bytes) - bytes(CommOp::kRecv); }
+  int64_t calls() const { return sum(&Op::calls); }
+  int64_t blocked_ns() const { return sum(&Op::blocked_ns); }
+  // Adds `times` times the other's counts: -1 for the counts since `n` was read.
+  void add(const CommCounters& n, int64_t times = 1) {
+    for (int i = 0; i < kNumCommOps; ++i) ops[i].add(n.ops[i], times);
+  }
+
+ private:
+  int64_t sum(int64_t Op::*member) const {
+    int64_t all = 0;
+    for (const Op& o : ops) all += o.*member;
+    return all;
   }
 };
 

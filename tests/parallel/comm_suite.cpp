@@ -295,10 +295,10 @@ void ring_all_reduce_sends_as_counted(GroupFactory& f) {
         GT_CHECK(got.as<float>()[i] == expected, "ring all_reduce, slice ", j, " element ", i);
       }
     }
-    const int64_t sent = g->counters().send - before.send;
+    const int64_t sent = g->counters().bytes(CommOp::kSend) - before.bytes(CommOp::kSend);
     Block same = make_input(n, DType::kF32, 77, me);
     g->all_reduce(same.tensor, ReduceOp::kSum, {}).wait({});
-    const int64_t counted = g->counters().all_reduce - before.all_reduce;
+    const int64_t counted = g->counters().bytes(CommOp::kAllReduce) - before.bytes(CommOp::kAllReduce);
     int64_t total[2] = {sent, counted};
     g->all_reduce({reinterpret_cast<std::byte*>(total), {2}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
     GT_CHECK(total[0] == 2 * (N - 1) * n * 4, "a ring sends ", total[0], " bytes in all");
@@ -381,11 +381,12 @@ void counters_equal_the_ring_formulas(GroupFactory& f) {
   if (g->rank() == 0 && N > 1) g->send(full.tensor, 1, 0, {}).wait({});
   if (g->rank() == 1) g->recv(full.tensor, 0, 0, {}).wait({});
   const CommCounters& c = g->counters();
-  GT_CHECK(c.all_reduce == 2 * n * (N - 1) / N * e, "all_reduce ", c.all_reduce);
-  GT_CHECK(c.reduce_scatter == n * (N - 1) / N * e, "reduce_scatter ", c.reduce_scatter);
-  GT_CHECK(c.all_gather == n * (N - 1) / N * e, "all_gather ", c.all_gather);
-  GT_CHECK(c.broadcast == (g->rank() == N - 1 && N > 1 ? n * e : 0), "broadcast ", c.broadcast);
-  GT_CHECK(c.send == (g->rank() == 0 && N > 1 ? n * e : 0), "send ", c.send);
+  GT_CHECK(c.bytes(CommOp::kAllReduce) == 2 * n * (N - 1) / N * e, "all_reduce ", c.bytes(CommOp::kAllReduce));
+  GT_CHECK(c.bytes(CommOp::kReduceScatter) == n * (N - 1) / N * e, "reduce_scatter ", c.bytes(CommOp::kReduceScatter));
+  GT_CHECK(c.bytes(CommOp::kAllGather) == n * (N - 1) / N * e, "all_gather ", c.bytes(CommOp::kAllGather));
+  GT_CHECK(c.bytes(CommOp::kBroadcast) == (g->rank() == N - 1 && N > 1 ? n * e : 0), "broadcast ",
+           c.bytes(CommOp::kBroadcast));
+  GT_CHECK(c.bytes(CommOp::kSend) == (g->rank() == 0 && N > 1 ? n * e : 0), "send ", c.bytes(CommOp::kSend));
 }
 
 uint64_t random_operations(GroupFactory& f, uint64_t seed, const std::function<void(uint64_t)>& delay) {

@@ -101,7 +101,7 @@ TEST_CASE("each boundary message sends its tensor, plus its header where shapes 
       on_ranks(p, [&](int r, const Mesh& mesh) {
         Rank rank(make_schedule("1f1b", p, 1, m), mesh, kGenerous, 0, {dynamic, ordinals});
         rank.step(Batches(m, 0));
-        sent[static_cast<size_t>(r)] = mesh.group(Axis::kPp).counters().send;
+        sent[static_cast<size_t>(r)] = mesh.group(Axis::kPp).counters().bytes(CommOp::kSend);
       });
       const int64_t message = kElements * 4 + (ordinals ? 64 : dynamic ? 48 : 0);
       CHECK(sent == std::vector<int64_t>{m * message, 2 * m * message, m * message});

@@ -129,7 +129,7 @@ TEST_CASE("null factories plan any rank of a large world") {
   REQUIRE(f.local_rank() == 2);
   const Tensor t{nullptr, {640}, DType::kF32, {DeviceKind::kNull, 0}};
   m.group(Axis::kDp).all_reduce(t, ReduceOp::kSum, {}).wait({});
-  REQUIRE(m.group(Axis::kDp).counters().all_reduce == 2 * 640 * 63 / 64 * 4);
+  REQUIRE(m.group(Axis::kDp).counters().bytes(CommOp::kAllReduce) == 2 * 640 * 63 / 64 * 4);
 }
 
 TEST_CASE(

@@ -153,9 +153,9 @@ TEST_CASE("neighbours among partial parameters are summed in one collective, oth
     ParamStore store(toy.units, 2, {}, mesh, cpu_backend(), {});
     fill(toy, store, mesh);
     const CommCounters& n = mesh.group(Axis::kTp).counters();
-    GT_CHECK(n.calls == 3, n.calls, " calls: two runs in the first unit, one in the second");
+    GT_CHECK(n.calls() == 3, n.calls(), " calls: two runs in the first unit, one in the second");
     GT_CHECK(n.total() == 2 * 3 * 4 * (2 * kNorm + kBias + kScale) / 4, "bytes ", n.total());
-    GT_CHECK(n.total() == n.all_reduce, "all-reduces alone");
+    GT_CHECK(n.total() == n.bytes(CommOp::kAllReduce), "all-reduces alone");
   });
   for (const std::string& e : errors) CHECK(e == "");
 }

@@ -42,7 +42,9 @@ TEST_CASE("units are gathered ahead in the order of use, and an unexpected one i
       const StagePass step[] = {{0, false}, {0, true}}, evaluation[] = {{0, false}};
       r.store.set_order(step, evaluation);
       // In units of the table's 128 elements; the block is three of them.
-      const auto gathered = [&] { return r.mesh.group(Axis::kDp).counters().all_gather / (4 * 128 / 2); };
+      const auto gathered = [&] {
+        return r.mesh.group(Axis::kDp).counters().bytes(CommOp::kAllGather) / (4 * 128 / 2);
+      };
       const auto use = [&](const char* name, int64_t expected) {
         r.store.unit(name).acquire({});
         r.store.unit(name).release({});

@@ -36,7 +36,7 @@ TEST_CASE("16-bit reductions round gradients first, at every stage, and halve th
             const int64_t unit = 64 * shape.dp;
             elements += (n + unit - 1) / unit * unit;
           }
-          const int64_t sent = r.mesh.group(Axis::kDp).counters().reduce_scatter;
+          const int64_t sent = r.mesh.group(Axis::kDp).counters().bytes(CommOp::kReduceScatter);
           GT_CHECK(sent == 2 * 2 * elements * (shape.dp - 1) / shape.dp, "sent ", sent, " bytes of ", elements);
         });
         all.check_whole("grad");
@@ -65,7 +65,7 @@ TEST_CASE("bf16 gradients take half the bytes and are rounded once after the red
           Rank r(shape, f, z);
           for (int step = 0; step < 2; ++step) backward(r, {.factor = factor});
           all.add(r.store.grad_views());
-          const int64_t sent = r.mesh.group(Axis::kDp).counters().reduce_scatter;
+          const int64_t sent = r.mesh.group(Axis::kDp).counters().bytes(CommOp::kReduceScatter);
           const int64_t kept = r.store.grad_bytes() - r.store.temporary_bytes().gradients;
           ZeroOptions whole = z;
           whole.grad = DType::kF32;
@@ -205,7 +205,7 @@ TEST_CASE("gradients of several microbatches add up, whenever each is reduced") 
             all.add(r.store.grad_views());
             const int times = z.grad_reduce == GradReduce::kEach && z.stage >= 2 ? 3 : 1;
             const int64_t a = 3 * 64 * 4 * (shape.dp - 1);  // bytes: three units with one shard of 64 elements per rank
-            const int64_t sent = r.mesh.group(Axis::kDp).counters().reduce_scatter;
+            const int64_t sent = r.mesh.group(Axis::kDp).counters().bytes(CommOp::kReduceScatter);
             GT_CHECK(shape.tp == 1 || sent == times * a, "sent ", sent, " in ", times, " reductions of ", a);
           });
           all.check_whole("grad");

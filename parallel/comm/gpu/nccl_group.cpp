@@ -14,18 +14,6 @@ namespace {
 
 constexpr uint64_t kTraceNumbers = uint64_t{1} << 30;  // disjoint from those of the host's groups
 
-void add(CommCounters& to, const CommCounters& n, int64_t times) {
-  to.all_reduce += times * n.all_reduce, to.reduce_scatter += times * n.reduce_scatter;
-  to.all_gather += times * n.all_gather, to.broadcast += times * n.broadcast;
-  to.send += times * n.send, to.calls += times * n.calls;
-  for (int i = 0; i < kNumCommOps; ++i) {
-    CommCounters::Op& o = to.ops[i];
-    const CommCounters::Op& more = n.ops[i];
-    o.calls += times * more.calls, o.bytes += times * more.bytes, o.payload += times * more.payload;
-    o.flight_ns += times * more.flight_ns, o.blocked_ns += times * more.blocked_ns;
-  }
-}
-
 class NcclGroup final : public ProcessGroup {
  public:
   NcclGroup(NcclEngine& engine, std::unique_ptr<ProcessGroup> inner, std::vector<int> ranks, uint64_t number)
@@ -84,8 +72,8 @@ class NcclGroup final : public ProcessGroup {
   }
   const CommCounters& counters() const override {
     sum_ = counters_;
-    add(sum_, inner_->counters(), 1);
-    add(sum_, making_, -1);
+    sum_.add(inner_->counters());
+    sum_.add(making_, -1);
     return sum_;
   }
   void set_spans(CommSpans* spans) override {
@@ -139,8 +127,8 @@ class NcclGroup final : public ProcessGroup {
       const CommCounters before = inner_->counters();
       int32_t all = mine ? 1 : 0;
       inner_->all_reduce({reinterpret_cast<std::byte*>(&all), {1}, DType::kI32, {}}, ReduceOp::kMin, {}).wait({});
-      add(making_, inner_->counters(), 1);
-      add(making_, before, -1);
+      making_.add(inner_->counters());
+      making_.add(before, -1);
       return all == 1;
     };
   }

@@ -282,10 +282,10 @@ TEST_CASE("16-bit values halve memory and traffic, master weights are sharded wi
     CHECK(static_cast<double>(mixed.memory.optimizer) == Approx(12 * parameters / share).epsilon(0.03));
     CHECK(static_cast<double>(mixed.memory.gradients) == Approx(full.memory.gradients).epsilon(0.02));
     if (stage > 0)
-      CHECK(static_cast<double>(mixed.sent.data_parallel.all_gather) ==
-            Approx(static_cast<double>(full.sent.data_parallel.all_gather) / 2).epsilon(0.03));
-    CHECK(static_cast<double>(mixed.sent.data_parallel.reduce_scatter) ==
-          Approx(static_cast<double>(full.sent.data_parallel.reduce_scatter)).epsilon(0.02));
+      CHECK(static_cast<double>(mixed.sent.data_parallel.bytes(CommOp::kAllGather)) ==
+            Approx(static_cast<double>(full.sent.data_parallel.bytes(CommOp::kAllGather)) / 2).epsilon(0.03));
+    CHECK(static_cast<double>(mixed.sent.data_parallel.bytes(CommOp::kReduceScatter)) ==
+          Approx(static_cast<double>(full.sent.data_parallel.bytes(CommOp::kReduceScatter))).epsilon(0.02));
   }
 }
 

@@ -41,8 +41,10 @@ void check_planned(const MeshResult& r, int steps) {
     CHECK(plan.memory.gradients == real.memory.gradients);
     CHECK(plan.memory.optimizer == real.memory.optimizer);
     CHECK(plan.memory.total() == real.memory.total());
-    CHECK(r.ranks[rank].data_parallel.all_gather == steps * plan.sent.data_parallel.all_gather);
-    CHECK(r.ranks[rank].data_parallel.reduce_scatter == steps * plan.sent.data_parallel.reduce_scatter);
+    CHECK(r.ranks[rank].data_parallel.bytes(CommOp::kAllGather) ==
+          steps * plan.sent.data_parallel.bytes(CommOp::kAllGather));
+    CHECK(r.ranks[rank].data_parallel.bytes(CommOp::kReduceScatter) ==
+          steps * plan.sent.data_parallel.bytes(CommOp::kReduceScatter));
   }
 }
 

@@ -199,10 +199,13 @@ TEST_CASE("a layer sends the bytes of the formula: 8 (t-1)/t n E, and 2 more whe
         const int64_t n = share(o, tp), forward_again = how == Recompute::kFull ? 1 : 0;
         // All-reduce of the layer's partial gradients: two norms and two row biases, once a step.
         const int64_t partial = sp ? 2 * (4 + 2) * o.model.hidden * 4 * (tp - 1) / tp : 0;
-        CHECK(five.all_reduce - four.all_reduce == (sp ? 0 : (8 + 4 * forward_again) * n) + partial);
-        CHECK(five.all_gather - four.all_gather == (sp ? (6 + 2 * forward_again) * n : 0));
-        CHECK(five.reduce_scatter - four.reduce_scatter == (sp ? (4 + 2 * forward_again) * n : 0));
-        CHECK(five.broadcast + five.send == 0);
+        CHECK(five.bytes(CommOp::kAllReduce) - four.bytes(CommOp::kAllReduce) ==
+              (sp ? 0 : (8 + 4 * forward_again) * n) + partial);
+        CHECK(five.bytes(CommOp::kAllGather) - four.bytes(CommOp::kAllGather) ==
+              (sp ? (6 + 2 * forward_again) * n : 0));
+        CHECK(five.bytes(CommOp::kReduceScatter) - four.bytes(CommOp::kReduceScatter) ==
+              (sp ? (4 + 2 * forward_again) * n : 0));
+        CHECK(five.bytes(CommOp::kBroadcast) + five.bytes(CommOp::kSend) == 0);
       }
 }
 
@@ -219,18 +222,18 @@ TEST_CASE("a whole step and an evaluation send the sum of their layers' formulas
       const CommCounters step = traffic(o, {.tp = tp}, 0, true).tp, eval = traffic(o, {.tp = tp}, 0, false).tp;
       if (sp) {
         // Embedding: reduce-scatter, all-gather in the backward; head: all-gather, reduce-scatter in the backward.
-        CHECK(step.all_reduce == partial);
-        CHECK(step.all_gather == m * ((6 * c.layers + 2) * n + stats));
-        CHECK(step.reduce_scatter == m * (4 * c.layers + 2) * n);
-        CHECK(eval.all_reduce == 0);
-        CHECK(eval.all_gather == m * ((2 * c.layers + 1) * n + stats));
-        CHECK(eval.reduce_scatter == m * (2 * c.layers + 1) * n);
+        CHECK(step.bytes(CommOp::kAllReduce) == partial);
+        CHECK(step.bytes(CommOp::kAllGather) == m * ((6 * c.layers + 2) * n + stats));
+        CHECK(step.bytes(CommOp::kReduceScatter) == m * (4 * c.layers + 2) * n);
+        CHECK(eval.bytes(CommOp::kAllReduce) == 0);
+        CHECK(eval.bytes(CommOp::kAllGather) == m * ((2 * c.layers + 1) * n + stats));
+        CHECK(eval.bytes(CommOp::kReduceScatter) == m * (2 * c.layers + 1) * n);
       } else {  // embedding forward, head backward
-        CHECK(step.all_reduce == m * (8 * c.layers + 4) * n);
-        CHECK(step.all_gather == m * stats);
-        CHECK(step.reduce_scatter == 0);
-        CHECK(eval.all_reduce == m * (4 * c.layers + 2) * n);
-        CHECK(eval.all_gather == m * stats);
+        CHECK(step.bytes(CommOp::kAllReduce) == m * (8 * c.layers + 4) * n);
+        CHECK(step.bytes(CommOp::kAllGather) == m * stats);
+        CHECK(step.bytes(CommOp::kReduceScatter) == 0);
+        CHECK(eval.bytes(CommOp::kAllReduce) == m * (4 * c.layers + 2) * n);
+        CHECK(eval.bytes(CommOp::kAllGather) == m * stats);
       }
     }
 }
@@ -246,11 +249,11 @@ TEST_CASE("stage boundaries send 1/t of the activations to each TP rank, gathere
         INFO(shape.coordinates(rank) << " sequence parallel " << sp);
         const Traffic t = traffic(o, shape, rank, true);
         const bool inner = rank / tp == 1;
-        CHECK(t.pp.send == m * (inner ? 2 : 1) * (n / tp + BoundaryOptions().preamble_bytes()));
-        if (rank % tp == 0) tp_total.all_gather += t.tp.all_gather;
+        CHECK(t.pp.bytes(CommOp::kSend) == m * (inner ? 2 : 1) * (n / tp + BoundaryOptions().preamble_bytes()));
+        if (rank % tp == 0) tp_total.add(t.tp);
       }
       // One all-gather per message: two boundaries, forward and backward.
-      CHECK(tp_total.all_gather - flat.all_gather == (sp ? 0 : m * 4 * share(o, tp)));
+      CHECK(tp_total.bytes(CommOp::kAllGather) - flat.bytes(CommOp::kAllGather) == (sp ? 0 : m * 4 * share(o, tp)));
     }
 }
 

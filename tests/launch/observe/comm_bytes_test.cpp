@@ -78,19 +78,19 @@ void check_bytes(const MeshRun& run, const MeshResult& result) {
     const int64_t messages = m * ((last ? 0 : 1) + (first ? 0 : 1));  // messages sent, and as many received
     const int64_t piece = n * e / t;  // TP ranks hold the same boundary: each sends its shard, receivers all-gather
     if (t > 1) {
-      CHECK(tp.all_reduce == m * (8 * blocks + 2 * (all_reduces - 4 * blocks)) * (t - 1) * n * e / t);
+      CHECK(tp.bytes(CommOp::kAllReduce) == m * (8 * blocks + 2 * (all_reduces - 4 * blocks)) * (t - 1) * n * e / t);
       CHECK(tp.of(CommOp::kAllReduce).calls == m * all_reduces);
-      CHECK(tp.all_gather == (last ? m * (t - 1) * 3 * b * c.seq * e : 0) + messages * (t - 1) * piece);
-      CHECK(tp.total() == tp.all_reduce + tp.all_gather);
+      CHECK(tp.bytes(CommOp::kAllGather) == (last ? m * (t - 1) * 3 * b * c.seq * e : 0) + messages * (t - 1) * piece);
+      CHECK(tp.total() == tp.bytes(CommOp::kAllReduce) + tp.bytes(CommOp::kAllGather));
     }
     // Pipeline: b*s*h/t elements per microbatch forward to the next stage and backward to the previous one.
     const CommCounters& line = comm.at("pp");
     if (p > 1) {
       const int64_t before = BoundaryOptions().preamble_bytes();  // debug builds only
-      CHECK(line.send == messages * (piece + before));
+      CHECK(line.bytes(CommOp::kSend) == messages * (piece + before));
       CHECK(line.of(CommOp::kSend).calls == messages * (before ? 2 : 1));
       CHECK(line.of(CommOp::kRecv).bytes == messages * (piece + before));
-      CHECK(line.total() == line.send);
+      CHECK(line.total() == line.bytes(CommOp::kSend));
     }
     // Data parallel: reduce-scatter of gradients, all-gather of gradients (stage 0) or parameters (stage 1): 2a,
     // padding included. If both uses of a tied embedding are on one rank, two gradients are reduced and one table is
@@ -101,10 +101,10 @@ void check_bytes(const MeshRun& run, const MeshResult& result) {
     const int64_t gathered = elements - (c.tied && p == 1 ? units.head : 0);
     const CommCounters& dp = comm.at("dp");
     if (d > 1) {
-      CHECK(dp.reduce_scatter == elements * (d - 1) / d * e);
-      CHECK(dp.all_gather == gathered * (d - 1) / d * e);
+      CHECK(dp.bytes(CommOp::kReduceScatter) == elements * (d - 1) / d * e);
+      CHECK(dp.bytes(CommOp::kAllGather) == gathered * (d - 1) / d * e);
       CHECK(dp.of(CommOp::kReduceScatter).calls == static_cast<int64_t>(units.padded.size()));
-      CHECK(dp.total() == dp.reduce_scatter + dp.all_gather);
+      CHECK(dp.total() == dp.bytes(CommOp::kReduceScatter) + dp.bytes(CommOp::kAllGather));
     }
     // Tied embeddings: an all-reduce of the gradient's shard between two ranks.
     if (p > 1) CHECK(comm.at("embedding").total() == (c.tied ? (units.table + units.head) / d * e : 0));
@@ -140,7 +140,7 @@ TEST_CASE("a step's counters hold calls and time") {
         CHECK((op.calls > 0) == (op.flight_ns > 0));
         CHECK((op.calls > 0) == (op.blocked_ns > 0));
       }
-      CHECK(calls == c.calls);
+      CHECK(calls == c.calls());
       CHECK(bytes == c.total());
     }
 }

@@ -129,7 +129,7 @@ TEST_CASE("elements sent in a step equal the closed forms exactly, padding inclu
                 const UnitSizes s = unit_sizes(o, mesh, rank);
                 const auto sent = [&](int64_t elements) { return elements * (mesh.dp - 1) / mesh.dp * 4; };
                 const CommCounters c = plan_memory(o, mesh, rank * mesh.dp * mesh.tp).sent.data_parallel;
-                CHECK(c.reduce_scatter == sent(sum(s.size)) * (reduce == kEach ? m : 1));
+                CHECK(c.bytes(CommOp::kReduceScatter) == sent(sum(s.size)) * (reduce == kEach ? m : 1));
                 int64_t gathered = updated(s);
                 if (stage == 3) {
                   int64_t whole = 0;
@@ -137,8 +137,8 @@ TEST_CASE("elements sent in a step equal the closed forms exactly, padding inclu
                     whole += s.size[k] < 5000 ? s.size[k] : 0;
                   gathered = whole + windows(s, passes(mesh.pp, rank, m), static_cast<size_t>(prefetch), 5000).gathered;
                 }
-                CHECK(c.all_gather == sent(gathered));
-                CHECK(c.total() == c.all_gather + c.reduce_scatter);
+                CHECK(c.bytes(CommOp::kAllGather) == sent(gathered));
+                CHECK(c.total() == c.bytes(CommOp::kAllGather) + c.bytes(CommOp::kReduceScatter));
               }
             }
           }
@@ -157,15 +157,15 @@ TEST_CASE("stage 3 gathers twice a microbatch, less the units kept at the turns 
     const int64_t first = s.size.front(), last = s.size.back(), all = sum(s.size);
     const int64_t gathered = 2 * m * all - m * last - (m - 1) * first;
     const CommCounters each = plan_memory(o, mesh, 0).sent.data_parallel;
-    CHECK(each.all_gather == sent(gathered));
-    CHECK(each.reduce_scatter == m * sent(all));  // total: 3m a, minus reuse at the turns
-    o.recompute = Recompute::kFull;               // one gather serves a block's recomputation and backward
-    CHECK(plan_memory(o, mesh, 0).sent.data_parallel.all_gather == each.all_gather);
+    CHECK(each.bytes(CommOp::kAllGather) == sent(gathered));
+    CHECK(each.bytes(CommOp::kReduceScatter) == m * sent(all));  // total: 3m a, minus reuse at the turns
+    o.recompute = Recompute::kFull;  // one gather serves a block's recomputation and backward
+    CHECK(plan_memory(o, mesh, 0).sent.data_parallel.bytes(CommOp::kAllGather) == each.bytes(CommOp::kAllGather));
     o.recompute = Recompute::kNone;
     o.zero.grad_reduce = kEnd;
     const CommCounters end = plan_memory(o, mesh, 0).sent.data_parallel;
-    CHECK(end.all_gather == each.all_gather);
-    CHECK(end.reduce_scatter == sent(all));  // total: (2m + 1) a, minus reuse at the turns
+    CHECK(end.bytes(CommOp::kAllGather) == each.bytes(CommOp::kAllGather));
+    CHECK(end.bytes(CommOp::kReduceScatter) == sent(all));  // total: (2m + 1) a, minus reuse at the turns
   }
 }
 

@@ -6,8 +6,8 @@
 
 namespace gt {
 
-enum class Axis : uint8_t { kPp, kDp, kExpertDp, kEp, kCp, kTp };
-constexpr size_t kNumAxes = 6;
+enum class Axis : uint8_t { kPp, kDp, kExpertDp, kEp, kCp, kTp, kEtp };
+constexpr size_t kNumAxes = 7;
 
 struct AxisPosition {
   int rank = 0, size = 1;

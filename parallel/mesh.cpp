@@ -7,7 +7,7 @@
 namespace gt {
 namespace {
 
-constexpr Axis kAxes[] = {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kExpertDp, Axis::kEp, Axis::kTp};
+constexpr Axis kAxes[] = {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kExpertDp, Axis::kEp, Axis::kTp, Axis::kEtp};
 
 // Rank numbering along one axis: neighbours are `stride` ranks apart.
 struct AxisStep {
@@ -15,12 +15,14 @@ struct AxisStep {
   int size, stride;
 };
 AxisStep step_of(const MeshShape& s, Axis a) {
+  const int etp = s.etp > 0 ? s.etp : s.tp;
   switch (a) {
     case Axis::kTp: return {a, s.tp, 1};
     case Axis::kCp: return {a, s.cp, s.tp};
     case Axis::kDp: return {a, s.dp, s.tp * s.cp};
-    case Axis::kEp: return {a, s.ep, s.tp};
-    case Axis::kExpertDp: return {a, s.dp * s.cp / s.ep, s.tp * s.ep};
+    case Axis::kEtp: return {a, etp, 1};
+    case Axis::kEp: return {a, s.ep, etp};
+    case Axis::kExpertDp: return {a, s.dp * s.cp * s.tp / (s.ep * etp), etp * s.ep};
     case Axis::kPp: return {a, s.pp, s.tp * s.cp * s.dp};
   }
   GT_CHECK(false, "axis ", static_cast<int>(a));
@@ -37,6 +39,7 @@ std::string_view name_of(Axis a) {
     case Axis::kEp: return "ep";
     case Axis::kCp: return "cp";
     case Axis::kTp: return "tp";
+    case Axis::kEtp: return "etp";
   }
   return "?";
 }
@@ -63,12 +66,15 @@ RankCoordinates MeshShape::all_coordinates(int rank) const {
 
 std::vector<int> MeshShape::members(AxisSet set, int rank) const {
   GT_CHECK(rank >= 0 && rank < world(), "rank ", rank, " of a world of ", world());
-  const bool experts = set.has(Axis::kEp) || set.has(Axis::kExpertDp);
-  GT_CHECK(!experts || !(set.has(Axis::kDp) || set.has(Axis::kCp)), name_of(set),
-           ": mixes dense (dp, cp) and expert (expert_dp, ep) axes");
+  const bool folded = size(Axis::kEtp) != tp;
+  const bool experts = set.has(Axis::kEp) || set.has(Axis::kExpertDp) || (folded && set.has(Axis::kEtp));
+  GT_CHECK(!experts || !(set.has(Axis::kDp) || set.has(Axis::kCp) || (folded && set.has(Axis::kTp))), name_of(set),
+           ": mixes dense (dp, cp", folded ? ", tp" : "", ") and expert (expert_dp, ep", folded ? ", etp" : "",
+           ") axes");
   std::vector<int> ranks{rank};
-  for (Axis a : {Axis::kTp, Axis::kCp, Axis::kEp, Axis::kDp, Axis::kExpertDp, Axis::kPp}) {  // by ascending stride
-    if (!set.has(a)) continue;
+  // By ascending stride.
+  for (Axis a : {Axis::kTp, Axis::kEtp, Axis::kCp, Axis::kEp, Axis::kDp, Axis::kExpertDp, Axis::kPp}) {
+    if (!set.has(a) || (a == Axis::kEtp && set.has(Axis::kTp))) continue;  // one axis where both are allowed
     const AxisStep s = step_of(*this, a);
     const size_t inner = ranks.size();
     for (int& r : ranks) r -= coord(a, rank) * s.stride;
@@ -79,36 +85,44 @@ std::vector<int> MeshShape::members(AxisSet set, int rank) const {
 }
 
 AxisSet MeshShape::reduced(AxisSet set) const {
-  if (set.has(Axis::kExpertDp) && (set.has(Axis::kEp) || ep == 1)) {
-    AxisSet dense{Axis::kDp, Axis::kCp};
-    for (Axis a : {Axis::kPp, Axis::kTp})
-      if (set.has(a)) dense = dense.with(a);
-    set = dense;
-  }
+  const auto covers = [&](Axis a) { return set.has(a) || size(a) == 1; };
+  const bool folded = size(Axis::kEtp) != tp, experts = set.has(Axis::kExpertDp) && covers(Axis::kEp);
   AxisSet out{};
+  const auto add = [&](Axis a) {
+    if (size(a) > 1) out = out.with(a);
+  };
+  if (experts && (!folded || covers(Axis::kEtp))) {
+    add(Axis::kDp), add(Axis::kCp);
+    if (folded || set.has(Axis::kTp) || set.has(Axis::kEtp)) add(Axis::kTp);
+    if (set.has(Axis::kPp)) add(Axis::kPp);
+    return out;
+  }
   for (Axis a : kAxes)
-    if (set.has(a) && size(a) > 1) out = out.with(a);
+    if (set.has(a)) add(a == Axis::kEtp && !folded ? Axis::kTp : a);
   return out;
 }
 
 std::string MeshShape::coordinates(int rank) const {
   std::string s = cat("pp", coord(Axis::kPp, rank), " dp", coord(Axis::kDp, rank));
   if (ep > 1) s += cat(" ep", coord(Axis::kEp, rank));
+  if (size(Axis::kEtp) != tp) s += cat(" etp", coord(Axis::kEtp, rank));
   if (cp > 1) s += cat(" cp", coord(Axis::kCp, rank));
   return s + cat(" tp", coord(Axis::kTp, rank));
 }
 
 Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factory.world_rank()) {
-  GT_REQUIRE(shape.pp > 0 && shape.dp > 0 && shape.ep > 0 && shape.cp > 0 && shape.tp > 0, Exit::kUsage,
-             "every axis of the mesh must be at least 1, found pp ", shape.pp, ", dp ", shape.dp, ", ep ", shape.ep,
-             ", cp ", shape.cp, ", tp ", shape.tp);
+  GT_REQUIRE(shape.pp > 0 && shape.dp > 0 && shape.ep > 0 && shape.cp > 0 && shape.tp > 0 && shape.etp >= 0,
+             Exit::kUsage, "every axis of the mesh must be at least 1, found pp ", shape.pp, ", dp ", shape.dp, ", ep ",
+             shape.ep, ", cp ", shape.cp, ", tp ", shape.tp, ", etp ", shape.etp);
   GT_REQUIRE(shape.world() == factory.world_size(), Exit::kUsage, "the mesh pp ", shape.pp, " x dp ", shape.dp,
              " x cp ", shape.cp, " x tp ", shape.tp, " needs ", shape.world(), " ranks, but ", factory.world_size(),
              " were started: start that many or change an axis");
   GT_CHECK(shape.kv_ranks > 0 && shape.tp % shape.kv_ranks == 0, shape.kv_ranks, " ranks for a KV head, of tp ",
            shape.tp);
-  GT_REQUIRE(shape.dp * shape.cp % shape.ep == 0, Exit::kUsage, "ep ", shape.ep, " does not divide dp ", shape.dp,
-             " x cp ", shape.cp, ": experts are split over the ranks that hold a stage's data");
+  const int etp = shape.size(Axis::kEtp);
+  GT_REQUIRE(shape.dp * shape.cp * shape.tp % (shape.ep * etp) == 0, Exit::kUsage, "ep ", shape.ep, " x etp ", etp,
+             " does not divide dp ", shape.dp, " x cp ", shape.cp, " x tp ", shape.tp,
+             ": experts are split over the ranks of a stage");
 
   status_ = factory.status();
   if (status_ == nullptr) {
@@ -125,8 +139,9 @@ Mesh::Mesh(MeshShape shape, GroupFactory& factory) : shape_(shape), rank_(factor
   std::vector<int> everyone(static_cast<size_t>(shape.world()));
   for (int r = 0; r < shape.world(); ++r) everyone[static_cast<size_t>(r)] = r;
   world_ = make("world", everyone);
-  for (AxisSet set : {AxisSet{Axis::kPp}, AxisSet{Axis::kDp}, AxisSet{Axis::kTp}, AxisSet{Axis::kCp},
-                      AxisSet{Axis::kDp, Axis::kCp}, AxisSet{Axis::kEp}, AxisSet{Axis::kExpertDp}}) {
+  for (AxisSet set :
+       {AxisSet{Axis::kPp}, AxisSet{Axis::kDp}, AxisSet{Axis::kTp}, AxisSet{Axis::kCp}, AxisSet{Axis::kDp, Axis::kCp},
+        AxisSet{Axis::kEp}, AxisSet{Axis::kExpertDp}, AxisSet{Axis::kEtp}}) {
     const AxisSet axes = shape_.reduced(set);
     const auto same = [&](const AxisGroup& g) { return g.axes == axes; };
     if (axes.empty() || std::any_of(axis_groups_.begin(), axis_groups_.end(), same)) continue;

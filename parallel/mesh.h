@@ -1,8 +1,9 @@
 // The rank mesh: the only place that maps rank numbers to coordinates and groups.
 //
 // rank = ((pp * DP + dp) * CP + cp) * TP + tp: tp is fastest (inside a node), pp slowest (across nodes). Experts use
-// another view of the same ranks: the DP * CP coordinates of a stage are EXPERT_DP * EP, ep fastest. Dense parameters
-// are replicated over dp x cp, those of an expert over expert_dp.
+// another view of the same ranks: those of a stage are also (expert_dp * EP + ep) * ETP + etp (Megatron's parallel
+// folding). Dense parameters are replicated over dp x cp and split over tp, those of an expert replicated over
+// expert_dp and split over ep and etp.
 #pragma once
 #include <initializer_list>
 #include <memory>
@@ -40,6 +41,7 @@ std::string name_of(AxisSet);  // "dp_cp"
 
 struct MeshShape {
   int pp = 1, dp = 1, ep = 1, cp = 1, tp = 1;
+  int etp = 0;  // ranks that split the matrices of an expert; 0: tp
   // Consecutive TP ranks that hold the same KV heads, if a model has fewer KV heads than TP ranks: a divisor of tp. Not
   // an axis: rank coordinates do not depend on it.
   int kv_ranks = 1;
@@ -48,9 +50,11 @@ struct MeshShape {
   int coord(Axis, int rank) const;
   RankCoordinates all_coordinates(int rank) const;
   // Ranks whose coordinates on every other axis equal those of `rank`, ascending. Requires: the set does not mix {kDp,
-  // kCp} with {kExpertDp, kEp}, which are two views of the same ranks.
+  // kCp} with {kExpertDp, kEp}, which are two views of the same ranks; where etp differs from tp, nor kTp with these or
+  // kEtp with those.
   std::vector<int> members(AxisSet, int rank) const;
-  // The same ranks by the fewest axes: drops axes of size 1 and replaces {kExpertDp, kEp} by {kDp, kCp}.
+  // The same ranks by the fewest axes: drops axes of size 1 and replaces expert axes by the dense ones that connect the
+  // same ranks, as {kExpertDp, kEp} by {kDp, kCp} where etp is tp.
   AxisSet reduced(AxisSet) const;
   std::string coordinates(int rank) const;  // rank coordinates: "pp1 dp0 tp1"
 };
@@ -64,7 +68,7 @@ struct Domain {
 class Mesh {
  public:
   // Collective over the factory's world. Throws kUsage if the world size is not pp*dp*cp*tp, naming all five numbers,
-  // or if ep does not divide dp*cp.
+  // or if ep*etp does not divide dp*cp*tp.
   Mesh(MeshShape, GroupFactory&);
   const MeshShape& shape() const { return shape_; }
   int rank() const { return rank_; }
@@ -72,8 +76,8 @@ class Mesh {
   int coord(Axis a) const { return shape_.coord(a, rank_); }
   RankCoordinates all_coordinates() const { return shape_.all_coordinates(rank_); }
   // Group of the ranks that differ from this one on these axes alone. Of size 1 where the axes are: collectives are
-  // then no-ops. There are groups of each axis, of {kDp, kCp} and of {kExpertDp, kEp}; kInternal for other
-  // combinations.
+  // then no-ops. There are groups of each axis, of {kDp, kCp} and, where etp is tp, of {kExpertDp, kEp}; kInternal for
+  // other combinations.
   ProcessGroup& group(AxisSet) const;
   Domain domain(AxisSet axes) const { return {&group(axes), group(axes).rank(), group(axes).size()}; }
   ProcessGroup& world() const { return *world_; }
@@ -84,9 +88,9 @@ class Mesh {
   ProcessGroup& embedding_group() const { return *embedding_group_; }
   // Every rank of this pipeline stage: dp x cp x tp. The world if pp is 1.
   ProcessGroup& stage() const { return stage_ ? *stage_ : *world_; }
-  // tp, pp, dp, embedding, stage, world, then those that not every mesh has (cp, dp_cp, ep, expert_dp, kv): the same
-  // list on every rank. `size`: of the mesh's groups of this kind, even if this rank is in none. `group`: then a group
-  // of this rank alone.
+  // tp, pp, dp, embedding, stage, world, then those that not every mesh has (cp, dp_cp, ep, expert_dp, etp, kv): the
+  // same list on every rank. `size`: of the mesh's groups of this kind, even if this rank is in none. `group`: then a
+  // group of this rank alone.
   struct Named {
     std::string name;
     ProcessGroup* group;

@@ -17,6 +17,8 @@ MeshShape mesh_shape(const Config& c) {
   MeshShape s;
   s.pp = static_cast<int>(c.parallel.pp);
   s.dp = static_cast<int>(c.parallel.dp);
+  s.ep = static_cast<int>(c.parallel.ep);
+  s.cp = static_cast<int>(c.parallel.cp);
   s.tp = static_cast<int>(c.parallel.tp);
   s.kv_ranks = c.model.kv_ranks(s.tp);
   return s;

@@ -72,8 +72,11 @@ void ParamStore::add_unit(UnitSpec spec) {
 
 namespace {
 // Ranks of a unit's domain replicate its parameters: an axis that splits one is outside of it. Gradients of KV heads
-// are summed, and amaxes of quantized weights taken, over tp alone.
+// are summed, and amaxes of quantized weights taken, over tp alone. Norms and checkpoints count replicas over tp, which
+// is the innermost axis of experts too only where etp is tp.
 void check_shard(const Parameter& p, AxisSet domain, const Mesh& mesh) {
+  GT_CHECK(!domain.has(Axis::kExpertDp) || mesh.size(Axis::kEtp) == mesh.size(Axis::kTp), p.name, ": replicated over ",
+           name_of(domain), " with etp ", mesh.size(Axis::kEtp), " and tp ", mesh.size(Axis::kTp));
   for (const AxisShard& a : p.shard.axes) {
     const bool dense = domain.has(Axis::kDp) || domain.has(Axis::kCp);
     GT_CHECK(a.axis == Axis::kTp || !a.splits() || mesh.size(a.axis) == 1 ||

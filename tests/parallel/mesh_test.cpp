@@ -55,7 +55,8 @@ TEST_CASE("a mesh that does not fill the world is an error with all the sizes") 
   REQUIRE_THROWS_WITH(Mesh({.pp = 2, .dp = 2, .tp = 2}, f),
                       Catch::Contains("pp 2 x dp 2 x cp 1 x tp 2 needs 8 ranks, but 6 were started"));
   REQUIRE_THROWS_WITH(Mesh({.pp = 0}, f), Catch::Contains("at least 1"));
-  REQUIRE_THROWS_WITH(Mesh({.dp = 3, .ep = 4, .cp = 2}, f), Catch::Contains("ep 4 does not divide dp 3 x cp 2"));
+  REQUIRE_THROWS_WITH(Mesh({.dp = 3, .ep = 4, .cp = 2}, f),
+                      Catch::Contains("ep 4 x etp 1 does not divide dp 3 x cp 2 x tp 1"));
   try {
     Mesh({.pp = 2}, f);
   } catch (const Error& e) { REQUIRE(e.code() == Exit::kUsage); }
@@ -73,6 +74,49 @@ TEST_CASE("expert axes are another view of the ranks that hold a stage's data") 
     CHECK(both.members(Axis::kExpertDp, r) == std::vector<int>{r});
   }
   REQUIRE_THROWS_WITH(s.members({Axis::kDp, Axis::kEp}, 0), Catch::Contains("dp_ep: mixes dense (dp, cp) and expert"));
+}
+
+TEST_CASE("tensor parallelism of experts folds the ranks of a stage in another way than that of attention") {
+  const MeshShape s{.pp = 2, .dp = 2, .ep = 4, .cp = 1, .tp = 4, .etp = 1};  // 8 ranks a stage
+  CHECK(s.members(Axis::kEp, 5) == std::vector<int>{4, 5, 6, 7});
+  CHECK(s.members(Axis::kExpertDp, 9) == std::vector<int>{9, 13});
+  CHECK(s.members({Axis::kExpertDp, Axis::kEp, Axis::kEtp}, 3) == s.members({Axis::kDp, Axis::kTp}, 3));
+  CHECK(s.coordinates(14) == "pp1 dp1 ep2 etp0 tp2");
+  for (const MeshShape& m : {MeshShape{.pp = 2, .dp = 3, .ep = 4, .cp = 2, .tp = 4, .etp = 2},
+                             MeshShape{.dp = 2, .ep = 2, .cp = 3, .tp = 2, .etp = 6},
+                             MeshShape{.ep = 8, .tp = 8, .etp = 1}, MeshShape{.dp = 4, .ep = 1, .tp = 1, .etp = 4}})
+    for (int r = 0; r < m.world(); ++r) {
+      const int etp = m.size(Axis::kEtp), edp = m.size(Axis::kExpertDp);
+      CHECK(((m.coord(Axis::kPp, r) * edp + m.coord(Axis::kExpertDp, r)) * m.ep + m.coord(Axis::kEp, r)) * etp +
+                m.coord(Axis::kEtp, r) ==
+            r);
+      CHECK(edp * m.ep * etp == m.dp * m.cp * m.tp);
+      for (const Axis a : {Axis::kExpertDp, Axis::kEp, Axis::kEtp}) {
+        const std::vector<int> line = m.members(a, r);
+        for (int i = 0; i < m.size(a); ++i) {
+          CHECK(m.coord(a, line[static_cast<size_t>(i)]) == i);
+          for (const Axis b : {Axis::kPp, Axis::kExpertDp, Axis::kEp, Axis::kEtp})
+            if (b != a) CHECK(m.coord(b, line[static_cast<size_t>(i)]) == m.coord(b, r));
+        }
+      }
+    }
+  REQUIRE_THROWS_WITH(s.members({Axis::kTp, Axis::kEp}, 0),
+                      Catch::Contains("ep_tp: mixes dense (dp, cp, tp) and expert (expert_dp, ep, etp) axes"));
+  NullFactory f(6, 16, 8);
+  const Mesh mesh(s, f);
+  CHECK(mesh.group(Axis::kEtp).size() == 1);
+  CHECK(mesh.group(Axis::kEp).label() == "ep group [4,5,6,7]");
+  CHECK(mesh.group(Axis::kExpertDp).label() == "expert_dp group [2,6]");
+  NullFactory g(6, 16, 8);
+  const Mesh wide({.dp = 2, .ep = 2, .cp = 2, .tp = 4, .etp = 8}, g);
+  CHECK(wide.group(Axis::kEtp).label() == "etp group [0,1,2,3,4,5,6,7]");
+  CHECK(wide.group(Axis::kTp).label() == "tp group [4,5,6,7]");
+  NullFactory h(6, 16, 8);
+  const Mesh same({.dp = 2, .ep = 4, .cp = 2, .tp = 4}, h);  // etp is tp by default
+  CHECK(&same.group(Axis::kEtp) == &same.group(Axis::kTp));
+  NullFactory e(0, 8);
+  REQUIRE_THROWS_WITH(Mesh({.dp = 2, .ep = 2, .tp = 4, .etp = 3}, e),
+                      Catch::Contains("ep 2 x etp 3 does not divide dp 2 x cp 1 x tp 4"));
 }
 
 TEST_CASE("groups over neighboring axes have their ranks in ascending order") {
@@ -107,7 +151,7 @@ TEST_CASE("one rank: every group is a self group whose collectives do nothing") 
   Mesh m({}, f);
   float x = 3;
   const Tensor t{reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}};
-  for (Axis a : {Axis::kPp, Axis::kDp, Axis::kExpertDp, Axis::kEp, Axis::kCp, Axis::kTp}) {
+  for (Axis a : {Axis::kPp, Axis::kDp, Axis::kExpertDp, Axis::kEp, Axis::kCp, Axis::kTp, Axis::kEtp}) {
     REQUIRE(m.group(a).size() == 1);
     REQUIRE(m.group(a).rank() == 0);
     m.group(a).all_reduce(t, ReduceOp::kSum, {}).wait({});

@@ -18,8 +18,19 @@
 
 namespace gt {
 
-enum class CommOp : uint8_t { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kBarrier, kSend, kRecv };
-constexpr int kNumCommOps = 7;
+// Numeric values are part of the files of measured times: append only. kAllToAllV: with unequal parts.
+enum class CommOp : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kBarrier,
+  kSend,
+  kRecv,
+  kAllToAll,
+  kAllToAllV
+};
+constexpr int kNumCommOps = 9;
 
 class ProcessGroup;
 
@@ -71,6 +82,13 @@ struct CommCounters {
   }
 };
 
+// Sizes of the parts of an all-to-all, by rank of the group, this one included: `width` times so many elements are sent
+// to and received from it. Parts lie in rank order without gaps. Default: equal parts. Read during the call only.
+struct PeerCounts {
+  std::span<const int64_t> send, recv;
+  int64_t width = 1;  // elements of a counted row
+};
+
 class ProcessGroup {
  public:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
@@ -92,6 +110,12 @@ class ProcessGroup {
   virtual Work all_gather(Tensor shard, Tensor full, Stream after) = 0;
   virtual Work reduce_scatter(Tensor full, Tensor shard, Stream after) = 0;  // sum
   virtual Work broadcast(Tensor inout, int root, Stream after) = 0;
+  // Part j of `send` goes to rank j, where it becomes part rank() of `recv` (MPI_Alltoallv). Equal parts: both tensors
+  // have size() of them and as many elements on every rank. Unequal parts: the sums of the counts are the elements of
+  // the tensors; a count may be 0, and an empty tensor names its device like any other. What rank i sends to rank j
+  // must be what j expects from i. Ranks that disagree fail with both counts (README.md). The
+  // tensors must not overlap.
+  virtual Work all_to_all(Tensor send, Tensor recv, const PeerCounts&, Stream after) = 0;
 
   // Point to point. Messages of one (source, destination, tag) arrive in order; different tags never block each other.
   virtual Work send(Tensor, int to, int tag, Stream after) = 0;

@@ -19,6 +19,7 @@ class SelfGroup final : public ProcessGroup {
   Work all_gather(Tensor shard, Tensor full, Stream) override;
   Work reduce_scatter(Tensor full, Tensor shard, Stream) override;
   Work broadcast(Tensor inout, int root, Stream) override;
+  Work all_to_all(Tensor send, Tensor recv, const PeerCounts&, Stream) override;
   Work send(Tensor, int to, int tag, Stream) override;  // throws: there is no peer
   Work recv(Tensor, int from, int tag, Stream) override;
   void barrier() override;

@@ -33,7 +33,10 @@ void set(const Tensor& t, int64_t i, uint64_t b) {
     case DType::kF64: t.as<double>()[i] = number(b) * 1.000000001; return;
     case DType::kI32: t.as<int32_t>()[i] = static_cast<int32_t>(b >> 40); return;
     case DType::kI64: t.as<int64_t>()[i] = static_cast<int64_t>(b) >> 8; return;
-    case DType::kByte: t.as<uint8_t>()[i] = static_cast<uint8_t>(b); return;
+    case DType::kByte:
+    case DType::kI8:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2: t.as<uint8_t>()[i] = static_cast<uint8_t>(b); return;
     default:
       t.as<uint16_t>()[i] = static_cast<uint16_t>(0x3F80u | (b & 0x807Fu));
       return;  // bf16 in [1, 2) or (-2, -1]
@@ -99,6 +102,68 @@ void each_collective(ProcessGroup& g, int64_t n, DType t, uint64_t& call) {
     g.broadcast(x.tensor, root, {}).wait({});
     expect_same(x.tensor, make_input(n, t, call, root).tensor, "broadcast " + what);
   }
+}
+
+// An all_to_all among N ranks: what rank i sends to rank j.
+struct Exchange {
+  std::string name;
+  std::vector<std::vector<int64_t>> rows;  // [i][j]
+  int64_t width = 1;
+
+  int64_t total(int i) const { return width * std::accumulate(rows[at(i)].begin(), rows[at(i)].end(), int64_t{0}); }
+  std::vector<int64_t> sends(int i) const { return rows[at(i)]; }
+  std::vector<int64_t> receives(int j) const {
+    std::vector<int64_t> out;
+    for (const auto& r : rows) out.push_back(r[at(j)]);
+    return out;
+  }
+  static size_t at(int i) { return static_cast<size_t>(i); }
+};
+
+Exchange exchange_by(std::string name, int N, int64_t width, const std::function<int64_t(int, int)>& rows) {
+  Exchange e{std::move(name), {}, width};
+  for (int i = 0; i < N; ++i) {
+    auto& row = e.rows.emplace_back();
+    for (int j = 0; j < N; ++j) row.push_back(rows(i, j));
+  }
+  return e;
+}
+
+// What rank `me` receives of inputs make_input(total, t, call, rank), with the order of ranks written out.
+Block received(const Exchange& x, DType t, uint64_t call, int me) {
+  int64_t n = 0;
+  for (const int64_t rows : x.receives(me)) n += rows * x.width;
+  Block out(n, t);
+  int64_t to = 0;
+  for (int from = 0; from < static_cast<int>(x.rows.size()); ++from) {
+    int64_t first = 0;
+    for (int j = 0; j < me; ++j) first += x.sends(from)[Exchange::at(j)] * x.width;
+    const int64_t count = x.sends(from)[Exchange::at(me)] * x.width;
+    for (int64_t i = 0; i < count; ++i) set(out.tensor, to++, bits(call, from, first + i));
+  }
+  return out;
+}
+
+void exchange(ProcessGroup& g, const Exchange& x, DType t, uint64_t call) {
+  const int me = g.rank();
+  const std::string what = cat("all_to_all_v ", g.backend(), " N=", g.size(), " ", x.name, " ", name_of(t));
+  const Block expected = received(x, t, call, me), send = make_input(x.total(me), t, call, me);
+  Block recv(expected.tensor.numel(), t);
+  const std::vector<int64_t> sends = x.sends(me), receives = x.receives(me);
+  g.all_to_all(send.tensor, recv.tensor, {sends, receives, x.width}, {}).wait({});
+  expect_same(recv.tensor, expected.tensor, what);
+  for (size_t i = static_cast<size_t>(recv.tensor.bytes()); i < recv.bytes.size(); ++i)
+    GT_CHECK(recv.bytes[i] == std::byte{0}, what, ": byte ", i, " behind the tensor was written");
+}
+
+std::vector<Exchange> exchanges(int N) {
+  return {exchange_by("uneven", N, 1, [&](int i, int j) { return 7 * i + 3 * j + 1; }),
+          exchange_by("nothing", N, 3, [](int, int) { return 0; }),
+          exchange_by("own parts alone", N, 2, [](int i, int j) { return i == j ? 5 + i : 0; }),
+          exchange_by("no own parts", N, 5, [](int i, int j) { return i == j ? 0 : 2 + i; }),
+          exchange_by("all to the last", N, 1, [&](int i, int j) { return j == N - 1 ? 100 + i : 0; }),
+          exchange_by("all of the first", N, 4, [](int i, int j) { return i == 0 ? 9 + j : 0; }),
+          exchange_by("rows of a model", N, 65, [](int i, int j) { return (i * 5 + j * 11) % 13; })};
 }
 
 }  // namespace
@@ -264,6 +329,44 @@ void every_dtype_moves(GroupFactory& f) {
     GT_CHECK(x.tensor.as<uint16_t>()[i] == 0x4380 + above, "256 + ", N - 1, " is ", x.tensor.as<uint16_t>()[i]);
 }
 
+void all_to_alls_equal_the_serial_reference(GroupFactory& f) {
+  auto g = whole_world(f);
+  const int N = g->size(), me = g->rank();
+  uint64_t call = 700;
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E4M3, DType::kF8E5M2, DType::kI32,
+                        DType::kU16, DType::kByte, DType::kF64, DType::kI64, DType::kI8})
+    for (const Exchange& x : exchanges(N)) exchange(*g, x, t, ++call);
+  for (const DType t : {DType::kF32, DType::kBF16, DType::kByte, DType::kI64})
+    for (const int64_t n : {0, 1, 3, 1001}) {
+      const Exchange x = exchange_by("equal", N, 1, [&](int, int) { return n; });
+      const Block send = make_input(n * N, t, ++call, me);
+      Block recv(n * N, t);
+      g->all_to_all(send.tensor, recv.tensor, {}, {}).wait({});
+      expect_same(recv.tensor, received(x, t, call, me).tensor, cat("all_to_all of ", n, " ", name_of(t)));
+    }
+  // Chunks of shared memory: parts larger than one, and parts of none beside them.
+  exchange(*g, exchange_by("large", N, 1, [&](int i, int j) { return (i + j) % 2 == 0 ? 90'001 + 70'001 * i : j; }),
+           DType::kF64, ++call);
+  const auto back = [&](int i, int j) {
+    return i < N - 1 ? 0 : j == 0 ? 700'000 : 3;
+  };  // the first part is the largest
+  exchange(*g, exchange_by("large bytes", N, 1, back), DType::kByte, ++call);
+}
+
+std::string parts_that_differ(GroupFactory& f) {
+  auto g = whole_world(f);
+  const int N = g->size(), me = g->rank();
+  std::vector<int64_t> sends(Exchange::at(N), 4), receives = sends;
+  if (me == 0) sends[1] = 5;
+  if (me == 1) receives[0] = 6;
+  const Block send = make_input(me == 0 ? 4 * N + 1 : 4 * N, DType::kF32, 1, me);
+  Block recv(me == 1 ? 4 * N + 2 : 4 * N, DType::kF32);
+  try {
+    g->all_to_all(send.tensor, recv.tensor, {sends, receives}, {}).wait({});
+  } catch (const Error& e) { return e.what(); }
+  return "";
+}
+
 void ring_all_reduce_sends_as_counted(GroupFactory& f) {
   auto g = whole_world(f);
   const int N = g->size(), me = g->rank();
@@ -380,12 +483,20 @@ void counters_equal_the_ring_formulas(GroupFactory& f) {
   g->broadcast(full.tensor, static_cast<int>(N - 1), {}).wait({});
   if (g->rank() == 0 && N > 1) g->send(full.tensor, 1, 0, {}).wait({});
   if (g->rank() == 1) g->recv(full.tensor, 0, 0, {}).wait({});
+  Block other(n, DType::kF32);
+  g->all_to_all(full.tensor, other.tensor, {}, {}).wait({});
+  const Exchange x = exchange_by("counted", g->size(), 3, [](int i, int j) { return 2 * i + 5 * j; });
+  exchange(*g, x, DType::kBF16, 5);
+  const int64_t rows = x.total(g->rank()) - x.sends(g->rank())[Exchange::at(g->rank())] * x.width;
   const CommCounters& c = g->counters();
   GT_CHECK(c.bytes(CommOp::kAllReduce) == 2 * n * (N - 1) / N * e, "all_reduce ", c.bytes(CommOp::kAllReduce));
   GT_CHECK(c.bytes(CommOp::kReduceScatter) == n * (N - 1) / N * e, "reduce_scatter ", c.bytes(CommOp::kReduceScatter));
   GT_CHECK(c.bytes(CommOp::kAllGather) == n * (N - 1) / N * e, "all_gather ", c.bytes(CommOp::kAllGather));
   GT_CHECK(c.bytes(CommOp::kBroadcast) == (g->rank() == N - 1 && N > 1 ? n * e : 0), "broadcast ",
            c.bytes(CommOp::kBroadcast));
+  GT_CHECK(c.bytes(CommOp::kAllToAll) == n * (N - 1) / N * e, "all_to_all ", c.bytes(CommOp::kAllToAll));
+  GT_CHECK(c.bytes(CommOp::kAllToAllV) == rows * 2, "all_to_all_v ", c.bytes(CommOp::kAllToAllV));
+  GT_CHECK(c.of(CommOp::kAllToAllV).payload == x.total(g->rank()) * 2 && c.of(CommOp::kAllToAllV).calls == 1);
   GT_CHECK(c.bytes(CommOp::kSend) == (g->rank() == 0 && N > 1 ? n * e : 0), "send ", c.bytes(CommOp::kSend));
 }
 
@@ -409,11 +520,25 @@ uint64_t random_operations(GroupFactory& f, uint64_t seed, const std::function<v
     const uint64_t r = splitmix64(seed + k);  // the same on every rank
     const int64_t n = static_cast<int64_t>((r >> 8) % ((r >> 4) % 8 == 0 ? 20000 : 300));
     const DType t = kExact[(r >> 32) % 4];
-    switch (r % 6) {
+    switch (r % 8) {
       case 0:
       case 1: {
         flying.push_back({{}, make_input(n, t, k, me), Block(0, t)});
-        flying.back().work = g->all_reduce(flying.back().out.tensor, r % 6 ? ReduceOp::kSum : ReduceOp::kMax, {});
+        flying.back().work = g->all_reduce(flying.back().out.tensor, r % 8 ? ReduceOp::kSum : ReduceOp::kMax, {});
+        break;
+      }
+      case 5: {
+        flying.push_back({{}, Block(n * N, t), make_input(n * N, t, k, me)});
+        flying.back().work = g->all_to_all(flying.back().in.tensor, flying.back().out.tensor, {}, {});
+        break;
+      }
+      case 6: {
+        const Exchange x = exchange_by("random", N, 1, [&](int i, int j) {
+          return static_cast<int64_t>(bits(r, i, j) % 3 == 0 ? 0 : bits(r, i, j) % static_cast<uint64_t>(n + 1));
+        });
+        const std::vector<int64_t> sends = x.sends(me), receives = x.receives(me);  // read during the call only
+        flying.push_back({{}, Block(received(x, t, k, me).tensor.numel(), t), make_input(x.total(me), t, k, me)});
+        flying.back().work = g->all_to_all(flying.back().in.tensor, flying.back().out.tensor, {sends, receives}, {});
         break;
       }
       case 2: {
@@ -469,6 +594,7 @@ void everything(const OnRanks& on_ranks) {
     on_ranks(ranks, aliased_shards);
     on_ranks(ranks, reductions_of_16bit_types);
     on_ranks(ranks, every_dtype_moves);
+    on_ranks(ranks, all_to_alls_equal_the_serial_reference);
     on_ranks(ranks, messages_keep_their_order_and_tags_do_not_block);
     on_ranks(ranks, ring_all_reduce_sends_as_counted);
     on_ranks(ranks, interleaved_work_on_several_groups);

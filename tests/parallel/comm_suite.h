@@ -33,6 +33,11 @@ void large_tensors(GroupFactory&);
 void aliased_shards(GroupFactory&);
 void reductions_of_16bit_types(GroupFactory&);
 void every_dtype_moves(GroupFactory&);
+// Equal and unequal parts, of every dtype; parts, tensors and whole calls without elements.
+void all_to_alls_equal_the_serial_reference(GroupFactory&);
+// Returns the error text of an all_to_all in which rank 0 sends 5 elements to rank 1, which expects 6; "" on a rank
+// that completes it. At least two ranks.
+std::string parts_that_differ(GroupFactory&);
 // All-reduce as 2(N-1) messages around a ring, in one fixed order: the reference for the bytes a rank sends.
 void ring_all_reduce_sends_as_counted(GroupFactory&);
 void messages_keep_their_order_and_tags_do_not_block(GroupFactory&);

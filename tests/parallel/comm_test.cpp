@@ -6,6 +6,8 @@
 #include <memory>
 #include <thread>
 
+#include "parallel/comm/call.h"
+#include "parallel/comm/null_group.h"
 #include "parallel/comm/self_group.h"
 #include "parallel/comm/threads/thread_group.h"
 #include "tests/parallel/comm_suite.h"
@@ -65,6 +67,9 @@ TEMPLATE_TEST_CASE("bf16 and f16 sums are exact where the result is", "", BACKEN
 }
 TEMPLATE_TEST_CASE("every dtype is transferred, 16-bit types are added in f32 and rounded once", "", BACKENDS) {
   require_clean(TestType::run(suite::every_dtype_moves));
+}
+TEMPLATE_TEST_CASE("an all-to-all of equal and unequal parts equals the reference in every dtype", "", BACKENDS) {
+  require_clean(TestType::run(suite::all_to_alls_equal_the_serial_reference));
 }
 TEMPLATE_TEST_CASE("a ring all-reduce sends as many bytes as the counters report", "", BACKENDS) {
   require_clean(TestType::run(suite::ring_all_reduce_sends_as_counted));
@@ -181,6 +186,57 @@ TEST_CASE("calls that differ between ranks are an error that names both", "[R13]
   }
 }
 
+TEST_CASE("parts of an all-to-all that differ between two ranks are an error that names both, on every rank", "[R13]") {
+  std::string found[3];
+  require_clean(suite::run_threads(3, [&](GroupFactory& f) { found[f.world_rank()] = suite::parts_that_differ(f); }));
+  for (const std::string& e : found) {
+    INFO(e);
+    CHECK(
+        has(e, "suite world: collective #0 differs between ranks: rank 0 sends 5 elements to rank 1, which expects 6"));
+  }
+  // Equal parts of other sizes are other calls.
+  const auto errors = suite::run_threads(2, [](GroupFactory& f) {
+    auto g = f.make(all(2));
+    suite::Block x(f.world_rank() == 0 ? 4 : 6, DType::kF32), y(f.world_rank() == 0 ? 4 : 6, DType::kF32);
+    g->all_to_all(x.tensor, y.tensor, {}, {}).wait({});
+  });
+  for (const std::string& e : errors) CHECK(has(e, "called all_to_all(f32 x 4), rank 1 (world rank 1) called"));
+}
+
+TEST_CASE("an all-to-all that a rank does not join names the call and that rank") {
+  const auto errors = suite::run_threads(
+      2,
+      [](GroupFactory& f) {
+        auto g = f.make(all(2));
+        const std::vector<int64_t> none{0, 0};
+        suite::Block x(0, DType::kBF16), y(0, DType::kBF16);
+        if (f.world_rank() == 0) g->all_to_all(x.tensor, y.tensor, {none, none}, {}).wait({});
+      },
+      std::chrono::milliseconds(100));
+  INFO(errors[0]);
+  CHECK(has(errors[0], "in all_to_all_v(bf16 x 0) #0; not arrived: rank 1 (world rank 1)"));
+}
+
+TEST_CASE("a plan counts what an all-to-all sends to other ranks, also beyond 2^31 elements") {
+  const Device nowhere{DeviceKind::kNull, 0};
+  NullFactory f(1, 4);
+  const auto g = f.make(all(4));
+  const Tensor equal{nullptr, {int64_t{12} << 30}, DType::kBF16, nowhere};
+  g->all_to_all(equal, equal, {}, {}).wait({});
+  CHECK(g->counters().bytes(CommOp::kAllToAll) == (int64_t{12} << 30) * 2 * 3 / 4);
+  const std::vector<int64_t> sends{3, int64_t{3} << 20, 0, int64_t{5} << 20}, receives{0, int64_t{3} << 20, 7, 1};
+  const Tensor send{nullptr, {3 + (int64_t{8} << 20), 4096}, DType::kBF16, nowhere};
+  const Tensor recv{nullptr, {8 + (int64_t{3} << 20), 4096}, DType::kBF16, nowhere};
+  g->all_to_all(send, recv, {sends, receives, 4096}, {}).wait({});
+  CHECK(g->counters().bytes(CommOp::kAllToAllV) == (3 + (int64_t{5} << 20)) * 4096 * 2);
+  CHECK(g->counters().total() == g->counters().bytes(CommOp::kAllToAll) + g->counters().bytes(CommOp::kAllToAllV));
+  PeerOffsets offsets;
+  offsets.set(all_to_all_call(*g, send, recv, {sends, receives, 4096}), {sends, receives, 4096}, 4);
+  CHECK(offsets.send[2] == (3 + (int64_t{3} << 20)) * 4096);
+  CHECK(offsets.send[3] == offsets.send[2]);
+  CHECK(offsets.expects(2) == 7 * 4096);
+}
+
 TEST_CASE("when one rank throws, the others wake with its number and message") {
   for (int bad = 0; bad < 4; ++bad) {
     const auto errors = suite::run_threads(4, [&](GroupFactory& f) {
@@ -271,6 +327,19 @@ TEST_CASE("tensors that do not fit the group are refused before anything is sent
   REQUIRE_THROWS_WITH(g->all_reduce(h.tensor, ReduceOp::kSum, {}), Catch::Contains("cannot sum u16"));
   REQUIRE_THROWS_WITH(g->broadcast(a.tensor, 2, {}), Catch::Contains("names rank 2 of a group of 2"));
   REQUIRE_THROWS_WITH(g->send(a.tensor, 0, 0, {}), Catch::Contains("rank 0 and itself"));
+  suite::Block d(6, DType::kF32), s(6, DType::kF32);
+  const auto refused = [&](const Tensor& from, const Tensor& to, std::vector<int64_t> sends,
+                           std::vector<int64_t> receives, const char* why) {
+    REQUIRE_THROWS_WITH(g->all_to_all(from, to, {sends, receives}, {}), Catch::Contains(why));
+  };
+  refused(a.tensor, d.tensor, {}, {}, "all_to_all of 3 elements into 6; both must be one multiple of 2 ranks");
+  refused(d.tensor, c.tensor, {}, {}, "all_to_all of f32 into f64");
+  refused(d.tensor, d.tensor, {}, {}, "within one memory");
+  refused(d.tensor, s.tensor, {6}, {3, 3}, "with 1 send counts in a group of 2 ranks");
+  refused(d.tensor, s.tensor, {7, -1}, {3, 3}, "a send count of -1 x 1 elements for rank 1");
+  refused(d.tensor, s.tensor, {3, 2}, {3, 3}, "counts of 5 and 6 elements needs tensors of so many, found 6 and 6");
+  refused(d.tensor, s.tensor, {2, 4}, {3, 3}, "rank 0 sends 2 elements to rank 0, which expects 3");
+  refused(d.tensor, s.tensor, {int64_t{1} << 62, int64_t{1} << 62}, {3, 3}, "a send count of 4611686018427387904");
   Tensor cuda = a.tensor;
   cuda.device.kind = DeviceKind::kCuda;
   REQUIRE_THROWS_WITH(g->all_reduce(cuda, ReduceOp::kSum, {}), Catch::Contains("host memory only"));

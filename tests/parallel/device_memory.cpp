@@ -28,6 +28,9 @@ class Marked final : public ProcessGroup {
     return g_->reduce_scatter(on_device(a), on_device(b), s);
   }
   Work broadcast(Tensor t, int root, Stream s) override { return g_->broadcast(on_device(t), root, s); }
+  Work all_to_all(Tensor a, Tensor b, const PeerCounts& counts, Stream s) override {
+    return g_->all_to_all(on_device(a), on_device(b), counts, s);
+  }
   Work send(Tensor t, int to, int tag, Stream s) override { return g_->send(on_device(t), to, tag, s); }
   Work recv(Tensor t, int from, int tag, Stream s) override { return g_->recv(on_device(t), from, tag, s); }
   void barrier() override { g_->barrier(); }

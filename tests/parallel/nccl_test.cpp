@@ -237,28 +237,46 @@ TEST_CASE("the watching thread selects its device before it queries events") {
   CHECK(strange == 0);
 }
 
+namespace {
+// An engine of two ranks with a lane whose calls may be captured.
+struct CapturingPair {
+  GroupTrace trace;
+  CommCounters counters;
+  NcclEngine engine;
+  std::unique_ptr<ProcessGroup> host;
+  NcclLane* lane = nullptr;
+  float x = 1;
+  const Tensor t{reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}};
+  const CommCall sum{CommOp::kAllReduce, ReduceOp::kSum, DType::kF32, 1, 0, 0};
+
+  CapturingPair(GroupFactory& f, std::chrono::milliseconds deadline)
+      : engine(side_of(f), fake_api(), plain_device(), 0, raw, {.deadline = deadline, .captures = true}),
+        host(f.make(std::vector<int>{0, 1})) {
+    nccl::UniqueId id{};
+    if (host->rank() == 0) id = engine.new_id();
+    host->broadcast({reinterpret_cast<std::byte*>(&id), {sizeof id}, DType::kByte, {}}, 0, {}).wait({});
+    lane = &engine.add_lane(host->rank(), 2, "the pair", trace, counters, [](bool good) { return good; });
+    engine.start(*lane, id);
+  }
+  void sum_once() { engine.wait(engine.post(*lane, sum, t, {}, {}, 0), {}); }
+
+ private:
+  static SideChannel& side_of(GroupFactory& f) {
+    auto& side = dynamic_cast<SideChannel&>(f);
+    side.open_notes();
+    return side;
+  }
+};
+}  // namespace
+
 TEST_CASE("capturing a call that other ranks do not capture fails by the deadline, and with the world") {
   for (const bool dies : {false, true}) {
     const auto errors = suite::run_threads(2, [&](GroupFactory& f) {
-      auto& side = dynamic_cast<SideChannel&>(f);
-      side.open_notes();
-      NcclOptions o{.deadline = dies ? std::chrono::seconds(60) : std::chrono::milliseconds(300), .captures = true};
-      NcclEngine engine(side, fake_api(), plain_device(), 0, raw, o);
-      const auto host = f.make(std::vector<int>{0, 1});
-      nccl::UniqueId id{};
-      if (host->rank() == 0) id = engine.new_id();
-      host->broadcast({reinterpret_cast<std::byte*>(&id), {sizeof id}, DType::kByte, {}}, 0, {}).wait({});
-      GroupTrace trace;
-      CommCounters counters;
-      NcclLane& lane = engine.add_lane(host->rank(), 2, "the pair", trace, counters, [](bool good) { return good; });
-      engine.start(lane, id);
-      float x = 1;
-      const Tensor t{reinterpret_cast<std::byte*>(&x), {1}, DType::kF32, {}};
-      const CommCall call{CommOp::kAllReduce, ReduceOp::kSum, DType::kF32, 1, 0, 0};
-      engine.wait(engine.post(lane, call, t, {}, {}, 0), {});
-      if (host->rank() == 0) engine.make(kept(engine, lane, call, t.data, nullptr), 0, {}, true);
+      CapturingPair p(f, dies ? std::chrono::seconds(60) : std::chrono::milliseconds(300));
+      p.sum_once();
+      if (p.host->rank() == 0) p.engine.make(kept(p.engine, *p.lane, p.sum, p.t.data, nullptr), 0, {}, true);
       if (dies) fail(Exit::kInternal, "rank 1 has had enough");
-      host->barrier();
+      p.host->barrier();
     });
     INFO(errors[0]);
     const char* expected = dies ? "rank 1 has had enough"
@@ -266,6 +284,28 @@ TEST_CASE("capturing a call that other ranks do not capture fails by the deadlin
     CHECK(errors[0].find(expected) != std::string::npos);
     CHECK(control().comms == 0);
   }
+}
+
+TEST_CASE("an all-to-all of equal parts can be captured, one of unequal parts is made outside of graphs") {
+  for (const std::string& e : suite::run_threads(2, [](GroupFactory& f) {
+         CapturingPair p(f, std::chrono::seconds(60));
+         p.sum_once();
+         const float rank = static_cast<float>(p.host->rank());
+         float send[4] = {10 * rank, 10 * rank + 1, 10 * rank + 2, 10 * rank + 3}, recv[4] = {};
+         const CommCall call{CommOp::kAllToAll, ReduceOp::kSum, DType::kF32, 4, 0, 0};
+         p.engine.make(
+             kept(p.engine, *p.lane, call, reinterpret_cast<std::byte*>(send), reinterpret_cast<std::byte*>(recv)), 0,
+             {}, true);
+         p.host->barrier();
+         for (int i = 0; i < 4; ++i)
+           GT_CHECK(recv[i] == static_cast<float>(10 * (i / 2) + i % 2) + 2 * rank, "element ", i, " is ", recv[i]);
+         p.engine.close({}, true);
+         p.engine.remove(*p.lane);
+       }))
+    CHECK(e == "");
+  for (const std::string& e : errors_of(3, suite::all_to_alls_equal_the_serial_reference, {.captures = true}))
+    CHECK(e == "");
+  CHECK(control().comms == 0);
 }
 
 TEST_CASE("a missing rank is reported as a hang with the call and the others' last calls") {
@@ -295,6 +335,18 @@ TEST_CASE("calls that differ between ranks are an error that names both, over NC
   });
   CHECK(errors[0] + errors[1] != "");
   CHECK((errors[0] + errors[1]).find("called all_reduce(sum, f32 x 9)") != std::string::npos);
+}
+
+TEST_CASE("parts of an all-to-all that differ are an error that names both ranks, before NCCL moves them") {
+  const int64_t calls = control().calls;
+  const auto errors = errors_of(3, [](GroupFactory& f) {
+    if (const std::string e = suite::parts_that_differ(f); !e.empty()) fail(Exit::kInternal, e);
+  });
+  for (const int rank : {0, 1})
+    CHECK_THAT(errors[rank], Catch::Contains("rank 0 sends 5 elements to rank 1, which expects 6"));
+  CHECK(errors[2] != "");  // agrees with both, and waits for them
+  CHECK(control().calls - calls <= 1);
+  CHECK(control().comms == 0);
 }
 
 TEST_CASE("an exchange of four bytes tests whether the library works in this world") {

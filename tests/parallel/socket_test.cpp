@@ -207,6 +207,18 @@ TEST_CASE("sockets: messages in flight both ways at once exceed the buffers of t
       false));
 }
 
+TEST_CASE("sockets: parts of an all-to-all that differ are an error of the ranks that disagree") {
+  for (const bool node_memory : {true, false}) {
+    std::string found[3];
+    require_no_error(run(
+        jobs(3, 3), [&](GroupFactory& f) { found[f.world_rank()] = suite::parts_that_differ(f); }, node_memory));
+    CHECK_THAT(found[1], Contains(node_memory ? "rank 0 sends 5 elements to rank 1, which expects 6"
+                                              : "expected 24 bytes from rank 0, which sent 20"));
+    CHECK(found[0] == (node_memory ? found[1] : ""));
+    CHECK(found[2] == "");
+  }
+}
+
 TEST_CASE("sockets: a message of another size than expected names the call and the sender") {
   for (const auto& [sent, expected] : {std::pair(4, 9), {9, 4}}) {
     const auto errors = run(jobs(2, 2), [&](GroupFactory& f) {

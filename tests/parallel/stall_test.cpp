@@ -265,6 +265,23 @@ TEST_CASE("a missing rank is reported within its limit, then the run ends with a
   }
 }
 
+TEST_CASE("a rank late for an all-to-all is named, and ranks that send different amounts do not disagree", "[R12]") {
+  const Watched w = watch(3, 0.25, 0, [](GroupFactory& f) {
+    auto g = f.make(all(3));
+    g->set_label("ep group [0,1,2]");
+    if (f.world_rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    const int64_t rank = f.world_rank();
+    const std::vector<int64_t> sends(3, rank + 1), receives{1, 2, 3};
+    suite::Block x(3 * (rank + 1), DType::kBF16), y(6, DType::kBF16);
+    g->all_to_all(x.tensor, y.tensor, {sends, receives}, {}).wait({});
+  });
+  for (const auto& e : w.errors) CHECK(e == "");
+  REQUIRE(!w.reports.empty());
+  INFO(w.reports[0]);
+  CHECK(has(w.reports[0], "not arrived: rank 2\n"));
+  CHECK(has(w.reports[0], "in ep group [0,1,2] #0 all_to_all_v(bf16 x "));
+}
+
 TEST_CASE("the end of a stall is reported once, and a slow rank below the limit is not reported") {
   const auto body = [](int ms) {
     return [ms](GroupFactory& f) {

@@ -29,6 +29,19 @@ TEST_CASE("bf16 and f16 sums are exact where the result is") {
 TEST_CASE("every dtype is transferred, 16-bit types are added in f32 and rounded once") {
   on_both(suite::every_dtype_moves);
 }
+TEST_CASE("an all-to-all of equal and unequal parts equals the reference in every dtype") {
+  on_both(suite::all_to_alls_equal_the_serial_reference);
+}
+TEST_CASE("parts of an all-to-all that differ are an error of the ranks that disagree") {
+  const int me = mpi_factory().world_rank();
+  const std::string in_memory = suite::parts_that_differ(mpi_factory());
+  CHECK_THAT(in_memory, Catch::Contains(me < 2 ? "rank 0 sends 5 elements to rank 1, which expects 6" : ""));
+  CHECK(in_memory.empty() == (me > 1));
+  MpiFactory messages(std::chrono::seconds(60), false);
+  const std::string sent = suite::parts_that_differ(messages);
+  CHECK_THAT(sent, Catch::Contains(me == 1 ? "#0 and expected 24 bytes from rank 0, which sent 20" : ""));
+  CHECK(sent.empty() == (me != 1));
+}
 TEST_CASE("a ring all-reduce sends as many bytes as the counters report") {
   REQUIRE_NOTHROW(suite::ring_all_reduce_sends_as_counted(mpi_factory()));
 }

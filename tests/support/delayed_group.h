@@ -55,6 +55,10 @@ class DelayedGroup final : public ProcessGroup {
   Work broadcast(Tensor t, int root, Stream s) override {
     return pass(CommOp::kBroadcast, t, [&] { return inner_->broadcast(t, root, s); });
   }
+  Work all_to_all(Tensor a, Tensor b, const PeerCounts& counts, Stream s) override {
+    const CommOp op = counts.send.empty() ? CommOp::kAllToAll : CommOp::kAllToAllV;
+    return pass(op, a, [&] { return inner_->all_to_all(a, b, counts, s); });
+  }
   Work send(Tensor t, int to, int tag, Stream s) override {
     return pass(CommOp::kSend, t, [&] { return inner_->send(t, to, tag, s); });
   }

@@ -38,6 +38,8 @@ const char* fill(Api& api, void* library) {
   find(api.broadcast, "ncclBroadcast");
   find(api.send, "ncclSend");
   find(api.recv, "ncclRecv");
+  find(api.group_start, "ncclGroupStart");
+  find(api.group_end, "ncclGroupEnd");
   find(api.get_error_string, "ncclGetErrorString");
   find(api.get_last_error, "ncclGetLastError");
   return missing;

@@ -58,6 +58,8 @@ struct Api {
   int (*broadcast)(const void* from, void* to, size_t count, int type, int root, Comm, void* stream) = nullptr;
   int (*send)(const void*, size_t count, int type, int peer, Comm, void* stream) = nullptr;
   int (*recv)(void*, size_t count, int type, int peer, Comm, void* stream) = nullptr;
+  int (*group_start)() = nullptr;
+  int (*group_end)() = nullptr;
   const char* (*get_error_string)(int) = nullptr;
   const char* (*get_last_error)(Comm) = nullptr;
 

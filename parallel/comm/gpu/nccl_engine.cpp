@@ -168,9 +168,72 @@ int NcclEngine::issue(const NcclCall& c) {
     case CommOp::kBroadcast: return api_->broadcast(c.a, c.a, bytes, nccl::kUint8, c.call.peer, lane.comm, stream);
     case CommOp::kSend: return api_->send(c.a, bytes, nccl::kUint8, 1 - lane.rank, lane.comm, stream);
     case CommOp::kRecv: return api_->recv(c.a, bytes, nccl::kUint8, 1 - lane.rank, lane.comm, stream);
+    case CommOp::kAllToAll:
+    case CommOp::kAllToAllV: return exchange_parts(c);
     case CommOp::kBarrier: break;
   }
   return nccl::kSuccess;
+}
+
+// Sends and receives of one group run concurrently, this rank's own part included.
+int NcclEngine::exchange_parts(const NcclCall& c) {
+  const NcclLane& lane = *c.lane;
+  void* stream = raw_(lane.stream);
+  const int64_t e = size_of(c.call.dtype);
+  int result = api_->group_start();
+  const auto check = [&](int now) {
+    if (result == nccl::kSuccess || result == nccl::kInProgress) result = now;
+  };
+  for (int r = 0; r < lane.size; ++r) {
+    const auto sent = static_cast<size_t>(c.offsets.sends(r) * e), got = static_cast<size_t>(c.offsets.expects(r) * e);
+    const int64_t from = c.offsets.send[static_cast<size_t>(r)] * e, to = c.offsets.recv[static_cast<size_t>(r)] * e;
+    if (sent > 0) check(api_->send(c.a + from, sent, nccl::kUint8, r, lane.comm, stream));
+    if (got > 0) check(api_->recv(c.b + to, got, nccl::kUint8, r, lane.comm, stream));
+  }
+  check(api_->group_end());
+  return result;
+}
+
+namespace {
+constexpr uint64_t kPartsTag = uint64_t{1} << 40;  // beyond the tags of messages
+
+struct PartsNote {
+  int64_t sends, expects;
+};
+}  // namespace
+
+// NCCL compares no sizes: ranks that disagree would hang or overwrite memory. Every rank sends both counts to each
+// other one over the host's transport.
+void NcclEngine::leave_parts(const NcclCall& c) {
+  const NcclLane& lane = *c.lane;
+  for (int r = 0; r < lane.size; ++r) {
+    if (r == lane.rank) continue;
+    Note note{lane.number, kPartsTag + c.seq, {}};
+    const PartsNote parts{c.offsets.sends(r), c.offsets.expects(r)};
+    std::memcpy(note.text.data(), &parts, sizeof parts);
+    side_.leave(lane.peers[static_cast<size_t>(r)], note);
+  }
+}
+
+// Returns whether every rank's counts have arrived; throws if one of them differs.
+bool NcclEngine::parts_agree(NcclCall& c) {
+  const NcclLane& lane = *c.lane;
+  for (; c.compared < lane.size; ++c.compared) {
+    const int r = c.compared;
+    if (r == lane.rank) continue;
+    Note note{lane.number, kPartsTag + c.seq, {}};
+    if (!side_.take(lane.peers[static_cast<size_t>(r)], note)) return false;
+    PartsNote theirs{};
+    std::memcpy(&theirs, note.text.data(), sizeof theirs);
+    const int64_t sent = c.offsets.sends(r), expected = c.offsets.expects(r);
+    if (theirs.sends == expected && theirs.expects == sent) continue;
+    const std::string how = theirs.sends != expected ? parts_differ(r, theirs.sends, lane.rank, expected)
+                                                     : parts_differ(lane.rank, sent, r, theirs.expects);
+    const std::string text = cat(lane.label, ": collective #", c.seq, " differs between ranks: ", how);
+    abort_locked(text, Exit::kInternal);
+    fail(Exit::kInternal, text);
+  }
+  return true;
 }
 
 // Calls are launched in the order in which they are made (nccl::set_environment). Waits for calls in progress as long
@@ -204,10 +267,11 @@ void NcclEngine::advance(NcclLane& lane) {
       lane.state = NcclLane::kIdle;
   }
   while (lane.state == NcclLane::kIdle && lane.head != nullptr) {
-    const NcclCall& c = *lane.head;
+    NcclCall& c = *lane.head;
+    if (c.call.op == CommOp::kAllToAllV && !parts_agree(c)) return;
     pace_launch();
     if (c.has_ready) device_.wait(c.ready, lane.stream);
-    const int result = c.call.count > 0 ? issue(c) : nccl::kSuccess;
+    const int result = c.call.is_empty() ? nccl::kSuccess : issue(c);
     lane.issued = steady_ns();
     lane.state = NcclLane::kIssuing;
     require(result, lane.comm, cat(lane.label, ": ", to_string(c.call)));
@@ -252,15 +316,19 @@ NcclCall& NcclEngine::allocate_call() {
   c.started = steady_ns();
   c.launched = c.waited = c.in_graph = false;
   c.recorded_run = 0;
+  c.compared = 0;
   c.next = nullptr;
   open_.push_back(&c);
   return c;
 }
 
 uint64_t NcclEngine::post(NcclLane& lane, const CommCall& call, const Tensor& a, const Tensor& b, Stream after,
-                          uint64_t seq) {
+                          uint64_t seq, const PeerCounts& counts) {
   Recording::Answer at;
-  if (lane.agree) at = Recording::side_call(kept(*this, lane, call, a.data, b.data), after);
+  if (lane.agree && call.op == CommOp::kAllToAllV)
+    device_.record(lane.fork, after);  // ends the graph segment: counts differ from step to step
+  else if (lane.agree)
+    at = Recording::side_call(kept(*this, lane, call, a.data, b.data), after);
   lane.seq = seq;
   if (at.fate == Recording::Fate::kHeldBack) {
     if (held_calls_.size() <= at.number) held_calls_.resize(at.number + 1);
@@ -271,17 +339,19 @@ uint64_t NcclEngine::post(NcclLane& lane, const CommCall& call, const Tensor& a,
   std::optional<Recording::Bypass> aside;
   if (at.fate == Recording::Fate::kRecorded) aside.emplace();
   const std::lock_guard lock(mutex_);
-  const uint64_t ticket = post_locked(lane, call, a.data, b.data, after, seq);
+  const uint64_t ticket = post_locked(lane, call, a.data, b.data, after, seq, counts);
   calls_[ticket].recorded_run = at.run;
   calls_[ticket].recorded_number = at.number;
   return ticket;
 }
 
 uint64_t NcclEngine::post_locked(NcclLane& lane, const CommCall& call, std::byte* a, std::byte* b, Stream after,
-                                 uint64_t seq) {
+                                 uint64_t seq, const PeerCounts& counts) {
   throw_if_broken();
   NcclCall& c = allocate_call();
   c.call = call, c.a = a, c.b = b, c.lane = &lane, c.seq = seq;
+  if (call.is_all_to_all()) c.offsets.set(call, counts, lane.size);
+  if (call.op == CommOp::kAllToAllV) leave_parts(c);
   c.has_ready = after.native != nullptr;
   if (c.has_ready) device_.record(c.ready, after);
   (lane.head == nullptr ? lane.head : lane.tail->next) = &c;

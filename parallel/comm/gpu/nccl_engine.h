@@ -31,6 +31,8 @@ struct NcclLane {
   int rank = 0, size = 0, max_ctas = INT_MIN;
   int source = -1;  // world rank whose note carries the id
   Note note;
+  std::vector<int> peers;  // world ranks, and the number of the group in notes: where parts are compared
+  uint64_t number = 0;
   std::string label;
   struct NcclCall *head = nullptr, *tail = nullptr;  // posted, not yet accepted by NCCL
   GroupTrace* trace = nullptr;                       // of its group, like the counters
@@ -47,7 +49,9 @@ struct NcclLane {
 
 struct NcclCall {
   CommCall call;
-  std::byte *a = nullptr, *b = nullptr;  // inout, full or message; shard
+  std::byte *a = nullptr, *b = nullptr;  // inout, full, message or send; shard or recv
+  PeerOffsets offsets;                   // of an all_to_all
+  int compared = 0;                      // ranks whose parts of an all_to_all_v agree with this rank's
   NcclLane* lane = nullptr;
   uint64_t index = 0, seq = 0;
   int64_t started = 0;
@@ -74,7 +78,8 @@ class NcclEngine final : public SideCalls {
   void start_from_note(NcclLane&, int source, const Note&);
   void remove(NcclLane&);  // requires: its calls have ended or never will
 
-  uint64_t post(NcclLane&, const CommCall&, const Tensor& a, const Tensor& b, Stream after, uint64_t seq);
+  uint64_t post(NcclLane&, const CommCall&, const Tensor& a, const Tensor& b, Stream after, uint64_t seq,
+                const PeerCounts& counts = {});
   const CommCall& wait(uint64_t ticket, Stream);
   void poll();
   void abort(const std::string& why, Exit code);  // ends what runs on the device; the first reason is kept
@@ -100,10 +105,14 @@ class NcclEngine final : public SideCalls {
   void advance_all();
   void reclaim();  // calls that have completed on the device and have been waited for
   int issue(const NcclCall&);
+  int exchange_parts(const NcclCall&);
+  void leave_parts(const NcclCall&);
+  bool parts_agree(NcclCall&);
   void pace_launch();
   void taken(NcclLane&);
   NcclCall& allocate_call();
-  uint64_t post_locked(NcclLane&, const CommCall&, std::byte* a, std::byte* b, Stream after, uint64_t seq);
+  uint64_t post_locked(NcclLane&, const CommCall&, std::byte* a, std::byte* b, Stream after, uint64_t seq,
+                       const PeerCounts& counts = {});
   const CommCall& wait_held(uint64_t ticket, Stream);
   void capture(NcclLane&, const NcclCall&, size_t number, Stream recorded, std::unique_lock<std::mutex>&);
   void await_captured(NcclLane&, const NcclCall&, std::unique_lock<std::mutex>&);

@@ -26,6 +26,7 @@ class NcclGroup final : public ProcessGroup {
     inner_->barrier();
     trace_.connect();
     lane_ = &engine_.add_lane(rank(), size(), label(), trace_, counters_, agreement());
+    lane_->peers = ranks_, lane_->number = number_;
     engine_.start(*lane_, shared_id());
     making_ = inner_->counters();
   }
@@ -52,6 +53,10 @@ class NcclGroup final : public ProcessGroup {
   Work broadcast(Tensor t, int root, Stream s) override {
     if (on_host(t)) return inner_->broadcast(t, root, s);
     return collective(broadcast_call(*this, t, root), t, {}, s);
+  }
+  Work all_to_all(Tensor send, Tensor recv, const PeerCounts& counts, Stream s) override {
+    if (on_host(send)) return inner_->all_to_all(send, recv, counts, s);
+    return collective(all_to_all_call(*this, send, recv, counts), send, recv, s, counts);
   }
   Work send(Tensor t, int to, int tag, Stream s) override {
     if (on_host(t)) return inner_->send(t, to, tag, s);
@@ -135,14 +140,14 @@ class NcclGroup final : public ProcessGroup {
 
   static bool on_host(const Tensor& t) { return t.device.kind == DeviceKind::kCpu; }
 
-  Work collective(const CommCall& call, const Tensor& a, const Tensor& b, Stream after) {
+  Work collective(const CommCall& call, const Tensor& a, const Tensor& b, Stream after, const PeerCounts& counts = {}) {
     const int64_t now = steady_ns();
     const uint64_t seq = posted_++;
-    count_call(counters_, call, rank(), size());
+    count_call(counters_, call, rank(), size(), counts);
     trace_.collective(call, seq, now);
     if (const std::string calls = trace_.disagreement(call, seq); !calls.empty())
       fail(Exit::kInternal, label(), ": ", calls);
-    return posted(*lane_, call, a, b, after, seq, now);
+    return posted(*lane_, call, a, b, after, seq, now, counts);
   }
 
   Work message(CommOp op, const Tensor& t, int peer, int tag, Stream after) {
@@ -155,8 +160,8 @@ class NcclGroup final : public ProcessGroup {
   }
 
   Work posted(NcclLane& lane, const CommCall& call, const Tensor& a, const Tensor& b, Stream after, uint64_t seq,
-              int64_t begin) {
-    const uint64_t ticket = engine_.post(lane, call, a, b, after, seq);
+              int64_t begin, const PeerCounts& counts = {}) {
+    const uint64_t ticket = engine_.post(lane, call, a, b, after, seq, counts);
     record_blocked(call.op, call.bytes(), begin, false);
     return Work(this, ticket);
   }

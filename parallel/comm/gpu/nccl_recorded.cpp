@@ -55,6 +55,7 @@ void NcclEngine::make(const SideCall& side, size_t number, Stream recorded, bool
   c.a = reinterpret_cast<std::byte*>(side.words[4]);
   c.b = reinterpret_cast<std::byte*>(side.words[5]);
   c.lane = lane;
+  if (c.call.is_all_to_all()) c.offsets.set(c.call, {}, lane->size);
   if (captured) return capture(*lane, c, number, recorded, lock);
   branches_.push_back({number, post_locked(*lane, c.call, c.a, c.b, recorded, lane->seq)});
 }
@@ -82,7 +83,7 @@ void NcclEngine::capture(NcclLane& lane, const NcclCall& c, size_t number, Strea
   throw_if_broken();
   device_.record(lane.fork, recorded);
   device_.wait(lane.fork, lane.stream);
-  const int result = c.call.count > 0 ? issue(c) : nccl::kSuccess;
+  const int result = c.call.is_empty() ? nccl::kSuccess : issue(c);
   require(result, lane.comm, cat(lane.label, ": capturing ", to_string(c.call)));
   if (result == nccl::kInProgress) await_captured(lane, c, lock);
   const size_t at = captured_;

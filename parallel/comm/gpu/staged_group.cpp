@@ -98,6 +98,12 @@ class StagedGroup final : public ProcessGroup {
     return posted(inner_->broadcast(gives ? download(b, t, 0, after) : image(b, t, 0), root, {}), b,
                   gives ? Tensor{} : t, 0);
   }
+  Work all_to_all(Tensor send, Tensor recv, const PeerCounts& counts, Stream after) override {
+    if (on_host(send)) return inner_->all_to_all(send, recv, counts, after);
+    const int64_t at = (send.bytes() + 63) / 64 * 64;  // of what is received, behind what is sent
+    const size_t b = staging_.take(at + recv.bytes());
+    return posted(inner_->all_to_all(download(b, send, 0, after), image(b, recv, at), counts, {}), b, recv, at);
+  }
   Work send(Tensor t, int to, int tag, Stream after) override {
     if (on_host(t)) return inner_->send(t, to, tag, after);
     const size_t b = staging_.take(t.bytes());

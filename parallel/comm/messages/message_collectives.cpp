@@ -1,7 +1,7 @@
 // Rank-ordered collectives built from messages. reduce_scatter: every rank sends slice j to rank j, which adds in rank
 // order. all_reduce: reduce_scatter, then all_gather. Small tensors, and those of two ranks, are sent to every rank and
 // added locally: one latency instead of two, and two ranks send no more bytes for it. Slices have the element bounds
-// n*j/N, so the sums are those of the thread backend.
+// n*j/N, so the sums are those of the thread backend. all_to_all: every rank sends its parts to their ranks.
 #include <algorithm>
 #include <cstring>
 
@@ -62,6 +62,17 @@ void gather_slices(MessageWork& w, int rank, int size) {
   });
 }
 
+// Also sends empty parts, so that ranks that disagree about one are found.
+void exchange_parts(MessageWork& w, int rank, int size) {
+  const int64_t e = size_of(w.call.dtype);
+  const PeerOffsets& o = w.offsets;
+  const auto from = [&](int r) { return w.a.data + o.send[static_cast<size_t>(r)] * e; };
+  const auto to = [&](int r) { return w.b.data + o.recv[static_cast<size_t>(r)] * e; };
+  each_peer(rank, size, [&](int, int r) { w.messages->receive(to(r), o.expects(r) * e, r, tag_of(w)); });
+  each_peer(rank, size, [&](int r, int) { w.messages->send(from(r), o.sends(r) * e, r, tag_of(w)); });
+  if (o.sends(rank) > 0) std::memcpy(to(rank), from(rank), static_cast<size_t>(o.sends(rank) * e));
+}
+
 }  // namespace
 
 void begin_collective(MessageWork& w, int rank, int size) {
@@ -80,6 +91,8 @@ void begin_collective(MessageWork& w, int rank, int size) {
       }
       break;
     case CommOp::kReduceScatter: scatter_slices(w, rank, size); break;
+    case CommOp::kAllToAll:
+    case CommOp::kAllToAllV: exchange_parts(w, rank, size); break;
     case CommOp::kAllGather: {
       std::byte* own = w.a.data + rank * shard;
       if (own != w.b.data && shard > 0) std::memcpy(own, w.b.data, static_cast<size_t>(shard));

@@ -38,6 +38,9 @@ class MessageGroup final : public ProcessGroup {
     return begin(reduce_scatter_call(*this, full, shard), full, shard);
   }
   Work broadcast(Tensor t, int root, Stream) override { return begin(broadcast_call(*this, t, root), t, {}); }
+  Work all_to_all(Tensor send, Tensor recv, const PeerCounts& counts, Stream) override {
+    return begin(all_to_all_call(*this, send, recv, counts), send, recv, counts);
+  }
   Work send(Tensor t, int to, int tag, Stream) override { return message(CommOp::kSend, t, to, tag); }
   Work recv(Tensor t, int from, int tag, Stream) override { return message(CommOp::kRecv, t, from, tag); }
   void barrier() override { begin(CommCall{}, {}, {}).wait({}); }
@@ -51,21 +54,21 @@ class MessageGroup final : public ProcessGroup {
   }
 
  private:
-  Work begin(const CommCall& call, const Tensor& a, const Tensor& b) {
+  Work begin(const CommCall& call, const Tensor& a, const Tensor& b, const PeerCounts& counts = {}) {
     if (call.count > 0) require_host(*this, a);
     if (b) require_host(*this, b);
-    count_call(counters_, call, rank(), size());
+    count_call(counters_, call, rank(), size(), counts);
     const uint64_t seq = sequence_++;
     const int64_t now = steady_ns();
     trace_.collective(call, seq, now);
     if (const std::string calls = trace_.disagreement(call, seq); !calls.empty())
       fail(Exit::kInternal, label(), ": ", calls);
-    if (call.count == 0 && call.op != CommOp::kBarrier) return {};
+    if (call.is_empty()) return {};
     MessageWork& w = started(world_.start(*this, *channels_.collectives, call, seq), now);
     w.a = a;
     w.b = b;
-    // With a processor for each rank, polling memory is faster than messages of any size.
-    if (node_ && call.count > 0 && (!world_.crowded || call.bytes() > kSmallCollective)) {
+    if (call.is_all_to_all()) w.offsets.set(call, counts, size());
+    if (uses_node_memory(call)) {
       w.node = node_.get();
       node_->enqueue(w);
       node_->advance();
@@ -74,6 +77,12 @@ class MessageGroup final : public ProcessGroup {
     }
     record_blocked(call.op, call.bytes(), now, false);
     return Work(this, w.index);
+  }
+
+  // The same on every rank. With a processor for each rank, polling memory is faster than messages of any size.
+  bool uses_node_memory(const CommCall& call) const {
+    if (!node_ || call.op == CommOp::kBarrier) return false;
+    return !world_.crowded || call.op == CommOp::kAllToAllV || call.bytes() > kSmallCollective;
   }
 
   Work message(CommOp op, const Tensor& t, int peer, int tag) {

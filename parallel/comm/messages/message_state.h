@@ -28,7 +28,8 @@ struct MessageWork {
   CommCall call;
   uint64_t index = 0, seq = 0;
   NodeMemory* node = nullptr;            // uses shared memory instead of messages
-  Tensor a, b;                           // inout, full or message; shard
+  Tensor a, b;                           // inout, full, message or send; shard or recv
+  PeerOffsets offsets;                   // of an all_to_all
   int phase = 0;                         // 0: complete
   std::unique_ptr<MessageSet> messages;  // of the current phase
   std::vector<std::byte> staging;

@@ -55,9 +55,40 @@ std::vector<int> NodeMemory::missing() const {
 }
 
 int64_t NodeMemory::chunk(const MessageWork& w) const {
+  if (w.call.is_all_to_all()) return (part_bytes() - static_cast<int64_t>(sizeof(PartHeader))) / size_of(w.call.dtype);
   const int64_t pieces = w.call.op == CommOp::kReduceScatter ? size_ : 1;  // in one slot
   const int64_t n = w.call.count / parts_of(w.call, size_);
   return std::min(slot_bytes_ / pieces / 8 * 8 / size_of(w.call.dtype), n - at_);
+}
+
+// Each round moves a chunk of every part; the rank with the largest one needs the most rounds.
+void NodeMemory::write_parts(const MessageWork& w) {
+  const int64_t e = size_of(w.call.dtype), capacity = chunk(w);
+  int64_t largest = 0;
+  for (int r = 0; r < size_; ++r) {
+    const PartHeader header{w.offsets.sends(r), w.offsets.expects(r)};
+    std::byte* to = slot(rank_) + r * part_bytes();
+    new (to) PartHeader(header);
+    const int64_t done = std::min(at_, header.sends), first = w.offsets.send[static_cast<size_t>(r)] + done;
+    copy_bytes(to + sizeof header, w.a.data + first * e, std::min(capacity, header.sends - done) * e);
+    largest = std::max(largest, header.sends);
+  }
+  seat(rank_).largest_part[round_ & 1] = largest;
+}
+
+void NodeMemory::read_parts(const MessageWork& w) {
+  const int64_t e = size_of(w.call.dtype), capacity = chunk(w);
+  largest_part_ = 0;
+  for (int r = 0; r < size_; ++r) {
+    const std::byte* from = slot(r) + rank_ * part_bytes();
+    const PartHeader theirs = *std::launder(reinterpret_cast<const PartHeader*>(from));
+    const int64_t expected = w.offsets.expects(r), sent = w.offsets.sends(r);
+    if (theirs.sends != expected) disagree(w, parts_differ(r, theirs.sends, rank_, expected));
+    if (theirs.expects != sent) disagree(w, parts_differ(rank_, sent, r, theirs.expects));
+    const int64_t done = std::min(at_, expected), first = w.offsets.recv[static_cast<size_t>(r)] + done;
+    copy_bytes(w.b.data + first * e, from + sizeof theirs, std::min(capacity, expected - done) * e);
+    largest_part_ = std::max(largest_part_, seat(r).largest_part[round_ & 1]);
+  }
 }
 
 // Opens a round: copies this rank's data to its slot. The slot was last read two rounds ago, and ranks that have
@@ -72,6 +103,8 @@ void NodeMemory::write(MessageWork& w) {
     case CommOp::kBroadcast:
       if (rank_ == w.call.peer) copy_bytes(mine, w.a.data + from, bytes);
       break;
+    case CommOp::kAllToAll:
+    case CommOp::kAllToAllV: write_parts(w); break;
     default:
       for (int r = 0; r < size_; ++r) copy_bytes(mine + r * bytes, w.a.data + r * part + from, bytes);
   }
@@ -88,16 +121,19 @@ void NodeMemory::announce(std::atomic<uint64_t> RankState::*counter) {
 void NodeMemory::check_calls(const MessageWork& w) {
   for (int r = 0; r < size_; ++r) {
     const CommCall other = seat(r).call[round_ & 1], mine = w.call;
-    if (other == mine) continue;
-    for (MessageWork* queued : queue_) queued->phase = 0;  // no call of this group can complete any more
-    queue_.clear();
-    fail(Exit::kInternal, w.group->label(), ": a collective differs between ranks: rank ", rank_, " called ",
-         to_string(mine), ", rank ", r, " called ", to_string(other));
+    if (!mine.agrees(other))
+      disagree(w, cat("rank ", rank_, " called ", to_string(mine), ", rank ", r, " called ", to_string(other)));
   }
 }
 
+void NodeMemory::disagree(const MessageWork& w, const std::string& how) {
+  for (MessageWork* queued : queue_) queued->phase = 0;  // no call of this group can complete any more
+  queue_.clear();
+  fail(Exit::kInternal, w.group->label(), ": a collective differs between ranks: ", how);
+}
+
 bool NodeMemory::step(MessageWork& w) {
-  const int64_t n = w.call.count / parts_of(w.call, size_), e = size_of(w.call.dtype);
+  const int64_t e = size_of(w.call.dtype);
   if (state_ == State::kIdle) write(w);
   const int64_t elements = chunk(w), bytes = elements * e, from = at_ * e, part = w.call.bytes() / size_;
   if (state_ == State::kWritten) {
@@ -113,6 +149,8 @@ bool NodeMemory::step(MessageWork& w) {
     } else if (w.call.op == CommOp::kReduceScatter) {
       for (int r = 0; r < size_; ++r) parts_[static_cast<size_t>(r)] = slot(r) + rank_ * bytes;
       reduce_in_order(w.b.data + from, parts_.data(), size_, elements, w.call.dtype, w.call.reduce);
+    } else if (w.call.is_all_to_all()) {
+      read_parts(w);
     } else if (w.call.op == CommOp::kAllGather) {
       for (int r = 0; r < size_; ++r) {
         std::byte* to = w.a.data + r * part + from;
@@ -128,7 +166,7 @@ bool NodeMemory::step(MessageWork& w) {
   }
   state_ = State::kIdle;
   at_ += elements;
-  if (at_ == n) w.phase = 0, at_ = 0;
+  if (at_ >= (w.call.is_all_to_all() ? largest_part_ : w.call.count / parts_of(w.call, size_))) w.phase = 0, at_ = 0;
   return true;
 }
 

@@ -27,7 +27,12 @@ class NodeMemory {
   // computed.
   struct alignas(128) RankState {
     std::atomic<uint64_t> written{0}, reduced{0};
-    CommCall call[2];  // of the round, by parity
+    CommCall call[2];         // of the round, by parity
+    int64_t largest_part[2];  // that this rank sends in an all_to_all, in elements
+  };
+  // In front of a rank's data for another one, of an all_to_all: the elements of the whole parts.
+  struct alignas(16) PartHeader {
+    int64_t sends, expects;
   };
   NodeMemory(SharedSegment&& memory, RankSleep& sleep, std::vector<int> world_ranks, int64_t slot, int rank)
       : memory_(std::move(memory)),
@@ -45,7 +50,11 @@ class NodeMemory {
   void write(MessageWork&);
   void announce(std::atomic<uint64_t> RankState::*counter);  // this round's
   void check_calls(const MessageWork&);                      // throws if ranks disagree
-  int64_t chunk(const MessageWork&) const;                   // elements of a part moved in one round
+  void write_parts(const MessageWork&);
+  void read_parts(const MessageWork&);
+  [[noreturn]] void disagree(const MessageWork&, const std::string& how);  // ends the calls of this group
+  int64_t part_bytes() const { return slot_bytes_ / size_ / 16 * 16; }     // of a rank's slot, for each other rank
+  int64_t chunk(const MessageWork&) const;                                 // elements of a part moved in one round
 
   SharedSegment memory_;
   std::byte* base_;
@@ -56,6 +65,7 @@ class NodeMemory {
   uint64_t round_ = 0;  // two sets of slots alternate by parity of the round
   enum class State : uint8_t { kIdle, kWritten, kReduced } state_ = State::kIdle;
   int64_t at_ = 0;                   // elements of a part already moved
+  int64_t largest_part_ = 0;         // of all ranks of the running all_to_all
   std::vector<MessageWork*> queue_;  // oldest first
   std::vector<const std::byte*> parts_;
 };

@@ -42,6 +42,11 @@ void make_result(const DeviceApi& api, Stream lane, const ThreadCollective& c, i
       return;
     case CommOp::kBroadcast:
       return api.combine(spread(c.a[static_cast<size_t>(c.call.peer)].data, c.a, 0, c.call.bytes()), lane);
+    case CommOp::kAllToAll:
+    case CommOp::kAllToAllV:
+      for (int k = 0; k < size * size; ++k)
+        if (const ThreadPart p = part_of(c, k / size, k % size); p.bytes > 0) api.copy(p.to, p.from, p.bytes, lane);
+      return;
     default: break;
   }
 }

@@ -27,8 +27,22 @@ int parts_of(const ThreadCollective& c, int size) {
   return c.call.op == CommOp::kAllGather || c.call.op == CommOp::kReduceScatter ? size : 1;
 }
 
+// Work items of a call: chunks of its parts, or pairs of ranks.
+int64_t items_of(const ThreadCollective& c, int size) {
+  if (c.call.is_empty() || c.call.op == CommOp::kBarrier) return 0;
+  if (c.call.is_all_to_all()) return int64_t{size} * size;
+  return parts_of(c, size) * pieces(c.call.count / parts_of(c, size), c.call.dtype);
+}
+
+// Moves the part of an all_to_all that rank k / size sends to rank k % size.
+void move_part(ThreadCollective& c, int size, int64_t k) {
+  const ThreadPart p = part_of(c, static_cast<int>(k / size), static_cast<int>(k % size));
+  if (p.bytes > 0) std::memcpy(p.to, p.from, static_cast<size_t>(p.bytes));
+}
+
 // Processes item k: chunk k % chunks of part k / chunks. Items touch disjoint elements, so their order does not matter.
 void do_item(ThreadCollective& c, int size, int64_t k) {
+  if (c.call.is_all_to_all()) return move_part(c, size, k);
   const int64_t e = size_of(c.call.dtype), part_elements = c.call.count / parts_of(c, size);
   const int64_t per_part = pieces(part_elements, c.call.dtype), part = k / per_part;
   const int64_t begin = k % per_part * (kItemBytes / e), n = std::min(kItemBytes / e, part_elements - begin);
@@ -85,6 +99,9 @@ class ThreadGroup final : public ProcessGroup {
     return post(reduce_scatter_call(*this, full, shard), full, shard, s);
   }
   Work broadcast(Tensor t, int root, Stream s) override { return post(broadcast_call(*this, t, root), t, {}, s); }
+  Work all_to_all(Tensor send, Tensor recv, const PeerCounts& counts, Stream s) override {
+    return post(all_to_all_call(*this, send, recv, counts), send, recv, s, counts);
+  }
   Work send(Tensor t, int to, int tag, Stream s) override { return post_message(CommOp::kSend, t, to, tag, s); }
   Work recv(Tensor t, int from, int tag, Stream s) override { return post_message(CommOp::kRecv, t, from, tag, s); }
   void barrier() override { post(CommCall{}, {}, {}, {}).wait({}); }
@@ -101,7 +118,8 @@ class ThreadGroup final : public ProcessGroup {
   using Lock = std::unique_lock<std::mutex>;
   using Clock = std::chrono::steady_clock;
 
-  Work post(const CommCall&, const Tensor& a, const Tensor& b, Stream after);
+  Work post(const CommCall&, const Tensor& a, const Tensor& b, Stream after, const PeerCounts& counts = {});
+  void check_parts(const ThreadCollective&, uint64_t seq, Lock&);
   Work post_message(CommOp, const Tensor&, int peer, int tag, Stream after);
   void wait_collective(uint64_t seq, Stream);
   void wait_message(uint64_t index, Stream);
@@ -163,7 +181,7 @@ void ThreadGroup::sleep_until(Lock& lock, const CommCall& call, uint64_t seq, Re
 
 // Returns whether the device moves these tensors; throws if neither the device nor the host can.
 bool ThreadGroup::on_device(const CommCall& call, const Tensor& a, const Tensor& b) const {
-  if (call.count == 0) return false;
+  if (call.is_empty() || call.op == CommOp::kBarrier) return false;
   const SharedDevice& d = state_.device;
   if (d.api != nullptr && a.device.kind != DeviceKind::kCpu) {
     GT_CHECK((!b || b.device.kind == a.device.kind) && a.device.index == d.index, label(), ": ", to_string(call),
@@ -183,7 +201,21 @@ void ThreadGroup::await(Event done, Stream s) {
     state_.device.api->await(done);
 }
 
-Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b, Stream after) {
+// Requires: all ranks have made this all_to_all, and none moves data yet.
+void ThreadGroup::check_parts(const ThreadCollective& c, uint64_t seq, Lock& lock) {
+  for (int from = 0; from < size(); ++from)
+    for (int to = 0; to < size(); ++to) {
+      const int64_t sent = c.offsets[static_cast<size_t>(from)].sends(to);
+      const int64_t expected = c.offsets[static_cast<size_t>(to)].expects(from);
+      if (sent != expected)
+        end_world(
+            lock,
+            cat(label(), ": collective #", seq, " differs between ranks: ", parts_differ(from, sent, to, expected)),
+            Exit::kInternal);
+    }
+}
+
+Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b, Stream after, const PeerCounts& counts) {
   const bool there = on_device(call, a, b);
   world_.check();
   const Event ready = there ? events_.mark(after) : nullptr;
@@ -199,8 +231,8 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b, S
     c.call = call;
     c.first_rank = rank();
     c.on_device = there;
-    c.items = (call.count > 0 ? parts_of(c, size()) : 0) * pieces(call.count / parts_of(c, size()), call.dtype);
-  } else if (!(c.call == call) || c.on_device != there) {
+    c.items = items_of(c, size());
+  } else if (!c.call.agrees(call) || c.on_device != there) {
     const auto shown = [](const CommCall& k, bool device) { return cat(to_string(k), device ? " on the device" : ""); };
     end_world(lock,
               cat(label(), ": collective #", seq, " differs between ranks: ", state_.who(c.first_rank), " called ",
@@ -211,7 +243,9 @@ Work ThreadGroup::post(const CommCall& call, const Tensor& a, const Tensor& b, S
   c.b[me] = b;
   c.ready[me] = ready;
   c.started[me] = now;
-  count_call(counters_, call, rank(), size());
+  if (call.is_all_to_all()) c.offsets[me].set(call, counts, size());
+  count_call(counters_, call, rank(), size(), counts);
+  if (call.is_all_to_all() && c.arrived + 1 == size()) check_parts(c, seq, lock);
   if (++c.arrived == size()) {
     if (there) {
       queue_collective(state_.device, state_.lane.stream(state_.device), c, size());

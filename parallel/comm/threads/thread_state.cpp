@@ -21,6 +21,7 @@ ThreadCollective& ThreadGroupState::slot(uint64_t seq) {
       held = std::make_unique<ThreadCollective>();
       held->a.resize(ranks.size());
       held->b.resize(ranks.size());
+      held->offsets.resize(ranks.size());
       held->started.resize(ranks.size());
       held->ready.resize(ranks.size());
     }
@@ -41,6 +42,13 @@ ThreadCollective& ThreadGroupState::slot(uint64_t seq) {
     }
     ring = std::move(larger);
   }
+}
+
+ThreadPart part_of(const ThreadCollective& c, int from, int to) {
+  const PeerOffsets &mine = c.offsets[static_cast<size_t>(from)], &theirs = c.offsets[static_cast<size_t>(to)];
+  const int64_t e = size_of(c.call.dtype);
+  return {c.a[static_cast<size_t>(from)].data + mine.send[static_cast<size_t>(to)] * e,
+          c.b[static_cast<size_t>(to)].data + theirs.recv[static_cast<size_t>(from)] * e, mine.sends(to) * e};
 }
 
 ThreadMessage& ThreadGroupState::message() {

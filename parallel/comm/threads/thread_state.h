@@ -25,10 +25,10 @@ struct ThreadCollective {
   int first_rank = 0;  // posted first: the other side of a mismatch
   int arrived = 0, departed = 0;
   bool complete = false;
-  int64_t finished = 0;          // steady_ns
-  std::vector<int64_t> started;  // by rank
-  std::vector<Tensor> a, b;      // by rank: inout or full, and shard
-  std::vector<const std::byte*> parts;
+  int64_t finished = 0;              // steady_ns
+  std::vector<int64_t> started;      // by rank
+  std::vector<Tensor> a, b;          // by rank: inout, full or send; shard or recv
+  std::vector<PeerOffsets> offsets;  // by rank, of an all_to_all
   int64_t items = 0;
   std::atomic<int64_t> claimed{0}, finished_items{0};
   // For tensors on a device, where the call is complete once it is queued (thread_device.h).
@@ -36,6 +36,14 @@ struct ThreadCollective {
   std::vector<Event> ready;  // by rank
   Event done = nullptr;      // of the slot, reused
 };
+
+// What rank `from` sends to rank `to` in an all_to_all.
+struct ThreadPart {
+  const std::byte* from;
+  std::byte* to;
+  int64_t bytes;
+};
+ThreadPart part_of(const ThreadCollective&, int from, int to);
 
 // One side of a message, waiting in its channel for the other side.
 struct ThreadMessage {

@@ -53,7 +53,7 @@ std::optional<Diagnosis> find_desync(const std::vector<RankView>& ranks, const C
     for (size_t q = 0; q < std::min(here, ranks.size()); ++q) {
       const GroupView* g = ranks[q].find(me.wait_key);
       const OpEntry* e = g != nullptr ? board.pages[q].find(me.wait_key, me.wait_seq) : nullptr;
-      if (e == nullptr || e->call.load() == me.wait_call) continue;
+      if (e == nullptr || me.wait_call.agrees(e->call.load())) continue;
       Diagnosis d{StallKind::kDesync, {static_cast<int>(r), static_cast<int>(q)}, ""};
       const GroupView* mine = me.find(me.wait_key);
       d.desync_calls = cat(g->label, " #", me.wait_seq, ": rank ", mine != nullptr ? mine->rank : -1, " (world rank ",

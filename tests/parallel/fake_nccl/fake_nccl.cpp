@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -29,11 +30,19 @@ using nccl::UniqueId;
 
 namespace {
 
-enum Kind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kMessage };
+enum Kind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kMessage, kGroup };
+
+struct Transfer {  // one send or receive of a group
+  int peer = 0;
+  const void* from = nullptr;
+  void* to = nullptr;
+  size_t bytes = 0;
+};
 
 struct Part {  // one rank's call
   const void* from = nullptr;
   void* to = nullptr;
+  std::vector<Transfer> transfers = {};
 };
 
 struct Call {
@@ -43,12 +52,16 @@ struct Call {
   bool captured = false;
   std::vector<Part> parts;
   int arrived = 0;
+  size_t left = 0;                                 // transfers of a group
   bool done = false, wrong = false, torn = false;  // torn: a rank has aborted
 };
 
 struct World {
   int ranks = 0, joined = 0;
   std::map<uint64_t, std::shared_ptr<Call>> calls;  // by number
+  bool torn = false;                                // a rank has aborted
+  // Transfers of groups whose other side has not come, by (source, destination), in the order of the calls.
+  std::map<std::pair<int, int>, std::deque<std::pair<Transfer, std::shared_ptr<Call>>>> waiting;
 };
 
 struct Rank {
@@ -122,6 +135,7 @@ void carry_out(Call& c) {
     case kBroadcast:
       for (const Part& p : c.parts) std::memmove(p.to, c.parts[static_cast<size_t>(c.op)].from, bytes);
       break;
+    case kGroup: break;
     case kMessage:
       for (size_t r = 0; r < 2; ++r) {
         const Part &to = c.parts[r], &from = c.parts[1 - r];
@@ -140,7 +154,8 @@ int refuse(Rank& r, int failure, const char* why) {
 int state_of(Rank& r) {
   if (r.failure != nccl::kSuccess) return r.failure;
   if (r.world->joined < r.world->ranks) return nccl::kInProgress;
-  if (r.now != nullptr && r.now->torn) return refuse(r, 6, "a rank has aborted");
+  if (r.now != nullptr && (r.now->torn || (r.now->kind == kGroup && !r.now->done && r.world->torn)))
+    return refuse(r, 6, "a rank has aborted");
   if (r.now != nullptr && r.now->wrong) return refuse(r, 5, "the ranks made different calls");
   if (r.now != nullptr && (!r.now->done || now_ns() < r.launching_until)) return nccl::kInProgress;
   return std::exchange(r.capturing, false) ? nccl::kInProgress : nccl::kSuccess;
@@ -153,11 +168,33 @@ struct Request {
   Part part;
 };
 
+// Sends and receives of a group find each other in any order. A part of another size than expected is an error.
+int arrive_group(Rank& r, const std::vector<Transfer>& transfers) {
+  r.now = std::make_shared<Call>();
+  r.now->kind = kGroup, r.now->left = transfers.size(), r.now->done = transfers.empty();
+  for (const Transfer& t : transfers) {
+    auto& queue = r.world->waiting[t.from != nullptr ? std::pair(r.rank, t.peer) : std::pair(t.peer, r.rank)];
+    if (queue.empty() || (queue.front().first.from != nullptr) == (t.from != nullptr)) {
+      queue.emplace_back(t, r.now);
+      continue;
+    }
+    const auto [other, call] = queue.front();
+    queue.pop_front();
+    if (other.bytes != t.bytes)
+      call->wrong = r.now->wrong = true;
+    else
+      std::memcpy(t.to != nullptr ? t.to : other.to, t.from != nullptr ? t.from : other.from, t.bytes);
+    for (Call* c : {call.get(), r.now.get()}) c->done = --c->left == 0;
+  }
+  return state_of(r);
+}
+
 int arrive(Rank& r, const Request& w, bool captured) {
   const auto& [kind, count, type, op, part] = w;
   if (r.failure != nccl::kSuccess) return r.failure;  // calls behind the failure in a graph
   ++control.calls;
   if (control.calls == control.fail_at) return refuse(r, 6, "a network cable was pulled");
+  if (kind == kGroup) return arrive_group(r, part.transfers);
   auto& c = r.world->calls[r.posted];
   if (c == nullptr) {
     c = std::make_shared<Call>();
@@ -183,6 +220,8 @@ void report_transfer(const Rank& r, const Request& w, void* stream) {
   static const auto report =
       library == nullptr ? nullptr : reinterpret_cast<Report>(dlsym(library, "gpttrain_emulated_transfer"));
   if (report == nullptr) return;
+  for (const Transfer& t : w.part.transfers) report(stream, t.from, t.bytes, t.to, t.bytes);
+  if (w.kind == kGroup) return;
   const size_t bytes = w.count * size_of_type(w.type), ranks = static_cast<size_t>(r.world->ranks);
   const bool sends = w.part.from != nullptr && (w.kind != kBroadcast || r.rank == w.op);
   report(stream, sends ? w.part.from : nullptr, w.kind == kReduceScatter ? bytes * ranks : bytes, w.part.to,
@@ -251,6 +290,21 @@ int call(nccl::Comm comm, const Request& w, void* stream) {
   return arrive(r, w, false);
 }
 
+// Between ncclGroupStart and ncclGroupEnd of this thread: sends and receives on one communicator.
+struct Group {
+  bool open = false;
+  nccl::Comm comm = nullptr;
+  void* stream = nullptr;
+  std::vector<Transfer> transfers = {};
+  int add(nccl::Comm c, void* s, const Transfer& t) {
+    if (comm != nullptr && (comm != c || stream != s)) return 5;
+    comm = c, stream = s;
+    transfers.push_back(t);
+    return 0;
+  }
+};
+thread_local Group group;
+
 }  // namespace
 
 extern "C" {
@@ -308,7 +362,7 @@ int ncclCommAbort(nccl::Comm comm) {
   auto* r = reinterpret_cast<Rank*>(comm);
   std::unique_lock lock(mutex);
   if (r->now != nullptr && !r->now->done) r->now->torn = true;  // it will never be executed
-  r->aborted = true;
+  r->aborted = r->world->torn = true;
   ++control.signalled;
   lock.unlock();
   await_graphs(*r);
@@ -330,10 +384,21 @@ int ncclAllGather(const void* from, void* to, size_t n, int type, nccl::Comm c, 
 int ncclBroadcast(const void* from, void* to, size_t n, int type, int root, nccl::Comm c, void* s) {
   return call(c, {kBroadcast, n, type, root, {from, to}}, s);
 }
-int ncclSend(const void* from, size_t n, int type, int, nccl::Comm c, void* s) {
+int ncclGroupStart() {
+  group = Group{.open = true};
+  return 0;
+}
+int ncclGroupEnd() {
+  group.open = false;
+  if (group.comm == nullptr) return 0;
+  return call(group.comm, {kGroup, 0, nccl::kUint8, 0, {nullptr, nullptr, group.transfers}}, group.stream);
+}
+int ncclSend(const void* from, size_t n, int type, int peer, nccl::Comm c, void* s) {
+  if (group.open) return group.add(c, s, {peer, from, nullptr, n * size_of_type(type)});
   return call(c, {kMessage, n, type, 0, {from, nullptr}}, s);
 }
-int ncclRecv(void* to, size_t n, int type, int, nccl::Comm c, void* s) {
+int ncclRecv(void* to, size_t n, int type, int peer, nccl::Comm c, void* s) {
+  if (group.open) return group.add(c, s, {peer, nullptr, to, n * size_of_type(type)});
   return call(c, {kMessage, n, type, 0, {nullptr, to}}, s);
 }
 

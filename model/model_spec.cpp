@@ -304,14 +304,23 @@ Shape local_shape(const ParamSpec& p, const RankCoordinates& at) {
   return s;
 }
 
-std::string leaf_class(std::string_view name, int64_t* block) {
-  constexpr std::string_view kLayers = "layers.";
-  int64_t number = -1;
-  const size_t dot = name.find('.', kLayers.size());
-  if (name.substr(0, kLayers.size()) == kLayers && dot != std::string_view::npos)
-    std::from_chars(name.data() + kLayers.size(), name.data() + dot, number);
-  if (block != nullptr) *block = number;
-  return number < 0 ? std::string(name) : cat("layers.*", name.substr(dot));
+std::string leaf_class(std::string_view name, std::vector<int64_t>* numbers) {
+  if (numbers != nullptr) numbers->clear();
+  if (!name.starts_with("layers.")) return std::string(name);
+  std::string out;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t end = std::min(name.find('.', at), name.size());
+    std::string_view word = name.substr(at, end - at);
+    int64_t number = -1;
+    const auto read = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (read.ec == std::errc() && read.ptr == word.data() + word.size() && end < name.size()) {
+      if (numbers != nullptr) numbers->push_back(number);
+      word = "*";
+    }
+    out.append(out.empty() ? "" : ".").append(word);
+    at = end + 1;
+  }
+  return out;
 }
 
 }  // namespace gt

@@ -108,8 +108,9 @@ constexpr int64_t padded_vocab(int64_t vocab, int64_t tp) { return (vocab + 128 
 // over so many ranks.
 Shape local_shape(const ParamSpec&, const RankCoordinates&);
 
-// Maps "layers.3.norm1.weight" to "layers.*.norm1.weight" and returns other names unchanged. `block`: receives 3, or
-// -1.
-std::string leaf_class(std::string_view name, int64_t* block = nullptr);
+// Maps "layers.3.norm1.weight" to "layers.*.norm1.weight", "layers.3.mlp.experts.7.up.weight" to
+// "layers.*.mlp.experts.*.up.weight", and returns names outside of blocks unchanged. `numbers`: receives what the stars
+// replace, {3, 7}.
+std::string leaf_class(std::string_view name, std::vector<int64_t>* numbers = nullptr);
 
 }  // namespace gt

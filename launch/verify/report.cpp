@@ -9,6 +9,7 @@
 
 #include "launch/engine/engine_options.h"
 #include "launch/verify/layouts.h"
+#include "model/model_spec.h"
 
 namespace gt {
 namespace {
@@ -27,11 +28,7 @@ std::string ranges(const std::set<int>& s) {
 
 // Maps "exp_avg/layers.3.norm1.weight" to "layers.*.norm1.weight".
 std::string class_of(const Difference& d) {
-  std::string name = d.quantity == Quantity::kState ? d.name.substr(d.name.find('/') + 1) : d.name;
-  constexpr const char* kLayers = "layers.";
-  if (name.rfind(kLayers, 0) != 0) return name;
-  const size_t dot = name.find('.', 7);
-  return dot == std::string::npos ? name : "layers.*" + name.substr(dot);
+  return leaf_class(d.quantity == Quantity::kState ? d.name.substr(d.name.find('/') + 1) : d.name);
 }
 
 std::string number(double x) { return x < 0 ? "" : x == 0 ? "0" : fmt::format("{:.1e}", x); }

@@ -14,8 +14,8 @@ std::vector<const Family*>& table() {
   return all;
 }
 
-const NameRule* rule_of(const Family& f, const ParamSpec& p, int64_t* block) {
-  const std::string name = leaf_class(p.name, block);
+const NameRule* rule_of(const Family& f, const ParamSpec& p, std::vector<int64_t>* numbers) {
+  const std::string name = leaf_class(p.name, numbers);
   const auto it = std::find_if(f.names.begin(), f.names.end(), [&](const NameRule& r) { return r.ours == name; });
   return it == f.names.end() ? nullptr : &*it;
 }
@@ -41,13 +41,14 @@ const char* family_choices() {
 }
 
 std::vector<std::string> hf_names(const Family& f, const ParamSpec& p) {
-  int64_t block = -1;
-  const NameRule* rule = rule_of(f, p, &block);
+  std::vector<int64_t> numbers;  // of the block, then of the expert
+  const NameRule* rule = rule_of(f, p, &numbers);
   std::vector<std::string> out;
   for (std::string_view rest = rule == nullptr ? "" : rule->theirs; !rest.empty();) {
     const size_t end = std::min(rest.find(' '), rest.size());
     std::string name(rest.substr(0, end));
-    if (const size_t star = name.find('*'); star != std::string::npos) name.replace(star, 1, std::to_string(block));
+    for (const int64_t number : numbers)
+      if (const size_t star = name.find('*'); star != std::string::npos) name.replace(star, 1, std::to_string(number));
     out.push_back(std::move(name));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }

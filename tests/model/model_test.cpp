@@ -331,3 +331,28 @@ TEST_CASE("the stages of every partition hold each parameter exactly once, in on
       for (const auto& [name, p] : whole) CHECK(names.count(name) == 1);
     }
 }
+
+TEST_CASE(
+    "names of blocks and of their experts map to one class each, and to another library's names by both numbers") {
+  std::vector<int64_t> numbers{9};
+  CHECK(leaf_class("layers.3.norm1.weight", &numbers) == "layers.*.norm1.weight");
+  CHECK(numbers == std::vector<int64_t>{3});
+  CHECK(leaf_class("layers.12.mlp.experts.70.up.weight", &numbers) == "layers.*.mlp.experts.*.up.weight");
+  CHECK(numbers == std::vector<int64_t>{12, 70});
+  for (const char* name : {"embed.weight", "layers.3", "experts.7.weight", "layers.x.norm1.weight", ""}) {
+    CHECK(leaf_class(name, &numbers) == name);
+    CHECK(numbers.empty());
+  }
+  constexpr NameRule kNames[] = {
+      {"layers.*.mlp.experts.*.up.weight",
+       "model.layers.*.mlp.experts.*.gate_proj.weight model.layers.*.mlp.experts.*.up_proj.weight"},
+      {"layers.*.mlp.router.weight", "model.layers.*.mlp.gate.weight"}};
+  Family family{};
+  family.names = kNames;
+  ParamSpec p;
+  p.name = "layers.12.mlp.experts.70.up.weight";
+  CHECK(hf_names(family, p) == std::vector<std::string>{"model.layers.12.mlp.experts.70.gate_proj.weight",
+                                                        "model.layers.12.mlp.experts.70.up_proj.weight"});
+  p.name = "layers.7.mlp.router.weight";
+  CHECK(hf_names(family, p) == std::vector<std::string>{"model.layers.7.mlp.gate.weight"});
+}

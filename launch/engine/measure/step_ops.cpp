@@ -10,6 +10,7 @@
 #include "kernels/core/fields.h"
 #include "kernels/core/open_stream.h"
 #include "launch/engine/measure/module_timer.h"
+#include "model/model_spec.h"
 #include "parallel/comm/null_group.h"
 
 namespace gt {
@@ -56,8 +57,9 @@ Args with_tensor_numbers(Args a) {
 
 // Maps "layers.3.attn.qkv.weight" to "attn.qkv".
 std::string module_of(const std::string& parameter) {
-  const std::string module = parameter.substr(0, parameter.rfind('.'));
-  return module.rfind("layers.", 0) == 0 ? module.substr(module.find('.', 7) + 1) : module;
+  constexpr std::string_view kBlock = "layers.*.";
+  const std::string name = leaf_class(parameter), module = name.substr(0, name.rfind('.'));
+  return module.starts_with(kBlock) ? module.substr(kBlock.size()) : module;
 }
 
 bool lies_in(const Tensor& t, const std::byte* p) { return t && p >= t.data && p < t.data + t.bytes(); }

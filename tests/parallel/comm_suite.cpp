@@ -12,6 +12,7 @@
 #include "kernels/core/rng.h"
 #include "parallel/comm/call.h"
 #include "parallel/comm/threads/thread_group.h"
+#include "tests/parallel/exchanges.h"
 
 namespace gt::suite {
 namespace {
@@ -104,31 +105,6 @@ void each_collective(ProcessGroup& g, int64_t n, DType t, uint64_t& call) {
   }
 }
 
-// An all_to_all among N ranks: what rank i sends to rank j.
-struct Exchange {
-  std::string name;
-  std::vector<std::vector<int64_t>> rows;  // [i][j]
-  int64_t width = 1;
-
-  int64_t total(int i) const { return width * std::accumulate(rows[at(i)].begin(), rows[at(i)].end(), int64_t{0}); }
-  std::vector<int64_t> sends(int i) const { return rows[at(i)]; }
-  std::vector<int64_t> receives(int j) const {
-    std::vector<int64_t> out;
-    for (const auto& r : rows) out.push_back(r[at(j)]);
-    return out;
-  }
-  static size_t at(int i) { return static_cast<size_t>(i); }
-};
-
-Exchange exchange_by(std::string name, int N, int64_t width, const std::function<int64_t(int, int)>& rows) {
-  Exchange e{std::move(name), {}, width};
-  for (int i = 0; i < N; ++i) {
-    auto& row = e.rows.emplace_back();
-    for (int j = 0; j < N; ++j) row.push_back(rows(i, j));
-  }
-  return e;
-}
-
 // What rank `me` receives of inputs make_input(total, t, call, rank), with the order of ranks written out.
 Block received(const Exchange& x, DType t, uint64_t call, int me) {
   int64_t n = 0;
@@ -154,16 +130,6 @@ void exchange(ProcessGroup& g, const Exchange& x, DType t, uint64_t call) {
   expect_same(recv.tensor, expected.tensor, what);
   for (size_t i = static_cast<size_t>(recv.tensor.bytes()); i < recv.bytes.size(); ++i)
     GT_CHECK(recv.bytes[i] == std::byte{0}, what, ": byte ", i, " behind the tensor was written");
-}
-
-std::vector<Exchange> exchanges(int N) {
-  return {exchange_by("uneven", N, 1, [&](int i, int j) { return 7 * i + 3 * j + 1; }),
-          exchange_by("nothing", N, 3, [](int, int) { return 0; }),
-          exchange_by("own parts alone", N, 2, [](int i, int j) { return i == j ? 5 + i : 0; }),
-          exchange_by("no own parts", N, 5, [](int i, int j) { return i == j ? 0 : 2 + i; }),
-          exchange_by("all to the last", N, 1, [&](int i, int j) { return j == N - 1 ? 100 + i : 0; }),
-          exchange_by("all of the first", N, 4, [](int i, int j) { return i == 0 ? 9 + j : 0; }),
-          exchange_by("rows of a model", N, 65, [](int i, int j) { return (i * 5 + j * 11) % 13; })};
 }
 
 }  // namespace
@@ -500,13 +466,34 @@ void counters_equal_the_ring_formulas(GroupFactory& f) {
   GT_CHECK(c.bytes(CommOp::kSend) == (g->rank() == 0 && N > 1 ? n * e : 0), "send ", c.bytes(CommOp::kSend));
 }
 
+namespace {
+struct Flight {
+  Work work;
+  Block out, in;
+};
+
+// Operation k of random_operations: equal or unequal parts of up to n elements.
+Flight random_all_to_all(ProcessGroup& g, uint64_t r, uint64_t k, int64_t n, DType t) {
+  const int N = g.size(), me = g.rank();
+  if (r % 8 == 5) {
+    Flight x{{}, Block(n * N, t), make_input(n * N, t, k, me)};
+    x.work = g.all_to_all(x.in.tensor, x.out.tensor, {}, {});
+    return x;
+  }
+  const Exchange e = exchange_by("random", N, 1, [&](int i, int j) {
+    const uint64_t b = bits(r, i, j);
+    return static_cast<int64_t>(b % 3 == 0 ? 0 : b % static_cast<uint64_t>(n + 1));
+  });
+  const std::vector<int64_t> sends = e.sends(me), receives = e.receives(me);  // read during the call only
+  Flight x{{}, Block(received(e, t, k, me).tensor.numel(), t), make_input(e.total(me), t, k, me)};
+  x.work = g.all_to_all(x.in.tensor, x.out.tensor, {sends, receives}, {});
+  return x;
+}
+}  // namespace
+
 uint64_t random_operations(GroupFactory& f, uint64_t seed, const std::function<void(uint64_t)>& delay) {
   auto g = whole_world(f);
   const int N = g->size(), me = g->rank();
-  struct Flight {
-    Work work;
-    Block out, in;
-  };
   std::deque<Flight> flying;
   uint64_t hash = 1469598103934665603ull;
   auto land = [&] {
@@ -527,20 +514,8 @@ uint64_t random_operations(GroupFactory& f, uint64_t seed, const std::function<v
         flying.back().work = g->all_reduce(flying.back().out.tensor, r % 8 ? ReduceOp::kSum : ReduceOp::kMax, {});
         break;
       }
-      case 5: {
-        flying.push_back({{}, Block(n * N, t), make_input(n * N, t, k, me)});
-        flying.back().work = g->all_to_all(flying.back().in.tensor, flying.back().out.tensor, {}, {});
-        break;
-      }
-      case 6: {
-        const Exchange x = exchange_by("random", N, 1, [&](int i, int j) {
-          return static_cast<int64_t>(bits(r, i, j) % 3 == 0 ? 0 : bits(r, i, j) % static_cast<uint64_t>(n + 1));
-        });
-        const std::vector<int64_t> sends = x.sends(me), receives = x.receives(me);  // read during the call only
-        flying.push_back({{}, Block(received(x, t, k, me).tensor.numel(), t), make_input(x.total(me), t, k, me)});
-        flying.back().work = g->all_to_all(flying.back().in.tensor, flying.back().out.tensor, {sends, receives}, {});
-        break;
-      }
+      case 5:
+      case 6: flying.push_back(random_all_to_all(*g, r, k, n, t)); break;
       case 2: {
         flying.push_back({{}, Block(n * N, t), make_input(n, t, k, me)});
         flying.back().work = g->all_gather(flying.back().in.tensor, flying.back().out.tensor, {});

@@ -66,6 +66,7 @@ void NodeMemory::write_parts(const MessageWork& w) {
   const int64_t e = size_of(w.call.dtype), capacity = chunk(w);
   int64_t largest = 0;
   for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
     const PartHeader header{w.offsets.sends(r), w.offsets.expects(r)};
     std::byte* to = slot(rank_) + r * part_bytes();
     new (to) PartHeader(header);
@@ -74,12 +75,17 @@ void NodeMemory::write_parts(const MessageWork& w) {
     largest = std::max(largest, header.sends);
   }
   seat(rank_).largest_part[round_ & 1] = largest;
+  const auto me = static_cast<size_t>(rank_);
+  if (at_ == 0)
+    copy_bytes(w.b.data + w.offsets.recv[me] * e, w.a.data + w.offsets.send[me] * e, w.offsets.sends(rank_) * e);
 }
 
 void NodeMemory::read_parts(const MessageWork& w) {
   const int64_t e = size_of(w.call.dtype), capacity = chunk(w);
   largest_part_ = 0;
+  for (int r = 0; r < size_; ++r) largest_part_ = std::max(largest_part_, seat(r).largest_part[round_ & 1]);
   for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
     const std::byte* from = slot(r) + rank_ * part_bytes();
     const PartHeader theirs = *std::launder(reinterpret_cast<const PartHeader*>(from));
     const int64_t expected = w.offsets.expects(r), sent = w.offsets.sends(r);
@@ -87,7 +93,6 @@ void NodeMemory::read_parts(const MessageWork& w) {
     if (theirs.expects != sent) disagree(w, parts_differ(rank_, sent, r, theirs.expects));
     const int64_t done = std::min(at_, expected), first = w.offsets.recv[static_cast<size_t>(r)] + done;
     copy_bytes(w.b.data + first * e, from + sizeof theirs, std::min(capacity, expected - done) * e);
-    largest_part_ = std::max(largest_part_, seat(r).largest_part[round_ & 1]);
   }
 }
 

@@ -28,7 +28,7 @@ class NodeMemory {
   struct alignas(128) RankState {
     std::atomic<uint64_t> written{0}, reduced{0};
     CommCall call[2];         // of the round, by parity
-    int64_t largest_part[2];  // that this rank sends in an all_to_all, in elements
+    int64_t largest_part[2];  // that this rank sends to another one in an all_to_all, in elements
   };
   // In front of a rank's data for another one, of an all_to_all: the elements of the whole parts.
   struct alignas(16) PartHeader {

@@ -1,7 +1,8 @@
 // gpttrain bench comm: bandwidth of a layout's groups, on the backend that training would use: every collective and the
 // messages of pipeline neighbours, by size. All groups of one kind run concurrently, as in a step.
 // `moves` is bytes of the full tensor over time. `wire` counts the minimum that each rank has to send, for comparison
-// with link rates at any group size (nccl-tests' busbw: all_reduce 2(n-1)/n, all_gather and reduce_scatter (n-1)/n).
+// with link rates at any group size (nccl-tests' busbw: all_reduce 2(n-1)/n, all_gather, reduce_scatter and all_to_all
+// (n-1)/n).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,6 +53,7 @@ CommOp op_of(Motion m) {
     case Motion::kAllReduce: return CommOp::kAllReduce;
     case Motion::kAllGather: return CommOp::kAllGather;
     case Motion::kReduceScatter: return CommOp::kReduceScatter;
+    case Motion::kAllToAll: return CommOp::kAllToAll;
     default: return CommOp::kSend;
   }
 }
@@ -92,9 +94,9 @@ Exit comm_rank(const Config& c, const CommArgs& args, const std::string& command
     for (const Mesh::Named& named : mesh.groups()) {
       const std::string_view name = named.name;
       if (named.size == 1 || (name != "tp" && name != "pp" && name != "dp")) continue;
-      const auto motions = name == "pp"
-                               ? std::vector<Motion>{Motion::kNeighbours}
-                               : std::vector<Motion>{Motion::kAllReduce, Motion::kAllGather, Motion::kReduceScatter};
+      const auto motions = name == "pp" ? std::vector<Motion>{Motion::kNeighbours}
+                                        : std::vector<Motion>{Motion::kAllReduce, Motion::kAllGather,
+                                                              Motion::kReduceScatter, Motion::kAllToAll};
       for (const Motion motion : motions)
         for (int64_t bytes = kLeast; bytes <= args.most << 20; bytes *= 4) {
           const MeasuredMotion m = bench.measure(named, motion, bytes);

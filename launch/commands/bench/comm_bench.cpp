@@ -59,6 +59,8 @@ void CommBench::move(ProcessGroup& g, Motion motion, int64_t bytes) {
       return g.all_gather(full.slice(g.rank() * (count / n), count / n), full, stream_).wait(stream_);
     case Motion::kReduceScatter:
       return g.reduce_scatter(full, full.slice(g.rank() * (count / n), count / n), stream_).wait(stream_);
+    case Motion::kAllToAll:
+      return g.all_to_all(full, received_.tensor({count}, DType::kF32), {}, stream_).wait(stream_);
     case Motion::kNeighbours: {
       Work in = g.recv(received_.tensor({count}, DType::kF32), (g.rank() + n - 1) % n, 0, stream_);
       Work out = g.send(full, (g.rank() + 1) % n, 0, stream_);

@@ -10,8 +10,8 @@
 
 namespace gt {
 
-enum class Motion { kAllReduce, kAllGather, kReduceScatter, kNeighbours };
-constexpr const char* kMotionNames[] = {"all_reduce", "all_gather", "reduce_scatter", "send+recv"};
+enum class Motion { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kNeighbours };
+constexpr const char* kMotionNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send+recv"};
 
 struct MeasuredMotion {
   std::string group;

@@ -224,20 +224,27 @@ TEST_CASE("unknown modes of bench are refused with those that there are") {
 
 TEST_CASE("bench comm times every call of every group of the layout, on threads and on processes") {
   TempDir dir;
-  for (const char* ranks : {"threads", "processes"}) {
+  for (const auto& [ranks, dp] : {std::pair("threads", 1), {"processes", 2}}) {
     INFO(ranks);
-    const Outcome run =
-        must("bench comm" + tiny() + " --tp 2 --pp 2 --dp 2 --most 1 --out c.json --launch.ranks " + ranks, dir);
+    const Outcome run = must("bench comm" + tiny() + " --tp 2 --pp 2 --most 1 --out c.json --launch.ranks " + ranks +
+                                 " --dp " + std::to_string(dp),
+                             dir);
     const JsonValue c = parse_json(lines_of(dir / "c.json").at(0), "c.json");
     const JsonValue* calls = c.find("calls");
     REQUIRE(calls != nullptr);
-    CHECK(calls->items.size() == (3 + 3 + 1) * 5);  // tp, dp and pp groups at 4 KiB to 1 MiB
+    CHECK(calls->items.size() == static_cast<size_t>(4 * dp + 1) * 5);  // tp, dp and pp groups at 4 KiB to 1 MiB
     std::map<std::string, int> groups;
+    int all_to_alls = 0;
     for (const JsonValue& call : calls->items) {
       ++groups[call.find("group")->text];
       CHECK(number(call, "wire_bytes_per_second") > 0);
+      if (call.find("call")->text != "all_to_all") continue;  // (n - 1) / n of the tensor over the time, n = 2
+      CHECK(number(call, "wire_bytes_per_second") * number(*call.find("seconds"), "median") ==
+            Approx(number(call, "bytes") / 2));
+      ++all_to_alls;
     }
-    CHECK((groups["tp"] == 15 && groups["dp"] == 15 && groups["pp"] == 5));
+    CHECK((groups["tp"] == 20 && groups["dp"] == 20 * (dp - 1) && groups["pp"] == 5));
+    CHECK(all_to_alls == dp * 5);
     CHECK(run.prints("all_gather"));
     CHECK(run.prints("send+recv"));
   }

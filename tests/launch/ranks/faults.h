@@ -12,7 +12,7 @@ namespace gt {
 // Call number `call` of `op` (from 0, per rank and group; `every`: all calls) returns immediately without moving data,
 // in groups whose label begins with `group` ("tp", "dp", "embedding", "pp").
 struct SkippedCall {
-  enum class Op : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll } op = Op::kAllReduce;
+  enum class Op : uint8_t { kAllReduce, kAllGather, kReduceScatter } op = Op::kAllReduce;
   std::string group = "tp";
   int call = 0;
   bool every = false;

@@ -7,9 +7,8 @@
 
 namespace gt {
 
-std::unique_ptr<Optimizer> make_adam(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
-std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
-std::unique_ptr<Optimizer> make_lion(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
+// One op over all segments, which the row of the table names (optimizer_rules.h).
+std::unique_ptr<Optimizer> make_flat(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
 std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
 std::unique_ptr<Optimizer> make_muon(const OptimizerOptions&, const ParamStore&, const Mesh&, const Backend&, Stream);
 

@@ -23,7 +23,10 @@ int64_t elements_of(const FlatUnit& u, const std::vector<bool>& members) {
 
 }  // namespace
 
-FlatState::FlatState(const ParamStore& store, const Backend& backend, Stream stream, const std::vector<bool>& members) {
+FlatState::FlatState(const Moment& moment, const ParamStore& store, const Backend& backend, Stream stream,
+                     const std::vector<bool>& members)
+    : moment_(moment) {
+  GT_CHECK(moment.dtype == DType::kF32, moment.name, ": a moment of ", name_of(moment.dtype), "; ops read f32");
   for (int k = 0; k < store.num_units(); ++k) {
     const int64_t held = store.state_elements(k);
     UnitBuffer& unit = units_.emplace_back();
@@ -32,7 +35,7 @@ FlatState::FlatState(const ParamStore& store, const Backend& backend, Stream str
       unit.runs.push_back({0, held, 0});
     else if (held > 0)
       elements = elements_of(store.flat_unit(k), members);
-    unit.memory = Buffer(elements * size_of(DType::kF32), stream.device, *backend.device);
+    unit.memory = Buffer(elements * size_of(moment.dtype), stream.device, *backend.device);
     if (elements > 0) backend.device->zero(unit.memory.data(), unit.memory.bytes(), stream);
   }
   if (members.empty()) return;
@@ -53,19 +56,43 @@ Tensor FlatState::at(int unit, int64_t begin, int64_t count) const {
   const auto after =
       std::upper_bound(u.runs.begin(), u.runs.end(), begin, [](int64_t b, const Run& r) { return b < r.begin; });
   if (after == u.runs.begin() || (after - 1)->begin + (after - 1)->count < begin + count)
-    return u.memory.tensor({0}, DType::kF32);
+    return u.memory.tensor({0}, moment_.dtype);
   const Run& r = *(after - 1);
-  return u.memory.tensor({count}, DType::kF32, (r.at + begin - r.begin) * size_of(DType::kF32));
+  return u.memory.tensor({count}, moment_.dtype, (r.at + begin - r.begin) * size_of(moment_.dtype));
 }
 
-void FlatState::append_views(const std::string& name, const ParamStore& store, std::vector<ShardView>& out) const {
+void FlatState::append_views(const ParamStore& store, std::vector<ShardView>& out) const {
   const auto part = [&](int unit, int64_t begin, int64_t count) { return at(unit, begin, count); };
-  store.append_views("optim/" + name, part, out);
+  store.append_views(cat("optim/", moment_.name), part, out);
 }
 
 int64_t FlatState::bytes() const {
   int64_t n = 0;
   for (const UnitBuffer& u : units_) n += u.memory.bytes();
+  return n;
+}
+
+FlatStates::FlatStates(const std::vector<Moment>& moments, const ParamStore& store, const Backend& backend,
+                       Stream stream, const std::vector<bool>& members) {
+  states_.reserve(moments.size());
+  for (const Moment& m : moments) states_.emplace_back(m, store, backend, stream, members);
+}
+
+std::vector<const FlatState*> FlatStates::all() const {
+  std::vector<const FlatState*> out;
+  for (const FlatState& s : states_) out.push_back(&s);
+  return out;
+}
+
+std::vector<ShardView> FlatStates::views(const ParamStore& store) const {
+  std::vector<ShardView> out;
+  for (const FlatState& s : states_) s.append_views(store, out);
+  return out;
+}
+
+int64_t FlatStates::bytes() const {
+  int64_t n = 0;
+  for (const FlatState& s : states_) n += s.bytes();
   return n;
 }
 

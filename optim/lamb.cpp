@@ -2,7 +2,7 @@
 // rank sums squares over the elements it owns: its ZeRO shard at every stage, replicated elements on TP rank 0 only;
 // padding is 0. One all-reduce over the ranks of the pipeline stage yields the same norms as on a single rank.
 #include "optim/families.h"
-#include "optim/flat_state.h"
+#include "optim/optimizer_rules.h"
 #include "optim/updates.h"
 
 namespace gt {
@@ -46,9 +46,8 @@ class LambOptimizer : public Optimizer {
         group_(mesh.stage()),
         backend_(backend),
         tensors_(store.tensors()),
-        m_(store, backend, stream, o.tensors),
-        v_(store, backend, stream, o.tensors),
-        updates_(o, store, {&m_, &v_}, mesh, backend, stream, split_for(group_, backend)),
+        moments_(optimizer_rule(o.type).kept(o), store, backend, stream, o.tensors),
+        updates_(o, store, moments_.all(), mesh, backend, stream, split_for(group_, backend)),
         norms_(2 * count() * size_of(DType::kF64), stream.device, *backend.device),
         ratios_(count() * size_of(DType::kF32), stream.device, *backend.device) {
     backend.device->zero(ratios_.data(), ratios_.bytes(), stream);
@@ -86,15 +85,9 @@ class LambOptimizer : public Optimizer {
     updates_.each_slice(scalars, stream, apply);
   }
 
-  std::vector<ShardView> state_views(const ParamStore& store) const override {
-    std::vector<ShardView> out;
-    m_.append_views("exp_avg", store, out);
-    v_.append_views("exp_avg_sq", store, out);
-    return out;
-  }
-
-  int64_t state_bytes() const override { return m_.bytes() + v_.bytes() + norms_.bytes() + ratios_.bytes(); }
-  int64_t work_bytes() const override { return updates_.bytes(); }
+  std::vector<ShardView> state_views(const ParamStore& store) const override { return moments_.views(store); }
+  int64_t state_bytes() const override { return moments_.bytes(); }
+  int64_t work_bytes() const override { return updates_.bytes() + norms_.bytes() + ratios_.bytes(); }
 
   void fill_scalars(int64_t t, const LrPoint& p, float* s) const override { fill_adam_scalars(options_, t, p, s); }
 
@@ -120,7 +113,7 @@ class LambOptimizer : public Optimizer {
   const Backend& backend_;
   std::vector<const Parameter*> tensors_;
   std::vector<bool> here_;  // whether this rank updates part of the tensor and has its ratio
-  FlatState m_, v_;
+  FlatStates moments_;
   UpdateTables updates_;
   Buffer norms_, ratios_;  // f64 [tensors, 2]: sums of squares of weights and updates; f32 [tensors]
 };

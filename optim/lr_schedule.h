@@ -93,6 +93,7 @@ class LrSchedule {
   virtual ~LrSchedule() = default;
   // Returns learning rate and decays of applied step t. Requires: t >= 1. Thread-safe.
   virtual LrPoint at(int64_t t) const = 0;
+  bool varies_momentum() const { return at(1).beta1 != kKeepBeta; }
 };
 
 // Throws kUsage on an unknown type, shape or warm-up type (listing the known ones) and on options that define no curve.

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "optim/families.h"
-#include "optim/flat_state.h"
+#include "optim/optimizer_rules.h"
 #include "optim/param_group.h"
 #include "optim/updates.h"
 #include "optim/whole_matrices.h"
@@ -141,7 +141,7 @@ class Muon : public Optimizer {
   Muon(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh, const Backend& backend, Stream stream)
       : options_(o),
         ops_(*backend.ops),
-        momentum_(store, backend, stream, o.tensors),
+        momentum_(optimizer_rule(o.type).moments.front(), store, backend, stream, o.tensors),
         whole_(store, o.tensors, mesh, backend, stream),
         newton_schulz_(o, whole_, backend, stream),
         updates_(o, store, {}, mesh, backend, stream, {.by_tensor = true, .elements = 1, .gradients = &whole_}),
@@ -177,7 +177,7 @@ class Muon : public Optimizer {
 
   std::vector<ShardView> state_views(const ParamStore& store) const override {
     std::vector<ShardView> out;
-    momentum_.append_views("momentum_buffer", store, out);
+    momentum_.append_views(store, out);
     return out;
   }
 

@@ -3,22 +3,22 @@
 #include <algorithm>
 
 #include "optim/families.h"
+#include "optim/optimizer_rules.h"
 #include "optim/param_group.h"
 
 namespace gt {
-
-std::vector<std::string> optimizer_names() { return {std::begin(kOptimizerRules), std::end(kOptimizerRules)}; }
 
 bool OptimizerOptions::uses(std::string_view rule) const {
   const auto chosen = [&](std::string_view name) {
     return type == name || std::any_of(groups.begin(), groups.end(), [&](const auto& g) { return g.rule == name; });
   };
-  return chosen(rule) || (rule == "adamw" && chosen("muon"));
+  return chosen(rule) || std::any_of(optimizer_rules().begin(), optimizer_rules().end(),
+                                     [&](const OptimizerRule& r) { return r.others == rule && chosen(r.name); });
 }
 
 int64_t OptimizerOptions::scalar_rows() const {
   int64_t rows = 0;
-  for (const std::string_view rule : kOptimizerRules) rows += uses(rule) ? rows_of(rule) : 0;
+  for (const OptimizerRule& r : optimizer_rules()) rows += uses(r.name) ? r.scalar_rows * group_rows() : 0;
   return rows;
 }
 
@@ -28,21 +28,9 @@ namespace {
 std::vector<bool> tensors_of(std::string_view rule, const OptimizerOptions& o, const ParamStore& store) {
   const std::vector<int> groups = groups_of_tensors(o.groups, store);
   std::vector<bool> out;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const std::string own = groups[i] > 0 ? o.groups[static_cast<size_t>(groups[i]) - 1].rule : "";
-    const std::string& chosen = own.empty() ? o.type : own;
-    out.push_back((chosen == "muon" && store.tensors()[i]->matrices == 0 ? "adamw" : chosen) == rule);
-  }
+  for (size_t i = 0; i < groups.size(); ++i)
+    out.push_back(rule_of(o, groups[i], store.tensors()[i]->matrices > 0).name == rule);
   return out;
-}
-
-std::unique_ptr<Optimizer> make_rule(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh,
-                                     const Backend& backend, Stream stream) {
-  if (o.type == "adamw" || o.type == "adam") return make_adam(o, store, mesh, backend, stream);
-  if (o.type == "lamb") return make_lamb(o, store, mesh, backend, stream);
-  if (o.type == "sgd") return make_sgd(o, store, mesh, backend, stream);
-  if (o.type == "lion") return make_lion(o, store, mesh, backend, stream);
-  return make_muon(o, store, mesh, backend, stream);
 }
 
 // One optimizer per rule, each over the parameters that have it, with its own rows of scalars.
@@ -52,14 +40,14 @@ class GroupedOptimizer : public Optimizer {
                    Stream stream)
       : ops_(*backend.ops) {
     int64_t row = 0;
-    for (const std::string_view rule : kOptimizerRules) {
-      if (!o.uses(rule)) continue;
+    for (const OptimizerRule& rule : optimizer_rules()) {
+      if (!o.uses(rule.name)) continue;
       OptimizerOptions own = o;
-      own.type = rule;
-      own.tensors = tensors_of(rule, o, store);
-      rules_.push_back(
-          {make_rule(own, store, mesh, backend, stream), row * kNumScalars, o.rows_of(rule) * kNumScalars});
-      row += o.rows_of(rule);
+      own.type = rule.name;
+      own.tensors = tensors_of(rule.name, o, store);
+      const int64_t rows = rule.scalar_rows * o.group_rows();
+      rules_.push_back({rule.make(own, store, mesh, backend, stream), row * kNumScalars, rows * kNumScalars});
+      row += rows;
     }
   }
 
@@ -111,13 +99,9 @@ class GroupedOptimizer : public Optimizer {
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& o, const ParamStore& store, const Mesh& mesh,
                                           const Backend& backend, Stream stream) {
-  if (std::find(std::begin(kOptimizerRules), std::end(kOptimizerRules), o.type) == std::end(kOptimizerRules)) {
-    std::string known;
-    for (const std::string_view name : kOptimizerRules) known += cat(known.empty() ? "" : ", ", name);
-    fail(Exit::kUsage, "optim.type: unknown optimizer \"", o.type, "\"; there are ", known);
-  }
+  const OptimizerRule& rule = optimizer_rule(o.type);
   if (o.scalar_rows() != o.group_rows()) return std::make_unique<GroupedOptimizer>(o, store, mesh, backend, stream);
-  return make_rule(o, store, mesh, backend, stream);
+  return rule.make(o, store, mesh, backend, stream);
 }
 
 }  // namespace gt

@@ -11,8 +11,11 @@
 
 namespace gt {
 
-// Every rule, in the order in which the rules of a run have their rows of scalars.
-inline constexpr std::string_view kOptimizerRules[] = {"adamw", "adam", "lamb", "sgd", "lion", "muon"};
+// Texts of options that name optimizers, from their table (optim/optimizer_rules.h).
+std::string optimizer_domain();  // "adamw|adam|..."
+std::string weight_decay_help();
+// Returns the meaning of an option after the names of the optimizers that read it.
+std::string help_with_readers(std::string_view key, std::string_view meaning);
 
 enum class LambVariant : uint8_t { kPaper, kApex, kDeepSpeed };
 enum class MuonScale : uint8_t { kAdamW, kOriginal };                        // of an orthogonalized update
@@ -57,20 +60,19 @@ struct OptimizerOptions {
   // Whether parameters may have this rule. Muon leaves all but weights of linear layers to AdamW.
   bool uses(std::string_view rule) const;
   int64_t group_rows() const { return 1 + static_cast<int64_t>(groups.size()); }
-  // Rows of scalars of a rule, and of all: one for parameters in no group and one per group. Muon has them twice, for
-  // its momentum and for its step.
-  int64_t rows_of(std::string_view rule) const { return group_rows() * (rule == "muon" ? 2 : 1); }
-  int64_t scalar_rows() const;
+  int64_t scalar_rows() const;  // of all rules: for parameters in no group and for each group
   template <class V>
   void fields(V& v) {
-    v("type", type, "adamw|adam|lamb|sgd|lion|muon", "optimizer; it sets defaults of eps, betas and weight_decay");
-    v("eps", eps, ">0..1", "added to the square root of the second moment");
-    v("weight_decay", weight_decay, "0..10",
-      "decoupled (adamw, lamb, lion, muon) or added to the gradient (adam, sgd); not on biases and norms");
-    v("bias_correction", bias_correction, "", "adamw, adam, lamb deepspeed: bias correction of the moments");
-    v("momentum", momentum, "0..<1", "sgd, muon: momentum coefficient");
-    v("dampening", dampening, "0..1", "sgd: dampening of the gradient in the momentum");
-    v("nesterov", nesterov, "", "sgd, muon: Nesterov momentum");
+    v("type", type, optimizer_domain().c_str(), "optimizer; it sets defaults of eps, betas and weight_decay");
+    v("eps", eps, ">0..1",
+      help_with_readers("eps", "added to the square root of the mean or sum of squared gradients").c_str());
+    v("weight_decay", weight_decay, "0..10", weight_decay_help().c_str());
+    v("bias_correction", bias_correction, "",
+      help_with_readers("bias_correction", "bias correction of the moments; lamb: of variant deepspeed").c_str());
+    v("momentum", momentum, "0..<1", help_with_readers("momentum", "momentum coefficient").c_str());
+    v("dampening", dampening, "0..1",
+      help_with_readers("dampening", "dampening of the gradient in the momentum").c_str());
+    v("nesterov", nesterov, "", help_with_readers("nesterov", "Nesterov momentum").c_str());
     v("muon_lr_scale", muon_lr_scale, ">0..1e6",
       "muon: factor of the learning rate of matrices; parameters under AdamW use lr");
     v("muon_scale", muon_scale, "",

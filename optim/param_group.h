@@ -1,5 +1,6 @@
 // Which parameters belong to which parameter group.
 #pragma once
+#include <string>
 #include <vector>
 
 #include "optim/optimizer_options.h"
@@ -7,8 +8,10 @@
 
 namespace gt {
 
-// Returns, by index in store.tensors(), k + 1 for the first groups[k] that matches the name (for a tied copy, the
-// owner's), else 0.
+// Returns for each name k + 1 of the first groups[k] that matches it, else 0.
+std::vector<int> groups_of_names(const std::vector<ParamGroup>& groups, const std::vector<std::string>& names);
+
+// The same by index in store.tensors(); a tied copy has its owner's name.
 std::vector<int> groups_of_tensors(const std::vector<ParamGroup>& groups, const ParamStore&);
 
 }  // namespace gt

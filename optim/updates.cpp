@@ -7,16 +7,15 @@
 
 namespace gt {
 
-UpdateTables::UpdateTables(const OptimizerOptions& o, const ParamStore& store,
-                           std::initializer_list<const FlatState*> moments, const Mesh& mesh, const Backend& backend,
-                           Stream stream, TableSplit cut)
+UpdateTables::UpdateTables(const OptimizerOptions& o, const ParamStore& store, std::vector<const FlatState*> moments,
+                           const Mesh& mesh, const Backend& backend, Stream stream, TableSplit cut)
     : ops_(*backend.ops),
       weight_decay_(o.weight_decay),
       groups_(o.groups),
       group_of_(groups_of_tensors(o.groups, store)),
       members_(o.tensors),
       cut_(cut),
-      moments_(moments) {
+      moments_(std::move(moments)) {
   if (o.rounding_seed) {
     scratch_ = Buffer(kScratchElements * size_of(DType::kF32), stream.device, *backend.device);
     for (const Parameter* p : store.tensors())
@@ -97,8 +96,7 @@ void UpdateTables::add_slices(const ParamStore& store) {
 
 Segment UpdateTables::segment_of(const Part& p) const {
   const auto moment = [&](size_t k) -> float* {
-    const FlatState* state = k < moments_.size() ? moments_[k] : nullptr;
-    return state != nullptr ? state->of(p.range, p.at, p.count).as<float>() : nullptr;
+    return k < moments_.size() ? moments_[k]->of(p.range, p.at, p.count).as<float>() : nullptr;
   };
   Segment s;
   const Tensor grad =

@@ -4,7 +4,6 @@
 // step, so they do not depend on the layout.
 #pragma once
 #include <algorithm>
-#include <initializer_list>
 #include <limits>
 #include <vector>
 
@@ -23,10 +22,10 @@ class UpdateTables {
     int64_t elements = std::numeric_limits<int64_t>::max();  // a full table ends with its last tensor
     const WholeMatrices* gradients = nullptr;                // f32, instead of the store's
   };
-  // moments: FlatStates behind a segment's m and v, in this order; nullptr: none.
-  UpdateTables(const OptimizerOptions&, const ParamStore&, std::initializer_list<const FlatState*> moments, const Mesh&,
+  // moments: FlatStates behind a segment's m and v, in this order; fewer: nullptr.
+  UpdateTables(const OptimizerOptions&, const ParamStore&, std::vector<const FlatState*> moments, const Mesh&,
                const Backend&, Stream, TableSplit);
-  UpdateTables(const OptimizerOptions& o, const ParamStore& store, std::initializer_list<const FlatState*> moments,
+  UpdateTables(const OptimizerOptions& o, const ParamStore& store, std::vector<const FlatState*> moments,
                const Mesh& mesh, const Backend& backend, Stream stream)
       : UpdateTables(o, store, moments, mesh, backend, stream, TableSplit{}) {}
 

@@ -6,6 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/values/param_groups.h"
+#include "optim/optimizer_rules.h"
 
 namespace gt {
 namespace {
@@ -14,23 +15,11 @@ constexpr const char* kSchedule = "schedule.type";
 constexpr const char* kOptimizer = "optim.type";
 constexpr const char* kVariant = "optim.lamb_variant";
 
-// Values of `of` with which `key` has an effect. It is rejected with all others.
+// Values of `of` with which `key` has an effect. It is rejected with all others. Keys of optimizers: applicability().
 struct KeyApplicability {
-  const char *key, *of, *values;
+  std::string key, of, values;
 };
-constexpr KeyApplicability kApplicability[] = {
-    {"optim.betas", kOptimizer, "adamw|adam|lamb|lion|muon"},
-    {"optim.eps", kOptimizer, "adamw|adam|lamb|muon"},
-    {"optim.bias_correction", kOptimizer, "adamw|adam|lamb|muon"},
-    {"optim.momentum", kOptimizer, "sgd|muon"},
-    {"optim.dampening", kOptimizer, "sgd"},
-    {"optim.nesterov", kOptimizer, "sgd|muon"},
-    {"optim.muon_lr_scale", kOptimizer, "muon"},
-    {"optim.muon_scale", kOptimizer, "muon"},
-    {"optim.muon_iterations", kOptimizer, "muon"},
-    {"optim.muon_coefficients", kOptimizer, "muon"},
-    {"optim.muon_dtype", kOptimizer, "muon"},
-    {"optim.lamb_variant", kOptimizer, "lamb"},
+const KeyApplicability kApplicability[] = {
     {"optim.lamb_min_norm", kVariant, "paper"},
     {"optim.lamb_max_norm", kVariant, "paper"},
     {"optim.lamb_min_coeff", kVariant, "deepspeed"},
@@ -71,27 +60,35 @@ constexpr KeyApplicability kApplicability[] = {
     {"schedule.range_staircase", kSchedule, "lr_range_test"},
 };
 
+// Rows of the optimizers' own keys, then kApplicability. A schedule varies betas or momentum.
+std::vector<KeyApplicability> applicability() {
+  std::vector<KeyApplicability> out;
+  for (const std::string_view key : optimizer_keys())
+    out.push_back({cat("optim.", key), kOptimizer, rule_names([&](const auto& r) { return r.reads(key); }, "|")});
+  for (const char* key : {"schedule.min_momentum", "schedule.max_momentum"})
+    out.push_back(
+        {key, kOptimizer, rule_names([](const auto& r) { return r.reads("betas") || r.reads("momentum"); }, "|")});
+  out.insert(out.end(), std::begin(kApplicability), std::end(kApplicability));
+  return out;
+}
+
 bool among(const std::string& value, const std::string& list) {
   return ("|" + list + "|").find("|" + value + "|") != std::string::npos;
 }
 
 // Per-type defaults in user syntax.
 struct TypeDefault {
-  const char *of, *value, *key, *text;
+  std::string of, value, key, text;
 };
-constexpr TypeDefault kDefaults[] = {
-    {kOptimizer, "adam", "optim.weight_decay", "0"},
-    {kOptimizer, "sgd", "optim.weight_decay", "0"},
-    {kOptimizer, "lion", "optim.betas", "0.9,0.99"},
-    {kOptimizer, "muon", "optim.momentum", "0.95"},
-    {kOptimizer, "muon", "optim.nesterov", "true"},
-    {kOptimizer, "lamb", "optim.betas", "0.9,0.999"},
-    {kOptimizer, "lamb", "optim.weight_decay", "0.01"},
-    {kOptimizer, "lamb", "optim.eps", "1e-6"},
-    {kSchedule, "one_cycle", "schedule.min_momentum", "0.8"},
-    {kSchedule, "one_cycle", "schedule.max_momentum", "0.9"},
-    {kSchedule, "lr_range_test", "schedule.start_lr", "0.001"},
-};
+std::vector<TypeDefault> type_defaults() {
+  std::vector<TypeDefault> out{{kSchedule, "one_cycle", "schedule.min_momentum", "0.8"},
+                               {kSchedule, "one_cycle", "schedule.max_momentum", "0.9"},
+                               {kSchedule, "lr_range_test", "schedule.start_lr", "0.001"}};
+  for (const OptimizerRule& r : optimizer_rules())
+    for (const OptionText& d : r.defaults)
+      out.push_back({kOptimizer, std::string(r.name), cat("optim.", d.key), std::string(d.text)});
+  return out;
+}
 
 using Bad = std::function<void(const std::string&, std::string, std::string)>;
 
@@ -103,34 +100,29 @@ const Option* find(const std::vector<Option>& options, const std::string& key) {
 
 bool is_flag_name(const std::string& where) { return where.rfind("--", 0) == 0; }
 
-void refuse(const Config& c, const KeyApplicability& b, const std::string& value, const std::string& of,
-            bool lamb_missing, const Bad& bad) {
+void refuse(const KeyApplicability& b, const std::string& value, const std::string& of, const Bad& bad) {
   std::string users = b.values;
   for (size_t i; (i = users.find('|')) != std::string::npos;) users.replace(i, 1, ", ");
-  if (lamb_missing)
-    bad(b.key, fmt::format("{} has no effect with optim.type {}", value, c.optim.type),
-        fmt::format("leave it out; it belongs to lamb with lamb_variant {}", users));
-  else
-    bad(b.key, fmt::format("{} has no effect with {} {}", value, b.of, of),
-        fmt::format("leave it out; it belongs to {}", users));
+  bad(b.key, fmt::format("{} has no effect with {} {}", value, b.of, of),
+      fmt::format("leave it out; it belongs to {}", users));
 }
 
 void reject_inapplicable_keys(Config& c, const RuleContext& x) {
   Config fresh;
   const std::vector<Option> options = list_options(c), defaults = list_options(fresh);
-  for (const KeyApplicability& b : kApplicability) {
+  const std::vector<TypeDefault> of_types = type_defaults();
+  for (const KeyApplicability& b : applicability()) {
     const std::string of = value_text(*find(options, b.of));
-    const bool lamb_missing = b.of == kVariant && c.optim.type != "lamb";
-    if (!x.known(b.key) || !x.known(b.of) || (among(of, b.values) && !lamb_missing)) continue;
+    if (b.of == kVariant && c.optim.type != "lamb") continue;  // refused with the optimizer's type
+    if (!x.known(b.key.c_str()) || !x.known(b.of.c_str()) || among(of, b.values)) continue;
     const std::string value = value_text(*find(options, b.key)), standard = value_text(*find(defaults, b.key));
     bool is_default = value == standard;
-    for (const TypeDefault& d : kDefaults)  // default of another type, as in a config.json written for it
-      is_default = is_default || (std::string(d.key) == b.key && value == d.text);
+    for (const TypeDefault& d : of_types)  // default of another type, as in a config.json written for it
+      is_default = is_default || (d.key == b.key && value == d.text);
     if (is_default) continue;
     const std::string where = x.where(b.key);
-    const bool other_type = is_flag_name(x.where(b.of)) || (lamb_missing && is_flag_name(x.where(kOptimizer)));
-    if (!other_type || where.empty() || is_flag_name(where)) {
-      refuse(c, b, value, of, lamb_missing, x.bad);
+    if (!is_flag_name(x.where(b.of)) || where.empty() || is_flag_name(where)) {
+      refuse(b, value, of, x.bad);
       continue;
     }
     set_from_words(*find(options, b.key), {standard});
@@ -154,13 +146,16 @@ void check_lamb(const OptimConfig& o, const Bad& bad) {
 }
 
 void check_groups(const OptimConfig& o, const Bad& bad) {
+  const OptimizerRule& rule = optimizer_rule(o.type);
   for (const std::string& text : o.group_texts) try {
       const ParamGroup group = parse_param_group(text);
-      if (group.betas && o.type == "sgd")
-        bad("optim.groups", fmt::format("{}: betas have no effect with optim.type sgd", group.match), "leave them out");
-      if (!group.rule.empty() && o.type != "muon")
+      if (group.betas && !rule.reads("betas"))
+        bad("optim.groups", fmt::format("{}: betas have no effect with optim.type {}", group.match, o.type),
+            "leave them out");
+      if (!group.rule.empty() && group.rule != rule.others)
         bad("optim.groups", fmt::format("{}: rule has no effect with optim.type {}", group.match, o.type),
-            "leave it out; it belongs to muon");
+            fmt::format("leave it out; it belongs to {}",
+                        rule_names([](const auto& r) { return !r.others.empty(); }, ", ")));
     } catch (const Error& e) { bad("optim.groups", e.what(), "for example \"embed lr_scale=0.1 weight_decay=0\""); }
   for (const std::string& pattern : o.no_decay) try {
       require_regex(pattern);
@@ -229,7 +224,7 @@ namespace {
 
 void set_type_defaults(Config& c, const RuleContext& x) {
   const std::vector<Option> options = list_options(c);
-  for (const TypeDefault& d : kDefaults)
+  for (const TypeDefault& d : type_defaults())
     if (value_text(*find(options, d.of)) == d.value && x.where(d.key).empty())
       GT_CHECK(set_from_words(*find(options, d.key), {d.text}).empty(), "default of ", d.key);
   // DeepSpeed's LAMB has different defaults.

@@ -99,7 +99,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   lr_options_ = options.lr;
   lr_ = make_lr_schedule(lr_options_);
   OptimizerOptions optim = options.optim;
-  optim.momentum_varies = lr_->at(1).beta1 != kKeepBeta;
+  optim.momentum_varies = lr_->varies_momentum();
   if (options.trains) optimizer_ = make_optimizer(optim, *store_, mesh, backend, compute);
 
   const BoundaryOptions shapes{.dynamic_shapes = options.dynamic_shapes,

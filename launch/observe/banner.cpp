@@ -11,6 +11,7 @@
 #include "launch/observe/predict.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/version.h"
+#include "optim/optimizer_rules.h"
 
 namespace gt {
 namespace {
@@ -87,15 +88,15 @@ std::string batch_line(const Config& c) {
 
 std::string optimizer_line(const Config& c) {
   const OptimConfig& o = c.optim;
+  const OptimizerRule& rule = optimizer_rule(o.type);
   std::string out = o.type;
   if (o.type == "lamb") out += fmt::format(" ({})", name_of(o.lamb_variant));
   if (o.type == "muon")
     out += fmt::format(" ({} scale, {} {} iterations{})", name_of(o.muon_scale), o.muon_iterations,
                        name_of(o.muon_coefficients),
                        o.muon_lr_scale == 1 ? "" : fmt::format(", lr x {:g}", o.muon_lr_scale));
-  if (o.type == "sgd" || o.type == "muon")
-    out += fmt::format(", momentum {:g}{}", o.momentum, o.nesterov ? " (Nesterov)" : "");
-  if (o.type != "sgd") out += fmt::format(", betas {:g} {:g}", o.betas[0], o.betas[1]);
+  if (rule.reads("momentum")) out += fmt::format(", momentum {:g}{}", o.momentum, o.nesterov ? " (Nesterov)" : "");
+  if (rule.reads("betas")) out += fmt::format(", betas {:g} {:g}", o.betas[0], o.betas[1]);
   return out +
          fmt::format(", weight decay {:g}{}, clip {:g}", o.weight_decay,
                      o.no_decay.empty() ? "" : fmt::format(" (not on {})", fmt::join(o.no_decay, " ")), o.grad_clip) +

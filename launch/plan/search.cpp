@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <regex>
 
 #include "launch/config/config_optim.h"
-#include "launch/config/values/param_groups.h"
 #include "launch/verify/layouts.h"
 #include "model/module.h"
+#include "optim/optimizer_rules.h"
+#include "optim/param_group.h"
 
 namespace gt {
 namespace {
@@ -87,53 +87,39 @@ std::vector<Ordered> candidates(const Config& base, const SearchSpace& space, co
 }  // namespace
 
 namespace {
-double trained_share(const ModelConfig& m) {
-  if (m.lora.rank == 0) return 1;
-  const ModelSpec spec = describe(m);
+double trained_share(const ModelSpec& spec) {
   return static_cast<double>(spec.trained_parameters()) / static_cast<double>(spec.parameters());
 }
 
-// Whether Muon updates a parameter: the rule of the first group that matches, as groups_of_tensors() has it.
-class MuonUpdates {
- public:
-  explicit MuonUpdates(const Config& c) : muon_(c.optim.type == "muon") {
-    for (const std::string& text : c.optim.group_texts) {
-      const ParamGroup g = parse_param_group(text);
-      groups_.emplace_back(std::regex(g.match), g.rule);
-    }
+// Returns the rule of every parameter, as make_optimizer() chooses it; nullptr: frozen, or a tied copy.
+std::vector<const OptimizerRule*> rules_of(const OptimizerOptions& o, const ModelSpec& spec) {
+  std::vector<std::string> names;
+  for (const ParamSpec& p : spec.params) names.push_back(p.name);
+  const std::vector<int> groups = groups_of_names(o.groups, names);
+  std::vector<const OptimizerRule*> out;
+  for (size_t i = 0; i < spec.params.size(); ++i) {
+    const ParamSpec& p = spec.params[i];
+    out.push_back(p.frozen || !p.tied_to.empty() ? nullptr : &rule_of(o, groups[i], p.role == Role::kMatrix));
   }
-  bool operator()(const ParamSpec& p) const {
-    if (!muon_ || p.frozen || p.role != Role::kMatrix) return false;
-    for (const auto& [match, rule] : groups_)
-      if (std::regex_search(p.name, match)) return rule.empty();
-    return true;
-  }
+  return out;
+}
 
- private:
-  bool muon_;
-  std::vector<std::pair<std::regex, std::string>> groups_;
-};
-
-// Bytes of optimizer state per trained parameter. Muon has one moment of its matrices and two of the rest.
-double moment_bytes(const Config& c) {
-  const std::string& type = c.optim.type;
-  if (type != "muon") return type == "sgd" || type == "lion" ? 4 : 8;
-  const MuonUpdates muon(c);
-  double matrices = 0, all = 0;
-  for (const ParamSpec& p : describe(c.model).params) {
-    if (p.frozen || !p.tied_to.empty()) continue;
-    all += static_cast<double>(p.shape.numel());
-    if (muon(p)) matrices += static_cast<double>(p.shape.numel());
+double moment_bytes(const OptimizerOptions& o, const ModelSpec& spec, const std::vector<const OptimizerRule*>& rules) {
+  int64_t bytes = 0, elements = 0;
+  for (size_t i = 0; i < rules.size(); ++i) {
+    if (rules[i] == nullptr) continue;
+    elements += spec.params[i].shape.numel();
+    bytes += spec.params[i].shape.numel() * rules[i]->state_bytes(o);
   }
-  return 8 - 4 * matrices / all;
+  return static_cast<double>(bytes) / static_cast<double>(elements);
 }
 
 // Matrices of the first block that Muon updates.
-std::vector<Workload::Matrix> orthogonalized(const Config& c) {
+std::vector<Workload::Matrix> orthogonalized(const ModelSpec& spec, const std::vector<const OptimizerRule*>& rules) {
   std::vector<Workload::Matrix> out;
-  const MuonUpdates muon(c);
-  for (const ParamSpec& p : describe(c.model).params) {
-    if (p.layer != 1 || !muon(p)) continue;
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const ParamSpec& p = spec.params[i];
+    if (p.layer != 1 || rules[i] == nullptr || rules[i]->name != "muon") continue;
     const BlockRange all{0, p.shape[0]};
     for (int b = 0; b < p.matrices; ++b) {
       const BlockRange rows = p.matrices == 1         ? all
@@ -146,14 +132,26 @@ std::vector<Workload::Matrix> orthogonalized(const Config& c) {
 }
 
 // Share of the parameters that are held in int8.
-double int8_share(const Config& c) {
+double int8_share(const Config& c, const ModelSpec& spec) {
   if (c.precision.frozen_weights != FrozenWeights::kInt8) return 0;
-  const ModelSpec spec = describe(c.model);
   int64_t held = 0;
   for (const ParamSpec& p : spec.params) held += p.held_in_int8() ? p.shape.numel() : 0;
   return static_cast<double>(held) / static_cast<double>(spec.parameters());
 }
+
+// As the engine passes them to make_optimizer().
+OptimizerOptions planned_optimizer(const Config& c) {
+  OptimizerOptions o = optimizer_options(c);
+  o.momentum_varies = make_lr_schedule(lr_options(c))->varies_momentum();
+  return o;
+}
 }  // namespace
+
+double moment_bytes(const Config& c) {
+  const OptimizerOptions o = planned_optimizer(c);
+  const ModelSpec spec = describe(c.model);
+  return moment_bytes(o, spec, rules_of(o, spec));
+}
 
 Workload workload_of(const Config& c) {
   const ModelConfig& m = c.model;
@@ -168,16 +166,18 @@ Workload workload_of(const Config& c) {
   w.sequence_parallel = w.scatter_gather = c.sequence_parallel();
   w.overlap = c.zero.overlap;
   w.global_batch = c.train.global_batch, w.micro_batch = c.train.micro_batch;
-  const double trained = w.trained = trained_share(m);  // frozen parameters have values only
+  const ModelSpec spec = describe(m);
+  const OptimizerOptions optimizer = planned_optimizer(c);
+  const std::vector<const OptimizerRule*> rules = rules_of(optimizer, spec);
+  const double trained = w.trained = trained_share(spec);  // frozen parameters have values only
   w.gradient_bytes = static_cast<double>(size_of(c.precision.reduce_dtype)) * trained;
   const bool is_16bit = c.precision.amp >= AmpLevel::kO2, masters = c.precision.amp == AmpLevel::kO2;
-  const double int8 = int8_share(c), weights = (is_16bit ? 2 : 4) * (1 - int8) + int8,
+  const double int8 = int8_share(c, spec), weights = (is_16bit ? 2 : 4) * (1 - int8) + int8,
                gradients = static_cast<double>(size_of(c.precision.grad_dtype)) * trained;
-  const double state = (moment_bytes(c) + (masters ? 4 : 0)) * trained;
+  const double state = (moment_bytes(optimizer, spec, rules) + (masters ? 4 : 0)) * trained;
   w.sharded_bytes = (w.zero > 0 ? state : 0) + (w.zero > 1 ? gradients : 0) + (w.zero > 2 ? weights : 0);
   w.kept_bytes = weights + gradients + state - w.sharded_bytes;
-  w.orthogonalized = orthogonalized(c);
-  const OptimizerOptions optimizer = optimizer_options(c);
+  w.orthogonalized = orthogonalized(spec, rules);
   w.newton_schulz = optimizer.muon_iterations, w.newton_schulz_bytes = size_of(optimizer.muon_gemms);
   return w;
 }

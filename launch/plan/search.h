@@ -13,6 +13,9 @@ namespace gt {
 // Returns the workload of a checked config, for closed forms.
 Workload workload_of(const Config&);
 
+// Returns the bytes of optimizer moments per trained parameter of a checked config, master weights apart.
+double moment_bytes(const Config&);
+
 struct Candidate {
   Config config;  // checked
   StepTerms terms;

@@ -8,6 +8,8 @@
 #include <map>
 #include <tuple>
 
+#include "optim/optimizer_rules.h"
+
 namespace gt {
 namespace {
 
@@ -79,8 +81,8 @@ class Comparer {
     for (const std::string& name : order) {
       const auto ia = a.find(name), ib = b.find(name);
       const std::vector<float>&x_a = ia == a.end() ? kNone : ia->second, &x_b = ib == b.end() ? kNone : ib->second;
-      // Second moments are squared gradients; their square roots are at least as close as gradients.
-      const bool squares = limits_.cosine > 0 && quantity == Quantity::kState && name.rfind("exp_avg_sq/", 0) == 0;
+      // Square roots of sums of squared gradients are at least as close as gradients.
+      const bool squares = limits_.cosine > 0 && quantity == Quantity::kState && holds_squares(name);
       const TensorDistance d = quantity == Quantity::kParameter && limits_.tensor > 0 ? parameter(name, x_a, x_b)
                                : squares                                              ? distance(roots(x_a), roots(x_b))
                                                                                       : distance(x_a, x_b);

@@ -6,6 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/translate/deepspeed_translation.h"
+#include "optim/optimizer_rules.h"
 
 namespace gt {
 namespace {
@@ -176,31 +177,10 @@ DsConfig translate_deepspeed(const DsFile& file, Problems& problems) {
   note_vocabulary(t);
   for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"})
     if (t.given(key)) t.out.replaced = {"train.global_batch", "train.micro_batch", "train.grad_accum"};
-  if (t.out.has_optimizer)
-    for (const char* key : {"type",
-                            "lr",
-                            "betas",
-                            "eps",
-                            "weight_decay",
-                            "bias_correction",
-                            "momentum",
-                            "dampening",
-                            "nesterov",
-                            "lamb_variant",
-                            "lamb_min_norm",
-                            "lamb_max_norm",
-                            "lamb_min_coeff",
-                            "lamb_max_coeff",
-                            "lamb_eps_inside_sqrt",
-                            "lamb_grad_averaging",
-                            "lamb_adam_w_mode",
-                            "lamb_nvlamb",
-                            "muon_lr_scale",
-                            "muon_scale",
-                            "muon_iterations",
-                            "muon_coefficients",
-                            "muon_dtype"})
-      t.out.replaced.push_back(std::string("optim.") + key);
+  if (t.out.has_optimizer) {
+    t.out.replaced.insert(t.out.replaced.end(), {"optim.type", "optim.lr", "optim.weight_decay"});
+    for (const std::string_view key : optimizer_keys()) t.out.replaced.push_back(cat("optim.", key));
+  }
   if (t.out.has_scheduler) t.out.replaced.push_back("schedule.");
   if (t.out.has_precision) t.out.replaced.push_back("precision.");
   // "auto" leaves a key of a replaced block to --config.

@@ -1,5 +1,12 @@
 #include "launch/config/translate/deepspeed_keys.h"
 
+#include <algorithm>
+#include <cctype>
+#include <deque>
+#include <vector>
+
+#include "optim/optimizer_rules.h"
+
 namespace gt {
 namespace {
 
@@ -107,24 +114,17 @@ constexpr DsKey kTop[] = {
      .why = "experts are not built yet in this version"},
 };
 
+// Parameters of optimizers without `of` belong to the optimizers whose rows name them (optim/optimizer_rules.h).
 constexpr DsKey kOptimizer[] = {
     {.path = "optimizer", .type = kBlock},
     {.path = "optimizer.type", .type = kText},
     {.path = "optimizer.legacy_fusion", .status = kIgnored, .why = kNotNeeded},
     {.path = "optimizer.params", .type = kBlock},
     {.path = "optimizer.params.lr", .type = kNumber, .domain = ">0..100", .may_be_auto = true},
-    {.path = "optimizer.params.betas",
-     .type = kPair,
-     .domain = "0..<1",
-     .may_be_auto = true,
-     .of = "adam|adamw|lamb|lion|muon"},
-    {.path = "optimizer.params.eps",
-     .type = kNumber,
-     .domain = ">0..1",
-     .may_be_auto = true,
-     .of = "adam|adamw|lamb|muon"},
+    {.path = "optimizer.params.betas", .type = kPair, .domain = "0..<1", .may_be_auto = true},
+    {.path = "optimizer.params.eps", .type = kNumber, .domain = ">0..1", .may_be_auto = true},
     {.path = "optimizer.params.weight_decay", .type = kNumber, .domain = "0..10", .may_be_auto = true},
-    {.path = "optimizer.params.bias_correction", .of = "adam|adamw|lamb"},
+    {.path = "optimizer.params.bias_correction"},
     {.path = "optimizer.params.torch_adam",
      .status = kIgnored,
      .why = "there is one Adam implementation",
@@ -139,12 +139,12 @@ constexpr DsKey kOptimizer[] = {
      .status = kRefused,
      .type = kNumber,
      .why = "the norm is limited by the top-level key gradient_clipping; use that, as DeepSpeed requires"},
-    {.path = "optimizer.params.max_coeff", .type = kNumber, .domain = ">0..", .of = "lamb"},
-    {.path = "optimizer.params.min_coeff", .type = kNumber, .domain = "0..", .of = "lamb"},
-    {.path = "optimizer.params.eps_inside_sqrt", .of = "lamb"},
-    {.path = "optimizer.params.momentum", .type = kNumber, .domain = "0..<1", .of = "sgd|muon"},
-    {.path = "optimizer.params.dampening", .type = kNumber, .domain = "0..1", .of = "sgd"},
-    {.path = "optimizer.params.nesterov", .of = "sgd"},
+    {.path = "optimizer.params.max_coeff", .type = kNumber, .domain = ">0.."},
+    {.path = "optimizer.params.min_coeff", .type = kNumber, .domain = "0.."},
+    {.path = "optimizer.params.eps_inside_sqrt"},
+    {.path = "optimizer.params.momentum", .type = kNumber, .domain = "0..<1"},
+    {.path = "optimizer.params.dampening", .type = kNumber, .domain = "0..1"},
+    {.path = "optimizer.params.nesterov"},
     {.path = "optimizer.params.muon_lr", .type = kNumber, .domain = ">0..100", .of = "muon"},
     {.path = "optimizer.params.adam_lr", .type = kNumber, .domain = ">0..100", .of = "muon"},
     {.path = "optimizer.params.ns_method", .type = kText, .domain = "gram|standard", .of = "muon"},
@@ -498,12 +498,38 @@ constexpr auto joined(const DsKey (&... lists)[N]) {
 }
 constexpr auto kAll = joined(kTop, kOptimizer, kPrecision, kLayout, kLogs, kZero);
 
+// Returns the optimizers whose rows name a parameter, "adamw|adam"; empty: all, or none.
+std::string optimizers_with(std::string_view name) {
+  std::string out;
+  size_t with = 0, all = 0;
+  for (const OptimizerRule& r : optimizer_rules()) {
+    if (r.deepspeed.name.empty()) continue;
+    ++all;
+    const auto& params = r.deepspeed.params;
+    if (std::none_of(params.begin(), params.end(), [&](const auto& p) { return p.name == name; })) continue;
+    ++with;
+    out += out.empty() ? "" : "|";
+    for (const char c : r.deepspeed.name) out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return with == all ? "" : out;
+}
+
 }  // namespace
 
-std::span<const DsKey> deepspeed_keys() { return kAll.keys; }
+std::span<const DsKey> deepspeed_keys() {
+  static std::deque<std::string> types;  // keeps its elements where they are
+  static const std::vector<DsKey> kKeys = [] {
+    constexpr std::string_view kParams = "optimizer.params.";
+    std::vector<DsKey> keys(std::begin(kAll.keys), std::end(kAll.keys));
+    for (DsKey& k : keys)
+      if (k.of.empty() && k.path.starts_with(kParams)) k.of = types.emplace_back(optimizers_with(k.name()));
+    return keys;
+  }();
+  return kKeys;
+}
 
 const DsKey* find_deepspeed_key(std::string_view path) {
-  for (const DsKey& k : kAll.keys)
+  for (const DsKey& k : deepspeed_keys())
     if (k.path == path) return &k;
   return nullptr;
 }

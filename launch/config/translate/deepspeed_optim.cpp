@@ -6,6 +6,7 @@
 
 #include "launch/config/translate/deepspeed_translation.h"
 #include "launch/options/near_word.h"
+#include "optim/optimizer_rules.h"
 
 namespace gt {
 namespace {
@@ -20,60 +21,53 @@ std::string lower(std::string s) {
 
 std::string param(const std::string& block, const char* name) { return block + ".params." + name; }
 
-// Parameter of the block with DeepSpeed's default.
+// Sets one of our keys from a parameter of a block, or from DeepSpeed's default; standard "": left unset.
+void set_param(DsTranslation& t, const std::string& path, const std::string& native, const std::string& standard) {
+  if (const DsValue* v = t.given(path)) {
+    std::vector<std::string> words;
+    for (const JsonValue& x : v->value.items) words.push_back(x.text);
+    if (words.empty()) words = {shown(v->value)};
+    t.set(path, native, words);
+  } else if (t.is_auto(path)) {
+    t.report(path, "the native value of " + native);
+  } else if (const size_t comma = standard.find(','); comma != std::string::npos) {
+    t.quietly(path, native, {standard.substr(0, comma), standard.substr(comma + 1)});
+  } else if (!standard.empty()) {
+    t.quietly(path, native, {standard});
+  }
+}
+
 struct Param {
-  const char *name, *native, *standard;  // standard nullptr: left unset
+  const char *name, *native, *standard;
 };
-
 void set_params(DsTranslation& t, const std::string& block, std::initializer_list<Param> params) {
-  for (const Param& p : params) {
-    const std::string path = param(block, p.name), native = p.native;
-    if (const DsValue* v = t.given(path)) {
-      std::vector<std::string> words;
-      for (const JsonValue& x : v->value.items) words.push_back(x.text);
-      if (words.empty()) words = {shown(v->value)};
-      t.set(path, native, words);
-    } else if (t.is_auto(path)) {
-      t.report(path, "the native value of " + native);
-    } else if (p.standard && std::string(p.standard).find(',') != std::string::npos) {
-      const std::string pair = p.standard;
-      const size_t comma = pair.find(',');
-      t.quietly(path, native, {pair.substr(0, comma), pair.substr(comma + 1)});
-    } else if (p.standard) {
-      t.quietly(path, native, {p.standard});
-    }
-  }
+  for (const Param& p : params) set_param(t, param(block, p.name), p.native, p.standard);
 }
 
-constexpr Param kLr{"lr", "optim.lr", "0.001"}, kDecay{"weight_decay", "optim.weight_decay", "0"},
-    kEps{"eps", "optim.eps", "1e-8"}, kBetas{"betas", "optim.betas", "0.9,0.999"},
-    kBiasCorrection{"bias_correction", "optim.bias_correction", "true"};
+// The rule of an optimizer by DeepSpeed's name in lower case; nullptr: none.
+const OptimizerRule* rule_named(const std::string& name) {
+  for (const OptimizerRule& r : optimizer_rules())
+    if (!name.empty() && lower(std::string(r.deepspeed.name)) == name) return &r;
+  return nullptr;
+}
 
-void adam(DsTranslation& t, bool decoupled) {
+void set_rule(DsTranslation& t, const OptimizerRule& r, const std::string& comment) {
+  t.set(kOptimizer, "optim.type", std::string(r.name), comment);
+  for (const OptionText& o : r.deepspeed.implied) t.quietly(kOptimizer, cat("optim.", o.key), {std::string(o.text)});
+  for (const DeepSpeedOptimizer::Param& p : r.deepspeed.params)
+    if (!p.standard.empty())
+      set_param(t, cat("optimizer.params.", p.name), cat("optim.", p.key), std::string(p.standard));
+}
+
+// DeepSpeed's Adam is AdamW unless adam_w_mode is false, which its AdamW ignores.
+void adam(DsTranslation& t, const OptimizerRule& r) {
   const std::string mode = "optimizer.params.adam_w_mode";
-  if (decoupled) {
-    t.set(kOptimizer, "optim.type", "adamw");
-    if (!t.flag(mode, true)) t.report(mode, "no effect on AdamW, as in DeepSpeed");
-  } else if (t.flag(mode, true)) {
-    t.set(kOptimizer, "optim.type", "adamw", "adam_w_mode defaults to true");
-  } else {
-    t.set(kOptimizer, "optim.type", "adam", "adam_w_mode false");
-  }
-  set_params(t, "optimizer", {kLr, kBetas, kEps, kDecay, kBiasCorrection});
-}
-
-void lamb(DsTranslation& t) {
-  t.set(kOptimizer, "optim.type", "lamb", "lamb_variant deepspeed");
-  t.quietly(kOptimizer, "optim.lamb_variant", {"deepspeed"});
-  set_params(t, "optimizer",
-             {kLr,
-              kBetas,
-              kEps,
-              kDecay,
-              kBiasCorrection,
-              {"max_coeff", "optim.lamb_max_coeff", "10"},
-              {"min_coeff", "optim.lamb_min_coeff", "0.01"},
-              {"eps_inside_sqrt", "optim.lamb_eps_inside_sqrt", "false"}});
+  const bool decoupled = t.flag(mode, true);
+  if (r.name == "adam")
+    return set_rule(t, decoupled ? optimizer_rule("adamw") : r,
+                    decoupled ? "adam_w_mode defaults to true" : "adam_w_mode false");
+  set_rule(t, r, "");
+  if (!decoupled) t.report(mode, "no effect on AdamW, as in DeepSpeed");
 }
 
 // Learning rates of Muon's matrices and of AdamW's parameters. Schedulers other than WarmupCosineLR give both the same.
@@ -84,13 +78,13 @@ void muon_rates(DsTranslation& t) {
   if (!schedule.empty() && schedule != "warmupcosinelr") {
     for (const char* key : {kMuon, kAdam})
       if (t.has(key)) t.report(key, "no effect: the schedule sets the learning rate, as in DeepSpeed");
-    return set_params(t, "optimizer", {kLr});
+    return set_param(t, kBoth, "optim.lr", "0.001");
   }
   const bool differ = t.has(kMuon) || t.has(kAdam);
   if (t.is_auto(kBoth) && differ)
     return t.refuse(kBoth, "auto is a native value, of which muon_lr and adam_lr cannot be multiples",
                     "give lr a number");
-  if (t.is_auto(kBoth) || (t.has(kBoth) && !differ)) return set_params(t, "optimizer", {kLr});
+  if (t.is_auto(kBoth) || (t.has(kBoth) && !differ)) return set_param(t, kBoth, "optim.lr", "");
   const double adam = t.number(kAdam, t.number(kBoth, 3e-4)), muon = t.number(kMuon, t.number(kBoth, 0.02));
   t.set(t.has(kAdam) ? kAdam : kBoth, "optim.lr", fmt::format("{}", adam), t.has(kAdam) ? "" : "of AdamW");
   if (t.has(kBoth) && t.has(kAdam))
@@ -99,14 +93,8 @@ void muon_rates(DsTranslation& t) {
         fmt::format("times optim.lr: {} for Muon's matrices", muon));
 }
 
-void muon(DsTranslation& t) {
-  t.set(kOptimizer, "optim.type", "muon", "weights of linear layers, Q, K, V, gate and up apart; AdamW the rest");
-  t.quietly(kOptimizer, "optim.muon_scale", {"original"});
-  set_params(t, "optimizer",
-             {kDecay,
-              {"betas", "optim.betas", "0.9,0.95"},
-              {"eps", "optim.eps", "1e-10"},
-              {"momentum", "optim.momentum", "0.95"}});
+void muon(DsTranslation& t, const OptimizerRule& r) {
+  set_rule(t, r, std::string(r.deepspeed.comment));
   muon_rates(t);
   if (t.has("optimizer.params.ns_method"))
     t.report("optimizer.params.ns_method", "no effect: both methods are the same polynomial; optim.muon_dtype rounds");
@@ -130,10 +118,12 @@ void refuse_optimizer(DsTranslation& t, const std::string& type) {
     if (lower(type) == m.name)
       return t.refuse(kOptimizer, fmt::format("{} is not built yet in this version", type),
                       fmt::format("the nearest that is: {}", m.nearest));
-  const std::vector<std::string> known{"Adam", "AdamW", "Lamb", "SGD", "Lion", "Muon"};
+  std::vector<std::string> known;
+  for (const OptimizerRule& r : optimizer_rules())
+    if (!r.deepspeed.name.empty()) known.emplace_back(r.deepspeed.name);
   const std::string guess = did_you_mean(type, known);
   t.refuse(kOptimizer, fmt::format("unknown optimizer \"{}\"", type.substr(0, 60)),
-           guess.empty() ? "there are Adam, AdamW, Lamb, SGD, Lion, Muon" : "did you mean " + guess + "?");
+           guess.empty() ? fmt::format("there are {}", fmt::join(known, ", ")) : "did you mean " + guess + "?");
 }
 
 void scheduler_of(DsTranslation& t, const char* type) {
@@ -170,7 +160,7 @@ void warmup(DsTranslation& t, const char* type, const char* peak) {
 
 void total_steps(DsTranslation& t) {
   require_param(t, "total_num_steps");
-  set_params(t, "scheduler", {{"total_num_steps", "schedule.total_steps", nullptr}});
+  set_params(t, "scheduler", {{"total_num_steps", "schedule.total_steps", ""}});
 }
 
 void one_cycle(DsTranslation& t) {
@@ -179,7 +169,7 @@ void one_cycle(DsTranslation& t) {
   require_param(t, "cycle_max_lr");
   set_peak(t, "cycle_max_lr", nullptr);
   set_params(t, "scheduler",
-             {{"cycle_min_lr", "schedule.min_lr", nullptr},
+             {{"cycle_min_lr", "schedule.min_lr", ""},
               {"decay_lr_rate", "schedule.decay_lr_rate", "0"},
               {"cycle_first_step_size", "schedule.first_steps", "2000"},
               {"cycle_second_step_size", "schedule.second_steps", "-1"},
@@ -189,10 +179,11 @@ void one_cycle(DsTranslation& t) {
               {"cycle_min_mom", "schedule.min_momentum", "0.8"},
               {"cycle_max_mom", "schedule.max_momentum", "0.9"},
               {"decay_mom_rate", "schedule.decay_mom_rate", "0"}});
-  const bool sgd = lower(t.text(kOptimizer, "")) == "sgd";
+  const OptimizerRule* rule = rule_named(lower(t.text(kOptimizer, "")));
   const std::string cycle = param("scheduler", "cycle_momentum");
-  if (sgd)
-    t.set(cycle, "schedule.cycle_momentum", "false", "DeepSpeed changes only beta1, which SGD lacks");
+  if (rule != nullptr && !rule->reads("betas"))
+    t.set(cycle, "schedule.cycle_momentum", "false",
+          fmt::format("DeepSpeed changes only beta1, which {} lacks", rule->deepspeed.name));
   else
     set_params(t, "scheduler", {{"cycle_momentum", "schedule.cycle_momentum", "true"}});
 }
@@ -213,26 +204,11 @@ void translate_optimizer(DsTranslation& t) {
   const std::string type = t.text(kOptimizer, ""), name = lower(type);
   if (name.empty()) return;
   t.out.has_optimizer = true;
-  if (name == "adam" || name == "adamw")
-    adam(t, name == "adamw");
-  else if (name == "lamb")
-    lamb(t);
-  else if (name == "sgd") {
-    t.set(kOptimizer, "optim.type", "sgd");
-    set_params(t, "optimizer",
-               {kLr,
-                kDecay,
-                {"momentum", "optim.momentum", "0"},
-                {"dampening", "optim.dampening", "0"},
-                {"nesterov", "optim.nesterov", "false"}});
-  } else if (name == "lion") {
-    t.set(kOptimizer, "optim.type", "lion");
-    set_params(t, "optimizer", {kLr, {"betas", "optim.betas", "0.9,0.99"}, kDecay});
-  } else if (name == "muon") {
-    muon(t);
-  } else {
-    refuse_optimizer(t, type);
-  }
+  const OptimizerRule* rule = rule_named(name);
+  if (rule == nullptr) return refuse_optimizer(t, type);
+  if (rule->name == "adam" || rule->name == "adamw") return adam(t, *rule);
+  if (rule->name == "muon") return muon(t, *rule);
+  set_rule(t, *rule, std::string(rule->deepspeed.comment));
 }
 
 void translate_scheduler(DsTranslation& t) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "optim/optimizer_rules.h"
+
 namespace gt {
 namespace {
 
@@ -47,9 +49,13 @@ constexpr struct {
     {"window-size", "none", "model.window", "0", kArchitecture},
 };
 
-bool adam_like(const std::string& optimizer) {
-  return optimizer.empty() || optimizer == "adam" || optimizer == "adamw" || optimizer == "lamb" ||
-         optimizer.ends_with("muon");
+// Whether the --adam-... flags are of an optimizer, named as here or there: those with bias-corrected moments.
+bool adam_like(const std::string& name) {
+  if (name.empty()) return true;
+  for (const OptimizerRule& r : optimizer_rules())
+    if (r.name == name || std::find(r.megatron.begin(), r.megatron.end(), name) != r.megatron.end())
+      return r.reads("bias_correction");
+  return false;
 }
 
 bool applies(Where where, const MegatronLine& line) {

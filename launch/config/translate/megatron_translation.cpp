@@ -12,6 +12,7 @@
 #include "launch/config/translate/megatron_line.h"
 #include "launch/config/translate/megatron_vocab.h"
 #include "launch/options/json_text.h"
+#include "optim/optimizer_rules.h"
 
 namespace gt {
 namespace {
@@ -87,7 +88,7 @@ class Translation {
 
   // Maps the value by a table; rejects others with the list of legal ones.
   void choice(const Given& g, const std::string& flag,
-              std::initializer_list<std::pair<std::string_view, std::string_view>> words) {
+              const std::vector<std::pair<std::string_view, std::string_view>>& words) {
     std::string list;
     for (const auto& [theirs, ours] : words) {
       if (g.values[0] == theirs) return becomes(g, {flag, std::string(ours)});
@@ -196,9 +197,10 @@ class Translation {
 
   void optimizer(const Given& g) {  // Megatron's adam uses decoupled weight decay
     if (muon()) return muon(g);
-    choice(
-        g, "--optim.type",
-        {{"adam", "adamw"}, {"adamw", "adamw"}, {"sgd", "sgd"}, {"lion", "lion"}, {"lamb", "lamb"}, {"muon", "muon"}});
+    std::vector<std::pair<std::string_view, std::string_view>> names;
+    for (const OptimizerRule& r : optimizer_rules())
+      for (const std::string_view theirs : r.megatron) names.emplace_back(theirs, r.name);
+    choice(g, "--optim.type", names);
   }
 
   // With Megatron's defaults of the flags that are unset. Its spectral scale is sqrt(max(rows, cols)), shape_scaling

@@ -151,7 +151,7 @@ TEST_CASE("an overflow on any one of eight ranks, replicas included, skips the s
 }
 
 TEST_CASE("an overflow skips the step of every optimizer, of parameter groups with rates of their own too") {
-  for (const std::string type : {"adamw", "adam", "lamb", "sgd", "lion", "muon"})
+  for (const std::string& type : optimizer_names())
     for (const int zero : {0, 2}) {
       INFO(type << ", zero " << zero);
       const auto run_of = [&](int steps) {

@@ -204,6 +204,7 @@ OpCost op_cost(const AmaxHistory& a) { return apart(all({a.step_amax, a.history,
 OpCost op_cost(const AdamW& a) { return step_cost(a.table); }
 OpCost op_cost(const Sgd& a) { return step_cost(a.table); }
 OpCost op_cost(const Lion& a) { return step_cost(a.table); }
+OpCost op_cost(const Adagrad& a) { return step_cost(a.table); }
 OpCost op_cost(const LambMoments& a) {
   const SegmentTable& t = a.table;
   return moves(OpClass::kOptimizer,

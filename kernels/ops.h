@@ -522,6 +522,7 @@ struct MaxAbs {
   X(adamw, AdamW, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                       \
   X(sgd, Sgd, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                           \
   X(lion, Lion, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                         \
+  X(adagrad, Adagrad, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)                   \
   X(lamb_moments, LambMoments, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)          \
   X(lamb_apply, LambApply, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)              \
   X(stochastic_round, StochasticRound, kHigh, kNeither, kOptimizer, kOfParameter, kOwn)  \

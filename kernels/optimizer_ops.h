@@ -110,6 +110,15 @@ struct Lion {
   GT_OPERANDS(.control("scalars", o.scalars))
 };
 
+// Adagrad (Duchi et al. 2011) as in PyTorch: g += weight_decay * master; s += g^2;
+// master -= lr * g / (sqrt(s) + eps), with s in the segment's m.
+struct Adagrad {
+  SegmentTable table;
+  Tensor scalars;
+  float eps = 1e-10f;
+  GT_OPERANDS(.control("scalars", o.scalars))
+};
+
 // LAMB (You et al. 2020) with the variants of apex and DeepSpeed. Two passes, since the update of a tensor needs norms
 // over all of it. With corrections c = 1 / bc, or 1 when not `corrected`:
 //   u = m c1 / (sqrt(v c2) + eps) + weight_decay * master    (eps_inside_sqrt: sqrt(v c2 + eps))

@@ -1,4 +1,4 @@
-// Optimizers that update every element by itself, in one op: AdamW, Adam, SGD, Lion.
+// Optimizers that update every element by itself, in one op: AdamW, Adam, SGD, Lion, Adagrad.
 #include "optim/families.h"
 #include "optim/optimizer_rules.h"
 #include "optim/updates.h"

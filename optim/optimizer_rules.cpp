@@ -131,6 +131,21 @@ OptimizerRule muon() {
                         .comment = "weights of linear layers, Q, K, V, gate and up apart; AdamW the rest"}};
 }
 
+OptimizerRule adagrad() {
+  return {.name = "adagrad",
+          .keys = "eps",
+          .decoupled = false,
+          .moments = {{.name = "sum", .squares = true}},
+          .defaults = {{"weight_decay", "0"}, {"eps", "1e-10"}},
+          .make = make_flat,
+          .step =
+              [](const FlatStep& s) {
+                s.ops.adagrad({.table = s.table, .scalars = s.scalars, .eps = s.options.eps}, s.stream);
+              },
+          .fill = fill_adam_scalars,
+          .deepspeed = {.name = "Adagrad", .params = {{"lr", "lr", "0.01"}, {"eps", "eps", "1e-10"}, kDecay}}};
+}
+
 // Calls f(key) for every key of "a|b|c".
 template <class F>
 void each_key(std::string_view keys, F f) {
@@ -143,7 +158,7 @@ void each_key(std::string_view keys, F f) {
 }  // namespace
 
 const std::vector<OptimizerRule>& optimizer_rules() {
-  static const std::vector<OptimizerRule> kRules{adamw(), adam(), lamb(), sgd(), lion(), muon()};
+  static const std::vector<OptimizerRule> kRules{adamw(), adam(), lamb(), sgd(), lion(), muon(), adagrad()};
   return kRules;
 }
 

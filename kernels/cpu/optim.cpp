@@ -108,6 +108,19 @@ void lion(const Lion& p, Stream stream) {
                   });
 }
 
+void adagrad(const Adagrad& p, Stream stream) {
+  require_segments("adagrad", p.table, true, false);
+  if (!applied("adagrad", p.scalars)) return;
+  const float* k = p.scalars.as<float>();
+  const AdagradArgs all{k[kLr], p.eps, k[kGradMultiplier], 0};
+  update_segments(stream, p.table,
+                  [&, &f = simd()](const Segment& s, int64_t i, int64_t n, float* master, const float* grad) {
+                    AdagradArgs args = all;
+                    args.weight_decay = s.weight_decay;
+                    f.adagrad(master, grad, s.m + i, n, args);
+                  });
+}
+
 void lamb_moments(const LambMoments& p, Stream stream) {
   require_segments("lamb_moments", p.table, true, true);
   require_dtype("lamb_moments", DType::kF64, {{"norms", p.norms}});

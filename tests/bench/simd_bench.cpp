@@ -178,6 +178,7 @@ void step(Bench& b) {
     };
     time("adamw", 28, [&] { b.ops().adamw({t, scalars, 1e-8f}, b.stream()); });
     time("lion", 20, [&] { b.ops().lion({t, scalars}, b.stream()); });
+    time("adagrad", 20, [&] { b.ops().adagrad({t, scalars}, b.stream()); });
     time("sgd with momentum", 20, [&] { b.ops().sgd({t, scalars}, b.stream()); });
     time("sum_squares", 4, [&] { b.ops().sum_squares({t, norms}, b.stream()); });
     time("lamb, both passes", 40, [&] {

@@ -4,7 +4,7 @@
     apt-get install python3-torch && /usr/bin/python3 tests/golden/make_gpt_losses.py tests/golden
 
 Lines of "NAME loss loss ...". Batch of step t: samples t mod 10 of the fixture. Weight decay on matrices only. The gradient norm is
-clipped at 1, apex LAMB by its own rule. NAME_groups: parameter groups, PyTorch's param_groups. Adam, AdamW and SGD are PyTorch's; Lion,
+clipped at 1, apex LAMB by its own rule. NAME_groups: parameter groups, PyTorch's param_groups. Adam, AdamW, SGD and Adagrad are PyTorch's; Lion,
 Muon and the three LAMBs are implemented here from their equations (Chen et al. 2023; Jordan et al. 2024; You et al. 2020, and the apex
 and DeepSpeed variants).
 """
@@ -130,6 +130,7 @@ def optimizers():
     yield "adamw_groups", lambda w: o.AdamW(named_groups(w, 3e-3, 0.1), **adam)
     yield "adam_groups", lambda w: o.Adam(named_groups(w, 3e-3, 0.01), **adam)
     yield "sgd_groups", lambda w: o.SGD(named_groups(w, 0.1, 0.01, betas=False), lr=0.1, momentum=0.9, nesterov=True)
+    yield "adagrad", lambda w: o.Adagrad(groups(w, 0.01), lr=1e-2, eps=1e-10)
     yield "lion", lambda w: Lion(w, 3e-4, 0.9, 0.99, 0.1)
     for name, nesterov in (("muon", True), ("muon_original", False)):
         yield name, lambda w, n=nesterov: Muon(w, 3e-3, 0.95, n, 0.1, not n, adam)

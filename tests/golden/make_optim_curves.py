@@ -61,6 +61,7 @@ def main():
         curve(out, "sgd_dampening", lambda p: o.SGD(p, lr=0.01, momentum=0.8, dampening=0.3))
         curve(out, "sgd_nesterov", lambda p: o.SGD(p, lr=0.01, momentum=0.9, weight_decay=0.1, nesterov=True))
         curve(out, "muon", lambda p: Muon(p[0]))
+        curve(out, "adagrad", lambda p: o.Adagrad(p, lr=0.01, eps=1e-8, weight_decay=0.1))
         curve(out, "adamw_one_cycle", lambda p: o.AdamW(p, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1), one_cycle)
         curve(out, "sgd_one_cycle", lambda p: o.SGD(p, lr=0.01, momentum=0.9), one_cycle)
 

@@ -300,7 +300,7 @@ TEST_CASE("cpu simd: sums and optimizer steps are bitwise independent of the num
   }
 }
 
-TEST_CASE("cpu simd: Lion and LAMB are bitwise independent of the number of threads") {
+TEST_CASE("cpu simd: Lion, Adagrad and LAMB are bitwise independent of the number of threads") {
   Tensors t;
   const int64_t n = 100'003;
   const Tensor x = t.f32({n}, 0, 1), w = t.f32({n}), m = t.f32({n}), v = t.f32({n}, 0, 1);
@@ -310,6 +310,9 @@ TEST_CASE("cpu simd: Lion and LAMB are bitwise independent of the number of thre
   HostTables tables;
   const SegmentTable table = tables.table(in_two({w, x, m, v, {}, 0.1f}));
   expect_same_for_all_threads("lion", {w, m}, [&](auto& ops, Stream s) { ops.lion({table, scalars}, s); });
+  expect_same_for_all_threads("adagrad", {w, v}, [&](auto& ops, Stream s) {
+    ops.adagrad({tables.table(in_two({w, x, v, {}, {}, 0.1f})), scalars}, s);
+  });
   expect_same_for_all_threads("lamb_moments", {m, v, norms}, [&](auto& ops, Stream s) {
     ops.lamb_moments({table, scalars, norms, {}}, s);
   });

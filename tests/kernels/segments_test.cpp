@@ -157,6 +157,8 @@ TEST_CASE("segments: a step over a table is bitwise identical to one call per se
     });
     expect_same(backend, stream, "lion",
                 [](auto& ops, auto& t, auto& w, Stream s) { ops.lion({.table = t, .scalars = w.scalars}, s); });
+    expect_same(backend, stream, "adagrad",
+                [](auto& ops, auto& t, auto& w, Stream s) { ops.adagrad({.table = t, .scalars = w.scalars}, s); });
     expect_same(backend, stream, "lamb_apply", [](auto& ops, auto& t, auto& w, Stream s) {
       ops.lamb_apply({.table = t, .scalars = w.scalars, .norms = w.sums, .ratio = w.ratios}, s);
     });

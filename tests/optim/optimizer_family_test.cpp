@@ -128,9 +128,9 @@ void check_lamb(const OptimizerOptions& o) {
 
 }  // namespace
 
-TEST_CASE("AdamW, Adam, SGD and Muon equal PyTorch over 20 steps, also with one-cycle momentum") {
+TEST_CASE("AdamW, Adam, SGD, Muon and Adagrad equal PyTorch over 20 steps, also with one-cycle momentum") {
   const auto golden = read_golden();
-  REQUIRE(golden.size() == 9);
+  REQUIRE(golden.size() == 10);
   for (const auto& [name, curve] : golden) {
     REQUIRE(curve.size() == kSteps);
     OptimizerOptions o = torch_options(name);

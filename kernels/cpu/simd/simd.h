@@ -118,6 +118,9 @@ struct SgdArgs {
 struct LionArgs {
   float lr, beta1, beta2, multiplier, weight_decay;
 };
+struct AdagradArgs {
+  float lr, eps, multiplier, weight_decay;
+};
 struct LambArgs {
   float beta1, share, beta2, multiplier, correction1, correction2;  // corrections: factors of m and v inside the update
   float eps, weight_decay;
@@ -252,6 +255,7 @@ struct Simd {
   void (*adamw)(float* master, const float* grad, float* m, float* v, int64_t n, const AdamWArgs& args);
   void (*sgd)(float* master, const float* grad, float* m, int64_t n, const SgdArgs& args);  // m may be null
   void (*lion)(float* master, const float* grad, float* m, int64_t n, const LionArgs& args);
+  void (*adagrad)(float* master, const float* grad, float* squares, int64_t n, const AdagradArgs& args);
   // n <= kLambBlock; sums[0], sums[1] = sums of squares of master and of the update.
   void (*lamb_moments)(const float* master, const float* grad, float* m, float* v, int64_t n, const LambArgs& args,
                        double* sums);

@@ -60,6 +60,17 @@ void lion_n(float* master, const float* grad, float* m, int64_t n, const LionArg
   });
 }
 
+void adagrad_n(float* master, const float* grad, float* squares, int64_t n, const AdagradArgs& a) {
+  const Vec mult = splat(a.multiplier), eps = splat(a.eps), lr = splat(a.lr), decay = splat(a.weight_decay);
+  sweep(n, [=](int64_t i, auto lanes) {
+    prefetch(master + i), prefetch(grad + i), prefetch(squares + i);
+    const Vec w = lanes.load(master + i), g = fma(decay, w, lanes.load(grad + i) * mult);
+    const Vec sum = fma(g, g, lanes.load(squares + i));
+    lanes.store(squares + i, sum);
+    lanes.store(master + i, w - lr * (g / (sqrt(sum) + eps)));
+  });
+}
+
 // LAMB update before its trust ratio. Both passes compute it from the same inputs, hence bitwise identically.
 struct LambUpdate {
   Vec c1, c2, eps, decay;

@@ -85,6 +85,7 @@ constexpr Simd kTableHere{
     .adamw = adamw_n,
     .sgd = sgd_n,
     .lion = lion_n,
+    .adagrad = adagrad_n,
     .lamb_moments = lamb_moments_n,
     .lamb_apply = lamb_apply_n,
 };

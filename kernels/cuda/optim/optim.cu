@@ -1,5 +1,5 @@
-// Sums in double over fixed blocks, clip factor, AdamW, SGD, Lion, stochastic rounding. A step's scalars and its
-// segment table are read on the device: one launch steps all parameters, whichever buffers hold them.
+// Sums in double over fixed blocks, clip factor, AdamW, SGD, Lion, Adagrad, stochastic rounding. A step's scalars and
+// its segment table are read on the device: one launch steps all parameters, whichever buffers hold them.
 #include <cmath>
 
 #include "kernels/cuda/dispatch.h"
@@ -176,6 +176,26 @@ struct LionRule {
   }
 };
 
+struct AdagradRule {
+  float eps;
+  float* squares = nullptr;
+  float weight_decay = 0;
+  __device__ void bind(const Segment& s) { squares = s.m, weight_decay = s.weight_decay; }
+  __device__ bool aligned() const { return aligned16(squares); }
+  template <int V>
+  __device__ void operator()(const StepScalars& k, int64_t i, float* p, float* g) const {
+    float sum[V];
+    load<V>(on_device(squares) + i, sum);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      g[j] += weight_decay * p[j];
+      sum[j] += g[j] * g[j];
+      p[j] -= k.lr * (g[j] / (sqrtf(sum[j]) + eps));
+    }
+    store_at_once<V>(on_device(squares) + i, sum);
+  }
+};
+
 // Typed pointers of a segment.
 template <class M, class G, class U>
 struct Typed {
@@ -330,6 +350,11 @@ void sgd(const Sgd& a, Stream s) {
 void lion(const Lion& a, Stream s) {
   require_segments("lion", a.table, true, false);
   update("lion", a.table, a.scalars, LionRule{}, s);
+}
+
+void adagrad(const Adagrad& a, Stream s) {
+  require_segments("adagrad", a.table, true, false);
+  update("adagrad", a.table, a.scalars, AdagradRule{a.eps}, s);
 }
 
 void stochastic_round(const StochasticRound& a, Stream s) {

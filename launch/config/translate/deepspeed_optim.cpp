@@ -110,8 +110,8 @@ void muon(DsTranslation& t, const OptimizerRule& r) {
 // DeepSpeed optimizers that are not implemented, with the nearest alternative.
 constexpr struct {
   const char *name, *nearest;
-} kMissing[] = {{"adagrad", "Adam"}, {"onebitadam", "Adam"}, {"zerooneadam", "Adam"}, {"onebitlamb", "Lamb"},
-                {"muadam", "Adam"},  {"muadamw", "AdamW"},   {"musgd", "SGD"}};
+} kMissing[] = {{"onebitadam", "Adam"}, {"zerooneadam", "Adam"}, {"onebitlamb", "Lamb"},
+                {"muadam", "Adam"},     {"muadamw", "AdamW"},    {"musgd", "SGD"}};
 
 void refuse_optimizer(DsTranslation& t, const std::string& type) {
   for (const auto& m : kMissing)

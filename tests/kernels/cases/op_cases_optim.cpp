@@ -40,7 +40,7 @@ std::string text(const Counts& counts) {
 // 16-bit model; groups do not begin at 0.
 template <class A>
 CaseOf<A>& step_case(OpCases& to, const Counts& counts, const Step& s, const std::string& what, int moments,
-                     float decay = 0.1f) {
+                     float decay = 0.1f, const Fill& first = normal(0.3)) {
   using C = CaseOf<A>;
   auto& c = add_case<A>(to, cat(text(counts), what, text(s)));
   c.in(&A::scalars, "scalars", {kNumScalars}, scalar_values(s.skip));
@@ -54,7 +54,7 @@ CaseOf<A>& step_case(OpCases& to, const Counts& counts, const Step& s, const std
                .weight_decay = many && k % 3 == 1 ? 0 : decay,
                .counted = k % 4 == 3 ? 0 : 1});
     c.has(C::kMaster, Access::kInOut, normal(), s.master).has(C::kGrad, Access::kIn, normal(3), s.grad);
-    if (moments > 0) c.has(C::kM, Access::kInOut, normal(0.3));
+    if (moments > 0) c.has(C::kM, Access::kInOut, first);
     if (moments > 1) c.has(C::kV, Access::kInOut, positive());
     if (s.with_value && k % 2 == 0) c.has(C::kValue, s.skip ? Access::kInOut : Access::kOut, normal(), s.value);
     total += counts[k];
@@ -140,6 +140,24 @@ void add_lion(OpCases& to) {
   zero.in(&Lion::scalars, "scalars", {kNumScalars}, scalar_values(false)).segment({.count = 40});
   zero.has(C::kMaster, Access::kInOut, normal()).has(C::kGrad, Access::kIn, values({0, 0, 3, -3}));
   zero.has(C::kM, Access::kInOut, values({0, 0, 1, -1}));
+}
+
+void add_adagrad(OpCases& to) {
+  const auto one = [&](const Counts& counts, const Step& s, float decay = 0.1f) -> auto& {
+    auto& c = step_case<Adagrad>(to, counts, s, decay == 0 ? " no decay" : "", 1, decay, positive());
+    c.args.eps = 1e-3f;
+    return c;
+  };
+  const auto decayed = [&](const Counts& counts, const Step& s) -> auto& { return one(counts, s); };
+  sweep_sizes(decayed);
+  odd_ones(decayed);
+  bf16_gradients(decayed);
+  one({129}, {}, 0);
+  using C = CaseOf<Adagrad>;
+  auto& zero = add_case<Adagrad>(to, "[40] gradient and sum zero");
+  zero.in(&Adagrad::scalars, "scalars", {kNumScalars}, scalar_values(false)).segment({.count = 40});
+  zero.has(C::kMaster, Access::kInOut, normal()).has(C::kGrad, Access::kIn, values({0, 0, 3, -3}));
+  zero.has(C::kM, Access::kInOut, values({0, 0, 1, 0}));
 }
 
 struct NamedRule {
@@ -238,6 +256,7 @@ void add_optim_cases(OpCases& to) {
   add_adamw(to);
   add_sgd(to);
   add_lion(to);
+  add_adagrad(to);
   add_lamb(to);
   add_stochastic_round(to);
 }

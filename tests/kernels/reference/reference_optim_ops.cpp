@@ -118,6 +118,20 @@ void lion(const Lion& p, Stream) {
   }
 }
 
+void adagrad(const Adagrad& p, Stream) {
+  const Scalars k(p.scalars);
+  if (k.skip) return;
+  for (const Segment& s : p.table.segments()) {
+    const Tensors t(p.table, s);
+    for (int64_t i = 0; i < s.count; ++i) {
+      const double w = get(t.master, i), g = get(t.grad, i) * k.multiplier + t.weight_decay * w;
+      const double squares = get(t.m, i) + g * g;
+      set(t.m, i, squares);
+      t.store(i, w - k.lr * g / (std::sqrt(squares) + p.eps));
+    }
+  }
+}
+
 void lamb_moments(const LambMoments& p, Stream) {
   const Scalars k(p.scalars);
   const LambRule& r = p.rule;

@@ -31,6 +31,10 @@ EngineOptions options_of(std::string name) {
                       {.match = "mlp", .weight_decay = 0.3f, .betas = {{0.8f, 0.99f}}}};
     if (name == "sgd") o.optim.groups[1].betas.reset();
   }
+  if (name == "adagrad") {
+    o.optim = {.type = "adagrad", .eps = 1e-10f, .weight_decay = 0.01f};
+    o.lr.peak = 1e-2;
+  }
   if (name == "lion") {
     o.optim = {.type = "lion", .beta1 = 0.9f, .beta2 = 0.99f, .weight_decay = 0.1f};
     o.lr.peak = 3e-4;
@@ -83,5 +87,5 @@ TEST_CASE("twenty losses under every optimizer equal the golden ones, in every k
       }
     }
   }
-  CHECK(curves == 12);
+  CHECK(curves == 13);
 }

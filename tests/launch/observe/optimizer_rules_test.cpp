@@ -123,7 +123,7 @@ TEST_CASE("every optimizer's row gives its option's domain, its help and its def
     INFO(key);
     CHECK(value_of(fresh, cat("optim.", key)) != "no such key");
   }
-  CHECK_THROWS_WITH(optimizer_rule("shampoo"), Contains("unknown optimizer \"shampoo\"") && Contains("lion, muon"));
+  CHECK_THROWS_WITH(optimizer_rule("shampoo"), Contains("unknown optimizer \"shampoo\"") && Contains("muon, adagrad"));
 }
 
 TEST_CASE("every optimizer that DeepSpeed or Megatron-LM names is translated from its row") {
@@ -155,7 +155,35 @@ TEST_CASE("every optimizer that DeepSpeed or Megatron-LM names is translated fro
       if (!p.standard.empty()) CHECK(same_value(text_of(c, p.key), std::string(p.standard)));
     }
   }
-  CHECK_THAT(deepspeed_problems({.json = R"({"optimizer": {"type": "SGD", "params": {"betas": [0.9, 0.99]}}})",
+  CHECK_THAT(deepspeed_problems({.json = R"({"optimizer": {"type": "Adagrad", "params": {"betas": [0.9, 0.99]}}})",
                                  .flags = {"--train.global_batch", "8"}}),
-             Contains("optimizer.params.betas: is not a parameter of SGD"));
+             Contains("optimizer.params.betas: is not a parameter of Adagrad"));
+  for (const char* parameter : {"lr_decay", "initial_accumulator_value"})
+    for (const char* value : {"0", "0.0"})
+      CHECK(deepspeed_problems(
+                {.json = cat(R"({"optimizer": {"type": "Adagrad", "params": {")", parameter, "\": ", value, "}}}"),
+                 .flags = {"--train.global_batch", "8"}}) == "accepted");
+}
+
+TEST_CASE("Adagrad has one moment, its own defaults and no betas, and a schedule varies none of it") {
+  const Config c = config("--optim.type adagrad");
+  CHECK((c.optim.eps == 1e-10f && c.optim.weight_decay == 0));
+  CHECK(moment_bytes(c) == 4);
+  const auto problems = [](const std::string& flags, const std::vector<std::string>& more = {}) {
+    try {
+      config(flags, more);
+    } catch (const Error& e) { return std::string(e.what()); }
+    return std::string("accepted");
+  };
+  CHECK_THAT(problems("--optim.type adagrad --optim.betas 0.5,0.5"), Contains("no effect with optim.type adagrad"));
+  CHECK_THAT(problems("--optim.type adagrad", {"--optim.groups", "mlp betas=0.9/0.95"}),
+             Contains("betas have no effect with optim.type adagrad"));
+  CHECK(problems("--optim.type adagrad --schedule.type one_cycle_torch") == "accepted");
+  CHECK_THAT(problems("--optim.type adagrad --schedule.type one_cycle_torch --schedule.min_momentum 0.7"),
+             Contains("no effect with optim.type adagrad"));
+  CHECK(text_of(load_deepspeed({.json = R"({"optimizer": {"type": "Adagrad"}, "scheduler": {"type": "OneCycle",
+                "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-2}}})",
+                                .flags = {"--train.global_batch", "8"}})
+                    .config,
+                "type") == "adagrad");
 }

@@ -296,8 +296,11 @@ TEST_CASE("sequence parallelism calls the same ops, norms and biases on fewer ro
 }
 
 TEST_CASE("the update of all parameters is one call, two with LAMB, and so is the gradient norm, on any layout") {
-  const std::map<std::string, std::vector<std::string>> ops{
-      {"adamw", {"adamw"}}, {"sgd", {"sgd"}}, {"lion", {"lion"}}, {"lamb", {"lamb_moments", "lamb_apply"}}};
+  const std::map<std::string, std::vector<std::string>> ops{{"adamw", {"adamw"}},
+                                                            {"sgd", {"sgd"}},
+                                                            {"lion", {"lion"}},
+                                                            {"adagrad", {"adagrad"}},
+                                                            {"lamb", {"lamb_moments", "lamb_apply"}}};
   for (const auto& [optimizer, calls] : ops)
     for (const MeshShape& shape : {MeshShape{}, MeshShape{.pp = 2, .dp = 2, .tp = 2}})
       for (int stage = 0; stage <= 3; ++stage)

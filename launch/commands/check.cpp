@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <filesystem>
 
@@ -14,6 +15,7 @@
 #include "launch/commands/subcommands.h"
 #include "launch/ranks/start/host_facts.h"
 #include "launch/ranks/start/host_probe.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -119,14 +121,12 @@ Exit links_of_rank(GroupFactory& factory) {
       mine[static_cast<size_t>(2 * (a * n + b) + 1)] = link.bytes_per_second;
     }
   }
-  world->all_reduce({reinterpret_cast<std::byte*>(mine.data()), {2 * n * n}, DType::kF64, {}}, ReduceOp::kSum, {})
-      .wait({});
-  std::vector<std::byte> names(static_cast<size_t>(n) * 64);
-  std::strncpy(reinterpret_cast<char*>(names.data()) + rank * 64, host_name().c_str(), 63);
-  world->all_gather({names.data() + rank * 64, {64}, DType::kByte, {}}, {names.data(), {n * 64}, DType::kByte, {}}, {})
-      .wait({});
+  mine = sum_over(*world, std::move(mine));
+  std::array<char, 64> host{};
+  host_name().copy(host.data(), host.size() - 1);
+  const auto names = gather_values(*world, host);
   if (rank != 0) return Exit::kOk;
-  const auto name = [&](int r) { return std::string(reinterpret_cast<const char*>(names.data()) + r * 64); };
+  const auto name = [&](int r) { return std::string(names[static_cast<size_t>(r)].data()); };
   fmt::print("\n{:<32} {:>10} {:>12}\n", "link", "latency", "bandwidth");
   for (int a = 0; a < n; ++a)
     for (int b = a + 1; b < n; ++b)

@@ -16,6 +16,7 @@
 #include "launch/verify/layouts.h"
 #include "launch/verify/report.h"
 #include "launch/verify/shrink.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -107,8 +108,7 @@ Exit verify_here(const Config& c, const VerifyArgs& args, GroupFactory& factory)
     if (backend.kind != DeviceKind::kCpu) v = of_device(std::move(v));
     code = static_cast<int32_t>(print_result(c, v));
   }
-  world->broadcast({reinterpret_cast<std::byte*>(&code), {1}, DType::kI32, {}}, 0, {}).wait({});
-  return static_cast<Exit>(code);
+  return static_cast<Exit>(broadcast_value(*world, code));
 }
 
 // Returns `n` of them, drawn by the seed, in the original order.

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "parallel/comm/host_values.h"
+
 namespace gt {
 namespace {
 
@@ -135,15 +137,7 @@ void ConditionsWatch::sample() {
 }
 
 std::vector<ConditionsSummary> gather_conditions(ProcessGroup& world, const ConditionsSummary& mine) {
-  constexpr int64_t kNumbers = sizeof(ConditionsSummary) / sizeof(double);
-  static_assert(sizeof(ConditionsSummary) % sizeof(double) == 0 && std::is_trivially_copyable_v<ConditionsSummary>);
-  ConditionsSummary shard = mine;
-  std::vector<ConditionsSummary> all(static_cast<size_t>(world.size()));
-  world
-      .all_gather({reinterpret_cast<std::byte*>(&shard), {kNumbers}, DType::kF64, {}},
-                  {reinterpret_cast<std::byte*>(all.data()), {kNumbers * world.size()}, DType::kF64, {}}, {})
-      .wait({});
-  return all;
+  return gather_values(world, mine);
 }
 
 std::string conditions_text(std::span<const ConditionsSummary> devices, const char* each) {

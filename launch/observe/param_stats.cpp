@@ -3,20 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "parallel/comm/host_values.h"
 #include "parallel/zero/shard_copy.h"
 
 namespace gt {
 namespace {
 
 constexpr double kLeast = 1e-12, kGrowth = 1.1;
-
-void reduce(ProcessGroup& world, std::vector<double>& numbers, ReduceOp op) {
-  world
-      .all_reduce(
-          {reinterpret_cast<std::byte*>(numbers.data()), {static_cast<int64_t>(numbers.size())}, DType::kF64, {}}, op,
-          {})
-      .wait({});
-}
 
 // Calls back with each element that belongs to the logical tensor: not the padding of a vocabulary.
 template <class F>
@@ -104,7 +97,7 @@ ParamStats::Summary ParamStats::after_step(int64_t step, bool histograms, double
       mine[1] += change * change;
     });
   }
-  reduce(world, squares, ReduceOp::kSum);
+  squares = sum_over(world, std::move(squares));
   Summary out;
   for (size_t p = 0; p < params_.size(); ++p) {
     out.param_norm += squares[2 * p];
@@ -145,8 +138,8 @@ void ParamStats::add_histograms(const std::string& kind, const std::vector<Shard
     });
   }
   ProcessGroup& world = engine_.mesh().world();
-  reduce(world, counts, ReduceOp::kSum);
-  reduce(world, extent, ReduceOp::kMax);
+  counts = sum_over(world, std::move(counts));
+  extent = max_over(world, std::move(extent));
   const double now = wall_seconds();
   for (const auto& [name, p] : params_) {
     const double* numbers = &counts[p * each];

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <type_traits>
+
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 
@@ -13,21 +14,13 @@ MemoryBytes bytes_of(const MemoryReport& m) {
 int64_t total(const MemoryBytes& m) { return std::accumulate(m.begin(), m.end(), int64_t{0}); }
 
 std::vector<RankMemory> gather_memory(const Engine& engine, const MemoryReport& planned, int64_t process_bytes) {
-  static_assert(std::is_trivially_copyable_v<RankMemory> && sizeof(RankMemory) % sizeof(int64_t) == 0);
-  constexpr int64_t kNumbers = sizeof(RankMemory) / sizeof(int64_t);
   const Mesh& mesh = engine.mesh();
-  ProcessGroup& world = mesh.world();
-  RankMemory mine{.rank = mesh.rank(),
-                  .stage = mesh.coord(Axis::kPp),
-                  .planned = bytes_of(planned),
-                  .measured = bytes_of(engine.measured_plan().memory),
-                  .process_bytes = process_bytes};
-  std::vector<RankMemory> all(static_cast<size_t>(world.size()));
-  world
-      .all_gather({reinterpret_cast<std::byte*>(&mine), {kNumbers}, DType::kI64, {}},
-                  {reinterpret_cast<std::byte*>(all.data()), {kNumbers * world.size()}, DType::kI64, {}}, {})
-      .wait({});
-  return all;
+  const RankMemory mine{.rank = mesh.rank(),
+                        .stage = mesh.coord(Axis::kPp),
+                        .planned = bytes_of(planned),
+                        .measured = bytes_of(engine.measured_plan().memory),
+                        .process_bytes = process_bytes};
+  return gather_values(mesh.world(), mine);
 }
 
 std::vector<RankMemory> worth_logging(std::vector<RankMemory> all) {

@@ -3,20 +3,17 @@
 #include <algorithm>
 #include <sstream>
 
+#include "parallel/comm/host_values.h"
+
 namespace gt {
 
 TrustRatioLog::TrustRatioLog(const std::vector<TrustRatio>& mine, ProcessGroup& world) : world_(world) {
   std::string text;
   for (const TrustRatio& r : mine) text += r.tensor + "\n";
-  auto longest = static_cast<int64_t>(text.size());
-  world.all_reduce({reinterpret_cast<std::byte*>(&longest), {1}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
-  const auto size = static_cast<size_t>(longest), ranks = static_cast<size_t>(world.size());
-  std::string all(size * ranks, '\n');
+  const auto size = static_cast<size_t>(max_over(world, static_cast<int64_t>(text.size())));
+  std::string all(size * static_cast<size_t>(world.size()), '\n');
   text.resize(size, '\n');
-  world
-      .all_gather({reinterpret_cast<std::byte*>(text.data()), {longest}, DType::kByte, {}},
-                  {reinterpret_cast<std::byte*>(all.data()), {longest * world.size()}, DType::kByte, {}}, {})
-      .wait({});
+  world.all_gather(host_tensor(std::span(text)), host_tensor(std::span(all)), {}).wait({});
   std::istringstream lines(all);
   for (std::string line; std::getline(lines, line);)
     if (!line.empty()) names_.push_back(line);
@@ -31,10 +28,7 @@ std::vector<TrustRatio> TrustRatioLog::gather(const std::vector<TrustRatio>& min
     GT_CHECK(at != names_.end() && *at == r.tensor, "no tensor ", r.tensor);
     ratios[static_cast<size_t>(at - names_.begin())] = static_cast<double>(r.ratio);
   }
-  world_
-      .all_reduce({reinterpret_cast<std::byte*>(ratios.data()), {static_cast<int64_t>(ratios.size())}, DType::kF64, {}},
-                  ReduceOp::kMax, {})
-      .wait({});
+  ratios = max_over(world_, std::move(ratios));
   std::vector<TrustRatio> out;
   for (size_t i = 0; i < names_.size(); ++i) out.push_back({names_[i], static_cast<float>(ratios[i])});
   return out;

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <fstream>
 
 #include "launch/ranks/start/start_limits.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 
@@ -22,21 +24,20 @@ void agree(ProcessGroup& world, const std::function<void()>& body) {
   }
   // Lowest failing rank and its code in one integer, reduced with min.
   constexpr int32_t kNobody = INT32_MAX, kExitCodes = 1000;
-  int32_t first = code == Exit::kOk ? kNobody : world.rank() * kExitCodes + static_cast<int32_t>(code);
-  world.all_reduce({reinterpret_cast<std::byte*>(&first), {1}, DType::kI32, {}}, ReduceOp::kMin, {}).wait({});
+  const int32_t first =
+      min_over(world, code == Exit::kOk ? kNobody : world.rank() * kExitCodes + static_cast<int32_t>(code));
   if (first == kNobody) return;
   throw AgreedError(message, static_cast<Exit>(first % kExitCodes), first / kExitCodes == world.rank());
 }
 
 std::string shared_uuid(ProcessGroup& world) {
-  int32_t words[4] = {};
+  std::array<int32_t, 4> words{};
   if (world.rank() == 0) {
     std::ifstream in("/dev/urandom", std::ios::binary);
-    in.read(reinterpret_cast<char*>(words), sizeof words);
+    in.read(reinterpret_cast<char*>(words.data()), sizeof words);
   }
-  world.broadcast({reinterpret_cast<std::byte*>(words), {4}, DType::kI32, {}}, 0, {}).wait({});
   std::string out;
-  for (int32_t w : words) out += fmt::format("{:08x}", static_cast<uint32_t>(w));
+  for (const int32_t w : broadcast_value(world, words)) out += fmt::format("{:08x}", static_cast<uint32_t>(w));
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "launch/ranks/device_groups.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <numeric>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include "launch/ranks/agree.h"
 #include "parallel/comm/gpu/nccl_group.h"
 #include "parallel/comm/gpu/staged_group.h"
+#include "parallel/comm/host_values.h"
 #include "parallel/comm/side_channel.h"
 
 namespace gt {
@@ -18,19 +20,13 @@ namespace {
 // Eight GPUs initializing a freshly loaded library may take most of a minute. Ranks that share a GPU may deadlock.
 constexpr auto kTrialLimit = std::chrono::seconds(120), kSharedTrialLimit = std::chrono::seconds(20);
 
-int32_t largest(ProcessGroup& world, int32_t mine) {
-  world.all_reduce({reinterpret_cast<std::byte*>(&mine), {1}, DType::kI32, {}}, ReduceOp::kMax, {}).wait({});
-  return mine;
-}
-
 // Returns the reason of the lowest rank that has one; "" if none has.
 std::string first_reason(ProcessGroup& world, const std::string& mine) {
-  const int32_t reporter = world.size() - largest(world, mine.empty() ? 0 : world.size() - world.rank());
+  const int32_t reporter = world.size() - max_over(world, mine.empty() ? 0 : world.size() - world.rank());
   if (reporter == world.size()) return "";
-  char text[512] = {};
-  if (world.rank() == reporter) mine.copy(text, sizeof text - 1);
-  world.broadcast({reinterpret_cast<std::byte*>(text), {sizeof text}, DType::kByte, {}}, reporter, {}).wait({});
-  return text;
+  std::array<char, 512> text{};
+  if (world.rank() == reporter) mine.copy(text.data(), text.size() - 1);
+  return broadcast_value(world, text, reporter).data();
 }
 
 // Returns why this NCCL version cannot serve `sharers` ranks per GPU; "" if it can.
@@ -44,9 +40,9 @@ std::string obstacle(const nccl::Api& api, int sharers) {
 bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, int index, const nccl::Api& api,
               std::string* note) {
   const char* requested = std::getenv("GPTTRAIN_NCCL_GRAPHS");
-  const bool nodes = largest(world, given.local_size() < given.world_size() ? 1 : 0) == 1;
-  const bool mixed = given.backend() == "thread" && largest(world, index) > 0;
-  const bool off = largest(world, requested != nullptr && std::string_view(requested) == "0" ? 1 : 0) == 1;
+  const bool nodes = max_over(world, given.local_size() < given.world_size() ? 1 : 0) == 1;
+  const bool mixed = given.backend() == "thread" && max_over(world, index) > 0;
+  const bool off = max_over(world, requested != nullptr && std::string_view(requested) == "0" ? 1 : 0) == 1;
   if (!backend.replays) return false;
   const std::string why = off ? "GPTTRAIN_NCCL_GRAPHS=0" : obstacle_to_graphs(api.version, nodes, mixed);
   *note +=
@@ -57,7 +53,7 @@ bool captures(GroupFactory& given, ProcessGroup& world, const Backend& backend, 
 // Returns a factory that passed its trial, or nullptr with the reason in *why. Equal on all ranks.
 std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, ProcessGroup& world, const Backend& backend,
                                       int index, int sharers, std::string* why, std::string* name) {
-  const int most = largest(world, sharers);
+  const int most = max_over(world, sharers);
   nccl::set_environment({c.train.deterministic, most});
   std::string mine;
   std::shared_ptr<const nccl::Api> api;
@@ -66,7 +62,7 @@ std::unique_ptr<NcclFactory> try_nccl(const Config& c, GroupFactory& given, Proc
   else
     api = nccl::load(c.comm.nccl_library, &mine);
   if (api) mine = obstacle(*api, most);
-  const int newest = largest(world, api ? api->version : 0);
+  const int newest = max_over(world, api ? api->version : 0);
   if (api && mine.empty() && api->version != newest)
     mine = cat("ranks have NCCL ", nccl::version_text(api->version), " and ", nccl::version_text(newest));
   *why = first_reason(world, mine);
@@ -85,7 +81,7 @@ std::unique_ptr<GroupFactory> try_direct(GroupFactory& given, ProcessGroup& worl
                                          std::string* why) {
   auto* side = dynamic_cast<SideChannel*>(&given);
   auto factory = side != nullptr ? side->direct(*backend.device, index) : nullptr;
-  const bool several = largest(world, index) != -largest(world, -index);
+  const bool several = max_over(world, index) != -max_over(world, -index);
   if (factory == nullptr)
     *why = "ranks are processes, which cannot access each other's tensors (launch.ranks threads)";
   else if (backend.device->combine == nullptr)

@@ -5,6 +5,7 @@
 #include <link.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,7 @@
 #include "launch/config/config.h"
 #include "launch/options/version.h"
 #include "launch/ranks/agree.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -96,10 +98,9 @@ void require_consistent(ProcessGroup& world, const std::vector<Trait>& mine) {
   std::vector<std::string> all;
   for (const Trait& t : mine) all.insert(all.end(), {t.name, t.value});
   const std::string digest = sha256_hex(pack(all));
-  int64_t extremes[2] = {static_cast<int64_t>(std::stoull(digest.substr(0, 15), nullptr, 16)), 0};
-  extremes[1] = -extremes[0];
-  world.all_reduce({reinterpret_cast<std::byte*>(extremes), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
-  if (extremes[0] == -extremes[1]) return;
+  const auto number = static_cast<int64_t>(std::stoull(digest.substr(0, 15), nullptr, 16));
+  const auto [most, least] = max_over(world, std::array{number, -number});
+  if (most == -least) return;
   std::vector<RankTraits> ranks;
   for (const std::string& sent : gather_bytes(world, words_of(mine))) ranks.push_back(read_words(sent));
   std::string text;

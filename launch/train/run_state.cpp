@@ -10,6 +10,7 @@
 #include "launch/config/config_optim.h"
 #include "launch/ranks/agree.h"
 #include "launch/train/resume_check.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -182,10 +183,7 @@ LoadReport RunState::load_floats(const std::string& step, std::vector<ShardView>
 // Loads frozen weights that this run holds in int8 from a checkpoint with floats, one unit at a time. Collective.
 void RunState::quantize_from(const std::string& step) const {
   ParamStore& store = engine_.store();
-  int64_t units = store.int8_units();  // the most of a rank
-  rank_.mesh.world()
-      .all_reduce({reinterpret_cast<std::byte*>(&units), {1}, DType::kI64, {}}, ReduceOp::kMax, {})
-      .wait({});
+  const auto units = max_over(rank_.mesh.world(), int64_t{store.int8_units()});
   const FitOptions fit{.allow_extra = {"*"}, .read_once = config_.checkpoint.read_once};
   for (int k = 0; k < static_cast<int>(units); ++k) {
     const bool mine = k < store.int8_units();

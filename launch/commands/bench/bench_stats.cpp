@@ -1,8 +1,11 @@
 #include "launch/commands/bench/bench_stats.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -31,15 +34,11 @@ double quantile(std::vector<double> v, double share) {
   return i + 1 < v.size() ? v[i] + (position - low) * (v[i + 1] - v[i]) : v[i];
 }
 
-double slowest(ProcessGroup& world, double seconds) {
-  world.all_reduce({reinterpret_cast<std::byte*>(&seconds), {1}, DType::kF64, {}}, ReduceOp::kMax, {}).wait({});
-  return seconds;
-}
+double slowest(ProcessGroup& world, double seconds) { return max_over(world, seconds); }
 
 double mean_of(ProcessGroup& world, double seconds, bool counts) {
-  double sums[2] = {counts ? seconds : 0., counts ? 1. : 0.};
-  world.all_reduce({reinterpret_cast<std::byte*>(sums), {2}, DType::kF64, {}}, ReduceOp::kSum, {}).wait({});
-  return sums[1] > 0 ? sums[0] / sums[1] : 0;
+  const auto [sum, ranks] = sum_over(world, std::array{counts ? seconds : 0., counts ? 1. : 0.});
+  return ranks > 0 ? sum / ranks : 0;
 }
 
 }  // namespace gt

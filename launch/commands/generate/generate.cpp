@@ -22,6 +22,7 @@
 #include "launch/ranks/signals.h"
 #include "launch/train/kept_files.h"
 #include "launch/train/kept_tokenizer.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -167,7 +168,7 @@ class Generator {
   std::vector<int32_t> draw() {
     std::vector<int32_t> ids(writing_.size() + 1);
     ProcessGroup &tp = m_.mesh->group(Axis::kTp), &pp = m_.mesh->group(Axis::kPp);
-    const Tensor all{reinterpret_cast<std::byte*>(ids.data()), {static_cast<int64_t>(ids.size())}, DType::kI32, {}};
+    const Tensor all = host_tensor(std::span(ids));
     if (m_.mesh->last_stage()) {
       const SamplerOptions options{.temperature = args_.temperature, .top_k = args_.top_k, .top_p = args_.top_p};
       for (size_t i = 0; tp.rank() == 0 && i < writing_.size(); ++i) {

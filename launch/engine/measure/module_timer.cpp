@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "parallel/comm/host_values.h"
+
 namespace gt {
 namespace {
 
@@ -38,8 +40,7 @@ void ModuleTimer::share(ProcessGroup& world, std::span<ModuleCost> leaves) const
     sums[3 * i + 1] = it->second.backward;
     sums[3 * i + 2] = 1;
   }
-  const Tensor all{reinterpret_cast<std::byte*>(sums.data()), {static_cast<int64_t>(sums.size())}, DType::kF64, {}};
-  world.all_reduce(all, ReduceOp::kSum, {}).wait({});
+  sums = sum_over(world, std::move(sums));
   for (size_t i = 0; i < leaves.size(); ++i) {
     if (sums[3 * i + 2] == 0) continue;
     leaves[i].forward = sums[3 * i] / sums[3 * i + 2];

@@ -8,16 +8,9 @@
 #include <vector>
 
 #include "launch/ranks/agree.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
-namespace {
-
-int64_t least(ProcessGroup& world, int64_t x) {
-  world.all_reduce({reinterpret_cast<std::byte*>(&x), {1}, DType::kI64, {}}, ReduceOp::kMin, {}).wait({});
-  return x;
-}
-
-}  // namespace
 
 void SkipWatch::after(const StepResult& r, int64_t step, const Engine& engine) {
   constexpr auto kSize = std::tuple_size_v<decltype(scales_)>;
@@ -28,9 +21,9 @@ void SkipWatch::after(const StepResult& r, int64_t step, const Engine& engine) {
   const Mesh& mesh = engine.mesh();
   constexpr int64_t kNoPosition = std::numeric_limits<int64_t>::max();
   const auto bad = engine.store().first_nonfinite_gradient();
-  const int64_t first = least(mesh.world(), bad ? bad->position : kNoPosition);
+  const int64_t first = min_over(mesh.world(), bad ? bad->position : kNoPosition);
   const bool here = bad && bad->position == first;
-  const int64_t reporter = least(mesh.world(), here ? mesh.rank() : first == kNoPosition ? 0 : kNoPosition);
+  const int64_t reporter = min_over(mesh.world(), here ? mesh.rank() : first == kNoPosition ? 0 : kNoPosition);
   std::vector<double> last;
   for (int64_t k = std::max<int64_t>(0, steps_ - static_cast<int64_t>(kSize)); k < steps_; ++k)
     last.push_back(scales_[static_cast<size_t>(k) % kSize]);

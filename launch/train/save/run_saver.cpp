@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 
 #include "kernels/core/host.h"
@@ -10,6 +11,7 @@
 #include "launch/options/version.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/signals.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -43,15 +45,10 @@ RunSaver::RunSaver(const Config& config, const Mesh& mesh, const Backend& backen
 void RunSaver::prepare(const std::vector<ShardView>& views, bool fits, bool will_save) {
   const CheckpointConfig& c = config_.checkpoint;
   const int64_t bytes = snapshot_bytes(views);
-  int64_t worst[2] = {bytes, 0};  // maximum over the ranks: bytes, does not fit
-  worst[1] = copy_fits(c, bytes, fits) ? 0 : 1;
-  mesh_.world().all_reduce({reinterpret_cast<std::byte*>(worst), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
-  snapshot_bytes_ = worst[0];
-  checkpoint_bytes_ = bytes;
-  mesh_.world()
-      .all_reduce({reinterpret_cast<std::byte*>(&checkpoint_bytes_), {1}, DType::kI64, {}}, ReduceOp::kSum, {})
-      .wait({});
-  staged_ = c.async && worst[1] == 0;
+  const auto [most, refused] = max_over(mesh_.world(), std::array{bytes, int64_t{copy_fits(c, bytes, fits) ? 0 : 1}});
+  snapshot_bytes_ = most;
+  checkpoint_bytes_ = sum_over(mesh_.world(), bytes);
+  staged_ = c.async && refused == 0;
   if (staged_ && will_save) agree(mesh_.world(), [&] { background_.reserve(bytes); });
 }
 

@@ -18,11 +18,10 @@ class Inventory {
     m_.config = c;
   }
 
-  void layer(const char* type) { m_.layers.push_back({.type = type, .first_unit = units_}); }
-  // Opens an FSDP unit; `prefix` leads the names of modules inside it.
+  void layer(const char* type) { m_.layers.push_back({.type = type, .first_unit = static_cast<int>(m_.units.size())}); }
+  // Opens a module of the layer, with FSDP units of its own; `prefix` leads the names of modules inside it.
   void unit(const std::string& name, const std::string& prefix = "") {
-    m_.layers.back().units.push_back(name);
-    ++units_;
+    open_layer().modules.push_back(name);
     prefix_ = prefix;
   }
   void block(int64_t i) {
@@ -128,15 +127,26 @@ class Inventory {
     p.role = role, p.matrices = shard.tp().blocks;
     p.layer = m_.modules.back().layer;
     p.frozen = m_.config.lora.rank > 0;
+    p.unit = unit_of(open_layer(), p.domain());
     m_.modules.back().parameters += shape.numel();
     open_layer().parameters += shape.numel();
     m_.index[p.name] = m_.params.size();
     return m_.params.emplace_back(std::move(p));
   }
 
+  // FSDP unit of the layer's open module for parameters of this domain.
+  int unit_of(LayerSpec& layer, AxisSet domain) {
+    const std::string& module = layer.modules.back();
+    const auto count = static_cast<int>(m_.units.size());
+    for (int u = layer.first_unit; u < count; ++u)
+      if (m_.units[static_cast<size_t>(u)].module == module && m_.units[static_cast<size_t>(u)].domain == domain)
+        return u;
+    m_.units.push_back({domain == kDenseDomain ? module : module + ".experts", module, domain});
+    return layer.units++, count;
+  }
+
   ModelSpec m_;
   const float std_, residual_std_;
-  int units_ = 0;
   std::string prefix_;
 };
 
@@ -302,6 +312,15 @@ Shape local_shape(const ParamSpec& p, const RankCoordinates& at) {
     s.dim[static_cast<size_t>(d)] = local_extent(p.shard, d, whole, at);
   }
   return s;
+}
+
+std::vector<uint8_t> unused_units(const ModelSpec& m, std::span<const double> keep) {
+  std::vector<uint8_t> out(m.units.size());
+  for (size_t i = 0; i < keep.size(); ++i) {
+    const LayerSpec& block = m.block(static_cast<int64_t>(i));
+    std::fill_n(out.begin() + block.first_unit, block.units, keep[i] == 0);
+  }
+  return out;
 }
 
 std::string leaf_class(std::string_view name, std::vector<int64_t>* numbers) {

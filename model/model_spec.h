@@ -3,6 +3,7 @@
 // it.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -10,12 +11,14 @@
 
 #include "autograd/parameter.h"
 #include "model/transformer_config.h"
+#include "parallel/mesh.h"
 #include "parallel/pipeline/partition.h"
 
 namespace gt {
 
-// Kind of a parameter: determines its storage dtype and whether it is quantized.
-enum class Role : uint8_t { kEmbedding, kPosition, kNorm, kMatrix, kBias, kHead };
+// Kind of a parameter: determines its storage dtype, whether it is quantized, and which ranks replicate it. kExpert: a
+// matrix that only some of the tokens are multiplied by.
+enum class Role : uint8_t { kEmbedding, kPosition, kNorm, kMatrix, kExpert, kBias, kHead };
 
 struct ParamSpec {
   std::string name;  // "layers.3.attn.qkv.weight"
@@ -25,6 +28,7 @@ struct ParamSpec {
   Role role = Role::kMatrix;
   int matrices = 1;       // of kMatrix, along dimension 0: Q, K and V of a fused weight
   int layer = 0;          // index in the layer list
+  int unit = 0;           // index in ModelSpec::units
   bool residual = false;  // projection back into the residual stream, with smaller initial values
   bool frozen = false;    // not trained: the model has adapters
   bool padded = false;    // rows are padded to a multiple of 128 on each TP rank
@@ -32,6 +36,8 @@ struct ParamSpec {
 
   // Whether a run that holds frozen weights in int8 (Precision::frozen_int8) holds this one so: of a linear layer.
   bool held_in_int8() const { return frozen && role == Role::kMatrix; }
+  // Ranks that replicate it: reduce its gradient and hold its shards.
+  AxisSet domain() const { return role == Role::kExpert ? kExpertDomain : kDenseDomain; }
 };
 
 // Leaf of the module tree: its parameters and compute.
@@ -54,13 +60,19 @@ constexpr double attended_keys(int64_t length, int64_t window) {
   return static_cast<double>(window) * static_cast<double>(2 * length - window) / static_cast<double>(length);
 }
 
+// FSDP unit: the parameters of one module of a layer that the same ranks replicate.
+struct UnitEntry {
+  std::string name;    // "layers.3": of dense parameters, as the module; "layers.3.experts": of others
+  std::string module;  // "embed", "pos_embed", "layers.3"
+  AxisSet domain;
+};
+
 struct LayerSpec {
-  std::string type;  // "embedding", "block", "norm", "head"
-  std::vector<std::string>
-      units;               // FSDP units: "embed", "pos_embed"; of a block one, "layers.3"; named after their modules
-  int first_unit = 0;      // number of units.front() in the model
-  int64_t flops = 0;       // of a forward pass, per token of a sequence of config.seq
-  int64_t parameters = 0;  // of a tied head too: the layer needs them
+  std::string type;                  // "embedding", "block", "norm", "head"
+  std::vector<std::string> modules;  // in the order of the forward: "embed", "pos_embed"; a block is one
+  int first_unit = 0, units = 0;     // [first_unit, first_unit + units) of ModelSpec::units
+  int64_t flops = 0;                 // of a forward pass, per token of a sequence of config.seq
+  int64_t parameters = 0;            // of a tied head too: the layer needs them
 };
 
 struct ModelSpec {
@@ -68,15 +80,14 @@ struct ModelSpec {
   std::vector<LayerSpec> layers;    // embedding, block x L, final norm unless blocks norm their sums, head
   std::vector<ParamSpec> params;    // in the order of the layers
   std::vector<ModuleSpec> modules;  // in execution order
+  std::vector<UnitEntry> units;     // in execution order
 
   const ParamSpec* find(const std::string& name) const;  // nullptr: no such parameter
   const ParamSpec& param(const std::string& name) const;
   const ModuleSpec& module(const std::string& name) const;
   // Sums of losses that the last stage returns for a microbatch: of tokens and, with a pair head, of pairs.
   int losses() const { return config.predicts_pairs() ? 2 : 1; }
-  int units() const { return layers.back().first_unit + static_cast<int>(layers.back().units.size()); }
-  // FSDP unit of a block.
-  int unit_of_block(int64_t block) const { return layers[static_cast<size_t>(block) + 1].first_unit; }
+  const LayerSpec& block(int64_t i) const { return layers[static_cast<size_t>(i) + 1]; }
 
   int64_t parameters() const;          // logical; a tied table counts once
   int64_t trained_parameters() const;  // of these, those that are not frozen
@@ -107,6 +118,10 @@ constexpr int64_t padded_vocab(int64_t vocab, int64_t tp) { return (vocab + 128 
 // Returns the shape that a rank holds of a parameter, padding included. An extent of -1 means that it cannot be split
 // over so many ranks.
 Shape local_shape(const ParamSpec&, const RankCoordinates&);
+
+// Returns for each FSDP unit of the model whether a step that drops these blocks leaves it unused. keep: one entry per
+// block, 0 for a dropped one.
+std::vector<uint8_t> unused_units(const ModelSpec&, std::span<const double> keep);
 
 // Maps "layers.3.norm1.weight" to "layers.*.norm1.weight", "layers.3.mlp.experts.7.up.weight" to
 // "layers.*.mlp.experts.*.up.weight", and returns names outside of blocks unchanged. `numbers`: receives what the stars

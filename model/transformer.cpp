@@ -9,7 +9,7 @@ Block::Block(const std::string& name, const Build& b, const Constant* rotary)
       place_(b.config().norm_place),
       attn_(name + ".attn", b, rotary),
       attn_drop_(name + ".attn.out", b.config().dropout, b),
-      mlp_(name + ".mlp", b),
+      mlp_(make_feed_forward(name + ".mlp", b)),
       mlp_drop_(name + ".mlp.down", b.config().dropout, b) {
   const bool pre = place_ == NormPlace::kPre || place_ == NormPlace::kBoth;
   const bool post = place_ == NormPlace::kPost || place_ == NormPlace::kBoth, sum = place_ == NormPlace::kSum;
@@ -17,8 +17,8 @@ Block::Block(const std::string& name, const Build& b, const Constant* rotary)
   child(attn_);
   if (post) child(post_norm1_.emplace(name + ".post_norm1", b));
   if (sum) child(norm1_.emplace(name + ".norm1", b));
-  if (pre) child(norm2_.emplace(name + ".norm2", b, mlp_.fp8_scaling()));
-  child(mlp_);
+  if (pre) child(norm2_.emplace(name + ".norm2", b, mlp_->fp8_scaling()));
+  child(*mlp_);
   if (post) child(post_norm2_.emplace(name + ".post_norm2", b));
   if (sum) child(norm2_.emplace(name + ".norm2", b));
 }
@@ -38,7 +38,7 @@ Block::Stream Block::norm_sums(Tape& t, const Stream& in, const MicroBatch& mb, 
   const Var x = join(t, in);
   const Var a = attn_.attend(t, attn_.project(t, {x, x}, mb, keep), mb, keep);
   const ops::Normed n1 = (*norm1_)(t, x, &a, keep, attn_drop_(a, mb, scale));
-  const Var m = mlp_(t, {n1.out, n1.out}, mb, keep);
+  const Var m = (*mlp_)(t, {n1.out, n1.out}, mb, keep);
   const Var out = (*norm2_)(t, n1.out, &m, ops::Keep::kOutputs, mlp_drop_(m, mb, scale)).out;
   norm1_->discard(t, n1, keep);
   return {out, {}, {}};
@@ -51,7 +51,7 @@ Block::Stream Block::operator()(Tape& t, Stream in, const MicroBatch& mb, ops::K
   if (norm1_) norm1_->discard(t, n1, keep);
   const Var a = after(t, post_norm1_, attn_.attend(t, qkv, mb, keep));
   const ops::Normed n2 = before(t, norm2_, {n1.sum, a, attn_drop_(a, mb, scale)}, keep);
-  const Var up = mlp_(t, n2, mb, keep);
+  const Var up = (*mlp_)(t, n2, mb, keep);
   if (norm2_) norm2_->discard(t, n2, keep);
   const Var m = after(t, post_norm2_, up);
   return {n2.sum, m, mlp_drop_(m, mb, scale)};
@@ -82,11 +82,11 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
   for (int i = range.begin; i < range.end; ++i) {
     const LayerSpec& layer = b.model.layers[static_cast<size_t>(i)];
     if (layer.type == "embedding") {
-      for (size_t u = 0; u < layer.units.size(); ++u) {
-        if (layer.units[u] == "embed") add(embed_, layer, u, b, false);
-        if (layer.units[u] == "pos_embed") add(position_, layer, u, b);
-        if (layer.units[u] == "type_embed") add(types_, layer, u, b);
-        if (layer.units[u] == "embed_norm") add(embed_norm_, layer, u, b);
+      for (const std::string& name : layer.modules) {
+        if (name == "embed") add(embed_, name, b, false);
+        if (name == "pos_embed") add(position_, name, b);
+        if (name == "type_embed") add(types_, name, b);
+        if (name == "embed_norm") add(embed_norm_, name, b);
       }
     } else if (layer.type == "block") {
       if (blocks_.empty()) first_block_ = i - 1;
@@ -94,47 +94,25 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
       if (b.precision.fp8_skip_ends && (i == 1 || i == blocks)) build.precision.fp8 = Fp8Recipe::kOff;
       const bool local = local_rotary_ && c.window_of(i - 1) > 0;
       const Constant* rotary = local ? &*local_rotary_ : rotary_ ? &*rotary_ : nullptr;
-      add(blocks_.emplace_back(), layer, 0, build, rotary);
+      add(blocks_.emplace_back(), layer.modules.front(), build, rotary);
     } else if (layer.type == "norm") {
-      add(norm_, layer, 0, b);
+      add(norm_, layer.modules.front(), b);
     } else {
       Build plain = b;
       plain.precision.fp8 = Fp8Recipe::kOff;
-      for (size_t u = 0; u < layer.units.size(); ++u) {
-        if (layer.units[u] == "mlm") add(transform_, layer, u, plain);
-        if (layer.units[u] == "head") add(head_, layer, u, b, true);
-        if (layer.units[u] == "pairs") add(pairs_, layer, u, plain);
+      for (const std::string& name : layer.modules) {
+        if (name == "mlm") add(transform_, name, plain);
+        if (name == "head") add(head_, name, b, true);
+        if (name == "pairs") add(pairs_, name, plain);
       }
     }
   }
 }
 
-// Builds the module of an FSDP unit; both have one name.
 template <class Layer>
-void TransformerStage::add(std::unique_ptr<Layer>& layer, const LayerSpec& spec, size_t unit, const Build& b,
-                           auto... more) {
-  layer = std::make_unique<Layer>(spec.units[unit], b, more...);
-  named_.push_back({spec.units[unit], spec.first_unit + static_cast<int>(unit), layer.get()});
-}
-
-std::vector<UnitSpec> TransformerStage::units() {
-  std::vector<UnitSpec> out;
-  for (Named& n : named_) out.push_back({n.name, n.module->parameters(), stage_, n.index});
-  return out;
-}
-
-std::vector<QuantizerState*> TransformerStage::ranges() {
-  std::vector<QuantizerState*> out;
-  for (Named& n : named_)
-    for (QuantizerState* r : n.module->ranges()) out.push_back(r);
-  return out;
-}
-
-std::vector<Fp8State*> TransformerStage::fp8_states() {
-  std::vector<Fp8State*> out;
-  for (Named& n : named_)
-    for (Fp8State* r : n.module->fp8_states()) out.push_back(r);
-  return out;
+void TransformerStage::add(std::unique_ptr<Layer>& layer, const std::string& name, const Build& b, auto... more) {
+  layer = std::make_unique<Layer>(name, b, more...);
+  units_.add(*layer, b.model, stage_);
 }
 
 std::vector<Constant*> TransformerStage::constants() {
@@ -149,14 +127,6 @@ void TransformerStage::keep_blocks(std::span<const double> keep) {
   keep_.assign(mine.begin(), mine.end());
 }
 
-void TransformerStage::bind(ParamStore& store) {
-  for (Named& n : named_) n.unit = &store.unit(n.name);
-}
-
-TransformerStage::Named& TransformerStage::named(const Module& m) {
-  return *std::find_if(named_.begin(), named_.end(), [&](const Named& n) { return n.module == &m; });
-}
-
 Shape TransformerStage::boundary(const MicroBatch& mb) const { return {axis_.rows(mb).rows, hidden_}; }
 
 int64_t TransformerStage::loss_chunk(const MicroBatch& mb) const {
@@ -168,14 +138,6 @@ int64_t TransformerStage::loss_chunk(const MicroBatch& mb) const {
   const int64_t row = head_->weight.local_shape[0] * size_of(head_->weight.dtype);
   while (rows < mb.batch * mb.seq && 2 * rows * row <= kLogitBytes) rows *= 2;
   return rows;
-}
-
-template <class Body>
-void TransformerStage::in_unit(Tape& t, const Module& m, Body body) {
-  ParamUnit& unit = *named(m).unit;
-  ops::enter(t, unit);
-  body();
-  ops::leave(t, unit);
 }
 
 void TransformerStage::show(const Module& m, const char* part, const Var& x, const MicroBatch& mb) {
@@ -201,7 +163,7 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
     return {ops::recompute(t, s.x,
                            [this, block, mb, scale](Tape& tape, Var x) {
                              Block::Stream out;
-                             in_unit(tape, *block, [&] {
+                             units_.use(tape, *block, [&] {
                                out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs, scale);
                              });
                              show_block(*block, out, mb);
@@ -213,7 +175,7 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
   const ops::Keep keep = chosen && recompute_ == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
   MicroBatch of_block = mb;
   if (mb.cache != nullptr) of_block.cache += i;
-  in_unit(t, *block, [&] { s = (*block)(t, s, of_block, keep, scale); });
+  units_.use(t, *block, [&] { s = (*block)(t, s, of_block, keep, scale); });
   show_block(*block, s, mb);
   return s;
 }
@@ -239,10 +201,10 @@ Block::Stream TransformerStage::run_without_backward(Tape& t, size_t i, const Bl
 Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
   Block::Stream s{input, {}, {}};
   if (embed_) {
-    in_unit(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
-    if (position_) in_unit(t, *position_, [&] { s.x = (*position_)(t, s.x, mb); });
-    if (types_) in_unit(t, *types_, [&] { s.x = (*types_)(t, s.x, mb); });
-    if (embed_norm_) in_unit(t, *embed_norm_, [&] { s.x = (*embed_norm_)(t, s.x, nullptr).out; });
+    units_.use(t, *embed_, [&] { s.x = embed_->lookup(t, mb.tokens); });
+    if (position_) units_.use(t, *position_, [&] { s.x = (*position_)(t, s.x, mb); });
+    if (types_) units_.use(t, *types_, [&] { s.x = (*types_)(t, s.x, mb); });
+    if (embed_norm_) units_.use(t, *embed_norm_, [&] { s.x = (*embed_norm_)(t, s.x, nullptr).out; });
     s.x = ops::dropout(t, s.x, embed_drop_(s.x, mb));
     show(*embed_, "", s.x, mb);
   }
@@ -254,7 +216,7 @@ Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
     s = t.recording() ? run_block(t, i, s, mb) : run_without_backward(t, i, s, mb, workspace);
   if (norm_) {
     const Var* branch = s.branch ? &*s.branch : nullptr;
-    in_unit(t, *norm_, [&] { s.x = (*norm_)(t, s.x, branch, ops::Keep::kOutputs, s.drop).out; });
+    units_.use(t, *norm_, [&] { s.x = (*norm_)(t, s.x, branch, ops::Keep::kOutputs, s.drop).out; });
     show(*norm_, "", s.x, mb);
     return s.x;
   }
@@ -265,14 +227,15 @@ Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
 Var TransformerStage::losses(Tape& t, Var x, const MicroBatch& mb) {
   Var of_pairs, of_tokens;
   if (pairs_)
-    in_unit(t, *pairs_, [&] { of_pairs = ops::class_cross_entropy(t, (*pairs_)(t, x, mb), mb.pairs, mb.pair_seed); });
+    units_.use(t, *pairs_,
+               [&] { of_pairs = ops::class_cross_entropy(t, (*pairs_)(t, x, mb), mb.pairs, mb.pair_seed); });
   Var bias;
   if (transform_)
-    in_unit(t, *transform_, [&] {
+    units_.use(t, *transform_, [&] {
       x = (*transform_)(t, x);
       bias = ops::parameter(t, transform_->bias());
     });
-  in_unit(t, *head_, [&] { of_tokens = head_->loss(t, x, mb, loss_chunk(mb), transform_ ? &bias : nullptr); });
+  units_.use(t, *head_, [&] { of_tokens = head_->loss(t, x, mb, loss_chunk(mb), transform_ ? &bias : nullptr); });
   return pairs_ ? ops::join_sums(t, of_tokens, of_pairs) : of_tokens;
 }
 

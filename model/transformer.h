@@ -11,10 +11,11 @@
 #include "model/layers/attention.h"
 #include "model/layers/dropout.h"
 #include "model/layers/embedding.h"
+#include "model/layers/feed_forward.h"
 #include "model/layers/masked_heads.h"
-#include "model/layers/mlp.h"
 #include "model/layers/norm.h"
 #include "model/model_stage.h"
+#include "model/stage_units.h"
 
 namespace gt {
 
@@ -40,7 +41,7 @@ class Block : public Module {
   const NormPlace place_;
   SelfAttention attn_;
   ResidualDropout attn_drop_;
-  Mlp mlp_;
+  const std::unique_ptr<FeedForward> mlp_;
   ResidualDropout mlp_drop_;
   std::optional<Norm> norm1_, norm2_;            // each writes what the layer behind it reads; or norms its sum
   std::optional<Norm> post_norm1_, post_norm2_;  // of what attention and MLP add
@@ -55,11 +56,11 @@ class TransformerStage : public ModelStage {
   bool boundary_replicated() const override { return !axis_.splits_rows(); }
   Var forward(Tape&, Var input, const MicroBatch&) override;
 
-  std::vector<UnitSpec> units() override;
-  std::vector<QuantizerState*> ranges() override;
-  std::vector<Fp8State*> fp8_states() override;
+  std::vector<UnitSpec> units() override { return units_.specs(); }
+  std::vector<QuantizerState*> ranges() override { return units_.all(&Module::ranges); }
+  std::vector<Fp8State*> fp8_states() override { return units_.all(&Module::fp8_states); }
   std::vector<Constant*> constants() override;
-  void bind(ParamStore&) override;
+  void bind(ParamStore& store) override { units_.bind(store); }
   void keep_blocks(std::span<const double> keep) override;
   size_t blocks() const override { return blocks_.size(); }
   int first_block() const override { return first_block_; }
@@ -73,17 +74,8 @@ class TransformerStage : public ModelStage {
   DType cache_dtype() const override { return precision_.linear(); }
 
  private:
-  struct Named {
-    std::string name;
-    int index;
-    Module* module;
-    ParamUnit* unit = nullptr;
-  };
   template <class Layer>
-  void add(std::unique_ptr<Layer>& layer, const LayerSpec&, size_t unit, const Build&, auto... more);
-  Named& named(const Module&);
-  template <class Body>
-  void in_unit(Tape&, const Module&, Body);
+  void add(std::unique_ptr<Layer>& layer, const std::string& name, const Build&, auto... more);
   Var body(Tape&, Var input, const MicroBatch&);  // everything but the head
   Block::Stream run_block(Tape&, size_t i, Block::Stream, const MicroBatch&);
   Block::Stream run_without_backward(Tape&, size_t i, const Block::Stream&, const MicroBatch&,
@@ -113,7 +105,7 @@ class TransformerStage : public ModelStage {
   // In front of the head and beside it, of a masked language model.
   std::unique_ptr<MaskedLmTransform> transform_;
   std::unique_ptr<PairHead> pairs_;
-  std::vector<Named> named_;
+  StageUnits units_;
   ActivationObserver* tap_ = nullptr;
 };
 

@@ -39,6 +39,9 @@ class AxisSet {
 };
 std::string name_of(AxisSet);  // "dp_cp"
 
+// Ranks that replicate parameters which process every token, and those that replicate the parameters of an expert.
+inline constexpr AxisSet kDenseDomain{Axis::kDp, Axis::kCp}, kExpertDomain{Axis::kExpertDp};
+
 struct MeshShape {
   int pp = 1, dp = 1, ep = 1, cp = 1, tp = 1;
   int etp = 0;  // ranks that split the matrices of an expert; 0: tp

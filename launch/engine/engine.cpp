@@ -92,8 +92,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       for (Fp8State* r : s->fp8_states()) fp8.push_back(r);
   fp8_ranges_ = std::make_unique<Fp8States>(std::move(fp8), mesh, backend, compute);
   mark_no_decay(units, options.no_decay);
-  store_ = std::make_unique<ParamStore>(std::move(units), spec_.units(), resolved(options, pp), mesh, backend, compute,
-                                        plan.zero);
+  store_ = std::make_unique<ParamStore>(std::move(units), static_cast<int>(spec_.units.size()), resolved(options, pp),
+                                        mesh, backend, compute, plan.zero);
   for (auto& s : stages_) s->bind(*store_);
   make_constants();
   lr_options_ = options.lr;
@@ -115,8 +115,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
                                                plan.eval, shapes, replayed);
   const auto scalars = static_cast<size_t>(scalar_count());
   scalars_ = Buffer((scalar_count() + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  exchange_ = std::make_unique<StepExchange>(spec_.units(), spec_.losses() * m, options.mean_of_microbatches, mesh,
-                                             backend, compute);
+  exchange_ = std::make_unique<StepExchange>(static_cast<int>(spec_.units.size()), spec_.losses() * m,
+                                             options.mean_of_microbatches, mesh, backend, compute);
   losses_ = Buffer(spec_.losses() * m * size_of(DType::kF64), compute.device, *backend.device);
   if (options.evaluates) eval_sums_ = Buffer(2 * losses_.bytes(), compute.device, *backend.device);
   host_scalars_ = HostArray<float>(scalars, *backend.device);
@@ -183,7 +183,6 @@ void Engine::set_layer_keep(std::span<const double> keep) {
   GT_CHECK(static_cast<int64_t>(keep.size()) == options_.model.layers, keep.size(), " entries for ",
            options_.model.layers, " blocks");
   keep_.assign(keep.begin(), keep.end());
-  unused_.resize(static_cast<size_t>(spec_.units()));
   fixed_blocks_ = true;
 }
 
@@ -191,8 +190,7 @@ void Engine::set_layer_keep(std::span<const double> keep) {
 void Engine::choose_blocks() {
   if (keep_.empty()) return;
   if (!fixed_blocks_) draw_blocks(options_.layer_drop, options_.seed, applied_, keep_);
-  for (size_t i = 0; i < keep_.size(); ++i)
-    unused_[static_cast<size_t>(spec_.unit_of_block(static_cast<int64_t>(i)))] = keep_[i] == 0;
+  unused_ = unused_units(spec_, keep_);
   for (auto& s : stages_) s->keep_blocks(keep_);
 }
 

@@ -318,11 +318,9 @@ void RunReporter::report_norms(const StepResult& r) {
   const ParamStats::Summary s = param_stats_->after_step(step, bins > 0 && step % bins == 0, 1 / r.loss_scale);
   if (log_ && every > 0 && step % every == 0) {
     const std::span<const double> squares = engine_.unit_norm_squares();
-    for (const LayerSpec& layer : engine_.spec().layers)
-      for (size_t u = 0; u < layer.units.size(); ++u) {
-        const double square = squares[static_cast<size_t>(layer.first_unit) + u];
-        log_->push(make_scalar(step, "train/grad_norm/" + layer.units[u], std::sqrt(square) / r.loss_scale));
-      }
+    const std::vector<UnitEntry>& units = engine_.spec().units;
+    for (size_t u = 0; u < units.size(); ++u)
+      log_->push(make_scalar(step, "train/grad_norm/" + units[u].name, std::sqrt(squares[u]) / r.loss_scale));
     log_->push(make_scalar(step, "train/param_norm", s.param_norm));
     log_->push(make_scalar(step, "train/update_ratio", s.update_norm / s.param_norm));
   }

@@ -1,14 +1,15 @@
 // MLP: down(act(up(x))), or gated down(act(gate(x)) * up(x)) with gate and up in one GEMM. Column-parallel up and
 // row-parallel down need no communication in between.
 #pragma once
+#include "model/layers/feed_forward.h"
 #include "model/layers/linear.h"
 
 namespace gt {
 
-class Mlp : public Module {
+class Mlp : public FeedForward {
  public:
   Mlp(std::string name, const Build& b)
-      : Module(name),
+      : FeedForward(name),
         kind_(b.config().activation),
         gated_(b.config().gated),
         up_(name + ".up", b),
@@ -17,8 +18,8 @@ class Mlp : public Module {
     child(up_);
     child(down_);
   }
-  const Fp8Scaling* fp8_scaling() const { return up_.fp8_scaling(); }  // as ColumnLinear::fp8_scaling
-  Var operator()(Tape& t, const ops::Normed& n, const MicroBatch& mb, ops::Keep keep) {
+  const Fp8Scaling* fp8_scaling() const override { return up_.fp8_scaling(); }
+  Var operator()(Tape& t, const ops::Normed& n, const MicroBatch& mb, ops::Keep keep) override {
     return down_.finish(t, up_.on_all_rows(t, n, [&](const Operand& all) {
       if (fused_) return GeluPair::run(t, all, up_, down_, keep);
       const Var h = up_.matmul(t, all, mb, keep);

@@ -10,6 +10,8 @@
 namespace gt {
 namespace {
 
+constexpr size_t kInUse = 3;  // units of one module, and the one before
+
 // Unsharded int8 codes: held, or gathered behind the values.
 Tensor codes_in_use(const UnitState& s) {
   if (!s.values_sharded) return s.held_values();
@@ -21,12 +23,13 @@ Tensor codes_in_use(const UnitState& s) {
 ValueGatherer::ValueGatherer(Stream compute, int prefetch)
     : compute_(compute), prefetch_(static_cast<size_t>(prefetch)) {
   GT_CHECK(prefetch >= 0, "prefetch ", prefetch);
-  live_.reserve(prefetch_ + 2);
+  live_.reserve(prefetch_ + kInUse);
+  current_.reserve(kInUse);
 }
 
 void ValueGatherer::allocate(int64_t bytes, const Backend& backend) {
   pool_ = TwoEndedPool(Buffer(bytes, compute_.device, *backend.device));
-  pool_.reserve(prefetch_ + 2);
+  pool_.reserve(prefetch_ + kInUse);
 }
 
 void ValueGatherer::begin(const Order* order) {
@@ -43,7 +46,7 @@ void ValueGatherer::prefetch() {
 }
 
 void ValueGatherer::acquire(UnitState& s) {
-  if (current_ != &s) advance(s);
+  if (!in_use(s)) advance(s);
   s.gathering.wait(compute_);
   if (!s.prepared) {
     if (s.quantizes()) quantizer_->apply(s, s.gathered);
@@ -66,15 +69,20 @@ void ValueGatherer::advance(UnitState& s) {
              " is used where the order has ", next_ < order_->size() ? (*order_)[next_]->spec.name : "nothing");
     ++next_;
   }
-  current_ = &s;
+  if (!current_.empty() && current_.front()->module() != s.module()) current_.clear();
+  current_.push_back(&s);
   for (size_t k = live_.size(); k-- > 0;)
     if (!in_window(*live_[k])) drop(*live_[k]);
   gather(s);
   if (order_ != nullptr) prefetch();
 }
 
+bool ValueGatherer::in_use(const UnitState& s) const {
+  return std::find(current_.begin(), current_.end(), &s) != current_.end();
+}
+
 bool ValueGatherer::in_window(const UnitState& s) const {
-  if (&s == current_) return true;
+  if (in_use(s)) return true;
   if (order_ == nullptr) return false;
   const auto from = order_->begin() + static_cast<ptrdiff_t>(next_);
   const auto to = order_->begin() + static_cast<ptrdiff_t>(std::min(next_ + prefetch_, order_->size()));
@@ -108,13 +116,13 @@ void ValueGatherer::drop(UnitState& s) {
 }
 
 void ValueGatherer::add_to(StateHash& f) const {
-  f.add(current_);
+  for (const UnitState* s : current_) f.add(s);
   for (const UnitState* s : live_) f.add(s).add(s->gathered.data).add(uint64_t{s->prepared});
 }
 
 void ValueGatherer::drop_all() {
   while (!live_.empty()) drop(*live_.back());
-  current_ = nullptr;
+  current_.clear();
 }
 
 }  // namespace gt

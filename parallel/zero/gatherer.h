@@ -43,6 +43,7 @@ class ValueGatherer {
   void gather(UnitState&);
   void prefetch();
   void drop(UnitState&);
+  bool in_use(const UnitState&) const;
   bool in_window(const UnitState&) const;
 
   Stream compute_;
@@ -52,8 +53,8 @@ class ValueGatherer {
   const Int8Weights* int8_ = nullptr;
   TwoEndedPool pool_;
   const Order* order_ = nullptr;
-  size_t next_ = 0;  // position in the order after the unit in use
-  UnitState* current_ = nullptr;
+  size_t next_ = 0;                  // position in the order after the unit in use
+  std::vector<UnitState*> current_;  // of the module that is used, or was last
   std::vector<UnitState*> live_;
 };
 

@@ -55,7 +55,8 @@ void ParamStore::add_unit(UnitSpec spec) {
   UnitState* main = nullptr;
   for (const bool int8 : {true, false})
     for (const auto& [wide, frozen] : {std::pair{false, true}, {false, false}, {true, true}, {true, false}}) {
-      UnitSpec part{.name = spec.name, .stage = spec.stage, .index = spec.index, .domain = spec.domain};
+      UnitSpec part = spec;
+      part.params.clear();
       std::vector<int> index_in_module;
       for (int i = 0; i < static_cast<int>(spec.params.size()); ++i) {
         Parameter* p = spec.params[static_cast<size_t>(i)];
@@ -199,18 +200,18 @@ void ParamStore::add_ranges(int unit) {
 void ParamStore::set_order(std::span<const StagePass> step, std::span<const StagePass> evaluation) {
   const auto units_of = [&](std::span<const StagePass> passes) {
     std::vector<UnitState*> order;
-    const auto use = [&](UnitState& s) {
-      UnitState* holder = s.shares_values() ? s.owner : &s;
-      if (s.on_use() && (order.empty() || order.back() != holder)) order.push_back(holder);
-    };
     for (const StagePass& v : passes) {
-      if (!v.backward) {
-        for (auto& s : units_)
-          if (s->spec.stage == v.stage) use(*s);
-      } else {
-        for (auto it = units_.rbegin(); it != units_.rend(); ++it)
-          if ((*it)->spec.stage == v.stage) use(**it);
+      std::vector<std::vector<UnitState*>> modules;  // the units of each that have no values otherwise
+      for (auto& s : units_) {
+        if (s->spec.stage != v.stage || !s->on_use()) continue;
+        UnitState* holder = s->shares_values() ? s->owner : s.get();
+        if (modules.empty() || modules.back().back()->module() != holder->module()) modules.emplace_back();
+        modules.back().push_back(holder);
       }
+      if (v.backward) std::reverse(modules.begin(), modules.end());
+      for (const std::vector<UnitState*>& m : modules)
+        if (order.empty() || order.back()->module() != m.back()->module())
+          order.insert(order.end(), m.begin(), m.end());
     }
     return order;
   };
@@ -288,11 +289,16 @@ void ParamStore::begin_step(std::span<const uint8_t> unused) {
   gatherer_->begin(ordered_ ? &used_order() : nullptr);
 }
 
-// Merges two consecutive uses of a unit when the unused units between them are skipped.
+// Merges two consecutive uses of a module when the unused ones between them are skipped.
 const std::vector<UnitState*>& ParamStore::used_order() {
   running_order_.clear();
+  const auto used = [&](const UnitState* s) {  // in the module at the end of the order
+    auto it = running_order_.rbegin();
+    while (it != running_order_.rend() && (*it)->module() == s->module() && *it != s) ++it;
+    return it != running_order_.rend() && *it == s;
+  };
   for (UnitState* s : step_order_)
-    if (!s->unused && (running_order_.empty() || running_order_.back() != s)) running_order_.push_back(s);
+    if (!s->unused && !used(s)) running_order_.push_back(s);
   return running_order_;
 }
 
@@ -460,6 +466,14 @@ int64_t ParamStore::state_elements(int unit) const {
   const UnitState& s = *units_[static_cast<size_t>(unit)];
   if (s.owner || s.frozen) return 0;
   return options_.stage == 0 ? s.layout.size : s.layout.shard;
+}
+
+std::vector<FlatMemory> ParamStore::flat_memory() const {
+  std::vector<FlatMemory> out;
+  for (const auto& s : units_)
+    out.push_back({s->spec.params, s->held_values(), s->held_grads(), s->values_sharded, s->grads_sharded,
+                   s->spec.domain, s->layout.pad});
+  return out;
 }
 
 FlatUnit ParamStore::flat_unit(int unit) const {

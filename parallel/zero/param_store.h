@@ -41,7 +41,8 @@ struct UnitSpec {
   std::vector<Parameter*> params;
   int stage = 0;  // virtual stage
   int index = 0;
-  AxisSet domain{Axis::kDp, Axis::kCp};  // ranks that replicate these parameters: see Mesh::domain
+  AxisSet domain = kDenseDomain;  // ranks that replicate these parameters: see Mesh::domain
+  int module = -1;  // units with one number are adjacent, and acquired and released together; -1: a unit of its own
 };
 
 // One pass through all units of a virtual stage; a backward uses them from last to first.
@@ -88,6 +89,15 @@ struct FlatUnit {
   int first_tensor = 0;  // params[0] in tensors()
   int64_t size = 0, begin = 0, held = 0;
   Domain domain;
+};
+
+// Flat buffers of one FSDP unit on this rank.
+struct FlatMemory {
+  std::span<Parameter* const> params;
+  Tensor values, grads;                // held: of all elements, or this rank's shard; grads empty: none
+  bool values_sharded, grads_sharded;  // among the ranks of the domain
+  AxisSet domain;
+  int64_t padding;  // trailing elements of unsharded buffers that belong to no parameter, always 0
 };
 
 class ParamStore {
@@ -144,7 +154,8 @@ class ParamStore {
   int num_units() const;
   int64_t num_shards() const;  // of all local units, over their domains
   int64_t state_elements(int unit) const;
-  FlatUnit flat_unit(int unit) const;  // of a unit that has state elements
+  std::vector<FlatMemory> flat_memory() const;  // by local unit
+  FlatUnit flat_unit(int unit) const;           // of a unit that has state elements
 
   // Call after master or frozen weights were overwritten (checkpoint load, tests): recomputes values on every rank.
   // Collective over dp.

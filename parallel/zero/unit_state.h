@@ -64,6 +64,7 @@ struct UnitState final : ParamUnit {
   bool shares_values() const { return owner != nullptr && owner->dtype == dtype; }
   bool on_use() const { return values_sharded || int8; }  // values exist only while the unit is used
   bool rounds() const { return dtype != DType::kF32; }
+  int module() const { return spec.module >= 0 ? spec.module : spec.index; }
   bool tied_copy() const { return !spec.params.front()->tied_to.empty(); }
   bool adds_to_owner() const { return spec.params.front()->adds_to != nullptr; }  // has no gradients of its own
   int64_t elements() const { return layout.size - layout.pad; }

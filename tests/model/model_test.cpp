@@ -318,15 +318,15 @@ TEST_CASE("the stages of every partition hold each parameter exactly once, in on
           CHECK(unit.stage == s);
           CHECK(unit.index > last);  // ascending in model order for every partition
           last = unit.index;
-          CHECK(unit.index < describe(c).units());
+          CHECK(unit.index < static_cast<int>(describe(c).units.size()));
           CHECK(units.emplace(unit.index, unit.name).second);
           for (const Parameter* p : unit.params) names.insert(p->name);
         }
       }
-      CHECK(units.size() == static_cast<size_t>(describe(c).units()));
+      CHECK(units.size() == describe(c).units.size());
       CHECK(units[0] == "embed");
       CHECK(units[2] == "layers.0");
-      CHECK(units[describe(c).units() - 1] == "head");
+      CHECK(units[static_cast<int>(describe(c).units.size()) - 1] == "head");
       CHECK(names.size() == whole.size());
       for (const auto& [name, p] : whole) CHECK(names.count(name) == 1);
     }

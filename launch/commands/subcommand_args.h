@@ -556,9 +556,12 @@ struct CompletionArgs {
 struct VerifyArgs {
   std::string on = "threads";
   int64_t steps = 3, ranks = 8, sample = 0;
-  bool matrix = false;
+  bool matrix = false, types = false;
   template <class V>
   void fields(V& v) {
+    v("static", types, "",
+      "prove the layout of the whole model without running it: from how every op and collective of two steps changes "
+      "what is split, equal or a partial sum along each mesh axis");
     v("on", on, "threads|here", "threads: ranks as threads of this process; here: ranks and device as in training");
     v("steps", steps, "1..100 steps", "optimizer steps compared");
     v("matrix", matrix, "",

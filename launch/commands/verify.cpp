@@ -9,6 +9,7 @@
 #include "launch/commands/output.h"
 #include "launch/commands/subcommands.h"
 #include "launch/engine/engine_options.h"
+#include "launch/engine/prove_layout.h"
 #include "launch/engine/rank_device.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/ranks/device_groups.h"
@@ -139,6 +140,31 @@ struct MatrixSum {
   }
 };
 
+// Returns what is wrong with a layout by the types of its tensors; "" if it is proved.
+std::string wrong_by_types(const Config& c, ProofSize* size = nullptr) {
+  try {
+    const ProofSize n = prove_layout(engine_options(c, 1), mesh_shape(c));
+    if (size != nullptr) *size = n;
+    return "";
+  } catch (const Error& e) {
+    if (e.code() != Exit::kInternal) throw;
+    return e.what();
+  }
+}
+
+Exit verify_types(const Config& c) {
+  ProofSize size;
+  const auto begin = Clock::now();
+  const std::string wrong = wrong_by_types(c, &size);
+  write_out(fmt::format("layout: {}, {} ranks\n", layout_text(c), c.world()));
+  write_out(wrong.empty() ? fmt::format("proved in {}: {} calls of ops and {} collectives and messages of one rank of "
+                                        "each stage, in two steps and an evaluation\n",
+                                        format_duration(since(begin)), size.ops, size.messages)
+                          : fmt::format("WRONG: {}\n", wrong));
+  flush_out();
+  return wrong.empty() ? Exit::kOk : Exit::kNumerical;
+}
+
 // Every layout runs, whatever fails: which ones differ points to the cause, the first alone does not.
 Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) {
   const std::vector<Config> legal = legal_layouts(base, args.ranks, precisions);
@@ -162,19 +188,30 @@ Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) 
     }
     std::string failure;
     try {
-      const VerifyResult v = device.check(verifier, c);
-      sum.add(c, v);
-      if (const Difference* d = v.bad()) failure = describe(*d, mesh_shape(c));
+      if (args.types) {
+        failure = wrong_by_types(c);
+        ++sum.done, sum.wrong += !failure.empty();
+      } else {
+        const VerifyResult v = device.check(verifier, c);
+        sum.add(c, v);
+        if (const Difference* d = v.bad()) failure = describe(*d, mesh_shape(c));
+      }
     } catch (const Error& e) {
       ++sum.done, ++sum.wrong;
       failure = e.what();
     }
     if (failure.empty()) continue;
     line.erase();
-    write_out(fmt::format("DIFFERENT  {}: {}\n", layout_text(c), failure));
+    write_out(fmt::format("{}  {}: {}\n", args.types ? "WRONG" : "DIFFERENT", layout_text(c), failure));
     flush_out();
   }
   line.erase();
+  if (args.types) {
+    write_out(fmt::format("{} layouts in {}: {} proved, {} wrong\n", sum.done, format_duration(since(begin)),
+                          sum.done - sum.wrong, sum.wrong));
+    flush_out();
+    return sum.wrong == 0 ? Exit::kOk : Exit::kNumerical;
+  }
   write_out(fmt::format("{} layouts in {}, {} reference runs: {} equal, {} different\n", sum.done,
                         format_duration(since(begin)), verifier.reference_runs(), sum.done - sum.wrong, sum.wrong));
   write_out(fmt::format("largest relative errors: loss of the first step {:.1e}, gradient {:.1e} ({})\n", sum.loss,
@@ -195,6 +232,8 @@ Exit run_verify(const Command& command) {
   GT_REQUIRE(!(here && args.matrix), Exit::kUsage, "--matrix runs many layouts, but --on here has the ranks of one; ",
              "use --on threads");
   GT_REQUIRE(args.matrix || args.sample == 0, Exit::kUsage, "--sample ", args.sample, " belongs to --matrix");
+  GT_REQUIRE(!here || !args.types, Exit::kUsage, "--static runs no rank; leave out --on here");
+  if (args.types && !args.matrix) return verify_types(given);
   ShrinkGoal goal = args.matrix ? goal_of(given, args.ranks) : goal_of(given);
   goal.steps = static_cast<int>(args.steps);
   std::vector<std::string> notes;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kernels/core/step_limits.h"
+#include "parallel/proof/claim.h"
 
 namespace gt {
 
@@ -50,6 +51,7 @@ void StepExchange::all_reduce(Tensor losses) {
   if (mesh_.last_stage() && mesh_.coord(Axis::kTp) == 0)
     for (int64_t k = 0; k < losses.numel(); ++k)
       backend_.ops->copy({.src = losses.slice(k, 1), .dst = shared.slice(k * dp + d, 1)}, stream_);
+  proof::held_by_one(shared, {Axis::kPp, Axis::kTp});  // as above; each dp coordinate has its own slots
   mesh_.world().all_reduce(on_device(Field::kNormSquares, Field::kTargets), ReduceOp::kSum, stream_).wait(stream_);
 }
 

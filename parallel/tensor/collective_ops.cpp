@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "parallel/proof/claim.h"
+
 namespace gt::ops {
 
 Var copy_to_group(Tape& t, Var x, ProcessGroup& g) {
@@ -242,6 +244,7 @@ struct FirstTokens {
   Var x, y;
   Positions positions;
   int64_t rows;
+  bool part;  // of the rows
 };
 
 // Calls f(sequence, local row) for the sequences whose first token this rank holds.
@@ -255,20 +258,24 @@ void each_first(const FirstTokens& s, F f) {
 Var first_tokens(Tape& t, Var x, const MicroBatch& mb, const TensorAxis& axis) {
   const RowSlice held = axis.rows(mb);
   const Var y = t.output({mb.batch, x.value.shape.cols()}, x.value.dtype);
-  const FirstTokens saved{x, y, mb.rows(held.first), held.rows};
+  const FirstTokens saved{x, y, mb.rows(held.first), held.rows, axis.splits_rows()};
   if (axis.splits_rows())  // 0 times a row that there is
     for (int64_t i = 0; i < mb.batch; ++i)
       t.ops().scale({.x = x.value.slice(0, 1), .out = y.value.slice(i, 1), .factor = 0}, t.stream());
   each_first(saved, [&](int64_t i, int64_t row) {
     t.ops().copy({.src = x.value.slice(row, 1), .dst = y.value.slice(i, 1)}, t.stream());
   });
-  if (axis.splits_rows()) axis.group.all_reduce(y.value, ReduceOp::kSum, t.stream()).wait(t.stream());
+  if (axis.splits_rows()) {
+    proof::held_by_one(y.value, Axis::kTp);  // a row is on one rank
+    axis.group.all_reduce(y.value, ReduceOp::kSum, t.stream()).wait(t.stream());
+  }
   t.record(saved, [](const FirstTokens& s, Backprop& bp) {
     if (!bp.needs_grad(s.x)) return;
     const Tensor dy = bp.grad(s.y);
     each_first(s, [&](int64_t i, int64_t row) {
       const GradDst dx = bp.dst(s.x);
       GT_CHECK(dx.accumulate, "first tokens have a gradient before the others");
+      if (s.part) proof::sliced(dy.slice(i, 1), Axis::kTp);  // as above
       bp.ops().axpy({.x = dy.slice(i, 1), .y = dx.tensor.slice(row, 1)}, bp.stream());
     });
   });

@@ -471,8 +471,15 @@ int64_t ParamStore::state_elements(int unit) const {
 std::vector<FlatMemory> ParamStore::flat_memory() const {
   std::vector<FlatMemory> out;
   for (const auto& s : units_)
-    out.push_back({s->spec.params, s->held_values(), s->held_grads(), s->values_sharded, s->grads_sharded,
-                   s->spec.domain, s->layout.pad});
+    out.push_back({.params = s->spec.params,
+                   .values = s->held_values(),
+                   .grads = s->held_grads(),
+                   .masters = s->masters.tensor({s->masters.bytes() / size_of(DType::kF32)}, DType::kF32),
+                   .values_sharded = s->values_sharded,
+                   .grads_sharded = s->grads_sharded,
+                   .masters_sharded = options_.stage > 0 && s->domain.size > 1,
+                   .domain = s->spec.domain,
+                   .padding = s->layout.pad});
   return out;
 }
 

@@ -94,8 +94,8 @@ struct FlatUnit {
 // Flat buffers of one FSDP unit on this rank.
 struct FlatMemory {
   std::span<Parameter* const> params;
-  Tensor values, grads;                // held: of all elements, or this rank's shard; grads empty: none
-  bool values_sharded, grads_sharded;  // among the ranks of the domain
+  Tensor values, grads, masters;                        // held: of all elements, or this rank's shard; empty: none
+  bool values_sharded, grads_sharded, masters_sharded;  // among the ranks of the domain
   AxisSet domain;
   int64_t padding;  // trailing elements of unsharded buffers that belong to no parameter, always 0
 };

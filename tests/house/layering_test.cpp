@@ -26,14 +26,16 @@ const std::map<std::string, Names> kMayInclude{
     {"launch", {"model", "optim", "data", "checkpoint", "parallel", "autograd", "kernels", "kernels/core"}},
 };
 
-// Inside parallel/: comm <- mesh <- {tensor, pipeline, zero}; the last three are independent of each other.
+// Inside parallel/: comm <- mesh <- {tensor, pipeline, zero}; the last three are independent of each other. proof
+// observes them; they give it claims.
 const std::map<std::string, Names> kInsideParallel{
     {"comm", {"comm"}},
     {"mesh.h", {"comm"}},
     {"mesh.cpp", {"comm", "mesh.h"}},
-    {"tensor", {"comm", "mesh.h", "tensor"}},
+    {"tensor", {"comm", "mesh.h", "tensor", "proof"}},
     {"pipeline", {"comm", "mesh.h", "pipeline"}},
     {"zero", {"comm", "mesh.h", "zero"}},
+    {"proof", {"comm", "mesh.h", "zero", "proof"}},
 };
 
 // Inside launch/: a layer may include itself and those before it.

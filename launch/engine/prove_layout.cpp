@@ -1,0 +1,59 @@
+#include "launch/engine/prove_layout.h"
+
+#include <algorithm>
+
+#include "launch/config/values/schedule_file.h"
+
+namespace gt {
+namespace {
+
+// Microbatches of a proof: of as many kinds as those of a step.
+int few(const EngineOptions& o, int pp) {
+  const int enough = 2 * pp * o.vpp;
+  return is_schedule_file(o.schedule) ? o.microbatches : std::min(o.microbatches, enough);
+}
+
+ProofSize prove_rank(const EngineOptions& options, const MeshShape& shape, int rank, std::vector<proof::Site>* sites,
+                     const std::optional<proof::Fault>& fault) {
+  constexpr int64_t kPlenty = int64_t{1} << 40;  // address space, not memory
+  proof::LayoutProof proof(shape, rank, fault);
+  const Backend& backend = proof.backend();
+  const Mesh mesh(shape, proof.factory());
+  const Stream stream = backend.device->open_stream(0, 1);
+  EnginePlan endless;
+  endless.train = endless.eval = {kPlenty, kPlenty, 0};
+  endless.zero = {kPlenty, kPlenty};
+  {
+    Engine engine(options, mesh, backend, stream, endless);
+    const Shape s{options.micro_batch, options.model.seq};
+    const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device, *backend.device);
+    const Tensor memory = tokens.tensor(s, DType::kI32);
+    const std::vector<MicroBatch> batch(static_cast<size_t>(options.microbatches), empty_batch(options, memory));
+    const TensorAxis axis{mesh.group(Axis::kTp), options.sequence_parallel};
+    const RowSlice rows = axis.rows(batch.front());
+    proof.begin(engine.store(), memory, {rows.rows * options.model.hidden, axis.splits_rows()});
+    for (int step = 0; options.trains && step < 2; ++step) engine.step(batch, s.numel());
+    if (options.evaluates) engine.evaluate(batch);
+  }
+  backend.device->close_stream(stream);
+  for (const proof::Site& s : proof.sites())
+    if (sites != nullptr && std::find(sites->begin(), sites->end(), s) == sites->end()) sites->push_back(s);
+  return {proof.ops(), proof.messages()};
+}
+
+}  // namespace
+
+ProofSize prove_layout(const EngineOptions& options, const MeshShape& shape, std::vector<proof::Site>* sites,
+                       const std::optional<proof::Fault>& fault) {
+  EngineOptions few_batches = options;
+  few_batches.microbatches = few(options, shape.pp);
+  few_batches.precision.fp8 = Fp8Recipe::kOff;
+  ProofSize all;
+  for (int stage = 0; stage < shape.pp; ++stage) {
+    const ProofSize of = prove_rank(few_batches, shape, stage * (shape.world() / shape.pp), sites, fault);
+    all.ops += of.ops, all.messages += of.messages;
+  }
+  return all;
+}
+
+}  // namespace gt

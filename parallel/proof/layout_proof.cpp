@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/comm/call.h"
 #include "parallel/comm/null_group.h"
 #include "parallel/proof/claim.h"
 #include "parallel/proof/op_rules.h"
@@ -144,13 +145,6 @@ namespace {
 
 bool any_partial(const LayoutType& t, const std::vector<Along>& along) {
   return std::any_of(along.begin(), along.end(), [&](Along a) { return t[a].kind == Kind::kPartial; });
-}
-
-const char* name_of(CommOp op) {
-  return op == CommOp::kAllReduce       ? "all_reduce"
-         : op == CommOp::kReduceScatter ? "reduce_scatter"
-         : op == CommOp::kAllGather     ? "all_gather"
-                                        : "broadcast";
 }
 
 std::vector<Along> axes_of(AxisSet set) {
@@ -339,6 +333,14 @@ void LayoutProof::Impl::change_types(CommOp op, const std::vector<Along>& over, 
       }
       return shadow.write(whole, *type);
     }
+    case CommOp::kAllToAll:
+    case CommOp::kAllToAllV: {  // rows that ranks split remain so
+      const std::optional<LayoutType> type = shadow.read(part);
+      if (!type) fail(cat(name, ": parts of ", to_string(part.shape), " differ"));
+      for (const Along a : over)
+        if (const AxisType t = (*type)[a]; t.kind != Kind::kZero && !(t.kind == Kind::kSplit && t.dim == 0)) wrong(t, a);
+      return shadow.write(whole, *type);
+    }
     default: return;
   }
 }
@@ -378,6 +380,10 @@ struct LayoutProof::Impl::Group final : ProcessGroup {
     return inner.reduce_scatter(whole, part, s);
   }
   Work broadcast(Tensor t, int root, Stream s) override { return inner.broadcast(t, root, s); }
+  Work all_to_all(Tensor from, Tensor to, const PeerCounts& counts, Stream s) override {
+    if (size() > 1) impl.collective(counts.send.empty() ? CommOp::kAllToAll : CommOp::kAllToAllV, over, from, to);
+    return inner.all_to_all(from, to, counts, s);
+  }
   Work send(Tensor t, int to, int tag, Stream s) override {
     impl.message(CommOp::kSend, t);
     return inner.send(t, to, tag, s);

@@ -119,9 +119,8 @@ Var cached_attention(Tape&, Var qkv, AttentionShape, const MicroBatch&);
 // number of hits, rows whose target has the largest logit.
 Var class_cross_entropy(Tape&, Var logits, Tensor targets, Tensor seed);
 
-// Sums of two kinds, f64 [n] each, of which both have their gradients already, as f64 [2n]: first[0], second[0],
-// first[1], second[1].
-Var join_sums(Tape&, Var first, Var second);
+// Copies the result of a cross-entropy, f64 [1] or with hits [2], to MicroBatch::sums and, if requested, hits.
+void keep_loss(Tape&, const MicroBatch&, int index, const Var& sums);
 
 // Nodes that call the hooks of an FSDP unit (all-gather, gradient reduction). The backward runs leave() first and
 // enter() last.

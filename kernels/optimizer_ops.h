@@ -37,13 +37,11 @@ enum StepScalar : int {
   kBiasCorrection2,
   kGradMultiplier,
   kSkip,
-  kLossGrad,
   kBeta2,
   kGradCoefficient,  // gradient coefficient of a non-averaging first moment: SGD's 1 - dampening
   kStepLow,          // index of the applied step, from 1, modulo 2^16
   kStepHigh,         // its high part; both are integers exact in f32
   kAnomalous,        // nonzero: gradients are finite, but the anomaly check rejected the step
-  kPairSeed,         // kLossGrad of the loss of sentence pairs
   kNumScalars = 16
 };
 // Global-norm clipping and overflow check. From norm_squares f64 [units] (reduced over all ranks):
@@ -61,14 +59,14 @@ struct ClipFactor {
                   .control("norm", o.norm)
                   .control("guard", o.guard))
 };
-// Anomaly check before the update (step_limits.h; limits f64 [kNumLimits]) on losses f64 [n], sums per microbatch, and
-// norm f32 [1]. An anomalous step sets scalars[kSkip] and scalars[kAnomalous] to 1; both stay unchanged if the step is
-// already skipped. counts f64 [n], targets per microbatch: the loss is the mean of microbatch means; empty: the mean
-// over limits[kTargets]. limits[kPairs] > 0: losses
-// of sentence pairs follow those of tokens (mean_loss).
+// Anomaly check before the update (step_limits.h; limits f64 [kNumLimits]) on losses f64 [sums * n], sums per
+// microbatch, whose objective is mean_loss() with shares f64 [sums, 2], and on norm f32 [1]. An anomalous step sets
+// scalars[kSkip] and scalars[kAnomalous] to 1; both stay unchanged if the step is already skipped. counts f64 [n],
+// targets per microbatch, are read for shares with divisor 0; else empty.
 struct CheckStep {
-  Tensor losses, counts, norm, limits, scalars;
+  Tensor losses, shares, counts, norm, limits, scalars;
   GT_OPERANDS(.control("losses", o.losses)
+                  .control("shares", o.shares)
                   .control("counts", o.counts)
                   .control("norm", o.norm)
                   .control("limits", o.limits)

@@ -96,6 +96,18 @@ class Inventory {
     open_layer().flops -= 2 * std::exchange(m_.modules.back().weights, 0);
     m_.modules.back().frozen_weights = 0;
   }
+  // Adds a term of the objective. layers: indices in the layer list; empty: the open layer.
+  void loss(LossTerm term) {
+    const auto layers = static_cast<int>(m_.layers.size());
+    if (term.layers.empty()) term.layers = {layers - 1};
+    GT_CHECK(m_.losses.size() < kMostLosses, "loss ", term.name, ": a model has at most ", kMostLosses, " losses");
+    for (const LossTerm& other : m_.losses) GT_CHECK(other.name != term.name, "two losses are named ", term.name);
+    for (const int layer : term.layers) {
+      GT_CHECK(layer >= 0 && layer < layers, "loss ", term.name, ": the model has no layer ", layer);
+      m_.loss_sums.push_back({static_cast<int>(m_.losses.size()), layer});
+    }
+    m_.losses.push_back(std::move(term));
+  }
   LayerSpec& open_layer() { return m_.layers.back(); }
   ModelSpec take() { return std::move(m_); }
 
@@ -197,6 +209,9 @@ void describe_head(Inventory& m, const TransformerConfig& c) {
   head.padded = true;
   if (c.tied) head.tied_to = "embed.weight";
   m.count_head(padded_vocab(c.vocab, 1) * c.hidden);
+  m.loss({.name = "token", .hits = true});
+  if (c.predicts_pairs()) m.loss({.name = "pair", .divisor = LossDivisor::kSequences, .hits = true});
+  for (const LossTerm& term : c.losses) m.loss(term);
 }
 
 }  // namespace
@@ -259,6 +274,21 @@ const ModuleSpec& ModelSpec::module(const std::string& name) const {
   const auto it = std::find_if(modules.begin(), modules.end(), [&](const ModuleSpec& m) { return m.name == name; });
   GT_CHECK(it != modules.end(), "the model has no module ", name);
   return *it;
+}
+
+int ModelSpec::loss_sum(std::string_view name, int layer) const {
+  const auto it = std::find_if(loss_sums.begin(), loss_sums.end(), [&](const LossSum& s) {
+    return losses[static_cast<size_t>(s.term)].name == name && (layer < 0 || s.layer == layer);
+  });
+  GT_CHECK(it != loss_sums.end(), "the model has no loss ", name, " of layer ", layer);
+  return static_cast<int>(it - loss_sums.begin());
+}
+
+std::vector<int> ModelSpec::losses_in(int begin, int end) const {
+  std::vector<int> out;
+  for (size_t i = 0; i < loss_sums.size(); ++i)
+    if (loss_sums[i].layer >= begin && loss_sums[i].layer < end) out.push_back(static_cast<int>(i));
+  return out;
 }
 
 int64_t ModelSpec::parameters() const {

@@ -81,12 +81,15 @@ struct ModelSpec {
   std::vector<ParamSpec> params;    // in the order of the layers
   std::vector<ModuleSpec> modules;  // in execution order
   std::vector<UnitEntry> units;     // in execution order
+  std::vector<LossTerm> losses;     // that of tokens first
+  std::vector<LossSum> loss_sums;   // of each term in order, of each of its layers
 
   const ParamSpec* find(const std::string& name) const;  // nullptr: no such parameter
   const ParamSpec& param(const std::string& name) const;
   const ModuleSpec& module(const std::string& name) const;
-  // Sums of losses that the last stage returns for a microbatch: of tokens and, with a pair head, of pairs.
-  int losses() const { return config.predicts_pairs() ? 2 : 1; }
+  // Index in loss_sums of the loss `name` of a layer; -1: of its only layer.
+  int loss_sum(std::string_view name, int layer = -1) const;
+  std::vector<int> losses_in(int begin, int end) const;  // indices in loss_sums of layers [begin, end), ascending
   const LayerSpec& block(int64_t i) const { return layers[static_cast<size_t>(i) + 1]; }
 
   int64_t parameters() const;          // logical; a tied table counts once

@@ -74,6 +74,9 @@ TransformerStage::TransformerStage(LayerRange range, int stage, const Build& b)
       hidden_(b.config().hidden),
       heads_(SelfAttention::local_heads(b)),
       stage_(stage),
+      losses_(b.model.losses_in(range.begin, range.end)),
+      token_sum_(b.model.loss_sum("token")),
+      pair_sum_(b.config().predicts_pairs() ? b.model.loss_sum("pair") : -1),
       embed_drop_("embed", b.config().dropout, b) {
   const TransformerConfig& c = b.config();
   const auto blocks = static_cast<int>(c.layers);
@@ -155,16 +158,18 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
   const double kept = mb.train && !keep_.empty() ? keep_[i] : 1;
   if (kept == 0) return s;
   const auto scale = static_cast<float>(1 / kept);
+  const int64_t index = first_block_ + static_cast<int64_t>(i);
   const bool chosen = recompute_layers_ == 0 || static_cast<int64_t>(i) < recompute_layers_;
   if (chosen && recompute_ == Recompute::kFull) {
     // One tensor is kept per block, so the residual add happens here and not in the next norm. The sum is bitwise
     // identical.
     GT_CHECK(!s.branch, "blocks that run again come first in a stage");
     return {ops::recompute(t, s.x,
-                           [this, block, mb, scale](Tape& tape, Var x) {
+                           [this, block, index, mb, scale](Tape& tape, Var x) {
                              Block::Stream out;
                              units_.use(tape, *block, [&] {
                                out = (*block)(tape, {x, {}, {}}, mb, ops::Keep::kOutputs, scale);
+                               out = block_losses(tape, index, out, mb);
                              });
                              show_block(*block, out, mb);
                              return Block::join(tape, out);
@@ -175,7 +180,7 @@ Block::Stream TransformerStage::run_block(Tape& t, size_t i, Block::Stream s, co
   const ops::Keep keep = chosen && recompute_ == Recompute::kSelective ? ops::Keep::kInputs : ops::Keep::kOutputs;
   MicroBatch of_block = mb;
   if (mb.cache != nullptr) of_block.cache += i;
-  units_.use(t, *block, [&] { s = (*block)(t, s, of_block, keep, scale); });
+  units_.use(t, *block, [&] { s = block_losses(t, index, (*block)(t, s, of_block, keep, scale), mb); });
   show_block(*block, s, mb);
   return s;
 }
@@ -224,11 +229,13 @@ Var TransformerStage::body(Tape& t, Var input, const MicroBatch& mb) {
 }
 
 // The first op that reads x is the last one in the backward (ops::first_tokens).
-Var TransformerStage::losses(Tape& t, Var x, const MicroBatch& mb) {
-  Var of_pairs, of_tokens;
+Var TransformerStage::head_losses(Tape& t, Var x, const MicroBatch& mb) {
+  Var of_tokens;
   if (pairs_)
-    units_.use(t, *pairs_,
-               [&] { of_pairs = ops::class_cross_entropy(t, (*pairs_)(t, x, mb), mb.pairs, mb.pair_seed); });
+    units_.use(t, *pairs_, [&] {
+      const Tensor dloss = mb.dloss.slice(pair_sum_, 1);
+      ops::keep_loss(t, mb, pair_sum_, ops::class_cross_entropy(t, (*pairs_)(t, x, mb), mb.pairs, dloss));
+    });
   Var bias;
   if (transform_)
     units_.use(t, *transform_, [&] {
@@ -236,13 +243,14 @@ Var TransformerStage::losses(Tape& t, Var x, const MicroBatch& mb) {
       bias = ops::parameter(t, transform_->bias());
     });
   units_.use(t, *head_, [&] { of_tokens = head_->loss(t, x, mb, loss_chunk(mb), transform_ ? &bias : nullptr); });
-  return pairs_ ? ops::join_sums(t, of_tokens, of_pairs) : of_tokens;
+  ops::keep_loss(t, mb, token_sum_, of_tokens);
+  return of_tokens;
 }
 
 Var TransformerStage::forward(Tape& t, Var input, const MicroBatch& mb) {
   Var x = body(t, input, mb);
   if (head_) {
-    x = losses(t, x, mb);
+    x = head_losses(t, x, mb);
     show(*head_, "", x, mb);
   }
   return x;

@@ -64,7 +64,7 @@ class TransformerStage : public ModelStage {
   void keep_blocks(std::span<const double> keep) override;
   size_t blocks() const override { return blocks_.size(); }
   int first_block() const override { return first_block_; }
-  int sums(bool records) const override { return (pairs_ ? 2 : 1) * (records ? 1 : 2); }
+  std::span<const int> losses() const override { return losses_; }
   void set_observer(ActivationObserver* tap) override { tap_ = tap; }
   Var hidden(Tape& t, Var input, const MicroBatch& mb) override { return body(t, input, mb); }
   Tensor logits(Tape&, Tensor rows) override;
@@ -73,6 +73,11 @@ class TransformerStage : public ModelStage {
   Shape cache_shape(int64_t sequences, int64_t positions) const override;
   DType cache_dtype() const override { return precision_.linear(); }
 
+ protected:
+  // Computes the losses of block i of the model (TransformerConfig::losses) from what it returns: writes their sums to
+  // MicroBatch::sums and returns the stream through which their gradients reach the block. Models without: unchanged.
+  virtual Block::Stream block_losses(Tape&, int64_t, Block::Stream s, const MicroBatch&) { return s; }
+
  private:
   template <class Layer>
   void add(std::unique_ptr<Layer>& layer, const std::string& name, const Build&, auto... more);
@@ -80,7 +85,7 @@ class TransformerStage : public ModelStage {
   Block::Stream run_block(Tape&, size_t i, Block::Stream, const MicroBatch&);
   Block::Stream run_without_backward(Tape&, size_t i, const Block::Stream&, const MicroBatch&,
                                      const Block::Stream& workspace);
-  Var losses(Tape&, Var x, const MicroBatch&);
+  Var head_losses(Tape&, Var x, const MicroBatch&);
   int64_t loss_chunk(const MicroBatch&) const;
   void show_block(const Block&, const Block::Stream&, const MicroBatch&);
   void show(const Module&, const char* part, const Var&, const MicroBatch&);
@@ -91,6 +96,8 @@ class TransformerStage : public ModelStage {
   const int64_t hidden_;
   const ops::AttentionShape heads_;  // of this rank
   const int stage_;
+  const std::vector<int> losses_;   // indices in ModelSpec::loss_sums of this stage's
+  const int token_sum_, pair_sum_;  // of the heads; pair_sum_ -1: none
   std::optional<Constant> rotary_,
       local_rotary_;  // where blocks turn queries and keys; where those with a window differ
   std::unique_ptr<VocabTable> embed_, head_;

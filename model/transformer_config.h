@@ -8,6 +8,7 @@
 
 #include "autograd/shard_spec.h"
 #include "kernels/core/rope.h"
+#include "model/loss_terms.h"
 
 namespace gt {
 
@@ -92,6 +93,7 @@ struct TransformerConfig {
   double init_std = 0.02;
   double z_loss = 0;  // coefficient of mean(logsumexp(logits)^2) in the loss of training
   LoraConfig lora = {};
+  std::vector<LossTerm> losses = {};  // besides those of the heads; computed by TransformerStage::block_losses
 
   template <class V>
   void fields(V& v) {

@@ -28,7 +28,7 @@ struct Loader::Impl {
     Event copied = nullptr, used = nullptr;
     bool in_flight = false;  // `copied` and `used` have been recorded
     std::vector<MicroBatch> batches;
-    int64_t tokens = 0, pairs = 0, after = 0;  // unmasked targets; sentence pairs; consumed samples after this step
+    int64_t tokens = 0, after = 0;  // unmasked targets; consumed samples after this step
     std::exception_ptr error;
     bool end = false;
   };
@@ -80,7 +80,7 @@ struct Loader::Impl {
   int64_t produced = 0, taken = 0, released = 0;  // steps since the last start
   bool stopping = false;
   int64_t begin_at = 0;  // start ordinal of the reader
-  int64_t consumed = 0, step_tokens = 0, step_pairs = 0;
+  int64_t consumed = 0, step_tokens = 0;
   double waited = 0;
   std::thread reader;
 };
@@ -240,7 +240,7 @@ void Loader::Impl::fill(Slot& slot, int64_t base) {
   // The slot's previous step may still be copying from this host memory.
   if (slot.in_flight)
     while (!api.done(slot.copied)) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  slot.tokens = slot.pairs = 0;
+  slot.tokens = 0;
   for (int k = 0; k < config.microbatches; ++k) {
     const int64_t first = base + (int64_t{k} * config.dp_size + config.dp_rank) * config.micro_batch;
     MicroBatch& mb = slot.batches[static_cast<size_t>(k)];
@@ -321,7 +321,6 @@ void Loader::Impl::gather_pairs(Slot& slot, int k, int64_t first) {
       std::copy(row.tokens().begin(), row.tokens().end(), tokens + i * config.seq);
       std::copy(row.types().begin(), row.types().end(), types + i * config.seq);
     }
-    slot.pairs += real ? 1 : 0;
     if (targets == nullptr) continue;
     std::copy(row.targets().begin(), row.targets().end(), targets + i * config.seq);
     pairs[i] = row.label();
@@ -369,7 +368,6 @@ std::span<const MicroBatch> Loader::next() {
   ++m.taken;
   m.consumed = slot.after;
   m.step_tokens = slot.tokens;
-  m.step_pairs = slot.pairs;
   return slot.batches;
 }
 
@@ -386,7 +384,6 @@ void Loader::restore(int64_t first_sample) {
 
 int64_t Loader::consumed() const { return impl_->consumed; }
 int64_t Loader::step_tokens() const { return impl_->step_tokens; }
-int64_t Loader::step_pairs() const { return impl_->step_pairs; }
 bool Loader::masks() const { return impl_->masks; }
 double Loader::wait_seconds() const { return impl_->waited; }
 

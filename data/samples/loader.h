@@ -56,7 +56,6 @@ class Loader {
   int64_t consumed() const;  // samples of all dp ranks in the steps returned by next() (and skipped windows)
   // Unmasked targets of this rank in the last step; -1 on a rank without targets when they must be counted.
   int64_t step_tokens() const;
-  int64_t step_pairs() const;   // sentence pairs of this rank in the last step
   bool masks() const;           // some targets may carry no loss; the same on every rank
   double wait_seconds() const;  // total time that next() waited for the reader
 

@@ -18,11 +18,13 @@ struct MicroBatch {
   // Empty: each sequence is one document. Generation: see below.
   Tensor positions;
   // Sentence pairs (masked language models); each empty on ranks that need none, and of other models.
-  Tensor types;      // [batch, seq] i32 token types: 0 of the first sentence, 1 of the second; first stage
-  Tensor lengths;    // [batch] i32 tokens before the padding, 1 to seq; every stage
-  Tensor pairs;      // [batch] i32 1: the second sentence is another document's, 0: it follows, -1: no loss; last stage
-  Tensor dloss;      // [1] f32 on the device: d(objective)/d(sum of token losses); set by the engine
-  Tensor pair_seed;  // likewise of the sum of pair losses; empty without pairs
+  Tensor types;    // [batch, seq] i32 token types: 0 of the first sentence, 1 of the second; first stage
+  Tensor lengths;  // [batch] i32 tokens before the padding, 1 to seq; every stage
+  Tensor pairs;    // [batch] i32 1: the second sentence is another document's, 0: it follows, -1: no loss; last stage
+  // By index of ModelSpec::loss_sums, on the device; 0 is that of tokens.
+  Tensor dloss;              // [losses] f32: d(objective)/d(sum); set by the engine
+  Tensor sums;               // [losses] f64: receives the sums that this stage computes; set by the executor
+  Tensor hits;               // [losses] f64: likewise the number of targets with the largest logit; empty: not counted
   int64_t batch = 0;         // sequences
   int64_t seq = 0;           // tokens per sequence
   int64_t loss_tokens = -1;  // targets that carry loss; -1: not counted, all of them

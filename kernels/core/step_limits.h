@@ -6,28 +6,21 @@ namespace gt {
 
 // Limits of the anomaly check, f64 [kNumLimits]. Loss or norm is anomalous when it is not finite, or when (value -
 // middle) / spread > kMaxDeviations: -inf: always, +inf: never.
-enum StepLimit : int {
-  kTargets,  // number of targets that carry loss: divisor of the summed loss
-  kLossMedian,
-  kLossDeviation,
-  kNormMedian,
-  kNormDeviation,
-  kMaxDeviations,
-  kPairs,  // > 0: the second half of the losses are of sentence pairs; their divisor
-  kNumLimits
-};
+enum StepLimit : int { kLossMedian, kLossDeviation, kNormMedian, kNormDeviation, kMaxDeviations, kNumLimits };
 
-// Mean over all targets; with counts (not null), mean over n microbatches of their means. Sums in order; divisors are
-// at least 1. pairs > 0: mean over the targets of the first half of the losses plus mean over the pairs of the second;
-// counts is null.
-constexpr double mean_loss(const double* losses, const double* counts, int64_t n, double targets, double pairs = 0) {
+// The objective from losses [sums, n], n microbatches each: for every sum its weight times its mean, in order. shares
+// [sums, 2]: weight and divisor of a sum (at least 1 is used). Divisor 0: the mean over microbatches of their means,
+// whose divisors are counts [n].
+constexpr double mean_loss(const double* losses, int64_t sums, int64_t n, const double* shares, const double* counts) {
   const auto at_least_1 = [](double x) { return x < 1 ? 1 : x; };
-  const int64_t of_tokens = pairs > 0 ? n / 2 : n;
-  double loss = 0, pair_loss = 0;
-  for (int64_t i = 0; i < of_tokens; ++i) loss += counts == nullptr ? losses[i] : losses[i] / at_least_1(counts[i]);
-  for (int64_t i = of_tokens; i < n; ++i) pair_loss += losses[i];
-  loss /= counts == nullptr ? at_least_1(targets) : static_cast<double>(n);
-  return pairs > 0 ? loss + pair_loss / at_least_1(pairs) : loss;
+  double objective = 0;
+  for (int64_t s = 0; s < sums; ++s, losses += n, shares += 2) {
+    const bool means = shares[1] == 0;
+    double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += means ? losses[i] / at_least_1(counts[i]) : losses[i];
+    objective += shares[0] * (sum / (means ? static_cast<double>(n) : at_least_1(shares[1])));
+  }
+  return objective;
 }
 
 constexpr double spreads_above(double value, double middle, double spread) { return (value - middle) / spread; }

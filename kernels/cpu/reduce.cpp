@@ -77,14 +77,17 @@ void clip_factor(const ClipFactor& p, Stream) {
 }
 
 void check_step(const CheckStep& p, Stream) {
-  require_dtype("check_step", DType::kF64, {{"losses", p.losses}, {"counts", p.counts}, {"limits", p.limits}});
+  require_dtype("check_step", DType::kF64,
+                {{"losses", p.losses}, {"shares", p.shares}, {"counts", p.counts}, {"limits", p.limits}});
   require_f32("check_step", {{"scalars", p.scalars}, {"norm", p.norm}});
   require_numel("check_step", kNumScalars, {{"scalars", p.scalars}});
   require_numel("check_step", kNumLimits, {{"limits", p.limits}});
-  if (p.counts) require_numel("check_step", p.losses.numel(), {{"counts", p.counts}});
+  const int64_t sums = p.shares.numel() / 2, n = p.losses.numel() / sums;
+  require_numel("check_step", sums * n, {{"losses", p.losses}});
+  if (p.counts) require_numel("check_step", n, {{"counts", p.counts}});
   const double* limits = p.limits.as<double>();
-  const double loss = mean_loss(p.losses.as<double>(), p.counts ? p.counts.as<double>() : nullptr, p.losses.numel(),
-                                limits[kTargets], limits[kPairs]);
+  const double loss =
+      mean_loss(p.losses.as<double>(), sums, n, p.shares.as<double>(), p.counts ? p.counts.as<double>() : nullptr);
   float* scalars = p.scalars.as<float>();
   if (scalars[kSkip] == 0 && is_anomalous_step(loss, *p.norm.as<float>(), limits))
     scalars[kSkip] = scalars[kAnomalous] = 1;

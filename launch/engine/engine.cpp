@@ -59,7 +59,10 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
       scaler_(options.loss_scale),
       clock_(mesh, *backend.device, compute) {
   const int pp = mesh.shape().pp, m = options.microbatches;
-  GT_CHECK(!options.mean_of_microbatches || spec_.losses() == 1, "means of microbatches are of token losses alone");
+  for (const LossTerm& term : spec_.losses)  // other stages do not count the targets of a microbatch
+    GT_CHECK(!options.mean_of_microbatches || term.divisor != LossDivisor::kTargets ||
+                 term.layers.front() + 1 == static_cast<int>(spec_.layers.size()),
+             "loss ", term.name, " of a block: means of microbatches over targets are of the head's losses alone");
   GT_CHECK(options.vpp >= 1 && (options.vpp == 1 || pp > 1), "vpp ", options.vpp, " with pp ", pp);
   GT_CHECK(mesh.shape().kv_ranks == options.model.kv_ranks(mesh.size(Axis::kTp)), "a mesh of ", mesh.shape().kv_ranks,
            " ranks for a KV head, a model of ", options.model.groups(), " KV heads on tp ", mesh.size(Axis::kTp));
@@ -74,7 +77,7 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp);
     const auto at = static_cast<size_t>(stage);
-    stages_.push_back(make_stage({boundaries_[at], boundaries_[at + 1]}, stage, build));
+    stages_.push_back(options.build_stage({boundaries_[at], boundaries_[at + 1]}, stage, build));
   }
   std::vector<UnitSpec> units;
   std::vector<PipelineStage*> local;
@@ -115,20 +118,23 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
                                                plan.eval, shapes, replayed);
   const auto scalars = static_cast<size_t>(scalar_count());
   scalars_ = Buffer((scalar_count() + 1) * size_of(DType::kF32), compute.device, *backend.device);
-  exchange_ = std::make_unique<StepExchange>(static_cast<int>(spec_.units.size()), spec_.losses() * m,
-                                             options.mean_of_microbatches, mesh, backend, compute);
-  losses_ = Buffer(spec_.losses() * m * size_of(DType::kF64), compute.device, *backend.device);
+  std::vector<int> own;
+  for (const auto& s : stages_)
+    for (const int loss : s->losses()) own.push_back(loss);
+  const StepExchange::Sizes sizes{static_cast<int>(spec_.units.size()), static_cast<int>(loss_count()), m, options.mean_of_microbatches};
+  exchange_ = std::make_unique<StepExchange>(sizes, std::move(own), mesh, backend, compute);
+  losses_ = Buffer(loss_count() * m * size_of(DType::kF64), compute.device, *backend.device);
   if (options.evaluates) eval_sums_ = Buffer(2 * losses_.bytes(), compute.device, *backend.device);
   host_scalars_ = HostArray<float>(scalars, *backend.device);
-  limits_ = Buffer(kNumLimits * size_of(DType::kF64), compute.device, *backend.device);
-  host_limits_ = HostArray<double>(kNumLimits, *backend.device);
+  host_limits_ = HostArray<double>(static_cast<size_t>(kNumLimits + 2 * loss_count()), *backend.device);
+  limits_ = Buffer(host_limits_.bytes(), compute.device, *backend.device);
   read_scalars_ = HostArray<float>(scalars + 1, *backend.device);
   if (options.layer_drop) set_layer_keep(std::vector<double>(static_cast<size_t>(options.model.layers), 1.));
   fixed_blocks_ = false;
-  if (!options.mean_of_microbatches) return;
-  seeds_ = Buffer(m * size_of(DType::kF32), compute.device, *backend.device);
-  host_seeds_ = HostArray<float>(static_cast<size_t>(m), *backend.device);
-  counts_.resize(static_cast<size_t>(m));
+  host_seeds_ =
+      HostArray<float>(static_cast<size_t>((options.mean_of_microbatches ? m : 1) * loss_count()), *backend.device);
+  seeds_ = Buffer(host_seeds_.bytes(), compute.device, *backend.device);
+  if (options.mean_of_microbatches) counts_.resize(static_cast<size_t>(m));
 }
 
 void Engine::make_constants() {
@@ -157,26 +163,50 @@ void Engine::set_applied_steps(int64_t t, int64_t samples, int64_t schedule) {
 
 // Fills the host values of the step's scalars. The device has copied them once the host has the step's results
 // (read_back).
-// Gradients are scaled by loss scale / targets of the global batch before the backward. The fp16 range then depends on
-// the loss scale only, not on micro_batch, accumulation or data-parallel ranks.
 void Engine::prepare_scalars(int64_t target_tokens) {
   const int64_t t = applied_ + 1;
   float* host = host_scalars_.data();
   std::fill_n(host, host_scalars_.size(), 0.f);
   optimizer_->fill_scalars(t, lr_->at(t + schedule_ahead_), host);
-  host[kLossGrad] = static_cast<float>(scaler_.scale() / static_cast<double>(std::max<int64_t>(target_tokens, 1)));
-  host[kPairSeed] = static_cast<float>(scaler_.scale() / static_cast<double>(std::max<int64_t>(pairs_per_step(), 1)));
-  for (const StepScalar seed : {kLossGrad, kPairSeed})
-    if (options_.grad_sum) host[seed] *= static_cast<float>(mesh_.size(Axis::kDp));
+  prepare_losses(target_tokens);
   const StepLimits limits = limits_of_step_ ? limits_of_step_() : StepLimits{};
   const auto limit = [&](StepLimit l, double x) { host_limits_[static_cast<size_t>(l)] = x; };
-  limit(kTargets, static_cast<double>(target_tokens));
   limit(kLossMedian, limits.loss_middle), limit(kLossDeviation, limits.loss_spread);
   limit(kNormMedian, limits.norm_middle), limit(kNormDeviation, limits.norm_spread);
-  limit(kMaxDeviations, limits.most), limit(kPairs, static_cast<double>(pairs_per_step()));
+  limit(kMaxDeviations, limits.most);
   if (compute_.device.kind == DeviceKind::kNull) return;
   backend_.device->copy(scalars_.data(), host, host_scalars_.bytes(), compute_);
   backend_.device->copy(limits_.data(), host_limits_.data(), host_limits_.bytes(), compute_);
+  backend_.device->copy(seeds_.data(), host_seeds_.data(), host_seeds_.bytes(), compute_);
+}
+
+// Upstream gradient and share of each loss: its weight over the count that divides it, of the global batch. Gradients
+// are so scaled before the backward. The fp16 range then depends on the loss scale only, not on micro_batch,
+// accumulation or data-parallel ranks. With mean_of_microbatches the mean over targets is that of microbatches' means:
+// the gradient is that of sum_k mean_k / (m d).
+void Engine::prepare_losses(int64_t target_tokens) {
+  const double ranks = mesh_.size(Axis::kDp);
+  LossCounts counts{.targets = target_tokens, .sequences = samples_per_step()};
+  for (const MicroBatch& mb : seeded_) counts.tokens += mesh_.size(Axis::kDp) * mb.batch * mb.seq;
+  for (size_t k = 0; k < counts_.size(); ++k) {
+    const MicroBatch& mb = seeded_[k];
+    counts_[k] = static_cast<double>(mb.loss_tokens >= 0 ? mb.loss_tokens : mb.batch * mb.seq);
+  }
+  const double mean = scaler_.scale() / (options_.microbatches * (options_.grad_sum ? 1 : ranks));
+  double* share = host_limits_.data() + kNumLimits;
+  for (size_t i = 0; i < spec_.loss_sums.size(); ++i, share += 2) {
+    const LossTerm& term = spec_.losses[static_cast<size_t>(spec_.loss_sums[i].term)];
+    const bool means = options_.mean_of_microbatches && term.divisor == LossDivisor::kTargets;
+    const auto divisor = static_cast<double>(std::max<int64_t>(counts.of(term.divisor), 1));
+    share[0] = term.weight;
+    share[1] = means ? 0 : divisor;
+    for (size_t k = 0; k * spec_.loss_sums.size() < host_seeds_.size(); ++k) {
+      const double each = means ? mean / std::max(counts_[k], 1.) : scaler_.scale() / divisor;
+      float& seed = host_seeds_[k * spec_.loss_sums.size() + i];
+      seed = static_cast<float>(term.weight * each);
+      if (options_.grad_sum && !means) seed *= static_cast<float>(ranks);
+    }
+  }
 }
 
 void Engine::set_layer_keep(std::span<const double> keep) {
@@ -192,19 +222,6 @@ void Engine::choose_blocks() {
   if (!fixed_blocks_) draw_blocks(options_.layer_drop, options_.seed, applied_, keep_);
   unused_ = unused_units(spec_, keep_);
   for (auto& s : stages_) s->keep_blocks(keep_);
-}
-
-// Upstream gradient of each microbatch: that of its own mean. The gradient is that of sum_k mean_k / (m d).
-void Engine::prepare_seeds(std::span<const MicroBatch> microbatches) {
-  const double ranks = mesh_.size(Axis::kDp);
-  const double scale = scaler_.scale() / (options_.microbatches * (options_.grad_sum ? 1 : ranks));
-  for (size_t k = 0; k < microbatches.size(); ++k) {
-    const MicroBatch& mb = microbatches[k];
-    counts_[k] = static_cast<double>(mb.loss_tokens >= 0 ? mb.loss_tokens : mb.batch * mb.seq);
-    host_seeds_[k] = static_cast<float>(scale / std::max(counts_[k], 1.));
-  }
-  if (compute_.device.kind != DeviceKind::kNull)
-    backend_.device->copy(seeds_.data(), host_seeds_.data(), host_seeds_.bytes(), compute_);
 }
 
 void Engine::init_weights() {
@@ -227,7 +244,7 @@ StepResult Engine::step(std::span<const MicroBatch> microbatches, int64_t target
     all_gather_weights();
   });
   clock_.end_phase(Phase::kGather);
-  return read_back(target_tokens);
+  return read_back();
 } catch (const std::exception& e) {
   abandon(e);
   throw;
@@ -241,20 +258,13 @@ void Engine::begin(std::span<const MicroBatch> microbatches, int64_t target_toke
     GT_CHECK(static_cast<bool>(mb.positions) == options_.documents, "positions in documents: expected ",
              options_.documents ? "some" : "none");
   clock_.begin_step();
+  seeded_.assign(microbatches.begin(), microbatches.end());
   prepare_scalars(target_tokens);
   choose_blocks();
   store_->begin_step(unused_);
   ranges_->begin_step();
   fp8_ranges_->begin_step();
-  seeded_.assign(microbatches.begin(), microbatches.end());
-  if (options_.mean_of_microbatches) prepare_seeds(microbatches);
-  for (size_t k = 0; k < seeded_.size(); ++k) {
-    seeded_[k].dloss = options_.mean_of_microbatches
-                           ? seeds_.tensor({1}, DType::kF32, static_cast<int64_t>(k) * size_of(DType::kF32))
-                           : scalars().slice(kLossGrad, 1);
-    if (spec_.losses() > 1) seeded_[k].pair_seed = scalars().slice(kPairSeed, 1);
-    seeded_[k].train = true;
-  }
+  for (size_t k = 0; k < seeded_.size(); ++k) seeded_[k].dloss = dloss(k), seeded_[k].train = true;
 }
 
 void Engine::run_pipeline() {
@@ -292,6 +302,7 @@ void Engine::clip() {
   if (limits_of_step_)
     backend_.ops->check_step(
         {.losses = exchange_->on_device(Field::kLosses),
+         .shares = limits_.tensor({loss_count(), 2}, DType::kF64, kNumLimits * size_of(DType::kF64)),
          .counts = options_.mean_of_microbatches ? exchange_->on_device(Field::kTargets) : Tensor{},
          .norm = norm(),
          .limits = limits_.tensor({kNumLimits}, DType::kF64),
@@ -327,13 +338,18 @@ ReplayCounts Engine::replays() const {
   return sum;
 }
 
-StepResult Engine::read_back(int64_t target_tokens) {
+StepResult Engine::read_back() {
   exchange_->await();
   clock_.settle(*train_);
   const HostArray<float>& scalars = read_scalars_;
   StepResult r;
-  r.loss = exchange_->mean_loss(target_tokens, pairs_per_step());
-  if (pairs_per_step() > 0) r.pair_loss = exchange_->mean_pair_loss(pairs_per_step());
+  const std::span<const double> shares = std::span<const double>(host_limits_).subspan(kNumLimits);
+  r.loss = exchange_->mean_loss(shares, 0, spec_.loss_sums.size());
+  for (size_t i = 0, at = 0; i < spec_.losses.size(); ++i) {
+    const size_t count = spec_.losses[i].layers.size();
+    r.parts[i] = exchange_->mean_loss(shares, at, count);
+    at += count;
+  }
   r.stop = exchange_->stop();
   r.save_ready = exchange_->save_ready();
   r.save_due = exchange_->save_due();
@@ -366,37 +382,36 @@ LossSums Engine::evaluate(std::span<const MicroBatch> microbatches) try {
   GT_CHECK(eval_ != nullptr, "this engine was built without evaluation");
   GT_CHECK(microbatches.size() % static_cast<size_t>(m) == 0, "evaluation takes whole steps of ", m, " microbatches");
   const Tensor norms = exchange_->on_device(Field::kNormSquares, Field::kReplicaCheck);
-  LossSums total;
+  LossSums total{std::vector<double>(spec_.losses.size()), std::vector<double>(spec_.losses.size())};
   evaluated_.clear();
   for (size_t at = 0; at < microbatches.size(); at += static_cast<size_t>(m)) {
     seeded_.assign(microbatches.begin() + static_cast<ptrdiff_t>(at),
                    microbatches.begin() + static_cast<ptrdiff_t>(at) + m);
-    for (MicroBatch& mb : seeded_) {
-      mb.dloss = scalars().slice(kLossGrad, 1);
-      if (spec_.losses() > 1) mb.pair_seed = scalars().slice(kPairSeed, 1);
-    }
+    for (MicroBatch& mb : seeded_) mb.dloss = dloss(0);
     store_->begin_evaluation();
     const int64_t n = losses().numel();
     const Tensor sums = eval_sums_.tensor({2 * n}, DType::kF64);
-    eval_->run(seeded_, sums, {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }});
+    eval_->run(seeded_, sums.slice(0, n), {.fingerprint = [this](int stage) { return store_->fingerprint(stage); }},
+               sums.slice(n, n));
     const size_t begin = evaluated_.size();
-    const auto add = [&](Tensor of_microbatches, double LossSums::*tokens, double LossSums::*pairs) {
+    const auto add = [&](Tensor of_microbatches, std::vector<double> LossSums::*kind) {
       backend_.device->zero(norms.data, norms.bytes(), compute_);
       exchange_->put({}, {}, {});
       exchange_->all_reduce(of_microbatches);
       exchange_->fetch();
       exchange_->await();
       const std::span<const double> all = microbatch_losses();
-      const size_t first = all.size() / static_cast<size_t>(spec_.losses());
-      evaluated_.resize(begin + first);
+      const size_t count = all.size() / spec_.loss_sums.size();
+      const std::vector<double> none(spec_.losses.size());
+      evaluated_.resize(begin + count, {none, none});
       for (size_t k = 0; k < all.size(); ++k) {
-        double LossSums::*const of = k < first ? tokens : pairs;
-        evaluated_[begin + k % first].*of = all[k];
-        total.*of += all[k];
+        const auto term = static_cast<size_t>(spec_.loss_sums[k / count].term);
+        (evaluated_[begin + k % count].*kind)[term] += all[k];
+        (total.*kind)[term] += all[k];
       }
     };
-    add(sums.slice(0, n), &LossSums::tokens, &LossSums::pairs);
-    add(sums.slice(n, n), &LossSums::token_hits, &LossSums::pair_hits);
+    add(sums.slice(0, n), &LossSums::sums);
+    add(sums.slice(n, n), &LossSums::hits);
   }
   return total;
 } catch (const std::exception& e) {

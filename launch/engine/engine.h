@@ -1,6 +1,8 @@
 // Training engine of one rank: model stages, parameter store, optimizer, pipeline executor, and the step that drives
 // them. Independent of files, logs and configuration. Shared by trainer, generator, bench and equality tests.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -30,6 +32,7 @@ namespace gt {
 
 struct EngineOptions {
   TransformerConfig model;
+  decltype(&make_stage) build_stage = make_stage;  // of models whose stages compute what no built one does
   ZeroOptions zero;
   OptimizerOptions optim;
   LrOptions lr;
@@ -96,21 +99,21 @@ struct EnginePlan {
   int64_t snapshot_bytes = 0;  // that this rank writes into a checkpoint
 };
 
-// Sums over microbatches and data-parallel ranks.
+// Sums over microbatches and data-parallel ranks, by index of ModelSpec::losses. Empty vectors: 0.
 struct LossSums {
-  double tokens = 0, pairs = 0;
-  double token_hits = 0, pair_hits = 0;  // tokens and pairs whose target has the largest logit
+  std::vector<double> sums, hits;  // hits: targets that have the largest logit
   LossSums& operator+=(const LossSums& o) {
-    tokens += o.tokens, pairs += o.pairs, token_hits += o.token_hits, pair_hits += o.pair_hits;
+    sums.resize(std::max(sums.size(), o.sums.size())), hits.resize(sums.size());
+    for (size_t i = 0; i < o.sums.size(); ++i) sums[i] += o.sums[i], hits[i] += o.hits[i];
     return *this;
   }
 };
 
 struct StepResult {
-  // Mean over the unmasked targets of the global batch, or of means, plus the mean over its sentence pairs, if there
-  // are any; equal on every rank.
+  // The objective over the global batch, the sum of `parts`: weight times mean of each of ModelSpec::losses. Equal on
+  // every rank.
   double loss = 0;
-  double pair_loss = 0;  // the part of it that is of sentence pairs
+  std::array<double, kMostLosses> parts{};
   double grad_norm = 0;  // before clipping
   double clip = 1;       // factor applied by clipping
   double lr = 0;
@@ -158,8 +161,9 @@ class Engine {
   void set_data_wait(double seconds) { clock_.set_data_wait(seconds); }
   // Fault injection hook, called after the step's gradients are reduced and before any check of them.
   void set_update_hook(std::function<void()> hook) { update_hook_ = std::move(hook); }
-  // Sums of token losses of the last step, equal on every rank: microbatch k of data-parallel rank d at [k dp + d];
-  // sums of pair losses, if there are any, follow those of tokens.
+  // Sums of ModelSpec::loss_sums of the last step, equal on every rank: of sum i, microbatch k of data-parallel rank d
+  // at
+  // [(i microbatches + k) dp + d].
   std::span<const double> microbatch_losses() const { return exchange_->on_host(StepExchange::Field::kLosses); }
   // Squared gradient norms of the last step by FSDP unit of the model, times loss_scale^2. Equal on every rank.
   std::span<const double> unit_norm_squares() const { return exchange_->on_host(StepExchange::Field::kNormSquares); }
@@ -200,7 +204,7 @@ class Engine {
   void make_constants();
   void prepare_scalars(int64_t target_tokens);
   void choose_blocks();
-  void prepare_seeds(std::span<const MicroBatch>);
+  void prepare_losses(int64_t target_tokens);
   void begin(std::span<const MicroBatch>, int64_t target_tokens);
   void run_pipeline();
   void reduce();
@@ -210,14 +214,19 @@ class Engine {
   void all_gather_weights();
   template <class Work>
   void replay(Work);
-  StepResult read_back(int64_t target_tokens);
+  StepResult read_back();
   void abandon(const std::exception&);
   Tensor scalars() const { return scalars_.tensor({kNumScalars}, DType::kF32); }  // of parameters in no group
   Tensor all_scalars() const { return scalars_.tensor({scalar_count()}, DType::kF32); }
   Tensor norm() const { return scalars_.tensor({1}, DType::kF32, scalar_count() * size_of(DType::kF32)); }
   int64_t scalar_count() const { return options_.optim.scalar_rows() * kNumScalars; }
-  Tensor losses() const { return losses_.tensor({int64_t{spec_.losses()} * options_.microbatches}, DType::kF64); }
-  int64_t pairs_per_step() const { return spec_.losses() > 1 ? samples_per_step() : 0; }
+  int64_t loss_count() const { return static_cast<int64_t>(spec_.loss_sums.size()); }
+  Tensor losses() const { return losses_.tensor({loss_count() * options_.microbatches}, DType::kF64); }
+  // Upstream gradients of all losses, f32 [losses], of microbatch k.
+  Tensor dloss(size_t k) const {
+    const auto row = options_.mean_of_microbatches ? static_cast<int64_t>(k) : 0;
+    return seeds_.tensor({loss_count()}, DType::kF32, row * loss_count() * size_of(DType::kF32));
+  }
   int64_t samples_per_step() const { return options_.micro_batch * options_.microbatches * mesh_.size(Axis::kDp); }
   const EngineOptions options_;
   const ModelSpec spec_;
@@ -238,15 +247,16 @@ class Engine {
   ReplayCounts replays_;               // of update_
   std::unique_ptr<StepExchange> exchange_;
   StepClock clock_;
-  Buffer scalars_, losses_, limits_;  // scalar rows and norm; losses of this rank's microbatches; by StepLimit
-  Buffer eval_sums_;                  // of this rank's microbatches in evaluation: losses, then hits
+  Buffer scalars_, losses_;  // scalar rows and norm; losses of this rank's microbatches
+  Buffer limits_;            // by StepLimit, then weight and divisor of each loss
+  Buffer eval_sums_;         // of this rank's microbatches in evaluation: losses, then hits
   std::vector<LossSums> evaluated_;
   std::vector<Buffer> constants_;  // ModelStage::constants
-  Buffer seeds_;                   // upstream gradients of the loss, [microbatch] f32, with mean_of_microbatches
+  Buffer seeds_;  // upstream gradients of the losses, [1 or, with mean_of_microbatches, microbatches, losses] f32
   HostArray<float> host_seeds_, host_scalars_;  // host side of copies to the device
   HostArray<double> host_limits_;               // the same
   HostArray<float> read_scalars_;               // copied from the device: all of scalars_
-  std::vector<double> counts_;                  // targets that carry loss, by microbatch of this rank
+  std::vector<double> counts_;  // with mean_of_microbatches: targets that carry loss, by microbatch of this rank
   std::vector<MicroBatch> seeded_;
   std::function<StepLimits()> limits_of_step_;
   std::function<void()> update_hook_;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/core/host_array.h"
@@ -26,15 +27,18 @@ class StepExchange {
   enum class Field : uint8_t {
     kNormSquares,   // [FSDP units]: squared gradient norms
     kReplicaCheck,  // [1]: see ParamStore::norm_squares
-    kLosses,        // [sums dp]: sum of token losses of microbatch k of dp rank d at k dp + d; of pairs behind them
-    kFlags,         // [3]: number of ranks that set each of ControlFlags
-    kTimes,         // [pp kNumStageTimes]: mean over the replicas of each pipeline rank
-    kTargets,       // like kLosses: targets that carry loss; empty unless the constructor enables it
+    kLosses,   // [losses microbatches dp]: sum of loss i of microbatch k of dp rank d at (i microbatches + k) dp + d
+    kFlags,    // [3]: number of ranks that set each of ControlFlags
+    kTimes,    // [pp kNumStageTimes]: mean over the replicas of each pipeline rank
+    kTargets,  // [microbatches dp]: targets that carry loss; empty unless the constructor enables it
   };
 
-  // `units`: FSDP units of the model. `sums`: of losses a rank; one a microbatch and kind. `targets`: whether put()
-  // gets the targets of each microbatch.
-  StepExchange(int units, int sums, bool targets, const Mesh&, const Backend&, Stream);
+  struct Sizes {
+    int units = 0, losses = 0, microbatches = 0;  // FSDP units and loss sums of the model; microbatches of a rank
+    bool targets = false;                         // put() gets the targets of each microbatch
+  };
+  // own: the losses that the stages of this pipeline rank compute, by index.
+  StepExchange(const Sizes&, std::vector<int> own, const Mesh&, const Backend&, Stream);
   ~StepExchange();
   StepExchange(const StepExchange&) = delete;
   StepExchange& operator=(const StepExchange&) = delete;
@@ -45,17 +49,16 @@ class StepExchange {
   // Queues the host's part of the vector, after kReplicaCheck: flags and times of this rank, targets of its
   // microbatches.
   void put(const ControlFlags&, const Timers& own, std::span<const double> targets);
-  // Collective over the world: adds the device's losses, f64 [sums], and sums the vector.
+  // Collective over the world: adds this rank's own of losses, f64 [losses, microbatches] on the device, and sums the
+  // vector.
   void all_reduce(Tensor losses);
   void fetch();  // queues the copy to the host
   void await();  // waits for the latest fetch(), and thereby for every device-to-host copy queued before it
 
   // Returns sums over the world; valid from await() to the next fetch().
   std::span<const double> on_host(Field) const;
-  // Mean over all targets; with kTargets the mean of microbatches' means. pairs > 0: the second half of the losses are
-  // of so many pairs, whose mean is added.
-  double mean_loss(int64_t target_tokens, int64_t pairs) const;
-  double mean_pair_loss(int64_t pairs) const;
+  // What losses [first, first + count) contribute to the objective. shares: those of all losses (gt::mean_loss).
+  double mean_loss(std::span<const double> shares, size_t first, size_t count) const;
   bool stop() const { return on_host(Field::kFlags)[0] > 0; }
   int save_ready() const { return static_cast<int>(on_host(Field::kFlags)[1]); }  // ranks
   bool save_due() const { return on_host(Field::kFlags)[2] > 0; }
@@ -71,6 +74,8 @@ class StepExchange {
   const Mesh& mesh_;
   const Backend& backend_;
   const Stream stream_;
+  const Sizes sizes_;
+  const std::vector<int> own_;
   std::array<int64_t, kNumFields + 1> first_{};  // element of each field, and the end
   Buffer sums_;
   HostArray<double> host_;    // copied from the device

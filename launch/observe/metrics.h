@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/core/check.h"
 #include "launch/engine/measure/step_times.h"
 #include "launch/options/console_text.h"
 
@@ -29,6 +30,26 @@ constexpr double kUnknown =
 
 double wall_seconds();  // since 1970
 
+// Parts of a loss besides that of its tokens, by their keys in log.jsonl, which outlive the records. NaN: not of this
+// model.
+class LossParts {
+ public:
+  struct Part {
+    const char* key = nullptr;
+    double value = kUnknown;
+  };
+  void add(const char* key, double value) {
+    GT_CHECK(count_ < parts_.size(), "a record holds at most ", parts_.size(), " further losses; one more is ", key);
+    parts_[count_++] = {key, value};
+  }
+  const Part* begin() const { return parts_.data(); }
+  const Part* end() const { return parts_.data() + count_; }
+
+ private:
+  std::array<Part, 8> parts_{};
+  size_t count_ = 0;
+};
+
 // Values of one optimizer step. In `loss` and `grad_norm` NaN and Inf are measured values; elsewhere NaN means unknown.
 struct StepRecord {
   int64_t step = 0, total_steps = 0;
@@ -37,7 +58,7 @@ struct StepRecord {
   int64_t samples = 0;  // sequences, cumulative
   int64_t global_batch = 0, seq = 0;
   int64_t epoch = 0;
-  double pair_loss = kUnknown;  // part of the loss that is of sentence pairs
+  LossParts parts{};
   double loss = 0, grad_norm = 0, clip_coef = kUnknown, lr = 0, momentum = kUnknown;
   double loss_scale = kUnknown;
   int64_t skipped = 0;  // steps skipped so far
@@ -61,9 +82,13 @@ struct EvalRecord {
   int64_t step = 0;
   double time = 0, loss = 0, seconds = 0;
   int64_t tokens = 0;
-  double pair_loss = kUnknown;  // part of the loss that is of sentence pairs
-  // Perplexity of the token loss; without the pair loss.
-  double perplexity() const { return std::exp(std::min(20.0, std::isnan(pair_loss) ? loss : loss - pair_loss)); }
+  LossParts parts{};
+  // Of the token loss alone.
+  double perplexity() const {
+    double tokens = loss;
+    for (const LossParts::Part& p : parts) tokens -= std::isnan(p.value) ? 0 : p.value;
+    return std::exp(std::min(20.0, tokens));
+  }
 };
 
 struct SavedRecord {

@@ -34,24 +34,23 @@ void RunLoader::next() {
   step_.microbatches = loader_->next();
   step_.ready = now();
   step_.waited = loader_->wait_seconds() - before;
-  step_.targets = targets(*loader_, step_.length()).tokens;
+  step_.targets = targets(*loader_, step_.length());
 }
 
-TargetCounts RunLoader::targets(const Loader& loader, int64_t length) const {
-  if (loader.masks()) return target_counts(rank_.mesh, loader);
-  return {config_.train.global_batch * length, 0};
+int64_t RunLoader::targets(const Loader& loader, int64_t length) const {
+  return loader.masks() ? target_count(rank_.mesh, loader) : config_.train.global_batch * length;
 }
 
 MeanLoss RunLoader::evaluate(Engine& engine) {
   eval_loader_->restore(0);
   LossSums sums;
-  TargetCounts counts;
+  LossCounts counts;
+  const int64_t sequences = config_.train.global_batch, tokens = sequences * config_.model.seq;
   for (int64_t k = 0; k < config_.train.eval_steps; ++k) {
     sums += engine.evaluate(eval_loader_->next());
-    const TargetCounts n = targets(*eval_loader_, config_.model.seq);
-    counts.tokens += n.tokens, counts.pairs += n.pairs;
+    counts += {targets(*eval_loader_, config_.model.seq), tokens, sequences};
   }
-  return mean_loss(sums, counts);
+  return mean_loss(engine.spec().losses, sums, counts);
 }
 
 std::string RunLoader::cursor_json(int64_t consumed) const {

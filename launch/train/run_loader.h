@@ -43,7 +43,7 @@ class RunLoader {
   std::string cursor_json(int64_t consumed) const;  // for checkpoints: TrainState::data_json
 
  private:
-  TargetCounts targets(const Loader&, int64_t length) const;
+  int64_t targets(const Loader&, int64_t length) const;
   const RankContext& rank_;
   const Config& config_;
   const RunDatasets& data_;

@@ -26,6 +26,7 @@
 #include "launch/ranks/run_file.h"
 #include "launch/train/next_commands.h"
 #include "launch/train/vocabulary_note.h"
+#include "model/families/family.h"
 
 namespace gt {
 namespace fs = std::filesystem;
@@ -49,6 +50,7 @@ RunReporter::RunReporter(const RankContext& rank, Engine& engine, OpWatch& ops, 
       ops_(ops),
       loader_(loader),
       state_(state),
+      loss_keys_(loss_keys(engine.spec().losses)),
       medians_(rank.is_rank0() ? rank.config.train.steps : 1) {
   const LogConfig& c = config_.log;
   if (c.norms_every > 0 || c.histograms_every > 0)
@@ -227,6 +229,13 @@ void RunReporter::end_step(const StepResult& r) {
   report_attention();
 }
 
+LossParts RunReporter::loss_parts(std::span<const double> parts) const {
+  LossParts out;
+  for (size_t i = 0; i < loss_keys_.size(); ++i)
+    out.add(loss_keys_[i].c_str(), i + 1 < parts.size() ? parts[i + 1] : kUnknown);
+  return out;
+}
+
 // Also resets the marks from which the next step is measured.
 StepRecord RunReporter::record_of(const StepResult& r) {
   const double end = now();
@@ -242,7 +251,7 @@ StepRecord RunReporter::record_of(const StepResult& r) {
   rec.seq = loader_.step().length();
   rec.epoch = (state_->consumed_samples - 1) / std::max<int64_t>(1, loader_.data().train->size());
   rec.loss = r.loss;
-  if (config_.model.predicts_pairs()) rec.pair_loss = r.pair_loss;
+  rec.parts = loss_parts(std::span(r.parts).first(engine_.spec().losses.size()));
   rec.grad_norm = r.grad_norm;
   rec.clip_coef = r.clip;
   rec.lr = r.lr;
@@ -416,7 +425,7 @@ void RunReporter::evaluated(const MeanLoss& loss, double seconds) {
   rec.time = wall_seconds();
   rec.tokens = config_.train.eval_steps * config_.train.global_batch * config_.model.seq;
   rec.loss = loss.sum();
-  if (config_.model.predicts_pairs()) rec.pair_loss = loss.pairs;
+  rec.parts = loss_parts(loss.parts);
   rec.seconds = seconds;
   if (log_) log_->push(rec);
 }

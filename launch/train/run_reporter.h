@@ -68,6 +68,7 @@ class RunReporter {
   std::string add_curves(const std::string& given, Rows& curves) const;
   Rows start_block(const StartInfo&, const std::string& saves, const std::string& copies) const;
   StepRecord record_of(const StepResult&);
+  LossParts loss_parts(std::span<const double> parts) const;  // by index of ModelSpec::losses
   void add_utilization(StepRecord&, const StepResult&);
   void add_times(StepRecord&, const StepResult&);
   static void add_parts(StepRecord&, const StepParts&);
@@ -90,6 +91,7 @@ class RunReporter {
   OpWatch& ops_;
   const RunLoader& loader_;
   const RunState& state_;
+  std::vector<std::string> loss_keys_;  // of the model's losses besides that of tokens, then of other families'
   std::unique_ptr<PrometheusSink> metrics_port_;  // until the log takes it
   std::unique_ptr<MetricsWriter> log_;
   std::unique_ptr<CommLog> comm_log_;    // nullptr: log.comm is off

@@ -189,17 +189,20 @@ LoaderConfig training_loader(const Config& c, const Mesh& mesh) {
 }
 
 // Counted on the ranks with targets, reduced to all.
-TargetCounts target_counts(const Mesh& mesh, const Loader& loader) {
-  const bool counts = mesh.last_stage() && mesh.coord(Axis::kTp) == 0;
-  int64_t sums[2] = {counts ? loader.step_tokens() : 0, counts ? loader.step_pairs() : 0};
-  mesh.world().all_reduce({reinterpret_cast<std::byte*>(sums), {2}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
-  return {sums[0], sums[1]};
+int64_t target_count(const Mesh& mesh, const Loader& loader) {
+  int64_t sum = mesh.last_stage() && mesh.coord(Axis::kTp) == 0 ? loader.step_tokens() : 0;
+  mesh.world().all_reduce({reinterpret_cast<std::byte*>(&sum), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
+  return sum;
 }
 
-MeanLoss mean_loss(const LossSums& sums, const TargetCounts& counts) {
-  const auto at_least_1 = [](int64_t n) { return static_cast<double>(std::max<int64_t>(n, 1)); };
-  const double tokens = at_least_1(counts.tokens), pairs = at_least_1(counts.pairs);
-  return {sums.tokens / tokens, sums.pairs / pairs, sums.token_hits / tokens, sums.pair_hits / pairs};
+MeanLoss mean_loss(const std::vector<LossTerm>& losses, const LossSums& sums, const LossCounts& counts) {
+  MeanLoss out;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const auto count = static_cast<double>(std::max<int64_t>(counts.of(losses[i].divisor), 1));
+    out.parts.push_back(losses[i].weight * (sums.sums[i] / count));
+    out.accuracy.push_back(sums.hits[i] / count);
+  }
+  return out;
 }
 
 }  // namespace gt

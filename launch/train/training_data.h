@@ -1,6 +1,7 @@
 // Training data as configured.
 #pragma once
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -44,17 +45,14 @@ Rows tokenizer_rows(const Config&);
 // Microbatches of this rank's steps from the first sample on, with document ends masked if configured.
 LoaderConfig training_loader(const Config&, const Mesh&);
 
-// Collective. Targets that carry loss in the global batch that each rank's loader gave last, and its sentence pairs.
-struct TargetCounts {
-  int64_t tokens = 0, pairs = 0;
-};
-TargetCounts target_counts(const Mesh&, const Loader&);
-// Means over tokens and over pairs; the loss of the model is the sum of both losses.
+// Collective. Targets that carry loss in the global batch that each rank's loader gave last.
+int64_t target_count(const Mesh&, const Loader&);
+// By index of ModelSpec::losses.
 struct MeanLoss {
-  double tokens = 0, pairs = 0;
-  double token_accuracy = 0, pair_accuracy = 0;  // share of hits
-  double sum() const { return tokens + pairs; }
+  std::vector<double> parts;     // weight times mean: what each contributes to the loss of the model
+  std::vector<double> accuracy;  // share of hits
+  double sum() const { return std::accumulate(parts.begin(), parts.end(), 0.); }
 };
-MeanLoss mean_loss(const LossSums&, const TargetCounts&);
+MeanLoss mean_loss(const std::vector<LossTerm>&, const LossSums&, const LossCounts&);
 
 }  // namespace gt

@@ -64,6 +64,12 @@ MeshResult assemble(const MeshRun& run, std::vector<RankRecord> records) {
   MeshResult out;
   out.losses = records.front().losses;
   out.norms = records.front().norms;
+  const std::vector<LossTerm> terms = describe(run.engine.model).losses;
+  for (size_t i = 0; terms.size() > 1 && i < terms.size(); ++i) {
+    std::vector<double>& of_term = out.parts.emplace_back(terms[i].name, std::vector<double>()).second;
+    for (size_t at = i; at < records.front().parts.size(); at += terms.size())
+      of_term.push_back(records.front().parts[at]);
+  }
   out.eval_loss = records.front().eval_loss;
   out.eval_hits = records.front().eval_hits;
   std::vector<Snapshot> steps(static_cast<size_t>(run.steps));

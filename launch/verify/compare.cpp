@@ -22,7 +22,10 @@ class Comparer {
     for (size_t k = 0; k < b_.losses.size(); ++k) {
       step_ = static_cast<int>(k);
       if (k == 0) activations();
-      scalar(Quantity::kLoss, "loss", a_.losses, b_.losses, limits_.free && k > 0 ? limits_.later : limits_.loss);
+      const double limit = limits_.free && k > 0 ? limits_.later : limits_.loss;
+      scalar(Quantity::kLoss, "loss", a_.losses, b_.losses, limit);
+      for (size_t i = 0; i < b_.parts.size(); ++i)
+        scalar(Quantity::kLoss, b_.parts[i].first + " loss", a_.parts.at(i).second, b_.parts[i].second, limit);
       const Snapshot &a = a_.steps.at(k), &b = b_.steps[k];
       const bool overflow = overflowed(a_.norms) && overflowed(b_.norms);  // both runs skipped the step
       if (!b.grads.empty() && !overflow)
@@ -52,7 +55,7 @@ class Comparer {
     return d;
   }
 
-  void scalar(Quantity quantity, const char* name, const std::vector<double>& a, const std::vector<double>& b,
+  void scalar(Quantity quantity, const std::string& name, const std::vector<double>& a, const std::vector<double>& b,
               double limit) {
     const auto k = static_cast<size_t>(step_);
     double e = std::numeric_limits<double>::infinity();

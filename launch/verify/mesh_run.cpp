@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -170,6 +171,7 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
     const StepResult r = engine.step(batches.list, targets);
     for (const auto& g : mesh.groups()) (done.comm[g.name] = g.group->counters()).add(before[g.name], -1);
     out.losses.push_back(r.loss);
+    out.parts.insert(out.parts.end(), r.parts.begin(), r.parts.begin() + engine.spec().losses.size());
     out.norms.push_back(r.grad_norm);
     if (run.hooks != nullptr && run.hooks->after_step) run.hooks->after_step(engine, k);
     if (k == 0 || run.every_step) record_views(out, k, engine.store().grad_views(), false, backend, stream);
@@ -210,8 +212,8 @@ RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFacto
   if (run.evaluate) {
     Batches batches = make_batches(run, run.steps, mesh, options.microbatches, *backend.device, stream);
     const LossSums sums = engine.evaluate(batches.list);
-    record.eval_loss = sums.tokens + sums.pairs;
-    record.eval_hits = {sums.token_hits, sums.pair_hits};
+    record.eval_loss = std::accumulate(sums.sums.begin(), sums.sums.end(), 0.);
+    record.eval_hits = sums.hits;
   }
   plans.measured = engine.measured_plan();
   return record;

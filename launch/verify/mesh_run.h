@@ -2,12 +2,12 @@
 // layout: losses, norms, and gradients, parameters and optimizer state by logical name. Used by `gpttrain verify`, the
 // equality tests and the PyTorch fixture.
 #pragma once
-#include <array>
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/samples/curriculum.h"
@@ -69,8 +69,9 @@ struct StaleCopy {
 
 struct MeshResult {
   std::vector<double> losses, norms;
-  double eval_loss = 0;               // sum of token losses and of pair losses; 0 without evaluation
-  std::array<double, 2> eval_hits{};  // tokens and pairs whose target has the largest logit
+  std::vector<std::pair<std::string, std::vector<double>>> parts;  // of each loss by name, if there are several
+  double eval_loss = 0;                                            // sum of all losses' sums; 0 without evaluation
+  std::vector<double> eval_hits;                                   // by loss: targets that have the largest logit
   std::vector<RankRun> ranks;
   Logical grads;                                    // of the first step
   Logical weights;                                  // after the last step

@@ -73,7 +73,7 @@ void view_fields(ShardView& v, Each each) {
 
 std::vector<std::byte> pack(const RankRecord& r) {
   Writer w;
-  w.put(r.losses), w.put(r.norms), w.put(r.eval_loss), w.put(r.eval_hits);
+  w.put(r.losses), w.put(r.norms), w.put(r.parts), w.put(r.eval_loss), w.put(r.eval_hits);
   w.put(r.pieces.size());
   for (const RecordedTensor& p : r.pieces) {
     ShardView view = p.view;
@@ -91,7 +91,7 @@ std::vector<std::byte> pack(const RankRecord& r) {
 RankRecord unpack(std::span<const std::byte> bytes) {
   Reader in(bytes);
   RankRecord r;
-  in.get(r.losses), in.get(r.norms), in.get(r.eval_loss), in.get(r.eval_hits);
+  in.get(r.losses), in.get(r.norms), in.get(r.parts), in.get(r.eval_loss), in.get(r.eval_hits);
   r.pieces.resize(in.count(1));
   for (RecordedTensor& p : r.pieces) {
     in.get(p.step);

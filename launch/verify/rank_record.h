@@ -1,7 +1,6 @@
 // Recorded results of one rank of a verification run. Values are copied to the host, so a record outlives its rank and
 // can be sent between processes.
 #pragma once
-#include <array>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,8 +24,9 @@ struct RecordedTensor {
 
 struct RankRecord {
   std::vector<double> losses, norms;
+  std::vector<double> parts;  // StepResult::parts of all steps
   double eval_loss = 0;
-  std::array<double, 2> eval_hits{};
+  std::vector<double> eval_hits;
   std::vector<RecordedTensor> pieces;
   Activations activations;
   std::vector<std::string> module_order;

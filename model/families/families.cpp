@@ -40,6 +40,17 @@ const char* family_choices() {
   return choices.c_str();
 }
 
+std::vector<std::string> loss_keys(const std::vector<LossTerm>& of_model) {
+  std::vector<std::string> out;
+  const auto add = [&](const std::vector<LossTerm>& losses) {
+    for (size_t i = 1; i < losses.size(); ++i)
+      if (std::find(out.begin(), out.end(), losses[i].key()) == out.end()) out.push_back(losses[i].key());
+  };
+  add(of_model);
+  for (const Family* f : families()) add(describe(f->defaults).losses);
+  return out;
+}
+
 std::vector<std::string> hf_names(const Family& f, const ParamSpec& p) {
   std::vector<int64_t> numbers;  // of the block, then of the expert
   const NameRule* rule = rule_of(f, p, &numbers);

@@ -76,6 +76,9 @@ std::span<const Family* const> families();
 void add_family(const Family&);
 const Family* find_family(std::string_view name);  // nullptr: unknown name
 const char* family_choices();                      // "gpt2|llama", for help texts
+// LossTerm::key of the losses besides that of tokens: of a model in order, then those of other families, so that
+// log.jsonl has the same keys for every model.
+std::vector<std::string> loss_keys(const std::vector<LossTerm>& of_model);
 // Returns the Hugging Face names of a parameter's blocks, in order; empty if the family has none for it.
 std::vector<std::string> hf_names(const Family&, const ParamSpec&);
 bool hf_transposed(const Family&, const ParamSpec&);

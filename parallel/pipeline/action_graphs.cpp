@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kMostGraphs = 512;  // distinct keys; a graph of a large model takes megabytes
 
 int64_t bytes_of(const MicroBatch& mb) {
-  int64_t sum = 2 * kAlign;  // the upstream gradient; the ordinal
+  int64_t sum = align_up(mb.dloss.bytes()) + kAlign;  // upstream gradients; the ordinal
   for (const Tensor& t : {mb.tokens, mb.targets, mb.positions, mb.types, mb.lengths, mb.pairs})
     sum += t ? align_up(t.bytes()) : 0;
   return sum;

@@ -55,7 +55,7 @@ struct PipelineExecutor::Impl {
        const DeviceApi& api, Stream compute, ExecutorMemory memory, BoundaryOptions boundaries,
        const Backend* replayed);
 
-  void run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks);
+  void run(std::span<const MicroBatch> microbatches, Tensor out_losses, const GradHooks& step_hooks, Tensor out_hits);
   void perform(const Action&);
   size_t together(const Program&, size_t at) const;
   void compute_all(std::span<const Action>);
@@ -75,8 +75,8 @@ struct PipelineExecutor::Impl {
   void send_backward(const Action&);
 
   void size_buffers();
-  void check_loss(const Action&, const Tensor&);
-  void keep_loss(const Action&);
+  Tensor slot_sums(const Action&, bool of_hits) const;
+  void keep_losses(const Action&);
   void take_input_gradient(const Action&, Cell&, Tape&);
   void drain(Outgoing&);
   void drain_all();
@@ -108,9 +108,6 @@ struct PipelineExecutor::Impl {
     graphs->run({a.act, actions.back().act, a.stage, assignment(a).slot, cell(a).x.value.data, dy, grads.fingerprint(),
                  parameters},
                 work);
-  }
-  Tensor slot_loss(const Action& a) const {
-    return slot_losses.tensor({sums}, DType::kF64, assignment(a).slot * sums * size_of(DType::kF64));
   }
   bool first(const Action& a) const { return a.stage == 0; }
   bool last(const Action& a) const { return a.stage == schedule.stages - 1; }
@@ -192,7 +189,7 @@ struct PipelineExecutor::Impl {
   std::vector<Outgoing> outgoing;  // ring buffer
   size_t next_outgoing = 0;
   Buffer boundary, seed;
-  Buffer slot_losses;        // [slot] f64, with graphs
+  Buffer sums;               // [slot, 2, loss] f64: losses and hits of the slot's microbatch
   int64_t buffer_bytes = 0;  // of one boundary buffer
   bool sized = false;        // boundary buffers are allocated, or none are needed
   const BoundaryOptions boundaries;
@@ -202,8 +199,8 @@ struct PipelineExecutor::Impl {
   Preambles preambles;
 
   std::span<const MicroBatch> batches;  // of the running step
-  Tensor losses;
-  int64_t sums = 1;  // PipelineStage::sums() of the last stage
+  Tensor losses, hits;
+  int64_t sums_held = 0;  // losses of a slot: up to the last that a stage of this rank computes
   const GradHooks* hooks = nullptr;
   ActionTimes times;
   int live = 0, peak_live = 0;
@@ -235,16 +232,15 @@ PipelineExecutor::Impl::Impl(PipelineSchedule s, std::vector<PipelineStage*> loc
   simulate(schedule);
   replicated = tp.size() > 1 && stages.front()->boundary_replicated();
   forward_only = is_forward_only(schedule);
-  if (here(schedule.stages - 1)) sums = stages.back()->sums(!forward_only);
+  for (const PipelineStage* p : stages)
+    for (const int loss : p->losses()) sums_held = std::max<int64_t>(sums_held, loss + 1);
   plan = plan_buffers(schedule, rank);
   for (int i = 0; i < plan.slots; ++i) {
     slots.push_back(std::make_unique<Slot>(memory.activation_bytes, grads, ops, api, compute));
     slots.back()->tape.set_recording(!forward_only);
   }
-  if (replayed != nullptr) {
-    graphs = std::make_unique<ActionGraphs>(*replayed, compute, plan.slots);
-    slot_losses = Buffer(plan.slots * sums * size_of(DType::kF64), c.device, a);
-  }
+  if (replayed != nullptr) graphs = std::make_unique<ActionGraphs>(*replayed, compute, plan.slots);
+  if (sums_held > 0) sums = Buffer(plan.slots * 2 * sums_held * size_of(DType::kF64), c.device, a);
   cells.resize(plan.of.size());
   outgoing.resize(static_cast<size_t>(std::max(plan.slots, 2)));
   const size_t actions = schedule.program[static_cast<size_t>(rank)].size();
@@ -265,15 +261,15 @@ PipelineExecutor::Impl::Impl(PipelineSchedule s, std::vector<PipelineStage*> loc
 }
 
 void PipelineExecutor::Impl::run(std::span<const MicroBatch> microbatches, Tensor out_losses,
-                                 const GradHooks& step_hooks) {
+                                 const GradHooks& step_hooks, Tensor out_hits) {
   GT_CHECK(microbatches.size() == static_cast<size_t>(schedule.microbatches), "schedule ", schedule.name, " takes ",
            schedule.microbatches, " microbatches, got ", microbatches.size());
-  const bool has_last = here(schedule.stages - 1);
-  GT_CHECK(!has_last || (out_losses.dtype == DType::kF64 && out_losses.numel() == sums * schedule.microbatches),
-           "losses are f64 [", sums * schedule.microbatches, "], got ", name_of(out_losses.dtype), ' ',
-           to_string(out_losses.shape));
+  const int64_t needed = sums_held * schedule.microbatches;
+  for (const Tensor& t : {out_losses, out_hits})
+    GT_CHECK(!t.data || (t.dtype == DType::kF64 && t.numel() >= needed && t.numel() == out_losses.numel()),
+             "losses are f64 [", needed, "] or more, got ", name_of(t.dtype), ' ', to_string(t.shape));
   batches = microbatches;
-  losses = out_losses;
+  losses = out_losses, hits = out_hits;
   hooks = &step_hooks;
   live = peak_live = 0;
   times.begin_run();
@@ -328,7 +324,7 @@ void PipelineExecutor::Impl::compute_all(std::span<const Action> actions) {
   queue(actions, [&] {
     for (const Action& a : actions) work(a);
   });
-  if (actions.front().act == Act::kForward && last(actions.front())) keep_loss(actions.front());
+  if (actions.front().act == Act::kForward) keep_losses(actions.front());
   timed(actions, begin, before);
   for (const Action& a : actions) conclude(a);
 }
@@ -398,6 +394,11 @@ void PipelineExecutor::Impl::prepare_forward(const Action& a) {
     c.x = s.tape.input(in, true);
   }
   s.batch = input_of(a);
+  if (!stage(a).losses().empty()) {
+    s.batch.sums = slot_sums(a, false);
+    if (hits) s.batch.hits = slot_sums(a, true);
+    api.zero(s.batch.sums.data, 2 * s.batch.sums.bytes(), compute);
+  }
   peak_live = std::max(peak_live, ++live);
 }
 
@@ -405,10 +406,10 @@ void PipelineExecutor::Impl::forward(const Action& a) {
   Cell& c = cell(a);
   if (!first(a) && !here(a.stage - 1)) complete(c.x.value);
   c.y = stage(a).forward(slot(a).tape, c.x, slot(a).batch);
-  if (last(a)) return check_loss(a, c.y.value);
-  GT_CHECK(c.y.value.dtype == type && c.y.value.shape == stage(a).boundary(batch(a)), name(a), " returned ",
-           name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the boundary is ", name_of(type), ' ',
-           to_string(stage(a).boundary(batch(a))));
+  const Shape due = last(a) ? Shape{1} : stage(a).boundary(batch(a));
+  const bool right = last(a) ? c.y.value.dtype == DType::kF64 : c.y.value.dtype == type && c.y.value.shape == due;
+  GT_CHECK(right, name(a), " returned ", name_of(c.y.value.dtype), ' ', to_string(c.y.value.shape), " where the ",
+           last(a) ? "sum of a loss is " : "boundary is ", name_of(last(a) ? DType::kF64 : type), ' ', to_string(due));
   const bool through = c.x.value && c.y.value.data == c.x.value.data;
   if (!forward_only || !through) return;  // else y aliases the input's buffer, which is free after F
   const Tensor own = slot(a).tape.scratch(c.y.value.shape, c.y.value.dtype);
@@ -416,18 +417,18 @@ void PipelineExecutor::Impl::forward(const Action& a) {
   c.y.value = own;
 }
 
-// A backward in the same graph may overwrite the loss before the host has queued its copy, so each slot has its own.
-void PipelineExecutor::Impl::check_loss(const Action& a, const Tensor& loss) {
-  GT_CHECK(loss.dtype == DType::kF64 && loss.numel() == sums, name(a), " is the last stage and returns sums, f64 [",
-           sums, "]; got ", name_of(loss.dtype), ' ', to_string(loss.shape));
-  if (graphs) ops.copy({.src = loss.view({sums}), .dst = slot_loss(a)}, compute);
+// Each slot has its own: a backward in the same graph frees what the forward left on the tape.
+Tensor PipelineExecutor::Impl::slot_sums(const Action& a, bool of_hits) const {
+  return sums.tensor({sums_held}, DType::kF64, (2 * assignment(a).slot + of_hits) * sums_held * size_of(DType::kF64));
 }
 
-void PipelineExecutor::Impl::keep_loss(const Action& a) {
-  const Tensor from = graphs ? slot_loss(a) : cell(a).y.value.view({sums});
-  const Tensor to = losses.view({sums * schedule.microbatches});
-  for (int64_t k = 0; k < sums; ++k)
-    ops.copy({.src = from.slice(k, 1), .dst = to.slice(k * schedule.microbatches + a.microbatch, 1)}, compute);
+void PipelineExecutor::Impl::keep_losses(const Action& a) {
+  for (const int k : stage(a).losses())
+    for (const bool of_hits : {false, true})
+      if (const Tensor& to = of_hits ? hits : losses; to)
+        ops.copy({.src = slot_sums(a, of_hits).slice(k, 1),
+                  .dst = to.view({to.numel()}).slice(k * schedule.microbatches + a.microbatch, 1)},
+                 compute);
 }
 
 void PipelineExecutor::Impl::send_forward(const Action& a) {
@@ -565,8 +566,9 @@ PipelineExecutor::PipelineExecutor(PipelineSchedule s, std::vector<PipelineStage
 
 PipelineExecutor::~PipelineExecutor() = default;
 
-void PipelineExecutor::run(std::span<const MicroBatch> microbatches, Tensor losses, const GradHooks& hooks) {
-  impl_->run(microbatches, losses, hooks);
+void PipelineExecutor::run(std::span<const MicroBatch> microbatches, Tensor losses, const GradHooks& hooks,
+                           Tensor hits) {
+  impl_->run(microbatches, losses, hooks, hits);
 }
 
 const PipelineSchedule& PipelineExecutor::schedule() const { return impl_->schedule; }

@@ -27,10 +27,11 @@ class PipelineStage {
   // all-gathers over tp: the slow links between stages carry each element once. A tensor that tp does not divide is
   // sent whole by every tp rank.
   virtual bool boundary_replicated() const { return false; }
-  // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor or, on the last stage, the
-  // requested sums: f64 [sums(the tape records)], over this microbatch, of token losses first.
+  // `input` is empty (id -1, no data) on the first stage. Returns the boundary tensor or, on the last stage, the sum of
+  // a loss, f64, with which the backward starts. Writes the sum of each of losses() to MicroBatch::sums.
   virtual Var forward(Tape&, Var input, const MicroBatch&) = 0;
-  virtual int sums(bool) const { return 1; }  // of the last stage
+  // Indices of the losses that this stage computes, ascending; those that a forward does not write are 0.
+  virtual std::span<const int> losses() const { return {}; }
 };
 
 // Callbacks into the parameter store (parallel/zero), so that neither includes the other.
@@ -79,12 +80,12 @@ class PipelineExecutor {
                    const Backend* replayed = nullptr);
   ~PipelineExecutor();
 
-  // Runs one step's microbatches (schedule.microbatches of them). losses: f64 [PipelineStage::sums(),
-  // microbatches] on the device, receives the sums; written on the last stage only. With a schedule without backward
-  // actions nothing is recorded. All microbatches must have one boundary shape, that of the first run, unless
-  // dynamic_shapes or shapes_differ_between_runs. Returns with every message sent. After an exception the executor must
-  // not be used again.
-  void run(std::span<const MicroBatch>, Tensor losses, const GradHooks&);
+  // Runs one step's microbatches (schedule.microbatches of them). losses: f64 [losses, microbatches] on the device,
+  // receives the sums of this rank's PipelineStage::losses(); others are left unchanged. hits: likewise, may be empty.
+  // With a schedule without backward actions nothing is recorded. All microbatches must have one boundary shape, that
+  // of the first run, unless dynamic_shapes or shapes_differ_between_runs. Returns with every message sent. After an
+  // exception the executor must not be used again.
+  void run(std::span<const MicroBatch>, Tensor losses, const GradHooks&, Tensor hits = {});
 
   const PipelineSchedule& schedule() const;
   int slots() const;                      // microbatch slots allocated: peak_in_flight of this rank (simulate())

@@ -337,7 +337,7 @@ Var head_cross_entropy(Tape& t, Var x, Parameter& w, const MicroBatch& mb, int64
     cross_entropy(t,
                   {.logits = logits,
                    .targets = targets.slice(at, rows),
-                   .seed = mb.dloss,
+                   .seed = mb.dloss.slice(0, 1),
                    .loss = token_loss.slice(at, rows),
                    .dlogits = train ? logits : Tensor{},
                    .vocab = vocab,

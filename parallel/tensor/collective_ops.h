@@ -43,7 +43,7 @@ Var first_tokens(Tape&, Var x, const MicroBatch&, const TensorAxis&);
 // Sum of token losses of the microbatch, f64 [1], and, without recording, the number of hits, f64 [2]
 // (ops::class_cross_entropy): cross-entropy of x W^T + b over a vocabulary split over the group,
 // `chunk` rows at a time, so that the full logits never exist. x [n, C], w [V local, C], columns >= vocab are padding.
-// The gradient of the root is known before the backward starts (mb.dloss), so dx and dW are made in the forward
+// The gradient of the root is known before the backward starts (mb.dloss[0]), so dx and dW are made in the forward
 // while the logits are in cache when the tape records. softcap: of the logits; z_loss: kernels/ops.h, CrossEntropyGrad.
 // b [V local]: ops::parameter, recorded last before this; nullptr: none.
 Var head_cross_entropy(Tape&, Var x, Parameter& w, const MicroBatch&, int64_t vocab, int64_t chunk, ProcessGroup&,

@@ -41,7 +41,7 @@ StepResult EngineRank::step(int k, bool stop) {
 
 double EngineRank::evaluate(int k, int count) {
   EngineBatches b(engine.options(), k, mesh.coord(Axis::kDp), mesh.size(Axis::kDp), count);
-  return engine.evaluate(b.list).tokens;
+  return engine.evaluate(b.list).sums.front();
 }
 
 int64_t EngineRank::targets(int count) const {

@@ -42,8 +42,7 @@ Clip clip(std::vector<double> squares, float limit, float denominator) {
        .clip = limit,
        .denominator = denominator},
       {});
-  for (int other : {kLr, kBeta1, kBiasCorrection1, kBiasCorrection2, kLossGrad})
-    CHECK(scalars[static_cast<size_t>(other)] == 0);
+  for (int other : {kLr, kBeta1, kBiasCorrection1, kBiasCorrection2}) CHECK(scalars[static_cast<size_t>(other)] == 0);
   return {norm, scalars[kGradMultiplier], scalars[kSkip]};
 }
 

@@ -97,7 +97,7 @@ Var head(Tape& t, Var x, Weight& w, const MicroBatch& mb) {
     g = (add || i >= kHidden ? g : 0) + seed * xi * xi / 2;
   }
   if (t.recording()) w.param.grad_dirty = true;
-  *loss.value.as<double>() = sum;
+  *loss.value.as<double>() = *mb.sums.as<double>() = sum;
   struct Saved {
     Var x;
     Tensor dx;
@@ -129,6 +129,7 @@ const DeviceApi& device() {
       .alloc = alloc,
       .free = [](int, void* p, int64_t) { std::free(p); },
       .copy = [](void* dst, const void* src, int64_t n, Stream) { std::memcpy(dst, src, static_cast<size_t>(n)); },
+      .zero = [](void* p, int64_t n, Stream) { std::memset(p, 0, static_cast<size_t>(n)); },
       .synchronize = [](Stream) {}};
   return api;
 }
@@ -141,7 +142,7 @@ Weight::Weight(int layer) : value(kHidden), grad(kHidden, NAN) {
   param.grad = {reinterpret_cast<std::byte*>(grad.data()), {kHidden}, DType::kF32, {}};
 }
 
-ToyStage::ToyStage(int begin, int end) : begin_(begin) {
+ToyStage::ToyStage(int begin, int end) : begin_(begin), end_(end) {
   for (int layer = begin; layer < end; ++layer) weights_.emplace_back(layer);
 }
 

@@ -68,7 +68,7 @@ TEST_CASE("by default every finite step is applied, for any loss and norm, and s
   for (int k = 0; k < 2000; ++k) {
     const double loss = k % 7 == 0 ? 1e6 : 2, norm = k % 5 == 0 ? 1e9 : k % 3 == 0 ? 40 : 1;
     const StepLimits l = g.limits();
-    const double limits[kNumLimits] = {1, l.loss_middle, l.loss_spread, l.norm_middle, l.norm_spread, l.most};
+    const double limits[kNumLimits] = {l.loss_middle, l.loss_spread, l.norm_middle, l.norm_spread, l.most};
     REQUIRE_FALSE(is_anomalous_step(loss, norm, limits));
     REQUIRE_FALSE(g.check(loss, norm));
     REQUIRE_FALSE(g.needs_rollback());
@@ -157,7 +157,7 @@ TEST_CASE("with the limits a device skips exactly the steps that the guard would
         if (x % 67 == 0) loss = kNan;
         if (x % 71 == 0) norm = std::numeric_limits<double>::infinity();
         const StepLimits l = g.limits();
-        const double limits[kNumLimits] = {1, l.loss_middle, l.loss_spread, l.norm_middle, l.norm_spread, l.most};
+        const double limits[kNumLimits] = {l.loss_middle, l.loss_spread, l.norm_middle, l.norm_spread, l.most};
         const bool bad = is_anomalous_step(loss, norm, limits);
         REQUIRE(bad == g.check(loss, norm));
         left_out += bad, relearned += g.relearns();

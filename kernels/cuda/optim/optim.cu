@@ -83,9 +83,9 @@ __global__ void clip_factor_kernel(const double* squares, int64_t units, const d
 }
 
 // The limits come from earlier steps; the host reads the verdict with the step's values, after the update kernels.
-__global__ void check_step_kernel(const double* losses, const double* counts, int64_t n, const float* norm,
-                                  const double* limits, float* scalars) {
-  const double loss = mean_loss(losses, counts, n, limits[kTargets], limits[kPairs]);
+__global__ void check_step_kernel(const double* losses, int64_t sums, int64_t n, const double* shares,
+                                  const double* counts, const float* norm, const double* limits, float* scalars) {
+  const double loss = mean_loss(losses, sums, n, shares, counts);
   if (scalars[kSkip] == 0 && is_anomalous_step(loss, norm[0], limits)) scalars[kSkip] = scalars[kAnomalous] = 1;
 }
 
@@ -323,17 +323,19 @@ void clip_factor(const ClipFactor& a, Stream s) {
 
 void check_step(const CheckStep& a, Stream s) {
   Context& c = enter(s, "check_step");
-  for (const Tensor* t : {&a.losses, &a.limits})
-    require_dtype("check_step", t == &a.losses ? "losses" : "limits", *t, DType::kF64);
+  require_dtype("check_step", "losses", a.losses, DType::kF64);
+  require_dtype("check_step", "shares", a.shares, DType::kF64);
+  require_dtype("check_step", "limits", a.limits, DType::kF64);
   if (a.counts) require_dtype("check_step", "counts", a.counts, DType::kF64);
   require_dtype("check_step", "scalars", a.scalars, DType::kF32);
-  GT_CHECK(a.scalars.numel() >= kNumScalars && a.limits.numel() == kNumLimits &&
-               (!a.counts || a.counts.numel() == a.losses.numel()),
-           "check_step: losses ", to_string(a.losses.shape), " counts ", to_string(a.counts.shape), " limits ",
-           to_string(a.limits.shape), " scalars ", to_string(a.scalars.shape));
-  check_step_kernel<<<1, 1, 0, c.stream>>>(a.losses.as<double>(), a.counts ? a.counts.as<double>() : nullptr,
-                                           a.losses.numel(), a.norm.as<float>(), a.limits.as<double>(),
-                                           a.scalars.as<float>());
+  const int64_t sums = a.shares.numel() / 2, n = a.losses.numel() / sums;
+  GT_CHECK(a.scalars.numel() >= kNumScalars && a.limits.numel() == kNumLimits && a.losses.numel() == sums * n &&
+               (!a.counts || a.counts.numel() == n),
+           "check_step: losses ", to_string(a.losses.shape), " shares ", to_string(a.shares.shape), " counts ",
+           to_string(a.counts.shape), " limits ", to_string(a.limits.shape), " scalars ", to_string(a.scalars.shape));
+  check_step_kernel<<<1, 1, 0, c.stream>>>(a.losses.as<double>(), sums, n, a.shares.as<double>(),
+                                           a.counts ? a.counts.as<double>() : nullptr, a.norm.as<float>(),
+                                           a.limits.as<double>(), a.scalars.as<float>());
   leave(c, "check_step");
 }
 

@@ -92,7 +92,7 @@ std::vector<ChoiceScore> score_choices(LoadedModel& m, std::span<const ChoiceTok
     const std::span<const LossSums> sums = m.engine->evaluated();
     for (size_t k = 0; k < sums.size() && at + k < order.size(); ++k) {
       const size_t i = order[at + k];
-      out[i] = {-sums[k].tokens, sums[k].token_hits == static_cast<double>(sequences[i].scored)};
+      out[i] = {-sums[k].sums.front(), sums[k].hits.front() == static_cast<double>(sequences[i].scored)};
     }
     if (m.mesh->rank() == 0) progress.add(static_cast<int64_t>(std::min(mine.size() * dp, order.size() - at)));
   }

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -42,44 +41,48 @@ std::unique_ptr<Dataset> open_split(DatasetOptions o, const Config& c, const std
   return open_dataset(o);
 }
 
-// Sums of each microbatch of an evaluation: the independent samples of its standard errors.
+// Sums of one microbatch of an evaluation: an independent sample of its standard errors.
 struct MicrobatchSums {
-  std::vector<double> loss, hits, tokens, bytes, pair_loss, pair_hits, pairs;
+  LossSums loss;
+  LossCounts counts;
+  double bytes = 0;
 };
 
 struct Sum {
   LossSums loss;
-  TargetCounts targets;
-  MicrobatchSums parts;
+  LossCounts counts;
+  std::vector<MicrobatchSums> parts;
 };
 
 // Counts targets of microbatches and the text that they stand for, on the ranks that hold them.
 class TargetText {
  public:
-  TargetText(LoadedModel& m, const std::optional<Tokenizer>& tokenizer)
+  // samples: of the evaluation; sequences beyond are padding.
+  TargetText(LoadedModel& m, const std::optional<Tokenizer>& tokenizer, int64_t samples)
       : m_(m),
+        samples_(samples),
         counts_(m.mesh->last_stage() && m.mesh->coord(Axis::kTp) == 0),
         host_(static_cast<size_t>(counts_ ? m.config.train.micro_batch * m.config.model.seq : 0), *m.backend->device) {
     if (!counts_ || !tokenizer) return;
     for (int32_t id = 0; id < tokenizer->vocab(); ++id) bytes_.push_back(tokenizer->text_bytes(id));
   }
 
-  // Collective. Appends counts of microbatch k of data-parallel rank d at [k dp + d].
-  void add(std::span<const MicroBatch> batch, MicrobatchSums& to) {
+  // Collective. Sets the counts of microbatch k of data-parallel rank d, to[k dp + d].
+  void count(std::span<const MicroBatch> batch, std::span<MicrobatchSums> to) {
     const auto dp = static_cast<size_t>(m_.mesh->size(Axis::kDp)), d = static_cast<size_t>(m_.mesh->coord(Axis::kDp));
     const size_t n = batch.size() * dp;
     std::vector<int64_t> counts(3 * n);
     for (size_t k = 0; counts_ && k < batch.size(); ++k) {
       const auto [tokens, bytes] = count(batch[k].targets);
       counts[k * dp + d] = tokens, counts[n + k * dp + d] = bytes;
-      if (batch[k].pairs.data != nullptr) counts[2 * n + k * dp + d] = count(batch[k].pairs).first;
+      counts[2 * n + k * dp + d] = std::clamp<int64_t>(samples_ - batch[k].first_sample, 0, batch[k].batch);
     }
     const Tensor all{reinterpret_cast<std::byte*>(counts.data()), {static_cast<int64_t>(3 * n)}, DType::kI64, {}};
     m_.mesh->world().all_reduce(all, ReduceOp::kSum, {}).wait({});
-    to.tokens.insert(to.tokens.end(), counts.begin(), counts.begin() + static_cast<ptrdiff_t>(n));
-    to.bytes.insert(to.bytes.end(), counts.begin() + static_cast<ptrdiff_t>(n),
-                    counts.begin() + static_cast<ptrdiff_t>(2 * n));
-    to.pairs.insert(to.pairs.end(), counts.begin() + static_cast<ptrdiff_t>(2 * n), counts.end());
+    for (size_t i = 0; i < n; ++i) {
+      to[i].counts = {counts[i], counts[2 * n + i] * batch.front().seq, counts[2 * n + i]};
+      to[i].bytes = static_cast<double>(counts[n + i]);
+    }
   }
 
  private:
@@ -97,6 +100,7 @@ class TargetText {
   }
 
   LoadedModel& m_;
+  const int64_t samples_;
   const bool counts_;
   HostArray<int32_t> host_;
   std::vector<int64_t> bytes_;  // by token id; empty: no tokenizer
@@ -108,15 +112,14 @@ Sum evaluate(LoadedModel& m, Loader& loader, int64_t global_batch, int64_t sampl
   Sum sum;
   WorkProgress progress(samples, "sequences");
   LossSums of_batch;
-  TargetText text(m, tokenizer);
+  TargetText text(m, tokenizer, samples);
   int64_t done = 0, shown = 0;
   for (auto batch = loader.next(); !batch.empty(); batch = loader.next()) {
     of_batch += m.engine->evaluate(batch);
-    text.add(batch, sum.parts);
-    for (const LossSums& part : m.engine->evaluated()) {
-      sum.parts.loss.push_back(part.tokens), sum.parts.hits.push_back(part.token_hits);
-      sum.parts.pair_loss.push_back(part.pairs), sum.parts.pair_hits.push_back(part.pair_hits);
-    }
+    const size_t before = sum.parts.size();
+    for (const LossSums& part : m.engine->evaluated()) sum.parts.push_back({.loss = part});
+    text.count(batch, std::span(sum.parts).subspan(before));
+    for (size_t i = before; i < sum.parts.size(); ++i) sum.counts += sum.parts[i].counts;
     const int64_t now = std::min(loader.consumed(), samples);
     if (m.mesh->rank() == 0) progress.add(now - std::exchange(shown, now));
     if (loader.consumed() / global_batch == done) continue;
@@ -124,36 +127,38 @@ Sum evaluate(LoadedModel& m, Loader& loader, int64_t global_batch, int64_t sampl
     sum.loss += std::exchange(of_batch, {});
   }
   sum.loss += of_batch;
-  const auto total = [](const std::vector<double>& x) {
-    return static_cast<int64_t>(std::accumulate(x.begin(), x.end(), 0.));
-  };
-  sum.targets = {total(sum.parts.tokens), total(sum.parts.pairs)};
   return sum;
 }
 
-// Loss per token with what follows from it. NaN: unknown.
+// Losses with what follows from that of tokens. NaN: unknown.
 struct SplitResult {
+  std::vector<LossTerm> losses;
   MeanLoss mean;
-  TargetCounts targets;
-  double bytes = 0, perplexity = 0, bits_per_byte = kUnknown;
-  double loss_error = 0, accuracy_error = 0, bits_error = kUnknown, pair_loss_error = 0, pair_accuracy_error = 0;
+  LossCounts counts;
+  std::vector<double> loss_error, accuracy_error;  // standard errors of `mean`
+  double bytes = 0, perplexity = 0, bits_per_byte = kUnknown, bits_error = kUnknown;
+  int64_t count(size_t i) const { return counts.of(losses[i].divisor); }
   static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 };
 
-SplitResult result_of(const Sum& sum, bool text) {
-  const MicrobatchSums& p = sum.parts;
-  SplitResult r;
-  r.mean = mean_loss(sum.loss, sum.targets);
-  r.targets = sum.targets;
-  r.perplexity = std::exp(std::min(20.0, r.mean.tokens));
-  r.loss_error = ratio_standard_error(p.loss, p.tokens);
-  r.accuracy_error = ratio_standard_error(p.hits, p.tokens);
-  r.pair_loss_error = ratio_standard_error(p.pair_loss, p.pairs);
-  r.pair_accuracy_error = ratio_standard_error(p.pair_hits, p.pairs);
-  r.bytes = std::accumulate(p.bytes.begin(), p.bytes.end(), 0.);
+SplitResult result_of(const Sum& sum, const std::vector<LossTerm>& losses, bool text) {
+  // Standard error of the sum of one value of the microbatches over the sum of another.
+  const auto error = [&](auto of, auto over) {
+    std::vector<double> x, y;
+    for (const MicrobatchSums& p : sum.parts) x.push_back(of(p)), y.push_back(over(p));
+    return ratio_standard_error(x, y);
+  };
+  SplitResult r{.losses = losses, .mean = mean_loss(losses, sum.loss, sum.counts), .counts = sum.counts};
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const auto count = [&](const MicrobatchSums& p) { return static_cast<double>(p.counts.of(losses[i].divisor)); };
+    r.loss_error.push_back(losses[i].weight * error([&](auto& p) { return p.loss.sums[i]; }, count));
+    r.accuracy_error.push_back(error([&](auto& p) { return p.loss.hits[i]; }, count));
+  }
+  r.perplexity = std::exp(std::min(20.0, r.mean.parts[0]));
+  for (const MicrobatchSums& p : sum.parts) r.bytes += p.bytes;
   if (!text || r.bytes == 0) return r;
-  r.bits_per_byte = sum.loss.tokens / r.bytes / std::log(2.);
-  r.bits_error = ratio_standard_error(p.loss, p.bytes) / std::log(2.);
+  r.bits_per_byte = sum.loss.sums[0] / r.bytes / std::log(2.);
+  r.bits_error = error([](auto& p) { return p.loss.sums[0]; }, [](auto& p) { return p.bytes; }) / std::log(2.);
   return r;
 }
 
@@ -165,34 +170,39 @@ Json json_of(const SplitResult& r, const EvalArgs& args, const std::string& sour
   Json j{{"checkpoint", step_dir},
          {"split", args.split},
          {"data", source},
-         {"tokens", r.targets.tokens},
+         {"tokens", r.counts.targets},
          {"bytes", std::isnan(r.bits_per_byte) ? Json() : Json(static_cast<int64_t>(r.bytes))},
-         {"loss", number(r.mean.tokens)},
-         {"loss_stderr", number(r.loss_error)},
+         {"loss", number(r.mean.parts[0])},
+         {"loss_stderr", number(r.loss_error[0])},
          {"perplexity", number(r.perplexity)},
-         {"perplexity_stderr", number(r.perplexity * r.loss_error)},
+         {"perplexity_stderr", number(r.perplexity * r.loss_error[0])},
          {"bits_per_byte", number(r.bits_per_byte)},
          {"bits_per_byte_stderr", number(r.bits_error)},
-         {"accuracy", number(r.mean.token_accuracy)},
-         {"accuracy_stderr", number(r.accuracy_error)}};
-  if (r.targets.pairs > 0)
-    j.update({{"pairs", r.targets.pairs},
-              {"pair_loss", number(r.mean.pairs)},
-              {"pair_loss_stderr", number(r.pair_loss_error)},
-              {"pair_accuracy", number(r.mean.pair_accuracy)},
-              {"pair_accuracy_stderr", number(r.pair_accuracy_error)}});
+         {"accuracy", number(r.mean.accuracy[0])},
+         {"accuracy_stderr", number(r.accuracy_error[0])}};
+  for (size_t i = 1; i < r.losses.size(); ++i) {
+    const std::string& name = r.losses[i].name;
+    if (r.losses[i].hits) j[name + "s"] = r.count(i);
+    j[name + "_loss"] = number(r.mean.parts[i]), j[name + "_loss_stderr"] = number(r.loss_error[i]);
+    if (!r.losses[i].hits) continue;
+    j[name + "_accuracy"] = number(r.mean.accuracy[i]), j[name + "_accuracy_stderr"] = number(r.accuracy_error[i]);
+  }
   return j;
 }
 
 std::string text_of(const SplitResult& r, double seconds) {
-  const std::string pairs =
-      r.targets.pairs == 0 ? ""
-                           : fmt::format("  pair loss {:.6f}  accuracy {:.6f} ({} pairs)  sum {:.6f}", r.mean.pairs,
-                                         r.mean.pair_accuracy, format_thousands(r.targets.pairs), r.mean.sum());
+  std::string others;
+  for (size_t i = 1; i < r.losses.size(); ++i) {
+    others += fmt::format("  {} loss {:.6f}", r.losses[i].name, r.mean.parts[i]);
+    if (r.losses[i].hits)
+      others +=
+          fmt::format("  accuracy {:.6f} ({} {}s)", r.mean.accuracy[i], format_thousands(r.count(i)), r.losses[i].name);
+  }
+  if (!others.empty()) others += fmt::format("  sum {:.6f}", r.mean.sum());
   const std::string bits = std::isnan(r.bits_per_byte) ? "" : fmt::format("  bits per byte {:.6f}", r.bits_per_byte);
-  return fmt::format("loss {:.6f}  perplexity {:.3f}  accuracy {:.6f}{}  ({} tokens, {}){}\n", r.mean.tokens,
-                     r.perplexity, r.mean.token_accuracy, bits, format_thousands(r.targets.tokens),
-                     format_duration(seconds), pairs);
+  return fmt::format("loss {:.6f}  perplexity {:.3f}  accuracy {:.6f}{}  ({} tokens, {}){}\n", r.mean.parts[0],
+                     r.perplexity, r.mean.accuracy[0], bits, format_thousands(r.counts.targets),
+                     format_duration(seconds), others);
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -228,7 +238,7 @@ Exit eval_split(const ModelSource& source, const EvalArgs& args, GroupFactory& f
   });
   const auto begin = std::chrono::steady_clock::now();
   const SplitResult r = result_of(evaluate(*m, *loader, source.global_batch, samples, tokenizer),
-                                  tokenizer && sources.front().path != "mock");
+                                  m->engine->spec().losses, tokenizer && sources.front().path != "mock");
   if (m->mesh->rank() != 0) return Exit::kOk;
   const std::string batches = args.steps > 0 ? fmt::format("{} global batch{} of {}", args.steps,
                                                            args.steps == 1 ? "" : "es", source.global_batch)

@@ -19,6 +19,10 @@ class Line {
   Line& maybe(const char* key, double x) {
     return raw(key, std::isnan(x) ? "null" : json_number(x));
   }  // NaN means unknown
+  Line& parts(const LossParts& list) {
+    for (const LossParts::Part& p : list) maybe(p.key, p.value);
+    return *this;
+  }
   Line& integer(const char* key, int64_t x) { return raw(key, std::to_string(x)); }
   Line& index(const char* key, int64_t x) { return raw(key, x < 0 ? "null" : std::to_string(x)); }
   Line& text(const char* key, std::string_view s) {
@@ -121,7 +125,7 @@ std::string json_line(const StepRecord& r) {
       .integer("seq", r.seq)
       .integer("epoch", r.epoch)
       .number("loss", r.loss)
-      .maybe("pair_loss", r.pair_loss)
+      .parts(r.parts)
       .number("grad_norm", r.grad_norm)
       .maybe("clip_coef", r.clip_coef)
       .number("lr", r.lr)
@@ -154,7 +158,7 @@ std::string json_line(const EvalRecord& r) {
   return Line("eval", r.time)
       .integer("step", r.step)
       .number("loss", r.loss)
-      .maybe("pair_loss", r.pair_loss)
+      .parts(r.parts)
       .number("perplexity", r.perplexity())
       .integer("tokens", r.tokens)
       .number("seconds", r.seconds)

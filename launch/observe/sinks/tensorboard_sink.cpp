@@ -64,7 +64,7 @@ void TensorBoardSink::step(const StepRecord& r) {
   if (r.step % every_ != 0 && r.step != r.total_steps) return;
   const Points p{[&](std::string_view tag, double y) { file_->scalar(tag, y, r.step, r.time); }};
   p.always("train/loss", r.loss);
-  p.known("train/pair_loss", r.pair_loss);
+  for (const LossParts::Part& part : r.parts) p.known(std::string("train/") + part.key, part.value);
   p.always("train/grad_norm", r.grad_norm);
   p.always("train/lr", r.lr);
   p.known("train/momentum", r.momentum);

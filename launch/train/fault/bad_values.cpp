@@ -29,14 +29,19 @@ std::string first_bad_value(const std::vector<ShardView>& views, const char* wha
 
 std::string first_bad_loss(const RankContext& rank, const Engine& engine, int64_t first_sample) {
   const auto dp = static_cast<size_t>(rank.mesh.size(Axis::kDp));
+  const size_t each = dp * static_cast<size_t>(engine.options().microbatches);
+  const ModelSpec& model = engine.spec();
   const std::span<const double> losses = engine.microbatch_losses();
   for (size_t i = 0; i < losses.size(); ++i) {
     if (std::isfinite(losses[i])) continue;
-    const size_t at =
-        i % (dp * static_cast<size_t>(engine.options().microbatches));  // losses of pairs follow those of tokens
+    const size_t at = i % each;
+    const LossSum& sum = model.loss_sums[i / each];
+    const LossTerm& term = model.losses[static_cast<size_t>(sum.term)];
+    std::string name = sum.term == 0 ? "loss" : term.name + " loss";
+    if (term.layers.size() > 1) name += " of " + model.layers[static_cast<size_t>(sum.layer)].units.front();
     const int64_t b = rank.config.train.micro_batch, first = first_sample + static_cast<int64_t>(at) * b;
-    return fmt::format("; the {}loss of microbatch {} of dp rank {} (samples {} to {}) is {}", at == i ? "" : "pair ",
-                       at / dp, at % dp, first, first + b - 1, losses[i]);
+    return fmt::format("; the {} of microbatch {} of dp rank {} (samples {} to {}) is {}", name, at / dp, at % dp,
+                       first, first + b - 1, losses[i]);
   }
   return "";
 }

@@ -85,14 +85,16 @@ void add_clip(OpCases& to, std::string name, std::vector<double> squares, float 
 
 // Three microbatches with a mean loss of 2 per target, 4 targets each; a norm of 1. most: spreads of 0.25 above 1.
 void add_check_step(OpCases& to, std::string name, double most, double norm = 1, double first_loss = 8, double skip = 0,
-                    bool counted = false, double pairs = 0) {
+                    bool counted = false, double pairs = 0, double weight = 1) {
   auto& c = add_case<CheckStep>(to, std::move(name));
   std::vector<double> before(kNumScalars, 0.7);
   before[kSkip] = skip, before[kAnomalous] = 0;
   c.in(&CheckStep::losses, "losses", {pairs > 0 ? 6 : 3}, values({first_loss, 8, 8}), DType::kF64);
+  const double targets = counted ? 0 : 12;
+  c.in(&CheckStep::shares, "shares", {pairs > 0 ? 2 : 1, 2}, values({1, targets, weight, pairs}), DType::kF64);
   if (counted) c.in(&CheckStep::counts, "counts", {3}, values({4, 4, 0}), DType::kF64);
   c.in(&CheckStep::norm, "norm", {1}, values({norm}));
-  c.in(&CheckStep::limits, "limits", {kNumLimits}, values({12, 1, 0.25, 1, 0.25, most, pairs}), DType::kF64);
+  c.in(&CheckStep::limits, "limits", {kNumLimits}, values({1, 0.25, 1, 0.25, most}), DType::kF64);
   c.inout(&CheckStep::scalars, "scalars", {kNumScalars}, values(std::move(before)));
   c.non_finite = true;
 }
@@ -112,8 +114,13 @@ void add_check_steps(OpCases& to) {
   add_check_step(to, "a mean of means, far", 11.9, 1, 8, 0, true);
   add_check_step(to, "tokens and pairs, at the limit", 20, 1, 8, 0, false, 6);  // 24 / 12 + 24 / 6
   add_check_step(to, "tokens and pairs, far", 19.9, 1, 8, 0, false, 6);
+  add_check_step(to, "a loss of another weight, at the limit", 12, 1, 8, 0, false, 6, 0.5);  // 24 / 12 + 24 / 6 / 2
+  add_check_step(to, "a loss of another weight, far", 11.9, 1, 8, 0, false, 6, 0.5);
+  add_check_step(to, "a mean of means and pairs, at the limit", 28, 1, 8, 0, true, 6);  // (2 + 2 + 8) / 3 + 24 / 6
+  add_check_step(to, "a mean of means and pairs, far", 27.9, 1, 8, 0, true, 6);
   auto& timed = add_case<CheckStep>(to, "128 microbatches");
   timed.in(&CheckStep::losses, "losses", {128}, positive(), DType::kF64);
+  timed.in(&CheckStep::shares, "shares", {1, 2}, positive(), DType::kF64);
   timed.in(&CheckStep::norm, "norm", {1}, positive());
   timed.in(&CheckStep::limits, "limits", {kNumLimits}, positive(), DType::kF64);
   timed.inout(&CheckStep::scalars, "scalars", {kNumScalars}, positive()).big = true;

@@ -249,13 +249,15 @@ void clip_factor(const ClipFactor& p, Stream) {
 }
 
 void check_step(const CheckStep& p, Stream) {
-  const double pairs = get(p.limits, kPairs);
-  const int64_t all = p.losses.numel(), n = pairs > 0 ? all / 2 : all;
-  double loss = 0, of_pairs = 0;
-  for (int64_t i = 0; i < n; ++i) loss += get(p.losses, i) / (p.counts ? std::max(get(p.counts, i), 1.) : 1);
-  loss /= p.counts ? static_cast<double>(n) : std::max(get(p.limits, kTargets), 1.);
-  for (int64_t i = n; i < all; ++i) of_pairs += get(p.losses, i);
-  if (pairs > 0) loss += of_pairs / std::max(pairs, 1.);
+  const int64_t sums = p.shares.numel() / 2, n = p.losses.numel() / sums;
+  double loss = 0;
+  for (int64_t s = 0; s < sums; ++s)
+    for (int64_t i = 0; i < n; ++i) {
+      const double divisor = get(p.shares, 2 * s + 1);
+      const double count =
+          divisor > 0 ? std::max(divisor, 1.) : static_cast<double>(n) * std::max(get(p.counts, i), 1.);
+      loss += get(p.shares, 2 * s) * get(p.losses, s * n + i) / count;
+    }
   const auto bad = [&](double x, int middle) {
     const double far = (x - get(p.limits, middle)) / get(p.limits, middle + 1);
     return !std::isfinite(x) || far > get(p.limits, kMaxDeviations);

@@ -1,7 +1,6 @@
 // BERT: both heads and every gradient equal to transformers' on every layout (tests/golden/make_hf_bert.py), export,
 // import, training on prepared text, resume, and what a bidirectional model refuses.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -222,7 +221,7 @@ TEST_CASE("hits of both heads of a BERT are transformers', on every layout") {
   // Every second target, and one label, is what transformers predicts; the others are what they are.
   run.samples = rows_of(folder + "/heads.safetensors");
   const auto vocab = static_cast<size_t>(model.vocab), seq = static_cast<size_t>(kSeq);
-  std::array<double, 2> hits{};
+  std::vector<double> hits(2);
   size_t targets = 0;
   for (size_t r = 0; r < run.samples.size(); ++r) {
     for (size_t k = 0; k < seq; ++k) {

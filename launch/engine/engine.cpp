@@ -121,7 +121,8 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   std::vector<int> own;
   for (const auto& s : stages_)
     for (const int loss : s->losses()) own.push_back(loss);
-  const StepExchange::Sizes sizes{static_cast<int>(spec_.units.size()), static_cast<int>(loss_count()), m, options.mean_of_microbatches};
+  const StepExchange::Sizes sizes{static_cast<int>(spec_.units.size()), static_cast<int>(loss_count()), m,
+                                  options.mean_of_microbatches};
   exchange_ = std::make_unique<StepExchange>(sizes, std::move(own), mesh, backend, compute);
   losses_ = Buffer(loss_count() * m * size_of(DType::kF64), compute.device, *backend.device);
   if (options.evaluates) eval_sums_ = Buffer(2 * losses_.bytes(), compute.device, *backend.device);

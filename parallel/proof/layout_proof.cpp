@@ -338,7 +338,8 @@ void LayoutProof::Impl::change_types(CommOp op, const std::vector<Along>& over, 
       const std::optional<LayoutType> type = shadow.read(part);
       if (!type) fail(cat(name, ": parts of ", to_string(part.shape), " differ"));
       for (const Along a : over)
-        if (const AxisType t = (*type)[a]; t.kind != Kind::kZero && !(t.kind == Kind::kSplit && t.dim == 0)) wrong(t, a);
+        if (const AxisType t = (*type)[a]; t.kind != Kind::kZero && !(t.kind == Kind::kSplit && t.dim == 0))
+          wrong(t, a);
       return shadow.write(whole, *type);
     }
     default: return;

@@ -84,6 +84,8 @@ class WideBlock : public Module {
 };
 
 class WideStage : public PipelineStage {
+  static constexpr int kTokens = 0;
+
  public:
   WideStage(LayerRange range, int stage, const Build& b, std::vector<double> keep, bool recompute)
       : keep_(std::move(keep)), recompute_(recompute) {
@@ -115,9 +117,12 @@ class WideStage : public PipelineStage {
       x = recompute_ ? ops::recompute(t, x, run) : run(t, x);
     }
     if (norm_) units.use(t, *norm_, [&] { x = (*norm_)(t, x, nullptr).out; });
-    if (head_) units.use(t, *head_, [&] { x = head_->loss(t, x, mb, 64); });
+    if (!head_) return x;
+    units.use(t, *head_, [&] { x = head_->loss(t, x, mb, 64); });
+    ops::keep_loss(t, mb, 0, x);
     return x;
   }
+  std::span<const int> losses() const override { return {&kTokens, head_ ? size_t{1} : 0}; }
   StageUnits units;
 
  private:
@@ -230,7 +235,7 @@ void train(const Layout& l, std::vector<double> keep, GroupFactory& f, Result& r
   const std::vector<uint8_t> unused = unused_units(model, keep);
   for (int step = 0; step < 2; ++step) {
     store.begin_step(unused);
-    executor.run(list, {reinterpret_cast<std::byte*>(losses.data()), {l.microbatches}, DType::kF64, {}}, hooks);
+    executor.run(list, {reinterpret_cast<std::byte*>(losses.data()), {1, l.microbatches}, DType::kF64, {}}, hooks);
     store.finish_reduction();
   }
   store.norm_squares(

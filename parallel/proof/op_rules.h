@@ -74,6 +74,7 @@ constexpr std::string_view rule_of(const Gemm& g) {
   X(Lion, kTables)                                                                                                   \
   X(LambMoments, kTables)                                                                                            \
   X(LambApply, kTables)                                                                                              \
+  X(Adagrad, kTables)                                                                                                \
   X(StochasticRound, "src:. > dst:.")                                                                                \
   X(FakeQuant, "x:. > out:.")                                                                                        \
   X(FakeQuantGrad, "x:. dout:. > dx:.=dout")                                                                         \

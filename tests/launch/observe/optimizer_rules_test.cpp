@@ -3,6 +3,7 @@
 #include "optim/optimizer_rules.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <mutex>
 #include <sstream>
@@ -59,7 +60,7 @@ double planned(const Config& c) {
   double bytes = state * static_cast<double>(spec.trained_parameters());
   for (const ParamSpec& p : spec.params)
     if (masters && p.role == Role::kNorm) bytes -= 4 * static_cast<double>(p.shape.numel());
-  return bytes * (w.zero > 0 ? 1 : static_cast<double>(w.dp));
+  return std::round(bytes) * (w.zero > 0 ? 1 : static_cast<double>(w.dp));  // a quotient was multiplied
 }
 
 std::string text_of(const Config& c, std::string_view key) { return value_of(c, cat("optim.", key)); }

@@ -299,7 +299,7 @@ TEST_CASE("a hostile model is refused with its offset, in this process or in a c
     expect_error(Exit::kUsage, all, [&] { Tokenizer::load(dir / "bad.model"); });
   };
   refuse("", {"empty file"});
-  refuse("just some text", {"byte 1", "it is a text that begins with \"just some text\""});
+  refuse("just some text", {"byte 2", "it is a text that begins with \"just some text\""});
   refuse("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 499723\n",
          {"byte 1", "found 6; it is a Git LFS pointer, not the file itself: run git lfs pull"});
   refuse(good.substr(0, good.size() / 2), {"not a tokenizer model"});

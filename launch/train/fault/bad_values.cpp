@@ -38,7 +38,7 @@ std::string first_bad_loss(const RankContext& rank, const Engine& engine, int64_
     const LossSum& sum = model.loss_sums[i / each];
     const LossTerm& term = model.losses[static_cast<size_t>(sum.term)];
     std::string name = sum.term == 0 ? "loss" : term.name + " loss";
-    if (term.layers.size() > 1) name += " of " + model.layers[static_cast<size_t>(sum.layer)].units.front();
+    if (term.layers.size() > 1) name += " of " + model.layers[static_cast<size_t>(sum.layer)].modules.front();
     const int64_t b = rank.config.train.micro_batch, first = first_sample + static_cast<int64_t>(at) * b;
     return fmt::format("; the {} of microbatch {} of dp rank {} (samples {} to {}) is {}", name, at / dp, at % dp,
                        first, first + b - 1, losses[i]);

@@ -344,13 +344,12 @@ Shape local_shape(const ParamSpec& p, const RankCoordinates& at) {
   return s;
 }
 
-std::vector<uint8_t> unused_units(const ModelSpec& m, std::span<const double> keep) {
-  std::vector<uint8_t> out(m.units.size());
+void mark_unused_units(const ModelSpec& m, std::span<const double> keep, std::vector<uint8_t>& unused) {
+  unused.assign(m.units.size(), 0);
   for (size_t i = 0; i < keep.size(); ++i) {
     const LayerSpec& block = m.block(static_cast<int64_t>(i));
-    std::fill_n(out.begin() + block.first_unit, block.units, keep[i] == 0);
+    std::fill_n(unused.begin() + block.first_unit, block.units, keep[i] == 0);
   }
-  return out;
 }
 
 std::string leaf_class(std::string_view name, std::vector<int64_t>* numbers) {

@@ -122,9 +122,9 @@ constexpr int64_t padded_vocab(int64_t vocab, int64_t tp) { return (vocab + 128 
 // over so many ranks.
 Shape local_shape(const ParamSpec&, const RankCoordinates&);
 
-// Returns for each FSDP unit of the model whether a step that drops these blocks leaves it unused. keep: one entry per
+// Sets for each FSDP unit of the model whether a step that drops these blocks leaves it unused. keep: one entry per
 // block, 0 for a dropped one.
-std::vector<uint8_t> unused_units(const ModelSpec&, std::span<const double> keep);
+void mark_unused_units(const ModelSpec&, std::span<const double> keep, std::vector<uint8_t>& unused);
 
 // Maps "layers.3.norm1.weight" to "layers.*.norm1.weight", "layers.3.mlp.experts.7.up.weight" to
 // "layers.*.mlp.experts.*.up.weight", and returns names outside of blocks unchanged. `numbers`: receives what the stars

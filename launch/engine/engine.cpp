@@ -175,7 +175,6 @@ void Engine::prepare_scalars(int64_t target_tokens) {
   limit(kLossMedian, limits.loss_middle), limit(kLossDeviation, limits.loss_spread);
   limit(kNormMedian, limits.norm_middle), limit(kNormDeviation, limits.norm_spread);
   limit(kMaxDeviations, limits.most);
-  if (compute_.device.kind == DeviceKind::kNull) return;
   backend_.device->copy(scalars_.data(), host, host_scalars_.bytes(), compute_);
   backend_.device->copy(limits_.data(), host_limits_.data(), host_limits_.bytes(), compute_);
   backend_.device->copy(seeds_.data(), host_seeds_.data(), host_seeds_.bytes(), compute_);
@@ -221,7 +220,7 @@ void Engine::set_layer_keep(std::span<const double> keep) {
 void Engine::choose_blocks() {
   if (keep_.empty()) return;
   if (!fixed_blocks_) draw_blocks(options_.layer_drop, options_.seed, applied_, keep_);
-  unused_ = unused_units(spec_, keep_);
+  mark_unused_units(spec_, keep_, unused_);
   for (auto& s : stages_) s->keep_blocks(keep_);
 }
 

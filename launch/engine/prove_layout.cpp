@@ -41,16 +41,25 @@ ProofSize prove_rank(const EngineOptions& options, const MeshShape& shape, int r
   return {proof.ops(), proof.messages()};
 }
 
+// The run as far as it is typed: in 16 bits instead of FP8, with AdamW instead of Muon.
+EngineOptions typed(const EngineOptions& options, int pp) {
+  EngineOptions o = options;
+  o.microbatches = few(options, pp);
+  o.precision.fp8 = Fp8Recipe::kOff;
+  if (o.optim.type == "muon") o.optim.type = "adamw";
+  for (ParamGroup& g : o.optim.groups)
+    if (g.rule == "muon") g.rule = "adamw";
+  return o;
+}
+
 }  // namespace
 
 ProofSize prove_layout(const EngineOptions& options, const MeshShape& shape, std::vector<proof::Site>* sites,
                        const std::optional<proof::Fault>& fault) {
-  EngineOptions few_batches = options;
-  few_batches.microbatches = few(options, shape.pp);
-  few_batches.precision.fp8 = Fp8Recipe::kOff;
+  const EngineOptions run = typed(options, shape.pp);
   ProofSize all;
   for (int stage = 0; stage < shape.pp; ++stage) {
-    const ProofSize of = prove_rank(few_batches, shape, stage * (shape.world() / shape.pp), sites, fault);
+    const ProofSize of = prove_rank(run, shape, stage * (shape.world() / shape.pp), sites, fault);
     all.ops += of.ops, all.messages += of.messages;
   }
   return all;

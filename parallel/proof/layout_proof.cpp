@@ -40,7 +40,8 @@ struct LayoutProof::Impl {
 
   template <class Args>
   void op(const char* name, const Args& args);
-  void tables(const char* name, const SegmentTable& table, const Tensor& out, bool updates);
+  void tables(const SegmentTable& table, const Tensor& out, bool updates);
+  void mark_updated(const std::byte* value, const LayoutType& gradient);
   void collective(CommOp, std::vector<Along> over, Tensor part, Tensor whole, ReduceOp = ReduceOp::kSum);
   void change_types(CommOp, const std::vector<Along>& over, Tensor part, Tensor whole, ReduceOp);
   void message(CommOp, Tensor t);
@@ -143,10 +144,6 @@ struct LayoutProof::Impl {
 
 namespace {
 
-bool any_partial(const LayoutType& t, const std::vector<Along>& along) {
-  return std::any_of(along.begin(), along.end(), [&](Along a) { return t[a].kind == Kind::kPartial; });
-}
-
 std::vector<Along> axes_of(AxisSet set) {
   std::vector<Along> out;
   for (const auto& [axis, a] :
@@ -198,7 +195,7 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
     each_operand(args, [&](const char* operand, const Tensor& t, OperandRole) {
       if (std::string_view(operand) == "out" || std::string_view(operand) == "norms") out = t;
     });
-    return tables(name, args.table, out, !std::is_same_v<Args, SumSquares> && !std::is_same_v<Args, LambMoments>);
+    return tables(args.table, out, !std::is_same_v<Args, SumSquares> && !std::is_same_v<Args, LambMoments>);
   }
   const size_t behind = rule.find(" > ");
   const auto named = [&](std::string_view part, std::string_view operand) {
@@ -236,31 +233,36 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
   }
 } catch (const Violation& v) { fail(v.text.rfind(name, 0) == 0 ? v.text : cat(name, ": ", v.text)); }
 
-// Norms count every element on one rank (split_by_owner). Optimizers write what they hold: the rest of an unsharded
-// buffer is then of the step before, until it is gathered.
-void LayoutProof::Impl::tables(const char* name, const SegmentTable& table, const Tensor& out, bool updates) {
+// Norms count every element of a flat buffer on one rank (split_by_owner). Optimizers write what they hold: the rest of
+// an unsharded buffer is then of the step before, until it is gathered.
+void LayoutProof::Impl::tables(const SegmentTable& table, const Tensor& out, bool updates) {
+  LayoutType sums;
   for (const Segment& s : table.segments()) {
     const Tensor grad = bytes_at(s.grad, s.count * size_of(table.grad), out.device);
     const std::optional<LayoutType> type = shadow.read(grad);
     if (!type) throw Violation{"a gradient is read, of which parts differ or were never written"};
-    if (any_partial(*type, along))
-      for (const Along a : along)
-        if ((*type)[a].kind == Kind::kPartial)
-          throw Violation{cat("a gradient is partial sums along ", proof::name_of(a))};
-    if (!updates) continue;
-    const void* at = s.value != nullptr ? s.value : s.master;
-    for (const FlatMemory& f : flats) {
-      if (!inside(bytes_at(at, 1, f.values.device), f.values)) continue;
-      for (const Along a : axes_of(f.domain))
-        if (has(a) && (*type)[a].kind == Kind::kShard) shadow.change(f.values, [&](LayoutType& t) { t[a] = kShard; });
+    const bool flat =
+        std::any_of(flats.begin(), flats.end(), [&](const FlatMemory& f) { return inside(grad, f.grads); });
+    for (const Along a : along) {
+      const Kind kind = (*type)[a].kind;
+      if (kind == Kind::kPartial) throw Violation{cat("a gradient is partial sums along ", proof::name_of(a))};
+      const bool once = a != Along::kTied && a != Along::kKv;
+      if (once && (flat || (kind != Kind::kSame && kind != Kind::kZero))) sums[a] = kPartial;
     }
+    if (!updates) continue;
+    for (float* moment : {s.m, s.v})
+      if (moment != nullptr) shadow.write(bytes_at(moment, s.count * size_of(DType::kF32), out.device), *type);
+    mark_updated(s.value != nullptr ? s.value : s.master, *type);
   }
-  (void)name;
-  if (updates || !out) return;
-  LayoutType sums;
-  for (const Along a : along) sums[a] = kPartial;
-  sums[Along::kTied] = sums[Along::kKv] = kSame;
-  shadow.write(out, sums);
+  if (!updates && out && table.count > 0) shadow.write(out, sums);
+}
+
+void LayoutProof::Impl::mark_updated(const std::byte* value, const LayoutType& gradient) {
+  for (const FlatMemory& f : flats) {
+    if (!inside(bytes_at(value, 1, f.values.device), f.values)) continue;
+    for (const Along a : axes_of(f.domain))
+      if (has(a) && gradient[a].kind == Kind::kShard) shadow.change(f.values, [&](LayoutType& t) { t[a] = kShard; });
+  }
 }
 
 // What is the same for a whole step has been summed over all ranks.
@@ -428,6 +430,13 @@ void zero(void* to, int64_t bytes, Stream s) {
   }
 }
 
+// What the host writes, it writes on every rank.
+void copy(void* to, const void* from, int64_t bytes, Stream s) {
+  if (running == nullptr) return;
+  const Tensor source = bytes_at(from, bytes, s.device);
+  running->shadow.write(bytes_at(to, bytes, s.device), running->shadow.read(source).value_or(LayoutType{}));
+}
+
 }  // namespace
 
 std::string to_string(const Site& s) {
@@ -447,6 +456,7 @@ const Backend& LayoutProof::backend() const {
   static const DeviceApi device = [] {
     DeviceApi d = *null_backend().device;
     d.zero = zero;
+    d.copy = copy;
     return d;
   }();
   static const Backend observed = [] {

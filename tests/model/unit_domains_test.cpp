@@ -232,7 +232,8 @@ void train(const Layout& l, std::vector<double> keep, GroupFactory& f, Result& r
   const GradHooks hooks{[&](int stage, int mb, bool last) { store.begin_backward(stage, mb, last); },
                         [&](int stage) { store.reduce_grads(stage); }, [&] { store.reduce_tied(); },
                         [&](int stage) { return store.fingerprint(stage); }};
-  const std::vector<uint8_t> unused = unused_units(model, keep);
+  std::vector<uint8_t> unused;
+  mark_unused_units(model, keep, unused);
   for (int step = 0; step < 2; ++step) {
     store.begin_step(unused);
     executor.run(list, {reinterpret_cast<std::byte*>(losses.data()), {1, l.microbatches}, DType::kF64, {}}, hooks);
@@ -332,7 +333,9 @@ TEST_CASE("a block's units are in the order of its forward, and a dropped block 
   CHECK(m.units[2].name == "layers.0");
   CHECK(m.units[3].name == "layers.0.experts");
   CHECK(m.units[3].domain == kExpertDomain);
-  CHECK(unused_units(m, std::vector<double>{1, 0, 0.5, 1}) == std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0});
+  std::vector<uint8_t> unused;
+  mark_unused_units(m, std::vector<double>{1, 0, 0.5, 1}, unused);
+  CHECK(unused == std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0});
   for (const ParamSpec& p : m.params) {
     const UnitEntry& unit = m.units[static_cast<size_t>(p.unit)];
     INFO(p.name);

@@ -397,7 +397,6 @@ void PipelineExecutor::Impl::prepare_forward(const Action& a) {
   if (!stage(a).losses().empty()) {
     s.batch.sums = slot_sums(a, false);
     if (hits) s.batch.hits = slot_sums(a, true);
-    api.zero(s.batch.sums.data, 2 * s.batch.sums.bytes(), compute);
   }
   peak_live = std::max(peak_live, ++live);
 }
@@ -405,6 +404,7 @@ void PipelineExecutor::Impl::prepare_forward(const Action& a) {
 void PipelineExecutor::Impl::forward(const Action& a) {
   Cell& c = cell(a);
   if (!first(a) && !here(a.stage - 1)) complete(c.x.value);
+  if (const Tensor& own = slot(a).batch.sums; own) api.zero(own.data, 2 * own.bytes(), compute);
   c.y = stage(a).forward(slot(a).tape, c.x, slot(a).batch);
   const Shape due = last(a) ? Shape{1} : stage(a).boundary(batch(a));
   const bool right = last(a) ? c.y.value.dtype == DType::kF64 : c.y.value.dtype == type && c.y.value.shape == due;

@@ -152,11 +152,19 @@ std::string wrong_by_types(const Config& c, ProofSize* size = nullptr) {
   }
 }
 
+// Returns what of a run has no types, and how it is proved instead; "" if all has.
+std::string untyped(const Config& c) {
+  std::string out;
+  if (c.precision.fp8 != Fp8Recipe::kOff) out += "note: FP8 has no types; proved as a run in 16 bits\n";
+  if (engine_options(c, 1).optim.uses("muon")) out += "note: Muon has no types; proved as a run with AdamW\n";
+  return out;
+}
+
 Exit verify_types(const Config& c) {
   ProofSize size;
   const auto begin = Clock::now();
   const std::string wrong = wrong_by_types(c, &size);
-  write_out(fmt::format("layout: {}, {} ranks\n", layout_text(c), c.world()));
+  write_out(fmt::format("layout: {}, {} ranks\n{}", layout_text(c), c.world(), untyped(c)));
   write_out(wrong.empty() ? fmt::format("proved in {}: {} calls of ops and {} collectives and messages of one rank of "
                                         "each stage, in two steps and an evaluation\n",
                                         format_duration(since(begin)), size.ops, size.messages)
@@ -169,8 +177,8 @@ Exit verify_types(const Config& c) {
 Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) {
   const std::vector<Config> legal = legal_layouts(base, args.ranks, precisions);
   const std::vector<Config> layouts = sample_of(legal, args.sample, static_cast<uint64_t>(base.train.seed));
-  write_out(
-      fmt::format("{} legal layouts of up to {} ranks, {} of them to run\n", legal.size(), args.ranks, layouts.size()));
+  write_out(fmt::format("{} legal layouts of up to {} ranks, {} of them to {}\n{}", legal.size(), args.ranks,
+                        layouts.size(), args.types ? "prove" : "run", args.types ? untyped(base) : ""));
   flush_out();
   Verifier verifier({static_cast<int>(args.steps)});
   const OnDevice device(base);
@@ -233,6 +241,8 @@ Exit run_verify(const Command& command) {
              "use --on threads");
   GT_REQUIRE(args.matrix || args.sample == 0, Exit::kUsage, "--sample ", args.sample, " belongs to --matrix");
   GT_REQUIRE(!here || !args.types, Exit::kUsage, "--static runs no rank; leave out --on here");
+  GT_REQUIRE(!args.types || args.steps == VerifyArgs().steps, Exit::kUsage, "--steps ", args.steps,
+             " has no effect with --static, which trains nothing; leave it out");
   if (args.types && !args.matrix) return verify_types(given);
   ShrinkGoal goal = args.matrix ? goal_of(given, args.ranks) : goal_of(given);
   goal.steps = static_cast<int>(args.steps);

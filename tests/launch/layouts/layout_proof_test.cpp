@@ -123,6 +123,14 @@ TEST_CASE("gpttrain verify --static proves the given layout, or all of them, and
   INFO(all.out);
   CHECK(all.code == 0);
   CHECK(all.prints(": 50 proved, 0 wrong"));
+  CHECK(all.prints("50 of them to prove"));
+  const Outcome muon = gpttrain("verify " + model + "--static --optim.type muon --dp 2", dir.path());
+  CHECK(muon.code == 0);
+  CHECK(muon.prints("note: Muon has no types; proved as a run with AdamW"));
+  CHECK_FALSE(one.prints("note: "));
+  const Outcome steps = gpttrain("verify " + model + "--static --steps 5", dir.path());
+  CHECK(steps.code == 2);
+  CHECK(steps.prints("--steps 5 has no effect with --static"));
   const Outcome launched = gpttrain("verify " + model + "--static --on here", dir.path());
   CHECK(launched.code == 2);
   CHECK(launched.prints("leave out --on here"));

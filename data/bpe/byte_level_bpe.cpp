@@ -74,12 +74,7 @@ void ByteLevelBpe::encode_between(std::string_view text, WordCache* cache, std::
   std::string buffer;
   const auto encode = [this](std::string_view word, std::vector<int32_t>* ids) { encode_word(word, ids); };
   const auto words = [&](std::string_view part) {
-    words_.for_each_word(part, [&](std::string_view word) {
-      if (cache != nullptr)
-        cache->append(word, out, encode);
-      else
-        encode_word(word, out);
-    });
+    words_.for_each_word(part, [&](std::string_view word) { append_ids(cache, word, out, encode); });
   };
   normalized_.split(nfc_ ? to_normal_form(NormalForm::kC, text, &buffer) : text, words,
                     [&](int32_t id) { out->push_back(id); });

@@ -31,11 +31,7 @@ class WordPiece final : public WordModel {
   }
 
   void encode(std::string_view word, WordCache* cache, std::vector<int32_t>* out) const override {
-    const auto encode = [this](std::string_view w, std::vector<int32_t>* ids) { encode_word(w, ids); };
-    if (cache != nullptr)
-      cache->append(word, out, encode);
-    else
-      encode(word, out);
+    append_ids(cache, word, out, [this](std::string_view w, std::vector<int32_t>* ids) { encode_word(w, ids); });
   }
 
  private:

@@ -45,4 +45,11 @@ class WordCache {
   int64_t hits_ = 0, misses_ = 0;
 };
 
+// The same as WordCache::append; without a cache, nullptr, every word is encoded.
+template <class Encode>
+void append_ids(WordCache* cache, std::string_view word, std::vector<int32_t>* out, const Encode& encode) {
+  if (cache == nullptr) return encode(word, out);
+  cache->append(word, out, encode);
+}
+
 }  // namespace gt

@@ -1,5 +1,6 @@
 #include "checkpoint/format/h5_make.h"
 
+#include <fcntl.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -39,17 +40,21 @@ H5Session::H5Session() : lock_(one_at_a_time) {
 H5TempFile::H5TempFile(const std::string& dir) {
   if (dir == kMemory) {
     OwnedFile file = create_owned_file(dir);
-    path = file.path, owned = std::move(file.fd);
-    if (!owned) fail_io("creation of a temporary file in " + dir, -errno);
-    return;
+    path_ = file.path, fd_ = std::move(file.fd);
+  } else {
+    path_ = cat(dir, "/gpttrain-", ::getpid(), "-XXXXXX");
+    fd_ = Fd(::mkostemp(path_.data(), O_CLOEXEC));
   }
-  path = cat(dir, "/gpttrain-", ::getpid(), "-XXXXXX");
-  const int fd = ::mkstemp(path.data());
-  if (fd < 0) fail_io("creation of a temporary file in " + dir, -errno);
-  ::close(fd);
+  if (!fd_) fail_io("creation of a temporary file in " + dir, -errno);
 }
 
-H5TempFile::~H5TempFile() { ::unlink(path.c_str()); }
+H5TempFile::~H5TempFile() { ::unlink(path_.c_str()); }
+
+H5Id H5TempFile::create(hid_t properties, hid_t access) const {
+  const hid_t file = H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, properties, access);
+  ::unlink(path_.c_str());
+  return {file, H5Fclose, "creation of " + path_};
+}
 
 std::string h5_temp_dir(int64_t need, const std::string& fallback) {
   const std::string shm = kMemory;

@@ -41,13 +41,21 @@ class H5Session {
   std::unique_lock<std::mutex> lock_;
 };
 
-struct H5TempFile {  // in /dev/shm owned (owned_file.h), so that what a killed process leaves there can be removed
+// A file for libhdf5, which opens files by name only. It has one until create() returns, so that a killed process
+// leaves nothing behind; in /dev/shm it is an owned one (owned_file.h) for the moment between.
+class H5TempFile {
+ public:
   explicit H5TempFile(const std::string& dir);
   ~H5TempFile();
   H5TempFile(const H5TempFile&) = delete;
   H5TempFile& operator=(const H5TempFile&) = delete;
-  std::string path;
-  Fd owned;
+  H5Id create(hid_t properties, hid_t access) const;
+  int fd() const { return fd_.get(); }  // reads what libhdf5 wrote
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  Fd fd_;
 };
 // Returns /dev/shm if it has space for a file with `need` bytes of metadata, else `fallback`. libhdf5 must never meet a
 // full disk.

@@ -1,6 +1,8 @@
 #include "checkpoint/format/index_h5.h"
 
-#include <limits>
+#include <unistd.h>
+
+#include <cerrno>
 #include <map>
 
 #include "checkpoint/format/h5_make.h"
@@ -104,16 +106,18 @@ std::string index_h5(const Manifest& m, const ShardRecords& records, const std::
     h5_done(H5Pset_file_locking(access, false, true), "locking");
     const H5Id create(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "file creation");
     h5_done(H5Pset_obj_track_times(create, false), "root times");
-    H5Id file(H5Fcreate(temp.path.c_str(), H5F_ACC_TRUNC, create, access), H5Fclose, "creation of " + temp.path);
+    H5Id file = temp.create(create, access);
     std::set<std::string> made;
     for (const auto& [name, t] : names) {
       h5_groups(file, name, made);
       make_virtual(file, name, m.tensors[t], pieces[t]);
     }
-    file.close("closing of " + temp.path);
+    file.close("closing of " + temp.path());
   }
-  Vfs plain;
-  return read_file(plain, temp.path, std::numeric_limits<int64_t>::max());
+  std::string bytes(static_cast<size_t>(::lseek(temp.fd(), 0, SEEK_END)), '\0');
+  const ssize_t n = ::pread(temp.fd(), bytes.data(), bytes.size(), 0);
+  if (n != static_cast<ssize_t>(bytes.size())) fail_io("read of " + temp.path(), n < 0 ? -errno : -EIO);
+  return bytes;
 }
 
 }  // namespace gt

@@ -1,8 +1,6 @@
 #include "checkpoint/format/skeleton.h"
 
-#include <fcntl.h>
 #include <hdf5.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,7 +69,7 @@ void write_head(hid_t file, const TextAttributes& texts) {
 }
 
 template <class Head>
-std::vector<int64_t> lay_out(const std::string& path, const std::vector<DataSet>& sets, const Head& head) {
+std::vector<int64_t> lay_out(const H5TempFile& temp, const std::vector<DataSet>& sets, const Head& head) {
   const H5Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file access");
   h5_done(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "version bounds");
   h5_done(H5Pset_alignment(access, 1, kAlignment), "alignment");
@@ -79,7 +77,7 @@ std::vector<int64_t> lay_out(const std::string& path, const std::vector<DataSet>
   h5_done(H5Pset_file_locking(access, false, true), "locking");
   const H5Id create(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "file creation");
   h5_done(H5Pset_obj_track_times(create, false), "root times");
-  H5Id file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, create, access), H5Fclose, "creation of " + path);
+  H5Id file = temp.create(create, access);
   write_head(file, head);
   std::set<std::string> made;
   std::vector<int64_t> offsets;
@@ -87,18 +85,13 @@ std::vector<int64_t> lay_out(const std::string& path, const std::vector<DataSet>
     h5_groups(file, d.name, made);
     offsets.push_back(make_set(file, d));
   }
-  file.close("closing of " + path);
+  file.close("closing of " + temp.path());
   return offsets;
 }
 
 // Data extents of the sparse file, minus the ranges of the data sets.
-void read_metadata(const std::string& path, const std::vector<DataSet>& sets, Skeleton& out) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail_io("opening of " + path, -errno);
-  struct Close {
-    int fd;
-    ~Close() { ::close(fd); }
-  } close_it{fd};
+void read_metadata(const H5TempFile& temp, const std::vector<DataSet>& sets, Skeleton& out) {
+  const int fd = temp.fd();
   out.file_bytes = ::lseek(fd, 0, SEEK_END);
   std::vector<std::pair<int64_t, int64_t>> taken;
   for (size_t k = 0; k < sets.size(); ++k) {
@@ -116,7 +109,7 @@ void read_metadata(const std::string& path, const std::vector<DataSet>& sets, Sk
       const int64_t stop = std::min<int64_t>(begin, ::lseek(fd, at, SEEK_HOLE));
       std::string bytes(static_cast<size_t>(stop - at), '\0');
       const ssize_t n = ::pread(fd, bytes.data(), bytes.size(), at);
-      if (n != stop - at) fail_io("read of " + path, n < 0 ? -errno : -EIO);
+      if (n != stop - at) fail_io("read of " + temp.path(), n < 0 ? -errno : -EIO);
       out.metadata.emplace_back(at, std::move(bytes));
       at = stop;
     }
@@ -129,8 +122,8 @@ Skeleton skeleton_of(const std::vector<DataSet>& sets, const Head& head, const s
   const H5Session session;
   const H5TempFile temp(h5_temp_dir(metadata_bytes(sets.size()), fallback_dir));
   Skeleton out;
-  out.offsets = lay_out(temp.path, sets, head);
-  read_metadata(temp.path, sets, out);
+  out.offsets = lay_out(temp, sets, head);
+  read_metadata(temp, sets, out);
   return out;
 }
 

@@ -1,7 +1,10 @@
 // Interoperability of shards: libhdf5 must find every tensor where the index has it, and nothing else.
+#include <unistd.h>
+
 #include <filesystem>
 
 #include "checkpoint/format/h5_gate.h"
+#include "checkpoint/format/h5_make.h"
 #include "checkpoint/format/index_file.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/format/skeleton.h"
@@ -60,6 +63,19 @@ TEST_CASE("libhdf5 reads every rectangle of every layout at the index's offset")
     const TempDir dir;
     save(dir.path, l, 4);
     for (const Finding& f : findings_of(dir.path + "/step-000000004", true)) FAIL_CHECK(to_string(f));
+  }
+}
+
+TEST_CASE("libhdf5's scratch file loses its name before anything is laid out in it") {
+  for (const std::string dir : {"/dev/shm", "/tmp"}) {
+    const H5Session session;
+    const H5TempFile temp(dir);
+    CHECK(std::filesystem::exists(temp.path()));
+    H5Id file = temp.create(H5P_DEFAULT, H5P_DEFAULT);
+    CHECK_FALSE(std::filesystem::exists(temp.path()));  // a kill from here on leaves nothing
+    h5_text(file, "format", "here");
+    file.close("closing");
+    CHECK(lseek(temp.fd(), 0, SEEK_END) > 0);
   }
 }
 

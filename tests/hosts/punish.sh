@@ -2,9 +2,9 @@
 # Hosts fail at random while a supervised job trains on three of four: link down, packets dropped in both directions or
 # one, power off, also during a save whose files are then cut, host crashed, one rank killed, also while the sshd of a
 # healthy host is slow, ranks frozen, sshd refusing after a crash. Each fault must be reported with its host and no
-# other, and the job must continue. A slow line and a full disk, 15 s each, must not end an attempt. The final state
-# must be bitwise that of an undisturbed run. Prints the time from each fault to the next step, median and worst, and
-# the goodput.
+# other, and the job must continue. A slow line, a full disk and ten busy processes, 15 s each, must not end an attempt.
+# The final state must be bitwise that of an undisturbed run. Prints the time from each fault to the next step, median
+# and worst, and the goodput.
 #   tests/hosts/punish.sh GPTTRAIN [MINUTES [SEED]]      default: 30 minutes, seeded by the date
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
@@ -49,6 +49,7 @@ power_off_in_save() {  # files of an uncommitted save lose what was not synced
   power_off "$1"
   for f in $rig_shared/disk/x/.tmp-*/*; do [ -f "$f" ] && truncate -s $(($(stat -c %s "$f") / 2)) "$f"; done
 }
+busy() { for _ in $(seq 10); do timeout 15 sh -c 'while :; do :; done' & done; }
 full_disk() { head -c 100M /dev/zero >$rig_shared/disk/fill 2>/dev/null; }
 # endure KIND HOST: a fault that no attempt may end for; steps go on, and a newer checkpoint follows it.
 endure() {
@@ -57,7 +58,7 @@ endure() {
   $kind "$host"
   more_than "$(steps)" steps 60 || fail "$kind $host: no step within 60 s"
   while [ $((SECONDS - at)) -lt 15 ]; do sleep 0.5; done
-  if [ "$kind" = throttle ]; then unthrottle "$host"; else rm $rig_shared/disk/fill; fi
+  case $kind in throttle) unthrottle "$host" ;; full_disk) rm $rig_shared/disk/fill ;; esac
   until [[ $(ls $rig_shared/disk/x | grep step | tail -1) > $newest ]]; do
     [ $((SECONDS - at)) -lt 120 ] || fail "$kind $host: no newer checkpoint"
     sleep 0.5
@@ -71,14 +72,14 @@ times=()
 while [ $((SECONDS - begun)) -lt $((60 * minutes)) ]; do
   sleep $((5 + RANDOM % 10))
   kinds=(link_down drop mute power_off power_off_in_save kill_host kill_rank kill_rank_beside_slow_ssh freeze_ranks
-    crash_and_refuse throttle full_disk)
+    crash_and_refuse throttle full_disk busy)
   kind=${kinds[RANDOM % ${#kinds[@]}]}
   hosts=()
   for h in node2 node3 node4; do [ -n "$(ranks_of $h)" ] && hosts+=($h); done
   [ $kind = freeze_ranks ] && hosts+=(node1)
   [ ${#hosts[@]} -gt 0 ] || fail "no ranks anywhere"
   host=${hosts[RANDOM % ${#hosts[@]}]}
-  case $kind in throttle | full_disk) endure $kind $host; continue ;; esac
+  case $kind in throttle | full_disk | busy) endure $kind $host; continue ;; esac
   before=$(restarts)
   at=$(date +%s%N)
   $kind $host

@@ -199,15 +199,29 @@ std::vector<std::string> reached_by_ssh(std::vector<std::string> hosts) {
   return hosts;
 }
 
+// Each host once.
+std::vector<std::string> both(std::vector<std::string> hosts, const std::vector<std::string>& more) {
+  for (const std::string& h : more)
+    if (std::find(hosts.begin(), hosts.end(), h) == hosts.end()) hosts.push_back(h);
+  return hosts;
+}
+
 }  // namespace
 
-LostHostsCheck::LostHostsCheck(const std::vector<std::string>& hosts, int ssh_port)
-    : hosts_(reached_by_ssh(hosts)), run_(hosts_, "true", ssh_port, kSilentSeconds) {}
+LostHostsCheck::LostHostsCheck(const std::vector<std::string>& lost, const std::vector<std::string>& others,
+                               int ssh_port)
+    : known_(reached_by_ssh(lost)), run_(both(known_, reached_by_ssh(others)), "true", ssh_port, kSilentSeconds) {}
 
 std::vector<UnreachableHost> LostHostsCheck::finish() {
   while (!run_.done(0.02)) continue;
+  std::vector<HostAnswer> of_lost;
+  for (const HostAnswer& a : run_.answers())
+    if (std::find(known_.begin(), known_.end(), a.host) != known_.end())
+      of_lost.push_back(a);
+    else if (a.code == 0)
+      known_.push_back(a.host);
   std::vector<UnreachableHost> out;
-  add_failed(run_.answers(), kSilentSeconds, out);
+  add_failed(of_lost, kSilentSeconds, out);
   return out;
 }
 

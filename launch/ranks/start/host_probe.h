@@ -54,15 +54,17 @@ class HostRun {
 // connection. Returns nothing if another agent than ssh is configured or ssh is not installed.
 std::vector<UnreachableHost> unreachable_hosts(const std::vector<HostSlots>&, int ssh_port);
 
-// The same, once and for at most 1.5 s, of hosts that the ranks of a job have lost; while that job ends.
+// The same, once and for at most 1.5 s, while a job ends: of hosts that its ranks have lost, and of others, whose
+// silence means nothing yet.
 class LostHostsCheck {
  public:
-  LostHostsCheck(const std::vector<std::string>& hosts, int ssh_port);
-  const std::vector<std::string>& hosts() const { return hosts_; }
-  std::vector<UnreachableHost> finish();  // once; waits for what is left of the 1.5 s
+  LostHostsCheck(const std::vector<std::string>& lost, const std::vector<std::string>& others, int ssh_port);
+  std::vector<UnreachableHost> finish();  // once; waits for what is left of the 1.5 s; returns lost ones
+  // After finish(): hosts that need no other check, lost ones and those that answered.
+  const std::vector<std::string>& known() const { return known_; }
 
  private:
-  std::vector<std::string> hosts_;  // without this machine
+  std::vector<std::string> known_;  // without this machine
   HostRun run_;
 };
 

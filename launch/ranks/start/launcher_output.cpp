@@ -80,6 +80,8 @@ void report_end(int rank, int64_t pid, const std::string& how) { report(cat("end
 
 namespace {
 
+constexpr const char* kDaemonGone = ": the connection to its Open MPI daemon ended";
+
 // Signal number in "... on node node2 exited on signal 9 (Killed)."; the rank and its host may be the only ones who
 // know.
 std::string verdict_of_block(const std::string& text) {
@@ -96,17 +98,20 @@ std::string verdict_of_block(const std::string& text) {
   if (has(text, "lost communication with a remote daemon")) {
     const size_t remote = text.find("Remote daemon:");
     const std::string host = remote == std::string::npos ? "" : word_after(text.substr(remote), "on node");
-    if (!host.empty()) return cat("lost: ", host, ": the connection to its Open MPI daemon ended");
+    if (!host.empty()) return cat("lost: ", host, kDaemonGone);
   }
   return "";
 }
 
 }  // namespace
 
-std::string verdict_of_srun(const std::string& line) {
+std::string verdict_of_line(const std::string& line) {
+  char host[256] = "", how[256] = "";
+  int end = -1;  // of ssh's line; mpirun itself gives up seconds later
+  if (std::sscanf(line.c_str(), "Connection to %255s closed by remote host.%n", host, &end) == 1 && end > 0)
+    return cat("lost: ", host, kDaemonGone);
   const size_t begin = line.find("srun: error: ");
   if (begin == std::string::npos) return "";
-  char host[256] = "", how[256] = "";
   int rank = -1;
   if (std::sscanf(line.c_str() + begin, "srun: error: %255[^:]: task %d: %255[^\n]", host, &rank, how) != 3) return "";
   const std::string text = how;
@@ -228,7 +233,7 @@ void LauncherOutput::process_line(const std::string& line) {
                             "have sent help message", "orte_base_help_aggregate"})  // also refers to suppressed blocks
     if (has(line, noise)) return;
   if (describes_own_end(line)) return;
-  add_verdict(verdict_of_srun(line));
+  add_verdict(verdict_of_line(line));
   const bool edge = dashes(line.substr(0, line.find_last_not_of("\r\n") + 1));
   if (!edge && (!in_block_ || line.rfind("gpttrain: ", 0) == 0)) return forward(line);
   block_ += line;

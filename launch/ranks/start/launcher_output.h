@@ -55,8 +55,8 @@ struct LauncherBlock {
   std::string verdict = {};  // the rank that died of a signal, or the machine whose daemon is gone; "": neither
 };
 LauncherBlock read_block(const std::string& text);
-// The same of a line of srun: "srun: error: node2: task 3: Killed".
-std::string verdict_of_srun(const std::string& line);
+// The same of a line of srun ("srun: error: node2: task 3: Killed") or of the ssh that holds an Open MPI daemon.
+std::string verdict_of_line(const std::string& line);
 
 class LauncherOutput {
  public:

@@ -71,7 +71,10 @@ bool may_read_other_processes() {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
-constexpr std::chrono::milliseconds kLostGrace{1500};  // for the ranks of other machines to end
+constexpr std::chrono::milliseconds kLostGrace{1000};  // for the ranks of other machines to end
+// Time for a launcher to end itself and its ranks. It waits in vain for the daemon of a lost machine, and those of
+// others end with it.
+constexpr std::chrono::milliseconds kEnd{3000}, kLostEnd{300};
 
 constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP};
 
@@ -256,6 +259,7 @@ class ChildSupervisor {
     const auto grace = lost ? std::min(kLostGrace, std::chrono::milliseconds(1000 * job_.verdict_grace_s))
                             : std::chrono::milliseconds(1000 * job_.verdict_grace_s);
     deadline_ = std::min(deadline_, Clock::now() + grace);
+    ending_is_quick_ = lost;
     if (lost && job_.lost) job_.lost(output_.verdict());
   }
 
@@ -266,7 +270,7 @@ class ChildSupervisor {
       kill(child_, ending_ ? SIGKILL : end_signal(job_));
     ending_ = true;
     output_.ends();
-    deadline_ = Clock::now() + std::chrono::seconds(3);
+    deadline_ = Clock::now() + (ending_is_quick_ ? kLostEnd : kEnd);
   }
 
   const pid_t child_;
@@ -278,7 +282,7 @@ class ChildSupervisor {
   std::optional<StartWatch::End> late_;
   int first_ = 0;                               // first stop signal
   std::optional<Clock::time_point> requested_;  // since when a further one is a second request
-  bool ending_ = false, verdict_found_ = false, ours_ = false, recalled_ = false;
+  bool ending_ = false, ending_is_quick_ = false, verdict_found_ = false, ours_ = false, recalled_ = false;
   Clock::time_point deadline_ = Clock::time_point::max(), repeat_ = Clock::time_point::max();
 };
 

@@ -180,11 +180,13 @@ void Supervisor::probe_hosts() {
 
 void Supervisor::check_lost(const std::string& verdict, const std::vector<HostSlots>& used) {
   if (!verdict.empty()) {
+    std::vector<std::string> all;
+    for (const HostSlots& h : hosts()) all.push_back(h.host);
     lost_check_ =
-        std::make_unique<LostHostsCheck>(blamed_hosts(verdict, used), static_cast<int>(config_.launch.ssh_port));
+        std::make_unique<LostHostsCheck>(blamed_hosts(verdict, used), all, static_cast<int>(config_.launch.ssh_port));
   } else if (const auto check = std::move(lost_check_)) {
     lost_ = check->finish();
-    checked_ = check->hosts();
+    checked_ = check->known();
   }
 }
 

@@ -112,9 +112,12 @@ TEST_CASE("a rank that dies of a signal on another machine is named by its launc
   CHECK(verdict("ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[1,0],0] on node node1\n"
                 "  Remote daemon: [[1,0],2] on node node3\n") ==
         "lost: node3: the connection to its Open MPI daemon ended");
-  CHECK(verdict_of_srun("srun: error: node2: task 3: Killed\n") == "rank 3 (node2) died: Killed");
-  CHECK(verdict_of_srun("srun: error: node2: task 3: Exited with exit code 74\n") == "");
-  CHECK(verdict_of_srun("node2: task 3: Killed\n") == "");
+  CHECK(verdict_of_line("srun: error: node2: task 3: Killed\n") == "rank 3 (node2) died: Killed");
+  CHECK(verdict_of_line("srun: error: node2: task 3: Exited with exit code 74\n") == "");
+  CHECK(verdict_of_line("node2: task 3: Killed\n") == "");
+  CHECK(verdict_of_line("Connection to node3 closed by remote host.\n") ==
+        "lost: node3: the connection to its Open MPI daemon ended");
+  CHECK(verdict_of_line("Connection to node3 closed.\n") == "");
 }
 
 TEST_CASE("an error shared by several ranks of a machine is printed once, with the machine and the ranks") {

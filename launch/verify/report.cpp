@@ -114,7 +114,7 @@ std::string describe(const Difference& d, const MeshShape& shape) {
                         ? fmt::format("the {} of step {}", name_of(d.quantity), d.step)
                         : fmt::format("the {} of {} in step {}", name_of(d.quantity), d.name, d.step);
   if (d.sample >= 0) out += fmt::format(", microbatch of sample {}", d.sample);
-  out += d.missed.empty() ? fmt::format(": relative error {:.2g} where {:g} is allowed", d.error, d.limit)
+  out += d.missed.empty() ? fmt::format(": relative error {:.3g} where {:g} is allowed", d.error, d.limit)
                           : cat(": ", d.missed);
   if (!d.ranks.empty()) out += "; held by " + rank_coordinates_text(shape, d.ranks);
   return out;

@@ -18,7 +18,7 @@ for text, target in zip(texts, expected):
     if got != target or back != text:
         wrong += 1
         if wrong <= 5:
-            print(f"{text!r}\n  expected {want}\n  found    {got}\n  decoded  {back!r}")
+            print(f"{text!r}\n  expected {target}\n  found    {got}\n  decoded  {back!r}")
 assert wrong == 0, f"{wrong} of {len(texts)} lines differ"
 whole = "\n".join(texts)
 assert tokenizer.decode(tokenizer(whole)["input_ids"]) == whole

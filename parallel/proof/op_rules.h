@@ -51,7 +51,7 @@ constexpr std::string_view rule_of(const Gemm& g) {
   X(QkNormGrad, "qkv:th rstd:th dout:th q_gamma:D k_gamma:D > dqkv:th=dout dq_gamma:D=dout dk_gamma:D=dout")         \
   X(QkRowSums, "qkv:th gamma:h dout:th > sums:t#")                                                                   \
   X(QkRowNorm, "qkv:th gamma:h sums:t > out:th")                                                                     \
-  X(QkRowNormGrad, "qkv:th gamma:h sums:t dsums:t dout:th > dqkv:th=dout dgamma:h=dout")                             \
+  X(QkRowNormGrad, "qkv:th gamma:h sums:t dsums:t dout:th > dqkv:th=dout+dsums dgamma:h=dout")                       \
   X(Rope, "x:th > x:th=x")                                                                                           \
   X(Attention, "q:sh k:sh v:sh lengths:s documents:s > out:sh lse:sh_")                                              \
   X(AttentionGrad, "q:sh k:sh v:sh out:sh lse:sh_ dout:sh lengths:s documents:s > dq:sh=dout dk:sh=dout dv:sh=dout") \

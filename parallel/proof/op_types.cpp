@@ -173,8 +173,10 @@ class AxisCall {
     AxisType held = kSame;
     for (const auto& [l, sequences] : split_)
       for (int d = 0; d < 4; ++d)
-        if (elementwise(r) ? l == letter(r, d) : static_cast<size_t>(d) < r.letters.size() && letter(r, d) == l)
+        if (elementwise(r) ? l == letter(r, d) : static_cast<size_t>(d) < r.letters.size() && letter(r, d) == l) {
+          if (held.kind == Kind::kSplit) fail(r.name, " has two dimensions that are split");
           held = split(d, sequences);
+        }
     if (!sums && !partial) return zero_ && split_.empty() && all_zero(r) ? kZero : held;
     if (held.kind == Kind::kSplit) fail(r.name, " is both ", to_string(held), " and partial sums");
     return kPartial;

@@ -154,8 +154,21 @@ std::vector<AxisType> placements_of(const OpCase& c, const Field& f) {
   return out;
 }
 
+size_t letters_split(const OpCase& c, const Placement& p) {
+  std::string letters;
+  size_t r = 0;
+  for (const Field& f : c.fields) {
+    if (!f.read) continue;
+    const AxisType t = p.read[r++];
+    if (t.kind != Kind::kSplit) continue;
+    const char l = f.letters[static_cast<size_t>(t.dim)];
+    if (letters.find(l) == std::string::npos) letters += l;
+  }
+  return letters.size();
+}
+
 // Calls f(placement) for every placement of the operands that are read; of 0 and of values of their own ranks one at
-// most is among them.
+// most is among them. Without these, ops of many operands have one letter split at most.
 template <class F>
 void each_placement(const OpCase& c, bool others, F f) {
   std::vector<std::vector<AxisType>> choices;
@@ -176,7 +189,10 @@ void each_placement(const OpCase& c, bool others, F f) {
     Placement p{
         .read = std::vector<AxisType>(choices.size()), .before = std::vector<AxisType>(adds, kZero), .created = split};
     const auto fill = [&](auto& self, size_t k, bool other) -> void {
-      if (k == choices.size()) return f(p);
+      if (k == choices.size()) {
+        if (others || choices.size() < 5 || letters_split(c, p) <= 1) f(p);
+        return;
+      }
       for (const AxisType& t : choices[k]) p.read[k] = t, self(self, k + 1, other);
       if (other || !others) return;
       if (zeros[k]) p.read[k] = kZero, self(self, k + 1, true);

@@ -8,6 +8,7 @@
 #include "checkpoint/store/steps.h"
 #include "checkpoint/world.h"
 #include "kernels/core/hash/sha256.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -41,9 +42,9 @@ bool same_attempt(const Mesh& mesh, const TrainState& state) {
   const Uuid u = attempt_uuid(state.run_uuid, state.step, 0);
   int64_t tag = 0;
   std::memcpy(&tag, u.data(), sizeof tag);
-  int64_t most[2] = {tag, ~tag};  // ~ reverses the order: the second maximum becomes ~MIN
-  mesh.world().all_reduce({reinterpret_cast<std::byte*>(most), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
-  return most[0] == ~most[1];
+  // ~ reverses the order: the maximum of ~tag is ~MIN
+  const auto [most, least] = max_over(mesh.world(), std::array{tag, ~tag});
+  return most == ~least;
 }
 
 int64_t snapshot_bytes(std::span<const ShardView> views) {

@@ -3,26 +3,18 @@
 #include <cstring>
 
 #include "kernels/core/host.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
-namespace {
-
-Tensor over(void* data, int64_t n, DType t) { return {static_cast<std::byte*>(data), {n}, t, {}}; }
-
-int64_t max_of(ProcessGroup& g, int64_t value) {
-  g.all_reduce(over(&value, 1, DType::kI64), ReduceOp::kMax, {}).wait({});
-  return value;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<std::string> gather_bytes(ProcessGroup& g, std::string_view mine) {
   const auto own = static_cast<int64_t>(mine.size());
-  const int64_t slot = max_of(g, own) + int64_t{sizeof own};
+  const int64_t slot = max_over(g, own) + int64_t{sizeof own};
   std::vector<char> part(static_cast<size_t>(slot)), all(static_cast<size_t>(slot * g.size()));
   std::memcpy(part.data(), &own, sizeof own);
   std::memcpy(part.data() + sizeof own, mine.data(), mine.size());
-  g.all_gather(over(part.data(), slot, DType::kByte), over(all.data(), slot * g.size(), DType::kByte), {}).wait({});
+  g.all_gather(host_tensor(std::span(part)), host_tensor(std::span(all)), {}).wait({});
   std::vector<std::string> out;
   for (int r = 0; r < g.size(); ++r) {
     const char* p = all.data() + slot * r;
@@ -34,10 +26,9 @@ std::vector<std::string> gather_bytes(ProcessGroup& g, std::string_view mine) {
 }
 
 std::string broadcast_bytes(ProcessGroup& g, std::string_view mine, int root) {
-  auto n = static_cast<int64_t>(mine.size());
-  g.broadcast(over(&n, 1, DType::kI64), root, {}).wait({});
+  const int64_t n = broadcast_value(g, static_cast<int64_t>(mine.size()), root);
   std::string out = g.rank() == root ? std::string(mine) : std::string(static_cast<size_t>(n), '\0');
-  if (n > 0) g.broadcast(over(out.data(), n, DType::kByte), root, {}).wait({});
+  if (n > 0) g.broadcast(host_tensor(std::span(out)), root, {}).wait({});
   return out;
 }
 
@@ -53,7 +44,7 @@ void all_or_none(const Mesh& mesh, const std::function<void()>& body) {
   } catch (const Error& e) { failed(e.code(), e.what()); } catch (const std::exception& e) {
     failed(Exit::kInternal, e.what());
   } catch (...) { failed(Exit::kInternal, "unknown exception"); }
-  if (max_of(g, failure.empty() ? 0 : 1) == 0) return;
+  if (max_over(g, failure.empty() ? 0 : 1) == 0) return;
   for (const std::string& text : gather_bytes(g, failure))
     if (!text.empty()) throw Error(text.substr(1), static_cast<Exit>(static_cast<uint8_t>(text[0])));
 }

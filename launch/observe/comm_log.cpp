@@ -5,6 +5,7 @@
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/json_text.h"
 #include "parallel/comm/call.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -35,8 +36,7 @@ std::vector<CommRow> CommLog::rows() const {
   for (const CommCounters& c : total_)
     for (const CommCounters::Op& o : c.ops)
       sums.insert(sums.end(), {o.calls, o.bytes, o.payload, o.flight_ns, o.blocked_ns});
-  const auto n = static_cast<int64_t>(sums.size());
-  world_.all_reduce({reinterpret_cast<std::byte*>(sums.data()), {n}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
+  sums = sum_over(world_, std::move(sums));
   std::vector<CommRow> out;
   for (size_t i = 0; i < total_.size(); ++i)
     for (int k = 0; k < kNumCommOps; ++k) {

@@ -9,6 +9,7 @@
 #include "data/tokens/token_meta.h"
 #include "kernels/core/check.h"
 #include "launch/train/kept_tokenizer.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -190,9 +191,7 @@ LoaderConfig training_loader(const Config& c, const Mesh& mesh) {
 
 // Counted on the ranks with targets, reduced to all.
 int64_t target_count(const Mesh& mesh, const Loader& loader) {
-  int64_t sum = mesh.last_stage() && mesh.coord(Axis::kTp) == 0 ? loader.step_tokens() : 0;
-  mesh.world().all_reduce({reinterpret_cast<std::byte*>(&sum), {1}, DType::kI64, {}}, ReduceOp::kSum, {}).wait({});
-  return sum;
+  return sum_over(mesh.world(), mesh.last_stage() && mesh.coord(Axis::kTp) == 0 ? loader.step_tokens() : int64_t{0});
 }
 
 MeanLoss mean_loss(const std::vector<LossTerm>& losses, const LossSums& sums, const LossCounts& counts) {

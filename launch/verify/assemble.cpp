@@ -6,6 +6,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/memory.h"
 #include "launch/verify/mesh_run.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -21,7 +22,7 @@ void scatter(const RecordedTensor& p, Logical& out) {
 std::vector<float> rounded(std::vector<float> x, DType t) {
   if (t != DType::kBF16 && t != DType::kF16) return x;
   const Backend& cpu = cpu_backend();
-  const Tensor wide{reinterpret_cast<std::byte*>(x.data()), {static_cast<int64_t>(x.size())}, DType::kF32, {}};
+  const Tensor wide = host_tensor(std::span(x));
   const Buffer narrow(wide.numel() * size_of(t), {}, *cpu.device);
   cpu.ops->cast({.src = wide, .dst = narrow.tensor({wide.numel()}, t)}, {});
   cpu.ops->cast({.src = narrow.tensor({wide.numel()}, t), .dst = wide}, {});

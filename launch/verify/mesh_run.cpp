@@ -9,6 +9,7 @@
 #include "data/samples/masked_pairs.h"
 #include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
+#include "parallel/comm/host_values.h"
 #include "parallel/comm/threads/thread_group.h"
 
 namespace gt {
@@ -92,14 +93,14 @@ void add_samples(const MeshRun& run, int64_t first, int64_t length, MicroBatch& 
     for (int64_t i = 0; i < length; ++i)  // the first token of a document is not a target
       if (at[static_cast<size_t>(i + 1)] == 0) targets[targets.size() - static_cast<size_t>(length - i)] = -1;
   }
-  const auto host_tensor = [&](std::vector<int32_t>& values, Shape shape) -> Tensor {
+  const auto keep = [&](std::vector<int32_t>& values, Shape shape) -> Tensor {
     if (values.empty()) return {};
     out.storage.push_back(std::move(values));
-    return {reinterpret_cast<std::byte*>(out.storage.back().data()), shape, DType::kI32, {}};
+    return host_tensor(std::span(out.storage.back())).view(shape);
   };
-  mb.tokens = host_tensor(tokens, {mb.batch, length}), mb.targets = host_tensor(targets, {mb.batch, length});
-  mb.positions = host_tensor(positions, {mb.batch, length}), mb.types = host_tensor(types, {mb.batch, length});
-  mb.lengths = host_tensor(lengths, {mb.batch}), mb.pairs = host_tensor(pairs, {mb.batch});
+  mb.tokens = keep(tokens, {mb.batch, length}), mb.targets = keep(targets, {mb.batch, length});
+  mb.positions = keep(positions, {mb.batch, length}), mb.types = keep(types, {mb.batch, length});
+  mb.lengths = keep(lengths, {mb.batch}), mb.pairs = keep(pairs, {mb.batch});
   if (run.engine.documents) mb.loss_tokens = targets_in_documents(first, mb.batch, length);
 }
 Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m, const DeviceApi& api, Stream stream) {
@@ -123,7 +124,7 @@ Batches make_batches(const MeshRun& run, int step, const Mesh& mesh, int m, cons
   return out;
 }
 
-// Random values in host_tensor of the zeros and ones of biases and norms, equal under every layout.
+// Random values in place of the zeros and ones of biases and norms, equal under every layout.
 Logical stirred(const std::vector<ShardView>& views, uint64_t seed, const Backend& backend, Stream stream) {
   RankRecord now;
   record_views(now, 0, views, true, backend, stream);

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "parallel/comm/host_values.h"
 #include "parallel/zero/shard_copy.h"
 
 namespace gt {
@@ -122,23 +123,20 @@ void record_views(RankRecord& out, int step, const std::vector<ShardView>& views
 
 std::vector<RankRecord> gather_records(ProcessGroup& world, const RankRecord& mine) {
   constexpr int kTag = 1;
-  const auto tensor = [](void* data, int64_t bytes) {
-    return Tensor{static_cast<std::byte*>(data), {bytes}, DType::kByte, {}};
-  };
   std::vector<RankRecord> all;
   if (world.rank() != 0) {
     std::vector<std::byte> bytes = pack(mine);
     int64_t size = static_cast<int64_t>(bytes.size());
-    world.send(tensor(&size, sizeof size), 0, kTag, {}).wait({});
-    world.send(tensor(bytes.data(), size), 0, kTag, {}).wait({});
+    world.send(host_tensor(std::span(&size, 1)), 0, kTag, {}).wait({});
+    world.send(host_tensor(std::span(bytes)), 0, kTag, {}).wait({});
     return all;
   }
   all.push_back(mine);
   for (int r = 1; r < world.size(); ++r) {
     int64_t size = 0;
-    world.recv(tensor(&size, sizeof size), r, kTag, {}).wait({});
+    world.recv(host_tensor(std::span(&size, 1)), r, kTag, {}).wait({});
     std::vector<std::byte> bytes(static_cast<size_t>(size));
-    world.recv(tensor(bytes.data(), size), r, kTag, {}).wait({});
+    world.recv(host_tensor(std::span(bytes)), r, kTag, {}).wait({});
     all.push_back(unpack(bytes));
   }
   return all;

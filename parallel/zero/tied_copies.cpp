@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "kernels/core/rng.h"
+#include "parallel/comm/host_values.h"
 #include "parallel/zero/param_store.h"
 #include "parallel/zero/unit_state.h"
 
@@ -28,9 +29,8 @@ void ParamStore::require_equal_copies() {
     backend_.device->copy(host.data(), held.data, held.bytes(), compute_);
     backend_.device->synchronize(compute_);
     const int64_t mine = hash_of(host);
-    int64_t most[2] = {mine, -mine};
-    ends.all_reduce({reinterpret_cast<std::byte*>(most), {2}, DType::kI64, {}}, ReduceOp::kMax, {}).wait({});
-    GT_CHECK(most[0] == -most[1], "the copies of ", p.tied_to.empty() ? p.name : p.tied_to,
+    const auto [most, least] = max_over(ends, std::array{mine, -mine});
+    GT_CHECK(most == -least, "the copies of ", p.tied_to.empty() ? p.name : p.tied_to,
              " on the first and the last stage differ (here, on ", mesh_.coordinates(), ", hash ", mine, ")");
   }
 }

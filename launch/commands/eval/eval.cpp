@@ -28,6 +28,7 @@
 #include "launch/ranks/ranks.h"
 #include "launch/train/kept_tokenizer.h"
 #include "launch/train/training_data.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -77,8 +78,7 @@ class TargetText {
       counts[k * dp + d] = tokens, counts[n + k * dp + d] = bytes;
       counts[2 * n + k * dp + d] = std::clamp<int64_t>(samples_ - batch[k].first_sample, 0, batch[k].batch);
     }
-    const Tensor all{reinterpret_cast<std::byte*>(counts.data()), {static_cast<int64_t>(3 * n)}, DType::kI64, {}};
-    m_.mesh->world().all_reduce(all, ReduceOp::kSum, {}).wait({});
+    counts = sum_over(m_.mesh->world(), std::move(counts));
     for (size_t i = 0; i < n; ++i) {
       to[i].counts = {counts[i], counts[2 * n + i] * batch.front().seq, counts[2 * n + i]};
       to[i].bytes = static_cast<double>(counts[n + i]);

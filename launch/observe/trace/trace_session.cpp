@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/core/host.h"
+#include "parallel/comm/host_values.h"
 
 namespace gt {
 namespace {
@@ -17,17 +18,12 @@ constexpr size_t kMostEntries = size_t{1} << 20;  // 48 MB
 constexpr size_t kHostChars = 64;
 
 template <class T>
-Tensor bytes_of(T* data, size_t n) {
-  return {reinterpret_cast<std::byte*>(data), {static_cast<int64_t>(n * sizeof(T))}, DType::kByte, {}};
-}
-
-template <class T>
 void send(ProcessGroup& g, T* data, size_t n, int to) {
-  g.send(bytes_of(data, n), to, kTag, {}).wait({});
+  g.send(host_tensor(std::span(data, n)), to, kTag, {}).wait({});
 }
 template <class T>
 void receive(ProcessGroup& g, T* data, size_t n, int from) {
-  g.recv(bytes_of(data, n), from, kTag, {}).wait({});
+  g.recv(host_tensor(std::span(data, n)), from, kTag, {}).wait({});
 }
 
 struct Head {  // precedes a rank's entries

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "parallel/comm/gpu/nccl_engine.h"
+#include "parallel/comm/host_values.h"
 #include "parallel/comm/self_group.h"
 
 namespace gt {
@@ -120,7 +121,7 @@ class NcclGroup final : public ProcessGroup {
         why = e.what();
       }
     }
-    inner_->broadcast({reinterpret_cast<std::byte*>(&sent), {sizeof sent}, DType::kByte, {}}, 0, {}).wait({});
+    sent = broadcast_value(*inner_, sent);
     if (sent.good == 0) fail(Exit::kInternal, why.empty() ? "rank 0 could not create a communicator id" : why);
     return sent.id;
   }
@@ -130,8 +131,7 @@ class NcclGroup final : public ProcessGroup {
     if (!engine_.options().captures) return {};
     return [this](bool mine) {
       const CommCounters before = inner_->counters();
-      int32_t all = mine ? 1 : 0;
-      inner_->all_reduce({reinterpret_cast<std::byte*>(&all), {1}, DType::kI32, {}}, ReduceOp::kMin, {}).wait({});
+      const int32_t all = min_over(*inner_, mine ? 1 : 0);
       making_.add(inner_->counters());
       making_.add(before, -1);
       return all == 1;

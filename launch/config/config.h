@@ -16,12 +16,12 @@
 #include "data/samples/dataset.h"
 #include "kernels/device_options.h"
 #include "launch/config/values/guard_options.h"
+#include "launch/config/values/layout_options.h"
 #include "launch/hosts/launch_config.h"
 #include "launch/options/on_off.h"
 #include "launch/options/options.h"
 #include "model/families/family.h"
 #include "model/layer_drop.h"
-#include "model/recompute.h"
 #include "optim/loss_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer_options.h"
@@ -50,36 +50,20 @@ struct ModelConfig : TransformerConfig {
   }
 };
 
-struct ParallelConfig {
-  int64_t tp = 1, pp = 1, dp = 0, vpp = 1, cp = 1, ep = 1, recompute_layers = 0, extra_in_flight = 0;
-  bool dynamic_shapes = false;
+struct ParallelConfig : LayoutOptions {
+  int64_t tp = 1, pp = 1, dp = 0, cp = 1, ep = 1;
   AutoBool sequence_parallel = AutoBool::kAuto;
-  std::string schedule = "1f1b", partition = "flops";
-  Recompute recompute = Recompute::kNone;
   template <class V>
   void fields(V& v) {
     v("tp", tp, "1..1024 ranks", "tensor-parallel size: each layer is split over this many adjacent ranks");
     v("pp", pp, "1..1024 stages", "pipeline-parallel size: number of stages");
     v("dp", dp, "0..65536 replicas", "data-parallel size; 0: 1, or world / (tp x pp) under a launcher");
-    v("vpp", vpp, "1..64 chunks", "model chunks per pipeline rank; more than 1 needs schedule interleaved or a file");
     v("cp", cp, "1..1024 ranks", "context-parallel size: the sequence is split over ranks");
     v("ep", ep, "1..1024 ranks", "expert-parallel size");
     v("sequence_parallel", sequence_parallel, "",
       "shard activations over the tp ranks along the sequence outside tensor-parallel layers; auto: if tp > 1 divides "
       "model.seq");
-    v("schedule", schedule, "1f1b|gpipe|interleaved|zb-h1|FILE", "pipeline schedule, or file:PATH of a schedule file");
-    v("extra_in_flight", extra_in_flight, "0..1024 microbatches",
-      "schedule 1f1b: microbatches in flight per stage boundary beyond the one of plain 1F1B; hides the latency of "
-      "slow links, costs their activations, same results");
-    v("partition", partition, "flops|uniform|parameters|RULE",
-      "division of layers into pp x vpp stages: balance FLOPs, layer counts, parameters, or layers that match "
-      "type:REGEX; or blocks per stage as in 4,4");
-    v("recompute", recompute, "",
-      "activation recomputation: none, selective (outputs of norms and GELUs), full (whole blocks)");
-    v("recompute_layers", recompute_layers, "0..65536 blocks", "recompute the first N blocks of each stage; 0: all");
-    v("dynamic_shapes", dynamic_shapes, "",
-      "send a 48-byte shape header before each tensor between stages, so that microbatches may differ in shape; those "
-      "of the data loader never do");
+    LayoutOptions::fields(v);
   }
 };
 

@@ -14,6 +14,7 @@
 #include "kernels/core/batch.h"
 #include "kernels/core/host_array.h"
 #include "kernels/replay.h"
+#include "launch/config/values/layout_options.h"
 #include "launch/engine/fp8_states.h"
 #include "launch/engine/measure/step_clock.h"
 #include "launch/engine/quantizer_states.h"
@@ -30,7 +31,7 @@
 
 namespace gt {
 
-struct EngineOptions {
+struct EngineOptions : LayoutOptions {
   TransformerConfig model;
   decltype(&make_stage) build_stage = make_stage;  // of models whose stages compute what no built one does
   ZeroOptions zero;
@@ -38,13 +39,7 @@ struct EngineOptions {
   LrOptions lr;
   LossScaleOptions loss_scale;
   Precision precision;
-  std::string schedule = "1f1b";  // gpipe | 1f1b | interleaved | zb-h1 | file:PATH
-  std::string partition = "flops";
-  int vpp = 1;              // model chunks per pipeline rank; above 1: interleaved schedule or a file, and pp > 1
-  int extra_in_flight = 0;  // of schedule 1f1b: one_f_one_b()
-  bool sequence_parallel = false;  // with tp > 1: each TP rank holds its own rows between TP layers
-  Recompute recompute = Recompute::kNone;
-  int64_t recompute_layers = 0;       // recompute only the first blocks of each stage; 0: all
+  bool sequence_parallel = false;     // with tp > 1: each TP rank holds its own rows between TP layers
   int64_t loss_chunk = 0;             // rows of logits that exist at once; 0: automatic
   int64_t micro_batch = 1;            // sequences per microbatch
   int microbatches = 1;               // per step and data-parallel rank
@@ -57,7 +52,6 @@ struct EngineOptions {
   uint64_t seed = 1234;
   bool torch_init = false;       // initialize matrices as llm.c does (torch_init.h), whatever the seed
   int threads = 1;               // host threads of this rank
-  bool dynamic_shapes = false;   // microbatches of a run may differ in shape: headers before boundary messages
   bool documents = false;        // microbatches have positions in their documents (MicroBatch::positions)
   std::vector<int64_t> lengths;  // tokens a sequence that steps may have instead of model.seq; empty: that is fixed
   bool evaluates = true;         // evaluate() will be called: memory is kept for it

@@ -49,10 +49,9 @@ int64_t large_loss_chunk(const TransformerConfig& m, const Precision& p, int tp)
 
 EngineOptions engine_options(const Config& c, int threads) {
   EngineOptions o;
+  static_cast<LayoutOptions&>(o) = c.parallel;
   o.model = c.model;
   o.loss_chunk = c.model.loss_chunk;
-  o.recompute = c.parallel.recompute;
-  o.recompute_layers = c.parallel.recompute_layers;
   o.zero = zero_options(c.zero, c.precision, c.parallel.dp);
   o.optim = optimizer_options(c);
   o.lr = lr_options(c);
@@ -63,12 +62,7 @@ EngineOptions engine_options(const Config& c, int threads) {
   if (c.optim.type == "lamb" && c.optim.lamb_variant == LambVariant::kApex) o.clip_slack = 0;  // as apex
   if (c.precision.stochastic_rounding) o.optim.rounding_seed = static_cast<uint64_t>(c.train.seed);
   o.no_decay = c.optim.no_decay;
-  o.schedule = c.parallel.schedule;
-  o.extra_in_flight = static_cast<int>(c.parallel.extra_in_flight);
-  o.partition = c.parallel.partition;
-  o.vpp = static_cast<int>(c.parallel.vpp);
   o.sequence_parallel = c.sequence_parallel();
-  o.dynamic_shapes = c.parallel.dynamic_shapes;
   if (c.data.curriculum) o.lengths = c.data.curriculum.all_lengths();
   o.documents = c.data.pack == Packing::kDocuments;
   o.micro_batch = c.train.micro_batch;

@@ -152,7 +152,6 @@ std::string split_recompute_note(const EngineOptions& o, const MeshShape& mesh, 
   };
   EngineOptions kept = o, fused = o;
   kept.recompute = Recompute::kNone;
-  fused.extra_in_flight = 0;
   fused.schedule = o.vpp > 1 ? "interleaved" : "1f1b";
   return fmt::format(
       "{} keeps recomputed activations until their weight gradients: peak activations of a rank {}, without "

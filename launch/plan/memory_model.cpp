@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/module.h"
+#include "parallel/pipeline/pipeline_schedule.h"
 
 namespace gt {
 namespace {
@@ -15,7 +16,7 @@ double tokens(const Workload& w) { return static_cast<double>(w.micro_batch * w.
 // Microbatches whose activations a stage holds at its peak, in units of whole stages.
 double in_flight(const Workload& w, int64_t stage) {
   const auto pp = static_cast<double>(w.pp), vpp = static_cast<double>(w.vpp);
-  const double own = static_cast<double>(std::min((w.pp - 1 - stage) * (1 + w.extra_in_flight) + 1, w.microbatches()));
+  const auto own = static_cast<double>(in_flight_1f1b(w.pp, stage, w.microbatches(), w.extra_in_flight));
   return w.vpp == 1 ? own : own * (1 + (pp - 1) / (pp * vpp));
 }
 

@@ -84,7 +84,8 @@ Workload workload_of(const Line& l) {
   w.head_dim = l.size("head_dim", std::max<int64_t>(1, w.hidden / w.heads));
   w.ffn = l.size("ffn", 4 * w.hidden), w.vocab = l.size("vocab", 51200);
   w.gated = l.flag("glu", false), w.untied = l.flag("untied", false);
-  w.tp = l.size("tp"), w.pp = l.size("pp"), w.dp = l.size("dp"), w.vpp = l.size("vpp", 1), w.cp = l.size("cp", 1);
+  w.tp = l.size("tp"), w.pp = l.size("pp"), w.dp = l.size("dp"), w.vpp = static_cast<int>(l.size("vpp", 1)),
+  w.cp = l.size("cp", 1);
   const bool timed = l.text("use", "time").find("time") != std::string::npos;  // others may lack their batch
   w.global_batch = timed ? l.size("gbs") : l.size("gbs", 1), w.micro_batch = timed ? l.size("mbs") : l.size("mbs", 1);
   w.zero = static_cast<int>(l.number("zero", 0));

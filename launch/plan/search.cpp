@@ -46,11 +46,11 @@ std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space)
       if (base.model.layers % pp != 0) continue;  // the closed form requires equal stages
       for (const int64_t vpp : divisors(pp > 1 ? base.model.layers / pp : 1, 8)) {
         ParallelConfig p = base.parallel;
-        p.tp = tp, p.pp = pp, p.vpp = vpp, p.dp = space.devices / (tp * pp);
+        p.tp = tp, p.pp = pp, p.vpp = static_cast<int>(vpp), p.dp = space.devices / (tp * pp);
         p.schedule = vpp > 1                                   ? "interleaved"
                      : base.parallel.schedule == "interleaved" ? "1f1b"
                                                                : base.parallel.schedule;
-        if (p.schedule != "1f1b") p.extra_in_flight = 0;
+        p.settle(pp);
         if (fixed(space, "parallel.pp", pp) && fixed(space, "parallel.dp", p.dp) && fixed(space, "parallel.vpp", vpp))
           out.push_back(p);
       }
@@ -159,10 +159,9 @@ Workload workload_of(const Config& c) {
   w.layers = m.layers, w.hidden = m.hidden, w.heads = m.heads, w.kv_heads = m.groups(), w.head_dim = m.head_width();
   w.ffn = m.ffn, w.vocab = m.vocab, w.seq = m.seq, w.gated = m.gated, w.untied = !m.tied;
   w.bidirectional = m.mask == MaskKind::kFull;
-  w.tp = c.parallel.tp, w.pp = c.parallel.pp, w.vpp = c.parallel.vpp, w.dp = c.parallel.dp;
-  w.extra_in_flight = c.parallel.extra_in_flight;
+  static_cast<LayoutOptions&>(w) = c.parallel;
+  w.tp = c.parallel.tp, w.pp = c.parallel.pp, w.dp = c.parallel.dp;
   w.zero = static_cast<int>(c.zero.stage);
-  w.recompute = c.parallel.recompute;
   w.sequence_parallel = w.scatter_gather = c.sequence_parallel();
   w.overlap = c.zero.overlap;
   w.global_batch = c.train.global_batch, w.micro_batch = c.train.micro_batch;

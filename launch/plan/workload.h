@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/recompute.h"
+#include "launch/config/values/layout_options.h"
 
 namespace gt {
 
@@ -23,16 +23,14 @@ struct BlockShape {
   }
 };
 
-struct Workload {
+struct Workload : LayoutOptions {
   // Model. Channels: heads * head_dim of queries, kv_heads * head_dim of keys and of values.
   int64_t layers = 1, hidden = 1, heads = 1, kv_heads = 1, head_dim = 1, ffn = 1, vocab = 1, seq = 1;
   bool gated = false, untied = false;
   bool bidirectional = false;  // each query sees all keys
   // Layout.
-  int64_t tp = 1, pp = 1, vpp = 1, cp = 1, dp = 1;
-  int64_t extra_in_flight = 0;  // microbatches per stage boundary beyond 1F1B's one
-  int zero = 0;                 // ZeRO stage
-  Recompute recompute = Recompute::kNone;
+  int64_t tp = 1, pp = 1, cp = 1, dp = 1;
+  int zero = 0;  // ZeRO stage
   bool sequence_parallel = false;
   bool scatter_gather = false;  // pipeline messages are split over the TP ranks
   bool overlap = false;         // gradients are reduced during the backward pass

@@ -88,7 +88,7 @@ bool reduces_each(Config c) { return reduces_each(c, list_options(c)); }
 // Resolves "auto", so that equal layouts have equal text.
 void settle(Config& c, const std::vector<Option>& options) {
   c.parallel.sequence_parallel = auto_bool(c.sequence_parallel());
-  if (c.parallel.pp == 1) c.parallel.extra_in_flight = 0;
+  c.parallel.settle(c.parallel.pp);
   if (const std::string how = text_of(options, kGradReduce); !how.empty())
     set(options, kGradReduce, reduces_each(c, options) ? "each" : "end");
 }

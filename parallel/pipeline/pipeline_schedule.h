@@ -2,6 +2,7 @@
 // actions only (F, B or I + W); passes add messages and reductions; a simulator validates; the executor runs. Text
 // form, one line per rank: "0F0 0F>0 0F1 0F>1 0B<0 0B0 0G". Token = virtual stage, act, microbatch.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,6 +44,10 @@ PipelineSchedule gpipe(int p, int m);
 // `extra`: microbatches in flight for each boundary between stages beyond plain 1F1B's one. With latency L between
 // stages, no rank idles in the steady state if (1 + extra) (F + B) >= F + B + 2 L.
 PipelineSchedule one_f_one_b(int p, int m, int extra = 0);
+// Microbatches whose activations rank r of one_f_one_b() holds at its peak.
+constexpr int64_t in_flight_1f1b(int64_t p, int64_t r, int64_t m, int64_t extra) {
+  return std::min((p - 1 - r) * (1 + extra) + 1, m);
+}
 PipelineSchedule interleaved(int p, int v, int m);
 PipelineSchedule zb_h1(int p, int m);
 PipelineSchedule forward_only(int p, int v, int m);  // evaluation

@@ -66,7 +66,7 @@ PipelineSchedule one_f_one_b(int p, int m, int extra) {
   for (int r = 0; r < p; ++r) {
     Writer put{s.program[static_cast<size_t>(r)]};
     int f = 0;
-    const int64_t warm = std::min<int64_t>((p - 1 - r) * (int64_t{1} + extra), m);
+    const int64_t warm = in_flight_1f1b(p, r, m, extra) - 1;
     while (f < warm) put(Act::kForward, r, f++);
     for (int b = 0; b < m; ++b) {
       if (f < m) put(Act::kForward, r, f++);

@@ -73,6 +73,15 @@ TEST_CASE("four ranks and sixteen microbatches give the specified bubbles and pe
   CHECK(simulate(make_schedule("zb-h1", 4, 1, 16)).peak_in_flight == std::vector<int>{4, 4, 4, 4});
 }
 
+TEST_CASE("the closed form of 1F1B's microbatches in flight is the simulated peak") {
+  for (int p = 1; p <= 5; ++p)
+    for (int m = 1; m <= 9; ++m)
+      for (const int extra : {0, 1, 4, 1024})
+        for (int r = 0; r < p; ++r)
+          CHECK(in_flight_1f1b(p, r, m, extra) ==
+                simulate(make_schedule("1f1b", p, 1, m, false, extra)).peak_in_flight[static_cast<size_t>(r)]);
+}
+
 TEST_CASE("evaluation takes m + p - 1 ticks and two slots") {
   for (int p = 1; p <= 6; ++p)
     for (int m = 1; m <= 9; ++m) {

@@ -80,7 +80,7 @@ const Backend* cuda_backend(std::string* why);
 
 // libgpttrain_cuda.so exports `extern "C" const gt::Backend* gpttrain_backend(int abi, const char** why)`. Library and
 // binary are built together; a different abi number is rejected, reporting both numbers.
-constexpr int kBackendAbi = 17;
+constexpr int kBackendAbi = 18;
 
 // Selects the CPU instruction set; kAuto: the best available. Throws kUsage if this processor lacks it, listing the
 // supported ones.

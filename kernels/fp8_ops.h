@@ -62,4 +62,10 @@ struct AmaxHistory {
   GT_OPERANDS(.control("step_amax", o.step_amax).control("history", o.history).control("amax", o.amax))
 };
 
+// Lines of GT_OPS (kernels/ops.h).
+#define GT_FP8_OPS(X)                                                             \
+  X(quantize_fp8, QuantizeFp8, kKeep, kNeither, kElementwise, kOfParameter, kOwn) \
+  X(gemm_fp8, GemmFp8, kLow, kByArguments, kGemm, kOfParameter, kOwn)             \
+  X(amax_history, AmaxHistory, kKeep, kNeither, kElementwise, kOfParameter, kOwn)
+
 }  // namespace gt

@@ -42,6 +42,11 @@ OpCost product(const Args& g, double inner, double bytes) {
   return c;
 }
 
+// Bytes of `rows` rows like those of x.
+double grouped_bytes(const Tensor& x, int64_t rows) {
+  return static_cast<double>(rows * x.shape.cols() * size_of(x.dtype));
+}
+
 // Twice the pairs of queries at 0 .. queries - 1 and keys at 0 .. keys - 1 with key <= query + ahead, the diagonal
 // counted half.
 int64_t twice_pairs(int64_t queries, int64_t keys, int64_t ahead) {
@@ -122,6 +127,15 @@ OpCost op_cost(const Gemm& g) {
   const double aux = g.epilogue == Epilogue::kNone ? 0 : of(g.aux);
   return product(g, static_cast<double>(inner),
                  all({g.a, g.b, g.bias}) + aux + result(g.out, g.accumulate) + result(g.dbias, g.accumulate_dbias));
+}
+OpCost op_cost(const GroupedGemm& g) {
+  return product(g, static_cast<double>(g.a.shape.cols()), all({g.b, g.out}) + grouped_bytes(g.a, g.out.shape.rows()));
+}
+OpCost op_cost(const GroupedGemmGrad& g) {
+  OpCost c = moves(OpClass::kGemm, grouped_bytes(g.a, g.slots.numel()) + grouped_bytes(g.b, g.slots.numel()) +
+                                       result(g.out, g.accumulate));
+  c.flops = c.model_flops = 2.0 * static_cast<double>(g.slots.numel() * g.a.shape.cols() * g.b.shape.cols());
+  return c;
 }
 OpCost op_cost(const GemmFp8& g) {
   OpCost c = product(g, static_cast<double>(g.a.shape.cols()), all({g.a, g.b, g.bias}) + result(g.out, g.accumulate));

@@ -18,6 +18,7 @@
 
 #include "kernels/core/dropout.h"
 #include "kernels/core/tensor.h"
+#include "kernels/expert_ops.h"
 #include "kernels/fp8_ops.h"
 #include "kernels/operands.h"
 #include "kernels/optimizer_ops.h"
@@ -531,9 +532,8 @@ struct MaxAbs {
   X(max_abs, MaxAbs, kHigh, kNeither, kElementwise, kOfParameter, kPart)                 \
   X(quantize_int8, QuantizeInt8, kKeep, kNeither, kElementwise, kOfParameter, kPass)     \
   X(dequantize_int8, DequantizeInt8, kKeep, kNeither, kElementwise, kOfParameter, kPass) \
-  X(quantize_fp8, QuantizeFp8, kKeep, kNeither, kElementwise, kOfParameter, kOwn)        \
-  X(gemm_fp8, GemmFp8, kLow, kByArguments, kGemm, kOfParameter, kOwn)                    \
-  X(amax_history, AmaxHistory, kKeep, kNeither, kElementwise, kOfParameter, kOwn)
+  GT_FP8_OPS(X)                                                                          \
+  GT_EXPERT_OPS(X)
 
 template <class Args>
 using Kernel = void (*)(const Args&, Stream);

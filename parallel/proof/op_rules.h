@@ -29,6 +29,10 @@ constexpr std::string_view rule_of(const Gemm& g) {
   return g.trans_b ? "a:mk b:nk bias:n > out:mn=a*b+bias" : "a:mk b:kn bias:n > out:mn=a*b+bias";
 }
 
+constexpr std::string_view rule_of(const GroupedGemm& g) {
+  return g.trans_b ? "a:tk b:_nk > out:tn=a*b" : "a:tk b:_kn > out:tn=a*b";
+}
+
 #define GT_OP_RULES(X)                                                                                               \
   X(Add, "a:. b:. > out:.=a+b")                                                                                      \
   X(Axpy, "x:. > y:.=x")                                                                                             \
@@ -83,7 +87,15 @@ constexpr std::string_view rule_of(const Gemm& g) {
   X(DequantizeInt8, "x:. > out:.")                                                                                   \
   X(QuantizeFp8, "x:tc pre:tc > sums:c=x rowwise:tc columnwise:ct")                                                  \
   X(GemmFp8, "a:mk b:nk bias:n > out:mn=a*b+bias")                                                                   \
-  X(AmaxHistory, kScalars)
+  X(AmaxHistory, kScalars)                                                                                           \
+  X(Route, "logits:tE > experts:t_ weights:t_")                                                                      \
+  X(RouteGrad, "logits:tE experts:t_ dweights:t_ > dlogits:tE=dweights")                                             \
+  X(BalanceLoss, "logits:sE experts:s_ seed:_ > loss:s dlogits:sE")                                                  \
+  X(GroupRows, "experts:t_ > slots:t rows:t_")                                                                       \
+  X(GroupedGemmGrad, "a:tm b:tn > out:_mn=a*b")                                                                      \
+  X(ExpertActivate, "x:tf weights:t_ > out:tf")                                                                      \
+  X(ExpertActivateGrad, "x:tf weights:t_ dout:tf > dx:tf=dout dweights:t_=dout")                                     \
+  X(CombineRows, "x:tc > out:tc=x")
 
 #define X(Args, rule) \
   constexpr std::string_view rule_of(const Args&) { return rule; }

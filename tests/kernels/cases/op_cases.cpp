@@ -215,6 +215,7 @@ OpCases op_cases() {
   add_gradient_cases(all);
   add_cache_cases(all);
   add_transformer_cases(all);
+  add_expert_cases(all);
   add_step_cases(all);
   add_optim_cases(all);
   return all;

@@ -231,6 +231,7 @@ void add_fp8_cases(OpCases&);          // op_cases_fp8.cpp
 void add_gradient_cases(OpCases&);     // op_cases_grad.cpp
 void add_cache_cases(OpCases&);        // op_cases_cache.cpp
 void add_transformer_cases(OpCases&);  // op_cases_transformer.cpp
+void add_expert_cases(OpCases&);       // op_cases_experts.cpp
 
 template <class Args>
 CaseOf<Args>& add_case(OpCases& to, std::string name) {

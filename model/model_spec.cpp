@@ -58,6 +58,22 @@ class Inventory {
     // B is applied to a partial sum before the sum over TP ranks.
     adapter(name, out, in, ShardSpec::split(1), ShardSpec::partial());
   }
+  // Linear layers [out, in] of all experts, split over TP ranks as `cut` states. A token is multiplied by top_k of
+  // them.
+  void expert_linear(const char* name, int64_t out, int64_t in, ShardSpec cut, bool residual) {
+    const MoeConfig& moe = m_.config.moe;
+    module(name).weights = moe.top_k * out * in;
+    open_layer().flops += 2 * moe.top_k * out * in;
+    add("weight", {moe.experts, out, in}, cut, {Init::Kind::kNormal, residual ? residual_std_ : std_}, Role::kExpert)
+        .residual = residual;
+  }
+  // The gradient of the router's weight is a partial sum: a TP rank has the part of its experts' channels.
+  void router(const char* name) {
+    const Shape shape{m_.config.moe.experts, m_.config.hidden};
+    module(name).weights = shape.numel();
+    open_layer().flops += 2 * shape.numel();
+    add("weight", shape, ShardSpec::partial(), {Init::Kind::kNormal, std_}, Role::kRouter);
+  }
   // A linear layer that every TP rank holds whole.
   void whole_linear(const char* name, int64_t out) {
     linear(name, out, m_.config.hidden, ShardSpec::replicate(), {Init::Kind::kNormal, std_});
@@ -162,6 +178,20 @@ class Inventory {
   std::string prefix_;
 };
 
+void describe_feed_forward(Inventory& m, const TransformerConfig& c) {
+  const int64_t up = c.gated ? 2 * c.ffn : c.ffn;
+  const int blocks = c.gated ? 2 : 1;
+  if (c.moe.experts == 0) {
+    m.column_linear("mlp.up", up, ShardSpec::split(0, blocks), c.mlp_bias);
+    m.module("mlp.act");
+    return m.row_linear("mlp.down", c.ffn, c.mlp_bias);
+  }
+  m.router("mlp.router");
+  m.expert_linear("mlp.experts.up", up, c.hidden, ShardSpec::split(1, blocks), false);
+  m.module("mlp.act");
+  m.expert_linear("mlp.experts.down", c.hidden, c.ffn, ShardSpec::split(2), true);
+}
+
 void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
   const NormPlace place = c.norm_place;
   const bool pre = place == NormPlace::kPre || place == NormPlace::kBoth;
@@ -175,9 +205,7 @@ void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
   if (post) m.norm("post_norm1");
   if (sum) m.norm("norm1");
   if (pre) m.norm("norm2");
-  m.column_linear("mlp.up", c.gated ? 2 * c.ffn : c.ffn, ShardSpec::split(0, c.gated ? 2 : 1), c.mlp_bias);
-  m.module("mlp.act");
-  m.row_linear("mlp.down", c.ffn, c.mlp_bias);
+  describe_feed_forward(m, c);
   if (post) m.norm("post_norm2");
   if (sum) m.norm("norm2");
 }
@@ -211,6 +239,11 @@ void describe_head(Inventory& m, const TransformerConfig& c) {
   m.count_head(padded_vocab(c.vocab, 1) * c.hidden);
   m.loss({.name = "token", .hits = true});
   if (c.predicts_pairs()) m.loss({.name = "pair", .divisor = LossDivisor::kSequences, .hits = true});
+  if (c.moe.experts > 0 && c.moe.balance > 0) {
+    LossTerm balance{.name = "balance", .weight = c.moe.balance, .divisor = LossDivisor::kSequences};
+    for (int64_t i = 0; i < c.layers; ++i) balance.layers.push_back(static_cast<int>(i) + 1);
+    m.loss(std::move(balance));
+  }
   for (const LossTerm& term : c.losses) m.loss(term);
 }
 

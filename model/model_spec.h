@@ -17,8 +17,9 @@
 namespace gt {
 
 // Kind of a parameter: determines its storage dtype, whether it is quantized, and which ranks replicate it. kExpert: a
-// matrix that only some of the tokens are multiplied by.
-enum class Role : uint8_t { kEmbedding, kPosition, kNorm, kMatrix, kExpert, kBias, kHead };
+// stack of matrices, each of which only some of the tokens are multiplied by. kRouter: computes in f32 at every
+// precision.
+enum class Role : uint8_t { kEmbedding, kPosition, kNorm, kMatrix, kExpert, kRouter, kBias, kHead };
 
 struct ParamSpec {
   std::string name;  // "layers.3.attn.qkv.weight"

@@ -110,6 +110,7 @@ class Module {
       case Role::kEmbedding:
       case Role::kPosition: return p.table();
       case Role::kNorm: return p.norm();
+      case Role::kRouter: return DType::kF32;
       default: return p.linear();
     }
   }

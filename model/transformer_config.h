@@ -14,6 +14,7 @@ namespace gt {
 
 enum class NormKind : uint8_t;    // kernels/ops.h: kLayer, kRms
 enum class Activation : uint8_t;  // kernels/ops.h: kGelu, kSilu, kRelu2, kGeluErf, kTanh
+enum class GateKind : uint8_t;    // kernels/expert_ops.h: kSoftmax, kSigmoid
 
 // Position encoding: a learned table added to the embeddings, or rotation of queries and keys (Su et al. 2021, arXiv
 // 2104.09864).
@@ -41,6 +42,7 @@ constexpr std::array<const char*, 4> names_of(NormPlace) { return {"pre", "post"
 constexpr std::array<const char*, 2> names_of(MaskKind) { return {"causal", "full"}; }
 constexpr std::array<const char*, 2> names_of(HeadKind) { return {"lm", "masked_lm_and_pairs"}; }
 constexpr std::array<const char*, 3> names_of(QkNormKind) { return {"none", "head", "row"}; }
+constexpr std::array<const char*, 2> names_of(GateKind) { return {"softmax", "sigmoid"}; }
 constexpr std::array<const char*, 5> names_of(Activation) { return {"gelu", "silu", "relu2", "gelu_erf", "tanh"}; }
 
 // Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) of linear layers of the blocks: y = W x + (alpha / rank) B A x.
@@ -55,6 +57,18 @@ struct LoraConfig {
   bool separate_qkv = false;
 
   float scale() const { return alpha > 0 ? static_cast<float>(alpha / static_cast<double>(rank)) : 1; }
+};
+
+// Routed feed-forward layers (Mixture of Experts): a router chooses `top_k` of `experts` MLPs of width
+// TransformerConfig::ffn for each token, and adds their outputs by weights (kernels/expert_ops.h, Gate). No token is
+// dropped.
+struct MoeConfig {
+  int64_t experts = 0;  // 0: one dense MLP a block
+  int64_t top_k = 2;
+  GateKind gate{};  // kSoftmax
+  bool normalize = true;
+  double scale = 1;
+  double balance = 0;  // coefficient of the balance loss of sequences (BalanceLoss), summed over the blocks
 };
 
 struct TransformerConfig {
@@ -93,6 +107,7 @@ struct TransformerConfig {
   double init_std = 0.02;
   double z_loss = 0;  // coefficient of mean(logsumexp(logits)^2) in the loss of training
   LoraConfig lora = {};
+  MoeConfig moe = {};
   std::vector<LossTerm> losses = {};  // besides those of the heads; computed by TransformerStage::block_losses
 
   template <class V>
@@ -162,6 +177,15 @@ struct TransformerConfig {
       "linear layers with an adapter: q, k, v, qkv (all three), out, gate, up, down; empty: all");
     v("lora_separate_qkv", lora.separate_qkv, "",
       "adapters of q, k and v each have an A of their own; else the fused projection has one");
+    v("moe_experts", moe.experts, "0..4096 experts",
+      "Mixture of Experts: number of MLPs in each block, of which a router chooses moe_top_k for every token; 0: one "
+      "dense MLP. ffn is the width of one expert");
+    v("moe_top_k", moe.top_k, "1..64 experts", "experts that compute each token");
+    v("moe_gate", moe.gate, "", "scores of experts: softmax over all, or the sigmoid of each");
+    v("moe_normalize", moe.normalize, "", "divide the scores of the chosen experts by their sum");
+    v("moe_scale", moe.scale, ">0..1e6", "multiply the scores of the chosen experts, after normalizing");
+    v("moe_balance", moe.balance, "0..10",
+      "coefficient of the balance loss: experts of every sequence and block are to be chosen alike; 0: none");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
   }
 

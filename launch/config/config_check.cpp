@@ -18,6 +18,7 @@
 #include "launch/config/config_fp8.h"
 #include "launch/config/config_hosts.h"
 #include "launch/config/config_log.h"
+#include "launch/config/config_moe.h"
 #include "launch/config/config_optim.h"
 #include "launch/config/config_paths.h"
 #include "launch/config/config_precision.h"
@@ -68,6 +69,7 @@ class Checker {
     check_optimizer(c_, rules());
     check_curriculum(c_, rules());
     check_fp8(c_, rules());
+    check_moe(c_, rules());
     files();
     check_log(c_, rules());
     try {

@@ -4,13 +4,14 @@
 
 namespace gt {
 
-extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kGemma2, kGemma3, kBert;
+extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kGemma2, kGemma3, kBert, kMixtral, kQwen3Moe,
+    kOlmoe;
 
 namespace {
 
 std::vector<const Family*>& table() {
-  static std::vector<const Family*> all{&kGpt2,  &kLlama,  &kMistral, &kQwen2, &kQwen3,
-                                        &kOlmo2, &kGemma2, &kGemma3,  &kBert};
+  static std::vector<const Family*> all{&kGpt2,   &kLlama,  &kMistral, &kQwen2,   &kQwen3,    &kOlmo2,
+                                        &kGemma2, &kGemma3, &kBert,    &kMixtral, &kQwen3Moe, &kOlmoe};
   return all;
 }
 
@@ -51,11 +52,12 @@ std::vector<std::string> loss_keys(const std::vector<LossTerm>& of_model) {
   return out;
 }
 
-std::vector<std::string> hf_names(const Family& f, const ParamSpec& p) {
-  std::vector<int64_t> numbers;  // of the block, then of the expert
-  const NameRule* rule = rule_of(f, p, &numbers);
+namespace {
+
+// Names of a rule, with `numbers` instead of their stars.
+std::vector<std::string> names_with(std::string_view rule, const std::vector<int64_t>& numbers) {
   std::vector<std::string> out;
-  for (std::string_view rest = rule == nullptr ? "" : rule->theirs; !rest.empty();) {
+  for (std::string_view rest = rule; !rest.empty();) {
     const size_t end = std::min(rest.find(' '), rest.size());
     std::string name(rest.substr(0, end));
     for (const int64_t number : numbers)
@@ -63,6 +65,20 @@ std::vector<std::string> hf_names(const Family& f, const ParamSpec& p) {
     out.push_back(std::move(name));
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> hf_names(const Family& f, const ParamSpec& p) {
+  std::vector<int64_t> numbers;  // of the block, then of the expert
+  const NameRule* rule = rule_of(f, p, &numbers);
+  if (rule == nullptr) return {};
+  if (p.role != Role::kExpert || p.shape.rank < 3) return names_with(rule->theirs, numbers);
+  std::vector<std::string> out;
+  numbers.push_back(0);
+  for (; numbers.back() < p.shape[0]; ++numbers.back())
+    for (std::string& name : names_with(rule->theirs, numbers)) out.push_back(std::move(name));
   return out;
 }
 

@@ -54,7 +54,9 @@ class HfKeys {
 // Hugging Face's names of a class of tensors, "layers.*.attn.qkv.weight".
 struct NameRule {
   std::string_view ours;
-  std::string_view theirs;  // with the same *; names separated by spaces: blocks of dimension 0, in order
+  // With the same *, and of stacked experts one more; names separated by spaces: blocks of dimension 0, in order, or of
+  // each expert's matrix.
+  std::string_view theirs;
   bool transposed = false;  // matrices are stored [in, out]
 };
 

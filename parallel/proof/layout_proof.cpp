@@ -144,7 +144,9 @@ struct LayoutProof::Impl {
 
 namespace {
 
+// The ranks that replicate experts, all of which are on every rank (ep 1), are those of dp x cp.
 std::vector<Along> axes_of(AxisSet set) {
+  if (set.has(Axis::kExpertDp)) set = kDenseDomain;
   std::vector<Along> out;
   for (const auto& [axis, a] :
        {std::pair{Axis::kPp, Along::kPp}, {Axis::kDp, Along::kDp}, {Axis::kCp, Along::kCp}, {Axis::kTp, Along::kTp}})

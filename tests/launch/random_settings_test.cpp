@@ -70,7 +70,8 @@ Settings draw_settings(Random& random) {
     out[key] = any_of(values, random);
   }
   if (random() % 2 == 0) out["precision.amp"] = any_of({"O1", "O2", "O2", "O3"}, random);
-  if (random() % 3 == 0) out["model.arch"] = any_of({"llama", "qwen3", "gemma3", "olmo2", "mistral", "bert"}, random);
+  if (random() % 3 == 0)
+    out["model.arch"] = any_of({"llama", "qwen3", "gemma3", "olmo2", "mistral", "bert", "mixtral"}, random);
   if (random() % 3 == 0) out["precision.qat"] = any_of({"int8", "off"}, random);
   if (random() % 3 == 0) out["model.lora_rank"] = "2";
   return out;

@@ -101,6 +101,14 @@ TEST_CASE("published shapes have the published number of parameters") {
         2614341888);
   CHECK(of("gemma3", {.layers = 26, .hidden = 1152, .heads = 4, .kv_heads = 1, .ffn = 6912, .vocab = 262144}) ==
         999885952);
+  CHECK(of("mixtral",
+           {.layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocab = 32000, .tied = false}) ==
+        46702792704);
+  CHECK(of("olmoe", {.layers = 16, .hidden = 2048, .heads = 16, .ffn = 1024, .vocab = 50304, .tied = false}) ==
+        6919161856);
+  CHECK(of("qwen3_moe",
+           {.layers = 48, .hidden = 2048, .heads = 32, .kv_heads = 4, .ffn = 768, .vocab = 151936, .tied = false}) ==
+        30532122624);
   CHECK(describe({.tied = false}).parameters() == 124439808 + 50257 * 768);
 }
 

@@ -169,6 +169,8 @@ constexpr const char* kScaleSuffix = ".scale";
 std::vector<Exported> plan_export(const std::vector<ModelWeight>& weights, bool hf, DType dtype) {
   std::vector<Exported> plan;
   for (const ModelWeight& w : weights) {
+    GT_REQUIRE(dtype != DType::kI8 || w.shape.size() <= 2, Exit::kUsage, "--dtype int8: ", w.native,
+               " stacks the matrices of experts, which are not quantized yet; use --dtype bf16");
     if (hf) {
       for (size_t b = 0; b < w.hf.size(); ++b)
         plan.push_back({&w, Part::kValues, static_cast<int>(b), {w.hf[b].name, w.hf_shape(b), dtype}});
@@ -217,7 +219,7 @@ class ExportStream {
   // A range of a tensor of a Hugging Face folder. A transposed matrix is read as a whole and kept for its next ranges.
   std::vector<float> block(const Exported& e, int64_t first, int64_t count) {
     const ModelWeight& w = *e.weight;
-    const int64_t columns = w.shape.size() == 2 ? w.shape[1] : 1;
+    const int64_t columns = w.shape.size() > 1 ? w.shape.back() : 1;
     int64_t begin = 0;
     for (int b = 0; b < e.block; ++b) begin += w.hf[static_cast<size_t>(b)].rows * columns;
     if (!w.transposed) return source_.read(w.native, begin + first, count);

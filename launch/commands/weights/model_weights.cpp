@@ -17,9 +17,9 @@
 namespace gt {
 namespace {
 
-// Returns the rows of a weight's blocks along dimension 0 when split into `blocks` tensors.
+// Returns the rows of a weight's blocks when split into `blocks` tensors.
 std::vector<int64_t> block_rows(const ParamSpec& p, size_t blocks) {
-  const int64_t rows = p.shape[0];
+  const int64_t rows = p.shape.rank > 1 ? p.shape.rows() : p.shape[0];
   const AxisShard cut = p.shard.tp();
   const auto n = static_cast<int64_t>(blocks);
   if (n != cut.blocks || cut.heads == 0) return std::vector<int64_t>(blocks, rows / std::max<int64_t>(1, n));
@@ -33,8 +33,8 @@ std::vector<int64_t> extents(const Shape& s) { return {s.dim.begin(), s.dim.begi
 }  // namespace
 
 std::vector<int64_t> ModelWeight::hf_shape(size_t block) const {
-  std::vector<int64_t> out = shape;
-  out[0] = hf[block].rows;
+  std::vector<int64_t> out{hf[block].rows};
+  if (shape.size() > 1) out.push_back(shape.back());
   if (transposed) std::swap(out[0], out[1]);
   return out;
 }
@@ -341,7 +341,8 @@ std::vector<std::string> lost_in_hf_config(const ModelConfig& m, const std::stri
     if (c->rope_local_theta == 0 && c->rope.kind == RopeKind::kDefault) c->rope_local_theta = c->rope_theta;
   }
   theirs.model.arch = m.arch, theirs.model.init = m.init, theirs.model.loss_chunk = m.loss_chunk;
-  theirs.model.z_loss = m.z_loss, theirs.model.dropout = m.dropout, theirs.model.attn_dropout = m.attn_dropout;
+  theirs.model.z_loss = m.z_loss, theirs.model.moe.balance = m.moe.balance, theirs.model.dropout = m.dropout,
+  theirs.model.attn_dropout = m.attn_dropout;
   theirs.model.lora = m.lora, theirs.model.lora_base = m.lora_base;  // merged on export
   const std::vector<Option> a = list_options(ours), b = list_options(theirs);
   std::vector<std::string> out;

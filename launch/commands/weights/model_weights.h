@@ -12,9 +12,9 @@ namespace gt {
 
 struct ModelWeight {
   std::string native;          // "layers.3.attn.qkv.weight"
-  std::vector<int64_t> shape;  // native layout: linear weights are [out, in]
+  std::vector<int64_t> shape;  // native layout: linear weights are [out, in], those of experts [experts, out, in]
   ShardSpec shard;             // blocks of dimension 0: Q, K, V
-  struct Block {               // part of dimension 0 that is a separate tensor in a Hugging Face folder
+  struct Block {               // rows that are a separate tensor in a Hugging Face folder
     std::string name;          // "transformer.h.3.attn.c_attn.weight"
     int64_t rows;              // native rows
   };

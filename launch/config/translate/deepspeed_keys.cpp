@@ -111,7 +111,7 @@ constexpr DsKey kTop[] = {
     {.path = "expert_parallel",
      .status = kRefused,
      .type = kOpaque,
-     .why = "experts are not built yet in this version"},
+     .why = "expert parallelism is not built yet in this version"},
 };
 
 // Parameters of optimizers without `of` belong to the optimizers whose rows name them (optim/optimizer_rules.h).

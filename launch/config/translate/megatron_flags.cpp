@@ -88,7 +88,7 @@ constexpr MegatronFlag kFlags[] = {
     {"apply-residual-connection-post-layernorm", kRefused, 0, kNoBlock},
     {"disable-bias-linear", kTranslated, 0},
     {"add-qkv-bias", kTranslated, 0, "", "--model.qkv_bias true"},
-    {"num-experts", kRefused, 1, kNoBlock},
+    {"num-experts", kRefused, 1, "flags of experts are not translated yet; give --model.moe_experts instead"},
     {"multi-latent-attention", kRefused, 0, kNoBlock},
     // Layout.
     {"num-layers-per-virtual-pipeline-stage", kTranslated, 1},

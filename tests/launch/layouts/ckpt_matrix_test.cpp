@@ -37,18 +37,18 @@ const std::string kModel =
     "--data.train mock --train.global_batch 16 --train.micro_batch 1 --device.kind cpu --log.tensorboard false "
     "--launch.ranks threads --schedule.type one_cycle_torch ";
 
+const std::string kExperts =
+    kModel + "--model.arch mixtral --model.ffn 48 --model.moe_experts 5 --model.moe_balance 0.01 ";
+
 std::vector<double> tail(const std::vector<double>& v, size_t n) { return {v.end() - static_cast<long>(n), v.end()}; }
 
-}  // namespace
-
-TEST_CASE("a run that stops and resumes is bitwise the uninterrupted run, under every layout", "[R07]") {
+void check_resume(const std::string& model, const std::vector<EightRanks>& layouts) {
   const auto half = static_cast<int>(from_environment("GPT_TEST_STEPS", 4));
-  const std::vector<EightRanks> layouts = chosen(5);
   int good = 0;
   for (const EightRanks& l : layouts) {
     TempDir dir;
     const bool fp16 = (&l - layouts.data()) % 3 == 1;  // with a loss scale that must be restored
-    const std::string run = kModel + flags_of(l) +
+    const std::string run = model + flags_of(l) +
                             (fp16 ? "--precision.amp O2 --precision.dtype fp16 --precision.loss_scale_window 3" : ""),
                       whole = " --train.steps " + std::to_string(2 * half),
                       save = " --checkpoint.every " + std::to_string(half);
@@ -76,17 +76,16 @@ TEST_CASE("a run that stops and resumes is bitwise the uninterrupted run, under 
   std::printf("resume: %d of %zu layouts bitwise, %d + %d steps\n", good, layouts.size(), half, half);
 }
 
-TEST_CASE("exported bytes have one SHA-256 whichever layout wrote the checkpoint", "[R26]") {
+void check_export(const std::string& model, const std::vector<EightRanks>& layouts) {
   TempDir dir;
-  must(kModel + "--train.steps 2 --log.name origin", dir);
+  must(model + "--train.steps 2 --log.name origin", dir);
   std::set<std::string> hdf5, safetensors;
-  const std::vector<EightRanks> layouts = chosen(4);
   int k = 0;
   for (const EightRanks& l : layouts) {
     INFO(flags_of(l));
     const std::string run = "r" + std::to_string(k++);
     // Learning rate that is 0 in f32: other shards, same weights.
-    must(kModel + flags_of(l) +
+    must(model + flags_of(l) +
              " --load runs/origin --finetune --train.steps 1 --optim.lr 1e-60 "
              "--optim.weight_decay 0 --log.name " +
              run,
@@ -102,4 +101,19 @@ TEST_CASE("exported bytes have one SHA-256 whichever layout wrote the checkpoint
   CHECK(safetensors.size() == 1);
   std::printf("export: %zu SHA-256 of HDF5 and %zu of safetensors over %zu layouts\n", hdf5.size(), safetensors.size(),
               layouts.size());
+}
+
+}  // namespace
+
+TEST_CASE("a run that stops and resumes is bitwise the uninterrupted run, under every layout", "[R07]") {
+  check_resume(kModel, chosen(5));
+}
+
+TEST_CASE("exported bytes have one SHA-256 whichever layout wrote the checkpoint", "[R26]") {
+  check_export(kModel, chosen(4));
+}
+
+TEST_CASE("a run of routed experts resumes bitwise, and its exported bytes depend on no layout") {
+  check_resume(kExperts, chosen(3));
+  check_export(kExperts, chosen(4));
 }

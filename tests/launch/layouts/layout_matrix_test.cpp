@@ -52,8 +52,11 @@ std::set<std::string> levels_of(const Config& base, const std::vector<LayoutAxis
 
 // Draws a number of legal layouts of a model, with 64 and more of every level of precision, and compares each with one
 // rank; every illegal draw must be rejected with a fix. allowed: relative error of a gradient in FP32.
-void check_random_layouts(const Config& base, uint64_t seed, uint64_t goal, double allowed = 2e-6) {
-  const std::vector<LayoutAxis> axes = layout_axes(base, kRanks);
+void check_random_layouts(const Config& base, uint64_t seed, uint64_t goal, double allowed = 2e-6,
+                          bool fp32_alone = false) {
+  std::vector<LayoutAxis> axes = layout_axes(base, kRanks);
+  for (LayoutAxis& a : axes)
+    if (fp32_alone && a.key == "precision.amp") a.values = {"O0"};
   std::mt19937_64 random(seed);
   std::set<std::string> done;
   Verifier verifier({.steps = 20, .follow = false});
@@ -158,6 +161,21 @@ TEST_CASE("a decoder with whole-row norms of queries and keys and post-norms tra
   check_random_layouts(tiny({"--model.arch", "olmo2", "--model.layers", "3", "--model.hidden", "64", "--model.ffn",
                              "64", "--model.norm_eps", "1e-3", "--model.init_std", "0.05", "--optim.lr", "3e-4"}),
                        from_environment("GPT_TEST_SEED", 1), from_environment("GPT_TEST_LAYOUTS", 24), 6e-6);
+}
+
+// In 16 bits a layout may choose other experts where two have nearly the same logit.
+TEST_CASE("decoders of routed experts train on random layouts as on one rank, with and without a balance loss") {
+  const uint64_t seed = from_environment("GPT_TEST_SEED", 1), goal = from_environment("GPT_TEST_LAYOUTS", 32);
+  check_random_layouts(tiny({"--model.arch", "mixtral", "--model.ffn", "24", "--model.head_dim", "6",
+                             "--model.moe_experts", "5", "--model.moe_balance", "0.02"}),
+                       seed, goal, 4e-6, true);
+  check_random_layouts(
+      tiny({"--model.arch", "olmoe", "--model.ffn", "16", "--model.moe_experts", "8", "--model.moe_top_k", "3"}), seed,
+      goal, 4e-6, true);
+  check_random_layouts(tiny({"--model.arch", "qwen3_moe", "--model.ffn", "16", "--model.head_dim", "6",
+                             "--model.moe_experts", "4", "--model.moe_top_k", "1", "--model.moe_normalize", "false",
+                             "--model.moe_gate", "sigmoid", "--model.moe_scale", "2", "--model.moe_balance", "0.1"}),
+                       seed, goal, 4e-6, true);
 }
 
 TEST_CASE("a bidirectional model with norms of its sums and two heads trains on random layouts as on one rank") {

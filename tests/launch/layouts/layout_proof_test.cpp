@@ -68,6 +68,7 @@ TEST_CASE("random layouts of every optimizer, of adapters and of quantized preci
                                  "--model.lora_rank 2",
                                  "--model.lora_rank 2 --model.arch qwen3 --model.ffn 48 --model.lora_separate_qkv true",
                                  "--model.lora_rank 2 --precision.amp O2 --precision.frozen_weights int8",
+                                 "--model.arch mixtral --model.ffn 48 --model.moe_balance 0.1",
                                  "--model.hidden 64 --model.seq 16 --precision.amp O2 --precision.fp8 current",
                                  "--model.hidden 64 --model.seq 16 --precision.amp O2 --precision.fp8 delayed"};
   for (const char* optimizer : {"adam", "lamb", "sgd", "lion", "muon"})

@@ -1,0 +1,44 @@
+// Hugging Face keys and tensor names of routed experts.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "model/families/llama_like.h"
+
+namespace gt {
+
+// Number of experts where transformers 5 writes another key than released folders have.
+inline void expert_count_key(HfKeys& k, TransformerConfig& c, int64_t standard) {
+  constexpr const char *kKey = "num_experts", *kNewer = "num_local_experts";
+  int64_t newer = standard;
+  const bool other = k.reading() && k.presence(kNewer) == HfKeys::Presence::kValue;
+  if (other) k.integer(kNewer, newer, 1, 4096);
+  k.integer(kKey, c.moe.experts, 1, 4096, other ? newer : standard);
+  if (other && newer != c.moe.experts) k.problem(cat(kNewer, ": ", newer, ", but ", kKey, " is ", c.moe.experts));
+}
+
+// Llama's names and those of routed blocks. A second star is the number of the expert.
+constexpr auto with_experts(std::string_view router, std::string_view up, std::string_view down) {
+  std::array<NameRule, std::size(kLlamaNames) + 3> out{};
+  std::copy(std::begin(kLlamaNames), std::end(kLlamaNames), out.begin());
+  out[out.size() - 3] = {"layers.*.mlp.router.weight", router};
+  out[out.size() - 2] = {"layers.*.mlp.experts.up.weight", up};
+  out[out.size() - 1] = {"layers.*.mlp.experts.down.weight", down};
+  return out;
+}
+inline constexpr auto kRoutedNames =
+    with_experts("model.layers.*.mlp.gate.weight",
+                 "model.layers.*.mlp.experts.*.gate_proj.weight model.layers.*.mlp.experts.*.up_proj.weight",
+                 "model.layers.*.mlp.experts.*.down_proj.weight");
+
+// What these families call alike. router_aux_loss_coef has no effect without output_router_logits.
+inline void moe_keys(HfKeys& k, TransformerConfig& c, int64_t standard_top_k) {
+  k.integer("num_experts_per_tok", c.moe.top_k, 1, 64, standard_top_k);
+  k.only("output_router_logits", false);
+  k.unused({"router_aux_loss_coef"});
+  if (!k.reading()) return;
+  c.moe.gate = GateKind::kSoftmax, c.moe.scale = 1;
+}
+
+}  // namespace gt

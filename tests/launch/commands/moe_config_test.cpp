@@ -1,0 +1,50 @@
+// Settings of routed experts that cannot be trained, or are not built, are refused with their key and a remedy.
+#include <sstream>
+
+#include "launch/config/config.h"
+#include "tests/support/test.h"
+
+using namespace gt;
+
+namespace {
+
+std::string problems_of(const std::string& flags) {
+  std::istringstream in(flags);
+  std::vector<std::string> words;
+  for (std::string w; in >> w;) words.push_back(w);
+  try {
+    load_config({.flags = words});
+  } catch (const Error& e) { return e.what(); }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("routers that get no gradient, and more choices than experts, are refused") {
+  const std::string moe = "--model.arch mixtral ";
+  CHECK(problems_of(moe) == "accepted");
+  CHECK_THAT(problems_of(moe + "--model.moe_top_k 1"),
+             Catch::Contains("--model.moe_top_k: 1 with model.moe_normalize true") && Catch::Contains("no gradient") &&
+                 Catch::Contains("2 or more, or model.moe_normalize false"));
+  CHECK_THAT(problems_of(moe + "--model.moe_top_k 1 --model.moe_gate sigmoid"), Catch::Contains("no gradient"));
+  CHECK(problems_of(moe + "--model.moe_top_k 1 --model.moe_normalize false") == "accepted");
+  CHECK_THAT(problems_of(moe + "--model.moe_top_k 9"),
+             Catch::Contains("--model.moe_top_k: 9 experts for each token, but there are 8; 1 to 8"));
+  CHECK_THAT(problems_of("--model.moe_balance 0.1"), Catch::Contains("--model.moe_balance: there are no experts"));
+}
+
+TEST_CASE("what is not built for experts is refused by name") {
+  for (const auto& [flags, key] :
+       {std::pair{"--device.kind cuda", "--device.kind: cuda"},
+        {"--ep 2 --dp 2", "--ep: 2"},
+        {"--model.mlp_bias true", "--model.mlp_bias: true"},
+        {"--model.lora_rank 2", "--model.lora_rank: 2"},
+        {"--amp O2 --precision.fp8 current --model.hidden 2048 --model.ffn 4096", "--precision.fp8: current"},
+        {"--precision.qat int8", "--precision.qat: int8"},
+        {"--optim.type muon", "--optim.type: muon"},
+        {"--optim.type lamb", "--optim.type: lamb"}}) {
+    INFO(flags);
+    CHECK_THAT(problems_of(std::string("--model.arch mixtral ") + flags),
+               Catch::Contains(key) && Catch::Contains("is not built yet in this version"));
+  }
+}

@@ -15,6 +15,7 @@
 #include "checkpoint/store/steps.h"
 #include "checkpoint/verify.h"
 #include "kernels/core/text.h"
+#include "launch/commands/subcommand_args.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/config.h"
 #include "launch/observe/sinks/progress.h"

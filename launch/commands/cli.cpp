@@ -8,15 +8,17 @@
 #include <optional>
 
 #include "kernels/core/check.h"
+#include "launch/commands/subcommand_args.h"
 #include "launch/commands/subcommands.h"
-#include "launch/commands/weights/import.h"
 #include "launch/config/config_alias.h"
-#include "launch/config/translate/deepspeed_flags.h"
-#include "launch/config/translate/megatron_flags.h"
 #include "launch/options/foreign_text.h"
 #include "launch/options/help_text.h"
 #include "launch/options/near_word.h"
 #include "launch/options/version.h"
+#include "launch/tools/translate/deepspeed.h"
+#include "launch/tools/translate/deepspeed_flags.h"
+#include "launch/tools/translate/megatron_flags.h"
+#include "launch/tools/weights/import.h"
 
 namespace gt {
 namespace {
@@ -357,8 +359,12 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
   else
     command.config_flags = extras;
   if (spec.config == ConfigFlags::kLater)
-    problems = check_flags(
-        {.flags = extras, .other_flags = own, .command = spec.name, .keys = spec.keys, .problems = problems});
+    problems = check_flags({.flags = extras,
+                            .names = &kDeepspeedNames,
+                            .other_flags = own,
+                            .command = spec.name,
+                            .keys = spec.keys,
+                            .problems = problems});
   if (spec.config == ConfigFlags::kNow) {
     for (const auto& names : {deepspeed_flag_names(), megatron_flag_names()})
       own.insert(own.end(), names.begin(), names.end());
@@ -372,9 +378,9 @@ Command parse_command(const std::vector<std::string>& all, const RankEnv& env) {
                                     .flags = extras,
                                     .external_world = env.launched() ? env.world : 0,
                                     .needs_data = spec.needs_data,
-                                    .deepspeed = deepspeed.config,
-                                    .allow_unknown_keys = deepspeed.allow_unknown_keys,
+                                    .foreign = deepspeed_reader(deepspeed.config, deepspeed.allow_unknown_keys),
                                     .world_source = env.source,
+                                    .names = &kDeepspeedNames,
                                     .other_flags = own,
                                     .command = spec.name,
                                     .keys = spec.keys,

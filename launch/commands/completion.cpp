@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "launch/commands/flag_list.h"
+#include "launch/commands/subcommand_args.h"
 
 namespace gt {
 namespace {

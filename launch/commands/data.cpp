@@ -15,11 +15,12 @@
 #include "data/tokens/token_meta.h"
 #include "kernels/core/text.h"
 #include "launch/commands/inputs.h"
-#include "launch/commands/output.h"
+#include "launch/commands/subcommand_args.h"
 #include "launch/commands/subcommands.h"
 #include "launch/commands/text_data.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/near_path.h"
+#include "launch/options/output.h"
 #include "launch/ranks/signals.h"
 #include "launch/ranks/stop_flag.h"
 

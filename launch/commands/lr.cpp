@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <fstream>
 
-#include "launch/commands/output.h"
+#include "launch/commands/subcommand_args.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/config_optim.h"
 #include "launch/observe/sinks/console.h"
+#include "launch/options/output.h"
 
 namespace gt {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "kernels/core/files.h"
 #include "kernels/core/json_field.h"
-#include "launch/commands/output.h"
+#include "launch/commands/subcommand_args.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/values/schedule_file.h"
 #include "launch/observe/measured_times.h"
@@ -16,6 +16,7 @@
 #include "launch/observe/sinks/console.h"
 #include "launch/observe/trace/trace_json.h"
 #include "launch/options/near_word.h"
+#include "launch/options/output.h"
 #include "parallel/pipeline/simulate.h"
 
 namespace gt {

@@ -1,6 +1,6 @@
-// Arguments of each subcommand, one struct each, with fields() lists like the config sections, which drive flags,
-// --help and "did you mean" (launch/options/options.h). Values only. The flag --max-tokens is the field "max-tokens"; a
-// domain that begins with "required" is mandatory.
+// Arguments of the subcommands of this folder, one struct each, with fields() lists like the config sections, which
+// drive flags, --help and "did you mean" (launch/options/options.h); those of a tool: launch/tools/TOOL/subcommands.h.
+// Values only. The flag --max-tokens is the field "max-tokens"; a domain that begins with "required" is mandatory.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,8 +9,6 @@
 #include "data/samples/sample_order.h"
 
 namespace gt {
-
-const char* device_type_names();  // launch/plan/machine_types.h
 
 struct TrainArgs {
   std::string from;
@@ -159,56 +157,6 @@ struct DataInspectArgs {
   }
 };
 
-struct EvalArgs {
-  std::string load, split = "valid", out;
-  std::vector<std::string> tasks;
-  int64_t steps = 0;
-  template <class V>
-  void fields(V& v) {
-    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
-    v("split", split, "train|valid|test", "split to evaluate");
-    v("steps", steps, "0.. batches",
-      "number of global batches (train.global_batch of the run); 0: the whole split once");
-    v("tasks", tasks, "FILE",
-      "multiple-choice questions instead of a split: JSON lines of {\"context\", \"choices\": [...], \"answer\": "
-      "index} "
-      "and optionally \"task\", \"id\"; contexts begin with the tokenizer's BOS if it has one, unless --no-bos");
-    v("out", out, "FILE",
-      "write the results with standard errors as one JSON object; appended as a line if the file is X.jsonl");
-  }
-};
-
-struct GenerateArgs {
-  std::string load, prompt, prompt_file, tokenizer;
-  std::vector<std::string> stop;
-  int64_t max_tokens = 64, top_k = 0, seed = 1, num_samples = 1, batch = 8, shift = 0;
-  double temperature = 0.8, top_p = 1;
-  bool json = false, no_cache = false;
-  template <class V>
-  void fields(V& v) {
-    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
-    v("prompt", prompt, "",
-      "prompt text, after the tokenizer's BOS if it has one (--no-bos: without it); -: standard input; empty: a new "
-      "document");
-    v("prompt-file", prompt_file, "FILE",
-      "file with one prompt per line, or X.jsonl with \"prompt\" or \"text\" fields; -: standard input");
-    v("num-samples", num_samples, "1..1000000", "texts for each prompt");
-    v("max-tokens", max_tokens, "1..1048576 tokens", "maximum number of new tokens");
-    v("stop", stop, "", "strings that end a text; not printed");
-    v("temperature", temperature, "0..100", "sampling temperature; 0: greedy");
-    v("top-k", top_k, "0.. tokens", "sample from the k most probable tokens; 0: all");
-    v("top-p", top_p, ">0..1", "nucleus sampling: sample from the smallest set of tokens with this probability");
-    v("seed", seed, "0..", "seed of the sampling");
-    v("batch", batch, "1..4096 texts", "texts decoded concurrently per data-parallel replica");
-    v("shift", shift, "0..1048576 tokens",
-      "tokens by which a full context window advances, each time recomputing the window; 0: an eighth");
-    v("tokenizer", tokenizer, "",
-      "SentencePiece model, tokenizer.json, vocab.json, vocab.txt, tekken.json or a folder with one; empty: the run's");
-    v("json", json, "", "print one JSON object per completed text");
-    v("no-cache", no_cache, "", "recompute all keys and values for every token; slower, same texts on a CPU");
-  }
-};
-
 struct ScheduleArgs {
   int64_t pp = 0, vpp = 0, microbatches = 0, extra_in_flight = 0, boundary_bytes = 0, tied_bytes = 0;
   std::string comm;
@@ -236,80 +184,6 @@ struct ScheduleArgs {
     v("tied", tied, "", "first and last stage have tied embeddings: adds T");
     v("check", check, "", "schedule file: check whether a run would accept it, print nothing else");
     v("trace", trace, "", "also write the simulated step to this file, for ui.perfetto.dev (X.json.gz, X.json)");
-  }
-};
-
-struct ReportArgs {
-  std::vector<std::string> runs;
-  std::string output;
-  template <class V>
-  void fields(V& v) {
-    v("runs", runs, "required", "run folders; several are overlaid; also positional");
-    v("output", output, "FILE", "the page; empty: RUN/report.html, of several runs report.html");
-  }
-};
-
-struct CompareArgs {
-  std::vector<std::string> runs;
-  std::string html;
-  bool json = false;
-  template <class V>
-  void fields(V& v) {
-    v("runs", runs, "required", "two or more run folders; also positional");
-    v("html", html, "FILE", "also write the report of all runs, with their curves overlaid");
-    v("json", json, "", "print one JSON object");
-  }
-};
-
-struct WatchArgs {
-  std::string run;
-  double interval = 2;
-  bool once = false;
-  template <class V>
-  void fields(V& v) {
-    v("run", run, "required", "run folder; also positional");
-    v("interval", interval, ">0..3600 seconds", "time between two updates");
-    v("once", once, "", "show the present state and end");
-  }
-};
-
-struct PlanArgs {
-  int64_t devices = 0, devices_per_node = 0, top = 10, trials = -1;
-  bool search = false, require_match = false, json = false, calibrate = false, why = false;
-  std::string device_type = "H100", device_figures, profile, fit, rows, output;
-  std::vector<std::string> keep;
-  double price = 0, watts = 0, tokens = 0;
-  template <class V>
-  void fields(V& v) {
-    v("devices", devices, "0..1048576", "number of devices; 0: tp x pp x dp of the config");
-    v("device_type", device_type, device_type_names(), "device type; need not be present on this machine");
-    v("device_figures", device_figures, "",
-      "a device that --device_type does not list, as in 989T,80G,3.35T: dense 16-bit FLOP/s, memory, its bytes/s; "
-      "then, if "
-      "known, bytes/s of an all-reduce inside a node and of the node's ports");
-    v("devices_per_node", devices_per_node, "0..1024",
-      "devices connected by fast links; 0: typical of the device type");
-    v("search", search, "", "list the fastest layouts that fit instead of planning the config's own");
-    v("top", top, "1..1000 layouts", "--search: number of layouts to list");
-    v("keep", keep, "", "--search: keys to fix, as in parallel.tp=8");
-    v("profile", profile, "",
-      "machine constants and block times fitted by --fit: FILE, or FILE:NAME; empty: typical of the device type");
-    v("require_match", require_match, "", "exit with code 2 if the plan does not fit");
-    v("calibrate", calibrate, "",
-      "--device_type cpu: measure the ops and the communication of the config's step, or of --search's layouts, on "
-      "this machine first, for at most about a minute; kept in the user's cache folder for later plans and runs");
-    v("trials", trials, "-1..64 layouts",
-      "--search --calibrate: train this many of the layouts planned fastest for some steps each, for at most "
-      "about 150 seconds, and list them first, by their measured steps; -1: 24");
-    v("why", why, "", "name the limiting term and the smallest changes that fit or that are faster");
-    v("tokens", tokens, "0..1e18 tokens", "tokens to train on, for time, energy and cost; 0: those of train.steps");
-    v("price", price, "0..1e6", "price per device hour, to estimate the cost of the run");
-    v("watts", watts, "0..1e5 W", "power per device with its share of the machine, to estimate the energy of the run");
-    v("json", json, "", "print the plan as JSON");
-    v("fit", fit, "",
-      "fit machine constants and block times to a table of measured steps (CSV) and write them to --output");
-    v("rows", rows, "", "predict every row of a table of measured steps (CSV), with --profile if given");
-    v("output", output, "", "output file of --fit (JSON) or --rows (CSV); empty: standard output (--rows only)");
   }
 };
 
@@ -385,150 +259,9 @@ struct CkptPruneArgs {
   }
 };
 
-struct ExportArgs {
-  std::string load, format = "safetensors", dtype, naming, output, max_shard = "5GB";
-  int64_t step = -1;
-  bool force = false;
-  template <class V>
-  void fields(V& v) {
-    v("load", load, "required", "checkpoint folder, a step of it, or a run directory");
-    v("step", step, "0..", "step of the folder; default: the newest valid one");
-    v("format", format, "safetensors|hdf5|peft",
-      "safetensors: a folder; hdf5: one file, native names; both with adapters merged. peft: the adapters alone, as "
-      "PEFT "
-      "reads them");
-    v("dtype", dtype, "f32|bf16|f16|int8",
-      "dtype of the weights; default: f32, for a Hugging Face folder that of the folder that the run began from; int8: "
-      "matrices quantized per row, each with its .scale");
-    v("naming", naming, "hf|native",
-      "hf: Hugging Face folder of the model's family with tokenizer.json; default: hf for safetensors, native for int8 "
-      "and hdf5");
-    v("max-shard", max_shard, "SIZE",
-      "safetensors: maximum file size, as in 500MB, 5GB; larger exports are split, with an index");
-    v("output", output, "required", "folder (safetensors) or file (hdf5)");
-    v("force", force, "", "replace existing output");
-  }
-};
-
-struct ImportArgs {
-  std::string from, output, tokenizer;
-  int64_t heads = 0;
-  bool allow_nonfinite = false, ignore_unknown = false;
-  template <class V>
-  void fields(V& v) {
-    v("from", from, "required",
-      "Hugging Face folder (safetensors) of a family of model.arch, PEFT folder of LoRA adapters, our HDF5 export, or "
-      "llm.c GPT-2 .bin");
-    v("output", output, "required", "checkpoint folder; step-000000000 is written there");
-    v("tokenizer", tokenizer, "",
-      "SentencePiece model, tokenizer.json, vocab.json, vocab.txt, tekken.json or tiktoken's ranks to keep with the "
-      "weights, instead of the "
-      "folder's");
-    v("heads", heads, "0..65536",
-      "attention heads, if the file does not contain them (foreign HDF5); 0: from the file");
-    v("allow-nonfinite", allow_nonfinite, "", "accept weights with NaN or infinity");
-    v("ignore-unknown", ignore_unknown, "", "ignore unknown keys of config.json, which may change the model");
-  }
-};
-
-struct BenchArgs {
-  int64_t warmup = -1, steps = 0;
-  std::string out, history;
-  template <class V>
-  void fields(V& v) {
-    v("warmup", warmup, "-1..1000000 steps", "warm-up steps; -1: 20, on a CPU 5");
-    v("steps", steps, "0..1000000 steps", "measured steps; 0: at least 50, on a CPU 10, and at least 20 seconds");
-    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
-    v("history", history, "FILE", "append the result as a line and print its ratio to the last comparable one");
-  }
-};
-
 struct NoArgs {
   template <class V>
   void fields(V&) {}
-};
-
-struct BenchOpsArgs {
-  bool gemms = false;
-  template <class V>
-  void fields(V& v) {
-    v("gemms", gemms, "", "only GEMMs");
-  }
-};
-
-struct CeilingsArgs {
-  std::string output;
-  template <class V>
-  void fields(V& v) {
-    v("output", output, "FILE", "output file; empty: the user's cache folder, from which training reads it");
-  }
-};
-
-struct PeerArgs {
-  std::string run, pattern, unit = "ms", note, out;
-  int64_t tokens = 0, skip = 5, pairs = 5, steps = 0, warmup = -1;
-  template <class V>
-  void fields(V& v) {
-    v("run", run, "required", "shell command of the baseline; its output is parsed for step lines");
-    v("pattern", pattern, "REGEX",
-      "regular expression of a step line of the baseline, with the number as first group; empty: llm.c, llmq, or N "
-      "tokens/s");
-    v("unit", unit, "ms|s|tokens/s", "unit of that number");
-    v("tokens", tokens, "0.. tokens", "tokens per step of the baseline; 0: same as ours");
-    v("skip", skip, "0..1000000 steps", "warm-up steps of the baseline to ignore");
-    v("pairs", pairs, "1..1000", "pairs of runs, ours and the baseline's");
-    v("steps", steps, "0..1000000 steps", "our measured steps, as in gpttrain bench");
-    v("warmup", warmup, "-1..1000000 steps", "our warm-up steps, as in gpttrain bench");
-    v("note", note, "", "stored with the result: the baseline's commit, precision, bytes of optimizer state");
-    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
-  }
-};
-
-struct SuiteArgs {
-  std::vector<std::string> cases;
-  std::string scale = "auto", device = "auto", out;
-  int64_t runs = 5, warmup = 20, steps = 100;
-  template <class V>
-  void fields(V& v) {
-    v("case", cases, "NAME", "cases as in DP_1x1x1_2_1536x16; default: every published one that fits the machine");
-    v("scale", scale, "auto|full|tiny",
-      "tiny: an eighth of the width, a quarter of the layers, 128 tokens; auto: tiny on a CPU");
-    v("device", device, "auto|cpu|cuda", "compute device");
-    v("runs", runs, "1..100", "runs of a case, each a fresh process; the result is their median");
-    v("warmup", warmup, "0..1000000 steps", "warm-up steps of a run");
-    v("steps", steps, "1..1000000 steps", "measured steps of a run; their mean is the run's time");
-    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
-  }
-};
-
-struct RooflineArgs {
-  std::string ceilings = "auto";
-  template <class V>
-  void fields(V& v) {
-    v("ceilings", ceilings, "auto|planning|FILE",
-      "auto: stored results of bench ceilings for this device, else planning; planning: assumed rates of an H200; or a "
-      "file of bench ceilings --output");
-  }
-};
-
-struct CommArgs {
-  int64_t most = 16;
-  std::string out;
-  template <class V>
-  void fields(V& v) {
-    v("most", most, "1..4096 MiB", "largest tensor; sizes start at 4 KiB and quadruple");
-    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
-  }
-};
-
-struct DataBenchArgs {
-  int64_t steps = 0;
-  std::string out;
-  template <class V>
-  void fields(V& v) {
-    v("steps", steps, "0..1000000 steps", "measured steps; 0: at least 20, and at least 2 seconds");
-    v("out", out, "FILE", "write the result as one JSON object; appended as a line if the file is X.jsonl");
-  }
 };
 
 struct CheckArgs {
@@ -550,25 +283,6 @@ struct CompletionArgs {
   template <class V>
   void fields(V& v) {
     v("shell", shell, "bash|zsh|fish", "shell that the script is for");
-  }
-};
-
-struct VerifyArgs {
-  std::string on = "threads";
-  int64_t steps = 3, ranks = 8, sample = 0;
-  bool matrix = false, types = false;
-  template <class V>
-  void fields(V& v) {
-    v("static", types, "",
-      "prove the layout of the whole model without running it: from how every op and collective of two steps changes "
-      "what is split, equal or a partial sum along each mesh axis");
-    v("on", on, "threads|here", "threads: ranks as threads of this process; here: ranks and device as in training");
-    v("steps", steps, "1..100 steps", "optimizer steps compared");
-    v("matrix", matrix, "",
-      "every legal layout instead of the given one, at every level of mixed "
-      "precision unless --amp names one");
-    v("ranks", ranks, "1..64 ranks", "--matrix: maximum ranks of a layout");
-    v("sample", sample, "0.. layouts", "--matrix: number of layouts, sampled with train.seed; 0: all");
   }
 };
 

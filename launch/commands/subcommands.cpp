@@ -1,6 +1,13 @@
 #include "launch/commands/subcommands.h"
 
 #include "launch/commands/subcommand_args.h"
+#include "launch/tools/bench/subcommands.h"
+#include "launch/tools/eval/subcommands.h"
+#include "launch/tools/generate/subcommands.h"
+#include "launch/tools/plan/subcommands.h"
+#include "launch/tools/report/subcommands.h"
+#include "launch/tools/verify/subcommands.h"
+#include "launch/tools/weights/subcommands.h"
 
 namespace gt {
 namespace {

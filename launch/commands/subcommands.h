@@ -1,12 +1,13 @@
-// Subcommand table. Each subcommand is a row and a function in a file of its name.
+// Subcommand table. Each subcommand is a row and a function: of this folder in a file of its name; of a tool declared
+// in launch/tools/TOOL/subcommands.h.
 #pragma once
 #include <any>
 #include <string>
 #include <vector>
 
 #include "kernels/core/check.h"
-#include "launch/commands/cli.h"
 #include "launch/options/options.h"
+#include "launch/ranks/command.h"
 
 namespace gt {
 
@@ -18,7 +19,7 @@ struct Subcommand {
   const char* meaning;  // for --help
   const char* example;  // arguments after "gpttrain NAME"
   Exit (*run)(const Command&);
-  // Constructs the subcommand's arguments (subcommand_args.h) in `args` and returns options that point into it.
+  // Constructs the subcommand's arguments in `args` and returns options that point into it.
   std::vector<Option> (*bind)(std::any& args);
   ConfigFlags config = ConfigFlags::kNone;
   const char* plain = nullptr;             // option that takes a positional argument
@@ -31,23 +32,8 @@ const std::vector<Subcommand>& subcommands();  // in --help order; the first is 
 // Each returns the exit code or throws gt::Error, which main prints.
 Exit run_train(const Command&);
 Exit run_check(const Command&);
-Exit run_bench(const Command&);
-Exit run_bench_ceilings(const Command&);
-Exit run_bench_ops(const Command&);
-Exit run_bench_peer(const Command&);
-Exit run_bench_suite(const Command&);
-Exit run_bench_roofline(const Command&);
-Exit run_bench_comm(const Command&);
-Exit run_bench_data(const Command&);
-Exit run_verify(const Command&);
-Exit run_generate(const Command&);
-Exit run_eval(const Command&);
 Exit run_schedule(const Command&);
 Exit run_lr(const Command&);
-Exit run_report(const Command&);
-Exit run_compare(const Command&);
-Exit run_watch(const Command&);
-Exit run_plan(const Command&);
 Exit run_tokenizer_train(const Command&);
 Exit run_tokenizer_encode(const Command&);
 Exit run_tokenizer_decode(const Command&);
@@ -55,8 +41,6 @@ Exit run_data_prepare(const Command&);
 Exit run_data_inspect(const Command&);
 Exit run_ckpt_ls(const Command&);
 Exit run_ckpt_inspect(const Command&);
-Exit run_export(const Command&);
-Exit run_import(const Command&);
 Exit run_ckpt_verify(const Command&);
 Exit run_ckpt_diff(const Command&);
 Exit run_ckpt_prune(const Command&);

@@ -3,8 +3,8 @@
 #include <string>
 
 #include "data/prepare/prepare.h"
-#include "launch/commands/output.h"
 #include "launch/config/config.h"
+#include "launch/options/output.h"
 
 namespace gt {
 

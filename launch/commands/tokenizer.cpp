@@ -24,9 +24,10 @@
 #include "data/tokens/token_file.h"
 #include "kernels/core/text.h"
 #include "launch/commands/inputs.h"
-#include "launch/commands/output.h"
+#include "launch/commands/subcommand_args.h"
 #include "launch/commands/subcommands.h"
 #include "launch/observe/sinks/progress.h"
+#include "launch/options/output.h"
 
 namespace gt {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "checkpoint/store/steps.h"
 #include "kernels/core/text.h"
+#include "launch/commands/subcommand_args.h"
 #include "launch/commands/subcommands.h"
 #include "launch/commands/text_data.h"
-#include "launch/commands/weights/import.h"
 #include "launch/observe/sinks/console.h"
 #include "launch/ranks/agree.h"
 #include "launch/ranks/rank_consistency.h"
@@ -15,6 +15,8 @@
 #include "launch/ranks/signals.h"
 #include "launch/ranks/start/sbatch.h"
 #include "launch/ranks/start/supervisor.h"
+#include "launch/tools/report/report_sink.h"
+#include "launch/tools/weights/import.h"
 #include "launch/train/dry_run.h"
 #include "launch/train/trainer.h"
 
@@ -124,6 +126,7 @@ Exit run_train(const Command& command) {
   for (const std::string& w : command.words) run.command += " " + w;
   run.quiet = args.quiet;
   run.force = args.force;
+  run.report_sink = [](int64_t every) { return std::make_unique<ReportSink>(every); };
   if (args.lr_range_test) make_range_test(run);
   if (args.dry_run) {
     const bool text = replace_text_by_mock(run.loaded.config);

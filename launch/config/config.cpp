@@ -10,8 +10,6 @@
 #include "kernels/core/check.h"
 #include "launch/config/config_alias.h"
 #include "launch/config/config_check.h"
-#include "launch/config/translate/deepspeed.h"
-#include "launch/config/translate/deepspeed_keys.h"
 #include "launch/options/foreign_text.h"
 #include "launch/options/near_word.h"
 #include "launch/options/value_words.h"
@@ -68,26 +66,18 @@ class Reader {
   }
 
   // Applied between file and flags. Notes the file settings that it replaces or overrides.
-  DsConfig deepspeed(const std::string& source, bool allow_unknown) {
-    if (const UrlProblem url = url_problem(source))
-      return problems.add("--deepspeed_config", "", url.reason, url.fix), DsConfig{.name = source};
-    DsText text;
-    try {
-      text = read_deepspeed_text(source);
-    } catch (const Error& e) { return problems.add("--deepspeed_config", "", e.what()), DsConfig{.name = source}; }
-    DsConfig ds = translate_deepspeed(read_deepspeed(text, allow_unknown, problems), problems);
-    for (const std::string& line : ds.report) loaded_.notes.push_back("deepspeed: " + line);
-    set_aside(ds);
-    for (const DsSetting& s : ds.settings) {
+  void foreign(const ForeignConfig& theirs) {
+    trainer_ = theirs.trainer;
+    for (const std::string& line : theirs.report) note(line);
+    set_aside(theirs);
+    for (const ForeignSetting& s : theirs.settings) {
       const Option* option = find(s.key);
-      GT_CHECK(option != nullptr, "deepspeed sets ", s.key);
+      GT_CHECK(option != nullptr, theirs.trainer, " sets ", s.key);
       const std::string before = value_text(*option), from = origin_of(s.key);
       store(*option, s.origin, set_from_words(*option, s.words));
-      if (!from.empty() && !from_deepspeed(from) && before != value_text(*option))
-        loaded_.notes.push_back(
-            fmt::format("deepspeed: {} {} {} overrides {} of {}", s.origin, s.key, value_text(*option), before, from));
+      if (!from.empty() && !is_foreign(from) && before != value_text(*option))
+        note(fmt::format("{} {} {} overrides {} of {}", s.origin, s.key, value_text(*option), before, from));
     }
-    return ds;
   }
 
   void flags(const std::vector<std::string>& words) {
@@ -125,9 +115,9 @@ class Reader {
         if (!given_flags_.insert(option->key()).second)
           loaded_.notes.push_back(fmt::format("{} was given more than once: the last value is used", name));
         if (alias && alias->note) loaded_.notes.push_back(fmt::format("{} = {}", name, option->key()));
-        if (const std::string from = origin_of(option->key()); from_deepspeed(from))
-          loaded_.notes.push_back(fmt::format("deepspeed: {} {} overrides {} {} {}", name, fmt::join(values, " "), from,
-                                              option->key(), value_text(*option)));
+        if (const std::string from = origin_of(option->key()); is_foreign(from))
+          note(fmt::format("{} {} overrides {} {} {}", name, fmt::join(values, " "), from, option->key(),
+                           value_text(*option)));
         store(*option, name, set_from_words(*option, values));
       }
     }
@@ -159,17 +149,27 @@ class Reader {
     return it == loaded_.origin.end() ? "" : it->second;
   }
 
-  void set_aside(const DsConfig& ds) {
+  void note(const std::string& text) { loaded_.notes.push_back(trainer_ + ": " + text); }
+
+  // Returns whether an origin is that of a ForeignSetting.
+  static bool is_foreign(const std::string& origin) { return origin.ends_with(" ->"); }
+
+  void set_aside(const ForeignConfig& theirs) {
     Config fresh;
     const std::vector<Option> defaults = list_options(fresh);
     std::string list;
     for (size_t i = 0; i < options_.size(); ++i) {
       const std::string& key = keys_[i];
-      if (!ds.determines(key) || loaded_.origin.erase(key) == 0) continue;
+      if (!theirs.determines(key) || loaded_.origin.erase(key) == 0) continue;
       GT_CHECK(set_from_words(options_[i], {value_text(defaults[i])}).empty(), "default of ", key);
       list += (list.empty() ? "" : ", ") + key;
     }
-    if (!list.empty()) loaded_.notes.push_back(fmt::format("deepspeed: {} replaces {} of --config", ds.name, list));
+    if (!list.empty()) note(fmt::format("{} replaces {} of --config", theirs.name, list));
+  }
+
+  std::string key_elsewhere(std::string_view name) const {
+    const std::string key = gt::key_elsewhere(name);
+    return key.empty() && source_.names != nullptr ? source_.names->native(name) : key;
   }
 
   void store(const Option& option, const std::string& where, const std::string& error) {
@@ -190,7 +190,8 @@ class Reader {
       const std::string elsewhere = key_elsewhere(name);
       for (const std::string& k : keys_)  // suggests {"optim": {"lr": 1}} for {"lr": 1}
         if (k.substr(k.find('.') + 1) == name || k == elsewhere) fix = "did you mean " + k + "?";
-      if (find_deepspeed_key(name) != nullptr) fix = "a key of DeepSpeed: give the file as --deepspeed_config " + path;
+      if (const std::string advice = source_.names != nullptr ? source_.names->advice(name, path) : ""; !advice.empty())
+        fix = advice;
       if (name == "architectures") fix = "a key of Hugging Face's config.json: give a model's folder as --from";
       return problems.add(where, name.substr(0, 200), "unknown section", fix);
     }
@@ -273,6 +274,7 @@ class Reader {
   std::vector<Option> options_;
   const ConfigSource& source_;
   std::vector<std::string> keys_, sections_, only_;
+  std::string trainer_;  // of the foreign file
   std::unordered_map<std::string, const Option*> by_key_;
   std::set<std::string> given_flags_;
 };
@@ -319,12 +321,12 @@ void apply_family_defaults(LoadedConfig& loaded) {
 }
 
 // Applies the defaults of another trainer's command line, and lists those that are not ours too.
-void take_absent(LoadedConfig& loaded, const ConfigSource& source, const DsConfig& ds) {
+void take_absent(LoadedConfig& loaded, const ConfigSource& source, const ForeignConfig& theirs) {
   const std::vector<Option> options = list_options(loaded.config);
   std::string list;
   for (const AbsentSetting& s : source.absent)
     for (const Option& o : options) {
-      if (o.key() != s.key || loaded.origin.count(s.key) > 0 || ds.determines(s.key)) continue;
+      if (o.key() != s.key || loaded.origin.count(s.key) > 0 || theirs.determines(s.key)) continue;
       if (source.given != nullptr && o.section == "model" && !of_training(o.name)) continue;
       const std::string before = value_text(o);
       GT_CHECK(set_from_words(o, s.words).empty(), "default of ", s.key);
@@ -340,6 +342,10 @@ std::string default_name(const std::string& file, const ModelConfig& m) {
 }
 
 }  // namespace
+
+bool ForeignConfig::determines(const std::string& key) const {
+  return std::find(left.begin(), left.end(), key) == left.end() && !replaced.empty() && admits(replaced, key);
+}
 
 std::vector<Option> list_options(Config& config) {
   std::vector<Option> out;
@@ -377,18 +383,18 @@ LoadedConfig load_config(const ConfigSource& source) {
   LoadedConfig loaded;
   Reader reader(loaded, source);
   if (!source.file.empty()) reader.file(source.file);
-  DsConfig ds;
-  if (!source.deepspeed.empty()) ds = reader.deepspeed(source.deepspeed, source.allow_unknown_keys);
+  ForeignConfig theirs;
+  if (source.foreign) reader.foreign(theirs = source.foreign(reader.problems));
   reader.flags(source.flags);
-  if (!source.deepspeed.empty()) finish_deepspeed(ds, loaded.config, loaded.origin, loaded.notes);
-  take_absent(loaded, source, ds);
+  if (theirs.finish) theirs.finish(loaded.config, loaded.origin, loaded.notes);
+  take_absent(loaded, source, theirs);
   if (source.given != nullptr)
     take_model(loaded, *source.given, reader.problems);
   else
     apply_family_defaults(loaded);
   if (loaded.config.log.name.empty()) loaded.config.log.name = default_name(source.file, loaded.config.model);
   resolve_and_check(loaded.config,
-                    {loaded.origin, source.external_world, source.needs_data, !source.deepspeed.empty(),
+                    {loaded.origin, source.external_world, source.needs_data, source.foreign != nullptr,
                      source.world_source, source.given != nullptr ? source.given->folder : ""},
                     reader.problems, loaded.notes);
   reader.problems.throw_if_any();

@@ -15,6 +15,7 @@
 #include "data/samples/curriculum.h"
 #include "data/samples/dataset.h"
 #include "kernels/device_options.h"
+#include "launch/config/foreign_config.h"
 #include "launch/config/values/guard_options.h"
 #include "launch/config/values/layout_options.h"
 #include "launch/hosts/launch_config.h"
@@ -475,14 +476,14 @@ struct AbsentSetting {
 };
 
 struct ConfigSource {
-  std::string file;                 // --config; "" = none
-  std::vector<std::string> flags;   // "--section.key" and values, as on the command line; override the file, and the
-                                    // last occurrence wins
-  int external_world = 0;           // ranks of an external launcher; 0: none
-  bool needs_data = false;          // data.train is mandatory (subcommands train and bench data)
-  std::string deepspeed;            // --deepspeed_config: a path, base64:TEXT; overrides `file`. "" = none
-  bool allow_unknown_keys = false;  // in the DeepSpeed file: ignored with a note
-  std::string world_source = {};    // launcher variable that set external_world
+  std::string file;                // --config; "" = none
+  std::vector<std::string> flags;  // "--section.key" and values, as on the command line; override the file, and the
+                                   // last occurrence wins
+  int external_world = 0;          // ranks of an external launcher; 0: none
+  bool needs_data = false;         // data.train is mandatory (subcommands train and bench data)
+  ForeignReader foreign = {};      // another trainer's file, which overrides `file`; empty: none
+  std::string world_source = {};   // launcher variable that set external_world
+  const ForeignNames* names = nullptr;        // of another trainer, for suggestions; nullptr: none
   std::vector<std::string> other_flags = {};  // flags of the subcommand, for "did you mean"
   std::string command = "train";              // the subcommand, for "see gpttrain train --help"
   std::vector<std::string> keys = {};         // accepted as flags by it (KeyFilter); empty: all

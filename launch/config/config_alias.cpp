@@ -7,7 +7,6 @@
 
 #include "launch/config/config.h"
 #include "launch/config/config_check.h"
-#include "launch/config/translate/deepspeed_keys.h"
 
 namespace gt {
 namespace {
@@ -191,8 +190,6 @@ std::string key_elsewhere(std::string_view name) {
     if (a.value == nullptr && with_underscores(a.flag) == word) return a.key;
   for (const auto& [there, key] : kElsewhere)
     if (there == word) return std::string(key);
-  for (const DsKey& k : deepspeed_keys())
-    if (!k.native.empty() && k.name() == word) return std::string(k.native);
   return "";
 }
 

@@ -66,7 +66,8 @@ class MeasuredTimes {
   void add_run(const RunRatios&);
   RunRatios corrections(const std::string& what) const;
   size_t runs(const std::string& what) const;
-  // Seconds of a step of a layout that was trained here; NaN if it was not. `layout`: layout_key() of launch/plan.
+  // Seconds of a step of a layout that was trained here; NaN if it was not. `layout`: layout_key() of
+  // launch/tools/plan.
   void set_step(const std::string& layout, double seconds) { steps_[layout] = seconds; }
   double step(const std::string& layout) const;
   // After a calibration: the runs corrected the times before it.

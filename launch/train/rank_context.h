@@ -1,5 +1,7 @@
 // Run options, and the environment of one of its ranks: device, mesh, stream, memory plan.
 #pragma once
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "launch/engine/engine.h"
 #include "launch/engine/rank_device.h"
 #include "launch/observe/memory_fit.h"
+#include "launch/observe/metrics.h"
 
 namespace gt {
 
@@ -18,6 +21,8 @@ struct TrainRun {
   bool quiet = false;
   bool force = false;       // --checkpoint.resume never in a folder that holds a run
   bool range_test = false;  // learning-rate range test: stops on divergence, saves nothing, suggests a peak
+  // Makes the sink that writes report.html every so many steps (0: at the end alone); empty: there is no report.
+  std::function<std::unique_ptr<Sink>(int64_t every)> report_sink;
 };
 
 struct RankContext {

@@ -15,7 +15,6 @@
 #include "launch/observe/banner.h"
 #include "launch/observe/predict.h"
 #include "launch/observe/rank_memory.h"
-#include "launch/observe/report/report_sink.h"
 #include "launch/observe/sinks/console.h"
 #include "launch/observe/sinks/csv_sink.h"
 #include "launch/observe/sinks/log_jsonl.h"
@@ -125,7 +124,7 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
   std::function<DeviceConditions()> conditions;
   if (rank_.backend.kind == DeviceKind::kCuda && rank_.backend.conditions != nullptr)
     conditions = [query = rank_.backend.conditions, index = rank_.device.index()] { return query(index, nullptr); };
-  if (c.report || c.report_every > 0) sinks.push_back(std::make_unique<ReportSink>(c.report_every));
+  if (rank_.run.report_sink && (c.report || c.report_every > 0)) sinks.push_back(rank_.run.report_sink(c.report_every));
   if (c.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(c.every, conditions));
   // Samples are counted by steps, as in DeepSpeed; rolled-back steps do not count.
   const int64_t samples =

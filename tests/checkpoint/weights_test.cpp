@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "checkpoint/step_reader.h"
-#include "launch/commands/weights/model_weights.h"
+#include "launch/tools/weights/model_weights.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/test.h"
 

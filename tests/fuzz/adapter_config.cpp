@@ -1,4 +1,4 @@
-#include "launch/commands/weights/peft_config.h"
+#include "launch/tools/weights/peft_config.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

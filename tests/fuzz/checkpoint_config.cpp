@@ -1,5 +1,5 @@
 // config.json of a checkpoint with valid hashes: what generate, eval and export do with it before computing.
-#include "launch/commands/weights/checkpoint_config.h"
+#include "launch/tools/weights/checkpoint_config.h"
 
 #include "tests/fuzz/sealed_step.h"
 #include "tests/fuzz/target.h"

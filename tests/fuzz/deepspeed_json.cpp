@@ -1,16 +1,17 @@
 #include "kernels/core/hash/base64.h"
 #include "launch/config/config.h"
-#include "launch/config/translate/deepspeed_file.h"
+#include "launch/tools/translate/deepspeed.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {
 namespace {
 
 void run(std::string_view input) {
-  for (const char* way : {"base64:", "stdin:"}) refused([&] { load_config({.deepspeed = way + std::string(input)}); });
+  for (const char* way : {"base64:", "stdin:"})
+    refused([&] { load_config({.foreign = deepspeed_reader(way + std::string(input))}); });
   LoadedConfig loaded;
   const std::string source = "base64:" + encode_base64(input);
-  if (refused([&] { loaded = load_config({.deepspeed = source}); })) return;
+  if (refused([&] { loaded = load_config({.foreign = deepspeed_reader(source)}); })) return;
   GT_CHECK(!gt::config_json(loaded.config).empty());
 }
 

@@ -4,9 +4,10 @@
 #include <chrono>
 
 #include "checkpoint/store/steps.h"
-#include "launch/commands/subcommands.h"
-#include "launch/commands/weights/checkpoint_config.h"
-#include "launch/commands/weights/loaded_model.h"
+#include "launch/commands/cli.h"
+#include "launch/tools/weights/checkpoint_config.h"
+#include "launch/tools/weights/loaded_model.h"
+#include "launch/tools/weights/subcommands.h"
 #include "tests/fuzz/sealed_step.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

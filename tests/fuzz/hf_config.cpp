@@ -1,5 +1,5 @@
-#include "launch/commands/weights/exported_config.h"
-#include "launch/commands/weights/model_weights.h"
+#include "launch/tools/weights/exported_config.h"
+#include "launch/tools/weights/model_weights.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

@@ -1,4 +1,4 @@
-#include "launch/commands/weights/model_weights.h"
+#include "launch/tools/weights/model_weights.h"
 #include "tests/fuzz/target.h"
 
 namespace gt::fuzz {

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/observe/report/report.h"
-#include "launch/observe/report/run_summary.h"
-#include "launch/observe/report/watch_view.h"
 #include "launch/observe/sinks/log_jsonl.h"
+#include "launch/tools/report/report.h"
+#include "launch/tools/report/run_summary.h"
+#include "launch/tools/report/watch_view.h"
 #include "tests/fuzz/folder.h"
 #include "tests/fuzz/target.h"
 

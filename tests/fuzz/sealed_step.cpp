@@ -3,8 +3,8 @@
 #include "checkpoint/checkpoint.h"
 #include "kernels/backend.h"
 #include "kernels/core/hash/sha256.h"
-#include "launch/commands/weights/model_weights.h"
 #include "launch/config/config.h"
+#include "launch/tools/weights/model_weights.h"
 #include "parallel/comm/self_group.h"
 #include "tests/fuzz/target.h"
 

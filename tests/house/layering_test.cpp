@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "kernels/core/check.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
 
@@ -38,13 +39,17 @@ const std::map<std::string, Names> kInsideParallel{
     {"proof", {"comm", "mesh.h", "zero", "proof"}},
 };
 
-// Inside launch/: a layer may include itself and those before it.
-const std::vector<std::string> kLaunchLayers{"options", "hosts", "config", "ranks", "engine",
-                                             "observe", "train", "verify", "plan",  "commands"};
+// Inside launch/: a layer may include itself and those before it. First the trainer, then the tools, which the trainer
+// does not include, then the command line, which names both.
+const std::vector<std::string> kLaunchLayers{"options",      "hosts",         "config",     "ranks",
+                                             "engine",       "observe",       "train",      "tools/translate",
+                                             "tools/report", "tools/weights", "tools/eval", "tools/generate",
+                                             "tools/verify", "tools/bench",   "tools/plan", "commands"};
 
 int launch_layer(const std::string& path) {
   const std::string rest = path.substr(7);
-  const auto it = std::find(kLaunchLayers.begin(), kLaunchLayers.end(), rest.substr(0, rest.find('/')));
+  const size_t end = rest.find('/', rest.rfind("tools/", 0) == 0 ? 6 : 0);
+  const auto it = std::find(kLaunchLayers.begin(), kLaunchLayers.end(), rest.substr(0, end));
   return static_cast<int>(it - kLaunchLayers.begin());  // main.cpp: above all layers
 }
 
@@ -156,10 +161,27 @@ TEST_CASE("upward includes are detected") {
   CHECK(broken_rule({"launch/options/version.cpp", "launch/main.cpp", 1, false}) != "");
 }
 
+TEST_CASE("an include of a tool by the trainer, or of the command line by a tool, is detected") {
+  for (const char* layer : {"options", "hosts", "config", "ranks", "engine", "observe", "train"})
+    for (const char* tool : {"translate/deepspeed.h", "report/report_sink.h", "weights/import.h", "eval/task_report.h",
+                             "generate/decoder.h", "verify/layouts.h", "bench/op_times.h", "plan/run_plan.h"}) {
+      const std::string file = gt::cat("launch/", layer, "/below.cpp"), target = gt::cat("launch/tools/", tool);
+      INFO(file << " and " << target);
+      CHECK(broken_rule({file, target, 1, false}) != "");
+      CHECK(broken_rule({target, file, 1, false}) == "");
+      CHECK(broken_rule({target, "launch/commands/cli.h", 1, false}) != "");
+      CHECK(broken_rule({"launch/commands/cli.cpp", target, 1, false}) == "");
+    }
+  CHECK(broken_rule({"launch/tools/plan/search.cpp", "launch/tools/verify/layouts.h", 1, false}) == "");
+  CHECK(broken_rule({"launch/tools/verify/layouts.cpp", "launch/tools/plan/search.h", 1, false}) != "");
+}
+
 TEST_CASE("every folder of launch/ is a layer") {
-  for (const auto& e : fs::directory_iterator(fs::path(gt::source_dir()) / "launch")) {
-    if (!e.is_directory()) continue;
-    INFO(e.path().filename());
-    CHECK(launch_layer("launch/" + e.path().filename().string() + "/") < static_cast<int>(kLaunchLayers.size()));
-  }
+  for (const char* above : {"launch", "launch/tools"})
+    for (const auto& e : fs::directory_iterator(fs::path(gt::source_dir()) / above)) {
+      if (!e.is_directory() || e.path().filename() == "tools") continue;
+      INFO(e.path());
+      CHECK(launch_layer(gt::cat(above, "/", e.path().filename().string(), "/")) <
+            static_cast<int>(kLaunchLayers.size()));
+    }
 }

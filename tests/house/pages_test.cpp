@@ -99,6 +99,7 @@ TEST_CASE("the folders inside launch, data, checkpoint and comm have READMEs of 
   for (const char* top : {"launch", "data", "checkpoint"})
     for (const auto& e : fs::directory_iterator(root / top))
       if (e.is_directory()) folders.push_back(e.path());
+  for (const char* tool : {"plan", "verify"}) folders.push_back(root / "launch/tools" / tool);
   for (const fs::path& folder : folders) {
     INFO(folder);
     const Page page = measure(folder / "README.md");

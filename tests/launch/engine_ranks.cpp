@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "kernels/core/open_stream.h"
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
 #include "parallel/comm/threads/thread_group.h"
 #include "tests/support/test.h"
 

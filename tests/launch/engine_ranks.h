@@ -1,5 +1,5 @@
 // Engines on ranks as threads, for tests that drive them step by step. Tests that only compare results of whole runs
-// use run_mesh (launch/verify/mesh_run.h).
+// use run_mesh (launch/tools/verify/mesh_run.h).
 #pragma once
 #include <functional>
 #include <memory>

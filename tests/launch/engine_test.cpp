@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/cpu/simd/isa.h"
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
 #include "tests/launch/engine_ranks.h"
 #include "tests/support/test.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstring>
 
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
 #include "model/families/family.h"
 #include "tests/support/test.h"
 

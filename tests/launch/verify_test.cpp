@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "launch/config/config_check.h"
-#include "launch/verify/compare.h"
-#include "launch/verify/layouts.h"
-#include "launch/verify/report.h"
-#include "launch/verify/shrink.h"
+#include "launch/tools/verify/compare.h"
+#include "launch/tools/verify/layouts.h"
+#include "launch/tools/verify/report.h"
+#include "launch/tools/verify/shrink.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "launch/commands/weights/model_weights.h"
+#include "launch/tools/weights/model_weights.h"
 #include "tests/support/test.h"
 
 namespace gt {

@@ -9,10 +9,10 @@
 #include <iostream>
 
 #include "launch/commands/cli.h"
-#include "launch/commands/subcommands.h"
-#include "launch/commands/weights/loaded_model.h"
 #include "launch/engine/engine_options.h"
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
+#include "launch/tools/weights/loaded_model.h"
+#include "launch/tools/weights/subcommands.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"

@@ -1,6 +1,6 @@
 // model.init torch42: PyTorch's initial values in every layout.
 #include "launch/engine/torch_init.h"
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -2,7 +2,7 @@
 // same layout on undelayed threads, with and without overlap.
 #include <atomic>
 
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
 #include "tests/parallel_mpi/mpi_main.h"
 #include "tests/support/delayed_group.h"
 #include "tests/support/test.h"

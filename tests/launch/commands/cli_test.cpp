@@ -6,9 +6,12 @@
 #include <sstream>
 
 #include "kernels/core/check.h"
+#include "launch/commands/subcommand_args.h"
 #include "launch/commands/subcommands.h"
 #include "launch/config/config_alias.h"
 #include "launch/hosts/rank_env.h"
+#include "launch/tools/bench/subcommands.h"
+#include "launch/tools/generate/subcommands.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

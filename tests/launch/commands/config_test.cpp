@@ -13,6 +13,7 @@
 #include "launch/config/config_check.h"
 #include "launch/config/config_precision.h"
 #include "launch/options/near_word.h"
+#include "launch/tools/translate/deepspeed.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"
 
@@ -287,7 +288,7 @@ TEST_CASE("all problems of file, flags and combinations are listed at once with 
 
 TEST_CASE("a DeepSpeed file given as --config is recognized, and the error names its own flag") {
   const TempFile file(R"({"train_batch_size": 8, "zero_optimization": {"stage": 2}})");
-  const std::string found = problems_in({.file = file.path, .flags = {}});
+  const std::string found = problems_in({.file = file.path, .flags = {}, .names = &kDeepspeedNames});
   for (const char* key : {"train_batch_size", "zero_optimization"})
     CHECK_THAT(found, Catch::Contains(std::string(key) +
                                       ": unknown section; a key of DeepSpeed: give the file as --deepspeed_config " +

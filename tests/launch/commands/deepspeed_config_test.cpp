@@ -1,6 +1,6 @@
 // --deepspeed_config: translation of realistic files, precedence, and hostile files.
 #include "kernels/core/hash/base64.h"
-#include "launch/config/translate/deepspeed.h"
+#include "launch/tools/translate/deepspeed.h"
 #include "tests/launch/commands/deepspeed_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
@@ -204,7 +204,7 @@ TEST_CASE("precision blocks select a level, a type and a scaler, and two of them
   for (const Case& c : cases) {
     INFO(c.json << " " << c.key);
     std::string found;
-    for (const DsSetting& s : settings(c.json))
+    for (const ForeignSetting& s : settings(c.json))
       if (s.key == c.key) found = s.words.at(0);
     CHECK(found == c.value);
   }
@@ -255,7 +255,7 @@ TEST_CASE("every shipped DeepSpeed file loads") {
     INFO(entry.path());
     CHECK_NOTHROW(load_config({.file = source_dir() + "/configs/tiny.json",
                                .flags = {"--tp", "2", "--dp", "2"},
-                               .deepspeed = entry.path().string()}));
+                               .foreign = deepspeed_reader(entry.path().string())}));
     ++count;
   }
   CHECK(count >= 1);

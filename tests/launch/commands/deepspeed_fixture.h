@@ -7,7 +7,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/hash/base64.h"
 #include "launch/config/config.h"
-#include "launch/config/translate/deepspeed_file.h"
+#include "launch/tools/translate/deepspeed.h"
 
 namespace gt {
 
@@ -23,8 +23,7 @@ inline LoadedConfig load_deepspeed(const DsInput& l) {
   return load_config({.file = l.file,
                       .flags = l.flags,
                       .external_world = l.world,
-                      .deepspeed = "base64:" + encode_base64(l.json),
-                      .allow_unknown_keys = l.allow_unknown,
+                      .foreign = deepspeed_reader("base64:" + encode_base64(l.json), l.allow_unknown),
                       .world_source = l.world > 0 ? "OMPI_COMM_WORLD_RANK" : ""});
 }
 

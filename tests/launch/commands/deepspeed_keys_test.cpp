@@ -1,5 +1,5 @@
 // Every row of DeepSpeed's key table: the declared treatment of its key against the result of loading such a file.
-#include "launch/config/translate/deepspeed_keys.h"
+#include "launch/tools/translate/deepspeed_keys.h"
 
 #include <chrono>
 #include <set>

@@ -1,5 +1,5 @@
 // Every row of Megatron's flag table, and command lines like those of its examples.
-#include "launch/config/translate/megatron_flags.h"
+#include "launch/tools/translate/megatron_flags.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -13,7 +13,8 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokens/token_file.h"
-#include "launch/commands/output.h"
+#include "launch/commands/cli.h"
+#include "launch/options/output.h"
 #include "launch/options/version.h"
 #include "launch/ranks/signals.h"
 #include "tests/data/support.h"

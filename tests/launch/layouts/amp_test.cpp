@@ -5,8 +5,8 @@
 #include <set>
 
 #include "launch/config/config.h"
-#include "launch/verify/mesh_run.h"
-#include "launch/verify/verifier.h"
+#include "launch/tools/verify/mesh_run.h"
+#include "launch/tools/verify/verifier.h"
 #include "parallel/comm/threads/thread_group.h"
 #include "tests/launch/process.h"
 #include "tests/launch/small_amp_run.h"

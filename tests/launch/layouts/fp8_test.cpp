@@ -5,8 +5,8 @@
 
 #include "launch/config/config.h"
 #include "launch/config/config_precision.h"
-#include "launch/verify/mesh_run.h"
-#include "launch/verify/verifier.h"
+#include "launch/tools/verify/mesh_run.h"
+#include "launch/tools/verify/verifier.h"
 #include "tests/launch/process.h"
 #include "tests/launch/small_amp_run.h"
 #include "tests/support/test.h"

@@ -1,8 +1,8 @@
 // Gradients stored and accumulated in bf16 (precision.grad_dtype): layouts that are bitwise identical, 16-bit error
 // bounds otherwise, half the memory, the effect on the loss curve, and whole runs.
 #include "launch/config/config_precision.h"
-#include "launch/verify/mesh_run.h"
-#include "launch/verify/verifier.h"
+#include "launch/tools/verify/mesh_run.h"
+#include "launch/tools/verify/verifier.h"
 #include "tests/launch/process.h"
 #include "tests/launch/small_amp_run.h"
 #include "tests/support/test.h"

@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "launch/engine/engine_options.h"
-#include "launch/verify/report.h"
-#include "launch/verify/verifier.h"
+#include "launch/tools/verify/report.h"
+#include "launch/tools/verify/verifier.h"
 #include "tests/launch/layouts/mesh_checks.h"
 #include "tests/launch/process.h"
 #include "tests/launch/ranks/faults.h"

@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "launch/engine/engine_options.h"
-#include "launch/verify/layouts.h"
-#include "launch/verify/report.h"
+#include "launch/tools/verify/layouts.h"
+#include "launch/tools/verify/report.h"
 #include "model/families/llama_like.h"
 #include "tests/launch/layouts/random_layout.h"
 #include "tests/launch/process.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "launch/tools/verify/mesh_run.h"
 #include "launch/train/fault/skip_watch.h"
-#include "launch/verify/mesh_run.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -10,8 +10,8 @@
 
 #include "autograd/ops.h"
 #include "launch/engine/engine_options.h"
-#include "launch/verify/layouts.h"
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/layouts.h"
+#include "launch/tools/verify/mesh_run.h"
 #include "model/families/family.h"
 #include "model/transformer.h"
 #include "parallel/tensor/collective_ops.h"

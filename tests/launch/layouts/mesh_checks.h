@@ -1,6 +1,6 @@
-// Equality checks for two runs of run_mesh (launch/verify/mesh_run.h).
+// Equality checks for two runs of run_mesh (launch/tools/verify/mesh_run.h).
 #pragma once
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
 
 namespace gt {
 

@@ -3,10 +3,10 @@
 #include "checkpoint/store/vfs.h"
 #include "checkpoint/weights/int8_rows.h"
 #include "checkpoint/weights/weights.h"
-#include "launch/commands/weights/loaded_model.h"
 #include "launch/config/config.h"
-#include "launch/verify/mesh_run.h"
-#include "launch/verify/verifier.h"
+#include "launch/tools/verify/mesh_run.h"
+#include "launch/tools/verify/verifier.h"
+#include "launch/tools/weights/loaded_model.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

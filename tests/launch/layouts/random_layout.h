@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/verify/layouts.h"
+#include "launch/tools/verify/layouts.h"
 
 namespace gt::random_layout {
 

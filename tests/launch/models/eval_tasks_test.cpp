@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "launch/commands/eval/choice_tasks.h"
-#include "launch/commands/eval/standard_error.h"
-#include "launch/commands/generate/decoder.h"
+#include "launch/tools/eval/choice_tasks.h"
+#include "launch/tools/eval/standard_error.h"
+#include "launch/tools/generate/decoder.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"

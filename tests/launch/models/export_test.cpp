@@ -10,7 +10,7 @@
 #include "checkpoint/weights/int8_rows.h"
 #include "checkpoint/weights/weights.h"
 #include "kernels/core/hash/sha256.h"
-#include "launch/commands/weights/loaded_model.h"
+#include "launch/tools/weights/loaded_model.h"
 #include "tests/launch/models/hf_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"

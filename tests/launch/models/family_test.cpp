@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "autograd/ops.h"
-#include "launch/commands/weights/model_weights.h"
 #include "launch/engine/engine_options.h"
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
+#include "launch/tools/weights/model_weights.h"
 #include "tests/launch/models/hf_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"

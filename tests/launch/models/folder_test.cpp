@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "checkpoint/weights/weights.h"
-#include "launch/commands/weights/exported_config.h"
-#include "launch/commands/weights/model_weights.h"
-#include "launch/commands/weights/origin.h"
+#include "launch/tools/weights/exported_config.h"
+#include "launch/tools/weights/model_weights.h"
+#include "launch/tools/weights/origin.h"
 #include "tests/data/byte_level_json.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"

@@ -6,8 +6,8 @@
 #include <set>
 #include <sstream>
 
-#include "launch/commands/generate/decoder.h"
-#include "launch/commands/generate/stop_strings.h"
+#include "launch/tools/generate/decoder.h"
+#include "launch/tools/generate/stop_strings.h"
 #include "tests/launch/process.h"
 #include "tests/launch/rank_processes.h"
 #include "tests/support/paths.h"

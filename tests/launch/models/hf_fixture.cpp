@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/weights/weights.h"
-#include "launch/commands/weights/model_weights.h"
+#include "launch/tools/weights/model_weights.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "launch/commands/weights/loaded_model.h"
-#include "launch/verify/mesh_run.h"
-#include "launch/verify/rank_record.h"
+#include "launch/tools/verify/mesh_run.h"
+#include "launch/tools/verify/rank_record.h"
+#include "launch/tools/weights/loaded_model.h"
 
 namespace gt {
 

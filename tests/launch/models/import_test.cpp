@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "checkpoint/weights/weights.h"
-#include "launch/commands/work_progress.h"
+#include "launch/observe/work_progress.h"
 #include "tests/launch/process.h"
 #include "tests/support/goal.h"
 #include "tests/support/paths.h"

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <filesystem>
 
-#include "launch/commands/weights/lora_weights.h"
-#include "launch/commands/weights/model_weights.h"
-#include "launch/verify/mesh_run.h"
-#include "launch/verify/verifier.h"
+#include "launch/tools/verify/mesh_run.h"
+#include "launch/tools/verify/verifier.h"
+#include "launch/tools/weights/lora_weights.h"
+#include "launch/tools/weights/model_weights.h"
 #include "tests/launch/models/hf_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"

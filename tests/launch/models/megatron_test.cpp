@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "launch/commands/weights/model_weights.h"
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
+#include "launch/tools/weights/model_weights.h"
 #include "tests/launch/models/hf_fixture.h"
 #include "tests/launch/process.h"
 #include "tests/support/goal.h"

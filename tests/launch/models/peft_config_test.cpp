@@ -1,5 +1,5 @@
 // adapter_config.json of PEFT: what it may hold, and what it changes of the merged weights.
-#include "launch/commands/weights/peft_config.h"
+#include "launch/tools/weights/peft_config.h"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

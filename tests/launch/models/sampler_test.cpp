@@ -1,5 +1,5 @@
 // Token sampling: pure, so that distributions can be counted.
-#include "launch/commands/generate/sampler.h"
+#include "launch/tools/generate/sampler.h"
 
 #include <cmath>
 #include <limits>

@@ -7,7 +7,7 @@
 #include "data/prepare/chat.h"
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokens/token_file.h"
-#include "launch/commands/eval/choice_tasks.h"
+#include "launch/tools/eval/choice_tasks.h"
 #include "tests/data/byte_level_json.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"

@@ -1,6 +1,6 @@
 // Fixture of tests/golden/make_torch_gpt2.py: weights, samples, and PyTorch's results.
 #pragma once
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
 
 namespace gt {
 

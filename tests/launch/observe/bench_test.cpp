@@ -3,10 +3,10 @@
 #include <fstream>
 #include <map>
 
-#include "launch/commands/bench/bench_stats.h"
-#include "launch/commands/bench/peer_output.h"
 #include "launch/observe/peak_rates.h"
 #include "launch/options/json_text.h"
+#include "launch/tools/bench/bench_stats.h"
+#include "launch/tools/bench/peer_output.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/test.h"

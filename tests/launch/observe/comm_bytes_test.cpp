@@ -1,7 +1,7 @@
 // Communication volume of a training step against closed forms, exact to the byte; delays must not change results.
 #include <atomic>
 
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
 #include "tests/support/delayed_group.h"
 #include "tests/support/test.h"
 

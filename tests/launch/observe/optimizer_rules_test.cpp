@@ -10,9 +10,9 @@
 
 #include "launch/commands/cli.h"
 #include "launch/config/config_optim.h"
-#include "launch/config/translate/deepspeed_keys.h"
 #include "launch/engine/engine_options.h"
-#include "launch/plan/search.h"
+#include "launch/tools/plan/search.h"
+#include "launch/tools/translate/deepspeed_keys.h"
 #include "model/module.h"
 #include "tests/launch/commands/deepspeed_fixture.h"
 #include "tests/launch/engine_ranks.h"

@@ -1,5 +1,5 @@
 // Views of a run's folder: report, comparison, terminal view.
-#include "launch/observe/report/report.h"
+#include "launch/tools/report/report.h"
 
 #include <sys/stat.h>
 
@@ -9,13 +9,13 @@
 
 #include "kernels/core/files.h"
 #include "launch/observe/param_stats.h"
-#include "launch/observe/report/chart.h"
-#include "launch/observe/report/run_summary.h"
-#include "launch/observe/report/watch_view.h"
 #include "launch/observe/sinks/log_jsonl.h"
 #include "launch/observe/step_medians.h"
 #include "launch/options/json_text.h"
 #include "launch/ranks/run_file.h"
+#include "launch/tools/report/chart.h"
+#include "launch/tools/report/run_summary.h"
+#include "launch/tools/report/watch_view.h"
 #include "tests/launch/process.h"
 #include "tests/support/paths.h"
 #include "tests/support/skip.h"

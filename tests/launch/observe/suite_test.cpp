@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
-#include "launch/commands/bench/suite_cases.h"
+#include "launch/tools/bench/suite_cases.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "launch/engine/engine_options.h"
-#include "launch/verify/report.h"
-#include "launch/verify/verifier.h"
+#include "launch/tools/verify/report.h"
+#include "launch/tools/verify/verifier.h"
 #include "tests/launch/ranks/faults.h"
 #include "tests/support/test.h"
 

@@ -11,10 +11,10 @@
 
 #include "kernels/core/check.h"
 #include "launch/config/config.h"
-#include "launch/config/translate/deepspeed_flags.h"
 #include "launch/ranks/start/host_blame.h"
 #include "launch/ranks/start/host_probe.h"
 #include "launch/ranks/start/spawn.h"
+#include "launch/tools/translate/deepspeed_flags.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 

@@ -2,8 +2,8 @@
 // read.
 #include "kernels/core/check.h"
 #include "launch/engine/engine_options.h"
-#include "launch/plan/memory_model.h"
-#include "launch/plan/search.h"
+#include "launch/tools/plan/memory_model.h"
+#include "launch/tools/plan/search.h"
 #include "parallel/pipeline/simulate.h"
 #include "tests/support/test.h"
 

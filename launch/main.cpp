@@ -17,6 +17,7 @@
 #include "launch/ranks/start/bundle.h"
 #include "launch/ranks/start/launcher_output.h"
 #include "launch/ranks/start/own_process.h"
+#include "launch/ranks/start/remote_ranks.h"
 #include "launch/ranks/start/start_limits.h"
 
 #ifndef GPT_SANITIZED  // sanitizers replace the allocator
@@ -80,6 +81,7 @@ int main(int argc, char** argv) {
   try {
     gt::prepare_process();
     gt::install_crash_handlers();  // active before any subcommand runs
+    if (gt::is_host_agent()) return gt::run_host_agent(argc, argv);
     gt::use_bundled_mpi();
     const gt::Command command = gt::parse_command(argc, argv);
     if (command.run != nullptr) return static_cast<int>(command.run(command));

@@ -25,6 +25,7 @@
 #include "launch/ranks/join_machines.h"
 #include "launch/ranks/signals.h"
 #include "launch/ranks/stack_watch.h"
+#include "launch/ranks/start/bundle.h"
 #include "launch/ranks/start/launcher_output.h"
 #include "launch/ranks/start/spawn.h"
 #include "launch/ranks/start/start_limits.h"
@@ -235,7 +236,8 @@ const char* comm_backend(const Config& config, const RankEnv& env) {
   if (config.world() == 1) return "self";
   if (env.launched()) return uses_sockets(env) ? "socket" : "mpi";
   if (config.launch.ranks == RankKind::kThreads) return "thread";
-  return config.launch.launcher != Launcher::kSlurm && is_local_only(chosen_hosts(config.launch)) ? "socket" : "mpi";
+  if (config.launch.launcher == Launcher::kSlurm) return "mpi";
+  return is_local_only(chosen_hosts(config.launch)) || find_program("mpirun").empty() ? "socket" : "mpi";
 }
 
 std::string start_command(const JobRequest& command) {

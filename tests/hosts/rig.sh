@@ -1,6 +1,8 @@
 # Simulates hosts on one machine with namespaces. Each has its own network card, name, process numbers, sshd, /dev/shm,
 # /tmp and local folder; all share one folder and one switch. Source this file; the functions below are its interface.
 #
+# GPT_RIG_NO_MPIRUN=1 hides mpirun and orted: gpttrain then starts ranks over ssh.
+#
 # Everything lives in this script's namespaces: the machine's addresses, routes and files stay untouched. Everything
 # disappears with the script, even on SIGKILL: processes with the PID namespace, links with the network namespace, files
 # with the tmpfs mounts of the mount namespace.
@@ -82,6 +84,9 @@ rig_prepare() {
   echo "127.0.0.1 localhost" >$rig/hosts
   mount --bind $rig/ssh_config /etc/ssh/ssh_config
   mount --bind $rig/hosts /etc/hosts
+  local tool
+  [ -z "${GPT_RIG_NO_MPIRUN:-}" ] ||
+    for tool in mpirun orted; do mount --bind /dev/null "$(readlink -f "$(command -v $tool)")"; done
   ip link set lo up
   ip link add name switch type bridge
   ip link set switch up

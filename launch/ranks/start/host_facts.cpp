@@ -34,17 +34,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 constexpr double kAnswerSeconds = 20, kClockSeconds = 2;
 
-std::string in_path(const std::string& program) {
-  if (const std::string bundle = bundle_folder();
-      !bundle.empty() && access((bundle + "/bin/" + program).c_str(), X_OK) == 0)
-    return bundle + "/bin/" + program;
-  const char* path = std::getenv("PATH");
-  std::istringstream in(path != nullptr ? path : "");
-  for (std::string dir; std::getline(in, dir, ':');)
-    if (access((dir + "/" + program).c_str(), X_OK) == 0) return dir + "/" + program;
-  return "";
-}
-
 int64_t bytes_of(const std::string& path) {
   std::error_code ec;
   if (fs::is_directory(path, ec)) return 0;
@@ -98,6 +87,8 @@ std::string who_has(const std::vector<HostFacts>& all, Value value) {
   return out;
 }
 
+bool uses_mpirun() { return !find_program("mpirun").empty(); }
+
 // Returns why a host reported no facts.
 std::string failure_of(const HostAnswer& a, const std::string& program) {
   if (a.code == HostAnswer::kNone)
@@ -123,7 +114,7 @@ HostFacts facts_here(const FactsRequest& request) {
   f.isa = cpu_isa();
   for (const auto& [name, version] : library_versions())
     if (name == "MPI") f.mpi = version;
-  f.orted = in_path("orted");
+  f.orted = find_program("orted");
   f.cores = sysconf(_SC_NPROCESSORS_ONLN);
   struct sysinfo memory {};
   if (sysinfo(&memory) == 0) f.memory = static_cast<int64_t>(memory.totalram) * memory.mem_unit;
@@ -190,7 +181,7 @@ HostReport report_of(const std::vector<HostAnswer>& answers) {
 void require_ready(const HostReport& report) {
   std::vector<std::string> problems = report.problems;
   for (const HostFacts& h : report.facts)
-    if (h.orted.empty())
+    if (h.orted.empty() && uses_mpirun())
       problems.push_back(h.host +
                          ": no orted in the PATH of a command that ssh runs there: install "
                          "openmpi-bin, or use the portable folder");
@@ -249,7 +240,7 @@ std::vector<std::string> differences(const std::vector<HostFacts>& all, const st
         "clocks are {:.1f} s apart; run a time service, otherwise timelines and logs will not match", most - least));
   for (size_t i = 0; i < all.size(); ++i) {
     const HostFacts& h = all[i];
-    if (all.size() > 1 && h.orted.empty())
+    if (all.size() > 1 && h.orted.empty() && uses_mpirun())
       out.push_back(
           fmt::format("{}: no orted in the PATH of a command that ssh runs there: install openmpi-bin, or use "
                       "the portable folder",

@@ -27,8 +27,8 @@ constexpr auto kAfterDeath = std::chrono::seconds(2), kAfterError = std::chrono:
 
 class LocalRanks {
  public:
-  LocalRanks(int world, const std::vector<std::string>& words, const sigset_t& mask)
-      : words_(words), mask_(mask), pids_(static_cast<size_t>(world), 0) {
+  LocalRanks(const LocalJob& job, const std::vector<std::string>& words, const sigset_t& mask)
+      : job_(job), words_(words), mask_(mask), pids_(static_cast<size_t>(job.count), 0) {
     sigemptyset(&signals_);
     for (const int n : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&signals_, n);
     if (!ignores_hangup()) sigaddset(&signals_, SIGHUP);
@@ -40,6 +40,7 @@ class LocalRanks {
     while (reap()) {
       const timespec tick{0, 200'000'000};  // SIGCHLD ends it
       take_signal(sigtimedwait(&signals_, nullptr, &tick));
+      take_requests();
       if (Clock::now() > deadline_) kill_all();
     }
     return code_;
@@ -47,19 +48,23 @@ class LocalRanks {
 
  private:
   void start() {
-    const std::string world = std::to_string(pids_.size());
-    for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) setenv(name, world.c_str(), 1);
-    setenv("MASTER_ADDR", "localhost", 1);
-    setenv("MASTER_PORT", "29500", 1);  // part of the job's name, not opened
-    setenv("TORCHELASTIC_RUN_ID", random_word().c_str(), 1);
-    unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    setenv("WORLD_SIZE", std::to_string(job_.world).c_str(), 1);
+    setenv("LOCAL_WORLD_SIZE", std::to_string(job_.count).c_str(), 1);
+    if (job_.count == job_.world) {
+      setenv("MASTER_ADDR", "localhost", 1);
+      setenv("MASTER_PORT", "29500", 1);  // part of the job's name, not opened
+      setenv("TORCHELASTIC_RUN_ID", random_word().c_str(), 1);
+      unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    }
     const pid_t parent = getpid();
     for (size_t rank = 0; rank < pids_.size(); ++rank) {
-      for (const char* name : {"RANK", "LOCAL_RANK"}) setenv(name, std::to_string(rank).c_str(), 1);
+      setenv("RANK", std::to_string(job_.first + static_cast<int>(rank)).c_str(), 1);
+      setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
       pids_[rank] = fork();
       if (pids_[rank] == 0) become_rank(parent);
       if (pids_[rank] > 0) continue;
-      fmt::print(stderr, "gpttrain: rank {} cannot be started: {}\n", rank, std::strerror(errno));
+      fmt::print(stderr, "gpttrain: rank {} cannot be started: {}\n", job_.first + static_cast<int>(rank),
+                 std::strerror(errno));
       code_ = static_cast<int>(Exit::kIo);
       return kill_all();
     }
@@ -85,7 +90,7 @@ class LocalRanks {
       const auto found = std::find(pids_.begin(), pids_.end(), pid);
       if (found == pids_.end()) continue;
       *found = 0;
-      const auto rank = static_cast<int>(found - pids_.begin());
+      const int rank = job_.first + static_cast<int>(found - pids_.begin());
       if (WIFSIGNALED(status)) {
         take_death(rank, pid, WTERMSIG(status));
         continue;
@@ -121,6 +126,16 @@ class LocalRanks {
     if (n > 0 && n != SIGCHLD) send(n == SIGUSR2 ? SIGUSR2 : SIGUSR1);
   }
 
+  void take_requests() {
+    char bytes[64];
+    ssize_t n = job_.requests < 0 ? -1 : read(job_.requests, bytes, sizeof bytes);
+    if (n == 0 && !killed_) {
+      if (code_ == 0) code_ = 128 + SIGKILL;
+      kill_all();
+    }
+    for (ssize_t i = 0; i < n; ++i) send(bytes[i] == kDumpRequest ? SIGUSR2 : SIGUSR1);
+  }
+
   void kill_all() {
     killed_ = true;
     deadline_ = Clock::time_point::max();
@@ -132,6 +147,7 @@ class LocalRanks {
       if (p > 0) kill(p, n);
   }
 
+  const LocalJob job_;
   const std::vector<std::string>& words_;
   const sigset_t& mask_;
   sigset_t signals_;
@@ -143,8 +159,8 @@ class LocalRanks {
 
 }  // namespace
 
-int run_local_ranks(int world, const std::vector<std::string>& words, const sigset_t& mask) {
-  return LocalRanks(world, words, mask).run();
+int run_local_ranks(const LocalJob& job, const std::vector<std::string>& words, const sigset_t& mask) {
+  return LocalRanks(job, words, mask).run();
 }
 
 }  // namespace gt

@@ -37,6 +37,7 @@
 #include "launch/ranks/start/local_ranks.h"
 #include "launch/ranks/start/mpirun_end.h"
 #include "launch/ranks/start/own_process.h"
+#include "launch/ranks/start/remote_ranks.h"
 #include "launch/ranks/start/start_limits.h"
 #include "launch/ranks/start/stray_segments.h"
 #include "parallel/comm/watch/comm_board.h"
@@ -45,18 +46,6 @@ namespace gt {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::string find_in_path(const std::string& name) {
-  const char* path = std::getenv("PATH");
-  const std::string_view all = path ? path : "/usr/local/bin:/usr/bin:/bin";
-  for (size_t i = 0; i <= all.size();) {
-    const size_t end = std::min(all.find(':', i), all.size());
-    const std::string file = std::string(end > i ? all.substr(i, end - i) : ".") + "/" + name;
-    if (access(file.c_str(), X_OK) == 0) return file;
-    i = end + 1;
-  }
-  return "";
-}
 
 int usable_cores() {
   cpu_set_t set;
@@ -81,7 +70,9 @@ constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP};
 // Signal that ends the child at once, except mpirun (mpirun_end.h). SIGKILL where a stop signal would not: forked ranks
 // end with the process that started them. The program itself (kNone) saves on SIGTERM, also if this process is killed;
 // srun ends its ranks.
-int end_signal(const JobCommand& job) { return job.starter == Starter::kFork ? SIGKILL : SIGTERM; }
+int end_signal(const JobCommand& job) {
+  return job.starter == Starter::kFork || job.starter == Starter::kSsh ? SIGKILL : SIGTERM;
+}
 
 // Returns a stop signal that is pending at a process which blocks it; 0: none.
 int pending_stop(pid_t pid) {
@@ -93,6 +84,15 @@ int pending_stop(pid_t pid) {
       if ((pending >> (n - 1) & 1) != 0 && (n != SIGHUP || !ignores_hangup())) return n;
   }
   return 0;
+}
+
+// The job as its agents need it, in the child: ssh forwards no environment.
+RemoteJob remote_job(const JobCommand& job) {
+  RemoteJob out{job.hosts, job.ssh_port, job.resumable, job.words, job.variables};
+  for (const char* name :
+       {"GPTTRAIN_LAUNCHED", "GPTTRAIN_COLUMNS", kSlotsVariable, kReportsVariable, kNoHangupVariable})
+    if (const char* value = std::getenv(name); value != nullptr) out.variables.emplace_back(name, value);
+  return out;
 }
 
 [[noreturn]] void run_child(const JobCommand& job, const LauncherOutput& output, const sigset_t& mask, pid_t parent) {
@@ -107,14 +107,17 @@ int pending_stop(pid_t pid) {
   for (const int n : kStops)
     if (here || mpirun || (job.starter == Starter::kFork && job.resumable)) sigaddset(&blocked, n);
   if (here) sigaddset(&blocked, SIGUSR1);
-  if (job.starter != Starter::kFork) sigprocmask(SIG_SETMASK, &blocked, nullptr);
+  const bool forks = job.starter == Starter::kFork || job.starter == Starter::kSsh;  // and reads those signals
+  if (!forks) sigprocmask(SIG_SETMASK, &blocked, nullptr);
   if (mpirun && job.resumable) signal(SIGUSR1, SIG_IGN);  // forwarded while mpirun has a handler, harmless otherwise
   signal(SIGUSR2, SIG_IGN);  // stack dump request; must not kill ranks without a handler yet
   if (const int null = open("/dev/null", O_RDONLY); null >= 0) dup2(null, STDIN_FILENO);
   job.starter != Starter::kNone ? output.redirect_child() : output.pass_to_child();
   for (const auto& [name, value] : job.variables) setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : job.environment) setenv(name.c_str(), value.c_str(), 0);
-  if (job.starter == Starter::kFork) _exit(run_local_ranks(job.limits.world, job.words, blocked));
+  const int world = job.limits.world;
+  if (job.starter == Starter::kFork) _exit(run_local_ranks({.count = world, .world = world}, job.words, blocked));
+  if (job.starter == Starter::kSsh) _exit(run_remote_ranks(remote_job(job)));
   std::vector<char*> argv;
   for (const std::string& word : job.words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -419,12 +422,10 @@ StartLimits start_limits(int world, const SpawnOptions& options) {
 void use_launcher(JobCommand& job, int world, const std::string& program, const std::vector<std::string>& args,
                   const SpawnOptions& options) {
   const char* starter = options.slurm ? "srun" : "mpirun";
-  const std::string bundle = options.slurm ? "" : bundle_folder();
-  std::string path = bundle.empty() ? find_in_path(starter) : bundle + "/bin/mpirun";
+  std::string path = find_program(starter);
   if (path.empty() && options.only_shown) path = starter;
   GT_REQUIRE(!path.empty(), Exit::kUsage, "starting ", world, " ranks needs ", starter, ", which is not in PATH; ",
-             options.slurm ? "run on a machine of the Slurm cluster, or use --launcher openmpi"
-                           : "install it (Debian: apt-get install openmpi-bin)");
+             "run on a machine of the Slurm cluster, or use --launcher openmpi");
   job.words = (options.slurm ? srun_command : mpirun_command)(world, path, program, args, options);
   job.environment = mpirun_environment(world, options.cores > 0 ? options.cores : usable_cores(), terminal_width());
   for (auto& variable : remote_network(options.interface)) job.environment.push_back(variable);
@@ -436,7 +437,12 @@ void use_launcher(JobCommand& job, int world, const std::string& program, const 
 JobCommand job_command(int world, bool here, const std::vector<std::string>& args, const SpawnOptions& options) {
   const bool fork = !here && !options.slurm && is_local_only(options.hosts);
   JobCommand job;
-  job.starter = here ? Starter::kNone : fork ? Starter::kFork : options.slurm ? Starter::kSrun : Starter::kMpirun;
+  const bool mpirun = options.only_shown || !find_program("mpirun").empty();
+  job.starter = here            ? Starter::kNone
+                : fork          ? Starter::kFork
+                : options.slurm ? Starter::kSrun
+                : mpirun        ? Starter::kMpirun
+                                : Starter::kSsh;
   job.variables = options.variables;
   job.threads = options.threads;
   job.resumable = options.resumable;
@@ -446,13 +452,14 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
              "the path of this program is unknown: mount /proc, or start it by its "
              "absolute path");
   job.limits = start_limits(world, options);
-  if (here || fork) {
+  if (here || fork || job.starter == Starter::kSsh) {
     job.words = {program};
     job.words.insert(job.words.end(), args.begin(), args.end());
     job.environment = own_variables(terminal_width());
   } else {
     use_launcher(job, world, program, args, options);
   }
+  if (job.starter == Starter::kSsh) job.hosts = hosts_in_use(options.hosts, world), job.ssh_port = options.ssh_port;
   // Slurm orders machines itself and assigns their GPUs.
   if (!options.hosts.empty() && !here && !options.slurm)
     job.environment.emplace_back(kSlotsVariable, slots_text(options.hosts));
@@ -461,7 +468,7 @@ JobCommand job_command(int world, bool here, const std::vector<std::string>& arg
 
 std::string command_line(const JobCommand& job) {
   std::string out;
-  if (job.starter == Starter::kNone || job.starter == Starter::kFork) return out;
+  if (job.starter != Starter::kMpirun && job.starter != Starter::kSrun) return out;
   for (const std::string& word : job.words) out += (out.empty() ? "" : " ") + shell_word(word);
   return out;
 }

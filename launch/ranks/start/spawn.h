@@ -1,6 +1,7 @@
 // Self-launch: gpttrain with more than one rank and no launcher starts itself as ranks, under mpirun or srun if they
-// are on several machines, and stays as the parent. The parent converts Ctrl-C and SIGTERM to SIGUSR1 for the ranks
-// (mpirun would kill them within a second), waits for their save, and returns their exit code.
+// are on several machines, over ssh alone where there is no mpirun, and stays as the parent. The parent converts Ctrl-C
+// and SIGTERM to SIGUSR1 for the ranks (mpirun would kill them within a second), waits for their save, and returns
+// their exit code.
 #pragma once
 #include <signal.h>
 
@@ -58,6 +59,7 @@ class SignalGate {
 enum class Starter : uint8_t {
   kNone,    // the program itself runs all ranks: one, or threads
   kFork,    // a process per rank on this machine (local_ranks.h)
+  kSsh,     // on several machines without Open MPI (remote_ranks.h)
   kMpirun,  // on several machines
   kSrun,
 };
@@ -69,8 +71,10 @@ struct JobCommand {
   Variables variables = {};        // set always
   int verdict_grace_s = 7;         // time for the job to end after its verdict
   StartLimits limits = {};
-  int threads = 1;        // of a rank
-  bool resumable = true;  // SpawnOptions::resumable
+  int threads = 1;                    // of a rank
+  bool resumable = true;              // SpawnOptions::resumable
+  std::vector<HostSlots> hosts = {};  // Starter::kSsh: in use
+  int ssh_port = 0;                   // Starter::kSsh
   // Polled with true several times a second while the job runs, until it returns true: the job then stops as on a
   // signal. Called once with false after the job. Empty: nothing to poll.
   std::function<bool(bool running)> recall = {};

@@ -15,10 +15,13 @@
 #include "launch/config/config_hosts.h"
 #include "launch/hosts/network.h"
 #include "launch/ranks/start/launcher_output.h"
+#include "launch/ranks/start/remote_ranks.h"
 #include "launch/ranks/start/spawn.h"
 #include "launch/ranks/start/start_limits.h"
 #include "launch/ranks/start/start_watch.h"
 #include "parallel/comm/watch/comm_board.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -290,4 +293,45 @@ TEST_CASE("ranks per machine follow Slurm's list, srun fills machines evenly") {
   const auto command = srun_command(8, "srun", "gpttrain", {});
   unsetenv("SLURM_JOB_NUM_NODES");
   CHECK(std::find(command.begin(), command.end(), "--ntasks-per-node=4") != command.end());
+}
+
+TEST_CASE("without mpirun the ranks of several machines start over ssh", "[R11]") {
+  const TempDir empty;
+  const std::string path = getenv("PATH");
+  setenv("PATH", empty.path().c_str(), 1);
+  SpawnOptions far{.program = "/bin/true", .cores = 2, .hosts = {{"a", {0, 1}}, {"b", {0}}, {"spare", {0}}}};
+  const JobCommand job = job_command(3, false, {"x"}, far);
+  setenv("PATH", path.c_str(), 1);
+  CHECK(job.starter == Starter::kSsh);
+  CHECK(job.words == std::vector<std::string>{"/bin/true", "x"});
+  REQUIRE(job.hosts.size() == 2);
+  CHECK(job.hosts[1].host == "b");
+  CHECK(command_line(job).empty());
+}
+
+TEST_CASE("an agent of a host forks its ranks and kills them at the end of its requests", "[R11]") {
+  const HostRanks ranks = parse_host_ranks(to_text({.first = 2, .count = 4, .world = 8, .resumable = false}));
+  CHECK((ranks.first == 2 && ranks.count == 4 && ranks.world == 8 && !ranks.resumable));
+  for (const char* bad : {"", "1", "0 0 2 1", "0 3 2 1", "-1 1 2 1", "0 2 2 2", "0 2 2 1x", "99999999999 1 2 1"}) {
+    INFO(bad);
+    CHECK_THROWS_WITH(parse_host_ranks(bad), Contains(kAgentVariable));
+  }
+  const TempDir dir;
+  const std::string run = binary_dir() +
+                          "/gpttrain --model.layers 1 --model.hidden 16 --model.heads 2 --model.vocab 64 "
+                          "--model.seq 8 --data.train mock --train.global_batch 4 --device.kind cpu --dp 2 "
+                          "--train.steps 1000000 --log.name x --log.tensorboard false";
+  const std::string agent = cat("GPTTRAIN_AGENT='0 2 2 1' ", run, " >out.txt 2>&1; echo code $?");
+  const std::string stepped =
+      "for i in $(seq 600); do grep -q '\"step\"' runs/x/log.jsonl 2>/dev/null && break; sleep 0.1; done";
+  Outcome r = shell("{ printf 'A=1\\0\\0'; " + stepped + "; } | { " + agent + "; }", dir.path());
+  CHECK(r.prints("code 137"));  // both ranks were killed
+  const std::string until_done = "; for i in $(seq 600); do [ -e done ] && break; sleep 0.1; done";
+  r = shell(
+      "rm -rf runs; { printf '\\0'; " + stepped + "; printf S" + until_done + "; } | { " + agent + "; touch done; }",
+      dir.path());
+  CHECK(r.prints("code 75"));  // a request to stop: they saved
+  r = shell("printf 'A' | " + agent + "; cat out.txt", dir.path());
+  CHECK(r.prints("code 74"));
+  CHECK(r.prints("the variables of this host's ranks end early"));
 }

@@ -16,7 +16,6 @@
 #include "launch/observe/predict.h"
 #include "launch/observe/rank_memory.h"
 #include "launch/observe/sinks/console.h"
-#include "launch/observe/sinks/csv_sink.h"
 #include "launch/observe/sinks/log_jsonl.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/observe/sinks/samples_sink.h"
@@ -129,12 +128,15 @@ std::vector<std::unique_ptr<Sink>> RunReporter::make_sinks(Rows& curves) {
   // Samples are counted by steps, as in DeepSpeed; rolled-back steps do not count.
   const int64_t samples =
       state_->curriculum ? state_->curriculum->samples : state_->consumed_tokens / config_.model.seq;
-  const SampleAxis axis{state_->step, samples, config_.train.global_batch};
+  const CurveAxis axis{state_->step, samples, config_.train.global_batch};
   const bool times = c.timers || c.flops_step > 0;
   if (const std::string& to = c.samples_tensorboard; !to.empty())
-    sinks.push_back(std::make_unique<SamplesSink>(tensorboard_curves(add_curves(to, curves), axis), axis, times));
+    sinks.push_back(std::make_unique<SamplesSink>(
+        "log.samples_tensorboard", std::make_unique<TensorBoardCurves>(add_curves(to, curves), samples + 1), axis,
+        times));
   if (const std::string& to = c.samples_csv; !to.empty())
-    sinks.push_back(std::make_unique<SamplesSink>(csv_curves(add_curves(to, curves), axis), axis, times));
+    sinks.push_back(std::make_unique<SamplesSink>(
+        "log.samples_csv", csv_curves(add_curves(to, curves), samples + 1, state_->step == 0), axis, times));
   return sinks;
 }
 

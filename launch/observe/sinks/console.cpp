@@ -9,15 +9,15 @@
 #include <cstring>
 
 #include "kernels/core/text.h"
+#include "launch/observe/step_metrics.h"
 #include "launch/options/json_text.h"
 
 namespace gt {
 namespace {
 
+// NaN without its sign.
 std::string fixed(const char* pattern, double x) {
-  if (std::isnan(x)) return "nan";
-  if (std::isinf(x)) return x > 0 ? "inf" : "-inf";
-  return fmt::format(fmt::runtime(pattern), x);
+  return fmt::format(fmt::runtime(pattern), std::isnan(x) ? kUnknown : x);
 }
 
 double steady_seconds() {
@@ -36,11 +36,18 @@ constexpr double kLeastRedraw = 0.1;  // seconds
 }  // namespace
 
 std::string step_line(const StepRecord& r, double eta_seconds, const StepRecord* previous) {
-  std::string line = fmt::format("step {}/{}  loss {}  gnorm {}  lr {:.2e}  {} tok/s{}  {}", r.step, r.total_steps,
-                                 fixed("{:.4f}", r.loss), fixed("{:.3f}", r.grad_norm), r.lr,
-                                 format_count(r.tokens_per_second), utilization(r), format_duration(r.step_seconds));
+  static const auto kRows = metrics_in([](const StepMetric& m) -> const MetricName& { return m.console; });
+  std::string line = fmt::format("step {}/{}", r.step, r.total_steps);
+  const auto rows = [&](int from, int to) {
+    for (const StepMetric* m : kRows)
+      if (const double x = m->of(r); m->console.at >= from && m->console.at < to && m->known(x))
+        line += "  " + fixed(m->console.name, x);
+  };
+  rows(0, StepMetric::kAfterEta);
+  line += fmt::format("  {} tok/s{}  {}", format_count(r.tokens_per_second), utilization(r),
+                      format_duration(r.step_seconds));
   if (r.step < r.total_steps) line += "  eta " + format_duration(eta_seconds);
-  if (!std::isnan(r.loss_scale)) line += fmt::format("  scale {:g}", r.loss_scale);
+  rows(StepMetric::kAfterEta, 1 << 20);
   if (r.skipped > (previous ? previous->skipped : 0)) line += fmt::format("  skipped {}", r.skipped);
   if (previous && r.seq != previous->seq) line += fmt::format("  seq {}", r.seq);
   if (r.data_wait >= 0.01) line += fmt::format("  wait {:.1f}%", r.data_wait * 100);

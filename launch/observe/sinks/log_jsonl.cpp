@@ -1,9 +1,12 @@
 #include "launch/observe/sinks/log_jsonl.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/core/check.h"
+#include "launch/observe/step_metrics.h"
 #include "launch/options/json_text.h"
 
 namespace gt {
@@ -97,6 +100,11 @@ std::string timers_json(const StepRecord& r) {
   return out + "}";
 }
 
+const std::vector<const StepMetric*>& csv_columns() {
+  static const auto kColumns = metrics_in([](const StepMetric& m) -> const MetricName& { return m.csv; });
+  return kColumns;
+}
+
 }  // namespace
 
 std::string json_line(const StartInfo& s, double time) {
@@ -118,40 +126,16 @@ std::string json_line(const StartInfo& s, double time) {
 }
 
 std::string json_line(const StepRecord& r) {
-  return Line("step", r.time)
-      .integer("step", r.step)
-      .integer("tokens", r.tokens)
-      .integer("samples", r.samples)
-      .integer("seq", r.seq)
-      .integer("epoch", r.epoch)
-      .number("loss", r.loss)
-      .parts(r.parts)
-      .number("grad_norm", r.grad_norm)
-      .maybe("clip_coef", r.clip_coef)
-      .number("lr", r.lr)
-      .maybe("loss_scale", r.loss_scale)
-      .integer("skipped", r.skipped)
-      .maybe("step_seconds", r.step_seconds)
-      .maybe("tokens_per_second", r.tokens_per_second)
-      .maybe("mfu", r.mfu)
-      .maybe("mfu_full", r.mfu_full)
-      .maybe("mfu_fp8", r.mfu_fp8)
-      .maybe("hfu", r.hfu)
-      .maybe("of_ceiling", r.of_ceiling)
-      .maybe("tflops_per_device", r.tflops_per_device)
-      .maybe("bubble", r.bubble)
-      .maybe("pipeline_bubble", r.pipeline_bubble)
-      .maybe("bubble_predicted", r.bubble_predicted)
-      .maybe("step_predicted", r.step_predicted)
-      .maybe("exposed_comm", r.exposed_comm)
-      .maybe("data_wait", r.data_wait)
-      .index("slowest_rank", r.slowest_rank)
-      .index("slowest_stage", r.slowest_stage)
-      .maybe("stage_spread", r.stage_spread)
-      .index("peak_bytes", r.peak_bytes)
-      .index("timers_step", r.timers_step)
-      .raw("timers", timers_json(r))
-      .close();
+  Line line("step", r.time);
+  for (const StepMetric& m : step_metrics()) {
+    if (!m.logged) continue;
+    if (const int64_t* n = m.count(r))
+      line.index(m.name, *n);
+    else
+      m.measured ? line.number(m.name, m.of(r)) : line.maybe(m.name, m.of(r));
+    if (m.is_loss()) line.parts(r.parts);
+  }
+  return line.index("timers_step", r.timers_step).raw("timers", timers_json(r)).close();
 }
 
 std::string json_line(const EvalRecord& r) {
@@ -234,8 +218,27 @@ std::string json_line(const EndInfo& e, double time) {
 // A recreated file begins with the start record, like that of a new run.
 void JsonlSink::start(const StartInfo& info) {
   const std::string line = json_line(info, wall_seconds());
-  file_ = std::make_unique<LogFile>(info.run_dir + "/log.jsonl", line + '\n', LogFile::Form::kLines);
+  open(info, line + '\n');
   if (!file_->was_empty()) add(line);
+}
+
+std::string csv_header() {
+  std::string out = "time";
+  for (const StepMetric* m : csv_columns()) out += cat(",", m->name);
+  return out + "\n";
+}
+
+std::string csv_row(const StepRecord& r) {
+  std::string out = fmt::format("{:.3f}", r.time);
+  for (const StepMetric* m : csv_columns()) {
+    out += ',';
+    const double x = m->of(r);
+    if (const int64_t* n = m->count(r); n != nullptr && *n >= 0)
+      out += std::to_string(*n);
+    else if (n == nullptr && m->known(x))
+      out += fmt::format("{}", x);
+  }
+  return out + "\n";
 }
 
 }  // namespace gt

@@ -1,5 +1,6 @@
-// log.jsonl: one JSON object per line, appended in whole lines with O_APPEND; readers use the last record of a step.
-// Unknown values are null, non-finite ones the strings "nan", "inf", "-inf".
+// Logs of lines in the run's folder, appended in whole lines with O_APPEND; readers use the last record of a step.
+// log.jsonl: one JSON object per line; unknown values are null, non-finite ones the strings "nan", "inf", "-inf".
+// metrics.csv: one row a step under a fixed header; unknown values are empty.
 #pragma once
 #include <memory>
 #include <string>
@@ -21,10 +22,28 @@ std::string json_line(const MemoryRecord& r);
 std::string json_line(const StagesRecord& r);
 std::string json_line(const EndInfo& info, double time);
 
-class JsonlSink : public Sink {
+std::string csv_header();
+std::string csv_row(const StepRecord& r);
+
+class LinesSink : public Sink {
+ public:
+  void flush() override {
+    if (file_) file_->flush();
+  }
+  std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
+  std::string unwritten() const override { return file_ ? file_->unwritten() : ""; }
+
+ protected:
+  void open(const StartInfo& info, const std::string& head) {
+    file_ = std::make_unique<LogFile>(info.run_dir + "/" + name(), head, LogFile::Form::kLines);
+  }
+  std::unique_ptr<LogFile> file_;
+};
+
+class JsonlSink : public LinesSink {
  public:
   const char* name() const override { return "log.jsonl"; }
-  void start(const StartInfo& info) override;  // opens run_dir/log.jsonl
+  void start(const StartInfo& info) override;
   void step(const StepRecord& r) override { add(json_line(r)); }
   void eval(const EvalRecord& r) override { add(json_line(r)); }
   void saved(const SavedRecord& r) override { add(json_line(r)); }
@@ -33,15 +52,16 @@ class JsonlSink : public Sink {
   void memory(const MemoryRecord& r) override { add(json_line(r)); }
   void stages(const StagesRecord& r) override { add(json_line(r)); }
   void end(const EndInfo& info) override { add(json_line(info, wall_seconds())); }
-  void flush() override {
-    if (file_) file_->flush();
-  }
-  std::vector<std::string> notices() override { return file_ ? file_->notices() : std::vector<std::string>(); }
-  std::string unwritten() const override { return file_ ? file_->unwritten() : ""; }
 
  private:
   void add(const std::string& line) { file_->add(line + '\n'); }
-  std::unique_ptr<LogFile> file_;
+};
+
+class CsvSink : public LinesSink {
+ public:
+  const char* name() const override { return "metrics.csv"; }
+  void start(const StartInfo& info) override { open(info, csv_header()); }
+  void step(const StepRecord& r) override { file_->add(csv_row(r)); }
 };
 
 }  // namespace gt

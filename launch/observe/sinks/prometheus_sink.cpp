@@ -15,6 +15,7 @@
 #include <filesystem>
 
 #include "kernels/core/check.h"
+#include "launch/observe/step_metrics.h"
 
 namespace gt {
 namespace {
@@ -83,31 +84,20 @@ std::string prometheus_text(const PrometheusValues& v) {
     out += fmt::format("# HELP gpttrain_{0} {1}\n# TYPE gpttrain_{0} {2}\ngpttrain_{0}{3} {4}\n", name, help, type,
                        labels, number(value));
   };
-  const auto known = [&](const char* name, const char* help, double value) {
-    if (!std::isnan(value)) add(name, "gauge", help, value);
-  };
+  static const auto kRows = metrics_in([](const StepMetric& m) -> const MetricName& { return m.prometheus; });
   const StepRecord& r = v.step;
-  add("step", "gauge", "Optimizer steps completed.", static_cast<double>(r.step));
-  add("steps_planned", "gauge", "Optimizer steps of the whole run.", static_cast<double>(r.total_steps));
-  add("tokens_total", "counter", "Target tokens trained on.", static_cast<double>(r.tokens));
-  add("samples_total", "counter", "Sequences trained on.", static_cast<double>(r.samples));
-  add("skipped_steps_total", "counter", "Steps whose update was skipped.", static_cast<double>(r.skipped));
+  const auto rows = [&](int from, int to) {
+    for (const StepMetric* m : kRows) {
+      const auto& [at, name] = m->prometheus;
+      const bool counter = std::string_view(name).ends_with("_total");
+      if (const double x = m->of(r); at >= from && at < to && m->known(x))
+        add(name, counter ? "counter" : "gauge", m->help, x);
+    }
+  };
+  rows(0, StepMetric::kAfterFirstStep);
   add("warnings_total", "counter", "Warnings of this process.", static_cast<double>(v.warnings));
   if (r.step > 0) {
-    add("loss", "gauge", "Training loss of the last step.", r.loss);
-    add("grad_norm", "gauge", "Gradient norm of the last step before clipping.", r.grad_norm);
-    add("learning_rate", "gauge", "Learning rate of the last step.", r.lr);
-    known("step_time_seconds", "Time of the last step.", r.step_seconds);
-    known("step_time_predicted_seconds", "Time of a step as planned.", r.step_predicted);
-    known("tokens_per_second", "Rate of the last step.", r.tokens_per_second);
-    known("mfu_ratio", "Model FLOPs utilization, causal attention counted half.", r.mfu);
-    known("hfu_ratio", "Hardware FLOPs utilization.", r.hfu);
-    known("bubble_ratio", "Fraction of the step in which the mean rank does not compute.", r.bubble);
-    known("exposed_communication_ratio", "Fraction of the step in communication.", r.exposed_comm);
-    known("data_wait_ratio", "Fraction of the step in which rank 0 waits for data.", r.data_wait);
-    known("loss_scale", "Loss scale.", r.loss_scale);
-    if (r.peak_bytes >= 0)
-      add("peak_memory_bytes", "gauge", "Peak memory of rank 0's process.", static_cast<double>(r.peak_bytes));
+    rows(StepMetric::kAfterFirstStep, 1 << 20);
     add("last_step_timestamp_seconds", "gauge", "End of the last step, seconds since 1970.", r.time);
   }
   if (v.eval_step >= 0) {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "launch/observe/sinks/points.h"
+#include "kernels/core/check.h"
 #include "launch/options/json_text.h"
 
 namespace gt {
@@ -46,7 +46,9 @@ std::vector<HParam> settings_of(const std::string& config_json) {
 
 void TensorBoardSink::start(const StartInfo& info) {
   const double now = wall_seconds();
-  file_ = std::make_unique<TensorBoardFile>(info.run_dir, info.first_step, now);
+  auto events = std::make_unique<TensorBoardCurves>(info.run_dir, info.first_step);
+  file_ = &events->file(now);
+  curves_ = std::move(events);
   const int64_t step = info.first_step - 1;
   file_->text("run/command", info.command, step, now);
   file_->text("run/config", "```json\n" + info.config_json + "```", step, now);
@@ -59,53 +61,26 @@ void TensorBoardSink::start(const StartInfo& info) {
 }
 
 void TensorBoardSink::step(const StepRecord& r) {
-  if (r.step <= newest_) file_->start_again(r.step, r.time);  // a rollback
-  newest_ = r.step;
-  if (r.step % every_ != 0 && r.step != r.total_steps) return;
-  const Points p{[&](std::string_view tag, double y) { file_->scalar(tag, y, r.step, r.time); }};
-  p.always("train/loss", r.loss);
-  for (const LossParts::Part& part : r.parts) p.known(std::string("train/") + part.key, part.value);
-  p.always("train/grad_norm", r.grad_norm);
-  p.always("train/lr", r.lr);
-  p.known("train/momentum", r.momentum);
-  p.known("train/clip_coef", r.clip_coef);
-  p.known("train/loss_scale", r.loss_scale);
-  p.always("train/skipped_steps", static_cast<double>(r.skipped));
-  p.always("train/samples", static_cast<double>(r.samples));
-  p.always("train/tokens", static_cast<double>(r.tokens));
-  p.always("train/global_batch", static_cast<double>(r.global_batch));
-  p.always("train/seq", static_cast<double>(r.seq));
-  p.always("train/epoch", static_cast<double>(r.epoch));
-  p.known("perf/step_seconds", r.step_seconds);
-  p.known("perf/tokens_per_second", r.tokens_per_second);
-  p.known("perf/tflops_per_device", r.tflops_per_device);
-  p.known("perf/mfu", r.mfu);
-  p.known("perf/mfu_full", r.mfu_full);
-  p.known("perf/mfu_fp8", r.mfu_fp8);
-  p.known("perf/hfu", r.hfu);
-  p.known("perf/of_ceiling", r.of_ceiling);
-  p.known("perf/bubble", r.bubble);
-  p.known("perf/pipeline_bubble", r.pipeline_bubble);
-  p.known("perf/bubble_predicted", r.bubble_predicted);
-  p.known("perf/plan_ratio", r.step_seconds / r.step_predicted);
-  p.known("perf/exposed_comm", r.exposed_comm);
-  p.known("perf/data_wait", r.data_wait);
+  if (!begin(r)) return;
+  constexpr int kParts = 2, kTimes = 27;  // positions that other losses and times of the step precede
+  draw(r, 0, kParts);
+  for (const LossParts::Part& part : r.parts)
+    if (!std::isnan(part.value)) point(cat("train/", part.key), part.value, r.step, r.time);
+  draw(r, kParts, kTimes);
   for (size_t t = 0; t < r.timers.size(); ++t)
     if (kTimerNames[t] != nullptr && r.timers[t] != 0)
-      file_->scalar(std::string("time/") + kTimerNames[t], r.timers[t], r.timers_step, r.time);
-  if (r.slowest_rank >= 0) p.always("perf/slowest_rank", static_cast<double>(r.slowest_rank));
-  if (r.peak_bytes >= 0) p.always("mem/peak_bytes", static_cast<double>(r.peak_bytes));
-  if (r.slowest_stage >= 0) p.always("perf/slowest_stage", static_cast<double>(r.slowest_stage));
-  p.known("perf/stage_spread", r.stage_spread);
+      file_->scalar(cat("time/", kTimerNames[t]), r.timers[t], r.timers_step, r.time);
+  draw(r, kTimes);
   for (size_t i = 0; memory_ && i < memory_->size(); ++i)
-    p.always(std::string("mem/") + kMemoryNames[i], static_cast<double>((*memory_)[i]));
+    point(cat("mem/", kMemoryNames[i]), static_cast<double>((*memory_)[i]), r.step, r.time);
   if (!sample_conditions_ || r.time < sampled_ + kSampleSeconds) return;
   sampled_ = r.time;
   const DeviceConditions c = sample_conditions_();
-  p.known("sys/gpu_util", c.busy);
-  p.known("sys/gpu_power_w", c.watts);
-  p.known("sys/gpu_temp_c", c.celsius);
-  p.known("sys/gpu_sm_mhz", c.clock_mhz);
+  for (const auto& [tag, value] : {std::pair("sys/gpu_util", c.busy),
+                                   {"sys/gpu_power_w", c.watts},
+                                   {"sys/gpu_temp_c", c.celsius},
+                                   {"sys/gpu_sm_mhz", c.clock_mhz}})
+    if (!std::isnan(value)) point(tag, value, r.step, r.time);
 }
 
 // The rank that needs most stands for all.
@@ -130,10 +105,6 @@ void TensorBoardSink::eval(const EvalRecord& r) {
 void TensorBoardSink::saved(const SavedRecord& r) {
   file_->scalar("time/checkpoint_stall", r.stall_seconds, r.step, r.time);
   if (!std::isnan(r.write_seconds)) file_->scalar("time/checkpoint_write", r.write_seconds, r.step, r.time);
-}
-
-void TensorBoardSink::flush() {
-  if (file_) file_->flush();
 }
 
 }  // namespace gt

@@ -15,14 +15,6 @@
 namespace gt {
 namespace {
 
-struct Column {
-  const char *id, *title, *unit;
-  StepColumn column;
-  bool zero, logarithmic;
-  std::string (*label)(double);
-  std::string (*tick)(double);
-};
-
 // Several runs share the space of one.
 size_t points_each(const ReportDetail& detail, size_t runs) {
   return std::max<size_t>(60, detail.points / std::max<size_t>(1, (runs + 1) / 2));
@@ -39,7 +31,7 @@ std::vector<double> axis_of(const RunLog& log, LossAxis axis) {
   for (const LoggedStep& step : log.steps()) {
     const double hours = (step.time - begin) / 3600;
     const double at = axis == LossAxis::kSteps    ? static_cast<double>(step.step)
-                      : axis == LossAxis::kTokens ? step[kTokensColumn]
+                      : axis == LossAxis::kTokens ? step[&StepRecord::tokens]
                                                   : hours;
     if (std::isfinite(at)) most = std::max(most, at);  // clocks of other hosts may be behind
     x.push_back(std::isfinite(at) ? most : kUnknown);
@@ -69,11 +61,11 @@ Series eval_series(const RunLog& log, LossAxis axis, const std::vector<double>& 
   return placed(std::move(s));
 }
 
-Series column_series(const RunLog& log, StepColumn column) {
+Series column_series(const RunLog& log, size_t row) {
   Series s;
   for (const LoggedStep& step : log.steps()) {
     s.x.push_back(static_cast<double>(step.step));
-    s.y.push_back(step[column]);
+    s.y.push_back(step.values[row]);
   }
   return s;
 }
@@ -110,27 +102,43 @@ Series with_name(Series s, std::string name, int color, Mark mark) {
   return s;
 }
 
-std::string column_figure(const Runs& runs, const Column& c, const ReportDetail& detail) {
-  LineChart chart{.id = c.id,
-                  .title = c.title,
+std::string axis_number(double x) { return std::fabs(x) >= 1e4 ? format_count(x) : short_number(x); }
+
+// Labels and ticks of a unit.
+using ValueText = std::string (*)(double);
+std::pair<ValueText, ValueText> texts_of(MetricUnit unit) {
+  switch (unit) {
+    case MetricUnit::kPerSecond: return {axis_number, axis_number};
+    case MetricUnit::kSeconds: return {seconds_text, seconds_text};
+    case MetricUnit::kFraction: return {percent_text, percent_tick};
+    case MetricUnit::kNumber: break;
+  }
+  return {short_number, short_number};
+}
+
+std::string metric_figure(const Runs& runs, const StepMetric& m, const ReportDetail& detail) {
+  const auto [label, tick] = texts_of(m.unit);
+  LineChart chart{.id = m.chart.name,
+                  .title = m.chart.title,
                   .x_label = "step",
-                  .unit = c.unit,
-                  .zero = c.zero,
-                  .logarithmic = c.logarithmic,
-                  .label = c.label,
-                  .tick = c.tick,
+                  .unit = m.chart.note,
+                  .zero = m.chart.zero,
+                  .logarithmic = m.chart.logarithmic,
+                  .label = label,
+                  .tick = tick,
                   .points = points_each(detail, runs.size())};
+  const size_t row = static_cast<size_t>(&m - step_metrics().data());
   for (size_t k = 0; k < runs.size(); ++k) {
-    Series s = column_series(*runs[k], c.column);
-    if (!any_other(s, c.column == kDataWaitColumn ? 0 : kUnknown)) continue;  // no picture of a loader that never waits
-    chart.description += described(s, runs[k]->name(), c.label);
+    Series s = column_series(*runs[k], row);
+    const bool wait = row == metric_index(&StepRecord::data_wait);
+    if (!any_other(s, wait ? 0 : kUnknown)) continue;  // no picture of a loader that never waits
+    chart.description += described(s, runs[k]->name(), label);
     chart.series.push_back(with_name(std::move(s), runs[k]->name(), static_cast<int>(k), Mark::kLine));
   }
   return to_html(chart);
 }
 
 std::string loss_label(double x) { return std::isfinite(x) ? fmt::format("{:.4f}", x) : short_number(x); }
-std::string axis_number(double x) { return std::fabs(x) >= 1e4 ? format_count(x) : short_number(x); }
 
 // Groups of timers that a figure distinguishes by color.
 struct TimeGroup {
@@ -181,7 +189,7 @@ std::string loss_over(const Runs& runs, const ReportDetail& detail, LossAxis axi
   for (size_t k = 0; k < runs.size(); ++k) {
     const std::string of = runs.size() > 1 ? runs[k]->name() + ": " : "";
     const int color = static_cast<int>(k);
-    Series raw = column_series(*runs[k], kLossColumn);
+    Series raw = column_series(*runs[k], metric_index(&StepRecord::loss));
     const std::vector<double> x = axis_of(*runs[k], axis);
     raw.x = x;
     raw = placed(std::move(raw));
@@ -212,26 +220,9 @@ std::string loss_by_cost(const Runs& runs, const ReportDetail& detail) {
 }
 
 std::string column_figures(const Runs& runs, const ReportDetail& detail) {
-  static const Column kColumns[] = {
-      {"grad-norm", "Gradient norm before clipping", "", kGradNormColumn, false, true, short_number, short_number},
-      {"lr", "Learning rate", "", kLrColumn, true, false, short_number, short_number},
-      {"tokens", "Throughput", "tokens/s", kTokensPerSecondColumn, true, false, axis_number, axis_number},
-      {"mfu", "Model FLOPs utilization (MFU)", "of the data-sheet peak", kMfuColumn, true, false, percent_text,
-       percent_tick},
-      {"hfu", "Hardware FLOPs utilization (HFU)", "of the data-sheet peak", kHfuColumn, true, false, percent_text,
-       percent_tick},
-      {"ceiling", "Utilization of the measured peak", "", kOfCeilingColumn, true, false, percent_text, percent_tick},
-      {"tflops", "Model FLOP/s per device", "TFLOP/s", kTflopsColumn, true, false, short_number, short_number},
-      {"step-time", "Step time", "", kStepSecondsColumn, true, true, seconds_text, seconds_text},
-      {"bubble", "Share of the step in which ranks do not compute", "", kBubbleColumn, true, false, percent_text,
-       percent_tick},
-      {"pipeline", "Pipeline bubble", "measured", kPipelineBubbleColumn, true, false, percent_text, percent_tick},
-      {"data-wait", "Waiting for data", "share of the step", kDataWaitColumn, true, false, percent_text, percent_tick},
-      {"spread", "Slowest pipeline rank above the mean", "computing time", kStageSpreadColumn, true, false,
-       percent_text, percent_tick},
-  };
   std::string out;
-  for (const Column& c : kColumns) out += column_figure(runs, c, detail);
+  for (const StepMetric* m : metrics_in([](const StepMetric& m) -> const MetricName& { return m.chart; }))
+    out += metric_figure(runs, *m, detail);
   return out;
 }
 

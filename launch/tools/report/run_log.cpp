@@ -153,7 +153,7 @@ struct RecordReader {
     LoggedStep s{
         .step = integer(j, "step", -1), .time = number(j, "time"), .timers_step = integer(j, "timers_step", -1)};
     if (s.step < 0) return false;
-    for (size_t c = 0; c < s.values.size(); ++c) s.values[c] = number(j, kStepColumns[c]);
+    for (const StepMetric& m : step_metrics()) s.values.push_back(m.logged ? number(j, m.name) : kUnknown);
     if (const Json* timers = find(j, "timers")) {
       const Timers t = timers_of(*timers);
       for (size_t i = 0; i < t.size(); ++i) s.timers[i] = static_cast<float>(t[i]);

@@ -8,56 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "launch/observe/metrics.h"
+#include "launch/observe/step_metrics.h"
 
 namespace gt {
-
-// Values of a step record, in the order of kStepColumns; NaN where unknown.
-enum StepColumn : int {
-  kLossColumn,
-  kGradNormColumn,
-  kLrColumn,
-  kStepSecondsColumn,
-  kTokensPerSecondColumn,
-  kMfuColumn,
-  kHfuColumn,
-  kOfCeilingColumn,
-  kTflopsColumn,
-  kBubbleColumn,
-  kPipelineBubbleColumn,
-  kBubblePredictedColumn,
-  kStepPredictedColumn,
-  kExposedCommColumn,
-  kDataWaitColumn,
-  kPeakBytesColumn,
-  kSlowestRankColumn,
-  kSlowestStageColumn,
-  kStageSpreadColumn,
-  kSkippedColumn,
-  kTokensColumn,
-  kNumStepColumns
-};
-constexpr const char* kStepColumns[kNumStepColumns] = {"loss",
-                                                       "grad_norm",
-                                                       "lr",
-                                                       "step_seconds",
-                                                       "tokens_per_second",
-                                                       "mfu",
-                                                       "hfu",
-                                                       "of_ceiling",
-                                                       "tflops_per_device",
-                                                       "bubble",
-                                                       "pipeline_bubble",
-                                                       "bubble_predicted",
-                                                       "step_predicted",
-                                                       "exposed_comm",
-                                                       "data_wait",
-                                                       "peak_bytes",
-                                                       "slowest_rank",
-                                                       "slowest_stage",
-                                                       "stage_spread",
-                                                       "skipped",
-                                                       "tokens"};
 
 // Timers of log.jsonl: kTimerNames with names, then "other".
 constexpr size_t kNumLoggedTimers = kNumStageTimes;
@@ -68,8 +21,9 @@ struct LoggedStep {
   double time = kUnknown;
   int64_t timers_step = -1;  // the step that `timers` belong to
   std::array<float, kNumLoggedTimers> timers{};
-  std::array<double, kNumStepColumns> values{};
-  double operator[](StepColumn c) const { return values[static_cast<size_t>(c)]; }
+  std::vector<double> values{};  // of step_metrics(); NaN where unknown
+  double operator[](double StepRecord::*figure) const { return values[metric_index(figure)]; }
+  double operator[](int64_t StepRecord::*figure) const { return values[metric_index(figure)]; }
 };
 
 struct LoggedEvent {

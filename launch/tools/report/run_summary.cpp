@@ -20,7 +20,7 @@ bool counts(const RunLog& log, int64_t step) {
   return true;
 }
 
-double median_column(const RunLog& log, StepColumn c) {
+double median_column(const RunLog& log, double StepRecord::*c) {
   std::vector<double> values, all;
   for (const LoggedStep& s : log.steps()) {
     all.push_back(s[c]);
@@ -30,7 +30,7 @@ double median_column(const RunLog& log, StepColumn c) {
   return std::isnan(median) ? median_of(std::move(all)) : median;
 }
 
-double last_finite(const RunLog& log, StepColumn c) {
+double last_finite(const RunLog& log, double StepRecord::*c) {
   for (auto s = log.steps().rbegin(); s != log.steps().rend(); ++s)
     if (std::isfinite((*s)[c])) return (*s)[c];
   return kUnknown;
@@ -73,35 +73,36 @@ RunSummary summarize(const RunLog& log) {
                                   : status_without_end(log.dir());
   double in_steps = 0;
   for (const LoggedStep& step : log.steps()) {
-    const double loss = step[kLossColumn], seconds = step[kStepSecondsColumn];
+    const double loss = step[&StepRecord::loss], seconds = step[&StepRecord::step_seconds];
     if (std::isfinite(loss) && !(s.best_loss <= loss)) s.best_loss = loss;
     if (std::isfinite(seconds)) in_steps += seconds;
-    if (const double peak = step[kPeakBytesColumn]; std::isfinite(peak) && !(s.peak_bytes >= peak)) s.peak_bytes = peak;
+    if (const double peak = step[&StepRecord::peak_bytes]; std::isfinite(peak) && !(s.peak_bytes >= peak))
+      s.peak_bytes = peak;
   }
   if (!log.steps().empty()) {
     const LoggedStep& last = log.steps().back();
     s.steps = last.step;
-    s.last_loss = last[kLossColumn];
-    s.tokens = last[kTokensColumn];
-    const double skipped = last[kSkippedColumn];
+    s.last_loss = last[&StepRecord::loss];
+    s.tokens = last[&StepRecord::tokens];
+    const double skipped = last[&StepRecord::skipped];
     s.skipped = std::isfinite(skipped) && std::fabs(skipped) < 1e15 ? static_cast<int64_t>(skipped) : 0;
   }
   for (const EvalRecord& e : log.evals()) {
     s.last_eval = e.loss;
     if (std::isfinite(e.loss) && !(s.best_eval <= e.loss)) s.best_eval = e.loss;
   }
-  s.tokens_per_second = median_column(log, kTokensPerSecondColumn);
-  s.mfu = median_column(log, kMfuColumn);
-  s.hfu = median_column(log, kHfuColumn);
-  s.of_ceiling = median_column(log, kOfCeilingColumn);
-  s.tflops = median_column(log, kTflopsColumn);
-  s.step_seconds = median_column(log, kStepSecondsColumn);
-  s.bubble = median_column(log, kBubbleColumn);
-  s.pipeline_bubble = median_column(log, kPipelineBubbleColumn);
-  s.bubble_predicted = last_finite(log, kBubblePredictedColumn);
-  s.step_predicted = last_finite(log, kStepPredictedColumn);
-  s.exposed_comm = median_column(log, kExposedCommColumn);
-  s.data_wait = median_column(log, kDataWaitColumn);
+  s.tokens_per_second = median_column(log, &StepRecord::tokens_per_second);
+  s.mfu = median_column(log, &StepRecord::mfu);
+  s.hfu = median_column(log, &StepRecord::hfu);
+  s.of_ceiling = median_column(log, &StepRecord::of_ceiling);
+  s.tflops = median_column(log, &StepRecord::tflops_per_device);
+  s.step_seconds = median_column(log, &StepRecord::step_seconds);
+  s.bubble = median_column(log, &StepRecord::bubble);
+  s.pipeline_bubble = median_column(log, &StepRecord::pipeline_bubble);
+  s.bubble_predicted = last_finite(log, &StepRecord::bubble_predicted);
+  s.step_predicted = last_finite(log, &StepRecord::step_predicted);
+  s.exposed_comm = median_column(log, &StepRecord::exposed_comm);
+  s.data_wait = median_column(log, &StepRecord::data_wait);
   for (const RankMemory& m : log.memory())
     if (const auto bytes = static_cast<double>(total(m.measured)); !(s.measured_bytes >= bytes)) {
       s.measured_bytes = bytes;

@@ -50,15 +50,16 @@ void add_stalls(const RunLog& log, std::vector<Notice>& out) {
     const bool starts = std::any_of(log.starts().begin(), log.starts().end(), [&](const LoggedStart& b) {
       return s.step <= b.first_step + 1 && s.step >= b.first_step;
     });
-    if (!starts && s[kStepSecondsColumn] > kStallFactor * median) slow.push_back(&s);
-    if (!std::isfinite(s[kLossColumn]) && not_finite++ == 0) first_bad = s.step;
+    if (!starts && s[&StepRecord::step_seconds] > kStallFactor * median) slow.push_back(&s);
+    if (!std::isfinite(s[&StepRecord::loss]) && not_finite++ == 0) first_bad = s.step;
   }
   std::sort(slow.begin(), slow.end(),
-            [](auto* a, auto* b) { return (*a)[kStepSecondsColumn] > (*b)[kStepSecondsColumn]; });
+            [](auto* a, auto* b) { return (*a)[&StepRecord::step_seconds] > (*b)[&StepRecord::step_seconds]; });
   for (size_t i = 0; i < std::min(slow.size(), kMostStalls); ++i)
-    out.push_back({slow[i]->time, std::to_string(slow[i]->step), "stall",
-                   fmt::format("took {}, {:.1f} times the median of {}", seconds_text((*slow[i])[kStepSecondsColumn]),
-                               (*slow[i])[kStepSecondsColumn] / median, seconds_text(median))});
+    out.push_back(
+        {slow[i]->time, std::to_string(slow[i]->step), "stall",
+         fmt::format("took {}, {:.1f} times the median of {}", seconds_text((*slow[i])[&StepRecord::step_seconds]),
+                     (*slow[i])[&StepRecord::step_seconds] / median, seconds_text(median))});
   if (slow.size() > kMostStalls)
     out.push_back({kUnknown, "", "stall", fmt::format("{} more slow steps", slow.size() - kMostStalls)});
   if (not_finite > 0)

@@ -32,7 +32,7 @@ double remaining(const RunLog& log) {
   Eta eta(log.starts().back().total_steps, every("train.eval_every"), every("checkpoint.every"));
   constexpr size_t kRecent = 50;
   for (size_t i = log.steps().size() - std::min(log.steps().size(), kRecent); i < log.steps().size(); ++i)
-    eta.step(log.steps()[i][kStepSecondsColumn]);
+    eta.step(log.steps()[i][&StepRecord::step_seconds]);
   if (!log.evals().empty()) eta.eval(log.evals().back().seconds);
   if (!log.saves().empty()) eta.saved(log.saves().back().stall_seconds);
   return eta.remaining(log.steps().back().step);
@@ -43,10 +43,10 @@ std::string number(const char* pattern, double x) {
 }
 
 std::string slowest_text(const LoggedStep& s) {
-  const double rank = s[kSlowestRankColumn], stage = s[kSlowestStageColumn];
+  const double rank = s[&StepRecord::slowest_rank], stage = s[&StepRecord::slowest_stage];
   if (std::isnan(rank) && std::isnan(stage)) return "";
   return fmt::format("slowest {} {:.0f} (+{})", std::isnan(rank) ? "stage" : "rank", std::isnan(rank) ? stage : rank,
-                     percent_text(s[kStageSpreadColumn]));
+                     percent_text(s[&StepRecord::stage_spread]));
 }
 
 std::string memory_text(const RunSummary& s) {
@@ -86,14 +86,14 @@ std::string watch_line(const RunLog& log) {
   StepRecord r;
   r.step = s.step;
   r.total_steps = log.starts().empty() ? 0 : log.starts().back().total_steps;
-  r.loss = s[kLossColumn];
-  r.grad_norm = s[kGradNormColumn];
-  r.lr = s[kLrColumn];
-  r.step_seconds = s[kStepSecondsColumn];
-  r.tokens_per_second = s[kTokensPerSecondColumn];
-  r.mfu = s[kMfuColumn];
-  r.of_ceiling = s[kOfCeilingColumn];
-  r.data_wait = s[kDataWaitColumn];
+  r.loss = s[&StepRecord::loss];
+  r.grad_norm = s[&StepRecord::grad_norm];
+  r.lr = s[&StepRecord::lr];
+  r.step_seconds = s[&StepRecord::step_seconds];
+  r.tokens_per_second = s[&StepRecord::tokens_per_second];
+  r.mfu = s[&StepRecord::mfu];
+  r.of_ceiling = s[&StepRecord::of_ceiling];
+  r.data_wait = s[&StepRecord::data_wait];
   const std::string slowest = slowest_text(s);
   return step_line(r, remaining(log)) + (slowest.empty() ? "" : "  " + slowest) + "  " + memory_text(summarize(log));
 }
@@ -111,11 +111,11 @@ std::vector<std::string> watch_panel(const RunLog& log, int width, int height) {
                                {"eta " + format_duration(remaining(log))}));
     out.push_back(fmt::format("loss {}  best {}  evaluation {}  gnorm {}  lr {:.2e}  skipped {}",
                               number("{:.4f}", s.last_loss), number("{:.4f}", s.best_loss),
-                              number("{:.4f}", s.last_eval), number("{:.3f}", last[kGradNormColumn]), last[kLrColumn],
-                              s.skipped));
+                              number("{:.4f}", s.last_eval), number("{:.3f}", last[&StepRecord::grad_norm]),
+                              last[&StepRecord::lr], s.skipped));
     out.push_back(fmt::format("{} tok/s  {} a step  mfu {}  not computing {}  waiting for data {}",
                               format_count(s.tokens_per_second), format_duration(s.step_seconds), percent_text(s.mfu),
-                              percent_text(last[kBubbleColumn]), percent_text(last[kDataWaitColumn])));
+                              percent_text(last[&StepRecord::bubble]), percent_text(last[&StepRecord::data_wait])));
     const std::string slowest = slowest_text(last);
     out.push_back(memory_text(s) + "  process of rank 0 " + format_bytes(s.peak_bytes) +
                   (slowest.empty() ? "" : "  " + slowest));
@@ -126,7 +126,7 @@ std::vector<std::string> watch_panel(const RunLog& log, int width, int height) {
       break;
     }
   std::vector<double> losses;
-  for (const LoggedStep& step : log.steps()) losses.push_back(step[kLossColumn]);
+  for (const LoggedStep& step : log.steps()) losses.push_back(step[&StepRecord::loss]);
   const int rows = std::min(height - static_cast<int>(out.size()) - 1, 14);
   for (std::string& line : text_chart(smoothed(losses, static_cast<double>(losses.size()) / 40), width, rows))
     out.push_back(std::move(line));

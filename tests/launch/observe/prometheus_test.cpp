@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "launch/config/values/endpoint.h"
-#include "launch/observe/sinks/csv_sink.h"
+#include "launch/observe/sinks/log_jsonl.h"
 #include "launch/observe/sinks/prometheus_sink.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"

@@ -153,8 +153,8 @@ TEST_CASE("a log is read back: the last record of a step counts, a resumed run d
                                  std::string(RunLog::kLongestLine + 5, 'x') + "\n" + step_text(4, NAN) +
                                  "{\"type\": \"step\", \"step\": 5");
   REQUIRE(log.steps().size() == 4);
-  CHECK(log.steps()[2][kLossColumn] == 3.5);
-  CHECK(std::isnan(log.steps()[3][kLossColumn]));
+  CHECK(log.steps()[2][&StepRecord::loss] == 3.5);
+  CHECK(std::isnan(log.steps()[3][&StepRecord::loss]));
   CHECK(log.evals().empty());
   CHECK(log.bad_lines() == 3);
   CHECK(log.starts().size() == 2);
@@ -165,7 +165,7 @@ TEST_CASE("a log is read back: the last record of a step counts, a resumed run d
   CHECK(log.read());
   CHECK_FALSE(log.read());
   CHECK(log.steps().size() == 6);
-  CHECK(log.steps()[4][kLossColumn] == 3);
+  CHECK(log.steps()[4][&StepRecord::loss] == 3);
   REQUIRE(log.end() != nullptr);
   const RunSummary s = summarize(log);
   CHECK(s.last_loss == 2.5);

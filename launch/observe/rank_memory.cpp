@@ -1,5 +1,7 @@
 #include "launch/observe/rank_memory.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -12,6 +14,12 @@ MemoryBytes bytes_of(const MemoryReport& m) {
 }
 
 int64_t total(const MemoryBytes& m) { return std::accumulate(m.begin(), m.end(), int64_t{0}); }
+
+int64_t resident_bytes() {
+  rusage u{};
+  getrusage(RUSAGE_SELF, &u);
+  return int64_t{u.ru_maxrss} * 1024;
+}
 
 std::vector<RankMemory> gather_memory(const Engine& engine, const MemoryReport& planned, int64_t process_bytes) {
   const Mesh& mesh = engine.mesh();

@@ -9,6 +9,7 @@ namespace gt {
 
 MemoryBytes bytes_of(const MemoryReport&);
 int64_t total(const MemoryBytes&);
+int64_t resident_bytes();  // peak resident set of this process
 
 // Collective over the engine's world: what each rank plans and has, by rank.
 std::vector<RankMemory> gather_memory(const Engine&, const MemoryReport& planned, int64_t process_bytes);

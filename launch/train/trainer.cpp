@@ -161,10 +161,10 @@ void Trainer::after_step() {
   const auto due = [&](int64_t every) { return every > 0 && state_->step % every == 0; };
   faults_.react();
   if (due(config_.fault.replica_check_every)) faults_.check_replicas();
-  report_.write_trace(finished() || stop_);
+  report_.between_steps(finished() || stop_);
   if (range_test_) return;
   if (due(config_.train.eval_every) || (config_.train.eval_every > 0 && finished())) evaluate();
-  report_.report_memory();
+  report_.after_evaluation();
   const bool last = finished() || stop_;
   if (last || save_due_ || due(config_.checkpoint.save_steps())) save(last);
 }

@@ -178,8 +178,8 @@ struct TransformerConfig {
     v("lora_separate_qkv", lora.separate_qkv, "",
       "adapters of q, k and v each have an A of their own; else the fused projection has one");
     v("moe_experts", moe.experts, "0..4096 experts",
-      "Mixture of Experts: number of MLPs in each block, of which a router chooses moe_top_k for every token; 0: one "
-      "dense MLP. ffn is the width of one expert");
+      "Mixture of Experts, on CPUs: number of MLPs of width ffn in each block, of which a router chooses moe_top_k for "
+      "every token; 0: one dense MLP");
     v("moe_top_k", moe.top_k, "1..64 experts", "experts that compute each token");
     v("moe_gate", moe.gate, "", "scores of experts: softmax over all, or the sigmoid of each");
     v("moe_normalize", moe.normalize, "", "divide the scores of the chosen experts by their sum");

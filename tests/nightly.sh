@@ -113,6 +113,8 @@ qwen3 --model.kv_heads 1 --model.head_dim 32
 gemma2 --model.kv_heads 2 --model.head_dim 32 --model.window 12
 gemma3 --model.kv_heads 1 --model.window 12 --model.global_every 3
 olmo2 --model.kv_heads 2
+mixtral --model.kv_heads 2 --model.moe_experts 5 --model.moe_balance 0.02 --precision.amp O0
+olmoe --model.moe_experts 6 --model.moe_top_k 3 --precision.amp O0
 bert
 FAMILIES
 goal random 'layout matrix:' env GPT_TEST_SEED="$seed" GPT_TEST_LAYOUTS=600 "$build/test_launch" \

@@ -41,6 +41,14 @@ MODELS = {
     "gemma3_linear": ("Gemma3", dict(hidden_size=24, intermediate_size=20, head_dim=8, num_hidden_layers=7, sliding_window=4,
                                      query_pre_attn_scalar=30, rope_scaling=LINEAR, final_logit_softcapping=2.0,
                                      rms_norm_eps=1e-1)),
+    # Matrices of experts are square, or twice as wide as high: a transposed one would be loaded without an error.
+    "mixtral": ("Mixtral", dict(hidden_size=20, head_dim=6, intermediate_size=20, num_local_experts=5, num_experts_per_tok=2,
+                                sliding_window=7)),
+    "qwen3_moe": ("Qwen3Moe", dict(hidden_size=20, head_dim=8, moe_intermediate_size=12, num_experts=9, num_experts_per_tok=4,
+                                   norm_topk_prob=True)),
+    "qwen3_moe_plain": ("Qwen3Moe", dict(hidden_size=16, head_dim=6, moe_intermediate_size=8, num_experts=6,
+                                         num_experts_per_tok=1, norm_topk_prob=False)),
+    "olmoe": ("Olmoe", dict(hidden_size=24, intermediate_size=12, num_experts=7, num_experts_per_tok=3)),
 }
 name, out = sys.argv[1:3]
 kind, own = MODELS[name]

@@ -73,6 +73,8 @@ def main():
             optimizer.zero_grad()
             loss = loss_of(model, samples[step * BATCH:(step + 1) * BATCH])
             loss.backward()
+            for p in params.values():  # of an expert without tokens
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             losses.append(loss.item())
             optimizer.step()
         tensors = {name: p.detach().float().contiguous() for name, p in params.items()}

@@ -2,6 +2,8 @@
 #include <sstream>
 
 #include "launch/config/config.h"
+#include "tests/launch/process.h"
+#include "tests/support/paths.h"
 #include "tests/support/test.h"
 
 using namespace gt;
@@ -47,4 +49,11 @@ TEST_CASE("what is not built for experts is refused by name") {
     CHECK_THAT(problems_of(std::string("--model.arch mixtral ") + flags),
                Catch::Contains(key) && Catch::Contains("is not built yet in this version"));
   }
+}
+
+TEST_CASE("a plan of experts for GPUs reports that no GPU runs them") {
+  TempDir dir;
+  const std::string plan = "plan --config " + source_dir() + "/configs/", note = "experts on CUDA are not built yet";
+  CHECK(must(plan + "olmoe-1b-7b.json", dir).prints(note));
+  CHECK_FALSE(must(plan + "olmo2-7b.json", dir).prints(note));
 }

@@ -32,6 +32,11 @@ constexpr Golden kMistral{"mistral", "mistral", 15}, kQwen2Windows{"qwen2_window
 constexpr Golden kQwen3{"qwen3", "qwen3", 17}, kQwen3Tied{"qwen3_tied", "qwen3", 16}, kOlmo2{"olmo2", "olmo2", 17};
 constexpr Golden kGemma2{"gemma2", "gemma2", 26}, kGemma2Uncapped{"gemma2_uncapped", "gemma2", 18};
 constexpr Golden kGemma3{"gemma3", "gemma3", 38}, kGemma3Linear{"gemma3_linear", "gemma3", 65};
+constexpr Golden kMixtral{"mixtral", "mixtral", 17}, kQwen3Moe{"qwen3_moe", "qwen3_moe", 19};
+constexpr Golden kQwen3MoePlain{"qwen3_moe_plain", "qwen3_moe", 19}, kOlmoe{"olmoe", "olmoe", 19};
+constexpr Golden kAll[] = {kLlama,        kQwen2,   kLlama31,   kLlama32,       kYarn,   kLinear,         kMistral,
+                           kQwen2Windows, kQwen3,   kQwen3Tied, kOlmo2,         kGemma2, kGemma2Uncapped, kGemma3,
+                           kGemma3Linear, kMixtral, kQwen3Moe,  kQwen3MoePlain, kOlmoe};
 
 ModelConfig model_of(const std::string& folder) {
   return parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
@@ -94,6 +99,60 @@ TEST_CASE("so do Gemma 2 and Gemma 3, whose blocks with and without a window hav
       (three.qk_norm == QkNormKind::kHead && three.attn_softcap == 0 && three.norm_zero_centered && three.scale_embed));
 }
 
+TEST_CASE(
+    "so do Mixtral, Qwen3 and OLMoE with routed experts, of square matrices, normalized or not, one of six or four") {
+  for (const Golden& g : {kMixtral, kQwen3Moe, kQwen3MoePlain, kOlmoe}) check_exchange(g);
+  const ModelConfig mixtral = model_of(kMixtral.folder()), qwen3 = model_of(kQwen3Moe.folder());
+  const ModelConfig plain = model_of(kQwen3MoePlain.folder()), olmoe = model_of(kOlmoe.folder());
+  CHECK((mixtral.moe.experts == 5 && mixtral.moe.top_k == 2 && mixtral.moe.normalize && mixtral.ffn == mixtral.hidden));
+  CHECK((qwen3.moe.experts == 9 && qwen3.moe.top_k == 4 && qwen3.moe.normalize && qwen3.ffn == 12));
+  CHECK((plain.moe.top_k == 1 && !plain.moe.normalize && 2 * plain.ffn == plain.hidden));
+  CHECK((olmoe.moe.experts == 7 && olmoe.moe.top_k == 3 && !olmoe.moe.normalize));
+}
+
+TEST_CASE("an import names the tensors of experts that it read, and is refused if one is missing or unknown") {
+  TempDir dir;
+  const std::string folder = kOlmoe.folder();
+  CHECK(must("import --from " + folder + " --output in", dir).prints("read 63 of 63 tensors"));
+  std::filesystem::create_directory(dir / "bad");
+  std::string config = read_file(folder + "/config.json");
+  std::string weights = read_file(folder + "/model.safetensors");
+  write_file(dir / "bad/config.json", config);
+  const std::string name = "layers.1.mlp.experts.6.up_proj", other = "layers.1.mlp.experts.7.up_proj";
+  const size_t at = weights.find(name);
+  REQUIRE(at != std::string::npos);
+  write_file(dir / "bad/model.safetensors", weights.replace(at, name.size(), other));
+  const Outcome renamed = gpttrain("import --from bad --output out", dir.path());
+  INFO(renamed.out);
+  CHECK(renamed.code == 65);
+  CHECK(renamed.prints("model.layers.1.mlp.experts.6.up_proj.weight: missing"));
+  CHECK(renamed.prints("model.layers.1.mlp.experts.7.up_proj.weight"));
+}
+
+TEST_CASE("settings of routed experts that are not built are refused by name") {
+  const auto refusal = [&](const Golden& g, const std::string& from, const std::string& to) -> std::string {
+    std::string text = read_file(g.folder() + "/config.json");
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    try {
+      parse_hf_config(text.replace(at, from.size(), to), "config.json");
+    } catch (const Error& e) { return e.what(); }
+    return "";
+  };
+  CHECK_THAT(refusal(kMixtral, "\"router_jitter_noise\": 0.0", "\"router_jitter_noise\": 0.1"),
+             Catch::Contains("router_jitter_noise: 0.1"));
+  CHECK_THAT(refusal(kMixtral, "\"output_router_logits\": false", "\"output_router_logits\": true"),
+             Catch::Contains("output_router_logits"));
+  CHECK_THAT(refusal(kQwen3Moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2"),
+             Catch::Contains("decoder_sparse_step: 2"));
+  CHECK_THAT(refusal(kQwen3Moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]"),
+             Catch::Contains("mlp_only_layers"));
+  CHECK_THAT(refusal(kOlmoe, "\"clip_qkv\": null", "\"clip_qkv\": 8.0"), Catch::Contains("clip_qkv"));
+  CHECK_THAT(refusal(kOlmoe, "\"num_experts\": 7", "\"num_experts\": 7, \"num_local_experts\": 8"),
+             Catch::Contains("num_local_experts: 8, but num_experts is 7"));
+  CHECK(refusal(kOlmoe, "\"num_experts\": 7", "\"num_local_experts\": 7") == "");
+}
+
 namespace {
 
 // transformers 4 and 5, whichever are here.
@@ -133,10 +192,8 @@ TEST_CASE("transformers loads the exported folder of every family and predicts t
   const std::vector<std::string> pythons = transformers_pythons();
   if (pythons.empty()) GT_SKIP("no build/hf and no build/hf5; tests/readers/setup.sh makes them");
   TempDir dir;
-  const Golden all[] = {kLlama, kQwen2,     kLlama31, kLlama32, kYarn,           kLinear, kMistral,     kQwen2Windows,
-                        kQwen3, kQwen3Tied, kOlmo2,   kGemma2,  kGemma2Uncapped, kGemma3, kGemma3Linear};
   std::string words;
-  for (const Golden& g : all) {
+  for (const Golden& g : kAll) {
     const std::string name = g.name;
     must("import --from " + g.folder() + " --output in-" + name, dir);
     must("export --load in-" + name + " --output " + name, dir);
@@ -147,7 +204,7 @@ TEST_CASE("transformers loads the exported folder of every family and predicts t
     const Outcome r = shell(python + " " + source_dir() + "/tests/readers/hf_logits.py" + words, dir.path(), 300);
     INFO(r.out);
     REQUIRE(r.code == 0);
-    for (const Golden& g : all) check_logits(g, read_file(dir / (std::string(g.name) + ".f32")));
+    for (const Golden& g : kAll) check_logits(g, read_file(dir / (std::string(g.name) + ".f32")));
   }
 }
 
@@ -155,14 +212,12 @@ TEST_CASE("the folder that transformers 5 saves of every family is imported, and
   const std::string python = source_dir() + "/build/hf5/bin/python";
   if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
   TempDir dir;
-  const Golden all[] = {kLlama, kQwen2,     kLlama31, kLlama32, kYarn,           kLinear, kMistral,     kQwen2Windows,
-                        kQwen3, kQwen3Tied, kOlmo2,   kGemma2,  kGemma2Uncapped, kGemma3, kGemma3Linear};
   std::string folders, words;
-  for (const Golden& g : all) folders += " " + g.folder() + " saved-" + g.name;
+  for (const Golden& g : kAll) folders += " " + g.folder() + " saved-" + g.name;
   const Outcome saved = shell(python + " " + source_dir() + "/tests/readers/hf_save.py" + folders, dir.path(), 300);
   INFO(saved.out);
   REQUIRE(saved.code == 0);
-  for (const Golden& g : all) {
+  for (const Golden& g : kAll) {
     const std::string name = g.name;
     must("import --from saved-" + name + " --output in-" + name, dir);
     must("export --load in-" + name + " --output " + name, dir);
@@ -172,12 +227,11 @@ TEST_CASE("the folder that transformers 5 saves of every family is imported, and
   const Outcome r = shell(python + " " + source_dir() + "/tests/readers/hf_logits.py" + words, dir.path(), 300);
   INFO(r.out);
   REQUIRE(r.code == 0);
-  for (const Golden& g : all) check_logits(g, read_file(dir / (std::string(g.name) + ".f32")));
+  for (const Golden& g : kAll) check_logits(g, read_file(dir / (std::string(g.name) + ".f32")));
 }
 
 TEST_CASE("loss and gradients of every family equal transformers' on every layout") {
-  const Golden golden = GENERATE(kLlama, kQwen2, kLlama31, kLlama32, kYarn, kLinear, kMistral, kQwen2Windows, kQwen3,
-                                 kQwen3Tied, kOlmo2, kGemma2, kGemma2Uncapped, kGemma3, kGemma3Linear);
+  const Golden golden = GENERATE(from_range(std::begin(kAll), std::end(kAll)));
   const std::string folder = golden.folder();
   INFO(folder);
   const Logical theirs = tensors_of(folder + "/grads.safetensors");
@@ -265,10 +319,11 @@ void train_as_transformers(const std::string& name, const std::string& results, 
 TEST_CASE("50 steps of AdamW of every family equal those of transformers") {
   const std::string python = source_dir() + "/build/hf/bin/python";
   if (!std::filesystem::exists(python)) GT_SKIP("no " + python + "; tests/readers/setup.sh makes it");
-  const std::vector<std::string> names{"gpt2",          "llama",   "llama31",     "llama32",         "yarn",
-                                       "linear",        "mistral", "qwen2",       "qwen2_windows",   "qwen3",
-                                       "qwen3_tied",    "olmo2",   "gemma2",      "gemma2_uncapped", "gemma3",
-                                       "gemma3_linear", "bert",    "bert_untied", "bert_deep"};
+  const std::vector<std::string> names{
+      "gpt2",      "llama",           "llama31",       "llama32",         "yarn",       "linear",
+      "mistral",   "qwen2",           "qwen2_windows", "qwen3",           "qwen3_tied", "olmo2",
+      "gemma2",    "gemma2_uncapped", "gemma3",        "gemma3_linear",   "bert",       "bert_untied",
+      "bert_deep", "mixtral",         "qwen3_moe",     "qwen3_moe_plain", "olmoe"};
   TempDir dir;
   std::string words = python + " " + source_dir() + "/tests/readers/hf_steps.py out";
   for (const std::string& name : names) words += " " + source_dir() + "/tests/golden/hf_" + name;
@@ -317,7 +372,7 @@ TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {
   CHECK_THAT(
       refusal("\"llama\"", "\"t5\""),
       Catch::Contains("model_type: \"t5\", expected gpt2 or llama or mistral or qwen2 or qwen3 or olmo2 or gemma2 or "
-                      "gemma3_text or bert"));
+                      "gemma3_text or bert or mixtral or qwen3_moe or olmoe"));
   CHECK(refusal("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
 }
 

@@ -96,11 +96,30 @@ TEST_CASE("cached decoding is bitwise identical to the full forward") {
   const std::string gemma = f32 + " --model.ffn 64 --model.kv_heads 1 --model.head_dim 10 --model.window 5 ";
   const std::string gemma2 = gemma + "--model.arch gemma2",
                     gemma3 = gemma + "--model.arch gemma3 --model.global_every 2";
-  for (const std::string& model :
-       {f32, grouped + " --amp O2", f32 + " --amp O1 --precision.dtype fp16", llama, llama + " --amp O2", scaled,
-        windows, qwen2, windows + caps + " --amp O2", f32 + caps, qwen3, qwen3 + " --amp O2", olmo2,
-        olmo2 + " --amp O2", gemma2, gemma2 + " --amp O2", gemma3, gemma3 + " --amp O2",
-        gemma3 + " --amp O3 --precision.dtype fp16"}) {
+  const std::string mixtral = f32 + " --model.arch mixtral --model.ffn 40 --model.head_dim 10 --model.moe_experts 5";
+  const std::string olmoe = f32 + " --model.arch olmoe --model.ffn 24 --model.moe_experts 6 --model.moe_top_k 3";
+  for (const std::string& model : {f32,
+                                   mixtral,
+                                   mixtral + " --amp O2",
+                                   olmoe,
+                                   grouped + " --amp O2",
+                                   f32 + " --amp O1 --precision.dtype fp16",
+                                   llama,
+                                   llama + " --amp O2",
+                                   scaled,
+                                   windows,
+                                   qwen2,
+                                   windows + caps + " --amp O2",
+                                   f32 + caps,
+                                   qwen3,
+                                   qwen3 + " --amp O2",
+                                   olmo2,
+                                   olmo2 + " --amp O2",
+                                   gemma2,
+                                   gemma2 + " --amp O2",
+                                   gemma3,
+                                   gemma3 + " --amp O2",
+                                   gemma3 + " --amp O3 --precision.dtype fp16"}) {
     INFO(model);
     const GenerateFixture rig(model, "--train.steps 1");
     expect_same_bits(rig.run(), 12, 1);
@@ -169,6 +188,7 @@ TEST_CASE("each family writes the same greedy texts in one batch and one by one 
   for (const std::string& model :
        {shape, gated + "--model.arch llama", gated + "--model.arch mistral --model.window 7",
         gated + "--model.arch qwen2", gated + "--model.arch qwen3 --model.head_dim 10", gated + "--model.arch olmo2",
+        gated + "--model.arch mixtral --model.moe_experts 4 --model.head_dim 10",
         gated + "--model.arch gemma2 --model.window 7 --model.head_dim 10",
         gated + "--model.arch gemma3 --model.window 7 --model.global_every 2 --model.head_dim 10"}) {
     INFO(model);

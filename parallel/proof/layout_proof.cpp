@@ -1,6 +1,9 @@
 #include "parallel/proof/layout_proof.h"
 
+#include <execinfo.h>
+
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +13,7 @@
 #include "parallel/proof/claim.h"
 #include "parallel/proof/op_rules.h"
 #include "parallel/proof/op_types.h"
+#include "parallel/proof/param_memory.h"
 #include "parallel/proof/shadow.h"
 #include "parallel/zero/unit_state.h"
 
@@ -18,20 +22,25 @@ namespace {
 
 thread_local LayoutProof::Impl* running = nullptr;
 
+// Axes that split tokens, and those that split parameters.
+constexpr Along kTokens[] = {Along::kDp, Along::kDpInEp, Along::kCp, Along::kCpInEp},
+                kSplitting[] = {Along::kDpInEp, Along::kCpInEp, Along::kTp};
+
 Tensor bytes_at(const void* at, int64_t bytes, Device device) {
   return {static_cast<std::byte*>(const_cast<void*>(at)), {bytes}, DType::kByte, device};
 }
-bool inside(const Tensor& t, const Tensor& of) {
-  return of.data != nullptr && t.data >= of.data && t.data + t.bytes() <= of.data + of.bytes();
-}
-
 }  // namespace
 
 struct LayoutProof::Impl {
-  Impl(const MeshShape& s, int r, std::optional<Fault> f) : shape(s), rank(r), fault(std::move(f)), groups(*this) {
+  Impl(const MeshShape& s, int r, std::optional<Fault> f, std::set<int64_t> t)
+      : shape(s), rank(r), fault(std::move(f)), traced(std::move(t)), groups(*this) {
+    GT_CHECK(supports(s), "the proof of a layout needs etp = tp, and ep and cp of which one divides the other: found ",
+             s.coordinates(0), ", ep ", s.ep, ", cp ", s.cp);
     for (const auto& [a, size] : {std::pair{Along::kPp, s.pp},
-                                  {Along::kDp, s.dp},
-                                  {Along::kCp, s.cp},
+                                  {Along::kDp, s.dp / dp_in_ep()},
+                                  {Along::kDpInEp, dp_in_ep()},
+                                  {Along::kCp, s.cp / cp_in_ep()},
+                                  {Along::kCpInEp, cp_in_ep()},
                                   {Along::kTp, s.tp},
                                   {Along::kKv, s.kv_ranks},
                                   {Along::kTied, s.pp > 1 ? 2 : 1}})
@@ -40,7 +49,7 @@ struct LayoutProof::Impl {
 
   template <class Args>
   void op(const char* name, const Args& args);
-  void tables(const SegmentTable& table, const Tensor& out, bool updates);
+  void tables(const char* name, const SegmentTable& table, const Tensor& out, bool updates);
   void mark_updated(const std::byte* value, const LayoutType& gradient);
   void collective(CommOp, std::vector<Along> over, Tensor part, Tensor whole, ReduceOp = ReduceOp::kSum);
   void change_types(CommOp, const std::vector<Along>& over, Tensor part, Tensor whole, ReduceOp);
@@ -55,41 +64,33 @@ struct LayoutProof::Impl {
   void check_gradient(const Parameter&, const LayoutType&) const;
   void write_gradient(const Parameter&, const Tensor&, LayoutType);
 
-  [[noreturn]] void fail(const std::string& text) const {
-    throw Error("the layout " + shape.coordinates(rank) + " is wrong: " + text, Exit::kInternal);
+  using Tensors = std::vector<std::pair<std::string, Tensor>>;
+  [[noreturn]] void fail(const std::string& text, const Tensors& read) const {
+    LayoutError error("the layout " + shape.coordinates(rank) + " is wrong: " + text, rank, shadow.call);
+    for (const auto& [name, t] : read)
+      if (const int64_t last = shadow.last_write(t); last > 0 && last < shadow.call)
+        error.written.emplace_back(name, last);
+    throw error;
+  }
+  void begin_call() {
+    if (traced.count(++shadow.call) == 0) return;
+    void* frames[32];
+    const int n = backtrace(frames, 32);
+    stacks[shadow.call].assign(frames, frames + n);
   }
   bool has(Along a) const { return std::find(along.begin(), along.end(), a) != along.end(); }
+  // ep numbers neighbours, as tp and cp do: it has ranks of cp first.
+  int cp_in_ep() const { return std::min(shape.ep, shape.cp); }
+  int dp_in_ep() const { return shape.ep / cp_in_ep(); }
   LayoutType data_type() const {
     LayoutType t;
-    t[Along::kDp] = t[Along::kCp] = split(0, true);
+    for (const Along a : kTokens) t[a] = split(0, true);
     return t;
   }
-  // Whose value or gradient a tensor is a part of; nullptr: of none.
-  const Parameter* value_of(const Tensor& t) const { return find(t, &Parameter::value); }
-  const Parameter* grad_of(const Tensor& t) const { return find(t, &Parameter::grad); }
-  const Parameter* find(const Tensor& t, Tensor Parameter::*member) const {
-    if (std::exchange(moved, false)) list_addresses();
-    const auto& list = member == &Parameter::value ? values : grads;
-    auto it = std::upper_bound(list.begin(), list.end(), t.data,
-                               [](const std::byte* at, const auto& e) { return at < e.first; });
-    if (it == list.begin()) return nullptr;
-    const Tensor& of = (--it)->second->*member;
-    return inside(t, of) && t.shape.rank == of.shape.rank ? it->second : nullptr;  // else a flat buffer
-  }
-  void list_addresses() const {
-    values.clear();
-    grads.clear();
-    for (const Parameter* p : params) {
-      if (p->value.data != nullptr) values.emplace_back(p->value.data, p);
-      if (p->grad.data != nullptr) grads.emplace_back(p->grad.data, p);
-    }
-    std::sort(values.begin(), values.end());
-    std::sort(grads.begin(), grads.end());
-  }
-  // Type of a parameter along tp, by its ShardSpec.
-  static AxisType declared(const Parameter& p) {
-    const AxisShard tp = p.shard.tp();
-    return tp.splits() ? split(tp.dim) : kSame;
+  // Type of a parameter along an axis, by its ShardSpec.
+  static AxisType declared(const Parameter& p, Along a) {
+    const AxisShard s = p.shard.of(a == Along::kTp ? Axis::kTp : Axis::kEp);
+    return s.splits() ? split(s.dim) : kSame;
   }
   LayoutType type_of(std::string_view name, const Tensor& t) {
     if (t.shape.rank == 1) clear_padding(t);
@@ -99,16 +100,21 @@ struct LayoutProof::Impl {
     if (type && name == "tokens" && boundary.rows_split && inside(t, tokens) && t.numel() * shape.tp == tokens.numel())
       (*type)[Along::kTp] = split(0);
     if (!type) throw Violation{cat(name, " is read, of which parts differ or were never written")};
-    if (const Parameter* p = value_of(t)) (*type)[Along::kTp] = declared(*p);
+    const Parameter* p = memory.value_of(t);
+    if (p != nullptr && !memory.is_gathered(*p, t)) throw Violation{cat(p->name, " is read and not gathered")};
+    if (p != nullptr)
+      for (const Along a : kSplitting)
+        if (const AxisType d = declared(*p, a); a == Along::kTp || d.kind == Kind::kSplit) (*type)[a] = d;
     return *type;
   }
 
   LayoutType before_adding(std::string_view name, const Tensor& t) {
-    const Parameter* p = grad_of(t);
+    const Parameter* p = memory.grad_of(t);
     if (p == nullptr) return type_of(name, t);
     shadow.change(t, [&](LayoutType& type) { type[Along::kTied] = type[Along::kKv] = kSame; });
     LayoutType type = type_of(name, t);
-    if (const AxisType d = declared(*p); d.kind == Kind::kSplit) type[Along::kTp] = d;
+    for (const Along a : kSplitting)
+      if (const AxisType d = declared(*p, a); d.kind == Kind::kSplit) type[a] = d;
     return type;
   }
 
@@ -127,19 +133,16 @@ struct LayoutProof::Impl {
   const MeshShape shape;
   const int rank;
   const std::optional<Fault> fault;
+  const std::set<int64_t> traced;
+  std::map<int64_t, std::vector<void*>> stacks;
   std::vector<Site> sites;
   Groups groups;
   Shadow shadow;
   std::vector<Along> along;  // axes of more than one rank
-  std::vector<const Parameter*> params;
-  // By address; those of sharded buffers change with what a rank gathers and reduces.
-  mutable std::vector<std::pair<const std::byte*, const Parameter*>> values, grads;
-  mutable bool moved = true;
-  bool sharded = false;  // some are
-  std::vector<FlatMemory> flats;
+  ParamMemory memory;
   Tensor tokens;
   Boundary boundary;
-  int64_t ops = 0, messages = 0;
+  int64_t ops = 0, messages = 0, calls = 0;
 };
 
 namespace {
@@ -148,9 +151,14 @@ namespace {
 std::vector<Along> axes_of(AxisSet set) {
   if (set.has(Axis::kExpertDp)) set = kDenseDomain;
   std::vector<Along> out;
-  for (const auto& [axis, a] :
-       {std::pair{Axis::kPp, Along::kPp}, {Axis::kDp, Along::kDp}, {Axis::kCp, Along::kCp}, {Axis::kTp, Along::kTp}})
-    if (set.has(axis)) out.push_back(a);
+  const auto add = [&](Along a, AxisSet of) {
+    for (const Axis axis : {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTp, Axis::kExpertDp, Axis::kEp, Axis::kEtp})
+      if (of.has(axis) && set.has(axis)) return out.push_back(a);
+  };
+  add(Along::kPp, Axis::kPp);
+  add(Along::kDp, {Axis::kDp, Axis::kExpertDp}), add(Along::kDpInEp, {Axis::kDp, Axis::kEp});
+  add(Along::kCp, {Axis::kCp, Axis::kExpertDp}), add(Along::kCpInEp, {Axis::kCp, Axis::kEp});
+  add(Along::kTp, {Axis::kTp, Axis::kEtp});
   return out;
 }
 
@@ -163,20 +171,24 @@ struct TypeHook {
 
 }  // namespace
 
-// A gradient along tp is what the parameter's sharding requires, and a sum over the ranks that share its tokens.
+// A gradient along tp, and of experts along ep, is what the parameter's sharding requires.
 void LayoutProof::Impl::check_gradient(const Parameter& p, const LayoutType& is) const {
-  const AxisShard tp = p.shard.tp();
-  const AxisType expected = tp.dim == AxisShard::kPartial ? kPartial : declared(p);
-  if (has(Along::kTp) && is[Along::kTp].kind != Kind::kZero && !(is[Along::kTp] == expected))
-    throw Violation{cat("the gradient of ", p.name, " is ", to_string(is[Along::kTp]), " along tp, by its sharding ",
-                        to_string(expected))};
+  for (const Along a : kSplitting) {
+    AxisType expected = declared(p, a);
+    if (a == Along::kTp && p.shard.tp().dim == AxisShard::kPartial) expected = kPartial;
+    if (a != Along::kTp && expected.kind != Kind::kSplit) continue;  // an axis of its domain, over which it is summed
+    if (has(a) && is[a].kind != Kind::kZero && (is[a].kind != expected.kind || is[a].dim != expected.dim))
+      throw Violation{cat("the gradient of ", p.name, " is ", to_string(is[a]), " along ", proof::name_of(a),
+                          ", by its sharding ", to_string(expected))};
+  }
 }
 
-// How the flat buffer holds it: along tp the parameter has the slices.
+// How the flat buffer holds it: along tp and ep the parameter has the slices.
 // Of KV heads that several tp ranks hold, each has what its own query heads add.
 void LayoutProof::Impl::write_gradient(const Parameter& p, const Tensor& to, LayoutType t) {
   check_gradient(p, t);
-  if (t[Along::kTp].kind == Kind::kSplit) t[Along::kTp] = kSame;
+  for (const Along a : kSplitting)
+    if (t[a].kind == Kind::kSplit) t[a] = kSame;
   if (p.tied_owner || !p.tied_to.empty()) t[Along::kTied] = kPartial;
   shadow.write(to, t);
   if (p.shard.tp().copies(shape.tp) == 1) return;
@@ -188,7 +200,8 @@ void LayoutProof::Impl::write_gradient(const Parameter& p, const Tensor& to, Lay
 template <class Args>
 void LayoutProof::Impl::op(const char* name, const Args& args) try {
   ++ops;
-  moved = moved || std::is_same_v<Args, DequantizeInt8>;
+  begin_call();
+  if (std::is_same_v<Args, DequantizeInt8>) memory.changed();
   const std::string_view rule = rule_of(args);
   if (rule == kScalars)
     return each_operand(args, [&](const char* operand, const Tensor& t, OperandRole) { require_whole(operand, t); });
@@ -197,7 +210,7 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
     each_operand(args, [&](const char* operand, const Tensor& t, OperandRole) {
       if (std::string_view(operand) == "out" || std::string_view(operand) == "norms") out = t;
     });
-    return tables(args.table, out, !std::is_same_v<Args, SumSquares> && !std::is_same_v<Args, LambMoments>);
+    return tables(name, args.table, out, !std::is_same_v<Args, SumSquares> && !std::is_same_v<Args, LambMoments>);
   }
   const size_t behind = rule.find(" > ");
   const auto named = [&](std::string_view part, std::string_view operand) {
@@ -217,8 +230,9 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
     written.push_back({operand, t, before, adds});
   });
   const auto created = [](const Operand& out, Along a, int dim) {
-    const Parameter* p = a == Along::kTp ? running->grad_of(out.tensor) : nullptr;
-    return p != nullptr && declared(*p) == split(dim);
+    const bool splits = std::find(std::begin(kSplitting), std::end(kSplitting), a) != std::end(kSplitting);
+    const Parameter* p = splits ? running->memory.grad_of(out.tensor) : nullptr;
+    return p != nullptr && declared(*p, a) == split(dim);
   };
   // Gradients of KV heads and of tied tables are sums of several ranks from where they enter flat buffers.
   std::vector<Along> axes;
@@ -227,27 +241,42 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
     if (flat || (a != Along::kKv && a != Along::kTied)) axes.push_back(a);
   const std::vector<LayoutType> types = result_types(name, rule, read, written, axes, created);
   for (size_t k = 0; k < written.size(); ++k) {
-    const Parameter* p = grad_of(written[k].tensor);
+    // What changes a flat buffer in place may begin at a parameter.
+    const auto same = [&](const Operand& x) { return x.tensor.data == written[k].tensor.data; };
+    const bool in_place = std::any_of(read.begin(), read.end(), same);
+    const Parameter* p = in_place ? nullptr : memory.grad_of(written[k].tensor);
     if (p != nullptr)
       write_gradient(*p, written[k].tensor, types[k]);
     else
       shadow.write(written[k].tensor, types[k]);
   }
-} catch (const Violation& v) { fail(v.text.rfind(name, 0) == 0 ? v.text : cat(name, ": ", v.text)); }
+} catch (const Violation& v) {
+  Tensors read;
+  for (const bool all : {false, true}) {
+    if (!read.empty()) break;
+    each_operand(args, [&](const char* operand, const Tensor& t, OperandRole role) {
+      if (t.data != nullptr && role != OperandRole::kOut &&
+          (all || v.text.find(cat(" ", operand, " is ")) != v.text.npos))
+        read.emplace_back(operand, t);
+    });
+  }
+  fail(v.text.rfind(name, 0) == 0 ? v.text : cat(name, ": ", v.text), read);
+}
 
 // Norms count every element of a flat buffer on one rank (split_by_owner). Optimizers write what they hold: the rest of
 // an unsharded buffer is then of the step before, until it is gathered.
-void LayoutProof::Impl::tables(const SegmentTable& table, const Tensor& out, bool updates) {
+void LayoutProof::Impl::tables(const char* name, const SegmentTable& table, const Tensor& out, bool updates) {
   LayoutType sums;
   for (const Segment& s : table.segments()) {
     const Tensor grad = bytes_at(s.grad, s.count * size_of(table.grad), out.device);
     const std::optional<LayoutType> type = shadow.read(grad);
     if (!type) throw Violation{"a gradient is read, of which parts differ or were never written"};
-    const bool flat =
-        std::any_of(flats.begin(), flats.end(), [&](const FlatMemory& f) { return inside(grad, f.grads); });
+    const bool flat = std::any_of(memory.units().begin(), memory.units().end(),
+                                  [&](const FlatMemory& f) { return inside(grad, f.grads); });
     for (const Along a : along) {
       const Kind kind = (*type)[a].kind;
-      if (kind == Kind::kPartial) throw Violation{cat("a gradient is partial sums along ", proof::name_of(a))};
+      if (kind == Kind::kPartial)
+        fail(cat(name, ": a gradient is partial sums along ", proof::name_of(a)), {{"the gradient", grad}});
       const bool once = a != Along::kTied && a != Along::kKv;
       if (once && (flat || (kind != Kind::kSame && kind != Kind::kZero))) sums[a] = kPartial;
     }
@@ -260,10 +289,11 @@ void LayoutProof::Impl::tables(const SegmentTable& table, const Tensor& out, boo
 }
 
 void LayoutProof::Impl::mark_updated(const std::byte* value, const LayoutType& gradient) {
-  for (const FlatMemory& f : flats) {
+  for (const FlatMemory& f : memory.units()) {
     if (!inside(bytes_at(value, 1, f.values.device), f.values)) continue;
     for (const Along a : axes_of(f.domain))
       if (has(a) && gradient[a].kind == Kind::kShard) shadow.change(f.values, [&](LayoutType& t) { t[a] = kShard; });
+    memory.updated(f);
   }
 }
 
@@ -280,7 +310,7 @@ void LayoutProof::Impl::require_whole(const char* operand, const Tensor& t) {
 void LayoutProof::Impl::clear_padding(const Tensor& of) {
   LayoutType zeros;
   zeros.axes.fill(kZero);
-  for (const FlatMemory& f : flats)
+  for (const FlatMemory& f : memory.units())
     for (const auto& [flat, shards] : {std::pair{f.values, f.values_sharded}, {f.grads, f.grads_sharded}})
       if (!shards && flat.numel() > f.padding && inside(of, flat))
         shadow.write(flat.slice(flat.numel() - f.padding, f.padding), zeros);
@@ -288,11 +318,12 @@ void LayoutProof::Impl::clear_padding(const Tensor& of) {
 
 void LayoutProof::Impl::collective(CommOp op, std::vector<Along> over, Tensor part, Tensor whole, ReduceOp how) {
   ++messages;
+  begin_call();
   if (part.shape.rank == 1) clear_padding(whole);
-  moved = moved || sharded;
+  memory.changed();
   // The embedding group has the members of pp where there are two stages.
-  const bool gradient =
-      std::any_of(flats.begin(), flats.end(), [&](const FlatMemory& f) { return inside(whole, f.grads); });
+  const bool gradient = std::any_of(memory.units().begin(), memory.units().end(),
+                                    [&](const FlatMemory& f) { return inside(whole, f.grads); });
   if (gradient && over == std::vector{Along::kPp}) over = {Along::kTied};
   // Those that hold one KV head may be all tp ranks.
   if (over == std::vector{Along::kTp} && shape.kv_ranks == shape.tp && holds_partial(whole, Along::kKv))
@@ -307,7 +338,13 @@ void LayoutProof::Impl::change_types(CommOp op, const std::vector<Along>& over, 
                                      ReduceOp how) {
   const char* name = name_of(op);
   const auto wrong = [&](AxisType t, Along a) {
-    fail(cat(name, " over ", proof::name_of(a), " of ", to_string(t), ": [", to_string(whole.shape), "]"));
+    const bool sums = op == CommOp::kAllReduce || op == CommOp::kReduceScatter;
+    const char* expected = !sums                   ? "shards or a split along dimension 0"
+                           : how == ReduceOp::kSum ? "partial sums"
+                                                   : "no partial sums";
+    fail(cat(name, " over ", proof::name_of(a), " of what is ", to_string(t), ", expected ", expected, ": ",
+             to_string(whole.shape)),
+         {{"the tensor", sums ? whole : part}});
   };
   const auto sum = [&](Tensor t, AxisType to) {
     shadow.change(t, [&](LayoutType& type) {
@@ -324,23 +361,24 @@ void LayoutProof::Impl::change_types(CommOp op, const std::vector<Along>& over, 
     case CommOp::kReduceScatter: {
       sum(whole, whole.shape.rank > 1 ? split(0) : kShard);
       std::optional<LayoutType> type = shadow.read(whole);
-      if (!type) fail(cat(name, ": parts of ", to_string(whole.shape), " differ"));
+      if (!type) fail(cat(name, ": parts of ", to_string(whole.shape), " differ"), {{"the tensor", whole}});
       return shadow.write(part, *type);
     }
     case CommOp::kAllGather: {
       std::optional<LayoutType> type = shadow.read(part);
-      if (!type) fail(cat(name, ": parts of ", to_string(part.shape), " differ"));
+      if (!type) fail(cat(name, ": parts of ", to_string(part.shape), " differ"), {{"the tensor", part}});
       for (const Along a : over) {
         const AxisType t = (*type)[a];
         if (t.kind != Kind::kShard && t.kind != Kind::kZero && !(t.kind == Kind::kSplit && t.dim == 0)) wrong(t, a);
         (*type)[a] = kSame;
       }
+      memory.gathered(part, whole);
       return shadow.write(whole, *type);
     }
     case CommOp::kAllToAll:
     case CommOp::kAllToAllV: {  // rows that ranks split remain so
       const std::optional<LayoutType> type = shadow.read(part);
-      if (!type) fail(cat(name, ": parts of ", to_string(part.shape), " differ"));
+      if (!type) fail(cat(name, ": parts of ", to_string(part.shape), " differ"), {{"the tensor", part}});
       for (const Along a : over)
         if (const AxisType t = (*type)[a]; t.kind != Kind::kZero && !(t.kind == Kind::kSplit && t.dim == 0))
           wrong(t, a);
@@ -353,6 +391,7 @@ void LayoutProof::Impl::change_types(CommOp op, const std::vector<Along>& over, 
 // Stages agree on what they send: activations and their gradients are of the microbatch's tokens.
 void LayoutProof::Impl::message(CommOp op, Tensor t) {
   ++messages;
+  begin_call();
   LayoutType expected = data_type();
   if (boundary.rows_split) expected[Along::kTp] = split(0);
   const bool slice = t.numel() < boundary.elements;
@@ -362,10 +401,11 @@ void LayoutProof::Impl::message(CommOp op, Tensor t) {
   }
   const std::optional<LayoutType> is = shadow.read(t);
   if (!is) return;  // not a tensor of a stage: a header
-  for (const Along a : {Along::kDp, Along::kCp, Along::kTp})
-    if (has(a) && (*is)[a].kind != Kind::kZero && !((*is)[a] == expected[a]))
+  for (const Along a : along)
+    if (a <= Along::kTp && a != Along::kPp && (*is)[a].kind != Kind::kZero && !((*is)[a] == expected[a]))
       fail(cat("a stage sends what is ", to_string((*is)[a]), " along ", proof::name_of(a),
-               ", the next one reads it as ", to_string(expected[a])));
+               ", the next one reads it as ", to_string(expected[a])),
+           {{"the tensor", t}});
 }
 
 struct LayoutProof::Impl::Group final : ProcessGroup {
@@ -373,33 +413,44 @@ struct LayoutProof::Impl::Group final : ProcessGroup {
       : ProcessGroup(at, size), impl(i), over(std::move(axes)), inner(at, size) {}
   std::string_view backend() const override { return "null"; }
   Work all_reduce(Tensor t, ReduceOp how, Stream s) override {
-    if (size() > 1) impl.collective(CommOp::kAllReduce, over, t, t, how);
+    observed(CommOp::kAllReduce, t, t, t, how);
     return inner.all_reduce(t, how, s);
   }
   Work all_gather(Tensor part, Tensor whole, Stream s) override {
-    if (size() > 1) impl.collective(CommOp::kAllGather, over, part, whole);
+    observed(CommOp::kAllGather, part, whole, whole);
     return inner.all_gather(part, whole, s);
   }
   Work reduce_scatter(Tensor whole, Tensor part, Stream s) override {
-    if (size() > 1) impl.collective(CommOp::kReduceScatter, over, part, whole);
+    observed(CommOp::kReduceScatter, part, whole, whole);
     return inner.reduce_scatter(whole, part, s);
   }
-  Work broadcast(Tensor t, int root, Stream s) override { return inner.broadcast(t, root, s); }
+  Work broadcast(Tensor t, int root, Stream s) override {
+    record(CommOp::kBroadcast, t);
+    return inner.broadcast(t, root, s);
+  }
   Work all_to_all(Tensor from, Tensor to, const PeerCounts& counts, Stream s) override {
-    if (size() > 1) impl.collective(counts.send.empty() ? CommOp::kAllToAll : CommOp::kAllToAllV, over, from, to);
+    observed(counts.send.empty() ? CommOp::kAllToAll : CommOp::kAllToAllV, from, to, from);
     return inner.all_to_all(from, to, counts, s);
   }
   Work send(Tensor t, int to, int tag, Stream s) override {
+    record(CommOp::kSend, t);
     impl.message(CommOp::kSend, t);
     return inner.send(t, to, tag, s);
   }
   Work recv(Tensor t, int from, int tag, Stream s) override {
+    record(CommOp::kRecv, t);
     impl.message(CommOp::kRecv, t);
     return inner.recv(t, from, tag, s);
   }
   void barrier() override { inner.barrier(); }
   const CommCounters& counters() const override { return inner.counters(); }
   void wait(uint64_t, Stream) override {}
+  // For CommSpans: calls in their order, without times.
+  void record(CommOp op, const Tensor& full) { record_blocked(op, full.bytes(), impl.calls++, false); }
+  void observed(CommOp op, const Tensor& part, const Tensor& whole, const Tensor& full, ReduceOp how = ReduceOp::kSum) {
+    record(op, full);
+    if (size() > 1) impl.collective(op, over, part, whole, how);
+  }
 
   Impl& impl;
   const std::vector<Along> over;
@@ -408,15 +459,24 @@ struct LayoutProof::Impl::Group final : ProcessGroup {
 
 std::unique_ptr<ProcessGroup> LayoutProof::Impl::Groups::make(std::span<const int> ranks) {
   const auto at = static_cast<int>(std::find(ranks.begin(), ranks.end(), impl.rank) - ranks.begin());
-  const auto differs = [&](Axis a) {
-    return std::any_of(ranks.begin(), ranks.end(),
-                       [&](int r) { return impl.shape.coord(a, r) != impl.shape.coord(a, impl.rank); });
+  const auto differs = [&](auto coordinate) {
+    return std::any_of(ranks.begin(), ranks.end(), [&](int r) { return coordinate(r) != coordinate(impl.rank); });
+  };
+  const auto on = [&](Axis a) { return [&impl = impl, a](int r) { return impl.shape.coord(a, r); }; };
+  const auto part = [&](Axis a, int inside, bool of_ep) {
+    return [&impl = impl, a, inside, of_ep](int r) {
+      const int at = impl.shape.coord(a, r);
+      return of_ep ? at % inside : at / inside;
+    };
   };
   std::vector<Along> over;
-  for (const auto& [axis, a] : {std::pair{Axis::kPp, Along::kPp}, {Axis::kDp, Along::kDp}, {Axis::kCp, Along::kCp}})
-    if (differs(axis)) over.push_back(a);
+  if (differs(on(Axis::kPp))) over.push_back(Along::kPp);
+  if (differs(part(Axis::kDp, impl.dp_in_ep(), false))) over.push_back(Along::kDp);
+  if (differs(part(Axis::kDp, impl.dp_in_ep(), true))) over.push_back(Along::kDpInEp);
+  if (differs(part(Axis::kCp, impl.cp_in_ep(), false))) over.push_back(Along::kCp);
+  if (differs(part(Axis::kCp, impl.cp_in_ep(), true))) over.push_back(Along::kCpInEp);
   const auto size = static_cast<int>(ranks.size());
-  if (differs(Axis::kTp)) over.push_back(size < impl.shape.tp ? Along::kKv : Along::kTp);
+  if (differs(on(Axis::kTp))) over.push_back(size < impl.shape.tp ? Along::kKv : Along::kTp);
   if (over == std::vector{Along::kPp} && size < impl.shape.pp) over = {Along::kTied};
   return std::make_unique<Group>(impl, at, size, over);
 }
@@ -427,14 +487,16 @@ void zero(void* to, int64_t bytes, Stream s) {
   if (running != nullptr) {
     LayoutType zeros;
     zeros.axes.fill(kZero);
+    running->begin_call();
     running->shadow.write(bytes_at(to, bytes, s.device), zeros);
-    running->moved = running->moved || running->sharded;
+    running->memory.changed();
   }
 }
 
 // What the host writes, it writes on every rank.
 void copy(void* to, const void* from, int64_t bytes, Stream s) {
   if (running == nullptr) return;
+  running->begin_call();
   const Tensor source = bytes_at(from, bytes, s.device);
   running->shadow.write(bytes_at(to, bytes, s.device), running->shadow.read(source).value_or(LayoutType{}));
 }
@@ -447,8 +509,8 @@ std::string to_string(const Site& s) {
   return cat(name_of(s.op), " over ", over, " of ", to_string(s.whole));
 }
 
-LayoutProof::LayoutProof(const MeshShape& shape, int rank, std::optional<Fault> fault)
-    : impl_(std::make_unique<Impl>(shape, rank, std::move(fault))) {
+LayoutProof::LayoutProof(const MeshShape& shape, int rank, std::optional<Fault> fault, std::set<int64_t> traced)
+    : impl_(std::make_unique<Impl>(shape, rank, std::move(fault), std::move(traced))) {
   GT_CHECK(running == nullptr, "a layout proof is running on this thread");
   running = impl_.get();
 }
@@ -474,17 +536,20 @@ GroupFactory& LayoutProof::factory() { return impl_->groups; }
 int64_t LayoutProof::ops() const { return impl_->ops; }
 int64_t LayoutProof::messages() const { return impl_->messages; }
 const std::vector<Site>& LayoutProof::sites() const { return impl_->sites; }
+const std::map<int64_t, std::vector<void*>>& LayoutProof::stacks() const { return impl_->stacks; }
+
+bool LayoutProof::supports(const MeshShape& s) {
+  return s.ep == 1 || (s.size(Axis::kEtp) == s.tp && std::max(s.ep, s.cp) % std::min(s.ep, s.cp) == 0);
+}
 
 void LayoutProof::begin(const ParamStore& store, const Tensor& tokens, Boundary boundary) {
   Impl& i = *impl_;
   i.boundary = boundary;
   i.tokens = tokens;
-  for (const Parameter* p : store.parameters()) i.params.push_back(p);
-  i.flats = store.flat_memory();
-  for (const FlatMemory& f : i.flats)
-    i.sharded = i.sharded || f.values_sharded || f.grads_sharded || f.values.dtype == DType::kI8;
+  i.memory.begin(store);
+  const int64_t calls = std::exchange(i.shadow.call, 0);  // what is there before the first step, no call writes
   i.shadow.write(tokens, i.data_type());
-  for (const FlatMemory& f : i.flats) {
+  for (const FlatMemory& f : i.memory.units()) {
     LayoutType type;
     for (const Along a : axes_of(f.domain))
       if (f.values_sharded) type[a] = kShard;
@@ -492,6 +557,7 @@ void LayoutProof::begin(const ParamStore& store, const Tensor& tokens, Boundary 
     for (const Along a : axes_of(f.domain)) type[a] = f.masters_sharded ? kShard : kSame;
     i.shadow.write(f.masters, type);
   }
+  i.shadow.call = calls;
 }
 
 void sliced(const Tensor& t, Axis axis) {

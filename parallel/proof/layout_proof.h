@@ -7,9 +7,12 @@
 // All ranks of a stage run the same program, so one rank of each stage is enough. What types cannot see is in
 // docs/guarantees.md: numbers inside kernels, positions, factors.
 #pragma once
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -45,10 +48,20 @@ struct Fault {
   std::vector<Along> over;
 };
 
-// Observes the calls of this thread while it lives. One a thread.
+// The first call of a rank that does not fit. Calls are numbered from 1.
+class LayoutError : public Error {
+ public:
+  LayoutError(const std::string& what, int of_rank, int64_t number)
+      : Error(what, Exit::kInternal), rank(of_rank), call(number) {}
+  int rank;
+  int64_t call;
+  std::vector<std::pair<std::string, int64_t>> written;  // operands, and the calls that wrote them last
+};
+
+// Observes the calls of this thread while it lives. One a thread. `traced`: numbers of calls whose stacks are kept.
 class LayoutProof {
  public:
-  LayoutProof(const MeshShape&, int rank, std::optional<Fault> = {});
+  LayoutProof(const MeshShape&, int rank, std::optional<Fault> = {}, std::set<int64_t> traced = {});
   ~LayoutProof();
   LayoutProof(const LayoutProof&) = delete;
   LayoutProof& operator=(const LayoutProof&) = delete;
@@ -58,8 +71,11 @@ class LayoutProof {
 
   // Call before the first step. tokens: memory of what a microbatch has for each sequence.
   void begin(const ParamStore&, const Tensor& tokens, Boundary);
-  int64_t ops() const, messages() const;   // observed so far: calls of ops, of groups
-  const std::vector<Site>& sites() const;  // of the collectives observed so far
+  int64_t ops() const, messages() const;                        // observed so far: calls of ops, of groups
+  const std::vector<Site>& sites() const;                       // of the collectives observed so far
+  const std::map<int64_t, std::vector<void*>>& stacks() const;  // of traced calls, innermost frame first
+  // Whether layouts of this mesh can be proved: etp is tp, and of ep and cp one divides the other.
+  static bool supports(const MeshShape&);
 
   struct Impl;
 

@@ -7,10 +7,11 @@
 
 namespace gt::proof {
 
-// Axes of the proof: mesh axes, then groups of ranks inside one: those that hold the same KV heads, and the first and
-// last stage of a tied table.
-enum class Along : uint8_t { kPp, kDp, kCp, kTp, kKv, kTied };
-constexpr int kAlong = 6;
+// Axes of the proof: mesh axes, of which dp and cp are divided into what is outside of ep and what is inside (experts
+// are another view of the same ranks); then groups of ranks inside one: those that hold the same KV heads, and the
+// first and last stage of a tied table.
+enum class Along : uint8_t { kPp, kDp, kDpInEp, kCp, kCpInEp, kTp, kKv, kTied };
+constexpr int kAlong = 8;
 const char* name_of(Along);
 
 // kZero: 0, which is a value of every kind. kSame: every rank has the value. kSplit: each rank has a slice along `dim`.

@@ -94,9 +94,11 @@ class AxisCall {
     if (!out.adds) return type;
     const AxisType before = out.type[along_];
     if (before.kind == Kind::kZero) return type;
-    if (type.kind != Kind::kZero && !(before == type))
+    if (type.kind == Kind::kZero) return before;
+    if (before.kind != type.kind || before.dim != type.dim)
       fail(out.name, ": ", to_string(type), " are added to what is ", to_string(before));
-    return before;
+    type.sequences = type.sequences || before.sequences;
+    return type;
   }
 
  private:
@@ -121,7 +123,7 @@ class AxisCall {
     const char l = letter(r, t.dim);
     if (l == '_' || std::isupper(static_cast<unsigned char>(l)) || (l == 's' && !t.sequences))
       fail(x.name, " is ", to_string(t), ", the op reads all of it");
-    split_[l] = t.sequences;
+    split_[l] = split_[l] || t.sequences;  // operands have the same rows
     first_[l] = x.name;
   }
 

@@ -9,7 +9,9 @@ const char* name_of(Along a) {
   switch (a) {
     case Along::kPp: return "pp";
     case Along::kDp: return "dp";
+    case Along::kDpInEp: return "dp inside of ep";
     case Along::kCp: return "cp";
+    case Along::kCpInEp: return "cp inside of ep";
     case Along::kTp: return "tp";
     case Along::kKv: return "tp ranks of one KV head";
     case Along::kTied: return "stages of the tied table";
@@ -35,7 +37,7 @@ void Shadow::cut(uintptr_t at) {
   if (it == runs_.begin()) return;
   --it;
   if (it->second.end <= at) return;
-  runs_.emplace(at, Run{it->second.end, it->second.type});
+  runs_.emplace(at, Run{it->second.end, it->second.type, it->second.call});
   it->second.end = at;
 }
 
@@ -44,7 +46,7 @@ void Shadow::write(const Tensor& t, const LayoutType& type) {
   cut(begin(t));
   cut(end(t));
   runs_.erase(runs_.lower_bound(begin(t)), runs_.lower_bound(end(t)));
-  runs_.emplace(begin(t), Run{end(t), type});
+  runs_.emplace(begin(t), Run{end(t), type, call});
 }
 
 std::optional<LayoutType> Shadow::read(const Tensor& t) const {
@@ -69,6 +71,15 @@ std::optional<LayoutType> Shadow::read(const Tensor& t) const {
 bool Shadow::written(const Tensor& t) const {
   const auto it = runs_.lower_bound(end(t));
   return it != runs_.begin() && std::prev(it)->second.end > begin(t);
+}
+
+int64_t Shadow::last_write(const Tensor& t) const {
+  int64_t last = 0;
+  auto it = runs_.upper_bound(begin(t));
+  if (it != runs_.begin()) --it;
+  for (; it != runs_.end() && it->first < end(t); ++it)
+    if (it->second.end > begin(t)) last = std::max(last, it->second.call);
+  return last;
 }
 
 }  // namespace gt::proof

@@ -23,10 +23,14 @@ class Shadow {
   std::optional<LayoutType> read(const Tensor&) const;
   bool written(const Tensor&) const;  // any part of it
 
+  int64_t call = 0;                         // number of the call that writes from now on
+  int64_t last_write(const Tensor&) const;  // number of the last call that wrote a part of it; 0: none
+
  private:
   struct Run {
     uintptr_t end;
     LayoutType type;
+    int64_t call;
   };
   static uintptr_t begin(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data); }
   static uintptr_t end(const Tensor& t) { return begin(t) + static_cast<uintptr_t>(t.bytes()); }

@@ -1,9 +1,11 @@
 // Blocks of two FSDP units: the dense parameters of a Transformer block, and matrices that are split over ep and
-// replicated over expert_dp alone, as experts are. In any layout they train as on one rank.
+// replicated over expert_dp alone, as experts are. In any layout they train as on one rank, and their layouts are
+// proved by types.
 #include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -12,6 +14,7 @@
 #include "model/transformer.h"
 #include "parallel/comm/threads/thread_group.h"
 #include "parallel/pipeline/executor.h"
+#include "parallel/proof/layout_proof.h"
 #include "parallel/zero/shard_copy.h"
 #include "tests/support/test.h"
 
@@ -177,33 +180,59 @@ std::vector<StagePass> read_order(const PipelineSchedule& s, int rank) {
   return out;
 }
 
-// Two steps on the same weights: the second finds buffers, orders and flags as the first left them.
-void train(const Layout& l, std::vector<double> keep, GroupFactory& f, Result& result) {
-  const Mesh mesh(l.mesh, f);
-  const ModelSpec model = with_experts(describe(config()));
-  const Build build{.model = model, .mesh = mesh};
-  const std::vector<int> cut = partition("flops", model.layer_costs(), l.mesh.pp * l.vpp);
-  std::vector<std::unique_ptr<WideStage>> stages;
-  std::vector<PipelineStage*> local;
-  std::vector<UnitSpec> units;
-  for (int chunk = 0; chunk < l.vpp; ++chunk) {
-    const int stage = chunk * l.mesh.pp + mesh.coord(Axis::kPp);
-    const auto at = static_cast<size_t>(stage);
-    local.push_back(stages
-                        .emplace_back(std::make_unique<WideStage>(LayerRange{cut[at], cut[at + 1]}, stage, build, keep,
-                                                                  l.recompute))
-                        .get());
-    for (UnitSpec& u : stages.back()->units.specs()) units.push_back(std::move(u));
+// One rank's stages, parameters and executor.
+class Rank {
+ public:
+  Rank(const Layout& l, const std::vector<double>& keep, const Mesh& mesh, const Backend& backend, Stream stream)
+      : model_(with_experts(describe(config()))) {
+    const Build build{.model = model_, .mesh = mesh};
+    const std::vector<int> cut = partition("flops", model_.layer_costs(), l.mesh.pp * l.vpp);
+    std::vector<PipelineStage*> local;
+    std::vector<UnitSpec> units;
+    for (int chunk = 0; chunk < l.vpp; ++chunk) {
+      const int stage = chunk * l.mesh.pp + mesh.coord(Axis::kPp);
+      const LayerRange range{cut[static_cast<size_t>(stage)], cut[static_cast<size_t>(stage) + 1]};
+      stages_.push_back(std::make_unique<WideStage>(range, stage, build, keep, l.recompute));
+      local.push_back(stages_.back().get());
+      for (UnitSpec& u : stages_.back()->units.specs()) units.push_back(std::move(u));
+    }
+    ZeroOptions zero = l.zero;
+    zero.grad_reduce = grad_reduce_of(zero, l.mesh.pp, l.microbatches);
+    store_ = std::make_unique<ParamStore>(std::move(units), static_cast<int>(model_.units.size()), zero, mesh, backend,
+                                          stream);
+    for (auto& s : stages_) s->units.bind(*store_);
+    const PipelineSchedule schedule = make_schedule(l.schedule, l.mesh.pp, l.vpp, l.microbatches);
+    store_->set_order(read_order(schedule, mesh.coord(Axis::kPp)), {});
+    executor_ =
+        std::make_unique<PipelineExecutor>(schedule, local, mesh, *backend.ops, *backend.device, stream,
+                                           ExecutorMemory{.activation_bytes = 8 << 20, .gradient_bytes = 8 << 20});
+    mark_unused_units(model_, keep, unused_);
   }
-  ZeroOptions zero = l.zero;
-  zero.grad_reduce = grad_reduce_of(zero, l.mesh.pp, l.microbatches);
-  ParamStore store(std::move(units), static_cast<int>(model.units.size()), zero, mesh, cpu_backend(), {});
-  for (auto& s : stages) s->units.bind(store);
+  ParamStore& store() { return *store_; }
+  int64_t units() const { return static_cast<int64_t>(model_.units.size()); }
+  void step(std::span<const MicroBatch> list, Tensor losses) {
+    const GradHooks hooks{[this](int stage, int mb, bool last) { store_->begin_backward(stage, mb, last); },
+                          [this](int stage) { store_->reduce_grads(stage); }, [this] { store_->reduce_tied(); },
+                          [this](int stage) { return store_->fingerprint(stage); }};
+    store_->begin_step(unused_);
+    executor_->run(list, losses, hooks);
+    store_->finish_reduction();
+  }
+
+ private:
+  const ModelSpec model_;
+  std::vector<std::unique_ptr<WideStage>> stages_;
+  std::unique_ptr<ParamStore> store_;
+  std::unique_ptr<PipelineExecutor> executor_;
+  std::vector<uint8_t> unused_;
+};
+
+// Two steps on the same weights: the second finds buffers, orders and flags as the first left them.
+void train(const Layout& l, const std::vector<double>& keep, GroupFactory& f, Result& result) {
+  const Mesh mesh(l.mesh, f);
+  Rank rank(l, keep, mesh, cpu_backend(), {});
+  ParamStore& store = rank.store();
   store.init(7, 1);
-  const PipelineSchedule schedule = make_schedule(l.schedule, l.mesh.pp, l.vpp, l.microbatches);
-  store.set_order(read_order(schedule, mesh.coord(Axis::kPp)), {});
-  PipelineExecutor executor(schedule, local, mesh, *cpu_backend().ops, *cpu_backend().device, {},
-                            {.activation_bytes = 8 << 20, .gradient_bytes = 8 << 20});
   const int ranks = l.mesh.dp * l.mesh.cp, mine = mesh.coord(Axis::kDp) * l.mesh.cp + mesh.coord(Axis::kCp);
   const int64_t batch = kSequences / (ranks * l.microbatches);
   std::vector<int32_t> tokens(kSequences * (kSeq + 1));
@@ -228,17 +257,9 @@ void train(const Layout& l, std::vector<double> keep, GroupFactory& f, Result& r
     mb.targets = {reinterpret_cast<std::byte*>(targets[at].data()), {batch, kSeq}, DType::kI32, {}};
     mb.dloss = {reinterpret_cast<std::byte*>(&seed), {1}, DType::kF32, {}};
   }
-  std::vector<double> losses(static_cast<size_t>(l.microbatches)), squares(model.units.size() + 1);
-  const GradHooks hooks{[&](int stage, int mb, bool last) { store.begin_backward(stage, mb, last); },
-                        [&](int stage) { store.reduce_grads(stage); }, [&] { store.reduce_tied(); },
-                        [&](int stage) { return store.fingerprint(stage); }};
-  std::vector<uint8_t> unused;
-  mark_unused_units(model, keep, unused);
-  for (int step = 0; step < 2; ++step) {
-    store.begin_step(unused);
-    executor.run(list, {reinterpret_cast<std::byte*>(losses.data()), {1, l.microbatches}, DType::kF64, {}}, hooks);
-    store.finish_reduction();
-  }
+  std::vector<double> losses(static_cast<size_t>(l.microbatches)), squares(static_cast<size_t>(rank.units() + 1));
+  for (int step = 0; step < 2; ++step)
+    rank.step(list, {reinterpret_cast<std::byte*>(losses.data()), {1, l.microbatches}, DType::kF64, {}});
   store.norm_squares(
       {reinterpret_cast<std::byte*>(squares.data()), {static_cast<int64_t>(squares.size())}, DType::kF64, {}});
   const std::lock_guard lock(result.mutex);
@@ -249,6 +270,34 @@ void train(const Layout& l, std::vector<double> keep, GroupFactory& f, Result& r
   // Of the ranks of the last stage with one tp coordinate, which have the same losses.
   if (mesh.last_stage() && mesh.coord(Axis::kTp) == 0)
     for (const double x : losses) result.loss += x;
+}
+
+// Returns what of two steps of a rank is wrong by the types of its tensors; "" if it is proved.
+std::string wrong_by_types(const Layout& l, const std::vector<double>& keep, int rank,
+                           std::vector<proof::Site>* sites = nullptr, const std::optional<proof::Fault>& fault = {}) {
+  proof::LayoutProof proof(l.mesh, rank, fault);
+  const DeviceApi& device = *proof.backend().device;
+  const Stream stream = device.open_stream(0, 1);
+  const Mesh mesh(l.mesh, proof.factory());
+  try {
+    Rank r(l, keep, mesh, proof.backend(), stream);
+    const int64_t batch = kSequences / (l.mesh.dp * l.mesh.cp * l.microbatches);
+    const Buffer ids(batch * kSeq * size_of(DType::kI32), stream.device, device),
+        sums((l.microbatches + r.units() + 2) * size_of(DType::kF64), stream.device, device);
+    MicroBatch mb;
+    mb.batch = batch, mb.seq = kSeq, mb.train = true;
+    mb.tokens = mb.targets = ids.tensor({batch, kSeq}, DType::kI32);
+    mb.dloss = sums.tensor({1}, DType::kF32);
+    const Tensor doubles = sums.tensor({l.microbatches + r.units() + 2}, DType::kF64);
+    proof.begin(r.store(), mb.tokens, {batch * kSeq * kHidden, false});
+    for (int step = 0; step < 2; ++step) {
+      r.step(std::vector(static_cast<size_t>(l.microbatches), mb),
+             doubles.slice(1, l.microbatches).view({1, l.microbatches}));
+      r.store().norm_squares(doubles.slice(1 + l.microbatches, r.units() + 1));
+    }
+    if (sites != nullptr) *sites = proof.sites();
+    return "";
+  } catch (const Error& e) { return e.what(); }
 }
 
 void run(const Layout& l, const std::vector<double>& keep, Result& out) {
@@ -342,4 +391,42 @@ TEST_CASE("a block's units are in the order of its forward, and a dropped block 
     CHECK(p.name.rfind(unit.module + ".", 0) == 0);
     CHECK(unit.domain == p.domain());
   }
+}
+
+TEST_CASE("layouts of dense parameters and experts are proved by types, and every fault of a collective is found") {
+  using proof::Along;
+  std::mt19937 draw(11);
+  const std::vector<double> all(kBlocks, 1), dropped{1, 0, 1, 1};
+  int64_t faults = 0, of_experts = 0;
+  std::vector<std::string> missed;
+  for (int n = 0; n < 40; ++n) {
+    const Layout l = random_layout(draw);
+    const std::vector<double>& keep = n % 4 == 3 ? dropped : all;
+    INFO(l.text());
+    for (int rank = 0; rank < l.mesh.world(); rank += l.mesh.world() / l.mesh.pp) {
+      std::vector<proof::Site> sites;
+      REQUIRE(wrong_by_types(l, keep, rank, &sites) == "");
+      const int in_cp = std::min(l.mesh.ep, l.mesh.cp), in_dp = l.mesh.ep / in_cp;
+      for (const proof::Site& site : sites) {
+        if (l.zero.stage == 0 && site.op == CommOp::kAllGather && site.part.rank == 1) continue;  // nothing is updated
+        std::vector<proof::Fault> kinds{{site, 0, site.over}};
+        if (site.op != CommOp::kAllGather) kinds.push_back({site, 2, site.over});  // a gather may be repeated
+        for (const auto& [a, size] : {std::pair{Along::kDp, l.mesh.dp / in_dp},
+                                      {Along::kDpInEp, in_dp},
+                                      {Along::kCp, l.mesh.cp / in_cp},
+                                      {Along::kCpInEp, in_cp},
+                                      {Along::kTp, l.mesh.tp}})
+          if (size > 1 && site.over != std::vector{a}) kinds.push_back({site, 1, {a}});
+        for (const proof::Fault& fault : kinds) {
+          ++faults, of_experts += l.mesh.ep > 1;
+          if (wrong_by_types(l, keep, rank, nullptr, fault) != "") continue;
+          missed.push_back(cat(l.text(), " rank ", rank, ": ", proof::to_string(site), ", ", fault.times,
+                               " times over ", proof::name_of(fault.over.front())));
+        }
+      }
+    }
+  }
+  CHECK(missed == std::vector<std::string>{});
+  CHECK(faults > 800);
+  CHECK(of_experts > 400);
 }

@@ -1,8 +1,10 @@
 #include "launch/engine/prove_layout.h"
 
 #include <algorithm>
+#include <set>
 
 #include "launch/config/values/schedule_file.h"
+#include "launch/ranks/stack_watch.h"
 
 namespace gt {
 namespace {
@@ -13,10 +15,35 @@ int few(const EngineOptions& o, int pp) {
   return is_schedule_file(o.schedule) ? o.microbatches : std::min(o.microbatches, enough);
 }
 
-ProofSize prove_rank(const EngineOptions& options, const MeshShape& shape, int rank, std::vector<proof::Site>* sites,
-                     const std::optional<proof::Fault>& fault) {
+// Two steps and an evaluation.
+void run_all(const EngineOptions& options, Engine& engine, const std::vector<MicroBatch>& batch) {
+  const int64_t targets = batch.front().tokens.numel();
+  for (int step = 0; options.trains && step < 2; ++step) engine.step(batch, targets);
+  if (options.evaluates) engine.evaluate(batch);
+}
+
+// "gt::ops::linear < gt::Block::operator()": of a stack, those that call ops.
+std::string functions(const std::vector<void*>& frames) {
+  std::string out;
+  int named = 0;
+  bool above = false;  // the frames that observe
+  for (const void* frame : frames) {
+    std::string name = symbol_at(frame);
+    if (const size_t at = name.find("(anonymous namespace)::"); at != std::string::npos) name.erase(at, 23);
+    name = name.substr(0, name.find('('));
+    const bool observes = name.find("gt::proof") != std::string::npos || name.find("decorate") != std::string::npos;
+    above = above || observes;
+    if (!above || observes || name.find("gt::") == std::string::npos || named == 4) continue;
+    out += (named++ > 0 ? " < " : "") + name;
+  }
+  return out;
+}
+
+// Calls run(engine, batch) with an engine whose calls the proof observes.
+template <class Run>
+void observe(const EngineOptions& options, const MeshShape& shape, int rank, proof::LayoutProof& proof, Run run) {
   constexpr int64_t kPlenty = int64_t{1} << 40;  // address space, not memory
-  proof::LayoutProof proof(shape, rank, fault);
+  GT_CHECK(rank >= 0 && rank < shape.world(), "rank ", rank);
   const Backend& backend = proof.backend();
   const Mesh mesh(shape, proof.factory());
   const Stream stream = backend.device->open_stream(0, 1);
@@ -32,13 +59,9 @@ ProofSize prove_rank(const EngineOptions& options, const MeshShape& shape, int r
     const TensorAxis axis{mesh.group(Axis::kTp), options.sequence_parallel};
     const RowSlice rows = axis.rows(batch.front());
     proof.begin(engine.store(), memory, {rows.rows * options.model.hidden, axis.splits_rows()});
-    for (int step = 0; options.trains && step < 2; ++step) engine.step(batch, s.numel());
-    if (options.evaluates) engine.evaluate(batch);
+    run(engine, batch);
   }
   backend.device->close_stream(stream);
-  for (const proof::Site& s : proof.sites())
-    if (sites != nullptr && std::find(sites->begin(), sites->end(), s) == sites->end()) sites->push_back(s);
-  return {proof.ops(), proof.messages()};
 }
 
 // The run as far as it is typed: in 16 bits instead of FP8, with AdamW instead of Muon.
@@ -54,15 +77,58 @@ EngineOptions typed(const EngineOptions& options, int pp) {
 
 }  // namespace
 
+ProofSize prove_rank(const EngineOptions& options, const MeshShape& shape, int rank, std::vector<proof::Site>* sites,
+                     const std::optional<proof::Fault>& fault) {
+  proof::LayoutProof proof(shape, rank, fault);
+  observe(typed(options, shape.pp), shape, rank, proof,
+          [&](Engine& engine, const std::vector<MicroBatch>& batch) { run_all(options, engine, batch); });
+  for (const proof::Site& s : proof.sites())
+    if (sites != nullptr && std::find(sites->begin(), sites->end(), s) == sites->end()) sites->push_back(s);
+  return {proof.ops(), proof.messages()};
+}
+
 ProofSize prove_layout(const EngineOptions& options, const MeshShape& shape, std::vector<proof::Site>* sites,
                        const std::optional<proof::Fault>& fault) {
-  const EngineOptions run = typed(options, shape.pp);
   ProofSize all;
   for (int stage = 0; stage < shape.pp; ++stage) {
-    const ProofSize of = prove_rank(run, shape, stage * (shape.world() / shape.pp), sites, fault);
+    const ProofSize of = prove_rank(options, shape, stage * (shape.world() / shape.pp), sites, fault);
     all.ops += of.ops, all.messages += of.messages;
   }
   return all;
+}
+
+std::string code_of(const proof::LayoutError& e, const EngineOptions& options, const MeshShape& shape,
+                    const std::optional<proof::Fault>& fault) {
+  std::set<int64_t> calls{e.call};
+  for (const auto& [name, call] : e.written) calls.insert(call);
+  proof::LayoutProof proof(shape, e.rank, fault, calls);
+  try {
+    observe(typed(options, shape.pp), shape, e.rank, proof,
+            [&](Engine& engine, const std::vector<MicroBatch>& batch) { run_all(options, engine, batch); });
+  } catch (const proof::LayoutError&) {}  // the same one
+  const auto at = [&](int64_t call) {
+    const auto stack = proof.stacks().find(call);
+    return cat("call ", call, " in ", stack == proof.stacks().end() ? "?" : functions(stack->second));
+  };
+  std::string out = cat("\n  found at ", at(e.call));
+  for (const auto& [name, call] : e.written) out += cat("\n  ", name, " was written at ", at(call));
+  return out;
+}
+
+Untyped untyped(const EngineOptions& o) { return {o.precision.fp8 != Fp8Recipe::kOff, o.optim.uses("muon")}; }
+
+std::vector<std::vector<GroupCall>> derive_calls(const EngineOptions& options, const MeshShape& shape, int rank,
+                                                 int steps) {
+  std::vector<std::vector<GroupCall>> out;
+  proof::LayoutProof proof(shape, rank);
+  observe(options, shape, rank, proof, [&](Engine& engine, const std::vector<MicroBatch>& batch) {
+    CallRecorder calls(engine.mesh());
+    while (static_cast<int>(out.size()) < steps) {
+      engine.step(batch, batch.front().tokens.numel());
+      out.push_back(calls.take());
+    }
+  });
+  return out;
 }
 
 }  // namespace gt

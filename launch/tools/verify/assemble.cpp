@@ -92,6 +92,11 @@ MeshResult assemble(const MeshRun& run, std::vector<RankRecord> records) {
     for (const std::string& m : r.module_order)
       if (std::find(out.modules.begin(), out.modules.end(), m) == out.modules.end()) out.modules.push_back(m);
   }
+  for (size_t r = 0; r < records.size(); ++r) {
+    out.derived_calls += records[r].derived_calls;
+    if (records[r].wrong_call.empty()) continue;
+    out.wrong_calls.push_back({records[r].wrong_call, static_cast<int>(r), records[r].wrong_step});
+  }
   find_stale(records, steps, out);
   out.grads = steps.front().grads;
   out.weights = steps.back().weights;

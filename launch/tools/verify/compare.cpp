@@ -167,7 +167,7 @@ class Comparer {
 
 const char* name_of(Quantity s) {
   constexpr const char* kNames[] = {"output",          "loss", "gradient", "gradient norm", "parameter",
-                                    "optimizer state", "copy"};
+                                    "optimizer state", "copy", "calls"};
   return kNames[static_cast<size_t>(s)];
 }
 

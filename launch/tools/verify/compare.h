@@ -7,10 +7,10 @@
 
 namespace gt {
 
-enum class Quantity : uint8_t { kActivation, kLoss, kGradient, kNorm, kParameter, kState, kCopy };
+enum class Quantity : uint8_t { kActivation, kLoss, kGradient, kNorm, kParameter, kState, kCopy, kCalls };
 const char* name_of(Quantity);  // "gradient"
 
-// Result of one comparison.
+// Result of one comparison. kCalls: those of a rank in its groups.
 struct Difference {
   Quantity quantity = Quantity::kLoss;
   std::string name;           // "layers.3.attn.qkv.weight", "exp_avg/layers.3…"; "loss", "grad norm"

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "data/samples/masked_pairs.h"
 #include "kernels/core/open_stream.h"
 #include "kernels/core/rng.h"
+#include "launch/engine/prove_layout.h"
 #include "parallel/comm/host_values.h"
 #include "parallel/comm/threads/thread_group.h"
 
@@ -161,6 +163,8 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
   const int m = engine.options().microbatches;
   RankRecord out;
   ActivationRecorder tap(mesh.coord(Axis::kTp), *backend.device, stream);
+  std::optional<CallRecorder> calls;
+  if (run.derive_calls && backend.kind == DeviceKind::kCpu) calls.emplace(mesh);  // graphs replay calls without spans
   if (run.every_step) record_views(out, kInitial, engine.store().value_views(), false, backend, stream);
   for (int k = 0; k < run.steps; ++k) {
     const bool last = k + 1 == run.steps, observe = k == 0 && run.activations;
@@ -169,7 +173,9 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
     const int64_t targets = global_targets(run, k, m);
     std::map<std::string, CommCounters> before;
     for (const auto& g : mesh.groups()) before[g.name] = g.group->counters();
+    if (calls) calls->take();
     const StepResult r = engine.step(batches.list, targets);
+    if (calls) done.calls.push_back(calls->take());
     for (const auto& g : mesh.groups()) (done.comm[g.name] = g.group->counters()).add(before[g.name], -1);
     out.losses.push_back(r.loss);
     out.parts.insert(out.parts.end(), r.parts.begin(), r.parts.begin() + engine.spec().losses.size());
@@ -188,6 +194,19 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
   out.activations = tap.recorded();
   out.module_order = tap.order();
   return out;
+}
+
+// Compares the calls of each step with the derived ones. Which blocks a step drops depends on the steps applied before
+// it, that is on values.
+void compare_calls(const MeshRun& run, const EngineOptions& options, int rank, const RankRun& made, RankRecord& out) {
+  const Untyped no = untyped(options);
+  if (no.fp8 || no.muon || run.curriculum || run.vary_length) return;
+  const auto derived = derive_calls(options, run.mesh, rank, options.layer_drop ? 1 : run.steps);
+  for (size_t k = 0; k < derived.size() && out.wrong_call.empty(); ++k) {
+    out.derived_calls += static_cast<int64_t>(derived[k].size());
+    out.wrong_call = first_difference(derived[k], made.calls[k]);
+    out.wrong_step = static_cast<int>(k) + 1;
+  }
 }
 
 struct RankPlans {
@@ -217,6 +236,7 @@ RankRecord run_rank(const MeshRun& run, const EngineOptions& options, GroupFacto
     record.eval_hits = sums.hits;
   }
   plans.measured = engine.measured_plan();
+  if (!plans.run.calls.empty()) compare_calls(run, options, mesh.rank(), plans.run, record);
   return record;
 }
 

@@ -12,6 +12,7 @@
 
 #include "data/samples/curriculum.h"
 #include "launch/engine/engine.h"
+#include "launch/engine/group_calls.h"
 #include "launch/engine/logical.h"
 #include "launch/tools/verify/activations.h"
 #include "launch/tools/verify/rank_record.h"
@@ -42,10 +43,11 @@ struct MeshRun {
   // Each step but the first starts from the parameters and state that this run had after the previous step. Otherwise
   // an optimizer amplifies rounding errors in elements with negligible gradients, and they would accumulate.
   const std::vector<Snapshot>* follow = nullptr;
-  bool activations = false;  // record fingerprints in the first step
-  bool vary_length = false;  // microbatch k takes the first seq, 2/3 or 1/3 of its samples
-  Curriculum curriculum;     // tokens of each sample per step; off: all
-  bool evaluate = false;     // once, after the last step, on the tokens of the next
+  bool activations = false;   // record fingerprints in the first step
+  bool derive_calls = false;  // compare each rank's calls in its groups with those that the static proof derives
+  bool vary_length = false;   // microbatch k takes the first seq, 2/3 or 1/3 of its samples
+  Curriculum curriculum;      // tokens of each sample per step; off: all
+  bool evaluate = false;      // once, after the last step, on the tokens of the next
   // Each seq+1 tokens, or for masked language models a PairRow; step k uses [k*global_batch, (k+1)*global_batch),
   // wrapping.
   std::vector<std::vector<int32_t>> samples;
@@ -57,13 +59,20 @@ struct MeshRun {
 struct RankRun {
   Program computed;  // compute actions in order
   int slots = 0, peak_live = 0;
-  CommCounters data_parallel;                // traffic of its data-parallel group over all steps
-  std::map<std::string, CommCounters> comm;  // of the last step, by Mesh::groups()
+  CommCounters data_parallel;                 // traffic of its data-parallel group over all steps
+  std::map<std::string, CommCounters> comm;   // of the last step, by Mesh::groups()
+  std::vector<std::vector<GroupCall>> calls;  // of each step, with derive_calls
 };
 
 // Copy of a parameter on a rank that is not bitwise identical to its owner's after a step.
 struct StaleCopy {
   std::string name;
+  int rank = 0, step = 0;
+};
+
+// First call of a rank in its groups that is not the derived one, as first_difference().
+struct WrongCall {
+  std::string text;
   int rank = 0, step = 0;
 };
 
@@ -82,6 +91,8 @@ struct MeshResult {
   std::vector<std::string> order, modules;          // parameters and activation modules, in forward order of one rank
   std::map<std::string, std::vector<int>> holders;  // ranks that hold a shard of this parameter
   std::vector<StaleCopy> stale;                     // copies that differ from their owner
+  std::vector<WrongCall> wrong_calls;               // with derive_calls: first ones of ranks
+  int64_t derived_calls = 0;                        // that were compared, of all ranks
   std::map<std::string, float> ratios;              // LAMB's trust ratios of the last step; NaN if two ranks disagree
   std::vector<EnginePlan> planned, measured;        // by rank
 };

@@ -86,6 +86,7 @@ std::vector<std::byte> pack(const RankRecord& r) {
   for (const auto& [key, prints] : r.activations) w.put(key.first), w.put(key.second), w.put(prints);
   w.put(r.module_order.size());
   for (const std::string& name : r.module_order) w.put(name);
+  w.put(r.wrong_call), w.put(r.wrong_step), w.put(r.derived_calls);
   return std::move(w.bytes);
 }
 
@@ -105,6 +106,7 @@ RankRecord unpack(std::span<const std::byte> bytes) {
   }
   r.module_order.resize(in.count(1));
   for (std::string& name : r.module_order) in.get(name);
+  in.get(r.wrong_call), in.get(r.wrong_step), in.get(r.derived_calls);
   return r;
 }
 

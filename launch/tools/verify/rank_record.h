@@ -30,6 +30,9 @@ struct RankRecord {
   std::vector<RecordedTensor> pieces;
   Activations activations;
   std::vector<std::string> module_order;
+  std::string wrong_call;  // first call in a group that is not the derived one, of step wrong_step
+  int wrong_step = 0;
+  int64_t derived_calls = 0;
 };
 
 // Copies the values of the views into the record. `copies`: also views that another rank saves.

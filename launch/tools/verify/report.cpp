@@ -63,7 +63,7 @@ std::string class_table(const std::vector<Difference>& all) {
   std::map<std::string, Row> rows;
   std::array<double, 3> scalars{-1, -1, -1};  // activations, losses, norms
   for (const Difference& d : all) {
-    if (d.quantity == Quantity::kCopy) continue;
+    if (d.quantity == Quantity::kCopy || d.quantity == Quantity::kCalls) continue;
     if (d.quantity == Quantity::kActivation || d.quantity == Quantity::kLoss || d.quantity == Quantity::kNorm) {
       double& worst = scalars[d.quantity == Quantity::kActivation ? 0 : d.quantity == Quantity::kLoss ? 1 : 2];
       worst = std::max(worst, d.error);
@@ -131,6 +131,8 @@ std::string report(const Config& c, const VerifyResult& v) {
   else
     out += fmt::format("NOT bitwise identical to {}: {} differences\n{}", reference, v.exact.size(),
                        worst_lines(v.exact, 10, shape));
+  if (v.calls > 0)
+    out += fmt::format("collectives and messages of all ranks compared with the derived ones: {}\n", v.calls);
   if (const Difference* d = v.bad())
     return out + fmt::format("\nDIFFERENT. First in execution order: {}\n", describe(*d, shape));
   const std::string forgiven =

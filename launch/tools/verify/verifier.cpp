@@ -81,13 +81,16 @@ const MeshResult& Verifier::flat_run(const Config& layout) {
   if (it != flat_runs_.end()) return it->second;
   if (bytes_of(flat_runs_) > kKeep) flat_runs_.clear();
   ++runs_;
-  return flat_runs_.emplace(key, run_mesh(run_of(c))).first->second;
+  MeshRun run = run_of(c);
+  run.derive_calls = false;
+  return flat_runs_.emplace(key, run_mesh(run)).first->second;
 }
 
 MeshRun Verifier::run_of(const Config& layout) {
   MeshRun run = plain_run(layout);
   const MeshResult& right = single(layout);
   if (options_.follow) run.follow = &right.steps;
+  run.derive_calls = true;
   return run;
 }
 
@@ -106,6 +109,14 @@ VerifyResult Verifier::compare_run(const Config& layout, const MeshResult& run) 
     v.forgiven = forgive_rounding(v.close, compare(single(layout), single_in_f32(layout), limits));
   for (Difference& d : compare(run, flat_run(layout), exact_limits()))
     if (d.bad) v.exact.push_back(std::move(d));
+  v.calls = run.derived_calls;
+  for (const WrongCall& w : run.wrong_calls)
+    v.close.push_back({.quantity = Quantity::kCalls,
+                       .name = cat("rank ", w.rank),
+                       .step = w.step,
+                       .bad = true,
+                       .missed = w.text,
+                       .ranks = {w.rank}});
   return v;
 }
 

@@ -23,6 +23,7 @@ struct VerifyResult {
   int64_t forgiven = 0;           // of `close`: what one rank's own rounding explains
   // compare with flat(layout); false for runs on another device, which round differently
   bool bits = true;
+  int64_t calls = 0;              // of all ranks in their groups that are those derived without running; 0: not derived
   const Difference* bad() const;  // first violation; nullptr: the layout is correct
 };
 

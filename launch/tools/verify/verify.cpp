@@ -141,30 +141,27 @@ struct MatrixSum {
 };
 
 // Returns what is wrong with a layout by the types of its tensors; "" if it is proved.
-std::string wrong_by_types(const Config& c, ProofSize* size = nullptr) {
+std::string wrong_by_types(const EngineOptions& o, const MeshShape& mesh, ProofSize* size = nullptr) {
   try {
-    const ProofSize n = prove_layout(engine_options(c, 1), mesh_shape(c));
+    const ProofSize n = prove_layout(o, mesh);
     if (size != nullptr) *size = n;
     return "";
-  } catch (const Error& e) {
-    if (e.code() != Exit::kInternal) throw;
-    return e.what();
-  }
+  } catch (const proof::LayoutError& e) { return e.what() + code_of(e, o, mesh); }
 }
 
 // Returns what of a run has no types, and how it is proved instead; "" if all has.
-std::string untyped(const Config& c) {
-  std::string out;
-  if (c.precision.fp8 != Fp8Recipe::kOff) out += "note: FP8 has no types; proved as a run in 16 bits\n";
-  if (engine_options(c, 1).optim.uses("muon")) out += "note: Muon has no types; proved as a run with AdamW\n";
-  return out;
+std::string untyped_note(const EngineOptions& o) {
+  const Untyped no = untyped(o);
+  return cat(no.fp8 ? "note: FP8 has no types; proved as a run in 16 bits\n" : "",
+             no.muon ? "note: Muon has no types; proved as a run with AdamW\n" : "");
 }
 
 Exit verify_types(const Config& c) {
   ProofSize size;
+  const EngineOptions options = engine_options(c, 1);
   const auto begin = Clock::now();
-  const std::string wrong = wrong_by_types(c, &size);
-  write_out(fmt::format("layout: {}, {} ranks\n{}", layout_text(c), c.world(), untyped(c)));
+  const std::string wrong = wrong_by_types(options, mesh_shape(c), &size);
+  write_out(fmt::format("layout: {}, {} ranks\n{}", layout_text(c), c.world(), untyped_note(options)));
   write_out(wrong.empty() ? fmt::format("proved in {}: {} calls of ops and {} collectives and messages of one rank of "
                                         "each stage, in two steps and an evaluation\n",
                                         format_duration(since(begin)), size.ops, size.messages)
@@ -178,7 +175,8 @@ Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) 
   const std::vector<Config> legal = legal_layouts(base, args.ranks, precisions);
   const std::vector<Config> layouts = sample_of(legal, args.sample, static_cast<uint64_t>(base.train.seed));
   write_out(fmt::format("{} legal layouts of up to {} ranks, {} of them to {}\n{}", legal.size(), args.ranks,
-                        layouts.size(), args.types ? "prove" : "run", args.types ? untyped(base) : ""));
+                        layouts.size(), args.types ? "prove" : "run",
+                        args.types ? untyped_note(engine_options(base, 1)) : ""));
   flush_out();
   Verifier verifier({static_cast<int>(args.steps)});
   const OnDevice device(base);
@@ -197,7 +195,7 @@ Exit verify_matrix(const Config& base, const VerifyArgs& args, bool precisions) 
     std::string failure;
     try {
       if (args.types) {
-        failure = wrong_by_types(c);
+        failure = wrong_by_types(engine_options(c, 1), mesh_shape(c));
         ++sum.done, sum.wrong += !failure.empty();
       } else {
         const VerifyResult v = device.check(verifier, c);

@@ -363,6 +363,7 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag, St
     channel.sends = send;
     (channel.head == nullptr ? channel.head : channel.tail->next) = &mine;
     channel.tail = &mine;
+    record_blocked(op, call.bytes(), now, false);
     return Work(this, mine.index << 1 | 1);
   }
   ThreadMessage& other = *channel.head;
@@ -381,6 +382,7 @@ Work ThreadGroup::post_message(CommOp op, const Tensor& t, int peer, int tag, St
     mine.finished = other.finished = steady_ns();
   }
   state_.seats[static_cast<size_t>(other.owner)].wake.notify_one();
+  record_blocked(op, call.bytes(), now, false);
   return Work(this, mine.index << 1 | 1);
 }
 

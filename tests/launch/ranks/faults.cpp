@@ -28,6 +28,7 @@ class FaultyGroup final : public ProcessGroup {
   void barrier() override { inner_->barrier(); }
   void abandon(const std::string& message, Exit code) override { inner_->abandon(message, code); }
   void poll() override { inner_->poll(); }
+  void set_spans(CommSpans* spans) override { inner_->set_spans(spans); }
 
  protected:
   void wait(uint64_t, Stream) override {}  // tickets belong to the inner group

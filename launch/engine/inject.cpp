@@ -60,6 +60,12 @@ bool Injector::configured(const char* site, int64_t step) const {
   return std::any_of(faults_.begin(), faults_.end(), [&](const Injection& f) { return due(f, site, step); });
 }
 
+std::optional<int64_t> Injector::left_out() const {
+  for (const Injection& f : faults_)
+    if (hits(f, "layout", 0)) return f.index;
+  return {};
+}
+
 void Injector::at_value(int64_t step, std::byte* value, const DeviceApi& api, Stream stream) const {
   for (const Injection& f : faults_) {
     if (!hits(f, "value", step)) continue;

@@ -1,5 +1,6 @@
 // Injects the faults of launch/config/values/fault_spec.h into a rank: its steps, saves, ops and tensors.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ class Injector {
   Injector(const std::string& spec, int rank) : faults_(parse_injections(spec)), rank_(rank) {}
   bool configured(const char* site, int64_t step) const;  // whether a fault is configured for any rank
   std::vector<std::string> params() const;                // every tensor that a fault names
+  std::optional<int64_t> left_out() const;                // of the collectives of this rank's proof of its layout
   void at_step(int64_t step) const;                       // may not return
   void at_save(int64_t step) const;
   // Flips a bit of a 16-bit value.

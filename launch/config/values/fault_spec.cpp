@@ -18,13 +18,10 @@ constexpr bool kBuiltIn = false;
 struct SiteActions {
   const char *site, *actions;
 };
-constexpr SiteActions kSites[] = {{"step", " kill stop segv abort terminate exit delay "},
-                                  {"save", " stop delay "},
-                                  {"forward", " nan inf "},
-                                  {"backward", " nan inf "},
-                                  {"grad", " nan inf scale "},
-                                  {"master", " nan inf flip "},
-                                  {"value", " flip "}};
+constexpr SiteActions kSites[] = {{"layout", " skip "},         {"step", " kill stop segv abort terminate exit delay "},
+                                  {"save", " stop delay "},     {"forward", " nan inf "},
+                                  {"backward", " nan inf "},    {"grad", " nan inf scale "},
+                                  {"master", " nan inf flip "}, {"value", " flip "}};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& why) {
   fail(Exit::kUsage, "\"", what, "\": ", why, "; expected ACTION@SITE[:key=value,...], see ",
@@ -62,7 +59,7 @@ Injection parse_one(const std::string& text) {
   const auto site =
       std::find_if(std::begin(kSites), std::end(kSites), [&](const SiteActions& s) { return f.site == s.site; });
   if (site == std::end(kSites))
-    refuse(text, cat("no site ", f.site, "; there are step, save, forward, backward, grad, master and value"));
+    refuse(text, cat("no site ", f.site, "; there are layout, step, save, forward, backward, grad, master and value"));
   if (std::string(site->actions).find(" " + f.action + " ") == std::string::npos)
     refuse(text, cat("at ", f.site, " there are", site->actions));
   std::istringstream keys(colon < text.size() ? text.substr(colon + 1) : "");
@@ -72,7 +69,7 @@ Injection parse_one(const std::string& text) {
     set_key(f, text, pair.substr(0, equals), pair.substr(equals + 1));
   }
   if (f.until < 0) f.until = f.step;
-  if ((f.site == "step" || f.site == "save" || f.site == "value") && !f.param.empty())
+  if ((f.site == "layout" || f.site == "step" || f.site == "save" || f.site == "value") && !f.param.empty())
     refuse(text, cat("at ", f.site, " there is no param="));
   if ((f.site == "forward" || f.site == "backward") && f.param.empty()) refuse(text, "no param=");
   return f;

@@ -1,5 +1,6 @@
 // Fault injection for tests: --fault.inject ACTION@SITE[:key=value,…], several separated by spaces. Compiled in with
 // the CMake option GPT_TESTING only; other builds reject the option.
+//   layout   skip in the static proof before the first step: the `index`th of its different collectives is left out
 //   step     kill, stop (SIGSTOP), segv, abort, terminate (uncaught exception in a thread), exit (code n), delay (ms),
 //            at the beginning of step `step`
 //   save     delay (ms) at the beginning of a save after step `step`

@@ -136,3 +136,32 @@ TEST_CASE("gpttrain verify --static proves the given layout, or all of them, and
   CHECK(launched.code == 2);
   CHECK(launched.prints("leave out --on here"));
 }
+
+TEST_CASE("a run proves its layout before the first step, and is refused by op, axis, types and code if it is wrong") {
+  TempDir dir;
+  const std::string run =
+      "--model.layers 2 --model.hidden 32 --model.heads 4 --model.vocab 300 --model.seq 16 --data.train mock "
+      "--train.steps 1 --train.grad_accum 2 --tp 2 --pp 2 --parallel.sequence_parallel false --log.tensorboard false ";
+  for (const char* ranks : {"threads", "processes"}) {
+    const std::string flags = run + "--launch.ranks " + ranks + " --log.name " + ranks;
+    CHECK(gpttrain(flags, dir.path()).code == 0);
+    // The first collective of the first stage sums what the TP ranks look up in their parts of the vocabulary.
+    const Outcome wrong = gpttrain(flags + "-0 --fault.inject skip@layout", dir.path());
+    INFO(wrong.out);
+    CHECK(wrong.code == 70);
+    CHECK(wrong.prints("the layout pp0 dp0 tp0 is wrong: "));
+    CHECK(wrong.prints("partial sums"));
+    CHECK(wrong.prints("along tp"));
+    CHECK(wrong.prints("found at call "));
+    CHECK(wrong.prints(" in gt::ops::add_position < "));
+    CHECK(wrong.prints("x was written at call "));
+    CHECK(wrong.prints(" in gt::ops::vocab_embedding < "));
+    CHECK_FALSE(wrong.prints("step 1"));
+    const Outcome last = gpttrain(flags + "-1 --fault.inject skip@layout:rank=2,index=1", dir.path());
+    CHECK(last.code == 70);
+    CHECK(last.prints("the layout pp1 dp0 tp0 is wrong: "));
+  }
+  const Outcome site = gpttrain(run + "--fault.inject nan@layout", dir.path());
+  CHECK(site.code == 2);
+  CHECK(site.prints("at layout there are skip"));
+}

@@ -223,12 +223,18 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
     if (t.data == nullptr || t.numel() == 0) return;
     const bool reads = named(rule.substr(0, behind), operand);
     if (reads) read.push_back({operand, t, type_of(operand, t), false});
-    if (!named(rule.substr(behind + 2), operand)) return;
-    const bool adds = role == OperandRole::kInOut && !reads;
-    LayoutType before;
-    if (adds) before = before_adding(operand, t);
-    written.push_back({operand, t, before, adds});
+    if (named(rule.substr(behind + 2), operand))
+      written.push_back({operand, t, {}, role == OperandRole::kInOut && !reads});
   });
+  // What reads shards, or changes its operand in place, writes a flat buffer, though it may begin at a parameter.
+  const auto flat_buffer = [&](const Operand& out) {
+    return std::any_of(read.begin(), read.end(), [&](const Operand& x) {
+      return x.tensor.data == out.tensor.data ||
+             std::any_of(x.type.axes.begin(), x.type.axes.end(), [](AxisType t) { return t.kind == Kind::kShard; });
+    });
+  };
+  for (Operand& out : written)
+    if (out.adds) out.type = flat_buffer(out) ? type_of(out.name, out.tensor) : before_adding(out.name, out.tensor);
   const auto created = [](const Operand& out, Along a, int dim) {
     const bool splits = std::find(std::begin(kSplitting), std::end(kSplitting), a) != std::end(kSplitting);
     const Parameter* p = splits ? running->memory.grad_of(out.tensor) : nullptr;
@@ -241,10 +247,7 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
     if (flat || (a != Along::kKv && a != Along::kTied)) axes.push_back(a);
   const std::vector<LayoutType> types = result_types(name, rule, read, written, axes, created);
   for (size_t k = 0; k < written.size(); ++k) {
-    // What changes a flat buffer in place may begin at a parameter.
-    const auto same = [&](const Operand& x) { return x.tensor.data == written[k].tensor.data; };
-    const bool in_place = std::any_of(read.begin(), read.end(), same);
-    const Parameter* p = in_place ? nullptr : memory.grad_of(written[k].tensor);
+    const Parameter* p = flat_buffer(written[k]) ? nullptr : memory.grad_of(written[k].tensor);
     if (p != nullptr)
       write_gradient(*p, written[k].tensor, types[k]);
     else

@@ -83,6 +83,19 @@ TEST_CASE("random layouts of every optimizer, of adapters and of quantized preci
   }
 }
 
+TEST_CASE(
+    "every rank of a layout is proved, also where shards of gradients and their chunks are vectors of the model") {
+  for (const char* zero : {"0", "1", "2", "3"})
+    for (const char* reduce : {"f32", "bf16"})
+      for (const char* prescale : {"false", "true"}) {
+        const Config c = tiny({"--tp", "2", "--dp", "2", "--zero.stage", zero, "--precision.reduce_dtype", reduce,
+                               "--zero.prescale", prescale, "--model.hidden", "64", "--zero.bucket_bytes", "1"});
+        INFO(layout_text(c) << " reduce_dtype " << reduce << " prescale " << prescale);
+        for (int rank = 0; rank < c.world(); ++rank)
+          CHECK_NOTHROW(prove_rank(engine_options(c, 1), mesh_shape(c), rank));
+      }
+}
+
 TEST_CASE("a collective that is left out, made twice or made over other ranks is found by the types of a layout") {
   const uint64_t seed = from_environment("GPT_TEST_SEED", 1), goal = from_environment("GPT_TEST_LAYOUTS", 4);
   int64_t faults = 0;

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "launch/engine/engine_options.h"
-#include "launch/verify/mesh_run.h"
+#include "launch/tools/verify/mesh_run.h"
 #include "model/families/family.h"
 #include "tests/launch/layouts/random_layout.h"
 #include "tests/launch/process.h"

@@ -14,6 +14,7 @@
 #include "checkpoint/format/state_json.h"
 #include "checkpoint/store/retention.h"
 #include "checkpoint/store/steps.h"
+#include "kernels/core/json.h"
 #include "kernels/core/text.h"
 
 namespace gt {
@@ -263,7 +264,7 @@ std::string inspect_json(const std::string& step_dir, const InspectOptions& opti
               {"created", m.created},
               {"version", {m.major, m.minor}},
               {"writer", {{"version", m.version}, {"git", m.git}, {"compiler", m.compiler}, {"device", m.device}}},
-              {"layout", Json::parse(layout_json(m))},
+              {"layout", parse_json<Json>(layout_json(m), "layout", kOwnJson)},
               {"bytes", m.bytes()},
               {"state", to_json(m.state)},
               {"tensors", tensors}}

@@ -215,7 +215,7 @@ goal megatron '^megatron: |SKIPPED' case_of test_launch "losses\, gradient norms
 covered() {
   local dir=build/coverage parsers file data rc=0
   parsers="checkpoint/format/index_file.cpp checkpoint/format/manifest.cpp checkpoint/format/state_json.cpp checkpoint/weights/safetensors.cpp
-    checkpoint/format/h5_gate.cpp checkpoint/format/h5_walk.cpp checkpoint/weights/llmc.cpp launch/options/json_text.cpp parallel/pipeline/text.cpp
+    checkpoint/format/h5_gate.cpp checkpoint/format/h5_walk.cpp checkpoint/weights/llmc.cpp kernels/core/json.cpp parallel/pipeline/text.cpp
     launch/tools/translate/deepspeed_file.cpp data/tokens/token_file.cpp data/tokenizer/model_walk.cpp"
   cmake -S . -B $dir -G Ninja -DGPT_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="--coverage -DGPT_COVERAGE" \
     -DCMAKE_EXE_LINKER_FLAGS=--coverage && cmake --build $dir --target test_fuzz -j "$(nproc)" || return 1

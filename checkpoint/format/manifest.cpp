@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "checkpoint/format/state_json.h"
-#include "checkpoint/format/strict_json.h"
 #include "kernels/core/hash/sha256.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -221,7 +221,7 @@ std::string to_text(const Manifest& m) {
       {"created", m.created},
       {"writer",
        {{"version", m.version}, {"git", m.git}, {"compiler", m.compiler}, {"isa", m.isa}, {"device", m.device}}},
-      {"layout", Json::parse(layout_json(m))},
+      {"layout", parse_json<Json>(layout_json(m), "layout", kOwnJson)},
       {"files", files},
       {"aux", aux},
       {"tensors", tensors},
@@ -233,9 +233,6 @@ std::string to_text(const Manifest& m) {
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& where) {
-  try {
-    require_few_entries(text, kMostEntries);  // before the seal: hashing takes longer
-  } catch (const Error& e) { throw Error(where + ": " + e.what(), e.code()); }
   const size_t body = text.size() < kSeal ? 0 : text.size() - kSeal;
   const std::string_view seal = text.substr(body);
   GT_REQUIRE(seal.size() == kSeal && seal.substr(0, kSealBegin.size()) == kSealBegin &&
@@ -243,8 +240,10 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
                  seal.substr(kSealBegin.size(), kDigits) == sha256_hex(text.substr(0, body)),
              Exit::kDamaged, where, ": the hash in the last line does not match the ", body,
              " bytes before it: changed or truncated");
+  const Json json = parse_json<Json>(
+      text, where, {.code = Exit::kDamaged, .bytes = SIZE_MAX, .depth = kMaxDepth, .entries = kMostEntries});
   try {
-    return read_keys(parse_strict_json(text, kMaxDepth));
+    return read_keys(json);
   } catch (const Error& e) {
     throw Error(where + ": " + e.what(), e.code());
   } catch (const nlohmann::json::exception& e) { throw Error(where + ": " + no_json(e.what()), Exit::kDamaged); }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -90,15 +91,15 @@ Json to_json(const TrainState& s) {
   if (s.curriculum) j["curriculum"] = {{"length", s.curriculum->length}, {"samples", s.curriculum->samples}};
   if (s.pld_theta) j["pld"] = {{"theta", hex_float(*s.pld_theta)}};
   if (s.eval_step >= 0) j["eval"] = {{"value", hex_float(s.eval_loss)}, {"step", s.eval_step}};
-  if (!s.anomaly_json.empty()) j["bad_steps"] = Json::parse(s.anomaly_json);
+  if (!s.anomaly_json.empty()) j["bad_steps"] = parse_json<Json>(s.anomaly_json, "anomaly state", kOwnJson);
   if (!s.data_json.empty()) {
-    const Json cursor = Json::parse(s.data_json);
+    const Json cursor = parse_json<Json>(s.data_json, "data cursor", kOwnJson);
     for (const char* key : kCursorKeys)
       if (cursor.contains(key)) j[key] = cursor[key];
     GT_CHECK(j["consumed_samples"] == s.consumed_samples, "the loader's cursor and the state disagree: ", s.data_json);
   }
   if (!s.carry.empty()) {
-    const Json carry = Json::parse(s.carry);
+    const Json carry = parse_json<Json>(s.carry, "carried state", kOwnJson);
     for (const auto& [key, value] : carry.items())
       if (!j.contains(key)) j[key] = value;
   }

@@ -13,6 +13,7 @@
 #include "checkpoint/store/vfs.h"
 #include "kernels/core/files.h"
 #include "kernels/core/host.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -60,7 +61,7 @@ Owner read_owner(const std::string& path) {
     o.absent = ::access(path.c_str(), F_OK) != 0;
     return o;
   }
-  const Json j = Json::parse(o.text, nullptr, false);
+  const Json j = parse_json_if_valid<Json>(o.text);
   if (!j.is_object()) return o;
   try {
     o.host = j.at("host").get<std::string>();

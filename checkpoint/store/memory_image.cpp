@@ -14,6 +14,7 @@
 #include "checkpoint/store/vfs.h"
 #include "kernels/core/files.h"
 #include "kernels/core/hash/crc32c.h"
+#include "kernels/core/json.h"
 
 namespace gt {
 namespace {
@@ -104,7 +105,8 @@ TrainState MemoryImage::read(std::span<const ShardView> views, const DeviceApi& 
   }
   api.synchronize(stream);
   const auto* text = reinterpret_cast<const char*>(base_ + kState);
-  return state_from(nlohmann::ordered_json::parse(text, text + h.state_bytes));
+  const std::string_view state(text, static_cast<size_t>(h.state_bytes));
+  return state_from(parse_json<nlohmann::ordered_json>(state, "state in memory", kOwnJson));
 }
 
 }  // namespace gt

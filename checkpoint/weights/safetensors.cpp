@@ -5,12 +5,11 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "checkpoint/format/strict_json.h"
 #include "checkpoint/weights/source_file.h"
 #include "checkpoint/weights/weights.h"
 #include "kernels/core/file_kind.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -33,48 +32,43 @@ struct Entry {
   bool has_shape = false, has_offsets = false;
 };
 
-// SAX handler that builds entries while parsing and keeps nothing else, so memory for a hostile header is bounded by
-// its own size.
-class HeaderReader : public nlohmann::json_sax<Json> {
+// Builds entries while reading and keeps nothing else, so memory for a hostile header is bounded by its own size.
+class HeaderReader : public JsonEvents {
  public:
   explicit HeaderReader(const std::string& where) : where_(where) {}
   std::vector<Entry> entries;
   std::map<std::string, std::string> metadata;
 
-  bool null() override { bad("null"); }
-  bool boolean(bool) override { bad("true or false"); }
-  bool number_integer(number_integer_t v) override { bad(cat("the number ", v)); }
-  bool number_float(number_float_t, const string_t& s) override { bad("the number " + s); }
-  bool number_unsigned(number_unsigned_t v) override {
-    if (list_ == nullptr) bad(cat("the number ", v));
-    GT_REQUIRE(v <= uint64_t{1} << 62, Exit::kDamaged, where_, ": ", name_, ": ", key_, " has ", v);
+  void null() override { bad("null"); }
+  void boolean(bool) override { bad("true or false"); }
+  void number(std::string_view text) override {
+    const JsonNumber n = json_number_of(text);
+    if (list_ == nullptr || !n.is_unsigned) bad(cat("the number ", text.substr(0, 40)));
+    GT_REQUIRE(n.magnitude <= uint64_t{1} << 62, Exit::kDamaged, where_, ": ", name_, ": ", key_, " has ", n.magnitude);
     GT_REQUIRE(list_->size() < kMaxDims, Exit::kDamaged, where_, ": ", name_, ": ", key_, " has more than ", kMaxDims,
                " entries");
-    list_->push_back(static_cast<int64_t>(v));
-    return true;
+    list_->push_back(static_cast<int64_t>(n.magnitude));
   }
-  bool string(string_t& s) override {
+  void string(std::string&& s) override {
     if (depth_ == 2 && in_metadata_) {
-      metadata[key_] = s;
-      return true;
+      metadata[key_] = std::move(s);
+    } else {
+      if (depth_ != 2 || list_ != nullptr || key_ != "dtype") bad("the text \"" + shorten(s) + "\"");
+      entries.back().dtype = std::move(s);
     }
-    if (depth_ != 2 || key_ != "dtype") bad("the text \"" + shorten(s) + "\"");
-    entries.back().dtype = s;
-    return true;
   }
-  bool binary(binary_t&) override { bad("binary data"); }
-  bool start_object(std::size_t) override {
+  void open(bool object) override {
+    if (!object) return open_list();
     if (++depth_ > 2) bad("an object");
-    keys_[depth_].clear();
     if (depth_ == 2 && !in_metadata_) {
-      GT_REQUIRE(entries.size() < kTensorLimit, Exit::kDamaged, where_, ": more than ", kTensorLimit, " tensors");
       entries.emplace_back();
       entries.back().name = name_;
     }
-    return true;
   }
-  bool end_object() override {
-    if (depth_-- == 2) {
+  void close() override {
+    if (list_ != nullptr) {
+      list_ = nullptr;
+    } else if (depth_-- == 2) {
       if (!in_metadata_) {
         const Entry& e = entries.back();
         GT_REQUIRE(!e.dtype.empty() && e.has_shape && e.has_offsets, Exit::kDamaged, where_, ": ", shorten(e.name),
@@ -82,34 +76,17 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       }
       in_metadata_ = false;
     }
-    return true;
   }
-  bool key(string_t& k) override {
-    GT_REQUIRE(keys_[depth_].insert(k).second, Exit::kDamaged, where_, ": duplicate key \"", shorten(k), "\"");
+  void key(std::string&& k) override {
     if (depth_ == 1) {
-      name_ = k;
       in_metadata_ = k == "__metadata__";
       check_name(k);
-      return true;
+      name_ = std::move(k);
+      return;
     }
-    key_ = k;
-    GT_REQUIRE(in_metadata_ || k == "dtype" || k == "shape" || k == "data_offsets", Exit::kDamaged, where_, ": ", name_,
-               ": unknown key \"", shorten(k), "\"");
-    return true;
-  }
-  bool start_array(std::size_t) override {
-    if (depth_ != 2 || in_metadata_ || list_ != nullptr || (key_ != "shape" && key_ != "data_offsets")) bad("a list");
-    Entry& e = entries.back();
-    (key_ == "shape" ? e.has_shape : e.has_offsets) = true;
-    list_ = key_ == "shape" ? &e.shape : &e.offsets;
-    return true;
-  }
-  bool end_array() override {
-    list_ = nullptr;
-    return true;
-  }
-  bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception& e) override {
-    fail(Exit::kDamaged, where_, ": header is no JSON, byte ", 7 + at, ": ", shorten(no_json(e.what())));
+    key_ = std::move(k);
+    GT_REQUIRE(in_metadata_ || key_ == "dtype" || key_ == "shape" || key_ == "data_offsets", Exit::kDamaged, where_,
+               ": ", name_, ": unknown key \"", shorten(key_), "\"");
   }
 
  private:
@@ -117,6 +94,12 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   [[noreturn]] void bad(const std::string& found) const {
     fail(Exit::kDamaged, where_, ": ", name_.empty() ? "header" : shorten(name_),
          key_.empty() ? "" : ", " + shorten(key_), ": unexpected ", found);
+  }
+  void open_list() {
+    if (depth_ != 2 || in_metadata_ || list_ != nullptr || (key_ != "shape" && key_ != "data_offsets")) bad("a list");
+    Entry& e = entries.back();
+    (key_ == "shape" ? e.has_shape : e.has_offsets) = true;
+    list_ = key_ == "shape" ? &e.shape : &e.offsets;
   }
   void check_name(const std::string& n) const {
     const bool plain =
@@ -131,7 +114,6 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   std::vector<int64_t>* list_ = nullptr;
   int depth_ = 0;
   bool in_metadata_ = false;
-  std::set<std::string> keys_[3];
 };
 
 // Checks dtypes, sizes, and that the tensors tile the data region without holes or overlaps.
@@ -165,11 +147,7 @@ void check_entries(const std::string& where, std::vector<Entry>& entries, int64_
 }
 
 // A GPT-2 of 1024 layers has 14,000 tensors; as int8 with scales 16,000.
-void require_few(const std::string& where, std::string_view text) {
-  try {
-    require_few_entries(text, kTensorLimit);
-  } catch (const Error& e) { throw Error(where + ": " + e.what(), e.code()); }
-}
+constexpr JsonLimits kLimits{.code = Exit::kDamaged, .bytes = kHeaderLimit, .depth = 8, .entries = kTensorLimit};
 
 // Refuses a file by what it is instead, if that is known: an LFS pointer, a web page, a pickle.
 void require_no_other_kind(const File& file, const std::string& path) {
@@ -195,11 +173,8 @@ class Safetensors : public WeightFile {
     file_.read(text.data(), static_cast<int64_t>(length), 8);
     GT_REQUIRE(text[0] == '{', Exit::kDamaged, path, ": header begins with byte ",
                static_cast<int>(static_cast<unsigned char>(text[0])), ", expected {");
-    GT_REQUIRE(text.find('\0') == std::string::npos, Exit::kDamaged, path, ": header has a zero byte at byte ",
-               text.find('\0'), ", expected JSON");
-    require_few(path, text);
     HeaderReader header(path);
-    Json::sax_parse(text, &header);
+    read_json(text, path + ", header", kLimits, header);
     begin_ = 8 + static_cast<int64_t>(length);
     check_entries(path, header.entries, size - begin_);
     notes_ = std::move(header.metadata);
@@ -233,7 +208,6 @@ class ShardedSafetensors : public WeightFile {
   ShardedSafetensors(Vfs& vfs, const std::string& dir) {
     const std::string index = dir + "/model.safetensors.index.json";
     const std::string text = read_source(vfs, index, kHeaderLimit);
-    require_few(index, text);
     std::map<std::string, std::string> where = weight_map(index, text);
     std::map<std::string, size_t> opened;
     for (const auto& [name, file] : where) {
@@ -266,16 +240,14 @@ class ShardedSafetensors : public WeightFile {
  private:
   static std::map<std::string, std::string> weight_map(const std::string& index, const std::string& text) {
     std::map<std::string, std::string> out;
+    const Json json = parse_json<Json>(text, index, kLimits);
     try {
-      const Json json = parse_strict_json(text, 8);
       const Json& map = member(json, "weight_map");
       GT_REQUIRE(map.is_object(), Exit::kDamaged, "weight_map: expected an object, found ", found_json(map));
       for (const auto& [name, file] : map.items()) {
         GT_REQUIRE(file.is_string(), Exit::kDamaged, printable(name), ": expected a string, found ", found_json(file));
         out[name] = file.get<std::string>();
       }
-    } catch (const nlohmann::json::exception& e) {
-      fail(Exit::kDamaged, index, ": ", no_json(e.what()));
     } catch (const Error& e) {
       fail(Exit::kDamaged, index, ": expected {\"weight_map\": {\"name\": \"file\"}}: ", e.what());
     }

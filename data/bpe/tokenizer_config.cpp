@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "data/prepare/shallow_json.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -123,14 +123,7 @@ void collect_special(const std::string& key, const Json& value, std::unordered_s
 }  // namespace
 
 Json parse_tokenizer_config(const std::string& text, const std::string& where) {
-  GT_REQUIRE(static_cast<int64_t>(text.size()) <= kMaxTokenizerConfig, Exit::kUsage, where, ": expected at most ",
-             kMaxTokenizerConfig, " bytes, found ", text.size());
-  Json j;
-  try {
-    j = parse_shallow<Json>(text, where);
-  } catch (const Json::parse_error& e) {
-    fail(Exit::kUsage, where, " byte ", e.byte, ": broken JSON");
-  } catch (const Json::exception& e) { fail(Exit::kUsage, where, ": broken JSON (", no_json(e.what()), ")"); }
+  Json j = parse_json<Json>(text, where, {.bytes = kMaxTokenizerConfig});
   GT_REQUIRE(j.is_object(), Exit::kUsage, where, ": expected an object, found a ", j.type_name());
   return j;
 }

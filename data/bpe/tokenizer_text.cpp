@@ -6,6 +6,7 @@
 #include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/check.h"
 #include "kernels/core/file_kind.h"
+#include "kernels/core/json.h"
 
 namespace gt {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 using Json = nlohmann::json;
 constexpr size_t kMaxPieces = 2'000'000, kMaxMerges = 2'000'000, kMaxPiece = 16 << 10;
 constexpr size_t kMaxValues = 1'000'000;  // excluding vocabulary and merges
-constexpr size_t kMaxDepth = 32;
 
 // The value of a number as serde_json, which Hugging Face's library uses, reads it: up to one unit in the last place
 // beside the nearest one. The order of equal sums of scores depends on it.
@@ -42,63 +42,36 @@ double fraction_of(const std::string& text) {
   return negative ? -value : value;
 }
 
-class Reader final : public nlohmann::json_sax<Json> {
+class Reader final : public JsonEvents {
  public:
   Reader(const std::string& name, TokenizerText* out) : name_(name), out_(out) {}
 
-  bool null() override { return value(nullptr, "null"); }
-  bool boolean(bool b) override { return value(b, "a boolean"); }
-  bool number_float(number_float_t, const string_t& s) override { return value(fraction_of(s), "a fraction"); }
-  bool binary(binary_t&) override { return false; }  // not in JSON text
-  bool number_integer(number_integer_t n) override { return part_ == Part::kVocab ? piece(n) : value(n, "a number"); }
-  bool number_unsigned(number_unsigned_t n) override {
-    if (part_ != Part::kVocab) return value(n, "a number");
-    return piece(static_cast<int64_t>(std::min<uint64_t>(n, INT64_MAX)));
+  void null() override { value(nullptr, "null"); }
+  void boolean(bool b) override { value(b, "a boolean"); }
+  void number(std::string_view text) override {
+    const JsonNumber n = json_number_of(text);
+    if (!n.is_unsigned && !n.is_signed) return value(fraction_of(std::string(text)), "a fraction");
+    if (part_ == Part::kVocab)
+      return piece(n.is_signed ? n.negative : static_cast<int64_t>(std::min<uint64_t>(n.magnitude, INT64_MAX)));
+    value(n.is_signed ? Json(n.negative) : Json(n.magnitude), "a number");
   }
-  bool string(string_t& s) override {
+  void string(std::string&& s) override {
     if (part_ == Part::kMerge) return part_of_merge(s);
     if (part_ == Part::kMerges) return merge_line(s);
-    return value(std::move(s), "a string");
+    value(std::move(s), "a string");
   }
-  bool key(string_t& k) override {
-    key_ = std::move(k);
-    return true;
-  }
-  bool start_object(size_t) override {
-    if (in_model() && key_ == "vocab" && part_ == Part::kRest) return begin(Part::kVocab, &has_vocab_);
-    open(Json::object(), "an object");
-    if (open_.size() == 2 && key_ == "model") model_ = open_.back();
-    return true;
-  }
-  bool end_object() override { return end(); }
-  bool start_array(size_t) override {
+  void key(std::string&& k) override { key_ = std::move(k); }
+  void open(bool object) override {
+    if (object) return open_object();
     if (part_ == Part::kMerges) {
       part_ = Part::kMerge;
       pair_.clear();
-      return true;
+      return;
     }
     if (in_model() && key_ == "merges" && part_ == Part::kRest) return begin(Part::kMerges, &has_merges_);
     open(Json::array(), "an array");
-    return true;
   }
-  bool end_array() override { return end(); }
-  bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception&) override {
-    fail(Exit::kUsage, name_, " byte ", at, ": broken JSON; expected a tokenizer.json");
-  }
-
- private:
-  enum class Part { kRest, kVocab, kMerges, kMerge };
-
-  bool in_model() const { return open_.size() == 2 && open_.back() == model_; }
-
-  bool begin(Part part, bool* present) {
-    GT_REQUIRE(!*present, Exit::kUsage, name_, ": model.", key_, ": occurs twice");
-    *present = true;
-    part_ = part;
-    return true;
-  }
-
-  bool end() {
+  void close() override {
     if (part_ == Part::kMerge) {
       GT_REQUIRE(pair_.size() == 2, Exit::kUsage, name_, ": model.merges, merge ", out_->merges.size(),
                  ": expected two pieces, found ", pair_.size());
@@ -109,32 +82,45 @@ class Reader final : public nlohmann::json_sax<Json> {
     } else {
       open_.pop_back();
     }
-    return true;
   }
 
-  bool piece(int64_t id) {
+ private:
+  enum class Part { kRest, kVocab, kMerges, kMerge };
+
+  bool in_model() const { return open_.size() == 2 && open_.back() == model_; }
+
+  void open_object() {
+    if (in_model() && key_ == "vocab" && part_ == Part::kRest) return begin(Part::kVocab, &has_vocab_);
+    open(Json::object(), "an object");
+    if (open_.size() == 2 && key_ == "model") model_ = open_.back();
+  }
+
+  void begin(Part part, bool* present) {
+    GT_REQUIRE(!*present, Exit::kUsage, name_, ": model.", key_, ": occurs twice");
+    *present = true;
+    part_ = part;
+  }
+
+  void piece(int64_t id) {
     GT_REQUIRE(out_->vocab.size() < kMaxPieces, Exit::kUsage, name_, ": model.vocab: expected at most ", kMaxPieces,
                " pieces, found more");
     GT_REQUIRE(!key_.empty() && key_.size() <= kMaxPiece, Exit::kUsage, name_, ": model.vocab, id ", id,
                ": expected a piece of 1 to ", kMaxPiece, " bytes, found ", key_.size());
     out_->vocab.emplace_back(std::move(key_), id);
-    return true;
   }
 
-  bool merge_line(const std::string& s) {
+  void merge_line(const std::string& s) {
     const size_t blank = s.find(' ');
     GT_REQUIRE(blank != std::string::npos && s.find(' ', blank + 1) == std::string::npos, Exit::kUsage, name_,
                ": model.merges, merge ", out_->merges.size(),
                ": expected two pieces with a blank between them, found \"", s.substr(0, 100), "\"");
     merge(s.substr(0, blank), s.substr(blank + 1));
-    return true;
   }
 
-  bool part_of_merge(std::string& s) {
+  void part_of_merge(std::string& s) {
     GT_REQUIRE(pair_.size() < 2, Exit::kUsage, name_, ": model.merges, merge ", out_->merges.size(),
                ": expected two pieces, found more");
     pair_.push_back(std::move(s));
-    return true;
   }
 
   void merge(std::string left, std::string right) {
@@ -143,17 +129,15 @@ class Reader final : public nlohmann::json_sax<Json> {
     out_->merges.emplace_back(std::move(left), std::move(right));
   }
 
-  bool value(Json v, const char* what) {
+  void value(Json v, const char* what) {
     GT_REQUIRE(part_ == Part::kRest, Exit::kUsage, name_, ": model.",
                part_ == Part::kVocab ? "vocab: expected ids" : "merges: expected pairs of pieces", ", found ", what);
     put(std::move(v));
-    return true;
   }
 
   void open(Json v, const char* what) {
     GT_REQUIRE(part_ == Part::kRest, Exit::kUsage, name_, ": model.",
                part_ == Part::kVocab ? "vocab: expected ids" : "merges: expected pairs of pieces", ", found ", what);
-    GT_REQUIRE(open_.size() < kMaxDepth, Exit::kUsage, name_, ": nested deeper than ", kMaxDepth, " levels");
     open_.push_back(put(std::move(v)));
   }
 
@@ -166,7 +150,7 @@ class Reader final : public nlohmann::json_sax<Json> {
     }
     if (open_.back()->is_array()) return &open_.back()->emplace_back(std::move(v));
     const auto [at, added] = open_.back()->emplace(key_, std::move(v));
-    GT_REQUIRE(added, Exit::kUsage, name_, ": the key \"", key_.substr(0, 100), "\" is in one object twice");
+    GT_CHECK(added, "a key twice: ", key_);
     return &*at;
   }
 
@@ -184,16 +168,11 @@ class Reader final : public nlohmann::json_sax<Json> {
 }  // namespace
 
 TokenizerText parse_tokenizer_text(std::string_view text, const std::string& name) {
-  GT_REQUIRE(static_cast<int64_t>(text.size()) <= kMaxTokenizerFile, Exit::kUsage, name,
-             ": expected a tokenizer.json of at most ", kMaxTokenizerFile, " bytes, found ", text.size());
-  const size_t zero = text.find('\0');  // which nlohmann's parser takes for the end of the text
-  GT_REQUIRE(zero == std::string_view::npos, Exit::kUsage, name, " byte ", zero,
-             ": broken JSON; expected a tokenizer.json, found a zero byte");
   TokenizerText out;
   Reader reader(name, &out);
   const std::string kind = text.substr(0, kKindBytes).find('{') < 16 ? "" : other_kind(text.substr(0, kKindBytes));
   GT_REQUIRE(kind.empty(), Exit::kUsage, name, ": expected a tokenizer.json; it ", kind);
-  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  read_json(text, name, {.bytes = kMaxTokenizerFile}, reader);
   GT_REQUIRE(out.rest.is_object(), Exit::kUsage, name, ": expected a JSON object, found a ", out.rest.type_name());
   return out;
 }

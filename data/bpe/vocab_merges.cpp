@@ -7,6 +7,7 @@
 #include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
 #include "kernels/core/file_kind.h"
+#include "kernels/core/json.h"
 
 namespace gt {
 namespace {
@@ -44,9 +45,9 @@ std::string tokenizer_json_of(std::string_view vocab, std::string_view merges, c
   const size_t first = vocab.find_first_not_of(" \t\r\n");
   const bool object = first != std::string_view::npos && vocab[first] == '{';
   const std::string kind = object ? "" : other_kind(vocab.substr(0, kKindBytes));
-  GT_REQUIRE(object && Json::accept(vocab), Exit::kUsage, where,
-             ": expected a JSON object of pieces and ids, found broken or other text", kind.empty() ? "" : "; it ",
-             kind);
+  const bool valid = object && !parse_json_if_valid<Json>(vocab, {.bytes = SIZE_MAX}).is_discarded();
+  GT_REQUIRE(valid, Exit::kUsage, where, ": expected a JSON object of pieces and ids, found broken or other text",
+             kind.empty() ? "" : "; it ", kind);
   const std::string model = cat(R"({"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":"",)",
                                 R"("end_of_word_suffix":"","fuse_unk":false,"byte_fallback":false,"vocab":)", vocab,
                                 ",\"merges\":", merges_array(merges, where), "}");

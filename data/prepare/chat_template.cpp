@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "data/prepare/chat.h"
-#include "data/prepare/shallow_json.h"
 #include "data/tokens/files.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -114,8 +114,9 @@ ChatTemplate load_chat_template(const std::string& name) {
   GT_REQUIRE(std::filesystem::is_regular_file(name), Exit::kUsage, "--template ", name,
              ": expected chatml, llama3, mistral, plain or a template file, found neither");
   const std::string text = read_whole_file(name, kMaxTemplateFile);
+  const Json json = parse_json<Json>(text, name);
   try {
-    return from_json(parse_shallow<Json>(text, name), name);
+    return from_json(json, name);
   } catch (const Error& e) {
     fail(Exit::kUsage, name, ": not a chat template (", e.what(), ")");
   } catch (const Json::exception& e) { fail(Exit::kUsage, name, ": not a chat template (", no_json(e.what()), ")"); }

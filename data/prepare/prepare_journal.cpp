@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "data/prepare/shallow_json.h"
 #include "data/tokens/files.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -17,7 +17,7 @@ void write_journal(const std::string& path, const PrepareJournal& j) {
   const ReadState& s = j.state;
   const PrepareResult& r = j.sums;
   const Json out = {{"version", 2},
-                    {"options", Json::parse(j.options)},
+                    {"options", parse_json<Json>(j.options, "options", kOwnJson)},
                     {"inputs", inputs},
                     {"state", {s.input, s.byte, s.line, s.open, s.skipping}},
                     {"bin_bytes", j.bin_bytes},
@@ -34,7 +34,7 @@ std::optional<PrepareJournal> read_journal(const std::string& path) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   const std::string text = read_whole_file(path, 256 << 20);
   try {
-    const Json in = parse_shallow<Json>(text, path);
+    const Json in = parse_json<Json>(text, "", {.bytes = SIZE_MAX});
     PrepareJournal j;
     GT_REQUIRE(field<int>(in, "version") == 2, Exit::kUsage, "expected version 2, found ", found_json(in["version"]));
     j.options = member(in, "options").dump();
@@ -54,14 +54,13 @@ std::optional<PrepareJournal> read_journal(const std::string& path) {
     return j;
   } catch (const Error& e) {
     fail(Exit::kUsage, path, ": not the journal of a preparation (", e.what(), "); --force starts over");
-  } catch (const Json::exception& e) {
-    fail(Exit::kUsage, path, ": not the journal of a preparation (", no_json(e.what()), "); --force starts over");
   }
 }
 
 void require_same_work(const std::string& path, const PrepareJournal& before, const PrepareJournal& now) {
   std::string list;
-  const Json a = Json::parse(before.options), b = Json::parse(now.options);
+  const Json a = parse_json<Json>(before.options, "options", kOwnJson),
+             b = parse_json<Json>(now.options, "options", kOwnJson);
   for (const auto& [key, value] : b.items())
     if (!a.contains(key) || a.at(key) != value)
       list += cat("\n  ", key, ": it had ", a.contains(key) ? a.at(key).dump() : "nothing", ", this call has ",

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "data/prepare/shallow_json.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -29,8 +29,8 @@ std::string to_json(const DataCursor& c) {
 }
 
 DataCursor data_cursor_from_json(const std::string& text) {
+  const Json j = parse_json<Json>(text, "data cursor of the checkpoint");
   try {
-    const Json j = parse_shallow<Json>(text, "it");
     DataCursor c;
     c.consumed_samples = field<int64_t>(j, "consumed_samples");
     if (j.contains("skip_windows"))
@@ -49,9 +49,7 @@ DataCursor data_cursor_from_json(const std::string& text) {
     GT_REQUIRE(c.consumed_samples >= 0, Exit::kUsage, "consumed_samples: expected 0 or more, found ",
                c.consumed_samples);
     return c;
-  } catch (const Error& e) {
-    fail(Exit::kUsage, "data cursor of the checkpoint: ", e.what());
-  } catch (const Json::exception& e) { fail(Exit::kUsage, "data cursor of the checkpoint: ", no_json(e.what())); }
+  } catch (const Error& e) { fail(Exit::kUsage, "data cursor of the checkpoint: ", e.what()); }
 }
 
 std::vector<std::string> differences(const DataCursor& saved, const DataCursor& now) {

@@ -10,6 +10,7 @@
 #include "data/tokenizer/unigram.h"
 #include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json.h"
 
 namespace gt {
 namespace {
@@ -192,7 +193,7 @@ std::string hf_special_tokens_json(const Tokenizer& t) {
 }
 
 std::string hf_tokenizer_config_json(const Tokenizer& t, int64_t max_length) {
-  Json j = Json::parse(hf_special_tokens_json(t));
+  Json j = parse_json<Json>(hf_special_tokens_json(t), "special tokens", kOwnJson);
   j["clean_up_tokenization_spaces"] = false;
   j["model_input_names"] = {"input_ids", "attention_mask"};  // GPT-2 would add token_type_ids to its embedding
   j["model_max_length"] = max_length;

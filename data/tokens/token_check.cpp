@@ -11,12 +11,12 @@
 #include <thread>
 #include <vector>
 
-#include "data/prepare/shallow_json.h"
 #include "data/tokens/mapped_file.h"
 #include "kernels/core/cache_files.h"
 #include "kernels/core/check.h"
 #include "kernels/core/hash/sha256.h"
 #include "kernels/core/host.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 #include "kernels/core/text.h"
 
@@ -211,7 +211,7 @@ bool CheckCache::load(int64_t* tokens, std::string* idx_sha256, std::string* why
   const std::string text = read_cached(file_, 1 << 20, &problem);
   if (text.empty()) return refuse(problem.empty() ? file_ + ": is empty or missing" : problem);
   try {
-    const auto j = parse_shallow<nlohmann::json>(text, file_);
+    const auto j = parse_json<nlohmann::json>(text, file_);
     if (field<std::string>(j, "key") != key_) return refuse(file_ + ": is of other files");
     const auto count = field<int64_t>(j, "tokens");
     const auto hash = field<std::string>(j, "idx_sha256");
@@ -221,9 +221,7 @@ bool CheckCache::load(int64_t* tokens, std::string* idx_sha256, std::string* why
     *tokens = count;
     *idx_sha256 = hash;
     return true;
-  } catch (const Error& e) { return refuse(e.what()); } catch (const nlohmann::json::exception& e) {
-    return refuse(no_json(e.what()));  // an unreadable cache entry is recomputed
-  }
+  } catch (const Error& e) { return refuse(e.what()); }  // an unreadable cache entry is recomputed
 }
 
 void CheckCache::store(int64_t tokens, const std::string& idx_sha256) const {

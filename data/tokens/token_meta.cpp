@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "data/prepare/shallow_json.h"
 #include "data/tokens/files.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -22,7 +22,7 @@ std::string to_json(const TokenMeta& m) {
   j["eod"] = m.eod;
   j["bos"] = m.bos;
   j["eos"] = m.eos;
-  j["options"] = m.options.empty() ? Json::object() : Json::parse(m.options);
+  j["options"] = m.options.empty() ? Json::object() : parse_json<Json>(m.options, "options", kOwnJson);
   j["inputs"] = m.inputs;
   j["documents"] = m.documents;
   j["tokens"] = m.tokens;
@@ -40,7 +40,7 @@ std::optional<TokenMeta> read_token_meta(const std::string& prefix) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   const std::string text = read_whole_file(path, 16 << 20);
   try {
-    const Json j = parse_shallow<Json>(text, path);
+    const Json j = parse_json<Json>(text, "", {.bytes = SIZE_MAX});
     TokenMeta m;
     m.tokenizer_sha256 = field<std::string>(j, "tokenizer_sha256");
     m.version = field_or(j, "gpttrain_version", std::string());
@@ -58,11 +58,7 @@ std::optional<TokenMeta> read_token_meta(const std::string& prefix) {
     m.idx_xxh3_128 = field_or(j, "idx_xxh3_128", std::string());
     m.mask_xxh3_128 = field_or(j, "mask_xxh3_128", std::string());
     return m;
-  } catch (const Error& e) {
-    fail(Exit::kUsage, path, ": not a description of a token file (", e.what(), kNext);
-  } catch (const Json::exception& e) {
-    fail(Exit::kUsage, path, ": not a description of a token file (", no_json(e.what()), kNext);
-  }
+  } catch (const Error& e) { fail(Exit::kUsage, path, ": not a description of a token file (", e.what(), kNext); }
 }
 
 std::optional<DeclaredTokenizer> declared_tokenizer(const std::string& prefix) {

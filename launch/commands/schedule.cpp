@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/files.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 #include "launch/commands/subcommand_args.h"
 #include "launch/commands/subcommands.h"
@@ -80,7 +81,8 @@ void read_transfers(const ScheduleArgs& a, Cost& cost) {
   MeasuredTimes times{{}};
   bool found = false;
   try {
-    const auto result = nlohmann::json::parse(read_whole_file(a.comm, kMost));
+    const auto result =
+        parse_json<nlohmann::json>(read_whole_file(a.comm, kMost), a.comm, {.code = Exit::kDamaged, .bytes = kMost});
     for (const auto& call : result.at("calls")) {
       if (call.at("group") != "pp") continue;
       found = true;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 #include "kernels/core/step_limits.h"
 
@@ -170,7 +171,7 @@ void StepGuard::restore(const std::string& text, bool keep_rollbacks) {
   consecutive_ = rollbacks_ = good_ = spikes_taken_ = 0;
   norms_only_ = true;
   if (!text.empty()) {
-    const Json j = Json::parse(text);
+    const Json j = parse_json<Json>(text, "anomaly state of the checkpoint", {.code = Exit::kDamaged});
     refill(losses_, j, "loss");
     refill(norms_, j, "grad_norm");
     consecutive_ = field<int64_t>(j, "consecutive");

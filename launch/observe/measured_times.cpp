@@ -7,6 +7,7 @@
 
 #include "kernels/core/cache_files.h"
 #include "kernels/core/check.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 #include "launch/options/version.h"
 
@@ -170,7 +171,7 @@ void MeasuredTimes::save() const {
 std::optional<MeasuredTimes> MeasuredTimes::load(const MeasuredOn& on) try {
   MeasuredTimes t(on);
   if (t.file().empty()) return {};
-  const auto j = nlohmann::json::parse(read_cached(t.file(), kMostBytes));
+  const auto j = parse_json<nlohmann::json>(read_cached(t.file(), kMostBytes), t.file(), {.bytes = kMostBytes});
   if (field<std::string>(j, "version") != program_version() || field<std::string>(j, "device") != on.device ||
       field<std::string>(j, "dtype") != name_of(on.dtype) || field<int64_t>(j, "threads") != on.threads ||
       field<int64_t>(j, "together") != on.together)

@@ -11,6 +11,7 @@
 #include "kernels/core/cache_files.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
+#include "kernels/core/json.h"
 #include "kernels/core/json_field.h"
 
 namespace gt {
@@ -22,9 +23,9 @@ nlohmann::ordered_json or_null(double x) {
 
 constexpr int64_t kMostBytes = 1 << 20;
 
-// Throws nlohmann's errors for invalid JSON, Error naming the key for invalid values.
+// Throws Error naming the position or the key.
 PeakRates parse(const std::string& text) {
-  const auto j = nlohmann::json::parse(text);
+  const auto j = parse_json<nlohmann::json>(text, "", {.bytes = kMostBytes});
   PeakRates c;
   c.device = field<std::string>(j, "device");
   c.dtype = field<std::string>(j, "dtype");
@@ -112,11 +113,7 @@ PeakRates read_ceilings(const std::string& path, DType t) {
   PeakRates c;
   try {
     c = parse(read_whole_file(path, kMostBytes));
-  } catch (const Error& e) {
-    fail(Exit::kUsage, path, ": no ceilings: ", e.what(), kNext);
-  } catch (const nlohmann::json::exception& e) {
-    fail(Exit::kUsage, path, ": no ceilings: ", no_json(e.what()), kNext);
-  }
+  } catch (const Error& e) { fail(Exit::kUsage, path, ": no ceilings: ", e.what(), kNext); }
   GT_REQUIRE(sound(c), Exit::kUsage, path,
              ": a rate is not above 0, or above 1e20 a second, or a size of attention is not above 0");
   GT_REQUIRE(c.dtype == name_of(t), Exit::kUsage, path, ": ceilings of ", c.dtype, ", but the config's GEMMs are ",

@@ -17,6 +17,7 @@
 #include "kernels/backend.h"
 #include "kernels/core/hash/sha256.h"
 #include "kernels/core/host.h"
+#include "kernels/core/json.h"
 #include "launch/config/config.h"
 #include "launch/options/version.h"
 #include "launch/ranks/agree.h"
@@ -130,7 +131,7 @@ std::vector<Trait> program_traits(const Config& config) {
       {"program", fmt::format("{} (git {}{}{})", program_version(), git_hash(), id.empty() ? "" : ", build ", id),
        "copy one build to all machines"},
       {"device.isa", cpu_isa(), "choose one that all processors have, such as --device.isa avx2"}};
-  const auto options = nlohmann::json::parse(config_json(config), nullptr, false, true).flatten();
+  const auto options = parse_json<nlohmann::json>(config_json(config), "config", kOwnJson).flatten();
   for (const auto& [path, value] : options.items()) {
     std::string key = path.substr(1);
     std::replace(key.begin(), key.end(), '/', '.');

@@ -9,6 +9,7 @@
 #include "checkpoint/weights/source_file.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/files.h"
+#include "kernels/core/json.h"
 #include "launch/train/kept_tokenizer.h"
 
 namespace gt {
@@ -144,7 +145,7 @@ std::vector<AuxFile> files_to_keep(const Config& c, const std::string& step) {
 }
 
 std::vector<int64_t> base_ends(const std::string& step) {
-  const auto config = nlohmann::json::parse(read_aux(step, kBaseGeneration), nullptr, false);
+  const auto config = parse_json_if_valid<nlohmann::json>(read_aux(step, kBaseGeneration));
   if (!config.is_object() || !config.contains("eos_token_id")) return {};
   const auto& ids = config["eos_token_id"];
   std::vector<int64_t> out;

@@ -126,8 +126,8 @@ TEST_CASE("invalid manifests under a valid seal are refused") {
   refused("rank-00000.h5", "../../etc/passwd.h5", "not the name of a shard");
   refused("rank-00000.h5", "rank-0000.h5", "not the name of a shard");
   refused("\"config.json\"", "\"../config.json\"", "not the name of a file");
-  refused("\n,\"step\":12", "\n,\"step\":12\n,\"step\":12", "duplicate key");
-  refused("\n,\"step\":12", "\n,\"st\\u0065p\":13,\"step\":12", "duplicate key");
+  refused("\n,\"step\":12", "\n,\"step\":12\n,\"step\":12", "the key \"step\" is given twice");
+  refused("\n,\"step\":12", "\n,\"st\\u0065p\":13,\"step\":12", "the key \"step\" is given twice");
   refused("\n,\"step\":12", "\n,\"x\":" + std::string(100, '[') + std::string(100, ']') + "\n,\"step\":12", "nested");
   refused("\n,\"step\":12", "\n,\"step\":13", "state of step 12");
   refused("\"shape\":[3,5]", "\"shape\":[3,-5]", "shape");

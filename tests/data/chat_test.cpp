@@ -149,7 +149,7 @@ TEST_CASE("a chat template from a file is the one of its name, and what is wrong
     expect_error(Exit::kUsage, parts, [&] { load_chat_template(w / "bad.json"); });
   };
   refused("[]", {"bad.json", "expected an object"});
-  refused("{", {"bad.json", "no JSON"});
+  refused("{", {"bad.json:1:2: expected a key"});
   refused(R"({"user": {}, "assistant": {"end": "x"}})", {"system", "is missing"});
   refused(R"({"system": {}, "user": {"befor": ""}, "assistant": {"end": "x"}})", {"user.", "befor"});
   refused(R"({"system": {}, "user": {}, "assistant": {}})", {"assistant", "end"});

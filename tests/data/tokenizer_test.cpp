@@ -436,8 +436,8 @@ TEST_CASE("tokens that a folder adds to a SentencePiece model are read, or refus
   refused("added_tokens.json", R"({"<x>": "420"})", {"<x>", "expected an id"});
   refused("added_tokens.json", R"({"\n": 420})", {"has id 420", "expected 5, its id in the model"});
   refused("added_tokens.json", R"({"": 420})", {"1 to 1024 bytes"});
-  refused("added_tokens.json", "[", {"added_tokens.json", "broken JSON"});
-  refused("added_tokens.json", "{}" + zero, {"added_tokens.json", "zero byte"});
+  refused("added_tokens.json", "[", {"added_tokens.json", ":1:2: expected a value"});
+  refused("added_tokens.json", "{}" + zero, {"added_tokens.json", ":1:3: expected the end of the text, found byte 0"});
   refused("special_tokens_map.json", R"({"pad_token": "[PAD]"})", {"[PAD]", "transformers would add it"});
   refused("tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "<a>"}}})", {"expected an id"});
   refused("tokenizer_config.json", R"({"added_tokens_decoder": {"420": {}}})", {"no content"});

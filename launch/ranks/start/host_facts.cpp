@@ -19,6 +19,7 @@
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
 #include "kernels/core/host.h"
+#include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "launch/hosts/network.h"
 #include "launch/options/version.h"
@@ -143,9 +144,9 @@ std::string to_json(const HostFacts& facts) {
 HostFacts facts_from_json(const std::string& text, const std::string& host) {
   HostFacts facts;
   try {
-    const json in = json::parse(text);
+    const auto in = parse_json<json>(text, "", {.bytes = 64 << 20});
     each_fact(facts, [&](const char* name, auto& member) { in.at(name).get_to(member); });
-  } catch (const json::exception& e) {
+  } catch (const std::exception& e) {
     fail(Exit::kDamaged, host, ": its answer is not what `gpttrain check --here` prints: ", printable(e.what()));
   }
   return facts;

@@ -21,6 +21,7 @@
 #include "checkpoint/store/steps.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
+#include "kernels/core/json.h"
 #include "launch/ranks/copies_job.h"
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/run_file.h"
@@ -353,7 +354,7 @@ int64_t Supervisor::last_logged_step() const {
   std::istringstream in(end);
   int64_t last = -1;
   for (std::string line; std::getline(in, line);) {
-    const auto j = nlohmann::json::parse(line, nullptr, false);
+    const auto j = parse_json_if_valid<nlohmann::json>(line);
     if (j.is_object() && j.value("type", "") == "step") last = j.value("step", last);
   }
   return last;

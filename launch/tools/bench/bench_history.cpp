@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
+#include "kernels/core/json.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/output.h"
 #include "launch/tools/bench/bench_record.h"
@@ -25,7 +26,7 @@ void each_record(const std::string& path, const std::function<void(const Json&)>
   std::string line;
   for (int64_t n = 1; std::getline(in, line); ++n) {
     if (line.empty()) continue;
-    const Json j = Json::parse(line, nullptr, false);
+    const Json j = parse_json_if_valid<Json>(line);
     const bool whole = j.is_object() && j.contains("config") && j.contains("tokens_per_second") &&
                        j["tokens_per_second"].is_number() && j.contains("time") && j["time"].is_string() &&
                        j.contains("git") && j["git"].is_string();
@@ -56,7 +57,7 @@ bool alike(const Json& a, const Json& b) {
 }  // namespace
 
 std::optional<EarlierBench> last_comparable(const std::string& path, const std::string& record) {
-  const Json mine = Json::parse(record);
+  const Json mine = parse_json<Json>(record, "record", kOwnJson);
   std::optional<EarlierBench> found;
   each_record(path, [&](const Json& j) {
     if (alike(mine, j)) found = {j["time"], j["git"], j["tokens_per_second"]};
@@ -77,7 +78,7 @@ std::string add_to_history(const std::string& path, const std::string& record) {
   if (!before) return cat("the first of its kind in ", path);
   return fmt::format(
       "{:.3f} times the {} tokens/s of {} (git {}); one run each is not significant: use gpttrain bench peer",
-      Json::parse(record).at("tokens_per_second").get<double>() / before->tokens_per_second,
+      parse_json<Json>(record, "record", kOwnJson).at("tokens_per_second").get<double>() / before->tokens_per_second,
       format_count(before->tokens_per_second), before->time, before->git);
 }
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "launch/observe/conditions.h"
 #include "launch/observe/sinks/console.h"
@@ -87,7 +88,8 @@ class DeviceMonitors {
   }
   const std::vector<ConditionsSummary>& summaries() const { return summaries_; }
   nlohmann::ordered_json json() const {
-    return nlohmann::ordered_json::parse(conditions_json(summaries_, watches_.front()->why(), "device"));
+    return parse_json<nlohmann::ordered_json>(conditions_json(summaries_, watches_.front()->why(), "device"),
+                                              "conditions", kOwnJson);
   }
 
  private:
@@ -125,7 +127,7 @@ class PairedBench {
   double own() {
     const ShellResult r = watches_.during([&] { return run_shell(cat(own_, " --out ", record_.path())); });
     GT_REQUIRE(r.status == 0, Exit::kUsage, own_, ": ended with ", r.status, ":\n", tail(r.out));
-    last_ = nlohmann::json::parse(read_whole_file(record_.path()));
+    last_ = parse_json<nlohmann::json>(read_whole_file(record_.path()), "record of " + own_, kOwnJson);
     return last_.at("tokens_per_second").get<double>();
   }
   double peer() {

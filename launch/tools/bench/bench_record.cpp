@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/core/check.h"
+#include "kernels/core/json.h"
 #include "launch/observe/banner.h"
 #include "launch/observe/sinks/console.h"
 #include "launch/observe/sinks/progress.h"
@@ -174,8 +175,8 @@ std::string bench_json(const BenchRecord& b) {
   j["graphs"] = b.graphs
                     ? Json{{"replayed", b.graphs->replayed}, {"first", b.graphs->first}, {"eager", b.graphs->eager}}
                     : Json();
-  j["conditions"] = Json::parse(conditions_json(b.conditions, b.conditions_why, "rank"));
-  j["config"] = Json::parse(b.config_json);
+  j["conditions"] = parse_json<Json>(conditions_json(b.conditions, b.conditions_why, "rank"), "conditions", kOwnJson);
+  j["config"] = parse_json<Json>(b.config_json, "config", kOwnJson);
   return j.dump();
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/backend.h"
+#include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "launch/observe/sinks/progress.h"
 #include "launch/options/output.h"
@@ -63,7 +64,7 @@ CaseResult run_case(const SuiteCase& c, const SuiteArgs& a, const SuiteMachine& 
       r.problem = fmt::format("{}\nended with {}:\n{}", command, run.status, tail(run.out));
       break;
     }
-    r.last = Json::parse(read_whole_file(record.path()));
+    r.last = parse_json<Json>(read_whole_file(record.path()), "record of " + command, kOwnJson);
     seconds.push_back(r.last.at("step_seconds").at("mean").get<double>());
   }
   if (r.problem.empty()) r.seconds = spread_of(seconds);

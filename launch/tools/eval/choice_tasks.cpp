@@ -6,6 +6,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
+#include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "launch/options/near_path.h"
 
@@ -19,18 +20,13 @@ constexpr size_t kMostLine = 16 << 20;
 constexpr size_t kMostChoices = 1024;
 constexpr const char* kShape = "expected {\"context\": TEXT, \"choices\": [TEXT, TEXT...], \"answer\": INDEX}";
 
-// Parses one line. Deep nesting is refused, because values are freed by recursion.
-Json parse_line(std::string_view line, const std::string& where) {
-  constexpr int kMostDepth = 8;
-  bool deep = false;
-  const auto check = [&](int depth, Json::parse_event_t, Json&) {
-    deep = deep || depth > kMostDepth;
-    return depth <= kMostDepth;
-  };
-  Json j = Json::parse(line, check, false);
-  GT_REQUIRE(!deep, Exit::kUsage, where, ": more than ", kMostDepth, " levels of nesting; ", kShape);
-  GT_REQUIRE(!j.is_discarded() && line.find('\0') == std::string_view::npos, Exit::kUsage, where,
-             ": not valid JSON in UTF-8; ", kShape);
+// Parses line `number` of a file.
+Json parse_line(std::string_view line, const std::string& file, int number) {
+  const std::string where = cat(file, ":", number);
+  Json j;
+  try {
+    j = parse_json<Json>(line, file, {.bytes = kMostLine, .depth = 8, .first_line = number});
+  } catch (const Error& e) { fail(Exit::kUsage, e.what(), "; ", kShape); }
   GT_REQUIRE(j.is_object(), Exit::kUsage, where, ": found ", j.type_name(), "; ", kShape);
   for (const auto& [key, unused] : j.items())
     GT_REQUIRE(key == "context" || key == "choices" || key == "answer" || key == "task" || key == "id", Exit::kUsage,
@@ -79,16 +75,14 @@ ChoiceQuestion question_of(const Json& j, const std::string& where, const std::s
 std::vector<ChoiceQuestion> parse_questions(std::string_view text, const std::string& file) {
   const std::string task = std::filesystem::path(file).stem().string();
   std::vector<ChoiceQuestion> out;
-  int64_t number = 0;
+  int number = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = text.substr(at, end - at);
     at = end + 1, ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = cat(file, ":", number);
-    GT_REQUIRE(line.size() <= kMostLine, Exit::kUsage, where, ": ", line.size(), " bytes, expected at most ",
-               kMostLine >> 20, " MiB a line");
-    out.push_back(question_of(parse_line(line, where), where, task));
+    out.push_back(question_of(parse_line(line, file, number), where, task));
   }
   GT_REQUIRE(!out.empty(), Exit::kUsage, file, ": holds no question; ", kShape, ", one a line");
   return out;

@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/host.h"
+#include "kernels/core/json.h"
 #include "kernels/core/text.h"
 #include "launch/options/output.h"
 #include "launch/tools/bench/bench_stats.h"
@@ -80,7 +81,10 @@ double train(const RunPlan& p, const Steps& steps, WorkLine& line) {
     fmt::print(stderr, "trial of {}: ended with {}:\n{}\n", layout_flags(p.config), r.status, tail(r.out));
     return kNever;
   }
-  return nlohmann::json::parse(read_whole_file(record.path())).at("step_seconds").at("median").get<double>();
+  return parse_json<nlohmann::json>(read_whole_file(record.path()), "record of the trial", kOwnJson)
+      .at("step_seconds")
+      .at("median")
+      .get<double>();
 }
 
 }  // namespace

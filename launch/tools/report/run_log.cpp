@@ -10,6 +10,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
+#include "kernels/core/json.h"
 #include "launch/options/near_path.h"
 
 namespace gt {
@@ -37,17 +38,7 @@ std::string bounded(std::string text, size_t most = kLongestText) {
 // Parses one line; a discarded value if it is no JSON, or nested so deeply that recursive functions would fail.
 Json parse_line(std::string_view line) {
   constexpr int kDeepest = 64;
-  int depth = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    const char c = line[i];
-    if (quoted && c == '\\') ++i;
-    if (c == '"') quoted = !quoted;
-    if (quoted) continue;
-    depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-    if (depth > kDeepest) return Json(Json::value_t::discarded);
-  }
-  return Json::parse(line, nullptr, false);
+  return parse_json_if_valid<Json>(line, {.bytes = SIZE_MAX, .depth = kDeepest});
 }
 
 const Json* find(const Json& j, const char* key) {

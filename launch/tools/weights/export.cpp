@@ -17,6 +17,7 @@
 #include "data/tokenizer/hf_tokenizer.h"
 #include "data/tokenizer/sentence_piece.h"
 #include "data/tokenizer/tokenizer.h"
+#include "kernels/core/json.h"
 #include "launch/observe/work_progress.h"
 #include "launch/options/near_path.h"
 #include "launch/ranks/signals.h"
@@ -112,7 +113,7 @@ Notes native_notes(const ModelConfig& m) {
     const Option& o = all[k];
     if (o.section == "model" && !model.contains(o.name) && o.name != "kv_heads" && !of_training(o.name) &&
         value_text(o) != value_text(usual[k]))
-      model[o.name] = nlohmann::ordered_json::parse(to_json(o));
+      model[o.name] = parse_json<nlohmann::ordered_json>(to_json(o), o.name, kOwnJson);
   }
   Notes notes{{kModelNote, model.dump()}};
   if (m.tied) notes.emplace_back("ties", R"([["head.weight","embed.weight"]])");

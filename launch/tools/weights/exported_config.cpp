@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "kernels/core/json.h"
 #include "launch/tools/weights/model_weights.h"
 
 namespace gt {
@@ -19,13 +20,13 @@ const char* torch_name(DType t) { return t == DType::kF32 ? "float32" : t == DTy
 
 // A discarded value where the text is no object.
 Json parsed(const std::string& text) {
-  Json json = Json::parse(text, nullptr, false, true);
+  Json json = parse_json_if_valid<Json>(text, {.comments = true});
   return json.is_object() ? json : Json(Json::value_t::discarded);
 }
 
 // The model's keys as this program writes them.
 Json written(const ModelConfig& m) {
-  Json json = Json::parse(hf_config_json(m, -1, torch_name(DType::kF32)));
+  Json json = parse_json<Json>(hf_config_json(m, -1, torch_name(DType::kF32)), "config", kOwnJson);
   for (const std::string_view key : kBeside) json.erase(std::string(key));
   return json;
 }
@@ -101,7 +102,7 @@ std::string exported_config(const ModelConfig& m, const std::string& base, int64
     std::string text = config.dump(2) + "\n";
     if (describes(text, now)) return text;
   }
-  Json out = Json::parse(ours);
+  Json out = parse_json<Json>(ours, "config", kOwnJson);
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (config.contains(key)) out[key] = config[key];
   return out.dump(2) + "\n";

@@ -359,10 +359,10 @@ TEST_CASE("JSON errors name line and column") {
       {"{\"a\": \"x", "x:1:9: this string is never closed"},
       {"{\"a\": \"\xff\"}", "x:1:8: not UTF-8: byte 255"},
       {"{\"a\": \"\\ud800\"}", "x:1:14: half of a surrogate pair"},
-      {"{} {}", "x:1:4: expected the end of the file, found '{'"},
+      {"{} {}", "x:1:4: expected the end of the text, found '{'"},
       {"{ /* never", "x:1:3: this comment is never closed: expected */"},
-      {"", "x:1:1: expected a value, found the end of the file"},
-      {"[1,", "x:1:4: expected a value, found the end of the file"},
+      {"", "x:1:1: expected a value, found the end of the text"},
+      {"[1,", "x:1:4: expected a value, found the end of the text"},
       {"{,}", "x:1:2: expected a key in quotes or }, found ','"},
       {deep.c_str(), "x:1:33: nested deeper than 32 levels"},
   };

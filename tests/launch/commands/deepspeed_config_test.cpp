@@ -366,7 +366,7 @@ TEST_CASE("hostile files are refused with one sentence") {
     std::string json;
     const char* error;
   } cases[] = {
-      {"", "expected a value, found the end of the file"},
+      {"", "expected a value, found the end of the text"},
       {"[]", "expected an object, found a list"},
       {"{\"train_batch_size\": 1,\n\"train_batch_size\": 2}",
        "<base64>:2:1: the key \"train_batch_size\" is given twice, first in line 1"},

@@ -93,7 +93,7 @@ TEST_CASE("a missing or malformed value of a manifest is named, with expected an
   CHECK(manifest_error("\"writer\":{", "\"writer\":\"\\u001b[2J\",\"w\":{") ==
         "m.json: writer: expected an object, found \"\\u001b[2J\"");
   CHECK_THAT(manifest_error("\"tensors\":[]", "\"tensors\":[}"),
-             Contains("m.json: no JSON: line ") && !Contains("json.exception"));
+             Contains("expected a value, found '}'") && !Contains("json.exception"));
 }
 
 TEST_CASE("other modified JSON files of ours are reported by key, never by a library's error") {
@@ -105,7 +105,7 @@ TEST_CASE("other modified JSON files of ours are reported by key, never by a lib
   };
   clean(error_of([] { data_cursor_from_json("{\"consumed_samples\":[]}"); }),
         "data cursor of the checkpoint: consumed_samples: expected a whole number that is not too large, found []");
-  clean(error_of([] { data_cursor_from_json("{"); }), "data cursor of the checkpoint: no JSON: ");
+  clean(error_of([] { data_cursor_from_json("{"); }), "data cursor of the checkpoint:1:2: expected a key");
   write_file(dir / "x.meta.json", "{\"tokenizer_sha256\":\"\",\"vocab\":\"many\"}");
   clean(error_of([&] { read_token_meta(dir / "x"); }),
         "(vocab: expected a whole number that is not too large, found \"many\")");

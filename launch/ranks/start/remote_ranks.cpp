@@ -31,7 +31,7 @@ namespace gt {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kSshFailed = 255;
+constexpr int kSshFailed = 255, kStops[] = {SIGINT, SIGTERM, SIGHUP};
 // After a failure the other hosts' ranks end by themselves; after the end of its requests an agent kills its own.
 constexpr auto kAfterFailure = std::chrono::seconds(7), kAfterEnd = std::chrono::seconds(3);
 
@@ -101,11 +101,16 @@ class RemoteRanks {
   }
 
   [[noreturn]] void become_agent(const std::string& host, const HostRanks& ranks, int requests, pid_t parent) {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(128 + SIGTERM);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(128 + SIGKILL);
+    // A logout and service managers send their stop signal to every process of a job: the ranks get it as a request.
+    // An agent of this machine reads what is pending; ssh ignores what it finds ignored.
+    if (!is_this_machine(host)) {
+      for (const int n : kStops) signal(n, SIG_IGN);
+      sigset_t none;
+      sigemptyset(&none);
+      sigprocmask(SIG_SETMASK, &none, nullptr);
+    }
     dup2(requests, STDIN_FILENO);
     char folder[4096];
     std::string command = cat("cd ", shell_word(getcwd(folder, sizeof folder) != nullptr ? folder : "."),
@@ -248,8 +253,8 @@ int run_host_agent(int argc, char** argv) {
   std::vector<std::string> words{own_program()};
   words.insert(words.end(), argv + 1, argv + argc);
   sigset_t mask;
-  sigprocmask(SIG_BLOCK, nullptr, &mask);
-  for (const int n : {SIGINT, SIGTERM, SIGHUP})  // a rank that can save unblocks them once its handlers are installed
+  sigemptyset(&mask);
+  for (const int n : kStops)  // a rank that can save unblocks them once its handlers are installed
     if (ranks.resumable) sigaddset(&mask, n);
   const StraySegments strays;
   return run_local_ranks({ranks.first, ranks.count, ranks.world, requests}, words, mask);

@@ -50,19 +50,20 @@ constexpr Gate kGates[] = {{},
                            {.kind = GateKind::kSigmoid, .normalize = false},
                            {.scale = 2.5f}};
 
-void add_routes(OpCases& to, int64_t tokens, int64_t experts, int64_t k, const Gate& gate) {
+// Benchmarks (`big`, here and below) derive nothing: their experts and slots are random.
+void add_routes(OpCases& to, int64_t tokens, int64_t experts, int64_t k, const Gate& gate, bool big = false) {
   const std::string name = cat("[", tokens, ", ", experts, "] k ", k, label(gate));
   auto& r = add_case<Route>(to, name);
   r.in(&Route::logits, "logits", {tokens, experts}, normal(2, -1));
   r.out(&Route::experts, "experts", {tokens, k}, kI).out(&Route::weights, "weights", {tokens, k});
-  r.args.gate = gate;
+  r.args.gate = gate, r.big = big;
   for (const bool accumulate : {false, true}) {
     using G = RouteGrad;
     auto& g = add_case<G>(to, name + (accumulate ? " accumulate" : ""));
     g.in(&G::logits, "logits", {tokens, experts}, normal(2, -1));
     g.in(&G::experts, "experts", {tokens, k}, ids(0, experts), kI).in(&G::dweights, "dweights", {tokens, k});
     g.result(&G::dlogits, "dlogits", {tokens, experts}, accumulate);
-    g.args.gate = gate, g.args.accumulate = accumulate;
+    g.args.gate = gate, g.args.accumulate = accumulate, g.big = big;
     g.derive = [](const G& a) {
       std::vector<float> w(static_cast<size_t>(a.dweights.numel()));
       reference::route({a.logits, a.experts, {reinterpret_cast<std::byte*>(w.data()), a.dweights.shape}, a.gate}, {});
@@ -76,7 +77,8 @@ void add_ties(OpCases& to) {
   r.out(&Route::experts, "experts", {9, 4}, kI).out(&Route::weights, "weights", {9, 4});
 }
 
-void add_balance(OpCases& to, int64_t sequences, int64_t seq, int64_t experts, int64_t k, GateKind kind, bool grads) {
+void add_balance(OpCases& to, int64_t sequences, int64_t seq, int64_t experts, int64_t k, GateKind kind, bool grads,
+                 bool big = false) {
   using B = BalanceLoss;
   const int64_t n = sequences * seq;
   auto& c = add_case<B>(to, cat("[", sequences, " x ", seq, ", ", experts, "] k ", k,
@@ -84,23 +86,30 @@ void add_balance(OpCases& to, int64_t sequences, int64_t seq, int64_t experts, i
   c.in(&B::logits, "logits", {n, experts}, normal(2)).in(&B::experts, "experts", {n, k}, ids(0, experts), kI);
   c.in(&B::seed, "seed", {1}).out(&B::loss, "loss", {sequences});
   if (grads) c.out(&B::dlogits, "dlogits", {n, experts});
-  c.args.seq = seq, c.args.kind = kind;
+  c.args.seq = seq, c.args.kind = kind, c.big = big;
   c.derive = [experts](const B& a) { fill_experts(a.experts, experts); };
 }
 
-void add_group(OpCases& to, int64_t tokens, int64_t experts, int64_t k) {
+void add_group(OpCases& to, int64_t tokens, int64_t experts, int64_t k, bool big = false) {
   using G = GroupRows;
   auto& c = add_case<G>(to, cat("[", tokens, ", ", k, "] of ", experts));
   c.in(&G::experts, "experts", {tokens, k}, ids(0, experts), kI);
   c.out(&G::slots, "slots", {tokens * k}, kI).out(&G::rows, "rows", {tokens, k}, kI);
   c.out(&G::offsets, "offsets", {experts + 1}, kI);
-  c.tolerance = 0;
+  c.tolerance = 0, c.big = big;
   c.derive = [experts](const G& a) { fill_experts(a.experts, experts); };
 }
 
 struct Sizes {
   int64_t tokens, experts, k, rows, cols;  // of an expert's matrix
 };
+
+// Offsets of experts with as many rows each.
+std::vector<double> even(const Sizes& z) {
+  std::vector<double> out;
+  for (int64_t e = 0; e <= z.experts; ++e) out.push_back(static_cast<double>(e * z.tokens * z.k / z.experts));
+  return out;
+}
 
 void add_gemm(OpCases& to, const Sizes& z, bool trans_b, bool gather, DType t, bool big = false) {
   using G = GroupedGemm;
@@ -109,9 +118,7 @@ void add_gemm(OpCases& to, const Sizes& z, bool trans_b, bool gather, DType t, b
                                 trans_b ? " transposed" : "", gather ? " gathered" : "", suffix(t)));
   c.in(&G::a, "a", {gather ? z.tokens : r, z.rows}, normal(), t);
   c.in(&G::b, "b", trans_b ? Shape{z.experts, z.cols, z.rows} : Shape{z.experts, z.rows, z.cols}, normal(), t);
-  std::vector<double> even;  // of benchmarks, which derive nothing
-  for (int64_t e = 0; e <= z.experts; ++e) even.push_back(static_cast<double>(e * r / z.experts));
-  c.in(&G::slots, "slots", {r}, ids(0, r), kI).in(&G::offsets, "offsets", {z.experts + 1}, values(even), kI);
+  c.in(&G::slots, "slots", {r}, ids(0, r), kI).in(&G::offsets, "offsets", {z.experts + 1}, values(even(z)), kI);
   c.out(&G::out, "out", {r, z.cols}, t);
   c.args.top_k = z.k, c.args.trans_b = trans_b;
   c.tolerance = unit_of(t), c.big = big;
@@ -136,7 +143,8 @@ void add_gemm_in_order(OpCases& to, const Sizes& z, bool trans_b, DType t) {
   };
 }
 
-void add_gemm_grad(OpCases& to, const Sizes& z, bool gather_a, bool accumulate, DType t, DType grads) {
+void add_gemm_grad(OpCases& to, const Sizes& z, bool gather_a, bool accumulate, DType t, DType grads,
+                   bool big = false) {
   using G = GroupedGemmGrad;
   const int64_t r = z.tokens * z.k;
   auto& c = add_case<G>(
@@ -144,15 +152,16 @@ void add_gemm_grad(OpCases& to, const Sizes& z, bool gather_a, bool accumulate, 
               gather_a ? " gathered a" : "", accumulate ? " accumulate" : "", suffix(t), grad_suffix(grads)));
   c.in(&G::a, "a", {gather_a ? z.tokens : r, z.rows}, normal(), t);
   c.in(&G::b, "b", {gather_a ? r : z.tokens, z.cols}, normal(), t);
-  c.in(&G::slots, "slots", {r}, ids(0, r), kI).in(&G::offsets, "offsets", {z.experts + 1}, ids(0, r), kI);
+  c.in(&G::slots, "slots", {r}, ids(0, r), kI).in(&G::offsets, "offsets", {z.experts + 1}, values(even(z)), kI);
   c.result(&G::out, "out", {z.experts, z.rows, z.cols}, accumulate, grads);
-  c.args.top_k = z.k, c.args.gather_a = gather_a, c.args.accumulate = accumulate;
+  c.args.top_k = z.k, c.args.gather_a = gather_a, c.args.accumulate = accumulate, c.big = big;
   c.tolerance = std::max(unit_of(t) / 4, unit_of(grads));
   c.flops = static_cast<double>(2 * r * z.rows * z.cols);
   c.derive = [k = z.k](const G& a) { fill_groups(a.slots, a.offsets, k); };
 }
 
-void add_activations(OpCases& to, int64_t tokens, int64_t k, int64_t width, Activation kind, bool gated, DType t) {
+void add_activations(OpCases& to, int64_t tokens, int64_t k, int64_t width, Activation kind, bool gated, DType t,
+                     bool big = false) {
   const int64_t r = tokens * k;
   const std::string name =
       cat("[", r, ", ", width, "] kind ", static_cast<int>(kind), gated ? " gated" : "", suffix(t));
@@ -161,7 +170,7 @@ void add_activations(OpCases& to, int64_t tokens, int64_t k, int64_t width, Acti
   auto& a = add_case<A>(to, name);
   a.in(&A::x, "x", in, normal(), t).in(&A::weights, "weights", {tokens, k}, positive());
   a.in(&A::slots, "slots", {r}, ids(0, r), kI).out(&A::out, "out", {r, width}, t);
-  a.args.kind = kind, a.args.gated = gated, a.tolerance = 2 * unit_of(t);
+  a.args.kind = kind, a.args.gated = gated, a.tolerance = 2 * unit_of(t), a.big = big;
   const auto permute = [](const Tensor& slots) {
     for (int64_t i = 0; i < slots.numel(); ++i) set(slots, i, static_cast<double>(slots.numel() - 1 - i));
   };
@@ -171,16 +180,16 @@ void add_activations(OpCases& to, int64_t tokens, int64_t k, int64_t width, Acti
   g.in(&G::x, "x", in, normal(), t).in(&G::weights, "weights", {tokens, k}, positive());
   g.in(&G::slots, "slots", {r}, ids(0, r), kI).in(&G::dout, "dout", {r, width}, normal(), t);
   g.out(&G::dx, "dx", in, t).out(&G::dweights, "dweights", {tokens, k});
-  g.args.kind = kind, g.args.gated = gated, g.tolerance = unit_of(t);
+  g.args.kind = kind, g.args.gated = gated, g.tolerance = unit_of(t), g.big = big;
   g.derive = [permute](const G& args) { permute(args.slots); };
 }
 
-void add_combine(OpCases& to, int64_t tokens, int64_t k, int64_t cols, bool accumulate, DType t) {
+void add_combine(OpCases& to, int64_t tokens, int64_t k, int64_t cols, bool accumulate, DType t, bool big = false) {
   using C = CombineRows;
   auto& c = add_case<C>(to, cat("[", tokens, ", ", cols, "] k ", k, accumulate ? " accumulate" : "", suffix(t)));
   c.in(&C::x, "x", {tokens * k, cols}, normal(), t).in(&C::rows, "rows", {tokens, k}, ids(0, tokens * k), kI);
   c.result(&C::out, "out", {tokens, cols}, accumulate, t);
-  c.args.accumulate = accumulate, c.tolerance = unit_of(t);
+  c.args.accumulate = accumulate, c.tolerance = unit_of(t), c.big = big;
 }
 
 }  // namespace
@@ -215,6 +224,12 @@ void add_expert_cases(OpCases& to) {
   add_gemm_grad(to, kSizes[1], false, false, kF, DType::kBF16);
   add_gemm(to, {1024, 8, 2, 512, 2048}, true, true, kF, true);
   add_gemm(to, {1024, 64, 8, 512, 256}, true, true, kF, true);
+  add_gemm_grad(to, {1024, 8, 2, 2048, 512}, false, false, kF, kF, true);
+  add_routes(to, 4096, 64, 8, {}, true);
+  add_balance(to, 4, 1024, 64, 8, GateKind::kSoftmax, true, true);
+  add_group(to, 4096, 64, 8, true);
+  add_activations(to, 1024, 2, 1024, Activation::kSilu, true, kF, true);
+  add_combine(to, 1024, 2, 512, false, kF, true);
   for (const DType t : kTypes)
     for (const bool gated : {true, false}) {
       add_activations(to, 9, 2, 33, Activation::kSilu, gated, t);

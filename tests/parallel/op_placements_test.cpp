@@ -1,8 +1,6 @@
 // The typing rules of the static proof of layouts are those of the kernels: see op_placements.h.
 #include "tests/parallel/op_placements.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -95,7 +93,13 @@ struct Words {
     const size_t behind = rule.find(" > ");
     read = split(rule.substr(0, behind)), written = split(rule.substr(behind + 3));
   }
-  std::string text() const { return fmt::format("{} > {}", fmt::join(read, " "), fmt::join(written, " ")); }
+  std::string text() const {
+    std::string out;
+    for (const std::string& r : read) out += (out.empty() ? "" : " ") + r;
+    out += " >";
+    for (const std::string& w : written) out += " " + w;
+    return out;
+  }
 
  private:
   static std::vector<std::string> split(std::string_view text) {
@@ -151,7 +155,7 @@ std::set<std::string> laxer_rules(std::string_view rule) {
     for (const char letter : std::string("mnktcvsh"))
       if (word.substr(word.find(':')).find(letter) == word.npos && words.text().find(letter) != std::string::npos &&
           word.find('!') == word.npos)
-        add([&](Words& w) { w.written[k] = fmt::format("{}!{}", word.substr(0, word.find_first_of("=#")), letter); });
+        add([&](Words& w) { w.written[k] = cat(word.substr(0, word.find_first_of("=#")), "!", letter); });
   }
   return out;
 }
@@ -171,7 +175,7 @@ TEST_CASE("every placement of an op's operands on a mesh of 2 x 2 is refused by 
   }
   CHECK(wrong == std::vector<std::string>{});
   const auto text = [](std::string_view op, const auto& n) {
-    return fmt::format("{{\"{}\", {}, {}, {}, {}}}", op, n.placements, n.refused, n.varying, n.equal);
+    return cat("{\"", op, "\", ", n.placements, ", ", n.refused, ", ", n.varying, ", ", n.equal, "}");
   };
   std::vector<std::string> is, expected;
   for (const auto& [op, n] : table) is.push_back(text(op, n));

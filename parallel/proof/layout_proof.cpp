@@ -226,12 +226,14 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
     if (named(rule.substr(behind + 2), operand))
       written.push_back({operand, t, {}, role == OperandRole::kInOut && !reads});
   });
-  // What reads shards, or changes its operand in place, writes a flat buffer, though it may begin at a parameter.
+  // What reads shards element by element, or changes its operand in place, writes a flat buffer, though that may begin
+  // at a parameter.
+  const bool flat = rule.find(":.") != std::string_view::npos;
   const auto flat_buffer = [&](const Operand& out) {
-    return std::any_of(read.begin(), read.end(), [&](const Operand& x) {
-      return x.tensor.data == out.tensor.data ||
-             std::any_of(x.type.axes.begin(), x.type.axes.end(), [](AxisType t) { return t.kind == Kind::kShard; });
-    });
+    return flat && std::any_of(read.begin(), read.end(), [&](const Operand& x) {
+             return x.tensor.data == out.tensor.data || std::any_of(x.type.axes.begin(), x.type.axes.end(),
+                                                                    [](AxisType t) { return t.kind == Kind::kShard; });
+           });
   };
   for (Operand& out : written)
     if (out.adds) out.type = flat_buffer(out) ? type_of(out.name, out.tensor) : before_adding(out.name, out.tensor);
@@ -242,7 +244,6 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
   };
   // Gradients of KV heads and of tied tables are sums of several ranks from where they enter flat buffers.
   std::vector<Along> axes;
-  const bool flat = rule.find(":.") != std::string_view::npos;
   for (const Along a : along)
     if (flat || (a != Along::kKv && a != Along::kTied)) axes.push_back(a);
   const std::vector<LayoutType> types = result_types(name, rule, read, written, axes, created);

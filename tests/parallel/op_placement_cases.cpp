@@ -154,6 +154,16 @@ void add_quantized_cases(std::vector<OpCase>& to) {
        {"b_scale", {1}, kPositive, DType::kF32, {}, "_"}});
 }
 
+void add_routing_cases(std::vector<OpCase>& to) {
+  const FieldSpec logits{"logits", {8, 4}}, experts{"experts", {8, 2}, kIds, kI32, {}, nullptr, 4},
+      dweights{"dweights", {8, 2}}, dlogits{"dlogits", {8, 4}};
+  add(to, Route{}, "", {logits, experts, {"weights", {8, 2}}});
+  add(to, Route{.gate = {GateKind::kSigmoid, false, 2.5f}}, "sigmoid", {logits, experts, {"weights", {8, 2}}});
+  add(to, RouteGrad{}, "", {logits, experts, dweights, dlogits});
+  add(to, RouteGrad{.gate = {GateKind::kSigmoid}, .accumulate = true}, "added", {logits, experts, dweights, dlogits});
+  add(to, BalanceLoss{.seq = 2}, "", {logits, experts, {"seed", {1}}, {"loss", {4}}, dlogits});
+}
+
 }  // namespace
 
 const std::vector<OpCase>& op_cases() {
@@ -164,6 +174,7 @@ const std::vector<OpCase>& op_cases() {
     add_norm_cases(to);
     add_loss_cases(to);
     add_quantized_cases(to);
+    add_routing_cases(to);
     add_transformer_cases(to);
     return to;
   }();

@@ -50,7 +50,7 @@ struct LayoutProof::Impl {
   template <class Args>
   void op(const char* name, const Args& args);
   void tables(const char* name, const SegmentTable& table, const Tensor& out, bool updates);
-  void mark_updated(const std::byte* value, const LayoutType& gradient);
+  bool mark_updated(const std::byte* value, const LayoutType& gradient);  // false: no unit holds it
   void collective(CommOp, std::vector<Along> over, Tensor part, Tensor whole, ReduceOp = ReduceOp::kSum);
   void change_types(CommOp, const std::vector<Along>& over, Tensor part, Tensor whole, ReduceOp);
   void message(CommOp, Tensor t);
@@ -77,6 +77,11 @@ struct LayoutProof::Impl {
     void* frames[32];
     const int n = backtrace(frames, 32);
     stacks[shadow.call].assign(frames, frames + n);
+  }
+  // Of what each rank has updated its own elements.
+  void take_shards(LayoutType& t, const LayoutType& gradient, const std::vector<Along>& over) const {
+    for (const Along a : over)
+      if (has(a) && gradient[a].kind == Kind::kShard) t[a] = kShard;
   }
   bool has(Along a) const { return std::find(along.begin(), along.end(), a) != along.end(); }
   // ep numbers neighbours, as tp and cp do: it has ranks of cp first.
@@ -248,6 +253,7 @@ void LayoutProof::Impl::op(const char* name, const Args& args) try {
     if (flat || (a != Along::kKv && a != Along::kTied)) axes.push_back(a);
   const std::vector<LayoutType> types = result_types(name, rule, read, written, axes, created);
   for (size_t k = 0; k < written.size(); ++k) {
+    if (std::is_same_v<Args, StochasticRound> && mark_updated(written[k].tensor.data, types[k])) continue;
     const Parameter* p = flat_buffer(written[k]) ? nullptr : memory.grad_of(written[k].tensor);
     if (p != nullptr)
       write_gradient(*p, written[k].tensor, types[k]);
@@ -287,18 +293,22 @@ void LayoutProof::Impl::tables(const char* name, const SegmentTable& table, cons
     if (!updates) continue;
     for (float* moment : {s.m, s.v})
       if (moment != nullptr) shadow.write(bytes_at(moment, s.count * size_of(DType::kF32), out.device), *type);
-    mark_updated(s.value != nullptr ? s.value : s.master, *type);
+    if (!mark_updated(s.value != nullptr ? s.value : s.master, *type))  // scratch of values that are rounded afterwards
+      shadow.change(bytes_at(s.master, s.count * size_of(DType::kF32), out.device),
+                    [&](LayoutType& t) { take_shards(t, *type, along); });
   }
   if (!updates && out && table.count > 0) shadow.write(out, sums);
 }
 
-void LayoutProof::Impl::mark_updated(const std::byte* value, const LayoutType& gradient) {
+bool LayoutProof::Impl::mark_updated(const std::byte* value, const LayoutType& gradient) {
+  bool found = false;
   for (const FlatMemory& f : memory.units()) {
     if (!inside(bytes_at(value, 1, f.values.device), f.values)) continue;
-    for (const Along a : axes_of(f.domain))
-      if (has(a) && gradient[a].kind == Kind::kShard) shadow.change(f.values, [&](LayoutType& t) { t[a] = kShard; });
+    shadow.change(f.values, [&](LayoutType& t) { take_shards(t, gradient, axes_of(f.domain)); });
     memory.updated(f);
+    found = true;
   }
+  return found;
 }
 
 // What is the same for a whole step has been summed over all ranks.

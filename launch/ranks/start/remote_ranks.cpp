@@ -234,7 +234,7 @@ HostRanks parse_host_ranks(const std::string& text) {
   GT_REQUIRE(read && static_cast<size_t>(end) == text.size() && r.first >= 0 && r.count > 0 && resumable >= 0 &&
                  resumable <= 1 && r.first + r.count <= r.world,
              Exit::kUsage, kAgentVariable, "=", text,
-             ": expected the first rank, their number, that of all and 0 or 1; ", "gpttrain sets it for itself");
+             ": expected the first rank, their number, that of all and 0 or 1; ", "the start of a job sets it");
   r.resumable = resumable == 1;
   return r;
 }

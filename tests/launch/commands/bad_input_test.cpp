@@ -197,11 +197,12 @@ TEST_CASE("missing prerequisites of a machine are named") {
   }
   TempDir other;
   write_file(other / "hosts", "node1 slots=1\nnode2 slots=1\n");
-  const Outcome no_mpi =
-      shell("PATH=/nowhere exec " + binary_dir() + "/gpttrain " + kData + "--tp 2 -H " + (other / "hosts"), dir);
-  INFO(no_mpi.out);
-  CHECK(no_mpi.code == 2);
-  CHECK(no_mpi.prints("openmpi"));
+  const Outcome no_srun = shell("PATH=/nowhere exec " + binary_dir() + "/gpttrain " + kData +
+                                    "--tp 2 --launch.launcher slurm -H " + (other / "hosts"),
+                                dir);
+  INFO(no_srun.out);
+  CHECK(no_srun.code == 2);
+  CHECK(no_srun.prints("srun, which is not in PATH"));
   const Outcome world_size = shell(
       "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 exec " + binary_dir() + "/gpttrain " + kData + "--tp 2", dir);
   INFO(world_size.out);

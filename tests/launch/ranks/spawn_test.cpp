@@ -151,20 +151,6 @@ TEST_CASE("a second Ctrl-C kills ranks that ignore the first") {
   std::filesystem::remove(out);
 }
 
-TEST_CASE("without mpirun the error names the package") {
-  const std::string path = getenv("PATH");
-  setenv("PATH", "/no/such/folder", 1);
-  std::string what;
-  try {
-    launch_ranks(2, {}, {.hosts = {{"node1", {0}}, {"node2", {0}}}});
-  } catch (const Error& e) {
-    what = e.what();
-    CHECK(e.code() == Exit::kUsage);
-  }
-  setenv("PATH", path.c_str(), 1);
-  CHECK_THAT(what, Catch::Contains("openmpi-bin"));
-}
-
 TEST_CASE("ranks beyond the cores yield, ranks within them do not") {
   const auto has = [](const auto& env, const char* name) {
     return std::any_of(env.begin(), env.end(), [&](const auto& e) { return e.first == name; });

@@ -35,7 +35,7 @@ more_than() {  # COUNT WHAT SECONDS: waits until the count of WHAT exceeds COUNT
   done
 }
 ranks_of() { on "$1" pgrep -f "^$gpttrain launch .*--pp 3" | while read -r p; do
-    on "$1" grep -qz '^OMPI_COMM_WORLD_RANK=' "/proc/$p/environ" 2>/dev/null && echo "$p"; done; }
+    on "$1" grep -qzE '^(OMPI_COMM_WORLD_)?RANK=' "/proc/$p/environ" 2>/dev/null && echo "$p"; done; }
 freeze_ranks() { for p in $(ranks_of "$1"); do on "$1" kill -STOP "$p"; done; }
 end_ranks() { for p in $(ranks_of "$1"); do on "$1" kill -KILL "$p" 2>/dev/null; done; }
 crash_and_refuse() { refuse_ssh "$1"; on "$1" pkill -9 -f 'sshd:|orted'; end_ranks "$1"; }

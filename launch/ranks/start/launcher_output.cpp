@@ -298,8 +298,8 @@ void LauncherOutput::take_end(std::istream& report) {
   report >> rank >> pid;
   std::getline(report >> std::ws, how);
   const auto begun = begun_.find(rank);
-  const std::string at = begun == begun_.end() ? "" : begun->second.coordinates;
-  end_ = cat("rank ", rank, " (", host_name(), " pid ", pid, at.empty() ? "" : ", ", at, ") ", how);
+  const StartedRank r = begun == begun_.end() ? StartedRank{host_name()} : begun->second;
+  end_ = cat("rank ", rank, " (", r.host, " pid ", pid, r.coordinates.empty() ? "" : ", ", r.coordinates, ") ", how);
 }
 
 void LauncherOutput::print_failures() const {

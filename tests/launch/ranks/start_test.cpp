@@ -123,6 +123,15 @@ TEST_CASE("a rank that dies of a signal on another machine is named by its launc
   CHECK(verdict_of_line("Connection to node3 closed.\n") == "");
 }
 
+TEST_CASE("a rank that dies on another host without MPI is named with that host", "[R11]") {
+  LauncherOutput output;
+  through(output, [] {
+    print("\x1egpttrain-report 1 61 7 node3 pp1 dp0 tp0\n");
+    report_end(1, 61, "died of SIGKILL");
+  });
+  CHECK(output.verdict() == "rank 1 (node3 pid 61, pp1 dp0 tp0) died of SIGKILL");
+}
+
 TEST_CASE("an error shared by several ranks of a machine is printed once, with the machine and the ranks") {
   LauncherOutput output;
   const std::string out = through(output, [] {

@@ -26,7 +26,7 @@ void check_built(const Config& c, const RuleContext& x) {
       x.bad(key, what + " is not built yet in this version with experts (model.moe_experts)", fix);
   };
   not_built(c.device.kind == DeviceChoice::kCuda, "device.kind", "cuda", "cpu");
-  not_built(c.model.mlp_bias, "model.mlp_bias", "true", "false");
+  not_built(c.model.mlp_bias, "model.mlp_bias", "true", "false, or model.arch mixtral, qwen3_moe or olmoe");
   not_built(c.model.lora.rank > 0, "model.lora_rank", std::to_string(c.model.lora.rank), "0");
   not_built(c.model.init != WeightInit::kNormal, "model.init", name_of(c.model.init), "normal");
   not_built(c.precision.fp8 != Fp8Recipe::kOff, "precision.fp8", name_of(c.precision.fp8), "off");

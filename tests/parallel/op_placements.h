@@ -72,7 +72,7 @@ struct FieldSpec {
 };
 Field make_field(const FieldSpec&, std::string_view rule, OperandRole, uint64_t key);
 
-// Adds a case of an op. localize(args, cut): sets the numbers of a rank's call.
+// Adds a case of an op. localize: sets the arguments that depend on the part, such as the first row.
 template <class Args>
 OpCase& add(std::vector<OpCase>& to, const Args& args, const char* name, const std::vector<FieldSpec>& fields,
             void (*localize)(Args&, const Cut&) = nullptr) {

@@ -1,5 +1,6 @@
 // Differentiable ops of routed layers (kernels/expert_ops.h). n tokens, k chosen experts of each, R = n k rows in
-// expert order.
+// expert order. Of experts on several ranks (parallel/tensor/expert_exchange.h) a rank computes R slots of m tokens,
+// each with one expert: rows and gradients of tokens are then [R, C] where they would be [n, C].
 #pragma once
 #include "autograd/ops.h"
 
@@ -10,6 +11,8 @@ struct Routing {
   Var logits, weights;  // [n, E], [n, k], f32
   Tensor experts, slots, rows, offsets;
   Gate gate;
+  Tensor tokens = {};  // i32 [R], of each row its token, if a rank has slots of other ranks; empty: slots[r] / k
+  int64_t bound = 0;   // the most rows that there can be, if the data decides; 0: R
 };
 
 // logits [n, E] = x w^T in f32: x [n, C] and w f32. A token's logits do not depend on the number of tokens.
@@ -20,7 +23,8 @@ Routing route(Tape&, Var logits, int64_t top_k, const Gate&);
 // computed.
 Var balance_loss(Tape&, const Routing&, int64_t seq, Tensor seed, Tensor dlogits);
 
-// [R, out] = each row's token x [n, in], times w [E, out, in]^T of its expert.
+// [R, out] = each row's token x [n, in], times w [E, out, in]^T of its expert. The gradient of x has the rows of
+// `rows`.
 Var expert_linear(Tape&, Var x, const Routing&, Parameter& w);
 // act(x), gated or not, times each row's weight. No other op may read x. kInputs: `out` is recomputed; discard it like
 // a norm's.
@@ -32,7 +36,8 @@ struct ExpertActivated {
 };
 ExpertActivated expert_activate(Tape&, Var x, const Routing&, Activation, bool gated, Keep = Keep::kOutputs);
 void discard(Tape&, const ExpertActivated&, Keep);
-// [n, out] = for each token the sum of its rows of x [R, in], times w [E, out, in]^T of their experts.
+// [n, out] = for each token the sum of its rows of x [R, in], times w [E, out, in]^T of their experts. Its gradient has
+// the rows of tokens: [m, out] of m tokens of several ranks.
 Var expert_combine(Tape&, Var x, const Routing&, Parameter& w, Output = Output::kKept);
 
 }  // namespace gt::ops

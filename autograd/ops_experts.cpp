@@ -5,10 +5,13 @@ namespace gt::ops {
 namespace {
 
 struct Groups {
-  Tensor slots, rows, offsets;
-  int64_t top_k = 1;
+  Tensor slots, rows, offsets;  // row r is that of token slots[r] / top_k
+  int64_t top_k = 1, bound = 0;
 };
-Groups groups_of(const Routing& r) { return {r.slots, r.rows, r.offsets, r.experts.shape.cols()}; }
+Groups groups_of(const Routing& r) {
+  if (r.tokens) return {r.tokens, r.rows, r.offsets, 1, r.bound};
+  return {r.slots, r.rows, r.offsets, r.experts.shape.cols()};
+}
 
 }  // namespace
 
@@ -83,6 +86,7 @@ Var balance_loss(Tape& t, const Routing& r, int64_t seq, Tensor seed, Tensor dlo
 Var expert_linear(Tape& t, Var x, const Routing& r, Parameter& w) {
   const Groups g = groups_of(r);
   Var y = t.output({g.slots.numel(), w.value.shape[1]}, x.value.dtype);
+  t.bound(y, g.bound);
   t.ops().grouped_gemm({.a = x.value,
                         .b = w.value,
                         .slots = g.slots,
@@ -100,9 +104,11 @@ Var expert_linear(Tape& t, Var x, const Routing& r, Parameter& w) {
       Saved{x, y, g, &w},
       [](const Saved& s, Backprop& bp) {
         if (!bp.needs_grad(s.x)) return;
-        const Tensor each = bp.scratch({s.g.slots.numel(), s.x.value.shape.cols()}, s.x.value.dtype);
+        const Tensor each = bp.scratch({s.g.slots.numel(), s.x.value.shape.cols()}, s.x.value.dtype, s.g.bound);
         bp.ops().grouped_gemm({.a = bp.grad(s.y), .b = s.w->value, .offsets = s.g.offsets, .out = each}, bp.stream());
-        const auto [dx, accumulate] = bp.dst(s.x);
+        Var slots = s.x;
+        slots.value.shape = {s.g.rows.shape[0], s.x.value.shape.cols()};
+        const auto [dx, accumulate] = bp.dst(slots);
         bp.ops().combine_rows({.x = each, .rows = s.g.rows, .out = dx, .accumulate = accumulate}, bp.stream());
         bp.free(each);
       },
@@ -123,7 +129,8 @@ Var expert_linear(Tape& t, Var x, const Routing& r, Parameter& w) {
 
 ExpertActivated expert_activate(Tape& t, Var x, const Routing& r, Activation kind, bool gated, Keep keep) {
   const Shape shape{x.value.shape.rows(), x.value.shape.cols() / (gated ? 2 : 1)};
-  const Var y = keep == Keep::kOutputs ? t.output(shape, x.value.dtype) : t.transient(shape, x.value.dtype);
+  const Var y = keep == Keep::kOutputs ? t.output(shape, x.value.dtype) : t.transient(shape, x.value.dtype, r.bound);
+  t.bound(y, r.bound);
   const ExpertActivated saved{x, r.weights, y, r.slots, kind, gated};
   t.ops().expert_activate({x.value, r.weights.value, r.slots, y.value, kind, gated}, t.stream());
   t.record(saved, [](const ExpertActivated& s, Backprop& bp) {
@@ -154,7 +161,7 @@ void discard(Tape& t, const ExpertActivated& a, Keep keep) {
 Var expert_combine(Tape& t, Var x, const Routing& r, Parameter& w, Output where) {
   const Groups g = groups_of(r);
   const Shape shape{g.rows.shape[0], w.value.shape[1]};
-  Var y = where == Output::kTransient ? t.transient(shape, x.value.dtype) : t.output(shape, x.value.dtype);
+  Var y = where == Output::kTransient ? t.transient(shape, x.value.dtype, g.bound) : t.output(shape, x.value.dtype);
   const Arena::Mark mark = t.activations().mark();
   const Tensor each = t.scratch({g.slots.numel(), shape[1]}, x.value.dtype);
   t.ops().grouped_gemm({.a = x.value, .b = w.value, .offsets = g.offsets, .out = each, .trans_b = true}, t.stream());

@@ -22,11 +22,17 @@ Var Tape::input(Tensor t, bool needs_grad) {
   return v;
 }
 
-Var Tape::transient(Shape s, DType t) {
+Var Tape::transient(Shape s, DType t, int64_t rows) {
   const int32_t home = new_slot();
-  slot(home).grad = grads_.alloc(s, t);
+  slot(home).grad = grads_.alloc(s, t, rows);
   slot(home).owned = true;
-  return {slot(home).grad, recording_ ? new_slot() : -1, home};
+  const Var y{slot(home).grad, recording_ ? new_slot() : -1, home};
+  bound(y, rows);
+  return y;
+}
+
+int64_t* Tape::host_numbers(int64_t count) {
+  return reinterpret_cast<int64_t*>(push(static_cast<size_t>(count) * sizeof(int64_t), alignof(int64_t)));
 }
 
 std::byte* Tape::push(size_t bytes, size_t align) {
@@ -109,7 +115,7 @@ GradDst Backprop::dst(const Var& x) {
     s.owned = true;
   };
   if (!s.grad) {
-    own(tape_.grads_.alloc(x.value.shape, x.value.dtype));
+    own(tape_.grads_.alloc(x.value.shape, x.value.dtype, s.rows));
     return {s.grad, false};
   }
   const GradRequest& r = s.request;
@@ -118,7 +124,7 @@ GradDst Backprop::dst(const Var& x) {
   GT_CHECK(r.fp8 == nullptr || !(r.fp8->has_amax || r.fp8->quantized), "a gradient ", to_string(x.value.shape),
            " is accumulated into one that is already quantized to FP8");
   if (!s.owned || tape_.grads_.uses(s.grad) > 1) {  // shared with another reader: write to a copy
-    const Tensor copy = tape_.grads_.alloc(x.value.shape, x.value.dtype);
+    const Tensor copy = tape_.grads_.alloc(x.value.shape, x.value.dtype, s.rows);
     ops().copy({.src = s.grad.view(x.value.shape), .dst = copy}, stream());
     tape_.drop(s);
     own(copy);

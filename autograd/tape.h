@@ -56,11 +56,17 @@ class Tape {
   Var view_of(const Var& x) { return {x.value, recording_ ? new_slot() : -1, x.home}; }
   // An output in the pool, which may be discarded once the ops that read it have run. Requires: no rule reads it, or a
   // node recorded after them rebuilds it (Backprop::rebuild). Rules read it through Backprop::value.
-  Var transient(Shape s, DType t);
+  Var transient(Shape s, DType t, int64_t rows = 0);  // rows: see bound()
   // A value that only the backward computes (Backprop::rebuild); it takes no memory before.
   Var later(Shape s, DType t) { return {{nullptr, s, t, stream_.device}, -1, recording_ ? new_slot() : -1}; }
   void discard(const Var& y) {
     if (y.home >= 0) drop(slot(y.home));
+  }
+  // Of a value whose number of rows the data decides: its gradient, and its value rebuilt, take memory for `rows` of
+  // them. So the pool holds what was planned, in the same places.
+  void bound(const Var& y, int64_t rows) {
+    if (y.id >= 0) slot(y.id).rows = rows;
+    if (y.home >= 0) slot(y.home).rows = rows;
   }
   // Requests by-products of dL/dy. The rule of the op that made y computes them, unless the rule that computes dL/dy
   // does so in the same pass (Backprop::requested).
@@ -73,6 +79,8 @@ class Tape {
     if (y.id >= 0 && x.id >= 0) slot(y.id).request.fp8 = slot(x.id).request.fp8;
   }
   Tensor scratch(Shape s, DType t) { return activations_.alloc(s, t); }
+  // Host memory of `count` numbers, undefined, that a node recorded after this call may refer to.
+  int64_t* host_numbers(int64_t count);
 
   // Appends a node. `saved` is copied into the tape: trivially copyable, some hundred bytes. `input` computes gradients
   // of inputs, `weight` those of parameters, which Pass::kInput defers; either may be null. Returns the copy, whose
@@ -123,6 +131,7 @@ class Tape {
     Tensor grad;
     bool owned = false;
     GradRequest request;
+    int64_t rows = 0;  // memory for so many at least
   };
   struct Deferred {
     Fn weight;
@@ -190,7 +199,8 @@ class Backprop {
   bool bias_done(const Var& y) const { return tape_.slot(y.id).request.bias_done; }
   // Sets dL/dx to this tensor, which is dL/dy (or the caller's): moved, not copied. Adds if x already has a gradient.
   void forward_grad(const Var& x, Tensor dy);
-  Tensor scratch(Shape s, DType t) { return tape_.grads_.alloc(s, t); }  // from the pool; release with free()
+  // From the pool; release with free(). rows: Tape::bound.
+  Tensor scratch(Shape s, DType t, int64_t rows = 0) { return tape_.grads_.alloc(s, t, rows); }
   void free(Tensor t) { tape_.grads_.free(t); }
   // True if only y's slot refers to the memory of its gradient, so that the rule consuming it may overwrite it. Never
   // true of a gradient set by seed(): that stays the caller's.

@@ -65,6 +65,35 @@ struct GroupRows {
                   .control("offsets", o.offsets))
 };
 
+// Slots of a rank's tokens by the rank of their expert, of p: rank d has experts [d E / p, (d + 1) E / p). A token is
+// sent once to each rank that has an expert of it. experts [n, k]. All i32: slots [R] by rank, those of one rank
+// ascending; rows [n, k], of each slot its index in `slots`; copies [n min(k, p)], the tokens that are sent, by rank,
+// ascending: what there are of them, at the front; parts [R, 2], of each of `slots` the index of its token among the
+// copies for its rank, and its expert there; counts [p, 2], copies and slots for each rank.
+struct SendRows {
+  Tensor experts, slots, rows, copies, parts, counts;
+  int64_t count = 0;  // E
+  GT_OPERANDS(.control("experts", o.experts)
+                  .control("slots", o.slots)
+                  .control("rows", o.rows)
+                  .control("copies", o.copies)
+                  .control("parts", o.parts)
+                  .control("counts", o.counts))
+};
+// The same on the ranks of the experts: parts [R, 2] and counts [p, 2] from each rank, in the order of ranks, as
+// SendRows makes them; the copies lie one behind the other. Sorts the slots by expert, stably. All i32: slots [R] in
+// expert order, tokens [R] the copy of each of them, rows [R, 1], of each part its index in `slots`, offsets [E / p +
+// 1] as of GroupRows.
+struct ReceiveRows {
+  Tensor parts, counts, slots, tokens, rows, offsets;
+  GT_OPERANDS(.control("parts", o.parts)
+                  .control("counts", o.counts)
+                  .control("slots", o.slots)
+                  .control("tokens", o.tokens)
+                  .control("rows", o.rows)
+                  .control("offsets", o.offsets))
+};
+
 // out [R, N] = each row of a times the matrix of its expert: b [E, K, N], or [E, N, K] with trans_b. a [R, K] in expert
 // order or, with slots, [n, K]: row r then is that of token slots[r] / k. a, b, out: T. A row of out depends on its row
 // of a and its expert alone, not on how many rows the expert has: each element is one fma chain in ascending k.
@@ -124,6 +153,8 @@ struct CombineRows {
   X(route_grad, RouteGrad, kHigh, kBackward, kElementwise, kOfParameter, kPart)                   \
   X(balance_loss, BalanceLoss, kHigh, kForward, kLoss, kLoss, kPart)                              \
   X(group_rows, GroupRows, kKeep, kForward, kElementwise, kOfParameter, kPart)                    \
+  X(send_rows, SendRows, kKeep, kForward, kElementwise, kOfParameter, kPart)                      \
+  X(receive_rows, ReceiveRows, kKeep, kForward, kElementwise, kOfParameter, kPart)                \
   X(grouped_gemm, GroupedGemm, kLow, kByArguments, kGemm, kOfParameter, kOwn)                     \
   X(grouped_gemm_grad, GroupedGemmGrad, kLow, kBackward, kGemm, kOfParameter, kOwn)               \
   X(expert_activate, ExpertActivate, kHigh, kForward, kElementwise, kActivation, kPass)           \

@@ -58,13 +58,14 @@ class Inventory {
     // B is applied to a partial sum before the sum over TP ranks.
     adapter(name, out, in, ShardSpec::split(1), ShardSpec::partial());
   }
-  // Linear layers [out, in] of all experts, split over TP ranks as `cut` states. A token is multiplied by top_k of
-  // them.
+  // Linear layers [out, in] of all experts, which are split over EP ranks, and over TP ranks as `cut` states. A token
+  // is multiplied by top_k of them.
   void expert_linear(const char* name, int64_t out, int64_t in, ShardSpec cut, bool residual) {
     const MoeConfig& moe = m_.config.moe;
     module(name).weights = moe.top_k * out * in;
     open_layer().flops += 2 * moe.top_k * out * in;
-    add("weight", {moe.experts, out, in}, cut, {Init::Kind::kNormal, residual ? residual_std_ : std_}, Role::kExpert)
+    add("weight", {moe.experts, out, in}, ShardSpec::split(0, 1, Axis::kEp).then(cut),
+        {Init::Kind::kNormal, residual ? residual_std_ : std_}, Role::kExpert)
         .residual = residual;
   }
   // The gradient of the router's weight is a partial sum: a TP rank has the part of its experts' channels.

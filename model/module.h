@@ -23,8 +23,10 @@ struct Build {
   bool sequence_parallel = false;  // between TP layers each TP rank holds its own rows only
   Precision precision = {};
   Recompute recompute = Recompute::kNone;
-  int64_t recompute_layers = 0;  // recompute only the first blocks of each stage; 0: all
-  int64_t loss_chunk = 0;        // rows of logits that exist at once; 0: automatic
+  int64_t recompute_layers = 0;       // recompute only the first blocks of each stage; 0: all
+  int64_t loss_chunk = 0;             // rows of logits that exist at once; 0: automatic
+  const DeviceApi* device = nullptr;  // where experts are on several ranks
+  double expert_load = 0;             // ExpertAxis::load
   const TransformerConfig& config() const { return model.config; }
   ProcessGroup& tp() const { return mesh.group(Axis::kTp); }
   TensorAxis tensor() const { return {tp(), sequence_parallel}; }

@@ -28,8 +28,9 @@ Tensor Buffer::tensor(Shape s, DType t, int64_t at) const {
   return {data_ + at, s, t, device_};
 }
 
-Tensor Pool::alloc(Shape s, DType t) {
-  const int64_t need = std::max(align_up(s.numel() * size_of(t)), kAlign);
+Tensor Pool::alloc(Shape s, DType t, int64_t rows) {
+  const int64_t numel = rows > s.rows() ? rows * s.cols() : s.numel();
+  const int64_t need = std::max(align_up(numel * size_of(t)), kAlign);
   int64_t at = 0;
   size_t i = 0;
   for (; i < live_.size() && live_[i].begin - at < need; ++i) at = live_[i].end;

@@ -72,7 +72,8 @@ class Pool {  // first-fit over a short list of live blocks, kept sorted by offs
  public:
   Pool() { live_.reserve(256); }
   explicit Pool(Buffer b) : buffer_(std::move(b)) { live_.reserve(256); }
-  Tensor alloc(Shape s, DType t);
+  // rows: takes memory for so many of them at least.
+  Tensor alloc(Shape s, DType t, int64_t rows = 0);
   void retain(const Tensor& t) { ++find(t).uses; }
   void free(const Tensor& t);  // drops one reference; the last one frees
   int uses(const Tensor& t) { return find(t).uses; }

@@ -113,6 +113,21 @@ void balance_gradient(const BalanceLoss& p, const float* scores, float sum, cons
   }
 }
 
+// A stable counting sort of the items 0 .. n - 1 by group(i) in [0, groups): calls put(row, i) in ascending i. offsets
+// [groups + 1] receives the first row of each group.
+template <class Group, class Put>
+void sort_by(const char* op, int64_t n, int64_t groups, Group group, int32_t* offsets, Put put) {
+  std::fill_n(offsets, groups + 1, 0);
+  for (int64_t i = 0; i < n; ++i) {
+    GT_CHECK(group(i) >= 0 && group(i) < groups, op, ": group ", group(i), " of ", groups);
+    ++offsets[group(i) + 1];
+  }
+  for (int64_t g = 0; g < groups; ++g) offsets[g + 1] += offsets[g];
+  for (int64_t left = n; left > 0; --left) put(offsets[group(n - left)]++, n - left);
+  std::copy_backward(offsets, offsets + groups, offsets + groups + 1);
+  offsets[0] = 0;
+}
+
 }  // namespace
 
 void route(const Route& p, Stream s) {
@@ -182,28 +197,84 @@ void balance_loss(const BalanceLoss& p, Stream s) {
   });
 }
 
-// A counting sort. Which slots an expert gets, and in which order, does not depend on threads: there is one.
+// Which slots an expert gets, and in which order, does not depend on threads: there is one.
 void group_rows(const GroupRows& p, Stream) {
   require_dtype("group_rows", DType::kI32,
                 {{"experts", p.experts}, {"slots", p.slots}, {"rows", p.rows}, {"offsets", p.offsets}});
   require_numel("group_rows", p.experts.numel(), {{"slots", p.slots}, {"rows", p.rows}});
-  const int64_t count = p.offsets.numel() - 1;
-  int32_t* offsets = p.offsets.as<int32_t>();
   const int32_t* experts = p.experts.as<int32_t>();
-  std::fill_n(offsets, count + 1, 0);
-  for (int64_t i = 0; i < p.experts.numel(); ++i) {
-    GT_CHECK(experts[i] >= 0 && experts[i] < count, "group_rows: expert ", experts[i], " of ", count);
-    ++offsets[experts[i] + 1];
+  sort_by(
+      "group_rows", p.experts.numel(), p.offsets.numel() - 1, [&](int64_t i) { return experts[i]; },
+      p.offsets.as<int32_t>(),
+      [&](int32_t row, int64_t i) {
+        p.slots.as<int32_t>()[row] = static_cast<int32_t>(i);
+        p.rows.as<int32_t>()[i] = row;
+      });
+}
+
+void send_rows(const SendRows& p, Stream s) {
+  require_dtype("send_rows", DType::kI32,
+                {{"experts", p.experts},
+                 {"slots", p.slots},
+                 {"rows", p.rows},
+                 {"copies", p.copies},
+                 {"parts", p.parts},
+                 {"counts", p.counts}});
+  require_numel("send_rows", p.experts.numel(), {{"slots", p.slots}, {"rows", p.rows}});
+  require_numel("send_rows", 2 * p.experts.numel(), {{"parts", p.parts}});
+  const int64_t ranks = p.counts.numel() / 2, each = p.count / ranks, k = p.experts.shape.cols();
+  GT_CHECK(each * ranks == p.count && p.copies.numel() == p.experts.numel() / k * std::min(k, ranks),
+           "send_rows: ", p.count, " experts on ", ranks, " ranks, copies ", to_string(p.copies.shape));
+  const int32_t* experts = p.experts.as<int32_t>();
+  int32_t *offsets = cpu_context(s).scratch<int32_t>(ranks + 1), *counts = p.counts.as<int32_t>();
+  int32_t *slots = p.slots.as<int32_t>(), *parts = p.parts.as<int32_t>(), *copies = p.copies.as<int32_t>();
+  sort_by(
+      "send_rows", p.experts.numel(), ranks, [&](int64_t i) { return experts[i] / each; }, offsets,
+      [&](int32_t row, int64_t i) {
+        slots[row] = static_cast<int32_t>(i);
+        p.rows.as<int32_t>()[i] = row;
+      });
+  int32_t all = 0;
+  for (int64_t d = 0; d < ranks; ++d) {
+    const int32_t before = all;
+    for (int32_t r = offsets[d]; r < offsets[d + 1]; ++r) {
+      const int32_t token = static_cast<int32_t>(slots[r] / k);
+      if (all == before || copies[all - 1] != token) copies[all++] = token;
+      parts[2 * r] = all - 1 - before;
+      parts[2 * r + 1] = static_cast<int32_t>(experts[slots[r]] - d * each);
+    }
+    counts[2 * d] = all - before, counts[2 * d + 1] = offsets[d + 1] - offsets[d];
   }
-  for (int64_t e = 0; e < count; ++e) offsets[e + 1] += offsets[e];
-  for (int64_t left = p.experts.numel(); left > 0; --left) {  // ascending, so that an expert's slots are
-    const int64_t i = p.experts.numel() - left;
-    const int32_t row = offsets[experts[i]]++;
-    p.slots.as<int32_t>()[row] = static_cast<int32_t>(i);
-    p.rows.as<int32_t>()[i] = row;
-  }
-  std::copy_backward(offsets, offsets + count, offsets + count + 1);
-  offsets[0] = 0;
+}
+
+void receive_rows(const ReceiveRows& p, Stream s) {
+  require_dtype("receive_rows", DType::kI32,
+                {{"parts", p.parts},
+                 {"counts", p.counts},
+                 {"slots", p.slots},
+                 {"tokens", p.tokens},
+                 {"rows", p.rows},
+                 {"offsets", p.offsets}});
+  const int64_t all = p.slots.numel(), ranks = p.counts.numel() / 2;
+  require_numel("receive_rows", all, {{"tokens", p.tokens}, {"rows", p.rows}});
+  require_numel("receive_rows", 2 * all, {{"parts", p.parts}});
+  const int32_t *parts = p.parts.as<int32_t>(), *counts = p.counts.as<int32_t>();
+  int32_t* copy = cpu_context(s).scratch<int32_t>(all);  // of each part
+  int64_t part = 0, before = 0;
+  for (int64_t d = 0; d < ranks; before += counts[2 * d++])
+    for (int64_t i = 0; i < counts[2 * d + 1]; ++i, ++part) {
+      GT_CHECK(part < all && parts[2 * part] >= 0 && parts[2 * part] < counts[2 * d], "receive_rows: part ", part,
+               " of ", all, ", a token of ", counts[2 * d], " copies from rank ", d);
+      copy[part] = static_cast<int32_t>(before + parts[2 * part]);
+    }
+  GT_CHECK(part == all, "receive_rows: ", part, " parts, expected ", all);
+  sort_by(
+      "receive_rows", all, p.offsets.numel() - 1, [&](int64_t i) { return parts[2 * i + 1]; }, p.offsets.as<int32_t>(),
+      [&](int32_t row, int64_t i) {
+        p.slots.as<int32_t>()[row] = static_cast<int32_t>(i);
+        p.tokens.as<int32_t>()[row] = copy[i];
+        p.rows.as<int32_t>()[i] = row;
+      });
 }
 
 void expert_activate(const ExpertActivate& p, Stream s) {

@@ -60,7 +60,7 @@ struct ParallelConfig : LayoutOptions {
     v("pp", pp, "1..1024 stages", "pipeline-parallel size: number of stages");
     v("dp", dp, "0..65536 replicas", "data-parallel size; 0: 1, or world / (tp x pp) under a launcher");
     v("cp", cp, "1..1024 ranks", "context-parallel size: the sequence is split over ranks");
-    v("ep", ep, "1..1024 ranks", "expert-parallel size");
+    v("ep", ep, "1..64 ranks", "expert-parallel size: data-parallel ranks over which the experts are split");
     v("sequence_parallel", sequence_parallel, "",
       "shard activations over the tp ranks along the sequence outside tensor-parallel layers; auto: if tp > 1 divides "
       "model.seq");

@@ -38,7 +38,6 @@ namespace {
 // Features not implemented yet. Implementing one deletes its row or widens `working`; no other code rejects them.
 const std::vector<Unimplemented> kUnimplemented = {
     {"parallel.cp", "1", "context parallelism"},
-    {"parallel.ep", "1", "expert parallelism"},
     {"launch.launcher", "openmpi|slurm", "this launcher"},
 };
 

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "launch/options/near_numbers.h"
+
 namespace gt {
 namespace {
 
-constexpr const char *kExperts = "model.moe_experts", *kTopK = "model.moe_top_k";
+constexpr const char *kExperts = "model.moe_experts", *kTopK = "model.moe_top_k", *kEp = "parallel.ep";
 
 void check_router(const Config& c, const RuleContext& x) {
   const MoeConfig& moe = c.model.moe;
@@ -17,6 +19,24 @@ void check_router(const Config& c, const RuleContext& x) {
           "1 with model.moe_normalize true: the weight of the only expert is constant, so the router gets no gradient "
           "from the loss of tokens",
           "2 or more, or model.moe_normalize false");
+}
+
+// Every rank of an expert group has as many experts, and the groups divide the replicas.
+void check_axis(const Config& c, const RuleContext& x) {
+  const int64_t ep = c.parallel.ep, experts = c.model.moe.experts;
+  if (ep == 1 || !x.known(kEp)) return;
+  if (experts == 0)
+    return x.bad(kEp, fmt::format("{} ranks to split experts over, but the model has none: model.moe_experts is 0", ep),
+                 "1, or a number of experts");
+  const auto any = [](int64_t) { return true; };
+  if (experts % ep)
+    x.bad(kEp, fmt::format("{} experts are not divisible by ep {}", experts, ep),
+          fmt::format("ep may be {}", list_of(nearest(divisors(experts, any), ep))));
+  if (c.parallel.dp % ep && x.known("parallel.dp"))
+    x.bad(kEp,
+          fmt::format("ep {} does not divide dp {}: experts are split over data-parallel ranks", ep, c.parallel.dp),
+          fmt::format("ep may be {}, or dp a multiple of {}",
+                      list_of(nearest(divisors(c.parallel.dp, [&](int64_t n) { return experts % n == 0; }), ep)), ep));
 }
 
 // What is not built for experts in this version.
@@ -39,6 +59,7 @@ void check_built(const Config& c, const RuleContext& x) {
 
 void check_moe(const Config& c, const RuleContext& x) {
   if (!x.known(kExperts) || !x.known(kTopK)) return;
+  check_axis(c, x);
   if (c.model.moe.experts == 0) {
     if (c.model.moe.balance > 0)
       x.bad("model.moe_balance", "there are no experts to balance: model.moe_experts is 0",

@@ -73,7 +73,9 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
                     .precision = options.precision,
                     .recompute = options.recompute,
                     .recompute_layers = options.recompute_layers,
-                    .loss_chunk = options.loss_chunk};
+                    .loss_chunk = options.loss_chunk,
+                    .device = backend.device,
+                    .expert_load = options.expert_load};
   for (int chunk = 0; chunk < options.vpp; ++chunk) {
     const int stage = chunk * pp + mesh.coord(Axis::kPp);
     const auto at = static_cast<size_t>(stage);

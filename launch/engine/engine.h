@@ -55,6 +55,7 @@ struct EngineOptions : LayoutOptions {
   bool documents = false;        // microbatches have positions in their documents (MicroBatch::positions)
   std::vector<int64_t> lengths;  // tokens a sequence that steps may have instead of model.seq; empty: that is fixed
   bool evaluates = true;         // evaluate() will be called: memory is kept for it
+  double expert_load = 0;        // of plans: ExpertAxis::load
   bool trains = true;  // step() will be called; false: no gradients, no optimizer, values at their own precision alone
   // Applied steps from one comparison of a tied table's copies on the first and last stage to the next; 0: never.
 #ifdef NDEBUG
@@ -78,8 +79,10 @@ struct MemoryReport {
 // Traffic that one rank sends in an optimizer step, by group.
 struct StepTraffic {
   CommCounters tensor_parallel, pipeline, data_parallel;
-  CommCounters key_value;  // gradients of KV heads that several TP ranks hold
-  CommCounters embedding;  // gradients of a tied table between the first and the last stage
+  CommCounters key_value;             // gradients of KV heads that several TP ranks hold
+  CommCounters embedding;             // gradients of a tied table between the first and the last stage
+  CommCounters experts;               // tokens to the ranks of experts and back, if the router chooses all alike
+  CommCounters expert_data_parallel;  // data_parallel of the experts, where they are on several ranks
 };
 
 // Memory plan of the executors and the parameter store of one rank, from a dry run.

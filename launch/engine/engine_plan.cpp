@@ -124,11 +124,15 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
       engine.set_update_hook({});
       graphs.evaluation_begins();
     }
+    // With ep 1 their ranks are those of dense parameters.
+    const auto of_experts = [&](Axis a) { return shape.ep > 1 ? mesh.group(a).counters() : CommCounters{}; };
     const StepTraffic sent{.tensor_parallel = mesh.group(Axis::kTp).counters(),
                            .pipeline = mesh.group(Axis::kPp).counters(),
                            .data_parallel = mesh.group(Axis::kDp).counters(),
                            .key_value = mesh.kv().counters(),
-                           .embedding = mesh.embedding_group().counters()};
+                           .embedding = mesh.embedding_group().counters(),
+                           .experts = of_experts(Axis::kEp),
+                           .expert_data_parallel = of_experts(Axis::kExpertDp)};
     if (options.evaluates) engine.evaluate(batch);
     const int64_t graph_bytes = target.replays ? graphs.bytes(options, engine.measured_plan().slots) : 0;
     const auto at_every_size = [&] {
@@ -171,7 +175,12 @@ EnginePlan plan_memory(const EngineOptions& options, const MeshShape& shape, int
   EnginePlan plan = dry_run(options, shape, rank, target, {});
   // Weight copies are cached by address, and gathered weights have their real addresses only in a buffer of the real
   // size.
-  return plan.zero.gathered > 0 ? dry_run(options, shape, rank, target, plan.zero) : plan;
+  if (plan.zero.gathered > 0) plan = dry_run(options, shape, rank, target, plan.zero);
+  if (shape.ep == 1) return plan;
+  EngineOptions even = options;
+  even.expert_load = 1;
+  plan.sent = dry_run(even, shape, rank, target, plan.zero).sent;
+  return plan;
 }
 
 }  // namespace gt

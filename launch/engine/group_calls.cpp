@@ -11,7 +11,9 @@ constexpr size_t kMostSpans = 1 << 18;  // address space: memory is used as they
 
 std::string text(const std::vector<GroupCall>& calls, size_t at) {
   if (at >= calls.size()) return "none";
-  return cat(name_of(calls[at].op), " of ", calls[at].bytes, " bytes over ", calls[at].group);
+  const GroupCall& c = calls[at];
+  const std::string size = c.op == CommOp::kAllToAllV ? "" : cat(" of ", c.bytes, " bytes");
+  return cat(name_of(c.op), size, " over ", c.group);
 }
 
 }  // namespace
@@ -35,8 +37,8 @@ std::vector<GroupCall> CallRecorder::take() {
   for (const auto& [g, spans] : groups_) {
     GT_CHECK(!spans->full(), "more than ", kMostSpans, " calls in ", g.name);
     for (const CommSpan& s : spans->spans())
-      if (!s.waits && (s.bytes > 0 || s.op == CommOp::kBarrier))
-        all.emplace_back(s.begin, GroupCall{g.name, s.op, s.bytes});
+      if (!s.waits && (s.bytes > 0 || s.op == CommOp::kBarrier || s.op == CommOp::kAllToAllV))
+        all.emplace_back(s.begin, GroupCall{g.name, s.op, s.op == CommOp::kAllToAllV ? 0 : s.bytes});
     spans->clear();
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -14,7 +14,7 @@ namespace gt {
 struct GroupCall {
   std::string group;  // of Mesh::groups(): "dp_cp"
   CommOp op = CommOp::kBarrier;
-  int64_t bytes = 0;  // of the full tensor
+  int64_t bytes = 0;  // of the full tensor; unequal all-to-alls: 0, the router decides
   friend bool operator==(const GroupCall&, const GroupCall&) = default;
 };
 

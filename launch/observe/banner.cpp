@@ -222,19 +222,39 @@ std::string zero_text(const EngineOptions& o, const MeshShape& mesh, const Stage
 }
 
 std::string traffic_text(const StagePlans& plans) {
-  int64_t tp = 0, pp = 0, dp = 0, tied = 0;
+  int64_t tp = 0, pp = 0, dp = 0, ep = 0, tied = 0;
   for (const EnginePlan& p : plans) {
     tp = std::max(tp, p.sent.tensor_parallel.total() + p.sent.key_value.total());
     pp = std::max(pp, p.sent.pipeline.total());
-    dp = std::max(dp, p.sent.data_parallel.total());
+    dp = std::max(dp, p.sent.data_parallel.total() + p.sent.expert_data_parallel.total());
+    ep = std::max(ep, p.sent.experts.total());
     tied = std::max(tied, p.sent.embedding.total());
   }
   const auto b = [](int64_t n) { return format_bytes(static_cast<double>(n)); };
-  return fmt::format("a rank sends in a step at most: tp {}, pp {}, dp {}{}", b(tp), b(pp), b(dp),
+  return fmt::format("a rank sends in a step at most: tp {}, pp {}, dp {}{}{}", b(tp), b(pp), b(dp),
+                     ep > 0 ? ", ep " + b(ep) + " where the router chooses all experts alike" : "",
                      tied > 0 ? ", tied embedding " + b(tied) : "");
 }
 
 namespace {
+
+// What a rank of experts needs depends on the router: if all ranks get as many rows, if one gets three times as many,
+// as fine-tuned models do to one of 16 (DeepSpeed #8213), and if one gets all that its experts can.
+std::string experts_text(const BannerFacts& f) {
+  const MeshShape mesh = mesh_shape(f.config);
+  if (mesh.ep == 1) return "";
+  const auto needed = [&](double load) {
+    EngineOptions o = f.options;
+    o.expert_load = load;
+    int64_t most = 0;
+    for (const EnginePlan& p : plan_stages(o, mesh, f.backend)) most = std::max(most, p.memory.total());
+    return format_bytes(static_cast<double>(most));
+  };
+  return fmt::format(
+      "{} on each of {} ranks; a rank takes {} if the router chooses all alike, {} with three times as many tokens for "
+      "its experts, {} (planned) with all that there can be",
+      f.options.model.moe.experts / mesh.ep, mesh.ep, needed(1), needed(3), needed(0));
+}
 
 // Returns "" if the backend has no graphs.
 std::string graphs_text(const BannerFacts& f) {
@@ -264,6 +284,7 @@ Rows start_rows(const BannerFacts& f) {
     rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c), f.plans, f.backend)});
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.plans)});
   rows.push_back({"fit", fit_text(f.fit, mesh_shape(c), f.plans)});
+  if (const std::string text = experts_text(f); !text.empty()) rows.push_back({"experts", text});
   if (c.world() > 1) rows.push_back({"traffic", traffic_text(f.plans)});
   if (!f.prediction.empty()) rows.push_back({"prediction", f.prediction});
   if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c), f.plans, f.backend)});

@@ -42,8 +42,10 @@ class Predictor {
                                             : s.passes) += all;
     }
     const StepTraffic& sent = stages_[static_cast<size_t>(k)].sent;
-    s.tensor_parallel = collectives(sent.tensor_parallel, shape_.tp);
-    s.data_parallel = collectives(sent.data_parallel, shape_.dp) + collectives(sent.key_value, shape_.kv_ranks) +
+    s.tensor_parallel = collectives(sent.tensor_parallel, shape_.tp) + collectives(sent.experts, shape_.ep);
+    s.data_parallel = collectives(sent.data_parallel, shape_.dp) +
+                      collectives(sent.expert_data_parallel, shape_.size(Axis::kExpertDp)) +
+                      collectives(sent.key_value, shape_.kv_ranks) +
                       (overlaps_tied_ ? 0 : collectives(sent.embedding, sent.embedding.calls() > 0 ? 2 : 1)) +
                       exchange();
     s.messages = messages(sent.pipeline);
@@ -82,11 +84,15 @@ class Predictor {
   // A broadcast of a tensor is timed as its all-gather, which every rank ends with all of, too.
   double collectives(const CommCounters& c, int64_t ranks) const {
     double sum = 0;
-    for (const CommOp op : {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter, CommOp::kBroadcast})
+    for (const auto& [op, as] : {std::pair{CommOp::kAllReduce, CommOp::kAllReduce},
+                                 {CommOp::kAllGather, CommOp::kAllGather},
+                                 {CommOp::kReduceScatter, CommOp::kReduceScatter},
+                                 {CommOp::kBroadcast, CommOp::kAllGather},
+                                 {CommOp::kAllToAll, CommOp::kAllToAll},
+                                 {CommOp::kAllToAllV, CommOp::kAllToAll}})
       if (const CommCounters::Op& n = c.of(op); n.calls > 0)
         sum += static_cast<double>(n.calls) *
-               times_.seconds(transport_, op == CommOp::kBroadcast ? CommOp::kAllGather : op, ranks,
-                              static_cast<double>(n.payload) / static_cast<double>(n.calls));
+               times_.seconds(transport_, as, ranks, static_cast<double>(n.payload) / static_cast<double>(n.calls));
     return sum;
   }
   double message(double bytes) const { return times_.seconds(transport_, CommOp::kSend, shape_.pp, bytes); }

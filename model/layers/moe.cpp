@@ -13,6 +13,7 @@ Moe::Moe(std::string name, const Build& b)
       balance_(b.config().moe.balance > 0 ? b.model.loss_sum("balance", b.model.param(name + ".router.weight").layer)
                                           : -1),
       axis_(b.tensor()),
+      experts_{b.mesh.group(Axis::kEp), b.device, b.config().moe.experts, b.expert_load},
       router_(name + ".router", b),
       up_(name + ".experts.up", b),
       down_(name + ".experts.down", b) {
@@ -38,11 +39,14 @@ Var Moe::operator()(Tape& t, const ops::Normed& n, const MicroBatch& mb, ops::Ke
   const bool split = axis_.splits_rows();
   const Var all = split ? ops::gather_rows(t, n.out, axis_.group) : ops::copy_to_group(t, n.out, axis_.group);
   const ops::Routing r = routed(t, all, mb);
-  const Var h = ops::expert_linear(t, ops::cast(t, all, up_.weight.dtype), r, up_.weight);
+  const ops::ExpertInputs in = ops::send_to_experts(t, ops::cast(t, all, up_.weight.dtype), r, experts_);
+  const Var h = ops::expert_linear(t, in.tokens, in.routing, up_.weight);
   if (split) ops::regather_rows(t, n.out, all, axis_.group);
-  const ops::ExpertActivated a = ops::expert_activate(t, h, r, kind_, gated_, keep);
-  Var y = ops::expert_combine(t, a.out, r, down_.weight, split ? ops::Output::kTransient : ops::Output::kKept);
+  const ops::ExpertActivated a = ops::expert_activate(t, h, in.routing, kind_, gated_, keep);
+  const auto lifetime = [](bool transient) { return transient ? ops::Output::kTransient : ops::Output::kKept; };
+  Var y = ops::expert_combine(t, a.out, in.routing, down_.weight, lifetime(split || experts_.group.size() > 1));
   ops::discard(t, a, keep);
+  y = ops::return_to_tokens(t, in, y, lifetime(split));
   if (axis_.group.size() == 1) return y;
   return split ? ops::scatter_rows(t, y, axis_.group) : ops::reduce_from_group(t, y, axis_.group);
 }

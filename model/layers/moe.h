@@ -1,10 +1,12 @@
-// Routed feed-forward layer: a router chooses the experts of each token, whose MLPs have their channels split over the
-// tensor axis like a dense one. Every TP rank routes all rows alike in f32. Its outputs and, through the weights of the
-// experts, the gradients of its router are partial sums: one reduction at the border completes each.
+// Routed feed-forward layer: a router chooses the experts of each token, which are split over the expert axis; each of
+// their MLPs has its channels split over the tensor axis like a dense one. Every TP rank routes all rows alike in f32.
+// Its outputs and, through the weights of the experts, the gradients of its router are partial sums: one reduction at
+// the border completes each.
 #pragma once
 #include "autograd/expert_ops.h"
 #include "model/layers/feed_forward.h"
 #include "parallel/tensor/collective_ops.h"
+#include "parallel/tensor/expert_exchange.h"
 
 namespace gt {
 
@@ -27,6 +29,7 @@ class Moe : public FeedForward {
   const Gate gate_;
   const int balance_;  // index of the balance loss in MicroBatch::sums; -1: none
   const TensorAxis axis_;
+  const ExpertAxis experts_;
   Weight router_, up_, down_;
 };
 

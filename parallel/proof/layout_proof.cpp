@@ -152,9 +152,7 @@ struct LayoutProof::Impl {
 
 namespace {
 
-// The ranks that replicate experts, all of which are on every rank (ep 1), are those of dp x cp.
 std::vector<Along> axes_of(AxisSet set) {
-  if (set.has(Axis::kExpertDp)) set = kDenseDomain;
   std::vector<Along> out;
   const auto add = [&](Along a, AxisSet of) {
     for (const Axis axis : {Axis::kPp, Axis::kDp, Axis::kCp, Axis::kTp, Axis::kExpertDp, Axis::kEp, Axis::kEtp})
@@ -390,12 +388,15 @@ void LayoutProof::Impl::change_types(CommOp op, const std::vector<Along>& over, 
       return shadow.write(whole, *type);
     }
     case CommOp::kAllToAll:
-    case CommOp::kAllToAllV: {  // rows that ranks split remain so
-      const std::optional<LayoutType> type = shadow.read(part);
+    case CommOp::kAllToAllV: {  // rows that ranks split remain so; unequal ones go to the experts, or return from them
+      std::optional<LayoutType> type = shadow.read(part);
       if (!type) fail(cat(name, ": parts of ", to_string(part.shape), " differ"), {{"the tensor", part}});
-      for (const Along a : over)
-        if (const AxisType t = (*type)[a]; t.kind != Kind::kZero && !(t.kind == Kind::kSplit && t.dim == 0))
-          wrong(t, a);
+      for (const Along a : over) {
+        AxisType& t = (*type)[a];
+        if (t.kind != Kind::kZero && !(t.kind == Kind::kSplit && t.dim == 0)) wrong(t, a);
+        t.sequences = false;
+        if (op == CommOp::kAllToAllV && t.kind == Kind::kSplit) t.experts = !t.experts;
+      }
       return shadow.write(whole, *type);
     }
     default: return;

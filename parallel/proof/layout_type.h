@@ -23,6 +23,7 @@ struct AxisType {
   Kind kind = Kind::kSame;
   int8_t dim = 0;
   bool sequences = false;  // kSplit along rows of tokens: every rank has whole sequences
+  bool experts = false;    // kSplit along rows of tokens: every rank has the rows of its own experts
   friend bool operator==(const AxisType&, const AxisType&) = default;
 };
 constexpr AxisType kSame{}, kPartial{Kind::kPartial}, kShard{Kind::kShard}, kZero{Kind::kZero};

@@ -3,7 +3,8 @@
 // A rule names the dimensions of the operands by letters, as Einstein sums do: "a:mk b:nk > out:mn=a*b". Operands
 // before ">" are read, those behind it written. A lower-case letter may be split over ranks, equally in all operands
 // that have it; an upper-case letter must be whole on every rank, and so must "_", a dimension that others lack. "s":
-// rows of tokens that may be split into whole sequences only. ".": any shape, element by element.
+// rows of tokens that may be split into whole sequences only. "e": experts, which are split where the rows "t" are
+// those of each rank's experts, and nowhere else. ".": any shape, element by element.
 //
 // "=a*b+c": the result is a sum of products, linear in each factor: partial sums of one factor of every term give
 // partial sums, and so does a letter of every term that is split and not in the result. Operands that are not in these
@@ -30,7 +31,7 @@ constexpr std::string_view rule_of(const Gemm& g) {
 }
 
 constexpr std::string_view rule_of(const GroupedGemm& g) {
-  return g.trans_b ? "a:tk b:_nk > out:tn=a*b" : "a:tk b:_kn > out:tn=a*b";
+  return g.trans_b ? "a:tk b:enk > out:tn=a*b" : "a:tk b:ekn > out:tn=a*b";
 }
 
 #define GT_OP_RULES(X)                                                                                               \
@@ -92,7 +93,9 @@ constexpr std::string_view rule_of(const GroupedGemm& g) {
   X(RouteGrad, "logits:tE experts:t_ dweights:t_ > dlogits:tE=dweights")                                             \
   X(BalanceLoss, "logits:sE experts:s_ seed:_ > loss:s dlogits:sE")                                                  \
   X(GroupRows, "experts:t_ > slots:t rows:t_")                                                                       \
-  X(GroupedGemmGrad, "a:tm b:tn > out:_mn=a*b")                                                                      \
+  X(SendRows, "experts:t_ > slots:t rows:t_ copies:t parts:t_ counts:t_")                                            \
+  X(ReceiveRows, "parts:t_ > slots:t tokens:t rows:t_")                                                              \
+  X(GroupedGemmGrad, "a:tm b:tn > out:emn=a*b")                                                                      \
   X(ExpertActivate, "x:tf weights:t_ > out:tf")                                                                      \
   X(ExpertActivateGrad, "x:tf weights:t_ dout:tf > dx:tf=dout dweights:t_=dout")                                     \
   X(CombineRows, "x:tc > out:tc=x")

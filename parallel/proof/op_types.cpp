@@ -81,7 +81,7 @@ class AxisCall {
     for (const Operand& x : read)
       if (const OperandRule* r = find(rule.read, x.name)) take(x, *r);
     for (const Operand& x : read)
-      if (const OperandRule* r = find(rule.read, x.name)) require_alike(x, *r);
+      if (const OperandRule* r = find(rule.read, x.name)) require_alike(x, *r), require_owned(x, *r);
   }
 
   AxisType result(const Operand& out, bool (*created)(const Operand&, Along, int)) const {
@@ -121,9 +121,11 @@ class AxisCall {
       case Kind::kSplit: break;
     }
     const char l = letter(r, t.dim);
+    if (l == 'e') return;  // require_owned
     if (l == '_' || std::isupper(static_cast<unsigned char>(l)) || (l == 's' && !t.sequences))
       fail(x.name, " is ", to_string(t), ", the op reads all of it");
     split_[l] = split_[l] || t.sequences;  // operands have the same rows
+    by_experts_ = by_experts_ || t.experts;
     first_[l] = x.name;
   }
 
@@ -138,6 +140,19 @@ class AxisCall {
       if (has && !(t.kind == Kind::kSplit && letter(r, t.dim) == l))
         fail(x.name, " is ", to_string(t), ", ", first_.at(l), " is split over the same dimension");
     }
+  }
+
+  // Rows of a rank's experts meet the matrices of these alone, and each other.
+  void require_owned(const Operand& x, const OperandRule& r) const {
+    const AxisType t = x.type[along_];
+    if (t.kind == Kind::kZero || x.tensor.numel() == 0) return;
+    const bool split = t.kind == Kind::kSplit, of_experts = r.letters[0] == 'e';
+    if (of_experts && (split && t.dim == 0) != by_experts_)
+      fail(x.name, " is ", to_string(t),
+           by_experts_ ? ", the rows are those of each rank's experts"
+                       : ", the rows are not those of each rank's experts");
+    if (by_experts_ && split && !of_experts && letter(r, t.dim) == 't' && !t.experts)
+      fail(x.name, " is ", to_string(t), ", other rows are those of each rank's experts");
   }
 
   bool is_partial(std::string_view name) const {
@@ -173,11 +188,13 @@ class AxisCall {
     const bool sums = summed(r), partial = takes_partial(r);
     if (sums && partial) fail(r.name, " sums partial sums over a split dimension");
     AxisType held = kSame;
+    if (gathers_experts(r)) held = split(static_cast<int>(r.letters.find('e')));
     for (const auto& [l, sequences] : split_)
       for (int d = 0; d < 4; ++d)
         if (elementwise(r) ? l == letter(r, d) : static_cast<size_t>(d) < r.letters.size() && letter(r, d) == l) {
           if (held.kind == Kind::kSplit) fail(r.name, " has two dimensions that are split");
           held = split(d, sequences);
+          held.experts = by_experts_;
         }
     if (!sums && !partial) return zero_ && split_.empty() && all_zero(r) ? kZero : held;
     if (held.kind == Kind::kSplit) fail(r.name, " is both ", to_string(held), " and partial sums");
@@ -192,11 +209,16 @@ class AxisCall {
     });
   }
 
+  // Each rank's rows add up to what its experts have.
+  bool gathers_experts(const OperandRule& r) const {
+    return by_experts_ && r.letters.find('e') != std::string_view::npos;
+  }
   // Whether the result sums over a dimension that ranks split.
   bool summed(const OperandRule& r) const {
     bool any = false;
     for (const auto& [l, unused] : split_) {
-      if (elementwise(r) || r.letters.find(l) != std::string_view::npos || r.same.find(l) != std::string_view::npos)
+      if (elementwise(r) || r.letters.find(l) != std::string_view::npos || r.same.find(l) != std::string_view::npos ||
+          gathers_experts(r))
         continue;
       if (r.sums) {
         any = true;
@@ -240,7 +262,7 @@ class AxisCall {
   const Rule& rule_;
   const std::vector<Operand>& read_;
   const Along along_;
-  bool varies_ = false, shard_ = false, zero_ = false;
+  bool varies_ = false, shard_ = false, zero_ = false, by_experts_ = false;
   Names partial_;
   std::map<char, bool> split_;  // letters, and whether into whole sequences
   std::map<char, std::string_view> first_;

@@ -24,7 +24,10 @@ std::string to_string(AxisType t) {
     case Kind::kZero: return "zeros";
     case Kind::kSame: return "equal on every rank";
     case Kind::kSplit:
-      return cat("split along dimension ", static_cast<int>(t.dim), t.sequences ? ", by sequences" : "");
+      return cat("split along dimension ", static_cast<int>(t.dim),
+                 t.sequences ? ", by sequences"
+                 : t.experts ? ", by experts"
+                             : "");
     case Kind::kPartial: return "partial sums";
     case Kind::kShard: return "shards of the flattened tensor";
     case Kind::kVaries: return "values of their own ranks";

@@ -1,7 +1,6 @@
 #include "parallel/tensor/collective_ops.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "parallel/proof/claim.h"
 
@@ -90,29 +89,6 @@ Var scatter_rows(Tape& t, Var partial, ProcessGroup& g) {
     const GradDst d = bp.dst(s.partial);
     GT_CHECK(!d.accumulate, "a partial sum feeds its reduction alone");
     s.g->all_gather(bp.grad(s.y), d.tensor, bp.stream()).wait(bp.stream());
-  });
-  return y;
-}
-
-Var exchange_rows(Tape& t, Var x, const PeerCounts& rows, ProcessGroup& g) {
-  if (g.size() == 1) return x;
-  const int64_t columns = x.value.shape.cols();
-  const Var y = t.output({std::reduce(rows.recv.begin(), rows.recv.end()), columns}, x.value.dtype);
-  g.all_to_all(x.value, y.value, {rows.send, rows.recv, columns}, t.stream()).wait(t.stream());
-  struct Saved {
-    Var x, y;
-    PeerCounts back;
-    ProcessGroup* g;
-  };
-  t.record(Saved{x, y, {rows.recv, rows.send, columns}, &g}, [](const Saved& s, Backprop& bp) {
-    if (!bp.needs_grad(s.x)) return;
-    auto [dx, accumulate] = bp.dst(s.x);
-    const Tensor own = accumulate ? bp.scratch(dx.shape, dx.dtype) : dx;
-    const Tensor dy = s.y.value.numel() > 0 ? bp.grad(s.y) : s.y.value;  // a rank that received no row takes part
-    s.g->all_to_all(dy, own, s.back, bp.stream()).wait(bp.stream());
-    if (!accumulate) return;
-    bp.ops().axpy({.x = own, .y = dx}, bp.stream());
-    bp.free(own);
   });
   return y;
 }

@@ -23,11 +23,6 @@ void regather_rows(Tape&, Var x, Var all, ProcessGroup&);
 // Requires: `partial` is transient and no rule reads it.
 Var scatter_rows(Tape&, Var partial, ProcessGroup&);
 
-// x: rows for the ranks of the group, in their order -> the rows that they send to this rank, in their order. counts:
-// rows for and from each rank (the width is x's). Forward: all-to-all; backward: the same with the directions swapped.
-// Requires: counts outlive the backward.
-Var exchange_rows(Tape&, Var x, const PeerCounts&, ProcessGroup&);
-
 // RMSNorm of each row's queries together, and of its keys, over all heads of the group's ranks, before rope. gamma of
 // this rank's channels (ShardSpec::qk). In place where nothing is recorded.
 Var qk_row_norm(Tape&, Var qkv, AttentionShape, Parameter& gamma, float eps, ProcessGroup&);

@@ -191,8 +191,8 @@ TEST_CASE("every op whose rule has letters has a case of its placements") {
   for (const OpCase& c : op_cases()) cases.insert(c.op);
   // Their rows are in the order of the experts of a rank's own tokens, so that no result is a part of one rank's.
   // Layouts of routed models equal one rank (layout_matrix_test).
-  for (const char* routed :
-       {"group_rows", "grouped_gemm", "grouped_gemm_grad", "expert_activate", "expert_activate_grad", "combine_rows"})
+  for (const char* routed : {"group_rows", "send_rows", "receive_rows", "grouped_gemm", "grouped_gemm_grad",
+                             "expert_activate", "expert_activate_grad", "combine_rows"})
     cases.insert(routed);
 #define X(entry, Args, ...)                                                                                    \
   if (const std::string_view rule = proof::rule_of(Args{}); rule != proof::kTables && rule != proof::kScalars) \

@@ -160,54 +160,6 @@ TEST_CASE("gather_rows and scatter_rows are each other's backward") {
     });
 }
 
-namespace {
-// Rows that rank i sends to rank j: rank 0 receives none of its own, the last one receives none at all.
-int64_t rows_between(int i, int j, int ranks) {
-  return j == ranks - 1 || (i == 0 && j == 0) ? 0 : 1 + (2 * i + 3 * j) % 4;
-}
-
-// The value of row k for rank j on rank i.
-float row_value(int i, int j, int64_t k, int64_t column) {
-  return static_cast<float>(1000 * i + 100 * j + 10 * static_cast<int>(k) + static_cast<int>(column));
-}
-}  // namespace
-
-TEST_CASE("exchanged rows come in the order of ranks, and their gradients go back to where the rows came from") {
-  constexpr int64_t cols = 3;
-  for (int ranks : {2, 3, 4})
-    for (const bool twice : {false, true})
-      on_ranks(ranks, [ranks, twice](GroupFactory& f) {
-        TensorFixture rig(f);
-        Tape& t = rig.tape;
-        const int me = f.world_rank();
-        std::vector<int64_t> sends, receives;
-        Floats x, expected, dx, dy;
-        for (int r = 0; r < ranks; ++r) {
-          sends.push_back(rows_between(me, r, ranks)), receives.push_back(rows_between(r, me, ranks));
-          for (int64_t k = 0; k < sends.back() * cols; ++k) {
-            x.push_back(row_value(me, r, k / cols, k % cols));
-            dx.push_back(static_cast<float>(twice ? 2 : 1) * (static_cast<float>(r + 1) * x.back()));
-          }
-          for (int64_t k = 0; k < receives.back() * cols; ++k) {
-            expected.push_back(row_value(r, me, k / cols, k % cols));
-            dy.push_back(static_cast<float>(me + 1) * expected.back());
-          }
-        }
-        const auto n = static_cast<int64_t>(x.size()) / cols, m = static_cast<int64_t>(dy.size()) / cols;
-        x.push_back(0), dy.push_back(0);  // memory for a tensor without rows
-        const Var in = t.input(view(x, {n, cols}), true);
-        const Var out = ops::exchange_rows(t, in, {sends, receives}, *rig.group);
-        const Var more = twice ? ops::exchange_rows(t, in, {sends, receives}, *rig.group) : out;
-        expect_equal(out.value, expected, "exchange forward");
-        for (const Var& y : {out, more})
-          if (m > 0) t.seed(y, view(dy, {m, cols}));  // the last rank has no gradient of its empty tensor
-        t.backward();
-        if (n > 0) expect_equal(t.grad(in), dx, "exchange backward");
-        t.reset();
-        GT_CHECK(rig.pool.live() == 0 && rig.arena.used() == 0, "memory left behind");
-      });
-}
-
 TEST_CASE("the gradient of gathered rows accumulates into an existing one") {
   for (int ranks : {1, 2, 4})
     on_ranks(ranks, [ranks](GroupFactory& f) {

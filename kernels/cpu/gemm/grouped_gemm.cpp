@@ -119,7 +119,8 @@ void grouped_gemm(const GroupedGemm& g, Stream s) {
   const int64_t experts = g.b.shape[0], rows = g.out.shape.rows(), n = g.out.shape.cols(), k = g.a.shape.cols();
   check_groups("grouped_gemm", g.slots, g.offsets, experts, rows);
   GT_CHECK(g.b.shape == (g.trans_b ? Shape{experts, n, k} : Shape{experts, k, n}) &&
-               g.a.shape.rows() * (g.slots ? g.top_k : 1) == rows,
+               (g.slots && g.top_k == 1 ? rows == 0 || g.a.shape.rows() > 0
+                                        : g.a.shape.rows() * (g.slots ? g.top_k : 1) == rows),
            "grouped_gemm: a ", to_string(g.a.shape), ", b ", to_string(g.b.shape), ", out ", to_string(g.out.shape));
   const int32_t* offsets = g.offsets.as<int32_t>();
   int64_t blocks = 0;
@@ -137,7 +138,7 @@ void grouped_gemm_grad(const GroupedGemmGrad& g, Stream s) {
   const int64_t experts = g.out.shape[0], rows = g.slots.numel(), m = g.a.shape.cols(), n = g.b.shape.cols();
   check_groups("grouped_gemm_grad", g.slots, g.offsets, experts, rows);
   GT_CHECK((g.out.shape == Shape{experts, m, n}) && (g.gather_a ? g.b : g.a).shape.rows() == rows &&
-               (g.gather_a ? g.a : g.b).shape.rows() * g.top_k == rows,
+               (g.top_k == 1 || (g.gather_a ? g.a : g.b).shape.rows() * g.top_k == rows),
            "grouped_gemm_grad: a ", to_string(g.a.shape), ", b ", to_string(g.b.shape), ", out ",
            to_string(g.out.shape));
   const Tensor& tokens = g.gather_a ? g.a : g.b;

@@ -170,7 +170,7 @@ std::vector<OpCall> step_ops(const EngineOptions& options, const MeshShape& shap
   const Mesh mesh(shape, factory);
   const OpenStream stream(*backend.device, 0, 1);
   EngineOptions quiet = options;
-  quiet.evaluates = false;
+  quiet.evaluates = false, quiet.expert_load = 1;
   Engine engine(quiet, mesh, backend, stream, plan_memory(quiet, shape, rank));
   const Shape s{options.micro_batch, options.model.seq};
   const Buffer tokens(s.numel() * size_of(DType::kI32), stream.device(), *backend.device);

@@ -38,7 +38,7 @@ Traffic traffic(const RunPlan& p, int64_t per_node) {
     (reach <= per_node ? out.inside : out.across) += static_cast<double>(c.total());
   };
   add(t.tensor_parallel, par.tp), add(t.key_value, par.tp);
-  add(t.data_parallel, par.tp * par.dp);
+  add(t.data_parallel, par.tp * par.dp), add(t.expert_data_parallel, par.tp * par.dp), add(t.experts, par.tp * par.ep);
   add(t.pipeline, p.config.world()), add(t.embedding, p.config.world());
   return out;
 }

@@ -111,7 +111,7 @@ constexpr DsKey kTop[] = {
     {.path = "expert_parallel",
      .status = kRefused,
      .type = kOpaque,
-     .why = "expert parallelism is not built yet in this version"},
+     .why = "leave it out; parallel.ep splits experts over ranks"},
 };
 
 // Parameters of optimizers without `of` belong to the optimizers whose rows name them (optim/optimizer_rules.h).

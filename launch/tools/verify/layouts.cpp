@@ -22,6 +22,7 @@ constexpr const char* kAxes[] = {"parallel.tp",
                                  "parallel.extra_in_flight",
                                  "parallel.vpp",
                                  "parallel.dp",
+                                 "parallel.ep",
                                  "parallel.recompute",
                                  "zero.stage",
                                  "zero.grad_reduce",
@@ -173,7 +174,8 @@ std::vector<LayoutAxis> layout_axes(const Config& c, int64_t max_ranks) {
   const std::vector<Option> options = list_options(copy);
   for (const char* key : kAxes)
     for (const Option& o : options)
-      if (o.key() == key) out.push_back({key, values_of(o, o.section == "parallel" ? max_ranks : INT64_MAX)});
+      if (o.key() == key && (o.key() != "parallel.ep" || c.model.moe.experts > 0))
+        out.push_back({key, values_of(o, o.section == "parallel" ? max_ranks : INT64_MAX)});
   return out;
 }
 

@@ -100,6 +100,43 @@ void add_group(OpCases& to, int64_t tokens, int64_t experts, int64_t k, bool big
   c.derive = [experts](const G& a) { fill_experts(a.experts, experts); };
 }
 
+// What is behind the copies that there are is undefined: every token has experts on every rank, or on one alone.
+void add_send(OpCases& to, int64_t tokens, int64_t experts, int64_t k, int64_t ranks, bool big = false) {
+  using S = SendRows;
+  auto& c = add_case<S>(to, cat("[", tokens, ", ", k, "] of ", experts, " on ", ranks, " ranks"));
+  c.in(&S::experts, "experts", {tokens, k}, ids(0, experts), kI);
+  c.out(&S::slots, "slots", {tokens * k}, kI).out(&S::rows, "rows", {tokens, k}, kI);
+  c.out(&S::copies, "copies", {tokens * std::min(k, ranks)}, kI).out(&S::parts, "parts", {tokens * k, 2}, kI);
+  c.out(&S::counts, "counts", {ranks, 2}, kI);
+  c.args.count = experts, c.tolerance = 0, c.big = big;
+  c.derive = [experts, k, ranks](const S& a) {
+    for (int64_t i = 0; i < a.experts.numel(); ++i) {
+      const int64_t t = i / k, j = i % k, each = experts / ranks;
+      const int64_t e = k >= ranks ? (t + j) % ranks * each + (t + j) / ranks % each : (t * 7 + j * each) % experts;
+      set(a.experts, i, static_cast<double>(e));
+    }
+  };
+}
+
+// Rank d sends 3 d copies, each of whose tokens has two slots; the first rank has none.
+void add_receive(OpCases& to, int64_t ranks, int64_t experts, bool big = false) {
+  using R = ReceiveRows;
+  const int64_t parts = 3 * ranks * (ranks - 1);
+  auto& c = add_case<R>(to, cat(parts, " parts of ", ranks, " ranks, ", experts, " experts"));
+  c.in(&R::parts, "parts", {parts, 2}, ids(0, experts), kI).in(&R::counts, "counts", {ranks, 2}, ids(0, 1), kI);
+  c.out(&R::slots, "slots", {parts}, kI).out(&R::tokens, "tokens", {parts}, kI).out(&R::rows, "rows", {parts, 1}, kI);
+  c.out(&R::offsets, "offsets", {experts + 1}, kI);
+  c.tolerance = 0, c.big = big;
+  c.derive = [ranks](const R& a) {
+    int64_t part = 0;
+    for (int64_t d = 0; d < ranks; ++d) {
+      set(a.counts, 2 * d, static_cast<double>(3 * d));
+      set(a.counts, 2 * d + 1, static_cast<double>(6 * d));
+      for (int64_t i = 0; i < 6 * d; ++i) set(a.parts, 2 * part++, static_cast<double>(i / 2));
+    }
+  };
+}
+
 struct Sizes {
   int64_t tokens, experts, k, rows, cols;  // of an expert's matrix
 };
@@ -210,6 +247,11 @@ void add_expert_cases(OpCases& to) {
   add_group(to, 7, 4, 2);
   add_group(to, 201, 16, 8);
   add_group(to, 1, 3, 3);
+  add_send(to, 11, 8, 4, 2);
+  add_send(to, 40, 6, 1, 3);
+  add_send(to, 1, 4, 4, 4);
+  add_receive(to, 4, 3);
+  add_receive(to, 2, 1);
   constexpr Sizes kSizes[] = {{5, 4, 2, 6, 7}, {37, 6, 3, 33, 65}, {150, 3, 1, 300, 64}, {1, 9, 2, 16, 130}};
   for (const DType t : kTypes)
     for (const Sizes& z : kSizes) {
@@ -228,6 +270,8 @@ void add_expert_cases(OpCases& to) {
   add_routes(to, 4096, 64, 8, {}, true);
   add_balance(to, 4, 1024, 64, 8, GateKind::kSoftmax, true, true);
   add_group(to, 4096, 64, 8, true);
+  add_send(to, 4096, 64, 8, 8, true);
+  add_receive(to, 64, 8, true);
   add_activations(to, 1024, 2, 1024, Activation::kSilu, true, kF, true);
   add_combine(to, 1024, 2, 512, false, kF, true);
   for (const DType t : kTypes)

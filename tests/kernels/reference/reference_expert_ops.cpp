@@ -107,6 +107,46 @@ void group_rows(const GroupRows& p, Stream) {
   }
 }
 
+void send_rows(const SendRows& p, Stream) {
+  const int64_t ranks = p.counts.shape[0], k = p.experts.shape.cols(), n = p.experts.numel() / k;
+  int64_t row = 0, copy = 0;
+  for (int64_t d = 0; d < ranks; ++d) {
+    const int64_t first_row = row, first_copy = copy;
+    for (int64_t t = 0; t < n; ++t) {
+      bool sent = false;
+      for (int64_t j = 0; j < k; ++j) {
+        const int64_t e = id(p.experts, t * k + j);
+        if (e * ranks / p.count != d) continue;
+        if (!sent) set(p.copies, copy++, static_cast<double>(t)), sent = true;
+        set(p.slots, row, static_cast<double>(t * k + j));
+        set(p.rows, t * k + j, static_cast<double>(row));
+        set(p.parts, 2 * row, static_cast<double>(copy - 1 - first_copy));
+        set(p.parts, 2 * row++ + 1, static_cast<double>(e % (p.count / ranks)));
+      }
+    }
+    set(p.counts, 2 * d, static_cast<double>(copy - first_copy));
+    set(p.counts, 2 * d + 1, static_cast<double>(row - first_row));
+  }
+}
+
+void receive_rows(const ReceiveRows& p, Stream) {
+  std::vector<int64_t> first;  // copy of the rank of each part
+  int64_t before = 0, row = 0;
+  for (int64_t d = 0; d < p.counts.shape[0]; ++d) {
+    first.insert(first.end(), static_cast<size_t>(id(p.counts, 2 * d + 1)), before);
+    before += id(p.counts, 2 * d);
+  }
+  for (int64_t e = 0; e < p.offsets.numel(); ++e) {
+    set(p.offsets, e, static_cast<double>(row));
+    for (int64_t i = 0; i < p.slots.numel(); ++i) {
+      if (id(p.parts, 2 * i + 1) != e) continue;
+      set(p.slots, row, static_cast<double>(i));
+      set(p.tokens, row, static_cast<double>(first[static_cast<size_t>(i)] + id(p.parts, 2 * i)));
+      set(p.rows, i, static_cast<double>(row++));
+    }
+  }
+}
+
 void grouped_gemm(const GroupedGemm& p, Stream) {
   const int64_t n = p.out.shape.cols(), k = p.a.shape.cols();
   for (int64_t e = 0; e < p.b.shape[0]; ++e)

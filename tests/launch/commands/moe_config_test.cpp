@@ -35,10 +35,21 @@ TEST_CASE("routers that get no gradient, and more choices than experts, are refu
   CHECK_THAT(problems_of("--model.moe_balance 0.1"), Catch::Contains("--model.moe_balance: there are no experts"));
 }
 
+TEST_CASE("experts are split into equal parts over data-parallel ranks, or refused") {
+  const std::string moe = "--model.arch mixtral ";
+  CHECK(problems_of(moe + "--dp 4 --ep 2") == "accepted");
+  CHECK(problems_of(moe + "--dp 4 --ep 4 --tp 2 --zero 3") == "accepted");
+  CHECK_THAT(problems_of(moe + "--dp 3 --ep 3"),
+             Catch::Contains("--ep: 8 experts are not divisible by ep 3; ep may be 1, 2, 4, 8"));
+  CHECK_THAT(problems_of(moe + "--dp 6 --ep 4"), Catch::Contains("--ep: ep 4 does not divide dp 6") &&
+                                                     Catch::Contains("ep may be 1, 2, or dp a multiple of 4"));
+  CHECK_THAT(problems_of("--dp 2 --ep 2"),
+             Catch::Contains("--ep: 2 ranks to split experts over, but the model has none"));
+}
+
 TEST_CASE("what is not built for experts is refused by name") {
   for (const auto& [flags, key] :
        {std::pair{"--device.kind cuda", "--device.kind: cuda"},
-        {"--ep 2 --dp 2", "--ep: 2"},
         {"--model.mlp_bias true", "--model.mlp_bias: true"},
         {"--model.lora_rank 2", "--model.lora_rank: 2"},
         {"--amp O2 --precision.fp8 current --model.hidden 2048 --model.ffn 4096", "--precision.fp8: current"},

@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string flags_of(const EightRanks& l) {
+std::string flags_of(const EightRanks& l, bool experts = false) {
   return " --tp " + std::to_string(l.tp) + " --pp " + std::to_string(l.pp) + " --dp " + std::to_string(l.dp) +
-         " --zero.stage " + std::to_string(l.zero) + " ";
+         " --zero.stage " + std::to_string(l.zero) + (experts && l.dp % 2 == 0 ? " --ep 2 " : " ");
 }
 
 // All of them, or a maximally diverse subset.
@@ -38,21 +38,22 @@ const std::string kModel =
     "--launch.ranks threads --schedule.type one_cycle_torch ";
 
 const std::string kExperts =
-    kModel + "--model.arch mixtral --model.ffn 48 --model.moe_experts 5 --model.moe_balance 0.01 ";
+    kModel + "--model.arch mixtral --model.ffn 48 --model.moe_experts 6 --model.moe_balance 0.01 ";
 
 std::vector<double> tail(const std::vector<double>& v, size_t n) { return {v.end() - static_cast<long>(n), v.end()}; }
 
 void check_resume(const std::string& model, const std::vector<EightRanks>& layouts) {
   const auto half = static_cast<int>(from_environment("GPT_TEST_STEPS", 4));
+  const bool experts = model == kExperts;
   int good = 0;
   for (const EightRanks& l : layouts) {
     TempDir dir;
     const bool fp16 = (&l - layouts.data()) % 3 == 1;  // with a loss scale that must be restored
-    const std::string run = model + flags_of(l) +
+    const std::string run = model + flags_of(l, experts) +
                             (fp16 ? "--precision.amp O2 --precision.dtype fp16 --precision.loss_scale_window 3" : ""),
                       whole = " --train.steps " + std::to_string(2 * half),
                       save = " --checkpoint.every " + std::to_string(half);
-    INFO(flags_of(l));
+    INFO(flags_of(l, experts));
     must(run + whole + save + " --log.name whole", dir);
     fs::create_directories(dir / "runs/half");
     fs::copy(dir / "runs/whole/checkpoints", dir / "runs/half/checkpoints", fs::copy_options::recursive);
@@ -82,10 +83,11 @@ void check_export(const std::string& model, const std::vector<EightRanks>& layou
   std::set<std::string> hdf5, safetensors;
   int k = 0;
   for (const EightRanks& l : layouts) {
-    INFO(flags_of(l));
+    const std::string layout = flags_of(l, model == kExperts);
+    INFO(layout);
     const std::string run = "r" + std::to_string(k++);
     // Learning rate that is 0 in f32: other shards, same weights.
-    must(model + flags_of(l) +
+    must(model + layout +
              " --load runs/origin --finetune --train.steps 1 --optim.lr 1e-60 "
              "--optim.weight_decay 0 --log.name " +
              run,

@@ -73,7 +73,7 @@ TEST_CASE("the calls of two steps in random layouts of every family are those th
     CHECK(done.size() == goal);
   }
   CHECK(calls > 1000 * static_cast<int64_t>(goal));
-  for (const char* group : {"tp", "pp", "dp", "embedding", "world", "kv"}) CHECK(groups.count(group) == 1);
+  for (const char* group : {"tp", "pp", "dp", "embedding", "world", "kv", "ep"}) CHECK(groups.count(group) == 1);
 }
 
 TEST_CASE("a call that a run leaves out is named with the one that the proof derives") {

@@ -52,6 +52,12 @@ inline Settings draw(const std::vector<LayoutAxis>& axes, const ModelConfig& mod
   do {
     for (const LayoutAxis& a : axes) s[a.key] = a.values[random() % a.values.size()];
   } while (number("parallel.tp") * number("parallel.pp") * number("parallel.dp") > ranks);
+  if (s.count("parallel.ep") > 0 && !one_in(8)) {
+    std::vector<int64_t> legal;
+    for (int64_t ep = 1; ep <= number("parallel.dp"); ++ep)
+      if (number("parallel.dp") % ep == 0 && model.moe.experts % ep == 0) legal.push_back(ep);
+    s["parallel.ep"] = std::to_string(legal[random() % legal.size()]);
+  }
   if (!one_in(4)) s["parallel.vpp"] = s["parallel.schedule"] == "interleaved" ? std::to_string(1 + random() % 3) : "1";
   if (one_in(2)) s["parallel.sequence_parallel"] = "false";
   if (one_in(2)) s["precision.amp"] = "O0";

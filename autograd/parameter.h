@@ -34,7 +34,7 @@ struct Parameter {
   bool int8 = false;          // frozen and held in int8 with a scale per row: `value` exists while its unit is in use
   bool fp8 = false;           // FP8 GEMMs read fp8_data
   bool frozen = false;        // never updated: no gradient, no optimizer state, no master weights
-  int matrices = 0;           // of a linear layer's weight [out, in]: number of matrices along dimension 0
+  int matrices = 0;           // of a linear layer's weight [out, in]: number of matrices along `out`, of each expert
   bool decay = true;          // weight decay applies (parameters with two or more logical dimensions)
   std::string tied_to;        // the owner's name if this is a second copy of a parameter (tied head); else empty
   bool tied_owner = false;    // another parameter is tied to this one

@@ -27,7 +27,7 @@ struct ParamSpec {
   ShardSpec shard;   // replicate: whole on each rank
   Init init;
   Role role = Role::kMatrix;
-  int matrices = 1;       // of kMatrix, along dimension 0: Q, K and V of a fused weight
+  int matrices = 1;       // of a linear layer [out, in], along `out`: Q, K and V of a fused weight
   int layer = 0;          // index in the layer list
   int unit = 0;           // index in ModelSpec::units
   bool residual = false;  // projection back into the residual stream, with smaller initial values
@@ -35,6 +35,8 @@ struct ParamSpec {
   bool padded = false;    // rows are padded to a multiple of 128 on each TP rank
   std::string tied_to;    // parameter of which this is a tied copy; else empty
 
+  // Of each expert; 0: not the weight of a linear layer.
+  int matrices_of_linear() const { return role == Role::kMatrix || role == Role::kExpert ? matrices : 0; }
   // Whether a run that holds frozen weights in int8 (Precision::frozen_int8) holds this one so: of a linear layer.
   bool held_in_int8() const { return frozen && role == Role::kMatrix; }
   // Ranks that replicate it: reduce its gradient and hold its shards.

@@ -88,7 +88,7 @@ class Module {
     p.frozen = spec.frozen;
     p.int8 = build.precision.frozen_int8 && spec.held_in_int8();
     p.decay = spec.shape.rank >= 2;
-    p.matrices = spec.role == Role::kMatrix ? spec.matrices : 0;
+    p.matrices = spec.matrices_of_linear();
     p.tied_to = spec.tied_to;
     p.tied_owner = spec.role == Role::kEmbedding && build.config().tied;
     if (spec.padded) p.pad_rows = padded_vocab(spec.shape[0], build.tp_size());

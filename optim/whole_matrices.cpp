@@ -34,22 +34,26 @@ void WholeMatrices::add_unit(const ParamStore& store, int unit, const std::vecto
 }
 
 void WholeMatrices::add_matrices(const Parameter& p, int unit, int64_t at) {
-  GT_CHECK(p.full_shape.rank == 2 && p.pad_rows == 0, p.name, " ", to_string(p.full_shape), " is not a matrix");
+  const int first = p.full_shape.rank - 2;  // dimension of the rows; before it that of a stack, one after the other
+  GT_CHECK((first == 0 || first == 1) && p.pad_rows == 0, p.name, " ", to_string(p.full_shape), " is not a matrix");
   const AxisShard tp = p.shard.tp();
   GT_CHECK(!tp.splits() || p.matrices == tp.blocks, p.name, ": ", p.matrices, " matrices in ", int{tp.blocks},
            " blocks");
   const RankCoordinates here = mesh_.all_coordinates();
-  const int64_t rows = p.local_shape[0], cols = p.local_shape[1];
-  for (int b = 0; b < p.matrices; ++b) {
-    const BlockRange block = tp.dim == 0 && p.matrices > 1 ? local_block(tp, p.full_shape[0], b, here[Axis::kTp].size)
-                                                           : BlockRange{b * (rows / p.matrices), rows / p.matrices};
-    Matrix m{.unit = unit, .at = at + block.first * cols, .local = block.count * cols, .over = {}, .whole = {}};
-    m.whole.rows = block.count, m.whole.cols = p.full_shape[1];
+  const int64_t rows = p.local_shape[first], cols = p.local_shape[first + 1], stack = first == 0 ? 1 : p.local_shape[0];
+  for (int i = 0; i < stack * p.matrices; ++i) {
+    const int b = i % p.matrices;
+    const BlockRange block = tp.dim == first && p.matrices > 1
+                                 ? local_block(tp, p.full_shape[first], b, here[Axis::kTp].size)
+                                 : BlockRange{b * (rows / p.matrices), rows / p.matrices};
+    const int64_t begin = (i / p.matrices * rows + block.first) * cols;
+    Matrix m{.unit = unit, .at = at + begin, .local = block.count * cols, .over = {}, .whole = {}};
+    m.whole.rows = block.count, m.whole.cols = p.full_shape[first + 1];
     for (const int dim : {0, 1})
       for (size_t k = p.shard.axes.size(); k-- > 0;) {
         const AxisShard& s = p.shard.axes[k];
         const AxisPosition on = here[s.axis];
-        if (s.dim != dim || on.size == 1) continue;
+        if (s.dim != first + dim || on.size == 1) continue;
         GT_CHECK(dim == 1 || p.matrices == 1 || s.axis == Axis::kTp, p.name, ": ", name_of(s.axis),
                  " splits its matrices along their rows");
         m.over.push_back({s.axis, on.rank, on.size, b > 0 ? s.copies(on.size) : 1});

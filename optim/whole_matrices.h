@@ -1,8 +1,8 @@
 // Whole matrices for update rules that need them. Ranks hold a matrix in shards (ZeRO) of slices (ShardSpec). One FSDP
 // unit at a time is gathered in f32: shards over its domain, then the slices of each matrix over the axes that split
 // it. A matrix is updated on one of these ranks, its owner, and the result is returned to all holders. A fused weight
-// is several matrices. Layouts of the store need no padding for this; the price is 2 elements sent per element and
-// step.
+// is several matrices, the weight of experts several each. Layouts of the store need no padding for this; the price is
+// 2 elements sent per element and step.
 #pragma once
 #include <span>
 #include <vector>

@@ -51,8 +51,7 @@ void check_built(const Config& c, const RuleContext& x) {
   not_built(c.model.init != WeightInit::kNormal, "model.init", name_of(c.model.init), "normal");
   not_built(c.precision.fp8 != Fp8Recipe::kOff, "precision.fp8", name_of(c.precision.fp8), "off");
   not_built(c.precision.qat != Qat::kOff, "precision.qat", name_of(c.precision.qat), "off");
-  not_built(c.optim.type == "muon" || c.optim.type == "lamb", "optim.type", c.optim.type,
-            "adamw, or another optimizer without norms of matrices");
+  not_built(c.optim.type == "lamb", "optim.type", "lamb", "adamw, or another optimizer without norms of tensors");
 }
 
 }  // namespace

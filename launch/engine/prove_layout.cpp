@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/core/open_stream.h"
 #include "launch/config/values/schedule_file.h"
 #include "launch/ranks/stack_watch.h"
+#include "parallel/comm/null_group.h"
 
 namespace gt {
 namespace {
@@ -118,16 +120,28 @@ std::string code_of(const proof::LayoutError& e, const EngineOptions& options, c
 Untyped untyped(const EngineOptions& o) { return {o.precision.fp8 != Fp8Recipe::kOff, o.optim.uses("muon")}; }
 
 std::vector<std::vector<GroupCall>> derive_calls(const EngineOptions& options, const MeshShape& shape, int rank,
-                                                 int steps) {
+                                                 const std::vector<std::vector<int64_t>>& lengths) {
+  const Backend& backend = null_backend();
+  NullFactory factory(rank, shape.world());
+  const Mesh mesh(shape, factory);
+  const OpenStream stream(*backend.device, 0, 1);
+  Engine engine(options, mesh, backend, stream, plan_memory(options, shape, rank));
+  engine.adopt();
+  const Buffer tokens(options.micro_batch * options.model.seq * size_of(DType::kI32), stream.device(), *backend.device);
   std::vector<std::vector<GroupCall>> out;
-  proof::LayoutProof proof(shape, rank);
-  observe(options, shape, rank, proof, [&](Engine& engine, const std::vector<MicroBatch>& batch) {
-    CallRecorder calls(engine.mesh());
-    while (static_cast<int>(out.size()) < steps) {
-      engine.step(batch, batch.front().tokens.numel());
-      out.push_back(calls.take());
+  CallRecorder calls(mesh);
+  for (const std::vector<int64_t>& step : lengths) {
+    std::vector<MicroBatch> batch;
+    for (const int64_t seq : step) {
+      batch.push_back(empty_batch(options, tokens.tensor({options.micro_batch, options.model.seq}, DType::kI32)));
+      MicroBatch& mb = batch.back();
+      mb.seq = mb.tokens.shape.dim[1] = mb.targets.shape.dim[1] = seq;
+      if (mb.positions) mb.positions.shape = mb.tokens.shape;
+      if (mb.types) mb.types.shape = mb.tokens.shape;
     }
-  });
+    engine.step(batch, batch.front().tokens.numel());
+    out.push_back(calls.take());
+  }
   return out;
 }
 

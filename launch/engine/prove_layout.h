@@ -35,8 +35,8 @@ struct Untyped {
 };
 Untyped untyped(const EngineOptions&);
 
-// Calls of a rank in each of the first steps, in order. Requires: nothing of the run is untyped, and its sequences have
-// one length.
-std::vector<std::vector<GroupCall>> derive_calls(const EngineOptions&, const MeshShape&, int rank, int steps);
+// Calls of a rank in each of the first steps, in order. lengths: tokens of a sequence, by step and microbatch.
+std::vector<std::vector<GroupCall>> derive_calls(const EngineOptions&, const MeshShape&, int rank,
+                                                 const std::vector<std::vector<int64_t>>& lengths);
 
 }  // namespace gt

@@ -1,5 +1,6 @@
-// Groups of any rank and size that only count bytes. For memory plans, schedules and dry runs on the null device, for
-// one rank of a hypothetical world. Results of collectives are undefined.
+// Groups of any rank and size that only count bytes, and record their calls where spans are set. For memory plans,
+// schedules and dry runs on the null device, for one rank of a hypothetical world. Results of collectives are
+// undefined.
 #pragma once
 #include "parallel/comm/process_group.h"
 
@@ -20,6 +21,9 @@ class NullGroup final : public ProcessGroup {
 
  protected:
   void wait(uint64_t, Stream) override {}
+
+ private:
+  void record(CommOp op, const Tensor& full) { record_blocked(op, full.bytes(), steady_ns(), false); }
 };
 
 class NullFactory final : public GroupFactory {

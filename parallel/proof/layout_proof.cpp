@@ -147,7 +147,7 @@ struct LayoutProof::Impl {
   ParamMemory memory;
   Tensor tokens;
   Boundary boundary;
-  int64_t ops = 0, messages = 0, calls = 0;
+  int64_t ops = 0, messages = 0;
 };
 
 namespace {
@@ -428,42 +428,34 @@ struct LayoutProof::Impl::Group final : ProcessGroup {
       : ProcessGroup(at, size), impl(i), over(std::move(axes)), inner(at, size) {}
   std::string_view backend() const override { return "null"; }
   Work all_reduce(Tensor t, ReduceOp how, Stream s) override {
-    observed(CommOp::kAllReduce, t, t, t, how);
+    observed(CommOp::kAllReduce, t, t, how);
     return inner.all_reduce(t, how, s);
   }
   Work all_gather(Tensor part, Tensor whole, Stream s) override {
-    observed(CommOp::kAllGather, part, whole, whole);
+    observed(CommOp::kAllGather, part, whole);
     return inner.all_gather(part, whole, s);
   }
   Work reduce_scatter(Tensor whole, Tensor part, Stream s) override {
-    observed(CommOp::kReduceScatter, part, whole, whole);
+    observed(CommOp::kReduceScatter, part, whole);
     return inner.reduce_scatter(whole, part, s);
   }
-  Work broadcast(Tensor t, int root, Stream s) override {
-    record(CommOp::kBroadcast, t);
-    return inner.broadcast(t, root, s);
-  }
+  Work broadcast(Tensor t, int root, Stream s) override { return inner.broadcast(t, root, s); }
   Work all_to_all(Tensor from, Tensor to, const PeerCounts& counts, Stream s) override {
-    observed(counts.send.empty() ? CommOp::kAllToAll : CommOp::kAllToAllV, from, to, from);
+    observed(counts.send.empty() ? CommOp::kAllToAll : CommOp::kAllToAllV, from, to);
     return inner.all_to_all(from, to, counts, s);
   }
   Work send(Tensor t, int to, int tag, Stream s) override {
-    record(CommOp::kSend, t);
     impl.message(CommOp::kSend, t);
     return inner.send(t, to, tag, s);
   }
   Work recv(Tensor t, int from, int tag, Stream s) override {
-    record(CommOp::kRecv, t);
     impl.message(CommOp::kRecv, t);
     return inner.recv(t, from, tag, s);
   }
   void barrier() override { inner.barrier(); }
   const CommCounters& counters() const override { return inner.counters(); }
   void wait(uint64_t, Stream) override {}
-  // For CommSpans: calls in their order, without times.
-  void record(CommOp op, const Tensor& full) { record_blocked(op, full.bytes(), impl.calls++, false); }
-  void observed(CommOp op, const Tensor& part, const Tensor& whole, const Tensor& full, ReduceOp how = ReduceOp::kSum) {
-    record(op, full);
+  void observed(CommOp op, const Tensor& part, const Tensor& whole, ReduceOp how = ReduceOp::kSum) {
     if (size() > 1) impl.collective(op, over, part, whole, how);
   }
 

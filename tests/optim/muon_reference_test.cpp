@@ -103,8 +103,8 @@ std::vector<float> after_two_steps(std::span<Parameter* const> params) {
   const auto each = [&](auto f) {
     int64_t row_of_all = 0;
     for (Parameter* p : params)
-      for (int64_t i = 0; i < p->full_shape[0]; ++i, ++row_of_all)
-        for (int64_t j = 0; j < p->full_shape[1]; ++j) f(p, i * p->full_shape[1] + j, row_of_all, j);
+      for (int64_t i = 0; i < p->full_shape.rows(); ++i, ++row_of_all)
+        for (int64_t j = 0; j < p->full_shape.cols(); ++j) f(p, i * p->full_shape.cols() + j, row_of_all, j);
   };
   each([&](Parameter* p, int64_t k, int64_t i, int64_t j) {
     p->value.as<float>()[k] = static_cast<float>(start(i, j));
@@ -134,7 +134,7 @@ TEST_CASE("Muon equals PyTorch over 50 steps on matrices of any shape") {
   }
 }
 
-TEST_CASE("the matrices of a fused weight are updated apart") {
+TEST_CASE("the matrices of a fused weight, and those of experts, are updated apart") {
   const auto weight = [](const char* name, int64_t rows, int matrices) {
     Parameter p;
     p.name = name;
@@ -160,6 +160,15 @@ TEST_CASE("the matrices of a fused weight are updated apart") {
   CHECK(fused(ShardSpec::partial(), 3) == apart({4, 4, 4}));  // adapters of Q, K and V
   CHECK(fused(ShardSpec::split(1), 1) == apart({12}));
   CHECK(fused(ShardSpec::split(0, 3), 3) != apart({12}));
+  const auto experts = [&](int64_t count, int64_t rows, int matrices) {
+    Parameter p = weight("experts.weight", count * rows, matrices);
+    p.full_shape = p.local_shape = {count, rows, 5};
+    p.shard = ShardSpec::split(0, 1, Axis::kEp).then(ShardSpec::split(1, matrices));
+    Parameter* const all[] = {&p};
+    return after_two_steps(all);
+  };
+  CHECK(experts(3, 4, 1) == apart({4, 4, 4}));
+  CHECK(experts(2, 6, 2) == apart({3, 3, 3, 3}));  // gates and ups
 }
 
 TEST_CASE("the learning rate of Muon's matrices may differ from AdamW's") {

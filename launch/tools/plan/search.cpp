@@ -99,7 +99,7 @@ std::vector<const OptimizerRule*> rules_of(const OptimizerOptions& o, const Mode
   std::vector<const OptimizerRule*> out;
   for (size_t i = 0; i < spec.params.size(); ++i) {
     const ParamSpec& p = spec.params[i];
-    out.push_back(p.frozen || !p.tied_to.empty() ? nullptr : &rule_of(o, groups[i], p.role == Role::kMatrix));
+    out.push_back(p.frozen || !p.tied_to.empty() ? nullptr : &rule_of(o, groups[i], p.matrices_of_linear() > 0));
   }
   return out;
 }
@@ -120,12 +120,13 @@ std::vector<Workload::Matrix> orthogonalized(const ModelSpec& spec, const std::v
   for (size_t i = 0; i < rules.size(); ++i) {
     const ParamSpec& p = spec.params[i];
     if (p.layer != 1 || rules[i] == nullptr || rules[i]->name != "muon") continue;
-    const BlockRange all{0, p.shape[0]};
-    for (int b = 0; b < p.matrices; ++b) {
+    const BlockRange all{0, p.shape[-2]};
+    for (int i = 0; i < p.shape.numel() / (p.shape[-2] * p.shape[-1]) * p.matrices; ++i) {
+      const int b = i % p.matrices;
       const BlockRange rows = p.matrices == 1         ? all
                               : p.shard.tp().splits() ? local_block(p.shard.tp(), all.count, b, 1)
                                                       : BlockRange{0, all.count / p.matrices};
-      out.push_back({static_cast<double>(rows.count), static_cast<double>(p.shape[1])});
+      out.push_back({static_cast<double>(rows.count), static_cast<double>(p.shape[-1])});
     }
   }
   return out;

@@ -196,12 +196,14 @@ RankRecord train(const MeshRun& run, Engine& engine, const Backend& backend, Str
   return out;
 }
 
-// Compares the calls of each step with the derived ones. Which blocks a step drops depends on the steps applied before
-// it, that is on values.
+// Compares the calls of each step with the derived ones. Which blocks a step drops, and which delayed FP8 scales are
+// known, depends on the steps before it, that is on values.
 void compare_calls(const MeshRun& run, const EngineOptions& options, int rank, const RankRun& made, RankRecord& out) {
-  const Untyped no = untyped(options);
-  if (no.fp8 || no.muon || run.curriculum || run.vary_length) return;
-  const auto derived = derive_calls(options, run.mesh, rank, options.layer_drop ? 1 : run.steps);
+  const bool by_values = options.layer_drop || options.precision.fp8 == Fp8Recipe::kDelayed;
+  std::vector<std::vector<int64_t>> lengths(static_cast<size_t>(by_values ? 1 : run.steps));
+  for (size_t k = 0; k < lengths.size(); ++k)
+    for (int i = 0; i < options.microbatches; ++i) lengths[k].push_back(length(run, static_cast<int>(k), i));
+  const auto derived = derive_calls(options, run.mesh, rank, lengths);
   for (size_t k = 0; k < derived.size() && out.wrong_call.empty(); ++k) {
     out.derived_calls += static_cast<int64_t>(derived[k].size());
     out.wrong_call = first_difference(derived[k], made.calls[k]);

@@ -54,7 +54,6 @@ TEST_CASE("what is not built for experts is refused by name") {
         {"--model.lora_rank 2", "--model.lora_rank: 2"},
         {"--amp O2 --precision.fp8 current --model.hidden 2048 --model.ffn 4096", "--precision.fp8: current"},
         {"--precision.qat int8", "--precision.qat: int8"},
-        {"--optim.type muon", "--optim.type: muon"},
         {"--optim.type lamb", "--optim.type: lamb"}}) {
     INFO(flags);
     CHECK_THAT(problems_of(std::string("--model.arch mixtral ") + flags),

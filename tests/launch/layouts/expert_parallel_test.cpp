@@ -1,6 +1,10 @@
 // Experts split over data-parallel ranks, against those ranks with all of them: what is bitwise equal.
 #include <filesystem>
+#include <sstream>
 
+#include "launch/engine/engine_options.h"
+#include "launch/tools/verify/layouts.h"
+#include "launch/tools/verify/report.h"
 #include "tests/launch/process.h"
 #include "tests/support/test.h"
 
@@ -51,6 +55,20 @@ TEST_CASE("split experts train bitwise alike over threads and processes, with ev
   for (const char* zero : {"1", "2", "3"})
     CHECK(train(layout + "--launch.ranks threads --zero.grad_reduce end --zero.stage " + zero, dir) == threads);
   CHECK(train(layout + "--launch.ranks threads --parallel.recompute full", dir) == threads);
+}
+
+TEST_CASE("Muon updates each expert's matrices as on one rank, however experts and their channels are split") {
+  Verifier verifier({.steps = 6, .follow = false});
+  for (const std::string layout : {"--dp 2 --ep 2", "--dp 4 --ep 2 --zero 3", "--dp 2 --ep 2 --tp 2 --zero 1",
+                                   "--dp 4 --ep 4 --tp 2", "--tp 2 --pp 2 --dp 2 --ep 2"}) {
+    std::istringstream in(kRun + "--optim.type muon --train.grad_accum 2 --train.global_batch 0 " + layout);
+    std::vector<std::string> words;
+    for (std::string w; in >> w;) words.push_back(w);
+    const Config c = load_config({.flags = words}).config;
+    const VerifyResult v = verifier.check(c);
+    INFO(layout << ": " << (v.bad() ? describe(*v.bad(), mesh_shape(c)) : "equal"));
+    CHECK(v.bad() == nullptr);
+  }
 }
 
 TEST_CASE("the start block names what a rank of experts takes if the router chooses alike, and at most") {

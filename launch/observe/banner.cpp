@@ -77,8 +77,9 @@ std::string schedule_text(const EngineOptions& o) {
 std::string layout_line(const Config& c, const EngineOptions& o) {
   const std::string chunks = o.vpp > 1 ? fmt::format(" · vpp {}", o.vpp) : "";
   const char* rows = c.parallel.tp == 1 ? "" : o.sequence_parallel ? " (sequence parallel)" : " (whole sequences)";
-  return fmt::format("tp {}{} · pp {}{} ({}, bubble {:.1f} %) · dp {} · zero {}{}, {} rank{}", c.parallel.tp, rows,
-                     c.parallel.pp, chunks, schedule_text(o), 100 * bubble(c, o), c.parallel.dp, c.zero.stage,
+  return fmt::format("tp {}{} · pp {}{} ({}, bubble {:.1f} %) · dp {}{} · zero {}{}, {} rank{}", c.parallel.tp, rows,
+                     c.parallel.pp, chunks, schedule_text(o), 100 * bubble(c, o), c.parallel.dp,
+                     c.parallel.ep > 1 ? fmt::format(" · ep {}", c.parallel.ep) : "", c.zero.stage,
                      recompute_text(c.parallel), c.world(), c.world() == 1 ? "" : "s");
 }
 
@@ -238,24 +239,6 @@ std::string traffic_text(const StagePlans& plans) {
 
 namespace {
 
-// What a rank of experts needs depends on the router: if all ranks get as many rows, if one gets three times as many,
-// as fine-tuned models do to one of 16 (DeepSpeed #8213), and if one gets all that its experts can.
-std::string experts_text(const BannerFacts& f) {
-  const MeshShape mesh = mesh_shape(f.config);
-  if (mesh.ep == 1) return "";
-  const auto needed = [&](double load) {
-    EngineOptions o = f.options;
-    o.expert_load = load;
-    int64_t most = 0;
-    for (const EnginePlan& p : plan_stages(o, mesh, f.backend)) most = std::max(most, p.memory.total());
-    return format_bytes(static_cast<double>(most));
-  };
-  return fmt::format(
-      "{} on each of {} ranks; a rank takes {} if the router chooses all alike, {} with three times as many tokens for "
-      "its experts, {} (planned) with all that there can be",
-      f.options.model.moe.experts / mesh.ep, mesh.ep, needed(1), needed(3), needed(0));
-}
-
 // Returns "" if the backend has no graphs.
 std::string graphs_text(const BannerFacts& f) {
   if (f.backend.replays)
@@ -284,7 +267,7 @@ Rows start_rows(const BannerFacts& f) {
     rows.push_back({"warning", split_recompute_note(f.options, mesh_shape(c), f.plans, f.backend)});
   rows.push_back({"memory", stage_table(f.options, mesh_shape(c), f.plans)});
   rows.push_back({"fit", fit_text(f.fit, mesh_shape(c), f.plans)});
-  if (const std::string text = experts_text(f); !text.empty()) rows.push_back({"experts", text});
+  if (c.parallel.ep > 1) rows.push_back({"experts", expert_memory(f.options, mesh_shape(c), f.backend)});
   if (c.world() > 1) rows.push_back({"traffic", traffic_text(f.plans)});
   if (!f.prediction.empty()) rows.push_back({"prediction", f.prediction});
   if (c.parallel.dp > 1) rows.push_back({"zero", zero_text(f.options, mesh_shape(c), f.plans, f.backend)});

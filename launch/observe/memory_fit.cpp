@@ -64,6 +64,20 @@ MemoryFit fullest_device(const MeshShape& mesh, const StagePlans& plans, const B
   return worst;
 }
 
+std::string expert_memory(const EngineOptions& options, const MeshShape& mesh, const Backend& backend) {
+  const auto needed = [&](double load) {
+    EngineOptions o = options;
+    o.expert_load = load;
+    int64_t most = 0;
+    for (const EnginePlan& p : plan_stages(o, mesh, backend)) most = std::max(most, p.memory.total());
+    return bytes_text(most);
+  };
+  return fmt::format(
+      "{} on each of {} ranks; a rank takes {} if the router chooses all alike, {} with three times as many tokens for "
+      "its experts, {} (planned) with all that there can be",
+      options.model.moe.experts / mesh.ep, mesh.ep, needed(1), needed(3), needed(0));
+}
+
 std::string fit_text(const MemoryFit& fit, const MeshShape& mesh, const StagePlans& plans) {
   const EnginePlan& plan = plan_of(mesh, plans, fit.limiting_rank);
   const char* verdict = !fit.fits() ? "does not fit" : fit.share() > kTight ? "tight" : "fits";

@@ -35,6 +35,10 @@ struct MemoryFit {
 // Returns the fullest device of all machines, assuming that each has the devices and free memory of this one.
 MemoryFit fullest_device(const MeshShape&, const StagePlans&, const Backend&, const std::vector<Machine>&);
 
+// What a rank of experts on several takes depends on the router: where all choose alike, where three times as many
+// tokens are for its experts, as fine-tuned models have them on one of 16 ranks (DeepSpeed #8213), and at most.
+std::string expert_memory(const EngineOptions&, const MeshShape&, const Backend&);
+
 // Returns "fits: rank 0 (pp0 dp0 tp0) needs most, 7.9 GB, most of it activations (5.7 GB); 2 ranks … of … usable".
 std::string fit_text(const MemoryFit&, const MeshShape&, const StagePlans&);
 

@@ -93,7 +93,7 @@ Exit comm_rank(const Config& c, const CommArgs& args, const std::string& command
     CommBench bench(mesh, device, stream, args.most << 20);
     for (const Mesh::Named& named : mesh.groups()) {
       const std::string_view name = named.name;
-      if (named.size == 1 || (name != "tp" && name != "pp" && name != "dp")) continue;
+      if (named.size == 1 || (name != "tp" && name != "pp" && name != "dp" && name != "ep")) continue;
       const auto motions = name == "pp" ? std::vector<Motion>{Motion::kNeighbours}
                                         : std::vector<Motion>{Motion::kAllReduce, Motion::kAllGather,
                                                               Motion::kReduceScatter, Motion::kAllToAll};

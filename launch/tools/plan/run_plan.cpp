@@ -108,10 +108,11 @@ RunPlan plan_here(const Config& config, const MeasuredTimes& times, std::string_
 
 std::string layout_flags(const Config& c) {
   return fmt::format(
-      "--tp {} --pp {} --dp {} --parallel.schedule {} --parallel.vpp {} --parallel.recompute {} --zero.stage {} "
+      "--tp {} --pp {} --dp {}{} --parallel.schedule {} --parallel.vpp {} --parallel.recompute {} --zero.stage {} "
       "--train.micro_batch {}",
-      c.parallel.tp, c.parallel.pp, c.parallel.dp, shell_word(c.parallel.schedule), c.parallel.vpp,
-      name_of(c.parallel.recompute), c.zero.stage, c.train.micro_batch);
+      c.parallel.tp, c.parallel.pp, c.parallel.dp, c.parallel.ep > 1 ? fmt::format(" --ep {}", c.parallel.ep) : "",
+      shell_word(c.parallel.schedule), c.parallel.vpp, name_of(c.parallel.recompute), c.zero.stage,
+      c.train.micro_batch);
 }
 
 std::string layout_key(const Config& c) {
@@ -129,9 +130,10 @@ std::string plan_text(const RunPlan& p, const std::string& device, int64_t per_n
   const double step = p.step(), share = p.needed / p.usable;
   const MemoryReport& m = largest(p).memory;
   Rows rows;
-  rows.push_back({"layout", fmt::format("tp {} pp {} dp {}{}, ZeRO {}, {} on {} {}", c.parallel.tp, c.parallel.pp,
-                                        c.parallel.dp, c.parallel.vpp > 1 ? fmt::format(" vpp {}", c.parallel.vpp) : "",
-                                        c.zero.stage, c.world() == 1 ? "1 rank" : fmt::format("{} ranks", c.world()),
+  rows.push_back({"layout", fmt::format("tp {} pp {} dp {}{}{}, ZeRO {}, {} on {} {}", c.parallel.tp, c.parallel.pp,
+                                        c.parallel.dp, c.parallel.ep > 1 ? fmt::format(" ep {}", c.parallel.ep) : "",
+                                        c.parallel.vpp > 1 ? fmt::format(" vpp {}", c.parallel.vpp) : "", c.zero.stage,
+                                        c.world() == 1 ? "1 rank" : fmt::format("{} ranks", c.world()),
                                         p.machine ? "this machine's" : device,
                                         p.machine        ? "CPUs"
                                         : c.world() == 1 ? "device"
@@ -151,6 +153,12 @@ std::string plan_text(const RunPlan& p, const std::string& device, int64_t per_n
                                         who, format_bytes(p.needed), format_bytes(p.usable), 100 * share)});
   rows.push_back({"", (p.sharing == 1 ? "" : fmt::format("pipeline rank {}: ", p.limiting)) + memory_line(m) +
                           (p.libraries > 0 ? fmt::format(", libraries {}", format_bytes(p.libraries)) : "")});
+  if (c.parallel.ep > 1) {
+    Config planned = c;
+    if (!p.machine) planned.device.kind = DeviceChoice::kCuda;
+    rows.push_back({"experts", expert_memory(engine_options(planned, 1), mesh_shape(c),
+                                             p.machine ? cpu_backend() : null_backend())});
+  }
   const double planned = p.terms.total();
   if (!std::isnan(p.trained)) rows.push_back({"measured", fmt::format("{} in a trial", seconds_text(step))});
   rows.push_back({"step", fmt::format("{} ({})", seconds_text(planned), constants)});
@@ -202,6 +210,7 @@ std::string plan_json(const RunPlan& p, const std::string& device, const std::st
                                    {"pp", c.parallel.pp},
                                    {"vpp", c.parallel.vpp},
                                    {"dp", c.parallel.dp},
+                                   {"ep", c.parallel.ep},
                                    {"zero", c.zero.stage},
                                    {"micro_batch", c.train.micro_batch},
                                    {"microbatches", c.train.grad_accum},

@@ -12,11 +12,12 @@ using namespace gt;
 
 namespace {
 
-const std::string kRun =
+const std::string kModel =
     "--model.arch mixtral --model.layers 2 --model.hidden 24 --model.heads 4 --model.ffn 20 --model.vocab 90 "
-    "--model.seq 8 --model.moe_experts 8 --model.moe_top_k 3 --model.moe_balance 0.05 --data.train mock "
-    "--train.global_batch 8 --train.micro_batch 2 --train.steps 4 --device.kind cpu --log.tensorboard false "
-    "--optim.lr 0.003 ";
+    "--model.seq 8 --model.moe_experts 8 --model.moe_top_k 3 --model.moe_balance 0.05 --train.global_batch 8 "
+    "--train.micro_batch 2 ";
+const std::string kRun =
+    kModel + "--data.train mock --train.steps 4 --device.kind cpu --log.tensorboard false --optim.lr 0.003 ";
 
 struct Curve {
   std::vector<double> losses, norms;
@@ -78,5 +79,10 @@ TEST_CASE("the start block names what a rank of experts takes if the router choo
   CHECK(o.prints("2 on each of 4 ranks; a rank takes "));
   CHECK(o.prints(" (planned) with all that there can be"));
   CHECK(o.prints(" where the router chooses all experts alike"));
+  CHECK(o.prints("dp 4 · ep 4"));
   CHECK_FALSE(must(kRun + "--dp 4 --dry-run", dir).prints("on each of"));
+  const Outcome plan = must("plan " + kModel + "--dp 4 --ep 4", dir);
+  INFO(plan.out);
+  CHECK(plan.prints("2 on each of 4 ranks; a rank takes "));
+  CHECK(plan.prints("dp 4 ep 4"));
 }

@@ -298,6 +298,7 @@ class Preparation {
     sums().masked = masked();
     sums().as_text = as_text_;
     if (options_.bos) sums().begins = tokenizer_.names_of(tokenizer_.before_text());
+    if (options_.bos && !masked()) sums().note = tokenizer_.undecided_bos();
   }
 
   void write_index() {

@@ -63,6 +63,7 @@ struct PrepareResult {
   bool masked = false;                         // PREFIX.mask was written
   std::string as_text;                         // ChatFormat::as_text
   std::string begins;                          // tokens that begin each document; empty: none
+  std::string note;                            // Tokenizer::undecided_bos
   double seconds = 0;
   bool resumed = false;
   std::string type;  // u16, i32

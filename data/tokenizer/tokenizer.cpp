@@ -70,7 +70,9 @@ Tokenizer Tokenizer::from_files(const std::vector<TokenizerFile>& given) {
   const std::string bytes = main->read(kMaxTokenizerFile);
   std::string sha256 = sha256_hex(bytes);
   auto model = make_model(bytes, main->path, json, config, &sha256);
-  return {std::move(model), main->path, std::move(sha256)};
+  Tokenizer out(std::move(model), main->path, std::move(sha256));
+  out.alone_ = json.empty() && config.empty();
+  return out;
 }
 
 Tokenizer Tokenizer::from_bytes(std::string bytes, const std::string& name, const std::string& config) {
@@ -87,6 +89,13 @@ std::string Tokenizer::names_of(const std::vector<int32_t>& ids) const {
   std::string out;
   for (const int32_t id : ids) out += cat(out.empty() ? "" : " ", piece(id), " (", id, ")");
   return out;
+}
+std::string Tokenizer::undecided_bos() const {
+  if (!alone_ || sentence_piece() == nullptr || bos() < 0 || id_of("<|endoftext|>") >= 0) return "";
+  return cat(
+      name_, " alone does not define whether texts begin with ", names_of({bos()}),
+      ", as those of Llama and Gemma do: here they do not. The tokenizer_config.json or config.json of its model, ",
+      "beside it under the name tokenizer.model, decides; --no-bos: none is meant");
 }
 int32_t Tokenizer::id_of(const std::string& piece) const { return model_->id_of(piece); }
 bool Tokenizer::is_byte(int32_t id) const { return id >= 0 && id < vocab_ && kind(id) == PieceKind::kByte; }

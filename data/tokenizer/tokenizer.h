@@ -45,6 +45,9 @@ class Tokenizer {
   // Empty for GPT-2's tokenizers and those of tokenizer_train. encode() leaves them out.
   const std::vector<int32_t>& before_text() const { return special_.before; }
   const std::vector<int32_t>& after_text() const { return special_.after; }
+  // Not empty: the tokenizer has a BOS, and no file defines whether texts begin with it (a SentencePiece model of
+  // others, alone). They do not. What to do, for a note.
+  std::string undecided_bos() const;
   int32_t empty_text() const { return special_.start; }  // stands for an empty text: BOS where there is one, else eod
   std::string names_of(const std::vector<int32_t>& ids) const;  // for messages: "<s> (1)"; "" for none
   bool is_byte(int32_t id) const;                               // piece of SentencePiece's byte fallback
@@ -79,6 +82,7 @@ class Tokenizer {
   int64_t vocab_;
   SpecialIds special_;
   std::string name_, sha256_;
+  bool alone_ = false;  // no other file of a folder was there
 };
 
 // Returns Tokenizer::sha256 of the tokenizer with these files, as from_files would give it, without loading a

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "data/bpe/tiktoken.h"
@@ -15,6 +16,7 @@
 #include "data/hf/word_piece_vocab.h"
 #include "kernels/core/check.h"
 #include "kernels/core/files.h"
+#include "kernels/core/json.h"
 
 namespace gt {
 namespace {
@@ -23,6 +25,8 @@ namespace fs = std::filesystem;
 constexpr const char *kModel = "tokenizer.model", *kJson = "tokenizer.json", *kConfig = "tokenizer_config.json";
 constexpr const char *kVocab = "vocab.json", *kMerges = "merges.txt", *kNames = "special_tokens_map.json";
 constexpr const char *kAdded = "added_tokens.json", *kPieces = "vocab.txt", *kTekken = "tekken.json";
+constexpr const char* kFamily = "config.json";    // of the folder's model
+constexpr const char* kOwnEnd = "<|endoftext|>";  // in every model of tokenizer_train
 
 bool there(const fs::path& p) {
   std::error_code ec;
@@ -58,6 +62,23 @@ std::string beginning_of(const std::string& path) {
   return text;
 }
 
+// The tokenizer_config.json that a bare tokenizer.model of a folder stands for by the model_type of the config.json
+// beside it; "" for families of other classes, and for models of tokenizer_train, which begin no text with BOS.
+std::string config_of_family(const std::string& model) {
+  const std::string config = beside(model, kFamily).string();
+  if (!there(config)) return "";
+  const auto j = parse_json_if_valid<nlohmann::json>(read_whole_file(config, kMaxTokenizerConfig));
+  const auto type = j.is_object() ? j.find("model_type") : j.end();
+  if (type == j.end() || !type->is_string()) return "";
+  const auto& name = type->get_ref<const std::string&>();
+  const bool gemma = name.starts_with("gemma"), llama = name == "llama" || name == "mistral" || name == "mixtral";
+  if (!gemma && !llama) return "";
+  if (read_whole_file(model, kMaxTokenizerFile).find(kOwnEnd) != std::string::npos) return "";
+  nlohmann::json out{{"tokenizer_class", gemma ? "GemmaTokenizer" : "LlamaTokenizer"}, {"add_bos_token", true}};
+  if (llama) out["legacy"] = true;
+  return out.dump(2) + "\n";
+}
+
 // The files on disk that `path` stands for, the one that defines the ids first.
 std::vector<TokenizerFile> files_at(const std::string& path) {
   const std::string file = file_at(path);
@@ -74,6 +95,9 @@ std::vector<TokenizerFile> files_at(const std::string& path) {
   if (model) add(kJson);
   if (pair || pieces || json || model)
     for (const char* name : {kConfig, kNames, kAdded}) add(name);
+  if (model && !there(beside(file, kJson)) && !there(beside(file, kConfig)))
+    if (std::string config = config_of_family(file); !config.empty())
+      files.push_back({kConfig, beside(file, kFamily).string(), std::move(config)});
   return files;
 }
 

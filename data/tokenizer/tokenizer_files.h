@@ -29,7 +29,9 @@ struct TokenizerFile {
 // merges.txt, else tekken.json, else vocab.txt. Then those of kTokenizerFileNames beside it that add tokens or name
 // them. GPT-2's older vocab.json with merges.txt, tiktoken's file of ranks, Mistral's tekken.json and BERT's vocab.txt
 // are converted to tokenizer.json and tokenizer_config.json (data/bpe/vocab_merges.h, tiktoken.h, data/hf/tekken.h,
-// word_piece_vocab.h). A SentencePiece model under another name than tokenizer.model stands alone.
+// word_piece_vocab.h). A SentencePiece model under another name than tokenizer.model stands alone. One that lacks
+// tokenizer.json and tokenizer_config.json has the class of the model_type in the config.json beside it, as in
+// transformers 4: Llama's and Gemma's begin texts with BOS.
 // Throws kUsage for a folder with none, for a path that does not exist, and for a vocabulary that cannot be converted.
 std::vector<TokenizerFile> tokenizer_files(const std::string& path);
 

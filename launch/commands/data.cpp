@@ -178,6 +178,7 @@ Exit run_data_prepare(const Command& command) {
     write_out(
         "note: found 1 document, so data.split divides its tokens, not documents. Set the document separator with "
         "--split-docs: blank-line, line, or sep with --separator '%'\n");
+  if (!result.note.empty()) write_out("note: " + result.note + "\n");
   write_out(fmt::format("{}\n{}.bin, {}.idx, {}{}.meta.json\nnext: gpttrain data inspect {}\n", to_text(result), prefix,
                         prefix, result.masked ? prefix + ".mask, " : "", prefix, shell_word(prefix)));
   flush_out();

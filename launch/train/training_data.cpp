@@ -150,6 +150,7 @@ Rows tokenizer_rows(const Config& c) {
   const int64_t unused = c.model.vocab - t.vocab();
   if (unused > 0) line += cat(", ", unused, " fewer than model.vocab");
   Rows rows{{"tokenizer", line}};
+  if (const std::string note = t.undecided_bos(); !note.empty() && !c.data.no_bos) rows.push_back({"note", note});
   if (unused > std::max<int64_t>(1024, t.vocab() / 10))  // vocabularies are often rounded up, for speed
     rows.push_back({"note", cat("model.vocab is ", c.model.vocab, ", the tokenizer has ", t.vocab(), " pieces: ",
                                 unused, " rows of the embedding and the head are never used; give --model.vocab ",

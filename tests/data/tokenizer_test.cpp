@@ -390,6 +390,45 @@ TEST_CASE("models with the library's own normalization rules are accepted") {
   }
 }
 
+TEST_CASE("a bare tokenizer.model begins texts with BOS where the folder's config.json names a family that does") {
+  TempDir dir;
+  train(dir, "bpe");
+  const auto status = sentencepiece::SentencePieceTrainer::Train(
+      std::string("--input=") + (dir / "text.txt") + " --model_prefix=" + (dir / "theirs") +
+      " --vocab_size=420 --model_type=bpe --byte_fallback=true --minloglevel=2");
+  REQUIRE(status.ok());
+  const std::string text = "a  line of text", theirs = read_file(dir / "theirs.model");
+  const auto folder = [&](const std::string& name, const std::string& model, const std::string& family) {
+    write_file(dir / name + "/tokenizer.model", model);
+    if (!family.empty()) write_file(dir / name + "/config.json", R"({"model_type": ")" + family + "\"}");
+    return Tokenizer::load(dir / name);
+  };
+  write_file(dir / "class/tokenizer_config.json", R"({"tokenizer_class": "LlamaTokenizer"})");
+  const Tokenizer by_class = folder("class", theirs, "");
+  for (const char* family : {"llama", "mistral", "mixtral"}) {
+    INFO(family);
+    const Tokenizer t = folder(family, theirs, family);
+    CHECK(t.before_text() == std::vector<int32_t>{1});
+    CHECK(t.before_text() == by_class.before_text());
+    CHECK(t.encode(text) == by_class.encode(text));
+    CHECK((t.sha256() == by_class.sha256() && t.sha256() == tokenizer_identity(tokenizer_files(dir / family))));
+    CHECK(t.undecided_bos().empty());
+    CHECK(tokenizer_files(dir / family).at(1).name == std::string("tokenizer_config.json"));  // checkpoints keep it
+  }
+  for (const char* family : {"", "gpt2", "unheard"}) {
+    INFO(family);
+    const Tokenizer t = folder(cat("of-", family), theirs, family);
+    CHECK(t.before_text().empty());
+    CHECK(t.undecided_bos().find("whether texts begin with <s> (1)") != std::string::npos);
+    CHECK(t.undecided_bos().find("--no-bos") != std::string::npos);
+  }
+  write_file(dir / "broken/config.json", "{");
+  CHECK(folder("broken", theirs, "").before_text().empty());
+  // Models of tokenizer_train stay as they are.
+  const Tokenizer own = folder("own", read_file(dir / "bpe.model"), "llama");
+  CHECK((own.before_text().empty() && own.undecided_bos().empty() && own.sentence_piece() != nullptr));
+}
+
 TEST_CASE("tokens that a folder adds to a SentencePiece model are read, or refused where ids would differ") {
   TempDir dir;
   train(dir, "bpe");

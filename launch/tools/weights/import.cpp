@@ -185,7 +185,9 @@ Imported import_weights(const ImportArgs& args, const Config* run) {
   std::vector<AuxFile> aux{{.name = "config.json", .path = "", .text = config_json(config)}};
   aux.insert(aux.end(), origin.aux.begin(), origin.aux.end());
   std::vector<AuxFile> tokenizer = whole_tokenizer(origin.tokenizer);
-  if (!tokenizer.empty()) Tokenizer::load(origin.tokenizer);  // refused here rather than by all readers of the step
+  if (!tokenizer.empty())  // refused here rather than by all readers of the step
+    if (std::string note = Tokenizer::load(origin.tokenizer).undecided_bos(); !note.empty())
+      origin.warnings.push_back(std::move(note));
   aux.insert(aux.end(), tokenizer.begin(), tokenizer.end());
   TrainState state;
   state.origin = "import";

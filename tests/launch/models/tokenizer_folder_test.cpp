@@ -190,6 +190,26 @@ TEST_CASE("token files that begin otherwise than the tokenizer's texts are repor
             .prints("documents of bos begin with the tokens 260, those of none with none"));
 }
 
+TEST_CASE("what a bare tokenizer.model leaves open is reported before anything is trained") {
+  if (!fs::exists(python())) GT_SKIP("no " + python() + "; tests/readers/setup.sh makes it");
+  const Oracle o;
+  o.run("tokenizer_folder.py", "make llama llama " + kText);
+  fs::create_directory(o / "bare");
+  fs::copy(o / "llama/tokenizer.model", o / "bare");
+  const std::string open = "whether texts begin with <s> (1)",
+                    prepare = "data prepare --input " + kText + " --tokenizer bare --force --output out ",
+                    run = kTiny + "--model.vocab 1200 --data.tokenizer bare --data.train mock --dry-run ";
+  CHECK(must(prepare, o).prints(open));
+  CHECK(must(run, o).prints(open));
+  CHECK_FALSE(must(prepare + "--no-bos", o).prints(open));
+  CHECK_FALSE(must(run + "--no-bos", o).prints(open));
+  write_file(o / "bare/config.json", R"({"model_type": "llama"})");
+  CHECK(must(prepare, o).prints("begin with        <s> (1)"));
+  CHECK(tokens_of(o / "out").front() == 1);
+  const Outcome known = must(run, o);
+  CHECK((known.prints("texts begin with <s> (1)") && !known.prints(open)));
+}
+
 TEST_CASE("the start block notes a tokenizer with far fewer pieces than model.vocab") {
   TempDir dir;
   write_bos_folder(dir / "tok", false);

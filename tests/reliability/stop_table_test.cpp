@@ -29,12 +29,11 @@ struct Way {
   const char* words;
   std::vector<To> targets;
 };
-// A supervisor restarts a job whose ranks alone received a signal, so its targets include it.
 const std::vector<Way> kWays = {{"", {To::kStarted}},
                                 {"--pp 2 --launch.ranks threads", {To::kStarted}},
                                 {"--tp 2", {To::kStarted, To::kForking, To::kRank, To::kAll}},
-                                {"--launch.max_restarts 2", {To::kStarted, To::kAll}},
-                                {"--tp 2 --launch.max_restarts 2", {To::kStarted, To::kAll}}};
+                                {"--launch.max_restarts 2", {To::kStarted, To::kForking, To::kAll}},
+                                {"--tp 2 --launch.max_restarts 2", {To::kStarted, To::kForking, To::kRank, To::kAll}}};
 
 std::vector<int> all_of(int pid) {
   std::vector<int> all{pid};

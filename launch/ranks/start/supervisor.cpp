@@ -75,6 +75,7 @@ class Supervisor {
   JobCommand job();
   void remove_copies(bool everywhere) const;
   bool uses_ssh() const;  // machines are reached over ssh
+  bool one_machine() const { return config_.launch.launcher != Launcher::kSlurm && is_local_only(hosts()); }
   std::vector<HostSlots> hosts() const;
   std::vector<HostSlots> reachable_hosts() const;
   int64_t dp() const { return fewer_ ? fewer_->dp : config_.parallel.dp; }
@@ -451,8 +452,12 @@ int Supervisor::run_attempts() {
     const Commit after = newest();
     const bool newer = after.step >= 0 && (after.step != before.step || after.inode != before.inode);
     committed_ = committed_ || (after.step >= 0 && (after.step != at_start.step || after.inode != at_start.inode));
+    const bool saved = job_end.code == static_cast<int>(Exit::kInterrupted);
+    // A rank that received a stop signal by itself stopped the job: on this machine a person sent it. On others it may
+    // be the shutdown of a host, without which the job goes on.
+    const bool rank_stopped = saved && !job_end.recalled && one_machine();
     AttemptEnd end{.code = job_end.code,
-                   .stop_requested = job_end.stopped != 0,
+                   .stop_requested = job_end.stopped != 0 || rank_stopped,
                    .progressed = newer && after.step > *highest,
                    .seconds = seconds_since(begin),
                    .resumed_from = after.step,
@@ -461,7 +466,7 @@ int Supervisor::run_attempts() {
     if (copies_ && end.reached > reached_) end.progressed = true;
     reached_ = std::max(reached_, end.reached);
     if (newer) highest = std::max(*highest, after.step);
-    if (job_end.recalled && !end.stop_requested && end.code == static_cast<int>(Exit::kInterrupted)) {
+    if (job_end.recalled && !end.stop_requested && saved) {
       again_ = true;
       resume_.reset();
       continue;  // no failure: uses up no restart

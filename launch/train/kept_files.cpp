@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "checkpoint/step_reader.h"
 #include "checkpoint/weights/source_file.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "kernels/core/files.h"
-#include "kernels/core/json.h"
 #include "launch/train/kept_tokenizer.h"
 
 namespace gt {
@@ -141,16 +139,6 @@ std::vector<AuxFile> files_to_keep(const Config& c, const std::string& step) {
   if (!c.data.tokenizer.empty() && files_of(step, defines_ids).empty())
     std::erase_if(base, [](const AuxFile& f) { return of_base_tokenizer(f.name); });
   out.insert(out.end(), base.begin(), base.end());
-  return out;
-}
-
-std::vector<int64_t> base_ends(const std::string& step) {
-  const auto config = parse_json_if_valid<nlohmann::json>(read_aux(step, kBaseGeneration));
-  if (!config.is_object() || !config.contains("eos_token_id")) return {};
-  const auto& ids = config["eos_token_id"];
-  std::vector<int64_t> out;
-  for (const auto& id : ids.is_array() ? ids : nlohmann::json::array({ids}))
-    if (id.is_number_integer()) out.push_back(id.get<int64_t>());
   return out;
 }
 

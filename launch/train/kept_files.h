@@ -28,10 +28,6 @@ std::vector<AuxFile> base_tokenizer(const std::string& folder);
 // `step` began from. step: the directory that the run's weights came from; "": none.
 std::vector<AuxFile> files_to_keep(const Config&, const std::string& step);
 
-// Returns the ids that end a generated text besides those of the tokenizer: eos_token_id in the generation_config.json
-// of the folder that the run began from, while its tokenizer is the run's. Empty for other runs.
-std::vector<int64_t> base_ends(const std::string& step);
-
 // Returns the tokenizer's files of a step for an export, under their paths in a Hugging Face folder.
 std::vector<AuxFile> exported_tokenizer(const std::string& step);
 

@@ -16,6 +16,7 @@
 #include "launch/ranks/ranks.h"
 #include "launch/ranks/signals.h"
 #include "launch/tools/generate/decoder.h"
+#include "launch/tools/generate/generation_config.h"
 #include "launch/tools/generate/prompts.h"
 #include "launch/tools/generate/sampler.h"
 #include "launch/tools/generate/stop_strings.h"
@@ -105,10 +106,12 @@ void show(const std::string& text) {
 // Generates the texts of one replica.
 class Generator {
  public:
-  Generator(LoadedModel& m, const Tokenizer& tokenizer, const GenerateArgs& args, std::vector<std::string> prompts)
+  // `ends`: ids that end a text besides those of the tokenizer.
+  Generator(LoadedModel& m, const Tokenizer& tokenizer, const GenerateArgs& args, std::vector<int64_t> ends,
+            std::vector<std::string> prompts)
       : m_(m),
         tokenizer_(tokenizer),
-        ends_(args.tokenizer.empty() ? base_ends(m.step_dir) : std::vector<int64_t>()),
+        ends_(std::move(ends)),
         args_(args),
         prompts_(std::move(prompts)),
         total_(prompts_.size() * static_cast<size_t>(args.num_samples)),
@@ -236,7 +239,8 @@ void note_second_bos(const Tokenizer& t, const std::vector<std::string>& prompts
                         t.names_of(before));
 }
 
-Exit generate_rank(const ModelSource& source, const GenerateArgs& args, GroupFactory& factory) {
+Exit generate_rank(const ModelSource& source, const GenerateArgs& args, const FolderGeneration& folder,
+                   GroupFactory& factory) {
   install_stop_signals();
   const auto model = load_model(source, factory);
   ProcessGroup& world = model->mesh->world();
@@ -245,11 +249,13 @@ Exit generate_rank(const ModelSource& source, const GenerateArgs& args, GroupFac
   agree(world, [&] {
     tokenizer.emplace(model_tokenizer(args.tokenizer, "--tokenizer", model->step_dir, model->config.model.vocab));
     if (model->mesh->rank() != 0) return;
+    if (!folder.note.empty()) fmt::print(stderr, "note: {}\n", folder.note);
     const std::vector<std::string> texts = read_prompts(args);
     note_second_bos(*tokenizer, texts, model->config.data.no_bos);
     prompts = pack_prompts(texts);
   });
-  Generator writer(*model, *tokenizer, args, unpack_prompts(broadcast_bytes(world, prompts, 0)));
+  Generator writer(*model, *tokenizer, args, args.tokenizer.empty() ? folder.ends : std::vector<int64_t>(),
+                   unpack_prompts(broadcast_bytes(world, prompts, 0)));
   if (writer.run()) return Exit::kOk;
   if (world.rank() == 0) fmt::print(stderr, "gpttrain: interrupted by {}\n", signal_name(stop_signal()));
   return static_cast<Exit>(128 + stop_signal());
@@ -268,8 +274,10 @@ Exit run_generate(const Command& command) {
       " model sees tokens on both sides of the one that it predicts and cannot continue a text; use gpttrain eval, or "
       "gpttrain export");
   take_standard_input(c);
-  const GenerateArgs args = c.get<GenerateArgs>();
-  return run_ranks(c, [&](GroupFactory& factory) { return generate_rank(source, args, factory); });
+  GenerateArgs args = c.get<GenerateArgs>();
+  const FolderGeneration folder =
+      take_generation_config(read_aux(source.step_dir, kBaseGeneration), command.words, &args);
+  return run_ranks(c, [&](GroupFactory& factory) { return generate_rank(source, args, folder, factory); });
 }
 
 }  // namespace gt

@@ -25,7 +25,8 @@ struct GenerateArgs {
     v("num-samples", num_samples, "1..1000000", "texts for each prompt");
     v("max-tokens", max_tokens, "1..1048576 tokens", "maximum number of new tokens");
     v("stop", stop, "", "strings that end a text; not printed");
-    v("temperature", temperature, "0..100", "sampling temperature; 0: greedy");
+    v("temperature", temperature, "0..100",
+      "sampling temperature; 0: greedy (generation_config.json of an imported folder sets this and other defaults)");
     v("top-k", top_k, "0.. tokens", "sample from the k most probable tokens; 0: all");
     v("top-p", top_p, ">0..1", "nucleus sampling: sample from the smallest set of tokens with this probability");
     v("seed", seed, "0..", "seed of the sampling");

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "launch/tools/generate/decoder.h"
+#include "launch/tools/generate/generation_config.h"
 #include "launch/tools/generate/stop_strings.h"
 #include "tests/launch/process.h"
 #include "tests/launch/rank_processes.h"
@@ -286,6 +287,59 @@ TEST_CASE("eval equals training's own evaluation, on every layout") {
   CHECK(whole.find("perplexity") != std::string::npos);
   const auto number = [](const std::string& s) { return std::stod(s.substr(s.find("\nloss ") + 6)); };
   CHECK(number(tp) == Approx(number(whole)).epsilon(1e-5));
+}
+
+TEST_CASE("a folder's generation_config.json sets the options of generate that are not given, and the rest is named") {
+  const auto taken = [](const std::string& text, const std::vector<std::string>& words = {}) {
+    GenerateArgs args;
+    const FolderGeneration f = take_generation_config(text, words, &args);
+    return std::pair(args, f);
+  };
+  const std::string all = R"({"do_sample": true, "temperature": 0.25, "top_k": 20, "top_p": 0.5, "max_new_tokens": 9,
+    "stop_strings": "x", "eos_token_id": [3, 4], "repetition_penalty": 1.1, "min_p": 0.05, "num_beams": 1,
+    "length_penalty": 1.0, "min_length": 1, "bad_words_ids": null, "pad_token_id": 5, "max_length": 4096,
+    "use_cache": true, "transformers_version": "4.53.3", "_from_model_config": true})";
+  const auto [args, f] = taken(all);
+  CHECK((args.temperature == 0.25 && args.top_k == 20 && args.top_p == 0.5 && args.max_tokens == 9));
+  CHECK(args.stop == std::vector<std::string>{"x"});
+  CHECK(f.ends == std::vector<int64_t>{3, 4});
+  CHECK(f.note ==
+        "by generation_config.json of the model's folder: temperature 0.25, top-k 20, top-p 0.5, max-tokens 9, stop "
+        "[\"x\"]; not applied: min_length 1, min_p 0.05, repetition_penalty 1.1");
+  const auto [own, note] = taken(all, {"generate", "--temperature=0", "--top-k", "7", "--stop", "y"});
+  CHECK((own.temperature == GenerateArgs().temperature && own.top_k == 0 && own.top_p == 0.5 && own.stop.empty()));
+  CHECK(note.note.find("temperature") == std::string::npos);
+
+  CHECK(taken(R"({"do_sample": false, "temperature": 0.6})").first.temperature == 0);
+  // transformers ignores it.
+  CHECK(taken(R"({"temperature": 0.6, "top_p": 0.9})").first.temperature == GenerateArgs().temperature);
+  CHECK(taken(R"({"temperature": 0.6, "top_p": 0.9})").second.note.empty());
+  for (const char* broken : {"", "{", "[1]", "{}"}) CHECK(taken(broken).second.note.empty());
+  const auto [same, refused] = taken(R"({"do_sample": true, "temperature": "hot", "top_p": 0, "max_new_tokens": 1e9})");
+  CHECK((same.temperature == GenerateArgs().temperature && same.top_p == 1));
+  CHECK(refused.note.find("no option; not applied: temperature \"hot\", top_p 0, max_new_tokens 1") !=
+        std::string::npos);
+}
+
+TEST_CASE("generate decodes as the generation_config.json of an imported folder, and reports it") {
+  TempDir dir;
+  write_file(dir / "text.txt", read_file("/usr/share/common-licenses/GPL-3"));
+  must("tokenizer train --input text.txt --vocab 400 --output tok.model", dir);
+  must(kTiny +
+           "--model.layers 1 --model.hidden 16 --model.heads 2 --model.seq 16 --train.steps 1 --data.train mock "
+           "--data.tokenizer tok.model",
+       dir);
+  must("export --load runs/run --output hf", dir);
+  write_file(dir / "hf/generation_config.json",
+             R"({"do_sample": false, "max_new_tokens": 5, "no_repeat_ngram_size": 2})");
+  must("import --from hf --output in", dir);
+  const std::string generate = "generate --load in --prompt a --device.kind cpu 2>err.txt ";
+  const std::string text = must(generate, dir).out;
+  CHECK(read_file(dir / "err.txt") ==
+        "note: by generation_config.json of the model's folder: temperature 0.0, max-tokens 5; not applied: "
+        "no_repeat_ngram_size 2\n");
+  CHECK(must(generate + "--temperature 0 --max-tokens 5", dir).out == text);
+  CHECK(must(generate + "--max-tokens 9", dir).out.size() > text.size());
 }
 
 TEST_CASE("stop strings are found across tokens, and a possible beginning of one is held back") {

@@ -47,7 +47,11 @@ double block_activations(const Workload& w, Recompute how) {
   const double n = tokens(w), h = static_cast<double>(w.hidden), t = static_cast<double>(w.tp);
   const double rows = w.sequence_parallel ? t : 1;  // activations between GEMMs are split by it
   if (how == Recompute::kFull) return kBytes * n * h / rows;
-  const double width = 2 * w.q_width() + 2 * w.kv_width() + static_cast<double>(w.ffn) * (2 + w.gated);
+  double width = 2 * w.q_width() + 2 * w.kv_width() + w.active_mlps() * static_cast<double>(w.ffn) * (2 + w.gated);
+  if (w.ep > 1)  // tokens of all ranks: planned for the most that a rank's experts can get
+    width += (static_cast<double>(w.ep) * std::min(w.active_mlps(), w.held_mlps()) - w.active_mlps()) *
+                 static_cast<double>(w.ffn) * (2 + w.gated) +
+             h * t * static_cast<double>(w.ep);
   double bytes = n * (10 * h / rows + kBytes * width / t);
   const double scores = static_cast<double>(w.micro_batch * w.heads) / t;
   if (w.fused_attention) return bytes + 4 * scores * static_cast<double>(w.seq);
@@ -59,6 +63,9 @@ MemoryTerms stage_memory(const Workload& w, int64_t stage) {
   MemoryTerms m;
   m.state = stage_parameters(w, stage) * (w.kept_bytes + w.sharded_bytes / static_cast<double>(w.dp * w.cp));
   const double layers = static_cast<double>(w.layers) / static_cast<double>(w.pp);
+  // Experts are sharded over the ranks that have the same ones.
+  m.state += layers * w.mlp_weights() / static_cast<double>(w.tp) * w.sharded_bytes * static_cast<double>(w.ep - 1) /
+             static_cast<double>(w.dp * w.cp);
   m.activations = block_activations(w, w.recompute) * layers * in_flight(w, stage);
   if (w.recompute == Recompute::kFull) m.working_set = block_activations(w, Recompute::kNone);
   if (stage == w.pp - 1)

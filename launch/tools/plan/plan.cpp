@@ -89,9 +89,9 @@ Config on_devices(const LoadedConfig& loaded, int64_t devices, const std::functi
 
 SearchSpace space_of(const PlanArgs& a, const Config& c) {
   SearchSpace space{a.devices > 0 ? a.devices : c.world(), {}};
-  static const std::vector<std::string> kKeys = {"parallel.tp", "parallel.pp",        "parallel.vpp",
-                                                 "parallel.dp", "parallel.recompute", "train.micro_batch",
-                                                 "zero.stage"};
+  static const std::vector<std::string> kKeys = {"parallel.tp",       "parallel.pp", "parallel.vpp",
+                                                 "parallel.dp",       "parallel.ep", "parallel.recompute",
+                                                 "train.micro_batch", "zero.stage"};
   for (const std::string& word : a.keep) {
     const size_t equals = word.find('=');
     const std::string key = word.substr(0, equals);

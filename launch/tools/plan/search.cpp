@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "launch/config/config_optim.h"
 #include "launch/tools/verify/layouts.h"
@@ -37,7 +38,7 @@ std::vector<int64_t> divisors(int64_t n, int64_t most) {
   return out;
 }
 
-// tp, pp, dp and vpp on all devices.
+// tp, pp, dp, ep and vpp on all devices.
 std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space) {
   std::vector<ParallelConfig> out;
   for (const int64_t tp : divisors(space.devices, base.model.heads)) {
@@ -51,8 +52,14 @@ std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space)
                      : base.parallel.schedule == "interleaved" ? "1f1b"
                                                                : base.parallel.schedule;
         p.settle(pp);
-        if (fixed(space, "parallel.pp", pp) && fixed(space, "parallel.dp", p.dp) && fixed(space, "parallel.vpp", vpp))
-          out.push_back(p);
+        if (!fixed(space, "parallel.pp", pp) || !fixed(space, "parallel.dp", p.dp) ||
+            !fixed(space, "parallel.vpp", vpp))
+          continue;
+        const int64_t experts = base.model.moe.experts;
+        for (const int64_t ep : divisors(experts > 0 ? std::gcd(experts, p.dp) : 1, 64)) {
+          p.ep = ep;
+          if (fixed(space, "parallel.ep", ep)) out.push_back(p);
+        }
       }
     }
   }
@@ -160,6 +167,7 @@ Workload workload_of(const Config& c) {
   w.layers = m.layers, w.hidden = m.hidden, w.heads = m.heads, w.kv_heads = m.groups(), w.head_dim = m.head_width();
   w.ffn = m.ffn, w.vocab = m.vocab, w.seq = m.seq, w.gated = m.gated, w.untied = !m.tied;
   w.bidirectional = m.mask == MaskKind::kFull;
+  w.experts = m.moe.experts, w.top_k = m.moe.experts > 0 ? m.moe.top_k : 0, w.ep = c.parallel.ep;
   static_cast<LayoutOptions&>(w) = c.parallel;
   w.tp = c.parallel.tp, w.pp = c.parallel.pp, w.dp = c.parallel.dp;
   w.zero = static_cast<int>(c.zero.stage);

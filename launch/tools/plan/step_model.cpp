@@ -89,18 +89,28 @@ class StepModel {
   BlockTime block_time() const {
     const double q = w_.q_width(), ffn = static_cast<double>(w_.ffn), glu = w_.gated ? 1 : 0;
     BlockTime b{};
+    // Every expert that a rank holds has its own GEMMs, of the rows that an even router gives it.
+    const double mlps = w_.held_mlps(), rows = tokens_ * w_.active_mlps() / mlps;
     b.linear = gemm(tokens_, (q + 2 * w_.kv_width()) / tp_, hidden_) + gemm(tokens_, hidden_, q / tp_) +
-               gemm(tokens_, ffn * (1 + glu) / tp_, hidden_) + gemm(tokens_, hidden_, ffn / tp_);
+               mlps * (gemm(rows, ffn * (1 + glu) / tp_, hidden_) + gemm(rows, hidden_, ffn / tp_));
     b.linear_backward = (1 + w_.trained) * b.linear;  // gradients of inputs, and of weights
     attention_time(b);
-    b.elementwise = m_.elementwise * tokens_ * hidden_ / (2 * m_.memory) *
-                    (0.45 / (w_.sequence_parallel ? tp_ : 1) + 0.1375 * ffn * (1 + glu) / (hidden_ * tp_));
+    b.elementwise =
+        m_.elementwise * tokens_ * hidden_ / (2 * m_.memory) *
+        (0.45 / (w_.sequence_parallel ? tp_ : 1) + 0.1375 * w_.active_mlps() * ffn * (1 + glu) / (hidden_ * tp_));
     if (full()) b.recompute = b.linear + b.attention + b.elementwise;
     if (w_.recompute == Recompute::kSelective) b.recompute = w_.fused_attention ? 0.3 * b.elementwise : b.attention;
     // Two all-reduces in the forward and two in the backward; the forward ones repeat under full recomputation.
     if (w_.tp > 1)
       b.tensor_parallel = (4 + 2 * full()) * (m_.tp_latency + m_.tp_exposed * 2 * (tp_ - 1) / tp_ * tokens_ * hidden_ *
                                                                   2 / tensor_parallel_bus());
+    // Tokens to their experts and results of slots back, in the backward the same with gradients; forward again under
+    // full recomputation.
+    if (w_.ep > 1) {
+      const auto ep = static_cast<double>(w_.ep);
+      b.tensor_parallel += (4 + 2 * full()) * (m_.tp_latency + m_.tp_exposed * (ep - 1) / ep * tokens_ *
+                                                                   w_.active_mlps() * hidden_ * 2 / expert_bus());
+    }
     b.accumulation = w_.trained * m_.accumulation * w_.block_weights() / tp_ / m_.memory;
     b.latency = m_.block_latency * (2 + full());
     b.host = m_.host * (3 + full()) * (1 + m_.host_tp * std::log2(tp_) + (plain_softmax() ? kSoftmaxHost : 0));
@@ -156,6 +166,11 @@ class StepModel {
     const double n = replicas(), node = static_cast<double>(m_.per_node);
     const double rings = node / std::min(n, std::max(1.0, static_cast<double>(m_.per_node / w_.tp)));
     return n * tp_ <= node ? m_.link : std::min(m_.link, m_.nic * m_.nic_dp / rings);
+  }
+  // TP ranks of a node share its ports.
+  double expert_bus() const {
+    const double ranks = std::min(static_cast<double>(m_.per_node), tp_);
+    return w_.tp * w_.ep <= m_.per_node ? m_.link : std::min(m_.link, m_.nic * m_.nic_tp / ranks);
   }
   double tensor_parallel_bus() const { return w_.tp <= m_.per_node ? m_.link : m_.nic * m_.nic_tp; }
 

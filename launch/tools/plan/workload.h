@@ -28,6 +28,8 @@ struct Workload : LayoutOptions {
   int64_t layers = 1, hidden = 1, heads = 1, kv_heads = 1, head_dim = 1, ffn = 1, vocab = 1, seq = 1;
   bool gated = false, untied = false;
   bool bidirectional = false;  // each query sees all keys
+  // Routed feed-forward layers: experts, those of each token, and ranks that they are split over. 0: one dense MLP.
+  int64_t experts = 0, top_k = 0, ep = 1;
   // Layout.
   int64_t tp = 1, pp = 1, cp = 1, dp = 1;
   int zero = 0;  // ZeRO stage
@@ -71,10 +73,16 @@ struct Workload : LayoutOptions {
   int64_t microbatches() const { return global_batch / (dp * micro_batch); }
   double q_width() const { return static_cast<double>(heads * head_dim); }
   double kv_width() const { return static_cast<double>(kv_heads * head_dim); }
-  // Number of weights in the linear layers of a block, over all TP ranks.
+  // MLPs of a block that a rank holds, and those that a token is multiplied by.
+  double held_mlps() const { return experts > 0 ? static_cast<double>(experts) / static_cast<double>(ep) : 1; }
+  double active_mlps() const { return experts > 0 ? static_cast<double>(top_k) : 1; }
+  // Number of weights in the linear layers of a block, over all TP ranks; of experts, those of one EP rank.
   double block_weights() const {
-    const auto h = static_cast<double>(hidden), f = static_cast<double>(ffn);
-    return h * (q_width() + 2 * kv_width()) + h * q_width() + h * f * (2 + gated);
+    const auto h = static_cast<double>(hidden);
+    return h * (q_width() + 2 * kv_width()) + h * q_width() + mlp_weights() + h * static_cast<double>(experts);
+  }
+  double mlp_weights() const {
+    return held_mlps() * static_cast<double>(hidden) * static_cast<double>(ffn) * (2 + gated);
   }
 };
 

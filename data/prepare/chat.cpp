@@ -20,6 +20,8 @@ std::string_view trimmed(std::string_view s) {
 // Messages as the template takes them: trimmed, system messages joined to the user message behind them.
 Conversation prepared(const Conversation& given, const ChatTemplate& t) {
   Conversation out;
+  if (!t.default_system.empty() && (given.empty() || given.front().role != ChatRole::kSystem))
+    out.push_back({ChatRole::kSystem, t.default_system, false});
   std::string system;
   for (const ChatMessage& m : given) {
     const std::string text(t.trim ? trimmed(m.text) : std::string_view(m.text));
@@ -35,6 +37,14 @@ Conversation prepared(const Conversation& given, const ChatTemplate& t) {
 }
 
 }  // namespace
+
+bool ChatTemplate::writes_as(const ChatTemplate& o) const {
+  const auto same = [](const Turn& a, const Turn& b) {
+    return a.before == b.before && a.end == b.end && a.after == b.after;
+  };
+  return begin == o.begin && std::equal(turns.begin(), turns.end(), o.turns.begin(), same) &&
+         system_in_user == o.system_in_user && trim == o.trim && default_system == o.default_system;
+}
 
 // Collects runs of text with the same loss; encodes a run when a token or another loss ends it.
 class ChatFormat::Writer {

@@ -43,6 +43,9 @@ struct ChatTemplate {
   std::vector<std::string> special_if;  // the same where the tokenizer has them; else text
   bool system_in_user = false;  // a system message begins the user message that follows, with an empty line between
   bool trim = false;            // messages lose white space at both ends
+  std::string default_system;   // begins a conversation whose first message is no system message; "": none
+  // Whether conversations have the same text under both.
+  bool writes_as(const ChatTemplate&) const;
 };
 // `name`: chatml (also ""), llama3, mistral, plain, or the path of a template file. Throws kUsage naming file, key,
 // expected and found.

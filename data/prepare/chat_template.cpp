@@ -61,7 +61,7 @@ void refuse_others(const Json& j, const std::string& where, std::initializer_lis
   for (const auto& [key, value] : j.items())
     GT_REQUIRE(std::find(known.begin(), known.end(), key) != known.end(), Exit::kUsage, where, "\"", key,
                "\": no key of a chat template; it has begin, system, user, assistant (each with before, end, after), "
-               "special, special_if, system_in_user and trim");
+               "special, special_if, system_in_user, trim and default_system");
 }
 
 std::vector<std::string> names(const Json& j, const char* key) {
@@ -76,14 +76,17 @@ std::vector<std::string> names(const Json& j, const char* key) {
 
 ChatTemplate from_json(const Json& j, const std::string& path) {
   GT_REQUIRE(j.is_object(), Exit::kUsage, "expected an object");
-  refuse_others(j, "", {"begin", "system", "user", "assistant", "special", "special_if", "system_in_user", "trim"});
+  refuse_others(
+      j, "",
+      {"begin", "system", "user", "assistant", "special", "special_if", "system_in_user", "trim", "default_system"});
   ChatTemplate t{.name = path,
                  .begin = field_or(j, "begin", std::string()),
                  .turns = {},
                  .special = names(j, "special"),
                  .special_if = names(j, "special_if"),
                  .system_in_user = field_or(j, "system_in_user", false),
-                 .trim = field_or(j, "trim", false)};
+                 .trim = field_or(j, "trim", false),
+                 .default_system = field_or(j, "default_system", std::string())};
   for (size_t r = 0; r < 3; ++r) {
     if (r == 0 && t.system_in_user && !j.contains("system")) continue;
     const Json& turn = member(j, kRoles[r]);

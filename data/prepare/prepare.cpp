@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "data/prepare/chat.h"
+#include "data/prepare/jinja_template.h"
 #include "data/prepare/prepare_journal.h"
 #include "data/prepare/prepare_pipeline.h"
 #include "data/samples/loss_mask.h"
@@ -81,7 +82,10 @@ std::string options_json(const PrepareOptions& o, const Tokenizer& t) {
   if (o.split_docs == SplitDocs::kSeparator) j["separator"] = o.separator;
   if (o.ignore_unknown) j["ignore_unknown"] = true;
   if (!is_chat(o.format)) return j.dump();
-  j["template"] = o.chat_template.empty() ? "chatml" : o.chat_template;
+  const ChatTemplate used = chosen_chat_template(o.chat_template, o.tokenizer);
+  j["template"] = used.name;
+  if (o.chat_template.empty() && fs::is_regular_file(used.name))
+    j["template_sha256"] = sha256_hex(read_whole_file(used.name));
   j["max_tokens"] = o.max_tokens;
   if (fs::is_regular_file(o.chat_template)) j["template_sha256"] = sha256_hex(read_whole_file(o.chat_template));
   return j.dump();
@@ -107,7 +111,7 @@ class Preparation {
         tokenizer_(Tokenizer::load(o.tokenizer)),
         type_(token_type_for(tokenizer_.vocab())) {
     if (is_chat(o.format))  // refused before any output
-      as_text_ = ChatFormat(load_chat_template(o.chat_template), tokenizer_).as_text();
+      as_text_ = ChatFormat(chosen_chat_template(o.chat_template, o.tokenizer, &note_), tokenizer_).as_text();
     GT_REQUIRE(is_chat(o.format) || !o.eod || tokenizer_.eod() >= 0, Exit::kUsage, o.tokenizer,
                ": has neither <|endoftext|> nor an eos piece; give --no-eod");
     journal_.options = options_json(o, tokenizer_);
@@ -298,7 +302,7 @@ class Preparation {
     sums().masked = masked();
     sums().as_text = as_text_;
     if (options_.bos) sums().begins = tokenizer_.names_of(tokenizer_.before_text());
-    if (options_.bos && !masked()) sums().note = tokenizer_.undecided_bos();
+    sums().note = masked() ? note_ : options_.bos ? tokenizer_.undecided_bos() : "";
   }
 
   void write_index() {
@@ -337,6 +341,7 @@ class Preparation {
   const Paths paths_;
   const Tokenizer tokenizer_;
   std::string as_text_;  // ChatFormat::as_text
+  std::string note_;     // of chosen_chat_template
   const TokenType type_;
   PrepareJournal journal_;
   Fd bin_, len_, mask_;

@@ -32,7 +32,7 @@ struct PrepareOptions {
   std::string separator;  // kSeparator: the line without its newline
   bool eod = true;        // append <|endoftext|> (or eos) to every document; conversations end as the template defines
   bool bos = true;        // write what the tokenizer puts around a text: Tokenizer::before_text, after_text
-  std::string chat_template;    // kChat, kInstruct: as load_chat_template; empty: chatml
+  std::string chat_template;    // kChat, kInstruct: as chosen_chat_template (data/prepare/jinja_template.h)
   int64_t max_tokens = 0;       // kChat, kInstruct: longer conversations lose their end; 0: unlimited
   bool ignore_unknown = false;  // kChat, kInstruct: drops keys that may change what a line means (chat.h)
   int threads = 1;              // encoder threads
@@ -63,7 +63,7 @@ struct PrepareResult {
   bool masked = false;                         // PREFIX.mask was written
   std::string as_text;                         // ChatFormat::as_text
   std::string begins;                          // tokens that begin each document; empty: none
-  std::string note;                            // Tokenizer::undecided_bos
+  std::string note;                            // Tokenizer::undecided_bos, or which chat template was used; empty: none
   double seconds = 0;
   bool resumed = false;
   std::string type;  // u16, i32

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "data/prepare/chat.h"
+#include "data/prepare/jinja_template.h"
 #include "data/prepare/json_line.h"
 #include "data/tokenizer/utf8.h"
 #include "kernels/core/check.h"
@@ -27,7 +28,7 @@ class PieceEncoder {  // one per thread
  public:
   PieceEncoder(const std::vector<TextInput>& inputs, const PrepareOptions& o, const Tokenizer& t, TokenType type)
       : inputs_(inputs), options_(o), tokenizer_(t), type_(type), encoder_(t) {
-    if (is_chat(o.format)) chat_.emplace(load_chat_template(o.chat_template), t);
+    if (is_chat(o.format)) chat_.emplace(chosen_chat_template(o.chat_template, o.tokenizer), t);
   }
 
   void run(EncodedChunk* c) {

@@ -111,7 +111,9 @@ struct DataPrepareArgs {
       "\"content\"}...]}; instruct: of {\"instruction\", \"input\", \"output\"}; both also write PREFIX.mask: loss on "
       "the "
       "assistant's tokens only");
-    v("template", chat_template, "", "chat, instruct: chatml (default), llama3, mistral, plain, or a template file");
+    v("template", chat_template, "",
+      "chat, instruct: chatml, llama3, mistral, plain, or a template file; empty: that of the tokenizer's folder, else "
+      "chatml");
     v("max-tokens", max_tokens, "0..1048576 tokens", "chat, instruct: truncate longer conversations; 0: unlimited");
     v("ignore-unknown", ignore_unknown, "",
       "chat, instruct: pass over keys that may change what a message or line means, such as tool_calls");

@@ -1,6 +1,8 @@
-// Lines of conversations and chat templates: each gets the same input. A template that is read meets a tokenizer.
+// Lines of conversations, template files and Jinja templates: each gets the same input. A template that is read meets a
+// tokenizer.
 #include "data/prepare/chat.h"
 
+#include "data/prepare/jinja_template.h"
 #include "tests/data/byte_level_json.h"
 #include "tests/fuzz/target.h"
 
@@ -21,14 +23,7 @@ void line(bool (*parse)(std::string_view, Conversation*, std::string*, bool), st
   }
 }
 
-void run(std::string_view input) {
-  static const ScratchFile file("template.json");
-  static const Tokenizer tokenizer = Tokenizer::from_bytes(test::byte_level_json().dump(), "tokenizer.json");
-  line(parse_chat, input);
-  line(parse_instruct, input);
-  file.put(input);
-  ChatTemplate t;
-  if (refused([&] { t = load_chat_template(file.path()); })) return;
+void write_with(const ChatTemplate& t, const Tokenizer& tokenizer) {
   refused([&] {
     const ChatFormat format(t, tokenizer);
     Encoder encoder(tokenizer);
@@ -38,6 +33,21 @@ void run(std::string_view input) {
              why.empty());
     GT_CHECK(tokens.ids.size() == tokens.loss.size());
   });
+}
+
+void run(std::string_view input) {
+  static const ScratchFile file("template.json");
+  static const Tokenizer tokenizer = Tokenizer::from_bytes(test::byte_level_json().dump(), "tokenizer.json");
+  line(parse_chat, input);
+  line(parse_instruct, input);
+  if (const auto jinja = read_jinja_template(input)) {
+    ++outcome().accepted;
+    GT_CHECK(!jinja->turns[2].end.empty());
+    write_with(*jinja, tokenizer);
+  }
+  file.put(input);
+  ChatTemplate t;
+  if (!refused([&] { t = load_chat_template(file.path()); })) write_with(t, tokenizer);
 }
 
 std::vector<std::string> seeds() {
@@ -50,6 +60,10 @@ std::vector<std::string> seeds() {
       R"({"begin": "{bos}", "system": {"before": "s"}, "user": {"before": "u", "after": "\n"}, "assistant": {"end": "e",)"
       R"( "before": "x"}, "special": ["a"], "special_if": ["zz"], "trim": true, "system_in_user": false})",
       R"({"user": {}, "assistant": {"end": "c"}, "system_in_user": true})",
+      R"({% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ 'system:d;' }}{% endif %})"
+      R"({{- message.role + ':' + message['content'] | trim + ';' }}{% endfor %})",
+      R"({{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ 'u' + message['content'] }})"
+      R"({% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token }}{% endif %}{% endfor %})",
       "{\"messages\": " + deep + "}",
       "{\"user\": " + deep + "}"};
 }
@@ -61,7 +75,8 @@ Target chat() {
           run,
           seeds,
           {"\"messages\"", "\"weight\": 0", "NaN", "\"tool_calls\"", "\"role\"", "\"content\"", "\"user\"",
-           "\"assistant\"", "\"special\"", "{eos}", "\"before\""},
+           "\"assistant\"", "\"special\"", "{eos}", "\"before\"", "{%- ", " -%}", "{{ ", " }}", "{% endif %}",
+           "{% else %}", "message['content']"},
           4000};
 }
 

@@ -215,6 +215,25 @@ TEST_CASE("ranks that the user's mpirun starts save on SIGHUP, to one or to all 
   }
 }
 
+// Its own code for SIGTERM is 1, whatever its ranks return. It waits, signals them, waits again and kills them.
+TEST_CASE("the user's mpirun returns 75 for SIGUSR1; for SIGTERM its ranks save in the time that it gives them",
+          "[R14]") {
+  if (shell("mpirun --allow-run-as-root --version", "/tmp").code != 0) return report_partly_skipped("no mpirun");
+  for (const int n : {SIGUSR1, SIGTERM}) {
+    TempDir dir;
+    const std::string start = "exec mpirun --allow-run-as-root --oversubscribe --bind-to none -n 2 ";
+    const std::string time = n == SIGTERM ? "--mca odls_base_sigkill_timeout 4 " : "";
+    Outcome r = shell(start + time + binary_dir() + "/gpttrain " + kRun + "--tp 2", dir.path(), 100, [&](int pid) {
+      wait_for_step(dir / "runs/x/log.jsonl", 1);
+      kill(pid, n);
+    });
+    INFO(signal_name(n) << "\n" << r.out);
+    CHECK(r.code == (n == SIGUSR1 ? 75 : 1));
+    r.code = 75;
+    check_saved(r, dir);
+  }
+}
+
 TEST_CASE("a console that goes away does not end a run: it trains to its last step", "[R14]") {
   const std::string short_run =
       "--model.layers 2 --model.hidden 16 --model.heads 2 --model.vocab 64 --model.seq 8 --data.train mock "

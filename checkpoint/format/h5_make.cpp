@@ -29,7 +29,11 @@ void H5Id::close(const std::string& what) {
 
 void h5_done(herr_t r, const std::string& what) { GT_REQUIRE(r >= 0, Exit::kIo, "libhdf5 failed: ", what); }
 
-H5Session::H5Session() : lock_(one_at_a_time) {
+H5Session::H5Session(int64_t need) : lock_(one_at_a_time) {
+  constexpr int64_t kOfLibrary = int64_t{2} << 20;  // its tables and caches
+  void* const reserve = ::operator new(static_cast<size_t>(kOfLibrary + need));
+  *static_cast<volatile char*>(reserve) = 0;  // the pair may not be left out by the compiler
+  ::operator delete(reserve);
   // libhdf5 would flush a file that could not be closed (a full disk) again at exit, and crash (h5py#914). Every file
   // is closed here, so its exit handler is disabled.
   static const bool quiet_exit = H5dont_atexit() >= 0;

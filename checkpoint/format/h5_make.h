@@ -35,7 +35,9 @@ void h5_done(herr_t, const std::string& what);  // throws kIo on failure
 // Serializes all use of libhdf5 while alive: Debian's build is not thread-safe, and ranks may be threads.
 class H5Session {
  public:
-  H5Session();
+  // `need`: bytes that libhdf5 will allocate, about. Throws std::bad_alloc if they cannot be had now: libhdf5 itself
+  // ends the process, by a fault or by exit(-1), where an allocation of its own fails.
+  explicit H5Session(int64_t need = 0);
 
  private:
   std::unique_lock<std::mutex> lock_;

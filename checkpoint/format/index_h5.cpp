@@ -98,7 +98,7 @@ std::string index_h5(const Manifest& m, const ShardRecords& records, const std::
   const auto names = names_of(m);
   int64_t need = int64_t{1} << 16;
   for (const auto& [name, t] : names) need += 4096 + 512 * static_cast<int64_t>(pieces[t].size());
-  const H5Session session;
+  const H5Session session(2 * need);
   const H5TempFile temp(h5_temp_dir(need, fallback_dir));
   {
     const H5Id access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "file access");

@@ -1,7 +1,12 @@
 // Interoperability of shards: libhdf5 must find every tensor where the index has it, and nothing else.
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <new>
 
 #include "checkpoint/format/h5_gate.h"
 #include "checkpoint/format/h5_make.h"
@@ -64,6 +69,41 @@ TEST_CASE("libhdf5 reads every rectangle of every layout at the index's offset")
     save(dir.path, l, 4);
     for (const Finding& f : findings_of(dir.path + "/step-000000004", true)) FAIL_CHECK(to_string(f));
   }
+}
+
+// In a process that can map one more MiB: 0 where the lack is an error, after which the same call succeeds with memory.
+int code_without_memory() {
+  Box box;
+  box.ndim = 1, box.extent[0] = 4;
+  Shape global;
+  global.rank = 1, global.dim[0] = 4;
+  std::vector<DataSet> sets;
+  for (int k = 1000; k < 5000; ++k) sets.push_back({cat("a/", k), DType::kF32, global, {box}});
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit limit{};
+  getrlimit(RLIMIT_AS, &limit);
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (1 << 20));
+  setrlimit(RLIMIT_AS, &limit);
+  for (void* volatile block = &limit; block != nullptr;) block = std::malloc(1 << 20);  // what earlier cases freed
+  try {
+    make_skeleton(sets, ShardHead{}, "/tmp");
+    return 2;
+  } catch (const std::bad_alloc&) {}
+  limit.rlim_cur = before;
+  setrlimit(RLIMIT_AS, &limit);
+  return make_skeleton(sets, ShardHead{}, "/tmp").offsets.size() == sets.size() ? 0 : 3;
+}
+
+TEST_CASE("a lack of memory for libhdf5, which would end the process, is an error") {
+  if (kSanitized) return;  // they map terabytes
+  const pid_t child = fork();
+  if (child == 0) _exit(code_without_memory());
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  INFO("status " << status);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
 TEST_CASE("libhdf5's scratch file loses its name before anything is laid out in it") {

@@ -13,10 +13,8 @@ Megatron's own schedules (1F1B), data-parallel buckets, embedding groups, gradie
 """
 import json
 import os
-import signal
 import sys
 import tempfile
-import traceback
 
 import megatron_cpu  # first
 import torch
@@ -332,33 +330,6 @@ def rank_main(rank, store, family, weights, samples, layout, out):
     torch.distributed.barrier()
 
 
-def on_ranks(count, body):
-    """Forks count processes, so that the imports are paid once; fails if one of them does."""
-    sys.stdout.flush()
-    children = {}
-    for rank in range(count):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                body(rank)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        children[child] = rank
-    while children:
-        child, status = os.wait()
-        rank = children.pop(child)
-        if status != 0:
-            for other in children:
-                os.kill(other, signal.SIGKILL)
-            sys.exit(f"megatron_steps: rank {rank} of {count} failed")
-
-
 def main():
     out, layouts = sys.argv[1], [tuple(map(int, layout.split(","))) for layout in sys.argv[2:]]
     for name, family in ("gpt", Gpt), ("llama", Llama), ("bert", Bert):
@@ -372,8 +343,8 @@ def main():
         for layout in layouts:
             file = f"{folder}/{'-'.join(map(str, layout))}.safetensors"
             with tempfile.TemporaryDirectory() as store:
-                on_ranks(layout[0] * layout[1] * layout[2],
-                         lambda rank: rank_main(rank, store + "/store", family, weights, samples, layout, file))
+                megatron_cpu.on_ranks(layout[0] * layout[1] * layout[2],
+                                      lambda rank: rank_main(rank, store + "/store", family, weights, samples, layout, file))
             print(f"{name} tp {layout[0]} pp {layout[1]} dp {layout[2]}: done", flush=True)
 
 

@@ -17,7 +17,8 @@ struct Routing {
 
 // logits [n, E] = x w^T in f32: x [n, C] and w f32. A token's logits do not depend on the number of tokens.
 Var router_logits(Tape&, Var x, Parameter& w);
-Routing route(Tape&, Var logits, int64_t top_k, const Gate&);
+// bias, counts: as of Route; no gradient reaches the bias.
+Routing route(Tape&, Var logits, int64_t top_k, const Gate&, Tensor bias = {}, Tensor counts = {});
 // The balance loss of the experts, f64 [1]: the sum over the sequences of the microbatch. dlogits [n, E] f32, which
 // lives as long: receives seed [1], on the device, times its gradient, which is added to that of the logits. Empty: not
 // computed.

@@ -38,14 +38,20 @@ Var router_logits(Tape& t, Var x, Parameter& w) {
   return y;
 }
 
-Routing route(Tape& t, Var logits, int64_t top_k, const Gate& gate) {
+Routing route(Tape& t, Var logits, int64_t top_k, const Gate& gate, Tensor bias, Tensor counts) {
   const int64_t n = logits.value.shape.rows(), experts = logits.value.shape.cols();
   Routing r{.logits = logits, .weights = t.output({n, top_k}, DType::kF32), .gate = gate};
   r.experts = t.scratch({n, top_k}, DType::kI32);
   r.slots = t.scratch({n * top_k}, DType::kI32);
   r.rows = t.scratch({n, top_k}, DType::kI32);
   r.offsets = t.scratch({experts + 1}, DType::kI32);
-  t.ops().route({.logits = logits.value, .experts = r.experts, .weights = r.weights.value, .gate = gate}, t.stream());
+  t.ops().route({.logits = logits.value,
+                 .experts = r.experts,
+                 .weights = r.weights.value,
+                 .gate = gate,
+                 .bias = bias,
+                 .counts = counts},
+                t.stream());
   t.ops().group_rows({.experts = r.experts, .slots = r.slots, .rows = r.rows, .offsets = r.offsets}, t.stream());
   t.record(r, [](const Routing& s, Backprop& bp) {
     const auto [dlogits, accumulate] = bp.dst(s.logits);

@@ -15,19 +15,28 @@ enum class Activation : uint8_t;  // kernels/ops.h
 enum class GateKind : uint8_t { kSoftmax, kSigmoid };
 
 // How scores become weights: w = scale * s / (sum of the chosen s), or scale * s. Normalized softmax scores are the
-// softmax over the chosen logits alone.
+// softmax over the chosen logits alone. With groups of equal size (DeepSeek-V3, arXiv 2412.19437), a token's experts
+// are those of its `top_groups` best groups, by the sum of a group's two largest scores.
 struct Gate {
   GateKind kind = GateKind::kSoftmax;
   bool normalize = true;
   float scale = 1;
+  int32_t groups = 1, top_groups = 1;
 };
 
 // Chooses the k experts with the largest logits; of equal ones the lower index. logits [n, E] f32; experts [n, k] i32,
 // in descending order of logits; weights [n, k] f32. A token of logits that are not numbers gets experts 0 .. k - 1.
+// With sigmoid scores and a bias [E] f32 or groups, those with the largest scores plus bias: weights have no bias.
+// counts [E] f64 += tokens of each expert; empty: not counted.
 struct Route {
   Tensor logits, experts, weights;
   Gate gate;
-  GT_OPERANDS(.in("logits", o.logits).control("experts", o.experts).out("weights", o.weights))
+  Tensor bias, counts;
+  GT_OPERANDS(.in("logits", o.logits)
+                  .in("bias", o.bias)
+                  .control("experts", o.experts)
+                  .out("weights", o.weights)
+                  .out("counts", o.counts, true))
 };
 // dlogits [n, E] f32 (+)= gradient of `weights` through Route. dweights [n, k] f32.
 struct RouteGrad {

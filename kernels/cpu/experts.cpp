@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/context.h"
@@ -45,6 +46,33 @@ void choose(const float* z, int64_t count, int32_t* out, int64_t k) {
   }
 }
 
+constexpr float kLeastSum = 1e-20f;  // added to the sum that scores are divided by: sigmoids may all be 0
+
+// Groups of experts that are not chosen from get -infinity. sums: [groups], scratch.
+void mask_groups(const Gate& gate, float* scores, int64_t count, float* sums) {
+  const int64_t size = count / gate.groups;
+  for (int64_t g = 0; g < gate.groups; ++g) {
+    int32_t best[2];
+    const float* of_group = scores + g * size;
+    choose(of_group, size, best, 2);
+    sums[g] = of_group[best[0]] + of_group[best[1]];
+  }
+  for (int64_t g = 0; g < gate.groups; ++g) {
+    int32_t better = 0;
+    for (int64_t h = 0; h < gate.groups; ++h) better += sums[h] > sums[g] || (sums[h] == sums[g] && h < g);
+    if (better >= gate.top_groups) std::fill_n(scores + g * size, size, -std::numeric_limits<float>::infinity());
+  }
+}
+
+// What the experts of a token are chosen by: its logits z, or scores in `scratch`, [2 E].
+const float* choice_of(const Route& p, const float* z, int64_t count, float* scratch) {
+  if (!p.bias && p.gate.groups == 1) return z;
+  const float* bias = p.bias ? p.bias.as<float>() : nullptr;
+  for (int64_t e = 0; e < count; ++e) scratch[e] = sigmoid(z[e]) + (bias != nullptr ? bias[e] : 0);
+  if (p.gate.groups > 1) mask_groups(p.gate, scratch, count, scratch + count);
+  return scratch;
+}
+
 // A softmax over the chosen experts is one over all that is normalized.
 bool softmax_over_chosen(const Gate& gate) { return gate.normalize; }
 
@@ -76,12 +104,23 @@ void check_routing(const char* op, const Tensor& logits, const Tensor& experts) 
            to_string(logits.shape), ", experts ", to_string(experts.shape));
 }
 
+void check_choice(const Route& p, int64_t count, int64_t k) {
+  const Gate& g = p.gate;
+  GT_CHECK((!p.bias || p.bias.numel() == count) && (!p.counts || p.counts.numel() == count), "route: bias ",
+           to_string(p.bias.shape), ", counts ", to_string(p.counts.shape), " of ", count, " experts");
+  if (!p.bias && g.groups == 1) return;
+  GT_CHECK(g.kind == GateKind::kSigmoid, "route: a bias and groups are of sigmoid scores");
+  GT_CHECK(count % g.groups == 0 && (g.groups == 1 || count / g.groups >= 2) && g.top_groups >= 1 &&
+               k <= count / g.groups * std::min(g.groups, g.top_groups),
+           "route: ", k, " of ", count, " experts in ", g.groups, " groups, of which ", g.top_groups);
+}
+
 // Adds the gradient of the weights w_j = scale s_j / (sum of s) of chosen sigmoid scores, or scale s_j, to that of the
 // logits.
 void sigmoid_gradient(const Gate& gate, const float* s, const float* dw, const int32_t* chosen, int64_t k, float* dz) {
   float sum = 1, mean = 0;
   if (gate.normalize) {
-    sum = sum_of(s, k);
+    sum = sum_of(s, k) + kLeastSum;
     for (int64_t j = 0; j < k; ++j) mean += dw[j] * s[j] / sum;
   }
   for (int64_t j = 0; j < k; ++j) dz[chosen[j]] += gate.scale * (dw[j] - mean) / sum * s[j] * (1 - s[j]);
@@ -132,20 +171,25 @@ void sort_by(const char* op, int64_t n, int64_t groups, Group group, int32_t* of
 
 void route(const Route& p, Stream s) {
   check_routing("route", p.logits, p.experts);
-  require_f32("route", {{"weights", p.weights}});
-  if (p.logits.numel() == 0) return;
+  require_f32("route", {{"weights", p.weights}, {"bias", p.bias}});
+  require_dtype("route", DType::kF64, {{"counts", p.counts}});
   const int64_t count = p.logits.shape.cols(), k = p.experts.shape.cols();
-  parallel_for(s, p.logits.shape.rows(), grain_of(8 * count), [&](int64_t begin, int64_t end, int) {
+  check_choice(p, count, k);
+  if (p.logits.numel() == 0) return;
+  parallel_for(s, p.logits.shape.rows(), grain_of(8 * count), [&](int64_t begin, int64_t end, int thread) {
+    float* scratch = cpu_context(s).thread_scratch<float>(thread, 2 * count);
     for (int64_t t = begin; t < end; ++t) {
       const float* z = p.logits.as<float>() + t * count;
       int32_t* chosen = p.experts.as<int32_t>() + t * k;
       float* w = p.weights.as<float>() + t * k;
-      choose(z, count, chosen, k);
+      choose(choice_of(p, z, count, scratch), count, chosen, k);
       score_chosen(p.gate, z, count, chosen, k, w);
-      const float divisor = p.gate.normalize && p.gate.kind == GateKind::kSigmoid ? sum_of(w, k) : 1;
+      const bool divides = p.gate.normalize && p.gate.kind == GateKind::kSigmoid;
+      const float divisor = divides ? sum_of(w, k) + kLeastSum : 1;
       for (int64_t j = 0; j < k; ++j) w[j] = p.gate.scale * (w[j] / divisor);
     }
   });
+  for (int64_t i = 0; p.counts && i < p.experts.numel(); ++i) ++p.counts.as<double>()[p.experts.as<int32_t>()[i]];
 }
 
 void route_grad(const RouteGrad& p, Stream s) {

@@ -89,7 +89,7 @@ constexpr std::string_view rule_of(const GroupedGemm& g) {
   X(QuantizeFp8, "x:tc pre:tc > sums:c=x rowwise:tc columnwise:ct")                                                  \
   X(GemmFp8, "a:mk b:nk bias:n > out:mn=a*b+bias")                                                                   \
   X(AmaxHistory, kScalars)                                                                                           \
-  X(Route, "logits:tE > experts:t_ weights:t_")                                                                      \
+  X(Route, "logits:tE bias:E > experts:t_ weights:t_ counts:E#")                                                     \
   X(RouteGrad, "logits:tE experts:t_ dweights:t_ > dlogits:tE=dweights")                                             \
   X(BalanceLoss, "logits:sE experts:s_ seed:_ > loss:s dlogits:sE")                                                  \
   X(GroupRows, "experts:t_ > slots:t rows:t_")                                                                       \

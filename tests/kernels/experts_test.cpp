@@ -79,6 +79,11 @@ TEST_CASE("finite differences: routed layers, every gate") {
     }
 }
 
+TEST_CASE("finite differences: experts of groups") {
+  const Gate gate{.kind = GateKind::kSigmoid, .scale = 1.5f, .groups = 2, .top_groups = 1};
+  expect_gradients([&](Problem& p) { routed_layer(p, gate, Activation::kSilu, true, 2); });
+}
+
 TEST_CASE("finite differences: the balance loss of experts") {
   expect_gradients([](Problem& p) { balance(p, GateKind::kSoftmax); });
   expect_gradients([](Problem& p) { balance(p, GateKind::kSigmoid); });
@@ -110,6 +115,58 @@ TEST_CASE("a row that an expert computes alone is bitwise that among 4,096, with
       }
     }
   });
+}
+
+namespace {
+
+// Experts and weights of one token with these logits.
+struct Choice {
+  std::vector<int32_t> experts;
+  std::vector<float> weights;
+  std::vector<double> counts;
+};
+Choice choice_of(std::vector<float> logits, int64_t k, const Gate& gate, std::vector<float> bias = {}) {
+  const auto count = static_cast<int64_t>(logits.size());
+  Choice out{std::vector<int32_t>(static_cast<size_t>(k)), std::vector<float>(static_cast<size_t>(k)),
+             std::vector<double>(logits.size(), 2)};
+  cpu_backend().ops->route({.logits = tensor_of(logits, {1, count}, DType::kF32),
+                            .experts = tensor_of(out.experts, {1, k}, kI),
+                            .weights = tensor_of(out.weights, {1, k}, DType::kF32),
+                            .gate = gate,
+                            .bias = bias.empty() ? Tensor{} : tensor_of(bias, {count}, DType::kF32),
+                            .counts = tensor_of(out.counts, {count}, DType::kF64)},
+                           {});
+  return out;
+}
+
+float sigmoid(float z) { return 1 / (1 + std::exp(-z)); }
+
+}  // namespace
+
+TEST_CASE("a bias changes which experts are chosen, and never their weights") {
+  const Gate gate{.kind = GateKind::kSigmoid, .normalize = false, .scale = 2};
+  const std::vector<float> logits{1, 0.5f, -1, 0};
+  CHECK(choice_of(logits, 2, gate).experts == std::vector<int32_t>{0, 1});
+  const Choice biased = choice_of(logits, 2, gate, {-0.5f, 0, 0.5f, 0});
+  CHECK(biased.experts == std::vector<int32_t>{2, 1});
+  CHECK(biased.weights == std::vector<float>{2 * sigmoid(-1), 2 * sigmoid(0.5f)});
+  CHECK(biased.counts == std::vector<double>{2, 3, 3, 2});  // added to what was there
+  CHECK(choice_of(logits, 2, gate, {0, 0, 1e-9f, 0}).experts == std::vector<int32_t>{0, 1});
+  CHECK(choice_of({0, 0, 0, 0}, 2, gate, {0, 0, 0, 0}).experts == std::vector<int32_t>{0, 1});  // ties: lower index
+  const Choice low = choice_of({-200, -200, -200, -200}, 2, {.kind = GateKind::kSigmoid});
+  CHECK(low.weights == std::vector<float>{0, 0});  // sigmoids that are 0 have no sum to divide by
+}
+
+TEST_CASE("the best groups have the largest sums of two scores, and experts of others are chosen by no score") {
+  const Gate gate{.kind = GateKind::kSigmoid, .normalize = false, .groups = 2, .top_groups = 1};
+  // The best expert is in the first group, the best two are the second's.
+  CHECK(choice_of({3, -3, -3, 1, 1, -3}, 2, gate).experts == std::vector<int32_t>{3, 4});
+  // All scores are below 0: experts of the other group do not count as 0.
+  const std::vector<float> negative(6, -2);
+  CHECK(choice_of({-3, -1, -2, 0, 1, -3}, 3, gate, negative).experts == std::vector<int32_t>{4, 3, 5});
+  CHECK(choice_of({0, 0, 0, 0, 0, 0}, 2, gate).experts == std::vector<int32_t>{0, 1});  // of equal groups the first
+  const float nan = std::nanf("");
+  for (const int32_t e : choice_of(std::vector<float>(6, nan), 3, gate).experts) CHECK((e >= 0 && e < 6));
 }
 
 TEST_CASE("equal logits choose the experts of lower index, and their slots stay in the order of the tokens") {

@@ -159,6 +159,8 @@ void add_routing_cases(std::vector<OpCase>& to) {
       dweights{"dweights", {8, 2}}, dlogits{"dlogits", {8, 4}};
   add(to, Route{}, "", {logits, experts, {"weights", {8, 2}}});
   add(to, Route{.gate = {GateKind::kSigmoid, false, 2.5f}}, "sigmoid", {logits, experts, {"weights", {8, 2}}});
+  add(to, Route{.gate = {GateKind::kSigmoid, true, 1, 2, 1}}, "biased",
+      {logits, {"bias", {4}}, experts, {"weights", {8, 2}}, {"counts", {4}, {}, DType::kF64}});
   add(to, RouteGrad{}, "", {logits, experts, dweights, dlogits});
   add(to, RouteGrad{.gate = {GateKind::kSigmoid}, .accumulate = true}, "added", {logits, experts, dweights, dlogits});
   add(to, BalanceLoss{.seq = 2}, "", {logits, experts, {"seed", {1}}, {"loss", {4}}, dlogits});

@@ -74,7 +74,7 @@ constexpr Line kTable[] = {
     {"quantize_fp8", 65, 36, 5, 377},
     {"quantize_int8", 6, 1, 1, 16},
     {"rope", 6, 0, 1, 25},
-    {"route", 12, 4, 2, 18},
+    {"route", 53, 30, 7, 118},
     {"route_grad", 212, 161, 24, 353},
     {"scale", 7, 0, 1, 36},
     {"soft_cap", 7, 1, 1, 25},

@@ -71,6 +71,17 @@ void add_routes(OpCases& to, int64_t tokens, int64_t experts, int64_t k, const G
   }
 }
 
+// Experts chosen with a bias, from groups, and counted.
+void add_biased_routes(OpCases& to, int64_t tokens, int64_t experts, int64_t k, const Gate& gate, bool bias) {
+  auto& r = add_case<Route>(to, cat("[", tokens, ", ", experts, "] k ", k, ", ", gate.top_groups, " of ", gate.groups,
+                                    " groups", bias ? ", bias" : ""));
+  r.in(&Route::logits, "logits", {tokens, experts}, normal(2, -1));
+  if (bias) r.in(&Route::bias, "bias", {experts}, normal(0.5, -0.3));
+  r.out(&Route::experts, "experts", {tokens, k}, kI).out(&Route::weights, "weights", {tokens, k});
+  r.result(&Route::counts, "counts", {experts}, true, DType::kF64);
+  r.args.gate = gate;
+}
+
 void add_ties(OpCases& to) {
   auto& r = add_case<Route>(to, "ties");
   r.in(&Route::logits, "logits", {9, 7}, values({0, 1, 1, 0, -1, 1, 0, 0}));
@@ -239,6 +250,12 @@ void add_expert_cases(OpCases& to) {
     add_routes(to, 3, 4, 4, gate);
   }
   add_routes(to, 9, 6, 1, {.normalize = false});
+  for (const bool bias : {false, true})
+    for (const bool normalize : {false, true}) {
+      add_biased_routes(to, 67, 32, 5, {GateKind::kSigmoid, normalize, 2.5f, 8, 3}, bias);
+      add_biased_routes(to, 9, 6, 2, {GateKind::kSigmoid, normalize, 1, 2, 1}, bias);
+    }
+  add_biased_routes(to, 40, 7, 3, {GateKind::kSigmoid}, true);
   add_ties(to);
   for (const GateKind kind : {GateKind::kSoftmax, GateKind::kSigmoid}) {
     add_balance(to, 3, 11, 8, 2, kind, true);

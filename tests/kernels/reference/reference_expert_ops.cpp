@@ -31,21 +31,45 @@ double score_slope(GateKind kind, const std::vector<double>& s, size_t i, size_t
   return s[i] * ((i == j ? 1 : 0) - s[j]);
 }
 
+// What the experts of a token are chosen by: its logits, or scores plus bias, of the best groups alone.
+std::vector<double> choice_of(const Route& p, const std::vector<double>& scores, int64_t t) {
+  std::vector<double> out = scores;
+  const auto size = scores.size() / static_cast<size_t>(p.gate.groups);
+  for (size_t e = 0; e < out.size(); ++e) {
+    if (!p.bias && p.gate.groups == 1)
+      out[e] = get(p.logits, t * p.logits.shape.cols() + static_cast<int64_t>(e));
+    else if (p.bias)
+      out[e] += get(p.bias, static_cast<int64_t>(e));
+  }
+  if (p.gate.groups == 1) return out;
+  std::vector<std::pair<double, size_t>> groups;  // negative sums of the two best, for an ascending sort
+  for (size_t g = 0; g < out.size(); g += size) {
+    std::vector<double> sorted(out.begin() + static_cast<ptrdiff_t>(g), out.begin() + static_cast<ptrdiff_t>(g + size));
+    std::sort(sorted.begin(), sorted.end());
+    groups.emplace_back(-sorted[size - 1] - sorted[size - 2], g);
+  }
+  std::sort(groups.begin(), groups.end());
+  for (size_t k = static_cast<size_t>(p.gate.top_groups); k < groups.size(); ++k)
+    std::fill_n(out.begin() + static_cast<ptrdiff_t>(groups[k].second), size, -1e300);
+  return out;
+}
+
 }  // namespace
 
 void route(const Route& p, Stream) {
-  const int64_t count = p.logits.shape.cols(), k = p.experts.shape.cols();
+  const int64_t k = p.experts.shape.cols();
   for (int64_t t = 0; t < p.logits.shape.rows(); ++t) {
-    const std::vector<double> s = scores_of(p.logits, t, p.gate.kind);
+    const std::vector<double> s = scores_of(p.logits, t, p.gate.kind), by = choice_of(p, s, t);
     std::vector<int64_t> order(s.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
-                     [&](int64_t a, int64_t b) { return get(p.logits, t * count + a) > get(p.logits, t * count + b); });
+                     [&](int64_t a, int64_t b) { return by[static_cast<size_t>(a)] > by[static_cast<size_t>(b)]; });
     double sum = 0;
     for (int64_t j = 0; j < k; ++j) sum += s[static_cast<size_t>(order[static_cast<size_t>(j)])];
     for (int64_t j = 0; j < k; ++j) {
       const int64_t e = order[static_cast<size_t>(j)];
       set(p.experts, t * k + j, static_cast<double>(e));
+      if (p.counts) set(p.counts, e, get(p.counts, e) + 1);
       set(p.weights, t * k + j, p.gate.scale * s[static_cast<size_t>(e)] / (p.gate.normalize ? sum : 1));
     }
   }

@@ -68,12 +68,14 @@ class Inventory {
         {Init::Kind::kNormal, residual ? residual_std_ : std_}, Role::kExpert)
         .residual = residual;
   }
-  // The gradient of the router's weight is a partial sum: a TP rank has the part of its experts' channels.
-  void router(const char* name) {
-    const Shape shape{m_.config.moe.experts, m_.config.hidden};
+  // Logits of each token, of experts or of a gate, in f32. The gradient of the weight is a partial sum: a TP rank has
+  // the part of its experts' channels. The bias changes the choice only, and no optimizer changes it.
+  void router(const char* name, int64_t out, bool bias) {
+    const Shape shape{out, m_.config.hidden};
     module(name).weights = shape.numel();
     open_layer().flops += 2 * shape.numel();
     add("weight", shape, ShardSpec::partial(), {Init::Kind::kNormal, std_}, Role::kRouter);
+    if (bias) add("bias", {out}, {}, {Init::Kind::kZero}, Role::kRouter).frozen = true;
   }
   // A linear layer that every TP rank holds whole.
   void whole_linear(const char* name, int64_t out) {
@@ -179,18 +181,21 @@ class Inventory {
   std::string prefix_;
 };
 
-void describe_feed_forward(Inventory& m, const TransformerConfig& c) {
-  const int64_t up = c.gated ? 2 * c.ffn : c.ffn;
-  const int blocks = c.gated ? 2 : 1;
-  if (c.moe.experts == 0) {
-    m.column_linear("mlp.up", up, ShardSpec::split(0, blocks), c.mlp_bias);
-    m.module("mlp.act");
-    return m.row_linear("mlp.down", c.ffn, c.mlp_bias);
-  }
-  m.router("mlp.router");
-  m.expert_linear("mlp.experts.up", up, c.hidden, ShardSpec::split(1, blocks), false);
+void describe_mlp(Inventory& m, const TransformerConfig& c, const std::string& name, int64_t width) {
+  m.column_linear((name + ".up").c_str(), c.gated ? 2 * width : width, ShardSpec::split(0, c.gated ? 2 : 1),
+                  c.mlp_bias);
+  m.module((name + ".act").c_str());
+  m.row_linear((name + ".down").c_str(), width, c.mlp_bias);
+}
+
+void describe_feed_forward(Inventory& m, const TransformerConfig& c, int64_t block) {
+  if (!c.routed(block)) return describe_mlp(m, c, "mlp", c.dense_ffn());
+  m.router("mlp.router", c.moe.experts, c.moe.bias);
+  m.expert_linear("mlp.experts.up", c.gated ? 2 * c.ffn : c.ffn, c.hidden, ShardSpec::split(1, c.gated ? 2 : 1), false);
   m.module("mlp.act");
   m.expert_linear("mlp.experts.down", c.hidden, c.ffn, ShardSpec::split(2), true);
+  if (c.moe.shared_gate) m.router("mlp.shared.gate", 1, false);
+  if (c.moe.shared > 0) describe_mlp(m, c, "mlp.shared", c.moe.shared * c.ffn);
 }
 
 void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
@@ -206,7 +211,7 @@ void describe_block(Inventory& m, const TransformerConfig& c, int64_t i) {
   if (post) m.norm("post_norm1");
   if (sum) m.norm("norm1");
   if (pre) m.norm("norm2");
-  describe_feed_forward(m, c);
+  describe_feed_forward(m, c, i);
   if (post) m.norm("post_norm2");
   if (sum) m.norm("norm2");
 }
@@ -242,7 +247,8 @@ void describe_head(Inventory& m, const TransformerConfig& c) {
   if (c.predicts_pairs()) m.loss({.name = "pair", .divisor = LossDivisor::kSequences, .hits = true});
   if (c.moe.experts > 0 && c.moe.balance > 0) {
     LossTerm balance{.name = "balance", .weight = c.moe.balance, .divisor = LossDivisor::kSequences};
-    for (int64_t i = 0; i < c.layers; ++i) balance.layers.push_back(static_cast<int>(i) + 1);
+    for (int64_t i = 0; i < c.layers; ++i)
+      if (c.routed(i)) balance.layers.push_back(static_cast<int>(i) + 1);
     m.loss(std::move(balance));
   }
   for (const LossTerm& term : c.losses) m.loss(term);

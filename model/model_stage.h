@@ -6,6 +6,7 @@
 
 #include "autograd/ops.h"
 #include "model/activation_tap.h"
+#include "model/layers/feed_forward.h"
 #include "model/layers/rotary.h"
 #include "model/module.h"
 #include "parallel/pipeline/executor.h"
@@ -19,6 +20,7 @@ class ModelStage : public PipelineStage {
   virtual std::vector<QuantizerState*>
   ranges() = 0;                                     // quantizer state of linear-layer inputs; memory not yet allocated
   virtual std::vector<Fp8State*> fp8_states() = 0;  // of tensors that FP8 linear layers quantize at every use
+  virtual std::vector<RouterLoad*> loads() = 0;     // of routers with a bias that moves; memory not yet allocated
   virtual std::vector<Constant*> constants() = 0;   // allocated by the engine before the first forward
   virtual void bind(ParamStore&) = 0;               // call before the first forward
 

@@ -118,6 +118,13 @@ void TransformerStage::add(std::unique_ptr<Layer>& layer, const std::string& nam
   units_.add(*layer, b.model, stage_);
 }
 
+std::vector<RouterLoad*> TransformerStage::loads() {
+  std::vector<RouterLoad*> out;
+  for (const auto& block : blocks_)
+    if (RouterLoad* load = block->load()) out.push_back(load);
+  return out;
+}
+
 std::vector<Constant*> TransformerStage::constants() {
   std::vector<Constant*> out;
   for (std::optional<Constant>* table : {&rotary_, &local_rotary_})

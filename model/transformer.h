@@ -32,6 +32,7 @@ class Block : public Module {
   // scale: factor of the attention and MLP branches.
   Stream operator()(Tape&, Stream, const MicroBatch&, ops::Keep, float scale);
   static Var join(Tape&, const Stream&);  // residual add where no norm follows
+  RouterLoad* load() const { return mlp_->load(); }
 
  private:
   // Returns the input of a branch and, as `sum`, the residual stream to which it is added.
@@ -59,6 +60,7 @@ class TransformerStage : public ModelStage {
   std::vector<UnitSpec> units() override { return units_.specs(); }
   std::vector<QuantizerState*> ranges() override { return units_.all(&Module::ranges); }
   std::vector<Fp8State*> fp8_states() override { return units_.all(&Module::fp8_states); }
+  std::vector<RouterLoad*> loads() override;
   std::vector<Constant*> constants() override;
   void bind(ParamStore& store) override { units_.bind(store); }
   void keep_blocks(std::span<const double> keep) override;

@@ -1,6 +1,7 @@
 // Function that a Transformer computes: its sizes, and one value for each decision in which families differ. A family
 // (model/families/) initializes it. Build (model/module.h) holds how a run computes that function.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -68,7 +69,14 @@ struct MoeConfig {
   GateKind gate{};  // kSoftmax
   bool normalize = true;
   double scale = 1;
-  double balance = 0;  // coefficient of the balance loss of sequences (BalanceLoss), summed over the blocks
+  int64_t groups = 1, top_groups = 1;
+  bool bias = false;         // routers have one, which is not trained: experts are chosen with it, weighted without
+  double bias_rate = 0;      // by which a step moves it towards equal loads (arXiv 2408.15664); 0: it stays
+  double balance = 0;        // coefficient of the balance loss of sequences (BalanceLoss), summed over the blocks
+  int64_t shared = 0;        // MLP of as many experts' width that computes every token, beside the chosen ones; 0: none
+  bool shared_gate = false;  // its output is multiplied by the sigmoid of a logit of each token
+  std::vector<int64_t> dense_blocks = {};  // blocks with one dense MLP instead, counted from 0, ascending
+  int64_t dense_ffn = 0;                   // its width; 0: TransformerConfig::ffn
 };
 
 struct TransformerConfig {
@@ -184,6 +192,18 @@ struct TransformerConfig {
     v("moe_gate", moe.gate, "", "scores of experts: softmax over all, or the sigmoid of each");
     v("moe_normalize", moe.normalize, "", "divide the scores of the chosen experts by their sum");
     v("moe_scale", moe.scale, ">0..1e6", "multiply the scores of the chosen experts, after normalizing");
+    v("moe_groups", moe.groups, "1..4096 groups",
+      "of experts, of equal size, of which moe_top_groups are chosen first");
+    v("moe_top_groups", moe.top_groups, "1..4096 groups",
+      "choose the experts of a token from its best groups, by the sum of a group's two largest scores");
+    v("moe_bias", moe.bias, "", "choose experts by score plus a bias of each, which does not enter their weights");
+    v("moe_bias_rate", moe.bias_rate, "0..1",
+      "by which every step raises or lowers the biases of experts that got fewer or more tokens than the mean");
+    v("moe_shared", moe.shared, "0..64 experts",
+      "experts that compute every token, as one MLP of moe_shared x ffn, beside the chosen ones");
+    v("moe_shared_gate", moe.shared_gate, "", "multiply their output by a sigmoid of each token");
+    v("moe_dense_blocks", moe.dense_blocks, "", "blocks with one dense MLP instead of experts, counted from 0");
+    v("moe_dense_ffn", moe.dense_ffn, "0..8388608", "width of the MLP of moe_dense_blocks; 0: ffn");
     v("moe_balance", moe.balance, "0..10",
       "coefficient of the balance loss: experts of every sequence and block are to be chosen alike; 0: none");
     v("init_std", init_std, ">0..10", "standard deviation of the initial weights");
@@ -199,6 +219,14 @@ struct TransformerConfig {
   int64_t window_of(int64_t block) const {
     return block < global_first || (global_every > 0 && (block + 1) % global_every == 0) ? 0 : window;
   }
+  // Whether a block, counted from 0, has experts.
+  bool routed(int64_t block) const {
+    return moe.experts > 0 &&
+           std::find(moe.dense_blocks.begin(), moe.dense_blocks.end(), block) == moe.dense_blocks.end();
+  }
+  // Width of the MLP of a block without.
+  int64_t dense_ffn() const { return moe.dense_ffn > 0 ? moe.dense_ffn : ffn; }
+  bool widths_fit(int64_t tp) const { return ffn % tp == 0 && dense_ffn() % tp == 0; }  // of MLPs
   // Number of consecutive TP ranks that hold the same KV head: MeshShape::kv_ranks.
   int kv_ranks(int tp) const { return ShardSpec::qkv(heads, groups()).tp().copies(tp); }
 };

@@ -360,8 +360,8 @@ bool admits(const std::vector<std::string>& patterns, const std::string& key) {
 }
 
 bool of_training(const std::string& model_key) {
-  constexpr std::string_view kKeys[] = {"dropout", "attn_dropout", "init",      "init_std",
-                                        "z_loss",  "moe_balance",  "loss_chunk"};
+  constexpr std::string_view kKeys[] = {"dropout", "attn_dropout", "init",          "init_std",
+                                        "z_loss",  "moe_balance",  "moe_bias_rate", "loss_chunk"};
   return model_key.starts_with("lora_") || std::find(std::begin(kKeys), std::end(kKeys), model_key) != std::end(kKeys);
 }
 

@@ -108,6 +108,7 @@ class Checker {
     ModelConfig& m = c_.model;
     if (m.kv_heads == 0) m.kv_heads = m.heads;
     if (m.ffn == 0) m.ffn = m.gated ? (8 * m.hidden / 3 + 255) / 256 * 256 : 4 * m.hidden;
+    if (!m.moe.dense_blocks.empty()) m.moe.dense_ffn = m.dense_ffn();
     if (m.head_dim == 0 && m.hidden % m.heads && known({"model.hidden", "model.heads"}))
       bad("model.heads", fmt::format("hidden {} is not divisible by heads {}", m.hidden, m.heads),
           fmt::format("heads may be {}, hidden may be {}",
@@ -326,10 +327,12 @@ class Checker {
     // does not divide it, which is reported elsewhere.
     const bool groups = known({"model.kv_heads"}) && m.kv_heads != m.heads && m.heads % m.kv_heads == 0;
     const auto groups_fit = [&](int64_t t) { return !groups || m.kv_heads % t == 0 || t % m.kv_heads == 0; };
-    const auto fits = [&](int64_t t) { return m.heads % t == 0 && m.ffn % t == 0 && groups_fit(t); };
+    const auto fits = [&](int64_t t) { return m.heads % t == 0 && m.widths_fit(t) && groups_fit(t); };
     const std::string may = fmt::format("tp may be {}", list_of(nearest(divisors(m.heads, fits), tp)));
     if (m.heads % tp) bad("parallel.tp", fmt::format("model.heads {} is not divisible by tp {}", m.heads, tp), may);
     if (m.ffn % tp) bad("parallel.tp", fmt::format("model.ffn {} is not divisible by tp {}", m.ffn, tp), may);
+    if (m.dense_ffn() % tp && known({"model.moe_dense_ffn"}))
+      bad("parallel.tp", fmt::format("model.moe_dense_ffn {} is not divisible by tp {}", m.moe.dense_ffn, tp), may);
     if (!groups_fit(tp))
       bad("parallel.tp",
           fmt::format("model.kv_heads {} is neither divisible by tp {} nor a divisor of it", m.kv_heads, tp), may);

@@ -100,6 +100,10 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
   store_ = std::make_unique<ParamStore>(std::move(units), static_cast<int>(spec_.units.size()), resolved(options, pp),
                                         mesh, backend, compute, plan.zero);
   for (auto& s : stages_) s->bind(*store_);
+  std::vector<RouterLoad*> loads;
+  for (auto& s : stages_)
+    for (RouterLoad* l : s->loads()) loads.push_back(l);
+  routers_ = std::make_unique<RouterBiases>(std::move(loads), options.model.moe.bias_rate, mesh, backend, compute);
   make_constants();
   lr_options_ = options.lr;
   lr_ = make_lr_schedule(lr_options_);
@@ -266,6 +270,7 @@ void Engine::begin(std::span<const MicroBatch> microbatches, int64_t target_toke
   store_->begin_step(unused_);
   ranges_->begin_step();
   fp8_ranges_->begin_step();
+  routers_->begin_step();
   for (size_t k = 0; k < seeded_.size(); ++k) seeded_[k].dloss = dloss(k), seeded_[k].train = true;
 }
 
@@ -372,6 +377,7 @@ StepResult Engine::read_back() {
     ++applied_;
     ranges_->end_step();
     fp8_ranges_->end_step(applied_);
+    routers_->end_step();
   }
   scaler_.update(r.overflow);  // last: everything else of this step uses its scale
   if (options_.compare_copies_every > 0 && !r.skipped && applied_ % options_.compare_copies_every == 0)
@@ -464,7 +470,8 @@ EnginePlan Engine::measured_plan() const {
                             (eval_ ? plan.eval.activation_bytes * eval_->slots() + plan.eval.gradient_bytes : 0);
   plan.memory.buffers = plan.train.boundary_bytes + plan.eval.boundary_bytes + scalars_.bytes() + exchange_->bytes() +
                         losses_.bytes() + eval_sums_.bytes() + limits_.bytes() + seeds_.bytes() + ranges_->bytes() +
-                        fp8_ranges_->bytes() + store_->table_bytes() + (optimizer_ ? optimizer_->work_bytes() : 0);
+                        fp8_ranges_->bytes() + routers_->bytes() + store_->table_bytes() +
+                        (optimizer_ ? optimizer_->work_bytes() : 0);
   for (const Buffer& c : constants_) plan.memory.buffers += c.bytes();
   for (const PipelineExecutor* e : {train_.get(), eval_.get()})
     if (e != nullptr) plan.memory.graphs += e->graphs().bytes;

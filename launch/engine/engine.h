@@ -18,6 +18,7 @@
 #include "launch/engine/fp8_states.h"
 #include "launch/engine/measure/step_clock.h"
 #include "launch/engine/quantizer_states.h"
+#include "launch/engine/router_biases.h"
 #include "launch/engine/step_exchange.h"
 #include "launch/engine/step_guard.h"
 #include "model/layer_drop.h"
@@ -237,6 +238,7 @@ class Engine {
   std::unique_ptr<LrSchedule> lr_;
   std::unique_ptr<QuantizerStates> ranges_;
   std::unique_ptr<Fp8States> fp8_ranges_;
+  std::unique_ptr<RouterBiases> routers_;
   LossScaler scaler_;
   std::unique_ptr<PipelineExecutor> train_, eval_;
   std::unique_ptr<Recording> update_;  // norms, update, all-gather of weights; nullptr: not recorded as a graph yet

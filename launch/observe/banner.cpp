@@ -53,7 +53,13 @@ std::string model_line(const Config& c, const ModelSpec& spec) {
           : fmt::format(", {} of them trained (LoRA of rank {}{})", format_thousands(spec.trained_parameters()),
                         m.lora.rank, c.precision.frozen_weights == FrozenWeights::kInt8 ? ", base in int8" : "");
   const std::string experts =
-      m.moe.experts == 0 ? "" : fmt::format(", {} of {} experts a token", m.moe.top_k, m.moe.experts);
+      m.moe.experts == 0
+          ? ""
+          : fmt::format(", {} of {}{} experts a token{}", m.moe.top_k, m.moe.experts,
+                        m.moe.shared > 0 ? fmt::format(" + {}", m.moe.shared) : "",
+                        m.moe.dense_blocks.empty()
+                            ? ""
+                            : fmt::format(" ({} dense blocks, ffn {})", m.moe.dense_blocks.size(), m.dense_ffn()));
   return fmt::format("{} {} layers, hidden {}, heads {}{}, ffn {}{}, seq {}{}, vocab {} (padded {}){}, {} parameters{}",
                      c.model.arch, m.layers, m.hidden, m.heads, groups, m.ffn, experts, m.seq, window_text(m), m.vocab,
                      padded_vocab(m.vocab, c.parallel.tp), m.tied ? ", tied" : "", format_thousands(spec.parameters()),

@@ -197,13 +197,14 @@ template <class T>
 std::string set_numbers(const Option& option, std::vector<T>& out, const std::vector<std::string>& words) {
   std::vector<T> list;
   for (const std::string& w : words) {
+    if (w.empty() && words.size() == 1) break;  // an empty list
     double x = 0;
     if (std::string bad = set_double(option, x, w); !bad.empty()) return bad;
     if (std::is_integral_v<T> && (x != std::floor(x) || std::fabs(x) > 9e15))
       return fmt::format("expected whole numbers as in 8,16,32 ({}), found {}", option.domain, quote(w));
     list.push_back(static_cast<T>(x));
   }
-  const bool any = option.domain.find(" list of ") != std::string::npos;
+  const bool any = option.domain.empty() || option.domain.find(" list of ") != std::string::npos;
   if (!any && list.size() != out.size()) return fmt::format("expected {} numbers, found {}", out.size(), list.size());
   return out = list, "";
 }

@@ -21,8 +21,8 @@ namespace {
 bool matters(const std::string& line, const std::vector<std::string>& parts) {
   if (parts.front() == "all") return true;
   const auto in = [&](const char* section) { return line.rfind(section, 0) == 0; };
-  const bool of_weights =
-      in("model.") && line.find("dropout") == std::string::npos && !in("model.z_loss") && !in("model.moe_balance");
+  const bool of_weights = in("model.") && line.find("dropout") == std::string::npos && !in("model.z_loss") &&
+                          !in("model.moe_balance") && !in("model.moe_bias_rate");
   return (of_weights && has_part(parts, "weights")) || (in("optim.") && has_part(parts, "optim")) ||
          (in("schedule.") && has_part(parts, "schedule"));
 }

@@ -8,11 +8,18 @@
 
 namespace gt {
 
+// Load of the experts of a layer on this rank, by which the engine moves the bias of its router.
+struct RouterLoad {
+  Parameter* bias;  // [E] f32
+  Tensor counts;    // [E] f64, owned by the engine: tokens of each expert in this step, of all its microbatches
+};
+
 class FeedForward : public Module {
  public:
   using Module::Module;
   virtual ~FeedForward() = default;
   virtual const Fp8Scaling* fp8_scaling() const = 0;  // as ColumnLinear::fp8_scaling
+  virtual RouterLoad* load() { return nullptr; }      // nullptr: there is no bias that moves
   // Returns what it adds, of the rows that this rank holds between tensor-parallel layers.
   virtual Var operator()(Tape&, const ops::Normed&, const MicroBatch&, ops::Keep) = 0;
 };

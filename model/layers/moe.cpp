@@ -9,7 +9,8 @@ Moe::Moe(std::string name, const Build& b)
       kind_(b.config().activation),
       gated_(b.config().gated),
       top_k_(b.config().moe.top_k),
-      gate_{b.config().moe.gate, b.config().moe.normalize, static_cast<float>(b.config().moe.scale)},
+      gate_{b.config().moe.gate, b.config().moe.normalize, static_cast<float>(b.config().moe.scale),
+            static_cast<int32_t>(b.config().moe.groups), static_cast<int32_t>(b.config().moe.top_groups)},
       balance_(b.config().moe.balance > 0 ? b.model.loss_sum("balance", b.model.param(name + ".router.weight").layer)
                                           : -1),
       axis_(b.tensor()),
@@ -20,11 +21,15 @@ Moe::Moe(std::string name, const Build& b)
   child(router_);
   child(up_);
   child(down_);
+  if (router_.bias != nullptr && b.config().moe.bias_rate > 0) load_ = RouterLoad{router_.bias, {}};
 }
 
 ops::Routing Moe::routed(Tape& t, Var x, const MicroBatch& mb) {
   const Var logits = ops::router_logits(t, ops::cast(t, x, DType::kF32), router_.weight);
-  const ops::Routing r = ops::route(t, logits, top_k_, gate_);
+  // Every token of a step is recorded once: evaluation and a forward pass that runs again record nothing.
+  const Tensor bias = router_.bias != nullptr ? router_.bias->value : Tensor{};
+  const Tensor counts = load_ && t.recording() ? load_->counts : Tensor{};
+  const ops::Routing r = ops::route(t, logits, top_k_, gate_, bias, counts);
   if (balance_ < 0 || !mb.sums) return r;
   // Every TP rank computes this loss of all rows, and the gradients of the logits are summed over them: one adds it.
   const bool adds = t.recording() && axis_.group.rank() == 0;

@@ -50,11 +50,13 @@ ParamStore::ParamStore(std::vector<UnitSpec> specs, int total_units, const ZeroO
 }
 
 // Makes a unit of each dtype of a module's parameters, int8 and 16-bit first, and of frozen and trained ones, so that
-// each is gathered in one dtype and all or none of it is updated. They are used as one.
+// each is gathered in one dtype and all or none of it is updated. They are used as one. The first parameter is like
+// most of them: adapters, or biases of routers, are in further units.
 void ParamStore::add_unit(UnitSpec spec) {
   UnitState* main = nullptr;
+  const bool most = spec.params.front()->frozen;
   for (const bool int8 : {true, false})
-    for (const auto& [wide, frozen] : {std::pair{false, true}, {false, false}, {true, true}, {true, false}}) {
+    for (const auto& [wide, frozen] : {std::pair{false, most}, {false, !most}, {true, most}, {true, !most}}) {
       UnitSpec part = spec;
       part.params.clear();
       std::vector<int> index_in_module;

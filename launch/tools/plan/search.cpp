@@ -42,7 +42,7 @@ std::vector<int64_t> divisors(int64_t n, int64_t most) {
 std::vector<ParallelConfig> meshes(const Config& base, const SearchSpace& space) {
   std::vector<ParallelConfig> out;
   for (const int64_t tp : divisors(space.devices, base.model.heads)) {
-    if (base.model.heads % tp != 0 || base.model.ffn % tp != 0 || !fixed(space, "parallel.tp", tp)) continue;
+    if (base.model.heads % tp != 0 || !base.model.widths_fit(tp) || !fixed(space, "parallel.tp", tp)) continue;
     for (const int64_t pp : divisors(space.devices / tp, base.model.layers)) {
       if (base.model.layers % pp != 0) continue;  // the closed form requires equal stages
       for (const int64_t vpp : divisors(pp > 1 ? base.model.layers / pp : 1, 8)) {

@@ -50,6 +50,9 @@ void shrink_depth(Config& c, const ShrinkGoal& goal) {
   c.parallel.recompute_layers = std::min(c.parallel.recompute_layers, c.model.layers);
   c.model.global_first = std::min(c.model.global_first, std::max<int64_t>(1, c.model.layers / 2));
   c.model.global_every = std::min(c.model.global_every, c.model.layers);
+  std::vector<int64_t>& dense = c.model.moe.dense_blocks;
+  dense.erase(std::lower_bound(dense.begin(), dense.end(), c.model.layers), dense.end());
+  if (static_cast<int64_t>(dense.size()) == c.model.layers) dense.pop_back();  // the last one stays routed
 }
 
 void shrink_width(Config& c, const ShrinkGoal& goal) {
@@ -64,8 +67,10 @@ void shrink_width(Config& c, const ShrinkGoal& goal) {
   if (m.q_width() != m.hidden)  // heads that are wider or narrower than hidden / heads stay so
     hidden = round_up(std::max<int64_t>(1, hidden * m.hidden / m.q_width()), sixteens ? 16 : kHeadDim);
   const double scale = static_cast<double>(hidden) / static_cast<double>(m.hidden);
-  const auto ffn = static_cast<int64_t>(static_cast<double>(m.ffn) * scale + 0.5);
-  m.ffn = std::min(m.ffn, round_up(std::max<int64_t>(ffn, 1), goal.tp * (sixteens ? 16 : 1)));
+  for (int64_t* width : {&m.ffn, &m.moe.dense_ffn}) {
+    const auto less = static_cast<int64_t>(static_cast<double>(*width) * scale + 0.5);
+    *width = std::min(*width, round_up(std::max<int64_t>(less, 1), goal.tp * (sixteens ? 16 : 1)));
+  }
   m.hidden = hidden;
   if (m.head_dim > 0) m.head_dim = std::min(head, target);
   m.vocab = std::min(m.vocab, kVocab);

@@ -115,6 +115,8 @@ gemma3 --model.kv_heads 1 --model.window 12 --model.global_every 3
 olmo2 --model.kv_heads 2
 mixtral --model.kv_heads 2 --model.moe_experts 5 --model.moe_balance 0.02 --precision.amp O0
 olmoe --model.moe_experts 6 --model.moe_top_k 3 --precision.amp O0
+dots1 --model.ffn 48 --model.moe_experts 8 --model.moe_groups 4 --model.moe_top_groups 2 --model.moe_bias_rate 0.003 --model.moe_dense_blocks 0 --precision.amp O0
+qwen2_moe --model.ffn 48 --model.moe_experts 6 --model.moe_balance 0.02 --precision.amp O0
 bert
 FAMILIES
 goal random 'layout matrix:' env GPT_TEST_SEED="$seed" GPT_TEST_LAYOUTS=600 "$build/test_launch" \

@@ -5,13 +5,13 @@
 namespace gt {
 
 extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kGemma2, kGemma3, kBert, kMixtral, kQwen3Moe,
-    kOlmoe;
+    kOlmoe, kQwen2Moe, kDots1;
 
 namespace {
 
 std::vector<const Family*>& table() {
-  static std::vector<const Family*> all{&kGpt2,   &kLlama,  &kMistral, &kQwen2,   &kQwen3,    &kOlmo2,
-                                        &kGemma2, &kGemma3, &kBert,    &kMixtral, &kQwen3Moe, &kOlmoe};
+  static std::vector<const Family*> all{&kGpt2,   &kLlama, &kMistral, &kQwen2,    &kQwen3, &kOlmo2,    &kGemma2,
+                                        &kGemma3, &kBert,  &kMixtral, &kQwen3Moe, &kOlmoe, &kQwen2Moe, &kDots1};
   return all;
 }
 

@@ -43,6 +43,7 @@ class HfKeys {
   // List of strings, each one of `known`; empty if the key is absent or null. Not written.
   virtual void words(const char* key, std::vector<std::string>& value,
                      std::initializer_list<std::string_view> known) = 0;
+  virtual void integers(const char* key, std::vector<int64_t>& value) = 0;  // empty if the key is absent or null
   // Distinguishes a missing key from null.
   enum class Presence : uint8_t { kAbsent, kNull, kValue };
   virtual Presence presence(const char* key) const = 0;

@@ -14,13 +14,8 @@ void keys(HfKeys& k, TransformerConfig& c) {
   k.only("use_sliding_window", false);
   k.unused({"sliding_window", "max_window_layers"});
   full_layer_types_key(k);
-  k.integer("moe_intermediate_size", c.ffn, 1, 1 << 23, 768);  // read after intermediate_size, of dense blocks
-  int64_t step = 1;
-  k.integer("decoder_sparse_step", step, 1, 1024, 1);
-  if (step != 1)
-    k.problem(cat("decoder_sparse_step: ", step, ", expected 1: dense blocks beside routed ones are not built"));
-  std::vector<std::string> dense;
-  if (k.reading()) k.words("mlp_only_layers", dense, {"none: dense blocks beside routed ones are not built"});
+  sparse_keys(k, c);
+  expert_width_key(k, c, 768);
   expert_count_key(k, c, 128);
   moe_keys(k, c, 8);
   k.boolean("norm_topk_prob", c.moe.normalize, false);

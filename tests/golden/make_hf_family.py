@@ -8,11 +8,15 @@ loss f32 [1] and the gradient of every parameter by its name, all computed in FP
 alike; 4 heads share 2 KV heads, and head_dim is not hidden / heads where the family allows it. Windows are shorter than
 the sequences (transformers before 4.53 ignores max_window_layers). Norms behind branches magnify rounding errors as much as values:
 Gemma 3's have an eps with which FP32 still gives every gradient within 1e-5."""
+import os
 import sys
 
 import torch
 import transformers
 from safetensors.torch import save_file
+
+sys.path.append(os.path.dirname(__file__) + "/../readers")
+from exact_routers import exact_routers  # noqa: E402
 
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
 YARN = dict(rope_type="yarn", factor=4.0, beta_fast=8.0, beta_slow=0.5, original_max_position_embeddings=16)
@@ -49,6 +53,13 @@ MODELS = {
     "qwen3_moe_plain": ("Qwen3Moe", dict(hidden_size=16, head_dim=6, moe_intermediate_size=8, num_experts=6,
                                          num_experts_per_tok=1, norm_topk_prob=False)),
     "olmoe": ("Olmoe", dict(hidden_size=24, intermediate_size=12, num_experts=7, num_experts_per_tok=3)),
+    "qwen2_moe": ("Qwen2Moe", dict(hidden_size=24, num_hidden_layers=3, moe_intermediate_size=12, num_experts=6,
+                                   num_experts_per_tok=3, shared_expert_intermediate_size=24, mlp_only_layers=[1])),
+    "dots1": ("Dots1", dict(hidden_size=20, head_dim=8, num_hidden_layers=3, moe_intermediate_size=12, n_routed_experts=8,
+                            num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=2, first_k_dense_replace=1,
+                            norm_topk_prob=True, routed_scaling_factor=2.5, sliding_window=7, max_window_layers=2)),
+    "dots1_plain": ("Dots1", dict(hidden_size=24, num_hidden_layers=2, moe_intermediate_size=8, n_routed_experts=6,
+                                  num_experts_per_tok=1, n_shared_experts=1, norm_topk_prob=False, sliding_window=None)),
 }
 name, out = sys.argv[1:3]
 kind, own = MODELS[name]
@@ -62,8 +73,11 @@ model = getattr(transformers, kind + "ForCausalLM")(config).eval()
 with torch.no_grad():
     for p in model.parameters():
         p.add_(0.15 * torch.randn_like(p))
+    for key, buffer in model.named_buffers():  # above 0: transformers 4 chooses from other groups where scores are below
+        if key.endswith("e_score_correction_bias"):
+            buffer.add_(0.2 * torch.rand_like(buffer))
 model.save_pretrained(out, safe_serialization=True)
-model = model.double()
+model = exact_routers(model.double())
 if kind.startswith("Gemma"):  # its norms cast to FP32
     type(model.model.norm).forward = lambda self, x: x * torch.rsqrt(x.pow(2).mean(-1, True) + self.eps) * (1 + self.weight)
 for module in model.modules():

@@ -109,6 +109,13 @@ TEST_CASE("published shapes have the published number of parameters") {
   CHECK(of("qwen3_moe",
            {.layers = 48, .hidden = 2048, .heads = 32, .kv_heads = 4, .ffn = 768, .vocab = 151936, .tied = false}) ==
         30532122624);
+  // transformers counts no biases of routers: they are its buffers.
+  TransformerConfig dots1 = find_family("dots1")->defaults;
+  dots1.layers = 62, dots1.hidden = 4096, dots1.heads = 32, dots1.ffn = 1408, dots1.vocab = 152064;
+  dots1.moe.dense_blocks = {0}, dots1.moe.dense_ffn = 10944, dots1.head_dim = 128;
+  CHECK(describe(dots1).parameters() == 142774373888 + 61 * 128);
+  CHECK(of("qwen2_moe", {.layers = 24, .hidden = 2048, .heads = 16, .ffn = 1408, .vocab = 151936, .tied = false}) ==
+        14315784192);
   CHECK(describe({.tied = false}).parameters() == 124439808 + 50257 * 768);
 }
 

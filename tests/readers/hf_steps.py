@@ -1,6 +1,6 @@
 """Trains Hugging Face folders with transformers in FP64, as an oracle for the same steps here. Writes OUT/NAME.safetensors for each
 folder hf_NAME: samples i32, losses f32 [STEPS], and the parameters after the last step by their names.
-AdamW, rate 1e-3, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1 of tensors with two dimensions; no dropout. A sample is SEQ + 1
+Biases of routers move by 1e-3 a step towards equal loads. AdamW, rate 1e-3, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1 of tensors with two dimensions; no dropout. A sample is SEQ + 1
 tokens, of a BERT a row of data/samples/pair_row.h, all of them with as many targets.
 Usage: hf_steps.py OUT FOLDER [FOLDER ...]"""
 import os
@@ -8,6 +8,7 @@ import sys
 
 import torch
 import transformers
+from exact_routers import exact_routers
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
@@ -25,7 +26,24 @@ def exact(model):
         if hasattr(module, "inv_freq") and module.rope_type == "default":
             dim = 2 * module.inv_freq.numel()
             module.inv_freq = 1.0 / module.config.rope_theta ** (torch.arange(0, dim, 2).double() / dim)
-    return model.double()
+    return exact_routers(model.double())
+
+
+def count_choices(model):
+    """Biases of routers by their names, and a list for each that receives the experts chosen in forward passes."""
+    out = {}
+    for name, module in model.named_modules():
+        if hasattr(module, "e_score_correction_bias"):
+            chosen = []
+            module.register_forward_hook(lambda m, args, result, to=chosen: to.append(result[0]))
+            out[name + ".e_score_correction_bias"] = (module.e_score_correction_bias, chosen)
+    return out
+
+
+def balance(bias, chosen):
+    counts = torch.bincount(torch.cat(chosen).flatten(), minlength=bias.numel())
+    bias += 1e-3 * torch.sign(counts.sum() - bias.numel() * counts)
+    chosen.clear()
 
 
 def pairs(vocab):
@@ -63,7 +81,7 @@ def main():
         kind = transformers.AutoModelForPreTraining if bert else transformers.AutoModelForCausalLM
         model = exact(kind.from_pretrained(folder, attn_implementation="eager").eval())
         model.config.use_cache = False
-        params = dict(model.named_parameters())
+        params, routers = dict(model.named_parameters()), count_choices(model)
         optimizer = torch.optim.AdamW([{"params": [p for p in params.values() if p.dim() == 2], "weight_decay": 0.1},
                                        {"params": [p for p in params.values() if p.dim() < 2], "weight_decay": 0.0}],
                                       lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
@@ -77,7 +95,10 @@ def main():
                 p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             losses.append(loss.item())
             optimizer.step()
+            for bias, chosen in routers.values():
+                balance(bias, chosen)
         tensors = {name: p.detach().float().contiguous() for name, p in params.items()}
+        tensors.update((name, bias.float()) for name, (bias, _) in routers.items())
         tensors["samples"], tensors["losses"] = samples.to(torch.int32), torch.tensor(losses)
         save_file(tensors, f"{out}/{os.path.basename(folder)[3:]}.safetensors")
 

@@ -172,11 +172,12 @@ std::vector<Exported> plan_export(const std::vector<ModelWeight>& weights, bool 
   for (const ModelWeight& w : weights) {
     GT_REQUIRE(dtype != DType::kI8 || w.shape.size() <= 2, Exit::kUsage, "--dtype int8: ", w.native,
                " stacks the matrices of experts, which are not quantized yet; use --dtype bf16");
+    const DType type = w.always_f32 ? DType::kF32 : dtype;
     if (hf) {
       for (size_t b = 0; b < w.hf.size(); ++b)
-        plan.push_back({&w, Part::kValues, static_cast<int>(b), {w.hf[b].name, w.hf_shape(b), dtype}});
+        plan.push_back({&w, Part::kValues, static_cast<int>(b), {w.hf[b].name, w.hf_shape(b), type}});
     } else if (dtype != DType::kI8) {
-      plan.push_back({&w, Part::kValues, -1, {w.native, w.shape, dtype}});
+      plan.push_back({&w, Part::kValues, -1, {w.native, w.shape, type}});
     } else if (w.shape.size() != 2) {
       plan.push_back({&w, Part::kValues, -1, {w.native, w.shape, DType::kF32}});
     } else {

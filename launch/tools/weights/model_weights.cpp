@@ -53,6 +53,7 @@ std::vector<ModelWeight> model_weights(const ModelConfig& m) {
     if (!p.tied_to.empty()) continue;
     ModelWeight w{.native = p.name, .shape = extents(p.shape), .shard = p.shard};
     w.transposed = hf_transposed(family, p);
+    w.always_f32 = p.role == Role::kRouter && p.frozen;
     w.adapter = spec.config.lora.rank > 0 && !p.frozen;
     const std::vector<std::string> names = hf_names(family, p);
     const std::vector<int64_t> rows = block_rows(p, names.size());
@@ -120,6 +121,7 @@ class HfWriter : public HfKeys {
   void words(const char* key, std::vector<std::string>& value, std::initializer_list<std::string_view>) override {
     if (!value.empty()) json[key] = value;
   }
+  void integers(const char* key, std::vector<int64_t>& value) override { json[key] = value; }
   Presence presence(const char*) const override { return Presence::kAbsent; }
   bool reading() const override { return false; }
   void problem(std::string) override {}
@@ -247,6 +249,16 @@ class HfReader : public HfKeys {
       value.push_back(v.text);
     }
   }
+  void integers(const char* key, std::vector<int64_t>& value) override {
+    const JsonValue* list = given(key);
+    value.clear();
+    for (size_t i = 0; list != nullptr && i < list->items.size(); ++i) {
+      const JsonValue& v = list->items[i];
+      if (int64_t n = 0; v.kind == JsonValue::Kind::kNumber && parse_int(v.text, n)) value.push_back(n);
+    }
+    if (list != nullptr && (list->kind != JsonValue::Kind::kArray || value.size() != list->items.size()))
+      problem(fmt::format("{}: expected a list of whole numbers, found {}", key, shown(*list)));
+  }
   Presence presence(const char* key) const override {
     const JsonValue* v = find(key);
     return v == nullptr ? Presence::kAbsent : v->kind == JsonValue::Kind::kNull ? Presence::kNull : Presence::kValue;
@@ -341,7 +353,8 @@ std::vector<std::string> lost_in_hf_config(const ModelConfig& m, const std::stri
     if (c->rope_local_theta == 0 && c->rope.kind == RopeKind::kDefault) c->rope_local_theta = c->rope_theta;
   }
   theirs.model.arch = m.arch, theirs.model.init = m.init, theirs.model.loss_chunk = m.loss_chunk;
-  theirs.model.z_loss = m.z_loss, theirs.model.moe.balance = m.moe.balance, theirs.model.dropout = m.dropout,
+  theirs.model.z_loss = m.z_loss, theirs.model.moe.balance = m.moe.balance,
+  theirs.model.moe.bias_rate = m.moe.bias_rate, theirs.model.dropout = m.dropout,
   theirs.model.attn_dropout = m.attn_dropout;
   theirs.model.lora = m.lora, theirs.model.lora_base = m.lora_base;  // merged on export
   const std::vector<Option> a = list_options(ours), b = list_options(theirs);

@@ -21,6 +21,7 @@ struct ModelWeight {
   std::vector<Block> hf;               // in order, covering all rows; empty: the family has no such tensor
   std::vector<std::string> hf_copies;  // further names under which such a folder may hold all of it once more
   bool transposed = false;             // Hugging Face stores [in, out]
+  bool always_f32 = false;             // exported in FP32, whatever the others' dtype: decides between near scores
   bool adapter = false;                // of LoRA: no tensor of a Hugging Face model (lora_weights.h)
   std::vector<int64_t> hf_shape(size_t block) const;
 };

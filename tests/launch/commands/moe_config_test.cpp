@@ -47,6 +47,34 @@ TEST_CASE("experts are split into equal parts over data-parallel ranks, or refus
              Catch::Contains("--ep: 2 ranks to split experts over, but the model has none"));
 }
 
+TEST_CASE("settings of groups, biases, shared experts and dense blocks that contradict are refused with a remedy") {
+  for (const auto& [flags, problem] :
+       {std::pair{"--model.arch mixtral --model.moe_groups 2", "--model.moe_groups: 2: groups are chosen by sigmoid"},
+        {"--model.arch dots1 --model.moe_groups 5", "--model.moe_groups: 5 groups of 128 experts"},
+        {"--model.arch dots1 --model.moe_groups 128", "with two experts or more in a group"},
+        {"--model.arch dots1 --model.moe_groups 64 --model.moe_top_groups 2",
+         "--model.moe_top_groups: 2 of 64 groups of 2 experts, for 6 experts a token; 3 to 64"},
+        {"--model.arch dots1 --model.moe_groups 2 --model.moe_top_groups 3", "3 of 2 groups"},
+        {"--model.arch mixtral --model.moe_bias true", "--model.moe_bias: true: scores of a softmax"},
+        {"--model.arch mixtral --model.moe_bias_rate 0.1", "--model.moe_bias_rate: 0.1: there is no bias to move"},
+        {"--model.arch mixtral --model.moe_shared_gate true", "there is no shared expert"},
+        {"--model.arch mixtral --model.moe_dense_blocks 3,1", "ascending numbers 0 to 11"},
+        {"--model.arch mixtral --model.moe_dense_blocks 12", "ascending numbers 0 to 11"},
+        {"--model.arch mixtral --model.layers 1 --model.moe_dense_blocks 0", "no block has experts"},
+        {"--model.arch mixtral --model.moe_dense_ffn 64", "but no block has a dense MLP"},
+        {"--model.arch mixtral --model.moe_dense_blocks 0 --model.moe_dense_ffn 63 --tp 2",
+         "model.moe_dense_ffn 63 is not divisible by tp 2"},
+        {"--model.moe_bias true", "--model.moe_bias: there are no experts"},
+        {"--model.moe_groups 2", "--model.moe_groups: there are no experts"},
+        {"--model.moe_shared 1", "--model.moe_shared: there are no experts"},
+        {"--model.moe_dense_blocks 1", "--model.moe_dense_blocks: there are no experts"}}) {
+    INFO(flags);
+    CHECK_THAT(problems_of(flags), Catch::Contains(problem));
+  }
+  CHECK(problems_of("--model.arch dots1 --model.moe_groups 8 --model.moe_top_groups 4 --model.moe_dense_blocks 0,2") ==
+        "accepted");
+}
+
 TEST_CASE("what is not built for experts is refused by name") {
   for (const auto& [flags, key] :
        {std::pair{"--device.kind cuda", "--device.kind: cuda"},

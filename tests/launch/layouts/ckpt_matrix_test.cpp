@@ -40,6 +40,11 @@ const std::string kModel =
 const std::string kExperts =
     kModel + "--model.arch mixtral --model.ffn 48 --model.moe_experts 6 --model.moe_balance 0.01 ";
 
+const std::string kBiased =
+    kModel +
+    "--model.arch dots1 --model.ffn 16 --model.moe_experts 8 --model.moe_groups 4 --model.moe_top_groups 2 "
+    "--model.moe_top_k 3 --model.moe_bias_rate 0.01 --model.moe_dense_blocks 0,5 --model.moe_dense_ffn 24 ";
+
 std::vector<double> tail(const std::vector<double>& v, size_t n) { return {v.end() - static_cast<long>(n), v.end()}; }
 
 void check_resume(const std::string& model, const std::vector<EightRanks>& layouts) {
@@ -119,3 +124,5 @@ TEST_CASE("a run of routed experts resumes bitwise, and its exported bytes depen
   check_resume(kExperts, chosen(3));
   check_export(kExperts, chosen(4));
 }
+
+TEST_CASE("so does one whose routers have biases that move") { check_resume(kBiased, chosen(3)); }

@@ -178,6 +178,20 @@ TEST_CASE("decoders of routed experts train on random layouts as on one rank, wi
                        seed, goal, 4e-6, true);
 }
 
+TEST_CASE("decoders of routed experts with biases, groups, dense blocks and shared experts train on random layouts") {
+  const uint64_t seed = from_environment("GPT_TEST_SEED", 1), goal = from_environment("GPT_TEST_LAYOUTS", 32);
+  check_random_layouts(
+      tiny({"--model.arch",           "dots1", "--model.ffn",           "16",    "--model.head_dim",         "6",
+            "--model.moe_experts",    "8",     "--model.moe_top_k",     "3",     "--model.moe_groups",       "4",
+            "--model.moe_top_groups", "2",     "--model.moe_bias_rate", "0.003", "--model.moe_dense_blocks", "0,3",
+            "--model.moe_dense_ffn",  "24"}),
+      seed, goal, 4e-6, true);
+  check_random_layouts(
+      tiny({"--model.arch", "qwen2_moe", "--model.ffn", "16", "--model.moe_experts", "6", "--model.moe_top_k", "2",
+            "--model.moe_shared", "2", "--model.moe_dense_blocks", "1", "--model.moe_balance", "0.02"}),
+      seed, goal, 4e-6, true);
+}
+
 TEST_CASE("a bidirectional model with norms of its sums and two heads trains on random layouts as on one rank") {
   check_random_layouts(tiny({"--model.arch", "bert", "--model.layers", "4", "--model.hidden", "32", "--model.ffn", "48",
                              "--model.norm_eps", "1e-5"}),

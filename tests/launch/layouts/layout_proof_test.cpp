@@ -62,15 +62,19 @@ TEST_CASE("random layouts of every family are proved without running them") {
 
 TEST_CASE("random layouts of every optimizer, of adapters and of quantized precisions are proved") {
   const uint64_t seed = from_environment("GPT_TEST_SEED", 1), goal = from_environment("GPT_TEST_LAYOUTS", 12);
-  std::vector<std::string> cases{"--precision.qat int8",
-                                 "--precision.amp O2 --precision.grad_dtype bf16",
-                                 "--precision.reduce_dtype bf16",
-                                 "--model.lora_rank 2",
-                                 "--model.lora_rank 2 --model.arch qwen3 --model.ffn 48 --model.lora_separate_qkv true",
-                                 "--model.lora_rank 2 --precision.amp O2 --precision.frozen_weights int8",
-                                 "--model.arch mixtral --model.ffn 48 --model.moe_balance 0.1",
-                                 "--model.hidden 64 --model.seq 16 --precision.amp O2 --precision.fp8 current",
-                                 "--model.hidden 64 --model.seq 16 --precision.amp O2 --precision.fp8 delayed"};
+  std::vector<std::string> cases{
+      "--precision.qat int8",
+      "--precision.amp O2 --precision.grad_dtype bf16",
+      "--precision.reduce_dtype bf16",
+      "--model.lora_rank 2",
+      "--model.lora_rank 2 --model.arch qwen3 --model.ffn 48 --model.lora_separate_qkv true",
+      "--model.lora_rank 2 --precision.amp O2 --precision.frozen_weights int8",
+      "--model.arch mixtral --model.ffn 48 --model.moe_balance 0.1",
+      "--model.arch dots1 --model.ffn 48 --model.moe_groups 4 --model.moe_top_groups 2 "
+      "--model.moe_bias_rate 0.01 --model.moe_dense_blocks 0,3 --model.moe_experts 8 --model.moe_top_k 3",
+      "--model.arch qwen2_moe --model.ffn 48 --model.moe_experts 8 --model.moe_balance 0.1",
+      "--model.hidden 64 --model.seq 16 --precision.amp O2 --precision.fp8 current",
+      "--model.hidden 64 --model.seq 16 --precision.amp O2 --precision.fp8 delayed"};
   for (const char* optimizer : {"adam", "lamb", "sgd", "lion", "muon"})
     cases.push_back(cat("--optim.type ", optimizer));
   for (const std::string& flags : cases) {

@@ -34,9 +34,12 @@ constexpr Golden kGemma2{"gemma2", "gemma2", 26}, kGemma2Uncapped{"gemma2_uncapp
 constexpr Golden kGemma3{"gemma3", "gemma3", 38}, kGemma3Linear{"gemma3_linear", "gemma3", 65};
 constexpr Golden kMixtral{"mixtral", "mixtral", 17}, kQwen3Moe{"qwen3_moe", "qwen3_moe", 19};
 constexpr Golden kQwen3MoePlain{"qwen3_moe_plain", "qwen3_moe", 19}, kOlmoe{"olmoe", "olmoe", 19};
-constexpr Golden kAll[] = {kLlama,        kQwen2,   kLlama31,   kLlama32,       kYarn,   kLinear,         kMistral,
-                           kQwen2Windows, kQwen3,   kQwen3Tied, kOlmo2,         kGemma2, kGemma2Uncapped, kGemma3,
-                           kGemma3Linear, kMixtral, kQwen3Moe,  kQwen3MoePlain, kOlmoe};
+constexpr Golden kQwen2Moe{"qwen2_moe", "qwen2_moe", 32}, kDots1{"dots1", "dots1", 32},
+    kDots1Plain{"dots1_plain", "dots1", 25};
+constexpr Golden kAll[] = {kLlama,          kQwen2,        kLlama31,      kLlama32,   kYarn,     kLinear,
+                           kMistral,        kQwen2Windows, kQwen3,        kQwen3Tied, kOlmo2,    kGemma2,
+                           kGemma2Uncapped, kGemma3,       kGemma3Linear, kMixtral,   kQwen3Moe, kQwen3MoePlain,
+                           kOlmoe,          kQwen2Moe,     kDots1,        kDots1Plain};
 
 ModelConfig model_of(const std::string& folder) {
   return parse_hf_config(read_file(folder + "/config.json"), "config.json").model;
@@ -110,6 +113,35 @@ TEST_CASE(
   CHECK((olmoe.moe.experts == 7 && olmoe.moe.top_k == 3 && !olmoe.moe.normalize));
 }
 
+TEST_CASE("so do a Qwen2 with a gated shared expert and dots.llm1, with biases, groups and dense blocks") {
+  for (const Golden& g : {kQwen2Moe, kDots1, kDots1Plain}) check_exchange(g);
+  const ModelConfig qwen2 = model_of(kQwen2Moe.folder()), dots1 = model_of(kDots1.folder());
+  const ModelConfig plain = model_of(kDots1Plain.folder());
+  CHECK((qwen2.moe.shared == 2 && qwen2.moe.shared_gate && qwen2.ffn == 12 && qwen2.dense_ffn() == 36));
+  CHECK((qwen2.routed(0) && !qwen2.routed(1) && qwen2.routed(2)));
+  CHECK((dots1.moe.shared == 2 && dots1.moe.bias && dots1.moe.groups == 4 && dots1.moe.top_groups == 2));
+  CHECK((!dots1.routed(0) && dots1.routed(1) && dots1.moe.scale == 2.5 && dots1.moe.normalize));
+  CHECK((dots1.window_of(1) == 0 && dots1.window_of(2) == 7));
+  CHECK((plain.moe.groups == 1 && plain.moe.top_k == 1 && !plain.moe.normalize && plain.moe.dense_blocks.empty()));
+}
+
+TEST_CASE("biases of routers are exported in FP32 whatever the dtype") {
+  TempDir dir;
+  must("import --from " + kDots1.folder() + " --output in", dir);
+  must("export --load in --output hf --dtype bf16", dir);
+  must("export --load in --output native --naming native --dtype bf16", dir);
+  const std::string bias = "e_score_correction_bias", hf = read_file(dir / "hf/model.safetensors");
+  for (const auto& [file, name] : {std::pair{std::string("hf"), "model.layers.1.mlp.gate.e_score_correction_bias"},
+                                   {"native", "layers.1.mlp.router.bias"}}) {
+    const std::string text = read_file(dir / file + "/model.safetensors");
+    const size_t at = text.find(name);
+    REQUIRE(at != std::string::npos);
+    CHECK(text.substr(at, 120).find("F32") != std::string::npos);
+  }
+  CHECK(tensors_of(dir / "hf").at("model.layers.2.mlp.gate." + bias) ==
+        tensors_of(kDots1.folder()).at("model.layers.2.mlp.gate." + bias));
+}
+
 TEST_CASE("an import names the tensors of experts that it read, and is refused if one is missing or unknown") {
   TempDir dir;
   const std::string folder = kOlmoe.folder();
@@ -143,10 +175,21 @@ TEST_CASE("settings of routed experts that are not built are refused by name") {
              Catch::Contains("router_jitter_noise: 0.1"));
   CHECK_THAT(refusal(kMixtral, "\"output_router_logits\": false", "\"output_router_logits\": true"),
              Catch::Contains("output_router_logits"));
-  CHECK_THAT(refusal(kQwen3Moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2"),
-             Catch::Contains("decoder_sparse_step: 2"));
-  CHECK_THAT(refusal(kQwen3Moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]"),
-             Catch::Contains("mlp_only_layers"));
+  CHECK_THAT(refusal(kQwen3Moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 3"),
+             Catch::Contains("no layer has experts"));
+  CHECK_THAT(refusal(kQwen3Moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [2]"),
+             Catch::Contains("mlp_only_layers: expected numbers 0 to 1"));
+  CHECK_THAT(refusal(kQwen3Moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0.5]"),
+             Catch::Contains("mlp_only_layers: expected a list of whole numbers"));
+  CHECK(refusal(kQwen3Moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [1]") == "");
+  nlohmann::json sparse = nlohmann::json::parse(read_file(kQwen3Moe.folder() + "/config.json"));
+  sparse["decoder_sparse_step"] = 2, sparse["num_hidden_layers"] = 6, sparse["mlp_only_layers"] = {3};
+  const ModelConfig every_second = parse_hf_config(sparse.dump(), "config.json").model;
+  CHECK((every_second.moe.dense_blocks == std::vector<int64_t>{0, 2, 3, 4} && every_second.dense_ffn() == 36));
+  CHECK_THAT(refusal(kDots1, "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 3"),
+             Catch::Contains("first_k_dense_replace: 3"));
+  CHECK_THAT(refusal(kQwen2Moe, "\"shared_expert_intermediate_size\": 24", "\"shared_expert_intermediate_size\": 25"),
+             Catch::Contains("shared_expert_intermediate_size: 25, expected a multiple"));
   CHECK_THAT(refusal(kOlmoe, "\"clip_qkv\": null", "\"clip_qkv\": 8.0"), Catch::Contains("clip_qkv"));
   CHECK_THAT(refusal(kOlmoe, "\"num_experts\": 7", "\"num_experts\": 7, \"num_local_experts\": 8"),
              Catch::Contains("num_local_experts: 8, but num_experts is 7"));
@@ -293,6 +336,7 @@ void train_as_transformers(const std::string& name, const std::string& results, 
       positions->second.resize(static_cast<size_t>(kLength * model.hidden));
   MeshRun run = adamw_run(model, mesh, 1e-3, 4, file);
   run.engine.model.seq = kLength;
+  if (model.moe.bias) run.engine.model.moe.bias_rate = 1e-3;
   run.engine.model.dropout = run.engine.model.attn_dropout = 0;
   run.weights = &start;
   const MeshResult ours = run_mesh(run);
@@ -323,7 +367,8 @@ TEST_CASE("50 steps of AdamW of every family equal those of transformers") {
       "gpt2",      "llama",           "llama31",       "llama32",         "yarn",       "linear",
       "mistral",   "qwen2",           "qwen2_windows", "qwen3",           "qwen3_tied", "olmo2",
       "gemma2",    "gemma2_uncapped", "gemma3",        "gemma3_linear",   "bert",       "bert_untied",
-      "bert_deep", "mixtral",         "qwen3_moe",     "qwen3_moe_plain", "olmoe"};
+      "bert_deep", "mixtral",         "qwen3_moe",     "qwen3_moe_plain", "olmoe",      "qwen2_moe",
+      "dots1",     "dots1_plain"};
   TempDir dir;
   std::string words = python + " " + source_dir() + "/tests/readers/hf_steps.py out";
   for (const std::string& name : names) words += " " + source_dir() + "/tests/golden/hf_" + name;
@@ -372,7 +417,7 @@ TEST_CASE("unsupported settings of a Llama's config.json are refused by name") {
   CHECK_THAT(
       refusal("\"llama\"", "\"t5\""),
       Catch::Contains("model_type: \"t5\", expected gpt2 or llama or mistral or qwen2 or qwen3 or olmo2 or gemma2 or "
-                      "gemma3_text or bert or mixtral or qwen3_moe or olmoe"));
+                      "gemma3_text or bert or mixtral or qwen3_moe or olmoe or qwen2_moe or dots1"));
   CHECK(refusal("\"rope_theta\": 5000.0", "\"rope_theta\": 500000.0") == "");
 }
 

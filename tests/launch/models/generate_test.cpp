@@ -190,6 +190,9 @@ TEST_CASE("each family writes the same greedy texts in one batch and one by one 
        {shape, gated + "--model.arch llama", gated + "--model.arch mistral --model.window 7",
         gated + "--model.arch qwen2", gated + "--model.arch qwen3 --model.head_dim 10", gated + "--model.arch olmo2",
         gated + "--model.arch mixtral --model.moe_experts 4 --model.head_dim 10",
+        gated + "--model.arch dots1 --model.moe_experts 8 --model.moe_groups 4 --model.moe_top_groups 3 "
+                "--model.moe_dense_blocks 0 --model.moe_bias_rate 0.01",
+        gated + "--model.arch qwen2_moe --model.moe_experts 4",
         gated + "--model.arch gemma2 --model.window 7 --model.head_dim 10",
         gated + "--model.arch gemma3 --model.window 7 --model.global_every 2 --model.head_dim 10"}) {
     INFO(model);

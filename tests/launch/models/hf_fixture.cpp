@@ -96,6 +96,7 @@ Logical native_tensors(const ModelConfig& model, const Logical& theirs, const st
   Logical out;
   for (const ModelWeight& w : model_weights(model))
     for (size_t b = 0; b < w.hf.size(); ++b) {
+      if (w.always_f32 && prefix == "grad.") continue;  // a bias of a router has none
       std::vector<float> v = theirs.at(prefix + w.hf[b].name);
       if (w.transposed) v = transpose(v, w.hf_shape(b)[0], w.hf_shape(b)[1]);
       out[w.native].insert(out[w.native].end(), v.begin(), v.end());

@@ -74,7 +74,7 @@ void add_routes(OpCases& to, int64_t tokens, int64_t experts, int64_t k, const G
 // Experts chosen with a bias, from groups, and counted.
 void add_biased_routes(OpCases& to, int64_t tokens, int64_t experts, int64_t k, const Gate& gate, bool bias) {
   auto& r = add_case<Route>(to, cat("[", tokens, ", ", experts, "] k ", k, ", ", gate.top_groups, " of ", gate.groups,
-                                    " groups", bias ? ", bias" : ""));
+                                    " groups", label(gate), bias ? ", bias" : ""));
   r.in(&Route::logits, "logits", {tokens, experts}, normal(2, -1));
   if (bias) r.in(&Route::bias, "bias", {experts}, normal(0.5, -0.3));
   r.out(&Route::experts, "experts", {tokens, k}, kI).out(&Route::weights, "weights", {tokens, k});

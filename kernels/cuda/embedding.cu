@@ -3,6 +3,7 @@
 // channel tile; rows with more than 64 positions are summed by whole blocks in fixed chunks of 64.
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/scan.cuh"
 #include "kernels/cuda/table.h"
 #include "kernels/cuda/vec.cuh"
 
@@ -85,27 +86,6 @@ __global__ void __launch_bounds__(256)
     atomicAdd(&bins[key[i] >> shift & (kBins - 1)], 1);  // integer: order-independent
   __syncthreads();
   for (int b = threadIdx.x; b < kBins; b += 256) counts[int64_t{b} * tiles + blockIdx.x] = bins[b];
-}
-
-// In-place exclusive prefix sum in one block; each thread owns one contiguous range.
-__global__ void __launch_bounds__(1024) scan_kernel(int32_t* counts, int64_t n) {
-  const int64_t piece = (n + 1023) / 1024, begin = min(n, threadIdx.x * piece), end = min(n, begin + piece);
-  int32_t total = 0;
-  for (int64_t i = begin; i < end; ++i) total += counts[i];
-  __shared__ int32_t sums[1024];
-  sums[threadIdx.x] = total;
-  for (int d = 1; d < 1024; d *= 2) {
-    __syncthreads();
-    const int32_t other = threadIdx.x >= d ? sums[threadIdx.x - d] : 0;
-    __syncthreads();
-    sums[threadIdx.x] += other;
-  }
-  int32_t at = sums[threadIdx.x] - total;
-  for (int64_t i = begin; i < end; ++i) {
-    const int32_t count = counts[i];
-    counts[i] = at;
-    at += count;
-  }
 }
 
 __global__ void __launch_bounds__(32)

@@ -82,7 +82,6 @@ void expect_parity(const std::string& op) {
     INFO("cuda, " << op << ' ' << c->name);
     Images first, again;
     const std::string verdict = run_and_compare(*c, *cuda, stream, &first);
-    if (verdict.find("experts on CUDA are not built") != std::string::npos) break;
     CHECK(verdict == "");
     run_and_compare(*c, *cuda, stream, &again);
     const bool same_bits_again = first == again;

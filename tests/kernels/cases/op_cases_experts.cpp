@@ -1,5 +1,5 @@
 // Cases of routed layers: experts without rows, with one and with many, sizes that are no multiple of a vector or of a
-// panel, inner dimensions of more than one block, every dtype.
+// panel, inner dimensions of more than one block, more slots than a GPU sorts at once, every dtype.
 #include <algorithm>
 
 #include "tests/kernels/cases/op_cases.h"
@@ -260,6 +260,7 @@ void add_expert_cases(OpCases& to) {
   for (const GateKind kind : {GateKind::kSoftmax, GateKind::kSigmoid}) {
     add_balance(to, 3, 11, 8, 2, kind, true);
     add_balance(to, 1, 40, 33, 8, kind, false);
+    add_balance(to, 2, 150, 6, 3, kind, true);
   }
   add_group(to, 7, 4, 2);
   add_group(to, 201, 16, 8);
@@ -267,9 +268,12 @@ void add_expert_cases(OpCases& to) {
   add_send(to, 11, 8, 4, 2);
   add_send(to, 40, 6, 1, 3);
   add_send(to, 1, 4, 4, 4);
+  add_send(to, 300, 8, 4, 2);
   add_receive(to, 4, 3);
   add_receive(to, 2, 1);
-  constexpr Sizes kSizes[] = {{5, 4, 2, 6, 7}, {37, 6, 3, 33, 65}, {150, 3, 1, 300, 64}, {1, 9, 2, 16, 130}};
+  add_receive(to, 24, 5);
+  constexpr Sizes kSizes[] = {
+      {5, 4, 2, 6, 7}, {37, 6, 3, 33, 65}, {150, 3, 1, 300, 64}, {1, 9, 2, 16, 130}, {700, 3, 1, 40, 136}};
   for (const DType t : kTypes)
     for (const Sizes& z : kSizes) {
       for (const bool trans_b : {false, true}) {

@@ -115,10 +115,11 @@ Engine::Engine(const EngineOptions& options, const Mesh& mesh, const Backend& ba
                                .shapes_differ_between_runs = !options.lengths.empty()};
   const PipelineSchedule train = train_schedule(options, pp), evaluation = make_schedule("forward", pp, options.vpp, m);
   store_->set_order(read_order(train, mesh.coord(Axis::kPp)), read_order(evaluation, mesh.coord(Axis::kPp)));
-  const Backend* replayed = backend.replays ? &backend : nullptr;
+  const int ep = mesh.shape().ep;
+  const Backend* replayed = backend.replays && ep == 1 ? &backend : nullptr;
   if (options.trains)
     train_ = std::make_unique<PipelineExecutor>(train, local, mesh, *backend.ops, *backend.device, compute, plan.train,
-                                                shapes, replays_microbatches(options) ? replayed : nullptr);
+                                                shapes, replays_microbatches(options, ep) ? replayed : nullptr);
   if (options.evaluates)
     eval_ = std::make_unique<PipelineExecutor>(evaluation, local, mesh, *backend.ops, *backend.device, compute,
                                                plan.eval, shapes, replayed);

@@ -274,8 +274,9 @@ EnginePlan plan_memory(const EngineOptions&, const MeshShape&, int rank, const B
 MicroBatch empty_batch(const EngineOptions&, Tensor storage);
 
 // Whether training microbatches make the same calls in every step, so that graphs of them are of use: not where each
-// step leaves out other blocks.
-inline bool replays_microbatches(const EngineOptions& o) { return !o.layer_drop; }
+// step leaves out other blocks, nor, as in evaluation, where the sizes of what ranks of experts exchange depend on
+// data.
+inline bool replays_microbatches(const EngineOptions& o, int ep) { return ep == 1 && !o.layer_drop; }
 
 // Returns the boundaries of the pp * vpp virtual stages in the layer list under options.partition.
 std::vector<int> stage_boundaries(const EngineOptions&, int pp);

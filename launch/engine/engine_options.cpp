@@ -111,8 +111,6 @@ const Backend& choose_backend(const Config& c) {
   if (cuda != nullptr) {
     GT_REQUIRE(c.zero.offload == Offload::kNone, Exit::kUsage, "zero.offload: ", name_of(c.zero.offload),
                " is not built yet on GPUs; use none, or --device.kind cpu, where the state is always in host memory");
-    GT_REQUIRE(c.model.moe.experts == 0, Exit::kUsage, "model.moe_experts: ", c.model.moe.experts,
-               ": experts on CUDA are not built yet; use --device.kind cpu");
     if (c.precision.fp8 != Fp8Recipe::kOff && cuda->fp8_unsupported != nullptr) {
       const std::string obstacle = cuda->fp8_unsupported(0);
       GT_REQUIRE(obstacle.empty(), Exit::kUsage, "precision.fp8: ", name_of(c.precision.fp8),

@@ -83,11 +83,12 @@ class GraphPlan {
   static constexpr int64_t kKernelBytes = 10240;
   void update_begins() { update_ = CallCount::calls; }
   void evaluation_begins() { evaluation_ = CallCount::calls; }
-  int64_t bytes(const EngineOptions& o, int slots) const {
+  int64_t bytes(const EngineOptions& o, int ep, int slots) const {
     const int64_t m = o.microbatches, kinds = std::min<int64_t>(m, 2 * slots + 1);
     int64_t calls = evaluation_ - update_;
-    if (o.trains && replays_microbatches(o)) calls += (update_ - begin_) / m * kinds;
-    if (o.evaluates) calls += (CallCount::calls - evaluation_) / m * std::min<int64_t>(m, std::max(2, slots));
+    if (o.trains && replays_microbatches(o, ep)) calls += (update_ - begin_) / m * kinds;
+    if (o.evaluates && ep == 1)
+      calls += (CallCount::calls - evaluation_) / m * std::min<int64_t>(m, std::max(2, slots));
     return 2 * calls * kKernelBytes;
   }
 
@@ -134,7 +135,7 @@ EnginePlan dry_run(const EngineOptions& options, const MeshShape& shape, int ran
                            .experts = of_experts(Axis::kEp),
                            .expert_data_parallel = of_experts(Axis::kExpertDp)};
     if (options.evaluates) engine.evaluate(batch);
-    const int64_t graph_bytes = target.replays ? graphs.bytes(options, engine.measured_plan().slots) : 0;
+    const int64_t graph_bytes = target.replays ? graphs.bytes(options, shape.ep, engine.measured_plan().slots) : 0;
     const auto at_every_size = [&] {
       if (!options.trains) return;
       if (!options.lengths.empty()) run_at_every_length(engine, batch);

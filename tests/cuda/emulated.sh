@@ -39,6 +39,15 @@ verify --pp 2 --dp 2 --zero 1 --precision.amp O2 --precision.dtype fp16
 ! full_size || verify --tp 2 --precision.amp O3 --precision.dtype bf16
 ! full_size || verify --tp 2 --dp 2 --precision.tf32 true
 verify --dp 2 --precision.qat int8
+mixtral="--model.arch mixtral --model.ffn 24 --model.moe_experts 4 --model.moe_balance 0.1"
+olmoe="--model.arch olmoe --model.ffn 16 --model.moe_experts 6 --model.moe_top_k 3"
+# shellcheck disable=SC2086
+{
+  verify $mixtral --tp 2 --dp 2 --ep 2 --zero 2
+  verify $olmoe --dp 2 --ep 2 --zero 1 --precision.amp O2 --precision.dtype bf16
+  ! full_size || verify $mixtral --dp 4 --ep 2 --zero 3 --comm.backend staged
+  ! full_size || verify $olmoe --tp 2 --dp 2 --parallel.recompute full --precision.amp O1 --precision.dtype fp16
+}
 verify --tp 2 --dp 2 --zero 3 --precision.amp O2 --precision.fp8 delayed --model.hidden 64 --model.heads 4 --model.seq 16
 ! full_size || verify --tp 2 --optim.type lamb
 ! full_size || verify --tp 2 --dp 2 --zero 3 --precision.grad_dtype bf16

@@ -49,6 +49,12 @@ both() {  # NAME FLAG...: with and without, identical; most work replayed, no ca
 both one --model.dropout 0.1 --model.attn_dropout 0.1 --train.eval_every 2 --parallel.recompute full
 ! full_size || both split --tp 2 --pp 2 --parallel.schedule zb-h1 --model.dropout 0.1
 both zero --dp 2 --zero 3 --precision.amp O2 --precision.dtype fp16 --optim.type lamb
+experts="--model.arch mixtral --model.ffn 24 --model.moe_experts 4 --model.moe_balance 0.1"
+# shellcheck disable=SC2086
+both experts $experts --train.eval_every 2
+# shellcheck disable=SC2086
+both exchange $experts --dp 2 --ep 2 --train.eval_every 2  # what ranks exchange differs: updates alone are replayed
+grep -q 'with parallel.ep the sizes of what ranks' exchange-on.txt || fail "the start of the run with --ep names no reason"
 ! full_size || both stages --pp 2 --vpp 2 --parallel.schedule interleaved --model.layers 4 --dp 2 --zero 1 --train.loss_mean microbatch
 
 # step NAME FLAG...: graph launches, individually queued work and host waits per step

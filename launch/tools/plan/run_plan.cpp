@@ -138,9 +138,6 @@ std::string plan_text(const RunPlan& p, const std::string& device, int64_t per_n
                                         p.machine        ? "CPUs"
                                         : c.world() == 1 ? "device"
                                                          : "devices")});
-  if (c.model.moe.experts > 0 && !p.machine)
-    rows.push_back(
-        {"", "experts on CUDA are not built yet: what follows is an estimate for kernels as fast as dense ones"});
   rows.push_back({"batch", fmt::format("{} sequences of {} tokens: micro_batch {}, {} microbatches; recompute {}",
                                        c.train.global_batch, c.model.seq, c.train.micro_batch, c.train.grad_accum,
                                        name_of(c.parallel.recompute))});

@@ -192,9 +192,8 @@ struct TransformerConfig {
     v("moe_gate", moe.gate, "", "scores of experts: softmax over all, or the sigmoid of each");
     v("moe_normalize", moe.normalize, "", "divide the scores of the chosen experts by their sum");
     v("moe_scale", moe.scale, ">0..1e6", "multiply the scores of the chosen experts, after normalizing");
-    v("moe_groups", moe.groups, "1..4096 groups",
-      "of experts, of equal size, of which moe_top_groups are chosen first");
-    v("moe_top_groups", moe.top_groups, "1..4096 groups",
+    v("moe_groups", moe.groups, "1..512 groups", "of experts, of equal size, of which moe_top_groups are chosen first");
+    v("moe_top_groups", moe.top_groups, "1..512 groups",
       "choose the experts of a token from its best groups, by the sum of a group's two largest scores");
     v("moe_bias", moe.bias, "", "choose experts by score plus a bias of each, which does not enter their weights");
     v("moe_bias_rate", moe.bias_rate, "0..1",

@@ -101,9 +101,6 @@ void check_built(const Config& c, const RuleContext& x) {
     if (found && x.known(key))
       x.bad(key, what + " is not built yet in this version with experts (model.moe_experts)", fix);
   };
-  const bool gpu = c.device.kind == DeviceChoice::kCuda;
-  not_built(gpu && (c.model.moe.bias || c.model.moe.groups > 1), "device.kind", "cuda with biases or groups of experts",
-            "cpu");
   not_built(c.model.mlp_bias, "model.mlp_bias", "true",
             "false, or model.arch mixtral, qwen3_moe, olmoe, dots1 or qwen2_moe");
   not_built(c.model.lora.rank > 0, "model.lora_rank", std::to_string(c.model.lora.rank), "0");

@@ -11,6 +11,7 @@ namespace gt::cuda {
 namespace {
 
 constexpr int kThreads = 256, kTokens = kThreads / 32;
+constexpr float kLeastSum = 1e-20f;  // added to the sum that sigmoids are divided by: all may be 0
 
 struct Choice {
   float value = -INFINITY;
@@ -21,11 +22,49 @@ struct Choice {
   }
 };
 
-// The first of the experts behind `last`, for all lanes. Logits that are not numbers come last, so each is chosen once.
-__device__ inline Choice next_choice(const float* z, int count, const Choice& last) {
+// What the experts of a token are chosen by: their logits or, with a bias or groups, scores plus bias.
+struct Chooser {
+  const float *z, *bias;
+  const float* open;  // [groups], shared memory: 1 for those that experts are chosen from; nullptr: no groups
+  int size;           // experts of a group
+  bool by_scores;
+  __device__ float score(int e) const {
+    return score_of(GateKind::kSigmoid, z[e], 0) + (bias != nullptr ? bias[e] : 0.0f);
+  }
+  __device__ float value(int e) const {
+    if (!by_scores) return z[e];
+    return open != nullptr && open[e / size] == 0 ? -INFINITY : score(e);
+  }
+};
+
+// Opens the groups with the largest sums of their two best scores; of equal ones those of lower index. memory: of this
+// warp, [2 groups]: sums, then `open`.
+__device__ inline void open_groups(Chooser& c, float* memory, int groups, int top_groups) {
+  for (int g = threadIdx.x % 32; g < groups; g += 32) {
+    float best = -INFINITY, second = -INFINITY;
+    for (int e = g * c.size; e < (g + 1) * c.size; ++e) {
+      const float s = c.score(e);
+      second = s > best ? best : fmaxf(second, s);
+      best = fmaxf(best, s);
+    }
+    memory[g] = best + second;
+  }
+  __syncwarp();
+  for (int g = threadIdx.x % 32; g < groups; g += 32) {
+    int better = 0;
+    for (int h = 0; h < groups; ++h) better += memory[h] > memory[g] || (memory[h] == memory[g] && h < g);
+    memory[groups + g] = better < top_groups ? 1.0f : 0.0f;
+  }
+  __syncwarp();
+  c.open = memory + groups;
+}
+
+// The first of the experts behind `last`, for all lanes. Values that are not numbers come last, so each is chosen once.
+__device__ inline Choice next_choice(const Chooser& c, int count, const Choice& last) {
   Choice best;
   for (int e = threadIdx.x % 32; e < count; e += 32) {
-    const Choice mine{z[e] == z[e] ? z[e] : -INFINITY, e};
+    const float value_of = c.value(e);
+    const Choice mine{value_of == value_of ? value_of : -INFINITY, e};
     if ((last.expert < 0 || last.before(mine)) && mine.before(best)) best = mine;
   }
 #pragma unroll
@@ -38,16 +77,21 @@ __device__ inline Choice next_choice(const float* z, int count, const Choice& la
   return best;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    route_kernel(const float* logits, int32_t* experts, float* weights, int64_t tokens, int count, int k, Gate gate) {
+__global__ void __launch_bounds__(kThreads) route_kernel(const float* logits, const float* bias, int32_t* experts,
+                                                         float* weights, int64_t tokens, int count, int k, Gate gate) {
+  extern __shared__ float4 memory[];
   const int64_t t = int64_t{blockIdx.x} * kTokens + threadIdx.x / 32;
   if (t >= tokens) return;
   const int lane = threadIdx.x % 32;
   const float* z = logits + t * count;
+  Chooser by{z, bias, nullptr, count / gate.groups, bias != nullptr || gate.groups > 1};
+  if (gate.groups > 1)
+    open_groups(by, reinterpret_cast<float*>(memory) + 2 * gate.groups * (threadIdx.x / 32), gate.groups,
+                gate.top_groups);
   Choice last;
-  float most = 0, divisor = 0;
+  float most = 0, divisor = gate.kind == GateKind::kSigmoid ? kLeastSum : 0;
   for (int j = 0; j < k; ++j) {
-    last = next_choice(z, count, last);
+    last = next_choice(by, count, last);
     const float logit = z[last.expert];
     if (j == 0) most = logit;
     divisor += score_of(gate.kind, logit, most);
@@ -71,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
   const float *z = logits + t * count, *dw = dweights + t * k;
   const int32_t* chosen = experts + t * k;
   const float most = z[chosen[0]];
-  float sum = 0, mean = 0;
+  float sum = softmax ? 0 : kLeastSum, mean = 0;
   for (int j = 0; j < k; ++j) sum += score_of(gate.kind, z[chosen[j]], most);
   if (all) sum = sum_of_scores(gate.kind, z, count, most);
   if (!softmax && !gate.normalize) sum = 1;
@@ -89,6 +133,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// counts += tokens of each expert, by one block.
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(const int32_t* experts, double* counts, int64_t slots, int count) {
+  extern __shared__ float4 memory[];
+  auto* bins = reinterpret_cast<int32_t*>(memory);  // [E]
+  for (int e = threadIdx.x; e < count; e += kThreads) bins[e] = 0;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < slots; i += kThreads)
+    atomicAdd(&bins[experts[i]], 1);  // integer: order-independent
+  __syncthreads();
+  for (int e = threadIdx.x; e < count; e += kThreads) counts[e] += bins[e];
+}
+
 unsigned blocks_of(int64_t tokens) { return static_cast<unsigned>(ceil_div(tokens, kTokens)); }
 
 }  // namespace
@@ -97,12 +154,21 @@ void route(const Route& r, Stream s) {
   constexpr const char* kOp = "route";
   check_routing(kOp, r.logits, r.experts);
   require_dtype(kOp, "weights", r.weights, DType::kF32);
+  require_dtype(kOp, "bias", r.bias, DType::kF32);
+  if (r.counts) require_dtype(kOp, "counts", r.counts, DType::kF64);
   if (r.logits.numel() == 0) return;
   Context& c = enter(s, kOp);
   const int64_t tokens = r.logits.shape.rows();
-  route_kernel<<<blocks_of(tokens), kThreads, 0, c.stream>>>(
-      r.logits.as<float>(), r.experts.as<int32_t>(), r.weights.as<float>(), tokens,
-      static_cast<int>(r.logits.shape.cols()), static_cast<int>(r.experts.shape.cols()), r.gate);
+  const auto count = static_cast<int>(r.logits.shape.cols()), k = static_cast<int>(r.experts.shape.cols());
+  const size_t groups = r.gate.groups > 1 ? 2 * sizeof(float) * kTokens * static_cast<size_t>(r.gate.groups) : 0;
+  constexpr size_t kShared = 48 << 10;  // of a block without asking for more
+  const auto bins = static_cast<size_t>(count) * sizeof(int32_t);
+  GT_CHECK(groups <= kShared && bins <= kShared, kOp, ": ", count, " experts in ", r.gate.groups, " groups");
+  route_kernel<<<blocks_of(tokens), kThreads, groups, c.stream>>>(r.logits.as<float>(), r.bias.as<float>(),
+                                                                  r.experts.as<int32_t>(), r.weights.as<float>(),
+                                                                  tokens, count, k, r.gate);
+  if (r.counts)
+    count_kernel<<<1, kThreads, bins, c.stream>>>(r.experts.as<int32_t>(), r.counts.as<double>(), tokens * k, count);
   leave(c, kOp);
 }
 

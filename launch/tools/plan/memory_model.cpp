@@ -64,8 +64,8 @@ MemoryTerms stage_memory(const Workload& w, int64_t stage) {
   m.state = stage_parameters(w, stage) * (w.kept_bytes + w.sharded_bytes / static_cast<double>(w.dp * w.cp));
   const double layers = static_cast<double>(w.layers) / static_cast<double>(w.pp);
   // Experts are sharded over the ranks that have the same ones.
-  m.state += layers * w.mlp_weights() / static_cast<double>(w.tp) * w.sharded_bytes * static_cast<double>(w.ep - 1) /
-             static_cast<double>(w.dp * w.cp);
+  m.state += layers * (w.held_mlps() - static_cast<double>(w.shared)) * w.weights_of_mlp() / static_cast<double>(w.tp) *
+             w.sharded_bytes * static_cast<double>(w.ep - 1) / static_cast<double>(w.dp * w.cp);
   m.activations = block_activations(w, w.recompute) * layers * in_flight(w, stage);
   if (w.recompute == Recompute::kFull) m.working_set = block_activations(w, Recompute::kNone);
   if (stage == w.pp - 1)

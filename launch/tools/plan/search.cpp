@@ -167,7 +167,8 @@ Workload workload_of(const Config& c) {
   w.layers = m.layers, w.hidden = m.hidden, w.heads = m.heads, w.kv_heads = m.groups(), w.head_dim = m.head_width();
   w.ffn = m.ffn, w.vocab = m.vocab, w.seq = m.seq, w.gated = m.gated, w.untied = !m.tied;
   w.bidirectional = m.mask == MaskKind::kFull;
-  w.experts = m.moe.experts, w.top_k = m.moe.experts > 0 ? m.moe.top_k : 0, w.ep = c.parallel.ep;
+  w.experts = m.moe.experts, w.ep = c.parallel.ep;
+  if (w.experts > 0) w.top_k = m.moe.top_k, w.shared = m.moe.shared;
   static_cast<LayoutOptions&>(w) = c.parallel;
   w.tp = c.parallel.tp, w.pp = c.parallel.pp, w.dp = c.parallel.dp;
   w.zero = static_cast<int>(c.zero.stage);

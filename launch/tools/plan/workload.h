@@ -29,7 +29,7 @@ struct Workload : LayoutOptions {
   bool gated = false, untied = false;
   bool bidirectional = false;  // each query sees all keys
   // Routed feed-forward layers: experts, those of each token, and ranks that they are split over. 0: one dense MLP.
-  int64_t experts = 0, top_k = 0, ep = 1;
+  int64_t experts = 0, top_k = 0, shared = 0, ep = 1;  // shared: computed for every token, of the same width
   // Layout.
   int64_t tp = 1, pp = 1, cp = 1, dp = 1;
   int zero = 0;  // ZeRO stage
@@ -74,16 +74,17 @@ struct Workload : LayoutOptions {
   double q_width() const { return static_cast<double>(heads * head_dim); }
   double kv_width() const { return static_cast<double>(kv_heads * head_dim); }
   // MLPs of a block that a rank holds, and those that a token is multiplied by.
-  double held_mlps() const { return experts > 0 ? static_cast<double>(experts) / static_cast<double>(ep) : 1; }
-  double active_mlps() const { return experts > 0 ? static_cast<double>(top_k) : 1; }
+  double held_mlps() const {
+    return experts > 0 ? static_cast<double>(experts) / static_cast<double>(ep) + static_cast<double>(shared) : 1;
+  }
+  double active_mlps() const { return experts > 0 ? static_cast<double>(top_k + shared) : 1; }
   // Number of weights in the linear layers of a block, over all TP ranks; of experts, those of one EP rank.
   double block_weights() const {
     const auto h = static_cast<double>(hidden);
     return h * (q_width() + 2 * kv_width()) + h * q_width() + mlp_weights() + h * static_cast<double>(experts);
   }
-  double mlp_weights() const {
-    return held_mlps() * static_cast<double>(hidden) * static_cast<double>(ffn) * (2 + gated);
-  }
+  double mlp_weights() const { return held_mlps() * weights_of_mlp(); }
+  double weights_of_mlp() const { return static_cast<double>(hidden) * static_cast<double>(ffn) * (2 + gated); }
 };
 
 }  // namespace gt

@@ -10,7 +10,7 @@ bias and groups for the choice of experts. Matrices of an expert get to Megatron
 FOLDER/EP-DP-DISPATCHER.safetensors holds samples i32 [BATCH, seq + 1]; loss and balance f32 [2], a number and what its rounding left:
 means over tokens and over sequences, the latter times its coefficient; margin [1], the smallest distance of a chosen score to one that
 is not; logits [seq, vocab] of the first sample; the gradient of every parameter, `grad.` and its name; and `next.` with the name of each
-bias of a router, after a step has moved it by Megatron's rate, 0.001.
+bias of a router, after a step has moved it by BIAS_RATE.
 
 The schedule without pipeline, the dispatchers, the load balancing losses, and the reduction of gradients of dense parameters and of
 experts over their own groups are Megatron's, over gloo, in microbatches of MICRO samples.
@@ -34,7 +34,7 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
 from megatron.core.transformer.moe.router import TopKRouter
 
-BATCH, MICRO = 8, 2
+BATCH, MICRO, BIAS_RATE = 8, 2, 0.05
 # Settings of ours: those without which this model is another, and the others with their values where the export leaves them out.
 NEEDED = dict(norm="rms_norm", position="rotary", activation="silu", gated=True, qkv_bias=False, out_bias=False, mlp_bias=False)
 READ = dict(arch="", layers=0, hidden=0, heads=0, ffn=0, vocab=0, seq=0, tied=True, kv_heads=0, head_dim=0, norm_eps=1e-5,
@@ -75,6 +75,7 @@ def config_of(m, balance, ep, dispatcher):
         moe_router_score_function=m.moe_gate, moe_router_pre_softmax=m.moe_gate == "softmax" and not m.moe_normalize,
         moe_router_topk_scaling_factor=m.moe_scale if m.moe_scale != 1 else None, moe_token_dispatcher_type=dispatcher,
         moe_layer_freq=[int(block not in m.moe_dense_blocks) for block in range(m.layers)], moe_router_enable_expert_bias=m.moe_bias,
+        moe_router_bias_update_rate=BIAS_RATE,
         moe_router_num_groups=m.moe_groups if m.moe_groups > 1 else None,
         moe_router_group_topk=m.moe_top_groups if m.moe_groups > 1 else None,
         moe_shared_expert_intermediate_size=m.moe_shared * m.ffn or None, moe_shared_expert_gate=m.moe_shared_gate,

@@ -8,10 +8,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#ifdef GT_EMULATED
-#include "tests/cuda/emulation/tensor_cores.h"
-#endif
-
 namespace gt::cuda {
 
 // Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8, 16-byte aligned. Each

@@ -247,15 +247,14 @@ namespace {
 
 // Returns "" if the backend has no graphs.
 std::string graphs_text(const BannerFacts& f) {
-  const int ep = static_cast<int>(f.config.parallel.ep);
-  if (f.backend.replays && ep > 1)
-    return "updates are replayed from their second run on; microbatches are not: with parallel.ep the sizes of what "
-           "ranks exchange depend on the router";
-  if (f.backend.replays)
-    return replays_microbatches(f.options, ep) ? "microbatches and updates are replayed from their second run on"
-                                               : "updates and evaluation are replayed from their second run on; "
-                                                 "training microbatches are not: with train.pld each step drops other "
-                                                 "blocks";
+  const auto ep = static_cast<int>(f.config.parallel.ep);
+  if (f.backend.replays && !replays_microbatches(f.options, ep))
+    return ep > 1
+               ? "updates are replayed from their second run on; microbatches are not: with parallel.ep the sizes of "
+                 "what ranks exchange depend on the router"
+               : "updates and evaluation are replayed from their second run on; training microbatches are not: with "
+                 "train.pld each step drops other blocks";
+  if (f.backend.replays) return "microbatches and updates are replayed from their second run on";
   if (f.backend.device->capture == nullptr) return "";
   return f.config.device.graphs == OnOff::kOff ? "off"
                                                : "off: with parallel.dynamic_shapes microbatches may differ in shape";

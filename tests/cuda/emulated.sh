@@ -76,6 +76,11 @@ grep -q 'within the GPU shared by ranks as threads' direct.txt || fail "threads 
 [ "$(losses staged)" = "$(losses direct)" ] || { paste <(losses staged) <(losses direct); fail "losses of direct groups differ"; }
 grep -q 'NCCL 2.32.3' nccl.txt || fail "the start of the run does not name NCCL"
 [ "$(losses staged)" = "$(losses nccl)" ] || { paste <(losses staged) <(losses nccl); fail "losses of NCCL groups differ"; }
+# shellcheck disable=SC2086
+train sent $layout $mixtral --ep 2 --comm.backend nccl --comm.nccl_library "$fake"
+# shellcheck disable=SC2086
+train shared $layout $mixtral --ep 2
+[ "$(losses sent)" = "$(losses shared)" ] || { paste <(losses sent) <(losses shared); fail "losses of experts with NCCL differ"; }
 echo "training with NCCL and direct groups is bitwise identical to staged groups"
 
 GPTTRAIN_EMULATED_GUARD=1 train guarded --device.kind cuda --dp 2 --zero 1 --train.steps 2 --train.eval_every 1

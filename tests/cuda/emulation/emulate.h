@@ -156,3 +156,5 @@ T max(T a, T b) {
   return a < b ? b : a;
 }
 using std::isfinite;
+
+#include "tests/cuda/emulation/tensor_cores.h"

@@ -1,10 +1,11 @@
-// Tensor cores of the emulated device: what PTX documents of ldmatrix and mma.m16n8k16, lane by lane. Sums are fma
-// chains in ascending k, which the hardware's are not.
+// Tensor cores of the emulated device: what PTX documents of ldmatrix and mma.m16n8k16, lane by lane. Part of
+// emulate.h. Sums are fma chains in ascending k, which the hardware's are not.
 #pragma once
 #include <algorithm>
 #include <array>
-
-#include "tests/cuda/emulation/emulate.h"
+#include <cmath>
+#include <cstdint>
+#include <cstring>
 
 namespace gt::emulated {
 

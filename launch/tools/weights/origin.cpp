@@ -166,9 +166,10 @@ std::unique_ptr<PeftFolder> open_adapter(Vfs& vfs, const std::string& folder, bo
   });
 }
 
-// Whether the tokenizer is stored in another form than the folder's.
+// Whether the tokenizer is stored in another form than the folder's, which an export then writes as it came.
 bool is_converted(const std::string& folder) {
-  return tokenizer_files(folder).front().name == std::string("tokenizer.json") && !is_there(folder + "/tokenizer.json");
+  const std::vector<TokenizerFile> files = tokenizer_files(folder);
+  return std::any_of(files.begin(), files.end(), [](const TokenizerFile& f) { return !f.text.empty(); });
 }
 
 // Settles the tokenizer: the folder's, unless another is given, whose ids then take the place of the folder's.

@@ -12,4 +12,7 @@ void held_by_one(const Tensor&, AxisSet);
 // The tensor is a slice along dimension 0, chosen by rank, of what every rank of the axis has.
 void sliced(const Tensor&, Axis);
 
+// The tensor is new memory, whatever was written there before: a call has to write it before it is read.
+void fresh(const Tensor&);
+
 }  // namespace gt::proof

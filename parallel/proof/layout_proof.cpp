@@ -573,6 +573,10 @@ void sliced(const Tensor& t, Axis axis) {
     if (running->has(a)) running->shadow.change(t, [&](LayoutType& type) { type[a] = split(0); });
 }
 
+void fresh(const Tensor& t) {
+  if (running != nullptr) running->shadow.forget(t);
+}
+
 void held_by_one(const Tensor& t, AxisSet axes) {
   if (running == nullptr) return;
   for (const Along a : axes_of(axes))

@@ -94,7 +94,7 @@ constexpr std::string_view rule_of(const GroupedGemm& g) {
   X(BalanceLoss, "logits:sE experts:s_ seed:_ > loss:s dlogits:sE")                                                  \
   X(GroupRows, "experts:t_ > slots:t rows:t_")                                                                       \
   X(SendRows, "experts:t_ > slots:t rows:t_ copies:t parts:t_ counts:t_")                                            \
-  X(ReceiveRows, "parts:t_ > slots:t tokens:t rows:t_")                                                              \
+  X(ReceiveRows, "parts:t_ counts:r_ > slots:t!r tokens:t!r rows:t_!r")                                              \
   X(GroupedGemmGrad, "a:tm b:tn > out:emn=a*b")                                                                      \
   X(ExpertActivate, "x:tf weights:t_ > out:tf")                                                                      \
   X(ExpertActivateGrad, "x:tf weights:t_ dout:tf > dx:tf=dout dweights:t_=dout")                                     \

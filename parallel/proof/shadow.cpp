@@ -44,11 +44,15 @@ void Shadow::cut(uintptr_t at) {
   it->second.end = at;
 }
 
-void Shadow::write(const Tensor& t, const LayoutType& type) {
-  if (t.bytes() == 0) return;
+void Shadow::forget(const Tensor& t) {
   cut(begin(t));
   cut(end(t));
   runs_.erase(runs_.lower_bound(begin(t)), runs_.lower_bound(end(t)));
+}
+
+void Shadow::write(const Tensor& t, const LayoutType& type) {
+  if (t.bytes() == 0) return;
+  forget(t);
   runs_.emplace(begin(t), Run{end(t), type, call});
 }
 

@@ -12,6 +12,7 @@ namespace gt::proof {
 class Shadow {
  public:
   void write(const Tensor&, const LayoutType&);
+  void forget(const Tensor&);  // as if nothing had been written there
   // Calls change(type) for everything written in the tensor's range.
   template <class F>
   void change(const Tensor& t, F f) {

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <numeric>
 
+#include "parallel/proof/claim.h"
+
 namespace gt::ops {
 namespace {
 
 using Plan = ExpertInputs::Plan;
 
 void exchange(const Plan& p, const Tensor& from, const Tensor& to, const PeerCounts& counts, Stream s) {
+  proof::fresh(to);
   p.group->all_to_all(from, to, counts, s).wait(s);
 }
 
@@ -35,7 +38,7 @@ void assume_counts(int64_t* counts, const ExpertAxis& a, int64_t n, int64_t k) {
 void exchange_counts(Tape& t, Plan& p, const Tensor& mine, const Tensor& theirs, const ExpertAxis& a, int64_t n,
                      int64_t k) {
   const int64_t ranks = a.group.size();
-  p.group->all_to_all(mine, theirs, {}, t.stream()).wait(t.stream());
+  exchange(p, mine, theirs, {}, t.stream());
   int64_t* counts = t.host_numbers(6 * ranks);
   auto* read = reinterpret_cast<int32_t*>(counts + 4 * ranks);  // [2, p, 2]
   assume_counts(counts, a, n, k);

@@ -58,7 +58,7 @@ struct TheirLayout {
 using TheirLayouts = std::vector<TheirLayout>;
 
 // Each is compared with all of theirs.
-const std::vector<MeshShape> kOurLayouts = {{}};
+const std::vector<MeshShape> kOurLayouts = {{}, {.dp = 2, .ep = 2}, {.dp = 4, .ep = 2}, {.dp = 2, .ep = 2, .tp = 2}};
 
 // Loss of tokens, balance loss with its coefficient, and gradients of one step, and the biases of routers after it.
 struct Results {

@@ -178,7 +178,7 @@ TEST_CASE("a layer of experts takes no more memory than its plan, whichever the 
       const Result plan = run_layer(p, r * p.n, p.n, group, null_backend());
       INFO("rank " << r << " of " << p.ranks << ", " << p.n << " tokens, " << p.k << " of " << p.experts);
       CHECK(found[static_cast<size_t>(r)].arena <= plan.arena);
-      CHECK(found[static_cast<size_t>(r)].pool <= plan.pool);
+      CHECK(found[static_cast<size_t>(r)].pool == plan.pool);  // blocks of the planned sizes, at the planned addresses
     }
   }
 }

@@ -22,49 +22,38 @@ struct Choice {
   }
 };
 
-// What the experts of a token are chosen by: their logits or, with a bias or groups, scores plus bias.
-struct Chooser {
-  const float *z, *bias;
-  const float* open;  // [groups], shared memory: 1 for those that experts are chosen from; nullptr: no groups
-  int size;           // experts of a group
-  bool by_scores;
-  __device__ float score(int e) const {
-    return score_of(GateKind::kSigmoid, z[e], 0) + (bias != nullptr ? bias[e] : 0.0f);
-  }
-  __device__ float value(int e) const {
-    if (!by_scores) return z[e];
-    return open != nullptr && open[e / size] == 0 ? -INFINITY : score(e);
-  }
-};
-
-// Opens the groups with the largest sums of their two best scores; of equal ones those of lower index. memory: of this
-// warp, [2 groups]: sums, then `open`.
-__device__ inline void open_groups(Chooser& c, float* memory, int groups, int top_groups) {
-  for (int g = threadIdx.x % 32; g < groups; g += 32) {
+// Scores plus bias of a token's experts, by which they are chosen: [E], of this warp. sums: [groups], scratch. Experts
+// of groups that are not among the `top_groups` with the largest sums of their two best scores, of equal ones those of
+// lower index, get -infinity.
+__device__ inline void scores_of_choice(const float* z, const float* bias, int count, const Gate& gate, float* scores,
+                                        float* sums) {
+  const int lane = threadIdx.x % 32, size = count / gate.groups;
+  for (int e = lane; e < count; e += 32)
+    scores[e] = score_of(GateKind::kSigmoid, z[e], 0) + (bias != nullptr ? bias[e] : 0.0f);
+  __syncwarp();
+  if (gate.groups == 1) return;
+  for (int g = lane; g < gate.groups; g += 32) {
     float best = -INFINITY, second = -INFINITY;
-    for (int e = g * c.size; e < (g + 1) * c.size; ++e) {
-      const float s = c.score(e);
-      second = s > best ? best : fmaxf(second, s);
-      best = fmaxf(best, s);
+    for (int e = g * size; e < (g + 1) * size; ++e) {
+      second = scores[e] > best ? best : fmaxf(second, scores[e]);
+      best = fmaxf(best, scores[e]);
     }
-    memory[g] = best + second;
+    sums[g] = best + second;
   }
   __syncwarp();
-  for (int g = threadIdx.x % 32; g < groups; g += 32) {
+  for (int g = lane; g < gate.groups; g += 32) {
     int better = 0;
-    for (int h = 0; h < groups; ++h) better += memory[h] > memory[g] || (memory[h] == memory[g] && h < g);
-    memory[groups + g] = better < top_groups ? 1.0f : 0.0f;
+    for (int h = 0; h < gate.groups; ++h) better += sums[h] > sums[g] || (sums[h] == sums[g] && h < g);
+    for (int e = g * size; e < (g + 1) * size && better >= gate.top_groups; ++e) scores[e] = -INFINITY;
   }
   __syncwarp();
-  c.open = memory + groups;
 }
 
 // The first of the experts behind `last`, for all lanes. Values that are not numbers come last, so each is chosen once.
-__device__ inline Choice next_choice(const Chooser& c, int count, const Choice& last) {
+__device__ inline Choice next_choice(const float* values, int count, const Choice& last) {
   Choice best;
   for (int e = threadIdx.x % 32; e < count; e += 32) {
-    const float value_of = c.value(e);
-    const Choice mine{value_of == value_of ? value_of : -INFINITY, e};
+    const Choice mine{values[e] == values[e] ? values[e] : -INFINITY, e};
     if ((last.expert < 0 || last.before(mine)) && mine.before(best)) best = mine;
   }
 #pragma unroll
@@ -77,6 +66,7 @@ __device__ inline Choice next_choice(const Chooser& c, int count, const Choice& 
   return best;
 }
 
+template <bool kByScores>
 __global__ void __launch_bounds__(kThreads) route_kernel(const float* logits, const float* bias, int32_t* experts,
                                                          float* weights, int64_t tokens, int count, int k, Gate gate) {
   extern __shared__ float4 memory[];
@@ -84,14 +74,16 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const float* logits, co
   if (t >= tokens) return;
   const int lane = threadIdx.x % 32;
   const float* z = logits + t * count;
-  Chooser by{z, bias, nullptr, count / gate.groups, bias != nullptr || gate.groups > 1};
-  if (gate.groups > 1)
-    open_groups(by, reinterpret_cast<float*>(memory) + 2 * gate.groups * (threadIdx.x / 32), gate.groups,
-                gate.top_groups);
+  const float* values = z;
+  if constexpr (kByScores) {
+    float* own = reinterpret_cast<float*>(memory) + (count + gate.groups) * (threadIdx.x / 32);
+    scores_of_choice(z, bias, count, gate, own, own + count);
+    values = own;
+  }
   Choice last;
   float most = 0, divisor = gate.kind == GateKind::kSigmoid ? kLeastSum : 0;
   for (int j = 0; j < k; ++j) {
-    last = next_choice(by, count, last);
+    last = next_choice(values, count, last);
     const float logit = z[last.expert];
     if (j == 0) most = logit;
     divisor += score_of(gate.kind, logit, most);
@@ -160,13 +152,16 @@ void route(const Route& r, Stream s) {
   Context& c = enter(s, kOp);
   const int64_t tokens = r.logits.shape.rows();
   const auto count = static_cast<int>(r.logits.shape.cols()), k = static_cast<int>(r.experts.shape.cols());
-  const size_t groups = r.gate.groups > 1 ? 2 * sizeof(float) * kTokens * static_cast<size_t>(r.gate.groups) : 0;
-  constexpr size_t kShared = 48 << 10;  // of a block without asking for more
+  const bool by_scores = r.bias || r.gate.groups > 1;
+  constexpr size_t kShared = 48 << 10;  // bytes of a block without asking for more
   const auto bins = static_cast<size_t>(count) * sizeof(int32_t);
-  GT_CHECK(groups <= kShared && bins <= kShared, kOp, ": ", count, " experts in ", r.gate.groups, " groups");
-  route_kernel<<<blocks_of(tokens), kThreads, groups, c.stream>>>(r.logits.as<float>(), r.bias.as<float>(),
-                                                                  r.experts.as<int32_t>(), r.weights.as<float>(),
-                                                                  tokens, count, k, r.gate);
+  const size_t scores = by_scores ? kTokens * static_cast<size_t>(count + r.gate.groups) * sizeof(float) : 0;
+  GT_CHECK(scores <= kShared && bins <= kShared, kOp, ": ", count, " experts in ", r.gate.groups,
+           " groups: at most 1024 with a bias or groups");
+  const auto kernel = by_scores ? route_kernel<true> : route_kernel<false>;
+  kernel<<<blocks_of(tokens), kThreads, scores, c.stream>>>(r.logits.as<float>(), r.bias.as<float>(),
+                                                            r.experts.as<int32_t>(), r.weights.as<float>(), tokens,
+                                                            count, k, r.gate);
   if (r.counts)
     count_kernel<<<1, kThreads, bins, c.stream>>>(r.experts.as<int32_t>(), r.counts.as<double>(), tokens * k, count);
   leave(c, kOp);

@@ -331,7 +331,7 @@ class Checker {
     const std::string may = fmt::format("tp may be {}", list_of(nearest(divisors(m.heads, fits), tp)));
     if (m.heads % tp) bad("parallel.tp", fmt::format("model.heads {} is not divisible by tp {}", m.heads, tp), may);
     if (m.ffn % tp) bad("parallel.tp", fmt::format("model.ffn {} is not divisible by tp {}", m.ffn, tp), may);
-    if (m.dense_ffn() % tp && known({"model.moe_dense_ffn"}))
+    if (!m.moe.dense_blocks.empty() && m.dense_ffn() % tp && known({"model.moe_dense_ffn"}))
       bad("parallel.tp", fmt::format("model.moe_dense_ffn {} is not divisible by tp {}", m.moe.dense_ffn, tp), may);
     if (!groups_fit(tp))
       bad("parallel.tp",

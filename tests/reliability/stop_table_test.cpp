@@ -216,7 +216,7 @@ TEST_CASE("ranks that the user's mpirun starts save on SIGHUP, to one or to all 
 }
 
 // Its own code for SIGTERM is 1, whatever its ranks return. It waits, signals them, waits again and kills them.
-TEST_CASE("the user's mpirun returns 75 for SIGUSR1; for SIGTERM its ranks save in the time that it gives them",
+TEST_CASE("the user's mpirun returns 75 for SIGUSR1, and for SIGTERM its ranks save in the time that it gives them",
           "[R14]") {
   if (shell("mpirun --allow-run-as-root --version", "/tmp").code != 0) return report_partly_skipped("no mpirun");
   for (const int n : {SIGUSR1, SIGTERM}) {

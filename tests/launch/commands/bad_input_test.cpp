@@ -94,7 +94,7 @@ TEST_CASE("bad command lines name the flag, the reason and the nearest legal val
 
 TEST_CASE("unsupported options are refused with an explicit sentence") {
   const std::string dir = world();
-  for (const char* flag : {"--zero.offload optimizer --device.kind cuda", "--cp 2", "--ep 2", "--launch.launcher pdsh"})
+  for (const char* flag : {"--zero.offload optimizer --device.kind cuda", "--cp 2", "--launch.launcher pdsh"})
     expect(dir, kData + flag, 2, {"not built yet"});
 }
 

@@ -182,7 +182,7 @@ Exit run_check(const Command& command) {
   write_out(facts_table(report.facts, ranks));
   std::vector<std::string> problems = report.problems;
   const int threads = static_cast<int>(std::max<int64_t>(1, c.device.threads));
-  for (std::string& p : differences(report.facts, ranks, threads, !c.comm.interface.empty()))
+  for (std::string& p : differences(report.facts, ranks, threads, !c.comm.interface.empty(), report.seconds))
     problems.push_back(std::move(p));
   if (!problems.empty()) {
     write_out(fmt::format("\n{}:\n  {}\n",

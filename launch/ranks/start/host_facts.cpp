@@ -202,11 +202,14 @@ bool needs_check(const std::vector<HostSlots>& hosts) { return !other_agent_than
 }  // namespace
 
 HostReport collect_facts(const std::vector<std::string>& hosts, const FactsRequest& request, int ssh_port) {
-  return report_of(run_on_hosts(hosts, facts_command(request), ssh_port, kAnswerSeconds));
+  const auto begin = std::chrono::steady_clock::now();
+  HostReport out = report_of(run_on_hosts(hosts, facts_command(request), ssh_port, kAnswerSeconds));
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return out;
 }
 
 std::vector<std::string> differences(const std::vector<HostFacts>& all, const std::vector<int>& ranks, int threads,
-                                     bool named_interface) {
+                                     bool named_interface, double seconds) {
   std::vector<std::string> out;
   const auto compare = [&](const std::string& what, const std::string& found, const char* remedy) {
     if (!found.empty()) out.push_back(fmt::format("{}: {}; {}", what, found, remedy));
@@ -236,9 +239,9 @@ std::vector<std::string> differences(const std::vector<HostFacts>& all, const st
     least = least == 0 ? h.clock : std::min(least, h.clock);
     most = std::max(most, h.clock);
   }
-  if (most - least > kClockSeconds)
+  if (const double apart = most - least - seconds; apart > kClockSeconds)
     out.push_back(fmt::format(
-        "clocks are {:.1f} s apart; run a time service, otherwise timelines and logs will not match", most - least));
+        "clocks are {:.1f} s apart; run a time service, otherwise timelines and logs will not match", apart));
   for (size_t i = 0; i < all.size(); ++i) {
     const HostFacts& h = all[i];
     if (all.size() > 1 && h.orted.empty() && uses_mpirun())

@@ -40,13 +40,14 @@ struct HostReport {
   std::vector<HostFacts> facts;  // of hosts that answered
   std::vector<std::string> problems;
   bool unreachable = false;  // some host did not answer ssh
+  double seconds = 0;        // until the last answer: clocks were read that far apart at most
 };
 HostReport collect_facts(const std::vector<std::string>& hosts, const FactsRequest&, int ssh_port);
 
 // Returns what would prevent or corrupt a job on these hosts: programs, daemons, files and clocks that differ or are
-// missing, folders that are not shared, limits. `ranks`: ranks per host, in the order of facts.
+// missing, folders that are not shared, limits. `ranks`: ranks per host, in the order of facts. seconds: of the report.
 std::vector<std::string> differences(const std::vector<HostFacts>&, const std::vector<int>& ranks, int threads,
-                                     bool named_interface);
+                                     bool named_interface, double seconds = 0);
 // Returns a table with one row per host, labels first.
 std::string facts_table(const std::vector<HostFacts>&, const std::vector<int>& ranks);
 

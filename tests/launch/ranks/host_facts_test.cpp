@@ -60,6 +60,9 @@ TEST_CASE("hosts that differ are named with their values, and equal ones are not
     CHECK_THAT(text, Contains(line));
   }
   CHECK_THAT(all_of({odd, good("a")}, true), !Contains("networks are up"));
+  CHECK_THAT(all_of({odd, good("a")}), Contains("clocks are"));
+  for (const std::string& line : differences({odd, good("a")}, {2, 2}, 1, false, 9))  // slow answers are no difference
+    CHECK_THAT(line, !Contains("clocks are"));
 }
 
 TEST_CASE("a file missing on every host is one line, and a single host needs no daemon and no network") {

@@ -58,7 +58,7 @@ class LayoutError : public Error {
   std::vector<std::pair<std::string, int64_t>> written;  // operands, and the calls that wrote them last
 };
 
-// Observes the calls of this thread while it lives. One per thread. `traced`: numbers of calls whose stacks are kept.
+// Observes this thread's calls until destroyed; one per thread. `traced`: numbers of calls whose stacks are kept.
 class LayoutProof {
  public:
   LayoutProof(const MeshShape&, int rank, std::optional<Fault> = {}, std::set<int64_t> traced = {});

@@ -1,7 +1,7 @@
 """Trains Hugging Face folders with transformers in FP64, as an oracle for the same steps here. Writes OUT/NAME.safetensors for each
 folder hf_NAME: samples i32, losses f32 [STEPS], and the parameters after the last step by their names.
-Biases of routers move by 1e-3 a step towards equal loads. AdamW, rate 1e-3, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1 of tensors with two dimensions; no dropout. A sample is SEQ + 1
-tokens, of a BERT a row of data/samples/pair_row.h, all of them with as many targets.
+Biases of routers move by 1e-3 a step towards equal loads. AdamW, rate 1e-3, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1 of tensors
+with two dimensions; no dropout. A sample is SEQ + 1 tokens, of a BERT a row of data/samples/pair_row.h, all of them with as many targets.
 Usage: hf_steps.py OUT FOLDER [FOLDER ...]"""
 import os
 import sys
